@@ -1,0 +1,146 @@
+# synclater's build, tests and installation. `make` alone lists the targets.
+#
+# Everything here is a thin wrapper: what a target does is in tools/, benches/ or cargo's own words.
+
+PREFIX  ?= /usr/local
+DESTDIR ?=
+
+SHELL      := /bin/bash
+CARGO      ?= cargo
+TARGET_DIR := $(abspath $(or $(CARGO_TARGET_DIR),target))
+BIN        := $(TARGET_DIR)/release/synclater
+SKIP_LOG   := $(TARGET_DIR)/skipped.log
+
+BINDIR  := $(DESTDIR)$(PREFIX)/bin
+LIBDIR  := $(DESTDIR)$(PREFIX)/lib/synclater
+MANDIR  := $(DESTDIR)$(PREFIX)/share/man/man1
+BASHDIR := $(DESTDIR)$(PREFIX)/share/bash-completion/completions
+ZSHDIR  := $(DESTDIR)$(PREFIX)/share/zsh/site-functions
+FISHDIR := $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
+
+SCRIPTS = tools/setup .ci/run $(wildcard tools/demo benches/run tests/*.sh)
+FUZZ_SECONDS ?= 60
+
+.DEFAULT_GOAL := help
+.PHONY: help setup build demo test tests soak bench lint lint-rust lint-c lint-scripts \
+        install uninstall fuzz audit clean
+
+help: ## this list
+	@echo 'make TARGET:'
+	@sed -n 's/^\([a-z]*\):.* ## \(.*\)/  \1|\2/p' $(firstword $(MAKEFILE_LIST)) | \
+	  awk -F'|' '{ printf "%-11s %s\n", $$1, $$2 }'
+
+setup: ## install what build, demo, tests and benchmarks need (Debian, Ubuntu)
+	@tools/setup
+
+build: ## target/release/synclater
+	$(CARGO) build --release --locked
+
+demo: ## import this machine's package list into SQLite at each dial, print a table
+	@tools/setup demo
+	@$(MAKE) --no-print-directory build
+	@tools/demo
+
+# Prints how long a phase took where CI asks for it.
+define phase
+@begin=$$(date +%s); status=0; $(1) || status=$$?; \
+  [ -z "$$CI" ] || echo "phase $(2): $$(( $$(date +%s) - begin )) s"; exit $$status
+endef
+
+test: ## setup, lint and all tests; says at the end what was skipped and why
+	$(call phase,tools/setup test,setup)
+	$(call phase,$(MAKE) --no-print-directory lint,lint)
+	$(call phase,$(MAKE) --no-print-directory tests,tests)
+
+# A test that cannot run here appends `SKIPPED name: reason` to the file named by the variable.
+tests: ## the tests alone
+	@mkdir -p $(TARGET_DIR) && : >$(SKIP_LOG)
+	@status=0; \
+	SYNCLATER_SKIP_LOG=$(SKIP_LOG) $(CARGO) test --locked --workspace || status=$$?; \
+	$(call print_skipped); exit $$status
+
+# Tests with a large count have soak_ in their names: `make test` runs them small, this in full.
+soak: ## the tests with a large count, in full, one after the other
+	@tools/setup test
+	@mkdir -p $(TARGET_DIR) && : >$(SKIP_LOG)
+	@status=0; begin=$$(date +%s); \
+	SYNCLATER_SOAK=1 SYNCLATER_SKIP_LOG=$(SKIP_LOG) $(CARGO) test --release --locked --workspace \
+	  -- --include-ignored --nocapture --test-threads=1 soak_ || status=$$?; \
+	$(call print_skipped); \
+	echo "soak: $$(( $$(date +%s) - begin )) s, exit status $$status, kernel $$(uname -r);" \
+	  "write it into docs/SOAK.md, also when it failed"; exit $$status
+
+define print_skipped
+echo "skipped: $$(grep -c '^SKIPPED' $(SKIP_LOG)) tests"; sort -u $(SKIP_LOG) | sed 's/^/  /'
+endef
+
+bench: ## the speed targets, each beside its peer in one run
+	@tools/setup bench
+	@$(MAKE) --no-print-directory build
+	@benches/run
+
+lint: lint-rust lint-c lint-scripts ## fmt, clippy, docs, the repository's own rules, C with clang
+
+lint-rust:
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --locked --workspace --no-deps --quiet
+	$(CARGO) test --locked --quiet --test integration tidy::
+
+# The library as a second compiler and a second machine see it; nothing is linked.
+C_CHECK = -std=gnu11 -ffreestanding -fPIC -fsyntax-only -Wall -Wextra -Werror
+lint-c:
+	@set -e; for file in crates/shim/c/*.c; do \
+	  clang $(C_CHECK) $$file; \
+	  ! command -v aarch64-linux-gnu-gcc >/dev/null || aarch64-linux-gnu-gcc $(C_CHECK) $$file; \
+	done; echo "lint-c: ok"
+
+lint-scripts:
+	@set -e; for file in $(SCRIPTS); do \
+	  ! head -n 1 $$file | grep -q bash || bash -n $$file; done; echo "lint-scripts: ok"
+
+$(BIN):
+	$(CARGO) build --release --locked
+
+# Run `make build` before a `sudo make install`, so that cargo need not run as root.
+install: $(BIN) ## install below PREFIX (default /usr/local), staged under DESTDIR
+	umask 022; \
+	install -D -m 755 $(BIN) '$(BINDIR)/synclater' && \
+	ln -sfn synclater '$(BINDIR)/eatmydata-synclater' && \
+	mkdir -p '$(LIBDIR)' '$(MANDIR)' '$(BASHDIR)' '$(ZSHDIR)' '$(FISHDIR)' && \
+	$(BIN) generate library '$(LIBDIR)' && \
+	$(BIN) generate man '$(MANDIR)' && \
+	dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && \
+	$(BIN) generate completions "$$dir" && \
+	install -m 644 "$$dir/synclater.bash" '$(BASHDIR)/synclater' && \
+	install -m 644 "$$dir/_synclater" '$(ZSHDIR)/_synclater' && \
+	install -m 644 "$$dir/synclater.fish" '$(FISHDIR)/synclater.fish'
+
+uninstall: ## remove what install put below PREFIX; ledger and sessions stay
+	rm -f '$(BINDIR)/synclater' '$(BINDIR)/eatmydata-synclater'
+	rm -f '$(MANDIR)/synclater.1' '$(MANDIR)'/synclater-*.1
+	rm -f '$(BASHDIR)/synclater' '$(ZSHDIR)/_synclater' '$(FISHDIR)/synclater.fish'
+	rm -rf '$(LIBDIR)'
+
+fuzz: ## fuzz the parsers of what others can write, FUZZ_SECONDS each (60)
+	FUZZ_SECONDS=$(FUZZ_SECONDS) $(CARGO) run --release --manifest-path fuzz/Cargo.toml
+
+audit: build ## what a reviewer wants to see first: unsafe code, library symbols, sizes, licences
+	@echo '== unsafe code, by file'; \
+	grep -rc --include='*.rs' -w 'unsafe' crates src | grep -v ':0$$' || echo none
+	@echo '== the library: lines of C'; wc -l crates/shim/c/*
+	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && $(BIN) generate library "$$dir" && \
+	cd "$$dir" && find . -name libsynclater.so -print0 | sort -z | \
+	while IFS= read -r -d '' file; do \
+	  echo "== $$file: $$(stat -c %s "$$file") bytes"; \
+	  echo "needs:";     readelf -d "$$file" | grep NEEDED || echo "  nothing"; \
+	  echo "undefined:"; nm -D --undefined-only "$$file"; \
+	  echo "defines:";   nm -D --defined-only "$$file" | awk '{ print $$NF }' | xargs | fold -s -w 90; \
+	done
+	@echo '== licences of dependencies'; \
+	$(CARGO) tree --locked --workspace --edges normal,build --prefix none --format '{l}  {p}' | \
+	  sed 's/ (.*//' | sort -u
+
+clean: ## remove what was built
+	$(CARGO) clean
+	rm -rf fuzz/target

@@ -1,0 +1,63 @@
+//! Compiles the preload library, once for x86-64 (glibc and musl alike) and once for i386, so that
+//! the binary can carry both. Relies on gcc (or `CC`) and binutils only: no 32-bit libc is needed.
+//! Without `-m32` the 32-bit library is empty, and `synclater doctor` says so.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const SOURCES: [&str; 6] = ["core.c", "glob.c", "calls.c", "osync.c", "mounts.c", "async.c"];
+
+/// Keeps the library free of libc: see the head of c/shim.h for what each flag guards.
+const FLAGS: [&str; 18] = [
+    "-std=gnu11",
+    "-O2",
+    "-g0",
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+    "-Wno-builtin-declaration-mismatch",
+    "-ffreestanding",
+    "-nostdlib",
+    "-fPIC",
+    "-shared",
+    "-fno-stack-protector",
+    "-fno-tree-loop-distribute-patterns",
+    "-fvisibility=hidden",
+    "-fcf-protection=none",
+    "-Wl,-z,defs,-z,relro,-z,now",
+    "-Wl,--hash-style=both",
+    "-Wl,-soname,libsynclater.so",
+];
+
+fn compile(dir: &Path, out: &Path, class: &[&str]) -> bool {
+    Command::new(std::env::var("SYNCLATER_CC").unwrap_or_else(|_| "gcc".into()))
+        .args(class)
+        .args(FLAGS)
+        .arg(format!("-Wl,--version-script={}", dir.join("exports.map").display()))
+        .arg("-o")
+        .arg(out)
+        .args(SOURCES.map(|s| dir.join(s)))
+        .status()
+        .is_ok_and(|s| s.success())
+}
+
+fn main() {
+    let dir = PathBuf::from(std::env::var("CARGO_MANIFEST_DIR").unwrap()).join("c");
+    let out = PathBuf::from(std::env::var("OUT_DIR").unwrap());
+    println!("cargo:rerun-if-changed=c");
+    println!("cargo:rerun-if-env-changed=SYNCLATER_CC");
+    let native: &[&str] = match std::env::var("CARGO_CFG_TARGET_ARCH").as_deref() {
+        Ok("x86_64") => &["-m64"],
+        Ok("aarch64") => &["-mno-outline-atomics"],
+        arch => panic!("synclater's preload library has no system-call layer for {arch:?}"),
+    };
+    assert!(
+        compile(&dir, &out.join("native.so"), native),
+        "the preload library did not compile: is gcc installed?"
+    );
+    let small = out.join("small.so");
+    if native != ["-m64"] || !compile(&dir, &small, &["-m32", "-march=i686"]) {
+        println!("cargo:warning=no 32-bit preload library: gcc -m32 does not work here");
+        std::fs::write(&small, b"").unwrap();
+    }
+}

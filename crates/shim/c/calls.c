@@ -1,0 +1,333 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT
+ *
+ * The calls by which a program asks for durability.    answered later   errno       no session
+ *   fsync, fdatasync (fd)                              0                untouched   real call
+ *   syncfs (fd)                                        0                untouched   real call
+ *   sync ()                                            -                untouched   real call
+ *   msync (addr, len, MS_SYNC)                         0                untouched   real call
+ *   sync_file_range (fd, at, n, flags)                 0                untouched   real call
+ *   pwritev2 (…, RWF_DSYNC | RWF_SYNC)                 bytes written    untouched   real call
+ *   syscall (any of these and of osync.c's)            as theirs
+ *
+ * A bad argument fails as in the kernel: we ask it by a call that checks the same and writes nothing
+ * (sync_file_range with flags 0, msync with MS_ASYNC, fcntl F_GETFL). Exceptions: docs/LIMITS.md.
+ */
+#include "shim.h"
+
+#define MS_ASYNC_ 1
+#define MS_SYNC_  4
+#define RWF_DSYNC_ 2
+#define RWF_SYNC_  4
+
+/* What the kernel returned, as a libc returns it. */
+long sl_set(long r)
+{
+	if (LIKELY(!is_error(r)))
+		return r;
+	if (__errno_location)
+		*__errno_location() = (int)-r;
+	return -1;
+}
+
+/* A call that may block for ever (a FIFO's open, a pipe's write): cancellable while it does, as in
+ * the libcs, which switch to asynchronous cancellation around it too. */
+long sl_cancellable(long nr, long a, long b, long c, long d, long e, long f)
+{
+	int old = 0;
+	long r;
+
+	if (!pthread_setcanceltype)
+		return raw(nr, a, b, c, d, e, f);
+	pthread_setcanceltype(1 /* PTHREAD_CANCEL_ASYNCHRONOUS */, &old);
+	r = raw(nr, a, b, c, d, e, f);
+	pthread_setcanceltype(old, &old);
+	return r;
+}
+
+static const struct subject no_subject = { -1, NULL, 0, 0 };
+
+static struct subject of_fd(int fd)
+{
+	struct subject s = { fd, NULL, 0, 0 };
+
+	return s;
+}
+
+/* Carries out the verdict of a request whose arguments were found good. */
+static long answer(const struct verdict *v, int hint, long nr, const long a[6])
+{
+	if (v->kept != LATER)
+		return sl_real(v->kept, hint, nr, a);
+	if (UNLIKELY(v->error)) {
+		sl_count_failed(hint);
+		return -v->error;
+	}
+	return sl_owe(v);
+}
+
+/* Whether it is worth to look at the arguments: not where no session would put anything off. */
+static int maybe_later(void)
+{
+	unsigned i;
+
+	for (i = 0; i < sl.levels; i++)
+		if (!LOAD(sl.level[i].page->relax))
+			return 0;
+	return !sl.filtered;
+}
+
+/* fsync and fdatasync ask what sync_file_range asks; it says ESPIPE where they say EINVAL. */
+static long check_fsync(int fd)
+{
+	long r = raw_sync_file_range(fd, 0, 1, 0);
+
+	return r == -ESPIPE_ ? -EINVAL_ : r;
+}
+
+/* syncfs takes any descriptor but one opened with O_PATH. */
+static long check_syncfs(int fd)
+{
+	long r = raw3(NR_fcntl, fd, 3 /* F_GETFL */, 0);
+
+	if (is_error(r))
+		return r;
+	return r & O_PATH_ ? -EBADF_ : 0;
+}
+
+static long check(long nr, int fd)
+{
+	return nr == NR_syncfs ? check_syncfs(fd) : check_fsync(fd);
+}
+
+static long sync_fd(long nr, int fd)
+{
+	const long a[6] = { fd };
+	struct subject s = of_fd(fd);
+	struct verdict v;
+	long r;
+
+	if (!sl_active())
+		return raw1(nr, fd);
+	if (UNLIKELY(sl.alone))
+		return check(nr, fd);
+	sl_count_request(0);
+	if (maybe_later() && UNLIKELY(is_error(r = check(nr, fd)))) {
+		sl_count_failed(0);
+		return r;
+	}
+	sl_decide(&v, &s);
+	return answer(&v, 0, nr, a);
+}
+
+EXPORT int fsync(int fd)
+{
+	testcancel();
+	return (int)sl_set(sync_fd(NR_fsync, fd));
+}
+
+EXPORT int fdatasync(int fd)
+{
+	testcancel();
+	return (int)sl_set(sync_fd(NR_fdatasync, fd));
+}
+
+EXPORT int syncfs(int fd)
+{
+	return (int)sl_set(sync_fd(NR_syncfs, fd));
+}
+
+/* The sync that a write to a stripped O_SYNC descriptor asks for, after the write. */
+long sl_sync_written(int fd, int data_only)
+{
+	return sync_fd(data_only ? NR_fdatasync : NR_fsync, fd);
+}
+
+static long sync_all(void)
+{
+	static const long a[6];
+	struct verdict v;
+
+	if (!sl_active())
+		return raw0(NR_sync);
+	if (sl.alone)
+		return 0;
+	sl_count_request(0);
+	sl_decide(&v, &no_subject);
+	answer(&v, 0, NR_sync, a);
+	return 0;
+}
+
+EXPORT void sync(void)
+{
+	sync_all();
+}
+
+#define SFR_VALID 7u
+
+static long hint(int fd, int64_t at, int64_t n, unsigned flags)
+{
+	struct subject s = of_fd(fd);
+	struct verdict v;
+	long r;
+
+	if (!sl_active())
+		return raw_sync_file_range(fd, at, n, flags);
+	/* Unknown flags are refused before anything is written. */
+	r = raw_sync_file_range(fd, at, n, flags & ~SFR_VALID ? flags : 0);
+	if (sl.alone || is_error(r))
+		return r;
+	sl_count_request(1);
+	sl_decide(&v, &s);
+	if (v.kept == LATER)
+		return v.error ? -v.error : sl_owe(&v);
+#if __SIZEOF_LONG__ == 8
+	return sl_real(v.kept, 1, NR_sync_file_range, (const long[6]){ fd, at, n, flags });
+#else
+	return sl_real(v.kept, 1, NR_sync_file_range,
+		       (const long[6]){ fd, (long)at, (long)(at >> 32), (long)n, (long)(n >> 32), (long)flags });
+#endif
+}
+
+EXPORT int sync_file_range(int fd, int64_t at, int64_t n, unsigned flags)
+{
+	testcancel();
+	return (int)sl_set(hint(fd, at, n, flags));
+}
+
+/* struct procmap_query of linux/fs.h (Linux 6.11). */
+struct map_query {
+	uint64_t size, flags, addr, start, end, vma_flags, page_size, offset, inode;
+	uint32_t dev_major, dev_minor, name_size, build_id_size;
+	uint64_t name, build_id;
+};
+#define MAP_QUERY_IOCTL 0xc0686611ul
+#define MAP_QUERY_MAX   64
+
+/* Debts of one msync: every file system that the range touches. Returns LATER or why not. */
+static int decide_range(struct verdict *v, long maps, uint64_t from, uint64_t to)
+{
+	char name[4096];
+	int k, seen = 0;
+
+	for (k = 0; k < MAP_QUERY_MAX && from < to; k++) {
+		struct map_query q = { .size = sizeof q, .flags = 0x10 /* covering or next */,
+				       .addr = from, .name_size = sizeof name, .name = (uintptr_t)name };
+		struct subject s = { -1, name, 0, 1 };
+
+		if (is_error(raw3(NR_ioctl, maps, MAP_QUERY_IOCTL, &q)))
+			return SL_KEPT_UNKNOWN;
+		from = q.end;
+		if (q.start >= to || !q.inode)
+			continue;
+		if (!q.name_size)
+			name[0] = 0;
+		s.dev = (uint64_t)q.dev_major << 32 | q.dev_minor;
+		sl_decide(v, &s);
+		if (v->kept != LATER)
+			return v->kept;
+		seen = 1;
+		sl_owe(v);
+	}
+	if (from < to)
+		return SL_KEPT_UNKNOWN;
+	if (!seen) /* memory only: the kernel has nothing to write either */
+		return SL_KEPT_UNKNOWN;
+	return LATER;
+}
+
+static long sync_memory(char *addr, size_t len, int flags)
+{
+	const long a[6] = { (long)addr, (long)len, flags };
+	struct verdict v = { .kept = SL_KEPT_UNKNOWN };
+	long r, maps;
+
+	if (!(flags & MS_SYNC_) || flags & MS_ASYNC_ || !sl_active())
+		return raw3(NR_msync, addr, len, flags);
+	r = raw3(NR_msync, addr, len, (flags & ~MS_SYNC_) | MS_ASYNC_);
+	if (sl.alone)
+		return r;
+	sl_count_request(0);
+	if (is_error(r) && maybe_later()) {
+		sl_count_failed(0);
+		return r;
+	}
+	maps = maybe_later() ? raw4(NR_openat, AT_FDCWD_, "/proc/self/maps", O_CLOEXEC_, 0) : -EBADF_;
+	if (!is_error(maps)) {
+		v.kept = decide_range(&v, maps, (uintptr_t)addr, (uintptr_t)addr + len);
+		raw1(NR_close, maps);
+	} else if (maybe_later() == 0) {
+		v.kept = SL_KEPT_NOW;
+	}
+	if (v.kept != LATER)
+		return sl_real(v.kept, 0, NR_msync, a);
+	if (v.error)
+		sl_count_failed(0);
+	return -v.error;
+}
+
+EXPORT int msync(void *addr, size_t len, int flags)
+{
+	testcancel();
+	return (int)sl_set(sync_memory(addr, len, flags));
+}
+
+/* pwritev2 after its arguments: the RWF_ flags that ask for durability become a debt. */
+static long write_flagged(int fd, const void *iov, int n, int64_t at, int flags)
+{
+	int asked = flags & (RWF_DSYNC_ | RWF_SYNC_), later = asked && sl_active() && maybe_later();
+	long r = sl_cancellable(NR_pwritev2, fd, (long)iov, n, (long)at,
+				__SIZEOF_LONG__ == 8 ? 0 : (long)(at >> 32), later ? flags & ~asked : flags);
+	long s;
+
+	if (!asked && r > 0)
+		return sl_written(fd, r);
+	if (!later || r <= 0)
+		return r;
+	s = sl_sync_written(fd, !(asked & RWF_SYNC_));
+	return is_error(s) ? s : r;
+}
+
+EXPORT long pwritev2(int fd, const void *iov, int n, long at, int flags)
+{
+	return (long)sl_set(write_flagged(fd, iov, n, at, flags));
+}
+
+EXPORT long pwritev64v2(int fd, const void *iov, int n, int64_t at, int flags)
+{
+	return (long)sl_set(write_flagged(fd, iov, n, at, flags));
+}
+
+/* The calls of this library, by number, for programs that go through syscall(). */
+static long covered(long nr, long a, long b, long c, long d, long e, long f)
+{
+	switch (nr) {
+	case NR_fsync:
+	case NR_fdatasync:
+	case NR_syncfs:
+		return sync_fd(nr, (int)a);
+	case NR_sync:
+		return sync_all();
+	case NR_msync:
+		return sync_memory((char *)a, (size_t)b, (int)c);
+#if __SIZEOF_LONG__ == 8
+	case NR_sync_file_range:
+		return hint((int)a, b, c, (unsigned)d);
+	case NR_pwritev2:
+		return write_flagged((int)a, (const void *)b, (int)c, d, (int)f);
+#else
+	case NR_sync_file_range:
+		return hint((int)a, (int64_t)((uint64_t)(uint32_t)c << 32 | (uint32_t)b),
+			    (int64_t)((uint64_t)(uint32_t)e << 32 | (uint32_t)d), (unsigned)f);
+	case NR_pwritev2:
+		return write_flagged((int)a, (const void *)b, (int)c,
+				     (int64_t)((uint64_t)(uint32_t)e << 32 | (uint32_t)d), (int)f);
+#endif
+	default:
+		return sl_other_syscall(nr, a, b, c, d, e, f);
+	}
+}
+
+EXPORT long syscall(long nr, long a, long b, long c, long d, long e, long f)
+{
+	return sl_set(covered(nr, a, b, c, d, e, f));
+}

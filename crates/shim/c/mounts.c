@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT
+ *
+ * Calls that change what the session's bookkeeping stands on.
+ *
+ *   umount, umount2     the supervisor holds a descriptor on each file system that owes, which would
+ *                       make the call fail with EBUSY: it settles, lets go, and then the call is made
+ *   mount, move_mount   another file system comes into sight: every request looks where it lies
+ *   unshare, setns      this process may see other mounts than the supervisor does
+ *   chroot              where the library cannot be found behind it, its name is blanked in
+ *                       LD_PRELOAD, so that ld.so does not complain in every program started there
+ *   prctl, seccomp      a seccomp filter may kill at a call it does not expect: only real calls then
+ */
+#include "shim.h"
+#include <stdarg.h>
+
+#define UMOUNT_NOFOLLOW_ 8
+#define CLONE_NEWNS_     0x20000
+#define PR_SET_SECCOMP_  22
+#define PR_SET_TSC_      26
+
+static uint64_t mount_id(const struct sl_page *p, const char *path, long flags)
+{
+	union { char bytes[256]; uint32_t words[64]; uint64_t longs[32]; } x;
+	int at = 0x800 /* NO_AUTOMOUNT */ | 0x4000 | (flags & UMOUNT_NOFOLLOW_ ? 0x100 : 0);
+
+	if (is_error(raw5(NR_statx, AT_FDCWD_, path, at, p->mount_mask, &x)))
+		return 0;
+	return x.words[0] & p->mount_mask ? x.longs[0x90 / 8] : 0;
+}
+
+/* Has the supervisor settle the file system at PATH and let go of it. */
+static void let_go(unsigned level, const char *path, long flags)
+{
+	struct level *l = &sl.level[level];
+	uint64_t id = mount_id(l->page, path, flags);
+	struct sl_slot *s;
+	uint8_t fs;
+
+	if (!id || !sl_find_mount(l->page, id, &fs) || LOAD(l->page->fs[fs].state) != SL_FS_OWES)
+		return;
+	sl_shard_of(level, &s);
+	STORE(s->umount_mount, id);
+	STORE(s->umount, SL_UMOUNT_ASKED);
+	sl_ring(l->slots);
+	while (LOAD(s->umount) == SL_UMOUNT_ASKED && sl_lease_runs(l->page))
+		sl_futex_wait(&s->umount, SL_UMOUNT_ASKED, 250);
+}
+
+static void over(unsigned level)
+{
+	struct sl_slot *s;
+
+	sl_shard_of(level, &s);
+	if (LOAD(s->umount) == SL_UMOUNT_NONE)
+		return;
+	STORE(s->umount, SL_UMOUNT_OVER);
+	sl_ring(sl.level[level].slots);
+}
+
+long sl_umount(const char *path, long flags)
+{
+	unsigned i, n = sl_active() && !sl.filtered ? sl.levels : 0;
+	long r;
+
+	for (i = 0; i < n; i++)
+		let_go(i, path, flags);
+	r = raw2(NR_umount2, path, flags);
+	for (i = 0; i < n; i++)
+		over(i);
+	return r;
+}
+
+EXPORT int umount2(const char *path, int flags)
+{
+	return (int)sl_set(sl_umount(path, flags));
+}
+
+EXPORT int umount(const char *path)
+{
+	return (int)sl_set(sl_umount(path, 0));
+}
+
+static void look_from_now_on(void)
+{
+	unsigned i, n = sl_active() ? sl.levels : 0;
+
+	for (i = 0; i < n; i++) {
+		STORE(sl.level[i].slots->look, 1);
+		sl_ring(sl.level[i].slots);
+	}
+}
+
+/* A call after which mounts, or what this process sees of them, may differ. */
+long sl_mount_call(long nr, long a, long b, long c, long d, long e)
+{
+	long r;
+
+	if (nr == NR_setns || (nr == NR_unshare && a & CLONE_NEWNS_))
+		sl.other_ns = 2;
+	if (nr == NR_mount || nr == NR_move_mount)
+		look_from_now_on();
+	r = raw5(nr, a, b, c, d, e);
+	return r;
+}
+
+EXPORT int mount(const char *what, const char *at, const char *type, unsigned long flags, const void *data)
+{
+	return (int)sl_set(sl_mount_call(NR_mount, (long)what, (long)at, (long)type, (long)flags, (long)data));
+}
+
+EXPORT int unshare(int flags)
+{
+	return (int)sl_set(sl_mount_call(NR_unshare, flags, 0, 0, 0, 0));
+}
+
+EXPORT int setns(int fd, int type)
+{
+	return (int)sl_set(sl_mount_call(NR_setns, fd, type, 0, 0, 0));
+}
+
+static char *preload_value(void)
+{
+	static const char key[] = "LD_PRELOAD=";
+	char **e;
+	int i;
+
+	for (e = environ; &environ && e && *e; e++) {
+		for (i = 0; key[i] && (*e)[i] == key[i]; i++)
+			;
+		if (!key[i])
+			return *e + i;
+	}
+	return NULL;
+}
+
+static int ours(const char *from, const char *end)
+{
+	static const char name[] = "/libsynclater.so";
+	const long n = sizeof name - 1;
+	long i;
+
+	if (end - from < n)
+		return 0;
+	for (i = 0; i < n && end[i - n] == name[i]; i++)
+		;
+	return i == n;
+}
+
+/* Overwrites our entries of LD_PRELOAD whose folder cannot be found with spaces, which separate. */
+static void blank_unreachable(void)
+{
+	char *from = preload_value(), *end, *p;
+	char folder[1024];
+	long n;
+
+	for (; from && *from; from = *end ? end + 1 : end) {
+		for (end = from; *end && *end != ':' && *end != ' '; end++)
+			;
+		if (!ours(from, end))
+			continue;
+		for (n = 0; from + n < end && from[n] != '$' && n < (long)sizeof folder - 1; n++)
+			folder[n] = from[n];
+		folder[n] = 0;
+		if (raw4(NR_openat, AT_FDCWD_, folder, O_PATH_ | O_CLOEXEC_, 0) == -ENOENT_)
+			for (p = from; p < end; p++)
+				*p = ' ';
+	}
+}
+
+EXPORT int chroot(const char *path)
+{
+	long r = raw1(NR_chroot, path);
+
+	if (!is_error(r))
+		blank_unreachable();
+	return (int)sl_set(r);
+}
+
+/* The victim's own filter, or a trap on the time stamp counter, is about to stand. */
+static void step_back(void)
+{
+	sl_active();
+	sl.filtered = 1;
+}
+
+EXPORT int prctl(int option, ...)
+{
+	unsigned long a, b, c, d;
+	va_list more;
+
+	va_start(more, option);
+	a = va_arg(more, unsigned long);
+	b = va_arg(more, unsigned long);
+	c = va_arg(more, unsigned long);
+	d = va_arg(more, unsigned long);
+	va_end(more);
+	if (option == PR_SET_SECCOMP_ || option == PR_SET_TSC_)
+		step_back();
+	return (int)sl_set(raw5(NR_prctl, option, a, b, c, d));
+}
+
+#ifdef __x86_64__
+#define OPEN_CASES case NR_open: return sl_open_at(nr, AT_FDCWD_, (const char *)a, (int)b, (unsigned)c);
+#else
+#define OPEN_CASES
+#endif
+
+long sl_other_syscall(long nr, long a, long b, long c, long d, long e, long f)
+{
+	switch (nr) {
+	OPEN_CASES
+	case NR_openat:
+		return sl_open_at(nr, (int)a, (const char *)b, (int)c, (unsigned)d);
+	case NR_openat2:
+		return sl_open_how((int)a, (const char *)b, (const void *)c, (size_t)d);
+	case NR_open_by_handle_at:
+		return sl_opened(raw3(nr, a, b, c), (int)c, NULL);
+	case NR_write:
+	case NR_writev:
+	case NR_pwrite64:
+	case NR_pwritev:
+		return sl_written((int)a, raw(nr, a, b, c, d, e, f));
+	case NR_umount2:
+		return sl_umount((const char *)a, b);
+	case NR_mount:
+	case NR_move_mount:
+	case NR_unshare:
+	case NR_setns:
+		return sl_mount_call(nr, a, b, c, d, e);
+	case NR_io_submit:
+		return sl_io_submit(a, b, (void **)c);
+	case NR_io_uring_setup:
+		if (sl_active())
+			sl_slot_flag(SL_SLOT_URING);
+		return raw(nr, a, b, c, d, e, f);
+	case NR_prctl:
+	case NR_seccomp:
+		if (nr == NR_seccomp ? a < 2 : a == PR_SET_SECCOMP_ || a == PR_SET_TSC_)
+			step_back();
+		return raw(nr, a, b, c, d, e, f);
+	default:
+		return raw(nr, a, b, c, d, e, f);
+	}
+}

@@ -1,0 +1,415 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT
+ *
+ * O_SYNC and O_DSYNC: every write to such a descriptor is a sync request.
+ *
+ * The file is opened as asked. Where the verdict is "later", the same file is opened once more
+ * without the flag, through /proc/self/fd, and takes the descriptor's number: whatever fails on that
+ * way, the program keeps the O_SYNC descriptor that it asked for.
+ *
+ * The flag has to come back when the relaxation ends, and F_SETFL cannot bring it (open(2), fcntl(2)).
+ * So the open file description is marked: F_SETSIG, with one of two real-time signals, survives dup,
+ * exec and SCM_RIGHTS, and a fresh open has none. A write to a marked description is followed by the
+ * request that it implies, which is answered late or made for real like any other. F_GETFL shows the
+ * flag. A program that uses F_SETSIG itself wins: from then on every write of it counts as marked.
+ * Not seen: writes that the libc makes inside (stdio on fdopen), see docs/LIMITS.md.
+ */
+#include "shim.h"
+#include <stdarg.h>
+
+#define F_GETFL_   3
+#define F_SETLKW_  7
+#define F_SETSIG_  10
+#define F_GETSIG_  11
+#define F_OFD_SETLKW_ 38
+#define F_SETLEASE_ 1024
+#define F_NOTIFY_   1026
+
+#define MARK_DSYNC 61
+#define MARK_SYNC  62
+
+static uint32_t mark_lost; /* a mark was overwritten by the program: be careful with every write */
+
+/* Whether any description of any session may bear a mark. */
+static int any_stripped(void)
+{
+	unsigned i;
+
+	if (!sl_active())
+		return 0;
+	for (i = 0; i < sl.levels; i++)
+		if (LOAD_RELAXED(sl.level[i].slots->stripped))
+			return 1;
+	return 0;
+}
+
+/* 0, or the flags that were taken off FD. */
+static int mark_of(int fd)
+{
+	long sig = raw3(NR_fcntl, fd, F_GETSIG_, 0);
+
+	if (sig == MARK_SYNC)
+		return O_SYNC_BIT_ | O_DSYNC_;
+	return sig == MARK_DSYNC ? O_DSYNC_ : 0;
+}
+
+/* After N bytes went to FD: the request that an O_SYNC description implies. */
+long sl_written(int fd, long n)
+{
+	int mark;
+	long r;
+
+	if (LIKELY(n <= 0 || !any_stripped()))
+		return n;
+	mark = mark_of(fd);
+	if (!mark && mark_lost)
+		mark = O_SYNC_BIT_ | O_DSYNC_;
+	if (!mark)
+		return n;
+	r = sl_sync_written(fd, !(mark & O_SYNC_BIT_));
+	return is_error(r) && !(mark_lost && r == -EINVAL_) ? r : n;
+}
+
+static long fd_link(int fd, char link[32])
+{
+	static const char head[] = "/proc/self/fd/";
+	char digits[12];
+	int n = 0, at;
+
+	for (at = 0; head[at]; at++)
+		link[at] = head[at];
+	do
+		digits[n++] = (char)('0' + fd % 10);
+	while (fd /= 10);
+	while (n)
+		link[at++] = digits[--n];
+	link[at] = 0;
+	return at;
+}
+
+/* Puts a description without O_SYNC in FD's place. 0, or -errno and FD is what it was. */
+static long strip(int fd, int flags)
+{
+	int keep = flags & (O_ACCMODE_ | O_APPEND_ | O_NONBLOCK_ | O_DIRECT_ | O_LARGEFILE_ | O_NOATIME_);
+	int sync = (flags & O_SYNC_BIT_) != 0;
+	char link[32];
+	long fresh, r;
+
+	fd_link(fd, link);
+	fresh = raw4(NR_openat, AT_FDCWD_, link, keep | O_CLOEXEC_, 0);
+	if (is_error(fresh))
+		return fresh;
+	r = raw3(NR_fcntl, fresh, F_SETSIG_, sync ? MARK_SYNC : MARK_DSYNC);
+	if (!is_error(r))
+		r = raw3(NR_dup3, fresh, fd, flags & O_CLOEXEC_);
+	raw1(NR_close, fresh);
+	return is_error(r) ? r : 0;
+}
+
+static void strip_if_later(int fd, int flags)
+{
+	struct subject s = { fd, NULL, 0, 0 };
+	struct verdict v = { .kept = LATER };
+	unsigned i;
+
+	if (!sl.alone)
+		sl_decide(&v, &s);
+	for (i = 0; i < sl.levels && v.kept == LATER; i++)
+		STORE(sl.level[i].slots->stripped, 1);
+	if (v.kept != LATER || v.error || is_error(strip(fd, flags)))
+		sl_slot_flag(SL_SLOT_OSYNC_KEPT);
+}
+
+#define S_IFMT_ 0170000
+#define S_IFBLK_ 0060000
+
+/* Whether a path may name a device file; cheap, and said too often rather than too rarely. */
+static int maybe_device(const char *path, int flags)
+{
+	if (flags & O_DIRECTORY_ || (flags & (O_CREAT_ | O_EXCL_)) == (O_CREAT_ | O_EXCL_))
+		return 0;
+	if (flags & O_ACCMODE_ || !path || path[0] != '/')
+		return 1;
+	for (; *path; path++)
+		if (path[0] == '/' && path[1] == 'd' && path[2] == 'e' && path[3] == 'v' && path[4] == '/')
+			return 1;
+	return 0;
+}
+
+/* A block device was opened: from now on every request of the session looks where it lies. */
+static void notice_device(int fd, const char *path, int flags)
+{
+	union { char bytes[256]; uint32_t words[64]; } x;
+	unsigned i, all = 0;
+
+	for (i = 0; i < sl.levels; i++)
+		all |= LOAD_RELAXED(sl.level[i].page->single) && !LOAD_RELAXED(sl.level[i].slots->look);
+	if (!all || !maybe_device(path, flags))
+		return;
+	if (is_error(raw5(NR_statx, fd, "", 0x1000 | 0x4000, 1 /* STATX_TYPE */, &x)))
+		return;
+	if ((*(uint16_t *)(void *)&x.bytes[28] & S_IFMT_) != S_IFBLK_)
+		return;
+	for (i = 0; i < sl.levels; i++) {
+		STORE(sl.level[i].slots->look, 1);
+		sl_ring(sl.level[i].slots);
+	}
+}
+
+long sl_opened(long fd, int flags, const char *path)
+{
+	if (is_error(fd) || flags & O_PATH_ || !sl_active())
+		return fd;
+	notice_device((int)fd, path, flags);
+	if (UNLIKELY(flags & O_DSYNC_) && flags & O_ACCMODE_)
+		strip_if_later((int)fd, flags);
+	return fd;
+}
+
+long sl_open_at(long nr, int dir, const char *path, int flags, unsigned mode)
+{
+	long fd;
+
+#ifdef __x86_64__
+	if (nr == NR_open)
+		fd = sl_cancellable(NR_open, (long)path, flags, mode, 0, 0, 0);
+	else
+#endif
+		fd = sl_cancellable(NR_openat, dir, (long)path, flags, mode, 0, 0);
+	(void)nr;
+	return sl_opened(fd, flags, path);
+}
+
+static unsigned mode_of(int flags, va_list more)
+{
+	return flags & (O_CREAT_ | O_TMPFILE_BIT_) ? va_arg(more, unsigned) : 0;
+}
+
+#define OPEN(name, extra)                                                                  \
+	EXPORT int name(const char *path, int flags, ...)                                  \
+	{                                                                                  \
+		va_list more;                                                              \
+		unsigned mode;                                                             \
+                                                                                           \
+		va_start(more, flags);                                                     \
+		mode = mode_of(flags, more);                                               \
+		va_end(more);                                                              \
+		return (int)sl_set(sl_open_at(NR_openat, AT_FDCWD_, path, flags | (extra), mode)); \
+	}
+
+#define OPENAT(name, extra)                                                                \
+	EXPORT int name(int dir, const char *path, int flags, ...)                         \
+	{                                                                                  \
+		va_list more;                                                              \
+		unsigned mode;                                                             \
+                                                                                           \
+		va_start(more, flags);                                                     \
+		mode = mode_of(flags, more);                                               \
+		va_end(more);                                                              \
+		return (int)sl_set(sl_open_at(NR_openat, dir, path, flags | (extra), mode)); \
+	}
+
+#ifdef __i386__
+#define LARGE O_LARGEFILE_
+#else
+#define LARGE 0
+#endif
+
+OPEN(open, 0)
+OPEN(open64, LARGE)
+OPENAT(openat, 0)
+OPENAT(openat64, LARGE)
+
+/* What a fortified build calls where it knows that no mode is given. */
+EXPORT int __open_2(const char *path, int flags)
+{
+	return open(path, flags, 0);
+}
+
+EXPORT int __open64_2(const char *path, int flags)
+{
+	return open64(path, flags, 0);
+}
+
+EXPORT int __openat_2(int dir, const char *path, int flags)
+{
+	return openat(dir, path, flags, 0);
+}
+
+EXPORT int __openat64_2(int dir, const char *path, int flags)
+{
+	return openat64(dir, path, flags, 0);
+}
+
+/* openat2(2): the flags stand in a structure behind a pointer. */
+long sl_open_how(int dir, const char *path, const void *how, size_t size)
+{
+	long fd = sl_cancellable(NR_openat2, dir, (long)path, (long)how, (long)size, 0, 0);
+
+	return is_error(fd) ? fd : sl_opened(fd, (int)*(const uint64_t *)how, path);
+}
+
+EXPORT int openat2(int dir, const char *path, const void *how, size_t size)
+{
+	return (int)sl_set(sl_open_how(dir, path, how, size));
+}
+
+EXPORT int open_by_handle_at(int mount, void *handle, int flags)
+{
+	return (int)sl_set(sl_opened(raw3(NR_open_by_handle_at, mount, handle, flags), flags, NULL));
+}
+
+/* The writes. Cancellable while they block, then the request that a mark implies. */
+
+static long written(int fd, long n)
+{
+	return sl_set(sl_written(fd, n));
+}
+
+EXPORT long write(int fd, const void *buf, size_t n)
+{
+	return written(fd, sl_cancellable(NR_write, fd, (long)buf, (long)n, 0, 0, 0));
+}
+
+EXPORT long writev(int fd, const void *iov, int n)
+{
+	return written(fd, sl_cancellable(NR_writev, fd, (long)iov, n, 0, 0, 0));
+}
+
+#if __SIZEOF_LONG__ == 8
+#define AT(at) at, 0
+#else
+#define AT(at) (long)(at), (long)((int64_t)(at) >> 32)
+#endif
+
+EXPORT long pwrite(int fd, const void *buf, size_t n, long at)
+{
+	return written(fd, sl_cancellable(NR_pwrite64, fd, (long)buf, (long)n, AT(at), 0));
+}
+
+EXPORT long pwrite64(int fd, const void *buf, size_t n, int64_t at)
+{
+	return written(fd, sl_cancellable(NR_pwrite64, fd, (long)buf, (long)n, AT(at), 0));
+}
+
+EXPORT long pwritev(int fd, const void *iov, int n, long at)
+{
+	return written(fd, sl_cancellable(NR_pwritev, fd, (long)iov, n, AT(at), 0));
+}
+
+EXPORT long pwritev64(int fd, const void *iov, int n, int64_t at)
+{
+	return written(fd, sl_cancellable(NR_pwritev, fd, (long)iov, n, AT(at), 0));
+}
+
+EXPORT long copy_file_range(int in, int64_t *from, int out, int64_t *to, size_t n, unsigned flags)
+{
+	return written(out, sl_cancellable(NR_copy_file_range, in, (long)from, out, (long)to, (long)n,
+					   (long)flags));
+}
+
+EXPORT long splice(int in, int64_t *from, int out, int64_t *to, size_t n, unsigned flags)
+{
+	return written(out, sl_cancellable(NR_splice, in, (long)from, out, (long)to, (long)n, (long)flags));
+}
+
+EXPORT long sendfile(int out, int in, long *from, size_t n)
+{
+	return written(out, raw4(NR_sendfile, out, in, from, n));
+}
+
+EXPORT long sendfile64(int out, int in, int64_t *from, size_t n)
+{
+#ifdef __i386__
+	return written(out, raw4(NR_sendfile64, out, in, from, n));
+#else
+	return written(out, raw4(NR_sendfile, out, in, from, n));
+#endif
+}
+
+/* The program takes the mark's place on FD: see the head of this file. */
+static void give_up_mark(int fd)
+{
+	if (!mark_of(fd))
+		return;
+	mark_lost = 1;
+	sl_slot_flag(SL_SLOT_MARK_LOST);
+	raw3(NR_fcntl, fd, F_SETSIG_, 0);
+}
+
+#ifdef __i386__
+/* F_OFD_* take a 64-bit struct flock only; fcntl() without LFS has the 32-bit one (as glibc does). */
+struct lock32 { int16_t type, whence; int32_t start, len, pid; };
+struct lock64 { int16_t type, whence; int64_t start, len; int32_t pid; } __attribute__((packed, aligned(4)));
+
+static long ofd_lock(int fd, int cmd, struct lock32 *s)
+{
+	struct lock64 l = { s->type, s->whence, s->start, s->len, s->pid };
+	long r = sl_cancellable(NR_fcntl, fd, cmd, (long)&l, 0, 0, 0);
+
+	if (!is_error(r) && cmd == 36 /* F_OFD_GETLK */) {
+		s->type = l.type, s->whence = l.whence, s->pid = l.pid;
+		s->start = (int32_t)l.start, s->len = (int32_t)l.len;
+	}
+	return r;
+}
+#endif
+
+/* F_GETOWN as the libcs ask for it: the kernel's own answer for a process group of small number
+ * looks like an error. */
+static int get_owner(int fd)
+{
+	struct { int type, pid; } owner;
+	long r = raw3(NR_fcntl, fd, 16 /* F_GETOWN_EX */, &owner);
+
+	if (is_error(r))
+		return (int)sl_set(r);
+	return owner.type == 2 /* F_OWNER_PGRP */ ? -owner.pid : owner.pid;
+}
+
+static long file_control(int fd, int cmd, long arg)
+{
+	long r;
+
+	switch (cmd) {
+	case F_GETFL_:
+		r = raw3(NR_fcntl, fd, cmd, arg);
+		return is_error(r) || !(sl.alone || any_stripped()) ? r : r | mark_of(fd);
+	case F_GETSIG_:
+		r = raw3(NR_fcntl, fd, cmd, arg);
+		return (sl.alone || any_stripped()) && (r == MARK_SYNC || r == MARK_DSYNC) ? 0 : r;
+	case F_SETSIG_:
+	case F_SETLEASE_:
+	case F_NOTIFY_:
+		if (sl.alone || any_stripped())
+			give_up_mark(fd);
+		return raw3(NR_fcntl, fd, cmd, arg);
+	case F_SETLKW_:
+	case 14: /* F_SETLKW64 of a 32-bit program */
+	case F_OFD_SETLKW_:
+		return sl_cancellable(NR_fcntl, fd, cmd, arg, 0, 0, 0);
+	default:
+		return raw3(NR_fcntl, fd, cmd, arg);
+	}
+}
+
+#define FCNTL(name, ofd)                                        \
+	EXPORT int name(int fd, int cmd, ...)                   \
+	{                                                       \
+		va_list more;                                   \
+		long arg;                                       \
+                                                                \
+		va_start(more, cmd);                            \
+		arg = va_arg(more, long);                       \
+		va_end(more);                                   \
+		if (cmd == 9 /* F_GETOWN */)                    \
+			return get_owner(fd);                   \
+		ofd;                                            \
+		return (int)sl_set(file_control(fd, cmd, arg)); \
+	}
+
+#ifdef __i386__
+FCNTL(fcntl, if (cmd >= 36 && cmd <= 38) return (int)sl_set(ofd_lock(fd, cmd, (struct lock32 *)arg)))
+#else
+FCNTL(fcntl, (void)0)
+#endif
+FCNTL(fcntl64, (void)0)

@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT
+ *
+ * The contract between the supervisor and the shim: two shared mappings, fixed-width fields only.
+ *
+ *   struct sl_page   written by the supervisor (and its keeper) alone; victims map it read-only.
+ *   struct sl_slots  written by victims; what stands here is hostile input for the supervisor,
+ *                    which loads each word once, checks its range and never follows it as a pointer.
+ *
+ * src/page.rs is the mirror. The asserts below and the witness test hold both to the same layout.
+ * A change of layout or meaning bumps SL_VERSION; a shim that meets another version makes every
+ * call for real, and the supervisor of an unknown version is told so by `ps`.
+ *
+ * Times are "ticks" of the lease clock: the time stamp counter where it is invariant, otherwise
+ * nanoseconds of CLOCK_REALTIME. Neither is shifted by a time namespace (CLOCK_MONOTONIC is).
+ */
+#ifndef SYNCLATER_PAGE_H
+#define SYNCLATER_PAGE_H
+
+#include <stdint.h>
+
+#define SL_PAGE_MAGIC  0x6567617074616c73ull /* "slatpage", little endian */
+#define SL_SLOTS_MAGIC 0x746f6c7374616c73ull /* "slatslot" */
+#define SL_VERSION     1u
+
+#define SL_FS_MAX    64u
+#define SL_ALL_FS    64u  /* the row of debt that sync() owes on everything */
+#define SL_MOUNT_MAX 512u /* power of two: an open-addressing table */
+#define SL_PROBE_MAX 16u
+#define SL_CLASS_MAX 16u
+#define SL_RULE_MAX  16384u
+#define SL_SLOT_MAX  512u /* slot 0 serves every process that found no other */
+#define SL_SHARDS    8u
+#define SL_KEPT_MAX  16u
+
+/* sl_page.clock */
+#define SL_CLOCK_TSC      1u
+#define SL_CLOCK_REALTIME 2u
+
+/* sl_fs.state */
+#define SL_FS_FREE    0u /* no such file system */
+#define SL_FS_REAL    1u /* not on the tested list, or no descriptor could be had: every call is real */
+#define SL_FS_KNOWN   2u /* tested, not yet in the ledger: a request asks for it and is real */
+#define SL_FS_OWES    3u /* in the ledger on disk: requests may be answered later */
+#define SL_FS_NOTHING 4u /* memory only (tmpfs): nothing to make durable, nothing owed */
+
+/* Why a request was kept real: index into sl_slot.kept. */
+#define SL_KEPT_NOW      0u  /* the dial is at `now`, or the session is over */
+#define SL_KEPT_RULE     1u  /* a rule says `now`, or no rule matches */
+#define SL_KEPT_LEASE    2u  /* the lease ran out: the supervisor's heartbeat is stale */
+#define SL_KEPT_LEDGER   3u  /* the file system is not in the ledger yet */
+#define SL_KEPT_FS       4u  /* the file system is not on the tested list */
+#define SL_KEPT_BLOCK    5u  /* a block device, or another special file */
+#define SL_KEPT_UNKNOWN  6u  /* the file system could not be told */
+#define SL_KEPT_FILTER   7u  /* the victim installed a seccomp filter of its own */
+#define SL_KEPT_SYNC_ALL 8u  /* sync() where a file system must stay real */
+#define SL_KEPT_OSYNC    9u  /* O_SYNC that could not be taken off */
+#define SL_KEPT_AIO      10u /* asynchronous request that this libc gives no way to put off */
+
+/* sl_slot.flags */
+#define SL_SLOT_URING      1u /* set up an io_uring by a call that was seen */
+#define SL_SLOT_MARK_LOST  2u /* took the signal number that marks a stripped descriptor */
+#define SL_SLOT_OSYNC_KEPT 4u /* holds O_SYNC descriptors that were not stripped */
+
+/* sl_slot.umount */
+#define SL_UMOUNT_NONE  0u
+#define SL_UMOUNT_ASKED 1u /* written by the shim */
+#define SL_UMOUNT_READY 2u /* written by the supervisor: settled, descriptor let go */
+#define SL_UMOUNT_OVER  3u /* written by the shim: the call was made */
+
+#pragma GCC diagnostic push
+#pragma GCC diagnostic error "-Wpadded"
+
+/* One superblock. Writer: supervisor. Reader: shim. */
+struct sl_fs {
+	uint64_t dev; /* major << 32 | minor, as in /proc/PID/maps and mountinfo */
+	uint32_t state;
+	uint32_t reserved;
+};
+
+/* One mount of a superblock, at hash(id) or up to SL_PROBE_MAX places after it. id 0 = empty. */
+struct sl_mount {
+	uint64_t id; /* statx stx_mnt_id with sl_page.mount_mask */
+	uint32_t fs;
+	uint32_t reserved;
+};
+
+/* One rule. Offsets are from the start of the page; 0 = matches anything. First match wins. */
+struct sl_rule {
+	uint32_t exe;        /* glob, NUL-terminated: base name, or full path if it has a '/' */
+	uint32_t path;       /* glob over the file's absolute path */
+	uint32_t users;      /* array of uint32_t uids, ascending */
+	uint32_t user_count; /* with users != 0 */
+	uint32_t class_;
+	uint32_t reserved;
+};
+
+struct sl_page {
+	uint64_t magic;
+	uint32_t version;
+	uint32_t size; /* bytes of the whole page file, rules included */
+	/* Ticks until which answers may be late; moved on by the supervisor's heartbeat. A value more
+	 * than lease_span ahead is not believed (the clock jumped): the call is real. */
+	uint64_t lease_until;
+	uint64_t lease_span;
+	uint32_t clock;    /* SL_CLOCK_*; constant */
+	uint32_t relax;    /* 0: every call is real. Writer: supervisor, keeper */
+	uint32_t error;    /* errno of a write-back error seen, or 0; never goes back to 0 */
+	uint32_t single;   /* index + 1 of the only writable disk file system, 0: look at each request */
+	uint32_t now_mask; /* bit c: class c is at `now` */
+	uint32_t rule_count;
+	uint32_t rules_at;   /* offset of the rules */
+	uint32_t rule_needs; /* SL_NEEDS_*: what any rule looks at */
+	uint32_t slots_size; /* bytes of the slots file */
+	uint32_t filters;    /* Seccomp_filters of the supervisor when the session began */
+	uint32_t mount_mask; /* STATX_MNT_ID_UNIQUE or STATX_MNT_ID */
+	uint32_t sync_ok;    /* 1: sync() may be put off (every file system in sight owes) */
+	uint64_t mount_ns;   /* inode number of the supervisor's mount namespace */
+	/* Abstract name of the socket at which a process that changed its user gets the slots. */
+	uint8_t socket[32];
+	uint64_t reserved;
+	struct sl_fs fs[SL_FS_MAX];
+	struct sl_mount mounts[SL_MOUNT_MAX];
+};
+
+#define SL_NEEDS_EXE  1u
+#define SL_NEEDS_USER 2u
+#define SL_NEEDS_PATH 4u
+
+/* One cache line of counters; a thread uses the one its thread pointer hashes to. */
+struct sl_shard {
+	uint64_t requests; /* every covered request that was made */
+	uint64_t real;     /* made for real */
+	uint64_t failed;   /* answered with an error, nothing put off */
+	uint64_t hints;    /* sync_file_range: write-back hints, not durability; not in `requests` */
+	uint64_t ticks;    /* spent in the real ones, lease clock */
+	uint64_t hints_real;
+	uint64_t reserved[2];
+};
+
+/* One process. Claimed by compare-and-swap of `pid` from 0; freed by the supervisor when it died. */
+struct sl_slot {
+	uint32_t pid; /* as the victim sees it; SL_SLOT_MAX - 1 processes at a time */
+	uint32_t flags;
+	uint64_t pid_ns;    /* inode of its pid namespace, 0 unknown */
+	uint64_t ask_mount; /* a mount id that is not in the page; cleared by the supervisor */
+	uint64_t umount_mount;
+	uint32_t umount; /* SL_UMOUNT_*; futex */
+	uint32_t uid;
+	uint64_t reserved[3];
+	uint32_t kept[SL_KEPT_MAX];
+	struct sl_shard shard[SL_SHARDS];
+};
+
+struct sl_slots {
+	uint64_t magic;
+	uint32_t version;
+	uint32_t size;
+	uint32_t doorbell;  /* futex: moved on at each event that the supervisor must look at */
+	uint32_t look;      /* 1: a block device was opened or a mount made: look at each request */
+	uint32_t stripped;  /* 1: at least one descriptor had its O_SYNC taken off */
+	uint32_t want_sync; /* 1: sync() was asked for and wants every file system in the ledger */
+	uint64_t want;      /* bit i: file system i is asked for and not in the ledger */
+	uint64_t reserved[3];
+	/* Ticks of the oldest request that is owed, by file system and class; 0 = none. Set by the
+	 * shim from 0 only; taken (exchanged with 0) by the supervisor before it settles. */
+	uint64_t debt[SL_FS_MAX + 1][SL_CLASS_MAX];
+	uint64_t fs_requests[SL_FS_MAX]; /* counted only where each request looks */
+	struct sl_slot slot[SL_SLOT_MAX];
+};
+
+#pragma GCC diagnostic pop
+
+#define SL_STATIC_ASSERT(c, m) _Static_assert(c, m)
+SL_STATIC_ASSERT(sizeof(struct sl_fs) == 16, "sl_fs");
+SL_STATIC_ASSERT(sizeof(struct sl_mount) == 16, "sl_mount");
+SL_STATIC_ASSERT(sizeof(struct sl_rule) == 24, "sl_rule");
+SL_STATIC_ASSERT(sizeof(struct sl_shard) == 64, "sl_shard");
+SL_STATIC_ASSERT(sizeof(struct sl_slot) == 128 + 64 * SL_SHARDS, "sl_slot");
+SL_STATIC_ASSERT(sizeof(struct sl_page) == 128 + 16 * SL_FS_MAX + 16 * SL_MOUNT_MAX, "sl_page");
+SL_STATIC_ASSERT(sizeof(struct sl_slots) ==
+		 64 + 8 * (SL_FS_MAX + 1) * SL_CLASS_MAX + 8 * SL_FS_MAX +
+		 sizeof(struct sl_slot) * SL_SLOT_MAX, "sl_slots");
+
+#endif

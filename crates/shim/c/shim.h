@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT
+ *
+ * What the files of the shim share. Rules for whoever edits any of them:
+ *  - no libc: only raw(); the undefined symbols are weak ones that any libc has (see below);
+ *  - no heap, no lock, no unbounded loop, no printing, never end the victim;
+ *  - errno is set on failure only;
+ *  - in doubt make the real call: slower, never wrong.
+ *
+ * Map: core.c   finding the session, slots, lease, rules, verdicts, debt
+ *      glob.c   matching names and paths
+ *      calls.c  fsync, fdatasync, sync, syncfs, msync, sync_file_range, pwritev2, syscall
+ *      osync.c  open and friends: O_SYNC taken off, and brought back by write and friends
+ *      mounts.c umount, mount, unshare, setns, chroot, prctl
+ *      async.c  aio_fsync, io_submit, liburing
+ */
+#ifndef SYNCLATER_SHIM_H
+#define SYNCLATER_SHIM_H
+
+#include "page.h"
+#include "syscall.h"
+
+#pragma GCC poison malloc free calloc realloc printf puts abort exit memcpy memset strlen
+
+#define EXPORT __attribute__((visibility("default")))
+#define LIKELY(x)   __builtin_expect(!!(x), 1)
+#define UNLIKELY(x) __builtin_expect(!!(x), 0)
+
+/* All that the shim takes from the libc it finds, all weak:
+ * __errno_location         where to put an errno;
+ * pthread_testcancel       a thread looping in fsync can still be cancelled;
+ * pthread_setcanceltype    a thread blocked in open (a FIFO) or write (a pipe) can still be cancelled;
+ * dlsym                    the libc's own aio_fsync and liburing's own submit, at the first use only;
+ * aio_read, aio_write, aio_suspend   to keep aio_fsync behind what was queued before it. */
+extern int *__errno_location(void) __attribute__((weak));
+extern void pthread_testcancel(void) __attribute__((weak));
+extern int pthread_setcanceltype(int type, int *old) __attribute__((weak));
+extern void *dlsym(void *handle, const char *name) __attribute__((weak));
+extern char **environ __attribute__((weak));
+
+#define EPERM_ 1
+#define ENOENT_ 2
+#define EBADF_ 9
+#define EACCES_ 13
+#define EINVAL_ 22
+#define ESPIPE_ 29
+
+#define AT_FDCWD_    (-100)
+#define O_ACCMODE_   3
+#define O_WRONLY_    1
+#define O_RDWR_      2
+#define O_CREAT_     0100
+#define O_EXCL_      0200
+#define O_APPEND_    02000
+#define O_NONBLOCK_  04000
+#define O_DSYNC_     010000
+#define O_NOATIME_   01000000
+#define O_CLOEXEC_   02000000
+#define O_SYNC_BIT_  04000000 /* __O_SYNC: O_SYNC is this bit and O_DSYNC */
+#define O_PATH_      010000000
+#if defined(__aarch64__)
+#define O_DIRECTORY_ 040000
+#define O_NOFOLLOW_  0100000
+#define O_DIRECT_    0200000
+#define O_LARGEFILE_ 0400000
+#else
+#define O_DIRECTORY_ 0200000
+#define O_NOFOLLOW_  0400000
+#define O_DIRECT_    040000
+#define O_LARGEFILE_ 0100000
+#endif
+#define O_TMPFILE_BIT_ 020000000
+
+#define LEVELS_MAX 4u
+
+/* One session that this process belongs to; nested sessions make several. */
+struct level {
+	const struct sl_page *page;
+	struct sl_slots *slots;
+	uint32_t fixed; /* the class that the rules give this process, or CLASS_* */
+	uint32_t rule_bits[SL_RULE_MAX / 32]; /* rules whose exe matches; only with CLASS_ASK */
+};
+#define CLASS_NONE 100u /* no rule matches: real */
+#define CLASS_ASK  101u /* a rule looks at the user or the path: ask at each request */
+
+/* What is being synced, as far as it is known. */
+struct subject {
+	int fd;           /* -1: none */
+	const char *path; /* or NULL: found from fd where a rule needs it */
+	uint64_t dev;     /* with has_dev: which superblock, as in maps */
+	int has_dev;
+};
+
+/* The verdict on one request: LATER, or why not. */
+#define LATER (-1)
+struct verdict {
+	int kept;  /* LATER, or SL_KEPT_* */
+	int error; /* a sticky write-back error: the answer, once the arguments are found good */
+	uint8_t fs[LEVELS_MAX];
+	uint8_t class_[LEVELS_MAX];
+};
+
+extern struct state {
+	uint32_t ready;    /* 0 no, 1 being set up, 2 done */
+	uint32_t levels;   /* sessions found; with dead set, none of them counts */
+	uint32_t alone;    /* SYNCLATER_UNTIL=never and no session */
+	uint32_t filtered; /* the victim has a seccomp filter of its own */
+	uint32_t other_ns; /* 0 not looked, 1 the supervisor's mount namespace, 2 another */
+	struct level level[LEVELS_MAX];
+} sl;
+
+/* core.c */
+void sl_init(void);
+int sl_active(void);
+struct sl_shard *sl_shard_of(unsigned level, struct sl_slot **slot);
+void sl_count_request(int hint);
+void sl_count_failed(int hint);
+void sl_count_kept(int why);
+long sl_real(int why, int hint, long nr, const long args[6]);
+void sl_decide(struct verdict *v, const struct subject *s);
+int sl_owe(const struct verdict *v);
+int sl_lease_runs(const struct sl_page *p);
+int sl_find_mount(const struct sl_page *p, uint64_t id, uint8_t *fs);
+void sl_slot_flag(uint32_t flag);
+void sl_ring(struct sl_slots *slots);
+long sl_futex_wait(uint32_t *word, uint32_t value, long ms);
+int sl_same(const char *a, const char *b);
+
+/* glob.c */
+int sl_glob(const char *pattern, const char *text, int path_mode);
+
+/* calls.c */
+long sl_sync_written(int fd, int data_only);
+long sl_set(long r);
+long sl_cancellable(long nr, long a, long b, long c, long d, long e, long f);
+
+/* Passes a call of syscall() on, or to the wrapper in osync.c, mounts.c or async.c that it has. */
+long sl_other_syscall(long nr, long a, long b, long c, long d, long e, long f);
+
+/* osync.c */
+long sl_opened(long fd, int flags, const char *path);
+long sl_written(int fd, long n);
+long sl_open_at(long nr, int dir, const char *path, int flags, unsigned mode);
+long sl_open_how(int dir, const char *path, const void *how, size_t size);
+
+/* mounts.c */
+long sl_mount_call(long nr, long a, long b, long c, long d, long e);
+long sl_umount(const char *path, long flags);
+
+/* async.c */
+long sl_io_submit(long context, long n, void **blocks);
+
+static inline void testcancel(void)
+{
+	if (pthread_testcancel)
+		pthread_testcancel();
+}
+
+#define LOAD(p)        __atomic_load_n(&(p), __ATOMIC_SEQ_CST)
+#define LOAD_RELAXED(p) __atomic_load_n(&(p), __ATOMIC_RELAXED)
+#define STORE(p, v)    __atomic_store_n(&(p), v, __ATOMIC_SEQ_CST)
+#define ADD(p, v)      __atomic_fetch_add(&(p), v, __ATOMIC_SEQ_CST)
+#define CAS(p, o, n)   __sync_bool_compare_and_swap(&(p), o, n)
+
+#endif

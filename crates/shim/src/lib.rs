@@ -1,0 +1,15 @@
+//! Both halves of the contract with the program under control: the preload library (C, in `c/`),
+//! embedded as bytes, and the mirror of the memory it shares with the supervisor.
+//!
+//! Promise: [`page`] has the layout of `c/page.h`; a witness compiled from that header is compared
+//! with it in the tests. What this crate does not do: no file, no mapping, no system call.
+
+pub mod page;
+
+/// The preload library for this machine's own class (x86-64: glibc and musl alike).
+pub const LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/native.so"));
+
+const SMALL: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/small.so"));
+
+/// The preload library for i386 programs, where the compiler that built us could make one.
+pub const LIBRARY_32: Option<&[u8]> = if SMALL.is_empty() { None } else { Some(SMALL) };

@@ -1,0 +1,258 @@
+//! The mirror of `c/page.h`: what stands where, who writes it, and in which unit, is said there.
+//!
+//! Every field that the other side may write while we look is an atomic. The page is written by us
+//! alone; the slots are written by victims, so each value is input: load once, check, then use.
+
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+/// First bytes of a page file.
+pub const PAGE_MAGIC: u64 = 0x6567617074616c73;
+/// First bytes of a slots file.
+pub const SLOTS_MAGIC: u64 = 0x746f6c7374616c73;
+/// Layout version; a shim of another version makes every call for real.
+pub const VERSION: u32 = 1;
+/// File systems of one session.
+pub const FS_MAX: usize = 64;
+/// The row of debt that `sync()` owes on everything.
+pub const ALL_FS: usize = 64;
+/// Places of the mount table (open addressing).
+pub const MOUNT_MAX: usize = 512;
+/// Places that a look-up in the mount table tries.
+pub const PROBE_MAX: usize = 16;
+/// Different dials of one session; class 0 is the session's own.
+pub const CLASS_MAX: usize = 16;
+/// Rules of one session.
+pub const RULE_MAX: usize = 16384;
+/// Process slots; slot 0 serves every process that found no other.
+pub const SLOT_MAX: usize = 512;
+/// Counter lines of one slot.
+pub const SHARDS: usize = 8;
+/// Reasons of [`Slot::kept`].
+pub const KEPT_MAX: usize = 16;
+
+/// [`Page::clock`]: the invariant time stamp counter.
+pub const CLOCK_TSC: u32 = 1;
+/// [`Page::clock`]: nanoseconds of `CLOCK_REALTIME`.
+pub const CLOCK_REALTIME: u32 = 2;
+
+/// [`Fs::state`]: no such file system.
+pub const FS_FREE: u32 = 0;
+/// [`Fs::state`]: every request stays real.
+pub const FS_REAL: u32 = 1;
+/// [`Fs::state`]: tested, not in the ledger yet.
+pub const FS_KNOWN: u32 = 2;
+/// [`Fs::state`]: in the ledger on disk; requests may be answered later.
+pub const FS_OWES: u32 = 3;
+/// [`Fs::state`]: memory only, nothing to settle.
+pub const FS_NOTHING: u32 = 4;
+
+/// [`Slot::flags`]: the process set up an io_uring.
+pub const SLOT_URING: u32 = 1;
+/// [`Slot::flags`]: the process took the signal number that marks stripped descriptors.
+pub const SLOT_MARK_LOST: u32 = 2;
+/// [`Slot::flags`]: the process holds `O_SYNC` descriptors that were not stripped.
+pub const SLOT_OSYNC_KEPT: u32 = 4;
+
+/// [`Slot::umount`]: nothing asked.
+pub const UMOUNT_NONE: u32 = 0;
+/// [`Slot::umount`]: the victim is about to unmount and waits.
+pub const UMOUNT_ASKED: u32 = 1;
+/// [`Slot::umount`]: settled, our descriptor is closed.
+pub const UMOUNT_READY: u32 = 2;
+/// [`Slot::umount`]: the victim's call was made.
+pub const UMOUNT_OVER: u32 = 3;
+
+/// [`Page::rule_needs`]: a rule looks at the executable.
+pub const NEEDS_EXE: u32 = 1;
+/// [`Page::rule_needs`]: a rule looks at the effective user.
+pub const NEEDS_USER: u32 = 2;
+/// [`Page::rule_needs`]: a rule looks at the path.
+pub const NEEDS_PATH: u32 = 4;
+
+/// Why requests were kept real, by index into [`Slot::kept`], in words for people.
+pub const KEPT_WORDS: [&str; 11] = [
+    "the dial was at now",
+    "a rule says now, or none matches",
+    "the lease had run out",
+    "the file system was not in the ledger yet",
+    "the file system is not on the tested list",
+    "a block device or another special file",
+    "the file system could not be told",
+    "the program has a seccomp filter of its own",
+    "sync() where a file system must stay real",
+    "O_SYNC that could not be taken off",
+    "asynchronous, and this libc gives no way to put it off",
+];
+
+/// One superblock.
+#[repr(C)]
+pub struct Fs {
+    /// `major << 32 | minor`, as in mountinfo.
+    pub dev: AtomicU64,
+    /// `FS_*`.
+    pub state: AtomicU32,
+    reserved: u32,
+}
+
+/// One mount of a superblock; id 0 is an empty place.
+#[repr(C)]
+pub struct Mount {
+    /// The mount id that statx gives.
+    pub id: AtomicU64,
+    /// Index into [`Page::fs`].
+    pub fs: AtomicU32,
+    reserved: u32,
+}
+
+/// One rule; offsets are from the start of the page, 0 matches anything.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rule {
+    /// Glob over the executable.
+    pub exe: u32,
+    /// Glob over the file's path.
+    pub path: u32,
+    /// Array of uids.
+    pub users: u32,
+    /// How many uids.
+    pub user_count: u32,
+    /// The dial's class.
+    pub class: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
+/// The control page's fixed part; rules and their strings follow.
+#[repr(C)]
+pub struct Page {
+    /// [`PAGE_MAGIC`].
+    pub magic: AtomicU64,
+    /// [`VERSION`].
+    pub version: AtomicU32,
+    /// Bytes of the whole file.
+    pub size: AtomicU32,
+    /// Ticks until which answers may be late.
+    pub lease_until: AtomicU64,
+    /// Ticks that `lease_until` may be ahead at most.
+    pub lease_span: AtomicU64,
+    /// `CLOCK_*`.
+    pub clock: AtomicU32,
+    /// 0: every call is real.
+    pub relax: AtomicU32,
+    /// errno of a write-back error, or 0.
+    pub error: AtomicU32,
+    /// Index + 1 of the only disk file system in sight, or 0.
+    pub single: AtomicU32,
+    /// Bit c: class c is at `now`.
+    pub now_mask: AtomicU32,
+    /// How many rules.
+    pub rule_count: AtomicU32,
+    /// Offset of the rules.
+    pub rules_at: AtomicU32,
+    /// `NEEDS_*`.
+    pub rule_needs: AtomicU32,
+    /// Bytes of the slots file.
+    pub slots_size: AtomicU32,
+    /// Seccomp filters of the supervisor.
+    pub filters: AtomicU32,
+    /// `STATX_MNT_ID_UNIQUE` or `STATX_MNT_ID`.
+    pub mount_mask: AtomicU32,
+    /// 1: `sync()` may be put off.
+    pub sync_ok: AtomicU32,
+    /// Inode number of the supervisor's mount namespace.
+    pub mount_ns: AtomicU64,
+    /// Abstract name of the socket that hands out the slots.
+    pub socket: [std::sync::atomic::AtomicU8; 32],
+    reserved: u64,
+    /// Superblocks.
+    pub fs: [Fs; FS_MAX],
+    /// Mounts.
+    pub mounts: [Mount; MOUNT_MAX],
+}
+
+/// One cache line of counters.
+#[repr(C)]
+pub struct Shard {
+    /// Covered requests.
+    pub requests: AtomicU64,
+    /// Made for real.
+    pub real: AtomicU64,
+    /// Answered with an error.
+    pub failed: AtomicU64,
+    /// `sync_file_range` calls.
+    pub hints: AtomicU64,
+    /// Ticks spent in real requests.
+    pub ticks: AtomicU64,
+    /// `sync_file_range` calls made for real.
+    pub hints_real: AtomicU64,
+    reserved: [u64; 2],
+}
+
+/// One process.
+#[repr(C)]
+pub struct Slot {
+    /// As the process sees it; 0 is a free slot.
+    pub pid: AtomicU32,
+    /// `SLOT_*`.
+    pub flags: AtomicU32,
+    /// Inode of its pid namespace, 0 unknown.
+    pub pid_ns: AtomicU64,
+    /// A mount id that the page does not know.
+    pub ask_mount: AtomicU64,
+    /// The mount that is about to go.
+    pub umount_mount: AtomicU64,
+    /// `UMOUNT_*`; a futex.
+    pub umount: AtomicU32,
+    /// Effective user when the slot was claimed.
+    pub uid: AtomicU32,
+    reserved: [u64; 3],
+    /// Requests kept real, by reason.
+    pub kept: [AtomicU32; KEPT_MAX],
+    /// Counters.
+    pub shard: [Shard; SHARDS],
+}
+
+/// The slots file. Hostile input: victims write it.
+#[repr(C)]
+pub struct Slots {
+    /// [`SLOTS_MAGIC`].
+    pub magic: AtomicU64,
+    /// [`VERSION`].
+    pub version: AtomicU32,
+    /// Bytes of the file.
+    pub size: AtomicU32,
+    /// Moved on, and woken, at each event.
+    pub doorbell: AtomicU32,
+    /// 1: every request looks where it lies.
+    pub look: AtomicU32,
+    /// 1: a descriptor had its `O_SYNC` taken off.
+    pub stripped: AtomicU32,
+    /// 1: `sync()` wants every file system in the ledger.
+    pub want_sync: AtomicU32,
+    /// Bit i: file system i is asked for.
+    pub want: AtomicU64,
+    reserved: [u64; 3],
+    /// Ticks of the oldest request owed, by file system and class.
+    pub debt: [[AtomicU64; CLASS_MAX]; FS_MAX + 1],
+    /// Requests by file system, where each request looks.
+    pub fs_requests: [AtomicU64; FS_MAX],
+    /// Processes.
+    pub slot: [Slot; SLOT_MAX],
+}
+
+/// The first place of a mount id in [`Page::mounts`]; the next [`PROBE_MAX`] - 1 follow.
+#[must_use]
+pub fn mount_place(id: u64) -> usize {
+    (id.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32 as usize
+}
+
+const _: () = assert!(size_of::<Fs>() == 16);
+const _: () = assert!(size_of::<Mount>() == 16);
+const _: () = assert!(size_of::<Rule>() == 24);
+const _: () = assert!(size_of::<Shard>() == 64);
+const _: () = assert!(size_of::<Slot>() == 128 + 64 * SHARDS);
+const _: () = assert!(size_of::<Page>() == 128 + 16 * FS_MAX + 16 * MOUNT_MAX);
+const _: () = assert!(
+    size_of::<Slots>()
+        == 64 + 8 * (FS_MAX + 1) * CLASS_MAX + 8 * FS_MAX + SLOT_MAX * size_of::<Slot>()
+);

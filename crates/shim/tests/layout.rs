@@ -1,0 +1,109 @@
+//! The page's two descriptions, page.h and page.rs, lay every field at the same place, for both
+//! word sizes; and the library is what the head of c/shim.h promises: no libc, its exports only.
+
+use std::mem::offset_of;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use synclater_shim::page::{Fs, Mount, Page, Rule, Shard, Slot, Slots};
+
+macro_rules! rows {
+    ($($t:ident $c:literal { $($f:ident $n:literal),* $(,)? })*) => {{
+        let mut rows = vec![format!("SL_VERSION 0 {}", synclater_shim::page::VERSION)];
+        $($(rows.push({
+            fn size<T>(_: impl Fn(&$t) -> &T) -> usize { size_of::<T>() }
+            format!("{}.{} {} {}", $c, $n, offset_of!($t, $f), size(|x: &$t| &x.$f))
+        });)*)*
+        rows
+    }};
+}
+
+fn mirror() -> Vec<String> {
+    rows! {
+        Fs "sl_fs" { dev "dev", state "state" }
+        Mount "sl_mount" { id "id", fs "fs" }
+        Rule "sl_rule" { exe "exe", path "path", users "users", user_count "user_count", class "class_" }
+        Page "sl_page" { magic "magic", version "version", size "size", lease_until "lease_until",
+            lease_span "lease_span", clock "clock", relax "relax", error "error", single "single",
+            now_mask "now_mask", rule_count "rule_count", rules_at "rules_at",
+            rule_needs "rule_needs", slots_size "slots_size", filters "filters",
+            mount_mask "mount_mask", sync_ok "sync_ok", mount_ns "mount_ns", socket "socket",
+            fs "fs", mounts "mounts" }
+        Shard "sl_shard" { requests "requests", real "real", failed "failed", hints "hints",
+            ticks "ticks", hints_real "hints_real" }
+        Slot "sl_slot" { pid "pid", flags "flags", pid_ns "pid_ns", ask_mount "ask_mount",
+            umount_mount "umount_mount", umount "umount", uid "uid", kept "kept", shard "shard" }
+        Slots "sl_slots" { magic "magic", version "version", size "size", doorbell "doorbell",
+            look "look", stripped "stripped", want_sync "want_sync", want "want", debt "debt",
+            fs_requests "fs_requests", slot "slot" }
+    }
+}
+
+fn here() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn witness(class: &str) -> Vec<String> {
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("witness{class}"));
+    let built = Command::new("gcc")
+        .args([class, "-Wall", "-Werror", "-o"])
+        .arg(&program)
+        .arg(here().join("tests/witness.c"))
+        .status()
+        .expect("gcc");
+    assert!(built.success(), "the witness does not compile with {class}");
+    let out = Command::new(&program).output().expect("witness");
+    String::from_utf8(out.stdout).unwrap().lines().map(String::from).collect()
+}
+
+#[test]
+fn the_64_bit_header_and_the_mirror_agree_on_every_field() {
+    assert_eq!(witness("-m64"), mirror());
+}
+
+#[test]
+fn the_32_bit_header_and_the_mirror_agree_on_every_field() {
+    assert_eq!(witness("-m32"), mirror());
+}
+
+fn nm(library: &[u8], what: &str) -> Vec<String> {
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("nm-{}", library.len()));
+    std::fs::write(&file, library).unwrap();
+    let out = Command::new("nm").args(["-D", what]).arg(&file).output().expect("nm");
+    let mut names: Vec<String> = String::from_utf8(out.stdout)
+        .unwrap()
+        .lines()
+        .map(|l| l.split_whitespace().skip_while(|w| w.len() != 1).collect::<Vec<_>>().join(" "))
+        .collect();
+    names.sort();
+    names
+}
+
+fn libraries() -> [&'static [u8]; 2] {
+    [synclater_shim::LIBRARY, synclater_shim::LIBRARY_32.expect("a 32-bit library")]
+}
+
+#[test]
+fn the_library_takes_nothing_from_a_libc_but_weak_names() {
+    let allowed = [
+        "__errno_location", "aio_read", "aio_suspend", "aio_write", "dlsym", "environ",
+        "pthread_setcanceltype", "pthread_testcancel",
+    ];
+    for library in libraries() {
+        for name in nm(library, "--undefined-only") {
+            let Some(weak) = name.strip_prefix("w ") else { panic!("not weak: {name}") };
+            assert!(allowed.contains(&weak), "the library asks for {weak}");
+        }
+    }
+}
+
+#[test]
+fn the_library_exports_what_its_map_says_and_nothing_else() {
+    let map = std::fs::read_to_string(here().join("c/exports.map")).unwrap();
+    let global = map.split("global:").nth(1).unwrap().split("local:").next().unwrap();
+    let mut want: Vec<String> =
+        global.split(';').map(|s| format!("T {}", s.trim())).filter(|s| s != "T ").collect();
+    want.sort();
+    for library in libraries() {
+        assert_eq!(nm(library, "--defined-only"), want);
+    }
+}

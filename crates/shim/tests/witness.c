@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT
+ * Prints name, offset and size of every field of page.h, as this compiler lays them out. */
+#include <stdio.h>
+#include <stddef.h>
+#include "../c/page.h"
+#define F(s, f) printf(#s "." #f " %zu %zu\n", offsetof(struct s, f), sizeof(((struct s *)0)->f))
+int main(void)
+{
+	printf("SL_VERSION 0 %u\n", SL_VERSION);
+	F(sl_fs, dev); F(sl_fs, state);
+	F(sl_mount, id); F(sl_mount, fs);
+	F(sl_rule, exe); F(sl_rule, path); F(sl_rule, users); F(sl_rule, user_count); F(sl_rule, class_);
+	F(sl_page, magic); F(sl_page, version); F(sl_page, size); F(sl_page, lease_until);
+	F(sl_page, lease_span); F(sl_page, clock); F(sl_page, relax); F(sl_page, error);
+	F(sl_page, single); F(sl_page, now_mask); F(sl_page, rule_count); F(sl_page, rules_at);
+	F(sl_page, rule_needs); F(sl_page, slots_size); F(sl_page, filters); F(sl_page, mount_mask);
+	F(sl_page, sync_ok); F(sl_page, mount_ns); F(sl_page, socket); F(sl_page, fs); F(sl_page, mounts);
+	F(sl_shard, requests); F(sl_shard, real); F(sl_shard, failed); F(sl_shard, hints);
+	F(sl_shard, ticks); F(sl_shard, hints_real);
+	F(sl_slot, pid); F(sl_slot, flags); F(sl_slot, pid_ns); F(sl_slot, ask_mount);
+	F(sl_slot, umount_mount); F(sl_slot, umount); F(sl_slot, uid); F(sl_slot, kept); F(sl_slot, shard);
+	F(sl_slots, magic); F(sl_slots, version); F(sl_slots, size); F(sl_slots, doorbell);
+	F(sl_slots, look); F(sl_slots, stripped); F(sl_slots, want_sync); F(sl_slots, want);
+	F(sl_slots, debt); F(sl_slots, fs_requests); F(sl_slots, slot);
+	return 0;
+}

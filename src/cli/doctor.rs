@@ -1,0 +1,166 @@
+//! `synclater doctor`: what works on this machine, and what to do about what does not.
+//!
+//! Promise: each check says what was seen, what that means for synclater, and what to do.
+//! Changes nothing; the clone probe uses unnamed files, the preload check runs `cat` once.
+//! Not promised: that a session works; a check that cannot know says `unknown`.
+
+mod directories;
+mod kernel;
+mod library;
+mod mounts;
+
+use serde::Serialize;
+use std::io::{self, Write};
+
+/// How a check came out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Status {
+    /// Works, or is not needed here.
+    Ok,
+    /// Works with a limit that is worth knowing.
+    Warn,
+    /// Something that synclater relies on does not work.
+    Bad,
+    /// Could not be found out.
+    Unknown,
+}
+
+impl Status {
+    fn word(self) -> &'static str {
+        match self {
+            Status::Ok => "ok",
+            Status::Warn => "warn",
+            Status::Bad => "BAD",
+            Status::Unknown => "unknown",
+        }
+    }
+}
+
+/// One thing that was looked at.
+#[derive(Clone, Debug, Serialize)]
+pub struct Check {
+    /// What was looked at; the same on every machine.
+    pub name: String,
+    /// How it came out.
+    pub status: Status,
+    /// The values that were found.
+    pub seen: String,
+    /// What that means for a session.
+    pub means: String,
+    /// What to do; empty where there is nothing to do.
+    #[serde(rename = "do", skip_serializing_if = "String::is_empty")]
+    pub do_: String,
+}
+
+impl Check {
+    fn new(name: &str, status: Status, seen: impl Into<String>, means: impl Into<String>) -> Self {
+        let (seen, means) = (seen.into(), means.into());
+        let (name, do_) = (name.to_owned(), String::new());
+        Check { name, status, seen, means, do_ }
+    }
+
+    /// Adds what to do about it.
+    fn advise(mut self, what: impl Into<String>) -> Self {
+        self.do_ = what.into();
+        self
+    }
+}
+
+#[derive(Serialize)]
+struct Report {
+    version: u32,
+    checks: Vec<Check>,
+}
+
+/// Everything that can be looked at, in the order in which it matters.
+pub fn checks() -> Vec<Check> {
+    let table = mounts::read_table();
+    let mut all = library::library_checks(crate::reach::library::locate(), &table);
+    all.extend(directories::directory_checks(&table));
+    all.extend(kernel::kernel_checks(&table));
+    all.extend(mounts::mount_checks(&table));
+    all
+}
+
+/// Prints the checks; the exit status is 1 where one is bad, else 0.
+///
+/// # Errors
+/// Where standard output cannot be written.
+pub fn run(json: bool) -> anyhow::Result<i32> {
+    let checks = checks();
+    let bad = checks.iter().any(|c| c.status == Status::Bad);
+    let mut out = io::stdout().lock();
+    if json {
+        serde_json::to_writer_pretty(&mut out, &Report { version: 1, checks })?;
+        writeln!(out)?;
+    } else {
+        out.write_all(text(&checks).as_bytes())?;
+    }
+    Ok(i32::from(bad))
+}
+
+fn text(checks: &[Check]) -> String {
+    let mut out = String::new();
+    for check in checks {
+        out.push_str(&format!("{:<8}{}: {}\n", check.status.word(), check.name, check.seen));
+        out.push_str(&paragraph("", &check.means));
+        if !check.do_.is_empty() {
+            out.push_str(&paragraph("do: ", &check.do_));
+        }
+    }
+    let count = |status| checks.iter().filter(|c| c.status == status).count();
+    let (ok, warn) = (count(Status::Ok), count(Status::Warn));
+    let (bad, unknown) = (count(Status::Bad), count(Status::Unknown));
+    out.push_str(&format!("\n{ok} ok, {warn} warn, {bad} bad, {unknown} unknown\n"));
+    out
+}
+
+const COLUMNS: usize = 80;
+const INDENT: &str = "        ";
+
+/// Indented and wrapped to 80 columns.
+fn paragraph(label: &str, text: &str) -> String {
+    let mut out = String::new();
+    let mut line = format!("{INDENT}{label}");
+    let mut empty = true;
+    for word in text.split_whitespace() {
+        let blank = usize::from(!empty);
+        if !empty && line.chars().count() + blank + word.chars().count() > COLUMNS {
+            out.push_str(&line);
+            out.push('\n');
+            line = format!("{INDENT}{}", " ".repeat(label.len()));
+            empty = true;
+        }
+        if !empty {
+            line.push(' ');
+        }
+        line.push_str(word);
+        empty = false;
+    }
+    out + &line + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check() -> Check {
+        Check::new("kernel", Status::Warn, "5.10.0", "a word ".repeat(30)).advise("nothing")
+    }
+
+    #[test]
+    fn no_line_of_an_explanation_is_wider_than_80_columns() {
+        let text = text(&[check()]);
+        assert!(text.lines().all(|l| l.chars().count() <= COLUMNS), "{text}");
+        assert_eq!(text.matches("a word").count(), 30);
+    }
+
+    #[test]
+    fn json_has_the_key_do_and_leaves_it_out_when_there_is_nothing_to_do() {
+        let with = serde_json::to_value(check()).expect("json");
+        assert_eq!((&with["status"], &with["do"]), (&"warn".into(), &"nothing".into()));
+        let without = Check { do_: String::new(), ..check() };
+        assert!(serde_json::to_value(without).expect("json").get("do").is_none());
+    }
+}

@@ -19,6 +19,7 @@ ZSHDIR  := $(DESTDIR)$(PREFIX)/share/zsh/site-functions
 FISHDIR := $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
 
 SCRIPTS = tools/setup .ci/run $(wildcard tools/demo benches/run tests/*.sh)
+FUZZ_TARGETS = $(basename $(notdir $(wildcard fuzz/src/bin/*.rs)))
 FUZZ_SECONDS ?= 60
 
 .DEFAULT_GOAL := help
@@ -123,7 +124,10 @@ uninstall: ## remove what install put below PREFIX; ledger and sessions stay
 	rm -rf '$(LIBDIR)'
 
 fuzz: ## fuzz the parsers of what others can write, FUZZ_SECONDS each (60)
-	FUZZ_SECONDS=$(FUZZ_SECONDS) $(CARGO) run --release --manifest-path fuzz/Cargo.toml
+	@set -e; for target in $(FUZZ_TARGETS); do \
+	  $(CARGO) run --release --quiet --manifest-path fuzz/Cargo.toml --bin $$target -- \
+	    --seconds $(FUZZ_SECONDS); \
+	done
 
 audit: build ## what a reviewer wants to see first: unsafe code, library symbols, sizes, licences
 	@echo '== unsafe code, by file'; \

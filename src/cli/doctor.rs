@@ -57,7 +57,13 @@ impl Check {
     fn new(name: &str, status: Status, seen: impl Into<String>, means: impl Into<String>) -> Self {
         let (seen, means) = (seen.into(), means.into());
         let (name, do_) = (name.to_owned(), String::new());
-        Check { name, status, seen, means, do_ }
+        Check {
+            name,
+            status,
+            seen,
+            means,
+            do_,
+        }
     }
 
     /// Adds what to do about it.
@@ -90,12 +96,15 @@ pub fn checks() -> Vec<Check> {
 pub fn run(json: bool) -> anyhow::Result<i32> {
     let checks = checks();
     let bad = checks.iter().any(|c| c.status == Status::Bad);
-    let mut out = io::stdout().lock();
-    if json {
-        serde_json::to_writer_pretty(&mut out, &Report { version: 1, checks })?;
-        writeln!(out)?;
+    let text = if json {
+        serde_json::to_string_pretty(&Report { version: 1, checks })? + "\n"
     } else {
-        out.write_all(text(&checks).as_bytes())?;
+        text(&checks)
+    };
+    match io::stdout().lock().write_all(text.as_bytes()) {
+        // The reader has seen enough (`| head`).
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+        other => other?,
     }
     Ok(i32::from(bad))
 }
@@ -103,42 +112,39 @@ pub fn run(json: bool) -> anyhow::Result<i32> {
 fn text(checks: &[Check]) -> String {
     let mut out = String::new();
     for check in checks {
-        out.push_str(&format!("{:<8}{}: {}\n", check.status.word(), check.name, check.seen));
-        out.push_str(&paragraph("", &check.means));
+        let head = format!("{:<8}{}:", check.status.word(), check.name);
+        out.push_str(&wrapped(&head, &check.seen));
+        out.push_str(&wrapped(INDENT, &check.means));
         if !check.do_.is_empty() {
-            out.push_str(&paragraph("do: ", &check.do_));
+            out.push_str(&wrapped(INDENT, &format!("do: {}", check.do_)));
         }
     }
     let count = |status| checks.iter().filter(|c| c.status == status).count();
     let (ok, warn) = (count(Status::Ok), count(Status::Warn));
     let (bad, unknown) = (count(Status::Bad), count(Status::Unknown));
-    out.push_str(&format!("\n{ok} ok, {warn} warn, {bad} bad, {unknown} unknown\n"));
+    out.push_str(&format!(
+        "\n{ok} ok, {warn} warn, {bad} bad, {unknown} unknown\n"
+    ));
     out
 }
 
 const COLUMNS: usize = 80;
 const INDENT: &str = "        ";
 
-/// Indented and wrapped to 80 columns.
-fn paragraph(label: &str, text: &str) -> String {
-    let mut out = String::new();
-    let mut line = format!("{INDENT}{label}");
-    let mut empty = true;
+/// `head` and the text behind it, wrapped to 80 columns; further lines are indented.
+fn wrapped(head: &str, text: &str) -> String {
+    let mut lines = vec![head.to_owned()];
     for word in text.split_whitespace() {
-        let blank = usize::from(!empty);
-        if !empty && line.chars().count() + blank + word.chars().count() > COLUMNS {
-            out.push_str(&line);
-            out.push('\n');
-            line = format!("{INDENT}{}", " ".repeat(label.len()));
-            empty = true;
+        let line = lines.last_mut().expect("never empty");
+        let blank = if line.ends_with(' ') { "" } else { " " };
+        if line.chars().count() + blank.len() + word.chars().count() > COLUMNS {
+            lines.push(format!("{INDENT}{word}"));
+        } else {
+            line.push_str(blank);
+            line.push_str(word);
         }
-        if !empty {
-            line.push(' ');
-        }
-        line.push_str(word);
-        empty = false;
     }
-    out + &line + "\n"
+    lines.join("\n") + "\n"
 }
 
 #[cfg(test)]
@@ -153,14 +159,23 @@ mod tests {
     fn no_line_of_an_explanation_is_wider_than_80_columns() {
         let text = text(&[check()]);
         assert!(text.lines().all(|l| l.chars().count() <= COLUMNS), "{text}");
-        assert_eq!(text.matches("a word").count(), 30);
+        assert_eq!(text.matches("word").count(), 30);
     }
 
     #[test]
     fn json_has_the_key_do_and_leaves_it_out_when_there_is_nothing_to_do() {
         let with = serde_json::to_value(check()).expect("json");
-        assert_eq!((&with["status"], &with["do"]), (&"warn".into(), &"nothing".into()));
-        let without = Check { do_: String::new(), ..check() };
-        assert!(serde_json::to_value(without).expect("json").get("do").is_none());
+        assert_eq!(
+            (&with["status"], &with["do"]),
+            (&"warn".into(), &"nothing".into())
+        );
+        let without = Check {
+            do_: String::new(),
+            ..check()
+        };
+        assert!(serde_json::to_value(without)
+            .expect("json")
+            .get("do")
+            .is_none());
     }
 }

@@ -3,7 +3,9 @@
 //!
 //! Promise: [`page`] has the layout of `c/page.h`; a witness compiled from that header is compared
 //! with it in the tests. What this crate does not do: no file, no mapping, no system call.
+#![deny(unsafe_code)]
 
+#[allow(unsafe_code)]
 pub mod page;
 
 /// The preload library for this machine's own class (x86-64: glibc and musl alike).

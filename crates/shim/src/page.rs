@@ -3,7 +3,7 @@
 //! Every field that the other side may write while we look is an atomic. The page is written by us
 //! alone; the slots are written by victims, so each value is input: load once, check, then use.
 
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicU8};
 
 /// First bytes of a page file.
 pub const PAGE_MAGIC: u64 = 0x6567617074616c73;
@@ -162,7 +162,7 @@ pub struct Page {
     /// Inode number of the supervisor's mount namespace.
     pub mount_ns: AtomicU64,
     /// Abstract name of the socket that hands out the slots.
-    pub socket: [std::sync::atomic::AtomicU8; 32],
+    pub socket: [AtomicU8; 32],
     reserved: u64,
     /// Superblocks.
     pub fs: [Fs; FS_MAX],
@@ -245,6 +245,32 @@ pub struct Slots {
 pub fn mount_place(id: u64) -> usize {
     (id.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32 as usize
 }
+
+/// A structure of this file: atomics all through, valid for any bytes.
+pub trait Layout: sealed::Sealed + Sized {
+    /// The structure at the start of shared memory, or `None` where the memory is too small or not
+    /// aligned to 8. Nothing is said of its content.
+    #[must_use]
+    fn view(bytes: &[AtomicU8]) -> Option<&Self> {
+        let start = bytes.as_ptr().cast::<Self>();
+        if bytes.len() < size_of::<Self>() || !start.is_aligned() {
+            return None;
+        }
+        // SAFETY: size and alignment were checked; implementors hold atomics (and reserved words
+        // that nobody reads), so any bytes are valid and others may write them; the lifetime is
+        // that of the borrowed bytes.
+        Some(unsafe { &*start })
+    }
+}
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for super::Page {}
+    impl Sealed for super::Slots {}
+}
+
+impl Layout for Page {}
+impl Layout for Slots {}
 
 const _: () = assert!(size_of::<Fs>() == 16);
 const _: () = assert!(size_of::<Mount>() == 16);

@@ -1,6 +1,6 @@
 //! Asks a directory's file system whether it can share blocks between files (reflinks).
 //!
-//! Promise: leaves nothing behind; both files are unnamed (O_TMPFILE) and gone with their descriptors.
+//! Promise: leaves nothing behind; both files are unnamed (O_TMPFILE), gone with their descriptors.
 //! Relies on: FICLONE, ioctl_ficlone(2); file systems without it say EOPNOTSUPP or ENOTTY.
 
 use rustix::fs::{ioctl_ficlone, openat, Mode, OFlags, CWD};
@@ -19,7 +19,9 @@ pub fn supports_clone(dir: &Path) -> io::Result<bool> {
     write(&source, &[0; 4096])?;
     match ioctl_ficlone(&target, &source) {
         Ok(()) => Ok(true),
-        Err(Errno::OPNOTSUPP | Errno::NOTTY | Errno::INVAL | Errno::XDEV | Errno::NOSYS) => Ok(false),
+        Err(Errno::OPNOTSUPP | Errno::NOTTY | Errno::INVAL | Errno::XDEV | Errno::NOSYS) => {
+            Ok(false)
+        }
         Err(error) => Err(error.into()),
     }
 }

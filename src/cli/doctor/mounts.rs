@@ -1,7 +1,7 @@
 //! The mounted file systems: which may be relaxed, which can clone, which sync by themselves.
 //!
-//! Relies on: /proc/self/mountinfo, proc_pid_mountinfo(5). Never touches a network or FUSE mount, which
-//! may hang: only file systems that are local by their type are probed.
+//! Relies on: /proc/self/mountinfo, proc_pid_mountinfo(5). Never touches a network or FUSE mount,
+//! which may hang: only file systems that are local by their type are probed.
 
 use super::{Check, Status};
 use std::collections::HashSet;
@@ -54,7 +54,10 @@ fn parse_line(line: &str) -> Option<Mount> {
     let left: Vec<&str> = left.split(' ').collect();
     let mut right = right.split(' ');
     let (fstype, source) = (right.next()?, right.next()?);
-    let both = left.get(5)?.split(',').chain(right.next().unwrap_or("").split(','));
+    let both = left
+        .get(5)?
+        .split(',')
+        .chain(right.next().unwrap_or("").split(','));
     Some(Mount {
         device: (*left.get(2)?).to_owned(),
         point: PathBuf::from(unescape(left.get(4)?)),
@@ -66,9 +69,14 @@ fn parse_line(line: &str) -> Option<Mount> {
 
 /// Blank, tab, newline and backslash stand as `\ooo`.
 fn unescape(text: &str) -> String {
-    [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
-        .iter()
-        .fold(text.to_owned(), |t, (code, plain)| t.replace(code, plain))
+    [
+        ("\\040", " "),
+        ("\\011", "\t"),
+        ("\\012", "\n"),
+        ("\\134", "\\"),
+    ]
+    .iter()
+    .fold(text.to_owned(), |t, (code, plain)| t.replace(code, plain))
 }
 
 /// The mount that `path` lies on: of the longest mount points the one mounted last.
@@ -105,30 +113,45 @@ fn kind_of(fstype: &str) -> Kind {
     }
 }
 
-/// One check for each file system that files are kept on, and one for mounts that sync by themselves.
+/// One check for each file system that files are kept on, one for those in memory, and one for
+/// mounts that sync by themselves.
 pub fn mount_checks(table: &[Mount]) -> Vec<Check> {
     let mut seen = HashSet::new();
-    let kept = table.iter().filter(|m| kind_of(&m.fstype) != Kind::Pseudo);
-    let first = kept.filter(|m| seen.insert((m.device.clone(), m.fstype.clone())));
+    let on_disk = table
+        .iter()
+        .filter(|m| !matches!(kind_of(&m.fstype), Kind::Pseudo | Kind::Memory));
+    let first = on_disk.filter(|m| seen.insert((m.device.clone(), m.fstype.clone())));
     let mut all: Vec<Check> = first.map(file_system_check).collect();
+    all.extend(memory_check(table));
     all.push(sync_option_check(table));
     all
+}
+
+fn points<'a>(mounts: impl Iterator<Item = &'a Mount>) -> String {
+    let mut points: Vec<String> = mounts.map(|m| m.point.display().to_string()).collect();
+    points.sort();
+    points.dedup();
+    points.join(", ")
+}
+
+fn memory_check(table: &[Mount]) -> Option<Check> {
+    let found = points(table.iter().filter(|m| kind_of(&m.fstype) == Kind::Memory));
+    let means = "Nothing there can be made durable, so nothing is owed.";
+    let check = Check::new("file systems in memory", Status::Ok, found, means);
+    (!check.seen.is_empty()).then_some(check)
 }
 
 fn file_system_check(mount: &Mount) -> Check {
     let name = format!("file system {}", mount.point.display());
     let on = format!("{} on {}", mount.fstype, mount.source);
     match kind_of(&mount.fstype) {
-        Kind::Memory => {
-            let means = "In memory: there is nothing to make durable, so nothing is owed.";
-            Check::new(&name, Status::Ok, on, means)
-        }
         Kind::Remote => {
-            let means = "Sync requests stay real here: a network or FUSE file system need not pass \
+            let means =
+                "Sync requests stay real here: a network or FUSE file system need not pass \
                          syncfs on.";
             Check::new(&name, Status::Warn, on, means)
         }
-        Kind::Untested | Kind::Pseudo => {
+        Kind::Untested | Kind::Memory | Kind::Pseudo => {
             let means = "Sync requests stay real here: the type is not on the tested list (ext4, \
                          XFS, btrfs, overlay on these, tmpfs).";
             Check::new(&name, Status::Warn, on, means)
@@ -145,13 +168,17 @@ fn tested_check(name: &str, on: &str, mount: &Mount) -> Check {
     let clones = match synclater_sys::clone::supports_clone(&mount.point) {
         Ok(true) => "clones: yes".to_owned(),
         Ok(false) => "clones: no".to_owned(),
-        Err(error) => format!("clones: {}, not tried ({error})", clones_by_type(&mount.fstype)),
+        Err(error) => format!(
+            "clones: {}, not tried ({error})",
+            clones_by_type(&mount.fstype)
+        ),
     };
     let snapshots = if mount.fstype == "btrfs" { "yes" } else { "no" };
     let seen = format!("{on}, {clones}, snapshots: {snapshots}");
     let mut means = "Requests may be answered later and are settled by syncfs.".to_owned();
     if mount.fstype == "overlay" {
-        means += " An overlay keeps its own record of write-back errors: errors of the file system \
+        means +=
+            " An overlay keeps its own record of write-back errors: errors of the file system \
                   below may not show.";
     }
     Check::new(name, Status::Ok, seen, means)
@@ -169,16 +196,15 @@ fn clones_by_type(fstype: &str) -> &'static str {
 fn sync_option_check(table: &[Mount]) -> Check {
     let name = "sync mounts";
     let syncs = |m: &&Mount| m.has("sync") || m.has("dirsync");
-    let found: Vec<String> =
-        table.iter().filter(syncs).map(|m| m.point.display().to_string()).collect();
+    let found = points(table.iter().filter(syncs));
     if found.is_empty() {
         let means = "No file system syncs every write by a mount option.";
         return Check::new(name, Status::Ok, "none", means);
     }
     let means = "Mounted with sync or dirsync: the kernel waits for the disk in every write or \
                  directory change. That is no request, so it cannot be answered later.";
-    let advice = format!("where that is not wanted: mount -o remount,async {}", found[0]);
-    Check::new(name, Status::Warn, found.join(", "), means).advise(advice)
+    let advice = "where that is not wanted: mount -o remount,async MOUNTPOINT";
+    Check::new(name, Status::Warn, found, means).advise(advice)
 }
 
 #[cfg(test)]
@@ -219,8 +245,21 @@ mod tests {
     }
 
     #[test]
+    fn a_file_system_is_checked_once_however_often_it_is_mounted() {
+        let table: Vec<Mount> = parse_table(TABLE)
+            .into_iter()
+            .filter(|m| m.fstype != "xfs")
+            .collect();
+        let names: Vec<String> = mount_checks(&table).into_iter().map(|c| c.name).collect();
+        assert_eq!(names, ["file system /", "file system /net", "sync mounts"]);
+    }
+
+    #[test]
     fn a_mount_with_the_option_sync_is_named() {
         let check = sync_option_check(&parse_table(TABLE));
-        assert_eq!((check.status, check.seen.as_str()), (Status::Warn, "/mnt/a b"));
+        assert_eq!(
+            (check.status, check.seen.as_str()),
+            (Status::Warn, "/mnt/a b")
+        );
     }
 }

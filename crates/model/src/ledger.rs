@@ -1,0 +1,195 @@
+//! The ledger: what is to be read after a power cut about sessions that owed something.
+//!
+//! Promise: an entry says enough to find the damage without the machine it was written on: file
+//! systems by UUID and source, because mount ids and device numbers die at a reboot. An entry of a
+//! version that is not known is refused, never half read. The advice says both what a cut may have
+//! taken (*when*) and what it may have torn (*order*).
+//!
+//! What it does not do: it writes no file; that an entry is on disk before the first request is
+//! put off is the session's promise. An entry is open as long as it exists.
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+pub use crate::report::status::{advice, cut_sessions, render_status, status_json, CutSession};
+
+/// What one session owes, or owed when the power went.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// Version of this form: 1.
+    pub version: u32,
+    /// Session id.
+    pub id: String,
+    /// The boot during which it ran: `/proc/sys/kernel/random/boot_id`.
+    pub boot_id: String,
+    /// Process id of the supervisor, in that boot.
+    pub pid: u32,
+    /// The command and its arguments.
+    pub command: Vec<String>,
+    /// When the session began: RFC 3339, UTC.
+    pub started: String,
+    /// The laxest dial that was in force, as `--until` takes it.
+    pub until: String,
+    /// Directory that was kept consistent, if there was one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub consistent: Option<String>,
+    /// File systems that owed: at least these; they are added as they become known.
+    #[serde(default)]
+    pub filesystems: Vec<LedgerFs>,
+}
+
+/// A file system that owed, named so that it is found again after a reboot.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LedgerFs {
+    /// Where it was mounted.
+    pub mount: String,
+    /// Type of the file system.
+    pub fstype: String,
+    /// What was mounted there.
+    pub source: String,
+    /// UUID of the file system; absent when it has none, or none could be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uuid: Option<String>,
+}
+
+/// Why a text is not an entry.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum LedgerError {
+    /// Written by a version of the program that this one does not know.
+    #[error(
+        "the entry has version {found}, this program knows version {}",
+        Entry::VERSION
+    )]
+    UnknownVersion {
+        /// The version that was found.
+        found: u64,
+    },
+    /// Not JSON, or without a key that every entry has.
+    #[error("line {line}, column {column}: {message}")]
+    Malformed {
+        /// Line, from 1; 0 when the text is empty.
+        line: usize,
+        /// Column in bytes, from 1.
+        column: usize,
+        /// The parser's words.
+        message: String,
+    },
+}
+
+/// What is read first: whether the rest can be understood at all.
+#[derive(Deserialize)]
+struct Versioned {
+    version: u64,
+}
+
+impl Entry {
+    /// Version of the form that this crate writes.
+    pub const VERSION: u32 = 1;
+
+    /// The entry as JSON, indented, with a newline at its end.
+    pub fn to_json(&self) -> String {
+        crate::report::json(self)
+    }
+
+    /// Reads an entry. Keys that are not known are passed over: a later version may add some.
+    ///
+    /// # Errors
+    /// [`LedgerError::UnknownVersion`] before anything else is looked at;
+    /// [`LedgerError::Malformed`] with the position.
+    pub fn from_json(text: &str) -> Result<Entry, LedgerError> {
+        let versioned: Versioned = serde_json::from_str(text).map_err(malformed)?;
+        if versioned.version != u64::from(Entry::VERSION) {
+            return Err(LedgerError::UnknownVersion {
+                found: versioned.version,
+            });
+        }
+        serde_json::from_str(text).map_err(malformed)
+    }
+
+    /// True when the session was cut: its entry is still there, but the boot is another one.
+    /// White space around either id, as files have it, makes no difference.
+    pub fn is_cut(&self, this_boot: &str) -> bool {
+        self.boot_id.trim() != this_boot.trim()
+    }
+
+    /// What the cut may have done and what to do about it; see [`advice`].
+    pub fn advice(&self) -> String {
+        advice(self)
+    }
+}
+
+fn malformed(error: serde_json::Error) -> LedgerError {
+    let text = error.to_string();
+    let message = text
+        .rsplit_once(" at line ")
+        .map_or(text.as_str(), |(words, _)| words);
+    let message = message.to_owned();
+    LedgerError::Malformed {
+        line: error.line(),
+        column: error.column(),
+        message,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry() -> Entry {
+        Entry {
+            version: Entry::VERSION,
+            id: "kelp".into(),
+            boot_id: "1d5e2c5c-0f1c-4a54-8e39-0d4f9a3c0c11".into(),
+            pid: 4100,
+            command: vec!["make".into(), "install".into()],
+            started: "2025-01-31T12:00:00Z".into(),
+            until: "exit".into(),
+            consistent: None,
+            filesystems: vec![LedgerFs {
+                mount: "/srv".into(),
+                fstype: "ext4".into(),
+                source: "/dev/sdb1".into(),
+                uuid: None,
+            }],
+        }
+    }
+
+    #[test]
+    fn an_entry_reads_back() {
+        assert_eq!(Entry::from_json(&entry().to_json()), Ok(entry()));
+    }
+
+    #[test]
+    fn keys_that_are_not_known_are_passed_over() {
+        let text = entry().to_json().replacen('{', "{\"colour\": [1, 2],", 1);
+        assert_eq!(Entry::from_json(&text), Ok(entry()));
+    }
+
+    #[test]
+    fn a_version_that_is_not_known_is_refused_before_anything_else() {
+        let error = Entry::from_json("{\"version\": 2, \"id\": 7}").unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "the entry has version 2, this program knows version 1"
+        );
+    }
+
+    #[test]
+    fn a_broken_entry_is_told_with_its_place() {
+        let torn = &entry().to_json()[..60];
+        let error = Entry::from_json(torn).unwrap_err().to_string();
+        assert!(error.starts_with("line 4, column "), "{error}");
+        assert!(!error.contains(" at line "), "{error}");
+        let missing = Entry::from_json("{\"version\": 1}")
+            .unwrap_err()
+            .to_string();
+        assert!(missing.contains("missing field `id`"), "{missing}");
+        assert!(Entry::from_json("").is_err());
+    }
+
+    #[test]
+    fn a_session_of_another_boot_was_cut() {
+        assert!(!entry().is_cut("1d5e2c5c-0f1c-4a54-8e39-0d4f9a3c0c11\n"));
+        assert!(entry().is_cut("4a5d64a7-1d9e-4d3f-b2b0-3a4a4b6a9d2e"));
+    }
+}

@@ -1,0 +1,24 @@
+//! What people and programs read: the summary of a run, `ps`, messages, and how numbers look.
+//!
+//! Promise: JSON keys are part of the contract with other programs (`"version": 1`); what is not
+//! known is absent, never 0. Text fits 80 columns where its words can be broken, and shows no
+//! control character that a victim put into a name.
+//!
+//! What it does not do: it prints nothing, and never reads a text back.
+
+pub mod escape;
+pub mod message;
+pub mod number;
+pub mod ps;
+pub mod run;
+pub mod status;
+pub mod summary;
+pub mod text;
+
+/// Writes JSON for people and programs alike: indented, with a newline at its end.
+pub(crate) fn json<T: serde::Serialize>(value: &T) -> String {
+    // Only maps whose keys are not text, and writers that fail, make this an error.
+    let mut text = serde_json::to_string_pretty(value).expect("all keys of our JSON are text");
+    text.push('\n');
+    text
+}

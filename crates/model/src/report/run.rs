@@ -1,0 +1,204 @@
+//! What `run` reports when it is over: the JSON of `--json FILE` and its facts.
+//!
+//! Promise: the keys are fixed; a key is absent when its value is not known, never 0. Times are in
+//! seconds, as the keys say.
+//!
+//! What it does not do: the text for people is in [`super::summary`].
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::escape::Escape;
+
+pub use super::summary::summary;
+
+/// The report of one run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RunReport {
+    /// Version of this form: 1.
+    pub version: u32,
+    /// Session id.
+    pub id: String,
+    /// The command and its arguments.
+    pub command: Vec<String>,
+    /// The dial, as `--until` takes it.
+    pub until: String,
+    /// Sync requests that were seen, however they were answered.
+    pub requests: u64,
+    /// Requests that were answered at once.
+    pub skipped: u64,
+    /// Requests that were made as real calls.
+    pub real: u64,
+    /// Of the skipped requests, those that have been made durable since.
+    pub settled: u64,
+    /// Time that settling took once the command had ended; absent when nothing was settled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub settle_s: Option<f64>,
+    /// Time saved, estimated from what a real request costs; absent without a measurement.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub saved_s_estimate: Option<f64>,
+    /// Where the cost of a real request was measured, in words; absent with the estimate.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub saved_basis: Option<String>,
+    /// File systems that owed.
+    pub filesystems: Vec<RunFilesystem>,
+    /// Processes that the session did not reach.
+    pub escaped: Vec<Escape>,
+    /// Exit status of `synclater`.
+    pub exit_status: i32,
+    /// Calls of `sync_file_range`, which ask for write-back but not for durability.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hints: Option<u64>,
+    /// Requests that were answered with an error.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failed: Option<u64>,
+    /// Requests that could have been skipped but were made real, by reason.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub kept_real: BTreeMap<String, u64>,
+    /// With a DURATION: its time and the longest settle time together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bound_s: Option<f64>,
+    /// Measured age of the oldest request when it had been settled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub oldest_s: Option<f64>,
+    /// Time that the program spent in real sync calls, all threads added up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub real_s: Option<f64>,
+    /// True at the dial `never`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub never_settled: Option<bool>,
+    /// The write-back error that stands in the way of durability.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<SettleError>,
+}
+
+/// A file system that owed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunFilesystem {
+    /// Where it is mounted.
+    pub mount: String,
+    /// Type of the file system.
+    pub fstype: String,
+    /// What is mounted there.
+    pub device: String,
+    /// Requests that it owed; absent when they were not told apart.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requests: Option<u64>,
+}
+
+/// Why a file system could not be settled.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SettleError {
+    /// Where it is mounted.
+    pub mount: String,
+    /// What is mounted there.
+    pub device: String,
+    /// The errno's number.
+    pub errno: i32,
+    /// The errno's name, such as `EIO`.
+    pub name: String,
+}
+
+impl RunReport {
+    /// Version of the form that this crate writes.
+    pub const VERSION: u32 = 1;
+
+    /// A report of a run in which nothing has been seen yet.
+    pub fn new(id: impl Into<String>, command: &[String], until: impl Into<String>) -> RunReport {
+        RunReport {
+            version: RunReport::VERSION,
+            id: id.into(),
+            command: command.to_vec(),
+            until: until.into(),
+            requests: 0,
+            skipped: 0,
+            real: 0,
+            settled: 0,
+            settle_s: None,
+            saved_s_estimate: None,
+            saved_basis: None,
+            filesystems: Vec::new(),
+            escaped: Vec::new(),
+            exit_status: 0,
+            hints: None,
+            failed: None,
+            kept_real: BTreeMap::new(),
+            bound_s: None,
+            oldest_s: None,
+            real_s: None,
+            never_settled: None,
+            error: None,
+        }
+    }
+
+    /// The report as JSON, indented, with a newline at its end.
+    pub fn to_json(&self) -> String {
+        super::json(self)
+    }
+
+    /// True when every covered request is durable: nothing failed to settle, nothing is left.
+    pub fn is_durable(&self) -> bool {
+        self.error.is_none() && self.settled >= self.skipped
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_known_is_absent() {
+        let report = RunReport::new("kelp", &["make".to_owned()], "exit");
+        let json: serde_json::Value = serde_json::from_str(&report.to_json()).unwrap();
+        let mut keys: Vec<&str> = json
+            .as_object()
+            .unwrap()
+            .keys()
+            .map(String::as_str)
+            .collect();
+        keys.sort_unstable();
+        let want = [
+            "command",
+            "escaped",
+            "exit_status",
+            "filesystems",
+            "id",
+            "real",
+            "requests",
+            "settled",
+            "skipped",
+            "until",
+            "version",
+        ];
+        assert_eq!(keys, want);
+        assert_eq!(json["version"], 1);
+    }
+
+    #[test]
+    fn json_reads_back() {
+        let mut report = RunReport::new("kelp", &["make".to_owned()], "1s");
+        report.error = Some(SettleError {
+            mount: "/srv".into(),
+            device: "/dev/sdb1".into(),
+            errno: 5,
+            name: "EIO".into(),
+        });
+        report.kept_real.insert("a block device".into(), 3);
+        report.bound_s = Some(1.21);
+        assert_eq!(
+            serde_json::from_str::<RunReport>(&report.to_json()).unwrap(),
+            report
+        );
+    }
+
+    #[test]
+    fn a_run_is_durable_when_nothing_is_left_and_nothing_failed() {
+        let mut report = RunReport::new("kelp", &[], "exit");
+        assert!(report.is_durable());
+        report.skipped = 23;
+        assert!(!report.is_durable());
+        report.settled = 23;
+        assert!(report.is_durable());
+    }
+}

@@ -1,0 +1,387 @@
+//! The summary that `run` writes to standard error when it is over.
+//!
+//! Promise: it claims durability only where everything was settled; whatever was not covered is
+//! named: requests that stayed real, processes that escaped, a bound that is no order. A figure
+//! that is not known is left out.
+//!
+//! What it does not do: it measures nothing; the estimate stands with what it was made from.
+
+use super::escape::remedies;
+use super::number::{count, counted, seconds, seconds_up};
+use super::run::{RunReport, SettleError};
+use super::text::{shown, wrapped, wrapped_clauses};
+
+const LEAD: &str = "synclater: ";
+const MARGIN: &str = "           ";
+
+/// At most this many escaped processes are named one by one; the JSON has them all.
+const ESCAPES_SHOWN: usize = 5;
+
+/// Writes the summary: lines of at most 80 columns, the last one with its newline.
+pub fn summary(report: &RunReport) -> String {
+    let mut text = wrapped_clauses(LEAD, &outcome(report));
+    let mut line = |clauses: Vec<String>| text.push_str(&wrapped_clauses(MARGIN, &clauses));
+    if let Some(error) = &report.error {
+        line(lost(error));
+    }
+    for clauses in [
+        never(report),
+        saved(report),
+        bound(report),
+        kept_real(report),
+        aside(report),
+    ] {
+        if !clauses.is_empty() {
+            line(clauses);
+        }
+    }
+    text.push_str(&escaped(report));
+    text
+}
+
+/// The first line: what was asked for, what was done, what is durable.
+fn outcome(report: &RunReport) -> Vec<String> {
+    if report.requests == 0 {
+        return vec![match &report.error {
+            None => "no sync requests".to_owned(),
+            Some(_) => "no sync requests; NOT durable".to_owned(),
+        }];
+    }
+    if report.skipped == 0 {
+        return all_real(report);
+    }
+    let places = match report.filesystems.len() as u64 {
+        0 => String::new(),
+        number => format!(" in {}", counted(number, "file system")),
+    };
+    let requests = counted(report.skipped, "sync request");
+    let answered = format!("{requests}{places} answered at once,");
+    if is_never(report) {
+        return vec![answered, "never settled".to_owned()];
+    }
+    vec![answered, settled(report)]
+}
+
+fn all_real(report: &RunReport) -> Vec<String> {
+    let requests = counted(report.requests, "sync request");
+    let time = report
+        .real_s
+        .map(|time_s| format!("{} spent in them", seconds(time_s)));
+    let durable = report.error.as_ref().map(|_| "NOT durable".to_owned());
+    let mut clauses = vec![format!("{requests}, all kept real")];
+    for clause in time.into_iter().chain(durable) {
+        push_after(&mut clauses, ";", clause);
+    }
+    clauses
+}
+
+fn settled(report: &RunReport) -> String {
+    let time = report
+        .settle_s
+        .map_or(String::new(), |time_s| format!(" in {}", seconds(time_s)));
+    if report.is_durable() {
+        return format!("settled{time}; all durable");
+    }
+    if report.error.is_some() {
+        return "settling failed; NOT durable".to_owned();
+    }
+    let left = report.skipped - report.settled;
+    format!("{} of them NOT settled; NOT durable", count(left))
+}
+
+fn lost(error: &SettleError) -> Vec<String> {
+    let (mount, device) = (shown(&error.mount), shown(&error.device));
+    vec![
+        format!(
+            "{mount} ({device}) failed with {} (errno {}):",
+            shown(&error.name),
+            error.errno
+        ),
+        "data written there during the run may be lost;".to_owned(),
+        "settling again will not bring it back".to_owned(),
+    ]
+}
+
+fn is_never(report: &RunReport) -> bool {
+    report.never_settled == Some(true) || report.until == "never"
+}
+
+fn never(report: &RunReport) -> Vec<String> {
+    if !is_never(report) || report.skipped == 0 {
+        return Vec::new();
+    }
+    vec![
+        "nothing was settled:".to_owned(),
+        "a power cut may take or tear any of it".to_owned(),
+    ]
+}
+
+fn saved(report: &RunReport) -> Vec<String> {
+    let Some(saved_s) = report.saved_s_estimate.filter(|_| report.skipped > 0) else {
+        return Vec::new();
+    };
+    let each = seconds(saved_s / report.skipped as f64);
+    let basis = report
+        .saved_basis
+        .as_ref()
+        .map_or(String::new(), |at| format!(" at {}", shown(at)));
+    vec![
+        format!("about {} saved", seconds(saved_s)),
+        format!("(each would have cost {each}{basis})"),
+    ]
+}
+
+fn bound(report: &RunReport) -> Vec<String> {
+    let mut clauses = Vec::new();
+    if let Some(bound_s) = report.bound_s {
+        let (bound, dial) = (seconds_up(bound_s), &report.until);
+        clauses.push(format!("bound {bound} ({} + settle time)", shown(dial)));
+    }
+    if let Some(oldest_s) = report.oldest_s {
+        push_after(
+            &mut clauses,
+            ",",
+            format!("oldest request settled after {}", seconds_up(oldest_s)),
+        );
+    }
+    if report.bound_s.is_some() {
+        push_after(
+            &mut clauses,
+            ";",
+            "it bounds when, not in which order".to_owned(),
+        );
+    }
+    clauses
+}
+
+fn push_after(clauses: &mut Vec<String>, mark: &str, clause: String) {
+    if let Some(last) = clauses.last_mut() {
+        last.push_str(mark);
+    }
+    clauses.push(clause);
+}
+
+fn kept_real(report: &RunReport) -> Vec<String> {
+    // Where all were real at the dial `now`, the first line has said it.
+    if report.kept_real.is_empty() && (report.real == 0 || report.skipped == 0) {
+        return Vec::new();
+    }
+    let mut clauses = vec![format!("{} kept real", counted(report.real, "request"))];
+    for (place, (reason, number)) in report.kept_real.iter().enumerate() {
+        let mark = if place == 0 { ":" } else { "," };
+        push_after(
+            &mut clauses,
+            mark,
+            format!("{} {}", count(*number), shown(reason)),
+        );
+    }
+    clauses
+}
+
+fn aside(report: &RunReport) -> Vec<String> {
+    let mut clauses = Vec::new();
+    if let Some(failed) = report.failed.filter(|&number| number > 0) {
+        clauses.push(format!(
+            "{} answered with an error",
+            counted(failed, "request")
+        ));
+    }
+    if let Some(hints) = report.hints.filter(|&number| number > 0) {
+        let hints = format!("{} of sync_file_range apart", counted(hints, "hint"));
+        push_after(&mut clauses, ";", hints);
+    }
+    clauses
+}
+
+fn escaped(report: &RunReport) -> String {
+    let shown_ones = report.escaped.iter().take(ESCAPES_SHOWN);
+    let mut text: String = shown_ones
+        .map(|one| wrapped(MARGIN, &one.sentence()))
+        .collect();
+    let more = report.escaped.len().saturating_sub(ESCAPES_SHOWN) as u64;
+    if more > 0 {
+        let more = format!("escaped: {} more, all of them in --json", count(more));
+        text.push_str(&wrapped(MARGIN, &more));
+    }
+    for remedy in remedies(&report.escaped) {
+        text.push_str(&wrapped(MARGIN, remedy));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::escape::{Escape, CLEARED_ENVIRONMENT, STATIC_PROGRAM};
+    use super::super::run::RunFilesystem;
+    use super::super::text::{width, COLUMNS};
+    use super::*;
+
+    fn report(until: &str) -> RunReport {
+        let command = ["apt-get".to_owned(), "install".to_owned()];
+        let mut report = RunReport::new("kelp", &command, until);
+        report.requests = 4_813;
+        report.skipped = 4_813;
+        report.settled = 4_813;
+        report.settle_s = Some(0.21);
+        let filesystem = |mount: &str| RunFilesystem {
+            mount: mount.into(),
+            fstype: "ext4".into(),
+            device: "/dev/sda2".into(),
+            requests: None,
+        };
+        report.filesystems = ["/", "/srv", "/home"].map(filesystem).to_vec();
+        report
+    }
+
+    fn error() -> SettleError {
+        SettleError {
+            mount: "/srv".into(),
+            device: "/dev/sdb1".into(),
+            errno: 5,
+            name: "EIO".into(),
+        }
+    }
+
+    #[test]
+    fn a_run_that_was_settled_is_durable() {
+        let mut report = report("exit");
+        report.saved_s_estimate = Some(30.8);
+        report.saved_basis = Some("the median of `synclater probe /`".into());
+        let want = "\
+synclater: 4,813 sync requests in 3 file systems answered at once,
+           settled in 0.21 s; all durable
+           about 31 s saved
+           (each would have cost 6.4 ms at the median of `synclater probe /`)
+";
+        assert_eq!(summary(&report), want);
+    }
+
+    #[test]
+    fn never_says_what_a_power_cut_may_do() {
+        let mut report = report("never");
+        report.settled = 0;
+        report.settle_s = None;
+        let want = "\
+synclater: 4,813 sync requests in 3 file systems answered at once, never settled
+           nothing was settled: a power cut may take or tear any of it
+";
+        assert_eq!(summary(&report), want);
+    }
+
+    #[test]
+    fn a_duration_shows_its_bound_and_that_it_is_no_order() {
+        let mut report = report("1s");
+        report.bound_s = Some(1.21);
+        report.oldest_s = Some(1.03);
+        let text = summary(&report);
+        let want = "           bound 1.3 s (1s + settle time), oldest request settled after 1.1 s;
+           it bounds when, not in which order\n";
+        assert!(text.ends_with(want), "{text}");
+    }
+
+    #[test]
+    fn what_failed_to_settle_is_not_durable() {
+        let mut report = report("exit");
+        report.error = Some(error());
+        let want = "\
+synclater: 4,813 sync requests in 3 file systems answered at once,
+           settling failed; NOT durable
+           /srv (/dev/sdb1) failed with EIO (errno 5):
+           data written there during the run may be lost;
+           settling again will not bring it back
+";
+        assert_eq!(summary(&report), want);
+    }
+
+    #[test]
+    fn a_claim_of_durability_needs_all_of_it() {
+        let mut left = report("exit");
+        left.settled = 4_790;
+        assert!(summary(&left).contains("23 of them NOT settled; NOT durable"));
+        for requests in [0, 4_813] {
+            let mut failed = report("now");
+            (failed.requests, failed.skipped, failed.settled) = (requests, 0, 0);
+            failed.error = Some(error());
+            assert!(summary(&failed).contains("NOT durable"));
+            assert!(!summary(&failed).contains("all durable"));
+        }
+    }
+
+    #[test]
+    fn now_is_only_measured() {
+        let mut report = report("now");
+        (report.skipped, report.settled, report.real) = (0, 0, 4_813);
+        report.settle_s = None;
+        report.real_s = Some(30.8);
+        assert_eq!(
+            summary(&report),
+            "synclater: 4,813 sync requests, all kept real; 31 s spent in them\n"
+        );
+    }
+
+    #[test]
+    fn what_was_kept_real_is_named_with_its_reasons() {
+        let mut report = report("exit");
+        report.requests += 23;
+        report.real = 23;
+        report.failed = Some(2);
+        report.hints = Some(7);
+        report.kept_real.insert("on a block device".into(), 17);
+        report
+            .kept_real
+            .insert("on a network file system".into(), 6);
+        let text = summary(&report);
+        let want = "
+           23 requests kept real: 17 on a block device,
+           6 on a network file system
+           2 requests answered with an error; 7 hints of sync_file_range apart\n";
+        assert!(text.ends_with(want), "{text}");
+    }
+
+    #[test]
+    fn what_escaped_is_named_with_how_to_reach_it() {
+        let mut report = report("exit");
+        let escape = |pid, why: &str| Escape {
+            pid,
+            exe: "/usr/sbin/cron".into(),
+            why: why.into(),
+            requests: Some(3),
+        };
+        report.escaped = vec![
+            escape(4121, CLEARED_ENVIRONMENT),
+            escape(4122, STATIC_PROGRAM),
+        ];
+        report
+            .escaped
+            .extend((0..9).map(|pid| escape(pid, STATIC_PROGRAM)));
+        let text = summary(&report);
+        assert!(text.contains("escaped: cron (4121), 3 requests kept real: lost the library"));
+        assert!(text.contains("escaped: 6 more, all of them in --json"));
+        assert!(text.ends_with("to keep the library: `synclater env` prints what to import\n"));
+    }
+
+    #[test]
+    fn nothing_is_wider_than_a_terminal_nor_steers_it() {
+        let mut report = report("exit");
+        report.error = Some(SettleError {
+            mount: "/\x1b[2J a b".repeat(20),
+            ..error()
+        });
+        report.saved_s_estimate = Some(31.0);
+        report.saved_basis = Some("word ".repeat(40));
+        report.kept_real = (0..40).map(|n| (format!("for reason {n}"), n)).collect();
+        let text = summary(&report);
+        assert!(!text.contains('\x1b'));
+        for line in text.lines().filter(|line| line.trim_start().contains(' ')) {
+            assert!(width(line) <= COLUMNS, "{line}");
+        }
+    }
+
+    #[test]
+    fn no_request_is_no_claim() {
+        assert_eq!(
+            summary(&RunReport::new("kelp", &[], "exit")),
+            "synclater: no sync requests\n"
+        );
+    }
+}

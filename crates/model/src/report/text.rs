@@ -1,0 +1,157 @@
+//! Lines for a terminal: wrapped, cut to width, and free of what would steer the terminal.
+//!
+//! Promise: names that come from victims (commands, paths, executables) are shown without control
+//! characters, so that no program can write on the screen of the one who looks at it.
+//!
+//! What it does not do: widths are counted in characters; wide East Asian ones count as one.
+
+/// The width of all texts, in columns.
+pub const COLUMNS: usize = 80;
+
+/// Shows a name that someone else chose: each control character, and each character that would
+/// turn the direction of text, is written as its escape.
+pub fn shown(name: &str) -> String {
+    let mut safe = String::with_capacity(name.len());
+    for c in name.chars() {
+        if c.is_control() || steers_direction(c) {
+            safe.extend(c.escape_unicode());
+        } else {
+            safe.push(c);
+        }
+    }
+    safe
+}
+
+/// The bidirectional controls of Unicode (UAX 9), which reorder what stands around them.
+fn steers_direction(c: char) -> bool {
+    matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// Writes a command as one would type it: words that need quotes have single ones.
+pub fn command_line(command: &[String]) -> String {
+    command
+        .iter()
+        .map(|word| quoted(&shown(word)))
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_alphanumeric() || "-_./=:,+@%".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', "'\\''"))
+    }
+}
+
+/// Cuts a text to `columns`, the last of which is `…` where something was cut off.
+pub fn truncated(text: &str, columns: usize) -> String {
+    if text.chars().count() <= columns {
+        return text.to_owned();
+    }
+    let kept: String = text.chars().take(columns.saturating_sub(1)).collect();
+    format!("{kept}…")
+}
+
+/// Breaks words into lines of [`COLUMNS`]: the first begins with `lead`, the others with as many
+/// spaces. A word that is longer than a line stands alone and is left whole, to be copied.
+pub fn wrapped(lead: &str, words: &str) -> String {
+    laid_out(lead, words.split_whitespace())
+}
+
+/// As [`wrapped`], but breaks only between clauses where a clause fits a line by itself.
+pub fn wrapped_clauses(lead: &str, clauses: &[String]) -> String {
+    let room = COLUMNS.saturating_sub(width(lead));
+    let pieces = clauses
+        .iter()
+        .flat_map(|clause| match width(clause) > room {
+            true => clause.split_whitespace().collect(),
+            false => vec![clause.as_str()],
+        });
+    laid_out(lead, pieces)
+}
+
+fn laid_out<'a>(lead: &str, pieces: impl Iterator<Item = &'a str>) -> String {
+    let margin = " ".repeat(width(lead));
+    let mut text = lead.to_owned();
+    let mut column = width(lead);
+    let mut at_start = true;
+    for piece in pieces {
+        if !at_start && column + 1 + width(piece) > COLUMNS {
+            text.push('\n');
+            text.push_str(&margin);
+            column = width(&margin);
+            at_start = true;
+        }
+        if !at_start {
+            text.push(' ');
+            column += 1;
+        }
+        text.push_str(piece);
+        column += width(piece);
+        at_start = false;
+    }
+    text.push('\n');
+    text
+}
+
+/// Columns that a text takes.
+pub fn width(text: &str) -> usize {
+    text.chars().count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_name_cannot_steer_the_terminal() {
+        assert_eq!(
+            shown("a\x1b[2Jb\nc\u{202e}d"),
+            "a\\u{1b}[2Jb\\u{a}c\\u{202e}d"
+        );
+        assert_eq!(shown("Überraschung"), "Überraschung");
+    }
+
+    #[test]
+    fn a_command_is_shown_as_one_would_type_it() {
+        let words = ["sh", "-c", "echo it's $HOME", ""].map(str::to_owned);
+        assert_eq!(command_line(&words), r"sh -c 'echo it'\''s $HOME' ''");
+    }
+
+    #[test]
+    fn what_is_cut_off_leaves_a_mark() {
+        assert_eq!(truncated("abcdef", 6), "abcdef");
+        assert_eq!(truncated("abcdef", 5), "abcd…");
+        assert_eq!(truncated("äöüß", 3), "äö…");
+    }
+
+    #[test]
+    fn lines_are_broken_between_words_and_indented() {
+        let text = wrapped("x: ", &"word ".repeat(30));
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 2);
+        assert!(lines[1].starts_with("   word"));
+    }
+
+    #[test]
+    fn clauses_stay_whole_where_they_fit() {
+        let clauses = [
+            "a ".repeat(30).trim().to_owned(),
+            "b b b b b b b b b b b b".to_owned(),
+        ];
+        let text = wrapped_clauses("x: ", &clauses);
+        assert_eq!(text.lines().last(), Some("   b b b b b b b b b b b b"));
+    }
+
+    proptest! {
+        #[test]
+        fn no_line_is_too_wide(words in "([a-zé]{1,30} ){0,40}") {
+            for line in wrapped("synclater: ", &words).lines() {
+                prop_assert!(width(line) <= COLUMNS);
+            }
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! The lease clock: ticks that every process of the machine reads alike.
+//!
+//! Relies on: an invariant time stamp counter (`constant_tsc nonstop_tsc` in /proc/cpuinfo), or the
+//! architected counter of aarch64; elsewhere nanoseconds of `CLOCK_REALTIME`. Neither is shifted by
+//! time namespaces, as `CLOCK_MONOTONIC` and `CLOCK_BOOTTIME` are (time_namespaces(7)).
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Which counter the ticks come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// The processor's counter.
+    Counter,
+    /// Nanoseconds of `CLOCK_REALTIME`.
+    Realtime,
+}
+
+/// A lease clock with its measured speed.
+#[derive(Clone, Copy, Debug)]
+pub struct LeaseClock {
+    source: Source,
+    ticks_per_second: f64,
+}
+
+impl LeaseClock {
+    /// The clock of this machine. Measuring a counter takes 200 µs.
+    #[must_use]
+    pub fn new() -> LeaseClock {
+        if !counter_is_invariant() {
+            return LeaseClock { source: Source::Realtime, ticks_per_second: 1e9 };
+        }
+        let (from, at) = (counter(), Instant::now());
+        while at.elapsed() < Duration::from_micros(200) {
+            std::hint::spin_loop();
+        }
+        let (to, took) = (counter(), at.elapsed());
+        LeaseClock {
+            source: Source::Counter,
+            ticks_per_second: (to - from) as f64 / took.as_secs_f64(),
+        }
+    }
+
+    /// Which counter this is.
+    #[must_use]
+    pub fn source(&self) -> Source {
+        self.source
+    }
+
+    /// Now, in ticks.
+    #[must_use]
+    pub fn now(&self) -> u64 {
+        match self.source {
+            Source::Counter => counter(),
+            Source::Realtime => {
+                let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+                u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
+            }
+        }
+    }
+
+    /// A span in ticks.
+    #[must_use]
+    pub fn ticks(&self, span: Duration) -> u64 {
+        (span.as_secs_f64() * self.ticks_per_second) as u64
+    }
+
+    /// Ticks as a span.
+    #[must_use]
+    pub fn span(&self, ticks: u64) -> Duration {
+        Duration::from_secs_f64(ticks as f64 / self.ticks_per_second)
+    }
+
+    /// How long ago `tick` was; zero for one in the future, which only a victim can have written.
+    #[must_use]
+    pub fn since(&self, tick: u64) -> Duration {
+        let ticks = self.now().wrapping_sub(tick);
+        self.span(if ticks > u64::MAX / 2 { 0 } else { ticks })
+    }
+}
+
+impl Default for LeaseClock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn counter_is_invariant() -> bool {
+    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let flags = info.lines().find(|l| l.starts_with("flags")).unwrap_or("");
+    let has = |name| flags.split_whitespace().any(|f| f == name);
+    has("constant_tsc") && has("nonstop_tsc")
+}
+
+#[cfg(target_arch = "x86_64")]
+fn counter() -> u64 {
+    // SAFETY: rdtsc has no precondition on x86-64; a process that set PR_SET_TSC to trap is not us.
+    unsafe { core::arch::x86_64::_rdtsc() }
+}
+
+#[cfg(target_arch = "aarch64")]
+fn counter_is_invariant() -> bool {
+    true
+}
+
+#[cfg(target_arch = "aarch64")]
+fn counter() -> u64 {
+    let t: u64;
+    // SAFETY: reading the virtual counter has no effect but on `t`.
+    unsafe { core::arch::asm!("mrs {}, cntvct_el0", out(reg) t, options(nomem, nostack)) };
+    t
+}

@@ -1,0 +1,94 @@
+//! Work that may hang in the kernel, each piece in a process of its own.
+//!
+//! A thread would not do: a thread inside a hung `syncfs` keeps its whole process from ending.
+//! Relies on: the forking process having no thread that may hold a lock (our only other thread
+//! waits on a futex and writes to an eventfd), so that the child may run ordinary code.
+
+use rustix::process::{pidfd_open, waitid, Pid, PidfdFlags, WaitId, WaitIdOptions};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+/// A child process that does one thing and tells by its exit status: 0, or an errno.
+#[derive(Debug)]
+pub struct Job {
+    pid: Pid,
+    fd: OwnedFd,
+}
+
+impl Job {
+    /// Starts `work` in a child; what it returns is the exit status (0 or an errno).
+    ///
+    /// # Errors
+    /// `EAGAIN` where no process can be had.
+    pub fn start(work: impl FnOnce() -> i32) -> io::Result<Job> {
+        // SAFETY: see the module header: no other thread holds a lock, so the child's copy of the
+        // allocator and of std is consistent.
+        let pid = unsafe { libc::fork() };
+        match pid {
+            -1 => Err(io::Error::last_os_error()),
+            0 => {
+                let status = work();
+                // SAFETY: ends the child without running the parent's exit handlers.
+                unsafe { libc::_exit(status) }
+            }
+            pid => {
+                let pid = Pid::from_raw(pid).ok_or(io::ErrorKind::Other)?;
+                Ok(Job { pid, fd: pidfd_open(pid, PidfdFlags::empty())? })
+            }
+        }
+    }
+
+    /// The child's process id.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.pid.as_raw_nonzero().get().unsigned_abs()
+    }
+
+    /// The exit status where the child has ended: 0, an errno, or `EIO` where it was killed.
+    #[must_use]
+    pub fn finished(&self) -> Option<i32> {
+        let how = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
+        match waitid(WaitId::PidFd(self.fd.as_fd()), how) {
+            Ok(None) => None,
+            Ok(Some(s)) => Some(s.exit_status().map_or(libc::EIO, |s| s as i32)),
+            Err(_) => Some(libc::EIO),
+        }
+    }
+}
+
+impl AsFd for Job {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// Makes a file system durable; the status for [`Job`].
+#[must_use]
+pub fn syncfs(fd: BorrowedFd<'_>) -> i32 {
+    rustix::fs::syncfs(fd).map_or_else(rustix::io::Errno::raw_os_error, |()| 0)
+}
+
+/// Makes everything durable, as sync(2) does; it reports no error.
+#[must_use]
+pub fn sync_everything() -> i32 {
+    rustix::fs::sync();
+    0
+}
+
+/// Closes every descriptor of the calling process but a copy of `fd`, which it returns. For a child
+/// of [`Job::start`]: a piece of work that hangs must not hold pipes or other file systems.
+#[must_use]
+pub fn keep_only(fd: BorrowedFd<'_>) -> Option<OwnedFd> {
+    const KEPT: i32 = 3;
+    // SAFETY: makes KEPT a copy of a descriptor that is open; no owner of KEPT's former meaning runs
+    // in this child again, since it ends by _exit.
+    if unsafe { libc::dup2(fd.as_raw_fd(), KEPT) } < 0 {
+        return None;
+    }
+    // SAFETY: as above: this child uses no other descriptor.
+    unsafe { libc::close_range(4, libc::c_uint::MAX, 0) };
+    // SAFETY: as above.
+    unsafe { libc::close_range(0, 2, 0) };
+    // SAFETY: KEPT was made here and nobody else owns it.
+    Some(unsafe { OwnedFd::from_raw_fd(KEPT) })
+}

@@ -1,0 +1,79 @@
+//! Files mapped shared: the control page and the slots.
+//!
+//! Promise: the bytes stay mapped as long as the [`Mapping`] lives, and its length is backed by the
+//! file system (the file is allocated in full), so that touching them never raises SIGBUS for want
+//! of space. Not promised: what stands there. Other processes write it, hence atomics only.
+
+use rustix::fs::{fallocate, fstat, FallocateFlags};
+use rustix::mm::{mmap, munmap, MapFlags, ProtFlags};
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::ptr::{null_mut, NonNull};
+use std::sync::atomic::AtomicU8;
+
+/// A shared mapping of a whole file.
+pub struct Mapping {
+    start: NonNull<AtomicU8>,
+    len: usize,
+}
+
+// SAFETY: the mapping is shared memory that is only reached as atomics, and unmapped once, by Drop.
+unsafe impl Send for Mapping {}
+// SAFETY: as above; `&Mapping` gives out `&[AtomicU8]` and nothing else.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Allocates `len` bytes of `file` and maps them for reading and writing.
+    ///
+    /// # Errors
+    /// `ENOSPC` on a full file system, and whatever mmap(2) says.
+    pub fn create(file: &File, len: usize) -> io::Result<Mapping> {
+        file.set_len(len as u64)?;
+        fallocate(file, FallocateFlags::empty(), 0, len as u64)?;
+        Self::map(file, len, ProtFlags::READ | ProtFlags::WRITE)
+    }
+
+    /// Maps an existing file whole, for reading and writing.
+    ///
+    /// # Errors
+    /// `EINVAL` on an empty file; whatever mmap(2) says.
+    pub fn open(file: &File) -> io::Result<Mapping> {
+        Self::map(file, size_of_file(file)?, ProtFlags::READ | ProtFlags::WRITE)
+    }
+
+    /// Maps an existing file whole, for reading.
+    ///
+    /// # Errors
+    /// `EINVAL` on an empty file; whatever mmap(2) says.
+    pub fn open_read_only(file: &File) -> io::Result<Mapping> {
+        Self::map(file, size_of_file(file)?, ProtFlags::READ)
+    }
+
+    fn map(file: &File, len: usize, prot: ProtFlags) -> io::Result<Mapping> {
+        // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing of ours.
+        let p = unsafe { mmap(null_mut(), len, prot, MapFlags::SHARED, file.as_fd(), 0) }?;
+        let start = NonNull::new(p.cast()).ok_or(io::ErrorKind::Other)?;
+        Ok(Mapping { start, len })
+    }
+
+    /// The mapped bytes. A read-only mapping must not be stored to (it would fault): callers of
+    /// [`Mapping::open_read_only`] load only.
+    #[must_use]
+    pub fn bytes(&self) -> &[AtomicU8] {
+        // SAFETY: `start` and `len` are what mmap returned and was asked for; the mapping lives as
+        // long as `self`; AtomicU8 has no invalid values and allows writes by others.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the range is ours and no borrow of it outlives `self`.
+        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
+    }
+}
+
+fn size_of_file(file: &File) -> io::Result<usize> {
+    Ok(usize::try_from(fstat(file)?.st_size).unwrap_or(0))
+}

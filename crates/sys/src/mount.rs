@@ -1,0 +1,125 @@
+//! What a path or descriptor lies on: mount ids, namespaces, UUIDs.
+//!
+//! Relies on statx(2): `STATX_MNT_ID` (Linux 5.8), `STATX_MNT_ID_UNIQUE` (Linux 6.8), whose numbers
+//! are never reused.
+
+use rustix::fs::{statx, AtFlags, Mode, OFlags, StatxFlags, CWD};
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// `STATX_MNT_ID_UNIQUE`.
+const UNIQUE: u32 = 0x4000;
+
+/// The statx mask for mount ids that this kernel knows, or `None` before Linux 5.8.
+#[must_use]
+pub fn id_mask() -> Option<u32> {
+    [UNIQUE, StatxFlags::MNT_ID.bits()].into_iter().find(|&mask| id_of_path(Path::new("/"), mask).is_ok())
+}
+
+/// The id of the mount that `path` lies on.
+///
+/// # Errors
+/// Those of statx(2); `ENOSYS` where the kernel does not fill the field in.
+pub fn id_of_path(path: &Path, mask: u32) -> io::Result<u64> {
+    id(CWD, path, AtFlags::NO_AUTOMOUNT, mask)
+}
+
+/// The id of the mount that a descriptor lies on.
+///
+/// # Errors
+/// As [`id_of_path`].
+pub fn id_of_fd(fd: impl AsFd, mask: u32) -> io::Result<u64> {
+    id(fd, Path::new(""), AtFlags::EMPTY_PATH, mask)
+}
+
+fn id(at: impl AsFd, path: &Path, flags: AtFlags, mask: u32) -> io::Result<u64> {
+    let want = StatxFlags::from_bits_retain(mask);
+    let x = statx(at, path, flags | AtFlags::STATX_DONT_SYNC, want)?;
+    if x.stx_mask & mask == 0 {
+        return Err(io::Error::from_raw_os_error(rustix::io::Errno::NOSYS.raw_os_error()));
+    }
+    Ok(x.stx_mnt_id)
+}
+
+/// The superblock's device number where statx shows it, as `major << 32 | minor`. On btrfs each
+/// subvolume has another one: do not compare it with mountinfo's.
+///
+/// # Errors
+/// Those of statx(2).
+pub fn dev_of_fd(fd: impl AsFd) -> io::Result<u64> {
+    let x = statx(fd, "", AtFlags::EMPTY_PATH, StatxFlags::TYPE)?;
+    Ok(u64::from(x.stx_dev_major) << 32 | u64::from(x.stx_dev_minor))
+}
+
+/// Opens a mount point for `syncfs`, without following a link at its end.
+///
+/// # Errors
+/// Those of open(2).
+pub fn open_point(path: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    Ok(rustix::fs::open(path, flags, Mode::empty())?)
+}
+
+/// Whether a descriptor is a block device.
+#[must_use]
+pub fn is_block_device(fd: impl AsFd) -> bool {
+    rustix::fs::fstat(fd)
+        .is_ok_and(|s| rustix::fs::FileType::from_raw_mode(s.st_mode) == rustix::fs::FileType::BlockDevice)
+}
+
+/// The number in a namespace link such as `/proc/self/ns/mnt`, 0 where it cannot be read.
+#[must_use]
+pub fn namespace_number(link: &Path) -> u64 {
+    let Ok(target) = std::fs::read_link(link) else { return 0 };
+    let text = target.to_string_lossy().into_owned();
+    text.split(['[', ']']).nth(1).and_then(|n| n.parse().ok()).unwrap_or(0)
+}
+
+/// The UUID under which udev lists a device, where there is one.
+#[must_use]
+pub fn uuid_of_device(device: &Path) -> Option<String> {
+    let device = std::fs::canonicalize(device).ok()?;
+    std::fs::read_dir("/dev/disk/by-uuid").ok()?.flatten().find_map(|e| {
+        let same = std::fs::canonicalize(e.path()).is_ok_and(|p| p == device);
+        same.then(|| e.file_name().to_string_lossy().into_owned())
+    })
+}
+
+/// The UUID that the mounted file system itself tells (FS_IOC_GETFSUUID, Linux 6.9).
+#[must_use]
+pub fn uuid_of_fd(fd: impl AsFd) -> Option<String> {
+    crate::process::filesystem_uuid(fd.as_fd())
+}
+
+/// A path as this process reaches it through another process's root.
+#[must_use]
+pub fn through_root(pid: u32, path: &[u8]) -> PathBuf {
+    let mut p = PathBuf::from(format!("/proc/{pid}/root")).into_os_string();
+    p.push(OsStr::from_bytes(path));
+    PathBuf::from(p)
+}
+
+/// Whether the file system at `path` forbids execution; `None` where it cannot be told.
+#[must_use]
+pub fn forbids_exec(path: &Path) -> Option<bool> {
+    let v = rustix::fs::statvfs(path).ok()?;
+    Some(v.f_flag.contains(rustix::fs::StatVfsMountFlags::NOEXEC))
+}
+
+/// Whether `path` lies in memory (tmpfs).
+#[must_use]
+pub fn is_tmpfs(path: &Path) -> bool {
+    rustix::fs::statfs(path).is_ok_and(|s| s.f_type as u64 == 0x0102_1994)
+}
+
+/// Opens any path for `syncfs` or `fsync`, following links.
+///
+/// # Errors
+/// Those of open(2).
+pub fn open_for_sync(path: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    Ok(rustix::fs::open(path, flags, Mode::empty())?)
+}

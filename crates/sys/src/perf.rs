@@ -1,0 +1,332 @@
+//! What reached the kernel: trace points counted for this process and all that it starts.
+//!
+//! Uses perf_event_open(2) with `inherit`, one event a trace point and processor, all events of a
+//! processor in one ring. The trace points are those of the file systems (`ext4_sync_file_enter` and
+//! its kin): they see raw system calls, io_uring and O_SYNC writes alike, and unlike the
+//! `sys_enter_*` ones they put no tax on the other system calls of the machine.
+//! Needs root or a permissive `kernel.perf_event_paranoid`, and tracefs for the event numbers, which
+//! is mounted detached where it is not mounted.
+
+use rustix::fs::{Mode, OFlags};
+use rustix::mount::{
+    fsconfig_create, fsmount, fsopen, FsMountFlags, FsOpenFlags, MountAttrFlags,
+};
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr::{null_mut, NonNull};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The trace points, and whether one stands for a whole file system; a kernel may lack some.
+const POINTS: [(&str, bool); 7] = [
+    ("ext4/ext4_sync_file_enter", false),
+    ("btrfs/btrfs_sync_file", false),
+    ("xfs/xfs_file_fsync", false),
+    ("xfs/xfs_dir_fsync", false),
+    ("ext4/ext4_sync_fs", true),
+    ("btrfs/btrfs_sync_fs", true),
+    ("xfs/xfs_fs_sync_fs", true),
+];
+
+const RING_PAGES: usize = 16;
+const PAGE: usize = 4096;
+
+/// One process, as the kernel told of it.
+#[derive(Clone, Debug, Default)]
+pub struct Process {
+    /// Syncs of files that reached a file system.
+    pub file_syncs: u64,
+    /// Syncs of whole file systems.
+    pub fs_syncs: u64,
+    /// Its short name.
+    pub name: String,
+    /// The file it executes.
+    pub exe: String,
+    /// Whether the watched library was mapped.
+    pub has_library: bool,
+    /// Whether a dynamic linker was mapped.
+    pub has_linker: bool,
+    /// Whether it executed a file while we watched, so that the flags above are known.
+    pub executed: bool,
+}
+
+/// What was seen, by process id.
+#[derive(Debug, Default)]
+pub struct Seen {
+    /// Processes.
+    pub by_pid: BTreeMap<u32, Process>,
+    /// Records that a full ring lost.
+    pub lost: u64,
+}
+
+enum Record {
+    Sync { pid: u32, whole: bool },
+    Fork { pid: u32, parent: u32 },
+    Name { pid: u32, name: String, exec: bool },
+    Map { pid: u32, file: String },
+    Lost(u64),
+}
+
+struct Ring {
+    start: NonNull<u8>,
+    _events: Vec<OwnedFd>,
+    main: OwnedFd,
+    /// Perf's ids of the events that stand for whole file systems.
+    whole: Vec<u64>,
+}
+
+/// The counting of one process tree.
+pub struct Syncs {
+    rings: Vec<Ring>,
+    seen: Seen,
+    library: String,
+}
+
+impl Syncs {
+    /// Counts for this process and for every process that it starts from now on, and watches in
+    /// which of them a file named `library` is mapped.
+    ///
+    /// # Errors
+    /// `EACCES` or `EPERM` where perf events are not permitted; `ENOENT` without trace points.
+    pub fn count_descendants(library: &str) -> io::Result<Syncs> {
+        let ids = point_ids()?;
+        let cpus = std::thread::available_parallelism()?.get();
+        let rings = (0..cpus).map(|cpu| Ring::open(&ids, cpu)).collect::<io::Result<Vec<_>>>()?;
+        Ok(Syncs { rings, seen: Seen::default(), library: library.to_owned() })
+    }
+
+    /// What was seen so far.
+    pub fn seen(&mut self) -> &Seen {
+        let mut records: Vec<(u64, Record)> = Vec::new();
+        self.rings.iter().for_each(|ring| ring.drain(&mut records));
+        records.sort_by_key(|(time, _)| *time);
+        for (_, record) in records {
+            self.seen.note(record, &self.library);
+        }
+        &self.seen
+    }
+
+    /// The rings, to wait for: readable when one is half full.
+    #[must_use]
+    pub fn fds(&self) -> Vec<BorrowedFd<'_>> {
+        self.rings.iter().map(|r| r.main.as_fd()).collect()
+    }
+}
+
+impl Seen {
+    fn note(&mut self, record: Record, library: &str) {
+        match record {
+            Record::Lost(n) => self.lost += n,
+            Record::Sync { pid, whole } => {
+                let p = self.by_pid.entry(pid).or_default();
+                *(if whole { &mut p.fs_syncs } else { &mut p.file_syncs }) += 1;
+            }
+            Record::Fork { pid, parent } => {
+                let of_parent = self.by_pid.get(&parent).cloned().unwrap_or_default();
+                self.by_pid.insert(pid, Process { file_syncs: 0, fs_syncs: 0, ..of_parent });
+            }
+            Record::Name { pid, name, exec } => {
+                let p = self.by_pid.entry(pid).or_default();
+                if exec {
+                    let (file_syncs, fs_syncs) = (p.file_syncs, p.fs_syncs);
+                    *p = Process { file_syncs, fs_syncs, executed: true, ..Process::default() };
+                }
+                p.name = name;
+            }
+            Record::Map { pid, file } => {
+                let p = self.by_pid.entry(pid).or_default();
+                let base = file.rsplit('/').next().unwrap_or("");
+                p.has_library |= base == library;
+                p.has_linker |= base.starts_with("ld-") || base.starts_with("ld.");
+                if p.exe.is_empty() {
+                    p.exe = file;
+                }
+            }
+        }
+    }
+}
+
+/// A directory of trace points: where tracefs is mounted, else a mount that nobody else sees.
+fn tracefs() -> io::Result<OwnedFd> {
+    let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
+    for path in ["/sys/kernel/tracing/events", "/sys/kernel/debug/tracing/events"] {
+        if let Ok(fd) = rustix::fs::open(path, flags, Mode::empty()) {
+            return Ok(fd);
+        }
+    }
+    let fs = fsopen("tracefs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_create(&fs)?;
+    let root = fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?;
+    Ok(rustix::fs::openat(&root, "events", flags, Mode::empty())?)
+}
+
+fn point_ids() -> io::Result<Vec<(u64, bool)>> {
+    let dir = tracefs()?;
+    let id = |&(point, whole): &(&str, bool)| {
+        let path = format!("{point}/id");
+        let fd = rustix::fs::openat(&dir, path, OFlags::CLOEXEC, Mode::empty()).ok()?;
+        let mut buf = [0u8; 32];
+        let n = rustix::io::read(&fd, &mut buf).ok()?;
+        let number = std::str::from_utf8(&buf[..n]).ok()?.trim().parse().ok()?;
+        Some((number, whole))
+    };
+    let ids: Vec<(u64, bool)> = POINTS.iter().filter_map(id).collect();
+    if ids.is_empty() {
+        return Err(io::ErrorKind::NotFound.into());
+    }
+    Ok(ids)
+}
+
+/// struct perf_event_attr up to its fifth version (112 bytes), as words.
+fn attributes(kind: u32, config: u64, flags: u64) -> [u64; 14] {
+    const SAMPLE_TID: u64 = 1 << 1;
+    const SAMPLE_TIME: u64 = 1 << 2;
+    const SAMPLE_ID: u64 = 1 << 6;
+    let mut a = [0u64; 14];
+    a[0] = u64::from(kind) | (112u64 << 32); // type, size
+    a[1] = config;
+    a[2] = 1; // sample_period
+    a[3] = SAMPLE_TID | SAMPLE_TIME | SAMPLE_ID;
+    a[5] = flags | INHERIT | WATERMARK | SAMPLE_ID_ALL;
+    a[6] = (RING_PAGES * PAGE / 2) as u64; // wakeup_watermark, bp_type
+    a
+}
+
+const TRACEPOINT: u32 = 2;
+const SOFTWARE: u32 = 1;
+const DUMMY: u64 = 9;
+const INHERIT: u64 = 1 << 1;
+const MMAP: u64 = 1 << 8;
+const COMM: u64 = 1 << 9;
+const TASK: u64 = 1 << 13;
+const WATERMARK: u64 = 1 << 14;
+const SAMPLE_ID_ALL: u64 = 1 << 18;
+const MMAP2: u64 = 1 << 23;
+const COMM_EXEC: u64 = 1 << 24;
+
+fn open_event(attributes: &mut [u64; 14], cpu: usize) -> io::Result<OwnedFd> {
+    const CLOEXEC: libc::c_ulong = 8;
+    let cpu = i32::try_from(cpu).unwrap_or(0);
+    let (a, number) = (attributes.as_mut_ptr(), libc::SYS_perf_event_open);
+    // SAFETY: the kernel reads `size` bytes (112, the array's length) from `a`; pid 0 is ourselves.
+    let fd = unsafe { libc::syscall(number, a, 0, cpu, -1, CLOEXEC) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just given us this descriptor.
+    Ok(unsafe { OwnedFd::from_raw_fd(i32::try_from(fd).unwrap_or(-1)) })
+}
+
+impl Ring {
+    fn open(ids: &[(u64, bool)], cpu: usize) -> io::Result<Ring> {
+        let watch = MMAP | MMAP2 | COMM | COMM_EXEC | TASK;
+        let main = open_event(&mut attributes(SOFTWARE, DUMMY, watch), cpu)?;
+        let len = (RING_PAGES + 1) * PAGE;
+        let prot = rustix::mm::ProtFlags::READ | rustix::mm::ProtFlags::WRITE;
+        let flags = rustix::mm::MapFlags::SHARED;
+        // SAFETY: a fresh mapping at an address of the kernel's choice.
+        let p = unsafe { rustix::mm::mmap(null_mut(), len, prot, flags, &main, 0) }?;
+        let start = NonNull::new(p.cast()).ok_or(io::ErrorKind::Other)?;
+        let mut ring = Ring { start, _events: Vec::new(), main, whole: Vec::new() };
+        for &(id, whole) in ids {
+            let event = open_event(&mut attributes(TRACEPOINT, id, 0), cpu)?;
+            redirect(&event, &ring.main)?;
+            ring.whole.extend(whole.then(|| event_id(&event)).flatten());
+            ring._events.push(event);
+        }
+        Ok(ring)
+    }
+
+    /// data_head (offset 1024) or data_tail (1032) of struct perf_event_mmap_page.
+    fn word(&self, offset: usize) -> &AtomicU64 {
+        // SAFETY: the mapping is RING_PAGES + 1 pages and `offset` lies in the first, aligned to 8.
+        let p = unsafe { self.start.as_ptr().add(offset) };
+        // SAFETY: the kernel and we access this word atomically; it lives as long as the mapping.
+        unsafe { &*p.cast::<AtomicU64>() }
+    }
+
+    fn byte(&self, at: u64) -> u8 {
+        let offset = PAGE + usize::try_from(at).unwrap_or(0) % (RING_PAGES * PAGE);
+        // SAFETY: `offset` is inside the data area, taken modulo its size.
+        let p = unsafe { self.start.as_ptr().add(offset) };
+        // SAFETY: as above; volatile, since the kernel writes the area.
+        unsafe { p.read_volatile() }
+    }
+
+    fn copy(&self, at: u64, len: u64) -> Vec<u8> {
+        (at..at + len).map(|i| self.byte(i)).collect()
+    }
+
+    fn drain(&self, records: &mut Vec<(u64, Record)>) {
+        let head = self.word(1024).load(Ordering::Acquire);
+        let mut at = self.word(1032).load(Ordering::Relaxed);
+        while at < head {
+            let size = u64::from(self.byte(at + 6)) | u64::from(self.byte(at + 7)) << 8;
+            if size < 8 {
+                break;
+            }
+            let bytes = self.copy(at, size);
+            records.extend(parse(&bytes, &self.whole));
+            at += size;
+        }
+        self.word(1032).store(head, Ordering::Release);
+    }
+}
+
+fn u32_at(b: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_ne_bytes(b.get(at..at + 4)?.try_into().ok()?))
+}
+
+fn u64_at(b: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_ne_bytes(b.get(at..at + 8)?.try_into().ok()?))
+}
+
+fn text_at(b: &[u8], at: usize) -> Option<String> {
+    let bytes = b.get(at..)?.split(|&c| c == 0).next()?;
+    Some(String::from_utf8_lossy(bytes).into_owned())
+}
+
+/// One record with its time. Samples have `pid tid time id` behind the header; the others have the
+/// same four at their end (sample_id_all).
+fn parse(b: &[u8], whole: &[u64]) -> Option<(u64, Record)> {
+    let trailer = b.len().checked_sub(16);
+    let (pid, other) = (u32_at(b, 8)?, u32_at(b, 12)?);
+    let record = match u32_at(b, 0)? {
+        2 => Record::Lost(u64_at(b, 16)?),
+        // One process: the first thread has the process's number; threads are not told apart.
+        3 if pid == other => {
+            let exec = b.get(5)? & 0x20 != 0; // PERF_RECORD_MISC_COMM_EXEC
+            Record::Name { pid, name: text_at(b, 16)?, exec }
+        }
+        7 if pid != other => Record::Fork { pid, parent: other },
+        9 => {
+            // PERF_SAMPLE_ID comes last of the three.
+            let whole = whole.contains(&u64_at(b, 24)?);
+            return Some((u64_at(b, 16)?, Record::Sync { pid, whole }));
+        }
+        10 => Record::Map { pid, file: text_at(b, 72)? },
+        _ => return None,
+    };
+    Some((u64_at(b, trailer?)?, record))
+}
+
+/// PERF_EVENT_IOC_ID: the number that samples of this event bear (those of inherited copies too).
+fn event_id(event: &OwnedFd) -> Option<u64> {
+    const ID: libc::c_ulong = 0x8008_2407;
+    let mut id = 0u64;
+    // SAFETY: the call writes the 8 bytes of `id`.
+    let r = unsafe { libc::ioctl(event.as_raw_fd(), ID, &raw mut id) };
+    (r == 0).then_some(id)
+}
+
+/// PERF_EVENT_IOC_SET_OUTPUT: the event writes into the ring of `main`.
+fn redirect(event: &OwnedFd, main: &OwnedFd) -> io::Result<()> {
+    const SET_OUTPUT: libc::c_ulong = 0x2405;
+    // SAFETY: both are perf descriptors of ours; the argument is a number.
+    let r = unsafe { libc::ioctl(event.as_raw_fd(), SET_OUTPUT, main.as_raw_fd()) };
+    if r == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}

@@ -1,0 +1,179 @@
+//! Starting the command, and what it needs to see of its parent: nothing.
+//!
+//! Promise: the command starts with the signal mask, the ignored signals and the descriptors that
+//! we were started with (as after env(1) or nohup(1)), although Rust's runtime and the supervisor
+//! change some of them for themselves.
+
+use rustix::process::{Pid, Signal};
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Whether SIGPIPE was ignored when we were started; Rust's runtime ignores it before main.
+static PIPE_IGNORED: AtomicBool = AtomicBool::new(false);
+
+/// Runs before Rust's runtime, which would hide how SIGPIPE stood.
+extern "C" fn before_main() {
+    PIPE_IGNORED.store(crate::signal::is_ignored(libc::SIGPIPE), Ordering::Relaxed);
+}
+
+// SAFETY: an entry of .init_array is called once, with C's convention, before main; ours touches an
+// atomic and makes one system call.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static BEFORE_MAIN: extern "C" fn() = before_main;
+
+/// Restores what the command is to inherit; runs between fork and exec.
+fn restore(mask: &libc::sigset_t, child_ignored: bool) -> io::Result<()> {
+    let pipe = if PIPE_IGNORED.load(Ordering::Relaxed) { libc::SIG_IGN } else { libc::SIG_DFL };
+    crate::signal::set_disposition(libc::SIGPIPE, pipe);
+    crate::signal::set_disposition(
+        libc::SIGCHLD,
+        if child_ignored { libc::SIG_IGN } else { libc::SIG_DFL },
+    );
+    crate::signal::set_mask(mask);
+    Ok(())
+}
+
+/// Starts `command` with the signal state of `inherited`.
+///
+/// # Errors
+/// Those of fork and exec, the latter as the command's own: `ENOENT`, `EACCES`, `ENOEXEC`…
+pub fn spawn(mut command: Command, inherited: &crate::signal::Inherited) -> io::Result<Child> {
+    with_inherited(&mut command, inherited);
+    command.spawn()
+}
+
+/// Becomes `command`; returns only where that failed.
+#[must_use]
+pub fn become_command(mut command: Command, inherited: &crate::signal::Inherited) -> io::Error {
+    with_inherited(&mut command, inherited);
+    command.exec()
+}
+
+fn with_inherited(command: &mut Command, inherited: &crate::signal::Inherited) {
+    let (mask, child_ignored) = (inherited.mask, inherited.child_ignored);
+    // SAFETY: `restore` calls sigaction and sigprocmask only, both async-signal-safe.
+    unsafe { command.pre_exec(move || restore(&mask, child_ignored)) };
+}
+
+/// Makes orphans among our descendants our children, so that the session's processes can be told.
+pub fn adopt_orphans() {
+    let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
+}
+
+/// Starts a session of its own for the calling process (setsid(2)).
+pub fn leave_session() {
+    let _ = rustix::process::setsid();
+}
+
+/// Names the calling process in `ps` (15 bytes at most).
+pub fn set_name(name: &std::ffi::CStr) {
+    let _ = rustix::thread::set_name(name);
+}
+
+/// What waiting for a child told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// It exited with this status.
+    Exited(i32),
+    /// A signal ended it.
+    Signaled(i32),
+    /// A signal stopped it.
+    Stopped,
+    /// It goes on.
+    Continued,
+}
+
+/// The next change of state among our children, without waiting. Stops short of a child in
+/// `jobs`, whose end belongs to its [`crate::job::Job`].
+#[must_use]
+pub fn next_change(jobs: &[u32]) -> Option<(u32, Change)> {
+    let how = libc::WEXITED | libc::WSTOPPED | libc::WCONTINUED | libc::WNOHANG;
+    let peeked = wait_info(libc::P_ALL, 0, how | libc::WNOWAIT)?;
+    if jobs.contains(&peeked.0) {
+        return None;
+    }
+    wait_info(libc::P_PID, peeked.0, how)
+}
+
+fn wait_info(kind: libc::idtype_t, id: u32, how: i32) -> Option<(u32, Change)> {
+    let mut info = std::mem::MaybeUninit::<libc::siginfo_t>::zeroed();
+    // SAFETY: `info` has room for the answer.
+    let r = unsafe { libc::waitid(kind, id, info.as_mut_ptr(), how) };
+    // SAFETY: zeroed is a valid siginfo_t, and waitid may have filled it in.
+    let info = unsafe { info.assume_init() };
+    // SAFETY: after waitid the fields of SIGCHLD are the ones in use; zeroed they read 0.
+    let pid = unsafe { info.si_pid() };
+    // SAFETY: as above.
+    let status = unsafe { info.si_status() };
+    if r != 0 || pid == 0 {
+        return None;
+    }
+    let change = match info.si_code {
+        libc::CLD_EXITED => Change::Exited(status),
+        libc::CLD_KILLED | libc::CLD_DUMPED => Change::Signaled(status),
+        libc::CLD_CONTINUED => Change::Continued,
+        _ => Change::Stopped,
+    };
+    Some((pid.unsigned_abs(), change))
+}
+
+/// Sends a signal to one process.
+///
+/// # Errors
+/// Those of kill(2).
+pub fn kill(pid: u32, signal: i32) -> io::Result<()> {
+    let pid = Pid::from_raw(pid.cast_signed()).ok_or(io::ErrorKind::InvalidInput)?;
+    // SAFETY: any number is allowed here: it goes to kill(2), which checks it.
+    let signal = unsafe { Signal::from_raw_unchecked(signal) };
+    Ok(rustix::process::kill_process(pid, signal)?)
+}
+
+/// Ends this process by `signal`, as the command was; returns where that signal does not end it.
+pub fn die_of(signal: i32) {
+    let none = rustix::process::Rlimit { current: Some(0), maximum: None };
+    let now = rustix::process::getrlimit(rustix::process::Resource::Core);
+    let limit = rustix::process::Rlimit { current: Some(0), maximum: now.maximum.or(none.maximum) };
+    let _ = rustix::process::setrlimit(rustix::process::Resource::Core, limit);
+    crate::signal::set_disposition(signal, libc::SIG_DFL);
+    crate::signal::unblock(signal);
+    let _ = kill(std::process::id(), signal);
+}
+
+/// Whether a process is there (not a zombie's grave: a zombie counts as there).
+#[must_use]
+pub fn is_alive(pid: u32) -> bool {
+    Pid::from_raw(pid.cast_signed()).is_some_and(|pid| {
+        !matches!(rustix::process::test_kill_process(pid), Err(rustix::io::Errno::SRCH))
+    })
+}
+
+/// FS_IOC_GETFSUUID: `{ u8 len; u8 uuid[16]; }`.
+pub(crate) fn filesystem_uuid(fd: BorrowedFd<'_>) -> Option<String> {
+    const FS_IOC_GETFSUUID: libc::c_ulong = 0x8011_1500;
+    let mut answer = [0u8; 17];
+    // SAFETY: the call writes at most the 17 bytes of `answer`, as its number says.
+    let r = unsafe { libc::ioctl(fd.as_raw_fd(), FS_IOC_GETFSUUID, answer.as_mut_ptr()) };
+    if r != 0 || answer[0] != 16 {
+        return None;
+    }
+    let hex: Vec<String> = answer[1..].iter().map(|b| format!("{b:02x}")).collect();
+    let part = |r: std::ops::Range<usize>| hex[r].concat();
+    Some([part(0..4), part(4..6), part(6..8), part(8..10), part(10..16)].join("-"))
+}
+
+/// The user that this process acts as.
+#[must_use]
+pub fn effective_user() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+/// A descriptor that becomes readable when process `pid` ends; `None` where it is gone already.
+#[must_use]
+pub fn watch(pid: u32) -> Option<std::os::fd::OwnedFd> {
+    use rustix::process::{pidfd_open, PidfdFlags};
+    pidfd_open(Pid::from_raw(pid.cast_signed())?, PidfdFlags::empty()).ok()
+}

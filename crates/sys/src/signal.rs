@@ -1,0 +1,131 @@
+//! Signals as data: which were inherited, and those that arrive, through a descriptor.
+
+use std::io;
+use std::mem::{size_of, MaybeUninit};
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr::{null, null_mut};
+
+/// The signal state that we were started with, for the command to inherit.
+pub struct Inherited {
+    pub(crate) mask: libc::sigset_t,
+    pub(crate) child_ignored: bool,
+}
+
+/// Signals that are passed on to the command.
+const PASSED: [i32; 12] = [
+    libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGUSR1, libc::SIGUSR2,
+    libc::SIGALRM, libc::SIGVTALRM, libc::SIGPROF, libc::SIGCONT, libc::SIGWINCH, libc::SIGPOLL,
+];
+
+/// One signal that arrived.
+#[derive(Clone, Copy, Debug)]
+pub struct Arrived {
+    /// Its number.
+    pub number: i32,
+    /// The process that sent it, 0 where the kernel did (a key at the terminal).
+    pub sender: u32,
+}
+
+/// Signals of this process, read from a descriptor.
+pub struct Signals {
+    fd: OwnedFd,
+    /// What the command is to inherit.
+    pub inherited: Inherited,
+}
+
+impl Signals {
+    /// Takes over the signals that are passed on, and SIGCHLD; those that were ignored stay so.
+    ///
+    /// # Errors
+    /// Those of signalfd(2).
+    pub fn take() -> io::Result<Signals> {
+        let mut set = empty_set();
+        let child_ignored = is_ignored(libc::SIGCHLD);
+        set_disposition(libc::SIGCHLD, libc::SIG_DFL);
+        add(&mut set, libc::SIGCHLD);
+        PASSED.iter().filter(|&&s| !is_ignored(s)).for_each(|&s| add(&mut set, s));
+        let mut mask = empty_set();
+        // SAFETY: both sets are initialised and live through the call.
+        unsafe { libc::sigprocmask(libc::SIG_BLOCK, &raw const set, &raw mut mask) };
+        let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;
+        // SAFETY: -1 asks for a new descriptor; `set` is initialised.
+        let fd = unsafe { libc::signalfd(-1, &raw const set, flags) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the kernel has just given us this descriptor, and nobody else knows it.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        Ok(Signals { fd, inherited: Inherited { mask, child_ignored } })
+    }
+
+    /// The next signal, without waiting.
+    #[must_use]
+    pub fn next(&self) -> Option<Arrived> {
+        let mut buf = [0u8; size_of::<libc::signalfd_siginfo>()];
+        let n = rustix::io::read(&self.fd, &mut buf).ok()?;
+        if n < buf.len() {
+            return None;
+        }
+        // SAFETY: the buffer holds one whole structure of plain integers, read from a signalfd.
+        let info: libc::signalfd_siginfo = unsafe { std::ptr::read_unaligned(buf.as_ptr().cast()) };
+        let by_kernel = info.ssi_code > 0;
+        Some(Arrived {
+            number: info.ssi_signo.cast_signed(),
+            sender: if by_kernel { 0 } else { info.ssi_pid },
+        })
+    }
+}
+
+impl AsFd for Signals {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// The signal state of a process that takes over none: what it has now.
+#[must_use]
+pub fn inherited() -> Inherited {
+    let mut mask = empty_set();
+    // SAFETY: a null set changes nothing; `mask` is ours.
+    unsafe { libc::sigprocmask(libc::SIG_BLOCK, null(), &raw mut mask) };
+    Inherited { mask, child_ignored: is_ignored(libc::SIGCHLD) }
+}
+
+fn empty_set() -> libc::sigset_t {
+    let mut set = MaybeUninit::uninit();
+    // SAFETY: sigemptyset initialises the whole set.
+    unsafe { libc::sigemptyset(set.as_mut_ptr()) };
+    // SAFETY: initialised by the call above.
+    unsafe { set.assume_init() }
+}
+
+fn add(set: &mut libc::sigset_t, signal: i32) {
+    // SAFETY: `set` is initialised; a bad number is refused by the call.
+    unsafe { libc::sigaddset(set, signal) };
+}
+
+pub(crate) fn is_ignored(signal: i32) -> bool {
+    let mut old = MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: a null action changes nothing; `old` has room for the answer.
+    let r = unsafe { libc::sigaction(signal, null(), old.as_mut_ptr()) };
+    // SAFETY: zeroed is a valid value of this structure of integers, and the call may fill it in.
+    let old = unsafe { old.assume_init() };
+    r == 0 && old.sa_sigaction == libc::SIG_IGN
+}
+
+pub(crate) fn set_disposition(signal: i32, to: libc::sighandler_t) {
+    // SAFETY: `to` is SIG_DFL or SIG_IGN at every caller: no code of ours runs as a handler.
+    unsafe { libc::signal(signal, to) };
+}
+
+pub(crate) fn set_mask(mask: &libc::sigset_t) {
+    // SAFETY: `mask` is an initialised set.
+    unsafe { libc::sigprocmask(libc::SIG_SETMASK, mask, null_mut()) };
+}
+
+pub(crate) fn unblock(signal: i32) {
+    let mut set = empty_set();
+    add(&mut set, signal);
+    // SAFETY: `set` is an initialised set.
+    unsafe { libc::sigprocmask(libc::SIG_UNBLOCK, &raw const set, null_mut()) };
+}

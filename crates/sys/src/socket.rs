@@ -1,0 +1,69 @@
+//! Local sockets that carry descriptors and tell who is at the other end.
+
+use rustix::net::{
+    recvmsg, sendmsg, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags,
+};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+
+/// Who is at the other end of a local socket, as the kernel says.
+#[derive(Clone, Copy, Debug)]
+pub struct Peer {
+    /// Process.
+    pub pid: u32,
+    /// Effective user.
+    pub uid: u32,
+}
+
+/// Who is at the other end (SO_PEERCRED).
+///
+/// # Errors
+/// Those of getsockopt(2).
+pub fn peer(socket: &UnixStream) -> io::Result<Peer> {
+    let c = rustix::net::sockopt::socket_peercred(socket)?;
+    Ok(Peer { pid: c.pid.as_raw_nonzero().get().unsigned_abs(), uid: c.uid.as_raw() })
+}
+
+/// Listens at an abstract name of exactly 32 bytes, without blocking.
+///
+/// # Errors
+/// Those of bind(2).
+pub fn listen_abstract(name: &[u8; 32]) -> io::Result<UnixListener> {
+    let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(name)?)?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+/// Sends `bytes` (not empty) with descriptors.
+///
+/// # Errors
+/// Those of sendmsg(2).
+pub fn send(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+/// Receives up to `buf.len()` bytes and the descriptors that came with them.
+///
+/// # Errors
+/// Those of recvmsg(2).
+pub fn receive(socket: impl AsFd, buf: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::CMSG_CLOEXEC;
+    let got = recvmsg(socket, &mut [IoSliceMut::new(buf)], &mut control, flags)?;
+    let fds = control.drain().filter_map(|m| match m {
+        RecvAncillaryMessage::ScmRights(fds) => Some(fds),
+        _ => None,
+    });
+    Ok((got.bytes, fds.flatten().collect()))
+}

@@ -1,0 +1,309 @@
+//! Where sessions and the ledger lie: whose the directories are, who may write, what they lie on.
+//!
+//! Looks and does not create. The names are those that docs/INTERNALS.md gives; a variable that
+//! overrides a place is checked in its place.
+
+use super::mounts::{mount_of, Mount};
+use super::{Check, Status};
+use std::env;
+use std::fs::{self, Metadata};
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// Who asks, and what the environment says.
+struct Asker {
+    uid: u32,
+    run_dir: Option<PathBuf>,
+    state_dir: Option<PathBuf>,
+    runtime_dir: Option<PathBuf>,
+    state_home: Option<PathBuf>,
+    home: Option<PathBuf>,
+}
+
+impl Asker {
+    fn of_this_process() -> Self {
+        let path = |name| {
+            env::var_os(name)
+                .filter(|v| !v.is_empty())
+                .map(PathBuf::from)
+        };
+        Asker {
+            uid: effective_user(),
+            run_dir: path("SYNCLATER_RUN_DIR"),
+            state_dir: path("SYNCLATER_STATE_DIR"),
+            runtime_dir: path("XDG_RUNTIME_DIR"),
+            state_home: path("XDG_STATE_HOME"),
+            home: path("HOME"),
+        }
+    }
+
+    /// The directory of running sessions.
+    fn sessions(&self) -> PathBuf {
+        match (&self.run_dir, &self.runtime_dir) {
+            (Some(dir), _) => dir.clone(),
+            (None, _) if self.uid == 0 => "/run/synclater".into(),
+            (None, Some(dir)) => dir.join("synclater"),
+            (None, None) => format!("/tmp/synclater-{}", self.uid).into(),
+        }
+    }
+
+    /// The ledger's directory; none where nothing says which.
+    fn ledger(&self) -> Option<PathBuf> {
+        match (&self.state_dir, &self.state_home, &self.home) {
+            (Some(dir), ..) => Some(dir.clone()),
+            _ if self.uid == 0 => Some("/var/lib/synclater".into()),
+            (None, Some(dir), _) => Some(dir.join("synclater")),
+            (None, None, Some(home)) => Some(home.join(".local/state/synclater")),
+            (None, None, None) => None,
+        }
+    }
+}
+
+/// The effective user: the owner of /proc/self, or root's number where /proc is not mounted.
+pub fn effective_user() -> u32 {
+    fs::read_to_string("/proc/self/status")
+        .ok()
+        .and_then(|s| parse_user(&s))
+        .unwrap_or(0)
+}
+
+/// The second number of `Uid:`, proc_pid_status(5).
+fn parse_user(status: &str) -> Option<u32> {
+    let line = status.lines().find_map(|l| l.strip_prefix("Uid:"))?;
+    line.split_whitespace().nth(1)?.parse().ok()
+}
+
+/// Checks both directories for the user who asks.
+pub fn directory_checks(table: &[Mount]) -> Vec<Check> {
+    let asker = Asker::of_this_process();
+    let sessions = session_directory_check(&asker, table);
+    vec![sessions, ledger_check(&asker, table)]
+}
+
+fn session_directory_check(asker: &Asker, table: &[Mount]) -> Check {
+    let (name, dir) = ("session directory", asker.sessions());
+    if let Err(fault) = usable(&dir, asker.uid, Access::OwnerOnly) {
+        let means = "No session can be started: its files would not be safe from other users, or \
+                     cannot be written.";
+        let advice = format!(
+            "{}, or set SYNCLATER_RUN_DIR to a directory of your own",
+            fault.advice
+        );
+        return Check::new(name, Status::Bad, fault.seen, means).advise(advice);
+    }
+    let exec = match mount_of(table, &dir) {
+        Some(mount) if mount.is_noexec() => {
+            ", noexec (only data lies here, nothing is mapped for execution)"
+        }
+        _ => "",
+    };
+    let means = "Sessions keep their page here, writable by their owner alone.";
+    Check::new(name, Status::Ok, format!("{}{exec}", dir.display()), means)
+}
+
+fn ledger_check(asker: &Asker, table: &[Mount]) -> Check {
+    let name = "ledger directory";
+    let limit = "Without a ledger only `never` and `now` can be used: a session must be on disk \
+                 before it owes anything.";
+    let variable = "set SYNCLATER_STATE_DIR to a directory of your own on a disk";
+    let Some(dir) = asker.ledger() else {
+        let seen = "neither HOME nor XDG_STATE_HOME is set";
+        return Check::new(name, Status::Bad, seen, limit).advise(variable);
+    };
+    if let Err(fault) = usable(&dir, asker.uid, Access::OthersMayRead) {
+        return Check::new(name, Status::Bad, fault.seen, limit)
+            .advise(format!("{}, or {variable}", fault.advice));
+    }
+    match mount_of(table, &dir) {
+        Some(mount) if mount.is_memory() => {
+            let seen = format!("{} on {}", dir.display(), mount.fstype);
+            let means = "The ledger lies in memory: after a power cut nobody knows what was owed.";
+            Check::new(name, Status::Bad, seen, means).advise(variable)
+        }
+        Some(mount) => {
+            let means =
+                "Sessions that owe are written down here and found again after a power cut.";
+            Check::new(
+                name,
+                Status::Ok,
+                format!("{} on {}", dir.display(), mount.fstype),
+                means,
+            )
+        }
+        None => {
+            let means = "Which file system this is could not be found out.";
+            Check::new(name, Status::Unknown, dir.display().to_string(), means)
+        }
+    }
+}
+
+/// Who else may look into a directory.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Access {
+    OwnerOnly,
+    OthersMayRead,
+}
+
+impl Access {
+    fn forbidden(self) -> u32 {
+        match self {
+            Access::OwnerOnly => 0o077,
+            Access::OthersMayRead => 0o022,
+        }
+    }
+}
+
+/// Why a directory cannot be used, and the way out.
+#[derive(Debug)]
+struct Fault {
+    seen: String,
+    advice: String,
+}
+
+/// Whether `dir` is, or could be made, a directory that `uid` alone writes.
+fn usable(dir: &Path, uid: u32, access: Access) -> Result<(), Fault> {
+    let shown = dir.display();
+    let fault = |seen: String, advice: String| Err(Fault { seen, advice });
+    match fs::symlink_metadata(dir) {
+        Err(error) if error.kind() == ErrorKind::NotFound => can_be_made(dir, uid),
+        Err(error) => fault(
+            format!("{shown}: {error}"),
+            format!("look at: ls -ld {shown}"),
+        ),
+        Ok(meta) if meta.is_symlink() => {
+            fault(format!("{shown} is a symbolic link"), format!("rm {shown}"))
+        }
+        Ok(meta) if !meta.is_dir() => {
+            fault(format!("{shown} is no directory"), format!("rm {shown}"))
+        }
+        Ok(meta) if meta.uid() != uid => {
+            let seen = format!("{shown} belongs to user {}, not {uid}", meta.uid());
+            fault(seen, format!("have its owner or root remove {shown}"))
+        }
+        Ok(meta) if meta.mode() & access.forbidden() != 0 => {
+            let seen = format!("{shown} has mode {:o}", meta.mode() & 0o7777);
+            fault(
+                seen,
+                format!("chmod {:o} {shown}", 0o777 & !access.forbidden()),
+            )
+        }
+        Ok(_) => Ok(()),
+    }
+}
+
+/// The nearest directory above that exists must let `uid` create entries.
+fn can_be_made(dir: &Path, uid: u32) -> Result<(), Fault> {
+    let above = dir
+        .ancestors()
+        .skip(1)
+        .find_map(|a| fs::metadata(a).ok().map(|m| (a, m)));
+    match above {
+        Some((_, meta)) if uid == 0 || may_write(&meta, uid) => Ok(()),
+        Some((path, _)) => Err(Fault {
+            seen: format!(
+                "{} is missing and {} is not writable",
+                dir.display(),
+                path.display()
+            ),
+            advice: format!("have root make {} for you", dir.display()),
+        }),
+        None => Err(Fault {
+            seen: format!("{}: nothing above it exists", dir.display()),
+            advice: "give an absolute path".to_owned(),
+        }),
+    }
+}
+
+/// By owner and "others" only: a group's right is not looked up, it would be no safe place anyway.
+fn may_write(meta: &Metadata, uid: u32) -> bool {
+    let bit = if meta.uid() == uid { 0o200 } else { 0o002 };
+    meta.mode() & bit != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{symlink, PermissionsExt};
+
+    fn nobody() -> Asker {
+        Asker {
+            uid: 7,
+            run_dir: None,
+            state_dir: None,
+            runtime_dir: None,
+            state_home: None,
+            home: None,
+        }
+    }
+
+    fn scratch(name: &str) -> PathBuf {
+        let dir = env::temp_dir().join(format!("synclater-doctor-{name}-{}", std::process::id()));
+        fs::create_dir(&dir).expect("scratch directory");
+        dir
+    }
+
+    #[test]
+    fn the_effective_user_is_the_second_number() {
+        assert_eq!(
+            parse_user("Name:\tx\nUid:\t1000\t33\t1000\t1000\n"),
+            Some(33)
+        );
+        assert_eq!(parse_user("Name:\tx\n"), None);
+    }
+
+    #[test]
+    fn a_variable_overrides_every_default() {
+        let asker = Asker {
+            run_dir: Some("/r".into()),
+            runtime_dir: Some("/x".into()),
+            ..nobody()
+        };
+        assert_eq!(asker.sessions(), Path::new("/r"));
+        assert_eq!(
+            Asker {
+                run_dir: None,
+                ..asker
+            }
+            .sessions(),
+            Path::new("/x/synclater")
+        );
+        assert_eq!(nobody().sessions(), Path::new("/tmp/synclater-7"));
+    }
+
+    #[test]
+    fn a_user_without_a_home_has_no_ledger() {
+        assert_eq!(nobody().ledger(), None);
+        let asker = Asker {
+            home: Some("/h".into()),
+            ..nobody()
+        };
+        assert_eq!(asker.ledger(), Some("/h/.local/state/synclater".into()));
+        assert_eq!(
+            Asker { uid: 0, ..asker }.ledger(),
+            Some("/var/lib/synclater".into())
+        );
+    }
+
+    #[test]
+    fn a_directory_that_others_can_enter_is_refused_for_sessions() {
+        let dir = scratch("mode");
+        let uid = fs::metadata(&dir).expect("metadata").uid();
+        fs::set_permissions(&dir, fs::Permissions::from_mode(0o755)).expect("chmod");
+        let fault = usable(&dir, uid, Access::OwnerOnly).expect_err("mode 755");
+        assert!(fault.advice.starts_with("chmod 700"), "{}", fault.advice);
+        usable(&dir, uid, Access::OthersMayRead).expect("755 is right for the ledger");
+        usable(&dir, uid + 1, Access::OthersMayRead).expect_err("another user's");
+        fs::remove_dir(dir).expect("clean up");
+    }
+
+    #[test]
+    fn a_symbolic_link_is_refused_wherever_it_leads() {
+        let dir = scratch("link");
+        symlink(&dir, dir.join("link")).expect("symlink");
+        let uid = fs::metadata(&dir).expect("metadata").uid();
+        let fault = usable(&dir.join("link"), uid, Access::OwnerOnly).expect_err("a link");
+        assert!(fault.seen.ends_with("is a symbolic link"), "{}", fault.seen);
+        fs::remove_dir_all(dir).expect("clean up");
+    }
+}

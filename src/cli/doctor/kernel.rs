@@ -1,0 +1,302 @@
+//! What the kernel offers: its version, clock, tracing, freezer, ptrace and seccomp.
+//!
+//! Relies on: /proc and /sys as proc(5) and the kernel's Documentation describe them.
+//! What cannot be read is `unknown`, never guessed.
+
+use super::directories::effective_user;
+use super::mounts::Mount;
+use super::{Check, Status};
+use std::fs::{self, OpenOptions};
+use std::path::Path;
+
+/// All checks of the kernel, the most important first.
+pub fn kernel_checks(table: &[Mount]) -> Vec<Check> {
+    vec![
+        version_check(&read("/proc/sys/kernel/osrelease")),
+        clock_check(&read("/proc/cpuinfo")),
+        tracing_check(effective_user(), table),
+        freezer_check(table),
+        ptrace_check(&read("/proc/sys/kernel/yama/ptrace_scope")),
+        seccomp_check(
+            &read("/proc/self/status"),
+            &read("/proc/sys/kernel/seccomp/actions_avail"),
+        ),
+    ]
+}
+
+/// The file's text; empty where it cannot be read.
+fn read(path: &str) -> String {
+    fs::read_to_string(path)
+        .map(|text| text.trim().to_owned())
+        .unwrap_or_default()
+}
+
+/// `6.1.0-13-amd64` is (6, 1).
+fn parse_version(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
+fn version_check(release: &str) -> Check {
+    let check = |status, means| Check::new("kernel", status, release, means);
+    match parse_version(release) {
+        None => check(Status::Unknown, "The version could not be read."),
+        Some(version) if version < (5, 8) => check(
+            Status::Bad,
+            "Before 5.8 syncfs does not report lost writes and statx gives no mount ids: a settle \
+             could claim what it does not know.",
+        )
+        .advise("use Linux 5.8 or newer"),
+        Some(version) if version < (6, 8) => check(
+            Status::Warn,
+            "Lost writes are reported (5.8). Mount ids may be used again after an unmount (unique \
+             from 6.8), and msync finds its file systems by reading maps (PROCMAP_QUERY from \
+             6.11): slower, never wrong.",
+        ),
+        Some(version) if version < (6, 11) => check(
+            Status::Ok,
+            "Lost writes are reported (5.8), mount ids are unique (6.8). msync finds its file \
+             systems by reading maps (PROCMAP_QUERY from 6.11).",
+        ),
+        Some(_) => check(
+            Status::Ok,
+            "Lost writes are reported (5.8), mount ids are unique (6.8), msync finds its file \
+             systems by one call (6.11).",
+        ),
+    }
+}
+
+/// The lease's clock in programs: the time stamp counter where it neither changes speed nor stops.
+fn clock_check(cpuinfo: &str) -> Check {
+    let name = "lease clock";
+    let Some(flags) = cpuinfo.lines().find(|l| l.starts_with("flags")) else {
+        let means =
+            "No time stamp counter is described: CLOCK_REALTIME serves as the lease's clock.";
+        return Check::new(name, Status::Unknown, "no flags in /proc/cpuinfo", means);
+    };
+    let missing: Vec<&str> = ["constant_tsc", "nonstop_tsc"]
+        .into_iter()
+        .filter(|flag| !flags.split_whitespace().any(|f| f == *flag))
+        .collect();
+    if missing.is_empty() {
+        let means = "The time stamp counter runs evenly: a lease is checked in a few nanoseconds, \
+                     and no time namespace shifts it.";
+        return Check::new(name, Status::Ok, "constant_tsc, nonstop_tsc", means);
+    }
+    let means = "The time stamp counter may change speed or stop: CLOCK_REALTIME serves as the \
+                 lease's clock, which costs some 25 ns a request.";
+    Check::new(
+        name,
+        Status::Warn,
+        format!("without {}", missing.join(", ")),
+        means,
+    )
+}
+
+const TRACEPOINT: &str = "events/syscalls/sys_enter_fsync/id";
+
+/// Whether syncs that reach the kernel can be counted, which is how escapes are known.
+fn tracing_check(uid: u32, table: &[Mount]) -> Check {
+    let name = "escapes";
+    let paranoid = read("/proc/sys/kernel/perf_event_paranoid");
+    let seen = |what: &str| format!("user {uid}, perf_event_paranoid {paranoid}, {what}");
+    let blind = "Syncs that reach the kernel cannot be counted: ps and the summary say that they \
+                 cannot know what escaped, and name programs that did not load the library.";
+    if paranoid.is_empty() {
+        return Check::new(name, Status::Warn, "no perf events in this kernel", blind);
+    }
+    if !perf_is_permitted(uid, &paranoid) {
+        let advice = "run synclater as root, or: sysctl kernel.perf_event_paranoid=1";
+        return Check::new(name, Status::Warn, seen("not permitted"), blind).advise(advice);
+    }
+    let tracefs = tracefs_of(table);
+    match tracefs.map(|dir| (fs::read_to_string(Path::new(&dir).join(TRACEPOINT)), dir)) {
+        Some((Ok(_), dir)) => {
+            let means = "Syncs that pass the library by are counted in the kernel and named by \
+                         process.";
+            Check::new(
+                name,
+                Status::Ok,
+                seen(&format!("tracepoints in {dir}")),
+                means,
+            )
+        }
+        Some((Err(error), dir)) => {
+            let advice = format!("run synclater as root; or look at: ls -ld {dir}");
+            Check::new(name, Status::Warn, seen(&format!("{dir}: {error}")), blind).advise(advice)
+        }
+        None => {
+            let advice = "mount -t tracefs tracefs /sys/kernel/tracing (root may count without it \
+                          where synclater can mount it for itself)";
+            Check::new(name, Status::Unknown, seen("tracefs is not mounted"), blind).advise(advice)
+        }
+    }
+}
+
+/// System-call tracepoints of own processes: any user up to 2, see perf_event_open(2).
+fn perf_is_permitted(uid: u32, paranoid: &str) -> bool {
+    uid == 0 || paranoid.parse::<i32>().is_ok_and(|level| level <= 2)
+}
+
+fn tracefs_of(table: &[Mount]) -> Option<String> {
+    let own = table
+        .iter()
+        .find(|m| m.fstype == "tracefs")
+        .map(|m| m.point.display().to_string());
+    let below = table.iter().find(|m| m.fstype == "debugfs");
+    own.or_else(|| below.map(|m| m.point.join("tracing").display().to_string()))
+}
+
+fn freezer_check(table: &[Mount]) -> Check {
+    let name = "cgroup freezer";
+    let means = "Not used by this version: it stops writers for an instant while a consistent \
+                 state is taken.";
+    let v2 = table.iter().find(|m| m.fstype == "cgroup2");
+    let v1 = table
+        .iter()
+        .find(|m| m.fstype == "cgroup" && m.options.iter().any(|o| o == "freezer"));
+    match (v2.filter(|m| can_freeze(&m.point)), v1) {
+        (Some(mount), _) => {
+            let seen = format!("version 2 at {}", mount.point.display());
+            Check::new(name, Status::Ok, seen, means)
+        }
+        (None, Some(mount)) if can_write(&mount.point.join("cgroup.procs")) => {
+            let seen = format!("version 1 at {}", mount.point.display());
+            Check::new(name, Status::Ok, seen, means)
+        }
+        _ => {
+            let seen = if v2.is_some() || v1.is_some() {
+                "mounted, not writable by this user"
+            } else {
+                "no cgroup mounted"
+            };
+            Check::new(name, Status::Warn, seen, means)
+                .advise("nothing now; later: run as root or in a delegated cgroup")
+        }
+    }
+}
+
+/// The root has no cgroup.freeze; our own cgroup has, and must let us write it.
+fn can_freeze(mount: &Path) -> bool {
+    let own = read("/proc/self/cgroup");
+    let own = own
+        .lines()
+        .find_map(|l| l.strip_prefix("0::/"))
+        .unwrap_or("");
+    let dir = mount.join(own);
+    let file = dir.join("cgroup.freeze");
+    // In the root cgroup: a child can be made where its list of processes can be written.
+    can_write(&if file.exists() {
+        file
+    } else {
+        dir.join("cgroup.procs")
+    })
+}
+
+fn can_write(file: &Path) -> bool {
+    OpenOptions::new().write(true).open(file).is_ok()
+}
+
+fn ptrace_check(scope: &str) -> Check {
+    let means = "Not used by this version: it is for reaching programs that are already running.";
+    let check = |status, seen: String| Check::new("ptrace", status, seen, means);
+    match scope {
+        "" => check(Status::Ok, "no Yama restriction".to_owned()),
+        "0" => check(Status::Ok, "ptrace_scope 0 (own processes)".to_owned()),
+        "1" => check(
+            Status::Ok,
+            "ptrace_scope 1 (own children; root: all)".to_owned(),
+        ),
+        "2" => check(Status::Ok, "ptrace_scope 2 (root only)".to_owned()),
+        other => check(Status::Warn, format!("ptrace_scope {other} (nobody)"))
+            .advise("nothing now; it can be lifted by a reboot only"),
+    }
+}
+
+fn seccomp_check(status: &str, actions: &str) -> Check {
+    let name = "seccomp";
+    let mode = status
+        .lines()
+        .find_map(|l| l.strip_prefix("Seccomp:"))
+        .map(str::trim);
+    let notify = actions.split_whitespace().any(|a| a == "user_notif");
+    let seen = format!(
+        "mode {}, user_notif {}",
+        mode.unwrap_or("?"),
+        if notify { "yes" } else { "no" }
+    );
+    match mode {
+        Some("0") => {
+            let means = "No filter lies on this process: programs may make every call.";
+            Check::new(name, Status::Ok, seen, means)
+        }
+        Some(_) => {
+            let means =
+                "A filter lies on this process already (a container?): it may refuse calls \
+                         that synclater makes. Programs behave as under the filter alone.";
+            Check::new(name, Status::Warn, seen, means)
+                .advise("where a session fails, try outside the container or with a wider profile")
+        }
+        None => Check::new(name, Status::Unknown, seen, "This kernel does not tell."),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_read_up_to_what_follows_the_minor_number() {
+        assert_eq!(parse_version("6.18.44-fc-v669"), Some((6, 18)));
+        assert_eq!(parse_version("5.10"), Some((5, 10)));
+        assert_eq!(parse_version("6.1-rc3+"), Some((6, 1)));
+        assert_eq!(parse_version("unknown"), None);
+    }
+
+    #[test]
+    fn a_kernel_before_5_8_is_bad_and_one_without_unique_ids_a_warning() {
+        let status = |release| version_check(release).status;
+        assert_eq!(status("5.4.0-150-generic"), Status::Bad);
+        assert_eq!(status("6.1.0-13-amd64"), Status::Warn);
+        assert_eq!(status("6.8.0"), Status::Ok);
+        assert_eq!(status("6.18.1"), Status::Ok);
+        assert_eq!(status(""), Status::Unknown);
+    }
+
+    #[test]
+    fn a_counter_that_may_stop_is_no_lease_clock() {
+        let status = |info| clock_check(info).status;
+        assert_eq!(
+            status("flags\t\t: fpu constant_tsc nonstop_tsc sse"),
+            Status::Ok
+        );
+        assert_eq!(status("flags\t\t: fpu constant_tsc"), Status::Warn);
+        assert_eq!(status("Features\t: fp asimd"), Status::Unknown);
+        let seen = clock_check("flags : xconstant_tsc nonstop_tsc").seen;
+        assert_eq!(seen, "without constant_tsc");
+    }
+
+    #[test]
+    fn perf_events_are_for_root_or_up_to_level_2() {
+        assert!(perf_is_permitted(0, "4"));
+        assert!(perf_is_permitted(1000, "2") && perf_is_permitted(1000, "-1"));
+        assert!(!perf_is_permitted(1000, "3"));
+    }
+
+    #[test]
+    fn a_filter_that_is_in_force_is_a_warning() {
+        let actions = "kill_process errno user_notif allow";
+        assert_eq!(seccomp_check("Seccomp:\t2\n", actions).status, Status::Warn);
+        let check = seccomp_check("Seccomp:\t0\n", actions);
+        assert_eq!(
+            (check.status, check.seen.as_str()),
+            (Status::Ok, "mode 0, user_notif yes")
+        );
+    }
+
+    #[test]
+    fn nobody_may_trace_at_scope_3() {
+        assert_eq!(ptrace_check("3").status, Status::Warn);
+        assert_eq!(ptrace_check("").status, Status::Ok);
+    }
+}

@@ -1,0 +1,137 @@
+//! The command line: one table of verbs and flags, from which help, man pages and completions come.
+
+mod doctor;
+mod eatmydata;
+mod env;
+mod generate;
+mod ps;
+mod run;
+mod set;
+mod settle;
+mod status;
+
+use clap::{CommandFactory, Parser, Subcommand};
+use std::ffi::OsString;
+use synclater_model::report::message::Trouble;
+
+/// Status of a usage or internal error, or of a run whose settling failed.
+pub const OURS: i32 = 125;
+
+/// Runs any program with its sync calls under control: measured, later, bounded.
+///
+/// A sync call (fsync and its kin) is a promise that data is on the disk. synclater answers it at
+/// once and keeps it later; until when is the dial, --until. Two things are given up in between:
+/// *when* the data is durable, and the *order* in which it gets there. The dial bounds the first
+/// only: after a power cut during a run, what was being changed may be lost or torn.
+#[derive(Parser)]
+#[command(name = "synclater", version, max_term_width = 80, after_help = EXAMPLES)]
+#[command(subcommand_required = true, arg_required_else_help = false)]
+pub struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+const EXAMPLES: &str = "\
+EXAMPLES
+  synclater run -- apt-get install -y postgresql
+  synclater run --until 1s --only exe=imap -- dovecot -F
+  synclater ps
+  synclater status
+
+Exit status: the command's own; 125 synclater's (usage, or settling failed),
+126 the command cannot be executed, 127 it was not found.";
+
+#[derive(Subcommand)]
+enum Verb {
+    Run(run::Args),
+    Ps(ps::Args),
+    Set(set::Args),
+    Settle(settle::Args),
+    Status(status::Args),
+    Doctor(doctor_args::Args),
+    Env(env::Args),
+    Generate(generate::Args),
+}
+
+/// The flags of `doctor`, whose checks are in a file of their own.
+mod doctor_args {
+    /// Shows what works on this machine, and what to do about what does not.
+    ///
+    /// Exit status: 0, or 1 where something that synclater relies on does not work.
+    #[derive(clap::Args)]
+    #[command(after_help = "EXAMPLES\n  synclater doctor\n  synclater doctor --json")]
+    pub struct Args {
+        /// Print JSON.
+        #[arg(long)]
+        pub json: bool,
+    }
+}
+
+/// The command line as clap knows it: for help, man pages and completions.
+#[must_use]
+pub fn table() -> clap::Command {
+    Cli::command()
+}
+
+/// Does what the command line says; returns the exit status.
+#[must_use]
+pub fn main() -> i32 {
+    let argv: Vec<OsString> = std::env::args_os().collect();
+    if eatmydata::is_meant(&argv) {
+        return said(eatmydata::run(&argv));
+    }
+    let cli = match Cli::try_parse_from(&argv) {
+        Ok(cli) => cli,
+        Err(e) => {
+            let _ = e.print();
+            return if e.use_stderr() { OURS } else { 0 };
+        }
+    };
+    said(match cli.verb {
+        Verb::Run(args) => run::run(args),
+        Verb::Ps(args) => ps::run(&args),
+        Verb::Set(args) => set::run(&args),
+        Verb::Settle(args) => settle::run(&args),
+        Verb::Status(args) => status::run(&args),
+        Verb::Doctor(args) => doctor::run(args.json),
+        Verb::Env(args) => env::run(&args),
+        Verb::Generate(args) => generate::run(&args),
+    })
+}
+
+/// Prints what went wrong, once, and gives the exit status.
+fn said(result: anyhow::Result<i32>) -> i32 {
+    result.unwrap_or_else(|e| {
+        match e.downcast_ref::<Trouble>() {
+            Some(trouble) => eprintln!("{trouble}"),
+            None => eprintln!("synclater: {e:#}"),
+        }
+        OURS
+    })
+}
+
+/// Prints a text to stdout; a reader that has gone away is no error.
+pub fn print(text: &str) {
+    use std::io::Write;
+    let _ = std::io::stdout().write_all(text.as_bytes());
+}
+
+/// Clears away what dead sessions left, and says so.
+pub fn clear_stale() {
+    for c in crate::session::stale::clear() {
+        if !c.failed.is_empty() {
+            eprintln!(
+                "{}",
+                Trouble::new(
+                    format!("session {} ended without settling", c.id),
+                    format!("could not settle {}", c.failed.join(", ")),
+                    "look at `dmesg` for write errors, then `synclater status`",
+                    "its ledger entry stays open; nothing of it is relaxed any more",
+                )
+            );
+        } else if !c.settled.is_empty() {
+            let list = c.settled.join(", ");
+            eprintln!("synclater: session {} had been killed; settled {list} in its place", c.id);
+        }
+    }
+}

@@ -1,0 +1,33 @@
+//! `synclater ps`: the living sessions.
+
+use crate::session::control::{ask, sessions, Answer, Request};
+use synclater_model::report::ps;
+
+/// Lists sessions: processes, dial, debt, lease left, and what escaped.
+#[derive(clap::Args)]
+#[command(after_help = "EXAMPLES\n  synclater ps\n  synclater ps --json")]
+pub struct Args {
+    /// Print JSON: an array of sessions.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Prints the sessions.
+///
+/// # Errors
+/// None of its own; a session that does not answer is named on stderr.
+pub fn run(args: &Args) -> anyhow::Result<i32> {
+    super::clear_stale();
+    let mut rows = Vec::new();
+    for session in sessions() {
+        match ask(&session, &Request::Ps) {
+            Ok(Answer::Session { session }) => rows.push(*session),
+            Ok(_) => eprintln!("synclater: session {} gave no answer to this question", session.id),
+            // It ended while we looked.
+            Err(_) if !session.dir.exists() => {}
+            Err(e) => eprintln!("synclater: session {} does not answer: {e}", session.id),
+        }
+    }
+    super::print(&if args.json { ps::to_json(&rows) } else { ps::render(&rows) });
+    Ok(0)
+}

@@ -1,0 +1,379 @@
+//! `synclater run`: makes a session, starts the command in it, settles, reports.
+
+use super::OURS;
+use crate::reach::{launch, library};
+use crate::session::compile::{self, Users};
+use crate::session::control::Server;
+use crate::session::dirs;
+use crate::session::escape::Escapes;
+use crate::session::keeper::Belongings;
+use crate::session::ledger::Ledger;
+use crate::session::report;
+use crate::session::shared::Shared;
+use crate::session::supervisor::{Outcome, Parts, Plan, Supervisor};
+use anyhow::Context;
+use std::ffi::OsString;
+use std::fs::{DirBuilder, File};
+use std::io::{IsTerminal, Write};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use synclater_model::policy::dial::Until;
+use synclater_model::policy::duration::parse_duration;
+use synclater_model::policy::rules::RuleSet;
+use synclater_model::report::message::Trouble;
+use synclater_model::report::run::{summary, RunReport};
+use synclater_sys::signal::Signals;
+use synclater_sys::{process, socket};
+
+const NOT_STARTED: &str = "the command was not started; nothing was changed";
+
+/// Runs a command with its sync calls answered now and carried out later.
+///
+/// Stopping synclater (Ctrl-C, SIGTERM, SIGHUP) passes the signal on to the command and settles what
+/// is owed; a second Ctrl-C while settling ends at once with 125, and `synclater status` remembers
+/// what was owed.
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// When sync requests are kept: now (only count them), a duration such as 1s or 250ms (settled
+    /// in the background, at most that long after the oldest request, plus the time it takes),
+    /// exit (once, before synclater returns), never.
+    #[arg(short, long, value_name = "WHEN", default_value = "exit")]
+    until: Until,
+
+    /// Ends the relaxation after this time, while the command goes on.
+    #[arg(long = "for", value_name = "T", value_parser = parse_duration)]
+    for_: Option<Duration>,
+
+    /// Relax only what matches: exe=GLOB (base name, or full path with a /), user=GLOB (effective
+    /// user, name or number), path=GLOB (absolute; * stops at /, ** does not). Repeatable: same key
+    /// = or, different keys = and.
+    #[arg(long, value_name = "KEY=GLOB", conflicts_with = "rules")]
+    only: Vec<String>,
+
+    /// Rules in TOML: [[rule]] tables with exe, user, path, until; the first that matches wins, and
+    /// what none matches stays at now.
+    #[arg(long, value_name = "FILE")]
+    rules: Option<PathBuf>,
+
+    /// Print the summary to stderr even where that is no terminal.
+    #[arg(long, conflicts_with = "quiet")]
+    summary: bool,
+
+    /// Print no summary; errors are printed all the same.
+    #[arg(short, long)]
+    quiet: bool,
+
+    /// Write the report as JSON to FILE (- is stdout).
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+
+    /// The command and its arguments.
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+const EXAMPLES: &str = "\
+EXAMPLES
+  synclater run -- make install
+  synclater run -u 1s --for 2h --only exe=imap -- dovecot -F
+  synclater run -u never --json report.json -- ./run-tests
+  synclater run --rules mail.toml -- postfix start-fg
+
+After a power cut during the run, what was being changed may be lost or torn,
+at any dial but now. Status other than 125 at the dial exit: every covered
+request that the command made is durable.";
+
+/// Runs the command; returns its exit status, or dies of the signal that it died of.
+///
+/// # Errors
+/// A [`Trouble`] where the session could not be made: then the command was not started.
+pub fn run(args: Args) -> anyhow::Result<i32> {
+    super::clear_stale();
+    let rules = rules(&args)?;
+    let mut json = args.json.as_deref().map(open_json).transpose()?;
+    let library = locate_library()?;
+    let mut s = session(&args, rules)?;
+    let outer = outer_pages();
+    let mut pages = s.shared.path.clone().into_os_string();
+    outer.iter().for_each(|p| {
+        pages.push(":");
+        pages.push(p);
+    });
+    let command = launch::command(&args.command, &library, &[("SYNCLATER_PAGE", pages)]);
+    let child = match process::spawn(command, s.inherited()) {
+        Ok(child) => child,
+        Err(e) => {
+            s.settle_at_end(|_| {});
+            s.close();
+            return Ok(not_started(&args.command[0], &e));
+        }
+    };
+    let outcome = s.run(child.id());
+    end(&args, s, outcome, json.as_mut())
+}
+
+/// Settles, reports, and ends as the command did.
+fn end(
+    args: &Args,
+    mut s: Supervisor,
+    outcome: Outcome,
+    json: Option<&mut Box<dyn Write>>,
+) -> anyhow::Result<i32> {
+    let mut shown = false;
+    let tty = std::io::stderr().is_terminal();
+    s.settle_at_end(|line| {
+        if tty && !args.quiet {
+            shown = true;
+            eprint!("\r\x1b[K{line}");
+        }
+    });
+    if shown {
+        eprint!("\r\x1b[K");
+    }
+    let report = report::run(&mut s, outcome);
+    s.close();
+    tell(args, &s, &report, tty);
+    if let Some(json) = json {
+        json.write_all(report.to_json().as_bytes()).and_then(|()| json.flush()).context(
+            "cannot write the JSON report; the command has ended and its debts are settled",
+        )?;
+    }
+    if let (Outcome::Signaled(signal), true) = (outcome, report.exit_status != OURS) {
+        process::die_of(signal);
+    }
+    Ok(report.exit_status)
+}
+
+fn tell(args: &Args, s: &Supervisor, report: &RunReport, tty: bool) {
+    if let Some(e) = &report.error {
+        eprintln!(
+            "{}",
+            Trouble::new(
+                format!("writes were lost on {} ({})", e.mount, e.device),
+                format!("the kernel reported {} when they were settled", e.name),
+                "look at `dmesg`; check the disk, then run the command again",
+                "what the command wrote since the last good settle may not be on the disk",
+            )
+        );
+    } else if report.exit_status == OURS && s.interrupts() >= 2 {
+        eprintln!(
+            "{}",
+            Trouble::new(
+                "stopped before everything was settled",
+                format!("{} interrupts", s.interrupts()),
+                "run `sync`, or wait: the kernel goes on writing",
+                format!("the ledger entry {} stays open until then", report.id),
+            )
+        );
+    }
+    if args.summary || (tty && !args.quiet) {
+        eprint!("{}", summary(report));
+    }
+}
+
+fn not_started(what: &std::ffi::OsStr, e: &std::io::Error) -> i32 {
+    let status = launch::failure_status(e);
+    eprintln!(
+        "{}",
+        Trouble::new(
+            format!("cannot run {}", what.to_string_lossy()),
+            e.to_string(),
+            if status == 127 { "check the name and PATH" } else { "check that it is an executable file" },
+            NOT_STARTED,
+        )
+    );
+    status
+}
+
+fn rules(args: &Args) -> Result<Option<RuleSet>, Trouble> {
+    let wrong = |what: String, why: String, try_: &str| Trouble::new(what, why, try_, NOT_STARTED);
+    if let Some(file) = &args.rules {
+        let name = file.display();
+        let text = std::fs::read_to_string(file).map_err(|e| {
+            wrong(format!("cannot read the rules {name}"), e.to_string(), "check the file's name")
+        })?;
+        let set = RuleSet::from_toml(&text).map_err(|e| {
+            let try_ = "correct it; keys are exe, user, path, until";
+            wrong(format!("the rules in {name} are not valid"), e.to_string(), try_)
+        })?;
+        return Ok(Some(set));
+    }
+    if args.only.is_empty() {
+        return Ok(None);
+    }
+    let set = RuleSet::from_only(&args.only).map_err(|e| {
+        wrong("--only is not valid".into(), e.to_string(), "write exe=GLOB, user=GLOB or path=/GLOB")
+    })?;
+    Ok(Some(set))
+}
+
+fn open_json(path: &Path) -> Result<Box<dyn Write>, Trouble> {
+    if path == Path::new("-") {
+        return Ok(Box::new(std::io::stdout()));
+    }
+    File::create(path).map(|f| Box::new(f) as Box<dyn Write>).map_err(|e| {
+        let what = format!("cannot write the report {}", path.display());
+        Trouble::new(what, e.to_string(), "name a file that you can write", NOT_STARTED)
+    })
+}
+
+fn locate_library() -> Result<PathBuf, Trouble> {
+    library::locate().map_err(|why| {
+        let try_ = "make one of these folders writable and mounted exec, or `make install`";
+        Trouble::new("there is no folder for the preload library", why, try_, NOT_STARTED)
+    })
+}
+
+/// Pages of the sessions that we run inside of and that still live.
+fn outer_pages() -> Vec<OsString> {
+    use std::os::unix::ffi::{OsStrExt, OsStringExt};
+    let list = std::env::var_os("SYNCLATER_PAGE").unwrap_or_default();
+    let pages = list.as_bytes().split(|b| *b == b':').filter(|p| !p.is_empty());
+    let lives = |p: &OsString| Path::new(p).exists();
+    pages.map(|p| OsString::from_vec(p.to_vec())).filter(lives).collect()
+}
+
+fn ledger(args: &Args, rules: Option<&RuleSet>) -> Option<Ledger> {
+    match Ledger::open() {
+        Ok(ledger) => Some(ledger),
+        Err(trouble) => {
+            let relaxes = |u: Until| u != Until::Now && u != Until::Never;
+            let any = relaxes(args.until) || rules.is_some_and(|r| r.dials().into_iter().any(relaxes));
+            if any {
+                let state = "the command runs with every sync request made for real";
+                eprintln!("{}", Trouble { state: state.into(), ..trouble });
+            }
+            None
+        }
+    }
+}
+
+/// The dials that are possible without a ledger: nothing may owe that would have to be settled.
+fn without_ledger(classes: &mut [Until]) {
+    for until in classes.iter_mut().filter(|u| **u != Until::Never) {
+        *until = Until::Now;
+    }
+}
+
+fn session(args: &Args, rules: Option<RuleSet>) -> anyhow::Result<Supervisor> {
+    let ledger = ledger(args, rules.as_ref());
+    let users = Users::of_this_machine();
+    let mut compiled = compile::compile(&rules.clone().unwrap_or_default(), args.until, &users);
+    if ledger.is_none() {
+        without_ledger(&mut compiled.classes);
+        compiled.now_mask = compile::now_mask(&compiled.classes);
+    }
+    let run = dirs::run_dir();
+    dirs::make(&run, "the folder of running sessions")?;
+    let belongings = make_dirs(&run, ledger.as_ref())?;
+    let cannot = |what: &str, e: std::io::Error| {
+        belongings.dirs.iter().for_each(|d| drop(std::fs::remove_dir_all(d)));
+        let try_ = "free space there, or name another folder in SYNCLATER_RUN_DIR";
+        Trouble::new(format!("cannot make {what} in {}", run.display()), e.to_string(), try_, NOT_STARTED)
+    };
+    let door = door_name();
+    let memory = belongings.dirs.last().expect("a session has a folder").clone();
+    let shared = Shared::create(&memory, &compiled, &door).map_err(|e| cannot("the session", e))?;
+    let server = Server::open(&belongings.dirs[0]).map_err(|e| cannot("the control socket", e))?;
+    let slots_door = socket::listen_abstract(&door).map_err(|e| cannot("the slots' socket", e))?;
+    process::adopt_orphans();
+    let signals = Signals::take().map_err(|e| cannot("a signal descriptor", e))?;
+    let plan = Plan {
+        id: belongings.id.clone(),
+        command: args.command.iter().map(|a| a.to_string_lossy().into_owned()).collect(),
+        rules,
+        classes: compiled.classes,
+        ends: args.for_.map(|t| Instant::now() + t),
+        started: humantime::format_rfc3339_seconds(std::time::SystemTime::now()).to_string(),
+    };
+    let parts = Parts {
+        plan,
+        shared: Box::leak(Box::new(shared)),
+        signals,
+        server,
+        slots_door,
+        ledger,
+        escapes: Escapes::watch(),
+        belongings,
+    };
+    Ok(Supervisor::new(parts)?)
+}
+
+/// An abstract socket name that nobody guesses in advance.
+fn door_name() -> [u8; 32] {
+    let mut name = *b"synclater-0000000000000000000000";
+    let mut random = [0u8; 11];
+    let _ = rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty());
+    for (to, byte) in name[10..].chunks_mut(2).zip(random) {
+        let hex = format!("{byte:02x}");
+        to.copy_from_slice(&hex.as_bytes()[..to.len()]);
+    }
+    name
+}
+
+/// Makes the session's folder under a fresh id, locks it, and the one for its memory.
+fn make_dirs(run: &Path, ledger: Option<&Ledger>) -> Result<Belongings, Trouble> {
+    let mode = if process::effective_user() == 0 { 0o711 } else { 0o700 };
+    for id in ids() {
+        if ledger.is_some_and(|l| l.path(&id).exists()) {
+            continue;
+        }
+        let dir = run.join(&id);
+        match DirBuilder::new().mode(mode).create(&dir) {
+            Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
+            Err(e) => return Err(cannot_make(&dir, &e)),
+            Ok(()) => return fill(dir, id, run, mode).map_err(|(dir, e)| cannot_make(&dir, &e)),
+        }
+    }
+    let all = std::io::Error::other("every session name is taken");
+    Err(cannot_make(run, &all))
+}
+
+fn cannot_make(dir: &Path, e: &std::io::Error) -> Trouble {
+    Trouble::new(
+        format!("cannot make the session in {}", dir.display()),
+        e.to_string(),
+        "make the folder writable, or name another one in SYNCLATER_RUN_DIR",
+        NOT_STARTED,
+    )
+}
+
+fn fill(dir: PathBuf, id: String, run: &Path, mode: u32) -> Result<Belongings, (PathBuf, std::io::Error)> {
+    let within = |e| (dir.clone(), e);
+    let lock = File::create(dir.join("lock")).map_err(within)?;
+    rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive)
+        .map_err(|e| within(e.into()))?;
+    // Held as long as this process and its keeper live: tells other commands that we do.
+    std::mem::forget(lock);
+    let base = dirs::memory_dir(run);
+    if base == run {
+        return Ok(Belongings { id, dirs: vec![dir] });
+    }
+    let memory = base.join(&id);
+    if let Err(trouble) = dirs::make(&base, "the folder of shared memory") {
+        return Err((base, std::io::Error::other(trouble.why)));
+    }
+    let _ = std::fs::remove_dir_all(&memory);
+    DirBuilder::new().mode(mode).create(&memory).map_err(|e| (memory.clone(), e))?;
+    std::fs::write(dir.join("memory"), memory.as_os_str().as_encoded_bytes()).map_err(within)?;
+    Ok(Belongings { id, dirs: vec![dir, memory] })
+}
+
+/// Short words, in an order that differs from run to run; then numbered ones.
+fn ids() -> impl Iterator<Item = String> {
+    const WORDS: [&str; 64] = [
+        "alder", "amber", "anchor", "apple", "aspen", "basil", "birch", "bluff", "brook", "cedar",
+        "clover", "coral", "cove", "crane", "delta", "dune", "ember", "fern", "finch", "fjord",
+        "flint", "forest", "gale", "garnet", "glade", "grove", "harbor", "hazel", "heron", "inlet",
+        "iris", "ivy", "jade", "juniper", "kelp", "lagoon", "larch", "lark", "lily", "linden",
+        "maple", "marsh", "meadow", "moss", "oak", "opal", "orchid", "otter", "pearl", "pine",
+        "plum", "quartz", "reef", "ridge", "river", "robin", "sage", "shore", "spruce", "stone",
+        "thorn", "tulip", "willow", "wren",
+    ];
+    let start = std::process::id() as usize;
+    let word = move |k: usize| WORDS[(start + k) % WORDS.len()];
+    let numbered = (2..1000).flat_map(move |n| (0..WORDS.len()).map(move |k| format!("{}{n}", word(k))));
+    (0..WORDS.len()).map(move |k| word(k).to_owned()).chain(numbered)
+}

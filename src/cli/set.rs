@@ -1,0 +1,62 @@
+//! `synclater set`: moves the dial of a live session.
+
+use crate::session::control::{ask, sessions, Answer, Living, Request};
+use std::time::Duration;
+use synclater_model::policy::dial::Until;
+use synclater_model::policy::duration::parse_duration;
+use synclater_model::report::message::Trouble;
+
+/// Changes a live session: all its processes follow at their next request, without a restart.
+#[derive(clap::Args)]
+#[command(after_help = "EXAMPLES\n  synclater set kelp -u now\n  synclater set kelp -u 1s --for 2h")]
+pub struct Args {
+    /// The session, as `synclater ps` names it.
+    session: String,
+
+    /// The new dial; where rules have dials of their own, those stay.
+    #[arg(short, long, value_name = "WHEN", required_unless_present = "for_")]
+    until: Option<Until>,
+
+    /// Ends the relaxation after this time, from now.
+    #[arg(long = "for", value_name = "T", value_parser = parse_duration)]
+    for_: Option<Duration>,
+}
+
+/// Asks the session's supervisor.
+///
+/// # Errors
+/// A [`Trouble`] where there is no such session or it refuses.
+pub fn run(args: &Args) -> anyhow::Result<i32> {
+    super::clear_stale();
+    let request = Request::Set {
+        until: args.until.map(|u| u.to_string()),
+        for_s: args.for_.map(|t| t.as_secs_f64()),
+    };
+    super::print(&format!("{}\n", ask_named(&args.session, &request)?));
+    Ok(0)
+}
+
+/// Asks the session named `id` for something that ends in words.
+///
+/// # Errors
+/// A [`Trouble`] where there is no such session, it does not answer, or it refuses.
+pub fn ask_named(id: &str, request: &Request) -> Result<String, Trouble> {
+    let all = sessions();
+    let Some(session) = all.iter().find(|s| s.id == id) else {
+        let names: Vec<&str> = all.iter().map(|s: &Living| s.id.as_str()).collect();
+        let there = if names.is_empty() { "there are none".into() } else { names.join(", ") };
+        return Err(Trouble::new(
+            format!("there is no session {id}"),
+            format!("running sessions of this user: {there}"),
+            "synclater ps",
+            "nothing was changed",
+        ));
+    };
+    let (why, try_) = match ask(session, request) {
+        Ok(Answer::Done { said }) => return Ok(said),
+        Ok(Answer::Refused { why }) => (why, "synclater ps"),
+        Ok(Answer::Session { .. }) => ("it answered another question".into(), "synclater ps"),
+        Err(e) => (e.to_string(), "try again; a stopped supervisor does not answer"),
+    };
+    Err(Trouble::new(format!("session {id} did not do it"), why, try_, "the session is as it was"))
+}

@@ -1,0 +1,73 @@
+//! `synclater status`: what the ledger says after a power cut.
+
+use crate::session::ledger::Ledger;
+use crate::session::{control, dirs};
+use synclater_model::ledger::{cut_sessions, render_status, status_json, Entry};
+use synclater_model::report::message::Trouble;
+
+/// Names the sessions that were cut by a power failure or crash, what they owed, and what to do.
+///
+/// Exit status: 0 where nothing was cut, 1 where something was.
+#[derive(clap::Args)]
+#[command(after_help = "EXAMPLES\n  synclater status\n  synclater status --json\n  synclater status --forget kelp")]
+pub struct Args {
+    /// Print JSON: an array of cut sessions.
+    #[arg(long)]
+    json: bool,
+
+    /// Close the entry of a cut session, once you have checked its data.
+    #[arg(long, value_name = "ID")]
+    forget: Option<String>,
+}
+
+/// Prints what was cut.
+///
+/// # Errors
+/// A [`Trouble`] where an entry to forget is not there or cannot be removed.
+pub fn run(args: &Args) -> anyhow::Result<i32> {
+    super::clear_stale();
+    let ledger = Ledger::existing();
+    let (entries, bad) = ledger.as_ref().map(Ledger::entries).unwrap_or_default();
+    for (path, why) in &bad {
+        eprintln!("synclater: ledger entry {} cannot be read: {why}", path.display());
+    }
+    let boot = dirs::boot_id();
+    if let Some(id) = &args.forget {
+        return forget(id, &entries, &boot, ledger.as_ref());
+    }
+    let cut: Vec<Entry> = entries.iter().filter(|e| e.is_cut(&boot)).cloned().collect();
+    let text = if args.json { status_json(&cut_sessions(&cut, &boot)) } else { render_status(&cut) };
+    super::print(&text);
+    if !args.json {
+        unsettled(&entries, &boot);
+    }
+    Ok(i32::from(!cut.is_empty() || !bad.is_empty()))
+}
+
+/// Entries of this boot that belong to no living session: settling failed, or was stopped.
+fn unsettled(entries: &[Entry], boot: &str) {
+    let living = control::sessions();
+    for e in entries.iter().filter(|e| !e.is_cut(boot) && !living.iter().any(|s| s.id == e.id)) {
+        let list: Vec<&str> = e.filesystems.iter().map(|f| f.mount.as_str()).collect();
+        super::print(&format!(
+            "{}: ended without settling {}; run `synclater settle {}`, then \
+             `synclater status --forget {}`\n",
+            e.id, list.join(", "), list.join(" "), e.id
+        ));
+    }
+}
+
+fn forget(id: &str, entries: &[Entry], boot: &str, ledger: Option<&Ledger>) -> anyhow::Result<i32> {
+    let trouble = |why: String| {
+        let what = format!("cannot forget {id}");
+        Trouble::new(what, why, "synclater status", "the ledger is as it was")
+    };
+    let lives = control::sessions().iter().any(|s| s.id == id);
+    let known = entries.iter().any(|e| e.id == id && (e.is_cut(boot) || !lives));
+    let (Some(ledger), true) = (ledger, known) else {
+        return Err(trouble("no cut session has this name".into()).into());
+    };
+    ledger.close_here(id).map_err(|e| trouble(e.to_string()))?;
+    super::print(&format!("{id}: forgotten\n"));
+    Ok(0)
+}

@@ -1,0 +1,122 @@
+//! Rules as the shim reads them: fixed records, then uids and strings, behind the page's fixed part.
+
+use std::collections::BTreeMap;
+use synclater_model::policy::dial::Until;
+use synclater_model::policy::glob::{Glob, Mode};
+use synclater_model::policy::rules::RuleSet;
+use synclater_shim::page::{self, Page, Rule};
+
+/// Rules ready to be laid behind the page.
+#[derive(Debug, Default)]
+pub struct Compiled {
+    /// What follows the fixed part.
+    pub bytes: Vec<u8>,
+    /// How many rules.
+    pub count: u32,
+    /// What the rules look at, `NEEDS_*`.
+    pub needs: u32,
+    /// Bit c: class c is at `now`.
+    pub now_mask: u32,
+    /// The dial of each class; class 0 is the session's own.
+    pub classes: Vec<Until>,
+}
+
+/// Users by name and number, to resolve the globs of `user`.
+pub struct Users(Vec<(String, u32)>);
+
+impl Users {
+    /// The users that /etc/passwd names. Others can be given by number.
+    #[must_use]
+    pub fn of_this_machine() -> Users {
+        let text = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+        let line = |l: &str| {
+            let mut f = l.split(':');
+            Some((f.next()?.to_owned(), f.nth(1)?.parse().ok()?))
+        };
+        Users(text.lines().filter_map(line).collect())
+    }
+
+    /// The name of a user, else the number.
+    #[must_use]
+    pub fn name(&self, uid: u32) -> String {
+        let found = self.0.iter().find(|(_, u)| *u == uid);
+        found.map_or_else(|| uid.to_string(), |(name, _)| name.clone())
+    }
+
+    fn matching(&self, pattern: &str) -> Vec<u32> {
+        let Ok(glob) = Glob::new(pattern, Mode::Name) else { return Vec::new() };
+        let number = |uid: &u32| glob.matches(uid.to_string().as_bytes());
+        let mut uids: Vec<u32> = pattern.parse().into_iter().collect();
+        uids.extend(
+            self.0.iter().filter(|(n, u)| glob.matches(n.as_bytes()) || number(u)).map(|(_, u)| *u),
+        );
+        uids.sort_unstable();
+        uids.dedup();
+        uids
+    }
+}
+
+/// Compiles `rules`; a rule without a dial of its own follows the session's (class 0).
+#[must_use]
+pub fn compile(rules: &RuleSet, base: Until, users: &Users) -> Compiled {
+    let mut classes = vec![base];
+    classes.extend(rules.dials());
+    let mut c = Compiled { classes, ..Compiled::default() };
+    c.now_mask = now_mask(&c.classes);
+    c.count = u32::try_from(rules.rules.len()).unwrap_or(0);
+    let mut tail = Tail { start: size_of::<Page>() + rules.rules.len() * size_of::<Rule>(), ..Tail::default() };
+    let mut records = Vec::new();
+    for rule in &rules.rules {
+        let (users_at, user_count) =
+            rule.user.as_deref().map_or((0, 0), |g| tail.users(&users.matching(g)));
+        let exe = rule.exe.as_deref().map_or(0, |g| tail.string(g));
+        let path = rule.path.as_deref().map_or(0, |g| tail.string(g));
+        let own = |until: Until| c.classes[1..].iter().position(|u| *u == until).unwrap_or(0) + 1;
+        let class = rule.until.map_or(0, own);
+        records.extend([exe, path, users_at, user_count, u32::try_from(class).unwrap_or(0), 0]);
+        c.needs |= u32::from(exe != 0) * page::NEEDS_EXE
+            | u32::from(users_at != 0) * page::NEEDS_USER
+            | u32::from(path != 0) * page::NEEDS_PATH;
+    }
+    c.bytes = records.iter().flat_map(|w| w.to_ne_bytes()).chain(tail.bytes).collect();
+    c
+}
+
+/// Bit c is set where class c is at `now`.
+#[must_use]
+pub fn now_mask(classes: &[Until]) -> u32 {
+    classes.iter().enumerate().filter(|(_, u)| **u == Until::Now).map(|(c, _)| 1 << c).sum()
+}
+
+#[derive(Default)]
+struct Tail {
+    start: usize,
+    bytes: Vec<u8>,
+    known: BTreeMap<String, u32>,
+}
+
+impl Tail {
+    fn here(&self) -> u32 {
+        u32::try_from(self.start + self.bytes.len()).unwrap_or(0)
+    }
+
+    fn string(&mut self, text: &str) -> u32 {
+        if let Some(at) = self.known.get(text) {
+            return *at;
+        }
+        let at = self.here();
+        self.bytes.extend(text.bytes().chain([0]));
+        self.known.insert(text.to_owned(), at);
+        at
+    }
+
+    fn users(&mut self, uids: &[u32]) -> (u32, u32) {
+        while (self.start + self.bytes.len()) % 4 != 0 {
+            self.bytes.push(0);
+        }
+        let at = self.here();
+        self.bytes.extend(uids.iter().flat_map(|u| u.to_ne_bytes()));
+        // A glob that fits nobody still must not match everybody: its offset is not 0.
+        (at, u32::try_from(uids.len()).unwrap_or(0))
+    }
+}

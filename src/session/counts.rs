@@ -1,0 +1,201 @@
+//! What the victims counted, read as hostile input: sums saturate, nothing is an index.
+
+use super::shared::Shared;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::atomic::Ordering::SeqCst;
+use synclater_shim::page::{Slot, KEPT_MAX, KEPT_WORDS, SLOT_MAX};
+use synclater_sys::{mount, process};
+
+/// The counters of one process, or of several added up.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Covered requests.
+    pub requests: u64,
+    /// Made for real.
+    pub real: u64,
+    /// Answered with an error.
+    pub failed: u64,
+    /// `sync_file_range` calls.
+    pub hints: u64,
+    /// Lease clock ticks spent in real requests.
+    pub ticks: u64,
+    /// Requests kept real, by reason.
+    pub kept: [u64; KEPT_MAX],
+    /// `SLOT_*` flags seen.
+    pub flags: u32,
+}
+
+impl Counts {
+    /// Requests that were answered at once.
+    #[must_use]
+    pub fn skipped(&self) -> u64 {
+        self.requests.saturating_sub(self.real).saturating_sub(self.failed)
+    }
+
+    fn add(&mut self, other: &Counts) {
+        let plus = |a: &mut u64, b: u64| *a = a.saturating_add(b);
+        plus(&mut self.requests, other.requests);
+        plus(&mut self.real, other.real);
+        plus(&mut self.failed, other.failed);
+        plus(&mut self.hints, other.hints);
+        plus(&mut self.ticks, other.ticks);
+        self.kept.iter_mut().zip(other.kept).for_each(|(a, b)| plus(a, b));
+        self.flags |= other.flags;
+    }
+
+    /// Reasons for which requests were kept real, in words, with their number.
+    #[must_use]
+    pub fn kept_words(&self) -> BTreeMap<String, u64> {
+        let words = KEPT_WORDS.iter().zip(self.kept).filter(|(_, n)| *n > 0);
+        words.map(|(w, n)| ((*w).to_owned(), n)).collect()
+    }
+}
+
+/// One process as `ps` shows it.
+#[derive(Clone, Debug, Default)]
+pub struct Process {
+    /// Its counters.
+    pub counts: Counts,
+    /// What it executes, where that could be read.
+    pub exe: String,
+    /// Its effective user when it made its first request.
+    pub uid: u32,
+    /// Whether it is still there.
+    pub alive: bool,
+}
+
+/// All processes of a session that ever made a request.
+#[derive(Default)]
+pub struct Census {
+    past: BTreeMap<u32, Process>,
+    exes: BTreeMap<u32, String>,
+    own_ns: u64,
+}
+
+fn read(slot: &Slot) -> Counts {
+    let mut c = Counts { flags: slot.flags.load(SeqCst), ..Counts::default() };
+    for s in &slot.shard {
+        let mut one = Counts::default();
+        one.requests = s.requests.load(SeqCst);
+        one.real = s.real.load(SeqCst);
+        one.failed = s.failed.load(SeqCst);
+        one.hints = s.hints.load(SeqCst);
+        one.ticks = s.ticks.load(SeqCst);
+        c.add(&one);
+    }
+    c.kept = std::array::from_fn(|k| slot.kept[k].load(SeqCst).into());
+    c
+}
+
+fn empty(slot: &Slot) {
+    for s in &slot.shard {
+        [&s.requests, &s.real, &s.failed, &s.hints, &s.ticks, &s.hints_real]
+            .iter()
+            .for_each(|n| n.store(0, SeqCst));
+    }
+    slot.kept.iter().for_each(|n| n.store(0, SeqCst));
+    slot.flags.store(0, SeqCst);
+    slot.ask_mount.store(0, SeqCst);
+    slot.umount.store(0, SeqCst);
+    slot.pid_ns.store(0, SeqCst);
+    slot.pid.store(0, SeqCst);
+}
+
+impl Census {
+    /// Nobody yet.
+    #[must_use]
+    pub fn new() -> Census {
+        let own_ns = mount::namespace_number(Path::new("/proc/self/ns/pid"));
+        Census { own_ns, ..Census::default() }
+    }
+
+    /// The process behind a slot as we number it; `None` where it cannot be told.
+    #[must_use]
+    pub fn pid_of(&self, slot: &Slot) -> Option<u32> {
+        let (pid, ns) = (slot.pid.load(SeqCst), slot.pid_ns.load(SeqCst));
+        if pid == 0 || pid > i32::MAX as u32 {
+            return None;
+        }
+        if ns == self.own_ns || ns == 0 {
+            return Some(pid);
+        }
+        pid_in_namespace(pid, ns)
+    }
+
+    /// Notes what new processes execute, and frees the slots of those that are gone.
+    pub fn sweep(&mut self, shared: &Shared) {
+        for slot in shared.slots().slot.iter().take(SLOT_MAX).skip(1) {
+            if slot.pid.load(SeqCst) == 0 {
+                continue;
+            }
+            let own = slot.pid_ns.load(SeqCst) == self.own_ns;
+            match self.pid_of(slot) {
+                Some(pid) if process::is_alive(pid) => {
+                    if let Ok(exe) = std::fs::read_link(format!("/proc/{pid}/exe")) {
+                        self.exes.insert(pid, exe.to_string_lossy().into_owned());
+                    }
+                }
+                Some(_) if own => self.fold(slot),
+                _ => {}
+            }
+        }
+    }
+
+    fn fold(&mut self, slot: &Slot) {
+        let pid = slot.pid.load(SeqCst);
+        let past = self.past.entry(pid).or_default();
+        past.counts.add(&read(slot));
+        past.uid = slot.uid.load(SeqCst);
+        if let Some(exe) = self.exes.remove(&pid) {
+            past.exe = exe;
+        }
+        empty(slot);
+    }
+
+    /// Every process, by its number; 0 stands for those that found no slot of their own.
+    #[must_use]
+    pub fn processes(&self, shared: &Shared) -> BTreeMap<u32, Process> {
+        let mut all = self.past.clone();
+        for (i, slot) in shared.slots().slot.iter().enumerate() {
+            if i > 0 && slot.pid.load(SeqCst) == 0 {
+                continue;
+            }
+            let pid = self.pid_of(slot).unwrap_or(0);
+            let counts = read(slot);
+            if pid == 0 && counts == Counts::default() {
+                continue;
+            }
+            let p = all.entry(pid).or_default();
+            p.counts.add(&counts);
+            p.uid = slot.uid.load(SeqCst);
+            p.alive = pid != 0 && process::is_alive(pid);
+            if let Some(exe) = self.exes.get(&pid) {
+                p.exe.clone_from(exe);
+            }
+        }
+        all
+    }
+
+    /// All counters of the session added up.
+    #[must_use]
+    pub fn total(&self, shared: &Shared) -> Counts {
+        self.processes(shared).values().fold(Counts::default(), |mut sum, p| {
+            sum.add(&p.counts);
+            sum
+        })
+    }
+}
+
+/// Our number for the process that has number `pid` in the pid namespace `ns`.
+fn pid_in_namespace(pid: u32, ns: u64) -> Option<u32> {
+    let all = std::fs::read_dir("/proc").ok()?.flatten();
+    let numbers = all.filter_map(|e| e.file_name().to_string_lossy().parse::<u32>().ok());
+    let is_it = |p: &u32| {
+        let status = std::fs::read_to_string(format!("/proc/{p}/status")).unwrap_or_default();
+        let line = status.lines().find_map(|l| l.strip_prefix("NSpid:"));
+        line.and_then(|l| l.split_whitespace().last()?.parse().ok()) == Some(pid)
+            && mount::namespace_number(Path::new(&format!("/proc/{p}/ns/pid"))) == ns
+    };
+    { numbers }.find(is_it)
+}

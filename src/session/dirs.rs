@@ -1,0 +1,93 @@
+//! Where sessions and the ledger lie, and whether these folders can be trusted.
+//!
+//! Promise: a folder is used only if it is a real directory (no link), ours, and nobody else may
+//! write it; so no other user can plant a session, a page or a library there.
+
+use std::fs::{DirBuilder, Metadata};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use synclater_model::report::message::Trouble;
+use synclater_sys::{mount, process};
+
+const UNTOUCHED: &str = "nothing was started and nothing was changed";
+
+fn variable(name: &str) -> Option<PathBuf> {
+    std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from)
+}
+
+/// The folder of running sessions (not created).
+#[must_use]
+pub fn run_dir() -> PathBuf {
+    let user = process::effective_user();
+    variable("SYNCLATER_RUN_DIR").unwrap_or_else(|| match (user, variable("XDG_RUNTIME_DIR")) {
+        (0, _) => "/run/synclater".into(),
+        (_, Some(dir)) => dir.join("synclater"),
+        (_, None) => format!("/tmp/synclater-{user}").into(),
+    })
+}
+
+/// The folder of the ledger (not created); `None` where no home is known.
+#[must_use]
+pub fn state_dir() -> Option<PathBuf> {
+    if let Some(dir) = variable("SYNCLATER_STATE_DIR") {
+        return Some(dir);
+    }
+    if process::effective_user() == 0 {
+        return Some("/var/lib/synclater".into());
+    }
+    let home = || variable("HOME").map(|h| h.join(".local/state"));
+    variable("XDG_STATE_HOME").or_else(home).map(|d| d.join("synclater"))
+}
+
+/// The folder for the shared memory of a session: the session's own where that lies in memory,
+/// otherwise one under /dev/shm, since a page on a disk would be written back at every heartbeat
+/// and could make a victim wait for that disk.
+#[must_use]
+pub fn memory_dir(run: &Path) -> PathBuf {
+    let shm = Path::new("/dev/shm");
+    if mount::is_tmpfs(run) || !mount::is_tmpfs(shm) {
+        return run.to_path_buf();
+    }
+    shm.join(format!("synclater-{}", process::effective_user()))
+}
+
+/// Makes `dir` (0711 for root, whose daemons change their user; 0700 otherwise) and checks it.
+///
+/// # Errors
+/// What failed, as a message for the user.
+pub fn make(dir: &Path, what: &str) -> Result<(), Trouble> {
+    let mode = if process::effective_user() == 0 { 0o711 } else { 0o700 };
+    let made = DirBuilder::new().recursive(true).mode(mode).create(dir);
+    let trouble = |why: String| {
+        Trouble::new(
+            format!("cannot use {} as {what}", dir.display()),
+            why,
+            "make it writable, or name another one in SYNCLATER_RUN_DIR or SYNCLATER_STATE_DIR",
+            UNTOUCHED,
+        )
+    };
+    made.map_err(|e| trouble(e.to_string()))?;
+    let seen = dir.symlink_metadata().map_err(|e| trouble(e.to_string()))?;
+    distrust(&seen).map_or(Ok(()), |why| Err(trouble(why)))
+}
+
+/// Why a folder or file cannot be trusted, if it cannot.
+#[must_use]
+pub fn distrust(seen: &Metadata) -> Option<String> {
+    let user = process::effective_user();
+    if seen.is_symlink() {
+        return Some("it is a symbolic link".into());
+    }
+    if seen.uid() != user {
+        return Some(format!("it belongs to user {}, and you are {user}", seen.uid()));
+    }
+    (seen.mode() & 0o022 != 0)
+        .then(|| format!("others may write it (mode {:04o})", seen.mode() & 0o7777))
+}
+
+/// This boot, as the kernel names it; empty where it cannot be read.
+#[must_use]
+pub fn boot_id() -> String {
+    let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    id.trim().to_owned()
+}

@@ -1,0 +1,156 @@
+//! Processes whose requests reached the kernel without the shim, as seen in the kernel.
+//!
+//! Promise: with perf events permitted, a process is named because its syncs were counted at the
+//! file system and were not made by the shim, never because of what its file looks like.
+//! Without the permission the report says that it cannot know, and names the processes of the
+//! session in which the library is not mapped.
+
+use super::counts::Process;
+use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt;
+use synclater_model::policy::rules::RuleSet;
+use synclater_model::report::escape::{Escape, CLEARED_ENVIRONMENT, GAINED_RIGHTS, STATIC_PROGRAM};
+use synclater_shim::page::{SLOT_MARK_LOST, SLOT_OSYNC_KEPT};
+use synclater_sys::perf::{self, Syncs};
+
+const LIBRARY: &str = "libsynclater.so";
+const OWN_CALLS: &str = "has the library, but makes system calls of its own (Go, io_uring, inline)";
+const NOT_KNOWN: &str = "the library is not mapped; whether it syncs cannot be seen \
+                         (perf events are not permitted)";
+
+/// What watches the kernel for one session.
+pub struct Escapes {
+    syncs: Option<Syncs>,
+    /// Processes of ours.
+    own: Vec<u32>,
+}
+
+impl Escapes {
+    /// Starts watching this process's descendants; before the command is started.
+    #[must_use]
+    pub fn watch() -> Escapes {
+        let syncs = Syncs::count_descendants(LIBRARY).ok();
+        Escapes { syncs, own: vec![std::process::id()] }
+    }
+
+    /// Whether the kernel lets us see.
+    #[must_use]
+    pub fn can_see(&self) -> bool {
+        self.syncs.is_some()
+    }
+
+    /// Excludes a process of ours.
+    pub fn is_ours(&mut self, pid: u32) {
+        self.own.push(pid);
+    }
+
+    /// Reads what the rings hold, so that they do not fill.
+    pub fn drain(&mut self) {
+        if let Some(syncs) = &mut self.syncs {
+            syncs.seen();
+        }
+    }
+
+    /// Descriptors that become readable when a ring is half full.
+    #[must_use]
+    pub fn fds(&self) -> Vec<std::os::fd::BorrowedFd<'_>> {
+        self.syncs.as_ref().map(Syncs::fds).unwrap_or_default()
+    }
+
+    /// Who escaped, given what the shim counted and whom the rules are about.
+    pub fn find(&mut self, counted: &BTreeMap<u32, Process>, rules: Option<&RuleSet>) -> Vec<Escape> {
+        let own = self.own.clone();
+        let Some(syncs) = &mut self.syncs else { return unmapped(&own, rules) };
+        let seen = syncs.seen();
+        let mut found: Vec<Escape> = seen
+            .by_pid
+            .iter()
+            .filter(|(pid, _)| !own.contains(pid))
+            .filter_map(|(pid, p)| escaped(*pid, p, counted.get(pid), rules))
+            .collect();
+        if seen.lost > 0 {
+            found.push(Escape {
+                pid: 0,
+                exe: "(unknown)".into(),
+                why: format!("{} kernel records were lost: the rings were full", seen.lost),
+                requests: None,
+            });
+        }
+        found
+    }
+}
+
+fn escaped(
+    pid: u32,
+    seen: &perf::Process,
+    counted: Option<&Process>,
+    rules: Option<&RuleSet>,
+) -> Option<Escape> {
+    let exe = if seen.exe.is_empty() { seen.name.clone() } else { seen.exe.clone() };
+    if rules.is_some_and(|r| !r.could_relax_exe(exe.as_bytes())) {
+        return None;
+    }
+    let requests = match counted {
+        // What the shim made for real is no escape; whole-file-system calls touch several.
+        Some(p) if p.counts.flags & (SLOT_OSYNC_KEPT | SLOT_MARK_LOST) != 0 => 0,
+        Some(p) => seen.file_syncs.saturating_sub(p.counts.real),
+        None => seen.file_syncs.max(seen.fs_syncs.min(1)),
+    };
+    if requests == 0 {
+        return None;
+    }
+    Some(Escape { pid, why: why(seen, counted, &exe).to_owned(), exe, requests: Some(requests) })
+}
+
+fn why(seen: &perf::Process, counted: Option<&Process>, exe: &str) -> &'static str {
+    if seen.has_library || counted.is_some() {
+        OWN_CALLS
+    } else if !seen.has_linker && seen.executed {
+        STATIC_PROGRAM
+    } else if gains_rights(exe) {
+        GAINED_RIGHTS
+    } else {
+        CLEARED_ENVIRONMENT
+    }
+}
+
+fn gains_rights(exe: &str) -> bool {
+    std::fs::metadata(exe).is_ok_and(|m| m.permissions().mode() & 0o6000 != 0)
+}
+
+/// Descendants in which the library is not mapped.
+fn unmapped(own: &[u32], rules: Option<&RuleSet>) -> Vec<Escape> {
+    let lacks = |pid: &u32| {
+        let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+        !maps.is_empty() && !maps.contains(LIBRARY)
+    };
+    let escape = |pid: u32| {
+        let exe = std::fs::read_link(format!("/proc/{pid}/exe")).ok()?;
+        let exe = exe.to_string_lossy().into_owned();
+        let about = rules.is_none_or(|r| r.could_relax_exe(exe.as_bytes()));
+        about.then(|| Escape { pid, exe, why: NOT_KNOWN.into(), requests: None })
+    };
+    descendants(std::process::id())
+        .into_iter()
+        .filter(|p| !own.contains(p))
+        .filter(lacks)
+        .filter_map(escape)
+        .collect()
+}
+
+/// All living descendants of `root`.
+#[must_use]
+pub fn descendants(root: u32) -> Vec<u32> {
+    let mut all = Vec::new();
+    let mut todo = vec![root];
+    while let Some(pid) = todo.pop() {
+        let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+        for task in tasks {
+            let children = std::fs::read_to_string(task.path().join("children")).unwrap_or_default();
+            let children: Vec<u32> = children.split_whitespace().filter_map(|c| c.parse().ok()).collect();
+            todo.extend(&children);
+            all.extend(children);
+        }
+    }
+    all
+}

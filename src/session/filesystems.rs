@@ -1,0 +1,340 @@
+//! Which file systems are in sight, which of them may owe, and the descriptors that settle them.
+//!
+//! One entry a superblock, at the index that the shim uses. Promise: a file system is put into the
+//! page as tested only from its type in mountinfo; whatever cannot be told stays real.
+//! Relies on: mountinfo's device numbers being those of the superblock (on btrfs too, where stat's
+//! are the subvolume's), and mount ids of statx not being reused (Linux 6.8) or rarely (before).
+
+use super::shared::Shared;
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering::SeqCst;
+use synclater_model::ledger::LedgerFs;
+use synclater_model::policy::filesystem::{kind, parse_mountinfo, FsKind, Mount};
+use synclater_shim::page::{self, mount_place};
+use synclater_sys::mount;
+
+/// A place in the mount table whose mount is gone.
+const GONE: u64 = u64::MAX;
+
+/// One superblock.
+pub struct Filesystem {
+    /// `major << 32 | minor` as in mountinfo.
+    pub dev: u64,
+    /// Where it is mounted, as we or the victim see it.
+    pub point: PathBuf,
+    /// Its type.
+    pub fstype: String,
+    /// Its source: a device, usually.
+    pub source: String,
+    /// Whether it is on the tested list, and if not why.
+    pub kind: FsKind,
+    /// The descriptor that settles it, held from the moment it may owe.
+    pub fd: Option<OwnedFd>,
+    /// Its UUID, looked up when it enters the ledger.
+    pub uuid: Option<String>,
+    /// How a process sees it that is in another mount namespace: through this process's root.
+    pub through: Option<u32>,
+    /// Victims wait for its umount: it may not be taken up again yet.
+    pub leaving: bool,
+    /// It was let go of: another file system may have its device number next.
+    forgotten: bool,
+}
+
+/// All superblocks of a session.
+pub struct Filesystems {
+    list: Vec<Filesystem>,
+    mounts: BTreeMap<u64, usize>,
+    /// Whether the mount table was published because requests look.
+    looked: bool,
+}
+
+fn dev_of(m: &Mount) -> u64 {
+    u64::from(m.dev.0) << 32 | u64::from(m.dev.1)
+}
+
+fn path_of(bytes: &[u8]) -> PathBuf {
+    use std::os::unix::ffi::OsStrExt;
+    PathBuf::from(std::ffi::OsStr::from_bytes(bytes))
+}
+
+fn read_mounts(pid: &str) -> Vec<Mount> {
+    parse_mountinfo(&std::fs::read(format!("/proc/{pid}/mountinfo")).unwrap_or_default())
+}
+
+fn counts_as_disk(m: &Mount) -> bool {
+    m.writable && matches!(kind(&m.fstype), FsKind::Tested | FsKind::Untested(_))
+}
+
+impl Filesystems {
+    /// Nothing in sight yet.
+    #[must_use]
+    pub fn new() -> Filesystems {
+        Filesystems { list: Vec::new(), mounts: BTreeMap::new(), looked: false }
+    }
+
+    /// The superblock at an index that the shim gave; it may be any number.
+    #[must_use]
+    pub fn get(&self, index: usize) -> Option<&Filesystem> {
+        self.list.get(index)
+    }
+
+    /// As [`Filesystems::get`].
+    pub fn get_mut(&mut self, index: usize) -> Option<&mut Filesystem> {
+        self.list.get_mut(index)
+    }
+
+    /// Indexes of the superblocks that hold a descriptor: those that owe.
+    pub fn owing(&self) -> impl Iterator<Item = usize> + '_ {
+        self.list.iter().enumerate().filter(|(_, f)| f.fd.is_some()).map(|(i, _)| i)
+    }
+
+    /// Whether sync() may be put off: every writable disk in sight is tested.
+    #[must_use]
+    pub fn all_tested(&self) -> bool {
+        read_mounts("self").iter().filter(|m| counts_as_disk(m)).all(|m| kind(&m.fstype) == FsKind::Tested)
+    }
+
+    /// Indexes of the tested, writable superblocks in sight.
+    #[must_use]
+    pub fn all_disks(&mut self, shared: &Shared) -> Vec<usize> {
+        let mounts = read_mounts("self");
+        let disks: Vec<&Mount> = mounts.iter().filter(|m| counts_as_disk(m)).collect();
+        disks.into_iter().filter_map(|m| self.index_of(m, None, shared)).collect()
+    }
+
+    /// [`Filesystems::refresh`], where the kernel says that the mount table changed or a victim asks
+    /// that every request looks.
+    pub fn refresh_if_changed(&mut self, shared: &Shared, mountinfo: &std::fs::File) -> Vec<usize> {
+        use synclater_sys::wait::{any, For};
+        let changed = any(&[(mountinfo.as_fd(), For::Change)], std::time::Duration::ZERO)[0];
+        let looks = shared.slots().look.load(SeqCst) != 0;
+        if changed || (looks && !std::mem::replace(&mut self.looked, looks)) {
+            return self.refresh(shared);
+        }
+        Vec::new()
+    }
+
+    /// Reads our mount table again and publishes what changed. Returns superblocks that owe and are
+    /// mounted nowhere in our sight any more.
+    pub fn refresh(&mut self, shared: &Shared) -> Vec<usize> {
+        let mounts = read_mounts("self");
+        let mut disks: Vec<u64> = mounts.iter().filter(|m| counts_as_disk(m)).map(dev_of).collect();
+        disks.sort_unstable();
+        disks.dedup();
+        let looks = shared.slots().look.load(SeqCst) != 0;
+        let one = disks.len() == 1;
+        for m in &mounts {
+            let wanted = counts_as_disk(m) || !one || looks;
+            let Some(index) = wanted.then(|| self.index_of(m, None, shared)).flatten() else { continue };
+            if !one || looks {
+                self.publish_mount(m, index, None, shared);
+            }
+        }
+        self.publish_single(&disks, shared);
+        let seen: Vec<u64> = mounts.iter().map(dev_of).collect();
+        let gone = |f: &Filesystem| f.fd.is_some() && f.through.is_none() && !seen.contains(&f.dev);
+        self.list.iter().enumerate().filter(|(_, f)| gone(f)).map(|(i, _)| i).collect()
+    }
+
+    fn publish_single(&self, disks: &[u64], shared: &Shared) {
+        let tested = |f: &&Filesystem| f.kind == FsKind::Tested && disks == [f.dev];
+        let at = self.list.iter().find(tested).and_then(|f| self.list.iter().position(|g| g.dev == f.dev));
+        let single = at.map_or(0, |i| u32::try_from(i + 1).unwrap_or(0));
+        shared.page().single.store(single, SeqCst);
+    }
+
+    /// The index of a mount's superblock; a new one gets one, where there is room.
+    fn index_of(&mut self, m: &Mount, through: Option<u32>, shared: &Shared) -> Option<usize> {
+        let dev = dev_of(m);
+        let known = self.list.iter().position(|f| f.dev == dev);
+        if let Some(i) = known.filter(|&i| !self.list[i].forgotten) {
+            return Some(i);
+        }
+        let index = known.unwrap_or(self.list.len());
+        let slot = shared.page().fs.get(index)?;
+        let kind = kind(&m.fstype);
+        let fresh = Filesystem {
+            dev,
+            point: path_of(&m.point),
+            fstype: m.fstype.clone(),
+            source: m.source.clone(),
+            kind,
+            fd: None,
+            uuid: None,
+            through,
+            leaving: false,
+            forgotten: false,
+        };
+        match known {
+            Some(i) => self.list[i] = fresh,
+            None => self.list.push(fresh),
+        }
+        slot.dev.store(dev, SeqCst);
+        slot.state.store(
+            match kind {
+                FsKind::Tested => page::FS_KNOWN,
+                FsKind::Memory => page::FS_NOTHING,
+                FsKind::Pseudo | FsKind::Untested(_) => page::FS_REAL,
+            },
+            SeqCst,
+        );
+        Some(index)
+    }
+
+    fn publish_mount(&mut self, m: &Mount, index: usize, through: Option<u32>, shared: &Shared) {
+        let path = match through {
+            None => path_of(&m.point),
+            Some(pid) => mount::through_root(pid, &m.point),
+        };
+        let mask = shared.page().mount_mask.load(SeqCst);
+        // Another mount may lie on top of this one: then the path shows that one.
+        let on_top = || mount::id_of_path(&path, 0x1000).is_ok_and(|id| id == m.id);
+        let Ok(id) = mount::id_of_path(&path, mask) else { return };
+        if !self.mounts.contains_key(&id) && (through.is_some() || on_top()) {
+            self.insert(id, index, shared);
+        }
+    }
+
+    fn insert(&mut self, id: u64, index: usize, shared: &Shared) {
+        let table = &shared.page().mounts;
+        let first = mount_place(id);
+        let places = (0..page::PROBE_MAX).map(|k| &table[(first + k) % page::MOUNT_MAX]);
+        for place in places {
+            let there = place.id.load(SeqCst);
+            if there == 0 || there == GONE {
+                place.fs.store(u32::try_from(index).unwrap_or(u32::MAX), SeqCst);
+                place.id.store(id, SeqCst);
+                self.mounts.insert(id, index);
+                return;
+            }
+        }
+    }
+
+    /// Finds the mount `id` in the view of process `pid` and publishes it; a mount that cannot be
+    /// told is published as one that stays real, so that it is not asked for again.
+    pub fn resolve(&mut self, id: u64, pid: u32, shared: &Shared) {
+        if self.mounts.contains_key(&id) {
+            return;
+        }
+        let mask = shared.page().mount_mask.load(SeqCst);
+        let mounts = read_mounts(&pid.to_string());
+        let is_it = |m: &&Mount| {
+            mount::id_of_path(&mount::through_root(pid, &m.point), mask).is_ok_and(|i| i == id)
+        };
+        let found = mounts.iter().rev().find(is_it);
+        let index = match found {
+            Some(m) => self.index_of(m, Some(pid), shared),
+            None => self.unknown(shared),
+        };
+        if let Some(index) = index {
+            self.insert(id, index, shared);
+        }
+    }
+
+    fn unknown(&mut self, shared: &Shared) -> Option<usize> {
+        let nowhere = Mount {
+            id: 0,
+            parent: 0,
+            dev: (u32::MAX, u32::MAX),
+            root: Vec::new(),
+            point: b"(not in sight)".to_vec(),
+            fstype: "unknown".into(),
+            source: String::new(),
+            writable: true,
+            super_options: String::new(),
+        };
+        self.index_of(&nowhere, None, shared)
+    }
+
+    /// The superblock that the mount `id` belongs to.
+    #[must_use]
+    pub fn by_mount(&self, id: u64) -> Option<usize> {
+        self.mounts.get(&id).copied()
+    }
+
+    /// Opens the descriptor that settles superblock `index`; `None` where that is not possible, and
+    /// the superblock stays real.
+    pub fn hold(&mut self, index: usize, shared: &Shared) -> Option<()> {
+        let f = self.list.get_mut(index)?;
+        if f.kind != FsKind::Tested || f.leaving {
+            return None;
+        }
+        if f.fd.is_some() {
+            return Some(());
+        }
+        let path = match f.through {
+            Some(pid) => {
+                use std::os::unix::ffi::OsStrExt;
+                mount::through_root(pid, f.point.as_os_str().as_bytes())
+            }
+            None => f.point.clone(),
+        };
+        match mount::open_point(&path).ok().filter(|fd| is_same(fd, f.dev)) {
+            Some(fd) => {
+                f.uuid = mount::uuid_of_fd(&fd).or_else(|| mount::uuid_of_device(Path::new(&f.source)));
+                f.fd = Some(fd);
+                Some(())
+            }
+            None => {
+                self.set_state(index, page::FS_REAL, shared);
+                None
+            }
+        }
+    }
+
+    /// Publishes what the shim is to do with superblock `index`.
+    pub fn set_state(&self, index: usize, state: u32, shared: &Shared) {
+        if let Some(slot) = shared.page().fs.get(index) {
+            slot.state.store(state, SeqCst);
+        }
+    }
+
+    /// Lets go of superblock `index`; its mounts are looked up anew.
+    pub fn release(&mut self, index: usize, shared: &Shared) {
+        if let Some(f) = self.list.get_mut(index) {
+            f.fd = None;
+            f.forgotten = true;
+        }
+        let ids: Vec<u64> = self.mounts.iter().filter(|(_, i)| **i == index).map(|(id, _)| *id).collect();
+        for id in ids {
+            self.mounts.remove(&id);
+            let place = shared.page().mounts.iter().find(|p| p.id.load(SeqCst) == id);
+            if let Some(place) = place {
+                place.id.store(GONE, SeqCst);
+            }
+        }
+    }
+
+    /// What the ledger says of the superblocks `indexes`.
+    #[must_use]
+    pub fn for_ledger(&self, indexes: &[usize]) -> Vec<LedgerFs> {
+        let entry = |f: &Filesystem| LedgerFs {
+            mount: f.point.to_string_lossy().into_owned(),
+            fstype: f.fstype.clone(),
+            source: f.source.clone(),
+            uuid: f.uuid.clone(),
+        };
+        indexes.iter().filter_map(|&i| self.list.get(i)).map(entry).collect()
+    }
+}
+
+/// Whether the descriptor lies on the superblock that mountinfo named; btrfs shows subvolumes.
+fn is_same(fd: &OwnedFd, dev: u64) -> bool {
+    let Ok(seen) = mount::dev_of_fd(fd) else { return false };
+    seen == dev || superblock_of(fd) == Some(dev)
+}
+
+/// The superblock's device of a descriptor, by its mount id in our own mount table.
+fn superblock_of(fd: &OwnedFd) -> Option<u64> {
+    let id = mount::id_of_fd(fd.as_fd(), 0x1000).ok()?;
+    read_mounts("self").iter().find(|m| m.id == id).map(dev_of)
+}
+
+/// Whether `source` is mounted at `point` in our sight.
+#[must_use]
+pub fn is_mounted(point: &str, source: &str) -> bool {
+    let same = |m: &Mount| m.source == source && path_of(&m.point) == Path::new(point);
+    read_mounts("self").iter().any(same)
+}

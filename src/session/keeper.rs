@@ -1,0 +1,242 @@
+//! The keeper: a second small process that settles when the supervisor cannot.
+//!
+//! Promise: when the supervisor dies, the keeper ends the relaxation at once and settles every file
+//! system that may owe, then closes the ledger entry; when the supervisor stands still (its lease ran
+//! out), it ends the relaxation and settles, and the supervisor takes over again when it goes on.
+//! It lives in its own session and cgroup (where there is one to write), so that what ends or
+//! freezes the victims spares it; it holds no descriptor of the terminal.
+
+use super::ledger::Ledger;
+use super::settle::Settle;
+use super::shared::Shared;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use synclater_sys::job::{self, Job};
+use synclater_sys::{process, socket, wait};
+
+/// Messages: one byte, then an index or nothing.
+const HOLD: u8 = b'H';
+const DROP: u8 = b'D';
+const SYNC_ALL: u8 = b'S';
+const NEVER: u8 = b'N';
+const MUST_SETTLE: u8 = b'M';
+const END: u8 = b'E';
+
+/// How long a settle by the keeper may take before it gives up waiting and leaves the entry open.
+const PATIENCE: Duration = Duration::from_secs(3600);
+
+/// The supervisor's end.
+pub struct Keeper {
+    job: Job,
+    socket: OwnedFd,
+}
+
+/// What the keeper removes when it has settled in the supervisor's place.
+#[derive(Clone, Debug)]
+pub struct Belongings {
+    /// Session id.
+    pub id: String,
+    /// Folders of the session.
+    pub dirs: Vec<PathBuf>,
+}
+
+impl Keeper {
+    /// Starts the keeper.
+    ///
+    /// # Errors
+    /// `EAGAIN` where no process can be had.
+    pub fn start(shared: &'static Shared, ledger: Ledger, what: Belongings) -> io::Result<Keeper> {
+        use rustix::net::{socketpair, AddressFamily, SocketFlags, SocketType};
+        let kind = SocketType::SEQPACKET;
+        let (ours, theirs) = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
+        rustix::io::ioctl_fionbio(&ours, true)?;
+        rustix::io::ioctl_fionbio(&theirs, true)?;
+        let parent = std::process::id();
+        let job = Job::start(move || {
+            let Some(socket) = job::keep_only(theirs.as_fd()) else { return 1 };
+            std::mem::forget(theirs);
+            Vigil { shared, ledger, what, socket, held: Vec::new(), all: false, never: false }.keep(parent)
+        })?;
+        Ok(Keeper { job, socket: ours })
+    }
+
+    /// Its process id.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.job.pid()
+    }
+
+    /// Whether it has ended, which it does by itself only when told to.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.job.finished().is_some()
+    }
+
+    fn tell(&self, message: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        socket::send(&self.socket, message, fds)
+    }
+
+    /// Hands it the descriptor of file system `index`, which may owe from now on.
+    ///
+    /// # Errors
+    /// Those of sendmsg(2): then the file system must not owe.
+    pub fn hold(&self, index: usize, fd: BorrowedFd<'_>) -> io::Result<()> {
+        self.tell(&[HOLD, u8::try_from(index).unwrap_or(0)], &[fd])
+    }
+
+    /// Has it let go of file system `index`; [`Keeper::dropped`] tells when it did.
+    pub fn let_go(&self, index: usize) {
+        let _ = self.tell(&[DROP, u8::try_from(index).unwrap_or(0)], &[]);
+    }
+
+    /// A file system that it has let go of since the last call.
+    #[must_use]
+    pub fn dropped(&self) -> Option<usize> {
+        let mut buf = [0u8; 2];
+        match socket::receive(&self.socket, &mut buf) {
+            Ok((2, _)) if buf[0] == DROP => Some(buf[1].into()),
+            _ => None,
+        }
+    }
+
+    /// Tells it that `sync()` is owed too.
+    pub fn owe_everything(&self) {
+        let _ = self.tell(&[SYNC_ALL], &[]);
+    }
+
+    /// Tells it whether debts are to be settled at all (not at the dial `never`).
+    pub fn settle_at_death(&self, yes: bool) {
+        let _ = self.tell(&[if yes { MUST_SETTLE } else { NEVER }], &[]);
+    }
+
+    /// Ends it: everything is settled, or left to the ledger.
+    pub fn end(&self) {
+        let _ = self.tell(&[END], &[]);
+    }
+}
+
+impl AsFd for Keeper {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// What a look at the socket told.
+enum Heard {
+    Message,
+    Nothing,
+    End,
+}
+
+/// The keeper's own side.
+struct Vigil {
+    shared: &'static Shared,
+    ledger: Ledger,
+    what: Belongings,
+    socket: OwnedFd,
+    held: Vec<(usize, OwnedFd)>,
+    all: bool,
+    never: bool,
+}
+
+impl Vigil {
+    fn keep(mut self, parent: u32) -> i32 {
+        process::leave_session();
+        process::set_name(c"synclater-keep");
+        own_cgroup();
+        let Some(parent) = process::watch(parent) else { return self.take_over() };
+        let mut settled_for_stop = false;
+        loop {
+            let fds = [(self.socket.as_fd(), wait::For::Input), (parent.as_fd(), wait::For::Input)];
+            let ready = wait::any(&fds, Duration::from_millis(200));
+            loop {
+                match self.listen() {
+                    Heard::Message => {}
+                    Heard::Nothing => break,
+                    Heard::End => return 0,
+                }
+            }
+            if ready[1] {
+                return self.take_over();
+            }
+            let stopped = self.shared.lease_is_over();
+            if stopped && !settled_for_stop {
+                self.shared.relax(false);
+                self.settle();
+            }
+            settled_for_stop = stopped;
+        }
+    }
+
+    /// Takes one message, without waiting.
+    fn listen(&mut self) -> Heard {
+        let mut buf = [0u8; 2];
+        let Ok((n, fds)) = socket::receive(&self.socket, &mut buf) else { return Heard::Nothing };
+        let index = usize::from(buf[1]);
+        match (n, buf[0]) {
+            (2, HOLD) => self.held.extend(fds.into_iter().map(|fd| (index, fd))),
+            (2, DROP) => {
+                self.held.retain(|(i, _)| *i != index);
+                let _ = socket::send(&self.socket, &[DROP, buf[1]], &[]);
+            }
+            (1, SYNC_ALL) => self.all = true,
+            (1, NEVER) => self.never = true,
+            (1, MUST_SETTLE) => self.never = false,
+            (1, END) => return Heard::End,
+            (0, _) => return Heard::Nothing,
+            _ => {}
+        }
+        Heard::Message
+    }
+
+    /// Settles everything held; true where all of it is durable.
+    fn settle(&self) -> bool {
+        if self.never {
+            return true;
+        }
+        let one = |(i, fd): &(usize, OwnedFd)| Settle::filesystem(self.shared, *i, fd.as_fd());
+        let mut jobs: Vec<io::Result<Settle>> = self.held.iter().map(one).collect();
+        if self.all {
+            jobs.push(Settle::everything(self.shared));
+        }
+        let ends = jobs.into_iter().map(|job| job.is_ok_and(|job| self.wait_for(&job)));
+        ends.fold(true, |all, one| all && one)
+    }
+
+    fn wait_for(&self, job: &Settle) -> bool {
+        let until = Instant::now() + PATIENCE;
+        while Instant::now() < until {
+            if let Some(end) = job.finished(self.shared) {
+                return end.errno == 0;
+            }
+            let _ = wait::any(&[(job.as_fd(), wait::For::Input)], Duration::from_secs(1));
+        }
+        false
+    }
+
+    /// The supervisor is dead: ends the relaxation, settles, and clears up behind it.
+    fn take_over(self) -> i32 {
+        self.shared.relax(false);
+        if self.settle() && self.ledger.close_here(&self.what.id).is_ok() {
+            for dir in &self.what.dirs {
+                let _ = std::fs::remove_dir_all(dir);
+            }
+            return 0;
+        }
+        1
+    }
+}
+
+/// Leaves the victims' cgroup, where a cgroup2 hierarchy can be written. Best effort: without it,
+/// what freezes or kills that cgroup hits the keeper too, and the ledger entry stays open.
+fn own_cgroup() {
+    let mounts = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    let mounts = synclater_model::policy::filesystem::parse_mountinfo(&mounts);
+    let Some(root) = mounts.iter().find(|m| m.fstype == "cgroup2" && m.writable) else { return };
+    let point = String::from_utf8_lossy(&root.point).into_owned();
+    let dir = Path::new(&point).join("synclater-keeper");
+    let _ = std::fs::create_dir(&dir);
+    let _ = std::fs::write(dir.join("cgroup.procs"), "0");
+}

@@ -1,0 +1,152 @@
+//! What a session has to tell: the report of a run, and its row in `ps`.
+
+use super::compile::Users;
+use super::counts::{Counts, Process};
+use super::escape::{descendants, Escapes};
+use super::settle;
+use super::supervisor::{Outcome, Supervisor};
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::{Duration, Instant};
+use synclater_model::policy::dial::Until;
+use synclater_model::report::ps::{PsProcess, PsSession};
+use synclater_model::report::run::{RunFilesystem, RunReport};
+use synclater_shim::page;
+
+/// The status that `run` ends with: the command's own, or 125 where settling failed.
+#[must_use]
+pub fn exit_status(s: &Supervisor, outcome: Outcome) -> i32 {
+    if s.paid.error.is_some() || !s.paid.complete {
+        return 125;
+    }
+    match outcome {
+        Outcome::Exited(status) => status,
+        Outcome::Signaled(signal) => 128 + signal,
+    }
+}
+
+/// The report of a run that has been settled (or could not be).
+pub fn run(s: &mut Supervisor, outcome: Outcome) -> RunReport {
+    let total = s.census.total(s.shared);
+    let until = s.plan.classes[0];
+    let mut r = RunReport::new(&s.plan.id, &s.plan.command, until.to_string());
+    r.requests = total.requests;
+    r.skipped = total.skipped();
+    r.real = total.real;
+    r.settled = if s.paid.complete && until != Until::Never { r.skipped } else { 0 };
+    r.settle_s = s.paid.final_settle.filter(|_| r.skipped > 0).map(|d| d.as_secs_f64());
+    r.hints = Some(total.hints).filter(|n| *n > 0);
+    r.failed = Some(total.failed).filter(|n| *n > 0);
+    r.kept_real = total.kept_words();
+    r.real_s = (total.real > 0).then(|| s.shared.clock.span(total.ticks).as_secs_f64());
+    r.never_settled = (until == Until::Never).then_some(true);
+    r.error.clone_from(&s.paid.error);
+    r.bound_s = bound(s).map(|d| d.as_secs_f64());
+    r.oldest_s = s.paid.oldest.filter(|_| r.bound_s.is_some()).map(|d| d.as_secs_f64());
+    r.filesystems = filesystems(s, r.skipped);
+    estimate(&mut r, &total, s.shared.clock.span(total.ticks));
+    r.escaped = escapes(s);
+    r.exit_status = exit_status(s, outcome);
+    r
+}
+
+/// The time that the skipped requests would have taken, from what the real ones of this session
+/// took: there are some in nearly every session, before the ledger entry is on disk.
+fn estimate(r: &mut RunReport, total: &Counts, real: Duration) {
+    if total.real == 0 || r.skipped == 0 {
+        return;
+    }
+    let each = real.as_secs_f64() / total.real as f64;
+    let saved = each * r.skipped as f64 - r.settle_s.unwrap_or(0.0);
+    if saved > 0.0 {
+        r.saved_s_estimate = Some(saved);
+        r.saved_basis = Some(format!("the mean of the {} real ones of this run", total.real));
+    }
+}
+
+/// T plus the longest settle so far, where the dial is a DURATION.
+fn bound(s: &Supervisor) -> Option<Duration> {
+    let longest = s.paid.longest.values().max().copied().unwrap_or_default();
+    match s.plan.classes[0] {
+        Until::Within(t) => Some(t + longest),
+        _ => None,
+    }
+}
+
+fn filesystems(s: &Supervisor, skipped: u64) -> Vec<RunFilesystem> {
+    let counted = |i: usize| s.shared.slots().fs_requests.get(i).map_or(0, |n| n.load(SeqCst));
+    let looked: u64 = s.owed().iter().map(|o| counted(o.index)).sum();
+    // Requests that did not look belong to the only file system there was.
+    let rest = skipped.saturating_sub(looked);
+    let one = |(k, o): (usize, &super::supervisor::Owed)| RunFilesystem {
+        mount: o.mount.clone(),
+        fstype: o.fstype.clone(),
+        device: o.device.clone(),
+        requests: Some(counted(o.index) + if k == 0 { rest } else { 0 }),
+    };
+    s.owed().iter().enumerate().map(one).collect()
+}
+
+fn escapes(s: &mut Supervisor) -> Vec<synclater_model::report::escape::Escape> {
+    let processes = s.census.processes(s.shared);
+    s.escapes.find(&processes, s.plan.rules.as_ref())
+}
+
+/// The session as `ps` shows it.
+pub fn ps(s: &mut Supervisor) -> PsSession {
+    s.census.sweep(s.shared);
+    let processes = s.census.processes(s.shared);
+    let left = s.plan.ends.map(|e| e.saturating_duration_since(Instant::now()).as_secs_f64());
+    let debts: Vec<u64> = s
+        .filesystems
+        .owing()
+        .chain([page::ALL_FS])
+        .flat_map(|row| settle::debts(s.shared, row))
+        .map(|(_, tick)| tick)
+        .collect();
+    let oldest = debts.iter().map(|t| s.shared.clock.since(*t)).max();
+    let skipped: u64 = processes.values().map(|p| p.counts.skipped()).sum();
+    PsSession {
+        version: PsSession::VERSION,
+        id: s.plan.id.clone(),
+        pid: std::process::id(),
+        command: s.plan.command.clone(),
+        until: s.plan.classes[0].to_string(),
+        consistent: None,
+        lease_left_s: left,
+        debt: if debts.is_empty() { 0 } else { skipped.saturating_sub(s.paid_requests()) },
+        processes: rows(&processes, &s.escapes),
+        escaped: escapes(s),
+        bound_s: bound(s).map(|d| d.as_secs_f64()),
+        oldest_s: oldest.map(|d| d.as_secs_f64()),
+    }
+}
+
+fn rows(counted: &BTreeMap<u32, Process>, _escapes: &Escapes) -> Vec<PsProcess> {
+    let users = Users::of_this_machine();
+    let mut pids: Vec<u32> = descendants(std::process::id());
+    pids.retain(|p| has_library(*p) || counted.contains_key(p));
+    let row = |pid: u32| {
+        let p = counted.get(&pid).cloned().unwrap_or_default();
+        let exe = std::fs::read_link(format!("/proc/{pid}/exe"));
+        PsProcess {
+            pid,
+            exe: exe.map_or(p.exe, |e| e.to_string_lossy().into_owned()),
+            user: users.name(user_of(pid).unwrap_or(p.uid)),
+            how: "launch".into(),
+            requests: p.counts.requests,
+            skipped: p.counts.skipped(),
+        }
+    };
+    pids.into_iter().map(row).collect()
+}
+
+fn has_library(pid: u32) -> bool {
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+    maps.contains("libsynclater.so")
+}
+
+fn user_of(pid: u32) -> Option<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    status.lines().find_map(|l| l.strip_prefix("Uid:"))?.split_whitespace().nth(1)?.parse().ok()
+}

@@ -1,0 +1,116 @@
+//! Carrying debt out: one `syncfs` a file system, each in a process of its own.
+//!
+//! Promise: a settle of a file system covers every request that was counted before its debt was
+//! taken; `oldest` tells the age of the oldest of them when the settle ended.
+
+use super::shared::Shared;
+use rustix::fd::{AsFd, BorrowedFd};
+use std::io;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::{Duration, Instant};
+use synclater_shim::page;
+use synclater_sys::job::{self, Job};
+
+/// One settle under way.
+pub struct Settle {
+    job: Job,
+    began: Instant,
+    /// Ticks of the oldest request that it covers; 0 where none was owed.
+    oldest: u64,
+}
+
+/// A settle that ended.
+#[derive(Clone, Copy, Debug)]
+pub struct Settled {
+    /// 0, or the errno of a lost write.
+    pub errno: i32,
+    /// How long it took.
+    pub took: Duration,
+    /// Age of the oldest request at its end; `None` where none was owed.
+    pub age: Option<Duration>,
+}
+
+/// Takes the debt of row `fs` (all classes): returns the ticks of its oldest request, or 0.
+pub fn take_debt(shared: &Shared, fs: usize) -> u64 {
+    let Some(row) = shared.slots().debt.get(fs) else { return 0 };
+    row.iter().map(|cell| cell.swap(0, SeqCst)).filter(|t| *t != 0).min().unwrap_or(0)
+}
+
+/// The oldest request owed in row `fs` for each class that owes.
+#[must_use]
+pub fn debts(shared: &Shared, fs: usize) -> Vec<(usize, u64)> {
+    let row = shared.slots().debt.get(fs).map_or(&[][..], |r| &r[..]);
+    row.iter().enumerate().map(|(c, t)| (c, t.load(SeqCst))).filter(|(_, t)| *t != 0).collect()
+}
+
+impl Settle {
+    /// Settles the file system behind `fd` whose debt row is `fs`.
+    ///
+    /// # Errors
+    /// `EAGAIN` where no process can be had; the debt then stands as before.
+    pub fn filesystem(shared: &Shared, fs: usize, fd: BorrowedFd<'_>) -> io::Result<Settle> {
+        Self::start(shared, fs, || {
+            let Some(only) = job::keep_only(fd) else { return rustix::io::Errno::BADF.raw_os_error() };
+            job::syncfs(only.as_fd())
+        })
+    }
+
+    /// Settles what `sync()` owes: everything, block devices too.
+    ///
+    /// # Errors
+    /// As [`Settle::filesystem`].
+    pub fn everything(shared: &Shared) -> io::Result<Settle> {
+        Self::start(shared, page::ALL_FS, job::sync_everything)
+    }
+
+    fn start(shared: &Shared, fs: usize, work: impl FnOnce() -> i32) -> io::Result<Settle> {
+        let oldest = take_debt(shared, fs);
+        let began = Instant::now();
+        match Job::start(work) {
+            Ok(job) => Ok(Settle { job, began, oldest }),
+            Err(e) => {
+                if oldest != 0 {
+                    shared.slots().debt[fs][0].store(oldest, SeqCst);
+                }
+                Err(e)
+            }
+        }
+    }
+
+    /// The result, where there is one.
+    #[must_use]
+    pub fn finished(&self, shared: &Shared) -> Option<Settled> {
+        let errno = self.job.finished()?;
+        let age = (self.oldest != 0).then(|| shared.clock.since(self.oldest));
+        Some(Settled { errno, took: self.began.elapsed(), age })
+    }
+
+    /// How long it has been going on.
+    #[must_use]
+    pub fn running_for(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    /// The process that does it.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.job.pid()
+    }
+}
+
+impl AsFd for Settle {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.job.as_fd()
+    }
+}
+
+/// Dirty and written-back bytes of the machine: what progress is measured by.
+#[must_use]
+pub fn dirty_bytes() -> u64 {
+    let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let field = |name: &str| {
+        let line = info.lines().find_map(|l| l.strip_prefix(name));
+        line.and_then(|l| l.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0) * 1024
+    };
+    field("Dirty:") + field("Writeback:")
+}

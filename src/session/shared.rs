@@ -1,0 +1,120 @@
+//! The control page and the slots of one session, as the supervisor and the keeper hold them.
+
+use super::compile::Compiled;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
+use synclater_shim::page::{self, Layout, Page, Slots};
+use synclater_sys::clock::{LeaseClock, Source};
+use synclater_sys::memory::Mapping;
+
+/// How long answers may go on being late after the last heartbeat. The design's bound is 2 s.
+pub const LEASE: Duration = Duration::from_millis(1800);
+
+/// Both mappings, with their files.
+pub struct Shared {
+    page: Mapping,
+    slots: Mapping,
+    slots_file: File,
+    /// Path of the page: what victims find in `SYNCLATER_PAGE`.
+    pub path: PathBuf,
+    /// The clock of leases and debts.
+    pub clock: LeaseClock,
+}
+
+fn create(path: &Path, mode: u32) -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).create_new(true).mode(mode).open(path)
+}
+
+impl Shared {
+    /// Makes `page` and `slots` in `dir`. Nothing is relaxed yet: `relax` is 0.
+    ///
+    /// # Errors
+    /// `ENOSPC`, `EACCES` and the like, from the files.
+    pub fn create(dir: &Path, rules: &Compiled, socket: &[u8; 32]) -> io::Result<Shared> {
+        let path = dir.join("page");
+        let slots_file = create(&dir.join("slots"), 0o600)?;
+        let slots = Mapping::create(&slots_file, size_of::<Slots>())?;
+        let size = size_of::<Page>() + rules.bytes.len();
+        let page = Mapping::create(&create(&path, 0o644)?, size)?;
+        let shared = Shared { page, slots, slots_file, path, clock: LeaseClock::new() };
+        shared.fill(rules, socket, u32::try_from(size).unwrap_or(0));
+        Ok(shared)
+    }
+
+    fn fill(&self, rules: &Compiled, socket: &[u8; 32], size: u32) {
+        let (p, s) = (self.page(), self.slots());
+        for (to, from) in self.page.bytes()[size_of::<Page>()..].iter().zip(&rules.bytes) {
+            to.store(*from, SeqCst);
+        }
+        p.socket.iter().zip(socket).for_each(|(to, from)| to.store(*from, SeqCst));
+        p.lease_span.store(self.clock.ticks(LEASE + Duration::from_millis(200)), SeqCst);
+        let clock = match self.clock.source() {
+            Source::Counter => page::CLOCK_TSC,
+            Source::Realtime => page::CLOCK_REALTIME,
+        };
+        p.clock.store(clock, SeqCst);
+        p.now_mask.store(rules.now_mask, SeqCst);
+        p.rule_count.store(rules.count, SeqCst);
+        p.rules_at.store(u32::try_from(size_of::<Page>()).unwrap_or(0), SeqCst);
+        p.rule_needs.store(rules.needs, SeqCst);
+        p.slots_size.store(u32::try_from(size_of::<Slots>()).unwrap_or(0), SeqCst);
+        p.filters.store(seccomp_filters(), SeqCst);
+        p.mount_mask.store(synclater_sys::mount::id_mask().unwrap_or(0), SeqCst);
+        let ns = synclater_sys::mount::namespace_number(Path::new("/proc/self/ns/mnt"));
+        p.mount_ns.store(ns, SeqCst);
+        s.size.store(u32::try_from(size_of::<Slots>()).unwrap_or(0), SeqCst);
+        s.version.store(page::VERSION, SeqCst);
+        s.magic.store(page::SLOTS_MAGIC, SeqCst);
+        p.size.store(size, SeqCst);
+        p.version.store(page::VERSION, SeqCst);
+        p.magic.store(page::PAGE_MAGIC, SeqCst);
+    }
+
+    /// The control page.
+    #[must_use]
+    pub fn page(&self) -> &Page {
+        Page::view(self.page.bytes()).expect("the mapping was made for a page")
+    }
+
+    /// The slots. Victims write them.
+    #[must_use]
+    pub fn slots(&self) -> &Slots {
+        Slots::view(self.slots.bytes()).expect("the mapping was made for the slots")
+    }
+
+    /// The slots' file, for a victim that may not open it by itself.
+    #[must_use]
+    pub fn slots_file(&self) -> &File {
+        &self.slots_file
+    }
+
+    /// Moves the lease on.
+    pub fn heartbeat(&self) {
+        let until = self.clock.now().wrapping_add(self.clock.ticks(LEASE));
+        self.page().lease_until.store(until, SeqCst);
+    }
+
+    /// Whether the lease ran out: the supervisor has stood still.
+    #[must_use]
+    pub fn lease_is_over(&self) -> bool {
+        let left = self.page().lease_until.load(SeqCst).wrapping_sub(self.clock.now());
+        left > self.page().lease_span.load(SeqCst)
+    }
+
+    /// Allows or ends relaxing. Whoever ends it settles afterwards: every request that was still
+    /// answered late is covered by a settle that begins after this call.
+    pub fn relax(&self, on: bool) {
+        self.page().relax.store(u32::from(on), SeqCst);
+    }
+}
+
+/// Seccomp filters of this process; containers put some in.
+fn seccomp_filters() -> u32 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|l| l.strip_prefix("Seccomp_filters:"));
+    line.and_then(|n| n.trim().parse().ok()).unwrap_or(0)
+}

@@ -1,0 +1,77 @@
+//! What dead sessions left: found by the next command, settled, cleared away.
+//!
+//! A session's folder has a `lock` file that the supervisor and its keeper hold locked as long as
+//! either lives. A folder whose lock can be taken is stale. Its debt (the ledger entry of this boot)
+//! is settled first; the entry is closed only when that succeeded.
+
+use super::control::{self, Living};
+use super::ledger::Ledger;
+use super::{dirs, filesystems};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use synclater_model::ledger::Entry;
+use synclater_sys::{job, mount};
+
+/// What was cleared away, for one line to the user each.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Cleared {
+    /// Session id.
+    pub id: String,
+    /// File systems that were settled in its place.
+    pub settled: Vec<String>,
+    /// What could not be settled: the ledger entry stays open.
+    pub failed: Vec<String>,
+}
+
+/// Takes a session's lock, if nobody holds it. The lock lasts as long as the file is open.
+#[must_use]
+pub fn take_lock(dir: &Path) -> Option<File> {
+    let file = File::options().read(true).write(true).open(dir.join("lock")).ok()?;
+    rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).ok()?;
+    Some(file)
+}
+
+/// Clears away what dead sessions left; sessions that live are not touched.
+pub fn clear() -> Vec<Cleared> {
+    let ledger = Ledger::existing();
+    let entries = ledger.as_ref().map(|l| l.entries().0).unwrap_or_default();
+    let mut cleared = Vec::new();
+    for session in control::sessions() {
+        let Some(_lock) = take_lock(&session.dir) else { continue };
+        let entry = entries.iter().find(|e| e.id == session.id && !e.is_cut(&dirs::boot_id()));
+        cleared.push(clear_one(&session, entry, ledger.as_ref()));
+    }
+    cleared
+}
+
+fn clear_one(session: &Living, entry: Option<&Entry>, ledger: Option<&Ledger>) -> Cleared {
+    let mut out = Cleared { id: session.id.clone(), settled: Vec::new(), failed: Vec::new() };
+    if let Some(entry) = entry.filter(|e| e.until != "never") {
+        for fs in &entry.filesystems {
+            let done = settle_again(&fs.mount, &fs.source);
+            (if done { &mut out.settled } else { &mut out.failed }).push(fs.mount.clone());
+        }
+    }
+    if let (Some(_), Some(ledger), true) = (entry, ledger, out.failed.is_empty()) {
+        let _ = ledger.close_here(&session.id);
+    }
+    if let Ok(memory) = std::fs::read_to_string(session.dir.join("memory")) {
+        let memory = PathBuf::from(memory.trim_end());
+        let ours = memory.symlink_metadata().is_ok_and(|m| dirs::distrust(&m).is_none());
+        if ours && memory.ends_with(&session.id) {
+            let _ = std::fs::remove_dir_all(memory);
+        }
+    }
+    let _ = std::fs::remove_dir_all(&session.dir);
+    out
+}
+
+/// Settles the file system that is mounted at `point`; one that is not mounted any more was synced
+/// by its unmount.
+fn settle_again(point: &str, source: &str) -> bool {
+    if !filesystems::is_mounted(point, source) {
+        return true;
+    }
+    use std::os::fd::AsFd;
+    mount::open_point(Path::new(point)).is_ok_and(|fd| job::syncfs(fd.as_fd()) == 0)
+}

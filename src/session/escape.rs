@@ -33,10 +33,11 @@ impl Escapes {
         Escapes { syncs, own: vec![std::process::id()] }
     }
 
-    /// Whether the kernel lets us see.
-    #[must_use]
-    pub fn can_see(&self) -> bool {
-        self.syncs.is_some()
+    /// Ends the watch. The kernel takes long to switch it off, so that is not waited for.
+    pub fn end(&mut self) {
+        if self.syncs.is_some() {
+            synclater_sys::job::close_in_background();
+        }
     }
 
     /// Excludes a process of ours.
@@ -65,7 +66,7 @@ impl Escapes {
         let mut found: Vec<Escape> = seen
             .by_pid
             .iter()
-            .filter(|(pid, _)| !own.contains(pid))
+            .filter(|(pid, p)| !own.contains(pid) && p.executed && !is_another_of_us(p))
             .filter_map(|(pid, p)| escaped(*pid, p, counted.get(pid), rules))
             .collect();
         if seen.lost > 0 {
@@ -78,6 +79,11 @@ impl Escapes {
         }
         found
     }
+}
+
+/// A supervisor of a session inside this one: its ledger and its settles are made for real.
+fn is_another_of_us(p: &perf::Process) -> bool {
+    std::env::current_exe().is_ok_and(|exe| exe.as_os_str() == p.exe.as_str())
 }
 
 fn escaped(
@@ -94,6 +100,8 @@ fn escaped(
         // What the shim made for real is no escape; whole-file-system calls touch several.
         Some(p) if p.counts.flags & (SLOT_OSYNC_KEPT | SLOT_MARK_LOST) != 0 => 0,
         Some(p) => seen.file_syncs.saturating_sub(p.counts.real),
+        // The kernel syncs a whole file system inside mount and umount too: no request by itself.
+        None if seen.has_library => seen.file_syncs,
         None => seen.file_syncs.max(seen.fs_syncs.min(1)),
     };
     if requests == 0 {

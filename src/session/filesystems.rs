@@ -46,6 +46,8 @@ pub struct Filesystem {
 pub struct Filesystems {
     list: Vec<Filesystem>,
     mounts: BTreeMap<u64, usize>,
+    /// Mounts of superblocks that we let go of, while the keeper may still hold them.
+    leaving: BTreeMap<u64, usize>,
     /// Whether the mount table was published because requests look.
     looked: bool,
 }
@@ -71,7 +73,7 @@ impl Filesystems {
     /// Nothing in sight yet.
     #[must_use]
     pub fn new() -> Filesystems {
-        Filesystems { list: Vec::new(), mounts: BTreeMap::new(), looked: false }
+        Filesystems { list: Vec::new(), mounts: BTreeMap::new(), leaving: BTreeMap::new(), looked: false }
     }
 
     /// The superblock at an index that the shim gave; it may be any number.
@@ -254,6 +256,17 @@ impl Filesystems {
         self.mounts.get(&id).copied()
     }
 
+    /// Whether the mount `id` belongs to a superblock that the keeper may still hold.
+    #[must_use]
+    pub fn is_leaving(&self, id: u64) -> bool {
+        self.leaving.contains_key(&id)
+    }
+
+    /// The keeper holds superblock `index` no more.
+    pub fn has_left(&mut self, index: usize) {
+        self.leaving.retain(|_, i| *i != index);
+    }
+
     /// Opens the descriptor that settles superblock `index`; `None` where that is not possible, and
     /// the superblock stays real.
     pub fn hold(&mut self, index: usize, shared: &Shared) -> Option<()> {
@@ -300,11 +313,17 @@ impl Filesystems {
         let ids: Vec<u64> = self.mounts.iter().filter(|(_, i)| **i == index).map(|(id, _)| *id).collect();
         for id in ids {
             self.mounts.remove(&id);
+            self.leaving.insert(id, index);
             let place = shared.page().mounts.iter().find(|p| p.id.load(SeqCst) == id);
             if let Some(place) = place {
                 place.id.store(GONE, SeqCst);
             }
         }
+    }
+
+    /// Lets go of every superblock, at the end of the session.
+    pub fn release_all(&mut self) {
+        self.list.iter_mut().for_each(|f| f.fd = None);
     }
 
     /// What the ledger says of the superblocks `indexes`.

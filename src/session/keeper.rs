@@ -111,9 +111,11 @@ impl Keeper {
         let _ = self.tell(&[if yes { MUST_SETTLE } else { NEVER }], &[]);
     }
 
-    /// Ends it: everything is settled, or left to the ledger.
+    /// Ends it: everything is settled, or left to the ledger. Waits for its end, which takes no time
+    /// unless it was stopped.
     pub fn end(&self) {
         let _ = self.tell(&[END], &[]);
+        let _ = wait::any(&[(self.job.as_fd(), wait::For::Input)], Duration::from_secs(2));
     }
 }
 

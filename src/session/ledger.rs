@@ -71,15 +71,6 @@ impl Ledger {
         Job::start(move || write_durably(&dir, &path, text.as_bytes()).map_or_else(|e| errno(&e), |()| 0))
     }
 
-    /// Starts closing the entry of session `id`, durably.
-    ///
-    /// # Errors
-    /// `EAGAIN` where no process can be had.
-    pub fn close(&self, id: &str) -> io::Result<Job> {
-        let (path, dir) = (self.path(id), self.dir.clone());
-        Job::start(move || close_durably(&dir, &path).map_or_else(|e| errno(&e), |()| 0))
-    }
-
     /// Closes an entry in this process, durably.
     ///
     /// # Errors

@@ -681,7 +681,11 @@ impl Supervisor {
     }
 
     fn begin_umount(&mut self, slot: &page::Slot) {
-        let index = self.filesystems.by_mount(slot.umount_mount.load(SeqCst));
+        let mount = slot.umount_mount.load(SeqCst);
+        if self.filesystems.is_leaving(mount) {
+            return;
+        }
+        let index = self.filesystems.by_mount(mount);
         let owes = index.filter(|&i| self.filesystems.get(i).is_some_and(|f| f.fd.is_some()));
         let Some(index) = owes else {
             slot.umount.store(page::UMOUNT_READY, SeqCst);
@@ -707,14 +711,13 @@ impl Supervisor {
 
     fn umount_ready(&mut self, index: usize) {
         for slot in &self.shared.slots().slot {
-            // The mount was forgotten when it was let go of: whoever still waits, waited for it.
             let asked = slot.umount.load(SeqCst) == page::UMOUNT_ASKED;
-            let mount = slot.umount_mount.load(SeqCst);
-            if asked && self.filesystems.by_mount(mount).is_none() {
+            if asked && self.filesystems.is_leaving(slot.umount_mount.load(SeqCst)) {
                 slot.umount.store(page::UMOUNT_READY, SeqCst);
                 wait::wake(&slot.umount);
             }
         }
+        self.filesystems.has_left(index);
         let waiting = |s: &page::Slot| s.umount.load(SeqCst) == page::UMOUNT_READY;
         if !self.shared.slots().slot.iter().any(waiting) {
             self.may_owe_again(index);
@@ -794,6 +797,8 @@ impl Supervisor {
         if let Some(keeper) = self.keeper.take() {
             keeper.end();
         }
+        // Whoever unmounts a file system right after us must not find it busy.
+        self.filesystems.release_all();
         let close = self.paid.complete && !self.entering.written.is_empty();
         if let Some(ledger) = self.ledger.clone().filter(|_| close || self.entry_may_exist()) {
             if self.paid.complete {
@@ -803,6 +808,7 @@ impl Supervisor {
         for dir in &self.belongings.dirs {
             let _ = std::fs::remove_dir_all(dir);
         }
+        self.escapes.end();
     }
 
     fn entry_may_exist(&self) -> bool {

@@ -25,60 +25,79 @@ struct iocb {
 #define IOCB_PWRITE 1
 #define IOCB_FSYNC  2
 #define IOCB_FDSYNC 3
+#define IOCB_PWRITEV 8
+#define RWF_BOTH 6 /* RWF_DSYNC, RWF_SYNC */
 #define BATCH 32
 
-/* Decides for one block and changes it for the time of the submission. Returns what it was. */
-static struct iocb put_off(struct iocb *b)
-{
-	struct iocb was = { .opcode = b->opcode, .rw_flags = b->rw_flags, .buf = b->buf,
-			    .nbytes = b->nbytes };
-	int sync = b->opcode == IOCB_FSYNC || b->opcode == IOCB_FDSYNC;
-	int flags = b->rw_flags & 6; /* RWF_DSYNC, RWF_SYNC */
-	struct subject s = { (int)b->fd, NULL, 0, 0 };
-	struct verdict v = { .kept = LATER };
-	long mode;
+/* What became of one block for the time of the submission. */
+struct put_off {
+	struct iocb was;
+	struct verdict v;
+	int owes;
+};
 
-	if (!sync && !flags)
-		return was;
-	mode = raw3(NR_fcntl, b->fd, 3 /* F_GETFL */, 0);
+static int is_write(const struct iocb *b)
+{
+	return b->opcode == IOCB_PWRITE || b->opcode == IOCB_PWRITEV;
+}
+
+/* The RWF_ flags that block B asks for, by itself or through a stripped O_SYNC descriptor. */
+static int asked_flags(const struct iocb *b)
+{
+	return is_write(b) ? (int)(b->rw_flags & RWF_BOTH) | sl_mark_flags((int)b->fd) : 0;
+}
+
+/* Decides for one block and changes it. The debt is noted after the submission: a buffered write
+ * has been made by then, and one past the page cache (O_DIRECT), which has not, stays real. */
+static void put_off(struct iocb *b, struct put_off *p)
+{
+	int sync = b->opcode == IOCB_FSYNC || b->opcode == IOCB_FDSYNC, flags = asked_flags(b);
+	struct subject s = { (int)b->fd, NULL, 0, 0 };
+	long mode = sync || flags ? raw3(NR_fcntl, b->fd, 3 /* F_GETFL */, 0) : -EBADF_;
+
+	p->owes = 0;
+	p->was.opcode = b->opcode, p->was.rw_flags = b->rw_flags, p->was.nbytes = b->nbytes;
 	if (is_error(mode) || is_error(raw_sync_file_range((int)b->fd, 0, 1, 0)))
-		return was; /* the kernel gives the error */
+		return; /* nothing asked, or the kernel gives the error */
+	p->v.kept = LATER, p->v.error = 0;
 	if (sl.levels) {
 		sl_count_request(0);
-		sl_decide(&v, &s);
+		sl_decide(&p->v, &s);
 	}
-	if (v.kept != LATER || v.error) {
-		sl_count_kept(v.error ? (int)SL_KEPT_AIO : v.kept);
-		return was;
+	if (p->v.kept != LATER || p->v.error || (flags && mode & O_DIRECT_)) {
+		sl_count_kept(p->v.kept == LATER ? (int)SL_KEPT_AIO : p->v.kept);
+		b->rw_flags |= (uint32_t)flags;
+		return;
 	}
-	sl_owe(&v);
+	p->owes = 1;
 	if (sync) { /* a transfer of nothing, in the direction that the descriptor allows */
 		b->opcode = (mode & O_ACCMODE_) == O_WRONLY_ ? IOCB_PWRITE : IOCB_PREAD;
 		b->nbytes = 0;
 	} else {
-		b->rw_flags &= ~6u;
+		b->rw_flags &= ~(uint32_t)RWF_BOTH;
 	}
-	return was;
 }
 
-static void put_back(struct iocb *b, const struct iocb *was)
+static void put_back(struct iocb *b, const struct put_off *p)
 {
-	b->opcode = was->opcode;
-	b->rw_flags = was->rw_flags;
-	b->nbytes = was->nbytes;
+	b->opcode = p->was.opcode;
+	b->rw_flags = p->was.rw_flags;
+	b->nbytes = p->was.nbytes;
+	if (p->owes)
+		sl_owe(&p->v);
 }
 
 /* Submits up to BATCH blocks. The kernel copies each while the call runs, so they are put back. */
 static long submit_batch(long context, long n, struct iocb **blocks)
 {
-	struct iocb was[BATCH];
+	struct put_off off[BATCH];
 	long i, r;
 
 	for (i = 0; i < n; i++)
-		was[i] = put_off(blocks[i]);
+		put_off(blocks[i], &off[i]);
 	r = raw3(NR_io_submit, context, n, blocks);
 	for (i = 0; i < n; i++)
-		put_back(blocks[i], &was[i]);
+		put_back(blocks[i], &off[i]);
 	return r;
 }
 
@@ -106,4 +125,225 @@ long sl_io_submit(long context, long n, void **blocks)
 EXPORT int io_submit(void *context, long n, void **blocks)
 {
 	return (int)sl_io_submit((long)context, n, blocks);
+}
+
+/* POSIX AIO in glibc. The request must complete after what was queued on its descriptor before, or
+ * a program that waits for it alone and exits would lose a queued write. glibc works off the queue
+ * of a descriptor in order, so a transfer of nothing is queued and waited for; then the block is
+ * marked complete, and a second such transfer carries the program's notification. musl orders its
+ * threads in another way: there the request stays real. */
+struct aiocb {
+	int fd, opcode, reqprio;
+	volatile void *buf;
+	size_t nbytes;
+	void *event[64 / sizeof(void *)]; /* struct sigevent */
+	void *next;
+	int priority, policy, error;
+	long result;
+	int64_t offset;
+	char reserved[40];
+};
+#define EINPROGRESS_ 115
+#define O_SYNC_FLAG  (O_SYNC_BIT_ | O_DSYNC_)
+
+extern int aio_read(struct aiocb *b) __attribute__((weak));
+extern int aio_suspend(const struct aiocb *const list[], int n, const void *timeout)
+	__attribute__((weak));
+extern const char *gnu_get_libc_version(void) __attribute__((weak));
+
+/* The notification of a struct sigevent; 1 is SIGEV_NONE. */
+static int wants_notice(const struct aiocb *b)
+{
+	const int *words = (const int *)(const void *)b->event;
+
+	return words[__SIZEOF_POINTER__ == 8 ? 3 : 2] != 1;
+}
+
+/* Queues a transfer of nothing behind what is queued on FD, and waits until it is done. */
+static void pass_queue(int fd, const struct aiocb *notice)
+{
+	struct aiocb b = { .fd = fd };
+	const struct aiocb *list[1] = { &b };
+	unsigned i;
+
+	((int *)(void *)b.event)[__SIZEOF_POINTER__ == 8 ? 3 : 2] = 1;
+	for (i = 0; notice && i < sizeof b.event / sizeof b.event[0]; i++)
+		b.event[i] = notice->event[i];
+	if (aio_read(&b))
+		return;
+	while (__atomic_load_n(&b.error, __ATOMIC_ACQUIRE) == EINPROGRESS_)
+		aio_suspend(list, 1, NULL);
+}
+
+static int aio_later(int op, const struct aiocb *b, struct verdict *v)
+{
+	struct subject s = { b->fd, NULL, 0, 0 };
+	long mode;
+
+	if ((op != O_DSYNC_ && op != O_SYNC_FLAG) || !sl_active())
+		return 0;
+	mode = raw3(NR_fcntl, b->fd, 3 /* F_GETFL */, 0);
+	if (is_error(mode) || !(mode & O_ACCMODE_) || is_error(raw_sync_file_range(b->fd, 0, 1, 0)))
+		return 0;
+	v->kept = LATER, v->error = 0;
+	if (sl.levels) {
+		sl_count_request(0);
+		sl_decide(v, &s);
+	}
+	if (v->kept == LATER && (v->error || !gnu_get_libc_version || !aio_read || !aio_suspend))
+		v->kept = SL_KEPT_AIO;
+	if (v->kept != LATER)
+		sl_count_kept(v->kept);
+	return v->kept == LATER;
+}
+
+static int own_aio_fsync(const char *name, int op, struct aiocb *b)
+{
+	int (*libc)(int, struct aiocb *) = NULL;
+	struct verdict v;
+
+	if (aio_later(op, b, &v)) {
+		__atomic_store_n(&b->error, EINPROGRESS_, __ATOMIC_RELEASE);
+		pass_queue(b->fd, NULL);
+		sl_owe(&v);
+		b->result = 0;
+		__atomic_store_n(&b->error, 0, __ATOMIC_RELEASE);
+		if (wants_notice(b))
+			pass_queue(b->fd, b);
+		return 0;
+	}
+	if (dlsym)
+		libc = (int (*)(int, struct aiocb *))dlsym(RTLD_NEXT_, name);
+	return libc ? libc(op, b) : (int)sl_set(-ENOSYS_);
+}
+
+EXPORT int aio_fsync(int op, struct aiocb *b)
+{
+	return own_aio_fsync("aio_fsync", op, b);
+}
+
+EXPORT int aio_fsync64(int op, struct aiocb *b)
+{
+	return own_aio_fsync("aio_fsync64", op, b);
+}
+
+/* liburing as a shared library: FSYNC and SYNC_FILE_RANGE entries become NOP before they are handed
+ * to the kernel; writes to a stripped descriptor get their flag back. An entry that waits for others
+ * (linked behind one, or drained) stays real: what it waits for has not been written yet, and a
+ * settle in between would miss it. So does one of a registered file, which has no descriptor. */
+struct sqe {
+	uint8_t opcode, flags;
+	uint16_t ioprio;
+	int32_t fd;
+	uint64_t off, addr;
+	uint32_t len, op_flags;
+	uint64_t user_data, rest[3];
+};
+struct uring {
+	unsigned *khead, *ktail, *kmask, *kentries, *kflags, *kdropped, *array;
+	struct sqe *sqes;
+	unsigned head, tail;
+	size_t ring_size;
+	void *ring;
+	unsigned more[4];
+	void *cq_pointers[7];
+	size_t cq_size;
+	void *cq_ring;
+	unsigned cq_more[4];
+	unsigned flags;
+};
+#define SQE_FIXED_FILE 1
+#define SQE_DRAIN      2
+#define SQE_LINKS      (4 | 8)
+#define SETUP_SQE128   (1u << 10)
+#define OP_NOP         0
+#define OP_WRITEV      2
+#define OP_FSYNC       3
+#define OP_WRITE_FIXED 5
+#define OP_RANGE       8
+#define OP_WRITE       23
+
+static void put_off_sqe(struct sqe *e, int waits)
+{
+	struct subject s = { e->fd, NULL, 0, 0 };
+	struct verdict v = { .kept = LATER };
+	int hint = e->opcode == OP_RANGE;
+
+	if (waits || e->flags & SQE_FIXED_FILE)
+		v.kept = SL_KEPT_AIO;
+	else if (is_error(raw_sync_file_range(e->fd, 0, 1, 0)))
+		return;
+	if (sl.levels) {
+		sl_count_request(hint);
+		if (v.kept == LATER)
+			sl_decide(&v, &s);
+	}
+	if (v.kept != LATER || v.error) {
+		if (!hint)
+			sl_count_kept(v.error ? (int)SL_KEPT_AIO : v.kept);
+		return;
+	}
+	sl_owe(&v);
+	e->opcode = OP_NOP;
+	e->fd = -1;
+	e->off = e->addr = 0;
+	e->len = e->op_flags = 0;
+}
+
+static void put_off_ring(struct uring *u)
+{
+	unsigned shift, mask, at, n = 0;
+	int linked = 0;
+
+	if (!sl_active() || sl.filtered || !u || !u->kmask || !u->sqes)
+		return;
+	sl_slot_flag(SL_SLOT_URING);
+	shift = u->flags & SETUP_SQE128 ? 1 : 0;
+	mask = *u->kmask;
+	for (at = u->head; at != u->tail && n <= mask; at++, n++) {
+		struct sqe *e = &u->sqes[(at & mask) << shift];
+		int write = e->opcode == OP_WRITE || e->opcode == OP_WRITEV || e->opcode == OP_WRITE_FIXED;
+
+		if (e->opcode == OP_FSYNC || e->opcode == OP_RANGE)
+			put_off_sqe(e, linked || e->flags & SQE_DRAIN);
+		else if (write && !(e->flags & SQE_FIXED_FILE))
+			e->op_flags |= (uint32_t)sl_mark_flags(e->fd);
+		linked = (e->flags & SQE_LINKS) != 0;
+	}
+}
+
+#define NEXT(name, type)                                      \
+	static __typeof__(type) next;                         \
+	if (!next && dlsym)                                   \
+		next = (__typeof__(type))dlsym(RTLD_NEXT_, name); \
+	if (!next)                                            \
+		return -ENOSYS_;
+
+EXPORT int io_uring_submit(struct uring *u)
+{
+	NEXT("io_uring_submit", int (*)(struct uring *))
+	put_off_ring(u);
+	return next(u);
+}
+
+EXPORT int io_uring_submit_and_wait(struct uring *u, unsigned n)
+{
+	NEXT("io_uring_submit_and_wait", int (*)(struct uring *, unsigned))
+	put_off_ring(u);
+	return next(u, n);
+}
+
+EXPORT int io_uring_submit_and_get_events(struct uring *u)
+{
+	NEXT("io_uring_submit_and_get_events", int (*)(struct uring *))
+	put_off_ring(u);
+	return next(u);
+}
+
+EXPORT int io_uring_submit_and_wait_timeout(struct uring *u, void *cqe, unsigned n, void *ts, void *mask)
+{
+	NEXT("io_uring_submit_and_wait_timeout",
+	     int (*)(struct uring *, void *, unsigned, void *, void *))
+	put_off_ring(u);
+	return next(u, cqe, n, ts, mask);
 }

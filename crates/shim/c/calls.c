@@ -226,7 +226,8 @@ static int decide_range(struct verdict *v, long maps, uint64_t from, uint64_t to
 		if (v->kept != LATER)
 			return v->kept;
 		seen = 1;
-		sl_owe(v);
+		if (!v->error)
+			sl_owe(v);
 	}
 	if (from < to)
 		return SL_KEPT_UNKNOWN;

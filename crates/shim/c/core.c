@@ -663,30 +663,36 @@ static int may_owe(unsigned i, uint8_t fs)
 	}
 }
 
+/* Decides at one level. Returns LATER or why not. */
+static int decide_level(unsigned i, struct verdict *v, const struct subject *s)
+{
+	const struct sl_page *p = sl.level[i].page;
+	int kept;
+
+	if (!LOAD(p->relax))
+		return SL_KEPT_NOW;
+	if (UNLIKELY(!sl_lease_runs(p)))
+		return SL_KEPT_LEASE;
+	kept = class_of(&sl.level[i], s, &v->class_[i]);
+	if (kept != LATER)
+		return kept;
+	if (UNLIKELY(LOAD(p->error))) {
+		v->error = (int)LOAD(p->error);
+		return LATER;
+	}
+	kept = fs_of(i, s, &v->fs[i]);
+	return kept == LATER ? may_owe(i, v->fs[i]) : kept;
+}
+
 /* Decides for one request that was counted already; see the head of this file for the order. */
 void sl_decide(struct verdict *v, const struct subject *s)
 {
 	unsigned i;
 
 	v->error = 0;
-	v->kept = LATER;
-	if (UNLIKELY(sl.filtered)) {
-		v->kept = SL_KEPT_FILTER;
-		return;
-	}
-	for (i = 0; i < sl.levels && v->kept == LATER; i++) {
-		const struct sl_page *p = sl.level[i].page;
-
-		if (!LOAD(p->relax))
-			v->kept = SL_KEPT_NOW;
-		else if (UNLIKELY(!sl_lease_runs(p)))
-			v->kept = SL_KEPT_LEASE;
-		else if ((v->kept = class_of(&sl.level[i], s, &v->class_[i])) == LATER &&
-			 (v->kept = fs_of(i, s, &v->fs[i])) == LATER)
-			v->kept = may_owe(i, v->fs[i]);
-		if (v->kept == LATER && UNLIKELY(LOAD(p->error)))
-			v->error = (int)LOAD(p->error);
-	}
+	v->kept = UNLIKELY(sl.filtered) ? (int)SL_KEPT_FILTER : LATER;
+	for (i = 0; i < sl.levels && v->kept == LATER; i++)
+		v->kept = decide_level(i, v, s);
 }
 
 /* Notes the debt of a request that is about to be answered. */

@@ -52,6 +52,14 @@ static int mark_of(int fd)
 	return sig == MARK_DSYNC ? O_DSYNC_ : 0;
 }
 
+/* The RWF_ flags that stand for what was taken off FD, or 0. */
+int sl_mark_flags(int fd)
+{
+	int mark = any_stripped() ? mark_of(fd) : 0;
+
+	return !mark ? 0 : mark & O_SYNC_BIT_ ? 4 /* RWF_SYNC */ : 2 /* RWF_DSYNC */;
+}
+
 /* After N bytes went to FD: the request that an O_SYNC description implies. */
 long sl_written(int fd, long n)
 {

@@ -30,7 +30,8 @@
  * pthread_testcancel       a thread looping in fsync can still be cancelled;
  * pthread_setcanceltype    a thread blocked in open (a FIFO) or write (a pipe) can still be cancelled;
  * dlsym                    the libc's own aio_fsync and liburing's own submit, at the first use only;
- * aio_read, aio_write, aio_suspend   to keep aio_fsync behind what was queued before it. */
+ * aio_read, aio_suspend    to keep aio_fsync behind what was queued before it (in async.c);
+ * gnu_get_libc_version     whether the libc is glibc, whose aio queue works like that. */
 extern int *__errno_location(void) __attribute__((weak));
 extern void pthread_testcancel(void) __attribute__((weak));
 extern int pthread_setcanceltype(int type, int *old) __attribute__((weak));
@@ -43,6 +44,7 @@ extern char **environ __attribute__((weak));
 #define EACCES_ 13
 #define EINVAL_ 22
 #define ESPIPE_ 29
+#define ENOSYS_ 38
 
 #define AT_FDCWD_    (-100)
 #define O_ACCMODE_   3
@@ -139,6 +141,7 @@ long sl_other_syscall(long nr, long a, long b, long c, long d, long e, long f);
 /* osync.c */
 long sl_opened(long fd, int flags, const char *path);
 long sl_written(int fd, long n);
+int sl_mark_flags(int fd);
 long sl_open_at(long nr, int dir, const char *path, int flags, unsigned mode);
 long sl_open_how(int dir, const char *path, const void *how, size_t size);
 

@@ -157,7 +157,7 @@ pub(crate) fn filesystem_uuid(fd: BorrowedFd<'_>) -> Option<String> {
     let mut answer = [0u8; 17];
     // SAFETY: the call writes at most the 17 bytes of `answer`, as its number says.
     let r = unsafe { libc::ioctl(fd.as_raw_fd(), FS_IOC_GETFSUUID, answer.as_mut_ptr()) };
-    if r != 0 || answer[0] != 16 {
+    if r != 0 || answer[0] != 16 || answer[1..] == [0; 16] {
         return None;
     }
     let hex: Vec<String> = answer[1..].iter().map(|b| format!("{b:02x}")).collect();
@@ -176,4 +176,14 @@ pub fn effective_user() -> u32 {
 pub fn watch(pid: u32) -> Option<std::os::fd::OwnedFd> {
     use rustix::process::{pidfd_open, PidfdFlags};
     pidfd_open(Pid::from_raw(pid.cast_signed())?, PidfdFlags::empty()).ok()
+}
+
+/// Waits until process `pid` is gone; returns 0, a status for [`crate::job::Job`].
+pub(crate) fn wait_for_end(pid: Pid) -> i32 {
+    use std::os::fd::AsFd;
+    if let Some(fd) = watch(pid.as_raw_nonzero().get().unsigned_abs()) {
+        let patience = std::time::Duration::from_secs(5);
+        let _ = crate::wait::any(&[(fd.as_fd(), crate::wait::For::Input)], patience);
+    }
+    0
 }

@@ -5,7 +5,9 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const SOURCES: [&str; 6] = ["core.c", "glob.c", "calls.c", "osync.c", "mounts.c", "async.c"];
+const SOURCES: [&str; 6] = [
+    "core.c", "glob.c", "calls.c", "osync.c", "mounts.c", "async.c",
+];
 
 /// Keeps the library free of libc: see the head of c/shim.h for what each flag guards.
 const FLAGS: [&str; 18] = [
@@ -33,7 +35,10 @@ fn compile(dir: &Path, out: &Path, class: &[&str]) -> bool {
     Command::new(std::env::var("SYNCLATER_CC").unwrap_or_else(|_| "gcc".into()))
         .args(class)
         .args(FLAGS)
-        .arg(format!("-Wl,--version-script={}", dir.join("exports.map").display()))
+        .arg(format!(
+            "-Wl,--version-script={}",
+            dir.join("exports.map").display()
+        ))
         .arg("-o")
         .arg(out)
         .args(SOURCES.map(|s| dir.join(s)))

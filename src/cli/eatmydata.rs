@@ -37,7 +37,10 @@ pub fn run(argv: &[OsString]) -> anyhow::Result<i32> {
             return Ok(0);
         }
         Some("--version") => {
-            super::print(&format!("eatmydata (synclater) {}\n", env!("CARGO_PKG_VERSION")));
+            super::print(&format!(
+                "eatmydata (synclater) {}\n",
+                env!("CARGO_PKG_VERSION")
+            ));
             return Ok(0);
         }
         Some("--") => rest = &rest[1..],

@@ -10,7 +10,9 @@ use synclater_model::report::message::Trouble;
 /// The library alone has no session: no lease, no ledger, nothing is settled. It answers requests on
 /// every file system; block devices stay real.
 #[derive(clap::Args)]
-#[command(after_help = "EXAMPLES\n  synclater env\n  eval \"$(synclater env -u never)\"\n  synclater env --json")]
+#[command(
+    after_help = "EXAMPLES\n  synclater env\n  eval \"$(synclater env -u never)\"\n  synclater env --json"
+)]
 pub struct Args {
     /// What the library alone does: never or now.
     #[arg(short, long, value_name = "WHEN", default_value = "never")]

@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 
 /// Writes man pages, completions, or the preload library.
 #[derive(clap::Args)]
-#[command(after_help = "EXAMPLES\n  synclater generate man\n  synclater generate completions /etc/bash_completion.d")]
+#[command(
+    after_help = "EXAMPLES\n  synclater generate man\n  synclater generate completions /etc/bash_completion.d"
+)]
 pub struct Args {
     /// What to write.
     #[arg(value_enum)]
@@ -38,7 +40,8 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
         (What::Library, Some(dir)) => library::unpack(dir).context("cannot write the library")?,
         (What::Man, None) => clap_mangen::Man::new(table).render(&mut std::io::stdout())?,
         (What::Man, Some(dir)) => {
-            std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
+            std::fs::create_dir_all(dir)
+                .with_context(|| format!("cannot make {}", dir.display()))?;
             clap_mangen::generate_to(table, dir).context("cannot write the man pages")?;
         }
         (What::Completions, None) => complete(table, Shell::Bash, None)?,
@@ -55,7 +58,8 @@ fn complete(mut table: clap::Command, shell: Shell, dir: Option<&Path>) -> anyho
     match dir {
         None => clap_complete::generate(shell, &mut table, "synclater", &mut std::io::stdout()),
         Some(dir) => {
-            std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
+            std::fs::create_dir_all(dir)
+                .with_context(|| format!("cannot make {}", dir.display()))?;
             let path = clap_complete::generate_to(shell, &mut table, "synclater", dir)?;
             if shell == Shell::Bash {
                 std::fs::rename(&path, dir.join("synclater.bash"))?;

@@ -131,7 +131,10 @@ pub fn clear_stale() {
             );
         } else if !c.settled.is_empty() {
             let list = c.settled.join(", ");
-            eprintln!("synclater: session {} had been killed; settled {list} in its place", c.id);
+            eprintln!(
+                "synclater: session {} had been killed; settled {list} in its place",
+                c.id
+            );
         }
     }
 }

@@ -22,12 +22,19 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
     for session in sessions() {
         match ask(&session, &Request::Ps) {
             Ok(Answer::Session { session }) => rows.push(*session),
-            Ok(_) => eprintln!("synclater: session {} gave no answer to this question", session.id),
+            Ok(_) => eprintln!(
+                "synclater: session {} gave no answer to this question",
+                session.id
+            ),
             // It ended while we looked.
             Err(_) if !session.dir.exists() => {}
             Err(e) => eprintln!("synclater: session {} does not answer: {e}", session.id),
         }
     }
-    super::print(&if args.json { ps::to_json(&rows) } else { ps::render(&rows) });
+    super::print(&if args.json {
+        ps::to_json(&rows)
+    } else {
+        ps::render(&rows)
+    });
     Ok(0)
 }

@@ -70,7 +70,12 @@ pub struct Args {
     json: Option<PathBuf>,
 
     /// The command and its arguments.
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "COMMAND"
+    )]
     command: Vec<OsString>,
 }
 
@@ -136,9 +141,11 @@ fn end(
     s.close();
     tell(args, &s, &report, tty);
     if let Some(json) = json {
-        json.write_all(report.to_json().as_bytes()).and_then(|()| json.flush()).context(
-            "cannot write the JSON report; the command has ended and its debts are settled",
-        )?;
+        json.write_all(report.to_json().as_bytes())
+            .and_then(|()| json.flush())
+            .context(
+                "cannot write the JSON report; the command has ended and its debts are settled",
+            )?;
     }
     if let (Outcome::Signaled(signal), true) = (outcome, report.exit_status != OURS) {
         process::die_of(signal);
@@ -180,7 +187,11 @@ fn not_started(what: &std::ffi::OsStr, e: &std::io::Error) -> i32 {
         Trouble::new(
             format!("cannot run {}", what.to_string_lossy()),
             e.to_string(),
-            if status == 127 { "check the name and PATH" } else { "check that it is an executable file" },
+            if status == 127 {
+                "check the name and PATH"
+            } else {
+                "check that it is an executable file"
+            },
             NOT_STARTED,
         )
     );
@@ -192,11 +203,19 @@ fn rules(args: &Args) -> Result<Option<RuleSet>, Trouble> {
     if let Some(file) = &args.rules {
         let name = file.display();
         let text = std::fs::read_to_string(file).map_err(|e| {
-            wrong(format!("cannot read the rules {name}"), e.to_string(), "check the file's name")
+            wrong(
+                format!("cannot read the rules {name}"),
+                e.to_string(),
+                "check the file's name",
+            )
         })?;
         let set = RuleSet::from_toml(&text).map_err(|e| {
             let try_ = "correct it; keys are exe, user, path, until";
-            wrong(format!("the rules in {name} are not valid"), e.to_string(), try_)
+            wrong(
+                format!("the rules in {name} are not valid"),
+                e.to_string(),
+                try_,
+            )
         })?;
         return Ok(Some(set));
     }
@@ -204,7 +223,11 @@ fn rules(args: &Args) -> Result<Option<RuleSet>, Trouble> {
         return Ok(None);
     }
     let set = RuleSet::from_only(&args.only).map_err(|e| {
-        wrong("--only is not valid".into(), e.to_string(), "write exe=GLOB, user=GLOB or path=/GLOB")
+        wrong(
+            "--only is not valid".into(),
+            e.to_string(),
+            "write exe=GLOB, user=GLOB or path=/GLOB",
+        )
     })?;
     Ok(Some(set))
 }
@@ -213,16 +236,28 @@ fn open_json(path: &Path) -> Result<Box<dyn Write>, Trouble> {
     if path == Path::new("-") {
         return Ok(Box::new(std::io::stdout()));
     }
-    File::create(path).map(|f| Box::new(f) as Box<dyn Write>).map_err(|e| {
-        let what = format!("cannot write the report {}", path.display());
-        Trouble::new(what, e.to_string(), "name a file that you can write", NOT_STARTED)
-    })
+    File::create(path)
+        .map(|f| Box::new(f) as Box<dyn Write>)
+        .map_err(|e| {
+            let what = format!("cannot write the report {}", path.display());
+            Trouble::new(
+                what,
+                e.to_string(),
+                "name a file that you can write",
+                NOT_STARTED,
+            )
+        })
 }
 
 fn locate_library() -> Result<PathBuf, Trouble> {
     library::locate().map_err(|why| {
         let try_ = "make one of these folders writable and mounted exec, or `make install`";
-        Trouble::new("there is no folder for the preload library", why, try_, NOT_STARTED)
+        Trouble::new(
+            "there is no folder for the preload library",
+            why,
+            try_,
+            NOT_STARTED,
+        )
     })
 }
 
@@ -230,9 +265,15 @@ fn locate_library() -> Result<PathBuf, Trouble> {
 fn outer_pages() -> Vec<OsString> {
     use std::os::unix::ffi::{OsStrExt, OsStringExt};
     let list = std::env::var_os("SYNCLATER_PAGE").unwrap_or_default();
-    let pages = list.as_bytes().split(|b| *b == b':').filter(|p| !p.is_empty());
+    let pages = list
+        .as_bytes()
+        .split(|b| *b == b':')
+        .filter(|p| !p.is_empty());
     let lives = |p: &OsString| Path::new(p).exists();
-    pages.map(|p| OsString::from_vec(p.to_vec())).filter(lives).collect()
+    pages
+        .map(|p| OsString::from_vec(p.to_vec()))
+        .filter(lives)
+        .collect()
 }
 
 fn ledger(args: &Args, rules: Option<&RuleSet>) -> Option<Ledger> {
@@ -240,10 +281,17 @@ fn ledger(args: &Args, rules: Option<&RuleSet>) -> Option<Ledger> {
         Ok(ledger) => Some(ledger),
         Err(trouble) => {
             let relaxes = |u: Until| u != Until::Now && u != Until::Never;
-            let any = relaxes(args.until) || rules.is_some_and(|r| r.dials().into_iter().any(relaxes));
+            let any =
+                relaxes(args.until) || rules.is_some_and(|r| r.dials().into_iter().any(relaxes));
             if any {
                 let state = "the command runs with every sync request made for real";
-                eprintln!("{}", Trouble { state: state.into(), ..trouble });
+                eprintln!(
+                    "{}",
+                    Trouble {
+                        state: state.into(),
+                        ..trouble
+                    }
+                );
             }
             None
         }
@@ -269,12 +317,24 @@ fn session(args: &Args, rules: Option<RuleSet>) -> anyhow::Result<Supervisor> {
     dirs::make(&run, "the folder of running sessions")?;
     let belongings = make_dirs(&run, ledger.as_ref())?;
     let cannot = |what: &str, e: std::io::Error| {
-        belongings.dirs.iter().for_each(|d| drop(std::fs::remove_dir_all(d)));
+        belongings
+            .dirs
+            .iter()
+            .for_each(|d| drop(std::fs::remove_dir_all(d)));
         let try_ = "free space there, or name another folder in SYNCLATER_RUN_DIR";
-        Trouble::new(format!("cannot make {what} in {}", run.display()), e.to_string(), try_, NOT_STARTED)
+        Trouble::new(
+            format!("cannot make {what} in {}", run.display()),
+            e.to_string(),
+            try_,
+            NOT_STARTED,
+        )
     };
     let door = door_name();
-    let memory = belongings.dirs.last().expect("a session has a folder").clone();
+    let memory = belongings
+        .dirs
+        .last()
+        .expect("a session has a folder")
+        .clone();
     let shared = Shared::create(&memory, &compiled, &door).map_err(|e| cannot("the session", e))?;
     let server = Server::open(&belongings.dirs[0]).map_err(|e| cannot("the control socket", e))?;
     let slots_door = socket::listen_abstract(&door).map_err(|e| cannot("the slots' socket", e))?;
@@ -282,7 +342,11 @@ fn session(args: &Args, rules: Option<RuleSet>) -> anyhow::Result<Supervisor> {
     let signals = Signals::take().map_err(|e| cannot("a signal descriptor", e))?;
     let plan = Plan {
         id: belongings.id.clone(),
-        command: args.command.iter().map(|a| a.to_string_lossy().into_owned()).collect(),
+        command: args
+            .command
+            .iter()
+            .map(|a| a.to_string_lossy().into_owned())
+            .collect(),
         rules,
         classes: compiled.classes,
         ends: args.for_.map(|t| Instant::now() + t),
@@ -315,7 +379,11 @@ fn door_name() -> [u8; 32] {
 
 /// Makes the session's folder under a fresh id, locks it, and the one for its memory.
 fn make_dirs(run: &Path, ledger: Option<&Ledger>) -> Result<Belongings, Trouble> {
-    let mode = if process::effective_user() == 0 { 0o711 } else { 0o700 };
+    let mode = if process::effective_user() == 0 {
+        0o711
+    } else {
+        0o700
+    };
     for id in ids() {
         if ledger.is_some_and(|l| l.path(&id).exists()) {
             continue;
@@ -340,7 +408,12 @@ fn cannot_make(dir: &Path, e: &std::io::Error) -> Trouble {
     )
 }
 
-fn fill(dir: PathBuf, id: String, run: &Path, mode: u32) -> Result<Belongings, (PathBuf, std::io::Error)> {
+fn fill(
+    dir: PathBuf,
+    id: String,
+    run: &Path,
+    mode: u32,
+) -> Result<Belongings, (PathBuf, std::io::Error)> {
     let within = |e| (dir.clone(), e);
     let lock = File::create(dir.join("lock")).map_err(within)?;
     rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive)
@@ -349,16 +422,25 @@ fn fill(dir: PathBuf, id: String, run: &Path, mode: u32) -> Result<Belongings, (
     std::mem::forget(lock);
     let base = dirs::memory_dir(run);
     if base == run {
-        return Ok(Belongings { id, dirs: vec![dir] });
+        return Ok(Belongings {
+            id,
+            dirs: vec![dir],
+        });
     }
     let memory = base.join(&id);
     if let Err(trouble) = dirs::make(&base, "the folder of shared memory") {
         return Err((base, std::io::Error::other(trouble.why)));
     }
     let _ = std::fs::remove_dir_all(&memory);
-    DirBuilder::new().mode(mode).create(&memory).map_err(|e| (memory.clone(), e))?;
+    DirBuilder::new()
+        .mode(mode)
+        .create(&memory)
+        .map_err(|e| (memory.clone(), e))?;
     std::fs::write(dir.join("memory"), memory.as_os_str().as_encoded_bytes()).map_err(within)?;
-    Ok(Belongings { id, dirs: vec![dir, memory] })
+    Ok(Belongings {
+        id,
+        dirs: vec![dir, memory],
+    })
 }
 
 /// Short words, in an order that differs from run to run; then numbered ones.
@@ -374,6 +456,9 @@ fn ids() -> impl Iterator<Item = String> {
     ];
     let start = std::process::id() as usize;
     let word = move |k: usize| WORDS[(start + k) % WORDS.len()];
-    let numbered = (2..1000).flat_map(move |n| (0..WORDS.len()).map(move |k| format!("{}{n}", word(k))));
-    (0..WORDS.len()).map(move |k| word(k).to_owned()).chain(numbered)
+    let numbered =
+        (2..1000).flat_map(move |n| (0..WORDS.len()).map(move |k| format!("{}{n}", word(k))));
+    (0..WORDS.len())
+        .map(move |k| word(k).to_owned())
+        .chain(numbered)
 }

@@ -8,7 +8,9 @@ use synclater_model::report::message::Trouble;
 
 /// Changes a live session: all its processes follow at their next request, without a restart.
 #[derive(clap::Args)]
-#[command(after_help = "EXAMPLES\n  synclater set kelp -u now\n  synclater set kelp -u 1s --for 2h")]
+#[command(
+    after_help = "EXAMPLES\n  synclater set kelp -u now\n  synclater set kelp -u 1s --for 2h"
+)]
 pub struct Args {
     /// The session, as `synclater ps` names it.
     session: String,
@@ -44,7 +46,11 @@ pub fn ask_named(id: &str, request: &Request) -> Result<String, Trouble> {
     let all = sessions();
     let Some(session) = all.iter().find(|s| s.id == id) else {
         let names: Vec<&str> = all.iter().map(|s: &Living| s.id.as_str()).collect();
-        let there = if names.is_empty() { "there are none".into() } else { names.join(", ") };
+        let there = if names.is_empty() {
+            "there are none".into()
+        } else {
+            names.join(", ")
+        };
         return Err(Trouble::new(
             format!("there is no session {id}"),
             format!("running sessions of this user: {there}"),
@@ -56,7 +62,15 @@ pub fn ask_named(id: &str, request: &Request) -> Result<String, Trouble> {
         Ok(Answer::Done { said }) => return Ok(said),
         Ok(Answer::Refused { why }) => (why, "synclater ps"),
         Ok(Answer::Session { .. }) => ("it answered another question".into(), "synclater ps"),
-        Err(e) => (e.to_string(), "try again; a stopped supervisor does not answer"),
+        Err(e) => (
+            e.to_string(),
+            "try again; a stopped supervisor does not answer",
+        ),
     };
-    Err(Trouble::new(format!("session {id} did not do it"), why, try_, "the session is as it was"))
+    Err(Trouble::new(
+        format!("session {id} did not do it"),
+        why,
+        try_,
+        "the session is as it was",
+    ))
 }

@@ -9,7 +9,9 @@ use synclater_sys::{job, mount};
 
 /// Makes durable what was asked for so far: of one session, of file systems, or of all sessions.
 #[derive(clap::Args)]
-#[command(after_help = "EXAMPLES\n  synclater settle\n  synclater settle kelp\n  synclater settle /srv/mail")]
+#[command(
+    after_help = "EXAMPLES\n  synclater settle\n  synclater settle kelp\n  synclater settle /srv/mail"
+)]
 pub struct Args {
     /// Sessions, as `synclater ps` names them, or paths (with a /) on the file systems to settle.
     #[arg(value_name = "SESSION|PATH")]
@@ -23,9 +25,17 @@ pub struct Args {
 pub fn run(args: &Args) -> anyhow::Result<i32> {
     super::clear_stale();
     let all = || sessions().into_iter().map(|s| s.id).collect();
-    let what: Vec<String> = if args.what.is_empty() { all() } else { args.what.clone() };
+    let what: Vec<String> = if args.what.is_empty() {
+        all()
+    } else {
+        args.what.clone()
+    };
     for name in &what {
-        let said = if name.contains('/') || name == "." { path(name)? } else { ask_named(name, &Request::Settle)? };
+        let said = if name.contains('/') || name == "." {
+            path(name)?
+        } else {
+            ask_named(name, &Request::Settle)?
+        };
         super::print(&format!("{name}: {said}\n"));
     }
     if what.is_empty() {
@@ -37,7 +47,12 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
 fn path(name: &str) -> Result<String, Trouble> {
     let trouble = |why: String| {
         let state = "nothing is known to be durable that was not before";
-        Trouble::new(format!("cannot settle {name}"), why, "look at `dmesg` for write errors", state)
+        Trouble::new(
+            format!("cannot settle {name}"),
+            why,
+            "look at `dmesg` for write errors",
+            state,
+        )
     };
     let fd = mount::open_for_sync(Path::new(name)).map_err(|e| trouble(e.to_string()))?;
     if mount::is_block_device(&fd) {
@@ -46,6 +61,8 @@ fn path(name: &str) -> Result<String, Trouble> {
     }
     match job::syncfs(fd.as_fd()) {
         0 => Ok("file system settled".into()),
-        errno => Err(trouble(std::io::Error::from_raw_os_error(errno).to_string())),
+        errno => Err(trouble(
+            std::io::Error::from_raw_os_error(errno).to_string(),
+        )),
     }
 }

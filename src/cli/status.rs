@@ -9,7 +9,9 @@ use synclater_model::report::message::Trouble;
 ///
 /// Exit status: 0 where nothing was cut, 1 where something was.
 #[derive(clap::Args)]
-#[command(after_help = "EXAMPLES\n  synclater status\n  synclater status --json\n  synclater status --forget kelp")]
+#[command(
+    after_help = "EXAMPLES\n  synclater status\n  synclater status --json\n  synclater status --forget kelp"
+)]
 pub struct Args {
     /// Print JSON: an array of cut sessions.
     #[arg(long)]
@@ -29,14 +31,25 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
     let ledger = Ledger::existing();
     let (entries, bad) = ledger.as_ref().map(Ledger::entries).unwrap_or_default();
     for (path, why) in &bad {
-        eprintln!("synclater: ledger entry {} cannot be read: {why}", path.display());
+        eprintln!(
+            "synclater: ledger entry {} cannot be read: {why}",
+            path.display()
+        );
     }
     let boot = dirs::boot_id();
     if let Some(id) = &args.forget {
         return forget(id, &entries, &boot, ledger.as_ref());
     }
-    let cut: Vec<Entry> = entries.iter().filter(|e| e.is_cut(&boot)).cloned().collect();
-    let text = if args.json { status_json(&cut_sessions(&cut, &boot)) } else { render_status(&cut) };
+    let cut: Vec<Entry> = entries
+        .iter()
+        .filter(|e| e.is_cut(&boot))
+        .cloned()
+        .collect();
+    let text = if args.json {
+        status_json(&cut_sessions(&cut, &boot))
+    } else {
+        render_status(&cut)
+    };
     super::print(&text);
     if !args.json {
         unsettled(&entries, &boot);
@@ -47,12 +60,18 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
 /// Entries of this boot that belong to no living session: settling failed, or was stopped.
 fn unsettled(entries: &[Entry], boot: &str) {
     let living = control::sessions();
-    for e in entries.iter().filter(|e| !e.is_cut(boot) && !living.iter().any(|s| s.id == e.id)) {
+    for e in entries
+        .iter()
+        .filter(|e| !e.is_cut(boot) && !living.iter().any(|s| s.id == e.id))
+    {
         let list: Vec<&str> = e.filesystems.iter().map(|f| f.mount.as_str()).collect();
         super::print(&format!(
             "{}: ended without settling {}; run `synclater settle {}`, then \
              `synclater status --forget {}`\n",
-            e.id, list.join(", "), list.join(" "), e.id
+            e.id,
+            list.join(", "),
+            list.join(" "),
+            e.id
         ));
     }
 }
@@ -63,7 +82,9 @@ fn forget(id: &str, entries: &[Entry], boot: &str, ledger: Option<&Ledger>) -> a
         Trouble::new(what, why, "synclater status", "the ledger is as it was")
     };
     let lives = control::sessions().iter().any(|s| s.id == id);
-    let known = entries.iter().any(|e| e.id == id && (e.is_cut(boot) || !lives));
+    let known = entries
+        .iter()
+        .any(|e| e.id == id && (e.is_cut(boot) || !lives));
     let (Some(ledger), true) = (ledger, known) else {
         return Err(trouble("no cut session has this name".into()).into());
     };

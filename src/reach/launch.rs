@@ -26,7 +26,13 @@ pub fn asan_options(before: Option<&OsStr>) -> OsString {
     const ORDER: &str = "verify_asan_link_order=0";
     match before.filter(|v| !v.is_empty()) {
         None => ORDER.into(),
-        Some(v) if v.as_bytes().windows(ORDER.len()).any(|w| w == ORDER.as_bytes()) => v.to_owned(),
+        Some(v)
+            if v.as_bytes()
+                .windows(ORDER.len())
+                .any(|w| w == ORDER.as_bytes()) =>
+        {
+            v.to_owned()
+        }
         Some(v) => {
             let mut both = v.to_owned();
             both.push(":");
@@ -41,8 +47,14 @@ pub fn asan_options(before: Option<&OsStr>) -> OsString {
 pub fn command(argv: &[OsString], library: &Path, variables: &[(&str, OsString)]) -> Command {
     let mut c = Command::new(&argv[0]);
     c.args(&argv[1..]);
-    c.env("LD_PRELOAD", preload(library, std::env::var_os("LD_PRELOAD").as_deref()));
-    c.env("ASAN_OPTIONS", asan_options(std::env::var_os("ASAN_OPTIONS").as_deref()));
+    c.env(
+        "LD_PRELOAD",
+        preload(library, std::env::var_os("LD_PRELOAD").as_deref()),
+    );
+    c.env(
+        "ASAN_OPTIONS",
+        asan_options(std::env::var_os("ASAN_OPTIONS").as_deref()),
+    );
     for (name, value) in variables {
         c.env(name, value);
     }

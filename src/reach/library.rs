@@ -17,7 +17,9 @@ const NAME: &str = "libsynclater.so";
 /// Folders that ld.so may put in the place of `$LIB`, with the class that it means.
 fn folders() -> Vec<(&'static str, Option<&'static [u8]>)> {
     // Where 32-bit libraries have lib32 and 64-bit ones plain lib (Arch), lib is 64-bit.
-    let plain = if Path::new("/usr/lib32/ld-linux.so.2").exists() && !Path::new("/usr/lib/x86_64-linux-gnu").exists() {
+    let plain = if Path::new("/usr/lib32/ld-linux.so.2").exists()
+        && !Path::new("/usr/lib/x86_64-linux-gnu").exists()
+    {
         Some(LIBRARY)
     } else {
         LIBRARY_32
@@ -41,7 +43,10 @@ pub fn unpack(dir: &Path) -> io::Result<()> {
     for (folder, bytes) in folders() {
         let Some(bytes) = bytes else { continue };
         let folder = dir.join(folder);
-        std::fs::DirBuilder::new().recursive(true).mode(0o755).create(&folder)?;
+        std::fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o755)
+            .create(&folder)?;
         let fresh = folder.join(format!(".{NAME}.{}", std::process::id()));
         std::fs::write(&fresh, bytes)?;
         std::fs::set_permissions(&fresh, std::fs::Permissions::from_mode(0o755))?;
@@ -55,7 +60,9 @@ fn is_whole(dir: &Path) -> bool {
     folders().into_iter().all(|(folder, bytes)| {
         let Some(bytes) = bytes else { return true };
         let file = dir.join(folder).join(NAME);
-        file.symlink_metadata().is_ok_and(|m| m.is_file() && is_trusted(&m)) && std::fs::read(&file).is_ok_and(|found| found == bytes)
+        file.symlink_metadata()
+            .is_ok_and(|m| m.is_file() && is_trusted(&m))
+            && std::fs::read(&file).is_ok_and(|found| found == bytes)
     })
 }
 
@@ -77,13 +84,21 @@ fn content_name() -> String {
 /// Folders to unpack to, best first.
 fn caches() -> Vec<PathBuf> {
     let user = process::effective_user();
-    let variable = |name| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+    let variable = |name| {
+        std::env::var_os(name)
+            .filter(|v| !v.is_empty())
+            .map(PathBuf::from)
+    };
     let home = || variable("HOME").map(|h| h.join(".cache"));
     let mut all = Vec::new();
     if user == 0 {
         all.push("/var/cache/synclater".into());
     } else {
-        all.extend(variable("XDG_CACHE_HOME").or_else(home).map(|d| d.join("synclater")));
+        all.extend(
+            variable("XDG_CACHE_HOME")
+                .or_else(home)
+                .map(|d| d.join("synclater")),
+        );
     }
     all.push(format!("/tmp/synclater-lib-{user}").into());
     all.push(format!("/dev/shm/synclater-lib-{user}").into());
@@ -92,9 +107,14 @@ fn caches() -> Vec<PathBuf> {
 
 /// Whether programs of any user of the session can map a file below `dir`.
 fn usable(dir: &Path) -> Result<(), String> {
-    let made = std::fs::DirBuilder::new().recursive(true).mode(0o755).create(dir);
+    let made = std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o755)
+        .create(dir);
     made.map_err(|e| format!("{}: {e}", dir.display()))?;
-    let seen = dir.symlink_metadata().map_err(|e| format!("{}: {e}", dir.display()))?;
+    let seen = dir
+        .symlink_metadata()
+        .map_err(|e| format!("{}: {e}", dir.display()))?;
     if let Some(why) = dirs::distrust(&seen) {
         return Err(format!("{}: {why}", dir.display()));
     }

@@ -44,11 +44,16 @@ impl Users {
     }
 
     fn matching(&self, pattern: &str) -> Vec<u32> {
-        let Ok(glob) = Glob::new(pattern, Mode::Name) else { return Vec::new() };
+        let Ok(glob) = Glob::new(pattern, Mode::Name) else {
+            return Vec::new();
+        };
         let number = |uid: &u32| glob.matches(uid.to_string().as_bytes());
         let mut uids: Vec<u32> = pattern.parse().into_iter().collect();
         uids.extend(
-            self.0.iter().filter(|(n, u)| glob.matches(n.as_bytes()) || number(u)).map(|(_, u)| *u),
+            self.0
+                .iter()
+                .filter(|(n, u)| glob.matches(n.as_bytes()) || number(u))
+                .map(|(_, u)| *u),
         );
         uids.sort_unstable();
         uids.dedup();
@@ -61,31 +66,55 @@ impl Users {
 pub fn compile(rules: &RuleSet, base: Until, users: &Users) -> Compiled {
     let mut classes = vec![base];
     classes.extend(rules.dials());
-    let mut c = Compiled { classes, ..Compiled::default() };
+    let mut c = Compiled {
+        classes,
+        ..Compiled::default()
+    };
     c.now_mask = now_mask(&c.classes);
     c.count = u32::try_from(rules.rules.len()).unwrap_or(0);
-    let mut tail = Tail { start: size_of::<Page>() + rules.rules.len() * size_of::<Rule>(), ..Tail::default() };
+    let mut tail = Tail {
+        start: size_of::<Page>() + rules.rules.len() * size_of::<Rule>(),
+        ..Tail::default()
+    };
     let mut records = Vec::new();
     for rule in &rules.rules {
-        let (users_at, user_count) =
-            rule.user.as_deref().map_or((0, 0), |g| tail.users(&users.matching(g)));
+        let (users_at, user_count) = rule
+            .user
+            .as_deref()
+            .map_or((0, 0), |g| tail.users(&users.matching(g)));
         let exe = rule.exe.as_deref().map_or(0, |g| tail.string(g));
         let path = rule.path.as_deref().map_or(0, |g| tail.string(g));
         let own = |until: Until| c.classes[1..].iter().position(|u| *u == until).unwrap_or(0) + 1;
         let class = rule.until.map_or(0, own);
-        records.extend([exe, path, users_at, user_count, u32::try_from(class).unwrap_or(0), 0]);
+        records.extend([
+            exe,
+            path,
+            users_at,
+            user_count,
+            u32::try_from(class).unwrap_or(0),
+            0,
+        ]);
         c.needs |= u32::from(exe != 0) * page::NEEDS_EXE
             | u32::from(users_at != 0) * page::NEEDS_USER
             | u32::from(path != 0) * page::NEEDS_PATH;
     }
-    c.bytes = records.iter().flat_map(|w| w.to_ne_bytes()).chain(tail.bytes).collect();
+    c.bytes = records
+        .iter()
+        .flat_map(|w| w.to_ne_bytes())
+        .chain(tail.bytes)
+        .collect();
     c
 }
 
 /// Bit c is set where class c is at `now`.
 #[must_use]
 pub fn now_mask(classes: &[Until]) -> u32 {
-    classes.iter().enumerate().filter(|(_, u)| **u == Until::Now).map(|(c, _)| 1 << c).sum()
+    classes
+        .iter()
+        .enumerate()
+        .filter(|(_, u)| **u == Until::Now)
+        .map(|(c, _)| 1 << c)
+        .sum()
 }
 
 #[derive(Default)]

@@ -64,11 +64,21 @@ pub struct Living {
 #[must_use]
 pub fn sessions() -> Vec<Living> {
     let run = dirs::run_dir();
-    let trusted = run.symlink_metadata().is_ok_and(|m| dirs::distrust(&m).is_none());
-    let entries = trusted.then(|| std::fs::read_dir(&run).ok()).flatten().into_iter().flatten().flatten();
+    let trusted = run
+        .symlink_metadata()
+        .is_ok_and(|m| dirs::distrust(&m).is_none());
+    let entries = trusted
+        .then(|| std::fs::read_dir(&run).ok())
+        .flatten()
+        .into_iter()
+        .flatten()
+        .flatten();
     let is_session = |d: &PathBuf| d.join("lock").exists();
     let mut found: Vec<Living> = entries
-        .map(|e| Living { id: e.file_name().to_string_lossy().into_owned(), dir: e.path() })
+        .map(|e| Living {
+            id: e.file_name().to_string_lossy().into_owned(),
+            dir: e.path(),
+        })
         .filter(|s| is_session(&s.dir))
         .collect();
     found.sort_by(|a, b| a.id.cmp(&b.id));
@@ -109,7 +119,10 @@ impl Server {
             return Some((client, Err("the session belongs to another user".into())));
         }
         client.stream.set_nonblocking(false).ok()?;
-        client.stream.set_read_timeout(Some(Duration::from_millis(100))).ok()?;
+        client
+            .stream
+            .set_read_timeout(Some(Duration::from_millis(100)))
+            .ok()?;
         let mut line = String::new();
         let mut reader = BufReader::new(io::Read::take(&client.stream, 4096));
         reader.read_line(&mut line).ok()?;
@@ -127,7 +140,9 @@ impl std::os::fd::AsFd for Server {
 impl Client {
     /// Answers and hangs up.
     pub fn answer(mut self, answer: &Answer) {
-        let _ = self.stream.set_write_timeout(Some(Duration::from_millis(100)));
+        let _ = self
+            .stream
+            .set_write_timeout(Some(Duration::from_millis(100)));
         if let Ok(text) = serde_json::to_string(answer) {
             let _ = writeln!(self.stream, "{text}");
         }

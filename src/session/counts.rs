@@ -30,7 +30,9 @@ impl Counts {
     /// Requests that were answered at once.
     #[must_use]
     pub fn skipped(&self) -> u64 {
-        self.requests.saturating_sub(self.real).saturating_sub(self.failed)
+        self.requests
+            .saturating_sub(self.real)
+            .saturating_sub(self.failed)
     }
 
     fn add(&mut self, other: &Counts) {
@@ -40,7 +42,10 @@ impl Counts {
         plus(&mut self.failed, other.failed);
         plus(&mut self.hints, other.hints);
         plus(&mut self.ticks, other.ticks);
-        self.kept.iter_mut().zip(other.kept).for_each(|(a, b)| plus(a, b));
+        self.kept
+            .iter_mut()
+            .zip(other.kept)
+            .for_each(|(a, b)| plus(a, b));
         self.flags |= other.flags;
     }
 
@@ -74,7 +79,10 @@ pub struct Census {
 }
 
 fn read(slot: &Slot) -> Counts {
-    let mut c = Counts { flags: slot.flags.load(SeqCst), ..Counts::default() };
+    let mut c = Counts {
+        flags: slot.flags.load(SeqCst),
+        ..Counts::default()
+    };
     for s in &slot.shard {
         let mut one = Counts::default();
         one.requests = s.requests.load(SeqCst);
@@ -90,9 +98,16 @@ fn read(slot: &Slot) -> Counts {
 
 fn empty(slot: &Slot) {
     for s in &slot.shard {
-        [&s.requests, &s.real, &s.failed, &s.hints, &s.ticks, &s.hints_real]
-            .iter()
-            .for_each(|n| n.store(0, SeqCst));
+        [
+            &s.requests,
+            &s.real,
+            &s.failed,
+            &s.hints,
+            &s.ticks,
+            &s.hints_real,
+        ]
+        .iter()
+        .for_each(|n| n.store(0, SeqCst));
     }
     slot.kept.iter().for_each(|n| n.store(0, SeqCst));
     slot.flags.store(0, SeqCst);
@@ -107,7 +122,10 @@ impl Census {
     #[must_use]
     pub fn new() -> Census {
         let own_ns = mount::namespace_number(Path::new("/proc/self/ns/pid"));
-        Census { own_ns, ..Census::default() }
+        Census {
+            own_ns,
+            ..Census::default()
+        }
     }
 
     /// The process behind a slot as we number it; `None` where it cannot be told.
@@ -180,10 +198,12 @@ impl Census {
     /// All counters of the session added up.
     #[must_use]
     pub fn total(&self, shared: &Shared) -> Counts {
-        self.processes(shared).values().fold(Counts::default(), |mut sum, p| {
-            sum.add(&p.counts);
-            sum
-        })
+        self.processes(shared)
+            .values()
+            .fold(Counts::default(), |mut sum, p| {
+                sum.add(&p.counts);
+                sum
+            })
     }
 }
 

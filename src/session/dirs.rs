@@ -12,7 +12,9 @@ use synclater_sys::{mount, process};
 const UNTOUCHED: &str = "nothing was started and nothing was changed";
 
 fn variable(name: &str) -> Option<PathBuf> {
-    std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from)
+    std::env::var_os(name)
+        .filter(|v| !v.is_empty())
+        .map(PathBuf::from)
 }
 
 /// The folder of running sessions (not created).
@@ -36,7 +38,9 @@ pub fn state_dir() -> Option<PathBuf> {
         return Some("/var/lib/synclater".into());
     }
     let home = || variable("HOME").map(|h| h.join(".local/state"));
-    variable("XDG_STATE_HOME").or_else(home).map(|d| d.join("synclater"))
+    variable("XDG_STATE_HOME")
+        .or_else(home)
+        .map(|d| d.join("synclater"))
 }
 
 /// The folder for the shared memory of a session: the session's own where that lies in memory,
@@ -56,7 +60,11 @@ pub fn memory_dir(run: &Path) -> PathBuf {
 /// # Errors
 /// What failed, as a message for the user.
 pub fn make(dir: &Path, what: &str) -> Result<(), Trouble> {
-    let mode = if process::effective_user() == 0 { 0o711 } else { 0o700 };
+    let mode = if process::effective_user() == 0 {
+        0o711
+    } else {
+        0o700
+    };
     let made = DirBuilder::new().recursive(true).mode(mode).create(dir);
     let trouble = |why: String| {
         Trouble::new(
@@ -79,7 +87,10 @@ pub fn distrust(seen: &Metadata) -> Option<String> {
         return Some("it is a symbolic link".into());
     }
     if seen.uid() != user {
-        return Some(format!("it belongs to user {}, and you are {user}", seen.uid()));
+        return Some(format!(
+            "it belongs to user {}, and you are {user}",
+            seen.uid()
+        ));
     }
     (seen.mode() & 0o022 != 0)
         .then(|| format!("others may write it (mode {:04o})", seen.mode() & 0o7777))

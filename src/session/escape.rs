@@ -30,7 +30,10 @@ impl Escapes {
     #[must_use]
     pub fn watch() -> Escapes {
         let syncs = Syncs::count_descendants(LIBRARY).ok();
-        Escapes { syncs, own: vec![std::process::id()] }
+        Escapes {
+            syncs,
+            own: vec![std::process::id()],
+        }
     }
 
     /// Ends the watch. The kernel takes long to switch it off, so that is not waited for.
@@ -59,9 +62,15 @@ impl Escapes {
     }
 
     /// Who escaped, given what the shim counted and whom the rules are about.
-    pub fn find(&mut self, counted: &BTreeMap<u32, Process>, rules: Option<&RuleSet>) -> Vec<Escape> {
+    pub fn find(
+        &mut self,
+        counted: &BTreeMap<u32, Process>,
+        rules: Option<&RuleSet>,
+    ) -> Vec<Escape> {
         let own = self.own.clone();
-        let Some(syncs) = &mut self.syncs else { return unmapped(&own, rules) };
+        let Some(syncs) = &mut self.syncs else {
+            return unmapped(&own, rules);
+        };
         let seen = syncs.seen();
         let mut found: Vec<Escape> = seen
             .by_pid
@@ -73,7 +82,10 @@ impl Escapes {
             found.push(Escape {
                 pid: 0,
                 exe: "(unknown)".into(),
-                why: format!("{} kernel records were lost: the rings were full", seen.lost),
+                why: format!(
+                    "{} kernel records were lost: the rings were full",
+                    seen.lost
+                ),
                 requests: None,
             });
         }
@@ -92,7 +104,11 @@ fn escaped(
     counted: Option<&Process>,
     rules: Option<&RuleSet>,
 ) -> Option<Escape> {
-    let exe = if seen.exe.is_empty() { seen.name.clone() } else { seen.exe.clone() };
+    let exe = if seen.exe.is_empty() {
+        seen.name.clone()
+    } else {
+        seen.exe.clone()
+    };
     if rules.is_some_and(|r| !r.could_relax_exe(exe.as_bytes())) {
         return None;
     }
@@ -107,7 +123,12 @@ fn escaped(
     if requests == 0 {
         return None;
     }
-    Some(Escape { pid, why: why(seen, counted, &exe).to_owned(), exe, requests: Some(requests) })
+    Some(Escape {
+        pid,
+        why: why(seen, counted, &exe).to_owned(),
+        exe,
+        requests: Some(requests),
+    })
 }
 
 fn why(seen: &perf::Process, counted: Option<&Process>, exe: &str) -> &'static str {
@@ -136,7 +157,12 @@ fn unmapped(own: &[u32], rules: Option<&RuleSet>) -> Vec<Escape> {
         let exe = std::fs::read_link(format!("/proc/{pid}/exe")).ok()?;
         let exe = exe.to_string_lossy().into_owned();
         let about = rules.is_none_or(|r| r.could_relax_exe(exe.as_bytes()));
-        about.then(|| Escape { pid, exe, why: NOT_KNOWN.into(), requests: None })
+        about.then(|| Escape {
+            pid,
+            exe,
+            why: NOT_KNOWN.into(),
+            requests: None,
+        })
     };
     descendants(std::process::id())
         .into_iter()
@@ -152,10 +178,17 @@ pub fn descendants(root: u32) -> Vec<u32> {
     let mut all = Vec::new();
     let mut todo = vec![root];
     while let Some(pid) = todo.pop() {
-        let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+        let tasks = std::fs::read_dir(format!("/proc/{pid}/task"))
+            .into_iter()
+            .flatten()
+            .flatten();
         for task in tasks {
-            let children = std::fs::read_to_string(task.path().join("children")).unwrap_or_default();
-            let children: Vec<u32> = children.split_whitespace().filter_map(|c| c.parse().ok()).collect();
+            let children =
+                std::fs::read_to_string(task.path().join("children")).unwrap_or_default();
+            let children: Vec<u32> = children
+                .split_whitespace()
+                .filter_map(|c| c.parse().ok())
+                .collect();
             todo.extend(&children);
             all.extend(children);
         }

@@ -73,7 +73,12 @@ impl Filesystems {
     /// Nothing in sight yet.
     #[must_use]
     pub fn new() -> Filesystems {
-        Filesystems { list: Vec::new(), mounts: BTreeMap::new(), leaving: BTreeMap::new(), looked: false }
+        Filesystems {
+            list: Vec::new(),
+            mounts: BTreeMap::new(),
+            leaving: BTreeMap::new(),
+            looked: false,
+        }
     }
 
     /// The superblock at an index that the shim gave; it may be any number.
@@ -89,13 +94,20 @@ impl Filesystems {
 
     /// Indexes of the superblocks that hold a descriptor: those that owe.
     pub fn owing(&self) -> impl Iterator<Item = usize> + '_ {
-        self.list.iter().enumerate().filter(|(_, f)| f.fd.is_some()).map(|(i, _)| i)
+        self.list
+            .iter()
+            .enumerate()
+            .filter(|(_, f)| f.fd.is_some())
+            .map(|(i, _)| i)
     }
 
     /// Whether sync() may be put off: every writable disk in sight is tested.
     #[must_use]
     pub fn all_tested(&self) -> bool {
-        read_mounts("self").iter().filter(|m| counts_as_disk(m)).all(|m| kind(&m.fstype) == FsKind::Tested)
+        read_mounts("self")
+            .iter()
+            .filter(|m| counts_as_disk(m))
+            .all(|m| kind(&m.fstype) == FsKind::Tested)
     }
 
     /// Indexes of the tested, writable superblocks in sight.
@@ -103,14 +115,20 @@ impl Filesystems {
     pub fn all_disks(&mut self, shared: &Shared) -> Vec<usize> {
         let mounts = read_mounts("self");
         let disks: Vec<&Mount> = mounts.iter().filter(|m| counts_as_disk(m)).collect();
-        disks.into_iter().filter_map(|m| self.index_of(m, None, shared)).collect()
+        disks
+            .into_iter()
+            .filter_map(|m| self.index_of(m, None, shared))
+            .collect()
     }
 
     /// [`Filesystems::refresh`], where the kernel says that the mount table changed or a victim asks
     /// that every request looks.
     pub fn refresh_if_changed(&mut self, shared: &Shared, mountinfo: &std::fs::File) -> Vec<usize> {
         use synclater_sys::wait::{any, For};
-        let changed = any(&[(mountinfo.as_fd(), For::Change)], std::time::Duration::ZERO)[0];
+        let changed = any(
+            &[(mountinfo.as_fd(), For::Change)],
+            std::time::Duration::ZERO,
+        )[0];
         let looks = shared.slots().look.load(SeqCst) != 0;
         if changed || (looks && !std::mem::replace(&mut self.looked, looks)) {
             return self.refresh(shared);
@@ -122,14 +140,20 @@ impl Filesystems {
     /// mounted nowhere in our sight any more.
     pub fn refresh(&mut self, shared: &Shared) -> Vec<usize> {
         let mounts = read_mounts("self");
-        let mut disks: Vec<u64> = mounts.iter().filter(|m| counts_as_disk(m)).map(dev_of).collect();
+        let mut disks: Vec<u64> = mounts
+            .iter()
+            .filter(|m| counts_as_disk(m))
+            .map(dev_of)
+            .collect();
         disks.sort_unstable();
         disks.dedup();
         let looks = shared.slots().look.load(SeqCst) != 0;
         let one = disks.len() == 1;
         for m in &mounts {
             let wanted = counts_as_disk(m) || !one || looks;
-            let Some(index) = wanted.then(|| self.index_of(m, None, shared)).flatten() else { continue };
+            let Some(index) = wanted.then(|| self.index_of(m, None, shared)).flatten() else {
+                continue;
+            };
             if !one || looks {
                 self.publish_mount(m, index, None, shared);
             }
@@ -137,12 +161,21 @@ impl Filesystems {
         self.publish_single(&disks, shared);
         let seen: Vec<u64> = mounts.iter().map(dev_of).collect();
         let gone = |f: &Filesystem| f.fd.is_some() && f.through.is_none() && !seen.contains(&f.dev);
-        self.list.iter().enumerate().filter(|(_, f)| gone(f)).map(|(i, _)| i).collect()
+        self.list
+            .iter()
+            .enumerate()
+            .filter(|(_, f)| gone(f))
+            .map(|(i, _)| i)
+            .collect()
     }
 
     fn publish_single(&self, disks: &[u64], shared: &Shared) {
         let tested = |f: &&Filesystem| f.kind == FsKind::Tested && disks == [f.dev];
-        let at = self.list.iter().find(tested).and_then(|f| self.list.iter().position(|g| g.dev == f.dev));
+        let at = self
+            .list
+            .iter()
+            .find(tested)
+            .and_then(|f| self.list.iter().position(|g| g.dev == f.dev));
         let single = at.map_or(0, |i| u32::try_from(i + 1).unwrap_or(0));
         shared.page().single.store(single, SeqCst);
     }
@@ -193,7 +226,9 @@ impl Filesystems {
         let mask = shared.page().mount_mask.load(SeqCst);
         // Another mount may lie on top of this one: then the path shows that one.
         let on_top = || mount::id_of_path(&path, 0x1000).is_ok_and(|id| id == m.id);
-        let Ok(id) = mount::id_of_path(&path, mask) else { return };
+        let Ok(id) = mount::id_of_path(&path, mask) else {
+            return;
+        };
         if !self.mounts.contains_key(&id) && (through.is_some() || on_top()) {
             self.insert(id, index, shared);
         }
@@ -206,7 +241,9 @@ impl Filesystems {
         for place in places {
             let there = place.id.load(SeqCst);
             if there == 0 || there == GONE {
-                place.fs.store(u32::try_from(index).unwrap_or(u32::MAX), SeqCst);
+                place
+                    .fs
+                    .store(u32::try_from(index).unwrap_or(u32::MAX), SeqCst);
                 place.id.store(id, SeqCst);
                 self.mounts.insert(id, index);
                 return;
@@ -284,9 +321,13 @@ impl Filesystems {
             }
             None => f.point.clone(),
         };
-        match mount::open_point(&path).ok().filter(|fd| is_same(fd, f.dev)) {
+        match mount::open_point(&path)
+            .ok()
+            .filter(|fd| is_same(fd, f.dev))
+        {
             Some(fd) => {
-                f.uuid = mount::uuid_of_fd(&fd).or_else(|| mount::uuid_of_device(Path::new(&f.source)));
+                f.uuid =
+                    mount::uuid_of_fd(&fd).or_else(|| mount::uuid_of_device(Path::new(&f.source)));
                 f.fd = Some(fd);
                 Some(())
             }
@@ -310,11 +351,20 @@ impl Filesystems {
             f.fd = None;
             f.forgotten = true;
         }
-        let ids: Vec<u64> = self.mounts.iter().filter(|(_, i)| **i == index).map(|(id, _)| *id).collect();
+        let ids: Vec<u64> = self
+            .mounts
+            .iter()
+            .filter(|(_, i)| **i == index)
+            .map(|(id, _)| *id)
+            .collect();
         for id in ids {
             self.mounts.remove(&id);
             self.leaving.insert(id, index);
-            let place = shared.page().mounts.iter().find(|p| p.id.load(SeqCst) == id);
+            let place = shared
+                .page()
+                .mounts
+                .iter()
+                .find(|p| p.id.load(SeqCst) == id);
             if let Some(place) = place {
                 place.id.store(GONE, SeqCst);
             }
@@ -335,13 +385,19 @@ impl Filesystems {
             source: f.source.clone(),
             uuid: f.uuid.clone(),
         };
-        indexes.iter().filter_map(|&i| self.list.get(i)).map(entry).collect()
+        indexes
+            .iter()
+            .filter_map(|&i| self.list.get(i))
+            .map(entry)
+            .collect()
     }
 }
 
 /// Whether the descriptor lies on the superblock that mountinfo named; btrfs shows subvolumes.
 fn is_same(fd: &OwnedFd, dev: u64) -> bool {
-    let Ok(seen) = mount::dev_of_fd(fd) else { return false };
+    let Ok(seen) = mount::dev_of_fd(fd) else {
+        return false;
+    };
     seen == dev || superblock_of(fd) == Some(dev)
 }
 

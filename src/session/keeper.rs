@@ -55,9 +55,20 @@ impl Keeper {
         rustix::io::ioctl_fionbio(&theirs, true)?;
         let parent = std::process::id();
         let job = Job::start(move || {
-            let Some(socket) = job::keep_only(theirs.as_fd()) else { return 1 };
+            let Some(socket) = job::keep_only(theirs.as_fd()) else {
+                return 1;
+            };
             std::mem::forget(theirs);
-            Vigil { shared, ledger, what, socket, held: Vec::new(), all: false, never: false }.keep(parent)
+            Vigil {
+                shared,
+                ledger,
+                what,
+                socket,
+                held: Vec::new(),
+                all: false,
+                never: false,
+            }
+            .keep(parent)
         })?;
         Ok(Keeper { job, socket: ours })
     }
@@ -115,7 +126,10 @@ impl Keeper {
     /// unless it was stopped.
     pub fn end(&self) {
         let _ = self.tell(&[END], &[]);
-        let _ = wait::any(&[(self.job.as_fd(), wait::For::Input)], Duration::from_secs(2));
+        let _ = wait::any(
+            &[(self.job.as_fd(), wait::For::Input)],
+            Duration::from_secs(2),
+        );
     }
 }
 
@@ -148,10 +162,15 @@ impl Vigil {
         process::leave_session();
         process::set_name(c"synclater-keep");
         own_cgroup();
-        let Some(parent) = process::watch(parent) else { return self.take_over() };
+        let Some(parent) = process::watch(parent) else {
+            return self.take_over();
+        };
         let mut settled_for_stop = false;
         loop {
-            let fds = [(self.socket.as_fd(), wait::For::Input), (parent.as_fd(), wait::For::Input)];
+            let fds = [
+                (self.socket.as_fd(), wait::For::Input),
+                (parent.as_fd(), wait::For::Input),
+            ];
             let ready = wait::any(&fds, Duration::from_millis(200));
             loop {
                 match self.listen() {
@@ -175,7 +194,9 @@ impl Vigil {
     /// Takes one message, without waiting.
     fn listen(&mut self) -> Heard {
         let mut buf = [0u8; 2];
-        let Ok((n, fds)) = socket::receive(&self.socket, &mut buf) else { return Heard::Nothing };
+        let Ok((n, fds)) = socket::receive(&self.socket, &mut buf) else {
+            return Heard::Nothing;
+        };
         let index = usize::from(buf[1]);
         match (n, buf[0]) {
             (2, HOLD) => self.held.extend(fds.into_iter().map(|fd| (index, fd))),
@@ -203,7 +224,9 @@ impl Vigil {
         if self.all {
             jobs.push(Settle::everything(self.shared));
         }
-        let ends = jobs.into_iter().map(|job| job.is_ok_and(|job| self.wait_for(&job)));
+        let ends = jobs
+            .into_iter()
+            .map(|job| job.is_ok_and(|job| self.wait_for(&job)));
         ends.fold(true, |all, one| all && one)
     }
 
@@ -236,7 +259,9 @@ impl Vigil {
 fn own_cgroup() {
     let mounts = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
     let mounts = synclater_model::policy::filesystem::parse_mountinfo(&mounts);
-    let Some(root) = mounts.iter().find(|m| m.fstype == "cgroup2" && m.writable) else { return };
+    let Some(root) = mounts.iter().find(|m| m.fstype == "cgroup2" && m.writable) else {
+        return;
+    };
     let point = String::from_utf8_lossy(&root.point).into_owned();
     let dir = Path::new(&point).join("synclater-keeper");
     let _ = std::fs::create_dir(&dir);

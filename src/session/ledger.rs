@@ -18,7 +18,8 @@ pub struct Ledger {
 }
 
 fn errno(e: &io::Error) -> i32 {
-    e.raw_os_error().unwrap_or(rustix::io::Errno::IO.raw_os_error())
+    e.raw_os_error()
+        .unwrap_or(rustix::io::Errno::IO.raw_os_error())
 }
 
 impl Ledger {
@@ -52,7 +53,9 @@ impl Ledger {
     /// The ledger for reading; it may not exist.
     #[must_use]
     pub fn existing() -> Option<Ledger> {
-        dirs::state_dir().filter(|d| d.is_dir()).map(|dir| Ledger { dir })
+        dirs::state_dir()
+            .filter(|d| d.is_dir())
+            .map(|dir| Ledger { dir })
     }
 
     /// Where the entry of session `id` lies.
@@ -68,7 +71,10 @@ impl Ledger {
     pub fn write(&self, entry: &Entry) -> io::Result<Job> {
         let (path, text) = (self.path(&entry.id), entry.to_json());
         let dir = self.dir.clone();
-        Job::start(move || write_durably(&dir, &path, text.as_bytes()).map_or_else(|e| errno(&e), |()| 0))
+        Job::start(move || {
+            synclater_sys::job::keep_none();
+            write_durably(&dir, &path, text.as_bytes()).map_or_else(|e| errno(&e), |()| 0)
+        })
     }
 
     /// Closes an entry in this process, durably.
@@ -83,8 +89,14 @@ impl Ledger {
     #[must_use]
     pub fn entries(&self) -> (Vec<Entry>, Vec<(PathBuf, String)>) {
         let (mut good, mut bad) = (Vec::new(), Vec::new());
-        let files = std::fs::read_dir(&self.dir).into_iter().flatten().flatten().map(|e| e.path());
-        let mut files: Vec<PathBuf> = files.filter(|p| p.extension().is_some_and(|x| x == "json")).collect();
+        let files = std::fs::read_dir(&self.dir)
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|e| e.path());
+        let mut files: Vec<PathBuf> = files
+            .filter(|p| p.extension().is_some_and(|x| x == "json"))
+            .collect();
         files.sort();
         for path in files {
             match std::fs::read_to_string(&path).map_err(|e| e.to_string()) {

@@ -33,8 +33,16 @@ pub fn run(s: &mut Supervisor, outcome: Outcome) -> RunReport {
     r.requests = total.requests;
     r.skipped = total.skipped();
     r.real = total.real;
-    r.settled = if s.paid.complete && until != Until::Never { r.skipped } else { 0 };
-    r.settle_s = s.paid.final_settle.filter(|_| r.skipped > 0).map(|d| d.as_secs_f64());
+    r.settled = if s.paid.complete && until != Until::Never {
+        r.skipped
+    } else {
+        0
+    };
+    r.settle_s = s
+        .paid
+        .final_settle
+        .filter(|_| r.skipped > 0)
+        .map(|d| d.as_secs_f64());
     r.hints = Some(total.hints).filter(|n| *n > 0);
     r.failed = Some(total.failed).filter(|n| *n > 0);
     r.kept_real = total.kept_words();
@@ -42,7 +50,11 @@ pub fn run(s: &mut Supervisor, outcome: Outcome) -> RunReport {
     r.never_settled = (until == Until::Never).then_some(true);
     r.error.clone_from(&s.paid.error);
     r.bound_s = bound(s).map(|d| d.as_secs_f64());
-    r.oldest_s = s.paid.oldest.filter(|_| r.bound_s.is_some()).map(|d| d.as_secs_f64());
+    r.oldest_s = s
+        .paid
+        .oldest
+        .filter(|_| r.bound_s.is_some())
+        .map(|d| d.as_secs_f64());
     r.filesystems = filesystems(s, r.skipped);
     estimate(&mut r, &total, s.shared.clock.span(total.ticks));
     r.escaped = escapes(s);
@@ -60,7 +72,10 @@ fn estimate(r: &mut RunReport, total: &Counts, real: Duration) {
     let saved = each * r.skipped as f64 - r.settle_s.unwrap_or(0.0);
     if saved > 0.0 {
         r.saved_s_estimate = Some(saved);
-        r.saved_basis = Some(format!("the mean of the {} real ones of this run", total.real));
+        r.saved_basis = Some(format!(
+            "the mean of the {} real ones of this run",
+            total.real
+        ));
     }
 }
 
@@ -74,7 +89,13 @@ fn bound(s: &Supervisor) -> Option<Duration> {
 }
 
 fn filesystems(s: &Supervisor, skipped: u64) -> Vec<RunFilesystem> {
-    let counted = |i: usize| s.shared.slots().fs_requests.get(i).map_or(0, |n| n.load(SeqCst));
+    let counted = |i: usize| {
+        s.shared
+            .slots()
+            .fs_requests
+            .get(i)
+            .map_or(0, |n| n.load(SeqCst))
+    };
     let looked: u64 = s.owed().iter().map(|o| counted(o.index)).sum();
     // Requests that did not look belong to the only file system there was.
     let rest = skipped.saturating_sub(looked);
@@ -96,7 +117,10 @@ fn escapes(s: &mut Supervisor) -> Vec<synclater_model::report::escape::Escape> {
 pub fn ps(s: &mut Supervisor) -> PsSession {
     s.census.sweep(s.shared);
     let processes = s.census.processes(s.shared);
-    let left = s.plan.ends.map(|e| e.saturating_duration_since(Instant::now()).as_secs_f64());
+    let left = s
+        .plan
+        .ends
+        .map(|e| e.saturating_duration_since(Instant::now()).as_secs_f64());
     let debts: Vec<u64> = s
         .filesystems
         .owing()
@@ -114,7 +138,11 @@ pub fn ps(s: &mut Supervisor) -> PsSession {
         until: s.plan.classes[0].to_string(),
         consistent: None,
         lease_left_s: left,
-        debt: if debts.is_empty() { 0 } else { skipped.saturating_sub(s.paid_requests()) },
+        debt: if debts.is_empty() {
+            0
+        } else {
+            skipped.saturating_sub(s.paid_requests())
+        },
         processes: rows(&processes, &s.escapes),
         escaped: escapes(s),
         bound_s: bound(s).map(|d| d.as_secs_f64()),
@@ -148,5 +176,11 @@ fn has_library(pid: u32) -> bool {
 
 fn user_of(pid: u32) -> Option<u32> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    status.lines().find_map(|l| l.strip_prefix("Uid:"))?.split_whitespace().nth(1)?.parse().ok()
+    status
+        .lines()
+        .find_map(|l| l.strip_prefix("Uid:"))?
+        .split_whitespace()
+        .nth(1)?
+        .parse()
+        .ok()
 }

@@ -32,15 +32,25 @@ pub struct Settled {
 
 /// Takes the debt of row `fs` (all classes): returns the ticks of its oldest request, or 0.
 pub fn take_debt(shared: &Shared, fs: usize) -> u64 {
-    let Some(row) = shared.slots().debt.get(fs) else { return 0 };
-    row.iter().map(|cell| cell.swap(0, SeqCst)).filter(|t| *t != 0).min().unwrap_or(0)
+    let Some(row) = shared.slots().debt.get(fs) else {
+        return 0;
+    };
+    row.iter()
+        .map(|cell| cell.swap(0, SeqCst))
+        .filter(|t| *t != 0)
+        .min()
+        .unwrap_or(0)
 }
 
 /// The oldest request owed in row `fs` for each class that owes.
 #[must_use]
 pub fn debts(shared: &Shared, fs: usize) -> Vec<(usize, u64)> {
     let row = shared.slots().debt.get(fs).map_or(&[][..], |r| &r[..]);
-    row.iter().enumerate().map(|(c, t)| (c, t.load(SeqCst))).filter(|(_, t)| *t != 0).collect()
+    row.iter()
+        .enumerate()
+        .map(|(c, t)| (c, t.load(SeqCst)))
+        .filter(|(_, t)| *t != 0)
+        .collect()
 }
 
 impl Settle {
@@ -50,7 +60,9 @@ impl Settle {
     /// `EAGAIN` where no process can be had; the debt then stands as before.
     pub fn filesystem(shared: &Shared, fs: usize, fd: BorrowedFd<'_>) -> io::Result<Settle> {
         Self::start(shared, fs, || {
-            let Some(only) = job::keep_only(fd) else { return rustix::io::Errno::BADF.raw_os_error() };
+            let Some(only) = job::keep_only(fd) else {
+                return rustix::io::Errno::BADF.raw_os_error();
+            };
             job::syncfs(only.as_fd())
         })
     }
@@ -82,7 +94,11 @@ impl Settle {
     pub fn finished(&self, shared: &Shared) -> Option<Settled> {
         let errno = self.job.finished()?;
         let age = (self.oldest != 0).then(|| shared.clock.since(self.oldest));
-        Some(Settled { errno, took: self.began.elapsed(), age })
+        Some(Settled {
+            errno,
+            took: self.began.elapsed(),
+            age,
+        })
     }
 
     /// How long it has been going on.
@@ -110,7 +126,9 @@ pub fn dirty_bytes() -> u64 {
     let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let field = |name: &str| {
         let line = info.lines().find_map(|l| l.strip_prefix(name));
-        line.and_then(|l| l.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0) * 1024
+        line.and_then(|l| l.split_whitespace().next()?.parse::<u64>().ok())
+            .unwrap_or(0)
+            * 1024
     };
     field("Dirty:") + field("Writeback:")
 }

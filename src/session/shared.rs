@@ -26,7 +26,12 @@ pub struct Shared {
 }
 
 fn create(path: &Path, mode: u32) -> io::Result<File> {
-    OpenOptions::new().read(true).write(true).create_new(true).mode(mode).open(path)
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .mode(mode)
+        .open(path)
 }
 
 impl Shared {
@@ -40,18 +45,31 @@ impl Shared {
         let slots = Mapping::create(&slots_file, size_of::<Slots>())?;
         let size = size_of::<Page>() + rules.bytes.len();
         let page = Mapping::create(&create(&path, 0o644)?, size)?;
-        let shared = Shared { page, slots, slots_file, path, clock: LeaseClock::new() };
+        let shared = Shared {
+            page,
+            slots,
+            slots_file,
+            path,
+            clock: LeaseClock::new(),
+        };
         shared.fill(rules, socket, u32::try_from(size).unwrap_or(0));
         Ok(shared)
     }
 
     fn fill(&self, rules: &Compiled, socket: &[u8; 32], size: u32) {
         let (p, s) = (self.page(), self.slots());
-        for (to, from) in self.page.bytes()[size_of::<Page>()..].iter().zip(&rules.bytes) {
+        for (to, from) in self.page.bytes()[size_of::<Page>()..]
+            .iter()
+            .zip(&rules.bytes)
+        {
             to.store(*from, SeqCst);
         }
-        p.socket.iter().zip(socket).for_each(|(to, from)| to.store(*from, SeqCst));
-        p.lease_span.store(self.clock.ticks(LEASE + Duration::from_millis(200)), SeqCst);
+        p.socket
+            .iter()
+            .zip(socket)
+            .for_each(|(to, from)| to.store(*from, SeqCst));
+        p.lease_span
+            .store(self.clock.ticks(LEASE + Duration::from_millis(200)), SeqCst);
         let clock = match self.clock.source() {
             Source::Counter => page::CLOCK_TSC,
             Source::Realtime => page::CLOCK_REALTIME,
@@ -59,14 +77,18 @@ impl Shared {
         p.clock.store(clock, SeqCst);
         p.now_mask.store(rules.now_mask, SeqCst);
         p.rule_count.store(rules.count, SeqCst);
-        p.rules_at.store(u32::try_from(size_of::<Page>()).unwrap_or(0), SeqCst);
+        p.rules_at
+            .store(u32::try_from(size_of::<Page>()).unwrap_or(0), SeqCst);
         p.rule_needs.store(rules.needs, SeqCst);
-        p.slots_size.store(u32::try_from(size_of::<Slots>()).unwrap_or(0), SeqCst);
+        p.slots_size
+            .store(u32::try_from(size_of::<Slots>()).unwrap_or(0), SeqCst);
         p.filters.store(seccomp_filters(), SeqCst);
-        p.mount_mask.store(synclater_sys::mount::id_mask().unwrap_or(0), SeqCst);
+        p.mount_mask
+            .store(synclater_sys::mount::id_mask().unwrap_or(0), SeqCst);
         let ns = synclater_sys::mount::namespace_number(Path::new("/proc/self/ns/mnt"));
         p.mount_ns.store(ns, SeqCst);
-        s.size.store(u32::try_from(size_of::<Slots>()).unwrap_or(0), SeqCst);
+        s.size
+            .store(u32::try_from(size_of::<Slots>()).unwrap_or(0), SeqCst);
         s.version.store(page::VERSION, SeqCst);
         s.magic.store(page::SLOTS_MAGIC, SeqCst);
         p.size.store(size, SeqCst);
@@ -101,7 +123,11 @@ impl Shared {
     /// Whether the lease ran out: the supervisor has stood still.
     #[must_use]
     pub fn lease_is_over(&self) -> bool {
-        let left = self.page().lease_until.load(SeqCst).wrapping_sub(self.clock.now());
+        let left = self
+            .page()
+            .lease_until
+            .load(SeqCst)
+            .wrapping_sub(self.clock.now());
         left > self.page().lease_span.load(SeqCst)
     }
 
@@ -115,6 +141,8 @@ impl Shared {
 /// Seccomp filters of this process; containers put some in.
 fn seccomp_filters() -> u32 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|l| l.strip_prefix("Seccomp_filters:"));
+    let line = status
+        .lines()
+        .find_map(|l| l.strip_prefix("Seccomp_filters:"));
     line.and_then(|n| n.trim().parse().ok()).unwrap_or(0)
 }

@@ -26,7 +26,11 @@ pub struct Cleared {
 /// Takes a session's lock, if nobody holds it. The lock lasts as long as the file is open.
 #[must_use]
 pub fn take_lock(dir: &Path) -> Option<File> {
-    let file = File::options().read(true).write(true).open(dir.join("lock")).ok()?;
+    let file = File::options()
+        .read(true)
+        .write(true)
+        .open(dir.join("lock"))
+        .ok()?;
     rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).ok()?;
     Some(file)
 }
@@ -37,19 +41,32 @@ pub fn clear() -> Vec<Cleared> {
     let entries = ledger.as_ref().map(|l| l.entries().0).unwrap_or_default();
     let mut cleared = Vec::new();
     for session in control::sessions() {
-        let Some(_lock) = take_lock(&session.dir) else { continue };
-        let entry = entries.iter().find(|e| e.id == session.id && !e.is_cut(&dirs::boot_id()));
+        let Some(_lock) = take_lock(&session.dir) else {
+            continue;
+        };
+        let entry = entries
+            .iter()
+            .find(|e| e.id == session.id && !e.is_cut(&dirs::boot_id()));
         cleared.push(clear_one(&session, entry, ledger.as_ref()));
     }
     cleared
 }
 
 fn clear_one(session: &Living, entry: Option<&Entry>, ledger: Option<&Ledger>) -> Cleared {
-    let mut out = Cleared { id: session.id.clone(), settled: Vec::new(), failed: Vec::new() };
+    let mut out = Cleared {
+        id: session.id.clone(),
+        settled: Vec::new(),
+        failed: Vec::new(),
+    };
     if let Some(entry) = entry.filter(|e| e.until != "never") {
         for fs in &entry.filesystems {
             let done = settle_again(&fs.mount, &fs.source);
-            (if done { &mut out.settled } else { &mut out.failed }).push(fs.mount.clone());
+            (if done {
+                &mut out.settled
+            } else {
+                &mut out.failed
+            })
+            .push(fs.mount.clone());
         }
     }
     if let (Some(_), Some(ledger), true) = (entry, ledger, out.failed.is_empty()) {
@@ -57,7 +74,9 @@ fn clear_one(session: &Living, entry: Option<&Entry>, ledger: Option<&Ledger>) -
     }
     if let Ok(memory) = std::fs::read_to_string(session.dir.join("memory")) {
         let memory = PathBuf::from(memory.trim_end());
-        let ours = memory.symlink_metadata().is_ok_and(|m| dirs::distrust(&m).is_none());
+        let ours = memory
+            .symlink_metadata()
+            .is_ok_and(|m| dirs::distrust(&m).is_none());
         if ours && memory.ends_with(&session.id) {
             let _ = std::fs::remove_dir_all(memory);
         }

@@ -250,9 +250,17 @@ impl Supervisor {
         ];
         fds.extend(self.keeper.iter().map(|k| (k.as_fd(), For::Input)));
         fds.extend(self.settles.values().map(|s| (s.as_fd(), For::Input)));
-        fds.extend(self.entering.writing.iter().map(|(j, _)| (j.as_fd(), For::Input)));
+        fds.extend(
+            self.entering
+                .writing
+                .iter()
+                .map(|(j, _)| (j.as_fd(), For::Input)),
+        );
         fds.extend(self.escapes.fds().into_iter().map(|fd| (fd, For::Input)));
-        let patience = self.next_beat.min(self.next_due()).saturating_duration_since(Instant::now());
+        let patience = self
+            .next_beat
+            .min(self.next_due())
+            .saturating_duration_since(Instant::now());
         let _ = wait::any(&fds, patience);
     }
 
@@ -261,7 +269,10 @@ impl Supervisor {
             if signal.number == libc_signal::CHLD {
                 continue;
             }
-            if matches!(signal.number, libc_signal::INT | libc_signal::TERM | libc_signal::HUP) {
+            if matches!(
+                signal.number,
+                libc_signal::INT | libc_signal::TERM | libc_signal::HUP
+            ) {
                 self.interrupts += 1;
             }
             // A key at the terminal reached the command too; so did what the command sends us.
@@ -311,9 +322,13 @@ impl Supervisor {
     }
 
     fn filesystems_changed(&mut self) {
-        for index in self.filesystems.refresh_if_changed(self.shared, &self.mountinfo) {
+        for index in self
+            .filesystems
+            .refresh_if_changed(self.shared, &self.mountinfo)
+        {
             // Gone from our sight, perhaps by somebody else's umount: pay and let go.
-            self.filesystems.set_state(index, page::FS_KNOWN, self.shared);
+            self.filesystems
+                .set_state(index, page::FS_KNOWN, self.shared);
             if let Some(fs) = self.filesystems.get_mut(index) {
                 fs.leaving = true;
             }
@@ -342,7 +357,10 @@ impl Supervisor {
     fn enter(&mut self, index: usize) {
         let e = &self.entering;
         let known = e.written.contains(&index) || e.wanted.contains(&index);
-        let writing = e.writing.as_ref().is_some_and(|(_, list)| list.contains(&index));
+        let writing = e
+            .writing
+            .as_ref()
+            .is_some_and(|(_, list)| list.contains(&index));
         if known || writing || self.ledger.is_none() || e.failed {
             return;
         }
@@ -363,7 +381,9 @@ impl Supervisor {
             self.allow_sync();
             return;
         }
-        let Some(ledger) = self.ledger.clone() else { return };
+        let Some(ledger) = self.ledger.clone() else {
+            return;
+        };
         if self.keeper.is_none() && !self.start_keeper(&ledger) {
             return;
         }
@@ -382,7 +402,9 @@ impl Supervisor {
 
     fn hand_to_keeper(&self, index: usize) -> bool {
         let fd = self.filesystems.get(index).and_then(|f| f.fd.as_ref());
-        let (Some(fd), Some(keeper)) = (fd, &self.keeper) else { return false };
+        let (Some(fd), Some(keeper)) = (fd, &self.keeper) else {
+            return false;
+        };
         keeper.hold(index, fd.as_fd()).is_ok()
     }
 
@@ -399,7 +421,13 @@ impl Supervisor {
     }
 
     fn entry(&self, list: &[usize]) -> Entry {
-        let laxest = self.plan.classes.iter().max().copied().unwrap_or(Until::Now);
+        let laxest = self
+            .plan
+            .classes
+            .iter()
+            .max()
+            .copied()
+            .unwrap_or(Until::Now);
         Entry {
             version: Entry::VERSION,
             id: self.plan.id.clone(),
@@ -428,8 +456,13 @@ impl Supervisor {
             return;
         }
         for index in fresh {
-            if self.filesystems.get(index).is_some_and(|f| f.fd.is_some() && !f.leaving) {
-                self.filesystems.set_state(index, page::FS_OWES, self.shared);
+            if self
+                .filesystems
+                .get(index)
+                .is_some_and(|f| f.fd.is_some() && !f.leaving)
+            {
+                self.filesystems
+                    .set_state(index, page::FS_OWES, self.shared);
                 self.entering.written.push(index);
                 self.note_owed(index);
             }
@@ -454,13 +487,21 @@ impl Supervisor {
     }
 
     fn finish_jobs(&mut self) {
-        if let Some(status) = self.entering.writing.as_ref().and_then(|(job, _)| job.finished()) {
+        if let Some(status) = self
+            .entering
+            .writing
+            .as_ref()
+            .and_then(|(job, _)| job.finished())
+        {
             let (_, fresh) = self.entering.writing.take().expect("looked at just now");
             self.ledger_written(status, fresh);
         }
         let shared = self.shared;
-        let ended: Vec<(usize, Settled)> =
-            self.settles.iter().filter_map(|(i, s)| Some((*i, s.finished(shared)?))).collect();
+        let ended: Vec<(usize, Settled)> = self
+            .settles
+            .iter()
+            .filter_map(|(i, s)| Some((*i, s.finished(shared)?)))
+            .collect();
         for (index, end) in ended {
             self.settles.remove(&index);
             self.settled(index, end);
@@ -475,7 +516,9 @@ impl Supervisor {
         if self.keeper.as_ref().is_some_and(Keeper::has_ended) {
             // Somebody killed it: without a keeper nothing may owe, so there has to be another.
             self.keeper = None;
-            let Some(ledger) = self.ledger.clone() else { return };
+            let Some(ledger) = self.ledger.clone() else {
+                return;
+            };
             let all = self.filesystems.owing().collect::<Vec<_>>();
             if !self.start_keeper(&ledger) || !all.iter().all(|&i| self.hand_to_keeper(i)) {
                 self.relax(false);
@@ -507,7 +550,9 @@ impl Supervisor {
 
     fn settle_answer(&self) -> Answer {
         match &self.paid.error {
-            None => Answer::Done { said: "settled; every request made before this is durable".into() },
+            None => Answer::Done {
+                said: "settled; every request made before this is durable".into(),
+            },
             Some(e) => Answer::Refused {
                 why: format!("{} on {} ({}): writes were lost", e.name, e.mount, e.device),
             },
@@ -521,7 +566,10 @@ impl Supervisor {
         }
         let fs = self.filesystems.get(index);
         self.paid.error = Some(SettleError {
-            mount: fs.map_or_else(|| "sync()".into(), |f| f.point.to_string_lossy().into_owned()),
+            mount: fs.map_or_else(
+                || "sync()".into(),
+                |f| f.point.to_string_lossy().into_owned(),
+            ),
             device: fs.map_or_else(String::new, |f| f.source.clone()),
             errno,
             name: errno_name(errno),
@@ -539,7 +587,9 @@ impl Supervisor {
         let job = if index == page::ALL_FS {
             Settle::everything(self.shared)
         } else {
-            let Some(fd) = self.filesystems.get(index).and_then(|f| f.fd.as_ref()) else { return };
+            let Some(fd) = self.filesystems.get(index).and_then(|f| f.fd.as_ref()) else {
+                return;
+            };
             Settle::filesystem(self.shared, index, fd.as_fd())
         };
         match job {
@@ -572,7 +622,9 @@ impl Supervisor {
         let mut due = Vec::new();
         for row in rows.filter(|r| !self.settles.contains_key(r)) {
             for (class, tick) in settle::debts(self.shared, row) {
-                let Some(Until::Within(within)) = self.plan.classes.get(class) else { continue };
+                let Some(Until::Within(within)) = self.plan.classes.get(class) else {
+                    continue;
+                };
                 let took = self.paid.longest.get(&row).copied().unwrap_or_default();
                 let early = (took + took / 4).min(*within / 2);
                 let age = self.shared.clock.since(tick);
@@ -608,7 +660,9 @@ impl Supervisor {
 
     fn hand_out_slots(&self) {
         while let Ok((stream, _)) = self.slots_door.accept() {
-            let Ok(peer) = synclater_sys::socket::peer(&stream) else { continue };
+            let Ok(peer) = synclater_sys::socket::peer(&stream) else {
+                continue;
+            };
             if is_descendant(peer.pid) {
                 let fd = self.shared.slots_file().as_fd();
                 let _ = synclater_sys::socket::send(&stream, b"s", &[fd]);
@@ -649,13 +703,20 @@ impl Supervisor {
         }
         let Some(dial) = dial else {
             self.relax(self.plan.classes.iter().any(|u| *u != Until::Now));
-            return Answer::Done { said: format!("{}: lease changed", self.plan.id) };
+            return Answer::Done {
+                said: format!("{}: lease changed", self.plan.id),
+            };
         };
         if self.ledger.is_none() && dial != Until::Now {
-            return Answer::Refused { why: "there is no ledger: only `now` is possible".into() };
+            return Answer::Refused {
+                why: "there is no ledger: only `now` is possible".into(),
+            };
         }
         self.plan.classes[0] = dial;
-        self.shared.page().now_mask.store(now_mask(&self.plan.classes), SeqCst);
+        self.shared
+            .page()
+            .now_mask
+            .store(now_mask(&self.plan.classes), SeqCst);
         self.relax(self.plan.classes.iter().any(|u| *u != Until::Now));
         if let Some(keeper) = &self.keeper {
             keeper.settle_at_death(self.must_settle());
@@ -664,12 +725,16 @@ impl Supervisor {
         if dial == Until::Now {
             self.settle_all();
         }
-        Answer::Done { said: format!("{}: until {dial}", self.plan.id) }
+        Answer::Done {
+            said: format!("{}: until {dial}", self.plan.id),
+        }
     }
 
     /// The entry on disk names the laxest dial in force; a laxer one has to reach it.
     fn rewrite_entry(&mut self) {
-        let Some(ledger) = self.ledger.clone() else { return };
+        let Some(ledger) = self.ledger.clone() else {
+            return;
+        };
         if self.entering.written.is_empty() || self.entering.writing.is_some() {
             return;
         }
@@ -685,6 +750,9 @@ impl Supervisor {
         if self.filesystems.is_leaving(mount) {
             return;
         }
+        if let Some(pid) = self.census.pid_of(slot) {
+            self.filesystems.resolve(mount, pid, self.shared);
+        }
         let index = self.filesystems.by_mount(mount);
         let owes = index.filter(|&i| self.filesystems.get(i).is_some_and(|f| f.fd.is_some()));
         let Some(index) = owes else {
@@ -694,7 +762,8 @@ impl Supervisor {
         };
         let fs = self.filesystems.get_mut(index).expect("found just now");
         if !std::mem::replace(&mut fs.leaving, true) {
-            self.filesystems.set_state(index, page::FS_REAL, self.shared);
+            self.filesystems
+                .set_state(index, page::FS_REAL, self.shared);
             self.settle(index);
         }
     }
@@ -703,6 +772,7 @@ impl Supervisor {
     fn let_go(&mut self, index: usize) {
         self.filesystems.release(index, self.shared);
         self.entering.written.retain(|i| *i != index);
+        self.entering.wanted.retain(|i| *i != index);
         match &self.keeper {
             Some(keeper) => keeper.let_go(index),
             None => self.umount_ready(index),
@@ -727,7 +797,11 @@ impl Supervisor {
     fn end_umount(&mut self, slot: &page::Slot) {
         slot.umount.store(page::UMOUNT_NONE, SeqCst);
         for index in 0..page::FS_MAX {
-            if self.filesystems.get(index).is_some_and(|f| f.leaving && f.fd.is_none()) {
+            if self
+                .filesystems
+                .get(index)
+                .is_some_and(|f| f.leaving && f.fd.is_none())
+            {
                 self.may_owe_again(index);
             }
         }
@@ -737,7 +811,8 @@ impl Supervisor {
     fn may_owe_again(&mut self, index: usize) {
         if let Some(fs) = self.filesystems.get_mut(index) {
             fs.leaving = false;
-            self.filesystems.set_state(index, page::FS_KNOWN, self.shared);
+            self.filesystems
+                .set_state(index, page::FS_KNOWN, self.shared);
         }
     }
 
@@ -800,7 +875,11 @@ impl Supervisor {
         // Whoever unmounts a file system right after us must not find it busy.
         self.filesystems.release_all();
         let close = self.paid.complete && !self.entering.written.is_empty();
-        if let Some(ledger) = self.ledger.clone().filter(|_| close || self.entry_may_exist()) {
+        if let Some(ledger) = self
+            .ledger
+            .clone()
+            .filter(|_| close || self.entry_may_exist())
+        {
             if self.paid.complete {
                 let _ = ledger.close_here(&self.plan.id);
             }
@@ -812,13 +891,22 @@ impl Supervisor {
     }
 
     fn entry_may_exist(&self) -> bool {
-        self.ledger.as_ref().is_some_and(|l| l.path(&self.plan.id).exists())
+        self.ledger
+            .as_ref()
+            .is_some_and(|l| l.path(&self.plan.id).exists())
     }
 
     fn note_owed(&mut self, index: usize) {
-        let Some(f) = self.filesystems.get(index) else { return };
+        let Some(f) = self.filesystems.get(index) else {
+            return;
+        };
         let mount = f.point.to_string_lossy().into_owned();
-        let owed = Owed { index, mount, fstype: f.fstype.clone(), device: f.source.clone() };
+        let owed = Owed {
+            index,
+            mount,
+            fstype: f.fstype.clone(),
+            device: f.source.clone(),
+        };
         if !self.entering.ever.contains(&owed) {
             self.entering.ever.push(owed);
         }
@@ -865,7 +953,12 @@ fn is_descendant(pid: u32) -> bool {
 
 fn parent_of(pid: u32) -> Option<u32> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.rsplit(')').next()?.split_whitespace().nth(1)?.parse().ok()
+    stat.rsplit(')')
+        .next()?
+        .split_whitespace()
+        .nth(1)?
+        .parse()
+        .ok()
 }
 
 fn errno_name(errno: i32) -> String {

@@ -36,6 +36,38 @@ struct put_off {
 	int owes;
 };
 
+/* A directory can be synced, but not read: it stays real. */
+static int is_regular(int fd)
+{
+	union { char bytes[256]; uint32_t words[64]; } x;
+
+	if (is_error(raw5(NR_statx, fd, "", 0x1000 | 0x4000, 1 /* STATX_TYPE */, &x)))
+		return 0;
+	return (*(uint16_t *)(void *)&x.bytes[28] & 0170000) == 0100000;
+}
+
+/* Whether LEN bytes at FROM can be read: the program's pointers are for the kernel to judge. */
+static int copy_in(void *to, const void *from, size_t len)
+{
+	const struct { void *base; size_t len; } local = { to, len },
+						 remote = { (void *)(uintptr_t)from, len };
+
+	return raw6(NR_process_vm_readv, raw0(NR_getpid), &local, 1, &remote, 1, 0) == (long)len;
+}
+
+static int all_readable(long n, struct iocb **blocks)
+{
+	struct iocb *pointers[BATCH], block;
+	long i;
+
+	if (!copy_in(pointers, blocks, (size_t)n * sizeof *blocks))
+		return 0;
+	for (i = 0; i < n; i++)
+		if (!copy_in(&block, pointers[i], sizeof block))
+			return 0;
+	return 1;
+}
+
 static int is_write(const struct iocb *b)
 {
 	return b->opcode == IOCB_PWRITE || b->opcode == IOCB_PWRITEV;
@@ -57,14 +89,16 @@ static void put_off(struct iocb *b, struct put_off *p)
 
 	p->owes = 0;
 	p->was.opcode = b->opcode, p->was.rw_flags = b->rw_flags, p->was.nbytes = b->nbytes;
-	if (is_error(mode) || is_error(raw_sync_file_range((int)b->fd, 0, 1, 0)))
+	if (is_error(mode) || (sync && (b->buf || b->offset || b->nbytes || b->rw_flags)) ||
+	    is_error(raw_sync_file_range((int)b->fd, 0, 1, 0)))
 		return; /* nothing asked, or the kernel gives the error */
 	p->v.kept = LATER, p->v.error = 0;
 	if (sl.levels) {
 		sl_count_request(0);
 		sl_decide(&p->v, &s);
 	}
-	if (p->v.kept != LATER || p->v.error || (flags && mode & O_DIRECT_)) {
+	if (p->v.kept != LATER || p->v.error || (flags && mode & O_DIRECT_) ||
+	    (sync && !is_regular((int)b->fd))) {
 		sl_count_kept(p->v.kept == LATER ? (int)SL_KEPT_AIO : p->v.kept);
 		b->rw_flags |= (uint32_t)flags;
 		return;
@@ -93,6 +127,8 @@ static long submit_batch(long context, long n, struct iocb **blocks)
 	struct put_off off[BATCH];
 	long i, r;
 
+	if (!all_readable(n, blocks))
+		return raw3(NR_io_submit, context, n, blocks);
 	for (i = 0; i < n; i++)
 		put_off(blocks[i], &off[i]);
 	r = raw3(NR_io_submit, context, n, blocks);
@@ -149,7 +185,6 @@ struct aiocb {
 extern int aio_read(struct aiocb *b) __attribute__((weak));
 extern int aio_suspend(const struct aiocb *const list[], int n, const void *timeout)
 	__attribute__((weak));
-extern const char *gnu_get_libc_version(void) __attribute__((weak));
 
 /* The notification of a struct sigevent; 1 is SIGEV_NONE. */
 static int wants_notice(const struct aiocb *b)

@@ -66,7 +66,7 @@ static long answer(const struct verdict *v, int hint, long nr, const long a[6])
 }
 
 /* Whether it is worth to look at the arguments: not where no session would put anything off. */
-static int maybe_later(void)
+int sl_maybe_later(void)
 {
 	unsigned i;
 
@@ -111,7 +111,7 @@ static long sync_fd(long nr, int fd)
 	if (UNLIKELY(sl.alone))
 		return check(nr, fd);
 	sl_count_request(0);
-	if (maybe_later() && UNLIKELY(is_error(r = check(nr, fd)))) {
+	if (sl_maybe_later() && UNLIKELY(is_error(r = check(nr, fd)))) {
 		sl_count_failed(0);
 		return r;
 	}
@@ -190,7 +190,8 @@ static long hint(int fd, int64_t at, int64_t n, unsigned flags)
 
 EXPORT int sync_file_range(int fd, int64_t at, int64_t n, unsigned flags)
 {
-	testcancel();
+	if (gnu_get_libc_version) /* no cancellation point in musl */
+		testcancel();
 	return (int)sl_set(hint(fd, at, n, flags));
 }
 
@@ -248,15 +249,15 @@ static long sync_memory(char *addr, size_t len, int flags)
 	if (sl.alone)
 		return r;
 	sl_count_request(0);
-	if (is_error(r) && maybe_later()) {
+	if (is_error(r) && sl_maybe_later()) {
 		sl_count_failed(0);
 		return r;
 	}
-	maps = maybe_later() ? raw4(NR_openat, AT_FDCWD_, "/proc/self/maps", O_CLOEXEC_, 0) : -EBADF_;
+	maps = sl_maybe_later() ? raw4(NR_openat, AT_FDCWD_, "/proc/self/maps", O_CLOEXEC_, 0) : -EBADF_;
 	if (!is_error(maps)) {
 		v.kept = decide_range(&v, maps, (uintptr_t)addr, (uintptr_t)addr + len);
 		raw1(NR_close, maps);
-	} else if (maybe_later() == 0) {
+	} else if (!sl_maybe_later()) {
 		v.kept = SL_KEPT_NOW;
 	}
 	if (v.kept != LATER)
@@ -275,7 +276,9 @@ EXPORT int msync(void *addr, size_t len, int flags)
 /* pwritev2 after its arguments: the RWF_ flags that ask for durability become a debt. */
 static long write_flagged(int fd, const void *iov, int n, int64_t at, int flags)
 {
-	int asked = flags & (RWF_DSYNC_ | RWF_SYNC_), later = asked && sl_active() && maybe_later();
+	int asked = flags & (RWF_DSYNC_ | RWF_SYNC_);
+	/* What sync_file_range refuses is no file: the flag has no effect there, and is passed on. */
+	int later = asked && sl_active() && sl_maybe_later() && !is_error(raw_sync_file_range(fd, 0, 1, 0));
 	long r = sl_cancellable(NR_pwritev2, fd, (long)iov, n, (long)at,
 				__SIZEOF_LONG__ == 8 ? 0 : (long)(at >> 32), later ? flags & ~asked : flags);
 	long s;

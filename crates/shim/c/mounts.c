@@ -28,6 +28,12 @@ static uint64_t mount_id(const struct sl_page *p, const char *path, long flags)
 	return x.words[0] & p->mount_mask ? x.longs[0x90 / 8] : 0;
 }
 
+/* A file system that is on its way into the ledger is held by the supervisor already. */
+static int may_be_held(uint32_t state)
+{
+	return state == SL_FS_OWES || state == SL_FS_KNOWN;
+}
+
 /* Has the supervisor settle the file system at PATH and let go of it. */
 static void let_go(unsigned level, const char *path, long flags)
 {
@@ -36,7 +42,7 @@ static void let_go(unsigned level, const char *path, long flags)
 	struct sl_slot *s;
 	uint8_t fs;
 
-	if (!id || !sl_find_mount(l->page, id, &fs) || LOAD(l->page->fs[fs].state) != SL_FS_OWES)
+	if (!id || (sl_find_mount(l->page, id, &fs) && !may_be_held(LOAD(l->page->fs[fs].state))))
 		return;
 	sl_shard_of(level, &s);
 	STORE(s->umount_mount, id);
@@ -199,10 +205,16 @@ EXPORT int prctl(int option, ...)
 	return (int)sl_set(raw5(NR_prctl, option, a, b, c, d));
 }
 
-#ifdef __x86_64__
-#define OPEN_CASES case NR_open: return sl_open_at(nr, AT_FDCWD_, (const char *)a, (int)b, (unsigned)c);
-#else
+#ifdef __aarch64__
 #define OPEN_CASES
+#else
+#define OPEN_CASES \
+	case NR_open: return sl_open_at(AT_FDCWD_, (const char *)a, (int)b, (unsigned)c);
+#endif
+#ifdef __i386__
+#define FCNTL_CASES case NR_fcntl32: case NR_fcntl:
+#else
+#define FCNTL_CASES case NR_fcntl:
 #endif
 
 long sl_other_syscall(long nr, long a, long b, long c, long d, long e, long f)
@@ -210,11 +222,13 @@ long sl_other_syscall(long nr, long a, long b, long c, long d, long e, long f)
 	switch (nr) {
 	OPEN_CASES
 	case NR_openat:
-		return sl_open_at(nr, (int)a, (const char *)b, (int)c, (unsigned)d);
+		return sl_open_at((int)a, (const char *)b, (int)c, (unsigned)d);
 	case NR_openat2:
 		return sl_open_how((int)a, (const char *)b, (const void *)c, (size_t)d);
 	case NR_open_by_handle_at:
-		return sl_opened(raw3(nr, a, b, c), (int)c, NULL);
+		return sl_open_handle((int)a, (void *)b, (int)c);
+	FCNTL_CASES
+		return sl_file_control((int)a, (int)b, c);
 	case NR_write:
 	case NR_writev:
 	case NR_pwrite64:

@@ -2,13 +2,15 @@
  *
  * O_SYNC and O_DSYNC: every write to such a descriptor is a sync request.
  *
- * The file is opened as asked. Where the verdict is "later", the same file is opened once more
- * without the flag, through /proc/self/fd, and takes the descriptor's number: whatever fails on that
- * way, the program keeps the O_SYNC descriptor that it asked for.
+ * A regular file is opened without the flag and marked; the requests that its writes imply are then
+ * answered late or made for real, like any other. Devices and FIFOs are opened as asked. Where the
+ * verdict is that this file stays real for good (a rule, a file system that is not on the tested
+ * list), a description with O_SYNC takes the descriptor's number: the kernel does it then.
  *
  * The flag has to come back when the relaxation ends, and F_SETFL cannot bring it (open(2), fcntl(2)).
- * So the open file description is marked: F_SETSIG, with one of two real-time signals, survives dup,
- * exec and SCM_RIGHTS, and a fresh open has none. A write to a marked description is followed by the
+ * So the open file description is marked: F_SETSIG survives dup, exec and SCM_RIGHTS, and a fresh
+ * open has none. The marks are the signal numbers that the libcs keep for themselves (32, 33), which
+ * no program can mean. A write to a marked description is followed by the
  * request that it implies, which is answered late or made for real like any other. F_GETFL shows the
  * flag. A program that uses F_SETSIG itself wins: from then on every write of it counts as marked.
  * Not seen: writes that the libc makes inside (stdio on fdopen), see docs/LIMITS.md.
@@ -24,8 +26,8 @@
 #define F_SETLEASE_ 1024
 #define F_NOTIFY_   1026
 
-#define MARK_DSYNC 61
-#define MARK_SYNC  62
+#define MARK_DSYNC 32
+#define MARK_SYNC  33
 
 static uint32_t mark_lost; /* a mark was overwritten by the program: be careful with every write */
 
@@ -71,10 +73,10 @@ long sl_written(int fd, long n)
 	mark = mark_of(fd);
 	if (!mark && mark_lost)
 		mark = O_SYNC_BIT_ | O_DSYNC_;
-	if (!mark)
+	if (!mark || is_error(raw_sync_file_range(fd, 0, 1, 0)))
 		return n;
 	r = sl_sync_written(fd, !(mark & O_SYNC_BIT_));
-	return is_error(r) && !(mark_lost && r == -EINVAL_) ? r : n;
+	return is_error(r) ? r : n;
 }
 
 static long fd_link(int fd, char link[32])
@@ -94,11 +96,11 @@ static long fd_link(int fd, char link[32])
 	return at;
 }
 
-/* Puts a description without O_SYNC in FD's place. 0, or -errno and FD is what it was. */
-static long strip(int fd, int flags)
+/* Puts a description with the O_SYNC that was asked for in FD's place. 0, or -errno. */
+static long bring_back(int fd, int flags)
 {
-	int keep = flags & (O_ACCMODE_ | O_APPEND_ | O_NONBLOCK_ | O_DIRECT_ | O_LARGEFILE_ | O_NOATIME_);
-	int sync = (flags & O_SYNC_BIT_) != 0;
+	int keep = flags & (O_ACCMODE_ | O_APPEND_ | O_NONBLOCK_ | O_DIRECT_ | O_LARGEFILE_ | O_NOATIME_ |
+			    O_SYNC_BIT_ | O_DSYNC_);
 	char link[32];
 	long fresh, r;
 
@@ -106,29 +108,41 @@ static long strip(int fd, int flags)
 	fresh = raw4(NR_openat, AT_FDCWD_, link, keep | O_CLOEXEC_, 0);
 	if (is_error(fresh))
 		return fresh;
-	r = raw3(NR_fcntl, fresh, F_SETSIG_, sync ? MARK_SYNC : MARK_DSYNC);
-	if (!is_error(r))
-		r = raw3(NR_dup3, fresh, fd, flags & O_CLOEXEC_);
+	r = raw3(NR_dup3, fresh, fd, flags & O_CLOEXEC_);
 	raw1(NR_close, fresh);
 	return is_error(r) ? r : 0;
 }
 
-static void strip_if_later(int fd, int flags)
+/* Whether the kernel has to do it for this file for as long as the session lasts. */
+static int stays_real(int fd)
 {
 	struct subject s = { fd, NULL, 0, 0 };
 	struct verdict v = { .kept = LATER };
-	unsigned i;
 
 	if (!sl.alone)
 		sl_decide(&v, &s);
-	for (i = 0; i < sl.levels && v.kept == LATER; i++)
+	return v.kept == SL_KEPT_RULE || v.kept == SL_KEPT_FS || v.kept == SL_KEPT_BLOCK;
+}
+
+/* FD was opened without the O_SYNC of FLAGS: marks it, or brings the flag back. */
+static void mark(int fd, int flags)
+{
+	long signal = flags & O_SYNC_BIT_ ? MARK_SYNC : MARK_DSYNC;
+	unsigned i;
+
+	for (i = 0; i < sl.levels; i++)
 		STORE(sl.level[i].slots->stripped, 1);
-	if (v.kept != LATER || v.error || is_error(strip(fd, flags)))
-		sl_slot_flag(SL_SLOT_OSYNC_KEPT);
+	if (stays_real(fd) || is_error(raw3(NR_fcntl, fd, F_SETSIG_, signal))) {
+		if (!is_error(bring_back(fd, flags)))
+			sl_slot_flag(SL_SLOT_OSYNC_KEPT);
+		else
+			raw3(NR_fcntl, fd, F_SETSIG_, signal);
+	}
 }
 
 #define S_IFMT_ 0170000
 #define S_IFBLK_ 0060000
+#define S_IFREG_ 0100000
 
 /* Whether a path may name a device file; cheap, and said too often rather than too rarely. */
 static int maybe_device(const char *path, int flags)
@@ -163,28 +177,46 @@ static void notice_device(int fd, const char *path, int flags)
 	}
 }
 
-long sl_opened(long fd, int flags, const char *path)
+/* Notes what was opened; TAKEN are the flags that were taken off before. */
+static long opened(long fd, int flags, int taken, const char *path)
 {
 	if (is_error(fd) || flags & O_PATH_ || !sl_active())
 		return fd;
 	notice_device((int)fd, path, flags);
-	if (UNLIKELY(flags & O_DSYNC_) && flags & O_ACCMODE_)
-		strip_if_later((int)fd, flags);
+	if (UNLIKELY(taken))
+		mark((int)fd, flags | taken);
 	return fd;
 }
 
-long sl_open_at(long nr, int dir, const char *path, int flags, unsigned mode)
+long sl_opened(long fd, int flags, const char *path)
 {
-	long fd;
+	return opened(fd, flags, 0, path);
+}
 
-#ifdef __x86_64__
-	if (nr == NR_open)
-		fd = sl_cancellable(NR_open, (long)path, flags, mode, 0, 0, 0);
-	else
-#endif
-		fd = sl_cancellable(NR_openat, dir, (long)path, flags, mode, 0, 0);
-	(void)nr;
-	return sl_opened(fd, flags, path);
+/* The flags to take off before an open: O_SYNC on what is, or becomes, a regular file. */
+static int taken_off(int dir, const char *path, int flags)
+{
+	union { char bytes[256]; uint32_t words[64]; } x;
+	int sync = flags & (O_SYNC_BIT_ | O_DSYNC_);
+	long r;
+
+	if (LIKELY(!(sync & O_DSYNC_) || !(flags & O_ACCMODE_)) || flags & O_PATH_ || !sl_active() ||
+	    !sl_maybe_later())
+		return 0;
+	r = raw5(NR_statx, dir, path, 0x4000, 1 /* STATX_TYPE */, &x);
+	if (is_error(r))
+		return flags & (O_CREAT_ | O_TMPFILE_BIT_) ? sync : 0;
+	if (flags & O_TMPFILE_BIT_)
+		return sync;
+	return (*(uint16_t *)(void *)&x.bytes[28] & S_IFMT_) == S_IFREG_ ? sync : 0;
+}
+
+long sl_open_at(int dir, const char *path, int flags, unsigned mode)
+{
+	int taken = taken_off(dir, path, flags);
+	long fd = sl_cancellable(NR_openat, dir, (long)path, flags & ~taken, mode, 0, 0);
+
+	return opened(fd, flags & ~taken, taken, path);
 }
 
 static unsigned mode_of(int flags, va_list more)
@@ -201,7 +233,7 @@ static unsigned mode_of(int flags, va_list more)
 		va_start(more, flags);                                                     \
 		mode = mode_of(flags, more);                                               \
 		va_end(more);                                                              \
-		return (int)sl_set(sl_open_at(NR_openat, AT_FDCWD_, path, flags | (extra), mode)); \
+		return (int)sl_set(sl_open_at(AT_FDCWD_, path, flags | (extra), mode)); \
 	}
 
 #define OPENAT(name, extra)                                                                \
@@ -213,7 +245,7 @@ static unsigned mode_of(int flags, va_list more)
 		va_start(more, flags);                                                     \
 		mode = mode_of(flags, more);                                               \
 		va_end(more);                                                              \
-		return (int)sl_set(sl_open_at(NR_openat, dir, path, flags | (extra), mode)); \
+		return (int)sl_set(sl_open_at(dir, path, flags | (extra), mode)); \
 	}
 
 #ifdef __i386__
@@ -227,33 +259,52 @@ OPEN(open64, LARGE)
 OPENAT(openat, 0)
 OPENAT(openat64, LARGE)
 
-/* What a fortified build calls where it knows that no mode is given. */
-EXPORT int __open_2(const char *path, int flags)
+/* What a fortified build calls where it knows that no mode is given. To create a file that way is a
+ * bug that glibc ends the program for; this is the only place where the shim does. */
+static void refuse_creation(int flags)
 {
-	return open(path, flags, 0);
+	if (flags & O_CREAT_ || (flags & O_TMPFILE_BIT_ && flags & O_DIRECTORY_))
+		raw2(NR_kill, raw0(NR_getpid), 6 /* SIGABRT */);
 }
 
-EXPORT int __open64_2(const char *path, int flags)
-{
-	return open64(path, flags, 0);
-}
+#define OPEN_2(name, plain)                          \
+	EXPORT int name(const char *path, int flags) \
+	{                                            \
+		refuse_creation(flags);              \
+		return plain(path, flags, 0);        \
+	}
 
-EXPORT int __openat_2(int dir, const char *path, int flags)
-{
-	return openat(dir, path, flags, 0);
-}
+#define OPENAT_2(name, plain)                                 \
+	EXPORT int name(int dir, const char *path, int flags) \
+	{                                                     \
+		refuse_creation(flags);                       \
+		return plain(dir, path, flags, 0);            \
+	}
 
-EXPORT int __openat64_2(int dir, const char *path, int flags)
-{
-	return openat64(dir, path, flags, 0);
-}
+OPEN_2(__open_2, open)
+OPEN_2(__open64_2, open64)
+OPENAT_2(__openat_2, openat)
+OPENAT_2(__openat64_2, openat64)
 
 /* openat2(2): the flags stand in a structure behind a pointer. */
 long sl_open_how(int dir, const char *path, const void *how, size_t size)
 {
-	long fd = sl_cancellable(NR_openat2, dir, (long)path, (long)how, (long)size, 0, 0);
+	union { uint64_t flags; char bytes[256]; } h;
+	const struct { void *base; size_t len; } from = { (void *)(uintptr_t)how, size }, to = { &h, size };
+	int taken = 0;
+	long fd;
 
-	return is_error(fd) ? fd : sl_opened(fd, (int)*(const uint64_t *)how, path);
+	/* The structure may lie anywhere, so the kernel copies it. */
+	if (size >= 24 && size <= sizeof h && sl_active() &&
+	    raw6(NR_process_vm_readv, raw0(NR_getpid), &to, 1, &from, 1, 0) == (long)size)
+		taken = taken_off(dir, path, (int)h.flags);
+	if (!taken) {
+		fd = sl_cancellable(NR_openat2, dir, (long)path, (long)how, (long)size, 0, 0);
+		return is_error(fd) ? fd : opened(fd, O_RDWR_, 0, path);
+	}
+	h.flags &= ~(uint64_t)taken;
+	fd = sl_cancellable(NR_openat2, dir, (long)path, (long)&h, (long)size, 0, 0);
+	return opened(fd, (int)h.flags, taken, path);
 }
 
 EXPORT int openat2(int dir, const char *path, const void *how, size_t size)
@@ -261,9 +312,18 @@ EXPORT int openat2(int dir, const char *path, const void *how, size_t size)
 	return (int)sl_set(sl_open_how(dir, path, how, size));
 }
 
+long sl_open_handle(int mount, void *handle, int flags)
+{
+	int taken = flags & O_DSYNC_ && flags & O_ACCMODE_ && sl_active() && sl_maybe_later()
+			    ? flags & (O_SYNC_BIT_ | O_DSYNC_) : 0;
+	long fd = sl_cancellable(NR_open_by_handle_at, mount, (long)handle, flags & ~taken, 0, 0, 0);
+
+	return opened(fd, flags & ~taken, taken, NULL);
+}
+
 EXPORT int open_by_handle_at(int mount, void *handle, int flags)
 {
-	return (int)sl_set(sl_opened(raw3(NR_open_by_handle_at, mount, handle, flags), flags, NULL));
+	return (int)sl_set(sl_open_handle(mount, handle, flags));
 }
 
 /* The writes. Cancellable while they block, then the request that a mark implies. */
@@ -317,6 +377,8 @@ EXPORT long copy_file_range(int in, int64_t *from, int out, int64_t *to, size_t 
 
 EXPORT long splice(int in, int64_t *from, int out, int64_t *to, size_t n, unsigned flags)
 {
+	if (!gnu_get_libc_version) /* no cancellation point in musl */
+		return written(out, raw6(NR_splice, in, from, out, to, n, flags));
 	return written(out, sl_cancellable(NR_splice, in, (long)from, out, (long)to, (long)n, (long)flags));
 }
 
@@ -374,7 +436,7 @@ static int get_owner(int fd)
 	return owner.type == 2 /* F_OWNER_PGRP */ ? -owner.pid : owner.pid;
 }
 
-static long file_control(int fd, int cmd, long arg)
+long sl_file_control(int fd, int cmd, long arg)
 {
 	long r;
 
@@ -412,7 +474,7 @@ static long file_control(int fd, int cmd, long arg)
 		if (cmd == 9 /* F_GETOWN */)                    \
 			return get_owner(fd);                   \
 		ofd;                                            \
-		return (int)sl_set(file_control(fd, cmd, arg)); \
+		return (int)sl_set(sl_file_control(fd, cmd, arg)); \
 	}
 
 #ifdef __i386__

@@ -36,6 +36,7 @@ extern int *__errno_location(void) __attribute__((weak));
 extern void pthread_testcancel(void) __attribute__((weak));
 extern int pthread_setcanceltype(int type, int *old) __attribute__((weak));
 extern void *dlsym(void *handle, const char *name) __attribute__((weak));
+extern const char *gnu_get_libc_version(void) __attribute__((weak));
 extern char **environ __attribute__((weak));
 
 #define EPERM_ 1
@@ -133,6 +134,7 @@ int sl_glob(const char *pattern, const char *text, int path_mode);
 /* calls.c */
 long sl_sync_written(int fd, int data_only);
 long sl_set(long r);
+int sl_maybe_later(void);
 long sl_cancellable(long nr, long a, long b, long c, long d, long e, long f);
 
 /* Passes a call of syscall() on, or to the wrapper in osync.c, mounts.c or async.c that it has. */
@@ -142,7 +144,9 @@ long sl_other_syscall(long nr, long a, long b, long c, long d, long e, long f);
 long sl_opened(long fd, int flags, const char *path);
 long sl_written(int fd, long n);
 int sl_mark_flags(int fd);
-long sl_open_at(long nr, int dir, const char *path, int flags, unsigned mode);
+long sl_open_at(int dir, const char *path, int flags, unsigned mode);
+long sl_open_handle(int mount, void *handle, int flags);
+long sl_file_control(int fd, int cmd, long arg);
 long sl_open_how(int dir, const char *path, const void *how, size_t size);
 
 /* mounts.c */

@@ -24,7 +24,7 @@ enum {
 	NR_geteuid = 107, NR_rt_sigqueueinfo = 129, NR_prctl = 157, NR_chroot = 161, NR_sync = 162,
 	NR_mount = 165, NR_umount2 = 166, NR_futex = 202, NR_io_submit = 209,
 	NR_clock_gettime = 228, NR_openat = 257, NR_readlinkat = 267, NR_unshare = 272, NR_splice = 275,
-	NR_sync_file_range = 277, NR_dup3 = 292, NR_pwritev = 296, NR_open_by_handle_at = 304, NR_syncfs = 306,
+	NR_process_vm_readv = 310, NR_kill = 62, NR_sync_file_range = 277, NR_dup3 = 292, NR_pwritev = 296, NR_open_by_handle_at = 304, NR_syncfs = 306,
 	NR_setns = 308, NR_seccomp = 317, NR_copy_file_range = 326, NR_pwritev2 = 328, NR_statx = 332,
 	NR_io_uring_setup = 425, NR_io_uring_enter = 426, NR_move_mount = 429, NR_openat2 = 437,
 };
@@ -69,7 +69,7 @@ enum {
 	NR_readlink = 85, NR_geteuid = 201, NR_rt_sigqueueinfo = 178, NR_prctl = 172, NR_chroot = 61,
 	NR_sync = 36, NR_mount = 21, NR_umount2 = 52, NR_umount = 22, NR_futex = 240, NR_io_submit = 248,
 	NR_clock_gettime = 403, NR_openat = 295, NR_readlinkat = 305, NR_unshare = 310, NR_splice = 313,
-	NR_sync_file_range = 314, NR_dup3 = 330, NR_pwritev = 334, NR_open_by_handle_at = 342, NR_syncfs = 344,
+	NR_process_vm_readv = 347, NR_kill = 37, NR_sync_file_range = 314, NR_dup3 = 330, NR_pwritev = 334, NR_open_by_handle_at = 342, NR_syncfs = 344,
 	NR_setns = 346, NR_seccomp = 354, NR_copy_file_range = 377, NR_pwritev2 = 379, NR_statx = 383,
 	NR_io_uring_setup = 425, NR_io_uring_enter = 426, NR_move_mount = 429, NR_openat2 = 437,
 };
@@ -81,8 +81,13 @@ __attribute__((noipa, noinline, unused)) static long raw_args(const struct sl_ar
 {
 	long r;
 
+	/* The notes for the unwinder: a cancelled thread unwinds through here. */
 	__asm__ volatile("push %%ebp\n\t"
+			 ".cfi_adjust_cfa_offset 4\n\t"
+			 ".cfi_rel_offset ebp, 0\n\t"
 			 "push %%ebx\n\t"
+			 ".cfi_adjust_cfa_offset 4\n\t"
+			 ".cfi_rel_offset ebx, 0\n\t"
 			 "mov %%eax, %%ebp\n\t"
 			 "mov 4(%%ebp), %%ebx\n\t"
 			 "mov 8(%%ebp), %%ecx\n\t"
@@ -93,7 +98,11 @@ __attribute__((noipa, noinline, unused)) static long raw_args(const struct sl_ar
 			 "mov 24(%%ebp), %%ebp\n\t"
 			 "call *%%gs:16\n\t"
 			 "pop %%ebx\n\t"
-			 "pop %%ebp"
+			 ".cfi_adjust_cfa_offset -4\n\t"
+			 ".cfi_restore ebx\n\t"
+			 "pop %%ebp\n\t"
+			 ".cfi_adjust_cfa_offset -4\n\t"
+			 ".cfi_restore ebp"
 			 : "=a"(r)
 			 : "0"(s)
 			 : "ecx", "edx", "esi", "edi", "memory");
@@ -133,7 +142,7 @@ enum {
 	NR_setsockopt = 208, NR_fcntl = 25, NR_fsync = 82, NR_fdatasync = 83, NR_geteuid = 175,
 	NR_rt_sigqueueinfo = 138, NR_prctl = 167, NR_chroot = 51, NR_sync = 81, NR_mount = 40,
 	NR_umount2 = 39, NR_futex = 98, NR_io_submit = 2, NR_clock_gettime = 113,
-	NR_openat = 56, NR_readlinkat = 78, NR_unshare = 97, NR_splice = 76, NR_sync_file_range = 84, NR_dup3 = 24,
+	NR_openat = 56, NR_readlinkat = 78, NR_unshare = 97, NR_splice = 76, NR_process_vm_readv = 270, NR_kill = 129, NR_sync_file_range = 84, NR_dup3 = 24,
 	NR_pwritev = 70, NR_open_by_handle_at = 265, NR_syncfs = 267, NR_setns = 268, NR_seccomp = 277,
 	NR_copy_file_range = 285, NR_pwritev2 = 287, NR_statx = 291, NR_io_uring_setup = 425,
 	NR_io_uring_enter = 426, NR_move_mount = 429, NR_openat2 = 437,

@@ -52,7 +52,11 @@ fn witness(class: &str) -> Vec<String> {
         .expect("gcc");
     assert!(built.success(), "the witness does not compile with {class}");
     let out = Command::new(&program).output().expect("witness");
-    String::from_utf8(out.stdout).unwrap().lines().map(String::from).collect()
+    String::from_utf8(out.stdout)
+        .unwrap()
+        .lines()
+        .map(String::from)
+        .collect()
 }
 
 #[test]
@@ -68,29 +72,49 @@ fn the_32_bit_header_and_the_mirror_agree_on_every_field() {
 fn nm(library: &[u8], what: &str) -> Vec<String> {
     let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("nm-{}", library.len()));
     std::fs::write(&file, library).unwrap();
-    let out = Command::new("nm").args(["-D", what]).arg(&file).output().expect("nm");
+    let out = Command::new("nm")
+        .args(["-D", what])
+        .arg(&file)
+        .output()
+        .expect("nm");
     let mut names: Vec<String> = String::from_utf8(out.stdout)
         .unwrap()
         .lines()
-        .map(|l| l.split_whitespace().skip_while(|w| w.len() != 1).collect::<Vec<_>>().join(" "))
+        .map(|l| {
+            l.split_whitespace()
+                .skip_while(|w| w.len() != 1)
+                .collect::<Vec<_>>()
+                .join(" ")
+        })
         .collect();
     names.sort();
     names
 }
 
 fn libraries() -> [&'static [u8]; 2] {
-    [synclater_shim::LIBRARY, synclater_shim::LIBRARY_32.expect("a 32-bit library")]
+    [
+        synclater_shim::LIBRARY,
+        synclater_shim::LIBRARY_32.expect("a 32-bit library"),
+    ]
 }
 
 #[test]
 fn the_library_takes_nothing_from_a_libc_but_weak_names() {
     let allowed = [
-        "__errno_location", "aio_read", "aio_suspend", "dlsym", "environ", "gnu_get_libc_version",
-        "pthread_setcanceltype", "pthread_testcancel",
+        "__errno_location",
+        "aio_read",
+        "aio_suspend",
+        "dlsym",
+        "environ",
+        "gnu_get_libc_version",
+        "pthread_setcanceltype",
+        "pthread_testcancel",
     ];
     for library in libraries() {
         for name in nm(library, "--undefined-only") {
-            let Some(weak) = name.strip_prefix("w ") else { panic!("not weak: {name}") };
+            let Some(weak) = name.strip_prefix("w ") else {
+                panic!("not weak: {name}")
+            };
             assert!(allowed.contains(&weak), "the library asks for {weak}");
         }
     }
@@ -99,9 +123,18 @@ fn the_library_takes_nothing_from_a_libc_but_weak_names() {
 #[test]
 fn the_library_exports_what_its_map_says_and_nothing_else() {
     let map = std::fs::read_to_string(here().join("c/exports.map")).unwrap();
-    let global = map.split("global:").nth(1).unwrap().split("local:").next().unwrap();
-    let mut want: Vec<String> =
-        global.split(';').map(|s| format!("T {}", s.trim())).filter(|s| s != "T ").collect();
+    let global = map
+        .split("global:")
+        .nth(1)
+        .unwrap()
+        .split("local:")
+        .next()
+        .unwrap();
+    let mut want: Vec<String> = global
+        .split(';')
+        .map(|s| format!("T {}", s.trim()))
+        .filter(|s| s != "T ")
+        .collect();
     want.sort();
     for library in libraries() {
         assert_eq!(nm(library, "--defined-only"), want);

@@ -27,7 +27,10 @@ impl LeaseClock {
     #[must_use]
     pub fn new() -> LeaseClock {
         if !counter_is_invariant() {
-            return LeaseClock { source: Source::Realtime, ticks_per_second: 1e9 };
+            return LeaseClock {
+                source: Source::Realtime,
+                ticks_per_second: 1e9,
+            };
         }
         let (from, at) = (counter(), Instant::now());
         while at.elapsed() < Duration::from_micros(200) {
@@ -52,7 +55,9 @@ impl LeaseClock {
         match self.source {
             Source::Counter => counter(),
             Source::Realtime => {
-                let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+                let now = SystemTime::now()
+                    .duration_since(UNIX_EPOCH)
+                    .unwrap_or_default();
                 u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
             }
         }

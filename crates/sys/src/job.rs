@@ -33,7 +33,10 @@ impl Job {
             }
             pid => {
                 let pid = Pid::from_raw(pid).ok_or(io::ErrorKind::Other)?;
-                Ok(Job { pid, fd: pidfd_open(pid, PidfdFlags::empty())? })
+                Ok(Job {
+                    pid,
+                    fd: pidfd_open(pid, PidfdFlags::empty())?,
+                })
             }
         }
     }
@@ -50,7 +53,7 @@ impl Job {
         let how = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
         match waitid(WaitId::PidFd(self.fd.as_fd()), how) {
             Ok(None) => None,
-            Ok(Some(s)) => Some(s.exit_status().map_or(libc::EIO, |s| s as i32)),
+            Ok(Some(s)) => Some(s.exit_status().unwrap_or(libc::EIO)),
             Err(_) => Some(libc::EIO),
         }
     }
@@ -93,6 +96,13 @@ pub fn keep_only(fd: BorrowedFd<'_>) -> Option<OwnedFd> {
     Some(unsafe { OwnedFd::from_raw_fd(KEPT) })
 }
 
+/// Closes every descriptor of the calling process. For a child of [`Job::start`] that needs none:
+/// it must not hold pipes, or file systems that somebody wants to unmount.
+pub fn keep_none() {
+    // SAFETY: this child uses no descriptor that it inherited, and ends by _exit.
+    unsafe { libc::close_range(0, libc::c_uint::MAX, 0) };
+}
+
 /// Leaves the closing of this process's descriptors to a child that nobody waits for. The kernel
 /// takes tens of milliseconds to switch a trace point off, and does so at the last close.
 pub fn close_in_background() {
@@ -102,7 +112,7 @@ pub fn close_in_background() {
         // A session of its own: what is sent to the terminal's processes is not for it.
         crate::process::leave_session();
         // The parent's exit is what makes the child's copies the last ones.
-        rustix::process::getppid().map_or(0, |p| crate::process::wait_for_end(p))
+        rustix::process::getppid().map_or(0, crate::process::wait_for_end)
     });
     drop(child);
 }

@@ -39,7 +39,11 @@ impl Mapping {
     /// # Errors
     /// `EINVAL` on an empty file; whatever mmap(2) says.
     pub fn open(file: &File) -> io::Result<Mapping> {
-        Self::map(file, size_of_file(file)?, ProtFlags::READ | ProtFlags::WRITE)
+        Self::map(
+            file,
+            size_of_file(file)?,
+            ProtFlags::READ | ProtFlags::WRITE,
+        )
     }
 
     /// Maps an existing file whole, for reading.

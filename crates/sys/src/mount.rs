@@ -16,7 +16,9 @@ const UNIQUE: u32 = 0x4000;
 /// The statx mask for mount ids that this kernel knows, or `None` before Linux 5.8.
 #[must_use]
 pub fn id_mask() -> Option<u32> {
-    [UNIQUE, StatxFlags::MNT_ID.bits()].into_iter().find(|&mask| id_of_path(Path::new("/"), mask).is_ok())
+    [UNIQUE, StatxFlags::MNT_ID.bits()]
+        .into_iter()
+        .find(|&mask| id_of_path(Path::new("/"), mask).is_ok())
 }
 
 /// The id of the mount that `path` lies on.
@@ -39,7 +41,9 @@ fn id(at: impl AsFd, path: &Path, flags: AtFlags, mask: u32) -> io::Result<u64> 
     let want = StatxFlags::from_bits_retain(mask);
     let x = statx(at, path, flags | AtFlags::STATX_DONT_SYNC, want)?;
     if x.stx_mask & mask == 0 {
-        return Err(io::Error::from_raw_os_error(rustix::io::Errno::NOSYS.raw_os_error()));
+        return Err(io::Error::from_raw_os_error(
+            rustix::io::Errno::NOSYS.raw_os_error(),
+        ));
     }
     Ok(x.stx_mnt_id)
 }
@@ -66,26 +70,35 @@ pub fn open_point(path: &Path) -> io::Result<OwnedFd> {
 /// Whether a descriptor is a block device.
 #[must_use]
 pub fn is_block_device(fd: impl AsFd) -> bool {
-    rustix::fs::fstat(fd)
-        .is_ok_and(|s| rustix::fs::FileType::from_raw_mode(s.st_mode) == rustix::fs::FileType::BlockDevice)
+    rustix::fs::fstat(fd).is_ok_and(|s| {
+        rustix::fs::FileType::from_raw_mode(s.st_mode) == rustix::fs::FileType::BlockDevice
+    })
 }
 
 /// The number in a namespace link such as `/proc/self/ns/mnt`, 0 where it cannot be read.
 #[must_use]
 pub fn namespace_number(link: &Path) -> u64 {
-    let Ok(target) = std::fs::read_link(link) else { return 0 };
+    let Ok(target) = std::fs::read_link(link) else {
+        return 0;
+    };
     let text = target.to_string_lossy().into_owned();
-    text.split(['[', ']']).nth(1).and_then(|n| n.parse().ok()).unwrap_or(0)
+    text.split(['[', ']'])
+        .nth(1)
+        .and_then(|n| n.parse().ok())
+        .unwrap_or(0)
 }
 
 /// The UUID under which udev lists a device, where there is one.
 #[must_use]
 pub fn uuid_of_device(device: &Path) -> Option<String> {
     let device = std::fs::canonicalize(device).ok()?;
-    std::fs::read_dir("/dev/disk/by-uuid").ok()?.flatten().find_map(|e| {
-        let same = std::fs::canonicalize(e.path()).is_ok_and(|p| p == device);
-        same.then(|| e.file_name().to_string_lossy().into_owned())
-    })
+    std::fs::read_dir("/dev/disk/by-uuid")
+        .ok()?
+        .flatten()
+        .find_map(|e| {
+            let same = std::fs::canonicalize(e.path()).is_ok_and(|p| p == device);
+            same.then(|| e.file_name().to_string_lossy().into_owned())
+        })
 }
 
 /// The UUID that the mounted file system itself tells (FS_IOC_GETFSUUID, Linux 6.9).

@@ -10,9 +10,7 @@
 //! is mounted detached where it is not mounted.
 
 use rustix::fs::{Mode, OFlags};
-use rustix::mount::{
-    fsconfig_create, fsmount, fsopen, FsMountFlags, FsOpenFlags, MountAttrFlags,
-};
+use rustix::mount::{fsconfig_create, fsmount, fsopen, FsMountFlags, FsOpenFlags, MountAttrFlags};
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -93,8 +91,14 @@ impl Syncs {
     pub fn count_descendants(library: &str) -> io::Result<Syncs> {
         let ids = point_ids()?;
         let cpus = std::thread::available_parallelism()?.get();
-        let rings = (0..cpus).map(|cpu| Ring::open(&ids, cpu)).collect::<io::Result<Vec<_>>>()?;
-        Ok(Syncs { rings, seen: Seen::default(), library: library.to_owned() })
+        let rings = (0..cpus)
+            .map(|cpu| Ring::open(&ids, cpu))
+            .collect::<io::Result<Vec<_>>>()?;
+        Ok(Syncs {
+            rings,
+            seen: Seen::default(),
+            library: library.to_owned(),
+        })
     }
 
     /// What was seen so far.
@@ -121,17 +125,33 @@ impl Seen {
             Record::Lost(n) => self.lost += n,
             Record::Sync { pid, whole } => {
                 let p = self.by_pid.entry(pid).or_default();
-                *(if whole { &mut p.fs_syncs } else { &mut p.file_syncs }) += 1;
+                *(if whole {
+                    &mut p.fs_syncs
+                } else {
+                    &mut p.file_syncs
+                }) += 1;
             }
             Record::Fork { pid, parent } => {
                 let of_parent = self.by_pid.get(&parent).cloned().unwrap_or_default();
-                self.by_pid.insert(pid, Process { file_syncs: 0, fs_syncs: 0, ..of_parent });
+                self.by_pid.insert(
+                    pid,
+                    Process {
+                        file_syncs: 0,
+                        fs_syncs: 0,
+                        ..of_parent
+                    },
+                );
             }
             Record::Name { pid, name, exec } => {
                 let p = self.by_pid.entry(pid).or_default();
                 if exec {
                     let (file_syncs, fs_syncs) = (p.file_syncs, p.fs_syncs);
-                    *p = Process { file_syncs, fs_syncs, executed: true, ..Process::default() };
+                    *p = Process {
+                        file_syncs,
+                        fs_syncs,
+                        executed: true,
+                        ..Process::default()
+                    };
                 }
                 p.name = name;
             }
@@ -151,7 +171,10 @@ impl Seen {
 /// A directory of trace points: where tracefs is mounted, else a mount that nobody else sees.
 fn tracefs() -> io::Result<OwnedFd> {
     let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
-    for path in ["/sys/kernel/tracing/events", "/sys/kernel/debug/tracing/events"] {
+    for path in [
+        "/sys/kernel/tracing/events",
+        "/sys/kernel/debug/tracing/events",
+    ] {
         if let Ok(fd) = rustix::fs::open(path, flags, Mode::empty()) {
             return Ok(fd);
         }
@@ -234,7 +257,12 @@ impl Ring {
         // SAFETY: a fresh mapping at an address of the kernel's choice.
         let p = unsafe { rustix::mm::mmap(null_mut(), len, prot, flags, &main, 0) }?;
         let start = NonNull::new(p.cast()).ok_or(io::ErrorKind::Other)?;
-        let mut ring = Ring { start, _events: Vec::new(), main, whole: Vec::new() };
+        let mut ring = Ring {
+            start,
+            _events: Vec::new(),
+            main,
+            whole: Vec::new(),
+        };
         for &(id, whole) in ids {
             let event = open_event(&mut attributes(TRACEPOINT, id, 0), cpu)?;
             redirect(&event, &ring.main)?;
@@ -303,7 +331,11 @@ fn parse(b: &[u8], whole: &[u64]) -> Option<(u64, Record)> {
         // One process: the first thread has the process's number; threads are not told apart.
         3 if pid == other => {
             let exec = b.get(5)? & 0x20 != 0; // PERF_RECORD_MISC_COMM_EXEC
-            Record::Name { pid, name: text_at(b, 16)?, exec }
+            Record::Name {
+                pid,
+                name: text_at(b, 16)?,
+                exec,
+            }
         }
         7 if pid != other => Record::Fork { pid, parent: other },
         9 => {
@@ -311,7 +343,10 @@ fn parse(b: &[u8], whole: &[u64]) -> Option<(u64, Record)> {
             let whole = whole.contains(&u64_at(b, 24)?);
             return Some((u64_at(b, 16)?, Record::Sync { pid, whole }));
         }
-        10 => Record::Map { pid, file: text_at(b, 72)? },
+        10 => Record::Map {
+            pid,
+            file: text_at(b, 72)?,
+        },
         _ => return None,
     };
     Some((u64_at(b, trailer?)?, record))

@@ -27,11 +27,19 @@ static BEFORE_MAIN: extern "C" fn() = before_main;
 
 /// Restores what the command is to inherit; runs between fork and exec.
 fn restore(mask: &libc::sigset_t, child_ignored: bool) -> io::Result<()> {
-    let pipe = if PIPE_IGNORED.load(Ordering::Relaxed) { libc::SIG_IGN } else { libc::SIG_DFL };
+    let pipe = if PIPE_IGNORED.load(Ordering::Relaxed) {
+        libc::SIG_IGN
+    } else {
+        libc::SIG_DFL
+    };
     crate::signal::set_disposition(libc::SIGPIPE, pipe);
     crate::signal::set_disposition(
         libc::SIGCHLD,
-        if child_ignored { libc::SIG_IGN } else { libc::SIG_DFL },
+        if child_ignored {
+            libc::SIG_IGN
+        } else {
+            libc::SIG_DFL
+        },
     );
     crate::signal::set_mask(mask);
     Ok(())
@@ -134,9 +142,15 @@ pub fn kill(pid: u32, signal: i32) -> io::Result<()> {
 
 /// Ends this process by `signal`, as the command was; returns where that signal does not end it.
 pub fn die_of(signal: i32) {
-    let none = rustix::process::Rlimit { current: Some(0), maximum: None };
+    let none = rustix::process::Rlimit {
+        current: Some(0),
+        maximum: None,
+    };
     let now = rustix::process::getrlimit(rustix::process::Resource::Core);
-    let limit = rustix::process::Rlimit { current: Some(0), maximum: now.maximum.or(none.maximum) };
+    let limit = rustix::process::Rlimit {
+        current: Some(0),
+        maximum: now.maximum.or(none.maximum),
+    };
     let _ = rustix::process::setrlimit(rustix::process::Resource::Core, limit);
     crate::signal::set_disposition(signal, libc::SIG_DFL);
     crate::signal::unblock(signal);
@@ -147,7 +161,10 @@ pub fn die_of(signal: i32) {
 #[must_use]
 pub fn is_alive(pid: u32) -> bool {
     Pid::from_raw(pid.cast_signed()).is_some_and(|pid| {
-        !matches!(rustix::process::test_kill_process(pid), Err(rustix::io::Errno::SRCH))
+        !matches!(
+            rustix::process::test_kill_process(pid),
+            Err(rustix::io::Errno::SRCH)
+        )
     })
 }
 
@@ -162,7 +179,16 @@ pub(crate) fn filesystem_uuid(fd: BorrowedFd<'_>) -> Option<String> {
     }
     let hex: Vec<String> = answer[1..].iter().map(|b| format!("{b:02x}")).collect();
     let part = |r: std::ops::Range<usize>| hex[r].concat();
-    Some([part(0..4), part(4..6), part(6..8), part(8..10), part(10..16)].join("-"))
+    Some(
+        [
+            part(0..4),
+            part(4..6),
+            part(6..8),
+            part(8..10),
+            part(10..16),
+        ]
+        .join("-"),
+    )
 }
 
 /// The user that this process acts as.

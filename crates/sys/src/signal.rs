@@ -13,8 +13,18 @@ pub struct Inherited {
 
 /// Signals that are passed on to the command.
 const PASSED: [i32; 12] = [
-    libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGUSR1, libc::SIGUSR2,
-    libc::SIGALRM, libc::SIGVTALRM, libc::SIGPROF, libc::SIGCONT, libc::SIGWINCH, libc::SIGPOLL,
+    libc::SIGHUP,
+    libc::SIGINT,
+    libc::SIGQUIT,
+    libc::SIGTERM,
+    libc::SIGUSR1,
+    libc::SIGUSR2,
+    libc::SIGALRM,
+    libc::SIGVTALRM,
+    libc::SIGPROF,
+    libc::SIGCONT,
+    libc::SIGWINCH,
+    libc::SIGPOLL,
 ];
 
 /// One signal that arrived.
@@ -43,7 +53,10 @@ impl Signals {
         let child_ignored = is_ignored(libc::SIGCHLD);
         set_disposition(libc::SIGCHLD, libc::SIG_DFL);
         add(&mut set, libc::SIGCHLD);
-        PASSED.iter().filter(|&&s| !is_ignored(s)).for_each(|&s| add(&mut set, s));
+        PASSED
+            .iter()
+            .filter(|&&s| !is_ignored(s))
+            .for_each(|&s| add(&mut set, s));
         let mut mask = empty_set();
         // SAFETY: both sets are initialised and live through the call.
         unsafe { libc::sigprocmask(libc::SIG_BLOCK, &raw const set, &raw mut mask) };
@@ -55,7 +68,13 @@ impl Signals {
         }
         // SAFETY: the kernel has just given us this descriptor, and nobody else knows it.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        Ok(Signals { fd, inherited: Inherited { mask, child_ignored } })
+        Ok(Signals {
+            fd,
+            inherited: Inherited {
+                mask,
+                child_ignored,
+            },
+        })
     }
 
     /// The next signal, without waiting.
@@ -88,7 +107,10 @@ pub fn inherited() -> Inherited {
     let mut mask = empty_set();
     // SAFETY: a null set changes nothing; `mask` is ours.
     unsafe { libc::sigprocmask(libc::SIG_BLOCK, null(), &raw mut mask) };
-    Inherited { mask, child_ignored: is_ignored(libc::SIGCHLD) }
+    Inherited {
+        mask,
+        child_ignored: is_ignored(libc::SIGCHLD),
+    }
 }
 
 fn empty_set() -> libc::sigset_t {

@@ -25,7 +25,10 @@ pub struct Peer {
 /// Those of getsockopt(2).
 pub fn peer(socket: &UnixStream) -> io::Result<Peer> {
     let c = rustix::net::sockopt::socket_peercred(socket)?;
-    Ok(Peer { pid: c.pid.as_raw_nonzero().get().unsigned_abs(), uid: c.uid.as_raw() })
+    Ok(Peer {
+        pid: c.pid.as_raw_nonzero().get().unsigned_abs(),
+        uid: c.uid.as_raw(),
+    })
 }
 
 /// Listens at an abstract name of exactly 32 bytes, without blocking.
@@ -48,7 +51,12 @@ pub fn send(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Resu
     if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)?;
+    sendmsg(
+        socket,
+        &[IoSlice::new(bytes)],
+        &mut control,
+        SendFlags::NOSIGNAL,
+    )?;
     Ok(())
 }
 

@@ -23,7 +23,11 @@ pub fn any(fds: &[(BorrowedFd<'_>, For)], patience: Duration) -> Vec<bool> {
     let mut polled: Vec<PollFd<'_>> = fds
         .iter()
         .map(|(fd, what)| {
-            let flags = if *what == For::Input { PollFlags::IN } else { PollFlags::PRI };
+            let flags = if *what == For::Input {
+                PollFlags::IN
+            } else {
+                PollFlags::PRI
+            };
             PollFd::from_borrowed_fd(*fd, flags)
         })
         .collect();
@@ -52,18 +56,20 @@ impl Doorbell {
     pub fn watch(word: impl Fn() -> &'static AtomicU32 + Send + 'static) -> io::Result<Doorbell> {
         let fd = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let bell = Arc::clone(&fd);
-        std::thread::Builder::new().stack_size(64 << 10).spawn(move || {
-            let word = word();
-            let mut seen = word.load(Ordering::SeqCst);
-            loop {
-                let _ = futex::wait(word, futex::Flags::empty(), seen, None);
-                let now = word.load(Ordering::SeqCst);
-                if now != seen {
-                    seen = now;
-                    let _ = rustix::io::write(&*bell, &1u64.to_ne_bytes());
+        std::thread::Builder::new()
+            .stack_size(64 << 10)
+            .spawn(move || {
+                let word = word();
+                let mut seen = word.load(Ordering::SeqCst);
+                loop {
+                    let _ = futex::wait(word, futex::Flags::empty(), seen, None);
+                    let now = word.load(Ordering::SeqCst);
+                    if now != seen {
+                        seen = now;
+                        let _ = rustix::io::write(&*bell, &1u64.to_ne_bytes());
+                    }
                 }
-            }
-        })?;
+            })?;
         Ok(Doorbell { fd })
     }
 

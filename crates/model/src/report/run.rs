@@ -45,6 +45,9 @@ pub struct RunReport {
     pub filesystems: Vec<RunFilesystem>,
     /// Processes that the session did not reach.
     pub escaped: Vec<Escape>,
+    /// Why it cannot be told what escaped; absent where it can.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub escapes_unknown: Option<String>,
     /// Exit status of `synclater`.
     pub exit_status: i32,
     /// Calls of `sync_file_range`, which ask for write-back but not for durability.
@@ -120,6 +123,7 @@ impl RunReport {
             saved_basis: None,
             filesystems: Vec::new(),
             escaped: Vec::new(),
+            escapes_unknown: None,
             exit_status: 0,
             hints: None,
             failed: None,

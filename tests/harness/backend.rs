@@ -1,0 +1,110 @@
+//! The ways to run a victim, and the scene it runs in.
+
+use super::command::{clean, run};
+use super::dir::Dir;
+use super::library::preload;
+use super::victims::tool;
+use std::path::PathBuf;
+use std::process::Command;
+
+/// How a victim is run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Backend {
+    /// Without synclater: the oracle.
+    None,
+    /// The library without a session, at `never`.
+    Alone,
+    /// The library with a session's page that has no supervisor, where every request is put off:
+    /// as if the victim saw a `single` writable file system, or `several`.
+    Page(&'static str),
+    /// `synclater run` at this dial.
+    Run(&'static str),
+}
+
+const BACKENDS: [Backend; 7] = [
+    Backend::Alone,
+    Backend::Page("single"),
+    Backend::Page("several"),
+    Backend::Run("now"),
+    Backend::Run("exit"),
+    Backend::Run("never"),
+    Backend::Run("1s"),
+];
+
+/// Every way to run a victim with synclater; SYNCLATER_BACKEND=alone, =exit… leaves one of them.
+pub fn backends() -> impl Iterator<Item = Backend> {
+    let chosen = std::env::var("SYNCLATER_BACKEND").ok();
+    let is_chosen = move |b: &Backend| chosen.as_ref().is_none_or(|name| name == b.name());
+    BACKENDS.into_iter().filter(is_chosen)
+}
+
+impl Backend {
+    fn name(&self) -> &'static str {
+        match self {
+            Backend::None => "none",
+            Backend::Alone => "alone",
+            Backend::Page(sight) => sight,
+            Backend::Run(until) => until,
+        }
+    }
+}
+
+/// Fresh directories for one run: the victim's, and synclater's sessions and ledger.
+pub struct Scene {
+    dir: Dir,
+}
+
+impl Scene {
+    pub fn new(name: &str) -> Scene {
+        let dir = Dir::new(name);
+        for below in ["work", "run", "state"] {
+            dir.make(below);
+        }
+        Scene { dir }
+    }
+
+    pub fn work(&self) -> PathBuf {
+        self.dir.join("work")
+    }
+
+    pub fn state(&self) -> PathBuf {
+        self.dir.join("state")
+    }
+
+    /// Where the trace and the reports of this run go.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+
+    /// What a back end without a supervisor puts into the victim's environment.
+    pub fn variables(&self, backend: Backend) -> Vec<String> {
+        let own = match backend {
+            Backend::None | Backend::Run(_) => return Vec::new(),
+            Backend::Alone => "SYNCLATER_UNTIL=never".to_owned(),
+            Backend::Page(sight) => {
+                let mut command = clean(tool("bare_page"));
+                run(command.arg(self.dir.join("run")).arg(sight)).must_succeed();
+                format!("SYNCLATER_PAGE={}", self.dir.join("run/page").display())
+            }
+        };
+        vec![format!("LD_PRELOAD={}", preload()), own]
+    }
+
+    /// A command that runs the words appended to it as this back end does.
+    pub fn command(&self, backend: Backend) -> Command {
+        match backend {
+            Backend::None | Backend::Alone | Backend::Page(_) => {
+                let mut command = clean("env");
+                command.args(self.variables(backend));
+                command
+            }
+            Backend::Run(until) => {
+                let mut command = clean(env!("CARGO_BIN_EXE_synclater"));
+                command.env("SYNCLATER_RUN_DIR", self.dir.join("run"));
+                command.env("SYNCLATER_STATE_DIR", self.state());
+                command.args(["run", "--quiet", "--until", until, "--"]);
+                command
+            }
+        }
+    }
+}

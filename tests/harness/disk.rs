@@ -1,0 +1,157 @@
+//! File systems on loop devices: ordinary ones, and slow ones whose flush takes as long as wanted.
+//!
+//! Both need root. Both are unmounted, detached and removed with their guard, also when the test
+//! has failed. They are mounted in a mount namespace of the test's own thread, and of what it
+//! starts from then on: no other test's session sees them, and would hold a descriptor on them.
+
+use super::command::{clean, run, Outcome};
+use super::dir::Dir;
+use std::path::{Path, PathBuf};
+
+/// A mounted file system in an image file.
+pub struct Disk {
+    mount: PathBuf,
+    _dir: Dir,
+}
+
+impl Disk {
+    /// # Panics
+    /// If it cannot be made or mounted.
+    pub fn new(kind: &str, size_mib: u64) -> Disk {
+        keep_mounts_private();
+        let dir = Dir::new(kind);
+        let (image, mount) = (dir.join("image"), dir.make("mount"));
+        let file = std::fs::File::create(&image).expect("the image");
+        file.set_len(size_mib << 20).expect("the image's size");
+        run(clean(format!("mkfs.{kind}")).arg("-q").arg(&image)).must_succeed();
+        // The loop device that mount sets up is detached by the kernel after the last unmount.
+        let mut command = clean("mount");
+        command
+            .args(["-t", kind, "-o", "loop"])
+            .arg(&image)
+            .arg(&mount);
+        run(&mut command).must_succeed();
+        Disk { mount, _dir: dir }
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.mount
+    }
+
+    pub fn is_mounted(&self) -> bool {
+        is_mounted(&self.mount)
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        if self.is_mounted() {
+            warn(&unmount(&self.mount));
+        }
+    }
+}
+
+/// A mount namespace for this thread. Once more is harmless: a copy of the copy.
+fn keep_mounts_private() {
+    // The warning is about threads that share descriptors: only the mounts are taken apart here.
+    #[allow(deprecated)]
+    let unshared = rustix::thread::unshare(rustix::thread::UnshareFlags::NEWNS);
+    unshared.expect("a mount namespace");
+    run(clean("mount").args(["--make-rprivate", "/"])).must_succeed();
+}
+
+fn is_mounted(path: &Path) -> bool {
+    let mounts = std::fs::read_to_string("/proc/thread-self/mountinfo").expect("mountinfo");
+    let at = |line: &str| line.split(' ').nth(4) == path.to_str();
+    mounts.lines().any(at)
+}
+
+/// Lazily where something holds it: the device goes when that lets go.
+fn unmount(path: &Path) -> Outcome {
+    let outcome = run(clean("umount").arg(path));
+    if outcome.status.success() {
+        return outcome;
+    }
+    run(clean("umount").arg("-l").arg(path))
+}
+
+fn warn(outcome: &Outcome) {
+    if !outcome.status.success() {
+        eprintln!("{outcome}");
+    }
+}
+
+/// A mounted file system whose disk takes its time for each flush.
+pub struct SlowDisk {
+    dir: Dir,
+}
+
+impl SlowDisk {
+    /// # Panics
+    /// If it cannot be made or mounted.
+    pub fn new(kind: &str, size_mib: u64, flush_ms: u32) -> SlowDisk {
+        keep_mounts_private();
+        let disk = SlowDisk {
+            dir: Dir::new("slow"),
+        };
+        let mut command = disk.script("up");
+        command
+            .arg(format!("{size_mib}M"))
+            .arg(kind)
+            .arg(flush_ms.to_string());
+        run(&mut command).must_succeed();
+        disk
+    }
+
+    pub fn path(&self) -> PathBuf {
+        self.dir.join("disk/mnt")
+    }
+
+    fn script(&self, verb: &str) -> std::process::Command {
+        let tools = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tools");
+        let mut command = clean(tools.join("slowdisk.sh"));
+        command.arg(verb).arg(self.dir.join("disk"));
+        command
+    }
+}
+
+impl Drop for SlowDisk {
+    fn drop(&mut self) {
+        warn(&run(&mut self.script("down")));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::harness::limits::needs_root;
+    use std::time::{Duration, Instant};
+
+    #[test]
+    fn a_disk_is_unmounted_when_its_guard_goes() {
+        if !needs_root("a_disk_is_unmounted_when_its_guard_goes") {
+            return;
+        }
+        for (kind, size_mib) in [("ext4", 16), ("xfs", 300), ("btrfs", 128)] {
+            let disk = Disk::new(kind, size_mib);
+            let path = disk.path().to_owned();
+            std::fs::write(path.join("file"), "bytes").expect("it can be written to");
+            assert!(is_mounted(&path));
+            drop(disk);
+            assert!(!path.exists(), "{kind}");
+        }
+    }
+
+    #[test]
+    fn a_flush_of_a_slow_disk_takes_its_time() {
+        if !needs_root("a_flush_of_a_slow_disk_takes_its_time") {
+            return;
+        }
+        let disk = SlowDisk::new("ext4", 64, 23);
+        let file = std::fs::File::create(disk.path().join("file")).expect("file");
+        file.set_len(4096).expect("size");
+        let begin = Instant::now();
+        file.sync_all().expect("sync");
+        assert!(begin.elapsed() >= Duration::from_millis(23));
+    }
+}

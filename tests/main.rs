@@ -1,0 +1,25 @@
+//! The integration tests, one binary.
+//!
+//! - `fidelity`: every victim answers as without synclater, under every back end.
+//! - `counting`: what reaches the kernel, by strace.
+//! - `mixed_tree`: 64-bit, 32-bit and musl programs that start each other.
+//! - `globs`: the library's matcher and the model's, on the same cases.
+//! - `programs`: unmodified programs, counted and compared; `servers`: daemons under load.
+//! - `tidy`: the repository's own rules.
+//! - `harness`, `wait`: what the others stand on.
+//!
+//! Variables: SYNCLATER_SKIP_LOG (a file that gets a line for each test that cannot run here),
+//! SYNCLATER_SOAK (large counts in full), SYNCLATER_SEED (repeats a random test's cases),
+//! SYNCLATER_BACKEND (one back end: alone, single, several, now, exit, never, 1s).
+
+#![forbid(unsafe_code)]
+
+mod counting;
+mod fidelity;
+mod globs;
+mod harness;
+mod mixed_tree;
+mod programs;
+mod servers;
+mod tidy;
+mod wait;

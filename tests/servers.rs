@@ -1,0 +1,463 @@
+//! Daemons as they are, on loopback ports, under load: Dovecot, Postfix, etcd.
+//!
+//! Promise: what a test starts is gone at its end, also when it has failed (`daemon`, `leftovers`).
+//!
+//! What reaches the kernel is counted by strace, program by program (`syncs`), and compared with the
+//! session's own report.
+
+mod daemon;
+pub mod leftovers;
+mod slow;
+mod syncs;
+
+use crate::harness::command::{clean, run};
+use crate::harness::limits::{count, is_root, skip};
+use crate::programs::{script, Place};
+use daemon::{Daemon, Stopped};
+use serde_json::Value;
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use syncs::Syncs;
+
+/// What a process says of itself that lost the library.
+const LOST: &str = "lost the library";
+
+/// A loopback port that nobody listens at.
+fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.local_addr().expect("its address").port()
+}
+
+fn answers(port: u16) -> bool {
+    TcpStream::connect(("127.0.0.1", port)).is_ok()
+}
+
+/// True when the test may go on: the daemons change their users.
+fn can_run_daemons(name: &str) -> bool {
+    if !is_root() {
+        skip(name, "the daemons change their users, which needs root");
+    }
+    is_root()
+}
+
+/// The names that a daemon has to import, as `synclater env` prints them.
+fn names_to_import(place: &Place) -> String {
+    let outcome = run(place.synclater().args(["env", "--json"])).must_succeed();
+    let object: Value = serde_json::from_str(&outcome.stdout).expect("JSON");
+    object["import"].as_str().expect("import").to_owned()
+}
+
+/// Copies a file of `tests/servers`, with what stands between @ filled in.
+fn fill_in(name: &str, to: &Path, values: &[(&str, &str)]) {
+    let text = std::fs::read_to_string(script(name)).expect(name);
+    let filled = values
+        .iter()
+        .fold(text, |text, (key, value)| text.replace(key, value));
+    std::fs::write(to, filled).expect("the configuration");
+}
+
+/// A directory that belongs to a user.
+fn directory(path: &Path, user: &str) -> PathBuf {
+    run(clean("install")
+        .args(["-d", "-m", "755", "-o", user])
+        .arg(path))
+    .must_succeed();
+    path.to_owned()
+}
+
+/// How a daemon is run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum How {
+    Alone,
+    /// In a session for one program, at this dial; the environment is imported.
+    Session(&'static str, &'static str),
+    /// The same, but what cleans the environment is left as it is.
+    NothingImported(&'static str, &'static str),
+}
+
+impl How {
+    fn import(self, place: &Place) -> String {
+        match self {
+            How::Session(..) => names_to_import(place),
+            How::Alone | How::NothingImported(..) => String::new(),
+        }
+    }
+
+    /// A command that the daemon's own words are appended to.
+    fn command(self, place: &Place, syncs: &Syncs) -> Command {
+        let mut command = match self {
+            How::Alone => clean("env"),
+            How::Session(exe, until) | How::NothingImported(exe, until) => {
+                let mut command = place.synclater();
+                command.args(["run", "--summary", "--only", &format!("exe={exe}")]);
+                command.args(["--until", until, "--json"]);
+                command.arg(place.scene.file("report.json")).arg("--");
+                command
+            }
+        };
+        syncs.trace(&mut command);
+        command
+    }
+}
+
+/// The session as `ps` shows it.
+fn session(place: &Place) -> Value {
+    let outcome = run(place.synclater().args(["ps", "--json"])).must_succeed();
+    let all: Value = serde_json::from_str(&outcome.stdout).expect("JSON");
+    assert_eq!(all.as_array().map(Vec::len), Some(1), "{all:#}");
+    all[0].clone()
+}
+
+/// Requests that processes with this executable had answered at once, as `ps` shows them.
+fn skipped_by(place: &Place, program: &str) -> u64 {
+    let session = session(place);
+    let processes = session["processes"].as_array().expect("processes");
+    let is_it = |p: &&Value| p["exe"].as_str().is_some_and(|x| x.ends_with(program));
+    let skipped = |p: &Value| p["skipped"].as_u64().unwrap_or(0);
+    processes.iter().filter(is_it).map(skipped).sum()
+}
+
+/// A daemon with its mail and its port.
+struct Mail {
+    daemon: Daemon,
+    syncs: Syncs,
+    port: u16,
+    delivered: PathBuf,
+}
+
+/// What a load of messages made of real syncs.
+struct Load {
+    /// In the program that the session is for.
+    chosen: usize,
+    /// In all others.
+    elsewhere: usize,
+}
+
+impl Mail {
+    fn dovecot(how: How) -> Mail {
+        let place = Place::new("dovecot");
+        let (work, port) = (place.scene.work(), free_port());
+        let syncs = Syncs::new(place.scene.file("traces"));
+        let mail = directory(&work.join("mail"), "2000");
+        let config = dovecot_config(&work, &mail, port, &how.import(&place));
+        let mut command = how.command(&place, &syncs);
+        command.args(["dovecot", "-F", "-c"]).arg(config);
+        let delivered = mail.join("user/new");
+        Mail::start(place, &mut command, syncs, port, delivered)
+    }
+
+    fn postfix(how: How) -> Mail {
+        let place = Place::new("postfix");
+        let (work, port) = (place.scene.work(), free_port());
+        let syncs = Syncs::new(place.scene.file("traces"));
+        directory(&work.join("mail"), "2000");
+        directory(&work.join("data"), "postfix");
+        let etc = directory(&work.join("etc"), "root");
+        directory(&work.join("spool"), "root");
+        let base = work.to_string_lossy().into_owned();
+        let import = how.import(&place);
+        let values = [("@BASE@", base.as_str()), ("@IMPORT@", import.as_str())];
+        fill_in("main.cf", &etc.join("main.cf"), &values);
+        fill_in(
+            "master.cf",
+            &etc.join("master.cf"),
+            &[("@PORT@", &port.to_string())],
+        );
+        let mut command = how.command(&place, &syncs);
+        command.args(["postfix", "-c"]).arg(&etc).arg("start-fg");
+        Mail::start(place, &mut command, syncs, port, work.join("mail/box/new"))
+    }
+
+    fn start(
+        place: Place,
+        command: &mut Command,
+        syncs: Syncs,
+        port: u16,
+        delivered: PathBuf,
+    ) -> Mail {
+        let mut daemon = Daemon::start(place, command);
+        daemon.wait_until("an answer at its port", || answers(port));
+        Mail {
+            daemon,
+            syncs,
+            port,
+            delivered,
+        }
+    }
+
+    fn messages(&self) -> usize {
+        let entries = std::fs::read_dir(&self.delivered);
+        entries.map_or(0, Iterator::count)
+    }
+
+    /// Sends by IMAP, one connection, one answer a message.
+    fn append(&mut self, messages: usize) {
+        let already = self.messages();
+        imap_append(self.port, messages);
+        assert_eq!(self.messages(), already + messages);
+    }
+
+    /// Sends by SMTP, one connection after the other, and waits for the delivery.
+    fn smtp(&mut self, messages: usize) {
+        let already = self.messages();
+        let mut command = clean("smtp-source");
+        command.args([
+            "-s",
+            "1",
+            "-l",
+            "2000",
+            "-f",
+            "a@example.org",
+            "-t",
+            "b@example.net",
+        ]);
+        command.args([
+            "-m",
+            &messages.to_string(),
+            &format!("127.0.0.1:{}", self.port),
+        ]);
+        run(&mut command).must_succeed();
+        let delivered = self.delivered.clone();
+        let all = || std::fs::read_dir(&delivered).map_or(0, Iterator::count) == already + messages;
+        self.daemon.wait_until("delivery of every message", all);
+    }
+
+    /// Sends single messages until the session answers `program` at once.
+    fn warm_up(&mut self, program: &str, send: fn(&mut Mail, usize)) {
+        for _ in 0..101 {
+            send(self, 1);
+            if skipped_by(&self.daemon.place, program) > 0 {
+                return;
+            }
+        }
+        panic!("nothing was put off\n{:#}", session(&self.daemon.place));
+    }
+
+    /// Sends messages and counts what they make of real syncs.
+    fn load(&mut self, program: &str, send: fn(&mut Mail, usize), messages: usize) -> Load {
+        let all = |syncs: &Syncs| syncs.by_program().values().sum::<usize>();
+        let (chosen, total) = (self.syncs.of(program), all(&self.syncs));
+        send(self, messages);
+        let chosen = self.syncs.of(program) - chosen;
+        let elsewhere = all(&self.syncs) - total - chosen;
+        println!("{messages} messages: {chosen} syncs in {program}, {elsewhere} elsewhere");
+        Load { chosen, elsewhere }
+    }
+
+    fn stop(self) -> Stopped {
+        self.daemon.stop()
+    }
+}
+
+fn dovecot_config(base: &Path, mail: &Path, port: u16, import: &str) -> PathBuf {
+    let file = base.join("dovecot.conf");
+    let (base, mail) = (base.to_string_lossy(), mail.to_string_lossy());
+    let values = [
+        ("@BASE@", &*base),
+        ("@MAIL@", &*mail),
+        ("@PORT@", &port.to_string()),
+        ("@IMPORT@", import),
+    ];
+    fill_in("dovecot.conf", &file, &values);
+    file
+}
+
+/// APPENDs messages; returns the seconds that it took.
+fn imap_append(port: u16, messages: usize) -> f64 {
+    let mut command = clean("/usr/bin/python3");
+    command.arg(script("imap_append.py"));
+    command.args([port.to_string(), messages.to_string()]);
+    let outcome = run(&mut command).must_succeed();
+    outcome.stdout.trim().parse().expect("seconds")
+}
+
+/// SIGTERM to synclater ended the daemon, which ended well, and what was owed is settled.
+fn ended_well(stopped: &Stopped, least: usize) {
+    assert_eq!(stopped.status.code(), Some(0), "{}", stopped.output);
+    assert_eq!(stopped.report["exit_status"], 0, "{:#}", stopped.report);
+    assert!(
+        stopped.number("skipped") >= least as u64,
+        "{:#}",
+        stopped.report
+    );
+    assert_eq!(stopped.number("settled"), stopped.number("skipped"));
+    let open = std::fs::read_dir(stopped.daemon.place.scene.state()).expect("the ledger");
+    assert_eq!(open.count(), 0, "the ledger entry is closed");
+}
+
+#[test]
+fn soak_messages_appended_to_dovecot_make_no_sync_in_imap() {
+    if !can_run_daemons("dovecot") {
+        return;
+    }
+    let messages = count(29, 1000);
+    let mut alone = Mail::dovecot(How::Alone);
+    let usual = alone.load("imap", Mail::append, messages);
+    assert!(usual.chosen >= 3 * messages, "{}", usual.chosen);
+    assert_eq!(alone.stop().status.code(), Some(0));
+
+    let mut mail = Mail::dovecot(How::Session("imap", "exit"));
+    mail.warm_up("/imap", Mail::append);
+    let load = mail.load("imap", Mail::append, messages);
+    let stopped = mail.stop();
+    assert_eq!(load.chosen, 0, "syncs in imap\n{}", stopped.output);
+    assert_eq!(
+        load.elsewhere, usual.elsewhere,
+        "syncs elsewhere\n{}",
+        stopped.output
+    );
+    assert_eq!(
+        stopped.report["escaped"],
+        serde_json::json!([]),
+        "{:#}",
+        stopped.report
+    );
+    ended_well(&stopped, 3 * messages);
+}
+
+#[test]
+fn soak_messages_sent_to_postfix_make_no_sync_in_its_chrooted_cleanup() {
+    if !can_run_daemons("postfix") {
+        return;
+    }
+    let messages = count(29, 1000);
+    let mut alone = Mail::postfix(How::Alone);
+    let usual = alone.load("cleanup", Mail::smtp, messages);
+    assert_eq!(usual.chosen, messages);
+    assert!(usual.elsewhere >= messages, "{}", usual.elsewhere);
+    let expected = alone.stop().status;
+
+    let mut mail = Mail::postfix(How::Session("cleanup", "1s"));
+    mail.warm_up("/cleanup", Mail::smtp);
+    let load = mail.load("cleanup", Mail::smtp, messages);
+    let stopped = mail.stop();
+    assert_eq!(load.chosen, 0, "syncs in cleanup\n{}", stopped.output);
+    assert_eq!(
+        load.elsewhere, usual.elsewhere,
+        "syncs elsewhere\n{}",
+        stopped.output
+    );
+    assert_eq!(
+        stopped.report["escaped"],
+        serde_json::json!([]),
+        "{:#}",
+        stopped.report
+    );
+    assert_eq!(stopped.status.code(), expected.code(), "{}", stopped.output);
+    ended_well(&stopped, messages);
+}
+
+/// The session names the processes that it lost, and how to keep them.
+fn names_what_it_lost(mut mail: Mail, program: &str, send: fn(&mut Mail, usize), least: u64) {
+    send(&mut mail, 29);
+    let session = session(&mail.daemon.place);
+    let stopped = mail.stop();
+    let shown = session["escaped"].to_string();
+    assert!(
+        shown.contains(program) && shown.contains(LOST),
+        "{session:#}"
+    );
+    let escaped = stopped.escaped(program);
+    let requests: u64 = escaped.iter().map(|(n, _)| n).sum();
+    assert!(requests >= least, "{:#}", stopped.report);
+    assert!(
+        escaped.iter().all(|(_, why)| why.contains(LOST)),
+        "{escaped:?}"
+    );
+    let name = program.trim_start_matches('/');
+    for words in [format!("escaped: {name} ("), "synclater env".to_owned()] {
+        assert!(
+            stopped.output.contains(&words),
+            "{words}\n{}",
+            stopped.output
+        );
+    }
+    assert_eq!(stopped.number("skipped"), 0, "{:#}", stopped.report);
+    assert_eq!(stopped.status.code(), Some(0), "{}", stopped.output);
+}
+
+#[test]
+fn a_dovecot_that_imports_nothing_is_told_of_with_its_imap() {
+    if can_run_daemons("dovecot-lost") {
+        let mail = Mail::dovecot(How::NothingImported("imap", "exit"));
+        names_what_it_lost(mail, "/imap", Mail::append, 3 * 29);
+    }
+}
+
+#[test]
+fn a_postfix_that_imports_nothing_is_told_of_with_its_cleanup() {
+    if can_run_daemons("postfix-lost") {
+        let mail = Mail::postfix(How::NothingImported("cleanup", "1s"));
+        names_what_it_lost(mail, "/cleanup", Mail::smtp, 29);
+    }
+}
+
+/// etcd in a session of its own, its syncs counted.
+fn etcd() -> (Daemon, Syncs, String) {
+    let place = Place::new("etcd");
+    let syncs = Syncs::new(place.scene.file("traces"));
+    let mut command = place.synclater();
+    command
+        .args(["run", "--summary", "--json"])
+        .arg(place.scene.file("report.json"))
+        .arg("--");
+    syncs.trace(&mut command).arg("etcd");
+    let (client, peer) = (free_port(), free_port());
+    let [client_url, peer_url] = [client, peer].map(|p| format!("http://127.0.0.1:{p}"));
+    command.arg("--data-dir").arg(place.scene.work());
+    command.args([
+        "--listen-client-urls",
+        &client_url,
+        "--advertise-client-urls",
+        &client_url,
+    ]);
+    command.args([
+        "--listen-peer-urls",
+        &peer_url,
+        "--initial-advertise-peer-urls",
+        &peer_url,
+    ]);
+    command.args([
+        "--initial-cluster",
+        &format!("default={peer_url}"),
+        "--log-level",
+        "error",
+    ]);
+    let mut daemon = Daemon::start(place, &mut command);
+    daemon.wait_until("an answer at its port", || answers(client));
+    (daemon, syncs, client_url)
+}
+
+#[test]
+fn a_go_program_is_told_of_by_what_the_kernel_saw() {
+    if !is_root() {
+        skip("etcd", "counting in the kernel needs root");
+        return;
+    }
+    let (daemon, syncs, url) = etcd();
+    for key in 0..29 {
+        let mut put = clean("etcdctl");
+        put.env("ETCDCTL_API", "3").args([
+            "--endpoints",
+            &url,
+            "put",
+            &format!("key{key}"),
+            "value",
+        ]);
+        run(&mut put).must_succeed();
+    }
+    let stopped = daemon.stop();
+    let escaped = stopped.escaped("/etcd");
+    let seen: usize = syncs.by_program().values().sum();
+    assert!(seen >= 29, "{seen}");
+    assert_eq!(escaped.len(), 1, "{:#}", stopped.report);
+    let (requests, why) = &escaped[0];
+    assert_eq!(*requests, seen as u64, "{:#}", stopped.report);
+    assert!(why.contains("system calls of its own"), "{why}");
+    assert!(
+        stopped.output.contains("escaped: etcd ("),
+        "{}",
+        stopped.output
+    );
+}

@@ -307,7 +307,8 @@ fn without_ledger(classes: &mut [Until]) {
 
 fn session(args: &Args, rules: Option<RuleSet>) -> anyhow::Result<Supervisor> {
     let ledger = ledger(args, rules.as_ref());
-    let users = Users::of_this_machine();
+    let asks = rules.as_ref().is_some_and(RuleSet::asks_for_user);
+    let users = if asks { Users::of_this_machine() } else { Users::default() };
     let mut compiled = compile::compile(&rules.clone().unwrap_or_default(), args.until, &users);
     if ledger.is_none() {
         without_ledger(&mut compiled.classes);

@@ -22,6 +22,7 @@ pub struct Compiled {
 }
 
 /// Users by name and number, to resolve the globs of `user`.
+#[derive(Default)]
 pub struct Users(Vec<(String, u32)>);
 
 impl Users {
@@ -94,9 +95,17 @@ pub fn compile(rules: &RuleSet, base: Until, users: &Users) -> Compiled {
             u32::try_from(class).unwrap_or(0),
             0,
         ]);
-        c.needs |= u32::from(exe != 0) * page::NEEDS_EXE
-            | u32::from(users_at != 0) * page::NEEDS_USER
-            | u32::from(path != 0) * page::NEEDS_PATH;
+        let looks = [
+            (exe, page::NEEDS_EXE),
+            (users_at, page::NEEDS_USER),
+            (path, page::NEEDS_PATH),
+        ];
+        c.needs |= looks
+            .iter()
+            .filter(|(at, _)| *at != 0)
+            .map(|(_, need)| need)
+            .sum::<u32>()
+            & !c.needs;
     }
     c.bytes = records
         .iter()
@@ -140,7 +149,7 @@ impl Tail {
     }
 
     fn users(&mut self, uids: &[u32]) -> (u32, u32) {
-        while (self.start + self.bytes.len()) % 4 != 0 {
+        while !(self.start + self.bytes.len()).is_multiple_of(4) {
             self.bytes.push(0);
         }
         let at = self.here();

@@ -84,12 +84,14 @@ fn read(slot: &Slot) -> Counts {
         ..Counts::default()
     };
     for s in &slot.shard {
-        let mut one = Counts::default();
-        one.requests = s.requests.load(SeqCst);
-        one.real = s.real.load(SeqCst);
-        one.failed = s.failed.load(SeqCst);
-        one.hints = s.hints.load(SeqCst);
-        one.ticks = s.ticks.load(SeqCst);
+        let one = Counts {
+            requests: s.requests.load(SeqCst),
+            real: s.real.load(SeqCst),
+            failed: s.failed.load(SeqCst),
+            hints: s.hints.load(SeqCst),
+            ticks: s.ticks.load(SeqCst),
+            ..Counts::default()
+        };
         c.add(&one);
     }
     c.kept = std::array::from_fn(|k| slot.kept[k].load(SeqCst).into());

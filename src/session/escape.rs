@@ -15,12 +15,13 @@ use synclater_sys::perf::{self, Syncs};
 
 const LIBRARY: &str = "libsynclater.so";
 const OWN_CALLS: &str = "has the library, but makes system calls of its own (Go, io_uring, inline)";
-const NOT_KNOWN: &str = "the library is not mapped; whether it syncs cannot be seen \
-                         (perf events are not permitted)";
+const NOT_KNOWN: &str = "the library is not mapped; whether it syncs cannot be seen";
 
 /// What watches the kernel for one session.
 pub struct Escapes {
     syncs: Option<Syncs>,
+    /// Without the permission to see: processes that were found without the library.
+    unmapped: BTreeMap<u32, Escape>,
     /// Processes of ours.
     own: Vec<u32>,
 }
@@ -32,6 +33,7 @@ impl Escapes {
         let syncs = Syncs::count_descendants(LIBRARY).ok();
         Escapes {
             syncs,
+            unmapped: BTreeMap::new(),
             own: vec![std::process::id()],
         }
     }
@@ -48,11 +50,29 @@ impl Escapes {
         self.own.push(pid);
     }
 
-    /// Reads what the rings hold, so that they do not fill.
-    pub fn drain(&mut self) {
-        if let Some(syncs) = &mut self.syncs {
-            syncs.seen();
+    /// Reads what the rings hold, so that they do not fill; where there are none, looks for
+    /// processes without the library.
+    pub fn drain(&mut self, rules: Option<&RuleSet>) {
+        match &mut self.syncs {
+            Some(syncs) => drop(syncs.seen()),
+            None => self
+                .unmapped
+                .extend(unmapped(&self.own, rules).into_iter().map(|e| (e.pid, e))),
         }
+    }
+
+    /// Why it cannot be told what escaped, where it cannot.
+    #[must_use]
+    pub fn unknown_because(&self) -> Option<String> {
+        let level = std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid");
+        let level = level.unwrap_or_default();
+        self.syncs.is_none().then(|| {
+            format!(
+                "perf events are not permitted (user {}, kernel.perf_event_paranoid {})",
+                synclater_sys::process::effective_user(),
+                level.trim()
+            )
+        })
     }
 
     /// Descriptors that become readable when a ring is half full.
@@ -67,9 +87,13 @@ impl Escapes {
         counted: &BTreeMap<u32, Process>,
         rules: Option<&RuleSet>,
     ) -> Vec<Escape> {
+        if self.syncs.is_none() {
+            self.drain(rules);
+            return self.unmapped.values().cloned().collect();
+        }
         let own = self.own.clone();
         let Some(syncs) = &mut self.syncs else {
-            return unmapped(&own, rules);
+            return Vec::new();
         };
         let seen = syncs.seen();
         let mut found: Vec<Escape> = seen
@@ -156,6 +180,9 @@ fn unmapped(own: &[u32], rules: Option<&RuleSet>) -> Vec<Escape> {
     let escape = |pid: u32| {
         let exe = std::fs::read_link(format!("/proc/{pid}/exe")).ok()?;
         let exe = exe.to_string_lossy().into_owned();
+        if std::env::current_exe().is_ok_and(|own| own.as_os_str() == exe.as_str()) {
+            return None; // on its way from fork to exec
+        }
         let about = rules.is_none_or(|r| r.could_relax_exe(exe.as_bytes()));
         about.then(|| Escape {
             pid,

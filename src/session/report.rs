@@ -2,7 +2,7 @@
 
 use super::compile::Users;
 use super::counts::{Counts, Process};
-use super::escape::{descendants, Escapes};
+use super::escape::descendants;
 use super::settle;
 use super::supervisor::{Outcome, Supervisor};
 use std::collections::BTreeMap;
@@ -58,6 +58,7 @@ pub fn run(s: &mut Supervisor, outcome: Outcome) -> RunReport {
     r.filesystems = filesystems(s, r.skipped);
     estimate(&mut r, &total, s.shared.clock.span(total.ticks));
     r.escaped = escapes(s);
+    r.escapes_unknown = s.escapes.unknown_because();
     r.exit_status = exit_status(s, outcome);
     r
 }
@@ -143,14 +144,14 @@ pub fn ps(s: &mut Supervisor) -> PsSession {
         } else {
             skipped.saturating_sub(s.paid_requests())
         },
-        processes: rows(&processes, &s.escapes),
+        processes: rows(&processes),
         escaped: escapes(s),
         bound_s: bound(s).map(|d| d.as_secs_f64()),
         oldest_s: oldest.map(|d| d.as_secs_f64()),
     }
 }
 
-fn rows(counted: &BTreeMap<u32, Process>, _escapes: &Escapes) -> Vec<PsProcess> {
+fn rows(counted: &BTreeMap<u32, Process>) -> Vec<PsProcess> {
     let users = Users::of_this_machine();
     let mut pids: Vec<u32> = descendants(std::process::id());
     pids.retain(|p| has_library(*p) || counted.contains_key(p));

@@ -26,12 +26,18 @@ use synclater_model::policy::rules::RuleSet;
 use synclater_model::report::run::SettleError;
 use synclater_shim::page;
 use synclater_sys::job::Job;
+use synclater_sys::perf::LostWrites;
 use synclater_sys::process::{self, Change};
 use synclater_sys::signal::Signals;
 use synclater_sys::wait::{self, Doorbell, For};
 
 /// Time between two heartbeats; the lease is seven of them.
 const BEAT: Duration = Duration::from_millis(250);
+
+/// How often the file systems that owe are asked for write-back errors where the kernel may not be
+/// watched. Asking is settling: dirty data of this age is written by the kernel anyhow
+/// (`vm.dirty_expire_centisecs`).
+const ASK_EVERY: Duration = Duration::from_secs(30);
 
 /// What the session was asked to be.
 pub struct Plan {
@@ -131,6 +137,8 @@ pub struct Supervisor {
     outcome: Option<Outcome>,
     interrupts: u32,
     relaxing: bool,
+    lost_writes: Option<LostWrites>,
+    last_ask: Instant,
 }
 
 /// What a supervisor is made of.
@@ -187,6 +195,8 @@ impl Supervisor {
             outcome: None,
             interrupts: 0,
             relaxing: false,
+            lost_writes: None,
+            last_ask: Instant::now(),
         };
         s.relax(s.plan.classes.iter().any(|u| *u != Until::Now));
         s.beat();
@@ -228,7 +238,8 @@ impl Supervisor {
         if Instant::now() >= self.next_beat {
             self.beat();
             self.census.sweep(self.shared);
-            self.escapes.drain();
+            self.escapes.drain(self.plan.rules.as_ref());
+            self.look_for_lost_writes();
         }
         self.take_signals();
         self.finish_jobs();
@@ -441,6 +452,19 @@ impl Supervisor {
         }
     }
 
+    /// A write-back error between two settles is not waited for: where the kernel tells of one, the
+    /// next requests must fail with it, so the file systems that owe are asked for theirs.
+    fn look_for_lost_writes(&mut self) {
+        let told = match &mut self.lost_writes {
+            Some(watch) => watch.told(),
+            None => self.last_ask.elapsed() > ASK_EVERY,
+        };
+        if told && self.relaxing && self.must_settle() {
+            self.last_ask = Instant::now();
+            self.settle_all();
+        }
+    }
+
     fn ledger_written(&mut self, status: i32, fresh: Vec<usize>) {
         if status != 0 {
             self.entering.failed = true;
@@ -454,6 +478,10 @@ impl Supervisor {
                 )
             );
             return;
+        }
+        if self.lost_writes.is_none() && !fresh.is_empty() {
+            self.lost_writes = LostWrites::watch().ok();
+            self.last_ask = Instant::now();
         }
         for index in fresh {
             if self

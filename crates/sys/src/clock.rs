@@ -23,7 +23,7 @@ pub struct LeaseClock {
 }
 
 impl LeaseClock {
-    /// The clock of this machine. Measuring a counter takes 200 µs.
+    /// The clock of this machine. Measuring a counter takes 50 µs.
     #[must_use]
     pub fn new() -> LeaseClock {
         if !counter_is_invariant() {
@@ -33,7 +33,7 @@ impl LeaseClock {
             };
         }
         let (from, at) = (counter(), Instant::now());
-        while at.elapsed() < Duration::from_micros(200) {
+        while at.elapsed() < Duration::from_micros(50) {
             std::hint::spin_loop();
         }
         let (to, took) = (counter(), at.elapsed());
@@ -91,6 +91,12 @@ impl Default for LeaseClock {
 
 #[cfg(target_arch = "x86_64")]
 fn counter_is_invariant() -> bool {
+    // Where the kernel keeps time by the counter, it has found it good. Guests keep theirs by the
+    // host's word (kvm-clock), but see the processor's flags.
+    let source = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
+    if std::fs::read_to_string(source).is_ok_and(|s| s.trim() == "tsc") {
+        return true;
+    }
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let flags = info.lines().find(|l| l.starts_with("flags")).unwrap_or("");
     let has = |name| flags.split_whitespace().any(|f| f == name);

@@ -106,13 +106,14 @@ pub fn keep_none() {
 /// Leaves the closing of this process's descriptors to a child that nobody waits for. The kernel
 /// takes tens of milliseconds to switch a trace point off, and does so at the last close.
 pub fn close_in_background() {
-    let child = Job::start(|| {
+    let parent = rustix::process::getpid();
+    let child = Job::start(move || {
         // SAFETY: the child uses no descriptor; the terminal and pipes must not be held.
         unsafe { libc::close_range(0, 2, 0) };
         // A session of its own: what is sent to the terminal's processes is not for it.
         crate::process::leave_session();
         // The parent's exit is what makes the child's copies the last ones.
-        rustix::process::getppid().map_or(0, crate::process::wait_for_end)
+        crate::process::wait_for_end(parent)
     });
     drop(child);
 }

@@ -168,6 +168,37 @@ impl Seen {
     }
 }
 
+/// Write-back errors anywhere on this machine, as they happen (`filemap_set_wb_err`).
+pub struct LostWrites {
+    events: Vec<OwnedFd>,
+    seen: u64,
+}
+
+impl LostWrites {
+    /// Starts counting.
+    ///
+    /// # Errors
+    /// `EACCES` or `EPERM` where perf events of other processes are not permitted.
+    pub fn watch() -> io::Result<LostWrites> {
+        let id =
+            read_id(&tracefs()?, "filemap/filemap_set_wb_err").ok_or(io::ErrorKind::NotFound)?;
+        let cpus = std::thread::available_parallelism()?.get();
+        let open = |cpu| open_event(&mut attributes(TRACEPOINT, id, 0), EVERYBODY, cpu);
+        let events = (0..cpus).map(open).collect::<io::Result<Vec<_>>>()?;
+        Ok(LostWrites { events, seen: 0 })
+    }
+
+    /// Whether there were some since the last call.
+    pub fn told(&mut self) -> bool {
+        let one = |event: &OwnedFd| {
+            let mut count = [0u8; 8];
+            rustix::io::read(event, &mut count).map_or(0, |_| u64::from_ne_bytes(count))
+        };
+        let total = self.events.iter().map(one).sum();
+        std::mem::replace(&mut self.seen, total) != total
+    }
+}
+
 /// A directory of trace points: where tracefs is mounted, else a mount that nobody else sees.
 fn tracefs() -> io::Result<OwnedFd> {
     let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -185,16 +216,17 @@ fn tracefs() -> io::Result<OwnedFd> {
     Ok(rustix::fs::openat(&root, "events", flags, Mode::empty())?)
 }
 
+fn read_id(dir: &OwnedFd, point: &str) -> Option<u64> {
+    let path = format!("{point}/id");
+    let fd = rustix::fs::openat(dir, path, OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let mut buf = [0u8; 32];
+    let n = rustix::io::read(&fd, &mut buf).ok()?;
+    std::str::from_utf8(&buf[..n]).ok()?.trim().parse().ok()
+}
+
 fn point_ids() -> io::Result<Vec<(u64, bool)>> {
     let dir = tracefs()?;
-    let id = |&(point, whole): &(&str, bool)| {
-        let path = format!("{point}/id");
-        let fd = rustix::fs::openat(&dir, path, OFlags::CLOEXEC, Mode::empty()).ok()?;
-        let mut buf = [0u8; 32];
-        let n = rustix::io::read(&fd, &mut buf).ok()?;
-        let number = std::str::from_utf8(&buf[..n]).ok()?.trim().parse().ok()?;
-        Some((number, whole))
-    };
+    let id = |&(point, whole): &(&str, bool)| Some((read_id(&dir, point)?, whole));
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let mounted = |(point, _): &&(&str, bool)| {
         let fs = point.split('/').next().unwrap_or("");
@@ -234,12 +266,17 @@ const SAMPLE_ID_ALL: u64 = 1 << 18;
 const MMAP2: u64 = 1 << 23;
 const COMM_EXEC: u64 = 1 << 24;
 
-fn open_event(attributes: &mut [u64; 14], cpu: usize) -> io::Result<OwnedFd> {
+/// Whose events: our own and, by inheritance, those of all that we start.
+const OURSELVES: i32 = 0;
+/// Whose events: everybody's on one processor.
+const EVERYBODY: i32 = -1;
+
+fn open_event(attributes: &mut [u64; 14], pid: i32, cpu: usize) -> io::Result<OwnedFd> {
     const CLOEXEC: libc::c_ulong = 8;
     let cpu = i32::try_from(cpu).unwrap_or(0);
     let (a, number) = (attributes.as_mut_ptr(), libc::SYS_perf_event_open);
-    // SAFETY: the kernel reads `size` bytes (112, the array's length) from `a`; pid 0 is ourselves.
-    let fd = unsafe { libc::syscall(number, a, 0, cpu, -1, CLOEXEC) };
+    // SAFETY: the kernel reads `size` bytes (112, the array's length) from `a`.
+    let fd = unsafe { libc::syscall(number, a, pid, cpu, -1, CLOEXEC) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
@@ -250,7 +287,7 @@ fn open_event(attributes: &mut [u64; 14], cpu: usize) -> io::Result<OwnedFd> {
 impl Ring {
     fn open(ids: &[(u64, bool)], cpu: usize) -> io::Result<Ring> {
         let watch = MMAP | MMAP2 | COMM | COMM_EXEC | TASK;
-        let main = open_event(&mut attributes(SOFTWARE, DUMMY, watch), cpu)?;
+        let main = open_event(&mut attributes(SOFTWARE, DUMMY, watch), OURSELVES, cpu)?;
         let len = (RING_PAGES + 1) * PAGE;
         let prot = rustix::mm::ProtFlags::READ | rustix::mm::ProtFlags::WRITE;
         let flags = rustix::mm::MapFlags::SHARED;
@@ -264,7 +301,7 @@ impl Ring {
             whole: Vec::new(),
         };
         for &(id, whole) in ids {
-            let event = open_event(&mut attributes(TRACEPOINT, id, 0), cpu)?;
+            let event = open_event(&mut attributes(TRACEPOINT, id, 0), OURSELVES, cpu)?;
             redirect(&event, &ring.main)?;
             ring.whole.extend(whole.then(|| event_id(&event)).flatten());
             ring._events.push(event);

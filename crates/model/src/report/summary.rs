@@ -206,6 +206,10 @@ fn escaped(report: &RunReport) -> String {
     for remedy in remedies(&report.escaped) {
         text.push_str(&wrapped(MARGIN, remedy));
     }
+    if let Some(why) = &report.escapes_unknown {
+        let unknown = format!("what else escaped cannot be known: {}", shown(why));
+        text.push_str(&wrapped(MARGIN, &unknown));
+    }
     text
 }
 

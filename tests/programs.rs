@@ -1,9 +1,9 @@
 //! Unmodified programs: what they ask of the kernel by themselves and at the dial `exit`, and that
 //! they do the same work.
 //!
-//! Each runs three times in fresh directories: alone under strace, in a session under strace, and in
-//! a session as it is, with a report. In the traced session a victim first makes requests until the
-//! ledger entry is on disk, and marks the place; behind it nothing may reach the kernel.
+//! Each runs three times in fresh directories: alone under strace, in a session under strace, and
+//! in a session as it is, with a report. In the traced session a victim first makes requests until
+//! the ledger entry is on disk, and marks the place; behind it nothing may reach the kernel.
 
 use crate::harness::backend::{Backend, Scene};
 use crate::harness::command::{clean, run, Outcome};
@@ -21,7 +21,8 @@ use std::process::Command;
 /// The only reason for which a request may be kept real here.
 const NOT_YET: &str = "the file system was not in the ledger yet";
 
-/// In front of each script: $1 is the victim that warms the session up, $2 the directory to work in.
+/// In front of each script: $1 is the victim that warms the session up, $2 the directory to work
+/// in.
 const PROLOGUE: &str = r#"
     if [ -n "${WARM-}" ]; then
         mkdir "$2/warm" && "$1" "$2/warm" >/dev/null && rm -r "$2/warm" || exit 98
@@ -133,17 +134,9 @@ pub struct Place {
 impl Place {
     pub fn new(name: &str) -> Place {
         let scene = Scene::new(name);
-        let top = std::env::temp_dir();
-        let above = scene.work();
-        let ours = |p: &&Path| p.starts_with(&top) || p.starts_with("/var/tmp/sl-");
-        for dir in above.ancestors().filter(ours).chain([above.as_path()]) {
-            let mode = dir.metadata().expect("metadata").permissions().mode();
-            if mode & 0o011 != 0o011 {
-                let wider = Permissions::from_mode(mode | 0o011);
-                std::fs::set_permissions(dir, wider).expect("chmod");
-            }
-        }
-        let leftovers = Leftovers::of(above.parent().expect("the scene's directory"));
+        let work = scene.work();
+        let_others_in(&work);
+        let leftovers = Leftovers::of(work.parent().expect("the scene's directory"));
         Place {
             _leftovers: leftovers,
             scene,
@@ -156,6 +149,19 @@ impl Place {
         command.env("SYNCLATER_RUN_DIR", self.scene.file("run"));
         command.env("SYNCLATER_STATE_DIR", self.scene.state());
         command
+    }
+}
+
+/// Lets other users pass through a directory, and through those above it that belong to this run.
+pub fn let_others_in(dir: &Path) {
+    let top = std::env::temp_dir();
+    let ours = |p: &&Path| p.starts_with(&top) || p.starts_with("/var/tmp");
+    for above in dir.ancestors().filter(ours) {
+        let mode = above.metadata().expect("metadata").permissions().mode();
+        if mode & 0o011 != 0o011 {
+            let wider = Permissions::from_mode(mode | 0o011);
+            std::fs::set_permissions(above, wider).expect("chmod");
+        }
     }
 }
 

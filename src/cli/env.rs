@@ -7,12 +7,10 @@ use synclater_model::report::message::Trouble;
 /// Prints the variables to set where synclater cannot be the parent: containers, CI images, and
 /// daemons that clear the environment of their processes.
 ///
-/// The library alone has no session: no lease, no ledger, nothing is settled. It answers requests on
-/// every file system; block devices stay real.
+/// The library alone has no session: no lease, no ledger, nothing is settled. It answers requests
+/// on every file system; block devices stay real.
 #[derive(clap::Args)]
-#[command(
-    after_help = "EXAMPLES\n  synclater env\n  eval \"$(synclater env -u never)\"\n  synclater env --json"
-)]
+#[command(after_help = EXAMPLES)]
 pub struct Args {
     /// What the library alone does: never or now.
     #[arg(short, long, value_name = "WHEN", default_value = "never")]
@@ -22,6 +20,12 @@ pub struct Args {
     #[arg(long)]
     json: bool,
 }
+
+const EXAMPLES: &str = "\
+EXAMPLES
+  synclater env
+  eval \"$(synclater env -u never)\"
+  synclater env --json";
 
 /// Prints shell lines; what is not for the shell stands in comments.
 ///

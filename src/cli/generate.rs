@@ -7,9 +7,7 @@ use std::path::{Path, PathBuf};
 
 /// Writes man pages, completions, or the preload library.
 #[derive(clap::Args)]
-#[command(
-    after_help = "EXAMPLES\n  synclater generate man\n  synclater generate completions /etc/bash_completion.d"
-)]
+#[command(after_help = EXAMPLES)]
 pub struct Args {
     /// What to write.
     #[arg(value_enum)]
@@ -18,6 +16,11 @@ pub struct Args {
     /// Folder to write to; without it the man page, or bash's completions, go to stdout.
     dir: Option<PathBuf>,
 }
+
+const EXAMPLES: &str = "\
+EXAMPLES
+  synclater generate man
+  synclater generate completions /etc/bash_completion.d";
 
 #[derive(Clone, Copy, clap::ValueEnum)]
 enum What {

@@ -30,9 +30,9 @@ const NOT_STARTED: &str = "the command was not started; nothing was changed";
 
 /// Runs a command with its sync calls answered now and carried out later.
 ///
-/// Stopping synclater (Ctrl-C, SIGTERM, SIGHUP) passes the signal on to the command and settles what
-/// is owed; a second Ctrl-C while settling ends at once with 125, and `synclater status` remembers
-/// what was owed.
+/// Stopping synclater (Ctrl-C, SIGTERM, SIGHUP) passes the signal on to the command and settles
+/// what is owed; a second Ctrl-C while settling ends at once with 125, and `synclater status`
+/// remembers what was owed.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -308,7 +308,11 @@ fn without_ledger(classes: &mut [Until]) {
 fn session(args: &Args, rules: Option<RuleSet>) -> anyhow::Result<Supervisor> {
     let ledger = ledger(args, rules.as_ref());
     let asks = rules.as_ref().is_some_and(RuleSet::asks_for_user);
-    let users = if asks { Users::of_this_machine() } else { Users::default() };
+    let users = if asks {
+        Users::of_this_machine()
+    } else {
+        Users::default()
+    };
     let mut compiled = compile::compile(&rules.clone().unwrap_or_default(), args.until, &users);
     if ledger.is_none() {
         without_ledger(&mut compiled.classes);

@@ -9,14 +9,18 @@ use synclater_sys::{job, mount};
 
 /// Makes durable what was asked for so far: of one session, of file systems, or of all sessions.
 #[derive(clap::Args)]
-#[command(
-    after_help = "EXAMPLES\n  synclater settle\n  synclater settle kelp\n  synclater settle /srv/mail"
-)]
+#[command(after_help = EXAMPLES)]
 pub struct Args {
     /// Sessions, as `synclater ps` names them, or paths (with a /) on the file systems to settle.
     #[arg(value_name = "SESSION|PATH")]
     what: Vec<String>,
 }
+
+const EXAMPLES: &str = "\
+EXAMPLES
+  synclater settle
+  synclater settle kelp
+  synclater settle /srv/mail";
 
 /// Settles each; waits for the end.
 ///

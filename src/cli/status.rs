@@ -9,9 +9,7 @@ use synclater_model::report::message::Trouble;
 ///
 /// Exit status: 0 where nothing was cut, 1 where something was.
 #[derive(clap::Args)]
-#[command(
-    after_help = "EXAMPLES\n  synclater status\n  synclater status --json\n  synclater status --forget kelp"
-)]
+#[command(after_help = EXAMPLES)]
 pub struct Args {
     /// Print JSON: an array of cut sessions.
     #[arg(long)]
@@ -21,6 +19,12 @@ pub struct Args {
     #[arg(long, value_name = "ID")]
     forget: Option<String>,
 }
+
+const EXAMPLES: &str = "\
+EXAMPLES
+  synclater status
+  synclater status --json
+  synclater status --forget kelp";
 
 /// Prints what was cut.
 ///

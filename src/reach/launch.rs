@@ -1,5 +1,5 @@
-//! Launch: the library goes in front of what `LD_PRELOAD` holds, and the command inherits the rest of
-//! the world as it was.
+//! Launch: the library goes in front of what `LD_PRELOAD` holds, and the command inherits the rest
+//! of the world as it was.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;

@@ -1,4 +1,5 @@
-//! Rules as the shim reads them: fixed records, then uids and strings, behind the page's fixed part.
+//! Rules as the shim reads them: fixed records, then uids and strings, behind the page's fixed
+//! part.
 
 use std::collections::BTreeMap;
 use synclater_model::policy::dial::Until;

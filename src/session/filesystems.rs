@@ -121,8 +121,8 @@ impl Filesystems {
             .collect()
     }
 
-    /// [`Filesystems::refresh`], where the kernel says that the mount table changed or a victim asks
-    /// that every request looks.
+    /// [`Filesystems::refresh`], where the kernel says that the mount table changed or a victim
+    /// asks that every request looks.
     pub fn refresh_if_changed(&mut self, shared: &Shared, mountinfo: &std::fs::File) -> Vec<usize> {
         use synclater_sys::wait::{any, For};
         let changed = any(

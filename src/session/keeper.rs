@@ -1,9 +1,9 @@
 //! The keeper: a second small process that settles when the supervisor cannot.
 //!
 //! Promise: when the supervisor dies, the keeper ends the relaxation at once and settles every file
-//! system that may owe, then closes the ledger entry; when the supervisor stands still (its lease ran
-//! out), it ends the relaxation and settles, and the supervisor takes over again when it goes on.
-//! It lives in its own session and cgroup (where there is one to write), so that what ends or
+//! system that may owe, then closes the ledger entry; when the supervisor stands still (its lease
+//! ran out), it ends the relaxation and settles, and the supervisor takes over again when it goes
+//! on. It lives in its own session and cgroup (where there is one to write), so that what ends or
 //! freezes the victims spares it; it holds no descriptor of the terminal.
 
 use super::ledger::Ledger;
@@ -122,8 +122,8 @@ impl Keeper {
         let _ = self.tell(&[if yes { MUST_SETTLE } else { NEVER }], &[]);
     }
 
-    /// Ends it: everything is settled, or left to the ledger. Waits for its end, which takes no time
-    /// unless it was stopped.
+    /// Ends it: everything is settled, or left to the ledger. Waits for its end, which takes no
+    /// time unless it was stopped.
     pub fn end(&self) {
         let _ = self.tell(&[END], &[]);
         let _ = wait::any(

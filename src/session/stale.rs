@@ -1,8 +1,8 @@
 //! What dead sessions left: found by the next command, settled, cleared away.
 //!
 //! A session's folder has a `lock` file that the supervisor and its keeper hold locked as long as
-//! either lives. A folder whose lock can be taken is stale. Its debt (the ledger entry of this boot)
-//! is settled first; the entry is closed only when that succeeded.
+//! either lives. A folder whose lock can be taken is stale. Its debt (the ledger entry of this
+//! boot) is settled first; the entry is closed only when that succeeded.
 
 use super::control::{self, Living};
 use super::ledger::Ledger;

@@ -7,7 +7,7 @@ use crate::harness::command::{clean, run};
 use crate::harness::dir::Dir;
 use crate::harness::disk::SlowDisk;
 use crate::harness::limits::needs_root;
-use crate::programs::{script, Place};
+use crate::programs::{let_others_in, script, Place};
 use crate::servers::daemon::Daemon;
 use crate::servers::leftovers::Leftovers;
 use std::path::Path;
@@ -136,6 +136,7 @@ fn dovecot_gains_on_a_slow_disk() {
         return;
     }
     let disk = SlowDisk::new("ext4", 256, FLUSH_MS);
+    let_others_in(&disk.path());
     let _leftovers = Leftovers::of(&disk.path());
     let times = Times {
         real: dovecot(&disk.path(), "real", 67),

@@ -18,8 +18,8 @@ impl Syncs {
         Syncs { dir }
     }
 
-    /// Has `command` run what follows under strace, which is no parent of it: signals, exit status and
-    /// the family tree are as without it.
+    /// Has `command` run what follows under strace, which is no parent of it: signals, exit status
+    /// and the family tree are as without it.
     pub fn trace<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         command.args([
             "strace",

@@ -21,13 +21,13 @@ struct iocb {
 	uint64_t reserved;
 	uint32_t flags, resfd;
 };
-#define IOCB_PREAD  0
-#define IOCB_PWRITE 1
-#define IOCB_FSYNC  2
-#define IOCB_FDSYNC 3
+#define IOCB_PREAD   0
+#define IOCB_PWRITE  1
+#define IOCB_FSYNC   2
+#define IOCB_FDSYNC  3
 #define IOCB_PWRITEV 8
-#define RWF_BOTH 6 /* RWF_DSYNC, RWF_SYNC */
-#define BATCH 32
+#define RWF_BOTH     6 /* RWF_DSYNC, RWF_SYNC */
+#define BATCH        32
 
 /* What became of one block for the time of the submission. */
 struct put_off {
@@ -39,7 +39,10 @@ struct put_off {
 /* A directory can be synced, but not read: it stays real. */
 static int is_regular(int fd)
 {
-	union { char bytes[256]; uint32_t words[64]; } x;
+	union {
+		char bytes[256];
+		uint32_t words[64];
+	} x;
 
 	if (is_error(raw5(NR_statx, fd, "", 0x1000 | 0x4000, 1 /* STATX_TYPE */, &x)))
 		return 0;
@@ -49,8 +52,10 @@ static int is_regular(int fd)
 /* Whether LEN bytes at FROM can be read: the program's pointers are for the kernel to judge. */
 static int copy_in(void *to, const void *from, size_t len)
 {
-	const struct { void *base; size_t len; } local = { to, len },
-						 remote = { (void *)(uintptr_t)from, len };
+	const struct {
+		void *base;
+		size_t len;
+	} local = { to, len }, remote = { (void *)(uintptr_t)from, len };
 
 	return raw6(NR_process_vm_readv, raw0(NR_getpid), &local, 1, &remote, 1, 0) == (long)len;
 }
@@ -252,20 +257,15 @@ static int own_aio_fsync(const char *name, int op, struct aiocb *b)
 	return libc ? libc(op, b) : (int)sl_set(-ENOSYS_);
 }
 
-EXPORT int aio_fsync(int op, struct aiocb *b)
-{
-	return own_aio_fsync("aio_fsync", op, b);
-}
+EXPORT int aio_fsync(int op, struct aiocb *b) { return own_aio_fsync("aio_fsync", op, b); }
 
-EXPORT int aio_fsync64(int op, struct aiocb *b)
-{
-	return own_aio_fsync("aio_fsync64", op, b);
-}
+EXPORT int aio_fsync64(int op, struct aiocb *b) { return own_aio_fsync("aio_fsync64", op, b); }
 
 /* liburing as a shared library: FSYNC and SYNC_FILE_RANGE entries become NOP before they are handed
- * to the kernel; writes to a stripped descriptor get their flag back. An entry that waits for others
- * (linked behind one, or drained) stays real: what it waits for has not been written yet, and a
- * settle in between would miss it. So does one of a registered file, which has no descriptor. */
+ * to the kernel; writes to a stripped descriptor get their flag back. An entry that waits for
+ * others (linked behind one, or drained) stays real: what it waits for has not been written yet,
+ * and a settle in between would miss it. So does one of a registered file, which has no descriptor.
+ */
 struct sqe {
 	uint8_t opcode, flags;
 	uint16_t ioprio;
@@ -337,7 +337,8 @@ static void put_off_ring(struct uring *u)
 	mask = *u->kmask;
 	for (at = u->head; at != u->tail && n <= mask; at++, n++) {
 		struct sqe *e = &u->sqes[(at & mask) << shift];
-		int write = e->opcode == OP_WRITE || e->opcode == OP_WRITEV || e->opcode == OP_WRITE_FIXED;
+		int write = e->opcode == OP_WRITE || e->opcode == OP_WRITEV ||
+			    e->opcode == OP_WRITE_FIXED;
 
 		if (e->opcode == OP_FSYNC || e->opcode == OP_RANGE)
 			put_off_sqe(e, linked || e->flags & SQE_DRAIN);
@@ -347,11 +348,11 @@ static void put_off_ring(struct uring *u)
 	}
 }
 
-#define NEXT(name, type)                                      \
-	static __typeof__(type) next;                         \
-	if (!next && dlsym)                                   \
+#define NEXT(name, type)                                          \
+	static __typeof__(type) next;                             \
+	if (!next && dlsym)                                       \
 		next = (__typeof__(type))dlsym(RTLD_NEXT_, name); \
-	if (!next)                                            \
+	if (!next)                                                \
 		return -ENOSYS_;
 
 EXPORT int io_uring_submit(struct uring *u)
@@ -375,7 +376,8 @@ EXPORT int io_uring_submit_and_get_events(struct uring *u)
 	return next(u);
 }
 
-EXPORT int io_uring_submit_and_wait_timeout(struct uring *u, void *cqe, unsigned n, void *ts, void *mask)
+EXPORT int io_uring_submit_and_wait_timeout(struct uring *u, void *cqe, unsigned n, void *ts,
+					    void *mask)
 {
 	NEXT("io_uring_submit_and_wait_timeout",
 	     int (*)(struct uring *, void *, unsigned, void *, void *))

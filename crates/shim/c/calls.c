@@ -9,13 +9,14 @@
  *   pwritev2 (…, RWF_DSYNC | RWF_SYNC)                 bytes written    untouched   real call
  *   syscall (any of these and of osync.c's)            as theirs
  *
- * A bad argument fails as in the kernel: we ask it by a call that checks the same and writes nothing
- * (sync_file_range with flags 0, msync with MS_ASYNC, fcntl F_GETFL). Exceptions: docs/LIMITS.md.
+ * A bad argument fails as in the kernel: we ask it by a call that checks the same and writes
+ * nothing (sync_file_range with flags 0, msync with MS_ASYNC, fcntl F_GETFL). Exceptions:
+ * docs/LIMITS.md.
  */
 #include "shim.h"
 
-#define MS_ASYNC_ 1
-#define MS_SYNC_  4
+#define MS_ASYNC_  1
+#define MS_SYNC_   4
 #define RWF_DSYNC_ 2
 #define RWF_SYNC_  4
 
@@ -94,10 +95,7 @@ static long check_syncfs(int fd)
 	return r & O_PATH_ ? -EBADF_ : 0;
 }
 
-static long check(long nr, int fd)
-{
-	return nr == NR_syncfs ? check_syncfs(fd) : check_fsync(fd);
-}
+static long check(long nr, int fd) { return nr == NR_syncfs ? check_syncfs(fd) : check_fsync(fd); }
 
 static long sync_fd(long nr, int fd)
 {
@@ -131,10 +129,7 @@ EXPORT int fdatasync(int fd)
 	return (int)sl_set(sync_fd(NR_fdatasync, fd));
 }
 
-EXPORT int syncfs(int fd)
-{
-	return (int)sl_set(sync_fd(NR_syncfs, fd));
-}
+EXPORT int syncfs(int fd) { return (int)sl_set(sync_fd(NR_syncfs, fd)); }
 
 /* The sync that a write to a stripped O_SYNC descriptor asks for, after the write. */
 long sl_sync_written(int fd, int data_only)
@@ -157,10 +152,7 @@ static long sync_all(void)
 	return 0;
 }
 
-EXPORT void sync(void)
-{
-	sync_all();
-}
+EXPORT void sync(void) { sync_all(); }
 
 #define SFR_VALID 7u
 
@@ -184,7 +176,8 @@ static long hint(int fd, int64_t at, int64_t n, unsigned flags)
 	return sl_real(v.kept, 1, NR_sync_file_range, (const long[6]){ fd, at, n, flags });
 #else
 	return sl_real(v.kept, 1, NR_sync_file_range,
-		       (const long[6]){ fd, (long)at, (long)(at >> 32), (long)n, (long)(n >> 32), (long)flags });
+		       (const long[6]){ fd, (long)at, (long)(at >> 32), (long)n, (long)(n >> 32),
+					(long)flags });
 #endif
 }
 
@@ -211,8 +204,11 @@ static int decide_range(struct verdict *v, long maps, uint64_t from, uint64_t to
 	int k, seen = 0;
 
 	for (k = 0; k < MAP_QUERY_MAX && from < to; k++) {
-		struct map_query q = { .size = sizeof q, .flags = 0x10 /* covering or next */,
-				       .addr = from, .name_size = sizeof name, .name = (uintptr_t)name };
+		struct map_query q = { .size = sizeof q,
+				       .flags = 0x10 /* covering or next */,
+				       .addr = from,
+				       .name_size = sizeof name,
+				       .name = (uintptr_t)name };
 		struct subject s = { -1, name, 0, 1 };
 
 		if (is_error(raw3(NR_ioctl, maps, MAP_QUERY_IOCTL, &q)))
@@ -253,7 +249,8 @@ static long sync_memory(char *addr, size_t len, int flags)
 		sl_count_failed(0);
 		return r;
 	}
-	maps = sl_maybe_later() ? raw4(NR_openat, AT_FDCWD_, "/proc/self/maps", O_CLOEXEC_, 0) : -EBADF_;
+	maps = sl_maybe_later() ? raw4(NR_openat, AT_FDCWD_, "/proc/self/maps", O_CLOEXEC_, 0)
+				: -EBADF_;
 	if (!is_error(maps)) {
 		v.kept = decide_range(&v, maps, (uintptr_t)addr, (uintptr_t)addr + len);
 		raw1(NR_close, maps);
@@ -277,10 +274,13 @@ EXPORT int msync(void *addr, size_t len, int flags)
 static long write_flagged(int fd, const void *iov, int n, int64_t at, int flags)
 {
 	int asked = flags & (RWF_DSYNC_ | RWF_SYNC_);
-	/* What sync_file_range refuses is no file: the flag has no effect there, and is passed on. */
-	int later = asked && sl_active() && sl_maybe_later() && !is_error(raw_sync_file_range(fd, 0, 1, 0));
+	/* What sync_file_range refuses is no file: the flag has no effect there, and is passed on.
+	 */
+	int later = asked && sl_active() && sl_maybe_later() &&
+		    !is_error(raw_sync_file_range(fd, 0, 1, 0));
 	long r = sl_cancellable(NR_pwritev2, fd, (long)iov, n, (long)at,
-				__SIZEOF_LONG__ == 8 ? 0 : (long)(at >> 32), later ? flags & ~asked : flags);
+				__SIZEOF_LONG__ == 8 ? 0 : (long)(at >> 32),
+				later ? flags & ~asked : flags);
 	long s;
 
 	if (!asked && r > 0)

@@ -77,9 +77,9 @@ static uint32_t seccomp_filters(void)
 	return 0; /* a kernel before 5.9, or without seccomp */
 }
 
-#define PROT_READ_  1
-#define PROT_WRITE_ 2
-#define MAP_SHARED_ 1
+#define PROT_READ_        1
+#define PROT_WRITE_       2
+#define MAP_SHARED_       1
 #define MAP_PRIVATE_ANON_ 0x22
 #if defined(__i386__)
 #define NR_MAP NR_mmap /* mmap2: offset in pages; it is 0 here */
@@ -99,13 +99,17 @@ static void *map(long fd, uint32_t size, int prot)
  * just used itself, so that a seccomp filter that let the program start lets them pass. */
 static const struct sl_page *map_page(const char *path)
 {
-	struct { uint64_t magic; uint32_t version, size; } head;
+	struct {
+		uint64_t magic;
+		uint32_t version, size;
+	} head;
 	long fd = raw4(NR_openat, AT_FDCWD_, path, O_CLOEXEC_ | O_NOFOLLOW_, 0);
 
 	if (is_error(fd))
 		return NULL;
 	if (raw3(NR_read, fd, &head, sizeof head) != sizeof head || head.magic != SL_PAGE_MAGIC ||
-	    head.version != SL_VERSION || head.size < sizeof(struct sl_page) || head.size > 64u << 20) {
+	    head.version != SL_VERSION || head.size < sizeof(struct sl_page) ||
+	    head.size > 64u << 20) {
 		raw1(NR_close, fd);
 		return NULL;
 	}
@@ -117,7 +121,10 @@ struct fd_message {
 	size_t len;
 	int level, type, fd, pad;
 };
-struct plain_iovec { void *base; size_t len; };
+struct plain_iovec {
+	void *base;
+	size_t len;
+};
 struct plain_msghdr {
 	void *name;
 	uint32_t name_len;
@@ -146,7 +153,10 @@ static long receive_fd(long socket)
  * open them. It answers those who descend from the session's command, and nobody else. */
 static long ask_slots(const struct sl_page *page)
 {
-	struct { uint16_t family; char name[33]; } __attribute__((packed)) a = { 1, { 0 } };
+	struct {
+		uint16_t family;
+		char name[33];
+	} __attribute__((packed)) a = { 1, { 0 } };
 	long patience[2] = { 0, 200000 }, s, fd;
 	unsigned i;
 
@@ -283,7 +293,8 @@ static void join_all(const char *list)
 			break;
 	}
 	p = raw6(NR_MAP, 0, 4096, PROT_READ_ | PROT_WRITE_, MAP_PRIVATE_ANON_, -1, 0);
-	if (is_error(p) || is_error(raw3(NR_madvise, p, 4096, 18 /* MADV_WIPEONFORK, Linux 4.14 */)))
+	if (is_error(p) ||
+	    is_error(raw3(NR_madvise, p, 4096, 18 /* MADV_WIPEONFORK, Linux 4.14 */)))
 		sl.levels = 0;
 	else
 		mine = (struct sl_slot **)p;
@@ -584,7 +595,7 @@ static int fs_by_dev(const struct sl_page *p, uint64_t dev, uint8_t *fs)
 	return SL_KEPT_UNKNOWN;
 }
 
-#define S_IFMT_ 0170000
+#define S_IFMT_  0170000
 #define S_IFREG_ 0100000
 #define S_IFDIR_ 0040000
 #define S_IFLNK_ 0120000
@@ -593,16 +604,22 @@ static int fs_by_dev(const struct sl_page *p, uint64_t dev, uint8_t *fs)
 static int look(unsigned level, int fd, uint8_t *fs)
 {
 	const struct sl_page *p = sl.level[level].page;
-	union { char bytes[256]; uint32_t words[64]; uint64_t longs[32]; } x;
+	union {
+		char bytes[256];
+		uint32_t words[64];
+		uint64_t longs[32];
+	} x;
 	unsigned mode;
 
 	if (is_error(raw5(NR_statx, fd, "", 0x1000 | 0x4000 /* EMPTY_PATH, DONT_SYNC */,
-			  p->mount_mask | 1 /* STATX_TYPE */, &x)) || !(x.words[0] & p->mount_mask))
+			  p->mount_mask | 1 /* STATX_TYPE */, &x)) ||
+	    !(x.words[0] & p->mount_mask))
 		return SL_KEPT_UNKNOWN;
 	mode = *(uint16_t *)(void *)&x.bytes[28] & S_IFMT_;
 	if (mode != S_IFREG_ && mode != S_IFDIR_ && mode != S_IFLNK_)
 		return SL_KEPT_BLOCK;
-	return sl_find_mount(p, x.longs[0x90 / 8], fs) ? LATER : ask_mount(level, x.longs[0x90 / 8]);
+	return sl_find_mount(p, x.longs[0x90 / 8], fs) ? LATER
+						       : ask_mount(level, x.longs[0x90 / 8]);
 }
 
 /* Whether this process sees the mounts that the supervisor sees. */
@@ -624,7 +641,8 @@ static int fs_of(unsigned i, const struct subject *s, uint8_t *fs)
 		*fs = SL_ALL_FS;
 		return LATER;
 	}
-	if (LIKELY(single && single <= SL_FS_MAX && !LOAD(sl.level[i].slots->look) && same_mounts(p))) {
+	if (LIKELY(single && single <= SL_FS_MAX && !LOAD(sl.level[i].slots->look) &&
+		   same_mounts(p))) {
 		*fs = (uint8_t)(single - 1);
 		return LATER;
 	}

@@ -2,13 +2,13 @@
  *
  * Calls that change what the session's bookkeeping stands on.
  *
- *   umount, umount2     the supervisor holds a descriptor on each file system that owes, which would
- *                       make the call fail with EBUSY: it settles, lets go, and then the call is made
- *   mount, move_mount   another file system comes into sight: every request looks where it lies
- *   unshare, setns      this process may see other mounts than the supervisor does
- *   chroot              where the library cannot be found behind it, its name is blanked in
- *                       LD_PRELOAD, so that ld.so does not complain in every program started there
- *   prctl, seccomp      a seccomp filter may kill at a call it does not expect: only real calls then
+ *   umount, umount2     the supervisor holds a descriptor on each file system that owes, which
+ * would make the call fail with EBUSY: it settles, lets go, and then the call is made mount,
+ * move_mount   another file system comes into sight: every request looks where it lies unshare,
+ * setns      this process may see other mounts than the supervisor does chroot              where
+ * the library cannot be found behind it, its name is blanked in LD_PRELOAD, so that ld.so does not
+ * complain in every program started there prctl, seccomp      a seccomp filter may kill at a call
+ * it does not expect: only real calls then
  */
 #include "shim.h"
 #include <stdarg.h>
@@ -20,7 +20,11 @@
 
 static uint64_t mount_id(const struct sl_page *p, const char *path, long flags)
 {
-	union { char bytes[256]; uint32_t words[64]; uint64_t longs[32]; } x;
+	union {
+		char bytes[256];
+		uint32_t words[64];
+		uint64_t longs[32];
+	} x;
 	int at = 0x800 /* NO_AUTOMOUNT */ | 0x4000 | (flags & UMOUNT_NOFOLLOW_ ? 0x100 : 0);
 
 	if (is_error(raw5(NR_statx, AT_FDCWD_, path, at, p->mount_mask, &x)))
@@ -29,10 +33,7 @@ static uint64_t mount_id(const struct sl_page *p, const char *path, long flags)
 }
 
 /* A file system that is on its way into the ledger is held by the supervisor already. */
-static int may_be_held(uint32_t state)
-{
-	return state == SL_FS_OWES || state == SL_FS_KNOWN;
-}
+static int may_be_held(uint32_t state) { return state == SL_FS_OWES || state == SL_FS_KNOWN; }
 
 /* Has the supervisor settle the file system at PATH and let go of it. */
 static void let_go(unsigned level, const char *path, long flags)
@@ -76,15 +77,9 @@ long sl_umount(const char *path, long flags)
 	return r;
 }
 
-EXPORT int umount2(const char *path, int flags)
-{
-	return (int)sl_set(sl_umount(path, flags));
-}
+EXPORT int umount2(const char *path, int flags) { return (int)sl_set(sl_umount(path, flags)); }
 
-EXPORT int umount(const char *path)
-{
-	return (int)sl_set(sl_umount(path, 0));
-}
+EXPORT int umount(const char *path) { return (int)sl_set(sl_umount(path, 0)); }
 
 static void look_from_now_on(void)
 {
@@ -109,15 +104,14 @@ long sl_mount_call(long nr, long a, long b, long c, long d, long e)
 	return r;
 }
 
-EXPORT int mount(const char *what, const char *at, const char *type, unsigned long flags, const void *data)
+EXPORT int mount(const char *what, const char *at, const char *type, unsigned long flags,
+		 const void *data)
 {
-	return (int)sl_set(sl_mount_call(NR_mount, (long)what, (long)at, (long)type, (long)flags, (long)data));
+	return (int)sl_set(
+		sl_mount_call(NR_mount, (long)what, (long)at, (long)type, (long)flags, (long)data));
 }
 
-EXPORT int unshare(int flags)
-{
-	return (int)sl_set(sl_mount_call(NR_unshare, flags, 0, 0, 0, 0));
-}
+EXPORT int unshare(int flags) { return (int)sl_set(sl_mount_call(NR_unshare, flags, 0, 0, 0, 0)); }
 
 EXPORT int setns(int fd, int type)
 {
@@ -208,11 +202,14 @@ EXPORT int prctl(int option, ...)
 #ifdef __aarch64__
 #define OPEN_CASES
 #else
-#define OPEN_CASES \
-	case NR_open: return sl_open_at(AT_FDCWD_, (const char *)a, (int)b, (unsigned)c);
+#define OPEN_CASES    \
+	case NR_open: \
+		return sl_open_at(AT_FDCWD_, (const char *)a, (int)b, (unsigned)c);
 #endif
 #ifdef __i386__
-#define FCNTL_CASES case NR_fcntl32: case NR_fcntl:
+#define FCNTL_CASES      \
+	case NR_fcntl32: \
+	case NR_fcntl:
 #else
 #define FCNTL_CASES case NR_fcntl:
 #endif
@@ -220,14 +217,14 @@ EXPORT int prctl(int option, ...)
 long sl_other_syscall(long nr, long a, long b, long c, long d, long e, long f)
 {
 	switch (nr) {
-	OPEN_CASES
+		OPEN_CASES
 	case NR_openat:
 		return sl_open_at((int)a, (const char *)b, (int)c, (unsigned)d);
 	case NR_openat2:
 		return sl_open_how((int)a, (const char *)b, (const void *)c, (size_t)d);
 	case NR_open_by_handle_at:
 		return sl_open_handle((int)a, (void *)b, (int)c);
-	FCNTL_CASES
+		FCNTL_CASES
 		return sl_file_control((int)a, (int)b, c);
 	case NR_write:
 	case NR_writev:

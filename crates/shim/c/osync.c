@@ -7,24 +7,24 @@
  * verdict is that this file stays real for good (a rule, a file system that is not on the tested
  * list), a description with O_SYNC takes the descriptor's number: the kernel does it then.
  *
- * The flag has to come back when the relaxation ends, and F_SETFL cannot bring it (open(2), fcntl(2)).
- * So the open file description is marked: F_SETSIG survives dup, exec and SCM_RIGHTS, and a fresh
- * open has none. The marks are the signal numbers that the libcs keep for themselves (32, 33), which
- * no program can mean. A write to a marked description is followed by the
- * request that it implies, which is answered late or made for real like any other. F_GETFL shows the
- * flag. A program that uses F_SETSIG itself wins: from then on every write of it counts as marked.
- * Not seen: writes that the libc makes inside (stdio on fdopen), see docs/LIMITS.md.
+ * The flag has to come back when the relaxation ends, and F_SETFL cannot bring it (open(2),
+ * fcntl(2)). So the open file description is marked: F_SETSIG survives dup, exec and SCM_RIGHTS,
+ * and a fresh open has none. The marks are the signal numbers that the libcs keep for themselves
+ * (32, 33), which no program can mean. A write to a marked description is followed by the request
+ * that it implies, which is answered late or made for real like any other. F_GETFL shows the flag.
+ * A program that uses F_SETSIG itself wins: from then on every write of it counts as marked. Not
+ * seen: writes that the libc makes inside (stdio on fdopen), see docs/LIMITS.md.
  */
 #include "shim.h"
 #include <stdarg.h>
 
-#define F_GETFL_   3
-#define F_SETLKW_  7
-#define F_SETSIG_  10
-#define F_GETSIG_  11
+#define F_GETFL_      3
+#define F_SETLKW_     7
+#define F_SETSIG_     10
+#define F_GETSIG_     11
 #define F_OFD_SETLKW_ 38
-#define F_SETLEASE_ 1024
-#define F_NOTIFY_   1026
+#define F_SETLEASE_   1024
+#define F_NOTIFY_     1026
 
 #define MARK_DSYNC 32
 #define MARK_SYNC  33
@@ -99,8 +99,8 @@ static long fd_link(int fd, char link[32])
 /* Puts a description with the O_SYNC that was asked for in FD's place. 0, or -errno. */
 static long bring_back(int fd, int flags)
 {
-	int keep = flags & (O_ACCMODE_ | O_APPEND_ | O_NONBLOCK_ | O_DIRECT_ | O_LARGEFILE_ | O_NOATIME_ |
-			    O_SYNC_BIT_ | O_DSYNC_);
+	int keep = flags & (O_ACCMODE_ | O_APPEND_ | O_NONBLOCK_ | O_DIRECT_ | O_LARGEFILE_ |
+			    O_NOATIME_ | O_SYNC_BIT_ | O_DSYNC_);
 	char link[32];
 	long fresh, r;
 
@@ -140,7 +140,7 @@ static void mark(int fd, int flags)
 	}
 }
 
-#define S_IFMT_ 0170000
+#define S_IFMT_  0170000
 #define S_IFBLK_ 0060000
 #define S_IFREG_ 0100000
 
@@ -152,7 +152,8 @@ static int maybe_device(const char *path, int flags)
 	if (flags & O_ACCMODE_ || !path || path[0] != '/')
 		return 1;
 	for (; *path; path++)
-		if (path[0] == '/' && path[1] == 'd' && path[2] == 'e' && path[3] == 'v' && path[4] == '/')
+		if (path[0] == '/' && path[1] == 'd' && path[2] == 'e' && path[3] == 'v' &&
+		    path[4] == '/')
 			return 1;
 	return 0;
 }
@@ -160,11 +161,15 @@ static int maybe_device(const char *path, int flags)
 /* A block device was opened: from now on every request of the session looks where it lies. */
 static void notice_device(int fd, const char *path, int flags)
 {
-	union { char bytes[256]; uint32_t words[64]; } x;
+	union {
+		char bytes[256];
+		uint32_t words[64];
+	} x;
 	unsigned i, all = 0;
 
 	for (i = 0; i < sl.levels; i++)
-		all |= LOAD_RELAXED(sl.level[i].page->single) && !LOAD_RELAXED(sl.level[i].slots->look);
+		all |= LOAD_RELAXED(sl.level[i].page->single) &&
+		       !LOAD_RELAXED(sl.level[i].slots->look);
 	if (!all || !maybe_device(path, flags))
 		return;
 	if (is_error(raw5(NR_statx, fd, "", 0x1000 | 0x4000, 1 /* STATX_TYPE */, &x)))
@@ -188,20 +193,20 @@ static long opened(long fd, int flags, int taken, const char *path)
 	return fd;
 }
 
-long sl_opened(long fd, int flags, const char *path)
-{
-	return opened(fd, flags, 0, path);
-}
+long sl_opened(long fd, int flags, const char *path) { return opened(fd, flags, 0, path); }
 
 /* The flags to take off before an open: O_SYNC on what is, or becomes, a regular file. */
 static int taken_off(int dir, const char *path, int flags)
 {
-	union { char bytes[256]; uint32_t words[64]; } x;
+	union {
+		char bytes[256];
+		uint32_t words[64];
+	} x;
 	int sync = flags & (O_SYNC_BIT_ | O_DSYNC_);
 	long r;
 
-	if (LIKELY(!(sync & O_DSYNC_) || !(flags & O_ACCMODE_)) || flags & O_PATH_ || !sl_active() ||
-	    !sl_maybe_later())
+	if (LIKELY(!(sync & O_DSYNC_) || !(flags & O_ACCMODE_)) || flags & O_PATH_ ||
+	    !sl_active() || !sl_maybe_later())
 		return 0;
 	r = raw5(NR_statx, dir, path, 0x4000, 1 /* STATX_TYPE */, &x);
 	if (is_error(r))
@@ -224,27 +229,27 @@ static unsigned mode_of(int flags, va_list more)
 	return flags & (O_CREAT_ | O_TMPFILE_BIT_) ? va_arg(more, unsigned) : 0;
 }
 
-#define OPEN(name, extra)                                                                  \
-	EXPORT int name(const char *path, int flags, ...)                                  \
-	{                                                                                  \
-		va_list more;                                                              \
-		unsigned mode;                                                             \
-                                                                                           \
-		va_start(more, flags);                                                     \
-		mode = mode_of(flags, more);                                               \
-		va_end(more);                                                              \
+#define OPEN(name, extra)                                                               \
+	EXPORT int name(const char *path, int flags, ...)                               \
+	{                                                                               \
+		va_list more;                                                           \
+		unsigned mode;                                                          \
+                                                                                        \
+		va_start(more, flags);                                                  \
+		mode = mode_of(flags, more);                                            \
+		va_end(more);                                                           \
 		return (int)sl_set(sl_open_at(AT_FDCWD_, path, flags | (extra), mode)); \
 	}
 
-#define OPENAT(name, extra)                                                                \
-	EXPORT int name(int dir, const char *path, int flags, ...)                         \
-	{                                                                                  \
-		va_list more;                                                              \
-		unsigned mode;                                                             \
-                                                                                           \
-		va_start(more, flags);                                                     \
-		mode = mode_of(flags, more);                                               \
-		va_end(more);                                                              \
+#define OPENAT(name, extra)                                                       \
+	EXPORT int name(int dir, const char *path, int flags, ...)                \
+	{                                                                         \
+		va_list more;                                                     \
+		unsigned mode;                                                    \
+                                                                                  \
+		va_start(more, flags);                                            \
+		mode = mode_of(flags, more);                                      \
+		va_end(more);                                                     \
 		return (int)sl_set(sl_open_at(dir, path, flags | (extra), mode)); \
 	}
 
@@ -289,8 +294,14 @@ OPENAT_2(__openat64_2, openat64)
 /* openat2(2): the flags stand in a structure behind a pointer. */
 long sl_open_how(int dir, const char *path, const void *how, size_t size)
 {
-	union { uint64_t flags; char bytes[256]; } h;
-	const struct { void *base; size_t len; } from = { (void *)(uintptr_t)how, size }, to = { &h, size };
+	union {
+		uint64_t flags;
+		char bytes[256];
+	} h;
+	const struct {
+		void *base;
+		size_t len;
+	} from = { (void *)(uintptr_t)how, size }, to = { &h, size };
 	int taken = 0;
 	long fd;
 
@@ -315,8 +326,10 @@ EXPORT int openat2(int dir, const char *path, const void *how, size_t size)
 long sl_open_handle(int mount, void *handle, int flags)
 {
 	int taken = flags & O_DSYNC_ && flags & O_ACCMODE_ && sl_active() && sl_maybe_later()
-			    ? flags & (O_SYNC_BIT_ | O_DSYNC_) : 0;
-	long fd = sl_cancellable(NR_open_by_handle_at, mount, (long)handle, flags & ~taken, 0, 0, 0);
+			    ? flags & (O_SYNC_BIT_ | O_DSYNC_)
+			    : 0;
+	long fd =
+		sl_cancellable(NR_open_by_handle_at, mount, (long)handle, flags & ~taken, 0, 0, 0);
 
 	return opened(fd, flags & ~taken, taken, NULL);
 }
@@ -328,10 +341,7 @@ EXPORT int open_by_handle_at(int mount, void *handle, int flags)
 
 /* The writes. Cancellable while they block, then the request that a mark implies. */
 
-static long written(int fd, long n)
-{
-	return sl_set(sl_written(fd, n));
-}
+static long written(int fd, long n) { return sl_set(sl_written(fd, n)); }
 
 EXPORT long write(int fd, const void *buf, size_t n)
 {
@@ -371,15 +381,16 @@ EXPORT long pwritev64(int fd, const void *iov, int n, int64_t at)
 
 EXPORT long copy_file_range(int in, int64_t *from, int out, int64_t *to, size_t n, unsigned flags)
 {
-	return written(out, sl_cancellable(NR_copy_file_range, in, (long)from, out, (long)to, (long)n,
-					   (long)flags));
+	return written(out, sl_cancellable(NR_copy_file_range, in, (long)from, out, (long)to,
+					   (long)n, (long)flags));
 }
 
 EXPORT long splice(int in, int64_t *from, int out, int64_t *to, size_t n, unsigned flags)
 {
 	if (!gnu_get_libc_version) /* no cancellation point in musl */
 		return written(out, raw6(NR_splice, in, from, out, to, n, flags));
-	return written(out, sl_cancellable(NR_splice, in, (long)from, out, (long)to, (long)n, (long)flags));
+	return written(out, sl_cancellable(NR_splice, in, (long)from, out, (long)to, (long)n,
+					   (long)flags));
 }
 
 EXPORT long sendfile(int out, int in, long *from, size_t n)
@@ -407,9 +418,17 @@ static void give_up_mark(int fd)
 }
 
 #ifdef __i386__
-/* F_OFD_* take a 64-bit struct flock only; fcntl() without LFS has the 32-bit one (as glibc does). */
-struct lock32 { int16_t type, whence; int32_t start, len, pid; };
-struct lock64 { int16_t type, whence; int64_t start, len; int32_t pid; } __attribute__((packed, aligned(4)));
+/* F_OFD_* take a 64-bit struct flock only; fcntl() without LFS has the 32-bit one (as glibc does).
+ */
+struct lock32 {
+	int16_t type, whence;
+	int32_t start, len, pid;
+};
+struct lock64 {
+	int16_t type, whence;
+	int64_t start, len;
+	int32_t pid;
+} __attribute__((packed, aligned(4)));
 
 static long ofd_lock(int fd, int cmd, struct lock32 *s)
 {
@@ -428,7 +447,9 @@ static long ofd_lock(int fd, int cmd, struct lock32 *s)
  * looks like an error. */
 static int get_owner(int fd)
 {
-	struct { int type, pid; } owner;
+	struct {
+		int type, pid;
+	} owner;
 	long r = raw3(NR_fcntl, fd, 16 /* F_GETOWN_EX */, &owner);
 
 	if (is_error(r))
@@ -462,23 +483,24 @@ long sl_file_control(int fd, int cmd, long arg)
 	}
 }
 
-#define FCNTL(name, ofd)                                        \
-	EXPORT int name(int fd, int cmd, ...)                   \
-	{                                                       \
-		va_list more;                                   \
-		long arg;                                       \
-                                                                \
-		va_start(more, cmd);                            \
-		arg = va_arg(more, long);                       \
-		va_end(more);                                   \
-		if (cmd == 9 /* F_GETOWN */)                    \
-			return get_owner(fd);                   \
-		ofd;                                            \
+#define FCNTL(name, ofd)                                           \
+	EXPORT int name(int fd, int cmd, ...)                      \
+	{                                                          \
+		va_list more;                                      \
+		long arg;                                          \
+                                                                   \
+		va_start(more, cmd);                               \
+		arg = va_arg(more, long);                          \
+		va_end(more);                                      \
+		if (cmd == 9 /* F_GETOWN */)                       \
+			return get_owner(fd);                      \
+		ofd;                                               \
 		return (int)sl_set(sl_file_control(fd, cmd, arg)); \
 	}
 
 #ifdef __i386__
-FCNTL(fcntl, if (cmd >= 36 && cmd <= 38) return (int)sl_set(ofd_lock(fd, cmd, (struct lock32 *)arg)))
+FCNTL(fcntl,
+      if (cmd >= 36 && cmd <= 38) return (int)sl_set(ofd_lock(fd, cmd, (struct lock32 *)arg)))
 #else
 FCNTL(fcntl, (void)0)
 #endif

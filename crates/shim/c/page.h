@@ -4,7 +4,7 @@
  *
  *   struct sl_page   written by the supervisor (and its keeper) alone; victims map it read-only.
  *   struct sl_slots  written by victims; what stands here is hostile input for the supervisor,
- *                    which loads each word once, checks its range and never follows it as a pointer.
+ *                    which loads each word once, checks its range, and follows none as a pointer.
  *
  * src/page.rs is the mirror. The asserts below and the witness test hold both to the same layout.
  * A change of layout or meaning bumps SL_VERSION; a shim that meets another version makes every
@@ -38,7 +38,7 @@
 
 /* sl_fs.state */
 #define SL_FS_FREE    0u /* no such file system */
-#define SL_FS_REAL    1u /* not on the tested list, or no descriptor could be had: every call is real */
+#define SL_FS_REAL    1u /* not on the tested list, or no descriptor: every call is real */
 #define SL_FS_KNOWN   2u /* tested, not yet in the ledger: a request asks for it and is real */
 #define SL_FS_OWES    3u /* in the ledger on disk: requests may be answered later */
 #define SL_FS_NOTHING 4u /* memory only (tmpfs): nothing to make durable, nothing owed */
@@ -98,14 +98,15 @@ struct sl_page {
 	uint64_t magic;
 	uint32_t version;
 	uint32_t size; /* bytes of the whole page file, rules included */
-	/* Ticks until which answers may be late; moved on by the supervisor's heartbeat. A value more
-	 * than lease_span ahead is not believed (the clock jumped): the call is real. */
+	/* Ticks until which answers may be late; moved on by the supervisor's heartbeat. A value
+	 * more than lease_span ahead is not believed (the clock jumped): the call is real. */
 	uint64_t lease_until;
 	uint64_t lease_span;
-	uint32_t clock;    /* SL_CLOCK_*; constant */
-	uint32_t relax;    /* 0: every call is real. Writer: supervisor, keeper */
-	uint32_t error;    /* errno of a write-back error seen, or 0; never goes back to 0 */
-	uint32_t single;   /* index + 1 of the only writable disk file system, 0: look at each request */
+	uint32_t clock;  /* SL_CLOCK_*; constant */
+	uint32_t relax;  /* 0: every call is real. Writer: supervisor, keeper */
+	uint32_t error;  /* errno of a write-back error seen, or 0; never goes back to 0 */
+	uint32_t single; /* index + 1 of the only writable disk file system, 0: look at each request
+			  */
 	uint32_t now_mask; /* bit c: class c is at `now` */
 	uint32_t rule_count;
 	uint32_t rules_at;   /* offset of the rules */
@@ -131,13 +132,14 @@ struct sl_shard {
 	uint64_t requests; /* every covered request that was made */
 	uint64_t real;     /* made for real */
 	uint64_t failed;   /* answered with an error, nothing put off */
-	uint64_t hints;    /* sync_file_range: write-back hints, not durability; not in `requests` */
-	uint64_t ticks;    /* spent in the real ones, lease clock */
+	uint64_t hints; /* sync_file_range: write-back hints, not durability; not in `requests` */
+	uint64_t ticks; /* spent in the real ones, lease clock */
 	uint64_t hints_real;
 	uint64_t reserved[2];
 };
 
-/* One process. Claimed by compare-and-swap of `pid` from 0; freed by the supervisor when it died. */
+/* One process. Claimed by compare-and-swap of `pid` from 0; freed by the supervisor when it died.
+ */
 struct sl_slot {
 	uint32_t pid; /* as the victim sees it; SL_SLOT_MAX - 1 processes at a time */
 	uint32_t flags;
@@ -177,8 +179,9 @@ SL_STATIC_ASSERT(sizeof(struct sl_rule) == 24, "sl_rule");
 SL_STATIC_ASSERT(sizeof(struct sl_shard) == 64, "sl_shard");
 SL_STATIC_ASSERT(sizeof(struct sl_slot) == 128 + 64 * SL_SHARDS, "sl_slot");
 SL_STATIC_ASSERT(sizeof(struct sl_page) == 128 + 16 * SL_FS_MAX + 16 * SL_MOUNT_MAX, "sl_page");
-SL_STATIC_ASSERT(sizeof(struct sl_slots) ==
-		 64 + 8 * (SL_FS_MAX + 1) * SL_CLASS_MAX + 8 * SL_FS_MAX +
-		 sizeof(struct sl_slot) * SL_SLOT_MAX, "sl_slots");
+SL_STATIC_ASSERT(sizeof(struct sl_slots) == 64 + 8 * (SL_FS_MAX + 1) * SL_CLASS_MAX +
+						    8 * SL_FS_MAX +
+						    sizeof(struct sl_slot) * SL_SLOT_MAX,
+		 "sl_slots");
 
 #endif

@@ -21,17 +21,17 @@
 
 #pragma GCC poison malloc free calloc realloc printf puts abort exit memcpy memset strlen
 
-#define EXPORT __attribute__((visibility("default")))
+#define EXPORT      __attribute__((visibility("default")))
 #define LIKELY(x)   __builtin_expect(!!(x), 1)
 #define UNLIKELY(x) __builtin_expect(!!(x), 0)
 
 /* All that the shim takes from the libc it finds, all weak:
  * __errno_location         where to put an errno;
  * pthread_testcancel       a thread looping in fsync can still be cancelled;
- * pthread_setcanceltype    a thread blocked in open (a FIFO) or write (a pipe) can still be cancelled;
- * dlsym                    the libc's own aio_fsync and liburing's own submit, at the first use only;
- * aio_read, aio_suspend    to keep aio_fsync behind what was queued before it (in async.c);
- * gnu_get_libc_version     whether the libc is glibc, whose aio queue works like that. */
+ * pthread_setcanceltype    a thread blocked in open (a FIFO) or write (a pipe) can still be
+ * cancelled; dlsym                    the libc's own aio_fsync and liburing's own submit, at the
+ * first use only; aio_read, aio_suspend    to keep aio_fsync behind what was queued before it (in
+ * async.c); gnu_get_libc_version     whether the libc is glibc, whose aio queue works like that. */
 extern int *__errno_location(void) __attribute__((weak));
 extern void pthread_testcancel(void) __attribute__((weak));
 extern int pthread_setcanceltype(int type, int *old) __attribute__((weak));
@@ -39,27 +39,27 @@ extern void *dlsym(void *handle, const char *name) __attribute__((weak));
 extern const char *gnu_get_libc_version(void) __attribute__((weak));
 extern char **environ __attribute__((weak));
 
-#define EPERM_ 1
+#define EPERM_  1
 #define ENOENT_ 2
-#define EBADF_ 9
+#define EBADF_  9
 #define EACCES_ 13
 #define EINVAL_ 22
 #define ESPIPE_ 29
 #define ENOSYS_ 38
 
-#define AT_FDCWD_    (-100)
-#define O_ACCMODE_   3
-#define O_WRONLY_    1
-#define O_RDWR_      2
-#define O_CREAT_     0100
-#define O_EXCL_      0200
-#define O_APPEND_    02000
-#define O_NONBLOCK_  04000
-#define O_DSYNC_     010000
-#define O_NOATIME_   01000000
-#define O_CLOEXEC_   02000000
-#define O_SYNC_BIT_  04000000 /* __O_SYNC: O_SYNC is this bit and O_DSYNC */
-#define O_PATH_      010000000
+#define AT_FDCWD_   (-100)
+#define O_ACCMODE_  3
+#define O_WRONLY_   1
+#define O_RDWR_     2
+#define O_CREAT_    0100
+#define O_EXCL_     0200
+#define O_APPEND_   02000
+#define O_NONBLOCK_ 04000
+#define O_DSYNC_    010000
+#define O_NOATIME_  01000000
+#define O_CLOEXEC_  02000000
+#define O_SYNC_BIT_ 04000000 /* __O_SYNC: O_SYNC is this bit and O_DSYNC */
+#define O_PATH_     010000000
 #if defined(__aarch64__)
 #define O_DIRECTORY_ 040000
 #define O_NOFOLLOW_  0100000
@@ -162,10 +162,10 @@ static inline void testcancel(void)
 		pthread_testcancel();
 }
 
-#define LOAD(p)        __atomic_load_n(&(p), __ATOMIC_SEQ_CST)
+#define LOAD(p)         __atomic_load_n(&(p), __ATOMIC_SEQ_CST)
 #define LOAD_RELAXED(p) __atomic_load_n(&(p), __ATOMIC_RELAXED)
-#define STORE(p, v)    __atomic_store_n(&(p), v, __ATOMIC_SEQ_CST)
-#define ADD(p, v)      __atomic_fetch_add(&(p), v, __ATOMIC_SEQ_CST)
-#define CAS(p, o, n)   __sync_bool_compare_and_swap(&(p), o, n)
+#define STORE(p, v)     __atomic_store_n(&(p), v, __ATOMIC_SEQ_CST)
+#define ADD(p, v)       __atomic_fetch_add(&(p), v, __ATOMIC_SEQ_CST)
+#define CAS(p, o, n)    __sync_bool_compare_and_swap(&(p), o, n)
 
 #endif

@@ -21,7 +21,8 @@ fn mirror() -> Vec<String> {
     rows! {
         Fs "sl_fs" { dev "dev", state "state" }
         Mount "sl_mount" { id "id", fs "fs" }
-        Rule "sl_rule" { exe "exe", path "path", users "users", user_count "user_count", class "class_" }
+        Rule "sl_rule" { exe "exe", path "path", users "users", user_count "user_count",
+            class "class_" }
         Page "sl_page" { magic "magic", version "version", size "size", lease_until "lease_until",
             lease_span "lease_span", clock "clock", relax "relax", error "error", single "single",
             now_mask "now_mask", rule_count "rule_count", rules_at "rules_at",

@@ -83,8 +83,8 @@ pub fn sync_everything() -> i32 {
 #[must_use]
 pub fn keep_only(fd: BorrowedFd<'_>) -> Option<OwnedFd> {
     const KEPT: i32 = 3;
-    // SAFETY: makes KEPT a copy of a descriptor that is open; no owner of KEPT's former meaning runs
-    // in this child again, since it ends by _exit.
+    // SAFETY: makes KEPT a copy of a descriptor that is open; no owner of KEPT's former meaning
+    // runs in this child again, since it ends by _exit.
     if unsafe { libc::dup2(fd.as_raw_fd(), KEPT) } < 0 {
         return None;
     }

@@ -1,13 +1,13 @@
 //! What reached the kernel: trace points counted for this process and all that it starts.
 //!
 //! Uses perf_event_open(2) with `inherit`, one event a trace point and processor, all events of a
-//! processor in one ring. The trace points are those of the file systems (`ext4_sync_file_enter` and
-//! its kin): they see raw system calls, io_uring and O_SYNC writes alike, and unlike the
+//! processor in one ring. The trace points are those of the file systems (`ext4_sync_file_enter`
+//! and its kin): they see raw system calls, io_uring and O_SYNC writes alike, and unlike the
 //! `sys_enter_*` ones they put no tax on the other system calls of the machine.
-//! Only file systems of a type that is mounted at the start are watched: each trace point costs 0.2 ms
-//! of start-up, and an event that is opened later is not inherited by processes that run already.
-//! Needs root or a permissive `kernel.perf_event_paranoid`, and tracefs for the event numbers, which
-//! is mounted detached where it is not mounted.
+//! Only file systems of a type that is mounted at the start are watched: each trace point costs
+//! 0.2 ms of start-up, and an event that is opened later is not inherited by processes that run
+//! already. Needs root or a permissive `kernel.perf_event_paranoid`, and tracefs for the event
+//! numbers, which is mounted detached where it is not mounted.
 
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::{fsconfig_create, fsmount, fsopen, FsMountFlags, FsOpenFlags, MountAttrFlags};

@@ -1,0 +1,204 @@
+//! The way into the ledger: what is asked for is held, handed to the keeper, written durably, and
+//! only then may it owe.
+
+use super::*;
+
+impl Supervisor {
+    /// Wants superblock `index` in the ledger.
+    pub(super) fn enter(&mut self, index: usize) {
+        let e = &self.entering;
+        let known = e.written.contains(&index) || e.wanted.contains(&index);
+        let writing = e
+            .writing
+            .as_ref()
+            .is_some_and(|(_, list)| list.contains(&index));
+        if known || writing || self.ledger.is_none() || e.failed {
+            return;
+        }
+        if self.filesystems.hold(index, self.shared).is_some() {
+            self.entering.wanted.push(index);
+        }
+    }
+
+    pub(super) fn enter_everything(&mut self) {
+        self.entering.sync_all = true;
+        for index in self.filesystems.all_disks(self.shared) {
+            self.enter(index);
+        }
+    }
+
+    pub(super) fn write_ledger(&mut self) {
+        if self.entering.writing.is_some() || self.entering.wanted.is_empty() {
+            self.allow_sync();
+            return;
+        }
+        let Some(ledger) = self.ledger.clone() else {
+            return;
+        };
+        if self.keeper.is_none() && !self.start_keeper(&ledger) {
+            return;
+        }
+        let fresh = std::mem::take(&mut self.entering.wanted);
+        let held = fresh.iter().all(|&i| self.hand_to_keeper(i));
+        let mut list = self.entering.written.clone();
+        list.extend(&fresh);
+        match ledger.write(&self.entry(&list)).ok().filter(|_| held) {
+            Some(job) => {
+                self.escapes.is_ours(job.pid());
+                self.entering.writing = Some((job, fresh));
+            }
+            None => self.entering.failed = true,
+        }
+    }
+
+    pub(super) fn hand_to_keeper(&self, index: usize) -> bool {
+        let fd = self.filesystems.get(index).and_then(|f| f.fd.as_ref());
+        let (Some(fd), Some(keeper)) = (fd, &self.keeper) else {
+            return false;
+        };
+        keeper.hold(index, fd.as_fd()).is_ok()
+    }
+
+    pub(super) fn start_keeper(&mut self, ledger: &Ledger) -> bool {
+        match Keeper::start(self.shared, ledger.clone(), self.belongings.clone()) {
+            Ok(keeper) => {
+                self.escapes.is_ours(keeper.pid());
+                keeper.settle_at_death(self.must_settle());
+                self.keeper = Some(keeper);
+                true
+            }
+            Err(_) => false,
+        }
+    }
+
+    pub(super) fn entry(&self, list: &[usize]) -> Entry {
+        let laxest = self
+            .plan
+            .classes
+            .iter()
+            .max()
+            .copied()
+            .unwrap_or(Until::Now);
+        Entry {
+            version: Entry::VERSION,
+            id: self.plan.id.clone(),
+            boot_id: crate::session::dirs::boot_id(),
+            pid: std::process::id(),
+            command: self.plan.command.clone(),
+            started: self.plan.started.clone(),
+            until: laxest.to_string(),
+            consistent: None,
+            filesystems: self.filesystems.for_ledger(list),
+        }
+    }
+
+    pub(super) fn ledger_written(&mut self, status: i32, fresh: Vec<usize>) {
+        if status != 0 {
+            self.entering.failed = true;
+            eprintln!(
+                "{}",
+                synclater_model::report::message::Trouble::new(
+                    "cannot write the ledger",
+                    std::io::Error::from_raw_os_error(status).to_string(),
+                    "free space, or name another folder in SYNCLATER_STATE_DIR",
+                    "the command goes on; every sync request is made for real",
+                )
+            );
+            return;
+        }
+        if self.lost_writes.is_none() && !fresh.is_empty() {
+            self.lost_writes = LostWrites::watch().ok();
+            self.last_ask = Instant::now();
+        }
+        for index in fresh {
+            if self
+                .filesystems
+                .get(index)
+                .is_some_and(|f| f.fd.is_some() && !f.leaving)
+            {
+                self.filesystems
+                    .set_state(index, page::FS_OWES, self.shared);
+                self.entering.written.push(index);
+                self.note_owed(index);
+            }
+        }
+        self.allow_sync();
+    }
+
+    /// sync() may be put off once every disk in sight is in the ledger, and all are tested.
+    pub(super) fn allow_sync(&mut self) {
+        let page = self.shared.page();
+        if !self.entering.sync_all || page.sync_ok.load(SeqCst) != 0 {
+            return;
+        }
+        let disks = self.filesystems.all_disks(self.shared);
+        let entered = disks.iter().all(|i| self.entering.written.contains(i));
+        if entered && !disks.is_empty() && self.filesystems.all_tested() {
+            if let Some(keeper) = &self.keeper {
+                keeper.owe_everything();
+            }
+            page.sync_ok.store(1, SeqCst);
+        }
+    }
+
+    pub(super) fn keeper_news(&mut self) {
+        while let Some(index) = self.keeper.as_ref().and_then(Keeper::dropped) {
+            self.umount_ready(index);
+        }
+        if self.keeper.as_ref().is_some_and(Keeper::has_ended) {
+            // Somebody killed it: without a keeper nothing may owe, so there has to be another.
+            self.keeper = None;
+            let Some(ledger) = self.ledger.clone() else {
+                return;
+            };
+            let all = self.filesystems.owing().collect::<Vec<_>>();
+            if !self.start_keeper(&ledger) || !all.iter().all(|&i| self.hand_to_keeper(i)) {
+                self.relax(false);
+                self.settle_all();
+            }
+        }
+    }
+
+    /// The entry on disk names the laxest dial in force; a laxer one has to reach it.
+    pub(super) fn rewrite_entry(&mut self) {
+        let Some(ledger) = self.ledger.clone() else {
+            return;
+        };
+        if self.entering.written.is_empty() || self.entering.writing.is_some() {
+            return;
+        }
+        let entry = self.entry(&self.entering.written.clone());
+        if let Ok(job) = ledger.write(&entry) {
+            self.escapes.is_ours(job.pid());
+            self.entering.writing = Some((job, Vec::new()));
+        }
+    }
+
+    pub(super) fn entry_may_exist(&self) -> bool {
+        self.ledger
+            .as_ref()
+            .is_some_and(|l| l.path(&self.plan.id).exists())
+    }
+
+    pub(super) fn note_owed(&mut self, index: usize) {
+        let Some(f) = self.filesystems.get(index) else {
+            return;
+        };
+        let mount = f.point.to_string_lossy().into_owned();
+        let owed = Owed {
+            index,
+            mount,
+            fstype: f.fstype.clone(),
+            device: f.source.clone(),
+        };
+        if !self.entering.ever.contains(&owed) {
+            self.entering.ever.push(owed);
+        }
+    }
+
+    /// File systems that owed at any time.
+    #[must_use]
+    pub fn owed(&self) -> &[Owed] {
+        &self.entering.ever
+    }
+}

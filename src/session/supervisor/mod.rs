@@ -1,0 +1,416 @@
+//! The supervisor's loop: heartbeat, requests for the ledger, debts that fall due, signals, the
+//! end.
+//!
+//! Promise: nothing in the loop waits on a disk. Ledger entries are written and file systems are
+//! settled by processes of their own, so that the heartbeat, signals and other file systems go on.
+//! Order: an entry is on disk before its file systems may owe (`filesystems` in the page turn to
+//! `FS_OWES` when the job that wrote it has ended well and the keeper holds their descriptors).
+
+mod entering;
+mod paying;
+mod serving;
+mod umounts;
+
+use super::compile::now_mask;
+use super::control::{Answer, Client, Request, Server};
+use super::counts::Census;
+use super::escape::Escapes;
+use super::filesystems::Filesystems;
+use super::keeper::{Belongings, Keeper};
+use super::ledger::Ledger;
+use super::settle::{self, Settle, Settled};
+use super::shared::Shared;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixListener;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::{Duration, Instant};
+use synclater_model::ledger::Entry;
+use synclater_model::policy::dial::Until;
+use synclater_model::policy::rules::RuleSet;
+use synclater_model::report::run::SettleError;
+use synclater_shim::page;
+use synclater_sys::job::Job;
+use synclater_sys::perf::LostWrites;
+use synclater_sys::process::{self, Change};
+use synclater_sys::signal::Signals;
+use synclater_sys::wait::{self, Doorbell, For};
+
+/// Time between two heartbeats; the lease is seven of them.
+const BEAT: Duration = Duration::from_millis(250);
+
+/// How often the file systems that owe are asked for write-back errors where the kernel may not be
+/// watched. Asking is settling: dirty data of this age is written by the kernel anyhow
+/// (`vm.dirty_expire_centisecs`).
+const ASK_EVERY: Duration = Duration::from_secs(30);
+
+/// What the session was asked to be.
+pub struct Plan {
+    /// Session id.
+    pub id: String,
+    /// The command and its arguments.
+    pub command: Vec<String>,
+    /// The rules, if any.
+    pub rules: Option<RuleSet>,
+    /// The dial of each class; class 0 is the session's own.
+    pub classes: Vec<Until>,
+    /// When the relaxation ends by itself.
+    pub ends: Option<Instant>,
+    /// When the session began, RFC 3339.
+    pub started: String,
+}
+
+/// How the command ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// With this status.
+    Exited(i32),
+    /// By this signal.
+    Signaled(i32),
+}
+
+/// What settling has told so far.
+#[derive(Clone, Debug, Default)]
+pub struct Paid {
+    /// Longest settle of each file system, by index.
+    pub longest: BTreeMap<usize, Duration>,
+    /// Greatest age that a request had when it was settled.
+    pub oldest: Option<Duration>,
+    /// The first write-back error.
+    pub error: Option<SettleError>,
+    /// Time from the end of the command to the end of the last settle.
+    pub final_settle: Option<Duration>,
+    /// Whether everything that owed has been settled at the end.
+    pub complete: bool,
+    /// Requests that had been answered late when the last settle began.
+    pub requests: u64,
+}
+
+/// A file system that owed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Owed {
+    /// Its index in the page.
+    pub index: usize,
+    /// Where it is, or was, mounted.
+    pub mount: String,
+    /// Its type.
+    pub fstype: String,
+    /// Its source.
+    pub device: String,
+}
+
+/// The ledger entry's way to the disk.
+#[derive(Default)]
+struct Entering {
+    wanted: Vec<usize>,
+    writing: Option<(Job, Vec<usize>)>,
+    written: Vec<usize>,
+    ever: Vec<Owed>,
+    sync_all: bool,
+    failed: bool,
+}
+
+/// A running session.
+pub struct Supervisor {
+    /// What was asked for.
+    pub plan: Plan,
+    /// Page and slots.
+    pub shared: &'static Shared,
+    /// File systems in sight.
+    pub filesystems: Filesystems,
+    /// Who made requests.
+    pub census: Census,
+    /// Who escaped.
+    pub escapes: Escapes,
+    /// What was settled.
+    pub paid: Paid,
+    /// Everything that must be removed at the end.
+    pub belongings: Belongings,
+    ledger: Option<Ledger>,
+    entering: Entering,
+    keeper: Option<Keeper>,
+    settles: BTreeMap<usize, Settle>,
+    again: Vec<usize>,
+    settle_clients: Vec<Client>,
+    signals: Signals,
+    doorbell: Doorbell,
+    server: Server,
+    slots_door: UnixListener,
+    mountinfo: File,
+    next_beat: Instant,
+    child: u32,
+    outcome: Option<Outcome>,
+    interrupts: u32,
+    relaxing: bool,
+    lost_writes: Option<LostWrites>,
+    last_ask: Instant,
+}
+
+/// What a supervisor is made of.
+pub struct Parts {
+    /// What was asked for.
+    pub plan: Plan,
+    /// Page and slots.
+    pub shared: &'static Shared,
+    /// Signals taken over.
+    pub signals: Signals,
+    /// The control socket.
+    pub server: Server,
+    /// Where victims of another user get the slots.
+    pub slots_door: UnixListener,
+    /// The ledger, or none: then nothing is relaxed but at `never`.
+    pub ledger: Option<Ledger>,
+    /// What watches the kernel.
+    pub escapes: Escapes,
+    /// What must be removed at the end.
+    pub belongings: Belongings,
+}
+
+impl Supervisor {
+    /// Makes the session ready for its command: the page says what it will say, the lease runs.
+    ///
+    /// # Errors
+    /// Those of eventfd(2) and of opening /proc/self/mountinfo.
+    pub fn new(parts: Parts) -> std::io::Result<Supervisor> {
+        let shared = parts.shared;
+        let doorbell = Doorbell::watch(move || &shared.slots().doorbell)?;
+        let mut filesystems = Filesystems::new();
+        filesystems.refresh(shared);
+        let mut s = Supervisor {
+            plan: parts.plan,
+            shared,
+            filesystems,
+            census: Census::new(),
+            escapes: parts.escapes,
+            paid: Paid::default(),
+            belongings: parts.belongings,
+            ledger: parts.ledger,
+            entering: Entering::default(),
+            keeper: None,
+            settles: BTreeMap::new(),
+            again: Vec::new(),
+            settle_clients: Vec::new(),
+            signals: parts.signals,
+            doorbell,
+            server: parts.server,
+            slots_door: parts.slots_door,
+            mountinfo: File::open("/proc/self/mountinfo")?,
+            next_beat: Instant::now(),
+            child: 0,
+            outcome: None,
+            interrupts: 0,
+            relaxing: false,
+            lost_writes: None,
+            last_ask: Instant::now(),
+        };
+        s.relax(s.plan.classes.iter().any(|u| *u != Until::Now));
+        s.beat();
+        Ok(s)
+    }
+
+    /// The signal state for the command.
+    #[must_use]
+    pub fn inherited(&self) -> &synclater_sys::signal::Inherited {
+        &self.signals.inherited
+    }
+
+    /// Runs the loop until the command, process `child`, has ended.
+    pub fn run(&mut self, child: u32) -> Outcome {
+        self.child = child;
+        loop {
+            if let Some(outcome) = self.outcome {
+                return outcome;
+            }
+            self.turn();
+        }
+    }
+
+    fn relax(&mut self, on: bool) {
+        self.relaxing = on;
+        self.shared.relax(on);
+    }
+
+    fn beat(&mut self) {
+        self.shared.heartbeat();
+        // The keeper may have ended the relaxation while we stood still.
+        self.shared.relax(self.relaxing);
+        self.next_beat = Instant::now() + BEAT;
+    }
+
+    /// Waits for whatever comes first, then looks at everything.
+    fn turn(&mut self) {
+        self.wait();
+        if Instant::now() >= self.next_beat {
+            self.beat();
+            self.census.sweep(self.shared);
+            self.escapes.drain(self.plan.rules.as_ref());
+            self.look_for_lost_writes();
+        }
+        self.take_signals();
+        self.finish_jobs();
+        self.reap();
+        self.look_at_slots();
+        self.hand_out_slots();
+        self.serve();
+        self.end_of_lease();
+        self.start_due();
+    }
+
+    fn wait(&self) {
+        let mut fds: Vec<(BorrowedFd<'_>, For)> = vec![
+            (self.signals.as_fd(), For::Input),
+            (self.doorbell.as_fd(), For::Input),
+            (self.server.as_fd(), For::Input),
+            (self.slots_door.as_fd(), For::Input),
+            (self.mountinfo.as_fd(), For::Change),
+        ];
+        fds.extend(self.keeper.iter().map(|k| (k.as_fd(), For::Input)));
+        fds.extend(self.settles.values().map(|s| (s.as_fd(), For::Input)));
+        fds.extend(
+            self.entering
+                .writing
+                .iter()
+                .map(|(j, _)| (j.as_fd(), For::Input)),
+        );
+        fds.extend(self.escapes.fds().into_iter().map(|fd| (fd, For::Input)));
+        let patience = self
+            .next_beat
+            .min(self.next_due())
+            .saturating_duration_since(Instant::now());
+        let _ = wait::any(&fds, patience);
+    }
+
+    fn take_signals(&mut self) {
+        while let Some(signal) = self.signals.next() {
+            if signal.number == libc_signal::CHLD {
+                continue;
+            }
+            if matches!(
+                signal.number,
+                libc_signal::INT | libc_signal::TERM | libc_signal::HUP
+            ) {
+                self.interrupts += 1;
+            }
+            // A key at the terminal reached the command too; so did what the command sends us.
+            if signal.sender != 0 && signal.sender != self.child && self.child != 0 {
+                let _ = process::kill(self.child, signal.number);
+            }
+        }
+    }
+
+    fn job_pids(&self) -> Vec<u32> {
+        let mut pids: Vec<u32> = self.settles.values().map(Settle::pid).collect();
+        pids.extend(self.keeper.iter().map(Keeper::pid));
+        pids.extend(self.entering.writing.iter().map(|(j, _)| j.pid()));
+        pids
+    }
+
+    fn reap(&mut self) {
+        let jobs = self.job_pids();
+        while let Some((pid, change)) = process::next_change(&jobs) {
+            if pid != self.child {
+                continue;
+            }
+            match change {
+                Change::Exited(status) => self.outcome = Some(Outcome::Exited(status)),
+                Change::Signaled(signal) => self.outcome = Some(Outcome::Signaled(signal)),
+                Change::Stopped => {
+                    let _ = process::kill(std::process::id(), libc_signal::STOP);
+                }
+                Change::Continued => {}
+            }
+        }
+    }
+
+    fn look_at_slots(&mut self) {
+        self.doorbell.clear();
+        let slots = self.shared.slots();
+        self.filesystems_changed();
+        let want = slots.want.swap(0, SeqCst);
+        for index in (0..page::FS_MAX).filter(|i| want >> i & 1 == 1) {
+            self.enter(index);
+        }
+        if slots.want_sync.load(SeqCst) != 0 && !self.entering.sync_all {
+            self.enter_everything();
+        }
+        self.answer_questions();
+        self.write_ledger();
+    }
+
+    /// Closes the ledger entry, ends the keeper, removes the session's files. Where something was
+    /// not settled, the entry stays.
+    pub fn close(&mut self) {
+        if let Some(keeper) = self.keeper.take() {
+            keeper.end();
+        }
+        // Whoever unmounts a file system right after us must not find it busy.
+        self.filesystems.release_all();
+        let close = self.paid.complete && !self.entering.written.is_empty();
+        if let Some(ledger) = self
+            .ledger
+            .clone()
+            .filter(|_| close || self.entry_may_exist())
+        {
+            if self.paid.complete {
+                let _ = ledger.close_here(&self.plan.id);
+            }
+        }
+        for dir in &self.belongings.dirs {
+            let _ = std::fs::remove_dir_all(dir);
+        }
+        self.escapes.end();
+    }
+
+    /// Whether the command was interrupted, and how often.
+    #[must_use]
+    pub fn interrupts(&self) -> u32 {
+        self.interrupts
+    }
+}
+
+/// Whether `pid` descends from us. Orphans among our descendants are our children (subreaper).
+fn is_descendant(pid: u32) -> bool {
+    let me = std::process::id();
+    let mut at = pid;
+    for _ in 0..1000 {
+        if at == me {
+            return true;
+        }
+        match parent_of(at) {
+            Some(parent) if parent > 1 => at = parent,
+            _ => return false,
+        }
+    }
+    false
+}
+
+fn parent_of(pid: u32) -> Option<u32> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit(')')
+        .next()?
+        .split_whitespace()
+        .nth(1)?
+        .parse()
+        .ok()
+}
+
+fn errno_name(errno: i32) -> String {
+    match errno {
+        5 => "EIO".into(),
+        28 => "ENOSPC".into(),
+        122 => "EDQUOT".into(),
+        30 => "EROFS".into(),
+        other => std::io::Error::from_raw_os_error(other).to_string(),
+    }
+}
+
+/// The signals that the loop knows by name.
+mod libc_signal {
+    use rustix::process::Signal;
+    pub const CHLD: i32 = Signal::CHILD.as_raw();
+    pub const INT: i32 = Signal::INT.as_raw();
+    pub const TERM: i32 = Signal::TERM.as_raw();
+    pub const HUP: i32 = Signal::HUP.as_raw();
+    pub const STOP: i32 = Signal::STOP.as_raw();
+}

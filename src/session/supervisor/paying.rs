@@ -1,0 +1,228 @@
+//! Settling: what falls due, what was told by it, and the end.
+
+use super::*;
+
+impl Supervisor {
+    /// A write-back error between two settles is not waited for: where the kernel tells of one, the
+    /// next requests must fail with it, so the file systems that owe are asked for theirs.
+    pub(super) fn look_for_lost_writes(&mut self) {
+        let told = match &mut self.lost_writes {
+            Some(watch) => watch.told(),
+            None => self.last_ask.elapsed() > ASK_EVERY,
+        };
+        if told && self.relaxing && self.must_settle() {
+            self.last_ask = Instant::now();
+            self.settle_all();
+        }
+    }
+
+    pub(super) fn finish_jobs(&mut self) {
+        if let Some(status) = self
+            .entering
+            .writing
+            .as_ref()
+            .and_then(|(job, _)| job.finished())
+        {
+            let (_, fresh) = self.entering.writing.take().expect("looked at just now");
+            self.ledger_written(status, fresh);
+        }
+        let shared = self.shared;
+        let ended: Vec<(usize, Settled)> = self
+            .settles
+            .iter()
+            .filter_map(|(i, s)| Some((*i, s.finished(shared)?)))
+            .collect();
+        for (index, end) in ended {
+            self.settles.remove(&index);
+            self.settled(index, end);
+        }
+        self.keeper_news();
+    }
+
+    pub(super) fn settled(&mut self, index: usize, end: Settled) {
+        let longest = self.paid.longest.entry(index).or_default();
+        *longest = end.took.max(*longest);
+        self.paid.oldest = self.paid.oldest.max(end.age);
+        if end.errno != 0 {
+            self.lost_write(index, end.errno);
+        }
+        if self.filesystems.get(index).is_some_and(|f| f.leaving) {
+            self.let_go(index);
+        }
+        if self.again.contains(&index) {
+            self.again.retain(|i| *i != index);
+            self.settle(index);
+        }
+        if self.settles.is_empty() {
+            for client in std::mem::take(&mut self.settle_clients) {
+                client.answer(&self.settle_answer());
+            }
+        }
+    }
+
+    pub(super) fn settle_answer(&self) -> Answer {
+        match &self.paid.error {
+            None => Answer::Done {
+                said: "settled; every request made before this is durable".into(),
+            },
+            Some(e) => Answer::Refused {
+                why: format!("{} on {} ({}): writes were lost", e.name, e.mount, e.device),
+            },
+        }
+    }
+
+    pub(super) fn lost_write(&mut self, index: usize, errno: i32) {
+        self.shared.page().error.store(errno.unsigned_abs(), SeqCst);
+        if self.paid.error.is_some() {
+            return;
+        }
+        let fs = self.filesystems.get(index);
+        self.paid.error = Some(SettleError {
+            mount: fs.map_or_else(
+                || "sync()".into(),
+                |f| f.point.to_string_lossy().into_owned(),
+            ),
+            device: fs.map_or_else(String::new, |f| f.source.clone()),
+            errno,
+            name: errno_name(errno),
+        });
+    }
+
+    /// Starts settling superblock `index` (or `ALL_FS`); if it is being settled, once more after.
+    pub(super) fn settle(&mut self, index: usize) {
+        if self.settles.contains_key(&index) {
+            if !self.again.contains(&index) {
+                self.again.push(index);
+            }
+            return;
+        }
+        let job = if index == page::ALL_FS {
+            Settle::everything(self.shared)
+        } else {
+            let Some(fd) = self.filesystems.get(index).and_then(|f| f.fd.as_ref()) else {
+                return;
+            };
+            Settle::filesystem(self.shared, index, fd.as_fd())
+        };
+        match job {
+            Ok(job) => {
+                self.escapes.is_ours(job.pid());
+                self.paid.requests = self.census.total(self.shared).skipped();
+                self.settles.insert(index, job);
+            }
+            Err(e) => self.lost_write(index, e.raw_os_error().unwrap_or(0)),
+        }
+    }
+
+    pub(super) fn settle_all(&mut self) {
+        for index in self.filesystems.owing().collect::<Vec<_>>() {
+            self.settle(index);
+        }
+        if self.shared.page().sync_ok.load(SeqCst) != 0 {
+            self.settle(page::ALL_FS);
+        }
+    }
+
+    /// Whether the debts are to be settled at all.
+    pub(super) fn must_settle(&self) -> bool {
+        self.plan.classes.iter().any(|u| *u != Until::Never)
+    }
+
+    /// When the debt of each row falls due, with the time that settling it takes taken off.
+    pub(super) fn due(&self) -> Vec<(usize, Duration)> {
+        let rows = self.filesystems.owing().chain([page::ALL_FS]);
+        let mut due = Vec::new();
+        for row in rows.filter(|r| !self.settles.contains_key(r)) {
+            for (class, tick) in settle::debts(self.shared, row) {
+                let Some(Until::Within(within)) = self.plan.classes.get(class) else {
+                    continue;
+                };
+                let took = self.paid.longest.get(&row).copied().unwrap_or_default();
+                let early = (took + took / 4).min(*within / 2);
+                let age = self.shared.clock.since(tick);
+                due.push((row, (*within - early).saturating_sub(age)));
+            }
+        }
+        due
+    }
+
+    pub(super) fn next_due(&self) -> Instant {
+        let soonest = self.due().into_iter().map(|(_, left)| left).min();
+        let now = Instant::now();
+        let due = now + soonest.unwrap_or(BEAT);
+        self.plan.ends.map_or(due, |end| end.min(due))
+    }
+
+    pub(super) fn start_due(&mut self) {
+        for (row, left) in self.due() {
+            if left.is_zero() {
+                self.settle(row);
+            }
+        }
+    }
+
+    pub(super) fn end_of_lease(&mut self) {
+        if self.relaxing && self.plan.ends.is_some_and(|end| Instant::now() >= end) {
+            self.relax(false);
+            if self.must_settle() {
+                self.settle_all();
+            }
+        }
+    }
+
+    /// Ends the relaxation and settles what is owed; progress is shown through `show`. Returns
+    /// early, with the ledger entry left open, at a second interrupt.
+    pub fn settle_at_end(&mut self, mut show: impl FnMut(&str)) {
+        let began = Instant::now();
+        self.child = 0;
+        self.relax(false);
+        while self.entering.writing.is_some() {
+            self.turn();
+        }
+        if !self.must_settle() {
+            self.paid.complete = true;
+            return;
+        }
+        self.settle_all();
+        let total = settle::dirty_bytes();
+        let mut told = Instant::now();
+        while !self.settles.is_empty() {
+            if self.interrupts >= 2 {
+                return;
+            }
+            self.turn();
+            if began.elapsed() > Duration::from_secs(2) && told.elapsed() > BEAT {
+                told = Instant::now();
+                show(&self.progress(total));
+            }
+        }
+        self.paid.final_settle = Some(began.elapsed());
+        self.paid.complete = self.paid.error.is_none();
+    }
+
+    pub(super) fn progress(&self, total: u64) -> String {
+        let left = settle::dirty_bytes();
+        let names: Vec<String> = self
+            .settles
+            .iter()
+            .map(|(i, s)| {
+                let name = self.filesystems.get(*i).map_or("everything".into(), |f| {
+                    f.point.to_string_lossy().into_owned()
+                });
+                format!("{name} for {:.0} s", s.running_for().as_secs_f64())
+            })
+            .collect();
+        format!(
+            "synclater: settling {}: {} of {} dirty left",
+            names.join(", "),
+            synclater_model::report::number::bytes(left),
+            synclater_model::report::number::bytes(total.max(left)),
+        )
+    }
+
+    /// Requests that the settles so far are about.
+    #[must_use]
+    pub fn paid_requests(&self) -> u64 {
+        self.paid.requests
+    }
+}

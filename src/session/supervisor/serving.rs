@@ -1,0 +1,81 @@
+//! Answers to others: the control socket, and victims that ask for the slots.
+
+use super::*;
+
+impl Supervisor {
+    pub(super) fn hand_out_slots(&self) {
+        while let Ok((stream, _)) = self.slots_door.accept() {
+            let Ok(peer) = synclater_sys::socket::peer(&stream) else {
+                continue;
+            };
+            if is_descendant(peer.pid) {
+                let fd = self.shared.slots_file().as_fd();
+                let _ = synclater_sys::socket::send(&stream, b"s", &[fd]);
+            }
+        }
+    }
+
+    pub(super) fn serve(&mut self) {
+        while let Some((client, request)) = self.server.next() {
+            match request {
+                Err(why) => client.answer(&Answer::Refused { why }),
+                Ok(Request::Ps) => {
+                    let session = Box::new(self.describe());
+                    client.answer(&Answer::Session { session });
+                }
+                Ok(Request::Settle) => {
+                    self.settle_all();
+                    self.settle_clients.push(client);
+                    if self.settles.is_empty() {
+                        for client in std::mem::take(&mut self.settle_clients) {
+                            client.answer(&self.settle_answer());
+                        }
+                    }
+                }
+                Ok(Request::Set { until, for_s }) => client.answer(&self.set(until, for_s)),
+            }
+        }
+    }
+
+    /// Moves the dial of a live session. Every request from now on sees it.
+    pub(super) fn set(&mut self, until: Option<String>, for_s: Option<f64>) -> Answer {
+        let dial = match until.as_deref().map(str::parse::<Until>).transpose() {
+            Ok(dial) => dial,
+            Err(e) => return Answer::Refused { why: e.to_string() },
+        };
+        if let Some(s) = for_s {
+            self.plan.ends = Some(Instant::now() + Duration::from_secs_f64(s.clamp(0.0, 1e9)));
+        }
+        let Some(dial) = dial else {
+            self.relax(self.plan.classes.iter().any(|u| *u != Until::Now));
+            return Answer::Done {
+                said: format!("{}: lease changed", self.plan.id),
+            };
+        };
+        if self.ledger.is_none() && dial != Until::Now {
+            return Answer::Refused {
+                why: "there is no ledger: only `now` is possible".into(),
+            };
+        }
+        self.plan.classes[0] = dial;
+        self.shared
+            .page()
+            .now_mask
+            .store(now_mask(&self.plan.classes), SeqCst);
+        self.relax(self.plan.classes.iter().any(|u| *u != Until::Now));
+        if let Some(keeper) = &self.keeper {
+            keeper.settle_at_death(self.must_settle());
+        }
+        self.rewrite_entry();
+        if dial == Until::Now {
+            self.settle_all();
+        }
+        Answer::Done {
+            said: format!("{}: until {dial}", self.plan.id),
+        }
+    }
+
+    pub(super) fn describe(&mut self) -> synclater_model::report::ps::PsSession {
+        crate::session::report::ps(self)
+    }
+}

@@ -4,58 +4,9 @@ use super::shared::Shared;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::Ordering::SeqCst;
-use synclater_shim::page::{Slot, KEPT_MAX, KEPT_WORDS, SLOT_MAX};
+pub use synclater_shim::counts::Counts;
+use synclater_shim::page::{Slot, SLOT_MAX};
 use synclater_sys::{mount, process};
-
-/// The counters of one process, or of several added up.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Covered requests.
-    pub requests: u64,
-    /// Made for real.
-    pub real: u64,
-    /// Answered with an error.
-    pub failed: u64,
-    /// `sync_file_range` calls.
-    pub hints: u64,
-    /// Lease clock ticks spent in real requests.
-    pub ticks: u64,
-    /// Requests kept real, by reason.
-    pub kept: [u64; KEPT_MAX],
-    /// `SLOT_*` flags seen.
-    pub flags: u32,
-}
-
-impl Counts {
-    /// Requests that were answered at once.
-    #[must_use]
-    pub fn skipped(&self) -> u64 {
-        self.requests
-            .saturating_sub(self.real)
-            .saturating_sub(self.failed)
-    }
-
-    fn add(&mut self, other: &Counts) {
-        let plus = |a: &mut u64, b: u64| *a = a.saturating_add(b);
-        plus(&mut self.requests, other.requests);
-        plus(&mut self.real, other.real);
-        plus(&mut self.failed, other.failed);
-        plus(&mut self.hints, other.hints);
-        plus(&mut self.ticks, other.ticks);
-        self.kept
-            .iter_mut()
-            .zip(other.kept)
-            .for_each(|(a, b)| plus(a, b));
-        self.flags |= other.flags;
-    }
-
-    /// Reasons for which requests were kept real, in words, with their number.
-    #[must_use]
-    pub fn kept_words(&self) -> BTreeMap<String, u64> {
-        let words = KEPT_WORDS.iter().zip(self.kept).filter(|(_, n)| *n > 0);
-        words.map(|(w, n)| ((*w).to_owned(), n)).collect()
-    }
-}
 
 /// One process as `ps` shows it.
 #[derive(Clone, Debug, Default)]
@@ -76,26 +27,6 @@ pub struct Census {
     past: BTreeMap<u32, Process>,
     exes: BTreeMap<u32, String>,
     own_ns: u64,
-}
-
-fn read(slot: &Slot) -> Counts {
-    let mut c = Counts {
-        flags: slot.flags.load(SeqCst),
-        ..Counts::default()
-    };
-    for s in &slot.shard {
-        let one = Counts {
-            requests: s.requests.load(SeqCst),
-            real: s.real.load(SeqCst),
-            failed: s.failed.load(SeqCst),
-            hints: s.hints.load(SeqCst),
-            ticks: s.ticks.load(SeqCst),
-            ..Counts::default()
-        };
-        c.add(&one);
-    }
-    c.kept = std::array::from_fn(|k| slot.kept[k].load(SeqCst).into());
-    c
 }
 
 fn empty(slot: &Slot) {
@@ -165,7 +96,7 @@ impl Census {
     fn fold(&mut self, slot: &Slot) {
         let pid = slot.pid.load(SeqCst);
         let past = self.past.entry(pid).or_default();
-        past.counts.add(&read(slot));
+        past.counts.add(&Counts::read(slot));
         past.uid = slot.uid.load(SeqCst);
         if let Some(exe) = self.exes.remove(&pid) {
             past.exe = exe;
@@ -182,7 +113,7 @@ impl Census {
                 continue;
             }
             let pid = self.pid_of(slot).unwrap_or(0);
-            let counts = read(slot);
+            let counts = Counts::read(slot);
             if pid == 0 && counts == Counts::default() {
                 continue;
             }

@@ -97,14 +97,15 @@ fn filesystems(s: &Supervisor, skipped: u64) -> Vec<RunFilesystem> {
             .get(i)
             .map_or(0, |n| n.load(SeqCst))
     };
-    let looked: u64 = s.owed().iter().map(|o| counted(o.index)).sum();
+    let plus = |a: u64, o: &super::supervisor::Owed| a.saturating_add(counted(o.index));
+    let looked = s.owed().iter().fold(0, plus);
     // Requests that did not look belong to the only file system there was.
     let rest = skipped.saturating_sub(looked);
     let one = |(k, o): (usize, &super::supervisor::Owed)| RunFilesystem {
         mount: o.mount.clone(),
         fstype: o.fstype.clone(),
         device: o.device.clone(),
-        requests: Some(counted(o.index) + if k == 0 { rest } else { 0 }),
+        requests: Some(counted(o.index).saturating_add(if k == 0 { rest } else { 0 })),
     };
     s.owed().iter().enumerate().map(one).collect()
 }

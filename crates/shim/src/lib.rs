@@ -5,6 +5,7 @@
 //! with it in the tests. What this crate does not do: no file, no mapping, no system call.
 #![deny(unsafe_code)]
 
+pub mod counts;
 #[allow(unsafe_code)]
 pub mod page;
 

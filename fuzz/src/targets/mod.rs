@@ -4,8 +4,9 @@
 
 pub mod mountinfo;
 pub mod rules;
+pub mod slots;
 
 use crate::Target;
 
 /// Every target.
-pub const ALL: &[&Target] = &[&rules::TARGET, &mountinfo::TARGET];
+pub const ALL: &[&Target] = &[&rules::TARGET, &mountinfo::TARGET, &slots::TARGET];

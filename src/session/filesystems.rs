@@ -304,6 +304,12 @@ impl Filesystems {
         self.leaving.retain(|_, i| *i != index);
     }
 
+    /// Whether superblock `index` is of a type on the tested list.
+    #[must_use]
+    pub fn is_tested(&self, index: usize) -> bool {
+        self.get(index).is_some_and(|f| f.kind == FsKind::Tested)
+    }
+
     /// Opens the descriptor that settles superblock `index`; `None` where that is not possible, and
     /// the superblock stays real.
     pub fn hold(&mut self, index: usize, shared: &Shared) -> Option<()> {

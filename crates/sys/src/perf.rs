@@ -168,6 +168,15 @@ impl Seen {
     }
 }
 
+/// Whether the syncs of our descendants can be counted here.
+///
+/// # Errors
+/// As [`Syncs::count_descendants`].
+pub fn is_permitted() -> io::Result<()> {
+    let (id, _) = *point_ids()?.first().ok_or(io::ErrorKind::NotFound)?;
+    open_event(&mut attributes(TRACEPOINT, id, 0), OURSELVES, 0).map(drop)
+}
+
 /// Write-back errors anywhere on this machine, as they happen (`filemap_set_wb_err`).
 pub struct LostWrites {
     events: Vec<OwnedFd>,

@@ -213,3 +213,10 @@ pub(crate) fn wait_for_end(pid: Pid) -> i32 {
     }
     0
 }
+
+/// Whether process `pid` is in our process group, to which the terminal sends its signals.
+#[must_use]
+pub fn is_in_our_group(pid: u32) -> bool {
+    let group = |pid| rustix::process::getpgid(pid).ok();
+    Pid::from_raw(pid.cast_signed()).is_some_and(|pid| group(Some(pid)) == group(None))
+}

@@ -83,7 +83,7 @@ pub fn directory_checks(table: &[Mount]) -> Vec<Check> {
 
 fn session_directory_check(asker: &Asker, table: &[Mount]) -> Check {
     let (name, dir) = ("session directory", asker.sessions());
-    if let Err(fault) = usable(&dir, asker.uid, Access::OwnerOnly) {
+    if let Err(fault) = usable(&dir, asker.uid) {
         let means = "No session can be started: its files would not be safe from other users, or \
                      cannot be written.";
         let advice = format!(
@@ -111,7 +111,7 @@ fn ledger_check(asker: &Asker, table: &[Mount]) -> Check {
         let seen = "neither HOME nor XDG_STATE_HOME is set";
         return Check::new(name, Status::Bad, seen, limit).advise(variable);
     };
-    if let Err(fault) = usable(&dir, asker.uid, Access::OthersMayRead) {
+    if let Err(fault) = usable(&dir, asker.uid) {
         return Check::new(name, Status::Bad, fault.seen, limit)
             .advise(format!("{}, or {variable}", fault.advice));
     }
@@ -138,21 +138,9 @@ fn ledger_check(asker: &Asker, table: &[Mount]) -> Check {
     }
 }
 
-/// Who else may look into a directory.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Access {
-    OwnerOnly,
-    OthersMayRead,
-}
-
-impl Access {
-    fn forbidden(self) -> u32 {
-        match self {
-            Access::OwnerOnly => 0o077,
-            Access::OthersMayRead => 0o022,
-        }
-    }
-}
+/// What others may not do to a directory of ours: write it. Looking is allowed: daemons of root's
+/// sessions change their user and read the page.
+const FORBIDDEN: u32 = 0o022;
 
 /// Why a directory cannot be used, and the way out.
 #[derive(Debug)]
@@ -162,7 +150,7 @@ struct Fault {
 }
 
 /// Whether `dir` is, or could be made, a directory that `uid` alone writes.
-fn usable(dir: &Path, uid: u32, access: Access) -> Result<(), Fault> {
+fn usable(dir: &Path, uid: u32) -> Result<(), Fault> {
     let shown = dir.display();
     let fault = |seen: String, advice: String| Err(Fault { seen, advice });
     match fs::symlink_metadata(dir) {
@@ -181,12 +169,9 @@ fn usable(dir: &Path, uid: u32, access: Access) -> Result<(), Fault> {
             let seen = format!("{shown} belongs to user {}, not {uid}", meta.uid());
             fault(seen, format!("have its owner or root remove {shown}"))
         }
-        Ok(meta) if meta.mode() & access.forbidden() != 0 => {
+        Ok(meta) if meta.mode() & FORBIDDEN != 0 => {
             let seen = format!("{shown} has mode {:o}", meta.mode() & 0o7777);
-            fault(
-                seen,
-                format!("chmod {:o} {shown}", 0o777 & !access.forbidden()),
-            )
+            fault(seen, format!("chmod {:o} {shown}", 0o777 & !FORBIDDEN))
         }
         Ok(_) => Ok(()),
     }
@@ -286,14 +271,15 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_others_can_enter_is_refused_for_sessions() {
+    fn a_directory_that_others_can_write_is_refused() {
         let dir = scratch("mode");
         let uid = fs::metadata(&dir).expect("metadata").uid();
+        fs::set_permissions(&dir, fs::Permissions::from_mode(0o775)).expect("chmod");
+        let fault = usable(&dir, uid).expect_err("mode 775");
+        assert!(fault.advice.starts_with("chmod 755"), "{}", fault.advice);
         fs::set_permissions(&dir, fs::Permissions::from_mode(0o755)).expect("chmod");
-        let fault = usable(&dir, uid, Access::OwnerOnly).expect_err("mode 755");
-        assert!(fault.advice.starts_with("chmod 700"), "{}", fault.advice);
-        usable(&dir, uid, Access::OthersMayRead).expect("755 is right for the ledger");
-        usable(&dir, uid + 1, Access::OthersMayRead).expect_err("another user's");
+        usable(&dir, uid).expect("others may look");
+        usable(&dir, uid + 1).expect_err("another user's");
         fs::remove_dir(dir).expect("clean up");
     }
 
@@ -302,7 +288,7 @@ mod tests {
         let dir = scratch("link");
         symlink(&dir, dir.join("link")).expect("symlink");
         let uid = fs::metadata(&dir).expect("metadata").uid();
-        let fault = usable(&dir.join("link"), uid, Access::OwnerOnly).expect_err("a link");
+        let fault = usable(&dir.join("link"), uid).expect_err("a link");
         assert!(fault.seen.ends_with("is a symbolic link"), "{}", fault.seen);
         fs::remove_dir_all(dir).expect("clean up");
     }

@@ -14,7 +14,7 @@ pub fn kernel_checks(table: &[Mount]) -> Vec<Check> {
     vec![
         version_check(&read("/proc/sys/kernel/osrelease")),
         clock_check(&read("/proc/cpuinfo")),
-        tracing_check(effective_user(), table),
+        escapes_check(effective_user()),
         freezer_check(table),
         ptrace_check(&read("/proc/sys/kernel/yama/ptrace_scope")),
         seccomp_check(
@@ -93,58 +93,25 @@ fn clock_check(cpuinfo: &str) -> Check {
     )
 }
 
-const TRACEPOINT: &str = "events/syscalls/sys_enter_fsync/id";
-
 /// Whether syncs that reach the kernel can be counted, which is how escapes are known.
-fn tracing_check(uid: u32, table: &[Mount]) -> Check {
+fn escapes_check(uid: u32) -> Check {
     let name = "escapes";
     let paranoid = read("/proc/sys/kernel/perf_event_paranoid");
     let seen = |what: &str| format!("user {uid}, perf_event_paranoid {paranoid}, {what}");
-    let blind = "Syncs that reach the kernel cannot be counted: ps and the summary say that they \
-                 cannot know what escaped, and name programs that did not load the library.";
-    if paranoid.is_empty() {
-        return Check::new(name, Status::Warn, "no perf events in this kernel", blind);
-    }
-    if !perf_is_permitted(uid, &paranoid) {
-        let advice = "run synclater as root, or: sysctl kernel.perf_event_paranoid=1";
-        return Check::new(name, Status::Warn, seen("not permitted"), blind).advise(advice);
-    }
-    let tracefs = tracefs_of(table);
-    match tracefs.map(|dir| (fs::read_to_string(Path::new(&dir).join(TRACEPOINT)), dir)) {
-        Some((Ok(_), dir)) => {
+    match synclater_sys::perf::is_permitted() {
+        Ok(()) => {
             let means = "Syncs that pass the library by are counted in the kernel and named by \
                          process.";
-            Check::new(
-                name,
-                Status::Ok,
-                seen(&format!("tracepoints in {dir}")),
-                means,
-            )
+            Check::new(name, Status::Ok, seen("trace points can be opened"), means)
         }
-        Some((Err(error), dir)) => {
-            let advice = format!("run synclater as root; or look at: ls -ld {dir}");
-            Check::new(name, Status::Warn, seen(&format!("{dir}: {error}")), blind).advise(advice)
-        }
-        None => {
-            let advice = "mount -t tracefs tracefs /sys/kernel/tracing (root may count without it \
-                          where synclater can mount it for itself)";
-            Check::new(name, Status::Unknown, seen("tracefs is not mounted"), blind).advise(advice)
+        Err(error) => {
+            let blind = "Syncs that reach the kernel cannot be counted: ps and the summary say \
+                         that they cannot know what escaped, and name programs that did not load \
+                         the library.";
+            let advice = "run synclater as root";
+            Check::new(name, Status::Warn, seen(&error.to_string()), blind).advise(advice)
         }
     }
-}
-
-/// System-call tracepoints of own processes: any user up to 2, see perf_event_open(2).
-fn perf_is_permitted(uid: u32, paranoid: &str) -> bool {
-    uid == 0 || paranoid.parse::<i32>().is_ok_and(|level| level <= 2)
-}
-
-fn tracefs_of(table: &[Mount]) -> Option<String> {
-    let own = table
-        .iter()
-        .find(|m| m.fstype == "tracefs")
-        .map(|m| m.point.display().to_string());
-    let below = table.iter().find(|m| m.fstype == "debugfs");
-    own.or_else(|| below.map(|m| m.point.join("tracing").display().to_string()))
 }
 
 fn freezer_check(table: &[Mount]) -> Check {

@@ -6,6 +6,15 @@ use super::*;
 impl Supervisor {
     /// Wants superblock `index` in the ledger.
     pub(super) fn enter(&mut self, index: usize) {
+        if self.ledger.is_none() && !self.must_settle() {
+            // Nothing will be settled, so there is nothing to remember either.
+            if self.filesystems.is_tested(index) {
+                self.filesystems
+                    .set_state(index, page::FS_OWES, self.shared);
+                self.note_owed(index);
+            }
+            return;
+        }
         let e = &self.entering;
         let known = e.written.contains(&index) || e.wanted.contains(&index);
         let writing = e

@@ -110,8 +110,25 @@ impl Supervisor {
                 self.paid.requests = self.census.total(self.shared).skipped();
                 self.settles.insert(index, job);
             }
-            Err(e) => self.lost_write(index, e.raw_os_error().unwrap_or(0)),
+            // No process to be had: the loop waits for this one, and the lease may run out.
+            Err(_) => self.settle_here(index),
         }
+    }
+
+    fn settle_here(&mut self, index: usize) {
+        let began = Instant::now();
+        settle::take_debt(self.shared, index);
+        let fd = self.filesystems.get(index).and_then(|f| f.fd.as_ref());
+        let errno = match fd {
+            Some(fd) => synclater_sys::job::syncfs(fd.as_fd()),
+            None => synclater_sys::job::sync_everything(),
+        };
+        let end = Settled {
+            errno,
+            took: began.elapsed(),
+            age: None,
+        };
+        self.settled(index, end);
     }
 
     pub(super) fn settle_all(&mut self) {

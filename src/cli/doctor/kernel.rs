@@ -244,13 +244,6 @@ mod tests {
     }
 
     #[test]
-    fn perf_events_are_for_root_or_up_to_level_2() {
-        assert!(perf_is_permitted(0, "4"));
-        assert!(perf_is_permitted(1000, "2") && perf_is_permitted(1000, "-1"));
-        assert!(!perf_is_permitted(1000, "3"));
-    }
-
-    #[test]
     fn a_filter_that_is_in_force_is_a_warning() {
         let actions = "kill_process errno user_notif allow";
         assert_eq!(seccomp_check("Seccomp:\t2\n", actions).status, Status::Warn);

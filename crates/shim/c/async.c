@@ -330,7 +330,7 @@ static void put_off_ring(struct uring *u)
 	unsigned shift, mask, at, n = 0;
 	int linked = 0;
 
-	if (!sl_active() || sl.filtered || !u || !u->kmask || !u->sqes)
+	if (!sl_active() || !u || !u->kmask || !u->sqes)
 		return;
 	sl_slot_flag(SL_SLOT_URING);
 	shift = u->flags & SETUP_SQE128 ? 1 : 0;

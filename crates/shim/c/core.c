@@ -316,12 +316,13 @@ __attribute__((constructor)) void sl_init(void)
 	STORE(sl.ready, 2);
 }
 
-/* Whether anything is to be decided here: in a session, or alone at `never`. */
+/* Whether anything is to be decided here: in a session, or alone at `never`. Not once the victim has
+ * a seccomp filter of its own, which may kill at any call that we make to find out or to count. */
 int sl_active(void)
 {
 	if (UNLIKELY(LOAD_RELAXED(sl.ready) != 2))
 		sl_init();
-	return sl.ready == 2 && (sl.levels || sl.alone);
+	return sl.ready == 2 && LIKELY(!sl.filtered) && (sl.levels || sl.alone);
 }
 
 void sl_ring(struct sl_slots *s)
@@ -452,7 +453,7 @@ long sl_real(int why, int hint, long nr, const long a[6])
 	unsigned i;
 	long r;
 
-	if (!sl.levels || UNLIKELY(sl.filtered)) /* a filter may forbid the clock too */
+	if (!sl.levels)
 		return raw(nr, a[0], a[1], a[2], a[3], a[4], a[5]);
 	before = ticks(sl.level[0].page);
 	r = raw(nr, a[0], a[1], a[2], a[3], a[4], a[5]);
@@ -708,7 +709,7 @@ void sl_decide(struct verdict *v, const struct subject *s)
 	unsigned i;
 
 	v->error = 0;
-	v->kept = UNLIKELY(sl.filtered) ? (int)SL_KEPT_FILTER : LATER;
+	v->kept = LATER;
 	for (i = 0; i < sl.levels && v->kept == LATER; i++)
 		v->kept = decide_level(i, v, s);
 }

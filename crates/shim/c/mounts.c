@@ -66,7 +66,7 @@ static void over(unsigned level)
 
 long sl_umount(const char *path, long flags)
 {
-	unsigned i, n = sl_active() && !sl.filtered ? sl.levels : 0;
+	unsigned i, n = sl_active() ? sl.levels : 0;
 	long r;
 
 	for (i = 0; i < n; i++)

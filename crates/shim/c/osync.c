@@ -29,15 +29,17 @@
 #define MARK_DSYNC 32
 #define MARK_SYNC  33
 
+static uint32_t marked_here; /* this process, or one it was forked from, marked a description */
 static uint32_t mark_lost; /* a mark was overwritten by the program: be careful with every write */
 
-/* Whether any description of any session may bear a mark. */
+/* Whether any description of any session may bear a mark. Behind a filter of its own a process looks
+ * only where it has put marks itself: then the call that reads them is worth the risk. */
 static int any_stripped(void)
 {
 	unsigned i;
 
 	if (!sl_active())
-		return 0;
+		return sl.filtered && marked_here;
 	for (i = 0; i < sl.levels; i++)
 		if (LOAD_RELAXED(sl.level[i].slots->stripped))
 			return 1;
@@ -130,6 +132,7 @@ static void mark(int fd, int flags)
 	long signal = flags & O_SYNC_BIT_ ? MARK_SYNC : MARK_DSYNC;
 	unsigned i;
 
+	marked_here = 1;
 	for (i = 0; i < sl.levels; i++)
 		STORE(sl.level[i].slots->stripped, 1);
 	if (stays_real(fd) || is_error(raw3(NR_fcntl, fd, F_SETSIG_, signal))) {

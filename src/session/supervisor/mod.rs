@@ -246,6 +246,7 @@ impl Supervisor {
             self.census.sweep(self.shared);
             self.escapes.drain(self.plan.rules.as_ref());
             self.look_for_lost_writes();
+            self.end_of_umounts();
         }
         self.take_signals();
         self.finish_jobs();

@@ -1,6 +1,7 @@
 //! Mounts that come and go under the session: whoever unmounts must not find us holding on.
 
 use super::*;
+use crate::session::filesystems::Filesystem;
 
 impl Supervisor {
     pub(super) fn filesystems_changed(&mut self) {
@@ -43,17 +44,20 @@ impl Supervisor {
         if let Some(pid) = self.census.pid_of(slot) {
             self.filesystems.resolve(mount, pid, self.shared);
         }
-        let index = self.filesystems.by_mount(mount);
-        let owes = index.filter(|&i| self.filesystems.get(i).is_some_and(|f| f.fd.is_some()));
-        let Some(index) = owes else {
-            slot.umount.store(page::UMOUNT_READY, SeqCst);
-            wait::wake(&slot.umount);
-            return;
+        let Some(index) = self.filesystems.by_mount(mount) else {
+            return ready(slot);
         };
-        let fs = self.filesystems.get_mut(index).expect("found just now");
-        if !std::mem::replace(&mut fs.leaving, true) {
-            self.filesystems
-                .set_state(index, page::FS_REAL, self.shared);
+        let Some(fs) = self.filesystems.get_mut(index) else {
+            return ready(slot);
+        };
+        // From here to the end of the call it may not be taken up again by another request.
+        let began = std::mem::replace(&mut fs.leaving, true);
+        let held = fs.fd.is_some();
+        self.filesystems
+            .set_state(index, page::FS_REAL, self.shared);
+        if !held {
+            ready(slot);
+        } else if !began {
             self.settle(index);
         }
     }
@@ -73,28 +77,38 @@ impl Supervisor {
         for slot in &self.shared.slots().slot {
             let asked = slot.umount.load(SeqCst) == page::UMOUNT_ASKED;
             if asked && self.filesystems.is_leaving(slot.umount_mount.load(SeqCst)) {
-                slot.umount.store(page::UMOUNT_READY, SeqCst);
-                wait::wake(&slot.umount);
+                ready(slot);
             }
         }
         self.filesystems.has_left(index);
-        let waiting = |s: &page::Slot| s.umount.load(SeqCst) == page::UMOUNT_READY;
-        if !self.shared.slots().slot.iter().any(waiting) {
-            self.may_owe_again(index);
+        self.end_of_umounts();
+    }
+
+    /// Once nobody is about to unmount, or whoever was is dead: file systems that we let go of and
+    /// that are still there may owe again.
+    pub(super) fn end_of_umounts(&mut self) {
+        let busy = |s: &page::Slot| {
+            matches!(
+                s.umount.load(SeqCst),
+                page::UMOUNT_ASKED | page::UMOUNT_READY
+            )
+        };
+        if self.shared.slots().slot.iter().any(busy) {
+            return;
+        }
+        for index in 0..page::FS_MAX {
+            let let_go = |f: &Filesystem| f.leaving && f.fd.is_none();
+            if self.filesystems.get(index).is_some_and(let_go) {
+                self.may_owe_again(index);
+            }
         }
     }
 
     pub(super) fn end_umount(&mut self, slot: &page::Slot) {
-        slot.umount.store(page::UMOUNT_NONE, SeqCst);
-        for index in 0..page::FS_MAX {
-            if self
-                .filesystems
-                .get(index)
-                .is_some_and(|f| f.leaving && f.fd.is_none())
-            {
-                self.may_owe_again(index);
-            }
-        }
+        // It may have asked again already.
+        let over = (page::UMOUNT_OVER, page::UMOUNT_NONE);
+        let _ = slot.umount.compare_exchange(over.0, over.1, SeqCst, SeqCst);
+        self.end_of_umounts();
         self.filesystems.refresh(self.shared);
     }
 
@@ -105,4 +119,10 @@ impl Supervisor {
                 .set_state(index, page::FS_KNOWN, self.shared);
         }
     }
+}
+
+/// Tells the victim behind `slot` that nothing of ours stands in the way of its umount.
+fn ready(slot: &page::Slot) {
+    slot.umount.store(page::UMOUNT_READY, SeqCst);
+    wait::wake(&slot.umount);
 }

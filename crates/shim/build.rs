@@ -32,7 +32,7 @@ const FLAGS: [&str; 18] = [
 ];
 
 fn compile(dir: &Path, out: &Path, class: &[&str]) -> bool {
-    Command::new(std::env::var("SYNCLATER_CC").unwrap_or_else(|_| "gcc".into()))
+    Command::new(compiler())
         .args(class)
         .args(FLAGS)
         .arg(format!(
@@ -61,8 +61,31 @@ fn main() {
         "the preload library did not compile: is gcc installed?"
     );
     let small = out.join("small.so");
-    if native != ["-m64"] || !compile(&dir, &small, &["-m32", "-march=i686"]) {
+    let class32 = ["-m32", "-march=i686"];
+    if native != ["-m64"] || !can_compile(&out, &class32) {
         println!("cargo:warning=no 32-bit preload library: gcc -m32 does not work here");
         std::fs::write(&small, b"").unwrap();
+    } else {
+        assert!(
+            compile(&dir, &out.join("small.so"), &class32),
+            "the 32-bit library does not compile"
+        );
     }
+}
+
+/// Whether the compiler makes libraries of this class at all.
+fn can_compile(out: &Path, class: &[&str]) -> bool {
+    let empty = out.join("empty.c");
+    std::fs::write(&empty, b"").unwrap();
+    Command::new(compiler())
+        .args(class)
+        .args(["-nostdlib", "-shared", "-o"])
+        .arg(out.join("empty.so"))
+        .arg(empty)
+        .status()
+        .is_ok_and(|s| s.success())
+}
+
+fn compiler() -> String {
+    std::env::var("SYNCLATER_CC").unwrap_or_else(|_| "gcc".into())
 }

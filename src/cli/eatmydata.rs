@@ -47,7 +47,7 @@ pub fn run(argv: &[OsString]) -> anyhow::Result<i32> {
         _ => {}
     }
     if rest.is_empty() {
-        eprint!("{HELP}");
+        super::say(HELP);
         return Ok(super::OURS);
     }
     let library = library::locate().map_err(|why| {
@@ -57,6 +57,6 @@ pub fn run(argv: &[OsString]) -> anyhow::Result<i32> {
     let until = [("SYNCLATER_UNTIL", OsString::from("never"))];
     let command = launch::command(rest, &library, &until);
     let e = synclater_sys::process::become_command(command, &synclater_sys::signal::inherited());
-    eprintln!("eatmydata: cannot run {}: {e}", rest[0].to_string_lossy());
+    crate::cli::say(&(format!("eatmydata: cannot run {}: {e}", rest[0].to_string_lossy()) + "\n"));
     Ok(launch::failure_status(&e))
 }

@@ -8,7 +8,7 @@ use synclater_model::report::message::Trouble;
 /// daemons that clear the environment of their processes.
 ///
 /// The library alone has no session: no lease, no ledger, nothing is settled. It answers requests
-/// on every file system; block devices stay real.
+/// on every file system and block device.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {

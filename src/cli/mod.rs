@@ -103,8 +103,8 @@ pub fn main() -> i32 {
 fn said(result: anyhow::Result<i32>) -> i32 {
     result.unwrap_or_else(|e| {
         match e.downcast_ref::<Trouble>() {
-            Some(trouble) => eprintln!("{trouble}"),
-            None => eprintln!("synclater: {e:#}"),
+            Some(trouble) => crate::cli::say(&(format!("{trouble}") + "\n")),
+            None => crate::cli::say(&(format!("synclater: {e:#}") + "\n")),
         }
         OURS
     })
@@ -116,24 +116,32 @@ pub fn print(text: &str) {
     let _ = std::io::stdout().write_all(text.as_bytes());
 }
 
+/// Says something on stderr; where nobody can hear it, that is no error.
+pub fn say(text: &str) {
+    use std::io::Write;
+    let _ = std::io::stderr().write_all(text.as_bytes());
+}
+
 /// Clears away what dead sessions left, and says so.
 pub fn clear_stale() {
     for c in crate::session::stale::clear() {
         if !c.failed.is_empty() {
-            eprintln!(
-                "{}",
+            crate::cli::say(&format!(
+                "{}\n",
                 Trouble::new(
                     format!("session {} ended without settling", c.id),
                     format!("could not settle {}", c.failed.join(", ")),
                     "look at `dmesg` for write errors, then `synclater status`",
                     "its ledger entry stays open; nothing of it is relaxed any more",
                 )
-            );
+            ));
         } else if !c.settled.is_empty() {
             let list = c.settled.join(", ");
-            eprintln!(
-                "synclater: session {} had been killed; settled {list} in its place",
-                c.id
+            crate::cli::say(
+                &(format!(
+                    "synclater: session {} had been killed; settled {list} in its place",
+                    c.id
+                ) + "\n"),
             );
         }
     }

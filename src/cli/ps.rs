@@ -22,13 +22,16 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
     for session in sessions() {
         match ask(&session, &Request::Ps) {
             Ok(Answer::Session { session }) => rows.push(*session),
-            Ok(_) => eprintln!(
-                "synclater: session {} gave no answer to this question",
+            Ok(_) => super::say(&format!(
+                "synclater: {} answered something else\n",
                 session.id
-            ),
+            )),
             // It ended while we looked.
             Err(_) if !session.dir.exists() => {}
-            Err(e) => eprintln!("synclater: session {} does not answer: {e}", session.id),
+            Err(e) => super::say(&format!(
+                "synclater: session {} does not answer: {e}\n",
+                session.id
+            )),
         }
     }
     super::print(&if args.json {

@@ -131,11 +131,11 @@ fn end(
     s.settle_at_end(|line| {
         if tty && !args.quiet {
             shown = true;
-            eprint!("\r\x1b[K{line}");
+            crate::cli::say(&format!("\r\x1b[K{line}"));
         }
     });
     if shown {
-        eprint!("\r\x1b[K");
+        super::say("\r\x1b[K");
     }
     let report = report::run(&mut s, outcome);
     s.close();
@@ -155,35 +155,35 @@ fn end(
 
 fn tell(args: &Args, s: &Supervisor, report: &RunReport, tty: bool) {
     if let Some(e) = &report.error {
-        eprintln!(
-            "{}",
+        crate::cli::say(&format!(
+            "{}\n",
             Trouble::new(
                 format!("writes were lost on {} ({})", e.mount, e.device),
                 format!("the kernel reported {} when they were settled", e.name),
                 "look at `dmesg`; check the disk, then run the command again",
                 "what the command wrote since the last good settle may not be on the disk",
             )
-        );
+        ));
     } else if report.exit_status == OURS && s.interrupts() >= 2 {
-        eprintln!(
-            "{}",
+        crate::cli::say(&format!(
+            "{}\n",
             Trouble::new(
                 "stopped before everything was settled",
                 format!("{} interrupts", s.interrupts()),
                 "run `sync`, or wait: the kernel goes on writing",
                 format!("the ledger entry {} stays open until then", report.id),
             )
-        );
+        ));
     }
     if args.summary || (tty && !args.quiet) {
-        eprint!("{}", summary(report));
+        crate::cli::say(&format!("{}", summary(report)));
     }
 }
 
 fn not_started(what: &std::ffi::OsStr, e: &std::io::Error) -> i32 {
     let status = launch::failure_status(e);
-    eprintln!(
-        "{}",
+    crate::cli::say(&format!(
+        "{}\n",
         Trouble::new(
             format!("cannot run {}", what.to_string_lossy()),
             e.to_string(),
@@ -194,7 +194,7 @@ fn not_started(what: &std::ffi::OsStr, e: &std::io::Error) -> i32 {
             },
             NOT_STARTED,
         )
-    );
+    ));
     status
 }
 
@@ -285,13 +285,13 @@ fn ledger(args: &Args, rules: Option<&RuleSet>) -> Option<Ledger> {
                 relaxes(args.until) || rules.is_some_and(|r| r.dials().into_iter().any(relaxes));
             if any {
                 let state = "the command runs with every sync request made for real";
-                eprintln!(
-                    "{}",
+                crate::cli::say(&format!(
+                    "{}\n",
                     Trouble {
                         state: state.into(),
                         ..trouble
                     }
-                );
+                ));
             }
             None
         }
@@ -389,19 +389,34 @@ fn make_dirs(run: &Path, ledger: Option<&Ledger>) -> Result<Belongings, Trouble>
     } else {
         0o700
     };
+    // Locked before it has a name: another command would take an unlocked one for a dead session's.
+    let fresh = run.join(format!(".new-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&fresh);
+    let made = DirBuilder::new()
+        .mode(mode)
+        .create(&fresh)
+        .and_then(|()| hold_lock(&fresh));
+    made.map_err(|e| cannot_make(&fresh, &e))?;
     for id in ids() {
-        if ledger.is_some_and(|l| l.path(&id).exists()) {
+        let dir = run.join(&id);
+        if dir.exists() || ledger.is_some_and(|l| l.path(&id).exists()) {
             continue;
         }
-        let dir = run.join(&id);
-        match DirBuilder::new().mode(mode).create(&dir) {
-            Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
-            Err(e) => return Err(cannot_make(&dir, &e)),
-            Ok(()) => return fill(dir, id, run, mode).map_err(|(dir, e)| cannot_make(&dir, &e)),
+        // Where somebody was faster the folder is not empty, and the next name is tried.
+        if std::fs::rename(&fresh, &dir).is_ok() {
+            return with_memory(dir, id, run, mode).map_err(|(dir, e)| cannot_make(&dir, &e));
         }
     }
     let all = std::io::Error::other("every session name is taken");
     Err(cannot_make(run, &all))
+}
+
+/// Locks the session in `dir` as long as this process and its keeper live.
+fn hold_lock(dir: &Path) -> std::io::Result<()> {
+    let lock = File::create(dir.join("lock"))?;
+    rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive)?;
+    std::mem::forget(lock);
+    Ok(())
 }
 
 fn cannot_make(dir: &Path, e: &std::io::Error) -> Trouble {
@@ -413,18 +428,13 @@ fn cannot_make(dir: &Path, e: &std::io::Error) -> Trouble {
     )
 }
 
-fn fill(
+/// The folder for the session's memory, beside the session's own where that lies on a disk.
+fn with_memory(
     dir: PathBuf,
     id: String,
     run: &Path,
     mode: u32,
 ) -> Result<Belongings, (PathBuf, std::io::Error)> {
-    let within = |e| (dir.clone(), e);
-    let lock = File::create(dir.join("lock")).map_err(within)?;
-    rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive)
-        .map_err(|e| within(e.into()))?;
-    // Held as long as this process and its keeper live: tells other commands that we do.
-    std::mem::forget(lock);
     let base = dirs::memory_dir(run);
     if base == run {
         return Ok(Belongings {
@@ -432,20 +442,26 @@ fn fill(
             dirs: vec![dir],
         });
     }
-    let memory = base.join(&id);
     if let Err(trouble) = dirs::make(&base, "the folder of shared memory") {
+        let _ = std::fs::remove_dir_all(&dir);
         return Err((base, std::io::Error::other(trouble.why)));
     }
-    let _ = std::fs::remove_dir_all(&memory);
-    DirBuilder::new()
+    // Sessions of another run folder may have the same id.
+    let memory = base.join(format!("{id}.{}", std::process::id()));
+    let made = DirBuilder::new()
         .mode(mode)
         .create(&memory)
-        .map_err(|e| (memory.clone(), e))?;
-    std::fs::write(dir.join("memory"), memory.as_os_str().as_encoded_bytes()).map_err(within)?;
-    Ok(Belongings {
-        id,
-        dirs: vec![dir, memory],
-    })
+        .and_then(|()| std::fs::write(dir.join("memory"), memory.as_os_str().as_encoded_bytes()));
+    match made {
+        Ok(()) => Ok(Belongings {
+            id,
+            dirs: vec![dir, memory],
+        }),
+        Err(e) => {
+            let _ = std::fs::remove_dir_all(&dir);
+            Err((memory, e))
+        }
+    }
 }
 
 /// Short words, in an order that differs from run to run; then numbered ones.

@@ -35,9 +35,11 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
     let ledger = Ledger::existing();
     let (entries, bad) = ledger.as_ref().map(Ledger::entries).unwrap_or_default();
     for (path, why) in &bad {
-        eprintln!(
-            "synclater: ledger entry {} cannot be read: {why}",
-            path.display()
+        crate::cli::say(
+            &(format!(
+                "synclater: ledger entry {} cannot be read: {why}",
+                path.display()
+            ) + "\n"),
         );
     }
     let boot = dirs::boot_id();

@@ -73,7 +73,12 @@ pub fn sessions() -> Vec<Living> {
         .into_iter()
         .flatten()
         .flatten();
-    let is_session = |d: &PathBuf| d.join("lock").exists();
+    let is_session = |d: &PathBuf| {
+        let hidden = d
+            .file_name()
+            .is_some_and(|n| n.as_encoded_bytes().starts_with(b"."));
+        !hidden && d.join("lock").exists()
+    };
     let mut found: Vec<Living> = entries
         .map(|e| Living {
             id: e.file_name().to_string_lossy().into_owned(),
@@ -83,6 +88,25 @@ pub fn sessions() -> Vec<Living> {
         .collect();
     found.sort_by(|a, b| a.id.cmp(&b.id));
     found
+}
+
+/// Removes folders of sessions whose command was killed before they had a name.
+pub fn forget_unborn() {
+    let entries = std::fs::read_dir(dirs::run_dir())
+        .into_iter()
+        .flatten()
+        .flatten();
+    for path in entries.map(|e| e.path()) {
+        let name = path
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
+        let pid = name.strip_prefix(".new-").and_then(|p| p.parse().ok());
+        if pid.is_some_and(|pid| !process::is_alive(pid)) {
+            let _ = std::fs::remove_dir_all(path);
+        }
+    }
 }
 
 /// The supervisor's end.

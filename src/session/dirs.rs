@@ -11,10 +11,10 @@ use synclater_sys::{mount, process};
 
 const UNTOUCHED: &str = "nothing was started and nothing was changed";
 
+/// A folder that a variable names; a relative one would be another for each process.
 fn variable(name: &str) -> Option<PathBuf> {
-    std::env::var_os(name)
-        .filter(|v| !v.is_empty())
-        .map(PathBuf::from)
+    let value = std::env::var_os(name).filter(|v| !v.is_empty())?;
+    std::path::absolute(value).ok()
 }
 
 /// The folder of running sessions (not created).

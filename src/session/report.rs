@@ -43,6 +43,7 @@ pub fn run(s: &mut Supervisor, outcome: Outcome) -> RunReport {
         .final_settle
         .filter(|_| r.skipped > 0)
         .map(|d| d.as_secs_f64());
+    r.settles = Some(s.paid.settles).filter(|n| *n > 0);
     r.hints = Some(total.hints).filter(|n| *n > 0);
     r.failed = Some(total.failed).filter(|n| *n > 0);
     r.kept_real = total.kept_words();

@@ -40,6 +40,7 @@ pub fn clear() -> Vec<Cleared> {
     let ledger = Ledger::existing();
     let entries = ledger.as_ref().map(|l| l.entries().0).unwrap_or_default();
     let mut cleared = Vec::new();
+    control::forget_unborn();
     for session in control::sessions() {
         let Some(_lock) = take_lock(&session.dir) else {
             continue;
@@ -77,7 +78,12 @@ fn clear_one(session: &Living, entry: Option<&Entry>, ledger: Option<&Ledger>) -
         let ours = memory
             .symlink_metadata()
             .is_ok_and(|m| dirs::distrust(&m).is_none());
-        if ours && memory.ends_with(&session.id) {
+        let name = memory
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
+        if ours && name.starts_with(&session.id) {
             let _ = std::fs::remove_dir_all(memory);
         }
     }

@@ -197,40 +197,125 @@ struct map_query {
 #define MAP_QUERY_IOCTL 0xc0686611ul
 #define MAP_QUERY_MAX   64
 
-/* Debts of one msync: every file system that the range touches. Returns LATER or why not. */
-static int decide_range(struct verdict *v, long maps, uint64_t from, uint64_t to)
+/* What one msync owes, range by range. */
+struct range {
+	struct verdict *v;
+	uint64_t from, to;
+	int seen; /* a file was in it */
+};
+
+/* Decides for the part of the range that lies on one file. Returns LATER or why not. */
+static int decide_part(struct range *r, uint32_t major, uint32_t minor, const char *name)
+{
+	struct subject s = { -1, name, (uint64_t)major << 32 | minor, 1 };
+
+	sl_decide(r->v, &s);
+	if (r->v->kept != LATER)
+		return r->v->kept;
+	r->seen = 1;
+	if (!r->v->error)
+		sl_owe(r->v);
+	return LATER;
+}
+
+/* By one call a mapping. Returns LATER, why not, or -errno where the kernel has no such call. */
+static long decide_by_query(struct range *r, long maps)
 {
 	char name[4096];
-	int k, seen = 0;
+	uint64_t at = r->from;
+	int k, kept;
 
-	for (k = 0; k < MAP_QUERY_MAX && from < to; k++) {
+	for (k = 0; k < MAP_QUERY_MAX && at < r->to; k++) {
 		struct map_query q = { .size = sizeof q,
 				       .flags = 0x10 /* covering or next */,
-				       .addr = from,
+				       .addr = at,
 				       .name_size = sizeof name,
 				       .name = (uintptr_t)name };
-		struct subject s = { -1, name, 0, 1 };
+		long e = raw3(NR_ioctl, maps, MAP_QUERY_IOCTL, &q);
 
-		if (is_error(raw3(NR_ioctl, maps, MAP_QUERY_IOCTL, &q)))
-			return SL_KEPT_UNKNOWN;
-		from = q.end;
-		if (q.start >= to || !q.inode)
+		if (is_error(e))
+			return k || e == LATER ? (long)SL_KEPT_UNKNOWN : e;
+		at = q.end;
+		if (q.start >= r->to || !q.inode)
 			continue;
 		if (!q.name_size)
 			name[0] = 0;
-		s.dev = (uint64_t)q.dev_major << 32 | q.dev_minor;
-		sl_decide(v, &s);
-		if (v->kept != LATER)
-			return v->kept;
-		seen = 1;
-		if (!v->error)
-			sl_owe(v);
+		kept = decide_part(r, q.dev_major, q.dev_minor, name);
+		if (kept != LATER)
+			return kept;
 	}
-	if (from < to)
-		return SL_KEPT_UNKNOWN;
-	if (!seen) /* memory only: the kernel has nothing to write either */
-		return SL_KEPT_UNKNOWN;
-	return LATER;
+	return at < r->to ? (long)SL_KEPT_UNKNOWN : LATER;
+}
+
+/* One line of /proc/PID/maps: "start-end perms offset major:minor inode   name". */
+struct map_line {
+	uint64_t number[8];
+	char name[4096];
+	uint32_t field, length;
+};
+enum { MAP_START, MAP_END, MAP_PERMS, MAP_OFFSET, MAP_MAJOR, MAP_MINOR, MAP_INODE, MAP_NAME };
+
+/* Takes one byte of a line. */
+static void take_byte(struct map_line *l, char c)
+{
+	static const char ends[] = "-  " " :  ";
+	uint32_t digit = c <= '9' ? (uint32_t)(c - '0') : (uint32_t)(c - 'a' + 10);
+
+	if (l->field == MAP_NAME) {
+		if ((c != ' ' || l->length) && l->length < sizeof l->name - 1)
+			l->name[l->length++] = c;
+	} else if (c == ends[l->field]) {
+		l->field++;
+	} else {
+		l->number[l->field] = l->number[l->field] * (l->field == MAP_INODE ? 10 : 16) + digit;
+	}
+}
+
+static int decide_line(struct range *r, struct map_line *l)
+{
+	l->name[l->length] = 0;
+	if (l->number[MAP_END] <= r->from || l->number[MAP_START] >= r->to || !l->number[MAP_INODE])
+		return LATER;
+	return decide_part(r, (uint32_t)l->number[MAP_MAJOR], (uint32_t)l->number[MAP_MINOR], l->name);
+}
+
+/* By the text, before Linux 6.11. */
+static long decide_by_text(struct range *r, long maps)
+{
+	struct map_line l = { .field = 0 };
+	char buf[4096];
+	long n, i;
+
+	while ((n = raw3(NR_read, maps, buf, sizeof buf)) > 0) {
+		for (i = 0; i < n; i++) {
+			int kept;
+
+			if (buf[i] != '\n') {
+				take_byte(&l, buf[i]);
+				continue;
+			}
+			kept = decide_line(r, &l);
+			if (kept != LATER || l.number[MAP_START] >= r->to)
+				return kept;
+			for (l.field = MAP_NAME + 1; l.field;)
+				l.number[--l.field] = 0;
+			l.length = 0;
+		}
+	}
+	return n ? (long)SL_KEPT_UNKNOWN : LATER;
+}
+
+/* Debts of one msync: every file system that the range touches. Returns LATER or why not. */
+static int decide_range(struct verdict *v, long maps, uint64_t from, uint64_t to)
+{
+	struct range r = { v, from, to, 0 };
+	long kept = decide_by_query(&r, maps);
+
+	if (is_error(kept) && kept != LATER)
+		kept = decide_by_text(&r, maps);
+	if (kept == LATER && !r.seen) /* memory only: the kernel has nothing to write either */
+		kept = SL_KEPT_UNKNOWN;
+	return (int)kept;
 }
 
 static long sync_memory(char *addr, size_t len, int flags)
@@ -274,10 +359,9 @@ EXPORT int msync(void *addr, size_t len, int flags)
 static long write_flagged(int fd, const void *iov, int n, int64_t at, int flags)
 {
 	int asked = flags & (RWF_DSYNC_ | RWF_SYNC_);
-	/* What sync_file_range refuses is no file: the flag has no effect there, and is passed on.
-	 */
-	int later = asked && sl_active() && sl_maybe_later() &&
-		    !is_error(raw_sync_file_range(fd, 0, 1, 0));
+	/* What sync_file_range refuses is no file: the flag has no effect there, and is passed on. */
+	int counts = asked && sl_active() && !is_error(raw_sync_file_range(fd, 0, 1, 0));
+	int later = counts && sl_maybe_later();
 	long r = sl_cancellable(NR_pwritev2, fd, (long)iov, n, (long)at,
 				__SIZEOF_LONG__ == 8 ? 0 : (long)(at >> 32),
 				later ? flags & ~asked : flags);
@@ -285,8 +369,13 @@ static long write_flagged(int fd, const void *iov, int n, int64_t at, int flags)
 
 	if (!asked && r > 0)
 		return sl_written(fd, r);
-	if (!later || r <= 0)
+	if (!counts || r <= 0)
 		return r;
+	if (!later) {
+		sl_count_request(0);
+		sl_count_kept(SL_KEPT_NOW);
+		return r;
+	}
 	s = sl_sync_written(fd, !(asked & RWF_SYNC_));
 	return is_error(s) ? s : r;
 }

@@ -111,6 +111,13 @@ EXPORT int mount(const char *what, const char *at, const char *type, unsigned lo
 		sl_mount_call(NR_mount, (long)what, (long)at, (long)type, (long)flags, (long)data));
 }
 
+/* glibc 2.36 and later. */
+EXPORT int move_mount(int from, const char *what, int to, const char *at, unsigned flags)
+{
+	return (int)sl_set(
+		sl_mount_call(NR_move_mount, from, (long)what, to, (long)at, (long)flags));
+}
+
 EXPORT int unshare(int flags) { return (int)sl_set(sl_mount_call(NR_unshare, flags, 0, 0, 0, 0)); }
 
 EXPORT int setns(int fd, int type)

@@ -193,6 +193,8 @@ static long opened(long fd, int flags, int taken, const char *path)
 	notice_device((int)fd, path, flags);
 	if (UNLIKELY(taken))
 		mark((int)fd, flags | taken);
+	else if (UNLIKELY(flags & O_DSYNC_))
+		sl_slot_flag(SL_SLOT_OSYNC_KEPT);
 	return fd;
 }
 

@@ -16,7 +16,7 @@ pub struct Job {
 }
 
 impl Job {
-    /// Starts `work` in a child; what it returns is the exit status (0 or an errno).
+    /// Starts `work` in a child, in the root folder; what it returns is the exit status (0 or an errno).
     ///
     /// # Errors
     /// `EAGAIN` where no process can be had.
@@ -27,6 +27,8 @@ impl Job {
         match pid {
             -1 => Err(io::Error::last_os_error()),
             0 => {
+                // Work that hangs must not keep the folder we were started in from being unmounted.
+                let _ = rustix::process::chdir("/");
                 let status = work();
                 // SAFETY: ends the child without running the parent's exit handlers.
                 unsafe { libc::_exit(status) }

@@ -90,8 +90,8 @@ impl Syncs {
     /// `EACCES` or `EPERM` where perf events are not permitted; `ENOENT` without trace points.
     pub fn count_descendants(library: &str) -> io::Result<Syncs> {
         let ids = point_ids()?;
-        let cpus = std::thread::available_parallelism()?.get();
-        let rings = (0..cpus)
+        let rings = online_processors()
+            .into_iter()
             .map(|cpu| Ring::open(&ids, cpu))
             .collect::<io::Result<Vec<_>>>()?;
         Ok(Syncs {
@@ -191,9 +191,11 @@ impl LostWrites {
     pub fn watch() -> io::Result<LostWrites> {
         let id =
             read_id(&tracefs()?, "filemap/filemap_set_wb_err").ok_or(io::ErrorKind::NotFound)?;
-        let cpus = std::thread::available_parallelism()?.get();
         let open = |cpu| open_event(&mut attributes(TRACEPOINT, id, 0), EVERYBODY, cpu);
-        let events = (0..cpus).map(open).collect::<io::Result<Vec<_>>>()?;
+        let events = online_processors()
+            .into_iter()
+            .map(open)
+            .collect::<io::Result<Vec<_>>>()?;
         Ok(LostWrites { events, seen: 0 })
     }
 
@@ -223,6 +225,16 @@ fn tracefs() -> io::Result<OwnedFd> {
     fsconfig_create(&fs)?;
     let root = fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?;
     Ok(rustix::fs::openat(&root, "events", flags, Mode::empty())?)
+}
+
+/// The processors of the machine, whatever this process may run on: "0-3,6".
+fn online_processors() -> Vec<usize> {
+    let list = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or("0".into());
+    let range = |part: &str| {
+        let (from, to) = part.split_once('-').unwrap_or((part, part));
+        Some(from.trim().parse().ok()?..=to.trim().parse().ok()?)
+    };
+    list.split(',').filter_map(range).flatten().collect()
 }
 
 fn read_id(dir: &OwnedFd, point: &str) -> Option<u64> {

@@ -104,15 +104,15 @@ impl Supervisor {
     pub(super) fn ledger_written(&mut self, status: i32, fresh: Vec<usize>) {
         if status != 0 {
             self.entering.failed = true;
-            eprintln!(
-                "{}",
+            crate::cli::say(&format!(
+                "{}\n",
                 synclater_model::report::message::Trouble::new(
                     "cannot write the ledger",
                     std::io::Error::from_raw_os_error(status).to_string(),
                     "free space, or name another folder in SYNCLATER_STATE_DIR",
                     "the command goes on; every sync request is made for real",
                 )
-            );
+            ));
             return;
         }
         if self.lost_writes.is_none() && !fresh.is_empty() {

@@ -42,6 +42,7 @@ impl Supervisor {
     pub(super) fn settled(&mut self, index: usize, end: Settled) {
         let longest = self.paid.longest.entry(index).or_default();
         *longest = end.took.max(*longest);
+        self.paid.settles += 1;
         self.paid.oldest = self.paid.oldest.max(end.age);
         if end.errno != 0 {
             self.lost_write(index, end.errno);
@@ -193,7 +194,7 @@ impl Supervisor {
         let began = Instant::now();
         self.child = 0;
         self.relax(false);
-        while self.entering.writing.is_some() {
+        while self.entering.writing.is_some() && self.interrupts < 2 {
             self.turn();
         }
         if !self.must_settle() {

@@ -46,6 +46,10 @@ impl Supervisor {
         if let Some(s) = for_s {
             self.plan.ends = Some(Instant::now() + Duration::from_secs_f64(s.clamp(0.0, 1e9)));
         }
+        if dial.is_some() && for_s.is_none() && self.plan.ends.is_some_and(|e| e <= Instant::now())
+        {
+            self.plan.ends = None;
+        }
         let Some(dial) = dial else {
             self.relax(self.plan.classes.iter().any(|u| *u != Until::Now));
             return Answer::Done {

@@ -32,6 +32,9 @@ pub struct RunReport {
     pub real: u64,
     /// Of the skipped requests, those that have been made durable since.
     pub settled: u64,
+    /// How often a file system was settled, in the background and at the end; absent when never.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub settles: Option<u64>,
     /// Time that settling took once the command had ended; absent when nothing was settled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settle_s: Option<f64>,
@@ -118,6 +121,7 @@ impl RunReport {
             skipped: 0,
             real: 0,
             settled: 0,
+            settles: None,
             settle_s: None,
             saved_s_estimate: None,
             saved_basis: None,

@@ -126,7 +126,7 @@ fn saved(report: &RunReport) -> Vec<String> {
         .as_ref()
         .map_or(String::new(), |at| format!(" at {}", shown(at)));
     vec![
-        format!("about {} saved", seconds(saved_s)),
+        format!("up to {} saved", seconds(saved_s)),
         format!("(each would have cost {each}{basis})"),
     ]
 }
@@ -254,7 +254,7 @@ mod tests {
         let want = "\
 synclater: 4,813 sync requests in 3 file systems answered at once,
            settled in 0.21 s; all durable
-           about 31 s saved
+           up to 31 s saved
            (each would have cost 6.4 ms at the median of `synclater probe /`)
 ";
         assert_eq!(summary(&report), want);

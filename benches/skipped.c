@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT
+ *
+ * What a call of fdatasync costs that is answered at once.
+ *
+ *   skipped THREADS CALLS      in the current folder; each thread has a file of its own
+ *
+ * First it writes and syncs until the syncs have stopped to take a disk's time (a session makes the
+ * first ones for real), then all threads call fdatasync CALLS times each on files that are clean.
+ * Prints nanoseconds of wall time a call of one thread, and how many calls were measured.
+ */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+#define THREADS_MAX 64
+#define CHEAP_NS    20000
+#define CHEAP_RUN   100
+#define WARM_UP_NS  5e9
+
+static pthread_barrier_t start;
+static long calls;
+
+static double now_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return t.tv_sec * 1e9 + t.tv_nsec;
+}
+
+/* Returns 0 once CHEAP_RUN syncs of dirty pages in a row took less than any disk. */
+static int warm_up(int fd)
+{
+	char byte = 1;
+	double end_ns = now_ns() + WARM_UP_NS, before_ns;
+	int run = 0;
+
+	while (run < CHEAP_RUN && now_ns() < end_ns) {
+		if (pwrite(fd, &byte, 1, 0) != 1)
+			return -1;
+		before_ns = now_ns();
+		if (fdatasync(fd))
+			return -1;
+		run = now_ns() - before_ns < CHEAP_NS ? run + 1 : 0;
+		if (!run)
+			usleep(2000);
+	}
+	return run < CHEAP_RUN ? -1 : 0;
+}
+
+static void *hammer(void *name)
+{
+	int fd = open(name, O_RDWR | O_CREAT | O_TRUNC, 0600);
+	long i;
+
+	if (fd < 0 || warm_up(fd)) {
+		fprintf(stderr, "skipped: syncs are not answered at once here\n");
+		exit(1);
+	}
+	pthread_barrier_wait(&start);
+	for (i = 0; i < calls; i++)
+		if (fdatasync(fd))
+			exit(1);
+	pthread_barrier_wait(&start);
+	return NULL;
+}
+
+int main(int argc, char **argv)
+{
+	int threads = argc > 1 ? atoi(argv[1]) : 1, i;
+	pthread_t thread[THREADS_MAX];
+	char name[THREADS_MAX][32];
+	double begin_ns, end_ns;
+
+	calls = argc > 2 ? atol(argv[2]) : 1000000;
+	if (threads < 1 || threads > THREADS_MAX || calls < 1)
+		return 2;
+	pthread_barrier_init(&start, NULL, threads + 1);
+	for (i = 0; i < threads; i++) {
+		snprintf(name[i], sizeof name[i], "skipped.%d", i);
+		pthread_create(&thread[i], NULL, hammer, name[i]);
+	}
+	pthread_barrier_wait(&start);
+	begin_ns = now_ns();
+	pthread_barrier_wait(&start);
+	end_ns = now_ns();
+	for (i = 0; i < threads; i++) {
+		pthread_join(thread[i], NULL);
+		unlink(name[i]);
+	}
+	printf("%.2f %ld\n", (end_ns - begin_ns) / calls, calls * threads);
+	return 0;
+}

@@ -47,7 +47,7 @@ pub fn run(s: &mut Supervisor, outcome: Outcome) -> RunReport {
     r.hints = Some(total.hints).filter(|n| *n > 0);
     r.failed = Some(total.failed).filter(|n| *n > 0);
     r.kept_real = total.kept_words();
-    r.real_s = (total.real > 0).then(|| s.shared.clock.span(total.ticks).as_secs_f64());
+    r.real_s = (total.ticks > 0).then(|| s.shared.clock.span(total.ticks).as_secs_f64());
     r.never_settled = (until == Until::Never).then_some(true);
     r.error.clone_from(&s.paid.error);
     r.bound_s = bound(s).map(|d| d.as_secs_f64());

@@ -1,9 +1,9 @@
 //! `synclater generate`: what is made from the one table of flags, and the library.
 
 use crate::reach::library;
-use anyhow::Context;
 use clap_complete::Shell;
 use std::path::{Path, PathBuf};
+use synclater_model::report::message::Trouble;
 
 /// Writes man pages, completions, or the preload library.
 #[derive(clap::Args)]
@@ -35,38 +35,57 @@ enum What {
 /// Writes it.
 ///
 /// # Errors
-/// Those of writing files.
+/// A [`Trouble`] where files cannot be written.
 pub fn run(args: &Args) -> anyhow::Result<i32> {
-    let table = super::table();
-    match (args.what, &args.dir) {
-        (What::Library, None) => anyhow::bail!("generate library needs a folder to write to"),
-        (What::Library, Some(dir)) => library::unpack(dir).context("cannot write the library")?,
-        (What::Man, None) => clap_mangen::Man::new(table).render(&mut std::io::stdout())?,
-        (What::Man, Some(dir)) => {
-            std::fs::create_dir_all(dir)
-                .with_context(|| format!("cannot make {}", dir.display()))?;
-            clap_mangen::generate_to(table, dir).context("cannot write the man pages")?;
-        }
-        (What::Completions, None) => complete(table, Shell::Bash, None)?,
-        (What::Completions, Some(dir)) => {
-            for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
-                complete(super::table(), shell, Some(dir))?;
-            }
-        }
-    }
+    let Some(dir) = &args.dir else {
+        to_stdout(args.what)?;
+        return Ok(0);
+    };
+    let written = std::fs::create_dir_all(dir).and_then(|()| match args.what {
+        What::Man => clap_mangen::generate_to(super::table(), dir),
+        What::Library => library::unpack(dir),
+        What::Completions => completions(dir),
+    });
+    written.map_err(|e| {
+        let what = format!("cannot write to {}", dir.display());
+        let try_ = "name a folder that you can write";
+        Trouble::new(
+            what,
+            e.to_string(),
+            try_,
+            "files may have been written in part",
+        )
+    })?;
     Ok(0)
 }
 
-fn complete(mut table: clap::Command, shell: Shell, dir: Option<&Path>) -> anyhow::Result<()> {
-    match dir {
-        None => clap_complete::generate(shell, &mut table, "synclater", &mut std::io::stdout()),
-        Some(dir) => {
-            std::fs::create_dir_all(dir)
-                .with_context(|| format!("cannot make {}", dir.display()))?;
-            let path = clap_complete::generate_to(shell, &mut table, "synclater", dir)?;
-            if shell == Shell::Bash {
-                std::fs::rename(&path, dir.join("synclater.bash"))?;
-            }
+fn to_stdout(what: What) -> anyhow::Result<()> {
+    match what {
+        What::Man => clap_mangen::Man::new(super::table()).render(&mut std::io::stdout())?,
+        What::Completions => {
+            let (mut table, mut out) = (super::table(), std::io::stdout());
+            clap_complete::generate(Shell::Bash, &mut table, "synclater", &mut out);
+        }
+        What::Library => {
+            let try_ = "synclater generate library DIR";
+            let why = "it is several files, one for each class of program";
+            return Err(Trouble::new(
+                "no folder for the library",
+                why,
+                try_,
+                "nothing was written",
+            )
+            .into());
+        }
+    }
+    Ok(())
+}
+
+fn completions(dir: &Path) -> std::io::Result<()> {
+    for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
+        let path = clap_complete::generate_to(shell, &mut super::table(), "synclater", dir)?;
+        if shell == Shell::Bash {
+            std::fs::rename(&path, dir.join("synclater.bash"))?;
         }
     }
     Ok(())

@@ -11,12 +11,12 @@ use crate::session::ledger::Ledger;
 use crate::session::report;
 use crate::session::shared::Shared;
 use crate::session::supervisor::{Outcome, Parts, Plan, Supervisor};
-use anyhow::Context;
 use std::ffi::OsString;
 use std::fs::{DirBuilder, File};
 use std::io::{IsTerminal, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use synclater_model::policy::dial::Until;
 use synclater_model::policy::duration::parse_duration;
@@ -70,12 +70,7 @@ pub struct Args {
     json: Option<PathBuf>,
 
     /// The command and its arguments.
-    #[arg(
-        required = true,
-        trailing_var_arg = true,
-        allow_hyphen_values = true,
-        value_name = "COMMAND"
-    )]
+    #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
 
@@ -143,9 +138,15 @@ fn end(
     if let Some(json) = json {
         json.write_all(report.to_json().as_bytes())
             .and_then(|()| json.flush())
-            .context(
-                "cannot write the JSON report; the command has ended and its debts are settled",
-            )?;
+            .map_err(|e| {
+                let state = "the command has ended; what it owed was dealt with as the dial says";
+                Trouble::new(
+                    "cannot write the JSON report",
+                    e.to_string(),
+                    "free space, or name another file",
+                    state,
+                )
+            })?;
     }
     if let (Outcome::Signaled(signal), true) = (outcome, report.exit_status != OURS) {
         process::die_of(signal);
@@ -176,7 +177,7 @@ fn tell(args: &Args, s: &Supervisor, report: &RunReport, tty: bool) {
         ));
     }
     if args.summary || (tty && !args.quiet) {
-        crate::cli::say(&format!("{}", summary(report)));
+        super::say(&summary(report));
     }
 }
 
@@ -373,13 +374,15 @@ fn session(args: &Args, rules: Option<RuleSet>) -> anyhow::Result<Supervisor> {
 /// An abstract socket name that nobody guesses in advance.
 fn door_name() -> [u8; 32] {
     let mut name = *b"synclater-0000000000000000000000";
+    name[10..].copy_from_slice(random_name().as_bytes());
+    name
+}
+
+/// 22 digits that no other session has: process numbers are no names where there are pid namespaces.
+fn random_name() -> String {
     let mut random = [0u8; 11];
     let _ = rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty());
-    for (to, byte) in name[10..].chunks_mut(2).zip(random) {
-        let hex = format!("{byte:02x}");
-        to.copy_from_slice(&hex.as_bytes()[..to.len()]);
-    }
-    name
+    random.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Makes the session's folder under a fresh id, locks it, and the one for its memory.
@@ -390,13 +393,12 @@ fn make_dirs(run: &Path, ledger: Option<&Ledger>) -> Result<Belongings, Trouble>
         0o700
     };
     // Locked before it has a name: another command would take an unlocked one for a dead session's.
-    let fresh = run.join(format!(".new-{}", std::process::id()));
-    let _ = std::fs::remove_dir_all(&fresh);
+    let fresh = run.join(format!(".new-{}", random_name()));
     let made = DirBuilder::new()
         .mode(mode)
         .create(&fresh)
-        .and_then(|()| hold_lock(&fresh));
-    made.map_err(|e| cannot_make(&fresh, &e))?;
+        .and_then(|()| take_lock(&fresh));
+    let lock = made.map_err(|e| cannot_make(&fresh, &e))?;
     for id in ids() {
         let dir = run.join(&id);
         if dir.exists() || ledger.is_some_and(|l| l.path(&id).exists()) {
@@ -404,19 +406,18 @@ fn make_dirs(run: &Path, ledger: Option<&Ledger>) -> Result<Belongings, Trouble>
         }
         // Where somebody was faster the folder is not empty, and the next name is tried.
         if std::fs::rename(&fresh, &dir).is_ok() {
-            return with_memory(dir, id, run, mode).map_err(|(dir, e)| cannot_make(&dir, &e));
+            return with_memory(dir, id, run, mode, lock).map_err(|(dir, e)| cannot_make(&dir, &e));
         }
     }
     let all = std::io::Error::other("every session name is taken");
     Err(cannot_make(run, &all))
 }
 
-/// Locks the session in `dir` as long as this process and its keeper live.
-fn hold_lock(dir: &Path) -> std::io::Result<()> {
+/// Locks the session in `dir` as long as the file is open, here or in the keeper.
+fn take_lock(dir: &Path) -> std::io::Result<File> {
     let lock = File::create(dir.join("lock"))?;
     rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive)?;
-    std::mem::forget(lock);
-    Ok(())
+    Ok(lock)
 }
 
 fn cannot_make(dir: &Path, e: &std::io::Error) -> Trouble {
@@ -434,12 +435,15 @@ fn with_memory(
     id: String,
     run: &Path,
     mode: u32,
+    lock: File,
 ) -> Result<Belongings, (PathBuf, std::io::Error)> {
+    let lock = Arc::new(lock);
     let base = dirs::memory_dir(run);
     if base == run {
         return Ok(Belongings {
             id,
             dirs: vec![dir],
+            lock,
         });
     }
     if let Err(trouble) = dirs::make(&base, "the folder of shared memory") {
@@ -447,7 +451,7 @@ fn with_memory(
         return Err((base, std::io::Error::other(trouble.why)));
     }
     // Sessions of another run folder may have the same id.
-    let memory = base.join(format!("{id}.{}", std::process::id()));
+    let memory = base.join(format!("{id}.{}", random_name()));
     let made = DirBuilder::new()
         .mode(mode)
         .create(&memory)
@@ -456,6 +460,7 @@ fn with_memory(
         Ok(()) => Ok(Belongings {
             id,
             dirs: vec![dir, memory],
+            lock,
         }),
         Err(e) => {
             let _ = std::fs::remove_dir_all(&dir);

@@ -12,6 +12,8 @@ use synclater_sys::{process, socket};
 
 /// How long a client waits for an answer: settling may take long, and says so by itself.
 const PATIENCE: Duration = Duration::from_secs(3600);
+/// For everything else: a supervisor that runs answers within milliseconds.
+const SHORT_PATIENCE: Duration = Duration::from_secs(3);
 
 /// What can be asked.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -90,20 +92,17 @@ pub fn sessions() -> Vec<Living> {
     found
 }
 
-/// Removes folders of sessions whose command was killed before they had a name.
+/// Removes folders of sessions that were killed before they had a name: their lock can be taken.
 pub fn forget_unborn() {
     let entries = std::fs::read_dir(dirs::run_dir())
         .into_iter()
         .flatten()
         .flatten();
     for path in entries.map(|e| e.path()) {
-        let name = path
+        let unborn = path
             .file_name()
-            .unwrap_or_default()
-            .to_string_lossy()
-            .into_owned();
-        let pid = name.strip_prefix(".new-").and_then(|p| p.parse().ok());
-        if pid.is_some_and(|pid| !process::is_alive(pid)) {
+            .is_some_and(|n| n.as_encoded_bytes().starts_with(b".new-"));
+        if unborn && super::stale::take_lock(&path).is_some() {
             let _ = std::fs::remove_dir_all(path);
         }
     }
@@ -180,7 +179,12 @@ impl Client {
 /// version.
 pub fn ask(session: &Living, request: &Request) -> io::Result<Answer> {
     let mut stream = UnixStream::connect(session.dir.join("control"))?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    let patience = if matches!(request, Request::Settle) {
+        PATIENCE
+    } else {
+        SHORT_PATIENCE
+    };
+    stream.set_read_timeout(Some(patience))?;
     writeln!(stream, "{}", serde_json::to_string(request)?)?;
     let mut line = String::new();
     BufReader::new(stream).read_line(&mut line)?;

@@ -26,6 +26,8 @@ pub struct Process {
 pub struct Census {
     past: BTreeMap<u32, Process>,
     exes: BTreeMap<u32, String>,
+    /// Our numbers for processes of other pid namespaces, by namespace and their number there.
+    elsewhere: BTreeMap<(u64, u32), u32>,
     own_ns: u64,
 }
 
@@ -71,7 +73,23 @@ impl Census {
         if ns == self.own_ns || ns == 0 {
             return Some(pid);
         }
-        pid_in_namespace(pid, ns)
+        self.elsewhere
+            .get(&(ns, pid))
+            .copied()
+            .or_else(|| pid_in_namespace(pid, ns))
+    }
+
+    /// Notes our numbers for processes of other pid namespaces, while they are there to be asked.
+    pub fn meet(&mut self, shared: &Shared) {
+        for slot in &shared.slots().slot {
+            let (pid, ns) = (slot.pid.load(SeqCst), slot.pid_ns.load(SeqCst));
+            if pid == 0 || ns == 0 || ns == self.own_ns || self.elsewhere.contains_key(&(ns, pid)) {
+                continue;
+            }
+            if let Some(ours) = pid_in_namespace(pid, ns) {
+                self.elsewhere.insert((ns, pid), ours);
+            }
+        }
     }
 
     /// Notes what new processes execute, and frees the slots of those that are gone.

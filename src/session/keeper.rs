@@ -9,9 +9,11 @@
 use super::ledger::Ledger;
 use super::settle::Settle;
 use super::shared::Shared;
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use synclater_sys::job::{self, Job};
 use synclater_sys::{process, socket, wait};
@@ -23,6 +25,16 @@ const SYNC_ALL: u8 = b'S';
 const NEVER: u8 = b'N';
 const MUST_SETTLE: u8 = b'M';
 const END: u8 = b'E';
+const LOST: u8 = b'L';
+
+/// What the keeper has to tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum News {
+    /// It has let go of a file system.
+    Dropped(usize),
+    /// It settled a file system while the supervisor stood still, and met this errno.
+    Lost(usize, i32),
+}
 
 /// How long a settle by the keeper may take before it gives up waiting and leaves the entry open.
 const PATIENCE: Duration = Duration::from_secs(3600);
@@ -40,6 +52,8 @@ pub struct Belongings {
     pub id: String,
     /// Folders of the session.
     pub dirs: Vec<PathBuf>,
+    /// The locked file that tells other commands that the session lives.
+    pub lock: Arc<File>,
 }
 
 impl Keeper {
@@ -55,10 +69,15 @@ impl Keeper {
         rustix::io::ioctl_fionbio(&theirs, true)?;
         let parent = std::process::id();
         let job = Job::start(move || {
-            let Some(socket) = job::keep_only(theirs.as_fd()) else {
+            // The session's lock too: as long as we live, no other command may clear it away.
+            let lock = what.lock.clone();
+            let Some(mut kept) = job::keep_only(&[theirs.as_fd(), lock.as_fd()]) else {
                 return 1;
             };
-            std::mem::forget(theirs);
+            // Both are closed already, by number.
+            std::mem::forget((theirs, lock));
+            let socket = kept.swap_remove(0);
+            let _lock = kept;
             Vigil {
                 shared,
                 ledger,
@@ -97,17 +116,18 @@ impl Keeper {
         self.tell(&[HOLD, u8::try_from(index).unwrap_or(0)], &[fd])
     }
 
-    /// Has it let go of file system `index`; [`Keeper::dropped`] tells when it did.
+    /// Has it let go of file system `index`; [`Keeper::news`] tells when it did.
     pub fn let_go(&self, index: usize) {
         let _ = self.tell(&[DROP, u8::try_from(index).unwrap_or(0)], &[]);
     }
 
-    /// A file system that it has let go of since the last call.
+    /// The next news, without waiting.
     #[must_use]
-    pub fn dropped(&self) -> Option<usize> {
-        let mut buf = [0u8; 2];
+    pub fn news(&self) -> Option<News> {
+        let mut buf = [0u8; 3];
         match socket::receive(&self.socket, &mut buf) {
-            Ok((2, _)) if buf[0] == DROP => Some(buf[1].into()),
+            Ok((2, _)) if buf[0] == DROP => Some(News::Dropped(buf[1].into())),
+            Ok((3, _)) if buf[0] == LOST => Some(News::Lost(buf[1].into(), buf[2].into())),
             _ => None,
         }
     }
@@ -219,27 +239,45 @@ impl Vigil {
         if self.never {
             return true;
         }
-        let one = |(i, fd): &(usize, OwnedFd)| Settle::filesystem(self.shared, *i, fd.as_fd());
-        let mut jobs: Vec<io::Result<Settle>> = self.held.iter().map(one).collect();
+        let one =
+            |(i, fd): &(usize, OwnedFd)| (*i, Settle::filesystem(self.shared, *i, fd.as_fd()));
+        let mut jobs: Vec<(usize, io::Result<Settle>)> = self.held.iter().map(one).collect();
         if self.all {
-            jobs.push(Settle::everything(self.shared));
+            jobs.push((
+                synclater_shim::page::ALL_FS,
+                Settle::everything(self.shared),
+            ));
         }
         let ends = jobs
             .into_iter()
-            .map(|job| job.is_ok_and(|job| self.wait_for(&job)));
+            .map(|(i, job)| job.is_ok_and(|job| self.wait_for(i, &job)));
         // Every one of them is waited for, also behind one that failed.
         ends.filter(|durable| !durable).count() == 0
     }
 
-    fn wait_for(&self, job: &Settle) -> bool {
+    fn wait_for(&self, index: usize, job: &Settle) -> bool {
         let until = Instant::now() + PATIENCE;
         while Instant::now() < until {
             if let Some(end) = job.finished(self.shared) {
+                if end.errno != 0 {
+                    self.lost(index, end.errno);
+                }
                 return end.errno == 0;
             }
             let _ = wait::any(&[(job.as_fd(), wait::For::Input)], Duration::from_secs(1));
         }
         false
+    }
+
+    /// The kernel tells of a lost write once: whoever hears it must pass it on, to the victims through
+    /// the page and to the supervisor, should it go on.
+    fn lost(&self, index: usize, errno: i32) {
+        let page = self.shared.page();
+        page.error
+            .store(errno.unsigned_abs(), std::sync::atomic::Ordering::SeqCst);
+        let byte = |n: usize| u8::try_from(n).unwrap_or(u8::MAX);
+        let errno = u8::try_from(errno).unwrap_or(5);
+        let _ = socket::send(&self.socket, &[LOST, byte(index), errno], &[]);
     }
 
     /// The supervisor is dead: ends the relaxation, settles, and clears up behind it.

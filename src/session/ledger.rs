@@ -73,7 +73,14 @@ impl Ledger {
         let dir = self.dir.clone();
         Job::start(move || {
             synclater_sys::job::keep_none();
-            write_durably(&dir, &path, text.as_bytes()).map_or_else(|e| errno(&e), |()| 0)
+            let fresh = path.with_extension("new");
+            write_durably(&dir, &path, &fresh, text.as_bytes()).map_or_else(
+                |e| {
+                    let _ = std::fs::remove_file(&fresh);
+                    errno(&e)
+                },
+                |()| 0,
+            )
         })
     }
 
@@ -116,18 +123,17 @@ fn sync_dir(dir: &Path) -> io::Result<()> {
     Ok(rustix::fs::fsync(fd)?)
 }
 
-fn write_durably(dir: &Path, path: &Path, text: &[u8]) -> io::Result<()> {
-    let fresh = path.with_extension("new");
-    let _ = std::fs::remove_file(&fresh);
+fn write_durably(dir: &Path, path: &Path, fresh: &Path, text: &[u8]) -> io::Result<()> {
+    let _ = std::fs::remove_file(fresh);
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    let fd = rustix::fs::open(&fresh, flags, Mode::RUSR | Mode::WUSR)?;
+    let fd = rustix::fs::open(fresh, flags, Mode::RUSR | Mode::WUSR)?;
     let mut rest = text;
     while !rest.is_empty() {
         let n = rustix::io::write(&fd, rest)?;
         rest = &rest[n..];
     }
     rustix::fs::fsync(&fd)?;
-    std::fs::rename(&fresh, path)?;
+    std::fs::rename(fresh, path)?;
     sync_dir(dir)?;
     // The folder itself may be new.
     dir.parent().map_or(Ok(()), sync_dir)

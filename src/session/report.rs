@@ -131,7 +131,9 @@ pub fn ps(s: &mut Supervisor) -> PsSession {
         .flat_map(|row| settle::debts(s.shared, row))
         .map(|(_, tick)| tick)
         .collect();
-    let oldest = debts.iter().map(|t| s.shared.clock.since(*t)).max();
+    let mut ages: Vec<Duration> = debts.iter().map(|t| s.shared.clock.since(*t)).collect();
+    ages.extend(s.being_settled());
+    let oldest = ages.iter().max().copied();
     let skipped: u64 = processes.values().map(|p| p.counts.skipped()).sum();
     PsSession {
         version: PsSession::VERSION,
@@ -141,10 +143,10 @@ pub fn ps(s: &mut Supervisor) -> PsSession {
         until: s.plan.classes[0].to_string(),
         consistent: None,
         lease_left_s: left,
-        debt: if debts.is_empty() {
+        debt: if ages.is_empty() {
             0
         } else {
-            skipped.saturating_sub(s.paid_requests())
+            skipped.saturating_sub(s.paid_requests()).max(1)
         },
         processes: rows(&processes),
         escaped: escapes(s),

@@ -60,10 +60,10 @@ impl Settle {
     /// `EAGAIN` where no process can be had; the debt then stands as before.
     pub fn filesystem(shared: &Shared, fs: usize, fd: BorrowedFd<'_>) -> io::Result<Settle> {
         Self::start(shared, fs, || {
-            let Some(only) = job::keep_only(fd) else {
-                return rustix::io::Errno::BADF.raw_os_error();
+            let Some(only) = job::keep_only(&[fd]) else {
+                return rustix::io::Errno::MFILE.raw_os_error();
             };
-            job::syncfs(only.as_fd())
+            job::syncfs(only[0].as_fd())
         })
     }
 
@@ -99,6 +99,12 @@ impl Settle {
             took: self.began.elapsed(),
             age,
         })
+    }
+
+    /// Age of the oldest request that it covers.
+    #[must_use]
+    pub fn age(&self, shared: &Shared) -> Option<Duration> {
+        (self.oldest != 0).then(|| shared.clock.since(self.oldest))
     }
 
     /// How long it has been going on.

@@ -6,7 +6,7 @@
 
 use rustix::process::{pidfd_open, waitid, Pid, PidfdFlags, WaitId, WaitIdOptions};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 /// A child process that does one thing and tells by its exit status: 0, or an errno.
 #[derive(Debug)]
@@ -80,22 +80,23 @@ pub fn sync_everything() -> i32 {
     0
 }
 
-/// Closes every descriptor of the calling process but a copy of `fd`, which it returns. For a child
+/// Closes every descriptor of the calling process but copies of `fds`, which it returns. For a child
 /// of [`Job::start`]: a piece of work that hangs must not hold pipes or other file systems.
 #[must_use]
-pub fn keep_only(fd: BorrowedFd<'_>) -> Option<OwnedFd> {
-    const KEPT: i32 = 3;
-    // SAFETY: makes KEPT a copy of a descriptor that is open; no owner of KEPT's former meaning
-    // runs in this child again, since it ends by _exit.
-    if unsafe { libc::dup2(fd.as_raw_fd(), KEPT) } < 0 {
-        return None;
-    }
-    // SAFETY: as above: this child uses no other descriptor.
-    unsafe { libc::close_range(4, libc::c_uint::MAX, 0) };
+pub fn keep_only(fds: &[BorrowedFd<'_>]) -> Option<Vec<OwnedFd>> {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    let above = limit
+        .map_or(600, |l| i32::try_from(l).unwrap_or(600) - 16)
+        .clamp(3, 600);
+    let copy = |fd: &BorrowedFd<'_>| rustix::io::fcntl_dupfd_cloexec(fd, above).ok();
+    let kept: Vec<OwnedFd> = fds.iter().map(copy).collect::<Option<_>>()?;
+    let last = kept.iter().map(AsRawFd::as_raw_fd).max()?;
+    // The copies are next to each other: nothing else of ours has numbers that high.
+    // SAFETY: this child uses no descriptor but the copies again, since it ends by _exit.
+    unsafe { libc::close_range(0, above as libc::c_uint - 1, 0) };
     // SAFETY: as above.
-    unsafe { libc::close_range(0, 2, 0) };
-    // SAFETY: KEPT was made here and nobody else owns it.
-    Some(unsafe { OwnedFd::from_raw_fd(KEPT) })
+    unsafe { libc::close_range(last as libc::c_uint + 1, libc::c_uint::MAX, 0) };
+    Some(kept)
 }
 
 /// Closes every descriptor of the calling process. For a child of [`Job::start`] that needs none:

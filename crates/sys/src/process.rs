@@ -13,10 +13,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Whether SIGPIPE was ignored when we were started; Rust's runtime ignores it before main.
 static PIPE_IGNORED: AtomicBool = AtomicBool::new(false);
+/// Whether SIGXFSZ was: we ignore it, so that a file size limit is an error that can be told.
+static SIZE_IGNORED: AtomicBool = AtomicBool::new(false);
 
 /// Runs before Rust's runtime, which would hide how SIGPIPE stood.
 extern "C" fn before_main() {
     PIPE_IGNORED.store(crate::signal::is_ignored(libc::SIGPIPE), Ordering::Relaxed);
+    SIZE_IGNORED.store(crate::signal::is_ignored(libc::SIGXFSZ), Ordering::Relaxed);
+    crate::signal::set_disposition(libc::SIGXFSZ, libc::SIG_IGN);
 }
 
 // SAFETY: an entry of .init_array is called once, with C's convention, before main; ours touches an
@@ -27,12 +31,22 @@ static BEFORE_MAIN: extern "C" fn() = before_main;
 
 /// Restores what the command is to inherit; runs between fork and exec.
 fn restore(mask: &libc::sigset_t, child_ignored: bool) -> io::Result<()> {
-    let pipe = if PIPE_IGNORED.load(Ordering::Relaxed) {
-        libc::SIG_IGN
-    } else {
-        libc::SIG_DFL
+    let as_before = |ignored: bool| {
+        if ignored {
+            libc::SIG_IGN
+        } else {
+            libc::SIG_DFL
+        }
     };
-    crate::signal::set_disposition(libc::SIGPIPE, pipe);
+    let set = crate::signal::set_disposition;
+    set(
+        libc::SIGPIPE,
+        as_before(PIPE_IGNORED.load(Ordering::Relaxed)),
+    );
+    set(
+        libc::SIGXFSZ,
+        as_before(SIZE_IGNORED.load(Ordering::Relaxed)),
+    );
     crate::signal::set_disposition(
         libc::SIGCHLD,
         if child_ignored {
@@ -217,6 +231,8 @@ pub(crate) fn wait_for_end(pid: Pid) -> i32 {
 /// Whether process `pid` is in our process group, to which the terminal sends its signals.
 #[must_use]
 pub fn is_in_our_group(pid: u32) -> bool {
-    let group = |pid| rustix::process::getpgid(pid).ok();
-    Pid::from_raw(pid.cast_signed()).is_some_and(|pid| group(Some(pid)) == group(None))
+    // Not rustix: a group outside of our pid namespace has number 0, which it does not expect.
+    // SAFETY: getpgid has no precondition.
+    let group = |pid| unsafe { libc::getpgid(pid) };
+    group(pid.cast_signed()) == group(0)
 }

@@ -2,6 +2,7 @@
 //! only then may it owe.
 
 use super::*;
+use crate::session::keeper::News;
 
 impl Supervisor {
     /// Wants superblock `index` in the ledger.
@@ -151,8 +152,11 @@ impl Supervisor {
     }
 
     pub(super) fn keeper_news(&mut self) {
-        while let Some(index) = self.keeper.as_ref().and_then(Keeper::dropped) {
-            self.umount_ready(index);
+        while let Some(news) = self.keeper.as_ref().and_then(Keeper::news) {
+            match news {
+                News::Dropped(index) => self.umount_ready(index),
+                News::Lost(index, errno) => self.lost_write(index, errno),
+            }
         }
         if self.keeper.as_ref().is_some_and(Keeper::has_ended) {
             // Somebody killed it: without a keeper nothing may owe, so there has to be another.

@@ -85,7 +85,7 @@ pub struct Paid {
     pub complete: bool,
     /// How often a file system was settled.
     pub settles: u64,
-    /// Requests that had been answered late when the last settle began.
+    /// Requests that the settles so far have covered.
     pub requests: u64,
 }
 
@@ -133,6 +133,8 @@ pub struct Supervisor {
     entering: Entering,
     keeper: Option<Keeper>,
     settles: BTreeMap<usize, Settle>,
+    /// Requests that had been answered late when the settle of a file system began.
+    covering: BTreeMap<usize, u64>,
     again: Vec<usize>,
     settle_clients: Vec<Client>,
     signals: Signals,
@@ -194,6 +196,7 @@ impl Supervisor {
             entering: Entering::default(),
             keeper: None,
             settles: BTreeMap::new(),
+            covering: BTreeMap::new(),
             again: Vec::new(),
             settle_clients: Vec::new(),
             signals: parts.signals,
@@ -332,6 +335,7 @@ impl Supervisor {
 
     fn look_at_slots(&mut self) {
         self.doorbell.clear();
+        self.census.meet(self.shared);
         let slots = self.shared.slots();
         self.filesystems_changed();
         let want = slots.want.swap(0, SeqCst);

@@ -43,6 +43,8 @@ impl Supervisor {
         let longest = self.paid.longest.entry(index).or_default();
         *longest = end.took.max(*longest);
         self.paid.settles += 1;
+        let covered = self.covering.remove(&index).unwrap_or(0);
+        self.paid.requests = self.paid.requests.max(covered);
         self.paid.oldest = self.paid.oldest.max(end.age);
         if end.errno != 0 {
             self.lost_write(index, end.errno);
@@ -108,12 +110,22 @@ impl Supervisor {
         match job {
             Ok(job) => {
                 self.escapes.is_ours(job.pid());
-                self.paid.requests = self.census.total(self.shared).skipped();
+                self.covering
+                    .insert(index, self.census.total(self.shared).skipped());
                 self.settles.insert(index, job);
             }
             // No process to be had: the loop waits for this one, and the lease may run out.
             Err(_) => self.settle_here(index),
         }
+    }
+
+    /// Ages of the requests that are being settled just now.
+    #[must_use]
+    pub fn being_settled(&self) -> Vec<Duration> {
+        self.settles
+            .values()
+            .filter_map(|s| s.age(self.shared))
+            .collect()
     }
 
     fn settle_here(&mut self, index: usize) {
@@ -168,7 +180,10 @@ impl Supervisor {
         let soonest = self.due().into_iter().map(|(_, left)| left).min();
         let now = Instant::now();
         let due = now + soonest.unwrap_or(BEAT);
-        self.plan.ends.map_or(due, |end| end.min(due))
+        self.plan
+            .ends
+            .filter(|_| self.relaxing)
+            .map_or(due, |end| end.min(due))
     }
 
     pub(super) fn start_due(&mut self) {
@@ -193,6 +208,9 @@ impl Supervisor {
     pub fn settle_at_end(&mut self, mut show: impl FnMut(&str)) {
         let began = Instant::now();
         self.child = 0;
+        // What the command lived through was for the command; what ended it was the first of two.
+        let ended_by_signal = matches!(self.outcome, Some(Outcome::Signaled(_)));
+        self.interrupts = self.interrupts.min(u32::from(ended_by_signal));
         self.relax(false);
         while self.entering.writing.is_some() && self.interrupts < 2 {
             self.turn();

@@ -5,6 +5,8 @@
 //! - `mixed_tree`: 64-bit, 32-bit and musl programs that start each other.
 //! - `globs`: the library's matcher and the model's, on the same cases.
 //! - `programs`: unmodified programs, counted and compared; `servers`: daemons under load.
+//! - `cli`: statuses, messages, signals, terminals, texts; `sessions`: supervisors that die, dials
+//!   that move, disks that fail, other users; `odd_victims`: containers, filters, block devices.
 //! - `tidy`: the repository's own rules.
 //! - `harness`, `wait`: what the others stand on.
 //!
@@ -14,12 +16,15 @@
 
 #![forbid(unsafe_code)]
 
+mod cli;
 mod counting;
 mod fidelity;
 mod globs;
 mod harness;
 mod mixed_tree;
+mod odd_victims;
 mod programs;
 mod servers;
+mod sessions;
 mod tidy;
 mod wait;

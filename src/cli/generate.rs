@@ -60,24 +60,20 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
 }
 
 fn to_stdout(what: What) -> anyhow::Result<()> {
+    let mut text = Vec::new();
     match what {
-        What::Man => clap_mangen::Man::new(super::table()).render(&mut std::io::stdout())?,
+        What::Man => clap_mangen::Man::new(super::table()).render(&mut text)?,
         What::Completions => {
-            let (mut table, mut out) = (super::table(), std::io::stdout());
-            clap_complete::generate(Shell::Bash, &mut table, "synclater", &mut out);
+            clap_complete::generate(Shell::Bash, &mut super::table(), "synclater", &mut text);
         }
         What::Library => {
             let try_ = "synclater generate library DIR";
             let why = "it is several files, one for each class of program";
-            return Err(Trouble::new(
-                "no folder for the library",
-                why,
-                try_,
-                "nothing was written",
-            )
-            .into());
+            let what = "no folder for the library";
+            return Err(Trouble::new(what, why, try_, "nothing was written").into());
         }
     }
+    super::print(&String::from_utf8_lossy(&text));
     Ok(())
 }
 

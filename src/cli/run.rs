@@ -39,11 +39,17 @@ pub struct Args {
     /// When sync requests are kept: now (only count them), a duration such as 1s or 250ms (settled
     /// in the background, at most that long after the oldest request, plus the time it takes),
     /// exit (once, before synclater returns), never.
-    #[arg(short, long, value_name = "WHEN", default_value = "exit")]
+    #[arg(
+        short,
+        long,
+        value_name = "WHEN",
+        default_value = "exit",
+        allow_hyphen_values = true
+    )]
     until: Until,
 
     /// Ends the relaxation after this time, while the command goes on.
-    #[arg(long = "for", value_name = "T", value_parser = parse_duration)]
+    #[arg(long = "for", value_name = "T", value_parser = parse_duration, allow_hyphen_values = true)]
     for_: Option<Duration>,
 
     /// Relax only what matches: exe=GLOB (base name, or full path with a /), user=GLOB (effective

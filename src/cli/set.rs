@@ -16,11 +16,17 @@ pub struct Args {
     session: String,
 
     /// The new dial; where rules have dials of their own, those stay.
-    #[arg(short, long, value_name = "WHEN", required_unless_present = "for_")]
+    #[arg(
+        short,
+        long,
+        value_name = "WHEN",
+        required_unless_present = "for_",
+        allow_hyphen_values = true
+    )]
     until: Option<Until>,
 
     /// Ends the relaxation after this time, from now.
-    #[arg(long = "for", value_name = "T", value_parser = parse_duration)]
+    #[arg(long = "for", value_name = "T", value_parser = parse_duration, allow_hyphen_values = true)]
     for_: Option<Duration>,
 }
 

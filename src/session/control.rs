@@ -102,7 +102,14 @@ pub fn forget_unborn() {
         let unborn = path
             .file_name()
             .is_some_and(|n| n.as_encoded_bytes().starts_with(b".new-"));
-        if unborn && super::stale::take_lock(&path).is_some() {
+        // One that is being born is not locked yet, for an instant.
+        let age = path
+            .metadata()
+            .and_then(|m| m.modified())
+            .ok()
+            .and_then(|t| t.elapsed().ok());
+        let old = age.is_some_and(|a| a > Duration::from_secs(60));
+        if unborn && old && super::stale::take_lock(&path).is_some() {
             let _ = std::fs::remove_dir_all(path);
         }
     }

@@ -14,7 +14,6 @@ pub const LIMIT: Duration = Duration::from_secs(120);
 
 /// What is running.
 pub struct Daemon {
-    // Ends before its place is cleared.
     child: Child,
     pub place: Place,
 }
@@ -52,8 +51,13 @@ impl Daemon {
     }
 
     /// Sends SIGTERM to the process that was started, and waits for its end.
-    pub fn stop(mut self) -> Stopped {
+    pub fn stop(self) -> Stopped {
         kill_process(Pid::from_child(&self.child), Signal::TERM).expect("SIGTERM");
+        self.end()
+    }
+
+    /// Waits for the end of the process that was started.
+    pub fn end(mut self) -> Stopped {
         let mut status = None;
         until(LIMIT, || {
             status = self.child.try_wait().expect("wait");
@@ -61,7 +65,7 @@ impl Daemon {
         });
         let output = self.output();
         Stopped {
-            status: status.unwrap_or_else(|| panic!("not ended by SIGTERM\n{output}")),
+            status: status.unwrap_or_else(|| panic!("still running\n{output}")),
             output,
             report: report(self.place.scene.file("report.json")),
             daemon: self,
@@ -81,6 +85,7 @@ fn report(path: PathBuf) -> Value {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
+        self.place.leftovers.end();
         // Both fail where it has ended; that is what is wanted.
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -1,4 +1,4 @@
-"""APPENDs messages over one IMAP connection; prints the seconds that it took, login not included.
+"""APPENDs messages over one IMAP connection; prints the seconds it took, login not included.
 
     imap_append.py PORT MESSAGES
 """
@@ -8,7 +8,7 @@ import time
 
 port, messages = int(sys.argv[1]), int(sys.argv[2])
 TEXT = "lorem ipsum dolor sit amet\r\n" * 60
-HEAD = "From: a@example.org\r\nTo: b@example.org\r\nSubject: {0}\r\nMessage-ID: <{0}@example.org>\r\n"
+HEAD = "From: a@example.org\r\nTo: b@example.org\r\nSubject: {0}\r\nMessage-ID: <{0}@x.org>\r\n"
 
 connection = imaplib.IMAP4("127.0.0.1", port, timeout=60)
 connection.login("user", "word")

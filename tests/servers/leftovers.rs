@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Kills every process that has to do with a directory.
 pub struct Leftovers {
@@ -53,18 +54,59 @@ fn arguments(pid: i32) -> String {
     String::from_utf8_lossy(&bytes).replace('\0', " ")
 }
 
-impl Drop for Leftovers {
-    fn drop(&mut self) {
-        let gone = until(LIMIT, || {
-            let left = self.alive();
-            for pid in left.iter().filter_map(|(pid, _)| Pid::from_raw(*pid)) {
-                // It may have ended in between; that is what is wanted.
-                let _ = kill_process(pid, Signal::KILL);
-            }
-            left.is_empty()
+fn is_supervisor(pid: i32) -> bool {
+    let exe = std::fs::read_link(format!("/proc/{pid}/exe"));
+    exe.is_ok_and(|x| x == Path::new(env!("CARGO_BIN_EXE_synclater")))
+}
+
+fn end(pids: impl Iterator<Item = i32>) {
+    for pid in pids.filter_map(Pid::from_raw) {
+        // It may have ended in between; that is what is wanted.
+        let _ = kill_process(pid, Signal::KILL);
+    }
+}
+
+impl Leftovers {
+    /// Ends them all. A supervisor whose command is killed clears up behind itself, so it is killed
+    /// only when it does not end by itself.
+    pub fn end(&self) {
+        let pids = || self.alive().into_iter().map(|(pid, _)| pid);
+        let cleared = until(PATIENCE, || {
+            end(pids().filter(|&pid| !is_supervisor(pid)));
+            pids().next().is_none()
         });
+        let gone = cleared
+            || until(LIMIT, || {
+                end(pids());
+                pids().next().is_none()
+            });
         if !gone {
             eprintln!("still running: {:?}", self.alive());
         }
     }
+}
+
+impl Drop for Leftovers {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+#[test]
+fn a_process_in_a_session_of_its_own_ends_with_the_guard() {
+    let dir = crate::harness::dir::Dir::new("leftovers");
+    let mut command = crate::harness::command::clean("setsid");
+    let mut child = command
+        .args(["sleep", "1000"])
+        .current_dir(dir.path())
+        .spawn()
+        .expect("spawn");
+    let leftovers = Leftovers::of(dir.path());
+    assert!(until(LIMIT, || leftovers
+        .alive()
+        .iter()
+        .any(|(_, said)| said.contains("1000"))));
+    drop(leftovers);
+    assert!(!child.wait().expect("wait").success());
+    assert!(Leftovers::of(dir.path()).alive().is_empty());
 }

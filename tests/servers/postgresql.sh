@@ -1,7 +1,7 @@
 #!/bin/bash
 # A private PostgreSQL: initdb, pgbench on a socket in DIR, a clean stop. Prints what was committed.
 #
-#   postgresql.sh DIR        as root: the server runs as user postgres, who must be able to reach DIR
+#   postgresql.sh DIR        as root: the server runs as user postgres, who has to reach DIR
 set -eu
 cd "$1"
 bin=$(printf '%s\n' /usr/lib/postgresql/*/bin | sort -V | tail -n 1)

@@ -1,6 +1,6 @@
 #!/bin/bash
-# A private Redis that syncs its log at every SET, on a socket in DIR, and its clean stop. Prints what
-# it holds.
+# A private Redis that syncs its log at every SET, on a socket in DIR, and its clean stop. Prints
+# what it holds.
 #
 #   redis.sh DIR
 set -eu

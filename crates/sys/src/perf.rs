@@ -28,7 +28,7 @@ const POINTS: [(&str, bool); 7] = [
     ("xfs/xfs_fs_sync_fs", true),
 ];
 
-const RING_PAGES: usize = 16;
+const RING_PAGES: usize = 64;
 const PAGE: usize = 4096;
 
 /// One process, as the kernel told of it.

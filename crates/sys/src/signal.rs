@@ -32,7 +32,9 @@ const PASSED: [i32; 12] = [
 pub struct Arrived {
     /// Its number.
     pub number: i32,
-    /// The process that sent it, 0 where the kernel did (a key at the terminal).
+    /// Whether the kernel sent it: a key at the terminal.
+    pub by_kernel: bool,
+    /// The process that sent it; 0 where it cannot be named (another pid namespace).
     pub sender: u32,
 }
 
@@ -87,10 +89,10 @@ impl Signals {
         }
         // SAFETY: the buffer holds one whole structure of plain integers, read from a signalfd.
         let info: libc::signalfd_siginfo = unsafe { std::ptr::read_unaligned(buf.as_ptr().cast()) };
-        let by_kernel = info.ssi_code > 0;
         Some(Arrived {
             number: info.ssi_signo.cast_signed(),
-            sender: if by_kernel { 0 } else { info.ssi_pid },
+            by_kernel: info.ssi_code > 0,
+            sender: info.ssi_pid,
         })
     }
 }

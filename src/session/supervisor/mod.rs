@@ -302,7 +302,7 @@ impl Supervisor {
                 self.interrupts += 1;
             }
             // A key at the terminal reached the command too, unless it left our process group.
-            let by_key = signal.sender == 0 && process::is_in_our_group(self.child);
+            let by_key = signal.by_kernel && process::is_in_our_group(self.child);
             if self.child != 0 && !by_key && signal.sender != self.child {
                 let _ = process::kill(self.child, signal.number);
             }

@@ -52,6 +52,10 @@ impl Supervisor {
         if self.filesystems.get(index).is_some_and(|f| f.leaving) {
             self.let_go(index);
         }
+        if !self.relaxing && !self.again.contains(&index) {
+            // Noted by requests that still saw the relaxation, which this settle has covered.
+            settle::take_debt(self.shared, index);
+        }
         if self.again.contains(&index) {
             self.again.retain(|i| *i != index);
             self.settle(index);

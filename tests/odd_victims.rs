@@ -1,0 +1,447 @@
+//! Containers and odd victims: namespaces, limits, filters, block devices, chroots, and programs
+//! that the library does not reach. Each has the right outcome or real syncs.
+
+use crate::harness::command::{clean, run, Outcome, LIMIT};
+use crate::sessions::stage::{
+    as_root, keep_mounts_private, program, progress, Running, Stage, SyncLog, SYNCLATER,
+};
+use crate::wait::until;
+use rustix::process::{kill_process, Pid, Signal};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const REQUESTS: u64 = 1009;
+
+fn number(report: &Value, key: &str) -> u64 {
+    report[key]
+        .as_u64()
+        .unwrap_or_else(|| panic!("{key}: {report:#}"))
+}
+
+/// `synclater run` with a report; what comes behind is the command.
+fn reported(stage: &Stage, before: &[&str]) -> Command {
+    let json = stage.json();
+    let mut command = stage.with_folders("env");
+    command.args(before).arg(SYNCLATER);
+    command.args(["run", "--quiet"]).args(json).arg("--");
+    command
+}
+
+/// Appends a hammer that makes [`REQUESTS`].
+fn hammer(command: &mut Command, dir: &Path) {
+    command.arg(program("hammer")).arg(dir);
+    command.args(["1", &REQUESTS.to_string()]);
+}
+
+/// Every request was counted, some were put off, and those were settled.
+fn is_kept(stage: &Stage, outcome: &Outcome) {
+    let report = stage.report();
+    assert_eq!(outcome.status.code(), Some(0), "{outcome}\n{report:#}");
+    assert_eq!(number(&report, "requests"), REQUESTS, "{report:#}");
+    assert!(number(&report, "skipped") > 0, "{report:#}");
+    assert_eq!(report["settled"], report["skipped"], "{report:#}");
+    assert_eq!(report["escaped"], serde_json::json!([]), "{report:#}");
+    assert!(stage.entries().is_empty(), "{:?}", stage.entries());
+}
+
+// --- Namespaces ----------------------------------------------------------------------------------
+
+#[test]
+fn the_first_process_of_a_container_can_be_synclater() {
+    if !as_root("the_first_process_of_a_container_can_be_synclater") {
+        return;
+    }
+    let stage = Stage::new("first");
+    let mut command = reported(&stage, &["unshare", "-fp", "--mount-proc"]);
+    hammer(&mut command, &stage.work());
+    is_kept(&stage, &run(&mut command));
+}
+
+#[test]
+fn the_first_processes_of_two_containers_do_not_disturb_each_other() {
+    if !as_root("the_first_processes_of_two_containers_do_not_disturb_each_other") {
+        return;
+    }
+    let stage = Stage::new("first-of-two");
+    let container = ["unshare", "-fp", "--mount-proc", "--kill-child"];
+    let mut command = reported(&stage, &container);
+    command.arg(program("demand")).arg(stage.work());
+    let mut victim = Running::start(&stage, command);
+    assert_eq!(victim.sync("file"), 0);
+    let other = Stage::new("second-of-two");
+    let mut command = reported(&other, &container);
+    hammer(&mut command, &other.work());
+    is_kept(&other, &run(&mut command));
+    assert_eq!(victim.sync("file"), 0);
+    victim.end().must_succeed();
+}
+
+#[test]
+fn the_first_process_of_a_container_can_be_a_victim() {
+    if !as_root("the_first_process_of_a_container_can_be_a_victim") {
+        return;
+    }
+    let stage = Stage::new("victim");
+    let mut command = reported(&stage, &[]);
+    command.args(["unshare", "-fp", "--mount-proc"]);
+    hammer(&mut command, &stage.work());
+    is_kept(&stage, &run(&mut command));
+}
+
+#[test]
+fn a_signal_from_outside_of_the_container_is_passed_on() {
+    if !as_root("a_signal_from_outside_of_the_container_is_passed_on") {
+        return;
+    }
+    let stage = Stage::new("outside");
+    let mut command = reported(&stage, &["unshare", "-fp", "--mount-proc", "--kill-child"]);
+    let script = "trap 'exit 23' TERM; echo ready; while :; do :; done";
+    command.args(["sh", "-c", script]);
+    let mut running = Running::start(&stage, command);
+    running.be_ready();
+    let unshare = running.pid().as_raw_nonzero();
+    let children = std::fs::read_to_string(format!("/proc/{unshare}/task/{unshare}/children"));
+    let first = children
+        .expect("children")
+        .trim()
+        .parse()
+        .expect("one child");
+    kill_process(Pid::from_raw(first).expect("a process"), Signal::TERM).expect("it runs");
+    let ended = until(std::time::Duration::from_secs(10), || {
+        std::fs::metadata(format!("/proc/{first}")).is_err()
+    });
+    assert!(ended, "the command has not heard of SIGTERM");
+    let end = running.end();
+    assert_eq!(end.status.code(), Some(23), "{end}");
+}
+
+#[test]
+fn a_time_namespace_changes_nothing() {
+    if !as_root("a_time_namespace_changes_nothing") {
+        return;
+    }
+    for offset in ["100000", "-20"] {
+        let stage = Stage::new("time");
+        let mut command = reported(&stage, &[]);
+        command.args([
+            "unshare",
+            "-T",
+            "--fork",
+            "--boottime",
+            offset,
+            "--monotonic",
+            offset,
+        ]);
+        hammer(&mut command, &stage.work());
+        is_kept(&stage, &run(&mut command));
+    }
+}
+
+#[test]
+fn a_mount_namespace_that_is_gone_before_the_settle_loses_no_promise() {
+    if !as_root("a_mount_namespace_that_is_gone_before_the_settle_loses_no_promise") {
+        return;
+    }
+    let stage = Stage::new("gone");
+    let script = "set -e; cd \"$1\"; mkdir mnt; truncate -s 32M img; mkfs.ext4 -q img; \
+        mount -o loop img mnt; \"$2\" mnt 1 \"$3\"; cp mnt/progress seen";
+    let mut command = stage.with_folders("env");
+    let log = stage.traced(&mut command, "syncfs,fsync", "synclater.log");
+    command
+        .args([SYNCLATER, "run", "--quiet"])
+        .args(stage.json());
+    command.args(["--", "unshare", "-m", "sh", "-c", script, "sh"]);
+    command
+        .arg(stage.work())
+        .arg(program("hammer"))
+        .arg(REQUESTS.to_string());
+    run(&mut command).must_succeed();
+    let report = stage.report();
+    let mounts = report["filesystems"]
+        .as_array()
+        .expect("file systems")
+        .clone();
+    let own = mounts
+        .iter()
+        .find(|f| f["mount"].as_str().is_some_and(|m| m.ends_with("mnt")));
+    // By then the namespace was gone: only a descriptor taken before can have reached it.
+    if number(&report, "skipped") > 0 && own.is_some_and(|f| f["requests"] != 0) {
+        assert!(log.count("syncfs") > 0, "{report:#}");
+        assert_eq!(report["settled"], report["skipped"], "{report:#}");
+    } else {
+        assert!(log.count("fsync") >= REQUESTS, "{report:#}");
+    }
+    assert!(stage.entries().is_empty());
+    let image = stage.work().join("img");
+    let free = until(LIMIT, || {
+        let left = run(clean("losetup").arg("-j").arg(&image)).must_succeed();
+        left.stdout.is_empty()
+    });
+    assert!(free, "the loop device is still held");
+    run(clean("fsck.ext4").arg("-fn").arg(&image)).must_succeed();
+}
+
+#[test]
+fn a_tmpfs_in_a_private_mount_namespace_owes_nothing() {
+    if !as_root("a_tmpfs_in_a_private_mount_namespace_owes_nothing") {
+        return;
+    }
+    let stage = Stage::new("private-tmpfs");
+    let script = "mount -t tmpfs none \"$1\" && \"$2\" \"$1\" 1 \"$3\"";
+    let mut command = reported(&stage, &[]);
+    command.args(["unshare", "-m", "sh", "-c", script, "sh"]);
+    command
+        .arg(stage.work())
+        .arg(program("hammer"))
+        .arg(REQUESTS.to_string());
+    run(&mut command).must_succeed();
+    assert_eq!(number(&stage.report(), "requests"), REQUESTS);
+    assert!(stage.entries().is_empty());
+}
+
+// --- Limits and filters --------------------------------------------------------------------------
+
+const NO_ROOM: &str = "\
+import os, resource, sys
+f = os.open(sys.argv[1], os.O_CREAT | os.O_RDWR)
+os.write(f, b'a')
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+for i in range(int(sys.argv[2])):
+    os.fsync(f)
+";
+
+#[test]
+fn a_victim_that_may_write_no_file_is_served() {
+    let stage = Stage::new("no-room");
+    let mut command = reported(&stage, &[]);
+    command
+        .args(["python3", "-c", NO_ROOM])
+        .arg(stage.work().join("file"));
+    is_kept(&stage, &run(command.arg(REQUESTS.to_string())));
+}
+
+#[test]
+fn synclater_that_may_write_no_file_says_so() {
+    let stage = Stage::new("no-file");
+    // Through a pipe: a file would have no room for what it says either.
+    let script = "(ulimit -f 0; exec \"$@\") 2>&1 | cat >&2";
+    let mut command = stage.with_folders("bash");
+    command.args(["-o", "pipefail", "-c", script, "bash"]);
+    command.args([SYNCLATER, "run", "--quiet", "--", "true"]);
+    let outcome = run(&mut command);
+    assert!(
+        outcome.status.code().is_some(),
+        "ended by a signal: {outcome}"
+    );
+    let said = outcome.status.success() || crate::sessions::stage::has_four_parts(&outcome.stderr);
+    assert!(said, "{outcome}");
+}
+
+#[test]
+fn a_victim_with_a_filter_of_its_own_is_not_killed_and_syncs_for_real() {
+    for way in ["prctl", "seccomp", "exec"] {
+        let stage = Stage::new("filter");
+        let mut command = reported(&stage, &[]);
+        let log = stage.traced(&mut command, "fsync", "victim.log");
+        command.arg(program("filter")).arg(stage.work()).arg(way);
+        let outcome = run(command.arg(REQUESTS.to_string())).must_succeed();
+        assert_eq!(outcome.stdout, "alive\n", "{way}: {outcome}");
+        assert_eq!(log.count("fsync"), REQUESTS, "{way}");
+    }
+}
+
+// --- Block devices -------------------------------------------------------------------------------
+
+/// A loop device on an image; detached with its guard.
+struct Device {
+    path: PathBuf,
+}
+
+impl Device {
+    fn new(stage: &Stage) -> Device {
+        let image = stage.file("device.img");
+        let file = std::fs::File::create(&image).expect("the image");
+        file.set_len(32 << 20).expect("its size");
+        let made = run(clean("losetup").args(["-f", "--show"]).arg(&image)).must_succeed();
+        Device {
+            path: made.stdout.trim().into(),
+        }
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        run(clean("losetup").arg("-d").arg(&self.path));
+    }
+}
+
+/// Syncs of a script that reach the kernel in a session; $1 is a block device, $2 a hammer, $3 a
+/// directory. A device is told from a file by nothing here, so scripts sync devices only.
+fn real_syncs(stage: &Stage, script: &str, device: &Device) -> u64 {
+    let mut command = reported(stage, &[]);
+    let log = stage.traced(&mut command, "fsync,fdatasync", "victim.log");
+    command.args(["sh", "-ec", script, "sh"]).arg(&device.path);
+    command.arg(program("hammer")).arg(stage.work());
+    run(&mut command).must_succeed();
+    log.count("fsync") + log.count("fdatasync")
+}
+
+#[test]
+fn syncs_of_a_block_device_stay_real() {
+    if !as_root("syncs_of_a_block_device_stay_real") {
+        return;
+    }
+    let dd = "dd if=/dev/zero bs=4k count=3 status=none conv=fsync,notrunc";
+    let scripts = [
+        (format!("{dd} of=\"$1\""), 1),
+        (format!("{dd} >\"$1\""), 1),
+        (format!("{dd} 1<>\"$1\""), 1),
+        (format!("{dd} of=\"$1\"; {dd} of=\"$1\"; {dd} of=\"$1\""), 3),
+        ("mkfs.ext4 -q -F \"$1\"".to_owned(), 1),
+    ];
+    for (script, at_least) in scripts {
+        let stage = Stage::new("device");
+        let device = Device::new(&stage);
+        let real = real_syncs(&stage, &script, &device);
+        assert!(real >= at_least, "{script}: {real}");
+    }
+}
+
+const INHERITED: &str = "\
+import os, sys
+for i in range(23):
+    os.fsync(5)
+";
+
+#[test]
+fn syncs_of_a_block_device_that_was_open_at_the_start_stay_real() {
+    if !as_root("syncs_of_a_block_device_that_was_open_at_the_start_stay_real") {
+        return;
+    }
+    let stage = Stage::new("open-device");
+    let device = Device::new(&stage);
+    let log = SyncLog(stage.file("victim.log"));
+    // A session whose entry is on disk before: otherwise everything would be real anyway.
+    let script = "exec 5<>\"$1\"; shift; exec \"$@\"";
+    let warm = "\"$1\" \"$2\" 1 2003; shift 2; exec \"$@\"";
+    let mut command = stage.with_folders("sh");
+    command.args(["-c", script, "sh"]).arg(&device.path);
+    command.args([SYNCLATER, "run", "--quiet", "--", "sh", "-c", warm, "sh"]);
+    command.arg(program("hammer")).arg(stage.work());
+    command
+        .args(["strace", "-f", "-qq", "-e", "trace=fsync", "-o"])
+        .arg(&log.0);
+    run(command.args(["python3", "-c", INHERITED])).must_succeed();
+    assert_eq!(log.count("fsync"), 23);
+}
+
+// --- Out of reach --------------------------------------------------------------------------------
+
+/// What the report says of the processes that escaped with a name.
+fn escaped(report: &Value, name: &str) -> Vec<Value> {
+    let all = report["escaped"].as_array().expect("escaped").clone();
+    let is_it = |e: &Value| e["exe"].as_str().is_some_and(|x| x.ends_with(name));
+    all.into_iter().filter(is_it).collect()
+}
+
+fn is_named_with_its_count(words: &[&str], victim: &str) {
+    let stage = Stage::new("escaped");
+    let mut command = reported(&stage, &[]);
+    command.args(words).arg(program(victim)).arg(stage.work());
+    run(command.args(["1", &REQUESTS.to_string()])).must_succeed();
+    let report = stage.report();
+    let found = escaped(&report, victim);
+    assert_eq!(found.len(), 1, "{report:#}");
+    assert_eq!(found[0]["requests"], REQUESTS, "{report:#}");
+    let pid = u64::try_from(progress(&stage.work()).1).expect("a process");
+    assert_eq!(found[0]["pid"], pid, "{report:#}");
+    assert!(
+        found[0]["why"].as_str().is_some_and(|w| !w.is_empty()),
+        "{report:#}"
+    );
+    assert_eq!(number(&report, "requests"), 0, "{report:#}");
+}
+
+#[test]
+fn a_process_without_its_environment_is_named_with_its_count() {
+    if as_root("a_process_without_its_environment_is_named_with_its_count") {
+        is_named_with_its_count(&["env", "-i"], "hammer");
+    }
+}
+
+#[test]
+fn a_static_program_is_named_with_its_count() {
+    if as_root("a_static_program_is_named_with_its_count") {
+        is_named_with_its_count(&[], "hammer_static");
+    }
+}
+
+/// A directory to chroot into: `sh` and the libraries that it needs, and nothing of ours.
+fn small_world(stage: &Stage) -> PathBuf {
+    let root = stage.file("world");
+    let script = "set -e; mkdir -p \"$1/bin\"; cp /bin/sh \"$1/bin/sh\"; \
+        for f in $(ldd /bin/sh | grep -o '/[^ ]*'); do \
+        mkdir -p \"$1$(dirname \"$f\")\"; cp \"$f\" \"$1$f\"; done";
+    run(clean("sh").args(["-c", script, "sh"]).arg(&root)).must_succeed();
+    root
+}
+
+#[test]
+fn a_chroot_without_the_library_says_nothing() {
+    if !as_root("a_chroot_without_the_library_says_nothing") {
+        return;
+    }
+    let stage = Stage::new("chroot");
+    let world = small_world(&stage);
+    let child = "/bin/sh -c 'echo child'; echo parent";
+    let by_python = "import os, sys; os.chroot(sys.argv[1]); os.chdir('/'); \
+        os.execv('/bin/sh', ['sh', '-c', sys.argv[2]])";
+    let mut by_command = reported(&stage, &[]);
+    by_command
+        .arg("chroot")
+        .arg(&world)
+        .args(["/bin/sh", "-c", child]);
+    let mut by_call = reported(&stage, &[]);
+    by_call
+        .args(["python3", "-c", by_python])
+        .arg(&world)
+        .arg(child);
+    for mut command in [by_command, by_call] {
+        let outcome = run(&mut command).must_succeed();
+        assert_eq!(outcome.stdout, "child\nparent\n", "{outcome}");
+        assert_eq!(outcome.stderr, "", "{outcome}");
+    }
+}
+
+#[test]
+fn a_mount_over_a_directory_of_the_victim_is_told_from_the_one_below() {
+    if !as_root("a_mount_over_a_directory_of_the_victim_is_told_from_the_one_below") {
+        return;
+    }
+    keep_mounts_private();
+    let stage = Stage::new("over");
+    // The session sees one disk when it begins, and has its entry; then another one appears.
+    let script = "set -e; cd \"$1\"; mkdir mnt; truncate -s 32M img; mkfs.ext4 -q img; \
+        \"$2\" . 1 2003; mount -o loop img mnt; \"$2\" mnt 1 2003; sync; umount mnt";
+    let mut command = reported(&stage, &[]);
+    command.args(["sh", "-c", script, "sh"]).arg(stage.work());
+    run(command.arg(program("hammer"))).must_succeed();
+    let report = stage.report();
+    let fs = report["filesystems"]
+        .as_array()
+        .expect("file systems")
+        .clone();
+    let of = |end: &str| {
+        let found = fs
+            .iter()
+            .find(|f| f["mount"].as_str().is_some_and(|m| m.ends_with(end)));
+        found.and_then(|f| f["requests"].as_u64()).unwrap_or(0)
+    };
+    assert!(
+        of("mnt") > 0 || number(&report, "real") > 2000,
+        "{report:#}"
+    );
+    assert!(of("mnt") <= 2003, "{report:#}");
+    assert_eq!(report["settled"], report["skipped"], "{report:#}");
+}

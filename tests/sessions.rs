@@ -1,0 +1,11 @@
+//! Sessions from outside: what holds when the supervisor, the keeper or a disk fails, when the dial
+//! moves, when sessions nest, and what other users can do to their files.
+
+mod death;
+mod dial;
+mod duration;
+mod errors;
+mod files;
+mod ledger;
+mod nested;
+pub mod stage;

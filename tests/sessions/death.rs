@@ -1,0 +1,246 @@
+//! Supervisors and keepers that are killed or stopped while a victim hammers.
+
+use super::stage::{as_root, pass, program, progress, Running, Stage, SyncLog, SYNCLATER};
+use crate::harness::command::{clean, run, LIMIT};
+use crate::harness::disk::SlowDisk;
+use crate::harness::limits::count;
+use crate::wait::until;
+use rustix::process::{kill_process, Pid, Signal};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+const THREADS: u64 = 8;
+
+/// After this long no request may be answered late; a little more, for a busy machine.
+const LEASE: Duration = Duration::from_millis(2200);
+
+struct Hammered {
+    running: Running,
+    log: SyncLog,
+    stage: Stage,
+}
+
+impl Hammered {
+    /// A session in which 8 threads hammer, most of whose requests are put off.
+    fn new(name: &str) -> Hammered {
+        let stage = Stage::new(name);
+        let mut command = stage.synclater(&["run", "--quiet", "--"]);
+        let log = stage.traced(&mut command, "fsync", "victim.log");
+        command.arg(program("hammer")).arg(stage.work());
+        command.arg(THREADS.to_string());
+        let running = Running::start(&stage, command);
+        let h = Hammered {
+            running,
+            log,
+            stage,
+        };
+        let relaxed = until(LIMIT, || {
+            h.stage.entries().len() == 1 && h.answered() > h.log.count("fsync") + 1000
+        });
+        assert!(relaxed, "{} answered: {}", h.answered(), h.running.stderr());
+        h
+    }
+
+    fn answered(&self) -> u64 {
+        progress(&self.stage.work()).0
+    }
+
+    /// Of some hundred requests from now on: how many were made, and how many were real.
+    fn sample(&self) -> (u64, u64) {
+        sample(&self.stage.work(), &self.log)
+    }
+
+    fn keeper(&self) -> Pid {
+        self.keeper_if_any().expect("a keeper")
+    }
+
+    fn keeper_if_any(&self) -> Option<Pid> {
+        let tasks = format!(
+            "/proc/{0}/task/{0}/children",
+            self.running.pid().as_raw_nonzero()
+        );
+        let children = std::fs::read_to_string(tasks).expect("children");
+        let name = |pid: &&str| std::fs::read_to_string(format!("/proc/{pid}/comm"));
+        let is_it = |pid: &&str| name(pid).is_ok_and(|n| n.starts_with("synclater-keep"));
+        let pid = children.split_whitespace().find(is_it)?;
+        Pid::from_raw(pid.parse().expect("a number"))
+    }
+
+    fn end_victim(&self) {
+        let victim = Pid::from_raw(progress(&self.stage.work()).1).expect("it began");
+        kill_process(victim, Signal::KILL).expect("it goes on");
+    }
+
+    /// By SIGKILL, as strace does when its program was killed.
+    fn ends_as_its_victim_did(&mut self) {
+        let end = self.running.end();
+        assert_eq!(end.status.signal(), Some(9), "{end}");
+    }
+
+    /// Whatever was left, the next commands cope with it, and nothing of it remains.
+    fn others_cope(&self) {
+        let ps = self.stage.ask(&["ps"]).must_succeed();
+        assert_eq!(ps.stdout, "no sessions\n", "{ps}");
+        let status = self.stage.ask(&["status"]).must_succeed();
+        assert_eq!(status.stdout, "no session was cut\n", "{status}");
+        self.stage
+            .ask(&["run", "--quiet", "--", "true"])
+            .must_succeed();
+        assert!(
+            self.stage.entries().is_empty(),
+            "{:?}",
+            self.stage.entries()
+        );
+        let left = std::fs::read_dir(self.stage.run_dir())
+            .expect("run")
+            .count();
+        assert_eq!(left, 0, "the session's folder is still there");
+    }
+}
+
+fn sample(dir: &Path, log: &SyncLog) -> (u64, u64) {
+    let real = log.count("fsync");
+    let (made, _) = progress(dir);
+    let goes_on = until(LIMIT, || progress(dir).0 > made + 300);
+    assert!(goes_on, "the victim stands still at {made}");
+    let (made_then, _) = progress(dir);
+    (made_then - made, log.count("fsync") - real)
+}
+
+/// Those in flight may be on either side of the sample.
+fn is_real_in_time(h: &Hammered, since: Instant) {
+    pass(LEASE.saturating_sub(since.elapsed()));
+    let (made, real) = h.sample();
+    assert!(real + THREADS >= made, "{made} requests, only {real} real");
+}
+
+#[test]
+fn soak_a_supervisor_killed_under_load_leaves_nothing_unpaid() {
+    for round in 0..count(3, 50) {
+        println!("round {round}");
+        let h = Hammered::new("killed");
+        h.running.send(Signal::KILL);
+        let killed = Instant::now();
+        let closed = until(LIMIT, || h.stage.entries().is_empty());
+        assert!(closed, "round {round}: the entry stays open");
+        is_real_in_time(&h, killed);
+        h.others_cope();
+        h.end_victim();
+    }
+}
+
+#[test]
+fn with_the_keeper_killed_too_the_next_command_settles() {
+    let h = Hammered::new("both-killed");
+    let keeper = h.keeper();
+    // Stopped first, so that it cannot do anything in between.
+    kill_process(keeper, Signal::STOP).expect("the keeper lives");
+    h.running.send(Signal::KILL);
+    kill_process(keeper, Signal::KILL).expect("the keeper lives");
+    let killed = Instant::now();
+    is_real_in_time(&h, killed);
+    assert_eq!(h.stage.entries().len(), 1, "who closed the entry?");
+    let next = h.stage.ask(&["ps"]).must_succeed();
+    assert!(next.stderr.contains("had been killed; settled"), "{next}");
+    h.others_cope();
+    h.end_victim();
+}
+
+#[test]
+fn a_killed_keeper_is_replaced_and_the_run_ends_well() {
+    let h = Hammered::new("keeper-killed");
+    let keeper = h.keeper();
+    kill_process(keeper, Signal::KILL).expect("the keeper lives");
+    let replaced = until(LIMIT, || {
+        let gone = rustix::process::test_kill_process(keeper).is_err();
+        gone && h.keeper_if_any().is_some_and(|k| k != keeper)
+    });
+    assert!(replaced);
+    h.end_victim();
+    let mut h = h;
+    h.ends_as_its_victim_did();
+    h.others_cope();
+}
+
+#[test]
+fn a_stopped_supervisor_makes_requests_real_until_it_goes_on() {
+    let mut h = Hammered::new("stopped");
+    h.running.send(Signal::STOP);
+    let stopped = Instant::now();
+    is_real_in_time(&h, stopped);
+    h.running.send(Signal::CONT);
+    let relaxed = until(LIMIT, || h.sample().1 <= THREADS);
+    assert!(relaxed, "not relaxed again: {:?}", h.sample());
+    h.end_victim();
+    h.ends_as_its_victim_did();
+    h.others_cope();
+}
+
+#[test]
+fn a_stopped_supervisor_does_not_keep_ps_waiting() {
+    let h = Hammered::new("ps-stopped");
+    h.running.send(Signal::STOP);
+    let mut command = h.stage.with_folders("timeout");
+    let ps = run(command.args(["10s", SYNCLATER, "ps"]));
+    assert_ne!(ps.status.code(), Some(124), "ps hangs: {ps}");
+    h.running.send(Signal::CONT);
+    h.end_victim();
+}
+
+#[test]
+fn a_session_is_not_cleared_while_its_keeper_settles() {
+    if !as_root("a_session_is_not_cleared_while_its_keeper_settles") {
+        return;
+    }
+    let disk = SlowDisk::new("ext4", 64, 1000);
+    let stage = Stage::new("keeper-busy");
+    let mut command = stage.synclater(&["run", "--quiet", "--"]);
+    command.arg(program("demand")).arg(disk.path());
+    let mut victim = Running::start(&stage, command);
+    stage.warm(&mut victim);
+    let lock = stage.run_dir().join(stage.id()).join("lock");
+    victim.sync("file");
+    victim.send(Signal::KILL);
+    let entry = stage.entries();
+    let taken = run(clean("flock").arg("-n").arg(lock).args(["echo", "taken"]));
+    let settling = stage.entries() == entry;
+    assert!(settling, "the keeper was too fast for this test");
+    assert_eq!(taken.stdout, "", "another command would clear it away");
+    assert!(until(LIMIT, || stage.entries().is_empty()));
+    drop(victim);
+}
+
+#[test]
+fn a_daemon_that_outlives_its_run_is_back_at_now() {
+    let stage = Stage::new("daemon");
+    let script = "work=$1; shift; setsid \"$@\" & while [ ! -e \"$work/go\" ]; do :; done";
+    let mut command = stage.synclater(&["run", "--quiet", "--", "sh", "-c", script, "sh"]);
+    command.arg(stage.work());
+    let log = stage.traced(&mut command, "fsync", "victim.log");
+    command.arg(program("hammer")).arg(stage.work()).arg("2");
+    let mut running = Running::start(&stage, command);
+    let work = stage.work();
+    let relaxed = until(LIMIT, || progress(&work).0 > log.count("fsync") + 1000);
+    assert!(relaxed, "{:?}", progress(&work));
+    std::fs::write(work.join("go"), "").expect("go");
+    running.end().must_succeed();
+    let (made, real) = sample(&work, &log);
+    assert!(real + 2 >= made, "{made} requests, only {real} real");
+    assert!(stage.entries().is_empty(), "{:?}", stage.entries());
+}
+
+#[test]
+fn soak_sessions_that_start_at_once_do_not_disturb_each_other() {
+    let stage = Stage::new("many");
+    let many = count(200, 2000).to_string();
+    let script = format!(
+        "seq {many} | xargs -P 40 -n 1 sh -c '{SYNCLATER} run --quiet -- true || echo bad' sh"
+    );
+    let outcome = run(stage.with_folders("sh").args(["-c", &script]));
+    assert_eq!(
+        (outcome.stdout.as_str(), outcome.stderr.as_str()),
+        ("", ""),
+        "of {many}"
+    );
+}

@@ -1,0 +1,112 @@
+//! A DURATION: settled in the background, by the age of the oldest request.
+
+use super::stage::{as_root, pass, program, Running, Stage, SYNCLATER};
+use crate::harness::command::LIMIT;
+use crate::harness::disk::SlowDisk;
+use crate::wait::until;
+use std::time::{Duration, Instant};
+
+const T: Duration = Duration::from_millis(800);
+
+/// What a busy machine may take more.
+const SLACK: Duration = Duration::from_millis(700);
+
+#[test]
+fn each_debt_is_settled_by_its_own_age_and_not_by_a_tick() {
+    let stage = Stage::new("ages");
+    let mut command = stage.with_folders("env");
+    let log = stage.traced(&mut command, "syncfs", "synclater.log");
+    command.args([SYNCLATER, "run", "--quiet", "-u", "800ms", "--"]);
+    command.arg(program("demand")).arg(stage.work());
+    let mut victim = Running::start(&stage, command);
+    stage.warm(&mut victim);
+    let id = stage.id();
+    // Idle times that no period of T, or of a part of it, has in common.
+    for idle_ms in [0, 170, 390, 530, 710] {
+        stage.ask(&["settle", &id]).must_succeed();
+        pass(Duration::from_millis(idle_ms));
+        let before = log.count("syncfs");
+        let asked = Instant::now();
+        assert_eq!(victim.sync("file"), 0);
+        assert!(
+            until(LIMIT, || log.count("syncfs") > before),
+            "never settled"
+        );
+        let age = asked.elapsed();
+        assert!(age <= T + SLACK, "settled after {age:?}");
+        // It may begin early by what settling takes, up to half of T.
+        assert!(
+            age >= T / 2 - T / 10,
+            "after {idle_ms} ms idle: settled after {age:?} already"
+        );
+    }
+    victim.end().must_succeed();
+}
+
+#[test]
+fn the_oldest_request_is_not_older_than_the_bound() {
+    let stage = Stage::new("bound");
+    let json = stage.json();
+    let mut victim = stage.demand(&["-u", "300ms", &json[0], &json[1]]);
+    stage.warm(&mut victim);
+    let end = Instant::now() + Duration::from_secs(2);
+    while Instant::now() < end {
+        assert_eq!(victim.sync("file"), 0);
+        let session = stage.session();
+        let bound = session["bound_s"].as_f64().expect("a bound");
+        assert!(bound >= 0.3, "{session:#}");
+        let oldest = session["oldest_s"].as_f64().unwrap_or(0.0);
+        assert!(oldest <= bound + SLACK.as_secs_f64(), "{session:#}");
+    }
+    victim.end().must_succeed();
+    let report = stage.report();
+    let seconds = |key: &str| report[key].as_f64().unwrap_or_else(|| panic!("{report:#}"));
+    assert!(
+        seconds("oldest_s") <= seconds("bound_s") + SLACK.as_secs_f64(),
+        "{report:#}"
+    );
+    assert_eq!(report["settled"], report["skipped"], "{report:#}");
+}
+
+#[test]
+fn a_stricter_dial_is_kept_from_the_age_that_a_debt_has_already() {
+    let stage = Stage::new("stricter");
+    let mut victim = stage.demand(&["-u", "1h"]);
+    stage.warm(&mut victim);
+    let id = stage.id();
+    stage.ask(&["set", &id, "-u", "500ms"]).must_succeed();
+    let paid = until(T + SLACK, || stage.session()["debt"] == 0);
+    assert!(paid, "{:#}", stage.session());
+    victim.end().must_succeed();
+}
+
+#[test]
+fn a_debt_is_shown_until_its_settle_has_ended() {
+    if !as_root("a_debt_is_shown_until_its_settle_has_ended") {
+        return;
+    }
+    let disk = SlowDisk::new("ext4", 64, 1000);
+    let stage = Stage::new("shown");
+    let mut command = stage.synclater(&["run", "--quiet", "-u", "100ms", "--"]);
+    command.arg(program("demand")).arg(disk.path());
+    let mut victim = Running::start(&stage, command);
+    stage.warm(&mut victim);
+    let id = stage.id();
+    stage.ask(&["settle", &id]).must_succeed();
+    assert_eq!(victim.sync("file"), 0);
+    let asked = Instant::now();
+    // The flush alone takes a second, so nothing can be durable before.
+    while asked.elapsed() < Duration::from_millis(900) {
+        let session = stage.session();
+        if asked.elapsed() < Duration::from_millis(900) {
+            assert_ne!(
+                session["debt"],
+                0,
+                "after {:?}: {session:#}",
+                asked.elapsed()
+            );
+            assert!(session["oldest_s"].is_number(), "{session:#}");
+        }
+    }
+    victim.end().must_succeed();
+}

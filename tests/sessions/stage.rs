@@ -1,0 +1,417 @@
+//! A place for a session and what a test does with it: starts it, speaks with its victim, asks it
+//! from outside, and ends whatever is left.
+
+use crate::harness::backend::Scene;
+use crate::harness::command::{clean, run, Outcome, LIMIT};
+use crate::harness::limits::{is_root, skip};
+use crate::servers::leftovers::Leftovers;
+use crate::wait::until;
+use rustix::process::{kill_process, kill_process_group, Pid, Signal};
+use serde_json::Value;
+use std::fs::{File, Permissions};
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+pub const SYNCLATER: &str = env!("CARGO_BIN_EXE_synclater");
+
+/// Fresh folders for sessions, the ledger and the victim.
+pub struct Stage {
+    // In this order: what a failed test left running ends before its directory goes.
+    _leftovers: Leftovers,
+    _memory: Memory,
+    scene: Scene,
+}
+
+/// The sessions' shared memory, which lies elsewhere; gone with its guard when a session was killed
+/// and no command came after it.
+struct Memory {
+    run: PathBuf,
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        let sessions = std::fs::read_dir(&self.run).into_iter().flatten().flatten();
+        for file in sessions.map(|s| s.path().join("memory")) {
+            let path = PathBuf::from(std::fs::read_to_string(file).unwrap_or_default().trim_end());
+            if path.starts_with("/dev/shm") && path.join("page").exists() {
+                // The session itself may have been faster.
+                let _ = std::fs::remove_dir_all(path);
+            }
+        }
+    }
+}
+
+impl Stage {
+    pub fn new(name: &str) -> Stage {
+        let scene = Scene::new(name);
+        let leftovers = Leftovers::of(scene.work().parent().expect("a directory above"));
+        Stage {
+            _leftovers: leftovers,
+            _memory: Memory {
+                run: scene.file("run"),
+            },
+            scene,
+        }
+    }
+
+    /// One whose folders belong to a user without rights.
+    pub fn for_nobody(name: &str) -> Stage {
+        let stage = Stage::new(name);
+        stage.open_to_others(0o755);
+        for dir in ["work", "run", "state"] {
+            give_to_nobody(&stage.file(dir));
+        }
+        stage
+    }
+
+    /// Other users may enter the test's directory.
+    pub fn open_to_others(&self, mode: u32) {
+        let work = self.work();
+        for dir in [work.parent().expect("above"), &work] {
+            std::fs::set_permissions(dir, Permissions::from_mode(mode)).expect("chmod");
+        }
+    }
+
+    pub fn work(&self) -> PathBuf {
+        self.scene.work()
+    }
+
+    pub fn state(&self) -> PathBuf {
+        self.scene.state()
+    }
+
+    pub fn run_dir(&self) -> PathBuf {
+        self.scene.file("run")
+    }
+
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.scene.file(name)
+    }
+
+    /// `program`, with this stage's folders in its environment.
+    pub fn with_folders(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = clean(program);
+        command.env("SYNCLATER_RUN_DIR", self.run_dir());
+        command.env("SYNCLATER_STATE_DIR", self.state());
+        command
+    }
+
+    pub fn synclater(&self, words: &[&str]) -> Command {
+        let mut command = self.with_folders(SYNCLATER);
+        command.args(words);
+        command
+    }
+
+    /// Runs synclater to its end.
+    pub fn ask(&self, words: &[&str]) -> Outcome {
+        run(&mut self.synclater(words))
+    }
+
+    /// Starts a session with `options` whose victim does what it is told.
+    pub fn demand(&self, options: &[&str]) -> Running {
+        let mut command = self.synclater(&["run", "--quiet"]);
+        command.args(options).arg("--");
+        command.arg(program("demand")).arg(self.work());
+        Running::start(self, command)
+    }
+
+    /// Appends a strace of `calls` to the command.
+    pub fn traced(&self, command: &mut Command, calls: &str, name: &str) -> SyncLog {
+        let log = SyncLog(self.file(name));
+        command.args(["strace", "-f", "-qq", "-e", "signal=none", "-e"]);
+        command.arg(format!("trace={calls}")).arg("-o").arg(&log.0);
+        log
+    }
+
+    /// The sessions as `ps --json` shows them.
+    pub fn sessions(&self) -> Vec<Value> {
+        let outcome = self.ask(&["ps", "--json"]).must_succeed();
+        let all: Value = serde_json::from_str(&outcome.stdout).expect("JSON");
+        all.as_array().expect("an array").clone()
+    }
+
+    /// The only session.
+    pub fn session(&self) -> Value {
+        let all = self.sessions();
+        assert_eq!(all.len(), 1, "{all:?}");
+        all[0].clone()
+    }
+
+    pub fn id(&self) -> String {
+        self.session()["id"].as_str().expect("an id").to_owned()
+    }
+
+    /// Open entries of the ledger.
+    pub fn entries(&self) -> Vec<PathBuf> {
+        let files = std::fs::read_dir(self.state()).expect("the ledger");
+        let paths = files.map(|e| e.expect("entry").path());
+        paths
+            .filter(|p| p.extension().is_some_and(|x| x == "json"))
+            .collect()
+    }
+
+    /// How many requests were made and how many of them answered at once, by all processes.
+    pub fn counted(&self) -> (u64, u64) {
+        let session = self.session();
+        let rows = session["processes"].as_array().expect("processes").clone();
+        let sum = |key: &str| rows.iter().filter_map(|r| r[key].as_u64()).sum();
+        (sum("requests"), sum("skipped"))
+    }
+
+    /// Has the victim sync until a request is put off.
+    pub fn warm(&self, victim: &mut Running) {
+        victim.be_ready();
+        let warm = until(LIMIT, || self.is_later(victim));
+        assert!(warm, "no request is put off: {:#}", self.session());
+    }
+
+    /// Whether one more request of the victim is put off.
+    pub fn is_later(&self, victim: &mut Running) -> bool {
+        let (_, before) = self.counted();
+        assert_eq!(victim.sync("file"), 0);
+        self.counted().1 > before
+    }
+
+    pub fn report(&self) -> Value {
+        let text = std::fs::read_to_string(self.file("report.json")).expect("the report");
+        serde_json::from_str(&text).expect("JSON")
+    }
+
+    /// `--json` and its file, to be put among options.
+    pub fn json(&self) -> [String; 2] {
+        let file = self.file("report.json").display().to_string();
+        ["--json".into(), file]
+    }
+}
+
+/// What strace wrote so far.
+pub struct SyncLog(pub PathBuf);
+
+impl SyncLog {
+    /// Calls of a name that were begun.
+    pub fn count(&self, name: &str) -> u64 {
+        let text = std::fs::read(&self.0).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text);
+        text.matches(&format!(" {name}(")).count() as u64
+    }
+}
+
+/// A command in the background, in a process group of its own; killed with its guard.
+pub struct Running {
+    child: Child,
+    input: Option<ChildStdin>,
+    out: PathBuf,
+    err: PathBuf,
+    heard: usize,
+}
+
+impl Running {
+    pub fn start(stage: &Stage, mut command: Command) -> Running {
+        static STARTED: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
+        let number = STARTED.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let out = stage.file(&format!("stdout-{number}"));
+        let err = stage.file(&format!("stderr-{number}"));
+        command.stdin(Stdio::piped()).process_group(0);
+        command.stdout(File::create(&out).expect("stdout"));
+        command.stderr(File::create(&err).expect("stderr"));
+        let mut child = command
+            .spawn()
+            .unwrap_or_else(|e| panic!("{command:?}: {e}"));
+        Running {
+            input: child.stdin.take(),
+            child,
+            out,
+            err,
+            heard: 0,
+        }
+    }
+
+    pub fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+
+    pub fn send(&self, signal: Signal) {
+        kill_process(self.pid(), signal).expect("it runs");
+    }
+
+    pub fn stdout(&self) -> String {
+        String::from_utf8_lossy(&std::fs::read(&self.out).expect("stdout")).into_owned()
+    }
+
+    pub fn stderr(&self) -> String {
+        String::from_utf8_lossy(&std::fs::read(&self.err).expect("stderr")).into_owned()
+    }
+
+    /// Tells the victim something, without waiting for what it says.
+    pub fn tell(&mut self, line: &str) {
+        let input = self.input.as_mut().expect("its stdin is open");
+        writeln!(input, "{line}").expect("it reads");
+    }
+
+    /// The victim's next line.
+    pub fn hear(&mut self) -> String {
+        let nth = self.heard;
+        let mut line = None;
+        let said = until(LIMIT, || {
+            let text = self.stdout();
+            let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+            line = whole.lines().nth(nth).map(str::to_owned);
+            line.is_some()
+        });
+        assert!(
+            said,
+            "it says no more: {}\n{}",
+            self.stdout(),
+            self.stderr()
+        );
+        self.heard += 1;
+        line.expect("said")
+    }
+
+    /// Waits for the victim's first line.
+    pub fn be_ready(&mut self) {
+        if self.heard == 0 {
+            assert_eq!(self.hear(), "ready");
+        }
+    }
+
+    /// Has the victim sync a file; 0 or the errno.
+    pub fn sync(&mut self, name: &str) -> i32 {
+        self.be_ready();
+        self.tell(&format!("sync {name}"));
+        let line = self.hear();
+        let number = line.strip_prefix("sync ").expect("an answer");
+        number.parse().expect("an errno")
+    }
+
+    /// Ends the victim's input.
+    pub fn no_more(&mut self) {
+        self.input = None;
+    }
+
+    /// Waits for the end of the command, which is told to end.
+    pub fn end(&mut self) -> Outcome {
+        self.no_more();
+        let mut status = None;
+        let ended = until(LIMIT, || {
+            status = self.child.try_wait().expect("wait");
+            status.is_some()
+        });
+        assert!(
+            ended,
+            "it does not end: {}\n{}",
+            self.stdout(),
+            self.stderr()
+        );
+        Outcome {
+            status: status.expect("ended"),
+            stdout: self.stdout(),
+            stderr: self.stderr(),
+            command: "(in the background)".into(),
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Also what lives on after the command itself has ended, as long as it is in the group.
+        let _ = kill_process_group(self.pid(), Signal::KILL);
+        let _ = self.child.wait();
+    }
+}
+
+/// A program in `tests/sessions`, compiled.
+pub fn program(name: &str) -> PathBuf {
+    static COMPILED: Mutex<Vec<String>> = Mutex::new(Vec::new());
+    let mut done = COMPILED.lock().unwrap_or_else(|e| e.into_inner());
+    let into = Path::new(env!("CARGO_TARGET_TMPDIR")).join("sessions");
+    let path = into.join(name);
+    if !done.iter().any(|n| n == name) {
+        std::fs::create_dir_all(&into).expect("a directory for programs");
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/sessions");
+        let fresh = path.with_extension("new");
+        let mut command = clean("gcc");
+        command.args([
+            "-std=gnu11",
+            "-O2",
+            "-pthread",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+        ]);
+        if name.ends_with("_static") {
+            command.arg("-static");
+        }
+        let stem = name.trim_end_matches("_static");
+        command.arg("-o").arg(&fresh);
+        command.arg(source.join(format!("{stem}.c")));
+        run(&mut command).must_succeed();
+        std::fs::rename(&fresh, &path).expect("rename");
+        done.push(name.to_owned());
+    }
+    path
+}
+
+/// What a hammer has done so far: answered requests, and its process id.
+pub fn progress(dir: &Path) -> (u64, i32) {
+    let bytes = std::fs::read(dir.join("progress")).unwrap_or_default();
+    let number = |at: usize| {
+        let word = bytes.get(at..at + 8).map(|b| b.try_into().expect("8"));
+        word.map_or(0, u64::from_ne_bytes)
+    };
+    (number(0), i32::try_from(number(8)).unwrap_or(0))
+}
+
+/// Lets time pass in which something must not happen.
+pub fn pass(time: Duration) {
+    let end = Instant::now() + time;
+    until(time + LIMIT, || Instant::now() >= end);
+}
+
+/// Whether a message has all its parts: what, why, what to try, how things stand.
+pub fn has_four_parts(text: &str) -> bool {
+    let parts = ["synclater: ", "  why:   ", "  try:   ", "  state: "];
+    let filled = |p: &&str| {
+        text.lines()
+            .any(|l| l.starts_with(*p) && l.len() > p.len() + 2)
+    };
+    parts.iter().all(filled)
+}
+
+pub const NOBODY: &str = "65534";
+
+pub fn give_to_nobody(path: &Path) {
+    run(clean("chown").arg(NOBODY).arg(path)).must_succeed();
+}
+
+/// In front of a command: a user without rights.
+pub const AS_NOBODY: [&str; 6] = [
+    "setpriv",
+    "--reuid=65534",
+    "--regid=65534",
+    "--clear-groups",
+    "--inh-caps=-all",
+    "--",
+];
+
+/// True when the test may go on as root; otherwise the skip is noted.
+pub fn as_root(name: &str) -> bool {
+    if !is_root() {
+        skip(name, "needs root");
+    }
+    is_root()
+}
+
+/// A mount namespace for this thread and what it starts from now on.
+pub fn keep_mounts_private() {
+    // The warning is about threads that share descriptors: only the mounts are taken apart here.
+    #[allow(deprecated)]
+    let unshared = rustix::thread::unshare(rustix::thread::UnshareFlags::NEWNS);
+    unshared.expect("a mount namespace");
+    run(clean("mount").args(["--make-rprivate", "/"])).must_succeed();
+}

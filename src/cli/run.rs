@@ -49,7 +49,8 @@ pub struct Args {
     until: Until,
 
     /// Ends the relaxation after this time, while the command goes on.
-    #[arg(long = "for", value_name = "T", value_parser = parse_duration, allow_hyphen_values = true)]
+    #[arg(long = "for", value_name = "T", value_parser = parse_duration)]
+    #[arg(allow_hyphen_values = true)]
     for_: Option<Duration>,
 
     /// Relax only what matches: exe=GLOB (base name, or full path with a /), user=GLOB (effective
@@ -384,7 +385,7 @@ fn door_name() -> [u8; 32] {
     name
 }
 
-/// 22 digits that no other session has: process numbers are no names where there are pid namespaces.
+/// 22 digits that no other session has: process numbers are no names across pid namespaces.
 fn random_name() -> String {
     let mut random = [0u8; 11];
     let _ = rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty());

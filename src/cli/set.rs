@@ -26,7 +26,8 @@ pub struct Args {
     until: Option<Until>,
 
     /// Ends the relaxation after this time, from now.
-    #[arg(long = "for", value_name = "T", value_parser = parse_duration, allow_hyphen_values = true)]
+    #[arg(long = "for", value_name = "T", value_parser = parse_duration)]
+    #[arg(allow_hyphen_values = true)]
     for_: Option<Duration>,
 }
 

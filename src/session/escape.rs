@@ -50,14 +50,18 @@ impl Escapes {
         self.own.push(pid);
     }
 
-    /// Reads what the rings hold, so that they do not fill; where there are none, looks for
-    /// processes without the library.
-    pub fn drain(&mut self, rules: Option<&RuleSet>) {
-        match &mut self.syncs {
-            Some(syncs) => drop(syncs.seen()),
-            None => self
-                .unmapped
-                .extend(unmapped(&self.own, rules).into_iter().map(|e| (e.pid, e))),
+    /// Reads what the rings hold, so that they do not fill.
+    pub fn drain(&mut self) {
+        if let Some(syncs) = &mut self.syncs {
+            syncs.seen();
+        }
+    }
+
+    /// Where there are no rings: looks for processes without the library.
+    pub fn look_around(&mut self, rules: Option<&RuleSet>) {
+        if self.syncs.is_none() {
+            let found = unmapped(&self.own, rules);
+            self.unmapped.extend(found.into_iter().map(|e| (e.pid, e)));
         }
     }
 
@@ -88,7 +92,7 @@ impl Escapes {
         rules: Option<&RuleSet>,
     ) -> Vec<Escape> {
         if self.syncs.is_none() {
-            self.drain(rules);
+            self.look_around(rules);
             return self.unmapped.values().cloned().collect();
         }
         let own = self.own.clone();

@@ -258,16 +258,22 @@ impl Filesystems {
             return;
         }
         let mask = shared.page().mount_mask.load(SeqCst);
-        let mounts = read_mounts(&pid.to_string());
-        let is_it = |m: &&Mount| {
-            mount::id_of_path(&mount::through_root(pid, &m.point), mask).is_ok_and(|i| i == id)
-        };
-        let found = mounts.iter().rev().find(is_it);
-        let index = match found {
-            Some(m) => self.index_of(m, Some(pid), shared),
-            None => self.unknown(shared),
-        };
-        if let Some(index) = index {
+        // Our own table first: a process that changed its root sees less of it.
+        for through in [None, Some(pid)] {
+            let table = through.map_or("self".into(), |pid| pid.to_string());
+            let place = |m: &Mount| match through {
+                None => path_of(&m.point),
+                Some(pid) => mount::through_root(pid, &m.point),
+            };
+            let is_it = |m: &&Mount| mount::id_of_path(&place(m), mask).is_ok_and(|i| i == id);
+            if let Some(m) = read_mounts(&table).iter().rev().find(is_it) {
+                if let Some(index) = self.index_of(m, through, shared) {
+                    self.insert(id, index, shared);
+                }
+                return;
+            }
+        }
+        if let Some(index) = self.unknown(shared) {
             self.insert(id, index, shared);
         }
     }

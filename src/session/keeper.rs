@@ -269,8 +269,8 @@ impl Vigil {
         false
     }
 
-    /// The kernel tells of a lost write once: whoever hears it must pass it on, to the victims through
-    /// the page and to the supervisor, should it go on.
+    /// The kernel tells of a lost write once: whoever hears it must pass it on, to the victims
+    /// through the page and to the supervisor, should it go on.
     fn lost(&self, index: usize, errno: i32) {
         let page = self.shared.page();
         page.error

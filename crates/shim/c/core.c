@@ -194,6 +194,20 @@ static struct sl_slots *map_slots(char *path, long last, const struct sl_page *p
 	return s && s->magic == SL_SLOTS_MAGIC && s->version == SL_VERSION ? s : NULL;
 }
 
+/* The inode number in a link like "pid:[4026531836]", or 0. */
+static uint64_t namespace_number(const char *link)
+{
+	char buf[64];
+	long n = raw4(NR_readlinkat, AT_FDCWD_, link, buf, sizeof buf), i;
+	uint64_t v = 0;
+
+	for (i = 0; i < n && buf[i] != '['; i++)
+		;
+	for (i++; i < n && buf[i] >= '0' && buf[i] <= '9'; i++)
+		v = v * 10 + (uint64_t)(buf[i] - '0');
+	return v;
+}
+
 static const struct sl_rule *rule_of(const struct sl_page *p, uint32_t i)
 {
 	return (const struct sl_rule *)((const char *)p + p->rules_at) + i;
@@ -273,6 +287,9 @@ static int join(const char *at, long len)
 		return 0;
 	if (l->page->rule_count)
 		apply_exe_rules(l);
+	/* Now: behind a chroot there may be no /proc to ask. */
+	if (!sl.levels)
+		sl.other_ns = namespace_number("/proc/self/ns/mnt") == l->page->mount_ns ? 1 : 2;
 	sl.levels++;
 	return 1;
 }
@@ -316,8 +333,8 @@ __attribute__((constructor)) void sl_init(void)
 	STORE(sl.ready, 2);
 }
 
-/* Whether anything is to be decided here: in a session, or alone at `never`. Not once the victim has
- * a seccomp filter of its own, which may kill at any call that we make to find out or to count. */
+/* Whether anything is to be decided here: in a session, or alone at `never`. Not once the victim
+ * has a seccomp filter of its own, which may kill at any call that we make to find out or to count. */
 int sl_active(void)
 {
 	if (UNLIKELY(LOAD_RELAXED(sl.ready) != 2))
@@ -336,20 +353,6 @@ long sl_futex_wait(uint32_t *word, uint32_t value, long ms)
 	long t[2] = { ms / 1000, ms % 1000 * 1000000 };
 
 	return raw4(NR_futex, word, 0 /* FUTEX_WAIT */, value, t);
-}
-
-/* The inode number in a link like "pid:[4026531836]", or 0. */
-static uint64_t namespace_number(const char *link)
-{
-	char buf[64];
-	long n = raw4(NR_readlinkat, AT_FDCWD_, link, buf, sizeof buf), i;
-	uint64_t v = 0;
-
-	for (i = 0; i < n && buf[i] != '['; i++)
-		;
-	for (i++; i < n && buf[i] >= '0' && buf[i] <= '9'; i++)
-		v = v * 10 + (uint64_t)(buf[i] - '0');
-	return v;
 }
 
 /* Claims a slot, the one of an earlier image of this process if there is one. */
@@ -623,14 +626,6 @@ static int look(unsigned level, int fd, uint8_t *fs)
 						       : ask_mount(level, x.longs[0x90 / 8]);
 }
 
-/* Whether this process sees the mounts that the supervisor sees. */
-static int same_mounts(const struct sl_page *p)
-{
-	if (UNLIKELY(!sl.other_ns))
-		sl.other_ns = namespace_number("/proc/self/ns/mnt") == p->mount_ns ? 1 : 2;
-	return sl.other_ns == 1;
-}
-
 static int fs_of(unsigned i, const struct subject *s, uint8_t *fs)
 {
 	const struct sl_page *p = sl.level[i].page;
@@ -643,7 +638,7 @@ static int fs_of(unsigned i, const struct subject *s, uint8_t *fs)
 		return LATER;
 	}
 	if (LIKELY(single && single <= SL_FS_MAX && !LOAD(sl.level[i].slots->look) &&
-		   same_mounts(p))) {
+		   sl.other_ns == 1)) {
 		*fs = (uint8_t)(single - 1);
 		return LATER;
 	}

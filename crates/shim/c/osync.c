@@ -32,8 +32,8 @@
 static uint32_t marked_here; /* this process, or one it was forked from, marked a description */
 static uint32_t mark_lost; /* a mark was overwritten by the program: be careful with every write */
 
-/* Whether any description of any session may bear a mark. Behind a filter of its own a process looks
- * only where it has put marks itself: then the call that reads them is worth the risk. */
+/* Whether any description of any session may bear a mark. Behind a filter of its own a process
+ * looks only where it has put marks itself: then the call that reads them is worth the risk. */
 static int any_stripped(void)
 {
 	unsigned i;

@@ -107,7 +107,7 @@ extern struct state {
 	uint32_t levels;   /* sessions found; with dead set, none of them counts */
 	uint32_t alone;    /* SYNCLATER_UNTIL=never and no session */
 	uint32_t filtered; /* the victim has a seccomp filter of its own */
-	uint32_t other_ns; /* 0 not looked, 1 the supervisor's mount namespace, 2 another */
+	uint32_t other_ns; /* 1 the supervisor's mount namespace, 2 another */
 	struct level level[LEVELS_MAX];
 } sl;
 

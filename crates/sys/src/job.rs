@@ -16,7 +16,8 @@ pub struct Job {
 }
 
 impl Job {
-    /// Starts `work` in a child, in the root folder; what it returns is the exit status (0 or an errno).
+    /// Starts `work` in a child, in the root folder; what it returns is the exit
+    /// status (0 or an errno).
     ///
     /// # Errors
     /// `EAGAIN` where no process can be had.
@@ -80,8 +81,8 @@ pub fn sync_everything() -> i32 {
     0
 }
 
-/// Closes every descriptor of the calling process but copies of `fds`, which it returns. For a child
-/// of [`Job::start`]: a piece of work that hangs must not hold pipes or other file systems.
+/// Closes every descriptor of the calling process but copies of `fds`, which it returns. For a
+/// child of [`Job::start`]: a piece of work that hangs must not hold pipes or other file systems.
 #[must_use]
 pub fn keep_only(fds: &[BorrowedFd<'_>]) -> Option<Vec<OwnedFd>> {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;

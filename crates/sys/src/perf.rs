@@ -1,12 +1,13 @@
-//! What reached the kernel: trace points counted for this process and all that it starts.
+//! What reached the kernel: trace points counted for all that this process starts.
 //!
-//! Uses perf_event_open(2) with `inherit`, one event a trace point and processor, all events of a
-//! processor in one ring. The trace points are those of the file systems (`ext4_sync_file_enter`
-//! and its kin): they see raw system calls, io_uring and O_SYNC writes alike, and unlike the
-//! `sys_enter_*` ones they put no tax on the other system calls of the machine.
-//! Only file systems of a type that is mounted at the start are watched: each trace point costs
-//! 0.2 ms of start-up, and an event that is opened later is not inherited by processes that run
-//! already. Needs root or a permissive `kernel.perf_event_paranoid`, and tracefs for the event
+//! Uses perf_event_open(2), one event a trace point and processor, all events of a processor in one
+//! ring, and keeps those of our descendants, which the fork records tell. Events that descendants
+//! inherit would not do: the kernel takes them away at an exec that changes the user or group.
+//! The trace points are those of the file systems (`ext4_sync_file_enter` and its kin): they see
+//! raw system calls, io_uring and O_SYNC writes alike, and unlike the `sys_enter_*` ones they put
+//! no tax on the other system calls of the machine. Only file systems of a type that is mounted at the
+//! start are watched: each trace point costs 0.2 ms of start-up.
+//! Needs root (CAP_PERFMON) or `kernel.perf_event_paranoid` below 0, and tracefs for the event
 //! numbers, which is mounted detached where it is not mounted.
 
 use rustix::fs::{Mode, OFlags};
@@ -78,13 +79,15 @@ struct Ring {
 /// The counting of one process tree.
 pub struct Syncs {
     rings: Vec<Ring>,
+    /// Read already, but younger than what another ring may still have to tell.
+    pending: Vec<(u64, Record)>,
     seen: Seen,
     library: String,
 }
 
 impl Syncs {
-    /// Counts for this process and for every process that it starts from now on, and watches in
-    /// which of them a file named `library` is mapped.
+    /// Counts for every process that this one starts from now on, and watches in which of them a
+    /// file named `library` is mapped.
     ///
     /// # Errors
     /// `EACCES` or `EPERM` where perf events are not permitted; `ENOENT` without trace points.
@@ -94,18 +97,28 @@ impl Syncs {
             .into_iter()
             .map(|cpu| Ring::open(&ids, cpu))
             .collect::<io::Result<Vec<_>>>()?;
+        let mut seen = Seen::default();
+        seen.by_pid.insert(std::process::id(), Process::default());
+        let (pending, library) = (Vec::new(), library.to_owned());
         Ok(Syncs {
             rings,
-            seen: Seen::default(),
-            library: library.to_owned(),
+            pending,
+            seen,
+            library,
         })
     }
 
     /// What was seen so far.
     pub fn seen(&mut self) -> &Seen {
-        let mut records: Vec<(u64, Record)> = Vec::new();
+        // A fork on one processor comes before what the child does on another one, whichever ring
+        // is read first: records are taken in the order of their times, up to now.
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        let now = now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs();
+        let mut records = std::mem::take(&mut self.pending);
         self.rings.iter().for_each(|ring| ring.drain(&mut records));
         records.sort_by_key(|(time, _)| *time);
+        let later = records.partition_point(|(time, _)| *time <= now);
+        self.pending = records.split_off(later);
         for (_, record) in records {
             self.seen.note(record, &self.library);
         }
@@ -120,50 +133,63 @@ impl Syncs {
 }
 
 impl Seen {
+    /// Takes one record; those of processes that do not descend from us are left out.
     fn note(&mut self, record: Record, library: &str) {
         match record {
             Record::Lost(n) => self.lost += n,
-            Record::Sync { pid, whole } => {
-                let p = self.by_pid.entry(pid).or_default();
-                *(if whole {
-                    &mut p.fs_syncs
-                } else {
-                    &mut p.file_syncs
-                }) += 1;
-            }
             Record::Fork { pid, parent } => {
-                let of_parent = self.by_pid.get(&parent).cloned().unwrap_or_default();
-                self.by_pid.insert(
-                    pid,
-                    Process {
+                if let Some(of_parent) = self.by_pid.get(&parent).cloned() {
+                    let child = Process {
                         file_syncs: 0,
                         fs_syncs: 0,
                         ..of_parent
-                    },
-                );
+                    };
+                    self.by_pid.insert(pid, child);
+                }
+            }
+            Record::Sync { pid, whole } => {
+                if let Some(p) = self.by_pid.get_mut(&pid) {
+                    *(if whole {
+                        &mut p.fs_syncs
+                    } else {
+                        &mut p.file_syncs
+                    }) += 1;
+                }
             }
             Record::Name { pid, name, exec } => {
-                let p = self.by_pid.entry(pid).or_default();
-                if exec {
-                    let (file_syncs, fs_syncs) = (p.file_syncs, p.fs_syncs);
-                    *p = Process {
-                        file_syncs,
-                        fs_syncs,
-                        executed: true,
-                        ..Process::default()
-                    };
+                if let Some(p) = self.by_pid.get_mut(&pid) {
+                    p.is_named(name, exec);
                 }
-                p.name = name;
             }
             Record::Map { pid, file } => {
-                let p = self.by_pid.entry(pid).or_default();
-                let base = file.rsplit('/').next().unwrap_or("");
-                p.has_library |= base == library;
-                p.has_linker |= base.starts_with("ld-") || base.starts_with("ld.");
-                if p.exe.is_empty() {
-                    p.exe = file;
+                if let Some(p) = self.by_pid.get_mut(&pid) {
+                    p.maps(file, library);
                 }
             }
+        }
+    }
+}
+
+impl Process {
+    fn is_named(&mut self, name: String, exec: bool) {
+        if exec {
+            let (file_syncs, fs_syncs) = (self.file_syncs, self.fs_syncs);
+            *self = Process {
+                file_syncs,
+                fs_syncs,
+                executed: true,
+                ..Process::default()
+            };
+        }
+        self.name = name;
+    }
+
+    fn maps(&mut self, file: String, library: &str) {
+        let base = file.rsplit('/').next().unwrap_or("");
+        self.has_library |= base == library;
+        self.has_linker |= base.starts_with("ld-") || base.starts_with("ld.");
+        if self.exe.is_empty() {
+            self.exe = file;
         }
     }
 }
@@ -174,7 +200,7 @@ impl Seen {
 /// As [`Syncs::count_descendants`].
 pub fn is_permitted() -> io::Result<()> {
     let (id, _) = *point_ids()?.first().ok_or(io::ErrorKind::NotFound)?;
-    open_event(&mut attributes(TRACEPOINT, id, 0), OURSELVES, 0).map(drop)
+    open_event(&mut attributes(TRACEPOINT, id, 0), 0).map(drop)
 }
 
 /// Write-back errors anywhere on this machine, as they happen (`filemap_set_wb_err`).
@@ -191,7 +217,7 @@ impl LostWrites {
     pub fn watch() -> io::Result<LostWrites> {
         let id =
             read_id(&tracefs()?, "filemap/filemap_set_wb_err").ok_or(io::ErrorKind::NotFound)?;
-        let open = |cpu| open_event(&mut attributes(TRACEPOINT, id, 0), EVERYBODY, cpu);
+        let open = |cpu| open_event(&mut attributes(TRACEPOINT, id, 0), cpu);
         let events = online_processors()
             .into_iter()
             .map(open)
@@ -270,34 +296,32 @@ fn attributes(kind: u32, config: u64, flags: u64) -> [u64; 14] {
     a[1] = config;
     a[2] = 1; // sample_period
     a[3] = SAMPLE_TID | SAMPLE_TIME | SAMPLE_ID;
-    a[5] = flags | INHERIT | WATERMARK | SAMPLE_ID_ALL;
+    a[5] = flags | WATERMARK | SAMPLE_ID_ALL | USE_CLOCKID;
     a[6] = (RING_PAGES * PAGE / 2) as u64; // wakeup_watermark, bp_type
+    a[11] = CLOCK_MONOTONIC << 32; // sample_stack_user, clockid
     a
 }
 
 const TRACEPOINT: u32 = 2;
 const SOFTWARE: u32 = 1;
 const DUMMY: u64 = 9;
-const INHERIT: u64 = 1 << 1;
 const MMAP: u64 = 1 << 8;
 const COMM: u64 = 1 << 9;
 const TASK: u64 = 1 << 13;
 const WATERMARK: u64 = 1 << 14;
 const SAMPLE_ID_ALL: u64 = 1 << 18;
 const MMAP2: u64 = 1 << 23;
+const USE_CLOCKID: u64 = 1 << 25;
+const CLOCK_MONOTONIC: u64 = 1;
 const COMM_EXEC: u64 = 1 << 24;
 
-/// Whose events: our own and, by inheritance, those of all that we start.
-const OURSELVES: i32 = 0;
-/// Whose events: everybody's on one processor.
-const EVERYBODY: i32 = -1;
-
-fn open_event(attributes: &mut [u64; 14], pid: i32, cpu: usize) -> io::Result<OwnedFd> {
+/// Opens an event of everybody on one processor.
+fn open_event(attributes: &mut [u64; 14], cpu: usize) -> io::Result<OwnedFd> {
     const CLOEXEC: libc::c_ulong = 8;
     let cpu = i32::try_from(cpu).unwrap_or(0);
     let (a, number) = (attributes.as_mut_ptr(), libc::SYS_perf_event_open);
     // SAFETY: the kernel reads `size` bytes (112, the array's length) from `a`.
-    let fd = unsafe { libc::syscall(number, a, pid, cpu, -1, CLOEXEC) };
+    let fd = unsafe { libc::syscall(number, a, -1, cpu, -1, CLOEXEC) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
@@ -308,7 +332,7 @@ fn open_event(attributes: &mut [u64; 14], pid: i32, cpu: usize) -> io::Result<Ow
 impl Ring {
     fn open(ids: &[(u64, bool)], cpu: usize) -> io::Result<Ring> {
         let watch = MMAP | MMAP2 | COMM | COMM_EXEC | TASK;
-        let main = open_event(&mut attributes(SOFTWARE, DUMMY, watch), OURSELVES, cpu)?;
+        let main = open_event(&mut attributes(SOFTWARE, DUMMY, watch), cpu)?;
         let len = (RING_PAGES + 1) * PAGE;
         let prot = rustix::mm::ProtFlags::READ | rustix::mm::ProtFlags::WRITE;
         let flags = rustix::mm::MapFlags::SHARED;
@@ -322,7 +346,7 @@ impl Ring {
             whole: Vec::new(),
         };
         for &(id, whole) in ids {
-            let event = open_event(&mut attributes(TRACEPOINT, id, 0), OURSELVES, cpu)?;
+            let event = open_event(&mut attributes(TRACEPOINT, id, 0), cpu)?;
             redirect(&event, &ring.main)?;
             ring.whole.extend(whole.then(|| event_id(&event)).flatten());
             ring._events.push(event);

@@ -1,7 +1,7 @@
 //! Fuzzes what victims write: the slots, and the page for a reader that meets a foreign one.
 //!
-//! Claims: nothing panics; memory that is too small or not aligned is refused; sums saturate, and no
-//! more requests are said to be skipped than were made.
+//! Claims: nothing panics; memory that is too small or not aligned is refused; sums saturate, and
+//! no more requests are said to be skipped than were made.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 

@@ -252,10 +252,11 @@ impl Supervisor {
         if Instant::now() >= self.next_beat {
             self.beat();
             self.census.sweep(self.shared);
-            self.escapes.drain(self.plan.rules.as_ref());
+            self.escapes.look_around(self.plan.rules.as_ref());
             self.look_for_lost_writes();
             self.end_of_umounts();
         }
+        self.escapes.drain();
         self.take_signals();
         self.finish_jobs();
         self.reap();

@@ -334,7 +334,7 @@ __attribute__((constructor)) void sl_init(void)
 }
 
 /* Whether anything is to be decided here: in a session, or alone at `never`. Not once the victim
- * has a seccomp filter of its own, which may kill at any call that we make to find out or to count. */
+ * has a seccomp filter of its own, which may kill at any call that we make to find out. */
 int sl_active(void)
 {
 	if (UNLIKELY(LOAD_RELAXED(sl.ready) != 2))

@@ -5,8 +5,8 @@
 //! inherit would not do: the kernel takes them away at an exec that changes the user or group.
 //! The trace points are those of the file systems (`ext4_sync_file_enter` and its kin): they see
 //! raw system calls, io_uring and O_SYNC writes alike, and unlike the `sys_enter_*` ones they put
-//! no tax on the other system calls of the machine. Only file systems of a type that is mounted at the
-//! start are watched: each trace point costs 0.2 ms of start-up.
+//! no tax on the other system calls of the machine. Only file systems of a type that is mounted at
+//! the start are watched: each trace point costs 0.2 ms of start-up.
 //! Needs root (CAP_PERFMON) or `kernel.perf_event_paranoid` below 0, and tracefs for the event
 //! numbers, which is mounted detached where it is not mounted.
 

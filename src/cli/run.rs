@@ -59,8 +59,8 @@ pub struct Args {
     #[arg(long, value_name = "KEY=GLOB", conflicts_with = "rules")]
     only: Vec<String>,
 
-    /// Rules in TOML: [[rule]] tables with exe, user, path, until; the first that matches wins, and
-    /// what none matches stays at now.
+    /// Rules in TOML: `[[rule]]` tables with exe, user, path, until; the first that matches
+    /// wins, and what none matches stays at now.
     #[arg(long, value_name = "FILE")]
     rules: Option<PathBuf>,
 

@@ -48,7 +48,7 @@ fn parse_table(text: &str) -> Vec<Mount> {
     text.lines().filter_map(parse_line).collect()
 }
 
-/// Fields: id parent major:minor root point options [optional]... - type source superoptions.
+/// Fields: id parent major:minor root point options optional... - type source superoptions.
 fn parse_line(line: &str) -> Option<Mount> {
     let (left, right) = line.split_once(" - ")?;
     let left: Vec<&str> = left.split(' ').collect();

@@ -117,7 +117,12 @@ pub fn close_in_background() {
         // A session of its own: what is sent to the terminal's processes is not for it.
         crate::process::leave_session();
         // The parent's exit is what makes the child's copies the last ones.
-        crate::process::wait_for_end(parent)
+        crate::process::set_name(c"synclater-close");
+        let ended = crate::process::wait_for_end(parent);
+        // Runs that follow each other find the trace points still on, instead of waiting for them
+        // to be switched off and on again (60 ms).
+        let _ = crate::wait::any(&[], std::time::Duration::from_secs(1));
+        ended
     });
     drop(child);
 }

@@ -211,8 +211,11 @@ static void pass_queue(int fd, const struct aiocb *notice)
 		b.event[i] = notice->event[i];
 	if (aio_read(&b))
 		return;
+	/* glibc marks the block complete and then reads its notification, both under the lock that
+	 * aio_suspend takes: so once more after it is complete, before the block goes out of sight. */
 	while (__atomic_load_n(&b.error, __ATOMIC_ACQUIRE) == EINPROGRESS_)
 		aio_suspend(list, 1, NULL);
+	aio_suspend(list, 1, NULL);
 }
 
 static int aio_later(int op, const struct aiocb *b, struct verdict *v)

@@ -56,7 +56,7 @@ got = 0
 def heard(number, frame):
     global got
     got += 1
-    print('got', number, flush=True)
+    os.write(1, b'got %d\\n' % number)
     if got == int(sys.argv[2]):
         os._exit(23)
 for number in (1, 2, 3, 10, 12, 15):
@@ -64,7 +64,7 @@ for number in (1, 2, 3, 10, 12, 15):
 for i in range(3000):
     os.write(f, b'a')
     os.fsync(f)
-print('ready', flush=True)
+os.write(1, b'ready\\n')
 while True:
     signal.pause()
 ";
@@ -192,10 +192,10 @@ got = 0
 def heard(number, frame):
     global got
     got += 1
-    print('got', number, flush=True)
+    os.write(1, b'got %d\\n' % number)
 signal.signal(signal.SIGINT, heard)
 print('terminal', os.isatty(0), os.isatty(1), os.isatty(2), flush=True)
-print('ready', flush=True)
+os.write(1, b'ready\\n')
 line = sys.stdin.readline()
 print('count', got, line.strip(), flush=True)
 sys.exit(23)

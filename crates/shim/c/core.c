@@ -482,23 +482,33 @@ int sl_lease_runs(const struct sl_page *p)
 	return LOAD(p->lease_until) - ticks(p) <= p->lease_span;
 }
 
+/* The magic link to FD, which readlink and open take. */
+void sl_fd_link(int fd, char link[32])
+{
+	static const char head[] = "/proc/self/fd/";
+	char digits[12];
+	int n = 0, at;
+
+	for (at = 0; head[at]; at++)
+		link[at] = head[at];
+	do
+		digits[n++] = (char)('0' + fd % 10);
+	while (fd /= 10);
+	while (n)
+		link[at++] = digits[--n];
+	link[at] = 0;
+}
+
 static const char *path_of(const struct subject *s, char *buf, long size)
 {
-	char link[32] = "/proc/self/fd/";
-	char digits[12];
-	int n = 0, at = 14, v = s->fd;
+	char link[32];
 	long r;
 
 	if (s->path)
 		return s->path;
 	if (s->fd < 0)
 		return NULL;
-	do
-		digits[n++] = (char)('0' + v % 10);
-	while (v /= 10);
-	while (n)
-		link[at++] = digits[--n];
-	link[at] = 0;
+	sl_fd_link(s->fd, link);
 	r = raw4(NR_readlinkat, AT_FDCWD_, link, buf, size - 1);
 	if (r <= 0)
 		return NULL;

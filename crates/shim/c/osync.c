@@ -81,23 +81,6 @@ long sl_written(int fd, long n)
 	return is_error(r) ? r : n;
 }
 
-static long fd_link(int fd, char link[32])
-{
-	static const char head[] = "/proc/self/fd/";
-	char digits[12];
-	int n = 0, at;
-
-	for (at = 0; head[at]; at++)
-		link[at] = head[at];
-	do
-		digits[n++] = (char)('0' + fd % 10);
-	while (fd /= 10);
-	while (n)
-		link[at++] = digits[--n];
-	link[at] = 0;
-	return at;
-}
-
 /* Puts a description with the O_SYNC that was asked for in FD's place. 0, or -errno. */
 static long bring_back(int fd, int flags)
 {
@@ -106,7 +89,7 @@ static long bring_back(int fd, int flags)
 	char link[32];
 	long fresh, r;
 
-	fd_link(fd, link);
+	sl_fd_link(fd, link);
 	fresh = raw4(NR_openat, AT_FDCWD_, link, keep | O_CLOEXEC_, 0);
 	if (is_error(fresh))
 		return fresh;

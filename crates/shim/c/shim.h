@@ -127,6 +127,7 @@ void sl_slot_flag(uint32_t flag);
 void sl_ring(struct sl_slots *slots);
 long sl_futex_wait(uint32_t *word, uint32_t value, long ms);
 int sl_same(const char *a, const char *b);
+void sl_fd_link(int fd, char link[32]);
 
 /* glob.c */
 int sl_glob(const char *pattern, const char *text, int path_mode);

@@ -82,7 +82,7 @@ pub struct Syncs {
     /// Read already, but younger than what another ring may still have to tell.
     pending: Vec<(u64, Record)>,
     seen: Seen,
-    library: String,
+    watched: String,
 }
 
 impl Syncs {
@@ -99,12 +99,12 @@ impl Syncs {
             .collect::<io::Result<Vec<_>>>()?;
         let mut seen = Seen::default();
         seen.by_pid.insert(std::process::id(), Process::default());
-        let (pending, library) = (Vec::new(), library.to_owned());
+        let (pending, watched) = (Vec::new(), library.to_owned());
         Ok(Syncs {
             rings,
             pending,
             seen,
-            library,
+            watched,
         })
     }
 
@@ -120,7 +120,7 @@ impl Syncs {
         let later = records.partition_point(|(time, _)| *time <= now);
         self.pending = records.split_off(later);
         for (_, record) in records {
-            self.seen.note(record, &self.library);
+            self.seen.note(record, &self.watched);
         }
         &self.seen
     }

@@ -39,14 +39,7 @@ struct put_off {
 /* A directory can be synced, but not read: it stays real. */
 static int is_regular(int fd)
 {
-	union {
-		char bytes[256];
-		uint32_t words[64];
-	} x;
-
-	if (is_error(raw5(NR_statx, fd, "", 0x1000 | 0x4000, 1 /* STATX_TYPE */, &x)))
-		return 0;
-	return (*(uint16_t *)(void *)&x.bytes[28] & 0170000) == 0100000;
+	return sl_type(fd, "", 0x1000 /* AT_EMPTY_PATH */) == S_IFREG_;
 }
 
 /* Whether LEN bytes at FROM can be read: the program's pointers are for the kernel to judge. */

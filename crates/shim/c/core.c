@@ -609,10 +609,18 @@ static int fs_by_dev(const struct sl_page *p, uint64_t dev, uint8_t *fs)
 	return SL_KEPT_UNKNOWN;
 }
 
-#define S_IFMT_  0170000
-#define S_IFREG_ 0100000
-#define S_IFDIR_ 0040000
-#define S_IFLNK_ 0120000
+
+/* The file type (S_IFMT) of PATH below DIR, with AT_ flags AT, or -errno. */
+long sl_type(int dir, const char *path, int at)
+{
+	union {
+		char bytes[256];
+		uint32_t words[64];
+	} x;
+	long r = raw5(NR_statx, dir, path, at | 0x4000 /* DONT_SYNC */, 1 /* STATX_TYPE */, &x);
+
+	return is_error(r) ? r : (*(uint16_t *)(void *)&x.bytes[28] & S_IFMT_);
+}
 
 /* Looks where FD lies: the mount id and the type, by statx. */
 static int look(unsigned level, int fd, uint8_t *fs)

@@ -126,9 +126,6 @@ static void mark(int fd, int flags)
 	}
 }
 
-#define S_IFMT_  0170000
-#define S_IFBLK_ 0060000
-#define S_IFREG_ 0100000
 
 /* Whether a path may name a device file; cheap, and said too often rather than too rarely. */
 static int maybe_device(const char *path, int flags)
@@ -147,10 +144,6 @@ static int maybe_device(const char *path, int flags)
 /* A block device was opened: from now on every request of the session looks where it lies. */
 static void notice_device(int fd, const char *path, int flags)
 {
-	union {
-		char bytes[256];
-		uint32_t words[64];
-	} x;
 	unsigned i, all = 0;
 
 	for (i = 0; i < sl.levels; i++)
@@ -158,9 +151,7 @@ static void notice_device(int fd, const char *path, int flags)
 		       !LOAD_RELAXED(sl.level[i].slots->look);
 	if (!all || !maybe_device(path, flags))
 		return;
-	if (is_error(raw5(NR_statx, fd, "", 0x1000 | 0x4000, 1 /* STATX_TYPE */, &x)))
-		return;
-	if ((*(uint16_t *)(void *)&x.bytes[28] & S_IFMT_) != S_IFBLK_)
+	if (sl_type(fd, "", 0x1000 /* AT_EMPTY_PATH */) != S_IFBLK_)
 		return;
 	for (i = 0; i < sl.levels; i++) {
 		STORE(sl.level[i].slots->look, 1);
@@ -186,22 +177,18 @@ long sl_opened(long fd, int flags, const char *path) { return opened(fd, flags, 
 /* The flags to take off before an open: O_SYNC on what is, or becomes, a regular file. */
 static int taken_off(int dir, const char *path, int flags)
 {
-	union {
-		char bytes[256];
-		uint32_t words[64];
-	} x;
 	int sync = flags & (O_SYNC_BIT_ | O_DSYNC_);
 	long r;
 
 	if (LIKELY(!(sync & O_DSYNC_) || !(flags & O_ACCMODE_)) || flags & O_PATH_ ||
 	    !sl_active() || !sl_maybe_later())
 		return 0;
-	r = raw5(NR_statx, dir, path, 0x4000, 1 /* STATX_TYPE */, &x);
+	r = sl_type(dir, path, 0);
 	if (is_error(r))
 		return flags & (O_CREAT_ | O_TMPFILE_BIT_) ? sync : 0;
 	if (flags & O_TMPFILE_BIT_)
 		return sync;
-	return (*(uint16_t *)(void *)&x.bytes[28] & S_IFMT_) == S_IFREG_ ? sync : 0;
+	return r == S_IFREG_ ? sync : 0;
 }
 
 long sl_open_at(int dir, const char *path, int flags, unsigned mode)

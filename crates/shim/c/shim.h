@@ -73,6 +73,12 @@ extern char **environ __attribute__((weak));
 #endif
 #define O_TMPFILE_BIT_ 020000000
 
+#define S_IFMT_  0170000
+#define S_IFDIR_ 0040000
+#define S_IFBLK_ 0060000
+#define S_IFREG_ 0100000
+#define S_IFLNK_ 0120000
+
 #define LEVELS_MAX 4u
 
 /* One session that this process belongs to; nested sessions make several. */
@@ -128,6 +134,7 @@ void sl_ring(struct sl_slots *slots);
 long sl_futex_wait(uint32_t *word, uint32_t value, long ms);
 int sl_same(const char *a, const char *b);
 void sl_fd_link(int fd, char link[32]);
+long sl_type(int dir, const char *path, int at);
 
 /* glob.c */
 int sl_glob(const char *pattern, const char *text, int path_mode);

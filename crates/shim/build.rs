@@ -71,6 +71,18 @@ fn main() {
             "the 32-bit library does not compile"
         );
     }
+    println!(
+        "cargo:rustc-env=SYNCLATER_SHIM_NAME={:016x}",
+        hash(&[out.join("native.so"), small])
+    );
+}
+
+/// FNV-1a over the files: tells versions apart, no more.
+fn hash(files: &[PathBuf]) -> u64 {
+    let bytes = files.iter().flat_map(|f| std::fs::read(f).unwrap());
+    bytes.fold(0xcbf2_9ce4_8422_2325, |h, b| {
+        (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3)
+    })
 }
 
 /// Whether the compiler makes libraries of this class at all.

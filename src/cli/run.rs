@@ -2,27 +2,27 @@
 
 use super::OURS;
 use crate::reach::{launch, library};
+use crate::session::belongings::{random_name, Belongings};
 use crate::session::compile::{self, Users};
 use crate::session::control::Server;
 use crate::session::dirs;
 use crate::session::escape::Escapes;
-use crate::session::keeper::Belongings;
 use crate::session::ledger::Ledger;
 use crate::session::report;
 use crate::session::shared::Shared;
 use crate::session::supervisor::{Outcome, Parts, Plan, Supervisor};
 use std::ffi::OsString;
-use std::fs::{DirBuilder, File};
+use std::fs::File;
 use std::io::{IsTerminal, Write};
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use synclater_model::policy::dial::Until;
 use synclater_model::policy::duration::parse_duration;
 use synclater_model::policy::rules::RuleSet;
 use synclater_model::report::message::Trouble;
 use synclater_model::report::run::{summary, RunReport};
+use synclater_sys::clock::Reading;
 use synclater_sys::signal::Signals;
 use synclater_sys::{process, socket};
 
@@ -97,11 +97,12 @@ request that the command made is durable.";
 /// # Errors
 /// A [`Trouble`] where the session could not be made: then the command was not started.
 pub fn run(args: Args) -> anyhow::Result<i32> {
-    super::clear_stale();
+    let early = Early::begin();
     let rules = rules(&args)?;
+    super::clear_stale();
     let mut json = args.json.as_deref().map(open_json).transpose()?;
     let library = locate_library()?;
-    let mut s = session(&args, rules)?;
+    let mut s = session(&args, rules, early)?;
     let outer = outer_pages();
     let mut pages = s.shared.path.clone().into_os_string();
     outer.iter().for_each(|p| {
@@ -117,7 +118,7 @@ pub fn run(args: Args) -> anyhow::Result<i32> {
             return Ok(not_started(&args.command[0], &e));
         }
     };
-    let outcome = s.run(child.id());
+    let outcome = s.run(child);
     end(&args, s, outcome, json.as_mut())
 }
 
@@ -313,7 +314,43 @@ fn without_ledger(classes: &mut [Until]) {
     }
 }
 
-fn session(args: &Args, rules: Option<RuleSet>) -> anyhow::Result<Supervisor> {
+/// Whether a descriptor that we were started with is a block device: the command inherits it, and
+/// every request has to look.
+fn inherits_a_block_device() -> bool {
+    let open = std::fs::read_dir("/proc/self/fd")
+        .into_iter()
+        .flatten()
+        .flatten();
+    open.map(|e| e.path())
+        .filter_map(|p| std::fs::metadata(p).ok())
+        .any(|m| std::os::unix::fs::FileTypeExt::is_block_device(&m.file_type()))
+}
+
+/// What is done first.
+struct Early {
+    start: Reading,
+    block_device: bool,
+    /// Beside the rest of the start, which takes about as long (0.5 ms).
+    watch: Option<JoinHandle<Escapes>>,
+}
+
+impl Early {
+    fn begin() -> Early {
+        Early {
+            start: Reading::now(),
+            // As long as nothing of ours is open.
+            block_device: inherits_a_block_device(),
+            watch: std::thread::Builder::new().spawn(Escapes::watch).ok(),
+        }
+    }
+
+    fn escapes(self) -> Escapes {
+        let watch = self.watch.and_then(|t| t.join().ok());
+        watch.unwrap_or_else(Escapes::watch)
+    }
+}
+
+fn session(args: &Args, rules: Option<RuleSet>, early: Early) -> anyhow::Result<Supervisor> {
     let ledger = ledger(args, rules.as_ref());
     let asks = rules.as_ref().is_some_and(RuleSet::asks_for_user);
     let users = if asks {
@@ -328,12 +365,10 @@ fn session(args: &Args, rules: Option<RuleSet>) -> anyhow::Result<Supervisor> {
     }
     let run = dirs::run_dir();
     dirs::make(&run, "the folder of running sessions")?;
-    let belongings = make_dirs(&run, ledger.as_ref())?;
+    let in_ledger = |id: &str| ledger.as_ref().is_some_and(|l| l.path(id).exists());
+    let belongings = Belongings::make(&run, in_ledger)?;
     let cannot = |what: &str, e: std::io::Error| {
-        belongings
-            .dirs
-            .iter()
-            .for_each(|d| drop(std::fs::remove_dir_all(d)));
+        belongings.give_back();
         let try_ = "free space there, or name another folder in SYNCLATER_RUN_DIR";
         Trouble::new(
             format!("cannot make {what} in {}", run.display()),
@@ -343,13 +378,9 @@ fn session(args: &Args, rules: Option<RuleSet>) -> anyhow::Result<Supervisor> {
         )
     };
     let door = door_name();
-    let memory = belongings
-        .dirs
-        .last()
-        .expect("a session has a folder")
-        .clone();
-    let shared = Shared::create(&memory, &compiled, &door).map_err(|e| cannot("the session", e))?;
-    let server = Server::open(&belongings.dirs[0]).map_err(|e| cannot("the control socket", e))?;
+    let shared = Shared::create(&belongings.memory, &compiled, &door, early.start);
+    let shared = shared.map_err(|e| cannot("the session", e))?;
+    let server = Server::open(&belongings.memory).map_err(|e| cannot("the control socket", e))?;
     let slots_door = socket::listen_abstract(&door).map_err(|e| cannot("the slots' socket", e))?;
     process::adopt_orphans();
     let signals = Signals::take().map_err(|e| cannot("a signal descriptor", e))?;
@@ -363,6 +394,7 @@ fn session(args: &Args, rules: Option<RuleSet>) -> anyhow::Result<Supervisor> {
         rules,
         classes: compiled.classes,
         ends: args.for_.map(|t| Instant::now() + t),
+        block_device: early.block_device,
         started: humantime::format_rfc3339_seconds(std::time::SystemTime::now()).to_string(),
     };
     let parts = Parts {
@@ -372,7 +404,7 @@ fn session(args: &Args, rules: Option<RuleSet>) -> anyhow::Result<Supervisor> {
         server,
         slots_door,
         ledger,
-        escapes: Escapes::watch(),
+        escapes: early.escapes(),
         belongings,
     };
     Ok(Supervisor::new(parts)?)
@@ -383,115 +415,4 @@ fn door_name() -> [u8; 32] {
     let mut name = *b"synclater-0000000000000000000000";
     name[10..].copy_from_slice(random_name().as_bytes());
     name
-}
-
-/// 22 digits that no other session has: process numbers are no names across pid namespaces.
-fn random_name() -> String {
-    let mut random = [0u8; 11];
-    let _ = rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty());
-    random.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// Makes the session's folder under a fresh id, locks it, and the one for its memory.
-fn make_dirs(run: &Path, ledger: Option<&Ledger>) -> Result<Belongings, Trouble> {
-    let mode = if process::effective_user() == 0 {
-        0o711
-    } else {
-        0o700
-    };
-    // Locked before it has a name: another command would take an unlocked one for a dead session's.
-    let fresh = run.join(format!(".new-{}", random_name()));
-    let made = DirBuilder::new()
-        .mode(mode)
-        .create(&fresh)
-        .and_then(|()| take_lock(&fresh));
-    let lock = made.map_err(|e| cannot_make(&fresh, &e))?;
-    for id in ids() {
-        let dir = run.join(&id);
-        if dir.exists() || ledger.is_some_and(|l| l.path(&id).exists()) {
-            continue;
-        }
-        // Where somebody was faster the folder is not empty, and the next name is tried.
-        if std::fs::rename(&fresh, &dir).is_ok() {
-            return with_memory(dir, id, run, mode, lock).map_err(|(dir, e)| cannot_make(&dir, &e));
-        }
-    }
-    let all = std::io::Error::other("every session name is taken");
-    Err(cannot_make(run, &all))
-}
-
-/// Locks the session in `dir` as long as the file is open, here or in the keeper.
-fn take_lock(dir: &Path) -> std::io::Result<File> {
-    let lock = File::create(dir.join("lock"))?;
-    rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive)?;
-    Ok(lock)
-}
-
-fn cannot_make(dir: &Path, e: &std::io::Error) -> Trouble {
-    Trouble::new(
-        format!("cannot make the session in {}", dir.display()),
-        e.to_string(),
-        "make the folder writable, or name another one in SYNCLATER_RUN_DIR",
-        NOT_STARTED,
-    )
-}
-
-/// The folder for the session's memory, beside the session's own where that lies on a disk.
-fn with_memory(
-    dir: PathBuf,
-    id: String,
-    run: &Path,
-    mode: u32,
-    lock: File,
-) -> Result<Belongings, (PathBuf, std::io::Error)> {
-    let lock = Arc::new(lock);
-    let base = dirs::memory_dir(run);
-    if base == run {
-        return Ok(Belongings {
-            id,
-            dirs: vec![dir],
-            lock,
-        });
-    }
-    if let Err(trouble) = dirs::make(&base, "the folder of shared memory") {
-        let _ = std::fs::remove_dir_all(&dir);
-        return Err((base, std::io::Error::other(trouble.why)));
-    }
-    // Sessions of another run folder may have the same id.
-    let memory = base.join(format!("{id}.{}", random_name()));
-    let made = DirBuilder::new()
-        .mode(mode)
-        .create(&memory)
-        .and_then(|()| std::fs::write(dir.join("memory"), memory.as_os_str().as_encoded_bytes()));
-    match made {
-        Ok(()) => Ok(Belongings {
-            id,
-            dirs: vec![dir, memory],
-            lock,
-        }),
-        Err(e) => {
-            let _ = std::fs::remove_dir_all(&dir);
-            Err((memory, e))
-        }
-    }
-}
-
-/// Short words, in an order that differs from run to run; then numbered ones.
-fn ids() -> impl Iterator<Item = String> {
-    const WORDS: [&str; 64] = [
-        "alder", "amber", "anchor", "apple", "aspen", "basil", "birch", "bluff", "brook", "cedar",
-        "clover", "coral", "cove", "crane", "delta", "dune", "ember", "fern", "finch", "fjord",
-        "flint", "forest", "gale", "garnet", "glade", "grove", "harbor", "hazel", "heron", "inlet",
-        "iris", "ivy", "jade", "juniper", "kelp", "lagoon", "larch", "lark", "lily", "linden",
-        "maple", "marsh", "meadow", "moss", "oak", "opal", "orchid", "otter", "pearl", "pine",
-        "plum", "quartz", "reef", "ridge", "river", "robin", "sage", "shore", "spruce", "stone",
-        "thorn", "tulip", "willow", "wren",
-    ];
-    let start = std::process::id() as usize;
-    let word = move |k: usize| WORDS[(start + k) % WORDS.len()];
-    let numbered =
-        (2..1000).flat_map(move |n| (0..WORDS.len()).map(move |k| format!("{}{n}", word(k))));
-    (0..WORDS.len())
-        .map(move |k| word(k).to_owned())
-        .chain(numbered)
 }

@@ -9,7 +9,7 @@ use crate::session::dirs;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use synclater_shim::{LIBRARY, LIBRARY_32};
+use synclater_shim::{CONTENT_NAME, LIBRARY, LIBRARY_32};
 use synclater_sys::{mount, process};
 
 const NAME: &str = "libsynclater.so";
@@ -35,11 +35,13 @@ fn folders() -> Vec<(&'static str, Option<&'static [u8]>)> {
     ]
 }
 
-/// Writes the library for every value of `$LIB` below `dir`.
+/// Writes the library for every value of `$LIB` below `dir`, each class once and the other names of
+/// it as hard links, where the file system has them.
 ///
 /// # Errors
 /// Those of mkdir(2), open(2) and rename(2).
 pub fn unpack(dir: &Path) -> io::Result<()> {
+    let mut written: Vec<(&[u8], PathBuf)> = Vec::new();
     for (folder, bytes) in folders() {
         let Some(bytes) = bytes else { continue };
         let folder = dir.join(folder);
@@ -48,37 +50,45 @@ pub fn unpack(dir: &Path) -> io::Result<()> {
             .mode(0o755)
             .create(&folder)?;
         let fresh = folder.join(format!(".{NAME}.{}", std::process::id()));
-        std::fs::write(&fresh, bytes)?;
-        std::fs::set_permissions(&fresh, std::fs::Permissions::from_mode(0o755))?;
+        let _ = std::fs::remove_file(&fresh);
+        let same = written.iter().find(|(other, _)| *other == bytes);
+        if same.is_none_or(|(_, file)| std::fs::hard_link(file, &fresh).is_err()) {
+            std::fs::write(&fresh, bytes)?;
+            std::fs::set_permissions(&fresh, std::fs::Permissions::from_mode(0o755))?;
+        }
         std::fs::rename(&fresh, folder.join(NAME))?;
+        // A name for the very same file is not renamed over it: the fresh one stays (rename(2)).
+        let _ = std::fs::remove_file(&fresh);
+        written.push((bytes, folder.join(NAME)));
     }
     Ok(())
 }
 
 /// Whether every file below `dir` is the embedded one and cannot be written by others.
 fn is_whole(dir: &Path) -> bool {
+    // Several names of one file: it is read once.
+    let mut read: Vec<(u64, u64, &[u8])> = Vec::new();
     folders().into_iter().all(|(folder, bytes)| {
         let Some(bytes) = bytes else { return true };
         let file = dir.join(folder).join(NAME);
-        file.symlink_metadata()
-            .is_ok_and(|m| m.is_file() && is_trusted(&m))
-            && std::fs::read(&file).is_ok_and(|found| found == bytes)
+        let Ok(seen) = file.symlink_metadata() else {
+            return false;
+        };
+        let known = (seen.dev(), seen.ino(), bytes);
+        if read.contains(&known) {
+            return true;
+        }
+        let whole = seen.is_file()
+            && is_trusted(&seen)
+            && std::fs::read(&file).is_ok_and(|found| found == bytes);
+        read.push(known);
+        whole
     })
 }
 
 /// Whether only root or we can have written the file.
 fn is_trusted(seen: &std::fs::Metadata) -> bool {
     (seen.uid() == 0 || seen.uid() == process::effective_user()) && seen.mode() & 0o022 == 0
-}
-
-/// FNV-1a over both libraries: names the folder, so that versions live side by side. The content is
-/// compared in full before it is used.
-fn content_name() -> String {
-    let bytes = LIBRARY.iter().chain(LIBRARY_32.unwrap_or_default());
-    let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |h, b| {
-        (h ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3)
-    });
-    format!("{hash:016x}")
 }
 
 /// Folders to unpack to, best first.
@@ -141,7 +151,7 @@ pub fn locate() -> Result<PathBuf, String> {
     }
     let mut why = Vec::new();
     for cache in caches() {
-        let dir = cache.join(content_name());
+        let dir = cache.join(CONTENT_NAME);
         match usable(&cache).and_then(|()| {
             if !is_whole(&dir) {
                 unpack(&dir).map_err(|e| format!("{}: {e}", dir.display()))?;

@@ -1,6 +1,7 @@
 //! How other commands speak to a running session: one line of JSON each way, over a local socket in
 //! the session's folder. The kernel tells who asks; only the session's owner and root are answered.
 
+use super::belongings::{memory_of, take_lock};
 use super::dirs;
 use serde::{Deserialize, Serialize};
 use std::io::{self, BufRead, BufReader, Write};
@@ -109,7 +110,7 @@ pub fn forget_unborn() {
             .ok()
             .and_then(|t| t.elapsed().ok());
         let old = age.is_some_and(|a| a > Duration::from_secs(60));
-        if unborn && old && super::stale::take_lock(&path).is_some() {
+        if unborn && old && take_lock(&path).is_some() {
             let _ = std::fs::remove_dir_all(path);
         }
     }
@@ -126,7 +127,7 @@ pub struct Client {
 }
 
 impl Server {
-    /// Listens in the session's folder; others cannot connect.
+    /// Listens in the session's folder of memory; others cannot connect.
     ///
     /// # Errors
     /// Those of bind(2).
@@ -185,7 +186,7 @@ impl Client {
 /// `NotFound` or `ConnectionRefused` where nobody listens; `InvalidData` for an answer of another
 /// version.
 pub fn ask(session: &Living, request: &Request) -> io::Result<Answer> {
-    let mut stream = UnixStream::connect(session.dir.join("control"))?;
+    let mut stream = UnixStream::connect(memory_of(&session.dir).join("control"))?;
     let patience = if matches!(request, Request::Settle) {
         PATIENCE
     } else {

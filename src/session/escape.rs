@@ -11,6 +11,7 @@ use std::os::unix::fs::PermissionsExt;
 use synclater_model::policy::rules::RuleSet;
 use synclater_model::report::escape::{Escape, CLEARED_ENVIRONMENT, GAINED_RIGHTS, STATIC_PROGRAM};
 use synclater_shim::page::{SLOT_MARK_LOST, SLOT_OSYNC_KEPT};
+use synclater_sys::attendant::Held;
 use synclater_sys::perf::{self, Syncs};
 
 const LIBRARY: &str = "libsynclater.so";
@@ -38,11 +39,11 @@ impl Escapes {
         }
     }
 
-    /// Ends the watch. The kernel takes long to switch it off, so that is not waited for.
-    pub fn end(&mut self) {
-        if self.syncs.is_some() {
-            synclater_sys::job::close_in_background();
-        }
+    /// What an attendant holds for the watch: the kernel takes long to switch trace points off, and
+    /// that is not for our end to wait for.
+    #[must_use]
+    pub fn held(&self) -> Held<'_> {
+        self.syncs.as_ref().map(Syncs::held).unwrap_or_default()
     }
 
     /// Excludes a process of ours.
@@ -68,9 +69,9 @@ impl Escapes {
     /// Why it cannot be told what escaped, where it cannot.
     #[must_use]
     pub fn unknown_because(&self) -> Option<String> {
-        let level = std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid");
-        let level = level.unwrap_or_default();
         self.syncs.is_none().then(|| {
+            let level = std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid");
+            let level = level.unwrap_or_default();
             format!(
                 "perf events are not permitted (user {}, kernel.perf_event_paranoid {})",
                 synclater_sys::process::effective_user(),

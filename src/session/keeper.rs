@@ -6,14 +6,13 @@
 //! on. It lives in its own session and cgroup (where there is one to write), so that what ends or
 //! freezes the victims spares it; it holds no descriptor of the terminal.
 
+use super::belongings::Belongings;
 use super::ledger::Ledger;
 use super::settle::Settle;
 use super::shared::Shared;
-use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::Path;
 use std::time::{Duration, Instant};
 use synclater_sys::job::{self, Job};
 use synclater_sys::{process, socket, wait};
@@ -45,17 +44,6 @@ pub struct Keeper {
     socket: OwnedFd,
 }
 
-/// What the keeper removes when it has settled in the supervisor's place.
-#[derive(Clone, Debug)]
-pub struct Belongings {
-    /// Session id.
-    pub id: String,
-    /// Folders of the session.
-    pub dirs: Vec<PathBuf>,
-    /// The locked file that tells other commands that the session lives.
-    pub lock: Arc<File>,
-}
-
 impl Keeper {
     /// Starts the keeper.
     ///
@@ -71,10 +59,8 @@ impl Keeper {
         let job = Job::start(move || {
             // The session's lock too: as long as we live, no other command may clear it away.
             let lock = what.lock.clone();
-            let Some(mut kept) = job::keep_only(&[theirs.as_fd(), lock.as_fd()]) else {
-                return 1;
-            };
-            // Both are closed already, by number.
+            let mut kept = job::keep_only(&[theirs.as_fd(), lock.as_fd()]);
+            // `kept` owns both now.
             std::mem::forget((theirs, lock));
             let socket = kept.swap_remove(0);
             let _lock = kept;
@@ -284,9 +270,7 @@ impl Vigil {
     fn take_over(self) -> i32 {
         self.shared.relax(false);
         if self.settle() && self.ledger.close_here(&self.what.id).is_ok() {
-            for dir in &self.what.dirs {
-                let _ = std::fs::remove_dir_all(dir);
-            }
+            self.what.give_back();
             return 0;
         }
         1

@@ -5,7 +5,7 @@
 //! Writing and closing run in processes of their own: the disk may be slow, the heartbeat may not.
 
 use super::dirs;
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{Access, AtFlags, Mode, OFlags};
 use std::io;
 use std::path::{Path, PathBuf};
 use synclater_model::ledger::Entry;
@@ -37,9 +37,8 @@ impl Ledger {
             ));
         };
         dirs::make(&dir, "the ledger")?;
-        let probe = dir.join(format!(".probe-{}", std::process::id()));
-        let writable = std::fs::write(&probe, b"").and_then(|()| std::fs::remove_file(&probe));
-        writable.map_err(|e| {
+        let (may, flags) = (Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS);
+        rustix::fs::accessat(rustix::fs::CWD, &dir, may, flags).map_err(|e| {
             synclater_model::report::message::Trouble::new(
                 format!("cannot write the ledger in {}", dir.display()),
                 e.to_string(),
@@ -72,7 +71,7 @@ impl Ledger {
         let (path, text) = (self.path(&entry.id), entry.to_json());
         let dir = self.dir.clone();
         Job::start(move || {
-            synclater_sys::job::keep_none();
+            let _ = synclater_sys::job::keep_only(&[]);
             let fresh = path.with_extension("new");
             write_durably(&dir, &path, &fresh, text.as_bytes()).map_or_else(
                 |e| {

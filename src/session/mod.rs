@@ -1,10 +1,12 @@
 //! A session: the supervisor that owns it, the memory it shares with its victims, what it owes.
 //!
-//! Map: `dirs` where its files lie; `shared` the page and the slots; `compile` rules into the page;
-//! `filesystems` which ones owe; `ledger` what a power cut leaves to be read; `settle` carrying
-//! debt out; `keeper` who does so when the supervisor cannot; `counts` and `escape` what was seen;
-//! `control` how other commands speak to it; `supervisor` the loop; `stale` what dead ones left.
+//! Map: `dirs` where its files lie; `belongings` which of them are one session's; `shared` the
+//! page and the slots; `compile` rules into the page; `filesystems` which ones owe; `ledger` what a
+//! power cut leaves to be read; `settle` carrying debt out; `keeper` who does so when the
+//! supervisor cannot; `counts` and `escape` what was seen; `control` how other commands speak to
+//! it; `supervisor` the loop; `stale` what dead ones left.
 
+pub mod belongings;
 pub mod compile;
 pub mod control;
 pub mod counts;

@@ -60,9 +60,7 @@ impl Settle {
     /// `EAGAIN` where no process can be had; the debt then stands as before.
     pub fn filesystem(shared: &Shared, fs: usize, fd: BorrowedFd<'_>) -> io::Result<Settle> {
         Self::start(shared, fs, || {
-            let Some(only) = job::keep_only(&[fd]) else {
-                return rustix::io::Errno::MFILE.raw_os_error();
-            };
+            let only = job::keep_only(&[fd]);
             job::syncfs(only[0].as_fd())
         })
     }

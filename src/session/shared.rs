@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 use synclater_shim::page::{self, Layout, Page, Slots};
-use synclater_sys::clock::{LeaseClock, Source};
+use synclater_sys::clock::{LeaseClock, Reading, Source};
 use synclater_sys::memory::Mapping;
 
 /// How long answers may go on being late after the last heartbeat. The design's bound is 2 s.
@@ -35,11 +35,17 @@ fn create(path: &Path, mode: u32) -> io::Result<File> {
 }
 
 impl Shared {
-    /// Makes `page` and `slots` in `dir`. Nothing is relaxed yet: `relax` is 0.
+    /// Makes `page` and `slots` in `dir`. Nothing is relaxed yet: `relax` is 0. The lease's
+    /// clock is measured since `start`.
     ///
     /// # Errors
     /// `ENOSPC`, `EACCES` and the like, from the files.
-    pub fn create(dir: &Path, rules: &Compiled, socket: &[u8; 32]) -> io::Result<Shared> {
+    pub fn create(
+        dir: &Path,
+        rules: &Compiled,
+        socket: &[u8; 32],
+        start: Reading,
+    ) -> io::Result<Shared> {
         let path = dir.join("page");
         let slots_file = create(&dir.join("slots"), 0o600)?;
         let slots = Mapping::create(&slots_file, size_of::<Slots>())?;
@@ -50,7 +56,7 @@ impl Shared {
             slots,
             slots_file,
             path,
-            clock: LeaseClock::new(),
+            clock: LeaseClock::new(start),
         };
         shared.fill(rules, socket, u32::try_from(size).unwrap_or(0));
         Ok(shared)
@@ -140,6 +146,9 @@ impl Shared {
 
 /// Seccomp filters of this process; containers put some in.
 fn seccomp_filters() -> u32 {
+    if !synclater_sys::process::is_filtered() {
+        return 0;
+    }
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status
         .lines()

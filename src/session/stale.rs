@@ -1,14 +1,15 @@
 //! What dead sessions left: found by the next command, settled, cleared away.
 //!
 //! A session's folder has a `lock` file that the supervisor and its keeper hold locked as long as
-//! either lives. A folder whose lock can be taken is stale. Its debt (the ledger entry of this
+//! either lives; in it stands where the session's memory lies, if that is elsewhere. A folder whose
+//! lock can be taken is stale. Its debt (the ledger entry of this
 //! boot) is settled first; the entry is closed only when that succeeded.
 
+use super::belongings::{memory_of, take_lock};
 use super::control::{self, Living};
 use super::ledger::Ledger;
 use super::{dirs, filesystems};
-use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use synclater_model::ledger::Entry;
 use synclater_sys::{job, mount};
 
@@ -21,18 +22,6 @@ pub struct Cleared {
     pub settled: Vec<String>,
     /// What could not be settled: the ledger entry stays open.
     pub failed: Vec<String>,
-}
-
-/// Takes a session's lock, if nobody holds it. The lock lasts as long as the file is open.
-#[must_use]
-pub fn take_lock(dir: &Path) -> Option<File> {
-    let file = File::options()
-        .read(true)
-        .write(true)
-        .open(dir.join("lock"))
-        .ok()?;
-    rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).ok()?;
-    Some(file)
 }
 
 /// Clears away what dead sessions left; sessions that live are not touched.
@@ -73,19 +62,13 @@ fn clear_one(session: &Living, entry: Option<&Entry>, ledger: Option<&Ledger>) -
     if let (Some(_), Some(ledger), true) = (entry, ledger, out.failed.is_empty()) {
         let _ = ledger.close_here(&session.id);
     }
-    if let Ok(memory) = std::fs::read_to_string(session.dir.join("memory")) {
-        let memory = PathBuf::from(memory.trim_end());
-        let ours = memory
-            .symlink_metadata()
-            .is_ok_and(|m| dirs::distrust(&m).is_none());
-        let name = memory
-            .file_name()
-            .unwrap_or_default()
-            .to_string_lossy()
-            .into_owned();
-        if ours && name.starts_with(&session.id) {
-            let _ = std::fs::remove_dir_all(memory);
-        }
+    let memory = memory_of(&session.dir);
+    let ours = memory
+        .symlink_metadata()
+        .is_ok_and(|m| dirs::distrust(&m).is_none());
+    let name = memory.file_name().unwrap_or_default().to_string_lossy();
+    if ours && name.starts_with(&session.id) {
+        let _ = std::fs::remove_dir_all(&memory);
     }
     let _ = std::fs::remove_dir_all(&session.dir);
     out

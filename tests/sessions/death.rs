@@ -92,10 +92,8 @@ impl Hammered {
             "{:?}",
             self.stage.entries()
         );
-        let left = std::fs::read_dir(self.stage.run_dir())
-            .expect("run")
-            .count();
-        assert_eq!(left, 0, "the session's folder is still there");
+        let left = self.stage.left_in_run_dir();
+        assert!(left.is_empty(), "still there: {left:?}");
     }
 }
 

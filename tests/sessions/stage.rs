@@ -36,8 +36,9 @@ struct Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         let sessions = std::fs::read_dir(&self.run).into_iter().flatten().flatten();
-        for file in sessions.map(|s| s.path().join("memory")) {
-            let path = PathBuf::from(std::fs::read_to_string(file).unwrap_or_default().trim_end());
+        for file in sessions.map(|s| s.path().join("lock")) {
+            let text = std::fs::read_to_string(file).unwrap_or_default();
+            let path = PathBuf::from(text.lines().next().unwrap_or_default());
             if path.starts_with("/dev/shm") && path.join("page").exists() {
                 // The session itself may have been faster.
                 let _ = std::fs::remove_dir_all(path);
@@ -87,6 +88,13 @@ impl Stage {
 
     pub fn run_dir(&self) -> PathBuf {
         self.scene.file("run")
+    }
+
+    /// What is in the folder of sessions but the folder that is kept for the next one.
+    pub fn left_in_run_dir(&self) -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(self.run_dir()).expect("the folder of sessions");
+        let all = entries.map(|e| e.expect("an entry").path());
+        all.filter(|p| !p.ends_with(".spare")).collect()
     }
 
     pub fn file(&self, name: &str) -> PathBuf {

@@ -16,3 +16,7 @@ const SMALL: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/small.so"));
 
 /// The preload library for i386 programs, where the compiler that built us could make one.
 pub const LIBRARY_32: Option<&[u8]> = if SMALL.is_empty() { None } else { Some(SMALL) };
+
+/// A name that no other version of the two libraries has (a hash of their bytes), for the folder
+/// that they are unpacked to.
+pub const CONTENT_NAME: &str = env!("SYNCLATER_SHIM_NAME");

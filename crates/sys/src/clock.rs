@@ -22,24 +22,44 @@ pub struct LeaseClock {
     ticks_per_second: f64,
 }
 
-impl LeaseClock {
-    /// The clock of this machine. Measuring a counter takes 50 µs.
+/// Counter and time together, to measure the counter's speed by.
+#[derive(Clone, Copy, Debug)]
+pub struct Reading {
+    counter: u64,
+    at: Instant,
+}
+
+impl Reading {
+    /// Reads both now.
     #[must_use]
-    pub fn new() -> LeaseClock {
+    pub fn now() -> Reading {
+        let at = Instant::now();
+        Reading {
+            counter: counter(),
+            at,
+        }
+    }
+}
+
+impl LeaseClock {
+    /// The clock of this machine, whose counter is measured over the time since `start`: at least
+    /// 100 µs, which are waited for.
+    #[must_use]
+    pub fn new(start: Reading) -> LeaseClock {
         if !counter_is_invariant() {
             return LeaseClock {
                 source: Source::Realtime,
                 ticks_per_second: 1e9,
             };
         }
-        let (from, at) = (counter(), Instant::now());
-        while at.elapsed() < Duration::from_micros(50) {
+        while start.at.elapsed() < Duration::from_micros(100) {
             std::hint::spin_loop();
         }
-        let (to, took) = (counter(), at.elapsed());
+        let end = Reading::now();
+        let took = end.at.duration_since(start.at);
         LeaseClock {
             source: Source::Counter,
-            ticks_per_second: (to - from) as f64 / took.as_secs_f64(),
+            ticks_per_second: (end.counter - start.counter) as f64 / took.as_secs_f64(),
         }
     }
 
@@ -80,12 +100,6 @@ impl LeaseClock {
     pub fn since(&self, tick: u64) -> Duration {
         let ticks = self.now().wrapping_sub(tick);
         self.span(if ticks > u64::MAX / 2 { 0 } else { ticks })
-    }
-}
-
-impl Default for LeaseClock {
-    fn default() -> Self {
-        Self::new()
     }
 }
 

@@ -1,12 +1,12 @@
 //! Work that may hang in the kernel, each piece in a process of its own.
 //!
 //! A thread would not do: a thread inside a hung `syncfs` keeps its whole process from ending.
-//! Relies on: the forking process having no thread that may hold a lock (our only other thread
-//! waits on a futex and writes to an eventfd), so that the child may run ordinary code.
+//! Relies on: the forking process having one thread, so that the child finds no lock taken and may
+//! run ordinary code.
 
 use rustix::process::{pidfd_open, waitid, Pid, PidfdFlags, WaitId, WaitIdOptions};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 /// A child process that does one thing and tells by its exit status: 0, or an errno.
 #[derive(Debug)]
@@ -22,7 +22,7 @@ impl Job {
     /// # Errors
     /// `EAGAIN` where no process can be had.
     pub fn start(work: impl FnOnce() -> i32) -> io::Result<Job> {
-        // SAFETY: see the module header: no other thread holds a lock, so the child's copy of the
+        // SAFETY: see the module header: there is no other thread, so the child's copy of the
         // allocator and of std is consistent.
         let pid = unsafe { libc::fork() };
         match pid {
@@ -74,55 +74,37 @@ pub fn syncfs(fd: BorrowedFd<'_>) -> i32 {
     rustix::fs::syncfs(fd).map_or_else(rustix::io::Errno::raw_os_error, |()| 0)
 }
 
-/// Makes everything durable, as sync(2) does; it reports no error.
+/// Makes everything durable, as sync(2) does; it reports no error. For a child of [`Job::start`].
 #[must_use]
 pub fn sync_everything() -> i32 {
+    let _ = keep_only(&[]);
     rustix::fs::sync();
     0
 }
 
-/// Closes every descriptor of the calling process but copies of `fds`, which it returns. For a
-/// child of [`Job::start`]: a piece of work that hangs must not hold pipes or other file systems.
+/// Closes every descriptor of the calling process but `fds`, which become its own. For a child of
+/// [`Job::start`]: a piece of work that hangs must not hold pipes or other file systems.
+///
+/// The child must use and drop what it got here only: whatever else it inherited from its parent as
+/// an open file is closed, or the same number.
 #[must_use]
-pub fn keep_only(fds: &[BorrowedFd<'_>]) -> Option<Vec<OwnedFd>> {
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-    let above = limit
-        .map_or(600, |l| i32::try_from(l).unwrap_or(600) - 16)
-        .clamp(3, 600);
-    let copy = |fd: &BorrowedFd<'_>| rustix::io::fcntl_dupfd_cloexec(fd, above).ok();
-    let kept: Vec<OwnedFd> = fds.iter().map(copy).collect::<Option<_>>()?;
-    let last = kept.iter().map(AsRawFd::as_raw_fd).max()?;
-    // The copies are next to each other: nothing else of ours has numbers that high.
-    // SAFETY: this child uses no descriptor but the copies again, since it ends by _exit.
-    unsafe { libc::close_range(0, above as libc::c_uint - 1, 0) };
+pub fn keep_only(fds: &[BorrowedFd<'_>]) -> Vec<OwnedFd> {
+    let mut kept: Vec<libc::c_uint> = fds
+        .iter()
+        .map(|fd| fd.as_raw_fd().cast_unsigned())
+        .collect();
+    kept.sort_unstable();
+    let mut next = 0;
+    for fd in kept {
+        if fd > next {
+            // SAFETY: this child uses none of these descriptors again, since it ends by _exit.
+            unsafe { libc::close_range(next, fd - 1, 0) };
+        }
+        next = fd + 1;
+    }
     // SAFETY: as above.
-    unsafe { libc::close_range(last as libc::c_uint + 1, libc::c_uint::MAX, 0) };
-    Some(kept)
-}
-
-/// Closes every descriptor of the calling process. For a child of [`Job::start`] that needs none:
-/// it must not hold pipes, or file systems that somebody wants to unmount.
-pub fn keep_none() {
-    // SAFETY: this child uses no descriptor that it inherited, and ends by _exit.
-    unsafe { libc::close_range(0, libc::c_uint::MAX, 0) };
-}
-
-/// Leaves the closing of this process's descriptors to a child that nobody waits for. The kernel
-/// takes tens of milliseconds to switch a trace point off, and does so at the last close.
-pub fn close_in_background() {
-    let parent = rustix::process::getpid();
-    let child = Job::start(move || {
-        // SAFETY: the child uses no descriptor; the terminal and pipes must not be held.
-        unsafe { libc::close_range(0, 2, 0) };
-        // A session of its own: what is sent to the terminal's processes is not for it.
-        crate::process::leave_session();
-        // The parent's exit is what makes the child's copies the last ones.
-        crate::process::set_name(c"synclater-close");
-        let ended = crate::process::wait_for_end(parent);
-        // Runs that follow each other find the trace points still on, instead of waiting for them
-        // to be switched off and on again (60 ms).
-        let _ = crate::wait::any(&[], std::time::Duration::from_secs(1));
-        ended
-    });
-    drop(child);
+    unsafe { libc::close_range(next, libc::c_uint::MAX, 0) };
+    // SAFETY: they are open, and the objects that own them in the parent are not dropped here.
+    let own = |fd: &BorrowedFd<'_>| unsafe { OwnedFd::from_raw_fd(fd.as_raw_fd()) };
+    fds.iter().map(own).collect()
 }

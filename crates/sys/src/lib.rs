@@ -3,6 +3,8 @@
 #![deny(unsafe_code)]
 
 #[allow(unsafe_code)]
+pub mod attendant;
+#[allow(unsafe_code)]
 pub mod clock;
 pub mod clone;
 #[allow(unsafe_code)]
@@ -17,4 +19,6 @@ pub mod process;
 #[allow(unsafe_code)]
 pub mod signal;
 pub mod socket;
+#[allow(unsafe_code)]
+mod spawn;
 pub mod wait;

@@ -10,6 +10,7 @@
 //! Needs root (CAP_PERFMON) or `kernel.perf_event_paranoid` below 0, and tracefs for the event
 //! numbers, which is mounted detached where it is not mounted.
 
+use crate::attendant::Held;
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::{fsconfig_create, fsmount, fsopen, FsMountFlags, FsOpenFlags, MountAttrFlags};
 use std::collections::BTreeMap;
@@ -70,7 +71,7 @@ enum Record {
 
 struct Ring {
     start: NonNull<u8>,
-    _events: Vec<OwnedFd>,
+    events: Vec<OwnedFd>,
     main: OwnedFd,
     /// Perf's ids of the events that stand for whole file systems.
     whole: Vec<u64>,
@@ -83,7 +84,12 @@ pub struct Syncs {
     pending: Vec<(u64, Record)>,
     seen: Seen,
     watched: String,
+    /// The mount that the trace points were found in, where it is our own: its end waits too.
+    tracefs: Option<OwnedFd>,
 }
+
+// SAFETY: a ring's memory is read by whoever has the `Syncs`, through `&mut` and one at a time.
+unsafe impl Send for Ring {}
 
 impl Syncs {
     /// Counts for every process that this one starts from now on, and watches in which of them a
@@ -92,7 +98,8 @@ impl Syncs {
     /// # Errors
     /// `EACCES` or `EPERM` where perf events are not permitted; `ENOENT` without trace points.
     pub fn count_descendants(library: &str) -> io::Result<Syncs> {
-        let ids = point_ids()?;
+        let dir = Tracefs::open()?;
+        let ids = point_ids(&dir)?;
         let rings = online_processors()
             .into_iter()
             .map(|cpu| Ring::open(&ids, cpu))
@@ -105,6 +112,7 @@ impl Syncs {
             pending,
             seen,
             watched,
+            tracefs: dir.mount,
         })
     }
 
@@ -123,6 +131,17 @@ impl Syncs {
             self.seen.note(record, &self.watched);
         }
         &self.seen
+    }
+
+    /// What an attendant is to hold. The rings go first: they take what all the machine does.
+    #[must_use]
+    pub fn held(&self) -> Held<'_> {
+        let events = self.rings.iter().flat_map(|r| &r.events);
+        let tracefs = self.tracefs.iter();
+        Held {
+            until_the_end: self.fds(),
+            longer: events.chain(tracefs).map(AsFd::as_fd).collect(),
+        }
     }
 
     /// The rings, to wait for: readable when one is half full.
@@ -199,7 +218,9 @@ impl Process {
 /// # Errors
 /// As [`Syncs::count_descendants`].
 pub fn is_permitted() -> io::Result<()> {
-    let (id, _) = *point_ids()?.first().ok_or(io::ErrorKind::NotFound)?;
+    let (id, _) = *point_ids(&Tracefs::open()?)?
+        .first()
+        .ok_or(io::ErrorKind::NotFound)?;
     open_event(&mut attributes(TRACEPOINT, id, 0), 0).map(drop)
 }
 
@@ -215,14 +236,21 @@ impl LostWrites {
     /// # Errors
     /// `EACCES` or `EPERM` where perf events of other processes are not permitted.
     pub fn watch() -> io::Result<LostWrites> {
-        let id =
-            read_id(&tracefs()?, "filemap/filemap_set_wb_err").ok_or(io::ErrorKind::NotFound)?;
+        let dir = Tracefs::open()?;
+        let id = dir.id("filemap/filemap_set_wb_err");
+        let id = id.ok_or(io::ErrorKind::NotFound)?;
         let open = |cpu| open_event(&mut attributes(TRACEPOINT, id, 0), cpu);
         let events = online_processors()
             .into_iter()
             .map(open)
             .collect::<io::Result<Vec<_>>>()?;
         Ok(LostWrites { events, seen: 0 })
+    }
+
+    /// What keeps the trace point on.
+    #[must_use]
+    pub fn fds(&self) -> Vec<BorrowedFd<'_>> {
+        self.events.iter().map(AsFd::as_fd).collect()
     }
 
     /// Whether there were some since the last call.
@@ -236,21 +264,43 @@ impl LostWrites {
     }
 }
 
-/// A directory of trace points: where tracefs is mounted, else a mount that nobody else sees.
-fn tracefs() -> io::Result<OwnedFd> {
-    let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
-    for path in [
-        "/sys/kernel/tracing/events",
-        "/sys/kernel/debug/tracing/events",
-    ] {
-        if let Ok(fd) = rustix::fs::open(path, flags, Mode::empty()) {
-            return Ok(fd);
+/// The directory of trace points.
+struct Tracefs {
+    events: OwnedFd,
+    /// Where tracefs was not mounted: a mount that nobody else sees.
+    mount: Option<OwnedFd>,
+}
+
+impl Tracefs {
+    fn open() -> io::Result<Tracefs> {
+        let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
+        for path in [
+            "/sys/kernel/tracing/events",
+            "/sys/kernel/debug/tracing/events",
+        ] {
+            if let Ok(events) = rustix::fs::open(path, flags, Mode::empty()) {
+                return Ok(Tracefs {
+                    events,
+                    mount: None,
+                });
+            }
         }
+        let fs = fsopen("tracefs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+        fsconfig_create(&fs)?;
+        let mount = fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?;
+        let events = rustix::fs::openat(&mount, "events", flags, Mode::empty())?;
+        let mount = Some(mount);
+        Ok(Tracefs { events, mount })
     }
-    let fs = fsopen("tracefs", FsOpenFlags::FSOPEN_CLOEXEC)?;
-    fsconfig_create(&fs)?;
-    let root = fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?;
-    Ok(rustix::fs::openat(&root, "events", flags, Mode::empty())?)
+
+    /// The number of a trace point, where the kernel has it.
+    fn id(&self, point: &str) -> Option<u64> {
+        let path = format!("{point}/id");
+        let fd = rustix::fs::openat(&self.events, path, OFlags::CLOEXEC, Mode::empty()).ok()?;
+        let mut buf = [0u8; 32];
+        let n = rustix::io::read(&fd, &mut buf).ok()?;
+        std::str::from_utf8(&buf[..n]).ok()?.trim().parse().ok()
+    }
 }
 
 /// The processors of the machine, whatever this process may run on: "0-3,6".
@@ -263,17 +313,8 @@ fn online_processors() -> Vec<usize> {
     list.split(',').filter_map(range).flatten().collect()
 }
 
-fn read_id(dir: &OwnedFd, point: &str) -> Option<u64> {
-    let path = format!("{point}/id");
-    let fd = rustix::fs::openat(dir, path, OFlags::CLOEXEC, Mode::empty()).ok()?;
-    let mut buf = [0u8; 32];
-    let n = rustix::io::read(&fd, &mut buf).ok()?;
-    std::str::from_utf8(&buf[..n]).ok()?.trim().parse().ok()
-}
-
-fn point_ids() -> io::Result<Vec<(u64, bool)>> {
-    let dir = tracefs()?;
-    let id = |&(point, whole): &(&str, bool)| Some((read_id(&dir, point)?, whole));
+fn point_ids(dir: &Tracefs) -> io::Result<Vec<(u64, bool)>> {
+    let id = |&(point, whole): &(&str, bool)| Some((dir.id(point)?, whole));
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let mounted = |(point, _): &&(&str, bool)| {
         let fs = point.split('/').next().unwrap_or("");
@@ -341,7 +382,7 @@ impl Ring {
         let start = NonNull::new(p.cast()).ok_or(io::ErrorKind::Other)?;
         let mut ring = Ring {
             start,
-            _events: Vec::new(),
+            events: Vec::new(),
             main,
             whole: Vec::new(),
         };
@@ -349,7 +390,7 @@ impl Ring {
             let event = open_event(&mut attributes(TRACEPOINT, id, 0), cpu)?;
             redirect(&event, &ring.main)?;
             ring.whole.extend(whole.then(|| event_id(&event)).flatten());
-            ring._events.push(event);
+            ring.events.push(event);
         }
         Ok(ring)
     }

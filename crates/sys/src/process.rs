@@ -4,11 +4,12 @@
 //! we were started with (as after env(1) or nohup(1)), although Rust's runtime and the supervisor
 //! change some of them for themselves.
 
+use crate::spawn;
 use rustix::process::{Pid, Signal};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Whether SIGPIPE was ignored when we were started; Rust's runtime ignores it before main.
@@ -59,13 +60,25 @@ fn restore(mask: &libc::sigset_t, child_ignored: bool) -> io::Result<()> {
     Ok(())
 }
 
-/// Starts `command` with the signal state of `inherited`.
+/// Starts `command` with the signal state of `inherited`; returns its process id.
 ///
 /// # Errors
 /// Those of fork and exec, the latter as the command's own: `ENOENT`, `EACCES`, `ENOEXEC`…
-pub fn spawn(mut command: Command, inherited: &crate::signal::Inherited) -> io::Result<Child> {
+pub fn spawn(mut command: Command, inherited: &crate::signal::Inherited) -> io::Result<u32> {
+    if !inherited.child_ignored {
+        let ours = [
+            (libc::SIGPIPE, &PIPE_IGNORED),
+            (libc::SIGXFSZ, &SIZE_IGNORED),
+        ];
+        let default = ours.iter().filter(|(_, i)| !i.load(Ordering::Relaxed));
+        match spawn::beside(&command, &inherited.mask, default.map(|(s, _)| *s)) {
+            // A script without `#!` is for /bin/sh: execvp(3) does that, posix_spawnp(3) does not.
+            Err(e) if e.raw_os_error() == Some(libc::ENOEXEC) => {}
+            done => return done,
+        }
+    }
     with_inherited(&mut command, inherited);
-    command.spawn()
+    Ok(command.spawn()?.id())
 }
 
 /// Becomes `command`; returns only where that failed.
@@ -89,6 +102,25 @@ pub fn adopt_orphans() {
 /// Starts a session of its own for the calling process (setsid(2)).
 pub fn leave_session() {
     let _ = rustix::process::setsid();
+}
+
+/// Has the kernel send `signal` to the calling process when its parent's forking thread ends.
+pub(crate) fn send_at_parents_death(signal: i32) {
+    let signal = Signal::from_named_raw(signal);
+    let _ = rustix::process::set_parent_process_death_signal(signal);
+}
+
+/// The parent's process id; 0 where it lies outside of our pid namespace.
+pub(crate) fn parent() -> u32 {
+    let pid = rustix::process::getppid();
+    pid.map_or(0, |pid| pid.as_raw_nonzero().get().unsigned_abs())
+}
+
+/// Whether seccomp looks at this process's system calls (prctl(2), PR_GET_SECCOMP).
+#[must_use]
+pub fn is_filtered() -> bool {
+    use rustix::thread::{secure_computing_mode, SecureComputingMode};
+    !matches!(secure_computing_mode(), Ok(SecureComputingMode::Disabled))
 }
 
 /// Names the calling process in `ps` (15 bytes at most).
@@ -216,16 +248,6 @@ pub fn effective_user() -> u32 {
 pub fn watch(pid: u32) -> Option<std::os::fd::OwnedFd> {
     use rustix::process::{pidfd_open, PidfdFlags};
     pidfd_open(Pid::from_raw(pid.cast_signed())?, PidfdFlags::empty()).ok()
-}
-
-/// Waits until process `pid` is gone; returns 0, a status for [`crate::job::Job`].
-pub(crate) fn wait_for_end(pid: Pid) -> i32 {
-    use std::os::fd::AsFd;
-    if let Some(fd) = watch(pid.as_raw_nonzero().get().unsigned_abs()) {
-        let patience = std::time::Duration::from_secs(5);
-        let _ = crate::wait::any(&[(fd.as_fd(), crate::wait::For::Input)], patience);
-    }
-    0
 }
 
 /// Whether process `pid` is in our process group, to which the terminal sends its signals.

@@ -115,7 +115,7 @@ pub fn inherited() -> Inherited {
     }
 }
 
-fn empty_set() -> libc::sigset_t {
+pub(crate) fn empty_set() -> libc::sigset_t {
     let mut set = MaybeUninit::uninit();
     // SAFETY: sigemptyset initialises the whole set.
     unsafe { libc::sigemptyset(set.as_mut_ptr()) };
@@ -123,7 +123,7 @@ fn empty_set() -> libc::sigset_t {
     unsafe { set.assume_init() }
 }
 
-fn add(set: &mut libc::sigset_t, signal: i32) {
+pub(crate) fn add(set: &mut libc::sigset_t, signal: i32) {
     // SAFETY: `set` is initialised; a bad number is refused by the call.
     unsafe { libc::sigaddset(set, signal) };
 }
@@ -140,6 +140,13 @@ pub(crate) fn is_ignored(signal: i32) -> bool {
 pub(crate) fn set_disposition(signal: i32, to: libc::sighandler_t) {
     // SAFETY: `to` is SIG_DFL or SIG_IGN at every caller: no code of ours runs as a handler.
     unsafe { libc::signal(signal, to) };
+}
+
+/// Has `handler` called at `signal`, which is not blocked from then on.
+pub(crate) fn handle(signal: i32, handler: extern "C" fn(i32)) {
+    // SAFETY: `handler` makes only system calls, as signal-safety(7) asks: see its callers.
+    unsafe { libc::signal(signal, handler as *const () as libc::sighandler_t) };
+    unblock(signal);
 }
 
 pub(crate) fn set_mask(mask: &libc::sigset_t) {

@@ -117,8 +117,7 @@ impl Supervisor {
             return;
         }
         if self.lost_writes.is_none() && !fresh.is_empty() {
-            self.lost_writes = LostWrites::watch().ok();
-            self.last_ask = Instant::now();
+            self.watch_for_lost_writes();
         }
         for index in fresh {
             if self

@@ -11,12 +11,13 @@ mod paying;
 mod serving;
 mod umounts;
 
+use super::belongings::Belongings;
 use super::compile::now_mask;
 use super::control::{Answer, Client, Request, Server};
 use super::counts::Census;
 use super::escape::Escapes;
 use super::filesystems::Filesystems;
-use super::keeper::{Belongings, Keeper};
+use super::keeper::Keeper;
 use super::ledger::Ledger;
 use super::settle::{self, Settle, Settled};
 use super::shared::Shared;
@@ -31,11 +32,12 @@ use synclater_model::policy::dial::Until;
 use synclater_model::policy::rules::RuleSet;
 use synclater_model::report::run::SettleError;
 use synclater_shim::page;
+use synclater_sys::attendant::{attend, Doorbell, Held};
 use synclater_sys::job::Job;
 use synclater_sys::perf::LostWrites;
 use synclater_sys::process::{self, Change};
 use synclater_sys::signal::Signals;
-use synclater_sys::wait::{self, Doorbell, For};
+use synclater_sys::wait::{self, For};
 
 /// Time between two heartbeats; the lease is seven of them.
 const BEAT: Duration = Duration::from_millis(250);
@@ -59,6 +61,8 @@ pub struct Plan {
     pub ends: Option<Instant>,
     /// When the session began, RFC 3339.
     pub started: String,
+    /// Whether the command inherits an open block device.
+    pub block_device: bool,
 }
 
 /// How the command ended.
@@ -149,6 +153,8 @@ pub struct Supervisor {
     relaxing: bool,
     lost_writes: Option<LostWrites>,
     last_ask: Instant,
+    /// Listen to the doorbell, and hold the trace points until after our end.
+    attendants: Vec<Job>,
 }
 
 /// What a supervisor is made of.
@@ -178,8 +184,8 @@ impl Supervisor {
     /// Those of eventfd(2) and of opening /proc/self/mountinfo.
     pub fn new(parts: Parts) -> std::io::Result<Supervisor> {
         let shared = parts.shared;
-        let doorbell = Doorbell::watch(move || &shared.slots().doorbell)?;
-        if inherits_a_block_device() {
+        let doorbell = Doorbell::new(&shared.slots().doorbell)?;
+        if parts.plan.block_device {
             shared.slots().look.store(1, SeqCst);
         }
         let mut filesystems = Filesystems::new();
@@ -211,6 +217,7 @@ impl Supervisor {
             relaxing: false,
             lost_writes: None,
             last_ask: Instant::now(),
+            attendants: Vec::new(),
         };
         s.relax(s.plan.classes.iter().any(|u| *u != Until::Now));
         s.beat();
@@ -226,6 +233,7 @@ impl Supervisor {
     /// Runs the loop until the command, process `child`, has ended.
     pub fn run(&mut self, child: u32) -> Outcome {
         self.child = child;
+        self.attend(true);
         loop {
             if let Some(outcome) = self.outcome {
                 return outcome;
@@ -313,6 +321,7 @@ impl Supervisor {
     fn job_pids(&self) -> Vec<u32> {
         let mut pids: Vec<u32> = self.settles.values().map(Settle::pid).collect();
         pids.extend(self.keeper.iter().map(Keeper::pid));
+        pids.extend(self.attendants.iter().map(Job::pid));
         pids.extend(self.entering.writing.iter().map(|(j, _)| j.pid()));
         pids
     }
@@ -350,11 +359,25 @@ impl Supervisor {
         self.write_ledger();
     }
 
+    /// Starts what listens to the doorbell and switches the kernel's trace points off in the end.
+    /// Without it the loop looks at every heartbeat, and our end takes longer.
+    fn attend(&mut self, listens: bool) {
+        let bell = (&self.doorbell, &self.shared.slots().doorbell);
+        let job = attend(listens.then_some(bell), &self.escapes.held());
+        self.attendants.extend(job);
+        self.attendants
+            .iter()
+            .for_each(|job| self.escapes.is_ours(job.pid()));
+    }
+
     /// Closes the ledger entry, ends the keeper, removes the session's files. Where something was
     /// not settled, the entry stays.
     pub fn close(&mut self) {
         if let Some(keeper) = self.keeper.take() {
             keeper.end();
+        }
+        if self.attendants.is_empty() {
+            self.attend(false);
         }
         // Whoever unmounts a file system right after us must not find it busy.
         self.filesystems.release_all();
@@ -368,10 +391,7 @@ impl Supervisor {
                 let _ = ledger.close_here(&self.plan.id);
             }
         }
-        for dir in &self.belongings.dirs {
-            let _ = std::fs::remove_dir_all(dir);
-        }
-        self.escapes.end();
+        self.belongings.give_back();
     }
 
     /// Whether the command was interrupted, and how often.
@@ -379,17 +399,6 @@ impl Supervisor {
     pub fn interrupts(&self) -> u32 {
         self.interrupts
     }
-}
-
-/// Whether a descriptor that the command will inherit is a block device: then every request looks.
-fn inherits_a_block_device() -> bool {
-    let open = std::fs::read_dir("/proc/self/fd")
-        .into_iter()
-        .flatten()
-        .flatten();
-    open.map(|e| e.path())
-        .filter_map(|p| std::fs::metadata(p).ok())
-        .any(|m| std::os::unix::fs::FileTypeExt::is_block_device(&m.file_type()))
 }
 
 /// Whether `pid` descends from us. Orphans among our descendants are our children (subreaper).

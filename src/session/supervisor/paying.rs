@@ -3,6 +3,23 @@
 use super::*;
 
 impl Supervisor {
+    pub(super) fn watch_for_lost_writes(&mut self) {
+        self.lost_writes = LostWrites::watch().ok();
+        self.last_ask = Instant::now();
+        if let Some(watch) = &self.lost_writes {
+            let (longer, until_the_end) = (watch.fds(), Vec::new());
+            let job = attend(
+                None,
+                &Held {
+                    until_the_end,
+                    longer,
+                },
+            );
+            job.iter().for_each(|job| self.escapes.is_ours(job.pid()));
+            self.attendants.extend(job);
+        }
+    }
+
     /// A write-back error between two settles is not waited for: where the kernel tells of one, the
     /// next requests must fail with it, so the file systems that owe are asked for theirs.
     pub(super) fn look_for_lost_writes(&mut self) {
@@ -224,7 +241,8 @@ impl Supervisor {
             return;
         }
         self.settle_all();
-        let total = settle::dirty_bytes();
+        let owed = !self.settles.is_empty();
+        let total = if owed { settle::dirty_bytes() } else { 0 };
         let mut told = Instant::now();
         while !self.settles.is_empty() {
             if self.interrupts >= 2 {

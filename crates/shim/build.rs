@@ -5,8 +5,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const SOURCES: [&str; 6] = [
-    "core.c", "glob.c", "calls.c", "osync.c", "mounts.c", "async.c",
+const SOURCES: [&str; 8] = [
+    "join.c", "core.c", "rules.c", "glob.c", "calls.c", "osync.c", "mounts.c", "async.c",
 ];
 
 /// Keeps the library free of libc: see the head of c/shim.h for what each flag guards.

@@ -78,7 +78,7 @@ int sl_maybe_later(void)
 }
 
 /* fsync and fdatasync ask what sync_file_range asks; it says ESPIPE where they say EINVAL. */
-static long check_fsync(int fd)
+static ALWAYS_INLINE long check_fsync(int fd)
 {
 	long r = raw_sync_file_range(fd, 0, 1, 0);
 
@@ -95,26 +95,57 @@ static long check_syncfs(int fd)
 	return r & O_PATH_ ? -EBADF_ : 0;
 }
 
-static long check(long nr, int fd) { return nr == NR_syncfs ? check_syncfs(fd) : check_fsync(fd); }
+static ALWAYS_INLINE long check(long nr, int fd)
+{
+	return nr == NR_syncfs ? check_syncfs(fd) : check_fsync(fd);
+}
 
-static long sync_fd(long nr, int fd)
+/* Decides for a request that was counted already. */
+static NOINLINE long sync_counted(long nr, int fd)
 {
 	const long a[6] = { fd };
 	struct subject s = of_fd(fd);
 	struct verdict v;
 	long r;
 
-	if (!sl_active())
-		return raw1(nr, fd);
-	if (UNLIKELY(sl.alone))
-		return check(nr, fd);
-	sl_count_request(0);
 	if (sl_maybe_later() && UNLIKELY(is_error(r = check(nr, fd)))) {
 		sl_count_failed(0);
 		return r;
 	}
 	sl_decide(&v, &s);
 	return answer(&v, 0, nr, a);
+}
+
+static NOINLINE long sync_anywhere(long nr, int fd)
+{
+	if (!sl_active())
+		return raw1(nr, fd);
+	if (UNLIKELY(sl.alone))
+		return check(nr, fd);
+	sl_count_request(0);
+	return sync_counted(nr, fd);
+}
+
+/* Inlined: the first return behind a system call costs 20 to 50 ns where the kernel has spoilt the
+ * prediction of returns (Safe RET on AMD), so the usual case has one. */
+static ALWAYS_INLINE long sync_fd(long nr, int fd)
+{
+	const uint64_t *debt;
+	long r;
+
+	if (UNLIKELY(LOAD_RELAXED(sl.ready) != 2 || sl.filtered || sl.levels != 1))
+		return sync_anywhere(nr, fd);
+	ADD(shard_of(0, NULL)->requests, 1);
+	debt = usual_debt(&sl.level[0]);
+	if (UNLIKELY(!debt))
+		return sync_counted(nr, fd);
+	r = check(nr, fd);
+	if (UNLIKELY(is_error(r))) {
+		sl_count_failed(0);
+		return r;
+	}
+	/* The first one since the last settle rings. */
+	return LIKELY(LOAD(*debt)) ? 0 : sync_counted(nr, fd);
 }
 
 EXPORT int fsync(int fd)

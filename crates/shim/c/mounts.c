@@ -45,7 +45,7 @@ static void let_go(unsigned level, const char *path, long flags)
 
 	if (!id || (sl_find_mount(l->page, id, &fs) && !may_be_held(LOAD(l->page->fs[fs].state))))
 		return;
-	sl_shard_of(level, &s);
+	shard_of(level, &s);
 	STORE(s->umount_mount, id);
 	STORE(s->umount, SL_UMOUNT_ASKED);
 	sl_ring(l->slots);
@@ -57,7 +57,7 @@ static void over(unsigned level)
 {
 	struct sl_slot *s;
 
-	sl_shard_of(level, &s);
+	shard_of(level, &s);
 	if (LOAD(s->umount) == SL_UMOUNT_NONE)
 		return;
 	STORE(s->umount, SL_UMOUNT_OVER);

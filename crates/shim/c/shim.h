@@ -6,7 +6,9 @@
  *  - errno is set on failure only;
  *  - in doubt make the real call: slower, never wrong.
  *
- * Map: core.c   finding the session, slots, lease, rules, verdicts, debt
+ * Map: join.c   finding the sessions
+ *      core.c   slots, counts, lease, verdicts, debt
+ *      rules.c  which rule matches
  *      glob.c   matching names and paths
  *      calls.c  fsync, fdatasync, sync, syncfs, msync, sync_file_range, pwritev2, syscall
  *      osync.c  open and friends: O_SYNC taken off, and brought back by write and friends
@@ -21,17 +23,20 @@
 
 #pragma GCC poison malloc free calloc realloc printf puts abort exit memcpy memset strlen
 
-#define EXPORT      __attribute__((visibility("default")))
-#define LIKELY(x)   __builtin_expect(!!(x), 1)
-#define UNLIKELY(x) __builtin_expect(!!(x), 0)
+#define EXPORT        __attribute__((visibility("default")))
+#define ALWAYS_INLINE inline __attribute__((always_inline))
+#define NOINLINE      __attribute__((noinline))
+#define LIKELY(x)     __builtin_expect(!!(x), 1)
+#define UNLIKELY(x)   __builtin_expect(!!(x), 0)
 
 /* All that the shim takes from the libc it finds, all weak:
- * __errno_location         where to put an errno;
- * pthread_testcancel       a thread looping in fsync can still be cancelled;
- * pthread_setcanceltype    a thread blocked in open (a FIFO) or write (a pipe) can still be
- * cancelled; dlsym                    the libc's own aio_fsync and liburing's own submit, at the
- * first use only; aio_read, aio_suspend    to keep aio_fsync behind what was queued before it (in
- * async.c); gnu_get_libc_version     whether the libc is glibc, whose aio queue works like that. */
+ *
+ * __errno_location        where to put an errno;
+ * pthread_testcancel      a thread looping in fsync can still be cancelled;
+ * pthread_setcanceltype   so can one blocked in open (a FIFO) or write (a pipe);
+ * dlsym                   the libc's own aio_fsync and liburing's own submit, at the first use;
+ * aio_read, aio_suspend   to keep aio_fsync behind what was queued before it (async.c);
+ * gnu_get_libc_version    whether the libc is glibc, whose aio queue works like that. */
 extern int *__errno_location(void) __attribute__((weak));
 extern void pthread_testcancel(void) __attribute__((weak));
 extern int pthread_setcanceltype(int type, int *old) __attribute__((weak));
@@ -43,6 +48,7 @@ extern char **environ __attribute__((weak));
 #define ENOENT_ 2
 #define EBADF_  9
 #define EACCES_ 13
+#define EFAULT_ 14
 #define EINVAL_ 22
 #define ESPIPE_ 29
 #define ENOSYS_ 38
@@ -117,10 +123,21 @@ extern struct state {
 	struct level level[LEVELS_MAX];
 } sl;
 
-/* core.c */
+/* join.c */
 void sl_init(void);
 int sl_active(void);
-struct sl_shard *sl_shard_of(unsigned level, struct sl_slot **slot);
+
+/* rules.c */
+void sl_apply_exe_rules(struct level *l);
+int sl_class_of(const struct level *l, const struct subject *s, uint8_t *class_);
+
+/* Our slots, one a level. The kernel wipes this page in a forked child (MADV_WIPEONFORK), which
+ * then claims slots of its own; a vfork child shares it, and counts for its parent. */
+extern struct sl_slot **sl_mine;
+
+/* core.c */
+uint64_t sl_namespace_number(const char *link);
+struct sl_slot *sl_claim(unsigned level);
 void sl_count_request(int hint);
 void sl_count_failed(int hint);
 void sl_count_kept(int why);
@@ -132,7 +149,6 @@ int sl_find_mount(const struct sl_page *p, uint64_t id, uint8_t *fs);
 void sl_slot_flag(uint32_t flag);
 void sl_ring(struct sl_slots *slots);
 long sl_futex_wait(uint32_t *word, uint32_t value, long ms);
-int sl_same(const char *a, const char *b);
 void sl_fd_link(int fd, char link[32]);
 long sl_type(int dir, const char *path, int at);
 
@@ -164,16 +180,47 @@ long sl_umount(const char *path, long flags);
 /* async.c */
 long sl_io_submit(long context, long n, void **blocks);
 
+#define LOAD(p)         __atomic_load_n(&(p), __ATOMIC_SEQ_CST)
+#define LOAD_RELAXED(p) __atomic_load_n(&(p), __ATOMIC_RELAXED)
+#define STORE(p, v)     __atomic_store_n(&(p), v, __ATOMIC_SEQ_CST)
+#define ADD(p, v)       __atomic_fetch_add(&(p), v, __ATOMIC_SEQ_CST)
+#define CAS(p, o, n)    __sync_bool_compare_and_swap(&(p), o, n)
+
 static inline void testcancel(void)
 {
 	if (pthread_testcancel)
 		pthread_testcancel();
 }
 
-#define LOAD(p)         __atomic_load_n(&(p), __ATOMIC_SEQ_CST)
-#define LOAD_RELAXED(p) __atomic_load_n(&(p), __ATOMIC_RELAXED)
-#define STORE(p, v)     __atomic_store_n(&(p), v, __ATOMIC_SEQ_CST)
-#define ADD(p, v)       __atomic_fetch_add(&(p), v, __ATOMIC_SEQ_CST)
-#define CAS(p, o, n)    __sync_bool_compare_and_swap(&(p), o, n)
+/* Where this thread counts at a level; SLOT, if any, is set to our slot there. The factor is one of
+ * 1,200 that were tried: it spreads threads whose stacks lie 2 or 8 MiB or 64 to 256 KiB apart, as
+ * those of the libcs and of Rust do, over 5 to 8 of 8 shards (the golden ratio, over 2 to 7). */
+static inline struct sl_shard *shard_of(unsigned i, struct sl_slot **slot)
+{
+	uint32_t hash = (uint32_t)(thread_number() >> 6) * 0x855c3845u >> 29;
+	struct sl_slot *s = LOAD_RELAXED(sl_mine[i]);
+
+	if (UNLIKELY(!s))
+		s = sl_claim(i);
+	if (slot)
+		*slot = s;
+	return &s->shard[hash % SL_SHARDS];
+}
+
+/* The usual case at one look, for the calls that programs make most: no rules, one file system in
+ * sight, which owes already. Reads what sl_decide reads. Returns the debt that a request adds to,
+ * or NULL where sl_decide has to tell. */
+static inline const uint64_t *usual_debt(const struct level *l)
+{
+	const struct sl_page *p = l->page;
+	uint32_t fs = LOAD(p->single) - 1;
+
+	if (LOAD(p->relax) && fs < SL_FS_MAX && !p->rule_count && !(LOAD(p->now_mask) & 1) &&
+	    !LOAD(p->error) && sl.other_ns == 1 && !LOAD(l->slots->look) &&
+	    LOAD(p->fs[fs].state) == SL_FS_OWES && p->clock == SL_CLOCK_TSC &&
+	    LOAD(p->lease_until) - counter_ticks() <= p->lease_span)
+		return &l->slots->debt[fs][0];
+	return NULL;
+}
 
 #endif

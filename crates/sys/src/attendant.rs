@@ -53,7 +53,7 @@ impl AsFd for Doorbell {
 pub struct Held<'a> {
     /// Closed when the parent ends.
     pub until_the_end: Vec<BorrowedFd<'a>>,
-    /// Closed [`LINGER`] later.
+    /// Closed a second later.
     pub longer: Vec<BorrowedFd<'a>>,
 }
 

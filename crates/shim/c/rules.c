@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT
+ *
+ * What the rules say about a process, once, and about a request, each time.
+ */
+#include "shim.h"
+
+static const struct sl_rule *rule_of(const struct sl_page *p, uint32_t i)
+{
+	return (const struct sl_rule *)((const char *)p + p->rules_at) + i;
+}
+
+static int exe_matches(const struct sl_page *p, const struct sl_rule *r, const char *exe)
+{
+	const char *glob = (const char *)p + r->exe, *base = exe, *c;
+	int full = 0;
+
+	if (!r->exe)
+		return 1;
+	if (!exe)
+		return 0;
+	for (c = glob; *c; c++)
+		full |= *c == '/';
+	for (c = exe; *c; c++)
+		if (*c == '/')
+			base = c + 1;
+	return full ? sl_glob(glob, exe, 1) : sl_glob(glob, base, 0);
+}
+
+/* Settles once what the rules say about this executable. */
+void sl_apply_exe_rules(struct level *l)
+{
+	const struct sl_page *p = l->page;
+	char exe[4096];
+	long n = -1;
+	uint32_t i;
+	int ask = 0;
+
+	if (p->rule_needs & SL_NEEDS_EXE)
+		n = raw4(NR_readlinkat, AT_FDCWD_, "/proc/self/exe", exe, sizeof exe - 1);
+	if (n > 0)
+		exe[n] = 0;
+	l->fixed = CLASS_NONE;
+	for (i = 0; i < p->rule_count && i < SL_RULE_MAX; i++) {
+		const struct sl_rule *r = rule_of(p, i);
+
+		if (!exe_matches(p, r, n > 0 ? exe : NULL))
+			continue;
+		if (!r->users && !r->path && !ask) {
+			l->fixed = r->class_;
+			return;
+		}
+		ask = 1;
+		l->rule_bits[i / 32] |= 1u << i % 32;
+	}
+	if (ask)
+		l->fixed = CLASS_ASK;
+}
+
+static const char *path_of(const struct subject *s, char *buf, long size)
+{
+	char link[32];
+	long r;
+
+	if (s->path)
+		return s->path;
+	if (s->fd < 0)
+		return NULL;
+	sl_fd_link(s->fd, link);
+	r = raw4(NR_readlinkat, AT_FDCWD_, link, buf, size - 1);
+	if (r <= 0)
+		return NULL;
+	buf[r] = 0;
+	return buf;
+}
+
+static int user_matches(const struct sl_page *p, const struct sl_rule *r, uint32_t uid)
+{
+	const uint32_t *users = (const uint32_t *)(const void *)((const char *)p + r->users);
+	uint32_t i;
+
+	for (i = 0; i < r->user_count; i++)
+		if (users[i] == uid)
+			return 1;
+	return 0;
+}
+
+/* The class of the first rule that matches this request, or CLASS_NONE. A path that cannot be told
+ * may or may not match: from there on nothing is certain, so nothing matches. */
+static uint32_t match_rules(const struct level *l, const struct subject *s)
+{
+	const struct sl_page *p = l->page;
+	char buf[4096];
+	const char *path = p->rule_needs & SL_NEEDS_PATH ? path_of(s, buf, sizeof buf) : NULL;
+	uint32_t uid = p->rule_needs & SL_NEEDS_USER ? (uint32_t)raw0(NR_geteuid) : 0, i;
+
+	for (i = 0; i < p->rule_count && i < SL_RULE_MAX; i++) {
+		const struct sl_rule *r = rule_of(p, i);
+
+		if (!(l->rule_bits[i / 32] >> i % 32 & 1))
+			continue;
+		if (r->users && !user_matches(p, r, uid))
+			continue;
+		if (r->path && !path)
+			return CLASS_NONE;
+		if (!r->path || sl_glob((const char *)p + r->path, path, 1))
+			return r->class_;
+	}
+	return CLASS_NONE;
+}
+
+int sl_class_of(const struct level *l, const struct subject *s, uint8_t *class_)
+{
+	uint32_t c = l->page->rule_count ? l->fixed : 0;
+
+	if (UNLIKELY(c == CLASS_ASK))
+		c = match_rules(l, s);
+	if (c >= SL_CLASS_MAX)
+		return SL_KEPT_RULE;
+	*class_ = (uint8_t)c;
+	if (LOAD(l->page->now_mask) >> c & 1)
+		return l->page->rule_count ? SL_KEPT_RULE : SL_KEPT_NOW;
+	return LATER;
+}

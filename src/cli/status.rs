@@ -72,7 +72,8 @@ fn unsettled(entries: &[Entry], boot: &str) {
     {
         let list: Vec<&str> = e.filesystems.iter().map(|f| f.mount.as_str()).collect();
         super::print(&format!(
-            "{}: ended without settling {}; run `synclater settle {}`, then \
+            "{}: ended without settling {}, or writes were lost there (`dmesg` tells); run \
+             `synclater settle {}`, check what the command wrote, then \
              `synclater status --forget {}`\n",
             e.id,
             list.join(", "),

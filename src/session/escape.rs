@@ -16,6 +16,8 @@ use synclater_sys::perf::{self, Syncs};
 
 const LIBRARY: &str = "libsynclater.so";
 const OWN_CALLS: &str = "has the library, but makes system calls of its own (Go, io_uring, inline)";
+const OWN_CALLS_OR_FILTER: &str = "has the library, but makes system calls of its own \
+     (Go, io_uring, inline), or has a seccomp filter";
 const NOT_KNOWN: &str = "the library is not mapped; whether it syncs cannot be seen";
 
 /// What watches the kernel for one session.
@@ -161,8 +163,10 @@ fn escaped(
 }
 
 fn why(seen: &perf::Process, counted: Option<&Process>, exe: &str) -> &'static str {
-    if seen.has_library || counted.is_some() {
+    if counted.is_some() {
         OWN_CALLS
+    } else if seen.has_library {
+        OWN_CALLS_OR_FILTER
     } else if !seen.has_linker && seen.executed {
         STATIC_PROGRAM
     } else if gains_rights(exe) {

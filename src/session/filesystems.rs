@@ -286,6 +286,7 @@ impl Filesystems {
             root: Vec::new(),
             point: b"(not in sight)".to_vec(),
             fstype: "unknown".into(),
+            options: String::new(),
             source: String::new(),
             writable: true,
             super_options: String::new(),

@@ -135,7 +135,11 @@ fn write_durably(dir: &Path, path: &Path, fresh: &Path, text: &[u8]) -> io::Resu
     std::fs::rename(fresh, path)?;
     sync_dir(dir)?;
     // The folder itself may be new.
-    dir.parent().map_or(Ok(()), sync_dir)
+    match dir.parent().map_or(Ok(()), sync_dir) {
+        // Where the folder above cannot be opened, its whole file system is made durable instead.
+        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => Ok(rustix::fs::syncfs(&fd)?),
+        done => done,
+    }
 }
 
 fn close_durably(dir: &Path, path: &Path) -> io::Result<()> {

@@ -1,12 +1,14 @@
 //! The gain on a disk whose flush takes 8 ms, beside libeatmydata's in the same run.
 //!
-//! The times are printed; only what holds on any machine is asserted.
+//! Real syncs are timed on little work and the other two on more, so that neither start nor end
+//! counts much; those two take turns. The times are printed (`make soak`, docs/SOAK.md); only what
+//! holds on any machine is asserted.
 
 use super::{can_run_daemons, directory, dovecot_config, free_port, imap_append, names_to_import};
 use crate::harness::command::{clean, run};
 use crate::harness::dir::Dir;
 use crate::harness::disk::SlowDisk;
-use crate::harness::limits::needs_root;
+use crate::harness::limits::{count, needs_root};
 use crate::programs::{let_others_in, script, Place};
 use crate::servers::daemon::Daemon;
 use crate::servers::leftovers::Leftovers;
@@ -18,98 +20,123 @@ const FLUSH_MS: u32 = 8;
 /// How much faster than real syncs everything has to be.
 const GAIN_MIN: f64 = 3.0;
 
-/// Seconds of one workload, settled or synced at its end.
-struct Times {
-    real: f64,
-    eatmydata: f64,
-    synclater: f64,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum How {
+    Real,
+    Eatmydata,
+    Synclater,
 }
 
-impl Times {
-    fn show_gain(&self, name: &str) {
-        let Times {
-            real,
-            eatmydata,
-            synclater,
-        } = self;
-        println!(
-            "{name}: real {real:.3} s, eatmydata {eatmydata:.3} s, synclater {synclater:.3} s"
-        );
-        assert!(
-            real / synclater >= GAIN_MIN,
-            "{name}: {real} s, {synclater} s"
-        );
-    }
+/// How often the two fast ways take turns, and how much more they do than the real syncs.
+fn rounds_and_factor() -> (usize, usize) {
+    (count(1, 7), count(10, 100))
+}
 
-    /// Runs a command three times, each in a new directory of the disk that is its last word.
-    fn of(disk: &Path, command: impl Fn(&mut Command, &Path)) -> Times {
-        let place = Place::new("slow");
-        let timed = |name: &str, mut prefix: Command| {
-            let dir = directory(&disk.join(name), "root");
-            command(&mut prefix, &dir);
-            let begin = Instant::now();
-            run(&mut prefix).must_succeed();
-            if name == "eatmydata" {
-                run(clean("sync").arg("-f").arg(&dir)).must_succeed();
-            }
-            begin.elapsed().as_secs_f64()
-        };
-        let mut session = place.synclater();
-        session.args(["run", "--quiet", "--until", "exit", "--"]);
-        Times {
-            real: timed("real", clean("env")),
-            eatmydata: timed("eatmydata", clean("eatmydata")),
-            synclater: timed("synclater", session),
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// Compares seconds of work, settled or synced at its end; `timed` has a new name for each run and
+/// the amount of work. Prints the gains.
+fn compare(what: &str, amount: usize, factor: usize, timed: impl Fn(How, &str, usize) -> f64) {
+    let (rounds, _) = rounds_and_factor();
+    let real = timed(How::Real, "real", amount) * factor as f64;
+    let (mut eatmydata, mut synclater) = (Vec::new(), Vec::new());
+    for round in 0..rounds {
+        let mut both = [
+            (How::Eatmydata, &mut eatmydata),
+            (How::Synclater, &mut synclater),
+        ];
+        both.rotate_left(round % 2);
+        for (how, into) in both {
+            into.push(timed(how, &format!("{how:?}{round}"), amount * factor));
         }
     }
+    let share = eatmydata.iter().zip(&synclater).map(|(e, s)| e / s);
+    let share = median(share.collect());
+    let (eatmydata, synclater) = (median(eatmydata), median(synclater));
+    println!(
+        "{what} x {}, {rounds} rounds: eatmydata {eatmydata:.3} s, gain {:.1}; \
+         synclater {synclater:.3} s, gain {:.1}, {share:.2} of eatmydata's",
+        amount * factor,
+        real / eatmydata,
+        real / synclater
+    );
+    assert!(
+        real / synclater >= GAIN_MIN,
+        "{what}: {real} s, {synclater} s"
+    );
+}
+
+/// Seconds of a command in a new directory, which is its last word.
+fn timed(how: How, disk: &Path, name: &str, add: impl FnOnce(&mut Command, &Path)) -> f64 {
+    let place = Place::new("slow");
+    let mut command = match how {
+        How::Real => clean("env"),
+        How::Eatmydata => clean("eatmydata"),
+        How::Synclater => place.synclater(),
+    };
+    if how == How::Synclater {
+        command.args(["run", "--quiet", "--until", "exit", "--"]);
+    }
+    let dir = directory(&disk.join(name), "root");
+    add(&mut command, &dir);
+    let begin = Instant::now();
+    run(&mut command).must_succeed();
+    if how == How::Eatmydata {
+        run(clean("sync").arg("-f").arg(&dir)).must_succeed();
+    }
+    begin.elapsed().as_secs_f64()
 }
 
 #[test]
-fn sqlite_gains_on_a_slow_disk() {
-    if !needs_root("sqlite_gains_on_a_slow_disk") {
+fn soak_sqlite_gains_on_a_slow_disk() {
+    if !needs_root("soak_sqlite_gains_on_a_slow_disk") {
         return;
     }
     let disk = SlowDisk::new("ext4", 256, FLUSH_MS);
+    let (_, factor) = rounds_and_factor();
     let script = r#"
         { echo 'create table t (x integer primary key);'
-          seq 67 | sed 's/.*/insert into t values (&);/'
-        } | sqlite3 "$1/database""#;
-    let times = Times::of(&disk.path(), |command, dir| {
-        command.args(["bash", "-c", script, "script"]).arg(dir);
+          seq "$1" | sed 's/.*/insert into t values (&);/'
+        } | sqlite3 "$2/database""#;
+    compare("sqlite, rows", 67, factor, |how, name, rows| {
+        timed(how, &disk.path(), name, |command, dir| {
+            command.args(["bash", "-c", script, "script"]);
+            command.arg(rows.to_string()).arg(dir);
+        })
     });
-    times.show_gain("sqlite");
 }
 
 #[test]
-fn dpkg_gains_on_a_slow_disk() {
-    if !needs_root("dpkg_gains_on_a_slow_disk") {
+fn soak_dpkg_gains_on_a_slow_disk() {
+    if !needs_root("soak_dpkg_gains_on_a_slow_disk") {
         return;
     }
-    let disk = SlowDisk::new("ext4", 512, FLUSH_MS);
+    let disk = SlowDisk::new("ext4", 1024, FLUSH_MS);
     let packages = Dir::new("packages");
     let tool = script("packages.sh");
     run(clean(&tool).arg("build").arg(packages.path())).must_succeed();
-    let times = Times::of(&disk.path(), |command, dir| {
-        command
-            .arg(&tool)
-            .arg("install")
-            .arg(packages.path())
-            .arg(dir.join("root"));
+    compare("dpkg, installations", 1, 1, |how, name, _| {
+        timed(how, &disk.path(), name, |command, dir| {
+            let (debs, root) = (packages.path(), dir.join("root"));
+            command.arg(&tool).arg("install").arg(debs).arg(root);
+        })
     });
-    times.show_gain("dpkg");
 }
 
 /// Seconds for messages over one connection, and for settling or syncing them.
-fn dovecot(disk: &Path, name: &str, messages: usize) -> f64 {
+fn dovecot(how: How, disk: &Path, name: &str, messages: usize) -> f64 {
     let place = Place::new(name);
     let mail = directory(&disk.join(name), "2000");
     let port = free_port();
-    let mut command = match name {
-        "synclater" => place.synclater(),
-        "eatmydata" => clean("eatmydata"),
-        _ => clean("env"),
+    let mut command = match how {
+        How::Real => clean("env"),
+        How::Eatmydata => clean("eatmydata"),
+        How::Synclater => place.synclater(),
     };
-    if name == "synclater" {
+    if how == How::Synclater {
         command.args(["run", "--quiet", "--only", "exe=imap", "--json"]);
         command.arg(place.scene.file("report.json")).arg("--");
     }
@@ -121,7 +148,7 @@ fn dovecot(disk: &Path, name: &str, messages: usize) -> f64 {
     imap_append(port, 7);
     let load = imap_append(port, messages);
     let begin = Instant::now();
-    if name == "eatmydata" {
+    if how == How::Eatmydata {
         run(clean("sync").arg("-f").arg(&mail)).must_succeed();
     }
     let synced = begin.elapsed().as_secs_f64();
@@ -131,17 +158,15 @@ fn dovecot(disk: &Path, name: &str, messages: usize) -> f64 {
 }
 
 #[test]
-fn dovecot_gains_on_a_slow_disk() {
+fn soak_dovecot_gains_on_a_slow_disk() {
     if !can_run_daemons("dovecot-slow") {
         return;
     }
-    let disk = SlowDisk::new("ext4", 256, FLUSH_MS);
+    let disk = SlowDisk::new("ext4", 512, FLUSH_MS);
     let_others_in(&disk.path());
     let _leftovers = Leftovers::of(&disk.path());
-    let times = Times {
-        real: dovecot(&disk.path(), "real", 67),
-        eatmydata: dovecot(&disk.path(), "eatmydata", 67),
-        synclater: dovecot(&disk.path(), "synclater", 67),
-    };
-    times.show_gain("dovecot");
+    let factor = count(10, 30);
+    compare("dovecot, messages", 67, factor, |how, name, messages| {
+        dovecot(how, &disk.path(), name, messages)
+    });
 }

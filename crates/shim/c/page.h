@@ -51,10 +51,9 @@
 #define SL_KEPT_FS       4u  /* the file system is not on the tested list */
 #define SL_KEPT_BLOCK    5u  /* a block device, or another special file */
 #define SL_KEPT_UNKNOWN  6u  /* the file system could not be told */
-#define SL_KEPT_FILTER   7u  /* the victim installed a seccomp filter of its own */
-#define SL_KEPT_SYNC_ALL 8u  /* sync() where a file system must stay real */
-#define SL_KEPT_OSYNC    9u  /* O_SYNC that could not be taken off */
-#define SL_KEPT_AIO      10u /* asynchronous request that this libc gives no way to put off */
+#define SL_KEPT_SYNC_ALL 7u  /* sync() where a file system must stay real */
+#define SL_KEPT_OSYNC    8u  /* O_SYNC that could not be taken off */
+#define SL_KEPT_AIO      9u  /* asynchronous request that this libc gives no way to put off */
 
 /* sl_slot.flags */
 #define SL_SLOT_URING      1u /* set up an io_uring by a call that was seen */

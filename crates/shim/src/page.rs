@@ -70,7 +70,7 @@ pub const NEEDS_USER: u32 = 2;
 pub const NEEDS_PATH: u32 = 4;
 
 /// Why requests were kept real, by index into [`Slot::kept`], in words for people.
-pub const KEPT_WORDS: [&str; 11] = [
+pub const KEPT_WORDS: [&str; 10] = [
     "the dial was at now",
     "a rule says now, or none matches",
     "the lease had run out",
@@ -78,7 +78,6 @@ pub const KEPT_WORDS: [&str; 11] = [
     "the file system is not on the tested list",
     "a block device or another special file",
     "the file system could not be told",
-    "the program has a seccomp filter of its own",
     "sync() where a file system must stay real",
     "O_SYNC that could not be taken off",
     "asynchronous, and this libc gives no way to put it off",

@@ -36,7 +36,25 @@ pub(crate) fn beside(
     let envp: Vec<CString> = variables.into_iter().map(line).collect::<Result<_, _>>()?;
     let mut set = empty_set();
     default.for_each(|s| add(&mut set, s));
+    add_internal(&mut set);
     spawn(&program, &argv, &envp, mask, &set)
+}
+
+/// glibc's own signals, 32 and 33, which its posix_spawn would leave ignored in the command, and
+/// which its sigaddset(3) and sigaction(2) do not take: added unless we were started with them
+/// ignored.
+fn add_internal(set: &mut libc::sigset_t) {
+    for signal in [32, 33] {
+        // struct sigaction of the kernel: the handler comes first.
+        let mut old = [0usize; 8];
+        let (call, none, size) = (libc::SYS_rt_sigaction, null::<u8>(), size_of::<u64>());
+        // SAFETY: nothing is changed, and `old` has room for the kernel's structure.
+        let r = unsafe { libc::syscall(call, signal, none, old.as_mut_ptr(), size) };
+        if r == 0 && old[0] != libc::SIG_IGN {
+            // SAFETY: the set begins with the 64 bits that the kernel has of it.
+            unsafe { *std::ptr::from_mut(set).cast::<u64>() |= 1 << (signal - 1) };
+        }
+    }
 }
 
 fn spawn(

@@ -3,13 +3,14 @@
 //! Looks and does not create. The names are those that docs/INTERNALS.md gives; a variable that
 //! overrides a place is checked in its place.
 
-use super::mounts::{mount_of, Mount};
+use super::mounts::{is_memory, is_noexec, mount_of};
 use super::{Check, Status};
 use std::env;
 use std::fs::{self, Metadata};
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use synclater_model::policy::filesystem::Mount;
 
 /// Who asks, and what the environment says.
 struct Asker {
@@ -93,7 +94,7 @@ fn session_directory_check(asker: &Asker, table: &[Mount]) -> Check {
         return Check::new(name, Status::Bad, fault.seen, means).advise(advice);
     }
     let exec = match mount_of(table, &dir) {
-        Some(mount) if mount.is_noexec() => {
+        Some(mount) if is_noexec(mount) => {
             ", noexec (only data lies here, nothing is mapped for execution)"
         }
         _ => "",
@@ -116,7 +117,7 @@ fn ledger_check(asker: &Asker, table: &[Mount]) -> Check {
             .advise(format!("{}, or {variable}", fault.advice));
     }
     match mount_of(table, &dir) {
-        Some(mount) if mount.is_memory() => {
+        Some(mount) if is_memory(mount) => {
             let seen = format!("{} on {}", dir.display(), mount.fstype);
             let means = "The ledger lies in memory: after a power cut nobody knows what was owed.";
             Check::new(name, Status::Bad, seen, means).advise(variable)

@@ -4,10 +4,11 @@
 //! What cannot be read is `unknown`, never guessed.
 
 use super::directories::effective_user;
-use super::mounts::Mount;
+use super::mounts::point;
 use super::{Check, Status};
 use std::fs::{self, OpenOptions};
 use std::path::Path;
+use synclater_model::policy::filesystem::Mount;
 
 /// All checks of the kernel, the most important first.
 pub fn kernel_checks(table: &[Mount]) -> Vec<Check> {
@@ -121,14 +122,14 @@ fn freezer_check(table: &[Mount]) -> Check {
     let v2 = table.iter().find(|m| m.fstype == "cgroup2");
     let v1 = table
         .iter()
-        .find(|m| m.fstype == "cgroup" && m.options.iter().any(|o| o == "freezer"));
-    match (v2.filter(|m| can_freeze(&m.point)), v1) {
+        .find(|m| m.fstype == "cgroup" && m.has("freezer"));
+    match (v2.filter(|m| can_freeze(&point(m))), v1) {
         (Some(mount), _) => {
-            let seen = format!("version 2 at {}", mount.point.display());
+            let seen = format!("version 2 at {}", point(mount).display());
             Check::new(name, Status::Ok, seen, means)
         }
-        (None, Some(mount)) if can_write(&mount.point.join("cgroup.procs")) => {
-            let seen = format!("version 1 at {}", mount.point.display());
+        (None, Some(mount)) if can_write(&point(mount).join("cgroup.procs")) => {
+            let seen = format!("version 1 at {}", point(mount).display());
             Check::new(name, Status::Ok, seen, means)
         }
         _ => {

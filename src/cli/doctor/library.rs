@@ -4,10 +4,11 @@
 //! what `ld.so` really did, not what the file's name promises.
 //! Not checked: 32-bit and musl programs are not run (none may be at hand); only files are seen.
 
-use super::mounts::{mount_of, Mount};
+use super::mounts::{is_noexec, mount_of};
 use super::{Check, Status};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use synclater_model::policy::filesystem::Mount;
 
 const FILE: &str = "libsynclater.so";
 /// What `$LIB` becomes in 32-bit programs: Debian's libc6-i386, i386 multiarch, Fedora and SUSE.
@@ -39,7 +40,7 @@ fn no_library(why: String) -> Check {
 fn preload_check(lib: &Path, table: &[Mount]) -> Check {
     let name = "preload";
     let seen = |what: &str| format!("{}: {what}", lib.display());
-    if mount_of(table, &tree_of(lib)).is_some_and(Mount::is_noexec) {
+    if mount_of(table, &tree_of(lib)).is_some_and(is_noexec) {
         let means = "The library lies on a file system mounted noexec, so it cannot be mapped: \
                      every sync request stays real.";
         let advice = "make install, or set XDG_CACHE_HOME to a directory that allows exec";

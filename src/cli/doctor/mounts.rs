@@ -5,112 +5,34 @@
 
 use super::{Check, Status};
 use std::collections::HashSet;
-use std::fs;
 use std::path::{Path, PathBuf};
+use synclater_model::policy::filesystem::{kind, parse_mountinfo, FsKind, Mount};
 
-/// One line of mountinfo.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mount {
-    /// `major:minor`, the same for every mount of one file system (except btrfs subvolumes).
-    pub device: String,
-    /// Where it is mounted.
-    pub point: PathBuf,
-    /// Options of the mount and of the file system.
-    pub options: Vec<String>,
-    /// `ext4`, `tmpfs`, …
-    pub fstype: String,
-    /// What is mounted: a device, a server, a word.
-    pub source: String,
+/// Whether programs on it cannot be executed or mapped executable.
+pub fn is_noexec(mount: &Mount) -> bool {
+    mount.has("noexec")
 }
 
-impl Mount {
-    fn has(&self, option: &str) -> bool {
-        self.options.iter().any(|o| o == option)
-    }
+/// Whether what is written there is gone after a reboot.
+pub fn is_memory(mount: &Mount) -> bool {
+    kind(&mount.fstype) == FsKind::Memory || mount.fstype == "devtmpfs"
+}
 
-    /// Whether programs on it cannot be executed or mapped executable.
-    pub fn is_noexec(&self) -> bool {
-        self.has("noexec")
-    }
-
-    /// Whether what is written there is gone after a reboot.
-    pub fn is_memory(&self) -> bool {
-        matches!(self.fstype.as_str(), "tmpfs" | "ramfs" | "devtmpfs")
-    }
+/// Where it is mounted.
+pub fn point(mount: &Mount) -> PathBuf {
+    use std::os::unix::ffi::OsStrExt;
+    PathBuf::from(std::ffi::OsStr::from_bytes(&mount.point))
 }
 
 /// The mounts of this process; empty where /proc is not mounted.
 pub fn read_table() -> Vec<Mount> {
-    parse_table(&fs::read_to_string("/proc/self/mountinfo").unwrap_or_default())
-}
-
-fn parse_table(text: &str) -> Vec<Mount> {
-    text.lines().filter_map(parse_line).collect()
-}
-
-/// Fields: id parent major:minor root point options optional... - type source superoptions.
-fn parse_line(line: &str) -> Option<Mount> {
-    let (left, right) = line.split_once(" - ")?;
-    let left: Vec<&str> = left.split(' ').collect();
-    let mut right = right.split(' ');
-    let (fstype, source) = (right.next()?, right.next()?);
-    let both = left
-        .get(5)?
-        .split(',')
-        .chain(right.next().unwrap_or("").split(','));
-    Some(Mount {
-        device: (*left.get(2)?).to_owned(),
-        point: PathBuf::from(unescape(left.get(4)?)),
-        options: both.filter(|o| !o.is_empty()).map(str::to_owned).collect(),
-        fstype: fstype.to_owned(),
-        source: unescape(source),
-    })
-}
-
-/// Blank, tab, newline and backslash stand as `\ooo`.
-fn unescape(text: &str) -> String {
-    [
-        ("\\040", " "),
-        ("\\011", "\t"),
-        ("\\012", "\n"),
-        ("\\134", "\\"),
-    ]
-    .iter()
-    .fold(text.to_owned(), |t, (code, plain)| t.replace(code, plain))
+    parse_mountinfo(&std::fs::read("/proc/self/mountinfo").unwrap_or_default())
 }
 
 /// The mount that `path` lies on: of the longest mount points the one mounted last.
 pub fn mount_of<'a>(table: &'a [Mount], path: &Path) -> Option<&'a Mount> {
-    let above = table.iter().filter(|m| path.starts_with(&m.point));
-    above.max_by_key(|m| m.point.as_os_str().len())
-}
-
-/// How synclater treats a file system, by its type.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    /// On the tested list: requests may be answered later.
-    Tested,
-    /// In memory: nothing to make durable.
-    Memory,
-    /// Local and writable, but not on the list.
-    Untested,
-    /// FUSE, network: syncfs is not passed on, or may hang.
-    Remote,
-    /// Nothing that files are kept on.
-    Pseudo,
-}
-
-fn kind_of(fstype: &str) -> Kind {
-    match fstype {
-        "ext4" | "xfs" | "btrfs" | "overlay" => Kind::Tested,
-        "tmpfs" | "ramfs" => Kind::Memory,
-        "ext2" | "ext3" | "f2fs" | "bcachefs" | "zfs" | "jfs" | "nilfs2" | "reiserfs" | "vfat"
-        | "exfat" | "ntfs3" | "ubifs" | "hfsplus" | "udf" => Kind::Untested,
-        "nfs" | "nfs4" | "cifs" | "smb3" | "9p" | "ceph" | "virtiofs" | "afs" | "glusterfs"
-        | "ocfs2" | "gfs2" | "fuseblk" | "fuse" => Kind::Remote,
-        other if other.starts_with("fuse.") => Kind::Remote,
-        _ => Kind::Pseudo,
-    }
+    let above = table.iter().filter(|m| path.starts_with(point(m)));
+    above.max_by_key(|m| m.point.len())
 }
 
 /// One check for each file system that files are kept on, one for those in memory, and one for
@@ -119,8 +41,8 @@ pub fn mount_checks(table: &[Mount]) -> Vec<Check> {
     let mut seen = HashSet::new();
     let on_disk = table
         .iter()
-        .filter(|m| !matches!(kind_of(&m.fstype), Kind::Pseudo | Kind::Memory));
-    let first = on_disk.filter(|m| seen.insert((m.device.clone(), m.fstype.clone())));
+        .filter(|m| !matches!(kind(&m.fstype), FsKind::Pseudo | FsKind::Memory));
+    let first = on_disk.filter(|m| seen.insert((m.dev, m.fstype.clone())));
     let mut all: Vec<Check> = first.map(file_system_check).collect();
     all.extend(memory_check(table));
     all.push(sync_option_check(table));
@@ -128,35 +50,31 @@ pub fn mount_checks(table: &[Mount]) -> Vec<Check> {
 }
 
 fn points<'a>(mounts: impl Iterator<Item = &'a Mount>) -> String {
-    let mut points: Vec<String> = mounts.map(|m| m.point.display().to_string()).collect();
+    let mut points: Vec<String> = mounts.map(|m| point(m).display().to_string()).collect();
     points.sort();
     points.dedup();
     points.join(", ")
 }
 
 fn memory_check(table: &[Mount]) -> Option<Check> {
-    let found = points(table.iter().filter(|m| kind_of(&m.fstype) == Kind::Memory));
+    let found = points(table.iter().filter(|m| kind(&m.fstype) == FsKind::Memory));
     let means = "Nothing there can be made durable, so nothing is owed.";
     let check = Check::new("file systems in memory", Status::Ok, found, means);
     (!check.seen.is_empty()).then_some(check)
 }
 
 fn file_system_check(mount: &Mount) -> Check {
-    let name = format!("file system {}", mount.point.display());
+    let name = format!("file system {}", point(mount).display());
     let on = format!("{} on {}", mount.fstype, mount.source);
-    match kind_of(&mount.fstype) {
-        Kind::Remote => {
-            let means =
-                "Sync requests stay real here: a network or FUSE file system need not pass \
-                         syncfs on.";
+    match kind(&mount.fstype) {
+        FsKind::Tested => tested_check(&name, &on, mount),
+        FsKind::Untested(why) => {
+            let means = format!("Sync requests stay real here: {why}.");
             Check::new(&name, Status::Warn, on, means)
         }
-        Kind::Untested | Kind::Memory | Kind::Pseudo => {
-            let means = "Sync requests stay real here: the type is not on the tested list (ext4, \
-                         XFS, btrfs, overlay on these, tmpfs).";
-            Check::new(&name, Status::Warn, on, means)
+        FsKind::Memory | FsKind::Pseudo => {
+            Check::new(&name, Status::Ok, on, "Nothing to make durable.")
         }
-        Kind::Tested => tested_check(&name, &on, mount),
     }
 }
 
@@ -165,7 +83,7 @@ fn tested_check(name: &str, on: &str, mount: &Mount) -> Check {
         let means = "Mounted read-only: nothing can be owed here.";
         return Check::new(name, Status::Ok, format!("{on}, read-only"), means);
     }
-    let clones = match synclater_sys::clone::supports_clone(&mount.point) {
+    let clones = match synclater_sys::clone::supports_clone(&point(mount)) {
         Ok(true) => "clones: yes".to_owned(),
         Ok(false) => "clones: no".to_owned(),
         Err(error) => format!(
@@ -211,7 +129,7 @@ fn sync_option_check(table: &[Mount]) -> Check {
 mod tests {
     use super::*;
 
-    const TABLE: &str = "\
+    const TABLE: &[u8] = b"\
         22 27 0:21 / /proc rw,relatime - proc proc rw\n\
         27 1 254:0 / / rw,relatime shared:1 master:2 - ext4 /dev/vda rw,discard\n\
         30 27 254:0 /srv /srv rw,relatime - ext4 /dev/vda rw,discard\n\
@@ -220,33 +138,24 @@ mod tests {
         bad line\n";
 
     #[test]
-    fn optional_fields_and_escapes_are_read() {
-        let table = parse_table(TABLE);
-        assert_eq!(table.len(), 5);
-        assert_eq!(table[1].fstype, "ext4");
-        assert_eq!(table[3].point, Path::new("/mnt/a b"));
-        assert!(table[3].is_noexec() && table[3].has("sync"));
-    }
-
-    #[test]
     fn a_path_lies_on_the_deepest_mount_above_it() {
-        let table = parse_table(TABLE);
-        let point = |path: &str| mount_of(&table, Path::new(path)).map(|m| m.point.clone());
-        assert_eq!(point("/mnt/a b/c"), Some("/mnt/a b".into()));
-        assert_eq!(point("/mnt/a"), Some("/".into()));
-        assert_eq!(point("/srvx"), Some("/".into()));
+        let table = parse_mountinfo(TABLE);
+        let on = |path: &str| mount_of(&table, Path::new(path)).map(point);
+        assert_eq!(on("/mnt/a b/c"), Some("/mnt/a b".into()));
+        assert_eq!(on("/mnt/a"), Some("/".into()));
+        assert_eq!(on("/srvx"), Some("/".into()));
     }
 
     #[test]
     fn network_and_fuse_are_never_probed() {
         for fstype in ["nfs4", "fuse.sshfs", "9p", "cifs", "fuseblk"] {
-            assert_eq!(kind_of(fstype), Kind::Remote, "{fstype}");
+            assert!(matches!(kind(fstype), FsKind::Untested(_)), "{fstype}");
         }
     }
 
     #[test]
     fn a_file_system_is_checked_once_however_often_it_is_mounted() {
-        let table: Vec<Mount> = parse_table(TABLE)
+        let table: Vec<Mount> = parse_mountinfo(TABLE)
             .into_iter()
             .filter(|m| m.fstype != "xfs")
             .collect();
@@ -256,7 +165,7 @@ mod tests {
 
     #[test]
     fn a_mount_with_the_option_sync_is_named() {
-        let check = sync_option_check(&parse_table(TABLE));
+        let check = sync_option_check(&parse_mountinfo(TABLE));
         assert_eq!(
             (check.status, check.seen.as_str()),
             (Status::Warn, "/mnt/a b")

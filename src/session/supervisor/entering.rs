@@ -38,7 +38,9 @@ impl Supervisor {
     }
 
     pub(super) fn write_ledger(&mut self) {
-        if self.entering.writing.is_some() || self.entering.wanted.is_empty() {
+        let e = &self.entering;
+        let due = !e.wanted.is_empty() || (e.other_dial && !e.written.is_empty());
+        if e.writing.is_some() || !due {
             self.allow_sync();
             return;
         }
@@ -48,6 +50,7 @@ impl Supervisor {
         if self.keeper.is_none() && !self.start_keeper(&ledger) {
             return;
         }
+        self.entering.other_dial = false;
         let fresh = std::mem::take(&mut self.entering.wanted);
         let held = fresh.iter().all(|&i| self.hand_to_keeper(i));
         let mut list = self.entering.written.clone();
@@ -168,21 +171,6 @@ impl Supervisor {
                 self.relax(false);
                 self.settle_all();
             }
-        }
-    }
-
-    /// The entry on disk names the laxest dial in force; a laxer one has to reach it.
-    pub(super) fn rewrite_entry(&mut self) {
-        let Some(ledger) = self.ledger.clone() else {
-            return;
-        };
-        if self.entering.written.is_empty() || self.entering.writing.is_some() {
-            return;
-        }
-        let entry = self.entry(&self.entering.written.clone());
-        if let Ok(job) = ledger.write(&entry) {
-            self.escapes.is_ours(job.pid());
-            self.entering.writing = Some((job, Vec::new()));
         }
     }
 

@@ -112,6 +112,8 @@ struct Entering {
     wanted: Vec<usize>,
     writing: Option<(Job, Vec<usize>)>,
     written: Vec<usize>,
+    /// The entry on disk names the laxest dial of a time before `set`.
+    other_dial: bool,
     ever: Vec<Owed>,
     sync_all: bool,
     failed: bool,

@@ -70,7 +70,8 @@ impl Supervisor {
         if let Some(keeper) = &self.keeper {
             keeper.settle_at_death(self.must_settle());
         }
-        self.rewrite_entry();
+        self.entering.other_dial = true;
+        self.write_ledger();
         if dial == Until::Now {
             self.settle_all();
         }

@@ -25,10 +25,21 @@ pub struct Mount {
     pub fstype: String,
     /// What is mounted: a device, or whatever the file system calls itself.
     pub source: String,
+    /// Options of this mount, as the kernel wrote them.
+    pub options: String,
     /// False when the mount or the file system below it is read-only.
     pub writable: bool,
     /// Options of the file system, as the kernel wrote them.
     pub super_options: String,
+}
+
+impl Mount {
+    /// Whether this mount or its file system has the option.
+    #[must_use]
+    pub fn has(&self, option: &str) -> bool {
+        let mut both = self.options.split(',').chain(self.super_options.split(','));
+        both.any(|o| o == option)
+    }
 }
 
 /// What a type of file system means for a request.
@@ -137,14 +148,12 @@ fn parse_line(line: &[u8]) -> Option<Mount> {
     let dev = device(fields.next()?)?;
     let root = unescape(fields.next()?);
     let point = unescape(fields.next()?);
-    let options = fields.next()?;
+    let options = text(fields.next()?);
     fields.find(|&field| field == b"-")?;
     let fstype = text(fields.next()?);
     let source = text(fields.next()?);
-    let super_options = fields.next()?;
-    let writable = !has_option(options, b"ro") && !has_option(super_options, b"ro");
-    let super_options = text(super_options);
-    Some(Mount {
+    let super_options = text(fields.next()?);
+    let mut mount = Mount {
         id,
         parent,
         dev,
@@ -152,9 +161,12 @@ fn parse_line(line: &[u8]) -> Option<Mount> {
         point,
         fstype,
         source,
-        writable,
+        options,
+        writable: true,
         super_options,
-    })
+    };
+    mount.writable = !mount.has("ro");
+    Some(mount)
 }
 
 fn number<T: std::str::FromStr>(digits: &[u8]) -> Option<T> {
@@ -168,12 +180,6 @@ fn device(field: &[u8]) -> Option<(u32, u32)> {
 
 fn text(field: &[u8]) -> String {
     String::from_utf8_lossy(&unescape(field)).into_owned()
-}
-
-fn has_option(options: &[u8], wanted: &[u8]) -> bool {
-    options
-        .split(|&byte| byte == b',')
-        .any(|option| option == wanted)
 }
 
 /// Turns `\040` and the like into the bytes they stand for; anything else is left as it is.
@@ -226,6 +232,7 @@ mod tests {
             point: b"/home".to_vec(),
             fstype: "btrfs".into(),
             source: "/dev/mapper/a b".into(),
+            options: "rw".into(),
             writable: true,
             super_options: "rw,subvol=/@home".into(),
         };

@@ -4,8 +4,13 @@
 //! The run without synclater is traced too: a victim that makes no such call there proves nothing.
 
 use crate::harness::backend::{backends, Backend, Scene};
+use crate::harness::command::{clean, run, Outcome};
+use crate::harness::limits::{is_root, skip};
 use crate::harness::trace::Trace;
 use crate::harness::victims::{victim, Class, CLASSES};
+use serde_json::{json, Value};
+use std::path::Path;
+use std::process::Command;
 
 const COUNTED: [Backend; 4] = [
     Backend::Alone,
@@ -150,4 +155,141 @@ fn no_sync_of_a_thread_reaches_the_kernel() {
 fn no_sync_of_a_child_reaches_the_kernel() {
     nothing_escapes("fork_tree", &CLASSES);
     nothing_escapes("vfork_exec", &CLASSES);
+}
+
+// --- Rings: what their entries do, strace does not show ------------------------------------------
+
+/// As `ROUNDS` in `tests/victims/io_uring_rounds.c`.
+const ROUNDS: u64 = 131;
+
+/// As in linux/magic.h.
+const TMPFS: rustix::fs::FsWord = 0x0102_1994;
+
+/// `synclater run` with a report, whose `escaped` is what file systems were asked for by processes
+/// without the library, or past it.
+fn reported(scene: &Scene, until: &str) -> Command {
+    let mut command = clean(env!("CARGO_BIN_EXE_synclater"));
+    command.env("SYNCLATER_RUN_DIR", scene.file("run"));
+    command.env("SYNCLATER_STATE_DIR", scene.state());
+    command.args(["run", "--quiet", "--until", until, "--json"]);
+    command.arg(scene.file("report.json")).arg("--");
+    command
+}
+
+fn report(scene: &Scene, outcome: &Outcome) -> Value {
+    let text = std::fs::read_to_string(scene.file("report.json"));
+    let text = text.unwrap_or_else(|e| panic!("{e}: {outcome}"));
+    serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"))
+}
+
+fn ring_victim(command: &mut Command, scene: &Scene, entries: &str) -> Outcome {
+    let program = victim("io_uring_rounds", Class::Native);
+    run(command.arg(program).arg(scene.work()).arg(entries)).must_succeed()
+}
+
+/// How many syncs of a ring's victim a file system saw. An outer session counts them, of which the
+/// victim knows nothing.
+fn seen_by_the_file_system(entries: &str, backend: Backend) -> u64 {
+    let (outer, inner) = (Scene::new("rings-seen"), Scene::new("rings"));
+    let mut command = reported(&outer, "now");
+    command.args(["env", "-u", "LD_PRELOAD", "-u", "SYNCLATER_PAGE"]);
+    command.args(inner.variables(backend));
+    if let Backend::Run(until) = backend {
+        // Another victim waits until the entry is on disk, and is told apart by its name.
+        let of = |name: &str, path| format!("{name}={}", Path::new(&path).display());
+        command.arg(of("SYNCLATER_RUN_DIR", inner.file("run")));
+        command.arg(of("SYNCLATER_STATE_DIR", inner.state()));
+        command.arg(of("WARM", inner.state()));
+        command.arg(env!("CARGO_BIN_EXE_synclater"));
+        command.args(["run", "--quiet", "--until", until, "--", "sh", "-c"]);
+        command.arg("\"$0\" \"$1\" > \"$1/warm.log\" && unset WARM && shift && exec \"$@\"");
+        command
+            .arg(victim("fsync", Class::Native))
+            .arg(inner.work());
+    }
+    let outcome = ring_victim(&mut command, &inner, entries);
+    assert!(!outcome.stderr.contains("COLD"), "{outcome}");
+    let report = report(&outer, &outcome);
+    let escaped = report["escaped"].as_array().expect("escapes").iter();
+    let ours = escaped.filter(|e| e["exe"].as_str().is_some_and(|x| x.ends_with("_rounds")));
+    ours.map(|e| e["requests"].as_u64().expect("root sees it"))
+        .sum()
+}
+
+/// Where the kernel's count can be had, and there are rings to count for.
+fn can_count_rings(name: &str) -> bool {
+    let scene = Scene::new("rings");
+    let outcome = ring_victim(&mut clean("env"), &scene, "plain");
+    if outcome.stdout.starts_with("no io_uring") {
+        skip(name, outcome.stdout.trim());
+    } else if !is_root() {
+        skip(name, "to see what a file system is asked for needs root");
+    } else if rustix::fs::statfs(scene.work()).expect("statfs").f_type == TMPFS {
+        skip(name, "what a tmpfs is asked for cannot be seen");
+    } else {
+        return true;
+    }
+    false
+}
+
+/// Such entries reach the file system once a round without synclater, and as often as `real` says
+/// under every back end that puts all off.
+fn entries_that_reach_the_file_system(entries: &str, real: impl Fn(Backend) -> u64) {
+    assert_eq!(
+        seen_by_the_file_system(entries, Backend::None),
+        ROUNDS,
+        "{entries}, without synclater"
+    );
+    for backend in backends().filter(|b| COUNTED.contains(b)) {
+        let seen = seen_by_the_file_system(entries, backend);
+        assert_eq!(seen, real(backend), "{entries}, {backend:?}");
+    }
+}
+
+#[test]
+fn no_fsync_of_a_ring_reaches_the_file_system() {
+    if can_count_rings("no_fsync_of_a_ring_reaches_the_file_system") {
+        entries_that_reach_the_file_system("plain", |_| 0);
+    }
+}
+
+#[test]
+fn an_fsync_that_waits_in_a_ring_reaches_the_file_system() {
+    if can_count_rings("an_fsync_that_waits_in_a_ring_reaches_the_file_system") {
+        entries_that_reach_the_file_system("linked", |_| ROUNDS);
+        entries_that_reach_the_file_system("drained", |_| ROUNDS);
+        entries_that_reach_the_file_system("behind a drained one", |_| ROUNDS);
+        entries_that_reach_the_file_system("registered", |_| ROUNDS);
+    }
+}
+
+#[test]
+fn a_write_of_a_ring_to_an_o_dsync_file_reaches_the_file_system() {
+    if can_count_rings("a_write_of_a_ring_to_an_o_dsync_file_reaches_the_file_system") {
+        // Without a session, at `never`, nobody would settle: the flag stays off.
+        let real = |backend| if backend == Backend::Alone { 0 } else { ROUNDS };
+        entries_that_reach_the_file_system("O_DSYNC", real);
+        entries_that_reach_the_file_system("O_DSYNC, filtered", |_| ROUNDS);
+    }
+}
+
+#[test]
+fn every_fsync_of_a_ring_is_in_the_report_and_none_has_escaped() {
+    if !can_count_rings("every_fsync_of_a_ring_is_in_the_report_and_none_has_escaped") {
+        return;
+    }
+    for (entries, all_real) in [("plain", false), ("linked", true), ("registered", true)] {
+        let scene = Scene::new("rings");
+        let outcome = ring_victim(&mut reported(&scene, "exit"), &scene, entries);
+        let report = report(&scene, &outcome);
+        let number = |key: &str| report[key].as_u64().expect("a number");
+        assert_eq!(number("requests"), ROUNDS, "{entries}: {report:#}");
+        assert_eq!(
+            number("skipped") + number("real"),
+            ROUNDS,
+            "{entries}: {report:#}"
+        );
+        assert!(!all_real || number("skipped") == 0, "{entries}: {report:#}");
+        assert_eq!(report["escaped"], json!([]), "{entries}: {report:#}");
+    }
 }

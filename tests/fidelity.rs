@@ -192,6 +192,16 @@ fn libaio_completes_as_asked_for() {
 }
 
 #[test]
+fn io_uring_completes_as_asked_for() {
+    same_everywhere("io_uring");
+}
+
+#[test]
+fn every_entry_of_a_ring_completes_while_the_ledger_is_written() {
+    same_everywhere("io_uring_rounds");
+}
+
+#[test]
 fn syscall_passes_every_number_and_argument() {
     same_everywhere("syscall");
 }

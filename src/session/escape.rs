@@ -23,6 +23,8 @@ const NOT_KNOWN: &str = "the library is not mapped; whether it syncs cannot be s
 /// What watches the kernel for one session.
 pub struct Escapes {
     syncs: Option<Syncs>,
+    /// Why there is nothing that watches, where that is so.
+    error: Option<std::io::Error>,
     /// Without the permission to see: processes that were found without the library.
     unmapped: BTreeMap<u32, Escape>,
     /// Processes of ours.
@@ -33,9 +35,13 @@ impl Escapes {
     /// Starts watching this process's descendants; before the command is started.
     #[must_use]
     pub fn watch() -> Escapes {
-        let syncs = Syncs::count_descendants(LIBRARY).ok();
+        let (syncs, error) = match Syncs::count_descendants(LIBRARY) {
+            Ok(syncs) => (Some(syncs), None),
+            Err(e) => (None, Some(e)),
+        };
         Escapes {
             syncs,
+            error,
             unmapped: BTreeMap::new(),
             own: vec![std::process::id()],
         }
@@ -71,15 +77,16 @@ impl Escapes {
     /// Why it cannot be told what escaped, where it cannot.
     #[must_use]
     pub fn unknown_because(&self) -> Option<String> {
-        self.syncs.is_none().then(|| {
-            let level = std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid");
-            let level = level.unwrap_or_default();
-            format!(
-                "perf events are not permitted (user {}, kernel.perf_event_paranoid {})",
-                synclater_sys::process::effective_user(),
-                level.trim()
-            )
-        })
+        let error = self.error.as_ref()?;
+        if error.kind() != std::io::ErrorKind::PermissionDenied {
+            return Some(format!("no trace point of a file system here ({error})"));
+        }
+        let level = std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid");
+        Some(format!(
+            "perf events are not permitted (user {}, kernel.perf_event_paranoid {})",
+            synclater_sys::process::effective_user(),
+            level.unwrap_or_default().trim()
+        ))
     }
 
     /// Descriptors that become readable when a ring is half full.

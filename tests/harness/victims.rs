@@ -54,8 +54,8 @@ impl Class {
         }
     }
 
-    /// There is a libaio for the native class only.
-    fn has_libaio(self) -> bool {
+    /// There is a libaio and a liburing for the native class only.
+    fn has_libaio_and_liburing(self) -> bool {
         self == Class::Native
     }
 }
@@ -92,8 +92,12 @@ fn compile(source: &Path, program: &Path, class: Class) {
         .arg("-o")
         .arg(&fresh)
         .arg(source);
-    if class.has_libaio() && source.ends_with("io_submit_libaio.c") {
+    let name = program.file_name().expect("a name").to_string_lossy();
+    if class.has_libaio_and_liburing() && name == "io_submit_libaio" {
         command.args(["-DVICTIM_HAS_LIBAIO", "-laio"]);
+    }
+    if class.has_libaio_and_liburing() && name.starts_with("io_uring") {
+        command.args(["-DVICTIM_HAS_LIBURING", "-luring"]);
     }
     run(&mut command).must_succeed();
     std::fs::rename(&fresh, program).expect("rename");

@@ -97,7 +97,7 @@ static void put_off(struct iocb *b, struct put_off *p)
 	}
 	if (p->v.kept != LATER || p->v.error || (flags && mode & O_DIRECT_) ||
 	    (sync && !is_regular((int)b->fd))) {
-		sl_count_kept(p->v.kept == LATER ? (int)SL_KEPT_AIO : p->v.kept);
+		sl_count_kept(p->v.kept == LATER ? (int)SL_KEPT_AIO : p->v.kept, 0);
 		b->rw_flags |= (uint32_t)flags;
 		return;
 	}
@@ -135,17 +135,39 @@ static long submit_batch(long context, long n, struct iocb **blocks)
 	return r;
 }
 
+/* As above where nothing is put off any more: writes to stripped descriptors get their flag back.
+ * The program has a filter, which may kill at the call that would read the blocks safely; they are
+ * read as they are. */
+static long submit_marked(long context, long n, struct iocb **blocks)
+{
+	uint32_t was[BATCH];
+	long i, r;
+
+	for (i = 0; i < n; i++) {
+		was[i] = blocks[i]->rw_flags;
+		if (is_write(blocks[i]))
+			blocks[i]->rw_flags |= (uint32_t)sl_mark_flags((int)blocks[i]->fd);
+	}
+	r = raw3(NR_io_submit, context, n, blocks);
+	for (i = 0; i < n; i++)
+		blocks[i]->rw_flags = was[i];
+	return r;
+}
+
 /* As io_submit(2): how many were taken, or -errno where not even the first was. */
 long sl_io_submit(long context, long n, void **blocks)
 {
 	long done = 0, r = 0;
+	int active = sl_active();
 
-	if (!sl_active() || n <= 0)
+	if (n <= 0 || !(active || sl_filtered_with_marks()))
 		return raw3(NR_io_submit, context, n, blocks);
 	while (done < n) {
 		long batch = n - done < BATCH ? n - done : BATCH;
+		struct iocb **some = (struct iocb **)blocks + done;
 
-		r = submit_batch(context, batch, (struct iocb **)blocks + done);
+		r = active ? submit_batch(context, batch, some)
+			   : submit_marked(context, batch, some);
 		if (is_error(r))
 			break;
 		done += r;
@@ -229,7 +251,7 @@ static int aio_later(int op, const struct aiocb *b, struct verdict *v)
 	if (v->kept == LATER && (v->error || !gnu_get_libc_version || !aio_read || !aio_suspend))
 		v->kept = SL_KEPT_AIO;
 	if (v->kept != LATER)
-		sl_count_kept(v->kept);
+		sl_count_kept(v->kept, 0);
 	return v->kept == LATER;
 }
 
@@ -259,9 +281,10 @@ EXPORT int aio_fsync64(int op, struct aiocb *b) { return own_aio_fsync("aio_fsyn
 
 /* liburing as a shared library: FSYNC and SYNC_FILE_RANGE entries become NOP before they are handed
  * to the kernel; writes to a stripped descriptor get their flag back. An entry that waits for
- * others (linked behind one, or drained) stays real: what it waits for has not been written yet,
- * and a settle in between would miss it. So does one of a registered file, which has no descriptor.
- */
+ * others (linked behind one, or drained, or submitted while a drained one may still wait) stays
+ * real: what it waits for has not been written yet, and a settle in between would miss it. So does
+ * one of a registered file, which has no descriptor, and one of a ring that may be allowed fsyncs
+ * and no NOPs: restrictions can be put only on a ring that began disabled. */
 struct sqe {
 	uint8_t opcode, flags;
 	uint16_t ioprio;
@@ -286,6 +309,8 @@ struct uring {
 #define SQE_FIXED_FILE 1
 #define SQE_DRAIN      2
 #define SQE_LINKS      (4 | 8)
+#define SETUP_IOPOLL   (1u << 0)
+#define SETUP_DISABLED (1u << 6)
 #define SETUP_SQE128   (1u << 10)
 #define OP_NOP         0
 #define OP_WRITEV      2
@@ -294,15 +319,28 @@ struct uring {
 #define OP_RANGE       8
 #define OP_WRITE       23
 
-static void put_off_sqe(struct sqe *e, int waits)
+/* Whether the kernel would carry E out. What it refuses, and a NOP would not, is left to it. */
+static int is_good(const struct sqe *e)
+{
+	int range = e->opcode == OP_RANGE;
+	uint32_t known = range ? 7 : 1 /* IORING_FSYNC_DATASYNC */;
+	uint64_t more = e->rest[0] & ~0xffff0000ull; /* buf_index, splice_fd_in; no personality */
+
+	if (e->ioprio || e->addr || more || e->op_flags & ~known || (int64_t)e->off < 0)
+		return 0;
+	return !is_error(raw_sync_file_range(e->fd, range ? (int64_t)e->off : 0,
+					     range ? e->len : 1, 0));
+}
+
+static void put_off_sqe(struct sqe *e, int stays)
 {
 	struct subject s = { e->fd, NULL, 0, 0 };
 	struct verdict v = { .kept = LATER };
 	int hint = e->opcode == OP_RANGE;
 
-	if (waits || e->flags & SQE_FIXED_FILE)
+	if (stays || e->flags & SQE_FIXED_FILE) /* what it names may not be open yet */
 		v.kept = SL_KEPT_AIO;
-	else if (is_error(raw_sync_file_range(e->fd, 0, 1, 0)))
+	else if (!is_good(e))
 		return;
 	if (sl.levels) {
 		sl_count_request(hint);
@@ -310,8 +348,7 @@ static void put_off_sqe(struct sqe *e, int waits)
 			sl_decide(&v, &s);
 	}
 	if (v.kept != LATER || v.error) {
-		if (!hint)
-			sl_count_kept(v.error ? (int)SL_KEPT_AIO : v.kept);
+		sl_count_kept(v.error ? (int)SL_KEPT_AIO : v.kept, hint);
 		return;
 	}
 	sl_owe(&v);
@@ -323,12 +360,14 @@ static void put_off_sqe(struct sqe *e, int waits)
 
 static void put_off_ring(struct uring *u)
 {
+	static uint32_t drained; /* for good: when its turn came cannot be seen */
+	int linked = 0, active = sl_active();
 	unsigned shift, mask, at, n = 0;
-	int linked = 0;
 
-	if (!sl_active() || !u || !u->kmask || !u->sqes)
+	if (!u || !u->kmask || !u->sqes)
 		return;
-	sl_slot_flag(SL_SLOT_URING);
+	if (active)
+		sl_slot_flag(SL_SLOT_URING);
 	shift = u->flags & SETUP_SQE128 ? 1 : 0;
 	mask = *u->kmask;
 	for (at = u->head; at != u->tail && n <= mask; at++, n++) {
@@ -336,10 +375,15 @@ static void put_off_ring(struct uring *u)
 		int write = e->opcode == OP_WRITE || e->opcode == OP_WRITEV ||
 			    e->opcode == OP_WRITE_FIXED;
 
-		if (e->opcode == OP_FSYNC || e->opcode == OP_RANGE)
-			put_off_sqe(e, linked || e->flags & SQE_DRAIN);
-		else if (write && !(e->flags & SQE_FIXED_FILE))
+		if (e->flags & SQE_DRAIN)
+			__atomic_store_n(&drained, 1, __ATOMIC_RELAXED);
+		if (e->opcode == OP_FSYNC || e->opcode == OP_RANGE) {
+			if (active && !(u->flags & SETUP_IOPOLL)) /* it refuses both, and no NOP */
+				put_off_sqe(e, linked || LOAD_RELAXED(drained) ||
+						       u->flags & SETUP_DISABLED);
+		} else if (write && !(e->flags & SQE_FIXED_FILE)) {
 			e->op_flags |= (uint32_t)sl_mark_flags(e->fd);
+		}
 		linked = (e->flags & SQE_LINKS) != 0;
 	}
 }

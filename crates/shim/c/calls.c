@@ -404,7 +404,7 @@ static long write_flagged(int fd, const void *iov, int n, int64_t at, int flags)
 		return r;
 	if (!later) {
 		sl_count_request(0);
-		sl_count_kept(SL_KEPT_NOW);
+		sl_count_kept(SL_KEPT_NOW, 0);
 		return r;
 	}
 	s = sl_sync_written(fd, !(asked & RWF_SYNC_));

@@ -91,13 +91,19 @@ void sl_count_failed(int hint)
 }
 
 /* Counts a request that is made for real by somebody else: the kernel's AIO, the libc's thread. */
-void sl_count_kept(int why)
+void sl_count_kept(int why, int hint)
 {
 	struct sl_slot *s;
 	unsigned i;
 
 	for (i = 0; i < sl.levels; i++) {
-		ADD(shard_of(i, &s)->real, 1);
+		struct sl_shard *h = shard_of(i, &s);
+
+		if (hint) {
+			ADD(h->hints_real, 1);
+			continue;
+		}
+		ADD(h->real, 1);
 		__atomic_fetch_add(&s->kept[why], 1, __ATOMIC_RELAXED);
 	}
 }

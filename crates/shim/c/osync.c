@@ -32,6 +32,8 @@
 static uint32_t marked_here; /* this process, or one it was forked from, marked a description */
 static uint32_t mark_lost; /* a mark was overwritten by the program: be careful with every write */
 
+int sl_filtered_with_marks(void) { return sl.filtered && marked_here; }
+
 /* Whether any description of any session may bear a mark. Behind a filter of its own a process
  * looks only where it has put marks itself: then the call that reads them is worth the risk. */
 static int any_stripped(void)
@@ -39,7 +41,7 @@ static int any_stripped(void)
 	unsigned i;
 
 	if (!sl_active())
-		return sl.filtered && marked_here;
+		return sl_filtered_with_marks();
 	for (i = 0; i < sl.levels; i++)
 		if (LOAD_RELAXED(sl.level[i].slots->stripped))
 			return 1;
@@ -59,8 +61,14 @@ static int mark_of(int fd)
 /* The RWF_ flags that stand for what was taken off FD, or 0. */
 int sl_mark_flags(int fd)
 {
-	int mark = any_stripped() ? mark_of(fd) : 0;
+	int mark;
 
+	if (LIKELY(!any_stripped()))
+		return 0;
+	mark = mark_of(fd);
+	if (!mark && mark_lost && !sl.filtered &&
+	    sl_type(fd, "", 0x1000 /* EMPTY_PATH */) == S_IFREG_)
+		mark = O_SYNC_BIT_ | O_DSYNC_;
 	return !mark ? 0 : mark & O_SYNC_BIT_ ? 4 /* RWF_SYNC */ : 2 /* RWF_DSYNC */;
 }
 

@@ -4,7 +4,9 @@
 //! Relies on: the forking process having one thread, so that the child finds no lock taken and may
 //! run ordinary code.
 
-use rustix::process::{pidfd_open, waitid, Pid, PidfdFlags, WaitId, WaitIdOptions};
+use rustix::process::{
+    pidfd_open, pidfd_send_signal, waitid, Pid, PidfdFlags, Signal, WaitId, WaitIdOptions,
+};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
@@ -48,6 +50,12 @@ impl Job {
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.pid.as_raw_nonzero().get().unsigned_abs()
+    }
+
+    /// Ends the child and waits until it is gone with all that it held.
+    pub fn end(self) {
+        let _ = pidfd_send_signal(&self.fd, Signal::KILL);
+        let _ = waitid(WaitId::PidFd(self.fd.as_fd()), WaitIdOptions::EXITED);
     }
 
     /// The exit status where the child has ended: 0, an errno, or `EIO` where it was killed.

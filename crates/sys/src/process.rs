@@ -123,6 +123,21 @@ pub fn is_filtered() -> bool {
     !matches!(secure_computing_mode(), Ok(SecureComputingMode::Disabled))
 }
 
+/// Whether process 1 has our root and our mounts and our program lies on that root: then a process
+/// of ours that outlives us keeps nothing from being unmounted. False where that cannot be seen.
+#[must_use]
+pub fn lives_with_init() -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let place = |path: &str| std::fs::metadata(path).map(|m| (m.dev(), m.ino()));
+    let (Ok(root), Ok(root_of_init)) = (place("/"), place("/proc/1/root/")) else {
+        return false;
+    };
+    let (ns, ns_of_init) = (place("/proc/self/ns/mnt"), place("/proc/1/ns/mnt"));
+    let same_mounts = ns.is_ok_and(|ns| ns_of_init.is_ok_and(|init| init == ns));
+    let program = place("/proc/self/exe");
+    same_mounts && root == root_of_init && program.is_ok_and(|(dev, _)| dev == root.0)
+}
+
 /// Names the calling process in `ps` (15 bytes at most).
 pub fn set_name(name: &std::ffi::CStr) {
     let _ = rustix::thread::set_name(name);

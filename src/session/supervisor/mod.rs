@@ -378,7 +378,12 @@ impl Supervisor {
         if let Some(keeper) = self.keeper.take() {
             keeper.end();
         }
-        if self.attendants.is_empty() {
+        if !process::lives_with_init() {
+            // In a chroot, say, which is taken down next: nothing of ours may be left in it.
+            std::mem::take(&mut self.attendants)
+                .into_iter()
+                .for_each(Job::end);
+        } else if self.attendants.is_empty() {
             self.attend(false);
         }
         // Whoever unmounts a file system right after us must not find it busy.

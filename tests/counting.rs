@@ -8,6 +8,7 @@ use crate::harness::command::{clean, run, Outcome};
 use crate::harness::limits::{is_root, skip};
 use crate::harness::trace::Trace;
 use crate::harness::victims::{victim, Class, CLASSES};
+use crate::sessions::stage::{Running, Stage};
 use serde_json::{json, Value};
 use std::path::Path;
 use std::process::Command;
@@ -157,10 +158,14 @@ fn no_sync_of_a_child_reaches_the_kernel() {
     nothing_escapes("vfork_exec", &CLASSES);
 }
 
-// --- Rings: what their entries do, strace does not show ------------------------------------------
+// --- Rounds: what strace does not show, counted at the file system -------------------------------
 
-/// As `ROUNDS` in `tests/victims/io_uring_rounds.c`.
+/// As `ROUNDS` in `tests/victims/io_rounds.h`.
 const ROUNDS: u64 = 131;
+
+/// Victims that make requests of one kind so often; which kind, is their second argument.
+const RINGS: &str = "io_uring_rounds";
+const LIBAIO: &str = "io_submit_rounds";
 
 /// As in linux/magic.h.
 const TMPFS: rustix::fs::FsWord = 0x0102_1994;
@@ -182,15 +187,15 @@ fn report(scene: &Scene, outcome: &Outcome) -> Value {
     serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"))
 }
 
-fn ring_victim(command: &mut Command, scene: &Scene, entries: &str) -> Outcome {
-    let program = victim("io_uring_rounds", Class::Native);
-    run(command.arg(program).arg(scene.work()).arg(entries)).must_succeed()
+fn rounds(command: &mut Command, name: &str, scene: &Scene, kind: &str) -> Outcome {
+    let program = victim(name, Class::Native);
+    run(command.arg(program).arg(scene.work()).arg(kind)).must_succeed()
 }
 
-/// How many syncs of a ring's victim a file system saw. An outer session counts them, of which the
+/// How many syncs of such a victim a file system saw. An outer session counts them, of which the
 /// victim knows nothing.
-fn seen_by_the_file_system(entries: &str, backend: Backend) -> u64 {
-    let (outer, inner) = (Scene::new("rings-seen"), Scene::new("rings"));
+fn seen_by_the_file_system(name: &str, kind: &str, backend: Backend) -> u64 {
+    let (outer, inner) = (Scene::new("rounds-seen"), Scene::new("rounds"));
     let mut command = reported(&outer, "now");
     command.args(["env", "-u", "LD_PRELOAD", "-u", "SYNCLATER_PAGE"]);
     command.args(inner.variables(backend));
@@ -207,7 +212,7 @@ fn seen_by_the_file_system(entries: &str, backend: Backend) -> u64 {
             .arg(victim("fsync", Class::Native))
             .arg(inner.work());
     }
-    let outcome = ring_victim(&mut command, &inner, entries);
+    let outcome = rounds(&mut command, name, &inner, kind);
     assert!(!outcome.stderr.contains("COLD"), "{outcome}");
     let report = report(&outer, &outcome);
     let escaped = report["escaped"].as_array().expect("escapes").iter();
@@ -216,80 +221,165 @@ fn seen_by_the_file_system(entries: &str, backend: Backend) -> u64 {
         .sum()
 }
 
-/// Where the kernel's count can be had, and there are rings to count for.
-fn can_count_rings(name: &str) -> bool {
-    let scene = Scene::new("rings");
-    let outcome = ring_victim(&mut clean("env"), &scene, "plain");
-    if outcome.stdout.starts_with("no io_uring") {
-        skip(name, outcome.stdout.trim());
+/// Where the kernel's count can be had, and the kernel has what such a victim needs.
+fn can_count(test: &str, name: &str) -> bool {
+    let scene = Scene::new("rounds");
+    let outcome = rounds(&mut clean("env"), name, &scene, "plain");
+    if outcome.stdout.starts_with("no io_") {
+        skip(test, outcome.stdout.trim());
     } else if !is_root() {
-        skip(name, "to see what a file system is asked for needs root");
+        skip(test, "to see what a file system is asked for needs root");
     } else if rustix::fs::statfs(scene.work()).expect("statfs").f_type == TMPFS {
-        skip(name, "what a tmpfs is asked for cannot be seen");
+        skip(test, "what a tmpfs is asked for cannot be seen");
     } else {
         return true;
     }
     false
 }
 
-/// Such entries reach the file system once a round without synclater, and as often as `real` says
+/// Such requests reach the file system once a round without synclater, and as often as `real` says
 /// under every back end that puts all off.
-fn entries_that_reach_the_file_system(entries: &str, real: impl Fn(Backend) -> u64) {
+fn rounds_that_reach_the_file_system(name: &str, kind: &str, real: impl Fn(Backend) -> u64) {
     assert_eq!(
-        seen_by_the_file_system(entries, Backend::None),
+        seen_by_the_file_system(name, kind, Backend::None),
         ROUNDS,
-        "{entries}, without synclater"
+        "{name}, {kind}, without synclater"
     );
     for backend in backends().filter(|b| COUNTED.contains(b)) {
-        let seen = seen_by_the_file_system(entries, backend);
-        assert_eq!(seen, real(backend), "{entries}, {backend:?}");
+        let seen = seen_by_the_file_system(name, kind, backend);
+        assert_eq!(seen, real(backend), "{name}, {kind}, {backend:?}");
+    }
+}
+
+/// Without a session, at `never`, nobody would settle: the flag of a descriptor stays off.
+fn but_alone(backend: Backend) -> u64 {
+    if backend == Backend::Alone {
+        0
+    } else {
+        ROUNDS
     }
 }
 
 #[test]
 fn no_fsync_of_a_ring_reaches_the_file_system() {
-    if can_count_rings("no_fsync_of_a_ring_reaches_the_file_system") {
-        entries_that_reach_the_file_system("plain", |_| 0);
+    if can_count("no_fsync_of_a_ring_reaches_the_file_system", RINGS) {
+        rounds_that_reach_the_file_system(RINGS, "plain", |_| 0);
     }
 }
 
 #[test]
 fn an_fsync_that_waits_in_a_ring_reaches_the_file_system() {
-    if can_count_rings("an_fsync_that_waits_in_a_ring_reaches_the_file_system") {
-        entries_that_reach_the_file_system("linked", |_| ROUNDS);
-        entries_that_reach_the_file_system("drained", |_| ROUNDS);
-        entries_that_reach_the_file_system("behind a drained one", |_| ROUNDS);
-        entries_that_reach_the_file_system("registered", |_| ROUNDS);
+    let name = "an_fsync_that_waits_in_a_ring_reaches_the_file_system";
+    if can_count(name, RINGS) {
+        rounds_that_reach_the_file_system(RINGS, "linked", |_| ROUNDS);
+        rounds_that_reach_the_file_system(RINGS, "drained", |_| ROUNDS);
+        rounds_that_reach_the_file_system(RINGS, "behind a drained one", |_| ROUNDS);
+        rounds_that_reach_the_file_system(RINGS, "registered", |_| ROUNDS);
     }
 }
 
 #[test]
 fn a_write_of_a_ring_to_an_o_dsync_file_reaches_the_file_system() {
-    if can_count_rings("a_write_of_a_ring_to_an_o_dsync_file_reaches_the_file_system") {
-        // Without a session, at `never`, nobody would settle: the flag stays off.
-        let real = |backend| if backend == Backend::Alone { 0 } else { ROUNDS };
-        entries_that_reach_the_file_system("O_DSYNC", real);
-        entries_that_reach_the_file_system("O_DSYNC, filtered", |_| ROUNDS);
+    let name = "a_write_of_a_ring_to_an_o_dsync_file_reaches_the_file_system";
+    if can_count(name, RINGS) {
+        rounds_that_reach_the_file_system(RINGS, "O_DSYNC", but_alone);
+        rounds_that_reach_the_file_system(RINGS, "O_DSYNC, filtered", |_| ROUNDS);
+        rounds_that_reach_the_file_system(RINGS, "O_DSYNC, lost, filtered", |_| ROUNDS);
     }
 }
 
 #[test]
-fn every_fsync_of_a_ring_is_in_the_report_and_none_has_escaped() {
-    if !can_count_rings("every_fsync_of_a_ring_is_in_the_report_and_none_has_escaped") {
-        return;
+fn a_write_of_a_ring_is_synced_where_a_signal_took_the_place_of_the_mark() {
+    let name = "a_write_of_a_ring_is_synced_where_a_signal_took_the_place_of_the_mark";
+    if can_count(name, RINGS) {
+        rounds_that_reach_the_file_system(RINGS, "O_DSYNC, lost", but_alone);
     }
-    for (entries, all_real) in [("plain", false), ("linked", true), ("registered", true)] {
-        let scene = Scene::new("rings");
-        let outcome = ring_victim(&mut reported(&scene, "exit"), &scene, entries);
-        let report = report(&scene, &outcome);
-        let number = |key: &str| report[key].as_u64().expect("a number");
-        assert_eq!(number("requests"), ROUNDS, "{entries}: {report:#}");
-        assert_eq!(
-            number("skipped") + number("real"),
-            ROUNDS,
-            "{entries}: {report:#}"
-        );
-        assert!(!all_real || number("skipped") == 0, "{entries}: {report:#}");
-        assert_eq!(report["escaped"], json!([]), "{entries}: {report:#}");
+}
+
+#[test]
+fn no_write_of_libaio_to_an_o_dsync_file_is_synced_while_it_can_be_put_off() {
+    let name = "no_write_of_libaio_to_an_o_dsync_file_is_synced_while_it_can_be_put_off";
+    if can_count(name, LIBAIO) {
+        rounds_that_reach_the_file_system(LIBAIO, "O_DSYNC", |_| 0);
+        rounds_that_reach_the_file_system(LIBAIO, "O_DSYNC, lost", |_| 0);
+    }
+}
+
+#[test]
+fn a_write_of_libaio_to_an_o_dsync_file_is_synced_behind_a_filter() {
+    let name = "a_write_of_libaio_to_an_o_dsync_file_is_synced_behind_a_filter";
+    if can_count(name, LIBAIO) {
+        rounds_that_reach_the_file_system(LIBAIO, "O_DSYNC, filtered", |_| ROUNDS);
+        rounds_that_reach_the_file_system(LIBAIO, "O_DSYNC, lost, filtered", |_| ROUNDS);
+        rounds_that_reach_the_file_system(LIBAIO, "O_DSYNC, filtered, at once", |_| ROUNDS);
+    }
+}
+
+/// What the kernel is handed by libaio when the dial of the session has been moved to `now` between
+/// the open and the writes.
+fn submitted_at_now(kind: &str) -> String {
+    let stage = Stage::new("rounds");
+    let mut command = stage.synclater(&["run", "--quiet"]);
+    command.args(stage.json()).arg("--");
+    let log = stage.traced(&mut command, "io_submit", "victim.log");
+    command.arg(victim(LIBAIO, Class::Native));
+    command.arg(stage.work()).arg(kind);
+    let mut running = Running::start(&stage, command);
+    running.be_ready();
+    stage
+        .ask(&["set", &stage.id(), "--until", "now"])
+        .must_succeed();
+    running.end().must_succeed();
+    let report = stage.report();
+    assert_eq!(report["requests"], ROUNDS, "{kind}: {report:#}");
+    assert_eq!(report["real"], ROUNDS, "{kind}: {report:#}");
+    std::fs::read_to_string(&log.0).expect("the trace")
+}
+
+#[test]
+fn a_write_of_libaio_has_its_flag_back_when_the_dial_is_at_now() {
+    // Which flag was taken off, nobody knows any more where the mark is lost: so the stronger one.
+    for (kind, flag) in [("O_DSYNC", "RWF_DSYNC"), ("O_DSYNC, lost", "RWF_SYNC")] {
+        let text = submitted_at_now(kind);
+        let flagged = text.matches(&format!("aio_rw_flags={flag},")).count() as u64;
+        assert_eq!(flagged, ROUNDS, "{kind}: {text}");
+    }
+}
+
+/// Every request of a kind is counted, as put off or as real, and none as escaped.
+fn is_in_the_report(name: &str, kind: &str, all_real: bool) {
+    let scene = Scene::new("rounds");
+    let outcome = rounds(&mut reported(&scene, "exit"), name, &scene, kind);
+    let report = report(&scene, &outcome);
+    let number = |key: &str| report[key].as_u64().expect("a number");
+    assert_eq!(number("requests"), ROUNDS, "{name}, {kind}: {report:#}");
+    assert_eq!(
+        number("skipped") + number("real"),
+        ROUNDS,
+        "{name}, {kind}: {report:#}"
+    );
+    assert!(
+        !all_real || number("skipped") == 0,
+        "{name}, {kind}: {report:#}"
+    );
+    assert_eq!(report["escaped"], json!([]), "{name}, {kind}: {report:#}");
+}
+
+#[test]
+fn every_fsync_of_a_ring_is_in_the_report_and_none_has_escaped() {
+    let name = "every_fsync_of_a_ring_is_in_the_report_and_none_has_escaped";
+    if can_count(name, RINGS) {
+        is_in_the_report(RINGS, "plain", false);
+        is_in_the_report(RINGS, "linked", true);
+        is_in_the_report(RINGS, "registered", true);
+    }
+}
+
+#[test]
+fn every_write_of_libaio_to_an_o_dsync_file_is_in_the_report_and_none_has_escaped() {
+    let name = "every_write_of_libaio_to_an_o_dsync_file_is_in_the_report_and_none_has_escaped";
+    if can_count(name, LIBAIO) {
+        is_in_the_report(LIBAIO, "O_DSYNC", false);
+        is_in_the_report(LIBAIO, "O_DSYNC, lost", false);
     }
 }

@@ -202,6 +202,11 @@ fn every_entry_of_a_ring_completes_while_the_ledger_is_written() {
 }
 
 #[test]
+fn every_write_of_libaio_completes_while_the_ledger_is_written() {
+    same_everywhere("io_submit_rounds");
+}
+
+#[test]
 fn syscall_passes_every_number_and_argument() {
     same_everywhere("syscall");
 }

@@ -2,6 +2,8 @@
 //! that the library does not reach. Each has the right outcome or real syncs.
 
 use crate::harness::command::{clean, run, Outcome, LIMIT};
+use crate::harness::disk::Disk;
+use crate::servers::leftovers::Leftovers;
 use crate::sessions::stage::{
     as_root, keep_mounts_private, program, progress, Running, Stage, SyncLog, SYNCLATER,
 };
@@ -378,13 +380,20 @@ fn a_static_program_is_named_with_its_count() {
     }
 }
 
+/// Puts programs and the libraries that they need into a directory to chroot into.
+fn furnish(root: &Path, programs: &[&Path]) {
+    let script = "set -e; root=$1; shift; mkdir -p \"$root/bin\"; for p; do \
+        cp \"$p\" \"$root/bin\"; for f in $(ldd \"$p\" | grep -o '/[^ ]*'); do \
+        mkdir -p \"$root$(dirname \"$f\")\"; cp \"$f\" \"$root$f\"; done; done";
+    let mut command = clean("sh");
+    command.args(["-c", script, "sh"]).arg(root);
+    run(command.args(programs)).must_succeed();
+}
+
 /// A directory to chroot into: `sh` and the libraries that it needs, and nothing of ours.
 fn small_world(stage: &Stage) -> PathBuf {
     let root = stage.file("world");
-    let script = "set -e; mkdir -p \"$1/bin\"; cp /bin/sh \"$1/bin/sh\"; \
-        for f in $(ldd /bin/sh | grep -o '/[^ ]*'); do \
-        mkdir -p \"$1$(dirname \"$f\")\"; cp \"$f\" \"$1$f\"; done";
-    run(clean("sh").args(["-c", script, "sh"]).arg(&root)).must_succeed();
+    furnish(&root, &[Path::new("/bin/sh")]);
     root
 }
 
@@ -412,6 +421,41 @@ fn a_chroot_without_the_library_says_nothing() {
         let outcome = run(&mut command).must_succeed();
         assert_eq!(outcome.stdout, "child\nparent\n", "{outcome}");
         assert_eq!(outcome.stderr, "", "{outcome}");
+    }
+}
+
+/// Runs synclater in a chroot that is a disk of its own, and unmounts it at once.
+fn unmounts_after(words: &[&str]) {
+    let disk = Disk::new("ext4", 128);
+    let root = disk.path();
+    // Where the test fails: what lives on in the chroot would keep the disk after its guard.
+    let _leftovers = Leftovers::of(root);
+    furnish(
+        root,
+        &[SYNCLATER.as_ref(), "/bin/true".as_ref(), &program("hammer")],
+    );
+    for dir in ["proc", "tmp", "run", "var/lib", "var/cache", "dev/shm"] {
+        std::fs::create_dir_all(root.join(dir)).expect("a directory of the chroot");
+    }
+    let proc = root.join("proc");
+    run(clean("mount").args(["-t", "proc", "none"]).arg(&proc)).must_succeed();
+    let mut command = clean("chroot");
+    command.arg(root).args(["/bin/synclater", "run", "--quiet"]);
+    run(command.arg("--").args(words)).must_succeed();
+    for mount in [proc.as_path(), root] {
+        run(clean("umount").arg(mount)).must_succeed();
+    }
+}
+
+#[test]
+fn a_chroot_can_be_unmounted_right_after_its_session() {
+    if !as_root("a_chroot_can_be_unmounted_right_after_its_session") {
+        return;
+    }
+    let requests = REQUESTS.to_string();
+    for _ in 0..3 {
+        unmounts_after(&["/bin/true"]);
+        unmounts_after(&["/bin/hammer", "/tmp", "1", &requests]);
     }
 }
 

@@ -93,7 +93,7 @@ fn compile(source: &Path, program: &Path, class: Class) {
         .arg(&fresh)
         .arg(source);
     let name = program.file_name().expect("a name").to_string_lossy();
-    if class.has_libaio_and_liburing() && name == "io_submit_libaio" {
+    if class.has_libaio_and_liburing() && name.starts_with("io_submit_") {
         command.args(["-DVICTIM_HAS_LIBAIO", "-laio"]);
     }
     if class.has_libaio_and_liburing() && name.starts_with("io_uring") {

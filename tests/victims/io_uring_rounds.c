@@ -2,12 +2,7 @@
  * argument. */
 #ifdef VICTIM_HAS_LIBURING
 #include <liburing.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <sys/prctl.h>
-#include "victim.h"
-
-#define ROUNDS 131
+#include "io_rounds.h"
 
 static struct io_uring ring;
 static int fd; /* also the number 0 of the registered files */
@@ -70,16 +65,6 @@ static void registered(void)
 
 static void synced_write(void) { next_entry(); }
 
-/* A filter that lets everything pass. */
-static void be_filtered(void)
-{
-	struct sock_filter pass = BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
-	struct sock_fprog program = { 1, &pass };
-
-	must(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "PR_SET_NO_NEW_PRIVS");
-	must(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0), "PR_SET_SECCOMP");
-}
-
 static const struct {
 	const char *name;
 	void (*round)(void);
@@ -91,6 +76,8 @@ static const struct {
 	{ "registered", registered },
 	{ "O_DSYNC", synced_write },
 	{ "O_DSYNC, filtered", synced_write },
+	{ "O_DSYNC, lost", synced_write },
+	{ "O_DSYNC, lost, filtered", synced_write },
 };
 
 static void run(void (*round)(void))
@@ -113,17 +100,16 @@ static void run(void (*round)(void))
 int main(int count, char **arguments)
 {
 	const char *name = count > 2 ? arguments[2] : "plain";
-	int flags = strstr(name, "O_DSYNC") ? O_DSYNC : 0, r;
+	int r;
 
 	begin(count, arguments);
-	fd = must(open(in_work("rounds"), O_CREAT | O_RDWR | flags, 0600), "open");
+	fd = open_for_rounds(name);
 	r = io_uring_queue_init(8, &ring, 0);
 	if (r < 0) {
 		printf("no io_uring here: %d\n", r);
 		return 0;
 	}
-	if (strstr(name, "filtered"))
-		be_filtered();
+	prepare_for_rounds(name, fd);
 	must(io_uring_register_files(&ring, &fd, 1), "io_uring_register_files");
 	for (unsigned i = 0; i < ARRAY_LEN(all); i++)
 		if (!strcmp(name, all[i].name))

@@ -66,8 +66,8 @@ int sl_mark_flags(int fd)
 	if (LIKELY(!any_stripped()))
 		return 0;
 	mark = mark_of(fd);
-	if (!mark && mark_lost && !sl.filtered &&
-	    sl_type(fd, "", 0x1000 /* EMPTY_PATH */) == S_IFREG_)
+	if (!mark && mark_lost &&
+	    (sl.filtered || sl_type(fd, "", 0x1000 /* EMPTY_PATH */) == S_IFREG_))
 		mark = O_SYNC_BIT_ | O_DSYNC_;
 	return !mark ? 0 : mark & O_SYNC_BIT_ ? 4 /* RWF_SYNC */ : 2 /* RWF_DSYNC */;
 }

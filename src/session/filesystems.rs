@@ -65,6 +65,21 @@ fn read_mounts(pid: &str) -> Vec<Mount> {
     parse_mountinfo(&std::fs::read(format!("/proc/{pid}/mountinfo")).unwrap_or_default())
 }
 
+/// Whether our root directory lies on the root file system of process 1: then nobody unmounts what
+/// a process of ours that outlives us would hold. False in most chroots, and where it cannot be
+/// seen.
+#[must_use]
+pub fn root_is_that_of_init() -> bool {
+    let root = |pid| {
+        let mounts = read_mounts(pid).into_iter().rfind(|m| m.point == b"/");
+        mounts.as_ref().map(dev_of)
+    };
+    // Behind a chroot to a folder that is no mount point there is no line for it.
+    let by_folder = || mount::dev_of_fd(mount::open_point(Path::new("/")).ok()?).ok();
+    let ours = root("self").or_else(by_folder);
+    ours.is_some() && ours == root("1")
+}
+
 fn counts_as_disk(m: &Mount) -> bool {
     m.writable && matches!(kind(&m.fstype), FsKind::Tested | FsKind::Untested(_))
 }

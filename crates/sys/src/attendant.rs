@@ -10,7 +10,7 @@ use rustix::event::{eventfd, EventfdFlags};
 use rustix::thread::futex;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -59,6 +59,8 @@ pub struct Held<'a> {
 
 /// Closed by number in the attendant when its parent ends.
 static AT_THE_END: OnceLock<Vec<RawFd>> = OnceLock::new();
+/// Whether the attendant has anything to hold longer.
+static LINGERS: AtomicBool = AtomicBool::new(false);
 
 /// Starts the attendant: it listens to the bell, if any (`word` is shared memory), also to what
 /// rang since [`Doorbell::new`], and holds the descriptors. It ends by itself after this process.
@@ -75,8 +77,10 @@ pub fn attend(bell: Option<(&Doorbell, &AtomicU32)>, held: &Held<'_>) -> io::Res
         std::mem::forget(keep_only(&all));
         let at_the_end = held.until_the_end.iter().map(AsRawFd::as_raw_fd).collect();
         let _ = AT_THE_END.set(at_the_end);
+        LINGERS.store(!held.longer.is_empty(), Ordering::Relaxed);
         // A session of its own: what is sent to the terminal's processes is not for it.
         process::leave_session();
+        process::move_to_init();
         process::set_name(c"synclater-attend");
         signal::handle(libc::SIGTERM, end);
         process::send_at_parents_death(libc::SIGTERM);
@@ -110,9 +114,11 @@ extern "C" fn end(_: i32) {
         // SAFETY: a descriptor of this process that nothing uses any more.
         unsafe { libc::close(*fd) };
     }
-    let linger = i32::try_from(LINGER.as_millis()).unwrap_or(0);
-    // SAFETY: no descriptors are looked at.
-    unsafe { libc::poll(std::ptr::null_mut(), 0, linger) };
+    if LINGERS.load(Ordering::Relaxed) {
+        let linger = i32::try_from(LINGER.as_millis()).unwrap_or(0);
+        // SAFETY: no descriptors are looked at.
+        unsafe { libc::poll(std::ptr::null_mut(), 0, linger) };
+    }
     // SAFETY: ends this process, which is a fork, without running exit handlers.
     unsafe { libc::_exit(0) }
 }

@@ -7,7 +7,7 @@
 use crate::spawn;
 use rustix::process::{Pid, Signal};
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -123,19 +123,13 @@ pub fn is_filtered() -> bool {
     !matches!(secure_computing_mode(), Ok(SecureComputingMode::Disabled))
 }
 
-/// Whether process 1 has our root and our mounts and our program lies on that root: then a process
-/// of ours that outlives us keeps nothing from being unmounted. False where that cannot be seen.
-#[must_use]
-pub fn lives_with_init() -> bool {
-    use std::os::unix::fs::MetadataExt;
-    let place = |path: &str| std::fs::metadata(path).map(|m| (m.dev(), m.ino()));
-    let (Ok(root), Ok(root_of_init)) = (place("/"), place("/proc/1/root/")) else {
-        return false;
-    };
-    let (ns, ns_of_init) = (place("/proc/self/ns/mnt"), place("/proc/1/ns/mnt"));
-    let same_mounts = ns.is_ok_and(|ns| ns_of_init.is_ok_and(|init| init == ns));
-    let program = place("/proc/self/exe");
-    same_mounts && root == root_of_init && program.is_ok_and(|(dev, _)| dev == root.0)
+/// Moves the calling process to the mounts and the root of process 1, where that is permitted: out
+/// of a chroot, say, that is taken down next. For a process with one thread.
+pub(crate) fn move_to_init() {
+    use rustix::thread::{move_into_link_name_space, LinkNameSpaceType};
+    if let Ok(mounts) = std::fs::File::open("/proc/1/ns/mnt") {
+        let _ = move_into_link_name_space(mounts.as_fd(), Some(LinkNameSpaceType::Mount));
+    }
 }
 
 /// Names the calling process in `ps` (15 bytes at most).

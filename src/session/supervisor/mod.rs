@@ -16,7 +16,7 @@ use super::compile::now_mask;
 use super::control::{Answer, Client, Request, Server};
 use super::counts::Census;
 use super::escape::Escapes;
-use super::filesystems::Filesystems;
+use super::filesystems::{root_is_that_of_init, Filesystems};
 use super::keeper::Keeper;
 use super::ledger::Ledger;
 use super::settle::{self, Settle, Settled};
@@ -378,11 +378,10 @@ impl Supervisor {
         if let Some(keeper) = self.keeper.take() {
             keeper.end();
         }
-        if !process::lives_with_init() {
-            // In a chroot, say, which is taken down next: nothing of ours may be left in it.
-            std::mem::take(&mut self.attendants)
-                .into_iter()
-                .for_each(Job::end);
+        if !root_is_that_of_init() {
+            // In a chroot, say, that is unmounted next: nothing of ours may be left in it.
+            let attendants = std::mem::take(&mut self.attendants);
+            attendants.into_iter().for_each(Job::end);
         } else if self.attendants.is_empty() {
             self.attend(false);
         }

@@ -85,6 +85,7 @@ fn ask_library(dir: &Dir, cases: &[Case]) -> Vec<bool> {
 #[test]
 fn soak_both_matchers_give_the_same_answers() {
     let seed = seed();
+    println!("seed {seed}");
     let mut random = Random(seed);
     let cases: Vec<Case> = (0..count(20_011, 2_000_003))
         .map(|_| case(&mut random))

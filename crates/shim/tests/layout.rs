@@ -71,7 +71,9 @@ fn the_32_bit_header_and_the_mirror_agree_on_every_field() {
 }
 
 fn nm(library: &[u8], what: &str) -> Vec<String> {
-    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("nm-{}", library.len()));
+    // A name of its own: tests run side by side.
+    let file = format!("nm{what}-{}", library.len());
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(file);
     std::fs::write(&file, library).unwrap();
     let out = Command::new("nm")
         .args(["-D", what])

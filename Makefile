@@ -20,7 +20,7 @@ ZSHDIR  := $(DESTDIR)$(PREFIX)/share/zsh/site-functions
 FISHDIR := $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
 
 SCRIPTS = tools/setup .ci/run $(wildcard tools/demo benches/run tests/*.sh)
-FUZZ_TARGETS = $(basename $(notdir $(wildcard fuzz/src/bin/*.rs)))
+FUZZ_TARGETS = $(filter-out all,$(basename $(notdir $(wildcard fuzz/src/bin/*.rs))))
 FUZZ_SECONDS ?= 60
 
 .DEFAULT_GOAL := help

@@ -3,4 +3,5 @@
 mod command;
 mod folders;
 mod messages;
+mod probe;
 mod texts;

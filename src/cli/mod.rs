@@ -4,6 +4,7 @@ mod doctor;
 mod eatmydata;
 mod env;
 mod generate;
+mod probe;
 mod ps;
 mod run;
 mod set;
@@ -49,6 +50,7 @@ enum Verb {
     Settle(settle::Args),
     Status(status::Args),
     Doctor(doctor_args::Args),
+    Probe(probe::Args),
     Env(env::Args),
     Generate(generate::Args),
 }
@@ -94,6 +96,7 @@ pub fn main() -> i32 {
         Verb::Settle(args) => settle::run(&args),
         Verb::Status(args) => status::run(&args),
         Verb::Doctor(args) => doctor::run(args.json),
+        Verb::Probe(args) => probe::run(&args),
         Verb::Env(args) => env::run(&args),
         Verb::Generate(args) => generate::run(&args),
     })

@@ -38,6 +38,14 @@ pub struct Arrived {
     pub sender: u32,
 }
 
+impl Arrived {
+    /// Whether it asks for our end.
+    #[must_use]
+    pub fn ends(&self) -> bool {
+        [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM].contains(&self.number)
+    }
+}
+
 /// Signals of this process, read from a descriptor.
 pub struct Signals {
     fd: OwnedFd,

@@ -9,6 +9,7 @@
 pub mod escape;
 pub mod message;
 pub mod number;
+pub mod probe;
 pub mod ps;
 pub mod run;
 pub mod status;

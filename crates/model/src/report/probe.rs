@@ -1,0 +1,209 @@
+//! What syncs cost on one disk: the figures of `synclater probe`, and how even they are.
+
+use super::number::{count, seconds};
+use crate::policy::filesystem::{kind, FsKind};
+use serde::Serialize;
+use std::fmt::Write as _;
+
+/// A sync counts as slow above this many times the median: no disk's own spread is that wide.
+const SLOW_FACTOR: f64 = 4.0;
+/// Slow syncs are named from this share on: fewer are what every machine has now and then.
+const SLOW_SHARE_MIN: f64 = 0.005;
+
+/// One kind of sync by a number of threads at once.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Measured {
+    /// `fsync`, `fdatasync`, `O_DSYNC`, `RWF_DSYNC`, `syncfs`, `rename+fsync(dir)`.
+    pub kind: String,
+    /// How many threads synced at the same time, each a file of its own.
+    pub threads: usize,
+    /// How many syncs were timed.
+    pub count: u64,
+    /// Syncs a second, of all threads together.
+    pub per_second: f64,
+    /// Shortest, in seconds.
+    pub min_s: f64,
+    /// Median, in seconds.
+    pub p50_s: f64,
+    /// 90th percentile, in seconds.
+    pub p90_s: f64,
+    /// 99th percentile, in seconds.
+    pub p99_s: f64,
+    /// Longest, in seconds.
+    pub max_s: f64,
+    /// Share of syncs that took over four times the median, where they are more than a few.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slow_share: Option<f64>,
+    /// Their median, in seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slow_s: Option<f64>,
+}
+
+/// The value below which `share` of the sorted `values` lie (nearest rank).
+fn percentile(values: &[f64], share: f64) -> f64 {
+    let rank = (values.len() as f64 * share).ceil() as usize;
+    values[rank.clamp(1, values.len()) - 1]
+}
+
+impl Measured {
+    /// From the seconds that each sync took, and the seconds that all took together; `None` without
+    /// any.
+    #[must_use]
+    pub fn new(kind: &str, threads: usize, mut took_s: Vec<f64>, wall_s: f64) -> Option<Measured> {
+        took_s.sort_by(f64::total_cmp);
+        let (first, last) = (*took_s.first()?, *took_s.last()?);
+        let p50_s = percentile(&took_s, 0.5);
+        let slow = &took_s[took_s.partition_point(|t| *t <= p50_s * SLOW_FACTOR)..];
+        let share = slow.len() as f64 / took_s.len() as f64;
+        let erratic = share >= SLOW_SHARE_MIN && slow.len() > 2;
+        Some(Measured {
+            kind: kind.to_owned(),
+            threads,
+            count: took_s.len() as u64,
+            per_second: took_s.len() as f64 / wall_s,
+            min_s: first,
+            p50_s,
+            p90_s: percentile(&took_s, 0.9),
+            p99_s: percentile(&took_s, 0.99),
+            max_s: last,
+            slow_share: erratic.then_some(share),
+            slow_s: erratic.then(|| percentile(slow, 0.5)),
+        })
+    }
+}
+
+/// All that was measured on one file system.
+#[derive(Clone, Debug, Serialize)]
+pub struct Probe {
+    /// Of this form: 1.
+    pub version: u32,
+    /// The folder.
+    pub dir: String,
+    /// Where its file system is mounted.
+    pub mount: String,
+    /// Its type.
+    pub fstype: String,
+    /// Its device.
+    pub device: String,
+    /// The kernel.
+    pub kernel: String,
+    /// What was measured, in this order.
+    pub syncs: Vec<Measured>,
+    /// Kinds that this file system refuses, with the reason.
+    pub refused: Vec<(String, String)>,
+}
+
+impl Probe {
+    /// As JSON.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        super::json(self)
+    }
+
+    /// As a table for a terminal.
+    #[must_use]
+    pub fn render(&self) -> String {
+        let mut out = format!(
+            "{} on {} ({}), each after 4 KiB appended to a file:\n\n\
+             {:<18}{:>8}{:>9}{:>9}{:>9}{:>9}{:>9}{:>9}\n",
+            self.fstype,
+            self.device,
+            self.mount,
+            "",
+            "threads",
+            "syncs/s",
+            "min",
+            "p50",
+            "p90",
+            "p99",
+            "max"
+        );
+        for m in &self.syncs {
+            let _ = writeln!(
+                out,
+                "{:<18}{:>8}{:>9}{:>9}{:>9}{:>9}{:>9}{:>9}",
+                m.kind,
+                m.threads,
+                count(m.per_second.round() as u64),
+                seconds(m.min_s),
+                seconds(m.p50_s),
+                seconds(m.p90_s),
+                seconds(m.p99_s),
+                seconds(m.max_s)
+            );
+        }
+        for (name, why) in &self.refused {
+            let _ = writeln!(out, "{name:<18}not here: {why}");
+        }
+        out.push('\n');
+        out.push_str(&self.verdict());
+        out
+    }
+
+    fn verdict(&self) -> String {
+        if kind(&self.fstype) == FsKind::Memory {
+            return "In memory: there is nothing to make durable.\n".into();
+        }
+        let erratic = self.syncs.iter().filter(|m| m.slow_share.is_some());
+        let worst = erratic.max_by(|a, b| {
+            let weight = |m: &Measured| m.slow_share.unwrap_or(0.0) * m.slow_s.unwrap_or(0.0);
+            weight(a).total_cmp(&weight(b))
+        });
+        match worst {
+            None => "Even: next to no sync took over four times the median of its kind.\n".into(),
+            Some(m) => format!(
+                "Erratic: of {} by {}, {:.1} % took about {}, the others about {}.\n",
+                m.kind,
+                if m.threads == 1 {
+                    "1 thread".into()
+                } else {
+                    format!("{} threads", m.threads)
+                },
+                m.slow_share.unwrap_or(0.0) * 100.0,
+                seconds(m.slow_s.unwrap_or(0.0)),
+                seconds(m.p50_s)
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_disk_with_two_speeds_is_erratic() {
+        let took = (0..100).map(|k| if k % 12 == 0 { 0.031 } else { 0.0002 });
+        let m = Measured::new("fsync", 1, took.collect(), 1.0).expect("some");
+        assert_eq!((m.slow_share, m.slow_s), (Some(0.09), Some(0.031)));
+        assert_eq!((m.p50_s, m.p99_s, m.count), (0.0002, 0.031, 100));
+    }
+
+    #[test]
+    fn one_slow_sync_does_not_make_a_disk_erratic() {
+        let mut took = vec![0.001; 150];
+        took[7] = 1.0;
+        let m = Measured::new("fsync", 1, took, 1.0).expect("some");
+        assert_eq!((m.slow_share, m.max_s), (None, 1.0));
+    }
+
+    #[test]
+    fn nothing_measured_is_nothing_to_show() {
+        assert_eq!(Measured::new("fsync", 1, Vec::new(), 1.0), None);
+    }
+
+    proptest! {
+        #[test]
+        fn percentiles_are_values_of_the_sorted_list_in_order(
+            took in proptest::collection::vec(1e-6f64..10.0, 1..300)
+        ) {
+            let m = Measured::new("fsync", 2, took.clone(), 1.0).expect("some");
+            let marks = [m.min_s, m.p50_s, m.p90_s, m.p99_s, m.max_s];
+            prop_assert!(marks.windows(2).all(|w| w[0] <= w[1]));
+            prop_assert!(marks.iter().all(|v| took.contains(v)));
+            let below = took.iter().filter(|t| **t <= m.p90_s).count();
+            prop_assert!(below as f64 >= 0.9 * took.len() as f64);
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! `synclater probe`: what a sync costs on this disk.
+
+use super::OURS;
+use crate::probe::{measure, Kind, Place};
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+use synclater_model::policy::duration::parse_duration;
+use synclater_model::policy::filesystem::{parse_mountinfo, Mount};
+use synclater_model::report::message::Trouble;
+use synclater_model::report::probe::{Measured, Probe};
+use synclater_sys::process;
+use synclater_sys::signal::Signals;
+
+/// Measures what syncs cost on the disk of a folder, and how even they are.
+///
+/// Each kind of sync is made by 1, 2, 4... threads at once, each after 4 KiB appended to a file of
+/// its own. What is written is removed in the end; Ctrl-C ends it early and removes it too.
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// A folder on the disk.
+    #[arg(default_value = ".")]
+    dir: PathBuf,
+
+    /// The most threads at once.
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=256))]
+    threads: u16,
+
+    /// How long each kind is measured with each number of threads.
+    #[arg(long = "for", value_name = "T", default_value = "500ms", value_parser = parse_duration)]
+    for_: Duration,
+
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+const EXAMPLES: &str = "\
+EXAMPLES
+  synclater probe /var/spool
+  synclater probe --threads 16 --for 5s --json /srv";
+
+/// Measures and prints.
+///
+/// # Errors
+/// A [`Trouble`] where the folder cannot be written.
+pub fn run(args: &Args) -> anyhow::Result<i32> {
+    let cannot = |e: &dyn std::fmt::Display, state: &str| {
+        let what = format!("cannot measure in {}", args.dir.display());
+        Trouble::new(
+            what,
+            e.to_string(),
+            "name a folder that you can write, with room",
+            state,
+        )
+    };
+    let nothing = "nothing was written";
+    let dir = std::fs::canonicalize(&args.dir).map_err(|e| cannot(&e, nothing))?;
+    let signals = Signals::take().map_err(|e| cannot(&e, nothing))?;
+    let place = Place::new(&dir).map_err(|e| cannot(&e, nothing))?;
+    let stop = AtomicBool::new(false);
+    let mut probe = about(&dir);
+    let ended_by = std::thread::scope(|scope| {
+        let work = scope.spawn(|| measure_all(args, &place, &stop, &mut probe));
+        let mut ended_by = None;
+        while !work.is_finished() {
+            use std::os::fd::AsFd;
+            let arrived = [(signals.as_fd(), synclater_sys::wait::For::Input)];
+            let _ = synclater_sys::wait::any(&arrived, Duration::from_millis(20));
+            while let Some(signal) = signals.next() {
+                if signal.ends() {
+                    stop.store(true, Relaxed);
+                    ended_by = Some(signal.number);
+                }
+            }
+        }
+        work.join().expect("it does not panic").map(|()| ended_by)
+    });
+    drop(place);
+    if std::io::stderr().is_terminal() {
+        super::say("\r\x1b[K");
+    }
+    match ended_by.map_err(|e| cannot(&e, "what was written is removed"))? {
+        Some(signal) => {
+            process::die_of(signal);
+            Ok(OURS)
+        }
+        None => {
+            super::print(&if args.json {
+                probe.to_json()
+            } else {
+                probe.render()
+            });
+            Ok(0)
+        }
+    }
+}
+
+fn measure_all(
+    args: &Args,
+    place: &Place,
+    stop: &AtomicBool,
+    probe: &mut Probe,
+) -> std::io::Result<()> {
+    let powers = (0..)
+        .map(|k| 1usize << k)
+        .take_while(|n| *n <= args.threads.into());
+    let powers: Vec<usize> = powers.collect();
+    let total = Kind::ALL.len() * powers.len();
+    let mut done = 0;
+    for kind in Kind::ALL {
+        for &threads in &powers {
+            progress(done, total, kind, args.for_);
+            done += 1;
+            match measure(place, kind, threads, args.for_, stop) {
+                Ok(s) => {
+                    let m = Measured::new(kind.name(), threads, s.took_s, s.wall_s);
+                    probe.syncs.extend(m);
+                }
+                Err(e) if is_refusal(&e) => {
+                    probe.refused.push((kind.name().into(), e.to_string()));
+                    break;
+                }
+                Err(e) => return Err(e),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether the file system lacks this kind (EOPNOTSUPP, ENOSYS, EINVAL).
+fn is_refusal(e: &std::io::Error) -> bool {
+    use rustix::io::Errno;
+    let refusals = [Errno::OPNOTSUPP, Errno::NOSYS, Errno::INVAL];
+    refusals
+        .iter()
+        .any(|r| e.raw_os_error() == Some(r.raw_os_error()))
+}
+
+fn progress(done: usize, total: usize, kind: Kind, each: Duration) {
+    if std::io::stderr().is_terminal() {
+        let left = each.as_secs_f64() * (total - done) as f64;
+        let name = kind.name();
+        super::say(&format!(
+            "\r\x1b[Ksynclater: {name}, {done} of {total}, {left:.0} s left"
+        ));
+    }
+}
+
+fn about(dir: &Path) -> Probe {
+    use std::os::unix::ffi::OsStrExt;
+    let mounts = parse_mountinfo(&std::fs::read("/proc/self/mountinfo").unwrap_or_default());
+    let above = |m: &&Mount| dir.starts_with(std::ffi::OsStr::from_bytes(&m.point));
+    let mount = mounts.iter().filter(above).max_by_key(|m| m.point.len());
+    let text = |f: fn(&Mount) -> String| mount.map_or("unknown".into(), f);
+    Probe {
+        version: 1,
+        dir: dir.to_string_lossy().into_owned(),
+        mount: text(|m| String::from_utf8_lossy(&m.point).into_owned()),
+        fstype: text(|m| m.fstype.clone()),
+        device: text(|m| m.source.clone()),
+        kernel: rustix::system::uname()
+            .release()
+            .to_string_lossy()
+            .into_owned(),
+        syncs: Vec::new(),
+        refused: Vec::new(),
+    }
+}

@@ -1,0 +1,220 @@
+//! Measuring what syncs cost on a disk: each kind, by one thread and by several at once.
+//!
+//! Promise: the syncs are made by system calls that no preloaded library sees, so they are real in
+//! a session too. What it writes lies in one folder, which goes with [`Place`]; one that a killed
+//! probe left goes with the next probe in the same folder.
+
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
+use rustix::io::ReadWriteFlags;
+use std::io::{self, IoSlice};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+/// A measurement ends here also where time is left: the disk is not to be filled.
+const COUNT_MAX: usize = 5000;
+const PREFIX: &str = ".synclater-probe-";
+
+/// A way to ask for durability.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// fsync(2).
+    Fsync,
+    /// fdatasync(2).
+    Fdatasync,
+    /// A write to a file opened with `O_DSYNC`.
+    Dsync,
+    /// pwritev2(2) with `RWF_DSYNC`.
+    RwfDsync,
+    /// syncfs(2).
+    Syncfs,
+    /// rename(2) and fsync(2) of the folder, as mail servers deliver.
+    Rename,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Kind; 6] = [
+        Kind::Fsync,
+        Kind::Fdatasync,
+        Kind::Dsync,
+        Kind::RwfDsync,
+        Kind::Syncfs,
+        Kind::Rename,
+    ];
+
+    /// Its name in reports.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Fsync => "fsync",
+            Kind::Fdatasync => "fdatasync",
+            Kind::Dsync => "O_DSYNC",
+            Kind::RwfDsync => "RWF_DSYNC",
+            Kind::Syncfs => "syncfs",
+            Kind::Rename => "rename+fsync(dir)",
+        }
+    }
+}
+
+/// The folder that is written to; removed when it is dropped.
+pub struct Place {
+    path: PathBuf,
+    dir: OwnedFd,
+}
+
+impl Place {
+    /// Makes it in `above`, and removes what a killed probe left there.
+    ///
+    /// # Errors
+    /// Those of mkdir(2) and open(2).
+    pub fn new(above: &Path) -> io::Result<Place> {
+        let name = format!("{PREFIX}{}", crate::session::belongings::random_name());
+        let path = above.join(name);
+        remove_abandoned(above);
+        std::fs::create_dir(&path)?;
+        let dir = rustix::fs::open(&path, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        rustix::fs::flock(&dir, FlockOperation::NonBlockingLockShared)?;
+        Ok(Place { path, dir })
+    }
+
+    fn open(&self, name: &str, flags: OFlags) -> io::Result<OwnedFd> {
+        let flags = flags | OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
+        let mode = Mode::RUSR | Mode::WUSR;
+        Ok(rustix::fs::openat(&self.dir, name, flags, mode)?)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.path);
+    }
+}
+
+/// Removes the folders of probes that do not live any more: nobody holds their lock.
+fn remove_abandoned(above: &Path) {
+    let entries = std::fs::read_dir(above).into_iter().flatten().flatten();
+    let ours = entries.filter(|e| e.file_name().to_string_lossy().starts_with(PREFIX));
+    for path in ours.map(|e| e.path()) {
+        let flags = OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let Ok(dir) = rustix::fs::open(&path, flags, Mode::empty()) else {
+            continue;
+        };
+        let lock = rustix::fs::flock(&dir, FlockOperation::NonBlockingLockExclusive);
+        if lock.is_ok() && !is_young(&path) {
+            let _ = std::fs::remove_dir_all(&path);
+        }
+    }
+}
+
+/// Whether it may be being made just now: not locked yet, and empty.
+fn is_young(path: &Path) -> bool {
+    let empty = std::fs::read_dir(path).is_ok_and(|mut files| files.next().is_none());
+    let made = std::fs::metadata(path).and_then(|m| m.modified());
+    let age = made.ok().and_then(|t| t.elapsed().ok());
+    empty && age.is_none_or(|a| a < Duration::from_secs(60))
+}
+
+/// What one measurement gave.
+pub struct Series {
+    /// Seconds that each sync took.
+    pub took_s: Vec<f64>,
+    /// Seconds that all took together.
+    pub wall_s: f64,
+}
+
+/// Measures one kind by `threads` threads at once, for `patience` or until `stop`.
+///
+/// # Errors
+/// The first that a thread met: `EOPNOTSUPP` for a kind that the file system has not, `ENOSPC`…
+pub fn measure(
+    place: &Place,
+    kind: Kind,
+    threads: usize,
+    patience: Duration,
+    stop: &AtomicBool,
+) -> io::Result<Series> {
+    let begin = Instant::now();
+    let end = begin + patience;
+    let all = std::thread::scope(|scope| {
+        let one = |k| scope.spawn(move || hammer(place, kind, k, end, stop));
+        let running: Vec<_> = (0..threads).map(one).collect();
+        let ends = running
+            .into_iter()
+            .map(|t| t.join().expect("it does not panic"));
+        ends.collect::<io::Result<Vec<_>>>()
+    })?;
+    Ok(Series {
+        took_s: all.into_iter().flatten().collect(),
+        wall_s: begin.elapsed().as_secs_f64(),
+    })
+}
+
+fn hammer(
+    place: &Place,
+    kind: Kind,
+    thread: usize,
+    end: Instant,
+    stop: &AtomicBool,
+) -> io::Result<Vec<f64>> {
+    let flags = if kind == Kind::Dsync {
+        OFlags::DSYNC
+    } else {
+        OFlags::empty()
+    };
+    let name = format!("{thread}");
+    let file = place.open(&name, flags)?;
+    let mut took_s = Vec::new();
+    while took_s.len() < COUNT_MAX && Instant::now() < end && !stop.load(Relaxed) {
+        let at = took_s.len() as u64;
+        took_s.push(sync_once(place, kind, &file, &name, at)?.as_secs_f64());
+    }
+    let _ = rustix::fs::unlinkat(&place.dir, &name, AtFlags::empty());
+    Ok(took_s)
+}
+
+/// Writes 4 KiB and makes them durable; the time of the latter.
+fn sync_once(
+    place: &Place,
+    kind: Kind,
+    file: &OwnedFd,
+    name: &str,
+    at: u64,
+) -> io::Result<Duration> {
+    const BLOCK: [u8; 4096] = [0x5a; 4096];
+    let offset = at * BLOCK.len() as u64;
+    let write = |flags| rustix::io::pwritev2(file, &[IoSlice::new(&BLOCK)], offset, flags);
+    match kind {
+        Kind::Dsync | Kind::RwfDsync => {
+            let rwf = kind == Kind::RwfDsync;
+            let flags = if rwf {
+                ReadWriteFlags::DSYNC
+            } else {
+                ReadWriteFlags::empty()
+            };
+            let begin = Instant::now();
+            write(flags)?;
+            Ok(begin.elapsed())
+        }
+        Kind::Rename => {
+            let fresh = format!("{name}.new");
+            let new = place.open(&fresh, OFlags::empty())?;
+            rustix::io::pwrite(&new, &BLOCK, 0)?;
+            let begin = Instant::now();
+            rustix::fs::renameat(&place.dir, &fresh, &place.dir, name)?;
+            rustix::fs::fsync(&place.dir)?;
+            Ok(begin.elapsed())
+        }
+        Kind::Fsync | Kind::Fdatasync | Kind::Syncfs => {
+            write(ReadWriteFlags::empty())?;
+            let begin = Instant::now();
+            match kind {
+                Kind::Fsync => rustix::fs::fsync(file)?,
+                Kind::Fdatasync => rustix::fs::fdatasync(file)?,
+                _ => rustix::fs::syncfs(file)?,
+            }
+            Ok(begin.elapsed())
+        }
+    }
+}

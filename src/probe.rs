@@ -4,8 +4,10 @@
 //! a session too. What it writes lies in one folder, which goes with [`Place`]; one that a killed
 //! probe left goes with the next probe in the same folder.
 
-use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
+use crate::folder::{make_locked, remove_abandoned};
+use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::ReadWriteFlags;
+use std::fs::File;
 use std::io::{self, IoSlice};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -62,6 +64,7 @@ impl Kind {
 pub struct Place {
     path: PathBuf,
     dir: OwnedFd,
+    _lock: File,
 }
 
 impl Place {
@@ -70,13 +73,10 @@ impl Place {
     /// # Errors
     /// Those of mkdir(2) and open(2).
     pub fn new(above: &Path) -> io::Result<Place> {
-        let name = format!("{PREFIX}{}", crate::session::belongings::random_name());
-        let path = above.join(name);
-        remove_abandoned(above);
-        std::fs::create_dir(&path)?;
+        remove_abandoned(above, PREFIX);
+        let (path, _lock) = make_locked(above, PREFIX)?;
         let dir = rustix::fs::open(&path, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-        rustix::fs::flock(&dir, FlockOperation::NonBlockingLockShared)?;
-        Ok(Place { path, dir })
+        Ok(Place { path, dir, _lock })
     }
 
     fn open(&self, name: &str, flags: OFlags) -> io::Result<OwnedFd> {
@@ -90,30 +90,6 @@ impl Drop for Place {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.path);
     }
-}
-
-/// Removes the folders of probes that do not live any more: nobody holds their lock.
-fn remove_abandoned(above: &Path) {
-    let entries = std::fs::read_dir(above).into_iter().flatten().flatten();
-    let ours = entries.filter(|e| e.file_name().to_string_lossy().starts_with(PREFIX));
-    for path in ours.map(|e| e.path()) {
-        let flags = OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let Ok(dir) = rustix::fs::open(&path, flags, Mode::empty()) else {
-            continue;
-        };
-        let lock = rustix::fs::flock(&dir, FlockOperation::NonBlockingLockExclusive);
-        if lock.is_ok() && !is_young(&path) {
-            let _ = std::fs::remove_dir_all(&path);
-        }
-    }
-}
-
-/// Whether it may be being made just now: not locked yet, and empty.
-fn is_young(path: &Path) -> bool {
-    let empty = std::fs::read_dir(path).is_ok_and(|mut files| files.next().is_none());
-    let made = std::fs::metadata(path).and_then(|m| m.modified());
-    let age = made.ok().and_then(|t| t.elapsed().ok());
-    empty && age.is_none_or(|a| a < Duration::from_secs(60))
 }
 
 /// What one measurement gave.

@@ -81,7 +81,7 @@ struct Report {
 
 /// Everything that can be looked at, in the order in which it matters.
 pub fn checks() -> Vec<Check> {
-    let table = mounts::read_table();
+    let table = crate::session::filesystems::mounts_of("self");
     let mut all = library::library_checks(crate::reach::library::locate(), &table);
     all.extend(directories::directory_checks(&table));
     all.extend(kernel::kernel_checks(&table));

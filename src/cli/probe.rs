@@ -2,12 +2,13 @@
 
 use super::OURS;
 use crate::probe::{measure, Kind, Place};
+use crate::session::filesystems::mounts_of;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 use synclater_model::policy::duration::parse_duration;
-use synclater_model::policy::filesystem::{parse_mountinfo, Mount};
+use synclater_model::policy::filesystem::{mount_of, Mount};
 use synclater_model::report::message::Trouble;
 use synclater_model::report::probe::{Measured, Probe};
 use synclater_sys::process;
@@ -151,15 +152,13 @@ fn progress(done: usize, total: usize, kind: Kind, each: Duration) {
 }
 
 fn about(dir: &Path) -> Probe {
-    use std::os::unix::ffi::OsStrExt;
-    let mounts = parse_mountinfo(&std::fs::read("/proc/self/mountinfo").unwrap_or_default());
-    let above = |m: &&Mount| dir.starts_with(std::ffi::OsStr::from_bytes(&m.point));
-    let mount = mounts.iter().filter(above).max_by_key(|m| m.point.len());
+    let mounts = mounts_of("self");
+    let mount = mount_of(&mounts, dir);
     let text = |f: fn(&Mount) -> String| mount.map_or("unknown".into(), f);
     Probe {
         version: 1,
         dir: dir.to_string_lossy().into_owned(),
-        mount: text(|m| String::from_utf8_lossy(&m.point).into_owned()),
+        mount: text(|m| m.path().to_string_lossy().into_owned()),
         fstype: text(|m| m.fstype.clone()),
         device: text(|m| m.source.clone()),
         kernel: rustix::system::uname()

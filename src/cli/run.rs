@@ -1,8 +1,9 @@
 //! `synclater run`: makes a session, starts the command in it, settles, reports.
 
 use super::OURS;
+use crate::folder::random_name;
 use crate::reach::{launch, library};
-use crate::session::belongings::{random_name, Belongings};
+use crate::session::belongings::{Belongings, NOT_STARTED};
 use crate::session::compile::{self, Users};
 use crate::session::control::Server;
 use crate::session::dirs;
@@ -25,8 +26,6 @@ use synclater_model::report::run::{summary, RunReport};
 use synclater_sys::clock::Reading;
 use synclater_sys::signal::Signals;
 use synclater_sys::{process, socket};
-
-const NOT_STARTED: &str = "the command was not started; nothing was changed";
 
 /// Runs a command with its sync calls answered now and carried out later.
 ///
@@ -97,8 +96,8 @@ request that the command made is durable.";
 /// # Errors
 /// A [`Trouble`] where the session could not be made: then the command was not started.
 pub fn run(args: Args) -> anyhow::Result<i32> {
-    let early = Early::begin();
     let rules = rules(&args)?;
+    let early = Early::begin();
     super::clear_stale();
     let mut json = args.json.as_deref().map(open_json).transpose()?;
     let library = locate_library()?;

@@ -6,15 +6,16 @@
 //! name is `.spare` then): on a disk mounted with `discard`, removing one waits for the disk.
 
 use super::dirs;
+use crate::folder::{make_locked, random_name, remove_abandoned, take_lock};
 use std::fs::{DirBuilder, File};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use synclater_model::report::message::Trouble;
-use synclater_sys::process;
 
-const NOT_STARTED: &str = "the command was not started; nothing was changed";
+/// How things stand after a failure.
+pub const NOT_STARTED: &str = "the command was not started; nothing was changed";
 
 /// The folders and the lock of one session.
 #[derive(Clone, Debug)]
@@ -27,26 +28,6 @@ pub struct Belongings {
     pub memory: PathBuf,
     /// Locked as long as the file is open, here or in the keeper.
     pub lock: Arc<File>,
-}
-
-/// 22 digits that nobody guesses and nobody else has: process numbers are no names across pid
-/// namespaces.
-#[must_use]
-pub fn random_name() -> String {
-    let mut random = [0u8; 11];
-    let _ = rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty());
-    random.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// Takes the lock of the session in `dir`, if nobody holds it, for as long as the file is open.
-#[must_use]
-pub fn take_lock(dir: &Path) -> Option<File> {
-    let path = dir.join("lock");
-    let file = File::options().read(true).write(true).open(&path).ok()?;
-    rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).ok()?;
-    // Another folder may have this name by now.
-    let (ours, there) = (file.metadata().ok()?, path.metadata().ok()?);
-    (ours.ino() == there.ino() && ours.dev() == there.dev()).then_some(file)
 }
 
 /// Where the session in `dir` has its memory, as its lock file says.
@@ -65,7 +46,11 @@ impl Belongings {
     /// # Errors
     /// What failed, as a message for the user; nothing is left behind.
     pub fn make(run: &Path, taken: impl Fn(&str) -> bool) -> Result<Belongings, Trouble> {
-        let (fresh, lock) = spare(run).map_or_else(|| locked_folder(run), Ok)?;
+        // Locked before it has a name: another command would take an unlocked one for a dead
+        // session's.
+        let (fresh, lock) = spare(run)
+            .map_or_else(|| make_locked(run, UNBORN), Ok)
+            .map_err(|e| cannot_make(run, &e))?;
         for id in ids().filter(|id| !taken(id)) {
             let dir = run.join(&id);
             // Where somebody was faster the folder is not empty, and the next name is tried.
@@ -99,7 +84,7 @@ impl Belongings {
         lock.write_all_at(line.as_bytes(), 0)
             .map_err(|e| cannot_make(dir, &e))?;
         if base != run {
-            let made = DirBuilder::new().mode(mode()).create(&memory);
+            let made = DirBuilder::new().mode(dirs::mode()).create(&memory);
             made.map_err(|e| cannot_make(&memory, &e))?;
         }
         Ok(Belongings {
@@ -125,41 +110,19 @@ impl Belongings {
     }
 }
 
-/// No session has this name: it is hidden.
+/// No session has these names: they are hidden.
 const SPARE: &str = ".spare";
+const UNBORN: &str = ".new-";
+
+/// Removes folders of sessions that were killed before they had a name.
+pub fn forget_unborn() {
+    remove_abandoned(&dirs::run_dir(), UNBORN);
+}
 
 /// The folder that an earlier session left, if it is ours to take.
 fn spare(run: &Path) -> Option<(PathBuf, File)> {
     let dir = run.join(SPARE);
     take_lock(&dir).map(|lock| (dir, lock))
-}
-
-/// A new folder, locked before it has a name: another command would take an unlocked one for a dead
-/// session's.
-fn locked_folder(run: &Path) -> Result<(PathBuf, File), Trouble> {
-    let fresh = run.join(format!(".new-{}", random_name()));
-    let made = DirBuilder::new().mode(mode()).create(&fresh);
-    let made = made.and_then(|()| {
-        let lock = File::create(fresh.join("lock"))?;
-        rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive)?;
-        Ok(lock)
-    });
-    match made {
-        Ok(lock) => Ok((fresh, lock)),
-        Err(e) => {
-            let _ = std::fs::remove_dir_all(&fresh);
-            Err(cannot_make(&fresh, &e))
-        }
-    }
-}
-
-/// Root's victims may be other users, who must reach the page.
-fn mode() -> u32 {
-    if process::effective_user() == 0 {
-        0o711
-    } else {
-        0o700
-    }
 }
 
 fn cannot_make(dir: &Path, e: &io::Error) -> Trouble {

@@ -1,7 +1,7 @@
 //! How other commands speak to a running session: one line of JSON each way, over a local socket in
 //! the session's folder. The kernel tells who asks; only the session's owner and root are answered.
 
-use super::belongings::{memory_of, take_lock};
+use super::belongings::memory_of;
 use super::dirs;
 use serde::{Deserialize, Serialize};
 use std::io::{self, BufRead, BufReader, Write};
@@ -91,29 +91,6 @@ pub fn sessions() -> Vec<Living> {
         .collect();
     found.sort_by(|a, b| a.id.cmp(&b.id));
     found
-}
-
-/// Removes folders of sessions that were killed before they had a name: their lock can be taken.
-pub fn forget_unborn() {
-    let entries = std::fs::read_dir(dirs::run_dir())
-        .into_iter()
-        .flatten()
-        .flatten();
-    for path in entries.map(|e| e.path()) {
-        let unborn = path
-            .file_name()
-            .is_some_and(|n| n.as_encoded_bytes().starts_with(b".new-"));
-        // One that is being born is not locked yet, for an instant.
-        let age = path
-            .metadata()
-            .and_then(|m| m.modified())
-            .ok()
-            .and_then(|t| t.elapsed().ok());
-        let old = age.is_some_and(|a| a > Duration::from_secs(60));
-        if unborn && old && take_lock(&path).is_some() {
-            let _ = std::fs::remove_dir_all(path);
-        }
-    }
 }
 
 /// The supervisor's end.

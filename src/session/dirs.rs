@@ -55,17 +55,22 @@ pub fn memory_dir(run: &Path) -> PathBuf {
     shm.join(format!("synclater-{}", process::effective_user()))
 }
 
-/// Makes `dir` (0711 for root, whose daemons change their user; 0700 otherwise) and checks it.
+/// The mode of our folders: root's victims may be other users, who must reach the page.
+#[must_use]
+pub fn mode() -> u32 {
+    if process::effective_user() == 0 {
+        0o711
+    } else {
+        0o700
+    }
+}
+
+/// Makes `dir` and checks it.
 ///
 /// # Errors
 /// What failed, as a message for the user.
 pub fn make(dir: &Path, what: &str) -> Result<(), Trouble> {
-    let mode = if process::effective_user() == 0 {
-        0o711
-    } else {
-        0o700
-    };
-    let made = DirBuilder::new().recursive(true).mode(mode).create(dir);
+    let made = DirBuilder::new().recursive(true).mode(mode()).create(dir);
     let trouble = |why: String| {
         Trouble::new(
             format!("cannot use {} as {what}", dir.display()),

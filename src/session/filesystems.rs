@@ -56,12 +56,9 @@ fn dev_of(m: &Mount) -> u64 {
     u64::from(m.dev.0) << 32 | u64::from(m.dev.1)
 }
 
-fn path_of(bytes: &[u8]) -> PathBuf {
-    use std::os::unix::ffi::OsStrExt;
-    PathBuf::from(std::ffi::OsStr::from_bytes(bytes))
-}
-
-fn read_mounts(pid: &str) -> Vec<Mount> {
+/// The mounts that process `pid` sees; empty where /proc is not mounted.
+#[must_use]
+pub fn mounts_of(pid: &str) -> Vec<Mount> {
     parse_mountinfo(&std::fs::read(format!("/proc/{pid}/mountinfo")).unwrap_or_default())
 }
 
@@ -71,7 +68,7 @@ fn read_mounts(pid: &str) -> Vec<Mount> {
 #[must_use]
 pub fn root_is_that_of_init() -> bool {
     let root = |pid| {
-        let mounts = read_mounts(pid).into_iter().rfind(|m| m.point == b"/");
+        let mounts = mounts_of(pid).into_iter().rfind(|m| m.point == b"/");
         mounts.as_ref().map(dev_of)
     };
     // Behind a chroot to a folder that is no mount point there is no line for it.
@@ -119,7 +116,7 @@ impl Filesystems {
     /// Whether sync() may be put off: every writable disk in sight is tested.
     #[must_use]
     pub fn all_tested(&self) -> bool {
-        read_mounts("self")
+        mounts_of("self")
             .iter()
             .filter(|m| counts_as_disk(m))
             .all(|m| kind(&m.fstype) == FsKind::Tested)
@@ -128,7 +125,7 @@ impl Filesystems {
     /// Indexes of the tested, writable superblocks in sight.
     #[must_use]
     pub fn all_disks(&mut self, shared: &Shared) -> Vec<usize> {
-        let mounts = read_mounts("self");
+        let mounts = mounts_of("self");
         let disks: Vec<&Mount> = mounts.iter().filter(|m| counts_as_disk(m)).collect();
         disks
             .into_iter()
@@ -154,7 +151,7 @@ impl Filesystems {
     /// Reads our mount table again and publishes what changed. Returns superblocks that owe and are
     /// mounted nowhere in our sight any more.
     pub fn refresh(&mut self, shared: &Shared) -> Vec<usize> {
-        let mounts = read_mounts("self");
+        let mounts = mounts_of("self");
         let mut disks: Vec<u64> = mounts
             .iter()
             .filter(|m| counts_as_disk(m))
@@ -207,7 +204,7 @@ impl Filesystems {
         let kind = kind(&m.fstype);
         let fresh = Filesystem {
             dev,
-            point: path_of(&m.point),
+            point: m.path().to_path_buf(),
             fstype: m.fstype.clone(),
             source: m.source.clone(),
             kind,
@@ -235,7 +232,7 @@ impl Filesystems {
 
     fn publish_mount(&mut self, m: &Mount, index: usize, through: Option<u32>, shared: &Shared) {
         let path = match through {
-            None => path_of(&m.point),
+            None => m.path().to_path_buf(),
             Some(pid) => mount::through_root(pid, &m.point),
         };
         let mask = shared.page().mount_mask.load(SeqCst);
@@ -277,11 +274,11 @@ impl Filesystems {
         for through in [None, Some(pid)] {
             let table = through.map_or("self".into(), |pid| pid.to_string());
             let place = |m: &Mount| match through {
-                None => path_of(&m.point),
+                None => m.path().to_path_buf(),
                 Some(pid) => mount::through_root(pid, &m.point),
             };
             let is_it = |m: &&Mount| mount::id_of_path(&place(m), mask).is_ok_and(|i| i == id);
-            if let Some(m) = read_mounts(&table).iter().rev().find(is_it) {
+            if let Some(m) = mounts_of(&table).iter().rev().find(is_it) {
                 if let Some(index) = self.index_of(m, through, shared) {
                     self.insert(id, index, shared);
                 }
@@ -432,12 +429,12 @@ fn is_same(fd: &OwnedFd, dev: u64) -> bool {
 /// The superblock's device of a descriptor, by its mount id in our own mount table.
 fn superblock_of(fd: &OwnedFd) -> Option<u64> {
     let id = mount::id_of_fd(fd.as_fd(), 0x1000).ok()?;
-    read_mounts("self").iter().find(|m| m.id == id).map(dev_of)
+    mounts_of("self").iter().find(|m| m.id == id).map(dev_of)
 }
 
 /// Whether `source` is mounted at `point` in our sight.
 #[must_use]
 pub fn is_mounted(point: &str, source: &str) -> bool {
-    let same = |m: &Mount| m.source == source && path_of(&m.point) == Path::new(point);
-    read_mounts("self").iter().any(same)
+    let same = |m: &Mount| m.source == source && m.path().to_path_buf() == Path::new(point);
+    mounts_of("self").iter().any(same)
 }

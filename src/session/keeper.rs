@@ -7,12 +7,12 @@
 //! freezes the victims spares it; it holds no descriptor of the terminal.
 
 use super::belongings::Belongings;
+use super::filesystems::mounts_of;
 use super::ledger::Ledger;
 use super::settle::Settle;
 use super::shared::Shared;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
 use std::time::{Duration, Instant};
 use synclater_sys::job::{self, Job};
 use synclater_sys::{process, socket, wait};
@@ -280,13 +280,11 @@ impl Vigil {
 /// Leaves the victims' cgroup, where a cgroup2 hierarchy can be written. Best effort: without it,
 /// what freezes or kills that cgroup hits the keeper too, and the ledger entry stays open.
 fn own_cgroup() {
-    let mounts = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
-    let mounts = synclater_model::policy::filesystem::parse_mountinfo(&mounts);
+    let mounts = mounts_of("self");
     let Some(root) = mounts.iter().find(|m| m.fstype == "cgroup2" && m.writable) else {
         return;
     };
-    let point = String::from_utf8_lossy(&root.point).into_owned();
-    let dir = Path::new(&point).join("synclater-keeper");
+    let dir = root.path().join("synclater-keeper");
     let _ = std::fs::create_dir(&dir);
     let _ = std::fs::write(dir.join("cgroup.procs"), "0");
 }

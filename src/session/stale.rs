@@ -5,10 +5,11 @@
 //! lock can be taken is stale. Its debt (the ledger entry of this
 //! boot) is settled first; the entry is closed only when that succeeded.
 
-use super::belongings::{memory_of, take_lock};
+use super::belongings::{forget_unborn, memory_of};
 use super::control::{self, Living};
 use super::ledger::Ledger;
 use super::{dirs, filesystems};
+use crate::folder::take_lock;
 use std::path::Path;
 use synclater_model::ledger::Entry;
 use synclater_sys::{job, mount};
@@ -29,7 +30,7 @@ pub fn clear() -> Vec<Cleared> {
     let ledger = Ledger::existing();
     let entries = ledger.as_ref().map(|l| l.entries().0).unwrap_or_default();
     let mut cleared = Vec::new();
-    control::forget_unborn();
+    forget_unborn();
     for session in control::sessions() {
         let Some(_lock) = take_lock(&session.dir) else {
             continue;

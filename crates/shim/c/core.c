@@ -227,7 +227,6 @@ static int fs_by_dev(const struct sl_page *p, uint64_t dev, uint8_t *fs)
 	return SL_KEPT_UNKNOWN;
 }
 
-
 /* The file type (S_IFMT) of PATH below DIR, with AT_ flags AT, or -errno. */
 long sl_type(int dir, const char *path, int at)
 {

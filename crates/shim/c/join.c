@@ -75,15 +75,11 @@ static uint32_t seccomp_filters(void)
 #define PROT_WRITE_       2
 #define MAP_SHARED_       1
 #define MAP_PRIVATE_ANON_ 0x22
-#if defined(__i386__)
-#define NR_MAP NR_mmap /* mmap2: offset in pages; it is 0 here */
-#else
-#define NR_MAP NR_mmap
-#endif
 
 static void *map(long fd, uint32_t size, int prot)
 {
-	long p = raw6(NR_MAP, 0, size, prot, MAP_SHARED_, fd, 0);
+	/* On i386 this is mmap2, whose offset is in pages; it is 0 here. */
+	long p = raw6(NR_mmap, 0, size, prot, MAP_SHARED_, fd, 0);
 
 	raw1(NR_close, fd);
 	return is_error(p) ? NULL : (void *)p;
@@ -237,7 +233,7 @@ static void join_all(const char *list)
 		if (!*end)
 			break;
 	}
-	p = raw6(NR_MAP, 0, 4096, PROT_READ_ | PROT_WRITE_, MAP_PRIVATE_ANON_, -1, 0);
+	p = raw6(NR_mmap, 0, 4096, PROT_READ_ | PROT_WRITE_, MAP_PRIVATE_ANON_, -1, 0);
 	if (is_error(p) ||
 	    is_error(raw3(NR_madvise, p, 4096, 18 /* MADV_WIPEONFORK, Linux 4.14 */)))
 		sl.levels = 0;

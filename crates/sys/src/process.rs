@@ -17,6 +17,12 @@ static PIPE_IGNORED: AtomicBool = AtomicBool::new(false);
 /// Whether SIGXFSZ was: we ignore it, so that a file size limit is an error that can be told.
 static SIZE_IGNORED: AtomicBool = AtomicBool::new(false);
 
+/// Signals that are ignored here, whatever they were before.
+const CHANGED: [(i32, &AtomicBool); 2] = [
+    (libc::SIGPIPE, &PIPE_IGNORED),
+    (libc::SIGXFSZ, &SIZE_IGNORED),
+];
+
 /// Runs before Rust's runtime, which would hide how SIGPIPE stood.
 extern "C" fn before_main() {
     PIPE_IGNORED.store(crate::signal::is_ignored(libc::SIGPIPE), Ordering::Relaxed);
@@ -39,23 +45,10 @@ fn restore(mask: &libc::sigset_t, child_ignored: bool) -> io::Result<()> {
             libc::SIG_DFL
         }
     };
-    let set = crate::signal::set_disposition;
-    set(
-        libc::SIGPIPE,
-        as_before(PIPE_IGNORED.load(Ordering::Relaxed)),
-    );
-    set(
-        libc::SIGXFSZ,
-        as_before(SIZE_IGNORED.load(Ordering::Relaxed)),
-    );
-    crate::signal::set_disposition(
-        libc::SIGCHLD,
-        if child_ignored {
-            libc::SIG_IGN
-        } else {
-            libc::SIG_DFL
-        },
-    );
+    for (signal, ignored) in CHANGED {
+        crate::signal::set_disposition(signal, as_before(ignored.load(Ordering::Relaxed)));
+    }
+    crate::signal::set_disposition(libc::SIGCHLD, as_before(child_ignored));
     crate::signal::set_mask(mask);
     Ok(())
 }
@@ -66,11 +59,7 @@ fn restore(mask: &libc::sigset_t, child_ignored: bool) -> io::Result<()> {
 /// Those of fork and exec, the latter as the command's own: `ENOENT`, `EACCES`, `ENOEXEC`…
 pub fn spawn(mut command: Command, inherited: &crate::signal::Inherited) -> io::Result<u32> {
     if !inherited.child_ignored {
-        let ours = [
-            (libc::SIGPIPE, &PIPE_IGNORED),
-            (libc::SIGXFSZ, &SIZE_IGNORED),
-        ];
-        let default = ours.iter().filter(|(_, i)| !i.load(Ordering::Relaxed));
+        let default = CHANGED.iter().filter(|(_, i)| !i.load(Ordering::Relaxed));
         match spawn::beside(&command, &inherited.mask, default.map(|(s, _)| *s)) {
             // A script without `#!` is for /bin/sh: execvp(3) does that, posix_spawnp(3) does not.
             Err(e) if e.raw_os_error() == Some(libc::ENOEXEC) => {}

@@ -3,14 +3,14 @@
 //! Looks and does not create. The names are those that docs/INTERNALS.md gives; a variable that
 //! overrides a place is checked in its place.
 
-use super::mounts::{is_memory, is_noexec, mount_of};
+use super::mounts::{is_memory, is_noexec};
 use super::{Check, Status};
 use std::env;
 use std::fs::{self, Metadata};
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use synclater_model::policy::filesystem::Mount;
+use synclater_model::policy::filesystem::{mount_of, Mount};
 
 /// Who asks, and what the environment says.
 struct Asker {

@@ -4,7 +4,6 @@
 //! What cannot be read is `unknown`, never guessed.
 
 use super::directories::effective_user;
-use super::mounts::point;
 use super::{Check, Status};
 use std::fs::{self, OpenOptions};
 use std::path::Path;
@@ -123,13 +122,13 @@ fn freezer_check(table: &[Mount]) -> Check {
     let v1 = table
         .iter()
         .find(|m| m.fstype == "cgroup" && m.has("freezer"));
-    match (v2.filter(|m| can_freeze(&point(m))), v1) {
+    match (v2.filter(|m| can_freeze(m.path())), v1) {
         (Some(mount), _) => {
-            let seen = format!("version 2 at {}", point(mount).display());
+            let seen = format!("version 2 at {}", mount.path().display());
             Check::new(name, Status::Ok, seen, means)
         }
-        (None, Some(mount)) if can_write(&point(mount).join("cgroup.procs")) => {
-            let seen = format!("version 1 at {}", point(mount).display());
+        (None, Some(mount)) if can_write(&mount.path().join("cgroup.procs")) => {
+            let seen = format!("version 1 at {}", mount.path().display());
             Check::new(name, Status::Ok, seen, means)
         }
         _ => {

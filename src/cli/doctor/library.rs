@@ -4,11 +4,11 @@
 //! what `ld.so` really did, not what the file's name promises.
 //! Not checked: 32-bit and musl programs are not run (none may be at hand); only files are seen.
 
-use super::mounts::{is_noexec, mount_of};
+use super::mounts::is_noexec;
 use super::{Check, Status};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use synclater_model::policy::filesystem::Mount;
+use synclater_model::policy::filesystem::{mount_of, Mount};
 
 const FILE: &str = "libsynclater.so";
 /// What `$LIB` becomes in 32-bit programs: Debian's libc6-i386, i386 multiarch, Fedora and SUSE.

@@ -5,8 +5,7 @@
 
 use super::{Check, Status};
 use std::collections::HashSet;
-use std::path::{Path, PathBuf};
-use synclater_model::policy::filesystem::{kind, parse_mountinfo, FsKind, Mount};
+use synclater_model::policy::filesystem::{kind, FsKind, Mount};
 
 /// Whether programs on it cannot be executed or mapped executable.
 pub fn is_noexec(mount: &Mount) -> bool {
@@ -16,23 +15,6 @@ pub fn is_noexec(mount: &Mount) -> bool {
 /// Whether what is written there is gone after a reboot.
 pub fn is_memory(mount: &Mount) -> bool {
     kind(&mount.fstype) == FsKind::Memory || mount.fstype == "devtmpfs"
-}
-
-/// Where it is mounted.
-pub fn point(mount: &Mount) -> PathBuf {
-    use std::os::unix::ffi::OsStrExt;
-    PathBuf::from(std::ffi::OsStr::from_bytes(&mount.point))
-}
-
-/// The mounts of this process; empty where /proc is not mounted.
-pub fn read_table() -> Vec<Mount> {
-    parse_mountinfo(&std::fs::read("/proc/self/mountinfo").unwrap_or_default())
-}
-
-/// The mount that `path` lies on: of the longest mount points the one mounted last.
-pub fn mount_of<'a>(table: &'a [Mount], path: &Path) -> Option<&'a Mount> {
-    let above = table.iter().filter(|m| path.starts_with(point(m)));
-    above.max_by_key(|m| m.point.len())
 }
 
 /// One check for each file system that files are kept on, one for those in memory, and one for
@@ -50,7 +32,7 @@ pub fn mount_checks(table: &[Mount]) -> Vec<Check> {
 }
 
 fn points<'a>(mounts: impl Iterator<Item = &'a Mount>) -> String {
-    let mut points: Vec<String> = mounts.map(|m| point(m).display().to_string()).collect();
+    let mut points: Vec<String> = mounts.map(|m| m.path().display().to_string()).collect();
     points.sort();
     points.dedup();
     points.join(", ")
@@ -64,7 +46,7 @@ fn memory_check(table: &[Mount]) -> Option<Check> {
 }
 
 fn file_system_check(mount: &Mount) -> Check {
-    let name = format!("file system {}", point(mount).display());
+    let name = format!("file system {}", mount.path().display());
     let on = format!("{} on {}", mount.fstype, mount.source);
     match kind(&mount.fstype) {
         FsKind::Tested => tested_check(&name, &on, mount),
@@ -83,7 +65,7 @@ fn tested_check(name: &str, on: &str, mount: &Mount) -> Check {
         let means = "Mounted read-only: nothing can be owed here.";
         return Check::new(name, Status::Ok, format!("{on}, read-only"), means);
     }
-    let clones = match synclater_sys::clone::supports_clone(&point(mount)) {
+    let clones = match synclater_sys::clone::supports_clone(mount.path()) {
         Ok(true) => "clones: yes".to_owned(),
         Ok(false) => "clones: no".to_owned(),
         Err(error) => format!(
@@ -128,6 +110,8 @@ fn sync_option_check(table: &[Mount]) -> Check {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::Path;
+    use synclater_model::policy::filesystem::{mount_of, parse_mountinfo};
 
     const TABLE: &[u8] = b"\
         22 27 0:21 / /proc rw,relatime - proc proc rw\n\
@@ -140,10 +124,10 @@ mod tests {
     #[test]
     fn a_path_lies_on_the_deepest_mount_above_it() {
         let table = parse_mountinfo(TABLE);
-        let on = |path: &str| mount_of(&table, Path::new(path)).map(point);
-        assert_eq!(on("/mnt/a b/c"), Some("/mnt/a b".into()));
-        assert_eq!(on("/mnt/a"), Some("/".into()));
-        assert_eq!(on("/srvx"), Some("/".into()));
+        let on = |path: &str| mount_of(&table, Path::new(path)).map(Mount::path);
+        assert_eq!(on("/mnt/a b/c"), Some(Path::new("/mnt/a b")));
+        assert_eq!(on("/mnt/a"), Some(Path::new("/")));
+        assert_eq!(on("/srvx"), Some(Path::new("/")));
     }
 
     #[test]

@@ -366,10 +366,12 @@ impl Supervisor {
     fn attend(&mut self, listens: bool) {
         let bell = (&self.doorbell, &self.shared.slots().doorbell);
         let job = attend(listens.then_some(bell), &self.escapes.held());
+        self.is_attended_by(job);
+    }
+
+    fn is_attended_by(&mut self, job: std::io::Result<Job>) {
+        job.iter().for_each(|job| self.escapes.is_ours(job.pid()));
         self.attendants.extend(job);
-        self.attendants
-            .iter()
-            .for_each(|job| self.escapes.is_ours(job.pid()));
     }
 
     /// Closes the ledger entry, ends the keeper, removes the session's files. Where something was

@@ -7,16 +7,12 @@ impl Supervisor {
         self.lost_writes = LostWrites::watch().ok();
         self.last_ask = Instant::now();
         if let Some(watch) = &self.lost_writes {
-            let (longer, until_the_end) = (watch.fds(), Vec::new());
-            let job = attend(
-                None,
-                &Held {
-                    until_the_end,
-                    longer,
-                },
-            );
-            job.iter().for_each(|job| self.escapes.is_ours(job.pid()));
-            self.attendants.extend(job);
+            let held = Held {
+                longer: watch.fds(),
+                ..Held::default()
+            };
+            let job = attend(None, &held);
+            self.is_attended_by(job);
         }
     }
 

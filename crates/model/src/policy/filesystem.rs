@@ -8,6 +8,10 @@
 //! Relies on: proc_pid_mountinfo(5) for the fields; mangle() in the kernel's fs/seq_file.c writes
 //! space, tab, newline and backslash as three octal digits behind a backslash.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
 /// One line of `/proc/PID/mountinfo`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mount {
@@ -34,12 +38,25 @@ pub struct Mount {
 }
 
 impl Mount {
+    /// Where it is mounted.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        Path::new(OsStr::from_bytes(&self.point))
+    }
+
     /// Whether this mount or its file system has the option.
     #[must_use]
     pub fn has(&self, option: &str) -> bool {
         let mut both = self.options.split(',').chain(self.super_options.split(','));
         both.any(|o| o == option)
     }
+}
+
+/// The mount that `path` lies on: of the longest mount points the one mounted last.
+#[must_use]
+pub fn mount_of<'a>(table: &'a [Mount], path: &Path) -> Option<&'a Mount> {
+    let above = table.iter().filter(|m| path.starts_with(m.path()));
+    above.max_by_key(|m| m.point.len())
 }
 
 /// What a type of file system means for a request.

@@ -1,6 +1,6 @@
 //! What syncs cost on one disk: the figures of `synclater probe`, and how even they are.
 
-use super::number::{count, seconds};
+use super::number::{count, counted, seconds};
 use crate::policy::filesystem::{kind, FsKind};
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -154,11 +154,7 @@ impl Probe {
             Some(m) => format!(
                 "Erratic: of {} by {}, {:.1} % took about {}, the others about {}.\n",
                 m.kind,
-                if m.threads == 1 {
-                    "1 thread".into()
-                } else {
-                    format!("{} threads", m.threads)
-                },
+                counted(m.threads as u64, "thread"),
                 m.slow_share.unwrap_or(0.0) * 100.0,
                 seconds(m.slow_s.unwrap_or(0.0)),
                 seconds(m.p50_s)

@@ -6,6 +6,7 @@ mod env;
 mod generate;
 mod probe;
 mod ps;
+pub mod recording;
 mod run;
 mod set;
 mod settle;

@@ -6,11 +6,14 @@
 //! What it does not do: no I/O, no clock, no environment. Callers read files, users and time and
 //! hand them in.
 //!
-//! Map: [`policy`] decides when requests are kept and for whom; [`report`] is what people and
-//! programs read; [`ledger`] is what is left to be read after a power cut.
+//! Map: [`policy`] decides when requests are kept and for whom; [`record`] is the form of recordings;
+//! [`analysis`] is what they tell; [`report`] is what people and programs read; [`ledger`] is what is
+//! left to be read after a power cut.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
+pub mod analysis;
 pub mod ledger;
 pub mod policy;
+pub mod record;
 pub mod report;

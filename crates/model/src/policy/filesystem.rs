@@ -149,6 +149,48 @@ fn why_untested(fstype: &str) -> &'static str {
     }
 }
 
+/// The server of a network file system, from what is mounted: `nas1` of `nas1:/home`, of
+/// `//nas1/home` and of `alice@nas1:/home`. `None` for other file systems, and where no server is
+/// named.
+#[must_use]
+pub fn server_of(mount: &Mount) -> Option<&str> {
+    let network = NETWORK.contains(&mount.fstype.as_str()) || mount.fstype.starts_with("nfs");
+    let source = mount.source.as_str();
+    let host = if let Some(rest) = source.strip_prefix("//") {
+        rest.split('/').next()?
+    } else if network || mount.fstype.starts_with("fuse.") {
+        // Addresses of IPv6 have colons too.
+        source.split_once(":/").map(|(host, _)| host)?
+    } else {
+        return None;
+    };
+    let host = host.rsplit('@').next()?;
+    let plain = !host.is_empty() && !host.contains('/');
+    plain.then_some(host)
+}
+
+/// The upper folder of an overlay, where what is written to it lies; `None` for other file systems
+/// and for an overlay that is read only.
+#[must_use]
+pub fn upper_of(mount: &Mount) -> Option<Vec<u8>> {
+    if mount.fstype != "overlay" {
+        return None;
+    }
+    let at = format!(",{}", mount.super_options);
+    let (_, rest) = at.split_once(",upperdir=")?;
+    // The kernel writes commas in it behind a backslash.
+    let mut path = Vec::new();
+    let mut bytes = rest.bytes();
+    while let Some(byte) = bytes.next() {
+        match byte {
+            b',' => break,
+            b'\\' => path.extend(bytes.next()),
+            byte => path.push(byte),
+        }
+    }
+    Some(path)
+}
+
 /// Reads the text of `/proc/PID/mountinfo`; lines that are not of its form are left out.
 pub fn parse_mountinfo(text: &[u8]) -> Vec<Mount> {
     text.split(|&byte| byte == b'\n')
@@ -321,10 +363,51 @@ mod tests {
         }
     }
 
+    fn mounted(fstype: &str, source: &str, super_options: &str) -> Mount {
+        let line = format!("1 2 0:4 / / rw - {fstype} {source} {super_options}\n");
+        parse_mountinfo(line.as_bytes()).remove(0)
+    }
+
+    #[test]
+    fn the_server_of_a_network_file_system_is_found_in_its_source() {
+        for (fstype, source, want) in [
+            ("nfs4", "nas1:/home", Some("nas1")),
+            ("nfs", "[fe80::1]:/home", Some("[fe80::1]")),
+            ("cifs", "//nas1/home", Some("nas1")),
+            ("smb3", "//nas1", Some("nas1")),
+            ("fuse.sshfs", "alice@nas1:/home", Some("nas1")),
+            (
+                "ceph",
+                "10.0.0.1:6789,10.0.0.2:6789:/",
+                Some("10.0.0.1:6789,10.0.0.2:6789"),
+            ),
+            ("ceph", "admin@fsid.fs=/", None),
+            ("9p", "share", None),
+            ("ext4", "/dev/sda1", None),
+            ("zfs", "tank/home", None),
+            ("tmpfs", "a:/b", None),
+            ("nfs", ":/", None),
+        ] {
+            assert_eq!(server_of(&mounted(fstype, source, "rw")), want, "{source}");
+        }
+    }
+
+    #[test]
+    fn the_upper_folder_of_an_overlay_is_found_with_its_escapes() {
+        let upper = |options| upper_of(&mounted("overlay", "overlay", options));
+        let options = r"rw,lowerdir=/l,upperdir=/u\134,x\134\134y,workdir=/w";
+        assert_eq!(upper(options).as_deref(), Some(&br"/u,x\y"[..]));
+        assert_eq!(upper("rw,upperdir=/u").as_deref(), Some(&b"/u"[..]));
+        assert_eq!(upper("ro,lowerdir=/upperdir=/l"), None);
+        assert_eq!(upper_of(&mounted("ext4", "x", "rw,upperdir=/u")), None);
+    }
+
     proptest! {
         #[test]
         fn no_bytes_panic(text in proptest::collection::vec(any::<u8>(), 0..200)) {
-            parse_mountinfo(&text);
+            for mount in parse_mountinfo(&text) {
+                let _ = (server_of(&mount), upper_of(&mount));
+            }
         }
 
         #[test]

@@ -8,10 +8,13 @@
 //! that page and [`schema::COLUMNS`] to the same list.
 
 pub mod header;
+pub mod machine;
+pub mod module;
 pub mod read;
 pub mod row;
 pub mod schema;
 pub mod table;
+pub mod title;
 pub mod write;
 
 /// Values of the column `event`: what a row is about.

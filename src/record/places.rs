@@ -1,0 +1,365 @@
+//! Where a file lies: file system, mount point, device, and what the device is made of.
+//!
+//! Promise: mount tables are read at most every 100 ms each, and never for more than about a tenth
+//! of the time; a mount id that the kernel gave to another mount is told apart within that time.
+//! No path is opened that a mount table names, except devices below /dev.
+//!
+//! What it does not do: the path of an overlay's upper folder and of a loop device's file is
+//! compared with the mount points as text. A link in it may lead elsewhere.
+//!
+//! Relies on: mount ids being those of one kernel, whatever the namespace.
+
+use super::parents::{Blocks, Part};
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use synclater_model::policy::filesystem::{
+    kind, mount_of, parse_mountinfo, server_of, upper_of, FsKind, Mount,
+};
+use synclater_sys::mount::namespace_number;
+
+/// A mount table that is older is read again.
+const TABLE_AGE: Duration = Duration::from_millis(100);
+/// A place that is older is put together again: a loop device may have another file by then.
+const PLACE_AGE: Duration = Duration::from_secs(1);
+/// A table that lacks an id is read again after this many times what reading it takes.
+const PATIENCE: u32 = 10;
+const TABLES_MAX: usize = 256;
+const PROCESSES_MAX: usize = 1 << 14;
+const DEVICES_MAX: usize = 1 << 10;
+/// Bytes of a mount table that are read.
+const TABLE_BYTES: u64 = 16 << 20;
+/// Overlays upon overlays that are followed.
+const DEPTH: usize = 4;
+
+/// Where a file lies; what is not known is empty.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// Type of the file system.
+    pub fstype: String,
+    /// Its mount point, as the process sees it.
+    pub mount: String,
+    /// Its device: `/dev/sda1`; of an overlay that of its upper folder; of a network file system
+    /// server and path.
+    pub device: String,
+    /// The device and what it is made of, nearest first: `sda1 < sda`; `server nas1`.
+    pub parents: String,
+}
+
+/// What decides which mounts a process sees, and under which names.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+struct View {
+    namespace: u64,
+    root: OsString,
+}
+
+struct Known {
+    mount: Mount,
+    place: Arc<Place>,
+    made: Instant,
+}
+
+/// One mount table.
+struct Table {
+    mounts: Vec<Mount>,
+    by_id: HashMap<u64, usize>,
+    places: HashMap<u64, Known>,
+    read: Instant,
+    took: Duration,
+}
+
+/// Where files lie, as far as it was asked.
+pub struct Places {
+    blocks: Blocks,
+    /// By view; the default one is our own.
+    tables: HashMap<View, Table>,
+    views: HashMap<u32, (View, Instant)>,
+    devices: HashMap<(u32, u32), (Arc<Place>, Instant)>,
+}
+
+impl Default for Places {
+    fn default() -> Places {
+        Places::new()
+    }
+}
+
+impl Places {
+    /// Nothing known yet.
+    #[must_use]
+    pub fn new() -> Places {
+        Places {
+            blocks: Blocks::new(Path::new("/sys")),
+            tables: HashMap::new(),
+            views: HashMap::new(),
+            devices: HashMap::new(),
+        }
+    }
+
+    /// Where the mount lies that process `pid` knows by `mount_id`, the first field of mountinfo
+    /// (0: not known). `dev` is the device number that stat shows, (0, 0) where it is not known.
+    pub fn of_mount(&mut self, pid: u32, mount_id: u64, dev: (u32, u32)) -> Arc<Place> {
+        let now = Instant::now();
+        let view = self.view_of(pid, now);
+        let own = View::default();
+        let ways = [(&view, pid.to_string()), (&own, "self".to_owned())];
+        let ways = &ways[usize::from(view == own)..];
+        if mount_id != 0 {
+            for (view, who) in ways {
+                if let Some(place) = self.by_id(view, who, mount_id, dev, now) {
+                    return place;
+                }
+            }
+        }
+        for (view, who) in ways {
+            if let Some(id) = self.id_of(view, who, dev, now) {
+                if let Some(place) = self.by_id(view, who, id, dev, now) {
+                    return place;
+                }
+            }
+        }
+        self.bare(dev, now)
+    }
+
+    /// Where the file system with a device number lies.
+    pub fn of_dev(&mut self, dev: (u32, u32)) -> Arc<Place> {
+        let now = Instant::now();
+        let own = View::default();
+        let id = self.id_of(&own, "self", dev, now);
+        let place = id.and_then(|id| self.by_id(&own, "self", id, dev, now));
+        place.unwrap_or_else(|| self.bare(dev, now))
+    }
+
+    /// The view of a process; the last known of one that is gone, ours if there is none.
+    fn view_of(&mut self, pid: u32, now: Instant) -> View {
+        let known = self.views.get(&pid);
+        if let Some((view, seen)) = known {
+            if now.saturating_duration_since(*seen) < TABLE_AGE {
+                return view.clone();
+            }
+        }
+        let namespace = namespace_number(Path::new(&format!("/proc/{pid}/ns/mnt")));
+        let root = std::fs::read_link(format!("/proc/{pid}/root"));
+        let view = match (root, known) {
+            (Ok(root), _) if namespace != 0 => View {
+                namespace,
+                root: root.into_os_string(),
+            },
+            (_, Some((view, _))) => view.clone(),
+            // Another user's process: its mounts may be read all the same.
+            _ if Path::new(&format!("/proc/{pid}")).exists() => View {
+                namespace: 0,
+                root: format!("process {pid}").into(),
+            },
+            _ => return View::default(),
+        };
+        if self.views.len() >= PROCESSES_MAX {
+            self.views.clear();
+        }
+        self.views.insert(pid, (view.clone(), now));
+        view
+    }
+
+    /// The place of a mount in a table, which is read again where it must be.
+    fn by_id(
+        &mut self,
+        view: &View,
+        who: &str,
+        id: u64,
+        dev: (u32, u32),
+        now: Instant,
+    ) -> Option<Arc<Place>> {
+        let fits = |m: &&Mount| !contradicts(m.dev, dev);
+        self.refresh(view, who, now, false);
+        if self.tables.get(view)?.mount(id).filter(fits).is_none() {
+            self.refresh(view, who, now, true);
+        }
+        let table = self.tables.get(view)?;
+        let mount = table.mount(id).filter(fits)?;
+        let known = table.places.get(&id);
+        if let Some(known) = known {
+            if now.saturating_duration_since(known.made) < PLACE_AGE {
+                return Some(known.place.clone());
+            }
+        }
+        let (mount, known) = (mount.clone(), known.map(|k| k.place.clone()));
+        if *view != View::default() {
+            self.refresh(&View::default(), "self", now, false);
+        }
+        let fresh = self.place_of(&mount, view);
+        let place = known.filter(|k| **k == fresh);
+        let place = place.unwrap_or_else(|| Arc::new(fresh));
+        let made = now;
+        let entry = Known {
+            mount,
+            place: place.clone(),
+            made,
+        };
+        self.tables.get_mut(view)?.places.insert(id, entry);
+        Some(place)
+    }
+
+    /// The mount of a device in a table: that of its root folder, if there is one.
+    fn id_of(&mut self, view: &View, who: &str, dev: (u32, u32), now: Instant) -> Option<u64> {
+        if dev == (0, 0) {
+            return None;
+        }
+        let find = |table: &Table| {
+            let of_it = table.mounts.iter().filter(|m| m.dev == dev);
+            of_it.min_by_key(|m| m.root.len()).map(|m| m.id)
+        };
+        self.refresh(view, who, now, false);
+        if let Some(id) = find(self.tables.get(view)?) {
+            return Some(id);
+        }
+        self.refresh(view, who, now, true);
+        find(self.tables.get(view)?)
+    }
+
+    /// Reads a table that is not known or too old; where it `lacks` something, earlier.
+    fn refresh(&mut self, view: &View, who: &str, now: Instant, lacks: bool) {
+        if let Some(table) = self.tables.get(view) {
+            let age = now.saturating_duration_since(table.read);
+            let rest = table.took * PATIENCE;
+            let wait = if lacks { rest } else { rest.max(TABLE_AGE) };
+            if age < wait {
+                return;
+            }
+        } else if self.tables.len() >= TABLES_MAX {
+            let recent = |t: &Table| now.saturating_duration_since(t.read) < PLACE_AGE * 10;
+            self.tables.retain(|_, t| recent(t));
+            if self.tables.len() >= TABLES_MAX {
+                self.tables.clear();
+            }
+        }
+        let begin = Instant::now();
+        let mounts = read_table(who);
+        let table = self.tables.entry(view.clone()).or_insert_with(|| Table {
+            mounts: Vec::new(),
+            by_id: HashMap::new(),
+            places: HashMap::new(),
+            read: now,
+            took: Duration::ZERO,
+        });
+        // Of a process that is gone the last table stays.
+        if !mounts.is_empty() {
+            table.take(mounts);
+        }
+        table.read = now;
+        table.took = begin.elapsed();
+    }
+
+    /// What /sys says of a device that no table has.
+    fn bare(&mut self, dev: (u32, u32), now: Instant) -> Arc<Place> {
+        if let Some((place, made)) = self.devices.get(&dev) {
+            if now.saturating_duration_since(*made) < PLACE_AGE {
+                return place.clone();
+            }
+        }
+        let mut place = Place::default();
+        if let Some(part) = self.blocks.by_number(dev).filter(|_| dev.0 != 0) {
+            place.device = self.blocks.path_of(&part);
+            place.parents = self.chain(vec![part]);
+        }
+        if self.devices.len() >= DEVICES_MAX {
+            self.devices.clear();
+        }
+        let place = Arc::new(place);
+        self.devices.insert(dev, (place.clone(), now));
+        place
+    }
+
+    fn place_of(&self, mount: &Mount, view: &View) -> Place {
+        let (device, parts) = self.origin(mount, view, DEPTH);
+        Place {
+            fstype: mount.fstype.clone(),
+            mount: mount.path().to_string_lossy().into_owned(),
+            device,
+            parents: self.chain(parts),
+        }
+    }
+
+    fn chain(&self, parts: Vec<Part>) -> String {
+        let own = View::default();
+        let below = |file: &Path| match self.mount_at(&own, file) {
+            Some(mount) => self.origin(mount, &own, DEPTH).1,
+            None => Vec::new(),
+        };
+        self.blocks.chain(parts, &below)
+    }
+
+    fn mount_at(&self, view: &View, path: &Path) -> Option<&Mount> {
+        let table = self.tables.get(view)?;
+        mount_of(&table.mounts, path).filter(|_| path.is_absolute())
+    }
+
+    /// The device of a mount and what it lies on.
+    fn origin(&self, mount: &Mount, view: &View, depth: usize) -> (String, Vec<Part>) {
+        let block = |part: Part| (self.blocks.path_of(&part), vec![part]);
+        if let Some(part) = self
+            .blocks
+            .by_number(mount.dev)
+            .filter(|_| mount.dev.0 != 0)
+        {
+            return block(part);
+        }
+        if let Some(upper) = upper_of(mount).filter(|_| depth > 0) {
+            let upper = Path::new(OsStr::from_bytes(&upper));
+            // As the process names it; in a container that is the overlay again, and the path is
+            // one of the machine.
+            let own = View::default();
+            let below = [view, &own].into_iter().find_map(|view| {
+                let below = self.mount_at(view, upper)?;
+                (below.id != mount.id).then_some((below, view))
+            });
+            if let Some((below, view)) = below {
+                return self.origin(below, view, depth - 1);
+            }
+        }
+        let stores = !matches!(kind(&mount.fstype), FsKind::Memory | FsKind::Pseudo);
+        if stores && !mount.fstype.starts_with("fuse") {
+            if let Some(part) = self.blocks.by_path(&mount.source) {
+                let path = self.blocks.path_of(&part);
+                return (path, self.blocks.btrfs_of(&part));
+            }
+        }
+        let other = match server_of(mount) {
+            Some(server) => format!("server {server}"),
+            None => mount.source.clone(),
+        };
+        (mount.source.clone(), vec![Part::Other(other)])
+    }
+}
+
+impl Table {
+    fn mount(&self, id: u64) -> Option<&Mount> {
+        self.mounts.get(*self.by_id.get(&id)?)
+    }
+
+    fn take(&mut self, mounts: Vec<Mount>) {
+        self.by_id = { mounts.iter().enumerate() }
+            .map(|(at, m)| (m.id, at))
+            .collect();
+        self.mounts = mounts;
+        let mut places = std::mem::take(&mut self.places);
+        places.retain(|id, known| self.mount(*id) == Some(&known.mount));
+        self.places = places;
+    }
+}
+
+/// Whether a file with the device number `seen` cannot be on a mount with the number `of`. Some
+/// file systems show numbers of their own, all with major number 0.
+fn contradicts(of: (u32, u32), seen: (u32, u32)) -> bool {
+    of.0 != 0 && seen.0 != 0 && of != seen
+}
+
+fn read_table(who: &str) -> Vec<Mount> {
+    let mut text = Vec::new();
+    if let Ok(file) = std::fs::File::open(format!("/proc/{who}/mountinfo")) {
+        let _ = file.take(TABLE_BYTES).read_to_end(&mut text);
+    }
+    parse_mountinfo(&text)
+}

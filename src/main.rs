@@ -8,7 +8,6 @@ mod cli;
 mod folder;
 mod probe;
 mod reach;
-#[allow(dead_code)] // the recorder takes it up
 mod record;
 mod session;
 

@@ -6,6 +6,7 @@ mod env;
 mod generate;
 mod probe;
 mod ps;
+mod record;
 pub mod recording;
 mod run;
 mod set;
@@ -46,6 +47,7 @@ Exit status: the command's own; 125 synclater's (usage, or settling failed),
 #[derive(Subcommand)]
 enum Verb {
     Run(run::Args),
+    Record(record::Args),
     Ps(ps::Args),
     Set(set::Args),
     Settle(settle::Args),
@@ -92,6 +94,7 @@ pub fn main() -> i32 {
     };
     said(match cli.verb {
         Verb::Run(args) => run::run(args),
+        Verb::Record(args) => record::run(args),
         Verb::Ps(args) => ps::run(&args),
         Verb::Set(args) => set::run(&args),
         Verb::Settle(args) => settle::run(&args),

@@ -3,6 +3,9 @@
 use super::OURS;
 use crate::folder::random_name;
 use crate::reach::{launch, library};
+use crate::record::recorder::Recorder;
+use crate::record::rings::SharedRings;
+use crate::record::sink;
 use crate::session::belongings::{Belongings, NOT_STARTED};
 use crate::session::compile::{self, Users};
 use crate::session::control::Server;
@@ -11,6 +14,7 @@ use crate::session::escape::Escapes;
 use crate::session::ledger::Ledger;
 use crate::session::report;
 use crate::session::shared::Shared;
+use crate::session::supervisor::recording::Recording;
 use crate::session::supervisor::{Outcome, Parts, Plan, Supervisor};
 use std::ffi::OsString;
 use std::fs::File;
@@ -63,6 +67,15 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     rules: Option<PathBuf>,
 
+    /// Record every sync request into FILE, for `synclater report` and its kin.
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
+
+    /// Memory in which a process's requests wait to be recorded: a power of two, 16K to 256M.
+    #[arg(long, value_name = "SIZE", default_value = "1M", value_parser = ring_bytes)]
+    #[arg(requires = "record")]
+    ring: usize,
+
     /// Print the summary to stderr even where that is no terminal.
     #[arg(long, conflicts_with = "quiet")]
     summary: bool,
@@ -80,6 +93,19 @@ pub struct Args {
     command: Vec<OsString>,
 }
 
+/// A size such as 64K or 4M, a power of two.
+pub fn ring_bytes(text: &str) -> Result<usize, String> {
+    let (digits, unit) = match text.as_bytes().last() {
+        Some(b'K' | b'k') => (&text[..text.len() - 1], 1 << 10),
+        Some(b'M' | b'm') => (&text[..text.len() - 1], 1 << 20),
+        _ => (text, 1),
+    };
+    let bytes = { digits.parse::<usize>().ok() }
+        .and_then(|n| n.checked_mul(unit))
+        .filter(|n| n.is_power_of_two() && (16 << 10..=256 << 20).contains(n));
+    bytes.ok_or_else(|| format!("{text} is no power of two from 16K to 256M"))
+}
+
 const EXAMPLES: &str = "\
 EXAMPLES
   synclater run -- make install
@@ -91,6 +117,33 @@ After a power cut during the run, what was being changed may be lost or torn,
 at any dial but now. Status other than 125 at the dial exit: every covered
 request that the command made is durable.";
 
+impl Args {
+    /// A run that only measures.
+    pub fn measuring(command: Vec<OsString>, record: PathBuf, ring: usize) -> Args {
+        Args {
+            until: Until::Now,
+            for_: None,
+            only: Vec::new(),
+            rules: None,
+            record: Some(record),
+            ring,
+            summary: false,
+            quiet: false,
+            json: None,
+            command,
+        }
+    }
+
+    /// With a summary, or without one, whatever stderr is.
+    pub fn telling(self, summary: bool, quiet: bool) -> Args {
+        Args {
+            summary,
+            quiet,
+            ..self
+        }
+    }
+}
+
 /// Runs the command; returns its exit status, or dies of the signal that it died of.
 ///
 /// # Errors
@@ -100,8 +153,12 @@ pub fn run(args: Args) -> anyhow::Result<i32> {
     let early = Early::begin();
     super::clear_stale();
     let mut json = args.json.as_deref().map(open_json).transpose()?;
+    let record = args.record.as_deref().map(open_recording).transpose()?;
     let library = locate_library()?;
     let mut s = session(&args, rules, early)?;
+    if let Some(file) = record {
+        begin_recording(&mut s, &args, file)?;
+    }
     let outer = outer_pages();
     let mut pages = s.shared.path.clone().into_os_string();
     outer.iter().for_each(|p| {
@@ -119,6 +176,42 @@ pub fn run(args: Args) -> anyhow::Result<i32> {
     };
     let outcome = s.run(child);
     end(&args, s, outcome, json.as_mut())
+}
+
+fn open_recording(path: &Path) -> Result<File, Trouble> {
+    File::create(path).map_err(|e| cannot_record(path, &e))
+}
+
+fn cannot_record(path: &Path, e: &std::io::Error) -> Trouble {
+    let what = format!("cannot record into {}", path.display());
+    let try_ = "name a file that you can write, with room";
+    Trouble::new(what, e.to_string(), try_, NOT_STARTED)
+}
+
+fn begin_recording(s: &mut Supervisor, args: &Args, file: File) -> Result<(), Trouble> {
+    let name = args.record.clone().unwrap_or_default();
+    let begun = SharedRings::create(&s.belongings.memory, args.ring).and_then(|rings| {
+        let rings: &'static SharedRings = Box::leak(Box::new(rings));
+        let until = s.plan.classes[0].to_string();
+        let header = sink::header(&s.plan.id, &s.plan.command, &until, "library");
+        let recorder = Recorder::start(s.shared, rings, file, header)?;
+        Ok((rings, recorder))
+    });
+    match begun {
+        Ok((rings, recorder)) => {
+            s.record(Recording {
+                recorder,
+                rings,
+                file: name,
+            });
+            Ok(())
+        }
+        Err(e) => {
+            s.settle_at_end(|_| {});
+            s.close();
+            Err(cannot_record(&name, &e))
+        }
+    }
 }
 
 /// Settles, reports, and ends as the command did.
@@ -139,6 +232,7 @@ fn end(
     if shown {
         super::say("\r\x1b[K");
     }
+    s.end_recording();
     let report = report::run(&mut s, outcome);
     s.close();
     tell(args, &s, &report, tty);

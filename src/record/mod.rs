@@ -1,12 +1,18 @@
-//! What a recording says beside the requests: where files lie, who asks, what the machine does.
+//! Making a recording: the rings that victims write, the process that drains them, the rows that
+//! it makes of them, and the file.
 //!
-//! Promise: whatever /proc and /sys say, nothing here panics or works without bound; of a process
-//! that is gone the last that was known stays. No path that a victim chose is opened.
+//! Promise: whatever victims, /proc and /sys say, nothing here panics or works without bound; of a
+//! process that is gone the last that was known stays. No path that a victim chose is opened.
 //!
-//! What it does not do: it sees no request and writes no recording.
+//! Map: [`recorder`] is the process; [`rings`] what it reads, [`rows`] what it makes of that with
+//! [`people`], [`places`] and [`resolve`], [`sink`] where it goes, with [`samples`] of the machine.
 
 pub mod parents;
 pub mod people;
 pub mod places;
+pub mod recorder;
 pub mod resolve;
+pub mod rings;
+pub mod rows;
 pub mod samples;
+pub mod sink;

@@ -79,6 +79,21 @@ impl People {
         known.person.clone()
     }
 
+    /// Process `pid` said itself who it is, at its first request: believed until it is looked at.
+    pub fn tell(&mut self, pid: u32, person: Person, now: Instant) {
+        self.make_room(now);
+        let person = Person {
+            command: role(&person.command),
+            ..person
+        };
+        let fresh = Known {
+            person: Arc::new(person),
+            looked: now,
+            titles: 0,
+        };
+        self.known.insert(pid, fresh);
+    }
+
     /// The process is gone, or its number is another one's now.
     pub fn forget(&mut self, pid: u32) {
         self.known.remove(&pid);

@@ -45,6 +45,7 @@ fn empty(slot: &Slot) {
         .for_each(|n| n.store(0, SeqCst));
     }
     slot.kept.iter().for_each(|n| n.store(0, SeqCst));
+    slot.lost.store(0, SeqCst);
     slot.flags.store(0, SeqCst);
     slot.ask_mount.store(0, SeqCst);
     slot.umount.store(0, SeqCst);
@@ -156,6 +157,19 @@ impl Census {
                 sum
             })
     }
+}
+
+/// Our number for the process that calls itself `pid` in the pid namespace `ns` (0: not known).
+#[must_use]
+pub fn ours_of(pid: u32, ns: u64) -> Option<u32> {
+    let own = mount::namespace_number(Path::new("/proc/self/ns/pid"));
+    if pid == 0 || pid > i32::MAX as u32 {
+        return None;
+    }
+    if ns == 0 || ns == own {
+        return Some(pid);
+    }
+    pid_in_namespace(pid, ns)
 }
 
 /// Our number for the process that has number `pid` in the pid namespace `ns`.

@@ -16,7 +16,8 @@ use synclater_shim::page;
 /// The status that `run` ends with: the command's own, or 125 where settling failed.
 #[must_use]
 pub fn exit_status(s: &Supervisor, outcome: Outcome) -> i32 {
-    if s.paid.error.is_some() || !s.paid.complete {
+    let half_recorded = s.recorded().is_some_and(|(_, r)| r.errno != 0);
+    if s.paid.error.is_some() || !s.paid.complete || half_recorded {
         return 125;
     }
     match outcome {
@@ -60,6 +61,9 @@ pub fn run(s: &mut Supervisor, outcome: Outcome) -> RunReport {
     estimate(&mut r, &total, s.shared.clock.span(total.ticks));
     r.escaped = escapes(s);
     r.escapes_unknown = s.escapes.unknown_because();
+    r.recorded = s.recorded().map(|(_, r)| r.requests);
+    r.recording_lost = s.recorded().map(|(_, r)| r.lost);
+    r.recording = { s.recorded() }.map(|(file, _)| file.to_string_lossy().into_owned());
     r.exit_status = exit_status(s, outcome);
     r
 }

@@ -98,10 +98,12 @@ static void put_off(struct iocb *b, struct put_off *p)
 	if (p->v.kept != LATER || p->v.error || (flags && mode & O_DIRECT_) ||
 	    (sync && !is_regular((int)b->fd))) {
 		sl_count_kept(p->v.kept == LATER ? (int)SL_KEPT_AIO : p->v.kept, 0);
+		sl_note_queued(SL_KIND_LIBAIO, (int)b->fd, &p->v, 0);
 		b->rw_flags |= (uint32_t)flags;
 		return;
 	}
 	p->owes = 1;
+	sl_note_queued(SL_KIND_LIBAIO, (int)b->fd, &p->v, 1);
 	if (sync) { /* a transfer of nothing, in the direction that the descriptor allows */
 		b->opcode = (mode & O_ACCMODE_) == O_WRONLY_ ? IOCB_PWRITE : IOCB_PREAD;
 		b->nbytes = 0;
@@ -252,6 +254,7 @@ static int aio_later(int op, const struct aiocb *b, struct verdict *v)
 		v->kept = SL_KEPT_AIO;
 	if (v->kept != LATER)
 		sl_count_kept(v->kept, 0);
+	sl_note_queued(SL_KIND_AIO_FSYNC, b->fd, v, v->kept == LATER);
 	return v->kept == LATER;
 }
 
@@ -347,8 +350,12 @@ static void put_off_sqe(struct sqe *e, int stays)
 		if (v.kept == LATER)
 			sl_decide(&v, &s);
 	}
-	if (v.kept != LATER || v.error) {
-		sl_count_kept(v.error ? (int)SL_KEPT_AIO : v.kept, hint);
+	if (v.kept == LATER && v.error)
+		v.kept = SL_KEPT_AIO;
+	sl_note_queued(hint ? SL_KIND_URING_RANGE : SL_KIND_URING,
+		       e->flags & SQE_FIXED_FILE ? -1 : e->fd, &v, v.kept == LATER);
+	if (v.kept != LATER) {
+		sl_count_kept(v.kept, hint);
 		return;
 	}
 	sl_owe(&v);

@@ -64,7 +64,7 @@ struct sl_slot *sl_claim(unsigned i)
 {
 	struct sl_slot *s = claim(sl.level[i].slots);
 
-	__atomic_store_n(&sl_mine[i], s, __ATOMIC_RELAXED);
+	__atomic_store_n(&sl_mine->slot[i], s, __ATOMIC_RELAXED);
 	return s;
 }
 
@@ -132,6 +132,9 @@ static uint64_t ticks(const struct sl_page *p)
 #endif
 	return (uint64_t)t[0] * 1000000000u + (uint64_t)t[1];
 }
+
+/* Now, in ticks of the session's clock. */
+uint64_t sl_ticks(void) { return ticks(sl.level[0].page); }
 
 /* Makes the call for real, counts why, and how long it took. */
 long sl_real(int why, int hint, long nr, const long a[6])
@@ -240,7 +243,7 @@ long sl_type(int dir, const char *path, int at)
 }
 
 /* statx of FD itself. Since Linux 6.11 without a path: a tenth less than with an empty one. */
-static long statx_fd(int fd, uint32_t mask, void *x)
+long sl_statx(int fd, uint32_t mask, void *x)
 {
 	static int empty;
 	int at = 0x1000 | 0x4000; /* EMPTY_PATH, DONT_SYNC */
@@ -263,7 +266,7 @@ static int look(unsigned level, int fd, uint8_t *fs)
 	} x;
 	unsigned mode;
 
-	if (is_error(statx_fd(fd, p->mount_mask | 1 /* STATX_TYPE */, &x)) ||
+	if (is_error(sl_statx(fd, p->mount_mask | 1 /* STATX_TYPE */, &x)) ||
 	    !(x.words[0] & p->mount_mask))
 		return SL_KEPT_UNKNOWN;
 	mode = *(uint16_t *)(void *)&x.bytes[28] & S_IFMT_;

@@ -10,7 +10,7 @@
 
 struct state sl;
 
-struct sl_slot **sl_mine;
+struct mine *sl_mine;
 
 static int same(const char *a, const char *b)
 {
@@ -35,7 +35,7 @@ static const char *env(const char *name)
 }
 
 /* Reads a whole small file, NUL-terminated. Returns its length or -errno. */
-static long read_file(const char *path, char *buf, long size)
+long sl_read_file(const char *path, char *buf, long size)
 {
 	long fd = raw4(NR_openat, AT_FDCWD_, path, O_CLOEXEC_, 0), n, at = 0;
 
@@ -57,7 +57,7 @@ static uint32_t seccomp_filters(void)
 	uint32_t n = 0;
 	long i, k;
 
-	if (read_file("/proc/self/status", buf, sizeof buf) <= 0)
+	if (sl_read_file("/proc/self/status", buf, sizeof buf) <= 0)
 		return UINT32_MAX;
 	for (i = 0; buf[i]; i++) {
 		for (k = 0; key[k] && buf[i + k] == key[k]; k++)
@@ -78,10 +78,22 @@ static uint32_t seccomp_filters(void)
 
 static void *map(long fd, uint32_t size, int prot)
 {
-	/* On i386 this is mmap2, whose offset is in pages; it is 0 here. */
 	long p = raw6(NR_mmap, 0, size, prot, MAP_SHARED_, fd, 0);
 
 	raw1(NR_close, fd);
+	return is_error(p) ? NULL : (void *)p;
+}
+
+/* Maps SIZE bytes at AT of FD to read and write; NULL where that fails. */
+void *sl_map(long fd, uint32_t size, uint64_t at)
+{
+#if defined(__i386__)
+	long offset = (long)(at >> 12); /* mmap2 takes pages */
+#else
+	long offset = (long)at;
+#endif
+	long p = raw6(NR_mmap, 0, size, PROT_READ_ | PROT_WRITE_, MAP_SHARED_, fd, offset);
+
 	return is_error(p) ? NULL : (void *)p;
 }
 
@@ -106,10 +118,10 @@ static const struct sl_page *map_page(const char *path)
 	return map(fd, head.size, PROT_READ_);
 }
 
-/* The control data that carries one descriptor, as recvmsg(2) lays it out. */
+/* The control data that carries up to two descriptors, as recvmsg(2) lays it out. */
 struct fd_message {
 	size_t len;
-	int level, type, fd, pad;
+	int level, type, fd[2];
 };
 struct plain_iovec {
 	void *base;
@@ -125,23 +137,26 @@ struct plain_msghdr {
 	int flags;
 };
 
-/* Receives one descriptor. Returns it, or -errno. */
-static long receive_fd(long socket)
+/* Receives up to two descriptors and closes all but number WHICH. Returns that, or -errno. */
+static long receive_fd(long socket, int which)
 {
-	struct fd_message c = { 0, 0, 0, -1, 0 };
+	struct fd_message c = { 0, 0, 0, { -1, -1 } };
 	char byte;
 	struct plain_iovec iov = { &byte, 1 };
 	struct plain_msghdr m = { NULL, 0, &iov, 1, &c, sizeof c, 0 };
 	long r = raw3(NR_recvmsg, socket, &m, 0x40000000 /* MSG_CMSG_CLOEXEC */);
 
-	if (r == 1 && c.level == 1 && c.type == 1 /* SOL_SOCKET, SCM_RIGHTS */)
-		return c.fd;
-	return is_error(r) ? r : -EACCES_;
+	if (r != 1 || c.level != 1 || c.type != 1 /* SOL_SOCKET, SCM_RIGHTS */)
+		return is_error(r) ? r : -EACCES_;
+	if (c.fd[!which] >= 0)
+		raw1(NR_close, c.fd[!which]);
+	return c.fd[which] >= 0 ? c.fd[which] : -ENOENT_;
 }
 
-/* Asks the supervisor for the slots: a process that changed its user before it was executed may not
- * open them. It answers those who descend from the session's command, and nobody else. */
-static long ask_slots(const struct sl_page *page)
+/* Asks the supervisor for the slots (WHICH is 0) or the rings (1): a process that changed its user
+ * before it was executed may not open them. It answers those who descend from the session's
+ * command, and nobody else. */
+long sl_ask_fd(const struct sl_page *page, int which)
 {
 	struct {
 		uint16_t family;
@@ -158,26 +173,31 @@ static long ask_slots(const struct sl_page *page)
 	raw5(NR_setsockopt, s, 1, 20, patience, sizeof patience); /* SO_RCVTIMEO */
 	fd = raw3(NR_connect, s, &a, sizeof a);
 	if (!is_error(fd))
-		fd = receive_fd(s);
+		fd = receive_fd(s, which);
 	raw1(NR_close, s);
 	return fd;
 }
 
-/* Maps the slots beside the page at PATH: its last component becomes "slots". */
+/* Puts NAME in the place of the last component of PATH. */
+static void set_last(char *path, long last, const char *name)
+{
+	do
+		path[last++] = *name;
+	while (*name++);
+}
+
+/* Maps the slots beside the page at PATH. */
 static struct sl_slots *map_slots(char *path, long last, const struct sl_page *page)
 {
-	static const char name[] = "slots";
 	struct sl_slots *s;
 	long fd;
-	unsigned i;
 
-	for (i = 0; i < sizeof name; i++)
-		path[last + i] = name[i];
+	set_last(path, last, "slots");
 	if (page->slots_size < sizeof(struct sl_slots))
 		return NULL;
 	fd = raw4(NR_openat, AT_FDCWD_, path, O_RDWR_ | O_CLOEXEC_ | O_NOFOLLOW_, 0);
 	if (is_error(fd))
-		fd = ask_slots(page);
+		fd = sl_ask_fd(page, 0);
 	if (is_error(fd))
 		return NULL;
 	s = map(fd, page->slots_size, PROT_READ_ | PROT_WRITE_);
@@ -209,6 +229,10 @@ static int join(const char *at, long len)
 	l->slots = map_slots(path, last, l->page);
 	if (!l->slots)
 		return 0;
+	set_last(path, last, "rings");
+	for (i = 0; path[i] && i < (long)sizeof l->rings_path - 1; i++)
+		l->rings_path[i] = path[i];
+	l->rings_path[path[i] ? 0 : i] = 0;
 	if (l->page->rule_count)
 		sl_apply_exe_rules(l);
 	/* Now: behind a chroot there may be no /proc to ask. */
@@ -233,12 +257,12 @@ static void join_all(const char *list)
 		if (!*end)
 			break;
 	}
-	p = raw6(NR_mmap, 0, 4096, PROT_READ_ | PROT_WRITE_, MAP_PRIVATE_ANON_, -1, 0);
-	if (is_error(p) ||
-	    is_error(raw3(NR_madvise, p, 4096, 18 /* MADV_WIPEONFORK, Linux 4.14 */)))
+	p = raw6(NR_mmap, 0, sizeof *sl_mine, PROT_READ_ | PROT_WRITE_, MAP_PRIVATE_ANON_, -1, 0);
+	if (is_error(p) || is_error(raw3(NR_madvise, p, sizeof *sl_mine,
+					 18 /* MADV_WIPEONFORK, Linux 4.14 */)))
 		sl.levels = 0;
 	else
-		sl_mine = (struct sl_slot **)p;
+		sl_mine = (struct mine *)p;
 }
 
 /* Runs as constructor, and at the first call where another constructor synced before ours. */

@@ -221,7 +221,7 @@ EXPORT int prctl(int option, ...)
 #define FCNTL_CASES case NR_fcntl:
 #endif
 
-long sl_other_syscall(long nr, long a, long b, long c, long d, long e, long f)
+long sl_other_syscall(long nr, long a, long b, long c, long d, long e, long f, uint64_t caller)
 {
 	switch (nr) {
 		OPEN_CASES
@@ -237,7 +237,7 @@ long sl_other_syscall(long nr, long a, long b, long c, long d, long e, long f)
 	case NR_writev:
 	case NR_pwrite64:
 	case NR_pwritev:
-		return sl_written((int)a, raw(nr, a, b, c, d, e, f));
+		return sl_write_call((int)a, 0, nr, (const long[6]){ a, b, c, d, e, f }, caller);
 	case NR_umount2:
 		return sl_umount((const char *)a, b);
 	case NR_mount:

@@ -73,19 +73,23 @@ int sl_mark_flags(int fd)
 }
 
 /* After N bytes went to FD: the request that an O_SYNC description implies. */
-long sl_written(int fd, long n)
+long sl_written(int fd, long n, uint64_t caller)
 {
 	int mark;
 	long r;
 
-	if (LIKELY(n <= 0 || !any_stripped()))
+	if (LIKELY(n <= 0))
+		return n;
+	sl_note_written(fd, n);
+	if (LIKELY(!any_stripped()))
 		return n;
 	mark = mark_of(fd);
 	if (!mark && mark_lost)
 		mark = O_SYNC_BIT_ | O_DSYNC_;
 	if (!mark || is_error(raw_sync_file_range(fd, 0, 1, 0)))
 		return n;
-	r = sl_sync_written(fd, !(mark & O_SYNC_BIT_));
+	r = sl_sync_written(fd, !(mark & O_SYNC_BIT_),
+			    mark & O_SYNC_BIT_ ? SL_KIND_OSYNC : SL_KIND_ODSYNC, caller);
 	return is_error(r) ? r : n;
 }
 
@@ -172,6 +176,7 @@ static long opened(long fd, int flags, int taken, const char *path)
 {
 	if (is_error(fd) || flags & O_PATH_ || !sl_active())
 		return fd;
+	sl_note_opened((int)fd);
 	notice_device((int)fd, path, flags);
 	if (UNLIKELY(taken))
 		mark((int)fd, flags | taken);
@@ -324,16 +329,57 @@ EXPORT int open_by_handle_at(int mount, void *handle, int flags)
 
 /* The writes. Cancellable while they block, then the request that a mark implies. */
 
-static long written(int fd, long n) { return sl_set(sl_written(fd, n)); }
+/* A write to a descriptor whose O_SYNC the kernel keeps is a request by itself; it is seen only
+ * while a recording is made, since to ask for the flag costs as much as a small write. */
+static NOINLINE long write_recorded(int fd, int blocks, long nr, const long a[6], uint64_t caller)
+{
+	long mode = raw3(NR_fcntl, fd, F_GETFL_, 0), r;
+	struct verdict v = { .kept = SL_KEPT_OSYNC };
+	struct note n;
+	int noted = !is_error(mode) && mode & O_DSYNC_ &&
+		    !is_error(raw_sync_file_range(fd, 0, 1, 0)) &&
+		    sl_note(&n, mode & O_SYNC_BIT_ ? SL_KIND_OSYNC : SL_KIND_ODSYNC, fd, caller);
+
+	if (noted) {
+		sl_count_request(0);
+		sl_note_real(&n);
+	}
+	r = blocks ? sl_cancellable(nr, a[0], a[1], a[2], a[3], a[4], a[5])
+		   : raw(nr, a[0], a[1], a[2], a[3], a[4], a[5]);
+	if (!noted)
+		return sl_written(fd, r, caller);
+	if (is_error(r))
+		sl_count_failed(0);
+	else
+		sl_count_kept(SL_KEPT_OSYNC, 0);
+	n.e.bytes += is_error(r) ? 0 : (uint64_t)r;
+	sl_note_end(&n, &v, is_error(r) ? SL_DONE_NOTHING : SL_DONE_REAL, r);
+	return r;
+}
+
+/* A write of any kind: cancellable while it BLOCKS, then the request that a mark on FD implies. */
+long sl_write_call(int fd, int blocks, long nr, const long a[6], uint64_t caller)
+{
+	long r;
+
+	if (UNLIKELY(sl_active() && sl_recording()))
+		return write_recorded(fd, blocks, nr, a, caller);
+	r = blocks ? sl_cancellable(nr, a[0], a[1], a[2], a[3], a[4], a[5])
+		   : raw(nr, a[0], a[1], a[2], a[3], a[4], a[5]);
+	return sl_written(fd, r, caller);
+}
+
+#define WRITE(fd, blocks, nr, ...) \
+	sl_set(sl_write_call(fd, blocks, nr, (const long[6]){ __VA_ARGS__ }, CALLER))
 
 EXPORT long write(int fd, const void *buf, size_t n)
 {
-	return written(fd, sl_cancellable(NR_write, fd, (long)buf, (long)n, 0, 0, 0));
+	return WRITE(fd, 1, NR_write, fd, (long)buf, (long)n);
 }
 
 EXPORT long writev(int fd, const void *iov, int n)
 {
-	return written(fd, sl_cancellable(NR_writev, fd, (long)iov, n, 0, 0, 0));
+	return WRITE(fd, 1, NR_writev, fd, (long)iov, n);
 }
 
 #if __SIZEOF_LONG__ == 8
@@ -344,49 +390,48 @@ EXPORT long writev(int fd, const void *iov, int n)
 
 EXPORT long pwrite(int fd, const void *buf, size_t n, long at)
 {
-	return written(fd, sl_cancellable(NR_pwrite64, fd, (long)buf, (long)n, AT(at), 0));
+	return WRITE(fd, 1, NR_pwrite64, fd, (long)buf, (long)n, AT(at));
 }
 
 EXPORT long pwrite64(int fd, const void *buf, size_t n, int64_t at)
 {
-	return written(fd, sl_cancellable(NR_pwrite64, fd, (long)buf, (long)n, AT(at), 0));
+	return WRITE(fd, 1, NR_pwrite64, fd, (long)buf, (long)n, AT(at));
 }
 
 EXPORT long pwritev(int fd, const void *iov, int n, long at)
 {
-	return written(fd, sl_cancellable(NR_pwritev, fd, (long)iov, n, AT(at), 0));
+	return WRITE(fd, 1, NR_pwritev, fd, (long)iov, n, AT(at));
 }
 
 EXPORT long pwritev64(int fd, const void *iov, int n, int64_t at)
 {
-	return written(fd, sl_cancellable(NR_pwritev, fd, (long)iov, n, AT(at), 0));
+	return WRITE(fd, 1, NR_pwritev, fd, (long)iov, n, AT(at));
 }
 
 EXPORT long copy_file_range(int in, int64_t *from, int out, int64_t *to, size_t n, unsigned flags)
 {
-	return written(out, sl_cancellable(NR_copy_file_range, in, (long)from, out, (long)to,
-					   (long)n, (long)flags));
+	return WRITE(out, 1, NR_copy_file_range, in, (long)from, out, (long)to, (long)n,
+		     (long)flags);
 }
 
 EXPORT long splice(int in, int64_t *from, int out, int64_t *to, size_t n, unsigned flags)
 {
-	if (!gnu_get_libc_version) /* no cancellation point in musl */
-		return written(out, raw6(NR_splice, in, from, out, to, n, flags));
-	return written(out, sl_cancellable(NR_splice, in, (long)from, out, (long)to, (long)n,
-					   (long)flags));
+	/* No cancellation point in musl. */
+	return WRITE(out, gnu_get_libc_version != NULL, NR_splice, in, (long)from, out, (long)to,
+		     (long)n, (long)flags);
 }
 
 EXPORT long sendfile(int out, int in, long *from, size_t n)
 {
-	return written(out, raw4(NR_sendfile, out, in, from, n));
+	return WRITE(out, 0, NR_sendfile, out, in, (long)from, (long)n);
 }
 
 EXPORT long sendfile64(int out, int in, int64_t *from, size_t n)
 {
 #ifdef __i386__
-	return written(out, raw4(NR_sendfile64, out, in, from, n));
+	return WRITE(out, 0, NR_sendfile64, out, in, (long)from, (long)n);
 #else
-	return written(out, raw4(NR_sendfile, out, in, from, n));
+	return WRITE(out, 0, NR_sendfile, out, in, (long)from, (long)n);
 #endif
 }
 

@@ -5,6 +5,7 @@
  *   struct sl_page   written by the supervisor (and its keeper) alone; victims map it read-only.
  *   struct sl_slots  written by victims; what stands here is hostile input for the supervisor,
  *                    which loads each word once, checks its range, and follows none as a pointer.
+ *   struct sl_rings  while a recording is made: one ring of events a process, hostile input too.
  *
  * src/page.rs is the mirror. The asserts below and the witness test hold both to the same layout.
  * A change of layout or meaning bumps SL_VERSION; a shim that meets another version makes every
@@ -20,7 +21,8 @@
 
 #define SL_PAGE_MAGIC  0x6567617074616c73ull /* "slatpage", little endian */
 #define SL_SLOTS_MAGIC 0x746f6c7374616c73ull /* "slatslot" */
-#define SL_VERSION     1u
+#define SL_RINGS_MAGIC 0x676e697274616c73ull /* "slatring" */
+#define SL_VERSION     2u
 
 #define SL_FS_MAX    64u
 #define SL_ALL_FS    64u  /* the row of debt that sync() owes on everything */
@@ -108,7 +110,7 @@ struct sl_page {
 			  */
 	uint32_t now_mask; /* bit c: class c is at `now` */
 	uint32_t rule_count;
-	uint32_t rules_at;   /* offset of the rules */
+	uint32_t record;     /* not 0: events are recorded; another number: forget what you told */
 	uint32_t rule_needs; /* SL_NEEDS_*: what any rule looks at */
 	uint32_t slots_size; /* bytes of the slots file */
 	uint32_t filters;    /* Seccomp_filters of the supervisor when the session began */
@@ -117,7 +119,8 @@ struct sl_page {
 	uint64_t mount_ns;   /* inode number of the supervisor's mount namespace */
 	/* Abstract name of the socket at which a process that changed its user gets the slots. */
 	uint8_t socket[32];
-	uint64_t reserved;
+	uint32_t rules_at; /* offset of the rules */
+	uint32_t reserved;
 	struct sl_fs fs[SL_FS_MAX];
 	struct sl_mount mounts[SL_MOUNT_MAX];
 };
@@ -147,7 +150,8 @@ struct sl_slot {
 	uint64_t umount_mount;
 	uint32_t umount; /* SL_UMOUNT_*; futex */
 	uint32_t uid;
-	uint64_t reserved[3];
+	uint64_t lost; /* events that found no ring at all */
+	uint64_t reserved[2];
 	uint32_t kept[SL_KEPT_MAX];
 	struct sl_shard shard[SL_SHARDS];
 };
@@ -169,6 +173,109 @@ struct sl_slots {
 	struct sl_slot slot[SL_SLOT_MAX];
 };
 
+/* Events on their way to the recorder. One ring belongs to one process, whose threads all write it:
+ * a writer takes cells by moving `head` on, fills them, and publishes its first cell last, by a
+ * state that names the cell's place. The recorder reads, empties the states and moves `tail` on. A
+ * writer that finds no room counts a loss; it never waits. */
+
+/* sl_cell.state: type, cells of the record, low bits of the place. */
+#define SL_CELL_EVENT  1u /* struct sl_event, then a SL_CELL_STAT and SL_CELL_TEXT as it says */
+#define SL_CELL_STAT   2u /* struct sl_stat */
+#define SL_CELL_TEXT   3u /* SL_CELL_BYTES of text */
+#define SL_CELL_CALLER 4u /* struct sl_event whose `caller` lies at `start` in the file of the text */
+#define SL_CELL_PROCESS 5u /* struct sl_event; its text: executable, NUL, command line */
+#define SL_CELL_BYTES  60u
+#define SL_CELL_STATE(type, cells, place) \
+	((type) | (uint32_t)(cells) << 8 | (uint32_t)((place) & 0xffffu) << 16)
+
+/* sl_event.done */
+#define SL_DONE_REAL    0u
+#define SL_DONE_OWED    1u
+#define SL_DONE_NOTHING 2u /* answered with an error */
+#define SL_DONE_QUEUED  3u /* left to the kernel, asynchronously: its end is not seen */
+
+/* sl_event.kind */
+#define SL_KIND_FSYNC       1u
+#define SL_KIND_FDATASYNC   2u
+#define SL_KIND_SYNC        3u
+#define SL_KIND_SYNCFS      4u
+#define SL_KIND_MSYNC       5u
+#define SL_KIND_RANGE       6u
+#define SL_KIND_OSYNC       7u
+#define SL_KIND_ODSYNC      8u
+#define SL_KIND_RWF_SYNC    9u
+#define SL_KIND_RWF_DSYNC   10u
+#define SL_KIND_AIO_FSYNC   11u
+#define SL_KIND_LIBAIO      12u
+#define SL_KIND_URING       13u
+#define SL_KIND_URING_RANGE 14u
+
+/* sl_event.has */
+#define SL_HAS_STAT    1u
+#define SL_HAS_TEXT    2u /* the path of what `fd` is from now on */
+#define SL_HAS_BYTES   4u
+#define SL_HAS_NO_FILE 8u /* what `fd` is could not be told */
+
+#define SL_RING_MAX   512u
+#define SL_RINGS_DATA 69632u /* where the cells of ring 0 begin; those of the next follow */
+
+struct sl_cell {
+	uint32_t state;
+	uint8_t bytes[SL_CELL_BYTES];
+};
+
+struct sl_event {
+	uint32_t state;
+	uint32_t tid;
+	uint64_t start; /* ticks */
+	uint64_t took;  /* ticks */
+	uint64_t caller;
+	uint64_t bytes; /* written to the file before */
+	int32_t fd;     /* or -1 */
+	uint32_t uid;
+	uint32_t flags;
+	int32_t result; /* or -errno */
+	uint8_t kind;
+	uint8_t done;
+	uint8_t why; /* SL_KEPT_*, where it was made for real */
+	uint8_t fs;  /* index, SL_ALL_FS, or 255: not known */
+	uint16_t text;
+	uint16_t has;
+};
+
+struct sl_stat {
+	uint32_t state;
+	uint32_t mode;
+	uint64_t inode;
+	uint64_t mount; /* mount id as in mountinfo, 0 unknown */
+	uint64_t dev;   /* major << 32 | minor */
+	uint64_t mtime_ns;
+	uint64_t ctime_ns;
+	uint64_t size;
+	uint64_t reserved;
+};
+
+struct sl_ring {
+	uint32_t pid; /* as the victim sees it; 0 = free; freed by the recorder */
+	uint32_t reserved;
+	uint64_t pid_ns;
+	uint64_t head; /* cells ever taken; writer: victims */
+	uint64_t lost; /* events that found no room; writer: victims */
+	uint64_t reserved_line[4];
+	uint64_t tail; /* cells ever read; writer: recorder, which believes its own copy */
+	uint64_t reserved_tail[7];
+};
+
+struct sl_rings {
+	uint64_t magic;
+	uint32_t version;
+	uint32_t cells;      /* of one ring, a power of two */
+	uint32_t count;      /* rings that exist */
+	uint32_t bell;       /* futex of the recorder: moved on each quarter of a ring */
+	uint64_t reserved[5];
+	struct sl_ring ring[SL_RING_MAX];
+};
+
 #pragma GCC diagnostic pop
 
 #define SL_STATIC_ASSERT(c, m) _Static_assert(c, m)
@@ -182,5 +289,10 @@ SL_STATIC_ASSERT(sizeof(struct sl_slots) == 64 + 8 * (SL_FS_MAX + 1) * SL_CLASS_
 						    8 * SL_FS_MAX +
 						    sizeof(struct sl_slot) * SL_SLOT_MAX,
 		 "sl_slots");
+SL_STATIC_ASSERT(sizeof(struct sl_cell) == 64, "sl_cell");
+SL_STATIC_ASSERT(sizeof(struct sl_event) == 64, "sl_event");
+SL_STATIC_ASSERT(sizeof(struct sl_stat) == 64, "sl_stat");
+SL_STATIC_ASSERT(sizeof(struct sl_ring) == 128, "sl_ring");
+SL_STATIC_ASSERT(sizeof(struct sl_rings) <= SL_RINGS_DATA, "sl_rings");
 
 #endif

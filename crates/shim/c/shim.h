@@ -14,6 +14,7 @@
  *      osync.c  open and friends: O_SYNC taken off, and brought back by write and friends
  *      mounts.c umount, mount, unshare, setns, chroot, prctl
  *      async.c  aio_fsync, io_submit, liburing
+ *      record.c events for a recording, and ring.c, where they go
  */
 #ifndef SYNCLATER_SHIM_H
 #define SYNCLATER_SHIM_H
@@ -93,6 +94,7 @@ struct level {
 	struct sl_slots *slots;
 	uint32_t fixed; /* the class that the rules give this process, or CLASS_* */
 	uint32_t rule_bits[SL_RULE_MAX / 32]; /* rules whose exe matches; only with CLASS_ASK */
+	char rings_path[256]; /* or empty: it is too long */
 };
 #define CLASS_NONE 100u /* no rule matches: real */
 #define CLASS_ASK  101u /* a rule looks at the user or the path: ask at each request */
@@ -131,11 +133,66 @@ int sl_active(void);
 void sl_apply_exe_rules(struct level *l);
 int sl_class_of(const struct level *l, const struct subject *s, uint8_t *class_);
 
-/* Our slots, one a level. The kernel wipes this page in a forked child (MADV_WIPEONFORK), which
- * then claims slots of its own; a vfork child shares it, and counts for its parent. */
-extern struct sl_slot **sl_mine;
+/* Our ring in one session. */
+struct ring {
+	struct sl_rings *rings;
+	struct sl_ring *control;
+	struct sl_cell *first;
+	uint64_t tried; /* ticks */
+	uint32_t cells, state;
+};
+
+/* What was told of a descriptor. */
+struct fd_entry {
+	uint64_t bytes;   /* written since its last sync */
+	uint64_t checked; /* ticks */
+	uint32_t id;      /* of the file; 0: nothing was told */
+	uint32_t generation, streak, reserved;
+};
+#define FDS_MAX     4096
+#define CALLERS_MAX 64
+
+/* What belongs to this process alone. The kernel wipes it in a forked child (MADV_WIPEONFORK),
+ * which then claims slots and rings of its own; a vfork child shares it, and counts for its
+ * parent. */
+extern struct mine {
+	struct sl_slot *slot[LEVELS_MAX];
+	struct ring ring[LEVELS_MAX];
+	uint64_t user_at; /* ticks */
+	uint32_t user, told, tid_place, reserved;
+	uint64_t caller[CALLERS_MAX];
+	struct fd_entry fd[FDS_MAX];
+} *sl_mine;
+
+/* One request as it will be recorded. */
+struct note {
+	struct sl_event e;
+	struct sl_stat stat;
+	uint32_t hash; /* of what the file is */
+	int on;        /* it is recorded */
+	int good;      /* it is a file that can be synced */
+	char text[2048];
+};
+
+void *sl_map(long fd, uint32_t size, uint64_t at);
+long sl_read_file(const char *path, char *buf, long size);
+long sl_ask_fd(const struct sl_page *page, int which);
+
+/* ring.c */
+struct ring *sl_ring_of(unsigned level);
+
+/* record.c */
+int sl_recording(void);
+int sl_note(struct note *n, unsigned kind, int fd, uint64_t caller);
+void sl_note_real(struct note *n);
+void sl_note_end(struct note *n, const struct verdict *v, unsigned done, long result);
+void sl_note_queued(unsigned kind, int fd, const struct verdict *v, int later);
+void sl_note_written(int fd, long n);
+void sl_note_opened(int fd);
 
 /* core.c */
+uint64_t sl_ticks(void);
+long sl_statx(int fd, uint32_t mask, void *x);
 uint64_t sl_namespace_number(const char *link);
 struct sl_slot *sl_claim(unsigned level);
 void sl_count_request(int hint);
@@ -156,17 +213,19 @@ long sl_type(int dir, const char *path, int at);
 int sl_glob(const char *pattern, const char *text, int path_mode);
 
 /* calls.c */
-long sl_sync_written(int fd, int data_only);
+long sl_sync_written(int fd, int data_only, unsigned kind, uint64_t caller);
+long sl_file_at(uint64_t address, char *name, uint32_t size, uint64_t *offset);
 long sl_set(long r);
 int sl_maybe_later(void);
 long sl_cancellable(long nr, long a, long b, long c, long d, long e, long f);
 
 /* Passes a call of syscall() on, or to the wrapper in osync.c, mounts.c or async.c that it has. */
-long sl_other_syscall(long nr, long a, long b, long c, long d, long e, long f);
+long sl_other_syscall(long nr, long a, long b, long c, long d, long e, long f, uint64_t caller);
 
 /* osync.c */
 long sl_opened(long fd, int flags, const char *path);
-long sl_written(int fd, long n);
+long sl_written(int fd, long n, uint64_t caller);
+long sl_write_call(int fd, int blocks, long nr, const long a[6], uint64_t caller);
 int sl_mark_flags(int fd);
 int sl_filtered_with_marks(void);
 long sl_open_at(int dir, const char *path, int flags, unsigned mode);
@@ -180,6 +239,9 @@ long sl_umount(const char *path, long flags);
 
 /* async.c */
 long sl_io_submit(long context, long n, void **blocks);
+
+/* Where the program called us from. */
+#define CALLER ((uint64_t)(uintptr_t)__builtin_return_address(0))
 
 #define LOAD(p)         __atomic_load_n(&(p), __ATOMIC_SEQ_CST)
 #define LOAD_RELAXED(p) __atomic_load_n(&(p), __ATOMIC_RELAXED)
@@ -199,7 +261,7 @@ static inline void testcancel(void)
 static inline struct sl_shard *shard_of(unsigned i, struct sl_slot **slot)
 {
 	uint32_t hash = (uint32_t)(thread_number() >> 6) * 0x855c3845u >> 29;
-	struct sl_slot *s = LOAD_RELAXED(sl_mine[i]);
+	struct sl_slot *s = LOAD_RELAXED(sl_mine->slot[i]);
 
 	if (UNLIKELY(!s))
 		s = sl_claim(i);
@@ -216,7 +278,7 @@ static inline const uint64_t *usual_debt(const struct level *l)
 	const struct sl_page *p = l->page;
 	uint32_t fs = LOAD(p->single) - 1;
 
-	if (LOAD(p->relax) && fs < SL_FS_MAX && !p->rule_count && !(LOAD(p->now_mask) & 1) &&
+	if (LOAD(p->relax) && !LOAD_RELAXED(p->record) && fs < SL_FS_MAX && !p->rule_count && !(LOAD(p->now_mask) & 1) &&
 	    !LOAD(p->error) && sl.other_ns == 1 && !LOAD(l->slots->look) &&
 	    LOAD(p->fs[fs].state) == SL_FS_OWES && p->clock == SL_CLOCK_TSC &&
 	    LOAD(p->lease_until) - counter_ticks() <= p->lease_span)

@@ -17,6 +17,9 @@ static inline int is_error(long r) { return (unsigned long)r > (unsigned long)-(
 #if defined(__x86_64__)
 #define SL_ARCH "x86_64"
 enum {
+	NR_gettid = 186,
+	NR_fstatfs = 138,
+	NR_sched_yield = 24,
 	NR_read = 0,
 	NR_write = 1,
 	NR_open = 2,
@@ -105,6 +108,9 @@ static inline uintptr_t thread_number(void)
 #elif defined(__i386__)
 #define SL_ARCH "i386"
 enum {
+	NR_gettid = 224,
+	NR_fstatfs = 100,
+	NR_sched_yield = 158,
 	NR_read = 3,
 	NR_write = 4,
 	NR_open = 5,
@@ -228,6 +234,9 @@ static inline uintptr_t thread_number(void)
 #define SL_ARCH "aarch64"
 /* No open, readlink: the *at calls with AT_FDCWD serve. */
 enum {
+	NR_gettid = 178,
+	NR_fstatfs = 44,
+	NR_sched_yield = 124,
 	NR_read = 63,
 	NR_write = 64,
 	NR_close = 57,

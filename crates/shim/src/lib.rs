@@ -8,6 +8,8 @@
 pub mod counts;
 #[allow(unsafe_code)]
 pub mod page;
+#[allow(unsafe_code)]
+pub mod rings;
 
 /// The preload library for this machine's own class (x86-64: glibc and musl alike).
 pub const LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/native.so"));

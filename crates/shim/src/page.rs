@@ -10,7 +10,7 @@ pub const PAGE_MAGIC: u64 = 0x6567617074616c73;
 /// First bytes of a slots file.
 pub const SLOTS_MAGIC: u64 = 0x746f6c7374616c73;
 /// Layout version; a shim of another version makes every call for real.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// File systems of one session.
 pub const FS_MAX: usize = 64;
 /// The row of debt that `sync()` owes on everything.
@@ -146,8 +146,9 @@ pub struct Page {
     pub now_mask: AtomicU32,
     /// How many rules.
     pub rule_count: AtomicU32,
-    /// Offset of the rules.
-    pub rules_at: AtomicU32,
+    /// Not 0: events are recorded. Another number than before: what was told of descriptors is told
+    /// again.
+    pub record: AtomicU32,
     /// `NEEDS_*`.
     pub rule_needs: AtomicU32,
     /// Bytes of the slots file.
@@ -162,7 +163,9 @@ pub struct Page {
     pub mount_ns: AtomicU64,
     /// Abstract name of the socket that hands out the slots.
     pub socket: [AtomicU8; 32],
-    reserved: u64,
+    /// Offset of the rules.
+    pub rules_at: AtomicU32,
+    reserved: u32,
     /// Superblocks.
     pub fs: [Fs; FS_MAX],
     /// Mounts.
@@ -204,7 +207,9 @@ pub struct Slot {
     pub umount: AtomicU32,
     /// Effective user when the slot was claimed.
     pub uid: AtomicU32,
-    reserved: [u64; 3],
+    /// Events that found no ring at all.
+    pub lost: AtomicU64,
+    reserved: [u64; 2],
     /// Requests kept real, by reason.
     pub kept: [AtomicU32; KEPT_MAX],
     /// Counters.
@@ -262,7 +267,7 @@ pub trait Layout: sealed::Sealed + Sized {
     }
 }
 
-mod sealed {
+pub(crate) mod sealed {
     pub trait Sealed {}
     impl Sealed for super::Page {}
     impl Sealed for super::Slots {}

@@ -103,6 +103,56 @@ impl LeaseClock {
     }
 }
 
+/// Ticks of the lease clock as time of day.
+#[derive(Clone, Copy, Debug)]
+pub struct Timeline {
+    clock: LeaseClock,
+    begin: (u64, Instant),
+    /// Tick and time of day of the last [`Timeline::refresh`].
+    anchor: (u64, SystemTime),
+}
+
+impl Timeline {
+    /// From now on; the clock's speed is that measured so far.
+    #[must_use]
+    pub fn new(clock: LeaseClock) -> Timeline {
+        let tick = clock.now();
+        Timeline {
+            clock,
+            begin: (tick, Instant::now()),
+            anchor: (tick, SystemTime::now()),
+        }
+    }
+
+    /// Looks at both clocks again: speed over all the time since the begin, and the time of day as
+    /// it is set now.
+    pub fn refresh(&mut self) {
+        let tick = self.clock.now();
+        self.anchor = (tick, SystemTime::now());
+        let took = self.begin.1.elapsed();
+        // A shorter time tells less than what the clock was measured by.
+        if self.clock.source == Source::Counter && took > Duration::from_millis(10) {
+            let ticks = tick.wrapping_sub(self.begin.0) as f64;
+            self.clock.ticks_per_second = ticks / took.as_secs_f64();
+        }
+    }
+
+    /// Nanoseconds since 1970 at `tick`.
+    #[must_use]
+    pub fn utc_ns(&self, tick: u64) -> i64 {
+        let since_1970 = self.anchor.1.duration_since(UNIX_EPOCH);
+        let anchor = i64::try_from(since_1970.unwrap_or_default().as_nanos()).unwrap_or(i64::MAX);
+        let ticks = tick.wrapping_sub(self.anchor.0).cast_signed() as f64;
+        anchor.saturating_add((ticks / self.clock.ticks_per_second * 1e9) as i64)
+    }
+
+    /// Nanoseconds in a span of ticks.
+    #[must_use]
+    pub fn span_ns(&self, ticks: u64) -> u64 {
+        (ticks as f64 / self.clock.ticks_per_second * 1e9) as u64
+    }
+}
+
 #[cfg(target_arch = "x86_64")]
 fn counter_is_invariant() -> bool {
     // Where the kernel keeps time by the counter, it has found it good. Guests keep theirs by the

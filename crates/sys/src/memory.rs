@@ -34,6 +34,17 @@ impl Mapping {
         Self::map(file, len, ProtFlags::READ | ProtFlags::WRITE)
     }
 
+    /// Maps `len` bytes of `file` for reading and writing, of which only the first `backed` are
+    /// allocated: what lies behind must not be touched before [`back`] has allocated it.
+    ///
+    /// # Errors
+    /// As [`Mapping::create`].
+    pub fn create_in_part(file: &File, len: usize, backed: usize) -> io::Result<Mapping> {
+        file.set_len(len as u64)?;
+        back(file, 0, backed)?;
+        Self::map(file, len, ProtFlags::READ | ProtFlags::WRITE)
+    }
+
     /// Maps an existing file whole, for reading and writing.
     ///
     /// # Errors
@@ -80,4 +91,13 @@ impl Drop for Mapping {
 
 fn size_of_file(file: &File) -> io::Result<usize> {
     Ok(usize::try_from(fstat(file)?.st_size).unwrap_or(0))
+}
+
+/// Allocates `len` bytes of `file` at `from`.
+///
+/// # Errors
+/// `ENOSPC` on a full file system.
+pub fn back(file: &File, from: usize, len: usize) -> io::Result<()> {
+    fallocate(file, FallocateFlags::empty(), from as u64, len as u64)?;
+    Ok(())
 }

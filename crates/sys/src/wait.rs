@@ -43,3 +43,13 @@ pub fn any(fds: &[(BorrowedFd<'_>, For)], patience: Duration) -> Vec<bool> {
 pub fn wake(word: &AtomicU32) {
     let _ = futex::wake(word, futex::Flags::empty(), u32::MAX >> 1);
 }
+
+/// Sleeps until `word` is no longer `value` and somebody wakes who waits for it, or `patience` is
+/// over; also wakes without a reason.
+pub fn sleep_on(word: &AtomicU32, value: u32, patience: Duration) {
+    let patience = Timespec {
+        tv_sec: i64::try_from(patience.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: patience.subsec_nanos().into(),
+    };
+    let _ = futex::wait(word, futex::Flags::empty(), value, Some(&patience));
+}

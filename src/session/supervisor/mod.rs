@@ -8,6 +8,7 @@
 
 mod entering;
 mod paying;
+pub mod recording;
 mod serving;
 mod umounts;
 
@@ -157,6 +158,8 @@ pub struct Supervisor {
     last_ask: Instant,
     /// Listen to the doorbell, and hold the trace points until after our end.
     attendants: Vec<Job>,
+    recording: Option<recording::Recording>,
+    recorded: Option<(std::path::PathBuf, crate::record::recorder::Outcome)>,
 }
 
 /// What a supervisor is made of.
@@ -220,6 +223,8 @@ impl Supervisor {
             lost_writes: None,
             last_ask: Instant::now(),
             attendants: Vec::new(),
+            recording: None,
+            recorded: None,
         };
         s.relax(s.plan.classes.iter().any(|u| *u != Until::Now));
         s.beat();
@@ -269,6 +274,7 @@ impl Supervisor {
         self.escapes.drain();
         self.take_signals();
         self.finish_jobs();
+        self.look_at_recorder();
         self.reap();
         self.look_at_slots();
         self.hand_out_slots();
@@ -286,6 +292,7 @@ impl Supervisor {
             (self.mountinfo.as_fd(), For::Change),
         ];
         fds.extend(self.keeper.iter().map(|k| (k.as_fd(), For::Input)));
+        fds.extend({ self.recording.iter() }.map(|r| (r.recorder.as_fd(), For::Input)));
         fds.extend(self.settles.values().map(|s| (s.as_fd(), For::Input)));
         fds.extend(
             self.entering
@@ -324,6 +331,7 @@ impl Supervisor {
         let mut pids: Vec<u32> = self.settles.values().map(Settle::pid).collect();
         pids.extend(self.keeper.iter().map(Keeper::pid));
         pids.extend(self.attendants.iter().map(Job::pid));
+        pids.extend(self.recording.iter().map(|r| r.recorder.pid()));
         pids.extend(self.entering.writing.iter().map(|(j, _)| j.pid()));
         pids
     }
@@ -377,6 +385,7 @@ impl Supervisor {
     /// Closes the ledger entry, ends the keeper, removes the session's files. Where something was
     /// not settled, the entry stays.
     pub fn close(&mut self) {
+        self.end_recording();
         if let Some(keeper) = self.keeper.take() {
             keeper.end();
         }

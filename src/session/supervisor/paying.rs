@@ -53,6 +53,7 @@ impl Supervisor {
     }
 
     pub(super) fn settled(&mut self, index: usize, end: Settled) {
+        self.settle_ended(index, end.errno);
         let longest = self.paid.longest.entry(index).or_default();
         *longest = end.took.max(*longest);
         self.paid.settles += 1;
@@ -116,6 +117,7 @@ impl Supervisor {
             }
             return;
         }
+        self.settle_begins(index);
         let job = if index == page::ALL_FS {
             Settle::everything(self.shared)
         } else {

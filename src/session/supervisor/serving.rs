@@ -9,8 +9,9 @@ impl Supervisor {
                 continue;
             };
             if is_descendant(peer.pid) {
-                let fd = self.shared.slots_file().as_fd();
-                let _ = synclater_sys::socket::send(&stream, b"s", &[fd]);
+                let mut fds = vec![self.shared.slots_file().as_fd()];
+                fds.extend(self.recording.iter().map(|r| r.rings.file().as_fd()));
+                let _ = synclater_sys::socket::send(&stream, b"s", &fds);
             }
         }
     }

@@ -74,6 +74,15 @@ pub struct RunReport {
     /// True at the dial `never`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub never_settled: Option<bool>,
+    /// The recording, where one was made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recording: Option<String>,
+    /// Requests in it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recorded: Option<u64>,
+    /// Requests that are missing in it, because a ring was full.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recording_lost: Option<u64>,
     /// The write-back error that stands in the way of durability.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<SettleError>,
@@ -136,6 +145,9 @@ impl RunReport {
             oldest_s: None,
             real_s: None,
             never_settled: None,
+            recording: None,
+            recorded: None,
+            recording_lost: None,
             error: None,
         }
     }

@@ -1,0 +1,430 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT
+ *
+ * Recording: every request as an event in this process's ring, for the recorder to take away.
+ *
+ * Promise: never waits, for nobody. What finds no room is counted, exactly. A request that is not
+ * recorded is answered as one that is.
+ *
+ * What a descriptor is costs more to find out than everything else here (its path 3 us, its inode
+ * 0.4 us), so it is told once, with the first event that names the descriptor, and from then on it
+ * is only made sure that the descriptor is still the same file: by the inode's generation (0.1 us
+ * more than the check of the arguments, ext4 and XFS), else by statx. A descriptor that was the
+ * same file SURE times in a row is looked at each SURE requests or each millisecond; an open() that
+ * returns its number ends that. So an event can name the wrong file only where a program closes and
+ * opens a descriptor past the calls that we see, within a millisecond of its last sync.
+ */
+#include "shim.h"
+
+#define SURE 32u
+
+#ifdef __i386__
+#define GETVERSION 0x80047601ul
+#else
+#define GETVERSION 0x80087601ul
+#endif
+#define EXT4_MAGIC 0xef53
+#define XFS_MAGIC  0x58465342
+
+/* statx(2) */
+struct statx_time {
+	int64_t seconds;
+	uint32_t ns;
+	int32_t reserved;
+};
+struct statx_answer {
+	uint32_t mask, block_size;
+	uint64_t attributes;
+	uint32_t links, uid, gid;
+	uint16_t mode, spare;
+	uint64_t inode, size, blocks, attributes_mask;
+	struct statx_time accessed, born, changed, modified;
+	uint32_t rdev_major, rdev_minor, dev_major, dev_minor;
+	uint64_t mount, more[13];
+};
+SL_STATIC_ASSERT(sizeof(struct statx_answer) == 256, "statx");
+
+int sl_recording(void)
+{
+	unsigned i;
+
+	for (i = 0; i < sl.levels; i++)
+		if (LOAD_RELAXED(sl.level[i].page->record))
+			return 1;
+	return 0;
+}
+
+/* A millisecond in ticks: the lease's span is two seconds. */
+static uint64_t millisecond(void) { return sl.level[0].page->lease_span >> 11; }
+
+/* The thread's number. Both libcs keep it where the thread pointer points; that is made sure once a
+ * process, since the place is theirs to change. */
+static uint32_t thread_id(void)
+{
+#if defined(__x86_64__)
+	unsigned long at = gnu_get_libc_version ? 0x2d0 : 0x30;
+	const uint32_t *place = (const uint32_t *)(thread_number() + at);
+	uint32_t tid;
+
+	if (LIKELY(LOAD_RELAXED(sl_mine->tid_place) == 1))
+		return LOAD_RELAXED(*place);
+	tid = (uint32_t)raw0(NR_gettid);
+	if (!sl_mine->tid_place)
+		sl_mine->tid_place = LOAD_RELAXED(*place) == tid ? 1 : 2;
+	return tid;
+#else
+	return (uint32_t)raw0(NR_gettid);
+#endif
+}
+
+/* The effective user, at most a millisecond old. */
+static uint32_t user(uint64_t now)
+{
+	uint64_t at = LOAD_RELAXED(sl_mine->user_at);
+
+	if (!at || now - at > millisecond()) {
+		STORE(sl_mine->user, (uint32_t)raw0(NR_geteuid));
+		STORE(sl_mine->user_at, now | 1);
+	}
+	return LOAD_RELAXED(sl_mine->user);
+}
+
+/* Takes COUNT cells of a ring; PLACE is the first one's. NULL: no room, counted. */
+static struct sl_cell *take(struct ring *r, uint64_t count, uint64_t *place)
+{
+	uint32_t mask = r->cells - 1;
+	unsigned tries;
+
+	for (tries = 0; tries < 256; tries++) {
+		uint64_t head = LOAD(r->control->head);
+
+		if (head - LOAD(r->control->tail) + count > r->cells)
+			break;
+		if (!CAS(r->control->head, head, head + count))
+			continue;
+		*place = head;
+		if ((head ^ (head + count)) & (r->cells / 4)) {
+			ADD(r->rings->bell, 1);
+			raw3(NR_futex, &r->rings->bell, 1 /* FUTEX_WAKE */, 1);
+		}
+		return &r->first[head & mask];
+	}
+	ADD(r->control->lost, 1);
+	return NULL;
+}
+
+static void copy(void *to, const void *from, size_t n)
+{
+	const uint8_t *f = from;
+	volatile uint8_t *t = to; /* or the compiler makes it a memcpy */
+
+	while (n--)
+		*t++ = *f++;
+}
+
+/* Copies one cell's payload; by words, which cells are aligned to. */
+static void fill(struct sl_cell *to, const void *from)
+{
+	const uint64_t *f = from;
+	uint64_t *t = (uint64_t *)(void *)to;
+	unsigned i;
+
+	/* The first word holds the state, which publishes: it is stored by the caller. */
+	*(uint32_t *)(void *)((char *)to + 4) = ((const uint32_t *)from)[1];
+	for (i = 1; i < 8; i++)
+		__atomic_store_n(&t[i], f[i], __ATOMIC_RELAXED);
+}
+
+/* Writes the event E, with STAT and TEXT where it has them, into the ring of one level. Returns
+ * whether it found room. */
+static int put_into(struct ring *r, uint32_t type, const struct sl_event *e,
+		    const struct sl_stat *stat, const char *text)
+{
+	uint32_t texts = (e->text + SL_CELL_BYTES - 1) / SL_CELL_BYTES, k, mask = r->cells - 1;
+	uint32_t count = 1 + (stat != NULL) + texts;
+	uint64_t place, at;
+	struct sl_cell *first = take(r, count, &place);
+
+	if (!first)
+		return 0;
+	at = place + 1;
+	if (stat) {
+		struct sl_cell *c = &r->first[at & mask];
+
+		fill(c, stat);
+		__atomic_store_n(&c->state, SL_CELL_STATE(SL_CELL_STAT, 1, at), __ATOMIC_RELAXED);
+		at++;
+	}
+	for (k = 0; k < texts; k++, at++) {
+		struct sl_cell *c = &r->first[at & mask];
+		uint32_t left = e->text - k * SL_CELL_BYTES;
+
+		copy(c->bytes, text + k * SL_CELL_BYTES,
+		     left < SL_CELL_BYTES ? left : SL_CELL_BYTES);
+		__atomic_store_n(&c->state, SL_CELL_STATE(SL_CELL_TEXT, 1, at), __ATOMIC_RELAXED);
+	}
+	fill(first, e);
+	__atomic_store_n(&first->state, SL_CELL_STATE(type, count, place), __ATOMIC_RELEASE);
+	return 1;
+}
+
+/* Writes an event for every session that records; FS is its file system in each, or NULL. Returns
+ * 0 where one of them lost it. */
+static int put(uint32_t type, struct sl_event *e, const struct sl_stat *stat, const char *text,
+	       const uint8_t *fs)
+{
+	unsigned i;
+	int all = 1;
+
+	for (i = 0; i < sl.levels; i++) {
+		struct ring *r;
+
+		if (!LOAD_RELAXED(sl.level[i].page->record))
+			continue;
+		r = sl_ring_of(i);
+		if (fs)
+			e->fs = fs[i];
+		if (!r) {
+			struct sl_slot *s;
+
+			shard_of(i, &s);
+			ADD(s->lost, 1);
+			all = 0;
+		} else if (!put_into(r, type, e, stat, text)) {
+			all = 0;
+		}
+	}
+	return all;
+}
+
+/* Tells who this process is: by the time the recorder looks it may be gone. */
+static void tell_process(void)
+{
+	struct sl_event e = { .tid = (uint32_t)raw0(NR_getpid), .fd = -1 };
+	char text[2048];
+	long n = raw4(NR_readlinkat, AT_FDCWD_, "/proc/self/exe", text, 1000), r;
+
+	n = is_error(n) ? 0 : n;
+	text[n++] = 0;
+	r = sl_read_file("/proc/self/cmdline", text + n, (long)sizeof text - n);
+	e.uid = (uint32_t)raw0(NR_geteuid);
+	e.text = (uint16_t)(n + (is_error(r) ? 0 : r));
+	put(SL_CELL_PROCESS, &e, NULL, text, NULL);
+}
+
+/* Forgets what was told where a recording has begun since: its recorder has not heard it. */
+static void forget(void)
+{
+	uint32_t sum = 0;
+	unsigned i;
+
+	for (i = 0; i < sl.levels; i++)
+		sum += LOAD_RELAXED(sl.level[i].page->record) << (8 * i);
+	if (LIKELY(LOAD_RELAXED(sl_mine->told) == sum))
+		return;
+	for (i = 0; i < FDS_MAX; i++)
+		STORE(sl_mine->fd[i].id, 0);
+	for (i = 0; i < CALLERS_MAX; i++)
+		STORE(sl_mine->caller[i], 0);
+	STORE(sl_mine->told, sum);
+	tell_process();
+}
+
+static uint64_t in_ns(const struct statx_time *t)
+{
+	return (uint64_t)t->seconds * 1000000000u + t->ns;
+}
+
+static long ask(struct note *n)
+{
+	struct statx_answer x = { .mask = 0 };
+	/* type, mode, mtime, ctime, inode, size, birth, mount id */
+	long r = sl_statx(n->e.fd, 0x1bc3, &x);
+
+	if (is_error(r))
+		return r;
+	n->stat.mode = x.mode;
+	n->stat.inode = x.inode;
+	n->stat.mount = x.mask & 0x1000 ? x.mount : 0;
+	n->stat.dev = (uint64_t)x.dev_major << 32 | x.dev_minor;
+	n->stat.mtime_ns = in_ns(&x.modified);
+	n->stat.ctime_ns = in_ns(&x.changed);
+	n->stat.size = x.size;
+	/* Birth and inode together: numbers are given to new files at once. */
+	n->hash = (uint32_t)((x.inode ^ in_ns(&x.born) ^ n->stat.dev << 7) * 0x9e3779b97f4a7c15ull >>
+			     32) |
+		  1;
+	n->e.has |= SL_HAS_STAT;
+	return 0;
+}
+
+/* The generation of FD's inode where its file system gives each file another one; else 0. */
+static uint32_t generation(int fd)
+{
+	union {
+		long magic;
+		char bytes[128];
+	} fs;
+	unsigned long g = 0;
+
+	if (is_error(raw2(NR_fstatfs, fd, &fs)) ||
+	    (fs.magic != EXT4_MAGIC && fs.magic != XFS_MAGIC) ||
+	    is_error(raw3(NR_ioctl, fd, GETVERSION, &g)))
+		return 0;
+	return (uint32_t)g | 1;
+}
+
+/* Tells what FD is: the path as well. */
+static void define(struct note *n, struct fd_entry *d)
+{
+	char link[32];
+	long r;
+
+	if (!(n->e.has & SL_HAS_STAT) && is_error(ask(n))) {
+		n->e.has |= SL_HAS_NO_FILE;
+		return;
+	}
+	sl_fd_link(n->e.fd, link);
+	r = raw4(NR_readlinkat, AT_FDCWD_, link, n->text, sizeof n->text);
+	n->e.text = is_error(r) ? 0 : (uint16_t)r;
+	n->e.has |= SL_HAS_TEXT;
+	if (d) {
+		STORE(d->id, n->hash);
+		STORE(d->generation, generation(n->e.fd));
+		STORE(d->streak, 0);
+	}
+}
+
+/* Whether the descriptor is still what was told. With SKIPPING the cheapest way; it also finds
+ * that FD is a file that can be synced (n->good). */
+static int is_told(struct note *n, struct fd_entry *d, int skipping)
+{
+	uint32_t streak = LOAD_RELAXED(d->streak);
+	unsigned long g = 0;
+
+	if (!LOAD_RELAXED(d->id))
+		return 0;
+	if (streak > SURE && streak % SURE && n->e.start - d->checked < millisecond()) {
+		STORE(d->streak, streak + 1);
+		return 1;
+	}
+	if (skipping && d->generation) {
+		if (is_error(raw3(NR_ioctl, n->e.fd, GETVERSION, &g)) ||
+		    ((uint32_t)g | 1) != d->generation)
+			return 0;
+		n->good = 1;
+	} else if (is_error(ask(n)) || n->hash != LOAD_RELAXED(d->id)) {
+		return 0;
+	}
+	d->checked = n->e.start;
+	__atomic_store_n(&d->streak, streak + 1, __ATOMIC_RELAXED);
+	return 1;
+}
+
+static void identify(struct note *n, int skipping)
+{
+	int fd = n->e.fd;
+	struct fd_entry *d = fd >= 0 && fd < FDS_MAX ? &sl_mine->fd[fd] : NULL;
+	uint32_t before = d ? LOAD_RELAXED(d->id) : 0;
+
+	if (fd < 0)
+		return;
+	if (!d || !is_told(n, d, skipping))
+		define(n, d);
+	if (d) {
+		/* Of another file that had this number: not to be told apart. */
+		int other = before && n->e.has & SL_HAS_TEXT;
+
+		n->e.bytes = __atomic_exchange_n(&d->bytes, 0, __ATOMIC_RELAXED);
+		n->e.has |= other || n->e.has & SL_HAS_NO_FILE ? 0 : SL_HAS_BYTES;
+	}
+}
+
+/* Tells in which file the code at ADDRESS lies, once. */
+static void tell_caller(struct note *n, uint64_t address)
+{
+	uint64_t *told = &sl_mine->caller[address * 0x9e3779b97f4a7c15ull >> 58];
+	struct sl_event e = { .tid = n->e.tid, .fd = -1, .caller = address };
+	char name[1024];
+	long r;
+
+	if (LIKELY(LOAD_RELAXED(*told) == address))
+		return;
+	r = sl_file_at(address, name, sizeof name, &e.start);
+	e.text = is_error(r) ? 0 : (uint16_t)r;
+	if (put(SL_CELL_CALLER, &e, NULL, name, NULL))
+		STORE(*told, address);
+}
+
+/* Begins the note of a request. Returns 0 where nothing is recorded: then the other functions do
+ * nothing with it. */
+int sl_note(struct note *n, unsigned kind, int fd, uint64_t caller)
+{
+	n->good = 0;
+	n->on = sl_recording();
+	if (LIKELY(!n->on))
+		return 0;
+	forget();
+	n->stat.mode = 0;
+	n->e = (struct sl_event){ .kind = (uint8_t)kind, .fd = fd, .fs = 255, .caller = caller };
+	n->e.start = sl_ticks();
+	n->e.tid = thread_id();
+	n->e.uid = user(n->e.start);
+	if (caller)
+		tell_caller(n, caller);
+	identify(n, sl_maybe_later());
+	n->e.start = sl_ticks();
+	return 1;
+}
+
+/* The request will be made for real: notes what the file is like before. */
+void sl_note_real(struct note *n)
+{
+	if (!n->on)
+		return;
+	if (n->e.fd >= 0 && !(n->e.has & (SL_HAS_STAT | SL_HAS_NO_FILE)))
+		ask(n);
+	n->e.start = sl_ticks();
+}
+
+/* Ends the note: the request was answered with RESULT. */
+void sl_note_end(struct note *n, const struct verdict *v, unsigned done, long result)
+{
+	const uint8_t *fs = v && done == SL_DONE_OWED ? v->fs : NULL;
+	int fd = n->e.fd;
+
+	if (!n->on)
+		return;
+	n->e.took = sl_ticks() - n->e.start;
+	n->e.done = (uint8_t)done;
+	n->e.result = result > INT32_MAX ? INT32_MAX : (int32_t)result;
+	if (v && v->kept != LATER)
+		n->e.why = (uint8_t)v->kept;
+	if (!put(SL_CELL_EVENT, &n->e, n->e.has & SL_HAS_STAT ? &n->stat : NULL, n->text, fs) &&
+	    fd >= 0 && fd < FDS_MAX)
+		STORE(sl_mine->fd[fd].id, 0); /* what it is was not heard */
+}
+
+/* A request that is left to the kernel asynchronously, or put off: its end is not seen. */
+void sl_note_queued(unsigned kind, int fd, const struct verdict *v, int later)
+{
+	struct note n;
+
+	if (sl_note(&n, kind, fd, 0))
+		sl_note_end(&n, v, later ? SL_DONE_OWED : SL_DONE_QUEUED, 0);
+}
+
+/* N bytes were written to FD. */
+void sl_note_written(int fd, long n)
+{
+	if (n > 0 && fd >= 0 && fd < FDS_MAX && sl_active() && sl_recording())
+		__atomic_fetch_add(&sl_mine->fd[fd].bytes, (uint64_t)n, __ATOMIC_RELAXED);
+}
+
+/* FD is a new description. */
+void sl_note_opened(int fd)
+{
+	if (fd >= 0 && fd < FDS_MAX && sl.levels && sl_recording()) {
+		STORE(sl_mine->fd[fd].id, 0);
+		STORE(sl_mine->fd[fd].bytes, 0);
+	}
+}

@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT
+ *
+ * The ring of this process in each session that records: found at its first event.
+ *
+ * The file with the rings lies beside the page. Only its head and one ring are mapped: a 32-bit
+ * program has no room for all. A process that may not open the file any more (it changed its user
+ * or its root) asks for it where it asks for the slots.
+ */
+#include "shim.h"
+
+enum { RING_NONE, RING_CLAIMING, RING_READY };
+
+/* Finds a ring in R: that of an earlier image of this process, or a free one. -1: there is none. */
+static long claim(struct sl_rings *r)
+{
+	uint32_t pid = (uint32_t)raw0(NR_getpid), count = LOAD(r->count), k;
+	uint64_t ns = sl_namespace_number("/proc/self/ns/pid");
+
+	if (count > SL_RING_MAX)
+		return -1;
+	for (k = 0; k < count; k++)
+		if (LOAD(r->ring[k].pid) == pid && LOAD_RELAXED(r->ring[k].pid_ns) == ns)
+			return k;
+	for (k = 0; k < count; k++) {
+		struct sl_ring *t = &r->ring[(pid + k) % count];
+
+		if (LOAD(t->pid) == 0 && CAS(t->pid, 0, pid)) {
+			STORE(t->pid_ns, ns);
+			return (pid + k) % count;
+		}
+	}
+	return -1;
+}
+
+static long open_rings(const struct level *l)
+{
+	long fd = -ENOENT_;
+
+	if (l->rings_path[0])
+		fd = raw4(NR_openat, AT_FDCWD_, l->rings_path, O_RDWR_ | O_CLOEXEC_ | O_NOFOLLOW_,
+			  0);
+	return is_error(fd) ? sl_ask_fd(l->page, 1) : fd;
+}
+
+static int map_ring(struct ring *to, long fd)
+{
+	struct sl_rings *r = sl_map(fd, SL_RINGS_DATA, 0);
+	uint32_t cells;
+	long k;
+
+	if (!r)
+		return 0;
+	cells = LOAD_RELAXED(r->cells);
+	if (r->magic != SL_RINGS_MAGIC || r->version != SL_VERSION || cells < 256 ||
+	    cells & (cells - 1) || cells > 1u << 24)
+		k = -1;
+	else
+		k = claim(r);
+	if (k >= 0) {
+		uint32_t size = cells * (uint32_t)sizeof(struct sl_cell);
+
+		to->first = sl_map(fd, size, SL_RINGS_DATA + (uint64_t)k * size);
+		to->rings = r;
+		to->control = &r->ring[k];
+		to->cells = cells;
+		if (to->first)
+			return 1;
+	}
+	raw2(NR_munmap, r, SL_RINGS_DATA);
+	return 0;
+}
+
+/* Tries again after a millisecond at the earliest: rings are made while they are being used up. */
+static void find(struct ring *r, const struct level *l)
+{
+	uint64_t now = sl_ticks();
+	long fd;
+	int found = 0;
+
+	if (!r->tried || now - r->tried > l->page->lease_span >> 11) {
+		fd = open_rings(l);
+		if (!is_error(fd)) {
+			found = map_ring(r, fd);
+			raw1(NR_close, fd);
+		}
+		r->tried = now | 1;
+	}
+	STORE(r->state, found ? RING_READY : RING_NONE);
+}
+
+struct ring *sl_ring_of(unsigned level)
+{
+	struct ring *r = &sl_mine->ring[level];
+	unsigned spins;
+
+	if (LIKELY(LOAD(r->state) == RING_READY))
+		return r;
+	if (CAS(r->state, RING_NONE, RING_CLAIMING))
+		find(r, &sl.level[level]);
+	/* Another thread is at it, for some 50 us; a signal handler above it would wait for ever. */
+	for (spins = 0; spins < 1000 && LOAD(r->state) == RING_CLAIMING; spins++)
+		raw0(NR_sched_yield);
+	return LOAD(r->state) == RING_READY ? r : NULL;
+}

@@ -1,0 +1,402 @@
+//! From what a victim wrote into its ring to a row: who, which file, where it lies, when.
+//!
+//! Promise: nothing that a victim wrote makes this panic, grow without bound, or name a file of
+//! another process.
+
+use super::people::{People, Person};
+use super::places::{Place, Places};
+use super::resolve::Modules;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Instant;
+use synclater_model::record::row::{Name, Names, Row};
+use synclater_model::record::{answered, done, event, kind};
+use synclater_shim::page::KEPT_WORDS;
+use synclater_shim::rings::{self, Event, Record, Stat, KIND_WORDS};
+use synclater_sys::clock::Timeline;
+
+/// Files whose last sync is remembered; beyond it everything is forgotten at once.
+const SEEN_MAX: usize = 1 << 20;
+/// Descriptors and callers of one process that are remembered.
+const KNOWN_MAX: usize = 1 << 16;
+
+/// A place as names.
+#[derive(Clone, Copy, Debug, Default)]
+struct Where {
+    fstype: Name,
+    mount: Name,
+    device: Name,
+    parents: Name,
+}
+
+impl Where {
+    fn of(place: &Place, names: &mut Names) -> Where {
+        let mut name = |text: &str| {
+            if text.is_empty() {
+                Name::NONE
+            } else {
+                names.name(text)
+            }
+        };
+        Where {
+            fstype: name(&place.fstype),
+            mount: name(&place.mount),
+            device: name(&place.device),
+            parents: name(&place.parents),
+        }
+    }
+}
+
+/// What a descriptor is.
+#[derive(Clone, Copy, Debug, Default)]
+struct Known {
+    path: Name,
+    inode: Option<u64>,
+    place: Where,
+}
+
+/// One process, as its ring told.
+#[derive(Debug, Default)]
+pub struct Writer {
+    /// Its number as we see it.
+    pub pid: u32,
+    files: HashMap<i32, Known>,
+    callers: HashMap<u64, Name>,
+    /// Who it is, with the names of executable and command.
+    person: Option<(Arc<Person>, Name, Name)>,
+}
+
+impl Writer {
+    /// Process `pid`, of which nothing is known yet.
+    #[must_use]
+    pub fn new(pid: u32) -> Writer {
+        Writer {
+            pid,
+            ..Writer::default()
+        }
+    }
+}
+
+/// Numbers of debts: how many settles of each file system have begun, and when.
+#[derive(Debug, Default)]
+pub struct Debts {
+    begun: HashMap<u8, Vec<u64>>,
+}
+
+impl Debts {
+    /// A settle of file system `fs` began at `tick`; returns its number.
+    pub fn begin(&mut self, fs: u8, tick: u64) -> u64 {
+        let list = self.begun.entry(fs).or_default();
+        list.push(tick);
+        list.len() as u64
+    }
+
+    /// Number of the settle that pays a request which was owed at `tick`.
+    fn of(&self, fs: u8, tick: u64) -> u64 {
+        let list = self.begun.get(&fs).map_or(&[][..], Vec::as_slice);
+        1 + list.partition_point(|begun| *begun <= tick) as u64
+    }
+}
+
+/// Names that most rows have.
+struct Words {
+    request: Name,
+    kinds: Vec<Name>,
+    reasons: Vec<Name>,
+    kernel: Name,
+    at_once: Name,
+    queued: Name,
+    real: Name,
+    owed: Name,
+    skipped: Name,
+    nothing: Name,
+}
+
+impl Words {
+    fn new(names: &mut Names) -> Words {
+        Words {
+            request: names.name(event::REQUEST),
+            kinds: KIND_WORDS.iter().map(|k| names.name(k)).collect(),
+            reasons: KEPT_WORDS.iter().map(|k| names.name(k)).collect(),
+            kernel: names.name(answered::KERNEL),
+            at_once: names.name(answered::AT_ONCE),
+            queued: names.name(answered::QUEUED),
+            real: names.name(done::REAL),
+            owed: names.name(done::OWED),
+            skipped: names.name(done::SKIPPED),
+            nothing: names.name(done::NOTHING),
+        }
+    }
+}
+
+/// What all rows of a recording have in common.
+pub struct Rows {
+    people: People,
+    places: Places,
+    modules: Modules,
+    words: Words,
+    /// As of the last [`Rows::refresh`].
+    now: Instant,
+    timeline: Timeline,
+    /// Whether the dial is `never`: nothing is owed then.
+    pub never: bool,
+    /// Modification and change time at the last real sync, by device and inode.
+    seen: HashMap<((u32, u32), u64), (u64, u64)>,
+    fine_times: bool,
+    /// Numbers of debts.
+    pub debts: Debts,
+}
+
+fn name_of(bytes: &[u8], names: &mut Names) -> Name {
+    if bytes.is_empty() {
+        return Name::NONE;
+    }
+    names.name(&String::from_utf8_lossy(bytes))
+}
+
+/// Whether time stamps of files tell two changes apart that follow each other at once: since Linux
+/// 6.13 (multigrain time stamps).
+fn has_fine_times() -> bool {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let mut numbers = release
+        .split(['.', '-'])
+        .map_while(|n| n.parse::<u32>().ok());
+    (numbers.next(), numbers.next()) >= (Some(6), Some(13))
+}
+
+impl Rows {
+    /// For a recording that begins now.
+    #[must_use]
+    pub fn new(timeline: Timeline, never: bool, names: &mut Names) -> Rows {
+        Rows {
+            people: People::new(),
+            places: Places::new(),
+            modules: Modules::new(),
+            words: Words::new(names),
+            now: Instant::now(),
+            timeline,
+            never,
+            seen: HashMap::new(),
+            fine_times: has_fine_times(),
+            debts: Debts::default(),
+        }
+    }
+
+    /// Reads the clocks again; now and then.
+    pub fn refresh(&mut self) {
+        self.timeline.refresh();
+        self.now = Instant::now();
+    }
+
+    /// Nanoseconds since 1970 at `tick`.
+    #[must_use]
+    pub fn utc_ns(&self, tick: u64) -> i64 {
+        self.timeline.utc_ns(tick)
+    }
+
+    /// Nanoseconds in a span of ticks.
+    #[must_use]
+    pub fn span_ns(&self, ticks: u64) -> u64 {
+        self.timeline.span_ns(ticks)
+    }
+
+    /// Forgets a process that is gone.
+    pub fn forget(&mut self, pid: u32) {
+        self.people.forget(pid);
+        self.modules.forget(pid);
+    }
+
+    /// A row of where the file system with device number `dev` lies.
+    pub fn place_row(&mut self, dev: (u32, u32), names: &mut Names) -> Row {
+        let place = self.places.of_dev(dev);
+        let w = Where::of(&place, names);
+        Row {
+            fstype: w.fstype,
+            mount: w.mount,
+            device: w.device,
+            parents: w.parents,
+            ..Row::default()
+        }
+    }
+
+    /// Takes a record; returns a row where it was a request.
+    pub fn take(&mut self, from: &mut Writer, record: Record, names: &mut Names) -> Option<Row> {
+        match record {
+            Record::Process { exe, command, uid } => {
+                let command: Vec<String> = { command.split(|b| *b == 0) }
+                    .filter(|w| !w.is_empty())
+                    .map(|w| String::from_utf8_lossy(w).into_owned())
+                    .collect();
+                let person = Person {
+                    exe: String::from_utf8_lossy(&exe).into_owned(),
+                    command: command.join(" "),
+                    uid,
+                };
+                self.people.tell(from.pid, person, self.now);
+                self.modules.forget(from.pid);
+                from.callers.clear();
+                None
+            }
+            Record::Caller {
+                address,
+                offset,
+                file,
+            } => {
+                if from.callers.len() >= KNOWN_MAX {
+                    from.callers.clear();
+                }
+                let caller = self.caller(from.pid, address, offset, &file);
+                let caller = caller.map_or(Name::NONE, |text| names.name(&text));
+                from.callers.insert(address, caller);
+                None
+            }
+            Record::Request { event, stat, path } => {
+                let known = self.file(from, &event, stat.as_ref(), path.as_deref(), names);
+                Some(self.row(from, &event, stat.as_ref(), known, names))
+            }
+        }
+    }
+
+    fn caller(&mut self, pid: u32, address: u64, offset: u64, file: &[u8]) -> Option<String> {
+        // While it lives its file tells the address; what it told itself is an offset in the file,
+        // the same but for unusual linkers.
+        let seen = self.modules.module_of(pid, address);
+        let told = || format!("{}+{offset:#x}", String::from_utf8_lossy(file));
+        seen.or_else(|| (!file.is_empty()).then(told))
+    }
+
+    /// What the event's descriptor is.
+    fn file(
+        &mut self,
+        from: &mut Writer,
+        e: &Event,
+        stat: Option<&Stat>,
+        path: Option<&[u8]>,
+        names: &mut Names,
+    ) -> Known {
+        if e.no_file {
+            from.files.remove(&e.fd);
+            return Known::default();
+        }
+        let Some(path) = path else {
+            return from.files.get(&e.fd).copied().unwrap_or_default();
+        };
+        let place = stat.map_or_else(
+            || Arc::new(Place::default()),
+            |s| self.places.of_mount(from.pid, s.mount, s.dev),
+        );
+        let known = Known {
+            path: name_of(path, names),
+            inode: stat.map(|s| s.inode),
+            place: Where::of(&place, names),
+        };
+        if e.fd >= 0 {
+            if from.files.len() >= KNOWN_MAX {
+                from.files.clear();
+            }
+            from.files.insert(e.fd, known);
+        }
+        known
+    }
+
+    /// Whether the file had changed since its last real sync; see docs/FORMAT.md.
+    fn dirty(&mut self, e: &Event, stat: Option<&Stat>) -> Option<bool> {
+        let s = stat.filter(|s| e.done == rings::DONE_REAL && s.mtime_ns != 0)?;
+        if self.seen.len() >= SEEN_MAX {
+            self.seen.clear();
+        }
+        let now = (s.mtime_ns, s.ctime_ns);
+        let before = self.seen.insert((s.dev, s.inode), now)?;
+        if before != now {
+            return Some(true);
+        }
+        let began = u64::try_from(self.utc_ns(e.start)).unwrap_or(0);
+        let age = began.saturating_sub(s.mtime_ns.max(s.ctime_ns));
+        (self.fine_times || age > 10_000_000).then_some(false)
+    }
+
+    fn row(
+        &mut self,
+        from: &mut Writer,
+        e: &Event,
+        stat: Option<&Stat>,
+        known: Known,
+        names: &mut Names,
+    ) -> Row {
+        let (exe, command) = self.who(from, names);
+        let (answered, done, debt) = self.answer(e);
+        let kind = usize::from(e.kind).wrapping_sub(1);
+        let real = e.done == rings::DONE_REAL && e.why != 0;
+        let reason = self.words.reasons.get(usize::from(e.why));
+        let word = KIND_WORDS.get(kind);
+        Row {
+            event: self.words.request,
+            time_ns: self.utc_ns(e.start),
+            duration_ns: (!is_queued(word)).then(|| self.span_ns(e.took)),
+            pid: Some(from.pid).filter(|p| *p != 0),
+            tid: Some(e.tid),
+            uid: Some(e.uid),
+            exe,
+            command,
+            kind: self.words.kinds.get(kind).copied().unwrap_or_default(),
+            fd: Some(e.fd).filter(|fd| *fd >= 0),
+            path: known.path,
+            inode: known.inode,
+            fstype: known.place.fstype,
+            mount: known.place.mount,
+            device: known.place.device,
+            parents: known.place.parents,
+            flags: Some(e.flags).filter(|f| *f != 0),
+            result: Some(if e.result < 0 { -1 } else { e.result.into() }),
+            errno: (e.result < 0).then(|| e.result.saturating_neg()),
+            answered,
+            done,
+            reason: reason.filter(|_| real).copied().unwrap_or_default(),
+            debt,
+            bytes: e.bytes,
+            dirty: self.dirty(e, stat),
+            caller: from.callers.get(&e.caller).copied().unwrap_or_default(),
+            ..Row::default()
+        }
+    }
+
+    /// Names of the executable and the command.
+    fn who(&mut self, from: &mut Writer, names: &mut Names) -> (Name, Name) {
+        let person = self.people.of(from.pid, self.now);
+        if let Some((known, exe, command)) = &from.person {
+            if Arc::ptr_eq(known, &person) {
+                return (*exe, *command);
+            }
+        }
+        let exe = name_of(person.exe.as_bytes(), names);
+        let command = name_of(person.command.as_bytes(), names);
+        from.person = Some((person, exe, command));
+        (exe, command)
+    }
+
+    fn answer(&self, e: &Event) -> (Name, Name, Option<u64>) {
+        let w = &self.words;
+        match e.done {
+            rings::DONE_REAL => (w.kernel, w.real, None),
+            rings::DONE_OWED if self.never => (w.at_once, w.skipped, None),
+            rings::DONE_OWED => {
+                let debt = self.debts.of(e.fs, e.start.wrapping_add(e.took));
+                (w.at_once, w.owed, Some(debt))
+            }
+            rings::DONE_QUEUED => (w.queued, w.real, None),
+            _ => (w.kernel, w.nothing, None),
+        }
+    }
+}
+
+fn is_queued(kind_word: Option<&&str>) -> bool {
+    kind_word.is_some_and(|k| {
+        [
+            kind::AIO_FSYNC,
+            kind::LIBAIO,
+            kind::IO_URING,
+            kind::IO_URING_RANGE,
+        ]
+        .contains(k)
+    })
+}

@@ -1,0 +1,148 @@
+//! Where rows go: the recording on disk, with the machine's figures once a second.
+//!
+//! Promise: a row is on its way to the file at most a second after it came. The first error ends the
+//! recording; what was written before it stays readable.
+
+use super::samples::Samples;
+use std::fs::File;
+use std::io;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use synclater_model::record::event;
+use synclater_model::record::header::Header;
+use synclater_model::record::row::{Names, Row};
+use synclater_model::record::write::Writer;
+
+/// The longest time that a row waits to be written.
+const EVERY: Duration = Duration::from_secs(1);
+
+/// A recording that is being written.
+pub struct Sink {
+    writer: Writer<File>,
+    samples: Samples,
+    next: Instant,
+    /// Requests written so far.
+    pub requests: u64,
+    /// Requests that were lost so far.
+    pub lost: u64,
+}
+
+/// What a recording says of this machine and this moment.
+#[must_use]
+pub fn header(session: &str, command: &[String], until: &str, engine: &str) -> Header {
+    let read = |path: &str| {
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        text.trim().to_owned()
+    };
+    let processors = std::thread::available_parallelism().map_or(0, |n| n.get());
+    Header {
+        version: 0, // the writer knows
+        tool: env!("CARGO_PKG_VERSION").into(),
+        host: read("/proc/sys/kernel/hostname"),
+        kernel: read("/proc/sys/kernel/osrelease"),
+        boot_id: read("/proc/sys/kernel/random/boot_id"),
+        started: humantime::format_rfc3339_micros(SystemTime::now()).to_string(),
+        session: session.into(),
+        command: command.to_vec(),
+        until: until.into(),
+        engine: engine.into(),
+        processors: u32::try_from(processors).unwrap_or(0),
+    }
+}
+
+/// Now, in nanoseconds since 1970.
+#[must_use]
+pub fn now_ns() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    i64::try_from(since.unwrap_or_default().as_nanos()).unwrap_or(i64::MAX)
+}
+
+impl Sink {
+    /// Begins a recording in `file`.
+    ///
+    /// # Errors
+    /// Those of write(2).
+    pub fn begin(file: File, header: &Header) -> io::Result<Sink> {
+        Ok(Sink {
+            writer: Writer::new(file, header)?,
+            samples: Samples::new(),
+            next: Instant::now() + EVERY,
+            requests: 0,
+            lost: 0,
+        })
+    }
+
+    /// The texts that rows refer to.
+    pub fn names(&mut self) -> &mut Names {
+        &mut self.writer.names
+    }
+
+    /// Adds a request.
+    ///
+    /// # Errors
+    /// Those of write(2).
+    pub fn request(&mut self, row: Row) -> io::Result<()> {
+        self.requests += 1;
+        self.writer.push(row)
+    }
+
+    /// Adds a row that is no request.
+    ///
+    /// # Errors
+    /// Those of write(2).
+    pub fn other(&mut self, row: Row) -> io::Result<()> {
+        self.writer.push(row)
+    }
+
+    /// Notes that process `pid` lost `count` more requests.
+    ///
+    /// # Errors
+    /// Those of write(2).
+    pub fn lost(&mut self, pid: Option<u32>, count: u64) -> io::Result<()> {
+        self.lost = self.lost.saturating_add(count);
+        let row = Row {
+            event: self.writer.names.name(event::LOST),
+            time_ns: now_ns(),
+            pid,
+            value: Some(count as f64),
+            ..Row::default()
+        };
+        self.writer.push(row)
+    }
+
+    /// Once a second: takes the machine's figures and writes what is pending. Returns whether it
+    /// was time.
+    ///
+    /// # Errors
+    /// Those of write(2).
+    pub fn tick(&mut self) -> io::Result<bool> {
+        if Instant::now() < self.next {
+            return Ok(false);
+        }
+        self.next = Instant::now() + EVERY;
+        self.sample()?;
+        self.writer.flush()?;
+        Ok(true)
+    }
+
+    fn sample(&mut self) -> io::Result<()> {
+        for row in self.samples.take(&mut self.writer.names, now_ns()) {
+            self.writer.push(row)?;
+        }
+        Ok(())
+    }
+
+    /// Ends the recording in order.
+    ///
+    /// # Errors
+    /// Those of write(2).
+    pub fn end(mut self) -> io::Result<()> {
+        self.sample()?;
+        let row = Row {
+            event: self.writer.names.name(event::END),
+            time_ns: now_ns(),
+            ..Row::default()
+        };
+        self.writer.push(row)?;
+        self.writer.finish().map(drop)
+    }
+}

@@ -5,6 +5,7 @@
 //! - `mixed_tree`: 64-bit, 32-bit and musl programs that start each other.
 //! - `globs`: the library's matcher and the model's, on the same cases.
 //! - `programs`: unmodified programs, counted and compared; `servers`: daemons under load.
+//! - `recording`: what recordings hold, and how they end.
 //! - `cli`: statuses, messages, signals, terminals, texts; `sessions`: supervisors that die, dials
 //!   that move, disks that fail, other users; `odd_victims`: containers, filters, block devices.
 //! - `tidy`: the repository's own rules.
@@ -24,6 +25,7 @@ mod harness;
 mod mixed_tree;
 mod odd_victims;
 mod programs;
+mod recording;
 mod servers;
 mod sessions;
 mod tidy;

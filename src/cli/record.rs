@@ -16,7 +16,7 @@ pub struct Args {
     output: PathBuf,
 
     /// Memory in which a process's requests wait to be recorded: a power of two, 16K to 256M.
-    #[arg(long, value_name = "SIZE", default_value = "1M", value_parser = ring_bytes)]
+    #[arg(long, value_name = "SIZE", default_value = "4M", value_parser = ring_bytes)]
     ring: usize,
 
     /// Print the summary to stderr even where that is no terminal.

@@ -98,6 +98,8 @@ impl Recorder {
             };
             process::leave_session();
             process::set_name(c"synclater-rec");
+            // It has to keep up with victims that use every processor.
+            let _ = rustix::process::setpriority_process(None, -10);
             record(shared, rings, socket, File::from(file), &header)
         })?;
         shared.page().record.store(1, SeqCst);

@@ -12,13 +12,9 @@ use synclater_shim::page::{self, Layout};
 use synclater_shim::rings::{cells_of, Cell, Ring, Rings, CELL, RINGS_DATA, RINGS_MAGIC, RING_MAX};
 use synclater_sys::memory::{back, Mapping};
 
-/// Bytes of one process's ring unless asked otherwise: a tenth of a second at 160,000 requests a
-/// second.
-pub const RING_BYTES: usize = 1 << 20;
-
 /// Rings made at a time, at most; fewer where they are large.
 const BATCH: usize = 16;
-const BATCH_BYTES: usize = 16 << 20;
+const BATCH_BYTES: usize = 32 << 20;
 
 /// The rings.
 pub struct SharedRings {

@@ -159,14 +159,15 @@ impl Census {
     }
 }
 
-/// Our number for the process that calls itself `pid` in the pid namespace `ns` (0: not known).
+/// Our number for the process that calls itself `pid` in the pid namespace `ns` (0 or 1: not
+/// known).
 #[must_use]
 pub fn ours_of(pid: u32, ns: u64) -> Option<u32> {
     let own = mount::namespace_number(Path::new("/proc/self/ns/pid"));
     if pid == 0 || pid > i32::MAX as u32 {
         return None;
     }
-    if ns == 0 || ns == own {
+    if ns <= 1 || ns == own {
         return Some(pid);
     }
     pid_in_namespace(pid, ns)

@@ -19,9 +19,11 @@ pub enum Backend {
     Page(&'static str),
     /// `synclater run` at this dial.
     Run(&'static str),
+    /// The same with a recording.
+    Recorded(&'static str),
 }
 
-const BACKENDS: [Backend; 7] = [
+const BACKENDS: [Backend; 9] = [
     Backend::Alone,
     Backend::Page("single"),
     Backend::Page("several"),
@@ -29,6 +31,8 @@ const BACKENDS: [Backend; 7] = [
     Backend::Run("exit"),
     Backend::Run("never"),
     Backend::Run("1s"),
+    Backend::Recorded("now"),
+    Backend::Recorded("exit"),
 ];
 
 /// Every way to run a victim with synclater; SYNCLATER_BACKEND=alone, =exit… leaves one of them.
@@ -44,7 +48,7 @@ impl Backend {
             Backend::None => "none",
             Backend::Alone => "alone",
             Backend::Page(sight) => sight,
-            Backend::Run(until) => until,
+            Backend::Run(until) | Backend::Recorded(until) => until,
         }
     }
 }
@@ -79,7 +83,7 @@ impl Scene {
     /// What a back end without a supervisor puts into the victim's environment.
     pub fn variables(&self, backend: Backend) -> Vec<String> {
         let own = match backend {
-            Backend::None | Backend::Run(_) => return Vec::new(),
+            Backend::None | Backend::Run(_) | Backend::Recorded(_) => return Vec::new(),
             Backend::Alone => "SYNCLATER_UNTIL=never".to_owned(),
             Backend::Page(sight) => {
                 let mut command = clean(tool("bare_page"));
@@ -98,11 +102,15 @@ impl Scene {
                 command.args(self.variables(backend));
                 command
             }
-            Backend::Run(until) => {
+            Backend::Run(until) | Backend::Recorded(until) => {
                 let mut command = clean(env!("CARGO_BIN_EXE_synclater"));
                 command.env("SYNCLATER_RUN_DIR", self.dir.join("run"));
                 command.env("SYNCLATER_STATE_DIR", self.state());
-                command.args(["run", "--quiet", "--until", until, "--"]);
+                command.args(["run", "--quiet", "--until", until]);
+                if let Backend::Recorded(_) = backend {
+                    command.arg("--record").arg(self.file("recording"));
+                }
+                command.arg("--");
                 command
             }
         }

@@ -16,11 +16,20 @@ static long claim(struct sl_rings *r)
 	uint32_t pid = (uint32_t)raw0(NR_getpid), count = LOAD(r->count), k;
 	uint64_t ns = sl_namespace_number("/proc/self/ns/pid");
 
+	ns = ns ? ns : 1; /* not known */
 	if (count > SL_RING_MAX)
 		return -1;
-	for (k = 0; k < count; k++)
-		if (LOAD(r->ring[k].pid) == pid && LOAD_RELAXED(r->ring[k].pid_ns) == ns)
+	for (k = 0; k < count; k++) {
+		unsigned spins;
+
+		if (LOAD(r->ring[k].pid) != pid)
+			continue;
+		/* Another thread may be between its two stores. */
+		for (spins = 0; spins < 1000 && !LOAD(r->ring[k].pid_ns); spins++)
+			raw0(NR_sched_yield);
+		if (LOAD(r->ring[k].pid_ns) == ns)
 			return k;
+	}
 	for (k = 0; k < count; k++) {
 		struct sl_ring *t = &r->ring[(pid + k) % count];
 
@@ -70,22 +79,31 @@ static int map_ring(struct ring *to, long fd)
 	return 0;
 }
 
-/* Tries again after a millisecond at the earliest: rings are made while they are being used up. */
+/* Looks for a ring, at most once a millisecond: rings are made while they are being used up. Two
+ * threads that look at once find the same one, and the slower drops its mapping. */
 static void find(struct ring *r, const struct level *l)
 {
-	uint64_t now = sl_ticks();
+	uint64_t now = sl_ticks(), tried = LOAD(r->tried);
+	struct ring found = { .cells = 0 };
 	long fd;
-	int found = 0;
 
-	if (!r->tried || now - r->tried > l->page->lease_span >> 11) {
-		fd = open_rings(l);
-		if (!is_error(fd)) {
-			found = map_ring(r, fd);
-			raw1(NR_close, fd);
-		}
-		r->tried = now | 1;
+	if (tried && now - tried < l->page->lease_span >> 11)
+		return;
+	fd = open_rings(l);
+	if (is_error(fd) || !map_ring(&found, fd)) {
+		STORE(r->tried, now | 1);
+	} else if (CAS(r->state, RING_NONE, RING_CLAIMING)) {
+		r->rings = found.rings;
+		r->control = found.control;
+		r->first = found.first;
+		r->cells = found.cells;
+		STORE(r->state, RING_READY);
+	} else {
+		raw2(NR_munmap, found.first, found.cells * sizeof(struct sl_cell));
+		raw2(NR_munmap, found.rings, SL_RINGS_DATA);
 	}
-	STORE(r->state, found ? RING_READY : RING_NONE);
+	if (!is_error(fd))
+		raw1(NR_close, fd);
 }
 
 struct ring *sl_ring_of(unsigned level)
@@ -95,9 +113,9 @@ struct ring *sl_ring_of(unsigned level)
 
 	if (LIKELY(LOAD(r->state) == RING_READY))
 		return r;
-	if (CAS(r->state, RING_NONE, RING_CLAIMING))
+	if (LOAD(r->state) == RING_NONE)
 		find(r, &sl.level[level]);
-	/* Another thread is at it, for some 50 us; a signal handler above it would wait for ever. */
+	/* Another thread is between two stores. */
 	for (spins = 0; spins < 1000 && LOAD(r->state) == RING_CLAIMING; spins++)
 		raw0(NR_sched_yield);
 	return LOAD(r->state) == RING_READY ? r : NULL;

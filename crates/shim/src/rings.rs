@@ -62,7 +62,7 @@ pub struct Ring {
     /// As the process sees it; 0 is a free ring.
     pub pid: AtomicU32,
     reserved: u32,
-    /// Inode of its pid namespace, 0 unknown.
+    /// Inode of its pid namespace, 1 where it is not known.
     pub pid_ns: AtomicU64,
     /// Cells ever taken.
     pub head: AtomicU64,

@@ -5,6 +5,7 @@ use std::mem::offset_of;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use synclater_shim::page::{Fs, Mount, Page, Rule, Shard, Slot, Slots};
+use synclater_shim::rings::{Ring, Rings};
 
 macro_rules! rows {
     ($($t:ident $c:literal { $($f:ident $n:literal),* $(,)? })*) => {{
@@ -25,17 +26,21 @@ fn mirror() -> Vec<String> {
             class "class_" }
         Page "sl_page" { magic "magic", version "version", size "size", lease_until "lease_until",
             lease_span "lease_span", clock "clock", relax "relax", error "error", single "single",
-            now_mask "now_mask", rule_count "rule_count", rules_at "rules_at",
+            now_mask "now_mask", rule_count "rule_count",
+            record "record", rules_at "rules_at",
             rule_needs "rule_needs", slots_size "slots_size", filters "filters",
             mount_mask "mount_mask", sync_ok "sync_ok", mount_ns "mount_ns", socket "socket",
             fs "fs", mounts "mounts" }
         Shard "sl_shard" { requests "requests", real "real", failed "failed", hints "hints",
             ticks "ticks", hints_real "hints_real" }
         Slot "sl_slot" { pid "pid", flags "flags", pid_ns "pid_ns", ask_mount "ask_mount",
-            umount_mount "umount_mount", umount "umount", uid "uid", kept "kept", shard "shard" }
+            umount_mount "umount_mount", umount "umount", uid "uid", lost "lost", kept "kept", shard "shard" }
         Slots "sl_slots" { magic "magic", version "version", size "size", doorbell "doorbell",
             look "look", stripped "stripped", want_sync "want_sync", want "want", debt "debt",
             fs_requests "fs_requests", slot "slot" }
+        Ring "sl_ring" { pid "pid", pid_ns "pid_ns", head "head", lost "lost", tail "tail" }
+        Rings "sl_rings" { magic "magic", version "version", cells "cells", count "count",
+            bell "bell", ring "ring" }
     }
 }
 

@@ -10,3 +10,5 @@ pub mod people;
 pub mod places;
 pub mod resolve;
 pub mod samples;
+#[cfg(test)]
+mod stage;

@@ -90,7 +90,7 @@ fn a_disk_that_delays_some_of_its_flushes_is_called_erratic_and_a_slow_one_even(
     if !needs_root("a_disk_that_delays_some_of_its_flushes_is_called_erratic") {
         return;
     }
-    // Without a journal a sync is one flush. 6 ms: what a busy machine adds is far below four times.
+    // Without a journal a sync is one flush; what a busy machine adds is far below four times 6 ms.
     let erratic = SlowDisk::erratic("ext2", 64, 6, (30, 0.08));
     let (last, said) = verdict(&erratic, "2s");
     assert!(last.starts_with("Erratic: "), "{said}");

@@ -28,8 +28,10 @@ pub struct Bin {
 }
 
 fn within(time_s: f64) -> f64 {
-    // What is no number becomes the shortest.
-    time_s.max(SHORTEST_S).min(LONGEST_S)
+    if time_s.is_nan() {
+        return SHORTEST_S;
+    }
+    time_s.clamp(SHORTEST_S, LONGEST_S)
 }
 
 fn edge(at: i32) -> f64 {

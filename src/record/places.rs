@@ -319,8 +319,10 @@ impl Places {
                 return self.origin(below, view, depth - 1);
             }
         }
+        // Who may mount these may call the source what they like, a path that keeps us waiting too.
+        let anybody_s = mount.fstype.starts_with("fuse") || mount.fstype == "overlay";
         let stores = !matches!(kind(&mount.fstype), FsKind::Memory | FsKind::Pseudo);
-        if stores && !mount.fstype.starts_with("fuse") {
+        if stores && !anybody_s {
             if let Some(part) = self.blocks.by_path(&mount.source) {
                 let path = self.blocks.path_of(&part);
                 return (path, self.blocks.btrfs_of(&part));
@@ -393,9 +395,72 @@ mod tests {
         let place = places.of_mount(std::process::id(), id, dev);
         assert_eq!(place.mount, mount.path().to_string_lossy());
         assert_eq!(place.fstype, mount.fstype);
+        let by_number = places.of_dev(mount.dev);
+        assert_eq!(by_number.fstype, place.fstype);
+        assert_eq!(
+            (&by_number.device, &by_number.parents),
+            (&place.device, &place.parents)
+        );
         // The second answer is the first one, and no copy.
         let again = places.of_mount(std::process::id(), id, dev);
         assert!(Arc::ptr_eq(&place, &again));
+    }
+
+    fn table(text: &str) -> Table {
+        let mut table = Table {
+            mounts: Vec::new(),
+            by_id: HashMap::new(),
+            places: HashMap::new(),
+            read: Instant::now(),
+            took: Duration::ZERO,
+        };
+        table.take(parse_mountinfo(text.as_bytes()));
+        table
+    }
+
+    #[test]
+    fn what_has_no_device_is_told_by_its_server_its_pool_or_what_is_below() {
+        let container = View {
+            namespace: 7,
+            root: "/".into(),
+        };
+        let mut places = Places::new();
+        let overlay = "overlay overlay rw,lowerdir=/l,upperdir=/var/box/up,workdir=/var/box/w";
+        let outside = "1 0 0:4 / / rw - zfs tank/root rw\n2 1 0:5 / /var rw - nfs4 nas1:/var rw\n";
+        let inside = format!(
+            "10 0 0:6 / / rw - {overlay}\n11 10 0:6 / /other rw - {overlay}\n\
+             12 10 0:8 / /ro rw - overlay overlay ro,lowerdir=/a:/b\n\
+             13 10 0:9 / /fuse rw - fuse.sshfs bob@nas2:/x rw\n\
+             14 10 0:9 / /hostile rw - fuse /dev/vda rw\n"
+        );
+        places.tables.insert(View::default(), table(outside));
+        places.tables.insert(container.clone(), table(&inside));
+        for (view, id, device, parents) in [
+            (&View::default(), 1, "tank/root", "tank/root"),
+            (&View::default(), 2, "nas1:/var", "server nas1"),
+            (&container, 10, "nas1:/var", "server nas1"),
+            (&container, 12, "overlay", "overlay"),
+            (&container, 13, "bob@nas2:/x", "server nas2"),
+            (&container, 14, "/dev/vda", "/dev/vda"),
+        ] {
+            let mount = places.tables[view].mount(id).expect("the mount");
+            let place = places.place_of(mount, view);
+            assert_eq!(
+                (place.device.as_str(), place.parents.as_str()),
+                (device, parents)
+            );
+        }
+    }
+
+    #[test]
+    fn overlays_in_a_circle_come_to_an_end() {
+        let mut places = Places::new();
+        let text = "1 0 0:4 / /a rw - overlay one rw,upperdir=/b/x\n\
+            2 0 0:5 / /b rw - overlay two rw,upperdir=/a/x\n";
+        places.tables.insert(View::default(), table(text));
+        let own = View::default();
+        let mount = places.tables[&own].mount(1).expect("the mount");
+        assert!(["one", "two"].contains(&places.place_of(mount, &own).device.as_str()));
     }
 
     #[test]

@@ -16,3 +16,5 @@ pub mod rings;
 pub mod rows;
 pub mod samples;
 pub mod sink;
+#[cfg(test)]
+mod stage;

@@ -191,21 +191,12 @@ fn made_of(part: &Part, below: &dyn Fn(&Path) -> Vec<Part>) -> Vec<Part> {
 }
 
 #[cfg(test)]
-pub mod tests {
+mod tests {
     use super::*;
+    use crate::record::stage::Folder;
     use std::os::unix::fs::symlink;
 
-    /// A folder that goes with its guard.
-    pub struct Folder(pub PathBuf);
-
     impl Folder {
-        pub fn new() -> Folder {
-            let name = format!("synclater-test-{}", crate::folder::random_name());
-            let path = std::env::temp_dir().join(name);
-            std::fs::create_dir(&path).expect("a folder");
-            Folder(path.canonicalize().expect("its path"))
-        }
-
         fn put(&self, path: &str, text: &str) {
             let path = self.0.join(path);
             std::fs::create_dir_all(path.parent().expect("a folder")).expect("folders");
@@ -228,12 +219,6 @@ pub mod tests {
             std::fs::create_dir_all(&dir).expect("folders");
             let name = slave.rsplit('/').next().expect("a name");
             symlink(self.0.join("devices").join(slave), dir.join(name)).expect("a link");
-        }
-    }
-
-    impl Drop for Folder {
-        fn drop(&mut self) {
-            let _ = std::fs::remove_dir_all(&self.0);
         }
     }
 

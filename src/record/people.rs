@@ -159,3 +159,125 @@ fn read(path: &str, most: u64) -> Option<String> {
     }
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::stage::{needs_root, until, Folder, Process, LIMIT};
+    use std::process::Command;
+
+    #[test]
+    fn a_process_has_its_executable_its_command_and_its_user() {
+        let person = People::new().of(std::process::id(), Instant::now());
+        let exe = std::env::current_exe().expect("our path");
+        assert_eq!(person.exe, exe.to_string_lossy());
+        let words: Vec<String> = std::env::args().collect();
+        assert_eq!(person.command, words.join(" "));
+        assert_eq!(person.uid, rustix::process::geteuid().as_raw());
+    }
+
+    #[test]
+    fn the_user_is_the_effective_one() {
+        if !needs_root("the_user_is_the_effective_one") {
+            return;
+        }
+        let mut command = Command::new("setpriv");
+        // No shell: many take the real user's place.
+        let process = Process::new(command.args(["--euid", "4711", "--", "cat"]), None);
+        let mut people = People::new();
+        let told = || people.of(process.id(), Instant::now()).uid == 4711;
+        assert!(until(LIMIT, told));
+    }
+
+    #[test]
+    fn a_process_that_runs_another_program_is_told_soon_and_stays_known_when_it_is_gone() {
+        let script = "echo ready; read line; exec sort -u";
+        let mut command = Command::new("sh");
+        let mut process = Process::new(command.args(["-c", script]), Some("ready"));
+        let mut people = People::new();
+        let begin = Instant::now();
+        assert_eq!(
+            people.of(process.id(), begin).command,
+            format!("sh -c {script}")
+        );
+        use std::io::Write;
+        let mut input = process.0.stdin.take().expect("its input");
+        input.write_all(b"go on\n").expect("written");
+        let told = || people.of(process.id(), Instant::now()).command == "sort -u";
+        assert!(until(LIMIT, told));
+        let known = people.of(process.id(), Instant::now());
+        assert!(known.exe.ends_with("sort"), "{}", known.exe);
+        process.end();
+        let later = Instant::now() + AGE * 2;
+        assert_eq!(people.of(process.id(), later), known);
+        people.forget(process.id());
+        assert_eq!(*people.of(process.id(), later), Person::default());
+    }
+
+    #[test]
+    fn within_50_ms_nothing_is_looked_at_again() {
+        let mut command = Command::new("cat");
+        let mut process = Process::new(&mut command, None);
+        let mut people = People::new();
+        let begin = Instant::now();
+        let first = people.of(process.id(), begin);
+        process.end();
+        let again = people.of(process.id(), begin + AGE / 2);
+        assert!(std::sync::Arc::ptr_eq(&first, &again));
+    }
+
+    #[test]
+    fn a_title_that_changes_all_the_time_gives_few_commands() {
+        let mut known = Known {
+            person: Arc::default(),
+            looked: Instant::now(),
+            titles: 0,
+        };
+        let mut seen = std::collections::BTreeSet::new();
+        for k in 0..1000 {
+            let command = format!("imap [alice 10.0.0.{} {k}]", k % 7);
+            known.update(Person {
+                command,
+                ..Person::default()
+            });
+            seen.insert(known.person.command.clone());
+        }
+        assert_eq!(known.person.command, "imap [alice");
+        assert!(seen.len() <= TITLES_MAX as usize + 2, "{seen:?}");
+        // Another program has titles of its own.
+        known.update(Person {
+            exe: "/bin/other".into(),
+            command: "other 1".into(),
+            uid: 0,
+        });
+        assert_eq!(known.person.command, "other 1");
+    }
+
+    #[test]
+    fn a_thread_of_the_kernel_and_a_process_that_is_none_have_empty_texts() {
+        let mut people = People::new();
+        assert_eq!(*people.of(u32::MAX, Instant::now()), Person::default());
+        let kernel = std::fs::read_to_string("/proc/2/comm");
+        if kernel.is_ok_and(|name| name == "kthreadd\n") {
+            assert_eq!(*people.of(2, Instant::now()), Person::default());
+        }
+    }
+
+    #[test]
+    fn a_long_command_is_cut_between_characters() {
+        let dir = Folder::new();
+        let path = dir.join("long");
+        for lead in 0..4 {
+            let text = "x".repeat(lead) + &"é€😀".repeat(1000);
+            std::fs::write(&path, &text).expect("a file");
+            let seen = read(&path, COMMAND_BYTES).expect("its text");
+            assert!(
+                text.starts_with(&seen) && seen.len() > 4092,
+                "{}",
+                seen.len()
+            );
+        }
+        std::fs::write(&path, [0xff; 5000]).expect("a file");
+        assert!(read(&path, COMMAND_BYTES).is_some());
+    }
+}

@@ -319,8 +319,10 @@ impl Places {
                 return self.origin(below, view, depth - 1);
             }
         }
+        // Who may mount these may call the source what they like, a path that keeps us waiting too.
+        let anybody_s = mount.fstype.starts_with("fuse") || mount.fstype == "overlay";
         let stores = !matches!(kind(&mount.fstype), FsKind::Memory | FsKind::Pseudo);
-        if stores && !mount.fstype.starts_with("fuse") {
+        if stores && !anybody_s {
             if let Some(part) = self.blocks.by_path(&mount.source) {
                 let path = self.blocks.path_of(&part);
                 return (path, self.blocks.btrfs_of(&part));
@@ -362,4 +364,237 @@ fn read_table(who: &str) -> Vec<Mount> {
         let _ = file.take(TABLE_BYTES).read_to_end(&mut text);
     }
     parse_mountinfo(&text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::stage::{
+        keep_mounts_private, needs_root, numbers, succeed, this_thread, until, Folder, Mounted,
+        Process, LIMIT,
+    };
+    use std::process::Command;
+
+    /// The device below the temporary folder, as `/dev/NAME` and with its parents.
+    fn below_images(places: &mut Places) -> Arc<Place> {
+        let (id, dev) = numbers(&std::env::temp_dir());
+        places.of_mount(this_thread(), id, dev)
+    }
+
+    fn name_of(device: &str) -> &str {
+        device.strip_prefix("/dev/").expect("a path below /dev")
+    }
+
+    #[test]
+    fn a_file_of_ours_lies_where_the_kernel_says() {
+        let mut places = Places::new();
+        let here = std::env::current_dir().expect("a folder");
+        let (id, dev) = numbers(&here);
+        let table = read_table("self");
+        let mount = table.iter().find(|m| m.id == id).expect("its mount");
+        let place = places.of_mount(std::process::id(), id, dev);
+        assert_eq!(place.mount, mount.path().to_string_lossy());
+        assert_eq!(place.fstype, mount.fstype);
+        let by_number = places.of_dev(mount.dev);
+        assert_eq!(by_number.fstype, place.fstype);
+        assert_eq!(
+            (&by_number.device, &by_number.parents),
+            (&place.device, &place.parents)
+        );
+        // The second answer is the first one, and no copy.
+        let again = places.of_mount(std::process::id(), id, dev);
+        assert!(Arc::ptr_eq(&place, &again));
+    }
+
+    fn table(text: &str) -> Table {
+        let mut table = Table {
+            mounts: Vec::new(),
+            by_id: HashMap::new(),
+            places: HashMap::new(),
+            read: Instant::now(),
+            took: Duration::ZERO,
+        };
+        table.take(parse_mountinfo(text.as_bytes()));
+        table
+    }
+
+    #[test]
+    fn what_has_no_device_is_told_by_its_server_its_pool_or_what_is_below() {
+        let container = View {
+            namespace: 7,
+            root: "/".into(),
+        };
+        let mut places = Places::new();
+        let overlay = "overlay overlay rw,lowerdir=/l,upperdir=/var/box/up,workdir=/var/box/w";
+        let outside = "1 0 0:4 / / rw - zfs tank/root rw\n2 1 0:5 / /var rw - nfs4 nas1:/var rw\n";
+        let inside = format!(
+            "10 0 0:6 / / rw - {overlay}\n11 10 0:6 / /other rw - {overlay}\n\
+             12 10 0:8 / /ro rw - overlay overlay ro,lowerdir=/a:/b\n\
+             13 10 0:9 / /fuse rw - fuse.sshfs bob@nas2:/x rw\n\
+             14 10 0:9 / /hostile rw - fuse /dev/vda rw\n"
+        );
+        places.tables.insert(View::default(), table(outside));
+        places.tables.insert(container.clone(), table(&inside));
+        for (view, id, device, parents) in [
+            (&View::default(), 1, "tank/root", "tank/root"),
+            (&View::default(), 2, "nas1:/var", "server nas1"),
+            (&container, 10, "nas1:/var", "server nas1"),
+            (&container, 12, "overlay", "overlay"),
+            (&container, 13, "bob@nas2:/x", "server nas2"),
+            (&container, 14, "/dev/vda", "/dev/vda"),
+        ] {
+            let mount = places.tables[view].mount(id).expect("the mount");
+            let place = places.place_of(mount, view);
+            assert_eq!(
+                (place.device.as_str(), place.parents.as_str()),
+                (device, parents)
+            );
+        }
+    }
+
+    #[test]
+    fn overlays_in_a_circle_come_to_an_end() {
+        let mut places = Places::new();
+        let text = "1 0 0:4 / /a rw - overlay one rw,upperdir=/b/x\n\
+            2 0 0:5 / /b rw - overlay two rw,upperdir=/a/x\n";
+        places.tables.insert(View::default(), table(text));
+        let own = View::default();
+        let mount = places.tables[&own].mount(1).expect("the mount");
+        assert!(["one", "two"].contains(&places.place_of(mount, &own).device.as_str()));
+    }
+
+    #[test]
+    fn a_loop_device_is_told_with_its_file_and_what_that_lies_on() {
+        if !needs_root("a_loop_device_is_told_with_its_file_and_what_that_lies_on") {
+            return;
+        }
+        keep_mounts_private();
+        let dir = Folder::new();
+        let image = dir.join("an image");
+        let disk = Mounted::image("ext4", 8, &image, dir.make("mount"));
+        let mut places = Places::new();
+        let (id, dev) = disk.numbers("lost+found");
+        let place = places.of_mount(this_thread(), id, dev);
+        assert_eq!((&place.fstype, &place.mount), (&"ext4".into(), &disk.0));
+        let below = below_images(&mut places).parents.clone();
+        assert!(!below.is_empty());
+        let want = format!("{} < {image} < {below}", name_of(&place.device));
+        assert_eq!(place.parents, want);
+        // Not in our own table: what /sys says of the number is left.
+        let bare = places.of_dev(dev);
+        assert_eq!((&bare.device, &bare.parents), (&place.device, &want));
+        assert_eq!(bare.fstype, "");
+        // Without an id the number alone is enough.
+        assert_eq!(places.of_mount(this_thread(), 0, dev), place);
+    }
+
+    #[test]
+    fn a_subvolume_of_btrfs_and_an_overlay_are_told_with_the_device_below() {
+        if !needs_root("a_subvolume_of_btrfs_and_an_overlay_are_told_with_the_device_below") {
+            return;
+        }
+        keep_mounts_private();
+        let dir = Folder::new();
+        let image = dir.join("image");
+        let disk = Mounted::image("btrfs", 128, &image, dir.make("mount"));
+        let volume = format!("{}/volume", disk.0);
+        succeed("btrfs", &["subvolume", "create", &volume]);
+        let mut places = Places::new();
+        let (id, dev) = disk.numbers("volume");
+        let place = places.of_mount(this_thread(), id, dev);
+        assert_eq!((&place.fstype, &place.mount), (&"btrfs".into(), &disk.0));
+        let lead = format!("{} < {image} < ", name_of(&place.device));
+        assert!(place.device.starts_with("/dev/loop") && place.parents.starts_with(&lead));
+        for name in ["lower", "up,per", "work"] {
+            std::fs::create_dir(format!("{volume}/{name}")).expect("a folder");
+        }
+        let options =
+            format!("lowerdir={volume}/lower,upperdir={volume}/up\\,per,workdir={volume}/work");
+        let overlay = ["-t", "overlay", "-o", &options, "any-name"];
+        let overlay = Mounted::new(&overlay, dir.make("overlay"));
+        std::fs::write(format!("{}/file", overlay.0), "x").expect("a file");
+        let (id, dev) = overlay.numbers("file");
+        let seen = places.of_mount(this_thread(), id, dev);
+        assert_eq!((&seen.fstype, &seen.mount), (&"overlay".into(), &overlay.0));
+        assert_eq!(
+            (&seen.device, &seen.parents),
+            (&place.device, &place.parents)
+        );
+    }
+
+    #[test]
+    fn a_mount_that_only_a_process_sees_is_told_and_stays_known_when_that_is_gone() {
+        if !needs_root("a_mount_that_only_a_process_sees_is_told_and_stays_known") {
+            return;
+        }
+        let dir = Folder::new();
+        let point = dir.make("a point");
+        let script = "mount -t tmpfs memory \"$0\" \
+            && echo ready && read line";
+        let mut command = Command::new("unshare");
+        command.args(["-m", "--propagation", "private", "sh", "-c", script]);
+        let mut process = Process::new(command.arg(&point), Some("ready"));
+        let through = format!("/proc/{}/root{point}", process.id());
+        let (id, dev) = numbers(Path::new(&through));
+        let mut places = Places::new();
+        let want = Place {
+            fstype: "tmpfs".into(),
+            mount: point,
+            device: "memory".into(),
+            parents: "memory".into(),
+        };
+        assert_eq!(*places.of_mount(process.id(), id, dev), want);
+        process.end();
+        assert_eq!(*places.of_mount(process.id(), id, dev), want);
+        // Who comes later finds nothing of it.
+        assert_eq!(
+            *Places::new().of_mount(process.id(), id, dev),
+            Place::default()
+        );
+    }
+
+    #[test]
+    fn what_a_mount_point_shows_now_is_told_soon() {
+        if !needs_root("what_a_mount_point_shows_now_is_told_soon") {
+            return;
+        }
+        keep_mounts_private();
+        let dir = Folder::new();
+        let point = dir.make("point");
+        let mut places = Places::new();
+        for source in ["first", "second", "third"] {
+            // The kernel gives the id of the last one again, and often its device number.
+            let mounted = Mounted::new(&["-t", "tmpfs", source], point.clone());
+            let (id, dev) = mounted.numbers("");
+            let told = || places.of_mount(this_thread(), id, dev).device == source;
+            assert!(until(LIMIT, told), "{source}");
+        }
+    }
+
+    #[test]
+    fn in_a_folder_made_root_the_mounts_are_told_as_seen_from_there() {
+        if !needs_root("in_a_folder_made_root_the_mounts_are_told_as_seen_from_there") {
+            return;
+        }
+        keep_mounts_private();
+        let dir = Folder::new();
+        let root = Mounted::new(&["--bind", "/"], dir.make("root"));
+        let mounted = Mounted::new(&["-t", "tmpfs", "memory"], format!("{}/mnt", root.0));
+        let mut command = Command::new("chroot");
+        command.args([&root.0, "sh", "-c", "echo ready; read line"]);
+        let process = Process::new(&mut command, Some("ready"));
+        let (id, dev) = mounted.numbers("");
+        let mut places = Places::new();
+        assert_eq!(places.of_mount(this_thread(), id, dev).mount, mounted.0);
+        assert_eq!(places.of_mount(process.id(), id, dev).mount, "/mnt");
+    }
+
+    #[test]
+    fn of_nothing_nothing_is_known() {
+        let mut places = Places::new();
+        for (pid, id, dev) in [(0, 0, (0, 0)), (u32::MAX, u64::MAX, (u32::MAX, u32::MAX))] {
+            assert_eq!(*places.of_mount(pid, id, dev), Place::default());
+            assert_eq!(*places.of_dev(dev), Place::default());
+        }
+    }
 }

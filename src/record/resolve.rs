@@ -149,3 +149,124 @@ fn is_local(pid: u32, dev: (u32, u32)) -> bool {
             .or_else(|| local("self"))
             .unwrap_or(false)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::stage::{until, Folder, Process, LIMIT};
+    use std::process::Command;
+
+    /// An address in the code of this very program.
+    fn address_of_ours() -> u64 {
+        super::read as fn(&Path, u64) -> String as usize as u64
+    }
+
+    fn split(module: &str) -> (String, String) {
+        let (path, offset) = module.rsplit_once('+').expect("a plus");
+        (path.to_owned(), offset.to_owned())
+    }
+
+    #[test]
+    fn addr2line_finds_the_function_at_the_offset() {
+        let module = Modules::new().module_of(std::process::id(), address_of_ours());
+        let (path, offset) = split(&module.expect("our code"));
+        let exe = std::env::current_exe().expect("our path");
+        assert_eq!(path, exe.to_string_lossy());
+        let output = Command::new("addr2line")
+            .args(["-C", "-f", "-e", &path, &offset])
+            .output();
+        let said = String::from_utf8_lossy(&output.expect("addr2line").stdout).into_owned();
+        assert!(said.contains("record::resolve::read"), "{said}");
+    }
+
+    /// A program linked in one of several ways that prints the address of its `marked_place`.
+    fn program(dir: &Folder, name: &str, flags: &[&str]) -> String {
+        let source = dir.join("program.c");
+        let text = "#include <stdio.h>\n#include <unistd.h>\n\
+            __attribute__((noinline)) void marked_place(void) { __asm__ volatile(\"\"); }\n\
+            int main(void) { marked_place(); printf(\"%p\\n\", (void *)marked_place);\n\
+            fflush(stdout); return (int)read(0, (char[1]){0}, 1); }\n";
+        std::fs::write(&source, text).expect("the source");
+        let path = dir.join(name);
+        let mut command = Command::new("gcc");
+        let built = command
+            .args(["-g", "-o", &path, &source])
+            .args(flags)
+            .output();
+        let built = built.expect("gcc");
+        let said = String::from_utf8_lossy(&built.stderr);
+        assert!(built.status.success(), "{said}");
+        path
+    }
+
+    #[test]
+    fn the_offset_is_right_whatever_the_linker_does() {
+        let dir = Folder::new();
+        for (name, flags) in [
+            ("pie", &["-pie", "-fPIE"][..]),
+            ("fixed", &["-no-pie", "-fno-PIE"]),
+            ("shifted", &["-pie", "-fPIE", "-Wl,-Ttext-segment=0x100000"]),
+        ] {
+            let path = program(&dir, name, flags);
+            let mut process = Process::new(&mut Command::new(&path), None);
+            let output = process.0.stdout.as_mut().expect("its output");
+            let mut line = String::new();
+            use std::io::BufRead;
+            std::io::BufReader::new(output)
+                .read_line(&mut line)
+                .expect("an address");
+            let address = line.trim_end().trim_start_matches("0x");
+            let address = u64::from_str_radix(address, 16).expect("an address");
+            let mut modules = Modules::new();
+            let module = modules.module_of(process.id(), address).expect("its code");
+            let (seen, offset) = split(&module);
+            assert_eq!(seen, path);
+            let output = Command::new("addr2line")
+                .args(["-f", "-e", &path, &offset])
+                .output();
+            let said = String::from_utf8_lossy(&output.expect("addr2line").stdout).into_owned();
+            assert!(said.starts_with("marked_place\n"), "{name}: {said}");
+            // What was known of a process that is gone stays until it is forgotten.
+            process.end();
+            assert_eq!(modules.module_of(process.id(), address), Some(module));
+            modules.forget(process.id());
+            assert_eq!(modules.module_of(process.id(), address), None);
+        }
+    }
+
+    #[test]
+    fn a_library_that_is_loaded_later_is_found_soon() {
+        let mut command = Command::new("python3");
+        let script = "import sys\nprint('ready', flush=True)\nsys.stdin.readline()\n\
+            import ctypes\nm = ctypes.CDLL('libm.so.6')\n\
+            print(ctypes.cast(m.cos, ctypes.c_void_p).value, flush=True)\nsys.stdin.readline()";
+        let mut process = Process::new(command.args(["-c", script]), Some("ready"));
+        let mut modules = Modules::new();
+        assert_eq!(modules.module_of(process.id(), 4096), None);
+        use std::io::{BufRead, Write};
+        let input = process.0.stdin.as_mut().expect("its input");
+        input.write_all(b"\n").expect("written");
+        let mut line = String::new();
+        let output = process.0.stdout.as_mut().expect("its output");
+        std::io::BufReader::new(output)
+            .read_line(&mut line)
+            .expect("an address");
+        let address = line.trim_end().parse().expect("an address");
+        let found = || {
+            modules
+                .module_of(process.id(), address)
+                .is_some_and(|m| m.contains("/libm.so.6+0x") || m.contains("/libm-"))
+        };
+        assert!(until(LIMIT, found));
+    }
+
+    #[test]
+    fn an_address_in_no_file_is_nowhere() {
+        let mut modules = Modules::new();
+        let on_the_stack = 0u8;
+        let address = std::ptr::from_ref(&on_the_stack) as usize as u64;
+        assert_eq!(modules.module_of(std::process::id(), address), None);
+        assert_eq!(modules.module_of(std::process::id(), 0), None);
+        assert_eq!(modules.module_of(u32::MAX, address_of_ours()), None);
+    }
+}

@@ -150,3 +150,89 @@ impl<'a> Rows<'a> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::stage::{until, LIMIT};
+
+    fn disk(writes: u64) -> Disk {
+        let text = format!("254 0 vda 1 0 8 1 {writes} 0 {} 9 0 50 9\n", writes * 8);
+        parse_diskstats(&text).remove(0)
+    }
+
+    /// Device, metric and value of each row.
+    fn told(rows: &[Row], names: &Names) -> Vec<(String, String, f64)> {
+        let text = |name| names.text(name).to_owned();
+        let one = |r: &Row| (text(r.device), text(r.metric), r.value.expect("a value"));
+        rows.iter().map(one).collect()
+    }
+
+    #[test]
+    fn a_disk_that_falls_silent_gives_zeros_once() {
+        let (mut samples, mut names) = (Samples::new(), Names::default());
+        let mut take = |writes: u64| {
+            let mut rows = Rows::new(&mut names, 7);
+            samples.take_disks(vec![disk(writes)], Some(2.0), &mut rows);
+            let rows = rows.rows;
+            told(&rows, &names)
+        };
+        assert_eq!(take(10), []);
+        let busy = take(30);
+        assert!(busy.contains(&("/dev/vda".into(), "writes_per_s".into(), 10.0)));
+        let silent = take(30);
+        assert!(silent.contains(&("/dev/vda".into(), "writes_per_s".into(), 0.0)));
+        assert!(silent.iter().all(|row| row.2 == 0.0));
+        assert_eq!(take(30), []);
+    }
+
+    #[test]
+    fn a_disk_that_was_taken_away_falls_silent_too() {
+        let (mut samples, mut names) = (Samples::new(), Names::default());
+        for (disks, rows_expected) in [
+            (vec![disk(1)], false),
+            (vec![disk(2)], true),
+            (vec![], true),
+            (vec![], false),
+        ] {
+            let mut rows = Rows::new(&mut names, 7);
+            samples.take_disks(disks, Some(1.0), &mut rows);
+            assert_eq!(!rows.rows.is_empty(), rows_expected);
+        }
+    }
+
+    #[test]
+    fn this_machine_has_figures_and_a_disk_that_is_written_to_shows_it() {
+        let (mut samples, mut names) = (Samples::new(), Names::default());
+        let first = samples.take(&mut names, 1);
+        let metrics: Vec<String> = told(&first, &names).into_iter().map(|r| r.1).collect();
+        assert_eq!(metrics, ["dirty_bytes", "writeback_bytes"]);
+        // Whoever writes to a disk of this machine meanwhile is as good as we are.
+        let dir = crate::record::stage::Folder::new();
+        let file = std::fs::File::create(dir.join("file")).expect("a file");
+        let mut all = Vec::new();
+        let seen = until(LIMIT, || {
+            rustix::io::pwrite(&file, &[7; 4096], 0).expect("written");
+            file.sync_all().expect("synced");
+            let rows = samples.take(&mut names, 2);
+            all.extend(told(&rows, &names));
+            all.iter().any(|r| r.1 == "writes_per_s" && r.2 > 0.0)
+                && all.iter().any(|r| r.1 == "iowait")
+        });
+        assert!(seen || rustix::fs::statfs(&dir.0).expect("statfs").f_type == 0x0102_1994);
+        let shares = ["iowait", "psi_io_some", "psi_io_full", "utilisation"];
+        for (device, metric, value) in &all {
+            assert!(
+                value.is_finite() && *value >= 0.0,
+                "{device} {metric} {value}"
+            );
+            assert!(
+                !shares.contains(&metric.as_str()) || *value <= 1.0,
+                "{metric} {value}"
+            );
+        }
+        if std::path::Path::new("/proc/pressure/io").exists() {
+            assert!(all.iter().any(|r| r.1 == "psi_io_some" && r.0.is_empty()));
+        }
+    }
+}

@@ -55,8 +55,61 @@ fn the_cost_of_a_sync_is_the_disk_s_also_in_a_session_that_relaxes() {
             let cost = median(&report, kind);
             assert!((0.007..0.5).contains(&cost), "{kind}: {cost} s, {words:?}");
         }
+        for row in report["syncs"].as_array().expect("rows") {
+            let bins = row["histogram"].as_array().expect("bins");
+            let n: u64 = bins
+                .iter()
+                .map(|b| b["n"].as_u64().expect("a number"))
+                .sum();
+            assert_eq!(Some(n), row["count"].as_u64(), "{row}");
+        }
         assert_eq!(names_in(&disk.path()), ["lost+found"]);
     }
+}
+
+/// What a probe by one thread says in the end, and all that it says.
+fn verdict(disk: &SlowDisk, patience: &str) -> (String, String) {
+    let mut probe = clean(SYNCLATER);
+    probe.args(["probe", "--threads", "1", "--for", patience]);
+    let said = run(probe.arg(disk.path())).must_succeed().stdout;
+    let last = said.lines().last().expect("a line").to_owned();
+    (last, said)
+}
+
+/// The number before `mark` in a sentence.
+fn number_before(text: &str, mark: &str) -> f64 {
+    let (before, _) = text
+        .split_once(mark)
+        .unwrap_or_else(|| panic!("{mark}: {text}"));
+    let word = before.split_whitespace().last().expect("a word");
+    word.parse().unwrap_or_else(|_| panic!("{word}: {text}"))
+}
+
+#[test]
+fn a_disk_that_delays_some_of_its_flushes_is_called_erratic_and_a_slow_one_even() {
+    if !needs_root("a_disk_that_delays_some_of_its_flushes_is_called_erratic") {
+        return;
+    }
+    // Without a journal a sync is one flush; what a busy machine adds is far below four times 6 ms.
+    let erratic = SlowDisk::erratic("ext2", 64, 6, (30, 0.08));
+    let (last, said) = verdict(&erratic, "2s");
+    assert!(last.starts_with("Erratic: "), "{said}");
+    assert!(
+        (4.0..14.0).contains(&number_before(&last, " % took")),
+        "{said}"
+    );
+    assert!(
+        (34.0..50.0).contains(&number_before(&last, " ms, the others")),
+        "{said}"
+    );
+    let fsync = said
+        .lines()
+        .rfind(|line| line.starts_with("fsync"))
+        .expect("its line");
+    assert!(fsync.contains('█') && fsync.contains('▁'), "{said}");
+    let even = SlowDisk::new("ext2", 64, 20);
+    let (last, said) = verdict(&even, "500ms");
+    assert!(last.starts_with("Even: "), "{said}");
 }
 
 #[test]

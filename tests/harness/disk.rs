@@ -90,15 +90,24 @@ impl SlowDisk {
     /// # Panics
     /// If it cannot be made or mounted.
     pub fn new(kind: &str, size_mib: u64, flush_ms: u32) -> SlowDisk {
+        SlowDisk::erratic(kind, size_mib, flush_ms, (0, 0.0))
+    }
+
+    /// Of whose flushes the share `bad.1` takes `bad.0` milliseconds more.
+    ///
+    /// # Panics
+    /// If it cannot be made or mounted.
+    pub fn erratic(kind: &str, size_mib: u64, flush_ms: u32, bad: (u32, f64)) -> SlowDisk {
         keep_mounts_private();
         let disk = SlowDisk {
             dir: Dir::new("slow"),
         };
         let mut command = disk.script("up");
-        command
-            .arg(format!("{size_mib}M"))
-            .arg(kind)
-            .arg(flush_ms.to_string());
+        command.arg(format!("{size_mib}M")).arg(kind).args([
+            flush_ms.to_string(),
+            bad.0.to_string(),
+            bad.1.to_string(),
+        ]);
         run(&mut command).must_succeed();
         disk
     }

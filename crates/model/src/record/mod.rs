@@ -1,4 +1,5 @@
-//! Recordings: what a row is, how rows are written as an Arrow IPC stream, and how they are read.
+//! Recordings: what a row is, how rows are written as an Arrow IPC stream, and how they are read;
+//! and how the texts under /proc that rows are made of are understood.
 //!
 //! Promise: what was written before the writer died is read back, up to the last whole batch, and
 //! the reader says whether the end is missing. A recording of a newer version is refused, never

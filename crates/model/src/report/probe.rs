@@ -1,5 +1,6 @@
 //! What syncs cost on one disk: the figures of `synclater probe`, and how even they are.
 
+use super::distribution::{bins, Axis, Bin};
 use super::number::{count, counted, seconds};
 use crate::policy::filesystem::{kind, FsKind};
 use serde::Serialize;
@@ -37,7 +38,17 @@ pub struct Measured {
     /// Their median, in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slow_s: Option<f64>,
+    /// How many took how long: bins of equal ratio, ten to a decade, shortest first; those that
+    /// hold nothing are left out.
+    pub histogram: Vec<Bin>,
+    /// What each took in seconds, sorted.
+    #[serde(skip)]
+    took_s: Vec<f64>,
 }
+
+/// Columns of a line's name and number of threads.
+const LEAD: usize = 26;
+const COLUMNS: usize = super::text::COLUMNS - LEAD - 1;
 
 /// The value below which `share` of the sorted `values` lie (nearest rank).
 fn percentile(values: &[f64], share: f64) -> f64 {
@@ -68,6 +79,8 @@ impl Measured {
             max_s: last,
             slow_share: erratic.then_some(share),
             slow_s: erratic.then(|| percentile(slow, 0.5)),
+            histogram: bins(&took_s),
+            took_s,
         })
     }
 }
@@ -136,8 +149,29 @@ impl Probe {
             let _ = writeln!(out, "{name:<18}not here: {why}");
         }
         out.push('\n');
+        out.push_str(&self.distributions());
         out.push_str(&self.verdict());
         out
+    }
+
+    /// A line of blocks for each kind, by one thread and by the most that were measured, over one
+    /// axis; empty where nothing was measured.
+    fn distributions(&self) -> String {
+        let shortest = self.syncs.iter().map(|m| m.min_s).reduce(f64::min);
+        let longest = self.syncs.iter().map(|m| m.max_s).reduce(f64::max);
+        let (Some(shortest), Some(longest)) = (shortest, longest) else {
+            return String::new();
+        };
+        let axis = Axis::over(shortest, longest, COLUMNS);
+        let fewest = self.syncs.iter().map(|m| m.threads).min();
+        let most = self.syncs.iter().map(|m| m.threads).max();
+        let wanted = |m: &&Measured| [fewest, most].contains(&Some(m.threads));
+        let mut out = String::from("How many took how long:\n");
+        for m in self.syncs.iter().filter(wanted) {
+            let line = format!("{:<18}{:>7} {}", m.kind, m.threads, axis.line(&m.took_s));
+            let _ = writeln!(out, "{}", line.trim_end());
+        }
+        out + &axis.scale(LEAD) + "\n"
     }
 
     fn verdict(&self) -> String {
@@ -187,6 +221,60 @@ mod tests {
     #[test]
     fn nothing_measured_is_nothing_to_show() {
         assert_eq!(Measured::new("fsync", 1, Vec::new(), 1.0), None);
+        let probe = of(Vec::new());
+        assert!(!probe.render().contains("How many"), "{}", probe.render());
+    }
+
+    fn of(syncs: Vec<Measured>) -> Probe {
+        Probe {
+            version: 1,
+            dir: "/srv".into(),
+            mount: "/srv".into(),
+            fstype: "ext4".into(),
+            device: "/dev/sda1".into(),
+            kernel: "6.18".into(),
+            syncs,
+            refused: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn the_distribution_of_each_kind_is_a_line_over_one_axis() {
+        let times = |slow_s: f64| (0..100).map(move |k| if k % 12 == 0 { slow_s } else { 0.0002 });
+        let measured = |kind, threads, slow_s| {
+            Measured::new(kind, threads, times(slow_s).collect(), 1.0).expect("some")
+        };
+        let probe = of(vec![
+            measured("fsync", 1, 0.031),
+            measured("fsync", 2, 0.031),
+            measured("fsync", 4, 0.0031),
+        ]);
+        let text = probe.render();
+        let (_, lines) = text
+            .split_once("How many took how long:\n")
+            .expect("its head");
+        let lines: Vec<&str> = lines.lines().take(4).collect();
+        // 17 columns a decade: 0.2 ms is in the sixth, 31 ms in the 43rd, 3.1 ms in the 26th.
+        let line = |threads, gap| format!("fsync{threads:>20}      █{:gap$}▁", "");
+        let (one, four) = (line(1, 36), line(4, 19));
+        let want = [
+            one.as_str(),
+            four.as_str(),
+            "                          ├────────────────┼────────────────┼────────────────┤",
+            "                          100 µs           1.0 ms           10 ms       0.10 s",
+        ];
+        assert_eq!(lines, want, "\n{text}");
+        assert!(
+            text.lines().all(|line| line.chars().count() <= 80),
+            "{text}"
+        );
+        let json: serde_json::Value = serde_json::from_str(&probe.to_json()).expect("JSON");
+        let bins = json["syncs"][0]["histogram"].as_array().expect("bins");
+        assert_eq!(
+            (&bins[0]["n"], &bins[1]["n"], bins.len()),
+            (&91.into(), &9.into(), 2)
+        );
+        assert_eq!(json["syncs"][0]["took_s"], serde_json::Value::Null);
     }
 
     proptest! {

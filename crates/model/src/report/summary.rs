@@ -30,6 +30,7 @@ pub fn summary(report: &RunReport) -> String {
         bound(report),
         kept_real(report),
         aside(report),
+        recorded(report),
     ] {
         if !clauses.is_empty() {
             line(clauses);
@@ -193,6 +194,18 @@ fn aside(report: &RunReport) -> Vec<String> {
     clauses
 }
 
+fn recorded(report: &RunReport) -> Vec<String> {
+    let (Some(file), Some(number)) = (&report.recording, report.recorded) else {
+        return Vec::new();
+    };
+    let mut clauses = vec![format!("{} recorded in {}", counted(number, "request"), shown(file))];
+    if let Some(lost) = report.recording_lost.filter(|&number| number > 0) {
+        let lost = format!("{} NOT recorded: a ring was full (--ring)", count(lost));
+        push_after(&mut clauses, ";", lost);
+    }
+    clauses
+}
+
 fn escaped(report: &RunReport) -> String {
     let shown_ones = report.escaped.iter().take(ESCAPES_SHOWN);
     let mut text: String = shown_ones
@@ -281,6 +294,18 @@ synclater: 4,813 sync requests in 3 file systems answered at once, never settled
         let want = "           bound 1.3 s (1s + settle time), oldest request settled after 1.1 s;
            it bounds when, not in which order\n";
         assert!(text.ends_with(want), "{text}");
+    }
+
+    #[test]
+    fn a_recording_is_named_with_what_it_lost() {
+        let mut report = report("exit");
+        report.recording = Some("a.rec".into());
+        report.recorded = Some(4_813);
+        assert!(summary(&report).ends_with("           4,813 requests recorded in a.rec\n"));
+        report.recording_lost = Some(12);
+        let want = "           4,813 requests recorded in a.rec;\n           \
+                    12 NOT recorded: a ring was full (--ring)\n";
+        assert!(summary(&report).ends_with(want), "{}", summary(&report));
     }
 
     #[test]

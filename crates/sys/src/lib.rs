@@ -21,4 +21,5 @@ pub mod signal;
 pub mod socket;
 #[allow(unsafe_code)]
 mod spawn;
+pub mod tracefs;
 pub mod wait;

@@ -11,8 +11,7 @@
 //! numbers, which is mounted detached where it is not mounted.
 
 use crate::attendant::Held;
-use rustix::fs::{Mode, OFlags};
-use rustix::mount::{fsconfig_create, fsmount, fsopen, FsMountFlags, FsOpenFlags, MountAttrFlags};
+use crate::tracefs::Tracefs;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -264,45 +263,6 @@ impl LostWrites {
     }
 }
 
-/// The directory of trace points.
-struct Tracefs {
-    events: OwnedFd,
-    /// Where tracefs was not mounted: a mount that nobody else sees.
-    mount: Option<OwnedFd>,
-}
-
-impl Tracefs {
-    fn open() -> io::Result<Tracefs> {
-        let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
-        for path in [
-            "/sys/kernel/tracing/events",
-            "/sys/kernel/debug/tracing/events",
-        ] {
-            if let Ok(events) = rustix::fs::open(path, flags, Mode::empty()) {
-                return Ok(Tracefs {
-                    events,
-                    mount: None,
-                });
-            }
-        }
-        let fs = fsopen("tracefs", FsOpenFlags::FSOPEN_CLOEXEC)?;
-        fsconfig_create(&fs)?;
-        let mount = fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?;
-        let events = rustix::fs::openat(&mount, "events", flags, Mode::empty())?;
-        let mount = Some(mount);
-        Ok(Tracefs { events, mount })
-    }
-
-    /// The number of a trace point, where the kernel has it.
-    fn id(&self, point: &str) -> Option<u64> {
-        let path = format!("{point}/id");
-        let fd = rustix::fs::openat(&self.events, path, OFlags::CLOEXEC, Mode::empty()).ok()?;
-        let mut buf = [0u8; 32];
-        let n = rustix::io::read(&fd, &mut buf).ok()?;
-        std::str::from_utf8(&buf[..n]).ok()?.trim().parse().ok()
-    }
-}
-
 /// The processors of the machine, whatever this process may run on: "0-3,6".
 fn online_processors() -> Vec<usize> {
     let list = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or("0".into());
@@ -356,13 +316,25 @@ const USE_CLOCKID: u64 = 1 << 25;
 const CLOCK_MONOTONIC: u64 = 1;
 const COMM_EXEC: u64 = 1 << 24;
 
+/// An event of the trace point with this number, for a trace program to be attached to: the program
+/// then runs for everybody, while the event itself counts only what the calling thread does.
+///
+/// # Errors
+/// `EACCES` or `EPERM` where perf events are not permitted.
+pub fn event_for_program(id: u64) -> io::Result<OwnedFd> {
+    open_event_of(&mut attributes(TRACEPOINT, id, 0), 0, -1)
+}
+
 /// Opens an event of everybody on one processor.
 fn open_event(attributes: &mut [u64; 14], cpu: usize) -> io::Result<OwnedFd> {
+    open_event_of(attributes, -1, i32::try_from(cpu).unwrap_or(0))
+}
+
+fn open_event_of(attributes: &mut [u64; 14], pid: i32, cpu: i32) -> io::Result<OwnedFd> {
     const CLOEXEC: libc::c_ulong = 8;
-    let cpu = i32::try_from(cpu).unwrap_or(0);
     let (a, number) = (attributes.as_mut_ptr(), libc::SYS_perf_event_open);
     // SAFETY: the kernel reads `size` bytes (112, the array's length) from `a`.
-    let fd = unsafe { libc::syscall(number, a, -1, cpu, -1, CLOEXEC) };
+    let fd = unsafe { libc::syscall(number, a, pid, cpu, -1, CLOEXEC) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }

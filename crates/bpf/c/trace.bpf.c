@@ -1,0 +1,29 @@
+/* Trace programs: every sync request of the machine, once.
+ *
+ * A request made by a system call is noted when the call begins (the file's name, whether anything
+ * is dirty) and handed over when it ends. While a thread is inside such a call, what it makes the
+ * file system do is part of it. io_uring's requests are followed from submission to completion.
+ * What reaches ext4, XFS or btrfs by none of these ways (writes on a mount with `sync`, copies to
+ * a file with O_SYNC, 32-bit programs) is seen at the file system's own trace points.
+ *
+ * What a full ring does not take is counted by process. The programs change nothing.
+ */
+#include "kernel.h"
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_core_read.h>
+#include "record.h"
+
+char LICENSE[] SEC("license") = "Dual MIT/GPL";
+
+#define INLINE static __always_inline
+/* Keeps the compiler from reasoning about a value, so that the kernel's verifier sees its bound. */
+#define OPAQUE(x) asm volatile("" : "+r"(x))
+
+#include "filter.h"
+#include "path.h"
+#include "dirty.h"
+#include "slot.h"
+#include "calls.h"
+#include "aio.h"
+#include "uring.h"
+#include "fs.h"

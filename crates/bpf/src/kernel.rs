@@ -1,0 +1,122 @@
+//! What this kernel is like: privileges, types, processes; and what the loader says.
+
+use crate::Error;
+use libbpf_rs::btf::types::{Enum, FuncProto, Ptr, Typedef};
+use libbpf_rs::btf::{Btf, ReferencesType};
+use libbpf_rs::PrintLevel;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+const TYPES: &str = "/sys/kernel/btf/vmlinux";
+/// Of the loader's complaints, the latest.
+const WORDS_MAX: usize = 600;
+
+static WORDS: Mutex<String> = Mutex::new(String::new());
+
+/// Keeps what the loader complains of, instead of letting it write to stderr.
+pub(super) fn listen() {
+    fn keep(_: PrintLevel, text: String) {
+        let mut words = WORDS.lock().unwrap_or_else(PoisonError::into_inner);
+        words.push_str(&text);
+        let over = words.len().saturating_sub(WORDS_MAX);
+        let from = (over..=words.len()).find(|at| words.is_char_boundary(*at));
+        words.drain(..from.unwrap_or(0));
+    }
+    WORDS.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    libbpf_rs::set_print(Some((PrintLevel::Warn, keep)));
+}
+
+/// What the loader complained of since `listen`, on one line.
+pub(super) fn last_words() -> String {
+    let words = WORDS.lock().unwrap_or_else(PoisonError::into_inner);
+    let lines: Vec<&str> = words.split(['\n', '\t']).map(str::trim).collect();
+    lines.join(" ").trim().to_owned()
+}
+
+/// What differs from kernel to kernel, as its types tell.
+#[derive(Debug, Default)]
+pub(super) struct Kernel {
+    /// io_uring hands over its request at submission, and at completion.
+    submits_requests: bool,
+    completes_requests: bool,
+    pub(super) completion_by_pointer: bool,
+    /// 0: not known.
+    pub(super) dirty_pages_bit: u32,
+}
+
+impl Kernel {
+    pub(super) fn look() -> Result<Kernel, Error> {
+        let btf = Btf::from_vmlinux().map_err(|e| super::refused("reading its types", &e))?;
+        // Each has one parameter of the tracer's own before those of the trace point.
+        let submit = trace_point(&btf, "io_uring_submit_req");
+        let complete = trace_point(&btf, "io_uring_complete");
+        let last_bit = btf.type_by_kind::<Enum<'_>>().find_map(|e| {
+            let named = |m: &libbpf_rs::btf::types::EnumMember<'_>| {
+                m.name.is_some_and(|n| n == "___GFP_LAST_BIT")
+            };
+            let found = e.iter().find(named);
+            found.map(|m| m.value)
+        });
+        Ok(Kernel {
+            submits_requests: submit == Some(2),
+            completes_requests: complete.is_some_and(|n| n >= 4),
+            completion_by_pointer: complete == Some(4),
+            // The marks of an xarray lie behind the bits that say how to allocate.
+            dirty_pages_bit: last_bit
+                .and_then(|bit| u32::try_from(bit).ok())
+                .and_then(|bit| 1u32.checked_shl(bit))
+                .filter(|bit| *bit <= 1 << 30)
+                .unwrap_or(0),
+        })
+    }
+
+    pub(super) fn follows_uring(&self) -> bool {
+        self.submits_requests && self.completes_requests
+    }
+}
+
+/// The parameters of a trace point; `None` where there is no such one.
+fn trace_point(btf: &Btf<'_>, name: &str) -> Option<usize> {
+    let point: Typedef<'_> = btf.type_by_name(&format!("btf_trace_{name}"))?;
+    let pointer = Ptr::try_from(point.referenced_type()).ok()?;
+    let function = FuncProto::try_from(pointer.referenced_type()).ok()?;
+    Some(function.len())
+}
+
+/// Whether this process may, and the kernel can.
+pub(super) fn check() -> Result<(), Error> {
+    const CAPABILITIES: [(&str, u32); 2] = [("CAP_PERFMON", 38), ("CAP_BPF", 39)];
+    const ADMIN: u32 = 21;
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let effective = status.lines().find_map(|l| l.strip_prefix("CapEff:"));
+    let effective = effective.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
+    let effective = effective.unwrap_or(u64::MAX);
+    let has = |bit: u32| effective >> bit & 1 != 0;
+    let missing: Vec<&str> = CAPABILITIES
+        .iter()
+        .filter(|(_, bit)| !has(*bit) && !has(ADMIN))
+        .map(|(name, _)| *name)
+        .collect();
+    if !missing.is_empty() {
+        return Err(Error::NotPermitted(missing.join(" and ")));
+    }
+    if !Path::new(TYPES).exists() {
+        return Err(Error::NoTypes);
+    }
+    Ok(())
+}
+
+/// Every process with its parent.
+pub(super) fn parents() -> BTreeMap<u32, u32> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|e| e.file_name().to_str()?.parse().ok());
+    let parent = |pid: u32| {
+        let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
+        // Behind the name, which may hold anything but is in brackets.
+        let after = stat.iter().rposition(|b| *b == b')')?;
+        let rest = String::from_utf8_lossy(&stat[after + 1..]).into_owned();
+        Some((pid, rest.split_whitespace().nth(1)?.parse().ok()?))
+    };
+    pids.filter_map(parent).collect()
+}

@@ -1,0 +1,53 @@
+//! tracefs: the numbers of the kernel's trace points, also where it is not mounted.
+//!
+//! Promise: nothing is mounted that anybody else sees.
+
+use rustix::fs::{Mode, OFlags};
+use rustix::mount::{fsconfig_create, fsmount, fsopen, FsMountFlags, FsOpenFlags, MountAttrFlags};
+use std::io;
+use std::os::fd::OwnedFd;
+
+/// The directory of trace points.
+pub struct Tracefs {
+    events: OwnedFd,
+    /// Where tracefs was not mounted: a mount that nobody else sees.
+    pub(crate) mount: Option<OwnedFd>,
+}
+
+impl Tracefs {
+    /// Opens the directory where it is mounted, else a mount of our own.
+    ///
+    /// # Errors
+    /// `EPERM` or `EACCES` where it is neither mounted nor may be; `ENODEV` without such a file
+    /// system.
+    pub fn open() -> io::Result<Tracefs> {
+        let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
+        for path in [
+            "/sys/kernel/tracing/events",
+            "/sys/kernel/debug/tracing/events",
+        ] {
+            if let Ok(events) = rustix::fs::open(path, flags, Mode::empty()) {
+                return Ok(Tracefs {
+                    events,
+                    mount: None,
+                });
+            }
+        }
+        let fs = fsopen("tracefs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+        fsconfig_create(&fs)?;
+        let mount = fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?;
+        let events = rustix::fs::openat(&mount, "events", flags, Mode::empty())?;
+        let mount = Some(mount);
+        Ok(Tracefs { events, mount })
+    }
+
+    /// The number of a trace point, where the kernel has it.
+    #[must_use]
+    pub fn id(&self, point: &str) -> Option<u64> {
+        let path = format!("{point}/id");
+        let fd = rustix::fs::openat(&self.events, path, OFlags::CLOEXEC, Mode::empty()).ok()?;
+        let mut buf = [0u8; 32];
+        let n = rustix::io::read(&fd, &mut buf).ok()?;
+        std::str::from_utf8(&buf[..n]).ok()?.trim().parse().ok()
+    }
+}

@@ -1,13 +1,20 @@
-//! `synclater record`: measures the sync requests of a command, and changes nothing.
+//! `synclater record`: measures sync requests, and changes nothing: those of a command by the
+//! library, those of running processes or of the whole machine by the kernel's trace points.
+
+mod system;
 
 use super::run::{self, ring_bytes};
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
+use synclater_model::policy::duration::parse_duration;
 
-/// Records every sync request of a command, each made for real at its moment.
+/// Records every sync request of a command, of running processes, or of the whole machine.
 ///
-/// The same as `synclater run --until now --record FILE`. The file can be read while it grows, and
-/// when the recorder was killed; docs/FORMAT.md has its form.
+/// With a command alone: the same as `synclater run --until now --record FILE`. With --system,
+/// --pid, --unit, --exe or --device the kernel is asked instead (root): nothing is restarted and
+/// nothing preloaded; io_uring, static programs and Go are seen too. The file can be read while it
+/// grows, and when the recorder was killed; docs/FORMAT.md has its form.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -15,7 +22,32 @@ pub struct Args {
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
 
-    /// Memory in which a process's requests wait to be recorded: a power of two, 16K to 256M.
+    /// Ask the kernel: all processes, or the command and what it starts.
+    #[arg(long)]
+    system: bool,
+
+    /// Only this process and what it starts; repeatable.
+    #[arg(long, value_name = "N")]
+    pid: Vec<u32>,
+
+    /// Only this systemd unit; repeatable.
+    #[arg(long, value_name = "NAME")]
+    unit: Vec<String>,
+
+    /// Only this executable, by name or path; repeatable.
+    #[arg(long, value_name = "EXE")]
+    exe: Vec<OsString>,
+
+    /// Only this device, or the one that this folder lies on; repeatable.
+    #[arg(long, value_name = "PATH")]
+    device: Vec<PathBuf>,
+
+    /// End after this time; without it and without a command, at Ctrl-C.
+    #[arg(long = "for", value_name = "T", value_parser = parse_duration)]
+    for_: Option<Duration>,
+
+    /// Memory in which requests wait to be recorded, of each process, or of the machine with
+    /// --system: a power of two, 16K to 256M.
     #[arg(long, value_name = "SIZE", default_value = "4M", value_parser = ring_bytes)]
     ring: usize,
 
@@ -28,20 +60,57 @@ pub struct Args {
     quiet: bool,
 
     /// The command and its arguments.
-    #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
+    #[arg(trailing_var_arg = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
 
 const EXAMPLES: &str = "\
 EXAMPLES
   synclater record -o import.rec -- ./import-mail
+  synclater record -o db.rec --unit postgresql --for 1min
+  synclater record -o all.rec --system
   synclater report import.rec";
 
-/// Runs the command; returns its exit status.
+impl Args {
+    fn asks_the_kernel(&self) -> bool {
+        let filters = [
+            self.pid.is_empty(),
+            self.unit.is_empty(),
+            self.exe.is_empty(),
+            self.device.is_empty(),
+        ];
+        self.system || filters.contains(&false)
+    }
+}
+
+/// Records; returns the command's exit status, or 0.
 ///
 /// # Errors
-/// As [`run::run`].
+/// As [`run::run`], and where the kernel cannot be asked.
 pub fn run(args: Args) -> anyhow::Result<i32> {
+    if args.asks_the_kernel() {
+        return system::run(&args);
+    }
+    if args.command.is_empty() || args.for_.is_some() {
+        let (what, try_) = if args.command.is_empty() {
+            (
+                "record nothing",
+                "add a command, or --system, --pid, --unit, --exe, --device",
+            )
+        } else {
+            (
+                "end a command's recording before it",
+                "add --system, or leave --for out",
+            )
+        };
+        return Err(synclater_model::report::message::Trouble::new(
+            format!("cannot {what}"),
+            "the command line does not say what to record, or until when",
+            try_,
+            "nothing was recorded",
+        )
+        .into());
+    }
     let measured = run::Args::measuring(args.command, args.output, args.ring);
     run::run(measured.telling(args.summary, args.quiet))
 }

@@ -6,7 +6,9 @@
 //!
 //! Map: [`recorder`] is the process; [`rings`] what it reads, [`rows`] what it makes of that with
 //! [`people`], [`places`] and [`resolve`], [`sink`] where it goes, with [`samples`] of the machine.
+//! [`kernel`] is another source: the kernel's trace points.
 
+pub mod kernel;
 pub mod parents;
 pub mod people;
 pub mod places;

@@ -198,7 +198,11 @@ fn recorded(report: &RunReport) -> Vec<String> {
     let (Some(file), Some(number)) = (&report.recording, report.recorded) else {
         return Vec::new();
     };
-    let mut clauses = vec![format!("{} recorded in {}", counted(number, "request"), shown(file))];
+    let mut clauses = vec![format!(
+        "{} recorded in {}",
+        counted(number, "request"),
+        shown(file)
+    )];
     if let Some(lost) = report.recording_lost.filter(|&number| number > 0) {
         let lost = format!("{} NOT recorded: a ring was full (--ring)", count(lost));
         push_after(&mut clauses, ";", lost);

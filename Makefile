@@ -84,6 +84,7 @@ bench: ## the speed targets, each beside its peer in one run
 	@tools/setup bench
 	@$(MAKE) --no-print-directory build
 	@benches/run
+	@benches/record
 
 lint: lint-rust lint-c lint-scripts ## fmt, clippy, docs, the repository's own rules, C with clang
 

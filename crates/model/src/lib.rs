@@ -6,9 +6,9 @@
 //! What it does not do: no I/O, no clock, no environment. Callers read files, users and time and
 //! hand them in.
 //!
-//! Map: [`policy`] decides when requests are kept and for whom; [`record`] is the form of recordings;
-//! [`analysis`] is what they tell; [`report`] is what people and programs read; [`ledger`] is what is
-//! left to be read after a power cut.
+//! Map: [`policy`] decides when requests are kept and for whom; [`record`] is the form of
+//! recordings; [`analysis`] is what they tell; [`report`] is what people and programs read;
+//! [`ledger`] is what is left to be read after a power cut.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 

@@ -182,7 +182,7 @@ struct sl_slots {
 #define SL_CELL_EVENT  1u /* struct sl_event, then a SL_CELL_STAT and SL_CELL_TEXT as it says */
 #define SL_CELL_STAT   2u /* struct sl_stat */
 #define SL_CELL_TEXT   3u /* SL_CELL_BYTES of text */
-#define SL_CELL_CALLER 4u /* struct sl_event whose `caller` lies at `start` in the file of the text */
+#define SL_CELL_CALLER 4u /* struct sl_event: `caller` lies at `start` in the file of its text */
 #define SL_CELL_PROCESS 5u /* struct sl_event; its text: executable, NUL, command line */
 #define SL_CELL_BYTES  60u
 #define SL_CELL_STATE(type, cells, place) \

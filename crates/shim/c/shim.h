@@ -278,8 +278,8 @@ static inline const uint64_t *usual_debt(const struct level *l)
 	const struct sl_page *p = l->page;
 	uint32_t fs = LOAD(p->single) - 1;
 
-	if (LOAD(p->relax) && !LOAD_RELAXED(p->record) && fs < SL_FS_MAX && !p->rule_count && !(LOAD(p->now_mask) & 1) &&
-	    !LOAD(p->error) && sl.other_ns == 1 && !LOAD(l->slots->look) &&
+	if (LOAD(p->relax) && !LOAD_RELAXED(p->record) && fs < SL_FS_MAX && !p->rule_count &&
+	    !(LOAD(p->now_mask) & 1) && !LOAD(p->error) && sl.other_ns == 1 && !LOAD(l->slots->look) &&
 	    LOAD(p->fs[fs].state) == SL_FS_OWES && p->clock == SL_CLOCK_TSC &&
 	    LOAD(p->lease_until) - counter_ticks() <= p->lease_span)
 		return &l->slots->debt[fs][0];

@@ -1,8 +1,8 @@
 //! The mirror of the rings in `c/page.h`, and their reader.
 //!
-//! Promise: whatever stands in the rings, reading ends after as many cells as a ring has, follows no
-//! value as a pointer or an index, and gives what was written in the order of its places. A place
-//! that a writer took and never filled (it was killed in between) is passed over in the end.
+//! Promise: whatever stands in the rings, reading ends after as many cells as a ring has, follows
+//! no value as a pointer or an index, and gives what was written in the order of its places. A
+//! place that a writer took and never filled (it was killed in between) is passed over in the end.
 
 use crate::page::Layout;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};

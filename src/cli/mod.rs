@@ -7,6 +7,7 @@ mod generate;
 mod probe;
 mod ps;
 pub mod recording;
+mod report;
 mod run;
 mod set;
 mod settle;
@@ -52,6 +53,7 @@ enum Verb {
     Status(status::Args),
     Doctor(doctor_args::Args),
     Probe(probe::Args),
+    Report(report::Args),
     Env(env::Args),
     Generate(generate::Args),
 }
@@ -98,6 +100,7 @@ pub fn main() -> i32 {
         Verb::Status(args) => status::run(&args),
         Verb::Doctor(args) => doctor::run(args.json),
         Verb::Probe(args) => probe::run(&args),
+        Verb::Report(args) => report::run(&args),
         Verb::Env(args) => env::run(&args),
         Verb::Generate(args) => generate::run(&args),
     })

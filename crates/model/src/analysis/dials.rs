@@ -176,8 +176,8 @@ fn settle_ns(order: &Order, place: &Place, f: usize, sums: &Sums) -> u64 {
         n += 1;
         total = total.saturating_add(settle.took_ns);
     }
-    if n > 0 {
-        return total / n;
+    if let Some(mean) = total.checked_div(n) {
+        return mean;
     }
     if sums.timed == 0 {
         return 0;

@@ -37,6 +37,7 @@ pub enum Unreadable {
 pub struct Stream<R: Read> {
     reader: StreamReader<io::Chain<Cursor<Vec<u8>>, R>>,
     header: Header,
+    absent: Vec<&'static str>,
     cut: Option<String>,
 }
 
@@ -140,10 +141,13 @@ impl<R: Read> Stream<R> {
         let length = head.len() as u64;
         let whole = Cursor::new(head).chain(input);
         let reader = StreamReader::try_new(whole, None).map_err(|e| head_error(e, length))?;
-        let header = check(&reader.schema())?;
+        let schema = reader.schema();
+        let header = check(&schema)?;
+        let is_absent = |name: &&str| schema.field_with_name(name).is_err();
         Ok(Stream {
             reader,
             header,
+            absent: COLUMNS.iter().map(|c| c.name).filter(is_absent).collect(),
             cut: None,
         })
     }
@@ -152,6 +156,12 @@ impl<R: Read> Stream<R> {
     #[must_use]
     pub fn header(&self) -> &Header {
         &self.header
+    }
+
+    /// Columns that it does not have: what they would tell is unknown.
+    #[must_use]
+    pub fn absent(&self) -> &[&'static str] {
+        &self.absent
     }
 
     /// The next batch; `None` at the end, and where the rest is cut off ([`Stream::cut`]).

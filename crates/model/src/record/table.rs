@@ -8,8 +8,8 @@ use super::read::{Stream, Unreadable};
 use super::{done, event, kind};
 use arrow_array::cast::AsArray;
 use arrow_array::types::{
-    ArrowDictionaryKeyType, ArrowPrimitiveType, Float64Type, Int32Type, Int64Type,
-    TimestampNanosecondType, UInt32Type, UInt64Type,
+    ArrowPrimitiveType, Float64Type, Int32Type, Int64Type, TimestampNanosecondType, UInt32Type,
+    UInt64Type,
 };
 use arrow_array::{Array, PrimitiveArray, RecordBatch};
 use std::collections::HashMap;
@@ -186,6 +186,8 @@ pub struct Table {
     pub end_ns: Option<i64>,
     /// Why reading stopped, where it stopped in the middle.
     pub cut: Option<String>,
+    /// Columns that the recording does not have.
+    pub absent: Vec<String>,
     /// Whole batches that were read.
     pub batches: u64,
 }
@@ -267,9 +269,7 @@ impl TextColumn {
             .collect();
         let keys = column.keys();
         let look_up = |i: usize| {
-            let at = keys
-                .is_valid(i)
-                .then(|| usize_of::<Int32Type>(keys.value(i)));
+            let at = keys.is_valid(i).then(|| usize_of(keys.value(i)));
             at.and_then(|at| known.get(at)).copied().unwrap_or(0)
         };
         TextColumn {
@@ -278,7 +278,7 @@ impl TextColumn {
     }
 }
 
-fn usize_of<T: ArrowDictionaryKeyType>(key: i32) -> usize {
+fn usize_of(key: i32) -> usize {
     usize::try_from(key).unwrap_or(usize::MAX)
 }
 
@@ -592,6 +592,8 @@ impl Table {
     pub fn read(input: impl Read) -> Result<Table, Unreadable> {
         let mut stream = Stream::open(input)?;
         let mut builder = Builder::new(stream.header().clone());
+        let absent = stream.absent().iter();
+        builder.table.absent = absent.map(|name| (*name).to_owned()).collect();
         while let Some(batch) = stream.next_batch() {
             builder.add(&batch);
         }

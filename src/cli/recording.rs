@@ -52,6 +52,7 @@ pub fn unreadable(path: &Path, verb: &str, e: &Unreadable) -> Trouble {
     let what = format!("cannot {verb} {}", path.display());
     let try_ = match e {
         Unreadable::Newer(_) => "use the version of synclater that wrote it, or a newer one",
+        Unreadable::BigEndian => "record again with synclater on a little-endian machine",
         Unreadable::Empty | Unreadable::NoHead(_) => "record again: nothing of it can be read",
         Unreadable::Io(_) => "check the disk it lies on, then try again",
         _ => "name a file that `synclater record` wrote",

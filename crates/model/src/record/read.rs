@@ -25,6 +25,9 @@ pub enum Unreadable {
     /// Of a version to come.
     #[error("it has version {0} of the form; this program reads up to version {VERSION}")]
     Newer(u32),
+    /// Of a machine of the other byte order.
+    #[error("its numbers are big-endian; recordings are little-endian")]
+    BigEndian,
     /// Not even its head is whole.
     #[error("it is cut off in its head, which takes more than its {0} bytes")]
     NoHead(u64),
@@ -131,6 +134,19 @@ fn head(input: &mut impl Read) -> Result<Vec<u8>, Unreadable> {
     Ok(bytes)
 }
 
+/// Refuses what the reader would take for little-endian numbers.
+fn check_byte_order(head: &[u8]) -> Result<(), Unreadable> {
+    let message = head.get(8..).unwrap_or_default();
+    let message = arrow_ipc::root_as_message(message)
+        .map_err(|_| Unreadable::Another("its first message is none of Arrow's"))?;
+    match message.header_as_schema() {
+        Some(schema) if schema.endianness() == arrow_ipc::Endianness::Big => {
+            Err(Unreadable::BigEndian)
+        }
+        _ => Ok(()),
+    }
+}
+
 impl<R: Read> Stream<R> {
     /// Reads the head of a recording.
     ///
@@ -138,6 +154,7 @@ impl<R: Read> Stream<R> {
     /// Why it is none.
     pub fn open(mut input: R) -> Result<Stream<R>, Unreadable> {
         let head = head(&mut input)?;
+        check_byte_order(&head)?;
         let length = head.len() as u64;
         let whole = Cursor::new(head).chain(input);
         let reader = StreamReader::try_new(whole, None).map_err(|e| head_error(e, length))?;

@@ -316,12 +316,12 @@ impl RecordingReport {
         self.lost = { table.lost.values() }.fold(0, |sum, n| sum.saturating_add(*n));
         let losers = table.processes.iter().filter_map(|p| {
             let pid = p.pid.filter(|pid| table.lost.contains_key(pid))?;
-            Some((pid, some(&p.exe)))
+            Some((pid, some(&p.exe)?))
         });
-        let exes: HashMap<u32, Option<String>> = losers.collect();
+        let exes: HashMap<u32, String> = losers.collect();
         let by = table.lost.iter().map(|(pid, lost)| LostBy {
             pid: (*pid != 0).then_some(*pid),
-            exe: exes.get(pid).cloned().flatten(),
+            exe: exes.get(pid).cloned(),
             lost: *lost,
         });
         self.lost_by_process = by.collect();

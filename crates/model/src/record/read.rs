@@ -3,12 +3,13 @@
 //! Promise: whole batches are read, whatever follows them; what is no recording is told apart from
 //! one that was cut off, and both from one that is newer than this program.
 
+use super::gate::Gate;
 use super::header::Header;
 use super::schema::{COLUMNS, VERSION};
 use arrow_array::RecordBatch;
 use arrow_ipc::reader::StreamReader;
 use arrow_schema::{ArrowError, Schema};
-use std::io::{self, Cursor, Read};
+use std::io::{self, Read};
 
 /// Why a file cannot be read as a recording.
 #[derive(Debug, thiserror::Error)]
@@ -38,7 +39,7 @@ pub enum Unreadable {
 
 /// Batches of a recording, in order.
 pub struct Stream<R: Read> {
-    reader: StreamReader<io::Chain<Cursor<Vec<u8>>, R>>,
+    reader: StreamReader<Gate<R>>,
     header: Header,
     absent: Vec<&'static str>,
     cut: Option<String>,
@@ -156,8 +157,8 @@ impl<R: Read> Stream<R> {
         let head = head(&mut input)?;
         check_byte_order(&head)?;
         let length = head.len() as u64;
-        let whole = Cursor::new(head).chain(input);
-        let reader = StreamReader::try_new(whole, None).map_err(|e| head_error(e, length))?;
+        let reader = StreamReader::try_new(Gate::new(head, input), None)
+            .map_err(|e| head_error(e, length))?;
         let schema = reader.schema();
         let header = check(&schema)?;
         let is_absent = |name: &&str| schema.field_with_name(name).is_err();
@@ -186,13 +187,12 @@ impl<R: Read> Stream<R> {
         if self.cut.is_some() {
             return None;
         }
-        match self.reader.next()? {
-            Ok(batch) => Some(batch),
-            Err(e) => {
-                self.cut = Some(e.to_string());
-                None
-            }
+        match self.reader.next() {
+            Some(Ok(batch)) => return Some(batch),
+            Some(Err(e)) => self.cut = Some(e.to_string()),
+            None => self.cut = self.reader.get_ref().stopped().map(str::to_owned),
         }
+        None
     }
 
     /// Why reading stopped before the end of the input, where it did.

@@ -283,3 +283,135 @@ impl RecordingReport {
         super::json(self)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::table::{Done, File, Filesystem, Process, Sample, Settle, Table, UNKNOWN};
+    use proptest::prelude::*;
+
+    /// A row in a few numbers.
+    type Sketch = (u32, i64, Option<u64>, u32, bool);
+
+    fn table(sketches: &[Sketch]) -> Table {
+        let text = |k: usize| format!("/srv/{k}\u{9b}{}", "x".repeat(k * 9));
+        let mut t = Table {
+            kinds: ["fsync", "sync_file_range", "msync"]
+                .map(str::to_owned)
+                .into(),
+            callers: (0..3).map(text).collect(),
+            reasons: vec![String::new(), "a network file system".into()],
+            ..Table::default()
+        };
+        for k in 0..5 {
+            t.filesystems.push(Filesystem {
+                fstype: ["", "ext4", "nfs"][k % 3].into(),
+                mount: text(k),
+                device: text(k / 2),
+                parents: text(k / 2),
+            });
+            t.files.push(File {
+                path: text(k),
+                filesystem: k as u32,
+            });
+            t.processes.push(Process {
+                pid: Some(k as u32),
+                exe: text(k / 2),
+                ..Process::default()
+            });
+        }
+        for (k, time, took, bits, known) in sketches {
+            let r = &mut t.rows;
+            r.time_ns.push(*time);
+            r.took_ns.push(took.unwrap_or(UNKNOWN));
+            r.process.push(k % 5);
+            r.tid.push(bits % 3);
+            r.file.push(bits % 5);
+            r.kind.push((bits / 5 % 3) as u16);
+            let all = [Done::Real, Done::Owed, Done::Unknown, Done::Nothing];
+            r.done.push(all[*bits as usize / 16 % 4]);
+            r.reason.push((bits / 64 % 2) as u16);
+            r.errno.push((bits / 128 % 2) as u16);
+            r.bytes.push(if *known { (*bits).into() } else { UNKNOWN });
+            r.dirty.push(known.then_some(bits % 2 == 0));
+            r.caller.push(k % 3);
+        }
+        let time_ns = sketches.first().map_or(0, |s| s.1);
+        t.samples.push(Sample {
+            time_ns,
+            device: text(0),
+            metric: "utilisation".into(),
+            value: f64::MAX,
+        });
+        t.settles.push(Settle {
+            time_ns,
+            took_ns: u64::MAX - 1,
+            filesystem: 1,
+            debt: None,
+            errno: 5,
+        });
+        t.io = t.rows.clone();
+        t
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(96))]
+        #[test]
+        fn whatever_the_rows_the_groups_add_up_and_the_text_fits(
+            rows in proptest::collection::vec(
+                (any::<u32>(), any::<i64>(), proptest::option::of(any::<u64>()), any::<u32>(),
+                 any::<bool>()), 0..60),
+            small in any::<bool>()
+        ) {
+            let calm = |r: Sketch| (r.0, r.1 >> 30, r.2.map(|t| t >> 30), r.3, r.4);
+            let rows: Vec<Sketch> = { rows.into_iter() }
+                .map(|r| if small { calm(r) } else { r })
+                .collect();
+            let t = table(&rows);
+            let r = RecordingReport::of(&t, "\u{1b}[2Jx.rec");
+            prop_assert_eq!(r.requests + r.hints, rows.len() as u64);
+            let all = [&r.by_file, &r.by_process, &r.by_program, &r.by_kind, &r.by_filesystem,
+                &r.by_device, &r.by_caller];
+            let timed: u64 = r.histogram.iter().map(|b| b.n).sum();
+            prop_assert_eq!(timed + r.untimed, r.real);
+            for groups in all {
+                let sum = |of: fn(&GroupRow) -> u64| groups.iter().map(of).sum::<u64>();
+                prop_assert_eq!(sum(|g| g.requests), r.requests);
+                prop_assert_eq!(sum(|g| g.real), r.real);
+                let binned = sum(|g| g.histogram.iter().map(|b| b.n).sum());
+                prop_assert_eq!(binned, timed);
+                prop_assert_eq!(sum(|g| g.needless.unwrap_or(0)), r.needless.unwrap_or(0));
+            }
+            if let (Some(waiting), Some(sync)) = (r.waiting_s, r.sync_s) {
+                prop_assert!(waiting <= sync * 1.000_001, "{} {}", waiting, sync);
+            }
+            let by = By::ALL.map(|(_, by)| by).to_vec();
+            let text = r.render(&View { by, top: 9 });
+            let steers = |c: char| c.is_control() && c != '\n';
+            prop_assert!(!text.contains(steers) && !r.to_json().contains(steers));
+            if small {
+                let wide = text.lines().find(|l| l.chars().count() > 80 && !l.contains('/'));
+                prop_assert_eq!(wide, None);
+            }
+        }
+    }
+
+    #[test]
+    fn a_process_whose_end_was_not_seen_is_left_out_of_all_times_and_counted() {
+        let t = table(&[(0, 0, None, 0, true), (1, 5, Some(7), 0, true)]);
+        let r = RecordingReport::of(&t, "x.rec");
+        assert_eq!((r.requests, r.real, r.untimed), (2, 2, 1));
+        assert_eq!(r.sync_s, Some(7e-9));
+        let absent = RecordingReport::of(&table(&[(0, 0, None, 0, true)]), "x.rec");
+        assert_eq!(
+            (absent.sync_s, absent.waiting_s, absent.real),
+            (None, None, 1)
+        );
+        assert!(absent
+            .render(&View {
+                by: Vec::new(),
+                top: 5
+            })
+            .contains("is not known"));
+    }
+}

@@ -24,6 +24,8 @@ pub(super) struct Gate<R> {
     handed_on: usize,
     ended: bool,
     stopped: Option<String>,
+    /// For each column, whether it refers to a dictionary.
+    keys: Vec<bool>,
 }
 
 impl<R: Read> Gate<R> {
@@ -35,7 +37,14 @@ impl<R: Read> Gate<R> {
             handed_on: 0,
             ended: false,
             stopped: None,
+            keys: Vec::new(),
         }
+    }
+
+    /// Says for each column whether it refers to a dictionary. Every column has two buffers: which
+    /// values are null, and the values.
+    pub(super) fn expect(&mut self, keys: Vec<bool>) {
+        self.keys = keys;
     }
 
     /// Why it ended before its input did.
@@ -86,7 +95,7 @@ impl<R: Read> Gate<R> {
         let (description, body) = self.message[8..].split_at(length);
         // It was one before the body came.
         let checked = root_as_message(description).map_err(|e| e.to_string());
-        let checked = checked.and_then(|message| check(&message, body));
+        let checked = checked.and_then(|message| check(&message, body, &self.keys));
         Ok(checked.map_err(|why| format!("a batch is damaged: {why}")))
     }
 }
@@ -107,26 +116,41 @@ impl<R: Read> Read for Gate<R> {
 }
 
 /// What is wrong with a message, if anything.
-fn check(message: &Message, body: &[u8]) -> Result<(), String> {
+fn check(message: &Message, body: &[u8], keys: &[bool]) -> Result<(), String> {
     if let Some(batch) = message.header_as_record_batch() {
-        return check_batch(&batch, body);
+        let buffers = check_batch(&batch, body)?;
+        if buffers.len() != 2 * keys.len() {
+            return Err("it has too many columns, or too few".into());
+        }
+        let packed = batch.compression().is_some();
+        let mut numbers = buffers.chunks_exact(2).zip(keys).filter(|(_, is)| **is);
+        return numbers.try_for_each(|(column, _)| check_numbers(column[1], packed));
     }
     match message.header_as_dictionary_batch() {
         Some(dictionary) => match dictionary.data() {
-            Some(batch) => check_batch(&batch, body),
+            Some(batch) => {
+                let buffers = check_batch(&batch, body)?;
+                // Texts: which are null, where each begins, the characters.
+                match buffers[..] {
+                    [_, begins, _] => check_numbers(begins, batch.compression().is_some()),
+                    _ => Err("a dictionary holds no texts".into()),
+                }
+            }
             None => Err("a dictionary has no values".into()),
         },
         None => Err("it is neither rows nor a dictionary".into()),
     }
 }
 
-fn check_batch(batch: &RecordBatch, body: &[u8]) -> Result<(), String> {
+/// The buffers of a batch, or what is wrong with one.
+fn check_batch<'a>(batch: &RecordBatch, body: &'a [u8]) -> Result<Vec<&'a [u8]>, String> {
     for node in batch.nodes().iter().flatten() {
         let length = node.length();
         if length < 0 || node.null_count() < 0 || node.null_count() > length {
             return Err("a column has an impossible length".into());
         }
     }
+    let mut buffers = Vec::new();
     for buffer in batch.buffers().iter().flatten() {
         let range = || {
             let from = usize::try_from(buffer.offset()).ok()?;
@@ -135,21 +159,42 @@ fn check_batch(batch: &RecordBatch, body: &[u8]) -> Result<(), String> {
         };
         let bytes = range().ok_or("a column lies outside of it")?;
         if batch.compression().is_some() && !bytes.is_empty() {
-            check_packed(bytes)?;
+            unpacked(bytes)?;
+        }
+        buffers.push(bytes);
+    }
+    Ok(buffers)
+}
+
+/// Checks that a buffer holds whole numbers of 4 bytes. What it unpacks to has to be seen for that:
+/// a reader of packed bytes does not mind an end that comes too early.
+fn check_numbers(bytes: &[u8], packed: bool) -> Result<(), String> {
+    let mut length = bytes.len() as u64;
+    if packed && length > 0 {
+        length = unpacked(bytes)?;
+        let is_packed = bytes[..8] != (-1i64).to_le_bytes();
+        if is_packed {
+            let decoder = lz4_flex::frame::FrameDecoder::new(&bytes[8..]);
+            let seen = io::copy(&mut decoder.take(length), &mut io::sink());
+            length = seen.map_err(|e| format!("a column does not unpack: {e}"))?;
         }
     }
-    Ok(())
+    match length % 4 {
+        0 => Ok(()),
+        _ => Err("a column is uneven".into()),
+    }
 }
 
 /// In front of packed bytes stands their unpacked length, or -1 where they are not packed.
-fn check_packed(bytes: &[u8]) -> Result<(), String> {
+fn unpacked(bytes: &[u8]) -> Result<u64, String> {
     let Some((length, packed)) = bytes.split_first_chunk::<8>() else {
         return Err("a column is too short".into());
     };
-    let room = (packed.len() as u64 + 1).saturating_mul(RATIO_MAX);
-    match i64::from_le_bytes(*length) {
-        -1 => Ok(()),
-        length if u64::try_from(length).is_ok_and(|n| n <= room) => Ok(()),
-        _ => Err("a column unpacks to more than it can hold".into()),
+    let length = i64::from_le_bytes(*length);
+    if length == -1 {
+        return Ok(packed.len() as u64);
     }
+    let room = (packed.len() as u64 + 1).saturating_mul(RATIO_MAX);
+    let length = u64::try_from(length).ok().filter(|n| *n <= room);
+    length.ok_or_else(|| "a column unpacks to more than it can hold".into())
 }

@@ -5,10 +5,10 @@
 
 use super::gate::Gate;
 use super::header::Header;
-use super::schema::{COLUMNS, VERSION};
+use super::schema::{Type, COLUMNS, VERSION};
 use arrow_array::RecordBatch;
 use arrow_ipc::reader::StreamReader;
-use arrow_schema::{ArrowError, Schema};
+use arrow_schema::{ArrowError, FieldRef, Schema};
 use std::io::{self, Read};
 
 /// Why a file cannot be read as a recording.
@@ -84,6 +84,14 @@ fn check(schema: &Schema) -> Result<Header, Unreadable> {
     if header.version > VERSION {
         return Err(Unreadable::Newer(header.version));
     }
+    for field in schema.fields() {
+        // A column that is not known is passed over, but Arrow's reader unpacks it.
+        if !Type::ALL.iter().any(|t| t.arrow() == *field.data_type()) {
+            let (name, is) = (field.name(), field.data_type());
+            let what = format!("its column {name} holds {is}, which no recording has");
+            return Err(Unreadable::Foreign(what));
+        }
+    }
     for column in &COLUMNS {
         match schema.field_with_name(column.name) {
             Ok(field) if *field.data_type() != column.holds.arrow() => {
@@ -157,10 +165,14 @@ impl<R: Read> Stream<R> {
         let head = head(&mut input)?;
         check_byte_order(&head)?;
         let length = head.len() as u64;
-        let reader = StreamReader::try_new(Gate::new(head, input), None)
+        let mut reader = StreamReader::try_new(Gate::new(head, input), None)
             .map_err(|e| head_error(e, length))?;
         let schema = reader.schema();
         let header = check(&schema)?;
+        let is_key = |field: &FieldRef| *field.data_type() == Type::Text.arrow();
+        reader
+            .get_mut()
+            .expect(schema.fields().iter().map(is_key).collect());
         let is_absent = |name: &&str| schema.field_with_name(name).is_err();
         Ok(Stream {
             reader,

@@ -4,4 +4,5 @@ mod command;
 mod folders;
 mod messages;
 mod probe;
+mod report;
 mod texts;

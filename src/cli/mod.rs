@@ -8,6 +8,7 @@ mod probe;
 mod ps;
 mod record;
 pub mod recording;
+mod report;
 mod run;
 mod set;
 mod settle;
@@ -54,6 +55,7 @@ enum Verb {
     Status(status::Args),
     Doctor(doctor_args::Args),
     Probe(probe::Args),
+    Report(report::Args),
     Env(env::Args),
     Generate(generate::Args),
 }
@@ -101,6 +103,7 @@ pub fn main() -> i32 {
         Verb::Status(args) => status::run(&args),
         Verb::Doctor(args) => doctor::run(args.json),
         Verb::Probe(args) => probe::run(&args),
+        Verb::Report(args) => report::run(&args),
         Verb::Env(args) => env::run(&args),
         Verb::Generate(args) => generate::run(&args),
     })

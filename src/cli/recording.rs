@@ -8,6 +8,7 @@ use std::time::Duration;
 use synclater_model::record::read::Unreadable;
 use synclater_model::record::table::Table;
 use synclater_model::report::message::Trouble;
+use synclater_model::report::text::shown;
 
 const NOTHING_CHANGED: &str = "nothing was changed";
 
@@ -51,11 +52,13 @@ pub fn unreadable(path: &Path, verb: &str, e: &Unreadable) -> Trouble {
     let what = format!("cannot {verb} {}", path.display());
     let try_ = match e {
         Unreadable::Newer(_) => "use the version of synclater that wrote it, or a newer one",
+        Unreadable::BigEndian => "record again with synclater on a little-endian machine",
         Unreadable::Empty | Unreadable::NoHead(_) => "record again: nothing of it can be read",
         Unreadable::Io(_) => "check the disk it lies on, then try again",
         _ => "name a file that `synclater record` wrote",
     };
-    Trouble::new(what, e.to_string(), try_, NOTHING_CHANGED)
+    // The reason may quote the file.
+    Trouble::new(what, shown(&e.to_string()), try_, NOTHING_CHANGED)
 }
 
 /// A bar that appears after two seconds, on a terminal only.
@@ -78,15 +81,8 @@ fn progress(size: u64) -> ProgressBar {
     bar
 }
 
-/// What to say about a recording whose end is missing; empty for a whole one.
+/// What to say about a recording that lacks its end, or columns; empty for a whole one.
 #[must_use]
 pub fn what_is_missing(table: &Table) -> String {
-    if table.is_whole() {
-        return String::new();
-    }
-    let why = match &table.cut {
-        Some(why) => format!("cut off in the middle of a batch ({why})"),
-        None => "not ended in order: the recorder was killed, or is still at work".into(),
-    };
-    format!("{why}; what its last second held is missing")
+    synclater_model::report::recording::missing(table).unwrap_or_default()
 }

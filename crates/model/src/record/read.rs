@@ -3,12 +3,13 @@
 //! Promise: whole batches are read, whatever follows them; what is no recording is told apart from
 //! one that was cut off, and both from one that is newer than this program.
 
+use super::gate::Gate;
 use super::header::Header;
-use super::schema::{COLUMNS, VERSION};
+use super::schema::{Type, COLUMNS, VERSION};
 use arrow_array::RecordBatch;
 use arrow_ipc::reader::StreamReader;
-use arrow_schema::{ArrowError, Schema};
-use std::io::{self, Cursor, Read};
+use arrow_schema::{ArrowError, FieldRef, Schema};
+use std::io::{self, Read};
 
 /// Why a file cannot be read as a recording.
 #[derive(Debug, thiserror::Error)]
@@ -25,6 +26,9 @@ pub enum Unreadable {
     /// Of a version to come.
     #[error("it has version {0} of the form; this program reads up to version {VERSION}")]
     Newer(u32),
+    /// Of a machine of the other byte order.
+    #[error("its numbers are big-endian; recordings are little-endian")]
+    BigEndian,
     /// Not even its head is whole.
     #[error("it is cut off in its head, which takes more than its {0} bytes")]
     NoHead(u64),
@@ -35,8 +39,9 @@ pub enum Unreadable {
 
 /// Batches of a recording, in order.
 pub struct Stream<R: Read> {
-    reader: StreamReader<io::Chain<Cursor<Vec<u8>>, R>>,
+    reader: StreamReader<Gate<R>>,
     header: Header,
+    absent: Vec<&'static str>,
     cut: Option<String>,
 }
 
@@ -78,6 +83,14 @@ fn check(schema: &Schema) -> Result<Header, Unreadable> {
     })?;
     if header.version > VERSION {
         return Err(Unreadable::Newer(header.version));
+    }
+    for field in schema.fields() {
+        // A column that is not known is passed over, but Arrow's reader unpacks it.
+        if !Type::ALL.iter().any(|t| t.arrow() == *field.data_type()) {
+            let (name, is) = (field.name(), field.data_type());
+            let what = format!("its column {name} holds {is}, which no recording has");
+            return Err(Unreadable::Foreign(what));
+        }
     }
     for column in &COLUMNS {
         match schema.field_with_name(column.name) {
@@ -130,6 +143,19 @@ fn head(input: &mut impl Read) -> Result<Vec<u8>, Unreadable> {
     Ok(bytes)
 }
 
+/// Refuses what the reader would take for little-endian numbers.
+fn check_byte_order(head: &[u8]) -> Result<(), Unreadable> {
+    let message = head.get(8..).unwrap_or_default();
+    let message = arrow_ipc::root_as_message(message)
+        .map_err(|_| Unreadable::Another("its first message is none of Arrow's"))?;
+    match message.header_as_schema() {
+        Some(schema) if schema.endianness() == arrow_ipc::Endianness::Big => {
+            Err(Unreadable::BigEndian)
+        }
+        _ => Ok(()),
+    }
+}
+
 impl<R: Read> Stream<R> {
     /// Reads the head of a recording.
     ///
@@ -137,13 +163,21 @@ impl<R: Read> Stream<R> {
     /// Why it is none.
     pub fn open(mut input: R) -> Result<Stream<R>, Unreadable> {
         let head = head(&mut input)?;
+        check_byte_order(&head)?;
         let length = head.len() as u64;
-        let whole = Cursor::new(head).chain(input);
-        let reader = StreamReader::try_new(whole, None).map_err(|e| head_error(e, length))?;
-        let header = check(&reader.schema())?;
+        let mut reader = StreamReader::try_new(Gate::new(head, input), None)
+            .map_err(|e| head_error(e, length))?;
+        let schema = reader.schema();
+        let header = check(&schema)?;
+        let is_key = |field: &FieldRef| *field.data_type() == Type::Text.arrow();
+        reader
+            .get_mut()
+            .expect(schema.fields().iter().map(is_key).collect());
+        let is_absent = |name: &&str| schema.field_with_name(name).is_err();
         Ok(Stream {
             reader,
             header,
+            absent: COLUMNS.iter().map(|c| c.name).filter(is_absent).collect(),
             cut: None,
         })
     }
@@ -154,18 +188,23 @@ impl<R: Read> Stream<R> {
         &self.header
     }
 
+    /// Columns that it does not have: what they would tell is unknown.
+    #[must_use]
+    pub fn absent(&self) -> &[&'static str] {
+        &self.absent
+    }
+
     /// The next batch; `None` at the end, and where the rest is cut off ([`Stream::cut`]).
     pub fn next_batch(&mut self) -> Option<RecordBatch> {
         if self.cut.is_some() {
             return None;
         }
-        match self.reader.next()? {
-            Ok(batch) => Some(batch),
-            Err(e) => {
-                self.cut = Some(e.to_string());
-                None
-            }
+        match self.reader.next() {
+            Some(Ok(batch)) => return Some(batch),
+            Some(Err(e)) => self.cut = Some(e.to_string()),
+            None => self.cut = self.reader.get_ref().stopped().map(str::to_owned),
         }
+        None
     }
 
     /// Why reading stopped before the end of the input, where it did.

@@ -30,6 +30,18 @@ pub enum Type {
 }
 
 impl Type {
+    /// All of them.
+    pub const ALL: [Type; 8] = [
+        Type::Time,
+        Type::Text,
+        Type::Count,
+        Type::Id,
+        Type::Signed,
+        Type::Small,
+        Type::Bool,
+        Type::Float,
+    ];
+
     /// As Arrow names it.
     #[must_use]
     pub fn arrow(self) -> DataType {

@@ -13,13 +13,18 @@ pub const COLUMNS: usize = 80;
 pub fn shown(name: &str) -> String {
     let mut safe = String::with_capacity(name.len());
     for c in name.chars() {
-        if c.is_control() || steers_direction(c) {
+        if steers(c) {
             safe.extend(c.escape_unicode());
         } else {
             safe.push(c);
         }
     }
     safe
+}
+
+/// Whether a character would steer the terminal instead of being shown.
+pub(crate) fn steers(c: char) -> bool {
+    c.is_control() || steers_direction(c)
 }
 
 /// The bidirectional controls of Unicode (UAX 9), which reorder what stands around them.

@@ -1,0 +1,151 @@
+//! Figures of the machine, once a second, thinned out for a picture.
+//!
+//! Several seconds that share a point are averaged. A point without a figure is null.
+
+use crate::record::table::Table;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// The most points.
+pub const POINTS_MAX: u64 = 300;
+/// The most devices; those that were at work most come first.
+const DEVICES_MAX: usize = 20;
+
+/// A line of figures.
+pub type Line = Vec<Option<f64>>;
+
+/// One device's figures.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct DeviceSamples {
+    /// The device.
+    pub device: String,
+    /// Share of the time in which it was at work, 0 to 1.
+    pub utilisation: Line,
+    /// Flushes completed a second.
+    pub flushes_per_s: Line,
+    /// Average time of a write in queue and disk.
+    pub write_wait_ms: Line,
+    /// Average time of a flush.
+    pub flush_wait_ms: Line,
+}
+
+/// The machine's figures.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct MachineSamples {
+    /// Share of the time in which some task waited for I/O.
+    pub psi_io_some: Line,
+    /// Bytes not yet written.
+    pub dirty_bytes: Line,
+    /// Share of processor time spent idle with I/O outstanding.
+    pub iowait: Line,
+}
+
+/// All of them; every line has as many points as `seconds`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Samples {
+    /// Seconds since the beginning of the recording.
+    pub seconds: Vec<f64>,
+    /// By device.
+    pub devices: Vec<DeviceSamples>,
+    /// Of the machine.
+    pub machine: MachineSamples,
+}
+
+/// Sums and counts by point.
+#[derive(Clone, Debug)]
+struct Means(Vec<(f64, u32)>);
+
+impl Means {
+    fn line(&self) -> Line {
+        let mean = |(sum, n): &(f64, u32)| (*n > 0).then(|| sum / f64::from(*n));
+        self.0.iter().map(mean).collect()
+    }
+}
+
+impl Samples {
+    /// Of a recording that lasted `span`. Figures that are no numbers are left out.
+    #[must_use]
+    pub fn of(table: &Table, span: (i64, i64)) -> Samples {
+        const SECOND_NS: u64 = 1_000_000_000;
+        let seconds = span.1.abs_diff(span.0) / SECOND_NS + 1;
+        let each_s = seconds.div_ceil(POINTS_MAX);
+        let points = seconds.div_ceil(each_s) as usize;
+        let mut lines: BTreeMap<(&str, &str), Means> = BTreeMap::new();
+        let known = table.samples.iter().filter(|s| s.value.is_finite());
+        for s in known {
+            let after_s = s.time_ns.max(span.0).abs_diff(span.0) / SECOND_NS;
+            let point = ((after_s / each_s) as usize).min(points - 1);
+            let line = { lines.entry((&s.device, &s.metric)) }
+                .or_insert_with(|| Means(vec![(0.0, 0); points]));
+            let (sum, n) = &mut line.0[point];
+            *sum += s.value;
+            *n = n.saturating_add(1);
+        }
+        if lines.is_empty() {
+            return Samples::default();
+        }
+        let none = Means(vec![(0.0, 0); points]);
+        let line =
+            |device: &str, metric: &str| lines.get(&(device, metric)).unwrap_or(&none).line();
+        let mut names: Vec<&str> = lines.keys().map(|(d, _)| *d).collect();
+        names.dedup();
+        names.retain(|d| !d.is_empty());
+        let device = |d: &&str| DeviceSamples {
+            device: (*d).to_owned(),
+            utilisation: line(d, "utilisation"),
+            flushes_per_s: line(d, "flushes_per_s"),
+            write_wait_ms: line(d, "write_wait_ms"),
+            flush_wait_ms: line(d, "flush_wait_ms"),
+        };
+        let mut devices: Vec<DeviceSamples> = names.iter().map(device).collect();
+        let busy = |d: &DeviceSamples| -> f64 { d.utilisation.iter().flatten().sum() };
+        devices.sort_by(|a, b| busy(b).total_cmp(&busy(a)));
+        devices.truncate(DEVICES_MAX);
+        Samples {
+            seconds: (0..points as u64).map(|p| (p * each_s) as f64).collect(),
+            devices,
+            machine: MachineSamples {
+                psi_io_some: line("", "psi_io_some"),
+                dirty_bytes: line("", "dirty_bytes"),
+                iowait: line("", "iowait"),
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::table::Sample;
+
+    fn sample(second: i64, device: &str, metric: &str, value: f64) -> Sample {
+        Sample {
+            time_ns: second * 1_000_000_000,
+            device: device.into(),
+            metric: metric.into(),
+            value,
+        }
+    }
+
+    #[test]
+    fn a_long_recording_is_thinned_to_means_and_gaps_stay_gaps() {
+        let mut t = Table::default();
+        for second in (0..3000).filter(|s| *s < 1000 || *s >= 1010) {
+            t.samples
+                .push(sample(second, "sda", "utilisation", (second % 10) as f64));
+        }
+        t.samples.push(sample(7, "", "iowait", 0.5));
+        t.samples.push(sample(7, "", "iowait", f64::NAN));
+        let s = Samples::of(&t, (0, 2_999_000_000_000));
+        assert_eq!((s.seconds.len(), s.seconds[1]), (300, 10.0));
+        let line = &s.devices[0].utilisation;
+        assert_eq!((line.len(), line[0], line[100]), (300, Some(4.5), None));
+        assert_eq!(s.machine.iowait[0], Some(0.5));
+        assert_eq!(s.machine.dirty_bytes[0], None);
+    }
+
+    #[test]
+    fn a_recording_without_samples_has_no_points() {
+        assert_eq!(Samples::of(&Table::default(), (0, 5)), Samples::default());
+    }
+}

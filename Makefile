@@ -24,7 +24,7 @@ FUZZ_TARGETS = $(filter-out all,$(basename $(notdir $(wildcard fuzz/src/bin/*.rs
 FUZZ_SECONDS ?= 60
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test tests soak bench lint lint-rust lint-c lint-scripts \
+.PHONY: help setup build demo test tests soak bench pictures lint lint-rust lint-c lint-scripts \
         install uninstall fuzz audit clean
 
 help: ## this list
@@ -85,6 +85,10 @@ bench: ## the speed targets, each beside its peer in one run
 	@$(MAKE) --no-print-directory build
 	@benches/run
 	@benches/record
+
+pictures: ## make the pictures of the report in docs/ again, with Chromium
+	$(CARGO) test --locked --quiet --test integration -- --ignored --exact \
+	  cli::html::looks::the_pictures_of_the_report_are_made_again
 
 lint: lint-rust lint-c lint-scripts ## fmt, clippy, docs, the repository's own rules, C with clang
 

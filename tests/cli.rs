@@ -2,6 +2,7 @@
 
 mod command;
 mod folders;
+mod html;
 mod messages;
 mod probe;
 mod report;

@@ -13,6 +13,7 @@ mod run;
 mod set;
 mod settle;
 mod status;
+mod whole_file;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use std::ffi::OsString;

@@ -5,6 +5,7 @@
 //! failed test, which is kept and named.
 
 pub mod backend;
+pub mod browser;
 pub mod command;
 pub mod dir;
 pub mod disk;

@@ -8,6 +8,7 @@
 
 pub mod distribution;
 pub mod escape;
+pub mod html;
 pub mod message;
 pub mod number;
 pub mod probe;

@@ -1,7 +1,9 @@
 //! Recordings: what is in them, and what happens to them when something is killed or full.
 
+mod agreement;
 mod death;
 mod events;
+mod seen;
 
 use crate::harness::command::{run, Outcome};
 use crate::sessions::stage::Stage;

@@ -5,7 +5,7 @@
 //! What reaches the kernel is counted by strace, program by program (`syncs`), and compared with
 //! the session's own report.
 
-mod daemon;
+pub mod daemon;
 pub mod leftovers;
 mod slow;
 mod syncs;
@@ -25,17 +25,17 @@ use syncs::Syncs;
 const LOST: &str = "lost the library";
 
 /// A loopback port that nobody listens at.
-fn free_port() -> u16 {
+pub fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     listener.local_addr().expect("its address").port()
 }
 
-fn answers(port: u16) -> bool {
+pub fn answers(port: u16) -> bool {
     TcpStream::connect(("127.0.0.1", port)).is_ok()
 }
 
 /// True when the test may go on: the daemons change their users.
-fn can_run_daemons(name: &str) -> bool {
+pub fn can_run_daemons(name: &str) -> bool {
     if !is_root() {
         skip(name, "the daemons change their users, which needs root");
     }
@@ -43,7 +43,7 @@ fn can_run_daemons(name: &str) -> bool {
 }
 
 /// The names that a daemon has to import, as `synclater env` prints them.
-fn names_to_import(place: &Place) -> String {
+pub fn names_to_import(place: &Place) -> String {
     let outcome = run(place.synclater().args(["env", "--json"])).must_succeed();
     let object: Value = serde_json::from_str(&outcome.stdout).expect("JSON");
     object["import"].as_str().expect("import").to_owned()
@@ -59,7 +59,7 @@ fn fill_in(name: &str, to: &Path, values: &[(&str, &str)]) {
 }
 
 /// A directory that belongs to a user.
-fn directory(path: &Path, user: &str) -> PathBuf {
+pub fn directory(path: &Path, user: &str) -> PathBuf {
     run(clean("install")
         .args(["-d", "-m", "755", "-o", user])
         .arg(path))
@@ -256,7 +256,7 @@ impl Mail {
     }
 }
 
-fn dovecot_config(base: &Path, mail: &Path, port: u16, import: &str) -> PathBuf {
+pub fn dovecot_config(base: &Path, mail: &Path, port: u16, import: &str) -> PathBuf {
     let file = base.join("dovecot.conf");
     let (base, mail) = (base.to_string_lossy(), mail.to_string_lossy());
     let values = [
@@ -270,7 +270,7 @@ fn dovecot_config(base: &Path, mail: &Path, port: u16, import: &str) -> PathBuf 
 }
 
 /// APPENDs messages; returns the seconds that it took.
-fn imap_append(port: u16, messages: usize) -> f64 {
+pub fn imap_append(port: u16, messages: usize) -> f64 {
     let mut command = clean("/usr/bin/python3");
     command.arg(script("imap_append.py"));
     command.args([port.to_string(), messages.to_string()]);

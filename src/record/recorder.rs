@@ -274,14 +274,14 @@ impl Drain {
             let bell = &self.rings.head().bell;
             let rung = bell.load(SeqCst);
             let then = self.round()?;
-            self.rings.grow_where_needed();
             if then == Then::End {
                 self.count_losses()?;
                 return Ok(());
             }
-            if swept.elapsed() >= ROUND {
+            if swept.elapsed() >= ROUND || self.rings.are_short() {
                 swept = Instant::now();
                 self.sweep()?;
+                self.rings.grow();
             }
             if self.sink.tick()? {
                 self.count_losses()?;

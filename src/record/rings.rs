@@ -12,9 +12,10 @@ use synclater_shim::page::{self, Layout};
 use synclater_shim::rings::{cells_of, Cell, Ring, Rings, CELL, RINGS_DATA, RINGS_MAGIC, RING_MAX};
 use synclater_sys::memory::{back, Mapping};
 
-/// Rings made at a time, at most; fewer where they are large.
-const BATCH: usize = 16;
-const BATCH_BYTES: usize = 32 << 20;
+/// Rings that are free when nothing happens, at least; fewer where they are large. A server's
+/// processes make their first request at the same moment.
+const RESERVE: usize = 8;
+const RESERVE_BYTES: usize = 32 << 20;
 
 /// The rings.
 pub struct SharedRings {
@@ -43,28 +44,43 @@ impl SharedRings {
         let head = rings.head();
         head.cells.store(u32::try_from(cells).unwrap_or(0), SeqCst);
         head.version.store(page::VERSION, SeqCst);
-        rings.grow()?;
+        for _ in 0..rings.reserve() {
+            rings.add()?;
+        }
         head.magic.store(RINGS_MAGIC, SeqCst);
         Ok(rings)
     }
 
-    /// Makes more rings.
-    fn grow(&self) -> io::Result<()> {
+    fn reserve(&self) -> usize {
+        (RESERVE_BYTES / (self.cells * CELL)).clamp(2, RESERVE)
+    }
+
+    /// Makes one more ring.
+    fn add(&self) -> io::Result<()> {
         let size = self.cells * CELL;
         let count = self.count();
-        let more = (BATCH_BYTES / size).clamp(2, BATCH).min(RING_MAX - count);
-        back(&self.file, RINGS_DATA + count * size, more * size)?;
-        let count = u32::try_from(count + more).unwrap_or(0);
-        self.head().count.store(count, SeqCst);
+        back(&self.file, RINGS_DATA + count * size, size)?;
+        let more = u32::try_from(count + 1).unwrap_or(0);
+        self.head().count.store(more, SeqCst);
         Ok(())
     }
 
-    /// Makes more rings where most are claimed; where there is no memory it stays as it is, and who
-    /// finds none counts what it loses.
-    pub fn grow_where_needed(&self) {
-        let claimed = self.all().filter(|(_, r, _)| r.pid.load(SeqCst) != 0);
-        if claimed.count() * 2 > self.count() && self.count() < RING_MAX {
-            let _ = self.grow();
+    /// Whether more should be there: less than half are free, or too few for what may come at once.
+    #[must_use]
+    pub fn are_short(&self) -> bool {
+        let count = self.count();
+        let free = self.all().filter(|(_, r, _)| r.pid.load(SeqCst) == 0);
+        let free = free.count();
+        free * 2 < count || free < self.reserve()
+    }
+
+    /// Makes more rings until they are enough; where there is no memory, or no more can be, it
+    /// stays as it is, and who finds none counts what it loses.
+    pub fn grow(&self) {
+        while self.count() < RING_MAX && self.are_short() {
+            if self.add().is_err() {
+                return;
+            }
         }
     }
 

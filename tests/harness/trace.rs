@@ -27,6 +27,12 @@ pub struct Call {
     pub result: i64,
 }
 
+/// The calls in a log of `strace -f`, in the order in which they came back.
+pub fn calls_in(log: &Path) -> Vec<Call> {
+    let text = std::fs::read(log).unwrap_or_else(|e| panic!("{}: {e}", log.display()));
+    parse(&String::from_utf8_lossy(&text))
+}
+
 /// A command's calls in the order in which they came back.
 pub struct Trace {
     pub outcome: Outcome,

@@ -72,6 +72,10 @@ impl Daemon {
         }
     }
 
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     pub fn output(&self) -> String {
         let file = |name| std::fs::read_to_string(self.place.scene.file(name)).unwrap_or_default();
         format!("stdout:\n{}\nstderr:\n{}", file("stdout"), file("stderr"))

@@ -102,10 +102,8 @@ static struct sl_cell *take(struct ring *r, uint64_t count, uint64_t *place)
 		if (!CAS(r->control->head, head, head + count))
 			continue;
 		*place = head;
-		if ((head ^ (head + count)) & (r->cells / 4)) {
-			ADD(r->rings->bell, 1);
-			raw3(NR_futex, &r->rings->bell, 1 /* FUTEX_WAKE */, 1);
-		}
+		if ((head ^ (head + count)) & (r->cells / 4))
+			sl_wake_recorder(r->rings);
 		return &r->first[head & mask];
 	}
 	ADD(r->control->lost, 1);

@@ -10,6 +10,13 @@
 
 enum { RING_NONE, RING_CLAIMING, RING_READY };
 
+/* The recorder looks at the rings, and makes more where few are free. */
+void sl_wake_recorder(struct sl_rings *r)
+{
+	ADD(r->bell, 1);
+	raw3(NR_futex, &r->bell, 1 /* FUTEX_WAKE */, 1);
+}
+
 /* Finds a ring in R: that of an earlier image of this process, or a free one. -1: there is none. */
 static long claim(struct sl_rings *r)
 {
@@ -35,9 +42,11 @@ static long claim(struct sl_rings *r)
 
 		if (LOAD(t->pid) == 0 && CAS(t->pid, 0, pid)) {
 			STORE(t->pid_ns, ns);
+			sl_wake_recorder(r);
 			return (pid + k) % count;
 		}
 	}
+	sl_wake_recorder(r);
 	return -1;
 }
 

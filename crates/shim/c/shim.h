@@ -180,6 +180,7 @@ long sl_ask_fd(const struct sl_page *page, int which);
 
 /* ring.c */
 struct ring *sl_ring_of(unsigned level);
+void sl_wake_recorder(struct sl_rings *r);
 
 /* record.c */
 int sl_recording(void);

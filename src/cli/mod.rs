@@ -1,8 +1,10 @@
 //! The command line: one table of verbs and flags, from which help, man pages and completions come.
 
+mod diff;
 mod doctor;
 mod eatmydata;
 mod env;
+mod export;
 mod generate;
 mod probe;
 mod ps;
@@ -52,6 +54,8 @@ enum Verb {
     Status(status::Args),
     Doctor(doctor_args::Args),
     Probe(probe::Args),
+    Diff(diff::Args),
+    Export(export::Args),
     Env(env::Args),
     Generate(generate::Args),
 }
@@ -98,6 +102,8 @@ pub fn main() -> i32 {
         Verb::Status(args) => status::run(&args),
         Verb::Doctor(args) => doctor::run(args.json),
         Verb::Probe(args) => probe::run(&args),
+        Verb::Diff(args) => diff::run(&args),
+        Verb::Export(args) => export::run(&args),
         Verb::Env(args) => env::run(&args),
         Verb::Generate(args) => generate::run(&args),
     })

@@ -8,6 +8,7 @@ use std::time::Duration;
 use synclater_model::record::read::Unreadable;
 use synclater_model::record::table::Table;
 use synclater_model::report::message::Trouble;
+use synclater_model::report::text::shown;
 
 const NOTHING_CHANGED: &str = "nothing was changed";
 
@@ -18,7 +19,7 @@ const NOTHING_CHANGED: &str = "nothing was changed";
 pub fn open(path: &Path, verb: &str) -> Result<File, Trouble> {
     let cannot = |why: String| {
         Trouble::new(
-            format!("cannot {verb} {}", path.display()),
+            shown(&format!("cannot {verb} {}", path.display())),
             why,
             "name a file that `synclater record` wrote",
             NOTHING_CHANGED,
@@ -48,18 +49,19 @@ pub fn read(path: &Path, verb: &str) -> Result<Table, Trouble> {
 /// What to tell of a file that is no recording.
 #[must_use]
 pub fn unreadable(path: &Path, verb: &str, e: &Unreadable) -> Trouble {
-    let what = format!("cannot {verb} {}", path.display());
+    let what = shown(&format!("cannot {verb} {}", path.display()));
     let try_ = match e {
         Unreadable::Newer(_) => "use the version of synclater that wrote it, or a newer one",
         Unreadable::Empty | Unreadable::NoHead(_) => "record again: nothing of it can be read",
         Unreadable::Io(_) => "check the disk it lies on, then try again",
         _ => "name a file that `synclater record` wrote",
     };
-    Trouble::new(what, e.to_string(), try_, NOTHING_CHANGED)
+    Trouble::new(what, shown(&e.to_string()), try_, NOTHING_CHANGED)
 }
 
 /// A bar that appears after two seconds, on a terminal only.
-fn progress(size: u64) -> ProgressBar {
+#[must_use]
+pub fn progress(size: u64) -> ProgressBar {
     if !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();
     }
@@ -81,11 +83,16 @@ fn progress(size: u64) -> ProgressBar {
 /// What to say about a recording whose end is missing; empty for a whole one.
 #[must_use]
 pub fn what_is_missing(table: &Table) -> String {
-    if table.is_whole() {
-        return String::new();
-    }
-    let why = match &table.cut {
+    missing(table.cut.as_deref(), table.end_ns.is_some())
+}
+
+/// As [`what_is_missing`], of a recording that is read in batches: why reading stopped in the middle,
+/// where it did, and whether its last row was there.
+#[must_use]
+pub fn missing(cut: Option<&str>, ended: bool) -> String {
+    let why = match cut {
         Some(why) => format!("cut off in the middle of a batch ({why})"),
+        None if ended => return String::new(),
         None => "not ended in order: the recorder was killed, or is still at work".into(),
     };
     format!("{why}; what its last second held is missing")

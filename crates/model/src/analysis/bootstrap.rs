@@ -184,3 +184,119 @@ pub fn block_length(values: &[f64]) -> usize {
     let best = if spectrum > 0.0 { best } else { least };
     best.ceil().clamp(least, most) as usize
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// A sequence around 0, each value of which keeps `likeness` of the one before.
+    fn sequence(likeness: f64, n: usize, seed: u64) -> Vec<[f64; 1]> {
+        let mut random = Random::new(seed);
+        let mut even = || {
+            let sum: u64 = (0..12).map(|_| random.draw() >> 32).sum();
+            sum as f64 / 4_294_967_296.0 - 6.0
+        };
+        let mut last = even();
+        let mut next = |_| {
+            last = likeness * last + (1.0 - likeness * likeness).sqrt() * even();
+            [last]
+        };
+        (0..n).map(&mut next).collect()
+    }
+
+    /// How many of 100 sequences around 0 have an interval that holds 0.
+    fn held(likeness: f64, n: usize, length: Option<usize>) -> usize {
+        let holds = |seed: &u64| {
+            let cells = sequence(likeness, n, *seed);
+            let values: Vec<f64> = cells.iter().map(|c| c[0]).collect();
+            let length = length.unwrap_or_else(|| block_length(&values));
+            let blocks = Blocks::new(&cells, length);
+            let mut random = Random::new(*seed);
+            let draws = (0..DRAWS).map(|_| blocks.draw(&mut random)[0]).collect();
+            let (low, high) = interval(draws).expect("numbers");
+            let (sum, wider) = (values.iter().sum::<f64>(), blocks.widening());
+            let ends = (sum + (low - sum) * wider, sum + (high - sum) * wider);
+            ends.0 <= 0.0 && 0.0 <= ends.1
+        };
+        (0..100).filter(holds).count()
+    }
+
+    #[test]
+    fn an_interval_holds_the_truth_about_as_often_as_it_says() {
+        for (likeness, n, least) in [
+            (0.0, 30, 85),
+            (0.0, 1000, 87),
+            (0.5, 1000, 87),
+            (0.9, 1000, 83),
+        ] {
+            let held = held(likeness, n, None);
+            assert!(held >= least, "{held} of 100: likeness {likeness}, {n}");
+        }
+    }
+
+    #[test]
+    fn without_blocks_likeness_would_be_taken_for_knowledge() {
+        let single = held(0.9, 1000, Some(1));
+        assert!(single <= 60, "{single} of 100");
+    }
+
+    #[test]
+    fn blocks_are_as_long_as_neighbours_are_alike() {
+        let length = |likeness: f64| {
+            let values = sequence(likeness, 1000, 3);
+            block_length(&values.iter().map(|c| c[0]).collect::<Vec<_>>())
+        };
+        assert_eq!(length(0.0), 10);
+        assert!((10..40).contains(&length(0.5)), "{}", length(0.5));
+        assert!(length(0.95) > 2 * length(0.5), "{}", length(0.95));
+        assert_eq!(block_length(&[1.0; 27]), 3);
+        assert_eq!(block_length(&[]), 1);
+    }
+
+    #[test]
+    fn random_numbers_are_those_of_the_paper() {
+        // The first three of SplitMix64 with seed 1234567, as published with its reference code.
+        let mut random = Random::new(1_234_567);
+        let drawn = [random.draw(), random.draw(), random.draw()];
+        assert_eq!(
+            drawn,
+            [
+                6_457_827_717_110_365_317,
+                3_203_168_211_198_807_973,
+                9_817_491_932_198_370_423
+            ]
+        );
+    }
+
+    #[test]
+    fn an_interval_leaves_out_a_fortieth_on_each_side() {
+        let ends = interval((0..999).rev().map(f64::from).collect());
+        assert_eq!(ends, Some((24.0, 974.0)));
+        assert_eq!(interval(Vec::new()), None);
+        assert_eq!(interval(vec![1.0, f64::NAN]), None);
+    }
+
+    proptest! {
+        #[test]
+        fn a_draw_has_as_many_cells_as_there_are_and_only_values_that_are_there(
+            values in proptest::collection::vec(0u32..1000, 1..80), length in 0usize..100, seed: u64
+        ) {
+            let cells: Vec<[f64; 2]> = values.iter().map(|v| [f64::from(*v), 1.0]).collect();
+            let blocks = Blocks::new(&cells, length);
+            let [sum, count] = blocks.draw(&mut Random::new(seed));
+            prop_assert_eq!(count, values.len() as f64);
+            let (least, most) = (values.iter().min().unwrap(), values.iter().max().unwrap());
+            prop_assert!(sum >= f64::from(*least) * count && sum <= f64::from(*most) * count);
+            prop_assert_eq!(blocks.draw(&mut Random::new(seed)), [sum, count]);
+        }
+
+        #[test]
+        fn any_sequence_has_a_block_length_within_it(
+            values in proptest::collection::vec(any::<f64>(), 0..100)
+        ) {
+            let length = block_length(&values);
+            prop_assert!((1..=values.len().max(1)).contains(&length));
+        }
+    }
+}

@@ -94,7 +94,7 @@ fn process(process: &Process) -> String {
         .unwrap_or(&process.exe);
     let base = or(exe.rsplit('/').next().unwrap_or(""), "(unknown)");
     match postgres_role(&process.command) {
-        Some(role) => format!("{base} {role}"),
+        Some(role) => format!("{base}: {role}"),
         None => base,
     }
 }
@@ -102,7 +102,7 @@ fn process(process: &Process) -> String {
 /// The role of one of PostgreSQL's processes, from the title that it gives itself; sessions of all
 /// users, databases and addresses are one role.
 fn postgres_role(command: &str) -> Option<&'static str> {
-    const ROLES: [&str; 15] = [
+    const ROLES: [&str; 16] = [
         "checkpointer",
         "background writer",
         "walwriter",
@@ -115,6 +115,7 @@ fn postgres_role(command: &str) -> Option<&'static str> {
         "logical replication",
         "archiver",
         "startup",
+        "logger",
         "stats collector",
         "parallel worker",
         "io worker",
@@ -124,7 +125,7 @@ fn postgres_role(command: &str) -> Option<&'static str> {
     // The name of the cluster stands before the role where it is set.
     let after_cluster = title.split_once(": ").map(|(_, rest)| rest);
     let role = is(title).or_else(|| after_cluster.and_then(is));
-    Some(role.unwrap_or("session"))
+    Some(role.unwrap_or("client backend"))
 }
 
 /// The groups of one table.
@@ -187,18 +188,18 @@ mod tests {
             (
                 postgres,
                 "postgres: 15/main: checkpointer ",
-                "postgres checkpointer",
+                "postgres: checkpointer",
             ),
-            (postgres, "postgres: walwriter ", "postgres walwriter"),
+            (postgres, "postgres: walwriter ", "postgres: walwriter"),
             (
                 postgres,
                 "postgres: 15/main: ann shop [local] COMMIT",
-                "postgres session",
+                "postgres: client backend",
             ),
             (
                 postgres,
                 "postgres: ann shop 10.0.0.1(5432) idle",
-                "postgres session",
+                "postgres: client backend",
             ),
             (
                 postgres,

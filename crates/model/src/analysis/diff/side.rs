@@ -47,7 +47,7 @@ pub struct Group {
 pub struct Side {
     /// Requests for durability that were made for real.
     pub requests: u64,
-    /// Requests for durability that were not: put off, skipped, refused, or not known to be real.
+    /// Requests for durability that were not: put off, skipped or refused.
     pub others: u64,
     /// Requests that the recording lost.
     pub lost: u64,
@@ -176,7 +176,9 @@ fn in_order_of_time(table: &Table) -> Vec<u32> {
     let rows = &table.rows;
     let real = |row: &u32| {
         let row = *row as usize;
-        rows.done[row] == Done::Real && table.is_durability(rows.kind[row])
+        // What does not say what became of it was put off by nobody.
+        let real = matches!(rows.done[row], Done::Real | Done::Unknown);
+        real && table.is_durability(rows.kind[row])
     };
     let end = u32::try_from(rows.len()).unwrap_or(u32::MAX);
     let mut order: Vec<u32> = (0..end).filter(real).collect();

@@ -98,7 +98,7 @@ fn planted() -> Vec<(&'static str, Vec<Value>)> {
         ),
         (
             "Which program syncs for nothing",
-            vec![json!("/usr/sbin/rsyslogd"), json!(864), json!(864)],
+            vec![json!("/usr/sbin/rsyslogd"), json!(864), json!(2592)],
         ),
         (
             "What a dial would save the fleet",

@@ -21,8 +21,8 @@ use synclater_sys::wait;
 /// Writes a recording as Parquet, for DuckDB, pandas, Spark, ClickHouse, Trino.
 ///
 /// Into a folder it writes Hive partitions: host=HOST/date=DATE/SESSION-START.parquet, so that the
-/// recordings of many machines are one table; docs/fleet.md has queries. Exporting a recording again
-/// replaces its files. A file appears under its name when it is whole and durable.
+/// recordings of many machines are one table; docs/fleet.md has queries. Exporting a recording
+/// again replaces its files. A file appears under its name when it is whole and durable.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {

@@ -86,8 +86,8 @@ pub fn what_is_missing(table: &Table) -> String {
     missing(table.cut.as_deref(), table.end_ns.is_some())
 }
 
-/// As [`what_is_missing`], of a recording that is read in batches: why reading stopped in the middle,
-/// where it did, and whether its last row was there.
+/// As [`what_is_missing`], of a recording that is read in batches: why reading stopped in the
+/// middle, where it did, and whether its last row was there.
 #[must_use]
 pub fn missing(cut: Option<&str>, ended: bool) -> String {
     let why = match cut {

@@ -4,8 +4,8 @@
 //! types are in every file; what the recording says of itself is in the file's key-value metadata,
 //! under the same keys. Memory is bounded by a row group for each date that is being written.
 //!
-//! What it does not do: a column that this version does not know is left out, so that all files of a
-//! fleet have the same schema. Rows stay in the order of the recording.
+//! What it does not do: a column that this version does not know is left out, so that all files of
+//! a fleet have the same schema. Rows stay in the order of the recording.
 
 pub mod part;
 pub mod place;

@@ -1,8 +1,8 @@
 //! Files that appear whole or not at all.
 //!
 //! Promise: what is written stands under a hidden name, beside the final one, until it is durable;
-//! then it is renamed. A killed writer leaves the hidden file at most, and the next one for the same
-//! final name removes it. Two writers for the same name at a time: the second is refused.
+//! then it is renamed. A killed writer leaves the hidden file at most, and the next one for the
+//! same final name removes it. Two writers for the same name at a time: the second is refused.
 //!
 //! What it does not do: several files are renamed one after the other; each is whole, but a power
 //! cut in between leaves some of them new and some old.

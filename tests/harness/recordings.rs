@@ -305,3 +305,13 @@ impl MailServer {
         }
     }
 }
+
+/// The same recording, of a version to come.
+pub fn newer(recording: &[u8]) -> Vec<u8> {
+    let mut bytes = recording.to_vec();
+    // The only text of one byte in the head that is "1", its length in front.
+    let one = b"\x01\0\0\01\0";
+    let at = bytes.windows(one.len()).position(|w| w == one);
+    bytes[at.expect("a version") + 4] = b'9';
+    bytes
+}

@@ -42,8 +42,8 @@ impl Random {
         Random(seed)
     }
 
-    /// A seed that follows from a text (FNV-1a), so that a group's interval does not depend on which
-    /// groups stand before it.
+    /// A seed that follows from a text (FNV-1a), so that a group's interval does not depend on
+    /// which groups stand before it.
     #[must_use]
     pub fn of(text: &str) -> Random {
         let mix = |h: u64, b: u8| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3);
@@ -123,7 +123,7 @@ impl<const K: usize> Blocks<K> {
     }
 }
 
-/// The ends of the middle 95 % of `values`; `None` where one of them is no number, or there is none.
+/// The ends of the middle 95 % of `values`; `None` where there is none, or one is no number.
 #[must_use]
 pub fn interval(mut values: Vec<f64>) -> Option<(f64, f64)> {
     if values.is_empty() || values.iter().any(|v| v.is_nan()) {

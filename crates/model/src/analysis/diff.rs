@@ -8,14 +8,14 @@
 //! Its interval comes from a bootstrap of each recording by itself ([`super::bootstrap`]): both are
 //! drawn anew in blocks of consecutive requests, 999 times, and the change is computed from each
 //! pair of draws. A draw is scaled to as many requests as the recording has where the work is the
-//! same (how many requests a job makes is no chance), and to as much time where it is not (how many
-//! come in a second is chance). Where both hold the same work and yet differ by a few requests, what
-//! those few cost is taken as noise, and the interval is made wider by it.
+//! same (how many requests a job makes is no chance), and to as much time where it is not (how
+//! many come in a second is chance). Where both hold the same work and yet differ by a few
+//! requests, what those few cost is taken as noise, and the interval is made wider by it.
 //!
 //! The interval of the medians' ratio comes from the same draws, by Bahadur's representation: the
-//! share of requests below the median is drawn, and the quantile that this share points to is looked
-//! up among all durations. So the interval's ends are durations that were measured, two modes are no
-//! trouble, and a draw needs no sorting.
+//! share of requests below the median is drawn, and the quantile that this share points to is
+//! looked up among all durations. So a drawn median is a duration that was measured, two modes are
+//! no trouble, and a draw needs no sorting.
 //!
 //! Promise: the same two recordings give the same figures. A group is within noise when neither the
 //! interval of the cost nor that of the median excludes "no change", and always with few requests.

@@ -1,6 +1,8 @@
 //! The command line: exit statuses, messages, signals, terminals, and what is generated from it.
 
 mod command;
+mod diff;
+mod export;
 mod folders;
 mod html;
 mod messages;

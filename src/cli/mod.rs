@@ -1,8 +1,10 @@
 //! The command line: one table of verbs and flags, from which help, man pages and completions come.
 
+mod diff;
 mod doctor;
 mod eatmydata;
 mod env;
+mod export;
 mod generate;
 mod probe;
 mod ps;
@@ -57,6 +59,8 @@ enum Verb {
     Doctor(doctor_args::Args),
     Probe(probe::Args),
     Report(report::Args),
+    Diff(diff::Args),
+    Export(export::Args),
     Env(env::Args),
     Generate(generate::Args),
 }
@@ -105,6 +109,8 @@ pub fn main() -> i32 {
         Verb::Doctor(args) => doctor::run(args.json),
         Verb::Probe(args) => probe::run(&args),
         Verb::Report(args) => report::run(&args),
+        Verb::Diff(args) => diff::run(&args),
+        Verb::Export(args) => export::run(&args),
         Verb::Env(args) => env::run(&args),
         Verb::Generate(args) => generate::run(&args),
     })

@@ -19,7 +19,7 @@ const NOTHING_CHANGED: &str = "nothing was changed";
 pub fn open(path: &Path, verb: &str) -> Result<File, Trouble> {
     let cannot = |why: String| {
         Trouble::new(
-            format!("cannot {verb} {}", path.display()),
+            shown(&format!("cannot {verb} {}", path.display())),
             why,
             "name a file that `synclater record` wrote",
             NOTHING_CHANGED,
@@ -49,7 +49,7 @@ pub fn read(path: &Path, verb: &str) -> Result<Table, Trouble> {
 /// What to tell of a file that is no recording.
 #[must_use]
 pub fn unreadable(path: &Path, verb: &str, e: &Unreadable) -> Trouble {
-    let what = format!("cannot {verb} {}", path.display());
+    let what = shown(&format!("cannot {verb} {}", path.display()));
     let try_ = match e {
         Unreadable::Newer(_) => "use the version of synclater that wrote it, or a newer one",
         Unreadable::BigEndian => "record again with synclater on a little-endian machine",
@@ -62,7 +62,8 @@ pub fn unreadable(path: &Path, verb: &str, e: &Unreadable) -> Trouble {
 }
 
 /// A bar that appears after two seconds, on a terminal only.
-fn progress(size: u64) -> ProgressBar {
+#[must_use]
+pub fn progress(size: u64) -> ProgressBar {
     if !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();
     }
@@ -85,4 +86,16 @@ fn progress(size: u64) -> ProgressBar {
 #[must_use]
 pub fn what_is_missing(table: &Table) -> String {
     synclater_model::report::recording::missing(table).unwrap_or_default()
+}
+
+/// As [`what_is_missing`], of a recording that is read in batches: why reading stopped in the
+/// middle, where it did, and whether its last row was there.
+#[must_use]
+pub fn missing(cut: Option<&str>, ended: bool) -> String {
+    let why = match cut {
+        Some(why) => format!("cut off in the middle of a batch ({why})"),
+        None if ended => return String::new(),
+        None => "not ended in order: the recorder was killed, or is still at work".into(),
+    };
+    format!("{why}; what its last second held is missing")
 }

@@ -4,8 +4,9 @@ use crate::harness::command::{clean, run};
 use crate::sessions::stage::{Stage, SYNCLATER};
 use std::collections::BTreeSet;
 
-const VERBS: [&str; 9] = [
-    "run", "ps", "set", "settle", "status", "doctor", "report", "env", "generate",
+const VERBS: [&str; 14] = [
+    "run", "record", "report", "diff", "export", "ps", "set", "settle", "status", "doctor",
+    "probe", "env", "generate", "explain",
 ];
 
 /// Long options that a text names.

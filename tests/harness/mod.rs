@@ -11,5 +11,6 @@ pub mod dir;
 pub mod disk;
 pub mod library;
 pub mod limits;
+pub mod recordings;
 pub mod trace;
 pub mod victims;

@@ -5,7 +5,9 @@
 //!
 //! What it does not do: it writes no sentence for a terminal's width; [`crate::report`] does.
 
+pub mod bootstrap;
 pub mod dials;
+pub mod diff;
 pub mod groups;
 pub mod heat;
 pub mod histogram;

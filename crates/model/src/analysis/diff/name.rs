@@ -1,0 +1,213 @@
+//! By what requests are grouped, and what a group is called in every recording alike.
+//!
+//! Promise: nothing in a name changes from run to run by itself: no process number, no connection.
+//!
+//! What it does not do: files whose names are new each time (a Maildir's) have no counterpart in
+//! another recording.
+
+use crate::record::table::{Process, Table};
+use serde::{Serialize, Serializer};
+use std::str::FromStr;
+
+/// By what requests are grouped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum By {
+    /// The call or flag.
+    Kind,
+    /// Base name of the executable; of PostgreSQL's processes also their role.
+    Process,
+    /// Path.
+    File,
+    /// Mount point.
+    Filesystem,
+    /// Device.
+    Device,
+}
+
+impl By {
+    /// All of them, in the order in which they are shown.
+    pub const ALL: [By; 5] = [By::Kind, By::Process, By::File, By::Filesystem, By::Device];
+
+    /// As on the command line and in JSON.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            By::Kind => "kind",
+            By::Process => "process",
+            By::File => "file",
+            By::Filesystem => "filesystem",
+            By::Device => "device",
+        }
+    }
+
+    /// For each request of `table` its group: a function from its place to a number, and the names
+    /// by number.
+    pub(super) fn names(self, table: &Table) -> Named<'_> {
+        let name: Vec<String> = match self {
+            By::Kind => table.kinds.iter().map(|k| or(k, "(no kind)")).collect(),
+            By::Process => table.processes.iter().map(process).collect(),
+            By::File => table
+                .files
+                .iter()
+                .map(|f| or(&f.path, "(no file)"))
+                .collect(),
+            By::Filesystem => places(table, |fs| &fs.mount),
+            By::Device => places(table, |fs| &fs.device),
+        };
+        Named::new(self, table, name)
+    }
+}
+
+impl FromStr for By {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<By, String> {
+        let found = By::ALL.into_iter().find(|by| by.word() == word);
+        found.ok_or_else(|| "write kind, process, file, filesystem or device".to_owned())
+    }
+}
+
+impl Serialize for By {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(self.word())
+    }
+}
+
+fn or(text: &str, unknown: &str) -> String {
+    let text = if text.is_empty() { unknown } else { text };
+    text.to_owned()
+}
+
+/// For each file where it lies, by the field that `get` takes.
+fn places(table: &Table, get: fn(&crate::record::table::Filesystem) -> &String) -> Vec<String> {
+    let of = |file: &crate::record::table::File| {
+        let at = table.filesystems.get(file.filesystem as usize);
+        or(at.map_or("", |fs| get(fs)), "(unknown)")
+    };
+    table.files.iter().map(of).collect()
+}
+
+fn process(process: &Process) -> String {
+    let exe = process
+        .exe
+        .strip_suffix(" (deleted)")
+        .unwrap_or(&process.exe);
+    let base = or(exe.rsplit('/').next().unwrap_or(""), "(unknown)");
+    match postgres_role(&process.command) {
+        Some(role) => format!("{base}: {role}"),
+        None => base,
+    }
+}
+
+/// The role of one of PostgreSQL's processes, from the title that it gives itself; sessions of all
+/// users, databases and addresses are one role.
+fn postgres_role(command: &str) -> Option<&'static str> {
+    const ROLES: [&str; 16] = [
+        "checkpointer",
+        "background writer",
+        "walwriter",
+        "walsender",
+        "walreceiver",
+        "walsummarizer",
+        "autovacuum launcher",
+        "autovacuum worker",
+        "logical replication launcher",
+        "logical replication",
+        "archiver",
+        "startup",
+        "logger",
+        "stats collector",
+        "parallel worker",
+        "io worker",
+    ];
+    let title = command.strip_prefix("postgres: ")?;
+    let is = |title: &str| ROLES.into_iter().find(|r| title.starts_with(r));
+    // The name of the cluster stands before the role where it is set.
+    let after_cluster = title.split_once(": ").map(|(_, rest)| rest);
+    let role = is(title).or_else(|| after_cluster.and_then(is));
+    Some(role.unwrap_or("client backend"))
+}
+
+/// The groups of one table.
+pub(super) struct Named<'a> {
+    by: By,
+    table: &'a Table,
+    /// For each kind, process or file its group.
+    group: Vec<u32>,
+    /// The names of the groups.
+    pub names: Vec<String>,
+}
+
+impl<'a> Named<'a> {
+    fn new(by: By, table: &'a Table, name: Vec<String>) -> Named<'a> {
+        let mut names = name.clone();
+        names.sort_unstable();
+        names.dedup();
+        let at = |n: &String| names.binary_search(n).unwrap_or(0) as u32;
+        let group = name.iter().map(at).collect();
+        Named {
+            by,
+            table,
+            group,
+            names,
+        }
+    }
+
+    /// The group of the request at `row`.
+    pub fn group(&self, row: usize) -> usize {
+        let rows = &self.table.rows;
+        let part = match self.by {
+            By::Kind => usize::from(rows.kind[row]),
+            By::Process => rows.process[row] as usize,
+            _ => rows.file[row] as usize,
+        };
+        self.group[part] as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named(exe: &str, command: &str) -> String {
+        process(&Process {
+            pid: Some(7),
+            exe: exe.into(),
+            command: command.into(),
+            ..Process::default()
+        })
+    }
+
+    #[test]
+    fn a_process_is_named_by_its_executable_and_postgresql_s_by_their_role() {
+        let postgres = "/usr/lib/postgresql/15/bin/postgres";
+        for (exe, command, want) in [
+            ("/usr/lib/dovecot/imap", "dovecot/imap", "imap"),
+            ("/usr/bin/old (deleted)", "old", "old"),
+            ("", "", "(unknown)"),
+            (
+                postgres,
+                "postgres: 15/main: checkpointer ",
+                "postgres: checkpointer",
+            ),
+            (postgres, "postgres: walwriter ", "postgres: walwriter"),
+            (
+                postgres,
+                "postgres: 15/main: ann shop [local] COMMIT",
+                "postgres: client backend",
+            ),
+            (
+                postgres,
+                "postgres: ann shop 10.0.0.1(5432) idle",
+                "postgres: client backend",
+            ),
+            (
+                postgres,
+                "/usr/lib/postgresql/15/bin/postgres -D /srv",
+                "postgres",
+            ),
+        ] {
+            assert_eq!(named(exe, command), want);
+        }
+    }
+}

@@ -190,28 +190,29 @@ fn cannot_record(path: &Path, e: &std::io::Error) -> Trouble {
 
 fn begin_recording(s: &mut Supervisor, args: &Args, file: File) -> Result<(), Trouble> {
     let name = args.record.clone().unwrap_or_default();
-    let begun = SharedRings::create(&s.belongings.memory, args.ring).and_then(|rings| {
+    let rings = SharedRings::create(&s.belongings.memory, args.ring).map_err(|e| {
+        let what = format!("cannot make a ring in {}", s.belongings.memory.display());
+        let try_ = "a smaller --ring, or another folder in SYNCLATER_RUN_DIR";
+        Trouble::new(what, e.to_string(), try_, NOT_STARTED)
+    });
+    let begun = rings.and_then(|rings| {
         let rings: &'static SharedRings = Box::leak(Box::new(rings));
         let until = s.plan.classes[0].to_string();
         let header = sink::header(&s.plan.id, &s.plan.command, &until, "library");
-        let recorder = Recorder::start(s.shared, rings, file, header)?;
+        let recorder = Recorder::start(s.shared, rings, file, header);
+        let recorder = recorder.map_err(|e| cannot_record(&name, &e))?;
         Ok((rings, recorder))
     });
-    match begun {
-        Ok((rings, recorder)) => {
-            s.record(Recording {
-                recorder,
-                rings,
-                file: name,
-            });
-            Ok(())
-        }
-        Err(e) => {
-            s.settle_at_end(|_| {});
-            s.close();
-            Err(cannot_record(&name, &e))
-        }
-    }
+    let (rings, recorder) = begun.inspect_err(|_| {
+        s.settle_at_end(|_| {});
+        s.close();
+    })?;
+    s.record(Recording {
+        recorder,
+        rings,
+        file: name,
+    });
+    Ok(())
 }
 
 /// Settles, reports, and ends as the command did.

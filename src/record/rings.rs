@@ -44,9 +44,8 @@ impl SharedRings {
         let head = rings.head();
         head.cells.store(u32::try_from(cells).unwrap_or(0), SeqCst);
         head.version.store(page::VERSION, SeqCst);
-        for _ in 0..rings.reserve() {
-            rings.add()?;
-        }
+        rings.add()?;
+        rings.grow();
         head.magic.store(RINGS_MAGIC, SeqCst);
         Ok(rings)
     }

@@ -26,8 +26,8 @@ static long note_block(__u32 i, struct blocks *b)
 	if (block.opcode == AIO_PWRITE || block.opcode == AIO_PWRITEV) {
 		flags = block.key_and_flags[1];
 		file = file_of((int)block.fd);
-		if (!file || !kind_of_write(flags, BPF_CORE_READ(file, f_flags)) ||
-		    !is_on_disk(BPF_CORE_READ(file, f_inode)))
+		if (!file || !kind_of_write(flags, GET(file, file, f_flags)) ||
+		    !is_on_disk(inode_of(file)))
 			return 0;
 	} else if (block.opcode != AIO_FSYNC && block.opcode != AIO_FDSYNC) {
 		return 0;
@@ -80,7 +80,7 @@ static long hand_over_block(__u32 i, struct taken *t)
 	if ((__s64)block->index >= t->count)
 		return 1;
 	file = file_of(block->fd);
-	if (set.by_device && (!file || !device_wanted(BPF_CORE_READ(file, f_inode, i_sb, s_dev))))
+	if (set.by_device && (!file || !device_wanted(device_of(inode_of(file)))))
 		return 0;
 	__builtin_memset(r, 0, HEAD_BYTES);
 	r->type = A_REQUEST;

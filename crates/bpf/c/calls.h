@@ -58,7 +58,7 @@ int enter_msync(struct call_enter *ctx)
 	if (!(flags & MS_SYNC_) || flags & MS_ASYNC_)
 		return 1;
 	if (bpf_core_enum_value_exists(enum bpf_func_id, BPF_FUNC_find_vma))
-		bpf_find_vma(bpf_get_current_task_btf(), ctx->args[0], note_file, &mapped, 0);
+		bpf_find_vma(current_task(), ctx->args[0], note_file, &mapped, 0);
 	slot = begin(MSYNC, BY_CALL, flags, mapped.file);
 	if (slot)
 		slot->doing = A_CALL;
@@ -74,8 +74,8 @@ INLINE void begin_write(int fd, __u32 call_flags)
 
 	if (!file)
 		return;
-	kind = kind_of_write(call_flags, BPF_CORE_READ(file, f_flags));
-	if (!kind || !is_on_disk(BPF_CORE_READ(file, f_inode)))
+	kind = kind_of_write(call_flags, GET(file, file, f_flags));
+	if (!kind || !is_on_disk(inode_of(file)))
 		return;
 	slot = begin(kind, BY_CALL, call_flags, file);
 	if (!slot)

@@ -8,7 +8,7 @@
 INLINE bool pages_dirty(struct address_space *mapping)
 {
 	/* The next mark behind "dirty" is "being written". */
-	return BPF_CORE_READ(mapping, i_pages.xa_flags) & (set.dirty_pages_bit * 3);
+	return GET(address_space, mapping, i_pages.xa_flags) & (set.dirty_pages_bit * 3);
 }
 
 INLINE __u8 said(bool dirty) { return dirty ? DIRTY : CLEAN; }
@@ -21,12 +21,13 @@ INLINE __u8 ext4_dirty(struct inode *inode, struct ext4_sb_info *sb, bool data_o
 
 	if (!bpf_core_type_exists(struct ext4_inode_info))
 		return DIRTY_UNKNOWN;
-	journal = BPF_CORE_READ(sb, s_journal);
+	journal = GET(ext4_sb_info, sb, s_journal);
 	if (!journal)
 		return DIRTY_UNKNOWN;
 	ext4 = (void *)inode - bpf_core_field_offset(struct ext4_inode_info, vfs_inode);
-	needs = data_only ? BPF_CORE_READ(ext4, i_datasync_tid) : BPF_CORE_READ(ext4, i_sync_tid);
-	return said((int)(BPF_CORE_READ(journal, j_commit_sequence) - needs) < 0);
+	needs = data_only ? GET(ext4_inode_info, ext4, i_datasync_tid)
+			  : GET(ext4_inode_info, ext4, i_sync_tid);
+	return said((int)(GET(journal_s, journal, j_commit_sequence) - needs) < 0);
 }
 
 INLINE __u8 xfs_dirty(struct inode *inode, bool data_only)
@@ -88,15 +89,15 @@ INLINE __u8 marked_dirty(struct inode *inode, bool data_only)
 
 static __noinline __u8 dirty_of(struct inode *inode, bool data_only, bool pages_only)
 {
-	struct super_block *sb = BPF_CORE_READ(inode, i_sb);
-	__u64 magic = BPF_CORE_READ(sb, s_magic);
-	void *own = BPF_CORE_READ(sb, s_fs_info);
+	struct super_block *sb = GET(inode, inode, i_sb);
+	__u64 magic = GET(super_block, sb, s_magic);
+	void *own = GET(super_block, sb, s_fs_info);
 	char name[4] = {};
 	__u8 rest;
 
 	if (!set.dirty_pages_bit)
 		return DIRTY_UNKNOWN;
-	if (pages_dirty(BPF_CORE_READ(inode, i_mapping)))
+	if (pages_dirty(GET(inode, inode, i_mapping)))
 		return DIRTY;
 	if (pages_only)
 		return CLEAN;

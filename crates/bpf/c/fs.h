@@ -26,7 +26,7 @@ INLINE struct file *file_of_call(struct pt_regs *regs, __u64 call, bool compat)
 INLINE bool is_compat(struct task_struct *task)
 {
 #ifdef __TARGET_ARCH_x86
-	return BPF_CORE_READ(task, thread_info.status) & TS_COMPAT;
+	return task->thread_info.status & TS_COMPAT;
 #else
 	return 0;
 #endif
@@ -44,15 +44,15 @@ INLINE __u8 kind_of_call(__u64 call, bool compat, __u32 call_flags, struct file 
 	if (compat && call == NR32_msync)
 		return MSYNC;
 #endif
-	kind = kind_of_write(call_flags, file ? BPF_CORE_READ(file, f_flags) : 0);
+	kind = kind_of_write(call_flags, file ? GET(file, file, f_flags) : 0);
 	return kind ? kind : OTHER;
 }
 
 /* A sync of `inode` that no slot knows of; `file` may be 0. Returns the slot it is noted in. */
 INLINE struct slot *begin_in_fs(struct file *file, struct inode *inode, int data_only)
 {
-	struct task_struct *task = (void *)bpf_get_current_task();
-	__u32 flags = BPF_CORE_READ(task, flags), call_flags = 0;
+	struct task_struct *task = current_task();
+	__u32 flags = task->flags, call_flags = 0;
 	struct pt_regs *regs;
 	struct file *named = 0;
 	struct slot *slot;
@@ -60,7 +60,7 @@ INLINE struct slot *begin_in_fs(struct file *file, struct inode *inode, int data
 	__u64 call;
 	__u8 kind;
 
-	if (set.by_device && !device_wanted(BPF_CORE_READ(inode, i_sb, s_dev)))
+	if (set.by_device && !device_wanted(device_of(inode)))
 		return 0;
 	if (flags & PF_IO_WORKER) {
 		if (set.follows_uring)
@@ -69,18 +69,18 @@ INLINE struct slot *begin_in_fs(struct file *file, struct inode *inode, int data
 	} else if (flags & PF_KTHREAD) {
 		kind = OTHER;
 	} else {
-		regs = (void *)bpf_task_pt_regs(bpf_get_current_task_btf());
+		regs = (void *)bpf_task_pt_regs(task);
 		call = CALL_OF(regs);
 		compat = is_compat(task);
 		named = file_of_call(regs, call, compat);
 		if (!compat && call == NR_pwritev2)
 			call_flags = (__u32)SIXTH_OF(regs);
 		/* A ring's work may be done at the end of any call of its owner. */
-		if (set.follows_uring && !named && !compat && BPF_CORE_READ(task, io_uring))
+		if (set.follows_uring && !named && !compat && task->io_uring)
 			return 0;
 		kind = kind_of_call(call, compat, call_flags, file ? file : named);
 	}
-	if (named && BPF_CORE_READ(named, f_inode) != inode)
+	if (named && inode_of(named) != inode)
 		named = 0;
 	file = file ? file : named;
 	slot = begin(kind, BY_FILE_SYSTEM, call_flags, file);
@@ -108,7 +108,7 @@ SEC("raw_tp")
 int ext4_enter(__u64 *args)
 {
 	struct file *file = (void *)args[0];
-	struct inode *inode = BPF_CORE_READ(file, f_inode);
+	struct inode *inode = inode_of(file);
 	struct slot *slot;
 
 	if (is_part(inode, (int)args[1]))
@@ -146,7 +146,7 @@ int btrfs_sync(__u64 *args)
 {
 	struct file *file = (void *)args[0];
 
-	happened(file, BPF_CORE_READ(file, f_inode), (int)args[1]);
+	happened(file, inode_of(file), (int)args[1]);
 	return 0;
 }
 

@@ -6,6 +6,15 @@
 
 #define STEPS 512
 
+INLINE struct task_struct *current_task(void) { return bpf_get_current_task_btf(); }
+
+INLINE __u32 device_of(struct inode *inode)
+{
+	return GET(super_block, GET(inode, inode, i_sb), s_dev);
+}
+
+INLINE struct inode *inode_of(struct file *file) { return GET(file, file, f_inode); }
+
 struct walk {
 	char *path;
 	struct dentry *dentry, *root, *mount_root;
@@ -18,15 +27,15 @@ INLINE long leave_mount(struct walk *w)
 {
 	struct vfsmount *vfsmount = w->vfsmount;
 	struct mount *mount = (void *)vfsmount - bpf_core_field_offset(struct mount, mnt);
-	struct mount *parent = BPF_CORE_READ(mount, mnt_parent);
+	struct mount *parent = GET(mount, mount, mnt_parent);
 
 	if (parent == mount || !parent) {
 		w->ended = 1;
 		return 1;
 	}
-	w->dentry = BPF_CORE_READ(mount, mnt_mountpoint);
+	w->dentry = GET(mount, mount, mnt_mountpoint);
 	vfsmount = (void *)parent + bpf_core_field_offset(struct mount, mnt);
-	w->mount_root = BPF_CORE_READ(vfsmount, mnt_root);
+	w->mount_root = GET(vfsmount, vfsmount, mnt_root);
 	w->vfsmount = vfsmount;
 	return 0;
 }
@@ -44,7 +53,7 @@ static long walk_step(__u32 i, struct walk *w)
 	}
 	if (dentry == w->mount_root)
 		return leave_mount(w);
-	above = BPF_CORE_READ(dentry, d_parent);
+	above = GET(dentry, dentry, d_parent);
 	/* Of a file without a directory (memfd, pipe) the name is all there is. */
 	w->ended = above == dentry;
 	if (w->ended && i)
@@ -52,7 +61,7 @@ static long walk_step(__u32 i, struct walk *w)
 	if (bytes > PATH_BYTES - NAME_BYTES)
 		return 1;
 	n = bpf_probe_read_kernel_str(w->path + bytes, NAME_BYTES,
-				      BPF_CORE_READ(dentry, d_name.name));
+				      GET(dentry, dentry, d_name.name));
 	if (n <= 0 || (w->ended && n == 1))
 		return 1;
 	w->bytes = bytes + n;
@@ -63,15 +72,15 @@ static long walk_step(__u32 i, struct walk *w)
 /* Writes the names to `path`; returns the bytes written. */
 static __noinline __u32 names_of(struct file *file, char *path, __u8 *marks)
 {
-	struct task_struct *task = (void *)bpf_get_current_task();
-	struct vfsmount *vfsmount = BPF_CORE_READ(file, f_path.mnt);
+	struct fs_struct *fs = current_task()->fs;
+	struct vfsmount *vfsmount = GET(file, file, f_path.mnt);
 	struct walk w = {
 		.path = path,
-		.dentry = BPF_CORE_READ(file, f_path.dentry),
-		.root = BPF_CORE_READ(task, fs, root.dentry),
-		.mount_root = BPF_CORE_READ(vfsmount, mnt_root),
+		.dentry = GET(file, file, f_path.dentry),
+		.root = GET(fs_struct, fs, root.dentry),
+		.mount_root = GET(vfsmount, vfsmount, mnt_root),
 		.vfsmount = vfsmount,
-		.root_mount = BPF_CORE_READ(task, fs, root.mnt),
+		.root_mount = GET(fs_struct, fs, root.mnt),
 	};
 
 	bpf_loop(STEPS, walk_step, &w, 0);
@@ -82,31 +91,32 @@ static __noinline __u32 names_of(struct file *file, char *path, __u8 *marks)
 
 INLINE void describe_mount(struct record *r, struct file *file)
 {
-	struct vfsmount *vfsmount = BPF_CORE_READ(file, f_path.mnt);
-	struct dentry *dentry = BPF_CORE_READ(file, f_path.dentry);
+	struct vfsmount *vfsmount = GET(file, file, f_path.mnt);
+	struct dentry *dentry = GET(file, file, f_path.dentry);
 	struct mount *mount;
 
 	if (vfsmount) {
 		mount = (void *)vfsmount - bpf_core_field_offset(struct mount, mnt);
-		r->mount = BPF_CORE_READ(mount, mnt_id);
+		r->mount = GET(mount, mount, mnt_id);
 	}
-	if (!BPF_CORE_READ(dentry, d_hash.pprev) && BPF_CORE_READ(dentry, d_parent) != dentry)
+	if (!GET(dentry, dentry, d_hash.pprev) && GET(dentry, dentry, d_parent) != dentry)
 		r->marks |= DELETED;
 }
 
 INLINE void describe_inode(struct record *r, struct inode *inode)
 {
-	struct super_block *sb = BPF_CORE_READ(inode, i_sb);
+	struct super_block *sb = GET(inode, inode, i_sb);
+	struct file_system_type *type = GET(super_block, sb, s_type);
 
-	r->inode = BPF_CORE_READ(inode, i_ino);
-	r->device = BPF_CORE_READ(sb, s_dev);
-	bpf_probe_read_kernel_str(r->fs, sizeof r->fs, BPF_CORE_READ(sb, s_type, name));
+	r->inode = GET(inode, inode, i_ino);
+	r->device = GET(super_block, sb, s_dev);
+	bpf_probe_read_kernel_str(r->fs, sizeof r->fs, GET(file_system_type, type, name));
 	r->marks |= HAS_FILE;
 }
 
 INLINE void describe_file(struct record *r, struct file *file)
 {
-	describe_inode(r, BPF_CORE_READ(file, f_inode));
+	describe_inode(r, GET(file, file, f_inode));
 	describe_mount(r, file);
 	r->path_bytes = names_of(file, r->path, &r->marks);
 }

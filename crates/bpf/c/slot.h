@@ -14,6 +14,8 @@ struct aio_block {
 };
 
 struct slot {
+	/* One more than the process's exec id when it was found to be wanted. */
+	__u64 wanted_as;
 	__u32 doing;
 	__u32 aio_blocks;
 	struct aio_block aio[AIO_BLOCKS];
@@ -50,19 +52,9 @@ INLINE struct scratch *scratch_of_this_processor(void)
 /* The slot of this thread, where it is inside a request. */
 INLINE struct slot *slot_in_use(void)
 {
-	struct slot *slot = bpf_task_storage_get(&slots, bpf_get_current_task_btf(), 0, 0);
+	struct slot *slot = bpf_task_storage_get(&slots, current_task(), 0, 0);
 
 	return slot && slot->doing ? slot : 0;
-}
-
-INLINE struct slot *make_slot(__u32 pid)
-{
-	struct slot *slot = bpf_task_storage_get(&slots, bpf_get_current_task_btf(), 0,
-						 BPF_LOCAL_STORAGE_GET_F_CREATE);
-
-	if (!slot)
-		count_lost(pid);
-	return slot;
 }
 
 /* --- Processes -------------------------------------------------------------------------------- */
@@ -120,15 +112,14 @@ INLINE void tell_process(struct scratch *s, struct known *known, __u32 pid)
 /* Whether the executable is wanted; tells of a process before its first request. */
 static __noinline int process_wanted(__u32 pid)
 {
-	struct task_struct *task = (void *)bpf_get_current_task();
-	struct task_struct *leader = BPF_CORE_READ(task, group_leader);
+	struct task_struct *task = current_task();
 	struct known *known = bpf_map_lookup_elem(&processes, &pid), fresh = {};
-	struct mm_struct *mm = BPF_CORE_READ(task, mm);
+	struct mm_struct *mm = task->mm;
 	struct scratch *s = scratch_of_this_processor();
 	struct file *exe;
 
-	fresh.started = BPF_CORE_READ(leader, start_boottime);
-	fresh.executed = BPF_CORE_READ(task, self_exec_id);
+	fresh.started = task->group_leader->start_boottime;
+	fresh.executed = task->self_exec_id;
 	fresh.wanted = 1;
 	if (known && known->started == fresh.started && known->executed == fresh.executed &&
 	    (known->told || !known->wanted))
@@ -156,63 +147,89 @@ static __noinline int process_wanted(__u32 pid)
 
 /* --- Requests --------------------------------------------------------------------------------- */
 
+/* Of a thread whose slot says that its process is wanted, only what may change is asked. */
 static __noinline int wanted(__u32 pid)
 {
-	struct task_struct *task = (void *)bpf_get_current_task();
+	struct task_struct *task = current_task();
+	struct slot *slot = bpf_task_storage_get(&slots, task, 0, 0);
 
+	if (set.by_cgroup && !in_cgroups())
+		return 0;
+	if (slot && slot->wanted_as == task->self_exec_id + 1)
+		return 1;
 	if (pid == set.own_pid || bpf_map_lookup_elem(&not_pids, &pid))
 		return 0;
-	if (!set.with_kernel_threads && BPF_CORE_READ(task, flags) & PF_KTHREAD)
+	if (!set.with_kernel_threads && task->flags & PF_KTHREAD)
 		return 0;
 	if (set.by_pid && !bpf_map_lookup_elem(&pids, &pid))
-		return 0;
-	if (set.by_cgroup && !in_cgroups())
 		return 0;
 	return process_wanted(pid);
 }
 
-/* The thread's number as the program sees it: in the innermost name space. */
-INLINE __u32 own_tid(struct task_struct *task)
+/* The slot of this thread, whose process is wanted. */
+INLINE struct slot *make_slot(__u32 pid)
 {
-	struct pid *pid = BPF_CORE_READ(task, thread_pid);
-	unsigned int level = BPF_CORE_READ(pid, level);
+	struct task_struct *task = current_task();
+	struct slot *slot =
+		bpf_task_storage_get(&slots, task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	struct known *known;
+
+	if (!slot) {
+		count_lost(pid);
+		return 0;
+	}
+	if (slot->wanted_as != task->self_exec_id + 1) {
+		/* Not before the process has been told of. */
+		known = bpf_map_lookup_elem(&processes, &pid);
+		slot->wanted_as = known && known->told ? task->self_exec_id + 1 : 0;
+	}
+	return slot;
+}
+
+/* The thread's number as the program sees it: in the innermost name space. */
+INLINE __u32 own_tid(void)
+{
+	struct task_struct *task = current_task();
+	struct pid *pid = task->thread_pid;
+	unsigned int level = GET(pid, pid, level);
 	__u64 each = bpf_core_type_size(struct upid);
 	__u32 number = 0;
 
+	if (!level)
+		return task->pid;
 	bpf_probe_read_kernel(&number, sizeof number,
 			      (void *)pid + bpf_core_field_offset(struct pid, numbers) +
 				      level * each + bpf_core_field_offset(struct upid, nr));
+	OPAQUE(number); /* or both ways share one load */
 	return number;
 }
 
 /* Who asks. */
 INLINE void fill_asker(struct record *r, __u32 pid)
 {
-	struct task_struct *task = (void *)bpf_get_current_task();
-
 	r->pid = pid;
-	r->tid = own_tid(task);
-	r->uid = BPF_CORE_READ(task, cred, euid.val);
+	r->tid = own_tid();
+	r->uid = GET(cred, current_task()->cred, euid.val);
 	bpf_get_current_comm(r->comm, sizeof r->comm);
 }
 
 /* The file behind a descriptor of this process; 0 where there is none. */
 INLINE struct file *file_of(int fd)
 {
-	struct task_struct *task = (void *)bpf_get_current_task();
-	struct fdtable *table = BPF_CORE_READ(task, files, fdt);
-	struct file **files, *file = 0;
+	struct files_struct *files = current_task()->files;
+	struct fdtable *table = GET(files_struct, files, fdt);
+	struct file **array, *file = 0;
 
-	if ((__u32)fd >= BPF_CORE_READ(table, max_fds))
+	if ((__u32)fd >= GET(fdtable, table, max_fds))
 		return 0;
-	files = BPF_CORE_READ(table, fd);
-	bpf_probe_read_kernel(&file, sizeof file, &files[(__u32)fd]);
+	array = GET(fdtable, table, fd);
+	bpf_probe_read_kernel(&file, sizeof file, &array[(__u32)fd]);
 	return file;
 }
 
 INLINE bool is_on_disk(struct inode *inode)
 {
-	__u16 type = BPF_CORE_READ(inode, i_mode) & S_IFMT_;
+	__u16 type = GET(inode, inode, i_mode) & S_IFMT_;
 
 	return type == S_IFREG_ || type == S_IFBLK_;
 }
@@ -233,7 +250,7 @@ INLINE __u8 dirty_for(__u8 kind, struct file *file)
 {
 	if (kind != FSYNC && kind != FDATASYNC && kind != MSYNC && kind != RANGE)
 		return DIRTY_UNKNOWN;
-	return dirty_of(BPF_CORE_READ(file, f_inode), kind == FDATASYNC, kind == RANGE);
+	return dirty_of(inode_of(file), kind == FDATASYNC, kind == RANGE);
 }
 
 /* Notes a request that begins; its file, where it has one, decides whether it is wanted. */
@@ -246,7 +263,7 @@ INLINE struct slot *begin(__u8 kind, __u8 route, __u32 flags, struct file *file)
 	if (!wanted(pid))
 		return 0;
 	if (set.by_device && kind != SYNC &&
-	    (!file || !device_wanted(BPF_CORE_READ(file, f_inode, i_sb, s_dev))))
+	    (!file || !device_wanted(device_of(inode_of(file)))))
 		return 0;
 	slot = make_slot(pid);
 	if (!slot)

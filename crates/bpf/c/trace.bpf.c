@@ -19,6 +19,24 @@ char LICENSE[] SEC("license") = "Dual MIT/GPL";
 /* Keeps the compiler from reasoning about a value, so that the kernel's verifier sees its bound. */
 #define OPAQUE(x) asm volatile("" : "+r"(x))
 
+/* Reads a member of a kernel structure: directly where the kernel lets a pointer be given its type
+ * (6.2), which costs next to nothing, else by a copy. A bad pointer reads as 0 both ways. */
+extern void *bpf_rdonly_cast(const void *pointer, __u32 type) __ksym __weak;
+#define TYPED(type, p) \
+	((struct type *)bpf_rdonly_cast((p), bpf_core_type_id_kernel(struct type)))
+#define GET(type, p, member)                                                     \
+	__extension__({                                                          \
+		typeof(((struct type *)0)->member) value_;                       \
+		const void *from_ = (p);                                         \
+		if (bpf_ksym_exists(bpf_rdonly_cast)) {                          \
+			value_ = TYPED(type, from_)->member;                     \
+			OPAQUE(value_); /* or both branches share one load */    \
+		} else {                                                         \
+			value_ = BPF_CORE_READ((struct type *)from_, member);    \
+		}                                                                \
+		value_;                                                          \
+	})
+
 #include "filter.h"
 #include "path.h"
 #include "dirty.h"

@@ -54,7 +54,7 @@ INLINE __u8 kind_of_request(struct io_kiocb *req, struct file *file, __u8 op, __
 		return op == OP_FSYNC ? URING_SYNC : URING_RANGE;
 	}
 	*flags = BPF_CORE_READ((struct io_rw *)command, flags);
-	return kind_of_write(*flags, file ? BPF_CORE_READ(file, f_flags) : 0);
+	return kind_of_write(*flags, file ? GET(file, file, f_flags) : 0);
 }
 
 SEC("raw_tp")
@@ -62,14 +62,14 @@ int uring_submit(__u64 *args)
 {
 	struct io_kiocb *req = (void *)args[0];
 	__u64 key = args[0], flags;
-	__u8 op = BPF_CORE_READ(req, opcode);
+	__u8 op = GET(io_kiocb, req, opcode);
 	struct pending p = {};
 	struct file *file;
 
 	if (op != OP_FSYNC && op != OP_SYNC_FILE_RANGE && !is_write(op))
 		return 0;
-	flags = BPF_CORE_READ(req, flags);
-	p.fd = BPF_CORE_READ(req, cqe.fd);
+	flags = GET(io_kiocb, req, flags);
+	p.fd = GET(io_kiocb, req, cqe.fd);
 	file = file_of_request(req, flags, p.fd);
 	p.kind = kind_of_request(req, file, op, &p.flags);
 	if (!p.kind && (file || !(flags & REQ_FIXED_FILE)))
@@ -78,12 +78,12 @@ int uring_submit(__u64 *args)
 	if (!wanted(p.pid))
 		return 0;
 	if (file && p.kind == URING_SYNC)
-		p.dirty = dirty_of(BPF_CORE_READ(file, f_inode), p.flags & FSYNC_DATASYNC, 0);
+		p.dirty = dirty_of(inode_of(file), p.flags & FSYNC_DATASYNC, 0);
 	if (file && p.kind == URING_RANGE)
-		p.dirty = dirty_of(BPF_CORE_READ(file, f_inode), 0, 1);
+		p.dirty = dirty_of(inode_of(file), 0, 1);
 	p.has_fd = !(flags & REQ_FIXED_FILE);
-	p.tid = own_tid((void *)bpf_get_current_task());
-	p.uid = BPF_CORE_READ((struct task_struct *)bpf_get_current_task(), cred, euid.val);
+	p.tid = own_tid();
+	p.uid = GET(cred, current_task()->cred, euid.val);
 	bpf_get_current_comm(p.comm, sizeof p.comm);
 	p.start = bpf_ktime_get_boot_ns();
 	if (bpf_map_update_elem(&pending, &key, &p, BPF_ANY))
@@ -120,16 +120,16 @@ INLINE void complete(const struct pending *p, struct file *file, __s64 result, _
 	r = &s->record;
 	fill_from(r, p);
 	if (!r->kind && file)
-		r->kind = kind_of_write(p->flags, BPF_CORE_READ(file, f_flags));
+		r->kind = kind_of_write(p->flags, GET(file, file, f_flags));
 	if (!r->kind)
 		return;
 	if (set.by_device &&
-	    (!file || !device_wanted(BPF_CORE_READ(file, f_inode, i_sb, s_dev))))
+	    (!file || !device_wanted(device_of(inode_of(file)))))
 		return;
 	/* As with a write by a call. */
 	if (r->kind != URING_SYNC && r->kind != URING_RANGE &&
 	    (!(result > 0 || result == -EIO_) || !file ||
-	     !is_on_disk(BPF_CORE_READ(file, f_inode))))
+	     !is_on_disk(inode_of(file))))
 		return;
 	r->duration = now - p->start;
 	r->result = result;
@@ -155,6 +155,6 @@ int uring_complete(__u64 *args)
 		result = (__s32)args[3];
 	copy = *p;
 	bpf_map_delete_elem(&pending, &key);
-	complete(&copy, BPF_CORE_READ(req, file), result, now);
+	complete(&copy, GET(io_kiocb, req, file), result, now);
 	return 0;
 }

@@ -31,6 +31,11 @@ use synclater_sys::{process, socket, wait};
 const ROUND: Duration = Duration::from_millis(100);
 /// How long a place that a writer took may stay unfilled: its thread was stopped, or killed.
 const UNFILLED: Duration = Duration::from_secs(1);
+/// Passes through the rings in a row at most: who writes faster than they are read must not keep
+/// the recorder from everything else.
+const PASSES_MAX: usize = 16;
+/// Events that are taken out of rings before rows are made of them, and those of one more ring.
+const EVENTS_MAX: usize = 1 << 16;
 /// How long its end may take: it writes to a disk.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -293,31 +298,48 @@ impl Drain {
     /// Takes what is in the rings, then hears of settles, then makes rows: so an event is never
     /// older than the settles that it is compared with.
     fn round(&mut self) -> io::Result<Then> {
-        self.rows.refresh();
-        self.meet();
-        let mut events: Vec<(usize, Record)> = Vec::new();
-        let mut more = true;
         let mut then = Then::GoOn;
-        while more {
-            // What was told before the rings were read last is all that was ever told.
+        for _ in 0..PASSES_MAX {
+            self.rows.refresh();
+            // What was told before the rings are read last is all that was ever told.
             let told = self.listen()?;
-            more = false;
-            for (index, ring, cells) in self.rings.all() {
-                let Some(source) = self.sources.get_mut(&index) else {
-                    continue;
-                };
-                let rest = source.take(ring, cells, |r| events.push((index, r)));
-                more |= rest == Rest::More;
-            }
-            let heard = self.listen()?;
-            self.write(&mut events)?;
-            if told == Then::End {
+            self.meet();
+            let (more, heard) = self.pass()?;
+            if told == Then::End || heard == Then::End {
                 then = Then::End;
-            } else if heard == Then::End {
-                (then, more) = (Then::End, true);
+            }
+            if !more && then == told {
+                break;
             }
         }
         Ok(then)
+    }
+
+    /// Once through all rings. Whether there is more in any, and what was heard meanwhile.
+    fn pass(&mut self) -> io::Result<(bool, Then)> {
+        let (mut more, mut then) = (false, Then::GoOn);
+        let mut events: Vec<(usize, Record)> = Vec::new();
+        for (index, ring, cells) in self.rings.all() {
+            if let Some(source) = self.sources.get_mut(&index) {
+                let rest = source.take(ring, cells, |r| events.push((index, r)));
+                more |= rest == Rest::More;
+            }
+            if events.len() > EVENTS_MAX {
+                then = self.hear_and_write(&mut events, then)?;
+            }
+        }
+        then = self.hear_and_write(&mut events, then)?;
+        Ok((more, then))
+    }
+
+    fn hear_and_write(
+        &mut self,
+        events: &mut Vec<(usize, Record)>,
+        then: Then,
+    ) -> io::Result<Then> {
+        let heard = self.listen()?;
+        self.write(events)?;
+        Ok(if heard == Then::End { heard } else { then })
     }
 
     fn write(&mut self, events: &mut Vec<(usize, Record)>) -> io::Result<()> {
@@ -389,14 +411,13 @@ impl Drain {
             if let Some(source) = self.sources.get_mut(&index) {
                 // Nobody fills what it left unfilled.
                 for _ in 0..cells.len() {
-                    match source
+                    let rest = source
                         .reader
-                        .drain(ring, cells, |r| events.push((index, r)))
-                    {
-                        Rest::Empty => break,
-                        Rest::Unfilled => source.reader.skip(ring, cells),
-                        Rest::More => {}
+                        .drain(ring, cells, |r| events.push((index, r)));
+                    if rest != Rest::Unfilled {
+                        break;
                     }
+                    source.reader.skip(ring, cells);
                 }
             }
         }

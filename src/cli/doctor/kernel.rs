@@ -7,6 +7,7 @@ use super::directories::effective_user;
 use super::{Check, Status};
 use std::fs::{self, OpenOptions};
 use std::path::Path;
+use synclater_bpf::{Engine, Error, Filter};
 use synclater_model::policy::filesystem::Mount;
 
 /// All checks of the kernel, the most important first.
@@ -15,6 +16,7 @@ pub fn kernel_checks(table: &[Mount]) -> Vec<Check> {
         version_check(&read("/proc/sys/kernel/osrelease")),
         clock_check(&read("/proc/cpuinfo")),
         escapes_check(effective_user()),
+        system_check(),
         freezer_check(table),
         ptrace_check(&read("/proc/sys/kernel/yama/ptrace_scope")),
         seccomp_check(
@@ -110,6 +112,35 @@ fn escapes_check(uid: u32) -> Check {
                          the library.";
             let advice = "run synclater as root";
             Check::new(name, Status::Warn, seen(&error.to_string()), blind).advise(advice)
+        }
+    }
+}
+
+/// Loads the trace programs and takes them away again.
+fn system_check() -> Check {
+    let name = "record --system";
+    let only_me = Filter {
+        pids: [std::process::id()].into(),
+        ..Filter::default()
+    };
+    match Engine::open(&only_me, 1 << 16) {
+        Ok(engine) if engine.absent().is_empty() => {
+            let means = "Every sync request of the machine can be recorded, without a restart.";
+            Check::new(name, Status::Ok, "the trace programs load", means)
+        }
+        Ok(engine) => {
+            let lacks = format!("this kernel lacks {}", engine.absent().join(", "));
+            let means = "Requests of these file systems are seen as system calls only.";
+            Check::new(name, Status::Warn, lacks, means)
+        }
+        Err(e) => {
+            let means = "Recordings have what goes through the library only.";
+            let advice = match e {
+                Error::NotPermitted(_) => "run synclater as root",
+                Error::NotBuilt(_) => "build it where clang and libelf's headers are",
+                _ => "use `synclater record -- COMMAND`",
+            };
+            Check::new(name, Status::Warn, e.to_string(), means).advise(advice)
         }
     }
 }

@@ -42,13 +42,18 @@ impl SharedRings {
             cells,
         };
         let head = rings.head();
-        head.cells.store(u32::try_from(cells).unwrap_or(0), SeqCst);
         head.version.store(page::VERSION, SeqCst);
         for _ in 0..rings.reserve() {
             rings.add()?;
         }
         head.magic.store(RINGS_MAGIC, SeqCst);
         Ok(rings)
+    }
+
+    /// Cells of one ring.
+    #[must_use]
+    pub fn cells(&self) -> usize {
+        self.cells
     }
 
     fn reserve(&self) -> usize {

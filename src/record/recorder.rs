@@ -16,6 +16,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 use synclater_model::record::event;
@@ -25,7 +26,7 @@ use synclater_shim::page;
 use synclater_shim::rings::{Cell, Reader, Record, Rest, Ring};
 use synclater_sys::clock::Timeline;
 use synclater_sys::job::{self, Job};
-use synclater_sys::{process, socket, wait};
+use synclater_sys::{mount, process, socket, wait};
 
 /// How long the rings are left alone at most.
 const ROUND: Duration = Duration::from_millis(100);
@@ -107,7 +108,10 @@ impl Recorder {
             let _ = rustix::process::setpriority_process(None, -10);
             record(shared, rings, socket, File::from(file), &header)
         })?;
-        shared.page().record.store(1, SeqCst);
+        let page = shared.page();
+        page.ring_cells
+            .store(u32::try_from(rings.cells()).unwrap_or(0), SeqCst);
+        page.record.store(1, SeqCst);
         Ok(Recorder {
             job,
             socket: ours,
@@ -199,7 +203,15 @@ struct Source {
     /// As the process sees itself.
     number: (u32, u64),
     lost: u64,
-    unfilled: Option<(u64, Instant)>,
+    unfilled: Option<Unfilled>,
+}
+
+/// A place that was taken and not filled.
+struct Unfilled {
+    place: u64,
+    since: Instant,
+    /// Places up to here were taken by then.
+    taken: u64,
 }
 
 /// What is to be done after a look at the socket.
@@ -361,7 +373,9 @@ impl Drain {
     fn meet(&mut self) {
         for (index, ring, _) in self.rings.all() {
             let number = (ring.pid.load(SeqCst), ring.pid_ns.load(SeqCst));
-            if number.0 == 0 || self.sources.get(&index).is_some_and(|s| s.number == number) {
+            // Without a namespace: its owner is between two stores.
+            let whole = number.0 != 0 && number.1 != 0;
+            if !whole || self.sources.get(&index).is_some_and(|s| s.number == number) {
                 continue;
             }
             let pid = ours_of(number.0, number.1).unwrap_or(0);
@@ -379,9 +393,8 @@ impl Drain {
     /// Gives the rings of processes that are gone back, once they are empty.
     fn sweep(&mut self) -> io::Result<()> {
         let mut gone = Vec::new();
-        for (index, source) in &self.sources {
-            let pid = source.writer.pid;
-            if pid != 0 && !process::is_alive(pid) {
+        for (index, source) in &mut self.sources {
+            if source.is_gone() {
                 gone.push(*index);
             }
         }
@@ -395,7 +408,8 @@ impl Drain {
             };
             let lost = ring.lost.swap(0, SeqCst).saturating_sub(source.lost);
             if lost > 0 {
-                self.sink.lost(Some(source.writer.pid), lost)?;
+                let pid = Some(source.writer.pid).filter(|pid| *pid != 0);
+                self.sink.lost(pid, lost)?;
             }
             self.rows.forget(source.writer.pid);
             ring.pid_ns.store(0, SeqCst);
@@ -434,7 +448,8 @@ impl Drain {
             let more = lost.saturating_sub(source.lost);
             if more > 0 {
                 source.lost = lost;
-                self.sink.lost(Some(source.writer.pid), more)?;
+                let pid = Some(source.writer.pid).filter(|pid| *pid != 0);
+                self.sink.lost(pid, more)?;
             }
         }
         for (index, slot) in self.shared.slots().slot.iter().enumerate() {
@@ -497,23 +512,63 @@ impl Drain {
 }
 
 impl Source {
-    /// Takes what is in the ring; passes over a place that stays unfilled.
-    fn take(&mut self, ring: &Ring, cells: &[Cell], to: impl FnMut(Record)) -> Rest {
-        let rest = self.reader.drain(ring, cells, to);
+    /// Whether the process is there no more. Where /proc does not tell who is who, it is not known
+    /// of one in another pid namespace: its ring stays its own.
+    fn is_gone(&mut self) -> bool {
+        if self.writer.pid == 0 {
+            if mount::namespace_number(Path::new("/proc/self/ns/pid")) == 0 {
+                return false;
+            }
+            self.writer.pid = ours_of(self.number.0, self.number.1).unwrap_or(0);
+        }
+        self.writer.pid == 0 || !process::is_alive(self.writer.pid)
+    }
+
+    /// Takes what is in the ring; passes over what stays unfilled, and counts it as lost.
+    fn take(&mut self, ring: &Ring, cells: &[Cell], mut to: impl FnMut(Record)) -> Rest {
+        let rest = self.reader.drain(ring, cells, &mut to);
         if rest != Rest::Unfilled {
             self.unfilled = None;
             return rest;
         }
         let place = self.reader.place();
-        match self.unfilled {
-            Some((at, since)) if at == place => {
-                if since.elapsed() > UNFILLED {
-                    self.reader.skip(ring, cells);
-                    ring.lost.fetch_add(1, SeqCst);
-                }
+        match self.unfilled.take().filter(|u| u.place == place) {
+            Some(u) if u.since.elapsed() > UNFILLED => self.pass(&u, ring, cells, to),
+            Some(u) => {
+                self.unfilled = Some(u);
+                rest
             }
-            _ => self.unfilled = Some((place, Instant::now())),
+            None => {
+                self.unfilled = Some(Unfilled {
+                    place,
+                    since: Instant::now(),
+                    taken: ring.head.load(SeqCst),
+                });
+                rest
+            }
         }
-        rest
+    }
+
+    /// Passes over every unfilled place that was taken when the first of them was.
+    fn pass(
+        &mut self,
+        u: &Unfilled,
+        ring: &Ring,
+        cells: &[Cell],
+        mut to: impl FnMut(Record),
+    ) -> Rest {
+        for _ in 0..cells.len() {
+            let old = u.taken.wrapping_sub(self.reader.place());
+            if old == 0 || old > cells.len() as u64 {
+                return Rest::More;
+            }
+            self.reader.skip(ring, cells);
+            ring.lost.fetch_add(1, SeqCst);
+            let rest = self.reader.drain(ring, cells, &mut to);
+            if rest != Rest::Unfilled {
+                return rest;
+            }
+        }
+        Rest::More
     }
 }

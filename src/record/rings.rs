@@ -42,12 +42,17 @@ impl SharedRings {
             cells,
         };
         let head = rings.head();
-        head.cells.store(u32::try_from(cells).unwrap_or(0), SeqCst);
         head.version.store(page::VERSION, SeqCst);
         rings.add()?;
         rings.grow();
         head.magic.store(RINGS_MAGIC, SeqCst);
         Ok(rings)
+    }
+
+    /// Cells of one ring.
+    #[must_use]
+    pub fn cells(&self) -> usize {
+        self.cells
     }
 
     fn reserve(&self) -> usize {

@@ -155,7 +155,7 @@ fn path_in(arguments: &str) -> String {
     format!("{path}{}", if gone { " (deleted)" } else { "" })
 }
 
-/// The calls and what of them is a request; `{}` is there to check arguments only.
+/// The calls, and when one is a request and not a check of arguments.
 const WATCHED: [(&str, &str); 6] = [
     ("fsync", "1"),
     ("fdatasync", "1"),
@@ -165,6 +165,8 @@ const WATCHED: [(&str, &str); 6] = [
     ("sync_file_range", "args->flags != 0"),
 ];
 
+/// What bpftrace does. It keeps what it sees to the end: to tell it at once would wake it behind
+/// each call, which takes as long as a fast sync.
 fn script() -> String {
     let mut text = "BEGIN { @in[$1] = 1; }\n\
         tracepoint:sched:sched_process_fork /@in[args->parent_pid]/ \
@@ -175,9 +177,10 @@ fn script() -> String {
     for (name, asks) in WATCHED {
         text += &format!(
             "tracepoint:syscalls:sys_enter_{name} /@in[tid] && ({asks})/ {{ @at[tid] = nsecs; }}\n\
-             tracepoint:syscalls:sys_exit_{name} /@at[tid]/ {{\n  \
-             printf(\"seen {name} %d %d %d %d %s\\n\", pid, tid, args->ret, nsecs - @at[tid], \
-             comm);\n  delete(@at[tid]);\n}}\n"
+             tracepoint:syscalls:sys_exit_{name} /@at[tid]/ {{\n  $took = nsecs - @at[tid];\n  \
+             if (strncmp(comm, \"synclater\", 9) != 0) {{\n    \
+             @seen[\"{name}\", pid, tid, args->ret, nsecs] = $took;\n  }}\n  \
+             delete(@at[tid]);\n}}\n"
         );
     }
     text
@@ -264,13 +267,8 @@ impl Watch {
             !err.contains("Lost") && !out.contains("Lost"),
             "{err}\n{out}"
         );
-        let lines = out.lines().filter_map(|l| l.strip_prefix("seen "));
-        let not_ours = |l: &&str| {
-            !l.split(' ')
-                .nth(5)
-                .is_some_and(|c| c.starts_with("synclater"))
-        };
-        lines.filter(not_ours).map(seen_in).collect()
+        let lines = out.lines().filter_map(|l| l.strip_prefix("@seen["));
+        lines.map(seen_in).collect()
     }
 }
 
@@ -283,21 +281,26 @@ impl Drop for Watch {
     }
 }
 
+/// `fsync, PID, TID, RESULT, WHEN]: DURATION`
 fn seen_in(line: &str) -> Seen {
-    let mut words = line.split(' ');
-    let kind = words.next().expect("a name").to_owned();
-    let mut number = || -> i64 {
-        let word = words.next().unwrap_or_else(|| panic!("{line}"));
-        word.parse().unwrap_or_else(|e| panic!("{e}: {line}"))
+    let words: Vec<&str> = line
+        .split([',', ']', ':', ' '])
+        .filter(|w| !w.is_empty())
+        .collect();
+    let [kind, pid, tid, result, _, took] = words[..] else {
+        panic!("{line}");
     };
-    let (pid, tid, result, took) = (number(), number(), number(), number());
+    let number = |word: &str| {
+        word.parse::<i64>()
+            .unwrap_or_else(|e| panic!("{e}: {line}"))
+    };
     Seen {
-        kind,
-        pid: u32::try_from(pid).expect("a process"),
-        tid: u32::try_from(tid).expect("a thread"),
+        kind: kind.to_owned(),
+        pid: u32::try_from(number(pid)).expect("a process"),
+        tid: u32::try_from(number(tid)).expect("a thread"),
         path: String::new(),
-        failed: result < 0,
-        took_ns: u64::try_from(took).expect("a duration"),
+        failed: number(result) < 0,
+        took_ns: u64::try_from(number(took)).expect("a duration"),
     }
 }
 

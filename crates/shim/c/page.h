@@ -119,8 +119,8 @@ struct sl_page {
 	uint64_t mount_ns;   /* inode number of the supervisor's mount namespace */
 	/* Abstract name of the socket at which a process that changed its user gets the slots. */
 	uint8_t socket[32];
-	uint32_t rules_at; /* offset of the rules */
-	uint32_t reserved;
+	uint32_t rules_at;   /* offset of the rules */
+	uint32_t ring_cells; /* cells of one ring, a power of two; 0 without a recording */
 	struct sl_fs fs[SL_FS_MAX];
 	struct sl_mount mounts[SL_MOUNT_MAX];
 };
@@ -269,7 +269,7 @@ struct sl_ring {
 struct sl_rings {
 	uint64_t magic;
 	uint32_t version;
-	uint32_t cells;      /* of one ring, a power of two */
+	uint32_t reserved_head;
 	uint32_t count;      /* rings that exist */
 	uint32_t bell;       /* futex of the recorder: moved on each quarter of a ring */
 	uint64_t reserved[5];

@@ -60,7 +60,7 @@ static long open_rings(const struct level *l)
 	return is_error(fd) ? sl_ask_fd(l->page, 1) : fd;
 }
 
-static int map_ring(struct ring *to, long fd)
+static int map_ring(struct ring *to, long fd, const struct level *l)
 {
 	struct sl_rings *r = sl_map(fd, SL_RINGS_DATA, 0);
 	uint32_t cells;
@@ -68,7 +68,8 @@ static int map_ring(struct ring *to, long fd)
 
 	if (!r)
 		return 0;
-	cells = LOAD_RELAXED(r->cells);
+	/* From the page: what stands in the rings any process of the session can write. */
+	cells = l->page->ring_cells;
 	if (r->magic != SL_RINGS_MAGIC || r->version != SL_VERSION || cells < 256 ||
 	    cells & (cells - 1) || cells > 1u << 24)
 		k = -1;
@@ -88,19 +89,22 @@ static int map_ring(struct ring *to, long fd)
 	return 0;
 }
 
-/* Looks for a ring, at most once a millisecond: rings are made while they are being used up. Two
- * threads that look at once find the same one, and the slower drops its mapping. */
+/* Looks for a ring, at most once a millisecond: rings are made while they are being used up. Who
+ * has to ask for them where nobody answers spends a ninth of its time on that, not more. Two threads
+ * that look at once find the same one, and the slower drops its mapping. */
 static void find(struct ring *r, const struct level *l)
 {
-	uint64_t now = sl_ticks(), tried = LOAD(r->tried);
+	uint64_t begin = sl_ticks(), tried = LOAD(r->tried), end;
 	struct ring found = { .cells = 0 };
 	long fd;
 
-	if (tried && now - tried < l->page->lease_span >> 11)
+	if (tried && begin - tried < LOAD(r->pause))
 		return;
 	fd = open_rings(l);
-	if (is_error(fd) || !map_ring(&found, fd)) {
-		STORE(r->tried, now | 1);
+	if (is_error(fd) || !map_ring(&found, fd, l)) {
+		end = sl_ticks();
+		STORE(r->pause, (l->page->lease_span >> 11) + 8 * (end - begin));
+		STORE(r->tried, end | 1);
 	} else if (CAS(r->state, RING_NONE, RING_CLAIMING)) {
 		r->rings = found.rings;
 		r->control = found.control;

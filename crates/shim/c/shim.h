@@ -138,7 +138,7 @@ struct ring {
 	struct sl_rings *rings;
 	struct sl_ring *control;
 	struct sl_cell *first;
-	uint64_t tried; /* ticks */
+	uint64_t tried, pause; /* ticks: when we looked last, and for how long we do not again */
 	uint32_t cells, state;
 };
 

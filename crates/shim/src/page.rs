@@ -165,7 +165,8 @@ pub struct Page {
     pub socket: [AtomicU8; 32],
     /// Offset of the rules.
     pub rules_at: AtomicU32,
-    reserved: u32,
+    /// Cells of one ring, a power of two; 0 without a recording.
+    pub ring_cells: AtomicU32,
     /// Superblocks.
     pub fs: [Fs; FS_MAX],
     /// Mounts.

@@ -81,8 +81,7 @@ pub struct Rings {
     pub magic: AtomicU64,
     /// [`crate::page::VERSION`].
     pub version: AtomicU32,
-    /// Cells of one ring, a power of two.
-    pub cells: AtomicU32,
+    reserved_head: u32,
     /// Rings that exist.
     pub count: AtomicU32,
     /// Moved on, and woken, at each quarter of a ring.

@@ -28,6 +28,7 @@ fn mirror() -> Vec<String> {
             lease_span "lease_span", clock "clock", relax "relax", error "error", single "single",
             now_mask "now_mask", rule_count "rule_count",
             record "record", rules_at "rules_at",
+            ring_cells "ring_cells",
             rule_needs "rule_needs", slots_size "slots_size", filters "filters",
             mount_mask "mount_mask", sync_ok "sync_ok", mount_ns "mount_ns", socket "socket",
             fs "fs", mounts "mounts" }
@@ -39,7 +40,7 @@ fn mirror() -> Vec<String> {
             look "look", stripped "stripped", want_sync "want_sync", want "want", debt "debt",
             fs_requests "fs_requests", slot "slot" }
         Ring "sl_ring" { pid "pid", pid_ns "pid_ns", head "head", lost "lost", tail "tail" }
-        Rings "sl_rings" { magic "magic", version "version", cells "cells", count "count",
+        Rings "sl_rings" { magic "magic", version "version", count "count",
             bell "bell", ring "ring" }
     }
 }

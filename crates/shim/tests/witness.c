@@ -13,6 +13,7 @@ int main(void)
 	F(sl_page, magic); F(sl_page, version); F(sl_page, size); F(sl_page, lease_until);
 	F(sl_page, lease_span); F(sl_page, clock); F(sl_page, relax); F(sl_page, error);
 	F(sl_page, single); F(sl_page, now_mask); F(sl_page, rule_count); F(sl_page, record); F(sl_page, rules_at);
+	F(sl_page, ring_cells);
 	F(sl_page, rule_needs); F(sl_page, slots_size); F(sl_page, filters); F(sl_page, mount_mask);
 	F(sl_page, sync_ok); F(sl_page, mount_ns); F(sl_page, socket); F(sl_page, fs); F(sl_page, mounts);
 	F(sl_shard, requests); F(sl_shard, real); F(sl_shard, failed); F(sl_shard, hints);
@@ -23,7 +24,7 @@ int main(void)
 	F(sl_slots, look); F(sl_slots, stripped); F(sl_slots, want_sync); F(sl_slots, want);
 	F(sl_slots, debt); F(sl_slots, fs_requests); F(sl_slots, slot);
 	F(sl_ring, pid); F(sl_ring, pid_ns); F(sl_ring, head); F(sl_ring, lost); F(sl_ring, tail);
-	F(sl_rings, magic); F(sl_rings, version); F(sl_rings, cells); F(sl_rings, count);
+	F(sl_rings, magic); F(sl_rings, version); F(sl_rings, count);
 	F(sl_rings, bell); F(sl_rings, ring);
 	return 0;
 }

@@ -12,6 +12,7 @@ mod run;
 mod set;
 mod settle;
 mod status;
+mod top;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use std::ffi::OsString;
@@ -53,6 +54,7 @@ enum Verb {
     Settle(settle::Args),
     Status(status::Args),
     Doctor(doctor_args::Args),
+    Top(top::Args),
     Probe(probe::Args),
     Env(env::Args),
     Generate(generate::Args),
@@ -100,6 +102,7 @@ pub fn main() -> i32 {
         Verb::Settle(args) => settle::run(&args),
         Verb::Status(args) => status::run(&args),
         Verb::Doctor(args) => doctor::run(args.json),
+        Verb::Top(args) => top::run(&args),
         Verb::Probe(args) => probe::run(&args),
         Verb::Env(args) => env::run(&args),
         Verb::Generate(args) => generate::run(&args),

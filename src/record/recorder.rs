@@ -259,10 +259,13 @@ struct Source {
     unfilled: Option<(u64, Instant)>,
 }
 
-/// What is to be done after a look at the socket.
+/// What is to be done next.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Then {
+    /// Sleep until there is more.
     GoOn,
+    /// Look again at once: there is more.
+    Again,
     End,
 }
 
@@ -351,19 +354,26 @@ impl Drain {
             if self.sink.tick()? {
                 self.count_losses()?;
             }
-            wait::sleep_on(bell, rung, ROUND);
+            if then == Then::GoOn {
+                wait::sleep_on(bell, rung, ROUND);
+            }
         }
     }
 
     /// Takes what is in the rings, then hears of settles, then makes rows: so an event is never
-    /// older than the settles that it is compared with.
+    /// older than the settles that it is compared with. Victims that are faster than we do not keep
+    /// us here.
     fn round(&mut self) -> io::Result<Then> {
         self.rows.refresh();
         self.meet();
         let mut events: Vec<(usize, Record)> = Vec::new();
+        let begun = Instant::now();
         let mut more = true;
         let mut then = Then::GoOn;
         while more {
+            if then == Then::GoOn && begun.elapsed() > ROUND {
+                return Ok(Then::Again);
+            }
             // What was told before the rings were read last is all that was ever told.
             let told = self.listen()?;
             more = false;

@@ -248,7 +248,7 @@ impl State {
         let header = stream.header().clone();
         while let Some(batch) = stream.next_batch() {
             let table = Table::of_batch(&header, &batch);
-            lock(&self.live).add(&table);
+            lock(&self.live).add(&table, now_ns());
             if table.is_whole() || self.is_over() {
                 break;
             }

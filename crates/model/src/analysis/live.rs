@@ -17,6 +17,8 @@ pub const KEPT: usize = 2048;
 pub const HISTORY: usize = 240;
 /// A request that is told later than this is not counted any more.
 const LATE_NS: i64 = 10_000_000_000;
+/// No interval is held open for longer than this after its end.
+const LAG_MAX_NS: i64 = 5_000_000_000;
 /// Intervals that are open at the same time.
 const OPEN_MAX: usize = 64;
 
@@ -258,7 +260,8 @@ pub struct Setup {
     pub interval_ns: i64,
     /// Intervals that a [`Window`] holds; at least one is taken.
     pub window: usize,
-    /// How late batches arrive: an interval is closed so long after its end.
+    /// How late batches arrive: an interval is closed so long after its end, or later while they
+    /// are found to arrive later.
     pub lag_ns: i64,
 }
 
@@ -281,6 +284,8 @@ pub struct Window {
 #[derive(Clone, Debug)]
 pub struct Live {
     setup: Setup,
+    /// How late batches arrive at the moment.
+    lag_ns: i64,
     /// Begin of the first open interval.
     begin_ns: i64,
     open: VecDeque<Interval>,
@@ -295,10 +300,11 @@ impl Live {
         let setup = Setup {
             interval_ns: setup.interval_ns.max(1_000_000),
             window: setup.window.max(1),
-            lag_ns: setup.lag_ns.max(0),
+            lag_ns: setup.lag_ns.clamp(0, LAG_MAX_NS),
         };
         Live {
             setup,
+            lag_ns: setup.lag_ns,
             begin_ns: now_ns,
             open: VecDeque::new(),
             closed: VecDeque::new(),
@@ -306,8 +312,8 @@ impl Live {
         }
     }
 
-    /// Adds the requests of one batch.
-    pub fn add(&mut self, batch: &Table) {
+    /// Adds the requests of one batch, which has arrived at `now_ns`.
+    pub fn add(&mut self, batch: &Table, now_ns: i64) {
         let rows = &batch.rows;
         let mut places: Vec<Option<usize>> = Vec::with_capacity(rows.len());
         for i in 0..rows.len() {
@@ -317,6 +323,10 @@ impl Live {
             let counted = batch.is_durability(rows.kind[i]);
             let end = rows.time_ns[i].saturating_add(took);
             places.push(self.place(end).filter(|_| counted));
+            let late = now_ns.saturating_sub(end);
+            if (self.lag_ns..LAG_MAX_NS).contains(&late) {
+                self.lag_ns = (late + late / 8).min(LAG_MAX_NS);
+            }
         }
         let last = places.iter().flatten().max().copied();
         for place in 0..=last.unwrap_or(0) {
@@ -356,10 +366,10 @@ impl Live {
     /// Closes the intervals that are over at `now_ns` (since 1970); how many.
     pub fn advance(&mut self, now_ns: i64) -> usize {
         let due = now_ns
-            .saturating_sub(self.setup.lag_ns)
+            .saturating_sub(self.lag_ns)
             .saturating_sub(self.begin_ns);
         let due = due.div_euclid(self.setup.interval_ns);
-        let stepped_back = due < -1 - self.setup.lag_ns / self.setup.interval_ns;
+        let stepped_back = due < -2 - LAG_MAX_NS / self.setup.interval_ns;
         if stepped_back || due > HISTORY as i64 {
             // Somebody set the clock, or we stood still for long.
             *self = Live::new(self.setup, now_ns);
@@ -368,6 +378,9 @@ impl Live {
         let due = usize::try_from(due).unwrap_or(0);
         for _ in 0..due {
             self.close();
+        }
+        if due > 0 {
+            self.lag_ns = self.setup.lag_ns.max(self.lag_ns - self.lag_ns / 8);
         }
         due
     }

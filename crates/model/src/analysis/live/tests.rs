@@ -81,9 +81,9 @@ fn a_request_counts_when_it_was_answered_whenever_its_batch_arrives() {
     assert_eq!(live.window(By::File), None);
     let late = request(100 * SECOND + 1, SECOND as u64, 0);
     let early = request(100 * SECOND + 5, 10, 1);
-    live.add(&batch(&[late]));
+    live.add(&batch(&[late]), 101 * SECOND);
     assert_eq!(live.advance(101 * SECOND + SECOND / 4), 0, "too early");
-    live.add(&batch(&[early]));
+    live.add(&batch(&[early]), 100 * SECOND + 9);
     assert_eq!(live.advance(101 * SECOND + SECOND / 2), 1);
     let window = live.window(By::File).expect("closed");
     assert_eq!((window.seconds, window.total.requests), (1.0, 1));
@@ -95,6 +95,23 @@ fn a_request_counts_when_it_was_answered_whenever_its_batch_arrives() {
 }
 
 #[test]
+fn an_interval_stays_open_for_longer_while_batches_come_late() {
+    let mut live = live(1);
+    live.add(&batch(&[request(100 * SECOND, 5, 0)]), 102 * SECOND);
+    assert_eq!(live.advance(103 * SECOND), 0);
+    live.add(&batch(&[request(100 * SECOND + 1, 5, 0)]), 103 * SECOND);
+    assert_eq!(live.advance(106 * SECOND), 2);
+    assert_eq!(live.history().next().map(|p| p.requests), Some(2));
+    // A request that comes far too late does not make everybody wait.
+    live.add(&batch(&[request(100 * SECOND, 5, 0)]), 109 * SECOND);
+    for second in 106..130 {
+        live.advance(second * SECOND);
+    }
+    live.advance(130 * SECOND + SECOND / 2);
+    assert_eq!(live.closed_until_ns(), 130 * SECOND);
+}
+
+#[test]
 fn each_grouping_has_all_requests_and_hints_are_none() {
     let mut live = live(1);
     let mut table = batch(&[
@@ -103,7 +120,7 @@ fn each_grouping_has_all_requests_and_hints_are_none() {
         request(100 * SECOND, 30, 1),
     ]);
     table.rows.kind[0] = 1;
-    live.add(&table);
+    live.add(&table, 100 * SECOND);
     live.advance(102 * SECOND);
     for by in By::ALL {
         let window = live.window(by).expect("closed");
@@ -126,13 +143,16 @@ fn what_became_of_a_request_is_told_apart() {
         dirty,
         ..request(100 * SECOND, took_ns, 0)
     };
-    live.add(&batch(&[
-        with(Done::Real, Some(false), 50),
-        with(Done::Real, Some(true), UNKNOWN),
-        with(Done::Owed, None, 5),
-        with(Done::Skipped, None, 5),
-        with(Done::Nothing, None, 5),
-    ]));
+    live.add(
+        &batch(&[
+            with(Done::Real, Some(false), 50),
+            with(Done::Real, Some(true), UNKNOWN),
+            with(Done::Owed, None, 5),
+            with(Done::Skipped, None, 5),
+            with(Done::Nothing, None, 5),
+        ]),
+        100 * SECOND,
+    );
     live.advance(102 * SECOND);
     let total = live.window(By::Kind).expect("closed").total;
     assert_eq!((total.requests, total.real, total.skipped), (5, 2, 2));
@@ -146,7 +166,7 @@ fn only_the_last_intervals_are_in_a_window_and_history_says_how_it_went() {
     for second in 0..10 {
         let at = (100 + second) * SECOND;
         let some = vec![request(at, 1000, 0); second as usize + 1];
-        live.add(&batch(&some));
+        live.add(&batch(&some), at);
         live.advance(at + 2 * SECOND);
     }
     live.advance(111 * SECOND);
@@ -160,13 +180,17 @@ fn only_the_last_intervals_are_in_a_window_and_history_says_how_it_went() {
 #[test]
 fn history_from_before_the_beginning_is_not_counted_and_a_little_late_is() {
     let mut live = live(1);
-    live.add(&batch(&[
-        request(SECOND, 5, 0),
-        request(100 * SECOND - LATE_NS - 6, 5, 0),
-        request(99 * SECOND, 5, 1),
-    ]));
-    live.advance(102 * SECOND);
-    assert_eq!(requests(&live), 1);
+    live.add(
+        &batch(&[
+            request(SECOND, 5, 0),
+            request(100 * SECOND - LATE_NS - 6, 5, 0),
+            request(99 * SECOND, 5, 1),
+        ]),
+        100 * SECOND,
+    );
+    live.advance(103 * SECOND);
+    let told: u64 = live.history().map(|p| p.requests).sum();
+    assert_eq!(told, 1);
 }
 
 #[test]
@@ -175,7 +199,7 @@ fn losses_are_told_with_the_requests_beside_them() {
     let mut table = batch(&[request(101 * SECOND + 7, 5, 0)]);
     table.lost.insert(7, 30);
     table.lost.insert(8, 3);
-    live.add(&table);
+    live.add(&table, 100 * SECOND);
     live.advance(103 * SECOND);
     let window = live.window(By::File).expect("closed");
     assert_eq!((window.lost, window.total.requests), (33, 1));
@@ -192,7 +216,7 @@ fn the_heaviest_files_are_kept_and_all_others_are_one() {
         let some: Vec<Request> = { chunk }
             .map(|n| request(100 * SECOND, u64::from(n) + 1, n))
             .collect();
-        live.add(&batch(&some));
+        live.add(&batch(&some), 100 * SECOND);
     }
     live.advance(102 * SECOND);
     let window = live.window(By::File).expect("closed");
@@ -210,11 +234,11 @@ fn the_heaviest_files_are_kept_and_all_others_are_one() {
 fn a_clock_that_is_set_begins_anew_and_a_batch_of_the_future_is_no_burden() {
     for now in [10 * SECOND, 100_000 * SECOND] {
         let mut live = live(3);
-        live.add(&batch(&[request(i64::MAX, u64::MAX - 1, 0)]));
-        live.add(&batch(&[request(i64::MIN, 0, 0)]));
+        live.add(&batch(&[request(i64::MAX, u64::MAX - 1, 0)]), now);
+        live.add(&batch(&[request(i64::MIN, 0, 0)]), now);
         assert!(live.open.len() <= OPEN_MAX);
         assert_eq!(live.advance(now), 0);
-        live.add(&batch(&[request(now, 1, 0)]));
+        live.add(&batch(&[request(now, 1, 0)]), now);
         assert_eq!(live.advance(now + 2 * SECOND), 1);
         assert_eq!(requests(&live), 1);
     }
@@ -284,7 +308,7 @@ proptest! {
         let mut now = 100 * SECOND;
         let mut given = 0u64;
         for requests in &batches {
-            live.add(&batch(requests));
+            live.add(&batch(requests), now);
             given += requests.len() as u64;
             now += SECOND / 3;
             live.advance(now);

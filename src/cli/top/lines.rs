@@ -10,7 +10,7 @@ use synclater_model::report::top::{Figures, Line, Sort};
 /// out where there is no room.
 const COLUMNS: [(Sort, &str, usize, u8); 7] = [
     (Sort::Requests, "REQ/S", 10, 0),
-    (Sort::Real, "REAL/S", 9, 1),
+    (Sort::Real, "REAL/S", 8, 1),
     (Sort::Time, "TIME", 6, 2),
     (Sort::P50, "P50", 8, 5),
     (Sort::P99, "P99", 8, 3),

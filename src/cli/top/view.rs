@@ -16,7 +16,7 @@ use synclater_model::report::top::{sort, Figures, Line, Sort, Top, TopSession};
 const GRAPHS_FROM: u16 = 13;
 const BLOCKS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-const KEYS: &str = "q quit  tab group  s sort  / filter  space pause  u dial  S settle  ? help";
+const KEYS: &str = "? help  q quit  tab group  s sort  / filter  space pause  u dial  S settle";
 const HELP: [&str; 16] = [
     "q, Ctrl-C        quit",
     "tab, 1 to 5      group by process, file, device, kind, caller",
@@ -32,8 +32,8 @@ const HELP: [&str; 16] = [
     "P50 P99 MAX      what the real ones took, to 3 %",
     "NEEDLESS         share of the real ones that had nothing to write",
     "debt             requests answered, not yet carried out",
+    "escaped          processes that the session does not reach; `synclater ps`",
     "lost             not seen: a ring was full; counted in requests/s",
-    "",
 ];
 
 /// What the keyboard is for at the moment.
@@ -134,7 +134,7 @@ impl Screen {
         let mut head = vec![
             (self.title(columns), bold),
             (clauses(&self.facts(), ", ", columns), plain),
-            (clauses(&self.rates(), "   ", columns), bold),
+            (self.rates(columns), bold),
             (clauses(&self.times(), "   ", columns), plain),
         ];
         if graphs {
@@ -169,21 +169,22 @@ impl Screen {
         facts.push(format!("debt {}", counted(s.debt, "request")));
         facts.extend(s.oldest_s.map(|age| format!("oldest {}", seconds(age))));
         facts.extend({ s.lease_left_s }.map(|left| format!("lease left {}", seconds(left))));
-        let escaped = s.escaped as u64;
-        facts.extend((escaped > 0).then(|| format!("{} escaped", counted_processes(escaped))));
+        facts.extend((s.escaped > 0).then(|| format!("{} escaped", count(s.escaped as u64))));
         facts
     }
 
-    fn rates(&self) -> Vec<String> {
+    fn rates(&self, columns: usize) -> String {
         let Some(top) = &self.top else {
-            return vec!["waiting for the first interval to be over".into()];
+            return truncated("waiting for the first interval to be over", columns);
         };
         let f = &top.figures;
-        vec![
+        let rates = [
             format!("{} requests/s", lines::rate(f.requests_per_s)),
             format!("{} real/s", lines::rate(f.real_per_s)),
             format!("{} skipped/s", lines::rate(f.skipped_per_s)),
-        ]
+        ];
+        let span = format!("last {}", seconds(top.seconds));
+        lines::spread(&rates.join("   "), &span, columns)
     }
 
     fn times(&self) -> Vec<String> {
@@ -192,14 +193,10 @@ impl Screen {
         };
         let f = &top.figures;
         let (Some(p50), Some(p99), Some(max)) = (f.p50_s, f.p99_s, f.max_s) else {
-            return vec![format!("none real in the last {}", seconds(top.seconds))];
+            return vec!["real ones: none that has ended".into()];
         };
         vec![
-            format!(
-                "real ones of the last {}: p50 {}",
-                seconds(top.seconds),
-                seconds(p50)
-            ),
+            format!("real ones: p50 {}", seconds(p50)),
             format!("p99 {}", seconds(p99)),
             format!("max {}", seconds(max)),
         ]
@@ -209,19 +206,23 @@ impl Screen {
     fn graphs(&self, columns: usize) -> [String; 2] {
         let requests = |p: &Point| p.requests as f64 / self.interval_s;
         let p99 = |p: &Point| p.p99_ns.map_or(0.0, |ns| ns as f64 / 1e9);
-        let most = |of: &dyn Fn(&Point) -> f64| self.history.iter().map(of).fold(0.0, f64::max);
-        let rate = format!("{}/s", lines::rate(most(&requests)));
-        let time = seconds(most(&p99));
-        let line = |name: &str, of: &dyn Fn(&Point) -> f64, most: &str| {
-            // What is highest is said at the end, so that the graph has a scale.
-            let room = columns.saturating_sub(width(name) + width(most) + 7);
-            let values: Vec<f64> = self.history.iter().map(of).collect();
-            let graph = graph(&values, room);
-            truncated(&format!("{name} {graph} max {most}"), columns)
+        let values = |of: &dyn Fn(&Point) -> f64| -> Vec<f64> {
+            let room = columns.saturating_sub(24);
+            let skipped = self.history.len().saturating_sub(room);
+            self.history.iter().skip(skipped).map(of).collect()
+        };
+        // What is highest is said at the end, so that the graph has a scale.
+        let line = |name: &str, values: &[f64], most: fn(f64) -> String| {
+            let highest = values.iter().copied().fold(0.0, f64::max);
+            let (graph, most) = (graph(values, highest), most(highest));
+            let room = columns.saturating_sub(24);
+            truncated(&format!("{name:<10}{graph:>room$} ≤ {most}"), columns)
         };
         [
-            line("requests", &requests, &rate),
-            line("p99     ", &p99, &time),
+            line("requests", &values(&requests), |r| {
+                format!("{}/s", lines::rate(r))
+            }),
+            line("p99", &values(&p99), seconds),
         ]
     }
 
@@ -321,24 +322,11 @@ fn clauses(clauses: &[String], between: &str, columns: usize) -> String {
     truncated(&clauses.join(between), columns)
 }
 
-fn counted_processes(n: u64) -> String {
-    match n {
-        1 => "1 process".into(),
-        n => format!("{} processes", count(n)),
-    }
-}
-
-/// The last of the values, a column each; the highest of all fills its column.
-fn graph(values: &[f64], columns: usize) -> String {
-    let values = &values[values.len().saturating_sub(columns)..];
-    let most = values.iter().copied().fold(0.0, f64::max);
-    let block = |v: &f64| {
-        let eighths = (v / most * 8.0).ceil();
-        // 0 / 0 is no number, and saturates at 0.
-        BLOCKS[(eighths as usize).min(8)]
-    };
-    let graph: String = values.iter().map(block).collect();
-    format!("{graph:>columns$}")
+/// A column for each value; the highest fills its column.
+fn graph(values: &[f64], highest: f64) -> String {
+    // 0 / 0 is no number, and becomes 0.
+    let block = |v: &f64| BLOCKS[((v / highest * 8.0).ceil() as usize).min(8)];
+    values.iter().map(block).collect()
 }
 
 #[cfg(test)]

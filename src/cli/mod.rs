@@ -15,6 +15,7 @@ mod run;
 mod set;
 mod settle;
 mod status;
+mod top;
 mod whole_file;
 
 use clap::{CommandFactory, Parser, Subcommand};
@@ -57,6 +58,7 @@ enum Verb {
     Settle(settle::Args),
     Status(status::Args),
     Doctor(doctor_args::Args),
+    Top(top::Args),
     Probe(probe::Args),
     Report(report::Args),
     Diff(diff::Args),
@@ -107,6 +109,7 @@ pub fn main() -> i32 {
         Verb::Settle(args) => settle::run(&args),
         Verb::Status(args) => status::run(&args),
         Verb::Doctor(args) => doctor::run(args.json),
+        Verb::Top(args) => top::run(&args),
         Verb::Probe(args) => probe::run(&args),
         Verb::Report(args) => report::run(&args),
         Verb::Diff(args) => diff::run(&args),

@@ -3,9 +3,6 @@
 use super::OURS;
 use crate::folder::random_name;
 use crate::reach::{launch, library};
-use crate::record::recorder::Recorder;
-use crate::record::rings::SharedRings;
-use crate::record::sink;
 use crate::session::belongings::{Belongings, NOT_STARTED};
 use crate::session::compile::{self, Users};
 use crate::session::control::Server;
@@ -14,7 +11,6 @@ use crate::session::escape::Escapes;
 use crate::session::ledger::Ledger;
 use crate::session::report;
 use crate::session::shared::Shared;
-use crate::session::supervisor::recording::Recording;
 use crate::session::supervisor::{Outcome, Parts, Plan, Supervisor};
 use std::ffi::OsString;
 use std::fs::File;
@@ -190,29 +186,11 @@ fn cannot_record(path: &Path, e: &std::io::Error) -> Trouble {
 
 fn begin_recording(s: &mut Supervisor, args: &Args, file: File) -> Result<(), Trouble> {
     let name = args.record.clone().unwrap_or_default();
-    let rings = SharedRings::create(&s.belongings.memory, args.ring).map_err(|e| {
-        let what = format!("cannot make a ring in {}", s.belongings.memory.display());
-        let try_ = "a smaller --ring, or another folder in SYNCLATER_RUN_DIR";
-        Trouble::new(what, e.to_string(), try_, NOT_STARTED)
-    });
-    let begun = rings.and_then(|rings| {
-        let rings: &'static SharedRings = Box::leak(Box::new(rings));
-        let until = s.plan.classes[0].to_string();
-        let header = sink::header(&s.plan.id, &s.plan.command, &until, "library");
-        let recorder = Recorder::start(s.shared, rings, file, header);
-        let recorder = recorder.map_err(|e| cannot_record(&name, &e))?;
-        Ok((rings, recorder))
-    });
-    let (rings, recorder) = begun.inspect_err(|_| {
+    s.record(file, name.clone(), args.ring).map_err(|e| {
         s.settle_at_end(|_| {});
         s.close();
-    })?;
-    s.record(Recording {
-        recorder,
-        rings,
-        file: name,
-    });
-    Ok(())
+        cannot_record(&name, &e)
+    })
 }
 
 /// Settles, reports, and ends as the command did.

@@ -68,7 +68,9 @@ pub fn ask_named(id: &str, request: &Request) -> Result<String, Trouble> {
     let (why, try_) = match ask(session, request) {
         Ok(Answer::Done { said }) => return Ok(said),
         Ok(Answer::Refused { why }) => (why, "synclater ps"),
-        Ok(Answer::Session { .. }) => ("it answered another question".into(), "synclater ps"),
+        Ok(Answer::Session { .. } | Answer::Watching { .. }) => {
+            ("it answered another question".into(), "synclater ps")
+        }
         Err(e) => (
             e.to_string(),
             "try again; a stopped supervisor does not answer",

@@ -39,6 +39,8 @@ const PASSES_MAX: usize = 16;
 const EVENTS_MAX: usize = 1 << 16;
 /// How long its end may take: it writes to a disk.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// The same where it writes to somebody who may not read.
+const SHORT_PATIENCE: Duration = Duration::from_millis(50);
 
 /// Messages to it: a letter, the file system, ticks, errno.
 const SETTLE: u8 = b'S';
@@ -57,6 +59,46 @@ pub struct Outcome {
     pub lost: u64,
     /// 0, or the errno that ended it.
     pub errno: i32,
+}
+
+/// How a recording is made.
+pub struct Plan {
+    /// What it says of itself.
+    pub header: Header,
+    /// A number that no other recording of the session has; not 0. Victims tell again what their
+    /// descriptors are when it changes.
+    pub number: u32,
+    /// The longest time that a row waits to be written.
+    pub every: Duration,
+    /// Whether it goes before the victims where there are too few processors for all.
+    pub hurries: bool,
+}
+
+/// Where things stood before it began, for what was there is not its own.
+struct Before {
+    ticks: u64,
+    /// What each ring, and each slot, had lost.
+    rings: Vec<u64>,
+    slots: Vec<u64>,
+}
+
+impl Before {
+    fn now(shared: &Shared, rings: &SharedRings) -> Before {
+        let slots = shared.slots().slot.iter();
+        Before {
+            ticks: shared.clock.now(),
+            rings: { rings.head().ring.iter() }
+                .map(|r| r.lost.load(SeqCst))
+                .collect(),
+            slots: slots.map(|s| s.lost.load(SeqCst)).collect(),
+        }
+    }
+
+    /// Whether a request was made before, and is left over from another recording.
+    fn covers(&self, ticks: u64) -> bool {
+        // The sign of the difference: what a victim writes is any number.
+        ticks.wrapping_sub(self.ticks) > u64::MAX / 2
+    }
 }
 
 /// The supervisor's end.
@@ -87,13 +129,15 @@ impl Recorder {
         shared: &'static Shared,
         rings: &'static SharedRings,
         file: File,
-        header: Header,
+        plan: Plan,
     ) -> io::Result<Recorder> {
         use rustix::net::{socketpair, AddressFamily, SocketFlags, SocketType};
         let kind = SocketType::SEQPACKET;
         let (ours, theirs) = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
         rustix::io::ioctl_fionbio(&ours, true)?;
         rustix::io::ioctl_fionbio(&theirs, true)?;
+        let before = Before::now(shared, rings);
+        let number = plan.number;
         let job = Job::start(move || {
             let mut kept = job::keep_only(&[theirs.as_fd(), file.as_fd(), rings.file().as_fd()]);
             // `kept` owns the first two now; the third is used by its number, until the end.
@@ -104,14 +148,16 @@ impl Recorder {
             };
             process::leave_session();
             process::set_name(c"synclater-rec");
-            // It has to keep up with victims that use every processor.
-            let _ = rustix::process::setpriority_process(None, -10);
-            record(shared, rings, socket, File::from(file), &header)
+            if plan.hurries {
+                // It has to keep up with victims that use every processor.
+                let _ = rustix::process::setpriority_process(None, -10);
+            }
+            record(shared, rings, socket, File::from(file), &plan, before)
         })?;
         let page = shared.page();
         page.ring_cells
             .store(u32::try_from(rings.cells()).unwrap_or(0), SeqCst);
-        page.record.store(1, SeqCst);
+        page.record.store(number, SeqCst);
         Ok(Recorder {
             job,
             socket: ours,
@@ -175,18 +221,34 @@ impl Recorder {
 
     /// Ends the recording and waits until it is written.
     pub fn end(&mut self, shared: &Shared, rings: &SharedRings) -> Outcome {
-        shared.page().record.store(0, SeqCst);
+        self.tell_end(shared, rings, PATIENCE);
         if let Some(outcome) = self.outcome {
             return outcome;
         }
-        self.tell(&message(END, 0, 0, 0));
-        rings.head().bell.fetch_add(1, SeqCst);
-        wait::wake(&rings.head().bell);
-        let _ = wait::any(&[(self.job.as_fd(), wait::For::Input)], PATIENCE);
         self.failure().unwrap_or(Outcome {
             errno: rustix::io::Errno::TIMEDOUT.raw_os_error(),
             ..Outcome::default()
         })
+    }
+
+    /// Ends a recording that somebody reads, whether he does or not.
+    pub fn stop(self, shared: &Shared, rings: &SharedRings) {
+        self.tell_end(shared, rings, SHORT_PATIENCE);
+        // Where it writes to somebody who does not read: it does nothing else then, so no ring is
+        // left half read.
+        self.job.end();
+    }
+
+    /// Switches recording off and gives the recorder so much time to end by itself.
+    fn tell_end(&self, shared: &Shared, rings: &SharedRings, patience: Duration) {
+        shared.page().record.store(0, SeqCst);
+        if self.outcome.is_some() {
+            return;
+        }
+        self.tell(&message(END, 0, 0, 0));
+        rings.head().bell.fetch_add(1, SeqCst);
+        wait::wake(&rings.head().bell);
+        let _ = wait::any(&[(self.job.as_fd(), wait::For::Input)], patience);
     }
 }
 
@@ -214,10 +276,13 @@ struct Unfilled {
     taken: u64,
 }
 
-/// What is to be done after a look at the socket.
+/// What is to be done next.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Then {
+    /// Sleep until there is more.
     GoOn,
+    /// Look again at once: there is more.
+    Again,
     End,
 }
 
@@ -230,6 +295,7 @@ struct Drain {
     sources: HashMap<usize, Source>,
     /// Events of processes that found no ring, as counted in their slots so far.
     ringless: HashMap<usize, u64>,
+    before: Before,
     /// Settles under way: their number and begin.
     settles: HashMap<u8, (u64, u64)>,
 }
@@ -240,7 +306,8 @@ fn record(
     rings: &'static SharedRings,
     socket: OwnedFd,
     file: File,
-    header: &Header,
+    plan: &Plan,
+    before: Before,
 ) -> i32 {
     let tell = |letter: u8, errno: i32, requests: u64, lost: u64| {
         let mut m = [0; 24];
@@ -251,14 +318,14 @@ fn record(
         m
     };
     let errno = |e: &io::Error| e.raw_os_error().unwrap_or(5);
-    let mut sink = match Sink::begin(file, header) {
+    let mut sink = match Sink::begin(file, &plan.header, plan.every) {
         Ok(sink) => sink,
         Err(e) => {
             let _ = socket::send(&socket, &tell(FAILED, errno(&e), 0, 0), &[]);
             return 0;
         }
     };
-    let never = header.until == "never";
+    let never = plan.header.until == "never";
     let rows = Rows::new(Timeline::new(shared.clock), never, sink.names());
     let mut drain = Drain {
         shared,
@@ -267,7 +334,8 @@ fn record(
         sink,
         rows,
         sources: HashMap::new(),
-        ringless: HashMap::new(),
+        ringless: before.slots.iter().copied().enumerate().collect(),
+        before,
         settles: HashMap::new(),
     };
     let ended = drain.run();
@@ -303,12 +371,15 @@ impl Drain {
             if self.sink.tick()? {
                 self.count_losses()?;
             }
-            wait::sleep_on(bell, rung, ROUND);
+            if then == Then::GoOn {
+                wait::sleep_on(bell, rung, ROUND);
+            }
         }
     }
 
     /// Takes what is in the rings, then hears of settles, then makes rows: so an event is never
-    /// older than the settles that it is compared with.
+    /// older than the settles that it is compared with. Victims that are faster than we do not keep
+    /// us here.
     fn round(&mut self) -> io::Result<Then> {
         let mut then = Then::GoOn;
         for _ in 0..PASSES_MAX {
@@ -321,10 +392,10 @@ impl Drain {
                 then = Then::End;
             }
             if !more && then == told {
-                break;
+                return Ok(then);
             }
         }
-        Ok(then)
+        Ok(if then == Then::End { then } else { Then::Again })
     }
 
     /// Once through all rings. Whether there is more in any, and what was heard meanwhile.
@@ -359,10 +430,14 @@ impl Drain {
             let Some(source) = self.sources.get_mut(&index) else {
                 continue;
             };
+            let is_older = matches!(
+                &record,
+                Record::Request { event, .. } if self.before.covers(event.start)
+            );
             let row = self
                 .rows
                 .take(&mut source.writer, record, self.sink.names());
-            if let Some(row) = row {
+            if let Some(row) = row.filter(|_| !is_older) {
                 self.sink.request(row)?;
             }
         }
@@ -383,7 +458,8 @@ impl Drain {
                 reader: Reader::new(ring),
                 writer: Writer::new(pid),
                 number,
-                lost: 0,
+                // Of the ring's next owner nothing was lost before.
+                lost: std::mem::take(&mut self.before.rings[index]),
                 unfilled: None,
             };
             self.sources.insert(index, source);

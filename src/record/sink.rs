@@ -1,7 +1,7 @@
 //! Where rows go: the recording on disk, with the machine's figures once a second.
 //!
-//! Promise: a row is on its way to the file at most a second after it came. The first error ends the
-//! recording; what was written before it stays readable.
+//! Promise: a row is on its way at most so long after it came as the caller said. The first error
+//! ends the recording; what was written before it stays readable.
 
 use super::samples::Samples;
 use std::fs::File;
@@ -12,13 +12,16 @@ use synclater_model::record::header::Header;
 use synclater_model::record::row::{Names, Row};
 use synclater_model::record::write::Writer;
 
-/// The longest time that a row waits to be written.
-const EVERY: Duration = Duration::from_secs(1);
+/// How often the machine's figures are taken.
+const SAMPLE_EVERY: Duration = Duration::from_secs(1);
 
 /// A recording that is being written.
 pub struct Sink {
     writer: Writer<File>,
     samples: Samples,
+    next_sample: Instant,
+    /// The longest time that a row waits to be written.
+    every: Duration,
     next: Instant,
     /// Requests written so far.
     pub requests: u64,
@@ -57,15 +60,18 @@ pub fn now_ns() -> i64 {
 }
 
 impl Sink {
-    /// Begins a recording in `file`.
+    /// Begins a recording in `file`, with a batch `every` so long at least.
     ///
     /// # Errors
     /// Those of write(2).
-    pub fn begin(file: File, header: &Header) -> io::Result<Sink> {
+    pub fn begin(file: File, header: &Header, every: Duration) -> io::Result<Sink> {
+        let now = Instant::now();
         Ok(Sink {
             writer: Writer::new(file, header)?,
             samples: Samples::new(),
-            next: Instant::now() + EVERY,
+            next_sample: now + SAMPLE_EVERY,
+            every,
+            next: now + every,
             requests: 0,
             lost: 0,
         })
@@ -109,17 +115,21 @@ impl Sink {
         self.writer.push(row)
     }
 
-    /// Once a second: takes the machine's figures and writes what is pending. Returns whether it
-    /// was time.
+    /// Takes the machine's figures once a second, and writes what is pending when it is time.
+    /// Returns whether it was.
     ///
     /// # Errors
     /// Those of write(2).
     pub fn tick(&mut self) -> io::Result<bool> {
-        if Instant::now() < self.next {
+        let now = Instant::now();
+        if now < self.next {
             return Ok(false);
         }
-        self.next = Instant::now() + EVERY;
-        self.sample()?;
+        self.next = now + self.every;
+        if now >= self.next_sample {
+            self.next_sample = now + SAMPLE_EVERY;
+            self.sample()?;
+        }
         self.writer.flush()?;
         Ok(true)
     }

@@ -1,20 +1,26 @@
 //! How other commands speak to a running session: one line of JSON each way, over a local socket in
 //! the session's folder. The kernel tells who asks; only the session's owner and root are answered.
+//! Whoever asks to watch gets a recording behind the line.
 
 use super::belongings::memory_of;
 use super::dirs;
 use serde::{Deserialize, Serialize};
+use std::fs::File;
 use std::io::{self, BufRead, BufReader, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use synclater_model::report::ps::PsSession;
-use synclater_sys::{process, socket};
+use synclater_sys::{process, socket, wait};
 
 /// How long a client waits for an answer: settling may take long, and says so by itself.
 const PATIENCE: Duration = Duration::from_secs(3600);
 /// For everything else: a supervisor that runs answers within milliseconds.
 const SHORT_PATIENCE: Duration = Duration::from_secs(3);
+
+/// How long a client that watches may leave what it asked for unread.
+const UNREAD: Duration = Duration::from_secs(5);
 
 /// What can be asked.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -31,6 +37,8 @@ pub enum Request {
     },
     /// Pay now.
     Settle,
+    /// Show every request from now on; see [`watch`].
+    Watch,
 }
 
 /// What is answered.
@@ -46,6 +54,12 @@ pub enum Answer {
     Done {
         /// What was done.
         said: String,
+    },
+    /// To [`Request::Watch`]. Without a `recording` one follows on this connection, for as long as
+    /// it is read.
+    Watching {
+        /// The file into which the session is being recorded.
+        recording: Option<String>,
     },
     /// Not done.
     Refused {
@@ -139,8 +153,8 @@ impl Server {
     }
 }
 
-impl std::os::fd::AsFd for Server {
-    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+impl AsFd for Server {
+    fn as_fd(&self) -> BorrowedFd<'_> {
         self.listener.as_fd()
     }
 }
@@ -148,12 +162,44 @@ impl std::os::fd::AsFd for Server {
 impl Client {
     /// Answers and hangs up.
     pub fn answer(mut self, answer: &Answer) {
-        let _ = self
-            .stream
-            .set_write_timeout(Some(Duration::from_millis(100)));
-        if let Ok(text) = serde_json::to_string(answer) {
-            let _ = writeln!(self.stream, "{text}");
-        }
+        let _ = self.say(answer);
+    }
+
+    fn say(&mut self, answer: &Answer) -> io::Result<()> {
+        let text = serde_json::to_string(answer)?;
+        self.stream
+            .set_write_timeout(Some(Duration::from_millis(100)))?;
+        writeln!(self.stream, "{text}")
+    }
+
+    /// Says that a recording follows. Returns where to write it, as a file: writing fails once the
+    /// client has gone, or has not read for [`UNREAD`].
+    ///
+    /// # Errors
+    /// Those of the socket.
+    pub fn begin_recording(&mut self) -> io::Result<File> {
+        self.say(&Answer::Watching { recording: None })?;
+        self.stream.set_write_timeout(Some(UNREAD))?;
+        Ok(OwnedFd::from(self.stream.try_clone()?).into())
+    }
+
+    /// Who asks, by number.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        socket::peer(&self.stream).map_or(0, |peer| peer.pid)
+    }
+
+    /// Whether a client that only listens has hung up: nothing else can come from it.
+    #[must_use]
+    pub fn has_gone(&self) -> bool {
+        let fds = [(self.as_fd(), wait::For::Input)];
+        wait::any(&fds, Duration::ZERO).contains(&true)
+    }
+}
+
+impl AsFd for Client {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
     }
 }
 
@@ -163,6 +209,27 @@ impl Client {
 /// `NotFound` or `ConnectionRefused` where nobody listens; `InvalidData` for an answer of another
 /// version.
 pub fn ask(session: &Living, request: &Request) -> io::Result<Answer> {
+    put(session, request).map(|(answer, _)| answer)
+}
+
+/// Asks to see every request of a session from now on. Where the answer names no recording, one
+/// follows: what is to be read from the connection.
+///
+/// # Errors
+/// As [`ask`].
+pub fn watch(session: &Living) -> io::Result<(Answer, BufReader<UnixStream>)> {
+    let (answer, rest) = put(session, &Request::Watch)?;
+    rest.get_ref().set_read_timeout(None)?;
+    Ok((answer, rest))
+}
+
+/// Whether anybody listens: a supervisor, if only a stopped one.
+#[must_use]
+pub fn is_there(session: &Living) -> bool {
+    UnixStream::connect(memory_of(&session.dir).join("control")).is_ok()
+}
+
+fn put(session: &Living, request: &Request) -> io::Result<(Answer, BufReader<UnixStream>)> {
     let mut stream = UnixStream::connect(memory_of(&session.dir).join("control"))?;
     let patience = if matches!(request, Request::Settle) {
         PATIENCE
@@ -172,6 +239,9 @@ pub fn ask(session: &Living, request: &Request) -> io::Result<Answer> {
     stream.set_read_timeout(Some(patience))?;
     writeln!(stream, "{}", serde_json::to_string(request)?)?;
     let mut line = String::new();
-    BufReader::new(stream).read_line(&mut line)?;
-    serde_json::from_str(&line).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))
+    let mut rest = BufReader::with_capacity(1 << 18, stream);
+    rest.read_line(&mut line)?;
+    let answer = serde_json::from_str(&line);
+    let answer = answer.map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?;
+    Ok((answer, rest))
 }

@@ -56,7 +56,8 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
         .map(|w| w.to_string_lossy().into_owned())
         .collect();
     let header = sink::header("", &command, "now", "kernel");
-    let sink = Sink::begin(file, &header).map_err(|e| cannot_write(&args.output, &e))?;
+    let sink = Sink::begin(file, &header, Duration::from_secs(1))
+        .map_err(|e| cannot_write(&args.output, &e))?;
     record(args, Recording::new(engine, sink), &signals)
 }
 

@@ -159,6 +159,9 @@ pub struct Supervisor {
     /// Listen to the doorbell, and hold the trace points until after our end.
     attendants: Vec<Job>,
     recording: Option<recording::Recording>,
+    rings: Option<&'static crate::record::rings::SharedRings>,
+    /// Recordings that were begun.
+    recordings: u32,
     recorded: Option<(std::path::PathBuf, crate::record::recorder::Outcome)>,
 }
 
@@ -224,6 +227,8 @@ impl Supervisor {
             last_ask: Instant::now(),
             attendants: Vec::new(),
             recording: None,
+            rings: None,
+            recordings: 0,
             recorded: None,
         };
         s.relax(s.plan.classes.iter().any(|u| *u != Until::Now));
@@ -292,7 +297,7 @@ impl Supervisor {
             (self.mountinfo.as_fd(), For::Change),
         ];
         fds.extend(self.keeper.iter().map(|k| (k.as_fd(), For::Input)));
-        fds.extend({ self.recording.iter() }.map(|r| (r.recorder.as_fd(), For::Input)));
+        fds.extend(self.recording_fds().into_iter().map(|fd| (fd, For::Input)));
         fds.extend(self.settles.values().map(|s| (s.as_fd(), For::Input)));
         fds.extend(
             self.entering

@@ -1,25 +1,130 @@
-//! The session's recording, where one is made.
+//! The session's recording, where one is made: into a file, or for somebody who watches.
+//!
+//! Promise: who watches changes nothing but what the recording itself costs. When he goes, or does
+//! not read, recording is switched off without a word; the end of the session does not wait for
+//! him. One watches at a time: the rings have one reader.
 
 use super::*;
-use crate::record::recorder::{Outcome as Recorded, Recorder};
+use crate::record::recorder::{self, Outcome as Recorded, Recorder};
 use crate::record::rings::SharedRings;
+use crate::record::sink;
 use std::path::PathBuf;
+
+/// How often somebody who watches is sent what is new.
+const WATCH_EVERY: Duration = Duration::from_millis(200);
+/// Rings for somebody who watches: what is lost is counted, and he sees that it is.
+const WATCH_RING_BYTES: usize = 1 << 20;
+/// The longest time that a row of a recording on disk waits.
+const FILE_EVERY: Duration = Duration::from_secs(1);
 
 /// A recording under way.
 pub struct Recording {
     /// The process that writes it.
     pub recorder: Recorder,
-    /// What victims write.
-    pub rings: &'static SharedRings,
-    /// The file, as the user named it.
-    pub file: PathBuf,
+    /// Where it goes.
+    to: To,
+}
+
+/// Where a recording goes.
+enum To {
+    /// A file, as the user named it.
+    File(PathBuf),
+    /// Somebody who watches.
+    Client(Client),
 }
 
 impl Supervisor {
-    /// Everything is recorded from now on.
-    pub fn record(&mut self, recording: Recording) {
-        self.escapes.is_ours(recording.recorder.pid());
-        self.recording = Some(recording);
+    /// Everything is recorded into `file` from now on, through rings of `ring_bytes`.
+    ///
+    /// # Errors
+    /// Where there is no memory for the rings, or no process to be had.
+    pub fn record(&mut self, file: File, name: PathBuf, ring_bytes: usize) -> std::io::Result<()> {
+        let rings = self.rings(ring_bytes)?;
+        let recorder = self.start_recorder(rings, file, FILE_EVERY, true)?;
+        let to = To::File(name);
+        self.recording = Some(Recording { recorder, to });
+        Ok(())
+    }
+
+    /// The session's rings, which are made once: victims know no others.
+    fn rings(&mut self, ring_bytes: usize) -> std::io::Result<&'static SharedRings> {
+        if let Some(rings) = self.rings {
+            return Ok(rings);
+        }
+        let memory = &self.belongings.memory;
+        let rings = SharedRings::create(memory, ring_bytes).map_err(|e| {
+            let why = format!("no room for its rings in {}: {e}", memory.display());
+            std::io::Error::new(e.kind(), format!("{why}; a smaller --ring needs less"))
+        })?;
+        let rings: &'static SharedRings = Box::leak(Box::new(rings));
+        self.rings = Some(rings);
+        Ok(rings)
+    }
+
+    fn start_recorder(
+        &mut self,
+        rings: &'static SharedRings,
+        file: File,
+        every: Duration,
+        hurries: bool,
+    ) -> std::io::Result<Recorder> {
+        let until = self.plan.classes[0].to_string();
+        self.recordings = self.recordings.wrapping_add(1).max(1);
+        let plan = recorder::Plan {
+            header: sink::header(&self.plan.id, &self.plan.command, &until, "library"),
+            number: self.recordings,
+            every,
+            hurries,
+        };
+        let recorder = Recorder::start(self.shared, rings, file, plan)?;
+        self.escapes.is_ours(recorder.pid());
+        Ok(recorder)
+    }
+
+    /// Shows `client` every request from now on, or says where it can read of them.
+    pub(super) fn watch(&mut self, mut client: Client) {
+        self.look_at_watcher();
+        match &self.recording {
+            Some(Recording {
+                to: To::File(name), ..
+            }) => client.answer(&where_it_is(name)),
+            Some(Recording {
+                to: To::Client(other),
+                ..
+            }) => {
+                let why = format!("process {} is watching it already", other.pid());
+                client.answer(&Answer::Refused { why });
+            }
+            None => {
+                let rings = match self.rings(WATCH_RING_BYTES) {
+                    Ok(rings) => rings,
+                    Err(e) => {
+                        let why = format!("there is no memory for it: {e}");
+                        return client.answer(&Answer::Refused { why });
+                    }
+                };
+                // From here on he sees that we hung up.
+                let Ok(file) = client.begin_recording() else {
+                    return;
+                };
+                if let Ok(recorder) = self.start_recorder(rings, file, WATCH_EVERY, false) {
+                    let to = To::Client(client);
+                    self.recording = Some(Recording { recorder, to });
+                }
+            }
+        }
+    }
+
+    /// What to wait for on behalf of the recording.
+    pub(super) fn recording_fds(&self) -> Vec<BorrowedFd<'_>> {
+        let mut fds: Vec<BorrowedFd<'_>> = Vec::new();
+        if let Some(r) = &self.recording {
+            fds.push(r.recorder.as_fd());
+            if let To::Client(client) = &r.to {
+                fds.push(client.as_fd());
+            }
+        }
+        fds
     }
 
     pub(super) fn settle_begins(&self, index: usize) {
@@ -37,28 +142,51 @@ impl Supervisor {
 
     /// A recording that fails is told at once, and the command goes on without.
     pub(super) fn look_at_recorder(&mut self) {
-        let Some(r) = &mut self.recording else {
+        self.look_at_watcher();
+        let Some(Recording {
+            recorder,
+            to: To::File(name),
+        }) = &mut self.recording
+        else {
             return;
         };
-        let Some(outcome) = r.recorder.failure().filter(|o| o.errno != 0) else {
+        let Some(outcome) = recorder.failure().filter(|o| o.errno != 0) else {
             return;
         };
         self.shared.page().record.store(0, SeqCst);
-        crate::cli::say(&format!("{}\n", trouble(r, &outcome)));
-        self.recorded = Some((r.file.clone(), outcome));
+        crate::cli::say(&format!("{}\n", trouble(name, &outcome)));
+        self.recorded = Some((name.clone(), outcome));
         self.recording = None;
+    }
+
+    /// Who watched and is gone, or did not read, is forgotten.
+    fn look_at_watcher(&mut self) {
+        let Some(Recording {
+            recorder,
+            to: To::Client(client),
+        }) = &mut self.recording
+        else {
+            return;
+        };
+        if recorder.failure().is_some() || client.has_gone() {
+            self.end_recording();
+        }
     }
 
     /// Ends the recording; says so where that fails.
     pub fn end_recording(&mut self) {
-        let Some(mut r) = self.recording.take() else {
+        let (Some(mut r), Some(rings)) = (self.recording.take(), self.rings) else {
             return;
         };
-        let outcome = r.recorder.end(self.shared, r.rings);
+        let To::File(name) = r.to else {
+            r.recorder.stop(self.shared, rings);
+            return;
+        };
+        let outcome = r.recorder.end(self.shared, rings);
         if outcome.errno != 0 {
-            crate::cli::say(&format!("{}\n", trouble(&r, &outcome)));
+            crate::cli::say(&format!("{}\n", trouble(&name, &outcome)));
         }
-        self.recorded = Some((r.file, outcome));
+        self.recorded = Some((name, outcome));
     }
 
     /// What the recording came to, once it has ended.
@@ -68,14 +196,30 @@ impl Supervisor {
     }
 }
 
-fn trouble(r: &Recording, outcome: &Recorded) -> synclater_model::report::message::Trouble {
+/// Where to read of the requests of a session that is being recorded.
+fn where_it_is(name: &std::path::Path) -> Answer {
+    let path = std::path::absolute(name).ok();
+    match path.as_deref().and_then(std::path::Path::to_str) {
+        Some(path) => Answer::Watching {
+            recording: Some(path.to_owned()),
+        },
+        None => Answer::Refused {
+            why: "it is being recorded into a file whose name is no text".into(),
+        },
+    }
+}
+
+fn trouble(
+    name: &std::path::Path,
+    outcome: &Recorded,
+) -> synclater_model::report::message::Trouble {
     let dead = rustix::io::Errno::OWNERDEAD.raw_os_error();
     let why = match outcome.errno {
         e if e == dead => "the process that writes it was killed".to_owned(),
         e => std::io::Error::from_raw_os_error(e).to_string(),
     };
     synclater_model::report::message::Trouble::new(
-        format!("the recording {} is not whole", r.file.display()),
+        format!("the recording {} is not whole", name.display()),
         why,
         "free space there, or name a file on another disk, and record again",
         "the command is not touched; the file reads up to its last whole batch",

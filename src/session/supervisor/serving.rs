@@ -10,7 +10,7 @@ impl Supervisor {
             };
             if is_descendant(peer.pid) {
                 let mut fds = vec![self.shared.slots_file().as_fd()];
-                fds.extend(self.recording.iter().map(|r| r.rings.file().as_fd()));
+                fds.extend(self.rings.iter().map(|r| r.file().as_fd()));
                 let _ = synclater_sys::socket::send(&stream, b"s", &fds);
             }
         }
@@ -33,6 +33,7 @@ impl Supervisor {
                         }
                     }
                 }
+                Ok(Request::Watch) => self.watch(client),
                 Ok(Request::Set { until, for_s }) => client.answer(&self.set(until, for_s)),
             }
         }

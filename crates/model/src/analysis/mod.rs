@@ -11,6 +11,7 @@ pub mod diff;
 pub mod groups;
 pub mod heat;
 pub mod histogram;
+pub mod live;
 pub mod modes;
 pub mod order;
 pub mod patterns;

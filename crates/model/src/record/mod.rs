@@ -17,6 +17,7 @@ pub mod read;
 pub mod row;
 pub mod schema;
 pub mod table;
+pub mod tail;
 pub mod title;
 pub mod write;
 

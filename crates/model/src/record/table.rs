@@ -217,6 +217,14 @@ impl Table {
         Ok(table)
     }
 
+    /// One batch of a recording, as a table of its own.
+    #[must_use]
+    pub fn of_batch(header: &Header, batch: &arrow_array::RecordBatch) -> Table {
+        let mut builder = Builder::new(header.clone());
+        builder.add(batch);
+        builder.table
+    }
+
     /// Whether the recording has its end.
     #[must_use]
     pub fn is_whole(&self) -> bool {

@@ -19,6 +19,7 @@ pub mod run;
 pub mod status;
 pub mod summary;
 pub mod text;
+pub mod top;
 
 /// Writes JSON for people and programs alike: indented, with a newline at its end.
 pub(crate) fn json<T: serde::Serialize>(value: &T) -> String {

@@ -1,0 +1,155 @@
+//! Lines of `top`'s table: which columns there is room for, and what stands in them.
+
+use super::view::Typing;
+use synclater_model::analysis::live::By;
+use synclater_model::report::number::{count, seconds};
+use synclater_model::report::text::{shown, truncated, width};
+use synclater_model::report::top::{Figures, Line, Sort};
+
+/// Columns of the table behind the name: what it is, its title, its width, and how soon it is left
+/// out where there is no room.
+const COLUMNS: [(Sort, &str, usize, u8); 7] = [
+    (Sort::Requests, "REQ/S", 10, 0),
+    (Sort::Real, "REAL/S", 8, 1),
+    (Sort::Time, "TIME", 6, 2),
+    (Sort::P50, "P50", 8, 5),
+    (Sort::P99, "P99", 8, 3),
+    (Sort::Max, "MAX", 8, 4),
+    (Sort::Needless, "NEEDLESS", 10, 6),
+];
+/// A name has at least so much room before a column is left out.
+const NAME_MIN: usize = 20;
+
+/// The columns that there is room for.
+pub struct Layout {
+    name: usize,
+    columns: Vec<(Sort, &'static str, usize)>,
+}
+
+impl Layout {
+    /// For a table of a width.
+    #[must_use]
+    pub fn of(columns: usize) -> Layout {
+        let mut kept = COLUMNS.to_vec();
+        let taken = |kept: &[(Sort, &str, usize, u8)]| kept.iter().map(|c| c.2).sum::<usize>();
+        while taken(&kept) + NAME_MIN > columns && !kept.is_empty() {
+            let least = kept.iter().map(|c| c.3).max().unwrap_or(0);
+            kept.retain(|c| c.3 != least);
+        }
+        Layout {
+            name: columns - taken(&kept),
+            columns: kept.into_iter().map(|c| (c.0, c.1, c.2)).collect(),
+        }
+    }
+
+    /// The titles; what it is sorted by is marked.
+    #[must_use]
+    pub fn head(&self, by: By, sort: Sort) -> String {
+        let mark = |is_it: bool| if is_it { "▼" } else { "" };
+        let name = format!("{}{}", mark(sort == Sort::Name), by.name().to_uppercase());
+        let name = truncated(&name, self.name);
+        let mut head = format!("{name:<0$}", self.name);
+        for (what, title, columns) in &self.columns {
+            let title = format!("{}{title}", mark(sort == *what));
+            head.push_str(&format!("{title:>columns$}"));
+        }
+        head
+    }
+
+    /// A line of the table.
+    #[must_use]
+    pub fn line(&self, name: &str, by: By, figures: &Figures) -> String {
+        let room = self.name.saturating_sub(1);
+        let name = match by {
+            // The end of a path tells more than its beginning.
+            By::File | By::Caller => end_of(name, room),
+            _ => truncated(name, room),
+        };
+        let mut line = format!("{name:<0$}", self.name);
+        for (what, _, columns) in &self.columns {
+            let value = truncated(&value(*what, figures), columns.saturating_sub(1));
+            line.push_str(&format!("{value:>columns$}"));
+        }
+        line
+    }
+}
+
+fn value(what: Sort, f: &Figures) -> String {
+    let share = |share: Option<f64>| share.map(|s| format!("{:.0}%", s * 100.0));
+    let value = match what {
+        Sort::Requests => Some(rate(f.requests_per_s)),
+        Sort::Real => Some(rate(f.real_per_s)),
+        Sort::Time => share(f.time_share),
+        Sort::P50 => f.p50_s.map(seconds),
+        Sort::P99 => f.p99_s.map(seconds),
+        Sort::Max => f.max_s.map(seconds),
+        Sort::Needless => share(f.needless_share),
+        Sort::Name => None,
+    };
+    value.unwrap_or_else(|| "-".into())
+}
+
+/// What is shown of a member of a grouping.
+#[must_use]
+pub fn name(line: &Line, by: By) -> String {
+    let text = match by {
+        By::Process => {
+            let what = if line.detail.is_empty() {
+                &line.name
+            } else {
+                &line.detail
+            };
+            let pid = line.pid.map_or("?".into(), |pid| pid.to_string());
+            return format!("{pid} {}", shown(what));
+        }
+        By::Device if !line.detail.is_empty() => format!("{} ({})", line.name, line.detail),
+        _ => line.name.clone(),
+    };
+    match (text.is_empty(), by) {
+        (false, _) => shown(&text),
+        (true, By::File) => "(no file)".into(),
+        (true, _) => "(not known)".into(),
+    }
+}
+
+/// A number of things a second: a fraction where there are few.
+#[must_use]
+pub fn rate(per_s: f64) -> String {
+    match per_s {
+        r if r <= 0.0 => "0".into(),
+        r if r < 9.95 => format!("{:.1}", r.max(0.1)),
+        r => count(r.round() as u64),
+    }
+}
+
+/// Two texts, one at each end of a line; the second stays whole.
+#[must_use]
+pub fn spread(left: &str, right: &str, columns: usize) -> String {
+    let right = truncated(right, columns);
+    let room = columns.saturating_sub(width(&right) + usize::from(!right.is_empty()));
+    let left = truncated(left, room);
+    let gap = columns.saturating_sub(width(&left) + width(&right));
+    format!("{left}{:gap$}{right}", "")
+}
+
+/// The end of a text, with a mark where something was cut off in front.
+fn end_of(text: &str, columns: usize) -> String {
+    let length = width(text);
+    if length <= columns {
+        return text.to_owned();
+    }
+    let end: String = text
+        .chars()
+        .skip(length - columns.saturating_sub(1))
+        .collect();
+    truncated(&format!("…{end}"), columns)
+}
+
+/// A line that fits: of what is being typed the end stays in sight.
+#[must_use]
+pub fn cut_in_front(text: &str, columns: usize, typing: Typing) -> String {
+    match typing {
+        Typing::Filter | Typing::Dial => end_of(text, columns),
+        Typing::Nothing | Typing::Settle => truncated(text, columns),
+    }
+}

@@ -1,0 +1,346 @@
+//! `synclater top`: a live view of a session.
+
+mod keys;
+mod lines;
+mod source;
+mod view;
+
+use super::OURS;
+use crate::session::control::{sessions, Living};
+use keys::Act;
+use ratatui::crossterm::{event, execute, terminal};
+use ratatui::DefaultTerminal;
+use rustix::process::Signal;
+use source::Watched;
+use std::io::{IsTerminal, Write};
+use std::os::fd::AsFd;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use synclater_model::analysis::live::{By, Live, KEPT};
+use synclater_model::policy::duration::parse_duration;
+use synclater_model::report::message::Trouble;
+use synclater_model::report::text::COLUMNS;
+use synclater_model::report::top::{Top, TopSession};
+use synclater_sys::process;
+use synclater_sys::signal::Signals;
+use synclater_sys::wait::{self, For};
+use view::Screen;
+
+/// Shows what a session asks for at the moment: requests, what they took, and whose they are.
+///
+/// Nothing needs to have been recorded: the session tells of its requests from now on, as long as
+/// this looks. Another user's session can be watched by root only.
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// The session, as `synclater ps` names it; needed where there are several.
+    session: Option<String>,
+
+    /// How often the figures change, from 0.2 s to an hour.
+    #[arg(long, value_name = "T", default_value = "1s", value_parser = interval)]
+    interval: Duration,
+
+    /// What to group by: process, file, device, kind, caller.
+    #[arg(long, value_name = "WHAT", default_value = "process")]
+    by: By,
+
+    /// Print the figures of one interval as text and end; no terminal is needed.
+    #[arg(long)]
+    once: bool,
+
+    /// Print JSON, one object a line and interval, until the session ends.
+    #[arg(long)]
+    json: bool,
+}
+
+const EXAMPLES: &str = "\
+EXAMPLES
+  synclater top
+  synclater top kelp --by file
+  synclater top --once --interval 10s
+  synclater top --json | jq .real_per_s
+
+Keys: ? shows them.";
+
+const NOTHING_CHANGED: &str = "nothing was changed";
+/// Lines of a table that is printed, and of JSON.
+const LINES_ONCE: usize = 20;
+const LINES_JSON: usize = 100;
+/// How long the keyboard and the clock are left alone at most.
+const LOOK: Duration = Duration::from_millis(100);
+
+fn interval(text: &str) -> Result<Duration, String> {
+    let time = parse_duration(text).map_err(|e| e.to_string())?;
+    let fits = (Duration::from_millis(200)..=Duration::from_secs(3600)).contains(&time);
+    fits.then_some(time)
+        .ok_or_else(|| "not from 200ms to 1h".to_owned())
+}
+
+/// Watches until told to end, or until the session ends.
+///
+/// # Errors
+/// A [`Trouble`] where there is no session to watch, or no terminal.
+pub fn run(args: &Args) -> anyhow::Result<i32> {
+    let on_screen = !(args.once || args.json);
+    if on_screen && !(std::io::stdin().is_terminal() && std::io::stdout().is_terminal()) {
+        return Err(Trouble::new(
+            "cannot show a live view here",
+            "stdin and stdout are not both a terminal",
+            "`synclater top --once` or `--json`; `synclater ps`; `synclater report` for a recording",
+            NOTHING_CHANGED,
+        )
+        .into());
+    }
+    super::clear_stale();
+    let session = chosen(args.session.as_deref())?;
+    // Where we were started from may be unmounted while we look.
+    let _ = std::env::set_current_dir("/");
+    if !on_screen {
+        return print_figures(args, &Watched::begin(session, args.interval, false)?);
+    }
+    // Before there are threads, which would be interrupted.
+    let signals = Signals::take()?;
+    let watched = Watched::begin(session, args.interval, true)?;
+    let mut view = View::open(args, watched)?;
+    let ended = view.run(&signals);
+    drop(view.terminal);
+    match ended? {
+        Ended::Quit => Ok(0),
+        Ended::Over => Ok(over(view.watched.id())),
+        Ended::Signal(signal) => {
+            process::die_of(signal);
+            Ok(OURS)
+        }
+    }
+}
+
+fn over(id: &str) -> i32 {
+    super::say(&format!("synclater: session {id} has ended\n"));
+    0
+}
+
+/// The session that is meant.
+fn chosen(id: Option<&str>) -> Result<Living, Trouble> {
+    let mut all = sessions();
+    let names: Vec<&str> = all.iter().map(|s| s.id.as_str()).collect();
+    let there = match names.is_empty() {
+        true => "there are none".to_owned(),
+        false => names.join(", "),
+    };
+    let at = match id {
+        Some(id) => all.iter().position(|s| s.id == id),
+        None => (all.len() == 1).then_some(0),
+    };
+    match at {
+        Some(at) => Ok(all.swap_remove(at)),
+        None => Err(Trouble::new(
+            match id {
+                Some(id) => format!("there is no session {id}"),
+                None if all.is_empty() => "there is no session to watch".into(),
+                None => "there are several sessions to watch".into(),
+            },
+            format!("running sessions of this user: {there}"),
+            match all.first() {
+                Some(first) => format!("synclater top {}", first.id),
+                None => "start one with `synclater run`".into(),
+            },
+            NOTHING_CHANGED,
+        )),
+    }
+}
+
+fn time(ns: i64) -> String {
+    let since = Duration::from_nanos(u64::try_from(ns).unwrap_or(0));
+    let at = UNIX_EPOCH
+        .checked_add(since)
+        .unwrap_or(SystemTime::UNIX_EPOCH);
+    humantime::format_rfc3339_millis(at).to_string()
+}
+
+fn look(live: &Live, by: By, session: Option<TopSession>, lines: usize) -> Option<Top> {
+    let at = time(live.closed_until_ns());
+    Some(Top::new(live.window(by)?, by, session, at, lines))
+}
+
+/// For pipes: each interval as JSON, or one as text.
+fn print_figures(args: &Args, watched: &Watched) -> anyhow::Result<i32> {
+    loop {
+        while !watched.advance() {
+            if watched.is_over() {
+                return if args.once {
+                    Err(too_short(watched).into())
+                } else {
+                    Ok(over(watched.id()))
+                };
+            }
+            std::thread::sleep(LOOK / 4);
+        }
+        let session = watched.session().as_ref().map(TopSession::of);
+        let live = watched.live();
+        let lines = if args.json { LINES_JSON } else { LINES_ONCE };
+        let top = look(&live, args.by, session.clone(), lines);
+        let interval_s = live.interval_s();
+        drop(live);
+        let Some(top) = top else {
+            continue;
+        };
+        let text = if args.json {
+            top.to_json()
+        } else {
+            let mut screen = Screen::new(args.by, interval_s, false);
+            (screen.top, screen.session, screen.note) = (Some(top), session, watched.note());
+            view::text(&screen, COLUMNS, usize::MAX)
+        };
+        let mut out = std::io::stdout().lock();
+        let heard = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+        if args.once || heard.is_err() {
+            return Ok(0);
+        }
+    }
+}
+
+fn too_short(watched: &Watched) -> Trouble {
+    Trouble::new(
+        format!("there are no figures of session {}", watched.id()),
+        "it ended before one interval was over",
+        "name a shorter --interval, or record the session",
+        NOTHING_CHANGED,
+    )
+}
+
+/// The terminal in our hands; given back with its guard. A panic gives it back too.
+struct Terminal(DefaultTerminal);
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        ratatui::restore();
+    }
+}
+
+/// Why the view has ended.
+enum Ended {
+    Quit,
+    Over,
+    Signal(i32),
+}
+
+/// The live view.
+struct View {
+    terminal: Terminal,
+    watched: Watched,
+    screen: Screen,
+    /// What is shown while it stands still.
+    frozen: Option<Live>,
+}
+
+impl View {
+    fn open(args: &Args, watched: Watched) -> anyhow::Result<View> {
+        let terminal = ratatui::try_init().map_err(|e| {
+            let try_ = "`synclater top --once` needs no terminal";
+            Trouble::new(
+                "cannot use this terminal",
+                e.to_string(),
+                try_,
+                NOTHING_CHANGED,
+            )
+        })?;
+        let interval_s = args.interval.as_secs_f64();
+        Ok(View {
+            terminal: Terminal(terminal),
+            watched,
+            screen: Screen::new(args.by, interval_s, true),
+            frozen: None,
+        })
+    }
+
+    fn run(&mut self, signals: &Signals) -> anyhow::Result<Ended> {
+        let mut changed = true;
+        loop {
+            if changed {
+                self.refresh();
+                let screen = &self.screen;
+                let draw = |f: &mut ratatui::Frame| view::draw(screen, f.area(), f.buffer_mut());
+                self.terminal.0.draw(draw)?;
+            }
+            let input = std::io::stdin();
+            let fds = [(input.as_fd(), For::Input), (signals.as_fd(), For::Input)];
+            let _ = wait::any(&fds, LOOK);
+            changed = false;
+            while let Some(signal) = signals.next() {
+                if signal.ends() {
+                    return Ok(Ended::Signal(signal.number));
+                }
+                if signal.number == Signal::CONT.as_raw() {
+                    self.take_back()?;
+                }
+                // A new size, or a new beginning.
+                changed = true;
+            }
+            while event::poll(Duration::ZERO)? {
+                changed = true;
+                if let event::Event::Key(key) = event::read()? {
+                    if let Some(ended) = self.act(key)? {
+                        return Ok(ended);
+                    }
+                }
+            }
+            let news = self.watched.advance() | self.watched.has_news();
+            changed |= news && self.frozen.is_none();
+            if let Some(answer) = self.watched.answer() {
+                self.screen.message = Some(answer);
+                changed = true;
+            }
+            if self.watched.is_over() {
+                return Ok(Ended::Over);
+            }
+        }
+    }
+
+    fn act(&mut self, key: event::KeyEvent) -> anyhow::Result<Option<Ended>> {
+        match keys::press(&mut self.screen, key) {
+            Act::Draw => {}
+            Act::Pause => {
+                self.screen.paused = !self.screen.paused;
+                let live = self.screen.paused.then(|| self.watched.live().clone());
+                self.frozen = live;
+            }
+            Act::Ask(request) => {
+                self.screen.message = Some("asked; no answer yet".into());
+                self.watched.command(request);
+            }
+            Act::Suspend => {
+                ratatui::restore();
+                let _ = process::kill(std::process::id(), Signal::STOP.as_raw());
+                // The signal that makes us go on takes the terminal back.
+            }
+            Act::Quit => return Ok(Some(Ended::Quit)),
+        }
+        Ok(None)
+    }
+
+    /// Makes the terminal ours again after somebody else had it.
+    fn take_back(&mut self) -> std::io::Result<()> {
+        terminal::disable_raw_mode()?;
+        terminal::enable_raw_mode()?;
+        execute!(std::io::stdout(), terminal::EnterAlternateScreen)?;
+        self.terminal.0.clear()
+    }
+
+    /// Brings the screen up to date.
+    fn refresh(&mut self) {
+        let screen = &mut self.screen;
+        if !screen.paused || screen.session.is_none() {
+            screen.session = self.watched.session().as_ref().map(TopSession::of);
+            screen.note = self.watched.note();
+        }
+        let live;
+        let from = match &self.frozen {
+            Some(frozen) => frozen,
+            None => {
+                live = self.watched.live();
+                &*live
+            }
+        };
+        screen.top = look(from, screen.by, None, KEPT);
+        screen.history = from.history().copied().collect();
+    }
+}

@@ -1,0 +1,357 @@
+//! Where `top` gets its figures: a recording that is being made, read by a thread of its own, and
+//! the session itself, asked once a second by another.
+//!
+//! Promise: whoever looks never waits for either. A connection that breaks while the session lives
+//! is made again; a recording on disk is read from where it ends now.
+
+use crate::record::sink::now_ns;
+use crate::session::control::{ask, watch, Answer, Living, Request};
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{self, BufReader, Read, Seek, SeekFrom};
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+use synclater_model::analysis::live::{Live, Setup};
+use synclater_model::record::read::Stream;
+use synclater_model::record::table::Table;
+use synclater_model::record::tail::tail;
+use synclater_model::report::message::Trouble;
+use synclater_model::report::ps::PsSession;
+
+/// How late a connection tells of requests, and a file.
+const LAG: Duration = Duration::from_millis(500);
+const LAG_OF_FILE: Duration = Duration::from_millis(1500);
+/// A recording grows each second, if only by the machine's figures.
+const GROWS: Duration = Duration::from_secs(5);
+/// How often a file is looked at.
+const LOOK: Duration = Duration::from_millis(100);
+/// How often the session is asked.
+const ASK: Duration = Duration::from_secs(1);
+/// The figures span so long where the interval is shorter.
+const SPAN: Duration = Duration::from_secs(5);
+
+const AS_IT_WAS: &str = "the session is as it was";
+
+/// Where batches come from.
+enum Source {
+    /// The session records for us alone.
+    Connection(Box<dyn Read + Send>),
+    /// It is being recorded into a file.
+    File(Follow),
+}
+
+/// What the threads have found out.
+#[derive(Default)]
+struct Told {
+    session: Option<PsSession>,
+    /// The session has not answered since.
+    silent_since: Option<Instant>,
+    /// Why there are no figures at the moment.
+    note: Option<String>,
+    /// What the session said to a command.
+    answer: Option<String>,
+}
+
+/// What all threads know.
+struct State {
+    session: Living,
+    live: Mutex<Live>,
+    told: Mutex<Told>,
+    /// Whether something was told since it was last looked at.
+    news: AtomicBool,
+    over: AtomicBool,
+}
+
+/// A session that is being watched.
+#[derive(Clone)]
+pub struct Watched(Arc<State>);
+
+/// A lock that stays usable whatever happened to its last holder.
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+impl Watched {
+    /// Watches a session in intervals of a length; `spanning` several where they are short.
+    ///
+    /// # Errors
+    /// A [`Trouble`] where it refuses or does not answer.
+    pub fn begin(session: Living, interval: Duration, spanning: bool) -> Result<Watched, Trouble> {
+        let trouble = |why: String, try_: &str| {
+            let what = format!("cannot watch session {}", session.id);
+            Trouble::new(what, why, try_, AS_IT_WAS)
+        };
+        let (source, lag) = match open(&session) {
+            Ok(Source::File(file)) => (Source::File(file), LAG_OF_FILE),
+            Ok(connection) => (connection, LAG),
+            Err(Closed::Refused(why)) => return Err(trouble(why, "end the other `synclater top`")),
+            Err(Closed::Failed(e)) => {
+                let try_ = "synclater ps; a stopped supervisor does not answer";
+                return Err(trouble(e.to_string(), try_));
+            }
+        };
+        let window = SPAN.as_nanos().div_ceil(interval.as_nanos().max(1));
+        let setup = Setup {
+            interval_ns: i64::try_from(interval.as_nanos()).unwrap_or(i64::MAX),
+            window: if spanning {
+                window.clamp(1, 5) as usize
+            } else {
+                1
+            },
+            lag_ns: i64::try_from(lag.as_nanos()).unwrap_or(0),
+        };
+        let watched = Watched(Arc::new(State {
+            live: Mutex::new(Live::new(setup, now_ns())),
+            told: Mutex::default(),
+            news: AtomicBool::new(false),
+            over: AtomicBool::new(false),
+            session,
+        }));
+        let (asker, reader) = (watched.0.clone(), watched.0.clone());
+        std::thread::spawn(move || asker.keep_asking());
+        std::thread::spawn(move || reader.keep_reading(source));
+        Ok(watched)
+    }
+
+    /// Closes the intervals that are over; whether there was one.
+    pub fn advance(&self) -> bool {
+        lock(&self.0.live).advance(now_ns()) > 0
+    }
+
+    /// The figures as they are now.
+    pub fn live(&self) -> MutexGuard<'_, Live> {
+        lock(&self.0.live)
+    }
+
+    /// Whether the session has told anything since this was asked last.
+    pub fn has_news(&self) -> bool {
+        self.0.news.swap(false, SeqCst)
+    }
+
+    /// The session as it was when it answered last.
+    pub fn session(&self) -> Option<PsSession> {
+        lock(&self.0.told).session.clone()
+    }
+
+    /// What is wrong at the moment, in words.
+    pub fn note(&self) -> Option<String> {
+        let told = lock(&self.0.told);
+        let silent = told.silent_since.map(|since| {
+            let seconds = since.elapsed().as_secs();
+            format!("the session has not answered for {seconds} s")
+        });
+        silent.or_else(|| told.note.clone())
+    }
+
+    /// What the session said to a command, once.
+    pub fn answer(&self) -> Option<String> {
+        lock(&self.0.told).answer.take()
+    }
+
+    /// Its name.
+    pub fn id(&self) -> &str {
+        &self.0.session.id
+    }
+
+    /// Whether the session has ended.
+    pub fn is_over(&self) -> bool {
+        self.0.over.load(SeqCst)
+    }
+
+    /// Asks the session for something, in the background.
+    pub fn command(&self, request: Request) {
+        let state = self.0.clone();
+        std::thread::spawn(move || {
+            let answer = match ask(&state.session, &request) {
+                Ok(Answer::Done { said }) => said,
+                Ok(Answer::Refused { why }) => format!("refused: {why}"),
+                Ok(_) => "it answered another question".into(),
+                Err(e) => format!("no answer: {e}"),
+            };
+            lock(&state.told).answer = Some(answer);
+            state.news.store(true, SeqCst);
+        });
+    }
+}
+
+/// Why there is nothing to read.
+enum Closed {
+    /// The session says so.
+    Refused(String),
+    /// It did not answer, or the file cannot be read.
+    Failed(io::Error),
+}
+
+impl From<io::Error> for Closed {
+    fn from(e: io::Error) -> Closed {
+        Closed::Failed(e)
+    }
+}
+
+fn open(session: &Living) -> Result<Source, Closed> {
+    match watch(session)? {
+        (Answer::Watching { recording: None }, rest) => Ok(Source::Connection(Box::new(rest))),
+        (
+            Answer::Watching {
+                recording: Some(path),
+            },
+            _,
+        ) => Ok(Source::File(Follow::begin(&path)?)),
+        (Answer::Refused { why }, _) => Err(Closed::Refused(why)),
+        _ => Err(Closed::Refused("it answered another question".into())),
+    }
+}
+
+impl State {
+    fn is_over(&self) -> bool {
+        self.over.load(SeqCst)
+    }
+
+    fn keep_reading(&self, first: Source) {
+        let mut source = Some(first);
+        while !self.is_over() {
+            if let Some(source) = source.take() {
+                let ended = match source {
+                    Source::Connection(input) => self.read(input),
+                    Source::File(follow) => self.read(follow),
+                };
+                self.note(ended.err());
+                self.look_for_end();
+            }
+            std::thread::sleep(LOOK);
+            match open(&self.session) {
+                _ if self.is_over() => {}
+                Ok(opened) => {
+                    self.note(None);
+                    source = Some(opened);
+                }
+                Err(Closed::Refused(why)) => {
+                    self.note(Some(format!("no figures: {why}")));
+                    std::thread::sleep(ASK);
+                }
+                Err(Closed::Failed(e)) => {
+                    self.note(Some(format!("no figures: {e}")));
+                    self.look_for_end();
+                }
+            }
+        }
+    }
+
+    /// Reads until there is no more; the error says why, where it is not the session's end.
+    fn read(&self, input: impl Read) -> Result<(), String> {
+        let mut stream = Stream::open(input).map_err(|e| format!("no figures: {e}"))?;
+        if stream.header().session != self.session.id {
+            return Err("no figures: the file is of another session".into());
+        }
+        let header = stream.header().clone();
+        while let Some(batch) = stream.next_batch() {
+            let table = Table::of_batch(&header, &batch);
+            lock(&self.live).add(&table, now_ns());
+            if table.is_whole() || self.is_over() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn note(&self, note: Option<String>) {
+        lock(&self.told).note = note;
+        self.news.store(true, SeqCst);
+    }
+
+    fn keep_asking(&self) {
+        while !self.is_over() {
+            match ask(&self.session, &Request::Ps) {
+                Ok(Answer::Session { session }) => {
+                    let mut told = lock(&self.told);
+                    let another = { told.session.as_ref() }.is_some_and(|s| s.pid != session.pid);
+                    if another {
+                        // Names of sessions come back.
+                        self.over.store(true, SeqCst);
+                    } else {
+                        told.session = Some(*session);
+                        told.silent_since = None;
+                    }
+                }
+                Ok(_) => {}
+                Err(_) => {
+                    lock(&self.told).silent_since.get_or_insert(Instant::now());
+                    self.look_for_end();
+                }
+            }
+            self.news.store(true, SeqCst);
+            let asked = Instant::now();
+            while asked.elapsed() < ASK && !self.is_over() {
+                std::thread::sleep(LOOK);
+            }
+        }
+    }
+
+    /// The session is over where nobody can be asked any more.
+    fn look_for_end(&self) {
+        let connected = crate::session::control::is_there(&self.session);
+        if !connected {
+            self.over.store(true, SeqCst);
+        }
+    }
+}
+
+/// A recording that grows, from where it ends now. At its end it waits for more.
+struct Follow {
+    file: BufReader<File>,
+    /// What is to be read before what follows.
+    needed: VecDeque<Range<u64>>,
+    next: u64,
+}
+
+impl Follow {
+    fn begin(path: &str) -> io::Result<Follow> {
+        let named = |e: io::Error| io::Error::new(e.kind(), format!("{path}: {e}"));
+        if !std::fs::metadata(path).map_err(named)?.is_file() {
+            return Err(named(io::Error::other(
+                "it is no file, and can be read but once",
+            )));
+        }
+        let mut file = BufReader::with_capacity(1 << 16, File::open(path).map_err(named)?);
+        let tail = tail(&mut file).map_err(named)?;
+        Ok(Follow {
+            file,
+            needed: tail.needed.into(),
+            next: tail.next,
+        })
+    }
+
+    /// Reads from a place, at most so many bytes.
+    fn read_at(&mut self, at: u64, to: &mut [u8], most: u64) -> io::Result<usize> {
+        let most = usize::try_from(most).unwrap_or(usize::MAX).min(to.len());
+        if self.file.stream_position()? != at {
+            self.file.seek(SeekFrom::Start(at))?;
+        }
+        self.file.read(&mut to[..most])
+    }
+}
+
+impl Read for Follow {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        if let Some(range) = self.needed.front().cloned() {
+            let n = self.read_at(range.start, to, range.end - range.start)?;
+            let rest = range.start + n as u64..range.end;
+            self.needed.pop_front();
+            if n > 0 && !rest.is_empty() {
+                self.needed.push_front(rest);
+            }
+            return Ok(n);
+        }
+        let waiting = Instant::now();
+        loop {
+            let n = self.read_at(self.next, to, u64::MAX)?;
+            self.next += n as u64;
+            if n > 0 || to.is_empty() || waiting.elapsed() > GROWS {
+                return Ok(n);
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+}

@@ -310,7 +310,7 @@ impl MailServer {
 pub fn newer(recording: &[u8]) -> Vec<u8> {
     let mut bytes = recording.to_vec();
     // The only text of one byte in the head that is "1", its length in front.
-    let one = b"\x01\0\0\01\0";
+    let one = b"\x01\0\0\x001\0";
     let at = bytes.windows(one.len()).position(|w| w == one);
     bytes[at.expect("a version") + 4] = b'9';
     bytes

@@ -18,7 +18,8 @@
 //! no trouble, and a draw needs no sorting.
 //!
 //! Promise: the same two recordings give the same figures. A group is within noise when neither the
-//! interval of the cost nor that of the median excludes "no change", and always with few requests.
+//! interval of the cost nor that of the median excludes "no change", and always with few requests,
+//! for which there is no interval.
 //!
 //! What it does not do: noise is what varies within a recording. Two recordings of the same machine
 //! on two days differ by more; to see by how much, compare two from before. One interval in twenty
@@ -35,7 +36,7 @@ use std::collections::BTreeSet;
 /// Groups of one kind that are looked at in full; those that cost less are summed up.
 pub const GROUPS_MAX: usize = 200;
 
-/// With fewer requests on a side, nothing is said to be more than noise.
+/// With fewer requests on a side there is no interval, and nothing is said to be more than noise.
 pub const ENOUGH: u64 = 20;
 
 /// Recordings hold the same work when their requests differ by no more than this share.
@@ -338,41 +339,57 @@ impl Pair<'_> {
     }
 
     fn change(&self, by: Option<By>, name: &str, a: Option<&Group>, b: Option<&Group>) -> Change {
+        let (fa, fb) = (figures(a), figures(b));
+        let medians = match (fa.p50_ns, fb.p50_ns) {
+            (Some(a), Some(b)) if a > 0 && b > 0 => Some(b as f64 / a as f64),
+            _ => None,
+        };
+        let measured = |value| Estimate {
+            value,
+            interval: None,
+        };
+        let mut change = Change {
+            by,
+            name: name.to_owned(),
+            a: fa,
+            b: fb,
+            change_s: measured(self.value(a, b)),
+            p50_ratio: medians.map(measured),
+            within_noise: true,
+        };
+        if !change.is_few() {
+            self.estimate(&mut change, a, b);
+            let moved = change.p50_ratio.is_some_and(|r| r.excludes(1.0));
+            change.within_noise = !(change.change_s.excludes(0.0) || moved);
+        }
+        change
+    }
+
+    /// Puts the intervals into `change`.
+    fn estimate(&self, change: &mut Change, a: Option<&Group>, b: Option<&Group>) {
         let measure = self.measure;
         let drawn_a = a.map(|g| Drawn::new(self.a, g, measure));
         let drawn_b = b.map(|g| Drawn::new(self.b, g, measure));
-        let mut random = Random::of(&format!("{} {name}", by.map_or("all", By::word)));
+        let by = change.by.map_or("all", By::word);
+        let mut random = Random::of(&format!("{by} {}", change.name));
         let mut draw = |side: &Option<Drawn>| {
             { side.as_ref() }.map_or((0.0, f64::NAN), |s| s.draw(measure, &mut random))
         };
         let pairs: Vec<_> = { 0..DRAWS }
             .map(|_| (draw(&drawn_a), draw(&drawn_b)))
             .collect();
-        let (fa, fb) = (figures(a), figures(b));
-        let odd = measure.odd(self.a, self.b, fa.sync_s.max(fb.sync_s));
         let sides = [&drawn_a, &drawn_b].into_iter().flatten();
         let wider = sides.map(|s| s.blocks.widening()).fold(1.0, f64::max);
         let costs = pairs.iter().map(|(a, b)| b.0 - a.0).collect();
-        let mut change_s = estimate(self.value(a, b), costs, wider);
-        change_s.interval = change_s.interval.map(|(low, high)| (low - odd, high + odd));
-        let medians = match (fa.p50_ns, fb.p50_ns) {
-            (Some(a), Some(b)) if a > 0 && b > 0 => Some(b as f64 / a as f64),
-            _ => None,
-        };
-        let p50_ratio =
-            medians.map(|value| ratio(value, pairs.iter().map(|(a, b)| b.1 / a.1), wider));
-        let median_moved = p50_ratio.is_some_and(|r| r.excludes(1.0));
-        let mut change = Change {
-            by,
-            name: name.to_owned(),
-            a: fa,
-            b: fb,
-            change_s,
-            p50_ratio,
-            within_noise: false,
-        };
-        change.within_noise = change.is_few() || !(change_s.excludes(0.0) || median_moved);
-        change
+        let cost = estimate(change.change_s.value, costs, wider);
+        let sync_s = change.a.sync_s.max(change.b.sync_s);
+        let odd = measure.odd(self.a, self.b, sync_s);
+        let ends = cost.interval.map(|(low, high)| (low - odd, high + odd));
+        change.change_s.interval = ends;
+        if let Some(medians) = change.p50_ratio {
+            let draws = pairs.iter().map(|(a, b)| b.1 / a.1);
+            change.p50_ratio = Some(ratio(medians.value, draws, wider));
+        }
     }
 
     fn groups(&self, by: By) -> (Vec<Change>, Option<LeftOut>) {

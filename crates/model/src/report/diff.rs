@@ -223,9 +223,11 @@ impl Report {
                 Per::Request => " per request",
             };
             let words = signed(c.change_s.value);
-            match c.within_noise {
-                true => format!("within noise: {words}{unit}"),
-                false => format!("{words}{unit}"),
+            match (c.within_noise, c.change_s.excludes(0.0)) {
+                (true, _) => format!("within noise: {words}{unit}"),
+                (false, true) => format!("{words}{unit}"),
+                // It is the median that has changed.
+                (false, false) => format!("cost within noise: {words}{unit}"),
             }
         })
     }
@@ -297,7 +299,9 @@ impl Report {
         };
         let mut out = format!("\nBy {}\n", by.word());
         for c in of(false).take(SHOWN.0) {
-            self.line(&mut out, &signed(c.change_s.value), c);
+            let cost = signed(c.change_s.value);
+            let is_cost = c.change_s.excludes(0.0);
+            self.line(&mut out, if is_cost { &cost } else { "median only" }, c);
         }
         let more = of(false).count().saturating_sub(SHOWN.0);
         if more > 0 {
@@ -309,13 +313,18 @@ impl Report {
         }
         let more = of(true).count().saturating_sub(SHOWN.1);
         if more > 0 {
-            let _ = writeln!(out, "{:>16}  {} more within noise", "", count(more as u64));
+            let _ = writeln!(
+                out,
+                "{:>16}  {} more within noise, or too few",
+                "",
+                count(more as u64)
+            );
         }
         for l in self.diff.left_out.iter().filter(|l| l.by == by) {
             let others = counted(l.groups, "other");
             let _ = writeln!(
                 out,
-                "{:>16}  {others} that cost less, together",
+                "{:>16}  {others} whose changes are smaller, together",
                 signed(l.change_s)
             );
         }
@@ -391,5 +400,98 @@ fn times(ratio: f64) -> String {
         r if r >= 10.0 => format!("{r:.1}"),
         r if r >= 0.1 => format!("{r:.2}"),
         r => format!("{r:.1e}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn change(name: &str, cost: [f64; 3], ratio: [f64; 3]) -> Change {
+        let estimate = |[low, value, high]: [f64; 3]| Estimate {
+            value,
+            interval: Some((low, high)),
+        };
+        let figures = Figures {
+            requests: 1234,
+            sync_s: 1.0,
+            p50_ns: Some(1_000_000),
+            p99_ns: Some(9_000_000),
+            timed: 1234,
+        };
+        let (change_s, p50_ratio) = (estimate(cost), estimate(ratio));
+        Change {
+            by: Some(By::File),
+            name: name.into(),
+            a: figures,
+            b: figures,
+            change_s,
+            p50_ratio: Some(p50_ratio),
+            within_noise: !change_s.excludes(0.0) && !p50_ratio.excludes(1.0),
+        }
+    }
+
+    fn report(per: Per, groups: Vec<Change>) -> Report {
+        let side = Side::default();
+        let recording = |file| Recording::new(file, &Header::default(), &side, String::new());
+        Report {
+            a: recording("a.rec"),
+            b: recording("b.rec"),
+            diff: Diff {
+                per,
+                alike: Alike::Nothing,
+                all: change("all requests", [1.0, 2.0, 3.0], [1.0, 2.0, 3.0]),
+                groups,
+                left_out: Vec::new(),
+            },
+        }
+    }
+
+    #[test]
+    fn what_changed_in_its_median_only_is_not_sold_as_a_cost() {
+        let same = [0.9, 1.0, 1.1];
+        let groups = vec![
+            change("/cost", [-3.0, -2.0, -1.0], same),
+            change("/median", [-1.0, 2.0, 3.0], [1.1, 1.2, 1.3]),
+            change("/noise", [-1.0, 2.0, 3.0], same),
+        ];
+        let report = report(Per::Run, groups);
+        let text = report.render();
+        for line in [
+            "     2.0 s less  /cost",
+            "     median only  /median",
+            "  noise  /noise",
+        ] {
+            assert!(text.contains(line), "{line}: {text}");
+        }
+        let json: serde_json::Value = serde_json::from_str(&report.to_json()).expect("JSON");
+        let begins = |k: usize, with: &str| {
+            let sentence = json["groups"][k]["sentence"].as_str().expect("a sentence");
+            assert!(sentence.starts_with(with), "{sentence}");
+        };
+        begins(
+            0,
+            "/cost: 2.0 s less; 95 %: 1.0 s to 3.0 s; median 1.0 ms → 1.0 ms, 1.00 times",
+        );
+        begins(
+            1,
+            "/median: cost within noise: 2.0 s more; 95 %: 1.0 s less to 3.0 s more;",
+        );
+        begins(2, "/noise: within noise: 2.0 s more;");
+    }
+
+    #[test]
+    fn the_unit_is_told_and_a_name_cannot_steer_the_terminal() {
+        let groups = vec![change(
+            "/a\x1b[2J\u{202e}",
+            [1.0, 2.0, 3.0],
+            [1.0, 2.0, 3.0],
+        )];
+        let report = report(Per::Second, groups);
+        let text = report.render();
+        assert!(!text.contains(['\x1b', '\u{202e}']), "{text}");
+        assert!(text.contains("In all: 2.0 s more per second;"), "{text}");
+        assert!(text.contains("per second of the recording; with"), "{text}");
+        assert!(text.lines().all(|l| l.chars().count() <= 80), "{text}");
     }
 }

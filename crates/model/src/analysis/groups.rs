@@ -4,12 +4,12 @@
 //! groups are the totals; percentiles are exact.
 //!
 //! What it does not do: details of more groups than are asked for. Sums cost 64 bytes a group,
-//! details two walks over the rows, whatever the number of groups.
+//! details 15 KiB; both are walks over the rows from the first to the last, whatever the number of
+//! groups.
 
 use super::histogram::Histogram;
-use super::order::Order;
 use super::requests::Requests;
-use super::stats::rank;
+use super::stats::{rank, WHOLE};
 use crate::record::table::UNKNOWN;
 
 /// The percentiles of a group.
@@ -108,8 +108,8 @@ pub fn sums(requests: &Requests, values: usize, key: impl Fn(usize) -> u32) -> V
 
 /// Groups by `key`, which is less than `values`; details of the `most` that cost the most.
 #[must_use]
-pub fn by(order: &Order, values: usize, most: usize, key: impl Fn(usize) -> u32) -> Groups {
-    let all = sums(order.requests, values, &key);
+pub fn by(requests: &Requests, values: usize, most: usize, key: impl Fn(usize) -> u32) -> Groups {
+    let all = sums(requests, values, &key);
     let mut keys: Vec<u32> = { 0u32.. }
         .zip(&all)
         .filter(|(_, g)| g.requests > 0)
@@ -137,70 +137,113 @@ pub fn by(order: &Order, values: usize, most: usize, key: impl Fn(usize) -> u32)
         .collect();
     let mut groups = Groups { top, total };
     drop(all);
-    detail(&mut groups.top, order, values, key);
+    detail(&mut groups.top, requests, values, key);
     groups
 }
 
-/// Percentiles and histograms, by one walk from the shortest duration to the longest.
-fn detail(top: &mut [Group], order: &Order, values: usize, key: impl Fn(usize) -> u32) {
+/// Parts of an octave, for finding percentiles.
+const PARTS: u64 = 64;
+/// Narrow buckets: [`PARTS`] an octave, and one for each value below that.
+const NARROW: usize = (64 - 6 + 1) * PARTS as usize;
+
+/// The narrow bucket of a value.
+fn narrow(value: u64) -> usize {
+    if value < PARTS {
+        return value as usize;
+    }
+    let above = value.ilog2() - PARTS.ilog2();
+    (u64::from(above + 1) * PARTS + (value >> above) % PARTS) as usize
+}
+
+/// The shares of [`Marks`].
+const SHARES: [u64; 4] = [5_000, 9_000, 9_900, WHOLE];
+
+/// A percentile that is looked for: its narrow bucket is known, the values in it are collected.
+struct Wanted {
+    bucket: usize,
+    /// Its place among the values of that bucket.
+    place: usize,
+    values: Vec<u64>,
+}
+
+impl Wanted {
+    /// Where the percentile lies by the counts of narrow buckets.
+    fn of(counts: &[u32], n: u64, share: u64) -> Wanted {
+        let place = rank(usize::try_from(n).unwrap_or(usize::MAX), share);
+        let mut below = 0;
+        for (bucket, count) in counts.iter().enumerate() {
+            let here = *count as usize;
+            if place < below + here {
+                return Wanted {
+                    bucket,
+                    place: place - below,
+                    values: Vec::with_capacity(here),
+                };
+            }
+            below += here;
+        }
+        Wanted {
+            bucket: usize::MAX,
+            place: 0,
+            values: Vec::new(),
+        }
+    }
+
+    fn value(mut self) -> Option<u64> {
+        let place = self.place;
+        (place < self.values.len()).then(|| *self.values.select_nth_unstable(place).1)
+    }
+}
+
+/// Percentiles and histograms, by two walks over the rows: the first counts in narrow buckets, the
+/// second collects the values of those buckets in which a percentile lies.
+fn detail(top: &mut [Group], requests: &Requests, values: usize, key: impl Fn(usize) -> u32) {
     const NONE: u16 = u16::MAX;
     let mut slots = vec![NONE; values];
     for (slot, group) in (0u16..).zip(top.iter()) {
         slots[group.key as usize] = slot;
     }
-    let mut walkers: Vec<Walker> = top.iter().map(|g| Walker::of(g.sums.timed)).collect();
-    let took_ns = &order.requests.rows.took_ns;
-    for row in order.rows.iter().map(|row| *row as usize) {
-        let slot = slots.get(key(row) as usize).copied().unwrap_or(NONE);
-        if slot != NONE {
-            let slot = usize::from(slot);
-            walkers[slot].pass(took_ns[row]);
-            top[slot].histogram.add(took_ns[row]);
+    let rows = || {
+        let timed = |i: u32| {
+            let took = requests.waited_ns(i as usize)?;
+            let slot = *slots.get(key(i as usize) as usize)?;
+            (slot != NONE).then_some((usize::from(slot), took))
+        };
+        requests.all().filter_map(timed)
+    };
+    let mut counts = vec![0u32; NARROW * top.len()];
+    for (slot, took) in rows() {
+        counts[slot * NARROW + narrow(took)] += 1;
+        top[slot].histogram.add(took);
+    }
+    let wanted = |(slot, group): (usize, &Group)| {
+        let counts = &counts[slot * NARROW..(slot + 1) * NARROW];
+        SHARES.map(|share| Wanted::of(counts, group.sums.timed, share))
+    };
+    let mut wanted: Vec<[Wanted; 4]> = top.iter().enumerate().map(wanted).collect();
+    for (slot, took) in rows() {
+        let bucket = narrow(took);
+        for one in wanted[slot].iter_mut().filter(|w| w.bucket == bucket) {
+            one.values.push(took);
         }
     }
-    for (group, walker) in top.iter_mut().zip(walkers) {
-        group.marks = (group.sums.timed > 0).then_some(walker.marks);
-    }
-}
-
-/// Notes the values at the places of the percentiles as they pass in order.
-struct Walker {
-    passed: u64,
-    places: [u64; 4],
-    next: usize,
-    marks: Marks,
-}
-
-impl Walker {
-    fn of(n: u64) -> Walker {
-        let n = usize::try_from(n).unwrap_or(usize::MAX);
-        let places = [5_000, 9_000, 9_900, 10_000].map(|share| rank(n, share) as u64);
-        Walker {
-            passed: 0,
-            places,
-            next: 0,
-            marks: Marks::default(),
-        }
-    }
-
-    fn pass(&mut self, value: u64) {
-        while self.next < 4 && self.places[self.next] == self.passed {
-            let mark = match self.next {
-                0 => &mut self.marks.p50_ns,
-                1 => &mut self.marks.p90_ns,
-                2 => &mut self.marks.p99_ns,
-                _ => &mut self.marks.max_ns,
-            };
-            *mark = value;
-            self.next += 1;
-        }
-        self.passed += 1;
+    for (group, wanted) in top.iter_mut().zip(wanted) {
+        let [p50, p90, p99, max] = wanted.map(Wanted::value);
+        group.marks = p50.and_then(|p50_ns| {
+            Some(Marks {
+                p50_ns,
+                p90_ns: p90?,
+                p99_ns: p99?,
+                max_ns: max?,
+            })
+        });
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::analysis::order::Order;
     use crate::analysis::stats::percentile;
     use crate::record::table::{Done, Table};
     use proptest::prelude::*;
@@ -229,7 +272,9 @@ mod tests {
     fn sketch() -> impl Strategy<Value = Sketch> {
         (
             0u32..9,
-            proptest::option::of(0u64..1_000_000),
+            proptest::option::of(
+                (0u32..63, any::<u64>()).prop_map(|(bits, took)| took >> bits >> 1),
+            ),
             proptest::bool::weighted(0.8),
             proptest::option::of(any::<bool>()),
             proptest::bool::weighted(0.2),
@@ -244,15 +289,15 @@ mod tests {
             let t = table(&rows);
             let requests = Requests::durability(&t);
             let order = Order::of(&requests);
-            let one = by(&order, 1, 5, |_| 0);
-            let many = by(&order, 9, 100, |i| t.rows.process[i]);
+            let one = by(&requests, 1, 5, |_| 0);
+            let many = by(&requests, 9, 100, |i| t.rows.process[i]);
             let mut sum = Sums::default();
             let mut histogram = Histogram::default();
             for g in &many.top {
                 sum.requests += g.sums.requests;
                 sum.real += g.sums.real;
                 sum.timed += g.sums.timed;
-                sum.sync_ns += g.sums.sync_ns;
+                sum.sync_ns = sum.sync_ns.saturating_add(g.sums.sync_ns);
                 sum.dirty_known += g.sums.dirty_known;
                 sum.needless += g.sums.needless;
                 sum.bytes_known += g.sums.bytes_known;
@@ -272,8 +317,7 @@ mod tests {
         ) {
             let t = table(&rows);
             let requests = Requests::durability(&t);
-            let order = Order::of(&requests);
-            for g in by(&order, 9, 4, |i| t.rows.process[i]).top {
+            for g in by(&requests, 9, 4, |i| t.rows.process[i]).top {
                 let mine = rows.iter().filter(|r| r.0 == g.key && r.2 && !r.4);
                 let mut took: Vec<u64> = mine.filter_map(|r| r.1).collect();
                 took.sort_unstable();
@@ -296,7 +340,7 @@ mod tests {
             .collect();
         let t = table(&rows);
         let requests = Requests::durability(&t);
-        let groups = by(&Order::of(&requests), 9, 3, |i| t.rows.process[i]);
+        let groups = by(&requests, 9, 3, |i| t.rows.process[i]);
         assert_eq!(groups.total, 9);
         let keys: Vec<u32> = groups.top.iter().map(|g| g.key).collect();
         assert_eq!(keys, [4, 3, 8]);

@@ -35,7 +35,8 @@ impl Heatmap {
         if order.is_empty() {
             return Heatmap::default();
         }
-        let (first, last) = (bucket_of(order.at(0)), bucket_of(order.at(order.len() - 1)));
+        let bucket = |place: usize| bucket_of(order.sorted[place]);
+        let (first, last) = (bucket(0), bucket(order.len() - 1));
         let each = (last - first + 1).div_ceil(ROWS_MAX);
         let rows = (last - first + 1).div_ceil(each);
         let edges_ns = (0..=rows).map(|r| from_of(first + r * each)).collect();
@@ -44,10 +45,13 @@ impl Heatmap {
         let columns = length.div_ceil(step_ns) as usize;
         let mut counts = vec![0u64; columns * rows];
         let requests = order.requests.rows;
-        for i in order.rows.iter().map(|i| *i as usize) {
+        for i in order.requests.all().map(|i| i as usize) {
+            let Some(took) = order.requests.waited_ns(i) else {
+                continue;
+            };
             let after = requests.time_ns[i].max(span.0).abs_diff(span.0);
             let column = usize::try_from(after / step_ns).unwrap_or(usize::MAX);
-            let row = (bucket_of(requests.took_ns[i]) - first) / each;
+            let row = (bucket_of(took) - first) / each;
             counts[column.min(columns - 1) * rows + row] += 1;
         }
         let cell = |(k, n): (usize, &u64)| [(k / rows) as u64, (k % rows) as u64, *n];

@@ -138,7 +138,12 @@ type Dimension = (Vec<GroupRow>, usize);
 
 impl Dimensions<'_> {
     fn by(&self, values: usize, key: impl Fn(usize) -> u32) -> Groups {
-        groups::by(self.order, values, RecordingReport::GROUPS_MAX, key)
+        groups::by(
+            self.order.requests,
+            values,
+            RecordingReport::GROUPS_MAX,
+            key,
+        )
     }
 
     fn file(&self) -> Dimension {
@@ -341,14 +346,14 @@ impl RecordingReport {
         let mut histogram = Histogram::default();
         self.by_kind_histogram(order, &mut histogram);
         self.histogram = histogram.bins();
-        self.modes = modes::find(order.len(), |place| order.at(place));
+        self.modes = modes::find(order.len(), |place| order.sorted[place]);
         self.modes_sentence = modes_sentence(&self.modes);
     }
 
     /// The histogram of all: those of all kinds together, where all kinds are listed.
     fn by_kind_histogram(&self, order: &Order, histogram: &mut Histogram) {
         if self.by_kind_total > self.by_kind.len() {
-            (0..order.len()).for_each(|place| histogram.add(order.at(place)));
+            order.sorted.iter().for_each(|took| histogram.add(*took));
             return;
         }
         for bin in self.by_kind.iter().flat_map(|kind| &kind.histogram) {
@@ -511,17 +516,17 @@ fn by_hint(table: &Table) -> Vec<GroupRow> {
     if !hints.all().any(|i| hints.has(i as usize)) {
         return Vec::new();
     }
-    let order = Order::of(&hints);
     let rows_ = &table.rows;
     let kinds = table.kinds.len();
-    let groups = groups::by(&order, kinds, RecordingReport::GROUPS_MAX, |i| {
+    let groups = groups::by(&hints, kinds, RecordingReport::GROUPS_MAX, |i| {
         rows_.kind[i].into()
     });
     let name = |key: usize, row| GroupRow {
         name: or(&table.kinds[key], NOT_KNOWN),
         ..row
     };
-    rows(&groups, order.sum_ns, name).0
+    let all = groups::sums(&hints, 1, |_| 0)[0];
+    rows(&groups, all.sync_ns, name).0
 }
 
 /// Other calls by kind: the slow ones, and the counts of the faster ones.

@@ -88,7 +88,7 @@ static uint32_t user(uint64_t now)
 	return LOAD_RELAXED(sl_mine->user);
 }
 
-/* Takes COUNT cells of a ring; PLACE is the first one's. NULL: no room, counted. */
+/* Takes COUNT cells of a ring; PLACE is the first one's. NULL: no room. */
 static struct sl_cell *take(struct ring *r, uint64_t count, uint64_t *place)
 {
 	uint32_t mask = r->cells - 1;
@@ -106,7 +106,6 @@ static struct sl_cell *take(struct ring *r, uint64_t count, uint64_t *place)
 			sl_wake_recorder(r->rings);
 		return &r->first[head & mask];
 	}
-	ADD(r->control->lost, 1);
 	return NULL;
 }
 
@@ -166,7 +165,7 @@ static int put_into(struct ring *r, uint32_t type, const struct sl_event *e,
 }
 
 /* Writes an event for every session that records; FS is its file system in each, or NULL. Returns
- * 0 where one of them lost it. */
+ * 0 where one of them lost it; requests that are lost are counted. */
 static int put(uint32_t type, struct sl_event *e, const struct sl_stat *stat, const char *text,
 	       const uint8_t *fs)
 {
@@ -185,28 +184,45 @@ static int put(uint32_t type, struct sl_event *e, const struct sl_stat *stat, co
 			struct sl_slot *s;
 
 			shard_of(i, &s);
-			ADD(s->lost, 1);
+			ADD(s->lost, type == SL_CELL_EVENT);
 			all = 0;
 		} else if (!put_into(r, type, e, stat, text)) {
+			ADD(r->control->lost, type == SL_CELL_EVENT);
 			all = 0;
 		}
 	}
 	return all;
 }
 
-/* Tells who this process is: by the time the recorder looks it may be gone. */
-static void tell_process(void)
+/* Whether there is a ring for every session that records: else it is of no use to find out what
+ * would be told. */
+static int can_tell(void)
+{
+	unsigned i;
+
+	for (i = 0; i < sl.levels; i++)
+		if (LOAD_RELAXED(sl.level[i].page->record) && !sl_ring_of(i))
+			return 0;
+	return 1;
+}
+
+/* Tells who this process is: by the time the recorder looks it may be gone. Returns 0 where that was
+ * lost. */
+static int tell_process(void)
 {
 	struct sl_event e = { .tid = (uint32_t)raw0(NR_getpid), .fd = -1 };
 	char text[2048];
-	long n = raw4(NR_readlinkat, AT_FDCWD_, "/proc/self/exe", text, 1000), r;
+	long n, r;
 
+	if (!can_tell())
+		return 0;
+	n = raw4(NR_readlinkat, AT_FDCWD_, "/proc/self/exe", text, 1000);
 	n = is_error(n) ? 0 : n;
 	text[n++] = 0;
 	r = sl_read_file("/proc/self/cmdline", text + n, (long)sizeof text - n);
 	e.uid = (uint32_t)raw0(NR_geteuid);
 	e.text = (uint16_t)(n + (is_error(r) ? 0 : r));
-	put(SL_CELL_PROCESS, &e, NULL, text, NULL);
+	return put(SL_CELL_PROCESS, &e, NULL, text, NULL);
 }
 
 /* Forgets what was told where a recording has begun since: its recorder has not heard it. */
@@ -217,14 +233,18 @@ static void forget(void)
 
 	for (i = 0; i < sl.levels; i++)
 		sum += LOAD_RELAXED(sl.level[i].page->record) << (8 * i);
-	if (LIKELY(LOAD_RELAXED(sl_mine->told) == sum))
+	if (LIKELY(LOAD_RELAXED(sl_mine->told) == sum && LOAD_RELAXED(sl_mine->introduced)))
 		return;
-	for (i = 0; i < FDS_MAX; i++)
-		STORE(sl_mine->fd[i].id, 0);
-	for (i = 0; i < CALLERS_MAX; i++)
-		STORE(sl_mine->caller[i], 0);
-	STORE(sl_mine->told, sum);
-	tell_process();
+	if (LOAD_RELAXED(sl_mine->told) != sum) {
+		for (i = 0; i < FDS_MAX; i++)
+			STORE(sl_mine->fd[i].id, 0);
+		for (i = 0; i < CALLERS_MAX; i++)
+			STORE(sl_mine->caller[i], 0);
+		STORE(sl_mine->introduced, 0);
+		STORE(sl_mine->told, sum);
+	}
+	if (tell_process())
+		STORE(sl_mine->introduced, 1);
 }
 
 static uint64_t in_ns(const struct statx_time *t)
@@ -345,7 +365,7 @@ static void tell_caller(struct note *n, uint64_t address)
 	char name[1024];
 	long r;
 
-	if (LIKELY(LOAD_RELAXED(*told) == address))
+	if (LIKELY(LOAD_RELAXED(*told) == address) || !can_tell())
 		return;
 	r = sl_file_at(address, name, sizeof name, &e.start);
 	e.text = is_error(r) ? 0 : (uint16_t)r;

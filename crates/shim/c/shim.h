@@ -159,7 +159,8 @@ extern struct mine {
 	struct sl_slot *slot[LEVELS_MAX];
 	struct ring ring[LEVELS_MAX];
 	uint64_t user_at; /* ticks */
-	uint32_t user, told, tid_place, reserved;
+	uint32_t user, told, tid_place;
+	uint32_t introduced; /* the recorder has heard who we are */
 	uint64_t caller[CALLERS_MAX];
 	struct fd_entry fd[FDS_MAX];
 } *sl_mine;

@@ -1,8 +1,10 @@
 //! What went on around a request: what was in flight at its start, and what came before it.
 //!
-//! Who starts while a slow request is in flight on the same device waits behind it and is slow for
-//! that reason: a follower. What is known of the state at a start is judged by the others alone, or
-//! each stall would be explained by the queue that it causes.
+//! Who begins while a slow request is in flight on the same device waits behind it, and is slow for
+//! that reason whatever it is itself: a follower. Causes are judged by the others where there are
+//! such queues, and the state at a start always by those that began while nothing slow was in flight
+//! at all: or each stall would be explained by the queue that it causes, and by what is common in
+//! queues (whoever had been thinking for long when the stall came).
 
 use super::dimension::{Family, Numbered, Tier, NONE};
 use super::place::folder_of;
@@ -41,20 +43,34 @@ pub fn devices(requests: &Requests) -> (Vec<u32>, usize) {
     (requests.rows.iter().map(of).collect(), known.keys.len())
 }
 
-/// Requests that began while a slow one was in flight on their device.
-pub fn followers(requests: &Requests) -> Set {
-    let (devices, count) = devices(requests);
-    let mut slow_until = vec![i64::MIN; count];
-    Set::of(&requests.layout, |at| {
-        let Some(until) = slow_until.get_mut(devices[at] as usize) else {
-            return false;
+/// Requests that began while a slow one was in flight.
+pub struct Followers {
+    /// On their device.
+    pub same: Set,
+    /// On any device.
+    pub any: Set,
+}
+
+impl Followers {
+    /// Finds them.
+    pub fn of(requests: &Requests) -> Followers {
+        let (devices, count) = devices(requests);
+        let mut slow_until = vec![i64::MIN; count];
+        let follows = |until: &mut i64, at: usize| {
+            let follows = requests.began(at) < *until;
+            if requests.is_slow(at) {
+                *until = (*until).max(requests.ended(at));
+            }
+            follows
         };
-        let follows = requests.began(at) < *until;
-        if requests.is_slow(at) {
-            *until = (*until).max(requests.ended(at));
-        }
-        follows
-    })
+        let same = Set::of(&requests.layout, |at| {
+            let until = slow_until.get_mut(devices[at] as usize);
+            until.is_some_and(|until| follows(until, at))
+        });
+        let mut until = i64::MIN;
+        let any = Set::of(&requests.layout, |at| follows(&mut until, at));
+        Followers { same, any }
+    }
 }
 
 /// How many of the numbers in flight are reached.

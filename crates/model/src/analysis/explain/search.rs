@@ -7,6 +7,7 @@
 //! closer look as well, since that only makes probabilities greater.
 
 use super::dimension::{Dimension, Family, Tier};
+use super::flow::Followers;
 use super::odds::{information, ln_tail, lower_bound};
 use super::set::Set;
 use super::slow::Requests;
@@ -34,6 +35,10 @@ const PAIR_WORDS: usize = 16_384;
 const SAME: f64 = 0.9;
 /// What a state of things has to tell more than what was there before: twice as much.
 const STATE_WEIGHT: f64 = 0.5;
+/// How many times as often followers have to be slow as others, to be followers.
+const QUEUE_RATIO: f64 = 2.0;
+/// Slow requests that are no followers, without which all have to be witnesses.
+const LEADERS_MIN: u64 = 12;
 /// Causes, what they explain, and signs, at most.
 const CAUSES: usize = 5;
 const BESIDE: usize = 3;
@@ -132,8 +137,10 @@ fn rank(name: &Name) -> usize {
 struct Search<'r, 'a> {
     requests: &'r Requests<'a>,
     all: Set,
-    /// Those that wait behind no slow request.
+    /// Those by which causes are judged: where requests wait behind slow ones, those that do not.
     leaders: Set,
+    /// Those by which states are judged: nothing slow was in flight when they began.
+    quiet: Set,
     slow: u64,
     values: u64,
     dimensions: usize,
@@ -152,10 +159,11 @@ struct Tried {
 /// Searches.
 pub fn search(requests: &Requests) -> Found {
     let all = Set::all(&requests.layout);
-    let followers = flow::followers(requests);
+    let followers = Followers::of(requests);
     let mut search = Search {
         requests,
-        leaders: all.without(&followers),
+        leaders: leaders(requests, &all, &followers.same),
+        quiet: all.without(&followers.any),
         all,
         slow: requests.slow.count(),
         values: 0,
@@ -171,7 +179,7 @@ pub fn search(requests: &Requests) -> Found {
         signs: Vec::new(),
         dimensions: search.dimensions,
         values: search.values,
-        followers: followers.common(&requests.slow),
+        followers: followers.same.common(&requests.slow),
     };
     let pairs = search.pairs(found.pairs());
     let ln_count = (2.0 * found.values as f64).ln();
@@ -184,6 +192,19 @@ pub fn search(requests: &Requests) -> Found {
     sort(&mut candidates);
     search.choose(candidates, &mut found);
     found
+}
+
+/// Requests that are witnesses. Where those that begin while a slow one is in flight on their device
+/// are much oftener slow than others, they wait behind it, and witness nothing else.
+fn leaders(requests: &Requests, all: &Set, followers: &Set) -> Set {
+    let leaders = all.without(followers);
+    let share = |s: &Set| s.common(&requests.slow) as f64 / s.count().max(1) as f64;
+    let queues = share(followers) > QUEUE_RATIO * share(&leaders);
+    if queues && leaders.common(&requests.slow) >= LEADERS_MIN {
+        leaders
+    } else {
+        all.clone()
+    }
 }
 
 fn is_certain(c: &Candidate) -> bool {
@@ -221,8 +242,9 @@ impl Search<'_, '_> {
     /// The requests by which a tier is judged.
     fn universe(&self, tier: Tier) -> &Set {
         match tier {
-            Tier::State => &self.leaders,
-            _ => &self.all,
+            Tier::Cause => &self.leaders,
+            Tier::State => &self.quiet,
+            Tier::Sign => &self.all,
         }
     }
 
@@ -312,18 +334,14 @@ impl Search<'_, '_> {
         let (inside, slow_inside) = (set.count(), set.common(&self.requests.slow));
         let universe = self.universe(tier);
         let (total, slow) = (universe.count(), universe.common(&self.requests.slow));
-        let (i, s) = match tier {
-            Tier::State => (
-                set.common(universe),
-                set.common_of_three(universe, &self.requests.slow),
-            ),
-            _ => (inside, slow_inside),
-        };
-        let tells = information(s as f64, i as f64, slow as f64, total as f64);
-        // As if all slow requests were like those that wait behind none.
+        let judged = set.common(universe);
+        let judged_slow = set.common_of_three(universe, &self.requests.slow);
+        let tells = information(judged_slow as f64, judged as f64, slow as f64, total as f64);
+        // As if all slow requests were like those that are judged.
+        let scale = self.slow as f64 / slow.max(1) as f64;
         let scale = match tier {
-            Tier::State => STATE_WEIGHT * self.slow as f64 / slow.max(1) as f64,
-            _ => 1.0,
+            Tier::State => STATE_WEIGHT * scale,
+            _ => scale,
         };
         Candidate {
             parts,
@@ -395,14 +413,17 @@ impl Search<'_, '_> {
     fn telling_pairs(&self, pool: &[&Candidate]) -> Vec<(f64, usize, usize)> {
         let slow = &self.requests.slow;
         let step = self.requests.rows.len().div_ceil(64).div_ceil(PAIR_WORDS);
-        let (n, s) = self.all.common_of_some(&self.all, slow, step);
+        let universe = &self.leaders;
+        let slow = &slow.and(universe);
+        let (n, s) = universe.common_of_some(universe, slow, step);
         let tells = |inside: u64, slow_inside: u64| {
             information(slow_inside as f64, inside as f64, s as f64, n as f64)
         };
         let least = ((s as f64 * COVERAGE_MIN) as u64).max(REQUESTS_MIN / step as u64);
-        let alone: Vec<(u64, f64)> = { pool.iter() }
-            .map(|c| {
-                let (inside, slow_inside) = c.set.common_of_some(&self.all, slow, step);
+        let judged: Vec<Set> = pool.iter().map(|c| c.set.and(universe)).collect();
+        let alone: Vec<(u64, f64)> = { judged.iter() }
+            .map(|set| {
+                let (inside, slow_inside) = set.common_of_some(universe, slow, step);
                 (inside, tells(inside, slow_inside))
             })
             .collect();
@@ -412,7 +433,7 @@ impl Search<'_, '_> {
                 if a.parts[0][0].key == b.parts[0][0].key {
                     continue;
                 }
-                let (inside, slow_inside) = a.set.common_of_some(&b.set, slow, step);
+                let (inside, slow_inside) = judged[i].common_of_some(&judged[j], slow, step);
                 let part = inside < alone[i].0.min(alone[j].0);
                 let more = PAIR_GAIN * alone[i].1.max(alone[j].1);
                 let told = tells(inside, slow_inside);

@@ -1,5 +1,6 @@
-//! Recordings made up from a seed, for tests: processes in a loop of thinking and syncing, on several
-//! devices, with a rule that says how probable it is that a request is slow.
+//! Recordings made up from a seed, for tests: processes that think and then make a delivery of two
+//! requests (a file, then its folder "new") to one of several devices, with a rule that says how
+//! probable it is that a request is slow.
 //!
 //! A slow request keeps its device busy: whoever comes meanwhile waits behind it, as on a real disk.
 
@@ -58,7 +59,8 @@ pub struct Seen {
     pub dirty: bool,
     pub caller: u64,
     pub in_flight: usize,
-    pub after_directory: bool,
+    /// Whether it is the second of a delivery, right after the first by the same process.
+    pub second: bool,
     /// Whether this is one of the times that the plan calls bad, on this device.
     pub bad_time: bool,
 }
@@ -157,7 +159,8 @@ struct World<'p, 'a> {
     bad: Bad,
     busy_until: Vec<f64>,
     ends: Vec<BinaryHeap<Reverse<u64>>>,
-    after_directory: Vec<bool>,
+    /// Of each process where its delivery goes, between its two requests.
+    second: Vec<Option<(u64, u64)>>,
 }
 
 impl World<'_, '_> {
@@ -180,11 +183,10 @@ impl World<'_, '_> {
     /// One request; gives its duration in seconds.
     fn request(&mut self, time_s: f64, process: u64) -> f64 {
         let r = &mut self.random;
-        let (device, user, folder) = (
-            r.below(self.plan.devices),
-            r.below(USERS),
-            r.below(FOLDERS.len() as u64),
-        );
+        let (device, user, folder) = match self.second[process as usize] {
+            Some((device, user)) => (device, user, 1),
+            None => (r.below(self.plan.devices), r.below(USERS), 2 * r.below(2)),
+        };
         let (kind, caller) = (r.below(KINDS.len() as u64), 1 + r.below(5));
         let (size, dirty) = (1u64 << r.below(21), r.part() < 0.7);
         let now = (time_s * 1e9) as u64;
@@ -204,7 +206,7 @@ impl World<'_, '_> {
             dirty,
             caller,
             in_flight,
-            after_directory: self.after_directory[process as usize],
+            second: self.second[process as usize].is_some(),
             bad_time: self.bad_time(time_s, device),
         };
         let r = &mut self.random;
@@ -217,7 +219,11 @@ impl World<'_, '_> {
         } else if *busy > time_s {
             took += *busy - time_s;
         }
-        self.after_directory[process as usize] = folder == 1;
+        let second = &mut self.second[process as usize];
+        *second = match second {
+            Some(_) => None,
+            None => Some((device, user)),
+        };
         self.ends[device as usize].push(Reverse(now + (took * 1e9) as u64));
         self.push(&seen, took);
         took
@@ -254,7 +260,7 @@ pub fn recording(plan: &Plan) -> Table {
         },
         busy_until: vec![0.0; plan.devices as usize],
         ends: vec![BinaryHeap::new(); plan.devices as usize],
-        after_directory: vec![false; plan.processes as usize],
+        second: vec![None; plan.processes as usize],
     };
     // Nanoseconds, so that they can be compared.
     let mut next: BinaryHeap<Reverse<(u64, u64)>> = BinaryHeap::new();
@@ -266,7 +272,11 @@ pub fn recording(plan: &Plan) -> Table {
             break;
         };
         let took = world.request(at as f64 / 1e9, process);
-        let think = world.random.wait(plan.think_ms / 1e3);
+        let think_ms = match world.second[process as usize] {
+            Some(_) => 0.05,
+            None => plan.think_ms,
+        };
+        let think = world.random.wait(think_ms / 1e3);
         next.push(Reverse((at + ((took + think) * 1e9) as u64, process)));
     }
     samples(&mut world.table);

@@ -52,3 +52,153 @@ fn try_it() {
         }
     }
 }
+
+#[test]
+fn survey() {
+    let none = |_: &Seen| 0.03;
+    let bad = |s: &Seen| if s.bad_time { 0.6 } else { 0.002 };
+    let never = |_: &Seen| 0.0;
+    let mut worst = std::collections::BTreeMap::new();
+    let n: u64 = std::env::var("N").map_or(20, |n| n.parse().unwrap());
+    for seed in 0..n {
+        let plans: Vec<(&str, Plan)> = vec![
+            ("even", Plan::new(seed, &never)),
+            ("modes", Plan::new(seed, &none)),
+            (
+                "modes-8000",
+                Plan {
+                    requests: 8000,
+                    processes: 16,
+                    ..Plan::new(seed, &none)
+                },
+            ),
+            (
+                "modes-slow-think",
+                Plan {
+                    think_ms: 100.0,
+                    ..Plan::new(seed, &none)
+                },
+            ),
+            (
+                "small",
+                Plan {
+                    requests: 400,
+                    ..Plan::new(seed, &none)
+                },
+            ),
+            (
+                "heavy",
+                Plan {
+                    heavy: true,
+                    ..Plan::new(seed, &never)
+                },
+            ),
+            (
+                "heavy-4dev",
+                Plan {
+                    heavy: true,
+                    devices: 4,
+                    requests: 10000,
+                    processes: 20,
+                    ..Plan::new(seed, &never)
+                },
+            ),
+            (
+                "bursts",
+                Plan {
+                    bad_every_s: 0.5,
+                    bad_for_s: 0.1,
+                    ..Plan::new(seed, &bad)
+                },
+            ),
+            (
+                "bursts-dev",
+                Plan {
+                    bad_every_s: 0.3,
+                    bad_for_s: 0.1,
+                    bad_by_device: true,
+                    ..Plan::new(seed, &bad)
+                },
+            ),
+            (
+                "bursts-dev-long",
+                Plan {
+                    requests: 10000,
+                    think_ms: 30.0,
+                    bad_every_s: 2.0,
+                    bad_for_s: 1.0,
+                    bad_by_device: true,
+                    ..Plan::new(seed, &bad)
+                },
+            ),
+            (
+                "bursts-dev4",
+                Plan {
+                    requests: 10000,
+                    devices: 4,
+                    think_ms: 100.0,
+                    bad_every_s: 10.0,
+                    bad_for_s: 2.0,
+                    bad_by_device: true,
+                    ..Plan::new(seed, &bad)
+                },
+            ),
+            (
+                "one-burst",
+                Plan {
+                    bad_every_s: 4.0,
+                    bad_for_s: 0.5,
+                    ..Plan::new(seed, &bad)
+                },
+            ),
+        ];
+        for (name, plan) in plans {
+            let begin = std::time::Instant::now();
+            let _ = begin;
+            let e = explain(&recording(&plan), None);
+            let w = worst.entry(name).or_insert((0, String::new()));
+            if !e.causes.is_empty() {
+                w.0 += 1;
+                let c = &e.causes[0];
+                w.1 += &format!(
+                    "\n     {seed} {:?}/{}/{} {:?} {:.2} {:.2} {:.2} {:.1e}",
+                    e.how,
+                    e.slow,
+                    e.total,
+                    c.dimensions.0,
+                    c.coverage,
+                    c.lift,
+                    c.lift_low,
+                    c.p_value
+                );
+            }
+        }
+    }
+    for requests in [300, 600, 1200] {
+        for p in [0.02, 0.06] {
+            let slow = |s: &Seen| if s.device == 1 { p } else { 0.001 };
+            let found = (0..n)
+                .filter(|seed| {
+                    has(
+                        &explain(
+                            &recording(&Plan {
+                                requests,
+                                ..Plan::new(*seed, &slow)
+                            }),
+                            None,
+                        ),
+                        "device",
+                        "/dev/loop1",
+                    )
+                })
+                .count();
+            println!("power {requests} {p}: {found}/{n}");
+        }
+    }
+    for (name, (n, list)) in worst {
+        println!(
+            "{name}: {n}{}",
+            list.lines().take(12).collect::<Vec<_>>().join("\n")
+        );
+    }
+}

@@ -8,23 +8,25 @@
 //!   the slow ones are dealt out anew, so only a contrast among requests of the same moment counts
 //!   (device, file, process, kind, size). *Across time*: in each eighth of the recording they are
 //!   dealt out anew; this is for what all requests of a moment share (the second of the minute).
-//! - Counts are deflated by the design effect (Kish 1965; Rao and Scott 1984): the variance of the
-//!   surplus when whole blocks are dealt out, over that when requests are. It is taken about zero and
-//!   not about its mean, so a cluster counts once even if all clusters point the same way; and at
-//!   several sizes of block up to a 32nd of the evidence (across time: a 64th of the recording), of
-//!   which the largest effect holds. Thirty-two groups that agree are evidence, one long one is not.
+//! - Counts are deflated by the design effect (Kish 1965; Rao and Scott 1984), so that what is left
+//!   is a number of independent events. Short clusters: the variance of the surplus when whole blocks
+//!   are dealt out, over that when requests are; about zero and not about its mean, so that a cluster
+//!   counts once even if all clusters point the same way. Long ones: how much more the slow ones
+//!   inside vary from one stretch of the inside to the next than independent ones would (Pearson's
+//!   dispersion, for stretches from a 128th to an 8th; outside likewise). A disk that is bad now and
+//!   then, for ten seconds each, has few events; a process that is slow all its short life has many.
 //! - What is left is a binomial tail, which bounds the exact one ([`super::odds::ln_tail`]).
 //!
-//! The surplus of neighbours is what a permutation of blocks would vary; this gives its answer
-//! without thousands of permutations, which p values after so many hypotheses would need.
+//! That is what permuting blocks would give, without the millions of permutations that p values after
+//! so many hypotheses need.
 //!
 //! What it does not do: correct for how many sets are tried; the caller knows that.
 
 use super::odds::ln_tail;
 use super::set::{Layout, Set};
 
-/// Groups of equal evidence within time.
-const GROUPS: [usize; 2] = [128, 32];
+/// Stretches between which slow ones are compared with each other.
+const STRETCHES: [usize; 5] = [128, 64, 32, 16, 8];
 /// Groups of equal size across time.
 const PERIODS: usize = 64;
 /// Parts of the recording within which times are compared.
@@ -183,26 +185,86 @@ fn effect_of(blocks: &[Block]) -> f64 {
     blocks.iter().map(|b| b.0 * b.0).sum::<f64>() / variance
 }
 
-/// Neighbours put together into at most `groups` of about the same variance.
-fn grouped(blocks: &[Block], groups: usize) -> Vec<Block> {
-    let variance: f64 = blocks.iter().map(|b| b.1).sum();
-    let mut all = Vec::with_capacity(groups + 1);
-    let (mut one, mut before) = ((0.0, 0.0), 0.0);
-    for (surplus, v) in blocks {
-        one.0 += surplus;
-        one.1 += v;
-        before += v;
-        if before >= variance * (all.len() + 1) as f64 / groups as f64 {
-            all.push(one);
-            one = (0.0, 0.0);
-        }
+/// Slow ones of a block, and how many there would be at the same rate everywhere.
+type Rate = (f64, f64);
+
+/// How many slow ones come together, from how they vary between stretches: 1 if independently.
+fn dispersion(blocks: &[Rate]) -> f64 {
+    let expected: f64 = blocks.iter().map(|b| b.1).sum();
+    if expected <= 0.0 {
+        return 1.0;
     }
-    all.push(one);
-    all
+    let of = |stretches: usize| {
+        let (mut one, mut before) = ((0.0, 0.0), 0.0);
+        let (mut sum, mut count) = (0.0, 0u32);
+        for (seen, e) in blocks {
+            one.0 += seen;
+            one.1 += e;
+            before += e;
+            let ends = before >= expected * f64::from(count + 1) / stretches as f64;
+            if ends && one.1 > 0.0 {
+                sum += (one.0 - one.1).powi(2) / one.1;
+                count += 1;
+                one = (0.0, 0.0);
+            }
+        }
+        sum / f64::from(count.max(2) - 1)
+    };
+    STRETCHES.map(of).into_iter().fold(1.0, f64::max)
+}
+
+/// The slow ones inside and outside, block by block.
+struct Rates {
+    inside: Vec<Rate>,
+    outside: Vec<Rate>,
+}
+
+impl Rates {
+    fn of(layout: &Layout, cells: &[Set], set: &Set, slow: &Set) -> Rates {
+        let blocks = layout.blocks();
+        let mut rates = Rates {
+            inside: vec![(0.0, 0.0); blocks],
+            outside: vec![(0.0, 0.0); blocks],
+        };
+        for cell in cells {
+            let count = |block: usize| {
+                let (inside, slow) = (set.words(layout, block), slow.words(layout, block));
+                Counts::of(cell.words(layout, block), inside, slow)
+            };
+            let mut all = Counts::default();
+            (0..blocks).for_each(|block| all.add(&count(block)));
+            if !all.tells() {
+                continue;
+            }
+            let inside = all.slow_inside / all.inside;
+            let outside = (all.slow - all.slow_inside) / (all.total - all.inside);
+            for block in 0..blocks {
+                let c = count(block);
+                rates.inside[block].0 += c.slow_inside;
+                rates.inside[block].1 += inside * c.inside;
+                rates.outside[block].0 += c.slow - c.slow_inside;
+                rates.outside[block].1 += outside * (c.total - c.inside);
+            }
+        }
+        rates
+    }
+
+    /// The design effect of clusters of any length on the surplus, where chance puts `share` of the
+    /// slow ones inside.
+    fn effect(&self, share: f64) -> f64 {
+        let seen = |rates: &[Rate]| rates.iter().map(|b| b.0).sum::<f64>();
+        let inside = seen(&self.inside) * (1.0 - share).powi(2);
+        let outside = seen(&self.outside) * share.powi(2);
+        if inside + outside <= 0.0 {
+            return 1.0;
+        }
+        let together = dispersion(&self.inside) * inside + dispersion(&self.outside) * outside;
+        together / (inside + outside)
+    }
 }
 
 /// Compares among neighbours in time. `cells` divide the requests that are looked at into strata.
-pub fn within_time(layout: &Layout, cells: &[Set], set: &Set, slow: &Set) -> Evidence {
+fn within_time(layout: &Layout, cells: &[Set], set: &Set, slow: &Set, rates: &Rates) -> Evidence {
     let mut blocks: Vec<Block> = Vec::with_capacity(layout.blocks());
     let (mut hits, mut draws, mut expected) = (0.0, 0.0, 0.0);
     for block in 0..layout.blocks() {
@@ -222,13 +284,18 @@ pub fn within_time(layout: &Layout, cells: &[Set], set: &Set, slow: &Set) -> Evi
             blocks.push(sum);
         }
     }
-    let coarse = GROUPS.map(|groups| effect_of(&grouped(&blocks, groups)));
-    let effect = coarse.into_iter().fold(effect_of(&blocks), f64::max);
+    let effect = effect_of(&blocks).max(rates.effect(expected / draws));
     Evidence::new(hits, draws, expected, effect)
 }
 
 /// Compares times with each other.
-pub fn across_time(layout: &Layout, cells: &[Set], set: &Set, slow: &Set) -> Evidence {
+fn across_time(
+    layout: &Layout,
+    cells: &[Set],
+    set: &Set,
+    slow: &Set,
+    clusters: &Rates,
+) -> Evidence {
     let all = layout.blocks();
     let mut fine: Vec<Block> = vec![(0.0, 0.0); all];
     let (mut hits, mut draws, mut expected) = (0.0, 0.0, 0.0);
@@ -263,15 +330,17 @@ pub fn across_time(layout: &Layout, cells: &[Set], set: &Set, slow: &Set) -> Evi
     };
     let periods: Vec<Block> = (0..PERIODS).map(period).collect();
     let effect = effect_of(&fine).max(effect_of(&periods));
+    let effect = effect.max(clusters.effect(expected / draws));
     Evidence::new(hits, draws, expected, effect)
 }
 
 /// The better of both comparisons, where it is large enough; its probability is doubled for the
 /// choice.
 pub fn trial(layout: &Layout, cells: &[Set], set: &Set, slow: &Set) -> Evidence {
+    let rates = Rates::of(layout, cells, set, slow);
     let both = [
-        within_time(layout, cells, set, slow),
-        across_time(layout, cells, set, slow),
+        within_time(layout, cells, set, slow, &rates),
+        across_time(layout, cells, set, slow, &rates),
     ];
     let large = both.into_iter().filter(Evidence::is_large);
     let best = large.min_by(|a, b| a.ln_p.total_cmp(&b.ln_p));
@@ -293,8 +362,9 @@ mod tests {
     fn both(total: usize, set: fn(usize) -> bool, slow: fn(usize) -> bool) -> (f64, f64) {
         let (layout, set, slow) = sets(total, set, slow);
         let all = [Set::all(&layout)];
-        let one = within_time(&layout, &all, &set, &slow).ln_p;
-        (one, across_time(&layout, &all, &set, &slow).ln_p)
+        let rates = Rates::of(&layout, &all, &set, &slow);
+        let one = within_time(&layout, &all, &set, &slow, &rates).ln_p;
+        (one, across_time(&layout, &all, &set, &slow, &rates).ln_p)
     }
 
     #[test]

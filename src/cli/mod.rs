@@ -3,6 +3,7 @@
 mod doctor;
 mod eatmydata;
 mod env;
+mod explain;
 mod generate;
 mod probe;
 mod ps;
@@ -52,6 +53,7 @@ enum Verb {
     Status(status::Args),
     Doctor(doctor_args::Args),
     Probe(probe::Args),
+    Explain(explain::Args),
     Env(env::Args),
     Generate(generate::Args),
 }
@@ -98,6 +100,7 @@ pub fn main() -> i32 {
         Verb::Status(args) => status::run(&args),
         Verb::Doctor(args) => doctor::run(args.json),
         Verb::Probe(args) => probe::run(&args),
+        Verb::Explain(args) => explain::run(&args),
         Verb::Env(args) => env::run(&args),
         Verb::Generate(args) => generate::run(&args),
     })

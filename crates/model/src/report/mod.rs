@@ -7,6 +7,7 @@
 //! What it does not do: it prints nothing, and never reads a text back.
 
 pub mod escape;
+pub mod explain;
 pub mod message;
 pub mod number;
 pub mod probe;

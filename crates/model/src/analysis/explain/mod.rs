@@ -73,6 +73,8 @@ impl Serialize for Dimensions {
 pub struct Cause {
     /// Its names: several of one and the same thing, and the parts of a pair.
     pub dimensions: Dimensions,
+    /// Two where the names are those of a pair, of which requests have both; else one.
+    pub parts: usize,
     /// The share of slow requests that have it.
     pub coverage: f64,
     /// The share of slow requests among those that have it, over the share among all.
@@ -100,6 +102,10 @@ pub struct Together {
     pub from_ns: i64,
     /// When the last of them began.
     pub to_ns: i64,
+    /// Seconds from the first request of the recording to the first of them.
+    pub after_s: f64,
+    /// Seconds between the first and the last of them.
+    pub for_s: f64,
     /// How many slow requests lie in it.
     pub slow: u64,
     /// How many requests.
@@ -123,6 +129,11 @@ pub struct Explanation {
     pub median_ns: u64,
     /// Requests of the recording that were not looked at.
     pub left_out: u64,
+    /// Requests that rings lost, which the recording does not hold.
+    pub lost: u64,
+    /// What the recording does not hold besides; absent where it is whole.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub incomplete: Option<String>,
     /// What they have in common, the strongest first.
     pub causes: Vec<Cause>,
     /// What looked like a cause and is explained by one that is named.
@@ -159,6 +170,8 @@ pub fn explain(table: &Table, slower: Option<u64>) -> Explanation {
         total,
         median_ns: requests.median_ns,
         left_out: (table.rows.len() as u64).saturating_sub(total),
+        lost: table.lost.values().fold(0, |sum, n| sum.saturating_add(*n)),
+        incomplete: None,
         causes: Vec::new(),
         explained: Vec::new(),
         signs: Vec::new(),
@@ -238,12 +251,14 @@ fn tell(c: &Candidate, slow: u64, total: u64, over_ns: u64) -> Cause {
         percent(elsewhere_share),
         words::not_told_apart(&c.parts),
     );
+    let lift = slow_share / share(slow, total);
     let pair = |n: &Name| (n.key.to_owned(), n.value.clone());
     Cause {
         dimensions: Dimensions(c.parts.iter().flatten().map(pair).collect()),
+        parts: c.parts.len(),
         coverage,
-        lift: slow_share / share(slow, total),
-        lift_low: c.lift_low,
+        lift,
+        lift_low: lift * c.bound,
         p_value: c.ln_p.exp(),
         requests: c.inside,
         slow: c.slow_inside,
@@ -262,9 +277,13 @@ fn together(requests: &Requests, slow: u64) -> Option<Together> {
     let (first, last) = (run[0], run[most - 1]);
     let length = last - first + 1;
     let short = length as f64 <= total as f64 * TOGETHER_MAX;
+    let (from_ns, to_ns) = (requests.began(first), requests.began(last));
+    let seconds = |from: i64, to: i64| to.saturating_sub(from) as f64 / 1e9;
     short.then(|| Together {
-        from_ns: requests.began(first),
-        to_ns: requests.began(last),
+        from_ns,
+        to_ns,
+        after_s: seconds(requests.began(0), from_ns),
+        for_s: seconds(from_ns, to_ns),
         slow: most as u64,
         requests: length as u64,
     })

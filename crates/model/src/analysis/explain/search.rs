@@ -2,7 +2,9 @@
 //! the stronger ones.
 //!
 //! What is tried is chosen by how common a value is, never by how slow: so the correction for the
-//! number of hypotheses is an honest one (Bonferroni, half for values and half for all their pairs).
+//! number of hypotheses is an honest one. It is Bonferroni's with weights: half for single values and
+//! half for pairs; in each half every dimension (or pair of them) has the same part, which its values
+//! share. So one of two devices has not to be as certain as one of a thousand processes.
 //! Which of them are looked at closely is chosen by their counts; who fails there would fail the
 //! closer look as well, since that only makes probabilities greater.
 
@@ -42,6 +44,8 @@ const LEADERS_MIN: u64 = 12;
 /// Causes, what they explain, and signs, at most.
 const CAUSES: usize = 5;
 const BESIDE: usize = 3;
+/// Values of signs that are looked at closely.
+const SIGNS: usize = 24;
 
 /// A value of a dimension.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,6 +63,8 @@ pub struct Candidate {
     pub parts: Vec<Vec<Name>>,
     /// How far it may go.
     pub tier: Tier,
+    /// Logarithm of how many hypotheses count for as much in its dimension.
+    pub ln_values: f64,
     /// The requests that have it.
     pub set: Set,
     /// How many they are.
@@ -69,8 +75,8 @@ pub struct Candidate {
     pub weight: f64,
     /// Logarithm of the probability of chance, corrected.
     pub ln_p: f64,
-    /// How many times its share of requests its share of slow ones is, at least.
-    pub lift_low: f64,
+    /// The least share of slow requests in it that is as certain, over the share found.
+    pub bound: f64,
 }
 
 /// What a search found.
@@ -181,13 +187,18 @@ pub fn search(requests: &Requests) -> Found {
         values: search.values,
         followers: followers.same.common(&requests.slow),
     };
-    let pairs = search.pairs(found.pairs());
-    let ln_count = (2.0 * found.values as f64).ln();
-    search.judge(ln_count);
+    let pairs = search.pairs();
+    search.judge();
     let mut candidates = std::mem::take(&mut search.singles);
     candidates.retain(is_certain);
     let signs = std::mem::take(&mut search.signs);
-    found.signs = signs.into_iter().filter(is_certain).take(BESIDE).collect();
+    for sign in signs.into_iter().filter(is_certain) {
+        let key = sign.parts[0][0].key;
+        let known = { found.signs.iter() }.any(|s: &Candidate| s.parts[0][0].key == key);
+        if !known && found.signs.len() < BESIDE {
+            found.signs.push(sign);
+        }
+    }
     candidates.extend(pairs);
     sort(&mut candidates);
     search.choose(candidates, &mut found);
@@ -258,7 +269,7 @@ impl Search<'_, '_> {
             dimensions().for_each(|d| self.dimension(family, d, &requests, &slow));
         }
         keep(&mut self.singles, CLOSELY);
-        keep(&mut self.signs, 2 * BESIDE);
+        keep(&mut self.signs, SIGNS);
     }
 
     /// Requests and slow ones for each number.
@@ -298,8 +309,10 @@ impl Search<'_, '_> {
             .collect();
         self.values += tried.len() as u64;
         self.dimensions += usize::from(!tried.is_empty());
+        let ln_values = (tried.len().max(1) as f64).ln();
         for t in tried.iter().filter(|t| stands_out(t, slow_total, total)) {
-            let candidate = self.candidate(family, d, t.value);
+            let mut candidate = self.candidate(family, d, t.value);
+            candidate.ln_values = ln_values;
             match d.tier {
                 Tier::Sign => self.signs.push(candidate),
                 _ => self.singles.push(candidate),
@@ -311,7 +324,8 @@ impl Search<'_, '_> {
         let mut usual: Vec<&Tried> = tried.iter().filter(|t| t.inside < total * 9 / 10).collect();
         usual.sort_by_key(|t| std::cmp::Reverse(t.inside));
         for t in usual.iter().take(COMMON) {
-            let candidate = self.candidate(family, d, t.value);
+            let mut candidate = self.candidate(family, d, t.value);
+            candidate.ln_values = ln_values;
             self.common.push(candidate);
         }
     }
@@ -346,17 +360,19 @@ impl Search<'_, '_> {
         Candidate {
             parts,
             tier,
+            ln_values: 0.0,
             set,
             inside,
             slow_inside,
             weight: tells * scale,
             ln_p: 0.0,
-            lift_low: 0.0,
+            bound: 0.0,
         }
     }
 
     /// Tries what stands out among all requests of its universe.
-    fn judge(&mut self, ln_count: f64) {
+    fn judge(&mut self) {
+        let ln_count = self.ln_count(1);
         let mut singles = std::mem::take(&mut self.singles);
         let mut signs = std::mem::take(&mut self.signs);
         for c in singles.iter_mut().chain(&mut signs) {
@@ -368,8 +384,17 @@ impl Search<'_, '_> {
         (self.singles, self.signs) = (singles, signs);
     }
 
+    /// Logarithm of how many dimensions share the certainty, for values and for pairs; each has half.
+    fn ln_count(&self, parts: usize) -> f64 {
+        let n = self.dimensions.max(2) as f64;
+        match parts {
+            1 => (2.0 * n).ln(),
+            _ => (n * (n - 1.0)).ln(),
+        }
+    }
+
     /// Pairs of which each part matters within the other.
-    fn pairs(&mut self, count: u64) -> Vec<Candidate> {
+    fn pairs(&mut self) -> Vec<Candidate> {
         sort(&mut self.singles);
         let common = std::mem::take(&mut self.common);
         let mut pool: Vec<&Candidate> = self.singles.iter().take(STANDING_OUT).collect();
@@ -381,7 +406,6 @@ impl Search<'_, '_> {
         let mut best = self.telling_pairs(&pool);
         best.sort_by(|a, b| b.0.total_cmp(&a.0));
         let mut pairs: Vec<Candidate> = Vec::new();
-        let ln_count = (2.0 * count.max(1) as f64).ln();
         for (_, i, j) in best.into_iter().take(PAIRS) {
             let (a, b) = (pool[i], pool[j]);
             let set = a.set.and(&b.set);
@@ -390,6 +414,7 @@ impl Search<'_, '_> {
             }
             let parts = [a, b].map(|c| other_names(&pool, c)).to_vec();
             let mut pair = self.of_set(parts, a.tier.max(b.tier), set);
+            pair.ln_values = a.ln_values + b.ln_values;
             let universe = self.universe(pair.tier);
             let tests = [
                 (universe.clone(), &pair.set),
@@ -399,7 +424,8 @@ impl Search<'_, '_> {
             let r = self.requests;
             let found = tests.map(|(cell, set)| trial(&r.layout, &[cell], set, &r.slow));
             let weakest = found.iter().max_by(|a, b| a.ln_p.total_cmp(&b.ln_p));
-            convince(&mut pair, weakest.unwrap_or(&Evidence::NONE), ln_count);
+            let weakest = weakest.unwrap_or(&Evidence::NONE);
+            convince(&mut pair, weakest, self.ln_count(2));
             let gains = pair.weight >= PAIR_GAIN * a.weight.max(b.weight);
             if gains && is_certain(&pair) {
                 pairs.push(pair);
@@ -447,8 +473,6 @@ impl Search<'_, '_> {
 
     /// Takes the strongest, and of the others what the stronger ones do not explain.
     fn choose(&self, candidates: Vec<Candidate>, found: &mut Found) {
-        let ln_single = (2.0 * found.values.max(1) as f64).ln();
-        let ln_pair = (2.0 * found.pairs().max(1) as f64).ln();
         let r = self.requests;
         for mut c in candidates {
             let single = c.parts.len() == 1;
@@ -463,8 +487,7 @@ impl Search<'_, '_> {
             if !found.causes.is_empty() {
                 let cells = self.cells(c.tier, &found.causes);
                 let left = trial(&r.layout, &cells, &c.set, &r.slow);
-                let ln_count = if single { ln_single } else { ln_pair };
-                if left.ln_p + ln_count >= P_MAX.ln() {
+                if left.ln_p + self.ln_count(c.parts.len()) + c.ln_values >= P_MAX.ln() {
                     if single && found.explained.len() < BESIDE && is_new(&c, found) {
                         found.explained.push(c);
                     }
@@ -506,9 +529,11 @@ fn stands_out(t: &Tried, slow: u64, total: u64) -> bool {
 }
 
 fn convince(c: &mut Candidate, found: &Evidence, ln_count: f64) {
+    let ln_count = ln_count + c.ln_values;
     c.ln_p = (found.ln_p + ln_count).min(0.0);
     let level = P_MAX.ln() - ln_count - 2f64.ln();
-    c.lift_low = lower_bound(found.hits, found.draws, level) / found.share.max(1e-300);
+    let share = (found.hits / found.draws).max(1e-300);
+    c.bound = (lower_bound(found.hits, found.draws, level) / share).min(1.0);
 }
 
 /// Keeps those that tell most.

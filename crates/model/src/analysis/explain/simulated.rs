@@ -61,6 +61,8 @@ pub struct Seen {
     pub in_flight: usize,
     /// Whether it is the second of a delivery, right after the first by the same process.
     pub second: bool,
+    /// Whether the first was an fsync of a file in a folder "tmp".
+    pub before_tmp_fsync: bool,
     /// Whether this is one of the times that the plan calls bad, on this device.
     pub bad_time: bool,
 }
@@ -126,8 +128,12 @@ fn empty(plan: &Plan) -> Table {
         for user in 0..USERS {
             for folder in FOLDERS {
                 let mount = &t.filesystems[d as usize + 1].mount;
+                let maildir = format!("{mount}/user{user}/Maildir");
                 t.files.push(File {
-                    path: format!("{mount}/user{user}/Maildir/{folder}/17000.M1"),
+                    path: match folder {
+                        "new" => format!("{maildir}/new"),
+                        _ => format!("{maildir}/{folder}/17000.M1"),
+                    },
                     filesystem: d as u32 + 1,
                 });
             }
@@ -161,6 +167,8 @@ struct World<'p, 'a> {
     ends: Vec<BinaryHeap<Reverse<u64>>>,
     /// Of each process where its delivery goes, between its two requests.
     second: Vec<Option<(u64, u64)>>,
+    /// Of each process whether its last request was an fsync of a file in a folder "tmp".
+    tmp_fsync: Vec<bool>,
 }
 
 impl World<'_, '_> {
@@ -207,6 +215,7 @@ impl World<'_, '_> {
             caller,
             in_flight,
             second: self.second[process as usize].is_some(),
+            before_tmp_fsync: self.tmp_fsync[process as usize],
             bad_time: self.bad_time(time_s, device),
         };
         let r = &mut self.random;
@@ -219,6 +228,7 @@ impl World<'_, '_> {
         } else if *busy > time_s {
             took += *busy - time_s;
         }
+        self.tmp_fsync[process as usize] = folder == 0 && kind == 0;
         let second = &mut self.second[process as usize];
         *second = match second {
             Some(_) => None,
@@ -261,6 +271,7 @@ pub fn recording(plan: &Plan) -> Table {
         busy_until: vec![0.0; plan.devices as usize],
         ends: vec![BinaryHeap::new(); plan.devices as usize],
         second: vec![None; plan.processes as usize],
+        tmp_fsync: vec![false; plan.processes as usize],
     };
     // Nanoseconds, so that they can be compared.
     let mut next: BinaryHeap<Reverse<(u64, u64)>> = BinaryHeap::new();

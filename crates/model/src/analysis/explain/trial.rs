@@ -208,7 +208,9 @@ fn dispersion(blocks: &[Rate]) -> f64 {
                 one = (0.0, 0.0);
             }
         }
-        sum / f64::from(count.max(2) - 1)
+        // What chance alone makes of it counts for nothing: one standard deviation.
+        let free = f64::from(count.max(2) - 1);
+        sum / free / (1.0 + (2.0 / free).sqrt())
     };
     STRETCHES.map(of).into_iter().fold(1.0, f64::max)
 }

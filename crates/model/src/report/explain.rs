@@ -8,7 +8,7 @@ use crate::analysis::explain::{percent, Cause, Explanation, How};
 use std::fmt::Write;
 
 /// Columns of a cause's name in the table.
-const NAME: usize = 34;
+const NAME: usize = 33;
 
 impl Explanation {
     /// As JSON.
@@ -121,12 +121,15 @@ impl Explanation {
 
 /// Dimension and value; of a pair, both.
 fn name(cause: &Cause) -> String {
-    let all = { cause.dimensions.0.iter() }.map(|(k, v)| format!("{} {}", words(k), shown(v)));
-    let parts = cause.parts.min(cause.dimensions.0.len());
-    match parts {
-        2 => all.collect::<Vec<_>>().join(" + "),
-        _ => all.take(1).collect(),
-    }
+    let alone = std::slice::from_ref(&cause.dimensions);
+    let parts = if cause.pair.is_empty() {
+        alone
+    } else {
+        &cause.pair
+    };
+    let firsts = parts.iter().filter_map(|p| p.0.first());
+    let named = firsts.map(|(k, v)| format!("{} {}", words(k), shown(v)));
+    named.collect::<Vec<_>>().join(" + ")
 }
 
 /// A dimension's name in words.
@@ -136,14 +139,14 @@ fn words(key: &str) -> String {
 
 fn table(causes: &[Cause]) -> String {
     let mut out = format!(
-        "{:<NAME$}{:>8}{:>10}{:>11}{:>7}{:>9}\n",
+        "{:<NAME$}{:>8}{:>12}{:>11}{:>7}{:>9}\n",
         "cause", "covers", "slow there", "elsewhere", "lift", "p"
     );
     for (number, cause) in (1..).zip(causes) {
         let name = truncated(&format!("{number}  {}", name(cause)), NAME - 1);
         let _ = writeln!(
             out,
-            "{name:<NAME$}{:>8}{:>10}{:>11}{:>7.1}{:>9}",
+            "{name:<NAME$}{:>8}{:>12}{:>11}{:>7.1}{:>9}",
             percent(cause.coverage),
             percent(cause.slow_share),
             percent(cause.elsewhere_share),
@@ -171,18 +174,19 @@ mod tests {
     use crate::report::text::{width, COLUMNS};
 
     fn cause(value: &str, parts: usize) -> Cause {
+        let names = [("device", value), ("in_flight", "at least 4")];
+        let names = names.map(|(k, v)| (k.to_owned(), v.to_owned())).to_vec();
+        let pair = names.iter().map(|n| Dimensions(vec![n.clone()]));
         Cause {
-            dimensions: Dimensions(vec![
-                ("device".into(), value.into()),
-                ("in_flight".into(), "at least 4".into()),
-            ]),
-            parts,
+            pair: pair.take(if parts == 2 { 2 } else { 0 }).collect(),
+            dimensions: Dimensions(names),
             coverage: 0.97,
             lift: 1.94,
             lift_low: 1.5,
             p_value: 1e-200,
             requests: 1000,
             slow: 81,
+            leaders_only: false,
             slow_share: 0.081,
             elsewhere_share: 0.002,
             sentence: "97 % of the slow syncs went to /dev/loop1. ".repeat(3),
@@ -212,7 +216,7 @@ mod tests {
         let text = explanation().render();
         for want in [
             "84 of 2,000 syncs took over 12 ms",
-            "1  device /dev/loop1                 97 %      8.1 %      0.2 %    1.9   <1e-99",
+            "1  device /dev/loop1                 97 %       8.1 %      0.2 %    1.9   <1e-99",
             "Not a cause:  device \\u{1b}[2J",
             "Lost:         3 requests",
             "Incomplete:   cut off.",

@@ -73,8 +73,9 @@ impl Serialize for Dimensions {
 pub struct Cause {
     /// Its names: several of one and the same thing, and the parts of a pair.
     pub dimensions: Dimensions,
-    /// Two where the names are those of a pair, of which requests have both; else one.
-    pub parts: usize,
+    /// Of a pair, what each part is; requests have both.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub pair: Vec<Dimensions>,
     /// The share of slow requests that have it.
     pub coverage: f64,
     /// The share of slow requests among those that have it, over the share among all.
@@ -87,6 +88,9 @@ pub struct Cause {
     pub requests: u64,
     /// Slow ones among them.
     pub slow: u64,
+    /// Whether the figures are of requests only that began while no slow one was in flight (on their
+    /// device): those that waited behind one would hide the cause.
+    pub leaders_only: bool,
     /// The share of slow ones among them.
     pub slow_share: f64,
     /// The share of slow ones among the others.
@@ -186,7 +190,7 @@ pub fn explain(table: &Table, slower: Option<u64>) -> Explanation {
         return all;
     }
     let found = search(&requests);
-    let tell = |c: &Candidate| tell(c, slow, total, requests.over_ns);
+    let tell = |c: &Candidate| tell(c, requests.over_ns);
     all.causes = found.causes.iter().map(tell).collect();
     all.explained = found.explained.iter().map(tell).collect();
     all.signs = found.signs.iter().map(tell).collect();
@@ -237,31 +241,38 @@ fn nothing(found: &Found, slow: u64) -> Option<String> {
     })
 }
 
-fn tell(c: &Candidate, slow: u64, total: u64, over_ns: u64) -> Cause {
-    let share = |a: u64, b: u64| if b == 0 { 0.0 } else { a as f64 / b as f64 };
-    let coverage = share(c.slow_inside, slow);
-    let slow_share = share(c.slow_inside, c.inside);
-    let elsewhere_share = share(slow - c.slow_inside, total - c.inside);
-    let all_did = words::all_did(&c.parts);
+fn tell(c: &Candidate, over_ns: u64) -> Cause {
+    let f = &c.figures;
+    let coverage = f.slow_inside as f64 / f.slow.max(1) as f64;
+    let (slow_share, elsewhere_share, lift) = f.shares();
     let sentence = format!(
-        "{} of the slow syncs (over {}) {all_did}: there {} are slow, elsewhere {}.{}",
+        "{} of the slow syncs (over {}){} {}: there {} are slow, elsewhere {}.{}",
         percent(coverage),
         seconds(over_ns as f64 / 1e9),
+        match c.judged_only {
+            true => " that began while no other slow one was in flight",
+            false => "",
+        },
+        words::all_did(&c.parts),
         percent(slow_share),
         percent(elsewhere_share),
         words::not_told_apart(&c.parts),
     );
-    let lift = slow_share / share(slow, total);
-    let pair = |n: &Name| (n.key.to_owned(), n.value.clone());
+    let name = |n: &Name| (n.key.to_owned(), n.value.clone());
+    let names = |part: &[Name]| Dimensions(part.iter().map(name).collect());
     Cause {
-        dimensions: Dimensions(c.parts.iter().flatten().map(pair).collect()),
-        parts: c.parts.len(),
+        dimensions: names(&c.parts.concat()),
+        pair: match &c.parts[..] {
+            [a, b] => vec![names(a), names(b)],
+            _ => Vec::new(),
+        },
         coverage,
         lift,
         lift_low: lift * c.bound,
         p_value: c.ln_p.exp(),
-        requests: c.inside,
-        slow: c.slow_inside,
+        requests: f.inside,
+        slow: f.slow_inside,
+        leaders_only: c.judged_only,
         slow_share,
         elsewhere_share,
         sentence,

@@ -67,16 +67,59 @@ pub struct Candidate {
     pub ln_values: f64,
     /// The requests that have it.
     pub set: Set,
-    /// How many they are.
-    pub inside: u64,
-    /// How many of them are slow.
-    pub slow_inside: u64,
+    /// Of all requests, or of those by which it is judged where the others blur it.
+    pub figures: Figures,
+    /// Whether the figures are of those only.
+    pub judged_only: bool,
     /// How much it tells.
     pub weight: f64,
     /// Logarithm of the probability of chance, corrected.
     pub ln_p: f64,
     /// The least share of slow requests in it that is as certain, over the share found.
     pub bound: f64,
+}
+
+/// How many requests lie inside of how many, and how many are slow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Figures {
+    /// Requests that have it.
+    pub inside: u64,
+    /// Slow ones among them.
+    pub slow_inside: u64,
+    /// Requests.
+    pub total: u64,
+    /// Slow ones.
+    pub slow: u64,
+}
+
+impl Figures {
+    fn of(set: &Set, universe: &Set, slow: &Set) -> Figures {
+        Figures {
+            inside: set.common(universe),
+            slow_inside: set.common_of_three(universe, slow),
+            total: universe.count(),
+            slow: universe.common(slow),
+        }
+    }
+
+    /// The share of slow ones inside and outside, and inside over overall.
+    pub fn shares(&self) -> (f64, f64, f64) {
+        let share = |a: u64, b: u64| a as f64 / b.max(1) as f64;
+        let inside = share(self.slow_inside, self.inside);
+        let (slow, total) = (self.slow - self.slow_inside, self.total - self.inside);
+        let overall = share(self.slow, self.total).max(f64::MIN_POSITIVE);
+        (inside, share(slow, total), inside / overall)
+    }
+
+    fn are_large(&self) -> bool {
+        let (inside, outside, lift) = self.shares();
+        is_large(lift, inside / outside.max(1e-12))
+    }
+
+    fn tell(&self) -> f64 {
+        let [a, i, s, t] = [self.slow_inside, self.inside, self.slow, self.total];
+        information(a as f64, i as f64, s as f64, t as f64)
+    }
 }
 
 /// What a search found.
@@ -345,14 +388,12 @@ impl Search<'_, '_> {
 
     /// Counts a set and weighs what it tells.
     fn of_set(&self, parts: Vec<Vec<Name>>, tier: Tier, set: Set) -> Candidate {
-        let (inside, slow_inside) = (set.count(), set.common(&self.requests.slow));
-        let universe = self.universe(tier);
-        let (total, slow) = (universe.count(), universe.common(&self.requests.slow));
-        let judged = set.common(universe);
-        let judged_slow = set.common_of_three(universe, &self.requests.slow);
-        let tells = information(judged_slow as f64, judged as f64, slow as f64, total as f64);
+        let slow = &self.requests.slow;
+        let all = Figures::of(&set, &self.all, slow);
+        let judged = Figures::of(&set, self.universe(tier), slow);
+        let judged_only = !all.are_large() && judged.are_large();
         // As if all slow requests were like those that are judged.
-        let scale = self.slow as f64 / slow.max(1) as f64;
+        let scale = self.slow as f64 / judged.slow.max(1) as f64;
         let scale = match tier {
             Tier::State => STATE_WEIGHT * scale,
             _ => scale,
@@ -362,9 +403,9 @@ impl Search<'_, '_> {
             tier,
             ln_values: 0.0,
             set,
-            inside,
-            slow_inside,
-            weight: tells * scale,
+            figures: if judged_only { judged } else { all },
+            judged_only,
+            weight: judged.tell() * scale,
             ln_p: 0.0,
             bound: 0.0,
         }
@@ -412,7 +453,12 @@ impl Search<'_, '_> {
             if pairs.iter().any(|p| p.set.overlap(&set) >= SAME) {
                 continue;
             }
-            let parts = [a, b].map(|c| other_names(&pool, c)).to_vec();
+            let mut parts = [a, b].map(|c| other_names(&pool, c)).to_vec();
+            // A name tells one thing: the part whose own it is has it.
+            let own = [a.parts[0][0].key, b.parts[0][0].key];
+            parts[0].retain(|n| n.key != own[1]);
+            let first = parts[0].clone();
+            parts[1].retain(|n| !first.iter().any(|f| f.key == n.key));
             let mut pair = self.of_set(parts, a.tier.max(b.tier), set);
             pair.ln_values = a.ln_values + b.ln_values;
             let universe = self.universe(pair.tier);
@@ -548,7 +594,8 @@ fn other_names(pool: &[&Candidate], part: &Candidate) -> Vec<Name> {
     for c in pool {
         let other = &c.parts[0][0];
         let known = names.iter().any(|n| n.key == other.key);
-        let near = c.inside.abs_diff(part.inside) * 10 <= part.inside;
+        let inside = part.figures.inside;
+        let near = c.figures.inside.abs_diff(inside) * 5 <= inside;
         if !known && near && c.set.overlap(&part.set) >= SAME {
             names.push(other.clone());
         }

@@ -59,10 +59,12 @@ pub struct Seen {
     pub dirty: bool,
     pub caller: u64,
     pub in_flight: usize,
-    /// Whether it is the second of a delivery, right after the first by the same process.
-    pub second: bool,
-    /// Whether the first was an fsync of a file in a folder "tmp".
-    pub before_tmp_fsync: bool,
+    /// Since the last request on its device ended; negative where one has not.
+    pub rested_s: f64,
+    /// In the second in which it begins.
+    pub dirty_bytes: f64,
+    /// Whether it is the second of a delivery, right after the first, and the first was an fsync of a file in a folder "tmp".
+    pub after_tmp_fsync: bool,
     /// Whether this is one of the times that the plan calls bad, on this device.
     pub bad_time: bool,
 }
@@ -164,6 +166,7 @@ struct World<'p, 'a> {
     table: Table,
     bad: Bad,
     busy_until: Vec<f64>,
+    last_end: Vec<f64>,
     ends: Vec<BinaryHeap<Reverse<u64>>>,
     /// Of each process where its delivery goes, between its two requests.
     second: Vec<Option<(u64, u64)>>,
@@ -214,8 +217,9 @@ impl World<'_, '_> {
             dirty,
             caller,
             in_flight,
-            second: self.second[process as usize].is_some(),
-            before_tmp_fsync: self.tmp_fsync[process as usize],
+            rested_s: time_s - self.last_end[device as usize],
+            dirty_bytes: dirty_bytes(time_s as u64),
+            after_tmp_fsync: self.tmp_fsync[process as usize],
             bad_time: self.bad_time(time_s, device),
         };
         let r = &mut self.random;
@@ -228,6 +232,8 @@ impl World<'_, '_> {
         } else if *busy > time_s {
             took += *busy - time_s;
         }
+        let last_end = &mut self.last_end[device as usize];
+        *last_end = last_end.max(time_s + took);
         self.tmp_fsync[process as usize] = folder == 0 && kind == 0;
         let second = &mut self.second[process as usize];
         *second = match second {
@@ -269,6 +275,7 @@ pub fn recording(plan: &Plan) -> Table {
             device: None,
         },
         busy_until: vec![0.0; plan.devices as usize],
+        last_end: vec![0.0; plan.devices as usize],
         ends: vec![BinaryHeap::new(); plan.devices as usize],
         second: vec![None; plan.processes as usize],
         tmp_fsync: vec![false; plan.processes as usize],
@@ -294,6 +301,11 @@ pub fn recording(plan: &Plan) -> Table {
     world.table
 }
 
+/// Dirty memory in a second: between 16 and 256 MiB.
+fn dirty_bytes(second: u64) -> f64 {
+    2f64.powf(24.0 + 4.0 * Random::new(second).part())
+}
+
 /// What the machine shows of it once a second, as far as it follows from the requests.
 fn samples(table: &mut Table) {
     let rows = &table.rows;
@@ -301,7 +313,6 @@ fn samples(table: &mut Table) {
         return;
     };
     let seconds = ((last - START_NS) / 1_000_000_000 + 1) as usize;
-    let mut random = Random::new(seconds as u64);
     for second in 0..seconds {
         let time_ns = START_NS + (second as i64 + 1) * 1_000_000_000;
         let mut add = |device: &str, metric: &str, value: f64| {
@@ -312,7 +323,7 @@ fn samples(table: &mut Table) {
                 value,
             });
         };
-        add("", "dirty_bytes", 2f64.powf(24.0 + 4.0 * random.part()));
+        add("", "dirty_bytes", dirty_bytes(second as u64));
         for filesystem in 1..table.filesystems.len() {
             let own = |row: &usize| {
                 let file = &table.files[rows.file[*row] as usize];

@@ -4,6 +4,7 @@ mod diff;
 mod doctor;
 mod eatmydata;
 mod env;
+mod explain;
 mod export;
 mod generate;
 mod probe;
@@ -53,16 +54,17 @@ Exit status: the command's own; 125 synclater's (usage, or settling failed),
 enum Verb {
     Run(run::Args),
     Record(record::Args),
+    Report(report::Args),
+    Explain(explain::Args),
+    Diff(diff::Args),
+    Export(export::Args),
+    Top(top::Args),
     Ps(ps::Args),
     Set(set::Args),
     Settle(settle::Args),
     Status(status::Args),
-    Doctor(doctor_args::Args),
-    Top(top::Args),
     Probe(probe::Args),
-    Report(report::Args),
-    Diff(diff::Args),
-    Export(export::Args),
+    Doctor(doctor_args::Args),
     Env(env::Args),
     Generate(generate::Args),
 }
@@ -114,6 +116,7 @@ pub fn main() -> i32 {
         Verb::Report(args) => report::run(&args),
         Verb::Diff(args) => diff::run(&args),
         Verb::Export(args) => export::run(&args),
+        Verb::Explain(args) => explain::run(&args),
         Verb::Env(args) => env::run(&args),
         Verb::Generate(args) => generate::run(&args),
     })

@@ -8,6 +8,7 @@
 pub mod bootstrap;
 pub mod dials;
 pub mod diff;
+pub mod explain;
 pub mod groups;
 pub mod heat;
 pub mod histogram;

@@ -9,6 +9,7 @@
 pub mod diff;
 pub mod distribution;
 pub mod escape;
+pub mod explain;
 pub mod html;
 pub mod message;
 pub mod number;

@@ -1,0 +1,301 @@
+//! What the slow requests of a recording have in common.
+//!
+//! Scope: requests for durability that were made for real. Slow is the upper of two modes, else what
+//! lies above p99, or what took longer than was asked for.
+//!
+//! Promise: what is named as a cause has at most one chance in a hundred to be none, whatever else
+//! was tried, and even though slow requests come in clusters ([`trial`] says how); it makes slow
+//! requests at least half again as common as they are overall (or four times as common as elsewhere).
+//! Names of the same requests (device, mount, directory) are one cause. What a stronger cause
+//! explains is not named again. Figures come from every request. Time and memory: some 40 passes over
+//! the requests and 16 bytes for each, plus a bit for each of at most 350 values; only which pairs
+//! are looked at closely is decided on a part of the requests, of more than a million.
+//!
+//! How causes are ranked: by the G statistic, how much knowing the cause tells about which requests
+//! are slow. It grows with coverage and with lift: half of the requests with all slow ones in it tells
+//! more than a quarter with half of them.
+//!
+//! What it does not do: prove that a cause is one. Who is beside a cause all the time cannot be told
+//! apart from it, and is named together with it. A single stretch of bad luck is no cause; it is told
+//! as the time in which the slow ones lie together.
+
+mod dimension;
+mod flow;
+mod machine;
+mod odds;
+mod place;
+mod search;
+mod set;
+#[cfg(test)]
+mod simulated;
+mod slow;
+#[cfg(test)]
+mod tests;
+mod trial;
+mod what;
+mod words;
+
+pub use slow::How;
+pub use words::percent;
+
+use crate::record::table::Table;
+use crate::report::number::{counted, seconds};
+use search::{search, Candidate, Found, Name};
+use serde::ser::{Serialize, SerializeMap, Serializer};
+use slow::Requests;
+
+/// Slow requests without which nothing can be told.
+const SLOW_MIN: u64 = 8;
+/// Without two modes and without a time that was asked for, the slowest hundredth is slow where it
+/// takes this many times the median.
+const EVEN: u64 = 2;
+/// The share of slow requests that lie together, of which the time is told.
+const TOGETHER: f64 = 0.8;
+/// The greatest share of all requests in that time.
+const TOGETHER_MAX: f64 = 0.2;
+
+/// Dimensions and values, the most useful first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Dimensions(pub Vec<(String, String)>);
+
+impl Serialize for Dimensions {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(self.0.len()))?;
+        for (key, value) in &self.0 {
+            map.serialize_entry(key, value)?;
+        }
+        map.end()
+    }
+}
+
+/// Something that slow requests have in common.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct Cause {
+    /// Its names: several of one and the same thing, and the parts of a pair.
+    pub dimensions: Dimensions,
+    /// Of a pair, what each part is; requests have both.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub pair: Vec<Dimensions>,
+    /// The share of slow requests that have it.
+    pub coverage: f64,
+    /// The share of slow requests among those that have it, over the share among all.
+    pub lift: f64,
+    /// The least lift that is certain at one in a hundred, for all hypotheses together.
+    pub lift_low: f64,
+    /// The probability that chance does as much for any of the hypotheses.
+    pub p_value: f64,
+    /// Requests that have it.
+    pub requests: u64,
+    /// Slow ones among them.
+    pub slow: u64,
+    /// Whether the figures are of requests only that began while no slow one was in flight (on their
+    /// device): those that waited behind one would hide the cause.
+    pub leaders_only: bool,
+    /// The share of slow ones among them.
+    pub slow_share: f64,
+    /// The share of slow ones among the others.
+    pub elsewhere_share: f64,
+    /// It in words.
+    pub sentence: String,
+}
+
+/// The stretch of time in which most slow requests lie.
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
+pub struct Together {
+    /// When the first of them began, nanoseconds since 1970.
+    pub from_ns: i64,
+    /// When the last of them began.
+    pub to_ns: i64,
+    /// Seconds from the first request of the recording to the first of them.
+    pub after_s: f64,
+    /// Seconds between the first and the last of them.
+    pub for_s: f64,
+    /// How many slow requests lie in it.
+    pub slow: u64,
+    /// How many requests.
+    pub requests: u64,
+}
+
+/// What the slow requests of a recording have in common.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct Explanation {
+    /// Of this form: 1.
+    pub version: u32,
+    /// A request is slow that took longer.
+    pub slow_over_ns: u64,
+    /// Why that.
+    pub how: How,
+    /// Slow requests.
+    pub slow: u64,
+    /// Requests that were looked at: for durability, made for real, of known duration.
+    pub total: u64,
+    /// Their median, 0 without any.
+    pub median_ns: u64,
+    /// Requests of the recording that were not looked at.
+    pub left_out: u64,
+    /// Requests that rings lost, which the recording does not hold.
+    pub lost: u64,
+    /// What the recording does not hold besides; absent where it is whole.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub incomplete: Option<String>,
+    /// What they have in common, the strongest first.
+    pub causes: Vec<Cause>,
+    /// What looked like a cause and is explained by one that is named.
+    pub explained: Vec<Cause>,
+    /// What comes with slow requests, but rather from them than the other way round.
+    pub signs: Vec<Cause>,
+    /// Slow requests that began while another slow one was in flight on their device.
+    pub behind_another: u64,
+    /// The time in which most of them lie, where it is short.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub together: Option<Together>,
+    /// Hypotheses that were tried: values, and pairs of them.
+    pub tried: u64,
+    /// Values among them.
+    pub tried_values: u64,
+    /// Dimensions that had values to try.
+    pub tried_dimensions: u64,
+    /// Why no cause is named; absent where one is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nothing: Option<String>,
+}
+
+/// Explains; `slower` is the duration in nanoseconds above which requests count as slow.
+#[must_use]
+pub fn explain(table: &Table, slower: Option<u64>) -> Explanation {
+    let requests = Requests::of(table, slower);
+    let slow = requests.slow.count();
+    let total = requests.rows.len() as u64;
+    let mut all = Explanation {
+        version: 1,
+        slow_over_ns: requests.over_ns,
+        how: requests.how,
+        slow,
+        total,
+        median_ns: requests.median_ns,
+        left_out: (table.rows.len() as u64).saturating_sub(total),
+        lost: table.lost.values().fold(0, |sum, n| sum.saturating_add(*n)),
+        incomplete: None,
+        causes: Vec::new(),
+        explained: Vec::new(),
+        signs: Vec::new(),
+        behind_another: 0,
+        together: None,
+        tried: 0,
+        tried_values: 0,
+        tried_dimensions: 0,
+        nothing: too_little(&requests, slow),
+    };
+    if all.nothing.is_some() {
+        return all;
+    }
+    let found = search(&requests);
+    let tell = |c: &Candidate| tell(c, requests.over_ns);
+    all.causes = found.causes.iter().map(tell).collect();
+    all.explained = found.explained.iter().map(tell).collect();
+    all.signs = found.signs.iter().map(tell).collect();
+    all.behind_another = found.followers;
+    all.together = together(&requests, slow);
+    all.tried_values = found.values;
+    all.tried_dimensions = found.dimensions as u64;
+    all.tried = found.values.saturating_add(found.pairs());
+    all.nothing = nothing(&found, slow);
+    all
+}
+
+/// Why there is nothing to look for.
+fn too_little(requests: &Requests, slow: u64) -> Option<String> {
+    let total = requests.rows.len() as u64;
+    let over = seconds(requests.over_ns as f64 / 1e9);
+    if total == 0 {
+        return Some("nothing to explain: it has no request that was made for real".into());
+    }
+    if slow == 0 && requests.how == How::OverTheGivenTime {
+        let of = counted(total, "request");
+        return Some(format!("nothing to explain: none of {of} took over {over}"));
+    }
+    let even = requests.over_ns < requests.median_ns.saturating_mul(EVEN);
+    if requests.how == How::AboveP99 && even {
+        let median = seconds(requests.median_ns as f64 / 1e9);
+        return Some(format!(
+            "nothing to explain: the requests are even; 99 of 100 took {over} or less, where the \
+             median is {median}"
+        ));
+    }
+    if slow == total {
+        return Some(format!("nothing to compare with: all took over {over}"));
+    }
+    (slow < SLOW_MIN).then(|| {
+        let slow = counted(slow, "slow request");
+        format!("too few to tell: {slow}; a longer recording, or a smaller `--slower`, has more")
+    })
+}
+
+fn nothing(found: &Found, slow: u64) -> Option<String> {
+    found.causes.is_empty().then(|| {
+        let slow = counted(slow, "slow request");
+        format!(
+            "nothing in common: the {slow} are spread over files, devices, processes and time as \
+             all others are"
+        )
+    })
+}
+
+fn tell(c: &Candidate, over_ns: u64) -> Cause {
+    let f = &c.figures;
+    let coverage = f.slow_inside as f64 / f.slow.max(1) as f64;
+    let (slow_share, elsewhere_share, lift) = f.shares();
+    let sentence = format!(
+        "{} of the slow syncs (over {}){} {}: there {} are slow, elsewhere {}.{}",
+        percent(coverage),
+        seconds(over_ns as f64 / 1e9),
+        match c.judged_only {
+            true => " that began while no other slow one was in flight",
+            false => "",
+        },
+        words::all_did(&c.parts),
+        percent(slow_share),
+        percent(elsewhere_share),
+        words::not_told_apart(&c.parts),
+    );
+    let name = |n: &Name| (n.key.to_owned(), n.value.clone());
+    let names = |part: &[Name]| Dimensions(part.iter().map(name).collect());
+    Cause {
+        dimensions: names(&c.parts.concat()),
+        pair: match &c.parts[..] {
+            [a, b] => vec![names(a), names(b)],
+            _ => Vec::new(),
+        },
+        coverage,
+        lift,
+        lift_low: lift * c.bound,
+        p_value: c.ln_p.exp(),
+        requests: f.inside,
+        slow: f.slow_inside,
+        leaders_only: c.judged_only,
+        slow_share,
+        elsewhere_share,
+        sentence,
+    }
+}
+
+/// The shortest run of requests with most slow ones in it, where it is short.
+fn together(requests: &Requests, slow: u64) -> Option<Together> {
+    let total = requests.rows.len();
+    let places: Vec<usize> = (0..total).filter(|at| requests.is_slow(*at)).collect();
+    let most = ((slow as f64 * TOGETHER).ceil() as usize).clamp(1, places.len());
+    let run = { places.windows(most) }.min_by_key(|w| w[most - 1] - w[0])?;
+    let (first, last) = (run[0], run[most - 1]);
+    let length = last - first + 1;
+    let short = length as f64 <= total as f64 * TOGETHER_MAX;
+    let (from_ns, to_ns) = (requests.began(first), requests.began(last));
+    let seconds = |from: i64, to: i64| to.saturating_sub(from) as f64 / 1e9;
+    short.then(|| Together {
+        from_ns,
+        to_ns,
+        after_s: seconds(requests.began(0), from_ns),
+        for_s: seconds(from_ns, to_ns),
+        slow: most as u64,
+        requests: length as u64,
+    })
+}

@@ -1,0 +1,611 @@
+//! The search: all values of all dimensions, then pairs of them, then what remains of each beside
+//! the stronger ones.
+//!
+//! What is tried is chosen by how common a value is, never by how slow: so the correction for the
+//! number of hypotheses is an honest one. It is Bonferroni's with weights: half for single values and
+//! half for pairs; in each half every dimension (or pair of them) has the same part, which its values
+//! share. So one of two devices has not to be as certain as one of a thousand processes.
+//! Which of them are looked at closely is chosen by their counts; who fails there would fail the
+//! closer look as well, since that only makes probabilities greater.
+
+use super::dimension::{Dimension, Family, Tier};
+use super::flow::Followers;
+use super::odds::{information, ln_tail, lower_bound};
+use super::set::Set;
+use super::slow::Requests;
+use super::trial::{is_large, trial, Evidence};
+use super::{flow, machine, place, what};
+
+/// The greatest probability, after correction, at which something is named.
+const P_MAX: f64 = 0.01;
+/// A value is tried where it could cover at least this share of the slow requests.
+const COVERAGE_MIN: f64 = 0.05;
+/// A value is tried with at least this many requests inside, and as many outside.
+const REQUESTS_MIN: u64 = 10;
+/// Values that are looked at closely, of all dimensions together.
+const CLOSELY: usize = 128;
+/// Values that can be part of a pair: those that stand out, and the most common of a dimension.
+const STANDING_OUT: usize = 48;
+const COMMON: usize = 6;
+/// Pairs that are looked at closely.
+const PAIRS: usize = 24;
+/// How much more a pair has to tell than either of its parts.
+const PAIR_GAIN: f64 = 1.2;
+/// Words of a set that pairs are compared by at first.
+const PAIR_WORDS: usize = 16_384;
+/// Overlap from which two sets are one cause with two names.
+const SAME: f64 = 0.9;
+/// What a state of things has to tell more than what was there before: twice as much.
+const STATE_WEIGHT: f64 = 0.5;
+/// How many times as often followers have to be slow as others, to be followers.
+const QUEUE_RATIO: f64 = 2.0;
+/// Slow requests that are no followers, without which all have to be witnesses.
+const LEADERS_MIN: u64 = 12;
+/// Causes, what they explain, and signs, at most.
+const CAUSES: usize = 5;
+const BESIDE: usize = 3;
+/// Values of signs that are looked at closely.
+const SIGNS: usize = 24;
+
+/// A value of a dimension.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Name {
+    /// The dimension.
+    pub key: &'static str,
+    /// The value in words.
+    pub value: String,
+}
+
+/// Something that requests have in common.
+#[derive(Clone, Debug)]
+pub struct Candidate {
+    /// For each part (one, or two of a pair) its names, the most useful first.
+    pub parts: Vec<Vec<Name>>,
+    /// How far it may go.
+    pub tier: Tier,
+    /// Logarithm of how many hypotheses count for as much in its dimension.
+    pub ln_values: f64,
+    /// The requests that have it.
+    pub set: Set,
+    /// Of all requests, or of those by which it is judged where the others blur it.
+    pub figures: Figures,
+    /// Whether the figures are of those only.
+    pub judged_only: bool,
+    /// How much it tells.
+    pub weight: f64,
+    /// Logarithm of the probability of chance, corrected.
+    pub ln_p: f64,
+    /// The least share of slow requests in it that is as certain, over the share found.
+    pub bound: f64,
+}
+
+/// How many requests lie inside of how many, and how many are slow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Figures {
+    /// Requests that have it.
+    pub inside: u64,
+    /// Slow ones among them.
+    pub slow_inside: u64,
+    /// Requests.
+    pub total: u64,
+    /// Slow ones.
+    pub slow: u64,
+}
+
+impl Figures {
+    fn of(set: &Set, universe: &Set, slow: &Set) -> Figures {
+        Figures {
+            inside: set.common(universe),
+            slow_inside: set.common_of_three(universe, slow),
+            total: universe.count(),
+            slow: universe.common(slow),
+        }
+    }
+
+    /// The share of slow ones inside and outside, and inside over overall.
+    pub fn shares(&self) -> (f64, f64, f64) {
+        let share = |a: u64, b: u64| a as f64 / b.max(1) as f64;
+        let inside = share(self.slow_inside, self.inside);
+        let (slow, total) = (self.slow - self.slow_inside, self.total - self.inside);
+        let overall = share(self.slow, self.total).max(f64::MIN_POSITIVE);
+        (inside, share(slow, total), inside / overall)
+    }
+
+    fn are_large(&self) -> bool {
+        let (inside, outside, lift) = self.shares();
+        is_large(lift, inside / outside.max(1e-12))
+    }
+
+    fn tell(&self) -> f64 {
+        let [a, i, s, t] = [self.slow_inside, self.inside, self.slow, self.total];
+        information(a as f64, i as f64, s as f64, t as f64)
+    }
+}
+
+/// What a search found.
+#[derive(Debug)]
+pub struct Found {
+    /// Causes, the one that tells most first.
+    pub causes: Vec<Candidate>,
+    /// What looked like a cause, and which cause explains it.
+    pub explained: Vec<Candidate>,
+    /// What comes with slow requests without being their cause.
+    pub signs: Vec<Candidate>,
+    /// Dimensions that had a value to try.
+    pub dimensions: usize,
+    /// Values that were tried.
+    pub values: u64,
+    /// Slow requests that began while another one was in flight on their device.
+    pub followers: u64,
+}
+
+impl Found {
+    /// Pairs that could be formed.
+    pub fn pairs(&self) -> u64 {
+        self.values.saturating_mul(self.values.saturating_sub(1)) / 2
+    }
+}
+
+/// The order in which names of the same thing are told.
+const KEYS: [&str; 27] = [
+    "device",
+    "mount",
+    "server",
+    "parent",
+    "directory",
+    "folder",
+    "file",
+    "name",
+    "fstype",
+    "exe",
+    "pid",
+    "command",
+    "user",
+    "kind",
+    "caller",
+    "bytes",
+    "dirty",
+    "before",
+    "second",
+    "minute",
+    "in_flight_on_device",
+    "in_flight",
+    "device_rest",
+    "before_on_device",
+    "writes_per_s",
+    "reads_per_s",
+    "dirty_bytes",
+];
+
+fn rank(name: &Name) -> usize {
+    let at = KEYS.iter().position(|k| *k == name.key);
+    at.unwrap_or(KEYS.len())
+}
+
+/// A search under way.
+struct Search<'r, 'a> {
+    requests: &'r Requests<'a>,
+    all: Set,
+    /// Those by which causes are judged: where requests wait behind slow ones, those that do not.
+    leaders: Set,
+    /// Those by which states are judged: nothing slow was in flight when they began.
+    quiet: Set,
+    slow: u64,
+    values: u64,
+    dimensions: usize,
+    singles: Vec<Candidate>,
+    common: Vec<Candidate>,
+    signs: Vec<Candidate>,
+}
+
+/// A value that is tried: requests and slow ones inside.
+struct Tried {
+    value: u32,
+    inside: u64,
+    slow_inside: u64,
+}
+
+/// Searches.
+pub fn search(requests: &Requests) -> Found {
+    let all = Set::all(&requests.layout);
+    let followers = Followers::of(requests);
+    let mut search = Search {
+        requests,
+        leaders: leaders(requests, &all, &followers.same),
+        quiet: all.without(&followers.any),
+        all,
+        slow: requests.slow.count(),
+        values: 0,
+        dimensions: 0,
+        singles: Vec::new(),
+        common: Vec::new(),
+        signs: Vec::new(),
+    };
+    search.families();
+    let mut found = Found {
+        causes: Vec::new(),
+        explained: Vec::new(),
+        signs: Vec::new(),
+        dimensions: search.dimensions,
+        values: search.values,
+        followers: followers.same.common(&requests.slow),
+    };
+    let pairs = search.pairs();
+    search.judge();
+    let mut candidates = std::mem::take(&mut search.singles);
+    candidates.retain(is_certain);
+    let signs = std::mem::take(&mut search.signs);
+    for sign in signs.into_iter().filter(is_certain) {
+        let key = sign.parts[0][0].key;
+        let known = { found.signs.iter() }.any(|s: &Candidate| s.parts[0][0].key == key);
+        if !known && found.signs.len() < BESIDE {
+            found.signs.push(sign);
+        }
+    }
+    candidates.extend(pairs);
+    sort(&mut candidates);
+    search.choose(candidates, &mut found);
+    found
+}
+
+/// Requests that are witnesses. Where those that begin while a slow one is in flight on their device
+/// are much oftener slow than others, they wait behind it, and witness nothing else.
+fn leaders(requests: &Requests, all: &Set, followers: &Set) -> Set {
+    let leaders = all.without(followers);
+    let share = |s: &Set| s.common(&requests.slow) as f64 / s.count().max(1) as f64;
+    let queues = share(followers) > QUEUE_RATIO * share(&leaders);
+    if queues && leaders.common(&requests.slow) >= LEADERS_MIN {
+        leaders
+    } else {
+        all.clone()
+    }
+}
+
+fn is_certain(c: &Candidate) -> bool {
+    c.ln_p < P_MAX.ln()
+}
+
+fn sort(candidates: &mut [Candidate]) {
+    candidates.sort_by(|a, b| b.weight.total_cmp(&a.weight));
+}
+
+impl Search<'_, '_> {
+    /// Counts all families, one after the other: their numbers take much room.
+    fn families(&mut self) {
+        let r = self.requests;
+        self.family(&place::family(r));
+        self.family(&what::processes(r));
+        self.family(&what::kinds(r));
+        self.family(&what::callers(r));
+        self.family(&what::sizes(r));
+        self.family(&what::dirty(r));
+        self.family(&what::errors(r));
+        what::seconds(r).iter().for_each(|f| self.family(f));
+        what::minutes(r).iter().for_each(|f| self.family(f));
+        self.family(&flow::before(r));
+        self.family(&flow::before_on_device(r));
+        flow::in_flight(r).iter().for_each(|f| self.family(f));
+        self.family(&flow::device_rest(r));
+        for which in 0..machine::FAMILIES {
+            machine::family(r, which)
+                .iter()
+                .for_each(|f| self.family(f));
+        }
+    }
+
+    /// The requests by which a tier is judged.
+    fn universe(&self, tier: Tier) -> &Set {
+        match tier {
+            Tier::Cause => &self.leaders,
+            Tier::State => &self.quiet,
+            Tier::Sign => &self.all,
+        }
+    }
+
+    fn family(&mut self, family: &Family) {
+        for tier in [Tier::Cause, Tier::State, Tier::Sign] {
+            let dimensions = || family.dimensions.iter().filter(|d| d.tier == tier);
+            if dimensions().next().is_none() {
+                continue;
+            }
+            let (requests, slow) = self.count(family, tier);
+            dimensions().for_each(|d| self.dimension(family, d, &requests, &slow));
+        }
+        keep(&mut self.singles, CLOSELY);
+        keep(&mut self.signs, SIGNS);
+    }
+
+    /// Requests and slow ones for each number.
+    fn count(&self, family: &Family, tier: Tier) -> (Vec<u32>, Vec<u32>) {
+        let r = self.requests;
+        let (mut requests, mut slow) = (vec![0u32; family.count], vec![0u32; family.count]);
+        let universe = self.universe(tier);
+        for block in 0..r.layout.blocks() {
+            let words = universe.words(&r.layout, block);
+            let slows = r.slow.words(&r.layout, block);
+            let first = r.layout.first(block);
+            for at in first..r.layout.first(block + 1) {
+                let (word, bit) = ((at - first) / 64, (at - first) % 64);
+                let number = family.numbers[at] as usize;
+                if number < family.count && words[word] >> bit & 1 == 1 {
+                    requests[number] += 1;
+                    slow[number] += (slows[word] >> bit & 1) as u32;
+                }
+            }
+        }
+        (requests, slow)
+    }
+
+    fn dimension(&mut self, family: &Family, d: &Dimension, requests: &[u32], slow: &[u32]) {
+        let universe = self.universe(d.tier);
+        let (total, slow_total) = (universe.count(), universe.common(&self.requests.slow));
+        let least = ((slow_total as f64 * COVERAGE_MIN) as u64).max(REQUESTS_MIN);
+        let (requests, slow) = (d.add_up(requests), d.add_up(slow));
+        let counts = (0u32..).zip(requests.into_iter().zip(slow));
+        let tried: Vec<Tried> = counts
+            .map(|(value, (inside, slow_inside))| Tried {
+                value,
+                inside: inside.into(),
+                slow_inside: slow_inside.into(),
+            })
+            .filter(|t| t.inside >= least && total - t.inside >= REQUESTS_MIN)
+            .collect();
+        self.values += tried.len() as u64;
+        self.dimensions += usize::from(!tried.is_empty());
+        let ln_values = (tried.len().max(1) as f64).ln();
+        for t in tried.iter().filter(|t| stands_out(t, slow_total, total)) {
+            let mut candidate = self.candidate(family, d, t.value);
+            candidate.ln_values = ln_values;
+            match d.tier {
+                Tier::Sign => self.signs.push(candidate),
+                _ => self.singles.push(candidate),
+            }
+        }
+        if d.tier == Tier::Sign {
+            return;
+        }
+        let mut usual: Vec<&Tried> = tried.iter().filter(|t| t.inside < total * 9 / 10).collect();
+        usual.sort_by_key(|t| std::cmp::Reverse(t.inside));
+        for t in usual.iter().take(COMMON) {
+            let mut candidate = self.candidate(family, d, t.value);
+            candidate.ln_values = ln_values;
+            self.common.push(candidate);
+        }
+    }
+
+    fn candidate(&self, family: &Family, d: &Dimension, value: u32) -> Candidate {
+        let has = d.having(value, family.count);
+        let set = Set::of(&self.requests.layout, |at| {
+            let number = family.numbers[at] as usize;
+            has.get(number).copied().unwrap_or(false)
+        });
+        let name = Name {
+            key: d.key,
+            value: (d.label)(value),
+        };
+        self.of_set(vec![vec![name]], d.tier, set)
+    }
+
+    /// Counts a set and weighs what it tells.
+    fn of_set(&self, parts: Vec<Vec<Name>>, tier: Tier, set: Set) -> Candidate {
+        let slow = &self.requests.slow;
+        let all = Figures::of(&set, &self.all, slow);
+        let judged = Figures::of(&set, self.universe(tier), slow);
+        let judged_only = !all.are_large() && judged.are_large();
+        // As if all slow requests were like those that are judged.
+        let scale = self.slow as f64 / judged.slow.max(1) as f64;
+        let scale = match tier {
+            Tier::State => STATE_WEIGHT * scale,
+            _ => scale,
+        };
+        Candidate {
+            parts,
+            tier,
+            ln_values: 0.0,
+            set,
+            figures: if judged_only { judged } else { all },
+            judged_only,
+            weight: judged.tell() * scale,
+            ln_p: 0.0,
+            bound: 0.0,
+        }
+    }
+
+    /// Tries what stands out among all requests of its universe.
+    fn judge(&mut self) {
+        let ln_count = self.ln_count(1);
+        let mut singles = std::mem::take(&mut self.singles);
+        let mut signs = std::mem::take(&mut self.signs);
+        for c in singles.iter_mut().chain(&mut signs) {
+            let cells = [self.universe(c.tier).clone()];
+            let found = trial(&self.requests.layout, &cells, &c.set, &self.requests.slow);
+            convince(c, &found, ln_count);
+        }
+        sort(&mut signs);
+        (self.singles, self.signs) = (singles, signs);
+    }
+
+    /// Logarithm of how many dimensions share the certainty, for values and for pairs; each has half.
+    fn ln_count(&self, parts: usize) -> f64 {
+        let n = self.dimensions.max(2) as f64;
+        match parts {
+            1 => (2.0 * n).ln(),
+            _ => (n * (n - 1.0)).ln(),
+        }
+    }
+
+    /// Pairs of which each part matters within the other.
+    fn pairs(&mut self) -> Vec<Candidate> {
+        sort(&mut self.singles);
+        let common = std::mem::take(&mut self.common);
+        let mut pool: Vec<&Candidate> = self.singles.iter().take(STANDING_OUT).collect();
+        for c in &common {
+            if !pool.iter().any(|p| p.parts == c.parts) {
+                pool.push(c);
+            }
+        }
+        let mut best = self.telling_pairs(&pool);
+        best.sort_by(|a, b| b.0.total_cmp(&a.0));
+        let mut pairs: Vec<Candidate> = Vec::new();
+        for (_, i, j) in best.into_iter().take(PAIRS) {
+            let (a, b) = (pool[i], pool[j]);
+            let set = a.set.and(&b.set);
+            if pairs.iter().any(|p| p.set.overlap(&set) >= SAME) {
+                continue;
+            }
+            let mut parts = [a, b].map(|c| other_names(&pool, c)).to_vec();
+            // A name tells one thing: the part whose own it is has it.
+            let own = [a.parts[0][0].key, b.parts[0][0].key];
+            parts[0].retain(|n| n.key != own[1]);
+            let first = parts[0].clone();
+            parts[1].retain(|n| !first.iter().any(|f| f.key == n.key));
+            let mut pair = self.of_set(parts, a.tier.max(b.tier), set);
+            pair.ln_values = a.ln_values + b.ln_values;
+            let universe = self.universe(pair.tier);
+            let tests = [
+                (universe.clone(), &pair.set),
+                (universe.and(&a.set), &b.set),
+                (universe.and(&b.set), &a.set),
+            ];
+            let r = self.requests;
+            let found = tests.map(|(cell, set)| trial(&r.layout, &[cell], set, &r.slow));
+            let weakest = found.iter().max_by(|a, b| a.ln_p.total_cmp(&b.ln_p));
+            let weakest = weakest.unwrap_or(&Evidence::NONE);
+            convince(&mut pair, weakest, self.ln_count(2));
+            let gains = pair.weight >= PAIR_GAIN * a.weight.max(b.weight);
+            if gains && is_certain(&pair) {
+                pairs.push(pair);
+            }
+        }
+        pairs
+    }
+
+    /// Pairs that tell clearly more than their parts, by what they tell; on a part of the words
+    /// where there are many.
+    fn telling_pairs(&self, pool: &[&Candidate]) -> Vec<(f64, usize, usize)> {
+        let slow = &self.requests.slow;
+        let step = self.requests.rows.len().div_ceil(64).div_ceil(PAIR_WORDS);
+        let universe = &self.leaders;
+        let slow = &slow.and(universe);
+        let (n, s) = universe.common_of_some(universe, slow, step);
+        let tells = |inside: u64, slow_inside: u64| {
+            information(slow_inside as f64, inside as f64, s as f64, n as f64)
+        };
+        let least = ((s as f64 * COVERAGE_MIN) as u64).max(REQUESTS_MIN / step as u64);
+        let judged: Vec<Set> = pool.iter().map(|c| c.set.and(universe)).collect();
+        let alone: Vec<(u64, f64)> = { judged.iter() }
+            .map(|set| {
+                let (inside, slow_inside) = set.common_of_some(universe, slow, step);
+                (inside, tells(inside, slow_inside))
+            })
+            .collect();
+        let mut best = Vec::new();
+        for (i, a) in pool.iter().enumerate() {
+            for (j, b) in pool.iter().enumerate().skip(i + 1) {
+                if a.parts[0][0].key == b.parts[0][0].key {
+                    continue;
+                }
+                let (inside, slow_inside) = judged[i].common_of_some(&judged[j], slow, step);
+                let part = inside < alone[i].0.min(alone[j].0);
+                let more = PAIR_GAIN * alone[i].1.max(alone[j].1);
+                let told = tells(inside, slow_inside);
+                if part && inside >= least && told > more.max(5.0) {
+                    best.push((told, i, j));
+                }
+            }
+        }
+        best
+    }
+
+    /// Takes the strongest, and of the others what the stronger ones do not explain.
+    fn choose(&self, candidates: Vec<Candidate>, found: &mut Found) {
+        let r = self.requests;
+        for mut c in candidates {
+            let single = c.parts.len() == 1;
+            let same = |k: &&mut Candidate| k.parts.len() == 1 && k.set.overlap(&c.set) >= SAME;
+            if let Some(cause) = found.causes.iter_mut().find(same).filter(|_| single) {
+                let names = &mut cause.parts[0];
+                if !names.iter().any(|n| n.key == c.parts[0][0].key) {
+                    names.append(&mut c.parts[0]);
+                }
+                continue;
+            }
+            if !found.causes.is_empty() {
+                let cells = self.cells(c.tier, &found.causes);
+                let left = trial(&r.layout, &cells, &c.set, &r.slow);
+                if left.ln_p + self.ln_count(c.parts.len()) + c.ln_values >= P_MAX.ln() {
+                    if single && found.explained.len() < BESIDE && is_new(&c, found) {
+                        found.explained.push(c);
+                    }
+                    continue;
+                }
+            }
+            if found.causes.len() < CAUSES {
+                found.causes.push(c);
+            }
+        }
+        for cause in &mut found.causes {
+            cause
+                .parts
+                .iter_mut()
+                .for_each(|names| names.sort_by_key(rank));
+        }
+    }
+
+    /// The universe of a tier, divided by what is in which cause.
+    fn cells(&self, tier: Tier, causes: &[Candidate]) -> Vec<Set> {
+        let mut cells = vec![self.universe(tier).clone()];
+        for cause in causes {
+            let divided = { cells.iter() }
+                .flat_map(|cell| [cell.and(&cause.set), cell.without(&cause.set)])
+                .filter(|cell| cell.count() > 0);
+            cells = divided.collect();
+        }
+        cells
+    }
+}
+
+/// Whether a set has more slow ones than chance puts there, if each were a witness of its own.
+fn stands_out(t: &Tried, slow: u64, total: u64) -> bool {
+    let (a, n) = (t.slow_inside as f64, t.inside as f64);
+    let (s, all) = (slow as f64, total as f64);
+    let lift = a * all / (n * s);
+    let ratio = (a / n) / ((s - a) / (all - n)).max(1e-12);
+    is_large(lift * 1.2, ratio * 1.5) && ln_tail(a, s, n / all) < 1e-3f64.ln()
+}
+
+fn convince(c: &mut Candidate, found: &Evidence, ln_count: f64) {
+    let ln_count = ln_count + c.ln_values;
+    c.ln_p = (found.ln_p + ln_count).min(0.0);
+    let level = P_MAX.ln() - ln_count - 2f64.ln();
+    let share = (found.hits / found.draws).max(1e-300);
+    c.bound = (lower_bound(found.hits, found.draws, level) / share).min(1.0);
+}
+
+/// Keeps those that tell most.
+fn keep(candidates: &mut Vec<Candidate>, most: usize) {
+    sort(candidates);
+    candidates.truncate(most);
+}
+
+/// The names of a part of a pair: its own, and those of the same requests.
+fn other_names(pool: &[&Candidate], part: &Candidate) -> Vec<Name> {
+    let mut names = part.parts[0].clone();
+    for c in pool {
+        let other = &c.parts[0][0];
+        let known = names.iter().any(|n| n.key == other.key);
+        let inside = part.figures.inside;
+        let near = c.figures.inside.abs_diff(inside) * 5 <= inside;
+        if !known && near && c.set.overlap(&part.set) >= SAME {
+            names.push(other.clone());
+        }
+    }
+    names
+}
+
+/// Whether nothing of the same dimension is told already.
+fn is_new(c: &Candidate, found: &Found) -> bool {
+    let key = c.parts[0][0].key;
+    let of = |k: &Candidate| k.parts.iter().flatten().any(|n| n.key == key);
+    !found.causes.iter().chain(&found.explained).any(of)
+}

@@ -44,6 +44,8 @@ const EXAMPLES: &str = "\
 EXAMPLES
   synclater run -- apt-get install -y postgresql
   synclater run --until 1s --only exe=imap -- dovecot -F
+  synclater record -o import.rec -- ./import-mail
+  synclater report import.rec
   synclater ps
   synclater status
 

@@ -1,6 +1,7 @@
 //! The command line: exit statuses, messages, signals, terminals, and what is generated from it.
 
 mod command;
+pub mod explain;
 mod folders;
 mod messages;
 mod probe;

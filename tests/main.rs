@@ -6,7 +6,8 @@
 //! - `globs`: the library's matcher and the model's, on the same cases.
 //! - `programs`: unmodified programs, counted and compared; `servers`: daemons under load.
 //! - `cli`: statuses, messages, signals, terminals, texts; `sessions`: supervisors that die, dials
-//!   that move, disks that fail, other users; `odd_victims`: containers, filters, block devices.
+//!   that move, disks that fail, other users; `explain_spool`: a spool on two paths, of which one is
+//!   bad; `odd_victims`: containers, filters, block devices.
 //! - `tidy`: the repository's own rules.
 //! - `harness`, `wait`: what the others stand on.
 //!
@@ -18,6 +19,7 @@
 
 mod cli;
 mod counting;
+mod explain_spool;
 mod fidelity;
 mod globs;
 mod harness;

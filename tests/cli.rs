@@ -3,6 +3,7 @@
 mod command;
 mod diff;
 mod export;
+pub mod explain;
 mod folders;
 mod html;
 mod messages;

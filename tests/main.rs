@@ -7,7 +7,8 @@
 //! - `programs`: unmodified programs, counted and compared; `servers`: daemons under load.
 //! - `recording`: what recordings hold, and how they end.
 //! - `cli`: statuses, messages, signals, terminals, texts; `sessions`: supervisors that die, dials
-//!   that move, disks that fail, other users; `odd_victims`: containers, filters, block devices.
+//!   that move, disks that fail, other users; `explain_spool`: a spool on two paths, of which one
+//!   is bad; `odd_victims`: containers, filters, block devices.
 //! - `fleet`: the queries of docs/fleet.md, by DuckDB.
 //! - `tidy`: the repository's own rules.
 //! - `harness`, `wait`: what the others stand on.
@@ -20,6 +21,7 @@
 
 mod cli;
 mod counting;
+mod explain_spool;
 mod fidelity;
 mod fleet;
 mod globs;

@@ -2,7 +2,7 @@
 
 use crate::harness::command::{clean, run, LIMIT};
 use crate::harness::dir::Dir;
-use crate::harness::disk::SlowDisk;
+use crate::harness::disk::{Erratic, SlowDisk};
 use crate::harness::limits::needs_root;
 use crate::sessions::stage::{has_four_parts, Stage, SYNCLATER};
 use crate::wait::until;
@@ -91,7 +91,12 @@ fn a_disk_that_delays_some_of_its_flushes_is_called_erratic_and_a_slow_one_even(
         return;
     }
     // Without a journal a sync is one flush; what a busy machine adds is far below four times 6 ms.
-    let erratic = SlowDisk::erratic("ext2", 64, 6, (30, 0.08));
+    let bad = Erratic {
+        bad_ms: 30,
+        bad_share: 0.08,
+        seed: 1,
+    };
+    let erratic = SlowDisk::erratic("ext2", 64, 6, bad);
     let (last, said) = verdict(&erratic, "2s");
     assert!(last.starts_with("Erratic: "), "{said}");
     assert!(

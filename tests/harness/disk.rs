@@ -81,6 +81,17 @@ fn warn(outcome: &Outcome) {
     }
 }
 
+/// What makes a disk erratic: some of its flushes take longer.
+#[derive(Clone, Copy, Debug)]
+pub struct Erratic {
+    /// How much longer.
+    pub bad_ms: u32,
+    /// The share of flushes that do, from 0 to 1.
+    pub bad_share: f64,
+    /// Chooses which.
+    pub seed: u64,
+}
+
 /// A mounted file system whose disk takes its time for each flush.
 pub struct SlowDisk {
     dir: Dir,
@@ -90,30 +101,41 @@ impl SlowDisk {
     /// # Panics
     /// If it cannot be made or mounted.
     pub fn new(kind: &str, size_mib: u64, flush_ms: u32) -> SlowDisk {
-        SlowDisk::erratic(kind, size_mib, flush_ms, (0, 0.0))
+        let even = Erratic {
+            bad_ms: 0,
+            bad_share: 0.0,
+            seed: 1,
+        };
+        SlowDisk::erratic(kind, size_mib, flush_ms, even)
     }
 
-    /// Of whose flushes the share `bad.1` takes `bad.0` milliseconds more.
-    ///
     /// # Panics
     /// If it cannot be made or mounted.
-    pub fn erratic(kind: &str, size_mib: u64, flush_ms: u32, bad: (u32, f64)) -> SlowDisk {
+    pub fn erratic(kind: &str, size_mib: u64, flush_ms: u32, bad: Erratic) -> SlowDisk {
         keep_mounts_private();
         let disk = SlowDisk {
             dir: Dir::new("slow"),
         };
         let mut command = disk.script("up");
-        command.arg(format!("{size_mib}M")).arg(kind).args([
-            flush_ms.to_string(),
-            bad.0.to_string(),
-            bad.1.to_string(),
-        ]);
+        command
+            .arg(format!("{size_mib}M"))
+            .arg(kind)
+            .arg(flush_ms.to_string())
+            .arg(bad.bad_ms.to_string())
+            .arg(bad.bad_share.to_string())
+            .env("SEED", bad.seed.to_string());
         run(&mut command).must_succeed();
         disk
     }
 
     pub fn path(&self) -> PathBuf {
         self.dir.join("disk/mnt")
+    }
+
+    /// The loop device.
+    pub fn device(&self) -> String {
+        let file = std::fs::read_to_string(self.dir.join("disk/loop"));
+        file.expect("the loop device's name").trim().to_owned()
     }
 
     fn script(&self, verb: &str) -> std::process::Command {

@@ -51,6 +51,8 @@ impl Explanation {
         let why = match self.how {
             How::UpperMode => "which is where the upper of two modes begins",
             How::AboveP99 => "the 99th percentile, for there are no two modes",
+            How::AboveP95 => "the 95th percentile: with it more is found than with the 99th",
+            How::AboveP90 => "the 90th percentile: with it more is found than with the 99th",
             How::OverTheGivenTime => "the time that was given",
         };
         let median = seconds(self.median_ns as f64 / 1e9);

@@ -1,11 +1,15 @@
 //! What the slow requests of a recording have in common.
 //!
 //! Scope: requests for durability that were made for real. Slow is the upper of two modes, else what
-//! lies above p99, or what took longer than was asked for.
+//! lies above p99, or what took longer than was asked for. In a recording of a few thousand requests
+//! the slowest hundredth is too small to find much with: where it shows nothing, the slowest twentieth
+//! and then the tenth are looked at. All three looks together have that one chance in a hundred, and
+//! the wider ones name only where, by whom and when: the usual tail has reasons of its own, who waits
+//! for whom, and that some calls have more to do than others.
 //!
 //! Promise: what is named as a cause has at most one chance in a hundred to be none, whatever else
 //! was tried, and even though slow requests come in clusters ([`trial`] says how); it makes slow
-//! requests at least half again as common as they are overall (or four times as common as elsewhere).
+//! requests at least half again as common as overall, or twice as common as elsewhere.
 //! Names of the same requests (device, mount, directory) are one cause. What a stronger cause
 //! explains is not named again. Figures come from every request. Time and memory: some 40 passes over
 //! the requests and 16 bytes for each, plus a bit for each of at most 350 values; only which pairs
@@ -19,6 +23,7 @@
 //! apart from it, and is named together with it. A single stretch of bad luck is no cause; it is told
 //! as the time in which the slow ones lie together.
 
+mod candidate;
 mod dimension;
 mod flow;
 mod machine;
@@ -40,15 +45,16 @@ pub use words::percent;
 
 use crate::record::table::Table;
 use crate::report::number::{counted, seconds};
-use search::{search, Candidate, Found, Name};
+use candidate::{Candidate, Name};
+use search::{search, Found};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use slow::Requests;
 
 /// Slow requests without which nothing can be told.
 const SLOW_MIN: u64 = 8;
-/// Without two modes and without a time that was asked for, the slowest hundredth is slow where it
-/// takes this many times the median.
-const EVEN: u64 = 2;
+/// Without two modes and without a time that was asked for, nothing is slow that takes less than
+/// this many halves of the median.
+const EVEN_HALVES: u64 = 3;
 /// The share of slow requests that lie together, of which the time is told.
 const TOGETHER: f64 = 0.8;
 /// The greatest share of all requests in that time.
@@ -163,10 +169,34 @@ pub struct Explanation {
 /// Explains; `slower` is the duration in nanoseconds above which requests count as slow.
 #[must_use]
 pub fn explain(table: &Table, slower: Option<u64>) -> Explanation {
-    let requests = Requests::of(table, slower);
+    let mut requests = Requests::of(table, slower);
+    let mut all = unexplained(&requests);
+    if all.nothing.is_some() {
+        return all;
+    }
+    let wider = std::mem::take(&mut requests.wider);
+    let looks = 1 + wider.len();
+    tell_all(&mut all, &requests, looks);
+    for (over_ns, how) in wider {
+        if !all.causes.is_empty() || is_even(over_ns, requests.median_ns) {
+            break;
+        }
+        requests.look(over_ns, how);
+        let mut look = unexplained(&requests);
+        tell_all(&mut look, &requests, looks);
+        if !look.causes.is_empty() {
+            all = look;
+        }
+    }
+    all
+}
+
+/// What is known without a search.
+fn unexplained(requests: &Requests) -> Explanation {
+    let table = requests.table;
     let slow = requests.slow.count();
     let total = requests.rows.len() as u64;
-    let mut all = Explanation {
+    Explanation {
         version: 1,
         slow_over_ns: requests.over_ns,
         how: requests.how,
@@ -174,7 +204,7 @@ pub fn explain(table: &Table, slower: Option<u64>) -> Explanation {
         total,
         median_ns: requests.median_ns,
         left_out: (table.rows.len() as u64).saturating_sub(total),
-        lost: table.lost.values().fold(0, |sum, n| sum.saturating_add(*n)),
+        lost: { table.lost.values() }.fold(0, |sum, n| sum.saturating_add(*n)),
         incomplete: None,
         causes: Vec::new(),
         explained: Vec::new(),
@@ -184,23 +214,28 @@ pub fn explain(table: &Table, slower: Option<u64>) -> Explanation {
         tried: 0,
         tried_values: 0,
         tried_dimensions: 0,
-        nothing: too_little(&requests, slow),
-    };
-    if all.nothing.is_some() {
-        return all;
+        nothing: too_little(requests, slow),
     }
-    let found = search(&requests);
+}
+
+/// Adds what a search finds.
+fn tell_all(all: &mut Explanation, requests: &Requests, looks: usize) {
+    let found = search(requests, looks);
     let tell = |c: &Candidate| tell(c, requests.over_ns);
     all.causes = found.causes.iter().map(tell).collect();
     all.explained = found.explained.iter().map(tell).collect();
     all.signs = found.signs.iter().map(tell).collect();
     all.behind_another = found.followers;
-    all.together = together(&requests, slow);
+    all.together = together(requests, all.slow);
     all.tried_values = found.values;
     all.tried_dimensions = found.dimensions as u64;
     all.tried = found.values.saturating_add(found.pairs());
-    all.nothing = nothing(&found, slow);
-    all
+    all.nothing = nothing(&found, all.slow);
+}
+
+/// Whether what lies above this is not worth a search.
+fn is_even(over_ns: u64, median_ns: u64) -> bool {
+    over_ns < (median_ns / 2).saturating_mul(EVEN_HALVES)
 }
 
 /// Why there is nothing to look for.
@@ -214,7 +249,7 @@ fn too_little(requests: &Requests, slow: u64) -> Option<String> {
         let of = counted(total, "request");
         return Some(format!("nothing to explain: none of {of} took over {over}"));
     }
-    let even = requests.over_ns < requests.median_ns.saturating_mul(EVEN);
+    let even = is_even(requests.over_ns, requests.median_ns);
     if requests.how == How::AboveP99 && even {
         let median = seconds(requests.median_ns as f64 / 1e9);
         return Some(format!(

@@ -36,8 +36,8 @@ pub fn family<'a>(requests: &Requests<'a>) -> Family<'a> {
 
 /// The server of a network file system; empty for a device.
 fn server(device: &str) -> &str {
-    if device.starts_with("//") {
-        return device[2..].split('/').next().unwrap_or("");
+    if let Some(share) = device.strip_prefix("//") {
+        return share.split('/').next().unwrap_or("");
     }
     match device.split_once(":/") {
         Some((server, _)) if !server.contains('/') => server,

@@ -8,6 +8,7 @@
 //! Which of them are looked at closely is chosen by their counts; who fails there would fail the
 //! closer look as well, since that only makes probabilities greater.
 
+use super::candidate::{other_names, rank, sort, Candidate, Figures, Name, SAME};
 use super::dimension::{Dimension, Family, Tier};
 use super::flow::Followers;
 use super::odds::{information, ln_tail, lower_bound};
@@ -32,9 +33,7 @@ const PAIRS: usize = 24;
 /// How much more a pair has to tell than either of its parts.
 const PAIR_GAIN: f64 = 1.2;
 /// Words of a set that pairs are compared by at first.
-const PAIR_WORDS: usize = 16_384;
-/// Overlap from which two sets are one cause with two names.
-const SAME: f64 = 0.9;
+const PAIR_WORDS: usize = 4096;
 /// What a state of things has to tell more than what was there before: twice as much.
 const STATE_WEIGHT: f64 = 0.5;
 /// How many times as often followers have to be slow as others, to be followers.
@@ -46,81 +45,6 @@ const CAUSES: usize = 5;
 const BESIDE: usize = 3;
 /// Values of signs that are looked at closely.
 const SIGNS: usize = 24;
-
-/// A value of a dimension.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Name {
-    /// The dimension.
-    pub key: &'static str,
-    /// The value in words.
-    pub value: String,
-}
-
-/// Something that requests have in common.
-#[derive(Clone, Debug)]
-pub struct Candidate {
-    /// For each part (one, or two of a pair) its names, the most useful first.
-    pub parts: Vec<Vec<Name>>,
-    /// How far it may go.
-    pub tier: Tier,
-    /// Logarithm of how many hypotheses count for as much in its dimension.
-    pub ln_values: f64,
-    /// The requests that have it.
-    pub set: Set,
-    /// Of all requests, or of those by which it is judged where the others blur it.
-    pub figures: Figures,
-    /// Whether the figures are of those only.
-    pub judged_only: bool,
-    /// How much it tells.
-    pub weight: f64,
-    /// Logarithm of the probability of chance, corrected.
-    pub ln_p: f64,
-    /// The least share of slow requests in it that is as certain, over the share found.
-    pub bound: f64,
-}
-
-/// How many requests lie inside of how many, and how many are slow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Figures {
-    /// Requests that have it.
-    pub inside: u64,
-    /// Slow ones among them.
-    pub slow_inside: u64,
-    /// Requests.
-    pub total: u64,
-    /// Slow ones.
-    pub slow: u64,
-}
-
-impl Figures {
-    fn of(set: &Set, universe: &Set, slow: &Set) -> Figures {
-        Figures {
-            inside: set.common(universe),
-            slow_inside: set.common_of_three(universe, slow),
-            total: universe.count(),
-            slow: universe.common(slow),
-        }
-    }
-
-    /// The share of slow ones inside and outside, and inside over overall.
-    pub fn shares(&self) -> (f64, f64, f64) {
-        let share = |a: u64, b: u64| a as f64 / b.max(1) as f64;
-        let inside = share(self.slow_inside, self.inside);
-        let (slow, total) = (self.slow - self.slow_inside, self.total - self.inside);
-        let overall = share(self.slow, self.total).max(f64::MIN_POSITIVE);
-        (inside, share(slow, total), inside / overall)
-    }
-
-    fn are_large(&self) -> bool {
-        let (inside, outside, lift) = self.shares();
-        is_large(lift, inside / outside.max(1e-12))
-    }
-
-    fn tell(&self) -> f64 {
-        let [a, i, s, t] = [self.slow_inside, self.inside, self.slow, self.total];
-        information(a as f64, i as f64, s as f64, t as f64)
-    }
-}
 
 /// What a search found.
 #[derive(Debug)]
@@ -135,51 +59,20 @@ pub struct Found {
     pub dimensions: usize,
     /// Values that were tried.
     pub values: u64,
+    /// Whether pairs of them were.
+    pub paired: bool,
     /// Slow requests that began while another one was in flight on their device.
     pub followers: u64,
 }
 
 impl Found {
-    /// Pairs that could be formed.
+    /// Pairs that were tried.
     pub fn pairs(&self) -> u64 {
+        if !self.paired {
+            return 0;
+        }
         self.values.saturating_mul(self.values.saturating_sub(1)) / 2
     }
-}
-
-/// The order in which names of the same thing are told.
-const KEYS: [&str; 27] = [
-    "device",
-    "mount",
-    "server",
-    "parent",
-    "directory",
-    "folder",
-    "file",
-    "name",
-    "fstype",
-    "exe",
-    "pid",
-    "command",
-    "user",
-    "kind",
-    "caller",
-    "bytes",
-    "dirty",
-    "before",
-    "second",
-    "minute",
-    "in_flight_on_device",
-    "in_flight",
-    "device_rest",
-    "before_on_device",
-    "writes_per_s",
-    "reads_per_s",
-    "dirty_bytes",
-];
-
-fn rank(name: &Name) -> usize {
-    let at = KEYS.iter().position(|k| *k == name.key);
-    at.unwrap_or(KEYS.len())
 }
 
 /// A search under way.
@@ -191,6 +84,7 @@ struct Search<'r, 'a> {
     /// Those by which states are judged: nothing slow was in flight when they began.
     quiet: Set,
     slow: u64,
+    looks: usize,
     values: u64,
     dimensions: usize,
     singles: Vec<Candidate>,
@@ -205,8 +99,8 @@ struct Tried {
     slow_inside: u64,
 }
 
-/// Searches.
-pub fn search(requests: &Requests) -> Found {
+/// Searches; `looks` is how often this is done for one recording.
+pub fn search(requests: &Requests, looks: usize) -> Found {
     let all = Set::all(&requests.layout);
     let followers = Followers::of(requests);
     let mut search = Search {
@@ -215,6 +109,7 @@ pub fn search(requests: &Requests) -> Found {
         quiet: all.without(&followers.any),
         all,
         slow: requests.slow.count(),
+        looks,
         values: 0,
         dimensions: 0,
         singles: Vec::new(),
@@ -228,12 +123,18 @@ pub fn search(requests: &Requests) -> Found {
         signs: Vec::new(),
         dimensions: search.dimensions,
         values: search.values,
+        paired: false,
         followers: followers.same.common(&requests.slow),
     };
-    let pairs = search.pairs();
+    let pairs = match requests.how.is_wider() {
+        true => Vec::new(),
+        false => search.pairs(),
+    };
+    found.paired = !requests.how.is_wider();
     search.judge();
-    let mut candidates = std::mem::take(&mut search.singles);
-    candidates.retain(is_certain);
+    let singles = std::mem::take(&mut search.singles);
+    let certain = singles.iter().filter(|c| is_certain(c));
+    let mut candidates: Vec<Candidate> = certain.cloned().collect();
     let signs = std::mem::take(&mut search.signs);
     for sign in signs.into_iter().filter(is_certain) {
         let key = sign.parts[0][0].key;
@@ -245,7 +146,25 @@ pub fn search(requests: &Requests) -> Found {
     candidates.extend(pairs);
     sort(&mut candidates);
     search.choose(candidates, &mut found);
+    let singles: Vec<&Candidate> = singles.iter().collect();
+    for cause in &mut found.causes {
+        // Other names need not be certain by themselves.
+        if cause.parts.len() == 1 {
+            cause.parts[0] = other_names(&singles, cause);
+        }
+        for names in &mut cause.parts {
+            names.sort_by_key(rank);
+        }
+    }
     found
+}
+
+/// Whether a dimension is what the usual tail is made of: who waits for whom, and what has more to do.
+fn is_usual(d: &Dimension) -> bool {
+    const WHAT: [&str; 7] = [
+        "folder", "name", "kind", "caller", "bytes", "dirty", "before",
+    ];
+    d.tier == Tier::State || WHAT.contains(&d.key)
 }
 
 /// Requests that are witnesses. Where those that begin while a slow one is in flight on their device
@@ -263,10 +182,6 @@ fn leaders(requests: &Requests, all: &Set, followers: &Set) -> Set {
 
 fn is_certain(c: &Candidate) -> bool {
     c.ln_p < P_MAX.ln()
-}
-
-fn sort(candidates: &mut [Candidate]) {
-    candidates.sort_by(|a, b| b.weight.total_cmp(&a.weight));
 }
 
 impl Search<'_, '_> {
@@ -304,7 +219,9 @@ impl Search<'_, '_> {
 
     fn family(&mut self, family: &Family) {
         for tier in [Tier::Cause, Tier::State, Tier::Sign] {
-            let dimensions = || family.dimensions.iter().filter(|d| d.tier == tier);
+            let wider = self.requests.how.is_wider();
+            let fits = |d: &&Dimension| d.tier == tier && !(wider && is_usual(d));
+            let dimensions = || family.dimensions.iter().filter(fits);
             if dimensions().next().is_none() {
                 continue;
             }
@@ -411,6 +328,11 @@ impl Search<'_, '_> {
         }
     }
 
+    fn trial(&self, cells: &[Set], set: &Set) -> Evidence {
+        let r = self.requests;
+        trial(&r.layout, cells, set, &r.slow)
+    }
+
     /// Tries what stands out among all requests of its universe.
     fn judge(&mut self) {
         let ln_count = self.ln_count(1);
@@ -418,7 +340,7 @@ impl Search<'_, '_> {
         let mut signs = std::mem::take(&mut self.signs);
         for c in singles.iter_mut().chain(&mut signs) {
             let cells = [self.universe(c.tier).clone()];
-            let found = trial(&self.requests.layout, &cells, &c.set, &self.requests.slow);
+            let found = self.trial(&cells, &c.set);
             convince(c, &found, ln_count);
         }
         sort(&mut signs);
@@ -426,11 +348,16 @@ impl Search<'_, '_> {
     }
 
     /// Logarithm of how many dimensions share the certainty, for values and for pairs; each has half.
+    /// Looks with other bounds share it as well.
     fn ln_count(&self, parts: usize) -> f64 {
         let n = self.dimensions.max(2) as f64;
+        let looks = self.looks as f64;
+        if self.requests.how.is_wider() {
+            return (n * looks).ln();
+        }
         match parts {
-            1 => (2.0 * n).ln(),
-            _ => (n * (n - 1.0)).ln(),
+            1 => (2.0 * n * looks).ln(),
+            _ => (n * (n - 1.0) * looks).ln(),
         }
     }
 
@@ -467,8 +394,7 @@ impl Search<'_, '_> {
                 (universe.and(&a.set), &b.set),
                 (universe.and(&b.set), &a.set),
             ];
-            let r = self.requests;
-            let found = tests.map(|(cell, set)| trial(&r.layout, &[cell], set, &r.slow));
+            let found = tests.map(|(cell, set)| self.trial(&[cell], set));
             let weakest = found.iter().max_by(|a, b| a.ln_p.total_cmp(&b.ln_p));
             let weakest = weakest.unwrap_or(&Evidence::NONE);
             convince(&mut pair, weakest, self.ln_count(2));
@@ -519,20 +445,16 @@ impl Search<'_, '_> {
 
     /// Takes the strongest, and of the others what the stronger ones do not explain.
     fn choose(&self, candidates: Vec<Candidate>, found: &mut Found) {
-        let r = self.requests;
-        for mut c in candidates {
+        for c in candidates {
             let single = c.parts.len() == 1;
-            let same = |k: &&mut Candidate| k.parts.len() == 1 && k.set.overlap(&c.set) >= SAME;
-            if let Some(cause) = found.causes.iter_mut().find(same).filter(|_| single) {
-                let names = &mut cause.parts[0];
-                if !names.iter().any(|n| n.key == c.parts[0][0].key) {
-                    names.append(&mut c.parts[0]);
-                }
+            // Another name of the same requests.
+            let same = |k: &Candidate| k.parts.len() == 1 && k.set.overlap(&c.set) >= SAME;
+            if single && found.causes.iter().any(same) {
                 continue;
             }
             if !found.causes.is_empty() {
                 let cells = self.cells(c.tier, &found.causes);
-                let left = trial(&r.layout, &cells, &c.set, &r.slow);
+                let left = self.trial(&cells, &c.set);
                 if left.ln_p + self.ln_count(c.parts.len()) + c.ln_values >= P_MAX.ln() {
                     if single && found.explained.len() < BESIDE && is_new(&c, found) {
                         found.explained.push(c);
@@ -543,12 +465,6 @@ impl Search<'_, '_> {
             if found.causes.len() < CAUSES {
                 found.causes.push(c);
             }
-        }
-        for cause in &mut found.causes {
-            cause
-                .parts
-                .iter_mut()
-                .for_each(|names| names.sort_by_key(rank));
         }
     }
 
@@ -586,21 +502,6 @@ fn convince(c: &mut Candidate, found: &Evidence, ln_count: f64) {
 fn keep(candidates: &mut Vec<Candidate>, most: usize) {
     sort(candidates);
     candidates.truncate(most);
-}
-
-/// The names of a part of a pair: its own, and those of the same requests.
-fn other_names(pool: &[&Candidate], part: &Candidate) -> Vec<Name> {
-    let mut names = part.parts[0].clone();
-    for c in pool {
-        let other = &c.parts[0][0];
-        let known = names.iter().any(|n| n.key == other.key);
-        let inside = part.figures.inside;
-        let near = c.figures.inside.abs_diff(inside) * 5 <= inside;
-        if !known && near && c.set.overlap(&part.set) >= SAME {
-            names.push(other.clone());
-        }
-    }
-    names
 }
 
 /// Whether nothing of the same dimension is told already.

@@ -15,12 +15,15 @@ pub struct Layout {
 
 /// Blocks at most, about; so many are enough for any test.
 const BLOCKS: usize = 4096;
+/// Blocks of a small recording.
+const FEW: usize = 512;
 
 impl Layout {
-    /// Blocks as small as makes sense: for few requests 64 blocks, for many as many as [`BLOCKS`].
+    /// Blocks as small as makes sense: of 8 requests at least, [`FEW`] at least where there are more,
+    /// [`BLOCKS`] at most.
     pub fn new(total: usize) -> Layout {
-        let block = if total < 64 * 64 {
-            (total / 64).clamp(8, 64)
+        let block = if total < 64 * FEW {
+            (total / FEW).clamp(8, 64)
         } else {
             (total / (64 * BLOCKS)).clamp(1, 16) * 64
         };

@@ -63,7 +63,7 @@ pub struct Seen {
     pub rested_s: f64,
     /// In the second in which it begins.
     pub dirty_bytes: f64,
-    /// Whether it is the second of a delivery, right after the first, and the first was an fsync of a file in a folder "tmp".
+    /// Whether the same process has just made an fsync of a file in a folder "tmp".
     pub after_tmp_fsync: bool,
     /// Whether this is one of the times that the plan calls bad, on this device.
     pub bad_time: bool,

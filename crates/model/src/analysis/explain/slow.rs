@@ -16,9 +16,22 @@ pub enum How {
     /// It is among the slowest hundredth.
     #[serde(rename = "above p99")]
     AboveP99,
+    /// It is among the slowest twentieth: a hundredth of a small recording shows nothing.
+    #[serde(rename = "above p95")]
+    AboveP95,
+    /// It is among the slowest tenth, for the same reason.
+    #[serde(rename = "above p90")]
+    AboveP90,
     /// It took longer than was asked for.
     #[serde(rename = "over the given time")]
     OverTheGivenTime,
+}
+
+impl How {
+    /// Whether more is looked at than the slowest hundredth, because that is small.
+    pub fn is_wider(self) -> bool {
+        matches!(self, How::AboveP95 | How::AboveP90)
+    }
 }
 
 /// The requests that are looked at.
@@ -38,6 +51,8 @@ pub struct Requests<'a> {
     pub how: How,
     /// The median of all, 0 without any.
     pub median_ns: u64,
+    /// Wider looks, to be taken if this one finds nothing.
+    pub wider: Vec<(u64, How)>,
 }
 
 impl<'a> Requests<'a> {
@@ -62,6 +77,14 @@ impl<'a> Requests<'a> {
         let layout = Layout::new(rows.len());
         let slow = Set::of(&layout, |at| r.took_ns[rows[at] as usize] > over_ns);
         let median_ns = sorted.get(sorted.len() / 2).copied().unwrap_or(0);
+        let small = how == How::AboveP99 && sorted.len() < WIDER_BELOW;
+        let wider = match small {
+            true => vec![
+                (percentile(&sorted, 95), How::AboveP95),
+                (percentile(&sorted, 90), How::AboveP90),
+            ],
+            false => Vec::new(),
+        };
         Requests {
             table,
             rows,
@@ -70,7 +93,16 @@ impl<'a> Requests<'a> {
             over_ns,
             how,
             median_ns,
+            wider,
         }
+    }
+
+    /// Makes slow what took longer than this.
+    pub fn look(&mut self, over_ns: u64, how: How) {
+        (self.over_ns, self.how) = (over_ns, how);
+        self.slow = Set::of(&self.layout, |at| {
+            self.table.rows.took_ns[self.rows[at] as usize] > over_ns
+        });
     }
 
     /// When a request began, nanoseconds since 1970.
@@ -97,11 +129,17 @@ fn threshold(sorted: &[u64], slower: Option<u64>) -> (u64, How) {
     if let Some(valley) = valley(sorted) {
         return (valley, How::UpperMode);
     }
-    let rank = sorted.len().saturating_mul(99).div_ceil(100);
-    let p99 = sorted.get(rank.max(1) - 1).copied().unwrap_or(0);
-    (p99, How::AboveP99)
+    (percentile(sorted, 99), How::AboveP99)
 }
 
+/// The value below which so many of a hundred lie (nearest rank); 0 without any.
+fn percentile(sorted: &[u64], hundredths: usize) -> u64 {
+    let rank = sorted.len().saturating_mul(hundredths).div_ceil(100);
+    sorted.get(rank.max(1) - 1).copied().unwrap_or(0)
+}
+
+/// Recordings with fewer requests have a slowest hundredth that is too small to find much with.
+const WIDER_BELOW: usize = 50_000;
 /// Steps of an octave.
 const STEPS: usize = 8;
 /// Steps on either side over which counts are smoothed: half an octave.
@@ -112,8 +150,8 @@ const DEPTH_MAX: f64 = 0.25;
 const UPPER: std::ops::RangeInclusive<f64> = 0.002..=0.6;
 /// The upper mode's requests, at least.
 const UPPER_MIN: f64 = 12.0;
-/// Steps between the peaks: a factor of three.
-const APART: usize = 13;
+/// Steps between the peaks: a factor of two.
+const APART: usize = 8;
 
 /// The duration between two modes that are well apart: the lowest place of a smoothed histogram of
 /// the durations' logarithms, between two peaks that are much higher.

@@ -9,12 +9,13 @@
 //!   (device, file, process, kind, size). *Across time*: in each eighth of the recording they are
 //!   dealt out anew; this is for what all requests of a moment share (the second of the minute).
 //! - Counts are deflated by the design effect (Kish 1965; Rao and Scott 1984), so that what is left
-//!   is a number of independent events. Short clusters: the variance of the surplus when whole blocks
-//!   are dealt out, over that when requests are; about zero and not about its mean, so that a cluster
-//!   counts once even if all clusters point the same way. Long ones: how much more the slow ones
-//!   inside vary from one stretch of the inside to the next than independent ones would (Pearson's
-//!   dispersion, for stretches from a 128th to an 8th; outside likewise). A disk that is bad now and
-//!   then, for ten seconds each, has few events; a process that is slow all its short life has many.
+//!   is a number of independent events: how much more the slow ones inside vary from one stretch of
+//!   the inside to the next than independent ones would (Pearson's dispersion, for stretches of a few
+//!   requests up to an 8th of all; outside likewise). A cluster counts once, even if all clusters
+//!   point the same way. A disk that is bad now and then, for ten seconds each, has few events; a
+//!   process that is slow all its short life has many. Across time, what is common to whole periods
+//!   is dealt out by periods (64 of them): the variance of their surplus, about zero, over that of
+//!   requests. So one process that happens to live in one bad minute is one event.
 //! - What is left is a binomial tail, which bounds the exact one ([`super::odds::ln_tail`]).
 //!
 //! That is what permuting blocks would give, without the millions of permutations that p values after
@@ -26,7 +27,7 @@ use super::odds::ln_tail;
 use super::set::{Layout, Set};
 
 /// Stretches between which slow ones are compared with each other.
-const STRETCHES: [usize; 5] = [128, 64, 32, 16, 8];
+const STRETCHES: [usize; 7] = [512, 256, 128, 64, 32, 16, 8];
 /// Groups of equal size across time.
 const PERIODS: usize = 64;
 /// Parts of the recording within which times are compared.
@@ -35,7 +36,7 @@ const WINDOWS: usize = 8;
 const LIFT_MIN: f64 = 1.5;
 /// Where most requests are inside, no lift is that great: how many times as likely a slow one has to
 /// be inside as outside instead, and the least lift then.
-const RATIO_MIN: f64 = 4.0;
+const RATIO_MIN: f64 = 2.0;
 const WIDE_LIFT_MIN: f64 = 1.15;
 
 /// Requests inside and outside of a set, in one stratum.
@@ -163,7 +164,7 @@ impl Evidence {
     }
 
     /// Whether the difference is worth a word, were it certain.
-    pub fn is_large(&self) -> bool {
+    fn is_large(&self) -> bool {
         is_large(self.lift, self.ratio)
     }
 }
@@ -208,9 +209,9 @@ fn dispersion(blocks: &[Rate]) -> f64 {
                 one = (0.0, 0.0);
             }
         }
-        // What chance alone makes of it counts for nothing: one standard deviation.
+        // What chance alone makes of it counts for nothing: one and a half standard deviations.
         let free = f64::from(count.max(2) - 1);
-        sum / free / (1.0 + (2.0 / free).sqrt())
+        sum / free / (1.0 + 1.5 * (2.0 / free).sqrt())
     };
     STRETCHES.map(of).into_iter().fold(1.0, f64::max)
 }
@@ -267,27 +268,19 @@ impl Rates {
 
 /// Compares among neighbours in time. `cells` divide the requests that are looked at into strata.
 fn within_time(layout: &Layout, cells: &[Set], set: &Set, slow: &Set, rates: &Rates) -> Evidence {
-    let mut blocks: Vec<Block> = Vec::with_capacity(layout.blocks());
     let (mut hits, mut draws, mut expected) = (0.0, 0.0, 0.0);
     for block in 0..layout.blocks() {
         let (inside, slow) = (set.words(layout, block), slow.words(layout, block));
-        let mut sum = (0.0, 0.0);
         for cell in cells {
             let c = Counts::of(cell.words(layout, block), inside, slow);
             if c.tells() {
-                sum.0 += c.surplus(&c);
-                sum.1 += c.variance(&c);
                 hits += c.slow_inside;
                 draws += c.slow;
                 expected += c.expected();
             }
         }
-        if sum.1 > 0.0 {
-            blocks.push(sum);
-        }
     }
-    let effect = effect_of(&blocks).max(rates.effect(expected / draws));
-    Evidence::new(hits, draws, expected, effect)
+    Evidence::new(hits, draws, expected, rates.effect(expected / draws))
 }
 
 /// Compares times with each other.
@@ -331,8 +324,7 @@ fn across_time(
             .fold((0.0, 0.0), |s, b| (s.0 + b.0, s.1 + b.1))
     };
     let periods: Vec<Block> = (0..PERIODS).map(period).collect();
-    let effect = effect_of(&fine).max(effect_of(&periods));
-    let effect = effect.max(clusters.effect(expected / draws));
+    let effect = effect_of(&periods).max(clusters.effect(expected / draws));
     Evidence::new(hits, draws, expected, effect)
 }
 

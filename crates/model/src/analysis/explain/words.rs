@@ -1,6 +1,6 @@
 //! Causes in words, for someone who was woken up.
 
-use super::search::Name;
+use super::candidate::Name;
 use crate::report::text::shown;
 
 /// A share: `97 %`, `8.1 %`, `0.02 %`.

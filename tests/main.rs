@@ -2,6 +2,7 @@
 //!
 //! - `fidelity`: every victim answers as without synclater, under every back end.
 //! - `counting`: what reaches the kernel, by strace.
+//! - `kernel`: every request of the machine, by trace points.
 //! - `mixed_tree`: 64-bit, 32-bit and musl programs that start each other.
 //! - `globs`: the library's matcher and the model's, on the same cases.
 //! - `programs`: unmodified programs, counted and compared; `servers`: daemons under load.
@@ -26,6 +27,7 @@ mod fidelity;
 mod fleet;
 mod globs;
 mod harness;
+mod kernel;
 mod mixed_tree;
 mod odd_victims;
 mod programs;

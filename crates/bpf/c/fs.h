@@ -2,49 +2,110 @@
  * begin and end.
  */
 
-/* The file that the system call in progress writes to, by its arguments; 0 where it names none. */
-INLINE struct file *file_of_call(struct pt_regs *regs, __u64 call, bool compat)
+/* The system call in progress, as far as it matters here. */
+struct call {
+	__u8 kind;  /* of a 32-bit program's sync; 0: not such a call */
+	bool named; /* it names the file that it writes to or syncs */
+	bool late;  /* it began before the trace programs were there */
+	__s32 fd;
+	__u32 flags;
+};
+
+#ifdef __TARGET_ARCH_x86
+INLINE void look_at_small_call(struct pt_regs *regs, struct call *c)
 {
-	if (compat)
-		return 0;
-	switch (call) {
+	__u32 number = (__u32)CALL_OF(regs);
+
+	c->fd = FIRST32_OF(regs);
+	c->named = 1;
+	switch (number) {
+	case NR32_fsync:
+		c->kind = FSYNC;
+		break;
+	case NR32_fdatasync:
+		c->kind = FDATASYNC;
+		break;
+	case NR32_msync:
+		c->kind = MSYNC;
+		c->named = 0;
+		break;
+	case NR32_pwritev2:
+		c->flags = SIXTH32_OF(regs);
+		break;
+	case NR32_write:
+	case NR32_pwrite64:
+	case NR32_writev:
+	case NR32_pwritev:
+	case NR32_sendfile:
+	case NR32_sendfile64:
+	case NR32_fallocate:
+		break;
+	default:
+		c->named = 0;
+	}
+}
+#endif
+
+INLINE void look_at_call(struct task_struct *task, struct call *c)
+{
+	struct pt_regs *regs = (void *)bpf_task_pt_regs(task);
+
+#ifdef __TARGET_ARCH_x86
+	if (task->thread_info.status & TS_COMPAT) {
+		look_at_small_call(regs, c);
+		return;
+	}
+#endif
+	c->fd = (int)FIRST_OF(regs);
+	c->named = 1;
+	switch (CALL_OF(regs)) {
+	case NR_fsync:
+	case NR_fdatasync:
+	case NR_msync:
+		c->late = 1;
+		break;
+	case NR_pwritev2:
+		c->flags = (__u32)SIXTH_OF(regs);
+		break;
+	case NR_splice:
+	case NR_copy_file_range:
+		c->fd = (int)THIRD_OF(regs);
+		break;
 	case NR_write:
 	case NR_pwrite64:
 	case NR_writev:
 	case NR_pwritev:
-	case NR_pwritev2:
 	case NR_sendfile:
 	case NR_fallocate:
-		return file_of((int)FIRST_OF(regs));
-	case NR_splice:
-	case NR_copy_file_range:
-		return file_of((int)THIRD_OF(regs));
+		break;
+	default:
+		c->named = 0;
 	}
-	return 0;
 }
 
-INLINE bool is_compat(struct task_struct *task)
+/* Of a thread of a program, outside a request that is known. Returns 0 where it is part of one. */
+INLINE __u8 kind_in_call(struct task_struct *task, struct file **file, struct inode *inode,
+			 struct call *c)
 {
-#ifdef __TARGET_ARCH_x86
-	return task->thread_info.status & TS_COMPAT;
-#else
-	return 0;
-#endif
-}
-
-INLINE __u8 kind_of_call(__u64 call, bool compat, __u32 call_flags, struct file *file)
-{
+	struct file *named;
 	__u8 kind;
 
-#ifdef __TARGET_ARCH_x86
-	if (compat && call == NR32_fsync)
-		return FSYNC;
-	if (compat && call == NR32_fdatasync)
-		return FDATASYNC;
-	if (compat && call == NR32_msync)
-		return MSYNC;
-#endif
-	kind = kind_of_write(call_flags, file ? GET(file, file, f_flags) : 0);
+	look_at_call(task, c);
+	if (c->late)
+		return 0;
+	/* A ring's work may be done at the end of any call of its owner. */
+	if (set.follows_uring && !c->named && !c->kind && task->io_uring)
+		return 0;
+	named = c->named ? file_of(c->fd) : 0;
+	if (named && inode_of(named) != inode)
+		named = 0;
+	if (!named)
+		c->named = 0;
+	if (!*file)
+		*file = named;
+	if (c->kind)
+		return c->kind;
+	kind = kind_of_write(c->flags, *file ? GET(file, *file, f_flags) : 0);
 	return kind ? kind : OTHER;
 }
 
@@ -52,43 +113,29 @@ INLINE __u8 kind_of_call(__u64 call, bool compat, __u32 call_flags, struct file 
 INLINE struct slot *begin_in_fs(struct file *file, struct inode *inode, int data_only)
 {
 	struct task_struct *task = current_task();
-	__u32 flags = task->flags, call_flags = 0;
-	struct pt_regs *regs;
-	struct file *named = 0;
+	struct call c = {};
 	struct slot *slot;
-	bool compat = 0;
-	__u64 call;
 	__u8 kind;
 
 	if (set.by_device && !device_wanted(device_of(inode)))
 		return 0;
-	if (flags & PF_IO_WORKER) {
-		if (set.follows_uring)
-			return 0;
-		kind = URING_SYNC;
-	} else if (flags & PF_KTHREAD) {
+	if (task->flags & PF_IO_WORKER)
+		kind = set.follows_uring ? 0 : URING_SYNC;
+	else if (task->flags & PF_KTHREAD)
 		kind = OTHER;
-	} else {
-		regs = (void *)bpf_task_pt_regs(task);
-		call = CALL_OF(regs);
-		compat = is_compat(task);
-		named = file_of_call(regs, call, compat);
-		if (!compat && call == NR_pwritev2)
-			call_flags = (__u32)SIXTH_OF(regs);
-		/* A ring's work may be done at the end of any call of its owner. */
-		if (set.follows_uring && !named && !compat && task->io_uring)
-			return 0;
-		kind = kind_of_call(call, compat, call_flags, file ? file : named);
-	}
-	if (named && inode_of(named) != inode)
-		named = 0;
-	file = file ? file : named;
-	slot = begin(kind, BY_FILE_SYSTEM, call_flags, file);
+	else
+		kind = kind_in_call(task, &file, inode, &c);
+	slot = kind ? begin(kind, BY_FILE_SYSTEM, c.flags, file) : 0;
 	if (!slot)
 		return 0;
 	if (!file)
 		describe_inode(&slot->record, inode);
-	slot->record.dirty = dirty_of(inode, data_only, 0);
+	if (c.named) {
+		slot->record.fd = c.fd;
+		slot->record.marks |= HAS_FD;
+	}
+	if (kind < WRITE_SYNC || kind > WRITE_RWF_DSYNC)
+		slot->record.dirty = dirty_of(inode, data_only, 0);
 	return slot;
 }
 

@@ -5,3 +5,4 @@ mod folders;
 mod messages;
 mod probe;
 mod texts;
+mod top;

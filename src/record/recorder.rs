@@ -365,7 +365,6 @@ impl Drain {
     /// us here.
     fn round(&mut self) -> io::Result<Then> {
         self.rows.refresh();
-        self.meet();
         let mut events: Vec<(usize, Record)> = Vec::new();
         let begun = Instant::now();
         let mut more = true;
@@ -374,6 +373,7 @@ impl Drain {
             if then == Then::GoOn && begun.elapsed() > ROUND {
                 return Ok(Then::Again);
             }
+            self.meet();
             // What was told before the rings were read last is all that was ever told.
             let told = self.listen()?;
             more = false;

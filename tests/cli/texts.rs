@@ -4,8 +4,8 @@ use crate::harness::command::{clean, run};
 use crate::sessions::stage::{Stage, SYNCLATER};
 use std::collections::BTreeSet;
 
-const VERBS: [&str; 8] = [
-    "run", "ps", "set", "settle", "status", "doctor", "env", "generate",
+const VERBS: [&str; 9] = [
+    "run", "ps", "set", "settle", "status", "doctor", "env", "generate", "top",
 ];
 
 /// Long options that a text names.

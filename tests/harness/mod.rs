@@ -10,5 +10,6 @@ pub mod dir;
 pub mod disk;
 pub mod library;
 pub mod limits;
+pub mod tmux;
 pub mod trace;
 pub mod victims;

@@ -10,3 +10,4 @@ mod messages;
 mod probe;
 mod report;
 mod texts;
+mod top;

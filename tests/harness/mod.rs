@@ -12,5 +12,6 @@ pub mod disk;
 pub mod library;
 pub mod limits;
 pub mod recordings;
+pub mod tmux;
 pub mod trace;
 pub mod victims;

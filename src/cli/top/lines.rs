@@ -94,13 +94,8 @@ fn value(what: Sort, f: &Figures) -> String {
 pub fn name(line: &Line, by: By) -> String {
     let text = match by {
         By::Process => {
-            let what = if line.detail.is_empty() {
-                &line.name
-            } else {
-                &line.detail
-            };
             let pid = line.pid.map_or("?".into(), |pid| pid.to_string());
-            return format!("{pid} {}", shown(what));
+            return format!("{pid} {}", shown(&without_folders(line)));
         }
         By::Device if !line.detail.is_empty() => format!("{} ({})", line.name, line.detail),
         _ => line.name.clone(),
@@ -110,6 +105,16 @@ pub fn name(line: &Line, by: By) -> String {
         (true, By::File) => "(no file)".into(),
         (true, _) => "(not known)".into(),
     }
+}
+
+/// A command line, or an executable, without the folders of its first word.
+fn without_folders(line: &Line) -> String {
+    let text = match line.detail.is_empty() {
+        true => (line.name.as_str(), ""),
+        false => line.detail.split_once(' ').unwrap_or((&line.detail, "")),
+    };
+    let base = text.0.rsplit('/').next().unwrap_or_default();
+    format!("{base} {}", text.1).trim_end().to_owned()
 }
 
 /// A number of things a second: a fraction where there are few.

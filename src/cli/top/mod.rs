@@ -85,7 +85,7 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
         return Err(Trouble::new(
             "cannot show a live view here",
             "stdin and stdout are not both a terminal",
-            "`synclater top --once` or `--json`; `synclater ps`; `synclater report` for a recording",
+            "`synclater top --once` or --json; `synclater ps`; `synclater report` of a recording",
             NOTHING_CHANGED,
         )
         .into());

@@ -47,7 +47,10 @@ impl Supervisor {
     }
 
     /// The session's rings, which are made once: victims know no others.
-    fn rings(&mut self, ring_bytes: usize) -> std::io::Result<&'static SharedRings> {
+    ///
+    /// # Errors
+    /// Where there is no memory for them.
+    pub fn rings(&mut self, ring_bytes: usize) -> std::io::Result<&'static SharedRings> {
         if let Some(rings) = self.rings {
             return Ok(rings);
         }

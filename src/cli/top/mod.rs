@@ -263,7 +263,11 @@ impl View {
             }
             let input = std::io::stdin();
             let fds = [(input.as_fd(), For::Input), (signals.as_fd(), For::Input)];
-            let _ = wait::any(&fds, LOOK);
+            let ready = wait::any(&fds, LOOK);
+            // A terminal that is gone is always ready, and never has a key.
+            if ready[0] && rustix::termios::tcgetattr(&input).is_err() {
+                return Ok(Ended::Signal(Signal::HUP.as_raw()));
+            }
             changed = false;
             while let Some(signal) = signals.next() {
                 if signal.ends() {

@@ -2,6 +2,7 @@
 
 use super::super::keys::{press, Act};
 use super::*;
+use synclater_model::report::text::width;
 use crate::session::control::Request;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 

@@ -58,26 +58,32 @@ pub fn write(file: &Path, requests: &[Request], whole: bool) {
     }
 }
 
-/// 2000 requests on two devices; every 17th of those that `bad` says is slow.
+/// A choice that depends on `k` and on nothing else: below `n`, different for each `what`.
+fn choice(k: usize, what: u64, n: u64) -> u64 {
+    let mut z = (k as u64 + what * 100_003).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    (z ^ z >> 31) % n
+}
+
+/// 2000 requests on two devices; of those that `bad` says, a 17th is slow.
 fn requests(bad: impl Fn(usize) -> bool) -> Vec<Request> {
-    let mut slow = 0;
     (0..2000)
         .map(|k| {
-            let disk = if k * 7919 % 13 < 6 { 'a' } else { 'b' };
-            slow += usize::from(bad(k));
-            let stuck = bad(k) && slow % 17 == 0;
+            let disk = if is_on_b(k) { 'b' } else { 'a' };
+            let stuck = bad(k) && choice(k, 1, 17) == 0;
             Request {
                 time_ns: 1_700_000_000_000_000_000 + k as i64 * 40_000_000,
-                took_ns: 400_000 + k as u64 % 100 * 1000 + if stuck { 30_000_000 } else { 0 },
-                pid: 4000 + (k * 31 % 17 % 5) as u32,
-                kind: if k % 3 == 0 {
+                took_ns: 400_000 + choice(k, 2, 100_000) + if stuck { 30_000_000 } else { 0 },
+                pid: 4000 + choice(k, 3, 5) as u32,
+                kind: if choice(k, 4, 3) == 0 {
                     kind::FSYNC
                 } else {
                     kind::FDATASYNC
                 }
                 .into(),
-                bytes: 1 << (k * 37 % 19),
-                path: format!("/spool/{disk}/user{}/file", k * 53 % 11),
+                bytes: 1 << choice(k, 5, 19),
+                path: format!("/spool/{disk}/user{}/file", choice(k, 6, 11)),
                 mount: format!("/spool/{disk}"),
                 device: format!("/dev/loop-{disk}"),
             }
@@ -86,7 +92,7 @@ fn requests(bad: impl Fn(usize) -> bool) -> Vec<Request> {
 }
 
 fn is_on_b(k: usize) -> bool {
-    k * 7919 % 13 >= 6
+    choice(k, 7, 13) >= 6
 }
 
 pub fn explain(words: &[&str], file: &Path) -> Outcome {

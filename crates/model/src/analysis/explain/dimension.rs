@@ -4,8 +4,8 @@
 //! follows from that number (directory, device, executable) is a dimension of it. So requests are
 //! counted once a family, and a dimension is counted from its numbers.
 //!
-//! A request can have several values of one dimension: it lies in all directories above its file, and
-//! with 9 requests in flight there are at least 4 and at least 8.
+//! A request can have several values of one dimension: it lies in all directories above its file,
+//! and with 9 requests in flight there are at least 4 and at least 8.
 
 use std::collections::HashMap;
 use std::hash::Hash;

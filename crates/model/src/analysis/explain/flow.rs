@@ -1,10 +1,10 @@
 //! What went on around a request: what was in flight at its start, and what came before it.
 //!
-//! Who begins while a slow request is in flight on the same device waits behind it, and is slow for
-//! that reason whatever it is itself: a follower. Causes are judged by the others where there are
-//! such queues, and the state at a start always by those that began while nothing slow was in flight
-//! at all: or each stall would be explained by the queue that it causes, and by what is common in
-//! queues (whoever had been thinking for long when the stall came).
+//! Who begins while a slow request is in flight on the same device waits behind it, and is slow
+//! for that reason whatever it is itself: a follower. Causes are judged by the others where there
+//! are such queues, and the state at a start always by those that began while nothing slow was in
+//! flight at all: or each stall would be explained by the queue that it causes, and by what is
+//! common in queues (whoever had been thinking for long when the stall came).
 
 use super::dimension::{Family, Numbered, Tier, NONE};
 use super::place::folder_of;

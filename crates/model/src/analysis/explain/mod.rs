@@ -1,27 +1,27 @@
 //! What the slow requests of a recording have in common.
 //!
-//! Scope: requests for durability that were made for real. Slow is the upper of two modes, else what
-//! lies above p99, or what took longer than was asked for. In a recording of a few thousand requests
-//! the slowest hundredth is too small to find much with: where it shows nothing, the slowest twentieth
-//! and then the tenth are looked at. All three looks together have that one chance in a hundred, and
-//! the wider ones name only where, by whom and when: the usual tail has reasons of its own, who waits
-//! for whom, and that some calls have more to do than others.
+//! Scope: requests for durability that were made for real. Slow is the upper of two modes, else
+//! what lies above p99, or what took longer than was asked for. In a recording of a few thousand
+//! requests the slowest hundredth is too small to find much with: where it shows nothing, the
+//! slowest twentieth and then the tenth are looked at. All three looks together have that one
+//! chance in a hundred, and the wider ones name only where, by whom and when: the usual tail has
+//! reasons of its own, who waits for whom, and that some calls have more to do than others.
 //!
-//! Promise: what is named as a cause has at most one chance in a hundred to be none, whatever else
-//! was tried, and even though slow requests come in clusters ([`trial`] says how); it makes slow
-//! requests at least half again as common as overall, or twice as common as elsewhere.
-//! Names of the same requests (device, mount, directory) are one cause. What a stronger cause
-//! explains is not named again. Figures come from every request. Time and memory: some 40 passes over
-//! the requests and 16 bytes for each, plus a bit for each of at most 350 values; only which pairs
+//! Promise: what is named as a cause has at most one chance in a hundred to be none, whatever
+//! else was tried, and even though slow requests come in clusters ([`trial`] says how); it makes
+//! slow requests at least half again as common as overall, or twice as common as elsewhere. Names
+//! of the same requests (device, mount, directory) are one cause. What a stronger cause explains
+//! is not named again. Figures come from every request. Time and memory: some 40 passes over the
+//! requests and 16 bytes for each, plus a bit for each of at most 350 values; only which pairs
 //! are looked at closely is decided on a part of the requests, of more than a million.
 //!
-//! How causes are ranked: by the G statistic, how much knowing the cause tells about which requests
-//! are slow. It grows with coverage and with lift: half of the requests with all slow ones in it tells
-//! more than a quarter with half of them.
+//! How causes are ranked: by the G statistic, how much knowing the cause tells about which
+//! requests are slow. It grows with coverage and with lift: half of the requests with all slow
+//! ones in it tells more than a quarter with half of them.
 //!
-//! What it does not do: prove that a cause is one. Who is beside a cause all the time cannot be told
-//! apart from it, and is named together with it. A single stretch of bad luck is no cause; it is told
-//! as the time in which the slow ones lie together.
+//! What it does not do: prove that a cause is one. Who is beside a cause all the time cannot be
+//! told apart from it, and is named together with it. A single stretch of bad luck is no cause;
+//! it is told as the time in which the slow ones lie together.
 
 mod candidate;
 mod dimension;
@@ -94,8 +94,8 @@ pub struct Cause {
     pub requests: u64,
     /// Slow ones among them.
     pub slow: u64,
-    /// Whether the figures are of requests only that began while no slow one was in flight (on their
-    /// device): those that waited behind one would hide the cause.
+    /// Whether the figures are of requests only that began while no slow one was in flight (on
+    /// their device): those that waited behind one would hide the cause.
     pub leaders_only: bool,
     /// The share of slow ones among them.
     pub slow_share: f64,
@@ -304,7 +304,7 @@ fn tell(c: &Candidate, over_ns: u64) -> Cause {
         coverage,
         lift,
         lift_low: lift * c.bound,
-        p_value: c.ln_p.exp(),
+        p_value: c.ln_p.exp().max(f64::MIN_POSITIVE),
         requests: f.inside,
         slow: f.slow_inside,
         leaders_only: c.judged_only,

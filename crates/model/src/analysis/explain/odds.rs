@@ -1,8 +1,8 @@
 //! How improbable a count is by chance: tails of the binomial distribution, for counts that need
 //! not be whole.
 //!
-//! Promise: everything is finite and in order for any input; results are natural logarithms, so that
-//! a probability of 1e-4000 is not 0.
+//! Promise: everything is finite and in order for any input; results are natural logarithms, so
+//! that a probability of 1e-4000 is not 0.
 
 use std::f64::consts::PI;
 
@@ -161,7 +161,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_tail_is_the_sum_of_its_terms(draws in 1u64..300, part in 0.0f64..1.0, share in 0.001f64..0.999) {
+        fn a_tail_is_the_sum_of_its_terms(
+            draws in 1u64..300, part in 0.0f64..1.0, share in 0.001f64..0.999
+        ) {
             let hits = ((draws as f64 * part) as u64).max(1);
             let want = added_up(hits, draws, share);
             let got = ln_tail(hits as f64, draws as f64, share).exp();

@@ -2,11 +2,11 @@
 //! the stronger ones.
 //!
 //! What is tried is chosen by how common a value is, never by how slow: so the correction for the
-//! number of hypotheses is an honest one. It is Bonferroni's with weights: half for single values and
-//! half for pairs; in each half every dimension (or pair of them) has the same part, which its values
-//! share. So one of two devices has not to be as certain as one of a thousand processes.
-//! Which of them are looked at closely is chosen by their counts; who fails there would fail the
-//! closer look as well, since that only makes probabilities greater.
+//! number of hypotheses is an honest one. It is Bonferroni's with weights: half for single values
+//! and half for pairs; in each half every dimension (or pair of them) has the same part, which
+//! its values share. So one of two devices has not to be as certain as one of a thousand
+//! processes. Which of them are looked at closely is chosen by their counts; who fails there
+//! would fail the closer look as well, since that only makes probabilities greater.
 
 use super::candidate::{other_names, rank, sort, Candidate, Figures, Name, SAME};
 use super::dimension::{Dimension, Family, Tier};
@@ -159,7 +159,8 @@ pub fn search(requests: &Requests, looks: usize) -> Found {
     found
 }
 
-/// Whether a dimension is what the usual tail is made of: who waits for whom, and what has more to do.
+/// Whether a dimension is what the usual tail is made of: who waits for whom, and what has more
+/// to do.
 fn is_usual(d: &Dimension) -> bool {
     const WHAT: [&str; 7] = [
         "folder", "name", "kind", "caller", "bytes", "dirty", "before",
@@ -167,8 +168,8 @@ fn is_usual(d: &Dimension) -> bool {
     d.tier == Tier::State || WHAT.contains(&d.key)
 }
 
-/// Requests that are witnesses. Where those that begin while a slow one is in flight on their device
-/// are much oftener slow than others, they wait behind it, and witness nothing else.
+/// Requests that are witnesses. Where those that begin while a slow one is in flight on their
+/// device are much oftener slow than others, they wait behind it, and witness nothing else.
 fn leaders(requests: &Requests, all: &Set, followers: &Set) -> Set {
     let leaders = all.without(followers);
     let share = |s: &Set| s.common(&requests.slow) as f64 / s.count().max(1) as f64;
@@ -347,8 +348,8 @@ impl Search<'_, '_> {
         (self.singles, self.signs) = (singles, signs);
     }
 
-    /// Logarithm of how many dimensions share the certainty, for values and for pairs; each has half.
-    /// Looks with other bounds share it as well.
+    /// Logarithm of how many dimensions share the certainty, for values and for pairs; each has
+    /// half. Looks with other bounds share it as well.
     fn ln_count(&self, parts: usize) -> f64 {
         let n = self.dimensions.max(2) as f64;
         let looks = self.looks as f64;

@@ -19,8 +19,8 @@ const BLOCKS: usize = 4096;
 const FEW: usize = 512;
 
 impl Layout {
-    /// Blocks as small as makes sense: of 8 requests at least, [`FEW`] at least where there are more,
-    /// [`BLOCKS`] at most.
+    /// Blocks as small as makes sense: of 8 requests at least, [`FEW`] at least where there are
+    /// more, [`BLOCKS`] at most.
     pub fn new(total: usize) -> Layout {
         let block = if total < 64 * FEW {
             (total / FEW).clamp(8, 64)

@@ -2,7 +2,8 @@
 //! requests (a file, then its folder "new") to one of several devices, with a rule that says how
 //! probable it is that a request is slow.
 //!
-//! A slow request keeps its device busy: whoever comes meanwhile waits behind it, as on a real disk.
+//! A slow request keeps its device busy: whoever comes meanwhile waits behind it, as on a real
+//! disk.
 
 use crate::record::kind;
 use crate::record::table::{Done, File, Filesystem, Process, Sample, Table};

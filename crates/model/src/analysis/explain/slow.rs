@@ -1,7 +1,8 @@
 //! Which requests are looked at, and which of them are slow.
 //!
-//! Looked at are requests for durability that were made for real and whose duration is known, in the
-//! order in which they began. Hints (`sync_file_range`) make nothing durable and are left out.
+//! Looked at are requests for durability that were made for real and whose duration is known, in
+//! the order in which they began. Hints (`sync_file_range`) make nothing durable and are left
+//! out.
 
 use super::set::{Layout, Set};
 use crate::record::table::{Done, Table, UNKNOWN};

@@ -4,22 +4,24 @@
 //! another machine's burst makes a hundred neighbours slow. A test that takes each for a witness of
 //! its own finds causes everywhere. So:
 //!
-//! - Two comparisons, each blind to what drifts with time. *Within time*: in each block of neighbours
-//!   the slow ones are dealt out anew, so only a contrast among requests of the same moment counts
-//!   (device, file, process, kind, size). *Across time*: in each eighth of the recording they are
-//!   dealt out anew; this is for what all requests of a moment share (the second of the minute).
-//! - Counts are deflated by the design effect (Kish 1965; Rao and Scott 1984), so that what is left
-//!   is a number of independent events: how much more the slow ones inside vary from one stretch of
-//!   the inside to the next than independent ones would (Pearson's dispersion, for stretches of a few
-//!   requests up to an 8th of all; outside likewise). A cluster counts once, even if all clusters
-//!   point the same way. A disk that is bad now and then, for ten seconds each, has few events; a
-//!   process that is slow all its short life has many. Across time, what is common to whole periods
-//!   is dealt out by periods (64 of them): the variance of their surplus, about zero, over that of
-//!   requests. So one process that happens to live in one bad minute is one event.
+//! - Two comparisons, each blind to what drifts with time. *Within time*: in each block of
+//!   neighbours the slow ones are dealt out anew, so only a contrast among requests of the same
+//!   moment counts (device, file, process, kind, size). *Across time*: in each eighth of the
+//!   recording they are dealt out anew; this is for what all requests of a moment share (the
+//!   second of the minute).
+//! - Counts are deflated by the design effect (Kish 1965; Rao and Scott 1984), so that what is
+//!   left is a number of independent events: how much more the slow ones inside vary from one
+//!   stretch of the inside to the next than independent ones would (Pearson's dispersion, for
+//!   stretches of a few requests up to an 8th of all; outside likewise). A cluster counts once,
+//!   even if all clusters point the same way. A disk that is bad now and then, for ten seconds
+//!   each, has few events; a process that is slow all its short life has many. Across time, what
+//!   is common to whole periods is dealt out by periods (64 of them): the variance of their
+//!   surplus, about zero, over that of requests. So one process that happens to live in one bad
+//!   minute is one event.
 //! - What is left is a binomial tail, which bounds the exact one ([`super::odds::ln_tail`]).
 //!
-//! That is what permuting blocks would give, without the millions of permutations that p values after
-//! so many hypotheses need.
+//! That is what permuting blocks would give, without the millions of permutations that p values
+//! after so many hypotheses need.
 //!
 //! What it does not do: correct for how many sets are tried; the caller knows that.
 
@@ -34,8 +36,8 @@ const PERIODS: usize = 64;
 const WINDOWS: usize = 8;
 /// The least lift that is worth a word.
 const LIFT_MIN: f64 = 1.5;
-/// Where most requests are inside, no lift is that great: how many times as likely a slow one has to
-/// be inside as outside instead, and the least lift then.
+/// Where most requests are inside, no lift is that great: how many times as likely a slow one has
+/// to be inside as outside instead, and the least lift then.
 const RATIO_MIN: f64 = 2.0;
 const WIDE_LIFT_MIN: f64 = 1.15;
 

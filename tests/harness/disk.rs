@@ -34,6 +34,20 @@ impl Disk {
         Disk { mount, _dir: dir }
     }
 
+    /// One in memory, where syncs cost nothing.
+    ///
+    /// # Panics
+    /// If it cannot be mounted.
+    pub fn in_memory() -> Disk {
+        keep_mounts_private();
+        let dir = Dir::new("tmpfs");
+        let mount = dir.make("mount");
+        let mut command = clean("mount");
+        command.args(["-t", "tmpfs", "tmpfs"]).arg(&mount);
+        run(&mut command).must_succeed();
+        Disk { mount, _dir: dir }
+    }
+
     pub fn path(&self) -> &Path {
         &self.mount
     }

@@ -275,6 +275,42 @@ fn who_does_not_read_is_hung_up_on_and_sees_figures_again_when_he_goes_on() {
 }
 
 #[test]
+fn what_one_left_unread_is_not_shown_to_the_next() {
+    let stage = Stage::new("top_unread");
+    // More than connection and ring hold, by a process that is gone in the end.
+    let script = "echo ready; read go; \"$1\" \"$2\" 1 250000; echo done; exec cat";
+    let mut command = stage.synclater(&["run", "--quiet", "--", "sh", "-c", script, "sh"]);
+    command.arg(program("hammer")).arg(stage.work());
+    let mut victim = Running::start(&stage, command);
+    assert_eq!(victim.hear(), "ready");
+    let first = Running::start(&stage, stage.synclater(&["top", "--json"]));
+    assert!(until(LIMIT, || recorded(&stage) > 0), "{}", first.stderr());
+    first.send(Signal::STOP);
+    victim.tell("go");
+    is_switched_off(&stage);
+    assert_eq!(victim.hear(), "done");
+    drop(first);
+    let second = stage.ask(&["top", "--once"]).must_succeed();
+    assert_eq!(figure(&second.stdout, " requests/s"), Some(0.0), "{second}");
+    assert!(!second.stdout.contains("lost"), "{second}");
+    victim.end().must_succeed();
+}
+
+#[test]
+fn a_session_whose_supervisor_is_killed_is_over_for_who_watches() {
+    let stage = Stage::new("top_killed");
+    let victim = hammering(&stage, &["-u", "now"]);
+    let tmux = top(&stage, "");
+    tmux.wait_for("requests", shows_requests);
+    victim.send(Signal::KILL);
+    tmux.wait_for("the end", |s| {
+        s.contains("has ended") && s.contains("status 0")
+    });
+    let pid = Pid::from_raw(progress(&stage.work()).1).expect("the victim");
+    kill_process(pid, Signal::KILL).expect("it goes on");
+}
+
+#[test]
 fn one_watches_at_a_time_and_the_next_one_when_he_has_gone() {
     let stage = Stage::new("top_two");
     let victim = hammering(&stage, &["-u", "now"]);

@@ -9,7 +9,7 @@ use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
 use synclater_model::analysis::live::{By, Point};
 use synclater_model::report::number::{count, counted, seconds};
-use synclater_model::report::text::{command_line, shown, truncated, width};
+use synclater_model::report::text::{command_line, shown, truncated};
 use synclater_model::report::top::{sort, Figures, Line, Sort, Top, TopSession};
 
 /// Below this height the graphs are left out.

@@ -226,6 +226,38 @@ fn a_signal_gives_the_terminal_back() {
 }
 
 #[test]
+fn a_shell_that_takes_the_terminal_for_a_while_gets_it_as_it_was() {
+    let stage = Stage::new("top_shell");
+    let victim = hammering(&stage, &["-u", "now"]);
+    let shell = "echo before; set -m; exec bash --norc --noprofile -i";
+    let tmux = Tmux::start(
+        stage.with_folders("tmux"),
+        stage.file("tmux"),
+        (80, 24),
+        shell,
+    );
+    tmux.press(&[&format!("{SYNCLATER} top; echo status $?"), "Enter"]);
+    tmux.wait_for("requests", shows_requests);
+    tmux.press(&["C-z"]);
+    let screen = tmux.wait_for("the shell", |s| s.contains("Stopped"));
+    assert!(
+        screen.starts_with("before\n") && !screen.contains("REQ/S"),
+        "{screen}"
+    );
+    tmux.press(&["stty -a | grep -o .icanon", "Enter"]);
+    tmux.wait_for("lines", |s| s.lines().any(|l| l.trim() == "icanon"));
+    tmux.press(&["fg", "Enter"]);
+    tmux.wait_for("requests", |s| shows_requests(s) && !s.contains("before"));
+    tmux.press(&["q"]);
+    let screen = tmux.wait_for("the shell", |s| s.contains("before"));
+    assert!(
+        !screen.contains("REQ/S") && !screen.contains("requests/s"),
+        "{screen}"
+    );
+    ends_of(victim, Signal::TERM);
+}
+
+#[test]
 fn a_top_that_is_stopped_stops_neither_the_victim_nor_the_end_of_the_session() {
     let stage = Stage::new("top_stopped");
     let json = stage.json();

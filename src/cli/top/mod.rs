@@ -311,7 +311,8 @@ impl View {
             Act::Suspend => {
                 ratatui::restore();
                 let _ = process::kill(std::process::id(), Signal::STOP.as_raw());
-                // The signal that makes us go on takes the terminal back.
+                // Somebody has made us go on.
+                self.take_back()?;
             }
             Act::Quit => return Ok(Some(Ended::Quit)),
         }

@@ -226,6 +226,38 @@ fn a_signal_gives_the_terminal_back() {
 }
 
 #[test]
+fn a_shell_that_takes_the_terminal_for_a_while_gets_it_as_it_was() {
+    let stage = Stage::new("top_shell");
+    let victim = hammering(&stage, &["-u", "now"]);
+    let shell = "echo before; set -m; exec bash --norc --noprofile -i";
+    let tmux = Tmux::start(
+        stage.with_folders("tmux"),
+        stage.file("tmux"),
+        (80, 24),
+        shell,
+    );
+    tmux.press(&[&format!("{SYNCLATER} top; echo status $?"), "Enter"]);
+    tmux.wait_for("requests", shows_requests);
+    tmux.press(&["C-z"]);
+    let screen = tmux.wait_for("the shell", |s| s.contains("Stopped"));
+    assert!(
+        screen.starts_with("before\n") && !screen.contains("REQ/S"),
+        "{screen}"
+    );
+    tmux.press(&["stty -a | grep -o .icanon", "Enter"]);
+    tmux.wait_for("lines", |s| s.lines().any(|l| l.trim() == "icanon"));
+    tmux.press(&["fg", "Enter"]);
+    tmux.wait_for("requests", |s| shows_requests(s) && !s.contains("before"));
+    tmux.press(&["q"]);
+    let screen = tmux.wait_for("the shell", |s| s.contains("before"));
+    assert!(
+        !screen.contains("REQ/S") && !screen.contains("requests/s"),
+        "{screen}"
+    );
+    ends_of(victim, Signal::TERM);
+}
+
+#[test]
 fn a_top_that_is_stopped_stops_neither_the_victim_nor_the_end_of_the_session() {
     let stage = Stage::new("top_stopped");
     let json = stage.json();
@@ -272,6 +304,42 @@ fn who_does_not_read_is_hung_up_on_and_sees_figures_again_when_he_goes_on() {
     tmux.press(&["q"]);
     tmux.wait_for("the end", |s| s.contains("status 0"));
     ends_of(victim, Signal::TERM);
+}
+
+#[test]
+fn what_one_left_unread_is_not_shown_to_the_next() {
+    let stage = Stage::new("top_unread");
+    // More than connection and ring hold, by a process that is gone in the end.
+    let script = "echo ready; read go; \"$1\" \"$2\" 1 250000; echo done; exec cat";
+    let mut command = stage.synclater(&["run", "--quiet", "--", "sh", "-c", script, "sh"]);
+    command.arg(program("hammer")).arg(stage.work());
+    let mut victim = Running::start(&stage, command);
+    assert_eq!(victim.hear(), "ready");
+    let first = Running::start(&stage, stage.synclater(&["top", "--json"]));
+    assert!(until(LIMIT, || recorded(&stage) > 0), "{}", first.stderr());
+    first.send(Signal::STOP);
+    victim.tell("go");
+    is_switched_off(&stage);
+    assert_eq!(victim.hear(), "done");
+    drop(first);
+    let second = stage.ask(&["top", "--once"]).must_succeed();
+    assert_eq!(figure(&second.stdout, " requests/s"), Some(0.0), "{second}");
+    assert!(!second.stdout.contains("lost"), "{second}");
+    victim.end().must_succeed();
+}
+
+#[test]
+fn a_session_whose_supervisor_is_killed_is_over_for_who_watches() {
+    let stage = Stage::new("top_killed");
+    let victim = hammering(&stage, &["-u", "now"]);
+    let tmux = top(&stage, "");
+    tmux.wait_for("requests", shows_requests);
+    victim.send(Signal::KILL);
+    tmux.wait_for("the end", |s| {
+        s.contains("has ended") && s.contains("status 0")
+    });
+    let pid = Pid::from_raw(progress(&stage.work()).1).expect("the victim");
+    kill_process(pid, Signal::KILL).expect("it goes on");
 }
 
 #[test]

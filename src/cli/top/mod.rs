@@ -28,7 +28,8 @@ use view::Screen;
 /// Shows what a session asks for at the moment: requests, what they took, and whose they are.
 ///
 /// Nothing needs to have been recorded: the session tells of its requests from now on, as long as
-/// this looks. Another user's session can be watched by root only.
+/// this looks. One at a time can watch a session that is not being recorded; another user's cannot
+/// be watched.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -314,7 +315,8 @@ impl View {
             Act::Suspend => {
                 ratatui::restore();
                 let _ = process::kill(std::process::id(), Signal::STOP.as_raw());
-                // The signal that makes us go on takes the terminal back.
+                // Somebody has made us go on.
+                self.take_back()?;
             }
             Act::Quit => return Ok(Some(Ended::Quit)),
         }

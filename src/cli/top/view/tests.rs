@@ -5,6 +5,7 @@ use super::*;
 use synclater_model::report::text::width;
 use crate::session::control::Request;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use synclater_model::report::text::width;
 
 fn line(pid: u32, name: &str, requests_per_s: f64) -> Line {
     Line {

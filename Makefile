@@ -35,10 +35,17 @@ help: ## this list
 setup: ## install what build, demo, tests and benchmarks need (Debian, Ubuntu)
 	@tools/setup
 
+# The trace programs of `record --system` are left out where they cannot be compiled.
+NO_BPF = $(shell command -v clang >/dev/null && \
+  printf '\043include <libelf.h>\n\043include <zlib.h>\n' | gcc -fsyntax-only -xc - 2>/dev/null || \
+  echo --no-default-features)
+
 # Linked statically: one file for every image, whatever its libc; and it starts 0.5 ms faster.
 # Such flags must not reach proc-macros, which a --target keeps them from.
 build: ## target/release/synclater
-	$(CARGO) build --release --locked --target $(HOST) \
+	@[ -z '$(NO_BPF)' ] || echo 'without `record --system`: clang or the headers of libelf or' \
+	  'zlib are missing'
+	$(CARGO) build --release --locked --target $(HOST) $(NO_BPF) \
 	  --config 'target.$(HOST).rustflags=["-C", "target-feature=+crt-static"]'
 	@install -D -m755 $(TARGET_DIR)/$(HOST)/release/synclater $(BIN)
 
@@ -111,7 +118,7 @@ lint-scripts:
 	  ! head -n 1 $$file | grep -q bash || bash -n $$file; done; echo "lint-scripts: ok"
 
 $(BIN):
-	$(CARGO) build --release --locked
+	$(CARGO) build --release --locked $(NO_BPF)
 
 # Run `make build` before a `sudo make install`, so that cargo need not run as root.
 install: $(BIN) ## install below PREFIX (default /usr/local), staged under DESTDIR

@@ -8,6 +8,7 @@
 //! What it does not do: it opens no file. The form is documented in docs/FORMAT.md; a test holds
 //! that page and [`schema::COLUMNS`] to the same list.
 
+pub mod check;
 pub mod header;
 pub mod machine;
 pub mod module;

@@ -3,6 +3,7 @@
 //! Promise: whole batches are read, whatever follows them; what is no recording is told apart from
 //! one that was cut off, and both from one that is newer than this program.
 
+use super::check::Checked;
 use super::header::Header;
 use super::schema::{COLUMNS, VERSION};
 use arrow_array::RecordBatch;
@@ -35,7 +36,7 @@ pub enum Unreadable {
 
 /// Batches of a recording, in order.
 pub struct Stream<R: Read> {
-    reader: StreamReader<io::Chain<Cursor<Vec<u8>>, R>>,
+    reader: StreamReader<Checked<io::Chain<Cursor<Vec<u8>>, R>>>,
     header: Header,
     cut: Option<String>,
 }
@@ -138,7 +139,7 @@ impl<R: Read> Stream<R> {
     pub fn open(mut input: R) -> Result<Stream<R>, Unreadable> {
         let head = head(&mut input)?;
         let length = head.len() as u64;
-        let whole = Cursor::new(head).chain(input);
+        let whole = Checked::new(Cursor::new(head).chain(input));
         let reader = StreamReader::try_new(whole, None).map_err(|e| head_error(e, length))?;
         let header = check(&reader.schema())?;
         Ok(Stream {

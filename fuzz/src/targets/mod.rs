@@ -3,10 +3,18 @@
 //! Promise: [`ALL`] has every target, so that `make fuzz` leaves none out.
 
 pub mod mountinfo;
+pub mod recording;
+pub mod rings;
 pub mod rules;
 pub mod slots;
 
 use crate::Target;
 
 /// Every target.
-pub const ALL: &[&Target] = &[&rules::TARGET, &mountinfo::TARGET, &slots::TARGET];
+pub const ALL: &[&Target] = &[
+    &rules::TARGET,
+    &mountinfo::TARGET,
+    &slots::TARGET,
+    &rings::TARGET,
+    &recording::TARGET,
+];

@@ -2,8 +2,8 @@
 
 mod command;
 mod diff;
-mod export;
 pub mod explain;
+mod export;
 mod folders;
 mod html;
 mod messages;

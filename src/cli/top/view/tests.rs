@@ -2,7 +2,6 @@
 
 use super::super::keys::{press, Act};
 use super::*;
-use synclater_model::report::text::width;
 use crate::session::control::Request;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use synclater_model::report::text::width;

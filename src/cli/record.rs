@@ -1,6 +1,6 @@
 //! `synclater record`: measures the sync requests of a command, and changes nothing.
 
-use super::run::{self, ring_bytes};
+use super::run::{self, ring_bytes, OtherCalls};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -12,12 +12,15 @@ use std::path::PathBuf;
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     /// The recording.
-    #[arg(short, long, value_name = "FILE")]
+    #[arg(id = "record", short = 'o', long = "output", value_name = "FILE")]
     output: PathBuf,
 
     /// Memory in which a process's requests wait to be recorded: a power of two, 16K to 256M.
     #[arg(long, value_name = "SIZE", default_value = "4M", value_parser = ring_bytes)]
     ring: usize,
+
+    #[command(flatten)]
+    other_calls: OtherCalls,
 
     /// Print the summary to stderr even where that is no terminal.
     #[arg(long, conflicts_with = "quiet")]
@@ -35,6 +38,7 @@ pub struct Args {
 const EXAMPLES: &str = "\
 EXAMPLES
   synclater record -o import.rec -- ./import-mail
+  synclater record -o import.rec --io --slower 5ms -- ./import-mail
   synclater report import.rec";
 
 /// Runs the command; returns its exit status.
@@ -42,6 +46,6 @@ EXAMPLES
 /// # Errors
 /// As [`run::run`].
 pub fn run(args: Args) -> anyhow::Result<i32> {
-    let measured = run::Args::measuring(args.command, args.output, args.ring);
+    let measured = run::Args::measuring(args.command, args.output, args.ring, args.other_calls);
     run::run(measured.telling(args.summary, args.quiet))
 }

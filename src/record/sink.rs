@@ -109,19 +109,20 @@ impl Sink {
         self.writer.push(row)
     }
 
-    /// Once a second: takes the machine's figures and writes what is pending. Returns whether it
-    /// was time.
+    /// Whether it is time for a [`Sink::tick`].
+    #[must_use]
+    pub fn is_time(&self) -> bool {
+        Instant::now() >= self.next
+    }
+
+    /// Once a second: takes the machine's figures and writes what is pending.
     ///
     /// # Errors
     /// Those of write(2).
-    pub fn tick(&mut self) -> io::Result<bool> {
-        if Instant::now() < self.next {
-            return Ok(false);
-        }
+    pub fn tick(&mut self) -> io::Result<()> {
         self.next = Instant::now() + EVERY;
         self.sample()?;
-        self.writer.flush()?;
-        Ok(true)
+        self.writer.flush()
     }
 
     fn sample(&mut self) -> io::Result<()> {

@@ -2,6 +2,7 @@
 
 mod death;
 mod events;
+mod io;
 
 use crate::harness::command::{run, Outcome};
 use crate::sessions::stage::Stage;

@@ -109,8 +109,11 @@ lint-rust:
 C_CHECK = -std=gnu11 -ffreestanding -fPIC -fsyntax-only -Wall -Wextra -Werror
 lint-c:
 	@set -e; for file in crates/shim/c/*.c; do \
-	  clang $(C_CHECK) $$file; \
-	  ! command -v aarch64-linux-gnu-gcc >/dev/null || aarch64-linux-gnu-gcc $(C_CHECK) $$file; \
+	  for variant in -USL_IO -DSL_IO=1; do \
+	    clang $(C_CHECK) $$variant $$file; \
+	    ! command -v aarch64-linux-gnu-gcc >/dev/null || \
+	      aarch64-linux-gnu-gcc $(C_CHECK) $$variant $$file; \
+	  done; \
 	done; echo "lint-c: ok"
 
 lint-scripts:
@@ -151,7 +154,7 @@ audit: build ## what a reviewer wants to see first: unsafe code, library symbols
 	grep -rc --include='*.rs' -w 'unsafe' crates src | grep -v ':0$$' || echo none
 	@echo '== the library: lines of C'; wc -l crates/shim/c/*
 	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && $(BIN) generate library "$$dir" && \
-	cd "$$dir" && find . -name libsynclater.so -print0 | sort -z | \
+	cd "$$dir" && find . -name 'libsynclater*.so' -print0 | sort -z | \
 	while IFS= read -r -d '' file; do \
 	  echo "== $$file: $$(stat -c %s "$$file") bytes"; \
 	  echo "needs:";     readelf -d "$$file" | grep NEEDED || echo "  nothing"; \

@@ -217,6 +217,26 @@ fn cancellation_points_are_those_of_the_libc() {
 }
 
 #[test]
+fn reads_answer_as_the_kernel_does() {
+    same_everywhere("read");
+}
+
+#[test]
+fn closes_let_go_what_the_libc_s_own_do() {
+    same_everywhere("close");
+}
+
+#[test]
+fn renames_answer_as_the_kernel_does() {
+    same_everywhere("rename");
+}
+
+#[test]
+fn calls_on_files_answer_as_the_kernel_does() {
+    same_everywhere("files");
+}
+
+#[test]
 fn vfork_and_exec_go_on_as_before() {
     same_everywhere("vfork_exec");
 }

@@ -3,6 +3,7 @@
 mod agreement;
 mod death;
 mod events;
+mod io;
 mod seen;
 
 use crate::harness::command::{run, Outcome};

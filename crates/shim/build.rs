@@ -1,6 +1,7 @@
 //! Compiles the preload library, once for x86-64 (glibc and musl alike) and once for i386, so that
-//! the binary can carry both. Relies on gcc (or `CC`) and binutils only: no 32-bit libc is needed.
-//! Without `-m32` the 32-bit library is empty, and `synclater doctor` says so.
+//! the binary can carry both; and both once more with `SL_IO`, for sessions that time other calls
+//! too. Relies on gcc (or `CC`) and binutils only: no 32-bit libc is needed. Without `-m32` the
+//! 32-bit libraries are empty, and `synclater doctor` says so.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,7 +12,7 @@ const SOURCES: [&str; 10] = [
 ];
 
 /// Keeps the library free of libc: see the head of c/shim.h for what each flag guards.
-const FLAGS: [&str; 18] = [
+const FLAGS: [&str; 17] = [
     "-std=gnu11",
     "-O2",
     "-g0",
@@ -29,20 +30,55 @@ const FLAGS: [&str; 18] = [
     "-fcf-protection=none",
     "-Wl,-z,defs,-z,relro,-z,now",
     "-Wl,--hash-style=both",
-    "-Wl,-soname,libsynclater.so",
 ];
 
-fn compile(dir: &Path, out: &Path, class: &[&str]) -> bool {
+/// One of the two libraries: what it has beside the other, and what it exports.
+struct Variant {
+    name: &'static str,
+    soname: &'static str,
+    more: &'static [&'static str],
+    flags: &'static [&'static str],
+}
+
+const VARIANTS: [Variant; 2] = [
+    Variant {
+        name: "",
+        soname: "libsynclater.so",
+        more: &[],
+        flags: &[],
+    },
+    Variant {
+        name: "-io",
+        soname: "libsynclater-io.so",
+        more: &["io.c"],
+        flags: &["-DSL_IO=1"],
+    },
+];
+
+/// The version script of a variant, written beside the libraries.
+fn exports(dir: &Path, out: &Path, variant: &Variant) -> PathBuf {
+    let read = |name: &str| std::fs::read_to_string(dir.join(name)).unwrap();
+    let mut map = read("exports.map");
+    if !variant.more.is_empty() {
+        let names = read("exports-io.map");
+        map = map.replace("local:", &format!("{names}local:"));
+    }
+    let path = out.join(format!("exports{}.map", variant.name));
+    std::fs::write(&path, map).unwrap();
+    path
+}
+
+fn compile(dir: &Path, out: &Path, file: &Path, class: &[&str], variant: &Variant) -> bool {
+    let exports = exports(dir, out, variant);
     Command::new(compiler())
         .args(class)
         .args(FLAGS)
-        .arg(format!(
-            "-Wl,--version-script={}",
-            dir.join("exports.map").display()
-        ))
+        .args(variant.flags)
+        .arg(format!("-Wl,-soname,{}", variant.soname))
+        .arg(format!("-Wl,--version-script={}", exports.display()))
         .arg("-o")
-        .arg(out)
-        .args(SOURCES.map(|s| dir.join(s)))
+        .arg(file)
+        .args(SOURCES.iter().chain(variant.more).map(|s| dir.join(s)))
         .status()
         .is_ok_and(|s| s.success())
 }
@@ -57,25 +93,30 @@ fn main() {
         Ok("aarch64") => &["-mno-outline-atomics"],
         arch => panic!("synclater's preload library has no system-call layer for {arch:?}"),
     };
-    assert!(
-        compile(&dir, &out.join("native.so"), native),
-        "the preload library did not compile: is gcc installed?"
-    );
-    let small = out.join("small.so");
     let class32 = ["-m32", "-march=i686"];
-    if native != ["-m64"] || !can_compile(&out, &class32) {
+    let has32 = native == ["-m64"] && can_compile(&out, &class32);
+    if !has32 {
         println!("cargo:warning=no 32-bit preload library: gcc -m32 does not work here");
-        std::fs::write(&small, b"").unwrap();
-    } else {
-        assert!(
-            compile(&dir, &out.join("small.so"), &class32),
-            "the 32-bit library does not compile"
-        );
     }
-    println!(
-        "cargo:rustc-env=SYNCLATER_SHIM_NAME={:016x}",
-        hash(&[out.join("native.so"), small])
-    );
+    let mut files = Vec::new();
+    for variant in &VARIANTS {
+        let file = out.join(format!("native{}.so", variant.name));
+        assert!(
+            compile(&dir, &out, &file, native, variant),
+            "the preload library did not compile: is gcc installed?"
+        );
+        let small = out.join(format!("small{}.so", variant.name));
+        if has32 {
+            assert!(
+                compile(&dir, &out, &small, &class32, variant),
+                "the 32-bit library does not compile"
+            );
+        } else {
+            std::fs::write(&small, b"").unwrap();
+        }
+        files.extend([file, small]);
+    }
+    println!("cargo:rustc-env=SYNCLATER_SHIM_NAME={:016x}", hash(&files));
 }
 
 /// FNV-1a over the files: tells versions apart, no more.

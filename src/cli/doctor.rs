@@ -82,7 +82,10 @@ struct Report {
 /// Everything that can be looked at, in the order in which it matters.
 pub fn checks() -> Vec<Check> {
     let table = crate::session::filesystems::mounts_of("self");
-    let mut all = library::library_checks(crate::reach::library::locate(), &table);
+    let mut all = library::library_checks(
+        crate::reach::library::locate(crate::reach::library::Variant::Ordinary),
+        &table,
+    );
     all.extend(directories::directory_checks(&table));
     all.extend(kernel::kernel_checks(&table));
     all.extend(mounts::mount_checks(&table));

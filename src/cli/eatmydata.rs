@@ -1,6 +1,7 @@
 //! Called by the name `eatmydata`: becomes the command with the library alone.
 
-use crate::reach::{launch, library};
+use crate::reach::launch;
+use crate::reach::library::{self, Variant};
 use std::ffi::OsString;
 use std::path::Path;
 use synclater_model::report::message::Trouble;
@@ -50,7 +51,7 @@ pub fn run(argv: &[OsString]) -> anyhow::Result<i32> {
         super::say(HELP);
         return Ok(super::OURS);
     }
-    let library = library::locate().map_err(|why| {
+    let library = library::locate(launch::needed_here(Variant::Ordinary)).map_err(|why| {
         let what = "there is no folder for the preload library";
         Trouble::new(what, why, "synclater doctor", "the command was not started")
     })?;

@@ -1,6 +1,7 @@
 //! `synclater env`: the variables to set where synclater cannot be the parent.
 
-use crate::reach::{launch, library};
+use crate::reach::launch;
+use crate::reach::library::{self, Variant};
 use synclater_model::policy::dial::Until;
 use synclater_model::report::message::Trouble;
 
@@ -41,7 +42,7 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
         )
         .into());
     }
-    let library = library::locate().map_err(|why| {
+    let library = library::locate(Variant::Ordinary).map_err(|why| {
         let what = "there is no folder for the preload library";
         Trouble::new(what, why, "synclater doctor", "nothing was changed")
     })?;

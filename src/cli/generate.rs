@@ -28,7 +28,7 @@ enum What {
     Man,
     /// For bash, zsh and fish.
     Completions,
-    /// libsynclater.so, for every value of $LIB.
+    /// libsynclater.so and libsynclater-io.so, for every value of $LIB.
     Library,
 }
 

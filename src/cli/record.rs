@@ -3,11 +3,12 @@
 
 mod system;
 
-use super::run::{self, ring_bytes};
+use super::run::{self, ring_bytes, OtherCalls};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 use synclater_model::policy::duration::parse_duration;
+use synclater_model::report::message::Trouble;
 
 /// Records every sync request of a command, of running processes, or of the whole machine.
 ///
@@ -19,7 +20,7 @@ use synclater_model::policy::duration::parse_duration;
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     /// The recording.
-    #[arg(short, long, value_name = "FILE")]
+    #[arg(id = "record", short = 'o', long = "output", value_name = "FILE")]
     output: PathBuf,
 
     /// Ask the kernel: all processes, or the command and what it starts.
@@ -51,6 +52,9 @@ pub struct Args {
     #[arg(long, value_name = "SIZE", default_value = "4M", value_parser = ring_bytes)]
     ring: usize,
 
+    #[command(flatten)]
+    other_calls: OtherCalls,
+
     /// Print the summary to stderr even where that is no terminal.
     #[arg(long, conflicts_with = "quiet")]
     summary: bool,
@@ -67,6 +71,7 @@ pub struct Args {
 const EXAMPLES: &str = "\
 EXAMPLES
   synclater record -o import.rec -- ./import-mail
+  synclater record -o import.rec --io --slower 5ms -- ./import-mail
   synclater record -o db.rec --unit postgresql --for 1min
   synclater record -o all.rec --system
   synclater report import.rec";
@@ -83,34 +88,32 @@ impl Args {
     }
 }
 
+fn unclear(what: &str, try_: &str) -> Trouble {
+    let why = "the command line does not say what to record, how, or until when";
+    Trouble::new(format!("cannot {what}"), why, try_, "nothing was recorded")
+}
+
 /// Records; returns the command's exit status, or 0.
 ///
 /// # Errors
 /// As [`run::run`], and where the kernel cannot be asked.
 pub fn run(args: Args) -> anyhow::Result<i32> {
     if args.asks_the_kernel() {
+        if args.other_calls.io {
+            return Err(unclear("record other calls", "leave --io out, or --system").into());
+        }
         return system::run(&args);
     }
     if args.command.is_empty() || args.for_.is_some() {
-        let (what, try_) = if args.command.is_empty() {
-            (
-                "record nothing",
-                "add a command, or --system, --pid, --unit, --exe, --device",
-            )
+        return Err(if args.command.is_empty() {
+            let try_ = "add a command, or --system, --pid, --unit, --exe, --device";
+            unclear("record nothing", try_)
         } else {
-            (
-                "end a command's recording before it",
-                "add --system, or leave --for out",
-            )
-        };
-        return Err(synclater_model::report::message::Trouble::new(
-            format!("cannot {what}"),
-            "the command line does not say what to record, or until when",
-            try_,
-            "nothing was recorded",
-        )
+            let try_ = "add --system, or leave --for out";
+            unclear("end a command's recording before it", try_)
+        }
         .into());
     }
-    let measured = run::Args::measuring(args.command, args.output, args.ring);
+    let measured = run::Args::measuring(args.command, args.output, args.ring, args.other_calls);
     run::run(measured.telling(args.summary, args.quiet))
 }

@@ -2,7 +2,8 @@
 
 use super::OURS;
 use crate::folder::random_name;
-use crate::reach::{launch, library};
+use crate::reach::launch;
+use crate::reach::library::{self, Variant};
 use crate::session::belongings::{Belongings, NOT_STARTED};
 use crate::session::compile::{self, Users};
 use crate::session::control::Server;
@@ -16,6 +17,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering::SeqCst;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use synclater_model::policy::dial::Until;
@@ -72,6 +74,9 @@ pub struct Args {
     #[arg(requires = "record")]
     ring: usize,
 
+    #[command(flatten)]
+    other_calls: OtherCalls,
+
     /// Print the summary to stderr even where that is no terminal.
     #[arg(long, conflicts_with = "quiet")]
     summary: bool,
@@ -87,6 +92,31 @@ pub struct Args {
     /// The command and its arguments.
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     command: Vec<OsString>,
+}
+
+/// Calls that are recorded beside sync requests.
+#[derive(clap::Args, Clone, Copy, Debug)]
+pub struct OtherCalls {
+    /// Record reads, writes, opens, renames and closes of files as well: the slow ones each, the
+    /// rest as histograms.
+    #[arg(long, requires = "record")]
+    pub io: bool,
+
+    /// From how long on such a call is slow.
+    #[arg(long, value_name = "T", default_value = "1ms", requires = "io")]
+    #[arg(value_parser = threshold, allow_hyphen_values = true)]
+    slower: Duration,
+}
+
+/// The longest threshold: what the library can count up to.
+const LONGEST_CALL: Duration = Duration::from_secs(3600);
+
+fn threshold(text: &str) -> Result<Duration, String> {
+    let time = parse_duration(text).map_err(|e| e.to_string())?;
+    if time > LONGEST_CALL {
+        return Err(format!("{text} is too long: write at most 1h"));
+    }
+    Ok(time)
 }
 
 /// A size such as 64K or 4M, a power of two.
@@ -115,7 +145,12 @@ request that the command made is durable.";
 
 impl Args {
     /// A run that only measures.
-    pub fn measuring(command: Vec<OsString>, record: PathBuf, ring: usize) -> Args {
+    pub fn measuring(
+        command: Vec<OsString>,
+        record: PathBuf,
+        ring: usize,
+        other_calls: OtherCalls,
+    ) -> Args {
         Args {
             until: Until::Now,
             for_: None,
@@ -123,6 +158,7 @@ impl Args {
             rules: None,
             record: Some(record),
             ring,
+            other_calls,
             summary: false,
             quiet: false,
             json: None,
@@ -150,7 +186,7 @@ pub fn run(args: Args) -> anyhow::Result<i32> {
     super::clear_stale();
     let mut json = args.json.as_deref().map(open_json).transpose()?;
     let record = args.record.as_deref().map(open_recording).transpose()?;
-    let library = locate_library()?;
+    let library = locate_library(args.other_calls)?;
     let mut s = session(&args, rules, early)?;
     if let Some(file) = record {
         begin_recording(&mut s, &args, file)?;
@@ -186,11 +222,23 @@ fn cannot_record(path: &Path, e: &std::io::Error) -> Trouble {
 
 fn begin_recording(s: &mut Supervisor, args: &Args, file: File) -> Result<(), Trouble> {
     let name = args.record.clone().unwrap_or_default();
+    if args.other_calls.io {
+        time_other_calls(s.shared, args.other_calls.slower);
+    }
     s.record(file, name.clone(), args.ring).map_err(|e| {
         s.settle_at_end(|_| {});
         s.close();
         cannot_record(&name, &e)
     })
+}
+
+/// Has calls timed that are no requests, in processes with the library for it.
+fn time_other_calls(shared: &Shared, slower: Duration) {
+    let ns_of_tick = shared.clock.span(1 << 30).as_nanos() as f64 / f64::from(1 << 30);
+    let scale = (ns_of_tick * f64::from(1 << 20)).round();
+    shared.page().scale.store(scale as u32, SeqCst);
+    let slow = shared.clock.ticks(slower).max(1);
+    shared.page().slow.store(slow, SeqCst);
 }
 
 /// Settles, reports, and ends as the command did.
@@ -330,8 +378,13 @@ fn open_json(path: &Path) -> Result<Box<dyn Write>, Trouble> {
         })
 }
 
-fn locate_library() -> Result<PathBuf, Trouble> {
-    library::locate().map_err(|why| {
+fn locate_library(other_calls: OtherCalls) -> Result<PathBuf, Trouble> {
+    let asked = if other_calls.io {
+        Variant::Io
+    } else {
+        Variant::Ordinary
+    };
+    library::locate(launch::needed_here(asked)).map_err(|why| {
         let try_ = "make one of these folders writable and mounted exec, or `make install`";
         Trouble::new(
             "there is no folder for the preload library",

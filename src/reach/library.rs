@@ -4,73 +4,110 @@
 //! Promise: a file that is used is ours (owner, mode) and byte for byte the embedded one. The path
 //! has `$LIB` in it: glibc's ld.so puts the class's folder there, so that 64- and 32-bit programs
 //! each find theirs without a word; musl takes `$LIB` literally, and finds a folder of that name.
+//! There are two libraries, side by side: one that times other calls too ([`Variant::Io`]), so that
+//! ordinary sessions have nothing of it.
 
 use crate::session::dirs;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use synclater_shim::{CONTENT_NAME, LIBRARY, LIBRARY_32};
+use synclater_shim::{CONTENT_NAME, LIBRARY, LIBRARY_32, LIBRARY_IO, LIBRARY_IO_32, NAMES};
 use synclater_sys::{mount, process};
 
-const NAME: &str = "libsynclater.so";
-
-/// Folders that ld.so may put in the place of `$LIB`, with the class that it means.
-fn folders() -> Vec<(&'static str, Option<&'static [u8]>)> {
-    // Where 32-bit libraries have lib32 and 64-bit ones plain lib (Arch), lib is 64-bit.
-    let plain = if Path::new("/usr/lib32/ld-linux.so.2").exists()
-        && !Path::new("/usr/lib/x86_64-linux-gnu").exists()
-    {
-        Some(LIBRARY)
-    } else {
-        LIBRARY_32
-    };
-    vec![
-        ("lib/x86_64-linux-gnu", Some(LIBRARY)),
-        ("lib/aarch64-linux-gnu", Some(LIBRARY)),
-        ("lib64", Some(LIBRARY)),
-        ("$LIB", Some(LIBRARY)),
-        ("lib32", LIBRARY_32),
-        ("lib/i386-linux-gnu", LIBRARY_32),
-        ("lib", plain),
-    ]
+/// Which of the two libraries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Variant {
+    /// Sync requests only.
+    Ordinary,
+    /// Reads, writes, opens, renames and closes as well.
+    Io,
 }
 
-/// Writes the library for every value of `$LIB` below `dir`, each class once and the other names of
-/// it as hard links, where the file system has them.
+const VARIANTS: [Variant; 2] = [Variant::Ordinary, Variant::Io];
+
+impl Variant {
+    /// Its file's name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        NAMES[usize::from(self == Variant::Io)]
+    }
+
+    fn native(self) -> &'static [u8] {
+        match self {
+            Variant::Ordinary => LIBRARY,
+            Variant::Io => LIBRARY_IO,
+        }
+    }
+
+    fn small(self) -> Option<&'static [u8]> {
+        match self {
+            Variant::Ordinary => LIBRARY_32,
+            Variant::Io => LIBRARY_IO_32,
+        }
+    }
+}
+
+/// Files of a library that ld.so may find, below a folder: those in each folder that it may put in
+/// the place of `$LIB`, with what is in them.
+fn files(variant: Variant) -> Vec<(PathBuf, &'static [u8])> {
+    // Where 32-bit libraries have lib32 and 64-bit ones plain lib (Arch), lib is 64-bit.
+    let plain_is_64 = Path::new("/usr/lib32/ld-linux.so.2").exists()
+        && !Path::new("/usr/lib/x86_64-linux-gnu").exists();
+    let folders = [
+        ("lib/x86_64-linux-gnu", true),
+        ("lib/aarch64-linux-gnu", true),
+        ("lib64", true),
+        ("$LIB", true),
+        ("lib32", false),
+        ("lib/i386-linux-gnu", false),
+        ("lib", plain_is_64),
+    ];
+    let file = |(folder, native): (&str, bool)| {
+        let bytes = if native {
+            Some(variant.native())
+        } else {
+            variant.small()
+        };
+        Some((Path::new(folder).join(variant.name()), bytes?))
+    };
+    folders.into_iter().filter_map(file).collect()
+}
+
+/// Writes the libraries for every value of `$LIB` below `dir`, each class once and its other names
+/// as hard links, where the file system has them.
 ///
 /// # Errors
 /// Those of mkdir(2), open(2) and rename(2).
 pub fn unpack(dir: &Path) -> io::Result<()> {
     let mut written: Vec<(&[u8], PathBuf)> = Vec::new();
-    for (folder, bytes) in folders() {
-        let Some(bytes) = bytes else { continue };
-        let folder = dir.join(folder);
+    for (file, bytes) in VARIANTS.into_iter().flat_map(files) {
+        let file = dir.join(file);
+        let folder = file.parent().unwrap_or(dir);
         std::fs::DirBuilder::new()
             .recursive(true)
             .mode(0o755)
-            .create(&folder)?;
-        let fresh = folder.join(format!(".{NAME}.{}", std::process::id()));
+            .create(folder)?;
+        let fresh = folder.join(format!(".fresh.{}", std::process::id()));
         let _ = std::fs::remove_file(&fresh);
         let same = written.iter().find(|(other, _)| *other == bytes);
         if same.is_none_or(|(_, file)| std::fs::hard_link(file, &fresh).is_err()) {
             std::fs::write(&fresh, bytes)?;
             std::fs::set_permissions(&fresh, std::fs::Permissions::from_mode(0o755))?;
         }
-        std::fs::rename(&fresh, folder.join(NAME))?;
+        std::fs::rename(&fresh, &file)?;
         // A name for the very same file is not renamed over it: the fresh one stays (rename(2)).
         let _ = std::fs::remove_file(&fresh);
-        written.push((bytes, folder.join(NAME)));
+        written.push((bytes, file));
     }
     Ok(())
 }
 
-/// Whether every file below `dir` is the embedded one and cannot be written by others.
-fn is_whole(dir: &Path) -> bool {
+/// Whether every file of a library below `dir` is the embedded one and cannot be written by others.
+fn is_whole(dir: &Path, variant: Variant) -> bool {
     // Several names of one file: it is read once.
     let mut read: Vec<(u64, u64, &[u8])> = Vec::new();
-    folders().into_iter().all(|(folder, bytes)| {
-        let Some(bytes) = bytes else { return true };
-        let file = dir.join(folder).join(NAME);
+    files(variant).into_iter().all(|(file, bytes)| {
+        let file = dir.join(file);
         let Ok(seen) = file.symlink_metadata() else {
             return false;
         };
@@ -135,30 +172,30 @@ fn usable(dir: &Path) -> Result<(), String> {
 }
 
 /// The installed library beside the running program: `../lib/synclater`.
-fn installed() -> Option<PathBuf> {
+fn installed(variant: Variant) -> Option<PathBuf> {
     let exe = std::env::current_exe().ok()?;
     let dir = exe.parent()?.parent()?.join("lib/synclater");
-    (is_whole(&dir) && mount::forbids_exec(&dir) != Some(true)).then_some(dir)
+    (is_whole(&dir, variant) && mount::forbids_exec(&dir) != Some(true)).then_some(dir)
 }
 
-/// The value for `LD_PRELOAD`, unpacking the library where that is needed.
+/// The value for `LD_PRELOAD`, unpacking the libraries where that is needed.
 ///
 /// # Errors
 /// Why no folder would do, one clause each.
-pub fn locate() -> Result<PathBuf, String> {
-    if let Some(dir) = installed() {
-        return Ok(dir.join("$LIB").join(NAME));
+pub fn locate(variant: Variant) -> Result<PathBuf, String> {
+    if let Some(dir) = installed(variant) {
+        return Ok(dir.join("$LIB").join(variant.name()));
     }
     let mut why = Vec::new();
     for cache in caches() {
         let dir = cache.join(CONTENT_NAME);
         match usable(&cache).and_then(|()| {
-            if !is_whole(&dir) {
+            if !is_whole(&dir, variant) {
                 unpack(&dir).map_err(|e| format!("{}: {e}", dir.display()))?;
             }
             Ok(())
         }) {
-            Ok(()) => return Ok(dir.join("$LIB").join(NAME)),
+            Ok(()) => return Ok(dir.join("$LIB").join(variant.name())),
             Err(e) => why.push(e),
         }
     }

@@ -9,7 +9,7 @@
 
 use super::rings::SharedRings;
 use super::rows::{Rows, Writer};
-use super::sink::Sink;
+use super::sink::{now_ns, Sink};
 use crate::session::counts::ours_of;
 use crate::session::shared::Shared;
 use std::collections::HashMap;
@@ -361,15 +361,17 @@ impl Drain {
             let then = self.round()?;
             if then == Then::End {
                 self.count_losses()?;
-                return Ok(());
+                return self.count_others();
             }
             if swept.elapsed() >= ROUND || self.rings.are_short() {
                 swept = Instant::now();
                 self.sweep()?;
                 self.rings.grow();
             }
-            if self.sink.tick()? {
+            if self.sink.is_time() {
+                self.count_others()?;
                 self.count_losses()?;
+                self.sink.tick()?;
             }
             if then == Then::GoOn {
                 wait::sleep_on(bell, rung, ROUND);
@@ -437,8 +439,10 @@ impl Drain {
             let row = self
                 .rows
                 .take(&mut source.writer, record, self.sink.names());
-            if let Some(row) = row.filter(|_| !is_older) {
-                self.sink.request(row)?;
+            match row.filter(|_| !is_older) {
+                Some(row) if self.rows.is_request(&row) => self.sink.request(row)?,
+                Some(row) => self.sink.other(row)?,
+                None => {}
             }
         }
         Ok(())
@@ -476,6 +480,7 @@ impl Drain {
         }
         for index in gone {
             self.round_of(index)?;
+            self.count_others_of(index)?;
             let Some((_, ring, _)) = self.rings.all().nth(index) else {
                 continue;
             };
@@ -512,6 +517,33 @@ impl Drain {
             }
         }
         self.write(&mut events)
+    }
+
+    /// Rows for the calls that were counted since the last time.
+    fn count_others(&mut self) -> io::Result<()> {
+        if self.shared.page().slow.load(SeqCst) == 0 {
+            return Ok(());
+        }
+        let indices: Vec<usize> = self.sources.keys().copied().collect();
+        indices
+            .into_iter()
+            .try_for_each(|index| self.count_others_of(index))
+    }
+
+    fn count_others_of(&mut self, index: usize) -> io::Result<()> {
+        let mut counts = Vec::new();
+        if let Some(hist) = self.rings.hist(index) {
+            hist.take(|count| counts.push(count));
+        }
+        let Some(source) = self.sources.get_mut(&index) else {
+            return Ok(());
+        };
+        for count in counts {
+            let (writer, names) = (&mut source.writer, self.sink.names());
+            let row = self.rows.counted(writer, count, now_ns(), names);
+            self.sink.other(row)?;
+        }
+        Ok(())
     }
 
     /// Rows for what was lost since the last time.

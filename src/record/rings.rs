@@ -9,7 +9,9 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::atomic::Ordering::SeqCst;
 use synclater_shim::page::{self, Layout};
-use synclater_shim::rings::{cells_of, Cell, Ring, Rings, CELL, RINGS_DATA, RINGS_MAGIC, RING_MAX};
+use synclater_shim::rings::{
+    cells_of, hist_of, ring_bytes, Cell, Hist, Ring, Rings, CELL, RINGS_DATA, RINGS_MAGIC, RING_MAX,
+};
 use synclater_sys::memory::{back, Mapping};
 
 /// Rings that are free when nothing happens, at least; fewer where they are large. A server's
@@ -25,16 +27,16 @@ pub struct SharedRings {
 }
 
 impl SharedRings {
-    /// Makes the file `rings` in `dir`, with rings of `ring_bytes`, a power of two.
+    /// Makes the file `rings` in `dir`, with rings of `size` bytes, a power of two.
     ///
     /// # Errors
     /// `ENOSPC`, `EACCES` and the like.
-    pub fn create(dir: &Path, ring_bytes: usize) -> io::Result<SharedRings> {
+    pub fn create(dir: &Path, size: usize) -> io::Result<SharedRings> {
         let mut how = OpenOptions::new();
         how.read(true).write(true).create_new(true).mode(0o600);
         let file = how.open(dir.join("rings"))?;
-        let cells = ring_bytes / CELL;
-        let len = RINGS_DATA + RING_MAX * ring_bytes;
+        let cells = size / CELL;
+        let len = RINGS_DATA + RING_MAX * ring_bytes(cells);
         let mapping = Mapping::create_in_part(&file, len, RINGS_DATA)?;
         let rings = SharedRings {
             mapping,
@@ -56,12 +58,12 @@ impl SharedRings {
     }
 
     fn reserve(&self) -> usize {
-        (RESERVE_BYTES / (self.cells * CELL)).clamp(2, RESERVE)
+        (RESERVE_BYTES / ring_bytes(self.cells)).clamp(2, RESERVE)
     }
 
     /// Makes one more ring.
     fn add(&self) -> io::Result<()> {
-        let size = self.cells * CELL;
+        let size = ring_bytes(self.cells);
         let count = self.count();
         back(&self.file, RINGS_DATA + count * size, size)?;
         let more = u32::try_from(count + 1).unwrap_or(0);
@@ -106,6 +108,13 @@ impl SharedRings {
             let cells = cells_of(self.mapping.bytes(), i, self.cells)?;
             Some((i, &rings[i], cells))
         })
+    }
+
+    /// The histogram of ring `index`.
+    #[must_use]
+    pub fn hist(&self, index: usize) -> Option<&Hist> {
+        let exists = index < self.count();
+        hist_of(self.mapping.bytes(), index, self.cells).filter(|_| exists)
     }
 
     /// The file, for a victim that may not open it by itself.

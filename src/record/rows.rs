@@ -6,13 +6,14 @@
 use super::people::{People, Person};
 use super::places::{Place, Places};
 use super::resolve::Modules;
+use super::sink::now_ns;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 use synclater_model::record::row::{Name, Names, Row};
 use synclater_model::record::{answered, done, event, kind};
 use synclater_shim::page::KEPT_WORDS;
-use synclater_shim::rings::{self, Event, Record, Stat, KIND_WORDS};
+use synclater_shim::rings::{self, Count, Event, Record, Stat, KIND_READ, KIND_WORDS};
 use synclater_sys::clock::Timeline;
 
 /// Files whose last sync is remembered; beyond it everything is forgotten at once.
@@ -101,6 +102,8 @@ impl Debts {
 /// Names that most rows have.
 struct Words {
     request: Name,
+    io: Name,
+    io_rest: Name,
     kinds: Vec<Name>,
     reasons: Vec<Name>,
     kernel: Name,
@@ -116,6 +119,8 @@ impl Words {
     fn new(names: &mut Names) -> Words {
         Words {
             request: names.name(event::REQUEST),
+            io: names.name(event::IO),
+            io_rest: names.name(event::IO_REST),
             kinds: KIND_WORDS.iter().map(|k| names.name(k)).collect(),
             reasons: KEPT_WORDS.iter().map(|k| names.name(k)).collect(),
             kernel: names.name(answered::KERNEL),
@@ -219,7 +224,30 @@ impl Rows {
         }
     }
 
-    /// Takes a record; returns a row where it was a request.
+    /// Whether a row is that of a request.
+    #[must_use]
+    pub fn is_request(&self, row: &Row) -> bool {
+        row.event == self.words.request
+    }
+
+    /// A row of calls that were counted.
+    pub fn counted(&mut self, from: &mut Writer, c: Count, at_ns: i64, names: &mut Names) -> Row {
+        let (exe, _) = self.who(from, names);
+        let kind = usize::from(c.kind).wrapping_sub(1);
+        let below = 1_u64.checked_shl(c.place).unwrap_or(u64::MAX);
+        Row {
+            event: self.words.io_rest,
+            time_ns: at_ns,
+            pid: Some(from.pid).filter(|p| *p != 0),
+            exe,
+            kind: self.words.kinds.get(kind).copied().unwrap_or_default(),
+            metric: names.name(&format!("below_ns_{below}")),
+            value: Some(c.count as f64),
+            ..Row::default()
+        }
+    }
+
+    /// Takes a record; returns a row where it was a call, or a count of calls.
     pub fn take(&mut self, from: &mut Writer, record: Record, names: &mut Names) -> Option<Row> {
         match record {
             Record::Process { exe, command, uid } => {
@@ -250,6 +278,7 @@ impl Rows {
                 from.callers.insert(address, caller);
                 None
             }
+            Record::Counted(count) => Some(self.counted(from, count, now_ns(), names)),
             Record::Request { event, stat, path } => {
                 let known = self.file(from, &event, stat.as_ref(), path.as_deref(), names);
                 Some(self.row(from, &event, stat.as_ref(), known, names))
@@ -301,7 +330,8 @@ impl Rows {
 
     /// Whether the file had changed since its last real sync; see docs/FORMAT.md.
     fn dirty(&mut self, e: &Event, stat: Option<&Stat>) -> Option<bool> {
-        let s = stat.filter(|s| e.done == rings::DONE_REAL && s.mtime_ns != 0)?;
+        let asked = e.done == rings::DONE_REAL && e.kind < KIND_READ;
+        let s = stat.filter(|s| asked && s.mtime_ns != 0)?;
         if self.seen.len() >= SEEN_MAX {
             self.seen.clear();
         }
@@ -330,7 +360,11 @@ impl Rows {
         let reason = self.words.reasons.get(usize::from(e.why));
         let word = KIND_WORDS.get(kind);
         Row {
-            event: self.words.request,
+            event: if e.kind < KIND_READ {
+                self.words.request
+            } else {
+                self.words.io
+            },
             time_ns: self.utc_ns(e.start),
             duration_ns: (!is_queued(word)).then(|| self.span_ns(e.took)),
             pid: Some(from.pid).filter(|p| *p != 0),

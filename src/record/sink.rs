@@ -115,6 +115,12 @@ impl Sink {
         self.writer.push(row)
     }
 
+    /// Whether it is time for a [`Sink::tick`].
+    #[must_use]
+    pub fn is_time(&self) -> bool {
+        Instant::now() >= self.next
+    }
+
     /// Takes the machine's figures once a second, and writes what is pending when it is time.
     /// Returns whether it was.
     ///

@@ -11,10 +11,10 @@ use std::os::unix::fs::PermissionsExt;
 use synclater_model::policy::rules::RuleSet;
 use synclater_model::report::escape::{Escape, CLEARED_ENVIRONMENT, GAINED_RIGHTS, STATIC_PROGRAM};
 use synclater_shim::page::{SLOT_MARK_LOST, SLOT_OSYNC_KEPT};
+use synclater_shim::NAMES;
 use synclater_sys::attendant::Held;
 use synclater_sys::perf::{self, Syncs};
 
-const LIBRARY: &str = "libsynclater.so";
 const OWN_CALLS: &str = "has the library, but makes system calls of its own (Go, io_uring, inline)";
 const OWN_CALLS_OR_FILTER: &str = "has the library, but makes system calls of its own \
      (Go, io_uring, inline), or has a seccomp filter";
@@ -35,7 +35,7 @@ impl Escapes {
     /// Starts watching this process's descendants; before the command is started.
     #[must_use]
     pub fn watch() -> Escapes {
-        let (syncs, error) = match Syncs::count_descendants(LIBRARY) {
+        let (syncs, error) = match Syncs::count_descendants(&NAMES) {
             Ok(syncs) => (Some(syncs), None),
             Err(e) => (None, Some(e)),
         };
@@ -191,7 +191,7 @@ fn gains_rights(exe: &str) -> bool {
 fn unmapped(own: &[u32], rules: Option<&RuleSet>) -> Vec<Escape> {
     let lacks = |pid: &u32| {
         let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
-        !maps.is_empty() && !maps.contains(LIBRARY)
+        !maps.is_empty() && !NAMES.iter().any(|name| maps.contains(name))
     };
     let escape = |pid: u32| {
         let exe = std::fs::read_link(format!("/proc/{pid}/exe")).ok()?;

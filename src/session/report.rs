@@ -180,7 +180,7 @@ fn rows(counted: &BTreeMap<u32, Process>) -> Vec<PsProcess> {
 
 fn has_library(pid: u32) -> bool {
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
-    maps.contains("libsynclater.so")
+    synclater_shim::NAMES.iter().any(|name| maps.contains(name))
 }
 
 fn user_of(pid: u32) -> Option<u32> {

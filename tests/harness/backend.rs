@@ -21,9 +21,12 @@ pub enum Backend {
     Run(&'static str),
     /// The same with a recording.
     Recorded(&'static str),
+    /// With a recording that has other calls too, each that took this long: at `now`, or with an
+    /// hour at `exit`.
+    Timed(&'static str),
 }
 
-const BACKENDS: [Backend; 9] = [
+const BACKENDS: [Backend; 11] = [
     Backend::Alone,
     Backend::Page("single"),
     Backend::Page("several"),
@@ -33,6 +36,9 @@ const BACKENDS: [Backend; 9] = [
     Backend::Run("1s"),
     Backend::Recorded("now"),
     Backend::Recorded("exit"),
+    // Every call is recorded; none is.
+    Backend::Timed("1ns"),
+    Backend::Timed("1h"),
 ];
 
 /// Every way to run a victim with synclater; SYNCLATER_BACKEND=alone, =exit… leaves one of them.
@@ -49,6 +55,7 @@ impl Backend {
             Backend::Alone => "alone",
             Backend::Page(sight) => sight,
             Backend::Run(until) | Backend::Recorded(until) => until,
+            Backend::Timed(slower) => slower,
         }
     }
 }
@@ -83,7 +90,9 @@ impl Scene {
     /// What a back end without a supervisor puts into the victim's environment.
     pub fn variables(&self, backend: Backend) -> Vec<String> {
         let own = match backend {
-            Backend::None | Backend::Run(_) | Backend::Recorded(_) => return Vec::new(),
+            Backend::None | Backend::Run(_) | Backend::Recorded(_) | Backend::Timed(_) => {
+                return Vec::new()
+            }
             Backend::Alone => "SYNCLATER_UNTIL=never".to_owned(),
             Backend::Page(sight) => {
                 let mut command = clean(tool("bare_page"));
@@ -103,16 +112,27 @@ impl Scene {
                 command
             }
             Backend::Run(until) | Backend::Recorded(until) => {
-                let mut command = clean(env!("CARGO_BIN_EXE_synclater"));
-                command.env("SYNCLATER_RUN_DIR", self.dir.join("run"));
-                command.env("SYNCLATER_STATE_DIR", self.state());
-                command.args(["run", "--quiet", "--until", until]);
+                let mut command = self.session(until);
                 if let Backend::Recorded(_) = backend {
                     command.arg("--record").arg(self.file("recording"));
                 }
                 command.arg("--");
                 command
             }
+            Backend::Timed(slower) => {
+                let mut command = self.session(if slower == "1h" { "exit" } else { "now" });
+                command.arg("--record").arg(self.file("recording"));
+                command.args(["--io", "--slower", slower, "--"]);
+                command
+            }
         }
+    }
+
+    fn session(&self, until: &str) -> Command {
+        let mut command = clean(env!("CARGO_BIN_EXE_synclater"));
+        command.env("SYNCLATER_RUN_DIR", self.dir.join("run"));
+        command.env("SYNCLATER_STATE_DIR", self.state());
+        command.args(["run", "--quiet", "--until", until]);
+        command
     }
 }

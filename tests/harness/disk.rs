@@ -1,11 +1,13 @@
-//! File systems on loop devices: ordinary ones, and slow ones whose flush takes as long as wanted.
+//! File systems on loop devices: ordinary ones, and slow ones whose flush takes as long as wanted;
+//! and a folder where other calls do.
 //!
-//! Both need root. Both are unmounted, detached and removed with their guard, also when the test
+//! All need root. All are unmounted, detached and removed with their guard, also when the test
 //! has failed. They are mounted in a mount namespace of the test's own thread, and of what it
 //! starts from then on: no other test's session sees them, and would hold a descriptor on them.
 
 use super::command::{clean, run, Outcome};
 use super::dir::Dir;
+use super::victims::tool;
 use std::path::{Path, PathBuf};
 
 /// A mounted file system in an image file.
@@ -163,6 +165,40 @@ impl SlowDisk {
 impl Drop for SlowDisk {
     fn drop(&mut self) {
         warn(&run(&mut self.script("down")));
+    }
+}
+
+/// A folder of which each open, read, write, rename and close takes its time; nothing is cached.
+pub struct SlowFolder {
+    dir: Dir,
+}
+
+impl SlowFolder {
+    /// # Panics
+    /// If it cannot be mounted.
+    pub fn new(ms: u32) -> SlowFolder {
+        keep_mounts_private();
+        let folder = SlowFolder {
+            dir: Dir::new("slow-folder"),
+        };
+        let mut command = clean(tool("slowfiles"));
+        command.env("SLOW_MS", ms.to_string());
+        command.env("BACKING", folder.dir.make("backing"));
+        command.arg(folder.dir.make("mount"));
+        run(&mut command).must_succeed();
+        assert!(is_mounted(&folder.path()));
+        folder
+    }
+
+    pub fn path(&self) -> PathBuf {
+        self.dir.join("mount")
+    }
+}
+
+impl Drop for SlowFolder {
+    fn drop(&mut self) {
+        // Its server ends with it.
+        warn(&unmount(&self.path()));
     }
 }
 

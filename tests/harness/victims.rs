@@ -128,6 +128,11 @@ pub fn tool(name: &str) -> PathBuf {
         if name == "glob_lines" {
             command.arg(shim.join("glob.c"));
         }
+        if name == "slowfiles" {
+            let mut flags = clean("pkg-config");
+            let flags = run(flags.args(["--cflags", "--libs", "fuse3"])).must_succeed();
+            command.args(flags.stdout.split_whitespace());
+        }
         run(&mut command).must_succeed();
         std::fs::rename(&fresh, &program).expect("rename");
     }

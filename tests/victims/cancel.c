@@ -4,7 +4,7 @@
 #include <pthread.h>
 #include <sys/sendfile.h>
 
-static int file, full_pipe[2];
+static int file, full_pipe[2], empty_pipe[2];
 static char *memory;
 static volatile int cleaned;
 
@@ -50,6 +50,25 @@ static void *fill_pipe(void *unused)
 	for (;;)
 		if (write(full_pipe[1], block, sizeof block) < 0)
 			return unused;
+}
+
+static void *read_pipe(void *unused)
+{
+	char byte;
+
+	pthread_cleanup_push(clean, NULL);
+	printf("read came back with %ld\n", (long)read(empty_pipe[0], &byte, 1));
+	pthread_cleanup_pop(0);
+	return unused;
+}
+
+static void *readv_pipe(void *unused)
+{
+	char byte;
+	struct iovec vector = { &byte, 1 };
+
+	printf("readv came back with %ld\n", (long)readv(empty_pipe[0], &vector, 1));
+	return unused;
 }
 
 static void *lock_wait(void *unused)
@@ -99,6 +118,8 @@ static void cancel_one(const char *name, void *(*body)(void *))
 /* --- Which calls are cancellation points: asked with a cancellation that is pending already --- */
 
 static struct iovec byte_vector = { "b", 1 };
+static char read_byte;
+static struct iovec read_vector = { &read_byte, 1 };
 
 #define POINT(name, call)                                               \
 	static void *point_##name(void *unused)                         \
@@ -124,6 +145,18 @@ POINT(write, write(file, "b", 1))
 POINT(pwrite, pwrite(file, "b", 1, 0))
 POINT(writev, writev(file, &byte_vector, 1))
 POINT(pwritev, pwritev(file, &byte_vector, 1, 0))
+POINT(read, read(file, &read_byte, 1))
+POINT(readv, readv(file, &read_vector, 1))
+POINT(pread, pread(file, &read_byte, 1, 0))
+POINT(preadv, preadv(file, &read_vector, 1, 0))
+POINT(bad_read, read(-1, &read_byte, 1))
+POINT(close, close(dup(file)))
+POINT(bad_close, close(-1))
+POINT(creat, close(creat(in_work("creat"), 0600)))
+POINT(rename, rename(in_work("missing"), in_work("too")))
+POINT(renameat, renameat(AT_FDCWD, in_work("missing"), AT_FDCWD, in_work("too")))
+POINT(syscall_read, syscall(SYS_read, file, &read_byte, 1))
+POINT(syscall_close, syscall(SYS_close, -1))
 POINT(splice, splice(999, NULL, file, NULL, 1, 0))
 POINT(sendfile, sendfile(999, file, NULL, 1))
 POINT(fcntl_getfl, fcntl(file, F_GETFL))
@@ -135,6 +168,9 @@ POINT(bad_fsync, fsync(-1))
 #ifdef __GLIBC__
 POINT(pwritev2, pwritev2(file, &byte_vector, 1, 0, 2))
 POINT(copy_file_range, copy_file_range(999, NULL, file, NULL, 1, 0))
+POINT(preadv2, preadv2(file, &read_vector, 1, 0, 0))
+POINT(pread64, pread64(file, &read_byte, 1, 0))
+POINT(renameat2, renameat2(AT_FDCWD, in_work("missing"), AT_FDCWD, in_work("too"), 0))
 POINT(open64, close(open64(in_work("file"), O_RDONLY)))
 POINT(openat64, close(openat64(AT_FDCWD, in_work("file"), O_RDONLY)))
 POINT(open_by_handle_at, open_by_handle_at(999, NOWHERE, O_RDONLY))
@@ -159,8 +195,11 @@ static void ask_for_all(void)
 	ASK(fsync), ASK(fdatasync), ASK(sync), ASK(syncfs), ASK(msync), ASK(msync_async);
 	ASK(sync_file_range), ASK(open), ASK(open_sync), ASK(openat), ASK(write), ASK(pwrite);
 	ASK(writev), ASK(pwritev), ASK(splice), ASK(sendfile), ASK(fcntl_getfl), ASK(fcntl_getlk);
+	ASK(read), ASK(readv), ASK(pread), ASK(preadv), ASK(bad_read), ASK(close), ASK(bad_close);
+	ASK(creat), ASK(rename), ASK(renameat), ASK(syscall_read), ASK(syscall_close);
 	ASK(fcntl_setlkw), ASK(syscall_fsync), ASK(syscall_write), ASK(bad_fsync);
 #ifdef __GLIBC__
+	ASK(preadv2), ASK(pread64), ASK(renameat2);
 	ASK(pwritev2), ASK(copy_file_range), ASK(open64), ASK(openat64), ASK(open_by_handle_at);
 #endif
 }
@@ -189,12 +228,17 @@ int main(int count, char **arguments)
 	prepare_openings();
 	file = make_file("file", O_RDWR);
 	must(pipe(full_pipe), "pipe");
+	must(pipe(empty_pipe), "pipe");
 	memory = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
 	cancel_one("loop of fsync", loop_fsync);
 	cancel_one("loop of fdatasync", loop_fdatasync);
 	cancel_one("loop of msync", loop_msync);
 	cancel_one("open of a fifo", open_fifo);
 	cancel_one("write to a full pipe", fill_pipe);
+	cleaned = 0;
+	cancel_one("read of an empty pipe", read_pipe);
+	printf("cleaned up %d times\n", cleaned);
+	cancel_one("readv of an empty pipe", readv_pipe);
 	holder = hold_lock(to_child);
 	cancel_one("wait for a lock", lock_wait);
 	close(to_child[1]);

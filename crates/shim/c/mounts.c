@@ -140,10 +140,8 @@ static char *preload_value(void)
 	return NULL;
 }
 
-static int ours(const char *from, const char *end)
+static int ends_with(const char *from, const char *end, const char *name, long n)
 {
-	static const char name[] = "/libsynclater.so";
-	const long n = sizeof name - 1;
 	long i;
 
 	if (end - from < n)
@@ -151,6 +149,14 @@ static int ours(const char *from, const char *end)
 	for (i = 0; i < n && end[i - n] == name[i]; i++)
 		;
 	return i == n;
+}
+
+static int ours(const char *from, const char *end)
+{
+	static const char plain[] = "/libsynclater.so", io[] = "/libsynclater-io.so";
+
+	return ends_with(from, end, plain, sizeof plain - 1) ||
+	       ends_with(from, end, io, sizeof io - 1);
 }
 
 /* Overwrites our entries of LD_PRELOAD whose folder cannot be found with spaces, which separate. */
@@ -211,7 +217,8 @@ EXPORT int prctl(int option, ...)
 #else
 #define OPEN_CASES    \
 	case NR_open: \
-		return sl_open_at(AT_FDCWD_, (const char *)a, (int)b, (unsigned)c);
+		return TIMED_OPEN(AT_FDCWD_, (const char *)a, (int)b, caller, \
+				  sl_open_at(AT_FDCWD_, (const char *)a, (int)b, (unsigned)c));
 #endif
 #ifdef __i386__
 #define FCNTL_CASES      \
@@ -226,11 +233,14 @@ long sl_other_syscall(long nr, long a, long b, long c, long d, long e, long f, u
 	switch (nr) {
 		OPEN_CASES
 	case NR_openat:
-		return sl_open_at((int)a, (const char *)b, (int)c, (unsigned)d);
+		return TIMED_OPEN((int)a, (const char *)b, (int)c, caller,
+				  sl_open_at((int)a, (const char *)b, (int)c, (unsigned)d));
 	case NR_openat2:
-		return sl_open_how((int)a, (const char *)b, (const void *)c, (size_t)d);
+		return TIMED_OPEN((int)a, NULL, 0, caller,
+				  sl_open_how((int)a, (const char *)b, (const void *)c, (size_t)d));
 	case NR_open_by_handle_at:
-		return sl_open_handle((int)a, (void *)b, (int)c);
+		return TIMED_OPEN((int)a, NULL, (int)c, caller,
+				  sl_open_handle((int)a, (void *)b, (int)c));
 		FCNTL_CASES
 		return sl_file_control((int)a, (int)b, c);
 	case NR_write:
@@ -257,6 +267,10 @@ long sl_other_syscall(long nr, long a, long b, long c, long d, long e, long f, u
 			step_back();
 		return raw(nr, a, b, c, d, e, f);
 	default:
+#ifdef SL_IO
+		return sl_io_syscall(nr, a, b, c, d, e, f, caller);
+#else
 		return raw(nr, a, b, c, d, e, f);
+#endif
 	}
 }

@@ -217,28 +217,32 @@ static unsigned mode_of(int flags, va_list more)
 	return flags & (O_CREAT_ | O_TMPFILE_BIT_) ? va_arg(more, unsigned) : 0;
 }
 
-#define OPEN(name, extra)                                                               \
-	EXPORT int name(const char *path, int flags, ...)                               \
-	{                                                                               \
-		va_list more;                                                           \
-		unsigned mode;                                                          \
-                                                                                        \
-		va_start(more, flags);                                                  \
-		mode = mode_of(flags, more);                                            \
-		va_end(more);                                                           \
-		return (int)sl_set(sl_open_at(AT_FDCWD_, path, flags | (extra), mode)); \
+#define OPEN_AT(dir, path, flags, mode)                               \
+	(int)sl_set(TIMED_OPEN(dir, path, flags, CALLER,              \
+			       sl_open_at(dir, path, flags, mode)))
+
+#define OPEN(name, extra)                                               \
+	EXPORT int name(const char *path, int flags, ...)               \
+	{                                                               \
+		va_list more;                                           \
+		unsigned mode;                                          \
+                                                                        \
+		va_start(more, flags);                                  \
+		mode = mode_of(flags, more);                            \
+		va_end(more);                                           \
+		return OPEN_AT(AT_FDCWD_, path, flags | (extra), mode); \
 	}
 
-#define OPENAT(name, extra)                                                       \
-	EXPORT int name(int dir, const char *path, int flags, ...)                \
-	{                                                                         \
-		va_list more;                                                     \
-		unsigned mode;                                                    \
-                                                                                  \
-		va_start(more, flags);                                            \
-		mode = mode_of(flags, more);                                      \
-		va_end(more);                                                     \
-		return (int)sl_set(sl_open_at(dir, path, flags | (extra), mode)); \
+#define OPENAT(name, extra)                                        \
+	EXPORT int name(int dir, const char *path, int flags, ...) \
+	{                                                          \
+		va_list more;                                      \
+		unsigned mode;                                     \
+                                                                   \
+		va_start(more, flags);                             \
+		mode = mode_of(flags, more);                       \
+		va_end(more);                                      \
+		return OPEN_AT(dir, path, flags | (extra), mode);  \
 	}
 
 #ifdef __i386__
@@ -260,24 +264,24 @@ static void refuse_creation(int flags)
 		raw2(NR_kill, raw0(NR_getpid), 6 /* SIGABRT */);
 }
 
-#define OPEN_2(name, plain)                          \
-	EXPORT int name(const char *path, int flags) \
-	{                                            \
-		refuse_creation(flags);              \
-		return plain(path, flags, 0);        \
+#define OPEN_2(name, extra)                                          \
+	EXPORT int name(const char *path, int flags)                 \
+	{                                                            \
+		refuse_creation(flags);                              \
+		return OPEN_AT(AT_FDCWD_, path, flags | (extra), 0); \
 	}
 
-#define OPENAT_2(name, plain)                                 \
-	EXPORT int name(int dir, const char *path, int flags) \
-	{                                                     \
-		refuse_creation(flags);                       \
-		return plain(dir, path, flags, 0);            \
+#define OPENAT_2(name, extra)                                  \
+	EXPORT int name(int dir, const char *path, int flags)  \
+	{                                                      \
+		refuse_creation(flags);                        \
+		return OPEN_AT(dir, path, flags | (extra), 0); \
 	}
 
-OPEN_2(__open_2, open)
-OPEN_2(__open64_2, open64)
-OPENAT_2(__openat_2, openat)
-OPENAT_2(__openat64_2, openat64)
+OPEN_2(__open_2, 0)
+OPEN_2(__open64_2, LARGE)
+OPENAT_2(__openat_2, 0)
+OPENAT_2(__openat64_2, LARGE)
 
 /* openat2(2): the flags stand in a structure behind a pointer. */
 long sl_open_how(int dir, const char *path, const void *how, size_t size)
@@ -308,7 +312,7 @@ long sl_open_how(int dir, const char *path, const void *how, size_t size)
 
 EXPORT int openat2(int dir, const char *path, const void *how, size_t size)
 {
-	return (int)sl_set(sl_open_how(dir, path, how, size));
+	return (int)sl_set(TIMED_OPEN(dir, NULL, 0, CALLER, sl_open_how(dir, path, how, size)));
 }
 
 long sl_open_handle(int mount, void *handle, int flags)
@@ -324,10 +328,17 @@ long sl_open_handle(int mount, void *handle, int flags)
 
 EXPORT int open_by_handle_at(int mount, void *handle, int flags)
 {
-	return (int)sl_set(sl_open_handle(mount, handle, flags));
+	return (int)sl_set(TIMED_OPEN(mount, NULL, flags, CALLER,
+				      sl_open_handle(mount, handle, flags)));
 }
 
 /* The writes. Cancellable while they block, then the request that a mark implies. */
+
+static ALWAYS_INLINE long make_write(int blocks, long nr, const long a[6])
+{
+	return blocks ? sl_cancellable(nr, a[0], a[1], a[2], a[3], a[4], a[5])
+		      : raw(nr, a[0], a[1], a[2], a[3], a[4], a[5]);
+}
 
 /* A write to a descriptor whose O_SYNC the kernel keeps is a request by itself; it is seen only
  * while a recording is made, since to ask for the flag costs as much as a small write. */
@@ -344,8 +355,16 @@ static NOINLINE long write_recorded(int fd, int blocks, long nr, const long a[6]
 		sl_count_request(0);
 		sl_note_real(&n);
 	}
-	r = blocks ? sl_cancellable(nr, a[0], a[1], a[2], a[3], a[4], a[5])
-		   : raw(nr, a[0], a[1], a[2], a[3], a[4], a[5]);
+#ifdef SL_IO
+	if (!noted) {
+		uint64_t start = sl_io_start_on(fd);
+
+		r = make_write(blocks, nr, a);
+		sl_io_end(SL_KIND_WRITE, fd, start, r, caller);
+		return sl_written(fd, r, caller);
+	}
+#endif
+	r = make_write(blocks, nr, a);
 	if (!noted)
 		return sl_written(fd, r, caller);
 	if (is_error(r))
@@ -364,8 +383,7 @@ long sl_write_call(int fd, int blocks, long nr, const long a[6], uint64_t caller
 
 	if (UNLIKELY(sl_active() && sl_recording()))
 		return write_recorded(fd, blocks, nr, a, caller);
-	r = blocks ? sl_cancellable(nr, a[0], a[1], a[2], a[3], a[4], a[5])
-		   : raw(nr, a[0], a[1], a[2], a[3], a[4], a[5]);
+	r = make_write(blocks, nr, a);
 	return sl_written(fd, r, caller);
 }
 

@@ -5,7 +5,8 @@
  *   struct sl_page   written by the supervisor (and its keeper) alone; victims map it read-only.
  *   struct sl_slots  written by victims; what stands here is hostile input for the supervisor,
  *                    which loads each word once, checks its range, and follows none as a pointer.
- *   struct sl_rings  while a recording is made: one ring of events a process, hostile input too.
+ *   struct sl_rings  while a recording is made: one ring of events a process, and one histogram of
+ *                    its faster calls; hostile input too.
  *
  * src/page.rs is the mirror. The asserts below and the witness test hold both to the same layout.
  * A change of layout or meaning bumps SL_VERSION; a shim that meets another version makes every
@@ -123,6 +124,11 @@ struct sl_page {
 	uint32_t ring_cells; /* cells of one ring, a power of two; 0 without a recording */
 	struct sl_fs fs[SL_FS_MAX];
 	struct sl_mount mounts[SL_MOUNT_MAX];
+	/* Where `record` is set: ticks from which on a call that is no request is an event (io.c).
+	 * 0: no such calls are timed. */
+	uint64_t slow;
+	uint32_t scale; /* nanoseconds of a tick, times 2^20 */
+	uint32_t reserved_tail;
 };
 
 #define SL_NEEDS_EXE  1u
@@ -184,6 +190,8 @@ struct sl_slots {
 #define SL_CELL_TEXT   3u /* SL_CELL_BYTES of text */
 #define SL_CELL_CALLER 4u /* struct sl_event: `caller` lies at `start` in the file of its text */
 #define SL_CELL_PROCESS 5u /* struct sl_event; its text: executable, NUL, command line */
+#define SL_CELL_COUNT  6u /* struct sl_event: `bytes` calls of `kind` fell into place `flags` of the
+			     * histogram, made by the program that this process was before */
 #define SL_CELL_BYTES  60u
 #define SL_CELL_STATE(type, cells, place) \
 	((type) | (uint32_t)(cells) << 8 | (uint32_t)((place) & 0xffffu) << 16)
@@ -209,6 +217,12 @@ struct sl_slots {
 #define SL_KIND_LIBAIO      12u
 #define SL_KIND_URING       13u
 #define SL_KIND_URING_RANGE 14u
+/* No requests: calls of libsynclater-io.so, of sessions that ask for them. */
+#define SL_KIND_READ   15u
+#define SL_KIND_WRITE  16u
+#define SL_KIND_OPEN   17u
+#define SL_KIND_RENAME 18u
+#define SL_KIND_CLOSE  19u
 
 /* sl_event.has */
 #define SL_HAS_STAT    1u
@@ -217,7 +231,11 @@ struct sl_slots {
 #define SL_HAS_NO_FILE 8u /* what `fd` is could not be told */
 
 #define SL_RING_MAX   512u
-#define SL_RINGS_DATA 69632u /* where the cells of ring 0 begin; those of the next follow */
+#define SL_RINGS_DATA 69632u /* where ring 0 begins: its histogram, its cells; the next follows */
+
+#define SL_HIST_KINDS  5u  /* from SL_KIND_READ */
+#define SL_HIST_PLACES 44u /* place p: below 2^p ns, and at least half of that */
+#define SL_HIST_BYTES  8192u
 
 struct sl_cell {
 	uint32_t state;
@@ -266,6 +284,19 @@ struct sl_ring {
 	uint64_t reserved_tail[7];
 };
 
+/* How many calls took how long, of those that were faster than the threshold. Added to by victims,
+ * each thread in the shard that its thread pointer hashes to; taken (exchanged with 0) by the
+ * recorder once a second, and when the process is gone. */
+struct sl_hist_shard {
+	uint32_t count[SL_HIST_KINDS][SL_HIST_PLACES];
+	uint32_t reserved[4];
+};
+
+struct sl_hist {
+	struct sl_hist_shard shard[SL_SHARDS];
+	uint8_t reserved[1024];
+};
+
 struct sl_rings {
 	uint64_t magic;
 	uint32_t version;
@@ -284,7 +315,7 @@ SL_STATIC_ASSERT(sizeof(struct sl_mount) == 16, "sl_mount");
 SL_STATIC_ASSERT(sizeof(struct sl_rule) == 24, "sl_rule");
 SL_STATIC_ASSERT(sizeof(struct sl_shard) == 64, "sl_shard");
 SL_STATIC_ASSERT(sizeof(struct sl_slot) == 128 + 64 * SL_SHARDS, "sl_slot");
-SL_STATIC_ASSERT(sizeof(struct sl_page) == 128 + 16 * SL_FS_MAX + 16 * SL_MOUNT_MAX, "sl_page");
+SL_STATIC_ASSERT(sizeof(struct sl_page) == 144 + 16 * SL_FS_MAX + 16 * SL_MOUNT_MAX, "sl_page");
 SL_STATIC_ASSERT(sizeof(struct sl_slots) == 64 + 8 * (SL_FS_MAX + 1) * SL_CLASS_MAX +
 						    8 * SL_FS_MAX +
 						    sizeof(struct sl_slot) * SL_SLOT_MAX,
@@ -293,6 +324,8 @@ SL_STATIC_ASSERT(sizeof(struct sl_cell) == 64, "sl_cell");
 SL_STATIC_ASSERT(sizeof(struct sl_event) == 64, "sl_event");
 SL_STATIC_ASSERT(sizeof(struct sl_stat) == 64, "sl_stat");
 SL_STATIC_ASSERT(sizeof(struct sl_ring) == 128, "sl_ring");
+SL_STATIC_ASSERT(sizeof(struct sl_hist_shard) == 896, "sl_hist_shard");
+SL_STATIC_ASSERT(sizeof(struct sl_hist) == SL_HIST_BYTES, "sl_hist");
 SL_STATIC_ASSERT(sizeof(struct sl_rings) <= SL_RINGS_DATA, "sl_rings");
 
 #endif

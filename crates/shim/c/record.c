@@ -216,6 +216,9 @@ static int tell_process(void)
 
 	if (!can_tell())
 		return 0;
+#ifdef SL_IO
+	sl_io_hand_over(); /* while it still counts for the program that we were before */
+#endif
 	n = raw4(NR_readlinkat, AT_FDCWD_, "/proc/self/exe", text, 1000);
 	n = is_error(n) ? 0 : n;
 	text[n++] = 0;
@@ -252,27 +255,34 @@ static uint64_t in_ns(const struct statx_time *t)
 	return (uint64_t)t->seconds * 1000000000u + t->ns;
 }
 
-static long ask(struct note *n)
+/* What FD is like, and a number for what it is. */
+static long what_is(int fd, struct sl_stat *stat, uint32_t *hash)
 {
 	struct statx_answer x = { .mask = 0 };
 	/* type, mode, mtime, ctime, inode, size, birth, mount id */
-	long r = sl_statx(n->e.fd, 0x1bc3, &x);
+	long r = sl_statx(fd, 0x1bc3, &x);
 
 	if (is_error(r))
 		return r;
-	n->stat.mode = x.mode;
-	n->stat.inode = x.inode;
-	n->stat.mount = x.mask & 0x1000 ? x.mount : 0;
-	n->stat.dev = (uint64_t)x.dev_major << 32 | x.dev_minor;
-	n->stat.mtime_ns = in_ns(&x.modified);
-	n->stat.ctime_ns = in_ns(&x.changed);
-	n->stat.size = x.size;
+	stat->mode = x.mode;
+	stat->inode = x.inode;
+	stat->mount = x.mask & 0x1000 ? x.mount : 0;
+	stat->dev = (uint64_t)x.dev_major << 32 | x.dev_minor;
+	stat->mtime_ns = in_ns(&x.modified);
+	stat->ctime_ns = in_ns(&x.changed);
+	stat->size = x.size;
 	/* Birth and inode together: numbers are given to new files at once. */
-	n->hash = (uint32_t)((x.inode ^ in_ns(&x.born) ^ n->stat.dev << 7) * 0x9e3779b97f4a7c15ull >>
-			     32) |
-		  1;
-	n->e.has |= SL_HAS_STAT;
+	*hash = (uint32_t)((x.inode ^ in_ns(&x.born) ^ stat->dev << 7) * 0x9e3779b97f4a7c15ull >> 32) |
+		1;
 	return 0;
+}
+
+static long ask(struct note *n)
+{
+	long r = what_is(n->e.fd, &n->stat, &n->hash);
+
+	n->e.has |= is_error(r) ? 0 : SL_HAS_STAT;
+	return r;
 }
 
 /* The generation of FD's inode where its file system gives each file another one; else 0. */
@@ -446,3 +456,70 @@ void sl_note_opened(int fd)
 		STORE(sl_mine->fd[fd].bytes, 0);
 	}
 }
+
+#ifdef SL_IO
+void sl_tell(void) { forget(); }
+
+uint64_t sl_millisecond(void) { return millisecond(); }
+
+long sl_what_is(int fd, struct sl_stat *stat, uint32_t *hash) { return what_is(fd, stat, hash); }
+
+/* N calls of KIND fell into PLACE of the histogram. Returns whether there was room to say so. */
+int sl_note_count(struct ring *r, unsigned kind, unsigned place, uint64_t n)
+{
+	struct sl_event e = { .fd = -1, .kind = (uint8_t)kind, .flags = place, .bytes = n };
+
+	e.has = SL_HAS_BYTES;
+	return put_into(r, SL_CELL_COUNT, &e, NULL, NULL);
+}
+
+/* Makes sure that the recorder knows what the event's descriptor is. With several sessions nothing
+ * is known: each has a threshold of its own, so not all of them hear the same. */
+static void identify_slow(struct note *n)
+{
+	int fd = n->e.fd;
+	struct fd_entry *d = sl.levels == 1 && fd >= 0 && fd < FDS_MAX ? &sl_mine->fd[fd] : NULL;
+
+	if (fd < 0 || n->e.has & SL_HAS_TEXT)
+		return;
+	if (d && n->hash && LOAD_RELAXED(d->id) == n->hash)
+		return;
+	if (n->e.kind != SL_KIND_CLOSE) {
+		define(n, d);
+		return;
+	}
+	/* It is closed, and what it was called nobody knows. */
+	n->e.text = 0;
+	n->e.has |= SL_HAS_TEXT;
+	if (fd < FDS_MAX)
+		STORE(sl_mine->fd[fd].id, 0);
+}
+
+/* Records a call that is no request, and that was slow in one of the sessions at least. The caller
+ * has filled in what it was, when, and of the file what it knows: stat and hash, or a text. */
+void sl_note_slow(struct note *n, uint64_t caller)
+{
+	int fd = n->e.fd;
+	unsigned i;
+
+	n->e.tid = thread_id();
+	n->e.uid = user(n->e.start);
+	n->e.fs = 255;
+	n->e.done = n->e.result < 0 ? SL_DONE_NOTHING : SL_DONE_REAL;
+	n->e.caller = caller;
+	if (caller)
+		tell_caller(n, caller);
+	identify_slow(n);
+	for (i = 0; i < sl.levels; i++) {
+		struct ring *r = sl_io_at(i) ? sl_ring_of(i) : NULL;
+
+		if (!r || n->e.took < LOAD(sl.level[i].page->slow) ||
+		    put_into(r, SL_CELL_EVENT, &n->e, n->e.has & SL_HAS_STAT ? &n->stat : NULL,
+			     n->text))
+			continue;
+		ADD(r->control->lost, 1);
+		if (fd >= 0 && fd < FDS_MAX)
+			STORE(sl_mine->fd[fd].id, 0); /* what it is was not heard */
+	}
+}
+#endif

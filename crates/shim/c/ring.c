@@ -60,6 +60,12 @@ static long open_rings(const struct level *l)
 	return is_error(fd) ? sl_ask_fd(l->page, 1) : fd;
 }
 
+/* Bytes of one ring with its histogram. */
+static uint32_t ring_size(uint32_t cells)
+{
+	return SL_HIST_BYTES + cells * (uint32_t)sizeof(struct sl_cell);
+}
+
 static int map_ring(struct ring *to, long fd, const struct level *l)
 {
 	struct sl_rings *r = sl_map(fd, SL_RINGS_DATA, 0);
@@ -76,13 +82,14 @@ static int map_ring(struct ring *to, long fd, const struct level *l)
 	else
 		k = claim(r);
 	if (k >= 0) {
-		uint32_t size = cells * (uint32_t)sizeof(struct sl_cell);
+		uint32_t size = ring_size(cells);
 
-		to->first = sl_map(fd, size, SL_RINGS_DATA + (uint64_t)k * size);
+		to->hist = sl_map(fd, size, SL_RINGS_DATA + (uint64_t)k * size);
+		to->first = (struct sl_cell *)(void *)(to->hist + 1);
 		to->rings = r;
 		to->control = &r->ring[k];
 		to->cells = cells;
-		if (to->first)
+		if (to->hist)
 			return 1;
 	}
 	raw2(NR_munmap, r, SL_RINGS_DATA);
@@ -108,11 +115,12 @@ static void find(struct ring *r, const struct level *l)
 	} else if (CAS(r->state, RING_NONE, RING_CLAIMING)) {
 		r->rings = found.rings;
 		r->control = found.control;
+		r->hist = found.hist;
 		r->first = found.first;
 		r->cells = found.cells;
 		STORE(r->state, RING_READY);
 	} else {
-		raw2(NR_munmap, found.first, found.cells * sizeof(struct sl_cell));
+		raw2(NR_munmap, found.hist, ring_size(found.cells));
 		raw2(NR_munmap, found.rings, SL_RINGS_DATA);
 	}
 	if (!is_error(fd))

@@ -15,6 +15,8 @@
  *      mounts.c umount, mount, unshare, setns, chroot, prctl
  *      async.c  aio_fsync, io_submit, liburing
  *      record.c events for a recording, and ring.c, where they go
+ *      io.c     reads, writes, opens, renames and closes, timed: in libsynclater-io.so alone,
+ *               which is these files with SL_IO defined
  */
 #ifndef SYNCLATER_SHIM_H
 #define SYNCLATER_SHIM_H
@@ -37,7 +39,8 @@
  * pthread_setcanceltype   so can one blocked in open (a FIFO) or write (a pipe);
  * dlsym                   the libc's own aio_fsync and liburing's own submit, at the first use;
  * aio_read, aio_suspend   to keep aio_fsync behind what was queued before it (async.c);
- * gnu_get_libc_version    whether the libc is glibc, whose aio queue works like that. */
+ * gnu_get_libc_version    whether the libc is glibc, whose aio queue works like that;
+ * __chk_fail              how glibc ends a program whose buffer is too small (io.c). */
 extern int *__errno_location(void) __attribute__((weak));
 extern void pthread_testcancel(void) __attribute__((weak));
 extern int pthread_setcanceltype(int type, int *old) __attribute__((weak));
@@ -137,6 +140,7 @@ int sl_class_of(const struct level *l, const struct subject *s, uint8_t *class_)
 struct ring {
 	struct sl_rings *rings;
 	struct sl_ring *control;
+	struct sl_hist *hist;
 	struct sl_cell *first;
 	uint64_t tried, pause; /* ticks: when we looked last, and for how long we do not again */
 	uint32_t cells, state;
@@ -152,6 +156,20 @@ struct fd_entry {
 #define FDS_MAX     4096
 #define CALLERS_MAX 64
 
+#ifdef SL_IO
+/* What a descriptor was found to be, for io.c. */
+#define IO_NAME_MAX 224
+struct io_fd {
+	uint64_t checked; /* ticks; 0: to be looked at again */
+	uint64_t looked;  /* ticks of the last look */
+	uint32_t hash;    /* of what it was then; 0: nothing */
+	uint32_t named;   /* hash of what was opened as `name`; 0: no name is known */
+	uint32_t file, reserved;
+	struct sl_stat stat;
+	char name[IO_NAME_MAX];
+};
+#endif
+
 /* What belongs to this process alone. The kernel wipes it in a forked child (MADV_WIPEONFORK),
  * which then claims slots and rings of its own; a vfork child shares it, and counts for its
  * parent. */
@@ -163,6 +181,9 @@ extern struct mine {
 	uint32_t introduced; /* the recorder has heard who we are */
 	uint64_t caller[CALLERS_MAX];
 	struct fd_entry fd[FDS_MAX];
+#ifdef SL_IO
+	struct io_fd io[FDS_MAX];
+#endif
 } *sl_mine;
 
 /* One request as it will be recorded. */
@@ -191,6 +212,35 @@ void sl_note_end(struct note *n, const struct verdict *v, unsigned done, long re
 void sl_note_queued(unsigned kind, int fd, const struct verdict *v, int later);
 void sl_note_written(int fd, long n);
 void sl_note_opened(int fd);
+
+#ifdef SL_IO
+/* record.c, for io.c */
+void sl_tell(void);
+uint64_t sl_millisecond(void);
+long sl_what_is(int fd, struct sl_stat *stat, uint32_t *hash);
+int sl_note_count(struct ring *r, unsigned kind, unsigned place, uint64_t n);
+void sl_note_slow(struct note *n, uint64_t caller);
+
+/* io.c */
+int sl_io_at(unsigned level);
+void sl_io_hand_over(void);
+uint64_t sl_io_start(void);
+uint64_t sl_io_start_on(int fd);
+void sl_io_end(unsigned kind, int fd, uint64_t start, long r, uint64_t caller);
+void sl_io_opened(uint64_t start, long fd, int dir, const char *path, int flags, uint64_t caller);
+long sl_io_syscall(long nr, long a, long b, long c, long d, long e, long f, uint64_t caller);
+
+/* An open, timed; its value is the open's. */
+#define TIMED_OPEN(dir, path, flags, caller, open)                          \
+	__extension__({                                                     \
+		uint64_t start_ = sl_io_start();                            \
+		long fd_ = (open);                                          \
+		sl_io_opened(start_, fd_, dir, path, flags, caller);        \
+		fd_;                                                        \
+	})
+#else
+#define TIMED_OPEN(dir, path, flags, caller, open) (open)
+#endif
 
 /* core.c */
 uint64_t sl_ticks(void);
@@ -257,12 +307,18 @@ static inline void testcancel(void)
 		pthread_testcancel();
 }
 
-/* Where this thread counts at a level; SLOT, if any, is set to our slot there. The factor is one of
- * 1,200 that were tried: it spreads threads whose stacks lie 2 or 8 MiB or 64 to 256 KiB apart, as
- * those of the libcs and of Rust do, over 5 to 8 of 8 shards (the golden ratio, over 2 to 7). */
+/* Which of 8 lines of counters this thread uses. The factor is one of 1,200 that were tried: it
+ * spreads threads whose stacks lie 2 or 8 MiB or 64 to 256 KiB apart, as those of the libcs and of
+ * Rust do, over 5 to 8 of 8 shards (the golden ratio, over 2 to 7). */
+static inline uint32_t shard_number(void)
+{
+	return (uint32_t)(thread_number() >> 6) * 0x855c3845u >> 29;
+}
+
+/* Where this thread counts at a level; SLOT, if any, is set to our slot there. */
 static inline struct sl_shard *shard_of(unsigned i, struct sl_slot **slot)
 {
-	uint32_t hash = (uint32_t)(thread_number() >> 6) * 0x855c3845u >> 29;
+	uint32_t hash = shard_number();
 	struct sl_slot *s = LOAD_RELAXED(sl_mine->slot[i]);
 
 	if (UNLIKELY(!s))

@@ -24,6 +24,14 @@ enum {
 	NR_write = 1,
 	NR_open = 2,
 	NR_close = 3,
+	NR_pread64 = 17,
+	NR_readv = 19,
+	NR_getcwd = 79,
+	NR_rename = 82,
+	NR_renameat = 264,
+	NR_preadv = 295,
+	NR_renameat2 = 316,
+	NR_preadv2 = 327,
 	NR_fstat = 5,
 	NR_mmap = 9,
 	NR_munmap = 11,
@@ -115,6 +123,14 @@ enum {
 	NR_write = 4,
 	NR_open = 5,
 	NR_close = 6,
+	NR_rename = 38,
+	NR_readv = 145,
+	NR_pread64 = 180,
+	NR_getcwd = 183,
+	NR_renameat = 302,
+	NR_preadv = 333,
+	NR_renameat2 = 353,
+	NR_preadv2 = 378,
 	NR_fstat = 197,
 	NR_mmap = 192,
 	NR_munmap = 91,
@@ -232,7 +248,7 @@ static inline uintptr_t thread_number(void)
 
 #elif defined(__aarch64__)
 #define SL_ARCH "aarch64"
-/* No open, readlink: the *at calls with AT_FDCWD serve. */
+/* No open, readlink, rename: the *at calls with AT_FDCWD serve. */
 enum {
 	NR_gettid = 178,
 	NR_fstatfs = 44,
@@ -240,6 +256,13 @@ enum {
 	NR_read = 63,
 	NR_write = 64,
 	NR_close = 57,
+	NR_getcwd = 17,
+	NR_renameat = 38,
+	NR_readv = 65,
+	NR_pread64 = 67,
+	NR_preadv = 69,
+	NR_renameat2 = 276,
+	NR_preadv2 = 286,
 	NR_fstat = 80,
 	NR_mmap = 222,
 	NR_munmap = 215,

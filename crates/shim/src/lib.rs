@@ -19,6 +19,21 @@ const SMALL: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/small.so"));
 /// The preload library for i386 programs, where the compiler that built us could make one.
 pub const LIBRARY_32: Option<&[u8]> = if SMALL.is_empty() { None } else { Some(SMALL) };
 
-/// A name that no other version of the two libraries has (a hash of their bytes), for the folder
+/// The library that times other calls too, for `--io`.
+pub const LIBRARY_IO: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/native-io.so"));
+
+const SMALL_IO: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/small-io.so"));
+
+/// The same for i386 programs.
+pub const LIBRARY_IO_32: Option<&[u8]> = if SMALL_IO.is_empty() {
+    None
+} else {
+    Some(SMALL_IO)
+};
+
+/// File names of the libraries: the ordinary one, and the one that times other calls too.
+pub const NAMES: [&str; 2] = ["libsynclater.so", "libsynclater-io.so"];
+
+/// A name that no other version of the libraries has (a hash of their bytes), for the folder
 /// that they are unpacked to.
 pub const CONTENT_NAME: &str = env!("SYNCLATER_SHIM_NAME");

@@ -171,6 +171,12 @@ pub struct Page {
     pub fs: [Fs; FS_MAX],
     /// Mounts.
     pub mounts: [Mount; MOUNT_MAX],
+    /// Where `record` is set: ticks from which on a call that is no request is an event; 0: no such
+    /// calls are timed.
+    pub slow: AtomicU64,
+    /// Nanoseconds of a tick, times 2^20.
+    pub scale: AtomicU32,
+    reserved_tail: u32,
 }
 
 /// One cache line of counters.
@@ -282,7 +288,7 @@ const _: () = assert!(size_of::<Mount>() == 16);
 const _: () = assert!(size_of::<Rule>() == 24);
 const _: () = assert!(size_of::<Shard>() == 64);
 const _: () = assert!(size_of::<Slot>() == 128 + 64 * SHARDS);
-const _: () = assert!(size_of::<Page>() == 128 + 16 * FS_MAX + 16 * MOUNT_MAX);
+const _: () = assert!(size_of::<Page>() == 144 + 16 * FS_MAX + 16 * MOUNT_MAX);
 const _: () = assert!(
     size_of::<Slots>()
         == 64 + 8 * (FS_MAX + 1) * CLASS_MAX + 8 * FS_MAX + SLOT_MAX * size_of::<Slot>()

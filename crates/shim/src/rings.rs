@@ -4,7 +4,7 @@
 //! no value as a pointer or an index, and gives what was written in the order of its places. A
 //! place that a writer took and never filled (it was killed in between) is passed over in the end.
 
-use crate::page::Layout;
+use crate::page::{Layout, SHARDS};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicU8};
 
@@ -12,8 +12,12 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicU8};
 pub const RINGS_MAGIC: u64 = 0x676e_6972_7461_6c73;
 /// Rings of one session.
 pub const RING_MAX: usize = 512;
-/// Where the cells of ring 0 begin in the file.
+/// Where ring 0 begins in the file: its histogram, then its cells.
 pub const RINGS_DATA: usize = 69_632;
+/// Kinds of calls in a histogram, from [`KIND_READ`].
+pub const HIST_KINDS: usize = 5;
+/// Places of a histogram: place p counts calls that took less than 2^p ns, and at least half of it.
+pub const HIST_PLACES: usize = 44;
 /// Bytes of a cell.
 pub const CELL: usize = 64;
 
@@ -22,6 +26,7 @@ const TYPE_STAT: u32 = 2;
 const TYPE_TEXT: u32 = 3;
 const TYPE_CALLER: u32 = 4;
 const TYPE_PROCESS: u32 = 5;
+const TYPE_COUNT: u32 = 6;
 const TEXT_BYTES: usize = 60;
 
 /// [`Event::done`]: made for real.
@@ -38,8 +43,11 @@ const HAS_TEXT: u16 = 2;
 const HAS_BYTES: u16 = 4;
 const HAS_NO_FILE: u16 = 8;
 
+/// The first [`Event::kind`] that is no request.
+pub const KIND_READ: u8 = 15;
+
 /// Names of [`Event::kind`], from 1; as docs/FORMAT.md has them.
-pub const KIND_WORDS: [&str; 14] = [
+pub const KIND_WORDS: [&str; 19] = [
     "fsync",
     "fdatasync",
     "sync",
@@ -54,6 +62,11 @@ pub const KIND_WORDS: [&str; 14] = [
     "libaio fsync",
     "io_uring fsync",
     "io_uring sync_file_range",
+    "read",
+    "write",
+    "open",
+    "rename",
+    "close",
 ];
 
 /// Control words of one process's ring.
@@ -91,8 +104,69 @@ pub struct Rings {
     pub ring: [Ring; RING_MAX],
 }
 
+/// Counts of the threads that hash to one shard, by kind and place.
+#[repr(C)]
+pub struct HistShard {
+    /// By kind, by place.
+    pub count: [[AtomicU32; HIST_PLACES]; HIST_KINDS],
+    reserved: [u32; 4],
+}
+
+/// How many calls of one process took how long, of those below the threshold.
+#[repr(C, align(8))]
+pub struct Hist {
+    /// By shard.
+    pub shard: [HistShard; SHARDS],
+    reserved: [u8; 1024],
+}
+
+impl Hist {
+    /// Takes what was counted of the kind with index `kind` at `place`.
+    fn take_one(&self, kind: usize, place: usize) -> u64 {
+        let take = |shard: &HistShard| {
+            let count = &shard.count[kind][place];
+            match count.load(Relaxed) {
+                0 => 0,
+                _ => u64::from(count.swap(0, Relaxed)),
+            }
+        };
+        self.shard.iter().map(take).sum()
+    }
+
+    /// Takes all that was counted: `to` gets kind, place and count.
+    pub fn take(&self, mut to: impl FnMut(Count)) {
+        for kind in 0..HIST_KINDS {
+            for place in 0..HIST_PLACES {
+                let count = self.take_one(kind, place);
+                if count > 0 {
+                    to(Count {
+                        kind: KIND_READ + kind as u8,
+                        place: place as u32,
+                        count,
+                    });
+                }
+            }
+        }
+    }
+}
+
+/// Calls of one kind that took about as long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Count {
+    /// Index into [`KIND_WORDS`], from 1.
+    pub kind: u8,
+    /// They took less than 2 to this power nanoseconds, and at least half of that.
+    pub place: u32,
+    /// How many.
+    pub count: u64,
+}
+
+const _: () = assert!(size_of::<Hist>() == 8192);
+
 impl crate::page::sealed::Sealed for Rings {}
 impl Layout for Rings {}
+impl crate::page::sealed::Sealed for Hist {}
+impl Layout for Hist {}
 
 const _: () = assert!(size_of::<Ring>() == 128);
 const _: () = assert!(size_of::<Rings>() <= RINGS_DATA);
@@ -103,10 +177,29 @@ pub struct Cell([AtomicU32; CELL / 4]);
 
 const _: () = assert!(size_of::<Cell>() == CELL);
 
+/// Bytes that a ring of `cells` takes in the file, with its histogram.
+#[must_use]
+pub const fn ring_bytes(cells: usize) -> usize {
+    size_of::<Hist>() + cells * CELL
+}
+
+/// Where ring `index` begins; `None` where no file is that long.
+fn start_of(index: usize, cells: usize) -> Option<usize> {
+    let size = cells.checked_mul(CELL)?.checked_add(size_of::<Hist>())?;
+    RINGS_DATA.checked_add(index.checked_mul(size)?)
+}
+
+/// The histogram of ring `index` in a mapped rings file with rings of `count` cells; `None` where
+/// the mapping ends before.
+#[must_use]
+pub fn hist_of(bytes: &[AtomicU8], index: usize, count: usize) -> Option<&Hist> {
+    Hist::view(bytes.get(start_of(index, count)?..)?)
+}
+
 /// The cells of ring `index` in a mapped rings file; `None` where the mapping ends before.
 #[must_use]
 pub fn cells_of(bytes: &[AtomicU8], index: usize, count: usize) -> Option<&[Cell]> {
-    let start = RINGS_DATA.checked_add(index.checked_mul(count)?.checked_mul(CELL)?)?;
+    let start = start_of(index, count)?.checked_add(size_of::<Hist>())?;
     let part = bytes.get(start..start.checked_add(count.checked_mul(CELL)?)?)?;
     let first = part.as_ptr().cast::<Cell>();
     if !first.is_aligned() {
@@ -190,6 +283,8 @@ pub enum Record {
         /// The file; empty where it could not be told.
         file: Vec<u8>,
     },
+    /// Calls that the program was counted for which this process was before.
+    Counted(Count),
     /// Who writes this ring.
     Process {
         /// The executable's path.
@@ -341,7 +436,10 @@ impl Reader {
     fn read(&self, cells: &[Cell], left: usize) -> Option<(Option<Record>, usize)> {
         let first = self.at(cells, 0);
         let (kind, count) = first.state(self.tail)?;
-        if count == 0 || count > left || !matches!(kind, TYPE_EVENT | TYPE_CALLER | TYPE_PROCESS) {
+        if count == 0
+            || count > left
+            || !matches!(kind, TYPE_EVENT | TYPE_CALLER | TYPE_PROCESS | TYPE_COUNT)
+        {
             return Some((None, 1));
         }
         let (has, length) = first.has();
@@ -376,6 +474,11 @@ impl Reader {
                 offset: event.start,
                 file: text,
             },
+            TYPE_COUNT => Record::Counted(Count {
+                kind: event.kind,
+                place: event.flags,
+                count: event.bytes.unwrap_or(0),
+            }),
             TYPE_PROCESS => {
                 let end = text.iter().position(|b| *b == 0).unwrap_or(text.len());
                 Record::Process {

@@ -5,7 +5,7 @@ use std::mem::offset_of;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use synclater_shim::page::{Fs, Mount, Page, Rule, Shard, Slot, Slots};
-use synclater_shim::rings::{Ring, Rings};
+use synclater_shim::rings::{Hist, HistShard, Ring, Rings};
 
 macro_rules! rows {
     ($($t:ident $c:literal { $($f:ident $n:literal),* $(,)? })*) => {{
@@ -31,7 +31,7 @@ fn mirror() -> Vec<String> {
             ring_cells "ring_cells",
             rule_needs "rule_needs", slots_size "slots_size", filters "filters",
             mount_mask "mount_mask", sync_ok "sync_ok", mount_ns "mount_ns", socket "socket",
-            fs "fs", mounts "mounts" }
+            fs "fs", mounts "mounts", slow "slow", scale "scale" }
         Shard "sl_shard" { requests "requests", real "real", failed "failed", hints "hints",
             ticks "ticks", hints_real "hints_real" }
         Slot "sl_slot" { pid "pid", flags "flags", pid_ns "pid_ns", ask_mount "ask_mount",
@@ -42,6 +42,8 @@ fn mirror() -> Vec<String> {
         Ring "sl_ring" { pid "pid", pid_ns "pid_ns", head "head", lost "lost", tail "tail" }
         Rings "sl_rings" { magic "magic", version "version", count "count",
             bell "bell", ring "ring" }
+        HistShard "sl_hist_shard" { count "count" }
+        Hist "sl_hist" { shard "shard" }
     }
 }
 
@@ -100,11 +102,14 @@ fn nm(library: &[u8], what: &str) -> Vec<String> {
     names
 }
 
-fn libraries() -> [&'static [u8]; 2] {
-    [
-        synclater_shim::LIBRARY,
-        synclater_shim::LIBRARY_32.expect("a 32-bit library"),
-    ]
+/// The libraries of both classes: those that time other calls too where `io` is set.
+fn libraries(io: bool) -> [&'static [u8]; 2] {
+    let (native, small) = if io {
+        (synclater_shim::LIBRARY_IO, synclater_shim::LIBRARY_IO_32)
+    } else {
+        (synclater_shim::LIBRARY, synclater_shim::LIBRARY_32)
+    };
+    [native, small.expect("a 32-bit library")]
 }
 
 #[test]
@@ -119,33 +124,54 @@ fn the_library_takes_nothing_from_a_libc_but_weak_names() {
         "pthread_setcanceltype",
         "pthread_testcancel",
     ];
-    for library in libraries() {
-        for name in nm(library, "--undefined-only") {
-            let Some(weak) = name.strip_prefix("w ") else {
-                panic!("not weak: {name}")
-            };
-            assert!(allowed.contains(&weak), "the library asks for {weak}");
+    for (io, more) in [(false, &[][..]), (true, &["__chk_fail"])] {
+        for library in libraries(io) {
+            for name in nm(library, "--undefined-only") {
+                let Some(weak) = name.strip_prefix("w ") else {
+                    panic!("not weak: {name}")
+                };
+                let may = allowed.contains(&weak) || more.contains(&weak);
+                assert!(may, "the library asks for {weak}");
+            }
+        }
+    }
+}
+
+fn names_in(text: &str) -> Vec<String> {
+    text.split(';')
+        .map(|s| format!("T {}", s.trim()))
+        .filter(|s| s != "T ")
+        .collect()
+}
+
+#[test]
+fn the_library_exports_what_its_map_says_and_nothing_else() {
+    let read = |name: &str| std::fs::read_to_string(here().join("c").join(name)).unwrap();
+    let map = read("exports.map");
+    let global = map.split("global:").nth(1).unwrap();
+    let ordinary = names_in(global.split("local:").next().unwrap());
+    let timed = names_in(&read("exports-io.map"));
+    assert!(timed.len() > 10 && timed.iter().all(|n| !ordinary.contains(n)));
+    for (io, more) in [(false, &[][..]), (true, &timed)] {
+        let mut want = [&ordinary, more].concat();
+        want.sort();
+        for library in libraries(io) {
+            assert_eq!(nm(library, "--defined-only"), want);
         }
     }
 }
 
 #[test]
-fn the_library_exports_what_its_map_says_and_nothing_else() {
-    let map = std::fs::read_to_string(here().join("c/exports.map")).unwrap();
-    let global = map
-        .split("global:")
-        .nth(1)
-        .unwrap()
-        .split("local:")
-        .next()
-        .unwrap();
-    let mut want: Vec<String> = global
-        .split(';')
-        .map(|s| format!("T {}", s.trim()))
-        .filter(|s| s != "T ")
-        .collect();
-    want.sort();
-    for library in libraries() {
-        assert_eq!(nm(library, "--defined-only"), want);
+fn each_library_bears_its_own_name() {
+    for (io, name) in [false, true].into_iter().zip(synclater_shim::NAMES) {
+        for (class, library) in libraries(io).into_iter().enumerate() {
+            let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("soname-{class}-{io}"));
+            std::fs::write(&file, library).unwrap();
+            let out = Command::new("readelf").arg("-d").arg(&file).output();
+            let text = String::from_utf8(out.expect("readelf").stdout).unwrap();
+            let soname = text.lines().find(|l| l.contains("SONAME"));
+            let ends = soname.is_some_and(|l| l.ends_with(&format!("[{name}]")));
+            assert!(ends, "{name}: {soname:?}");
+        }
     }
 }

@@ -82,7 +82,7 @@ pub struct Syncs {
     /// Read already, but younger than what another ring may still have to tell.
     pending: Vec<(u64, Record)>,
     seen: Seen,
-    watched: String,
+    watched: &'static [&'static str],
     /// The mount that the trace points were found in, where it is our own: its end waits too.
     tracefs: Option<OwnedFd>,
 }
@@ -92,11 +92,11 @@ unsafe impl Send for Ring {}
 
 impl Syncs {
     /// Counts for every process that this one starts from now on, and watches in which of them a
-    /// file named `library` is mapped.
+    /// file with one of the names `libraries` is mapped.
     ///
     /// # Errors
     /// `EACCES` or `EPERM` where perf events are not permitted; `ENOENT` without trace points.
-    pub fn count_descendants(library: &str) -> io::Result<Syncs> {
+    pub fn count_descendants(libraries: &'static [&'static str]) -> io::Result<Syncs> {
         let dir = Tracefs::open()?;
         let ids = point_ids(&dir)?;
         let rings = online_processors()
@@ -105,7 +105,7 @@ impl Syncs {
             .collect::<io::Result<Vec<_>>>()?;
         let mut seen = Seen::default();
         seen.by_pid.insert(std::process::id(), Process::default());
-        let (pending, watched) = (Vec::new(), library.to_owned());
+        let (pending, watched) = (Vec::new(), libraries);
         Ok(Syncs {
             rings,
             pending,
@@ -127,7 +127,7 @@ impl Syncs {
         let later = records.partition_point(|(time, _)| *time <= now);
         self.pending = records.split_off(later);
         for (_, record) in records {
-            self.seen.note(record, &self.watched);
+            self.seen.note(record, self.watched);
         }
         &self.seen
     }
@@ -152,7 +152,7 @@ impl Syncs {
 
 impl Seen {
     /// Takes one record; those of processes that do not descend from us are left out.
-    fn note(&mut self, record: Record, library: &str) {
+    fn note(&mut self, record: Record, libraries: &[&str]) {
         match record {
             Record::Lost(n) => self.lost += n,
             Record::Fork { pid, parent } => {
@@ -181,7 +181,7 @@ impl Seen {
             }
             Record::Map { pid, file } => {
                 if let Some(p) = self.by_pid.get_mut(&pid) {
-                    p.maps(file, library);
+                    p.maps(file, libraries);
                 }
             }
         }
@@ -202,9 +202,9 @@ impl Process {
         self.name = name;
     }
 
-    fn maps(&mut self, file: String, library: &str) {
+    fn maps(&mut self, file: String, libraries: &[&str]) {
         let base = file.rsplit('/').next().unwrap_or("");
-        self.has_library |= base == library;
+        self.has_library |= libraries.contains(&base);
         self.has_linker |= base.starts_with("ld-") || base.starts_with("ld.");
         if self.exe.is_empty() {
             self.exe = file;

@@ -1,7 +1,8 @@
 //! Whether the library reaches the programs of this machine: 64-bit, 32-bit, musl.
 //!
 //! The preload check runs `cat /proc/self/maps` with the library in front and looks for it there:
-//! what `ld.so` really did, not what the file's name promises.
+//! what `ld.so` really did, not what the file's name promises. There are two libraries, the second
+//! for `--io`: each is looked at.
 //! Not checked: 32-bit and musl programs are not run (none may be at hand); only files are seen.
 
 use super::mounts::is_noexec;
@@ -9,8 +10,8 @@ use super::{Check, Status};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use synclater_model::policy::filesystem::{mount_of, Mount};
+use synclater_shim::NAMES;
 
-const FILE: &str = "libsynclater.so";
 /// What `$LIB` becomes in 32-bit programs: Debian's libc6-i386, i386 multiarch, Fedora and SUSE.
 const DIRS_32: &[&str] = &["lib32", "lib/i386-linux-gnu", "lib"];
 const LOADERS_32: &[&str] = &["/lib/ld-linux.so.2", "/lib32/ld-linux.so.2"];
@@ -46,7 +47,8 @@ fn preload_check(lib: &Path, table: &[Mount]) -> Check {
         let advice = "make install, or set XDG_CACHE_HOME to a directory that allows exec";
         return Check::new(name, Status::Bad, seen("noexec"), means).advise(advice);
     }
-    match loaded_by_cat(lib) {
+    let loaded = { NAMES.iter() }.try_for_each(|file| loaded_by_cat(&lib.with_file_name(file)));
+    match loaded {
         Ok(()) => {
             let means = "Dynamic 64-bit programs of the C library here can be run under synclater.";
             Check::new(name, Status::Ok, seen("mapped in a child process"), means)
@@ -68,8 +70,12 @@ fn loaded_by_cat(lib: &Path) -> Result<(), String> {
     cat.env_remove("SYNCLATER_PAGE");
     let output = cat.output().map_err(|e| format!("cannot run cat: {e}"))?;
     let complaint = String::from_utf8_lossy(&output.stderr);
-    if !String::from_utf8_lossy(&output.stdout).contains(FILE) {
-        return Err(format!("not in the maps of a child; {}", complaint.trim()));
+    let file = lib.file_name().unwrap_or_default().to_string_lossy();
+    if !String::from_utf8_lossy(&output.stdout).contains(&*file) {
+        return Err(format!(
+            "{file} is not in the maps of a child; {}",
+            complaint.trim()
+        ));
     }
     if complaint.is_empty() {
         Ok(())
@@ -118,7 +124,7 @@ fn class_32_check(lib: &Path) -> Check {
         return Check::new(name, Status::Ok, "no /lib/ld-linux.so.2", means);
     };
     let tree = tree_of(lib);
-    let has = |dir: &&&str| tree.join(dir).join(FILE).exists();
+    let has = |dir: &&&str| NAMES.iter().all(|file| tree.join(dir).join(file).exists());
     let found: Vec<String> = DIRS_32
         .iter()
         .filter(has)
@@ -148,17 +154,18 @@ fn musl_check(lib: &Path) -> Check {
         let means = "No dynamic musl program can run on this machine.";
         return Check::new(name, Status::Ok, "no musl loader in /lib", means);
     };
-    let file = tree_of(lib).join("$LIB").join(FILE);
-    if file.exists() {
+    let dir = tree_of(lib).join("$LIB");
+    let files = NAMES.map(|name| dir.join(name));
+    if files.iter().all(|file| file.exists()) {
         let means = "musl does not expand $LIB; a directory of that very name serves it.";
         return Check::new(
             name,
             Status::Ok,
-            format!("{loader}, {}", file.display()),
+            format!("{loader}, {}", dir.display()),
             means,
         );
     }
-    let seen = format!("{loader}, but no {}", file.display());
+    let seen = format!("{loader}, but not every library in {}", dir.display());
     let means = "musl programs skip the library without a word: their sync requests stay real.";
     Check::new(name, Status::Bad, seen, means).advise("make install")
 }
@@ -171,7 +178,7 @@ mod tests {
     fn the_tree_is_what_stands_before_the_value_of_lib() {
         let tree = Path::new("/usr/local/lib/synclater");
         for dir in ["$LIB", "lib/x86_64-linux-gnu", "lib64", "lib"] {
-            assert_eq!(tree_of(&tree.join(dir).join(FILE)), tree, "{dir}");
+            assert_eq!(tree_of(&tree.join(dir).join(NAMES[0])), tree, "{dir}");
         }
     }
 

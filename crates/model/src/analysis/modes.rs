@@ -7,9 +7,9 @@
 //! How sure: for one density that rises and then falls, the share of values that fall into the
 //! valley, out of those in the valley and the stretch beside it, is at least the valley's share of
 //! the width of both. The bound of Chernoff says how improbable as few values as were found are
-//! then. Less than [`CHANCE_LN`], which leaves room for the thousands of valleys that are tried,
-//! on both sides, is a valley. A part that holds less than [`SHARE_MIN`] of all is an exception and
-//! no mode, and modes less than [`APART_MIN`] apart make no difference to anybody.
+//! then. Less than `CHANCE_LN`, which leaves room for the thousands of valleys that are tried,
+//! on both sides, is a valley. A part that holds less than `SHARE_MIN` of all is an exception and
+//! no mode, and modes less than `APART_MIN` apart make no difference to anybody.
 
 use super::stats::rank;
 use serde::Serialize;

@@ -70,6 +70,17 @@ pub mod kind {
     /// io_uring's sync_file_range: a hint.
     pub const IO_URING_RANGE: &str = "io_uring sync_file_range";
 
+    /// read(2) and its kin: no request.
+    pub const READ: &str = "read";
+    /// write(2) and its kin, where it is no request.
+    pub const WRITE: &str = "write";
+    /// open(2) and its kin: no request.
+    pub const OPEN: &str = "open";
+    /// rename(2) and its kin: no request.
+    pub const RENAME: &str = "rename";
+    /// close(2): no request.
+    pub const CLOSE: &str = "close";
+
     /// Whether a kind asks for write-back only, not for durability.
     #[must_use]
     pub fn is_hint(kind: &str) -> bool {

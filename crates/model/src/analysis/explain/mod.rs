@@ -8,7 +8,7 @@
 //! reasons of its own, who waits for whom, and that some calls have more to do than others.
 //!
 //! Promise: what is named as a cause has at most one chance in a hundred to be none, whatever
-//! else was tried, and even though slow requests come in clusters ([`trial`] says how); it makes
+//! else was tried, and even though slow requests come in clusters (`trial` says how); it makes
 //! slow requests at least half again as common as overall, or twice as common as elsewhere. Names
 //! of the same requests (device, mount, directory) are one cause. What a stronger cause explains
 //! is not named again. Figures come from every request. Time and memory: some 40 passes over the

@@ -37,6 +37,9 @@ struct Known {
     person: Arc<Person>,
     looked: Instant,
     titles: u32,
+    /// It said itself who it is, and so will the next program that it executes: what is seen of
+    /// that one may be ahead of what is read of this one.
+    told: bool,
 }
 
 /// The processes that were asked for.
@@ -67,6 +70,7 @@ impl People {
                     person: person.clone(),
                     looked: now,
                     titles: 0,
+                    told: false,
                 };
                 self.known.insert(pid, fresh);
                 return person;
@@ -90,6 +94,7 @@ impl People {
             person: Arc::new(person),
             looked: now,
             titles: 0,
+            told: true,
         };
         self.known.insert(pid, fresh);
     }
@@ -113,6 +118,9 @@ impl People {
 impl Known {
     fn update(&mut self, mut seen: Person) {
         if seen.exe != self.person.exe {
+            if self.told {
+                return;
+            }
             self.titles = 0;
         } else if seen.command != self.person.command {
             self.titles = self.titles.saturating_add(1);

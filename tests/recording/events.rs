@@ -149,7 +149,8 @@ fn a_request_that_is_put_off_names_the_settle_that_pays_it() {
         "import os, time\n\
          fd = os.open('f', os.O_RDWR | os.O_CREAT)\n\
          end = time.time() + 1.5\n\
-         while time.time() < end:\n    os.write(fd, b'x')\n    os.fsync(fd)\n    time.sleep(0.001)\n",
+         while time.time() < end:\n    \
+         os.write(fd, b'x')\n    os.fsync(fd)\n    time.sleep(0.001)\n",
     ];
     let (outcome, table) = recorded(&stage, &["-u", "200ms"], &words);
     outcome.must_succeed();

@@ -120,7 +120,7 @@ pub struct Event {
     pub fd: Option<i32>,
     /// Flags of msync, sync_file_range, pwritev2, io_uring's fsync or the `RWF_` flags of a write.
     pub flags: u32,
-    /// What the call returned: bytes, 0, or a negative error number; `None` where that was not seen.
+    /// What the call returned: bytes, 0, or a negative error number; `None` where it was not seen.
     pub result: Option<i64>,
     /// The superblock's device (major, minor), as in the third field of mountinfo.
     pub device: Option<(u32, u32)>,

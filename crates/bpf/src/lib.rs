@@ -1,7 +1,7 @@
 //! Every sync request of the machine, seen through the kernel's trace points.
 //!
-//! Promise: each request of a process that the [`Filter`] lets through is handed over once, whatever
-//! library, language or route made it, and what a full ring lost is counted exactly, by process.
+//! Promise: each request of a process that the [`Filter`] lets through is handed over once,
+//! whatever library, language or route made it, and what a full ring lost is counted exactly, by process.
 //! Programs need no restart and are never stopped; dropping the [`Engine`] takes everything away.
 //! Needs root and a kernel from 5.17 on that describes its own types (BTF).
 //!

@@ -206,8 +206,8 @@ static int can_tell(void)
 	return 1;
 }
 
-/* Tells who this process is: by the time the recorder looks it may be gone. Returns 0 where that was
- * lost. */
+/* Tells who this process is: by the time the recorder looks it may be gone. Returns 0 where that
+ * was lost. */
 static int tell_process(void)
 {
 	struct sl_event e = { .tid = (uint32_t)raw0(NR_getpid), .fd = -1 };

@@ -97,8 +97,8 @@ static int map_ring(struct ring *to, long fd, const struct level *l)
 }
 
 /* Looks for a ring, at most once a millisecond: rings are made while they are being used up. Who
- * has to ask for them where nobody answers spends a ninth of its time on that, not more. Two threads
- * that look at once find the same one, and the slower drops its mapping. */
+ * has to ask for them where nobody answers spends a ninth of its time on that, not more. Two
+ * threads that look at once find the same one, and the slower drops its mapping. */
 static void find(struct ring *r, const struct level *l)
 {
 	uint64_t begin = sl_ticks(), tried = LOAD(r->tried), end;

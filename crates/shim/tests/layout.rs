@@ -35,7 +35,8 @@ fn mirror() -> Vec<String> {
         Shard "sl_shard" { requests "requests", real "real", failed "failed", hints "hints",
             ticks "ticks", hints_real "hints_real" }
         Slot "sl_slot" { pid "pid", flags "flags", pid_ns "pid_ns", ask_mount "ask_mount",
-            umount_mount "umount_mount", umount "umount", uid "uid", lost "lost", kept "kept", shard "shard" }
+            umount_mount "umount_mount", umount "umount", uid "uid", lost "lost",
+            kept "kept", shard "shard" }
         Slots "sl_slots" { magic "magic", version "version", size "size", doorbell "doorbell",
             look "look", stripped "stripped", want_sync "want_sync", want "want", debt "debt",
             fs_requests "fs_requests", slot "slot" }

@@ -12,7 +12,8 @@ int main(void)
 	F(sl_rule, exe); F(sl_rule, path); F(sl_rule, users); F(sl_rule, user_count); F(sl_rule, class_);
 	F(sl_page, magic); F(sl_page, version); F(sl_page, size); F(sl_page, lease_until);
 	F(sl_page, lease_span); F(sl_page, clock); F(sl_page, relax); F(sl_page, error);
-	F(sl_page, single); F(sl_page, now_mask); F(sl_page, rule_count); F(sl_page, record); F(sl_page, rules_at);
+	F(sl_page, single); F(sl_page, now_mask); F(sl_page, rule_count);
+	F(sl_page, record); F(sl_page, rules_at);
 	F(sl_page, ring_cells);
 	F(sl_page, rule_needs); F(sl_page, slots_size); F(sl_page, filters); F(sl_page, mount_mask);
 	F(sl_page, sync_ok); F(sl_page, mount_ns); F(sl_page, socket); F(sl_page, fs); F(sl_page, mounts);
@@ -20,7 +21,8 @@ int main(void)
 	F(sl_shard, requests); F(sl_shard, real); F(sl_shard, failed); F(sl_shard, hints);
 	F(sl_shard, ticks); F(sl_shard, hints_real);
 	F(sl_slot, pid); F(sl_slot, flags); F(sl_slot, pid_ns); F(sl_slot, ask_mount);
-	F(sl_slot, umount_mount); F(sl_slot, umount); F(sl_slot, uid); F(sl_slot, lost); F(sl_slot, kept); F(sl_slot, shard);
+	F(sl_slot, umount_mount); F(sl_slot, umount); F(sl_slot, uid); F(sl_slot, lost);
+	F(sl_slot, kept); F(sl_slot, shard);
 	F(sl_slots, magic); F(sl_slots, version); F(sl_slots, size); F(sl_slots, doorbell);
 	F(sl_slots, look); F(sl_slots, stripped); F(sl_slots, want_sync); F(sl_slots, want);
 	F(sl_slots, debt); F(sl_slots, fs_requests); F(sl_slots, slot);

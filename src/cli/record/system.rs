@@ -45,7 +45,7 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
         let try_ = match e {
             synclater_bpf::Error::NotPermitted(_) => "run it as root",
             synclater_bpf::Error::NotBuilt(_) => {
-                "build it where clang and libelf's headers are, or record a command without --system"
+                "build it where clang and libelf's headers are, or record without --system"
             }
             _ => "`synclater record -o FILE -- COMMAND` needs nothing of the kernel",
         };

@@ -1,8 +1,8 @@
 //! What paths have in common: `/srv/mail/*/tmp/#.M#P#.mail1`.
 //!
 //! Runs of digits become `#`. Where a folder holds more than [`NAMES_MAX`] different names even so,
-//! they become `*`, with their ending where the folder has few of these. So the files of one purpose
-//! have one pattern, and the few files of a database keep their names.
+//! they become `*`, with their ending where the folder has few of these. So the files of one
+//! purpose have one pattern, and the few files of a database keep their names.
 
 use std::collections::HashMap;
 

@@ -78,9 +78,9 @@ int uring_submit(__u64 *args)
 	if (!wanted(p.pid))
 		return 0;
 	if (file && p.kind == URING_SYNC)
-		p.dirty = dirty_of(inode_of(file), p.flags & FSYNC_DATASYNC, 0);
+		p.dirty = dirty_of(NUMBER(inode_of(file)), p.flags & FSYNC_DATASYNC, 0);
 	if (file && p.kind == URING_RANGE)
-		p.dirty = dirty_of(inode_of(file), 0, 1);
+		p.dirty = dirty_of(NUMBER(inode_of(file)), 0, 1);
 	p.has_fd = !(flags & REQ_FIXED_FILE);
 	p.tid = own_tid();
 	p.uid = GET(cred, current_task()->cred, euid.val);
@@ -134,7 +134,7 @@ INLINE void complete(const struct pending *p, struct file *file, __s64 result, _
 	r->duration = now - p->start;
 	r->result = result;
 	if (file)
-		describe_file(r, file);
+		describe_file(r, NUMBER(file));
 	hand_over_record(r);
 }
 

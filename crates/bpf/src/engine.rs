@@ -43,6 +43,20 @@ pub struct Engine {
     absent: Vec<&'static str>,
 }
 
+impl Drop for Engine {
+    /// All at once: the kernel waits for all processors at each.
+    fn drop(&mut self) {
+        let links = std::mem::take(&mut self.links);
+        let taken_away = links
+            .into_iter()
+            .map(|link| std::thread::spawn(|| drop(link)));
+        for thread in taken_away.collect::<Vec<_>>() {
+            // A thread that could not be waited for ends by itself.
+            let _ = thread.join();
+        }
+    }
+}
+
 fn refused(what: &str, e: &dyn std::fmt::Display) -> Error {
     let why = match kernel::last_words() {
         words if words.is_empty() => e.to_string(),

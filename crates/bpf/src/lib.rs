@@ -39,6 +39,7 @@ mod engine;
 #[path = "absent.rs"]
 mod engine;
 mod event;
+#[cfg_attr(not(engine), allow(dead_code))]
 mod filter;
 #[cfg_attr(not(engine), allow(dead_code))]
 mod record;

@@ -1,14 +1,9 @@
 //! The trace programs in the kernel, and the ring that they write to.
 
-#[path = "kernel.rs"]
-mod kernel;
-#[path = "points.rs"]
-mod points;
-
 use crate::event::{Event, Process};
 use crate::filter::{device_key, exe_key};
 use crate::record::{self, Record};
-use crate::{Error, Filter};
+use crate::{kernel, points, Error, Filter};
 use libbpf_rs::{Link, MapCore, MapFlags, Object, OpenObject, RingBuffer, RingBufferBuilder};
 use rustix::event::{epoll, Timespec};
 use std::collections::{BTreeMap, HashMap};
@@ -57,7 +52,7 @@ impl Drop for Engine {
     }
 }
 
-fn refused(what: &str, e: &dyn std::fmt::Display) -> Error {
+pub(crate) fn refused(what: &str, e: &dyn std::fmt::Display) -> Error {
     let why = match kernel::last_words() {
         words if words.is_empty() => e.to_string(),
         words => format!("{e}: {words}"),

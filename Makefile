@@ -19,6 +19,13 @@ BASHDIR := $(DESTDIR)$(PREFIX)/share/bash-completion/completions
 ZSHDIR  := $(DESTDIR)$(PREFIX)/share/zsh/site-functions
 FISHDIR := $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
 
+# `record --system` needs clang, and libelf and zlib to link with; it is left out without them.
+HAS_BPF  = command -v clang >/dev/null && command -v pkg-config >/dev/null && \
+  printf '\043include <libelf.h>\n\043include <zlib.h>\nint main(void) { return 0; }' | \
+  cc -x c $(1) - -o /dev/null -lelf -lz 2>/dev/null || echo --no-default-features
+FEATURES = $(shell $(call HAS_BPF))
+FEATURES_STATIC = $(shell $(call HAS_BPF,-static))
+
 SCRIPTS = tools/setup .ci/run $(wildcard tools/demo benches/run tests/*.sh)
 FUZZ_TARGETS = $(filter-out all,$(basename $(notdir $(wildcard fuzz/src/bin/*.rs))))
 FUZZ_SECONDS ?= 60
@@ -35,17 +42,10 @@ help: ## this list
 setup: ## install what build, demo, tests and benchmarks need (Debian, Ubuntu)
 	@tools/setup
 
-# The trace programs of `record --system` are left out where they cannot be compiled.
-NO_BPF = $(shell command -v clang >/dev/null && \
-  printf '\043include <libelf.h>\n\043include <zlib.h>\n' | gcc -fsyntax-only -xc - 2>/dev/null || \
-  echo --no-default-features)
-
 # Linked statically: one file for every image, whatever its libc; and it starts 0.5 ms faster.
 # Such flags must not reach proc-macros, which a --target keeps them from.
 build: ## target/release/synclater
-	@[ -z '$(NO_BPF)' ] || echo 'without `record --system`: clang or the headers of libelf or' \
-	  'zlib are missing'
-	$(CARGO) build --release --locked --target $(HOST) $(NO_BPF) \
+	$(CARGO) build --release --locked $(FEATURES_STATIC) --target $(HOST) \
 	  --config 'target.$(HOST).rustflags=["-C", "target-feature=+crt-static"]'
 	@install -D -m755 $(TARGET_DIR)/$(HOST)/release/synclater $(BIN)
 
@@ -60,16 +60,18 @@ define phase
   [ -z "$$CI" ] || echo "phase $(2): $$(( $$(date +%s) - begin )) s"; exit $$status
 endef
 
+# What victims can write while a recording is made is fuzzed in every run, the rest by `make fuzz`.
 test: ## setup, lint and all tests; says at the end what was skipped and why
 	$(call phase,tools/setup test,setup)
 	$(call phase,$(MAKE) --no-print-directory lint,lint)
 	$(call phase,$(MAKE) --no-print-directory tests,tests)
+	$(call phase,$(call fuzz,rings),fuzz)
 
 # A test that cannot run here appends `SKIPPED name: reason` to the file named by the variable.
 tests: ## the tests alone
 	@mkdir -p $(TARGET_DIR) && : >$(SKIP_LOG)
 	@status=0; \
-	SYNCLATER_SKIP_LOG=$(SKIP_LOG) $(CARGO) test --locked --workspace || status=$$?; \
+	SYNCLATER_SKIP_LOG=$(SKIP_LOG) $(CARGO) test --locked --workspace $(FEATURES) || status=$$?; \
 	$(call print_skipped); exit $$status
 
 # Tests with a large count have soak_ in their names: `make test` runs them small, this in full.
@@ -77,7 +79,8 @@ soak: ## the tests with a large count, in full, one after the other
 	@tools/setup test
 	@mkdir -p $(TARGET_DIR) && : >$(SKIP_LOG)
 	@status=0; begin=$$(date +%s); \
-	SYNCLATER_SOAK=1 SYNCLATER_SKIP_LOG=$(SKIP_LOG) $(CARGO) test --release --locked --workspace \
+	SYNCLATER_SOAK=1 SYNCLATER_SKIP_LOG=$(SKIP_LOG) \
+	$(CARGO) test --release --locked --workspace $(FEATURES) \
 	  -- --include-ignored --nocapture --test-threads=1 soak_ || status=$$?; \
 	$(call print_skipped); \
 	echo "soak: $$(( $$(date +%s) - begin )) s, exit status $$status, kernel $$(uname -r);" \
@@ -101,9 +104,9 @@ lint: lint-rust lint-c lint-scripts ## fmt, clippy, docs, the repository's own r
 
 lint-rust:
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
-	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --locked --workspace --no-deps --quiet
-	$(CARGO) test --locked --quiet --test integration tidy::
+	$(CARGO) clippy --locked --workspace $(FEATURES) --all-targets -- -D warnings
+	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --locked --workspace $(FEATURES) --no-deps --quiet
+	$(CARGO) test --locked --quiet $(FEATURES) --test integration tidy::
 
 # The library as a second compiler and a second machine see it; nothing is linked.
 C_CHECK = -std=gnu11 -ffreestanding -fPIC -fsyntax-only -Wall -Wextra -Werror
@@ -121,7 +124,7 @@ lint-scripts:
 	  ! head -n 1 $$file | grep -q bash || bash -n $$file; done; echo "lint-scripts: ok"
 
 $(BIN):
-	$(CARGO) build --release --locked $(NO_BPF)
+	$(CARGO) build --release --locked $(FEATURES)
 
 # Run `make build` before a `sudo make install`, so that cargo need not run as root.
 install: $(BIN) ## install below PREFIX (default /usr/local), staged under DESTDIR
@@ -142,6 +145,9 @@ uninstall: ## remove what install put below PREFIX; ledger and sessions stay
 	rm -f '$(MANDIR)/synclater.1' '$(MANDIR)'/synclater-*.1
 	rm -f '$(BASHDIR)/synclater' '$(ZSHDIR)/_synclater' '$(FISHDIR)/synclater.fish'
 	rm -rf '$(LIBDIR)'
+
+fuzz = $(CARGO) run --release --quiet --locked --manifest-path fuzz/Cargo.toml --bin $(1) -- \
+  --seconds $(FUZZ_SECONDS)
 
 fuzz: ## fuzz the parsers of what others can write, FUZZ_SECONDS each (60)
 	@set -e; for target in $(FUZZ_TARGETS); do \

@@ -37,6 +37,7 @@ fn made_by(part: char) -> Vec<(Kind, u64)> {
         ],
         'e' => vec![(Kind::Fsync, 1), (Kind::Fdatasync, 1), (Kind::IoUring, 1)],
         'a' => vec![(Kind::Libaio, 3)],
+        's' => vec![(Kind::IoUring, 1)],
         'u' => vec![
             (Kind::IoUring, 3),
             (Kind::IoUringRange, 1),
@@ -107,6 +108,21 @@ fn each_request_is_seen_once_on_each_file_system() {
             assert_eq!(process.args.len(), 4, "{process:?}");
         }
     }
+}
+
+#[test]
+fn an_entry_of_a_ring_that_completes_in_silence_is_seen_at_its_submission() {
+    if !can_watch("an_entry_of_a_ring_that_completes_in_silence_is_seen_at_its_submission") {
+        return;
+    }
+    let disk = Disk::in_memory();
+    let seen = watch(&each(disk.path(), "su", Bits::Native), RING, only).must_succeed();
+    assert_eq!(by_kind(&seen.events), made("su"));
+    let silent = seen.events.iter().filter(|e| e.result.is_none());
+    assert_eq!(silent.count() as u64, ROUNDS);
+    seen.events
+        .iter()
+        .for_each(|e| has_its_file(e, disk.path()));
 }
 
 #[test]

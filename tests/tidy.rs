@@ -368,8 +368,8 @@ fn every_rust_file_is_part_of_a_crate() {
         let parts: Vec<&str> = s.name.rsplit('/').collect();
         matches!(parts[0], "main.rs" | "lib.rs" | "build.rs")
             || parts.get(1) == Some(&"bin")
-            || (s.name.starts_with("crates/") && parts.get(1) == Some(&"tests"))
-            || (s.name.starts_with("crates/") && parts.get(1) == Some(&"examples"))
+            || (s.name.starts_with("crates/")
+                && matches!(parts.get(1), Some(&"tests" | &"examples")))
             || s.name.starts_with("fuzz/")
             || s.name.starts_with("benches/")
     };

@@ -240,6 +240,7 @@ mod tests {
             person: Arc::default(),
             looked: Instant::now(),
             titles: 0,
+            told: false,
         };
         let mut seen = std::collections::BTreeSet::new();
         for k in 0..1000 {

@@ -2,8 +2,9 @@
  *
  *     each_sync DIRECTORY ROUNDS PARTS
  *
- * PARTS are letters: c calls, w writes, a libaio, u io_uring, e errors; a 32-bit one knows c and w.
- * How much of each it makes is written down in tests/kernel.rs.
+ * PARTS are letters: c calls, w writes, a libaio, u io_uring, s io_uring without completions,
+ * e errors; a 32-bit one knows c and w. How much of each it makes is written down in
+ * tests/kernel.rs.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -56,6 +57,7 @@ static void calls(void)
 		must(msync(map, SIZE, MS_SYNC) == 0, "msync");
 		must(msync(map, SIZE, MS_ASYNC) == 0, "msync");
 		must(sync_file_range(plain, 0, SIZE, SYNC_FILE_RANGE_WRITE) == 0, "range");
+		must(sync_file_range(plain, 0, 1, 0) == 0, "a look at the descriptor");
 	}
 }
 
@@ -153,6 +155,24 @@ static int make_entry(struct io_uring_sqe entry)
 	return result;
 }
 
+/* Syncs that post no completion, each before an entry that does. */
+static void silent(void)
+{
+	struct io_uring_sqe sync = { .opcode = IORING_OP_FSYNC, .fd = plain,
+				     .flags = IOSQE_CQE_SKIP_SUCCESS };
+	struct io_uring_sqe nothing = { .opcode = IORING_OP_NOP };
+	unsigned at;
+
+	for (int i = 0; i < rounds; i++) {
+		at = *ring.sq_tail & *ring.sq_mask;
+		ring.entries[at] = sync;
+		ring.sq_array[at] = at;
+		__atomic_store_n(ring.sq_tail, *ring.sq_tail + 1, __ATOMIC_RELEASE);
+		must(syscall(SYS_io_uring_enter, ring.fd, 1, 0, 0, NULL, 0) == 1, "enter");
+		must(make_entry(nothing) == 0, "nothing");
+	}
+}
+
 static struct io_uring_sqe write_of(int fd, int rw_flags)
 {
 	return (struct io_uring_sqe){ .opcode = IORING_OP_WRITE, .fd = fd, .len = 512,
@@ -164,7 +184,8 @@ static void uring(void)
 	struct io_uring_sqe sync = { .opcode = IORING_OP_FSYNC, .fd = plain };
 	struct io_uring_sqe data = { .opcode = IORING_OP_FSYNC, .fd = plain,
 				     .fsync_flags = IORING_FSYNC_DATASYNC };
-	struct io_uring_sqe range = { .opcode = IORING_OP_SYNC_FILE_RANGE, .fd = plain };
+	struct io_uring_sqe range = { .opcode = IORING_OP_SYNC_FILE_RANGE, .fd = plain,
+				      .sync_range_flags = SYNC_FILE_RANGE_WRITE };
 	struct io_uring_sqe fixed = { .opcode = IORING_OP_FSYNC, .fd = 0,
 				      .flags = IOSQE_FIXED_FILE };
 	struct io_uring_sqe fixed_write = write_of(1, 0);
@@ -201,6 +222,7 @@ static void open_ring(void) {}
 static void aio(void) {}
 static void uring(void) {}
 static void errors(void) {}
+static void silent(void) {}
 #endif
 
 int main(int count, char **arguments)
@@ -224,5 +246,7 @@ int main(int count, char **arguments)
 		uring();
 	if (strchr(parts, 'e'))
 		errors();
+	if (strchr(parts, 's'))
+		silent();
 	return 0;
 }

@@ -92,7 +92,7 @@ static long hand_over_block(__u32 i, struct taken *t)
 	r->start = t->start;
 	fill_asker(r, bpf_get_current_pid_tgid() >> 32);
 	if (file)
-		describe_file(r, file);
+		describe_file(r, NUMBER(file));
 	hand_over_record(r);
 	return 0;
 }

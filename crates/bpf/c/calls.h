@@ -2,7 +2,7 @@
  * with the kind as its cookie; a program may only look at as many arguments as its calls have.
  */
 
-INLINE void begin_on_fd(void *ctx, int fd, __u32 flags, __u8 kind)
+INLINE void begin_on_fd(int fd, __u32 flags, __u8 kind)
 {
 	struct file *file = file_of(fd);
 	struct slot *slot = begin(kind, BY_CALL, flags, file);
@@ -18,7 +18,7 @@ INLINE void begin_on_fd(void *ctx, int fd, __u32 flags, __u8 kind)
 SEC("tp")
 int enter_fd(struct call_enter *ctx)
 {
-	begin_on_fd(ctx, (int)ctx->args[0], 0, (__u8)bpf_get_attach_cookie(ctx));
+	begin_on_fd((int)ctx->args[0], 0, (__u8)bpf_get_attach_cookie(ctx));
 	return 1;
 }
 
@@ -35,7 +35,9 @@ int enter_sync(struct call_enter *ctx)
 SEC("tp")
 int enter_range(struct call_enter *ctx)
 {
-	begin_on_fd(ctx, (int)ctx->args[0], (__u32)ctx->args[3], RANGE);
+	/* Without flags nothing is written: so one asks whether a descriptor can be synced. */
+	if ((__u32)ctx->args[3])
+		begin_on_fd((int)ctx->args[0], (__u32)ctx->args[3], RANGE);
 	return 1;
 }
 

@@ -87,8 +87,9 @@ INLINE __u8 marked_dirty(struct inode *inode, bool data_only)
 	return said((__u32)BPF_CORE_READ(named, i_state) & marks);
 }
 
-static __noinline __u8 dirty_of(struct inode *inode, bool data_only, bool pages_only)
+ONCE int dirty_of(__u64 address, int data_only, int pages_only)
 {
+	struct inode *inode = (void *)address;
 	struct super_block *sb = GET(inode, inode, i_sb);
 	__u64 magic = GET(super_block, sb, s_magic);
 	void *own = GET(super_block, sb, s_fs_info);

@@ -64,7 +64,7 @@ struct {
 	__type(value, struct known);
 } processes SEC(".maps");
 
-static __noinline int count_lost(__u32 pid)
+ONCE int count_lost(__u32 pid)
 {
 	__u64 one = 1, *n = bpf_map_lookup_elem(&lost, &pid);
 

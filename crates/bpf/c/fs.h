@@ -135,7 +135,7 @@ INLINE struct slot *begin_in_fs(struct file *file, struct inode *inode, int data
 		slot->record.marks |= HAS_FD;
 	}
 	if (kind < WRITE_SYNC || kind > WRITE_RWF_DSYNC)
-		slot->record.dirty = dirty_of(inode, data_only, 0);
+		slot->record.dirty = dirty_of(NUMBER(inode), data_only, 0);
 	return slot;
 }
 
@@ -147,7 +147,7 @@ INLINE bool is_part(struct inode *inode, int data_only)
 	if (!slot || slot->doing == A_FILE_SYNC)
 		return 0;
 	if (slot->doing == A_CALL && slot->record.dirty == DIRTY_UNKNOWN)
-		slot->record.dirty = dirty_of(inode, data_only, 0);
+		slot->record.dirty = dirty_of(NUMBER(inode), data_only, 0);
 	return 1;
 }
 

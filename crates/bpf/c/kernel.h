@@ -165,6 +165,7 @@ struct io_rw { __u32 flags; } READ;
 struct io_uring_cqe { __s32 res; } READ;
 
 #define REQ_FIXED_FILE 1
+#define REQ_SILENT     64 /* IOSQE_CQE_SKIP_SUCCESS: no completion unless it fails */
 enum {
 	OP_WRITEV = 2,
 	OP_FSYNC = 3,

@@ -69,13 +69,13 @@ static long walk_step(__u32 i, struct walk *w)
 	return w->ended != 0;
 }
 
-/* Writes the names to `path`; returns the bytes written. */
-static __noinline __u32 names_of(struct file *file, char *path, __u8 *marks)
+/* Writes the names of the file's path. */
+INLINE void describe_path(struct record *r, struct file *file)
 {
 	struct fs_struct *fs = current_task()->fs;
 	struct vfsmount *vfsmount = GET(file, file, f_path.mnt);
 	struct walk w = {
-		.path = path,
+		.path = r->path,
 		.dentry = GET(file, file, f_path.dentry),
 		.root = GET(fs_struct, fs, root.dentry),
 		.mount_root = GET(vfsmount, vfsmount, mnt_root),
@@ -85,8 +85,8 @@ static __noinline __u32 names_of(struct file *file, char *path, __u8 *marks)
 
 	bpf_loop(STEPS, walk_step, &w, 0);
 	if (!w.ended)
-		*marks |= PATH_CUT;
-	return w.bytes;
+		r->marks |= PATH_CUT;
+	r->path_bytes = w.bytes;
 }
 
 INLINE void describe_mount(struct record *r, struct file *file)
@@ -114,9 +114,14 @@ INLINE void describe_inode(struct record *r, struct inode *inode)
 	r->marks |= HAS_FILE;
 }
 
-INLINE void describe_file(struct record *r, struct file *file)
+ONCE int describe_file(struct record *r, __u64 file_address)
 {
-	describe_inode(r, GET(file, file, f_inode));
+	struct file *file = (void *)file_address;
+
+	if (!r)
+		return 0;
+	describe_inode(r, inode_of(file));
 	describe_mount(r, file);
-	r->path_bytes = names_of(file, r->path, &r->marks);
+	describe_path(r, file);
+	return 0;
 }

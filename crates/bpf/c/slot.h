@@ -110,7 +110,7 @@ INLINE void tell_process(struct scratch *s, struct known *known, __u32 pid)
 }
 
 /* Whether the executable is wanted; tells of a process before its first request. */
-static __noinline int process_wanted(__u32 pid)
+ONCE int process_wanted(__u32 pid)
 {
 	struct task_struct *task = current_task();
 	struct known *known = bpf_map_lookup_elem(&processes, &pid), fresh = {};
@@ -131,7 +131,7 @@ static __noinline int process_wanted(__u32 pid)
 	s->record.pid = pid;
 	exe = mm ? BPF_CORE_READ(mm, exe_file) : 0;
 	if (exe)
-		describe_file(&s->record, exe);
+		describe_file(&s->record, NUMBER(exe));
 	if (set.by_exe)
 		fresh.wanted = exe_wanted(s);
 	if (fresh.wanted) {
@@ -148,7 +148,7 @@ static __noinline int process_wanted(__u32 pid)
 /* --- Requests --------------------------------------------------------------------------------- */
 
 /* Of a thread whose slot says that its process is wanted, only what may change is asked. */
-static __noinline int wanted(__u32 pid)
+ONCE int wanted(__u32 pid)
 {
 	struct task_struct *task = current_task();
 	struct slot *slot = bpf_task_storage_get(&slots, task, 0, 0);
@@ -250,7 +250,7 @@ INLINE __u8 dirty_for(__u8 kind, struct file *file)
 {
 	if (kind != FSYNC && kind != FDATASYNC && kind != MSYNC && kind != RANGE)
 		return DIRTY_UNKNOWN;
-	return dirty_of(inode_of(file), kind == FDATASYNC, kind == RANGE);
+	return dirty_of(NUMBER(inode_of(file)), kind == FDATASYNC, kind == RANGE);
 }
 
 /* Notes a request that begins; its file, where it has one, decides whether it is wanted. */
@@ -276,7 +276,7 @@ INLINE struct slot *begin(__u8 kind, __u8 route, __u32 flags, struct file *file)
 	r->flags = flags;
 	fill_asker(r, pid);
 	if (file) {
-		describe_file(r, file);
+		describe_file(r, NUMBER(file));
 		r->dirty = dirty_for(kind, file);
 	}
 	r->start = bpf_ktime_get_boot_ns();

@@ -16,6 +16,17 @@
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
 #define INLINE static __always_inline
+/* Verified once by the kernel, not once a caller: takes numbers (pointers of the kernel too), and
+ * pointers to whole structures of ours. */
+#define ONCE __noinline
+/* A pointer of the kernel as a number: negated twice, for a pointer keeps its type otherwise. */
+#define NUMBER(p)                                                 \
+	__extension__({                                           \
+		__u64 number_ = (__u64)(p);                       \
+		asm volatile("%0 = -%0" : "+r"(number_));         \
+		asm volatile("%0 = -%0" : "+r"(number_));         \
+		number_;                                          \
+	})
 /* Keeps the compiler from reasoning about a value, so that the kernel's verifier sees its bound. */
 #define OPAQUE(x) asm volatile("" : "+r"(x))
 

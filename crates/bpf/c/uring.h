@@ -51,10 +51,72 @@ INLINE __u8 kind_of_request(struct io_kiocb *req, struct file *file, __u8 op, __
 
 	if (op == OP_FSYNC || op == OP_SYNC_FILE_RANGE) {
 		*flags = BPF_CORE_READ((struct io_sync *)command, flags);
-		return op == OP_FSYNC ? URING_SYNC : URING_RANGE;
+		if (op == OP_FSYNC)
+			return URING_SYNC;
+		return *flags ? URING_RANGE : 0;
 	}
 	*flags = BPF_CORE_READ((struct io_rw *)command, flags);
 	return kind_of_write(*flags, file ? GET(file, file, f_flags) : 0);
+}
+
+INLINE void fill_from(struct record *r, const struct pending *p)
+{
+	__builtin_memset(r, 0, HEAD_BYTES);
+	r->type = A_REQUEST;
+	r->kind = p->kind;
+	r->route = BY_RING;
+	r->dirty = p->dirty;
+	r->start = p->start;
+	r->pid = p->pid;
+	r->tid = p->tid;
+	r->uid = p->uid;
+	r->fd = p->fd;
+	r->flags = p->flags;
+	if (p->has_fd)
+		r->marks |= HAS_FD;
+	__builtin_memcpy(r->comm, p->comm, sizeof r->comm);
+}
+
+struct completion {
+	__s64 result;
+	__u64 time;
+};
+
+/* As with a write by a call: one that wrote nothing asked for nothing. */
+INLINE bool asked(const struct record *r, struct file *file, const struct completion *end)
+{
+	if (r->kind == URING_SYNC || r->kind == URING_RANGE)
+		return 1;
+	if (!file || !is_on_disk(inode_of(file)))
+		return 0;
+	return !end || end->result > 0 || end->result == -EIO_;
+}
+
+/* Hands over a request that has ended, or whose end (0) will not be seen. */
+INLINE void hand_over_pending(const struct pending *p, struct file *file,
+			      const struct completion *end)
+{
+	struct scratch *s = scratch_of_this_processor();
+	struct record *r;
+
+	if (!s)
+		return;
+	r = &s->record;
+	fill_from(r, p);
+	if (!r->kind && file)
+		r->kind = kind_of_write(p->flags, GET(file, file, f_flags));
+	if (!r->kind || !asked(r, file, end))
+		return;
+	if (set.by_device && (!file || !device_wanted(device_of(inode_of(file)))))
+		return;
+	if (end) {
+		r->marks |= HAS_END | HAS_DURATION;
+		r->duration = end->time - p->start;
+		r->result = end->result;
+	}
+	if (file)
+		describe_file(r, NUMBER(file));
+	hand_over_record(r);
 }
 
 SEC("raw_tp")
@@ -72,89 +134,44 @@ int uring_submit(__u64 *args)
 	p.fd = GET(io_kiocb, req, cqe.fd);
 	file = file_of_request(req, flags, p.fd);
 	p.kind = kind_of_request(req, file, op, &p.flags);
-	if (!p.kind && (file || !(flags & REQ_FIXED_FILE)))
+	if (!p.kind && (file || !is_write(op) || !(flags & REQ_FIXED_FILE)))
 		return 0;
 	p.pid = bpf_get_current_pid_tgid() >> 32;
 	if (!wanted(p.pid))
 		return 0;
 	if (file && p.kind == URING_SYNC)
-		p.dirty = dirty_of(inode_of(file), p.flags & FSYNC_DATASYNC, 0);
+		p.dirty = dirty_of(NUMBER(inode_of(file)), p.flags & FSYNC_DATASYNC, 0);
 	if (file && p.kind == URING_RANGE)
-		p.dirty = dirty_of(inode_of(file), 0, 1);
+		p.dirty = dirty_of(NUMBER(inode_of(file)), 0, 1);
 	p.has_fd = !(flags & REQ_FIXED_FILE);
 	p.tid = own_tid();
 	p.uid = GET(cred, current_task()->cred, euid.val);
 	bpf_get_current_comm(p.comm, sizeof p.comm);
 	p.start = bpf_ktime_get_boot_ns();
-	if (bpf_map_update_elem(&pending, &key, &p, BPF_ANY))
+	if (flags & REQ_SILENT)
+		hand_over_pending(&p, file, 0);
+	else if (bpf_map_update_elem(&pending, &key, &p, BPF_ANY))
 		count_lost(p.pid);
 	return 0;
-}
-
-INLINE void fill_from(struct record *r, const struct pending *p)
-{
-	__builtin_memset(r, 0, HEAD_BYTES);
-	r->type = A_REQUEST;
-	r->kind = p->kind;
-	r->route = BY_RING;
-	r->dirty = p->dirty;
-	r->start = p->start;
-	r->pid = p->pid;
-	r->tid = p->tid;
-	r->uid = p->uid;
-	r->fd = p->fd;
-	r->flags = p->flags;
-	r->marks = HAS_END | HAS_DURATION;
-	if (p->has_fd)
-		r->marks |= HAS_FD;
-	__builtin_memcpy(r->comm, p->comm, sizeof r->comm);
-}
-
-INLINE void complete(const struct pending *p, struct file *file, __s64 result, __u64 now)
-{
-	struct scratch *s = scratch_of_this_processor();
-	struct record *r;
-
-	if (!s)
-		return;
-	r = &s->record;
-	fill_from(r, p);
-	if (!r->kind && file)
-		r->kind = kind_of_write(p->flags, GET(file, file, f_flags));
-	if (!r->kind)
-		return;
-	if (set.by_device &&
-	    (!file || !device_wanted(device_of(inode_of(file)))))
-		return;
-	/* As with a write by a call. */
-	if (r->kind != URING_SYNC && r->kind != URING_RANGE &&
-	    (!(result > 0 || result == -EIO_) || !file ||
-	     !is_on_disk(inode_of(file))))
-		return;
-	r->duration = now - p->start;
-	r->result = result;
-	if (file)
-		describe_file(r, file);
-	hand_over_record(r);
 }
 
 SEC("raw_tp")
 int uring_complete(__u64 *args)
 {
 	struct io_kiocb *req = (void *)args[1];
-	__u64 key = args[1], now;
+	__u64 key = args[1];
 	struct pending *p = bpf_map_lookup_elem(&pending, &key), copy;
-	__s32 result;
+	struct completion end;
 
 	if (!p)
 		return 0;
-	now = bpf_ktime_get_boot_ns();
+	end.time = bpf_ktime_get_boot_ns();
 	if (set.completion_by_pointer)
-		result = BPF_CORE_READ((struct io_uring_cqe *)args[2], res);
+		end.result = BPF_CORE_READ((struct io_uring_cqe *)args[2], res);
 	else
-		result = (__s32)args[3];
+		end.result = (__s32)args[3];
 	copy = *p;
 	bpf_map_delete_elem(&pending, &key);
-	complete(&copy, GET(io_kiocb, req, file), result, now);
+	hand_over_pending(&copy, GET(io_kiocb, req, file), &end);
 	return 0;
 }

@@ -55,3 +55,14 @@ impl Engine {
         match self.0 {}
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_absent_engine_says_what_was_missing_at_build() {
+        let e = Engine::open(&Filter::default(), 4096).expect_err("there is none");
+        assert!(e.to_string().contains("when it was built"), "{e}");
+    }
+}

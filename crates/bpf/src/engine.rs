@@ -1,14 +1,9 @@
 //! The trace programs in the kernel, and the ring that they write to.
 
-#[path = "kernel.rs"]
-mod kernel;
-#[path = "points.rs"]
-mod points;
-
 use crate::event::{Event, Process};
 use crate::filter::{device_key, exe_key};
 use crate::record::{self, Record};
-use crate::{Error, Filter};
+use crate::{kernel, points, Error, Filter};
 use libbpf_rs::{Link, MapCore, MapFlags, Object, OpenObject, RingBuffer, RingBufferBuilder};
 use rustix::event::{epoll, Timespec};
 use std::collections::{BTreeMap, HashMap};
@@ -43,7 +38,21 @@ pub struct Engine {
     absent: Vec<&'static str>,
 }
 
-fn refused(what: &str, e: &dyn std::fmt::Display) -> Error {
+impl Drop for Engine {
+    /// All at once: the kernel waits for all processors at each.
+    fn drop(&mut self) {
+        let links = std::mem::take(&mut self.links);
+        let taken_away = links
+            .into_iter()
+            .map(|link| std::thread::spawn(|| drop(link)));
+        for thread in taken_away.collect::<Vec<_>>() {
+            // A thread that could not be waited for ends by itself.
+            let _ = thread.join();
+        }
+    }
+}
+
+pub(crate) fn refused(what: &str, e: &dyn std::fmt::Display) -> Error {
     let why = match kernel::last_words() {
         words if words.is_empty() => e.to_string(),
         words => format!("{e}: {words}"),

@@ -118,9 +118,9 @@ pub struct Event {
     pub route: Route,
     /// Descriptor, as the program gave it; bad ones too.
     pub fd: Option<i32>,
-    /// Flags of msync, sync_file_range, pwritev2, io_uring's fsync or the `RWF_` flags of a write.
+    /// Flags of msync, sync_file_range, pwritev2, io_uring's fsync; the `RWF_` flags of a write.
     pub flags: u32,
-    /// What the call returned: bytes, 0, or a negative error number; `None` where it was not seen.
+    /// What the call returned: bytes, 0, or a negative error number; `None` where not seen.
     pub result: Option<i64>,
     /// The superblock's device (major, minor), as in the third field of mountinfo.
     pub device: Option<(u32, u32)>,

@@ -31,7 +31,8 @@ pub struct Filter {
     pub exes: BTreeSet<OsString>,
     /// Superblocks' devices (major, minor). sync(2), which means them all, is let through.
     pub devices: BTreeSet<(u32, u32)>,
-    /// What the kernel's own threads do: loop devices, the NFS server, libaio's requests at the end.
+    /// What the kernel's own threads do: loop devices, the NFS server, the end of libaio's
+    /// requests.
     pub kernel_threads: bool,
     /// Watch the write calls, to time writes that sync as a whole and on every file system. Costs
     /// every write call of the machine a little. Without: seen at ext4, XFS and btrfs only.

@@ -15,7 +15,7 @@ const WORDS_MAX: usize = 600;
 static WORDS: Mutex<String> = Mutex::new(String::new());
 
 /// Keeps what the loader complains of, instead of letting it write to stderr.
-pub(super) fn listen() {
+pub(crate) fn listen() {
     fn keep(_: PrintLevel, text: String) {
         let mut words = WORDS.lock().unwrap_or_else(PoisonError::into_inner);
         words.push_str(&text);
@@ -28,7 +28,7 @@ pub(super) fn listen() {
 }
 
 /// What the loader complained of since `listen`, on one line.
-pub(super) fn last_words() -> String {
+pub(crate) fn last_words() -> String {
     let words = WORDS.lock().unwrap_or_else(PoisonError::into_inner);
     let lines: Vec<&str> = words.split(['\n', '\t']).map(str::trim).collect();
     lines.join(" ").trim().to_owned()
@@ -36,18 +36,19 @@ pub(super) fn last_words() -> String {
 
 /// What differs from kernel to kernel, as its types tell.
 #[derive(Debug, Default)]
-pub(super) struct Kernel {
+pub(crate) struct Kernel {
     /// io_uring hands over its request at submission, and at completion.
     submits_requests: bool,
     completes_requests: bool,
-    pub(super) completion_by_pointer: bool,
+    pub(crate) completion_by_pointer: bool,
     /// 0: not known.
-    pub(super) dirty_pages_bit: u32,
+    pub(crate) dirty_pages_bit: u32,
 }
 
 impl Kernel {
-    pub(super) fn look() -> Result<Kernel, Error> {
-        let btf = Btf::from_vmlinux().map_err(|e| super::refused("reading its types", &e))?;
+    pub(crate) fn look() -> Result<Kernel, Error> {
+        let btf =
+            Btf::from_vmlinux().map_err(|e| crate::engine::refused("reading its types", &e))?;
         // Each has one parameter of the tracer's own before those of the trace point.
         let submit = trace_point(&btf, "io_uring_submit_req");
         let complete = trace_point(&btf, "io_uring_complete");
@@ -71,7 +72,7 @@ impl Kernel {
         })
     }
 
-    pub(super) fn follows_uring(&self) -> bool {
+    pub(crate) fn follows_uring(&self) -> bool {
         self.submits_requests && self.completes_requests
     }
 }
@@ -85,7 +86,7 @@ fn trace_point(btf: &Btf<'_>, name: &str) -> Option<usize> {
 }
 
 /// Whether this process may, and the kernel can.
-pub(super) fn check() -> Result<(), Error> {
+pub(crate) fn check() -> Result<(), Error> {
     const CAPABILITIES: [(&str, u32); 2] = [("CAP_PERFMON", 38), ("CAP_BPF", 39)];
     const ADMIN: u32 = 21;
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -108,7 +109,7 @@ pub(super) fn check() -> Result<(), Error> {
 }
 
 /// Every process with its parent.
-pub(super) fn parents() -> BTreeMap<u32, u32> {
+pub(crate) fn parents() -> BTreeMap<u32, u32> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|e| e.file_name().to_str()?.parse().ok());
     let parent = |pid: u32| {

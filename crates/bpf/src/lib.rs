@@ -1,7 +1,8 @@
 //! Every sync request of the machine, seen through the kernel's trace points.
 //!
 //! Promise: each request of a process that the [`Filter`] lets through is handed over once,
-//! whatever library, language or route made it, and what a full ring lost is counted exactly, by process.
+//! whatever library, language or route made it, and what a full ring lost is counted exactly, by
+//! process.
 //! Programs need no restart and are never stopped; dropping the [`Engine`] takes everything away.
 //! Needs root and a kernel from 5.17 on that describes its own types (BTF).
 //!
@@ -31,19 +32,25 @@
 
 #![forbid(unsafe_code)]
 
+#[cfg(not(engine))]
+mod absent;
 mod clock;
 #[cfg(engine)]
-#[path = "engine.rs"]
-mod engine;
-#[cfg(not(engine))]
-#[path = "absent.rs"]
 mod engine;
 mod event;
+#[cfg_attr(not(engine), allow(dead_code))]
 mod filter;
+#[cfg(engine)]
+mod kernel;
+#[cfg(engine)]
+mod points;
 #[cfg_attr(not(engine), allow(dead_code))]
 mod record;
 
+#[cfg(not(engine))]
+pub use absent::Engine;
 pub use clock::BootClock;
+#[cfg(engine)]
 pub use engine::Engine;
 pub use event::{Event, Kind, Process, Route};
 pub use filter::{cgroup_id, Filter};

@@ -1,7 +1,7 @@
 //! Which program is attached to which trace point.
 
-use super::kernel::Kernel;
-use super::refused;
+use crate::engine::refused;
+use crate::kernel::Kernel;
 use crate::{Error, Filter};
 use libbpf_rs::{Link, Object, PerfEventOpts, ProgramMut};
 use std::os::fd::{AsRawFd, IntoRawFd};
@@ -59,7 +59,7 @@ fn applies(when: When, filter: &Filter, kernel: &Kernel) -> bool {
 }
 
 /// Whether a program of this name has anything to do.
-pub(super) fn is_used(program: &str, filter: &Filter, kernel: &Kernel) -> bool {
+pub(crate) fn is_used(program: &str, filter: &Filter, kernel: &Kernel) -> bool {
     let enters = ENTERS.iter().map(|e| (e.1, e.3));
     let inside = INSIDE.iter().map(|i| (i.1, i.2));
     let uses = enters.chain(inside).filter(|(name, _)| *name == program);
@@ -69,13 +69,13 @@ pub(super) fn is_used(program: &str, filter: &Filter, kernel: &Kernel) -> bool {
 }
 
 /// What is attached.
-pub(super) struct Attached {
-    pub(super) links: Vec<Link>,
-    pub(super) absent: Vec<&'static str>,
+pub(crate) struct Attached {
+    pub(crate) links: Vec<Link>,
+    pub(crate) absent: Vec<&'static str>,
 }
 
 /// Attaches everything: ends before beginnings, so that no beginning waits for an end in vain.
-pub(super) fn attach(object: &Object, filter: &Filter, kernel: &Kernel) -> Result<Attached, Error> {
+pub(crate) fn attach(object: &Object, filter: &Filter, kernel: &Kernel) -> Result<Attached, Error> {
     let mut to = Attached {
         links: Vec::new(),
         absent: Vec::new(),

@@ -9,7 +9,9 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU8};
 
 use synclater_shim::page::Layout;
-use synclater_shim::rings::{cells_of, Reader, Record, Rest, Rings, CELL, RINGS_DATA};
+use synclater_shim::rings::{
+    cells_of, ring_bytes, Reader, Record, Rest, Rings, CELL, RINGS_DATA,
+};
 
 use crate::Target;
 
@@ -47,7 +49,7 @@ struct Stage {
 
 impl Stage {
     fn new() -> Stage {
-        let size = RINGS_DATA + CELLS * CELL + 8;
+        let size = RINGS_DATA + ring_bytes(CELLS) + 8;
         let bytes: Vec<AtomicU8> = (0..size).map(|_| AtomicU8::new(0)).collect();
         let start = bytes.as_ptr().align_offset(8);
         Stage { bytes, start }
@@ -62,7 +64,9 @@ impl Stage {
     }
 
     fn put(&self, place: u64, at: usize, what: &[u8]) {
-        let cell = RINGS_DATA + place as usize % CELLS * CELL;
+        // Behind the histogram, which comes first.
+        let first = RINGS_DATA + ring_bytes(CELLS) - CELLS * CELL;
+        let cell = first + place as usize % CELLS * CELL;
         for (k, byte) in what.iter().enumerate().take(CELL - at) {
             self.bytes()[cell + at + k].store(*byte, Relaxed);
         }
@@ -201,6 +205,7 @@ fn drain(stage: &Stage, reader: &mut Reader, input: &mut Input, mode: u8) {
             Record::Request { path, .. } => assert!(path.is_none_or(|p| p.len() <= longest)),
             Record::Caller { file, .. } => assert!(file.len() <= longest),
             Record::Process { exe, command, .. } => assert!(exe.len() + command.len() <= longest),
+            Record::Counted(_) => {}
         }
         if changes {
             let head = ring.head.load(SeqCst);

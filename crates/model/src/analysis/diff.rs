@@ -29,7 +29,7 @@ pub mod name;
 pub mod side;
 
 use self::name::By;
-use self::side::{Group, Side};
+use self::side::{Detail, Group, Side};
 use super::bootstrap::{block_length, interval, Blocks, Random, DRAWS};
 use std::collections::BTreeSet;
 
@@ -234,17 +234,18 @@ impl Measure {
 /// the median, requests of the recording, time of the recording.
 struct Drawn<'a> {
     side: &'a Side,
-    group: &'a Group,
+    detail: &'a Detail,
     /// Share of its requests that took no longer than the median.
     below: f64,
     blocks: Blocks<5>,
 }
 
 impl<'a> Drawn<'a> {
-    fn new(side: &'a Side, group: &'a Group, measure: Measure) -> Drawn<'a> {
+    fn new(side: &'a Side, group: &'a Group, measure: Measure) -> Option<Drawn<'a>> {
+        let detail = group.detail.as_deref()?;
         let cell = |(requests, wall_s): &(f64, f64)| [0.0, 0.0, 0.0, *requests, *wall_s];
         let mut cells: Vec<[f64; 5]> = side.cells.iter().map(cell).collect();
-        for piece in &group.pieces {
+        for piece in &detail.pieces {
             let cell = &mut cells[usize::from(piece.cell)];
             cell[0] = piece.took_s;
             cell[1] = piece.timed.into();
@@ -262,13 +263,13 @@ impl<'a> Drawn<'a> {
             block_length(&off)
         };
         let length = length(0, by_time).max(length(2, 1));
-        let below: u64 = group.pieces.iter().map(|p| u64::from(p.below)).sum();
-        Drawn {
+        let below: u64 = detail.pieces.iter().map(|p| u64::from(p.below)).sum();
+        Some(Drawn {
             side,
-            group,
+            detail,
             below: below as f64 / group.timed as f64,
             blocks: Blocks::new(&cells, length),
-        }
+        })
     }
 
     /// The group's cost and median in one draw.
@@ -277,7 +278,7 @@ impl<'a> Drawn<'a> {
         let cost = measure.of(self.side, took_s, requests, wall_s);
         let drawn = if timed > 0.0 { below / timed } else { f64::NAN };
         let share = 0.5 + self.below - drawn;
-        let median = { share.is_finite() }.then(|| self.group.quantile(share));
+        let median = { share.is_finite() }.then(|| self.detail.quantile(share));
         (cost, median.flatten().map_or(f64::NAN, |m| m as f64))
     }
 }
@@ -289,7 +290,7 @@ fn figures(group: Option<&Group>) -> Figures {
     Figures {
         requests: group.requests,
         sync_s: group.sync_s,
-        p50_ns: group.p50_ns(),
+        p50_ns: group.p50_ns,
         p99_ns: group.p99_ns,
         timed: group.timed,
     }
@@ -368,8 +369,8 @@ impl Pair<'_> {
     /// Puts the intervals into `change`.
     fn estimate(&self, change: &mut Change, a: Option<&Group>, b: Option<&Group>) {
         let measure = self.measure;
-        let drawn_a = a.map(|g| Drawn::new(self.a, g, measure));
-        let drawn_b = b.map(|g| Drawn::new(self.b, g, measure));
+        let drawn_a = a.and_then(|g| Drawn::new(self.a, g, measure));
+        let drawn_b = b.and_then(|g| Drawn::new(self.b, g, measure));
         let by = change.by.map_or("all", By::word);
         let mut random = Random::of(&format!("{by} {}", change.name));
         let mut draw = |side: &Option<Drawn>| {
@@ -396,19 +397,25 @@ impl Pair<'_> {
         let (Some(a), Some(b)) = (self.a.groups(by), self.b.groups(by)) else {
             return (Vec::new(), None);
         };
-        let names: BTreeSet<&String> = a.keys().chain(b.keys()).collect();
-        let cost = |name: &&String| self.value(a.get(*name), b.get(*name));
+        let names: BTreeSet<&String> = a.named.keys().chain(b.named.keys()).collect();
+        let cost = |name: &&String| self.value(a.get(name), b.get(name));
         let mut costs: Vec<(f64, &String)> = names.iter().map(|n| (cost(n), *n)).collect();
         costs.sort_by(|x, y| y.0.abs().total_cmp(&x.0.abs()).then(x.1.cmp(y.1)));
-        let rest = costs.split_off(costs.len().min(GROUPS_MAX));
+        costs.truncate(GROUPS_MAX);
         let change = |name: &String| self.change(Some(by), name, a.get(name), b.get(name));
+        let changes: Vec<Change> = costs.iter().map(|(_, name)| change(name)).collect();
+        let mut every: Vec<u64> = a.hashes().chain(b.hashes()).collect();
+        every.sort_unstable();
+        every.dedup();
+        // Each request is in one group: what the shown ones do not explain is the others'.
+        let all = self.value(Some(&self.a.all), Some(&self.b.all));
         let left_out = LeftOut {
             by,
-            groups: rest.len() as u64,
-            change_s: rest.iter().map(|(cost, _)| cost).sum(),
+            groups: (every.len() - changes.len().min(every.len())) as u64,
+            change_s: all - costs.iter().map(|(cost, _)| cost).sum::<f64>(),
         };
-        let changes = costs.iter().map(|(_, name)| change(name)).collect();
-        (changes, (!rest.is_empty()).then_some(left_out))
+        let is_rest = left_out.groups > 0;
+        (changes, is_rest.then_some(left_out))
     }
 }
 

@@ -5,8 +5,10 @@
 //! What it does not do: files whose names are new each time (a Maildir's) have no counterpart in
 //! another recording.
 
-use crate::record::table::{Process, Table};
+use crate::record::table::{File, Filesystem, Process, Table};
 use serde::{Serialize, Serializer};
+use std::borrow::Cow;
+use std::collections::HashMap;
 use std::str::FromStr;
 
 /// By what requests are grouped.
@@ -40,21 +42,29 @@ impl By {
         }
     }
 
-    /// For each request of `table` its group: a function from its place to a number, and the names
-    /// by number.
+    /// The groups of `table`, by number.
     pub(super) fn names(self, table: &Table) -> Named<'_> {
-        let name: Vec<String> = match self {
-            By::Kind => table.kinds.iter().map(|k| or(k, "(no kind)")).collect(),
-            By::Process => table.processes.iter().map(process).collect(),
-            By::File => table
-                .files
-                .iter()
-                .map(|f| or(&f.path, "(no file)"))
-                .collect(),
-            By::Filesystem => places(table, |fs| &fs.mount),
-            By::Device => places(table, |fs| &fs.device),
+        let files = table.files.iter();
+        let place = |get: fn(&Filesystem) -> &String| {
+            let of = move |file: &File| {
+                let at = table.filesystems.get(file.filesystem as usize);
+                Cow::Borrowed(or(at.map_or("", |fs| get(fs)), "(unknown)"))
+            };
+            Named::new(self, table, table.files.iter().map(of))
         };
-        Named::new(self, table, name)
+        match self {
+            By::Kind => {
+                let kinds = table.kinds.iter();
+                Named::new(self, table, kinds.map(|k| or(k, "(no kind)").into()))
+            }
+            By::Process => {
+                let processes = table.processes.iter();
+                Named::new(self, table, processes.map(|p| process(p).into()))
+            }
+            By::File => Named::new(self, table, files.map(|f| or(&f.path, "(no file)").into())),
+            By::Filesystem => place(|fs| &fs.mount),
+            By::Device => place(|fs| &fs.device),
+        }
     }
 }
 
@@ -73,18 +83,12 @@ impl Serialize for By {
     }
 }
 
-fn or(text: &str, unknown: &str) -> String {
-    let text = if text.is_empty() { unknown } else { text };
-    text.to_owned()
-}
-
-/// For each file where it lies, by the field that `get` takes.
-fn places(table: &Table, get: fn(&crate::record::table::Filesystem) -> &String) -> Vec<String> {
-    let of = |file: &crate::record::table::File| {
-        let at = table.filesystems.get(file.filesystem as usize);
-        or(at.map_or("", |fs| get(fs)), "(unknown)")
-    };
-    table.files.iter().map(of).collect()
+fn or<'a>(text: &'a str, unknown: &'a str) -> &'a str {
+    if text.is_empty() {
+        unknown
+    } else {
+        text
+    }
 }
 
 fn process(process: &Process) -> String {
@@ -95,7 +99,7 @@ fn process(process: &Process) -> String {
     let base = or(exe.rsplit('/').next().unwrap_or(""), "(unknown)");
     match postgres_role(&process.command) {
         Some(role) => format!("{base}: {role}"),
-        None => base,
+        None => base.to_owned(),
     }
 }
 
@@ -135,16 +139,21 @@ pub(super) struct Named<'a> {
     /// For each kind, process or file its group.
     group: Vec<u32>,
     /// The names of the groups.
-    pub names: Vec<String>,
+    pub names: Vec<Cow<'a, str>>,
 }
 
 impl<'a> Named<'a> {
-    fn new(by: By, table: &'a Table, name: Vec<String>) -> Named<'a> {
-        let mut names = name.clone();
-        names.sort_unstable();
-        names.dedup();
-        let at = |n: &String| names.binary_search(n).unwrap_or(0) as u32;
-        let group = name.iter().map(at).collect();
+    fn new(by: By, table: &'a Table, name: impl Iterator<Item = Cow<'a, str>>) -> Named<'a> {
+        let mut known: HashMap<Cow<'a, str>, u32> = HashMap::new();
+        let mut names = Vec::new();
+        let mut number = |name: Cow<'a, str>| {
+            let next = u32::try_from(names.len()).unwrap_or(u32::MAX);
+            *known.entry(name).or_insert_with_key(|name| {
+                names.push(name.clone());
+                next
+            })
+        };
+        let group = name.map(&mut number).collect();
         Named {
             by,
             table,

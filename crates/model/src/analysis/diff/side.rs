@@ -3,17 +3,25 @@
 //!
 //! Promise: counts, sums and percentiles come from every request. What is kept is bounded by the
 //! number of requests, and much less where groups are large: 1,024 cells and 10,001 quantiles each.
+//! Of the many groups that are too small to be judged (a Maildir's files), the names are kept of the
+//! costliest only; the others are found again by a hash of 64 bits.
 //!
 //! What it does not do: hints, requests that were put off, skipped or refused, are counted apart
 //! and compared nowhere.
 
 use super::name::{By, Named};
+use super::ENOUGH;
 use crate::analysis::bootstrap::CELLS_MAX;
 use crate::record::table::{Done, Rows, Table, UNKNOWN};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// Steps between the quantiles that are kept of a large group.
 const STEPS: usize = 10_000;
+
+/// Groups that are too small to be judged, and yet keep their names.
+const SMALL_NAMED: usize = 1_000;
 
 /// What the requests of a group in one cell sum up to.
 #[derive(Clone, Copy, Debug, Default)]
@@ -35,11 +43,54 @@ pub struct Group {
     pub sync_s: f64,
     /// How many have a known duration.
     pub timed: u64,
-    /// Their quantiles, in steps of 1 in 10,000; all durations where those are fewer.
-    quantiles: Vec<u64>,
+    /// Median, where any duration is known.
+    pub p50_ns: Option<u64>,
     /// 99th percentile.
     pub p99_ns: Option<u64>,
-    pub(super) pieces: Vec<Piece>,
+    /// What it takes to draw it anew; not of one that is too small to be judged.
+    pub(super) detail: Option<Box<Detail>>,
+}
+
+/// A group's durations in time and in order.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Detail {
+    /// Quantiles, in steps of 1 in 10,000; all durations where those are fewer.
+    quantiles: Vec<u64>,
+    /// Whether those are all.
+    all: bool,
+    pub pieces: Vec<Piece>,
+}
+
+/// The groups of one kind.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Groups {
+    pub named: BTreeMap<String, Group>,
+    /// By the hash of their names, in its order.
+    unnamed: Vec<(u64, Group)>,
+}
+
+impl Groups {
+    pub fn get(&self, name: &str) -> Option<&Group> {
+        self.named.get(name).or_else(|| {
+            let found = self
+                .unnamed
+                .binary_search_by_key(&hash(name), |(hash, _)| *hash);
+            found.ok().map(|at| &self.unnamed[at].1)
+        })
+    }
+
+    /// The hashes of all names.
+    pub fn hashes(&self) -> impl Iterator<Item = u64> + '_ {
+        let named = self.named.keys().map(|name| hash(name));
+        named.chain(self.unnamed.iter().map(|(hash, _)| *hash))
+    }
+}
+
+/// The same for the same name in every recording.
+fn hash(name: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    name.hash(&mut hasher);
+    hasher.finish()
 }
 
 /// One recording.
@@ -55,7 +106,7 @@ pub struct Side {
     pub wall_s: f64,
     /// All requests.
     pub all: Group,
-    pub(super) groups: Vec<(By, BTreeMap<String, Group>)>,
+    pub(super) groups: Vec<(By, Groups)>,
     /// For each cell how many requests it has, and how much time passed from its first one to that
     /// of the next cell.
     pub(super) cells: Vec<(f64, f64)>,
@@ -74,55 +125,64 @@ fn seconds(ns: u128) -> f64 {
 impl Group {
     /// From the requests at `ranks` of `order`; cells are `size` requests each.
     fn of(rows: &Rows, order: &[u32], ranks: &[u32], size: usize) -> Group {
-        let took = |rank: u32| rows.took_ns[order[rank as usize] as usize];
-        let mut known: Vec<u64> = ranks.iter().map(|r| took(*r)).collect();
+        let took = |rank: &u32| rows.took_ns[order[*rank as usize] as usize];
+        let mut known: Vec<u64> = ranks.iter().map(took).collect();
         known.retain(|t| *t != UNKNOWN);
         known.sort_unstable();
-        let p50 = known.get(rank(known.len(), 0.5)).copied().unwrap_or(0);
-        let mut pieces: Vec<Piece> = Vec::new();
-        for (rank, took) in ranks.iter().map(|r| (*r, took(*r))) {
-            if took == UNKNOWN {
-                continue;
-            }
-            let cell = u16::try_from(rank as usize / size).unwrap_or(u16::MAX);
-            if pieces.last().is_none_or(|p| p.cell != cell) {
-                pieces.push(Piece {
-                    cell,
-                    ..Piece::default()
-                });
-            }
-            let Some(piece) = pieces.last_mut() else {
-                continue;
-            };
-            piece.timed += 1;
-            piece.below += u32::from(took <= p50);
-            piece.took_s += took as f64 / 1e9;
-        }
-        pieces.shrink_to_fit();
-        Group {
+        let at = |share: f64| known.get(rank(known.len(), share)).copied();
+        let mut group = Group {
             requests: ranks.len() as u64,
             timed: known.len() as u64,
             sync_s: seconds(known.iter().map(|t| u128::from(*t)).sum()),
-            p99_ns: known.get(rank(known.len(), 0.99)).copied(),
-            pieces,
-            quantiles: thinned(known),
+            p50_ns: at(0.5),
+            p99_ns: at(0.99),
+            detail: None,
+        };
+        if group.timed >= ENOUGH {
+            let timed = ranks.iter().map(|r| (*r, took(r)));
+            let pieces = pieces(timed, group.p50_ns.unwrap_or(0), size);
+            group.detail = Some(Box::new(Detail {
+                pieces,
+                all: known.len() <= STEPS + 1,
+                quantiles: thinned(known),
+            }));
+        }
+        group
+    }
+}
+
+/// The requests of each cell summed up: those whose duration is known.
+fn pieces(timed: impl Iterator<Item = (u32, u64)>, p50_ns: u64, size: usize) -> Vec<Piece> {
+    let mut pieces: Vec<Piece> = Vec::new();
+    for (rank, took) in timed.filter(|(_, took)| *took != UNKNOWN) {
+        let cell = u16::try_from(rank as usize / size).unwrap_or(u16::MAX);
+        if pieces.last().is_none_or(|p| p.cell != cell) {
+            pieces.push(Piece {
+                cell,
+                ..Piece::default()
+            });
+        }
+        if let Some(piece) = pieces.last_mut() {
+            piece.timed += 1;
+            piece.below += u32::from(took <= p50_ns);
+            piece.took_s += took as f64 / 1e9;
         }
     }
+    pieces.shrink_to_fit();
+    pieces
+}
 
+impl Detail {
     /// The value below which `share` of the durations lie.
-    pub(super) fn quantile(&self, share: f64) -> Option<u64> {
-        let n = self.quantiles.len();
-        if self.timed as usize == n {
-            return self.quantiles.get(rank(n, share)).copied();
+    pub fn quantile(&self, share: f64) -> Option<u64> {
+        if self.all {
+            return self
+                .quantiles
+                .get(rank(self.quantiles.len(), share))
+                .copied();
         }
         let step = (share * STEPS as f64).ceil().clamp(0.0, STEPS as f64);
         self.quantiles.get(step as usize).copied()
-    }
-
-    /// Median, where any duration is known.
-    #[must_use]
-    pub fn p50_ns(&self) -> Option<u64> {
-        self.quantile(0.5)
     }
 }
 
@@ -160,7 +220,7 @@ impl Side {
         }
     }
 
-    pub(super) fn groups(&self, by: By) -> Option<&BTreeMap<String, Group>> {
+    pub(super) fn groups(&self, by: By) -> Option<&Groups> {
         let found = self.groups.iter().find(|(b, _)| *b == by);
         found.map(|(_, groups)| groups)
     }
@@ -202,7 +262,7 @@ fn cells(table: &Table, order: &[u32], size: usize) -> Vec<(f64, f64)> {
 }
 
 /// Divides the requests into groups, each in the order of time.
-fn groups(rows: &Rows, order: &[u32], size: usize, named: &Named) -> BTreeMap<String, Group> {
+fn groups(rows: &Rows, order: &[u32], size: usize, named: &Named) -> Groups {
     let mut ends = vec![0usize; named.names.len() + 1];
     for row in order {
         ends[named.group(*row as usize) + 1] += 1;
@@ -217,9 +277,31 @@ fn groups(rows: &Rows, order: &[u32], size: usize, named: &Named) -> BTreeMap<St
         ranks[*place] = rank as u32;
         *place += 1;
     }
-    let of = |(g, name): (usize, &String)| {
+    let of = |(g, name)| {
         let ranks = &ranks[ends[g]..ends[g + 1]];
-        (!ranks.is_empty()).then(|| (name.clone(), Group::of(rows, order, ranks, size)))
+        (!ranks.is_empty()).then(|| (name, Group::of(rows, order, ranks, size)))
     };
-    named.names.iter().enumerate().filter_map(of).collect()
+    with_names(named.names.iter().enumerate().filter_map(of))
+}
+
+/// Gives names to the groups that can be judged, and to the costliest of the others.
+fn with_names<'a>(all: impl Iterator<Item = (&'a Cow<'a, str>, Group)>) -> Groups {
+    let (mut large, mut small): (Vec<_>, Vec<_>) = all.partition(|(_, g)| g.detail.is_some());
+    if small.len() > SMALL_NAMED {
+        let cost = |g: &Group| g.sync_s;
+        small.select_nth_unstable_by(SMALL_NAMED, |x, y| {
+            cost(&y.1).total_cmp(&cost(&x.1)).then(x.0.cmp(y.0))
+        });
+    }
+    let unnamed = small.split_off(small.len().min(SMALL_NAMED));
+    large.append(&mut small);
+    let named = large.into_iter().map(|(name, g)| (name.to_string(), g));
+    let mut unnamed: Vec<_> = { unnamed.into_iter() }
+        .map(|(name, g)| (hash(name), g))
+        .collect();
+    unnamed.sort_unstable_by_key(|(hash, _)| *hash);
+    Groups {
+        named: named.collect(),
+        unnamed,
+    }
 }

@@ -1,6 +1,7 @@
 //! Recordings: what is in them, and what happens to them when something is killed or full.
 
 mod agreement;
+mod classes;
 mod death;
 mod events;
 mod io;

@@ -287,6 +287,9 @@ impl Rows {
     }
 
     fn caller(&mut self, pid: u32, address: u64, offset: u64, file: &[u8]) -> Option<String> {
+        // It is where the call returns to; the byte before is the call's last: its line, where the
+        // next may be another.
+        let (address, offset) = (address.wrapping_sub(1), offset.wrapping_sub(1));
         // While it lives its file tells the address; what it told itself is an offset in the file,
         // the same but for unusual linkers.
         let seen = self.modules.module_of(pid, address);

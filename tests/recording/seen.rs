@@ -139,7 +139,8 @@ impl Straced {
 fn is_request(call: &Call) -> bool {
     match call.name.as_str() {
         "fsync" | "fdatasync" | "sync" | "syncfs" => true,
-        "msync" => call.arguments.contains("MS_SYNC"),
+        // Both flags together are refused, whatever the range is.
+        "msync" => call.arguments.contains("MS_SYNC") && !call.arguments.contains("MS_ASYNC"),
         "sync_file_range" => !call.arguments.ends_with(", 0") && call.result >= 0,
         _ => false,
     }
@@ -161,7 +162,7 @@ const WATCHED: [(&str, &str); 6] = [
     ("fdatasync", "1"),
     ("sync", "1"),
     ("syncfs", "1"),
-    ("msync", "args->flags & 4"),
+    ("msync", "(args->flags & 5) == 4"),
     ("sync_file_range", "args->flags != 0"),
 ];
 

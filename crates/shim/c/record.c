@@ -315,11 +315,17 @@ static void define(struct note *n, struct fd_entry *d)
 	r = raw4(NR_readlinkat, AT_FDCWD_, link, n->text, sizeof n->text);
 	n->e.text = is_error(r) ? 0 : (uint16_t)r;
 	n->e.has |= SL_HAS_TEXT;
-	if (d) {
-		STORE(d->id, n->hash);
-		STORE(d->generation, generation(n->e.fd));
-		STORE(d->streak, 0);
-	}
+	n->entry = d;
+	n->generation = d ? generation(n->e.fd) : 0;
+}
+
+/* The event that tells what its descriptor is was written: events behind it need not. Not before:
+ * that of another thread could come first. */
+static void note_told(const struct note *n)
+{
+	STORE(n->entry->generation, n->generation);
+	STORE(n->entry->streak, 0);
+	STORE(n->entry->id, n->hash);
 }
 
 /* Whether the descriptor is still what was told. With SKIPPING the cheapest way; it also finds
@@ -393,6 +399,7 @@ int sl_note(struct note *n, unsigned kind, int fd, uint64_t caller)
 		return 0;
 	forget();
 	n->stat.mode = 0;
+	n->entry = NULL;
 	n->e = (struct sl_event){ .kind = (uint8_t)kind, .fd = fd, .fs = 255, .caller = caller };
 	n->e.start = sl_ticks();
 	n->e.tid = thread_id();
@@ -427,9 +434,12 @@ void sl_note_end(struct note *n, const struct verdict *v, unsigned done, long re
 	n->e.result = result > INT32_MAX ? INT32_MAX : (int32_t)result;
 	if (v && v->kept != LATER)
 		n->e.why = (uint8_t)v->kept;
-	if (!put(SL_CELL_EVENT, &n->e, n->e.has & SL_HAS_STAT ? &n->stat : NULL, n->text, fs) &&
-	    fd >= 0 && fd < FDS_MAX)
+	if (put(SL_CELL_EVENT, &n->e, n->e.has & SL_HAS_STAT ? &n->stat : NULL, n->text, fs)) {
+		if (n->entry)
+			note_told(n);
+	} else if (fd >= 0 && fd < FDS_MAX) {
 		STORE(sl_mine->fd[fd].id, 0); /* what it is was not heard */
+	}
 }
 
 /* A request that is left to the kernel asynchronously, or put off: its end is not seen. */
@@ -502,6 +512,7 @@ void sl_note_slow(struct note *n, uint64_t caller)
 	int fd = n->e.fd;
 	unsigned i;
 
+	n->entry = NULL;
 	n->e.tid = thread_id();
 	n->e.uid = user(n->e.start);
 	n->e.fs = 255;
@@ -513,10 +524,14 @@ void sl_note_slow(struct note *n, uint64_t caller)
 	for (i = 0; i < sl.levels; i++) {
 		struct ring *r = sl_io_at(i) ? sl_ring_of(i) : NULL;
 
-		if (!r || n->e.took < LOAD(sl.level[i].page->slow) ||
-		    put_into(r, SL_CELL_EVENT, &n->e, n->e.has & SL_HAS_STAT ? &n->stat : NULL,
-			     n->text))
+		if (!r || n->e.took < LOAD(sl.level[i].page->slow))
 			continue;
+		if (put_into(r, SL_CELL_EVENT, &n->e, n->e.has & SL_HAS_STAT ? &n->stat : NULL,
+			     n->text)) {
+			if (n->entry)
+				note_told(n);
+			continue;
+		}
 		ADD(r->control->lost, 1);
 		if (fd >= 0 && fd < FDS_MAX)
 			STORE(sl_mine->fd[fd].id, 0); /* what it is was not heard */

@@ -190,9 +190,11 @@ extern struct mine {
 struct note {
 	struct sl_event e;
 	struct sl_stat stat;
-	uint32_t hash; /* of what the file is */
-	int on;        /* it is recorded */
-	int good;      /* it is a file that can be synced */
+	struct fd_entry *entry; /* to be filled once this event is written, or NULL */
+	uint32_t generation;    /* for it */
+	uint32_t hash;          /* of what the file is */
+	int on;                 /* it is recorded */
+	int good;               /* it is a file that can be synced */
 	char text[2048];
 };
 

@@ -426,7 +426,7 @@ fn a_chroot_without_the_library_says_nothing() {
 
 /// Runs synclater in a chroot that is a disk of its own, and unmounts it at once.
 fn unmounts_after(words: &[&str]) {
-    let disk = Disk::new("ext4", 128);
+    let disk = Disk::new("ext4", 1024);
     let root = disk.path();
     // Where the test fails: what lives on in the chroot would keep the disk after its guard.
     let _leftovers = Leftovers::of(root);

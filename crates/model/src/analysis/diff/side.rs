@@ -3,8 +3,8 @@
 //!
 //! Promise: counts, sums and percentiles come from every request. What is kept is bounded by the
 //! number of requests, and much less where groups are large: 1,024 cells and 10,001 quantiles each.
-//! Of the many groups that are too small to be judged (a Maildir's files), the names are kept of the
-//! costliest only; the others are found again by a hash of 64 bits.
+//! Of the many groups that are too small to be judged (a Maildir's files), the names are kept of
+//! the costliest only; the others are found again by a hash of 64 bits.
 //!
 //! What it does not do: hints, requests that were put off, skipped or refused, are counted apart
 //! and compared nowhere.

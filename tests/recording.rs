@@ -6,6 +6,7 @@ mod death;
 mod events;
 mod io;
 mod seen;
+mod stress;
 
 use crate::harness::command::{run, Outcome};
 use crate::sessions::stage::Stage;

@@ -494,9 +494,11 @@ fn session(args: &Args, rules: Option<RuleSet>, early: Early) -> anyhow::Result<
     let belongings = Belongings::make(&run, in_ledger)?;
     let cannot = |what: &str, e: std::io::Error| {
         belongings.give_back();
+        // Mostly a matter of the memory that it shares.
+        let place = belongings.memory.parent().unwrap_or(&run);
         let try_ = "free space there, or name another folder in SYNCLATER_RUN_DIR";
         Trouble::new(
-            format!("cannot make {what} in {}", run.display()),
+            format!("cannot make {what} in {}", place.display()),
             e.to_string(),
             try_,
             NOT_STARTED,

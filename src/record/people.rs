@@ -117,6 +117,11 @@ impl People {
 
 impl Known {
     fn update(&mut self, mut seen: Person) {
+        let lacks = |seen: &str, known: &str| seen.is_empty() && !known.is_empty();
+        if lacks(&seen.exe, &self.person.exe) || lacks(&seen.command, &self.person.command) {
+            // It was ending while we looked.
+            return;
+        }
         if seen.exe != self.person.exe {
             if self.told {
                 return;
@@ -260,6 +265,27 @@ mod tests {
             uid: 0,
         });
         assert_eq!(known.person.command, "other 1");
+    }
+
+    #[test]
+    fn a_process_that_ends_while_it_is_looked_at_stays_as_it_was_known() {
+        let person = |exe: &str, command: &str| Person {
+            exe: exe.into(),
+            command: command.into(),
+            uid: 4,
+        };
+        let mut known = Known {
+            person: Arc::new(person("/bin/a", "a b")),
+            looked: Instant::now(),
+            titles: 0,
+            told: false,
+        };
+        for seen in [person("/bin/a", ""), person("", "a b"), person("", "")] {
+            known.update(seen);
+            assert_eq!(*known.person, person("/bin/a", "a b"));
+        }
+        known.update(person("/bin/c", "c"));
+        assert_eq!(*known.person, person("/bin/c", "c"));
     }
 
     #[test]

@@ -7,45 +7,28 @@
 //!
 //! What it does not do: it decides nothing, and settles nothing.
 
+use super::drain::Drain;
 use super::rings::SharedRings;
-use super::rows::{Rows, Writer};
-use super::sink::{now_ns, Sink};
-use crate::session::counts::ours_of;
+use super::sink::Sink;
 use crate::session::shared::Shared;
-use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
 use std::sync::atomic::Ordering::SeqCst;
-use std::time::{Duration, Instant};
-use synclater_model::record::event;
+use std::time::Duration;
 use synclater_model::record::header::Header;
-use synclater_model::record::row::Row;
-use synclater_shim::page;
-use synclater_shim::rings::{Cell, Reader, Record, Rest, Ring};
-use synclater_sys::clock::Timeline;
 use synclater_sys::job::{self, Job};
-use synclater_sys::{mount, process, socket, wait};
+use synclater_sys::{process, socket, wait};
 
-/// How long the rings are left alone at most.
-const ROUND: Duration = Duration::from_millis(100);
-/// How long a place that a writer took may stay unfilled: its thread was stopped, or killed.
-const UNFILLED: Duration = Duration::from_secs(1);
-/// Passes through the rings in a row at most: who writes faster than they are read must not keep
-/// the recorder from everything else.
-const PASSES_MAX: usize = 16;
-/// Events that are taken out of rings before rows are made of them, and those of one more ring.
-const EVENTS_MAX: usize = 1 << 16;
 /// How long its end may take: it writes to a disk.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The same where it writes to somebody who may not read.
 const SHORT_PATIENCE: Duration = Duration::from_millis(50);
 
 /// Messages to it: a letter, the file system, ticks, errno.
-const SETTLE: u8 = b'S';
-const SETTLED: u8 = b'T';
-const END: u8 = b'E';
+pub const SETTLE: u8 = b'S';
+pub const SETTLED: u8 = b'T';
+pub const END: u8 = b'E';
 /// Its answers: a letter and three numbers.
 const DONE: u8 = b'D';
 const FAILED: u8 = b'F';
@@ -75,11 +58,12 @@ pub struct Plan {
 }
 
 /// Where things stood before it began, for what was there is not its own.
-struct Before {
+pub struct Before {
     ticks: u64,
-    /// What each ring, and each slot, had lost.
-    rings: Vec<u64>,
-    slots: Vec<u64>,
+    /// What each ring had lost.
+    pub rings: Vec<u64>,
+    /// What each slot had lost.
+    pub slots: Vec<u64>,
 }
 
 impl Before {
@@ -95,7 +79,7 @@ impl Before {
     }
 
     /// Whether a request was made before, and is left over from another recording.
-    fn covers(&self, ticks: u64) -> bool {
+    pub fn covers(&self, ticks: u64) -> bool {
         // The sign of the difference: what a victim writes is any number.
         ticks.wrapping_sub(self.ticks) > u64::MAX / 2
     }
@@ -116,7 +100,8 @@ fn message(letter: u8, fs: u8, ticks: u64, errno: i32) -> [u8; 16] {
     m
 }
 
-fn number(bytes: &[u8]) -> u64 {
+/// A number in a message.
+pub fn number(bytes: &[u8]) -> u64 {
     bytes.try_into().map_or(0, u64::from_le_bytes)
 }
 
@@ -258,48 +243,6 @@ impl AsFd for Recorder {
     }
 }
 
-/// One ring that is, or was, a process's.
-struct Source {
-    reader: Reader,
-    writer: Writer,
-    /// As the process sees itself.
-    number: (u32, u64),
-    lost: u64,
-    unfilled: Option<Unfilled>,
-}
-
-/// A place that was taken and not filled.
-struct Unfilled {
-    place: u64,
-    since: Instant,
-    /// Places up to here were taken by then.
-    taken: u64,
-}
-
-/// What is to be done next.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Then {
-    /// Sleep until there is more.
-    GoOn,
-    /// Look again at once: there is more.
-    Again,
-    End,
-}
-
-struct Drain {
-    shared: &'static Shared,
-    rings: &'static SharedRings,
-    socket: OwnedFd,
-    sink: Sink,
-    rows: Rows,
-    sources: HashMap<usize, Source>,
-    /// Events of processes that found no ring, as counted in their slots so far.
-    ringless: HashMap<usize, u64>,
-    before: Before,
-    /// Settles under way: their number and begin.
-    settles: HashMap<u8, (u64, u64)>,
-}
-
 /// The recorder's life; its exit status.
 fn record(
     shared: &'static Shared,
@@ -318,7 +261,7 @@ fn record(
         m
     };
     let errno = |e: &io::Error| e.raw_os_error().unwrap_or(5);
-    let mut sink = match Sink::begin(file, &plan.header, plan.every) {
+    let sink = match Sink::begin(file, &plan.header, plan.every) {
         Ok(sink) => sink,
         Err(e) => {
             let _ = socket::send(&socket, &tell(FAILED, errno(&e), 0, 0), &[]);
@@ -326,21 +269,11 @@ fn record(
         }
     };
     let never = plan.header.until == "never";
-    let rows = Rows::new(Timeline::new(shared.clock), never, sink.names());
-    let mut drain = Drain {
-        shared,
-        rings,
-        socket,
-        sink,
-        rows,
-        sources: HashMap::new(),
-        ringless: before.slots.iter().copied().enumerate().collect(),
-        before,
-        settles: HashMap::new(),
-    };
+    let mut drain = Drain::new(shared, rings, socket, sink, never, before);
     let ended = drain.run();
-    let (requests, lost) = (drain.sink.requests, drain.sink.lost);
-    let ended = ended.and_then(|()| drain.sink.end());
+    let (sink, socket) = drain.into_parts();
+    let (requests, lost) = (sink.requests, sink.lost);
+    let ended = ended.and_then(|()| sink.end());
     let m = match ended {
         Ok(()) => tell(DONE, 0, requests, lost),
         Err(e) => {
@@ -348,335 +281,6 @@ fn record(
             tell(FAILED, errno(&e), requests, lost)
         }
     };
-    let _ = socket::send(&drain.socket, &m, &[]);
+    let _ = socket::send(&socket, &m, &[]);
     0
-}
-
-impl Drain {
-    fn run(&mut self) -> io::Result<()> {
-        let mut swept = Instant::now();
-        loop {
-            let bell = &self.rings.head().bell;
-            let rung = bell.load(SeqCst);
-            let then = self.round()?;
-            if then == Then::End {
-                self.count_losses()?;
-                return self.count_others();
-            }
-            if swept.elapsed() >= ROUND || self.rings.are_short() {
-                swept = Instant::now();
-                self.sweep()?;
-                self.rings.grow();
-            }
-            if self.sink.is_time() {
-                self.count_others()?;
-                self.count_losses()?;
-                self.sink.tick()?;
-            }
-            if then == Then::GoOn {
-                wait::sleep_on(bell, rung, ROUND);
-            }
-        }
-    }
-
-    /// Takes what is in the rings, then hears of settles, then makes rows: so an event is never
-    /// older than the settles that it is compared with. Victims that are faster than we do not keep
-    /// us here.
-    fn round(&mut self) -> io::Result<Then> {
-        let mut then = Then::GoOn;
-        for _ in 0..PASSES_MAX {
-            self.rows.refresh();
-            // What was told before the rings are read last is all that was ever told.
-            let told = self.listen()?;
-            self.meet();
-            let (more, heard) = self.pass()?;
-            if told == Then::End || heard == Then::End {
-                then = Then::End;
-            }
-            if !more && then == told {
-                return Ok(then);
-            }
-        }
-        Ok(if then == Then::End { then } else { Then::Again })
-    }
-
-    /// Once through all rings. Whether there is more in any, and what was heard meanwhile.
-    fn pass(&mut self) -> io::Result<(bool, Then)> {
-        let (mut more, mut then) = (false, Then::GoOn);
-        let mut events: Vec<(usize, Record)> = Vec::new();
-        for (index, ring, cells) in self.rings.all() {
-            if let Some(source) = self.sources.get_mut(&index) {
-                let rest = source.take(ring, cells, |r| events.push((index, r)));
-                more |= rest == Rest::More;
-            }
-            if events.len() > EVENTS_MAX {
-                then = self.hear_and_write(&mut events, then)?;
-            }
-        }
-        then = self.hear_and_write(&mut events, then)?;
-        Ok((more, then))
-    }
-
-    fn hear_and_write(
-        &mut self,
-        events: &mut Vec<(usize, Record)>,
-        then: Then,
-    ) -> io::Result<Then> {
-        let heard = self.listen()?;
-        self.write(events)?;
-        Ok(if heard == Then::End { heard } else { then })
-    }
-
-    fn write(&mut self, events: &mut Vec<(usize, Record)>) -> io::Result<()> {
-        for (index, record) in events.drain(..) {
-            let Some(source) = self.sources.get_mut(&index) else {
-                continue;
-            };
-            let is_older = matches!(
-                &record,
-                Record::Request { event, .. } if self.before.covers(event.start)
-            );
-            let row = self
-                .rows
-                .take(&mut source.writer, record, self.sink.names());
-            match row.filter(|_| !is_older) {
-                Some(row) if self.rows.is_request(&row) => self.sink.request(row)?,
-                Some(row) => self.sink.other(row)?,
-                None => {}
-            }
-        }
-        Ok(())
-    }
-
-    /// Notes rings that were claimed, and what they lost under another owner.
-    fn meet(&mut self) {
-        for (index, ring, _) in self.rings.all() {
-            let number = (ring.pid.load(SeqCst), ring.pid_ns.load(SeqCst));
-            // Without a namespace: its owner is between two stores.
-            let whole = number.0 != 0 && number.1 != 0;
-            if !whole || self.sources.get(&index).is_some_and(|s| s.number == number) {
-                continue;
-            }
-            let pid = ours_of(number.0, number.1).unwrap_or(0);
-            let source = Source {
-                reader: Reader::new(ring),
-                writer: Writer::new(pid),
-                number,
-                // Of the ring's next owner nothing was lost before.
-                lost: std::mem::take(&mut self.before.rings[index]),
-                unfilled: None,
-            };
-            self.sources.insert(index, source);
-        }
-    }
-
-    /// Gives the rings of processes that are gone back, once they are empty.
-    fn sweep(&mut self) -> io::Result<()> {
-        let mut gone = Vec::new();
-        for (index, source) in &mut self.sources {
-            if source.is_gone() {
-                gone.push(*index);
-            }
-        }
-        for index in gone {
-            self.round_of(index)?;
-            self.count_others_of(index)?;
-            let Some((_, ring, _)) = self.rings.all().nth(index) else {
-                continue;
-            };
-            let Some(source) = self.sources.remove(&index) else {
-                continue;
-            };
-            let lost = ring.lost.swap(0, SeqCst).saturating_sub(source.lost);
-            if lost > 0 {
-                let pid = Some(source.writer.pid).filter(|pid| *pid != 0);
-                self.sink.lost(pid, lost)?;
-            }
-            self.rows.forget(source.writer.pid);
-            ring.pid_ns.store(0, SeqCst);
-            ring.pid.store(0, SeqCst);
-        }
-        Ok(())
-    }
-
-    /// Takes all that is left in the ring of a process that is gone.
-    fn round_of(&mut self, index: usize) -> io::Result<()> {
-        let mut events = Vec::new();
-        if let Some((_, ring, cells)) = self.rings.all().nth(index) {
-            if let Some(source) = self.sources.get_mut(&index) {
-                // Nobody fills what it left unfilled.
-                for _ in 0..cells.len() {
-                    let rest = source
-                        .reader
-                        .drain(ring, cells, |r| events.push((index, r)));
-                    if rest != Rest::Unfilled {
-                        break;
-                    }
-                    source.reader.skip(ring, cells);
-                }
-            }
-        }
-        self.write(&mut events)
-    }
-
-    /// Rows for the calls that were counted since the last time.
-    fn count_others(&mut self) -> io::Result<()> {
-        if self.shared.page().slow.load(SeqCst) == 0 {
-            return Ok(());
-        }
-        let indices: Vec<usize> = self.sources.keys().copied().collect();
-        indices
-            .into_iter()
-            .try_for_each(|index| self.count_others_of(index))
-    }
-
-    fn count_others_of(&mut self, index: usize) -> io::Result<()> {
-        let mut counts = Vec::new();
-        if let Some(hist) = self.rings.hist(index) {
-            hist.take(|count| counts.push(count));
-        }
-        let Some(source) = self.sources.get_mut(&index) else {
-            return Ok(());
-        };
-        for count in counts {
-            let (writer, names) = (&mut source.writer, self.sink.names());
-            let row = self.rows.counted(writer, count, now_ns(), names);
-            self.sink.other(row)?;
-        }
-        Ok(())
-    }
-
-    /// Rows for what was lost since the last time.
-    fn count_losses(&mut self) -> io::Result<()> {
-        for (index, ring, _) in self.rings.all() {
-            let Some(source) = self.sources.get_mut(&index) else {
-                continue;
-            };
-            let lost = ring.lost.load(SeqCst);
-            let more = lost.saturating_sub(source.lost);
-            if more > 0 {
-                source.lost = lost;
-                let pid = Some(source.writer.pid).filter(|pid| *pid != 0);
-                self.sink.lost(pid, more)?;
-            }
-        }
-        for (index, slot) in self.shared.slots().slot.iter().enumerate() {
-            let lost = slot.lost.load(SeqCst);
-            let before = self.ringless.entry(index).or_default();
-            // Less than before: the slot is another process's now.
-            let more = if lost < *before { lost } else { lost - *before };
-            *before = lost;
-            if more > 0 {
-                let pid = ours_of(slot.pid.load(SeqCst), slot.pid_ns.load(SeqCst));
-                self.sink.lost(pid, more)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn listen(&mut self) -> io::Result<Then> {
-        let mut m = [0; 16];
-        loop {
-            match socket::receive(&self.socket, &mut m) {
-                Ok((16, _)) if m[0] == END => return Ok(Then::End),
-                Ok((16, _)) => self.settle(&m)?,
-                // The supervisor is gone.
-                Ok(_) => return Ok(Then::End),
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(Then::GoOn),
-                Err(_) => return Ok(Then::End),
-            }
-        }
-    }
-
-    fn settle(&mut self, m: &[u8; 16]) -> io::Result<()> {
-        let (fs, ticks) = (m[1], number(&m[8..]));
-        if m[0] == SETTLE {
-            let debt = self.rows.debts.begin(fs, ticks);
-            self.settles.insert(fs, (debt, ticks));
-            return Ok(());
-        }
-        let Some((debt, begun)) = self.settles.remove(&fs).filter(|_| m[0] == SETTLED) else {
-            return Ok(());
-        };
-        let errno = i32::from_le_bytes([m[4], m[5], m[6], m[7]]);
-        let dev = self.shared.page().fs.get(usize::from(fs));
-        let dev = dev.map_or(0, |f| f.dev.load(SeqCst));
-        let mut row = Row::default();
-        if usize::from(fs) < page::FS_MAX {
-            let dev = ((dev >> 32) as u32, dev as u32);
-            row = self.rows.place_row(dev, self.sink.names());
-        }
-        let row = Row {
-            event: self.sink.names().name(event::SETTLE),
-            time_ns: self.rows.utc_ns(begun),
-            duration_ns: Some(self.rows.span_ns(ticks.saturating_sub(begun))),
-            debt: Some(debt),
-            result: Some(if errno == 0 { 0 } else { -1 }),
-            errno: Some(errno).filter(|e| *e != 0),
-            ..row
-        };
-        self.sink.other(row)
-    }
-}
-
-impl Source {
-    /// Whether the process is there no more. Where /proc does not tell who is who, it is not known
-    /// of one in another pid namespace: its ring stays its own.
-    fn is_gone(&mut self) -> bool {
-        if self.writer.pid == 0 {
-            if mount::namespace_number(Path::new("/proc/self/ns/pid")) == 0 {
-                return false;
-            }
-            self.writer.pid = ours_of(self.number.0, self.number.1).unwrap_or(0);
-        }
-        self.writer.pid == 0 || !process::is_alive(self.writer.pid)
-    }
-
-    /// Takes what is in the ring; passes over what stays unfilled, and counts it as lost.
-    fn take(&mut self, ring: &Ring, cells: &[Cell], mut to: impl FnMut(Record)) -> Rest {
-        let rest = self.reader.drain(ring, cells, &mut to);
-        if rest != Rest::Unfilled {
-            self.unfilled = None;
-            return rest;
-        }
-        let place = self.reader.place();
-        match self.unfilled.take().filter(|u| u.place == place) {
-            Some(u) if u.since.elapsed() > UNFILLED => self.pass(&u, ring, cells, to),
-            Some(u) => {
-                self.unfilled = Some(u);
-                rest
-            }
-            None => {
-                self.unfilled = Some(Unfilled {
-                    place,
-                    since: Instant::now(),
-                    taken: ring.head.load(SeqCst),
-                });
-                rest
-            }
-        }
-    }
-
-    /// Passes over every unfilled place that was taken when the first of them was.
-    fn pass(
-        &mut self,
-        u: &Unfilled,
-        ring: &Ring,
-        cells: &[Cell],
-        mut to: impl FnMut(Record),
-    ) -> Rest {
-        for _ in 0..cells.len() {
-            let old = u.taken.wrapping_sub(self.reader.place());
-            if old == 0 || old > cells.len() as u64 {
-                return Rest::More;
-            }
-            self.reader.skip(ring, cells);
-            ring.lost.fetch_add(1, SeqCst);
-            let rest = self.reader.drain(ring, cells, &mut to);
-            if rest != Rest::Unfilled {
-                return rest;
-            }
-        }
-        Rest::More
-    }
 }

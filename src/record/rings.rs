@@ -1,7 +1,8 @@
 //! The file with the rings of a session, as the supervisor makes it and the recorder reads it.
 //!
-//! Promise: every ring that a victim can claim is backed by memory, so that writing it raises no
-//! signal; more are made before the last is claimed.
+//! Promise: there is a ring for each of 512 processes. Memory is behind what victims write of
+//! them: they see to that themselves, before they write, so that it raises no signal; a ring that
+//! is given back keeps it for the next.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -12,12 +13,7 @@ use synclater_shim::page::{self, Layout};
 use synclater_shim::rings::{
     cells_of, hist_of, ring_bytes, Cell, Hist, Ring, Rings, CELL, RINGS_DATA, RINGS_MAGIC, RING_MAX,
 };
-use synclater_sys::memory::{back, Mapping};
-
-/// Rings that are free when nothing happens, at least; fewer where they are large. A server's
-/// processes make their first request at the same moment.
-const RESERVE: usize = 8;
-const RESERVE_BYTES: usize = 32 << 20;
+use synclater_sys::memory::Mapping;
 
 /// The rings.
 pub struct SharedRings {
@@ -45,8 +41,6 @@ impl SharedRings {
         };
         let head = rings.head();
         head.version.store(page::VERSION, SeqCst);
-        rings.add()?;
-        rings.grow();
         head.magic.store(RINGS_MAGIC, SeqCst);
         Ok(rings)
     }
@@ -57,37 +51,11 @@ impl SharedRings {
         self.cells
     }
 
-    fn reserve(&self) -> usize {
-        (RESERVE_BYTES / ring_bytes(self.cells)).clamp(2, RESERVE)
-    }
-
-    /// Makes one more ring.
-    fn add(&self) -> io::Result<()> {
-        let size = ring_bytes(self.cells);
-        let count = self.count();
-        back(&self.file, RINGS_DATA + count * size, size)?;
-        let more = u32::try_from(count + 1).unwrap_or(0);
-        self.head().count.store(more, SeqCst);
-        Ok(())
-    }
-
-    /// Whether more should be there: less than half are free, or too few for what may come at once.
+    /// Whether many rings are claimed: those of processes that are gone should be given back.
     #[must_use]
-    pub fn are_short(&self) -> bool {
-        let count = self.count();
-        let free = self.all().filter(|(_, r, _)| r.pid.load(SeqCst) == 0);
-        let free = free.count();
-        free * 2 < count || free < self.reserve()
-    }
-
-    /// Makes more rings until they are enough; where there is no memory, or no more can be, it
-    /// stays as it is, and who finds none counts what it loses.
-    pub fn grow(&self) {
-        while self.count() < RING_MAX && self.are_short() {
-            if self.add().is_err() {
-                return;
-            }
-        }
+    pub fn are_few(&self) -> bool {
+        let claimed = self.all().filter(|(_, r, _)| r.pid.load(SeqCst) != 0);
+        claimed.count() > RING_MAX / 8
     }
 
     /// The control words.
@@ -101,7 +69,7 @@ impl SharedRings {
         count.min(RING_MAX)
     }
 
-    /// Every ring that exists: its index, control words and cells.
+    /// Every ring that may be in use: its index, control words and cells.
     pub fn all(&self) -> impl Iterator<Item = (usize, &Ring, &[Cell])> {
         let rings = &self.head().ring;
         (0..self.count()).filter_map(move |i| {
@@ -110,10 +78,11 @@ impl SharedRings {
         })
     }
 
-    /// The histogram of ring `index`.
+    /// The histogram of ring `index`; none where there is no memory behind it.
     #[must_use]
     pub fn hist(&self, index: usize) -> Option<&Hist> {
-        let exists = index < self.count();
+        let ring = self.head().ring.get(index)?;
+        let exists = ring.backed.load(SeqCst) == 1;
         hist_of(self.mapping.bytes(), index, self.cells).filter(|_| exists)
     }
 

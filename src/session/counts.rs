@@ -45,7 +45,6 @@ fn empty(slot: &Slot) {
         .for_each(|n| n.store(0, SeqCst));
     }
     slot.kept.iter().for_each(|n| n.store(0, SeqCst));
-    slot.lost.store(0, SeqCst);
     slot.flags.store(0, SeqCst);
     slot.ask_mount.store(0, SeqCst);
     slot.umount.store(0, SeqCst);

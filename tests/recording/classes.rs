@@ -39,7 +39,14 @@ fn durable(seen: Vec<Seen>) -> Vec<Seen> {
 #[test]
 fn a_recording_of_any_class_of_program_has_what_strace_sees() {
     for class in CLASSES {
-        for name in ["fsync", "fdatasync", "syncfs", "msync", "threads"] {
+        for name in [
+            "fsync",
+            "fdatasync",
+            "syncfs",
+            "msync",
+            "threads",
+            "fork_tree",
+        ] {
             let (table, mut seen) = both(name, class);
             seen.requests = durable(seen.requests);
             let recorded = durable(in_recording(&table));

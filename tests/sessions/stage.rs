@@ -327,6 +327,11 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
+        // Its number is another's by now; so nobody is left in its group.
+        let ended = matches!(self.child.try_wait(), Ok(Some(_)));
+        if ended && rustix::process::test_kill_process(self.pid()).is_ok() {
+            return;
+        }
         // Also what lives on after the command itself has ended, as long as it is in the group.
         let _ = kill_process_group(self.pid(), Signal::KILL);
         let _ = self.child.wait();

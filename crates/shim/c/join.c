@@ -162,7 +162,8 @@ long sl_ask_fd(const struct sl_page *page, int which)
 		uint16_t family;
 		char name[33];
 	} __attribute__((packed)) a = { 1, { 0 } };
-	long patience[2] = { 0, 200000 }, s, fd;
+	/* Without the slots a process is out of the session for good; it may look for a ring again. */
+	long patience[2] = { which ? 0 : 1, which ? 200000 : 0 }, s, fd;
 	unsigned i;
 
 	for (i = 0; i < 32; i++)

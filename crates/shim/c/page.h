@@ -275,7 +275,7 @@ struct sl_stat {
 
 struct sl_ring {
 	uint32_t pid; /* as the victim sees it; 0 = free; freed by the recorder */
-	uint32_t reserved;
+	uint32_t backed; /* 1: there is memory behind the histogram, and behind what was written */
 	uint64_t pid_ns;
 	uint64_t head; /* cells ever taken; writer: victims */
 	uint64_t lost; /* events that found no room; writer: victims */
@@ -301,8 +301,9 @@ struct sl_rings {
 	uint64_t magic;
 	uint32_t version;
 	uint32_t reserved_head;
-	uint32_t count;      /* rings that exist */
-	uint32_t bell;       /* futex of the recorder: moved on each quarter of a ring */
+	uint32_t count;      /* rings that were ever claimed: none behind them is in use */
+	uint32_t bell;       /* futex of the recorder: moved on each quarter of a ring, and where
+			      * few are free */
 	uint64_t reserved[5];
 	struct sl_ring ring[SL_RING_MAX];
 };

@@ -99,6 +99,9 @@ static struct sl_cell *take(struct ring *r, uint64_t count, uint64_t *place)
 
 		if (head - LOAD(r->control->tail) + count > r->cells)
 			break;
+		if (UNLIKELY(head + count > LOAD_RELAXED(r->backed)) &&
+		    is_error(sl_ring_back(r, head + count)))
+			break;
 		if (!CAS(r->control->head, head, head + count))
 			continue;
 		*place = head;

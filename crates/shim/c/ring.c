@@ -10,11 +10,20 @@
 
 enum { RING_NONE, RING_CLAIMING, RING_READY };
 
-/* The recorder looks at the rings, and makes more where few are free. */
+/* Has the recorder look at the rings now. */
 void sl_wake_recorder(struct sl_rings *r)
 {
 	ADD(r->bell, 1);
 	raw3(NR_futex, &r->bell, 1 /* FUTEX_WAKE */, 1);
+}
+
+/* Notes that ring K was claimed: the recorder looks at no more than it must. */
+static void count_up(struct sl_rings *r, uint32_t k)
+{
+	uint32_t count;
+
+	while ((count = LOAD(r->count)) <= k)
+		CAS(r->count, count, k + 1);
 }
 
 /* Finds a ring in R: that of an earlier image of this process, or a free one. -1: there is none. */
@@ -24,9 +33,7 @@ static long claim(struct sl_rings *r)
 	uint64_t ns = sl_namespace_number("/proc/self/ns/pid");
 
 	ns = ns ? ns : 1; /* not known */
-	if (count > SL_RING_MAX)
-		return -1;
-	for (k = 0; k < count; k++) {
+	for (k = 0; k < count && k < SL_RING_MAX; k++) {
 		unsigned spins;
 
 		if (LOAD(r->ring[k].pid) != pid)
@@ -37,17 +44,56 @@ static long claim(struct sl_rings *r)
 		if (LOAD(r->ring[k].pid_ns) == ns)
 			return k;
 	}
-	for (k = 0; k < count; k++) {
-		struct sl_ring *t = &r->ring[(pid + k) % count];
+	for (k = 0; k < SL_RING_MAX; k++) {
+		struct sl_ring *t = &r->ring[k];
 
 		if (LOAD(t->pid) == 0 && CAS(t->pid, 0, pid)) {
 			STORE(t->pid_ns, ns);
-			sl_wake_recorder(r);
-			return (pid + k) % count;
+			count_up(r, k);
+			/* Those of processes that are gone may be given back. */
+			if (k > SL_RING_MAX / 2)
+				sl_wake_recorder(r);
+			return k;
 		}
 	}
 	sl_wake_recorder(r);
 	return -1;
+}
+
+/* Has the kernel put memory behind N bytes at FROM. */
+static long populate(void *from, uint64_t n)
+{
+	return raw3(NR_madvise, from, n, 23 /* MADV_POPULATE_WRITE, Linux 5.14 */);
+}
+
+/* The same behind N cells from cell AT on. */
+static long populate_cells(const struct ring *r, uint64_t at, uint64_t n)
+{
+	uint64_t from = at * sizeof(struct sl_cell) & ~(uint64_t)0xfff; /* `first` begins a page */
+
+	if (!n)
+		return 0;
+	return populate((char *)r->first + from, (at + n) * sizeof(struct sl_cell) - from);
+}
+
+/* Has memory put behind the cells up to place TO and some more: to write where there is none would
+ * raise a signal. In a ring that was gone round once there is. Returns 0, or -errno. */
+long sl_ring_back(struct ring *r, uint64_t to)
+{
+	uint64_t from = LOAD(r->backed), end = to + SL_BACK_CELLS, at = from & (r->cells - 1);
+	uint64_t n, first;
+	long e;
+
+	if (end - r->begin >= r->cells)
+		end = r->begin + r->cells;
+	n = end - from > r->cells ? r->cells : end - from;
+	first = n < r->cells - at ? n : r->cells - at;
+	e = populate_cells(r, at, first);
+	if (!is_error(e))
+		e = populate_cells(r, 0, n - first);
+	if (!is_error(e))
+		STORE(r->backed, end - r->begin >= r->cells ? UINT64_MAX : end);
+	return e;
 }
 
 static long open_rings(const struct level *l)
@@ -64,6 +110,27 @@ static long open_rings(const struct level *l)
 static uint32_t ring_size(uint32_t cells)
 {
 	return SL_HIST_BYTES + cells * (uint32_t)sizeof(struct sl_cell);
+}
+
+/* As above for the histogram and the first cells of a ring that lies at AT in FD; all of it before
+ * Linux 5.14. */
+static int back_first(struct ring *r, long fd, uint64_t at)
+{
+	uint64_t size = ring_size(r->cells);
+	long e = populate(r->hist, SL_HIST_BYTES);
+
+	if (!is_error(e))
+		e = sl_ring_back(r, r->begin + 1);
+	if (e != -EINVAL_)
+		return !is_error(e);
+#if __SIZEOF_LONG__ == 8
+	e = raw4(NR_fallocate, fd, 0, (long)at, (long)size);
+#else
+	e = raw6(NR_fallocate, fd, 0, (long)at, (long)(at >> 32), (long)size, 0);
+#endif
+	if (!is_error(e))
+		STORE(r->backed, UINT64_MAX);
+	return !is_error(e);
 }
 
 static int map_ring(struct ring *to, long fd, const struct level *l)
@@ -89,16 +156,21 @@ static int map_ring(struct ring *to, long fd, const struct level *l)
 		to->rings = r;
 		to->control = &r->ring[k];
 		to->cells = cells;
-		if (to->hist)
+		to->begin = to->backed = LOAD(to->control->head);
+		if (to->hist && back_first(to, fd, SL_RINGS_DATA + (uint64_t)k * size)) {
+			STORE(to->control->backed, 1u);
 			return 1;
+		}
+		if (to->hist)
+			raw2(NR_munmap, to->hist, size);
 	}
 	raw2(NR_munmap, r, SL_RINGS_DATA);
 	return 0;
 }
 
-/* Looks for a ring, at most once a millisecond: rings are made while they are being used up. Who
- * has to ask for them where nobody answers spends a ninth of its time on that, not more. Two
- * threads that look at once find the same one, and the slower drops its mapping. */
+/* Looks for a ring, at most once a millisecond: one may have become free. Who has to ask for them
+ * where nobody answers spends a ninth of its time on that, not more. Two threads that look at once
+ * find the same one, and the slower drops its mapping. */
 static void find(struct ring *r, const struct level *l)
 {
 	uint64_t begin = sl_ticks(), tried = LOAD(r->tried), end;
@@ -118,6 +190,8 @@ static void find(struct ring *r, const struct level *l)
 		r->hist = found.hist;
 		r->first = found.first;
 		r->cells = found.cells;
+		r->begin = found.begin;
+		r->backed = found.backed;
 		STORE(r->state, RING_READY);
 	} else {
 		raw2(NR_munmap, found.hist, ring_size(found.cells));

@@ -143,8 +143,11 @@ struct ring {
 	struct sl_hist *hist;
 	struct sl_cell *first;
 	uint64_t tried, pause; /* ticks: when we looked last, and for how long we do not again */
+	uint64_t begin;         /* place where we began */
+	uint64_t backed;        /* up to this place there is memory; UINT64_MAX: everywhere */
 	uint32_t cells, state;
 };
+#define SL_BACK_CELLS 1024u
 
 /* What was told of a descriptor. */
 struct fd_entry {
@@ -204,6 +207,7 @@ long sl_ask_fd(const struct sl_page *page, int which);
 
 /* ring.c */
 struct ring *sl_ring_of(unsigned level);
+long sl_ring_back(struct ring *r, uint64_t to);
 void sl_wake_recorder(struct sl_rings *r);
 
 /* record.c */

@@ -74,7 +74,8 @@ pub const KIND_WORDS: [&str; 19] = [
 pub struct Ring {
     /// As the process sees it; 0 is a free ring.
     pub pid: AtomicU32,
-    reserved: u32,
+    /// 1: there is memory behind the histogram, and behind what was written of the cells.
+    pub backed: AtomicU32,
     /// Inode of its pid namespace, 1 where it is not known.
     pub pid_ns: AtomicU64,
     /// Cells ever taken.
@@ -95,7 +96,7 @@ pub struct Rings {
     /// [`crate::page::VERSION`].
     pub version: AtomicU32,
     reserved_head: u32,
-    /// Rings that exist.
+    /// Rings that were ever claimed.
     pub count: AtomicU32,
     /// Moved on, and woken, at each quarter of a ring.
     pub bell: AtomicU32,

@@ -40,7 +40,8 @@ fn mirror() -> Vec<String> {
         Slots "sl_slots" { magic "magic", version "version", size "size", doorbell "doorbell",
             look "look", stripped "stripped", want_sync "want_sync", want "want", debt "debt",
             fs_requests "fs_requests", slot "slot" }
-        Ring "sl_ring" { pid "pid", pid_ns "pid_ns", head "head", lost "lost", tail "tail" }
+        Ring "sl_ring" { pid "pid", backed "backed", pid_ns "pid_ns", head "head", lost "lost",
+            tail "tail" }
         Rings "sl_rings" { magic "magic", version "version", count "count",
             bell "bell", ring "ring" }
         HistShard "sl_hist_shard" { count "count" }

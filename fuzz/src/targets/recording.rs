@@ -58,6 +58,26 @@ fn push_rows(writer: &mut Writer<Vec<u8>>, rows: u64, salt: u64) {
         };
         writer.push(row).expect("memory");
     }
+    for kind in [
+        event::LOST,
+        event::SAMPLE,
+        event::SETTLE,
+        event::IO_REST,
+        event::IO,
+    ] {
+        for value in [1.0, 1e19, f64::NAN, 3.0] {
+            let row = Row {
+                event: writer.names.name(kind),
+                metric: writer.names.name("below_ns_1024"),
+                value: Some(value),
+                pid: Some(7),
+                duration_ns: Some(u64::MAX - 1),
+                debt: Some(salt),
+                ..Row::default()
+            };
+            writer.push(row).expect("memory");
+        }
+    }
     writer.flush().expect("memory");
 }
 

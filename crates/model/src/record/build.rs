@@ -372,7 +372,8 @@ impl Builder {
                 Some(5) => {
                     let pid = c.pid.get(row).unwrap_or(0);
                     let count = c.value.get(row).unwrap_or(0.0) as u64;
-                    *self.table.lost.entry(pid).or_default() += count;
+                    let lost = self.table.lost.entry(pid).or_default();
+                    *lost = lost.saturating_add(count);
                 }
                 Some(6) => self.table.end_ns = Some(c.time(row)),
                 // A kind of row that a later program of the same version may write.

@@ -1,0 +1,479 @@
+//! The recorder's work: out of the rings, into the file.
+//!
+//! Promise: rings of processes that are gone are given back before anything else is done; every
+//! request is a row, or counted as lost.
+
+use super::recorder::{Before, END, SETTLE, SETTLED};
+use super::rings::SharedRings;
+use super::rows::{Rows, Writer};
+use super::sink::{now_ns, Sink};
+use crate::session::counts::ours_of;
+use crate::session::shared::Shared;
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::{Duration, Instant};
+use synclater_model::record::event;
+use synclater_model::record::row::Row;
+use synclater_shim::page;
+use synclater_shim::rings::{Cell, Count, Hist, Reader, Record, Rest, Ring};
+use synclater_sys::clock::Timeline;
+use synclater_sys::{mount, process, socket, wait};
+
+/// How long the rings are left alone at most.
+const ROUND: Duration = Duration::from_millis(100);
+/// How long a place that a writer took may stay unfilled: its thread was stopped, or killed.
+const UNFILLED: Duration = Duration::from_secs(1);
+/// Passes through the rings in a row at most: who writes faster than they are read must not keep
+/// the recorder from everything else.
+const PASSES_MAX: usize = 16;
+/// Events that are taken out of rings before rows are made of them, and those of one more ring.
+const EVENTS_MAX: usize = 1 << 16;
+
+/// What is to be done next.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Then {
+    /// Sleep until there is more.
+    GoOn,
+    /// Look again at once: there is more.
+    Again,
+    End,
+}
+
+/// One ring that is, or was, a process's.
+struct Source {
+    reader: Reader,
+    writer: Writer,
+    /// As the process sees itself.
+    number: (u32, u64),
+    lost: u64,
+    unfilled: Option<Unfilled>,
+}
+
+/// A place that was taken and not filled.
+struct Unfilled {
+    place: u64,
+    since: Instant,
+    /// Places up to here were taken by then.
+    taken: u64,
+}
+
+/// What was left in the ring of a process that is gone.
+struct Past {
+    source: Source,
+    records: Vec<Record>,
+    counts: Vec<Count>,
+    lost: u64,
+}
+
+/// Rows are made here, and written.
+struct Out {
+    sink: Sink,
+    rows: Rows,
+    before: Before,
+}
+
+/// The rings of a session on their way into a file.
+pub struct Drain {
+    shared: &'static Shared,
+    rings: &'static SharedRings,
+    socket: OwnedFd,
+    out: Out,
+    sources: HashMap<usize, Source>,
+    /// Events of processes that found no ring, as counted in their slots so far.
+    ringless: HashMap<usize, u64>,
+    /// Settles under way: their number and begin.
+    settles: HashMap<u8, (u64, u64)>,
+    /// Whether it was told to end.
+    told: Then,
+}
+
+impl Drain {
+    /// Begins with what is in the rings now; what was made before `before` is left out.
+    pub fn new(
+        shared: &'static Shared,
+        rings: &'static SharedRings,
+        socket: OwnedFd,
+        mut sink: Sink,
+        until_is_never: bool,
+        before: Before,
+    ) -> Drain {
+        let timeline = Timeline::new(shared.clock);
+        let rows = Rows::new(timeline, until_is_never, sink.names());
+        Drain {
+            shared,
+            rings,
+            socket,
+            sources: HashMap::new(),
+            ringless: before.slots.iter().copied().enumerate().collect(),
+            out: Out { sink, rows, before },
+            settles: HashMap::new(),
+            told: Then::GoOn,
+        }
+    }
+
+    /// Where it wrote to, and where it heard from the supervisor.
+    pub fn into_parts(self) -> (Sink, OwnedFd) {
+        (self.out.sink, self.socket)
+    }
+
+    /// Goes on until it is told to end, or the supervisor is gone.
+    ///
+    /// # Errors
+    /// Those of writing the file.
+    pub fn run(&mut self) -> io::Result<()> {
+        let mut swept = Instant::now();
+        loop {
+            let bell = &self.rings.head().bell;
+            let rung = bell.load(SeqCst);
+            if swept.elapsed() >= ROUND || self.rings.are_few() {
+                swept = Instant::now();
+                self.meet();
+                self.sweep()?;
+            }
+            let then = self.round()?;
+            if then == Then::End {
+                while self.sweep()? {}
+                self.count_losses()?;
+                return self.count_others();
+            }
+            if self.out.sink.is_time() {
+                self.count_others()?;
+                self.count_losses()?;
+                self.out.sink.tick()?;
+            }
+            if then == Then::GoOn {
+                wait::sleep_on(bell, rung, ROUND);
+            }
+        }
+    }
+
+    /// Takes what is in the rings, then hears of settles, then makes rows: so an event is never
+    /// older than the settles that it is compared with. Victims that are faster than we do not keep
+    /// us here.
+    fn round(&mut self) -> io::Result<Then> {
+        for _ in 0..PASSES_MAX {
+            self.out.rows.refresh();
+            // What was told before the rings are read last is all that was ever told.
+            let told = self.listen()?;
+            self.meet();
+            let more = self.pass()?;
+            if !more && self.told == told {
+                return Ok(told);
+            }
+        }
+        Ok(if self.told == Then::End {
+            Then::End
+        } else {
+            Then::Again
+        })
+    }
+
+    /// Once through all rings. Whether there is more in any.
+    fn pass(&mut self) -> io::Result<bool> {
+        let mut more = false;
+        let mut events: Vec<(usize, Record)> = Vec::new();
+        for (index, ring, cells) in self.rings.all() {
+            if let Some(source) = self.sources.get_mut(&index) {
+                let rest = source.take(ring, cells, |r| events.push((index, r)));
+                more |= rest == Rest::More;
+            }
+            if events.len() > EVENTS_MAX {
+                self.hear_and_write(&mut events)?;
+            }
+        }
+        self.hear_and_write(&mut events)?;
+        Ok(more)
+    }
+
+    fn hear_and_write(&mut self, events: &mut Vec<(usize, Record)>) -> io::Result<()> {
+        self.listen()?;
+        for (index, record) in events.drain(..) {
+            if let Some(source) = self.sources.get_mut(&index) {
+                self.out.record(&mut source.writer, record)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes rings that were claimed, and what they lost under another owner.
+    fn meet(&mut self) {
+        for (index, ring, _) in self.rings.all() {
+            let number = (ring.pid.load(SeqCst), ring.pid_ns.load(SeqCst));
+            // Without a namespace: its owner is between two stores.
+            let whole = number.0 != 0 && number.1 != 0;
+            if !whole || self.sources.get(&index).is_some_and(|s| s.number == number) {
+                continue;
+            }
+            let pid = ours_of(number.0, number.1).unwrap_or(0);
+            let source = Source {
+                reader: Reader::new(ring),
+                writer: Writer::new(pid),
+                number,
+                // Of the ring's next owner nothing was lost before.
+                lost: std::mem::take(&mut self.out.before.rings[index]),
+                unfilled: None,
+            };
+            self.sources.insert(index, source);
+        }
+    }
+
+    /// Gives the rings of processes that are gone back: first of all, since others may wait for
+    /// one; then makes rows of what was in them. Whether some are left for another time.
+    fn sweep(&mut self) -> io::Result<bool> {
+        let mut held = 0;
+        let mut past: Vec<Past> = Vec::new();
+        for (index, ring, cells) in self.rings.all() {
+            let is_gone = |s: &mut Source| s.is_gone();
+            if held > EVENTS_MAX {
+                break;
+            }
+            if !self.sources.get_mut(&index).is_some_and(is_gone) {
+                continue;
+            }
+            let Some(mut source) = self.sources.remove(&index) else {
+                continue;
+            };
+            let records = source.take_all(ring, cells);
+            let counts = self.rings.hist(index).map_or(Vec::new(), counts_of);
+            let lost = ring.lost.swap(0, SeqCst).saturating_sub(source.lost);
+            ring.pid_ns.store(0, SeqCst);
+            ring.pid.store(0, SeqCst);
+            held += records.len();
+            past.push(Past {
+                source,
+                records,
+                counts,
+                lost,
+            });
+        }
+        self.listen()?;
+        past.into_iter().try_for_each(|p| self.out.past(p))?;
+        self.count_ringless()?;
+        Ok(held > EVENTS_MAX)
+    }
+
+    /// Rows for the calls that were counted since the last time.
+    fn count_others(&mut self) -> io::Result<()> {
+        if self.shared.page().slow.load(SeqCst) == 0 {
+            return Ok(());
+        }
+        for (index, source) in &mut self.sources {
+            if let Some(hist) = self.rings.hist(*index) {
+                self.out.counts(&mut source.writer, counts_of(hist))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Rows for what was lost since the last time.
+    fn count_losses(&mut self) -> io::Result<()> {
+        for (index, ring, _) in self.rings.all() {
+            let Some(source) = self.sources.get_mut(&index) else {
+                continue;
+            };
+            let lost = ring.lost.load(SeqCst);
+            let more = lost.saturating_sub(source.lost);
+            if more > 0 {
+                source.lost = lost;
+                self.out.lost(Some(source.writer.pid), more)?;
+            }
+        }
+        self.count_ringless()
+    }
+
+    /// The same for processes that found no ring. Slots keep what they counted when they pass to
+    /// another process.
+    fn count_ringless(&mut self) -> io::Result<()> {
+        for (index, slot) in self.shared.slots().slot.iter().enumerate() {
+            let lost = slot.lost.load(SeqCst);
+            let before = self.ringless.entry(index).or_default();
+            let more = lost.saturating_sub(*before);
+            *before = lost;
+            if more > 0 {
+                let pid = ours_of(slot.pid.load(SeqCst), slot.pid_ns.load(SeqCst));
+                self.out.lost(pid, more)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn listen(&mut self) -> io::Result<Then> {
+        let mut m = [0; 16];
+        while self.told == Then::GoOn {
+            match socket::receive(&self.socket, &mut m) {
+                Ok((16, _)) if m[0] == END => self.told = Then::End,
+                Ok((16, _)) => self.settle(&m)?,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
+                // The supervisor is gone.
+                _ => self.told = Then::End,
+            }
+        }
+        Ok(self.told)
+    }
+
+    fn settle(&mut self, m: &[u8; 16]) -> io::Result<()> {
+        let (fs, ticks) = (m[1], super::recorder::number(&m[8..]));
+        let Out { sink, rows, .. } = &mut self.out;
+        if m[0] == SETTLE {
+            let debt = rows.debts.begin(fs, ticks);
+            self.settles.insert(fs, (debt, ticks));
+            return Ok(());
+        }
+        let Some((debt, begun)) = self.settles.remove(&fs).filter(|_| m[0] == SETTLED) else {
+            return Ok(());
+        };
+        let errno = i32::from_le_bytes([m[4], m[5], m[6], m[7]]);
+        let dev = self.shared.page().fs.get(usize::from(fs));
+        let dev = dev.map_or(0, |f| f.dev.load(SeqCst));
+        let mut row = Row::default();
+        if usize::from(fs) < page::FS_MAX {
+            let dev = ((dev >> 32) as u32, dev as u32);
+            row = rows.place_row(dev, sink.names());
+        }
+        let row = Row {
+            event: sink.names().name(event::SETTLE),
+            time_ns: rows.utc_ns(begun),
+            duration_ns: Some(rows.span_ns(ticks.saturating_sub(begun))),
+            debt: Some(debt),
+            result: Some(if errno == 0 { 0 } else { -1 }),
+            errno: Some(errno).filter(|e| *e != 0),
+            ..row
+        };
+        sink.other(row)
+    }
+}
+
+fn counts_of(hist: &Hist) -> Vec<Count> {
+    let mut counts = Vec::new();
+    hist.take(|count| counts.push(count));
+    counts
+}
+
+impl Out {
+    /// A row of one record, or none where it tells of another, or is from before.
+    fn record(&mut self, writer: &mut Writer, record: Record) -> io::Result<()> {
+        let is_older = matches!(
+            &record,
+            Record::Request { event, .. } if self.before.covers(event.start)
+        );
+        let row = self.rows.take(writer, record, self.sink.names());
+        match row.filter(|_| !is_older) {
+            Some(row) if self.rows.is_request(&row) => self.sink.request(row),
+            Some(row) => self.sink.other(row),
+            None => Ok(()),
+        }
+    }
+
+    /// A row for each count.
+    fn counts(&mut self, writer: &mut Writer, counts: Vec<Count>) -> io::Result<()> {
+        for count in counts {
+            let row = self
+                .rows
+                .counted(writer, count, now_ns(), self.sink.names());
+            self.sink.other(row)?;
+        }
+        Ok(())
+    }
+
+    /// A row for what `pid` lost; 0 where it is not known whose it was.
+    fn lost(&mut self, pid: Option<u32>, count: u64) -> io::Result<()> {
+        self.sink.lost(pid.filter(|pid| *pid != 0), count)
+    }
+
+    fn past(&mut self, past: Past) -> io::Result<()> {
+        let Past {
+            mut source,
+            records,
+            counts,
+            lost,
+        } = past;
+        for record in records {
+            self.record(&mut source.writer, record)?;
+        }
+        self.counts(&mut source.writer, counts)?;
+        if lost > 0 {
+            self.lost(Some(source.writer.pid), lost)?;
+        }
+        self.rows.forget(source.writer.pid);
+        Ok(())
+    }
+}
+
+impl Source {
+    /// Whether the process is there no more. Where /proc does not tell who is who, it is not known
+    /// of one in another pid namespace: its ring stays its own.
+    fn is_gone(&mut self) -> bool {
+        if self.writer.pid == 0 {
+            if mount::namespace_number(Path::new("/proc/self/ns/pid")) == 0 {
+                return false;
+            }
+            self.writer.pid = ours_of(self.number.0, self.number.1).unwrap_or(0);
+        }
+        self.writer.pid == 0 || !process::is_alive(self.writer.pid)
+    }
+
+    /// Takes all that is left in the ring of a process that is gone: nobody fills what it left
+    /// unfilled.
+    fn take_all(&mut self, ring: &Ring, cells: &[Cell]) -> Vec<Record> {
+        let mut records = Vec::new();
+        for _ in 0..=cells.len() {
+            match self.reader.drain(ring, cells, |r| records.push(r)) {
+                Rest::Empty => break,
+                Rest::Unfilled => self.reader.skip(ring, cells),
+                Rest::More => {}
+            }
+        }
+        records
+    }
+
+    /// Takes what is in the ring; passes over what stays unfilled, and counts it as lost.
+    fn take(&mut self, ring: &Ring, cells: &[Cell], mut to: impl FnMut(Record)) -> Rest {
+        let rest = self.reader.drain(ring, cells, &mut to);
+        if rest != Rest::Unfilled {
+            self.unfilled = None;
+            return rest;
+        }
+        let place = self.reader.place();
+        match self.unfilled.take().filter(|u| u.place == place) {
+            Some(u) if u.since.elapsed() > UNFILLED => self.pass(&u, ring, cells, to),
+            Some(u) => {
+                self.unfilled = Some(u);
+                rest
+            }
+            None => {
+                self.unfilled = Some(Unfilled {
+                    place,
+                    since: Instant::now(),
+                    taken: ring.head.load(SeqCst),
+                });
+                rest
+            }
+        }
+    }
+
+    /// Passes over every unfilled place that was taken when the first of them was.
+    fn pass(
+        &mut self,
+        u: &Unfilled,
+        ring: &Ring,
+        cells: &[Cell],
+        mut to: impl FnMut(Record),
+    ) -> Rest {
+        for _ in 0..cells.len() {
+            let old = u.taken.wrapping_sub(self.reader.place());
+            if old == 0 || old > cells.len() as u64 {
+                return Rest::More;
+            }
+            self.reader.skip(ring, cells);
+            ring.lost.fetch_add(1, SeqCst);
+            let rest = self.reader.drain(ring, cells, &mut to);
+            if rest != Rest::Unfilled {
+                return rest;
+            }
+        }
+        Rest::More
+    }
+}

@@ -1,7 +1,7 @@
 //! The engine behind `record --system`: each request of a program is seen once, whatever made it,
 //! filters hold, what a full ring loses is counted exactly. Needs root and the feature `bpf`.
 
-mod stage;
+pub mod stage;
 
 use crate::harness::command::{clean, run};
 use crate::harness::disk::Disk;

@@ -7,6 +7,7 @@ mod events;
 mod io;
 mod seen;
 mod stress;
+mod system;
 
 use crate::harness::command::{run, Outcome};
 use crate::sessions::stage::Stage;

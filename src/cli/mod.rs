@@ -18,6 +18,7 @@ mod settle;
 mod status;
 mod top;
 mod whole_file;
+mod whose;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use std::ffi::OsString;

@@ -4,6 +4,7 @@
 mod system;
 
 use super::run::{self, ring_bytes, OtherCalls};
+use super::whose::Whose;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -27,21 +28,8 @@ pub struct Args {
     #[arg(long)]
     system: bool,
 
-    /// Only this process and what it starts; repeatable.
-    #[arg(long, value_name = "N")]
-    pid: Vec<u32>,
-
-    /// Only this systemd unit; repeatable.
-    #[arg(long, value_name = "NAME")]
-    unit: Vec<String>,
-
-    /// Only this executable, by name or path; repeatable.
-    #[arg(long, value_name = "EXE")]
-    exe: Vec<OsString>,
-
-    /// Only this device, or the one that this folder lies on; repeatable.
-    #[arg(long, value_name = "PATH")]
-    device: Vec<PathBuf>,
+    #[command(flatten)]
+    whose: Whose,
 
     /// End after this time; without it and without a command, at Ctrl-C.
     #[arg(long = "for", value_name = "T", value_parser = parse_duration)]
@@ -78,13 +66,7 @@ EXAMPLES
 
 impl Args {
     fn asks_the_kernel(&self) -> bool {
-        let filters = [
-            self.pid.is_empty(),
-            self.unit.is_empty(),
-            self.exe.is_empty(),
-            self.device.is_empty(),
-        ];
-        self.system || filters.contains(&false)
+        self.system || !self.whose.is_everybody()
     }
 }
 

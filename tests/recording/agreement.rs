@@ -6,12 +6,16 @@
 //! 10 %. A duration in a recording is taken around the system call, in the program, and so has in
 //! it what bpftrace's own probes take (about a microsecond).
 //!
+//! With the kernel's trace points, which are another engine of ours, in the same run they agree
+//! exactly; so `--system` agrees with the others.
+//!
 //! Hints (sync_file_range) are counted and not timed: they wait for nothing.
 
 use super::read;
 use super::seen::{counted, difference, in_recording, in_strace, strace, Seen, Straced, Watch};
 use crate::harness::disk::SlowDisk;
 use crate::harness::limits::{count, is_root, skip};
+use crate::kernel::stage::can_watch;
 use crate::programs::{let_others_in, script, Place};
 use crate::servers::daemon::{Daemon, Stopped};
 use crate::servers::leftovers::Leftovers;
@@ -20,7 +24,7 @@ use crate::wait::until;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
-use synclater_model::record::table::{Table, UNKNOWN};
+use synclater_model::record::table::{Process, Table, UNKNOWN};
 
 const FLUSH_MS: u32 = 2;
 /// How far two clocks may be apart.
@@ -201,6 +205,61 @@ fn agrees_with_strace(load: Load, name: &str, least: usize) {
     );
 }
 
+/// A recording of a load, and one of the kernel's trace points of the same run.
+fn with_the_kernel(load: Load, name: &str) -> (Table, Table) {
+    let place = Place::new(name);
+    let (dir, port) = (place.scene.work(), free_port());
+    let mut command = place.synclater();
+    command.args(["record", "--system", "--quiet", "-o"]);
+    command.arg(place.scene.file("kernel")).arg("--");
+    let inner = recording_command(&place);
+    command.arg(inner.get_program()).args(inner.get_args());
+    command.args(load.words(&place, &dir, port));
+    let daemon = Daemon::start(place, &mut command);
+    let stopped = load.finish(daemon, port);
+    let file = |name: &str| read(&stopped.daemon.place.scene.file(name));
+    (file("recording"), file("kernel"))
+}
+
+fn agrees_with_the_kernel(load: Load, name: &str, least: usize) {
+    if !load.can_run(name) || !can_watch(name) {
+        return;
+    }
+    let (table, kernel) = with_the_kernel(load, name);
+    is_complete(&table);
+    is_complete(&kernel);
+    assert_eq!(kernel.header.engine, "kernel");
+    let ours = in_recording(&table);
+    // The session's own processes sync too.
+    let session = |p: &&Process| p.exe.ends_with("/synclater");
+    let own: Vec<u32> = { kernel.processes.iter().filter(session) }
+        .filter_map(|p| p.pid)
+        .collect();
+    let mut theirs = in_recording(&kernel);
+    theirs.retain(|s| !own.contains(&s.pid));
+    let kinds = counted(theirs.iter().map(|s| s.kind.as_str()));
+    println!("{name}: {kinds:?}");
+    assert!(theirs.len() >= least, "{kinds:?}");
+    // The library tells of a descriptor's path once, the kernel of each request's: they differ
+    // where a program renames what it has open.
+    let renames = matches!(load, Load::Dovecot | Load::Odd);
+    let path = |s: &Seen| (!renames).then(|| s.path.clone());
+    let whole = |s: &Seen| (s.who(), path(s));
+    let apart = difference(
+        &counted(ours.iter().map(whole)),
+        &counted(theirs.iter().map(whole)),
+    );
+    assert!(
+        apart.is_empty(),
+        "only in the library's +, in the kernel's -: {apart:#?}"
+    );
+    for kind in kinds.keys().filter(|k| **k != "sync_file_range") {
+        let (ours, theirs) = (times(&ours, kind), times(&theirs, kind));
+        let [total, their_total] = [&ours, &theirs].map(|t| t.iter().sum::<u64>());
+        println!("{name}: {kind}: total {total} and {their_total} ns");
+    }
+}
+
 /// Durations of one kind in each view, in order of size.
 fn times(seen: &[Seen], kind: &str) -> Vec<u64> {
     let mut times: Vec<u64> = { seen.iter().filter(|s| s.kind == kind) }
@@ -272,6 +331,26 @@ fn soak_a_recording_of_dovecot_has_what_strace_sees() {
 #[test]
 fn a_recording_of_calls_that_fail_has_what_strace_sees() {
     agrees_with_strace(Load::Odd, "agree-odd", 70);
+}
+
+#[test]
+fn soak_a_recording_of_sqlite_has_what_the_kernel_sees() {
+    agrees_with_the_kernel(Load::Sqlite, "kernel-sqlite", 200);
+}
+
+#[test]
+fn soak_a_recording_of_postgresql_has_what_the_kernel_sees() {
+    agrees_with_the_kernel(Load::Postgresql, "kernel-postgresql", 500);
+}
+
+#[test]
+fn soak_a_recording_of_dovecot_has_what_the_kernel_sees() {
+    agrees_with_the_kernel(Load::Dovecot, "kernel-dovecot", 3 * 40);
+}
+
+#[test]
+fn a_recording_of_calls_that_fail_has_what_the_kernel_sees() {
+    agrees_with_the_kernel(Load::Odd, "kernel-odd", 70);
 }
 
 #[test]

@@ -1,19 +1,16 @@
 //! `synclater record` by the kernel's trace points.
 
 use super::Args;
+use crate::cli::whose::{self, Purpose};
 use crate::cli::{say, OURS};
 use crate::reach::launch;
 use crate::record::kernel::{Recording, Then};
 use crate::record::sink::{self, Sink};
-use crate::session::filesystems::mounts_of;
 use std::fs::File;
 use std::io::IsTerminal;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
-use synclater_bpf::{cgroup_id, Engine, Filter};
-use synclater_model::policy::filesystem::{mount_of, Mount};
 use synclater_model::report::message::Trouble;
 use synclater_model::report::number::counted;
 use synclater_sys::process::{self, Change};
@@ -21,6 +18,10 @@ use synclater_sys::signal::Signals;
 use synclater_sys::wait::{self, For};
 
 const NOT_RECORDED: &str = "nothing was recorded, and no command was started";
+const PURPOSE: Purpose = Purpose {
+    verb: "record",
+    state: NOT_RECORDED,
+};
 /// The kernel's ring is one for all processes.
 const RING_BYTES_MIN: usize = 16 << 20;
 
@@ -33,7 +34,10 @@ fn cannot(what: impl Into<String>, why: impl Into<String>, try_: &str) -> Troubl
 /// # Errors
 /// A [`Trouble`] where the kernel cannot be asked, or the file not be written.
 pub fn run(args: &Args) -> anyhow::Result<i32> {
-    let filter = filter(args)?;
+    let mut filter = args.whose.filter(PURPOSE)?;
+    if !args.command.is_empty() {
+        filter.pids.insert(std::process::id());
+    }
     let signals =
         Signals::take().map_err(|e| cannot("cannot record", e.to_string(), "try again"))?;
     let ring = if args.ring == 4 << 20 {
@@ -41,16 +45,7 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
     } else {
         args.ring
     };
-    let engine = Engine::open(&filter, ring).map_err(|e| {
-        let try_ = match e {
-            synclater_bpf::Error::NotPermitted(_) => "run it as root",
-            synclater_bpf::Error::NotBuilt(_) => {
-                "build it where clang and libelf's headers are, or record without --system"
-            }
-            _ => "`synclater record -o FILE -- COMMAND` needs nothing of the kernel",
-        };
-        cannot("cannot ask the kernel", e.to_string(), try_)
-    })?;
+    let engine = whose::engine(&filter, ring, PURPOSE)?;
     let file = File::create(&args.output).map_err(|e| cannot_write(&args.output, &e))?;
     let command: Vec<String> = { args.command.iter() }
         .map(|w| w.to_string_lossy().into_owned())
@@ -189,92 +184,4 @@ fn tell(args: &Args, requests: u64, lost: u64) {
         ));
     }
     say(&format!("{text}\n"));
-}
-
-fn filter(args: &Args) -> Result<Filter, Trouble> {
-    let mut filter = Filter {
-        exes: args.exe.iter().cloned().collect(),
-        pids: args.pid.iter().copied().collect(),
-        descendants: true,
-        ..Filter::default()
-    };
-    if let Some(gone) = args.pid.iter().find(|pid| !process::is_alive(**pid)) {
-        let what = format!("cannot record process {gone}");
-        return Err(cannot(
-            what,
-            "there is no such process",
-            "look it up with `ps`",
-        ));
-    }
-    if !args.command.is_empty() {
-        filter.pids.insert(std::process::id());
-    }
-    for unit in &args.unit {
-        let found = unit_folder(unit).ok_or_else(|| {
-            let what = format!("cannot record unit {unit}");
-            let why = "no control group of that name below the version 2 hierarchy";
-            cannot(
-                what,
-                why,
-                "look it up with `systemctl status`, or use --pid",
-            )
-        })?;
-        let id = cgroup_id(&found);
-        let id = id.map_err(|e| {
-            cannot(
-                format!("cannot record unit {unit}"),
-                e.to_string(),
-                "use --pid",
-            )
-        })?;
-        filter.cgroups.insert(id);
-    }
-    for path in &args.device {
-        filter.devices.extend(device(path)?);
-    }
-    Ok(filter)
-}
-
-/// The folder of a unit's control group: NAME or NAME.service, anywhere below version 2's root.
-fn unit_folder(unit: &str) -> Option<PathBuf> {
-    let root = mounts_of("self")
-        .into_iter()
-        .find(|m| m.fstype == "cgroup2")?;
-    let mut todo = vec![root.path().to_path_buf()];
-    for _ in 0..10_000 {
-        let dir = todo.pop()?;
-        for entry in std::fs::read_dir(&dir).into_iter().flatten().flatten() {
-            if !entry.file_type().is_ok_and(|t| t.is_dir()) {
-                continue;
-            }
-            let name = entry.file_name();
-            let name = name.to_string_lossy();
-            if name == unit || name.strip_suffix(".service") == Some(unit) {
-                return Some(entry.path());
-            }
-            todo.push(entry.path());
-        }
-    }
-    None
-}
-
-/// Superblocks of a block device, or the one that a folder lies on.
-fn device(path: &Path) -> Result<Vec<(u32, u32)>, Trouble> {
-    let what = || format!("cannot record device {}", path.display());
-    let full = std::fs::canonicalize(path);
-    let full =
-        full.map_err(|e| cannot(what(), e.to_string(), "name a device or a folder on it"))?;
-    let table = mounts_of("self");
-    let meta = std::fs::metadata(&full);
-    let meta =
-        meta.map_err(|e| cannot(what(), e.to_string(), "name a device or a folder on it"))?;
-    if !meta.file_type().is_block_device() {
-        return Ok(mount_of(&table, &full).map(|m| m.dev).into_iter().collect());
-    }
-    let number = meta.rdev();
-    let number = (rustix::fs::major(number), rustix::fs::minor(number));
-    // btrfs has a number of its own for a file system; its mounts name the device.
-    let is_source = |m: &&Mount| std::fs::canonicalize(&m.source).is_ok_and(|s| s == full);
-    let of_mounts = table.iter().filter(is_source).map(|m| m.dev);
-    Ok(of_mounts.chain([number]).collect())
 }

@@ -8,6 +8,8 @@ use synclater_model::analysis::live::By;
 /// A filter or a dial is not longer.
 const INPUT_MAX: usize = 200;
 
+const NO_DIAL: &str = "only a session has a dial: synclater run -- COMMAND, then top";
+
 /// What is to be done about a key.
 #[derive(Clone, Debug)]
 pub enum Act {
@@ -75,6 +77,9 @@ fn command(screen: &mut Screen, code: KeyCode) -> Act {
         KeyCode::PageUp => screen.skipped = screen.skipped.saturating_sub(10),
         KeyCode::Home => screen.skipped = 0,
         KeyCode::Char('/') => begin(screen, Typing::Filter, screen.filter.clone()),
+        KeyCode::Char('u' | 'S') if screen.machine.is_some() => {
+            screen.message = Some(NO_DIAL.into());
+        }
         KeyCode::Char('u') => begin(screen, Typing::Dial, String::new()),
         KeyCode::Char('S') => screen.typing = Typing::Settle,
         KeyCode::Esc => screen.filter.clear(),

@@ -1,10 +1,11 @@
-//! `synclater top`: a live view of a session.
+//! `synclater top`: a live view of a session, or of the machine.
 
 mod keys;
 mod lines;
 mod source;
 mod view;
 
+use super::whose::{Purpose, Whose};
 use super::OURS;
 use crate::session::control::{sessions, Living};
 use keys::Act;
@@ -15,6 +16,7 @@ use source::Watched;
 use std::io::{IsTerminal, Write};
 use std::os::fd::AsFd;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use synclater_bpf::Filter;
 use synclater_model::analysis::live::{By, Live, KEPT};
 use synclater_model::policy::duration::parse_duration;
 use synclater_model::report::message::Trouble;
@@ -25,16 +27,25 @@ use synclater_sys::signal::Signals;
 use synclater_sys::wait::{self, For};
 use view::Screen;
 
-/// Shows what a session asks for at the moment: requests, what they took, and whose they are.
+/// Shows what a session, or the machine, asks for at the moment: requests, what they took, and
+/// whose they are.
 ///
 /// Nothing needs to have been recorded: the session tells of its requests from now on, as long as
 /// this looks. One at a time can watch a session that is not being recorded; another user's cannot
-/// be watched.
+/// be watched. With --system, --pid, --unit, --exe or --device the kernel is asked instead (root):
+/// of all processes or of these, in a session or not.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     /// The session, as `synclater ps` names it; needed where there are several.
     session: Option<String>,
+
+    /// Ask the kernel: all processes.
+    #[arg(long, conflicts_with = "session")]
+    system: bool,
+
+    #[command(flatten)]
+    whose: Whose,
 
     /// How often the figures change, from 0.2 s to an hour.
     #[arg(long, value_name = "T", default_value = "1s", value_parser = interval)]
@@ -58,11 +69,17 @@ EXAMPLES
   synclater top
   synclater top kelp --by file
   synclater top --once --interval 10s
+  synclater top --system
+  synclater top --unit postgresql --by file
   synclater top --json | jq .real_per_s
 
 Keys: ? shows them.";
 
 const NOTHING_CHANGED: &str = "nothing was changed";
+const PURPOSE: Purpose = Purpose {
+    verb: "watch",
+    state: NOTHING_CHANGED,
+};
 /// Lines of a table that is printed, and of JSON.
 const LINES_ONCE: usize = 20;
 const LINES_JSON: usize = 100;
@@ -92,21 +109,21 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
         .into());
     }
     super::clear_stale();
-    let session = chosen(args.session.as_deref())?;
+    let what = what(args)?;
     // Where we were started from may be unmounted while we look.
     let _ = std::env::set_current_dir("/");
     if !on_screen {
-        return print_figures(args, &Watched::begin(session, args.interval, false)?);
+        return print_figures(args, &what.begin(args.interval, false)?);
     }
     // Before there are threads, which would be interrupted.
     let signals = Signals::take()?;
-    let watched = Watched::begin(session, args.interval, true)?;
+    let watched = what.begin(args.interval, true)?;
     let mut view = View::open(args, watched)?;
     let ended = view.run(&signals);
     drop(view.terminal);
     match ended? {
         Ended::Quit => Ok(0),
-        Ended::Over => Ok(over(view.watched.id())),
+        Ended::Over => Ok(over(&view.watched)),
         Ended::Signal(signal) => {
             process::die_of(signal);
             Ok(OURS)
@@ -114,9 +131,50 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
     }
 }
 
-fn over(id: &str) -> i32 {
-    super::say(&format!("synclater: session {id} has ended\n"));
-    0
+/// What is to be watched.
+enum What {
+    Session(Living),
+    Machine { filter: Filter, whose: String },
+}
+
+fn what(args: &Args) -> Result<What, Trouble> {
+    if args.session.is_some() && !args.whose.is_everybody() {
+        return Err(Trouble::new(
+            "cannot watch a session and what the kernel sees",
+            "the command line names both",
+            "leave one of them out",
+            NOTHING_CHANGED,
+        ));
+    }
+    if !args.system && args.whose.is_everybody() {
+        return chosen(args.session.as_deref()).map(What::Session);
+    }
+    Ok(What::Machine {
+        filter: args.whose.filter(PURPOSE)?,
+        whose: args.whose.words(),
+    })
+}
+
+impl What {
+    fn begin(self, interval: Duration, spanning: bool) -> Result<Watched, Trouble> {
+        match self {
+            What::Session(session) => Watched::begin(session, interval, spanning),
+            What::Machine { filter, whose } => Watched::kernel(&filter, whose, interval, spanning),
+        }
+    }
+}
+
+/// Tells why there are no more figures; the exit status.
+fn over(watched: &Watched) -> i32 {
+    let (text, status) = match (watched.id(), watched.note()) {
+        (Some(id), _) => (format!("session {id} has ended"), 0),
+        (None, note) => (
+            note.unwrap_or_else(|| "the kernel tells no more".into()),
+            OURS,
+        ),
+    };
+    super::say(&format!("synclater: {text}\n"));
+    status
 }
 
 /// The session that is meant.
@@ -170,7 +228,7 @@ fn print_figures(args: &Args, watched: &Watched) -> anyhow::Result<i32> {
                 return if args.once {
                     Err(too_short(watched).into())
                 } else {
-                    Ok(over(watched.id()))
+                    Ok(over(watched))
                 };
             }
             std::thread::sleep(LOOK / 4);
@@ -189,6 +247,7 @@ fn print_figures(args: &Args, watched: &Watched) -> anyhow::Result<i32> {
         } else {
             let mut screen = Screen::new(args.by, interval_s, false);
             (screen.top, screen.session, screen.note) = (Some(top), session, watched.note());
+            screen.machine = watched.machine().map(str::to_owned);
             view::text(&screen, COLUMNS, usize::MAX)
         };
         let mut out = std::io::stdout().lock();
@@ -201,8 +260,11 @@ fn print_figures(args: &Args, watched: &Watched) -> anyhow::Result<i32> {
 
 fn too_short(watched: &Watched) -> Trouble {
     Trouble::new(
-        format!("there are no figures of session {}", watched.id()),
-        "it ended before one interval was over",
+        match watched.id() {
+            Some(id) => format!("there are no figures of session {id}"),
+            None => "there are no figures of the machine".into(),
+        },
+        (watched.note()).unwrap_or_else(|| "it ended before one interval was over".into()),
         "name a shorter --interval, or record the session",
         NOTHING_CHANGED,
     )
@@ -244,11 +306,12 @@ impl View {
                 NOTHING_CHANGED,
             )
         })?;
-        let interval_s = args.interval.as_secs_f64();
+        let mut screen = Screen::new(args.by, args.interval.as_secs_f64(), true);
+        screen.machine = watched.machine().map(str::to_owned);
         Ok(View {
             terminal: Terminal(terminal),
             watched,
-            screen: Screen::new(args.by, interval_s, true),
+            screen,
             frozen: None,
         })
     }

@@ -1,18 +1,23 @@
 //! Where `top` gets its figures: a recording that is being made, read by a thread of its own, and
-//! the session itself, asked once a second by another.
+//! the session itself, asked once a second by another; or the kernel, in place of both.
 //!
 //! Promise: whoever looks never waits for either. A connection that breaks while the session lives
 //! is made again; a recording on disk is read from where it ends now.
 
-use crate::record::sink::now_ns;
+use super::PURPOSE;
+use crate::cli::whose;
+use crate::record::kernel::{Recording, Then};
+use crate::record::sink::{self, now_ns, Sink};
 use crate::session::control::{ask, watch, Answer, Living, Request};
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
 use std::ops::Range;
+use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
+use synclater_bpf::Filter;
 use synclater_model::analysis::live::{Live, Setup};
 use synclater_model::record::read::Stream;
 use synclater_model::record::table::Table;
@@ -32,6 +37,10 @@ const ASK: Duration = Duration::from_secs(1);
 /// The figures span so long where the interval is shorter.
 const SPAN: Duration = Duration::from_secs(5);
 
+/// How often the kernel's requests are passed on, and the memory in which they wait.
+const EVERY: Duration = Duration::from_millis(200);
+const RING_BYTES: usize = 16 << 20;
+
 const AS_IT_WAS: &str = "the session is as it was";
 
 /// Where batches come from.
@@ -40,6 +49,13 @@ enum Source {
     Connection(Box<dyn Read + Send>),
     /// It is being recorded into a file.
     File(Follow),
+}
+
+/// What is watched.
+enum Target {
+    Session(Living),
+    /// Every process of the machine, or those that are named in words.
+    Machine(String),
 }
 
 /// What the threads have found out.
@@ -56,7 +72,7 @@ struct Told {
 
 /// What all threads know.
 struct State {
-    session: Living,
+    target: Target,
     live: Mutex<Live>,
     told: Mutex<Told>,
     /// Whether something was told since it was last looked at.
@@ -64,7 +80,7 @@ struct State {
     over: AtomicBool,
 }
 
-/// A session that is being watched.
+/// A session that is being watched, or the machine.
 #[derive(Clone)]
 pub struct Watched(Arc<State>);
 
@@ -92,27 +108,46 @@ impl Watched {
                 return Err(trouble(e.to_string(), try_));
             }
         };
-        let window = SPAN.as_nanos().div_ceil(interval.as_nanos().max(1));
-        let setup = Setup {
-            interval_ns: i64::try_from(interval.as_nanos()).unwrap_or(i64::MAX),
-            window: if spanning {
-                window.clamp(1, 5) as usize
-            } else {
-                1
-            },
-            lag_ns: i64::try_from(lag.as_nanos()).unwrap_or(0),
-        };
-        let watched = Watched(Arc::new(State {
+        let (asked, read) = (session.clone(), session.clone());
+        let watched = Watched::new(Target::Session(session), setup(interval, spanning, lag));
+        let (asker, reader) = (watched.0.clone(), watched.0.clone());
+        std::thread::spawn(move || asker.keep_asking(&asked));
+        std::thread::spawn(move || reader.keep_reading(&read, source));
+        Ok(watched)
+    }
+
+    /// Watches what the kernel sees of those that the filter leaves, as above; `whose` says in words
+    /// who they are.
+    ///
+    /// # Errors
+    /// A [`Trouble`] where it cannot be asked.
+    pub fn kernel(
+        filter: &Filter,
+        whose: String,
+        interval: Duration,
+        spanning: bool,
+    ) -> Result<Watched, Trouble> {
+        let engine = whose::engine(filter, RING_BYTES, PURPOSE)?;
+        let trouble = |e: io::Error| PURPOSE.cannot("the machine", e.to_string(), "try again");
+        let (ours, theirs) = UnixStream::pair().map_err(trouble)?;
+        let header = sink::header("", &[], "now", "kernel");
+        let file = File::from(std::os::fd::OwnedFd::from(theirs));
+        let sink = Sink::begin(file, &header, EVERY).map_err(trouble)?;
+        let watched = Watched::new(Target::Machine(whose), setup(interval, spanning, LAG));
+        let (recorder, reader) = (watched.0.clone(), watched.0.clone());
+        std::thread::spawn(move || recorder.keep_recording(Recording::new(engine, sink)));
+        std::thread::spawn(move || reader.read_all(ours));
+        Ok(watched)
+    }
+
+    fn new(target: Target, setup: Setup) -> Watched {
+        Watched(Arc::new(State {
             live: Mutex::new(Live::new(setup, now_ns())),
             told: Mutex::default(),
             news: AtomicBool::new(false),
             over: AtomicBool::new(false),
-            session,
-        }));
-        let (asker, reader) = (watched.0.clone(), watched.0.clone());
-        std::thread::spawn(move || asker.keep_asking());
-        std::thread::spawn(move || reader.keep_reading(source));
-        Ok(watched)
+            target,
+        }))
     }
 
     /// Closes the intervals that are over; whether there was one.
@@ -150,12 +185,23 @@ impl Watched {
         lock(&self.0.told).answer.take()
     }
 
-    /// Its name.
-    pub fn id(&self) -> &str {
-        &self.0.session.id
+    /// The session's name.
+    pub fn id(&self) -> Option<&str> {
+        match &self.0.target {
+            Target::Session(session) => Some(&session.id),
+            Target::Machine(_) => None,
+        }
     }
 
-    /// Whether the session has ended.
+    /// Who is watched where it is no session, in words.
+    pub fn machine(&self) -> Option<&str> {
+        match &self.0.target {
+            Target::Session(_) => None,
+            Target::Machine(whose) => Some(whose),
+        }
+    }
+
+    /// Whether the session has ended, or the kernel tells no more.
     pub fn is_over(&self) -> bool {
         self.0.over.load(SeqCst)
     }
@@ -164,7 +210,10 @@ impl Watched {
     pub fn command(&self, request: Request) {
         let state = self.0.clone();
         std::thread::spawn(move || {
-            let answer = match ask(&state.session, &request) {
+            let Target::Session(session) = &state.target else {
+                return;
+            };
+            let answer = match ask(session, &request) {
                 Ok(Answer::Done { said }) => said,
                 Ok(Answer::Refused { why }) => format!("refused: {why}"),
                 Ok(_) => "it answered another question".into(),
@@ -173,6 +222,20 @@ impl Watched {
             lock(&state.told).answer = Some(answer);
             state.news.store(true, SeqCst);
         });
+    }
+}
+
+/// Intervals of a length, and how many of them are looked at together.
+fn setup(interval: Duration, spanning: bool, lag: Duration) -> Setup {
+    let window = SPAN.as_nanos().div_ceil(interval.as_nanos().max(1));
+    Setup {
+        interval_ns: i64::try_from(interval.as_nanos()).unwrap_or(i64::MAX),
+        window: if spanning {
+            window.clamp(1, 5) as usize
+        } else {
+            1
+        },
+        lag_ns: i64::try_from(lag.as_nanos()).unwrap_or(0),
     }
 }
 
@@ -209,19 +272,19 @@ impl State {
         self.over.load(SeqCst)
     }
 
-    fn keep_reading(&self, first: Source) {
+    fn keep_reading(&self, session: &Living, first: Source) {
         let mut source = Some(first);
         while !self.is_over() {
             if let Some(source) = source.take() {
                 let ended = match source {
-                    Source::Connection(input) => self.read(input),
-                    Source::File(follow) => self.read(follow),
+                    Source::Connection(input) => self.read(&session.id, input),
+                    Source::File(follow) => self.read(&session.id, follow),
                 };
                 self.note(ended.err());
-                self.look_for_end();
+                self.look_for_end(session);
             }
             std::thread::sleep(LOOK);
-            match open(&self.session) {
+            match open(session) {
                 _ if self.is_over() => {}
                 Ok(opened) => {
                     self.note(None);
@@ -233,16 +296,36 @@ impl State {
                 }
                 Err(Closed::Failed(e)) => {
                     self.note(Some(format!("no figures: {e}")));
-                    self.look_for_end();
+                    self.look_for_end(session);
                 }
             }
         }
     }
 
+    /// Has the kernel's requests recorded, as long as anybody looks.
+    fn keep_recording(&self, recording: Recording) {
+        let ended = recording.run(|| match self.is_over() {
+            true => Then::End,
+            false => Then::GoOn,
+        });
+        if let (false, Err(e)) = (self.is_over(), ended) {
+            self.note(Some(format!("the kernel tells no more: {e}")));
+        }
+        self.over.store(true, SeqCst);
+    }
+
+    /// Reads what is recorded there.
+    fn read_all(&self, input: impl Read) {
+        if let Err(why) = self.read("", input) {
+            self.note(Some(why));
+        }
+        self.over.store(true, SeqCst);
+    }
+
     /// Reads until there is no more; the error says why, where it is not the session's end.
-    fn read(&self, input: impl Read) -> Result<(), String> {
+    fn read(&self, session: &str, input: impl Read) -> Result<(), String> {
         let mut stream = Stream::open(input).map_err(|e| format!("no figures: {e}"))?;
-        if stream.header().session != self.session.id {
+        if stream.header().session != session {
             return Err("no figures: the file is of another session".into());
         }
         let header = stream.header().clone();
@@ -261,24 +344,24 @@ impl State {
         self.news.store(true, SeqCst);
     }
 
-    fn keep_asking(&self) {
+    fn keep_asking(&self, session: &Living) {
         while !self.is_over() {
-            match ask(&self.session, &Request::Ps) {
-                Ok(Answer::Session { session }) => {
+            match ask(session, &Request::Ps) {
+                Ok(Answer::Session { session: now }) => {
                     let mut told = lock(&self.told);
-                    let another = { told.session.as_ref() }.is_some_and(|s| s.pid != session.pid);
+                    let another = { told.session.as_ref() }.is_some_and(|s| s.pid != now.pid);
                     if another {
                         // Names of sessions come back.
                         self.over.store(true, SeqCst);
                     } else {
-                        told.session = Some(*session);
+                        told.session = Some(*now);
                         told.silent_since = None;
                     }
                 }
                 Ok(_) => {}
                 Err(_) => {
                     lock(&self.told).silent_since.get_or_insert(Instant::now());
-                    self.look_for_end();
+                    self.look_for_end(session);
                 }
             }
             self.news.store(true, SeqCst);
@@ -290,8 +373,8 @@ impl State {
     }
 
     /// The session is over where nobody can be asked any more.
-    fn look_for_end(&self) {
-        let connected = crate::session::control::is_there(&self.session);
+    fn look_for_end(&self, session: &Living) {
+        let connected = crate::session::control::is_there(session);
         if !connected {
             self.over.store(true, SeqCst);
         }

@@ -56,6 +56,8 @@ pub struct Screen {
     pub top: Option<Top>,
     /// The session's own figures, which come apart.
     pub session: Option<TopSession>,
+    /// Who is watched where it is no session.
+    pub machine: Option<String>,
     /// How it went.
     pub history: Vec<Point>,
     /// Length of an interval of the history, in seconds.
@@ -94,6 +96,7 @@ impl Screen {
         Screen {
             top: None,
             session: None,
+            machine: None,
             history: Vec::new(),
             interval_s,
             by,
@@ -154,6 +157,10 @@ impl Screen {
 
     fn title(&self, columns: usize) -> String {
         let state = if self.paused { "paused" } else { "" };
+        if let Some(whose) = &self.machine {
+            let title = format!("this machine  {}", shown(whose));
+            return lines::spread(&title, state, columns);
+        }
         let Some(s) = &self.session else {
             return lines::spread("synclater top", state, columns);
         };
@@ -162,6 +169,11 @@ impl Screen {
     }
 
     fn facts(&self) -> Vec<String> {
+        if self.machine.is_some() {
+            return vec![
+                "as the kernel sees them: what a session puts off is not among them".into(),
+            ];
+        }
         let Some(s) = &self.session else {
             return vec!["the session has not answered yet".into()];
         };

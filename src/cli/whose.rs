@@ -1,0 +1,177 @@
+//! Whose requests the kernel is asked for: options of `record` and `top`, and the filter that they
+//! come to.
+
+use crate::session::filesystems::mounts_of;
+use std::ffi::OsString;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use synclater_bpf::{cgroup_id, Engine, Error, Filter};
+use synclater_model::policy::filesystem::{mount_of, Mount};
+use synclater_model::report::message::Trouble;
+use synclater_sys::process;
+
+/// Everybody's, or these.
+#[derive(clap::Args)]
+pub struct Whose {
+    /// Only this process and what it starts; repeatable.
+    #[arg(long, value_name = "N")]
+    pid: Vec<u32>,
+
+    /// Only this systemd unit; repeatable.
+    #[arg(long, value_name = "NAME")]
+    unit: Vec<String>,
+
+    /// Only this executable, by name or path; repeatable.
+    #[arg(long, value_name = "EXE")]
+    exe: Vec<OsString>,
+
+    /// Only this device, or the one that this folder lies on; repeatable.
+    #[arg(long, value_name = "PATH")]
+    device: Vec<PathBuf>,
+}
+
+/// What the kernel is asked for, as its errors say it.
+#[derive(Clone, Copy)]
+pub struct Purpose {
+    /// `record`, `watch`.
+    pub verb: &'static str,
+    /// What state an error leaves things in.
+    pub state: &'static str,
+}
+
+impl Purpose {
+    /// An error.
+    pub fn cannot(self, whom: &str, why: impl Into<String>, try_: &str) -> Trouble {
+        Trouble::new(
+            format!("cannot {} {whom}", self.verb),
+            why,
+            try_,
+            self.state,
+        )
+    }
+}
+
+impl Whose {
+    /// Whether nothing was said.
+    pub fn is_everybody(&self) -> bool {
+        self.pid.is_empty() && self.unit.is_empty() && self.exe.is_empty() && self.device.is_empty()
+    }
+
+    /// In words.
+    pub fn words(&self) -> String {
+        let text = |names: Vec<String>, one: &str| {
+            (!names.is_empty()).then(|| format!("{one} {}", names.join(", ")))
+        };
+        let parts = [
+            text(self.pid.iter().map(u32::to_string).collect(), "process"),
+            text(self.unit.clone(), "unit"),
+            text(lossy(self.exe.iter().map(Path::new)), "executable"),
+            text(lossy(self.device.iter().map(PathBuf::as_path)), "device"),
+        ];
+        let parts: Vec<String> = parts.into_iter().flatten().collect();
+        if parts.is_empty() {
+            return "every process".into();
+        }
+        parts.join("; ")
+    }
+
+    /// The filter.
+    ///
+    /// # Errors
+    /// A [`Trouble`] where there is no such process, unit or device.
+    pub fn filter(&self, purpose: Purpose) -> Result<Filter, Trouble> {
+        let mut filter = Filter {
+            exes: self.exe.iter().cloned().collect(),
+            pids: self.pid.iter().copied().collect(),
+            descendants: true,
+            ..Filter::default()
+        };
+        if let Some(gone) = self.pid.iter().find(|pid| !process::is_alive(**pid)) {
+            let whom = format!("process {gone}");
+            let why = "there is no such process";
+            return Err(purpose.cannot(&whom, why, "look it up with `ps`"));
+        }
+        for unit in &self.unit {
+            filter.cgroups.insert(group_of(unit, purpose)?);
+        }
+        for path in &self.device {
+            filter.devices.extend(device(path, purpose)?);
+        }
+        Ok(filter)
+    }
+}
+
+fn lossy<'a>(paths: impl Iterator<Item = &'a Path>) -> Vec<String> {
+    paths.map(|p| p.display().to_string()).collect()
+}
+
+/// The kernel's trace points, with a ring of so many bytes.
+///
+/// # Errors
+/// A [`Trouble`] where they cannot be had.
+pub fn engine(filter: &Filter, ring: usize, purpose: Purpose) -> Result<Engine, Trouble> {
+    Engine::open(filter, ring).map_err(|e| {
+        let try_ = match e {
+            Error::NotPermitted(_) => "run it as root",
+            Error::NotBuilt(_) => {
+                "build it where clang and libelf's headers are, or record without --system"
+            }
+            _ => "`synclater record -o FILE -- COMMAND` needs nothing of the kernel",
+        };
+        Trouble::new("cannot ask the kernel", e.to_string(), try_, purpose.state)
+    })
+}
+
+/// The control group of a unit.
+fn group_of(unit: &str, purpose: Purpose) -> Result<u64, Trouble> {
+    let whom = format!("unit {unit}");
+    let Some(found) = unit_folder(unit) else {
+        let why = "no control group of that name below the version 2 hierarchy";
+        let try_ = "look it up with `systemctl status`, or use --pid";
+        return Err(purpose.cannot(&whom, why, try_));
+    };
+    cgroup_id(&found).map_err(|e| purpose.cannot(&whom, e.to_string(), "use --pid"))
+}
+
+/// The folder of a unit's control group: NAME or NAME.service, anywhere below version 2's root.
+fn unit_folder(unit: &str) -> Option<PathBuf> {
+    let root = mounts_of("self")
+        .into_iter()
+        .find(|m| m.fstype == "cgroup2")?;
+    let mut todo = vec![root.path().to_path_buf()];
+    for _ in 0..10_000 {
+        let dir = todo.pop()?;
+        for entry in std::fs::read_dir(&dir).into_iter().flatten().flatten() {
+            if !entry.file_type().is_ok_and(|t| t.is_dir()) {
+                continue;
+            }
+            let name = entry.file_name();
+            let name = name.to_string_lossy();
+            if name == unit || name.strip_suffix(".service") == Some(unit) {
+                return Some(entry.path());
+            }
+            todo.push(entry.path());
+        }
+    }
+    None
+}
+
+/// Superblocks of a block device, or the one that a folder lies on.
+fn device(path: &Path, purpose: Purpose) -> Result<Vec<(u32, u32)>, Trouble> {
+    let named = |e: std::io::Error| {
+        let whom = format!("device {}", path.display());
+        purpose.cannot(&whom, e.to_string(), "name a device or a folder on it")
+    };
+    let full = std::fs::canonicalize(path).map_err(named)?;
+    let table = mounts_of("self");
+    let meta = std::fs::metadata(&full).map_err(named)?;
+    if !meta.file_type().is_block_device() {
+        return Ok(mount_of(&table, &full).map(|m| m.dev).into_iter().collect());
+    }
+    let number = meta.rdev();
+    let number = (rustix::fs::major(number), rustix::fs::minor(number));
+    // btrfs has a number of its own for a file system; its mounts name the device.
+    let is_source = |m: &&Mount| std::fs::canonicalize(&m.source).is_ok_and(|s| s == full);
+    let of_mounts = table.iter().filter(is_source).map(|m| m.dev);
+    Ok(of_mounts.chain([number]).collect())
+}

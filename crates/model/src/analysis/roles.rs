@@ -31,13 +31,28 @@ pub fn program(process: &Process) -> String {
 #[must_use]
 pub fn role(process: &Process) -> Option<String> {
     let program = program(process);
-    let title =
-        { process.command.strip_prefix(program.as_str()) }.and_then(|rest| rest.strip_prefix(": "));
-    match (program.as_str(), title) {
-        ("postgres", Some(title)) => Some(of_postgres(title)),
-        ("postgres", None) if has_data_folder(&process.command) => Some("postmaster".to_owned()),
-        (_, Some(title)) if !title.trim().is_empty() => Some(title.trim().to_owned()),
+    if program == "postgres" {
+        return of_postgres(process);
+    }
+    match title(process, &program) {
+        Some(title) if !title.trim().is_empty() => Some(title.trim().to_owned()),
         _ => of_suite(process, &program),
+    }
+}
+
+/// What a process wrote over its command line, behind its program's name.
+fn title<'a>(process: &'a Process, program: &str) -> Option<&'a str> {
+    let rest = process.command.strip_prefix(program)?;
+    rest.strip_prefix(": ")
+}
+
+/// The role of one of PostgreSQL's processes.
+pub(super) fn of_postgres(process: &Process) -> Option<String> {
+    let program = program(process);
+    match title(process, &program) {
+        _ if program != "postgres" => None,
+        Some(title) => Some(of_title(title)),
+        None => has_data_folder(&process.command).then(|| "postmaster".to_owned()),
     }
 }
 
@@ -78,7 +93,7 @@ const POSTGRES: [&str; 16] = [
 ];
 
 /// Of `15/main: anna shop [local] COMMIT`: a backend that serves a client.
-fn of_postgres(title: &str) -> String {
+fn of_title(title: &str) -> String {
     let title = title.trim();
     // The cluster's name, where one is set, stands in front with a colon.
     let after = title.split_once(": ").map(|(_, rest)| rest);

@@ -5,6 +5,7 @@
 //! What it does not do: files whose names are new each time (a Maildir's) have no counterpart in
 //! another recording.
 
+use crate::analysis::roles;
 use crate::record::table::{File, Filesystem, Process, Table};
 use serde::{Serialize, Serializer};
 use std::borrow::Cow;
@@ -91,45 +92,14 @@ fn or<'a>(text: &'a str, unknown: &'a str) -> &'a str {
     }
 }
 
+/// The program, and of PostgreSQL's processes the role. Other programs' titles hold users and
+/// addresses, which two recordings need not have in common.
 fn process(process: &Process) -> String {
-    let exe = process
-        .exe
-        .strip_suffix(" (deleted)")
-        .unwrap_or(&process.exe);
-    let base = or(exe.rsplit('/').next().unwrap_or(""), "(unknown)");
-    match postgres_role(&process.command) {
-        Some(role) => format!("{base}: {role}"),
-        None => base.to_owned(),
+    let program = roles::program(process);
+    match roles::of_postgres(process) {
+        Some(role) => format!("{program}: {role}"),
+        None => program,
     }
-}
-
-/// The role of one of PostgreSQL's processes, from the title that it gives itself; sessions of all
-/// users, databases and addresses are one role.
-fn postgres_role(command: &str) -> Option<&'static str> {
-    const ROLES: [&str; 16] = [
-        "checkpointer",
-        "background writer",
-        "walwriter",
-        "walsender",
-        "walreceiver",
-        "walsummarizer",
-        "autovacuum launcher",
-        "autovacuum worker",
-        "logical replication launcher",
-        "logical replication",
-        "archiver",
-        "startup",
-        "logger",
-        "stats collector",
-        "parallel worker",
-        "io worker",
-    ];
-    let title = command.strip_prefix("postgres: ")?;
-    let is = |title: &str| ROLES.into_iter().find(|r| title.starts_with(r));
-    // The name of the cluster stands before the role where it is set.
-    let after_cluster = title.split_once(": ").map(|(_, rest)| rest);
-    let role = is(title).or_else(|| after_cluster.and_then(is));
-    Some(role.unwrap_or("client backend"))
 }
 
 /// The groups of one table.
@@ -193,7 +163,7 @@ mod tests {
         for (exe, command, want) in [
             ("/usr/lib/dovecot/imap", "dovecot/imap", "imap"),
             ("/usr/bin/old (deleted)", "old", "old"),
-            ("", "", "(unknown)"),
+            ("", "", "(not known)"),
             (
                 postgres,
                 "postgres: 15/main: checkpointer ",
@@ -213,7 +183,7 @@ mod tests {
             (
                 postgres,
                 "/usr/lib/postgresql/15/bin/postgres -D /srv",
-                "postgres",
+                "postgres: postmaster",
             ),
         ] {
             assert_eq!(named(exe, command), want);

@@ -5,6 +5,7 @@
 //! out.
 
 use super::set::{Layout, Set};
+use crate::analysis::modes;
 use crate::record::table::{Done, Table, UNKNOWN};
 use serde::Serialize;
 
@@ -127,8 +128,8 @@ fn threshold(sorted: &[u64], slower: Option<u64>) -> (u64, How) {
     if let Some(given) = slower {
         return (given, How::OverTheGivenTime);
     }
-    if let Some(valley) = valley(sorted) {
-        return (valley, How::UpperMode);
+    if let Some(from) = upper_mode(sorted) {
+        return (from.saturating_sub(1), How::UpperMode);
     }
     (percentile(sorted, 99), How::AboveP99)
 }
@@ -141,55 +142,17 @@ fn percentile(sorted: &[u64], hundredths: usize) -> u64 {
 
 /// Recordings with fewer requests have a slowest hundredth that is too small to find much with.
 const WIDER_BELOW: usize = 50_000;
-/// Steps of an octave.
-const STEPS: usize = 8;
-/// Steps on either side over which counts are smoothed: half an octave.
-const REACH: usize = 4;
-/// The valley's depth, at most, as a share of the lower of its peaks.
-const DEPTH_MAX: f64 = 0.25;
-/// The upper mode's share: less is a few exceptions, more is what is usual here.
-const UPPER: std::ops::RangeInclusive<f64> = 0.002..=0.6;
+/// The upper mode's share, at most: more is what is usual here.
+const UPPER_MAX: f64 = 0.6;
 /// The upper mode's requests, at least.
-const UPPER_MIN: f64 = 12.0;
-/// Steps between the peaks: a factor of two.
-const APART: usize = 8;
+const UPPER_MIN: u64 = 12;
 
-/// The duration between two modes that are well apart: the lowest place of a smoothed histogram of
-/// the durations' logarithms, between two peaks that are much higher.
-fn valley(sorted: &[u64]) -> Option<u64> {
-    let step = |ns: u64| ((ns.max(1) as f64).log2() * STEPS as f64) as usize;
-    let mut counts = vec![0.0f64; 65 * STEPS];
-    sorted.iter().for_each(|ns| counts[step(*ns)] += 1.0);
-    let smooth: Vec<f64> = { 0..counts.len() }
-        .map(|at| {
-            let near = at.saturating_sub(REACH)..(at + REACH + 1).min(counts.len());
-            near.map(|k| counts[k] * (REACH + 1 - k.abs_diff(at)) as f64)
-                .sum::<f64>()
-                / (REACH + 1) as f64
-        })
-        .collect();
-    let peak_of = |at: std::ops::Range<usize>| at.max_by(|a, b| smooth[*a].total_cmp(&smooth[*b]));
-    let total = sorted.len() as f64;
-    let mut best: Option<(f64, usize)> = None;
-    for at in 1..smooth.len() {
-        let (Some(low), Some(high)) = (peak_of(0..at), peak_of(at..smooth.len())) else {
-            continue;
-        };
-        let peak = smooth[low].min(smooth[high]);
-        let above: f64 = counts[at..].iter().sum();
-        let chance = 3.0 * (peak + smooth[at]).sqrt();
-        let deep = smooth[at] <= DEPTH_MAX * peak && peak - smooth[at] > chance;
-        let fits = UPPER.contains(&(above / total)) && above >= UPPER_MIN;
-        let depth = smooth[at] / peak;
-        if deep && fits && high - low >= APART && best.is_none_or(|b| depth < b.0) {
-            best = Some((depth, at));
-        }
-    }
-    let (depth, first) = best?;
-    // The middle of the valley's floor.
-    let floor = (first..smooth.len()).take_while(|at| smooth[*at] <= smooth[first]);
-    let (_, last) = (depth, floor.last().unwrap_or(first));
-    Some(2f64.powf((first + last + 1) as f64 / 2.0 / STEPS as f64) as u64)
+/// Where the upper mode begins, as `report` names it, unless it is what is usual here.
+fn upper_mode(sorted: &[u64]) -> Option<u64> {
+    let modes = modes::find(sorted.len(), |at| sorted[at]);
+    let upper = modes.last()?;
+    let fits = upper.share <= UPPER_MAX && upper.n >= UPPER_MIN;
+    modes::slow_from(&modes).filter(|_| fits)
 }
 
 #[cfg(test)]

@@ -224,6 +224,7 @@ fn begin_recording(s: &mut Supervisor, args: &Args, file: File) -> Result<(), Tr
     let name = args.record.clone().unwrap_or_default();
     if args.other_calls.io {
         time_other_calls(s.shared, args.other_calls.slower);
+        s.slower = Some(args.other_calls.slower);
     }
     s.record(file, name.clone(), args.ring).map_err(|e| {
         s.settle_at_end(|_| {});

@@ -49,6 +49,7 @@ pub fn header(session: &str, command: &[String], until: &str, engine: &str) -> H
         until: until.into(),
         engine: engine.into(),
         processors: u32::try_from(processors).unwrap_or(0),
+        slower_ns: None,
     }
 }
 

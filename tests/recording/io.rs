@@ -287,6 +287,9 @@ fn each_of_two_nested_sessions_has_its_own_threshold() {
     let outer = timed(&stage, &["--slower", "1h"], &[&again[..], &victim].concat());
     let inner = read(Path::new(&file));
     assert_eq!(counts_in(&outer, "files"), counts_in(&inner, "files"));
+    let hour_ns = 3_600_000_000_000;
+    let thresholds = [&outer, &inner].map(|table| table.header.slower_ns);
+    assert_eq!(thresholds, [Some(hour_ns), Some(1)]);
     assert!(outer.io.is_empty() && inner.io_rest.is_empty());
     // The child closes what its parent has opened: with two sessions nobody knows what that was.
     let slow = slow_ones(&inner);

@@ -162,6 +162,8 @@ pub struct Supervisor {
     rings: Option<&'static crate::record::rings::SharedRings>,
     /// Recordings that were begun.
     recordings: u32,
+    /// From how long on other calls are slow, where they are timed.
+    pub slower: Option<Duration>,
     recorded: Option<(std::path::PathBuf, crate::record::recorder::Outcome)>,
 }
 
@@ -229,6 +231,7 @@ impl Supervisor {
             recording: None,
             rings: None,
             recordings: 0,
+            slower: None,
             recorded: None,
         };
         s.relax(s.plan.classes.iter().any(|u| *u != Until::Now));

@@ -73,8 +73,11 @@ impl Supervisor {
     ) -> std::io::Result<Recorder> {
         let until = self.plan.classes[0].to_string();
         self.recordings = self.recordings.wrapping_add(1).max(1);
+        let mut header = sink::header(&self.plan.id, &self.plan.command, &until, "library");
+        let ns = |slower: Duration| u64::try_from(slower.as_nanos()).unwrap_or(u64::MAX);
+        header.slower_ns = self.slower.map(ns);
         let plan = recorder::Plan {
-            header: sink::header(&self.plan.id, &self.plan.command, &until, "library"),
+            header,
             number: self.recordings,
             every,
             hurries,

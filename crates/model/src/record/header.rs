@@ -28,6 +28,9 @@ pub struct Header {
     pub engine: String,
     /// Processors of the machine, or 0.
     pub processors: u32,
+    /// Nanoseconds from which on a call that is no request is slow; `None` where they were not
+    /// timed.
+    pub slower_ns: Option<u64>,
 }
 
 const PREFIX: &str = "synclater.";
@@ -49,6 +52,10 @@ impl Header {
             ("until", self.until.clone()),
             ("engine", self.engine.clone()),
             ("processors", self.processors.to_string()),
+            (
+                "slower_ns",
+                self.slower_ns.map_or_else(String::new, |ns| ns.to_string()),
+            ),
         ];
         { pairs.into_iter() }
             .map(|(key, value)| (format!("{PREFIX}{key}"), value))
@@ -72,6 +79,7 @@ impl Header {
             until: text("until"),
             engine: text("engine"),
             processors: text("processors").parse().unwrap_or_default(),
+            slower_ns: text("slower_ns").parse().ok(),
         })
     }
 }

@@ -145,7 +145,9 @@ function settles(report) {
 
 function slowCalls(report) {
   if (list(report.io).length === 0) return undefined;
-  return section("io", "Other calls", "Reads, writes and the like that were recorded.",
+  const from = (report.recording || {}).slower_ns;
+  const slow = from ? ` Slow: ${nanoseconds(from)} or more.` : "";
+  return section("io", "Other calls", `Reads, writes and the like that were recorded.${slow}`,
     callTable("Other calls", list(report.io)));
 }
 

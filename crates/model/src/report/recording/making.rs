@@ -387,6 +387,7 @@ fn about(table: &Table, file: &str) -> About {
         command: h.command.clone(),
         until: h.until.clone(),
         engine: h.engine.clone(),
+        slower_ns: h.slower_ns,
         complete: missing.is_none(),
         missing,
     }

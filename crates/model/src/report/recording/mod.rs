@@ -35,6 +35,9 @@ pub struct About {
     pub until: String,
     /// `library` or `kernel`: who saw the requests.
     pub engine: String,
+    /// Nanoseconds from which on other calls are slow, where they were timed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slower_ns: Option<u64>,
     /// Whether it has its end and all columns.
     pub complete: bool,
     /// What is missing.

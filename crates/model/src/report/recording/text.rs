@@ -410,7 +410,9 @@ impl RecordingReport {
             out.push_str(&wrapped("  ", &words));
         }
         if !self.io.is_empty() {
-            out.push_str("\nOther calls\n");
+            let from = { self.recording.slower_ns }
+                .map(|ns| format!(" (slow: {} or more)", seconds(of_ns(ns))));
+            let _ = writeln!(out, "\nOther calls{}", from.unwrap_or_default());
         }
         for row in self.io.iter().take(top) {
             let ns = |ns: Option<u64>| ns.map_or("-".to_owned(), |ns| seconds(of_ns(ns)));

@@ -2,7 +2,7 @@
 //! that the library does not reach. Each has the right outcome or real syncs.
 
 use crate::harness::command::{clean, run, Outcome, LIMIT};
-use crate::harness::disk::Disk;
+use crate::harness::disk::{Disk, SlowDisk};
 use crate::servers::leftovers::Leftovers;
 use crate::sessions::stage::{
     as_root, keep_mounts_private, program, progress, Running, Stage, SyncLog, SYNCLATER,
@@ -378,6 +378,32 @@ fn a_static_program_is_named_with_its_count() {
     if as_root("a_static_program_is_named_with_its_count") {
         is_named_with_its_count(&[], "hammer_static");
     }
+}
+
+#[test]
+fn who_is_in_a_sync_when_it_is_counted_or_killed_has_not_escaped() {
+    if !as_root("who_is_in_a_sync_when_it_is_counted_or_killed_has_not_escaped") {
+        return;
+    }
+    let disk = SlowDisk::new("ext4", 64, 20);
+    let stage = Stage::new("in_a_sync");
+    let mut command = stage.synclater(&["run", "--quiet", "-u", "now"]);
+    command.args(stage.json()).arg("--");
+    command.arg(program("hammer")).arg(disk.path()).arg("4");
+    command.current_dir(disk.path());
+    let mut victim = Running::start(&stage, command);
+    assert!(until(LIMIT, || progress(&disk.path()).0 > 4));
+    for _ in 0..30 {
+        let session = stage.session();
+        assert_eq!(session["escaped"], serde_json::json!([]), "{session:#}");
+    }
+    let hammer = Pid::from_raw(progress(&disk.path()).1).expect("a process");
+    kill_process(hammer, Signal::KILL).expect("it runs");
+    let outcome = victim.end();
+    assert!(!outcome.status.success(), "{outcome}");
+    let report = stage.report();
+    assert_eq!(report["escaped"], serde_json::json!([]), "{report:#}");
+    assert!(number(&report, "real") > 4, "{report:#}");
 }
 
 /// Puts programs and the libraries that they need into a directory to chroot into.

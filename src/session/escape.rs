@@ -59,7 +59,7 @@ impl Escapes {
         self.own.push(pid);
     }
 
-    /// Reads what the rings hold, so that they do not fill.
+    /// Reads what the rings hold up to now, so that they do not fill.
     pub fn drain(&mut self) {
         if let Some(syncs) = &mut self.syncs {
             syncs.seen();
@@ -95,7 +95,8 @@ impl Escapes {
         self.syncs.as_ref().map(Syncs::fds).unwrap_or_default()
     }
 
-    /// Who escaped, given what the shim counted and whom the rules are about.
+    /// Who escaped by what was drained before the shim's counts were taken, given these and whom the
+    /// rules are about.
     pub fn find(
         &mut self,
         counted: &BTreeMap<u32, Process>,
@@ -106,10 +107,10 @@ impl Escapes {
             return self.unmapped.values().cloned().collect();
         }
         let own = self.own.clone();
-        let Some(syncs) = &mut self.syncs else {
+        let Some(syncs) = &self.syncs else {
             return Vec::new();
         };
-        let seen = syncs.seen();
+        let seen = syncs.so_far();
         let mut found: Vec<Escape> = seen
             .by_pid
             .iter()

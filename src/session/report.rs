@@ -116,6 +116,8 @@ fn filesystems(s: &Supervisor, skipped: u64) -> Vec<RunFilesystem> {
 }
 
 fn escapes(s: &mut Supervisor) -> Vec<synclater_model::report::escape::Escape> {
+    // A request counts in a process before it reaches the kernel, so the kernel is asked first.
+    s.escapes.drain();
     let processes = s.census.processes(s.shared);
     s.escapes.find(&processes, s.plan.rules.as_ref())
 }

@@ -115,7 +115,13 @@ impl Syncs {
         })
     }
 
-    /// What was seen so far.
+    /// What was seen when it was last read.
+    #[must_use]
+    pub fn so_far(&self) -> &Seen {
+        &self.seen
+    }
+
+    /// Reads what was seen up to now.
     pub fn seen(&mut self) -> &Seen {
         // A fork on one processor comes before what the child does on another one, whichever ring
         // is read first: records are taken in the order of their times, up to now.

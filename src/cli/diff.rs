@@ -68,7 +68,7 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
         report.to_json()
     } else {
         report.render()
-    });
+    })?;
     Ok(0)
 }
 

@@ -10,7 +10,6 @@ mod library;
 mod mounts;
 
 use serde::Serialize;
-use std::io::{self, Write};
 
 /// How a check came out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -104,11 +103,7 @@ pub fn run(json: bool) -> anyhow::Result<i32> {
     } else {
         text(&checks)
     };
-    match io::stdout().lock().write_all(text.as_bytes()) {
-        // The reader has seen enough (`| head`).
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
-        other => other?,
-    }
+    super::print(&text)?;
     Ok(i32::from(bad))
 }
 

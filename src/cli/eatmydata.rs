@@ -34,14 +34,14 @@ pub fn run(argv: &[OsString]) -> anyhow::Result<i32> {
     let mut rest = &argv[1..];
     match rest.first().and_then(|a| a.to_str()) {
         Some("--help" | "-h") => {
-            super::print(HELP);
+            super::print(HELP)?;
             return Ok(0);
         }
         Some("--version") => {
             super::print(&format!(
                 "eatmydata (synclater) {}\n",
                 env!("CARGO_PKG_VERSION")
-            ));
+            ))?;
             return Ok(0);
         }
         Some("--") => rest = &rest[1..],

@@ -53,7 +53,7 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
             "version": 1, "LD_PRELOAD": preload, "SYNCLATER_UNTIL": args.until.to_string(),
             "import": IMPORT,
         });
-        super::print(&format!("{object:#}\n"));
+        super::print(&format!("{object:#}\n"))?;
         return Ok(0);
     }
     super::print(&format!(
@@ -70,7 +70,7 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
          # sudo, in sudoers:\n\
          #   Defaults env_keep += \"{IMPORT}\"\n",
         args.until, args.until
-    ));
+    ))?;
     Ok(0)
 }
 

@@ -48,6 +48,6 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
         explanation.to_json()
     } else {
         explanation.render()
-    });
+    })?;
     Ok(0)
 }

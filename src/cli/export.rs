@@ -80,7 +80,7 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
         drop(unfinished.remove());
     }
     let (written, missing) = worked.map_err(|e| told(args, e))?;
-    tell(args, &written, &missing);
+    tell(args, &written, &missing)?;
     Ok(0)
 }
 
@@ -150,7 +150,7 @@ fn told(args: &Args, e: Cannot) -> Trouble {
 }
 
 /// Prints what was written; on stderr what is missing.
-fn tell(args: &Args, written: &Written, missing: &str) {
+fn tell(args: &Args, written: &Written, missing: &str) -> Result<(), Trouble> {
     let (mut rows, mut size) = (0, 0);
     let mut text = String::new();
     for (path, r, s) in &written.files {
@@ -170,7 +170,7 @@ fn tell(args: &Args, written: &Written, missing: &str) {
         let each = size as f64 / written.requests as f64;
         let _ = write!(text, ", {each:.1} bytes each");
     }
-    super::print(&(text + "\n"));
+    super::print(&(text + "\n"))?;
     let file = shown(&args.file.to_string_lossy());
     if !missing.is_empty() {
         warn(
@@ -188,6 +188,7 @@ fn tell(args: &Args, written: &Written, missing: &str) {
             format!("its {} of other kinds were exported", counted(rows, "row")),
         );
     }
+    Ok(())
 }
 
 fn warn(what: String, why: &str, try_: &str, state: String) {

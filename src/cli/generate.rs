@@ -20,7 +20,8 @@ pub struct Args {
 const EXAMPLES: &str = "\
 EXAMPLES
   synclater generate man
-  synclater generate completions /etc/bash_completion.d";
+  synclater generate completions > /etc/bash_completion.d/synclater
+  synclater generate completions DIR    # for bash, zsh and fish, a file each";
 
 #[derive(Clone, Copy, clap::ValueEnum)]
 enum What {
@@ -73,16 +74,20 @@ fn to_stdout(what: What) -> anyhow::Result<()> {
             return Err(Trouble::new(what, why, try_, "nothing was written").into());
         }
     }
-    super::print(&String::from_utf8_lossy(&text));
+    super::print(&String::from_utf8_lossy(&text))?;
     Ok(())
 }
 
 fn completions(dir: &Path) -> std::io::Result<()> {
-    for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
-        let path = clap_complete::generate_to(shell, &mut super::table(), "synclater", dir)?;
-        if shell == Shell::Bash {
-            std::fs::rename(&path, dir.join("synclater.bash"))?;
-        }
+    let names = [
+        (Shell::Bash, "synclater.bash"),
+        (Shell::Zsh, "_synclater"),
+        (Shell::Fish, "synclater.fish"),
+    ];
+    for (shell, name) in names {
+        let mut text = Vec::new();
+        clap_complete::generate(shell, &mut super::table(), "synclater", &mut text);
+        std::fs::write(dir.join(name), text)?;
     }
     Ok(())
 }

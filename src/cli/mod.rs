@@ -22,6 +22,7 @@ mod whose;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use std::ffi::OsString;
+use std::io::IsTerminal;
 use synclater_model::report::message::Trouble;
 
 /// Status of a usage or internal error, or of a run whose settling failed.
@@ -102,8 +103,16 @@ pub fn main() -> i32 {
     let cli = match Cli::try_parse_from(&argv) {
         Ok(cli) => cli,
         Err(e) => {
-            let _ = e.print();
-            return if e.use_stderr() { OURS } else { 0 };
+            if e.use_stderr() {
+                let _ = e.print();
+                return OURS;
+            }
+            let text = if std::io::stdout().is_terminal() {
+                e.render().ansi().to_string()
+            } else {
+                e.render().to_string()
+            };
+            return said(print(&text).map(|()| 0).map_err(Into::into));
         }
     };
     said(match cli.verb {
@@ -137,9 +146,21 @@ fn said(result: anyhow::Result<i32>) -> i32 {
 }
 
 /// Prints a text to stdout; a reader that has gone away is no error.
-pub fn print(text: &str) {
+///
+/// # Errors
+/// A [`Trouble`] where it cannot be written, as on a full disk.
+pub fn print(text: &str) -> Result<(), Trouble> {
     use std::io::Write;
-    let _ = std::io::stdout().write_all(text.as_bytes());
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => Err(Trouble::new(
+            "cannot write to standard output",
+            e.to_string(),
+            "free space there, or write elsewhere",
+            "what was printed is not whole; nothing else was changed by that",
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// Says something on stderr; where nobody can hear it, that is no error.

@@ -94,7 +94,7 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
                 probe.to_json()
             } else {
                 probe.render()
-            });
+            })?;
             Ok(0)
         }
     }

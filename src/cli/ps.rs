@@ -38,6 +38,6 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
         ps::to_json(&rows)
     } else {
         ps::render(&rows)
-    });
+    })?;
     Ok(0)
 }

@@ -31,7 +31,8 @@ pub struct Args {
     #[command(flatten)]
     whose: Whose,
 
-    /// End after this time; without it and without a command, at Ctrl-C.
+    /// End after this time; without it and without a command, at Ctrl-C, or when every process of
+    /// --pid is gone.
     #[arg(long = "for", value_name = "T", value_parser = parse_duration)]
     for_: Option<Duration>,
 

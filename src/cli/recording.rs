@@ -95,7 +95,9 @@ pub fn missing(cut: Option<&str>, ended: bool) -> String {
     let why = match cut {
         Some(why) => format!("cut off in the middle of a batch ({why})"),
         None if ended => return String::new(),
-        None => "not ended in order: the recorder was killed, or is still at work".into(),
+        None => {
+            "not ended in order: the recorder or its session was killed, or is still at work".into()
+        }
     };
-    format!("{why}; what its last second held is missing")
+    format!("{why}; everything from there on is missing")
 }

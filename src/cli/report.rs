@@ -72,13 +72,13 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
         place.write(&page).map_err(|e| cannot_write(out, &e))?;
         warn_of_missing(&table);
     } else if args.json {
-        super::print(&report.to_json());
+        super::print(&report.to_json())?;
         warn_of_missing(&table);
     } else {
         super::print(&report.render(&View {
             by: args.by.clone(),
             top: args.top.into(),
-        }));
+        }))?;
     }
     Ok(0)
 }

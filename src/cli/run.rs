@@ -4,6 +4,7 @@ use super::OURS;
 use crate::folder::random_name;
 use crate::reach::launch;
 use crate::reach::library::{self, Variant};
+use crate::record::out;
 use crate::session::belongings::{Belongings, NOT_STARTED};
 use crate::session::compile::{self, Users};
 use crate::session::control::Server;
@@ -206,17 +207,18 @@ pub fn run(args: Args) -> anyhow::Result<i32> {
             return Ok(not_started(&args.command[0], &e));
         }
     };
+    s.recording_goes();
     let outcome = s.run(child);
     end(&args, s, outcome, json.as_mut())
 }
 
 fn open_recording(path: &Path) -> Result<File, Trouble> {
-    File::create(path).map_err(|e| cannot_record(path, &e))
+    out::open(path).map_err(|e| cannot_record(path, &e))
 }
 
 fn cannot_record(path: &Path, e: &std::io::Error) -> Trouble {
     let what = format!("cannot record into {}", path.display());
-    let try_ = "name a file that you can write, with room";
+    let try_ = "name a recording or a new file, where you can write and there is room";
     Trouble::new(what, e.to_string(), try_, NOT_STARTED)
 }
 

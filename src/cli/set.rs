@@ -41,7 +41,7 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
         until: args.until.map(|u| u.to_string()),
         for_s: args.for_.map(|t| t.as_secs_f64()),
     };
-    super::print(&format!("{}\n", ask_named(&args.session, &request)?));
+    super::print(&format!("{}\n", ask_named(&args.session, &request)?))?;
     Ok(0)
 }
 

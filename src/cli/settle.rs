@@ -40,10 +40,10 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
         } else {
             ask_named(name, &Request::Settle)?
         };
-        super::print(&format!("{name}: {said}\n"));
+        super::print(&format!("{name}: {said}\n"))?;
     }
     if what.is_empty() {
-        super::print("no sessions\n");
+        super::print("no sessions\n")?;
     }
     Ok(0)
 }

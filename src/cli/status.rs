@@ -56,15 +56,15 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
     } else {
         render_status(&cut)
     };
-    super::print(&text);
+    super::print(&text)?;
     if !args.json {
-        unsettled(&entries, &boot);
+        unsettled(&entries, &boot)?;
     }
     Ok(i32::from(!cut.is_empty() || !bad.is_empty()))
 }
 
 /// Entries of this boot that belong to no living session: settling failed, or was stopped.
-fn unsettled(entries: &[Entry], boot: &str) {
+fn unsettled(entries: &[Entry], boot: &str) -> Result<(), Trouble> {
     let living = control::sessions();
     for e in entries
         .iter()
@@ -79,8 +79,9 @@ fn unsettled(entries: &[Entry], boot: &str) {
             list.join(", "),
             list.join(" "),
             e.id
-        ));
+        ))?;
     }
+    Ok(())
 }
 
 fn forget(id: &str, entries: &[Entry], boot: &str, ledger: Option<&Ledger>) -> anyhow::Result<i32> {
@@ -96,6 +97,6 @@ fn forget(id: &str, entries: &[Entry], boot: &str, ledger: Option<&Ledger>) -> a
         return Err(trouble("no cut session has this name".into()).into());
     };
     ledger.close_here(id).map_err(|e| trouble(e.to_string()))?;
-    super::print(&format!("{id}: forgotten\n"));
+    super::print(&format!("{id}: forgotten\n"))?;
     Ok(0)
 }

@@ -57,6 +57,11 @@ impl Whose {
         self.pid.is_empty() && self.unit.is_empty() && self.exe.is_empty() && self.device.is_empty()
     }
 
+    /// Whether processes were named, and none of them is there any more.
+    pub fn are_gone(&self) -> bool {
+        !self.pid.is_empty() && !self.pid.iter().any(|pid| runs(*pid))
+    }
+
     /// In words.
     pub fn words(&self) -> String {
         let text = |names: Vec<String>, one: &str| {
@@ -99,6 +104,16 @@ impl Whose {
         }
         Ok(filter)
     }
+}
+
+/// Whether a process is there and no zombie.
+fn runs(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The name in parentheses may hold anything.
+    let state = stat
+        .rsplit_once(") ")
+        .and_then(|(_, rest)| rest.chars().next());
+    state.is_some_and(|state| !matches!(state, 'Z' | 'X'))
 }
 
 fn lossy<'a>(paths: impl Iterator<Item = &'a Path>) -> Vec<String> {

@@ -3,16 +3,15 @@
 //! Promise: rings of processes that are gone are given back before anything else is done; every
 //! request is a row, or counted as lost.
 
-use super::recorder::{Before, END, SETTLE, SETTLED};
+use super::recorder::{Before, END, GO, SETTLE, SETTLED};
 use super::rings::SharedRings;
 use super::rows::{Rows, Writer};
 use super::sink::{now_ns, Sink};
-use crate::session::counts::ours_of;
+use crate::session::counts::Numbers;
 use crate::session::shared::Shared;
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::Path;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 use synclater_model::record::event;
@@ -20,7 +19,7 @@ use synclater_model::record::row::Row;
 use synclater_shim::page;
 use synclater_shim::rings::{Cell, Count, Hist, Reader, Record, Rest, Ring};
 use synclater_sys::clock::Timeline;
-use synclater_sys::{mount, process, socket, wait};
+use synclater_sys::{process, socket, wait};
 
 /// How long the rings are left alone at most.
 const ROUND: Duration = Duration::from_millis(100);
@@ -88,6 +87,8 @@ pub struct Drain {
     settles: HashMap<u8, (u64, u64)>,
     /// Whether it was told to end.
     told: Then,
+    /// Whether the supervisor is gone without a word.
+    was_left: bool,
 }
 
 impl Drain {
@@ -111,7 +112,13 @@ impl Drain {
             out: Out { sink, rows, before },
             settles: HashMap::new(),
             told: Then::GoOn,
+            was_left: false,
         }
+    }
+
+    /// Whether the supervisor is gone without a word.
+    pub fn was_left(&self) -> bool {
+        self.was_left
     }
 
     /// Where it wrote to, and where it heard from the supervisor.
@@ -143,10 +150,20 @@ impl Drain {
                 self.count_others()?;
                 self.count_losses()?;
                 self.out.sink.tick()?;
+                self.renew_names();
             }
             if then == Then::GoOn {
                 wait::sleep_on(bell, rung, ROUND);
             }
+        }
+    }
+
+    fn renew_names(&mut self) {
+        let Out { sink, rows, .. } = &mut self.out;
+        if let Some(old) = sink.renew_names() {
+            let writers = self.sources.values_mut().map(|s| &mut s.writer);
+            rows.renew(&old, sink.names(), writers);
+            sink.names_are_new();
         }
     }
 
@@ -155,7 +172,10 @@ impl Drain {
     /// us here.
     fn round(&mut self) -> io::Result<Then> {
         for _ in 0..PASSES_MAX {
-            self.out.rows.refresh();
+            if self.out.rows.refresh() {
+                // Everything comes after the begin then.
+                self.out.before.ticks = 0;
+            }
             // What was told before the rings are read last is all that was ever told.
             let told = self.listen()?;
             self.meet();
@@ -200,6 +220,7 @@ impl Drain {
 
     /// Notes rings that were claimed, and what they lost under another owner.
     fn meet(&mut self) {
+        let mut numbers = Numbers::now();
         for (index, ring, _) in self.rings.all() {
             let number = (ring.pid.load(SeqCst), ring.pid_ns.load(SeqCst));
             // Without a namespace: its owner is between two stores.
@@ -207,10 +228,10 @@ impl Drain {
             if !whole || self.sources.get(&index).is_some_and(|s| s.number == number) {
                 continue;
             }
-            let pid = ours_of(number.0, number.1).unwrap_or(0);
+            let pid = numbers.of(number.0, number.1).unwrap_or(0);
             let source = Source {
                 reader: Reader::new(ring),
-                writer: Writer::new(pid),
+                writer: Writer::new(pid, index),
                 number,
                 // Of the ring's next owner nothing was lost before.
                 lost: std::mem::take(&mut self.out.before.rings[index]),
@@ -224,9 +245,10 @@ impl Drain {
     /// one; then makes rows of what was in them. Whether some are left for another time.
     fn sweep(&mut self) -> io::Result<bool> {
         let mut held = 0;
+        let mut numbers = Numbers::now();
         let mut past: Vec<Past> = Vec::new();
         for (index, ring, cells) in self.rings.all() {
-            let is_gone = |s: &mut Source| s.is_gone();
+            let is_gone = |s: &mut Source| s.is_gone(&mut numbers);
             if held > EVENTS_MAX {
                 break;
             }
@@ -287,13 +309,14 @@ impl Drain {
     /// The same for processes that found no ring. Slots keep what they counted when they pass to
     /// another process.
     fn count_ringless(&mut self) -> io::Result<()> {
+        let mut numbers = Numbers::now();
         for (index, slot) in self.shared.slots().slot.iter().enumerate() {
             let lost = slot.lost.load(SeqCst);
             let before = self.ringless.entry(index).or_default();
             let more = lost.saturating_sub(*before);
             *before = lost;
             if more > 0 {
-                let pid = ours_of(slot.pid.load(SeqCst), slot.pid_ns.load(SeqCst));
+                let pid = numbers.of(slot.pid.load(SeqCst), slot.pid_ns.load(SeqCst));
                 self.out.lost(pid, more)?;
             }
         }
@@ -305,10 +328,11 @@ impl Drain {
         while self.told == Then::GoOn {
             match socket::receive(&self.socket, &mut m) {
                 Ok((16, _)) if m[0] == END => self.told = Then::End,
+                Ok((16, _)) if m[0] == GO => self.out.sink.go()?,
                 Ok((16, _)) => self.settle(&m)?,
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
-                // The supervisor is gone.
-                _ => self.told = Then::End,
+                // The supervisor is gone; its processes may go on.
+                _ => (self.told, self.was_left) = (Then::End, true),
             }
         }
         Ok(self.told)
@@ -397,7 +421,7 @@ impl Out {
         if lost > 0 {
             self.lost(Some(source.writer.pid), lost)?;
         }
-        self.rows.forget(source.writer.pid);
+        self.rows.forget(source.writer.key());
         Ok(())
     }
 }
@@ -405,12 +429,12 @@ impl Out {
 impl Source {
     /// Whether the process is there no more. Where /proc does not tell who is who, it is not known
     /// of one in another pid namespace: its ring stays its own.
-    fn is_gone(&mut self) -> bool {
+    fn is_gone(&mut self, numbers: &mut Numbers) -> bool {
         if self.writer.pid == 0 {
-            if mount::namespace_number(Path::new("/proc/self/ns/pid")) == 0 {
+            if !numbers.are_known() {
                 return false;
             }
-            self.writer.pid = ours_of(self.number.0, self.number.1).unwrap_or(0);
+            self.writer.pid = numbers.of(self.number.0, self.number.1).unwrap_or(0);
         }
         self.writer.pid == 0 || !process::is_alive(self.writer.pid)
     }

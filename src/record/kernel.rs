@@ -68,6 +68,7 @@ impl Recording {
     /// # Errors
     /// Those of writing the file; what was written reads up to the last whole batch.
     pub fn run(mut self, mut look: impl FnMut() -> Then) -> io::Result<(u64, u64)> {
+        self.sink.go()?;
         loop {
             let then = look();
             if then == Then::GoOn {
@@ -75,6 +76,10 @@ impl Recording {
             }
             self.drain()?;
             if self.sink.tick()? || then == Then::End {
+                if self.sink.renew_names().is_some() {
+                    self.processes.clear();
+                    self.sink.names_are_new();
+                }
                 self.count_losses()?;
             }
             if then == Then::End {

@@ -10,6 +10,7 @@
 
 pub mod drain;
 pub mod kernel;
+pub mod out;
 pub mod parents;
 pub mod people;
 pub mod places;

@@ -85,9 +85,16 @@ impl People {
 
     /// Process `pid` said itself who it is, at its first request: believed until it is looked at.
     pub fn tell(&mut self, pid: u32, person: Person, now: Instant) {
+        if person.exe.is_empty() {
+            // It sees no /proc; we may.
+            self.forget(pid);
+            return;
+        }
         self.make_room(now);
+        let exe = person.exe.strip_suffix(" (deleted)");
         let person = Person {
             command: role(&person.command),
+            exe: exe.unwrap_or(&person.exe).to_owned(),
             ..person
         };
         let fresh = Known {
@@ -122,10 +129,11 @@ impl Known {
             // It was ending while we looked.
             return;
         }
+        if self.told {
+            // The same program, seen from elsewhere; another would have said so.
+            seen.exe.clone_from(&self.person.exe);
+        }
         if seen.exe != self.person.exe {
-            if self.told {
-                return;
-            }
             self.titles = 0;
         } else if seen.command != self.person.command {
             self.titles = self.titles.saturating_add(1);

@@ -29,6 +29,8 @@ const SHORT_PATIENCE: Duration = Duration::from_millis(50);
 pub const SETTLE: u8 = b'S';
 pub const SETTLED: u8 = b'T';
 pub const END: u8 = b'E';
+/// The command was started: what was in the file before may go.
+pub const GO: u8 = b'G';
 /// Its answers: a letter and three numbers.
 const DONE: u8 = b'D';
 const FAILED: u8 = b'F';
@@ -59,7 +61,8 @@ pub struct Plan {
 
 /// Where things stood before it began, for what was there is not its own.
 pub struct Before {
-    ticks: u64,
+    /// Ticks of the lease clock.
+    pub ticks: u64,
     /// What each ring had lost.
     pub rings: Vec<u64>,
     /// What each slot had lost.
@@ -158,6 +161,11 @@ impl Recorder {
 
     fn tell(&self, message: &[u8; 16]) {
         let _ = socket::send(&self.socket, message, &[]);
+    }
+
+    /// The command was started.
+    pub fn go(&self) {
+        self.tell(&message(GO, 0, 0, 0));
     }
 
     /// A settle of row `fs` of the debts begins at `ticks`.
@@ -271,9 +279,13 @@ fn record(
     let never = plan.header.until == "never";
     let mut drain = Drain::new(shared, rings, socket, sink, never, before);
     let ended = drain.run();
+    let was_left = drain.was_left();
     let (sink, socket) = drain.into_parts();
     let (requests, lost) = (sink.requests, sink.lost);
-    let ended = ended.and_then(|()| sink.end());
+    let ended = ended.and_then(|()| match was_left {
+        true => sink.break_off(),
+        false => sink.end(),
+    });
     let m = match ended {
         Ok(()) => tell(DONE, 0, requests, lost),
         Err(e) => {

@@ -59,8 +59,10 @@ struct Known {
 /// One process, as its ring told.
 #[derive(Debug, Default)]
 pub struct Writer {
-    /// Its number as we see it.
+    /// Its number as we see it; 0 where that is not known.
     pub pid: u32,
+    /// Its ring's.
+    index: usize,
     files: HashMap<i32, Known>,
     callers: HashMap<u64, Name>,
     /// Who it is, with the names of executable and command.
@@ -68,15 +70,28 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Process `pid`, of which nothing is known yet.
+    /// Process `pid`, of which nothing is known yet, with its ring's number.
     #[must_use]
-    pub fn new(pid: u32) -> Writer {
+    pub fn new(pid: u32, index: usize) -> Writer {
         Writer {
             pid,
+            index,
             ..Writer::default()
         }
     }
+
+    /// A number that no other process has meanwhile.
+    #[must_use]
+    pub fn key(&self) -> u32 {
+        match self.pid {
+            0 => NUMBERLESS | u32::try_from(self.index).unwrap_or(0),
+            pid => pid,
+        }
+    }
 }
+
+/// Numbers from here on no process has.
+const NUMBERLESS: u32 = 1 << 31;
 
 /// Numbers of debts: how many settles of each file system have begun, and when.
 #[derive(Debug, Default)]
@@ -187,10 +202,41 @@ impl Rows {
         }
     }
 
-    /// Reads the clocks again; now and then.
-    pub fn refresh(&mut self) {
-        self.timeline.refresh();
+    /// Asks again for every name that it and `writers` hold: `old` has the texts.
+    pub fn renew<'a>(
+        &mut self,
+        old: &Names,
+        names: &mut Names,
+        writers: impl Iterator<Item = &'a mut Writer>,
+    ) {
+        self.words = Words::new(names);
+        let mut again = |name: &mut Name| {
+            if *name != Name::NONE {
+                *name = names.name(old.text(*name));
+            }
+        };
+        for writer in writers {
+            writer.person = None;
+            writer.callers.values_mut().for_each(&mut again);
+            for known in writer.files.values_mut() {
+                let place = &mut known.place;
+                [
+                    &mut place.fstype,
+                    &mut place.mount,
+                    &mut place.device,
+                    &mut place.parents,
+                ]
+                .into_iter()
+                .chain([&mut known.path])
+                .for_each(&mut again);
+            }
+        }
+    }
+
+    /// Reads the clocks again; now and then. Returns whether earlier ticks say nothing any more.
+    pub fn refresh(&mut self) -> bool {
         self.now = Instant::now();
+        self.timeline.refresh()
     }
 
     /// Nanoseconds since 1970 at `tick`.
@@ -260,7 +306,7 @@ impl Rows {
                     command: command.join(" "),
                     uid,
                 };
-                self.people.tell(from.pid, person, self.now);
+                self.people.tell(from.key(), person, self.now);
                 self.modules.forget(from.pid);
                 from.callers.clear();
                 None
@@ -335,11 +381,23 @@ impl Rows {
     fn dirty(&mut self, e: &Event, stat: Option<&Stat>) -> Option<bool> {
         let asked = e.done == rings::DONE_REAL && e.kind < KIND_READ;
         let s = stat.filter(|s| asked && s.mtime_ns != 0)?;
+        let file = (s.dev, s.inode);
+        match KIND_WORDS.get(usize::from(e.kind).wrapping_sub(1)) {
+            Some(&("fsync" | "fdatasync" | "msync")) if e.result >= 0 => {}
+            // It makes nothing durable.
+            Some(&"sync_file_range") => return None,
+            // A write that syncs was looked at before it changed the file, and who knows what is
+            // left of one that failed.
+            _ => {
+                self.seen.remove(&file);
+                return None;
+            }
+        }
         if self.seen.len() >= SEEN_MAX {
             self.seen.clear();
         }
         let now = (s.mtime_ns, s.ctime_ns);
-        let before = self.seen.insert((s.dev, s.inode), now)?;
+        let before = self.seen.insert(file, now)?;
         if before != now {
             return Some(true);
         }
@@ -399,7 +457,7 @@ impl Rows {
 
     /// Names of the executable and the command.
     fn who(&mut self, from: &mut Writer, names: &mut Names) -> (Name, Name) {
-        let person = self.people.of(from.pid, self.now);
+        let person = self.people.of(from.key(), self.now);
         if let Some((known, exe, command)) = &from.person {
             if Arc::ptr_eq(known, &person) {
                 return (*exe, *command);

@@ -3,6 +3,7 @@
 //! Promise: a row is on its way at most so long after it came as the caller said. The first error
 //! ends the recording; what was written before it stays readable.
 
+use super::out::Out;
 use super::samples::Samples;
 use std::fs::File;
 use std::io;
@@ -15,14 +16,19 @@ use synclater_model::record::write::Writer;
 /// How often the machine's figures are taken.
 const SAMPLE_EVERY: Duration = Duration::from_secs(1);
 
+/// Names, of some hundred bytes each, that are no reason to look which of them are needed.
+const NAMES_MAX: usize = 1 << 20;
+
 /// A recording that is being written.
 pub struct Sink {
-    writer: Writer<File>,
+    writer: Writer<Out>,
     samples: Samples,
     next_sample: Instant,
     /// The longest time that a row waits to be written.
     every: Duration,
     next: Instant,
+    /// Names that may be there before those that nobody needs are forgotten.
+    names_max: usize,
     /// Requests written so far.
     pub requests: u64,
     /// Requests that were lost so far.
@@ -49,6 +55,7 @@ pub fn header(session: &str, command: &[String], until: &str, engine: &str) -> H
         until: until.into(),
         engine: engine.into(),
         processors: u32::try_from(processors).unwrap_or(0),
+        whose: String::new(),
         slower_ns: None,
     }
 }
@@ -68,14 +75,23 @@ impl Sink {
     pub fn begin(file: File, header: &Header, every: Duration) -> io::Result<Sink> {
         let now = Instant::now();
         Ok(Sink {
-            writer: Writer::new(file, header)?,
+            writer: Writer::new(Out::new(file), header)?,
             samples: Samples::new(),
             next_sample: now + SAMPLE_EVERY,
             every,
             next: now + every,
+            names_max: NAMES_MAX,
             requests: 0,
             lost: 0,
         })
+    }
+
+    /// What was in the file before goes now, where there was anything; see [`Out`].
+    ///
+    /// # Errors
+    /// Those of write(2).
+    pub fn go(&mut self) -> io::Result<()> {
+        self.writer.out_mut().go()
     }
 
     /// The texts that rows refer to.
@@ -116,6 +132,17 @@ impl Sink {
         self.writer.push(row)
     }
 
+    /// Forgets the names where there are many more than were in use, as [`Writer::renew_names`]: a
+    /// recording may go on for months, and files come and go.
+    pub fn renew_names(&mut self) -> Option<Names> {
+        self.writer.renew_names(self.names_max)
+    }
+
+    /// Names were asked for again: there may be as many more before they are forgotten.
+    pub fn names_are_new(&mut self) {
+        self.names_max = NAMES_MAX.max(2 * self.writer.names.len());
+    }
+
     /// Whether it is time for a [`Sink::tick`].
     #[must_use]
     pub fn is_time(&self) -> bool {
@@ -148,11 +175,14 @@ impl Sink {
         Ok(())
     }
 
-    /// Ends the recording in order.
+    /// Ends the recording in order, where it has begun.
     ///
     /// # Errors
     /// Those of write(2).
     pub fn end(mut self) -> io::Result<()> {
+        if self.writer.out_mut().waits() {
+            return Ok(());
+        }
         self.sample()?;
         let row = Row {
             event: self.writer.names.name(event::END),
@@ -161,5 +191,13 @@ impl Sink {
         };
         self.writer.push(row)?;
         self.writer.finish().map(drop)
+    }
+
+    /// Writes what there is and does not say that this is the end: what comes is not recorded.
+    ///
+    /// # Errors
+    /// Those of write(2).
+    pub fn break_off(mut self) -> io::Result<()> {
+        self.writer.flush()
     }
 }

@@ -1,7 +1,7 @@
 //! What the victims counted, read as hostile input: sums saturate, nothing is an index.
 
 use super::shared::Shared;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::atomic::Ordering::SeqCst;
 pub use synclater_shim::counts::Counts;
@@ -158,29 +158,58 @@ impl Census {
     }
 }
 
-/// Our number for the process that calls itself `pid` in the pid namespace `ns` (0 or 1: not
-/// known).
-#[must_use]
-pub fn ours_of(pid: u32, ns: u64) -> Option<u32> {
-    let own = mount::namespace_number(Path::new("/proc/self/ns/pid"));
-    if pid == 0 || pid > i32::MAX as u32 {
-        return None;
+/// Our numbers for processes, as of one moment: /proc is gone through at most once.
+#[derive(Debug)]
+pub struct Numbers {
+    own_ns: u64,
+    elsewhere: Option<HashMap<(u64, u32), u32>>,
+}
+
+impl Numbers {
+    /// As of now.
+    #[must_use]
+    pub fn now() -> Numbers {
+        Numbers {
+            own_ns: mount::namespace_number(Path::new("/proc/self/ns/pid")),
+            elsewhere: None,
+        }
     }
-    if ns <= 1 || ns == own {
-        return Some(pid);
+
+    /// Whether /proc tells who is who.
+    #[must_use]
+    pub fn are_known(&self) -> bool {
+        self.own_ns != 0
     }
-    pid_in_namespace(pid, ns)
+
+    /// Our number for the process that calls itself `pid` in the pid namespace `ns` (0 or 1: not
+    /// known).
+    pub fn of(&mut self, pid: u32, ns: u64) -> Option<u32> {
+        if pid == 0 || pid > i32::MAX as u32 {
+            return None;
+        }
+        if ns <= 1 || ns == self.own_ns {
+            return Some(pid);
+        }
+        let elsewhere = self.elsewhere.get_or_insert_with(|| nested().collect());
+        elsewhere.get(&(ns, pid)).copied()
+    }
+}
+
+/// Processes of pid namespaces inside ours: namespace, the number there, and ours.
+fn nested() -> impl Iterator<Item = ((u64, u32), u32)> {
+    let all = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let numbers = all.filter_map(|e| e.file_name().to_string_lossy().parse::<u32>().ok());
+    numbers.filter_map(|p| {
+        let status = std::fs::read_to_string(format!("/proc/{p}/status")).ok()?;
+        let line = status.lines().find_map(|l| l.strip_prefix("NSpid:"))?;
+        let pid = line.split_whitespace().skip(1).last()?.parse().ok()?;
+        let ns = mount::namespace_number(Path::new(&format!("/proc/{p}/ns/pid")));
+        Some(((ns, pid), p))
+    })
 }
 
 /// Our number for the process that has number `pid` in the pid namespace `ns`.
 fn pid_in_namespace(pid: u32, ns: u64) -> Option<u32> {
-    let all = std::fs::read_dir("/proc").ok()?.flatten();
-    let numbers = all.filter_map(|e| e.file_name().to_string_lossy().parse::<u32>().ok());
-    let is_it = |p: &u32| {
-        let status = std::fs::read_to_string(format!("/proc/{p}/status")).unwrap_or_default();
-        let line = status.lines().find_map(|l| l.strip_prefix("NSpid:"));
-        line.and_then(|l| l.split_whitespace().last()?.parse().ok()) == Some(pid)
-            && mount::namespace_number(Path::new(&format!("/proc/{p}/ns/pid"))) == ns
-    };
-    { numbers }.find(is_it)
+    let found = nested().find(|(there, _)| *there == (ns, pid));
+    found.map(|(_, ours)| ours)
 }

@@ -95,8 +95,8 @@ impl Escapes {
         self.syncs.as_ref().map(Syncs::fds).unwrap_or_default()
     }
 
-    /// Who escaped by what was drained before the shim's counts were taken, given these and whom the
-    /// rules are about.
+    /// Who escaped by what was drained before the shim's counts were taken, given these and whom
+    /// the rules are about.
     pub fn find(
         &mut self,
         counted: &BTreeMap<u32, Process>,
@@ -111,10 +111,18 @@ impl Escapes {
             return Vec::new();
         };
         let seen = syncs.so_far();
+        // Processes of other pid namespaces that ended before anybody asked who they are: what they
+        // made is counted, and not whose it was.
+        let mut nobodys = counted.get(&0).map_or(0, |p| p.counts.real);
         let mut found: Vec<Escape> = seen
             .by_pid
             .iter()
             .filter(|(pid, p)| !own.contains(pid) && p.executed && !is_another_of_us(p))
+            .filter(|(pid, p)| {
+                let ours = !counted.contains_key(pid) && p.has_library && p.file_syncs <= nobodys;
+                nobodys -= if ours { p.file_syncs } else { 0 };
+                !ours
+            })
             .filter_map(|(pid, p)| escaped(*pid, p, counted.get(pid), rules))
             .collect();
         if seen.lost > 0 {

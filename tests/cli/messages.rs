@@ -233,6 +233,27 @@ fn every_message_has_what_why_what_to_try_and_how_things_stand() {
 }
 
 #[test]
+fn what_cannot_be_printed_is_an_error() {
+    let stage = Stage::new("full_stdout");
+    for words in [
+        &["--help"][..],
+        &["ps"],
+        &["ps", "--json"],
+        &["status"],
+        &["doctor"],
+        &["env"],
+        &["generate", "man"],
+        &["generate", "completions"],
+    ] {
+        let mut command = stage.with_folders("sh");
+        command.args(["-c", "exec \"$@\" >/dev/full", "sh", SYNCLATER]);
+        let outcome = run(command.args(words));
+        assert_eq!(outcome.status.code(), Some(125), "{words:?}: {outcome}");
+        assert!(has_four_parts(&outcome.stderr), "{words:?}: {outcome}");
+    }
+}
+
+#[test]
 fn eatmydata_is_the_command_with_the_library_alone() {
     let stage = Stage::new("eatmydata");
     let name = stage.file("eatmydata");

@@ -382,7 +382,7 @@ fn the_text_fits_a_terminal_and_says_what_matters() {
     let text = report(&stage, &file, &[]).must_succeed().stdout;
     for said in [
         "3.0 of 10.0 s were spent in syncs (30 %). 3,002 requests, 3,000 made for real, 1 failed.",
-        "17 requests were made but not recorded",
+        "17 calls were made but not recorded",
         "… and 993 more files",
         "334 of 3,000",
         "one sync for each time would",
@@ -461,7 +461,7 @@ fn a_recording_that_was_cut_off_says_what_is_missing() {
         );
         let missing = r["recording"]["missing"].as_str().expect("what is missing");
         assert!(
-            missing.contains(why) && missing.contains("last second"),
+            missing.contains(why) && missing.contains("from there on"),
             "{missing}"
         );
         assert!(outcome.stderr.contains(why), "{outcome}");

@@ -76,16 +76,15 @@ fn a_recorder_that_is_killed_leaves_whole_batches_and_a_victim_that_goes_on() {
 }
 
 #[test]
-fn a_recording_ends_in_order_when_the_supervisor_is_killed() {
+fn a_recording_is_written_and_not_said_to_be_whole_when_the_supervisor_is_killed() {
     let h = Hammered::new("record_orphan");
     let recorder = h.process("synclater-rec");
     kill_process(h.running.pid(), Signal::KILL).expect("kill");
     let gone = || rustix::process::test_kill_process(recorder).is_err();
-    assert!(until(LIMIT, || gone() || read(&h.file).is_whole()));
-    assert!(
-        until(LIMIT, || read(&h.file).is_whole()),
-        "its end is missing"
-    );
+    assert!(until(LIMIT, gone), "the recorder goes on");
+    let table = read(&h.file);
+    assert!(!table.is_whole() && table.cut.is_none(), "{:?}", table.cut);
+    assert!(table.rows.len() > 100, "{}", table.rows.len());
     let before = h.answered();
     assert!(
         until(LIMIT, || h.answered() > before),
@@ -134,4 +133,51 @@ fn a_recording_that_cannot_be_begun_starts_no_command() {
         assert_eq!(stage.ask(&words).status.code(), Some(125), "{ring}");
     }
     assert!(!stage.work().join("touched").exists());
+}
+
+#[test]
+fn what_is_in_the_file_stays_where_nothing_is_recorded() {
+    let stage = Stage::new("record_over");
+    let file = stage.file("recording");
+    let path = file.to_str().expect("text");
+    stage
+        .ask(&["record", "-o", path, "--", "sync", "-d", "/etc/passwd"])
+        .must_succeed();
+    let before = std::fs::read(&file).expect("the recording");
+    for words in [
+        vec!["record", "-o", path, "--", "/no/such/command"],
+        vec!["record", "-o", path, "--system", "--", "/no/such/command"],
+        vec!["record", "-o", path, "--unit", "no-such-unit"],
+    ] {
+        let outcome = stage.ask(&words);
+        assert!(!outcome.status.success(), "{outcome}");
+        assert!(std::fs::read(&file).expect("it") == before, "{outcome}");
+    }
+    // Another recording takes its place.
+    stage
+        .ask(&["record", "-o", path, "--", "true"])
+        .must_succeed();
+    assert_eq!(read(&file).rows.len(), 0);
+    assert!(read(&file).is_whole());
+}
+
+#[test]
+fn a_file_that_is_no_recording_is_not_written_over() {
+    let stage = Stage::new("record_other");
+    let file = stage.file("notes");
+    std::fs::write(&file, "all that I know\n").expect("a file");
+    let path = file.to_str().expect("text");
+    let touched = stage.work().join("touched");
+    for more in [&[][..], &["--system"]] {
+        let mut command = stage.synclater(&["record", "-o", path]);
+        let outcome = run(command.args(more).args(["--", "touch"]).arg(&touched));
+        if more.is_empty() || outcome.stderr.contains("no recording") {
+            assert!(outcome.stderr.contains("no recording"), "{outcome}");
+        }
+        assert_eq!(outcome.status.code(), Some(125), "{outcome}");
+        assert!(has_four_parts(&outcome.stderr), "{outcome}");
+    }
+    let after = std::fs::read_to_string(&file).expect("the file");
+    assert_eq!(after, "all that I know\n");
+    assert!(!touched.exists());
 }

@@ -257,6 +257,40 @@ fn processes_in_a_pid_namespace_and_a_chroot_are_recorded_under_our_numbers() {
 }
 
 #[test]
+fn who_synced_in_a_pid_namespace_and_is_gone_has_not_escaped() {
+    if !needs_root("who_synced_in_a_pid_namespace_and_is_gone_has_not_escaped") {
+        return;
+    }
+    let stage = Stage::new("record_ns_gone");
+    let mut command = stage.synclater(&["run", "--quiet", "-u", "now"]);
+    command
+        .args(stage.json())
+        .args(["--", "unshare", "--pid", "--fork", "--mount-proc", "dd"]);
+    command.args([
+        "if=/dev/zero",
+        "of=f",
+        "bs=10",
+        "count=1",
+        "conv=fsync",
+        "status=none",
+    ]);
+    crate::harness::command::run(command.current_dir(stage.work())).must_succeed();
+    let report = stage.report();
+    assert_eq!(report["requests"], 1, "{report:#}");
+    assert_eq!(report["escaped"], serde_json::json!([]), "{report:#}");
+}
+
+#[test]
+fn time_before_the_first_request_counts() {
+    let stage = Stage::new("record_idle");
+    let script = "import os, time; time.sleep(0.6); os.fsync(os.open('f', os.O_CREAT | os.O_RDWR))";
+    let (outcome, table) = recorded(&stage, &["-u", "now"], &["python3", "-c", script]);
+    outcome.must_succeed();
+    let (first, last) = table.span_ns().expect("a span");
+    assert!(last - first >= 600_000_000, "{} ns", last - first);
+}
+
+#[test]
 fn both_of_two_nested_sessions_record_the_inner_command() {
     let stage = Stage::new("record_nested");
     let inner = stage.file("inner").to_string_lossy().into_owned();

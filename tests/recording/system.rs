@@ -1,7 +1,7 @@
 //! Recordings by the kernel's trace points, as a user makes them.
 
 use super::{kinds, read};
-use crate::harness::command::run;
+use crate::harness::command::{clean, run};
 use crate::harness::limits::count;
 use crate::kernel::stage::can_watch;
 use crate::sessions::stage::Stage;
@@ -42,4 +42,31 @@ fn an_fio_job_that_syncs_through_io_uring_is_seen() {
     );
     let paths: Vec<&str> = table.files.iter().map(|f| f.path.as_str()).collect();
     assert!(paths.contains(&&*text(&target)), "{paths:?}");
+}
+
+#[test]
+fn a_recording_of_one_process_ends_with_it_and_says_whose_it_is() {
+    if !can_watch("a_recording_of_one_process_ends_with_it_and_says_whose_it_is") {
+        return;
+    }
+    let stage = Stage::new("record_pid");
+    let file = stage.file("recording");
+    let mut victim = clean("sleep").arg("3").spawn().expect("sleep");
+    let pid = victim.id().to_string();
+    // It has no `--for`, and nobody sends it a signal.
+    let mut command = stage.synclater(&["record", "--quiet", "--pid", &pid, "-o"]);
+    let ended = run(command.arg(&file));
+    victim.wait().expect("it ended");
+    ended.must_succeed();
+    let table = read(&file);
+    assert!(table.is_whole());
+    assert_eq!(table.header.whose, format!("process {pid}"));
+    let text = stage
+        .ask(&["report", file.to_str().expect("text")])
+        .must_succeed()
+        .stdout;
+    assert!(
+        text.contains(&format!("process {pid}")) && !text.contains("whole machine"),
+        "{text}"
+    );
 }

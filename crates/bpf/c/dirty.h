@@ -84,7 +84,10 @@ INLINE __u8 marked_dirty(struct inode *inode, bool data_only)
 	marks = bpf_core_enum_value(enum inode_state_flags_t, I_DIRTY_DATASYNC);
 	if (!data_only)
 		marks |= bpf_core_enum_value(enum inode_state_flags_t, I_DIRTY_SYNC);
-	return said((__u32)BPF_CORE_READ(named, i_state) & marks);
+	if ((__u32)BPF_CORE_READ(named, i_state) & marks)
+		return DIRTY;
+	/* Without a journal a folder's names are in buffers that bear no mark of the inode. */
+	return (GET(inode, inode, i_mode) & 0170000) == 0040000 ? DIRTY_UNKNOWN : CLEAN;
 }
 
 ONCE int dirty_of(__u64 address, int data_only, int pages_only)

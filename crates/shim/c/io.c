@@ -138,13 +138,14 @@ static int count(unsigned kind, uint64_t took)
 		if (!sl_io_at(i))
 			continue;
 		r = sl_ring_of(i);
-		if (!r) {
-			shard_of(i, &s);
-			ADD(s->lost, 1);
-		} else if (took >= LOAD_RELAXED(sl.level[i].page->slow)) {
+		if (took < LOAD_RELAXED(sl.level[i].page->slow)) {
+			if (r)
+				count_at(i, r, kind, took);
+		} else if (r) {
 			slow = 1;
 		} else {
-			count_at(i, r, kind, took);
+			shard_of(i, &s);
+			ADD(s->lost, 1);
 		}
 	}
 	return slow;

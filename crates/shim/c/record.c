@@ -95,10 +95,14 @@ static struct sl_cell *take(struct ring *r, uint64_t count, uint64_t *place)
 	unsigned tries;
 
 	for (tries = 0; tries < 256; tries++) {
-		uint64_t head = LOAD(r->control->head);
+		/* In this order, or others may have gone on in between and the reader with them. */
+		uint64_t tail = LOAD(r->control->tail), head = LOAD(r->control->head);
 
-		if (head - LOAD(r->control->tail) + count > r->cells)
-			break;
+		if (head - tail + count > r->cells) {
+			if (LOAD(r->control->tail) == tail)
+				break;
+			continue;
+		}
 		if (UNLIKELY(head + count > LOAD_RELAXED(r->backed)) &&
 		    is_error(sl_ring_back(r, head + count)))
 			break;

@@ -26,6 +26,17 @@ static void count_up(struct sl_rings *r, uint32_t k)
 		CAS(r->count, count, k + 1);
 }
 
+/* Whether ring K, which has our number, is ours and not one's in another namespace. */
+static int own_ring(struct sl_rings *r, uint32_t k, uint64_t ns)
+{
+	unsigned spins;
+
+	/* Another thread may be between its two stores. */
+	for (spins = 0; spins < 1000 && !LOAD(r->ring[k].pid_ns); spins++)
+		raw0(NR_sched_yield);
+	return LOAD(r->ring[k].pid_ns) == ns;
+}
+
 /* Finds a ring in R: that of an earlier image of this process, or a free one. -1: there is none. */
 static long claim(struct sl_rings *r)
 {
@@ -34,20 +45,14 @@ static long claim(struct sl_rings *r)
 
 	ns = ns ? ns : 1; /* not known */
 	for (k = 0; k < count && k < SL_RING_MAX; k++) {
-		unsigned spins;
-
-		if (LOAD(r->ring[k].pid) != pid)
-			continue;
-		/* Another thread may be between its two stores. */
-		for (spins = 0; spins < 1000 && !LOAD(r->ring[k].pid_ns); spins++)
-			raw0(NR_sched_yield);
-		if (LOAD(r->ring[k].pid_ns) == ns)
+		if (LOAD(r->ring[k].pid) == pid && own_ring(r, k, ns))
 			return k;
 	}
 	for (k = 0; k < SL_RING_MAX; k++) {
 		struct sl_ring *t = &r->ring[k];
+		int is_free = LOAD(t->pid) == 0;
 
-		if (LOAD(t->pid) == 0 && CAS(t->pid, 0, pid)) {
+		if (is_free && CAS(t->pid, 0, pid)) {
 			STORE(t->pid_ns, ns);
 			count_up(r, k);
 			/* Those of processes that are gone may be given back. */
@@ -55,6 +60,9 @@ static long claim(struct sl_rings *r)
 				sl_wake_recorder(r);
 			return k;
 		}
+		/* Another thread of ours was faster. */
+		if (is_free && LOAD(t->pid) == pid)
+			return own_ring(r, k, ns) ? (long)k : -1;
 	}
 	sl_wake_recorder(r);
 	return -1;

@@ -103,11 +103,25 @@ impl LeaseClock {
     }
 }
 
+/// How long the machine has slept since it was started, to a few microseconds.
+fn slept() -> Duration {
+    use rustix::time::{clock_gettime, ClockId};
+    let read = |clock| {
+        let t = clock_gettime(clock);
+        Duration::new(t.tv_sec.unsigned_abs(), t.tv_nsec.unsigned_abs() as u32)
+    };
+    // In this order the difference is never below nothing.
+    let awake = read(ClockId::Monotonic);
+    read(ClockId::Boottime).saturating_sub(awake)
+}
+
 /// Ticks of the lease clock as time of day.
 #[derive(Clone, Copy, Debug)]
 pub struct Timeline {
     clock: LeaseClock,
     begin: (u64, Instant),
+    /// How long the machine had slept at the begin.
+    slept: Duration,
     /// Tick and time of day of the last [`Timeline::refresh`].
     anchor: (u64, SystemTime),
 }
@@ -120,21 +134,31 @@ impl Timeline {
         Timeline {
             clock,
             begin: (tick, Instant::now()),
+            slept: slept(),
             anchor: (tick, SystemTime::now()),
         }
     }
 
     /// Looks at both clocks again: speed over all the time since the begin, and the time of day as
-    /// it is set now.
-    pub fn refresh(&mut self) {
+    /// it is set now. Where the machine has slept meanwhile, one of them has stood still or begun
+    /// anew: the speed stays as it was known before, and all the time is that from now on. Returns
+    /// whether the counter has gone back, so that earlier ticks say nothing any more.
+    pub fn refresh(&mut self) -> bool {
         let tick = self.clock.now();
+        let went_back = tick.wrapping_sub(self.anchor.0) > u64::MAX / 2;
         self.anchor = (tick, SystemTime::now());
+        let slept = slept();
+        if went_back || slept.abs_diff(self.slept) > Duration::from_millis(100) {
+            (self.begin, self.slept) = ((tick, Instant::now()), slept);
+            return went_back;
+        }
         let took = self.begin.1.elapsed();
         // A shorter time tells less than what the clock was measured by.
         if self.clock.source == Source::Counter && took > Duration::from_millis(10) {
             let ticks = tick.wrapping_sub(self.begin.0) as f64;
             self.clock.ticks_per_second = ticks / took.as_secs_f64();
         }
+        false
     }
 
     /// Nanoseconds since 1970 at `tick`.

@@ -5,8 +5,8 @@ use crate::cli::whose::{self, Purpose};
 use crate::cli::{say, OURS};
 use crate::reach::launch;
 use crate::record::kernel::{Recording, Then};
+use crate::record::out;
 use crate::record::sink::{self, Sink};
-use std::fs::File;
 use std::io::IsTerminal;
 use std::path::Path;
 use std::process::Command;
@@ -46,11 +46,14 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
         args.ring
     };
     let engine = whose::engine(&filter, ring, PURPOSE)?;
-    let file = File::create(&args.output).map_err(|e| cannot_write(&args.output, &e))?;
+    let file = out::open(&args.output).map_err(|e| cannot_write(&args.output, &e))?;
     let command: Vec<String> = { args.command.iter() }
         .map(|w| w.to_string_lossy().into_owned())
         .collect();
-    let header = sink::header("", &command, "now", "kernel");
+    let mut header = sink::header("", &command, "now", "kernel");
+    if !args.whose.is_everybody() {
+        header.whose = args.whose.words();
+    }
     let sink = Sink::begin(file, &header, Duration::from_secs(1))
         .map_err(|e| cannot_write(&args.output, &e))?;
     record(args, Recording::new(engine, sink), &signals)
@@ -94,7 +97,8 @@ fn record(args: &Args, recording: Recording, signals: &Signals) -> anyhow::Resul
     };
     let recorded = recording.run(|| {
         watch.look();
-        let over = watch.stopped || end.is_some_and(|end| Instant::now() >= end);
+        let gone = args.command.is_empty() && args.whose.are_gone();
+        let over = watch.stopped || gone || end.is_some_and(|end| Instant::now() >= end);
         if over || watch.outcome.is_some() {
             Then::End
         } else {

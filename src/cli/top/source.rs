@@ -116,8 +116,8 @@ impl Watched {
         Ok(watched)
     }
 
-    /// Watches what the kernel sees of those that the filter leaves, as above; `whose` says in words
-    /// who they are.
+    /// Watches what the kernel sees of those that the filter leaves, as above; `whose` says in
+    /// words who they are.
     ///
     /// # Errors
     /// A [`Trouble`] where it cannot be asked.

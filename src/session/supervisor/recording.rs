@@ -46,6 +46,13 @@ impl Supervisor {
         Ok(())
     }
 
+    /// The command was started: what was in the file before may go.
+    pub fn recording_goes(&self) {
+        if let Some(recording) = &self.recording {
+            recording.recorder.go();
+        }
+    }
+
     /// The session's rings, which are made once: victims know no others.
     ///
     /// # Errors

@@ -20,7 +20,7 @@
 //! a bound: nothing can save more than it, and a program that has other things to wait for gains
 //! less.
 
-use super::groups::{sums, Sums};
+use super::groups::sums;
 use super::order::{ByTime, Order};
 use super::requests::Requests;
 use super::stats::{percentile, seconds, share};
@@ -94,9 +94,10 @@ impl Savings {
                 }
             }
         }
+        let settles = settles_ns(order, &place);
         for (f, w) in filesystems.iter_mut().enumerate() {
             w.movable_ns = sums[f].sync_ns;
-            w.settle_ns = settle_ns(order, &place, f, &sums[f]);
+            w.settle_ns = settles[f];
         }
         Savings {
             filesystems,
@@ -167,23 +168,32 @@ impl Place {
     }
 }
 
-/// What a settle of file system `f` costs.
-fn settle_ns(order: &Order, place: &Place, f: usize, sums: &Sums) -> u64 {
-    let settles = order.requests.table.settles.iter();
-    let here = settles.filter(|s| s.filesystem as usize == f && s.took_ns != UNKNOWN);
-    let (mut n, mut total) = (0u64, 0u64);
-    for settle in here {
-        n += 1;
-        total = total.saturating_add(settle.took_ns);
+/// What a settle of each file system costs: as those in the recording, else as the 90th percentile
+/// of its requests.
+fn settles_ns(order: &Order, place: &Place) -> Vec<u64> {
+    let n = place.movable.len();
+    let mut made = vec![(0u64, 0u64); n];
+    let known = order.requests.table.settles.iter();
+    for settle in known.filter(|s| s.took_ns != UNKNOWN) {
+        if let Some((count, total)) = made.get_mut(settle.filesystem as usize) {
+            *count += 1;
+            *total = total.saturating_add(settle.took_ns);
+        }
     }
-    if let Some(mean) = total.checked_div(n) {
-        return mean;
+    let mut took: Vec<Vec<u64>> = vec![Vec::new(); n];
+    for i in order.requests.all().map(|i| i as usize) {
+        let here = place.of_row(order.requests, i).filter(|f| made[*f].0 == 0);
+        if let (Some(f), Some(ns)) = (here, order.requests.waited_ns(i)) {
+            took[f].push(ns);
+        }
     }
-    if sums.timed == 0 {
-        return 0;
-    }
-    let took = order.only(|i| place.of_row(order.requests, i) == Some(f));
-    percentile(&took, 9_000).unwrap_or(0)
+    let of_one = |((count, total), mut took): ((u64, u64), Vec<u64>)| {
+        total.checked_div(count).unwrap_or_else(|| {
+            took.sort_unstable();
+            percentile(&took, 9_000).unwrap_or(0)
+        })
+    };
+    made.into_iter().zip(took).map(of_one).collect()
 }
 
 const AT_STAKE_REPLY: &str = "When: nothing that anyone was told of is lost, where order is kept. \

@@ -177,7 +177,7 @@ impl Sums {
             self.took_ns = self.took_ns.saturating_add(took_ns);
         }
         match done {
-            Done::Real => {
+            Done::Real | Done::Unknown => {
                 self.real = self.real.saturating_add(1);
                 self.known = self.known.saturating_add(dirty.is_some().into());
                 let needless = dirty == Some(false);
@@ -187,7 +187,7 @@ impl Sums {
                 }
             }
             Done::Owed | Done::Skipped => self.skipped = self.skipped.saturating_add(1),
-            Done::Nothing | Done::Unknown => {}
+            Done::Nothing => {}
         }
     }
 

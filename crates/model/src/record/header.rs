@@ -28,6 +28,8 @@ pub struct Header {
     pub engine: String,
     /// Processors of the machine, or 0.
     pub processors: u32,
+    /// Whose requests the kernel was asked for, in words; empty for everybody's.
+    pub whose: String,
     /// Nanoseconds from which on a call that is no request is slow; `None` where they were not
     /// timed.
     pub slower_ns: Option<u64>,
@@ -52,6 +54,7 @@ impl Header {
             ("until", self.until.clone()),
             ("engine", self.engine.clone()),
             ("processors", self.processors.to_string()),
+            ("whose", self.whose.clone()),
             (
                 "slower_ns",
                 self.slower_ns.map_or_else(String::new, |ns| ns.to_string()),
@@ -60,6 +63,32 @@ impl Header {
         { pairs.into_iter() }
             .map(|(key, value)| (format!("{PREFIX}{key}"), value))
             .collect()
+    }
+
+    /// When it began, in nanoseconds since 1970, where that can be read.
+    #[must_use]
+    pub fn started_ns(&self) -> Option<i64> {
+        let text = self.started.strip_suffix('Z')?;
+        let (date, time) = text.split_once('T')?;
+        let mut date = date.splitn(3, '-').map(|n| n.parse::<i64>().ok());
+        let (year, month, day) = (date.next()??, date.next()??, date.next()??);
+        let (time, part) = time.split_once('.').unwrap_or((time, ""));
+        let mut time = time.splitn(3, ':').map(|n| n.parse::<i64>().ok());
+        let (hour, minute, second) = (time.next()??, time.next()??, time.next()??);
+        let sane = (1970..2262).contains(&year)
+            && (1..=12).contains(&month)
+            && (1..=31).contains(&day)
+            && part.len() <= 9
+            && part.bytes().all(|b| b.is_ascii_digit());
+        // Days since 1970: years begin in March, so that leap days end them.
+        let from_march = (month + 9) % 12;
+        let year = year - i64::from(month < 3);
+        let days =
+            365 * year + year / 4 - year / 100 + year / 400 + (153 * from_march + 2) / 5 + day
+                - 719_469;
+        let nanos = format!("{part:0<9}").parse::<i64>().ok()?;
+        let seconds = days * 86_400 + hour * 3_600 + minute * 60 + second;
+        sane.then(|| seconds.checked_mul(1_000_000_000)?.checked_add(nanos))?
     }
 
     /// From the metadata of a schema; `None` where it has no version, and so is no recording.
@@ -79,7 +108,42 @@ impl Header {
             until: text("until"),
             engine: text("engine"),
             processors: text("processors").parse().unwrap_or_default(),
+            whose: text("whose"),
             slower_ns: text("slower_ns").parse().ok(),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_begin_is_read_to_the_nanosecond() {
+        let ns = |started: &str| {
+            let started = started.to_owned();
+            let header = Header {
+                started,
+                ..Header::default()
+            };
+            header.started_ns()
+        };
+        assert_eq!(ns("1970-01-01T00:00:00Z"), Some(0));
+        assert_eq!(ns("1970-01-02T00:00:01.5Z"), Some(86_401_500_000_000));
+        // `date -u -d @951782399 +%FT%T`
+        assert_eq!(ns("2000-02-28T23:59:59Z"), Some(951_782_399_000_000_000));
+        assert_eq!(ns("2000-03-01T00:00:00Z"), Some(951_868_800_000_000_000));
+        let some = Some(1_795_292_784_514_794_000);
+        assert_eq!(ns("2026-11-21T20:26:24.514794Z"), some);
+        for odd in [
+            "",
+            "Z",
+            "2026-11-21",
+            "2026-13-01T00:00:00Z",
+            "2026-01-01T00:00Z",
+            "yesterday",
+        ] {
+            assert_eq!(ns(odd), None, "{odd}");
+        }
     }
 }

@@ -238,7 +238,7 @@ impl Table {
         !name.is_some_and(|n| kind::is_hint(n))
     }
 
-    /// First and last moment of the recording, nanoseconds since 1970: from its requests and
+    /// First and last moment of the recording, nanoseconds since 1970: from its begin, requests and
     /// samples, and its end where it has one. `None` for one without any.
     #[must_use]
     pub fn span_ns(&self) -> Option<(i64, i64)> {
@@ -252,7 +252,12 @@ impl Table {
             .chain(others.clone())
             .min()?;
         let last = ends.chain(others).max()?;
-        Some((first, last))
+        // There is a sample each second: a begin that lies further back is of another clock.
+        let began = self.header.started_ns().filter(|began| {
+            let idle = first.saturating_sub(*began);
+            (0..=60_000_000_000).contains(&idle)
+        });
+        Some((began.unwrap_or(first), last))
     }
 }
 

@@ -89,12 +89,16 @@ fn client(rest: &str) -> String {
         }
         // A background worker of an extension: its name, up to the first number.
         None => {
-            let numbered = |w: &&&str| w.bytes().any(|b| b.is_ascii_digit());
-            let at = words.iter().skip(1).position(|w| numbered(&w));
+            let at = words.iter().skip(1).position(|w| is_number(w));
             let kept = at.map_or(words.len(), |at| at + 1);
             words[..kept].join(" ")
         }
     }
+}
+
+/// Whether a word is a number, and no address or host: these have points, colons or letters.
+fn is_number(word: &str) -> bool {
+    word.starts_with(|c: char| c.is_ascii_digit()) && !word.contains(['.', ':'])
 }
 
 /// The first word that is a client's host, `[local]` or `HOST(PORT)`, and its place.
@@ -102,7 +106,7 @@ fn host_in(text: &str) -> Option<(usize, &str)> {
     let host = |word: &'_ str| {
         let (name, port) = word.strip_suffix(')')?.rsplit_once('(')?;
         let port = !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit());
-        (port && !name.is_empty()).then_some(name.len())
+        (port && !name.is_empty() && !is_number(name)).then_some(name.len())
     };
     text.split_whitespace().enumerate().find_map(|(at, word)| {
         let length = if word == "[local]" {

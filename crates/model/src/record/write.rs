@@ -104,6 +104,11 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
+    /// The output.
+    pub fn out_mut(&mut self) -> &mut W {
+        &mut self.out
+    }
+
     /// Rows that are not written yet.
     #[must_use]
     pub fn pending(&self) -> usize {
@@ -122,6 +127,16 @@ impl<W: Write> Writer<W> {
         self.rows.clear();
         self.stream.write(&batch).map_err(io_error)?;
         self.send()
+    }
+
+    /// Forgets the names where they are more than `most`, and nothing is pending: the old ones are
+    /// given back, and whoever holds a name has to ask for it again.
+    pub fn renew_names(&mut self, most: usize) -> Option<Names> {
+        if !self.rows.is_empty() || self.names.len() <= most {
+            return None;
+        }
+        self.places.clear();
+        Some(std::mem::take(&mut self.names))
     }
 
     /// Writes what is pending and the end of the stream; gives the output back.

@@ -268,6 +268,7 @@ impl Report {
             };
             let words = format!("{which} any request that was made for real: nothing to compare.");
             out.push_str(&wrapped("", &words));
+            return out;
         }
         let all: Vec<String> = self.amount(&self.diff.all).into_iter().collect();
         let all = [all, self.clauses(&self.diff.all)].concat();
@@ -433,7 +434,13 @@ mod tests {
 
     fn report(per: Per, groups: Vec<Change>) -> Report {
         let side = Side::default();
-        let recording = |file| Recording::new(file, &Header::default(), &side, String::new());
+        let recording = |file| {
+            let empty = Recording::new(file, &Header::default(), &side, String::new());
+            Recording {
+                requests: 1,
+                ..empty
+            }
+        };
         Report {
             a: recording("a.rec"),
             b: recording("b.rec"),

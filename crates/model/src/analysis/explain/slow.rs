@@ -67,7 +67,8 @@ impl<'a> Requests<'a> {
             .collect();
         let counts = |row: usize| {
             let kind = durable.get(usize::from(r.kind[row]));
-            r.done[row] == Done::Real && r.took_ns[row] != UNKNOWN && *kind.unwrap_or(&true)
+            let real = matches!(r.done[row], Done::Real | Done::Unknown);
+            real && r.took_ns[row] != UNKNOWN && *kind.unwrap_or(&true)
         };
         let count = u32::try_from(r.len()).unwrap_or(u32::MAX);
         let mut rows: Vec<u32> = (0..count).filter(|row| counts(*row as usize)).collect();
@@ -78,7 +79,7 @@ impl<'a> Requests<'a> {
         let (over_ns, how) = threshold(&sorted, slower);
         let layout = Layout::new(rows.len());
         let slow = Set::of(&layout, |at| r.took_ns[rows[at] as usize] > over_ns);
-        let median_ns = sorted.get(sorted.len() / 2).copied().unwrap_or(0);
+        let median_ns = percentile(&sorted, 50);
         let small = how == How::AboveP99 && sorted.len() < WIDER_BELOW;
         let wider = match small {
             true => vec![

@@ -26,12 +26,12 @@ pub fn missing(table: &Table) -> Option<String> {
     let mut parts = Vec::new();
     if let Some(why) = &table.cut {
         parts.push(format!(
-            "cut off in the middle of a batch ({why}); what its last second held is missing"
+            "cut off in the middle of a batch ({why}); everything from there on is missing"
         ));
     } else if !table.is_whole() {
         parts.push(
-            "not ended in order: the recorder was killed, or is still at work; what its last \
-             second held is missing"
+            "not ended in order: the recorder or its session was killed, or is still at work; \
+             everything from there on is missing"
                 .to_owned(),
         );
     }
@@ -371,7 +371,9 @@ impl RecordingReport {
         self.thresholds = measured.iter().map(threshold_row).collect();
         let savings = Savings::of(order, &in_time.by_time);
         let dials = savings.dials(in_time.waiting_ns, together_ns);
-        self.dials = dials.iter().map(dial_row).collect();
+        // What this version does not have comes last.
+        let (later, now): (Vec<&Dial>, Vec<&Dial>) = dials.iter().partition(|d| d.until == "reply");
+        self.dials = now.into_iter().chain(later).map(dial_row).collect();
         self.settings = settings::of(order.requests);
     }
 }
@@ -387,6 +389,7 @@ fn about(table: &Table, file: &str) -> About {
         command: h.command.clone(),
         until: h.until.clone(),
         engine: h.engine.clone(),
+        whose: h.whose.clone(),
         slower_ns: h.slower_ns,
         complete: missing.is_none(),
         missing,
@@ -544,7 +547,9 @@ fn io(table: &Table) -> Vec<GroupRow> {
         let mut sums = slow[usize::from(kind)];
         let rest = table.io_rest.iter().filter(|rest| rest.kind == kind);
         // A value, and how often it came: the faster ones count as their upper bound.
-        let mut values: Vec<(u64, u64)> = rest.map(|r| (r.below_ns, r.count)).collect();
+        let most = table.header.slower_ns.unwrap_or(u64::MAX);
+        let upper = |below_ns: u64| below_ns.min(most);
+        let mut values: Vec<(u64, u64)> = rest.map(|r| (upper(r.below_ns), r.count)).collect();
         let mut histogram = Histogram::default();
         for (below, n) in &values {
             histogram.add_many(below / 2, *n);

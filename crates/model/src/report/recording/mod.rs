@@ -35,6 +35,9 @@ pub struct About {
     pub until: String,
     /// `library` or `kernel`: who saw the requests.
     pub engine: String,
+    /// Whose requests the kernel was asked for, where not everybody's.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub whose: String,
     /// Nanoseconds from which on other calls are slow, where they were timed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slower_ns: Option<u64>,

@@ -165,6 +165,9 @@ impl RecordingReport {
         }
         out.push_str(&wrapped("", &about));
         match r.command.is_empty() {
+            true if !r.whose.is_empty() => {
+                let _ = writeln!(out, "{}", truncated(&shown(&r.whose), COLUMNS));
+            }
             true if r.engine == "kernel" => out.push_str("the whole machine\n"),
             true => {}
             false => {
@@ -183,10 +186,11 @@ impl RecordingReport {
                 format!("{} of {}{pid}", count(l.lost), shown(exe))
             });
             let by = by.collect::<Vec<_>>().join(", ");
-            let words = format!(
+            let words =
+                format!(
                 "{} were made but not recorded, since a ring was full: {by}; every figure below \
                  lacks them",
-                counted(self.lost, "request")
+                counted(self.lost, if self.io.is_empty() { "request" } else { "call" })
             );
             out.push_str(&wrapped("synclater: ", &words));
         }
@@ -205,13 +209,20 @@ impl RecordingReport {
         let mut words = String::new();
         match (self.waiting_s, self.wall_s) {
             (Some(waiting), Some(wall)) if self.real > 0 => {
-                let _ = write!(
-                    words,
-                    "{} of {} s were spent in syncs ({}).",
-                    plain_seconds(waiting),
-                    plain_seconds(wall),
-                    percent(self.waiting_share.unwrap_or(0.0))
-                );
+                let share = percent(self.waiting_share.unwrap_or(0.0));
+                let _ = match wall >= 1.0 && waiting >= 0.01 {
+                    true => {
+                        let (waiting, wall) = (plain_seconds(waiting), plain_seconds(wall));
+                        write!(
+                            words,
+                            "{waiting} of {wall} s were spent in syncs ({share})."
+                        )
+                    }
+                    false => {
+                        let (waiting, wall) = (seconds(waiting), seconds(wall));
+                        write!(words, "{waiting} of {wall} were spent in syncs ({share}).")
+                    }
+                };
             }
             _ if self.real > 0 => words.push_str("How long syncs took is not known."),
             _ => words.push_str("Nobody waited for a sync: none was made for real."),
@@ -364,10 +375,8 @@ impl RecordingReport {
                 "reply" => " (not in this version)",
                 _ => "",
             };
-            out.push_str(&wrapped(
-                &name,
-                &format!("{saved}{built}. {}", dial.at_stake),
-            ));
+            let words = format!("{saved}{built}. {}", dial.at_stake);
+            out.push_str(&wrapped(&name, &words));
         }
     }
 
@@ -410,8 +419,10 @@ impl RecordingReport {
             out.push_str(&wrapped("  ", &words));
         }
         if !self.io.is_empty() {
-            let from = { self.recording.slower_ns }
-                .map(|ns| format!(" (slow: {} or more)", seconds(of_ns(ns))));
+            let from = { self.recording.slower_ns }.map(|ns| {
+                let slow = seconds(of_ns(ns));
+                format!(" (slow: {slow} or more; times of the others are upper bounds)")
+            });
             let _ = writeln!(out, "\nOther calls{}", from.unwrap_or_default());
         }
         for row in self.io.iter().take(top) {

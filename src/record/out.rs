@@ -1,0 +1,83 @@
+//! The file of a recording.
+//!
+//! Promise: what was in the file stays until the recording has something to record: a command that
+//! cannot be started costs nobody an earlier recording.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, Write};
+use std::path::Path;
+
+/// What every recording begins with: Arrow's mark of a message.
+const MARK: [u8; 4] = [0xff; 4];
+
+/// A file that is being written, or will be.
+#[derive(Debug)]
+pub struct Out {
+    file: File,
+    /// What is to be written once it goes.
+    held: Option<Vec<u8>>,
+}
+
+/// Opens a file for a recording; what is in it is left for now.
+///
+/// # Errors
+/// Those of open(2); `InvalidInput` where it holds something that is no recording.
+pub fn open(path: &Path) -> io::Result<File> {
+    let mut how = File::options();
+    how.write(true).create(true).truncate(false);
+    let file = how.open(path)?;
+    let about = file.metadata()?;
+    if about.is_file() && about.len() > 0 {
+        let mut begin = [0; 4];
+        File::open(path)?.read_exact(&mut begin).unwrap_or(());
+        if begin != MARK {
+            let why = "it holds something that is no recording";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        }
+    }
+    Ok(file)
+}
+
+impl Out {
+    /// Into `file`. Where there is something in it, only once that is said to go.
+    #[must_use]
+    pub fn new(file: File) -> Out {
+        let holds = { file.metadata() }.is_ok_and(|m| m.is_file() && m.len() > 0);
+        Out {
+            file,
+            held: holds.then(Vec::new),
+        }
+    }
+
+    /// Whether it waits.
+    #[must_use]
+    pub fn waits(&self) -> bool {
+        self.held.is_some()
+    }
+
+    /// What was in the file goes, and what was written is there instead.
+    ///
+    /// # Errors
+    /// Those of ftruncate(2) and write(2).
+    pub fn go(&mut self) -> io::Result<()> {
+        let Some(held) = self.held.take() else {
+            return Ok(());
+        };
+        self.file.set_len(0)?;
+        self.file.rewind()?;
+        self.file.write_all(&held)
+    }
+}
+
+impl Write for Out {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match &mut self.held {
+            Some(held) => held.write(bytes),
+            None => self.file.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

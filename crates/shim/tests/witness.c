@@ -26,7 +26,8 @@ int main(void)
 	F(sl_slots, magic); F(sl_slots, version); F(sl_slots, size); F(sl_slots, doorbell);
 	F(sl_slots, look); F(sl_slots, stripped); F(sl_slots, want_sync); F(sl_slots, want);
 	F(sl_slots, debt); F(sl_slots, fs_requests); F(sl_slots, slot);
-	F(sl_ring, pid); F(sl_ring, pid_ns); F(sl_ring, head); F(sl_ring, lost); F(sl_ring, tail);
+	F(sl_ring, pid); F(sl_ring, backed); F(sl_ring, pid_ns); F(sl_ring, head); F(sl_ring, lost);
+	F(sl_ring, tail);
 	F(sl_rings, magic); F(sl_rings, version); F(sl_rings, count);
 	F(sl_rings, bell); F(sl_rings, ring);
 	F(sl_hist_shard, count);

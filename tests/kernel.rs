@@ -259,8 +259,8 @@ fn times(expected: &BTreeMap<Kind, u64>, n: u64) -> BTreeMap<Kind, u64> {
 }
 
 #[test]
-fn a_process_is_watched_alone_or_with_its_descendants() {
-    if !can_watch("a_process_is_watched_alone_or_with_its_descendants") {
+fn soak_a_process_is_watched_alone_or_with_its_descendants() {
+    if !can_watch("soak_a_process_is_watched_alone_or_with_its_descendants") {
         return;
     }
     let dir = Disk::in_memory();

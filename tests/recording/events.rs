@@ -169,7 +169,7 @@ fn a_request_that_is_put_off_names_the_settle_that_pays_it() {
 }
 
 #[test]
-fn short_processes_are_named_although_they_are_gone_when_the_recorder_looks() {
+fn soak_short_processes_are_named_although_they_are_gone_when_the_recorder_looks() {
     let stage = Stage::new("record_short");
     let number = count(100, 2_000);
     let file = stage.work().join("f");
@@ -199,7 +199,7 @@ fn short_processes_are_named_although_they_are_gone_when_the_recorder_looks() {
 }
 
 #[test]
-fn what_a_full_ring_loses_is_counted_exactly() {
+fn soak_what_a_full_ring_loses_is_counted_exactly() {
     let stage = Stage::new("record_lost");
     let work = stage.work();
     let hammer = program("hammer");

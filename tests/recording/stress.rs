@@ -89,7 +89,7 @@ fn what_finds_no_ring_at_all_is_counted() {
 }
 
 #[test]
-fn children_of_a_program_with_threads_have_rows_of_their_own() {
+fn soak_children_of_a_program_with_threads_have_rows_of_their_own() {
     let number = count(40, 400);
     let (own, children, table) = many("threads", number, &["-u", "now"]);
     assert_eq!(children, 3 * number as u64);
@@ -140,7 +140,7 @@ fn scribbled(how: &str, number: usize) -> (Outcome, Table) {
 }
 
 #[test]
-fn a_process_that_writes_nonsense_over_its_ring_spoils_no_other_s_rows() {
+fn soak_of_nonsense_over_a_ring_no_other_s_rows_are_spoiled() {
     let number = count(1000, 20_000);
     let (outcome, table) = scribbled("own", number);
     assert!(table.is_whole(), "{outcome}");
@@ -156,7 +156,7 @@ fn a_process_that_writes_nonsense_over_its_ring_spoils_no_other_s_rows() {
 }
 
 #[test]
-fn a_session_outlives_nonsense_in_all_that_its_processes_can_write() {
+fn soak_a_session_outlives_nonsense_in_all_that_its_processes_can_write() {
     let (outcome, table) = scribbled("all", count(300, 5000));
     assert!(table.is_whole(), "{outcome}");
 }

@@ -8,8 +8,8 @@ use crate::sessions::stage::Stage;
 use serde_json::Value;
 
 #[test]
-fn an_fio_job_that_syncs_through_io_uring_is_seen() {
-    if !can_watch("an_fio_job_that_syncs_through_io_uring_is_seen") {
+fn soak_an_fio_job_that_syncs_through_io_uring_is_seen() {
+    if !can_watch("soak_an_fio_job_that_syncs_through_io_uring_is_seen") {
         return;
     }
     let stage = Stage::new("record_fio");

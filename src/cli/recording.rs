@@ -88,16 +88,8 @@ pub fn what_is_missing(table: &Table) -> String {
     synclater_model::report::recording::missing(table).unwrap_or_default()
 }
 
-/// As [`what_is_missing`], of a recording that is read in batches: why reading stopped in the
-/// middle, where it did, and whether its last row was there.
+/// As [`what_is_missing`], of a recording that is read in batches.
 #[must_use]
 pub fn missing(cut: Option<&str>, ended: bool) -> String {
-    let why = match cut {
-        Some(why) => format!("cut off in the middle of a batch ({why})"),
-        None if ended => return String::new(),
-        None => {
-            "not ended in order: the recorder or its session was killed, or is still at work".into()
-        }
-    };
-    format!("{why}; everything from there on is missing")
+    synclater_model::report::recording::missing_end(cut, ended).unwrap_or_default()
 }

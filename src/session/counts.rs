@@ -161,7 +161,7 @@ impl Census {
 /// Our numbers for processes, as of one moment: /proc is gone through at most once.
 #[derive(Debug)]
 pub struct Numbers {
-    own_ns: u64,
+    own_ns: Option<u64>,
     elsewhere: Option<HashMap<(u64, u32), u32>>,
 }
 
@@ -170,15 +170,20 @@ impl Numbers {
     #[must_use]
     pub fn now() -> Numbers {
         Numbers {
-            own_ns: mount::namespace_number(Path::new("/proc/self/ns/pid")),
+            own_ns: None,
             elsewhere: None,
         }
     }
 
+    /// Our pid namespace, looked for once; 0 where /proc does not tell.
+    fn own_ns(&mut self) -> u64 {
+        let look = || mount::namespace_number(Path::new("/proc/self/ns/pid"));
+        *self.own_ns.get_or_insert_with(look)
+    }
+
     /// Whether /proc tells who is who.
-    #[must_use]
-    pub fn are_known(&self) -> bool {
-        self.own_ns != 0
+    pub fn are_known(&mut self) -> bool {
+        self.own_ns() != 0
     }
 
     /// Our number for the process that calls itself `pid` in the pid namespace `ns` (0 or 1: not
@@ -187,7 +192,7 @@ impl Numbers {
         if pid == 0 || pid > i32::MAX as u32 {
             return None;
         }
-        if ns <= 1 || ns == self.own_ns {
+        if ns <= 1 || ns == self.own_ns() {
             return Some(pid);
         }
         let elsewhere = self.elsewhere.get_or_insert_with(|| nested().collect());

@@ -359,21 +359,10 @@ fn syncs_one(requests: &Requests, processes: &[bool], parts: &[&str]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::table::{File, Process, Table};
+    use crate::record::table::Table;
 
     fn of_one(exe: &str, path: &str) -> Vec<&'static str> {
-        let mut t = Table {
-            kinds: vec!["fsync".into()],
-            processes: vec![Process {
-                exe: exe.into(),
-                ..Process::default()
-            }],
-            files: vec![File {
-                path: path.into(),
-                filesystem: 0,
-            }],
-            ..Table::default()
-        };
+        let mut t = Table::of_one("fsync", exe, path);
         t.rows.time_ns.push(0);
         t.rows.process.push(0);
         t.rows.file.push(0);

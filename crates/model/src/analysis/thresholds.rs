@@ -145,21 +145,10 @@ pub fn of(order: &Order) -> Vec<Measured> {
 mod tests {
     use super::*;
     use crate::analysis::requests::Requests;
-    use crate::record::table::{Done, File, Process, Table};
+    use crate::record::table::{Done, Table};
 
     fn measured(exe: &str, path: &str, took_ms: &[u64]) -> Vec<(&'static str, u64, bool)> {
-        let mut t = Table {
-            kinds: vec!["fdatasync".into()],
-            processes: vec![Process {
-                exe: exe.into(),
-                ..Process::default()
-            }],
-            files: vec![File {
-                path: path.into(),
-                filesystem: 0,
-            }],
-            ..Table::default()
-        };
+        let mut t = Table::of_one("fdatasync", exe, path);
         for took in took_ms {
             t.rows.time_ns.push(0);
             t.rows.took_ns.push(took * MS);

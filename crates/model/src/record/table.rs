@@ -238,6 +238,23 @@ impl Table {
         !name.is_some_and(|n| kind::is_hint(n))
     }
 
+    /// For tests: of one kind, one executable and one file, without rows.
+    #[cfg(test)]
+    pub(crate) fn of_one(kind: &str, exe: &str, path: &str) -> Table {
+        Table {
+            kinds: vec![kind.into()],
+            processes: vec![Process {
+                exe: exe.into(),
+                ..Process::default()
+            }],
+            files: vec![File {
+                path: path.into(),
+                filesystem: 0,
+            }],
+            ..Table::default()
+        }
+    }
+
     /// First and last moment of the recording, nanoseconds since 1970: from its begin, requests and
     /// samples, and its end where it has one. `None` for one without any.
     #[must_use]

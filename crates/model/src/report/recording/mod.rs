@@ -7,7 +7,7 @@ mod making;
 mod picture;
 mod text;
 
-pub use making::missing;
+pub use making::{missing, missing_end};
 pub use text::{By, View};
 
 use crate::analysis::heat::Heatmap;

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod cli;
+mod crash;
 mod export;
 mod folder;
 mod probe;

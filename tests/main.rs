@@ -10,6 +10,7 @@
 //! - `cli`: statuses, messages, signals, terminals, texts; `sessions`: supervisors that die, dials
 //!   that move, disks that fail, other users; `explain_spool`: a spool on two paths, of which one
 //!   is bad; `odd_victims`: containers, filters, block devices.
+//! - `crash`: the power-cut laboratory.
 //! - `fleet`: the queries of docs/fleet.md, by DuckDB.
 //! - `tidy`: the repository's own rules.
 //! - `harness`, `wait`: what the others stand on.
@@ -22,6 +23,7 @@
 
 mod cli;
 mod counting;
+mod crash;
 mod explain_spool;
 mod fidelity;
 mod fleet;

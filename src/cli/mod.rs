@@ -1,5 +1,6 @@
 //! The command line: one table of verbs and flags, from which help, man pages and completions come.
 
+mod crash;
 mod diff;
 mod doctor;
 mod eatmydata;
@@ -61,6 +62,7 @@ enum Verb {
     Report(report::Args),
     Explain(explain::Args),
     Diff(diff::Args),
+    Crash(crash::Args),
     Export(export::Args),
     Top(top::Args),
     Ps(ps::Args),
@@ -124,6 +126,7 @@ pub fn main() -> i32 {
         Verb::Status(args) => status::run(&args),
         Verb::Doctor(args) => doctor::run(args.json),
         Verb::Top(args) => top::run(&args),
+        Verb::Crash(args) => crash::run(&args),
         Verb::Probe(args) => probe::run(&args),
         Verb::Report(args) => report::run(&args),
         Verb::Diff(args) => diff::run(&args),

@@ -59,7 +59,7 @@ impl Whose {
 
     /// Whether processes were named, and none of them is there any more.
     pub fn are_gone(&self) -> bool {
-        !self.pid.is_empty() && !self.pid.iter().any(|pid| runs(*pid))
+        !self.pid.is_empty() && !self.pid.iter().any(|pid| process::is_running(*pid))
     }
 
     /// In words.
@@ -104,16 +104,6 @@ impl Whose {
         }
         Ok(filter)
     }
-}
-
-/// Whether a process is there and no zombie.
-fn runs(pid: u32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The name in parentheses may hold anything.
-    let state = stat
-        .rsplit_once(") ")
-        .and_then(|(_, rest)| rest.chars().next());
-    state.is_some_and(|state| !matches!(state, 'Z' | 'X'))
 }
 
 fn lossy<'a>(paths: impl Iterator<Item = &'a Path>) -> Vec<String> {

@@ -7,12 +7,14 @@
 //! hand them in.
 //!
 //! Map: [`policy`] decides when requests are kept and for whom; [`record`] is the form of
-//! recordings; [`analysis`] is what they tell; [`report`] is what people and programs read;
+//! recordings; [`analysis`] is what they tell; [`crash`] is what a disk may hold after a power cut;
+//! [`report`] is what people and programs read;
 //! [`ledger`] is what is left to be read after a power cut.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
 pub mod analysis;
+pub mod crash;
 pub mod ledger;
 pub mod policy;
 pub mod record;

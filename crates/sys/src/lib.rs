@@ -8,7 +8,11 @@ pub mod attendant;
 pub mod clock;
 pub mod clone;
 #[allow(unsafe_code)]
+pub mod contain;
+#[allow(unsafe_code)]
 pub mod job;
+#[allow(unsafe_code)]
+pub mod loopdev;
 #[allow(unsafe_code)]
 pub mod memory;
 pub mod mount;

@@ -77,7 +77,8 @@ pub fn become_command(mut command: Command, inherited: &crate::signal::Inherited
     command.exec()
 }
 
-fn with_inherited(command: &mut Command, inherited: &crate::signal::Inherited) {
+/// Has `command` begin with the signal state of `inherited`.
+pub fn with_inherited(command: &mut Command, inherited: &crate::signal::Inherited) {
     let (mask, child_ignored) = (inherited.mask, inherited.child_ignored);
     // SAFETY: `restore` calls sigaction and sigprocmask only, both async-signal-safe.
     unsafe { command.pre_exec(move || restore(&mask, child_ignored)) };
@@ -210,6 +211,17 @@ pub fn is_alive(pid: u32) -> bool {
             Err(rustix::io::Errno::SRCH)
         )
     })
+}
+
+/// Whether a process is there and no zombie; as /proc says it.
+#[must_use]
+pub fn is_running(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The name in parentheses may hold anything.
+    let state = stat
+        .rsplit_once(") ")
+        .and_then(|(_, rest)| rest.chars().next());
+    state.is_some_and(|state| !matches!(state, 'Z' | 'X'))
 }
 
 /// FS_IOC_GETFSUUID: `{ u8 len; u8 uuid[16]; }`.

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::{null, null_mut};
 
 /// The signal state that we were started with, for the command to inherit.
+#[derive(Clone, Copy)]
 pub struct Inherited {
     pub(crate) mask: libc::sigset_t,
     pub(crate) child_ignored: bool,

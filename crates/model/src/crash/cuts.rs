@@ -1,0 +1,256 @@
+//! Which power cuts are tried, and in which order.
+//!
+//! Acknowledgements come first: a cut right behind one is where a missing sync shows, while random
+//! times miss most of it. At each cut first what is for good alone, then everything, then what
+//! lies between.
+//!
+//! Promise: the same log, seed and number give the same states in the same order; none comes twice.
+
+use super::log::{Image, Log, Mark, Op};
+use serde::{Deserialize, Serialize};
+use std::collections::HashSet;
+
+/// What of the pending writes reached the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reached {
+    /// None of them.
+    Nothing,
+    /// All of them.
+    Everything,
+    /// The first so many.
+    First(u32),
+    /// All but this one: it was dropped, or came late.
+    Without(u32),
+    /// This one alone: it came before the others.
+    Only(u32),
+    /// The first so many, and of the next one the first so many sectors.
+    Torn(u32, u32),
+    /// Each with a chance of a half, each tenth torn; by a seed.
+    Some(u64),
+}
+
+/// Where the power is cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Moment {
+    /// Right behind something that was said.
+    Said,
+    /// Right before a flush: nothing more can be pending.
+    BeforeFlush,
+    /// At the end of all.
+    End,
+}
+
+/// A state of the disk after a power cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Cut {
+    /// It comes before this operation of the log.
+    pub at: usize,
+    /// Why there.
+    pub moment: Moment,
+    /// What reached the disk of what was pending.
+    pub reached: Reached,
+}
+
+/// A sequence of numbers that look random: SplitMix64.
+#[derive(Clone, Copy, Debug)]
+pub struct Dice(u64);
+
+impl Dice {
+    /// The sequence of a seed.
+    #[must_use]
+    pub fn new(seed: u64) -> Dice {
+        Dice(seed)
+    }
+
+    /// The next number.
+    pub fn throw(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `end`; 0 where that is 0.
+    pub fn below(&mut self, end: u64) -> u64 {
+        ((u128::from(self.throw()) * u128::from(end)) >> 64) as u64
+    }
+}
+
+impl Log {
+    /// The disk after a power cut.
+    ///
+    /// # Panics
+    /// If the cut is behind the end of the log.
+    #[must_use]
+    pub fn state(&self, cut: &Cut) -> Image {
+        let mut image = self.image(self.durable(cut.at));
+        let pending = self.pending(cut.at);
+        let mut all = |ops: &mut dyn Iterator<Item = &usize>| {
+            ops.for_each(|op| self.apply(&mut image, *op, |_| true));
+        };
+        let index = |n: u32| n as usize;
+        match cut.reached {
+            Reached::Nothing => {}
+            Reached::Everything => all(&mut pending.iter()),
+            Reached::First(n) => all(&mut pending.iter().take(index(n))),
+            Reached::Only(n) => all(&mut pending.iter().skip(index(n)).take(1)),
+            Reached::Without(n) => {
+                let others = pending.iter().enumerate();
+                all(&mut others.filter(|(k, _)| *k != index(n)).map(|(_, op)| op));
+            }
+            Reached::Torn(n, sectors) => {
+                all(&mut pending.iter().take(index(n)));
+                if let Some(op) = pending.get(index(n)) {
+                    let mut left = sectors;
+                    self.apply(&mut image, *op, |_| {
+                        let keeps = left > 0;
+                        left = left.saturating_sub(1);
+                        keeps
+                    });
+                }
+            }
+            Reached::Some(seed) => self.apply_some(&mut image, &pending, seed),
+        }
+        image
+    }
+
+    fn apply_some(&self, image: &mut Image, pending: &[usize], seed: u64) {
+        let mut dice = Dice::new(seed);
+        for op in pending {
+            let fate = dice.below(20);
+            if fate < 2 {
+                let mut sectors = Dice::new(dice.throw());
+                self.apply(image, *op, |_| sectors.below(2) == 0);
+            } else if fate < 11 {
+                self.apply(image, *op, |_| true);
+            }
+        }
+    }
+
+    fn sectors(&self, op: usize) -> u32 {
+        match &self.ops[op] {
+            Op::Write { contents, .. } => u32::try_from(contents.len()).unwrap_or(u32::MAX),
+            _ => 0,
+        }
+    }
+}
+
+/// The cuts to be tried.
+pub struct Cuts<'a> {
+    log: &'a Log,
+    /// Moments, the most promising first.
+    moments: Vec<(usize, Moment)>,
+    dice: Dice,
+    /// What is left of the round that is under way, backwards.
+    round: Vec<Cut>,
+    /// Rounds that were begun.
+    rounds: u32,
+    /// Images that were given out.
+    seen: HashSet<u128>,
+    /// Rounds in a row that gave nothing new.
+    barren: u32,
+    /// Cuts that gave an image which was there already.
+    pub same: u64,
+}
+
+/// Random rounds without anything new, after which there is nothing more to be expected.
+const BARREN_MAX: u32 = 8;
+/// Single drops, single reorders and prefixes of one cut, at most: evenly chosen where there are
+/// more pending writes.
+const SINGLES_MAX: usize = 64;
+
+impl<'a> Cuts<'a> {
+    /// All that a log allows, by a seed.
+    #[must_use]
+    pub fn new(log: &'a Log, seed: u64) -> Cuts<'a> {
+        let mut said = Vec::new();
+        let mut flushes = Vec::new();
+        for (at, op) in log.ops.iter().enumerate() {
+            match op {
+                Op::Mark(Mark::Line(..) | Mark::Exit(_)) => said.push((at + 1, Moment::Said)),
+                Op::Flush => flushes.push((at, Moment::BeforeFlush)),
+                _ => {}
+            }
+        }
+        let end = [(log.ops.len(), Moment::End)];
+        Cuts {
+            log,
+            moments: said.into_iter().chain(flushes).chain(end).collect(),
+            dice: Dice::new(seed),
+            round: Vec::new(),
+            rounds: 0,
+            seen: HashSet::new(),
+            barren: 0,
+            same: 0,
+        }
+    }
+
+    /// The next round, at every moment; `false` where there is none.
+    fn begin_round(&mut self) -> bool {
+        let before = self.rounds;
+        self.rounds += 1;
+        let mut round = Vec::new();
+        for (at, moment) in self.moments.clone() {
+            let cut = |reached| Cut {
+                at,
+                moment,
+                reached,
+            };
+            match before {
+                0 => round.push(cut(Reached::Nothing)),
+                1 => round.push(cut(Reached::Everything)),
+                2 => round.extend(self.singles(at).into_iter().map(cut)),
+                _ => round.push(cut(Reached::Some(self.dice.throw()))),
+            }
+        }
+        round.reverse();
+        self.round = round;
+        if before > 2 {
+            self.barren += 1;
+        }
+        self.barren <= BARREN_MAX && !self.round.is_empty()
+    }
+
+    /// What lies between nothing and everything, one write at a time.
+    fn singles(&self, at: usize) -> Vec<Reached> {
+        let pending = self.log.pending(at);
+        let step = pending.len().div_ceil(SINGLES_MAX).max(1);
+        let mut singles = Vec::new();
+        for n in (0..pending.len()).step_by(step) {
+            let sectors = self.log.sectors(pending[n]);
+            let n = u32::try_from(n).unwrap_or(u32::MAX);
+            singles.extend([Reached::Without(n), Reached::Only(n), Reached::First(n)]);
+            if sectors > 1 {
+                singles.push(Reached::Torn(n, sectors / 2));
+            }
+        }
+        singles
+    }
+}
+
+impl Iterator for Cuts<'_> {
+    type Item = (Cut, Image);
+
+    fn next(&mut self) -> Option<(Cut, Image)> {
+        loop {
+            let Some(cut) = self.round.pop() else {
+                if !self.begin_round() {
+                    return None;
+                }
+                continue;
+            };
+            let image = self.log.state(&cut);
+            if self.seen.insert(image.number()) {
+                self.barren = 0;
+                return Some((cut, image));
+            }
+            self.same += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,274 @@
+//! What power cuts came to.
+//!
+//! Promise: JSON keys are fixed (`"version": 1`); what is not known is absent. Every failure is told
+//! by the simplest state that shows it.
+
+use super::number::{count, counted, seconds};
+use super::text::{command_line, shown, wrapped};
+use crate::crash::cuts::{Cut, Moment, Reached};
+use serde::{Deserialize, Serialize};
+use std::fmt::Write;
+
+/// How a program did.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct CrashReport {
+    /// Of this form: 1.
+    pub version: u32,
+    /// The file system.
+    pub fs: String,
+    /// The dial.
+    pub until: String,
+    /// The command.
+    pub command: Vec<String>,
+    /// How it ended: its exit status, or 128 and a signal's number; absent where it was ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub status: Option<i32>,
+    /// Lines by which it acknowledged.
+    pub acknowledged: u64,
+    /// Writes of the disk, and flushes.
+    pub writes: u64,
+    /// Flushes of the disk.
+    pub flushes: u64,
+    /// Cuts that were made; some gave a state that was known already.
+    pub cuts: u64,
+    /// States that were looked at, no two of them alike.
+    pub states: u64,
+    /// Of these: bad ones.
+    pub bad: u64,
+    /// By the kind of the cut: states, and bad ones.
+    pub kinds: Vec<KindRow>,
+    /// Each failure once.
+    pub failures: Vec<Failure>,
+    /// Whether every state that is worth a look was looked at.
+    pub complete: bool,
+    /// Seconds of the search.
+    pub seconds: f64,
+}
+
+/// States of one kind of cut.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct KindRow {
+    /// In words.
+    pub kind: String,
+    /// How many.
+    pub states: u64,
+    /// Of these: bad ones.
+    pub bad: u64,
+}
+
+/// One way in which it fails.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Failure {
+    /// Its number.
+    pub id: String,
+    /// What the program had said last; absent where it had said nothing yet.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub after: Option<String>,
+    /// The sync that was missing, where one was found.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub missing: Option<String>,
+    /// What happened, in a sentence.
+    pub sentence: String,
+    /// What the check said.
+    pub said: String,
+    /// States that fail so.
+    pub states: u64,
+    /// The command that mounts exactly this state; absent where it was not kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub replay: Option<String>,
+}
+
+/// The kind of a cut, in words.
+#[must_use]
+pub fn kind_of(cut: &Cut) -> &'static str {
+    match (cut.moment, cut.reached) {
+        (_, Reached::Some(_)) => "some of the pending writes, by chance",
+        (_, Reached::Torn(..)) => "a torn write",
+        (_, Reached::Without(_)) => "all but one pending write",
+        (_, Reached::Only(_)) => "one pending write alone",
+        (_, Reached::First(_)) => "the first pending writes",
+        (Moment::Said, Reached::Nothing) => "behind an acknowledgement, nothing pending reached",
+        (Moment::Said, Reached::Everything) => "behind an acknowledgement, all writes reached",
+        (_, Reached::Nothing) => "before a flush, nothing pending reached",
+        (_, Reached::Everything) => "before a flush, all writes reached",
+    }
+}
+
+/// How simple a cut is to explain: the least is the simplest.
+#[must_use]
+pub fn complexity(cut: &Cut) -> (u8, u8, usize) {
+    let reached = match cut.reached {
+        Reached::Nothing => 0,
+        Reached::Everything => 1,
+        Reached::First(_) => 2,
+        Reached::Without(_) | Reached::Only(_) => 3,
+        Reached::Torn(..) => 4,
+        Reached::Some(_) => 5,
+    };
+    (u8::from(cut.moment != Moment::Said), reached, cut.at)
+}
+
+/// No write was pending.
+const MEMORY_ONLY: &str = "everything that was written had reached the disk; what the kernel had \
+    only in memory is lost";
+
+/// What was in the disk's cache and what reached the disk, in words; of so many pending writes.
+#[must_use]
+pub fn reached_words(cut: &Cut, pending: usize) -> String {
+    let all = counted(pending as u64, "write");
+    let cache = match pending {
+        0 => return MEMORY_ONLY.to_owned(),
+        1 => "1 write was in the disk's cache".to_owned(),
+        _ => format!("{all} were in the disk's cache"),
+    };
+    let reached = match cut.reached {
+        Reached::Nothing => "nothing of it reached the disk".to_owned(),
+        Reached::Everything => "all of it reached the disk".to_owned(),
+        Reached::First(n) => format!("the first {n} reached the disk"),
+        Reached::Without(n) => format!("all but number {} reached the disk", n + 1),
+        Reached::Only(n) => format!("number {} alone reached the disk", n + 1),
+        Reached::Torn(n, sectors) => format!(
+            "the first {n} reached the disk, and {} of the next",
+            counted(sectors.into(), "sector")
+        ),
+        Reached::Some(_) => "some of it reached the disk".to_owned(),
+    };
+    format!("{cache}; {reached}")
+}
+
+/// What makes two failures one: the check's words without their numbers.
+#[must_use]
+pub fn likeness(said: &str) -> String {
+    let mut like = String::new();
+    for c in said.chars().take(200) {
+        let c = if c.is_ascii_digit() { '#' } else { c };
+        let is_more = c == '#' && like.ends_with(['#']);
+        let is_list = c == '#' && like.ends_with("#, ");
+        if is_list {
+            like.truncate(like.len() - 2);
+        } else if !is_more {
+            like.push(c);
+        }
+    }
+    like
+}
+
+impl CrashReport {
+    /// Version of the form that this crate writes.
+    pub const VERSION: u32 = 1;
+
+    /// As JSON, with a line end.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        serde_json::to_string_pretty(self).expect("plain data is JSON") + "\n"
+    }
+
+    /// For people.
+    #[must_use]
+    pub fn render(&self) -> String {
+        let mut out = String::new();
+        let _ = writeln!(out, "{}", command_line(&self.command));
+        let about = format!(
+            "{}, until {}: {}, {}, {}",
+            self.fs,
+            shown(&self.until),
+            counted(self.writes, "write"),
+            match self.flushes {
+                1 => "1 flush".to_owned(),
+                n => format!("{} flushes", count(n)),
+            },
+            counted(self.acknowledged, "acknowledgement"),
+        );
+        out.push_str(&wrapped("", &about));
+        out.push('\n');
+        let verdict = match self.bad {
+            0 => "none is bad".to_owned(),
+            n => format!("{} BAD", count(n)),
+        };
+        let rest = if self.complete {
+            ""
+        } else {
+            "; more are possible"
+        };
+        let per_minute = self.states as f64 / self.seconds.max(1e-9) * 60.0;
+        let states = format!(
+            "{} in {} ({} a minute), {verdict}{rest}.",
+            counted(self.states, "state"),
+            seconds(self.seconds),
+            count(per_minute as u64)
+        );
+        out.push_str(&wrapped("", &states));
+        for row in &self.kinds {
+            let bad = match row.bad {
+                0 => String::new(),
+                n => format!("{} bad", count(n)),
+            };
+            let _ = writeln!(out, "  {:>7} {:<52} {bad:>10}", count(row.states), row.kind);
+        }
+        for failure in &self.failures {
+            out.push('\n');
+            let lead = format!("{}  ", failure.id);
+            out.push_str(&wrapped(&lead, &failure.sentence));
+            let said = failure.said.lines().next().unwrap_or("");
+            if !said.is_empty() {
+                out.push_str(&wrapped("    check:   ", &shown(said)));
+            }
+            if let Some(missing) = &failure.missing {
+                out.push_str(&wrapped("    missing: ", missing));
+            }
+            let times = counted(failure.states, "state");
+            out.push_str(&wrapped("    seen:    ", &format!("in {times}")));
+            if let Some(replay) = &failure.replay {
+                out.push_str(&wrapped("    look:    ", &shown(replay)));
+            }
+        }
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_that_differ_in_numbers_only_are_one() {
+        assert_eq!(likeness("lost [12]"), likeness("lost [3]"));
+        assert_eq!(likeness("lost [12, 13]"), likeness("lost [3]"));
+        assert_ne!(likeness("lost [12]"), likeness("corrupt page 3"));
+    }
+
+    #[test]
+    fn behind_an_acknowledgement_with_nothing_reached_is_the_simplest() {
+        let cut = |moment, reached| Cut {
+            at: 3,
+            moment,
+            reached,
+        };
+        let simple = cut(Moment::Said, Reached::Nothing);
+        for other in [
+            cut(Moment::Said, Reached::Everything),
+            cut(Moment::BeforeFlush, Reached::Nothing),
+            cut(Moment::Said, Reached::Some(7)),
+        ] {
+            assert!(complexity(&simple) < complexity(&other), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn the_words_say_what_was_there_and_what_reached_the_disk() {
+        let cut = |reached| Cut {
+            at: 3,
+            moment: Moment::Said,
+            reached,
+        };
+        let words = reached_words(&cut(Reached::Nothing), 3);
+        let want = "3 writes were in the disk's cache; nothing of it reached the disk";
+        assert_eq!(words, want);
+        let words = reached_words(&cut(Reached::Without(1)), 3);
+        assert!(
+            words.ends_with("all but number 2 reached the disk"),
+            "{words}"
+        );
+        assert_eq!(reached_words(&cut(Reached::Nothing), 0), MEMORY_ONLY);
+    }
+}

@@ -1,0 +1,102 @@
+//! The sync that was missing: found by making it, in another run, before each acknowledgement.
+//!
+//! While it is made the program waits for its write of the acknowledgement to return, so nothing of
+//! the program need be changed, and nothing comes in between.
+
+use super::disk::{Recorded, Said};
+use rustix::fs::{Mode, OFlags};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::channel;
+use std::sync::Arc;
+use synclater_model::crash::log::Voice;
+
+/// Folders and files that are tried, at most.
+const LEFT_MAX: usize = 24;
+/// Those that are looked at for that.
+const SEEN_MAX: usize = 1000;
+
+/// A sync.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Closing {
+    /// fsync of a folder, named from the top.
+    Folder(PathBuf),
+    /// fsync of a file.
+    File(PathBuf),
+    /// syncfs.
+    Everything,
+}
+
+impl Closing {
+    /// In words.
+    #[must_use]
+    pub fn words(&self) -> String {
+        match self {
+            Closing::Folder(path) if path.as_os_str().is_empty() => "fsync of its folder".into(),
+            Closing::Folder(path) => format!("fsync of the folder {}", path.display()),
+            Closing::File(path) => format!("fsync of {}", path.display()),
+            Closing::Everything => "syncfs of the file system".to_owned(),
+        }
+    }
+
+    /// Makes it. What is not there has nothing to be made durable.
+    pub fn make(&self, place: &Path) {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOFOLLOW;
+        let (path, whole) = match self {
+            Closing::Folder(path) | Closing::File(path) => (place.join(path), false),
+            Closing::Everything => (place.to_path_buf(), true),
+        };
+        if let Ok(fd) = rustix::fs::open(path, flags, Mode::empty()) {
+            let _ = match whole {
+                true => rustix::fs::syncfs(fd),
+                false => rustix::fs::fsync(fd),
+            };
+        }
+    }
+}
+
+/// Makes it from now on before anything counts as said on `voice`.
+pub fn attend(disk: &Arc<Recorded>, closing: &Closing, voice: Voice, place: &Path) {
+    let (to, from) = channel::<Said>();
+    let (disk_, closing, place) = (disk.clone(), closing.clone(), place.to_path_buf());
+    std::thread::spawn(move || {
+        for said in from {
+            if said.voice == voice {
+                closing.make(&place);
+            }
+            disk_.release(said);
+        }
+    });
+    disk.hold(to);
+}
+
+/// The syncs to be tried for what is there: of folders from the top down, then of files, those that
+/// changed last first, then of everything.
+#[must_use]
+pub fn left_in(place: &Path) -> Vec<Closing> {
+    let mut folders = vec![PathBuf::new()];
+    let mut files = Vec::new();
+    let mut at = 0;
+    while at < folders.len() && folders.len() + files.len() < SEEN_MAX {
+        let entries = std::fs::read_dir(place.join(&folders[at]));
+        for entry in entries.into_iter().flatten().flatten() {
+            let path = folders[at].join(entry.file_name());
+            match entry.metadata() {
+                Ok(about) if about.is_dir() && path.as_os_str() != "lost+found" => {
+                    folders.push(path);
+                }
+                Ok(about) if about.is_file() => files.push((about.modified().ok(), path)),
+                _ => {}
+            }
+        }
+        at += 1;
+    }
+    files.sort_by(|a, b| b.cmp(a));
+    folders.truncate(LEFT_MAX / 2);
+    let files = files.into_iter().map(|(_, path)| Closing::File(path));
+    let some = folders
+        .into_iter()
+        .map(Closing::Folder)
+        .chain(files)
+        .take(LEFT_MAX);
+    some.chain([Closing::Everything]).collect()
+}

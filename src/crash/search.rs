@@ -1,0 +1,142 @@
+//! Goes through the states, several at a time.
+
+use super::disk::State;
+use super::fs::Plan;
+use super::judge::{Check, Verdict};
+use super::station::Station;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::mpsc::{channel, RecvTimeoutError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
+use synclater_model::crash::cuts::Cut;
+use synclater_model::crash::log::{Image, Log, Voice};
+use synclater_model::crash::store::Store;
+use synclater_sys::signal::Inherited;
+
+/// How often the caller is asked whether to go on.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// What came of one state.
+#[derive(Clone, Debug)]
+pub struct Judged {
+    /// The state.
+    pub cut: Cut,
+    /// What was thought of it.
+    pub verdict: Verdict,
+}
+
+/// How states are looked at.
+pub struct Laboratory<'a> {
+    /// The file system.
+    pub plan: &'a Plan,
+    /// Who judges.
+    pub check: &'a Check,
+    /// How long a check may take.
+    pub patience: Duration,
+    /// On which the program acknowledged.
+    pub voice: Voice,
+    /// A folder for stations.
+    pub dir: &'a Path,
+    /// Contents.
+    pub store: Arc<RwLock<Store>>,
+    /// Workers.
+    pub workers: usize,
+    /// The signal state that checks begin with.
+    pub inherited: &'a Inherited,
+}
+
+/// One that looks at states.
+struct Worker<'a> {
+    lab: &'a Laboratory<'a>,
+    station: Station<State>,
+    acks: PathBuf,
+    scratch: PathBuf,
+}
+
+impl Worker<'_> {
+    fn judge(&self, log: &Log, cut: &Cut, image: Image) -> io::Result<Verdict> {
+        self.station.disk.become_image(image);
+        std::fs::write(&self.acks, log.said(self.lab.voice, cut.at))?;
+        let mounted = match self.station.mount() {
+            Ok(mounted) => mounted,
+            Err(e) => return Ok(Verdict::Bad(format!("it cannot be mounted: {e}"))),
+        };
+        let check = self.lab.check;
+        let (patience, inherited) = (self.lab.patience, self.lab.inherited);
+        let folder = mounted.path();
+        let verdict = check.judge(folder, &self.acks, &self.scratch, patience, inherited)?;
+        mounted.end()?;
+        Ok(verdict)
+    }
+}
+
+impl Laboratory<'_> {
+    fn worker(&self, number: usize) -> io::Result<Worker<'_>> {
+        let dir = self.dir.join(format!("worker-{number}"));
+        let disk = Arc::new(State::new(self.store.clone()));
+        Ok(Worker {
+            lab: self,
+            station: Station::new(disk, self.plan, dir.clone())?,
+            acks: dir.join("acknowledged"),
+            scratch: dir.join("said"),
+        })
+    }
+
+    /// Judges states in turn; `hear` gets each, and says whether to go on. It is asked also where
+    /// there is nothing new.
+    ///
+    /// # Errors
+    /// Where a state cannot be looked at.
+    pub fn search(
+        &self,
+        log: &Log,
+        cuts: impl Iterator<Item = (Cut, Image)> + Send,
+        mut hear: impl FnMut(Option<Judged>) -> bool,
+    ) -> io::Result<()> {
+        let cuts = Mutex::new(cuts);
+        let over = AtomicBool::new(false);
+        let workers: Vec<Worker<'_>> = (0..self.workers)
+            .map(|n| self.worker(n))
+            .collect::<io::Result<_>>()?;
+        let (to, from) = channel();
+        std::thread::scope(|scope| {
+            for worker in &workers {
+                let (to, cuts, over) = (to.clone(), &cuts, &over);
+                scope.spawn(move || {
+                    while !over.load(SeqCst) {
+                        let next = cuts.lock().unwrap_or_else(PoisonError::into_inner).next();
+                        let Some((cut, image)) = next else {
+                            break;
+                        };
+                        let judged = worker.judge(log, &cut, image);
+                        if to
+                            .send(judged.map(|verdict| Judged { cut, verdict }))
+                            .is_err()
+                        {
+                            break;
+                        }
+                    }
+                });
+            }
+            drop(to);
+            let mut failure = Ok(());
+            loop {
+                let go_on = match from.recv_timeout(LOOK) {
+                    Ok(Ok(judged)) => hear(Some(judged)),
+                    Ok(Err(e)) => {
+                        failure = Err(e);
+                        false
+                    }
+                    Err(RecvTimeoutError::Timeout) => hear(None),
+                    Err(RecvTimeoutError::Disconnected) => break,
+                };
+                if !go_on {
+                    over.store(true, SeqCst);
+                }
+            }
+            failure
+        })
+    }
+}

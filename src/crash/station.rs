@@ -1,0 +1,126 @@
+//! A disk with a loop device on it and a place to mount it at.
+
+use super::disk::{self, Disk};
+use super::fs::Plan;
+use rustix::mount::{unmount, UnmountFlags};
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use synclater_sys::loopdev::{Access, Loop};
+
+/// How long a file system that is in use is asked to go.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// One disk, its folder and what is mounted of it.
+pub struct Station<D> {
+    /// The disk.
+    pub disk: Arc<D>,
+    plan: Plan,
+    dir: PathBuf,
+}
+
+/// A file system that is mounted.
+pub struct Mounted {
+    at: PathBuf,
+    device: Option<Loop>,
+}
+
+impl<D: Disk> Station<D> {
+    /// Puts a disk into the folder `dir`, which it makes.
+    ///
+    /// # Errors
+    /// Those of mkdir(2) and of [`disk::mount`].
+    pub fn new(disk: Arc<D>, plan: &Plan, dir: PathBuf) -> io::Result<Station<D>> {
+        for name in ["fuse", "fs", "nodes"] {
+            std::fs::create_dir_all(dir.join(name))?;
+        }
+        disk::mount(&disk, plan.size, &dir.join("fuse"))?;
+        Ok(Station {
+            disk,
+            plan: plan.clone(),
+            dir,
+        })
+    }
+
+    /// A file of its FUSE folder.
+    #[must_use]
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.dir.join("fuse").join(name)
+    }
+
+    /// Where it is mounted.
+    #[must_use]
+    pub fn place(&self) -> PathBuf {
+        self.dir.join("fs")
+    }
+
+    /// A block device of the disk.
+    ///
+    /// # Errors
+    /// Those of [`Loop::new`].
+    pub fn device(&self) -> io::Result<Loop> {
+        let file = File::options()
+            .read(true)
+            .write(true)
+            .open(self.file("disk"))?;
+        Loop::new(
+            file,
+            self.plan.sector,
+            Access::ReadWrite,
+            &self.dir.join("nodes"),
+        )
+    }
+
+    /// Mounts its file system.
+    ///
+    /// # Errors
+    /// Those of [`Loop::new`] and of mount(2).
+    pub fn mount(&self) -> io::Result<Mounted> {
+        let device = self.device()?;
+        let at = self.place();
+        self.plan.mount(device.path(), &at)?;
+        Ok(Mounted {
+            at,
+            device: Some(device),
+        })
+    }
+}
+
+impl Mounted {
+    /// Where.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.at
+    }
+
+    /// Unmounts it, and waits for that.
+    ///
+    /// # Errors
+    /// `EBUSY` where somebody uses it for longer than ten seconds.
+    pub fn end(mut self) -> io::Result<()> {
+        let begun = Instant::now();
+        loop {
+            match unmount(&self.at, UnmountFlags::empty()) {
+                Ok(()) => break,
+                Err(rustix::io::Errno::BUSY) if begun.elapsed() < PATIENCE => {
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+                Err(e) => return Err(e.into()),
+            }
+        }
+        if let Some(device) = self.device.take() {
+            device.end();
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        if self.device.is_some() {
+            let _ = unmount(&self.at, UnmountFlags::DETACH);
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! The program on the laboratory's disk.
+
+use super::disk::Recorded;
+use super::station::Station;
+use rustix::process::{kill_process, Pid, Signal};
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+use synclater_sys::process;
+use synclater_sys::signal::Inherited;
+
+/// How often it is looked at.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// What is run, and how.
+#[derive(Clone)]
+pub struct Plan {
+    /// The program and its arguments; `{}` stands for the folder.
+    pub words: Vec<OsString>,
+    /// The dial.
+    pub until: String,
+    /// The descriptor on which it acknowledges, where that is not stdout.
+    pub ack_fd: Option<u32>,
+    /// How long it may take.
+    pub patience: Duration,
+    /// The signal state that commands begin with.
+    pub inherited: Inherited,
+}
+
+/// How it ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// By itself, with this status, or 128 and a signal's number.
+    Status(i32),
+    /// It took too long and was killed.
+    TooLong,
+    /// Somebody wanted an end.
+    Stopped,
+}
+
+impl Ending {
+    /// A number for the log.
+    #[must_use]
+    pub fn number(self) -> i32 {
+        match self {
+            Ending::Status(status) => status,
+            Ending::TooLong | Ending::Stopped => 128 + Signal::KILL.as_raw(),
+        }
+    }
+}
+
+/// Words with the folder in place of `{}`.
+fn in_folder(words: &[OsString], folder: &Path) -> Vec<OsString> {
+    let replaced = |word: &OsString| {
+        let (word, folder) = (word.as_bytes(), folder.as_os_str().as_bytes());
+        let mut out = Vec::new();
+        let mut rest = word;
+        while let Some(at) = rest.windows(2).position(|w| w == b"{}") {
+            out.extend_from_slice(&rest[..at]);
+            out.extend_from_slice(folder);
+            rest = &rest[at + 2..];
+        }
+        out.extend_from_slice(rest);
+        OsString::from_vec(out)
+    };
+    words.iter().map(replaced).collect()
+}
+
+fn status_of(status: ExitStatus) -> i32 {
+    let signal = status.signal().map(|signal| 128 + signal);
+    status.code().or(signal).unwrap_or(-1)
+}
+
+/// Ends every process of this pid namespace but the first and ourselves.
+pub fn end_everybody() {
+    let own = std::process::id();
+    loop {
+        let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+        let numbers = entries.filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok());
+        let others: Vec<u32> = numbers
+            .filter(|n| *n != 1 && *n != own && process::is_running(*n))
+            .collect();
+        if others.is_empty() {
+            return;
+        }
+        for pid in others.iter().filter_map(|n| Pid::from_raw(*n as i32)) {
+            let _ = kill_process(pid, Signal::KILL);
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+impl Plan {
+    /// The command, in a session of synclater that is recorded into `recording`.
+    fn command(&self, folder: &Path, recording: &Path, acks: &Path) -> io::Result<Command> {
+        let mut words = in_folder(&self.words, folder);
+        if let Some(fd) = self.ack_fd {
+            // The shell opens the descriptor and is the program then.
+            let script = format!("exec \"$@\" {fd}>>\"$0\"");
+            let before = ["sh".into(), "-c".into(), script.into(), acks.into()];
+            words.splice(0..0, before);
+        }
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["run", "--quiet", "--until", &self.until, "--record"]);
+        command.arg(recording).arg("--").args(words);
+        command.current_dir(folder);
+        process::with_inherited(&mut command, &self.inherited);
+        Ok(command)
+    }
+
+    /// Runs it on a disk that is mounted at `folder`, until it has ended, it takes too long, or
+    /// `stop` says so.
+    ///
+    /// # Errors
+    /// Where it cannot be started.
+    pub fn run(
+        &self,
+        station: &Station<Recorded>,
+        recording: &Path,
+        mut stop: impl FnMut() -> bool,
+    ) -> io::Result<Ending> {
+        let folder = station.place();
+        let mut command = self.command(&folder, recording, &station.file("ack"))?;
+        let voice = |name: &str| File::options().append(true).open(station.file(name));
+        command
+            .stdin(Stdio::null())
+            .stdout(voice("out")?)
+            .stderr(voice("err")?);
+        let mut child = command.spawn()?;
+        let begun = Instant::now();
+        let ending = loop {
+            if let Some(status) = child.try_wait()? {
+                break Ending::Status(status_of(status));
+            }
+            if stop() {
+                break Ending::Stopped;
+            }
+            if begun.elapsed() > self.patience {
+                break Ending::TooLong;
+            }
+            std::thread::sleep(LOOK);
+        };
+        end(child);
+        Ok(ending)
+    }
+}
+
+fn end(mut child: Child) {
+    end_everybody();
+    let _ = child.wait();
+}
+
+/// Runs a shell command line in a folder, with its output where ours goes.
+///
+/// # Errors
+/// Where it cannot be started.
+pub fn set_up(line: &OsStr, folder: &Path, inherited: &Inherited) -> io::Result<i32> {
+    let mut command = Command::new("sh");
+    command
+        .arg("-c")
+        .arg(line)
+        .current_dir(folder)
+        .stdin(Stdio::null());
+    command.stdout(io::stderr());
+    process::with_inherited(&mut command, inherited);
+    let status = command.status()?;
+    Ok(status_of(status))
+}

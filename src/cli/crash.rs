@@ -1,12 +1,20 @@
 //! `synclater crash`: power cuts of any program.
 
+mod found;
 mod inside;
+mod missing;
+mod progress;
+mod replay;
+mod told;
 
 use super::OURS;
+use crate::crash::builtin::Builtin;
 use crate::crash::fs::Kind;
 use crate::folder;
+use clap::ValueEnum;
 use std::ffi::OsString;
 use std::os::fd::AsFd;
+use std::path::PathBuf;
 use std::time::Duration;
 use synclater_model::policy::duration::parse_duration;
 use synclater_model::report::message::Trouble;
@@ -17,10 +25,17 @@ use synclater_sys::{contain, process};
 /// Cuts the power under any program, and shows what it loses and which sync was missing.
 ///
 /// The command runs on a disk of its own that remembers every write, in the folder that stands for
-/// `{}` in its arguments. Then the states that a power cut could have left are mounted, one after
-/// the other, and judged by the check, which gets two more arguments: the folder, and a file with
-/// the lines that the command had printed by then. Its exit status says: 0 all is well, 1 something
-/// is lost or corrupt. Needs root, FUSE and loop devices; nothing is left behind.
+/// `{}` in its arguments. Each line that it prints is an acknowledgement. Then the states that a
+/// power cut could have left are mounted, one after the other, and judged by the check, which gets
+/// two more arguments: the folder, and a file with the lines that the command had printed by then.
+/// Its exit status says: 0 all is well, 1 something is lost or corrupt.
+///
+/// Checks that are brought along: builtin:sqlite, builtin:maildir, builtin:git; builtin:prefix,
+/// which brings its own command; and builtin:none, which needs to know nothing: it reports states
+/// that lack what was there at the acknowledgements on both sides of the cut.
+///
+/// Needs root, FUSE and loop devices; nothing is left behind but the states that failed, for
+/// --replay.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -49,9 +64,9 @@ pub struct Args {
     #[arg(short, long, value_name = "WHEN", default_value = "now")]
     until: String,
 
-    /// Judges a state: a shell command line.
-    #[arg(long, value_name = "CMD")]
-    check: OsString,
+    /// Judges a state: a shell command line, or builtin:NAME.
+    #[arg(long, value_name = "CMD", required_unless_present = "replay", value_parser = check)]
+    check: Option<Judge>,
 
     /// A shell command line that is run on the disk before, and whose work is safe.
     #[arg(long, value_name = "CMD")]
@@ -77,6 +92,10 @@ pub struct Args {
     #[arg(long, value_name = "T", default_value = "10s", value_parser = parse_duration)]
     patience: Duration,
 
+    /// The file system's own check looks at each good state too.
+    #[arg(long)]
+    fsck: bool,
+
     /// The disk answers flushes and does not make them.
     #[arg(long)]
     lies: bool,
@@ -85,9 +104,29 @@ pub struct Args {
     #[arg(long, value_name = "T", value_parser = parse_duration)]
     flush_takes: Option<Duration>,
 
+    /// What a share of the flushes takes more, as 10%:63ms: an erratic disk.
+    #[arg(long, value_name = "SHARE:T", value_parser = sometimes)]
+    flush_sometimes: Option<(f64, Duration)>,
+
+    /// The flush of this number fails with EIO; with a + behind it, all from there on.
+    #[arg(long, value_name = "N[+]", value_parser = failing)]
+    fail_flush: Option<(u64, bool)>,
+
+    /// The write of this number fails with EIO; with a + behind it, all from there on.
+    #[arg(long, value_name = "N[+]", value_parser = failing)]
+    fail_write: Option<(u64, bool)>,
+
     /// Do not look for the sync that was missing.
     #[arg(long)]
     no_rerun: bool,
+
+    /// Mount a state that failed, as the report names it, and leave it mounted for a look.
+    #[arg(long, value_name = "ID", conflicts_with_all = ["check", "command", "setup"])]
+    replay: Option<String>,
+
+    /// Write the report as a page too, with a line in time.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
 
     /// Print JSON.
     #[arg(long)]
@@ -97,9 +136,72 @@ pub struct Args {
     #[arg(short, long)]
     quiet: bool,
 
-    /// The command and its arguments.
-    #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
+    /// The command and its arguments; builtin:prefix brings its own.
+    #[arg(trailing_var_arg = true, value_name = "COMMAND")]
     command: Vec<OsString>,
+}
+
+/// Who judges, as it was asked for.
+#[derive(Clone, Debug)]
+enum Judge {
+    Shell(OsString),
+    Builtin(Builtin),
+    Neighbours,
+}
+
+impl Judge {
+    /// As it was asked for.
+    fn text(&self) -> String {
+        match self {
+            Judge::Shell(line) => line.to_string_lossy().into_owned(),
+            Judge::Builtin(builtin) => format!("builtin:{}", builtin.name()),
+            Judge::Neighbours => "builtin:none".to_owned(),
+        }
+    }
+}
+
+fn check(text: &str) -> Result<Judge, String> {
+    match text.strip_prefix("builtin:") {
+        None if text.trim().is_empty() => Err("it says nothing".into()),
+        None => Ok(Judge::Shell(text.into())),
+        Some("none") => Ok(Judge::Neighbours),
+        Some(name) => Builtin::from_str(name, false).map(Judge::Builtin).map_err(|_| {
+            "there are builtin:sqlite, builtin:maildir, builtin:git, builtin:prefix, builtin:none"
+                .to_owned()
+        }),
+    }
+}
+
+fn failing(text: &str) -> Result<(u64, bool), String> {
+    let number = text.strip_suffix('+').unwrap_or(text);
+    match number.parse() {
+        Ok(n @ 1..) => Ok((n, number != text)),
+        _ => Err("not a number from 1, as 7, or 7+ for all from there on".into()),
+    }
+}
+
+fn sometimes(text: &str) -> Result<(f64, Duration), String> {
+    let wrong = || "not a share and a time, as 10%:63ms".to_owned();
+    let (share, time) = text.split_once("%:").ok_or_else(wrong)?;
+    let share: f64 = share.parse().map_err(|_| wrong())?;
+    let time = parse_duration(time).map_err(|e| e.to_string())?;
+    match (0.0..=100.0).contains(&share) {
+        true => Ok((share / 100.0, time)),
+        false => Err(wrong()),
+    }
+}
+
+/// The writer that is brought along, where a command is expected.
+const WRITER: &str = "builtin:prefix";
+
+impl Args {
+    /// The command.
+    fn words(&self) -> Vec<OsString> {
+        match (self.command.is_empty(), &self.check) {
+            (true, Some(Judge::Builtin(Builtin::Prefix))) => vec![WRITER.into()],
+            _ => self.command.clone(),
+        }
+    }
 }
 
 const EXAMPLES: &str = "\
@@ -107,7 +209,9 @@ EXAMPLES
   synclater crash --check ./check.py -- ./writer.py
   synclater crash --fs xfs --budget 500 --check ./check.py -- ./writer {}/data
   synclater crash -u exit --check ./check.py -- ./writer.py
-  synclater crash --setup 'git init -q .' --check 'git fsck' -- ./commits.sh
+  synclater crash --setup 'git init -q .' --check builtin:git -- ./commits.sh
+  synclater crash --fs btrfs --check builtin:prefix
+  synclater crash --replay 7f3a09c2/F1
 
 Exit status: 0 no bad state, 1 some, 125 synclater's own trouble.";
 
@@ -157,6 +261,11 @@ const PREFIX: &str = ".synclater-crash-";
 /// # Errors
 /// A [`Trouble`] where these cannot be had.
 pub fn run(args: &Args) -> anyhow::Result<i32> {
+    if args.replay.is_none() && args.words().is_empty() {
+        let try_ = "synclater crash --check ./check.py -- ./writer.py";
+        let what = "there is no command to be run";
+        return Err(Trouble::new(what, "nothing stands behind `--`", try_, NOTHING).into());
+    }
     if process::effective_user() != 0 {
         let try_ = "run it as root, in a virtual machine or container of yours if you like";
         let why = format!("this is user {}", process::effective_user());
@@ -169,6 +278,9 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
             let try_ = format!("`modprobe {module}`; in a container give it the device");
             return Err(Trouble::new(what, e.to_string(), try_, NOTHING).into());
         }
+    }
+    if let Some(id) = &args.replay {
+        return replay::run(id, args.json);
     }
     let temp = std::env::temp_dir();
     folder::remove_abandoned(&temp, PREFIX);

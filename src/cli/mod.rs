@@ -1,6 +1,7 @@
 //! The command line: one table of verbs and flags, from which help, man pages and completions come.
 
 mod crash;
+mod crash_check;
 mod diff;
 mod doctor;
 mod eatmydata;
@@ -63,6 +64,8 @@ enum Verb {
     Explain(explain::Args),
     Diff(diff::Args),
     Crash(crash::Args),
+    #[command(hide = true)]
+    CrashCheck(crash_check::Args),
     Export(export::Args),
     Top(top::Args),
     Ps(ps::Args),
@@ -127,6 +130,7 @@ pub fn main() -> i32 {
         Verb::Doctor(args) => doctor::run(args.json),
         Verb::Top(args) => top::run(&args),
         Verb::Crash(args) => crash::run(&args),
+        Verb::CrashCheck(args) => crash_check::run(&args),
         Verb::Probe(args) => probe::run(&args),
         Verb::Report(args) => report::run(&args),
         Verb::Diff(args) => diff::run(&args),

@@ -4,13 +4,15 @@ use super::closing::{self, Closing};
 use super::disk::{Faults, Recorded};
 use super::fs::Plan;
 use super::station::Station;
+use super::tree;
 use super::victim::{self, Ending};
 use std::ffi::OsStr;
 use std::io;
-use std::path::Path;
-use std::sync::{Arc, RwLock};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use synclater_model::crash::log::{Image, Log, Voice};
 use synclater_model::crash::store::Store;
+use synclater_model::crash::tree::Tree;
 use synclater_model::report::message::Trouble;
 
 /// What all runs have in common.
@@ -33,6 +35,15 @@ pub struct Run {
     pub log: Log,
     /// How the program ended.
     pub ending: Ending,
+    /// Processes that it had left running.
+    pub more: usize,
+    /// What lay in the folder in the beginning, at each acknowledgement, and in the end; nothing
+    /// where nobody asked for that.
+    pub trees: Vec<Arc<Tree>>,
+    /// The file with its recording.
+    pub recording: PathBuf,
+    /// Where its folder was.
+    pub place: PathBuf,
     /// Syncs of what was there in the end.
     pub left: Vec<Closing>,
 }
@@ -86,15 +97,15 @@ impl Bench<'_> {
         Ok(station.disk.now())
     }
 
-    /// Runs the program on a copy of `base`, with `closing` made before each acknowledgement.
+    /// Runs the program on a copy of `base`.
     ///
     /// # Errors
-    /// A [`Trouble`] where it cannot be started.
+    /// A [`Trouble`] where it cannot be started, or writes more than the memory has room for.
     pub fn run(
         &self,
         number: usize,
         base: &Image,
-        closing: Option<&Closing>,
+        before: &Before,
         stop: impl FnMut() -> bool,
     ) -> Result<Run, Trouble> {
         let cannot = |e: io::Error| trouble("cannot run the program on the laboratory's disk", &e);
@@ -102,20 +113,110 @@ impl Bench<'_> {
         let station = self.station(&name, base.clone()).map_err(cannot)?;
         station.disk.begin(self.faults);
         let mounted = station.mount().map_err(cannot)?;
-        if let Some(closing) = closing {
-            closing::attend(&station.disk, closing, self.voice(), &station.place());
-        }
+        let place = station.place();
+        let trees = self.attend(&station, before).map_err(cannot)?;
         let recording = self.dir.join(format!("{name}.recording"));
-        let ending = self
+        let (ending, more) = self
             .victim
             .run(&station, &recording, stop)
             .map_err(cannot)?;
-        if let Some(closing) = closing {
-            closing.make(&station.place());
+        if let Before::Make(closing) = before {
+            closing.make(&place);
         }
         let log = station.disk.end(ending.number());
-        let left = closing::left_in(&station.place());
+        if station.disk.is_overfull() {
+            return Err(overfull());
+        }
+        if let Some(trees) = &trees {
+            seen(trees, &place, 1);
+        }
+        let left = closing::left_in(&place);
         mounted.end().map_err(cannot)?;
-        Ok(Run { log, ending, left })
+        let trees = trees.map_or(Ok(Vec::new()), |trees| {
+            let mut trees = trees.lock().unwrap_or_else(PoisonError::into_inner);
+            std::mem::replace(&mut *trees, Ok(Vec::new()))
+        });
+        Ok(Run {
+            log,
+            ending,
+            more,
+            trees: trees.map_err(cannot_read)?,
+            recording,
+            place,
+            left,
+        })
     }
+
+    /// Has done what is to be done before each acknowledgement.
+    fn attend(&self, station: &Station<Recorded>, before: &Before) -> io::Result<Option<Trees>> {
+        let (voice, place) = (self.voice(), station.place());
+        match before.clone() {
+            Before::Nothing => Ok(None),
+            Before::Make(closing) => {
+                closing::attend(&station.disk, move |said| {
+                    if said.voice == voice {
+                        closing.make(&place);
+                    }
+                });
+                Ok(None)
+            }
+            Before::Look => {
+                let trees = Arc::new(Mutex::new(Ok(vec![Arc::new(tree::read(&place)?)])));
+                let seeing = trees.clone();
+                closing::attend(&station.disk, move |said| {
+                    if said.voice == voice {
+                        seen(&seeing, &place, said.lines());
+                    }
+                });
+                Ok(Some(trees))
+            }
+        }
+    }
+}
+
+/// What is done before each acknowledgement, while the program waits for it.
+#[derive(Clone, Debug)]
+pub enum Before {
+    /// Nothing.
+    Nothing,
+    /// A sync.
+    Make(Closing),
+    /// Everything that lies in the folder is looked at.
+    Look,
+}
+
+type Trees = Arc<Mutex<io::Result<Vec<Arc<Tree>>>>>;
+
+/// Looks at the folder, and notes what is there so many times.
+fn seen(trees: &Trees, place: &Path, times: usize) {
+    let mut trees = trees.lock().unwrap_or_else(PoisonError::into_inner);
+    if let (Ok(list), 1..) = (&mut *trees, times) {
+        match tree::read(place) {
+            Ok(tree) => list.extend(std::iter::repeat_n(Arc::new(tree), times)),
+            Err(e) => *trees = Err(e),
+        }
+    }
+}
+
+fn cannot_read(e: io::Error) -> Trouble {
+    let why = match e.kind() {
+        io::ErrorKind::FileTooLarge => "it is more than 256 MiB or 20,000 files".to_owned(),
+        _ => e.to_string(),
+    };
+    let what = "cannot look at the folder at each acknowledgement";
+    Trouble::new(
+        what,
+        why,
+        "a `--check CMD` of your own",
+        "no power was cut; nothing is left",
+    )
+}
+
+fn overfull() -> Trouble {
+    Trouble::new(
+        "the command wrote more than the laboratory can keep",
+        "that is half of the memory that was free, since the disk is in memory",
+        "let it write less",
+        "no power was cut; nothing is left",
+    )
 }

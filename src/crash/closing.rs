@@ -8,7 +8,6 @@ use rustix::fs::{Mode, OFlags};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
 use std::sync::Arc;
-use synclater_model::crash::log::Voice;
 
 /// Folders and files that are tried, at most.
 const LEFT_MAX: usize = 24;
@@ -16,7 +15,7 @@ const LEFT_MAX: usize = 24;
 const SEEN_MAX: usize = 1000;
 
 /// A sync.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Closing {
     /// fsync of a folder, named from the top.
     Folder(PathBuf),
@@ -54,23 +53,21 @@ impl Closing {
     }
 }
 
-/// Makes it from now on before anything counts as said on `voice`.
-pub fn attend(disk: &Arc<Recorded>, closing: &Closing, voice: Voice, place: &Path) {
+/// Has `before` done from now on before anything counts as said, while the program waits.
+pub fn attend(disk: &Arc<Recorded>, mut before: impl FnMut(&Said) + Send + 'static) {
     let (to, from) = channel::<Said>();
-    let (disk_, closing, place) = (disk.clone(), closing.clone(), place.to_path_buf());
+    let releasing = disk.clone();
     std::thread::spawn(move || {
         for said in from {
-            if said.voice == voice {
-                closing.make(&place);
-            }
-            disk_.release(said);
+            before(&said);
+            releasing.release(said);
         }
     });
     disk.hold(to);
 }
 
 /// The syncs to be tried for what is there: of folders from the top down, then of files, those that
-/// changed last first, then of everything.
+/// changed last first.
 #[must_use]
 pub fn left_in(place: &Path) -> Vec<Closing> {
     let mut folders = vec![PathBuf::new()];
@@ -98,5 +95,5 @@ pub fn left_in(place: &Path) -> Vec<Closing> {
         .map(Closing::Folder)
         .chain(files)
         .take(LEFT_MAX);
-    some.chain([Closing::Everything]).collect()
+    [Closing::Everything].into_iter().chain(some).collect()
 }

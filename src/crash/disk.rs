@@ -38,6 +38,14 @@ pub struct Said {
     reply: ReplyWrite,
 }
 
+impl Said {
+    /// Lines that end in it.
+    #[must_use]
+    pub fn lines(&self) -> usize {
+        self.bytes.iter().filter(|b| **b == b'\n').count()
+    }
+}
+
 /// What the disk does wrong on purpose.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Faults {
@@ -80,6 +88,19 @@ struct Recording {
     dice: Dice,
     flushes: u64,
     writes: u64,
+    /// Bytes of contents that may be kept, and whether there were more.
+    room: usize,
+    overfull: bool,
+}
+
+/// What the memory has room for: half of what is free.
+fn room() -> usize {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let free = text
+        .lines()
+        .find_map(|l| l.strip_prefix("MemAvailable:")?.trim().strip_suffix(" kB"));
+    let kib: usize = free.and_then(|n| n.trim().parse().ok()).unwrap_or(1 << 20);
+    kib * 1024 / 2
 }
 
 fn now_ns() -> i64 {
@@ -103,8 +124,16 @@ impl Recorded {
                 dice: Dice::new(0),
                 flushes: 0,
                 writes: 0,
+                room: room(),
+                overfull: false,
             }),
         }
+    }
+
+    /// Whether more was written than the memory has room for: such writes failed.
+    #[must_use]
+    pub fn is_overfull(&self) -> bool {
+        lock(&self.inner).overfull
     }
 
     /// Writes down from now on, and does what `faults` say.
@@ -258,6 +287,10 @@ impl Disk for Recorded {
             }
         }
         let mut store = self.store.write().unwrap_or_else(PoisonError::into_inner);
+        if (store.len() * store.unit()).saturating_add(bytes.len()) > r.room {
+            r.overfull = true;
+            return Err(Errno::EIO);
+        }
         if r.on {
             r.log.write(&mut store, at, bytes, now_ns());
             let op = r.log.ops.len() - 1;
@@ -589,10 +622,7 @@ mod libc_mode {
     pub const ZERO_RANGE: i32 = 16;
 }
 
-/// Mounts a folder with the file `disk` in it; it stays until the process ends.
-///
-/// Its thread has descriptors of its own. Who serves a file and has it open would wait for himself
-/// when he is killed: closing it is asked of the thread that is ending.
+/// Mounts a folder with the file `disk` in it, served by a thread of its own until it is unmounted.
 ///
 /// # Errors
 /// Those of opening /dev/fuse and of mount(2).
@@ -601,11 +631,13 @@ pub fn mount<D: Disk>(disk: &Arc<D>, size: u64, at: &Path) -> io::Result<()> {
         disk: disk.clone(),
         size,
     };
-    let at = at.to_path_buf();
+    let (disk, at) = (disk.clone(), at.to_path_buf());
     let (to, from) = std::sync::mpsc::channel();
-    std::thread::Builder::new().name("disk".into()).spawn(
-        move || match contain::own_descriptors().and_then(|()| serve(folder, &at)) {
+    let serving = std::thread::Builder::new().name("disk".into());
+    serving.spawn(
+        move || match contain::serve_apart(|| session(folder, &at)) {
             Ok(session) => {
+                disk.begin_to_serve();
                 let _ = to.send(Ok(()));
                 let _ = session.run();
             }
@@ -617,14 +649,13 @@ pub fn mount<D: Disk>(disk: &Arc<D>, size: u64, at: &Path) -> io::Result<()> {
     from.recv().unwrap_or_else(|e| Err(io::Error::other(e)))
 }
 
-fn serve<D: Disk>(folder: Folder<D>, at: &Path) -> io::Result<Session<Folder<D>>> {
+fn session<D: Disk>(folder: Folder<D>, at: &Path) -> io::Result<Session<Folder<D>>> {
     let fuse = File::options().read(true).write(true).open("/dev/fuse")?;
     let options = format!(
         "fd={},rootmode=40000,user_id=0,group_id=0,allow_other",
         fuse.as_raw_fd()
     );
     let options = CString::new(options)?;
-    folder.disk.begin_to_serve();
     let safe = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     rustix::mount::mount("synclater", at, "fuse", safe, options.as_c_str())?;
     Session::from_fd(

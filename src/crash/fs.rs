@@ -26,6 +26,14 @@ impl Kind {
         }
     }
 
+    /// The one of this name.
+    #[must_use]
+    pub fn of_name(name: &str) -> Option<Kind> {
+        [Kind::Ext4, Kind::Xfs, Kind::Btrfs]
+            .into_iter()
+            .find(|k| k.name() == name)
+    }
+
     /// Bytes of a disk where nobody asks for more.
     #[must_use]
     pub fn usual_size(self) -> u64 {
@@ -122,5 +130,33 @@ impl Plan {
         let options = options.as_c_str();
         rustix::mount::mount(device, at, self.kind.name(), flags, options)?;
         Ok(())
+    }
+
+    /// What the file system's own check says of an unmounted device; `None` where all is well.
+    ///
+    /// # Errors
+    /// Where it cannot be run.
+    pub fn check(&self, device: &Path) -> std::io::Result<Option<String>> {
+        let words: &[&str] = match self.kind {
+            Kind::Ext4 => &["e2fsck", "-f", "-n"],
+            Kind::Xfs => &["xfs_repair", "-n"],
+            Kind::Btrfs => &["btrfs", "check", "--readonly"],
+        };
+        let output = Command::new(words[0])
+            .args(&words[1..])
+            .arg(device)
+            .output()?;
+        if output.status.success() {
+            return Ok(None);
+        }
+        let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        let tells = |l: &&str| !l.starts_with("Pass ") && !l.starts_with("Phase ") && !l.is_empty();
+        let first = said
+            .lines()
+            .find(tells)
+            .unwrap_or("it says nothing")
+            .trim()
+            .to_owned();
+        Ok(Some(format!("{}: {first}", words[0])))
     }
 }

@@ -1,12 +1,17 @@
 //! What is thought of a state.
 
+use super::builtin::Builtin;
+use rustix::process::{kill_process, kill_process_group, Pid, Signal};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read, Seek};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+use synclater_model::crash::tree::{self, Tree};
 use synclater_sys::signal::Inherited;
 
 /// What a check may say; more is cut.
@@ -15,8 +20,24 @@ const SAID_MAX: u64 = 4096;
 /// Who judges.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Check {
-    /// A shell command line, with the folder and the file of acknowledgements as two more arguments.
+    /// A shell command line, with two more arguments: the folder, the file of acknowledgements.
     Shell(OsString),
+    /// One that is brought along.
+    Builtin(Builtin),
+    /// What lay in the folder at the acknowledgements before and behind the cut: nothing that both
+    /// have may be missing.
+    Neighbours(Vec<Arc<Tree>>),
+}
+
+/// In the environment of a check and of all that it starts: whose they are.
+const MARK: &str = "SYNCLATER_CRASH_CHECK";
+
+/// What had been acknowledged.
+pub struct Acknowledged {
+    /// A file with it.
+    pub file: PathBuf,
+    /// How many lines.
+    pub lines: usize,
 }
 
 /// What came out.
@@ -32,34 +53,51 @@ pub enum Verdict {
 
 impl Check {
     /// The command for a folder.
-    fn command(&self, folder: &Path, acks: &Path) -> Command {
-        let Check::Shell(line) = self;
-        let mut command = Command::new("sh");
-        let mut script = line.clone();
-        script.push(" \"$@\"");
-        command
-            .arg("-c")
-            .arg(script)
-            .arg("check")
-            .arg(folder)
-            .arg(acks);
-        command
+    fn command(&self, folder: &Path, acks: &Path) -> io::Result<Command> {
+        let mut command = match self {
+            Check::Builtin(builtin) => {
+                let mut command = Command::new(std::env::current_exe()?);
+                command.arg("crash-check").arg(builtin.name());
+                command
+            }
+            Check::Shell(line) => {
+                let mut command = Command::new("sh");
+                let mut script = line.clone();
+                script.push(" \"$@\"");
+                command.arg("-c").arg(script).arg("check");
+                command
+            }
+            Check::Neighbours(_) => return Err(io::ErrorKind::Unsupported.into()),
+        };
+        command.arg(folder).arg(acks);
+        Ok(command)
     }
 
-    /// Judges what is in a folder. `scratch` is a file for what the check says.
+    /// Judges what is in a folder, with so many lines acknowledged, which are in the file `acks`.
+    /// `scratch` is a file for what the check says.
     ///
     /// # Errors
     /// Where it cannot be started.
     pub fn judge(
         &self,
         folder: &Path,
-        acks: &Path,
+        acks: &Acknowledged,
         scratch: &PathBuf,
         patience: Duration,
         inherited: &Inherited,
     ) -> io::Result<Verdict> {
+        if let Check::Neighbours(trees) = self {
+            let last = trees.len().saturating_sub(1);
+            let (before, after) = (acks.lines.min(last), (acks.lines + 1).min(last));
+            let state = super::tree::read(folder)?;
+            return Ok(match tree::far(&state, &trees[before], &trees[after]) {
+                Some(words) => Verdict::Bad(words),
+                None => Verdict::Good,
+            });
+        }
         let said = File::create(scratch)?;
-        let mut command = self.command(folder, acks);
+        let mut command = self.command(folder, &acks.file)?;
+        command.env(MARK, scratch);
         command
             .current_dir("/")
             .stdin(Stdio::null())
@@ -79,12 +117,11 @@ impl Check {
             std::thread::sleep(wait);
             wait = (wait * 2).min(Duration::from_millis(2));
         };
-        let group = rustix::process::Pid::from_raw(child.id() as i32);
-        if let Some(group) = group {
-            let kill = rustix::process::Signal::KILL;
-            let _ = rustix::process::kill_process_group(group, kill);
+        if let Some(group) = Pid::from_raw(child.id() as i32) {
+            let _ = kill_process_group(group, Signal::KILL);
         }
         let _ = child.wait();
+        end_strays(scratch);
         let words = said_in(scratch)?;
         Ok(match status.and_then(|s| s.code()) {
             Some(0) => Verdict::Good,
@@ -105,4 +142,28 @@ fn said_in(file: &Path) -> io::Result<String> {
     file.rewind()?;
     file.take(SAID_MAX).read_to_end(&mut bytes)?;
     Ok(String::from_utf8_lossy(&bytes).trim().to_owned())
+}
+
+/// Ends what a check has started in groups of their own, servers for instance, and has left.
+fn end_strays(scratch: &Path) {
+    let mark = [MARK.as_bytes(), b"=", scratch.as_os_str().as_bytes()].concat();
+    let is_stray = |pid: u32| {
+        let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        environment
+            .split(|b| *b == 0)
+            .any(|variable| variable == mark)
+    };
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(5) {
+        let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+        let numbers = entries.filter_map(|e| e.file_name().to_str()?.parse().ok());
+        let strays: Vec<u32> = numbers.filter(|pid| *pid > 1 && is_stray(*pid)).collect();
+        if strays.is_empty() {
+            return;
+        }
+        for pid in strays.iter().filter_map(|n| Pid::from_raw(*n as i32)) {
+            let _ = kill_process(pid, Signal::KILL);
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }

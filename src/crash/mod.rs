@@ -5,14 +5,18 @@
 //! no device or folder is touched that it did not make.
 //!
 //! Map: [`disk`] remembers, [`station`] puts a file system on it, [`victim`] is the program and
-//! [`bench`] runs it, [`judge`] looks at a state, [`search`] goes through them, [`closing`] is the
-//! sync that was missing.
+//! [`bench`] runs it, [`judge`] looks at a state, [`builtin`] are the checks that are brought
+//! along, [`search`] goes through the states, [`closing`] is the sync that was missing, [`tree`]
+//! what lies in a folder, [`kept`] are states that failed, for a look.
 
 pub mod bench;
+pub mod builtin;
 pub mod closing;
 pub mod disk;
 pub mod fs;
 pub mod judge;
+pub mod kept;
 pub mod search;
 pub mod station;
+pub mod tree;
 pub mod victim;

@@ -2,8 +2,9 @@
 
 use super::disk::State;
 use super::fs::Plan;
-use super::judge::{Check, Verdict};
+use super::judge::{Acknowledged, Check, Verdict};
 use super::station::Station;
+use super::tree;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -13,6 +14,7 @@ use std::time::Duration;
 use synclater_model::crash::cuts::Cut;
 use synclater_model::crash::log::{Image, Log, Voice};
 use synclater_model::crash::store::Store;
+use synclater_model::crash::tree::Tree;
 use synclater_sys::signal::Inherited;
 
 /// How often the caller is asked whether to go on.
@@ -41,6 +43,8 @@ pub struct Laboratory<'a> {
     pub dir: &'a Path,
     /// Contents.
     pub store: Arc<RwLock<Store>>,
+    /// Whether the file system's own check looks at each state too.
+    pub fsck: bool,
     /// Workers.
     pub workers: usize,
     /// The signal state that checks begin with.
@@ -55,19 +59,49 @@ struct Worker<'a> {
     scratch: PathBuf,
 }
 
+/// A mount that fails says something of the state, unless it says something of the machine.
+fn unmountable(e: io::Error) -> io::Result<Verdict> {
+    use rustix::io::Errno;
+    let machine = [
+        Errno::NOMEM,
+        Errno::MFILE,
+        Errno::NFILE,
+        Errno::PERM,
+        Errno::NODEV,
+    ];
+    if machine
+        .iter()
+        .any(|m| e.raw_os_error() == Some(m.raw_os_error()))
+    {
+        return Err(e);
+    }
+    Ok(Verdict::Bad(format!("it cannot be mounted: {e}")))
+}
+
 impl Worker<'_> {
     fn judge(&self, log: &Log, cut: &Cut, image: Image) -> io::Result<Verdict> {
         self.station.disk.become_image(image);
-        std::fs::write(&self.acks, log.said(self.lab.voice, cut.at))?;
+        let said = log.said(self.lab.voice, cut.at);
+        let lines = said.iter().filter(|b| **b == b'\n').count();
+        std::fs::write(&self.acks, said)?;
+        let acks = Acknowledged {
+            file: self.acks.clone(),
+            lines,
+        };
         let mounted = match self.station.mount() {
             Ok(mounted) => mounted,
-            Err(e) => return Ok(Verdict::Bad(format!("it cannot be mounted: {e}"))),
+            Err(e) => return unmountable(e),
         };
         let check = self.lab.check;
         let (patience, inherited) = (self.lab.patience, self.lab.inherited);
-        let folder = mounted.path();
-        let verdict = check.judge(folder, &self.acks, &self.scratch, patience, inherited)?;
+        let verdict = check.judge(mounted.path(), &acks, &self.scratch, patience, inherited)?;
         mounted.end()?;
+        if self.lab.fsck && verdict == Verdict::Good {
+            let device = self.station.device()?;
+            let damage = self.lab.plan.check(device.path())?;
+            device.end();
+            return Ok(damage.map_or(Verdict::Good, Verdict::Bad));
+        }
         Ok(verdict)
     }
 }
@@ -82,6 +116,20 @@ impl Laboratory<'_> {
             acks: dir.join("acknowledged"),
             scratch: dir.join("said"),
         })
+    }
+
+    /// What lies in the folder of a state, before any check has touched it.
+    ///
+    /// # Errors
+    /// Where it cannot be looked at.
+    pub fn look(&self, name: &str, log: &Log, cut: &Cut) -> io::Result<Tree> {
+        let disk = Arc::new(State::new(self.store.clone()));
+        disk.become_image(log.state(cut));
+        let station = Station::new(disk, self.plan, self.dir.join(name))?;
+        let mounted = station.mount()?;
+        let tree = tree::read(mounted.path())?;
+        mounted.end()?;
+        Ok(tree)
     }
 
     /// Judges states in turn; `hear` gets each, and says whether to go on. It is asked also where

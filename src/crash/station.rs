@@ -8,7 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use synclater_sys::loopdev::{Access, Loop};
+use synclater_sys::loopdev::{Loop, Through};
 
 /// How long a file system that is in use is asked to go.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -68,7 +68,7 @@ impl<D: Disk> Station<D> {
         Loop::new(
             file,
             self.plan.sector,
-            Access::ReadWrite,
+            Through::Direct,
             &self.dir.join("nodes"),
         )
     }
@@ -114,6 +114,13 @@ impl Mounted {
             device.end();
         }
         Ok(())
+    }
+}
+
+impl<D> Drop for Station<D> {
+    fn drop(&mut self) {
+        // Its thread ends with the mount. What still has the disk open keeps it until then.
+        let _ = unmount(self.dir.join("fuse"), UnmountFlags::DETACH);
     }
 }
 

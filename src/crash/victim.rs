@@ -9,7 +9,7 @@ use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use synclater_sys::process;
 use synclater_sys::signal::Inherited;
@@ -76,17 +76,22 @@ fn status_of(status: ExitStatus) -> i32 {
     status.code().or(signal).unwrap_or(-1)
 }
 
-/// Ends every process of this pid namespace but the first and ourselves.
-pub fn end_everybody() {
+/// Ends every process of this pid namespace but the first and ourselves; how many programs that
+/// were, without our own.
+pub fn end_everybody() -> usize {
     let own = std::process::id();
+    let exe = std::fs::read_link("/proc/self/exe").ok();
+    let is_program = |n: &u32| std::fs::read_link(format!("/proc/{n}/exe")).ok() != exe;
+    let mut programs = None;
     loop {
         let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
         let numbers = entries.filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok());
-        let others: Vec<u32> = numbers
-            .filter(|n| *n != 1 && *n != own && process::is_running(*n))
-            .collect();
+        let is_other = |n: &u32| *n != 1 && *n != own && process::is_running(*n);
+        let others: Vec<u32> = numbers.filter(is_other).collect();
+        let first = others.iter().filter(|n| is_program(n)).count();
+        let programs = *programs.get_or_insert(first);
         if others.is_empty() {
-            return;
+            return programs;
         }
         for pid in others.iter().filter_map(|n| Pid::from_raw(*n as i32)) {
             let _ = kill_process(pid, Signal::KILL);
@@ -114,7 +119,8 @@ impl Plan {
     }
 
     /// Runs it on a disk that is mounted at `folder`, until it has ended, it takes too long, or
-    /// `stop` says so.
+    /// `stop` says so; how it ended, and how many processes of its own were still running then, and
+    /// were ended.
     ///
     /// # Errors
     /// Where it cannot be started.
@@ -123,7 +129,7 @@ impl Plan {
         station: &Station<Recorded>,
         recording: &Path,
         mut stop: impl FnMut() -> bool,
-    ) -> io::Result<Ending> {
+    ) -> io::Result<(Ending, usize)> {
         let folder = station.place();
         let mut command = self.command(&folder, recording, &station.file("ack"))?;
         let voice = |name: &str| File::options().append(true).open(station.file(name));
@@ -145,14 +151,10 @@ impl Plan {
             }
             std::thread::sleep(LOOK);
         };
-        end(child);
-        Ok(ending)
+        let more = end_everybody();
+        let _ = child.wait();
+        Ok((ending, more))
     }
-}
-
-fn end(mut child: Child) {
-    end_everybody();
-    let _ = child.wait();
 }
 
 /// Runs a shell command line in a folder, with its output where ours goes.

@@ -9,9 +9,11 @@ use crate::process::send_at_parents_death;
 use rustix::mount::{mount, mount_change, MountFlags, MountPropagationFlags};
 use rustix::process::{wait, Pid, WaitOptions};
 use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::OnceLock;
 
 fn unshare(what: libc::c_int) -> io::Result<()> {
-    // SAFETY: no pointers; with one thread, as the module header says, it concerns no other.
+    // SAFETY: no pointers; what it parts is the calling thread's alone from then on.
     match unsafe { libc::unshare(what) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
@@ -44,6 +46,8 @@ pub fn start(work: impl FnOnce() -> i32) -> io::Result<Job> {
 
 /// Mounts that nobody else sees, and a /proc of our own processes.
 fn furnish() -> io::Result<()> {
+    let outside = std::fs::File::open("/proc/self/ns/mnt")?;
+    let _ = OUTSIDE.set(outside.into());
     unshare(libc::CLONE_NEWNS)?;
     mount_change(
         "/",
@@ -71,19 +75,33 @@ fn outlive(job: &Job) -> i32 {
     }
 }
 
-/// Gives the calling thread, and the threads that it starts from now on, descriptors of their own:
-/// the standard ones, and none of the others that the process has open.
+/// The mount namespace outside.
+static OUTSIDE: OnceLock<OwnedFd> = OnceLock::new();
+
+/// Makes the calling thread, and the threads that it starts from then on, one that can serve what
+/// is mounted here without ever waiting for itself: with descriptors of its own, of which it has
+/// none but the standard ones and what `mounting` opens, and, behind `mounting`, with the mounts
+/// outside. A thread that is killed closes its files and, as the last one, takes the mounts away;
+/// both ask whoever serves them.
 ///
 /// # Errors
-/// `ENOMEM`, `EMFILE`.
-pub fn own_descriptors() -> io::Result<()> {
-    // SAFETY: no pointers; from now on no descriptor that another thread owns is closed here.
-    if unsafe { libc::unshare(libc::CLONE_FILES) } != 0 {
-        return Err(io::Error::last_os_error());
+/// `ENOMEM`, `EMFILE`; `EPERM` without the right to change namespaces; those of `mounting`.
+pub fn serve_apart<T>(mounting: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    unshare(libc::CLONE_FILES | libc::CLONE_FS)?;
+    let outside = OUTSIDE.get().map(AsRawFd::as_raw_fd);
+    let keep = outside.map_or(2, i32::unsigned_abs);
+    for (first, last) in [(3, keep.saturating_sub(1)), (keep + 1, libc::c_uint::MAX)] {
+        // SAFETY: of this thread's own table, in which nobody owns any of them.
+        if first <= last && unsafe { libc::close_range(first, last, 0) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
     }
-    // SAFETY: of this thread's own table, in which nobody owns any of them.
-    match unsafe { libc::close_range(3, libc::c_uint::MAX, 0) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
+    let done = mounting()?;
+    if let Some(outside) = outside {
+        // SAFETY: no pointers; it concerns the calling thread, whose folders are its own by now.
+        if unsafe { libc::setns(outside, libc::CLONE_NEWNS) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
     }
+    Ok(done)
 }

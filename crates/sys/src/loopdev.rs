@@ -13,7 +13,6 @@ use std::path::{Path, PathBuf};
 const LOOP_CONFIGURE: libc::c_ulong = 0x4C0A;
 const LOOP_CTL_GET_FREE: libc::c_ulong = 0x4C82;
 const LOOP_CLR_FD: libc::c_ulong = 0x4C01;
-const LO_FLAGS_READ_ONLY: u32 = 1;
 const LO_FLAGS_AUTOCLEAR: u32 = 4;
 const LO_FLAGS_DIRECT_IO: u32 = 16;
 /// A free device that others may take before us is looked for so often.
@@ -55,13 +54,13 @@ pub struct Loop {
     path: PathBuf,
 }
 
-/// What may be done with it.
+/// How it reads and writes its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
-    /// Everything.
-    ReadWrite,
-    /// Reading.
-    ReadOnly,
+pub enum Through {
+    /// Past the page cache: each request of the device is one of the file.
+    Direct,
+    /// As anybody else: for files on file systems that know no direct I/O.
+    Cache,
 }
 
 fn ioctl_value(file: &File, request: libc::c_ulong) -> io::Result<libc::c_int> {
@@ -98,20 +97,20 @@ fn open(number: u32, nodes: &Path) -> io::Result<(File, PathBuf)> {
 }
 
 impl Loop {
-    /// Makes a device of `file`, with logical sectors of `sector` bytes, past the page cache of the
-    /// file. Where /dev has no node for it one is made in the folder `nodes`.
+    /// Makes a device of `file`, with logical sectors of `sector` bytes. Where /dev has no node for
+    /// it one is made in the folder `nodes`.
     ///
     /// # Errors
     /// `EACCES` or `EPERM` where that is not permitted, `ENOENT` without the kernel's module,
     /// `EINVAL` before Linux 5.8 or where the file's system knows no direct I/O.
-    pub fn new(file: impl AsFd, sector: u32, access: Access, nodes: &Path) -> io::Result<Loop> {
+    pub fn new(file: impl AsFd, sector: u32, through: Through, nodes: &Path) -> io::Result<Loop> {
         let control = File::options()
             .read(true)
             .write(true)
             .open("/dev/loop-control")?;
-        let read_only = match access {
-            Access::ReadOnly => LO_FLAGS_READ_ONLY,
-            Access::ReadWrite => 0,
+        let direct = match through {
+            Through::Direct => LO_FLAGS_DIRECT_IO,
+            Through::Cache => 0,
         };
         let mut last = io::Error::from(io::ErrorKind::NotFound);
         for _ in 0..ATTEMPTS {
@@ -129,7 +128,7 @@ impl Loop {
                     number: 0,
                     encrypt_type: 0,
                     encrypt_key_size: 0,
-                    flags: LO_FLAGS_AUTOCLEAR | LO_FLAGS_DIRECT_IO | read_only,
+                    flags: LO_FLAGS_AUTOCLEAR | direct,
                     file_name: [0; 64],
                     crypt_name: [0; 64],
                     encrypt_key: [0; 32],

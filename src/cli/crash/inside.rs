@@ -1,36 +1,34 @@
 //! The laboratory at work, in its namespaces.
 
-use super::{Args, Budget, NOTHING};
-use crate::crash::bench::{Bench, Run};
+use super::found::Found;
+use super::missing::Search;
+use super::progress::Progress;
+use super::{told, Args, Budget, Judge, NOTHING, WRITER};
+use crate::cli::whole_file::WholeFile;
+use crate::crash::bench::{Before, Bench, Run};
 use crate::crash::disk::Faults;
 use crate::crash::fs::Plan;
-use crate::crash::judge::{Check, Verdict};
-use crate::crash::search::{Judged, Laboratory};
+use crate::crash::judge::Check;
+use crate::crash::kept::{About, Shelf};
+use crate::crash::search::Laboratory;
 use crate::crash::victim::{self, Ending};
-use std::collections::BTreeMap;
-use std::io::IsTerminal;
+use std::ffi::OsString;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::sync::{Arc, RwLock};
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
-use synclater_model::crash::cuts::{Cut, Cuts, Moment, Reached};
-use synclater_model::crash::log::{Image, Log, Mark, Op, Voice};
+use synclater_model::crash::cuts::Cuts;
+use synclater_model::crash::log::Voice;
 use synclater_model::crash::store::Store;
-use synclater_model::report::crash::{
-    complexity, kind_of, likeness, reached_words, CrashReport, Failure, KindRow,
-};
+use synclater_model::report::crash::{page, CrashReport};
 use synclater_model::report::message::Trouble;
-use synclater_model::report::number::{count, seconds};
 use synclater_sys::signal::{Inherited, Signals};
 
 /// The file by which the outer process says that it is to end.
 const STOP: &str = "stop";
-/// Failures that are told apart.
-const FAILURES_MAX: usize = 20;
-/// Failures for which the missing sync is looked for.
-const CLOSED_MAX: usize = 3;
-/// States by which a sync is judged, and how long that may take.
-const CLOSING_STATES: usize = 60;
-const CLOSING_TIME: Duration = Duration::from_secs(4);
+/// The writer that is brought along: src/crash/writer/prefix.c.
+const PREFIX: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/prefix"));
 
 /// Says that it is to end.
 pub fn stop(dir: &Path) {
@@ -38,73 +36,20 @@ pub fn stop(dir: &Path) {
 }
 
 /// Whether somebody wants an end.
-struct Stop<'a> {
+pub struct Stop<'a> {
     signals: Signals,
     dir: &'a Path,
     wanted: bool,
 }
 
 impl Stop<'_> {
-    fn is_wanted(&mut self) -> bool {
+    /// Asks.
+    pub fn is_wanted(&mut self) -> bool {
         while let Some(signal) = self.signals.next() {
             self.wanted |= signal.ends();
         }
         self.wanted |= self.dir.join(STOP).exists();
         self.wanted
-    }
-}
-
-/// One way in which it fails.
-struct Bad {
-    cut: Cut,
-    said: String,
-    states: u64,
-}
-
-/// What the search has found.
-#[derive(Default)]
-struct Found {
-    states: u64,
-    kinds: BTreeMap<&'static str, (u64, u64)>,
-    bad: BTreeMap<String, Bad>,
-    /// The check itself failed.
-    failed: Option<String>,
-}
-
-impl Found {
-    fn hear(&mut self, judged: Judged) {
-        self.states += 1;
-        let kind = self.kinds.entry(kind_of(&judged.cut)).or_default();
-        kind.0 += 1;
-        match judged.verdict {
-            Verdict::Good => {}
-            Verdict::Failed(why) => self.failed = Some(why),
-            Verdict::Bad(said) => {
-                kind.1 += 1;
-                self.note(judged.cut, said);
-            }
-        }
-    }
-
-    fn note(&mut self, cut: Cut, said: String) {
-        let mut like = likeness(&said);
-        if self.bad.len() >= FAILURES_MAX && !self.bad.contains_key(&like) {
-            like = "others".into();
-        }
-        let fresh = Bad {
-            cut,
-            said: said.clone(),
-            states: 0,
-        };
-        let bad = self.bad.entry(like).or_insert(fresh);
-        bad.states += 1;
-        if complexity(&cut) < complexity(&bad.cut) {
-            (bad.cut, bad.said) = (cut, said);
-        }
-    }
-
-    fn bad(&self) -> u64 {
-        self.kinds.values().map(|(_, bad)| bad).sum()
     }
 }
 
@@ -119,24 +64,47 @@ fn plan(args: &Args) -> Plan {
     }
 }
 
+fn faults(args: &Args) -> Faults {
+    Faults {
+        lies: args.lies,
+        flush_fails: args.fail_flush,
+        write_fails: args.fail_write,
+        flush_takes: args.flush_takes.unwrap_or(Duration::ZERO),
+        sometimes: args.flush_sometimes.unwrap_or((0.0, Duration::ZERO)),
+        seed: args.seed,
+    }
+}
+
+/// The command, with the writer that is brought along in its place in `lab`.
+fn words(args: &Args, lab: &Path) -> std::io::Result<Vec<OsString>> {
+    let mut words = args.words();
+    if words[0] == WRITER {
+        let file = lab.join("prefix");
+        std::fs::write(&file, PREFIX)?;
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755))?;
+        words[0] = file.into();
+    }
+    Ok(words)
+}
+
 /// Does all of it; the exit status.
 ///
 /// # Errors
 /// A [`Trouble`] where the laboratory does not work.
 pub fn run(args: &Args, dir: &Path, inherited: Inherited) -> anyhow::Result<i32> {
-    let signals = Signals::take()?;
     let mut stop = Stop {
-        signals,
+        signals: Signals::take()?,
         dir,
         wanted: false,
     };
+    let page_file = args.html.as_deref().map(page_at).transpose()?;
     let lab = dir.join("lab");
     std::fs::create_dir(&lab)?;
     let flags = rustix::mount::MountFlags::empty();
     rustix::mount::mount("synclater", &lab, "tmpfs", flags, None)?;
     let plan = plan(args);
     let victim = victim::Plan {
-        words: args.command.clone(),
+        words: words(args, &lab)?,
         until: args.until.clone(),
         ack_fd: args.ack_fd,
         patience: args.for_,
@@ -148,36 +116,80 @@ pub fn run(args: &Args, dir: &Path, inherited: Inherited) -> anyhow::Result<i32>
         dir: &lab,
         store: store.clone(),
         victim: &victim,
-        faults: Faults {
-            lies: args.lies,
-            flush_takes: args.flush_takes.unwrap_or_default(),
-            seed: args.seed,
-            ..Faults::default()
-        },
+        faults: faults(args),
     };
-    let progress = Progress::new(args);
+    let progress = Progress::new(args.quiet, args.budget);
     progress.say("making the disk");
     let base = bench.prepare(args.setup.as_deref())?;
     progress.say("running the command");
-    let run = bench.run(0, &base, None, || stop.is_wanted())?;
+    let judge = args.check.clone().unwrap_or(Judge::Neighbours);
+    let before = match judge {
+        Judge::Neighbours => Before::Look,
+        Judge::Shell(_) | Judge::Builtin(_) => Before::Nothing,
+    };
+    let mut run = bench.run(0, &base, &before, || stop.is_wanted())?;
     starts(&run)?;
     let laboratory = Laboratory {
         plan: &plan,
-        check: &Check::Shell(args.check.clone()),
+        check: &match judge {
+            Judge::Shell(line) => Check::Shell(line),
+            Judge::Builtin(builtin) => Check::Builtin(builtin),
+            Judge::Neighbours => Check::Neighbours(std::mem::take(&mut run.trees)),
+        },
         patience: args.patience,
         voice: bench.voice(),
         dir: &lab,
         store,
+        fsck: args.fsck,
         workers: std::thread::available_parallelism().map_or(1, |n| n.get()),
         inherited: &inherited,
     };
+    let (found, mut report) = search(args, &run, &laboratory, &progress, &mut stop)?;
+    let bad = found.failures();
+    let syncs = told::syncs(&run);
+    told::explain(&run, &syncs, &bad, &mut report);
+    if !args.no_rerun {
+        let search = Search {
+            bench: &bench,
+            laboratory: &laboratory,
+            base: &base,
+            first: &run,
+            progress: &progress,
+            runs: AtomicUsize::new(0),
+        };
+        search.explain(&bad, &mut report, &mut stop);
+    }
+    keep(args, &run, &bad, &laboratory, &mut report);
+    progress.end();
+    if let Some(place) = page_file {
+        let line = told::line(&run.log, &syncs, bench.voice(), plan.sector, &found.places);
+        place
+            .write(&page::page(&report, &line))
+            .map_err(|e| no_page(&e))?;
+    }
+    super::super::print(&if args.json {
+        report.to_json()
+    } else {
+        report.render()
+    })?;
+    Ok(i32::from(report.bad > 0))
+}
+
+/// Goes through the states; what was found, and the report of it.
+fn search(
+    args: &Args,
+    run: &Run,
+    laboratory: &Laboratory<'_>,
+    progress: &Progress,
+    stop: &mut Stop<'_>,
+) -> anyhow::Result<(Found, CrashReport)> {
     let begun = Instant::now();
     let mut found = Found::default();
-    let mut cuts = Cuts::new(&run.log, args.seed);
+    let mut cuts = Cuts::new(&run.log, laboratory.voice, args.seed);
     let mut complete = true;
     laboratory.search(&run.log, &mut cuts, |judged| {
         judged.into_iter().for_each(|j| found.hear(j));
-        progress.states(&found, begun.elapsed());
+        progress.states(found.states, found.bad(), begun.elapsed());
         let over = match args.budget {
             Budget::Time(time) => begun.elapsed() >= time,
             Budget::States(states) => found.states >= states,
@@ -185,33 +197,77 @@ pub fn run(args: &Args, dir: &Path, inherited: Inherited) -> anyhow::Result<i32>
         complete &= !over;
         !over && found.failed.is_none() && !stop.is_wanted()
     })?;
-    complete &= !stop.wanted;
-    let took = begun.elapsed();
     if let Some(why) = &found.failed {
         return Err(check_failed(why).into());
     }
     let made = found.states + cuts.same;
-    drop(cuts);
-    let mut report = report(args, &run, &found, bench.voice());
-    (report.cuts, report.complete, report.seconds) = (made, complete, took.as_secs_f64());
-    if !args.no_rerun {
-        close(
-            &bench,
-            &laboratory,
-            &base,
-            &run,
-            &mut report,
-            &progress,
-            &mut stop,
-        );
+    let mut report = found.report(args, run, laboratory.voice);
+    report.complete = complete && !stop.wanted;
+    (report.cuts, report.seconds) = (made, begun.elapsed().as_secs_f64());
+    if stop.wanted {
+        report
+            .notes
+            .push("it was ended before its time; this is what it has".into());
     }
-    progress.end();
-    super::super::print(&if args.json {
-        report.to_json()
-    } else {
-        report.render()
-    })?;
-    Ok(i32::from(report.bad > 0))
+    Ok((found, report))
+}
+
+/// Keeps the states that failed, for a look.
+fn keep(
+    args: &Args,
+    run: &Run,
+    bad: &[super::found::Bad],
+    laboratory: &Laboratory<'_>,
+    report: &mut CrashReport,
+) {
+    if bad.is_empty() {
+        return;
+    }
+    let check = args.check.as_ref().map(Judge::text).unwrap_or_default();
+    let kept = Shelf::new().and_then(|mut shelf| {
+        let store = laboratory
+            .store
+            .read()
+            .unwrap_or_else(PoisonError::into_inner);
+        for (failure, bad) in report.failures.iter_mut().zip(bad) {
+            let about = About {
+                id: failure.id.clone(),
+                fs: args.fs.name().into(),
+                sector: laboratory.plan.sector,
+                options: args.options.clone(),
+                sentence: failure.sentence.clone(),
+                said: failure.said.clone(),
+                check: check.clone(),
+            };
+            let (image, cut) = (run.log.state(&bad.cut), bad.cut.at);
+            let said = run.log.said(laboratory.voice, cut);
+            failure.replay = Some(shelf.put(about, &image, &store, &said)?);
+        }
+        Ok(())
+    });
+    if let Err(e) = kept {
+        report
+            .notes
+            .push(format!("not every failure could be kept for --replay: {e}"));
+    }
+}
+
+fn page_at(path: &Path) -> Result<WholeFile, Trouble> {
+    WholeFile::at(path, Path::new("/")).map_err(|e| {
+        let what = format!("cannot write the page {}", path.display());
+        let try_ = "name a file in a folder that is there";
+        Trouble::new(what, e.to_string(), try_, NOTHING)
+    })
+}
+
+fn no_page(e: &std::io::Error) -> Trouble {
+    let try_ = "free space there, or name another file";
+    Trouble::new(
+        "cannot write the page",
+        e.to_string(),
+        try_,
+        "nothing of it is left",
+    )
 }
 
 /// The program has to have run.
@@ -239,195 +295,6 @@ fn check_failed(why: &str) -> Trouble {
         "the check itself failed",
         why.to_owned(),
         "it ends with 0 for a good state and 1 for a bad one; run it by hand",
-        NOTHING,
+        "the command was run and no more states are looked at; nothing is left",
     )
-}
-
-/// What it was about to do when the power was cut.
-fn last_words(log: &Log, cut: &Cut, voice: Voice) -> Option<String> {
-    log.ops[..cut.at].iter().rev().find_map(|op| match op {
-        Op::Mark(Mark::Line(v, line)) if *v == voice => {
-            Some(String::from_utf8_lossy(line).into_owned())
-        }
-        _ => None,
-    })
-}
-
-fn sentence(log: &Log, cut: &Cut, voice: Voice) -> String {
-    let pending = log.pending(cut.at).len();
-    let ended = matches!(
-        log.ops.get(cut.at.wrapping_sub(1)),
-        Some(Op::Mark(Mark::Exit(_)))
-    );
-    let after = last_words(log, cut, voice);
-    let when = match (&after, cut.moment) {
-        _ if ended => "Right after the command had ended".to_owned(),
-        (Some(line), Moment::Said) => format!("Right after it had said \u{201c}{line}\u{201d}"),
-        (Some(line), _) => format!("Some time after it had said \u{201c}{line}\u{201d}"),
-        (None, _) => "Before it had said anything".to_owned(),
-    };
-    let words = reached_words(cut, pending);
-    synclater_model::report::text::shown(&format!("{when}, {words}."))
-}
-
-fn report(args: &Args, run: &Run, found: &Found, voice: Voice) -> CrashReport {
-    let log = &run.log;
-    let number = |is: fn(&Op) -> bool| log.ops.iter().filter(|op| is(op)).count() as u64;
-    let lines = log.said(voice, log.ops.len());
-    let mut bad: Vec<&Bad> = found.bad.values().collect();
-    bad.sort_by_key(|b| complexity(&b.cut));
-    let failure = |(k, bad): (usize, &&Bad)| Failure {
-        id: format!("F{}", k + 1),
-        after: last_words(log, &bad.cut, voice),
-        missing: None,
-        sentence: sentence(log, &bad.cut, voice),
-        said: bad.said.clone(),
-        states: bad.states,
-        replay: None,
-    };
-    CrashReport {
-        version: CrashReport::VERSION,
-        fs: args.fs.name().into(),
-        until: args.until.clone(),
-        command: args
-            .command
-            .iter()
-            .map(|w| w.to_string_lossy().into_owned())
-            .collect(),
-        status: match run.ending {
-            Ending::Status(status) => Some(status),
-            Ending::TooLong | Ending::Stopped => None,
-        },
-        acknowledged: lines.iter().filter(|b| **b == b'\n').count() as u64,
-        writes: number(|op| matches!(op, Op::Write { .. })),
-        flushes: number(|op| matches!(op, Op::Flush | Op::FlushOfNothing)),
-        cuts: 0,
-        states: found.states,
-        bad: found.bad(),
-        kinds: { found.kinds.iter() }
-            .map(|(kind, (states, bad))| KindRow {
-                kind: (*kind).to_owned(),
-                states: *states,
-                bad: *bad,
-            })
-            .collect(),
-        failures: bad.iter().enumerate().map(failure).collect(),
-        complete: true,
-        seconds: 0.0,
-    }
-}
-
-/// Looks for the sync that would have closed each failure.
-fn close(
-    bench: &Bench<'_>,
-    laboratory: &Laboratory<'_>,
-    base: &Image,
-    first: &Run,
-    report: &mut CrashReport,
-    progress: &Progress,
-    stop: &mut Stop<'_>,
-) {
-    let mut number = 0;
-    let mut closers: BTreeMap<usize, (u64, u64)> = BTreeMap::new();
-    for failure in report.failures.iter_mut().take(CLOSED_MAX) {
-        let like = likeness(&failure.said);
-        for (k, closing) in first.left.iter().enumerate() {
-            if stop.is_wanted() {
-                return;
-            }
-            progress.say(&format!("{}: would {} help?", failure.id, closing.words()));
-            let judged = closers.entry(k).or_insert_with(|| {
-                number += 1;
-                tried(bench, laboratory, base, closing, number, &like).unwrap_or((0, 1))
-            });
-            if let (states @ 1.., 0) = *judged {
-                failure.missing = Some(format!(
-                    "{} before it was acknowledged: with that made, none of {} states of another \
-                     run is bad",
-                    closing.words(),
-                    count(states)
-                ));
-                break;
-            }
-        }
-    }
-}
-
-/// Runs the program with a sync; how many states were looked at, and how many are bad.
-fn tried(
-    bench: &Bench<'_>,
-    laboratory: &Laboratory<'_>,
-    base: &Image,
-    closing: &crate::crash::closing::Closing,
-    number: usize,
-    _like: &str,
-) -> Option<(u64, u64)> {
-    let run = bench.run(number, base, Some(closing), || false).ok()?;
-    let dir = laboratory.dir.join(format!("closing-{number}"));
-    std::fs::create_dir(&dir).ok()?;
-    let laboratory = Laboratory {
-        dir: &dir,
-        store: laboratory.store.clone(),
-        ..*laboratory
-    };
-    let telling = |(cut, _): &(Cut, Image)| {
-        cut.moment == Moment::Said && matches!(cut.reached, Reached::Nothing | Reached::Everything)
-    };
-    let cuts = Cuts::new(&run.log, 1)
-        .take(20 * CLOSING_STATES)
-        .filter(telling);
-    let begun = Instant::now();
-    let mut found = Found::default();
-    let searched = laboratory.search(&run.log, cuts.take(CLOSING_STATES), |judged| {
-        judged.into_iter().for_each(|j| found.hear(j));
-        found.bad() == 0 && found.failed.is_none() && begun.elapsed() < CLOSING_TIME
-    });
-    let fine = searched.is_ok() && found.failed.is_none();
-    fine.then(|| (found.states, found.bad()))
-}
-
-/// What is going on, on a terminal.
-struct Progress {
-    bar: Option<indicatif::ProgressBar>,
-    budget: Budget,
-}
-
-impl Progress {
-    fn new(args: &Args) -> Progress {
-        let shown = !args.quiet && std::io::stderr().is_terminal();
-        Progress {
-            bar: shown.then(|| {
-                let bar = indicatif::ProgressBar::new_spinner();
-                bar.enable_steady_tick(Duration::from_millis(200));
-                bar
-            }),
-            budget: args.budget,
-        }
-    }
-
-    fn say(&self, what: &str) {
-        if let Some(bar) = &self.bar {
-            bar.set_message(what.to_owned());
-        }
-    }
-
-    fn states(&self, found: &Found, elapsed: Duration) {
-        if let Some(bar) = &self.bar {
-            let of = match self.budget {
-                Budget::Time(time) => {
-                    let (is, of) = (seconds(elapsed.as_secs_f64()), seconds(time.as_secs_f64()));
-                    format!("{is} of {of}")
-                }
-                Budget::States(states) => format!("of {}", count(states)),
-            };
-            let (states, bad) = (count(found.states), count(found.bad()));
-            bar.set_message(format!("{states} states, {bad} bad; {of}"));
-        }
-    }
-
-    fn end(&self) {
-        if let Some(bar) = &self.bar {
-            bar.finish_and_clear();
-        }
-    }
 }

@@ -5,8 +5,10 @@
 //! lies between.
 //!
 //! Promise: the same log, seed and number give the same states in the same order; none comes twice.
+//! A state is what is on the disk together with what had been acknowledged: the same disk is
+//! another state where more had been promised.
 
-use super::log::{Image, Log, Mark, Op};
+use super::log::{Image, Log, Mark, Op, Voice};
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 
@@ -141,6 +143,8 @@ impl Log {
 /// The cuts to be tried.
 pub struct Cuts<'a> {
     log: &'a Log,
+    /// Where something was acknowledged, in order.
+    said: Vec<usize>,
     /// Moments, the most promising first.
     moments: Vec<(usize, Moment)>,
     dice: Dice,
@@ -148,11 +152,11 @@ pub struct Cuts<'a> {
     round: Vec<Cut>,
     /// Rounds that were begun.
     rounds: u32,
-    /// Images that were given out.
-    seen: HashSet<u128>,
+    /// States that were given out: the image, and how much had been acknowledged.
+    seen: HashSet<(u128, usize)>,
     /// Rounds in a row that gave nothing new.
     barren: u32,
-    /// Cuts that gave an image which was there already.
+    /// Cuts that gave a state which was there already.
     pub same: u64,
 }
 
@@ -163,22 +167,44 @@ const BARREN_MAX: u32 = 8;
 const SINGLES_MAX: usize = 64;
 
 impl<'a> Cuts<'a> {
-    /// All that a log allows, by a seed.
+    /// All that a log allows, by a seed; acknowledgements are the lines of `voice`.
     #[must_use]
-    pub fn new(log: &'a Log, seed: u64) -> Cuts<'a> {
+    pub fn new(log: &'a Log, voice: Voice, seed: u64) -> Cuts<'a> {
         let mut said = Vec::new();
+        let mut telling = Vec::new();
+        let mut repeated = Vec::new();
         let mut flushes = Vec::new();
+        let mut is_quiet = false;
         for (at, op) in log.ops.iter().enumerate() {
             match op {
-                Op::Mark(Mark::Line(..) | Mark::Exit(_)) => said.push((at + 1, Moment::Said)),
+                Op::Mark(Mark::Line(v, _)) if *v != voice => {}
+                Op::Mark(mark) => {
+                    if matches!(mark, Mark::Line(..)) {
+                        said.push(at);
+                    }
+                    // Of several on the same disk the last one promises most.
+                    if is_quiet {
+                        repeated.extend(telling.pop());
+                    }
+                    telling.push((at + 1, Moment::Said));
+                    is_quiet = true;
+                }
                 Op::Flush => flushes.push((at, Moment::BeforeFlush)),
-                _ => {}
+                Op::Write { .. } => {}
+                Op::FlushOfNothing => continue,
             }
+            is_quiet &= matches!(op, Op::Mark(_));
         }
         let end = [(log.ops.len(), Moment::End)];
+        let moments = telling
+            .into_iter()
+            .chain(flushes)
+            .chain(end)
+            .chain(repeated);
         Cuts {
             log,
-            moments: said.into_iter().chain(flushes).chain(end).collect(),
+            said,
+            moments: moments.collect(),
             dice: Dice::new(seed),
             round: Vec::new(),
             rounds: 0,
@@ -243,7 +269,8 @@ impl Iterator for Cuts<'_> {
                 continue;
             };
             let image = self.log.state(&cut);
-            if self.seen.insert(image.number()) {
+            let promised = self.said.partition_point(|said| *said < cut.at);
+            if self.seen.insert((image.number(), promised)) {
                 self.barren = 0;
                 return Some((cut, image));
             }

@@ -5,11 +5,14 @@
 //! writes put there. Nothing here reads a clock, a file or a disk.
 //!
 //! Map: [`store`] keeps each content once, [`log`] what was written in which order, [`cuts`] which
-//! states are tried, in which order.
+//! states are tried, in which order; [`tree`] is what lies in a folder, [`prefix`] judges what the
+//! bundled writer has left.
 //!
-//! What it does not do: bare FUA writes, which a loop device turns into a write and a flush; so what
-//! may be lost around one is not seen.
+//! What it does not do: bare FUA writes, which a loop device turns into a write and a flush; so
+//! what may be lost around one is not seen.
 
 pub mod cuts;
 pub mod log;
+pub mod prefix;
 pub mod store;
+pub mod tree;

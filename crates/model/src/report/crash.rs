@@ -1,12 +1,14 @@
 //! What power cuts came to.
 //!
-//! Promise: JSON keys are fixed (`"version": 1`); what is not known is absent. Every failure is told
-//! by the simplest state that shows it.
+//! Promise: JSON keys are fixed (`"version": 1`); what is not known is absent. Every failure is
+//! told by the simplest state that shows it.
+
+pub mod page;
 
 use super::number::{count, counted, seconds};
 use super::text::{command_line, shown, wrapped};
 use crate::crash::cuts::{Cut, Moment, Reached};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use std::fmt::Write;
 
 /// How a program did.
@@ -43,6 +45,26 @@ pub struct CrashReport {
     pub complete: bool,
     /// Seconds of the search.
     pub seconds: f64,
+    /// What is odd about the run, each in a sentence.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+}
+
+/// A run in time, for a picture. All times are seconds from its begin.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Line {
+    /// Its end.
+    pub seconds: f64,
+    /// Lines by which the program acknowledged.
+    pub said: Vec<(f64, String)>,
+    /// The program's sync requests: begin, end, and what for.
+    pub syncs: Vec<(f64, f64, String)>,
+    /// Writes of the disk, and how large.
+    pub writes: Vec<(f64, String)>,
+    /// Flushes of the disk.
+    pub flushes: Vec<f64>,
+    /// Cuts: states there, and bad ones.
+    pub cuts: Vec<(f64, u64, u64)>,
 }
 
 /// States of one kind of cut.
@@ -57,7 +79,7 @@ pub struct KindRow {
 }
 
 /// One way in which it fails.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Failure {
     /// Its number.
     pub id: String,
@@ -69,6 +91,15 @@ pub struct Failure {
     pub missing: Option<String>,
     /// What happened, in a sentence.
     pub sentence: String,
+    /// How the state differs from what should be there, where a run with the missing sync tells.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub differences: Vec<String>,
+    /// The program's last sync requests before the cut.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub requests: Vec<String>,
+    /// What the disk was asked right before the cut, and what was said meanwhile.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub steps: Vec<String>,
     /// What the check said.
     pub said: String,
     /// States that fail so.
@@ -136,11 +167,27 @@ pub fn reached_words(cut: &Cut, pending: usize) -> String {
     format!("{cache}; {reached}")
 }
 
-/// What makes two failures one: the check's words without their numbers.
+/// Digits of the shortest name of an object that is one for [`likeness`].
+const HASH_MIN: usize = 16;
+
+/// What makes two failures one: the check's words without their numbers and hashes.
 #[must_use]
 pub fn likeness(said: &str) -> String {
     let mut like = String::new();
-    for c in said.chars().take(200) {
+    let is_part = |c: char| c.is_ascii_hexdigit() || c == '/';
+    for word in said.split_inclusive(|c| !is_part(c)) {
+        let hash = word.trim_matches(|c: char| !c.is_ascii_hexdigit());
+        match hash.bytes().filter(u8::is_ascii_hexdigit).count() {
+            HASH_MIN.. => like.push_str(&word.replacen(hash, "#", 1)),
+            _ => like.push_str(word),
+        }
+    }
+    without_numbers(&like)
+}
+
+fn without_numbers(words: &str) -> String {
+    let mut like = String::new();
+    for c in words.chars().take(200) {
         let c = if c.is_ascii_digit() { '#' } else { c };
         let is_more = c == '#' && like.ends_with(['#']);
         let is_list = c == '#' && like.ends_with("#, ");
@@ -153,9 +200,22 @@ pub fn likeness(said: &str) -> String {
     like
 }
 
+fn flushes(number: u64) -> String {
+    match number {
+        1 => "1 flush".to_owned(),
+        n => format!("{} flushes", count(n)),
+    }
+}
+
 impl CrashReport {
     /// Version of the form that this crate writes.
     pub const VERSION: u32 = 1;
+
+    /// States a minute.
+    #[must_use]
+    pub fn per_minute(&self) -> u64 {
+        (self.states as f64 / self.seconds.max(1e-9) * 60.0) as u64
+    }
 
     /// As JSON, with a line end.
     #[must_use]
@@ -173,10 +233,7 @@ impl CrashReport {
             self.fs,
             shown(&self.until),
             counted(self.writes, "write"),
-            match self.flushes {
-                1 => "1 flush".to_owned(),
-                n => format!("{} flushes", count(n)),
-            },
+            flushes(self.flushes),
             counted(self.acknowledged, "acknowledgement"),
         );
         out.push_str(&wrapped("", &about));
@@ -190,12 +247,11 @@ impl CrashReport {
         } else {
             "; more are possible"
         };
-        let per_minute = self.states as f64 / self.seconds.max(1e-9) * 60.0;
         let states = format!(
             "{} in {} ({} a minute), {verdict}{rest}.",
             counted(self.states, "state"),
             seconds(self.seconds),
-            count(per_minute as u64)
+            count(self.per_minute())
         );
         out.push_str(&wrapped("", &states));
         for row in &self.kinds {
@@ -205,6 +261,9 @@ impl CrashReport {
             };
             let _ = writeln!(out, "  {:>7} {:<52} {bad:>10}", count(row.states), row.kind);
         }
+        for note in &self.notes {
+            out.push_str(&wrapped("note: ", &shown(note)));
+        }
         for failure in &self.failures {
             out.push('\n');
             let lead = format!("{}  ", failure.id);
@@ -213,8 +272,18 @@ impl CrashReport {
             if !said.is_empty() {
                 out.push_str(&wrapped("    check:   ", &shown(said)));
             }
+            if !failure.differences.is_empty() {
+                out.push_str(&wrapped(
+                    "    state:   ",
+                    &shown(&failure.differences.join("; ")),
+                ));
+            }
+            if !failure.requests.is_empty() {
+                let last = format!("last ones: {}", failure.requests.join(", "));
+                out.push_str(&wrapped("    syncs:   ", &shown(&last)));
+            }
             if let Some(missing) = &failure.missing {
-                out.push_str(&wrapped("    missing: ", missing));
+                out.push_str(&wrapped("    missing: ", &shown(missing)));
             }
             let times = counted(failure.states, "state");
             out.push_str(&wrapped("    seen:    ", &format!("in {times}")));
@@ -235,6 +304,13 @@ mod tests {
         assert_eq!(likeness("lost [12]"), likeness("lost [3]"));
         assert_eq!(likeness("lost [12, 13]"), likeness("lost [3]"));
         assert_ne!(likeness("lost [12]"), likeness("corrupt page 3"));
+        let object = |name: &str| likeness(&format!("error: .git/objects/{name} is empty"));
+        let (one, other) = (
+            "83/e9fa031b7c0f5f3f3fb7bc29a2",
+            "af/00bb11b5cc0d3f1f3fb7bc29a3",
+        );
+        assert_eq!(object(one), object(other));
+        assert_eq!(object(one), "error: .git/objects/# is empty");
     }
 
     #[test]

@@ -43,7 +43,7 @@ fn log_of(steps: &[Step]) -> (Store, Log) {
             Step::Zero(at, sectors) => log.zero(*at, *sectors, 0),
             Step::Flush => log.flush(false, 0),
             Step::Lie => log.flush(true, 0),
-            Step::Say => log.mark(Mark::Line(super::super::log::Voice::Out, vec![b'a']), 0),
+            Step::Say => log.mark(Mark::Line(Voice::Out, vec![b'a']), 0),
         }
     }
     (store, log)
@@ -86,13 +86,14 @@ proptest! {
     ) {
         let (store, log) = log_of(&steps);
         let mut seen = BTreeSet::new();
-        for (cut, image) in Cuts::new(&log, seed).take(2000) {
+        for (cut, image) in Cuts::new(&log, Voice::Out, seed).take(2000) {
             let values = values(&store, &image);
             let may = legal(&steps, cut.at);
             for (value, may) in values.iter().zip(&may) {
                 prop_assert!(may.contains(value), "{cut:?}: {values:?} of {may:?}");
             }
-            prop_assert!(seen.insert(values));
+            let said = steps[..cut.at].iter().filter(|s| matches!(s, Step::Say)).count();
+            prop_assert!(seen.insert((values, said)));
             prop_assert_eq!(log.state(&cut), image);
         }
     }
@@ -106,7 +107,7 @@ proptest! {
     ) {
         let (store, log) = log_of(&steps);
         let found: BTreeSet<Vec<u8>> =
-            Cuts::new(&log, seed).map(|(_, image)| values(&store, &image)).collect();
+            Cuts::new(&log, Voice::Out, seed).map(|(_, image)| values(&store, &image)).collect();
         let may = legal(&steps, steps.len());
         // All of them at the end of the log, where they are few.
         let all = may.iter().fold(vec![Vec::new()], |all: Vec<Vec<u8>>, may| {
@@ -131,7 +132,9 @@ proptest! {
         seed in any::<u64>(),
     ) {
         let (_, log) = log_of(&steps);
-        let cuts = || Cuts::new(&log, seed).map(|(cut, _)| cut).take(300).collect::<Vec<_>>();
+        let cuts = || -> Vec<Cut> {
+            Cuts::new(&log, Voice::Out, seed).map(|(cut, _)| cut).take(300).collect()
+        };
         prop_assert_eq!(cuts(), cuts());
     }
 }
@@ -148,7 +151,7 @@ fn right_behind_what_was_said_comes_first() {
         Step::Flush,
     ];
     let (store, log) = log_of(&steps);
-    let first: Vec<(usize, u8)> = Cuts::new(&log, 1)
+    let first: Vec<(usize, u8)> = Cuts::new(&log, Voice::Out, 1)
         .take(2)
         .map(|(cut, image)| (cut.at, values(&store, &image)[0]))
         .collect();
@@ -156,9 +159,18 @@ fn right_behind_what_was_said_comes_first() {
     assert_eq!(first, [(4, 1), (1, 0)]);
 }
 
+/// Without a sync the disk stays as it is, and each promise more makes another state of it.
+#[test]
+fn the_same_disk_is_another_state_where_more_was_promised() {
+    let (_, log) = log_of(&[Step::Say, Step::Say, Step::Say]);
+    let cuts: Vec<usize> = Cuts::new(&log, Voice::Out, 1)
+        .map(|(cut, _)| cut.at)
+        .collect();
+    assert_eq!(cuts, [3, 1, 2]);
+}
+
 #[test]
 fn what_was_said_before_a_cut_is_known() {
-    use super::super::log::Voice;
     let mut log = Log::new(Image::zeros(1));
     log.mark(Mark::Line(Voice::Out, b"one".to_vec()), 0);
     log.mark(Mark::Line(Voice::Err, b"two".to_vec()), 0);

@@ -1,0 +1,250 @@
+//! What the bundled writer has left: is it a prefix of its steps?
+//!
+//! The other half of src/crash/writer/prefix.c: its steps, their order, and the page of each, which
+//! is the step's number in every eight bytes.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+const PAGE: usize = 4096;
+const WAYS: u64 = 7;
+const NAMES: u64 = 3;
+/// As the writer has it.
+const STEPS_MAX: u64 = 1_000_000;
+
+/// The files of a folder, by name.
+pub type Files = BTreeMap<String, Vec<u8>>;
+
+/// How a step is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Write,
+    Map,
+    Direct,
+    Rename,
+    Create,
+    Dsync,
+    Syncfs,
+}
+
+impl Way {
+    fn of(step: u64) -> Way {
+        match step % WAYS {
+            0 => Way::Write,
+            1 => Way::Map,
+            2 => Way::Direct,
+            3 => Way::Rename,
+            4 => Way::Create,
+            5 => Way::Dsync,
+            _ => Way::Syncfs,
+        }
+    }
+}
+
+impl fmt::Display for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Way::Write => "pwrite",
+            Way::Map => "mmap",
+            Way::Direct => "O_DIRECT",
+            Way::Rename => "rename",
+            Way::Create => "a new file",
+            Way::Dsync => "O_DSYNC",
+            Way::Syncfs => "syncfs",
+        })
+    }
+}
+
+/// What is there of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum There {
+    Nothing,
+    Part,
+    Whole,
+}
+
+/// A page: nothing but zeros or an older step of the same place, the step, or some of it.
+fn page(bytes: Option<&[u8]>, step: u64) -> There {
+    let bytes = bytes.unwrap_or_default();
+    let of_step = bytes
+        .chunks(8)
+        .filter(|eight| **eight == step.to_le_bytes())
+        .count();
+    match of_step {
+        0 => There::Nothing,
+        n if n == PAGE / 8 => There::Whole,
+        _ => There::Part,
+    }
+}
+
+/// The step that overwrites `step` next, by the same way and the same name.
+fn next_rename(step: u64) -> u64 {
+    step + WAYS * NAMES
+}
+
+fn there(files: &Files, step: u64, steps: u64) -> There {
+    let slot = (step / WAYS) as usize * PAGE;
+    let in_file = |name: &str| {
+        let file = files.get(name);
+        page(
+            file.and_then(|f| f.get(slot..(slot + PAGE).min(f.len()))),
+            step,
+        )
+    };
+    match Way::of(step) {
+        Way::Write => in_file("pwrite"),
+        Way::Map => in_file("mmap"),
+        Way::Direct => in_file("direct"),
+        Way::Dsync => in_file("dsync"),
+        Way::Syncfs => in_file("syncfs"),
+        Way::Create => page(files.get(&format!("file-{step}")).map(Vec::as_slice), step),
+        Way::Rename => {
+            let name = format!("renamed-{}", step / WAYS % NAMES);
+            let file = files.get(&name).map(Vec::as_slice);
+            // A later step of that name stands for the earlier ones.
+            let mut later = step;
+            while later <= steps {
+                match page(file, later) {
+                    There::Whole => return There::Whole,
+                    There::Part if later == step => return There::Part,
+                    _ => later = next_rename(later),
+                }
+            }
+            There::Nothing
+        }
+    }
+}
+
+/// Steps that were acknowledged: the last line that is a number.
+#[must_use]
+pub fn acknowledged(lines: &str) -> u64 {
+    lines
+        .lines()
+        .rev()
+        .find_map(|line| line.trim().parse().ok())
+        .unwrap_or(0)
+}
+
+/// How many steps are there, without a hole; or what is wrong, in words, where `acknowledged` of
+/// them had been acknowledged.
+///
+/// # Errors
+/// One sentence: a step that was acknowledged is lost, or a later one is there without it.
+pub fn judge(files: &Files, acknowledged: u64) -> Result<u64, String> {
+    let plan = files
+        .get("plan")
+        .map(|bytes| String::from_utf8_lossy(bytes).trim().parse());
+    let steps: u64 = match plan {
+        Some(Ok(steps @ 1..=STEPS_MAX)) => steps,
+        _ if acknowledged == 0 => return Ok(0),
+        _ => {
+            return Err(format!(
+                "lost: the plan, with {acknowledged} steps acknowledged"
+            ))
+        }
+    };
+    let all: Vec<There> = (1..=steps).map(|step| there(files, step, steps)).collect();
+    let whole = |step: u64| all[step as usize - 1] == There::Whole;
+    let way = Way::of;
+    let prefix = (1..=steps).take_while(|step| whole(*step)).count() as u64;
+    if prefix < acknowledged {
+        let lost = prefix + 1;
+        let what = match all[lost as usize - 1] {
+            There::Part => "torn",
+            _ => "lost",
+        };
+        return Err(format!(
+            "{what}: step {lost} ({}), with {acknowledged} acknowledged",
+            way(lost)
+        ));
+    }
+    // The one that was under way may be there in part.
+    let begun = |step: &u64| all[*step as usize - 1] != There::Nothing;
+    match (prefix + 2..=steps).rev().find(begun) {
+        Some(later) => Err(format!(
+            "out of order: step {later} ({}) is there, step {} ({}) is not",
+            way(later),
+            prefix + 1,
+            way(prefix + 1)
+        )),
+        None => Ok(prefix),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the writer leaves, once these steps are made.
+    fn after(steps: u64, made: &[u64]) -> Files {
+        let mut files = Files::from([("plan".to_owned(), format!("{steps}\n").into_bytes())]);
+        for step in made {
+            let bytes = step.to_le_bytes().repeat(PAGE / 8);
+            let name = match Way::of(*step) {
+                Way::Write => "pwrite".to_owned(),
+                Way::Map => "mmap".to_owned(),
+                Way::Direct => "direct".to_owned(),
+                Way::Dsync => "dsync".to_owned(),
+                Way::Syncfs => "syncfs".to_owned(),
+                Way::Create => format!("file-{step}"),
+                Way::Rename => format!("renamed-{}", step / WAYS % NAMES),
+            };
+            let is_slot = !matches!(Way::of(*step), Way::Create | Way::Rename);
+            let at = if is_slot {
+                (*step / WAYS) as usize * PAGE
+            } else {
+                0
+            };
+            let file = files.entry(name).or_default();
+            file.resize(file.len().max(at + PAGE), 0);
+            file[at..at + PAGE].copy_from_slice(&bytes);
+        }
+        files
+    }
+
+    fn first(n: u64) -> Vec<u64> {
+        (1..=n).collect()
+    }
+
+    #[test]
+    fn every_prefix_that_has_what_was_acknowledged_is_good() {
+        for n in 0..=60 {
+            let files = after(60, &first(n));
+            for acknowledged in 0..=n {
+                assert_eq!(judge(&files, acknowledged), Ok(n));
+            }
+        }
+        assert_eq!(judge(&Files::new(), 0), Ok(0));
+    }
+
+    #[test]
+    fn every_step_that_is_lost_is_seen() {
+        for lost in 1..=30 {
+            let said = judge(&after(60, &first(lost - 1)), lost).expect_err("lost");
+            assert!(said.starts_with(&format!("lost: step {lost} (")), "{said}");
+        }
+        assert!(judge(&Files::new(), 1).is_err());
+    }
+
+    #[test]
+    fn every_hole_is_seen_without_any_acknowledgement_but_where_a_rename_covers_it() {
+        for hole in 1..=30u64 {
+            let made: Vec<u64> = first(30).into_iter().filter(|s| *s != hole).collect();
+            let covered = Way::of(hole) == Way::Rename && next_rename(hole) <= 30;
+            let seen = judge(&after(60, &made), 0);
+            // Nothing comes behind the last one.
+            assert_eq!(seen.is_ok(), covered || hole == 30, "{hole}: {seen:?}");
+        }
+    }
+
+    #[test]
+    fn the_step_under_way_may_be_torn_and_no_other() {
+        let mut files = after(60, &first(6));
+        let file = files.entry("pwrite".into()).or_default();
+        file.resize(2 * PAGE, 0);
+        file[PAGE..PAGE + 512].copy_from_slice(&7u64.to_le_bytes().repeat(64));
+        assert_eq!(judge(&files, 6), Ok(6));
+        let said = judge(&files, 7).expect_err("torn");
+        assert!(said.starts_with("torn: step 7 (pwrite)"), "{said}");
+    }
+}

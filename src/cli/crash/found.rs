@@ -1,0 +1,205 @@
+//! What the search has found, and how that is told.
+
+use super::Args;
+use crate::crash::bench::Run;
+use crate::crash::judge::Verdict;
+use crate::crash::search::Judged;
+use crate::crash::victim::Ending;
+use std::collections::BTreeMap;
+use synclater_model::crash::cuts::{Cut, Moment};
+use synclater_model::crash::log::{Log, Mark, Op, Voice};
+use synclater_model::report::crash::{
+    complexity, kind_of, likeness, reached_words, CrashReport, Failure, KindRow,
+};
+use synclater_model::report::number::counted;
+
+/// Failures that are told apart.
+const FAILURES_MAX: usize = 20;
+
+/// One way in which it fails.
+#[derive(Clone)]
+pub struct Bad {
+    /// The simplest cut that shows it.
+    pub cut: Cut,
+    /// What the check said then.
+    pub said: String,
+    states: u64,
+}
+
+/// What the search has found.
+#[derive(Default)]
+pub struct Found {
+    /// States that were judged.
+    pub states: u64,
+    kinds: BTreeMap<&'static str, (u64, u64)>,
+    bad: BTreeMap<String, Bad>,
+    /// By the place of the cut: states, and bad ones.
+    pub places: BTreeMap<usize, (u64, u64)>,
+    /// The check itself failed.
+    pub failed: Option<String>,
+}
+
+impl Found {
+    /// Takes a state in.
+    pub fn hear(&mut self, judged: Judged) {
+        self.states += 1;
+        let is_bad = u64::from(matches!(judged.verdict, Verdict::Bad(_)));
+        let place = self.places.entry(judged.cut.at).or_default();
+        *place = (place.0 + 1, place.1 + is_bad);
+        let kind = self.kinds.entry(kind_of(&judged.cut)).or_default();
+        *kind = (kind.0 + 1, kind.1 + is_bad);
+        match judged.verdict {
+            Verdict::Good => {}
+            Verdict::Failed(why) => self.failed = Some(why),
+            Verdict::Bad(said) => self.note(judged.cut, said),
+        }
+    }
+
+    fn note(&mut self, cut: Cut, said: String) {
+        let mut like = likeness(&said);
+        if self.bad.len() >= FAILURES_MAX && !self.bad.contains_key(&like) {
+            like = "others".into();
+        }
+        let fresh = Bad {
+            cut,
+            said: said.clone(),
+            states: 0,
+        };
+        let bad = self.bad.entry(like).or_insert(fresh);
+        bad.states += 1;
+        if complexity(&cut) < complexity(&bad.cut) {
+            (bad.cut, bad.said) = (cut, said);
+        }
+    }
+
+    /// Bad states.
+    pub fn bad(&self) -> u64 {
+        self.kinds.values().map(|(_, bad)| bad).sum()
+    }
+
+    /// Each failure, the simplest to explain first.
+    pub fn failures(&self) -> Vec<Bad> {
+        let mut bad: Vec<Bad> = self.bad.values().cloned().collect();
+        bad.sort_by_key(|b| complexity(&b.cut));
+        bad
+    }
+
+    /// The report without what further runs show.
+    pub fn report(&self, args: &Args, run: &Run, voice: Voice) -> CrashReport {
+        let log = &run.log;
+        let number = |is: fn(&Op) -> bool| log.ops.iter().filter(|op| is(op)).count() as u64;
+        let lines = log.said(voice, log.ops.len());
+        let kinds = self.kinds.iter().map(|(kind, (states, bad))| KindRow {
+            kind: (*kind).to_owned(),
+            states: *states,
+            bad: *bad,
+        });
+        let failures = self.failures();
+        let failures = failures
+            .iter()
+            .zip(1..)
+            .map(|(bad, n)| failure(log, bad, n, voice));
+        CrashReport {
+            version: CrashReport::VERSION,
+            fs: args.fs.name().into(),
+            until: args.until.clone(),
+            command: args
+                .words()
+                .iter()
+                .map(|w| w.to_string_lossy().into_owned())
+                .collect(),
+            status: match run.ending {
+                Ending::Status(status) => Some(status),
+                Ending::TooLong | Ending::Stopped => None,
+            },
+            acknowledged: lines.iter().filter(|b| **b == b'\n').count() as u64,
+            writes: number(|op| matches!(op, Op::Write { .. })),
+            flushes: number(|op| matches!(op, Op::Flush | Op::FlushOfNothing)),
+            cuts: 0,
+            states: self.states,
+            bad: self.bad(),
+            kinds: kinds.collect(),
+            failures: failures.collect(),
+            complete: true,
+            seconds: 0.0,
+            notes: notes(args, run, &lines),
+        }
+    }
+}
+
+/// What is odd about the run.
+fn notes(args: &Args, run: &Run, lines: &[u8]) -> Vec<String> {
+    let mut notes = Vec::new();
+    match run.ending {
+        Ending::Status(0) | Ending::Stopped => {}
+        Ending::Status(status) => notes.push(format!("the command ended with status {status}")),
+        Ending::TooLong => notes.push(format!(
+            "the command was still running after {}, and was killed (--for)",
+            synclater_model::report::number::seconds(args.for_.as_secs_f64())
+        )),
+    }
+    if run.more > 0 {
+        let them = counted(run.more as u64, "process").replace("processs", "processes");
+        notes.push(format!(
+            "{them} of it still ran when it had ended, and were killed there"
+        ));
+    }
+    if lines.is_empty() {
+        notes.push(
+            "it acknowledged nothing: only damage can be found, not loss; let it print a line for \
+             each thing that it takes for durable"
+                .into(),
+        );
+    }
+    let wrote = run.log.ops.iter().any(|op| matches!(op, Op::Write { .. }));
+    if !wrote {
+        notes.push(
+            "nothing was written to the disk: the command did not work in its folder, or synced \
+             nothing there"
+                .into(),
+        );
+    }
+    notes
+}
+
+fn failure(log: &Log, bad: &Bad, number: u32, voice: Voice) -> Failure {
+    Failure {
+        id: format!("F{number}"),
+        after: last_words(log, &bad.cut, voice),
+        missing: None,
+        sentence: sentence(log, &bad.cut, voice),
+        differences: Vec::new(),
+        requests: Vec::new(),
+        steps: Vec::new(),
+        said: bad.said.clone(),
+        states: bad.states,
+        replay: None,
+    }
+}
+
+/// What it had said last when the power was cut.
+fn last_words(log: &Log, cut: &Cut, voice: Voice) -> Option<String> {
+    log.ops[..cut.at].iter().rev().find_map(|op| match op {
+        Op::Mark(Mark::Line(v, line)) if *v == voice => {
+            Some(String::from_utf8_lossy(line).into_owned())
+        }
+        _ => None,
+    })
+}
+
+fn sentence(log: &Log, cut: &Cut, voice: Voice) -> String {
+    let pending = log.pending(cut.at).len();
+    let ended = matches!(
+        log.ops.get(cut.at.wrapping_sub(1)),
+        Some(Op::Mark(Mark::Exit(_)))
+    );
+    let after = last_words(log, cut, voice);
+    let when = match (&after, cut.moment) {
+        _ if ended => "Right after the command had ended".to_owned(),
+        (Some(line), Moment::Said) => format!("Right after it had said \u{201c}{line}\u{201d}"),
+        (Some(line), _) => format!("Some time after it had said \u{201c}{line}\u{201d}"),
+        (None, _) => "Before it had said anything".to_owned(),
+    };
+    let words = reached_words(cut, pending);
+    synclater_model::report::text::shown(&format!("{when}, {words}."))
+}

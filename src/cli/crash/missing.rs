@@ -1,0 +1,192 @@
+//! The sync that would have closed a failure, found by making it; and what is not there without it.
+
+use super::found::{Bad, Found};
+use super::inside::Stop;
+use super::progress::Progress;
+use crate::crash::bench::{Before, Bench, Run};
+use crate::crash::closing::Closing;
+use crate::crash::search::Laboratory;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+use synclater_model::crash::cuts::{Cut, Cuts, Moment, Reached};
+use synclater_model::crash::log::{Image, Log, Mark, Op, Voice};
+use synclater_model::crash::tree::{self, Tree};
+use synclater_model::report::crash::CrashReport;
+use synclater_model::report::number::count;
+
+/// Failures for which it is looked for.
+const CLOSED_MAX: usize = 3;
+/// States by which a sync is judged, and how long that may take.
+const CLOSING_STATES: usize = 60;
+const CLOSING_TIME: Duration = Duration::from_secs(4);
+/// How long all of it may take.
+const ALL_TIME: Duration = Duration::from_secs(20);
+
+/// A run with a sync that was made before each acknowledgement, and what came of it.
+struct Closed {
+    run: Run,
+    states: u64,
+    bad: u64,
+}
+
+impl Closed {
+    fn is_clean(&self) -> bool {
+        self.states > 0 && self.bad == 0
+    }
+}
+
+/// Looks for the missing syncs.
+pub struct Search<'a> {
+    /// Runs the program.
+    pub bench: &'a Bench<'a>,
+    /// Judges states.
+    pub laboratory: &'a Laboratory<'a>,
+    /// The disk before each run.
+    pub base: &'a Image,
+    /// The first run.
+    pub first: &'a Run,
+    /// Tells what is done.
+    pub progress: &'a Progress,
+    /// Further runs.
+    pub runs: AtomicUsize,
+}
+
+impl Search<'_> {
+    /// Looks for the sync that would have closed each failure.
+    pub fn explain(&self, bad: &[Bad], report: &mut CrashReport, stop: &mut Stop<'_>) {
+        let begun = Instant::now();
+        let mut closed: HashMap<Closing, Option<Closed>> = HashMap::new();
+        let failures = report.failures.iter_mut().zip(bad).take(CLOSED_MAX);
+        for (failure, bad) in failures {
+            // Where everything does not help, no sync does.
+            let mut candidates = vec![Closing::Everything];
+            while let Some(closing) = candidates.pop() {
+                if stop.is_wanted() || begun.elapsed() > ALL_TIME {
+                    break;
+                }
+                self.progress
+                    .say(&format!("{}: would {} help?", failure.id, closing.words()));
+                let tried = closed
+                    .entry(closing.clone())
+                    .or_insert_with(|| self.closed(&closing));
+                let Some(tried) = tried.as_ref().filter(|c| c.is_clean()) else {
+                    continue;
+                };
+                failure.missing = Some(missing(&closing, tried.states));
+                if closing != Closing::Everything {
+                    break;
+                }
+                if let Some((is, wanted)) = self.states(&failure.id, &bad.cut, tried) {
+                    failure.differences = tree::differences(&is, &wanted);
+                    candidates = likely(&self.first.left, &tree::differing(&is, &wanted));
+                }
+            }
+        }
+    }
+
+    /// What comes of a sync: of two runs, where the first is clean. What a program does is often a
+    /// matter of chance.
+    fn closed(&self, closing: &Closing) -> Option<Closed> {
+        let first = self.tried(closing)?;
+        if !first.is_clean() {
+            return Some(first);
+        }
+        let mut second = self.tried(closing)?;
+        second.states += first.states;
+        Some(second)
+    }
+
+    /// Runs the program with a sync.
+    fn tried(&self, closing: &Closing) -> Option<Closed> {
+        let number = self.runs.fetch_add(1, Relaxed) + 1;
+        let before = Before::Make(closing.clone());
+        let run = self.bench.run(number, self.base, &before, || false).ok()?;
+        let dir = self.laboratory.dir.join(format!("closing-{number}"));
+        std::fs::create_dir(&dir).ok()?;
+        let laboratory = Laboratory {
+            dir: &dir,
+            store: self.laboratory.store.clone(),
+            ..*self.laboratory
+        };
+        let telling = |(cut, _): &(Cut, Image)| {
+            let plain = matches!(cut.reached, Reached::Nothing | Reached::Everything);
+            cut.moment == Moment::Said && plain
+        };
+        let cuts = Cuts::new(&run.log, self.bench.voice(), 1);
+        let cuts = cuts.take(20 * CLOSING_STATES).filter(telling);
+        let begun = Instant::now();
+        let mut found = Found::default();
+        let searched = laboratory.search(&run.log, cuts.take(CLOSING_STATES), |judged| {
+            judged.into_iter().for_each(|j| found.hear(j));
+            found.bad() == 0 && found.failed.is_none() && begun.elapsed() < CLOSING_TIME
+        });
+        let fine = searched.is_ok() && found.failed.is_none();
+        fine.then(|| Closed {
+            run,
+            states: found.states,
+            bad: found.bad(),
+        })
+    }
+
+    /// What lies in the state, and in the one behind the same acknowledgement with a sync made.
+    fn states(&self, id: &str, bad: &Cut, closed: &Closed) -> Option<(Tree, Tree)> {
+        let voice = self.bench.voice();
+        let lines = said_before(&self.first.log, bad.at, voice);
+        let good = Cut {
+            at: place_of(&closed.run.log, lines, voice)?,
+            moment: Moment::Said,
+            reached: Reached::Nothing,
+        };
+        let look = |name: &str, log: &Log, cut: &Cut| {
+            self.laboratory
+                .look(&format!("look-{id}-{name}"), log, cut)
+                .ok()
+        };
+        let is = look("bad", &self.first.log, bad)?;
+        Some((is, look("good", &closed.run.log, &good)?))
+    }
+}
+
+/// The syncs to be tried, the most likely one last: of the folders and the files that differ, and
+/// then of all others.
+fn likely(all: &[Closing], differing: &[String]) -> Vec<Closing> {
+    let folder_of = |path: &String| Path::new(path).parent().map(Path::to_path_buf);
+    let folders: Vec<PathBuf> = differing.iter().filter_map(folder_of).collect();
+    let rank = |closing: &Closing| match closing {
+        Closing::Folder(path) if folders.contains(path) => {
+            (0, folders.iter().position(|f| f == path))
+        }
+        Closing::File(path) if differing.iter().any(|d| Path::new(d) == path) => (1, None),
+        Closing::Folder(_) => (2, None),
+        Closing::File(_) => (3, None),
+        Closing::Everything => (4, None),
+    };
+    let mut likely: Vec<Closing> = all.to_vec();
+    likely.retain(|closing| *closing != Closing::Everything);
+    likely.sort_by_key(rank);
+    likely.reverse();
+    likely
+}
+
+fn missing(closing: &Closing, states: u64) -> String {
+    format!(
+        "{} before it was acknowledged: with that made, none of {} states of two other runs is bad",
+        closing.words(),
+        count(states)
+    )
+}
+
+fn said_before(log: &Log, at: usize, voice: Voice) -> usize {
+    let is_line = |op: &&Op| matches!(op, Op::Mark(Mark::Line(v, _)) if *v == voice);
+    log.ops[..at].iter().filter(is_line).count()
+}
+
+/// The place right behind the line of this number, counted from 1.
+fn place_of(log: &Log, line: usize, voice: Voice) -> Option<usize> {
+    let is_line = |op: &Op| matches!(op, Op::Mark(Mark::Line(v, _)) if *v == voice);
+    let lines = log.ops.iter().enumerate().filter(|(_, op)| is_line(op));
+    let (at, _) = { lines }.nth(line.checked_sub(1)?)?;
+    Some(at + 1)
+}

@@ -1,0 +1,76 @@
+//! `synclater crash --replay`: a state that failed, mounted for a look.
+
+use crate::crash::kept::{self, NoReplay};
+use std::path::Path;
+use synclater_model::report::message::Trouble;
+use synclater_model::report::text::shown;
+
+/// Mounts it, and says where.
+///
+/// # Errors
+/// A [`Trouble`] where it is not kept, or cannot be mounted.
+pub fn run(id: &str, json: bool) -> anyhow::Result<i32> {
+    let replayed = kept::replay(id).map_err(|e| trouble(id, e))?;
+    let (about, at) = (&replayed.about, replayed.at.display());
+    let acknowledged = replayed.acknowledged.display();
+    let text = if json {
+        let all = serde_json::json!({
+            "version": 1,
+            "id": id,
+            "fs": about.fs,
+            "mounted": replayed.at,
+            "acknowledged": replayed.acknowledged,
+            "check": about.check,
+            "sentence": about.sentence,
+            "said": about.said,
+        });
+        serde_json::to_string_pretty(&all)? + "\n"
+    } else {
+        format!(
+            "{}\ncheck:        {}\nmounted at:   {at}\nacknowledged: {acknowledged}\n\
+             to check it:  {}\nwhen done:    umount {at} && rmdir {at}\n",
+            about.sentence,
+            shown(&about.said),
+            again(&about.check, &replayed.at, &replayed.acknowledged),
+        )
+    };
+    super::super::print(&text)?;
+    Ok(0)
+}
+
+/// The command line of the check for what is mounted.
+fn again(check: &str, at: &Path, acknowledged: &Path) -> String {
+    let (at, acknowledged) = (at.display(), acknowledged.display());
+    match check.strip_prefix("builtin:") {
+        Some("none") => "the report says what differs".to_owned(),
+        Some(name) => format!("synclater crash-check {name} {at} {acknowledged}"),
+        None => format!("{} {at} {acknowledged}", shown(check)),
+    }
+}
+
+fn trouble(id: &str, e: NoReplay) -> Trouble {
+    let what = shown(&format!("cannot show the state {id}"));
+    const NOTHING: &str = "nothing is mounted, nothing was changed";
+    match e {
+        NoReplay::Unknown(why) => Trouble::new(
+            what,
+            why,
+            "take the words from the end of a report",
+            NOTHING,
+        ),
+        NoReplay::InTheWay(at) => {
+            let at = at.display();
+            let try_ = format!("if you are done with it: umount {at} ; rmdir {at}");
+            Trouble::new(
+                what,
+                format!("{at} is there already"),
+                try_,
+                "that is as it was",
+            )
+        }
+        NoReplay::Failed(doing, e) => {
+            let try_ = "it needs root, loop devices, and room in TMPDIR";
+            Trouble::new(what, format!("{doing}: {e}"), try_, NOTHING)
+        }
+    }
+}

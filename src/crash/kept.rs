@@ -1,0 +1,278 @@
+//! States that failed, kept for a look: a sparse image of each, in a folder for each laboratory.
+//!
+//! Promise: an image is never changed; who looks at one gets a copy. Only the newest laboratories'
+//! folders are kept, and only folders that were made here are removed.
+
+use super::fs::{Kind, Plan};
+use crate::session::dirs;
+use rustix::fs::SeekFrom;
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use synclater_model::crash::log::Image;
+use synclater_model::crash::store::Store;
+use synclater_sys::loopdev::{Loop, Through};
+
+/// Folders that are kept.
+const KEPT_MAX: usize = 10;
+/// Bytes of one folder, at most.
+const BYTES_MAX: u64 = 2 << 30;
+/// In each folder; what has none is none of ours.
+const ABOUT: &str = "about.json";
+const PIECE: usize = 1 << 20;
+
+/// What is known of a state.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct About {
+    /// Its number, as in the report.
+    pub id: String,
+    /// The file system, as mount(8) names it.
+    pub fs: String,
+    /// Bytes of a sector.
+    pub sector: u32,
+    /// Options of mount(8).
+    pub options: String,
+    /// What happened.
+    pub sentence: String,
+    /// What the check said.
+    pub said: String,
+    /// The check that failed.
+    pub check: String,
+}
+
+/// Where all of them lie.
+#[must_use]
+pub fn home() -> Option<PathBuf> {
+    dirs::state_dir().map(|dir| dir.join("crash"))
+}
+
+/// The folder of one laboratory.
+pub struct Shelf {
+    dir: PathBuf,
+    name: String,
+    about: Vec<About>,
+    bytes: u64,
+}
+
+impl Shelf {
+    /// Makes one, and removes the oldest of those that are too many.
+    ///
+    /// # Errors
+    /// Those of mkdir(2).
+    pub fn new() -> io::Result<Shelf> {
+        let home = home().ok_or_else(|| io::Error::other("no folder for it is known"))?;
+        std::fs::create_dir_all(&home)?;
+        remove_oldest(&home, KEPT_MAX - 1);
+        let name = crate::folder::random_name()[..8].to_owned();
+        let dir = home.join(&name);
+        std::fs::create_dir(&dir)?;
+        Ok(Shelf {
+            dir,
+            name,
+            about: Vec::new(),
+            bytes: 0,
+        })
+    }
+
+    /// Keeps a state; the words that lead to it.
+    ///
+    /// # Errors
+    /// Those of write(2); `StorageFull` behind 2 GiB. Nothing of this state is left then.
+    pub fn put(
+        &mut self,
+        about: About,
+        image: &Image,
+        store: &Store,
+        acknowledged: &[u8],
+    ) -> io::Result<String> {
+        let file = |end: &str| self.dir.join(format!("{}.{end}", about.id));
+        let written = write_image(&file("img"), image, store, BYTES_MAX - self.bytes)
+            .and_then(|bytes| std::fs::write(file("acknowledged"), acknowledged).map(|()| bytes));
+        let id = format!("{}/{}", self.name, about.id);
+        let mut all = self.about.clone();
+        all.push(about.clone());
+        let noted = written.and_then(|bytes| {
+            std::fs::write(self.dir.join(ABOUT), serde_json::to_string_pretty(&all)?)?;
+            Ok(bytes)
+        });
+        self.bytes += noted.inspect_err(|_| {
+            let _ = std::fs::remove_file(file("img"));
+            let _ = std::fs::remove_file(file("acknowledged"));
+        })?;
+        self.about = all;
+        Ok(format!("synclater crash --replay {id}"))
+    }
+}
+
+impl Drop for Shelf {
+    fn drop(&mut self) {
+        if self.about.is_empty() {
+            let _ = std::fs::remove_dir_all(&self.dir);
+        }
+    }
+}
+
+fn remove_oldest(home: &Path, but: usize) {
+    let entries = std::fs::read_dir(home).into_iter().flatten().flatten();
+    let ours = entries
+        .map(|e| e.path())
+        .filter(|p| p.join(ABOUT).is_file());
+    let mut all: Vec<PathBuf> = ours.collect();
+    all.sort_by_key(|p| std::cmp::Reverse(p.metadata().and_then(|m| m.modified()).ok()));
+    for old in all.iter().skip(but) {
+        let _ = std::fs::remove_dir_all(old);
+    }
+}
+
+/// Writes what is not zeros; how many bytes that were.
+fn write_image(path: &Path, image: &Image, store: &Store, most: u64) -> io::Result<u64> {
+    let unit = store.unit();
+    let file = File::create(path)?;
+    file.set_len((image.0.len() * unit) as u64)?;
+    let mut bytes = 0;
+    for (at, content) in image
+        .0
+        .iter()
+        .enumerate()
+        .filter(|(_, content)| **content != 0)
+    {
+        bytes += unit as u64;
+        if bytes > most {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        file.write_all_at(store.get(*content), (at * unit) as u64)?;
+    }
+    Ok(bytes)
+}
+
+/// A state that is there for a look.
+pub struct Replayed {
+    /// What is known of it.
+    pub about: About,
+    /// Where it is mounted.
+    pub at: PathBuf,
+    /// A file with what had been acknowledged.
+    pub acknowledged: PathBuf,
+}
+
+/// Why there is nothing to look at.
+pub enum NoReplay {
+    /// No such state is kept.
+    Unknown(String),
+    /// Something is in the way of the place.
+    InTheWay(PathBuf),
+    /// It cannot be done.
+    Failed(&'static str, io::Error),
+}
+
+fn failed(what: &'static str) -> impl Fn(io::Error) -> NoReplay {
+    move |e| NoReplay::Failed(what, e)
+}
+
+/// Mounts a copy of a state, and leaves it mounted.
+///
+/// # Errors
+/// See [`NoReplay`]; nothing is left then.
+pub fn replay(id: &str) -> Result<Replayed, NoReplay> {
+    let unknown = || NoReplay::Unknown(known());
+    let (run, name) = id.split_once('/').ok_or_else(unknown)?;
+    let plain = |word: &str| !word.is_empty() && word.bytes().all(|b| b.is_ascii_alphanumeric());
+    if !plain(run) || !plain(name) {
+        return Err(unknown());
+    }
+    let dir = home().ok_or_else(unknown)?.join(run);
+    let all = std::fs::read(dir.join(ABOUT)).map_err(|_| unknown())?;
+    let all: Vec<About> = serde_json::from_slice(&all).map_err(|_| unknown())?;
+    let about = all.into_iter().find(|a| a.id == name).ok_or_else(unknown)?;
+    let kind = Kind::of_name(&about.fs).ok_or_else(unknown)?;
+    let temp = std::env::temp_dir();
+    let at = temp.join(format!("synclater-{run}-{name}"));
+    match std::fs::create_dir(&at) {
+        Ok(()) => {}
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+            return Err(NoReplay::InTheWay(at));
+        }
+        Err(e) => return Err(NoReplay::Failed("cannot make a folder to mount it at", e)),
+    }
+    let mounted = mount_copy(&dir.join(format!("{name}.img")), &about, kind, &at);
+    if let Err(e) = mounted {
+        let _ = std::fs::remove_dir(&at);
+        return Err(e);
+    }
+    Ok(Replayed {
+        acknowledged: dir.join(format!("{name}.acknowledged")),
+        about,
+        at,
+    })
+}
+
+fn mount_copy(image: &Path, about: &About, kind: Kind, at: &Path) -> Result<(), NoReplay> {
+    // The copy has no name: it goes away with the device, and that with the mount.
+    let copy = tempfile_in(&std::env::temp_dir()).map_err(failed("cannot make a copy of it"))?;
+    copy_sparse(image, &copy).map_err(failed("cannot make a copy of it"))?;
+    let nodes = std::env::temp_dir();
+    let device = Loop::new(&copy, about.sector, Through::Cache, &nodes);
+    let device = device.map_err(failed("cannot make a loop device of it"))?;
+    let plan = Plan {
+        kind,
+        size: 0,
+        sector: about.sector,
+        mkfs: Vec::new(),
+        options: about.options.clone(),
+    };
+    plan.mount(device.path(), at)
+        .map_err(failed("cannot mount it"))?;
+    if device.path().starts_with(&nodes) {
+        let _ = std::fs::remove_file(device.path());
+    }
+    Ok(())
+}
+
+fn tempfile_in(dir: &Path) -> io::Result<File> {
+    use rustix::fs::{open, Mode, OFlags};
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    Ok(File::from(open(dir, flags, Mode::from_raw_mode(0o600))?))
+}
+
+fn copy_sparse(from: &Path, mut to: &File) -> io::Result<()> {
+    let mut from = File::open(from)?;
+    let length = from.metadata()?.len();
+    to.set_len(length)?;
+    let mut at = 0;
+    let mut piece = vec![0; PIECE];
+    while let Ok(data) = rustix::fs::seek(&from, SeekFrom::Data(at)) {
+        let hole = rustix::fs::seek(&from, SeekFrom::Hole(data))?;
+        rustix::fs::seek(&from, SeekFrom::Start(data))?;
+        rustix::fs::seek(to, SeekFrom::Start(data))?;
+        let mut left = (hole - data) as usize;
+        while left > 0 {
+            let part = left.min(PIECE);
+            from.read_exact(&mut piece[..part])?;
+            to.write_all(&piece[..part])?;
+            left -= part;
+        }
+        at = hole;
+    }
+    Ok(())
+}
+
+/// The states that can be looked at, in words.
+fn known() -> String {
+    let home = home();
+    let entries = home
+        .iter()
+        .flat_map(|h| std::fs::read_dir(h).into_iter().flatten().flatten());
+    let mut ids: Vec<String> = Vec::new();
+    for entry in entries {
+        let about = std::fs::read(entry.path().join(ABOUT)).unwrap_or_default();
+        let all: Vec<About> = serde_json::from_slice(&about).unwrap_or_default();
+        let run = entry.file_name().to_string_lossy().into_owned();
+        ids.extend(all.iter().map(|a| format!("{run}/{}", a.id)));
+    }
+    match ids.is_empty() {
+        true => "none is kept".to_owned(),
+        false => format!("those that are kept: {}", ids.join(", ")),
+    }
+}

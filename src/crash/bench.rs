@@ -81,7 +81,7 @@ impl Bench<'_> {
         self.plan.make(device.path())?;
         device.end();
         if let Some(line) = set_up {
-            let mounted = station.mount().map_err(cannot)?;
+            let mounted = station.mount().map_err(|e| self.unmountable(&e))?;
             let status =
                 victim::set_up(line, mounted.path(), &self.victim.inherited).map_err(cannot)?;
             mounted.end().map_err(cannot)?;
@@ -112,7 +112,7 @@ impl Bench<'_> {
         let name = format!("run-{number}");
         let station = self.station(&name, base.clone()).map_err(cannot)?;
         station.disk.begin(self.faults);
-        let mounted = station.mount().map_err(cannot)?;
+        let mounted = station.mount().map_err(|e| self.unmountable(&e))?;
         let place = station.place();
         let trees = self.attend(&station, before).map_err(cannot)?;
         let recording = self.dir.join(format!("{name}.recording"));
@@ -145,6 +145,22 @@ impl Bench<'_> {
             place,
             left,
         })
+    }
+
+    fn unmountable(&self, e: &io::Error) -> Trouble {
+        let (name, options) = (self.plan.kind.name(), &self.plan.options);
+        let with = match options.as_str() {
+            "" => String::new(),
+            options => format!(" with the options {options}"),
+        };
+        let what = format!("cannot mount {name}{with} on the laboratory's disk");
+        let try_ = "look at dmesg for the reason; other options, another --fs";
+        Trouble::new(
+            what,
+            e.to_string(),
+            try_,
+            "the command was not run; nothing of it is left",
+        )
     }
 
     /// Has done what is to be done before each acknowledgement.

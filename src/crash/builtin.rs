@@ -117,7 +117,8 @@ fn databases(top: &Path) -> anyhow::Result<Option<String>> {
     for path in below(top)?.iter().filter(|p| is_database(p)) {
         let said = integrity(path)?;
         if said != "ok" {
-            let first = said.lines().next().unwrap_or("it says nothing");
+            let first = said.lines().find(|l| !l.starts_with("***"));
+            let first = first.unwrap_or("it says nothing");
             return Ok(Some(said_of(path, top, first)));
         }
     }

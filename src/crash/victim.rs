@@ -17,6 +17,9 @@ use synclater_sys::signal::Inherited;
 /// How often it is looked at.
 const LOOK: Duration = Duration::from_millis(5);
 
+/// Bytes of a folder's path in which a session's socket has room: unix(7) allows 107 in all.
+const SOCKET_DIR_MAX: usize = 80;
+
 /// What is run, and how.
 #[derive(Clone)]
 pub struct Plan {
@@ -101,7 +104,9 @@ pub fn end_everybody() -> usize {
 }
 
 impl Plan {
-    /// The command, in a session of synclater that is recorded into `recording`.
+    /// The command, in a session of synclater that is recorded. The session's ledger lies in
+    /// memory, as it ends with the laboratory: so hardly any request is made for real because its
+    /// entry is not there yet, and the machine's own ledger hears nothing of it.
     fn command(&self, folder: &Path, recording: &Path, acks: &Path) -> io::Result<Command> {
         let mut words = in_folder(&self.words, folder);
         if let Some(fd) = self.ack_fd {
@@ -111,6 +116,11 @@ impl Plan {
             words.splice(0..0, before);
         }
         let mut command = Command::new(std::env::current_exe()?);
+        command.env("SYNCLATER_STATE_DIR", recording.with_extension("ledger"));
+        let sessions = recording.with_extension("session");
+        if sessions.as_os_str().len() <= SOCKET_DIR_MAX {
+            command.env("SYNCLATER_RUN_DIR", sessions);
+        }
         command.args(["run", "--quiet", "--until", &self.until, "--record"]);
         command.arg(recording).arg("--").args(words);
         command.current_dir(folder);

@@ -4,9 +4,9 @@ use crate::harness::command::{clean, run};
 use crate::sessions::stage::{Stage, SYNCLATER};
 use std::collections::BTreeSet;
 
-const VERBS: [&str; 15] = [
+const VERBS: [&str; 16] = [
     "run", "record", "report", "diff", "export", "ps", "set", "settle", "status", "doctor",
-    "probe", "env", "generate", "explain", "top",
+    "probe", "env", "generate", "explain", "top", "crash",
 ];
 
 /// Long options that a text names.

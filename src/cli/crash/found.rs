@@ -113,6 +113,7 @@ impl Found {
                 Ending::TooLong | Ending::Stopped => None,
             },
             acknowledged: lines.iter().filter(|b| **b == b'\n').count() as u64,
+            zeroed: log.zeroed,
             writes: number(|op| matches!(op, Op::Write { .. })),
             flushes: number(|op| matches!(op, Op::Flush | Op::FlushOfNothing)),
             cuts: 0,

@@ -14,8 +14,7 @@ use crate::crash::search::Laboratory;
 use crate::crash::victim::{self, Ending};
 use std::ffi::OsString;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
-use std::sync::atomic::AtomicUsize;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 use synclater_model::crash::cuts::Cuts;
@@ -98,10 +97,7 @@ pub fn run(args: &Args, dir: &Path, inherited: Inherited) -> anyhow::Result<i32>
         wanted: false,
     };
     let page_file = args.html.as_deref().map(page_at).transpose()?;
-    let lab = dir.join("lab");
-    std::fs::create_dir(&lab)?;
-    let flags = rustix::mount::MountFlags::empty();
-    rustix::mount::mount("synclater", &lab, "tmpfs", flags, None)?;
+    let lab = in_memory(dir)?;
     let plan = plan(args);
     let victim = victim::Plan {
         words: words(args, &lab)?,
@@ -122,20 +118,11 @@ pub fn run(args: &Args, dir: &Path, inherited: Inherited) -> anyhow::Result<i32>
     progress.say("making the disk");
     let base = bench.prepare(args.setup.as_deref())?;
     progress.say("running the command");
-    let judge = args.check.clone().unwrap_or(Judge::Neighbours);
-    let before = match judge {
-        Judge::Neighbours => Before::Look,
-        Judge::Shell(_) | Judge::Builtin(_) => Before::Nothing,
-    };
-    let mut run = bench.run(0, &base, &before, || stop.is_wanted())?;
+    let mut run = bench.run(0, &base, &before(args), || stop.is_wanted())?;
     starts(&run)?;
     let laboratory = Laboratory {
         plan: &plan,
-        check: &match judge {
-            Judge::Shell(line) => Check::Shell(line),
-            Judge::Builtin(builtin) => Check::Builtin(builtin),
-            Judge::Neighbours => Check::Neighbours(std::mem::take(&mut run.trees)),
-        },
+        check: &check(args, &mut run),
         patience: args.patience,
         voice: bench.voice(),
         dir: &lab,
@@ -149,14 +136,7 @@ pub fn run(args: &Args, dir: &Path, inherited: Inherited) -> anyhow::Result<i32>
     let syncs = told::syncs(&run);
     told::explain(&run, &syncs, &bad, &mut report);
     if !args.no_rerun {
-        let search = Search {
-            bench: &bench,
-            laboratory: &laboratory,
-            base: &base,
-            first: &run,
-            progress: &progress,
-            runs: AtomicUsize::new(0),
-        };
+        let search = Search::new(&bench, &laboratory, &base, &run, &progress);
         search.explain(&bad, &mut report, &mut stop);
     }
     keep(args, &run, &bad, &laboratory, &mut report);
@@ -167,12 +147,36 @@ pub fn run(args: &Args, dir: &Path, inherited: Inherited) -> anyhow::Result<i32>
             .write(&page::page(&report, &line))
             .map_err(|e| no_page(&e))?;
     }
-    super::super::print(&if args.json {
-        report.to_json()
-    } else {
-        report.render()
+    super::super::print(&match args.json {
+        true => report.to_json(),
+        false => report.render(),
     })?;
     Ok(i32::from(report.bad > 0))
+}
+
+/// A folder for everything, in memory.
+fn in_memory(dir: &Path) -> std::io::Result<PathBuf> {
+    let lab = dir.join("lab");
+    std::fs::create_dir(&lab)?;
+    let flags = rustix::mount::MountFlags::empty();
+    rustix::mount::mount("synclater", &lab, "tmpfs", flags, None)?;
+    Ok(lab)
+}
+
+/// What is done at each acknowledgement of the run that is looked at.
+fn before(args: &Args) -> Before {
+    match args.check {
+        None | Some(Judge::Neighbours) => Before::Look,
+        Some(Judge::Shell(_) | Judge::Builtin(_)) => Before::Nothing,
+    }
+}
+
+fn check(args: &Args, run: &mut Run) -> Check {
+    match args.check.clone() {
+        Some(Judge::Shell(line)) => Check::Shell(line),
+        Some(Judge::Builtin(builtin)) => Check::Builtin(builtin),
+        None | Some(Judge::Neighbours) => Check::Neighbours(std::mem::take(&mut run.trees)),
+    }
 }
 
 /// Goes through the states; what was found, and the report of it.

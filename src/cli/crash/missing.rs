@@ -39,21 +39,34 @@ impl Closed {
 
 /// Looks for the missing syncs.
 pub struct Search<'a> {
-    /// Runs the program.
-    pub bench: &'a Bench<'a>,
-    /// Judges states.
-    pub laboratory: &'a Laboratory<'a>,
-    /// The disk before each run.
-    pub base: &'a Image,
-    /// The first run.
-    pub first: &'a Run,
-    /// Tells what is done.
-    pub progress: &'a Progress,
+    bench: &'a Bench<'a>,
+    laboratory: &'a Laboratory<'a>,
+    base: &'a Image,
+    first: &'a Run,
+    progress: &'a Progress,
     /// Further runs.
-    pub runs: AtomicUsize,
+    runs: AtomicUsize,
 }
 
-impl Search<'_> {
+impl<'a> Search<'a> {
+    /// Behind the run `first` on the disk `base`.
+    pub fn new(
+        bench: &'a Bench<'a>,
+        laboratory: &'a Laboratory<'a>,
+        base: &'a Image,
+        first: &'a Run,
+        progress: &'a Progress,
+    ) -> Search<'a> {
+        Search {
+            bench,
+            laboratory,
+            base,
+            first,
+            progress,
+            runs: AtomicUsize::new(0),
+        }
+    }
+
     /// Looks for the sync that would have closed each failure.
     pub fn explain(&self, bad: &[Bad], report: &mut CrashReport, stop: &mut Stop<'_>) {
         let begun = Instant::now();

@@ -88,6 +88,8 @@ pub struct Log {
     pub contents: Vec<Content>,
     /// When each operation happened, in nanoseconds since 1970.
     pub times_ns: Vec<i64>,
+    /// Writes that are discards, or ranges to be made zeros.
+    pub zeroed: u64,
 }
 
 impl Log {
@@ -99,6 +101,7 @@ impl Log {
             ops: Vec::new(),
             contents: Vec::new(),
             times_ns: Vec::new(),
+            zeroed: 0,
         }
     }
 
@@ -124,6 +127,7 @@ impl Log {
     /// # Panics
     /// If they lie outside of the disk.
     pub fn zero(&mut self, at: u32, sectors: u32, time_ns: i64) {
+        self.zeroed += 1;
         let begin = self.contents.len();
         self.contents.resize(begin + sectors as usize, 0);
         self.note_write(at, begin, time_ns);

@@ -27,8 +27,10 @@ pub struct CrashReport {
     pub status: Option<i32>,
     /// Lines by which it acknowledged.
     pub acknowledged: u64,
-    /// Writes of the disk, and flushes.
+    /// Writes of the disk.
     pub writes: u64,
+    /// Of these: discards, and ranges to be made zeros.
+    pub zeroed: u64,
     /// Flushes of the disk.
     pub flushes: u64,
     /// Cuts that were made; some gave a state that was known already.

@@ -123,9 +123,9 @@ fn time_line(out: &mut String, line: &Line) {
     let height = LANE * lanes.len() as f64 + 24.0;
     let _ = write!(
         out,
-        "<section><h2>In time</h2>\n<div class=\"scroll\"><svg class=\"line\" viewBox=\"0 0 {WIDTH} \
-         {height}\" width=\"{WIDTH}\" height=\"{height}\" role=\"img\" aria-label=\"The run in \
-         time, lane by lane\">\n",
+        "<section><h2>In time</h2>\n<div class=\"scroll\"><svg class=\"timeline\" \
+         viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" height=\"{height}\" role=\"img\" \
+         aria-label=\"The run in time, lane by lane\">\n",
     );
     let end = line.seconds.max(1e-9);
     let x = |at: f64| NAMES + (WIDTH - NAMES - 10.0) * (at / end).clamp(0.0, 1.0);
@@ -246,6 +246,7 @@ fn one(out: &mut String, failure: &Failure) {
             let class = match kind {
                 "write" => "write",
                 "flush" => "flush",
+                "\u{2026}" => "more",
                 _ => "said",
             };
             let _ = write!(out, "<li class=\"{class}\">{}</li>", text(step));
@@ -269,6 +270,7 @@ mod tests {
             status: Some(0),
             acknowledged: 1,
             writes: 2,
+            zeroed: 0,
             flushes: 1,
             cuts: 5,
             states: 3,

@@ -1,0 +1,181 @@
+//! What the laboratory answers: its checks, its explanations, and the states it keeps for a look.
+
+use super::*;
+use crate::harness::command::clean;
+
+/// The delivery without a sync of the folder, with these words before it.
+fn delivery(stage: &Stage, words: &[&str]) -> (Outcome, Value) {
+    let deliver = bug("maildir-no-folder-sync").join("deliver.py");
+    let set_up = ["--setup", "mkdir -p tmp new cur", "--budget", "40"];
+    let program = [
+        "--",
+        "/usr/bin/python3",
+        "-B",
+        deliver.to_str().expect("text"),
+    ];
+    crash(stage, &[&set_up[..], words, &program].concat())
+}
+
+#[test]
+fn checks_that_are_brought_along_find_what_is_lost() {
+    if !can_cut("checks_that_are_brought_along_find_what_is_lost") {
+        return;
+    }
+    let stage = Stage::new("crash_builtin");
+    let (_, report) = delivery(&stage, &["--check", "builtin:maildir", "--no-rerun"]);
+    assert!(
+        first(&report, "said").starts_with("lost: message message-"),
+        "{report:#}"
+    );
+    let (_, report) = delivery(&stage, &["--fs", "btrfs", "--check", "builtin:none"]);
+    assert!(
+        first(&report, "said").starts_with("lost: new/message-"),
+        "{report:#}"
+    );
+    assert!(
+        first(&report, "missing").starts_with("fsync of the folder new"),
+        "{report:#}"
+    );
+    // What was acknowledged before it was written is near: one of the neighbours has it not.
+    let words = [
+        "--no-rerun",
+        "--budget",
+        "30",
+        "--check",
+        "builtin:none",
+        "--",
+        "sh",
+        "-c",
+    ];
+    let honest = "for n in 1 2 3; do echo $n >$n; sync $n .; echo $n; done";
+    let (_, report) = crash(&stage, &[&words[..], &[honest]].concat());
+    assert_eq!(number(&report, "bad"), 0, "{report:#}");
+}
+
+/// SQLite in a journal mode, with several pages in each transaction.
+const PAGES: &str = "
+import sqlite3, sys
+db = sqlite3.connect('a.db', isolation_level=None)
+db.execute('pragma journal_mode=' + sys.argv[1])
+db.execute('create table t(a primary key, b)')
+for n in range(6):
+    db.execute('begin')
+    for k in range(200):
+        db.execute('insert into t values(?, ?)', (n * 1000 + k * 37 % 200, 'x' * 100))
+    db.execute('commit')
+    print(n, flush=True)
+";
+
+#[test]
+fn databases_that_are_torn_are_found() {
+    if !can_cut("databases_that_are_torn_are_found") {
+        return;
+    }
+    let stage = Stage::new("crash_torn");
+    let check = [
+        "--check",
+        "builtin:sqlite",
+        "--no-rerun",
+        "--budget",
+        "100",
+        "--",
+    ];
+    let words = |journal| {
+        let program = ["/usr/bin/python3", "-B", "-c", PAGES, journal];
+        crash(&stage, &[&check[..], &program].concat()).1
+    };
+    let report = words("off");
+    assert!(number(&report, "bad") > 10, "{report:#}");
+    assert!(first(&report, "said").starts_with("a.db: "), "{report:#}");
+    assert_eq!(number(&words("delete"), "bad"), 0);
+}
+
+#[test]
+fn each_failure_is_rebuilt_by_its_replay() {
+    if !can_cut("each_failure_is_rebuilt_by_its_replay") {
+        return;
+    }
+    let stage = Stage::new("crash_replay");
+    let temp = stage.file("temp");
+    std::fs::create_dir(&temp).expect("a folder");
+    for fs in FILE_SYSTEMS {
+        let check = bug("maildir-no-folder-sync").join("check.py");
+        let check = format!("/usr/bin/python3 -B {}", check.display());
+        let (outcome, report) = delivery(&stage, &["--fs", fs, "--check", &check, "--no-rerun"]);
+        let failures = report["failures"].as_array().expect("failures");
+        assert!(!failures.is_empty(), "{outcome}");
+        for failure in failures {
+            let replay = failure["replay"].as_str().expect("words");
+            let id = replay
+                .strip_prefix("synclater crash --replay ")
+                .expect("an id");
+            let mut command = stage.synclater(&["crash", "--json", "--replay", id]);
+            let replayed = run(command.env("TMPDIR", &temp)).must_succeed();
+            let state: Value = serde_json::from_str(&replayed.stdout).expect("JSON");
+            let at = state["mounted"].as_str().expect("a place");
+            let acknowledged = state["acknowledged"].as_str().expect("a file");
+            let words = check
+                .split(' ')
+                .chain([at, acknowledged])
+                .collect::<Vec<_>>();
+            let judged = run(clean(words[0]).args(&words[1..]));
+            run(clean("umount").arg(at)).must_succeed();
+            assert_eq!(judged.status.code(), Some(1), "{fs}: {failure:#}\n{judged}");
+            assert_eq!(judged.stdout.trim(), failure["said"], "{fs}");
+            std::fs::remove_dir(at).expect("an empty folder");
+        }
+    }
+    let unknown = run(&mut stage.synclater(&["crash", "--replay", "zz/F1"]));
+    assert_eq!(unknown.status.code(), Some(125));
+    assert!(
+        unknown.stderr.contains("those that are kept: "),
+        "{unknown}"
+    );
+}
+
+#[test]
+fn a_program_may_acknowledge_on_a_descriptor_of_its_own() {
+    if !can_cut("a_program_may_acknowledge_on_a_descriptor_of_its_own") {
+        return;
+    }
+    let stage = Stage::new("crash_ack");
+    let script = "echo noise; echo a >a; sync a .; echo a >&7; echo b >b; echo b >&7";
+    let check =
+        "f() { for n in $(cat $2); do [ -s $1/$n ] || { echo lost $n; exit 1; }; done; }; f";
+    let words = [
+        "--ack-fd", "7", "--budget", "30", "--check", check, "--", "sh", "-c", script,
+    ];
+    let (_, report) = crash(&stage, &words);
+    assert_eq!(number(&report, "acknowledged"), 2, "{report:#}");
+    assert_eq!(first(&report, "said"), "lost b", "{report:#}");
+    assert_eq!(first(&report, "after"), "b", "{report:#}");
+}
+
+#[test]
+fn soak_a_log_of_a_gibibyte_stays_usable() {
+    if !can_cut("soak_a_log_of_a_gibibyte_stays_usable") {
+        return;
+    }
+    let stage = Stage::new("crash_large");
+    let (mib, states) = (count(64, 1024), count(10, 100).to_string());
+    let script = format!("head -c {mib}M /dev/urandom >a; sync a; echo done");
+    let words = [
+        "--size",
+        "2G",
+        "--no-rerun",
+        "--budget",
+        &states,
+        "--check",
+        "builtin:none",
+    ];
+    let tried = crash(
+        &stage,
+        &[&words[..], &["--fs", "xfs", "--", "sh", "-c", &script]].concat(),
+    );
+    let (outcome, report) = tried;
+    println!(
+        "{mib} MiB: {} states in {} s",
+        report["states"], report["seconds"]
+    );
+    assert!(number(&report, "states") >= 3, "{outcome}");
+}

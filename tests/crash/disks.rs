@@ -1,0 +1,115 @@
+//! The disk: that it keeps what a disk must keep and no more, lies and fails where it is told to.
+
+use super::*;
+
+#[test]
+fn soak_a_writer_that_syncs_loses_nothing_but_on_a_disk_that_lies_or_without_syncs() {
+    let name = "soak_a_writer_that_syncs_loses_nothing_but_on_a_disk_that_lies_or_without_syncs";
+    if !can_cut(name) {
+        return;
+    }
+    let stage = Stage::new("crash_prefix");
+    let (states, steps) = (count(80, 2000).to_string(), count(70, 700).to_string());
+    for fs in FILE_SYSTEMS {
+        let words = |more: &[&str], budget: &str| -> Value {
+            let fixed = [
+                "--fs",
+                fs,
+                "--no-rerun",
+                "--budget",
+                budget,
+                "--check",
+                "builtin:prefix",
+            ];
+            let writer = ["--", "builtin:prefix", &steps];
+            let (outcome, report) = crash(&stage, &[&fixed[..], more, &writer].concat());
+            println!(
+                "{fs} {more:?}: {} of {} bad",
+                report["bad"], report["states"]
+            );
+            assert_eq!(
+                report["acknowledged"],
+                steps.parse::<u64>().expect("it"),
+                "{outcome}"
+            );
+            report
+        };
+        let report = words(&[], &states);
+        assert_eq!(number(&report, "bad"), 0, "{report:#}");
+        assert!(
+            number(&report, "states") >= states.parse().expect("it"),
+            "{report:#}"
+        );
+        for more in [&["--lies"][..], &["-u", "never"]] {
+            let report = words(more, "80");
+            assert!(number(&report, "bad") > 0, "{more:?}: {report:#}");
+        }
+    }
+}
+
+/// A shell script as the command, judged by `true`.
+fn script(words: &[&str], script: &str) -> (Outcome, Value) {
+    let stage = Stage::new("crash_disk");
+    let fixed = ["--no-rerun", "--budget", "10", "--check", "true #"];
+    crash(
+        &stage,
+        &[&fixed[..], words, &["--", "sh", "-c", script]].concat(),
+    )
+}
+
+#[test]
+fn discards_and_ranges_to_be_zeroed_are_writes_of_zeros() {
+    if !can_cut("discards_and_ranges_to_be_zeroed_are_writes_of_zeros") {
+        return;
+    }
+    let removed = "head -c 4000000 /dev/urandom >a; sync -f .; rm a; sync -f .; echo done";
+    let (outcome, report) = script(&["-o", "discard"], removed);
+    assert!(number(&report, "zeroed") > 0, "{outcome}");
+    let (outcome, report) = script(&[], removed);
+    assert_eq!(number(&report, "zeroed"), 0, "{outcome}");
+    // ext4 zeros what is around a write into space that was set aside.
+    let set_aside = "fallocate -l 16384 a; sync -f .; \
+        printf x | dd of=a bs=4096 seek=1 conv=notrunc status=none; sync -f .; echo done";
+    let (outcome, report) = script(&["-o", "dioread_lock"], set_aside);
+    assert!(number(&report, "zeroed") > 0, "{outcome}");
+}
+
+#[test]
+fn a_flush_that_fails_is_the_program_s_to_see() {
+    if !can_cut("a_flush_that_fails_is_the_program_s_to_see") {
+        return;
+    }
+    let twice = "echo a >a; sync a || echo failed; echo b >>a; sync a || echo failed; echo end";
+    for fs in FILE_SYSTEMS {
+        let words = |more: &[&'static str]| [&["--fs", fs][..], more].concat();
+        let lines = |more: &[&'static str]| number(&script(&words(more), twice).1, "acknowledged");
+        assert_eq!(lines(&[]), 1, "{fs}");
+        assert_eq!(lines(&["--fail-flush", "1000"]), 1, "{fs}");
+        assert!(lines(&["--fail-flush", "1+"]) > 1, "{fs}");
+        assert!(lines(&["--fail-write", "1+"]) > 1, "{fs}");
+    }
+}
+
+#[test]
+fn flushes_take_as_long_as_the_disk_is_told_to() {
+    if !can_cut("flushes_take_as_long_as_the_disk_is_told_to") {
+        return;
+    }
+    let timed = "date +%s%N; for n in 1 2 3 4 5; do echo $n >>a; sync a; done; date +%s%N >&2";
+    let took = |words: &[&str]| {
+        let stage = Stage::new("crash_slow");
+        let page = stage.file("page.html");
+        let html = ["--html", page.to_str().expect("text")];
+        let (outcome, report) = script(&[words, &html].concat(), timed);
+        assert!(number(&report, "flushes") >= 5, "{outcome}");
+        std::fs::read_to_string(page)
+            .expect("a page")
+            .contains("acknowledged")
+    };
+    assert!(took(&[
+        "--flush-takes",
+        "20ms",
+        "--flush-sometimes",
+        "50%:30ms"
+    ]));
+}

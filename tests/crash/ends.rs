@@ -1,0 +1,272 @@
+//! How a laboratory ends: by itself, by a key, killed, and where it cannot begin.
+
+use super::*;
+use crate::harness::command::LIMIT;
+use crate::sessions::stage::{has_four_parts, pass, SYNCLATER};
+use crate::wait::until;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// Mounts and devices of laboratories whose folders lie in `temp`, and devices whose laboratory has
+/// gone away without them.
+fn left(temp: &Path) -> Vec<String> {
+    let temp = temp.to_string_lossy();
+    let mounts = std::fs::read_to_string("/proc/mounts").expect("mounts");
+    let ours = mounts.lines().filter(|l| l.contains(&*temp));
+    let mut left: Vec<String> = ours.map(str::to_owned).collect();
+    for entry in std::fs::read_dir("/sys/block").expect("devices").flatten() {
+        let backing = std::fs::read_to_string(entry.path().join("loop/backing_file"));
+        let ours = |b: &String| b.contains(&*temp) || b.trim() == "/disk";
+        left.extend(backing.ok().filter(ours));
+    }
+    left
+}
+
+/// A laboratory that goes on for a minute, with its folder in `temp`.
+fn long(stage: &Stage, temp: &Path, budget: &str) -> Command {
+    let mut command = stage.with_folders(SYNCLATER);
+    command.args(["crash", "--no-rerun", "--json", "--budget", budget]);
+    command
+        .args(["--check", "builtin:prefix"])
+        .env("TMPDIR", temp);
+    command.stdout(Stdio::piped()).stderr(Stdio::null());
+    command
+}
+
+fn made_in(temp: &Path) -> usize {
+    std::fs::read_dir(temp).expect("the folder").count()
+}
+
+#[test]
+fn soak_nothing_is_left_of_a_laboratory_that_is_killed() {
+    if !can_cut("soak_nothing_is_left_of_a_laboratory_that_is_killed") {
+        return;
+    }
+    let stage = Stage::new("crash_killed");
+    let temp = stage.file("temp");
+    std::fs::create_dir(&temp).expect("a folder");
+    let cycles = count(5, 60);
+    for cycle in 0..cycles {
+        let before = made_in(&temp);
+        let mut child = long(&stage, &temp, "60s").spawn().expect("it starts");
+        assert!(until(LIMIT, || made_in(&temp) > before), "it makes nothing");
+        // At several points of its life.
+        pass(Duration::from_millis(1200 * cycle as u64 / cycles as u64));
+        child.kill().expect("it runs");
+        child.wait().expect("it ended");
+        assert!(until(LIMIT, || left(&temp).is_empty()), "{:?}", left(&temp));
+    }
+    // The next one takes the folders away, but one that may be being made just now.
+    assert!(made_in(&temp) > 0);
+    run(&mut long(&stage, &temp, "5")).must_succeed();
+    let old = |e: &std::fs::DirEntry| {
+        let files = std::fs::read_dir(e.path()).expect("a folder").flatten();
+        files.filter(|f| f.file_name() != "lock").count() > 0
+    };
+    let entries = std::fs::read_dir(&temp).expect("it").flatten();
+    assert_eq!(entries.filter(old).count(), 0);
+}
+
+#[test]
+fn a_signal_ends_the_search_and_what_was_found_is_told() {
+    if !can_cut("a_signal_ends_the_search_and_what_was_found_is_told") {
+        return;
+    }
+    let stage = Stage::new("crash_signal");
+    let temp = stage.file("temp");
+    std::fs::create_dir(&temp).expect("a folder");
+    let child = long(&stage, &temp, "10min").spawn().expect("it starts");
+    let worker = || {
+        std::fs::read_dir(&temp)
+            .expect("it")
+            .flatten()
+            .map(|e| e.path())
+    };
+    // Its mounts are its own; that it searches shows in a loop device of a worker.
+    let searches = || {
+        let devices = std::fs::read_dir("/sys/block").expect("devices").flatten();
+        let backing = |e: std::fs::DirEntry| e.path().join("loop/backing_file");
+        let files = devices.filter_map(|e| std::fs::read_to_string(backing(e)).ok());
+        let mut folders = worker().map(|p| p.to_string_lossy().into_owned() + "/lab/worker-");
+        let folder = folders.next();
+        files
+            .into_iter()
+            .any(|f| folder.as_ref().is_some_and(|folder| f.starts_with(folder)))
+    };
+    assert!(until(LIMIT, searches), "it does not search");
+    let pid = rustix::process::Pid::from_raw(child.id() as i32).expect("a pid");
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it runs");
+    let output = child.wait_with_output().expect("it ends");
+    let report: Value = serde_json::from_slice(&output.stdout).expect("a report");
+    assert_eq!(output.status.code(), Some(0), "{report:#}");
+    assert_eq!(report["complete"], false, "{report:#}");
+    assert!(report["notes"][0]
+        .as_str()
+        .is_some_and(|n| n.contains("ended before its time")));
+    assert_eq!((left(&temp), made_in(&temp)), (Vec::new(), 0));
+}
+
+#[test]
+fn what_cannot_be_cut_is_told() {
+    let stage = Stage::new("crash_errors");
+    let told = |words: &[&str], why: &str| {
+        let outcome = run(stage.synclater(&["crash"]).args(words));
+        assert_eq!(outcome.status.code(), Some(125), "{outcome}");
+        assert!(has_four_parts(&outcome.stderr), "{outcome}");
+        assert!(outcome.stderr.contains(why), "{why}: {outcome}");
+    };
+    told(&["--check", "true"], "no command");
+    if !can_cut("what_cannot_be_cut_is_told") {
+        return told(&["--check", "true", "--", "true"], "only root");
+    }
+    told(&["--check", "true", "--", "/no/such/program"], "status 127");
+    told(
+        &["--check", "exit 3;", "--", "touch", "{}/a"],
+        "the check itself failed",
+    );
+    told(
+        &["--check", "/no/such/check", "--", "touch", "{}/a"],
+        "not found",
+    );
+    told(
+        &[
+            "--check",
+            "sleep 60;",
+            "--patience",
+            "200ms",
+            "--",
+            "touch",
+            "{}/a",
+        ],
+        "longer than",
+    );
+    told(
+        &["--setup", "exit 7", "--check", "true", "--", "true"],
+        "--setup command failed",
+    );
+    told(
+        &[
+            "--mkfs",
+            "--no-such-option",
+            "--check",
+            "true",
+            "--",
+            "true",
+        ],
+        "cannot make ext4",
+    );
+    told(
+        &["-o", "no_such_option", "--check", "true", "--", "true"],
+        "no_such_option",
+    );
+    told(
+        &[
+            "--html",
+            "/no/such/folder/a",
+            "--check",
+            "true",
+            "--",
+            "true",
+        ],
+        "cannot write the page",
+    );
+    let refused = run(stage
+        .synclater(&["crash", "--check", "builtin:x"])
+        .args(["--", "true"]));
+    assert!(refused.stderr.contains("builtin:sqlite"), "{refused}");
+}
+
+#[test]
+fn what_the_machine_lacks_is_told() {
+    if !can_cut("what_the_machine_lacks_is_told") {
+        return;
+    }
+    let stage = Stage::new("crash_lacks");
+    let mut nobody = stage.with_folders("setpriv");
+    nobody.args(["--reuid", "65534", "--clear-groups", SYNCLATER]);
+    let outcome = run(nobody.args(["crash", "--check", "true", "--", "true"]));
+    assert!(has_four_parts(&outcome.stderr), "{outcome}");
+    assert!(outcome.stderr.contains("only root"), "{outcome}");
+    for (script, why) in [
+        (
+            "mount -t tmpfs none /dev && exec \"$0\" crash --check true -- true",
+            "/dev/fuse",
+        ),
+        // Whoever has no place for its folder.
+        (
+            "TMPDIR=/no/such/folder exec \"$0\" crash --check true -- true",
+            "/no/such/folder",
+        ),
+        (
+            "mkdir bin && ln -s /bin/sh bin && PATH=$PWD/bin exec \"$0\" crash --fs btrfs \
+          --check true -- true",
+            "install btrfs-progs",
+        ),
+    ] {
+        let mut bare = stage.with_folders("unshare");
+        let outcome = run(bare
+            .args(["-m", "sh", "-c", script, SYNCLATER])
+            .current_dir(stage.work()));
+        assert_eq!(outcome.status.code(), Some(125), "{outcome}");
+        assert!(has_four_parts(&outcome.stderr), "{outcome}");
+        assert!(outcome.stderr.contains(why), "{outcome}");
+    }
+}
+
+#[test]
+fn a_program_that_never_ends_and_one_that_goes_into_the_background_are_ended() {
+    if !can_cut("a_program_that_never_ends_and_one_that_goes_into_the_background_are_ended") {
+        return;
+    }
+    let stage = Stage::new("crash_endless");
+    let words = [
+        "--for",
+        "1s",
+        "--no-rerun",
+        "--budget",
+        "20",
+        "--check",
+        "true #",
+        "--",
+        "sh",
+    ];
+    let script = |script: &str| crash(&stage, &[&words[..], &["-c", script]].concat());
+    let (outcome, report) = script("echo a >a; sync a; echo begun; sleep 1000");
+    assert!(report.get("status").is_none(), "{outcome}");
+    assert_eq!(number(&report, "acknowledged"), 1, "{outcome}");
+    assert!(
+        report["notes"][0]
+            .as_str()
+            .is_some_and(|n| n.contains("(--for)")),
+        "{outcome}"
+    );
+    let (outcome, report) = script("setsid sleep 1000 & echo a >a; sync a; echo done");
+    assert_eq!(report["status"], 0, "{outcome}");
+    let note = report["notes"][0].as_str().unwrap_or_default();
+    assert!(note.starts_with("1 process of it still ran"), "{outcome}");
+}
+
+#[test]
+fn a_check_that_leaves_servers_behind_does_not_keep_the_state_busy() {
+    if !can_cut("a_check_that_leaves_servers_behind_does_not_keep_the_state_busy") {
+        return;
+    }
+    let stage = Stage::new("crash_strays");
+    let check = "f() { cd $1 && (setsid sleep 1000 >/dev/null 2>&1 &); }; f";
+    let words = [
+        "--no-rerun",
+        "--budget",
+        "20",
+        "--check",
+        check,
+        "--",
+        "sh",
+        "-c",
+    ];
+    let (outcome, report) = crash(
+        &stage,
+        &[&words[..], &["echo a >a; sync a; echo a"]].concat(),
+    );
+    assert_eq!(number(&report, "bad"), 0, "{outcome}");
+    assert!(number(&report, "states") > 2, "{outcome}");
+}

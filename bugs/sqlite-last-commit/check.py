@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""check.py DIR ACKNOWLEDGED: every row that was acknowledged is there, and the database is whole."""
+"""check.py DIR ACKNOWLEDGED: every acknowledged row is there, and the database is whole."""
 
 import sqlite3
 import sys

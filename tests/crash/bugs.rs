@@ -81,7 +81,7 @@ fn soak_sqlite_is_clean_with_extra_and_with_a_wal() {
 fn script(name: &str, fs: &str, seed: usize, variables: &[(&str, &str)]) -> (Outcome, Value) {
     let stage = Stage::new("crash_bug");
     let mut command = stage.with_folders(bug(name).join("run"));
-    command.args([fs, &seed.to_string()]).args(["--json"]);
+    command.args([fs, &seed.to_string()]).env("OPTIONS", "--json");
     command.env("SYNCLATER", crate::sessions::stage::SYNCLATER);
     command.envs(variables.iter().copied());
     let outcome = run(&mut command);

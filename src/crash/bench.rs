@@ -111,8 +111,9 @@ impl Bench<'_> {
         let cannot = |e: io::Error| trouble("cannot run the program on the laboratory's disk", &e);
         let name = format!("run-{number}");
         let station = self.station(&name, base.clone()).map_err(cannot)?;
-        station.disk.begin(self.faults);
+        station.disk.begin();
         let mounted = station.mount().map_err(|e| self.unmountable(&e))?;
+        station.disk.misbehave(self.faults);
         let place = station.place();
         let trees = self.attend(&station, before).map_err(cannot)?;
         let recording = self.dir.join(format!("{name}.recording"));

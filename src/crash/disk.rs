@@ -136,13 +136,19 @@ impl Recorded {
         lock(&self.inner).overfull
     }
 
-    /// Writes down from now on, and does what `faults` say.
-    pub fn begin(&self, faults: Faults) {
+    /// Writes down from now on.
+    pub fn begin(&self) {
         let mut r = lock(&self.inner);
         r.log = Log::new(r.now.clone());
+        r.on = true;
+    }
+
+    /// Does what `faults` say from now on; their numbers count from here.
+    pub fn misbehave(&self, faults: Faults) {
+        let mut r = lock(&self.inner);
         r.faults = faults;
         r.dice = Dice::new(faults.seed);
-        (r.flushes, r.writes, r.on) = (0, 0, true);
+        (r.flushes, r.writes) = (0, 0);
     }
 
     /// Writes the end down, and nothing more. The disk goes on working.

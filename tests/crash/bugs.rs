@@ -81,9 +81,11 @@ fn soak_sqlite_is_clean_with_extra_and_with_a_wal() {
 fn script(name: &str, fs: &str, seed: usize, variables: &[(&str, &str)]) -> (Outcome, Value) {
     let stage = Stage::new("crash_bug");
     let mut command = stage.with_folders(bug(name).join("run"));
-    command.args([fs, &seed.to_string()]).env("OPTIONS", "--json");
+    command.args([fs, &seed.to_string()]);
     command.env("SYNCLATER", crate::sessions::stage::SYNCLATER);
-    command.envs(variables.iter().copied());
+    command
+        .env("OPTIONS", "--json")
+        .envs(variables.iter().copied());
     let outcome = run(&mut command);
     let report: Value = serde_json::from_str(&outcome.stdout).unwrap_or(Value::Null);
     assert!(report["states"].as_u64() > Some(0), "{outcome}");
@@ -139,4 +141,50 @@ fn soak_git_leaves_damaged_objects_on_xfs_unless_it_syncs_all_of_them() {
     let with = [("BUDGET", budget.as_str()), ("CORE_FSYNC", "all")];
     let (outcome, report) = script("git-empty-objects", "xfs", 1, &with);
     assert_eq!(number(&report, "bad"), 0, "{outcome}");
+}
+
+/// Workloads that keep their word, each with a way to see that its check can fail.
+const KEPT: [(&str, u64); 4] = [
+    ("postgresql-default", 300),
+    ("mariadb-default", 300),
+    ("redis-always", 300),
+    ("lmdb-default", 300),
+];
+
+#[test]
+fn soak_servers_with_their_default_durability_keep_their_word() {
+    if !can_cut("soak_servers_with_their_default_durability_keep_their_word") {
+        return;
+    }
+    for (name, states) in KEPT {
+        let budget = count(8, states as usize).to_string();
+        let few = [("BUDGET", budget.as_str())];
+        let (outcome, report) = script(name, "ext4", 1, &few);
+        println!("{name}: {} of {} bad", report["bad"], report["states"]);
+        assert_eq!(number(&report, "bad"), 0, "{outcome}");
+        assert!(number(&report, "acknowledged") > 10, "{outcome}");
+        let never = [
+            ("BUDGET", "4"),
+            ("UNTIL", "never"),
+            ("OPTIONS", "--json --no-rerun"),
+        ];
+        let (outcome, report) = script(name, "ext4", 1, &never);
+        assert!(number(&report, "bad") > 0, "{outcome}");
+    }
+}
+
+#[test]
+fn soak_leveldb_has_a_hole_before_a_key_that_was_synced() {
+    if !can_cut("soak_leveldb_has_a_hole_before_a_key_that_was_synced") {
+        return;
+    }
+    for seed in 1..=count(1, 10) {
+        let few = [("BUDGET", "5s"), ("OPTIONS", "--json --no-rerun")];
+        let (_, report) = script("leveldb-hole", "ext4", seed, &few);
+        println!("seed {seed}: {} of {} bad", report["bad"], report["states"]);
+        assert!(
+            first(&report, "said").starts_with("lost: a hole"),
+            "{report:#}"
+        );
+    }
 }

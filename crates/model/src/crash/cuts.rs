@@ -140,108 +140,177 @@ impl Log {
     }
 }
 
-/// The cuts to be tried.
+/// The same ones, so that the first few lie far apart: by their places, bits reversed.
+fn spread<T>(all: Vec<T>) -> Vec<T> {
+    let bits = usize::BITS - all.len().leading_zeros();
+    let reversed = |n: usize| n.reverse_bits() >> (usize::BITS - bits.max(1));
+    let mut placed: Vec<(usize, T)> = all.into_iter().enumerate().collect();
+    placed.sort_by_key(|(n, _)| reversed(*n));
+    placed.into_iter().map(|(_, one)| one).collect()
+}
+
+/// A place in the log, and why there.
+type Place = (usize, Moment);
+
+/// The cuts to be tried: first nothing of what was pending, at each moment; then by turns all of
+/// it, single writes, and chance.
 pub struct Cuts<'a> {
     log: &'a Log,
     /// Where something was acknowledged, in order.
     said: Vec<usize>,
-    /// Moments, the most promising first.
-    moments: Vec<(usize, Moment)>,
+    /// Moments for which nothing reached the disk, backwards.
+    nothing: Vec<Place>,
+    /// Moments at which something was pending, the most promising first.
+    pending: Vec<Place>,
+    /// How many of these had everything tried, and how many single writes.
+    everything: usize,
+    singled: usize,
+    /// Single writes of one moment, backwards.
+    singles: Vec<Cut>,
+    /// The next moment for chance.
+    chance: usize,
     dice: Dice,
-    /// What is left of the round that is under way, backwards.
-    round: Vec<Cut>,
-    /// Rounds that were begun.
-    rounds: u32,
+    /// Whose turn it is.
+    turn: u8,
     /// States that were given out: the image, and how much had been acknowledged.
     seen: HashSet<(u128, usize)>,
-    /// Rounds in a row that gave nothing new.
-    barren: u32,
+    /// Throws in a row that gave nothing new.
+    barren: usize,
     /// Cuts that gave a state which was there already.
     pub same: u64,
 }
 
-/// Random rounds without anything new, after which there is nothing more to be expected.
-const BARREN_MAX: u32 = 8;
+/// Throws at each moment without anything new, after which there is nothing more to be expected.
+const BARREN_MAX: usize = 8;
 /// Single drops, single reorders and prefixes of one cut, at most: evenly chosen where there are
 /// more pending writes.
 const SINGLES_MAX: usize = 64;
+
+/// The moments of a log at which the power is cut, the most promising first; and where something
+/// was acknowledged.
+fn moments(log: &Log, voice: Voice) -> (Vec<Place>, Vec<usize>) {
+    let mut said = Vec::new();
+    let mut telling = Vec::new();
+    let mut repeated = Vec::new();
+    let mut flushes = Vec::new();
+    let mut is_quiet = false;
+    for (at, op) in log.ops.iter().enumerate() {
+        match op {
+            Op::Mark(Mark::Line(v, _)) if *v != voice => {}
+            Op::Mark(mark) => {
+                if matches!(mark, Mark::Line(..)) {
+                    said.push(at);
+                }
+                // Of several on the same disk the last one promises most.
+                if is_quiet {
+                    repeated.extend(telling.pop());
+                }
+                telling.push((at + 1, Moment::Said));
+                is_quiet = true;
+            }
+            Op::Flush => flushes.push((at, Moment::BeforeFlush)),
+            Op::Write { .. } => {}
+            Op::FlushOfNothing => continue,
+        }
+        is_quiet &= matches!(op, Op::Mark(_));
+    }
+    let end = vec![(log.ops.len(), Moment::End)];
+    let all = [telling, flushes, end, repeated].map(spread);
+    (all.concat(), said)
+}
 
 impl<'a> Cuts<'a> {
     /// All that a log allows, by a seed; acknowledgements are the lines of `voice`.
     #[must_use]
     pub fn new(log: &'a Log, voice: Voice, seed: u64) -> Cuts<'a> {
-        let mut said = Vec::new();
-        let mut telling = Vec::new();
-        let mut repeated = Vec::new();
-        let mut flushes = Vec::new();
-        let mut is_quiet = false;
-        for (at, op) in log.ops.iter().enumerate() {
-            match op {
-                Op::Mark(Mark::Line(v, _)) if *v != voice => {}
-                Op::Mark(mark) => {
-                    if matches!(mark, Mark::Line(..)) {
-                        said.push(at);
-                    }
-                    // Of several on the same disk the last one promises most.
-                    if is_quiet {
-                        repeated.extend(telling.pop());
-                    }
-                    telling.push((at + 1, Moment::Said));
-                    is_quiet = true;
-                }
-                Op::Flush => flushes.push((at, Moment::BeforeFlush)),
-                Op::Write { .. } => {}
-                Op::FlushOfNothing => continue,
-            }
-            is_quiet &= matches!(op, Op::Mark(_));
-        }
-        let end = [(log.ops.len(), Moment::End)];
-        let moments = telling
-            .into_iter()
-            .chain(flushes)
-            .chain(end)
-            .chain(repeated);
+        let (moments, said) = moments(log, voice);
+        let is_pending = |place: &&Place| !log.pending(place.0).is_empty();
         Cuts {
             log,
             said,
-            moments: moments.collect(),
+            pending: moments.iter().filter(is_pending).copied().collect(),
+            nothing: moments.into_iter().rev().collect(),
+            everything: 0,
+            singled: 0,
+            singles: Vec::new(),
+            chance: 0,
             dice: Dice::new(seed),
-            round: Vec::new(),
-            rounds: 0,
+            turn: 0,
             seen: HashSet::new(),
             barren: 0,
             same: 0,
         }
     }
 
-    /// The next round, at every moment; `false` where there is none.
-    fn begin_round(&mut self) -> bool {
-        let before = self.rounds;
-        self.rounds += 1;
-        let mut round = Vec::new();
-        for (at, moment) in self.moments.clone() {
+    /// The next cut, whatever it gives; `None` where nothing new is to be expected.
+    fn propose(&mut self) -> Option<Cut> {
+        if let Some((at, moment)) = self.nothing.pop() {
+            let reached = Reached::Nothing;
+            return Some(Cut {
+                at,
+                moment,
+                reached,
+            });
+        }
+        for _ in 0..3 {
+            self.turn = (self.turn + 1) % 3;
+            let next = match self.turn {
+                0 => self.by_chance(),
+                1 => self.with_everything(),
+                _ => self.with_a_single(),
+            };
+            if next.is_some() {
+                return next;
+            }
+        }
+        None
+    }
+
+    fn with_everything(&mut self) -> Option<Cut> {
+        let (at, moment) = *self.pending.get(self.everything)?;
+        self.everything += 1;
+        let reached = Reached::Everything;
+        Some(Cut {
+            at,
+            moment,
+            reached,
+        })
+    }
+
+    fn with_a_single(&mut self) -> Option<Cut> {
+        while self.singles.is_empty() {
+            let (at, moment) = *self.pending.get(self.singled)?;
+            self.singled += 1;
             let cut = |reached| Cut {
                 at,
                 moment,
                 reached,
             };
-            match before {
-                0 => round.push(cut(Reached::Nothing)),
-                1 => round.push(cut(Reached::Everything)),
-                2 => round.extend(self.singles(at).into_iter().map(cut)),
-                _ => round.push(cut(Reached::Some(self.dice.throw()))),
-            }
+            let singles = self.singles_at(at).into_iter().map(cut);
+            self.singles = spread(singles.collect());
+            self.singles.reverse();
         }
-        round.reverse();
-        self.round = round;
-        if before > 2 {
-            self.barren += 1;
+        self.singles.pop()
+    }
+
+    fn by_chance(&mut self) -> Option<Cut> {
+        let throws = BARREN_MAX * self.pending.len();
+        let others = self.everything < self.pending.len() || self.singled < self.pending.len();
+        if self.barren >= throws && !others {
+            return None;
         }
-        self.barren <= BARREN_MAX && !self.round.is_empty()
+        let (at, moment) = *self.pending.get(self.chance % self.pending.len().max(1))?;
+        self.chance += 1;
+        let reached = Reached::Some(self.dice.throw());
+        Some(Cut {
+            at,
+            moment,
+            reached,
+        })
     }
 
     /// What lies between nothing and everything, one write at a time.
-    fn singles(&self, at: usize) -> Vec<Reached> {
+    fn singles_at(&self, at: usize) -> Vec<Reached> {
         let pending = self.log.pending(at);
         let step = pending.len().div_ceil(SINGLES_MAX).max(1);
         let mut singles = Vec::new();
@@ -262,16 +331,14 @@ impl Iterator for Cuts<'_> {
 
     fn next(&mut self) -> Option<(Cut, Image)> {
         loop {
-            let Some(cut) = self.round.pop() else {
-                if !self.begin_round() {
-                    return None;
-                }
-                continue;
-            };
+            let cut = self.propose()?;
             let image = self.log.state(&cut);
             let promised = self.said.partition_point(|said| *said < cut.at);
-            if self.seen.insert((image.number(), promised)) {
-                self.barren = 0;
+            let is_new = self.seen.insert((image.number(), promised));
+            if matches!(cut.reached, Reached::Some(_)) {
+                self.barren = if is_new { 0 } else { self.barren + 1 };
+            }
+            if is_new {
                 return Some((cut, image));
             }
             self.same += 1;

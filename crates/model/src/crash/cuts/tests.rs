@@ -159,6 +159,21 @@ fn right_behind_what_was_said_comes_first() {
     assert_eq!(first, [(4, 1), (1, 0)]);
 }
 
+#[test]
+fn a_search_that_is_cut_short_has_looked_everywhere() {
+    assert_eq!(spread((0..8).collect()), [0, 4, 2, 6, 1, 5, 3, 7]);
+    assert_eq!(spread(vec![7]), [7]);
+    assert!(spread(Vec::<u8>::new()).is_empty());
+    let mut all: Vec<u32> = spread((0..100).collect());
+    let early = all[..10].to_vec();
+    assert!(
+        (0..5).all(|fifth| early.iter().any(|n| n / 20 == fifth)),
+        "{early:?}"
+    );
+    all.sort_unstable();
+    assert_eq!(all, (0..100).collect::<Vec<_>>());
+}
+
 /// Without a sync the disk stays as it is, and each promise more makes another state of it.
 #[test]
 fn the_same_disk_is_another_state_where_more_was_promised() {

@@ -95,6 +95,7 @@ bench: ## the speed targets, each beside its peer in one run
 	@$(MAKE) --no-print-directory build
 	@benches/run
 	@benches/record
+	@benches/crash
 
 pictures: ## make the pictures of the report in docs/ again, with Chromium
 	$(CARGO) test --locked --quiet --test integration -- --ignored --exact \

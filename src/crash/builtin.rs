@@ -1,9 +1,10 @@
 //! Checks that are brought along. Each runs in a process of its own, so that one that hangs or
 //! crashes on what a power cut has left takes nothing with it.
 
+use super::judge;
 use anyhow::Context;
 use std::collections::BTreeSet;
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -42,12 +43,16 @@ impl Builtin {
     pub fn judge(self, folder: &Path, acknowledged: &Path) -> anyhow::Result<Option<String>> {
         let lines = std::fs::read(acknowledged)?;
         let lines = String::from_utf8_lossy(&lines);
-        match self {
+        let judged = match self {
             Builtin::Sqlite => databases(folder),
             Builtin::Maildir => messages(folder, &lines),
             Builtin::Git => repositories(folder, &lines),
             Builtin::Prefix => steps(folder, &lines),
-        }
+        };
+        judged.or_else(|e| match e.downcast_ref::<io::Error>() {
+            Some(damage) if judge::is_damage(damage) => Ok(Some(judge::unreadable(damage))),
+            _ => Err(e),
+        })
     }
 }
 

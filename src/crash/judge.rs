@@ -89,7 +89,10 @@ impl Check {
         if let Check::Neighbours(trees) = self {
             let last = trees.len().saturating_sub(1);
             let (before, after) = (acks.lines.min(last), (acks.lines + 1).min(last));
-            let state = super::tree::read(folder)?;
+            let state = match super::tree::read(folder) {
+                Err(e) if is_damage(&e) => return Ok(Verdict::Bad(unreadable(&e))),
+                state => state?,
+            };
             return Ok(match tree::far(&state, &trees[before], &trees[after]) {
                 Some(words) => Verdict::Bad(words),
                 None => Verdict::Good,
@@ -136,6 +139,22 @@ impl Check {
     }
 }
 
+/// Whether an error of reading tells of the state, not of the machine.
+#[must_use]
+pub fn is_damage(e: &io::Error) -> bool {
+    use rustix::io::Errno;
+    let damage = [Errno::IO, Errno::BADMSG, Errno::UCLEAN];
+    damage
+        .iter()
+        .any(|d| e.raw_os_error() == Some(d.raw_os_error()))
+}
+
+/// What is said of such a state.
+#[must_use]
+pub fn unreadable(e: &io::Error) -> String {
+    format!("something in the folder cannot be read: {e}")
+}
+
 fn said_in(file: &Path) -> io::Result<String> {
     let mut bytes = Vec::new();
     let mut file = File::open(file)?;
@@ -144,8 +163,9 @@ fn said_in(file: &Path) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).trim().to_owned())
 }
 
-/// Ends what a check has started in groups of their own, servers for instance, and has left.
-fn end_strays(scratch: &Path) {
+/// Ends what a check has started in groups of their own, servers for instance, and has left. One
+/// that is becoming another program just now is not seen: who finds the state in use asks again.
+pub fn end_strays(scratch: &Path) {
     let mark = [MARK.as_bytes(), b"=", scratch.as_os_str().as_bytes()].concat();
     let is_stray = |pid: u32| {
         let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();

@@ -2,7 +2,7 @@
 
 use super::disk::State;
 use super::fs::Plan;
-use super::judge::{Acknowledged, Check, Verdict};
+use super::judge::{self, Acknowledged, Check, Verdict};
 use super::station::Station;
 use super::tree;
 use std::io;
@@ -95,7 +95,7 @@ impl Worker<'_> {
         let check = self.lab.check;
         let (patience, inherited) = (self.lab.patience, self.lab.inherited);
         let verdict = check.judge(mounted.path(), &acks, &self.scratch, patience, inherited)?;
-        mounted.end()?;
+        mounted.end_while(|| judge::end_strays(&self.scratch))?;
         if self.lab.fsck && verdict == Verdict::Good {
             let device = self.station.device()?;
             let damage = self.lab.plan.check(device.path())?;

@@ -99,12 +99,21 @@ impl Mounted {
     ///
     /// # Errors
     /// `EBUSY` where somebody uses it for longer than ten seconds.
-    pub fn end(mut self) -> io::Result<()> {
+    pub fn end(self) -> io::Result<()> {
+        self.end_while(|| {})
+    }
+
+    /// As [`Mounted::end`]; `busy` may see to whoever uses it.
+    ///
+    /// # Errors
+    /// `EBUSY` where somebody uses it for longer than ten seconds.
+    pub fn end_while(mut self, mut busy: impl FnMut()) -> io::Result<()> {
         let begun = Instant::now();
         loop {
             match unmount(&self.at, UnmountFlags::empty()) {
                 Ok(()) => break,
                 Err(rustix::io::Errno::BUSY) if begun.elapsed() < PATIENCE => {
+                    busy();
                     std::thread::sleep(Duration::from_millis(2));
                 }
                 Err(e) => return Err(e.into()),

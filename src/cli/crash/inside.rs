@@ -191,16 +191,18 @@ fn search(
     let mut found = Found::default();
     let mut cuts = Cuts::new(&run.log, laboratory.voice, args.seed);
     let mut complete = true;
-    laboratory.search(&run.log, &mut cuts, |judged| {
-        judged.into_iter().for_each(|j| found.hear(j));
-        progress.states(found.states, found.bad(), begun.elapsed());
-        let over = match args.budget {
-            Budget::Time(time) => begun.elapsed() >= time,
-            Budget::States(states) => found.states >= states,
-        };
-        complete &= !over;
-        !over && found.failed.is_none() && !stop.is_wanted()
-    })?;
+    laboratory
+        .search(&run.log, &mut cuts, |judged| {
+            judged.into_iter().for_each(|j| found.hear(j));
+            progress.states(found.states, found.bad(), begun.elapsed());
+            let over = match args.budget {
+                Budget::Time(time) => begun.elapsed() >= time,
+                Budget::States(states) => found.states >= states,
+            };
+            complete &= !over;
+            !over && found.failed.is_none() && !stop.is_wanted()
+        })
+        .map_err(|e| no_look(&e))?;
     if let Some(why) = &found.failed {
         return Err(check_failed(why).into());
     }
@@ -292,6 +294,15 @@ fn starts(run: &Run) -> Result<(), Trouble> {
         Ending::Status(125) => Err(told(125, "synclater could not run it")),
         _ => Ok(()),
     }
+}
+
+fn no_look(e: &std::io::Error) -> Trouble {
+    Trouble::new(
+        "cannot look at a state",
+        e.to_string(),
+        "look at dmesg; does the check leave something running in the folder?",
+        "the command was run and no more states are looked at; nothing is left",
+    )
 }
 
 fn check_failed(why: &str) -> Trouble {

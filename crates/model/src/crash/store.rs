@@ -1,7 +1,8 @@
 //! Contents of sectors, each kept once.
 
+use foldhash::fast::RandomState;
 use std::collections::hash_map::{Entry, HashMap};
-use std::hash::{BuildHasher, RandomState};
+use std::hash::BuildHasher;
 
 /// A content: the same number is the same bytes. 0 is nothing but zeros.
 pub type Content = u32;
@@ -35,7 +36,7 @@ impl Store {
             next: 0,
             first: HashMap::new(),
             same: HashMap::new(),
-            hasher: RandomState::new(),
+            hasher: RandomState::default(),
         };
         store.put(&vec![0; bytes]);
         store

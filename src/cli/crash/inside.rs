@@ -132,6 +132,7 @@ pub fn run(args: &Args, dir: &Path, inherited: Inherited) -> anyhow::Result<i32>
         inherited: &inherited,
     };
     let (found, mut report) = search(args, &run, &laboratory, &progress, &mut stop)?;
+    progress.searched();
     let bad = found.failures();
     let syncs = told::syncs(&run);
     told::explain(&run, &syncs, &bad, &mut report);

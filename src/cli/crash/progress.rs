@@ -1,14 +1,16 @@
 //! What is going on, on a terminal.
 
 use super::Budget;
+use indicatif::ProgressStyle;
 use std::io::IsTerminal;
 use std::time::Duration;
-use synclater_model::report::number::{count, seconds};
+use synclater_model::report::number::count;
 
 /// A line that tells.
 pub struct Progress {
     bar: Option<indicatif::ProgressBar>,
     budget: Budget,
+    searching: ProgressStyle,
 }
 
 impl Progress {
@@ -22,6 +24,8 @@ impl Progress {
                 bar
             }),
             budget,
+            searching: ProgressStyle::with_template("{bar:30} {msg}")
+                .unwrap_or_else(|_| ProgressStyle::default_bar()),
         }
     }
 
@@ -34,19 +38,27 @@ impl Progress {
 
     /// Says how far the search has come.
     pub fn states(&self, states: u64, bad: u64, elapsed: Duration) {
-        if self.bar.is_some() {
-            let of = match self.budget {
-                Budget::Time(time) => {
-                    let (is, of) = (seconds(elapsed.as_secs_f64()), seconds(time.as_secs_f64()));
-                    format!("{is} of {of}")
-                }
-                Budget::States(states) => format!("of {}", count(states)),
-            };
-            let rate = count((states as f64 / elapsed.as_secs_f64().max(1e-3) * 60.0) as u64);
-            let (states, bad) = (count(states), count(bad));
-            self.say(&format!(
-                "{states} states, {bad} bad; {of}, {rate} a minute"
-            ));
+        let Some(bar) = &self.bar else {
+            return;
+        };
+        let (done, all) = match self.budget {
+            Budget::Time(time) => (elapsed.as_millis() as u64, time.as_millis() as u64),
+            Budget::States(most) => (states, most),
+        };
+        if bar.length() != Some(all) {
+            bar.set_length(all);
+            bar.set_style(self.searching.clone());
+        }
+        bar.set_position(done.min(all));
+        let rate = count((states as f64 / elapsed.as_secs_f64().max(1e-3) * 60.0) as u64);
+        let (states, bad) = (count(states), count(bad));
+        self.say(&format!("{states} states, {bad} bad; {rate} a minute"));
+    }
+
+    /// Says that the search is over.
+    pub fn searched(&self) {
+        if let Some(bar) = &self.bar {
+            bar.set_style(ProgressStyle::default_spinner());
         }
     }
 

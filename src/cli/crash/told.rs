@@ -134,7 +134,10 @@ pub fn line(log: &Log, syncs: &[Sync], voice: Voice, sector: u32, places: &Place
             Op::Mark(Mark::Line(v, words)) if *v == voice => line.said.push((at, line_of(words))),
             Op::Mark(_) => {}
         }
-        line.seconds = at;
+        // A session takes its time to end.
+        if !matches!(op, Op::Mark(Mark::Exit(_))) {
+            line.seconds = at;
+        }
     }
     let sync = |s: &Sync| (time(s.begin_ns), time(s.end_ns), s.words.clone());
     line.syncs = syncs.iter().map(sync).collect();

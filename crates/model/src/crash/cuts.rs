@@ -152,6 +152,9 @@ fn spread<T>(all: Vec<T>) -> Vec<T> {
 /// A place in the log, and why there.
 type Place = (usize, Moment);
 
+/// A place, and whether any write is pending there.
+type Considered = (Place, bool);
+
 /// The cuts to be tried: first nothing of what was pending, at each moment; then by turns all of
 /// it, single writes, and chance.
 pub struct Cuts<'a> {
@@ -188,8 +191,9 @@ const SINGLES_MAX: usize = 64;
 
 /// The moments of a log at which the power is cut, the most promising first; and where something
 /// was acknowledged.
-fn moments(log: &Log, voice: Voice) -> (Vec<Place>, Vec<usize>) {
+fn moments(log: &Log, voice: Voice) -> (Vec<Considered>, Vec<usize>) {
     let mut said = Vec::new();
+    let mut is_pending = false;
     let mut telling = Vec::new();
     let mut repeated = Vec::new();
     let mut flushes = Vec::new();
@@ -205,16 +209,19 @@ fn moments(log: &Log, voice: Voice) -> (Vec<Place>, Vec<usize>) {
                 if is_quiet {
                     repeated.extend(telling.pop());
                 }
-                telling.push((at + 1, Moment::Said));
+                telling.push(((at + 1, Moment::Said), is_pending));
                 is_quiet = true;
             }
-            Op::Flush => flushes.push((at, Moment::BeforeFlush)),
-            Op::Write { .. } => {}
+            Op::Flush => {
+                flushes.push(((at, Moment::BeforeFlush), is_pending));
+                is_pending = false;
+            }
+            Op::Write { .. } => is_pending = true,
             Op::FlushOfNothing => continue,
         }
         is_quiet &= matches!(op, Op::Mark(_));
     }
-    let end = vec![(log.ops.len(), Moment::End)];
+    let end = vec![((log.ops.len(), Moment::End), is_pending)];
     let all = [telling, flushes, end, repeated].map(spread);
     (all.concat(), said)
 }
@@ -224,12 +231,12 @@ impl<'a> Cuts<'a> {
     #[must_use]
     pub fn new(log: &'a Log, voice: Voice, seed: u64) -> Cuts<'a> {
         let (moments, said) = moments(log, voice);
-        let is_pending = |place: &&Place| !log.pending(place.0).is_empty();
+        let pending = moments.iter().filter(|(_, is_pending)| *is_pending);
         Cuts {
             log,
             said,
-            pending: moments.iter().filter(is_pending).copied().collect(),
-            nothing: moments.into_iter().rev().collect(),
+            pending: pending.map(|(place, _)| *place).collect(),
+            nothing: moments.iter().rev().map(|(place, _)| *place).collect(),
             everything: 0,
             singled: 0,
             singles: Vec::new(),

@@ -14,10 +14,12 @@ use crate::folder;
 use clap::ValueEnum;
 use std::ffi::OsString;
 use std::os::fd::AsFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
+use synclater_model::policy::dial::Until;
 use synclater_model::policy::duration::parse_duration;
 use synclater_model::report::message::Trouble;
+use synclater_sys::job::Job;
 use synclater_sys::signal::Signals;
 use synclater_sys::wait::{self, For};
 use synclater_sys::{contain, process};
@@ -28,14 +30,17 @@ use synclater_sys::{contain, process};
 /// `{}` in its arguments. Each line that it prints is an acknowledgement. Then the states that a
 /// power cut could have left are mounted, one after the other, and judged by the check, which gets
 /// two more arguments: the folder, and a file with the lines that the command had printed by then.
-/// Its exit status says: 0 all is well, 1 something is lost or corrupt.
+/// Its exit status says: 0 all is well, 1 something is lost or corrupt. A shell line that names $1
+/// or $2 itself gets nothing appended. It begins in the folder in which synclater was called.
 ///
-/// Checks that are brought along: builtin:sqlite, builtin:maildir, builtin:git; builtin:prefix,
-/// which brings its own command; and builtin:none, which needs to know nothing: it reports states
-/// that lack what was there at the acknowledgements on both sides of the cut.
+/// Checks that are brought along: builtin:sqlite (databases are whole), builtin:maildir (messages
+/// are whole, and those whose names were printed are there), builtin:git (repositories are whole,
+/// and have the commits whose names were printed); builtin:prefix, which brings its own command;
+/// and builtin:none, which knows nothing of the program: what lay in the folder at the lines on
+/// both sides of the cut has to be there.
 ///
-/// Needs root, FUSE and loop devices; nothing is left behind but the states that failed, for
-/// --replay.
+/// Needs root, FUSE and loop devices. Nothing is left behind but the states that failed, those of
+/// the last 20 times, in `crash` of the state directory (/var/lib/synclater), for --replay.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -43,7 +48,7 @@ pub struct Args {
     #[arg(long, value_enum, default_value_t = Kind::Ext4)]
     fs: Kind,
 
-    /// Bytes of the disk; without it 256M, 320M for XFS.
+    /// Size of the disk, as 512M or 2G; without it 256M, 320M for XFS.
     #[arg(long, value_name = "SIZE", value_parser = size)]
     size: Option<u64>,
 
@@ -56,12 +61,13 @@ pub struct Args {
     #[arg(long, value_name = "WORDS", allow_hyphen_values = true)]
     mkfs: Option<String>,
 
-    /// Options of mount(8).
+    /// Options of mount(8), with commas between them.
     #[arg(short, long, value_name = "LIST", default_value = "")]
     options: String,
 
-    /// The dial under which the command runs: what it puts at stake is seen in numbers.
-    #[arg(short, long, value_name = "WHEN", default_value = "now")]
+    /// The dial under which the command runs, as of `run`: now, a DURATION, exit, never. What it
+    /// puts at stake is seen in numbers.
+    #[arg(short, long, value_name = "WHEN", default_value = "now", value_parser = dial)]
     until: String,
 
     /// Judges a state: a shell command line, or builtin:NAME.
@@ -72,11 +78,11 @@ pub struct Args {
     #[arg(long, value_name = "CMD")]
     setup: Option<OsString>,
 
-    /// The descriptor on which the command acknowledges, in place of stdout.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(3..1000))]
+    /// The descriptor on which the command acknowledges, in place of stdout: 3 to 9.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(3..10))]
     ack_fd: Option<u32>,
 
-    /// How long to search, or how many states.
+    /// How long to search, or how many states; the search for missing syncs takes up to 30 s more.
     #[arg(long, value_name = "T|N", default_value = "30s", value_parser = budget)]
     budget: Budget,
 
@@ -84,7 +90,7 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
 
-    /// How long the command may run; then it is killed, and that is its end.
+    /// How long the command, and --setup, may run; then it is killed, and that is its end.
     #[arg(long = "for", value_name = "T", default_value = "1min", value_parser = parse_duration)]
     for_: Duration,
 
@@ -170,6 +176,12 @@ fn check(text: &str) -> Result<Judge, String> {
                 .to_owned()
         }),
     }
+}
+
+fn dial(text: &str) -> Result<String, String> {
+    text.parse::<Until>()
+        .map(|_| text.to_owned())
+        .map_err(|e| e.to_string())
 }
 
 fn failing(text: &str) -> Result<(u64, bool), String> {
@@ -282,7 +294,8 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
     if let Some(id) = &args.replay {
         return replay::run(id, args.json);
     }
-    let temp = std::env::temp_dir();
+    let temp = std::path::absolute(std::env::temp_dir()).unwrap_or_else(|_| "/tmp".into());
+    let cwd = std::env::current_dir().unwrap_or_else(|_| "/".into());
     folder::remove_abandoned(&temp, PREFIX);
     let cannot = |what: String, e: std::io::Error| {
         Trouble::new(what, e.to_string(), "set TMPDIR to another folder", NOTHING)
@@ -293,27 +306,51 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
         cannot(what, e)
     })?;
     let signals = Signals::take()?;
-    let job = contain::start(|| super::said(inside::run(args, &dir, signals.inherited)));
-    let job = job.map_err(|e| {
-        let _ = std::fs::remove_dir_all(&dir);
-        let try_ = "a container may forbid it: give it CAP_SYS_ADMIN, or run it outside";
-        Trouble::new("cannot make namespaces", e.to_string(), try_, NOTHING)
-    })?;
-    let status = loop {
-        if let Some(status) = job.finished() {
-            break status;
-        }
-        let _ = wait::any(
-            &[(job.as_fd(), For::Input), (signals.as_fd(), For::Input)],
-            Duration::from_secs(1),
-        );
-        while let Some(signal) = signals.next() {
-            // A key at the terminal reached the laboratory too; a second signal ends it at once.
-            if signal.ends() && !signal.by_kernel {
-                inside::stop(&dir);
-            }
-        }
-    };
+    let job = contain::start(|made| {
+        super::said(made.map_err(|e| no_namespaces(&e).into()).and_then(|()| {
+            std::env::set_current_dir(&cwd)?;
+            inside::run(args, &dir, signals.inherited)
+        }))
+    });
+    let status = job.map(|job| attend(&job, &signals, &dir));
     let _ = std::fs::remove_dir_all(&dir);
-    Ok(if status > 1 { OURS } else { status })
+    match status.map_err(|e| no_namespaces(&e))? {
+        status @ (0 | 1 | OURS) => Ok(status),
+        status => Err(killed(status).into()),
+    }
+}
+
+/// Waits for the laboratory; its exit status. A first signal asks it to end, a second one kills it.
+fn attend(job: &Job, signals: &Signals, dir: &Path) -> i32 {
+    let mut ends = 0;
+    loop {
+        if let Some(status) = job.status() {
+            return status;
+        }
+        let watched = [(job.as_fd(), For::Input), (signals.as_fd(), For::Input)];
+        let _ = wait::any(&watched, Duration::from_secs(1));
+        while let Some(signal) = signals.next() {
+            ends += u32::from(signal.ends());
+        }
+        match ends {
+            0 => {}
+            1 => inside::stop(dir),
+            _ => job.kill(),
+        }
+    }
+}
+
+fn no_namespaces(e: &std::io::Error) -> Trouble {
+    let try_ = "a container may forbid it: give it CAP_SYS_ADMIN, or run it outside";
+    Trouble::new("cannot make namespaces", e.to_string(), try_, NOTHING)
+}
+
+fn killed(status: i32) -> Trouble {
+    let why = match status - 128 {
+        signal @ 1.. => format!("signal {signal} ended it"),
+        _ => format!("its status is {status}"),
+    };
+    let try_ = "did the command kill every process that it could? Was memory short?";
+    let state = "there is no result; the kernel took its mounts, devices and processes away";
+    Trouble::new("the laboratory was killed", why, try_, state)
 }

@@ -46,6 +46,8 @@ pub struct Run {
     pub place: PathBuf,
     /// Syncs of what was there in the end.
     pub left: Vec<Closing>,
+    /// The disk after a clean unmount.
+    pub after: Image,
 }
 
 fn trouble(what: &str, e: &io::Error) -> Trouble {
@@ -72,7 +74,11 @@ impl Bench<'_> {
     ///
     /// # Errors
     /// A [`Trouble`] where it cannot be made, or that command fails.
-    pub fn prepare(&self, set_up: Option<&OsStr>) -> Result<Image, Trouble> {
+    pub fn prepare(
+        &self,
+        set_up: Option<&OsStr>,
+        stop: impl FnMut() -> bool,
+    ) -> Result<Image, Trouble> {
         let sectors = (self.plan.size / u64::from(self.plan.sector)) as usize;
         let what = "cannot make the laboratory's disk";
         let cannot = |e: io::Error| trouble(what, &e);
@@ -82,16 +88,11 @@ impl Bench<'_> {
         device.end();
         if let Some(line) = set_up {
             let mounted = station.mount().map_err(|e| self.unmountable(&e))?;
-            let status =
-                victim::set_up(line, mounted.path(), &self.victim.inherited).map_err(cannot)?;
+            let status = victim::set_up(line, mounted.path(), self.victim, stop);
+            let status = status.map_err(cannot)?;
             mounted.end().map_err(cannot)?;
-            if status != 0 {
-                return Err(Trouble::new(
-                    "the --setup command failed",
-                    format!("its exit status is {status}"),
-                    "run it by hand in an empty folder",
-                    "nothing was tried; nothing of it is left",
-                ));
+            if status != Some(0) {
+                return Err(set_up_failed(status));
             }
         }
         Ok(station.disk.now())
@@ -121,7 +122,7 @@ impl Bench<'_> {
             .victim
             .run(&station, &recording, stop)
             .map_err(cannot)?;
-        if let Before::Make(closing) = before {
+        if let Some(closing) = &before.make {
             closing.make(&place);
         }
         let log = station.disk.end(ending.number());
@@ -133,6 +134,7 @@ impl Bench<'_> {
         }
         let left = closing::left_in(&place);
         mounted.end().map_err(cannot)?;
+        let after = station.disk.now();
         let trees = trees.map_or(Ok(Vec::new()), |trees| {
             let mut trees = trees.lock().unwrap_or_else(PoisonError::into_inner);
             std::mem::replace(&mut *trees, Ok(Vec::new()))
@@ -145,6 +147,7 @@ impl Bench<'_> {
             recording,
             place,
             left,
+            after,
         })
     }
 
@@ -166,40 +169,45 @@ impl Bench<'_> {
 
     /// Has done what is to be done before each acknowledgement.
     fn attend(&self, station: &Station<Recorded>, before: &Before) -> io::Result<Option<Trees>> {
-        let (voice, place) = (self.voice(), station.place());
-        match before.clone() {
-            Before::Nothing => Ok(None),
-            Before::Make(closing) => {
-                closing::attend(&station.disk, move |said| {
-                    if said.voice == voice {
-                        closing.make(&place);
-                    }
-                });
-                Ok(None)
-            }
-            Before::Look => {
-                let trees = Arc::new(Mutex::new(Ok(vec![Arc::new(tree::read(&place)?)])));
-                let seeing = trees.clone();
-                closing::attend(&station.disk, move |said| {
-                    if said.voice == voice {
-                        seen(&seeing, &place, said.lines());
-                    }
-                });
-                Ok(Some(trees))
-            }
+        if *before == Before::default() {
+            return Ok(None);
         }
+        let (voice, place, make) = (self.voice(), station.place(), before.make.clone());
+        let first = match before.look {
+            true => Some(Arc::new(tree::read(&place)?)),
+            false => None,
+        };
+        let trees = first.map(|first| Arc::new(Mutex::new(Ok(vec![first]))));
+        let seeing = trees.clone();
+        closing::attend(&station.disk, move |said| {
+            if said.voice == voice {
+                make.iter().for_each(|closing| closing.make(&place));
+                seeing
+                    .iter()
+                    .for_each(|trees| seen(trees, &place, said.lines()));
+            }
+        });
+        Ok(trees)
     }
 }
 
+fn set_up_failed(status: Option<i32>) -> Trouble {
+    let why = match status {
+        Some(status) => format!("its exit status is {status}"),
+        None => "it took too long (--for), or was ended by a signal".to_owned(),
+    };
+    let try_ = "run it by hand in an empty folder";
+    let state = "nothing was tried; nothing of it is left";
+    Trouble::new("the --setup command failed", why, try_, state)
+}
+
 /// What is done before each acknowledgement, while the program waits for it.
-#[derive(Clone, Debug)]
-pub enum Before {
-    /// Nothing.
-    Nothing,
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Before {
     /// A sync.
-    Make(Closing),
-    /// Everything that lies in the folder is looked at.
-    Look,
+    pub make: Option<Closing>,
+    /// Everything that lies in the folder is looked at, behind that.
+    pub look: bool,
 }
 
 type Trees = Arc<Mutex<io::Result<Vec<Arc<Tree>>>>>;
@@ -209,7 +217,11 @@ fn seen(trees: &Trees, place: &Path, times: usize) {
     let mut trees = trees.lock().unwrap_or_else(PoisonError::into_inner);
     if let (Ok(list), 1..) = (&mut *trees, times) {
         match tree::read(place) {
-            Ok(tree) => list.extend(std::iter::repeat_n(Arc::new(tree), times)),
+            Ok(tree) => {
+                let same = list.last().filter(|last| ***last == tree).cloned();
+                let tree = same.unwrap_or_else(|| Arc::new(tree));
+                list.extend(std::iter::repeat_n(tree, times));
+            }
             Err(e) => *trees = Err(e),
         }
     }

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 use synclater_model::crash::prefix;
 
 /// Which.
@@ -96,15 +96,22 @@ fn is_database(path: &Path) -> bool {
             || beside("-wal"))
 }
 
+/// A program that a signal has ended has judged nothing.
+fn ended_by_itself(output: &Output, name: &str) -> anyhow::Result<()> {
+    match output.status.code() {
+        Some(_) => Ok(()),
+        None => anyhow::bail!("{name}: {}", output.status),
+    }
+}
+
 /// What SQLite's own program says, or Python's module where there is none.
 fn integrity(database: &Path) -> anyhow::Result<String> {
     const PYTHON: &str = "import sqlite3,sys\ntry:\n print(sqlite3.connect(sys.argv[1])\
         .execute('pragma integrity_check').fetchone()[0])\nexcept sqlite3.Error as e:\n print(e)";
     let mut command = Command::new("sqlite3");
-    command
-        .arg("-batch")
-        .arg(database)
-        .arg("pragma integrity_check");
+    // Nobody's own settings.
+    command.args(["-batch", "-init", "/dev/null", "-noheader", "-list"]);
+    command.arg(database).arg("pragma integrity_check");
     let mut python = Command::new("python3");
     python.args(["-B", "-c", PYTHON]).arg(database);
     let output = command.stdin(Stdio::null()).output();
@@ -114,6 +121,7 @@ fn integrity(database: &Path) -> anyhow::Result<String> {
             .context("neither sqlite3 nor python3 can be run; install sqlite3")?,
         output => output.context("sqlite3")?,
     };
+    ended_by_itself(&output, "sqlite3")?;
     let said = [output.stdout, output.stderr].concat();
     Ok(String::from_utf8_lossy(&said).trim().to_owned())
 }
@@ -133,13 +141,13 @@ fn databases(top: &Path) -> anyhow::Result<Option<String>> {
 /// The part of a message's name that stays when its flags change: maildir(5).
 fn unique(name: &str) -> &str {
     let name = name.rsplit('/').next().unwrap_or(name);
-    name.split(':').next().unwrap_or(name)
+    name.split([':', ',']).next().unwrap_or(name)
 }
 
 /// The size that a name promises, as Maildir++ and Dovecot have it.
 fn promised_size(name: &str) -> Option<u64> {
-    unique(name)
-        .split(',')
+    let base = name.split(':').next().unwrap_or(name);
+    base.split(',')
         .find_map(|part| part.strip_prefix("S=")?.parse().ok())
 }
 
@@ -181,16 +189,15 @@ fn messages(top: &Path, lines: &str) -> anyhow::Result<Option<String>> {
     Ok(lost.map(|name| format!("lost: message {name}, which was acknowledged")))
 }
 
-fn git(repository: &Path, words: &[&str]) -> anyhow::Result<std::process::Output> {
+fn git(repository: &Path, words: &[&str]) -> anyhow::Result<Output> {
     let mut command = Command::new("git");
     command
         .args(["-c", "safe.directory=*", "--git-dir"])
         .arg(repository)
         .args(words);
-    command
-        .stdin(Stdio::null())
-        .output()
-        .context("git cannot be run; install git")
+    let output = command.stdin(Stdio::null()).output();
+    let output = output.context("git cannot be run; install git")?;
+    ended_by_itself(&output, "git").map(|()| output)
 }
 
 /// The first line of git's that tells of damage.
@@ -227,22 +234,21 @@ fn repositories(top: &Path, lines: &str) -> anyhow::Result<Option<String>> {
             return Ok(Some(said_of(repository, top, &damage)));
         }
     }
-    let is_commit =
-        |l: &&str| matches!(l.len(), 40 | 64) && l.bytes().all(|b| b.is_ascii_hexdigit());
-    // The last ones are the ones that may be lost; whoever has them has what came before.
-    for commit in lines.lines().rev().filter(is_commit).take(1) {
-        let mut reached = false;
-        for repository in &all {
-            let output = git(repository, &["for-each-ref", "--contains", commit])?;
-            reached |= output.status.success() && !output.stdout.is_empty();
+    let is_hex = |l: &str| l.bytes().all(|b| b.is_ascii_hexdigit());
+    let is_commit = |l: &&str| matches!(l.len(), 40 | 64) && is_hex(l);
+    let mut reached = BTreeSet::new();
+    for repository in &all {
+        let output = git(repository, &["rev-list", "--all"])?;
+        if !output.status.success() {
+            let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+            return Ok(Some(said_of(repository, top, &said)));
         }
-        if !reached {
-            return Ok(Some(format!(
-                "lost: commit {commit}, which was acknowledged"
-            )));
-        }
+        let list = String::from_utf8_lossy(&output.stdout).into_owned();
+        reached.extend(list.lines().map(str::to_ascii_lowercase));
     }
-    Ok(None)
+    let mut commits = lines.lines().filter(is_commit);
+    let lost = commits.find(|commit| !reached.contains(&commit.to_ascii_lowercase()));
+    Ok(lost.map(|commit| format!("lost: commit {commit}, which was acknowledged")))
 }
 
 fn steps(folder: &Path, lines: &str) -> anyhow::Result<Option<String>> {

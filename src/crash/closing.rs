@@ -21,6 +21,10 @@ pub enum Closing {
     Folder(PathBuf),
     /// fsync of a file.
     File(PathBuf),
+    /// fsync of each folder.
+    Folders,
+    /// fsync of each file.
+    Files,
     /// syncfs.
     Everything,
 }
@@ -33,23 +37,38 @@ impl Closing {
             Closing::Folder(path) if path.as_os_str().is_empty() => "fsync of its folder".into(),
             Closing::Folder(path) => format!("fsync of the folder {}", path.display()),
             Closing::File(path) => format!("fsync of {}", path.display()),
+            Closing::Folders => "fsync of each folder".to_owned(),
+            Closing::Files => "fsync of each file".to_owned(),
             Closing::Everything => "syncfs of the file system".to_owned(),
         }
     }
 
     /// Makes it. What is not there has nothing to be made durable.
     pub fn make(&self, place: &Path) {
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOFOLLOW;
-        let (path, whole) = match self {
-            Closing::Folder(path) | Closing::File(path) => (place.join(path), false),
-            Closing::Everything => (place.to_path_buf(), true),
-        };
-        if let Ok(fd) = rustix::fs::open(path, flags, Mode::empty()) {
-            let _ = match whole {
-                true => rustix::fs::syncfs(fd),
-                false => rustix::fs::fsync(fd),
-            };
+        match self {
+            Closing::Folder(path) | Closing::File(path) => sync(&place.join(path), false),
+            Closing::Everything => sync(place, true),
+            Closing::Folders => {
+                let (folders, _) = seen_in(place);
+                folders
+                    .iter()
+                    .for_each(|path| sync(&place.join(path), false));
+            }
+            Closing::Files => {
+                let (_, files) = seen_in(place);
+                files.iter().for_each(|path| sync(&place.join(path), false));
+            }
         }
+    }
+}
+
+fn sync(path: &Path, whole: bool) {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOFOLLOW;
+    if let Ok(fd) = rustix::fs::open(path, flags, Mode::empty()) {
+        let _ = match whole {
+            true => rustix::fs::syncfs(fd),
+            false => rustix::fs::fsync(fd),
+        };
     }
 }
 
@@ -66,10 +85,8 @@ pub fn attend(disk: &Arc<Recorded>, mut before: impl FnMut(&Said) + Send + 'stat
     disk.hold(to);
 }
 
-/// The syncs to be tried for what is there: of folders from the top down, then of files, those that
-/// changed last first.
-#[must_use]
-pub fn left_in(place: &Path) -> Vec<Closing> {
+/// Folders from the top down, and files, those that changed last first; of so many.
+fn seen_in(place: &Path) -> (Vec<PathBuf>, Vec<PathBuf>) {
     let mut folders = vec![PathBuf::new()];
     let mut files = Vec::new();
     let mut at = 0;
@@ -88,12 +105,20 @@ pub fn left_in(place: &Path) -> Vec<Closing> {
         at += 1;
     }
     files.sort_by(|a, b| b.cmp(a));
+    (folders, files.into_iter().map(|(_, path)| path).collect())
+}
+
+/// The syncs to be tried for what is there: of folders from the top down, then of files, those that
+/// changed last first; and of all of either.
+#[must_use]
+pub fn left_in(place: &Path) -> Vec<Closing> {
+    let (mut folders, files) = seen_in(place);
     folders.truncate(LEFT_MAX / 2);
-    let files = files.into_iter().map(|(_, path)| Closing::File(path));
+    let files = files.into_iter().map(Closing::File);
     let some = folders
         .into_iter()
         .map(Closing::Folder)
         .chain(files)
         .take(LEFT_MAX);
-    [Closing::Everything].into_iter().chain(some).collect()
+    some.chain([Closing::Folders, Closing::Files]).collect()
 }

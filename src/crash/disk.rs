@@ -20,7 +20,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use synclater_model::crash::cuts::Dice;
 use synclater_model::crash::log::{Image, Log, Mark, Voice};
 use synclater_model::crash::store::Store;
@@ -88,9 +88,12 @@ struct Recording {
     dice: Dice,
     flushes: u64,
     writes: u64,
-    /// Bytes of contents that may be kept, and whether there were more.
+    /// Bytes that may be kept, that are kept, and whether there were more.
     room: usize,
+    kept: usize,
     overfull: bool,
+    /// Flushes take no time any more.
+    hurried: bool,
 }
 
 /// What the memory has room for: half of what is free.
@@ -125,7 +128,9 @@ impl Recorded {
                 flushes: 0,
                 writes: 0,
                 room: room(),
+                kept: 0,
                 overfull: false,
+                hurried: false,
             }),
         }
     }
@@ -151,6 +156,11 @@ impl Recorded {
         (r.flushes, r.writes) = (0, 0);
     }
 
+    /// Flushes take no time from now on.
+    pub fn hurry(&self) {
+        lock(&self.inner).hurried = true;
+    }
+
     /// Writes the end down, and nothing more. The disk goes on working.
     pub fn end(&self, status: i32) -> Log {
         let mut r = lock(&self.inner);
@@ -162,6 +172,8 @@ impl Recorded {
         }
         r.log.mark(Mark::Exit(status), now_ns());
         (r.on, r.faults) = (false, Faults::default());
+        // Their threads end with these, and let go of this disk.
+        (*lock(&self.holder), *lock(&self.releaser)) = (None, None);
         std::mem::replace(&mut r.log, Log::new(Image::zeros(0)))
     }
 
@@ -194,15 +206,41 @@ impl Recorded {
         if !r.on {
             return;
         }
-        let mut begun = std::mem::take(&mut r.begun[voice as usize]);
-        begun.extend_from_slice(bytes);
-        while let Some(end) = begun.iter().position(|b| *b == b'\n') {
-            let rest = begun.split_off(end + 1);
-            begun.pop();
-            r.log.mark(Mark::Line(voice, begun), now_ns());
-            begun = rest;
+        let mut rest = bytes;
+        while let Some(end) = rest.iter().position(|b| *b == b'\n') {
+            let mut line = std::mem::take(&mut r.begun[voice as usize]);
+            add_to_line(&mut line, &rest[..end]);
+            rest = &rest[end + 1..];
+            line.shrink_to_fit();
+            if r.has_room(line.len() + OP_BYTES) {
+                r.log.mark(Mark::Line(voice, line), now_ns());
+            }
         }
-        r.begun[voice as usize] = begun;
+        add_to_line(&mut r.begun[voice as usize], rest);
+    }
+}
+
+/// A line that is longer counts up to here.
+const LINE_MAX: usize = 1 << 16;
+/// A flush that takes long looks so often whether it is to hurry.
+const SLICE: Duration = Duration::from_millis(20);
+/// What an operation takes beside its contents.
+const OP_BYTES: usize = 80;
+
+fn add_to_line(line: &mut Vec<u8>, bytes: &[u8]) {
+    let room = LINE_MAX.saturating_sub(line.len());
+    line.extend_from_slice(&bytes[..bytes.len().min(room)]);
+}
+
+impl Recording {
+    /// Whether so many bytes more may be kept; they count as kept then.
+    fn has_room(&mut self, bytes: usize) -> bool {
+        let has = self.kept.saturating_add(bytes) <= self.room;
+        match has {
+            true => self.kept += bytes,
+            false => self.overfull = true,
+        }
+        has
     }
 }
 
@@ -220,6 +258,7 @@ pub struct State {
 #[derive(Default)]
 struct Written {
     image: Option<Image>,
+    generation: u64,
     own: HashMap<u32, Box<[u8]>>,
 }
 
@@ -237,7 +276,8 @@ impl State {
     pub fn become_image(&self, image: Image) {
         let mut inner = lock(&self.inner);
         inner.image = Some(image);
-        inner.own.clear();
+        inner.own = HashMap::new();
+        inner.generation += 1;
     }
 }
 
@@ -253,7 +293,14 @@ pub trait Disk: Send + Sync + Sized + 'static {
     /// Where the disk does it wrong on purpose.
     fn write(&self, at: u32, bytes: &[u8]) -> Result<(), Errno>;
     /// Makes sectors zeros.
-    fn zero(&self, at: u32, sectors: u32);
+    ///
+    /// # Errors
+    /// Where the disk does it wrong on purpose.
+    fn zero(&self, at: u32, sectors: u32) -> Result<(), Errno>;
+    /// How often it has become another one: whoever has opened an earlier one gets errors.
+    fn generation(&self) -> u64 {
+        0
+    }
     /// Makes everything durable that was answered.
     ///
     /// # Errors
@@ -293,11 +340,13 @@ impl Disk for Recorded {
             }
         }
         let mut store = self.store.write().unwrap_or_else(PoisonError::into_inner);
-        if (store.len() * store.unit()).saturating_add(bytes.len()) > r.room {
-            r.overfull = true;
-            return Err(Errno::EIO);
-        }
+        let stored = store.len() * store.unit();
         if r.on {
+            let sectors = bytes.len() / store.unit();
+            if stored + bytes.len() > r.room || !r.has_room(sectors * 4 + OP_BYTES) {
+                r.overfull = true;
+                return Err(Errno::EIO);
+            }
             r.log.write(&mut store, at, bytes, now_ns());
             let op = r.log.ops.len() - 1;
             let mut now = std::mem::replace(&mut r.now, Image(Vec::new()));
@@ -311,12 +360,18 @@ impl Disk for Recorded {
         Ok(())
     }
 
-    fn zero(&self, at: u32, sectors: u32) {
+    fn zero(&self, at: u32, sectors: u32) -> Result<(), Errno> {
         let mut r = lock(&self.inner);
         if r.on {
+            r.writes += 1;
+            let has_room = r.has_room(sectors as usize * 4 + OP_BYTES);
+            if fails(r.faults.write_fails, r.writes) || !has_room {
+                return Err(Errno::EIO);
+            }
             r.log.zero(at, sectors, now_ns());
         }
         r.now.0[at as usize..(at + sectors) as usize].fill(0);
+        Ok(())
     }
 
     fn flush(&self) -> Result<(), Errno> {
@@ -329,10 +384,11 @@ impl Disk for Recorded {
         let slow = share > 0.0 && (r.dice.below(1 << 32) as f64) < share * f64::from(u32::MAX);
         let takes = r.faults.flush_takes + if slow { more } else { Duration::ZERO };
         let (fails, lies) = (fails(r.faults.flush_fails, r.flushes), r.faults.lies);
-        if !takes.is_zero() {
+        let begun = Instant::now();
+        while begun.elapsed() < takes && !r.hurried {
             // Nobody else asks this disk for anything meanwhile but readers of the log.
             drop(r);
-            std::thread::sleep(takes);
+            std::thread::sleep((takes - begun.elapsed().min(takes)).min(SLICE));
             r = lock(&self.inner);
         }
         if fails {
@@ -390,12 +446,17 @@ impl Disk for State {
         Ok(())
     }
 
-    fn zero(&self, at: u32, sectors: u32) {
+    fn zero(&self, at: u32, sectors: u32) -> Result<(), Errno> {
         let zeros = vec![0; self.sector()];
         let mut inner = lock(&self.inner);
         for sector in at..at + sectors {
             inner.own.insert(sector, zeros.as_slice().into());
         }
+        Ok(())
+    }
+
+    fn generation(&self) -> u64 {
+        lock(&self.inner).generation
     }
 
     fn flush(&self) -> Result<(), Errno> {
@@ -403,9 +464,16 @@ impl Disk for State {
     }
 }
 
-/// Names in the folder; their numbers follow that of the root.
-const NAMES: [&str; 4] = ["disk", "out", "err", "ack"];
-const DISK: INodeNo = INodeNo(2);
+/// Names of what is said on; their numbers follow that of the root. Behind them are the disks,
+/// each with its generation in name and number.
+const VOICES: [&str; 3] = ["out", "err", "ack"];
+const DISKS: u64 = 16;
+
+/// The name of the disk of a generation.
+#[must_use]
+pub fn name_of(generation: u64) -> String {
+    format!("disk-{generation}")
+}
 
 /// A folder with a disk in it, and with the files through which the program speaks.
 struct Folder<D> {
@@ -414,12 +482,17 @@ struct Folder<D> {
 }
 
 impl<D: Disk> Folder<D> {
+    /// Whether this is the disk of now.
+    fn is_disk(&self, ino: INodeNo) -> bool {
+        ino.0 == DISKS + self.disk.generation()
+    }
+
     fn attributes(&self, ino: INodeNo) -> FileAttr {
         let epoch = std::time::SystemTime::UNIX_EPOCH;
         let is_root = ino == INodeNo::ROOT;
         FileAttr {
             ino,
-            size: if ino == DISK { self.size } else { 0 },
+            size: if ino.0 >= DISKS { self.size } else { 0 },
             blocks: 0,
             atime: epoch,
             mtime: epoch,
@@ -432,7 +505,7 @@ impl<D: Disk> Folder<D> {
             },
             perm: match ino {
                 INodeNo::ROOT => 0o755,
-                DISK => 0o600,
+                disk if disk.0 >= DISKS => 0o600,
                 _ => 0o666,
             },
             nlink: 1,
@@ -482,9 +555,9 @@ impl<D: Disk> Folder<D> {
 
 fn voice_of(ino: INodeNo) -> Option<Voice> {
     match ino.0 {
-        3 => Some(Voice::Out),
-        4 => Some(Voice::Err),
-        5 => Some(Voice::Ack),
+        2 => Some(Voice::Out),
+        3 => Some(Voice::Err),
+        4 => Some(Voice::Ack),
         _ => None,
     }
 }
@@ -496,10 +569,15 @@ impl<D: Disk> Filesystem for Folder<D> {
     }
 
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let at = NAMES.iter().position(|n| name == *n);
-        match at.filter(|_| parent == INodeNo::ROOT) {
-            Some(at) => {
-                let attributes = self.attributes(INodeNo(at as u64 + 2));
+        let voice = VOICES.iter().position(|n| name == *n);
+        let generation = name
+            .to_str()
+            .and_then(|n| n.strip_prefix("disk-")?.parse::<u64>().ok());
+        let number = voice.map(|at| at as u64 + 2);
+        let number = number.or(generation.map(|n| n.saturating_add(DISKS)));
+        match number.filter(|_| parent == INodeNo::ROOT) {
+            Some(number) => {
+                let attributes = self.attributes(INodeNo(number));
                 reply.entry(&FOR_EVER, &attributes, Generation(0));
             }
             None => reply.error(Errno::ENOENT),
@@ -547,8 +625,11 @@ impl<D: Disk> Filesystem for Folder<D> {
         _lock: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        if ino != DISK {
+        if ino.0 < DISKS {
             return reply.data(&[]);
+        }
+        if !self.is_disk(ino) {
+            return reply.error(Errno::EIO);
         }
         match self.read_bytes(offset, size.into()) {
             Some(bytes) => reply.data(&bytes),
@@ -575,6 +656,9 @@ impl<D: Disk> Filesystem for Folder<D> {
                 reply,
             });
         }
+        if !self.is_disk(ino) {
+            return reply.error(Errno::EIO);
+        }
         match self.write_bytes(offset, data) {
             Ok(()) => reply.written(u32::try_from(data.len()).unwrap_or(0)),
             Err(e) => reply.error(e),
@@ -582,8 +666,11 @@ impl<D: Disk> Filesystem for Folder<D> {
     }
 
     fn fsync(&self, _: &Request, ino: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        if ino != DISK {
+        if ino.0 < DISKS {
             return reply.ok();
+        }
+        if !self.is_disk(ino) {
+            return reply.error(Errno::EIO);
         }
         match self.disk.flush() {
             Ok(()) => reply.ok(),
@@ -607,16 +694,16 @@ impl<D: Disk> Filesystem for Folder<D> {
         reply: ReplyEmpty,
     ) {
         let (punches, zeroes) = (libc_mode::PUNCH_HOLE, libc_mode::ZERO_RANGE);
-        if ino != DISK || mode & (punches | zeroes) == 0 {
+        if !self.is_disk(ino) || mode & (punches | zeroes) == 0 {
             return reply.error(Errno::EOPNOTSUPP);
         }
         let unit = self.disk.sector() as u64;
         let whole = offset.is_multiple_of(unit) && length.is_multiple_of(unit);
         match self.sectors(offset, length) {
-            Some((first, count)) if whole => {
-                self.disk.zero(first, count);
-                reply.ok();
-            }
+            Some((first, count)) if whole => match self.disk.zero(first, count) {
+                Ok(()) => reply.ok(),
+                Err(e) => reply.error(e),
+            },
             _ => reply.error(Errno::EINVAL),
         }
     }
@@ -628,7 +715,7 @@ mod libc_mode {
     pub const ZERO_RANGE: i32 = 16;
 }
 
-/// Mounts a folder with the file `disk` in it, served by a thread of its own until it is unmounted.
+/// Mounts a folder with the disk in it, served by a thread of its own until it is unmounted.
 ///
 /// # Errors
 /// Those of opening /dev/fuse and of mount(2).

@@ -1,5 +1,6 @@
 //! The file systems of the laboratory: how they are made and mounted.
 
+use rustix::mount::MountFlags;
 use std::path::Path;
 use std::process::Command;
 use synclater_model::report::message::Trouble;
@@ -111,52 +112,95 @@ impl Plan {
         Err(Trouble::new(what, said, try_, STATE))
     }
 
-    /// Mounts a device with it.
+    /// Mounts a device with it, and with more flags.
     ///
     /// # Errors
     /// Those of mount(2).
-    pub fn mount(&self, device: &Path, at: &Path) -> std::io::Result<()> {
-        let mut options = self.options.clone();
+    pub fn mount(&self, device: &Path, at: &Path, more: MountFlags) -> std::io::Result<()> {
+        let (flags, mut options) = flags_of(&self.options);
         if self.kind == Kind::Xfs {
             // Several states of one file system are mounted at a time.
-            options.push_str(if options.is_empty() {
-                "nouuid"
-            } else {
-                ",nouuid"
-            });
+            options.push("nouuid");
         }
-        let options = std::ffi::CString::new(options)?;
-        let flags = rustix::mount::MountFlags::empty();
-        let options = options.as_c_str();
-        rustix::mount::mount(device, at, self.kind.name(), flags, options)?;
+        let options = std::ffi::CString::new(options.join(","))?;
+        let name = self.kind.name();
+        rustix::mount::mount(device, at, name, flags | more, options.as_c_str())?;
         Ok(())
     }
 
     /// What the file system's own check says of an unmounted device; `None` where all is well.
     ///
     /// # Errors
-    /// Where it cannot be run.
+    /// Where it cannot be run, or cannot tell.
     pub fn check(&self, device: &Path) -> std::io::Result<Option<String>> {
-        let words: &[&str] = match self.kind {
-            Kind::Ext4 => &["e2fsck", "-f", "-n"],
-            Kind::Xfs => &["xfs_repair", "-n"],
-            Kind::Btrfs => &["btrfs", "check", "--readonly"],
+        // What stands in a line that tells of damage, and the exit statuses that do.
+        let (words, tells, damage): (&[&str], &[&str], &[i32]) = match self.kind {
+            Kind::Ext4 => (
+                &["e2fsck", "-f", "-n"],
+                &["Fix?", "Clear?", "no", "ERRORS"],
+                &[4],
+            ),
+            Kind::Xfs => (
+                &["xfs_repair", "-n"],
+                &["bad ", "would ", "error", "wrong"],
+                &[1, 2],
+            ),
+            Kind::Btrfs => (
+                &["btrfs", "check", "--readonly"],
+                &["ERROR", "error", "mism"],
+                &[1],
+            ),
         };
         let output = Command::new(words[0])
             .args(&words[1..])
             .arg(device)
             .output()?;
-        if output.status.success() {
-            return Ok(None);
-        }
         let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
-        let tells = |l: &&str| !l.starts_with("Pass ") && !l.starts_with("Phase ") && !l.is_empty();
-        let first = said
-            .lines()
-            .find(tells)
-            .unwrap_or("it says nothing")
-            .trim()
-            .to_owned();
-        Ok(Some(format!("{}: {first}", words[0])))
+        let lines = || said.lines().map(str::trim).filter(|l| !l.is_empty());
+        let first = lines().find(|l| tells.iter().any(|word| l.contains(word)));
+        let first = first.or(lines().last()).unwrap_or("it says nothing");
+        match output.status.code() {
+            Some(0) => Ok(None),
+            Some(code) if damage.contains(&code) => Ok(Some(format!("{}: {first}", words[0]))),
+            _ => Err(std::io::Error::other(format!(
+                "{}: {}: {first}",
+                words[0], output.status
+            ))),
+        }
+    }
+}
+
+/// Options of mount(8) that are flags of mount(2), and the others, which are the file system's own.
+fn flags_of(options: &str) -> (MountFlags, Vec<&str>) {
+    let mut flags = MountFlags::empty();
+    let mut others = Vec::new();
+    for option in options.split(',').filter(|o| !o.is_empty()) {
+        match option {
+            "defaults" | "rw" | "async" | "suid" | "dev" | "exec" | "loop" => {}
+            "noatime" => flags |= MountFlags::NOATIME,
+            "nodiratime" => flags |= MountFlags::NODIRATIME,
+            "relatime" => flags |= MountFlags::RELATIME,
+            "strictatime" => flags |= MountFlags::STRICTATIME,
+            "lazytime" => flags |= MountFlags::LAZYTIME,
+            "sync" => flags |= MountFlags::SYNCHRONOUS,
+            "dirsync" => flags |= MountFlags::DIRSYNC,
+            "nosuid" => flags |= MountFlags::NOSUID,
+            "nodev" => flags |= MountFlags::NODEV,
+            "noexec" => flags |= MountFlags::NOEXEC,
+            other => others.push(other),
+        }
+    }
+    (flags, others)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_are_told_from_the_file_system_s_own_options() {
+        let (flags, others) = flags_of("defaults,noatime,discard,,commit=5,sync");
+        assert_eq!(flags, MountFlags::NOATIME | MountFlags::SYNCHRONOUS);
+        assert_eq!(others, ["discard", "commit=5"]);
     }
 }

@@ -1,10 +1,10 @@
 //! What is thought of a state.
 
 use super::builtin::Builtin;
+use rustix::fs::OFlags;
 use rustix::process::{kill_process, kill_process_group, Pid, Signal};
 use std::ffi::OsString;
-use std::fs::File;
-use std::io::{self, Read, Seek};
+use std::io::{self, PipeReader, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use synclater_model::crash::tree::{self, Tree};
 use synclater_sys::signal::Inherited;
 
 /// What a check may say; more is cut.
-const SAID_MAX: u64 = 4096;
+const SAID_MAX: usize = 4096;
 
 /// Who judges.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,7 +63,9 @@ impl Check {
             Check::Shell(line) => {
                 let mut command = Command::new("sh");
                 let mut script = line.clone();
-                script.push(" \"$@\"");
+                if !takes_arguments(line.as_bytes()) {
+                    script.push(" \"$@\"");
+                }
                 command.arg("-c").arg(script).arg("check");
                 command
             }
@@ -73,8 +75,8 @@ impl Check {
         Ok(command)
     }
 
-    /// Judges what is in a folder, with so many lines acknowledged, which are in the file `acks`.
-    /// `scratch` is a file for what the check says.
+    /// Judges what is in a folder, with so many lines acknowledged. `scratch` is a name that the
+    /// processes of this judge alone have.
     ///
     /// # Errors
     /// Where it cannot be started.
@@ -82,9 +84,8 @@ impl Check {
         &self,
         folder: &Path,
         acks: &Acknowledged,
-        scratch: &PathBuf,
-        patience: Duration,
-        inherited: &Inherited,
+        scratch: &Path,
+        conditions: &Conditions,
     ) -> io::Result<Verdict> {
         if let Check::Neighbours(trees) = self {
             let last = trees.len().saturating_sub(1);
@@ -98,23 +99,24 @@ impl Check {
                 None => Verdict::Good,
             });
         }
-        let said = File::create(scratch)?;
+        let (read, write) = std::io::pipe()?;
+        rustix::fs::fcntl_setfl(&read, OFlags::NONBLOCK)?;
+        let mut said = Said(read, Vec::new());
         let mut command = self.command(folder, &acks.file)?;
-        command.env(MARK, scratch);
-        command
-            .current_dir("/")
-            .stdin(Stdio::null())
-            .process_group(0);
-        command.stdout(said.try_clone()?).stderr(said);
-        synclater_sys::process::with_inherited(&mut command, inherited);
+        command.env(MARK, scratch).current_dir(&conditions.cwd);
+        command.stdin(Stdio::null()).process_group(0);
+        command.stdout(write.try_clone()?).stderr(write);
+        synclater_sys::process::with_inherited(&mut command, &conditions.inherited);
         let mut child = command.spawn()?;
+        drop(command);
         let begun = Instant::now();
         let mut wait = Duration::from_micros(100);
         let status = loop {
+            said.drain();
             if let Some(status) = child.try_wait()? {
                 break Some(status);
             }
-            if begun.elapsed() > patience {
+            if begun.elapsed() > conditions.patience {
                 break None;
             }
             std::thread::sleep(wait);
@@ -125,17 +127,54 @@ impl Check {
         }
         let _ = child.wait();
         end_strays(scratch);
-        let words = said_in(scratch)?;
+        said.drain();
+        let words = String::from_utf8_lossy(&said.1).trim().to_owned();
+        let failed = |why: String| match words.as_str() {
+            "" => Verdict::Failed(why),
+            words => Verdict::Failed(format!("{why}: {words}")),
+        };
         Ok(match status.and_then(|s| s.code()) {
             Some(0) => Verdict::Good,
             Some(1) => Verdict::Bad(words),
-            Some(code) => Verdict::Failed(format!("exit status {code}: {words}")),
+            Some(code) => failed(format!("exit status {code}")),
             None if status.is_none() => {
-                let seconds = patience.as_secs_f64();
-                Verdict::Failed(format!("it took longer than {seconds} s: {words}"))
+                let seconds = conditions.patience.as_secs_f64();
+                failed(format!("it took longer than {seconds} s"))
             }
-            None => Verdict::Failed(format!("a signal ended it: {words}")),
+            None => failed("a signal ended it".to_owned()),
         })
+    }
+}
+
+/// Under which a check runs.
+#[derive(Clone)]
+pub struct Conditions {
+    /// How long it may take.
+    pub patience: Duration,
+    /// The folder in which it begins: the caller's.
+    pub cwd: PathBuf,
+    /// The signal state that it begins with.
+    pub inherited: Inherited,
+}
+
+/// Whether a shell line names its arguments itself.
+fn takes_arguments(line: &[u8]) -> bool {
+    let names: [&[u8]; 6] = [b"$1", b"$2", b"$@", b"$*", b"${1", b"${2"];
+    names
+        .iter()
+        .any(|name| line.windows(name.len()).any(|w| w == *name))
+}
+
+/// What a check says: the begin of it is kept, the rest is read and forgotten.
+struct Said(PipeReader, Vec<u8>);
+
+impl Said {
+    fn drain(&mut self) {
+        let mut piece = [0; 1 << 16];
+        while let Ok(1..) = self.0.read(&mut piece).inspect(|n| {
+            let room = SAID_MAX.saturating_sub(self.1.len());
+            self.1.extend_from_slice(&piece[..room.min(*n)]);
+        }) {}
     }
 }
 
@@ -153,14 +192,6 @@ pub fn is_damage(e: &io::Error) -> bool {
 #[must_use]
 pub fn unreadable(e: &io::Error) -> String {
     format!("something in the folder cannot be read: {e}")
-}
-
-fn said_in(file: &Path) -> io::Result<String> {
-    let mut bytes = Vec::new();
-    let mut file = File::open(file)?;
-    file.rewind()?;
-    file.take(SAID_MAX).read_to_end(&mut bytes)?;
-    Ok(String::from_utf8_lossy(&bytes).trim().to_owned())
 }
 
 /// Ends what a check has started in groups of their own, servers for instance, and has left. One

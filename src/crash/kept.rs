@@ -6,17 +6,18 @@
 use super::fs::{Kind, Plan};
 use crate::session::dirs;
 use rustix::fs::SeekFrom;
+use rustix::mount::MountFlags;
 use serde::{Deserialize, Serialize};
-use std::fs::File;
+use std::fs::{DirBuilder, File};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{DirBuilderExt, FileExt};
 use std::path::{Path, PathBuf};
 use synclater_model::crash::log::Image;
 use synclater_model::crash::store::Store;
 use synclater_sys::loopdev::{Loop, Through};
 
 /// Folders that are kept.
-const KEPT_MAX: usize = 10;
+const KEPT_MAX: usize = 20;
 /// Bytes of one folder, at most.
 const BYTES_MAX: u64 = 2 << 30;
 /// In each folder; what has none is none of ours.
@@ -63,17 +64,28 @@ impl Shelf {
     /// Those of mkdir(2).
     pub fn new() -> io::Result<Shelf> {
         let home = home().ok_or_else(|| io::Error::other("no folder for it is known"))?;
-        std::fs::create_dir_all(&home)?;
+        let private = |dir: &Path| DirBuilder::new().recursive(true).mode(0o700).create(dir);
+        private(&home)?;
         remove_oldest(&home, KEPT_MAX - 1);
         let name = crate::folder::random_name()[..8].to_owned();
         let dir = home.join(&name);
-        std::fs::create_dir(&dir)?;
-        Ok(Shelf {
+        private(&dir)?;
+        let shelf = Shelf {
             dir,
             name,
             about: Vec::new(),
             bytes: 0,
-        })
+        };
+        // From now on it is one that is removed some day, whatever becomes of us.
+        shelf.note(&shelf.about)?;
+        Ok(shelf)
+    }
+
+    /// Notes what is kept, in a file that is whole at any moment.
+    fn note(&self, about: &[About]) -> io::Result<()> {
+        let new = self.dir.join("about.new");
+        std::fs::write(&new, serde_json::to_string_pretty(about)?)?;
+        std::fs::rename(new, self.dir.join(ABOUT))
     }
 
     /// Keeps a state; the words that lead to it.
@@ -94,7 +106,7 @@ impl Shelf {
         let mut all = self.about.clone();
         all.push(about.clone());
         let noted = written.and_then(|bytes| {
-            std::fs::write(self.dir.join(ABOUT), serde_json::to_string_pretty(&all)?)?;
+            self.note(&all)?;
             Ok(bytes)
         });
         self.bytes += noted.inspect_err(|_| {
@@ -189,7 +201,7 @@ pub fn replay(id: &str) -> Result<Replayed, NoReplay> {
     let kind = Kind::of_name(&about.fs).ok_or_else(unknown)?;
     let temp = std::env::temp_dir();
     let at = temp.join(format!("synclater-{run}-{name}"));
-    match std::fs::create_dir(&at) {
+    match DirBuilder::new().mode(0o700).create(&at) {
         Ok(()) => {}
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
             return Err(NoReplay::InTheWay(at));
@@ -212,8 +224,23 @@ fn mount_copy(image: &Path, about: &About, kind: Kind, at: &Path) -> Result<(), 
     // The copy has no name: it goes away with the device, and that with the mount.
     let copy = tempfile_in(&std::env::temp_dir()).map_err(failed("cannot make a copy of it"))?;
     copy_sparse(image, &copy).map_err(failed("cannot make a copy of it"))?;
-    let nodes = std::env::temp_dir();
-    let device = Loop::new(&copy, about.sector, Through::Cache, &nodes);
+    // Where /dev has no node, in a folder that nobody else can write.
+    let nodes = std::env::temp_dir().join(format!("synclater-{}", crate::folder::random_name()));
+    let made = DirBuilder::new().mode(0o700).create(&nodes);
+    made.map_err(failed("cannot make a folder for a device"))?;
+    let mounted = mount_device(&copy, about, kind, at, &nodes);
+    let _ = std::fs::remove_dir_all(&nodes);
+    mounted
+}
+
+fn mount_device(
+    copy: &File,
+    about: &About,
+    kind: Kind,
+    at: &Path,
+    nodes: &Path,
+) -> Result<(), NoReplay> {
+    let device = Loop::new(copy, about.sector, Through::Cache, nodes);
     let device = device.map_err(failed("cannot make a loop device of it"))?;
     let plan = Plan {
         kind,
@@ -222,12 +249,9 @@ fn mount_copy(image: &Path, about: &About, kind: Kind, at: &Path) -> Result<(), 
         mkfs: Vec::new(),
         options: about.options.clone(),
     };
-    plan.mount(device.path(), at)
-        .map_err(failed("cannot mount it"))?;
-    if device.path().starts_with(&nodes) {
-        let _ = std::fs::remove_file(device.path());
-    }
-    Ok(())
+    let safe = MountFlags::NOSUID | MountFlags::NODEV;
+    plan.mount(device.path(), at, safe)
+        .map_err(failed("cannot mount it"))
 }
 
 fn tempfile_in(dir: &Path) -> io::Result<File> {
@@ -242,7 +266,13 @@ fn copy_sparse(from: &Path, mut to: &File) -> io::Result<()> {
     to.set_len(length)?;
     let mut at = 0;
     let mut piece = vec![0; PIECE];
-    while let Ok(data) = rustix::fs::seek(&from, SeekFrom::Data(at)) {
+    loop {
+        let data = match rustix::fs::seek(&from, SeekFrom::Data(at)) {
+            Ok(data) => data,
+            // No more data.
+            Err(rustix::io::Errno::NXIO) => return Ok(()),
+            Err(e) => return Err(e.into()),
+        };
         let hole = rustix::fs::seek(&from, SeekFrom::Hole(data))?;
         rustix::fs::seek(&from, SeekFrom::Start(data))?;
         rustix::fs::seek(to, SeekFrom::Start(data))?;
@@ -255,7 +285,6 @@ fn copy_sparse(from: &Path, mut to: &File) -> io::Result<()> {
         }
         at = hole;
     }
-    Ok(())
 }
 
 /// The states that can be looked at, in words.

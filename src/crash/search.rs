@@ -2,7 +2,7 @@
 
 use super::disk::State;
 use super::fs::Plan;
-use super::judge::{self, Acknowledged, Check, Verdict};
+use super::judge::{self, Acknowledged, Check, Conditions, Verdict};
 use super::station::Station;
 use super::tree;
 use std::io;
@@ -11,11 +11,10 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::mpsc::{channel, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
-use synclater_model::crash::cuts::Cut;
+use synclater_model::crash::cuts::{Cut, Moment, Reached};
 use synclater_model::crash::log::{Image, Log, Voice};
 use synclater_model::crash::store::Store;
 use synclater_model::crash::tree::Tree;
-use synclater_sys::signal::Inherited;
 
 /// How often the caller is asked whether to go on.
 const LOOK: Duration = Duration::from_millis(50);
@@ -35,8 +34,8 @@ pub struct Laboratory<'a> {
     pub plan: &'a Plan,
     /// Who judges.
     pub check: &'a Check,
-    /// How long a check may take.
-    pub patience: Duration,
+    /// Under which it judges.
+    pub conditions: Conditions,
     /// On which the program acknowledged.
     pub voice: Voice,
     /// A folder for stations.
@@ -47,8 +46,6 @@ pub struct Laboratory<'a> {
     pub fsck: bool,
     /// Workers.
     pub workers: usize,
-    /// The signal state that checks begin with.
-    pub inherited: &'a Inherited,
 }
 
 /// One that looks at states.
@@ -57,25 +54,6 @@ struct Worker<'a> {
     station: Station<State>,
     acks: PathBuf,
     scratch: PathBuf,
-}
-
-/// A mount that fails says something of the state, unless it says something of the machine.
-fn unmountable(e: io::Error) -> io::Result<Verdict> {
-    use rustix::io::Errno;
-    let machine = [
-        Errno::NOMEM,
-        Errno::MFILE,
-        Errno::NFILE,
-        Errno::PERM,
-        Errno::NODEV,
-    ];
-    if machine
-        .iter()
-        .any(|m| e.raw_os_error() == Some(m.raw_os_error()))
-    {
-        return Err(e);
-    }
-    Ok(Verdict::Bad(format!("it cannot be mounted: {e}")))
 }
 
 impl Worker<'_> {
@@ -88,13 +66,12 @@ impl Worker<'_> {
             file: self.acks.clone(),
             lines,
         };
-        let mounted = match self.station.mount() {
+        let mounted = match self.station.try_mount()? {
             Ok(mounted) => mounted,
-            Err(e) => return unmountable(e),
+            Err(e) => return Ok(Verdict::Bad(format!("it cannot be mounted: {e}"))),
         };
         let check = self.lab.check;
-        let (patience, inherited) = (self.lab.patience, self.lab.inherited);
-        let verdict = check.judge(mounted.path(), &acks, &self.scratch, patience, inherited)?;
+        let verdict = check.judge(mounted.path(), &acks, &self.scratch, &self.lab.conditions)?;
         mounted.end_while(|| judge::end_strays(&self.scratch))?;
         if self.lab.fsck && verdict == Verdict::Good {
             let device = self.station.device()?;
@@ -108,7 +85,11 @@ impl Worker<'_> {
 
 impl Laboratory<'_> {
     fn worker(&self, number: usize) -> io::Result<Worker<'_>> {
-        let dir = self.dir.join(format!("worker-{number}"));
+        self.named_worker(&format!("worker-{number}"))
+    }
+
+    fn named_worker(&self, name: &str) -> io::Result<Worker<'_>> {
+        let dir = self.dir.join(name);
         let disk = Arc::new(State::new(self.store.clone()));
         Ok(Worker {
             lab: self,
@@ -116,6 +97,19 @@ impl Laboratory<'_> {
             acks: dir.join("acknowledged"),
             scratch: dir.join("said"),
         })
+    }
+
+    /// Judges a disk as it is, with everything acknowledged that was said in `log`.
+    ///
+    /// # Errors
+    /// Where it cannot be looked at.
+    pub fn judge_image(&self, name: &str, log: &Log, image: Image) -> io::Result<Verdict> {
+        let end = Cut {
+            at: log.ops.len(),
+            moment: Moment::End,
+            reached: Reached::Everything,
+        };
+        self.named_worker(name)?.judge(log, &end, image)
     }
 
     /// What lies in the folder of a state, before any check has touched it.

@@ -2,7 +2,7 @@
 
 use super::disk::{self, Disk};
 use super::fs::Plan;
-use rustix::mount::{unmount, UnmountFlags};
+use rustix::mount::{unmount, MountFlags, UnmountFlags};
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -61,10 +61,11 @@ impl<D: Disk> Station<D> {
     /// # Errors
     /// Those of [`Loop::new`].
     pub fn device(&self) -> io::Result<Loop> {
+        let name = disk::name_of(self.disk.generation());
         let file = File::options()
             .read(true)
             .write(true)
-            .open(self.file("disk"))?;
+            .open(self.file(&name))?;
         Loop::new(
             file,
             self.plan.sector,
@@ -78,14 +79,48 @@ impl<D: Disk> Station<D> {
     /// # Errors
     /// Those of [`Loop::new`] and of mount(2).
     pub fn mount(&self) -> io::Result<Mounted> {
+        self.try_mount()?
+    }
+
+    /// As [`Station::mount`]; the inner error is what the file system says of its disk.
+    ///
+    /// # Errors
+    /// Those of the machine.
+    pub fn try_mount(&self) -> io::Result<io::Result<Mounted>> {
         let device = self.device()?;
         let at = self.place();
-        self.plan.mount(device.path(), &at)?;
-        Ok(Mounted {
-            at,
-            device: Some(device),
-        })
+        Ok(
+            match self.plan.mount(device.path(), &at, MountFlags::empty()) {
+                Ok(()) => Ok(Mounted {
+                    at,
+                    device: Some(device),
+                }),
+                Err(e) if is_of_the_machine(&e) => return Err(e),
+                Err(e) => Err(e),
+            },
+        )
     }
+}
+
+/// Whether an error of mount(2) tells of the machine, not of the disk.
+fn is_of_the_machine(e: &io::Error) -> bool {
+    use rustix::io::Errno;
+    let machine = [
+        Errno::NOMEM,
+        Errno::MFILE,
+        Errno::NFILE,
+        Errno::PERM,
+        Errno::ACCESS,
+        Errno::NODEV,
+        Errno::BUSY,
+        Errno::EXIST,
+        Errno::NXIO,
+        Errno::NOENT,
+        Errno::NOSPC,
+    ];
+    machine
+        .iter()
+        .any(|m| e.raw_os_error() == Some(m.raw_os_error()))
 }
 
 impl Mounted {

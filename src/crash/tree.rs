@@ -1,9 +1,11 @@
 //! Reads what lies in a folder, without a trace: no time of access changes.
 
 use rustix::fs::{Dir, Mode, OFlags};
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read};
-use std::path::Path;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 use synclater_model::crash::tree::{block, Entry, Tree, BLOCK};
 
 /// Bytes and entries that are read, at most.
@@ -24,7 +26,7 @@ const QUIET: OFlags = OFlags::RDONLY
 pub fn read(folder: &Path) -> io::Result<Tree> {
     let mut tree = Tree::new();
     let mut bytes = 0;
-    let mut folders = vec![String::new()];
+    let mut folders = vec![PathBuf::new()];
     while let Some(below) = folders.pop() {
         let at = folder.join(&below);
         let flags = QUIET | OFlags::DIRECTORY;
@@ -32,21 +34,20 @@ pub fn read(folder: &Path) -> io::Result<Tree> {
             continue;
         };
         for entry in Dir::new(fd)? {
-            let name = entry?.file_name().to_string_lossy().into_owned();
-            if name == "." || name == ".." || below.is_empty() && name == "lost+found" {
+            let name = entry?.file_name().to_owned();
+            let name = OsStr::from_bytes(name.to_bytes());
+            let is_top = below.as_os_str().is_empty();
+            if name == "." || name == ".." || is_top && name == "lost+found" {
                 continue;
             }
-            let path = match below.as_str() {
-                "" => name,
-                below => format!("{below}/{name}"),
-            };
+            let path = below.join(name);
             let Some(entry) = read_entry(&folder.join(&path), &mut bytes)? else {
                 continue;
             };
             if entry == Entry::Folder {
                 folders.push(path.clone());
             }
-            tree.insert(path, entry);
+            tree.insert(readable(&path), entry);
             if tree.len() > ENTRIES_MAX || bytes > BYTES_MAX {
                 return Err(io::ErrorKind::FileTooLarge.into());
             }
@@ -55,11 +56,20 @@ pub fn read(folder: &Path) -> io::Result<Tree> {
     Ok(tree)
 }
 
-/// What is there; `None` where nothing is any more.
+/// A path as text; two paths are never one.
+fn readable(path: &Path) -> String {
+    match path.to_str() {
+        Some(text) => text.to_owned(),
+        None => path.as_os_str().as_bytes().escape_ascii().to_string(),
+    }
+}
+
+/// What is there; `None` where nothing is any more, or something else.
 fn found<T>(result: rustix::io::Result<T>) -> io::Result<Option<T>> {
+    use rustix::io::Errno;
     match result {
         Ok(got) => Ok(Some(got)),
-        Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR) => Ok(None),
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::INVAL) => Ok(None),
         Err(e) => Err(e.into()),
     }
 }
@@ -73,8 +83,8 @@ fn read_entry(path: &Path, bytes: &mut u64) -> io::Result<Option<Entry>> {
         return Ok(Some(Entry::Folder));
     }
     if about.is_symlink() {
-        let to = std::fs::read_link(path)?;
-        return Ok(Some(Entry::Link(to.to_string_lossy().into_owned())));
+        let to = found(rustix::fs::readlink(path, Vec::new()))?;
+        return Ok(to.map(|to| Entry::Link(to.to_string_lossy().into_owned())));
     }
     if !about.is_file() {
         return Ok(Some(Entry::Other));

@@ -1,5 +1,6 @@
 //! The program on the laboratory's disk.
 
+use super::bench::Run;
 use super::disk::Recorded;
 use super::station::Station;
 use rustix::process::{kill_process, Pid, Signal};
@@ -104,6 +105,20 @@ pub fn end_everybody() -> usize {
 }
 
 impl Plan {
+    /// The same for further runs, which may take longer than the first, but not by much.
+    #[must_use]
+    pub fn with_patience_after(&self, first: &Run) -> Plan {
+        let times = &first.log.times_ns;
+        let took = times
+            .last()
+            .zip(times.first())
+            .map_or(0, |(last, first)| last - first);
+        let took = Duration::from_nanos(u64::try_from(took).unwrap_or(0));
+        let mut plan = self.clone();
+        plan.patience = self.patience.min(3 * took + Duration::from_secs(5));
+        plan
+    }
+
     /// The command, in a session of synclater that is recorded. The session's ledger lies in
     /// memory, as it ends with the laboratory: so hardly any request is made for real because its
     /// entry is not there yet, and the machine's own ledger hears nothing of it.
@@ -161,17 +176,24 @@ impl Plan {
             }
             std::thread::sleep(LOOK);
         };
+        station.disk.hurry();
         let more = end_everybody();
         let _ = child.wait();
         Ok((ending, more))
     }
 }
 
-/// Runs a shell command line in a folder, with its output where ours goes.
+/// Runs a shell command line in a folder, with its output where ours goes; its status, or `None`
+/// where it took too long or `stop` said so.
 ///
 /// # Errors
 /// Where it cannot be started.
-pub fn set_up(line: &OsStr, folder: &Path, inherited: &Inherited) -> io::Result<i32> {
+pub fn set_up(
+    line: &OsStr,
+    folder: &Path,
+    plan: &Plan,
+    mut stop: impl FnMut() -> bool,
+) -> io::Result<Option<i32>> {
     let mut command = Command::new("sh");
     command
         .arg("-c")
@@ -179,7 +201,19 @@ pub fn set_up(line: &OsStr, folder: &Path, inherited: &Inherited) -> io::Result<
         .current_dir(folder)
         .stdin(Stdio::null());
     command.stdout(io::stderr());
-    process::with_inherited(&mut command, inherited);
-    let status = command.status()?;
-    Ok(status_of(status))
+    process::with_inherited(&mut command, &plan.inherited);
+    let mut child = command.spawn()?;
+    let begun = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait()? {
+            break Some(status_of(status));
+        }
+        if stop() || begun.elapsed() > plan.patience {
+            break None;
+        }
+        std::thread::sleep(LOOK);
+    };
+    end_everybody();
+    let _ = child.wait();
+    Ok(status)
 }

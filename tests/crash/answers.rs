@@ -140,8 +140,7 @@ fn a_program_may_acknowledge_on_a_descriptor_of_its_own() {
     }
     let stage = Stage::new("crash_ack");
     let script = "echo noise; echo a >a; sync a .; echo a >&7; echo b >b; echo b >&7";
-    let check =
-        "f() { for n in $(cat $2); do [ -s $1/$n ] || { echo lost $n; exit 1; }; done; }; f";
+    let check = "for n in $(cat $2); do [ -s $1/$n ] || { echo lost $n; exit 1; }; done";
     let words = [
         "--ack-fd", "7", "--budget", "30", "--check", check, "--", "sh", "-c", script,
     ];
@@ -158,24 +157,114 @@ fn soak_a_log_of_a_gibibyte_stays_usable() {
     }
     let stage = Stage::new("crash_large");
     let (mib, states) = (count(64, 1024), count(10, 100).to_string());
-    let script = format!("head -c {mib}M /dev/urandom >a; sync a; echo done");
+    let script = format!("head -c {mib}M /dev/urandom >a; sync a .; echo done");
+    let check = format!("[ ! -s $2 ] || [ $(stat -c %s $1/a) = {} ]", mib << 20);
     let words = [
         "--size",
         "2G",
+        "--fs",
+        "xfs",
         "--no-rerun",
         "--budget",
         &states,
         "--check",
-        "builtin:none",
     ];
-    let tried = crash(
-        &stage,
-        &[&words[..], &["--fs", "xfs", "--", "sh", "-c", &script]].concat(),
-    );
-    let (outcome, report) = tried;
+    let program = [&check, "--", "sh", "-c", &script];
+    let (outcome, report) = crash(&stage, &[&words[..], &program].concat());
     println!(
         "{mib} MiB: {} states in {} s",
         report["states"], report["seconds"]
     );
+    assert_eq!(number(&report, "bad"), 0, "{outcome}");
     assert!(number(&report, "states") >= 3, "{outcome}");
+}
+
+/// The first example of the help, as it stands there.
+#[test]
+fn relative_names_are_meant_from_where_the_caller_is() {
+    if !can_cut("relative_names_are_meant_from_where_the_caller_is") {
+        return;
+    }
+    let stage = Stage::new("crash_relative");
+    let script = |name: &str, text: &str| {
+        let path = stage.work().join(name);
+        std::fs::write(&path, format!("#!/bin/sh\n{text}\n")).expect("a file");
+        run(clean("chmod").arg("+x").arg(path)).must_succeed();
+    };
+    script("writer", "echo a >log; sync log .; echo done");
+    script("check", "[ ! -s $2 ] || [ -s $1/log ]");
+    let mut command = stage.synclater(&["crash", "--html", "page.html", "--check", "./check"]);
+    let outcome = run(command.args(["--", "./writer"]).current_dir(stage.work())).must_succeed();
+    assert!(outcome.stdout.contains("none is bad"), "{outcome}");
+    let page = std::fs::read_to_string(stage.work().join("page.html")).expect("a page");
+    assert!(page.contains("none is bad"), "{page}");
+}
+
+#[test]
+fn what_no_sync_can_close_is_not_laid_to_one() {
+    if !can_cut("what_no_sync_can_close_is_not_laid_to_one") {
+        return;
+    }
+    let stage = Stage::new("crash_advice");
+    let two = "for n in 1 2 3; do echo $n >a; sync a .; echo $n >b; sync b .; echo $n; done";
+    let check = "cd $1 && [ \"$(cat a 2>&1)\" = \"$(cat b 2>&1)\" ] || { echo unlike; exit 1; }";
+    let check = format!("[ ! -s $2 ] || {{ {check}; }}");
+    let words = ["--budget", "60", "--check", &check, "--", "sh", "-c", two];
+    let (outcome, report) = crash(&stage, &words);
+    assert!(report["failures"][0].get("missing").is_none(), "{outcome}");
+    assert!(first(&report, "advice").contains("not atomic"), "{outcome}");
+    // A check that finds fault with everything is told from a program that loses something.
+    let words = [
+        "--budget", "10", "--check", "false #", "--", "sh", "-c", two,
+    ];
+    let (outcome, report) = crash(&stage, &words);
+    assert!(report["notes"][0]
+        .as_str()
+        .is_some_and(|n| n.contains("without any power cut")));
+    assert!(
+        first(&report, "advice").contains("not even syncfs"),
+        "{outcome}"
+    );
+}
+
+#[test]
+fn a_state_on_which_the_check_fails_is_kept_and_the_rest_is_told() {
+    if !can_cut("a_state_on_which_the_check_fails_is_kept_and_the_rest_is_told") {
+        return;
+    }
+    let stage = Stage::new("crash_failing");
+    let check = "case $(wc -l <$2) in 0) exit 0;; 1) echo one; exit 1;; *) kill -9 $$;; esac";
+    let script = "for n in 1 2; do echo $n >$n; sync $n .; echo $n; done";
+    let mut command = stage.synclater(&["crash", "--json", "--no-rerun", "--check", check]);
+    let outcome = run(command.args(["--", "sh", "-c", script]));
+    assert_eq!(outcome.status.code(), Some(125), "{outcome}");
+    let report: Value = serde_json::from_str(&outcome.stdout).expect("a report");
+    assert!(report["check_failed_on"]
+        .as_str()
+        .is_some_and(|w| w.ends_with("/check")));
+    assert!(outcome.stderr.contains("a signal ended it"), "{outcome}");
+    assert!(outcome.stderr.contains("crash --replay "), "{outcome}");
+}
+
+#[test]
+fn a_program_that_floods_its_stdout_is_heard_in_full() {
+    if !can_cut("a_program_that_floods_its_stdout_is_heard_in_full") {
+        return;
+    }
+    let stage = Stage::new("crash_flood");
+    let script =
+        "head -c 1048576 /dev/zero | tr '\\0' '\\n' | dd bs=1M iflag=fullblock status=none";
+    let words = [
+        "--no-rerun",
+        "--budget",
+        "3",
+        "--check",
+        "true #",
+        "--",
+        "sh",
+        "-c",
+        script,
+    ];
+    let (_, report) = crash(&stage, &words);
+    assert_eq!(number(&report, "acknowledged"), 1 << 20, "{report:#}");
 }

@@ -7,19 +7,34 @@ use crate::wait::until;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// Mounts and devices of laboratories whose folders lie in `temp`, and devices whose laboratory has
-/// gone away without them.
+/// Devices of laboratories whose folders lie in `temp`, devices whose laboratory has gone away
+/// without them, and processes. Their mounts are seen by none but these.
 fn left(temp: &Path) -> Vec<String> {
     let temp = temp.to_string_lossy();
-    let mounts = std::fs::read_to_string("/proc/mounts").expect("mounts");
-    let ours = mounts.lines().filter(|l| l.contains(&*temp));
-    let mut left: Vec<String> = ours.map(str::to_owned).collect();
+    let mut left = Vec::new();
     for entry in std::fs::read_dir("/sys/block").expect("devices").flatten() {
         let backing = std::fs::read_to_string(entry.path().join("loop/backing_file"));
-        let ours = |b: &String| b.contains(&*temp) || b.trim() == "/disk";
+        let ours = |b: &String| b.contains(&*temp) || b.trim().starts_with("/disk-");
         left.extend(backing.ok().filter(ours));
     }
+    let variable = format!("TMPDIR={temp}\0");
+    for entry in std::fs::read_dir("/proc").expect("processes").flatten() {
+        let environment = std::fs::read(entry.path().join("environ")).unwrap_or_default();
+        if String::from_utf8_lossy(&environment).contains(&variable) {
+            left.push(entry.path().display().to_string());
+        }
+    }
     left
+}
+
+/// The laboratory's own process: the child of the first one of its pid namespace.
+fn innermost(outer: u32) -> Option<rustix::process::Pid> {
+    let child_of = |pid: u32| {
+        let list = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+        list.ok()?.split_whitespace().next()?.parse::<u32>().ok()
+    };
+    let inner = child_of(child_of(outer)?)?;
+    rustix::process::Pid::from_raw(inner as i32)
 }
 
 /// A laboratory that goes on for a minute, with its folder in `temp`.
@@ -70,6 +85,32 @@ fn soak_nothing_is_left_of_a_laboratory_that_is_killed() {
 }
 
 #[test]
+fn a_laboratory_whose_inside_is_killed_says_so() {
+    if !can_cut("a_laboratory_whose_inside_is_killed_says_so") {
+        return;
+    }
+    let stage = Stage::new("crash_inside");
+    let temp = stage.file("temp");
+    std::fs::create_dir(&temp).expect("a folder");
+    let mut command = long(&stage, &temp, "60s");
+    let child = command.stderr(Stdio::piped()).spawn().expect("it starts");
+    let mut inner = None;
+    let found = || {
+        inner = innermost(child.id());
+        inner.is_some()
+    };
+    assert!(until(LIMIT, found), "it starts nothing");
+    let inner = inner.expect("a process");
+    rustix::process::kill_process(inner, rustix::process::Signal::KILL).expect("it runs");
+    let output = child.wait_with_output().expect("it ends");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(125), "{said}");
+    assert!(has_four_parts(&said) && said.contains("signal 9"), "{said}");
+    let gone = || left(&temp).is_empty() && folders_in(&temp).is_empty();
+    assert!(until(LIMIT, gone), "{:?}", left(&temp));
+}
+
+#[test]
 fn a_signal_ends_the_search_and_what_was_found_is_told() {
     if !can_cut("a_signal_ends_the_search_and_what_was_found_is_told") {
         return;
@@ -100,7 +141,8 @@ fn a_signal_ends_the_search_and_what_was_found_is_told() {
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it runs");
     let output = child.wait_with_output().expect("it ends");
     let report: Value = serde_json::from_slice(&output.stdout).expect("a report");
-    assert_eq!(output.status.code(), Some(0), "{report:#}");
+    // Nothing bad was found, and that says nothing yet.
+    assert_eq!(output.status.code(), Some(125), "{report:#}");
     assert_eq!(report["complete"], false, "{report:#}");
     assert!(report["notes"][0]
         .as_str()
@@ -254,7 +296,7 @@ fn a_check_that_leaves_servers_behind_does_not_keep_the_state_busy() {
         return;
     }
     let stage = Stage::new("crash_strays");
-    let check = "f() { cd $1 && (setsid sleep 1000 >/dev/null 2>&1 &); }; f";
+    let check = "cd $1 && (setsid sleep 1000 >/dev/null 2>&1 &)";
     let words = [
         "--no-rerun",
         "--budget",

@@ -20,12 +20,13 @@ fn unshare(what: libc::c_int) -> io::Result<()> {
     }
 }
 
-/// Starts `work` as the second process of a pid namespace of its own, with mounts of its own. What
-/// it returns is the exit status of the job.
+/// Starts `work` as the second process of a pid namespace of its own, with mounts of its own; it
+/// gets an error where these could not be made. What it returns is the exit status of the job; that
+/// is 128 and a signal's number where one has ended it.
 ///
 /// # Errors
 /// `EPERM` without the right to make namespaces, `ENOSPC` where there are too many.
-pub fn start(work: impl FnOnce() -> i32) -> io::Result<Job> {
+pub fn start(work: impl FnOnce(io::Result<()>) -> i32) -> io::Result<Job> {
     let (lives, ours) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
     // Our children live there, we do not.
     unshare(libc::CLONE_NEWPID)?;
@@ -35,7 +36,10 @@ pub fn start(work: impl FnOnce() -> i32) -> io::Result<Job> {
         if rustix::io::read(&lives, &mut [0]) != Ok(1) {
             return libc::ESRCH;
         }
-        match furnish().and_then(|()| Job::start(work)) {
+        if let Err(e) = furnish() {
+            return work(Err(e));
+        }
+        match Job::start(|| work(Ok(()))) {
             Ok(job) => outlive(&job),
             Err(e) => e.raw_os_error().unwrap_or(libc::EIO),
         }
@@ -75,6 +79,9 @@ fn outlive(job: &Job) -> i32 {
     }
 }
 
+/// linux/prctl.h, Linux 5.6.
+const PR_SET_IO_FLUSHER: libc::c_int = 57;
+
 /// The mount namespace outside.
 static OUTSIDE: OnceLock<OwnedFd> = OnceLock::new();
 
@@ -88,6 +95,9 @@ static OUTSIDE: OnceLock<OwnedFd> = OnceLock::new();
 /// `ENOMEM`, `EMFILE`; `EPERM` without the right to change namespaces; those of `mounting`.
 pub fn serve_apart<T>(mounting: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     unshare(libc::CLONE_FILES | libc::CLONE_FS)?;
+    // Whoever frees memory must not wait for this thread's own disk. Needs CAP_SYS_RESOURCE.
+    // SAFETY: no pointers.
+    let _ = unsafe { libc::prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0) };
     let outside = OUTSIDE.get().map(AsRawFd::as_raw_fd);
     let keep = outside.map_or(2, i32::unsigned_abs);
     for (first, last) in [(3, keep.saturating_sub(1)), (keep + 1, libc::c_uint::MAX)] {

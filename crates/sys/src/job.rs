@@ -52,6 +52,11 @@ impl Job {
         self.pid.as_raw_nonzero().get().unsigned_abs()
     }
 
+    /// Kills the child, which has not to be gone yet then.
+    pub fn kill(&self) {
+        let _ = pidfd_send_signal(&self.fd, Signal::KILL);
+    }
+
     /// Ends the child and waits until it is gone with all that it held.
     pub fn end(self) {
         let _ = pidfd_send_signal(&self.fd, Signal::KILL);
@@ -61,11 +66,23 @@ impl Job {
     /// The exit status where the child has ended: 0, an errno, or `EIO` where it was killed.
     #[must_use]
     pub fn finished(&self) -> Option<i32> {
+        self.ended().map(|status| status.unwrap_or(libc::EIO))
+    }
+
+    /// The exit status where the child has ended, or 128 and the number of the signal that did it.
+    #[must_use]
+    pub fn status(&self) -> Option<i32> {
+        self.ended()
+            .map(|status| status.unwrap_or_else(|signal| 128 + signal))
+    }
+
+    /// How the child has ended: its status, or a signal's number.
+    fn ended(&self) -> Option<Result<i32, i32>> {
         let how = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
         match waitid(WaitId::PidFd(self.fd.as_fd()), how) {
             Ok(None) => None,
-            Ok(Some(s)) => Some(s.exit_status().unwrap_or(libc::EIO)),
-            Err(_) => Some(libc::EIO),
+            Ok(Some(s)) => Some(s.exit_status().ok_or(s.terminating_signal().unwrap_or(0))),
+            Err(_) => Some(Err(0)),
         }
     }
 }

@@ -92,7 +92,12 @@ fn open(number: u32, nodes: &Path) -> io::Result<(File, PathBuf)> {
         Ok(()) | Err(rustix::io::Errno::EXIST) => {}
         Err(e) => return Err(e.into()),
     }
-    let fd = rustix::fs::open(&ours, flags, Mode::empty())?;
+    let fd = rustix::fs::open(&ours, flags | OFlags::NOFOLLOW, Mode::empty())?;
+    let about = rustix::fs::fstat(&fd)?;
+    let is_device = FileType::from_raw_mode(about.st_mode) == FileType::BlockDevice;
+    if !is_device || about.st_rdev != makedev(MAJOR, number) {
+        return Err(io::ErrorKind::AlreadyExists.into());
+    }
     Ok((File::from(fd), ours))
 }
 

@@ -221,7 +221,12 @@ pub fn is_running(pid: u32) -> bool {
     let state = stat
         .rsplit_once(") ")
         .and_then(|(_, rest)| rest.chars().next());
-    state.is_some_and(|state| !matches!(state, 'Z' | 'X'))
+    match state {
+        None | Some('X') => false,
+        // The first thread has ended; others may go on.
+        Some('Z') => std::fs::read_dir(format!("/proc/{pid}/task")).is_ok_and(|t| t.count() > 1),
+        Some(_) => true,
+    }
 }
 
 /// FS_IOC_GETFSUUID: `{ u8 len; u8 uuid[16]; }`.

@@ -9,9 +9,8 @@ use std::collections::BTreeMap;
 use synclater_model::crash::cuts::{Cut, Moment};
 use synclater_model::crash::log::{Log, Mark, Op, Voice};
 use synclater_model::report::crash::{
-    complexity, kind_of, likeness, reached_words, CrashReport, Failure, KindRow,
+    complexity, gist, kind_of, likeness, reached_words, CrashReport, Failure, KindRow,
 };
-use synclater_model::report::number::counted;
 
 /// Failures that are told apart.
 const FAILURES_MAX: usize = 20;
@@ -35,8 +34,8 @@ pub struct Found {
     bad: BTreeMap<String, Bad>,
     /// By the place of the cut: states, and bad ones.
     pub places: BTreeMap<usize, (u64, u64)>,
-    /// The check itself failed.
-    pub failed: Option<String>,
+    /// The check itself failed, on this.
+    pub failed: Option<(Cut, String)>,
 }
 
 impl Found {
@@ -50,13 +49,13 @@ impl Found {
         *kind = (kind.0 + 1, kind.1 + is_bad);
         match judged.verdict {
             Verdict::Good => {}
-            Verdict::Failed(why) => self.failed = Some(why),
+            Verdict::Failed(why) => self.failed = Some((judged.cut, why)),
             Verdict::Bad(said) => self.note(judged.cut, said),
         }
     }
 
     fn note(&mut self, cut: Cut, said: String) {
-        let mut like = likeness(&said);
+        let mut like = likeness(gist(&said));
         if self.bad.len() >= FAILURES_MAX && !self.bad.contains_key(&like) {
             like = "others".into();
         }
@@ -123,6 +122,7 @@ impl Found {
             failures: failures.collect(),
             complete: true,
             seconds: 0.0,
+            check_failed_on: None,
             notes: notes(args, run, &lines),
         }
     }
@@ -133,17 +133,29 @@ fn notes(args: &Args, run: &Run, lines: &[u8]) -> Vec<String> {
     let mut notes = Vec::new();
     match run.ending {
         Ending::Status(0) | Ending::Stopped => {}
-        Ending::Status(status) => notes.push(format!("the command ended with status {status}")),
+        Ending::Status(status) => {
+            let said = last_of_stderr(&run.log, 1);
+            let words = if said.is_empty() {
+                String::new()
+            } else {
+                format!(": {said}")
+            };
+            notes.push(format!("the command ended with status {status}{words}"));
+        }
         Ending::TooLong => notes.push(format!(
             "the command was still running after {}, and was killed (--for)",
             synclater_model::report::number::seconds(args.for_.as_secs_f64())
         )),
     }
-    if run.more > 0 {
-        let them = counted(run.more as u64, "process").replace("processs", "processes");
-        notes.push(format!(
-            "{them} of it still ran when it had ended, and were killed there"
-        ));
+    if let (1.., Ending::Status(_)) = (run.more, run.ending) {
+        let them = match run.more {
+            1 => "1 process of it still ran when it had ended, and was killed there".to_owned(),
+            n => format!("{n} processes of it still ran when it had ended, and were killed there"),
+        };
+        notes.push(them);
+    }
+    if is_buffered(&run.log) {
+        notes.push("all acknowledgements came at once, at the end: is its stdout buffered?".into());
     }
     if lines.is_empty() {
         notes.push(
@@ -163,11 +175,30 @@ fn notes(args: &Args, run: &Run, lines: &[u8]) -> Vec<String> {
     notes
 }
 
+/// Whether all lines came at once behind everything that was flushed.
+fn is_buffered(log: &Log) -> bool {
+    let is_line = |op: &Op| matches!(op, Op::Mark(Mark::Line(..)));
+    let lines = log.ops.iter().filter(|op| is_line(op)).count();
+    let first = log.ops.iter().position(is_line).unwrap_or(0);
+    let last = log.ops.iter().rposition(is_line).unwrap_or(0);
+    let flushes = |ops: &[Op]| ops.iter().filter(|op| matches!(op, Op::Flush)).count();
+    lines > 3 && flushes(&log.ops[first..last]) == 0 && flushes(&log.ops[..first]) > lines
+}
+
+/// The last lines that it said on stderr.
+pub fn last_of_stderr(log: &Log, lines: usize) -> String {
+    let said = log.said(Voice::Err, log.ops.len());
+    let said = String::from_utf8_lossy(&said).into_owned();
+    let all: Vec<&str> = said.lines().filter(|l| !l.trim().is_empty()).collect();
+    all[all.len().saturating_sub(lines)..].join("\n")
+}
+
 fn failure(log: &Log, bad: &Bad, number: u32, voice: Voice) -> Failure {
     Failure {
         id: format!("F{number}"),
         after: last_words(log, &bad.cut, voice),
         missing: None,
+        advice: None,
         sentence: sentence(log, &bad.cut, voice),
         differences: Vec::new(),
         requests: Vec::new(),
@@ -181,9 +212,7 @@ fn failure(log: &Log, bad: &Bad, number: u32, voice: Voice) -> Failure {
 /// What it had said last when the power was cut.
 fn last_words(log: &Log, cut: &Cut, voice: Voice) -> Option<String> {
     log.ops[..cut.at].iter().rev().find_map(|op| match op {
-        Op::Mark(Mark::Line(v, line)) if *v == voice => {
-            Some(String::from_utf8_lossy(line).into_owned())
-        }
+        Op::Mark(Mark::Line(v, line)) if *v == voice => Some(super::told::line_of(line)),
         _ => None,
     })
 }

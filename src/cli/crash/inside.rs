@@ -1,6 +1,6 @@
 //! The laboratory at work, in its namespaces.
 
-use super::found::Found;
+use super::found::{last_of_stderr, Found};
 use super::missing::Search;
 use super::progress::Progress;
 use super::{told, Args, Budget, Judge, NOTHING, WRITER};
@@ -8,19 +8,20 @@ use crate::cli::whole_file::WholeFile;
 use crate::crash::bench::{Before, Bench, Run};
 use crate::crash::disk::Faults;
 use crate::crash::fs::Plan;
-use crate::crash::judge::Check;
+use crate::crash::judge::{Check, Conditions, Verdict};
 use crate::crash::kept::{About, Shelf};
 use crate::crash::search::Laboratory;
 use crate::crash::victim::{self, Ending};
+use std::cell::Cell;
 use std::ffi::OsString;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
-use synclater_model::crash::cuts::Cuts;
+use synclater_model::crash::cuts::{Cut, Cuts};
 use synclater_model::crash::log::Voice;
 use synclater_model::crash::store::Store;
-use synclater_model::report::crash::{page, CrashReport};
+use synclater_model::report::crash::{gist, page, CrashReport, Line};
 use synclater_model::report::message::Trouble;
 use synclater_sys::signal::{Inherited, Signals};
 
@@ -38,17 +39,18 @@ pub fn stop(dir: &Path) {
 pub struct Stop<'a> {
     signals: Signals,
     dir: &'a Path,
-    wanted: bool,
+    wanted: Cell<bool>,
 }
 
 impl Stop<'_> {
     /// Asks.
-    pub fn is_wanted(&mut self) -> bool {
+    pub fn is_wanted(&self) -> bool {
         while let Some(signal) = self.signals.next() {
-            self.wanted |= signal.ends();
+            self.wanted.set(self.wanted.get() || signal.ends());
         }
-        self.wanted |= self.dir.join(STOP).exists();
-        self.wanted
+        let asked = self.wanted.get() || self.dir.join(STOP).exists();
+        self.wanted.set(asked);
+        asked
     }
 }
 
@@ -83,6 +85,11 @@ fn words(args: &Args, lab: &Path) -> std::io::Result<Vec<OsString>> {
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755))?;
         words[0] = file.into();
     }
+    // What is named by a path is meant from here, not from the laboratory's folder.
+    let program = Path::new(&words[0]);
+    if program.is_relative() && program.components().count() > 1 && program.exists() {
+        words[0] = std::path::absolute(program)?.into();
+    }
     Ok(words)
 }
 
@@ -91,10 +98,10 @@ fn words(args: &Args, lab: &Path) -> std::io::Result<Vec<OsString>> {
 /// # Errors
 /// A [`Trouble`] where the laboratory does not work.
 pub fn run(args: &Args, dir: &Path, inherited: Inherited) -> anyhow::Result<i32> {
-    let mut stop = Stop {
+    let stop = Stop {
         signals: Signals::take()?,
         dir,
-        wanted: false,
+        wanted: Cell::new(false),
     };
     let page_file = args.html.as_deref().map(page_at).transpose()?;
     let lab = in_memory(dir)?;
@@ -116,43 +123,67 @@ pub fn run(args: &Args, dir: &Path, inherited: Inherited) -> anyhow::Result<i32>
     };
     let progress = Progress::new(args.quiet, args.budget);
     progress.say("making the disk");
-    let base = bench.prepare(args.setup.as_deref())?;
+    let base = bench.prepare(args.setup.as_deref(), || stop.is_wanted())?;
     progress.say("running the command");
     let mut run = bench.run(0, &base, &before(args), || stop.is_wanted())?;
-    starts(&run)?;
+    starts(args, &run, bench.voice())?;
     let laboratory = Laboratory {
         plan: &plan,
         check: &check(args, &mut run),
-        patience: args.patience,
+        conditions: Conditions {
+            patience: args.patience,
+            cwd: std::env::current_dir()?,
+            inherited,
+        },
         voice: bench.voice(),
         dir: &lab,
         store,
         fsck: args.fsck,
         workers: std::thread::available_parallelism().map_or(1, |n| n.get()),
-        inherited: &inherited,
     };
-    let (found, mut report) = search(args, &run, &laboratory, &progress, &mut stop)?;
+    let (found, mut report) = search(args, &run, &laboratory, &progress, &stop)?;
     progress.searched();
     let bad = found.failures();
     let syncs = told::syncs(&run);
     told::explain(&run, &syncs, &bad, &mut report);
-    if !args.no_rerun {
-        let search = Search::new(&bench, &laboratory, &base, &run, &progress);
-        search.explain(&bad, &mut report, &mut stop);
+    if !args.no_rerun && found.failed.is_none() {
+        let again = victim.with_patience_after(&run);
+        let again = Bench {
+            victim: &again,
+            store: bench.store.clone(),
+            ..bench
+        };
+        let search = Search::new(&again, &laboratory, &base, &run, &progress);
+        search.explain(&bad, &mut report, &stop);
     }
-    keep(args, &run, &bad, &laboratory, &mut report);
+    keep(args, &run, &found, &laboratory, &mut report);
     progress.end();
-    if let Some(place) = page_file {
-        let line = told::line(&run.log, &syncs, bench.voice(), plan.sector, &found.places);
-        place
-            .write(&page::page(&report, &line))
-            .map_err(|e| no_page(&e))?;
+    let line = || told::line(&run.log, &syncs, bench.voice(), plan.sector, &found.places);
+    tell(args, &report, page_file, line)?;
+    match (&found.failed, report.bad) {
+        (Some((_, why)), _) => Err(check_failed(why, &report).into()),
+        (None, 0) if stop.wanted.get() => Ok(crate::cli::OURS),
+        (None, bad) => Ok(i32::from(bad > 0)),
     }
+}
+
+/// Prints the report, and writes the page where one is wanted.
+fn tell(
+    args: &Args,
+    report: &CrashReport,
+    page_file: Option<WholeFile>,
+    line: impl FnOnce() -> Line,
+) -> Result<(), Trouble> {
     super::super::print(&match args.json {
         true => report.to_json(),
         false => report.render(),
     })?;
-    Ok(i32::from(report.bad > 0))
+    match page_file {
+        Some(place) => place
+            .write(&page::page(report, &line()))
+            .map_err(|e| no_page(&e)),
+        None => Ok(()),
+    }
 }
 
 /// A folder for everything, in memory.
@@ -160,15 +191,15 @@ fn in_memory(dir: &Path) -> std::io::Result<PathBuf> {
     let lab = dir.join("lab");
     std::fs::create_dir(&lab)?;
     let flags = rustix::mount::MountFlags::empty();
-    rustix::mount::mount("synclater", &lab, "tmpfs", flags, None)?;
+    rustix::mount::mount("synclater", &lab, "tmpfs", flags, c"mode=0711")?;
     Ok(lab)
 }
 
 /// What is done at each acknowledgement of the run that is looked at.
 fn before(args: &Args) -> Before {
-    match args.check {
-        None | Some(Judge::Neighbours) => Before::Look,
-        Some(Judge::Shell(_) | Judge::Builtin(_)) => Before::Nothing,
+    Before {
+        make: None,
+        look: matches!(args.check, None | Some(Judge::Neighbours)),
     }
 }
 
@@ -186,7 +217,7 @@ fn search(
     run: &Run,
     laboratory: &Laboratory<'_>,
     progress: &Progress,
-    stop: &mut Stop<'_>,
+    stop: &Stop<'_>,
 ) -> anyhow::Result<(Found, CrashReport)> {
     let begun = Instant::now();
     let mut found = Found::default();
@@ -204,14 +235,19 @@ fn search(
             !over && found.failed.is_none() && !stop.is_wanted()
         })
         .map_err(|e| no_look(&e))?;
-    if let Some(why) = &found.failed {
-        return Err(check_failed(why).into());
-    }
     let made = found.states + cuts.same;
     let mut report = found.report(args, run, laboratory.voice);
-    report.complete = complete && !stop.wanted;
+    report.complete = complete && !stop.wanted.get();
     (report.cuts, report.seconds) = (made, begun.elapsed().as_secs_f64());
-    if stop.wanted {
+    if found.bad() > 0 && !matches!(laboratory.check, Check::Neighbours(_)) {
+        let judged = laboratory.judge_image("clean", &run.log, run.after.clone());
+        if let Ok(Verdict::Bad(words)) = judged {
+            let gist = gist(&words);
+            let note = format!("the check finds fault without any power cut too: {gist}");
+            report.notes.insert(0, note);
+        }
+    }
+    if stop.wanted.get() {
         report
             .notes
             .push("it was ended before its time; this is what it has".into());
@@ -219,36 +255,47 @@ fn search(
     Ok((found, report))
 }
 
-/// Keeps the states that failed, for a look.
+/// The name under which the state is kept on which the check failed.
+const OF_CHECK: &str = "check";
+
+/// Keeps the states that failed, for a look, and the one on which the check itself did.
 fn keep(
     args: &Args,
     run: &Run,
-    bad: &[super::found::Bad],
+    found: &Found,
     laboratory: &Laboratory<'_>,
     report: &mut CrashReport,
 ) {
-    if bad.is_empty() {
+    let bad = found.failures();
+    if bad.is_empty() && found.failed.is_none() {
         return;
     }
     let check = args.check.as_ref().map(Judge::text).unwrap_or_default();
+    let about = |id: &str, sentence: &str, said: &str| About {
+        id: id.to_owned(),
+        fs: args.fs.name().into(),
+        sector: laboratory.plan.sector,
+        options: args.options.clone(),
+        sentence: sentence.to_owned(),
+        said: said.to_owned(),
+        check: check.clone(),
+    };
     let kept = Shelf::new().and_then(|mut shelf| {
         let store = laboratory
             .store
             .read()
             .unwrap_or_else(PoisonError::into_inner);
-        for (failure, bad) in report.failures.iter_mut().zip(bad) {
-            let about = About {
-                id: failure.id.clone(),
-                fs: args.fs.name().into(),
-                sector: laboratory.plan.sector,
-                options: args.options.clone(),
-                sentence: failure.sentence.clone(),
-                said: failure.said.clone(),
-                check: check.clone(),
-            };
-            let (image, cut) = (run.log.state(&bad.cut), bad.cut.at);
-            let said = run.log.said(laboratory.voice, cut);
-            failure.replay = Some(shelf.put(about, &image, &store, &said)?);
+        let mut put = |about: About, cut: &Cut| {
+            let said = run.log.said(laboratory.voice, cut.at);
+            shelf.put(about, &run.log.state(cut), &store, &said)
+        };
+        if let Some((cut, why)) = &found.failed {
+            let sentence = "the check itself failed on this state";
+            report.check_failed_on = Some(put(about(OF_CHECK, sentence, why), cut)?);
+        }
+        for (failure, bad) in report.failures.iter_mut().zip(&bad) {
+            let about = about(&failure.id, &failure.sentence, &failure.said);
+            failure.replay = Some(put(about, &bad.cut)?);
         }
         Ok(())
     });
@@ -277,24 +324,29 @@ fn no_page(e: &std::io::Error) -> Trouble {
     )
 }
 
-/// The program has to have run.
-fn starts(run: &Run) -> Result<(), Trouble> {
-    let told = |status: i32, why: &str| {
-        let said = run.log.said(Voice::Err, run.log.ops.len());
-        let said = String::from_utf8_lossy(&said).trim().to_owned();
-        let why = match said.is_empty() {
-            true => why.to_owned(),
-            false => format!("{why}: {said}"),
-        };
-        let what = format!("the command ended with status {status}");
-        let try_ = "run it by hand in an empty folder; `--setup` makes what it needs";
-        Trouble::new(what, why, try_, "no power was cut; nothing is left")
+/// The program has to have run: one that fails before it acknowledges anything, on a disk that does
+/// not fail, is not what was to be looked at.
+fn starts(args: &Args, run: &Run, voice: Voice) -> Result<(), Trouble> {
+    let fails = args.fail_flush.is_some() || args.fail_write.is_some();
+    let is_silent = run.log.said(voice, run.log.ops.len()).is_empty();
+    let why = match run.ending {
+        Ending::Status(126 | 127) => "it could not be started",
+        Ending::Status(125) => "synclater could not run it",
+        Ending::Status(1..) if is_silent && !fails => "it had acknowledged nothing then",
+        _ => return Ok(()),
     };
-    match run.ending {
-        Ending::Status(status @ (126 | 127)) => Err(told(status, "it could not be started")),
-        Ending::Status(125) => Err(told(125, "synclater could not run it")),
-        _ => Ok(()),
-    }
+    let what = format!("the command ended with status {}", run.ending.number());
+    let why = match last_of_stderr(&run.log, 10) {
+        said if said.is_empty() => why.to_owned(),
+        said => format!("{why}: {said}"),
+    };
+    let try_ = "run it by hand in an empty folder; `--setup` makes what it needs";
+    Err(Trouble::new(
+        what,
+        why,
+        try_,
+        "no power was cut; nothing is left",
+    ))
 }
 
 fn no_look(e: &std::io::Error) -> Trouble {
@@ -306,11 +358,13 @@ fn no_look(e: &std::io::Error) -> Trouble {
     )
 }
 
-fn check_failed(why: &str) -> Trouble {
+fn check_failed(why: &str, report: &CrashReport) -> Trouble {
+    let look = report.check_failed_on.as_ref();
+    let look = look.map_or(String::new(), |words| format!("; the state: {words}"));
     Trouble::new(
         "the check itself failed",
         why.to_owned(),
-        "it ends with 0 for a good state and 1 for a bad one; run it by hand",
-        "the command was run and no more states are looked at; nothing is left",
+        format!("it ends with 0 for a good state and 1 for a bad one{look}"),
+        "the command was run and no more states are looked at; above is what there is",
     )
 }

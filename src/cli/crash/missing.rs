@@ -5,6 +5,7 @@ use super::inside::Stop;
 use super::progress::Progress;
 use crate::crash::bench::{Before, Bench, Run};
 use crate::crash::closing::Closing;
+use crate::crash::judge::Check;
 use crate::crash::search::Laboratory;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -14,7 +15,7 @@ use synclater_model::crash::cuts::{Cut, Cuts, Moment, Reached};
 use synclater_model::crash::log::{Image, Log, Mark, Op, Voice};
 use synclater_model::crash::tree::{self, Tree};
 use synclater_model::report::crash::CrashReport;
-use synclater_model::report::number::count;
+use synclater_model::report::number::counted;
 
 /// Failures for which it is looked for.
 const CLOSED_MAX: usize = 3;
@@ -26,7 +27,7 @@ const ALL_TIME: Duration = Duration::from_secs(30);
 
 /// A run with a sync that was made before each acknowledgement, and what came of it.
 struct Closed {
-    run: Run,
+    log: Log,
     states: u64,
     bad: u64,
 }
@@ -68,22 +69,27 @@ impl<'a> Search<'a> {
     }
 
     /// Looks for the sync that would have closed each failure.
-    pub fn explain(&self, bad: &[Bad], report: &mut CrashReport, stop: &mut Stop<'_>) {
+    pub fn explain(&self, bad: &[Bad], report: &mut CrashReport, stop: &Stop<'_>) {
         let begun = Instant::now();
         let mut closed: HashMap<Closing, Option<Closed>> = HashMap::new();
         let failures = report.failures.iter_mut().zip(bad).take(CLOSED_MAX);
         for (failure, bad) in failures {
+            if !breaks_a_promise(&bad.cut) {
+                failure.advice = Some(NO_PROMISE.to_owned());
+                continue;
+            }
             // Where everything does not help, no sync does.
             let mut candidates = vec![Closing::Everything];
+            let mut over = false;
             while let Some(closing) = candidates.pop() {
-                if stop.is_wanted() || begun.elapsed() > ALL_TIME {
+                over = stop.is_wanted() || begun.elapsed() > ALL_TIME;
+                if over {
                     break;
                 }
-                self.progress
-                    .say(&format!("{}: would {} help?", failure.id, closing.words()));
-                let tried = closed
-                    .entry(closing.clone())
-                    .or_insert_with(|| self.closed(&closing));
+                let words = format!("{}: would {} help?", failure.id, closing.words());
+                self.progress.say(&words);
+                let closed = closed.entry(closing.clone());
+                let tried = closed.or_insert_with(|| self.closed(&closing, stop));
                 let Some(tried) = tried.as_ref().filter(|c| c.is_clean()) else {
                     continue;
                 };
@@ -96,50 +102,64 @@ impl<'a> Search<'a> {
                     candidates = likely(&self.first.left, &tree::differing(&is, &wanted));
                 }
             }
+            failure.advice = match failure.missing {
+                Some(_) => None,
+                None if over => Some("there was no time to look for the missing sync".into()),
+                None => Some(NO_SYNC_HELPS.to_owned()),
+            };
         }
     }
 
     /// What comes of a sync: of two runs, where the first is clean, since what a program does is
     /// often a matter of chance. One run tells whether anything helps at all.
-    fn closed(&self, closing: &Closing) -> Option<Closed> {
-        let first = self.tried(closing)?;
+    fn closed(&self, closing: &Closing, stop: &Stop<'_>) -> Option<Closed> {
+        let first = self.tried(closing, stop)?;
         if !first.is_clean() || *closing == Closing::Everything {
             return Some(first);
         }
-        let mut second = self.tried(closing)?;
+        let mut second = self.tried(closing, stop)?;
         second.states += first.states;
         Some(second)
     }
 
     /// Runs the program with a sync.
-    fn tried(&self, closing: &Closing) -> Option<Closed> {
+    fn tried(&self, closing: &Closing, stop: &Stop<'_>) -> Option<Closed> {
         let number = self.runs.fetch_add(1, Relaxed) + 1;
-        let before = Before::Make(closing.clone());
-        let run = self.bench.run(number, self.base, &before, || false).ok()?;
+        let look = matches!(self.laboratory.check, Check::Neighbours(_));
+        let before = Before {
+            make: Some(closing.clone()),
+            look,
+        };
+        let mut run = self
+            .bench
+            .run(number, self.base, &before, || stop.is_wanted())
+            .ok()?;
+        let own = Check::Neighbours(std::mem::take(&mut run.trees));
         let dir = self.laboratory.dir.join(format!("closing-{number}"));
         std::fs::create_dir(&dir).ok()?;
         let laboratory = Laboratory {
             dir: &dir,
+            check: if look { &own } else { self.laboratory.check },
             store: self.laboratory.store.clone(),
+            conditions: self.laboratory.conditions.clone(),
             ..*self.laboratory
         };
-        let telling = |(cut, _): &(Cut, Image)| {
-            let plain = matches!(cut.reached, Reached::Nothing | Reached::Everything);
-            cut.moment == Moment::Said && plain
-        };
-        let cuts = Cuts::new(&run.log, self.bench.voice(), 1);
-        let cuts = cuts.take(20 * CLOSING_STATES).filter(telling);
+        let cuts = Cuts::new(&run.log, self.bench.voice(), 1).take(20 * CLOSING_STATES);
+        let cuts = cuts
+            .filter(|(cut, _)| breaks_a_promise(cut))
+            .take(CLOSING_STATES);
         let begun = Instant::now();
         let mut found = Found::default();
-        let searched = laboratory.search(&run.log, cuts.take(CLOSING_STATES), |judged| {
+        let searched = laboratory.search(&run.log, cuts, |judged| {
             judged.into_iter().for_each(|j| found.hear(j));
-            found.bad() == 0 && found.failed.is_none() && begun.elapsed() < CLOSING_TIME
+            let has_time = begun.elapsed() < CLOSING_TIME && !stop.is_wanted();
+            found.bad() == 0 && found.failed.is_none() && has_time
         });
         let fine = searched.is_ok() && found.failed.is_none();
         fine.then(|| Closed {
-            run,
             states: found.states,
             bad: found.bad(),
+            log: run.log,
         })
     }
 
@@ -148,7 +168,7 @@ impl<'a> Search<'a> {
         let voice = self.bench.voice();
         let lines = said_before(&self.first.log, bad.at, voice);
         let good = Cut {
-            at: place_of(&closed.run.log, lines, voice)?,
+            at: place_of(&closed.log, lines, voice)?,
             moment: Moment::Said,
             reached: Reached::Nothing,
         };
@@ -158,7 +178,7 @@ impl<'a> Search<'a> {
                 .ok()
         };
         let is = look("bad", &self.first.log, bad)?;
-        Some((is, look("good", &closed.run.log, &good)?))
+        Some((is, look("good", &closed.log, &good)?))
     }
 }
 
@@ -172,22 +192,36 @@ fn likely(all: &[Closing], differing: &[String]) -> Vec<Closing> {
             (0, folders.iter().position(|f| f == path))
         }
         Closing::File(path) if differing.iter().any(|d| Path::new(d) == path) => (1, None),
-        Closing::Folder(_) => (2, None),
-        Closing::File(_) => (3, None),
-        Closing::Everything => (4, None),
+        Closing::Folders => (2, None),
+        Closing::Files => (3, None),
+        Closing::Folder(_) => (4, None),
+        Closing::File(_) => (5, None),
+        Closing::Everything => (6, None),
     };
     let mut likely: Vec<Closing> = all.to_vec();
-    likely.retain(|closing| *closing != Closing::Everything);
     likely.sort_by_key(rank);
     likely.reverse();
     likely
 }
 
+/// Whether a cut is one behind an acknowledgement that a sync before it could have made harmless.
+fn breaks_a_promise(cut: &Cut) -> bool {
+    let plain = matches!(cut.reached, Reached::Nothing | Reached::Everything);
+    cut.moment == Moment::Said && plain
+}
+
+const NO_PROMISE: &str =
+    "it is not bad right behind an acknowledgement: what was under way then is \
+    not atomic, or in an order that does not hold; no sync before an acknowledgement can help";
+const NO_SYNC_HELPS: &str = "no sync before the acknowledgement helps, not even syncfs: the disk \
+    does not keep what it flushes, or the check wants something else";
+
 fn missing(closing: &Closing, states: u64) -> String {
     format!(
-        "{} before it was acknowledged: with that made, none of {} states of other runs is bad",
+        "{} before it was acknowledged: with that made, none of {} behind an acknowledgement is \
+         bad in other runs",
         closing.words(),
-        count(states)
+        counted(states, "state")
     )
 }
 

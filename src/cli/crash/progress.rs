@@ -32,7 +32,7 @@ impl Progress {
     /// Says what is done now.
     pub fn say(&self, what: &str) {
         if let Some(bar) = &self.bar {
-            bar.set_message(what.to_owned());
+            bar.set_message(synclater_model::report::text::shown(what));
         }
     }
 

@@ -109,7 +109,8 @@ fn step(op: &Op) -> String {
     }
 }
 
-fn line_of(line: &[u8]) -> String {
+/// A line that was said, cut where it is long.
+pub fn line_of(line: &[u8]) -> String {
     let line = String::from_utf8_lossy(line);
     match line.char_indices().nth(WORDS_MAX) {
         Some((end, _)) => format!("{}\u{2026}", &line[..end]),

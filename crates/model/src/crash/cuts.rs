@@ -185,6 +185,8 @@ pub struct Cuts<'a> {
 
 /// Throws at each moment without anything new, after which there is nothing more to be expected.
 const BARREN_MAX: usize = 8;
+/// And never more than so many in a row: each takes its time.
+const THROWS_MAX: usize = 2000;
 /// Single drops, single reorders and prefixes of one cut, at most: evenly chosen where there are
 /// more pending writes.
 const SINGLES_MAX: usize = 64;
@@ -301,7 +303,7 @@ impl<'a> Cuts<'a> {
     }
 
     fn by_chance(&mut self) -> Option<Cut> {
-        let throws = BARREN_MAX * self.pending.len();
+        let throws = (BARREN_MAX * self.pending.len()).min(THROWS_MAX);
         let others = self.everything < self.pending.len() || self.singled < self.pending.len();
         if self.barren >= throws && !others {
             return None;

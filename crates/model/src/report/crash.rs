@@ -47,6 +47,9 @@ pub struct CrashReport {
     pub complete: bool,
     /// Seconds of the search.
     pub seconds: f64,
+    /// The command that mounts the state on which the check itself failed; absent where it did not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub check_failed_on: Option<String>,
     /// What is odd about the run, each in a sentence.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
@@ -102,6 +105,9 @@ pub struct Failure {
     /// What the disk was asked right before the cut, and what was said meanwhile.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub steps: Vec<String>,
+    /// Why no sync is named, where one was looked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub advice: Option<String>,
     /// What the check said.
     pub said: String,
     /// States that fail so.
@@ -122,8 +128,10 @@ pub fn kind_of(cut: &Cut) -> &'static str {
         (_, Reached::First(_)) => "the first pending writes",
         (Moment::Said, Reached::Nothing) => "behind an acknowledgement, nothing pending reached",
         (Moment::Said, Reached::Everything) => "behind an acknowledgement, all writes reached",
-        (_, Reached::Nothing) => "before a flush, nothing pending reached",
-        (_, Reached::Everything) => "before a flush, all writes reached",
+        (Moment::BeforeFlush, Reached::Nothing) => "before a flush, nothing pending reached",
+        (Moment::BeforeFlush, Reached::Everything) => "before a flush, all writes reached",
+        (Moment::End, Reached::Nothing) => "at the end, nothing pending reached",
+        (Moment::End, Reached::Everything) => "at the end, all writes reached",
     }
 }
 
@@ -169,6 +177,19 @@ pub fn reached_words(cut: &Cut, pending: usize) -> String {
     format!("{cache}; {reached}")
 }
 
+/// The line of what a check has said that tells what is wrong: the first, but of a traceback of
+/// Python's the last.
+#[must_use]
+pub fn gist(said: &str) -> &str {
+    let mut lines = said.lines().filter(|l| !l.trim().is_empty());
+    match lines.next() {
+        Some(first) if first.starts_with("Traceback") || first.starts_with("  File ") => {
+            lines.last().unwrap_or(first)
+        }
+        first => first.unwrap_or(""),
+    }
+}
+
 /// Digits of the shortest name of an object that is one for [`likeness`].
 const HASH_MIN: usize = 16;
 
@@ -206,6 +227,39 @@ fn flushes(number: u64) -> String {
     match number {
         1 => "1 flush".to_owned(),
         n => format!("{} flushes", count(n)),
+    }
+}
+
+impl Failure {
+    fn render(&self, out: &mut String) {
+        out.push('\n');
+        let lead = format!("{}  ", self.id);
+        out.push_str(&wrapped(&lead, &self.sentence));
+        let said = gist(&self.said);
+        if !said.is_empty() {
+            out.push_str(&wrapped("    check:   ", &shown(said)));
+        }
+        if !self.differences.is_empty() {
+            out.push_str(&wrapped(
+                "    state:   ",
+                &shown(&self.differences.join("; ")),
+            ));
+        }
+        if !self.requests.is_empty() {
+            let last = format!("last ones: {}", self.requests.join(", "));
+            out.push_str(&wrapped("    syncs:   ", &shown(&last)));
+        }
+        if let Some(missing) = &self.missing {
+            out.push_str(&wrapped("    missing: ", &shown(missing)));
+        }
+        if let Some(advice) = &self.advice {
+            out.push_str(&wrapped("    advice:  ", advice));
+        }
+        let times = counted(self.states, "state");
+        out.push_str(&wrapped("    seen:    ", &format!("in {times}")));
+        if let Some(replay) = &self.replay {
+            out.push_str(&wrapped("    look:    ", &shown(replay)));
+        }
     }
 }
 
@@ -267,31 +321,7 @@ impl CrashReport {
             out.push_str(&wrapped("note: ", &shown(note)));
         }
         for failure in &self.failures {
-            out.push('\n');
-            let lead = format!("{}  ", failure.id);
-            out.push_str(&wrapped(&lead, &failure.sentence));
-            let said = failure.said.lines().next().unwrap_or("");
-            if !said.is_empty() {
-                out.push_str(&wrapped("    check:   ", &shown(said)));
-            }
-            if !failure.differences.is_empty() {
-                out.push_str(&wrapped(
-                    "    state:   ",
-                    &shown(&failure.differences.join("; ")),
-                ));
-            }
-            if !failure.requests.is_empty() {
-                let last = format!("last ones: {}", failure.requests.join(", "));
-                out.push_str(&wrapped("    syncs:   ", &shown(&last)));
-            }
-            if let Some(missing) = &failure.missing {
-                out.push_str(&wrapped("    missing: ", &shown(missing)));
-            }
-            let times = counted(failure.states, "state");
-            out.push_str(&wrapped("    seen:    ", &format!("in {times}")));
-            if let Some(replay) = &failure.replay {
-                out.push_str(&wrapped("    look:    ", &shown(replay)));
-            }
+            failure.render(&mut out);
         }
         out
     }
@@ -306,6 +336,11 @@ mod tests {
         assert_eq!(likeness("lost [12]"), likeness("lost [3]"));
         assert_eq!(likeness("lost [12, 13]"), likeness("lost [3]"));
         assert_ne!(likeness("lost [12]"), likeness("corrupt page 3"));
+        assert_eq!(
+            gist("Traceback (most)\n  File \"a\"\nKeyError: 3\n"),
+            "KeyError: 3"
+        );
+        assert_eq!((gist("lost 3\nmore"), gist("")), ("lost 3", ""));
         let object = |name: &str| likeness(&format!("error: .git/objects/{name} is empty"));
         let (one, other) = (
             "83/e9fa031b7c0f5f3f3fb7bc29a2",

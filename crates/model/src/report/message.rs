@@ -57,7 +57,8 @@ fn part(f: &mut fmt::Formatter<'_>, label: &str, text: &str) -> fmt::Result {
         if number > 0 {
             write!(f, "\n{:margin$}", "")?;
         }
-        f.write_str(line)?;
+        // Others' words may be among them.
+        f.write_str(&super::text::shown(line))?;
     }
     Ok(())
 }

@@ -223,7 +223,7 @@ fn one(out: &mut String, failure: &Failure) {
         out,
         "<section class=\"failure\"><h2>{}: {}</h2>\n<p>{}</p>\n<dl>\n",
         text(&failure.id),
-        text(failure.said.lines().next().unwrap_or("")),
+        text(super::gist(&failure.said)),
         text(&failure.sentence),
     );
     let mut row = |name: &str, words: &str| {
@@ -234,6 +234,7 @@ fn one(out: &mut String, failure: &Failure) {
     row("the state", &text(&failure.differences.join("; ")));
     row("the last syncs", &text(&failure.requests.join(", ")));
     row("missing", &text(failure.missing.as_deref().unwrap_or("")));
+    row("advice", &text(failure.advice.as_deref().unwrap_or("")));
     row("seen", &format!("in {}", counted(failure.states, "state")));
     if let Some(replay) = &failure.replay {
         row("to look at it", &format!("<code>{}</code>", text(replay)));
@@ -292,12 +293,14 @@ mod tests {
                     "flush".into(),
                     "\u{201c}<b>".into(),
                 ],
+                advice: None,
                 said: "lost & gone".into(),
                 states: 1,
                 replay: Some("synclater crash --replay x/F1".into()),
             }],
             complete: true,
             seconds: 1.0,
+            check_failed_on: None,
             notes: vec!["<i>odd</i>".into()],
         }
     }

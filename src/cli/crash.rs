@@ -284,6 +284,12 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
         let what = "only root may mount the laboratory's disk";
         return Err(Trouble::new(what, why, try_, NOTHING).into());
     }
+    if let Some(size) = args.size.filter(|size| *size < args.fs.least_size()) {
+        let (name, least) = (args.fs.name(), args.fs.least_size() >> 20);
+        let what = format!("--size {}M is too small for {name}", size >> 20);
+        let why = format!("its smallest disk here has {least}M");
+        return Err(Trouble::new(what, why, format!("--size {least}M"), NOTHING).into());
+    }
     for (device, module) in [("/dev/fuse", "fuse"), ("/dev/loop-control", "loop")] {
         if let Err(e) = std::fs::metadata(device) {
             let what = format!("there is no {device}");

@@ -44,9 +44,19 @@ impl Kind {
         }
     }
 
+    /// The least bytes with which its mkfs makes what is mounted here.
+    #[must_use]
+    pub fn least_size(self) -> u64 {
+        match self {
+            Kind::Ext4 => 32 << 20,
+            Kind::Xfs => 300 << 20,
+            Kind::Btrfs => 112 << 20,
+        }
+    }
+
     /// The command that makes it.
     fn mkfs(self, sector: u32, device: &Path, more: &[String]) -> Command {
-        let mut command = Command::new(format!("mkfs.{}", self.name()));
+        let mut command = tool(&format!("mkfs.{}", self.name()));
         match self {
             // Nothing is left to be written later by a thread of the kernel.
             Kind::Ext4 => command.args([
@@ -151,14 +161,11 @@ impl Plan {
                 &[1],
             ),
         };
-        let output = Command::new(words[0])
-            .args(&words[1..])
-            .arg(device)
-            .output()?;
+        let output = tool(words[0]).args(&words[1..]).arg(device).output()?;
         let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
         let lines = || said.lines().map(str::trim).filter(|l| !l.is_empty());
         let first = lines().find(|l| tells.iter().any(|word| l.contains(word)));
-        let first = first.or(lines().last()).unwrap_or("it says nothing");
+        let first = first.or(lines().next_back()).unwrap_or("it says nothing");
         match output.status.code() {
             Some(0) => Ok(None),
             Some(code) if damage.contains(&code) => Ok(Some(format!("{}: {first}", words[0]))),
@@ -168,6 +175,15 @@ impl Plan {
             ))),
         }
     }
+}
+
+/// A program of the administrator's, who may have become that without its PATH.
+fn tool(name: &str) -> Command {
+    let mut path = std::env::var_os("PATH").unwrap_or_default();
+    path.push(":/usr/sbin:/sbin");
+    let mut command = Command::new(name);
+    command.env("PATH", path);
+    command
 }
 
 /// Options of mount(8) that are flags of mount(2), and the others, which are the file system's own.

@@ -150,6 +150,29 @@ fn a_signal_ends_the_search_and_what_was_found_is_told() {
     assert_eq!((left(&temp), folders_in(&temp).len()), (Vec::new(), 0));
 }
 
+/// What is asked for, as one would type it, and what the message has to name.
+const REFUSED: [(&str, &str); 10] = [
+    ("--check true -- /no/such/program", "status 127"),
+    ("--check true -- false", "status 1"),
+    ("--check /no/such/check -- touch {}/a", "not found"),
+    (
+        "--setup false --check true -- true",
+        "--setup command failed",
+    ),
+    (
+        "--mkfs --no-such-option --check true -- true",
+        "cannot make ext4",
+    ),
+    ("-o no_such_option --check true -- true", "no_such_option"),
+    ("--fs xfs --size 64M --check true -- true", "smallest disk"),
+    (
+        "--html /no/such/folder/a --check true -- true",
+        "cannot write the page",
+    ),
+    ("--replay no/such", "those that are kept"),
+    ("--replay ../../etc/F1", "those that are kept"),
+];
+
 #[test]
 fn what_cannot_be_cut_is_told() {
     let stage = Stage::new("crash_errors");
@@ -163,15 +186,8 @@ fn what_cannot_be_cut_is_told() {
     if !can_cut("what_cannot_be_cut_is_told") {
         return told(&["--check", "true", "--", "true"], "only root");
     }
-    told(&["--check", "true", "--", "/no/such/program"], "status 127");
-    told(
-        &["--check", "exit 3;", "--", "touch", "{}/a"],
-        "the check itself failed",
-    );
-    told(
-        &["--check", "/no/such/check", "--", "touch", "{}/a"],
-        "not found",
-    );
+    let broken = |check, why| told(&["--check", check, "--", "touch", "{}/a"], why);
+    broken("exit 3;", "the check itself failed");
     told(
         &[
             "--check",
@@ -184,36 +200,9 @@ fn what_cannot_be_cut_is_told() {
         ],
         "longer than",
     );
-    told(
-        &["--setup", "exit 7", "--check", "true", "--", "true"],
-        "--setup command failed",
-    );
-    told(
-        &[
-            "--mkfs",
-            "--no-such-option",
-            "--check",
-            "true",
-            "--",
-            "true",
-        ],
-        "cannot make ext4",
-    );
-    told(
-        &["-o", "no_such_option", "--check", "true", "--", "true"],
-        "no_such_option",
-    );
-    told(
-        &[
-            "--html",
-            "/no/such/folder/a",
-            "--check",
-            "true",
-            "--",
-            "true",
-        ],
-        "cannot write the page",
-    );
+    for (words, why) in REFUSED {
+        told(&words.split(' ').collect::<Vec<_>>(), why);
+    }
     let refused = run(stage
         .synclater(&["crash", "--check", "builtin:x"])
         .args(["--", "true"]));
@@ -242,9 +231,8 @@ fn what_the_machine_lacks_is_told() {
             "/no/such/folder",
         ),
         (
-            "mkdir bin && ln -s /bin/sh bin && PATH=$PWD/bin exec \"$0\" crash --fs btrfs \
-          --check true -- true",
-            "install btrfs-progs",
+            "mount -t tmpfs none /usr/sbin && exec \"$0\" crash --fs xfs --check true -- true",
+            "install xfsprogs",
         ),
     ] {
         let mut bare = stage.with_folders("unshare");

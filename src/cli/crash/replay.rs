@@ -3,7 +3,7 @@
 use crate::crash::kept::{self, NoReplay};
 use std::path::Path;
 use synclater_model::report::message::Trouble;
-use synclater_model::report::text::shown;
+use synclater_model::report::text::{command_line, shown};
 
 /// Mounts it, and says where.
 ///
@@ -11,8 +11,8 @@ use synclater_model::report::text::shown;
 /// A [`Trouble`] where it is not kept, or cannot be mounted.
 pub fn run(id: &str, json: bool) -> anyhow::Result<i32> {
     let replayed = kept::replay(id).map_err(|e| trouble(id, e))?;
-    let (about, at) = (&replayed.about, replayed.at.display());
-    let acknowledged = replayed.acknowledged.display();
+    let (about, at) = (&replayed.about, quoted(&replayed.at));
+    let acknowledged = quoted(&replayed.acknowledged);
     let text = if json {
         let all = serde_json::json!({
             "version": 1,
@@ -38,9 +38,14 @@ pub fn run(id: &str, json: bool) -> anyhow::Result<i32> {
     Ok(0)
 }
 
+/// A path as one would type it.
+fn quoted(path: &Path) -> String {
+    command_line(&[path.display().to_string()])
+}
+
 /// The command line of the check for what is mounted.
 fn again(check: &str, at: &Path, acknowledged: &Path) -> String {
-    let (at, acknowledged) = (at.display(), acknowledged.display());
+    let (at, acknowledged) = (quoted(at), quoted(acknowledged));
     match check.strip_prefix("builtin:") {
         Some("none") => "the report says what differs".to_owned(),
         Some(name) => format!("synclater crash-check {name} {at} {acknowledged}"),

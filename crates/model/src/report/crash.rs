@@ -184,7 +184,7 @@ pub fn gist(said: &str) -> &str {
     let mut lines = said.lines().filter(|l| !l.trim().is_empty());
     match lines.next() {
         Some(first) if first.starts_with("Traceback") || first.starts_with("  File ") => {
-            lines.last().unwrap_or(first)
+            lines.next_back().unwrap_or(first)
         }
         first => first.unwrap_or(""),
     }

@@ -5,7 +5,7 @@
 //! no device or folder is touched that it did not make.
 //!
 //! Map: [`disk`] remembers, [`station`] puts a file system on it, [`victim`] is the program and
-//! [`bench`] runs it, [`judge`] looks at a state, [`builtin`] are the checks that are brought
+//! [`mod@bench`] runs it, [`judge`] looks at a state, [`builtin`] are the checks that are brought
 //! along, [`search`] goes through the states, [`closing`] is the sync that was missing, [`tree`]
 //! what lies in a folder, [`kept`] are states that failed, for a look.
 

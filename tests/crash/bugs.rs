@@ -143,12 +143,18 @@ fn soak_git_leaves_damaged_objects_on_xfs_unless_it_syncs_all_of_them() {
     assert_eq!(number(&report, "bad"), 0, "{outcome}");
 }
 
-/// Workloads that keep their word, each with a way to see that its check can fail.
-const KEPT: [(&str, u64); 4] = [
-    ("postgresql-default", 300),
-    ("mariadb-default", 300),
-    ("redis-always", 300),
-    ("lmdb-default", 300),
+/// Workloads that keep their word, and the setting with which each of them does not: so it is seen
+/// that its check can fail. The dial `never` would do too, but the first requests of a session are
+/// real, for how long is a matter of the machine's load.
+const KEPT: [(&str, &str, &str); 4] = [
+    ("postgresql-default", "SETTINGS", "-c fsync=off"),
+    (
+        "mariadb-default",
+        "SETTINGS",
+        "--innodb-flush-log-at-trx-commit=2",
+    ),
+    ("redis-always", "POLICY", "everysec"),
+    ("lmdb-default", "SYNC", "0"),
 ];
 
 #[test]
@@ -156,19 +162,16 @@ fn soak_servers_with_their_default_durability_keep_their_word() {
     if !can_cut("soak_servers_with_their_default_durability_keep_their_word") {
         return;
     }
-    for (name, states) in KEPT {
-        let budget = count(8, states as usize).to_string();
+    let budget = count(8, 300).to_string();
+    for (name, variable, careless) in KEPT {
         let few = [("BUDGET", budget.as_str())];
         let (outcome, report) = script(name, "ext4", 1, &few);
         println!("{name}: {} of {} bad", report["bad"], report["states"]);
         assert_eq!(number(&report, "bad"), 0, "{outcome}");
         assert!(number(&report, "acknowledged") > 10, "{outcome}");
-        let never = [
-            ("BUDGET", "4"),
-            ("UNTIL", "never"),
-            ("OPTIONS", "--json --no-rerun"),
-        ];
-        let (outcome, report) = script(name, "ext4", 1, &never);
+        let options = ("OPTIONS", "--json --no-rerun");
+        let careless = [("BUDGET", "8"), (variable, careless), options];
+        let (outcome, report) = script(name, "ext4", 1, &careless);
         assert!(number(&report, "bad") > 0, "{outcome}");
     }
 }

@@ -11,39 +11,29 @@ fn soak_a_writer_that_syncs_loses_nothing_but_on_a_disk_that_lies_or_without_syn
     let stage = Stage::new("crash_prefix");
     let (states, steps) = (count(80, 2000).to_string(), count(70, 700).to_string());
     for fs in FILE_SYSTEMS {
-        let words = |more: &[&str], budget: &str| -> Value {
-            let fixed = [
-                "--fs",
-                fs,
-                "--no-rerun",
-                "--budget",
-                budget,
-                "--check",
-                "builtin:prefix",
-            ];
-            let writer = ["--", "builtin:prefix", &steps];
-            let (outcome, report) = crash(&stage, &[&fixed[..], more, &writer].concat());
+        let words = |more: &[&str], budget: &str, steps: &str| -> Value {
+            let fixed = ["--fs", fs, "--no-rerun", "--budget", budget];
+            let program = ["--check", "builtin:prefix", "--", "builtin:prefix", steps];
+            let (outcome, report) = crash(&stage, &[&fixed[..], more, &program].concat());
             println!(
                 "{fs} {more:?}: {} of {} bad",
                 report["bad"], report["states"]
             );
-            assert_eq!(
-                report["acknowledged"],
-                steps.parse::<u64>().expect("it"),
-                "{outcome}"
-            );
+            let acknowledged = number(&report, "acknowledged").to_string();
+            assert_eq!(acknowledged, steps, "{outcome}");
             report
         };
-        let report = words(&[], &states);
+        let report = words(&[], &states, &steps);
         assert_eq!(number(&report, "bad"), 0, "{report:#}");
         assert!(
             number(&report, "states") >= states.parse().expect("it"),
             "{report:#}"
         );
-        for more in [&["--lies"][..], &["-u", "never"]] {
-            let report = words(more, "80");
-            assert!(number(&report, "bad") > 0, "{more:?}: {report:#}");
-        }
+        let report = words(&["--lies"], "80", &steps);
+        assert!(number(&report, "bad") > 0, "{report:#}");
+        // Long enough for a busy machine: the first requests of a session are real.
+        let report = words(&["-u", "never"], "80", "1500");
+        assert!(number(&report, "bad") > 0, "{report:#}");
     }
 }
 

@@ -69,3 +69,9 @@ impl Progress {
         }
     }
 }
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.end();
+    }
+}

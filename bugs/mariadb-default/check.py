@@ -13,7 +13,7 @@ said = {int(line) for line in open(acknowledged)}
 os.chdir(folder)
 log = open("check.log", "w+")
 # The name of a socket has at most 107 bytes: a short one is in the data directory.
-words = ["mariadbd", f"--defaults-file={here}/my.cnf", f"--datadir={folder}/data"]
+words = ["mariadbd", f"--defaults-file={here}/my.cnf", f"--datadir={folder}/data", "--tmpdir=/tmp"]
 words += ["--socket=s", f"--pid-file={folder}/check.pid"]
 server = subprocess.Popen(words, stdout=log, stderr=log)
 os.chdir("data")

@@ -186,10 +186,35 @@ fn tell(
     }
 }
 
-/// A folder for everything, in memory.
+/// Empty folders of most systems, which nobody misses in a mount namespace of our own.
+const EMPTY: [&str; 4] = ["/media", "/mnt", "/srv", "/opt"];
+
+/// Whether other users can reach what lies in a folder: a server's, to which the program changes.
+fn is_reached_by_others(dir: &Path) -> bool {
+    let passes = |dir: &Path| {
+        dir.metadata()
+            .is_ok_and(|m| m.permissions().mode() & 1 != 0)
+    };
+    dir.ancestors().all(passes)
+}
+
+/// A folder for everything, in memory: below `dir`, unless others cannot reach that.
 fn in_memory(dir: &Path) -> std::io::Result<PathBuf> {
-    let lab = dir.join("lab");
-    std::fs::create_dir(&lab)?;
+    let is_empty = |dir: &PathBuf| std::fs::read_dir(dir).is_ok_and(|mut d| d.next().is_none());
+    let instead = || {
+        EMPTY
+            .map(PathBuf::from)
+            .into_iter()
+            .find(|d| is_empty(d) && is_reached_by_others(d))
+    };
+    let own = dir.join("lab");
+    let lab = match is_reached_by_others(dir) {
+        true => own,
+        false => instead().unwrap_or(own),
+    };
+    if lab.starts_with(dir) {
+        std::fs::create_dir(&lab)?;
+    }
     let flags = rustix::mount::MountFlags::empty();
     rustix::mount::mount("synclater", &lab, "tmpfs", flags, c"mode=0711")?;
     Ok(lab)

@@ -129,7 +129,10 @@ fn soak_git_leaves_damaged_objects_on_xfs_unless_it_syncs_all_of_them() {
     }
     for seed in 1..=count(1, 10) {
         let budget = count(60, 300).to_string();
-        let few = [("BUDGET", budget.as_str())];
+        let few = [
+            ("BUDGET", budget.as_str()),
+            ("OPTIONS", "--json --no-rerun"),
+        ];
         let (_, report) = script("git-empty-objects", "xfs", seed, &few);
         println!(
             "xfs, seed {seed}: {} of {} bad",
@@ -138,7 +141,11 @@ fn soak_git_leaves_damaged_objects_on_xfs_unless_it_syncs_all_of_them() {
         assert!(number(&report, "bad") > 0, "{report:#}");
     }
     let budget = count(60, 500).to_string();
-    let with = [("BUDGET", budget.as_str()), ("CORE_FSYNC", "all")];
+    let few = [
+        ("BUDGET", budget.as_str()),
+        ("OPTIONS", "--json --no-rerun"),
+    ];
+    let with = [&few[..], &[("CORE_FSYNC", "all")]].concat();
     let (outcome, report) = script("git-empty-objects", "xfs", 1, &with);
     assert_eq!(number(&report, "bad"), 0, "{outcome}");
 }

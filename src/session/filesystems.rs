@@ -13,6 +13,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use synclater_model::ledger::LedgerFs;
 use synclater_model::policy::filesystem::{kind, parse_mountinfo, FsKind, Mount};
 use synclater_shim::page::{self, mount_place};
+use synclater_sys::listmount::{self, InSight};
 use synclater_sys::mount;
 
 /// A place in the mount table whose mount is gone.
@@ -75,6 +76,26 @@ pub fn root_is_that_of_init() -> bool {
     let by_folder = || mount::dev_of_fd(mount::open_point(Path::new("/")).ok()?).ok();
     let ours = root("self").or_else(by_folder);
     ours.is_some() && ours == root("1")
+}
+
+/// The numbers of the mounts in our own sight, as statx tells them by `mask`; `None` where only a
+/// look at each path tells, which can make an unmount of that moment fail with `EBUSY`.
+fn numbers(mounts: &[Mount], mask: u32) -> Option<Vec<InSight>> {
+    if mask == mount::UNIQUE {
+        return listmount::in_sight().ok();
+    }
+    let same = |m: &Mount| InSight {
+        id: m.id,
+        old_id: m.id,
+        dev: m.dev,
+    };
+    Some(mounts.iter().map(same).collect())
+}
+
+/// Whether both are the same mount. A number of mountinfo may be another mount's a moment later,
+/// but hardly of the same superblock.
+fn is_same_mount(m: &Mount, seen: &InSight) -> bool {
+    (m.id, m.dev) == (seen.old_id, seen.dev)
 }
 
 fn counts_as_disk(m: &Mount) -> bool {
@@ -161,13 +182,25 @@ impl Filesystems {
         disks.dedup();
         let looks = shared.slots().look.load(SeqCst) != 0;
         let one = disks.len() == 1;
+        let publishes = !one || looks;
+        let mask = shared.page().mount_mask.load(SeqCst);
+        let numbers = publishes.then(|| numbers(&mounts, mask)).flatten();
         for m in &mounts {
-            let wanted = counts_as_disk(m) || !one || looks;
+            let wanted = counts_as_disk(m) || publishes;
             let Some(index) = wanted.then(|| self.index_of(m, None, shared)).flatten() else {
                 continue;
             };
-            if !one || looks {
-                self.publish_mount(m, index, None, shared);
+            if !publishes {
+                continue;
+            }
+            match &numbers {
+                Some(all) => {
+                    let number = all.iter().find(|seen| is_same_mount(m, seen));
+                    number
+                        .into_iter()
+                        .for_each(|n| self.publish(n.id, index, shared));
+                }
+                None => self.publish_by_path(m, index, shared),
             }
         }
         self.publish_single(&disks, shared);
@@ -230,19 +263,21 @@ impl Filesystems {
         Some(index)
     }
 
-    fn publish_mount(&mut self, m: &Mount, index: usize, through: Option<u32>, shared: &Shared) {
-        let path = match through {
-            None => m.path().to_path_buf(),
-            Some(pid) => mount::through_root(pid, &m.point),
-        };
+    fn publish(&mut self, id: u64, index: usize, shared: &Shared) {
+        if !self.mounts.contains_key(&id) {
+            self.insert(id, index, shared);
+        }
+    }
+
+    fn publish_by_path(&mut self, m: &Mount, index: usize, shared: &Shared) {
+        let path = m.path().to_path_buf();
         let mask = shared.page().mount_mask.load(SeqCst);
         // Another mount may lie on top of this one: then the path shows that one.
         let on_top = || mount::id_of_path(&path, 0x1000).is_ok_and(|id| id == m.id);
-        let Ok(id) = mount::id_of_path(&path, mask) else {
-            return;
-        };
-        if !self.mounts.contains_key(&id) && (through.is_some() || on_top()) {
-            self.insert(id, index, shared);
+        if let Ok(id) = mount::id_of_path(&path, mask) {
+            if on_top() {
+                self.publish(id, index, shared);
+            }
         }
     }
 
@@ -271,21 +306,22 @@ impl Filesystems {
         }
         let mask = shared.page().mount_mask.load(SeqCst);
         // Our own table first: a process that changed its root sees less of it.
-        for through in [None, Some(pid)] {
-            let table = through.map_or("self".into(), |pid| pid.to_string());
-            let place = |m: &Mount| match through {
-                None => m.path().to_path_buf(),
-                Some(pid) => mount::through_root(pid, &m.point),
-            };
-            let is_it = |m: &&Mount| mount::id_of_path(&place(m), mask).is_ok_and(|i| i == id);
-            if let Some(m) = mounts_of(&table).iter().rev().find(is_it) {
-                if let Some(index) = self.index_of(m, through, shared) {
-                    self.insert(id, index, shared);
-                }
-                return;
+        let ours = mounts_of("self");
+        let found = match numbers(&ours, mask) {
+            Some(all) => {
+                let seen = all.iter().find(|seen| seen.id == id);
+                seen.and_then(|seen| ours.iter().find(|m| is_same_mount(m, seen)))
             }
-        }
-        if let Some(index) = self.unknown(shared) {
+            None => by_path(&ours, None, id, mask),
+        };
+        let index = match found {
+            Some(m) => self.index_of(m, None, shared),
+            None => match by_path(&mounts_of(&pid.to_string()), Some(pid), id, mask) {
+                Some(m) => self.index_of(m, Some(pid), shared),
+                None => self.unknown(shared),
+            },
+        };
+        if let Some(index) = index {
             self.insert(id, index, shared);
         }
     }
@@ -416,6 +452,16 @@ impl Filesystems {
             .map(entry)
             .collect()
     }
+}
+
+/// The mount with this number, by a look at the path of each, seen through the root of a process.
+fn by_path(mounts: &[Mount], through: Option<u32>, id: u64, mask: u32) -> Option<&Mount> {
+    let place = |m: &Mount| match through {
+        None => m.path().to_path_buf(),
+        Some(pid) => mount::through_root(pid, &m.point),
+    };
+    let is_it = |m: &&Mount| mount::id_of_path(&place(m), mask).is_ok_and(|i| i == id);
+    mounts.iter().rev().find(is_it)
 }
 
 /// Whether the descriptor lies on the superblock that mountinfo named; btrfs shows subvolumes.

@@ -4,11 +4,15 @@
 //! Relies on: the forking process having one thread, so that the child finds no lock taken and may
 //! run ordinary code.
 
+use crate::lock::lock;
+use crate::wait::{self, For};
 use rustix::process::{
     pidfd_open, pidfd_send_signal, waitid, Pid, PidfdFlags, Signal, WaitId, WaitIdOptions,
 };
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
 /// A child process that does one thing and tells by its exit status: 0, or an errno.
 #[derive(Debug)]
@@ -24,12 +28,15 @@ impl Job {
     /// # Errors
     /// `EAGAIN` where no process can be had.
     pub fn start(work: impl FnOnce() -> i32) -> io::Result<Job> {
+        let (young, theirs) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
         // SAFETY: see the module header: there is no other thread, so the child's copy of the
         // allocator and of std is consistent.
         let pid = unsafe { libc::fork() };
         match pid {
             -1 => Err(io::Error::last_os_error()),
             0 => {
+                // Open until `keep_only` closes it with all the rest.
+                std::mem::forget(theirs);
                 // Work that hangs must not keep the folder we were started in from being unmounted.
                 let _ = rustix::process::chdir("/");
                 let status = work();
@@ -37,6 +44,9 @@ impl Job {
                 unsafe { libc::_exit(status) }
             }
             pid => {
+                let mut all = lock(&YOUNG);
+                forget_the_grown(&mut all);
+                all.push(young);
                 let pid = Pid::from_raw(pid).ok_or(io::ErrorKind::Other)?;
                 Ok(Job {
                     pid,
@@ -93,6 +103,32 @@ impl AsFd for Job {
     }
 }
 
+/// For each child that may still have every descriptor of ours: it is readable once that has only
+/// what it keeps.
+static YOUNG: Mutex<Vec<OwnedFd>> = Mutex::new(Vec::new());
+
+/// Waits until no child of [`Job::start`] has what we have closed by now; false where that took
+/// longer. It takes no time where none was started a moment ago.
+#[must_use]
+pub fn wait_for_the_young(patience: Duration) -> bool {
+    let young = &mut *lock(&YOUNG);
+    let begun = Instant::now();
+    loop {
+        forget_the_grown(young);
+        let left = patience.saturating_sub(begun.elapsed());
+        let (Some(one), false) = (young.first(), left.is_zero()) else {
+            return young.is_empty();
+        };
+        let _ = wait::any(&[(one.as_fd(), For::Input)], left);
+    }
+}
+
+fn forget_the_grown(young: &mut Vec<OwnedFd>) {
+    let all: Vec<_> = young.iter().map(|fd| (fd.as_fd(), For::Input)).collect();
+    let mut is_grown = wait::any(&all, Duration::ZERO).into_iter();
+    young.retain(|_| !is_grown.next().unwrap_or(false));
+}
+
 /// Makes a file system durable; the status for [`Job`].
 #[must_use]
 pub fn syncfs(fd: BorrowedFd<'_>) -> i32 {
@@ -114,6 +150,8 @@ pub fn sync_everything() -> i32 {
 /// an open file is closed, or the same number.
 #[must_use]
 pub fn keep_only(fds: &[BorrowedFd<'_>]) -> Vec<OwnedFd> {
+    // Our parent's, whose numbers are closed below.
+    std::mem::forget(std::mem::take(&mut *lock(&YOUNG)));
     let mut kept: Vec<libc::c_uint> = fds
         .iter()
         .map(|fd| fd.as_raw_fd().cast_unsigned())

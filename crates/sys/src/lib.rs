@@ -12,6 +12,9 @@ pub mod contain;
 #[allow(unsafe_code)]
 pub mod job;
 #[allow(unsafe_code)]
+pub mod listmount;
+pub mod lock;
+#[allow(unsafe_code)]
 pub mod loopdev;
 #[allow(unsafe_code)]
 pub mod memory;

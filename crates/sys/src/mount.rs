@@ -11,7 +11,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// `STATX_MNT_ID_UNIQUE`.
-const UNIQUE: u32 = 0x4000;
+pub const UNIQUE: u32 = 0x4000;
 
 /// The statx mask for mount ids that this kernel knows, or `None` before Linux 5.8.
 #[must_use]

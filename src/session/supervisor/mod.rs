@@ -34,7 +34,7 @@ use synclater_model::policy::rules::RuleSet;
 use synclater_model::report::run::SettleError;
 use synclater_shim::page;
 use synclater_sys::attendant::{attend, Doorbell, Held};
-use synclater_sys::job::Job;
+use synclater_sys::job::{self, Job};
 use synclater_sys::perf::LostWrites;
 use synclater_sys::process::{self, Change};
 use synclater_sys::signal::Signals;

@@ -121,8 +121,12 @@ impl Supervisor {
     }
 }
 
+/// How long a child of ours that has just been started may take to close what it need not have.
+const YOUNG: Duration = Duration::from_millis(500);
+
 /// Tells the victim behind `slot` that nothing of ours stands in the way of its umount.
 fn ready(slot: &page::Slot) {
+    let _ = job::wait_for_the_young(YOUNG);
     slot.umount.store(page::UMOUNT_READY, SeqCst);
     wait::wake(&slot.umount);
 }

@@ -424,14 +424,14 @@ fn a_path_begins_at_the_root_that_the_process_has() {
     }
     let disk = Disk::new("ext4", 32);
     let root = disk.path().join("root");
-    std::fs::create_dir_all(root.join("work")).expect("a root");
+    std::fs::create_dir_all(root.join("inside")).expect("a root");
     std::fs::copy(each_sync(Bits::Static), root.join("program")).expect("a copy");
     let mut program = clean("chroot");
-    program.arg(&root).args(["/program", "/work", "5", "c"]);
+    program.arg(&root).args(["/program", "/inside", "5", "c"]);
     let seen = watch(&program, RING, only).must_succeed();
     assert_eq!(by_kind(&seen.events), made("c"));
     for e in &seen.events {
-        assert_eq!(e.path.as_deref(), Some(Path::new("/work/plain")));
+        assert_eq!(e.path.as_deref(), Some(Path::new("/inside/plain")));
     }
 }
 

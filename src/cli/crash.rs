@@ -245,22 +245,12 @@ fn budget(text: &str) -> Result<Budget, String> {
 }
 
 fn size(text: &str) -> Result<u64, String> {
-    let split = text.len()
-        - text
-            .chars()
-            .last()
-            .filter(|c| c.is_alphabetic())
-            .map_or(0, char::len_utf8);
-    let (number, unit) = text.split_at(split);
-    let shift = match unit {
-        "M" | "m" => 20,
-        "G" | "g" => 30,
+    let (digits, unit) = match text.as_bytes().last() {
+        Some(b'M' | b'm') => (&text[..text.len() - 1], 1 << 20),
+        Some(b'G' | b'g') => (&text[..text.len() - 1], 1 << 30),
         _ => return Err("not a number of mebibytes or gibibytes, as 256M or 1G".into()),
     };
-    let bytes = number
-        .parse::<u64>()
-        .ok()
-        .and_then(|n| n.checked_mul(1 << shift));
+    let bytes = { digits.parse::<u64>().ok() }.and_then(|n| n.checked_mul(unit));
     let fits = bytes.filter(|bytes| (16 << 20..=16 << 30).contains(bytes));
     fits.ok_or_else(|| "not from 16M to 16G".to_owned())
 }
@@ -303,13 +293,10 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
     let temp = std::path::absolute(std::env::temp_dir()).unwrap_or_else(|_| "/tmp".into());
     let cwd = std::env::current_dir().unwrap_or_else(|_| "/".into());
     folder::remove_abandoned(&temp, PREFIX);
-    let cannot = |what: String, e: std::io::Error| {
-        Trouble::new(what, e.to_string(), "set TMPDIR to another folder", NOTHING)
-    };
     let made = folder::make_locked(&temp, PREFIX);
     let (dir, _lock) = made.map_err(|e| {
         let what = format!("cannot make a folder in {}", temp.display());
-        cannot(what, e)
+        Trouble::new(what, e.to_string(), "set TMPDIR to another folder", NOTHING)
     })?;
     let signals = Signals::take()?;
     let job = contain::start(|made| {

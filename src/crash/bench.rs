@@ -1,7 +1,7 @@
 //! Runs of the program, each on a fresh copy of the same disk.
 
 use super::closing::{self, Closing};
-use super::disk::{Faults, Recorded};
+use super::disk::recorded::{Faults, Recorded};
 use super::fs::Plan;
 use super::station::Station;
 use super::tree;
@@ -9,11 +9,12 @@ use super::victim::{self, Ending};
 use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 use synclater_model::crash::log::{Image, Log, Voice};
 use synclater_model::crash::store::Store;
 use synclater_model::crash::tree::Tree;
 use synclater_model::report::message::Trouble;
+use synclater_sys::lock::lock;
 
 /// What all runs have in common.
 pub struct Bench<'a> {
@@ -136,8 +137,7 @@ impl Bench<'_> {
         mounted.end().map_err(cannot)?;
         let after = station.disk.now();
         let trees = trees.map_or(Ok(Vec::new()), |trees| {
-            let mut trees = trees.lock().unwrap_or_else(PoisonError::into_inner);
-            std::mem::replace(&mut *trees, Ok(Vec::new()))
+            std::mem::replace(&mut *lock(&trees), Ok(Vec::new()))
         });
         Ok(Run {
             log,
@@ -214,7 +214,7 @@ type Trees = Arc<Mutex<io::Result<Vec<Arc<Tree>>>>>;
 
 /// Looks at the folder, and notes what is there so many times.
 fn seen(trees: &Trees, place: &Path, times: usize) {
-    let mut trees = trees.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut trees = lock(trees);
     if let (Ok(list), 1..) = (&mut *trees, times) {
         match tree::read(place) {
             Ok(tree) => {

@@ -3,7 +3,8 @@
 //! While it is made the program waits for its write of the acknowledgement to return, so nothing of
 //! the program need be changed, and nothing comes in between.
 
-use super::disk::{Recorded, Said};
+use super::disk::recorded::Recorded;
+use super::disk::Said;
 use rustix::fs::{Mode, OFlags};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;

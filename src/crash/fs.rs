@@ -77,6 +77,27 @@ impl Kind {
         command.args(more).arg(device);
         command
     }
+
+    /// Mounts a device with it, with options of mount(8) and more flags.
+    ///
+    /// # Errors
+    /// Those of mount(2).
+    pub fn mount(
+        self,
+        options: &str,
+        device: &Path,
+        at: &Path,
+        more: MountFlags,
+    ) -> std::io::Result<()> {
+        let (flags, mut options) = flags_of(options);
+        if self == Kind::Xfs {
+            // Several states of one file system are mounted at a time.
+            options.push("nouuid");
+        }
+        let options = std::ffi::CString::new(options.join(","))?;
+        rustix::mount::mount(device, at, self.name(), flags | more, options.as_c_str())?;
+        Ok(())
+    }
 }
 
 /// What was asked for.
@@ -127,15 +148,7 @@ impl Plan {
     /// # Errors
     /// Those of mount(2).
     pub fn mount(&self, device: &Path, at: &Path, more: MountFlags) -> std::io::Result<()> {
-        let (flags, mut options) = flags_of(&self.options);
-        if self.kind == Kind::Xfs {
-            // Several states of one file system are mounted at a time.
-            options.push("nouuid");
-        }
-        let options = std::ffi::CString::new(options.join(","))?;
-        let name = self.kind.name();
-        rustix::mount::mount(device, at, name, flags | more, options.as_c_str())?;
-        Ok(())
+        self.kind.mount(&self.options, device, at, more)
     }
 
     /// What the file system's own check says of an unmounted device; `None` where all is well.

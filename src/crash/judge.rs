@@ -12,6 +12,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use synclater_model::crash::tree::{self, Tree};
+use synclater_sys::process;
 use synclater_sys::signal::Inherited;
 
 /// What a check may say; more is cut.
@@ -106,7 +107,7 @@ impl Check {
         command.env(MARK, scratch).current_dir(&conditions.cwd);
         command.stdin(Stdio::null()).process_group(0);
         command.stdout(write.try_clone()?).stderr(write);
-        synclater_sys::process::with_inherited(&mut command, &conditions.inherited);
+        process::with_inherited(&mut command, &conditions.inherited);
         let mut child = command.spawn()?;
         drop(command);
         let begun = Instant::now();
@@ -182,10 +183,10 @@ impl Said {
 #[must_use]
 pub fn is_damage(e: &io::Error) -> bool {
     use rustix::io::Errno;
-    let damage = [Errno::IO, Errno::BADMSG, Errno::UCLEAN];
-    damage
-        .iter()
-        .any(|d| e.raw_os_error() == Some(d.raw_os_error()))
+    matches!(
+        Errno::from_io_error(e),
+        Some(Errno::IO | Errno::BADMSG | Errno::UCLEAN)
+    )
 }
 
 /// What is said of such a state.
@@ -206,9 +207,9 @@ pub fn end_strays(scratch: &Path) {
     };
     let begun = Instant::now();
     while begun.elapsed() < Duration::from_secs(5) {
-        let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-        let numbers = entries.filter_map(|e| e.file_name().to_str()?.parse().ok());
-        let strays: Vec<u32> = numbers.filter(|pid| *pid > 1 && is_stray(*pid)).collect();
+        let strays: Vec<u32> = { process::all() }
+            .filter(|pid| *pid > 1 && is_stray(*pid))
+            .collect();
         if strays.is_empty() {
             return;
         }

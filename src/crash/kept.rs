@@ -3,7 +3,7 @@
 //! Promise: an image is never changed; who looks at one gets a copy. Only the newest laboratories'
 //! folders are kept, and only folders that were made here are removed.
 
-use super::fs::{Kind, Plan};
+use super::fs::Kind;
 use crate::session::dirs;
 use rustix::fs::SeekFrom;
 use rustix::mount::MountFlags;
@@ -14,8 +14,11 @@ use std::os::unix::fs::{DirBuilderExt, FileExt};
 use std::path::{Path, PathBuf};
 use synclater_model::crash::log::Image;
 use synclater_model::crash::store::Store;
+use synclater_sys::clone::unnamed_file;
 use synclater_sys::loopdev::{Loop, Through};
 
+/// In the state directory.
+const HOME: &str = "crash";
 /// Folders that are kept.
 const KEPT_MAX: usize = 20;
 /// Bytes of one folder, at most.
@@ -46,7 +49,7 @@ pub struct About {
 /// Where all of them lie.
 #[must_use]
 pub fn home() -> Option<PathBuf> {
-    dirs::state_dir().map(|dir| dir.join("crash"))
+    dirs::state_dir().map(|dir| dir.join(HOME))
 }
 
 /// The folder of one laboratory.
@@ -63,8 +66,12 @@ impl Shelf {
     /// # Errors
     /// Those of mkdir(2).
     pub fn new() -> io::Result<Shelf> {
-        let home = home().ok_or_else(|| io::Error::other("no folder for it is known"))?;
+        let state = dirs::state_dir();
+        let state = state.ok_or_else(|| io::Error::other("no folder for it is known"))?;
+        dirs::make(&state, "the folder of states")
+            .map_err(|t| io::Error::other(format!("{}: {}", t.what, t.why)))?;
         let private = |dir: &Path| DirBuilder::new().recursive(true).mode(0o700).create(dir);
+        let home = state.join(HOME);
         private(&home)?;
         remove_oldest(&home, KEPT_MAX - 1);
         let name = crate::folder::random_name()[..8].to_owned();
@@ -222,7 +229,8 @@ pub fn replay(id: &str) -> Result<Replayed, NoReplay> {
 
 fn mount_copy(image: &Path, about: &About, kind: Kind, at: &Path) -> Result<(), NoReplay> {
     // The copy has no name: it goes away with the device, and that with the mount.
-    let copy = tempfile_in(&std::env::temp_dir()).map_err(failed("cannot make a copy of it"))?;
+    let copy = unnamed_file(&std::env::temp_dir()).map_err(failed("cannot make a copy of it"))?;
+    let copy = File::from(copy);
     copy_sparse(image, &copy).map_err(failed("cannot make a copy of it"))?;
     // Where /dev has no node, in a folder that nobody else can write.
     let nodes = std::env::temp_dir().join(format!("synclater-{}", crate::folder::random_name()));
@@ -242,22 +250,9 @@ fn mount_device(
 ) -> Result<(), NoReplay> {
     let device = Loop::new(copy, about.sector, Through::Cache, nodes);
     let device = device.map_err(failed("cannot make a loop device of it"))?;
-    let plan = Plan {
-        kind,
-        size: 0,
-        sector: about.sector,
-        mkfs: Vec::new(),
-        options: about.options.clone(),
-    };
     let safe = MountFlags::NOSUID | MountFlags::NODEV;
-    plan.mount(device.path(), at, safe)
+    kind.mount(&about.options, device.path(), at, safe)
         .map_err(failed("cannot mount it"))
-}
-
-fn tempfile_in(dir: &Path) -> io::Result<File> {
-    use rustix::fs::{open, Mode, OFlags};
-    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-    Ok(File::from(open(dir, flags, Mode::from_raw_mode(0o600))?))
 }
 
 fn copy_sparse(from: &Path, mut to: &File) -> io::Result<()> {

@@ -1,6 +1,6 @@
 //! Goes through the states, several at a time.
 
-use super::disk::State;
+use super::disk::state::State;
 use super::fs::Plan;
 use super::judge::{self, Acknowledged, Check, Conditions, Verdict};
 use super::station::Station;
@@ -9,12 +9,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::mpsc::{channel, RecvTimeoutError};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 use synclater_model::crash::cuts::{Cut, Moment, Reached};
 use synclater_model::crash::log::{Image, Log, Voice};
 use synclater_model::crash::store::Store;
 use synclater_model::crash::tree::Tree;
+use synclater_sys::lock::lock;
 
 /// How often the caller is asked whether to go on.
 const LOOK: Duration = Duration::from_millis(50);
@@ -148,7 +149,7 @@ impl Laboratory<'_> {
                 let (to, cuts, over) = (to.clone(), &cuts, &over);
                 scope.spawn(move || {
                     while !over.load(SeqCst) {
-                        let next = cuts.lock().unwrap_or_else(PoisonError::into_inner).next();
+                        let next = lock(cuts).next();
                         let Some((cut, image)) = next else {
                             break;
                         };

@@ -1,6 +1,6 @@
 //! A disk with a loop device on it and a place to mount it at.
 
-use super::disk::{self, Disk};
+use super::disk::{served, Disk};
 use super::fs::Plan;
 use rustix::mount::{unmount, MountFlags, UnmountFlags};
 use std::fs::File;
@@ -31,12 +31,12 @@ impl<D: Disk> Station<D> {
     /// Puts a disk into the folder `dir`, which it makes.
     ///
     /// # Errors
-    /// Those of mkdir(2) and of [`disk::mount`].
+    /// Those of mkdir(2) and of [`served::mount`].
     pub fn new(disk: Arc<D>, plan: &Plan, dir: PathBuf) -> io::Result<Station<D>> {
         for name in ["fuse", "fs", "nodes"] {
             std::fs::create_dir_all(dir.join(name))?;
         }
-        disk::mount(&disk, plan.size, &dir.join("fuse"))?;
+        served::mount(&disk, plan.size, plan.sector, &dir.join("fuse"))?;
         Ok(Station {
             disk,
             plan: plan.clone(),
@@ -61,7 +61,7 @@ impl<D: Disk> Station<D> {
     /// # Errors
     /// Those of [`Loop::new`].
     pub fn device(&self) -> io::Result<Loop> {
-        let name = disk::name_of(self.disk.generation());
+        let name = served::name_of(self.disk.generation());
         let file = File::options()
             .read(true)
             .write(true)
@@ -105,7 +105,7 @@ impl<D: Disk> Station<D> {
 /// Whether an error of mount(2) tells of the machine, not of the disk.
 fn is_of_the_machine(e: &io::Error) -> bool {
     use rustix::io::Errno;
-    let machine = [
+    let of_the_machine = [
         Errno::NOMEM,
         Errno::MFILE,
         Errno::NFILE,
@@ -118,9 +118,7 @@ fn is_of_the_machine(e: &io::Error) -> bool {
         Errno::NOENT,
         Errno::NOSPC,
     ];
-    machine
-        .iter()
-        .any(|m| e.raw_os_error() == Some(m.raw_os_error()))
+    Errno::from_io_error(e).is_some_and(|e| of_the_machine.contains(&e))
 }
 
 impl Mounted {

@@ -1,7 +1,7 @@
 //! The program on the laboratory's disk.
 
 use super::bench::Run;
-use super::disk::Recorded;
+use super::disk::recorded::Recorded;
 use super::station::Station;
 use rustix::process::{kill_process, Pid, Signal};
 use std::ffi::{OsStr, OsString};
@@ -10,7 +10,7 @@ use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use synclater_sys::process;
 use synclater_sys::signal::Inherited;
@@ -88,10 +88,8 @@ pub fn end_everybody() -> usize {
     let is_program = |n: &u32| std::fs::read_link(format!("/proc/{n}/exe")).ok() != exe;
     let mut programs = None;
     loop {
-        let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-        let numbers = entries.filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok());
         let is_other = |n: &u32| *n != 1 && *n != own && process::is_running(*n);
-        let others: Vec<u32> = numbers.filter(is_other).collect();
+        let others: Vec<u32> = process::all().filter(is_other).collect();
         let first = others.iter().filter(|n| is_program(n)).count();
         let programs = *programs.get_or_insert(first);
         if others.is_empty() {
@@ -163,23 +161,28 @@ impl Plan {
             .stdout(voice("out")?)
             .stderr(voice("err")?);
         let mut child = command.spawn()?;
-        let begun = Instant::now();
-        let ending = loop {
-            if let Some(status) = child.try_wait()? {
-                break Ending::Status(status_of(status));
-            }
-            if stop() {
-                break Ending::Stopped;
-            }
-            if begun.elapsed() > self.patience {
-                break Ending::TooLong;
-            }
-            std::thread::sleep(LOOK);
-        };
+        let ending = self.end_of(&mut child, &mut stop)?;
         station.disk.hurry();
         let more = end_everybody();
         let _ = child.wait();
         Ok((ending, more))
+    }
+
+    /// Waits for its end, as long as it may take.
+    fn end_of(&self, child: &mut Child, stop: &mut impl FnMut() -> bool) -> io::Result<Ending> {
+        let begun = Instant::now();
+        loop {
+            if let Some(status) = child.try_wait()? {
+                return Ok(Ending::Status(status_of(status)));
+            }
+            if stop() {
+                return Ok(Ending::Stopped);
+            }
+            if begun.elapsed() > self.patience {
+                return Ok(Ending::TooLong);
+            }
+            std::thread::sleep(LOOK);
+        }
     }
 }
 
@@ -203,17 +206,11 @@ pub fn set_up(
     command.stdout(io::stderr());
     process::with_inherited(&mut command, &plan.inherited);
     let mut child = command.spawn()?;
-    let begun = Instant::now();
-    let status = loop {
-        if let Some(status) = child.try_wait()? {
-            break Some(status_of(status));
-        }
-        if stop() || begun.elapsed() > plan.patience {
-            break None;
-        }
-        std::thread::sleep(LOOK);
-    };
+    let ending = plan.end_of(&mut child, &mut stop)?;
     end_everybody();
     let _ = child.wait();
-    Ok(status)
+    Ok(match ending {
+        Ending::Status(status) => Some(status),
+        Ending::TooLong | Ending::Stopped => None,
+    })
 }

@@ -12,7 +12,8 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
+use synclater_sys::lock::lock;
 
 /// Hidden files and folders that go when their export does not come to its end.
 #[derive(Clone, Default)]
@@ -20,7 +21,7 @@ pub struct Unfinished(Arc<Mutex<Vec<PathBuf>>>);
 
 impl Unfinished {
     fn lock(&self) -> MutexGuard<'_, Vec<PathBuf>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     /// Removes them, and holds up whoever is about to make another.

@@ -202,9 +202,7 @@ impl Numbers {
 
 /// Processes of pid namespaces inside ours: namespace, the number there, and ours.
 fn nested() -> impl Iterator<Item = ((u64, u32), u32)> {
-    let all = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    let numbers = all.filter_map(|e| e.file_name().to_string_lossy().parse::<u32>().ok());
-    numbers.filter_map(|p| {
+    process::all().filter_map(|p| {
         let status = std::fs::read_to_string(format!("/proc/{p}/status")).ok()?;
         let line = status.lines().find_map(|l| l.strip_prefix("NSpid:"))?;
         let pid = line.split_whitespace().skip(1).last()?.parse().ok()?;

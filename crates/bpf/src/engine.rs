@@ -9,8 +9,9 @@ use rustix::event::{epoll, Timespec};
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use synclater_sys::lock::lock;
 
 /// Compiled by build.rs.
 static PROGRAMS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/trace.o"));
@@ -225,10 +226,6 @@ impl Engine {
             }
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn map_of<'a>(object: &'a Object, name: &str) -> Result<libbpf_rs::Map<'a>, Error> {

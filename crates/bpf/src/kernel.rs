@@ -6,7 +6,9 @@ use libbpf_rs::btf::{Btf, ReferencesType};
 use libbpf_rs::PrintLevel;
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
+use synclater_sys::lock::lock;
+use synclater_sys::process;
 
 const TYPES: &str = "/sys/kernel/btf/vmlinux";
 /// Of the loader's complaints, the latest.
@@ -17,19 +19,19 @@ static WORDS: Mutex<String> = Mutex::new(String::new());
 /// Keeps what the loader complains of, instead of letting it write to stderr.
 pub(crate) fn listen() {
     fn keep(_: PrintLevel, text: String) {
-        let mut words = WORDS.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut words = lock(&WORDS);
         words.push_str(&text);
         let over = words.len().saturating_sub(WORDS_MAX);
         let from = (over..=words.len()).find(|at| words.is_char_boundary(*at));
         words.drain(..from.unwrap_or(0));
     }
-    WORDS.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    lock(&WORDS).clear();
     libbpf_rs::set_print(Some((PrintLevel::Warn, keep)));
 }
 
 /// What the loader complained of since `listen`, on one line.
 pub(crate) fn last_words() -> String {
-    let words = WORDS.lock().unwrap_or_else(PoisonError::into_inner);
+    let words = lock(&WORDS);
     let lines: Vec<&str> = words.split(['\n', '\t']).map(str::trim).collect();
     lines.join(" ").trim().to_owned()
 }
@@ -110,8 +112,6 @@ pub(crate) fn check() -> Result<(), Error> {
 
 /// Every process with its parent.
 pub(crate) fn parents() -> BTreeMap<u32, u32> {
-    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    let pids = entries.filter_map(|e| e.file_name().to_str()?.parse().ok());
     let parent = |pid: u32| {
         let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
         // Behind the name, which may hold anything but is in brackets.
@@ -119,5 +119,5 @@ pub(crate) fn parents() -> BTreeMap<u32, u32> {
         let rest = String::from_utf8_lossy(&stat[after + 1..]).into_owned();
         Some((pid, rest.split_whitespace().nth(1)?.parse().ok()?))
     };
-    pids.filter_map(parent).collect()
+    process::all().filter_map(parent).collect()
 }

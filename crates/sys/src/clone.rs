@@ -26,7 +26,11 @@ pub fn supports_clone(dir: &Path) -> io::Result<bool> {
     }
 }
 
-fn unnamed_file(dir: &Path) -> io::Result<OwnedFd> {
+/// A file in `dir` that has no name and goes with its descriptor: O_TMPFILE of open(2).
+///
+/// # Errors
+/// Those of open(2); `EOPNOTSUPP` where the file system has no such files.
+pub fn unnamed_file(dir: &Path) -> io::Result<OwnedFd> {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
     Ok(openat(CWD, dir, flags, Mode::RUSR | Mode::WUSR)?)
 }

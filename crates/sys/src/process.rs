@@ -202,6 +202,12 @@ pub fn die_of(signal: i32) {
     let _ = kill(std::process::id(), signal);
 }
 
+/// Every process that /proc shows, by its number; none where /proc cannot be read.
+pub fn all() -> impl Iterator<Item = u32> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|e| e.file_name().to_str()?.parse().ok())
+}
+
 /// Whether a process is there (not a zombie's grave: a zombie counts as there).
 #[must_use]
 pub fn is_alive(pid: u32) -> bool {

@@ -211,10 +211,8 @@ fn failure(log: &Log, bad: &Bad, number: u32, voice: Voice) -> Failure {
 
 /// What it had said last when the power was cut.
 fn last_words(log: &Log, cut: &Cut, voice: Voice) -> Option<String> {
-    log.ops[..cut.at].iter().rev().find_map(|op| match op {
-        Op::Mark(Mark::Line(v, line)) if *v == voice => Some(super::told::line_of(line)),
-        _ => None,
-    })
+    let (_, line) = log.lines(voice, cut.at).next_back()?;
+    Some(super::told::line_of(line))
 }
 
 fn sentence(log: &Log, cut: &Cut, voice: Voice) -> String {

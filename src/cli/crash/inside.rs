@@ -1,12 +1,12 @@
 //! The laboratory at work, in its namespaces.
 
-use super::found::{last_of_stderr, Found};
+use super::found::{last_of_stderr, Bad, Found};
 use super::missing::Search;
 use super::progress::Progress;
 use super::{told, Args, Budget, Judge, NOTHING, WRITER};
 use crate::cli::whole_file::WholeFile;
 use crate::crash::bench::{Before, Bench, Run};
-use crate::crash::disk::Faults;
+use crate::crash::disk::recorded::Faults;
 use crate::crash::fs::Plan;
 use crate::crash::judge::{Check, Conditions, Verdict};
 use crate::crash::kept::{About, Shelf};
@@ -16,13 +16,14 @@ use std::cell::Cell;
 use std::ffi::OsString;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
 use synclater_model::crash::cuts::{Cut, Cuts};
 use synclater_model::crash::log::Voice;
 use synclater_model::crash::store::Store;
 use synclater_model::report::crash::{gist, page, CrashReport, Line};
 use synclater_model::report::message::Trouble;
+use synclater_sys::lock::read;
 use synclater_sys::signal::{Inherited, Signals};
 
 /// The file by which the outer process says that it is to end.
@@ -156,7 +157,7 @@ pub fn run(args: &Args, dir: &Path, inherited: Inherited) -> anyhow::Result<i32>
         let search = Search::new(&again, &laboratory, &base, &run, &progress);
         search.explain(&bad, &mut report, &stop);
     }
-    keep(args, &run, &found, &laboratory, &mut report);
+    keep(args, &run, (&found, &bad), &laboratory, &mut report);
     progress.end();
     let line = || told::line(&run.log, &syncs, bench.voice(), plan.sector, &found.places);
     tell(args, &report, page_file, line)?;
@@ -287,11 +288,10 @@ const OF_CHECK: &str = "check";
 fn keep(
     args: &Args,
     run: &Run,
-    found: &Found,
+    (found, bad): (&Found, &[Bad]),
     laboratory: &Laboratory<'_>,
     report: &mut CrashReport,
 ) {
-    let bad = found.failures();
     if bad.is_empty() && found.failed.is_none() {
         return;
     }
@@ -306,10 +306,7 @@ fn keep(
         check: check.clone(),
     };
     let kept = Shelf::new().and_then(|mut shelf| {
-        let store = laboratory
-            .store
-            .read()
-            .unwrap_or_else(PoisonError::into_inner);
+        let store = read(&laboratory.store);
         let mut put = |about: About, cut: &Cut| {
             let said = run.log.said(laboratory.voice, cut.at);
             shelf.put(about, &run.log.state(cut), &store, &said)
@@ -318,7 +315,7 @@ fn keep(
             let sentence = "the check itself failed on this state";
             report.check_failed_on = Some(put(about(OF_CHECK, sentence, why), cut)?);
         }
-        for (failure, bad) in report.failures.iter_mut().zip(&bad) {
+        for (failure, bad) in report.failures.iter_mut().zip(bad) {
             let about = about(&failure.id, &failure.sentence, &failure.said);
             failure.replay = Some(put(about, &bad.cut)?);
         }

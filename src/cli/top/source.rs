@@ -24,6 +24,7 @@ use synclater_model::record::table::Table;
 use synclater_model::record::tail::tail;
 use synclater_model::report::message::Trouble;
 use synclater_model::report::ps::PsSession;
+use synclater_sys::lock::lock;
 
 /// How late a connection tells of requests, and a file.
 const LAG: Duration = Duration::from_millis(500);
@@ -83,11 +84,6 @@ struct State {
 /// A session that is being watched, or the machine.
 #[derive(Clone)]
 pub struct Watched(Arc<State>);
-
-/// A lock that stays usable whatever happened to its last holder.
-fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
-    of.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
-}
 
 impl Watched {
     /// Watches a session in intervals of a length; `spanning` several where they are short.

@@ -21,6 +21,8 @@
 //! What it does not do: it knows only what varies within the sequence. What differs from one day
 //! to the next is not in it, nor is a trend longer than a third of it.
 
+use crate::random::Random;
+
 /// The most cells that a sequence is divided into.
 pub const CELLS_MAX: usize = 1024;
 
@@ -30,40 +32,6 @@ pub const DRAWS: usize = 999;
 
 /// The share of draws that an interval leaves out on each side: 95 % are within.
 const OUTSIDE: f64 = 0.025;
-
-/// Random numbers that are the same everywhere: SplitMix64 (Steele, Lea, Flood 2014).
-#[derive(Clone, Debug)]
-pub struct Random(u64);
-
-impl Random {
-    /// Numbers that follow from a seed.
-    #[must_use]
-    pub fn new(seed: u64) -> Random {
-        Random(seed)
-    }
-
-    /// A seed that follows from a text (FNV-1a), so that a group's interval does not depend on
-    /// which groups stand before it.
-    #[must_use]
-    pub fn of(text: &str) -> Random {
-        let mix = |h: u64, b: u8| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3);
-        Random(text.bytes().fold(0xcbf2_9ce4_8422_2325, mix))
-    }
-
-    /// The next number.
-    pub fn draw(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// A number below `end`, or 0 where `end` is 0; all are equally likely, but for 1 in 2⁵⁰.
-    pub fn below(&mut self, end: usize) -> usize {
-        let product = u128::from(self.draw()) * end as u128;
-        usize::try_from(product >> 64).unwrap_or(0)
-    }
-}
 
 /// A sequence of cells with `K` sums each, ready to be drawn in blocks.
 #[derive(Clone, Debug)]
@@ -112,7 +80,7 @@ impl<const K: usize> Blocks<K> {
         let mut left = self.cells;
         while left > 0 {
             let length = self.length.min(left);
-            let first = random.below(self.cells);
+            let first = random.below(self.cells as u64) as usize;
             let (from, to) = (&self.before[first], &self.before[first + length]);
             for k in 0..K {
                 sums[k] += to[k] - from[k];
@@ -252,21 +220,6 @@ mod tests {
         assert!(length(0.95) > 2 * length(0.5), "{}", length(0.95));
         assert_eq!(block_length(&[1.0; 27]), 3);
         assert_eq!(block_length(&[]), 1);
-    }
-
-    #[test]
-    fn random_numbers_are_those_of_the_paper() {
-        // The first three of SplitMix64 with seed 1234567, as published with its reference code.
-        let mut random = Random::new(1_234_567);
-        let drawn = [random.draw(), random.draw(), random.draw()];
-        assert_eq!(
-            drawn,
-            [
-                6_457_827_717_110_365_317,
-                3_203_168_211_198_807_973,
-                9_817_491_932_198_370_423
-            ]
-        );
     }
 
     #[test]

@@ -30,7 +30,8 @@ pub mod side;
 
 use self::name::By;
 use self::side::{Detail, Group, Side};
-use super::bootstrap::{block_length, interval, Blocks, Random, DRAWS};
+use super::bootstrap::{block_length, interval, Blocks, DRAWS};
+use crate::random::Random;
 use std::collections::BTreeSet;
 
 /// Groups of one kind that are looked at in full; those that cost less are summed up.

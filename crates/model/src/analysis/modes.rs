@@ -211,27 +211,14 @@ fn chance_ln(valley: (usize, usize), beside: (usize, usize)) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::random::Random;
     use proptest::prelude::*;
 
-    /// Numbers that look random, the same for the same seed: enough for a shape.
-    struct Dice(u64);
-
-    impl Dice {
-        /// Between 0 and 1.
-        fn even(&mut self) -> f64 {
-            self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let mut z = self.0;
-            z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-            ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
-        }
-
-        /// Log-normal: its median, and the deviation of its natural logarithm.
-        fn log_normal(&mut self, median: f64, spread: f64) -> u64 {
-            let radius = (-2.0 * (1.0 - self.even()).ln()).sqrt();
-            let normal = radius * (std::f64::consts::TAU * self.even()).cos();
-            (median * (spread * normal).exp()) as u64
-        }
+    /// Log-normal: its median, and the deviation of its natural logarithm.
+    fn log_normal(random: &mut Random, median: f64, spread: f64) -> u64 {
+        let radius = (-2.0 * (1.0 - random.part()).ln()).sqrt();
+        let normal = radius * (std::f64::consts::TAU * random.part()).cos();
+        (median * (spread * normal).exp()) as u64
     }
 
     fn modes(mut values: Vec<u64>) -> Vec<Mode> {
@@ -251,9 +238,9 @@ mod tests {
 
     #[test]
     fn eight_in_a_hundred_near_31_ms_are_a_mode() {
-        let mut dice = Dice(1);
-        let mut values: Vec<u64> = (0..92).map(|_| dice.log_normal(2e5, 0.3)).collect();
-        values.extend((0..8).map(|_| dice.log_normal(3.1e7, 0.1)));
+        let mut random = Random::new(1);
+        let mut values: Vec<u64> = (0..92).map(|_| log_normal(&mut random, 2e5, 0.3)).collect();
+        values.extend((0..8).map(|_| log_normal(&mut random, 3.1e7, 0.1)));
         let found = modes(values);
         assert_eq!(found.len(), 2, "{found:?}");
         assert_eq!((found[0].n, found[1].n), (92, 8));
@@ -263,9 +250,9 @@ mod tests {
 
     #[test]
     fn three_speeds_are_three_modes() {
-        let mut dice = Dice(2);
+        let mut random = Random::new(2);
         let median = |k: u32| [5e3, 3e5, 2e7][k as usize % 3];
-        let values = (0..9_000).map(|k| dice.log_normal(median(k), 0.3));
+        let values = (0..9_000).map(|k| log_normal(&mut random, median(k), 0.3));
         let found = modes(values.collect());
         assert_eq!(found.len(), 3, "{found:?}");
         assert!(found.windows(2).all(|w| w[0].to_ns <= w[1].from_ns));
@@ -273,9 +260,11 @@ mod tests {
 
     #[test]
     fn a_few_outliers_are_no_mode() {
-        let mut dice = Dice(3);
-        let mut values: Vec<u64> = (0..10_000).map(|_| dice.log_normal(2e5, 0.3)).collect();
-        values.extend((0..40).map(|_| dice.log_normal(3e7, 0.2)));
+        let mut random = Random::new(3);
+        let mut values: Vec<u64> = (0..10_000)
+            .map(|_| log_normal(&mut random, 2e5, 0.3))
+            .collect();
+        values.extend((0..40).map(|_| log_normal(&mut random, 3e7, 0.2)));
         assert_eq!(modes(values).len(), 1);
     }
 
@@ -286,18 +275,18 @@ mod tests {
             seed in any::<u64>(), n in 1usize..40_000, spread in 0.02f64..1.5,
             tail in 0.0f64..0.3, weight in 0.5f64..4.0
         ) {
-            let mut dice = Dice(seed);
-            let value = |dice: &mut Dice| {
-                let body = dice.log_normal(2e5, spread) as f64;
+            let mut random = Random::new(seed);
+            let value = |random: &mut Random| {
+                let body = log_normal(random, 2e5, spread) as f64;
                 // A tail as of a power law, which begins at the body.
-                let stretch = if dice.even() < tail {
-                    (1.0 - dice.even()).powf(-1.0 / weight)
+                let stretch = if random.part() < tail {
+                    (1.0 - random.part()).powf(-1.0 / weight)
                 } else {
                     1.0
                 };
                 (body * stretch) as u64
             };
-            let values = (0..n).map(|_| value(&mut dice)).collect();
+            let values = (0..n).map(|_| value(&mut random)).collect();
             let found = modes(values);
             prop_assert_eq!(found.len(), 1, "{:?}", found);
         }
@@ -307,12 +296,12 @@ mod tests {
             seed in any::<u64>(), n in 5_000usize..30_000, spread in 0.02f64..0.25,
             apart in 5f64..500.0, share in 0.01f64..0.5
         ) {
-            let mut dice = Dice(seed);
+            let mut random = Random::new(seed);
             let slow = (n as f64 * share) as usize;
             let mut values: Vec<u64> = { 0..n - slow }
-                .map(|_| dice.log_normal(2e5, spread))
+                .map(|_| log_normal(&mut random, 2e5, spread))
                 .collect();
-            values.extend((0..slow).map(|_| dice.log_normal(2e5 * apart, spread)));
+            values.extend((0..slow).map(|_| log_normal(&mut random, 2e5 * apart, spread)));
             let found = modes(values);
             prop_assert_eq!(found.len(), 2, "{:?}", found);
             let near = |mode: &Mode, want: f64| (mode.near_ns as f64 / want - 1.0).abs() < 0.1;

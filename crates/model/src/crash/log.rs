@@ -4,6 +4,7 @@
 //! everything that was complete when it was made.
 
 use super::store::{Content, Store};
+use crate::random::finish;
 use std::ops::Range;
 
 /// Where something was said.
@@ -66,17 +67,15 @@ impl Image {
     }
 }
 
-/// Two finalizers of SplitMix64 with different increments, side by side.
+/// Two finalizers with different increments, side by side.
 fn mixed(n: u64) -> u128 {
-    let finish = |mut z: u64| {
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    };
     let low = finish(n.wrapping_add(0x9e37_79b9_7f4a_7c15));
     let high = finish(finish(n ^ 0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f));
     u128::from(high) << 64 | u128::from(low)
 }
+
+/// The place of a line among the operations, and what it says.
+pub type Line<'a> = (usize, &'a [u8]);
 
 /// Everything that happened to a disk.
 pub struct Log {
@@ -150,17 +149,23 @@ impl Log {
         self.push(Op::Mark(mark), time_ns);
     }
 
+    /// The lines that were said on `voice` before operation `end`, without their ends, each with
+    /// its place.
+    pub fn lines(&self, voice: Voice, end: usize) -> impl DoubleEndedIterator<Item = Line<'_>> {
+        let ops = self.ops[..end].iter().enumerate();
+        ops.filter_map(move |(at, op)| match op {
+            Op::Mark(Mark::Line(v, line)) if *v == voice => Some((at, line.as_slice())),
+            _ => None,
+        })
+    }
+
     /// What was said on `voice` before operation `end`: whole lines.
     #[must_use]
     pub fn said(&self, voice: Voice, end: usize) -> Vec<u8> {
         let mut all = Vec::new();
-        for op in &self.ops[..end] {
-            if let Op::Mark(Mark::Line(v, line)) = op {
-                if *v == voice {
-                    all.extend_from_slice(line);
-                    all.push(b'\n');
-                }
-            }
+        for (_, line) in self.lines(voice, end) {
+            all.extend_from_slice(line);
+            all.push(b'\n');
         }
         all
     }

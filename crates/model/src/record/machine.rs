@@ -241,22 +241,31 @@ impl Pressure {
     }
 }
 
+/// A figure of /proc/meminfo, in KiB.
+fn meminfo_kib(text: &str, key: &str) -> Option<u64> {
+    let value = |line: &str| {
+        let rest = line.strip_prefix(key)?.strip_prefix(':')?;
+        rest.split_ascii_whitespace().next()?.parse().ok()
+    };
+    text.lines().find_map(value)
+}
+
+/// Bytes that programs can still have without swapping, from the text of /proc/meminfo
+/// (proc_meminfo(5), since Linux 3.14).
+#[must_use]
+pub fn available_memory(text: &str) -> Option<u64> {
+    Some(meminfo_kib(text, "MemAvailable")?.saturating_mul(1024))
+}
+
 /// Dirty and written-back bytes, from the text of /proc/meminfo.
 #[must_use]
 pub fn parse_meminfo(text: &str) -> Vec<Figure> {
-    let kib = |key: &str| {
-        let value = |line: &str| {
-            let rest = line.strip_prefix(key)?.strip_prefix(':')?;
-            rest.split_ascii_whitespace().next()?.parse::<u64>().ok()
-        };
-        text.lines().find_map(value)
-    };
     let wanted = [
         (metric::DIRTY_BYTES, "Dirty"),
         (metric::WRITEBACK_BYTES, "Writeback"),
     ];
     { wanted.into_iter() }
-        .filter_map(|(name, key)| Some((name, kib(key)? as f64 * 1024.0)))
+        .filter_map(|(name, key)| Some((name, meminfo_kib(text, key)? as f64 * 1024.0)))
         .collect()
 }
 

@@ -2,6 +2,7 @@
 //! not there.
 
 use super::*;
+use crate::random::Random;
 use crate::record::kind::{FSYNC, SYNC_FILE_RANGE};
 use crate::record::table::{Done, File, Filesystem, Process, Table, UNKNOWN};
 use proptest::prelude::*;

@@ -5,35 +5,29 @@
 //! A slow request keeps its device busy: whoever comes meanwhile waits behind it, as on a real
 //! disk.
 
+use crate::random;
 use crate::record::kind;
 use crate::record::table::{Done, File, Filesystem, Process, Sample, Table};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Numbers from a seed (splitmix64).
+/// Numbers from a seed.
 #[derive(Clone, Debug)]
-pub struct Random(u64);
+pub struct Random(random::Random);
 
 impl Random {
     pub fn new(seed: u64) -> Random {
-        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x1234_5678)
-    }
-
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
+        let seed = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x1234_5678;
+        Random(random::Random::new(seed))
     }
 
     /// From 0 to 1.
     pub fn part(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1u64 << 53) as f64
+        self.0.part()
     }
 
     pub fn below(&mut self, n: u64) -> u64 {
-        self.next() % n.max(1)
+        self.0.draw() % n.max(1)
     }
 
     /// Exponentially distributed with this mean.

@@ -4,10 +4,11 @@
 //! (sync_file_range) are counted apart from requests for durability everywhere.
 
 mod making;
+mod missing;
 mod picture;
 mod text;
 
-pub use making::{missing, missing_end};
+pub use missing::{missing, missing_end};
 pub use text::{By, View};
 
 use crate::analysis::heat::Heatmap;

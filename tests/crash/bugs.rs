@@ -3,7 +3,8 @@
 use super::*;
 
 /// The SQLite of a pragma `synchronous` in a journal mode, on a file system.
-fn sqlite(fs: &str, journal: &str, synchronous: &str, states: usize, seed: u64) -> Value {
+fn sqlite(fs: &str, journal: &str, synchronous: &str, size: (usize, usize), seed: u64) -> Value {
+    let (rows, states) = size;
     let stage = Stage::new("crash_sqlite");
     let (folder, states) = (bug("sqlite-last-commit"), states.to_string());
     let check = format!("/usr/bin/python3 -B {}/check.py", folder.display());
@@ -12,7 +13,7 @@ fn sqlite(fs: &str, journal: &str, synchronous: &str, states: usize, seed: u64) 
         format!("JOURNAL={journal}"),
         format!("SYNCHRONOUS={synchronous}"),
     ];
-    let (rows, seed) = (count(12, 60), seed.to_string());
+    let seed = seed.to_string();
     let words = [
         "--fs", fs, "--seed", &seed, "--budget", &states, "--check", &check, "--", "env",
     ];
@@ -39,7 +40,7 @@ fn soak_sqlite_loses_its_last_commit_for_want_of_a_sync_of_the_folder() {
     }
     for fs in FILE_SYSTEMS {
         for seed in 1..=count(1, 10) as u64 {
-            let report = sqlite(fs, "delete", "full", count(40, 150), seed);
+            let report = sqlite(fs, "delete", "full", (count(12, 60), count(40, 150)), seed);
             println!(
                 "{fs}, seed {seed}: {} of {} bad",
                 report["bad"], report["states"]
@@ -67,12 +68,17 @@ fn soak_sqlite_is_clean_with_extra_and_with_a_wal() {
     }
     for fs in FILE_SYSTEMS {
         for (journal, synchronous) in [("delete", "extra"), ("wal", "full")] {
-            let report = sqlite(fs, journal, synchronous, count(40, 600), 1);
+            let size = (count(12, 150), count(40, 600));
+            let report = sqlite(fs, journal, synchronous, size, 1);
             println!(
                 "{fs}, {journal}, {synchronous}: 0 of {} bad",
                 report["states"]
             );
             assert_eq!(number(&report, "bad"), 0, "{report:#}");
+            assert!(
+                number(&report, "states") >= count(20, 500) as u64,
+                "{report:#}"
+            );
         }
     }
 }

@@ -3,6 +3,7 @@
 //! Output goes through files, not pipes: a descendant that lives on cannot hold the test up.
 
 use super::dir::Dir;
+use super::limits::count;
 use crate::wait::until;
 use rustix::process::{kill_process_group, Pid, Signal};
 use std::fs::{self, File};
@@ -56,7 +57,8 @@ pub fn clean(program: impl AsRef<std::ffi::OsStr>) -> Command {
 /// Runs a command to its end.
 ///
 /// # Panics
-/// If it cannot be started, or has not ended after [`LIMIT`]: then its group is killed.
+/// If it cannot be started, or has not ended after [`LIMIT`], of which a soak gets five: then its
+/// group is killed.
 pub fn run(command: &mut Command) -> Outcome {
     let output = Dir::new("output");
     let shown = show(command);
@@ -70,7 +72,10 @@ pub fn run(command: &mut Command) -> Outcome {
     let read = |path| String::from_utf8_lossy(&fs::read(path).expect("output")).into_owned();
     let (stdout, stderr) = (read(&out), read(&err));
     let Some(status) = status else {
-        panic!("not ended after {LIMIT:?}: {shown}\nstdout:\n{stdout}\nstderr:\n{stderr}");
+        panic!(
+            "not ended after {:?}: {shown}\nstdout:\n{stdout}\nstderr:\n{stderr}",
+            limit()
+        );
     };
     Outcome {
         status,
@@ -80,9 +85,14 @@ pub fn run(command: &mut Command) -> Outcome {
     }
 }
 
+/// How long a command may take.
+fn limit() -> Duration {
+    LIMIT * count(1, 5) as u32
+}
+
 fn end_of(child: &mut Child) -> Option<ExitStatus> {
     let mut status = None;
-    until(LIMIT, || {
+    until(limit(), || {
         status = child.try_wait().expect("wait");
         status.is_some()
     });

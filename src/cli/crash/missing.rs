@@ -7,12 +7,12 @@ use crate::crash::bench::{Before, Bench, Run};
 use crate::crash::closing::Closing;
 use crate::crash::judge::Check;
 use crate::crash::search::Laboratory;
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use synclater_model::crash::cuts::{Cut, Cuts, Moment, Reached};
-use synclater_model::crash::log::{Image, Log, Mark, Op, Voice};
+use synclater_model::crash::log::{Image, Log};
 use synclater_model::crash::tree::{self, Tree};
 use synclater_model::report::crash::CrashReport;
 use synclater_model::report::number::counted;
@@ -38,6 +38,19 @@ impl Closed {
     }
 }
 
+/// How long it may be looked for.
+struct Time<'a> {
+    stop: &'a Stop<'a>,
+    end: Instant,
+}
+
+impl Time<'_> {
+    /// Whether there is none left, or somebody wants an end.
+    fn is_over(&self) -> bool {
+        Instant::now() > self.end || self.stop.is_wanted()
+    }
+}
+
 /// Looks for the missing syncs.
 pub struct Search<'a> {
     bench: &'a Bench<'a>,
@@ -46,7 +59,7 @@ pub struct Search<'a> {
     first: &'a Run,
     progress: &'a Progress,
     /// Further runs.
-    runs: AtomicUsize,
+    runs: Cell<usize>,
 }
 
 impl<'a> Search<'a> {
@@ -64,13 +77,16 @@ impl<'a> Search<'a> {
             base,
             first,
             progress,
-            runs: AtomicUsize::new(0),
+            runs: Cell::new(0),
         }
     }
 
     /// Looks for the sync that would have closed each failure.
     pub fn explain(&self, bad: &[Bad], report: &mut CrashReport, stop: &Stop<'_>) {
-        let begun = Instant::now();
+        let time = Time {
+            stop,
+            end: Instant::now() + ALL_TIME,
+        };
         let mut closed: HashMap<Closing, Option<Closed>> = HashMap::new();
         let failures = report.failures.iter_mut().zip(bad).take(CLOSED_MAX);
         for (failure, bad) in failures {
@@ -80,16 +96,11 @@ impl<'a> Search<'a> {
             }
             // Where everything does not help, no sync does.
             let mut candidates = vec![Closing::Everything];
-            let mut over = false;
-            while let Some(closing) = candidates.pop() {
-                over = stop.is_wanted() || begun.elapsed() > ALL_TIME;
-                if over {
-                    break;
-                }
+            while let Some(closing) = candidates.pop().filter(|_| !time.is_over()) {
                 let words = format!("{}: would {} help?", failure.id, closing.words());
                 self.progress.say(&words);
                 let closed = closed.entry(closing.clone());
-                let tried = closed.or_insert_with(|| self.closed(&closing, stop));
+                let tried = closed.or_insert_with(|| self.closed(&closing, &time));
                 let Some(tried) = tried.as_ref().filter(|c| c.is_clean()) else {
                     continue;
                 };
@@ -104,7 +115,9 @@ impl<'a> Search<'a> {
             }
             failure.advice = match failure.missing {
                 Some(_) => None,
-                None if over => Some("there was no time to look for the missing sync".into()),
+                None if time.is_over() => {
+                    Some("there was no time to look for the missing sync".into())
+                }
                 None => Some(NO_SYNC_HELPS.to_owned()),
             };
         }
@@ -112,19 +125,20 @@ impl<'a> Search<'a> {
 
     /// What comes of a sync: of two runs, where the first is clean, since what a program does is
     /// often a matter of chance. One run tells whether anything helps at all.
-    fn closed(&self, closing: &Closing, stop: &Stop<'_>) -> Option<Closed> {
-        let first = self.tried(closing, stop)?;
+    fn closed(&self, closing: &Closing, time: &Time<'_>) -> Option<Closed> {
+        let first = self.tried(closing, time)?;
         if !first.is_clean() || *closing == Closing::Everything {
             return Some(first);
         }
-        let mut second = self.tried(closing, stop)?;
+        let mut second = self.tried(closing, time)?;
         second.states += first.states;
         Some(second)
     }
 
-    /// Runs the program with a sync.
-    fn tried(&self, closing: &Closing, stop: &Stop<'_>) -> Option<Closed> {
-        let number = self.runs.fetch_add(1, Relaxed) + 1;
+    /// Runs the program with a sync; nothing where the time was over before that was done.
+    fn tried(&self, closing: &Closing, time: &Time<'_>) -> Option<Closed> {
+        let number = self.runs.get() + 1;
+        self.runs.set(number);
         let look = matches!(self.laboratory.check, Check::Neighbours(_));
         let before = Before {
             make: Some(closing.clone()),
@@ -132,7 +146,7 @@ impl<'a> Search<'a> {
         };
         let mut run = self
             .bench
-            .run(number, self.base, &before, || stop.is_wanted())
+            .run(number, self.base, &before, || time.is_over())
             .ok()?;
         let own = Check::Neighbours(std::mem::take(&mut run.trees));
         let dir = self.laboratory.dir.join(format!("closing-{number}"));
@@ -144,18 +158,16 @@ impl<'a> Search<'a> {
             conditions: self.laboratory.conditions.clone(),
             ..*self.laboratory
         };
-        let cuts = Cuts::new(&run.log, self.bench.voice(), 1).take(20 * CLOSING_STATES);
-        let cuts = cuts
-            .filter(|(cut, _)| breaks_a_promise(cut))
-            .take(CLOSING_STATES);
+        let cuts = Cuts::new(&run.log, self.bench.voice(), 1).only(breaks_a_promise);
+        let cuts = cuts.take(CLOSING_STATES);
         let begun = Instant::now();
         let mut found = Found::default();
         let searched = laboratory.search(&run.log, cuts, |judged| {
             judged.into_iter().for_each(|j| found.hear(j));
-            let has_time = begun.elapsed() < CLOSING_TIME && !stop.is_wanted();
+            let has_time = begun.elapsed() < CLOSING_TIME && !time.is_over();
             found.bad() == 0 && found.failed.is_none() && has_time
         });
-        let fine = searched.is_ok() && found.failed.is_none();
+        let fine = searched.is_ok() && found.failed.is_none() && !time.is_over();
         fine.then(|| Closed {
             states: found.states,
             bad: found.bad(),
@@ -166,9 +178,11 @@ impl<'a> Search<'a> {
     /// What lies in the state, and in the one behind the same acknowledgement with a sync made.
     fn states(&self, id: &str, bad: &Cut, closed: &Closed) -> Option<(Tree, Tree)> {
         let voice = self.bench.voice();
-        let lines = said_before(&self.first.log, bad.at, voice);
+        let lines = self.first.log.lines(voice, bad.at).count();
+        let end = closed.log.ops.len();
+        let (line, _) = closed.log.lines(voice, end).nth(lines.checked_sub(1)?)?;
         let good = Cut {
-            at: place_of(&closed.log, lines, voice)?,
+            at: line + 1,
             moment: Moment::Said,
             reached: Reached::Nothing,
         };
@@ -196,6 +210,7 @@ fn likely(all: &[Closing], differing: &[String]) -> Vec<Closing> {
         Closing::Files => (3, None),
         Closing::Folder(_) => (4, None),
         Closing::File(_) => (5, None),
+        // It is not among them: it was the first that was tried.
         Closing::Everything => (6, None),
     };
     let mut likely: Vec<Closing> = all.to_vec();
@@ -223,17 +238,4 @@ fn missing(closing: &Closing, states: u64) -> String {
         closing.words(),
         counted(states, "state")
     )
-}
-
-fn said_before(log: &Log, at: usize, voice: Voice) -> usize {
-    let is_line = |op: &&Op| matches!(op, Op::Mark(Mark::Line(v, _)) if *v == voice);
-    log.ops[..at].iter().filter(is_line).count()
-}
-
-/// The place right behind the line of this number, counted from 1.
-fn place_of(log: &Log, line: usize, voice: Voice) -> Option<usize> {
-    let is_line = |op: &Op| matches!(op, Op::Mark(Mark::Line(v, _)) if *v == voice);
-    let lines = log.ops.iter().enumerate().filter(|(_, op)| is_line(op));
-    let (at, _) = { lines }.nth(line.checked_sub(1)?)?;
-    Some(at + 1)
 }

@@ -9,6 +9,7 @@
 //! another state where more had been promised.
 
 use super::log::{Image, Log, Mark, Op, Voice};
+use crate::random::Random;
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 
@@ -55,32 +56,6 @@ pub struct Cut {
     pub reached: Reached,
 }
 
-/// A sequence of numbers that look random: SplitMix64.
-#[derive(Clone, Copy, Debug)]
-pub struct Dice(u64);
-
-impl Dice {
-    /// The sequence of a seed.
-    #[must_use]
-    pub fn new(seed: u64) -> Dice {
-        Dice(seed)
-    }
-
-    /// The next number.
-    pub fn throw(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// A number below `end`; 0 where that is 0.
-    pub fn below(&mut self, end: u64) -> u64 {
-        ((u128::from(self.throw()) * u128::from(end)) >> 64) as u64
-    }
-}
-
 impl Log {
     /// The disk after a power cut.
     ///
@@ -120,11 +95,11 @@ impl Log {
     }
 
     fn apply_some(&self, image: &mut Image, pending: &[usize], seed: u64) {
-        let mut dice = Dice::new(seed);
+        let mut random = Random::new(seed);
         for op in pending {
-            let fate = dice.below(20);
+            let fate = random.below(20);
             if fate < 2 {
-                let mut sectors = Dice::new(dice.throw());
+                let mut sectors = Random::new(random.draw());
                 self.apply(image, *op, |_| sectors.below(2) == 0);
             } else if fate < 11 {
                 self.apply(image, *op, |_| true);
@@ -152,6 +127,14 @@ fn spread<T>(all: Vec<T>) -> Vec<T> {
 /// A place in the log, and why there.
 type Place = (usize, Moment);
 
+fn cut((at, moment): Place, reached: Reached) -> Cut {
+    Cut {
+        at,
+        moment,
+        reached,
+    }
+}
+
 /// A place, and whether any write is pending there.
 type Considered = (Place, bool);
 
@@ -172,7 +155,7 @@ pub struct Cuts<'a> {
     singles: Vec<Cut>,
     /// The next moment for chance.
     chance: usize,
-    dice: Dice,
+    random: Random,
     /// Whose turn it is.
     turn: u8,
     /// States that were given out: the image, and how much had been acknowledged.
@@ -181,6 +164,8 @@ pub struct Cuts<'a> {
     barren: usize,
     /// Cuts that gave a state which was there already.
     pub same: u64,
+    /// Whether a cut is one of those that are asked for.
+    wanted: fn(&Cut) -> bool,
 }
 
 /// Throws at each moment without anything new, after which there is nothing more to be expected.
@@ -243,23 +228,34 @@ impl<'a> Cuts<'a> {
             singled: 0,
             singles: Vec::new(),
             chance: 0,
-            dice: Dice::new(seed),
+            random: Random::new(seed),
             turn: 0,
             seen: HashSet::new(),
             barren: 0,
             same: 0,
+            wanted: |_| true,
         }
+    }
+
+    /// Only those cuts of which `wanted` says so; no state is built for the others.
+    #[must_use]
+    pub fn only(self, wanted: fn(&Cut) -> bool) -> Cuts<'a> {
+        Cuts { wanted, ..self }
+    }
+
+    /// The state of a cut, where it is a new one.
+    fn new_state(&mut self, cut: &Cut) -> Option<Image> {
+        let image = self.log.state(cut);
+        let promised = self.said.partition_point(|said| *said < cut.at);
+        let is_new = self.seen.insert((image.number(), promised));
+        self.same += u64::from(!is_new);
+        is_new.then_some(image)
     }
 
     /// The next cut, whatever it gives; `None` where nothing new is to be expected.
     fn propose(&mut self) -> Option<Cut> {
-        if let Some((at, moment)) = self.nothing.pop() {
-            let reached = Reached::Nothing;
-            return Some(Cut {
-                at,
-                moment,
-                reached,
-            });
+        if let Some(place) = self.nothing.pop() {
+            return Some(cut(place, Reached::Nothing));
         }
         for _ in 0..3 {
             self.turn = (self.turn + 1) % 3;
@@ -276,26 +272,17 @@ impl<'a> Cuts<'a> {
     }
 
     fn with_everything(&mut self) -> Option<Cut> {
-        let (at, moment) = *self.pending.get(self.everything)?;
+        let place = *self.pending.get(self.everything)?;
         self.everything += 1;
-        let reached = Reached::Everything;
-        Some(Cut {
-            at,
-            moment,
-            reached,
-        })
+        Some(cut(place, Reached::Everything))
     }
 
     fn with_a_single(&mut self) -> Option<Cut> {
         while self.singles.is_empty() {
-            let (at, moment) = *self.pending.get(self.singled)?;
+            let place = *self.pending.get(self.singled)?;
             self.singled += 1;
-            let cut = |reached| Cut {
-                at,
-                moment,
-                reached,
-            };
-            let singles = self.singles_at(at).into_iter().map(cut);
+            let singles = self.singles_at(place.0).into_iter();
+            let singles = singles.map(|reached| cut(place, reached));
             self.singles = spread(singles.collect());
             self.singles.reverse();
         }
@@ -308,14 +295,9 @@ impl<'a> Cuts<'a> {
         if self.barren >= throws && !others {
             return None;
         }
-        let (at, moment) = *self.pending.get(self.chance % self.pending.len().max(1))?;
+        let place = *self.pending.get(self.chance % self.pending.len().max(1))?;
         self.chance += 1;
-        let reached = Reached::Some(self.dice.throw());
-        Some(Cut {
-            at,
-            moment,
-            reached,
-        })
+        Some(cut(place, Reached::Some(self.random.draw())))
     }
 
     /// What lies between nothing and everything, one write at a time.
@@ -341,16 +323,13 @@ impl Iterator for Cuts<'_> {
     fn next(&mut self) -> Option<(Cut, Image)> {
         loop {
             let cut = self.propose()?;
-            let image = self.log.state(&cut);
-            let promised = self.said.partition_point(|said| *said < cut.at);
-            let is_new = self.seen.insert((image.number(), promised));
+            let new = (self.wanted)(&cut).then(|| self.new_state(&cut)).flatten();
             if matches!(cut.reached, Reached::Some(_)) {
-                self.barren = if is_new { 0 } else { self.barren + 1 };
+                self.barren = if new.is_some() { 0 } else { self.barren + 1 };
             }
-            if is_new {
+            if let Some(image) = new {
                 return Some((cut, image));
             }
-            self.same += 1;
         }
     }
 }

@@ -137,6 +137,23 @@ proptest! {
         };
         prop_assert_eq!(cuts(), cuts());
     }
+
+    #[test]
+    fn cuts_that_are_not_asked_for_are_left_out_and_all_others_are_there(
+        steps in proptest::collection::vec(step(), 0..10),
+        seed in any::<u64>(),
+    ) {
+        let (_, log) = log_of(&steps);
+        let is_plain = |cut: &Cut| matches!(cut.reached, Reached::Nothing | Reached::Everything);
+        let only: Vec<Cut> = { Cuts::new(&log, Voice::Out, seed) }
+            .only(|cut| matches!(cut.reached, Reached::Nothing | Reached::Everything))
+            .map(|(cut, _)| cut)
+            .collect();
+        prop_assert!(only.iter().all(is_plain));
+        for (cut, _) in Cuts::new(&log, Voice::Out, seed).filter(|(cut, _)| is_plain(cut)) {
+            prop_assert!(only.contains(&cut), "{cut:?}");
+        }
+    }
 }
 
 #[test]

@@ -99,9 +99,9 @@ proptest! {
     }
 
     /// Small logs are searched until nothing is left: every state that is legal at a moment where
-    /// all writes have one sector is found.
+    /// all writes have one sector is found. Of those that tear a write some are left to chance.
     #[test]
-    fn of_a_small_log_nearly_every_legal_state_is_tried(
+    fn of_a_small_log_every_legal_state_is_tried_that_tears_no_write(
         steps in proptest::collection::vec(step(), 0..6),
         seed in any::<u64>(),
     ) {
@@ -117,10 +117,10 @@ proptest! {
             };
             all.iter().flat_map(longer).collect()
         });
-        if all.len() <= 4 {
+        let whole = log.pending(log.ops.len()).iter().all(|op| log.sectors(*op) == 1);
+        if whole && all.len() <= 4 {
             let missing: Vec<_> = all.iter().filter(|s| !found.contains(*s)).collect();
-            // Tearing of a write in three is rare.
-            prop_assert!(missing.len() <= 1, "{missing:?}");
+            prop_assert!(missing.is_empty(), "{missing:?}");
         }
         let everything = log.image(log.ops.len());
         prop_assert!(found.contains(&values(&store, &everything)));

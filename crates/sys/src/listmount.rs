@@ -117,17 +117,17 @@ fn of(id: u64) -> io::Result<Option<InSight>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mount::{id_mask, id_of_path};
+    use crate::mount::{id_mask, id_of_path, UNIQUE};
     use std::path::Path;
 
     #[test]
     fn numbers_are_those_of_statx() {
-        if id_mask() != Some(0x4000) {
+        if id_mask() != Some(UNIQUE) {
             return;
         }
         let all = in_sight().expect("mounts");
         for path in ["/", "/proc", "/sys", "/dev"] {
-            let id = id_of_path(Path::new(path), 0x4000).expect("a number");
+            let id = id_of_path(Path::new(path), UNIQUE).expect("a number");
             let old_id = id_of_path(Path::new(path), 0x1000).expect("an old number");
             let is_it = |m: &&InSight| m.id == id && m.old_id == old_id;
             assert!(
@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn every_mount_of_mountinfo_is_there() {
-        if id_mask() != Some(0x4000) {
+        if id_mask() != Some(UNIQUE) {
             return;
         }
         let is_there = || {

@@ -4,7 +4,7 @@
 //! everything that was complete when it was made.
 
 use super::store::{Content, Store};
-use crate::random::finish;
+use crate::random::{finish, Random};
 use std::ops::Range;
 
 /// Where something was said.
@@ -69,7 +69,7 @@ impl Image {
 
 /// Two finalizers with different increments, side by side.
 fn mixed(n: u64) -> u128 {
-    let low = finish(n.wrapping_add(0x9e37_79b9_7f4a_7c15));
+    let low = Random::new(n).draw();
     let high = finish(finish(n ^ 0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f));
     u128::from(high) << 64 | u128::from(low)
 }

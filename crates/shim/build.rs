@@ -6,9 +6,9 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const SOURCES: [&str; 10] = [
-    "join.c", "core.c", "rules.c", "glob.c", "calls.c", "osync.c", "mounts.c", "async.c",
-    "record.c", "ring.c",
+const SOURCES: [&str; 11] = [
+    "join.c", "core.c", "rules.c", "glob.c", "calls.c", "memory.c", "osync.c", "mounts.c",
+    "async.c", "record.c", "ring.c",
 ];
 
 /// Keeps the library free of libc: see the head of c/shim.h for what each flag guards.

@@ -10,7 +10,8 @@
  *      core.c   slots, counts, lease, verdicts, debt
  *      rules.c  which rule matches
  *      glob.c   matching names and paths
- *      calls.c  fsync, fdatasync, sync, syncfs, msync, sync_file_range, pwritev2, syscall
+ *      calls.c  fsync, fdatasync, sync, syncfs, sync_file_range, pwritev2, syscall
+ *      memory.c msync, and which file lies at an address
  *      osync.c  open and friends: O_SYNC taken off, and brought back by write and friends
  *      mounts.c umount, mount, unshare, setns, chroot, prctl
  *      async.c  aio_fsync, io_submit, liburing
@@ -272,13 +273,17 @@ int sl_glob(const char *pattern, const char *text, int path_mode);
 
 /* calls.c */
 long sl_sync_written(int fd, int data_only, unsigned kind, uint64_t caller);
-long sl_file_at(uint64_t address, char *name, uint32_t size, uint64_t *offset);
+unsigned sl_done_as(const struct verdict *v);
 long sl_set(long r);
 int sl_maybe_later(void);
 long sl_cancellable(long nr, long a, long b, long c, long d, long e, long f);
 
 /* Passes a call of syscall() on, or to the wrapper in osync.c, mounts.c or async.c that it has. */
 long sl_other_syscall(long nr, long a, long b, long c, long d, long e, long f, uint64_t caller);
+
+/* memory.c */
+long sl_file_at(uint64_t address, char *name, uint32_t size, uint64_t *offset);
+long sl_sync_memory(char *addr, size_t len, int flags, uint64_t caller);
 
 /* osync.c */
 long sl_opened(long fd, int flags, const char *path);

@@ -6,9 +6,19 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const SOURCES: [&str; 11] = [
-    "join.c", "core.c", "rules.c", "glob.c", "calls.c", "memory.c", "osync.c", "mounts.c",
-    "async.c", "record.c", "ring.c",
+const SOURCES: [&str; 12] = [
+    "session.c",
+    "join.c",
+    "core.c",
+    "rules.c",
+    "glob.c",
+    "calls.c",
+    "memory.c",
+    "osync.c",
+    "mounts.c",
+    "async.c",
+    "record.c",
+    "ring.c",
 ];
 
 /// Keeps the library free of libc: see the head of c/shim.h for what each flag guards.
@@ -54,6 +64,54 @@ const VARIANTS: [Variant; 2] = [
         flags: &["-DSL_IO=1"],
     },
 ];
+
+/// What the image for running processes has beside [`SOURCES`], and in the place of `join.c`.
+const GATE_SOURCES: [&str; 3] = ["gate.c", "boot.c", "attach.c"];
+
+/// Compiles the image for running x86-64 processes: linked at 0, without a relocation, and flat.
+/// It may touch no vector register: to the program it is a system call, which changes none.
+fn compile_gate(dir: &Path, out: &Path, image: &Path) -> bool {
+    let elf = out.join("gate.elf");
+    let shared = [
+        "-shared",
+        "-Wl,-z,defs,-z,relro,-z,now",
+        "-Wl,--hash-style=both",
+    ];
+    let sources = SOURCES.iter().filter(|s| **s != "join.c");
+    let linked = Command::new(compiler())
+        .args(FLAGS.iter().filter(|f| !shared.contains(f)))
+        .args([
+            "-m64",
+            "-DSL_GATE=1",
+            "-mgeneral-regs-only",
+            "-fno-jump-tables",
+        ])
+        .args([
+            "-ffunction-sections",
+            "-fdata-sections",
+            "-fno-asynchronous-unwind-tables",
+        ])
+        .args([
+            "-pie",
+            "-Wl,--gc-sections,--no-dynamic-linker,-z,text,-z,norelro,--build-id=none",
+        ])
+        .args([
+            "-Wl,--entry=sl_gate,--defsym=sl_version=2,--undefined=sl_there,--undefined=sl_boot",
+            "-Wl,--orphan-handling=error",
+        ])
+        .arg("-Wl,-T")
+        .arg(dir.join("gate.ld"))
+        .arg("-o")
+        .arg(&elf)
+        .args(sources.chain(&GATE_SOURCES).map(|s| dir.join(s)))
+        .status();
+    linked.is_ok_and(|s| s.success())
+        && Command::new("objcopy")
+            .args(["-O", "binary"])
+            .args([&elf, image])
+            .status()
+            .is_ok_and(|s| s.success())
+}
 
 /// The version script of a variant, written beside the libraries.
 fn exports(dir: &Path, out: &Path, variant: &Variant) -> PathBuf {
@@ -115,6 +173,15 @@ fn main() {
             std::fs::write(&small, b"").unwrap();
         }
         files.extend([file, small]);
+    }
+    let gate = out.join("gate.bin");
+    if native == ["-m64"] {
+        assert!(
+            compile_gate(&dir, &out, &gate),
+            "the image for running processes does not compile: are gcc and objcopy installed?"
+        );
+    } else {
+        std::fs::write(&gate, b"").unwrap();
     }
     println!("cargo:rustc-env=SYNCLATER_SHIM_NAME={:016x}", hash(&files));
 }

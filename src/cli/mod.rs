@@ -1,7 +1,10 @@
 //! The command line: one table of verbs and flags, from which help, man pages and completions come.
 
+mod attach;
 mod crash;
 mod crash_check;
+mod detach;
+mod dials;
 mod diff;
 mod doctor;
 mod eatmydata;
@@ -59,6 +62,8 @@ Exit status: the command's own; 125 synclater's (usage, or settling failed),
 #[derive(Subcommand)]
 enum Verb {
     Run(run::Args),
+    Attach(attach::Args),
+    Detach(detach::Args),
     Record(record::Args),
     Report(report::Args),
     Explain(explain::Args),
@@ -122,6 +127,8 @@ pub fn main() -> i32 {
     };
     said(match cli.verb {
         Verb::Run(args) => run::run(args),
+        Verb::Attach(args) => attach::run(&args),
+        Verb::Detach(args) => detach::run(&args),
         Verb::Record(args) => record::run(args),
         Verb::Ps(args) => ps::run(&args),
         Verb::Set(args) => set::run(&args),

@@ -1,34 +1,28 @@
 //! `synclater run`: makes a session, starts the command in it, settles, reports.
 
+use super::dials::{Dials, Wanted};
 use super::OURS;
-use crate::folder::random_name;
 use crate::reach::launch;
 use crate::reach::library::{self, Variant};
 use crate::record::out;
-use crate::session::belongings::{Belongings, NOT_STARTED};
-use crate::session::compile::{self, Users};
-use crate::session::control::Server;
-use crate::session::dirs;
+use crate::session::belongings::NOT_STARTED;
 use crate::session::escape::Escapes;
-use crate::session::ledger::Ledger;
 use crate::session::report;
 use crate::session::shared::Shared;
-use crate::session::supervisor::{Outcome, Parts, Plan, Supervisor};
+use crate::session::supervisor::{Outcome, Supervisor};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::SeqCst;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use synclater_model::policy::dial::Until;
 use synclater_model::policy::duration::parse_duration;
-use synclater_model::policy::rules::RuleSet;
 use synclater_model::report::message::Trouble;
 use synclater_model::report::run::{summary, RunReport};
 use synclater_sys::clock::Reading;
-use synclater_sys::signal::Signals;
-use synclater_sys::{process, socket};
+use synclater_sys::process;
 
 /// Runs a command with its sync calls answered now and carried out later.
 ///
@@ -50,21 +44,8 @@ pub struct Args {
     )]
     until: Until,
 
-    /// Ends the relaxation after this time, while the command goes on.
-    #[arg(long = "for", value_name = "T", value_parser = parse_duration)]
-    #[arg(allow_hyphen_values = true)]
-    for_: Option<Duration>,
-
-    /// Relax only what matches: exe=GLOB (base name, or full path with a /), user=GLOB (effective
-    /// user, name or number), path=GLOB (absolute; * stops at /, ** does not). Repeatable: same key
-    /// = or, different keys = and.
-    #[arg(long, value_name = "KEY=GLOB", conflicts_with = "rules")]
-    only: Vec<String>,
-
-    /// Rules in TOML: `[[rule]]` tables with exe, user, path, until; the first that matches
-    /// wins, and what none matches stays at now.
-    #[arg(long, value_name = "FILE")]
-    rules: Option<PathBuf>,
+    #[command(flatten)]
+    dials: Dials,
 
     /// Record every sync request into FILE, for `synclater report` and its kin.
     #[arg(long, value_name = "FILE")]
@@ -154,9 +135,7 @@ impl Args {
     ) -> Args {
         Args {
             until: Until::Now,
-            for_: None,
-            only: Vec::new(),
-            rules: None,
+            dials: Dials::default(),
             record: Some(record),
             ring,
             other_calls,
@@ -182,13 +161,20 @@ impl Args {
 /// # Errors
 /// A [`Trouble`] where the session could not be made: then the command was not started.
 pub fn run(args: Args) -> anyhow::Result<i32> {
-    let rules = rules(&args)?;
+    let rules = args.dials.rules()?;
     let early = Early::begin();
     super::clear_stale();
     let mut json = args.json.as_deref().map(open_json).transpose()?;
     let record = args.record.as_deref().map(open_recording).transpose()?;
     let library = locate_library(args.other_calls)?;
-    let mut s = session(&args, rules, early)?;
+    let wanted = Wanted {
+        until: args.until,
+        for_: args.dials.for_,
+        rules,
+        command: words(&args.command),
+        state: "the command runs with every sync request made for real",
+    };
+    let mut s = wanted.make(early.start, early.block_device, || early.escapes())?;
     if let Some(file) = record {
         begin_recording(&mut s, &args, file)?;
     }
@@ -216,7 +202,8 @@ fn open_recording(path: &Path) -> Result<File, Trouble> {
     out::open(path).map_err(|e| cannot_record(path, &e))
 }
 
-fn cannot_record(path: &Path, e: &std::io::Error) -> Trouble {
+/// Why nothing can be recorded.
+pub fn cannot_record(path: &Path, e: &std::io::Error) -> Trouble {
     let what = format!("cannot record into {}", path.display());
     let try_ = "name a recording or a new file, where you can write and there is room";
     Trouble::new(what, e.to_string(), try_, NOT_STARTED)
@@ -330,40 +317,6 @@ fn not_started(what: &std::ffi::OsStr, e: &std::io::Error) -> i32 {
     status
 }
 
-fn rules(args: &Args) -> Result<Option<RuleSet>, Trouble> {
-    let wrong = |what: String, why: String, try_: &str| Trouble::new(what, why, try_, NOT_STARTED);
-    if let Some(file) = &args.rules {
-        let name = file.display();
-        let text = std::fs::read_to_string(file).map_err(|e| {
-            wrong(
-                format!("cannot read the rules {name}"),
-                e.to_string(),
-                "check the file's name",
-            )
-        })?;
-        let set = RuleSet::from_toml(&text).map_err(|e| {
-            let try_ = "correct it; keys are exe, user, path, until";
-            wrong(
-                format!("the rules in {name} are not valid"),
-                e.to_string(),
-                try_,
-            )
-        })?;
-        return Ok(Some(set));
-    }
-    if args.only.is_empty() {
-        return Ok(None);
-    }
-    let set = RuleSet::from_only(&args.only).map_err(|e| {
-        wrong(
-            "--only is not valid".into(),
-            e.to_string(),
-            "write exe=GLOB, user=GLOB or path=/GLOB",
-        )
-    })?;
-    Ok(Some(set))
-}
-
 fn open_json(path: &Path) -> Result<Box<dyn Write>, Trouble> {
     if path == Path::new("-") {
         return Ok(Box::new(std::io::stdout()));
@@ -413,35 +366,6 @@ fn outer_pages() -> Vec<OsString> {
         .collect()
 }
 
-fn ledger(args: &Args, rules: Option<&RuleSet>) -> Option<Ledger> {
-    match Ledger::open() {
-        Ok(ledger) => Some(ledger),
-        Err(trouble) => {
-            let relaxes = |u: Until| u != Until::Now && u != Until::Never;
-            let any =
-                relaxes(args.until) || rules.is_some_and(|r| r.dials().into_iter().any(relaxes));
-            if any {
-                let state = "the command runs with every sync request made for real";
-                crate::cli::say(&format!(
-                    "{}\n",
-                    Trouble {
-                        state: state.into(),
-                        ..trouble
-                    }
-                ));
-            }
-            None
-        }
-    }
-}
-
-/// The dials that are possible without a ledger: nothing may owe that would have to be settled.
-fn without_ledger(classes: &mut [Until]) {
-    for until in classes.iter_mut().filter(|u| **u != Until::Never) {
-        *until = Until::Now;
-    }
-}
-
 /// Whether a descriptor that we were started with is a block device: the command inherits it, and
 /// every request has to look.
 fn inherits_a_block_device() -> bool {
@@ -452,6 +376,10 @@ fn inherits_a_block_device() -> bool {
     open.map(|e| e.path())
         .filter_map(|p| std::fs::metadata(p).ok())
         .any(|m| std::os::unix::fs::FileTypeExt::is_block_device(&m.file_type()))
+}
+
+fn words(command: &[OsString]) -> Vec<String> {
+    { command.iter().map(|a| a.to_string_lossy().into_owned()) }.collect()
 }
 
 /// What is done first.
@@ -476,73 +404,4 @@ impl Early {
         let watch = self.watch.and_then(|t| t.join().ok());
         watch.unwrap_or_else(Escapes::watch)
     }
-}
-
-fn session(args: &Args, rules: Option<RuleSet>, early: Early) -> anyhow::Result<Supervisor> {
-    let ledger = ledger(args, rules.as_ref());
-    let asks = rules.as_ref().is_some_and(RuleSet::asks_for_user);
-    let users = if asks {
-        Users::of_this_machine()
-    } else {
-        Users::default()
-    };
-    let mut compiled = compile::compile(&rules.clone().unwrap_or_default(), args.until, &users);
-    if ledger.is_none() {
-        without_ledger(&mut compiled.classes);
-        compiled.now_mask = compile::now_mask(&compiled.classes);
-    }
-    let run = dirs::run_dir();
-    dirs::make(&run, "the folder of running sessions")?;
-    let in_ledger = |id: &str| ledger.as_ref().is_some_and(|l| l.path(id).exists());
-    let belongings = Belongings::make(&run, in_ledger)?;
-    let cannot = |what: &str, e: std::io::Error| {
-        belongings.give_back();
-        // Mostly a matter of the memory that it shares.
-        let place = belongings.memory.parent().unwrap_or(&run);
-        let try_ = "free space there, or name another folder in SYNCLATER_RUN_DIR";
-        Trouble::new(
-            format!("cannot make {what} in {}", place.display()),
-            e.to_string(),
-            try_,
-            NOT_STARTED,
-        )
-    };
-    let door = door_name();
-    let shared = Shared::create(&belongings.memory, &compiled, &door, early.start);
-    let shared = shared.map_err(|e| cannot("the session", e))?;
-    let server = Server::open(&belongings.memory).map_err(|e| cannot("the control socket", e))?;
-    let slots_door = socket::listen_abstract(&door).map_err(|e| cannot("the slots' socket", e))?;
-    process::adopt_orphans();
-    let signals = Signals::take().map_err(|e| cannot("a signal descriptor", e))?;
-    let plan = Plan {
-        id: belongings.id.clone(),
-        command: args
-            .command
-            .iter()
-            .map(|a| a.to_string_lossy().into_owned())
-            .collect(),
-        rules,
-        classes: compiled.classes,
-        ends: args.for_.map(|t| Instant::now() + t),
-        block_device: early.block_device,
-        started: humantime::format_rfc3339_seconds(std::time::SystemTime::now()).to_string(),
-    };
-    let parts = Parts {
-        plan,
-        shared: Box::leak(Box::new(shared)),
-        signals,
-        server,
-        slots_door,
-        ledger,
-        escapes: early.escapes(),
-        belongings,
-    };
-    Ok(Supervisor::new(parts)?)
-}
-
-/// An abstract socket name that nobody guesses in advance.
-fn door_name() -> [u8; 32] {
-    let mut name = *b"synclater-0000000000000000000000";
-    name[10..].copy_from_slice(random_name().as_bytes());
-    name
 }

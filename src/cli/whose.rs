@@ -139,7 +139,8 @@ fn group_of(unit: &str, purpose: Purpose) -> Result<u64, Trouble> {
 }
 
 /// The folder of a unit's control group: NAME or NAME.service, anywhere below version 2's root.
-fn unit_folder(unit: &str) -> Option<PathBuf> {
+#[must_use]
+pub fn unit_folder(unit: &str) -> Option<PathBuf> {
     let root = mounts_of("self")
         .into_iter()
         .find(|m| m.fstype == "cgroup2")?;

@@ -37,6 +37,11 @@ pub enum Request {
     },
     /// Pay now.
     Settle,
+    /// Let go of what was attached, and end.
+    Detach {
+        /// Whether the report is to be JSON.
+        json: bool,
+    },
     /// Show every request from now on; see [`watch`].
     Watch,
 }
@@ -231,7 +236,7 @@ pub fn is_there(session: &Living) -> bool {
 
 fn put(session: &Living, request: &Request) -> io::Result<(Answer, BufReader<UnixStream>)> {
     let mut stream = UnixStream::connect(memory_of(&session.dir).join("control"))?;
-    let patience = if matches!(request, Request::Settle) {
+    let patience = if matches!(request, Request::Settle | Request::Detach { .. }) {
         PATIENCE
     } else {
         SHORT_PATIENCE

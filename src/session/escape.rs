@@ -47,6 +47,17 @@ impl Escapes {
         }
     }
 
+    /// Watches nothing: `why` it could not know.
+    #[must_use]
+    pub fn unwatched(why: &str) -> Escapes {
+        Escapes {
+            syncs: None,
+            error: Some(std::io::Error::other(why)),
+            unmapped: BTreeMap::new(),
+            own: vec![std::process::id()],
+        }
+    }
+
     /// What an attendant holds for the watch: the kernel takes long to switch trace points off, and
     /// that is not for our end to wait for.
     #[must_use]
@@ -78,6 +89,9 @@ impl Escapes {
     #[must_use]
     pub fn unknown_because(&self) -> Option<String> {
         let error = self.error.as_ref()?;
+        if error.kind() == std::io::ErrorKind::Other {
+            return Some(error.to_string());
+        }
         if error.kind() != std::io::ErrorKind::PermissionDenied {
             return Some(format!("no trace point of a file system here ({error})"));
         }

@@ -4,8 +4,9 @@ use super::compile::Users;
 use super::counts::{Counts, Process};
 use super::escape::descendants;
 use super::settle;
+use super::supervisor::reaching::Reach;
 use super::supervisor::{Outcome, Supervisor};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 use synclater_model::policy::dial::Until;
@@ -119,7 +120,9 @@ fn escapes(s: &mut Supervisor) -> Vec<synclater_model::report::escape::Escape> {
     // A request counts in a process before it reaches the kernel, so the kernel is asked first.
     s.escapes.drain();
     let processes = s.census.processes(s.shared);
-    s.escapes.find(&processes, s.plan.rules.as_ref())
+    let mut all = s.escapes.find(&processes, s.plan.rules.as_ref());
+    all.extend(s.reach().into_iter().flat_map(Reach::escaped));
+    all
 }
 
 /// The session as `ps` shows it.
@@ -154,30 +157,41 @@ pub fn ps(s: &mut Supervisor) -> PsSession {
         } else {
             skipped.saturating_sub(s.paid_requests()).max(1)
         },
-        processes: rows(&processes),
+        processes: rows(&processes, s.reach()),
         escaped: escapes(s),
         bound_s: bound(s).map(|d| d.as_secs_f64()),
         oldest_s: oldest.map(|d| d.as_secs_f64()),
     }
 }
 
-fn rows(counted: &BTreeMap<u32, Process>) -> Vec<PsProcess> {
+fn rows(counted: &BTreeMap<u32, Process>, reach: Option<&Reach>) -> Vec<PsProcess> {
     let users = Users::of_this_machine();
     let mut pids: Vec<u32> = descendants(std::process::id());
     pids.retain(|p| has_library(*p) || counted.contains_key(p));
-    let row = |pid: u32| {
+    let row = |pid: u32, how: &str| {
         let p = counted.get(&pid).cloned().unwrap_or_default();
         let exe = std::fs::read_link(format!("/proc/{pid}/exe"));
         PsProcess {
             pid,
             exe: exe.map_or(p.exe, |e| e.to_string_lossy().into_owned()),
             user: users.name(user_of(pid).unwrap_or(p.uid)),
-            how: "launch".into(),
+            how: how.into(),
             requests: p.counts.requests,
             skipped: p.counts.skipped(),
         }
     };
-    pids.into_iter().map(row).collect()
+    let Some(reach) = reach else {
+        return pids.into_iter().map(|pid| row(pid, "launch")).collect();
+    };
+    // What they forked has their code, and is attached as they are.
+    let mut pids: BTreeSet<u32> = reach.attached().map(|(pid, _)| pid).collect();
+    pids.extend(
+        counted
+            .iter()
+            .filter(|(pid, p)| **pid != 0 && p.alive)
+            .map(|(pid, _)| *pid),
+    );
+    pids.into_iter().map(|pid| row(pid, "attach")).collect()
 }
 
 fn has_library(pid: u32) -> bool {

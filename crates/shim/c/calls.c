@@ -56,7 +56,7 @@ static struct subject of_fd(int fd)
 static long answer(const struct verdict *v, int hint, long nr, const long a[6])
 {
 	if (v->kept != LATER)
-		return sl_real(v->kept, hint, nr, a);
+		return sl_real_in_place(v->kept, hint, nr, a);
 	if (UNLIKELY(v->error)) {
 		sl_count_failed(hint);
 		return -v->error;
@@ -78,9 +78,12 @@ static long answer_noted(const struct verdict *v, int hint, long nr, const long 
 	unsigned done = sl_done_as(v);
 	long r;
 
-	if (done == SL_DONE_REAL)
+	if (done == SL_DONE_REAL) {
 		sl_note_real(n);
-	r = answer(v, hint, nr, a);
+		r = sl_real(v->kept, hint, nr, a);
+	} else {
+		r = answer(v, hint, nr, a);
+	}
 	sl_note_end(n, v, done, r);
 	return r;
 }
@@ -226,28 +229,29 @@ static long sync_all(uint64_t caller)
 	sl_count_request(0);
 	if (!sl_note(&n, SL_KIND_SYNC, -1, caller)) {
 		sl_decide(&v, &no_subject);
-		answer(&v, 0, NR_sync, a);
-		return 0;
+		return answer(&v, 0, NR_sync, a);
 	}
 	sl_decide(&v, &no_subject);
-	answer_noted(&v, 0, NR_sync, a, &n);
-	return 0;
+	return answer_noted(&v, 0, NR_sync, a, &n);
 }
 
 EXPORT void sync(void) { sync_all(CALLER); }
 
 #define SFR_VALID 7u
 
-/* Carries out a hint that was counted and decided. */
-static long do_hint(const struct verdict *v, int fd, int64_t at, int64_t n, unsigned flags)
+typedef long make_real(int why, int hint, long nr, const long args[6]);
+
+/* Carries out a hint that was counted and decided; REAL makes it where it is real. */
+static long do_hint(const struct verdict *v, int fd, int64_t at, int64_t n, unsigned flags,
+		    make_real *real)
 {
 	if (v->kept == LATER)
 		return v->error ? -v->error : sl_owe(v);
 #if __SIZEOF_LONG__ == 8
-	return sl_real(v->kept, 1, NR_sync_file_range, (const long[6]){ fd, at, n, flags });
+	return real(v->kept, 1, NR_sync_file_range, (const long[6]){ fd, at, n, flags });
 #else
-	return sl_real(v->kept, 1, NR_sync_file_range,
-		       (const long[6]){ fd, (long)at, (long)(at >> 32), (long)n, (long)(n >> 32),
+	return real(v->kept, 1, NR_sync_file_range,
+		    (const long[6]){ fd, (long)at, (long)(at >> 32), (long)n, (long)(n >> 32),
 					(long)flags });
 #endif
 }
@@ -268,13 +272,13 @@ static long hint(int fd, int64_t at, int64_t n, unsigned flags, uint64_t caller)
 	sl_count_request(1);
 	sl_decide(&v, &s);
 	if (LIKELY(!sl_note(&note, SL_KIND_RANGE, fd, caller)))
-		return do_hint(&v, fd, at, n, flags);
+		return do_hint(&v, fd, at, n, flags, sl_real_in_place);
 	note.e.flags = flags;
 	note.e.has &= (uint16_t)~SL_HAS_BYTES; /* they stay owed */
 	sl_note_written(fd, (long)note.e.bytes);
 	if (v.kept != LATER)
 		sl_note_real(&note);
-	r = do_hint(&v, fd, at, n, flags);
+	r = do_hint(&v, fd, at, n, flags, sl_real);
 	sl_note_end(&note, &v, sl_done_as(&v), r);
 	return r;
 }
@@ -336,7 +340,7 @@ EXPORT long pwritev64v2(int fd, const void *iov, int n, int64_t at, int flags)
 }
 
 /* The calls of this library, by number, for programs that go through syscall(). */
-static long covered(long nr, long a, long b, long c, long d, long e, long f, uint64_t caller)
+long sl_covered(long nr, long a, long b, long c, long d, long e, long f, uint64_t caller)
 {
 	switch (nr) {
 	case NR_fsync:
@@ -370,5 +374,5 @@ static long covered(long nr, long a, long b, long c, long d, long e, long f, uin
 
 EXPORT long syscall(long nr, long a, long b, long c, long d, long e, long f)
 {
-	return sl_set(covered(nr, a, b, c, d, e, f, CALLER));
+	return sl_set(sl_covered(nr, a, b, c, d, e, f, CALLER));
 }

@@ -119,6 +119,17 @@ void sl_slot_flag(uint32_t flag)
 	}
 }
 
+/* Another file system, or a device, came into sight: every request looks where it lies. */
+void sl_look_from_now_on(void)
+{
+	unsigned i;
+
+	for (i = 0; i < sl.levels; i++) {
+		STORE(sl.level[i].slots->look, 1);
+		sl_ring(sl.level[i].slots);
+	}
+}
+
 static uint64_t ticks(const struct sl_page *p)
 {
 	int64_t t[2] = { 0, 0 };
@@ -153,6 +164,19 @@ long sl_real(int why, int hint, long nr, const long a[6])
 	for (i = 0; !hint && i < sl.levels; i++)
 		ADD(shard_of(i, NULL)->ticks, took);
 	return r;
+}
+
+/* As above for a request that is not recorded: it is of no interest how long it takes, so a running
+ * program that was attached makes it by its own instruction. */
+long sl_real_in_place(int why, int hint, long nr, const long a[6])
+{
+#ifdef SL_GATE
+	(void)nr, (void)a;
+	sl_count_kept(why, hint);
+	return SL_AT_SITE;
+#else
+	return sl_real(why, hint, nr, a);
+#endif
 }
 
 /* Whether the supervisor's promise to settle still stands. */

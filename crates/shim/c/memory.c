@@ -225,7 +225,10 @@ long sl_sync_memory(char *addr, size_t len, int flags, uint64_t caller)
 	v = decide_memory(addr, len);
 	/* What the range owes was noted by decide_range. */
 	sl_note_real(&n);
-	r = v.kept != LATER ? sl_real(v.kept, 0, NR_msync, a) : -v.error;
+	if (v.kept == LATER)
+		r = -v.error;
+	else
+		r = n.on ? sl_real(v.kept, 0, NR_msync, a) : sl_real_in_place(v.kept, 0, NR_msync, a);
 	if (v.kept == LATER && v.error)
 		sl_count_failed(0);
 	sl_note_end(&n, &v, sl_done_as(&v), r);

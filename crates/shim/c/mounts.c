@@ -81,16 +81,6 @@ EXPORT int umount2(const char *path, int flags) { return (int)sl_set(sl_umount(p
 
 EXPORT int umount(const char *path) { return (int)sl_set(sl_umount(path, 0)); }
 
-static void look_from_now_on(void)
-{
-	unsigned i, n = sl_active() ? sl.levels : 0;
-
-	for (i = 0; i < n; i++) {
-		STORE(sl.level[i].slots->look, 1);
-		sl_ring(sl.level[i].slots);
-	}
-}
-
 /* A call after which mounts, or what this process sees of them, may differ. */
 long sl_mount_call(long nr, long a, long b, long c, long d, long e)
 {
@@ -98,8 +88,8 @@ long sl_mount_call(long nr, long a, long b, long c, long d, long e)
 
 	if (nr == NR_setns || (nr == NR_unshare && a & CLONE_NEWNS_))
 		sl.other_ns = 2;
-	if (nr == NR_mount || nr == NR_move_mount)
-		look_from_now_on();
+	if ((nr == NR_mount || nr == NR_move_mount) && sl_active())
+		sl_look_from_now_on();
 	r = raw5(nr, a, b, c, d, e);
 	return r;
 }
@@ -196,6 +186,12 @@ static void step_back(void)
 	sl.filtered = 1;
 }
 
+void sl_before_filter(long nr, long option)
+{
+	if (nr == NR_seccomp ? option < 2 : option == PR_SET_SECCOMP_ || option == PR_SET_TSC_)
+		step_back();
+}
+
 EXPORT int prctl(int option, ...)
 {
 	unsigned long a, b, c, d;
@@ -207,8 +203,7 @@ EXPORT int prctl(int option, ...)
 	c = va_arg(more, unsigned long);
 	d = va_arg(more, unsigned long);
 	va_end(more);
-	if (option == PR_SET_SECCOMP_ || option == PR_SET_TSC_)
-		step_back();
+	sl_before_filter(NR_prctl, option);
 	return (int)sl_set(raw5(NR_prctl, option, a, b, c, d));
 }
 
@@ -263,8 +258,7 @@ long sl_other_syscall(long nr, long a, long b, long c, long d, long e, long f, u
 		return raw(nr, a, b, c, d, e, f);
 	case NR_prctl:
 	case NR_seccomp:
-		if (nr == NR_seccomp ? a < 2 : a == PR_SET_SECCOMP_ || a == PR_SET_TSC_)
-			step_back();
+		sl_before_filter(nr, a);
 		return raw(nr, a, b, c, d, e, f);
 	default:
 #ifdef SL_IO

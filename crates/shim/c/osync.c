@@ -153,22 +153,29 @@ static int maybe_device(const char *path, int flags)
 	return 0;
 }
 
-/* A block device was opened: from now on every request of the session looks where it lies. */
-static void notice_device(int fd, const char *path, int flags)
+/* Whether the session has to learn of a block device. */
+static int devices_matter(const char *path, int flags)
 {
 	unsigned i, all = 0;
 
 	for (i = 0; i < sl.levels; i++)
 		all |= LOAD_RELAXED(sl.level[i].page->single) &&
 		       !LOAD_RELAXED(sl.level[i].slots->look);
-	if (!all || !maybe_device(path, flags))
-		return;
-	if (sl_type(fd, "", 0x1000 /* AT_EMPTY_PATH */) != S_IFBLK_)
-		return;
-	for (i = 0; i < sl.levels; i++) {
-		STORE(sl.level[i].slots->look, 1);
-		sl_ring(sl.level[i].slots);
-	}
+	return all && maybe_device(path, flags);
+}
+
+/* What the program is about to open by itself may be a block device. */
+void sl_before_open(int dir, const char *path, int flags)
+{
+	if (devices_matter(path, flags) && sl_type(dir, path, 0) == S_IFBLK_)
+		sl_look_from_now_on();
+}
+
+/* A block device was opened: from now on every request of the session looks where it lies. */
+static void notice_device(int fd, const char *path, int flags)
+{
+	if (devices_matter(path, flags) && sl_type(fd, "", 0x1000 /* AT_EMPTY_PATH */) == S_IFBLK_)
+		sl_look_from_now_on();
 }
 
 /* Notes what was opened; TAKEN are the flags that were taken off before. */

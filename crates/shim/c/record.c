@@ -376,7 +376,7 @@ static void identify(struct note *n, int skipping)
 		int other = before && n->e.has & SL_HAS_TEXT;
 
 		n->e.bytes = __atomic_exchange_n(&d->bytes, 0, __ATOMIC_RELAXED);
-		n->e.has |= other || n->e.has & SL_HAS_NO_FILE ? 0 : SL_HAS_BYTES;
+		n->e.has |= other || n->e.has & SL_HAS_NO_FILE ? 0 : SL_SEES_BYTES;
 	}
 }
 
@@ -486,7 +486,7 @@ int sl_note_count(struct ring *r, unsigned kind, unsigned place, uint64_t n)
 {
 	struct sl_event e = { .fd = -1, .kind = (uint8_t)kind, .flags = place, .bytes = n };
 
-	e.has = SL_HAS_BYTES;
+	e.has = SL_SEES_BYTES;
 	return put_into(r, SL_CELL_COUNT, &e, NULL, NULL);
 }
 

@@ -26,24 +26,18 @@ static int exe_matches(const struct sl_page *p, const struct sl_rule *r, const c
 	return full ? sl_glob(glob, exe, 1) : sl_glob(glob, base, 0);
 }
 
-/* Settles once what the rules say about this executable. */
-void sl_apply_exe_rules(struct level *l)
+/* Settles once what the rules say about this executable: EXE, or NULL where it is not known. */
+void sl_apply_exe_rules(struct level *l, const char *exe)
 {
 	const struct sl_page *p = l->page;
-	char exe[4096];
-	long n = -1;
 	uint32_t i;
 	int ask = 0;
 
-	if (p->rule_needs & SL_NEEDS_EXE)
-		n = raw4(NR_readlinkat, AT_FDCWD_, "/proc/self/exe", exe, sizeof exe - 1);
-	if (n > 0)
-		exe[n] = 0;
 	l->fixed = CLASS_NONE;
 	for (i = 0; i < p->rule_count && i < SL_RULE_MAX; i++) {
 		const struct sl_rule *r = rule_of(p, i);
 
-		if (!exe_matches(p, r, n > 0 ? exe : NULL))
+		if (!exe_matches(p, r, exe))
 			continue;
 		if (!r->users && !r->path && !ask) {
 			l->fixed = r->class_;

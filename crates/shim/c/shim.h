@@ -6,7 +6,10 @@
  *  - errno is set on failure only;
  *  - in doubt make the real call: slower, never wrong.
  *
- * Map: join.c   finding the sessions
+ * Map: session.c what this process keeps of its sessions
+ *      join.c   finding them, in a program that was started with the library
+ *      gate.c   how system calls of a running program come here, boot.c what put it there, attach.c
+ *               its joining: in the flat image alone, which is most of these files with SL_GATE
  *      core.c   slots, counts, lease, verdicts, debt
  *      rules.c  which rule matches
  *      glob.c   matching names and paths
@@ -24,6 +27,11 @@
 
 #include "page.h"
 #include "syscall.h"
+
+#ifdef SL_GATE
+/* The flat image knows no relocations: nothing may be looked up in a table of addresses. */
+#pragma GCC visibility push(hidden)
+#endif
 
 #pragma GCC poison malloc free calloc realloc printf puts abort exit memcpy memset strlen
 
@@ -52,6 +60,7 @@ extern char **environ __attribute__((weak));
 #define EPERM_  1
 #define ENOENT_ 2
 #define EBADF_  9
+#define ENOMEM_ 12
 #define EACCES_ 13
 #define EFAULT_ 14
 #define EINVAL_ 22
@@ -89,6 +98,12 @@ extern char **environ __attribute__((weak));
 #define S_IFBLK_ 0060000
 #define S_IFREG_ 0100000
 #define S_IFLNK_ 0120000
+
+#define PROT_READ_        1
+#define PROT_WRITE_       2
+#define MAP_SHARED_       1
+#define MAP_FIXED_        0x10
+#define MAP_PRIVATE_ANON_ 0x22
 
 #define LEVELS_MAX 4u
 
@@ -129,12 +144,26 @@ extern struct state {
 	struct level level[LEVELS_MAX];
 } sl;
 
-/* join.c */
+/* session.c */
+int sl_make_mine(void);
+long sl_read_file(const char *path, char *buf, long size);
+void *sl_map(long fd, uint32_t size, uint64_t at);
+long sl_ask_fd(const struct sl_page *page, int which);
+
+/* join.c, or attach.c */
 void sl_init(void);
 int sl_active(void);
 
+#ifdef SL_GATE
+/* What the gate says where the program's own instruction is to make the call. No call returns it. */
+#define SL_AT_SITE ((long)(1ul << (8 * sizeof(long) - 1)))
+
+struct sl_errand;
+long sl_attach(const struct sl_errand *e, int page, int slots);
+#endif
+
 /* rules.c */
-void sl_apply_exe_rules(struct level *l);
+void sl_apply_exe_rules(struct level *l, const char *exe);
 int sl_class_of(const struct level *l, const struct subject *s, uint8_t *class_);
 
 /* Our ring in one session. */
@@ -149,6 +178,13 @@ struct ring {
 	uint32_t cells, state;
 };
 #define SL_BACK_CELLS 1024u
+
+/* Whether we see what is written to a file: a running program's writes go their own way. */
+#ifdef SL_GATE
+#define SL_SEES_BYTES 0
+#else
+#define SL_SEES_BYTES SL_HAS_BYTES
+#endif
 
 /* What was told of a descriptor. */
 struct fd_entry {
@@ -202,10 +238,6 @@ struct note {
 	char text[2048];
 };
 
-void *sl_map(long fd, uint32_t size, uint64_t at);
-long sl_read_file(const char *path, char *buf, long size);
-long sl_ask_fd(const struct sl_page *page, int which);
-
 /* ring.c */
 struct ring *sl_ring_of(unsigned level);
 long sl_ring_back(struct ring *r, uint64_t to);
@@ -257,12 +289,14 @@ struct sl_slot *sl_claim(unsigned level);
 void sl_count_request(int hint);
 void sl_count_failed(int hint);
 void sl_count_kept(int why, int hint);
+long sl_real_in_place(int why, int hint, long nr, const long args[6]);
 long sl_real(int why, int hint, long nr, const long args[6]);
 void sl_decide(struct verdict *v, const struct subject *s);
 int sl_owe(const struct verdict *v);
 int sl_lease_runs(const struct sl_page *p);
 int sl_find_mount(const struct sl_page *p, uint64_t id, uint8_t *fs);
 void sl_slot_flag(uint32_t flag);
+void sl_look_from_now_on(void);
 void sl_ring(struct sl_slots *slots);
 long sl_futex_wait(uint32_t *word, uint32_t value, long ms);
 void sl_fd_link(int fd, char link[32]);
@@ -276,6 +310,7 @@ long sl_sync_written(int fd, int data_only, unsigned kind, uint64_t caller);
 unsigned sl_done_as(const struct verdict *v);
 long sl_set(long r);
 int sl_maybe_later(void);
+long sl_covered(long nr, long a, long b, long c, long d, long e, long f, uint64_t caller);
 long sl_cancellable(long nr, long a, long b, long c, long d, long e, long f);
 
 /* Passes a call of syscall() on, or to the wrapper in osync.c, mounts.c or async.c that it has. */
@@ -286,6 +321,7 @@ long sl_file_at(uint64_t address, char *name, uint32_t size, uint64_t *offset);
 long sl_sync_memory(char *addr, size_t len, int flags, uint64_t caller);
 
 /* osync.c */
+void sl_before_open(int dir, const char *path, int flags);
 long sl_opened(long fd, int flags, const char *path);
 long sl_written(int fd, long n, uint64_t caller);
 long sl_write_call(int fd, int blocks, long nr, const long a[6], uint64_t caller);
@@ -299,6 +335,7 @@ long sl_open_how(int dir, const char *path, const void *how, size_t size);
 /* mounts.c */
 long sl_mount_call(long nr, long a, long b, long c, long d, long e);
 long sl_umount(const char *path, long flags);
+void sl_before_filter(long nr, long option);
 
 /* async.c */
 long sl_io_submit(long context, long n, void **blocks);

@@ -6,6 +6,7 @@
 #![deny(unsafe_code)]
 
 pub mod counts;
+pub mod gate;
 #[allow(unsafe_code)]
 pub mod page;
 #[allow(unsafe_code)]
@@ -30,6 +31,11 @@ pub const LIBRARY_IO_32: Option<&[u8]> = if SMALL_IO.is_empty() {
 } else {
     Some(SMALL_IO)
 };
+
+const GATE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/gate.bin"));
+
+/// The image for running processes; none on machines for which there is no gate.
+pub const IMAGE: Option<&[u8]> = if GATE.is_empty() { None } else { Some(GATE) };
 
 /// File names of the libraries: the ordinary one, and the one that times other calls too.
 pub const NAMES: [&str; 2] = ["libsynclater.so", "libsynclater-io.so"];

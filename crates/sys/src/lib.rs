@@ -23,6 +23,14 @@ pub mod mount;
 pub mod perf;
 #[allow(unsafe_code)]
 pub mod process;
+#[cfg(target_arch = "x86_64")]
+#[allow(unsafe_code)]
+pub mod ptrace;
+#[cfg(target_arch = "x86_64")]
+#[allow(unsafe_code)]
+pub mod registers;
+#[allow(unsafe_code)]
+pub mod remote;
 #[allow(unsafe_code)]
 pub mod signal;
 pub mod socket;

@@ -8,6 +8,7 @@
 
 mod entering;
 mod paying;
+pub mod reaching;
 pub mod recording;
 mod serving;
 mod umounts;
@@ -144,6 +145,8 @@ pub struct Supervisor {
     covering: BTreeMap<usize, u64>,
     again: Vec<usize>,
     settle_clients: Vec<Client>,
+    detach_clients: Vec<(Client, bool)>,
+    reach: Option<reaching::Reach>,
     signals: Signals,
     doorbell: Doorbell,
     server: Server,
@@ -215,6 +218,8 @@ impl Supervisor {
             covering: BTreeMap::new(),
             again: Vec::new(),
             settle_clients: Vec::new(),
+            detach_clients: Vec::new(),
+            reach: None,
             signals: parts.signals,
             doorbell,
             server: parts.server,
@@ -288,6 +293,7 @@ impl Supervisor {
         self.hand_out_slots();
         self.serve();
         self.end_of_lease();
+        self.look_at_reach();
         self.start_due();
     }
 
@@ -309,9 +315,11 @@ impl Supervisor {
                 .map(|(j, _)| (j.as_fd(), For::Input)),
         );
         fds.extend(self.escapes.fds().into_iter().map(|fd| (fd, For::Input)));
+        fds.extend(self.reach_fds().map(|fd| (fd, For::Input)));
         let patience = self
             .next_beat
             .min(self.next_due())
+            .min(self.next_reach().unwrap_or(self.next_beat))
             .saturating_duration_since(Instant::now());
         let _ = wait::any(&fds, patience);
     }
@@ -341,6 +349,7 @@ impl Supervisor {
         pids.extend(self.attendants.iter().map(Job::pid));
         pids.extend(self.recording.iter().map(|r| r.recorder.pid()));
         pids.extend(self.entering.writing.iter().map(|(j, _)| j.pid()));
+        pids.extend(self.reach_pids());
         pids
     }
 

@@ -1,6 +1,7 @@
 //! Answers to others: the control socket, and victims that ask for the slots.
 
 use super::*;
+use synclater_model::report::run::{summary, RunReport};
 
 impl Supervisor {
     pub(super) fn hand_out_slots(&self) {
@@ -8,7 +9,7 @@ impl Supervisor {
             let Ok(peer) = synclater_sys::socket::peer(&stream) else {
                 continue;
             };
-            if is_descendant(peer.pid) {
+            if is_descendant(peer.pid) || self.has_attached(peer.pid) {
                 let mut fds = vec![self.shared.slots_file().as_fd()];
                 fds.extend(self.rings.iter().map(|r| r.file().as_fd()));
                 let _ = synclater_sys::socket::send(&stream, b"s", &fds);
@@ -33,9 +34,38 @@ impl Supervisor {
                         }
                     }
                 }
+                Ok(Request::Detach { json }) => self.detach(client, json),
                 Ok(Request::Watch) => self.watch(client),
                 Ok(Request::Set { until, for_s }) => client.answer(&self.set(until, for_s)),
             }
+        }
+    }
+
+    /// Begins to end a session that was attached; the client waits for the report.
+    fn detach(&mut self, client: Client, json: bool) {
+        if self.reach.is_none() {
+            let why = "it was started by `synclater run`, and ends with its command".into();
+            return client.answer(&Answer::Refused { why });
+        }
+        self.detach_clients.push((client, json));
+        self.leave();
+    }
+
+    /// Tells whoever asked for the end of the session what it came to.
+    pub fn answer_detach(&mut self, report: &RunReport) {
+        for (client, json) in std::mem::take(&mut self.detach_clients) {
+            let said = if json {
+                report.to_json()
+            } else {
+                let n = self.reach.as_ref().map_or(0, |r| r.let_go().0);
+                let n = synclater_model::report::number::counted(n, "process");
+                format!(
+                    "synclater: {}: {n} let go of\n{}",
+                    report.id,
+                    summary(report)
+                )
+            };
+            client.answer(&Answer::Done { said });
         }
     }
 
@@ -45,6 +75,15 @@ impl Supervisor {
             Ok(dial) => dial,
             Err(e) => return Answer::Refused { why: e.to_string() },
         };
+        if self.reach.is_some() && dial == Some(Until::Exit) {
+            let why = "it was attached: there is no command whose exit could be meant".into();
+            return Answer::Refused { why };
+        }
+        let endless = for_s.is_none() && self.plan.ends.is_none();
+        if self.reach.is_some() && dial == Some(Until::Never) && endless {
+            let why = "it was attached: `never` needs an end (--for)".into();
+            return Answer::Refused { why };
+        }
         if let Some(s) = for_s {
             self.plan.ends = Some(Instant::now() + Duration::from_secs_f64(s.clamp(0.0, 1e9)));
         }

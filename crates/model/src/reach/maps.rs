@@ -1,0 +1,80 @@
+//! The mappings of a program, as /proc/PID/maps lists them.
+
+use std::ops::Range;
+
+/// A mapping.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mapping {
+    /// Its addresses.
+    pub range: Range<u64>,
+    /// Whether it may be executed.
+    pub executable: bool,
+    /// Where it begins in its file.
+    pub offset: u64,
+    /// Inode of its file; 0: it has none.
+    pub inode: u64,
+    /// Name of its file, or what the kernel calls it (`[stack]`).
+    pub name: String,
+}
+
+impl Mapping {
+    /// One line; `None` where it is none.
+    fn read(line: &str) -> Option<Mapping> {
+        let mut rest = line;
+        let mut field = || {
+            let (word, behind) = rest.split_once(' ').unwrap_or((rest, ""));
+            rest = behind.trim_start_matches(' ');
+            (!word.is_empty()).then_some(word)
+        };
+        let (start, end) = field()?.split_once('-')?;
+        let hex = |text: &str| u64::from_str_radix(text, 16).ok();
+        let rights = field()?;
+        let offset = hex(field()?)?;
+        let _device = field()?;
+        let inode = field()?.parse().ok()?;
+        Some(Mapping {
+            range: hex(start)?..hex(end)?,
+            executable: rights.as_bytes().get(2) == Some(&b'x'),
+            offset,
+            inode,
+            name: rest.to_owned(),
+        })
+    }
+}
+
+/// All of them, in order.
+#[must_use]
+pub fn read(text: &str) -> Vec<Mapping> {
+    text.lines().filter_map(Mapping::read).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn each_line_is_a_mapping() {
+        let text = "\
+55d0c8a00000-55d0c8a2a000 r-xp 00002000 08:01 393 /usr/bin/a name (deleted)
+7ffd5e1c8000-7ffd5e1e9000 rw-p 00000000 00:00 0                          [stack]
+7f0000000000-7f0000001000 ---p 00000000 00:00 0 
+nonsense
+";
+        let all = read(text);
+        assert_eq!(all.len(), 3);
+        assert_eq!(all[0].name, "/usr/bin/a name (deleted)");
+        assert_eq!((all[0].offset, all[0].inode), (0x2000, 393));
+        assert_eq!(all[0].range, 0x55d0_c8a0_0000..0x55d0_c8a2_a000);
+        assert!(all[0].executable && !all[1].executable);
+        assert_eq!(all[1].name, "[stack]");
+        assert_eq!(all[2].name, "");
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_is_a_trouble(text in "[0-9a-f :rwxp/\\[\\]\n-]{0,200}") {
+            let _ = read(&text);
+        }
+    }
+}

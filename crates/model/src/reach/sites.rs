@@ -1,0 +1,165 @@
+//! System-call sites: where a libc loads a number into a register and enters the kernel.
+//!
+//! A site is an instruction of a fixed length that is directly in front of the one that enters the
+//! kernel, so that it can be overwritten by a jump while the entering instruction stays: a thread
+//! that is inside the call, or has to make it again, never notices.
+//!
+//! | machine | what is overwritten | what enters |
+//! |---|---|---|
+//! | x86-64 | `b8 NR 00 00 00`: `mov $NR, %eax` | `0f 05`: `syscall` |
+//! | x86-64, `syscall(3)` | `4c 8b 4c 24 08`: `mov 8(%rsp), %r9` | the same |
+//! | i386 | `b8 NR 00 00 00` | `65 ff 15 10 00 00 00`: `call *%gs:0x10` |
+//! | aarch64 | `mov w8, #NR` or `mov x8, #NR` | `svc #0` |
+//!
+//! Relies on: seven (twelve, eight) fixed bytes not occurring in code by chance.
+
+/// Which call a site makes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Call {
+    /// That of this number.
+    Number(u32),
+    /// Whichever its caller asks for.
+    Any,
+}
+
+/// A site.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Site {
+    /// Where the instruction is that can be overwritten, in bytes from the code's begin.
+    pub at: usize,
+    /// What it calls.
+    pub call: Call,
+}
+
+/// Bytes that are overwritten on x86-64.
+pub const LEN: usize = 5;
+
+const SYSCALL: [u8; 2] = [0x0f, 0x05];
+const SIXTH_ARGUMENT: [u8; LEN] = [0x4c, 0x8b, 0x4c, 0x24, 0x08];
+const CALL_VDSO: [u8; 7] = [0x65, 0xff, 0x15, 0x10, 0, 0, 0];
+
+/// What `mov $NUMBER, %eax` calls.
+fn number(b: &[u8]) -> Option<Call> {
+    match b {
+        [0xb8, low, high, 0, 0] => Some(Call::Number(u32::from(*low) | u32::from(*high) << 8)),
+        _ => None,
+    }
+}
+
+/// Sites in x86-64 code, in order.
+pub fn x86_64(code: &[u8]) -> impl Iterator<Item = Site> + '_ {
+    entries_behind(code, &SYSCALL).filter_map(|at| {
+        let b = &code[at..at + LEN];
+        let call = number(b).or_else(|| (*b == SIXTH_ARGUMENT).then_some(Call::Any))?;
+        Some(Site { at, call })
+    })
+}
+
+/// Instructions of x86-64 code that enter the kernel with `LEN` bytes in front of them, which begin
+/// with `first`: where those bytes are.
+pub fn x86_64_entered_by(code: &[u8], first: u8) -> impl Iterator<Item = usize> + '_ {
+    entries_behind(code, &SYSCALL).filter(move |at| code[*at] == first)
+}
+
+/// Sites in i386 code, in order.
+pub fn i386(code: &[u8]) -> impl Iterator<Item = Site> + '_ {
+    entries_behind(code, &CALL_VDSO).filter_map(|at| {
+        let call = number(&code[at..at + LEN])?;
+        Some(Site { at, call })
+    })
+}
+
+/// Where five bytes stand in front of each occurrence of `entry`.
+fn entries_behind<'a>(code: &'a [u8], entry: &'a [u8]) -> impl Iterator<Item = usize> + 'a {
+    let second = entry[1];
+    let found = code.iter().enumerate().filter(move |(_, b)| **b == second);
+    found.filter_map(move |(k, _)| {
+        let at = k.checked_sub(1 + LEN)?;
+        code[at + LEN..].starts_with(entry).then_some(at)
+    })
+}
+
+/// Sites in aarch64 code (little endian), in order.
+pub fn aarch64(code: &[u8]) -> impl Iterator<Item = Site> + '_ {
+    const SVC_0: u32 = 0xd400_0001;
+    let word = |b: &[u8]| u32::from_le_bytes([b[0], b[1], b[2], b[3]]);
+    let words = code.chunks_exact(4).map(word);
+    words
+        .clone()
+        .zip(words.skip(1))
+        .enumerate()
+        .filter_map(|(k, (mov, enter))| {
+            // movz w8 or x8, #imm16, without a shift.
+            let is_mov = mov & 0x7fe0_001f == 0x5280_0008;
+            let call = Call::Number(mov >> 5 & 0xffff);
+            (is_mov && enter == SVC_0).then_some(Site { at: 4 * k, call })
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn all(sites: impl Iterator<Item = Site>) -> Vec<(usize, Call)> {
+        sites.map(|s| (s.at, s.call)).collect()
+    }
+
+    #[test]
+    fn an_x86_64_site_is_a_number_and_a_call() {
+        let fsync = [0xb8, 0x4a, 0, 0, 0, 0x0f, 0x05];
+        let cut = &fsync[..6];
+        let far = [0xb8, 0x4a, 0, 0, 0, 0x90, 0x0f, 0x05];
+        let big = [0xb8, 0x4a, 0, 1, 0, 0x0f, 0x05];
+        let any = [0x4c, 0x8b, 0x4c, 0x24, 0x08, 0x0f, 0x05];
+        let code = [&far[..], &fsync, &big, &any, cut].concat();
+        let expected = vec![(8, Call::Number(74)), (22, Call::Any)];
+        assert_eq!(all(x86_64(&code)), expected);
+        let mut moved = code.clone();
+        moved[8] = 0xe9;
+        assert_eq!(x86_64_entered_by(&moved, 0xe9).collect::<Vec<_>>(), [8]);
+    }
+
+    #[test]
+    fn an_i386_site_goes_through_the_vdso() {
+        let fsync = [0xb8, 0x76, 0, 0, 0, 0x65, 0xff, 0x15, 0x10, 0, 0, 0];
+        let int = [0xb8, 0x76, 0, 0, 0, 0xcd, 0x80];
+        let code = [&int[..], &fsync].concat();
+        assert_eq!(all(i386(&code)), [(7, Call::Number(118))]);
+    }
+
+    #[test]
+    fn an_aarch64_site_loads_w8_or_x8() {
+        let words: [u32; 7] = [
+            0xd280_0a48, // mov x8, #82
+            0xd400_0001, // svc #0
+            0x5280_0a68, // mov w8, #83
+            0xd400_0001,
+            0x5280_0a69, // mov w9, #83
+            0xd400_0001,
+            0xd280_0a48,
+        ];
+        let code: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
+        let expected = vec![(0, Call::Number(82)), (8, Call::Number(83))];
+        assert_eq!(all(aarch64(&code)), expected);
+    }
+
+    proptest! {
+        #[test]
+        fn no_code_is_read_past_its_end(
+            code in proptest::collection::vec(prop_oneof![
+                Just(0xb8u8), Just(0x0f), Just(0x05), Just(0x00), Just(0x65), any::<u8>()
+            ], 0..64),
+        ) {
+            for site in x86_64(&code) {
+                prop_assert!(site.at + LEN + SYSCALL.len() <= code.len());
+            }
+            for site in i386(&code) {
+                prop_assert!(site.at + LEN + CALL_VDSO.len() <= code.len());
+            }
+            for site in aarch64(&code) {
+                prop_assert!(site.at + 8 <= code.len());
+            }
+        }
+    }
+}

@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT
+ *
+ * Joining a session in a process that runs already: what it needs was brought by the tracer.
+ *
+ * Promise: a page or slots of another version are as if there were none. A process may join one
+ * session after another; what another thread of it still holds of an earlier one stays mapped, or is
+ * that of the next: the addresses are the same.
+ */
+#include "shim.h"
+#include "gate.h"
+
+#ifdef SL_GATE
+
+static const void *map_at(uint64_t at, uint32_t size, int prot, int fd)
+{
+	long p = raw6(NR_mmap, at, size, prot, MAP_SHARED_ | MAP_FIXED_, fd, 0);
+
+	return is_error(p) ? NULL : (const void *)p;
+}
+
+static int is_good(const struct sl_page *p, const struct sl_slots *s, const struct sl_errand *e)
+{
+	return p && s && p->magic == SL_PAGE_MAGIC && p->version == SL_VERSION &&
+	       p->size <= e->page_size && s->magic == SL_SLOTS_MAGIC && s->version == SL_VERSION;
+}
+
+/* What this process kept of an earlier session is nothing to the next. */
+static int begin_anew(void)
+{
+	if (!sl_mine)
+		return sl_make_mine();
+	STORE(sl_mine->slot[0], NULL);
+	STORE(sl_mine->ring[0].state, 0);
+	STORE(sl_mine->ring[0].tried, 0);
+	STORE(sl_mine->told, 0);
+	STORE(sl_mine->introduced, 0);
+	return 1;
+}
+
+/* Joins the session whose page and slots are PAGE and SLOTS. Returns 0 or -errno. */
+long sl_attach(const struct sl_errand *e, int page, int slots)
+{
+	struct level *l = &sl.level[0];
+	uint32_t i;
+
+	STORE(sl.levels, 0);
+	l->page = map_at(e->page, e->page_size, PROT_READ_, page);
+	l->slots = (struct sl_slots *)(uintptr_t)map_at(e->slots, e->slots_size,
+							PROT_READ_ | PROT_WRITE_, slots);
+	if (!is_good(l->page, l->slots, e))
+		return -EINVAL_;
+	if (!begin_anew())
+		return -ENOMEM_;
+	for (i = 0; i < SL_RULE_MAX / 32; i++)
+		l->rule_bits[i] = 0;
+	l->fixed = 0;
+	l->rings_path[0] = 0; /* asked for: behind another root it could be anybody's */
+	if (l->page->rule_count)
+		sl_apply_exe_rules(l, e->exe[0] ? e->exe : NULL);
+	sl.other_ns = e->flags_of & SL_ERRAND_OTHER_NS ? 2 : 1;
+	if (e->flags_of & SL_ERRAND_DEVICES)
+		STORE(l->slots->look, 1);
+	sl.filtered = 0;
+	STORE(sl.levels, 1);
+	STORE(sl.ready, 2);
+	return 0;
+}
+
+void sl_init(void) {}
+
+int sl_active(void) { return LOAD(sl.ready) == 2 && LOAD(sl.levels) && LIKELY(!sl.filtered); }
+
+#endif

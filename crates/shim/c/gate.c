@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT
+ *
+ * The gate: where the system-call sites of a running process lead to while it is attached.
+ *
+ *   the program's libc           place (struct sl_place)         here
+ *     mov $NR, %eax   ──►  jmp ►   mov $NR, %eax
+ *                                  lea site(%rip), %r11
+ *                                  jmp sl_gate          ──►   decides
+ *     syscall         ◄────────────────────────────────────   the program's own call is made
+ *     ...             ◄────────────────────────────────────   or is answered
+ *
+ * Promise: to the program it looks like the system call: every register as it was, but rax, rcx and
+ * r11, which a system call changes too; vector registers are not used at all. What is not answered
+ * is made by the program's own instruction, so that signals, restarts, cancellation and backtraces
+ * are its own. Only a request that is recorded (its time is wanted) or that is changed is made here.
+ *
+ * Relies on: 128 bytes below the stack pointer belonging to the program (the red zone of the x86-64
+ * ABI); some 5 KiB of stack below that.
+ */
+#include "shim.h"
+#include "gate.h"
+
+#ifdef SL_GATE
+
+/* The stack holds struct frame where C is called; rbx, which C preserves, says where. */
+__asm__(".text\n"
+	".globl sl_gate\n"
+	".hidden sl_gate\n"
+	"sl_gate:\n\t"
+	"lea -128(%rsp), %rsp\n\t"
+	"push %r11\n\t"
+	"push %rbx\n\t"
+	"push %r9\n\t"
+	"push %r8\n\t"
+	"push %r10\n\t"
+	"push %rdx\n\t"
+	"push %rsi\n\t"
+	"push %rdi\n\t"
+	"push %rax\n\t"
+	"mov %rsp, %rbx\n\t"
+	"mov %rsp, %rdi\n\t"
+	"mov (%r11), %rsi\n\t"
+	"and $-16, %rsp\n\t"
+	"cld\n\t"
+	"call sl_gate_answer\n\t"
+	"mov %rbx, %rsp\n\t"
+	"mov $1, %ecx\n\t"
+	"shl $63, %rcx\n\t"
+	"cmp %rcx, %rax\n\t"
+	"mov $7, %ecx\n\t" /* behind the call */
+	"jne 1f\n\t"
+	"mov (%rsp), %rax\n\t"
+	"mov $5, %ecx\n" /* to the call */
+	"1:\t"
+	"lea 8(%rsp), %rsp\n\t"
+	"pop %rdi\n\t"
+	"pop %rsi\n\t"
+	"pop %rdx\n\t"
+	"pop %r10\n\t"
+	"pop %r8\n\t"
+	"pop %r9\n\t"
+	"pop %rbx\n\t"
+	"pop %r11\n\t"
+	"lea 128(%rsp), %rsp\n\t"
+	"add (%r11), %rcx\n\t"
+	"jmp *%rcx\n");
+
+struct frame {
+	long nr, a[6];
+};
+
+/* As glibc's fortified wrappers and the kernel have it: is it opened for writing, with O_SYNC? */
+static void look_at_open(int dir, const char *path, int flags)
+{
+	if (flags & O_DSYNC_ && flags & O_ACCMODE_)
+		sl_slot_flag(SL_SLOT_OSYNC_KEPT);
+	sl_before_open(dir, path, flags);
+}
+
+/* What a call that is no request means for the session; it is made by the program. */
+static void look_at(const long *a, long nr)
+{
+	switch (nr) {
+	case NR_open:
+		return look_at_open(AT_FDCWD_, (const char *)a[0], (int)a[1]);
+	case NR_openat:
+		return look_at_open((int)a[0], (const char *)a[1], (int)a[2]);
+	case NR_io_uring_setup:
+		return sl_slot_flag(SL_SLOT_URING);
+	}
+}
+
+/* The answer to a call, or SL_AT_SITE: the program is to make it. SITE is where. */
+__attribute__((used)) long sl_gate_answer(const struct frame *f, uint64_t site)
+{
+	const long *a = f->a;
+
+	if (!sl_active())
+		return SL_AT_SITE;
+	switch (f->nr) {
+	case NR_fsync:
+	case NR_fdatasync:
+	case NR_syncfs:
+	case NR_sync:
+	case NR_msync:
+	case NR_sync_file_range:
+	case NR_pwritev2:
+		return sl_covered(f->nr, a[0], a[1], a[2], a[3], a[4], a[5], site);
+	case NR_umount2:
+		return sl_umount((const char *)a[0], a[1]);
+	case NR_mount:
+	case NR_move_mount:
+	case NR_unshare:
+	case NR_setns:
+		return sl_mount_call(f->nr, a[0], a[1], a[2], a[3], a[4]);
+	case NR_io_submit:
+		return sl_io_submit(a[0], a[1], (void **)a[2]);
+	case NR_prctl:
+	case NR_seccomp:
+		sl_before_filter(f->nr, a[0]);
+		return SL_AT_SITE;
+	default:
+		look_at(a, f->nr);
+		return SL_AT_SITE;
+	}
+}
+
+/* Joins the session that the errand names; called by the process itself, signals blocked. */
+__attribute__((used)) long sl_there(struct sl_errand *e, const int *fd)
+{
+	sl.ready = 1; /* decides nothing meanwhile */
+	return sl_attach(e, fd[1], fd[2]);
+}
+
+#endif

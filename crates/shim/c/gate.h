@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT
+ *
+ * The contract between the tracer and the library that it puts into a running process.
+ *
+ * The library is one flat image: what stands at offset N of the file lies at BASE + N in the
+ * process. It begins with struct sl_gate_head. Up to `data_at` it is mapped to read and execute,
+ * behind that to read and write, private to the process; then follow the control page and the
+ * slots. src/gate.rs is the mirror.
+ */
+#ifndef SYNCLATER_GATE_H
+#define SYNCLATER_GATE_H
+
+#include "page.h"
+
+#define SL_GATE_MAGIC 0x6574616774616c73ull /* "slatgate", little endian */
+#define SL_EXE_MAX    1024u
+
+/* sl_errand.flags_of */
+#define SL_ERRAND_OTHER_NS 1u /* it sees other mounts than the supervisor does */
+#define SL_ERRAND_DEVICES  2u /* it has block devices open: every request is to look */
+
+#pragma GCC diagnostic push
+#pragma GCC diagnostic error "-Wpadded"
+
+/* All but `magic` and `version` are offsets or lengths in bytes. */
+struct sl_gate_head {
+	uint64_t magic;
+	uint32_t version; /* SL_VERSION */
+	uint32_t places_at, places_len; /* struct sl_place, filled by the tracer */
+	uint32_t data_at;               /* a multiple of the page size, as is `whole` */
+	uint32_t whole;
+	uint32_t gate; /* where a place jumps to */
+	uint32_t boot, boot_len; /* position-independent code that maps the rest */
+	uint32_t there;          /* what that calls then */
+	uint32_t reserved;
+};
+
+/* One system-call site. The five bytes in front of the site's `syscall` instruction are replaced by
+ * a jump to `code`: those same five bytes, then `lea site(%rip), %r11`, then a jump to the gate. */
+struct sl_place {
+	uint8_t code[24];
+	uint64_t site; /* address of the five bytes */
+};
+
+/* What a thread of the process is sent to do. It lies on that thread's own stack, below the red
+ * zone; the tracer writes all of it, but for what is marked. */
+struct sl_errand {
+	int64_t state;  /* written by the thread: 1 the sockets are there; or -errno */
+	int32_t fd[2];  /* the sockets; written by the thread */
+	uint64_t mask;  /* the thread's signal mask; written by it */
+	uint64_t image; /* where the library lies, or is to lie */
+	uint64_t room;  /* bytes from there on that are to be free, or 0: the library is there */
+	uint32_t data_at, whole;
+	uint64_t there;
+	uint64_t page, slots; /* where to map them */
+	uint32_t page_size, slots_size;
+	uint32_t pid; /* as this process sees itself */
+	uint32_t flags_of; /* SL_ERRAND_* */
+	uint64_t pid_ns;
+	char exe[SL_EXE_MAX];
+	/* The thread's registers, in the order in which they are taken off again. */
+	uint64_t saved[16], flags, back;
+};
+
+#pragma GCC diagnostic pop
+
+SL_STATIC_ASSERT(sizeof(struct sl_place) == 32, "sl_place");
+SL_STATIC_ASSERT(sizeof(struct sl_gate_head) == 48, "sl_gate_head");
+
+#endif

@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT
+ *
+ * What a process keeps of the sessions that it is in, however it joined them (join.c, attach.c).
+ */
+#include "shim.h"
+
+struct state sl;
+
+struct mine *sl_mine;
+
+/* Reads a whole small file, NUL-terminated. Returns its length or -errno. */
+long sl_read_file(const char *path, char *buf, long size)
+{
+	long fd = raw4(NR_openat, AT_FDCWD_, path, O_CLOEXEC_, 0), n, at = 0;
+
+	if (is_error(fd))
+		return fd;
+	while (at < size - 1 && (n = raw3(NR_read, fd, buf + at, size - 1 - at)) > 0)
+		at += n;
+	raw1(NR_close, fd);
+	buf[at] = 0;
+	return at;
+}
+
+/* Maps SIZE bytes at AT of FD to read and write; NULL where that fails. */
+void *sl_map(long fd, uint32_t size, uint64_t at)
+{
+#if defined(__i386__)
+	long offset = (long)(at >> 12); /* mmap2 takes pages */
+#else
+	long offset = (long)at;
+#endif
+	long p = raw6(NR_mmap, 0, size, PROT_READ_ | PROT_WRITE_, MAP_SHARED_, fd, offset);
+
+	return is_error(p) ? NULL : (void *)p;
+}
+
+/* The control data that carries up to two descriptors, as recvmsg(2) lays it out. */
+struct fd_message {
+	size_t len;
+	int level, type, fd[2];
+};
+struct plain_iovec {
+	void *base;
+	size_t len;
+};
+struct plain_msghdr {
+	void *name;
+	uint32_t name_len;
+	struct plain_iovec *iov;
+	size_t iov_len;
+	void *control;
+	size_t control_len;
+	int flags;
+};
+
+/* Receives up to two descriptors and closes all but number WHICH. Returns that, or -errno. */
+static long receive_fd(long socket, int which)
+{
+	struct fd_message c = { 0, 0, 0, { -1, -1 } };
+	char byte;
+	struct plain_iovec iov = { &byte, 1 };
+	struct plain_msghdr m = { NULL, 0, &iov, 1, &c, sizeof c, 0 };
+	long r = raw3(NR_recvmsg, socket, &m, 0x40000000 /* MSG_CMSG_CLOEXEC */);
+
+	if (r != 1 || c.level != 1 || c.type != 1 /* SOL_SOCKET, SCM_RIGHTS */)
+		return is_error(r) ? r : -EACCES_;
+	if (c.fd[!which] >= 0)
+		raw1(NR_close, c.fd[!which]);
+	return c.fd[which] >= 0 ? c.fd[which] : -ENOENT_;
+}
+
+/* Asks the supervisor for the slots (WHICH is 0) or the rings (1): a process that changed its user
+ * before it was executed may not open them. It answers those who descend from the session's
+ * command, and nobody else. */
+long sl_ask_fd(const struct sl_page *page, int which)
+{
+	struct {
+		uint16_t family;
+		char name[33];
+	} __attribute__((packed)) a = { 1, { 0 } };
+	/* Without the slots a process is out of the session for good; it may look for a ring again. */
+	long patience[2] = { which ? 0 : 1, which ? 200000 : 0 }, s, fd;
+	unsigned i;
+
+	for (i = 0; i < 32; i++)
+		a.name[i + 1] = (char)page->socket[i];
+	s = raw3(NR_socket, 1, 1 | 02000000, 0); /* AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC */
+	if (is_error(s))
+		return s;
+	raw5(NR_setsockopt, s, 1, 20, patience, sizeof patience); /* SO_RCVTIMEO */
+	fd = raw3(NR_connect, s, &a, sizeof a);
+	if (!is_error(fd))
+		fd = receive_fd(s, which);
+	raw1(NR_close, s);
+	return fd;
+}
+
+/* Makes the memory that belongs to this process alone. Returns 0 where there is none. */
+int sl_make_mine(void)
+{
+	long p = raw6(NR_mmap, 0, sizeof *sl_mine, PROT_READ_ | PROT_WRITE_, MAP_PRIVATE_ANON_, -1, 0);
+
+	if (is_error(p) ||
+	    is_error(raw3(NR_madvise, p, sizeof *sl_mine, 18 /* MADV_WIPEONFORK, Linux 4.14 */)))
+		return 0;
+	sl_mine = (struct mine *)p;
+	return 1;
+}

@@ -1,0 +1,280 @@
+//! The mirror of `c/gate.h`: what the tracer reads of the image, and writes for a thread of the
+//! process that it sends on an errand.
+//!
+//! Little endian, as the machines are that have a gate.
+
+use crate::page::VERSION;
+
+/// Bytes of a name that an errand has room for, with the zero behind it.
+pub const EXE_MAX: usize = 1024;
+
+/// `struct sl_gate_head`: offsets and lengths in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Head {
+    /// Where the places are.
+    pub places_at: u32,
+    /// Bytes of all places.
+    pub places_len: u32,
+    /// Where the writable part begins.
+    pub data_at: u32,
+    /// The length of the image.
+    pub whole: u32,
+    /// Where a place jumps to.
+    pub gate: u32,
+    /// Position-independent code that maps the rest.
+    pub boot: u32,
+    /// Its length.
+    pub boot_len: u32,
+    /// What that calls in the end.
+    pub there: u32,
+}
+
+const MAGIC: u64 = 0x6574_6167_7461_6c73;
+
+impl Head {
+    /// Bytes of the head.
+    pub const SIZE: usize = 48;
+
+    /// Reads the head of an image; `None` where it is none, or one of another version.
+    #[must_use]
+    pub fn read(image: &[u8]) -> Option<Head> {
+        let word = |k: usize| {
+            let bytes = image.get(8 + 4 * k..12 + 4 * k)?;
+            Some(u32::from_le_bytes(bytes.try_into().ok()?))
+        };
+        let magic = u64::from_le_bytes(image.get(..8)?.try_into().ok()?);
+        let head = Head {
+            places_at: word(1)?,
+            places_len: word(2)?,
+            data_at: word(3)?,
+            whole: word(4)?,
+            gate: word(5)?,
+            boot: word(6)?,
+            boot_len: word(7)?,
+            there: word(8)?,
+        };
+        (magic == MAGIC && word(0)? == VERSION).then_some(head)
+    }
+
+    /// How many places there are.
+    #[must_use]
+    pub fn places(&self) -> usize {
+        self.places_len as usize / Place::SIZE
+    }
+
+    /// The boot code of `image`, whose head this is.
+    #[must_use]
+    pub fn boot_code<'a>(&self, image: &'a [u8]) -> &'a [u8] {
+        let from = self.boot as usize;
+        image
+            .get(from..from + self.boot_len as usize)
+            .unwrap_or(&[])
+    }
+}
+
+/// `struct sl_place`: what is jumped to from a site.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The five bytes that the jump took the place of.
+    pub was: [u8; 5],
+    /// Where they were.
+    pub site: u64,
+}
+
+impl Place {
+    /// Bytes of a place.
+    pub const SIZE: usize = 32;
+
+    /// As it lies at `at`, where the gate is at `gate`; `None` where that is too far away.
+    #[must_use]
+    pub fn bytes(&self, at: u64, gate: u64) -> Option<[u8; Place::SIZE]> {
+        let mut b = [0xcc; Place::SIZE];
+        b[..5].copy_from_slice(&self.was);
+        // lea 24(place), %r11: twelve bytes on from the end of this instruction.
+        b[5..12].copy_from_slice(&[0x4c, 0x8d, 0x1d, 12, 0, 0, 0]);
+        b[12..17].copy_from_slice(&jump(at + 12, gate)?);
+        b[24..].copy_from_slice(&self.site.to_le_bytes());
+        Some(b)
+    }
+
+    /// Reads a place; `None` where none was made.
+    #[must_use]
+    pub fn read(bytes: &[u8]) -> Option<Place> {
+        let site = u64::from_le_bytes(bytes.get(24..32)?.try_into().ok()?);
+        let was = bytes.get(..5)?.try_into().ok()?;
+        (site != 0).then_some(Place { was, site })
+    }
+}
+
+/// `jmp to` at `from`; `None` where that is more than 2 GiB away.
+#[must_use]
+pub fn jump(from: u64, to: u64) -> Option<[u8; 5]> {
+    let by = i32::try_from(to.wrapping_sub(from + 5).cast_signed()).ok()?;
+    let b = by.to_le_bytes();
+    Some([0xe9, b[0], b[1], b[2], b[3]])
+}
+
+/// Where a jump at `from` leads; `None` where `bytes` is no jump.
+#[must_use]
+pub fn target(bytes: &[u8], from: u64) -> Option<u64> {
+    let by: [u8; 4] = bytes.get(1..5)?.try_into().ok()?;
+    let by = i64::from(i32::from_le_bytes(by));
+    (bytes[0] == 0xe9).then(|| (from + 5).wrapping_add_signed(by))
+}
+
+/// The general registers of an x86-64 thread, in the order in which the boot code takes them off
+/// its stack.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Saved {
+    /// rax, rbx, rcx, rdx, rsi, rdi, rbp, r8 to r15.
+    pub general: [u64; 15],
+    /// The flags.
+    pub flags: u64,
+    /// Where the thread goes on.
+    pub back: u64,
+}
+
+/// What an errand is for: the fields of `struct sl_errand` that the tracer chooses.
+#[derive(Clone, Debug, Default)]
+pub struct Errand {
+    /// Where the library lies, or is to lie.
+    pub image: u64,
+    /// Bytes from there on that are to be free; 0: the library is there.
+    pub room: u64,
+    /// The address of what is called in the end.
+    pub there: u64,
+    /// Where to map the page.
+    pub page: u64,
+    /// Where to map the slots.
+    pub slots: u64,
+    /// Bytes of the page.
+    pub page_size: u32,
+    /// Bytes of the slots.
+    pub slots_size: u32,
+    /// The process as it sees itself.
+    pub pid: u32,
+    /// Whether it sees other mounts than the supervisor does.
+    pub other_ns: bool,
+    /// Whether it has block devices open.
+    pub devices: bool,
+    /// The number of its pid namespace.
+    pub pid_ns: u64,
+    /// What it executes.
+    pub exe: Vec<u8>,
+}
+
+impl Errand {
+    /// Bytes of the errand; the thread's stack pointer was 128 bytes above its end.
+    pub const SIZE: usize = 1120 + 8 * 18;
+
+    /// Where the thread writes the state: 1, or -errno.
+    pub const STATE: u64 = 0;
+
+    /// Where the thread writes the number of the socket that the tracer takes.
+    pub const SOCKET: u64 = 12;
+
+    /// As it is to lie on the thread's stack, for the image with this head.
+    #[must_use]
+    pub fn bytes(&self, head: &Head, saved: &Saved) -> Vec<u8> {
+        let mut b = Vec::with_capacity(Errand::SIZE);
+        let longs = |all: &[u64], b: &mut Vec<u8>| {
+            all.iter().for_each(|v| b.extend(v.to_le_bytes()));
+        };
+        let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
+        let sizes = pair(head.data_at, head.whole);
+        longs(&[0, u64::MAX, 0, self.image, self.room, sizes], &mut b);
+        let flags = u32::from(self.other_ns) | u32::from(self.devices) << 1;
+        let shared = pair(self.page_size, self.slots_size);
+        longs(&[self.there, self.page, self.slots, shared], &mut b);
+        let who = pair(self.pid, flags);
+        longs(&[who, self.pid_ns], &mut b);
+        let name = if self.exe.len() < EXE_MAX {
+            &self.exe[..]
+        } else {
+            &[]
+        };
+        b.extend(name);
+        b.resize(b.len() + EXE_MAX - name.len(), 0);
+        longs(&saved.general, &mut b);
+        longs(&[0, saved.flags, saved.back], &mut b);
+        b
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_image_has_a_head_that_fits_it() {
+        let Some(image) = crate::IMAGE else { return };
+        let head = Head::read(image).expect("a head");
+        assert_eq!(image.len(), head.whole as usize);
+        assert!(head.places() >= 256, "{head:?}");
+        let boot = head.boot_code(image);
+        assert!((100..1024).contains(&boot.len()), "{head:?}");
+        for offset in [head.gate, head.boot, head.there] {
+            assert!(offset < head.places_at, "{head:?}");
+        }
+        for at in [head.places_at, head.data_at, head.whole] {
+            assert_eq!(at % 4096, 0, "{head:?}");
+        }
+    }
+
+    #[test]
+    fn an_image_of_another_version_is_none() {
+        let Some(image) = crate::IMAGE else { return };
+        for k in [0, 8] {
+            let mut other = image.to_vec();
+            other[k] ^= 0x40;
+            assert_eq!(Head::read(&other), None);
+        }
+        assert_eq!(Head::read(&image[..Head::SIZE - 8]), None);
+    }
+
+    #[test]
+    fn a_place_leads_to_the_gate_and_tells_what_it_was_made_of() {
+        let place = Place {
+            was: [0xb8, 0x4a, 0, 0, 0],
+            site: 0x7fff_1234_5678,
+        };
+        let (at, gate) = (0x7f00_0000_4000, 0x7f00_0000_0123);
+        let bytes = place.bytes(at, gate).expect("near");
+        assert_eq!(Place::read(&bytes), Some(place));
+        assert_eq!(target(&bytes[12..], at + 12), Some(gate));
+        assert_eq!(place.bytes(at, gate + (1 << 32)), None);
+        assert_eq!(Place::read(&[0; 32]), None);
+    }
+
+    #[test]
+    fn a_jump_leads_where_it_was_meant_to() {
+        for (from, to) in [(0x1000, 0x2000), (0x8000_0000, 0x1000), (5, 0)] {
+            let bytes = jump(from, to).expect("near");
+            assert_eq!(target(&bytes, from), Some(to));
+        }
+        assert_eq!(jump(0, 1 << 31 | 5), None);
+        assert_eq!(target(&[0xb8, 0, 0, 0, 0], 0), None);
+    }
+
+    #[test]
+    fn an_errand_is_as_long_as_it_says() {
+        let head = Head::read(&[]).unwrap_or(Head {
+            places_at: 0,
+            places_len: 0,
+            data_at: 0,
+            whole: 0,
+            gate: 0,
+            boot: 0,
+            boot_len: 0,
+            there: 0,
+        });
+        let long = Errand {
+            exe: vec![b'x'; EXE_MAX],
+            ..Errand::default()
+        };
+        for errand in [Errand::default(), long] {
+            let bytes = errand.bytes(&head, &Saved::default());
+            assert_eq!(bytes.len(), Errand::SIZE);
+        }
+    }
+}

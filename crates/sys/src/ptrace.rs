@@ -1,0 +1,147 @@
+//! Threads of other processes, stopped and let go again by ptrace(2).
+//!
+//! Promise: nothing is changed in a thread but its registers, and those only by
+//! [`Thread::send`]; a thread that is let go has what it had. Whoever traces ends without letting
+//! go of its threads: the kernel does it then.
+//!
+//! Relies on: PTRACE_SEIZE (Linux 3.4), which neither stops a thread nor leaves a signal behind. A
+//! traced thread stops at each signal that it gets and has to be attended to.
+
+use crate::registers::Registers;
+use std::io;
+use std::ptr::null_mut;
+
+/// Why a traced thread stands still.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// We interrupted it.
+    Interrupted,
+    /// Its process is stopped by this signal (SIGSTOP, SIGTSTP...), as it was without us.
+    Group(i32),
+    /// It is about to take this signal.
+    Signal(i32),
+    /// It is gone.
+    Gone,
+}
+
+/// A thread that we trace.
+#[derive(Debug)]
+pub struct Thread {
+    tid: u32,
+    stop: Option<Stop>,
+}
+
+fn request(
+    what: libc::c_uint,
+    tid: u32,
+    address: usize,
+    data: *mut libc::c_void,
+) -> io::Result<i64> {
+    // SAFETY: the requests used here read and write the structures of their callers alone.
+    let r = unsafe { libc::ptrace(what, tid.cast_signed(), address, data) };
+    if r == -1 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(r)
+}
+
+impl Thread {
+    /// Begins to trace a thread; it runs on.
+    ///
+    /// # Errors
+    /// `EPERM` where it is traced already or may not be traced, `ESRCH` where it is gone.
+    pub fn seize(tid: u32) -> io::Result<Thread> {
+        request(libc::PTRACE_SEIZE, tid, 0, null_mut())?;
+        Ok(Thread { tid, stop: None })
+    }
+
+    /// Its number.
+    #[must_use]
+    pub fn tid(&self) -> u32 {
+        self.tid
+    }
+
+    /// Has it stop before its next instruction of its own.
+    pub fn interrupt(&self) {
+        let _ = request(libc::PTRACE_INTERRUPT, self.tid, 0, null_mut());
+    }
+
+    /// Why it stands still, where it does; without waiting.
+    pub fn look(&mut self) -> Option<Stop> {
+        if self.stop.is_none() {
+            self.stop = self.next_stop();
+        }
+        self.stop
+    }
+
+    fn next_stop(&self) -> Option<Stop> {
+        let mut status = 0;
+        let tid = self.tid.cast_signed();
+        // SAFETY: `status` has room for the answer.
+        let r = unsafe { libc::waitpid(tid, &raw mut status, libc::WNOHANG | libc::__WALL) };
+        match r {
+            0 => None,
+            r if r < 0 || !libc::WIFSTOPPED(status) => Some(Stop::Gone),
+            _ => Some(meaning(status)),
+        }
+    }
+
+    /// Has it go on, traced. A signal that it was about to take is taken.
+    pub fn go(&mut self) {
+        let _ = request(libc::PTRACE_CONT, self.tid, 0, self.due());
+        self.stop = None;
+    }
+
+    /// Leaves a thread of a stopped process stopped, until that goes on or we interrupt it.
+    pub fn leave_stopped(&mut self) {
+        let _ = request(libc::PTRACE_LISTEN, self.tid, 0, null_mut());
+        self.stop = None;
+    }
+
+    /// Lets go of a thread that stands still; another runs on, traced until we end.
+    pub fn release(self) {
+        if self.stop.is_some() {
+            let _ = request(libc::PTRACE_DETACH, self.tid, 0, self.due());
+        }
+    }
+
+    fn due(&self) -> *mut libc::c_void {
+        let signal = match self.stop {
+            Some(Stop::Signal(signal)) => signal,
+            _ => 0,
+        };
+        std::ptr::without_provenance_mut(usize::try_from(signal).unwrap_or(0))
+    }
+
+    /// The registers of a thread that stands still.
+    ///
+    /// # Errors
+    /// `ESRCH` where it is gone, or runs.
+    pub fn registers(&self) -> io::Result<Registers> {
+        let mut r = Registers::default();
+        let data = std::ptr::from_mut(r.raw_mut()).cast();
+        request(libc::PTRACE_GETREGS, self.tid, 0, data)?;
+        Ok(r)
+    }
+
+    /// Gives a thread that stands still other registers: it goes on where they say.
+    ///
+    /// # Errors
+    /// `ESRCH` where it is gone, or runs.
+    pub fn send(&self, registers: &Registers) -> io::Result<()> {
+        let mut r = registers.clone();
+        let data = std::ptr::from_mut(r.raw_mut()).cast();
+        request(libc::PTRACE_SETREGS, self.tid, 0, data)?;
+        Ok(())
+    }
+}
+
+fn meaning(status: i32) -> Stop {
+    let signal = libc::WSTOPSIG(status);
+    match (status >> 16, signal) {
+        (libc::PTRACE_EVENT_STOP, libc::SIGTRAP) => Stop::Interrupted,
+        (libc::PTRACE_EVENT_STOP, signal) => Stop::Group(signal),
+        (0, signal) => Stop::Signal(signal),
+        _ => Stop::Interrupted,
+    }
+}

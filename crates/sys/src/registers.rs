@@ -1,0 +1,166 @@
+//! The registers of an x86-64 thread as ptrace(2) shows them.
+
+/// Registers.
+#[derive(Clone, Debug)]
+pub struct Registers(libc::user_regs_struct);
+
+impl Default for Registers {
+    fn default() -> Registers {
+        // SAFETY: a structure of integers, for which zero is a value.
+        Registers(unsafe { std::mem::zeroed() })
+    }
+}
+
+/// Numbers of errors that a system call leaves for the kernel alone: it is to be made again.
+const AGAIN: [i64; 3] = [-512, -513, UNLESS_HANDLED];
+const UNLESS_HANDLED: i64 = -514;
+/// The same, by restart_syscall(2), which knows how much time is left.
+const AGAIN_BY_BLOCK: i64 = -516;
+const RESTART_SYSCALL: u64 = 219;
+
+/// Waiting calls that say EINTR where the kernel looked for signals in vain (signal(7), "Interruption
+/// of system calls and library functions by stop signals"): read, accept, recvfrom, recvmsg, semop,
+/// rt_sigtimedwait, io_getevents, semtimedop, epoll_wait, epoll_pwait, accept4, recvmmsg,
+/// epoll_pwait2.
+const SAY_EINTR: [u64; 13] = [0, 43, 45, 47, 65, 128, 208, 220, 232, 281, 288, 299, 441];
+const EINTR: i64 = -4;
+
+/// Bytes of a `syscall` instruction.
+const SYSCALL_LEN: u64 = 2;
+
+impl Registers {
+    pub(crate) fn raw_mut(&mut self) -> &mut libc::user_regs_struct {
+        &mut self.0
+    }
+
+    fn general(&self) -> [u64; 15] {
+        let r = &self.0;
+        [
+            r.rax, r.rbx, r.rcx, r.rdx, r.rsi, r.rdi, r.rbp, r.r8, r.r9, r.r10, r.r11, r.r12,
+            r.r13, r.r14, r.r15,
+        ]
+    }
+
+    /// The next instruction.
+    #[must_use]
+    pub fn ip(&self) -> u64 {
+        self.0.rip
+    }
+
+    /// The stack pointer.
+    #[must_use]
+    pub fn sp(&self) -> u64 {
+        self.0.rsp
+    }
+
+    /// Whether the thread runs 64-bit code.
+    #[must_use]
+    pub fn is_64(&self) -> bool {
+        const USER_CS: u64 = 0x33;
+        self.0.cs == USER_CS
+    }
+
+    /// What rax will be where the kernel has the system call that it was waiting in made again, if
+    /// it was in one.
+    fn again(&self) -> Option<u64> {
+        let (result, call) = (self.0.rax.cast_signed(), self.0.orig_rax);
+        if call.cast_signed() < 0 {
+            return None;
+        }
+        if result == AGAIN_BY_BLOCK {
+            return Some(RESTART_SYSCALL);
+        }
+        (AGAIN.contains(&result) || self.says_eintr_for_us()).then_some(call)
+    }
+
+    fn says_eintr_for_us(&self) -> bool {
+        self.0.rax.cast_signed() == EINTR && SAY_EINTR.contains(&self.0.orig_rax)
+    }
+
+    /// The thread as it would be had we not interrupted it, where its call says EINTR because of us:
+    /// the kernel makes the call again, or lets it fail where a signal's handler runs first.
+    #[must_use]
+    pub fn undisturbed(&self) -> Option<Registers> {
+        let mut r = self.clone();
+        r.0.rax = UNLESS_HANDLED.cast_unsigned();
+        self.says_eintr_for_us().then_some(r)
+    }
+
+    /// rax, rbx, rcx, rdx, rsi, rdi, rbp, r8 to r15, the flags, and where to go on, for a thread that
+    /// comes back from an errand.
+    #[must_use]
+    pub fn to_come_back(&self) -> ([u64; 15], u64, u64) {
+        let mut general = self.general();
+        let mut back = self.ip();
+        if let Some(rax) = self.again() {
+            general[0] = rax;
+            back -= SYSCALL_LEN;
+        }
+        (general, self.0.eflags, back)
+    }
+
+    /// The thread on its way to `code`, with one argument and this stack. Where it was waiting in a
+    /// system call it arrives two bytes behind, if a signal's handler ran first and the call is to
+    /// fail with EINTR for that.
+    #[must_use]
+    pub fn sent_to(&self, code: u64, argument: u64, stack: u64) -> Registers {
+        let mut r = self.undisturbed().unwrap_or_else(|| self.clone());
+        r.0.rip = code + SYSCALL_LEN;
+        if self.again().is_none() {
+            r.0.rip = code;
+            r.0.orig_rax = u64::MAX;
+        }
+        r.0.rdi = argument;
+        r.0.rsp = stack;
+        r
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn in_call(call: i64, result: i64) -> Registers {
+        let mut r = Registers::default();
+        r.0.orig_rax = call.cast_unsigned();
+        r.0.rax = result.cast_unsigned();
+        r.0.rip = 0x1002;
+        r
+    }
+
+    #[test]
+    fn a_call_that_was_interrupted_is_made_again() {
+        for (call, result, again) in [
+            (7, -516, Some(219)),
+            (0, -512, Some(0)),
+            (202, -512, Some(202)),
+            (130, -514, Some(130)),
+            (232, -4, Some(232)),
+            (34, -4, None), // pause: a handler has run
+            (0, 17, None),
+            (-1, -512, None),
+        ] {
+            let r = in_call(call, result);
+            let (general, _, back) = r.to_come_back();
+            let sent = r.sent_to(0x5000, 7, 0x6000);
+            assert_eq!((sent.0.rdi, sent.0.rsp), (7, 0x6000));
+            if let Some(number) = again {
+                assert_eq!((general[0], back), (number, 0x1000));
+                assert_eq!((sent.0.rip, sent.0.orig_rax), (0x5002, r.0.orig_rax));
+                assert!(AGAIN.contains(&sent.0.rax.cast_signed()) || result == -516);
+            } else {
+                assert_eq!((general[0], back), (r.0.rax, 0x1002));
+                assert_eq!((sent.0.rip, sent.0.orig_rax), (0x5000, u64::MAX));
+            }
+        }
+    }
+
+    #[test]
+    fn only_a_call_that_says_eintr_for_us_is_changed() {
+        let woken = in_call(232, -4).undisturbed().expect("epoll_wait");
+        assert_eq!((woken.0.rax.cast_signed(), woken.0.rip), (-514, 0x1002));
+        for (call, result) in [(34, -4), (232, -512), (232, 3), (-1, -4)] {
+            assert!(in_call(call, result).undisturbed().is_none());
+        }
+    }
+}

@@ -1,0 +1,330 @@
+//! `synclater attach`: makes a session for processes that run already, and leaves it in the
+//! background.
+
+use super::dials::{Dials, Wanted};
+use super::{print, whose, OURS};
+use crate::reach::attach::target::{self, Refusal};
+use crate::reach::attach::Luggage;
+use crate::reach::whom::Whom;
+use crate::record::out;
+use crate::session::escape::Escapes;
+use crate::session::report;
+use crate::session::supervisor::reaching::Reach;
+use crate::session::supervisor::Supervisor;
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::time::Duration;
+use synclater_model::policy::dial::Until;
+use synclater_model::policy::glob::Glob;
+use synclater_model::report::message::Trouble;
+use synclater_model::report::number::counted;
+use synclater_sys::clock::Reading;
+use synclater_sys::job::Job;
+use synclater_sys::process;
+
+/// Relaxes processes that run already, without a restart.
+///
+/// Returns once they are attached; the session goes on in the background, under the name that is
+/// printed, until `synclater detach`, or for as long as --for says. Each process stands still for
+/// about a millisecond, and is put back byte for byte at the end. Its sync requests from now on are
+/// as under `synclater run`; descriptors that were open with O_SYNC before stay as they are.
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+#[command(group(clap::ArgGroup::new("whom").required(true).multiple(true)))]
+pub struct Args {
+    /// This process; repeatable.
+    #[arg(long, value_name = "N", group = "whom")]
+    pid: Vec<u32>,
+
+    /// Processes that execute this: a base name, or a full path with a /; those too that begin
+    /// later. Repeatable.
+    #[arg(long, value_name = "GLOB", group = "whom")]
+    exe: Vec<String>,
+
+    /// Processes of this systemd unit; those too that begin later. Repeatable.
+    #[arg(long, value_name = "NAME", group = "whom")]
+    unit: Vec<String>,
+
+    /// When sync requests are kept: now (only count them), a duration such as 1s or 250ms, or never,
+    /// which needs --for.
+    #[arg(
+        short,
+        long,
+        value_name = "WHEN",
+        default_value = "1s",
+        allow_hyphen_values = true
+    )]
+    until: Until,
+
+    #[command(flatten)]
+    dials: Dials,
+
+    /// Record every sync request into FILE, for `synclater report` and its kin.
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
+
+    /// Memory in which a process's requests wait to be recorded: a power of two, 16K to 256M.
+    #[arg(long, value_name = "SIZE", default_value = "4M", value_parser = super::run::ring_bytes)]
+    #[arg(requires = "record")]
+    ring: usize,
+
+    /// Print what was attached as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+const EXAMPLES: &str = "\
+EXAMPLES
+  synclater attach --exe imap --until 1s --for 10m
+  synclater attach --pid 4121
+  synclater attach --unit postfix.service --only user=postfix --for 2h
+  synclater attach --exe 'postgres' -u now --record pg.rec
+  synclater detach kelp
+
+After a power cut meanwhile, what was being changed may be lost or torn, at any
+dial but now. Exit status: 0 where every process that was named by --pid, and
+any of the others, is attached; 125 otherwise.";
+
+const UNTOUCHED: &str = "nothing was changed; no process was stopped";
+
+/// What the session in the background has to tell the command that began it.
+#[derive(Debug, Serialize, Deserialize)]
+struct Begun {
+    version: u32,
+    id: String,
+    until: String,
+    attached: Vec<Row>,
+    refused: Vec<No>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Row {
+    pid: u32,
+    exe: String,
+    sites: u64,
+    pause_s: f64,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct No {
+    pid: u32,
+    exe: String,
+    #[serde(flatten)]
+    refusal: Refusal,
+}
+
+/// Makes the session, waits until the processes are attached, and returns.
+///
+/// # Errors
+/// A [`Trouble`] where nothing could be attached; then nothing was changed.
+pub fn run(args: &Args) -> anyhow::Result<i32> {
+    check(args)?;
+    let rules = args.dials.rules()?;
+    let whom = whom(args)?;
+    for &pid in &whom.pids {
+        target::look(pid).map_err(|r| r.trouble(pid, &target::exe_of(pid)))?;
+    }
+    super::clear_stale();
+    let (answer, theirs) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+    let wanted = Wanted {
+        until: args.until,
+        for_: args.dials.for_,
+        rules,
+        command: words(args),
+        state: "every sync request is made for real",
+    };
+    let _background = Job::start(move || {
+        process::leave_session();
+        let done = in_background(args, wanted, whom, theirs);
+        done.unwrap_or_else(|e| super::said(Err(e)))
+    })?;
+    tell(args, answer)
+}
+
+/// Reads what the background has to tell, prints it, and gives the status.
+fn tell(args: &Args, answer: OwnedFd) -> anyhow::Result<i32> {
+    let mut text = String::new();
+    File::from(answer).read_to_string(&mut text)?;
+    // It has said by itself what went wrong.
+    let Ok(begun) = serde_json::from_str::<Begun>(&text) else {
+        return Ok(OURS);
+    };
+    for no in &begun.refused {
+        super::say(&format!("{}\n", no.refusal.trouble(no.pid, &no.exe)));
+    }
+    if args.json {
+        print(&format!("{text}\n"))?;
+    } else if !begun.id.is_empty() {
+        print(&format!("{}\n", sentence(&begun)))?;
+    }
+    let named_fail = begun.refused.iter().any(|no| args.pid.contains(&no.pid));
+    let none = begun.attached.is_empty() && !begun.refused.is_empty();
+    Ok(if named_fail || none || begun.id.is_empty() {
+        OURS
+    } else {
+        0
+    })
+}
+
+fn sentence(begun: &Begun) -> String {
+    let longest = begun.attached.iter().map(|r| r.pause_s).fold(0.0, f64::max);
+    if begun.attached.is_empty() {
+        return format!(
+            "{}: no such process yet; until {} as they begin",
+            begun.id, begun.until
+        );
+    }
+    format!(
+        "{}: {} attached, until {}; the longest pause was {:.1} ms",
+        begun.id,
+        counted(begun.attached.len() as u64, "process"),
+        begun.until,
+        longest * 1e3,
+    )
+}
+
+fn check(args: &Args) -> Result<(), Trouble> {
+    let wrong = |why: &str, try_: &str| {
+        Err(Trouble::new(
+            "cannot attach with these dials",
+            why,
+            try_,
+            UNTOUCHED,
+        ))
+    };
+    match args.until {
+        Until::Exit => wrong(
+            "--until exit settles once, at the end of a command; there is none that would end",
+            "a duration: --until 1s",
+        ),
+        Until::Never if args.dials.for_.is_none() => {
+            wrong("--until never has no end here", "add one: --for 10m")
+        }
+        _ => Ok(()),
+    }
+}
+
+fn whom(args: &Args) -> Result<Whom, Trouble> {
+    let mut groups = Vec::new();
+    for unit in &args.unit {
+        groups.push(whose::unit_folder(unit).ok_or_else(|| {
+            let why = "no control group of that name below the version 2 hierarchy";
+            let try_ = "look it up with `systemctl status`, or use --exe or --pid";
+            Trouble::new(
+                format!("cannot attach to unit {unit}"),
+                why,
+                try_,
+                UNTOUCHED,
+            )
+        })?);
+    }
+    let exes = args.exe.iter().map(|text| {
+        Glob::for_exe(text).map_err(|e| {
+            let try_ = "a base name, or a full path with a /";
+            Trouble::new(
+                format!("--exe {text} is not valid"),
+                e.to_string(),
+                try_,
+                UNTOUCHED,
+            )
+        })
+    });
+    let exes = exes.collect::<Result<_, _>>()?;
+    Ok(Whom {
+        pids: args.pid.clone(),
+        exes,
+        groups,
+    })
+}
+
+fn words(args: &Args) -> Vec<String> {
+    let mut words = vec!["(attached)".to_owned()];
+    words.extend(args.pid.iter().map(|pid| format!("pid={pid}")));
+    words.extend(args.exe.iter().map(|exe| format!("exe={}", exe)));
+    words.extend(args.unit.iter().map(|unit| format!("unit={unit}")));
+    words
+}
+
+/// The session, from its begin to its end.
+fn in_background(args: &Args, wanted: Wanted, whom: Whom, to: OwnedFd) -> anyhow::Result<i32> {
+    let record = { args.record.as_deref() }
+        .map(|path| out::open(path).map_err(|e| super::run::cannot_record(path, &e)))
+        .transpose()?;
+    let unknown = "requests past libc are not counted in programs that ran before";
+    let mut s = wanted.make(Reading::now(), false, || Escapes::unwatched(unknown))?;
+    if let Some(file) = record {
+        let name = args.record.clone().unwrap_or_default();
+        if let Err(e) = s.record(file, name.clone(), args.ring) {
+            give_up(&mut s);
+            return Err(super::run::cannot_record(&name, &e).into());
+        }
+        s.recording_goes();
+    }
+    let luggage = match Luggage::pack(s.shared) {
+        Ok(luggage) => luggage,
+        Err(refusal) => {
+            give_up(&mut s);
+            let what = "cannot attach to any process";
+            return Err(Trouble::new(what, refusal.why, refusal.try_, UNTOUCHED).into());
+        }
+    };
+    s.reach_out(Reach::new(luggage, whom));
+    s.run_until_reached();
+    if !tell_front(&s, &to) {
+        s.leave();
+    }
+    drop(to);
+    leave_terminal();
+    s.run_until_left();
+    s.settle_at_end(|_| {});
+    s.end_recording();
+    let told = report::run(&mut s, crate::session::supervisor::Outcome::Exited(0));
+    s.close();
+    s.answer_detach(&told);
+    Ok(told.exit_status)
+}
+
+fn give_up(s: &mut Supervisor) {
+    s.settle_at_end(|_| {});
+    s.close();
+}
+
+/// Tells the command that began the session; whether that still listens.
+fn tell_front(s: &Supervisor, to: &OwnedFd) -> bool {
+    let Some(reach) = s.reach() else {
+        return false;
+    };
+    let row = |(pid, r): (u32, &crate::session::supervisor::reaching::Reached)| Row {
+        pid,
+        exe: r.exe.clone(),
+        sites: r.sites,
+        pause_s: r.pause.max(Duration::from_nanos(1)).as_secs_f64(),
+    };
+    let no = |(pid, exe, refusal): (u32, &str, &Refusal)| No {
+        pid,
+        exe: exe.to_owned(),
+        refusal: refusal.clone(),
+    };
+    let begun = Begun {
+        version: 1,
+        id: s.plan.id.clone(),
+        until: s.plan.classes[0].to_string(),
+        attached: reach.attached().map(row).collect(),
+        refused: reach.refused().map(no).collect(),
+    };
+    let text = serde_json::to_string(&begun).unwrap_or_default();
+    rustix::io::write(to.as_fd(), text.as_bytes()).is_ok()
+}
+
+/// Nobody listens to us any more.
+fn leave_terminal() {
+    let Ok(null) = File::options().read(true).write(true).open("/dev/null") else {
+        return;
+    };
+    let _ = rustix::stdio::dup2_stdin(&null);
+    let _ = rustix::stdio::dup2_stdout(&null);
+    let _ = rustix::stdio::dup2_stderr(&null);
+}

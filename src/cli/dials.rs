@@ -1,0 +1,206 @@
+//! What `run` and `attach` have in common: the dials, and the session that is made of them.
+
+use crate::folder::random_name;
+use crate::session::belongings::{Belongings, NOT_STARTED};
+use crate::session::compile::{self, Users};
+use crate::session::control::Server;
+use crate::session::dirs;
+use crate::session::escape::Escapes;
+use crate::session::ledger::Ledger;
+use crate::session::shared::Shared;
+use crate::session::supervisor::{Parts, Plan, Supervisor};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+use synclater_model::policy::dial::Until;
+use synclater_model::policy::duration::parse_duration;
+use synclater_model::policy::rules::RuleSet;
+use synclater_model::report::message::Trouble;
+use synclater_sys::clock::Reading;
+use synclater_sys::signal::Signals;
+use synclater_sys::{process, socket};
+
+/// For how long and for whom requests are relaxed.
+#[derive(clap::Args, Default)]
+pub struct Dials {
+    /// Ends the relaxation after this time, while the command goes on.
+    #[arg(long = "for", value_name = "T", value_parser = parse_duration)]
+    #[arg(allow_hyphen_values = true)]
+    pub for_: Option<Duration>,
+
+    /// Relax only what matches: exe=GLOB (base name, or full path with a /), user=GLOB (effective
+    /// user, name or number), path=GLOB (absolute; * stops at /, ** does not). Repeatable: same key
+    /// = or, different keys = and.
+    #[arg(long, value_name = "KEY=GLOB", conflicts_with = "rules")]
+    only: Vec<String>,
+
+    /// Rules in TOML: `[[rule]]` tables with exe, user, path, until; the first that matches
+    /// wins, and what none matches stays at now.
+    #[arg(long, value_name = "FILE")]
+    rules: Option<PathBuf>,
+}
+
+impl Dials {
+    /// The rules, where there are any.
+    ///
+    /// # Errors
+    /// A [`Trouble`] where they are not valid, or cannot be read.
+    pub fn rules(&self) -> Result<Option<RuleSet>, Trouble> {
+        let wrong =
+            |what: String, why: String, try_: &str| Trouble::new(what, why, try_, NOT_STARTED);
+        if let Some(file) = &self.rules {
+            let name = file.display();
+            let text = std::fs::read_to_string(file).map_err(|e| {
+                wrong(
+                    format!("cannot read the rules {name}"),
+                    e.to_string(),
+                    "check the file's name",
+                )
+            })?;
+            let set = RuleSet::from_toml(&text).map_err(|e| {
+                let try_ = "correct it; keys are exe, user, path, until";
+                wrong(
+                    format!("the rules in {name} are not valid"),
+                    e.to_string(),
+                    try_,
+                )
+            })?;
+            return Ok(Some(set));
+        }
+        if self.only.is_empty() {
+            return Ok(None);
+        }
+        let set = RuleSet::from_only(&self.only).map_err(|e| {
+            wrong(
+                "--only is not valid".into(),
+                e.to_string(),
+                "write exe=GLOB, user=GLOB or path=/GLOB",
+            )
+        })?;
+        Ok(Some(set))
+    }
+}
+
+/// A session that is to be made.
+pub struct Wanted {
+    /// The dial.
+    pub until: Until,
+    /// When the relaxation ends by itself.
+    pub for_: Option<Duration>,
+    /// The rules, where there are any.
+    pub rules: Option<RuleSet>,
+    /// What the session is called by, for people.
+    pub command: Vec<String>,
+    /// How things stand where there is no ledger.
+    pub state: &'static str,
+}
+
+impl Wanted {
+    /// Makes the session.
+    ///
+    /// # Errors
+    /// A [`Trouble`] where something of it cannot be had; nothing is left behind.
+    pub fn make(
+        self,
+        start: Reading,
+        block_device: bool,
+        escapes: impl FnOnce() -> Escapes,
+    ) -> anyhow::Result<Supervisor> {
+        let ledger = ledger(&self);
+        let rules = self.rules;
+        let asks = rules.as_ref().is_some_and(RuleSet::asks_for_user);
+        let users = if asks {
+            Users::of_this_machine()
+        } else {
+            Users::default()
+        };
+        let mut compiled = compile::compile(&rules.clone().unwrap_or_default(), self.until, &users);
+        if ledger.is_none() {
+            without_ledger(&mut compiled.classes);
+            compiled.now_mask = compile::now_mask(&compiled.classes);
+        }
+        let run = dirs::run_dir();
+        dirs::make(&run, "the folder of running sessions")?;
+        let in_ledger = |id: &str| ledger.as_ref().is_some_and(|l| l.path(id).exists());
+        let belongings = Belongings::make(&run, in_ledger)?;
+        let cannot = |what: &str, e: std::io::Error| {
+            belongings.give_back();
+            // Mostly a matter of the memory that it shares.
+            let place = belongings.memory.parent().unwrap_or(&run);
+            let try_ = "free space there, or name another folder in SYNCLATER_RUN_DIR";
+            Trouble::new(
+                format!("cannot make {what} in {}", place.display()),
+                e.to_string(),
+                try_,
+                NOT_STARTED,
+            )
+        };
+        let door = door_name();
+        let shared = Shared::create(&belongings.memory, &compiled, &door, start);
+        let shared = shared.map_err(|e| cannot("the session", e))?;
+        let server =
+            Server::open(&belongings.memory).map_err(|e| cannot("the control socket", e))?;
+        let slots_door =
+            socket::listen_abstract(&door).map_err(|e| cannot("the slots' socket", e))?;
+        process::adopt_orphans();
+        let signals = Signals::take().map_err(|e| cannot("a signal descriptor", e))?;
+        let plan = Plan {
+            id: belongings.id.clone(),
+            command: self.command,
+            rules,
+            classes: compiled.classes,
+            ends: self.for_.map(|t| Instant::now() + t),
+            block_device: block_device,
+            started: humantime::format_rfc3339_seconds(std::time::SystemTime::now()).to_string(),
+        };
+        let parts = Parts {
+            plan,
+            shared: Box::leak(Box::new(shared)),
+            signals,
+            server,
+            slots_door,
+            ledger,
+            escapes: escapes(),
+            belongings,
+        };
+        Ok(Supervisor::new(parts)?)
+    }
+}
+
+fn ledger(wanted: &Wanted) -> Option<Ledger> {
+    match Ledger::open() {
+        Ok(ledger) => Some(ledger),
+        Err(trouble) => {
+            let relaxes = |u: Until| u != Until::Now && u != Until::Never;
+            let any = relaxes(wanted.until)
+                || wanted
+                    .rules
+                    .as_ref()
+                    .is_some_and(|r| r.dials().into_iter().any(relaxes));
+            if any {
+                let state = wanted.state;
+                crate::cli::say(&format!(
+                    "{}\n",
+                    Trouble {
+                        state: state.into(),
+                        ..trouble
+                    }
+                ));
+            }
+            None
+        }
+    }
+}
+
+/// The dials that are possible without a ledger: nothing may owe that would have to be settled.
+fn without_ledger(classes: &mut [Until]) {
+    for until in classes.iter_mut().filter(|u| **u != Until::Never) {
+        *until = Until::Now;
+    }
+}
+
+/// An abstract socket name that nobody guesses in advance.
+fn door_name() -> [u8; 32] {
+    let mut name = *b"synclater-0000000000000000000000";
+    name[10..].copy_from_slice(random_name().as_bytes());
+    name
+}

@@ -1,0 +1,340 @@
+//! The code of a process: its system-call sites, our library where it is there already, and room for
+//! it where it is not.
+
+use super::target::Refusal;
+use std::ops::Range;
+use synclater_model::reach::maps::Mapping;
+use synclater_model::reach::{maps, room, sites};
+use synclater_shim::gate::{target, Head, Place};
+use synclater_shim::IMAGE;
+use synclater_sys::remote::Memory;
+
+/// Bytes that the page may have.
+pub const PAGE_ROOM: u64 = 1 << 20;
+
+/// The library's name among the mappings of a process.
+pub const NAME: &std::ffi::CStr = c"synclater";
+const MAPPED_AS: &str = "/memfd:synclater (deleted)";
+
+/// System calls of x86-64 that lead to the gate: the requests (msync, fsync, fdatasync, sync,
+/// sync_file_range, syncfs, pwritev2, io_submit), and what changes what they stand on (open, openat,
+/// openat2, open_by_handle_at, mount, umount2, move_mount, unshare, setns, prctl, seccomp,
+/// io_uring_setup).
+const WANTED: [u32; 20] = [
+    26, 74, 75, 162, 277, 306, 328, 209, 2, 257, 437, 304, 165, 166, 429, 272, 308, 157, 317, 425,
+];
+
+/// Without one of these there is nothing to attach.
+const REQUESTS: [u32; 3] = [74, 75, 162];
+
+/// A system-call site.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Site {
+    /// Where the five bytes are.
+    pub at: u64,
+    /// What they are when nobody is attached.
+    pub was: [u8; sites::LEN],
+    /// The place that they lead to at present.
+    pub leads_to: Option<u64>,
+}
+
+/// The library in a process.
+#[derive(Clone, Debug)]
+pub struct Library {
+    /// Where it lies.
+    pub image: u64,
+    /// Its head.
+    pub head: Head,
+    /// Its places, in order; none where there is none yet.
+    pub places: Vec<Option<Place>>,
+}
+
+impl Library {
+    fn places_at(&self) -> u64 {
+        self.image + u64::from(self.head.places_at)
+    }
+
+    /// The address of place `k`.
+    #[must_use]
+    pub fn place(&self, k: usize) -> u64 {
+        self.places_at() + (k * Place::SIZE) as u64
+    }
+
+    /// Where the slots and the page are mapped, in this order.
+    #[must_use]
+    pub fn shared(&self) -> (u64, u64) {
+        shared(self.image, &self.head)
+    }
+
+    /// The place that is at `at`.
+    fn place_at(&self, at: u64) -> Option<Place> {
+        let by = at.checked_sub(self.places_at())?;
+        let k = usize::try_from(by).ok()? / Place::SIZE;
+        let is_begin = by % Place::SIZE as u64 == 0;
+        *self.places.get(k).filter(|_| is_begin)?
+    }
+}
+
+/// Where the slots and the page are mapped beside an image at `image`, in this order.
+#[must_use]
+pub fn shared(image: u64, head: &Head) -> (u64, u64) {
+    let slots = image + u64::from(head.whole);
+    (slots, slots + slots_room())
+}
+
+fn slots_room() -> u64 {
+    (size_of::<synclater_shim::page::Slots>() as u64).next_multiple_of(4096)
+}
+
+/// The image that is brought along, and its head.
+#[must_use]
+pub fn image() -> Option<(&'static [u8], Head)> {
+    IMAGE.and_then(|image| Some((image, Head::read(image)?)))
+}
+
+/// Bytes that the image, the slots and the page need.
+#[must_use]
+pub fn whole_room(head: &Head) -> u64 {
+    u64::from(head.whole) + slots_room() + PAGE_ROOM
+}
+
+/// What was found in a process.
+#[derive(Debug)]
+pub struct Survey {
+    /// Its mappings.
+    pub mappings: Vec<Mapping>,
+    /// Our library, where it is there.
+    pub library: Option<Library>,
+    /// Its sites, in order of address.
+    pub sites: Vec<Site>,
+}
+
+/// Looks through a process's code.
+///
+/// # Errors
+/// Where its memory cannot be read: it has ended, or executed another program.
+pub fn survey(pid: u32, memory: &Memory) -> Result<Survey, Refusal> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/maps"));
+    let mappings = maps::read(&text.map_err(|e| unreadable(&e))?);
+    let library = mappings.iter().find_map(|m| find_library(m, memory));
+    let mut sites = Vec::new();
+    for m in mappings.iter().filter(|m| is_code(m)) {
+        let len = usize::try_from(m.range.end - m.range.start).unwrap_or(0);
+        let code = memory
+            .bytes(m.range.start, len)
+            .map_err(|e| unreadable(&e))?;
+        sites.extend(sites_in(&code, m.range.start, library.as_ref()));
+    }
+    sites.sort_unstable_by_key(|s| s.at);
+    Ok(Survey {
+        mappings,
+        library,
+        sites,
+    })
+}
+
+fn unreadable(e: &std::io::Error) -> Refusal {
+    Refusal::new(
+        format!("its memory cannot be read: {e}"),
+        "look whether it is still there",
+    )
+}
+
+/// Code of a file, and not ours.
+fn is_code(m: &Mapping) -> bool {
+    m.executable && m.inode != 0 && m.name != MAPPED_AS
+}
+
+/// The same version of the library: others are left alone.
+fn find_library(m: &Mapping, memory: &Memory) -> Option<Library> {
+    let (image, head) = image()?;
+    if m.name != MAPPED_AS || m.offset != 0 {
+        return None;
+    }
+    let places_at = head.places_at as usize;
+    let there = memory.bytes(m.range.start, head.data_at as usize).ok()?;
+    if there[..places_at] != image[..places_at] {
+        return None;
+    }
+    let end = places_at + head.places_len as usize;
+    let places = there[places_at..end].chunks(Place::SIZE).map(Place::read);
+    Some(Library {
+        image: m.range.start,
+        head,
+        places: places.collect(),
+    })
+}
+
+fn sites_in(code: &[u8], start: u64, library: Option<&Library>) -> Vec<Site> {
+    let bytes = |at: usize| -> [u8; sites::LEN] { std::array::from_fn(|k| code[at + k]) };
+    let wanted = |call| match call {
+        sites::Call::Number(number) => WANTED.contains(&number),
+        sites::Call::Any => true,
+    };
+    let plain = sites::x86_64(code)
+        .filter(|s| wanted(s.call))
+        .map(|s| Site {
+            at: start + s.at as u64,
+            was: bytes(s.at),
+            leads_to: None,
+        });
+    let jumps = sites::x86_64_entered_by(code, 0xe9).filter_map(|at| {
+        let site = start + at as u64;
+        let to = target(&code[at..], site)?;
+        let place = library?.place_at(to).filter(|p| p.site == site)?;
+        Some(Site {
+            at: site,
+            was: place.was,
+            leads_to: Some(to),
+        })
+    });
+    plain.chain(jumps).collect()
+}
+
+impl Survey {
+    /// Sites that lead to our library.
+    pub fn redirected(&self) -> impl Iterator<Item = &Site> {
+        self.sites.iter().filter(|s| s.leads_to.is_some())
+    }
+
+    /// Whether a request could be answered at all.
+    fn makes_requests(&self) -> bool {
+        let number = |s: &Site| sites::x86_64(&with_entry(s.was)).next().map(|s| s.call);
+        let requests = REQUESTS.map(|n| Some(sites::Call::Number(n)));
+        self.sites.iter().any(|s| requests.contains(&number(s)))
+    }
+
+    /// Where the library lies, or is to lie, and the sites that it can be reached from.
+    ///
+    /// # Errors
+    /// Where there is no site, or no room.
+    pub fn place_library(&self, heap: Range<u64>) -> Result<(u64, Vec<Site>), Refusal> {
+        if !self.makes_requests() {
+            let why =
+                "no system-call site that can be redirected was found: is it written in Go, or \
+                       linked with musl?";
+            return Err(Refusal::new(
+                why,
+                "start it under synclater: synclater run -- COMMAND",
+            ));
+        }
+        let (_, head) = image().ok_or_else(no_gate)?;
+        if let Some(library) = &self.library {
+            return Ok((library.image, self.sites_near(library.image, &head)));
+        }
+        let taken = self.taken(heap);
+        let at = { self.groups().into_iter() }
+            .find_map(|code| room::near(&code, whole_room(&head), &taken));
+        let at = at.ok_or_else(|| {
+            Refusal::new(
+                "there is no free address near its libc",
+                "start it under synclater run",
+            )
+        })?;
+        Ok((at, self.sites_near(at, &head)))
+    }
+
+    fn sites_near(&self, image: u64, head: &Head) -> Vec<Site> {
+        let reach = (1u64 << 31) - whole_room(head);
+        let near = |s: &&Site| s.at.abs_diff(image) < reach;
+        self.sites.iter().filter(near).copied().collect()
+    }
+
+    /// Ranges of sites that one library can serve, the richest first.
+    fn groups(&self) -> Vec<Range<u64>> {
+        const APART: u64 = 1 << 30;
+        let mut groups: Vec<(Range<u64>, usize)> = Vec::new();
+        for site in &self.sites {
+            match groups.last_mut() {
+                Some((range, n)) if site.at - range.start < APART => {
+                    range.end = site.at + 8;
+                    *n += 1;
+                }
+                _ => groups.push((site.at..site.at + 8, 1)),
+            }
+        }
+        groups.sort_by_key(|(_, n)| std::cmp::Reverse(*n));
+        groups.into_iter().map(|(range, _)| range).collect()
+    }
+
+    fn taken(&self, heap: Range<u64>) -> Vec<Range<u64>> {
+        let grown = |m: &Mapping| match m.name.as_str() {
+            "[stack]" => m.range.start.saturating_sub(room::STACK)..m.range.end,
+            _ => m.range.clone(),
+        };
+        let mut all: Vec<_> = self.mappings.iter().map(grown).collect();
+        all.push(heap.start..heap.end + room::HEAP);
+        all
+    }
+
+    /// Bytes behind the end of some file's code, up to the end of its last page, that nobody uses:
+    /// `len` of them.
+    #[must_use]
+    pub fn slack(&self, memory: &Memory, len: usize) -> Option<u64> {
+        let code = self.mappings.iter().filter(|m| is_code(m));
+        let ends = code.filter_map(|m| Some((m, self.end_of_code(m, memory)?)));
+        let fits = |(m, end): &(&Mapping, u64)| {
+            m.range.contains(end) && m.range.end - end >= len as u64 && m.range.end - end < 4096
+        };
+        ends.filter(fits)
+            .map(|(_, end)| end.next_multiple_of(16))
+            .find(|at| at % 4096 != 0)
+    }
+
+    /// Where the code of the file that `m` maps ends, as the program headers have it.
+    fn end_of_code(&self, m: &Mapping, memory: &Memory) -> Option<u64> {
+        let of_file = |o: &&Mapping| o.inode == m.inode && o.name == m.name && o.offset == 0;
+        let base = self.mappings.iter().find(of_file)?.range.start;
+        let head = memory.bytes(base, 4096).ok()?;
+        let long = |at: usize| Some(u64::from_le_bytes(head.get(at..at + 8)?.try_into().ok()?));
+        let short = |at: usize| Some(u16::from_le_bytes(head.get(at..at + 2)?.try_into().ok()?));
+        if !head.starts_with(b"\x7fELF\x02") {
+            return None;
+        }
+        let (from, size, count) = (long(32)?, usize::from(short(54)?), usize::from(short(56)?));
+        let from = usize::try_from(from).ok()?;
+        const PT_LOAD: u64 = 1;
+        let segments = (0..count).filter_map(|k| {
+            let at = from.checked_add(k * size)?;
+            let (kind, offset, in_file) = (long(at)?, long(at + 8)?, long(at + 32)?);
+            // Type and flags are words beside each other; of the flags bit 0 is PF_X.
+            (kind & 0xffff_ffff == PT_LOAD && kind >> 32 & 1 == 1).then_some((offset, in_file))
+        });
+        let holds = |(offset, len): &(u64, u64)| {
+            (m.offset..m.offset + (m.range.end - m.range.start)).contains(&(offset & !4095))
+                && offset.checked_add(*len).is_some()
+        };
+        let (offset, len) = segments.into_iter().find(holds)?;
+        Some(m.range.start + (offset + len).checked_sub(m.offset)?)
+    }
+}
+
+/// No gate was built for this machine.
+pub fn no_gate() -> Refusal {
+    Refusal::new(
+        "there is no gate for this machine (x86-64 only)",
+        "start it under synclater run",
+    )
+}
+
+fn with_entry(was: [u8; sites::LEN]) -> [u8; sites::LEN + 2] {
+    let mut whole = [0x0f, 0x05, 0, 0, 0, 0x0f, 0x05];
+    whole[..sites::LEN].copy_from_slice(&was);
+    whole
+}
+
+/// The heap of a process as it stands.
+#[must_use]
+pub fn heap(pid: u32, mappings: &[Mapping]) -> Range<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // start_brk, field 47 of proc(5), 44 behind the state.
+    let begin = stat
+        .rsplit_once(") ")
+        .and_then(|(_, rest)| rest.split(' ').nth(44)?.parse().ok());
+    let begin: u64 = begin.unwrap_or(0);
+    let end = mappings
+        .iter()
+        .find(|m| m.name == "[heap]")
+        .map_or(begin, |m| m.range.end);
+    begin..end.max(begin)
+}

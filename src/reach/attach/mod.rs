@@ -1,0 +1,432 @@
+//! Attach: the shim's decisions into a running, unmodified process, and out again byte for byte.
+//!
+//! Promise: a process is attached whole or left as it was; it stands still only while five bytes at
+//! each of its system-call sites are exchanged. Whatever traces it is a process of its own that ends
+//! soon: a thread deep inside a system call is let go of then.
+//!
+//! What is put into a process stays mapped for as long as it lives: a thread may be on its way
+//! through it at any time. The next session uses it again.
+//!
+//! Map: [`target`] says whether it can be done, [`code`] where, [`tracer`] stops threads and sends
+//! them on errands.
+
+mod code;
+pub mod target;
+mod tracer;
+
+use crate::session::shared::Shared;
+use code::{survey, Library, Site, Survey};
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::{Duration, Instant};
+use synclater_shim::gate::{jump, Errand, Place};
+use synclater_shim::page::Page;
+use synclater_sys::clock::LeaseClock;
+use synclater_sys::job::{self, Job};
+use synclater_sys::remote::{self, Memory};
+use target::{Open, Refusal, Target};
+use tracer::{Failure, Tracer};
+
+/// What a session brings into its processes.
+pub struct Luggage {
+    library: File,
+    page: File,
+    slots: File,
+    page_size: u32,
+    slots_size: u32,
+    clock: LeaseClock,
+}
+
+/// What became of one process.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "is", rename_all = "lowercase")]
+pub enum Told {
+    /// It is attached.
+    Attached {
+        /// Sites that lead to the gate.
+        sites: u64,
+        /// Sites that are too far away for a jump.
+        far: u64,
+        /// How long it stood still.
+        pause_ns: u64,
+        /// What it had open already.
+        open: Open,
+    },
+    /// It is not attached any more; its code is what it was.
+    Detached {
+        /// Sites that were restored.
+        sites: u64,
+        /// How long it stood still.
+        pause_ns: u64,
+    },
+    /// Not now; a moment later it may work.
+    Busy {
+        /// Why.
+        why: String,
+    },
+    /// It cannot be attached.
+    Refused {
+        /// Why not.
+        refusal: Refusal,
+    },
+}
+
+impl Luggage {
+    /// What `shared` is made of.
+    ///
+    /// # Errors
+    /// Why processes cannot be attached at all: no gate for this machine, no memory to execute.
+    pub fn pack(shared: &Shared) -> Result<Luggage, Refusal> {
+        let (image, _) = code::image().ok_or_else(code::no_gate)?;
+        let open = |e: &io::Error| Refusal::new(format!("{e}"), "look at vm.memfd_noexec (sysctl)");
+        let library = remote::executable_memory(code::NAME, image).map_err(|e| open(&e))?;
+        let page = File::open(&shared.path).map_err(|e| open(&e))?;
+        let slots = shared.slots_file().try_clone().map_err(|e| open(&e))?;
+        let page_size = shared.page().size.load(SeqCst);
+        if u64::from(page_size) > code::PAGE_ROOM {
+            let why = format!(
+                "the rules take {page_size} bytes, of at most {}",
+                code::PAGE_ROOM
+            );
+            return Err(Refusal::new(why, "use fewer rules"));
+        }
+        let slots_size = shared.page().slots_size.load(SeqCst);
+        let clock = shared.clock.clone();
+        Ok(Luggage {
+            library,
+            page,
+            slots,
+            page_size,
+            slots_size,
+            clock,
+        })
+    }
+
+    fn fds(&self) -> [BorrowedFd<'_>; 3] {
+        [self.library.as_fd(), self.page.as_fd(), self.slots.as_fd()]
+    }
+}
+
+/// One process being attached or detached, by a process of ours.
+pub struct Work {
+    job: Job,
+    answer: File,
+}
+
+impl Work {
+    /// Begins to attach process `pid`.
+    ///
+    /// # Errors
+    /// `EAGAIN` where no process can be had.
+    pub fn attach(pid: u32, luggage: &Luggage) -> io::Result<Work> {
+        Work::begin(luggage.fds().to_vec(), || attach(pid, luggage))
+    }
+
+    /// Begins to detach process `pid`.
+    ///
+    /// # Errors
+    /// As [`Work::attach`].
+    pub fn detach(pid: u32) -> io::Result<Work> {
+        Work::begin(Vec::new(), || detach(pid))
+    }
+
+    fn begin(fds: Vec<BorrowedFd<'_>>, work: impl FnOnce() -> Told) -> io::Result<Work> {
+        let (answer, theirs) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+        let job = Job::start(|| {
+            let all: Vec<_> = fds.into_iter().chain([theirs.as_fd()]).collect();
+            let kept = job::keep_only(&all);
+            let told = serde_json::to_vec(&work()).unwrap_or_default();
+            let to = all.last().map(|fd| fd.as_fd());
+            let done = to.is_some_and(|fd| rustix::io::write(fd, &told).is_ok());
+            std::mem::forget(kept);
+            i32::from(!done)
+        })?;
+        let answer = OwnedFd::from(answer).into();
+        Ok(Work { job, answer })
+    }
+
+    /// The number of the process that does it.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.job.pid()
+    }
+
+    /// What became of it, once that is known; the process that did it is gone then.
+    pub fn finished(&mut self) -> Option<Told> {
+        let status = self.job.status()?;
+        let mut text = Vec::new();
+        let _ = self.answer.read_to_end(&mut text);
+        let told = serde_json::from_slice(&text);
+        Some(told.unwrap_or_else(|_| Told::Busy {
+            why: format!("what traced it ended early (status {status})"),
+        }))
+    }
+}
+
+impl AsFd for Work {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.job.as_fd()
+    }
+}
+
+impl From<Failure> for Told {
+    fn from(failure: Failure) -> Told {
+        match failure {
+            Failure::Busy(why) => Told::Busy { why },
+            Failure::Refused(refusal) => Told::Refused { refusal },
+        }
+    }
+}
+
+impl From<Refusal> for Failure {
+    fn from(refusal: Refusal) -> Failure {
+        Failure::Refused(refusal)
+    }
+}
+
+fn attach(pid: u32, luggage: &Luggage) -> Told {
+    put_in(pid, luggage).unwrap_or_else(Into::into)
+}
+
+fn detach(pid: u32) -> Told {
+    take_out(pid).unwrap_or_else(Into::into)
+}
+
+fn memory_of(pid: u32) -> Result<Memory, Refusal> {
+    Memory::open(pid).map_err(|e| {
+        let why = format!("its memory may not be written ({e})");
+        Refusal::new(why, format!("sudo synclater attach --pid {pid}"))
+    })
+}
+
+/// The bytes of one site, before and after.
+struct Change {
+    at: u64,
+    before: [u8; 5],
+    after: [u8; 5],
+}
+
+fn put_in(pid: u32, luggage: &Luggage) -> Result<Told, Failure> {
+    let target = target::look(pid)?;
+    let memory = memory_of(pid)?;
+    let found = survey(pid, &memory)?;
+    if let Some(library) = &found.library {
+        is_free(library, &found, &memory, &luggage.clock)?;
+    }
+    let heap = code::heap(pid, &found.mappings);
+    let (image, sites) = found.place_library(heap)?;
+    let open = target::open(pid);
+    let errand = errand(&target, open, &found, image, luggage)?;
+    let mut tracer = Tracer::new(pid);
+    let library = bring(&mut tracer, &found, &errand, luggage, &memory)?;
+    let changes = fill_places(&library, &sites, &memory)?;
+    let pause = exchange(&mut tracer, &memory, &changes)?;
+    Ok(Told::Attached {
+        sites: changes.len() as u64,
+        far: (found.sites.len() - sites.len()) as u64,
+        pause_ns: nanoseconds(pause),
+        open,
+    })
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Whether the session that a process was in before is over.
+fn is_free(
+    library: &Library,
+    found: &Survey,
+    memory: &Memory,
+    clock: &LeaseClock,
+) -> Result<(), Refusal> {
+    let (_, page) = library.shared();
+    let long = |at: usize| -> Option<u64> {
+        let bytes = memory.bytes(page + at as u64, 8).ok()?;
+        Some(u64::from_le_bytes(bytes.try_into().ok()?))
+    };
+    let lease = long(std::mem::offset_of!(Page, lease_until));
+    let span = long(std::mem::offset_of!(Page, lease_span));
+    let runs = lease
+        .zip(span)
+        .is_some_and(|(lease, span)| lease.wrapping_sub(clock.now()) <= span);
+    if !runs || found.redirected().next().is_none() {
+        return Ok(());
+    }
+    let name = found
+        .mappings
+        .iter()
+        .find(|m| m.range.start == page)
+        .map(|m| m.name.as_str());
+    let folder = name.and_then(|n| n.strip_suffix("/page")?.rsplit('/').next());
+    let id = folder.and_then(|f| f.split('.').next()).unwrap_or("?");
+    let why = format!("it is attached to session {id}");
+    Err(Refusal::new(
+        why,
+        format!("synclater set {id} ..., or synclater detach {id}"),
+    ))
+}
+
+/// What a thread of the process is to do.
+fn errand(
+    target: &Target,
+    open: Open,
+    found: &Survey,
+    image: u64,
+    luggage: &Luggage,
+) -> Result<Errand, Refusal> {
+    let (_, head) = code::image().ok_or_else(code::no_gate)?;
+    let (slots, page) = code::shared(image, &head);
+    Ok(Errand {
+        image,
+        room: if found.library.is_some() {
+            0
+        } else {
+            code::whole_room(&head)
+        },
+        there: image + u64::from(head.there),
+        page,
+        slots,
+        page_size: luggage.page_size,
+        slots_size: luggage.slots_size,
+        pid: target.own_pid,
+        pid_ns: target.pid_ns,
+        other_ns: target.other_ns,
+        devices: open.devices > 0,
+        exe: target.exe.clone().into_bytes(),
+    })
+}
+
+/// Brings the library where it is not there yet, and has it join the session.
+fn bring(
+    tracer: &mut Tracer,
+    found: &Survey,
+    errand: &Errand,
+    luggage: &Luggage,
+    memory: &Memory,
+) -> Result<Library, Failure> {
+    let (bytes, head) = code::image().ok_or_else(code::no_gate)?;
+    if let Some(library) = &found.library {
+        let boot = library.image + u64::from(head.boot);
+        tracer.run(memory, boot, &head, errand, luggage.fds())?;
+        return Ok(library.clone());
+    }
+    let code = head.boot_code(bytes);
+    let boot = found.slack(memory, code.len() + 16).ok_or_else(|| {
+        let why = "there is no room behind any of its code for the first instructions";
+        Refusal::new(why, "start it under synclater: synclater run -- COMMAND")
+    })?;
+    let lost = |e: io::Error| Failure::Busy(format!("its memory: {e}"));
+    let was = memory.bytes(boot, code.len()).map_err(lost)?;
+    memory.write(boot, code).map_err(lost)?;
+    tracer.run(memory, boot, &head, errand, luggage.fds())?;
+    give_back(tracer, memory, boot, &was);
+    Ok(Library {
+        image: errand.image,
+        head,
+        places: vec![None; head.places()],
+    })
+}
+
+/// Puts back what was where the boot code is, once the thread has left it. A thread of a stopped
+/// process (SIGSTOP) is still there, and needs it when it goes on.
+fn give_back(tracer: &mut Tracer, memory: &Memory, boot: u64, was: &[u8]) {
+    let range = boot..boot + was.len() as u64;
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_millis(100) {
+        if tracer.stop_all().is_err() {
+            return;
+        }
+        if !tracer.is_anyone_in(&range) {
+            let _ = memory.write(boot, was);
+            return;
+        }
+        tracer.let_go_on();
+        std::thread::sleep(Duration::from_micros(50));
+    }
+}
+
+/// Makes the places that the sites are to lead to; returns what has to be changed at the sites.
+fn fill_places(library: &Library, sites: &[Site], memory: &Memory) -> Result<Vec<Change>, Failure> {
+    let mut places = library.places.clone();
+    let gate = library.image + u64::from(library.head.gate);
+    let mut changes = Vec::new();
+    for site in sites.iter().filter(|s| s.leads_to.is_none()) {
+        let place = Place {
+            was: site.was,
+            site: site.at,
+        };
+        let k = { places.iter().position(|p| *p == Some(place)) }
+            .or_else(|| places.iter().position(Option::is_none));
+        let k = k.ok_or_else(|| Refusal::new("it has too many system-call sites", "name them"))?;
+        places[k] = Some(place);
+        let at = library.place(k);
+        let made = place.bytes(at, gate).zip(jump(site.at, at));
+        let (bytes, after) =
+            made.ok_or_else(|| Refusal::new("a site is out of reach", "start it anew"))?;
+        let lost = |e: io::Error| Failure::Busy(format!("its memory: {e}"));
+        memory.write(at, &bytes).map_err(lost)?;
+        changes.push(Change {
+            at: site.at,
+            before: site.was,
+            after,
+        });
+    }
+    Ok(changes)
+}
+
+/// Exchanges the bytes of all sites while nothing of the process runs. Returns how long it stood
+/// still.
+fn exchange(tracer: &mut Tracer, memory: &Memory, changes: &[Change]) -> Result<Duration, Failure> {
+    let begun = tracer.stop_all()?;
+    let mut done = 0;
+    let mut failed = None;
+    for change in changes {
+        let mut there = [0; 5];
+        let written = memory.read(change.at, &mut there).and_then(|()| {
+            if there != change.before {
+                return Err(io::Error::other("its code has changed meanwhile"));
+            }
+            memory.write(change.at, &change.after)
+        });
+        if let Err(e) = written {
+            failed = Some(e);
+            break;
+        }
+        done += 1;
+    }
+    if failed.is_some() {
+        for change in &changes[..done] {
+            let _ = memory.write(change.at, &change.before);
+        }
+    }
+    tracer.release();
+    match failed {
+        None => Ok(begun.elapsed()),
+        Some(e) => Err(Failure::Busy(e.to_string())),
+    }
+}
+
+fn take_out(pid: u32) -> Result<Told, Failure> {
+    let memory = memory_of(pid)?;
+    let found = survey(pid, &memory)?;
+    let back = |s: &Site| {
+        Some(Change {
+            at: s.at,
+            before: jump(s.at, s.leads_to?)?,
+            after: s.was,
+        })
+    };
+    let changes: Vec<Change> = found.redirected().filter_map(back).collect();
+    let mut tracer = Tracer::new(pid);
+    let pause = if changes.is_empty() {
+        Duration::ZERO
+    } else {
+        exchange(&mut tracer, &memory, &changes)?
+    };
+    let (sites, pause_ns) = (changes.len() as u64, nanoseconds(pause));
+    Ok(Told::Detached { sites, pause_ns })
+}

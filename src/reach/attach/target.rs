@@ -1,0 +1,275 @@
+//! What a process is, before anything is done to it: whether it can be attached, and if not, why.
+//!
+//! Promise: nothing here changes or stops the process.
+
+use serde::{Deserialize, Serialize};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
+use synclater_model::report::message::Trouble;
+use synclater_shim::NAMES;
+use synclater_sys::{mount, process};
+
+/// Why a process is not attached.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refusal {
+    /// Why, with the value that was observed.
+    pub why: String,
+    /// What to do.
+    pub try_: String,
+}
+
+impl Refusal {
+    /// Of two parts.
+    pub fn new(why: impl Into<String>, try_: impl Into<String>) -> Refusal {
+        let (why, try_) = (why.into(), try_.into());
+        Refusal { why, try_ }
+    }
+
+    /// As it is told.
+    #[must_use]
+    pub fn trouble(&self, pid: u32, exe: &str) -> Trouble {
+        let name = Path::new(exe)
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy();
+        let name = if name.is_empty() { "?" } else { &*name };
+        let what = format!("cannot attach to {pid} ({name})");
+        let state = format!("nothing was changed; {pid} runs as before");
+        Trouble::new(what, &self.why, &self.try_, state)
+    }
+}
+
+/// A process that may be attached.
+#[derive(Clone, Debug)]
+pub struct Target {
+    /// Its own number for itself.
+    pub own_pid: u32,
+    /// The number of its pid namespace.
+    pub pid_ns: u64,
+    /// Whether it sees other mounts than we do.
+    pub other_ns: bool,
+    /// What it executes.
+    pub exe: String,
+}
+
+/// What it executes; empty where that cannot be told.
+#[must_use]
+pub fn exe_of(pid: u32) -> String {
+    let link = std::fs::read_link(format!("/proc/{pid}/exe"));
+    link.map(|l| l.to_string_lossy().into_owned())
+        .unwrap_or_default()
+}
+
+/// When a process began, in ticks since the machine did: with its number, who it is.
+#[must_use]
+pub fn started(pid: u32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, rest) = stat.rsplit_once(") ")?;
+    rest.split(' ').nth(19)?.parse().ok()
+}
+
+struct Status(String);
+
+impl Status {
+    fn of(pid: u32) -> Option<Status> {
+        let text = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        Some(Status(text))
+    }
+
+    fn get(&self, key: &str) -> Option<&str> {
+        let mut lines = self.0.lines().filter_map(|l| l.split_once(':'));
+        lines
+            .find(|(k, _)| *k == key)
+            .map(|(_, value)| value.trim())
+    }
+
+    fn number(&self, key: &str) -> u64 {
+        let word = self.get(key).and_then(|v| v.split_whitespace().next());
+        word.and_then(|w| w.parse().ok()).unwrap_or(0)
+    }
+}
+
+/// Whether process `pid` can be attached, as far as that can be seen from outside.
+///
+/// # Errors
+/// Why not.
+pub fn look(pid: u32) -> Result<Target, Refusal> {
+    let gone = || {
+        Refusal::new(
+            format!("there is no process {pid}"),
+            "look for it: pgrep NAME",
+        )
+    };
+    let status = Status::of(pid).ok_or_else(gone)?;
+    who_it_is(pid, &status)?;
+    let exe = executable(pid, &status)?;
+    who_has_it(&status)?;
+    what_it_runs(pid)?;
+    what_it_forbids(&status)?;
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+    if let Some(name) = NAMES.iter().find(|name| maps.contains(&format!("/{name}"))) {
+        let why = format!("it was started with {name} in front of its libc (synclater run)");
+        let try_ = "synclater ps, and `synclater set` for its session; or start it anew without";
+        return Err(Refusal::new(why, try_));
+    }
+    let own_pid = { status.get("NSpid") }
+        .and_then(|v| v.split_whitespace().last()?.parse().ok())
+        .unwrap_or(pid);
+    let ns = |pid: &str, kind| mount::namespace_number(&Path::new("/proc").join(pid).join(kind));
+    let of = pid.to_string();
+    Ok(Target {
+        own_pid,
+        pid_ns: ns(&of, "ns/pid"),
+        other_ns: ns(&of, "ns/mnt") != ns("self", "ns/mnt"),
+        exe,
+    })
+}
+
+fn who_it_is(pid: u32, status: &Status) -> Result<(), Refusal> {
+    let elsewhere = "name another process: pgrep NAME";
+    if pid == 1 {
+        return Err(Refusal::new(
+            "process 1 is what the machine depends on",
+            elsewhere,
+        ));
+    }
+    if status.number("Kthread") == 1 {
+        return Err(Refusal::new("it is a thread of the kernel", elsewhere));
+    }
+    if status.get("State").is_some_and(|s| s.starts_with('Z')) {
+        return Err(Refusal::new("it has ended (a zombie)", elsewhere));
+    }
+    let thread = status.number("Tgid") != u64::from(pid);
+    if thread {
+        let why = format!("it is a thread of process {}", status.number("Tgid"));
+        return Err(Refusal::new(why, "name the process"));
+    }
+    let own = std::env::current_exe().ok().and_then(|e| e.metadata().ok());
+    let its = std::fs::metadata(format!("/proc/{pid}/exe")).ok();
+    let same = own
+        .zip(its)
+        .is_some_and(|(a, b)| (a.dev(), a.ino()) == (b.dev(), b.ino()));
+    if pid == std::process::id() || same {
+        return Err(Refusal::new("it is synclater itself", elsewhere));
+    }
+    Ok(())
+}
+
+fn executable(pid: u32, status: &Status) -> Result<String, Refusal> {
+    let link = std::fs::read_link(format!("/proc/{pid}/exe"));
+    link.map(|l| l.to_string_lossy().into_owned()).map_err(|e| {
+        let (user, me) = (status.number("Uid"), process::effective_user());
+        let why = format!("it belongs to user {user}, we are user {me} ({e})");
+        Refusal::new(why, "sudo synclater attach ...")
+    })
+}
+
+fn who_has_it(status: &Status) -> Result<(), Refusal> {
+    let tracer = status.number("TracerPid");
+    if tracer == 0 {
+        return Ok(());
+    }
+    let name = std::fs::read_to_string(format!("/proc/{tracer}/comm")).unwrap_or_default();
+    let why = format!("it is traced by {tracer} ({})", name.trim());
+    Err(Refusal::new(
+        why,
+        "end that (strace, gdb, another synclater), then try again",
+    ))
+}
+
+/// 64-bit code of this machine.
+fn what_it_runs(pid: u32) -> Result<(), Refusal> {
+    use std::io::Read;
+    let mut head = [0u8; 20];
+    let read =
+        std::fs::File::open(format!("/proc/{pid}/exe")).and_then(|mut f| f.read_exact(&mut head));
+    let foreign = |what: &str| {
+        let why = format!("it is {what}");
+        Err(Refusal::new(
+            why,
+            "start it under synclater: synclater run -- COMMAND",
+        ))
+    };
+    match (read, head[4], u16::from_le_bytes([head[18], head[19]])) {
+        (Err(e), ..) => Err(Refusal::new(
+            format!("its program cannot be read: {e}"),
+            "try as root",
+        )),
+        (Ok(()), 1, _) => foreign("a 32-bit program"),
+        (Ok(()), 2, 62) => Ok(()),
+        (Ok(()), _, machine) => foreign(&format!("a program for another machine (ELF {machine})")),
+    }
+}
+
+fn what_it_forbids(status: &Status) -> Result<(), Refusal> {
+    let mode = status.number("Seccomp");
+    if mode != 0 {
+        let why = format!(
+            "it has a seccomp filter (mode {mode}), which may kill it at a call that it does not make \
+             itself"
+        );
+        let try_ =
+            "turn the filter off (systemd: SystemCallFilter= and its like), or start it under \
+                    synclater run";
+        return Err(Refusal::new(why, try_));
+    }
+    if status
+        .get("x86_Thread_features")
+        .is_some_and(|f| f.contains("shstk"))
+    {
+        let why = "it has a shadow stack, which forbids to come back from an errand";
+        return Err(Refusal::new(
+            why,
+            "start it under synclater: synclater run -- COMMAND",
+        ));
+    }
+    Ok(())
+}
+
+/// What a process has open that stays as it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Open {
+    /// Descriptors for writing with `O_SYNC` or `O_DSYNC`.
+    pub o_sync: u64,
+    /// Rings of io_uring.
+    pub rings: u64,
+    /// Block devices.
+    pub devices: u64,
+}
+
+/// Looks through the descriptors of a process.
+#[must_use]
+pub fn open(pid: u32) -> Open {
+    let mut open = Open::default();
+    let entries = std::fs::read_dir(format!("/proc/{pid}/fd"))
+        .into_iter()
+        .flatten()
+        .flatten();
+    for entry in entries {
+        let path = entry.path();
+        let target = std::fs::read_link(&path).unwrap_or_default();
+        if target == Path::new("anon_inode:[io_uring]") {
+            open.rings += 1;
+            continue;
+        }
+        let Ok(kind) = std::fs::metadata(&path).map(|m| m.file_type()) else {
+            continue;
+        };
+        open.devices += u64::from(kind.is_block_device());
+        if kind.is_file() || kind.is_block_device() {
+            open.o_sync += u64::from(has_o_sync(pid, &entry.file_name().to_string_lossy()));
+        }
+    }
+    open
+}
+
+fn has_o_sync(pid: u32, fd: &str) -> bool {
+    const O_DSYNC: u32 = 0o10000;
+    const WRITES: u32 = 3;
+    let info = std::fs::read_to_string(format!("/proc/{pid}/fdinfo/{fd}")).unwrap_or_default();
+    let flags = info.lines().find_map(|l| l.strip_prefix("flags:"));
+    let flags = flags
+        .and_then(|f| u32::from_str_radix(f.trim(), 8).ok())
+        .unwrap_or(0);
+    flags & O_DSYNC != 0 && flags & WRITES != 0
+}

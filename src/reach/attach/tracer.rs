@@ -1,0 +1,391 @@
+//! Stopping a process for an instant, and sending one of its threads on an errand.
+//!
+//! Promise: a thread inside a system call that cannot be interrupted (state D) is not waited for: it
+//! stops before its next instruction of its own. Nothing waits without a deadline. Whoever uses this
+//! ends soon after: the kernel then lets go of what still runs.
+
+use super::target::Refusal;
+use std::collections::BTreeMap;
+use std::io;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+use synclater_shim::gate::{Errand, Head, Saved};
+use synclater_sys::ptrace::{Stop, Thread};
+use synclater_sys::remote::{self, Memory};
+use synclater_sys::{socket, wait};
+
+/// How long all threads may take to stop: they are stopped meanwhile, one after the other.
+const STOPPING: Duration = Duration::from_millis(200);
+/// How long one thread may take to stop for an errand: the others run.
+const CATCHING: Duration = Duration::from_millis(500);
+/// How long an errand may take: the others run.
+const ERRAND: Duration = Duration::from_secs(2);
+/// Between two looks.
+const NAP: Duration = Duration::from_micros(20);
+
+/// Why it did not work.
+#[derive(Debug)]
+pub enum Failure {
+    /// It may work a moment later: why not at this one.
+    Busy(String),
+    /// It will not work.
+    Refused(Refusal),
+}
+
+/// Threads of one process under our control.
+pub struct Tracer {
+    pid: u32,
+    threads: BTreeMap<u32, Thread>,
+}
+
+fn threads_of(pid: u32) -> Vec<u32> {
+    let entries = std::fs::read_dir(format!("/proc/{pid}/task"))
+        .into_iter()
+        .flatten()
+        .flatten();
+    let mut all: Vec<u32> = entries
+        .filter_map(|e| e.file_name().to_str()?.parse().ok())
+        .collect();
+    all.sort_unstable();
+    all
+}
+
+/// The state of a thread, as one letter (proc(5)); `?` where it is gone.
+fn state(pid: u32, tid: u32) -> char {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ")
+        .and_then(|(_, rest)| rest.chars().next())
+        .unwrap_or('?')
+}
+
+/// Whether a thread waits for its child of vfork(2), which runs in the same memory. System calls:
+/// vfork, clone with CLONE_VFORK, clone3.
+fn waits_for_vfork(pid: u32, tid: u32) -> bool {
+    const CLONE_VFORK: u64 = 0x4000;
+    let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall"));
+    let text = text.unwrap_or_default();
+    let mut words = text.split(' ');
+    let call = words.next();
+    let first = words
+        .next()
+        .and_then(|w| u64::from_str_radix(w.trim_start_matches("0x"), 16).ok());
+    match call {
+        Some("58" | "435") => true,
+        Some("56") => first.unwrap_or(0) & CLONE_VFORK != 0,
+        _ => false,
+    }
+}
+
+fn gone() -> Failure {
+    Failure::Refused(Refusal::new(
+        "it has ended meanwhile",
+        "look for it: pgrep NAME",
+    ))
+}
+
+/// What a refused PTRACE_SEIZE means.
+fn refused(pid: u32, e: &io::Error) -> Failure {
+    let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
+    let (why, try_) = match scope.trim() {
+        "1" | "2" | "3" if !is_root() => (
+            format!(
+                "ptrace refused ({e}): kernel.yama.ptrace_scope is {}",
+                scope.trim()
+            ),
+            format!("sudo synclater attach --pid {pid}"),
+        ),
+        "3" => (
+            format!("ptrace refused ({e}): kernel.yama.ptrace_scope is 3"),
+            "start it under synclater: synclater run -- COMMAND".to_owned(),
+        ),
+        _ => (
+            format!("ptrace refused ({e})"),
+            "end whatever traces it (strace, gdb), or try as root".to_owned(),
+        ),
+    };
+    Failure::Refused(Refusal { why, try_ })
+}
+
+fn is_root() -> bool {
+    synclater_sys::process::effective_user() == 0
+}
+
+impl Tracer {
+    /// Of a process; nothing is traced yet.
+    #[must_use]
+    pub fn new(pid: u32) -> Tracer {
+        let threads = BTreeMap::new();
+        Tracer { pid, threads }
+    }
+
+    /// Traces a thread, and has it stop soon. Nothing where it is gone.
+    fn take(&mut self, tid: u32) -> Result<(), Failure> {
+        match Thread::seize(tid) {
+            Ok(thread) => {
+                thread.interrupt();
+                self.threads.insert(tid, thread);
+                Ok(())
+            }
+            Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
+                if matches!(state(self.pid, tid), 'Z' | 'X' | '?') {
+                    return Ok(());
+                }
+                Err(refused(self.pid, &e))
+            }
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// Stops every thread but those in state D. Returns when the first was asked to.
+    ///
+    /// # Errors
+    /// `Busy` where that took too long, or where a child runs in the same memory (vfork).
+    pub fn stop_all(&mut self) -> Result<Instant, Failure> {
+        let begun = Instant::now();
+        self.threads.values().for_each(Thread::interrupt);
+        let mut naps = 0;
+        loop {
+            let all = threads_of(self.pid);
+            let fresh: Vec<u32> = { all.iter().copied() }
+                .filter(|tid| !self.threads.contains_key(tid))
+                .collect();
+            for &tid in &fresh {
+                self.take(tid)?;
+            }
+            self.threads.retain(|_, t| t.look() != Some(Stop::Gone));
+            let runs = |t: &mut Thread| t.look().is_none();
+            let running: Vec<u32> = { self.threads.iter_mut() }
+                .filter_map(|(tid, t)| runs(t).then_some(*tid))
+                .collect();
+            let fresh_ones_run = fresh.iter().any(|tid| self.threads.contains_key(tid));
+            if running.is_empty() && !fresh_ones_run {
+                return if self.threads.is_empty() {
+                    Err(gone())
+                } else {
+                    Ok(begun)
+                };
+            }
+            let in_kernel = |tid: &u32| state(self.pid, *tid) == 'D';
+            if naps > 2 && !fresh_ones_run && running.iter().all(in_kernel) {
+                if running.iter().any(|tid| waits_for_vfork(self.pid, *tid)) {
+                    return Err(Failure::Busy("a child of vfork runs in its memory".into()));
+                }
+                return Ok(begun);
+            }
+            if begun.elapsed() > STOPPING {
+                return Err(Failure::Busy(format!(
+                    "{} of its threads do not stop",
+                    running.len()
+                )));
+            }
+            naps += 1;
+            sleep(NAP);
+        }
+    }
+
+    /// Lets go of every thread, as if nothing had been.
+    pub fn release(&mut self) {
+        for (_, thread) in std::mem::take(&mut self.threads) {
+            undisturb(&thread);
+            thread.release();
+        }
+    }
+
+    /// Lets every thread go on, traced.
+    pub fn let_go_on(&mut self) {
+        self.attend();
+    }
+
+    /// Lets threads go on that stopped for a reason of their own.
+    fn attend(&mut self) {
+        for thread in self.threads.values_mut() {
+            match thread.look() {
+                Some(Stop::Group(_)) => thread.leave_stopped(),
+                Some(Stop::Signal(_)) => thread.go(),
+                Some(Stop::Interrupted) => {
+                    undisturb(thread);
+                    thread.go();
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// A thread that stands still and is in no handler's way: where it takes a signal first, it does.
+    fn catch_one(&mut self) -> Result<u32, Failure> {
+        let begun = Instant::now();
+        // One that waits is the best: nobody waits for it.
+        let mut candidates = threads_of(self.pid);
+        candidates.sort_by_key(|tid| state(self.pid, *tid) != 'S');
+        let mut candidates = candidates.into_iter();
+        let mut asked = Instant::now();
+        if let Some(tid) = candidates.next() {
+            self.take(tid)?;
+        }
+        loop {
+            let mut caught = None;
+            for (tid, thread) in &mut self.threads {
+                match thread.look() {
+                    Some(Stop::Interrupted | Stop::Group(_)) => caught = Some(*tid),
+                    Some(Stop::Signal(_)) => thread.go(),
+                    _ => {}
+                }
+            }
+            self.threads.retain(|_, t| t.look() != Some(Stop::Gone));
+            if let Some(tid) = caught {
+                return Ok(tid);
+            }
+            // That one is in the kernel for longer.
+            if asked.elapsed() > Duration::from_millis(2) || self.threads.is_empty() {
+                match candidates.next() {
+                    Some(tid) => self.take(tid)?,
+                    None if self.threads.is_empty() => return Err(gone()),
+                    None => {}
+                }
+                asked = Instant::now();
+            }
+            if begun.elapsed() > CATCHING {
+                let why = "none of its threads stops: all are inside a system call (state D)";
+                return Err(Failure::Busy(why.into()));
+            }
+            sleep(NAP);
+        }
+    }
+
+    /// Sends a thread on an errand with descriptors of ours, and waits until it has done it. `boot`
+    /// is where the code for it lies.
+    ///
+    /// # Errors
+    /// `Busy` where no thread could be had; what the errand itself met.
+    pub fn run(
+        &mut self,
+        memory: &Memory,
+        boot: u64,
+        head: &Head,
+        errand: &Errand,
+        fds: [std::os::fd::BorrowedFd<'_>; 3],
+    ) -> Result<(), Failure> {
+        let tid = self.catch_one()?;
+        let lost = |e: io::Error| Failure::Busy(format!("thread {tid} could not be sent: {e}"));
+        let was_stopped = matches!(self.stop_of(tid), Some(Stop::Group(_)));
+        let thread = &self.threads[&tid];
+        let registers = thread.registers().map_err(lost)?;
+        if !registers.is_64() {
+            return Err(Failure::Busy("a thread runs 32-bit code".into()));
+        }
+        const RED_ZONE: u64 = 128;
+        let at = (registers.sp().checked_sub(RED_ZONE + Errand::SIZE as u64))
+            .ok_or_else(|| Failure::Busy("a thread has no stack".into()))?;
+        let (general, flags, back) = registers.to_come_back();
+        let saved = Saved {
+            general,
+            flags,
+            back,
+        };
+        memory
+            .write(at, &errand.bytes(head, &saved))
+            .map_err(lost)?;
+        thread
+            .send(&registers.sent_to(boot, at, (at - 64) & !15))
+            .map_err(lost)?;
+        self.threads.get_mut(&tid).map(Thread::go);
+        let peer = self.socket(memory, at, tid)?;
+        socket::send(&peer, b"s", &fds).map_err(lost)?;
+        let result = self.answer(&peer, tid)?;
+        if was_stopped {
+            // It is to stand still again before it comes back.
+            self.threads[&tid].interrupt();
+        }
+        let _ = socket::send(&peer, b"a", &[]);
+        match i32::try_from(-result) {
+            Ok(0) => Ok(()),
+            Ok(errno) => {
+                let e = io::Error::from_raw_os_error(errno);
+                Err(Failure::Busy(format!(
+                    "the library could not be mapped: {e}"
+                )))
+            }
+            Err(_) => Err(Failure::Busy(format!("the errand answered {result}"))),
+        }
+    }
+
+    fn stop_of(&mut self, tid: u32) -> Option<Stop> {
+        self.threads.get_mut(&tid).and_then(Thread::look)
+    }
+
+    /// The other end of the socket that the thread on the errand at `at` makes.
+    fn socket(
+        &mut self,
+        memory: &Memory,
+        at: u64,
+        tid: u32,
+    ) -> Result<std::os::fd::OwnedFd, Failure> {
+        let begun = Instant::now();
+        let lost = |e: io::Error| Failure::Busy(format!("thread {tid} was lost: {e}"));
+        loop {
+            let state = memory.bytes(at + Errand::STATE, 8).map_err(lost)?;
+            match i64::from_le_bytes(state.try_into().unwrap_or_default()) {
+                0 => {}
+                1 => break,
+                e => {
+                    let e = io::Error::from_raw_os_error(i32::try_from(-e).unwrap_or(0));
+                    let why = format!("it can open no more files: {e}");
+                    let try_ = "raise its RLIMIT_NOFILE (prlimit), then try again";
+                    return Err(Failure::Refused(Refusal::new(why, try_)));
+                }
+            }
+            self.attend();
+            if self.stop_of(tid) == Some(Stop::Gone) {
+                return Err(gone());
+            }
+            if begun.elapsed() > ERRAND {
+                return Err(Failure::Busy(format!("thread {tid} does not run")));
+            }
+            sleep(NAP);
+        }
+        let number = memory.bytes(at + Errand::SOCKET, 4).map_err(lost)?;
+        let number = i32::from_le_bytes(number.try_into().unwrap_or_default());
+        remote::descriptor(self.pid, tid, number)
+            .map_err(|e| Failure::Busy(format!("its socket could not be taken: {e}")))
+    }
+
+    fn answer(&mut self, peer: &std::os::fd::OwnedFd, tid: u32) -> Result<i64, Failure> {
+        use std::os::fd::AsFd;
+        let begun = Instant::now();
+        loop {
+            if wait::any(
+                &[(peer.as_fd(), wait::For::Input)],
+                Duration::from_millis(1),
+            ) == [true]
+            {
+                let mut answer = [0; 8];
+                return match socket::receive(peer, &mut answer) {
+                    Ok((8, _)) => Ok(i64::from_le_bytes(answer)),
+                    _ => Err(Failure::Busy(format!("thread {tid} gave up"))),
+                };
+            }
+            self.attend();
+            if self.stop_of(tid) == Some(Stop::Gone) {
+                return Err(gone());
+            }
+            if begun.elapsed() > ERRAND {
+                return Err(Failure::Busy(format!("thread {tid} does not answer")));
+            }
+        }
+    }
+
+    /// Whether a thread stands at one of these addresses or inside of the range.
+    #[must_use]
+    pub fn is_anyone_in(&self, range: &std::ops::Range<u64>) -> bool {
+        let ip = |t: &Thread| t.registers().map_or(0, |r| r.ip());
+        self.threads.values().any(|t| range.contains(&ip(t)))
+    }
+}
+
+/// Has a call that says EINTR because we interrupted it be made again.
+fn undisturb(thread: &Thread) {
+    let changed = thread.registers().ok().and_then(|r| r.undisturbed());
+    if let Some(registers) = changed {
+        let _ = thread.send(&registers);
+    }
+}

@@ -1,0 +1,106 @@
+//! Which processes are meant: by number, by executable, by unit.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use synclater_model::policy::glob::Glob;
+use synclater_sys::process;
+
+/// Processes to be attached.
+#[derive(Default)]
+pub struct Whom {
+    /// These.
+    pub pids: Vec<u32>,
+    /// Those that execute one of these.
+    pub exes: Vec<Glob>,
+    /// Those of control groups at or below these folders.
+    pub groups: Vec<PathBuf>,
+}
+
+impl Whom {
+    /// Whether no process can be added any more.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.exes.is_empty() && self.groups.is_empty()
+    }
+
+    /// Those that are there, but for ours.
+    #[must_use]
+    pub fn find(&self) -> BTreeSet<u32> {
+        let mut all: BTreeSet<u32> = self.pids.iter().copied().collect();
+        if !self.exes.is_empty() {
+            all.extend(process::all().filter(|pid| self.executes(*pid)));
+        }
+        for group in &self.groups {
+            members(group, &mut all);
+        }
+        if !self.is_closed() {
+            let own = std::env::current_exe().unwrap_or_default();
+            all.retain(|pid| self.pids.contains(pid) || exe(*pid) != Some(own.clone()));
+        }
+        all
+    }
+
+    fn executes(&self, pid: u32) -> bool {
+        let Some(exe) = exe(pid) else {
+            return false;
+        };
+        let text = exe.to_string_lossy();
+        let text = text.strip_suffix(" (deleted)").unwrap_or(&text);
+        self.exes
+            .iter()
+            .any(|glob| glob.matches_exe(text.as_bytes()))
+    }
+}
+
+fn exe(pid: u32) -> Option<PathBuf> {
+    std::fs::read_link(format!("/proc/{pid}/exe")).ok()
+}
+
+/// Adds the processes of a control group and of those below it.
+fn members(group: &Path, all: &mut BTreeSet<u32>) {
+    let list = std::fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
+    all.extend(
+        list.lines()
+            .filter_map(|l| l.parse::<u32>().ok())
+            .filter(|pid| *pid != 0),
+    );
+    let below = std::fs::read_dir(group).into_iter().flatten().flatten();
+    for folder in below.filter(|e| e.file_type().is_ok_and(|t| t.is_dir())) {
+        members(&folder.path(), all);
+    }
+}
+
+/// Processes that have a page mapped that lies, or lay, at `page`.
+#[must_use]
+pub fn in_session(page: &Path) -> Vec<u32> {
+    let page = page.to_string_lossy();
+    with_page(|name| name == page)
+}
+
+/// Processes that have the page of a session mapped that was called `id`.
+#[must_use]
+pub fn left_by(id: &str) -> Vec<u32> {
+    with_page(|name| {
+        let folder = name
+            .strip_suffix("/page")
+            .and_then(|n| n.rsplit('/').next());
+        folder.is_some_and(|f| f == id || f.split('.').next() == Some(id))
+    })
+}
+
+fn with_page(is_it: impl Fn(&str) -> bool) -> Vec<u32> {
+    let has = |pid: &u32| {
+        let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+        // Mapped by the gate: otherwise the process was started with the library.
+        maps.contains("/memfd:synclater")
+            && maps.lines().any(|l| {
+                let name = l.splitn(6, ' ').nth(5).unwrap_or_default().trim_start();
+                is_it(name.strip_suffix(" (deleted)").unwrap_or(name))
+            })
+    };
+    let me = std::process::id();
+    process::all()
+        .filter(|pid| *pid != me)
+        .filter(has)
+        .collect()
+}

@@ -1,0 +1,412 @@
+//! Processes that ran before the session did: attached as they are found, detached at its end.
+//!
+//! Promise: nothing here waits: each process is attached or detached by a process of ours, and
+//! heartbeat and settles go on meanwhile.
+
+use super::*;
+use crate::reach::attach::target::{self, Open, Refusal};
+use crate::reach::attach::{Luggage, Told, Work};
+use crate::reach::whom::Whom;
+use synclater_model::report::escape::Escape;
+
+/// At most so many processes are stopped at a time.
+const AT_ONCE: usize = 4;
+/// How often a process that is busy is tried again, and how long to wait before.
+const TRIES: u32 = 40;
+const BETWEEN_TRIES: Duration = Duration::from_millis(50);
+
+/// Who a process is: its number, and when it began.
+type Who = (u32, u64);
+
+/// A process that is attached.
+#[derive(Clone, Debug)]
+pub struct Reached {
+    /// What it executes.
+    pub exe: String,
+    /// Sites that lead to the gate.
+    pub sites: u64,
+    /// Sites that do not: they are too far away.
+    pub far: u64,
+    /// How long it stood still.
+    pub pause: Duration,
+    /// What it had open before.
+    pub open: Open,
+}
+
+enum Doing {
+    Attach,
+    Detach,
+}
+
+/// A process that is about to be stopped.
+struct Task {
+    who: Who,
+    doing: Doing,
+    tries: u32,
+    not_before: Instant,
+    why: String,
+    work: Option<Work>,
+}
+
+/// Which processes are to be attached, and what became of them.
+pub struct Reach {
+    luggage: Luggage,
+    whom: Whom,
+    tasks: Vec<Task>,
+    attached: BTreeMap<Who, Reached>,
+    refused: BTreeMap<Who, (String, Refusal)>,
+    detached: u64,
+    pause_of_detach: Duration,
+    leaving: bool,
+    next_sweep: Instant,
+}
+
+impl Reach {
+    /// Nobody yet.
+    #[must_use]
+    pub fn new(luggage: Luggage, whom: Whom) -> Reach {
+        Reach {
+            luggage,
+            whom,
+            tasks: Vec::new(),
+            attached: BTreeMap::new(),
+            refused: BTreeMap::new(),
+            detached: 0,
+            pause_of_detach: Duration::ZERO,
+            leaving: false,
+            next_sweep: Instant::now(),
+        }
+    }
+
+    /// Processes that are attached, by number.
+    pub fn attached(&self) -> impl Iterator<Item = (u32, &Reached)> {
+        self.attached
+            .iter()
+            .map(|((pid, _), reached)| (*pid, reached))
+    }
+
+    /// Processes that could not be attached, and why: number, executable, reason.
+    pub fn refused(&self) -> impl Iterator<Item = (u32, &str, &Refusal)> {
+        self.refused
+            .iter()
+            .map(|((pid, _), (exe, why))| (*pid, exe.as_str(), why))
+    }
+
+    /// Whether something is still being done.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        !self.tasks.is_empty()
+    }
+
+    /// What stays real in the processes that are attached.
+    pub fn escaped(&self) -> impl Iterator<Item = Escape> + '_ {
+        self.attached().flat_map(|(pid, r)| {
+            let say = |n: u64, what: &str| {
+                (n > 0).then(|| Escape {
+                    pid,
+                    exe: r.exe.clone(),
+                    why: format!("{n} {what}"),
+                    requests: None,
+                })
+            };
+            let all = [
+                say(
+                    r.open.o_sync,
+                    "of its descriptors had O_SYNC before it was attached",
+                ),
+                say(r.open.rings, "of its descriptors are rings of io_uring"),
+                say(r.far, "of its system-call sites are out of reach"),
+            ];
+            all.into_iter().flatten()
+        })
+    }
+
+    fn knows(&self, who: Who) -> bool {
+        let tasked = self.tasks.iter().any(|t| t.who == who);
+        tasked || self.attached.contains_key(&who) || self.refused.contains_key(&who)
+    }
+
+    /// Finds processes that are to be attached and are not.
+    fn sweep(&mut self) {
+        self.attached
+            .retain(|(pid, began), _| target::started(*pid) == Some(*began));
+        for pid in self.whom.find() {
+            let Some(began) = target::started(pid) else {
+                continue;
+            };
+            if !self.knows((pid, began)) {
+                self.put((pid, began), Doing::Attach);
+            }
+        }
+    }
+
+    fn put(&mut self, who: Who, doing: Doing) {
+        self.tasks.push(Task {
+            who,
+            doing,
+            tries: 0,
+            not_before: Instant::now(),
+            why: String::new(),
+            work: None,
+        });
+    }
+
+    /// Starts what may be started.
+    fn start(&mut self) -> Vec<u32> {
+        let mut free =
+            AT_ONCE.saturating_sub(self.tasks.iter().filter(|t| t.work.is_some()).count());
+        let mut begun = Vec::new();
+        for task in self.tasks.iter_mut().filter(|t| t.work.is_none()) {
+            if free == 0 || task.not_before > Instant::now() {
+                continue;
+            }
+            let work = match task.doing {
+                Doing::Attach => Work::attach(task.who.0, &self.luggage),
+                Doing::Detach => Work::detach(task.who.0),
+            };
+            match work {
+                Ok(work) => {
+                    begun.push(work.pid());
+                    task.work = Some(work);
+                    free -= 1;
+                }
+                Err(e) => task.again(e.to_string()),
+            }
+        }
+        begun
+    }
+
+    /// Takes note of what has been done.
+    fn finish(&mut self) {
+        let mut tasks = std::mem::take(&mut self.tasks);
+        tasks.retain_mut(|task| {
+            let told = task.work.as_mut().and_then(Work::finished);
+            let Some(told) = told else {
+                // One that is never caught is given up.
+                return !self.gives_up(task);
+            };
+            task.work = None;
+            self.note(task, told)
+        });
+        // What was begun meanwhile.
+        tasks.append(&mut self.tasks);
+        self.tasks = tasks;
+    }
+
+    /// Notes what became of a task; whether it is to be tried again.
+    fn note(&mut self, task: &mut Task, told: Told) -> bool {
+        let (pid, began) = task.who;
+        match told {
+            Told::Busy { why } => {
+                task.again(why);
+                return !self.gives_up(task);
+            }
+            Told::Refused { refusal } => {
+                if matches!(task.doing, Doing::Attach) && target::started(pid) == Some(began) {
+                    self.refused
+                        .insert(task.who, (target::exe_of(pid), refusal));
+                }
+            }
+            Told::Attached {
+                sites,
+                far,
+                pause_ns,
+                open,
+            } => {
+                let exe = target::exe_of(pid);
+                let pause = Duration::from_nanos(pause_ns);
+                self.attached.insert(
+                    task.who,
+                    Reached {
+                        exe,
+                        sites,
+                        far,
+                        pause,
+                        open,
+                    },
+                );
+            }
+            Told::Detached { pause_ns, .. } => {
+                self.detached += 1;
+                self.pause_of_detach = self.pause_of_detach.max(Duration::from_nanos(pause_ns));
+                self.attached.remove(&task.who);
+            }
+        }
+        false
+    }
+
+    fn gives_up(&mut self, task: &Task) -> bool {
+        let (pid, began) = task.who;
+        let gone = target::started(pid) != Some(began);
+        if task.work.is_some() || (!gone && task.tries < TRIES) {
+            return false;
+        }
+        if !gone && matches!(task.doing, Doing::Attach) {
+            let why = format!("tried {} times: {}", task.tries, task.why);
+            let refusal = Refusal::new(why, "try again in a moment");
+            self.refused
+                .insert(task.who, (target::exe_of(pid), refusal));
+        }
+        true
+    }
+}
+
+impl Task {
+    fn again(&mut self, why: String) {
+        self.tries += 1;
+        self.why = why;
+        self.not_before = Instant::now() + BETWEEN_TRIES;
+    }
+}
+
+impl Supervisor {
+    /// Attaches processes from now on.
+    pub fn reach_out(&mut self, reach: Reach) {
+        self.reach = Some(reach);
+    }
+
+    /// What was attached, where this session attaches.
+    #[must_use]
+    pub fn reach(&self) -> Option<&Reach> {
+        self.reach.as_ref()
+    }
+
+    /// Runs the loop until everything that was found at the beginning is attached or refused.
+    pub fn run_until_reached(&mut self) {
+        self.attend(true);
+        loop {
+            self.turn();
+            if self.outcome.is_some() || self.reach.as_ref().is_none_or(|r| !r.is_busy()) {
+                return;
+            }
+        }
+    }
+
+    /// Runs the loop until the session is to end and every process has been let go of.
+    pub fn run_until_left(&mut self) -> Outcome {
+        loop {
+            if let Some(outcome) = self.outcome {
+                return outcome;
+            }
+            self.turn();
+        }
+    }
+
+    /// Ends the relaxation and lets go of every process.
+    pub fn leave(&mut self) {
+        self.relax(false);
+        let Some(reach) = self.reach.as_mut().filter(|r| !r.leaving) else {
+            return;
+        };
+        reach.leaving = true;
+        // What has not begun is not begun any more.
+        reach.tasks.retain(|t| t.work.is_some());
+        let mut all: Vec<Who> = reach.attached.keys().copied().collect();
+        all.extend(
+            crate::reach::whom::in_session(&self.shared.path)
+                .into_iter()
+                .filter_map(|pid| {
+                    let who = (pid, target::started(pid)?);
+                    (!reach.attached.contains_key(&who)).then_some(who)
+                }),
+        );
+        all.into_iter()
+            .for_each(|who| reach.put(who, Doing::Detach));
+    }
+
+    pub(super) fn look_at_reach(&mut self) {
+        if self.reach.is_none() {
+            return;
+        }
+        if self.interrupts > 0 || self.plan.ends.is_some_and(|end| Instant::now() >= end) {
+            self.leave();
+        }
+        let Some(reach) = self.reach.as_mut() else {
+            return;
+        };
+        reach.finish();
+        if !reach.leaving && Instant::now() >= reach.next_sweep {
+            reach.next_sweep = Instant::now() + BEAT;
+            reach.sweep();
+        }
+        let begun = reach.start();
+        let over = !reach.is_busy() && (reach.leaving || reach.has_lost_everybody());
+        begun.into_iter().for_each(|pid| self.escapes.is_ours(pid));
+        if over {
+            self.outcome.get_or_insert(Outcome::Exited(0));
+        }
+    }
+
+    /// Whether `pid`, or one of its ancestors, was attached: it may have the slots and the rings.
+    pub(super) fn has_attached(&self, pid: u32) -> bool {
+        let Some(reach) = &self.reach else {
+            return false;
+        };
+        let is_attached = |pid: u32| reach.attached().any(|(p, _)| p == pid);
+        let mut at = pid;
+        for _ in 0..1000 {
+            if is_attached(at) {
+                return true;
+            }
+            match parent_of(at) {
+                Some(parent) if parent > 1 => at = parent,
+                _ => return false,
+            }
+        }
+        false
+    }
+}
+
+impl Reach {
+    /// Whether only certain processes were asked for, and they are all gone.
+    fn has_lost_everybody(&self) -> bool {
+        self.whom.is_closed() && self.attached.is_empty()
+    }
+
+    fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.tasks
+            .iter()
+            .filter_map(|t| t.work.as_ref())
+            .map(AsFd::as_fd)
+    }
+
+    fn pids(&self) -> impl Iterator<Item = u32> + '_ {
+        self.tasks
+            .iter()
+            .filter_map(|t| t.work.as_ref())
+            .map(Work::pid)
+    }
+
+    /// When to look again although nothing happened.
+    fn next(&self) -> Instant {
+        let waiting = self
+            .tasks
+            .iter()
+            .filter(|t| t.work.is_none())
+            .map(|t| t.not_before);
+        waiting
+            .chain([self.next_sweep])
+            .min()
+            .unwrap_or(self.next_sweep)
+    }
+
+    /// How many processes were let go of, and the longest that one stood still for it.
+    #[must_use]
+    pub fn let_go(&self) -> (u64, Duration) {
+        (self.detached, self.pause_of_detach)
+    }
+}
+
+impl Supervisor {
+    pub(super) fn reach_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.reach.iter().flat_map(Reach::fds)
+    }
+
+    pub(super) fn reach_pids(&self) -> impl Iterator<Item = u32> + '_ {
+        self.reach.iter().flat_map(Reach::pids)
+    }
+
+    pub(super) fn next_reach(&self) -> Option<Instant> {
+        self.reach.as_ref().map(Reach::next)
+    }
+}

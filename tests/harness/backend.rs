@@ -3,7 +3,7 @@
 use super::command::{clean, run};
 use super::dir::Dir;
 use super::library::preload;
-use super::victims::tool;
+use super::victims::{tool, Class};
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -24,9 +24,11 @@ pub enum Backend {
     /// With a recording that has other calls too, each that took this long: at `now`, or with an
     /// hour at `exit`.
     Timed(&'static str),
+    /// `synclater attach` at this dial, while it stands at its begin.
+    Attached(&'static str),
 }
 
-const BACKENDS: [Backend; 11] = [
+const BACKENDS: [Backend; 13] = [
     Backend::Alone,
     Backend::Page("single"),
     Backend::Page("several"),
@@ -39,6 +41,8 @@ const BACKENDS: [Backend; 11] = [
     // Every call is recorded; none is.
     Backend::Timed("1ns"),
     Backend::Timed("1h"),
+    Backend::Attached("now"),
+    Backend::Attached("1s"),
 ];
 
 /// Every way to run a victim with synclater; SYNCLATER_BACKEND=alone, =exit… leaves one of them.
@@ -49,6 +53,11 @@ pub fn backends() -> impl Iterator<Item = Backend> {
 }
 
 impl Backend {
+    /// Whether programs of a class can be run that way.
+    pub fn serves(self, class: Class) -> bool {
+        !matches!(self, Backend::Attached(_)) || class == Class::Native
+    }
+
     fn name(&self) -> &'static str {
         match self {
             Backend::None => "none",
@@ -56,6 +65,7 @@ impl Backend {
             Backend::Page(sight) => sight,
             Backend::Run(until) | Backend::Recorded(until) => until,
             Backend::Timed(slower) => slower,
+            Backend::Attached(_) => "attach",
         }
     }
 }
@@ -90,9 +100,11 @@ impl Scene {
     /// What a back end without a supervisor puts into the victim's environment.
     pub fn variables(&self, backend: Backend) -> Vec<String> {
         let own = match backend {
-            Backend::None | Backend::Run(_) | Backend::Recorded(_) | Backend::Timed(_) => {
-                return Vec::new()
-            }
+            Backend::None
+            | Backend::Run(_)
+            | Backend::Recorded(_)
+            | Backend::Timed(_)
+            | Backend::Attached(_) => return Vec::new(),
             Backend::Alone => "SYNCLATER_UNTIL=never".to_owned(),
             Backend::Page(sight) => {
                 let mut command = clean(tool("bare_page"));
@@ -119,6 +131,11 @@ impl Scene {
                 command.arg("--");
                 command
             }
+            Backend::Attached(until) => {
+                let mut command = self.with_folders(tool("attached"));
+                command.args([env!("CARGO_BIN_EXE_synclater"), until]);
+                command
+            }
             Backend::Timed(slower) => {
                 let mut command = self.session(if slower == "1h" { "exit" } else { "now" });
                 command.arg("--record").arg(self.file("recording"));
@@ -128,10 +145,16 @@ impl Scene {
         }
     }
 
-    fn session(&self, until: &str) -> Command {
-        let mut command = clean(env!("CARGO_BIN_EXE_synclater"));
+    /// A program that keeps its sessions and its ledger here.
+    fn with_folders(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = clean(program);
         command.env("SYNCLATER_RUN_DIR", self.dir.join("run"));
         command.env("SYNCLATER_STATE_DIR", self.state());
+        command
+    }
+
+    fn session(&self, until: &str) -> Command {
+        let mut command = self.with_folders(env!("CARGO_BIN_EXE_synclater"));
         command.args(["run", "--quiet", "--until", until]);
         command
     }

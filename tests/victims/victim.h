@@ -291,6 +291,10 @@ static inline void begin(int count, char **arguments)
 	work = arguments[1];
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	signal(SIGPIPE, SIG_IGN);
+	if (getenv("STOP")) { /* it is attached now */
+		unsetenv("STOP");
+		raise(SIGSTOP);
+	}
 	warm_up();
 }
 

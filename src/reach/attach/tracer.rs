@@ -35,6 +35,9 @@ pub enum Failure {
 /// Threads of one process under our control.
 pub struct Tracer {
     pid: u32,
+    /// The thread that is on an errand, and whether its process is stopped (SIGSTOP) meanwhile.
+    errand: Option<u32>,
+    is_stopped: bool,
     threads: BTreeMap<u32, Thread>,
 }
 
@@ -114,8 +117,12 @@ impl Tracer {
     /// Of a process; nothing is traced yet.
     #[must_use]
     pub fn new(pid: u32) -> Tracer {
-        let threads = BTreeMap::new();
-        Tracer { pid, threads }
+        Tracer {
+            pid,
+            errand: None,
+            is_stopped: false,
+            threads: BTreeMap::new(),
+        }
     }
 
     /// Traces a thread, and has it stop soon. Nothing where it is gone.
@@ -196,10 +203,16 @@ impl Tracer {
         self.attend();
     }
 
-    /// Lets threads go on that stopped for a reason of their own.
+    /// Lets threads go on that stopped for a reason of their own. Those of a stopped process stay
+    /// stopped, but for the one that is on an errand.
     fn attend(&mut self) {
-        for thread in self.threads.values_mut() {
+        for (tid, thread) in &mut self.threads {
+            let on_errand = self.errand == Some(*tid);
             match thread.look() {
+                Some(Stop::Group(_)) if on_errand => {
+                    self.is_stopped = true;
+                    thread.go();
+                }
                 Some(Stop::Group(_)) => thread.leave_stopped(),
                 Some(Stop::Signal(_)) => thread.go(),
                 Some(Stop::Interrupted) => {
@@ -267,7 +280,8 @@ impl Tracer {
     ) -> Result<(), Failure> {
         let tid = self.catch_one()?;
         let lost = |e: io::Error| Failure::Busy(format!("thread {tid} could not be sent: {e}"));
-        let was_stopped = matches!(self.stop_of(tid), Some(Stop::Group(_)));
+        self.is_stopped = matches!(self.stop_of(tid), Some(Stop::Group(_)));
+        self.errand = Some(tid);
         let thread = &self.threads[&tid];
         let registers = thread.registers().map_err(lost)?;
         if !registers.is_64() {
@@ -292,7 +306,8 @@ impl Tracer {
         let peer = self.socket(memory, at, tid)?;
         socket::send(&peer, b"s", &fds).map_err(lost)?;
         let result = self.answer(&peer, tid)?;
-        if was_stopped {
+        self.errand = None;
+        if self.is_stopped {
             // It is to stand still again before it comes back.
             self.threads[&tid].interrupt();
         }

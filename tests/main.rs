@@ -10,6 +10,7 @@
 //! - `cli`: statuses, messages, signals, terminals, texts; `sessions`: supervisors that die, dials
 //!   that move, disks that fail, other users; `explain_spool`: a spool on two paths, of which one
 //!   is bad; `odd_victims`: containers, filters, block devices.
+//! - `attach`: processes that run already.
 //! - `crash`: the power-cut laboratory.
 //! - `fleet`: the queries of docs/fleet.md, by DuckDB.
 //! - `tidy`: the repository's own rules.
@@ -21,6 +22,7 @@
 
 #![forbid(unsafe_code)]
 
+mod attach;
 mod cli;
 mod counting;
 mod crash;

@@ -34,10 +34,20 @@ impl Whom {
             members(group, &mut all);
         }
         if !self.is_closed() {
-            let own = std::env::current_exe().unwrap_or_default();
-            all.retain(|pid| self.pids.contains(pid) || exe(*pid) != Some(own.clone()));
+            all.retain(|pid| self.pids.contains(pid) || !is_ours(*pid));
         }
         all
+    }
+
+    /// Whether a process that has just executed a program is one of them.
+    #[must_use]
+    pub fn includes(&self, pid: u32) -> bool {
+        let in_group = |group: &PathBuf| {
+            let mut all = BTreeSet::new();
+            members(group, &mut all);
+            all.contains(&pid)
+        };
+        (self.executes(pid) || self.groups.iter().any(in_group)) && !is_ours(pid)
     }
 
     fn executes(&self, pid: u32) -> bool {
@@ -50,6 +60,11 @@ impl Whom {
             .iter()
             .any(|glob| glob.matches_exe(text.as_bytes()))
     }
+}
+
+/// Whether a process is synclater itself.
+fn is_ours(pid: u32) -> bool {
+    exe(pid).is_some_and(|exe| std::env::current_exe().is_ok_and(|own| own == exe))
 }
 
 fn exe(pid: u32) -> Option<PathBuf> {

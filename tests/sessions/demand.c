@@ -5,15 +5,19 @@
  *   write NAME MIB  writes that much, without a sync: `write 0`
  *   pid             `pid N`
  *   signal NAME     sends itself SIGSTOP, SIGTSTP or SIGKILL
+ *   filter          puts a seccomp filter on itself that lets everything pass: `filter 0`
  *   exit N          ends
  */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #define FILES 8
@@ -57,6 +61,17 @@ static int write_much(const char *name, int mib)
 	return error;
 }
 
+static int filter_all(void)
+{
+	struct sock_filter allow = BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+	struct sock_fprog filter = { 1, &allow };
+
+	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) ||
+	    prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter))
+		return errno;
+	return 0;
+}
+
 static void send_signal(const char *name)
 {
 	int number = !strcmp(name, "STOP") ? SIGSTOP : !strcmp(name, "TSTP") ? SIGTSTP : SIGKILL;
@@ -86,6 +101,8 @@ int main(int count, char **arguments)
 			printf("pid %d\n", (int)getpid());
 		else if (!strcmp(word, "signal"))
 			send_signal(name);
+		else if (!strcmp(word, "filter"))
+			printf("filter %d\n", filter_all());
 		else if (!strcmp(word, "exit"))
 			return atoi(name);
 	}

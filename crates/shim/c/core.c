@@ -39,11 +39,17 @@ uint64_t sl_namespace_number(const char *link)
 	return v;
 }
 
+/* The number of our pid namespace, or 0: behind a chroot there may be no /proc to ask. */
+uint64_t sl_pid_namespace(void)
+{
+	return sl.pid_ns ? sl.pid_ns : sl_namespace_number("/proc/self/ns/pid");
+}
+
 /* Claims a slot, the one of an earlier image of this process if there is one. */
 static struct sl_slot *claim(struct sl_slots *s)
 {
 	uint32_t pid = (uint32_t)raw0(NR_getpid), k;
-	uint64_t ns = sl_namespace_number("/proc/self/ns/pid");
+	uint64_t ns = sl_pid_namespace();
 
 	for (k = 0; k < SL_SLOT_MAX - 1; k++) {
 		struct sl_slot *t = &s->slot[1 + (pid + k) % (SL_SLOT_MAX - 1)];

@@ -41,7 +41,7 @@ static int own_ring(struct sl_rings *r, uint32_t k, uint64_t ns)
 static long claim(struct sl_rings *r)
 {
 	uint32_t pid = (uint32_t)raw0(NR_getpid), count = LOAD(r->count), k;
-	uint64_t ns = sl_namespace_number("/proc/self/ns/pid");
+	uint64_t ns = sl_pid_namespace();
 
 	ns = ns ? ns : 1; /* not known */
 	for (k = 0; k < count && k < SL_RING_MAX; k++) {

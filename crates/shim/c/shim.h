@@ -141,6 +141,7 @@ extern struct state {
 	uint32_t alone;    /* SYNCLATER_UNTIL=never and no session */
 	uint32_t filtered; /* the victim has a seccomp filter of its own */
 	uint32_t other_ns; /* 1 the supervisor's mount namespace, 2 another */
+	uint64_t pid_ns;   /* number of our pid namespace, where somebody told us; 0: look */
 	struct level level[LEVELS_MAX];
 } sl;
 
@@ -285,6 +286,7 @@ long sl_io_syscall(long nr, long a, long b, long c, long d, long e, long f, uint
 uint64_t sl_ticks(void);
 long sl_statx(int fd, uint32_t mask, void *x);
 uint64_t sl_namespace_number(const char *link);
+uint64_t sl_pid_namespace(void);
 struct sl_slot *sl_claim(unsigned level);
 void sl_count_request(int hint);
 void sl_count_failed(int hint);

@@ -4,6 +4,7 @@
 
 #[allow(unsafe_code)]
 pub mod attendant;
+pub mod births;
 #[allow(unsafe_code)]
 pub mod clock;
 pub mod clone;

@@ -24,8 +24,8 @@ const WANTED: [u32; 20] = [
     26, 74, 75, 162, 277, 306, 328, 209, 2, 257, 437, 304, 165, 166, 429, 272, 308, 157, 317, 425,
 ];
 
-/// Without one of these there is nothing to attach.
-const REQUESTS: [u32; 3] = [74, 75, 162];
+/// fsync and fdatasync: without a site of either there is nothing to attach.
+const REQUESTS: [u32; 2] = [74, 75];
 
 /// A system-call site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -279,6 +279,20 @@ impl Survey {
         ends.filter(fits)
             .map(|(_, end)| end.next_multiple_of(16))
             .find(|at| at % 4096 != 0)
+    }
+
+    /// What the file has that is mapped at `at`; zeros where that cannot be read.
+    #[must_use]
+    pub fn in_file(&self, pid: u32, at: u64, len: usize) -> Vec<u8> {
+        use std::os::unix::fs::FileExt;
+        let mut bytes = vec![0; len];
+        if let Some(m) = self.mappings.iter().find(|m| m.range.contains(&at)) {
+            let (start, end) = (m.range.start, m.range.end);
+            let file = std::fs::File::open(format!("/proc/{pid}/map_files/{start:x}-{end:x}"));
+            let from = m.offset + (at - start);
+            let _ = file.and_then(|f| f.read_at(&mut bytes, from));
+        }
+        bytes
     }
 
     /// Where the code of the file that `m` maps ends, as the program headers have it.

@@ -202,11 +202,17 @@ fn memory_of(pid: u32) -> Result<Memory, Refusal> {
     })
 }
 
-/// The bytes of one site, before and after.
+/// Bytes of the process's code, before and after.
 struct Change {
     at: u64,
-    before: [u8; 5],
-    after: [u8; 5],
+    before: Vec<u8>,
+    after: Vec<u8>,
+}
+
+impl Change {
+    fn range(&self) -> std::ops::Range<u64> {
+        self.at..self.at + self.before.len() as u64
+    }
 }
 
 fn put_in(pid: u32, luggage: &Luggage) -> Result<Told, Failure> {
@@ -214,6 +220,15 @@ fn put_in(pid: u32, luggage: &Luggage) -> Result<Told, Failure> {
     let memory = memory_of(pid)?;
     let found = survey(pid, &memory)?;
     if let Some(library) = &found.library {
+        if let Some(sites) = is_ours(library, &found, luggage) {
+            // Forked by one that is attached.
+            return Ok(Told::Attached {
+                sites,
+                far: 0,
+                pause_ns: 0,
+                open: target::open(pid),
+            });
+        }
         is_free(library, &found, &memory, &luggage.clock)?;
     }
     let heap = code::heap(pid, &found.mappings);
@@ -234,6 +249,16 @@ fn put_in(pid: u32, luggage: &Luggage) -> Result<Told, Failure> {
 
 fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// How many sites lead into this very session already; `None` where none does.
+fn is_ours(library: &Library, found: &Survey, luggage: &Luggage) -> Option<u64> {
+    use std::os::unix::fs::MetadataExt;
+    let (_, page) = library.shared();
+    let inode = luggage.page.metadata().ok()?.ino();
+    let mapped = found.mappings.iter().find(|m| m.range.start == page)?;
+    let sites = found.redirected().count() as u64;
+    (mapped.inode == inode && sites > 0).then_some(sites)
 }
 
 /// Whether the session that a process was in before is over.
@@ -371,11 +396,21 @@ fn fill_places(library: &Library, sites: &[Site], memory: &Memory) -> Result<Vec
         memory.write(at, &bytes).map_err(lost)?;
         changes.push(Change {
             at: site.at,
-            before: site.was,
-            after,
+            before: site.was.to_vec(),
+            after: after.to_vec(),
         });
     }
     Ok(changes)
+}
+
+/// The boot code where a tracer was killed before it could put back what had been there.
+fn boot_left(pid: u32, found: &Survey, memory: &Memory) -> Option<Change> {
+    let (bytes, head) = code::image()?;
+    let before = head.boot_code(bytes).to_vec();
+    let at = found.slack(memory, before.len() + 16)?;
+    let is_there = memory.bytes(at, before.len()).ok()? == before;
+    let after = is_there.then(|| found.in_file(pid, at, before.len()))?;
+    Some(Change { at, before, after })
 }
 
 /// Exchanges the bytes of all sites while nothing of the process runs. Returns how long it stood
@@ -384,14 +419,19 @@ fn exchange(tracer: &mut Tracer, memory: &Memory, changes: &[Change]) -> Result<
     let begun = tracer.stop_all()?;
     let mut done = 0;
     let mut failed = None;
-    for change in changes {
-        let mut there = [0; 5];
-        let written = memory.read(change.at, &mut there).and_then(|()| {
-            if there != change.before {
-                return Err(io::Error::other("its code has changed meanwhile"));
-            }
-            memory.write(change.at, &change.after)
-        });
+    // Where a thread is on its way through the boot code it needs it.
+    let is_left =
+        |change: &&Change| !tracer.is_anyone_in(&change.range()) || change.before.len() == 5;
+    let changes: Vec<&Change> = changes.iter().filter(is_left).collect();
+    for change in &changes {
+        let written = memory
+            .bytes(change.at, change.before.len())
+            .and_then(|there| {
+                if there != change.before {
+                    return Err(io::Error::other("its code has changed meanwhile"));
+                }
+                memory.write(change.at, &change.after)
+            });
         if let Err(e) = written {
             failed = Some(e);
             break;
@@ -416,17 +456,19 @@ fn take_out(pid: u32) -> Result<Told, Failure> {
     let back = |s: &Site| {
         Some(Change {
             at: s.at,
-            before: jump(s.at, s.leads_to?)?,
-            after: s.was,
+            before: jump(s.at, s.leads_to?)?.to_vec(),
+            after: s.was.to_vec(),
         })
     };
-    let changes: Vec<Change> = found.redirected().filter_map(back).collect();
+    let mut changes: Vec<Change> = found.redirected().filter_map(back).collect();
+    let sites = changes.len() as u64;
+    changes.extend(boot_left(pid, &found, &memory));
     let mut tracer = Tracer::new(pid);
     let pause = if changes.is_empty() {
         Duration::ZERO
     } else {
         exchange(&mut tracer, &memory, &changes)?
     };
-    let (sites, pause_ns) = (changes.len() as u64, nanoseconds(pause));
+    let pause_ns = nanoseconds(pause);
     Ok(Told::Detached { sites, pause_ns })
 }

@@ -60,12 +60,21 @@ pub fn exe_of(pid: u32) -> String {
         .unwrap_or_default()
 }
 
-/// When a process began, in ticks since the machine did: with its number, who it is.
+/// One program in one process: when the process began, and where the program's code does, which
+/// differs from one execution to the next.
+pub type Incarnation = (u64, u64);
+
+/// Which program a process executes at present; `None` where it is gone.
 #[must_use]
-pub fn started(pid: u32) -> Option<u64> {
+pub fn incarnation(pid: u32) -> Option<Incarnation> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, rest) = stat.rsplit_once(") ")?;
-    rest.split(' ').nth(19)?.parse().ok()
+    let mut fields = rest.split(' ');
+    let is_dead = matches!(fields.next(), Some("Z" | "X"));
+    // starttime and startcode, fields 22 and 26 of proc(5).
+    let (began, code) = (fields.nth(18)?.parse().ok()?, fields.nth(3)?.parse().ok()?);
+    // The first thread may have ended before others.
+    (!is_dead || process::is_running(pid)).then_some((began, code))
 }
 
 struct Status(String);

@@ -6,8 +6,10 @@
 use super::*;
 use crate::reach::attach::target::{self, Open, Refusal};
 use crate::reach::attach::{Luggage, Told, Work};
-use crate::reach::whom::Whom;
+use crate::reach::whom::{self, Whom};
+use std::collections::BTreeSet;
 use synclater_model::report::escape::Escape;
+use synclater_sys::births::Births;
 
 /// At most so many processes are stopped at a time.
 const AT_ONCE: usize = 4;
@@ -15,8 +17,8 @@ const AT_ONCE: usize = 4;
 const TRIES: u32 = 40;
 const BETWEEN_TRIES: Duration = Duration::from_millis(50);
 
-/// Who a process is: its number, and when it began.
-type Who = (u32, u64);
+/// A process, and which program of it.
+type Who = (u32, target::Incarnation);
 
 /// A process that is attached.
 #[derive(Clone, Debug)]
@@ -55,9 +57,15 @@ pub struct Reach {
     tasks: Vec<Task>,
     attached: BTreeMap<Who, Reached>,
     refused: BTreeMap<Who, (String, Refusal)>,
+    /// Those that were let go of.
+    past: Vec<(u32, Reached)>,
     detached: u64,
     pause_of_detach: Duration,
     leaving: bool,
+    /// Let go of, or about to be.
+    left: BTreeSet<Who>,
+    /// Tells of processes that begin, where the kernel does.
+    births: Option<Births>,
     next_sweep: Instant,
 }
 
@@ -65,12 +73,20 @@ impl Reach {
     /// Nobody yet.
     #[must_use]
     pub fn new(luggage: Luggage, whom: Whom) -> Reach {
+        let births = if whom.is_closed() {
+            None
+        } else {
+            Births::listen().ok()
+        };
         Reach {
             luggage,
             whom,
+            left: BTreeSet::new(),
+            births,
             tasks: Vec::new(),
             attached: BTreeMap::new(),
             refused: BTreeMap::new(),
+            past: Vec::new(),
             detached: 0,
             pause_of_detach: Duration::ZERO,
             leaving: false,
@@ -98,9 +114,10 @@ impl Reach {
         !self.tasks.is_empty()
     }
 
-    /// What stays real in the processes that are attached.
+    /// What stays real in the processes that are attached, or were until the end.
     pub fn escaped(&self) -> impl Iterator<Item = Escape> + '_ {
-        self.attached().flat_map(|(pid, r)| {
+        let past = self.past.iter().map(|(pid, r)| (*pid, r));
+        self.attached().chain(past).flat_map(|(pid, r)| {
             let say = |n: u64, what: &str| {
                 (n > 0).then(|| Escape {
                     pid,
@@ -129,13 +146,34 @@ impl Reach {
     /// Finds processes that are to be attached and are not.
     fn sweep(&mut self) {
         self.attached
-            .retain(|(pid, began), _| target::started(*pid) == Some(*began));
-        for pid in self.whom.find() {
-            let Some(began) = target::started(pid) else {
-                continue;
-            };
-            if !self.knows((pid, began)) {
-                self.put((pid, began), Doing::Attach);
+            .retain(|(pid, program), _| target::incarnation(*pid) == Some(*program));
+        self.whom.find().into_iter().for_each(|pid| self.add(pid));
+    }
+
+    /// Attaches processes that have begun since the last look.
+    fn hear(&mut self) {
+        let mut born = self.births.as_ref().map(Births::next).unwrap_or_default();
+        born.retain(|pid| !self.leaving && self.whom.includes(*pid));
+        born.into_iter().for_each(|pid| self.add(pid));
+    }
+
+    fn add(&mut self, pid: u32) {
+        let Some(program) = target::incarnation(pid) else {
+            return;
+        };
+        if !self.knows((pid, program)) {
+            self.put((pid, program), Doing::Attach);
+        }
+    }
+
+    /// Detaches what has the session's page and is not being detached yet.
+    fn let_go_of_all(&mut self, page: &std::path::Path) {
+        let mut all: BTreeSet<Who> = self.attached.keys().copied().collect();
+        let forked = whom::in_session(page).into_iter();
+        all.extend(forked.filter_map(|pid| Some((pid, target::incarnation(pid)?))));
+        for who in all {
+            if self.left.insert(who) {
+                self.put(who, Doing::Detach);
             }
         }
     }
@@ -195,14 +233,15 @@ impl Reach {
 
     /// Notes what became of a task; whether it is to be tried again.
     fn note(&mut self, task: &mut Task, told: Told) -> bool {
-        let (pid, began) = task.who;
+        let (pid, program) = task.who;
         match told {
             Told::Busy { why } => {
                 task.again(why);
                 return !self.gives_up(task);
             }
             Told::Refused { refusal } => {
-                if matches!(task.doing, Doing::Attach) && target::started(pid) == Some(began) {
+                if matches!(task.doing, Doing::Attach) && target::incarnation(pid) == Some(program)
+                {
                     self.refused
                         .insert(task.who, (target::exe_of(pid), refusal));
                 }
@@ -229,15 +268,16 @@ impl Reach {
             Told::Detached { pause_ns, .. } => {
                 self.detached += 1;
                 self.pause_of_detach = self.pause_of_detach.max(Duration::from_nanos(pause_ns));
-                self.attached.remove(&task.who);
+                let reached = self.attached.remove(&task.who);
+                self.past.extend(reached.map(|r| (pid, r)));
             }
         }
         false
     }
 
     fn gives_up(&mut self, task: &Task) -> bool {
-        let (pid, began) = task.who;
-        let gone = target::started(pid) != Some(began);
+        let (pid, program) = task.who;
+        let gone = target::incarnation(pid) != Some(program);
         if task.work.is_some() || (!gone && task.tries < TRIES) {
             return false;
         }
@@ -301,17 +341,7 @@ impl Supervisor {
         reach.leaving = true;
         // What has not begun is not begun any more.
         reach.tasks.retain(|t| t.work.is_some());
-        let mut all: Vec<Who> = reach.attached.keys().copied().collect();
-        all.extend(
-            crate::reach::whom::in_session(&self.shared.path)
-                .into_iter()
-                .filter_map(|pid| {
-                    let who = (pid, target::started(pid)?);
-                    (!reach.attached.contains_key(&who)).then_some(who)
-                }),
-        );
-        all.into_iter()
-            .for_each(|who| reach.put(who, Doing::Detach));
+        reach.let_go_of_all(&self.shared.path);
     }
 
     pub(super) fn look_at_reach(&mut self) {
@@ -328,6 +358,11 @@ impl Supervisor {
         if !reach.leaving && Instant::now() >= reach.next_sweep {
             reach.next_sweep = Instant::now() + BEAT;
             reach.sweep();
+        }
+        reach.hear();
+        if reach.leaving && !reach.is_busy() {
+            // What was forked or attached meanwhile.
+            reach.let_go_of_all(&self.shared.path);
         }
         let begun = reach.start();
         let over = !reach.is_busy() && (reach.leaving || reach.has_lost_everybody());

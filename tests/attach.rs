@@ -1,0 +1,115 @@
+//! Processes that run already: attached, relaxed, and let go of byte for byte, whatever they are
+//! doing meanwhile and whoever is killed.
+
+mod cycles;
+mod ends;
+mod refusals;
+mod servers;
+mod whom;
+
+use crate::harness::command::{clean, Outcome, LIMIT};
+use crate::sessions::stage::{program, Running, Stage};
+use crate::wait::until;
+use rustix::process::Pid;
+use serde_json::Value;
+use std::os::unix::fs::FileExt;
+
+/// A victim that does what it is told, outside of any session.
+fn demand(stage: &Stage) -> Running {
+    let mut command = clean(program("demand"));
+    command.arg(stage.work());
+    let mut victim = Running::start(stage, command);
+    victim.be_ready();
+    victim
+}
+
+/// One that syncs from many threads and checks every answer.
+fn busy(stage: &Stage, name: &str, threads: usize) -> Running {
+    let mut command = clean(program(name));
+    command.arg(stage.work()).arg(threads.to_string());
+    let mut victim = Running::start(stage, command);
+    victim.be_ready();
+    victim
+}
+
+fn number(pid: Pid) -> String {
+    pid.as_raw_nonzero().get().to_string()
+}
+
+impl Stage {
+    /// Attaches with `options`; the session's name.
+    fn attach(&self, options: &[&str]) -> String {
+        let words = [&["attach", "--json"], options].concat();
+        let outcome = self.ask(&words).must_succeed();
+        let told: Value = serde_json::from_str(&outcome.stdout).expect("JSON");
+        told["id"].as_str().expect("an id").to_owned()
+    }
+
+    /// Attaches a victim at `until`.
+    fn attach_to(&self, victim: &Running, until: &str) -> String {
+        self.attach(&["--pid", &number(victim.pid()), "--until", until])
+    }
+
+    fn detach(&self, session: &str) -> Value {
+        let outcome = self.ask(&["detach", session, "--json"]).must_succeed();
+        serde_json::from_str(&outcome.stdout).expect("JSON")
+    }
+}
+
+/// Ends a busy victim, which must have seen no wrong answer.
+fn must_be_right(victim: &mut Running) {
+    let outcome: Outcome = victim.end();
+    let last = outcome.stdout.lines().last().unwrap_or_default().to_owned();
+    assert!(
+        last.starts_with("rounds ") && last.ends_with(" wrong 0"),
+        "{outcome}"
+    );
+    assert!(!last.starts_with("rounds 0 "), "{outcome}");
+}
+
+/// Where a process's code differs from its files, and the name of the file.
+fn changed_code(pid: Pid) -> Vec<String> {
+    let pid = number(pid);
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("maps");
+    let memory = std::fs::File::open(format!("/proc/{pid}/mem")).expect("mem");
+    let mut changed = Vec::new();
+    for line in maps.lines() {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let [range, rights, offset, _, _, name] = words[..] else {
+            continue;
+        };
+        if !rights.contains('x') || !name.starts_with('/') || name.starts_with("/memfd:") {
+            continue;
+        }
+        let hex = |text: &str| u64::from_str_radix(text, 16).expect("hex");
+        let (start, end) = range.split_once('-').expect("a range");
+        let (start, len) = (hex(start), (hex(end) - hex(start)) as usize);
+        let mut there = vec![0; len];
+        memory.read_exact_at(&mut there, start).expect("code");
+        let file = std::fs::read(name).expect(name);
+        let from = hex(offset) as usize;
+        let mut file = file[from..].to_vec();
+        file.resize(len, 0);
+        let differs = there.iter().zip(&file).position(|(a, b)| a != b);
+        changed.extend(differs.map(|at| format!("{name} at {:x}", from + at)));
+    }
+    changed
+}
+
+/// Threads of a process in a state that a tracer leaves them in.
+fn stuck(pid: Pid) -> Vec<String> {
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", number(pid)));
+    let tasks = tasks.into_iter().flatten().flatten();
+    let status = |task: std::fs::DirEntry| {
+        let text = std::fs::read_to_string(task.path().join("status")).unwrap_or_default();
+        let line = text.lines().find(|l| l.starts_with("State:"))?.to_owned();
+        (line.contains("(tracing stop)") || line.contains("(stopped)")).then_some(line)
+    };
+    tasks.filter_map(status).collect()
+}
+
+/// Waits until no thread is stuck.
+fn must_run(pid: Pid) {
+    let runs = until(LIMIT, || stuck(pid).is_empty());
+    assert!(runs, "{:?}", stuck(pid));
+}

@@ -1,0 +1,133 @@
+//! Attached and let go of, again and again, while every answer is checked.
+
+use super::*;
+use crate::harness::limits::count;
+
+fn cycles(program: &str, threads: usize) {
+    let stage = Stage::new(program);
+    let mut victim = busy(&stage, program, threads);
+    let mut skipped = 0;
+    for cycle in 0..count(11, 1000) {
+        let session = stage.attach_to(&victim, "1s");
+        if cycle % 3 == 0 {
+            let before = stage.counted().1;
+            let more = until(LIMIT, || stage.counted().1 > before);
+            assert!(more, "cycle {cycle}: nothing is put off");
+        }
+        let report = stage.detach(&session);
+        skipped += report["skipped"].as_u64().expect("skipped");
+        must_run(victim.pid());
+    }
+    assert_eq!(changed_code(victim.pid()), Vec::<String>::new());
+    must_be_right(&mut victim);
+    assert!(skipped > 0);
+    println!("{program}: {skipped} requests answered at once");
+}
+
+#[test]
+fn soak_a_busy_program_is_attached_and_let_go_of_without_a_wrong_answer() {
+    cycles("busy", 8);
+}
+
+#[test]
+fn soak_a_busy_static_program_is_attached_and_let_go_of_without_a_wrong_answer() {
+    cycles("busy_static", 4);
+}
+
+#[test]
+fn code_differs_while_it_is_attached_and_not_behind() {
+    let stage = Stage::new("bytes");
+    let mut victim = demand(&stage);
+    assert_eq!(changed_code(victim.pid()), Vec::<String>::new());
+    let session = stage.attach_to(&victim, "1s");
+    assert_ne!(changed_code(victim.pid()), Vec::<String>::new());
+    stage.detach(&session);
+    assert_eq!(changed_code(victim.pid()), Vec::<String>::new());
+    assert_eq!(victim.sync("file"), 0);
+}
+
+#[test]
+fn a_session_is_settled_and_reported_when_it_is_let_go_of() {
+    let stage = Stage::new("report");
+    let mut victim = demand(&stage);
+    let session = stage.attach_to(&victim, "1h");
+    stage.warm(&mut victim);
+    assert_eq!(stage.entries().len(), 1);
+    let row = stage.session()["processes"][0].clone();
+    assert_eq!(row["how"], "attach");
+    let report = stage.detach(&session);
+    assert_eq!(report["until"], "1h");
+    assert_eq!(report["settled"], report["skipped"], "{report:#}");
+    assert!(report["settle_s"].as_f64().is_some(), "{report:#}");
+    assert_eq!(stage.entries(), Vec::<std::path::PathBuf>::new());
+    assert_eq!(stage.sessions(), Vec::<Value>::new());
+}
+
+#[test]
+fn the_dial_of_an_attached_session_moves() {
+    let stage = Stage::new("moves");
+    let mut victim = demand(&stage);
+    let session = stage.attach_to(&victim, "1h");
+    stage.warm(&mut victim);
+    stage.ask(&["set", &session, "-u", "now"]).must_succeed();
+    assert!(!stage.is_later(&mut victim));
+    stage.ask(&["set", &session, "-u", "1s"]).must_succeed();
+    assert!(stage.is_later(&mut victim));
+    for (options, why) in [
+        (&["-u", "exit"][..], "exit"),
+        (&["-u", "never"], "needs an end"),
+    ] {
+        let outcome = stage.ask(&[&["set", &session], options].concat());
+        assert_eq!(outcome.status.code(), Some(125), "{outcome}");
+        assert!(outcome.stderr.contains(why), "{outcome}");
+    }
+    stage.detach(&session);
+}
+
+#[test]
+fn the_relaxation_ends_by_itself_and_the_process_is_let_go_of() {
+    let stage = Stage::new("expiry");
+    let mut victim = demand(&stage);
+    stage.attach(&["--pid", &number(victim.pid()), "-u", "never", "--for", "1s"]);
+    let over = until(LIMIT, || stage.sessions().is_empty());
+    assert!(over, "{:?}", stage.sessions());
+    assert_eq!(changed_code(victim.pid()), Vec::<String>::new());
+    assert_eq!(victim.sync("file"), 0);
+}
+
+#[test]
+fn a_stopped_process_stays_stopped() {
+    let stage = Stage::new("stopped");
+    let mut victim = demand(&stage);
+    victim.send(rustix::process::Signal::STOP);
+    let is_stopped = || {
+        stuck(victim.pid())
+            .first()
+            .is_some_and(|s| s.contains("(stopped)"))
+    };
+    assert!(until(LIMIT, is_stopped));
+    let session = stage.attach_to(&victim, "1s");
+    assert!(until(LIMIT, is_stopped), "{:?}", stuck(victim.pid()));
+    victim.send(rustix::process::Signal::CONT);
+    stage.warm(&mut victim);
+    stage.detach(&session);
+    assert_eq!(victim.sync("file"), 0);
+}
+
+#[test]
+fn requests_of_an_attached_process_are_recorded() {
+    let stage = Stage::new("recorded");
+    let mut victim = demand(&stage);
+    let file = stage.file("rec").display().to_string();
+    let pid = number(victim.pid());
+    let session = stage.attach(&["--pid", &pid, "-u", "now", "--record", &file]);
+    for _ in 0..23 {
+        assert_eq!(victim.sync("file"), 0);
+    }
+    let report = stage.detach(&session);
+    assert_eq!(report["requests"], 23, "{report:#}");
+    let outcome = stage.ask(&["report", &file, "--json"]).must_succeed();
+    let told: Value = serde_json::from_str(&outcome.stdout).expect("JSON");
+    assert_eq!(told["requests"], 23, "{told:#}");
+    assert_eq!(told["by_process"][0]["pid"].to_string(), pid, "{told:#}");
+}

@@ -1,0 +1,172 @@
+//! Whoever is killed, and whatever the process does meanwhile: it lives on, nothing stands still for
+//! ever, and the next session works.
+
+use super::*;
+use crate::harness::limits::{count, seed};
+use crate::sessions::stage::SYNCLATER;
+use rustix::process::{kill_process, Signal};
+
+/// A pseudo-random number below `n`.
+fn below(state: &mut u64, n: u64) -> u64 {
+    *state = state
+        .wrapping_mul(6_364_136_223_846_793_005)
+        .wrapping_add(1_442_695_040_888_963_407);
+    (*state >> 33) % n
+}
+
+/// Processes of synclater that have to do with a stage, but for those that wait for the others.
+fn of_synclater(stage: &Stage) -> Vec<Pid> {
+    let run = format!("SYNCLATER_RUN_DIR={}", stage.run_dir().display());
+    let entries = std::fs::read_dir("/proc").expect("/proc").flatten();
+    let pids = entries.filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
+    let is_it = |pid: &i32| {
+        let exe = std::fs::read_link(format!("/proc/{pid}/exe"));
+        let environ = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        exe.is_ok_and(|x| x == std::path::Path::new(SYNCLATER))
+            && environ.split(|b| *b == 0).any(|v| v == run.as_bytes())
+    };
+    pids.filter(is_it).filter_map(Pid::from_raw).collect()
+}
+
+#[test]
+fn soak_whatever_is_killed_the_process_lives_on() {
+    let stage = Stage::new("kills");
+    let mut victim = busy(&stage, "busy", 4);
+    let seed = seed();
+    let mut state = seed;
+    for round in 0..count(12, 200) {
+        let what = format!("seed {seed} round {round}");
+        let words = ["attach", "--pid", &number(victim.pid())];
+        let mut front = Running::start(&stage, stage.synclater(&words));
+        kill_one_of(&stage, &mut state, 60);
+        front.end();
+        must_run(victim.pid());
+        if let Some(session) = front.stdout().split(':').next().filter(|s| !s.is_empty()) {
+            let words = ["detach", session];
+            let mut detach = Running::start(&stage, stage.synclater(&words));
+            if round % 2 == 0 {
+                kill_one_of(&stage, &mut state, 30);
+            }
+            detach.end();
+        }
+        must_run(victim.pid());
+        assert!(
+            rustix::process::test_kill_process(victim.pid()).is_ok(),
+            "{what}"
+        );
+    }
+    // A session that was killed lets go of nothing; the next one takes over and does.
+    let mut session = None;
+    let again = until(LIMIT, || {
+        let outcome = stage.ask(&["attach", "--json", "--pid", &number(victim.pid())]);
+        let told: Result<Value, _> = serde_json::from_str(&outcome.stdout);
+        session = told.ok().and_then(|t| Some(t["id"].as_str()?.to_owned()));
+        outcome.status.success()
+    });
+    assert!(again, "seed {seed}: {:?}", stage.sessions());
+    stage.detach(&session.expect("a session"));
+    assert_eq!(
+        changed_code(victim.pid()),
+        Vec::<String>::new(),
+        "seed {seed}"
+    );
+    must_be_right(&mut victim);
+}
+
+/// Kills one process of synclater after up to `ms` milliseconds.
+fn kill_one_of(stage: &Stage, state: &mut u64, ms: u64) {
+    crate::sessions::stage::pass(std::time::Duration::from_micros(below(state, ms * 1000)));
+    let all = of_synclater(stage);
+    if let Some(pid) = all.get(below(state, all.len().max(1) as u64) as usize) {
+        // It may have ended in between.
+        let _ = kill_process(*pid, Signal::KILL);
+    }
+}
+
+#[test]
+fn a_session_whose_supervisor_was_killed_is_real_at_once_and_can_be_let_go_of() {
+    let stage = Stage::new("killed");
+    let mut victim = demand(&stage);
+    let session = stage.attach_to(&victim, "1h");
+    stage.warm(&mut victim);
+    let supervisor = stage.session()["pid"].as_i64().expect("a number");
+    let supervisor = Pid::from_raw(i32::try_from(supervisor).expect("a pid")).expect("a pid");
+    kill_process(supervisor, Signal::KILL).expect("it runs");
+    let gone = || rustix::process::test_kill_process(supervisor).is_err();
+    assert!(until(LIMIT, gone));
+    // The keeper settles and closes the entry.
+    assert!(until(LIMIT, || stage.entries().is_empty()));
+    assert_ne!(changed_code(victim.pid()), Vec::<String>::new());
+    let outcome = stage.ask(&["detach", &session]).must_succeed();
+    assert!(outcome.stdout.contains("1 process let go of"), "{outcome}");
+    assert_eq!(changed_code(victim.pid()), Vec::<String>::new());
+    let session = stage.attach_to(&victim, "1h");
+    stage.warm(&mut victim);
+    stage.detach(&session);
+}
+
+/// Attaches to victims that end, or execute another program, at a random moment.
+fn in_the_middle(name: &str, script: &str) {
+    let stage = Stage::new(name);
+    let seed = seed();
+    let mut state = seed;
+    let mut attached = 0;
+    for round in 0..count(12, 200) {
+        let mut command = clean("/usr/bin/python3");
+        command.args(["-c", script]).arg(stage.work());
+        command.arg(below(&mut state, 40).to_string());
+        let mut victim = Running::start(&stage, command);
+        victim.be_ready();
+        let words = ["attach", "--json", "--pid", &number(victim.pid())];
+        let outcome = stage.ask(&words);
+        let what = format!("seed {seed} round {round}: {outcome}");
+        assert!(matches!(outcome.status.code(), Some(0 | 125)), "{what}");
+        must_run(victim.pid());
+        if outcome.status.success() {
+            attached += 1;
+        }
+        let end = victim.end();
+        assert!(end.stdout.ends_with("done\n"), "{what}\n{end}");
+        assert_eq!(end.stderr, "", "{what}");
+        let over = until(LIMIT, || stage.sessions().is_empty());
+        assert!(over, "{what}: {:?}", stage.sessions());
+    }
+    println!("{name}: {attached} were attached");
+}
+
+const FORKS: &str = "\
+import os, sys, time
+fd = os.open(sys.argv[1] + '/file', os.O_CREAT | os.O_RDWR)
+print('ready', flush=True)
+end = time.monotonic() + int(sys.argv[2]) / 1000
+while time.monotonic() < end:
+    os.fsync(fd)
+";
+
+#[test]
+fn soak_a_process_may_end_while_it_is_attached() {
+    in_the_middle(
+        "ends",
+        &format!("{FORKS}print('done', flush=True)\nos._exit(0)\n"),
+    );
+}
+
+#[test]
+fn soak_a_process_may_execute_another_program_while_it_is_attached() {
+    let exec = "os.execv('/bin/sh', ['sh', '-c', 'echo done'])\n";
+    in_the_middle("executes", &format!("{FORKS}{exec}"));
+}
+
+#[test]
+fn soak_a_process_may_fork_while_it_is_attached() {
+    let fork = "\
+for k in range(50):
+    child = os.fork()
+    if not child:
+        os.fsync(fd)
+        os._exit(23)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 23
+print('done', flush=True)
+";
+    in_the_middle("forks", &format!("{FORKS}{fork}"));
+}

@@ -1,0 +1,165 @@
+//! What cannot be attached says why, and is left alone.
+
+use super::*;
+use crate::harness::victims::{victim, Class};
+use crate::sessions::stage::{as_root, has_four_parts, AS_NOBODY, SYNCLATER};
+
+/// Attaching process `pid` fails, with this in the message.
+fn refused(stage: &Stage, pid: &str, why: &str) {
+    let outcome = stage.ask(&["attach", "--pid", pid]);
+    assert_eq!(outcome.status.code(), Some(125), "{outcome}");
+    assert!(outcome.stderr.contains(why), "{why}: {outcome}");
+    assert!(has_four_parts(&outcome.stderr), "{outcome}");
+    assert_eq!(stage.sessions(), Vec::<Value>::new());
+}
+
+#[test]
+fn what_is_no_program_of_a_user_is_refused() {
+    let stage = Stage::new("none");
+    refused(&stage, "1", "what the machine depends on");
+    refused(&stage, "4194303", "there is no process 4194303");
+    let kernel = std::fs::read_to_string("/proc/2/comm").unwrap_or_default();
+    if kernel == "kthreadd\n" {
+        refused(&stage, "2", "a thread of the kernel");
+    }
+}
+
+#[test]
+fn a_thread_is_no_process() {
+    let stage = Stage::new("thread");
+    let victim = busy(&stage, "busy", 1);
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", number(victim.pid())));
+    let other = { tasks.expect("tasks").flatten() }
+        .map(|t| t.file_name().to_string_lossy().into_owned())
+        .find(|tid| *tid != number(victim.pid()));
+    refused(
+        &stage,
+        &other.expect("a thread"),
+        "it is a thread of process",
+    );
+}
+
+#[test]
+fn a_process_that_is_traced_is_refused_until_the_tracer_has_gone() {
+    let stage = Stage::new("traced");
+    let mut victim = demand(&stage);
+    let pid = number(victim.pid());
+    let mut command = clean("strace");
+    let log = stage.file("strace");
+    command.args(["-f", "-p", &pid, "-o"]).arg(&log);
+    let mut tracer = Running::start(&stage, command);
+    let is_traced = || {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        !status.contains("TracerPid:\t0")
+    };
+    assert!(until(LIMIT, is_traced), "{}", tracer.stderr());
+    refused(&stage, &pid, "(strace)");
+    tracer.send(rustix::process::Signal::INT);
+    tracer.end();
+    let session = stage.attach_to(&victim, "1s");
+    // And the other way round: once it is attached nobody traces it, so others can.
+    assert!(!is_traced());
+    stage.warm(&mut victim);
+    stage.detach(&session);
+}
+
+#[test]
+fn a_process_of_another_session_is_refused() {
+    let stage = Stage::new("taken");
+    let mut victim = demand(&stage);
+    let session = stage.attach_to(&victim, "1s");
+    let outcome = stage.ask(&["attach", "--pid", &number(victim.pid())]);
+    assert_eq!(outcome.status.code(), Some(125), "{outcome}");
+    let why = format!("it is attached to session {session}");
+    assert!(outcome.stderr.contains(&why), "{outcome}");
+    stage.warm(&mut victim);
+    stage.detach(&session);
+}
+
+#[test]
+fn a_process_that_was_started_with_the_library_is_refused() {
+    let stage = Stage::new("launched");
+    let mut victim = stage.demand(&["--until", "1s"]);
+    victim.be_ready();
+    let pid = stage.session()["processes"][0]["pid"].to_string();
+    let outcome = stage.ask(&["attach", "--pid", &pid]);
+    assert_eq!(outcome.status.code(), Some(125), "{outcome}");
+    assert!(outcome.stderr.contains("synclater run"), "{outcome}");
+    let outcome = stage.ask(&["attach", "--pid", &number(victim.pid())]);
+    assert!(
+        outcome.stderr.contains("it is synclater itself"),
+        "{outcome}"
+    );
+    let outcome = stage.ask(&["detach", &stage.id()]);
+    assert!(
+        outcome.stderr.contains("ends with its command"),
+        "{outcome}"
+    );
+}
+
+#[test]
+fn programs_that_have_no_gate_are_refused() {
+    let stage = Stage::new("foreign");
+    for (class, why) in [(Class::Small, "a 32-bit program"), (Class::Musl, "musl")] {
+        let mut command = clean("env");
+        command
+            .arg("STOP=1")
+            .arg(victim("fsync", class))
+            .arg(stage.work());
+        let victim = Running::start(&stage, command);
+        let is_stopped = || {
+            stuck(victim.pid())
+                .first()
+                .is_some_and(|s| s.contains("(stopped)"))
+        };
+        assert!(until(LIMIT, is_stopped), "{}", victim.stderr());
+        refused(&stage, &number(victim.pid()), why);
+    }
+}
+
+#[test]
+fn a_process_behind_a_filter_is_refused() {
+    let stage = Stage::new("filter");
+    let mut victim = demand(&stage);
+    victim.tell("filter");
+    assert_eq!(victim.hear(), "filter 0");
+    refused(&stage, &number(victim.pid()), "seccomp");
+}
+
+#[test]
+fn another_users_process_is_refused() {
+    if !as_root("another_users_process_is_refused") {
+        return;
+    }
+    let (stage, others) = (Stage::new("roots"), Stage::for_nobody("nobodys"));
+    let victim = demand(&stage);
+    let mut command = others.with_folders(AS_NOBODY[0]);
+    command.args(&AS_NOBODY[1..]).arg(SYNCLATER);
+    command.args(["attach", "--pid", &number(victim.pid())]);
+    let outcome = crate::harness::command::run(&mut command);
+    assert_eq!(outcome.status.code(), Some(125), "{outcome}");
+    assert!(outcome.stderr.contains("it belongs to user 0"), "{outcome}");
+}
+
+#[test]
+fn dials_that_have_no_end_are_refused() {
+    let stage = Stage::new("dials");
+    for (options, why) in [
+        (&["-u", "exit"][..], "there is none that would end"),
+        (&["-u", "never"], "add one: --for"),
+        (&["--exe", ""], "the glob is empty"),
+        (&["--unit", "no such unit"], "no control group of that name"),
+    ] {
+        let words = [&["attach", "--pid", "1"][..], options].concat();
+        let outcome = stage.ask(&words);
+        assert_eq!(outcome.status.code(), Some(125), "{outcome}");
+        assert!(outcome.stderr.contains(why), "{outcome}");
+    }
+    let outcome = stage.ask(&["attach"]);
+    assert_eq!(outcome.status.code(), Some(125), "{outcome}");
+    let outcome = stage.ask(&["detach", "nobody"]);
+    assert!(
+        outcome.stderr.contains("there is no session nobody"),
+        "{outcome}"
+    );
+}

@@ -1,0 +1,119 @@
+//! Daemons that are not restarted: attached under load, on a disk whose flush takes 8 ms.
+
+use super::*;
+use crate::harness::disk::SlowDisk;
+use crate::harness::limits::{count, needs_root};
+use crate::programs::{let_others_in, script, Place};
+use crate::servers::daemon::Daemon;
+use crate::servers::{answers, directory, dovecot_config, free_port};
+use std::path::Path;
+
+/// Users with numbers of their own.
+const USERS: [(&str, &str); 2] = [("anna", "2001"), ("bob", "2002")];
+
+fn with_two_users(config: &Path, mail: &Path) {
+    let users = config.with_file_name("users");
+    let lines = USERS.map(|(name, uid)| {
+        let home = directory(&mail.join(name), uid);
+        format!("{name}::{uid}:{uid}::{}::\n", home.display())
+    });
+    std::fs::write(&users, lines.concat()).expect("users");
+    let text = std::fs::read_to_string(config).expect("the configuration");
+    let (before, rest) = text.split_once("userdb {").expect("a userdb");
+    let (_, behind) = rest.split_once('}').expect("its end");
+    let own = format!(
+        "userdb {{\n  driver = passwd-file\n  args = {}\n}}",
+        users.display()
+    );
+    std::fs::write(config, format!("{before}{own}{behind}")).expect("the configuration");
+}
+
+/// A user's connections, which stay.
+struct Load {
+    client: Running,
+}
+
+impl Load {
+    fn begin(stage: &Stage, port: u16, user: &str, connections: usize) -> Load {
+        let mut command = clean("/usr/bin/python3");
+        command.arg(script("imap_load.py"));
+        command.args([port.to_string(), user.to_owned(), connections.to_string()]);
+        let mut client = Running::start(stage, command);
+        client.be_ready();
+        Load { client }
+    }
+
+    /// Messages a second.
+    fn rate(&mut self, messages: usize) -> f64 {
+        self.client.tell(&messages.to_string());
+        let seconds: f64 = self
+            .client
+            .hear()
+            .parse()
+            .unwrap_or_else(|_| panic!("{}\n{}", self.client.stdout(), self.client.stderr()));
+        messages as f64 / seconds
+    }
+
+    fn end(mut self, messages: usize) {
+        let outcome = self.client.end().must_succeed();
+        let expected = format!("{messages} whole\n");
+        assert!(outcome.stdout.ends_with(&expected), "{outcome}");
+    }
+}
+
+#[test]
+fn soak_a_running_dovecot_is_relaxed_for_one_user() {
+    if !needs_root("soak_a_running_dovecot_is_relaxed_for_one_user") {
+        return;
+    }
+    let (disk, stage) = (SlowDisk::new("ext4", 512, 8), Stage::new("imap"));
+    let place = Place::new("dovecot");
+    let_others_in(&disk.path());
+    let (port, mail) = (free_port(), directory(&disk.path().join("mail"), "root"));
+    let config = dovecot_config(&place.scene.work(), &mail, port, "");
+    with_two_users(&config, &mail);
+    let mut command = clean("dovecot");
+    command.args(["-F", "-c"]).arg(config);
+    let mut daemon = Daemon::start(place, &mut command);
+    daemon.wait_until("an answer at its port", || answers(port));
+    let few = count(40, 200);
+    let many = count(240, 2000);
+    let mut anna = Load::begin(&stage, port, "anna", 8);
+    let mut bob = Load::begin(&stage, port, "bob", 2);
+    // The first message makes the mailbox.
+    anna.rate(8);
+    bob.rate(2);
+    let before = anna.rate(few);
+    let words = [
+        "--exe",
+        "imap",
+        "-u",
+        "1s",
+        "--for",
+        "10m",
+        "--only",
+        "user=2001",
+    ];
+    let session = stage.attach(&words);
+    let relaxed = anna.rate(many);
+    bob.rate(20);
+    let skipped_by = |uid: &str| {
+        let session = stage.session();
+        let rows = session["processes"].as_array().expect("processes").clone();
+        let of = rows.into_iter().filter(|r| r["user"] == uid);
+        of.filter_map(|r| r["skipped"].as_u64()).sum::<u64>()
+    };
+    assert!(skipped_by("2001") > many as u64, "{:#}", stage.session());
+    assert_eq!(skipped_by("2002"), 0, "{:#}", stage.session());
+    stage
+        .ask(&["set", &session, "--for", "100ms"])
+        .must_succeed();
+    assert!(until(LIMIT, || stage.sessions().is_empty()));
+    let behind = anna.rate(few);
+    println!("dovecot: {before:.0} messages a second, {relaxed:.0} attached, {behind:.0} behind");
+    assert!(relaxed >= 4.0 * before, "{before} {relaxed}");
+    assert!(behind <= relaxed / 2.0, "{relaxed} {behind}");
+    anna.end(8 + 2 * few + many);
+    bob.end(2 + 20);
+    daemon.stop();
+}

@@ -1,0 +1,207 @@
+//! Processes by executable, by unit, by user; those that begin later; those in other namespaces.
+
+use super::*;
+use crate::sessions::stage::{as_root, give_to_nobody, AS_NOBODY};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A copy of the obedient victim under a name that nothing else has.
+fn named(stage: &Stage, name: &str) -> PathBuf {
+    let path = stage.file(name);
+    std::fs::copy(program("demand"), &path).expect("a copy");
+    path
+}
+
+fn started(stage: &Stage, command: Command) -> Running {
+    let mut victim = Running::start(stage, command);
+    victim.be_ready();
+    victim
+}
+
+fn is_attached(stage: &Stage, victim: &Running) -> bool {
+    let session = stage.session();
+    let rows = session["processes"].as_array().expect("processes");
+    let pid = victim.pid().as_raw_nonzero().get();
+    rows.iter().any(|r| r["pid"] == pid && r["how"] == "attach")
+}
+
+#[test]
+fn processes_of_an_executable_are_attached_those_too_that_begin_later() {
+    let stage = Stage::new("exe");
+    let program = named(&stage, "an-exe-23");
+    let start = || {
+        let mut command = clean(&program);
+        command.arg(stage.work());
+        started(&stage, command)
+    };
+    let (mut first, mut second) = (start(), start());
+    let other = demand(&stage);
+    let session = stage.attach(&["--exe", "an-exe-*", "-u", "1h"]);
+    assert!(is_attached(&stage, &first) && is_attached(&stage, &second));
+    assert!(!is_attached(&stage, &other));
+    stage.warm(&mut first);
+    stage.warm(&mut second);
+    let mut third = start();
+    assert!(until(LIMIT, || is_attached(&stage, &third)));
+    assert!(stage.is_later(&mut third));
+    let pids = [first.pid(), second.pid(), third.pid()];
+    stage.detach(&session);
+    for pid in pids {
+        assert_eq!(changed_code(pid), Vec::<String>::new());
+    }
+}
+
+#[test]
+fn an_executable_that_nobody_runs_yet_is_waited_for() {
+    let stage = Stage::new("later");
+    let program = named(&stage, "an-exe-29");
+    let whole = program.display().to_string();
+    let outcome = stage.ask(&["attach", "--exe", &whole]).must_succeed();
+    assert!(outcome.stdout.contains("no such process yet"), "{outcome}");
+    let mut command = clean(&program);
+    command.arg(stage.work());
+    let mut victim = started(&stage, command);
+    assert!(until(LIMIT, || is_attached(&stage, &victim)));
+    stage.warm(&mut victim);
+    stage.detach(&stage.id());
+}
+
+#[test]
+fn only_the_chosen_users_requests_are_put_off() {
+    if !as_root("only_the_chosen_users_requests_are_put_off") {
+        return;
+    }
+    let stage = Stage::new("users");
+    stage.open_to_others(0o777);
+    let program = named(&stage, "an-exe-31");
+    let mut command = clean(&program);
+    command.arg(stage.work());
+    let mut root = started(&stage, command);
+    let mut command = clean(AS_NOBODY[0]);
+    command
+        .args(&AS_NOBODY[1..])
+        .arg(&program)
+        .arg(stage.work());
+    let mut nobody = started(&stage, command);
+    let session = stage.attach(&["--exe", "an-exe-31", "--only", "user=65534", "-u", "1h"]);
+    let seen = |stage: &Stage, victim: &Running| {
+        let session = stage.session();
+        let pid = victim.pid().as_raw_nonzero().get();
+        let rows = session["processes"].as_array().expect("processes").clone();
+        let row = rows.into_iter().find(|r| r["pid"] == pid).expect("its row");
+        (row["requests"].clone(), row["skipped"].clone())
+    };
+    let put_off = until(LIMIT, || {
+        assert_eq!(nobody.sync("of-nobody"), 0);
+        seen(&stage, &nobody).1 != 0
+    });
+    assert!(put_off, "{:#}", stage.session());
+    for _ in 0..7 {
+        assert_eq!(root.sync("of-root"), 0);
+    }
+    assert_eq!(seen(&stage, &root), (7.into(), 0.into()));
+    stage.detach(&session);
+}
+
+#[test]
+fn processes_of_a_unit_are_attached() {
+    if !as_root("processes_of_a_unit_are_attached") {
+        return;
+    }
+    let stage = Stage::new("unit");
+    let group = Group::new("synclater-test-unit.service");
+    let mut victim = demand(&stage);
+    std::fs::write(group.0.join("cgroup.procs"), number(victim.pid())).expect("a member");
+    let session = stage.attach(&["--unit", "synclater-test-unit", "-u", "1h"]);
+    assert!(is_attached(&stage, &victim));
+    stage.warm(&mut victim);
+    stage.detach(&session);
+    victim.end();
+}
+
+/// A control group of version 2, gone with its guard.
+struct Group(PathBuf);
+
+impl Group {
+    fn new(name: &str) -> Group {
+        let mounts = std::fs::read_to_string("/proc/self/mounts").expect("mounts");
+        let root = { mounts.lines() }
+            .find_map(|l| Some(l.split(' ').nth(1)?).filter(|_| l.contains(" cgroup2 ")));
+        let dir = Path::new(root.expect("control groups of version 2")).join(name);
+        std::fs::create_dir(&dir).expect("a control group");
+        Group(dir)
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let empty = || {
+            let procs = std::fs::read_to_string(self.0.join("cgroup.procs")).unwrap_or_default();
+            for pid in procs.lines().filter_map(|l| Pid::from_raw(l.parse().ok()?)) {
+                let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+            }
+            std::fs::remove_dir(&self.0).is_ok()
+        };
+        if !until(LIMIT, empty) {
+            eprintln!("still there: {}", self.0.display());
+        }
+    }
+}
+
+#[test]
+fn a_process_in_a_container_is_attached() {
+    if !as_root("a_process_in_a_container_is_attached") {
+        return;
+    }
+    let stage = Stage::new("container");
+    stage.open_to_others(0o777);
+    give_to_nobody(&stage.work());
+    // Namespaces of its own, another user, and a root folder without /proc.
+    let root = stage.work().join("root");
+    std::fs::create_dir_all(root.join("w")).expect("a root folder");
+    std::fs::copy(program("demand_static"), root.join("an-exe-37")).expect("a copy");
+    give_to_nobody(&root.join("w"));
+    let mut command = clean("unshare");
+    command.args([
+        "--mount",
+        "--pid",
+        "--net",
+        "--ipc",
+        "--uts",
+        "--fork",
+        "--kill-child",
+    ]);
+    let script = "mount --bind \"$1\" \"$1\" && \
+        exec chroot --userspec=65534:65534 \"$1\" /an-exe-37 /w";
+    command.args(["sh", "-c", script, "sh"]).arg(&root);
+    let mut victim = started(&stage, command);
+    let session = stage.attach(&["--exe", "an-exe-37", "-u", "1h"]);
+    let put_off = until(LIMIT, || {
+        assert_eq!(victim.sync("file"), 0);
+        stage.counted().1 > 0
+    });
+    let report = stage.detach(&session);
+    assert!(put_off, "{report:#}");
+    assert_eq!(report["settled"], report["skipped"], "{report:#}");
+    assert_eq!(victim.sync("file"), 0);
+}
+
+#[test]
+fn what_stays_real_is_named() {
+    let stage = Stage::new("o-sync");
+    let script = "import os,sys\n\
+        fds = [os.open(f'{sys.argv[1]}/f{k}', os.O_CREAT | os.O_WRONLY | os.O_SYNC) for k in range(3)]\n\
+        print('ready', flush=True); sys.stdin.read()";
+    let mut command = clean("/usr/bin/python3");
+    command.args(["-c", script]).arg(stage.work());
+    let victim = started(&stage, command);
+    let session = stage.attach_to(&victim, "1s");
+    let text = stage.ask(&["ps"]).must_succeed().stdout;
+    assert!(text.contains("not counted: 3 of its"), "{text}");
+    let report = stage.detach(&session);
+    assert_eq!(
+        report["escaped"].as_array().map(Vec::len),
+        Some(1),
+        "{report:#}"
+    );
+}

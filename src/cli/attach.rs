@@ -48,8 +48,8 @@ pub struct Args {
     #[arg(long, value_name = "NAME", group = "whom")]
     unit: Vec<String>,
 
-    /// When sync requests are kept: now (only count them), a duration such as 1s or 250ms, or never,
-    /// which needs --for.
+    /// When sync requests are kept: now (only count them), a duration such as 1s or 250ms, or
+    /// never, which needs --for.
     #[arg(
         short,
         long,

@@ -10,8 +10,8 @@ use synclater_model::report::number::counted;
 
 /// Ends a session that was attached: lets go of its processes, settles what they owe, and reports.
 ///
-/// The session of a supervisor that was killed can be named too: its processes make every request for
-/// real already; now they are what they were, byte for byte.
+/// The session of a supervisor that was killed can be named too: its processes make every request
+/// for real already; now they are what they were, byte for byte.
 #[derive(clap::Args)]
 #[command(after_help = "EXAMPLES\n  synclater detach kelp\n  synclater detach kelp --json")]
 pub struct Args {

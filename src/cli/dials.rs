@@ -149,7 +149,7 @@ impl Wanted {
             rules,
             classes: compiled.classes,
             ends: self.for_.map(|t| Instant::now() + t),
-            block_device: block_device,
+            block_device,
             started: humantime::format_rfc3339_seconds(std::time::SystemTime::now()).to_string(),
         };
         let parts = Parts {

@@ -1,5 +1,5 @@
-//! Whoever is killed, and whatever the process does meanwhile: it lives on, nothing stands still for
-//! ever, and the next session works.
+//! Whoever is killed, and whatever the process does meanwhile: it lives on, nothing stands still
+//! for ever, and the next session works.
 
 use super::*;
 use crate::harness::limits::{count, seed};

@@ -190,7 +190,8 @@ fn a_process_in_a_container_is_attached() {
 fn what_stays_real_is_named() {
     let stage = Stage::new("o-sync");
     let script = "import os,sys\n\
-        fds = [os.open(f'{sys.argv[1]}/f{k}', os.O_CREAT | os.O_WRONLY | os.O_SYNC) for k in range(3)]\n\
+        how = os.O_CREAT | os.O_WRONLY | os.O_SYNC\n\
+        fds = [os.open(f'{sys.argv[1]}/f{k}', how) for k in range(3)]\n\
         print('ready', flush=True); sys.stdin.read()";
     let mut command = clean("/usr/bin/python3");
     command.args(["-c", script]).arg(stage.work());

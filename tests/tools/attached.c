@@ -2,8 +2,8 @@
  *
  *   attached SYNCLATER DIAL VICTIM ARGUMENT...
  *
- * The victim stops itself (STOP=1, victim.h). Ends as the victim does; with 120 and a line on stderr
- * where it could not be attached.
+ * The victim stops itself (STOP=1, victim.h). Ends as the victim does; with 120 and a line on
+ * stderr where it could not be attached.
  */
 #include <signal.h>
 #include <stdio.h>

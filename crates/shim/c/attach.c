@@ -3,8 +3,8 @@
  * Joining a session in a process that runs already: what it needs was brought by the tracer.
  *
  * Promise: a page or slots of another version are as if there were none. A process may join one
- * session after another; what another thread of it still holds of an earlier one stays mapped, or is
- * that of the next: the addresses are the same.
+ * session after another; what another thread of it still holds of an earlier one stays mapped, or
+ * is that of the next: the addresses are the same.
  */
 #include "shim.h"
 #include "gate.h"

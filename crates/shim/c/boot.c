@@ -17,7 +17,8 @@
 #include "syscall.h"
 
 #ifdef __x86_64__
-#define BOOT    __attribute__((section(".gate.boot"), noinline, used, flatten, optimize("Os")))
+#define BOOT    __attribute__((section(".gate.boot"), noinline, used, flatten))
+#define INLINED inline __attribute__((always_inline))
 #define SECONDS 2
 
 enum { NR_rt_sigprocmask = 14, NR_sendto = 44, NR_recvfrom = 45, NR_socketpair = 53 };
@@ -30,9 +31,9 @@ enum { NR_rt_sigprocmask = 14, NR_sendto = 44, NR_recvfrom = 45, NR_socketpair =
 /* PRIVATE, ANONYMOUS, NORESERVE, FIXED_NOREPLACE (Linux 4.17) */
 #define MAP_ROOM_ 0x104022
 
-/* The thread comes here with the errand in rdi, and rsp below it. If it was waiting in a system call
- * it is sent to two bytes behind, and the kernel takes it from there as it does behind every call
- * that was interrupted: back by the length of `syscall`, to make the call again, or, where a signal's
+/* The thread comes here with the errand in rdi, and rsp below it. If it was waiting in a call it is
+ * sent to two bytes behind, and the kernel takes it from there as it does behind every call that
+ * was interrupted: back by the length of `syscall`, to make the call again, or, where a signal's
  * handler runs first and the call is to fail for that, not. So it knows by where it begins. */
 __asm__(".pushsection .gate.boot, \"ax\"\n"
 	".globl sl_boot\n"
@@ -86,7 +87,7 @@ struct boot_fds {
 };
 
 /* Maps the image at its place. Returns 0 or -errno. */
-static inline __attribute__((always_inline)) long map_image(const struct sl_errand *e, int library)
+static INLINED long map_image(const struct sl_errand *e, int library)
 {
 	uint64_t data = e->image + e->data_at;
 	long r;
@@ -111,7 +112,7 @@ static inline __attribute__((always_inline)) long map_image(const struct sl_erra
 	return r;
 }
 
-static inline __attribute__((always_inline)) long take_fds(const struct sl_errand *e, struct boot_fds *c)
+static INLINED long take_fds(const struct sl_errand *e, struct boot_fds *c)
 {
 	char byte;
 	__typeof__(*((struct boot_message *)0)->iov) iov = { &byte, 1 };

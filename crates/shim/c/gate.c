@@ -12,7 +12,8 @@
  * Promise: to the program it looks like the system call: every register as it was, but rax, rcx and
  * r11, which a system call changes too; vector registers are not used at all. What is not answered
  * is made by the program's own instruction, so that signals, restarts, cancellation and backtraces
- * are its own. Only a request that is recorded (its time is wanted) or that is changed is made here.
+ * are its own. Only a request that is recorded (its time is wanted) or that is changed is made
+ * here.
  *
  * Relies on: 128 bytes below the stack pointer belonging to the program (the red zone of the x86-64
  * ABI); some 5 KiB of stack below that.

@@ -228,7 +228,7 @@ long sl_sync_memory(char *addr, size_t len, int flags, uint64_t caller)
 	if (v.kept == LATER)
 		r = -v.error;
 	else
-		r = n.on ? sl_real(v.kept, 0, NR_msync, a) : sl_real_in_place(v.kept, 0, NR_msync, a);
+		r = (n.on ? sl_real : sl_real_in_place)(v.kept, 0, NR_msync, a);
 	if (v.kept == LATER && v.error)
 		sl_count_failed(0);
 	sl_note_end(&n, &v, sl_done_as(&v), r);

@@ -156,7 +156,7 @@ void sl_init(void);
 int sl_active(void);
 
 #ifdef SL_GATE
-/* What the gate says where the program's own instruction is to make the call. No call returns it. */
+/* What the gate says where the program's own instruction is to make the call: no call's result. */
 #define SL_AT_SITE ((long)(1ul << (8 * sizeof(long) - 1)))
 
 struct sl_errand;

@@ -1,7 +1,8 @@
 //! Processes that begin or execute another program, as the kernel tells it (the process events of
 //! netlink's connector). It takes CAP_NET_ADMIN in the first namespaces.
 //!
-//! Not promised: that every event arrives; where they come faster than they are read, some are lost.
+//! Not promised: that every event arrives; where they come faster than they are read, some are
+//! lost.
 
 use rustix::net::netlink::{SocketAddrNetlink, CONNECTOR};
 use rustix::net::{

@@ -18,10 +18,10 @@ const UNLESS_HANDLED: i64 = -514;
 const AGAIN_BY_BLOCK: i64 = -516;
 const RESTART_SYSCALL: u64 = 219;
 
-/// Waiting calls that say EINTR where the kernel looked for signals in vain (signal(7), "Interruption
-/// of system calls and library functions by stop signals"): read, accept, recvfrom, recvmsg, semop,
-/// rt_sigtimedwait, io_getevents, semtimedop, epoll_wait, epoll_pwait, accept4, recvmmsg,
-/// epoll_pwait2.
+/// Waiting calls that say EINTR where the kernel looked for signals in vain (signal(7),
+/// "Interruption of system calls and library functions by stop signals"): read, accept, recvfrom,
+/// recvmsg, semop, rt_sigtimedwait, io_getevents, semtimedop, epoll_wait, epoll_pwait, accept4,
+/// recvmmsg, epoll_pwait2.
 const SAY_EINTR: [u64; 13] = [0, 43, 45, 47, 65, 128, 208, 220, 232, 281, 288, 299, 441];
 const EINTR: i64 = -4;
 
@@ -77,8 +77,8 @@ impl Registers {
         self.0.rax.cast_signed() == EINTR && SAY_EINTR.contains(&self.0.orig_rax)
     }
 
-    /// The thread as it would be had we not interrupted it, where its call says EINTR because of us:
-    /// the kernel makes the call again, or lets it fail where a signal's handler runs first.
+    /// The thread as it would be had we not interrupted it, where its call says EINTR because of
+    /// us: the kernel makes the call again, or lets it fail where a signal's handler runs first.
     #[must_use]
     pub fn undisturbed(&self) -> Option<Registers> {
         let mut r = self.clone();
@@ -86,8 +86,8 @@ impl Registers {
         self.says_eintr_for_us().then_some(r)
     }
 
-    /// rax, rbx, rcx, rdx, rsi, rdi, rbp, r8 to r15, the flags, and where to go on, for a thread that
-    /// comes back from an errand.
+    /// rax, rbx, rcx, rdx, rsi, rdi, rbp, r8 to r15, the flags, and where to go on, for a thread
+    /// that comes back from an errand.
     #[must_use]
     pub fn to_come_back(&self) -> ([u64; 15], u64, u64) {
         let mut general = self.general();

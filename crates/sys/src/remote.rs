@@ -1,7 +1,7 @@
 //! Another process's memory and descriptors.
 //!
-//! Promise: a [`Memory`] is that of one program image. Once the process has executed another, or has
-//! ended, reading and writing fail: what was meant for the one never reaches the other.
+//! Promise: a [`Memory`] is that of one program image. Once the process has executed another, or
+//! has ended, reading and writing fail: what was meant for the one never reaches the other.
 
 use std::fs::{File, OpenOptions};
 use std::io;

@@ -1,5 +1,5 @@
-//! The code of a process: its system-call sites, our library where it is there already, and room for
-//! it where it is not.
+//! The code of a process: its system-call sites, our library where it is there already, and room
+//! for it where it is not.
 
 use super::target::Refusal;
 use std::ops::Range;
@@ -17,8 +17,8 @@ pub const NAME: &std::ffi::CStr = c"synclater";
 const MAPPED_AS: &str = "/memfd:synclater (deleted)";
 
 /// System calls of x86-64 that lead to the gate: the requests (msync, fsync, fdatasync, sync,
-/// sync_file_range, syncfs, pwritev2, io_submit), and what changes what they stand on (open, openat,
-/// openat2, open_by_handle_at, mount, umount2, move_mount, unshare, setns, prctl, seccomp,
+/// sync_file_range, syncfs, pwritev2, io_submit), and what changes what they stand on (open,
+/// openat, openat2, open_by_handle_at, mount, umount2, move_mount, unshare, setns, prctl, seccomp,
 /// io_uring_setup).
 const WANTED: [u32; 20] = [
     26, 74, 75, 162, 277, 306, 328, 209, 2, 257, 437, 304, 165, 166, 429, 272, 308, 157, 317, 425,

@@ -1,8 +1,8 @@
 //! Attach: the shim's decisions into a running, unmodified process, and out again byte for byte.
 //!
 //! Promise: a process is attached whole or left as it was; it stands still only while five bytes at
-//! each of its system-call sites are exchanged. Whatever traces it is a process of its own that ends
-//! soon: a thread deep inside a system call is let go of then.
+//! each of its system-call sites are exchanged. Whatever traces it is a process of its own that
+//! ends soon: a thread deep inside a system call is let go of then.
 //!
 //! What is put into a process stays mapped for as long as it lives: a thread may be on its way
 //! through it at any time. The next session uses it again.
@@ -19,7 +19,7 @@ use code::{survey, Library, Site, Survey};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 use synclater_shim::gate::{jump, Errand, Place};
@@ -94,7 +94,7 @@ impl Luggage {
             return Err(Refusal::new(why, "use fewer rules"));
         }
         let slots_size = shared.page().slots_size.load(SeqCst);
-        let clock = shared.clock.clone();
+        let clock = shared.clock;
         Ok(Luggage {
             library,
             page,
@@ -144,7 +144,7 @@ impl Work {
             std::mem::forget(kept);
             i32::from(!done)
         })?;
-        let answer = OwnedFd::from(answer).into();
+        let answer = answer.into();
         Ok(Work { job, answer })
     }
 

@@ -214,8 +214,7 @@ fn what_it_forbids(status: &Status) -> Result<(), Refusal> {
     let mode = status.number("Seccomp");
     if mode != 0 {
         let why = format!(
-            "it has a seccomp filter (mode {mode}), which may kill it at a call that it does not make \
-             itself"
+            "it has a seccomp filter (mode {mode}), which may kill it at a call that is not its own"
         );
         let try_ =
             "turn the filter off (systemd: SystemCallFilter= and its like), or start it under \

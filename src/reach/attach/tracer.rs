@@ -1,8 +1,8 @@
 //! Stopping a process for an instant, and sending one of its threads on an errand.
 //!
-//! Promise: a thread inside a system call that cannot be interrupted (state D) is not waited for: it
-//! stops before its next instruction of its own. Nothing waits without a deadline. Whoever uses this
-//! ends soon after: the kernel then lets go of what still runs.
+//! Promise: a thread inside a system call that cannot be interrupted (state D) is not waited for:
+//! it stops before its next instruction of its own. Nothing waits without a deadline. Whoever uses
+//! this ends soon after: the kernel then lets go of what still runs.
 
 use super::target::Refusal;
 use std::collections::BTreeMap;
@@ -224,7 +224,8 @@ impl Tracer {
         }
     }
 
-    /// A thread that stands still and is in no handler's way: where it takes a signal first, it does.
+    /// A thread that stands still and is in no handler's way: where it takes a signal first, it
+    /// does.
     fn catch_one(&mut self) -> Result<u32, Failure> {
         let begun = Instant::now();
         // One that waits is the best: nobody waits for it.

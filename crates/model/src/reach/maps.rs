@@ -58,7 +58,7 @@ mod tests {
         let text = "\
 55d0c8a00000-55d0c8a2a000 r-xp 00002000 08:01 393 /usr/bin/a name (deleted)
 7ffd5e1c8000-7ffd5e1e9000 rw-p 00000000 00:00 0                          [stack]
-7f0000000000-7f0000001000 ---p 00000000 00:00 0 
+7f0000000000-7f0000001000 ---p 00000000 00:00 0
 nonsense
 ";
         let all = read(text);

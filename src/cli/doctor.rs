@@ -4,6 +4,7 @@
 //! Changes nothing; the clone probe uses unnamed files, the preload check runs `cat` once.
 //! Not promised: that a session works; a check that cannot know says `unknown`.
 
+mod attach;
 mod directories;
 mod kernel;
 mod library;
@@ -87,6 +88,7 @@ pub fn checks() -> Vec<Check> {
     );
     all.extend(directories::directory_checks(&table));
     all.extend(kernel::kernel_checks(&table));
+    all.push(attach::attach_check());
     all.extend(mounts::mount_checks(&table));
     all
 }

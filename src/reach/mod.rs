@@ -1,7 +1,6 @@
 //! Ways in: how the shim gets into the programs it is meant for, at their start ([`launch`]) or
 //! while they run ([`attach`]).
 
-#[cfg(target_arch = "x86_64")]
 pub mod attach;
 pub mod launch;
 pub mod library;

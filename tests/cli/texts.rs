@@ -5,7 +5,7 @@ use crate::sessions::stage::{Stage, SYNCLATER};
 use std::collections::BTreeSet;
 
 const VERBS: [&str; 16] = [
-    "run", "record", "report", "diff", "export", "ps", "set", "settle", "status", "doctor",
+    "run", "attach", "detach", "record", "report", "diff", "export", "ps", "set", "settle", "status", "doctor",
     "probe", "env", "generate", "explain", "top", "crash",
 ];
 

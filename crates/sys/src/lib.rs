@@ -24,11 +24,13 @@ pub mod mount;
 pub mod perf;
 #[allow(unsafe_code)]
 pub mod process;
-#[cfg(target_arch = "x86_64")]
 #[allow(unsafe_code)]
 pub mod ptrace;
 #[cfg(target_arch = "x86_64")]
 #[allow(unsafe_code)]
+pub mod registers;
+#[cfg(not(target_arch = "x86_64"))]
+#[path = "no_registers.rs"]
 pub mod registers;
 #[allow(unsafe_code)]
 pub mod remote;

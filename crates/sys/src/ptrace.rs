@@ -31,7 +31,7 @@ pub struct Thread {
     stop: Option<Stop>,
 }
 
-fn request(
+pub(crate) fn request(
     what: libc::c_uint,
     tid: u32,
     address: usize,
@@ -118,10 +118,7 @@ impl Thread {
     /// # Errors
     /// `ESRCH` where it is gone, or runs.
     pub fn registers(&self) -> io::Result<Registers> {
-        let mut r = Registers::default();
-        let data = std::ptr::from_mut(r.raw_mut()).cast();
-        request(libc::PTRACE_GETREGS, self.tid, 0, data)?;
-        Ok(r)
+        Registers::of(self.tid)
     }
 
     /// Gives a thread that stands still other registers: it goes on where they say.
@@ -129,10 +126,7 @@ impl Thread {
     /// # Errors
     /// `ESRCH` where it is gone, or runs.
     pub fn send(&self, registers: &Registers) -> io::Result<()> {
-        let mut r = registers.clone();
-        let data = std::ptr::from_mut(r.raw_mut()).cast();
-        request(libc::PTRACE_SETREGS, self.tid, 0, data)?;
-        Ok(())
+        registers.give(self.tid)
     }
 }
 

@@ -1,5 +1,8 @@
 //! The registers of an x86-64 thread as ptrace(2) shows them.
 
+use crate::ptrace::request;
+use std::io;
+
 /// Registers.
 #[derive(Clone, Debug)]
 pub struct Registers(libc::user_regs_struct);
@@ -29,8 +32,20 @@ const EINTR: i64 = -4;
 const SYSCALL_LEN: u64 = 2;
 
 impl Registers {
-    pub(crate) fn raw_mut(&mut self) -> &mut libc::user_regs_struct {
-        &mut self.0
+    /// Those of a thread that is traced and stands still.
+    pub(crate) fn of(tid: u32) -> io::Result<Registers> {
+        let mut r = Registers::default();
+        let data = std::ptr::from_mut(&mut r.0).cast();
+        request(libc::PTRACE_GETREGS, tid, 0, data)?;
+        Ok(r)
+    }
+
+    /// Gives them to such a thread.
+    pub(crate) fn give(&self, tid: u32) -> io::Result<()> {
+        let mut r = self.clone();
+        let data = std::ptr::from_mut(&mut r.0).cast();
+        request(libc::PTRACE_SETREGS, tid, 0, data)?;
+        Ok(())
     }
 
     fn general(&self) -> [u64; 15] {

@@ -196,7 +196,7 @@ fn can_write(file: &Path) -> bool {
 }
 
 fn ptrace_check(scope: &str) -> Check {
-    let means = "Not used by this version: it is for reaching programs that are already running.";
+    let means = "What synclater attach needs; sessions that are started by run need none of it.";
     let check = |status, seen: String| Check::new("ptrace", status, seen, means);
     match scope {
         "" => check(Status::Ok, "no Yama restriction".to_owned()),
@@ -207,7 +207,7 @@ fn ptrace_check(scope: &str) -> Check {
         ),
         "2" => check(Status::Ok, "ptrace_scope 2 (root only)".to_owned()),
         other => check(Status::Warn, format!("ptrace_scope {other} (nobody)"))
-            .advise("nothing now; it can be lifted by a reboot only"),
+            .advise("start programs by synclater run; it can be lifted by a reboot only"),
     }
 }
 

@@ -74,6 +74,21 @@ pub enum Told {
     },
 }
 
+fn no_memory(e: &io::Error) -> Refusal {
+    let why = format!("no memory that may be executed ({e})");
+    Refusal::new(why, "sysctl vm.memfd_noexec=0")
+}
+
+/// Whether there is an image for this machine, and memory that may be executed for it.
+///
+/// # Errors
+/// Why not.
+pub fn can_bring_image() -> Result<(), Refusal> {
+    let (image, _) = code::image().ok_or_else(code::no_gate)?;
+    let file = remote::executable_memory(code::NAME, image);
+    file.map(|_| ()).map_err(|e| no_memory(&e))
+}
+
 impl Luggage {
     /// What `shared` is made of.
     ///
@@ -81,8 +96,8 @@ impl Luggage {
     /// Why processes cannot be attached at all: no gate for this machine, no memory to execute.
     pub fn pack(shared: &Shared) -> Result<Luggage, Refusal> {
         let (image, _) = code::image().ok_or_else(code::no_gate)?;
-        let open = |e: &io::Error| Refusal::new(format!("{e}"), "look at vm.memfd_noexec (sysctl)");
-        let library = remote::executable_memory(code::NAME, image).map_err(|e| open(&e))?;
+        let open = |e: &io::Error| Refusal::new(e.to_string(), "free a descriptor, and try again");
+        let library = remote::executable_memory(code::NAME, image).map_err(|e| no_memory(&e))?;
         let page = File::open(&shared.path).map_err(|e| open(&e))?;
         let slots = shared.slots_file().try_clone().map_err(|e| open(&e))?;
         let page_size = shared.page().size.load(SeqCst);

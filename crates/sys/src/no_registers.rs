@@ -1,0 +1,53 @@
+//! The registers of a thread on a machine that has no gate: nobody asks for them.
+
+use std::io;
+
+/// Registers.
+#[derive(Clone, Debug, Default)]
+pub struct Registers(());
+
+impl Registers {
+    pub(crate) fn of(_tid: u32) -> io::Result<Registers> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    pub(crate) fn give(&self, _tid: u32) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// None.
+    #[must_use]
+    pub fn ip(&self) -> u64 {
+        0
+    }
+
+    /// None.
+    #[must_use]
+    pub fn sp(&self) -> u64 {
+        0
+    }
+
+    /// No.
+    #[must_use]
+    pub fn is_64(&self) -> bool {
+        false
+    }
+
+    /// Nothing to undo.
+    #[must_use]
+    pub fn undisturbed(&self) -> Option<Registers> {
+        None
+    }
+
+    /// Nothing.
+    #[must_use]
+    pub fn to_come_back(&self) -> ([u64; 15], u64, u64) {
+        ([0; 15], 0, 0)
+    }
+
+    /// Itself.
+    #[must_use]
+    pub fn sent_to(&self, _code: u64, _argument: u64, _stack: u64) -> Registers {
+        self.clone()
+    }
+}

@@ -150,19 +150,7 @@ impl Mail {
         let place = Place::new("postfix");
         let (work, port) = (place.scene.work(), free_port());
         let syncs = Syncs::new(place.scene.file("traces"));
-        directory(&work.join("mail"), "2000");
-        directory(&work.join("data"), "postfix");
-        let etc = directory(&work.join("etc"), "root");
-        directory(&work.join("spool"), "root");
-        let base = work.to_string_lossy().into_owned();
-        let import = how.import(&place);
-        let values = [("@BASE@", base.as_str()), ("@IMPORT@", import.as_str())];
-        fill_in("main.cf", &etc.join("main.cf"), &values);
-        fill_in(
-            "master.cf",
-            &etc.join("master.cf"),
-            &[("@PORT@", &port.to_string())],
-        );
+        let etc = postfix_config(&work, port, &how.import(&place));
         let mut command = how.command(&place, &syncs);
         command.args(["postfix", "-c"]).arg(&etc).arg("start-fg");
         Mail::start(place, &mut command, syncs, port, work.join("mail/box/new"))
@@ -200,23 +188,7 @@ impl Mail {
     /// Sends by SMTP, one connection after the other, and waits for the delivery.
     fn smtp(&mut self, messages: usize) {
         let already = self.messages();
-        let mut command = clean("smtp-source");
-        command.args([
-            "-s",
-            "1",
-            "-l",
-            "2000",
-            "-f",
-            "a@example.org",
-            "-t",
-            "b@example.net",
-        ]);
-        command.args([
-            "-m",
-            &messages.to_string(),
-            &format!("127.0.0.1:{}", self.port),
-        ]);
-        run(&mut command).must_succeed();
+        smtp_source(self.port, 1, messages);
         let delivered = self.delivered.clone();
         let all = || std::fs::read_dir(&delivered).map_or(0, Iterator::count) == already + messages;
         self.daemon.wait_until("delivery of every message", all);
@@ -254,6 +226,29 @@ impl Mail {
         run(clean("postfix").arg("-c").arg(etc).arg("stop")).must_succeed();
         self.daemon.end()
     }
+}
+
+/// A private Postfix below `base`: its folder of configuration. Mail goes to `mail/box/new`.
+pub fn postfix_config(base: &Path, port: u16, import: &str) -> PathBuf {
+    directory(&base.join("mail"), "2000");
+    directory(&base.join("data"), "postfix");
+    let etc = directory(&base.join("etc"), "root");
+    directory(&base.join("spool"), "root");
+    let base = base.to_string_lossy().into_owned();
+    let values = [("@BASE@", base.as_str()), ("@IMPORT@", import)];
+    fill_in("main.cf", &etc.join("main.cf"), &values);
+    let port = port.to_string();
+    fill_in("master.cf", &etc.join("master.cf"), &[("@PORT@", &port)]);
+    etc
+}
+
+/// Sends messages by SMTP, by so many sessions at once.
+pub fn smtp_source(port: u16, sessions: usize, messages: usize) {
+    let mut command = clean("smtp-source");
+    command.args(["-s", &sessions.to_string(), "-l", "2000"]);
+    command.args(["-f", "a@example.org", "-t", "b@example.net"]);
+    command.args(["-m", &messages.to_string(), &format!("127.0.0.1:{port}")]);
+    run(&mut command).must_succeed();
 }
 
 pub fn dovecot_config(base: &Path, mail: &Path, port: u16, import: &str) -> PathBuf {

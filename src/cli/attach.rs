@@ -157,7 +157,7 @@ fn tell(args: &Args, answer: OwnedFd) -> anyhow::Result<i32> {
     }
     if args.json {
         print(&format!("{text}\n"))?;
-    } else if !begun.id.is_empty() {
+    } else if begun.refused.is_empty() || !begun.attached.is_empty() {
         print(&format!("{}\n", sentence(&begun)))?;
     }
     let named_fail = begun.refused.iter().any(|no| args.pid.contains(&no.pid));

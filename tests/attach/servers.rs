@@ -5,7 +5,8 @@ use crate::harness::disk::SlowDisk;
 use crate::harness::limits::{count, needs_root};
 use crate::programs::{let_others_in, script, Place};
 use crate::servers::daemon::Daemon;
-use crate::servers::{answers, directory, dovecot_config, free_port};
+use crate::servers::{answers, directory, dovecot_config, free_port, postfix_config, smtp_source};
+use crate::sessions::stage::SYNCLATER;
 use std::path::Path;
 
 /// Users with numbers of their own.
@@ -116,4 +117,90 @@ fn soak_a_running_dovecot_is_relaxed_for_one_user() {
     anna.end(8 + 2 * few + many);
     bob.end(2 + 20);
     daemon.stop();
+}
+
+#[test]
+fn soak_a_running_postfix_is_relaxed_and_each_cleanup_that_begins() {
+    if !needs_root("soak_a_running_postfix_is_relaxed_and_each_cleanup_that_begins") {
+        return;
+    }
+    let (disk, stage) = (SlowDisk::new("ext4", 256, 8), Stage::new("smtp"));
+    let (place, port) = (Place::new("postfix"), free_port());
+    let_others_in(&disk.path());
+    let work = directory(&disk.path().join("postfix"), "root");
+    let etc = postfix_config(&work, port, "");
+    // Every few messages another one begins.
+    let mut postconf = clean("postconf");
+    postconf.arg("-c").arg(&etc).args(["-e", "max_use=17"]);
+    crate::harness::command::run(&mut postconf).must_succeed();
+    let mut command = clean("postfix");
+    command.arg("-c").arg(&etc).arg("start-fg");
+    let mut daemon = Daemon::start(place, &mut command);
+    daemon.wait_until("an answer at its port", || answers(port));
+    let messages = count(120, 2000);
+    smtp_source(port, 1, 1);
+    let session = stage.attach(&["--exe", "/usr/lib/postfix/sbin/cleanup", "-u", "1s"]);
+    smtp_source(port, 8, messages);
+    let delivered = work.join("mail/box/new");
+    let arrived = || std::fs::read_dir(&delivered).map_or(0, Iterator::count);
+    daemon.wait_until("delivery of every message", || arrived() == 1 + messages);
+    let report = stage.detach(&session);
+    let number = |key: &str| report[key].as_u64().expect("a number");
+    println!(
+        "postfix: {} of {messages} requests seen",
+        number("requests")
+    );
+    // The first requests of a process that has just begun are faster than we are.
+    assert!(number("requests") >= messages as u64 / 2, "{report:#}");
+    assert!(number("skipped") >= messages as u64 / 3, "{report:#}");
+    assert_eq!(report["escaped"], serde_json::json!([]), "{report:#}");
+    for file in std::fs::read_dir(&delivered).expect("mail").flatten() {
+        let text = std::fs::read(file.path()).expect("a message");
+        assert!(
+            text.len() > 2000 && text.ends_with(b"\n"),
+            "{:?}",
+            file.path()
+        );
+    }
+    let mut stop = clean("postfix");
+    crate::harness::command::run(stop.arg("-c").arg(&etc).arg("stop")).must_succeed();
+    daemon.end();
+}
+
+/// Attaches and lets go of a server's processes while it works.
+fn under_load(kind: &str, small: usize) {
+    if !needs_root(kind) {
+        return;
+    }
+    let stage = Stage::new(kind);
+    stage.open_to_others(0o755);
+    let dir = directory(&stage.work().join("server"), "root");
+    let_others_in(&dir);
+    let mut command = stage.with_folders("bash");
+    command.arg(script("cycles.sh")).arg(kind).arg(&dir);
+    command.arg(count(small, 1000).to_string()).arg(SYNCLATER);
+    let outcome = crate::harness::command::run(&mut command).must_succeed();
+    print!("{kind}: {}", outcome.stdout);
+    assert_eq!(stage.sessions(), Vec::<Value>::new());
+    assert_eq!(stage.entries(), Vec::<std::path::PathBuf>::new());
+}
+
+#[test]
+fn soak_postgresql_is_attached_under_load() {
+    under_load("postgresql", 7);
+}
+
+#[test]
+fn soak_redis_is_attached_under_load() {
+    under_load("redis", 7);
+}
+
+#[test]
+fn soak_mariadb_is_attached_under_load() {
+    under_load("mariadb", 7);
+}
+
+#[test]
+fn soak_python_is_attached_under_load() {
+    under_load("python", 7);
 }

@@ -4,9 +4,9 @@ use crate::harness::command::{clean, run};
 use crate::sessions::stage::{Stage, SYNCLATER};
 use std::collections::BTreeSet;
 
-const VERBS: [&str; 16] = [
-    "run", "attach", "detach", "record", "report", "diff", "export", "ps", "set", "settle", "status", "doctor",
-    "probe", "env", "generate", "explain", "top", "crash",
+const VERBS: [&str; 18] = [
+    "run", "attach", "detach", "record", "report", "diff", "export", "ps", "set", "settle",
+    "status", "doctor", "probe", "env", "generate", "explain", "top", "crash",
 ];
 
 /// Long options that a text names.

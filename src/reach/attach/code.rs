@@ -1,11 +1,11 @@
 //! The code of a process: its system-call sites, our library where it is there already, and room
 //! for it where it is not.
 
-use super::target::Refusal;
+use super::target::{self, Refusal};
 use std::ops::Range;
 use synclater_model::reach::maps::Mapping;
 use synclater_model::reach::{maps, room, sites};
-use synclater_shim::gate::{target, Head, Place};
+use synclater_shim::gate::{self, Head, Place};
 use synclater_shim::IMAGE;
 use synclater_sys::remote::Memory;
 
@@ -118,7 +118,7 @@ pub fn survey(pid: u32, memory: &Memory) -> Result<Survey, Refusal> {
     let mappings = maps::read(&text.map_err(|e| unreadable(&e))?);
     let library = mappings.iter().find_map(|m| find_library(m, memory));
     let mut sites = Vec::new();
-    for m in mappings.iter().filter(|m| is_code(m)) {
+    for m in code_of_libc(pid, &mappings) {
         let len = usize::try_from(m.range.end - m.range.start).unwrap_or(0);
         let code = memory
             .bytes(m.range.start, len)
@@ -138,6 +138,22 @@ fn unreadable(e: &std::io::Error) -> Refusal {
         format!("its memory cannot be read: {e}"),
         "look whether it is still there",
     )
+}
+
+/// Where the system calls of libc are: in its own files, or in the program, which is static then.
+fn code_of_libc(pid: u32, mappings: &[Mapping]) -> Vec<&Mapping> {
+    const FILES: [&str; 5] = ["libc.", "libc-", "libpthread", "libaio", "ld-"];
+    let of_libc = |m: &&Mapping| {
+        let name = m.name.rsplit('/').next().unwrap_or_default();
+        is_code(m) && FILES.iter().any(|file| name.starts_with(file))
+    };
+    let named: Vec<&Mapping> = mappings.iter().filter(of_libc).collect();
+    if !named.is_empty() {
+        return named;
+    }
+    let exe = target::exe_of(pid);
+    let of_exe = |m: &&Mapping| is_code(m) && m.name == exe;
+    mappings.iter().filter(of_exe).collect()
 }
 
 /// Code of a file, and not ours.
@@ -180,7 +196,7 @@ fn sites_in(code: &[u8], start: u64, library: Option<&Library>) -> Vec<Site> {
         });
     let jumps = sites::x86_64_entered_by(code, 0xe9).filter_map(|at| {
         let site = start + at as u64;
-        let to = target(&code[at..], site)?;
+        let to = gate::target(&code[at..], site)?;
         let place = library?.place_at(to).filter(|p| p.site == site)?;
         Some(Site {
             at: site,
@@ -197,8 +213,9 @@ impl Survey {
         self.sites.iter().filter(|s| s.leads_to.is_some())
     }
 
-    /// Whether a request could be answered at all.
-    fn makes_requests(&self) -> bool {
+    /// Whether a request could be answered at all: the dynamic linker has no such site.
+    #[must_use]
+    pub fn has_libc(&self) -> bool {
         let number = |s: &Site| sites::x86_64(&with_entry(s.was)).next().map(|s| s.call);
         let requests = REQUESTS.map(|n| Some(sites::Call::Number(n)));
         self.sites.iter().any(|s| requests.contains(&number(s)))
@@ -209,7 +226,7 @@ impl Survey {
     /// # Errors
     /// Where there is no site, or no room.
     pub fn place_library(&self, heap: Range<u64>) -> Result<(u64, Vec<Site>), Refusal> {
-        if !self.makes_requests() {
+        if !self.has_libc() {
             let why =
                 "no system-call site that can be redirected was found: is it written in Go, or \
                        linked with musl?";

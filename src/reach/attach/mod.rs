@@ -246,6 +246,9 @@ fn put_in(pid: u32, luggage: &Luggage) -> Result<Told, Failure> {
         }
         is_free(library, &found, &memory, &luggage.clock)?;
     }
+    if !found.has_libc() && target::is_young(pid) {
+        return Err(Failure::Busy("its libc is not there yet".into()));
+    }
     let heap = code::heap(pid, &found.mappings);
     let (image, sites) = found.place_library(heap)?;
     let open = target::open(pid);

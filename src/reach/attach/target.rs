@@ -77,6 +77,18 @@ pub fn incarnation(pid: u32) -> Option<Incarnation> {
     (!is_dead || process::is_running(pid)).then_some((began, code))
 }
 
+/// Whether a process has begun within the last second: it may still be looking for its libraries.
+#[must_use]
+pub fn is_young(pid: u32) -> bool {
+    let uptime = std::fs::read_to_string("/proc/uptime").unwrap_or_default();
+    let now: Option<f64> = uptime.split(' ').next().and_then(|s| s.parse().ok());
+    // Ticks of a hundredth, whatever the kernel's own are (USER_HZ).
+    let age = now
+        .zip(incarnation(pid))
+        .map(|(now, (began, _))| now - began as f64 / 100.0);
+    age.is_some_and(|age| age < 1.0)
+}
+
 struct Status(String);
 
 impl Status {

@@ -14,8 +14,8 @@ use synclater_sys::births::Births;
 /// At most so many processes are stopped at a time.
 const AT_ONCE: usize = 4;
 /// How often a process that is busy is tried again, and how long to wait before.
-const TRIES: u32 = 40;
-const BETWEEN_TRIES: Duration = Duration::from_millis(50);
+const TRIES: u32 = 50;
+const BETWEEN_TRIES: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(50)];
 
 /// A process, and which program of it.
 type Who = (u32, target::Incarnation);
@@ -117,7 +117,13 @@ impl Reach {
     /// What stays real in the processes that are attached, or were until the end.
     pub fn escaped(&self) -> impl Iterator<Item = Escape> + '_ {
         let past = self.past.iter().map(|(pid, r)| (*pid, r));
-        self.attached().chain(past).flat_map(|(pid, r)| {
+        let not_attached = self.refused().map(|(pid, exe, refusal)| Escape {
+            pid,
+            exe: exe.to_owned(),
+            why: format!("not attached: {}", refusal.why),
+            requests: None,
+        });
+        let in_part = self.attached().chain(past).flat_map(|(pid, r)| {
             let say = |n: u64, what: &str| {
                 (n > 0).then(|| Escape {
                     pid,
@@ -135,7 +141,8 @@ impl Reach {
                 say(r.far, "of its system-call sites are out of reach"),
             ];
             all.into_iter().flatten()
-        })
+        });
+        in_part.chain(not_attached)
     }
 
     fn knows(&self, who: Who) -> bool {
@@ -295,7 +302,9 @@ impl Task {
     fn again(&mut self, why: String) {
         self.tries += 1;
         self.why = why;
-        self.not_before = Instant::now() + BETWEEN_TRIES;
+        // A process that has just begun is ready within milliseconds.
+        let [first, longest] = BETWEEN_TRIES;
+        self.not_before = Instant::now() + longest.min(first * self.tries);
     }
 }
 

@@ -17,9 +17,14 @@ pub fn count(number: u64) -> String {
     text
 }
 
-/// Writes a count with its noun: `1 request`, `4,813 requests`. The plural is the noun and `s`.
+/// Writes a count with its noun: `1 request`, `4,813 requests`. The plural is the noun and `s`, or
+/// `es` (processes).
 pub fn counted(number: u64, noun: &str) -> String {
-    let plural = if number == 1 { "" } else { "s" };
+    let plural = match number {
+        1 => "",
+        _ if noun.ends_with('s') => "es",
+        _ => "s",
+    };
     format!("{} {noun}{plural}", count(number))
 }
 

@@ -100,7 +100,7 @@ fn a_process_that_was_started_with_the_library_is_refused() {
 #[test]
 fn programs_that_have_no_gate_are_refused() {
     let stage = Stage::new("foreign");
-    for (class, why) in [(Class::Small, "a 32-bit program"), (Class::Musl, "musl")] {
+    for (class, why) in [(Class::Small, "a 32-bit program")] {
         let mut command = clean("env");
         command
             .arg("STOP=1")

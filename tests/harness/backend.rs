@@ -55,7 +55,7 @@ pub fn backends() -> impl Iterator<Item = Backend> {
 impl Backend {
     /// Whether programs of a class can be run that way.
     pub fn serves(self, class: Class) -> bool {
-        !matches!(self, Backend::Attached(_)) || class == Class::Native
+        !matches!(self, Backend::Attached(_)) || class != Class::Small
     }
 
     fn name(&self) -> &'static str {

@@ -348,7 +348,11 @@ pub fn program(name: &str) -> PathBuf {
         std::fs::create_dir_all(&into).expect("a directory for programs");
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/sessions");
         let fresh = path.with_extension("new");
-        let mut command = clean("gcc");
+        let mut command = clean(if name.ends_with("_musl") {
+            "musl-gcc"
+        } else {
+            "gcc"
+        });
         command.args([
             "-std=gnu11",
             "-O2",
@@ -360,7 +364,7 @@ pub fn program(name: &str) -> PathBuf {
         if name.ends_with("_static") {
             command.arg("-static");
         }
-        let stem = name.trim_end_matches("_static");
+        let stem = name.trim_end_matches("_static").trim_end_matches("_musl");
         command.arg("-o").arg(&fresh);
         command.arg(source.join(format!("{stem}.c")));
         run(&mut command).must_succeed();

@@ -152,7 +152,7 @@ fn code_of_libc(pid: u32, mappings: &[Mapping]) -> Vec<&Mapping> {
         return named;
     }
     let exe = target::exe_of(pid);
-    let of_exe = |m: &&Mapping| is_code(m) && m.name == exe;
+    let of_exe = |m: &&Mapping| is_code(m) && target::without_mark(&m.name) == exe;
     mappings.iter().filter(of_exe).collect()
 }
 
@@ -217,8 +217,12 @@ impl Survey {
     #[must_use]
     pub fn has_libc(&self) -> bool {
         let number = |s: &Site| sites::x86_64(&with_entry(s.was)).next().map(|s| s.call);
-        let requests = REQUESTS.map(|n| Some(sites::Call::Number(n)));
-        self.sites.iter().any(|s| requests.contains(&number(s)))
+        let makes = |s: &Site| match number(s) {
+            Some(sites::Call::Number(n)) => REQUESTS.contains(&n),
+            Some(sites::Call::Any) => true,
+            None => false,
+        };
+        self.sites.iter().any(makes)
     }
 
     /// Where the library lies, or is to lie, and the sites that it can be reached from.
@@ -227,9 +231,7 @@ impl Survey {
     /// Where there is no site, or no room.
     pub fn place_library(&self, heap: Range<u64>) -> Result<(u64, Vec<Site>), Refusal> {
         if !self.has_libc() {
-            let why =
-                "no system-call site that can be redirected was found: is it written in Go, or \
-                       linked with musl?";
+            let why = "no system-call site that can be redirected was found: is it written in Go?";
             return Err(Refusal::new(
                 why,
                 "start it under synclater: synclater run -- COMMAND",

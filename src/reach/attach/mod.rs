@@ -129,7 +129,11 @@ impl Luggage {
 pub struct Work {
     job: Job,
     answer: File,
+    begun: Instant,
 }
+
+/// No work takes longer: whatever it waits for does not come.
+const LIMIT: Duration = Duration::from_secs(20);
 
 impl Work {
     /// Begins to attach process `pid`.
@@ -160,7 +164,8 @@ impl Work {
             i32::from(!done)
         })?;
         let answer = answer.into();
-        Ok(Work { job, answer })
+        let begun = Instant::now();
+        Ok(Work { job, answer, begun })
     }
 
     /// The number of the process that does it.
@@ -171,6 +176,9 @@ impl Work {
 
     /// What became of it, once that is known; the process that did it is gone then.
     pub fn finished(&mut self) -> Option<Told> {
+        if self.begun.elapsed() > LIMIT {
+            self.job.kill();
+        }
         let status = self.job.status()?;
         let mut text = Vec::new();
         let _ = self.answer.read_to_end(&mut text);
@@ -255,10 +263,12 @@ fn put_in(pid: u32, luggage: &Luggage) -> Result<Told, Failure> {
     let errand = errand(&target, open, &found, image, luggage)?;
     let mut tracer = Tracer::new(pid);
     let library = bring(&mut tracer, &found, &errand, luggage, &memory)?;
-    let changes = fill_places(&library, &sites, &memory)?;
+    let mut changes = fill_places(&library, &sites, &memory)?;
+    let redirected = changes.len() as u64;
+    changes.extend(boot_left(pid, &found, &memory));
     let pause = exchange(&mut tracer, &memory, &changes)?;
     Ok(Told::Attached {
-        sites: changes.len() as u64,
+        sites: redirected,
         far: (found.sites.len() - sites.len()) as u64,
         pause_ns: nanoseconds(pause),
         open,
@@ -363,33 +373,13 @@ fn bring(
         Refusal::new(why, "start it under synclater: synclater run -- COMMAND")
     })?;
     let lost = |e: io::Error| Failure::Busy(format!("its memory: {e}"));
-    let was = memory.bytes(boot, code.len()).map_err(lost)?;
     memory.write(boot, code).map_err(lost)?;
     tracer.run(memory, boot, &head, errand, luggage.fds())?;
-    give_back(tracer, memory, boot, &was);
     Ok(Library {
         image: errand.image,
         head,
         places: vec![None; head.places()],
     })
-}
-
-/// Puts back what was where the boot code is, once the thread has left it. A thread of a stopped
-/// process (SIGSTOP) is still there, and needs it when it goes on.
-fn give_back(tracer: &mut Tracer, memory: &Memory, boot: u64, was: &[u8]) {
-    let range = boot..boot + was.len() as u64;
-    let begun = Instant::now();
-    while begun.elapsed() < Duration::from_millis(100) {
-        if tracer.stop_all().is_err() {
-            return;
-        }
-        if !tracer.is_anyone_in(&range) {
-            let _ = memory.write(boot, was);
-            return;
-        }
-        tracer.let_go_on();
-        std::thread::sleep(Duration::from_micros(50));
-    }
 }
 
 /// Makes the places that the sites are to lead to; returns what has to be changed at the sites.
@@ -421,7 +411,7 @@ fn fill_places(library: &Library, sites: &[Site], memory: &Memory) -> Result<Vec
     Ok(changes)
 }
 
-/// The boot code where a tracer was killed before it could put back what had been there.
+/// What was where the boot code is, of this errand or of one whose tracer was killed.
 fn boot_left(pid: u32, found: &Survey, memory: &Memory) -> Option<Change> {
     let (bytes, head) = code::image()?;
     let before = head.boot_code(bytes).to_vec();

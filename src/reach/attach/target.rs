@@ -56,8 +56,13 @@ pub struct Target {
 #[must_use]
 pub fn exe_of(pid: u32) -> String {
     let link = std::fs::read_link(format!("/proc/{pid}/exe"));
-    link.map(|l| l.to_string_lossy().into_owned())
-        .unwrap_or_default()
+    link.map_or(String::new(), |l| without_mark(&l.to_string_lossy()))
+}
+
+/// A file's name, without what the kernel puts behind that of a deleted one.
+#[must_use]
+pub fn without_mark(name: &str) -> String {
+    name.strip_suffix(" (deleted)").unwrap_or(name).to_owned()
 }
 
 /// One program in one process: when the process began, and where the program's code does, which
@@ -178,11 +183,12 @@ fn who_it_is(pid: u32, status: &Status) -> Result<(), Refusal> {
 
 fn executable(pid: u32, status: &Status) -> Result<String, Refusal> {
     let link = std::fs::read_link(format!("/proc/{pid}/exe"));
-    link.map(|l| l.to_string_lossy().into_owned()).map_err(|e| {
-        let (user, me) = (status.number("Uid"), process::effective_user());
-        let why = format!("it belongs to user {user}, we are user {me} ({e})");
-        Refusal::new(why, "sudo synclater attach ...")
-    })
+    link.map(|l| without_mark(&l.to_string_lossy()))
+        .map_err(|e| {
+            let (user, me) = (status.number("Uid"), process::effective_user());
+            let why = format!("it belongs to user {user}, we are user {me} ({e})");
+            Refusal::new(why, "sudo synclater attach ...")
+        })
 }
 
 fn who_has_it(status: &Status) -> Result<(), Refusal> {

@@ -198,11 +198,6 @@ impl Tracer {
         }
     }
 
-    /// Lets every thread go on, traced.
-    pub fn let_go_on(&mut self) {
-        self.attend();
-    }
-
     /// Lets threads go on that stopped for a reason of their own. Those of a stopped process stay
     /// stopped, but for the one that is on an errand.
     fn attend(&mut self) {

@@ -59,6 +59,8 @@ pub struct Reach {
     refused: BTreeMap<Who, (String, Refusal)>,
     /// Those that were let go of.
     past: Vec<(u32, Reached)>,
+    /// Those that could not be let go of, and why.
+    held: Vec<(u32, String)>,
     detached: u64,
     pause_of_detach: Duration,
     leaving: bool,
@@ -87,6 +89,7 @@ impl Reach {
             attached: BTreeMap::new(),
             refused: BTreeMap::new(),
             past: Vec::new(),
+            held: Vec::new(),
             detached: 0,
             pause_of_detach: Duration::ZERO,
             leaving: false,
@@ -142,7 +145,13 @@ impl Reach {
             ];
             all.into_iter().flatten()
         });
-        in_part.chain(not_attached)
+        let held = self.held.iter().map(|(pid, why)| Escape {
+            pid: *pid,
+            exe: target::exe_of(*pid),
+            why: format!("not let go of, every request is real: {why}"),
+            requests: None,
+        });
+        in_part.chain(not_attached).chain(held)
     }
 
     fn knows(&self, who: Who) -> bool {
@@ -246,13 +255,14 @@ impl Reach {
                 task.again(why);
                 return !self.gives_up(task);
             }
-            Told::Refused { refusal } => {
-                if matches!(task.doing, Doing::Attach) && target::incarnation(pid) == Some(program)
-                {
-                    self.refused
-                        .insert(task.who, (target::exe_of(pid), refusal));
+            Told::Refused { .. } if target::incarnation(pid) != Some(program) => {}
+            Told::Refused { refusal } => match task.doing {
+                Doing::Attach => {
+                    let exe = target::exe_of(pid);
+                    self.refused.insert(task.who, (exe, refusal));
                 }
-            }
+                Doing::Detach => self.held.push((pid, refusal.why)),
+            },
             Told::Attached {
                 sites,
                 far,
@@ -288,11 +298,17 @@ impl Reach {
         if task.work.is_some() || (!gone && task.tries < TRIES) {
             return false;
         }
-        if !gone && matches!(task.doing, Doing::Attach) {
-            let why = format!("tried {} times: {}", task.tries, task.why);
-            let refusal = Refusal::new(why, "try again in a moment");
-            self.refused
-                .insert(task.who, (target::exe_of(pid), refusal));
+        if gone {
+            return true;
+        }
+        let why = format!("tried {} times: {}", task.tries, task.why);
+        match task.doing {
+            Doing::Attach => {
+                let refusal = Refusal::new(why, "try again in a moment");
+                self.refused
+                    .insert(task.who, (target::exe_of(pid), refusal));
+            }
+            Doing::Detach => self.held.push((pid, why)),
         }
         true
     }

@@ -8,6 +8,7 @@
 //! |---|---|---|
 //! | x86-64 | `b8 NR 00 00 00`: `mov $NR, %eax` | `0f 05`: `syscall` |
 //! | x86-64, `syscall(3)` | `4c 8b 4c 24 08`: `mov 8(%rsp), %r9` | the same |
+//! | x86-64, musl's cancellation points | `4c 89 5c 24 08`: `mov %r11, 8(%rsp)` | the same |
 //! | i386 | `b8 NR 00 00 00` | `65 ff 15 10 00 00 00`: `call *%gs:0x10` |
 //! | aarch64 | `mov w8, #NR` or `mov x8, #NR` | `svc #0` |
 //!
@@ -35,7 +36,12 @@ pub struct Site {
 pub const LEN: usize = 5;
 
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
-const SIXTH_ARGUMENT: [u8; LEN] = [0x4c, 0x8b, 0x4c, 0x24, 0x08];
+/// What stands in front of calls of any number: the last argument is loaded in syscall(3) and in
+/// musl's programs without threads, a place is kept in its others.
+const ANY: [[u8; LEN]; 2] = [
+    [0x4c, 0x8b, 0x4c, 0x24, 0x08],
+    [0x4c, 0x89, 0x5c, 0x24, 0x08],
+];
 const CALL_VDSO: [u8; 7] = [0x65, 0xff, 0x15, 0x10, 0, 0, 0];
 
 /// What `mov $NUMBER, %eax` calls.
@@ -50,7 +56,8 @@ fn number(b: &[u8]) -> Option<Call> {
 pub fn x86_64(code: &[u8]) -> impl Iterator<Item = Site> + '_ {
     entries_behind(code, &SYSCALL).filter_map(|at| {
         let b = &code[at..at + LEN];
-        let call = number(b).or_else(|| (*b == SIXTH_ARGUMENT).then_some(Call::Any))?;
+        let any = ANY.iter().any(|any| b == any);
+        let call = number(b).or(any.then_some(Call::Any))?;
         Some(Site { at, call })
     })
 }
@@ -112,8 +119,9 @@ mod tests {
         let far = [0xb8, 0x4a, 0, 0, 0, 0x90, 0x0f, 0x05];
         let big = [0xb8, 0x4a, 0, 1, 0, 0x0f, 0x05];
         let any = [0x4c, 0x8b, 0x4c, 0x24, 0x08, 0x0f, 0x05];
-        let code = [&far[..], &fsync, &big, &any, cut].concat();
-        let expected = vec![(8, Call::Number(74)), (22, Call::Any)];
+        let musl = [0x4c, 0x89, 0x5c, 0x24, 0x08, 0x0f, 0x05];
+        let code = [&far[..], &fsync, &big, &any, &musl, cut].concat();
+        let expected = vec![(8, Call::Number(74)), (22, Call::Any), (29, Call::Any)];
         assert_eq!(all(x86_64(&code)), expected);
         let mut moved = code.clone();
         moved[8] = 0xe9;

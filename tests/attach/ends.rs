@@ -55,15 +55,21 @@ fn soak_whatever_is_killed_the_process_lives_on() {
             "{what}"
         );
     }
+    // Where the command in front was killed, its session may live on.
+    for session in stage.sessions() {
+        stage.detach(session["id"].as_str().expect("an id"));
+    }
     // A session that was killed lets go of nothing; the next one takes over and does.
     let mut session = None;
+    let mut said = String::new();
     let again = until(LIMIT, || {
         let outcome = stage.ask(&["attach", "--json", "--pid", &number(victim.pid())]);
         let told: Result<Value, _> = serde_json::from_str(&outcome.stdout);
         session = told.ok().and_then(|t| Some(t["id"].as_str()?.to_owned()));
+        said = outcome.to_string();
         outcome.status.success()
     });
-    assert!(again, "seed {seed}: {:?}", stage.sessions());
+    assert!(again, "seed {seed}: {said}");
     stage.detach(&session.expect("a session"));
     assert_eq!(
         changed_code(victim.pid()),

@@ -98,23 +98,20 @@ fn a_process_that_was_started_with_the_library_is_refused() {
 }
 
 #[test]
-fn programs_that_have_no_gate_are_refused() {
+fn a_program_that_has_no_gate_is_refused() {
     let stage = Stage::new("foreign");
-    for (class, why) in [(Class::Small, "a 32-bit program")] {
-        let mut command = clean("env");
-        command
-            .arg("STOP=1")
-            .arg(victim("fsync", class))
-            .arg(stage.work());
-        let victim = Running::start(&stage, command);
-        let is_stopped = || {
-            stuck(victim.pid())
-                .first()
-                .is_some_and(|s| s.contains("(stopped)"))
-        };
-        assert!(until(LIMIT, is_stopped), "{}", victim.stderr());
-        refused(&stage, &number(victim.pid()), why);
-    }
+    let mut command = clean("env");
+    command
+        .arg("STOP=1")
+        .arg(victim("fsync", Class::Small))
+        .arg(stage.work());
+    let victim = Running::start(&stage, command);
+    let is_stopped = || {
+        let all = stuck(victim.pid());
+        all.first().is_some_and(|s| s.contains("(stopped)"))
+    };
+    assert!(until(LIMIT, is_stopped), "{}", victim.stderr());
+    refused(&stage, &number(victim.pid()), "a 32-bit program");
 }
 
 #[test]

@@ -201,6 +201,11 @@ fn soak_mariadb_is_attached_under_load() {
 }
 
 #[test]
+fn soak_etcd_is_attached_under_load() {
+    under_load("etcd", 7);
+}
+
+#[test]
 fn soak_python_is_attached_under_load() {
     under_load("python", 7);
 }

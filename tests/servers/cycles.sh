@@ -2,7 +2,7 @@
 # A server under load while its processes are attached and let go of again and again; everything
 # that it answered is checked.
 #
-#   cycles.sh postgresql|redis|mariadb|python DIR CYCLES SYNCLATER
+#   cycles.sh postgresql|redis|mariadb|etcd|python DIR CYCLES SYNCLATER
 #
 # Says how many requests were answered at once, and ends with 0 where nothing was wrong.
 set -eu
@@ -127,6 +127,40 @@ mariadb() {
   mariadb-admin --no-defaults -S "$PWD/socket" shutdown
   trap - EXIT
   wait "$server"
+}
+
+# Go, with system calls of its own.
+etcd() {
+  local port=$((20000 + RANDOM % 20000)) peer
+  peer=http://127.0.0.1:$((port + 1))
+  export ETCDCTL_API=3 ETCDCTL_ENDPOINTS=127.0.0.1:$port
+  command etcd --data-dir "$PWD/data" --listen-peer-urls "$peer" \
+    --initial-advertise-peer-urls "$peer" --initial-cluster "default=$peer" \
+    --listen-client-urls "http://$ETCDCTL_ENDPOINTS" \
+    --advertise-client-urls "http://$ETCDCTL_ENDPOINTS" >log 2>&1 &
+  server=$!
+  trap 'kill -KILL "$server"' EXIT
+  until etcdctl endpoint health >/dev/null 2>&1; do [ "$SECONDS" -lt 60 ] || exit 99; done
+  (
+    round=0
+    while [ ! -e stop ]; do
+      round=$((round + 1))
+      for k in 1 2 3 4; do
+        etcdctl put "key$round.$k" "value $round.$k" >"answer$k" 2>&1 &
+      done
+      wait
+      [ "$(cat answer[1-4] | sort | uniq -c | tr -s ' ')" = ' 4 OK' ] || { cat answer*; exit 1; }
+      echo $((round * 4)) >puts
+    done
+  ) >load.log 2>&1 &
+  load=$!
+  processes() { echo "$server"; }
+  all_cycles
+  [ "$(etcdctl get key --prefix --keys-only | grep -c .)" = "$(cat puts)" ] || fail "keys are missing"
+  trap - EXIT
+  kill "$server"
+  wait "$server" || true
+  ! grep -E 'panic|fatal|SIG[A-Z]+:' log || fail "$(cat log)"
 }
 
 python() {

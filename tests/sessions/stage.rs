@@ -138,15 +138,20 @@ impl Stage {
 
     /// The sessions as `ps --json` shows them.
     pub fn sessions(&self) -> Vec<Value> {
+        self.told().0
+    }
+
+    /// The sessions, and what `ps` said of those that it could not show.
+    fn told(&self) -> (Vec<Value>, String) {
         let outcome = self.ask(&["ps", "--json"]).must_succeed();
         let all: Value = serde_json::from_str(&outcome.stdout).expect("JSON");
-        all.as_array().expect("an array").clone()
+        (all.as_array().expect("an array").clone(), outcome.stderr)
     }
 
     /// The only session.
     pub fn session(&self) -> Value {
-        let all = self.sessions();
-        assert_eq!(all.len(), 1, "{all:?}");
+        let (all, rest) = self.told();
+        assert_eq!(all.len(), 1, "{all:?}\n{rest}");
         all[0].clone()
     }
 

@@ -67,10 +67,10 @@ __asm__(".text\n"
 	"mov $1, %ecx\n\t"
 	"shl $63, %rcx\n\t"
 	"cmp %rcx, %rax\n\t"
-	"mov $7, %ecx\n\t" /* behind the call */
+	"mov $2, %ecx\n\t" /* behind the call */
 	"jne 1f\n\t"
 	"mov (%rsp), %rax\n\t"
-	"mov $5, %ecx\n" /* to the call */
+	"xor %ecx, %ecx\n" /* to the call */
 	"1:\t"
 	"lea 8(%rsp), %rsp\n\t"
 	"pop %rdi\n\t"
@@ -85,7 +85,71 @@ __asm__(".text\n"
 	"add (%r11), %rcx\n\t"
 	"jmp *%rcx\n"
 	"2:\tmov (%r11), %rcx\n\t"
-	"add $5, %rcx\n\t"
+	"jmp *%rcx\n");
+
+/* Go's stacks are small, and grow only where a function begins: C is called on one of ours. Where
+ * none is free, which takes as many threads in here at once, the request is made by the program and
+ * not counted. Go knows no red zone. */
+#define STACK_SHIFT 13
+#define STACKS      32
+__attribute__((used)) char sl_stacks[STACKS << STACK_SHIFT] __attribute__((aligned(4096)));
+__attribute__((used)) uint64_t sl_free_stacks = (1ull << STACKS) - 1;
+SL_STATIC_ASSERT(STACK_SHIFT == 13, "the numbers below");
+
+__asm__(".text\n"
+	".globl sl_gate_go\n"
+	".hidden sl_gate_go\n"
+	"sl_gate_go:\n\t"
+	"cmp $511, %rax\n\t"
+	"ja 2f\n\t"
+	"bt %rax, sl_wanted(%rip)\n\t"
+	"jnc 2f\n\t"
+	"push %r12\n\t"
+	"push %r11\n\t"
+	"push %rbx\n\t"
+	"push %r9\n\t"
+	"push %r8\n\t"
+	"push %r10\n\t"
+	"push %rdx\n\t"
+	"push %rsi\n\t"
+	"push %rdi\n\t"
+	"push %rax\n\t"
+	"mov %rsp, %rbx\n\t"
+	"mov %rsp, %rdi\n\t"
+	"mov (%r11), %rsi\n"
+	"3:\tmov sl_free_stacks(%rip), %rcx\n\t"
+	"bsf %rcx, %r12\n\t"
+	"jz 4f\n\t"
+	"lock btr %r12, sl_free_stacks(%rip)\n\t"
+	"jnc 3b\n\t"
+	"mov %r12, %rcx\n\t"
+	"shl $13, %rcx\n\t"
+	"lea sl_stacks + 8192(%rip), %rsp\n\t"
+	"add %rcx, %rsp\n\t"
+	"cld\n\t"
+	"call sl_gate_answer\n\t"
+	"mov %rbx, %rsp\n\t"
+	"lock bts %r12, sl_free_stacks(%rip)\n\t"
+	"mov $1, %ecx\n\t"
+	"shl $63, %rcx\n\t"
+	"cmp %rcx, %rax\n\t"
+	"mov $2, %ecx\n\t"
+	"jne 1f\n"
+	"4:\tmov (%rsp), %rax\n\t"
+	"xor %ecx, %ecx\n"
+	"1:\tlea 8(%rsp), %rsp\n\t"
+	"pop %rdi\n\t"
+	"pop %rsi\n\t"
+	"pop %rdx\n\t"
+	"pop %r10\n\t"
+	"pop %r8\n\t"
+	"pop %r9\n\t"
+	"pop %rbx\n\t"
+	"pop %r11\n\t"
+	"pop %r12\n\t"
+	"add (%r11), %rcx\n\t"
+	"jmp *%rcx\n"
+	"2:\tmov (%r11), %rcx\n\t"
 	"jmp *%rcx\n");
 
 struct frame {

@@ -32,14 +32,14 @@ struct sl_gate_head {
 	uint32_t gate; /* where a place jumps to */
 	uint32_t boot, boot_len; /* position-independent code that maps the rest */
 	uint32_t there;          /* what that calls then */
-	uint32_t reserved;
+	uint32_t gate_go;        /* the gate for code on small stacks */
 };
 
-/* One system-call site. The five bytes in front of the site's `syscall` instruction are replaced by
- * a jump to `code`: those same five bytes, then `lea site(%rip), %r11`, then a jump to the gate. */
+/* One system-call site. What stands in front of the site's `syscall` instruction is replaced by a
+ * jump to `code`: those same bytes, then `lea entry(%rip), %r11`, then a jump to a gate. */
 struct sl_place {
 	uint8_t code[24];
-	uint64_t site; /* address of the five bytes */
+	uint64_t entry; /* address of the `syscall` instruction */
 };
 
 /* What a thread of the process is sent to do. It lies on that thread's own stack, below the red

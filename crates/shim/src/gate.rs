@@ -27,6 +27,8 @@ pub struct Head {
     pub boot_len: u32,
     /// What that calls in the end.
     pub there: u32,
+    /// Where a place of Go's jumps to.
+    pub gate_go: u32,
 }
 
 const MAGIC: u64 = 0x6574_6167_7461_6c73;
@@ -52,6 +54,7 @@ impl Head {
             boot: word(6)?,
             boot_len: word(7)?,
             there: word(8)?,
+            gate_go: word(9)?,
         };
         (magic == MAGIC && word(0)? == VERSION).then_some(head)
     }
@@ -73,36 +76,56 @@ impl Head {
 }
 
 /// `struct sl_place`: what is jumped to from a site.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// The five bytes that the jump took the place of.
-    pub was: [u8; 5],
-    /// Where they were.
-    pub site: u64,
+    /// The bytes that the jump took the place of, up to [`Place::MOST`]: whole instructions that
+    /// mean the same at another address.
+    pub was: Vec<u8>,
+    /// The `syscall` instruction behind them.
+    pub entry: u64,
 }
+
+/// `lea 24(place), %r11`, but for where it counts from.
+const LEA: [u8; 3] = [0x4c, 0x8d, 0x1d];
 
 impl Place {
     /// Bytes of a place.
     pub const SIZE: usize = 32;
 
+    /// The most bytes that a place can hold of a site.
+    pub const MOST: usize = 12;
+
+    /// Where the bytes were.
+    #[must_use]
+    pub fn at(&self) -> u64 {
+        self.entry - self.was.len() as u64
+    }
+
     /// As it lies at `at`, where the gate is at `gate`; `None` where that is too far away.
     #[must_use]
     pub fn bytes(&self, at: u64, gate: u64) -> Option<[u8; Place::SIZE]> {
         let mut b = [0xcc; Place::SIZE];
-        b[..5].copy_from_slice(&self.was);
-        // lea 24(place), %r11: twelve bytes on from the end of this instruction.
-        b[5..12].copy_from_slice(&[0x4c, 0x8d, 0x1d, 12, 0, 0, 0]);
-        b[12..17].copy_from_slice(&jump(at + 12, gate)?);
-        b[24..].copy_from_slice(&self.site.to_le_bytes());
+        let n = self.was.len();
+        if n > Place::MOST {
+            return None;
+        }
+        b[..n].copy_from_slice(&self.was);
+        b[n..n + 3].copy_from_slice(&LEA);
+        // From the end of this instruction to the entry's address.
+        let by = u32::try_from(24 - (n + 7)).ok()?;
+        b[n + 3..n + 7].copy_from_slice(&by.to_le_bytes());
+        b[n + 7..n + 12].copy_from_slice(&jump(at + n as u64 + 7, gate)?);
+        b[24..].copy_from_slice(&self.entry.to_le_bytes());
         Some(b)
     }
 
     /// Reads a place; `None` where none was made.
     #[must_use]
     pub fn read(bytes: &[u8]) -> Option<Place> {
-        let site = u64::from_le_bytes(bytes.get(24..32)?.try_into().ok()?);
-        let was = bytes.get(..5)?.try_into().ok()?;
-        (site != 0).then_some(Place { was, site })
+        let entry = u64::from_le_bytes(bytes.get(24..32)?.try_into().ok()?);
+        let n = bytes[..24].windows(3).position(|w| w == LEA)?;
+        let was = bytes[..n].to_vec();
+        (entry != 0).then_some(Place { was, entry })
     }
 }
 
@@ -234,15 +257,19 @@ mod tests {
 
     #[test]
     fn a_place_leads_to_the_gate_and_tells_what_it_was_made_of() {
-        let place = Place {
-            was: [0xb8, 0x4a, 0, 0, 0],
-            site: 0x7fff_1234_5678,
-        };
-        let (at, gate) = (0x7f00_0000_4000, 0x7f00_0000_0123);
-        let bytes = place.bytes(at, gate).expect("near");
-        assert_eq!(Place::read(&bytes), Some(place));
-        assert_eq!(target(&bytes[12..], at + 12), Some(gate));
-        assert_eq!(place.bytes(at, gate + (1 << 32)), None);
+        for was in [&[0xb8, 0x4a, 0, 0, 0][..], &[0x48, 0x89, 0xdf]] {
+            let place = Place {
+                was: was.to_vec(),
+                entry: 0x7fff_1234_5678,
+            };
+            let (at, gate) = (0x7f00_0000_4000, 0x7f00_0000_0123);
+            let bytes = place.bytes(at, gate).expect("near");
+            assert_eq!(Place::read(&bytes), Some(place.clone()));
+            let jump = was.len() + 7;
+            assert_eq!(target(&bytes[jump..], at + jump as u64), Some(gate));
+            assert_eq!(place.bytes(at, gate + (1 << 32)), None);
+            assert_eq!(place.at() + was.len() as u64, place.entry);
+        }
         assert_eq!(Place::read(&[0; 32]), None);
     }
 
@@ -267,6 +294,7 @@ mod tests {
             boot: 0,
             boot_len: 0,
             there: 0,
+            gate_go: 0,
         });
         let long = Errand {
             exe: vec![b'x'; EXE_MAX],

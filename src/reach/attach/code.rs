@@ -28,14 +28,24 @@ const WANTED: [u32; 20] = [
 const REQUESTS: [u32; 2] = [74, 75];
 
 /// A system-call site.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Site {
-    /// Where the five bytes are.
+    /// Where the bytes are that can be exchanged.
     pub at: u64,
     /// What they are when nobody is attached.
-    pub was: [u8; sites::LEN],
+    pub was: Vec<u8>,
+    /// Where there is room for a longer jump, where these bytes do not take one: Go.
+    pub hole: Option<u64>,
     /// The place that they lead to at present.
     pub leads_to: Option<u64>,
+}
+
+impl Site {
+    /// The instruction that enters the kernel.
+    #[must_use]
+    pub fn entry(&self) -> u64 {
+        self.at + self.was.len() as u64
+    }
 }
 
 /// The library in a process.
@@ -71,7 +81,7 @@ impl Library {
         let by = at.checked_sub(self.places_at())?;
         let k = usize::try_from(by).ok()? / Place::SIZE;
         let is_begin = by % Place::SIZE as u64 == 0;
-        *self.places.get(k).filter(|_| is_begin)?
+        self.places.get(k).filter(|_| is_begin)?.clone()
     }
 }
 
@@ -118,12 +128,17 @@ pub fn survey(pid: u32, memory: &Memory) -> Result<Survey, Refusal> {
     let mappings = maps::read(&text.map_err(|e| unreadable(&e))?);
     let library = mappings.iter().find_map(|m| find_library(m, memory));
     let mut sites = Vec::new();
-    for m in code_of_libc(pid, &mappings) {
+    for (m, kind) in code_with_calls(pid, &mappings) {
         let len = usize::try_from(m.range.end - m.range.start).unwrap_or(0);
         let code = memory
             .bytes(m.range.start, len)
             .map_err(|e| unreadable(&e))?;
-        sites.extend(sites_in(&code, m.range.start, library.as_ref()));
+        if kind != Kind::Program {
+            sites.extend(sites_in(&code, m.range.start, library.as_ref()));
+        }
+        if kind != Kind::Libc {
+            sites.extend(go_sites_in(&code, m.range.start, library.as_ref()));
+        }
     }
     sites.sort_unstable_by_key(|s| s.at);
     Ok(Survey {
@@ -140,20 +155,37 @@ fn unreadable(e: &std::io::Error) -> Refusal {
     )
 }
 
-/// Where the system calls of libc are: in its own files, or in the program, which is static then.
-fn code_of_libc(pid: u32, mappings: &[Mapping]) -> Vec<&Mapping> {
+/// What is looked for in some code.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// A libc's sites.
+    Libc,
+    /// Those of Go.
+    Program,
+    /// Both: a static program.
+    Whole,
+}
+
+/// Whether a mapping is of a file whose name begins like one of these.
+fn is_named(m: &Mapping, files: &[&str]) -> bool {
+    let name = m.name.rsplit('/').next().unwrap_or_default();
+    is_code(m) && files.iter().any(|file| name.starts_with(file))
+}
+
+/// Where system calls are: in libc's own files, and in the program where it is static or Go's.
+fn code_with_calls(pid: u32, mappings: &[Mapping]) -> Vec<(&Mapping, Kind)> {
     const FILES: [&str; 5] = ["libc.", "libc-", "libpthread", "libaio", "ld-"];
-    let of_libc = |m: &&Mapping| {
-        let name = m.name.rsplit('/').next().unwrap_or_default();
-        is_code(m) && FILES.iter().any(|file| name.starts_with(file))
-    };
-    let named: Vec<&Mapping> = mappings.iter().filter(of_libc).collect();
-    if !named.is_empty() {
-        return named;
-    }
     let exe = target::exe_of(pid);
+    let libc = mappings.iter().filter(|m| is_named(m, &FILES));
+    let mut all: Vec<(&Mapping, Kind)> = libc.map(|m| (m, Kind::Libc)).collect();
+    let kind = if all.is_empty() {
+        Kind::Whole
+    } else {
+        Kind::Program
+    };
     let of_exe = |m: &&Mapping| is_code(m) && target::without_mark(&m.name) == exe;
-    mappings.iter().filter(of_exe).collect()
+    all.extend(mappings.iter().filter(of_exe).map(|m| (m, kind)));
+    all
 }
 
 /// Code of a file, and not ours.
@@ -182,7 +214,6 @@ fn find_library(m: &Mapping, memory: &Memory) -> Option<Library> {
 }
 
 fn sites_in(code: &[u8], start: u64, library: Option<&Library>) -> Vec<Site> {
-    let bytes = |at: usize| -> [u8; sites::LEN] { std::array::from_fn(|k| code[at + k]) };
     let wanted = |call| match call {
         sites::Call::Number(number) => WANTED.contains(&number),
         sites::Call::Any => true,
@@ -191,20 +222,56 @@ fn sites_in(code: &[u8], start: u64, library: Option<&Library>) -> Vec<Site> {
         .filter(|s| wanted(s.call))
         .map(|s| Site {
             at: start + s.at as u64,
-            was: bytes(s.at),
+            was: code[s.at..s.at + sites::LEN].to_vec(),
+            hole: None,
             leads_to: None,
         });
     let jumps = sites::x86_64_entered_by(code, 0xe9).filter_map(|at| {
         let site = start + at as u64;
         let to = gate::target(&code[at..], site)?;
-        let place = library?.place_at(to).filter(|p| p.site == site)?;
+        let place = library?.place_at(to).filter(|p| p.at() == site)?;
         Some(Site {
             at: site,
             was: place.was,
+            hole: None,
             leads_to: Some(to),
         })
     });
     plain.chain(jumps).collect()
+}
+
+fn go_sites_in(code: &[u8], start: u64, library: Option<&Library>) -> Vec<Site> {
+    let plain = sites::go(code, false).into_iter().map(|s| Site {
+        at: start + s.at as u64,
+        was: code[s.at..s.at + sites::GO_LEN].to_vec(),
+        hole: Some(start + s.hole as u64),
+        leads_to: None,
+    });
+    let jumps = sites::go(code, true).into_iter().filter_map(|s| {
+        let at = start + s.at as u64;
+        let to = far_target(code.get(s.hole..s.hole + sites::FAR_LEN)?)?;
+        let place = library?.place_at(to).filter(|p| p.at() == at)?;
+        Some(Site {
+            at,
+            was: place.was,
+            hole: Some(start + s.hole as u64),
+            leads_to: Some(to),
+        })
+    });
+    plain.chain(jumps).collect()
+}
+
+const JUMP_BY_ADDRESS: [u8; 6] = [0xff, 0x25, 0, 0, 0, 0];
+
+/// `jmp to`, however far away.
+#[must_use]
+pub fn far_jump(to: u64) -> Vec<u8> {
+    [&JUMP_BY_ADDRESS[..], &to.to_le_bytes()].concat()
+}
+
+fn far_target(bytes: &[u8]) -> Option<u64> {
+    let address = bytes.strip_prefix(&JUMP_BY_ADDRESS)?;
+    Some(u64::from_le_bytes(address.try_into().ok()?))
 }
 
 impl Survey {
@@ -214,10 +281,13 @@ impl Survey {
     }
 
     /// Whether a request could be answered at all: the dynamic linker has no such site.
-    #[must_use]
-    pub fn has_libc(&self) -> bool {
-        let number = |s: &Site| sites::x86_64(&with_entry(s.was)).next().map(|s| s.call);
-        let makes = |s: &Site| match number(s) {
+    fn makes_requests(&self) -> bool {
+        self.has_libc() || self.sites.iter().any(|s| s.hole.is_some())
+    }
+
+    fn has_libc(&self) -> bool {
+        let call = |s: &Site| sites::x86_64(&with_entry(&s.was)).next().map(|s| s.call);
+        let makes = |s: &Site| match call(s) {
             Some(sites::Call::Number(n)) => REQUESTS.contains(&n),
             Some(sites::Call::Any) => true,
             None => false,
@@ -225,13 +295,19 @@ impl Survey {
         self.sites.iter().any(makes)
     }
 
+    /// Whether the dynamic linker has mapped libc, if there is one.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.has_libc() || !self.mappings.iter().any(|m| is_named(m, &["ld-"]))
+    }
+
     /// Where the library lies, or is to lie, and the sites that it can be reached from.
     ///
     /// # Errors
     /// Where there is no site, or no room.
     pub fn place_library(&self, heap: Range<u64>) -> Result<(u64, Vec<Site>), Refusal> {
-        if !self.has_libc() {
-            let why = "no system-call site that can be redirected was found: is it written in Go?";
+        if !self.makes_requests() {
+            let why = "no system-call site that can be redirected was found (Go before 1.18?)";
             return Err(Refusal::new(
                 why,
                 "start it under synclater: synclater run -- COMMAND",
@@ -255,8 +331,8 @@ impl Survey {
 
     fn sites_near(&self, image: u64, head: &Head) -> Vec<Site> {
         let reach = (1u64 << 31) - whole_room(head);
-        let near = |s: &&Site| s.at.abs_diff(image) < reach;
-        self.sites.iter().filter(near).copied().collect()
+        let near = |s: &&Site| s.hole.is_some() || s.at.abs_diff(image) < reach;
+        self.sites.iter().filter(near).cloned().collect()
     }
 
     /// Ranges of sites that one library can serve, the richest first.
@@ -272,8 +348,17 @@ impl Survey {
                 _ => groups.push((site.at..site.at + 8, 1)),
             }
         }
+        // A far jump reaches everywhere.
+        if groups.iter().any(|(range, _)| self.is_of_libc(range)) {
+            groups.retain(|(range, _)| self.is_of_libc(range));
+        }
         groups.sort_by_key(|(_, n)| std::cmp::Reverse(*n));
         groups.into_iter().map(|(range, _)| range).collect()
+    }
+
+    fn is_of_libc(&self, range: &Range<u64>) -> bool {
+        let mut within = self.sites.iter().filter(|s| range.contains(&s.at));
+        within.any(|s| s.hole.is_none())
     }
 
     fn taken(&self, heap: Range<u64>) -> Vec<Range<u64>> {
@@ -350,10 +435,9 @@ pub fn no_gate() -> Refusal {
     )
 }
 
-fn with_entry(was: [u8; sites::LEN]) -> [u8; sites::LEN + 2] {
-    let mut whole = [0x0f, 0x05, 0, 0, 0, 0x0f, 0x05];
-    whole[..sites::LEN].copy_from_slice(&was);
-    whole
+/// The bytes in front of an entry with the entry, and some in front of both.
+fn with_entry(was: &[u8]) -> Vec<u8> {
+    [&[0x90; sites::LEN][..], was, &[0x0f, 0x05]].concat()
 }
 
 /// The heap of a process as it stands.

@@ -225,8 +225,20 @@ fn memory_of(pid: u32) -> Result<Memory, Refusal> {
     })
 }
 
+/// What some bytes are.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum What {
+    /// Part of an instruction in front of a system call: a thread is before or behind it.
+    Site,
+    /// A far jump, between two functions: a thread may be about to make it.
+    Hole,
+    /// The boot code: a thread of a stopped process may be in it.
+    Boot,
+}
+
 /// Bytes of the process's code, before and after.
 struct Change {
+    what: What,
     at: u64,
     before: Vec<u8>,
     after: Vec<u8>,
@@ -254,7 +266,7 @@ fn put_in(pid: u32, luggage: &Luggage) -> Result<Told, Failure> {
         }
         is_free(library, &found, &memory, &luggage.clock)?;
     }
-    if !found.has_libc() && target::is_young(pid) {
+    if !found.is_ready() && target::is_young(pid) {
         return Err(Failure::Busy("its libc is not there yet".into()));
     }
     let heap = code::heap(pid, &found.mappings);
@@ -264,7 +276,7 @@ fn put_in(pid: u32, luggage: &Luggage) -> Result<Told, Failure> {
     let mut tracer = Tracer::new(pid);
     let library = bring(&mut tracer, &found, &errand, luggage, &memory)?;
     let mut changes = fill_places(&library, &sites, &memory)?;
-    let redirected = changes.len() as u64;
+    let redirected = sites.len() as u64;
     changes.extend(boot_left(pid, &found, &memory));
     let pause = exchange(&mut tracer, &memory, &changes)?;
     Ok(Told::Attached {
@@ -385,30 +397,58 @@ fn bring(
 /// Makes the places that the sites are to lead to; returns what has to be changed at the sites.
 fn fill_places(library: &Library, sites: &[Site], memory: &Memory) -> Result<Vec<Change>, Failure> {
     let mut places = library.places.clone();
-    let gate = library.image + u64::from(library.head.gate);
     let mut changes = Vec::new();
     for site in sites.iter().filter(|s| s.leads_to.is_none()) {
         let place = Place {
-            was: site.was,
-            site: site.at,
+            was: site.was.clone(),
+            entry: site.entry(),
         };
-        let k = { places.iter().position(|p| *p == Some(place)) }
+        let k = { places.iter().position(|p| p.as_ref() == Some(&place)) }
             .or_else(|| places.iter().position(Option::is_none));
         let k = k.ok_or_else(|| Refusal::new("it has too many system-call sites", "name them"))?;
-        places[k] = Some(place);
+        let gate = match site.hole {
+            Some(_) => library.head.gate_go,
+            None => library.head.gate,
+        };
         let at = library.place(k);
-        let made = place.bytes(at, gate).zip(jump(site.at, at));
-        let (bytes, after) =
-            made.ok_or_else(|| Refusal::new("a site is out of reach", "start it anew"))?;
+        let gate = library.image + u64::from(gate);
+        let to_gate = || place.bytes(at, gate).zip(redirect(site, at));
+        let (bytes, redirected) =
+            to_gate().ok_or_else(|| Refusal::new("a site is out of reach", "start it anew"))?;
         let lost = |e: io::Error| Failure::Busy(format!("its memory: {e}"));
         memory.write(at, &bytes).map_err(lost)?;
-        changes.push(Change {
-            at: site.at,
-            before: site.was.to_vec(),
-            after: after.to_vec(),
-        });
+        places[k] = Some(place);
+        changes.extend(redirected);
     }
     Ok(changes)
+}
+
+/// What makes a site lead to the place at `to`; `None` where that is too far away.
+fn redirect(site: &Site, to: u64) -> Option<Vec<Change>> {
+    let Some(hole) = site.hole else {
+        return Some(vec![Change {
+            what: What::Site,
+            at: site.at,
+            before: site.was.clone(),
+            after: jump(site.at, to)?.to_vec(),
+        }]);
+    };
+    let by = hole.checked_sub(site.at + 2)?;
+    let by = u8::try_from(by).ok().filter(|by| *by < 0x80)?;
+    let far = code::far_jump(to);
+    let jump = Change {
+        what: What::Hole,
+        at: hole,
+        before: vec![0xcc; far.len()],
+        after: far,
+    };
+    let site = Change {
+        what: What::Site,
+        at: site.at,
+        before: site.was[..2].to_vec(),
+        after: vec![0xeb, by],
+    };
+    Some(vec![jump, site])
 }
 
 /// What was where the boot code is, of this errand or of one whose tracer was killed.
@@ -418,7 +458,13 @@ fn boot_left(pid: u32, found: &Survey, memory: &Memory) -> Option<Change> {
     let at = found.slack(memory, before.len() + 16)?;
     let is_there = memory.bytes(at, before.len()).ok()? == before;
     let after = is_there.then(|| found.in_file(pid, at, before.len()))?;
-    Some(Change { at, before, after })
+    let what = What::Boot;
+    Some(Change {
+        what,
+        at,
+        before,
+        after,
+    })
 }
 
 /// Exchanges the bytes of all sites while nothing of the process runs. Returns how long it stood
@@ -427,9 +473,14 @@ fn exchange(tracer: &mut Tracer, memory: &Memory, changes: &[Change]) -> Result<
     let begun = tracer.stop_all()?;
     let mut done = 0;
     let mut failed = None;
-    // Where a thread is on its way through the boot code it needs it.
-    let is_left =
-        |change: &&Change| !tracer.is_anyone_in(&change.range()) || change.before.len() == 5;
+    let is_in_use = |c: &&Change| c.what != What::Site && tracer.is_anyone_in(&c.range());
+    let in_use: Vec<&Change> = changes.iter().filter(is_in_use).collect();
+    if in_use.iter().any(|c| c.what == What::Hole) {
+        tracer.release();
+        return Err(Failure::Busy("a thread is on its way to the gate".into()));
+    }
+    // What is left of the boot code goes at the next opportunity.
+    let is_left = |c: &&Change| !in_use.iter().any(|used| used.at == c.at);
     let changes: Vec<&Change> = changes.iter().filter(is_left).collect();
     for change in &changes {
         let written = memory
@@ -462,14 +513,16 @@ fn take_out(pid: u32) -> Result<Told, Failure> {
     let memory = memory_of(pid)?;
     let found = survey(pid, &memory)?;
     let back = |s: &Site| {
-        Some(Change {
-            at: s.at,
-            before: jump(s.at, s.leads_to?)?.to_vec(),
-            after: s.was.to_vec(),
-        })
+        let there = redirect(s, s.leads_to?)?;
+        let swap = |c: Change| Change {
+            before: c.after,
+            after: c.before,
+            ..c
+        };
+        Some(there.into_iter().rev().map(swap))
     };
-    let mut changes: Vec<Change> = found.redirected().filter_map(back).collect();
-    let sites = changes.len() as u64;
+    let sites = found.redirected().count() as u64;
+    let mut changes: Vec<Change> = found.redirected().filter_map(back).flatten().collect();
     changes.extend(boot_left(pid, &found, &memory));
     let mut tracer = Tracer::new(pid);
     let pause = if changes.is_empty() {

@@ -9,6 +9,7 @@
 //! | x86-64 | `b8 NR 00 00 00`: `mov $NR, %eax` | `0f 05`: `syscall` |
 //! | x86-64, `syscall(3)` | `4c 8b 4c 24 08`: `mov 8(%rsp), %r9` | the same |
 //! | x86-64, musl's cancellation points | `4c 89 5c 24 08`: `mov %r11, 8(%rsp)` | the same |
+//! | x86-64, Go | `48 89 df`: `mov %rbx, %rdi`, see [`go`] | the same |
 //! | i386 | `b8 NR 00 00 00` | `65 ff 15 10 00 00 00`: `call *%gs:0x10` |
 //! | aarch64 | `mov w8, #NR` or `mov x8, #NR` | `svc #0` |
 //!
@@ -66,6 +67,64 @@ pub fn x86_64(code: &[u8]) -> impl Iterator<Item = Site> + '_ {
 /// with `first`: where those bytes are.
 pub fn x86_64_entered_by(code: &[u8], first: u8) -> impl Iterator<Item = usize> + '_ {
     entries_behind(code, &SYSCALL).filter(move |at| code[*at] == first)
+}
+
+/// What stands in front of the only system call of a Go program (from Go 1.18 on): the arguments
+/// are moved from where Go has them.
+const GO: [u8; 12] = [
+    0x49, 0x89, 0xf2, 0x48, 0x89, 0xfa, 0x48, 0x89, 0xce, 0x48, 0x89, 0xdf,
+];
+
+/// Bytes of the last of these instructions, which can be replaced by a jump of two.
+pub const GO_LEN: usize = 3;
+
+/// Bytes of a jump to anywhere: `jmp *0(%rip)` and the address.
+pub const FAR_LEN: usize = 14;
+
+/// A system call of Go's, and what a jump over more than 127 bytes needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GoSite {
+    /// Where the last instruction in front of the call is.
+    pub at: usize,
+    /// Where [`FAR_LEN`] bytes are that no function has, in reach of a jump of two bytes.
+    pub hole: usize,
+}
+
+/// The system calls of a Go program, whose linker fills the room between functions with `int3`. A
+/// site that has no hole in reach is left out. `jumps`: where the last instruction has been
+/// replaced already.
+pub fn go(code: &[u8], jumps: bool) -> Vec<GoSite> {
+    let known = GO.len() - GO_LEN;
+    let mut found = Vec::new();
+    for entry in entries(code) {
+        let Some(at) = entry.checked_sub(GO_LEN).filter(|at| *at >= known) else {
+            continue;
+        };
+        let before = code[at - known..at] == GO[..known];
+        if before && jumps && code[at] == 0xeb {
+            let by = i64::from(code[at + 1].cast_signed());
+            let hole = usize::try_from(at as i64 + 2 + by).unwrap_or(usize::MAX);
+            found.push(GoSite { at, hole });
+        } else if before && !jumps && code[at..entry] == GO[known..] {
+            found.extend(hole_near(code, at).map(|hole| GoSite { at, hole }));
+        }
+    }
+    found
+}
+
+/// Where `syscall` instructions may be.
+fn entries(code: &[u8]) -> impl Iterator<Item = usize> + '_ {
+    let ends = code.iter().enumerate().filter(|(_, b)| **b == SYSCALL[1]);
+    ends.filter_map(|(k, _)| k.checked_sub(1).filter(|at| code[*at] == SYSCALL[0]))
+}
+
+/// Unused bytes behind `at`: the end of a run of `int3` with nothing else up to the next function.
+fn hole_near(code: &[u8], at: usize) -> Option<usize> {
+    const REACH: usize = 127;
+    let end = code.len().min(at + 2 + REACH + FAR_LEN);
+    let first = (at + GO_LEN..end.saturating_sub(FAR_LEN - 1))
+        .find(|k| code[*k..*k + FAR_LEN].iter().all(|b| *b == 0xcc))?;
+    (first <= at + 2 + REACH).then_some(first)
 }
 
 /// Sites in i386 code, in order.
@@ -126,6 +185,25 @@ mod tests {
         let mut moved = code.clone();
         moved[8] = 0xe9;
         assert_eq!(x86_64_entered_by(&moved, 0xe9).collect::<Vec<_>>(), [8]);
+    }
+
+    #[test]
+    fn a_site_of_go_has_a_hole_behind_its_function() {
+        let mut code = vec![0x90; 40];
+        code.extend(GO);
+        code.extend(SYSCALL);
+        code.extend([0x90; 50]);
+        let far_away = code.clone();
+        code.extend([0xcc; 20]);
+        let site = GoSite { at: 49, hole: 104 };
+        assert_eq!(go(&code, false), [site]);
+        assert_eq!(go(&code, true), []);
+        code[49] = 0xeb;
+        code[50] = 104 - 51;
+        assert_eq!(go(&code, false), []);
+        assert_eq!(go(&code, true), [site]);
+        let behind = [far_away, vec![0x90; 80], vec![0xcc; 20]].concat();
+        assert_eq!(go(&behind, false), []);
     }
 
     #[test]

@@ -273,6 +273,12 @@ fn in_background(args: &Args, wanted: Wanted, whom: Whom, to: OwnedFd) -> anyhow
     };
     s.reach_out(Reach::new(luggage, whom));
     s.run_until_reached();
+    if s.is_over() {
+        // Nobody was attached; that is told once nothing is left of it.
+        give_up(&mut s);
+        tell_front(&s, &to);
+        return Ok(OURS);
+    }
     if !tell_front(&s, &to) {
         s.leave();
     }

@@ -123,7 +123,12 @@ static INLINED long take_fds(const struct sl_errand *e, struct boot_fds *c)
 	r = raw3(NR_recvmsg, e->fd[0], &m, 0x40000000 /* MSG_CMSG_CLOEXEC */);
 	if (is_error(r))
 		return r;
-	return c->len == 16 + 3 * 4 ? 0 : -71; /* EPROTO */
+	if (c->len == 16 + 3 * 4)
+		return 0;
+	/* It has no room for all of them. */
+	for (r = 0; c->len > 16 && r < (long)(c->len - 16) / 4; r++)
+		raw1(NR_close, c->fd[r]);
+	return -24; /* EMFILE */
 }
 
 BOOT void sl_boot_work(struct sl_errand *e)

@@ -16,7 +16,7 @@
  * here.
  *
  * Relies on: 128 bytes below the stack pointer belonging to the program (the red zone of the x86-64
- * ABI); some 5 KiB of stack below that.
+ * ABI); 5 KiB of stack below that, 12 for msync.
  */
 #include "shim.h"
 #include "gate.h"
@@ -29,7 +29,7 @@
  * musl's cancellation points): the rest of them goes back at once. */
 __attribute__((used)) const uint64_t sl_wanted[8] = {
 	BIT(NR_open) | BIT(NR_msync),
-	BIT(NR_fsync) | BIT(NR_fdatasync),
+	BIT(NR_fsync) | BIT(NR_fdatasync) | BIT(NR_creat),
 	BIT(NR_prctl) | BIT(NR_sync) | BIT(NR_mount) | BIT(NR_umount2),
 	BIT(NR_io_submit),
 	BIT(NR_openat) | BIT(NR_unshare) | BIT(NR_sync_file_range) | BIT(NR_open_by_handle_at) |
@@ -90,11 +90,11 @@ __asm__(".text\n"
 /* Go's stacks are small, and grow only where a function begins: C is called on one of ours. Where
  * none is free, which takes as many threads in here at once, the request is made by the program and
  * not counted. Go knows no red zone. */
-#define STACK_SHIFT 13
-#define STACKS      32
+#define STACK_SHIFT 15
+#define STACKS      16
 __attribute__((used)) char sl_stacks[STACKS << STACK_SHIFT] __attribute__((aligned(4096)));
 __attribute__((used)) uint64_t sl_free_stacks = (1ull << STACKS) - 1;
-SL_STATIC_ASSERT(STACK_SHIFT == 13, "the numbers below");
+SL_STATIC_ASSERT(STACK_SHIFT == 15, "the numbers below");
 
 __asm__(".text\n"
 	".globl sl_gate_go\n"
@@ -123,8 +123,8 @@ __asm__(".text\n"
 	"lock btr %r12, sl_free_stacks(%rip)\n\t"
 	"jnc 3b\n\t"
 	"mov %r12, %rcx\n\t"
-	"shl $13, %rcx\n\t"
-	"lea sl_stacks + 8192(%rip), %rsp\n\t"
+	"shl $15, %rcx\n\t"
+	"lea sl_stacks + 32768(%rip), %rsp\n\t"
 	"add %rcx, %rsp\n\t"
 	"cld\n\t"
 	"call sl_gate_answer\n\t"
@@ -172,6 +172,12 @@ static void look_at(const long *a, long nr)
 		return look_at_open(AT_FDCWD_, (const char *)a[0], (int)a[1]);
 	case NR_openat:
 		return look_at_open((int)a[0], (const char *)a[1], (int)a[2]);
+	case NR_creat:
+		return sl_before_open(AT_FDCWD_, (const char *)a[0], O_WRONLY_);
+	case NR_openat2: /* its flags stand behind a pointer */
+		return sl_before_open((int)a[0], (const char *)a[1], O_RDWR_);
+	case NR_open_by_handle_at:
+		return sl_look_from_now_on();
 	case NR_io_uring_setup:
 		return sl_slot_flag(SL_SLOT_URING);
 	}

@@ -154,27 +154,32 @@ static int maybe_device(const char *path, int flags)
 }
 
 /* Whether the session has to learn of a block device. */
-static int devices_matter(const char *path, int flags)
+static int devices_matter(void)
 {
-	unsigned i, all = 0;
+	unsigned i, any = 0;
 
 	for (i = 0; i < sl.levels; i++)
-		all |= LOAD_RELAXED(sl.level[i].page->single) &&
+		any |= LOAD_RELAXED(sl.level[i].page->single) &&
 		       !LOAD_RELAXED(sl.level[i].slots->look);
-	return all && maybe_device(path, flags);
+	return any;
 }
 
-/* What the program is about to open by itself may be a block device. */
+/* What the program is about to open by itself may be a block device. Its path is for the kernel to
+ * look at: it may be no string at all. */
 void sl_before_open(int dir, const char *path, int flags)
 {
-	if (devices_matter(path, flags) && sl_type(dir, path, 0) == S_IFBLK_)
+	int fresh = (flags & (O_CREAT_ | O_EXCL_)) == (O_CREAT_ | O_EXCL_);
+
+	if (devices_matter() && !fresh && !(flags & (O_DIRECTORY_ | O_PATH_)) &&
+	    sl_type(dir, path, 0) == S_IFBLK_)
 		sl_look_from_now_on();
 }
 
 /* A block device was opened: from now on every request of the session looks where it lies. */
 static void notice_device(int fd, const char *path, int flags)
 {
-	if (devices_matter(path, flags) && sl_type(fd, "", 0x1000 /* AT_EMPTY_PATH */) == S_IFBLK_)
+	if (devices_matter() && maybe_device(path, flags) &&
+	    sl_type(fd, "", 0x1000 /* AT_EMPTY_PATH */) == S_IFBLK_)
 		sl_look_from_now_on();
 }
 

@@ -50,6 +50,7 @@ enum {
 	NR_fcntl = 72,
 	NR_fsync = 74,
 	NR_fdatasync = 75,
+	NR_creat = 85,
 	NR_readlink = 89,
 	NR_geteuid = 107,
 	NR_rt_sigqueueinfo = 129,

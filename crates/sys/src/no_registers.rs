@@ -33,6 +33,18 @@ impl Registers {
         false
     }
 
+    /// No.
+    #[must_use]
+    pub fn waits_in_runtime(&self) -> bool {
+        false
+    }
+
+    /// No.
+    #[must_use]
+    pub fn is_in_program(&self) -> bool {
+        false
+    }
+
     /// Nothing to undo.
     #[must_use]
     pub fn undisturbed(&self) -> Option<Registers> {

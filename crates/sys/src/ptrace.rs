@@ -113,6 +113,19 @@ impl Thread {
         std::ptr::without_provenance_mut(usize::try_from(signal).unwrap_or(0))
     }
 
+    /// Where a thread that stands still has its area for restartable sequences (rseq(2)); 0: it has
+    /// none, or the kernel does not tell (before Linux 5.13).
+    #[must_use]
+    pub fn rseq_area(&self) -> u64 {
+        const PTRACE_GET_RSEQ_CONFIGURATION: libc::c_uint = 0x420f;
+        // Address; size and signature; flags.
+        let mut answer = [0u64; 3];
+        let size = size_of_val(&answer);
+        let data = answer.as_mut_ptr().cast();
+        let told = request(PTRACE_GET_RSEQ_CONFIGURATION, self.tid, size, data);
+        told.map_or(0, |_| answer[0])
+    }
+
     /// The registers of a thread that stands still.
     ///
     /// # Errors

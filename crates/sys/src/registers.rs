@@ -92,6 +92,19 @@ impl Registers {
         self.0.rax.cast_signed() == EINTR && SAY_EINTR.contains(&self.0.orig_rax)
     }
 
+    /// Whether the thread waits where Go's runtime does so on a stack of its own: in futex,
+    /// epoll_wait, epoll_pwait or nanosleep.
+    #[must_use]
+    pub fn waits_in_runtime(&self) -> bool {
+        [202, 232, 281, 35].contains(&self.0.orig_rax)
+    }
+
+    /// Whether the thread is in code of its own, in no system call.
+    #[must_use]
+    pub fn is_in_program(&self) -> bool {
+        self.0.orig_rax.cast_signed() < 0
+    }
+
     /// The thread as it would be had we not interrupted it, where its call says EINTR because of
     /// us: the kernel makes the call again, or lets it fail where a signal's handler runs first.
     #[must_use]

@@ -20,8 +20,9 @@ const MAPPED_AS: &str = "/memfd:synclater (deleted)";
 /// sync_file_range, syncfs, pwritev2, io_submit), and what changes what they stand on (open,
 /// openat, openat2, open_by_handle_at, mount, umount2, move_mount, unshare, setns, prctl, seccomp,
 /// io_uring_setup).
-const WANTED: [u32; 20] = [
-    26, 74, 75, 162, 277, 306, 328, 209, 2, 257, 437, 304, 165, 166, 429, 272, 308, 157, 317, 425,
+const WANTED: [u32; 21] = [
+    26, 74, 75, 162, 277, 306, 328, 209, 2, 85, 257, 437, 304, 165, 166, 429, 272, 308, 157, 317,
+    425,
 ];
 
 /// fsync and fdatasync: without a site of either there is nothing to attach.
@@ -383,6 +384,29 @@ impl Survey {
         ends.filter(fits)
             .map(|(_, end)| end.next_multiple_of(16))
             .find(|at| at % 4096 != 0)
+    }
+
+    /// Whether nobody has attached to the process since it was looked through.
+    #[must_use]
+    pub fn still_holds(&self, pid: u32, memory: &Memory) -> bool {
+        let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+        let has_library = maps.contains(MAPPED_AS);
+        let as_it_was = |s: &Site| {
+            let there = memory.bytes(s.at, s.was.len());
+            s.leads_to.is_some() || there.is_ok_and(|bytes| bytes == s.was)
+        };
+        has_library == self.library.is_some() && self.sites.iter().all(as_it_was)
+    }
+
+    /// Whether an errand may lie below the stack pointer `sp`. Go's goroutines have stacks that are
+    /// hardly larger than what they hold; its runtime waits on others.
+    #[must_use]
+    pub fn has_stack_at(&self, sp: u64, waits_in_runtime: bool) -> bool {
+        const ROOM: u64 = 8192;
+        let is_go = self.sites.iter().any(|s| s.hole.is_some());
+        let of = self.mappings.iter().find(|m| m.range.contains(&sp));
+        let grows = |m: &Mapping| m.name == "[stack]" || sp - m.range.start >= ROOM;
+        of.is_some_and(grows) && (waits_in_runtime || !is_go)
     }
 
     /// What the file has that is mapped at `at`; zeros where that cannot be read.

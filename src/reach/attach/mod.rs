@@ -23,7 +23,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 use synclater_shim::gate::{jump, Errand, Place};
-use synclater_shim::page::Page;
+use synclater_shim::page::{Page, Slots};
 use synclater_sys::clock::LeaseClock;
 use synclater_sys::job::{self, Job};
 use synclater_sys::remote::{self, Memory};
@@ -120,6 +120,13 @@ impl Luggage {
         })
     }
 
+    /// Has every request of the session look where it lies.
+    fn look_from_now_on(&self) {
+        use std::os::unix::fs::FileExt;
+        let at = std::mem::offset_of!(Slots, look) as u64;
+        let _ = self.slots.write_all_at(&1u32.to_ne_bytes(), at);
+    }
+
     fn fds(&self) -> [BorrowedFd<'_>; 3] {
         [self.library.as_fd(), self.page.as_fd(), self.slots.as_fd()]
     }
@@ -133,7 +140,7 @@ pub struct Work {
 }
 
 /// No work takes longer: whatever it waits for does not come.
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(10);
 
 impl Work {
     /// Begins to attach process `pid`.
@@ -177,7 +184,11 @@ impl Work {
     /// What became of it, once that is known; the process that did it is gone then.
     pub fn finished(&mut self) -> Option<Told> {
         if self.begun.elapsed() > LIMIT {
+            // It may wait for a dead disk, and not die of that at once.
             self.job.kill();
+            let why = format!("it could not be looked at for {} s", LIMIT.as_secs());
+            let refusal = Refusal::new(why, "look for a dead FUSE or NFS below it");
+            return Some(Told::Refused { refusal });
         }
         let status = self.job.status()?;
         let mut text = Vec::new();
@@ -274,11 +285,24 @@ fn put_in(pid: u32, luggage: &Luggage) -> Result<Told, Failure> {
     let open = target::open(pid);
     let errand = errand(&target, open, &found, image, luggage)?;
     let mut tracer = Tracer::new(pid);
-    let library = bring(&mut tracer, &found, &errand, luggage, &memory)?;
+    tracer.hold()?;
+    if !found.still_holds(pid, &memory) {
+        return Err(Failure::Busy("another session attaches to it".into()));
+    }
+    let brought = bring(&mut tracer, &found, &errand, luggage, &memory);
+    if brought.is_err() {
+        let left: Vec<Change> = boot_left(pid, &found, &memory).into_iter().collect();
+        let _ = left.is_empty() || exchange(&mut tracer, &memory, &left).is_ok();
+    }
+    let library = brought?;
     let mut changes = fill_places(&library, &sites, &memory)?;
     let redirected = sites.len() as u64;
     changes.extend(boot_left(pid, &found, &memory));
     let pause = exchange(&mut tracer, &memory, &changes)?;
+    if !errand.devices && target::open(pid).devices > 0 {
+        // Opened before its opens went through the gate.
+        luggage.look_from_now_on();
+    }
     Ok(Told::Attached {
         sites: redirected,
         far: (found.sites.len() - sites.len()) as u64,
@@ -325,8 +349,8 @@ fn is_free(
         .mappings
         .iter()
         .find(|m| m.range.start == page)
-        .map(|m| m.name.as_str());
-    let folder = name.and_then(|n| n.strip_suffix("/page")?.rsplit('/').next());
+        .map(|m| target::without_mark(&m.name));
+    let folder = { name.as_deref() }.and_then(|n| n.strip_suffix("/page")?.rsplit('/').next());
     let id = folder.and_then(|f| f.split('.').next()).unwrap_or("?");
     let why = format!("it is attached to session {id}");
     Err(Refusal::new(
@@ -374,9 +398,10 @@ fn bring(
     memory: &Memory,
 ) -> Result<Library, Failure> {
     let (bytes, head) = code::image().ok_or_else(code::no_gate)?;
+    let room = |sp, waits| found.has_stack_at(sp, waits);
     if let Some(library) = &found.library {
         let boot = library.image + u64::from(head.boot);
-        tracer.run(memory, boot, &head, errand, luggage.fds())?;
+        tracer.run(memory, boot, &head, errand, luggage.fds(), room)?;
         return Ok(library.clone());
     }
     let code = head.boot_code(bytes);
@@ -386,7 +411,7 @@ fn bring(
     })?;
     let lost = |e: io::Error| Failure::Busy(format!("its memory: {e}"));
     memory.write(boot, code).map_err(lost)?;
-    tracer.run(memory, boot, &head, errand, luggage.fds())?;
+    tracer.run(memory, boot, &head, errand, luggage.fds(), room)?;
     Ok(Library {
         image: errand.image,
         head,

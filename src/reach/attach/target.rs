@@ -132,6 +132,11 @@ pub fn look(pid: u32) -> Result<Target, Refusal> {
     who_has_it(&status)?;
     what_it_runs(pid)?;
     what_it_forbids(&status)?;
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task"));
+    for task in tasks.into_iter().flatten().flatten() {
+        let status = std::fs::read_to_string(task.path().join("status"));
+        what_it_forbids(&Status(status.unwrap_or_default()))?;
+    }
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
     if let Some(name) = NAMES.iter().find(|name| maps.contains(&format!("/{name}"))) {
         let why = format!("it was started with {name} in front of its libc (synclater run)");

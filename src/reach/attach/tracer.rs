@@ -11,6 +11,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 use synclater_shim::gate::{Errand, Head, Saved};
 use synclater_sys::ptrace::{Stop, Thread};
+use synclater_sys::registers::Registers;
 use synclater_sys::remote::{self, Memory};
 use synclater_sys::{socket, wait};
 
@@ -79,6 +80,13 @@ fn waits_for_vfork(pid: u32, tid: u32) -> bool {
     }
 }
 
+/// Who traces a process; 0: nobody.
+fn tracer_of(pid: u32) -> u32 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|l| l.strip_prefix("TracerPid:"));
+    line.and_then(|n| n.trim().parse().ok()).unwrap_or(0)
+}
+
 fn gone() -> Failure {
     Failure::Refused(Refusal::new(
         "it has ended meanwhile",
@@ -122,6 +130,28 @@ impl Tracer {
             errand: None,
             is_stopped: false,
             threads: BTreeMap::new(),
+        }
+    }
+
+    /// Traces the first thread, which runs on: nobody else can trace the process meanwhile.
+    ///
+    /// # Errors
+    /// `Busy` where somebody does, if only for a moment.
+    pub fn hold(&mut self) -> Result<(), Failure> {
+        match Thread::seize(self.pid) {
+            Ok(thread) => {
+                self.threads.insert(self.pid, thread);
+                Ok(())
+            }
+            Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
+                match (state(self.pid, self.pid), tracer_of(self.pid)) {
+                    // The first thread has ended; others may go on.
+                    ('Z', _) => Ok(()),
+                    (_, 0) => Err(refused(self.pid, &e)),
+                    (_, tracer) => Err(Failure::Busy(format!("it is traced by {tracer}"))),
+                }
+            }
+            Err(_) => Err(gone()),
         }
     }
 
@@ -219,50 +249,54 @@ impl Tracer {
         }
     }
 
-    /// A thread that stands still and is in no handler's way: where it takes a signal first, it
-    /// does.
-    fn catch_one(&mut self) -> Result<u32, Failure> {
+    /// A thread that stands still and can be sent away, as `fits` has it; where it takes a signal
+    /// first, it does.
+    fn catch_one(&mut self, fits: impl Fn(&Thread) -> bool) -> Result<u32, Failure> {
         let begun = Instant::now();
         // One that waits is the best: nobody waits for it.
         let mut candidates = threads_of(self.pid);
         candidates.sort_by_key(|tid| state(self.pid, *tid) != 'S');
         let mut candidates = candidates.into_iter();
-        let mut asked = Instant::now();
-        if let Some(tid) = candidates.next() {
-            self.take(tid)?;
-        }
+        let mut asked: Option<Instant> = None;
         loop {
-            let mut caught = None;
-            for (tid, thread) in &mut self.threads {
-                match thread.look() {
-                    Some(Stop::Interrupted | Stop::Group(_)) => caught = Some(*tid),
-                    Some(Stop::Signal(_)) => thread.go(),
-                    _ => {}
+            // The one before is in the kernel for longer, or was none.
+            if asked.is_none_or(|at| at.elapsed() > Duration::from_millis(2)) {
+                match candidates.next() {
+                    Some(tid) => self.ask(tid)?,
+                    None if self.threads.is_empty() => return Err(gone()),
+                    None => candidates = threads_of(self.pid).into_iter(),
                 }
+                asked = Some(Instant::now());
             }
             self.threads.retain(|_, t| t.look() != Some(Stop::Gone));
-            if let Some(tid) = caught {
-                return Ok(tid);
-            }
-            // That one is in the kernel for longer.
-            if asked.elapsed() > Duration::from_millis(2) || self.threads.is_empty() {
-                match candidates.next() {
-                    Some(tid) => self.take(tid)?,
-                    None if self.threads.is_empty() => return Err(gone()),
-                    None => {}
+            let stands =
+                |t: &mut Thread| matches!(t.look(), Some(Stop::Interrupted | Stop::Group(_)));
+            for (tid, thread) in &mut self.threads {
+                if stands(thread) && fits(thread) {
+                    return Ok(*tid);
                 }
-                asked = Instant::now();
             }
+            self.attend();
             if begun.elapsed() > CATCHING {
-                let why = "none of its threads stops: all are inside a system call (state D)";
+                let why = "none of its threads stops where it can be sent away from";
                 return Err(Failure::Busy(why.into()));
             }
             sleep(NAP);
         }
     }
 
+    /// Has a thread stop soon, and traces it if it is not traced yet.
+    fn ask(&mut self, tid: u32) -> Result<(), Failure> {
+        match self.threads.get(&tid) {
+            Some(thread) => thread.interrupt(),
+            None => self.take(tid)?,
+        }
+        Ok(())
+    }
+
     /// Sends a thread on an errand with descriptors of ours, and waits until it has done it. `boot`
-    /// is where the code for it lies.
+    /// is where the code for it lies; `has_room` tells of a stack pointer, and of whether its
+    /// thread waits in a runtime, whether the errand may lie there.
     ///
     /// # Errors
     /// `Busy` where no thread could be had; what the errand itself met.
@@ -273,16 +307,20 @@ impl Tracer {
         head: &Head,
         errand: &Errand,
         fds: [std::os::fd::BorrowedFd<'_>; 3],
+        has_room: impl Fn(u64, bool) -> bool,
     ) -> Result<(), Failure> {
-        let tid = self.catch_one()?;
+        let tid = self.catch_one(|thread| {
+            let fits = |r: &Registers| {
+                let in_section = r.is_in_program() && is_in_sequence(thread, memory);
+                r.is_64() && !in_section && has_room(r.sp(), r.waits_in_runtime())
+            };
+            thread.registers().is_ok_and(|r| fits(&r))
+        })?;
         let lost = |e: io::Error| Failure::Busy(format!("thread {tid} could not be sent: {e}"));
         self.is_stopped = matches!(self.stop_of(tid), Some(Stop::Group(_)));
         self.errand = Some(tid);
         let thread = &self.threads[&tid];
         let registers = thread.registers().map_err(lost)?;
-        if !registers.is_64() {
-            return Err(Failure::Busy("a thread runs 32-bit code".into()));
-        }
         const RED_ZONE: u64 = 128;
         let at = (registers.sp().checked_sub(RED_ZONE + Errand::SIZE as u64))
             .ok_or_else(|| Failure::Busy("a thread has no stack".into()))?;
@@ -390,6 +428,20 @@ impl Tracer {
     pub fn is_anyone_in(&self, range: &std::ops::Range<u64>) -> bool {
         let ip = |t: &Thread| t.registers().map_or(0, |r| r.ip());
         self.threads.values().any(|t| range.contains(&ip(t)))
+    }
+}
+
+/// Whether a thread is inside of a restartable sequence: sent away it would not be started again.
+fn is_in_sequence(thread: &Thread, memory: &Memory) -> bool {
+    const RSEQ_CS: u64 = 8;
+    let area = thread.rseq_area();
+    let current = || memory.bytes(area + RSEQ_CS, 8);
+    area != 0 && current().is_ok_and(|bytes| bytes != [0; 8])
+}
+
+impl Drop for Tracer {
+    fn drop(&mut self) {
+        self.release();
     }
 }
 

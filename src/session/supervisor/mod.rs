@@ -262,6 +262,12 @@ impl Supervisor {
         }
     }
 
+    /// Whether the command has ended, or everything was let go of.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.outcome.is_some()
+    }
+
     fn relax(&mut self, on: bool) {
         self.relaxing = on;
         self.shared.relax(on);

@@ -111,6 +111,12 @@ impl Reach {
             .map(|((pid, _), (exe, why))| (*pid, exe.as_str(), why))
     }
 
+    /// Whether it lets go of its processes.
+    #[must_use]
+    pub fn is_leaving(&self) -> bool {
+        self.leaving
+    }
+
     /// Whether something is still being done.
     #[must_use]
     pub fn is_busy(&self) -> bool {
@@ -188,7 +194,9 @@ impl Reach {
         let forked = whom::in_session(page).into_iter();
         all.extend(forked.filter_map(|pid| Some((pid, target::incarnation(pid)?))));
         for who in all {
-            if self.left.insert(who) {
+            // What is being attached at this moment is let go of when that is over.
+            let is_busy = self.tasks.iter().any(|t| t.who == who);
+            if !is_busy && self.left.insert(who) {
                 self.put(who, Doing::Detach);
             }
         }
@@ -261,7 +269,11 @@ impl Reach {
                     let exe = target::exe_of(pid);
                     self.refused.insert(task.who, (exe, refusal));
                 }
-                Doing::Detach => self.held.push((pid, refusal.why)),
+                // Whoever traces it now may be gone a moment later.
+                Doing::Detach => {
+                    task.again(refusal.why);
+                    return !self.gives_up(task);
+                }
             },
             Told::Attached {
                 sites,
@@ -370,7 +382,7 @@ impl Supervisor {
     }
 
     pub(super) fn look_at_reach(&mut self) {
-        if self.reach.is_none() {
+        if self.reach.is_none() || self.outcome.is_some() {
             return;
         }
         if self.interrupts > 0 || self.plan.ends.is_some_and(|end| Instant::now() >= end) {
@@ -390,10 +402,17 @@ impl Supervisor {
             reach.let_go_of_all(&self.shared.path);
         }
         let begun = reach.start();
-        let over = !reach.is_busy() && (reach.leaving || reach.has_lost_everybody());
+        let (idle, leaving) = (!reach.is_busy(), reach.leaving);
+        let lost = reach.has_lost_everybody();
         begun.into_iter().for_each(|pid| self.escapes.is_ours(pid));
-        if over {
+        if idle && leaving {
             self.outcome.get_or_insert(Outcome::Exited(0));
+        } else if idle && lost {
+            // What they have forked may live on.
+            self.leave();
+            if !self.reach.as_ref().is_some_and(Reach::is_busy) {
+                self.outcome.get_or_insert(Outcome::Exited(0));
+            }
         }
     }
 
@@ -438,16 +457,10 @@ impl Reach {
     }
 
     /// When to look again although nothing happened.
-    fn next(&self) -> Instant {
-        let waiting = self
-            .tasks
-            .iter()
-            .filter(|t| t.work.is_none())
-            .map(|t| t.not_before);
-        waiting
-            .chain([self.next_sweep])
-            .min()
-            .unwrap_or(self.next_sweep)
+    fn next(&self) -> Option<Instant> {
+        let waiting = self.tasks.iter().filter(|t| t.work.is_none());
+        let sweep = (!self.leaving).then_some(self.next_sweep);
+        waiting.map(|t| t.not_before).chain(sweep).min()
     }
 
     /// How many processes were let go of, and the longest that one stood still for it.
@@ -467,6 +480,6 @@ impl Supervisor {
     }
 
     pub(super) fn next_reach(&self) -> Option<Instant> {
-        self.reach.as_ref().map(Reach::next)
+        self.reach.as_ref().and_then(Reach::next)
     }
 }

@@ -71,6 +71,10 @@ impl Supervisor {
 
     /// Moves the dial of a live session. Every request from now on sees it.
     pub(super) fn set(&mut self, until: Option<String>, for_s: Option<f64>) -> Answer {
+        if self.outcome.is_some() || self.reach.as_ref().is_some_and(|r| r.is_leaving()) {
+            let why = "it is about to end".into();
+            return Answer::Refused { why };
+        }
         let dial = match until.as_deref().map(str::parse::<Until>).transpose() {
             Ok(dial) => dial,
             Err(e) => return Answer::Refused { why: e.to_string() },

@@ -106,7 +106,8 @@ pub fn go(code: &[u8], jumps: bool) -> Vec<GoSite> {
             let hole = usize::try_from(at as i64 + 2 + by).unwrap_or(usize::MAX);
             found.push(GoSite { at, hole });
         } else if before && !jumps && code[at..entry] == GO[known..] {
-            found.extend(hole_near(code, at).map(|hole| GoSite { at, hole }));
+            let hole = hole_near(code, at).filter(|h| found.iter().all(|s: &GoSite| s.hole != *h));
+            found.extend(hole.map(|hole| GoSite { at, hole }));
         }
     }
     found

@@ -1,7 +1,7 @@
 //! `synclater attach`: makes a session for processes that run already, and leaves it in the
 //! background.
 
-use super::dials::{Dials, Wanted};
+use super::dials::{Dials, Recorded, Wanted};
 use super::{print, whose, OURS};
 use crate::reach::attach::target::{self, Refusal};
 use crate::reach::attach::Luggage;
@@ -15,7 +15,6 @@ use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
 use std::time::Duration;
 use synclater_model::policy::dial::Until;
 use synclater_model::policy::glob::Glob;
@@ -62,14 +61,8 @@ pub struct Args {
     #[command(flatten)]
     dials: Dials,
 
-    /// Record every sync request into FILE, for `synclater report` and its kin.
-    #[arg(long, value_name = "FILE")]
-    record: Option<PathBuf>,
-
-    /// Memory in which a process's requests wait to be recorded: a power of two, 16K to 256M.
-    #[arg(long, value_name = "SIZE", default_value = "4M", value_parser = super::run::ring_bytes)]
-    #[arg(requires = "record")]
-    ring: usize,
+    #[command(flatten)]
+    recorded: Recorded,
 
     /// Print what was attached as JSON.
     #[arg(long)]
@@ -250,14 +243,14 @@ fn words(args: &Args) -> Vec<String> {
 
 /// The session, from its begin to its end.
 fn in_background(args: &Args, wanted: Wanted, whom: Whom, to: OwnedFd) -> anyhow::Result<i32> {
-    let record = { args.record.as_deref() }
+    let record = { args.recorded.record.as_deref() }
         .map(|path| out::open(path).map_err(|e| super::run::cannot_record(path, &e)))
         .transpose()?;
     let unknown = "requests past libc are not counted in programs that ran before";
     let mut s = wanted.make(Reading::now(), false, || Escapes::unwatched(unknown))?;
     if let Some(file) = record {
-        let name = args.record.clone().unwrap_or_default();
-        if let Err(e) = s.record(file, name.clone(), args.ring) {
+        let name = args.recorded.record.clone().unwrap_or_default();
+        if let Err(e) = s.record(file, name.clone(), args.recorded.ring) {
             give_up(&mut s);
             return Err(super::run::cannot_record(&name, &e).into());
         }

@@ -39,6 +39,19 @@ pub struct Dials {
     rules: Option<PathBuf>,
 }
 
+/// Where a session is recorded.
+#[derive(clap::Args)]
+pub struct Recorded {
+    /// Record every sync request into FILE, for `synclater report` and its kin.
+    #[arg(long, value_name = "FILE")]
+    pub record: Option<PathBuf>,
+
+    /// Memory in which a process's requests wait to be recorded: a power of two, 16K to 256M.
+    #[arg(long, value_name = "SIZE", default_value = "4M", value_parser = super::run::ring_bytes)]
+    #[arg(requires = "record")]
+    pub ring: usize,
+}
+
 impl Dials {
     /// The rules, where there are any.
     ///

@@ -1,6 +1,6 @@
 //! `synclater run`: makes a session, starts the command in it, settles, reports.
 
-use super::dials::{Dials, Wanted};
+use super::dials::{Dials, Recorded, Wanted};
 use super::OURS;
 use crate::reach::launch;
 use crate::reach::library::{self, Variant};
@@ -47,14 +47,8 @@ pub struct Args {
     #[command(flatten)]
     dials: Dials,
 
-    /// Record every sync request into FILE, for `synclater report` and its kin.
-    #[arg(long, value_name = "FILE")]
-    record: Option<PathBuf>,
-
-    /// Memory in which a process's requests wait to be recorded: a power of two, 16K to 256M.
-    #[arg(long, value_name = "SIZE", default_value = "4M", value_parser = ring_bytes)]
-    #[arg(requires = "record")]
-    ring: usize,
+    #[command(flatten)]
+    recorded: Recorded,
 
     #[command(flatten)]
     other_calls: OtherCalls,
@@ -136,8 +130,10 @@ impl Args {
         Args {
             until: Until::Now,
             dials: Dials::default(),
-            record: Some(record),
-            ring,
+            recorded: Recorded {
+                record: Some(record),
+                ring,
+            },
             other_calls,
             summary: false,
             quiet: false,
@@ -165,7 +161,12 @@ pub fn run(args: Args) -> anyhow::Result<i32> {
     let early = Early::begin();
     super::clear_stale();
     let mut json = args.json.as_deref().map(open_json).transpose()?;
-    let record = args.record.as_deref().map(open_recording).transpose()?;
+    let record = args
+        .recorded
+        .record
+        .as_deref()
+        .map(open_recording)
+        .transpose()?;
     let library = locate_library(args.other_calls)?;
     let wanted = Wanted {
         until: args.until,
@@ -210,16 +211,17 @@ pub fn cannot_record(path: &Path, e: &std::io::Error) -> Trouble {
 }
 
 fn begin_recording(s: &mut Supervisor, args: &Args, file: File) -> Result<(), Trouble> {
-    let name = args.record.clone().unwrap_or_default();
+    let name = args.recorded.record.clone().unwrap_or_default();
     if args.other_calls.io {
         time_other_calls(s.shared, args.other_calls.slower);
         s.slower = Some(args.other_calls.slower);
     }
-    s.record(file, name.clone(), args.ring).map_err(|e| {
-        s.settle_at_end(|_| {});
-        s.close();
-        cannot_record(&name, &e)
-    })
+    s.record(file, name.clone(), args.recorded.ring)
+        .map_err(|e| {
+            s.settle_at_end(|_| {});
+            s.close();
+            cannot_record(&name, &e)
+        })
 }
 
 /// Has calls timed that are no requests, in processes with the library for it.

@@ -38,27 +38,47 @@ __attribute__((used)) const uint64_t sl_wanted[8] = {
 	BIT(NR_io_uring_setup) | BIT(NR_move_mount) | BIT(NR_openat2),
 };
 
-/* The stack holds struct frame where C is called; rbx, which C preserves, says where. */
+/* What both gates begin and end with. The stack holds struct frame where C is called; rbx, which C
+ * preserves, says where. */
+#define LEAVE_UNLESS_WANTED \
+	"cmp $511, %rax\n\t" \
+	"ja 2f\n\t" \
+	"bt %rax, sl_wanted(%rip)\n\t" \
+	"jnc 2f\n\t"
+#define SAVE \
+	"push %r11\n\t" \
+	"push %rbx\n\t" \
+	"push %r9\n\t" \
+	"push %r8\n\t" \
+	"push %r10\n\t" \
+	"push %rdx\n\t" \
+	"push %rsi\n\t" \
+	"push %rdi\n\t" \
+	"push %rax\n\t" \
+	"mov %rsp, %rbx\n\t" \
+	"mov %rsp, %rdi\n\t"
+#define RESTORE \
+	"pop %rdi\n\t" \
+	"pop %rsi\n\t" \
+	"pop %rdx\n\t" \
+	"pop %r10\n\t" \
+	"pop %r8\n\t" \
+	"pop %r9\n\t" \
+	"pop %rbx\n\t" \
+	"pop %r11\n\t"
+#define GO_BACK \
+	"add (%r11), %rcx\n\t" \
+	"jmp *%rcx\n" \
+	"2:\tmov (%r11), %rcx\n\t" \
+	"jmp *%rcx\n"
+
 __asm__(".text\n"
 	".globl sl_gate\n"
 	".hidden sl_gate\n"
 	"sl_gate:\n\t"
-	"cmp $511, %rax\n\t"
-	"ja 2f\n\t"
-	"bt %rax, sl_wanted(%rip)\n\t"
-	"jnc 2f\n\t"
+	LEAVE_UNLESS_WANTED
 	"lea -128(%rsp), %rsp\n\t"
-	"push %r11\n\t"
-	"push %rbx\n\t"
-	"push %r9\n\t"
-	"push %r8\n\t"
-	"push %r10\n\t"
-	"push %rdx\n\t"
-	"push %rsi\n\t"
-	"push %rdi\n\t"
-	"push %rax\n\t"
-	"mov %rsp, %rbx\n\t"
-	"mov %rsp, %rdi\n\t"
+	SAVE
 	"mov (%r11), %rsi\n\t"
 	"and $-16, %rsp\n\t"
 	"cld\n\t"
@@ -73,19 +93,9 @@ __asm__(".text\n"
 	"xor %ecx, %ecx\n" /* to the call */
 	"1:\t"
 	"lea 8(%rsp), %rsp\n\t"
-	"pop %rdi\n\t"
-	"pop %rsi\n\t"
-	"pop %rdx\n\t"
-	"pop %r10\n\t"
-	"pop %r8\n\t"
-	"pop %r9\n\t"
-	"pop %rbx\n\t"
-	"pop %r11\n\t"
+	RESTORE
 	"lea 128(%rsp), %rsp\n\t"
-	"add (%r11), %rcx\n\t"
-	"jmp *%rcx\n"
-	"2:\tmov (%r11), %rcx\n\t"
-	"jmp *%rcx\n");
+	GO_BACK);
 
 /* Go's stacks are small, and grow only where a function begins: C is called on one of ours. Where
  * none is free, which takes as many threads in here at once, the request is made by the program and
@@ -100,22 +110,9 @@ __asm__(".text\n"
 	".globl sl_gate_go\n"
 	".hidden sl_gate_go\n"
 	"sl_gate_go:\n\t"
-	"cmp $511, %rax\n\t"
-	"ja 2f\n\t"
-	"bt %rax, sl_wanted(%rip)\n\t"
-	"jnc 2f\n\t"
+	LEAVE_UNLESS_WANTED
 	"push %r12\n\t"
-	"push %r11\n\t"
-	"push %rbx\n\t"
-	"push %r9\n\t"
-	"push %r8\n\t"
-	"push %r10\n\t"
-	"push %rdx\n\t"
-	"push %rsi\n\t"
-	"push %rdi\n\t"
-	"push %rax\n\t"
-	"mov %rsp, %rbx\n\t"
-	"mov %rsp, %rdi\n\t"
+	SAVE
 	"mov (%r11), %rsi\n"
 	"3:\tmov sl_free_stacks(%rip), %rcx\n\t"
 	"bsf %rcx, %r12\n\t"
@@ -138,19 +135,9 @@ __asm__(".text\n"
 	"4:\tmov (%rsp), %rax\n\t"
 	"xor %ecx, %ecx\n"
 	"1:\tlea 8(%rsp), %rsp\n\t"
-	"pop %rdi\n\t"
-	"pop %rsi\n\t"
-	"pop %rdx\n\t"
-	"pop %r10\n\t"
-	"pop %r8\n\t"
-	"pop %r9\n\t"
-	"pop %rbx\n\t"
-	"pop %r11\n\t"
+	RESTORE
 	"pop %r12\n\t"
-	"add (%r11), %rcx\n\t"
-	"jmp *%rcx\n"
-	"2:\tmov (%r11), %rcx\n\t"
-	"jmp *%rcx\n");
+	GO_BACK);
 
 struct frame {
 	long nr, a[6];

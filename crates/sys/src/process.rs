@@ -219,14 +219,19 @@ pub fn is_alive(pid: u32) -> bool {
     })
 }
 
+/// The fields of `/proc/OF/stat` (proc(5)) from the state on, with a blank between; `of` is a
+/// process, or `PID/task/TID`. `None` where it is gone.
+#[must_use]
+pub fn stat(of: &str) -> Option<String> {
+    let stat = std::fs::read_to_string(format!("/proc/{of}/stat")).ok()?;
+    // The name in parentheses may hold anything.
+    stat.rsplit_once(") ").map(|(_, rest)| rest.to_owned())
+}
+
 /// Whether a process is there and no zombie; as /proc says it.
 #[must_use]
 pub fn is_running(pid: u32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The name in parentheses may hold anything.
-    let state = stat
-        .rsplit_once(") ")
-        .and_then(|(_, rest)| rest.chars().next());
+    let state = stat(&pid.to_string()).and_then(|rest| rest.chars().next());
     match state {
         None | Some('X') => false,
         // The first thread has ended; others may go on.

@@ -7,6 +7,7 @@ use synclater_model::reach::maps::Mapping;
 use synclater_model::reach::{maps, room, sites};
 use synclater_shim::gate::{self, Head, Place};
 use synclater_shim::IMAGE;
+use synclater_sys::process;
 use synclater_sys::remote::Memory;
 
 /// Bytes that the page may have.
@@ -467,11 +468,8 @@ fn with_entry(was: &[u8]) -> Vec<u8> {
 /// The heap of a process as it stands.
 #[must_use]
 pub fn heap(pid: u32, mappings: &[Mapping]) -> Range<u64> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     // start_brk, field 47 of proc(5), 44 behind the state.
-    let begin = stat
-        .rsplit_once(") ")
-        .and_then(|(_, rest)| rest.split(' ').nth(44)?.parse().ok());
+    let begin = process::stat(&pid.to_string()).and_then(|s| s.split(' ').nth(44)?.parse().ok());
     let begin: u64 = begin.unwrap_or(0);
     let end = mappings
         .iter()

@@ -72,9 +72,8 @@ pub type Incarnation = (u64, u64);
 /// Which program a process executes at present; `None` where it is gone.
 #[must_use]
 pub fn incarnation(pid: u32) -> Option<Incarnation> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let (_, rest) = stat.rsplit_once(") ")?;
-    let mut fields = rest.split(' ');
+    let stat = process::stat(&pid.to_string())?;
+    let mut fields = stat.split(' ');
     let is_dead = matches!(fields.next(), Some("Z" | "X"));
     // starttime and startcode, fields 22 and 26 of proc(5).
     let (began, code) = (fields.nth(18)?.parse().ok()?, fields.nth(3)?.parse().ok()?);

@@ -13,7 +13,7 @@ use synclater_shim::gate::{Errand, Head, Saved};
 use synclater_sys::ptrace::{Stop, Thread};
 use synclater_sys::registers::Registers;
 use synclater_sys::remote::{self, Memory};
-use synclater_sys::{socket, wait};
+use synclater_sys::{process, socket, wait};
 
 /// How long all threads may take to stop: they are stopped meanwhile, one after the other.
 const STOPPING: Duration = Duration::from_millis(200);
@@ -56,10 +56,8 @@ fn threads_of(pid: u32) -> Vec<u32> {
 
 /// The state of a thread, as one letter (proc(5)); `?` where it is gone.
 fn state(pid: u32, tid: u32) -> char {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ")
-        .and_then(|(_, rest)| rest.chars().next())
-        .unwrap_or('?')
+    let stat = process::stat(&format!("{pid}/task/{tid}"));
+    stat.and_then(|rest| rest.chars().next()).unwrap_or('?')
 }
 
 /// Whether a thread waits for its child of vfork(2), which runs in the same memory. System calls:
@@ -118,7 +116,7 @@ fn refused(pid: u32, e: &io::Error) -> Failure {
 }
 
 fn is_root() -> bool {
-    synclater_sys::process::effective_user() == 0
+    process::effective_user() == 0
 }
 
 impl Tracer {

@@ -444,9 +444,14 @@ impl Supervisor {
 /// Whether `pid` descends from us. Orphans among our descendants are our children (subreaper).
 fn is_descendant(pid: u32) -> bool {
     let me = std::process::id();
+    has_ancestor(pid, |at| at == me)
+}
+
+/// Whether `pid` is one of these, or one of its ancestors is.
+fn has_ancestor(pid: u32, is_it: impl Fn(u32) -> bool) -> bool {
     let mut at = pid;
     for _ in 0..1000 {
-        if at == me {
+        if is_it(at) {
             return true;
         }
         match parent_of(at) {
@@ -458,13 +463,8 @@ fn is_descendant(pid: u32) -> bool {
 }
 
 fn parent_of(pid: u32) -> Option<u32> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.rsplit(')')
-        .next()?
-        .split_whitespace()
-        .nth(1)?
-        .parse()
-        .ok()
+    let stat = process::stat(&pid.to_string())?;
+    stat.split(' ').nth(1)?.parse().ok()
 }
 
 fn errno_name(errno: i32) -> String {

@@ -421,18 +421,7 @@ impl Supervisor {
         let Some(reach) = &self.reach else {
             return false;
         };
-        let is_attached = |pid: u32| reach.attached().any(|(p, _)| p == pid);
-        let mut at = pid;
-        for _ in 0..1000 {
-            if is_attached(at) {
-                return true;
-            }
-            match parent_of(at) {
-                Some(parent) if parent > 1 => at = parent,
-                _ => return false,
-            }
-        }
-        false
+        has_ancestor(pid, |at| reach.attached().any(|(p, _)| p == at))
     }
 }
 

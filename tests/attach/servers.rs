@@ -137,7 +137,7 @@ fn soak_a_running_postfix_is_relaxed_and_each_cleanup_that_begins() {
     command.arg("-c").arg(&etc).arg("start-fg");
     let mut daemon = Daemon::start(place, &mut command);
     daemon.wait_until("an answer at its port", || answers(port));
-    let messages = count(120, 2000);
+    let messages = count(300, 2000);
     smtp_source(port, 1, 1);
     let session = stage.attach(&["--exe", "/usr/lib/postfix/sbin/cleanup", "-u", "1s"]);
     smtp_source(port, 8, messages);

@@ -2,6 +2,8 @@
 
 use super::dials::{Dials, Recorded, Wanted};
 use super::OURS;
+use crate::reach::attach::Luggage;
+use crate::reach::follow::{Baggage, Follower};
 use crate::reach::launch;
 use crate::reach::library::{self, Variant};
 use crate::record::out;
@@ -46,6 +48,12 @@ pub struct Args {
 
     #[command(flatten)]
     dials: Dials,
+
+    /// Reach programs too that lose the library: with a cleaned environment, static, in Go, in a
+    /// chroot. The command and all that it starts is traced (ptrace), and the run lasts until the
+    /// last of them has ended. No debugger and no strace beside it; signals take longer.
+    #[arg(long)]
+    follow: bool,
 
     #[command(flatten)]
     recorded: Recorded,
@@ -130,6 +138,7 @@ impl Args {
         Args {
             until: Until::Now,
             dials: Dials::default(),
+            follow: false,
             recorded: Recorded {
                 record: Some(record),
                 ring,
@@ -185,18 +194,49 @@ pub fn run(args: Args) -> anyhow::Result<i32> {
         pages.push(":");
         pages.push(p);
     });
-    let command = launch::command(&args.command, &library, &[("SYNCLATER_PAGE", pages)]);
-    let child = match process::spawn(command, s.inherited()) {
+    let variables = [("SYNCLATER_PAGE", pages.clone())];
+    let command = launch::command(&args.command, &library, &variables);
+    if args.follow {
+        follow(&mut s, library, pages)?;
+    }
+    let child = match s.start(command) {
         Ok(child) => child,
-        Err(e) => {
+        Err((e, refused)) => {
             s.settle_at_end(|_| {});
             s.close();
-            return Ok(not_started(&args.command[0], &e));
+            return match refused {
+                Some(why) => Err(cannot_follow(&why).into()),
+                None => Ok(not_started(&args.command[0], &e)),
+            };
         }
     };
     s.recording_goes();
     let outcome = s.run(child);
     end(&args, s, outcome, json.as_mut())
+}
+
+/// Starts what traces the command.
+fn follow(s: &mut Supervisor, library: PathBuf, pages: OsString) -> Result<(), Trouble> {
+    let baggage = Baggage {
+        library,
+        page: s.shared.path.clone(),
+        pages,
+        luggage: Luggage::pack(s.shared).map_err(|refusal| refusal.why),
+    };
+    match Follower::start(baggage) {
+        Ok(follower) => s.follow(follower),
+        Err(e) => {
+            s.settle_at_end(|_| {});
+            s.close();
+            return Err(cannot_follow(&format!("no process for the tracer: {e}")));
+        }
+    }
+    Ok(())
+}
+
+fn cannot_follow(why: &str) -> Trouble {
+    let try_ = "end what traces it (strace, gdb, another --follow), or leave out --follow";
+    Trouble::new("cannot follow the command", why, try_, NOT_STARTED)
 }
 
 fn open_recording(path: &Path) -> Result<File, Trouble> {

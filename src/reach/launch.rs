@@ -51,6 +51,21 @@ pub fn preload(library: &Path, before: Option<&OsStr>) -> OsString {
     value
 }
 
+/// As [`preload`], but for a library of ours that is there already and has the greater reach: that
+/// of a session around this one, or within.
+#[must_use]
+pub fn with_one_of_ours(library: &Path, before: Option<&OsStr>) -> OsString {
+    let has = { entries(before) }.any(|e| match (ours(e), ours(library.as_os_str().as_bytes())) {
+        (Some(Variant::Io), _) => true,
+        (Some(Variant::Ordinary), asked) => asked == Some(Variant::Ordinary),
+        (None, _) => false,
+    });
+    match before {
+        Some(before) if has => before.to_owned(),
+        _ => preload(library, before),
+    }
+}
+
 /// `ASAN_OPTIONS` under which a program built with a dynamic AddressSanitizer starts although its
 /// runtime is not the first library (it ends at start otherwise).
 #[must_use]

@@ -1,7 +1,8 @@
-//! Ways in: how the shim gets into the programs it is meant for, at their start ([`launch`]) or
-//! while they run ([`attach`]).
+//! Ways in: how the shim gets into the programs it is meant for, at their start ([`launch`]), where
+//! it got lost on the way ([`follow`]), or while they run ([`attach`]).
 
 pub mod attach;
+pub mod follow;
 pub mod launch;
 pub mod library;
 pub mod whom;

@@ -4,12 +4,14 @@ use super::compile::Users;
 use super::counts::{Counts, Process};
 use super::escape::descendants;
 use super::settle;
+use super::supervisor::following::Following;
 use super::supervisor::reaching::Reach;
 use super::supervisor::{Outcome, Supervisor};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 use synclater_model::policy::dial::Until;
+use synclater_model::report::escape::Escape;
 use synclater_model::report::ps::{PsProcess, PsSession};
 use synclater_model::report::run::{RunFilesystem, RunReport};
 use synclater_shim::page;
@@ -116,13 +118,28 @@ fn filesystems(s: &Supervisor, skipped: u64) -> Vec<RunFilesystem> {
     s.owed().iter().enumerate().map(one).collect()
 }
 
-fn escapes(s: &mut Supervisor) -> Vec<synclater_model::report::escape::Escape> {
+fn escapes(s: &mut Supervisor) -> Vec<Escape> {
     // A request counts in a process before it reaches the kernel, so the kernel is asked first.
     s.escapes.drain();
     let processes = s.census.processes(s.shared);
     let mut all = s.escapes.find(&processes, s.plan.rules.as_ref());
     all.extend(s.reach().into_iter().flat_map(Reach::escaped));
+    name_missed(s, &mut all);
     all
+}
+
+/// Adds the programs that were not reached although they are followed; of those that the kernel has
+/// seen sync, the reason.
+fn name_missed(s: &Supervisor, all: &mut Vec<Escape>) {
+    for missed in s.following().into_iter().flat_map(Following::escaped) {
+        match all
+            .iter_mut()
+            .find(|e| e.pid == missed.pid && e.exe == missed.exe)
+        {
+            Some(seen) => seen.why = missed.why,
+            None => all.push(missed),
+        }
+    }
 }
 
 /// The session as `ps` shows it.
@@ -157,14 +174,14 @@ pub fn ps(s: &mut Supervisor) -> PsSession {
         } else {
             skipped.saturating_sub(s.paid_requests()).max(1)
         },
-        processes: rows(&processes, s.reach()),
+        processes: rows(&processes, s),
         escaped: escapes(s),
         bound_s: bound(s).map(|d| d.as_secs_f64()),
         oldest_s: oldest.map(|d| d.as_secs_f64()),
     }
 }
 
-fn rows(counted: &BTreeMap<u32, Process>, reach: Option<&Reach>) -> Vec<PsProcess> {
+fn rows(counted: &BTreeMap<u32, Process>, s: &Supervisor) -> Vec<PsProcess> {
     let users = Users::of_this_machine();
     let mut pids: Vec<u32> = descendants(std::process::id());
     pids.retain(|p| has_library(*p) || counted.contains_key(p));
@@ -180,8 +197,9 @@ fn rows(counted: &BTreeMap<u32, Process>, reach: Option<&Reach>) -> Vec<PsProces
             skipped: p.counts.skipped(),
         }
     };
-    let Some(reach) = reach else {
-        return pids.into_iter().map(|pid| row(pid, "launch")).collect();
+    let Some(reach) = s.reach() else {
+        let how = |pid| s.following().map_or("launch", |f| f.how(pid));
+        return pids.into_iter().map(|pid| row(pid, how(pid))).collect();
     };
     // What they forked has their code, and is attached as they are.
     let mut pids: BTreeSet<u32> = reach.attached().map(|(pid, _)| pid).collect();
@@ -196,7 +214,8 @@ fn rows(counted: &BTreeMap<u32, Process>, reach: Option<&Reach>) -> Vec<PsProces
 
 fn has_library(pid: u32) -> bool {
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
-    synclater_shim::NAMES.iter().any(|name| maps.contains(name))
+    let gate = std::iter::once(&"/memfd:synclater");
+    { synclater_shim::NAMES.iter().chain(gate) }.any(|name| maps.contains(name))
 }
 
 fn user_of(pid: u32) -> Option<u32> {

@@ -26,9 +26,11 @@ pub enum Backend {
     Timed(&'static str),
     /// `synclater attach` at this dial, while it stands at its begin.
     Attached(&'static str),
+    /// `synclater run --follow` at this dial, behind something that cleans the environment.
+    Followed(&'static str),
 }
 
-const BACKENDS: [Backend; 13] = [
+const BACKENDS: [Backend; 15] = [
     Backend::Alone,
     Backend::Page("single"),
     Backend::Page("several"),
@@ -43,6 +45,8 @@ const BACKENDS: [Backend; 13] = [
     Backend::Timed("1h"),
     Backend::Attached("now"),
     Backend::Attached("1s"),
+    Backend::Followed("now"),
+    Backend::Followed("exit"),
 ];
 
 /// Every way to run a victim with synclater; SYNCLATER_BACKEND=alone, =exit… leaves one of them.
@@ -66,6 +70,7 @@ impl Backend {
             Backend::Run(until) | Backend::Recorded(until) => until,
             Backend::Timed(slower) => slower,
             Backend::Attached(_) => "attach",
+            Backend::Followed(_) => "follow",
         }
     }
 }
@@ -104,7 +109,8 @@ impl Scene {
             | Backend::Run(_)
             | Backend::Recorded(_)
             | Backend::Timed(_)
-            | Backend::Attached(_) => return Vec::new(),
+            | Backend::Attached(_)
+            | Backend::Followed(_) => return Vec::new(),
             Backend::Alone => "SYNCLATER_UNTIL=never".to_owned(),
             Backend::Page(sight) => {
                 let mut command = clean(tool("bare_page"));
@@ -134,6 +140,11 @@ impl Scene {
             Backend::Attached(until) => {
                 let mut command = self.with_folders(tool("attached"));
                 command.args([env!("CARGO_BIN_EXE_synclater"), until]);
+                command
+            }
+            Backend::Followed(until) => {
+                let mut command = self.session(until);
+                command.args(["--follow", "--", "env", "-i", "PATH=/usr/bin:/bin"]);
                 command
             }
             Backend::Timed(slower) => {

@@ -27,6 +27,18 @@ impl Registers {
         0
     }
 
+    /// Itself.
+    #[must_use]
+    pub fn with_stack(&self, _sp: u64) -> Registers {
+        self.clone()
+    }
+
+    /// Itself.
+    #[must_use]
+    pub fn to_execute(&self, _syscall: u64, _path: u64, _args: u64, _env: u64) -> Registers {
+        self.clone()
+    }
+
     /// No.
     #[must_use]
     pub fn is_64(&self) -> bool {

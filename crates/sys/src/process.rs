@@ -70,6 +70,49 @@ pub fn spawn(mut command: Command, inherited: &crate::signal::Inherited) -> io::
     Ok(command.spawn()?.id())
 }
 
+/// As [`spawn`]; before it executes anything the child has process `tracer` trace it, by sending its
+/// number to `door` (of a sequenced-packet socket) and waiting for four bytes: 0, or an errno.
+///
+/// # Errors
+/// As [`spawn`]; that errno, `ECONNRESET` where the tracer has ended.
+pub fn spawn_traced(
+    mut command: Command,
+    inherited: &crate::signal::Inherited,
+    door: BorrowedFd<'_>,
+    tracer: u32,
+) -> io::Result<u32> {
+    with_inherited(&mut command, inherited);
+    let door = door.as_raw_fd();
+    // SAFETY: `be_traced` makes system calls only, all async-signal-safe; the door is open until
+    // the command is executed.
+    unsafe { command.pre_exec(move || be_traced(door, tracer)) };
+    Ok(command.spawn()?.id())
+}
+
+fn be_traced(door: i32, tracer: u32) -> io::Result<()> {
+    // Where Yama wants it said (prctl(2), Linux 3.4); others do not know it.
+    // SAFETY: prctl takes numbers.
+    unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::c_ulong::from(tracer)) };
+    // SAFETY: getpid has no precondition.
+    let pid = unsafe { libc::getpid() }.to_ne_bytes();
+    // SAFETY: four bytes of ours are read.
+    let sent = unsafe { libc::send(door, pid.as_ptr().cast(), 4, libc::MSG_NOSIGNAL) };
+    let mut answer = [0u8; 4];
+    let mut n = -1;
+    while sent == 4 && n < 0 {
+        // SAFETY: `answer` has room for four bytes.
+        n = unsafe { libc::recv(door, answer.as_mut_ptr().cast(), 4, 0) };
+        if n < 0 && io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
+            break;
+        }
+    }
+    match (n, i32::from_ne_bytes(answer)) {
+        (4, 0) => Ok(()),
+        (4, errno) => Err(io::Error::from_raw_os_error(errno)),
+        _ => Err(io::Error::from_raw_os_error(libc::ECONNRESET)),
+    }
+}
+
 /// Becomes `command`; returns only where that failed.
 #[must_use]
 pub fn become_command(mut command: Command, inherited: &crate::signal::Inherited) -> io::Error {
@@ -206,6 +249,22 @@ pub fn die_of(signal: i32) {
 pub fn all() -> impl Iterator<Item = u32> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     entries.filter_map(|e| e.file_name().to_str()?.parse().ok())
+}
+
+/// Our children, zombies too, by number; as /proc says it.
+#[must_use]
+pub fn children() -> Vec<u32> {
+    let mut all = Vec::new();
+    let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten();
+    for task in tasks.flatten() {
+        let list = std::fs::read_to_string(task.path().join("children"));
+        let list = list.unwrap_or_default();
+        all.extend(
+            list.split_whitespace()
+                .filter_map(|pid| pid.parse::<u32>().ok()),
+        );
+    }
+    all
 }
 
 /// Whether a process is there (not a zombie's grave: a zombie counts as there).

@@ -20,6 +20,10 @@ pub enum Stop {
     Group(i32),
     /// It is about to take this signal.
     Signal(i32),
+    /// It has made another process or thread, which is traced too ([`Thread::seize_all`]).
+    Made(u32),
+    /// It has executed another program, whose first instruction comes next.
+    Executed,
     /// It is gone.
     Gone,
 }
@@ -51,8 +55,47 @@ impl Thread {
     /// # Errors
     /// `EPERM` where it is traced already or may not be traced, `ESRCH` where it is gone.
     pub fn seize(tid: u32) -> io::Result<Thread> {
-        request(libc::PTRACE_SEIZE, tid, 0, null_mut())?;
+        Thread::seize_with(tid, 0)
+    }
+
+    /// As [`Thread::seize`], together with all that it will make; each stands still when it begins,
+    /// and whenever it executes a program.
+    ///
+    /// # Errors
+    /// As [`Thread::seize`].
+    pub fn seize_all(tid: u32) -> io::Result<Thread> {
+        let made = libc::PTRACE_O_TRACEFORK | libc::PTRACE_O_TRACEVFORK | libc::PTRACE_O_TRACECLONE;
+        Thread::seize_with(tid, made | libc::PTRACE_O_TRACEEXEC)
+    }
+
+    fn seize_with(tid: u32, options: i32) -> io::Result<Thread> {
+        let options = usize::try_from(options).unwrap_or(0);
+        let data = std::ptr::without_provenance_mut(options);
+        request(libc::PTRACE_SEIZE, tid, 0, data)?;
         Ok(Thread { tid, stop: None })
+    }
+
+    /// The next thread of all that we trace that stands still, or is gone; without waiting.
+    #[must_use]
+    pub fn next() -> Option<Thread> {
+        let mut status = 0;
+        // SAFETY: `status` has room for the answer.
+        let r = unsafe { libc::waitpid(-1, &raw mut status, libc::WNOHANG | libc::__WALL) };
+        let tid = u32::try_from(r).ok().filter(|tid| *tid != 0)?;
+        let stop = Some(meaning(tid, status));
+        Some(Thread { tid, stop })
+    }
+
+    /// Why it stands still, as of the last look.
+    #[must_use]
+    pub fn stop(&self) -> Option<Stop> {
+        self.stop
+    }
+
+    /// The same thread, traced and running.
+    #[must_use]
+    pub fn running(tid: u32) -> Thread {
+        Thread { tid, stop: None }
     }
 
     /// Its number.
@@ -81,8 +124,8 @@ impl Thread {
         let r = unsafe { libc::waitpid(tid, &raw mut status, libc::WNOHANG | libc::__WALL) };
         match r {
             0 => None,
-            r if r < 0 || !libc::WIFSTOPPED(status) => Some(Stop::Gone),
-            _ => Some(meaning(status)),
+            r if r < 0 => Some(Stop::Gone),
+            _ => Some(meaning(self.tid, status)),
         }
     }
 
@@ -96,6 +139,12 @@ impl Thread {
     pub fn leave_stopped(&mut self) {
         let _ = request(libc::PTRACE_LISTEN, self.tid, 0, null_mut());
         self.stop = None;
+    }
+
+    /// Has it go on without the signal that it was about to take.
+    pub fn go_without(&mut self) {
+        self.stop = Some(Stop::Interrupted);
+        self.go();
     }
 
     /// Lets go of a thread that stands still; another runs on, traced until we end.
@@ -143,12 +192,29 @@ impl Thread {
     }
 }
 
-fn meaning(status: i32) -> Stop {
+fn meaning(tid: u32, status: i32) -> Stop {
+    if !libc::WIFSTOPPED(status) {
+        return Stop::Gone;
+    }
     let signal = libc::WSTOPSIG(status);
     match (status >> 16, signal) {
         (libc::PTRACE_EVENT_STOP, libc::SIGTRAP) => Stop::Interrupted,
         (libc::PTRACE_EVENT_STOP, signal) => Stop::Group(signal),
+        (libc::PTRACE_EVENT_FORK | libc::PTRACE_EVENT_VFORK | libc::PTRACE_EVENT_CLONE, _) => {
+            Stop::Made(message(tid))
+        }
+        (libc::PTRACE_EVENT_EXEC, _) => Stop::Executed,
         (0, signal) => Stop::Signal(signal),
         _ => Stop::Interrupted,
     }
+}
+
+/// What goes with an event of a thread: the number of what it made.
+fn message(tid: u32) -> u32 {
+    let mut told: libc::c_ulong = 0;
+    let data = (&raw mut told).cast();
+    let done = request(libc::PTRACE_GETEVENTMSG, tid, 0, data);
+    done.ok()
+        .and_then(|_| u32::try_from(told).ok())
+        .unwrap_or(0)
 }

@@ -68,6 +68,26 @@ impl Registers {
         self.0.rsp
     }
 
+    /// The thread with its stack beginning elsewhere.
+    #[must_use]
+    pub fn with_stack(&self, sp: u64) -> Registers {
+        let mut r = self.clone();
+        r.0.rsp = sp;
+        r
+    }
+
+    /// The thread about to execute a program: `syscall` is where such an instruction lies, the
+    /// others are the arguments of execve(2).
+    #[must_use]
+    pub fn to_execute(&self, syscall: u64, path: u64, args: u64, env: u64) -> Registers {
+        const EXECVE: u64 = 59;
+        let mut r = self.clone();
+        r.0.rip = syscall;
+        (r.0.rax, r.0.orig_rax) = (EXECVE, u64::MAX);
+        (r.0.rdi, r.0.rsi, r.0.rdx) = (path, args, env);
+        r
+    }
+
     /// Whether the thread runs 64-bit code.
     #[must_use]
     pub fn is_64(&self) -> bool {

@@ -41,6 +41,17 @@ impl Memory {
         Ok(buf)
     }
 
+    /// Reads up to `len` bytes at `at`: as many as are mapped there in one piece.
+    ///
+    /// # Errors
+    /// As [`Memory::read`].
+    pub fn up_to(&self, at: u64, len: usize) -> io::Result<Vec<u8>> {
+        let mut buf = vec![0; len];
+        let n = self.0.read_at(&mut buf, at)?;
+        buf.truncate(n);
+        Ok(buf)
+    }
+
     /// Writes at `at`, also where the process itself may only read: what it shares with others, or
     /// with a file, is copied for it first (`FOLL_FORCE`).
     ///

@@ -71,20 +71,25 @@ impl Signals {
         let mut mask = empty_set();
         // SAFETY: both sets are initialised and live through the call.
         unsafe { libc::sigprocmask(libc::SIG_BLOCK, &raw const set, &raw mut mask) };
-        let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;
-        // SAFETY: -1 asks for a new descriptor; `set` is initialised.
-        let fd = unsafe { libc::signalfd(-1, &raw const set, flags) };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: the kernel has just given us this descriptor, and nobody else knows it.
-        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         Ok(Signals {
-            fd,
+            fd: descriptor_for(&set)?,
             inherited: Inherited {
                 mask,
                 child_ignored,
             },
+        })
+    }
+
+    /// Takes SIGCHLD alone, for a process whose parent has taken over the others.
+    ///
+    /// # Errors
+    /// Those of signalfd(2).
+    pub fn of_children() -> io::Result<Signals> {
+        let mut set = empty_set();
+        add(&mut set, libc::SIGCHLD);
+        Ok(Signals {
+            fd: descriptor_for(&set)?,
+            inherited: inherited(),
         })
     }
 
@@ -104,6 +109,18 @@ impl Signals {
             sender: info.ssi_pid,
         })
     }
+}
+
+/// A descriptor that these signals are read from; they have to be blocked.
+fn descriptor_for(set: &libc::sigset_t) -> io::Result<OwnedFd> {
+    let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;
+    // SAFETY: -1 asks for a new descriptor; `set` is initialised.
+    let fd = unsafe { libc::signalfd(-1, set, flags) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just given us this descriptor, and nobody else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 impl AsFd for Signals {

@@ -29,6 +29,15 @@ const WANTED: [u32; 21] = [
 /// fsync and fdatasync: without a site of either there is nothing to attach.
 const REQUESTS: [u32; 2] = [74, 75];
 
+/// Room that no function has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hole {
+    /// For a jump to anywhere.
+    pub far: u64,
+    /// For one to there, where that is not in reach of a short one.
+    pub step: Option<u64>,
+}
+
 /// A system-call site.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Site {
@@ -37,7 +46,7 @@ pub struct Site {
     /// What they are when nobody is attached.
     pub was: Vec<u8>,
     /// Where there is room for a longer jump, where these bytes do not take one: Go.
-    pub hole: Option<u64>,
+    pub hole: Option<Hole>,
     /// The place that they lead to at present.
     pub leads_to: Option<u64>,
 }
@@ -243,10 +252,15 @@ fn sites_in(code: &[u8], start: u64, library: Option<&Library>) -> Vec<Site> {
 }
 
 fn go_sites_in(code: &[u8], start: u64, library: Option<&Library>) -> Vec<Site> {
+    let hole = |s: &sites::GoSite| {
+        let far = start + s.hole as u64;
+        let step = s.step.map(|step| start + step as u64);
+        Some(Hole { far, step })
+    };
     let plain = sites::go(code, false).into_iter().map(|s| Site {
         at: start + s.at as u64,
         was: code[s.at..s.at + sites::GO_LEN].to_vec(),
-        hole: Some(start + s.hole as u64),
+        hole: hole(&s),
         leads_to: None,
     });
     let jumps = sites::go(code, true).into_iter().filter_map(|s| {
@@ -256,7 +270,7 @@ fn go_sites_in(code: &[u8], start: u64, library: Option<&Library>) -> Vec<Site> 
         Some(Site {
             at,
             was: place.was,
-            hole: Some(start + s.hole as u64),
+            hole: hole(&s),
             leads_to: Some(to),
         })
     });
@@ -373,18 +387,28 @@ impl Survey {
         all
     }
 
-    /// Bytes behind the end of some file's code, up to the end of its last page, that nobody uses:
-    /// `len` of them.
+    /// Room for `code` that nobody uses: behind the end of some file's code, up to the end of its
+    /// last page; else at the end of the kernel's own piece of code (vdso(7)).
     #[must_use]
-    pub fn slack(&self, memory: &Memory, len: usize) -> Option<u64> {
-        let code = self.mappings.iter().filter(|m| is_code(m));
-        let ends = code.filter_map(|m| Some((m, self.end_of_code(m, memory)?)));
+    pub fn slack(&self, memory: &Memory, code: &[u8]) -> Option<u64> {
+        let len = code.len() as u64 + 16;
+        let files = self.mappings.iter().filter(|m| is_code(m));
+        let ends = files.filter_map(|m| Some((m, self.end_of_code(m, memory)?)));
         let fits = |(m, end): &(&Mapping, u64)| {
-            m.range.contains(end) && m.range.end - end >= len as u64 && m.range.end - end < 4096
+            m.range.contains(end) && m.range.end - end >= len && m.range.end - end < 4096
         };
         ends.filter(fits)
             .map(|(_, end)| end.next_multiple_of(16))
             .find(|at| at % 4096 != 0)
+            .or_else(|| self.slack_of_kernel(memory, code))
+    }
+
+    fn slack_of_kernel(&self, memory: &Memory, code: &[u8]) -> Option<u64> {
+        let vdso = self.mappings.iter().find(|m| m.name == "[vdso]")?;
+        let at = (vdso.range.end.checked_sub(code.len() as u64)?) & !15;
+        let there = memory.bytes(at, code.len()).ok()?;
+        let is_free = there.iter().all(|b| *b == 0) || there == code;
+        (at > vdso.range.start && is_free).then_some(at)
     }
 
     /// Whether nobody has attached to the process since it was looked through.

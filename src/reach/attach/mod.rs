@@ -12,7 +12,7 @@
 
 mod code;
 pub mod target;
-mod tracer;
+pub mod tracer;
 
 use crate::session::shared::Shared;
 use code::{survey, Library, Site, Survey};
@@ -26,6 +26,7 @@ use synclater_shim::gate::{jump, Errand, Place};
 use synclater_shim::page::{Page, Slots};
 use synclater_sys::clock::LeaseClock;
 use synclater_sys::job::{self, Job};
+use synclater_sys::ptrace::Thread;
 use synclater_sys::remote::{self, Memory};
 use target::{Open, Refusal, Target};
 use tracer::{Failure, Tracer};
@@ -127,7 +128,8 @@ impl Luggage {
         let _ = self.slots.write_all_at(&1u32.to_ne_bytes(), at);
     }
 
-    fn fds(&self) -> [BorrowedFd<'_>; 3] {
+    /// Library, page and slots.
+    pub fn fds(&self) -> [BorrowedFd<'_>; 3] {
         [self.library.as_fd(), self.page.as_fd(), self.slots.as_fd()]
     }
 }
@@ -280,35 +282,83 @@ fn put_in(pid: u32, luggage: &Luggage) -> Result<Told, Failure> {
     if !found.is_ready() && target::is_young(pid) {
         return Err(Failure::Busy("its libc is not there yet".into()));
     }
-    let heap = code::heap(pid, &found.mappings);
-    let (image, sites) = found.place_library(heap)?;
-    let open = target::open(pid);
-    let errand = errand(&target, open, &found, image, luggage)?;
+    let plan = Plan::make(pid, target, found, luggage)?;
     let mut tracer = Tracer::new(pid);
     tracer.hold()?;
-    if !found.still_holds(pid, &memory) {
+    if !plan.found.still_holds(pid, &memory) {
         return Err(Failure::Busy("another session attaches to it".into()));
     }
-    let brought = bring(&mut tracer, &found, &errand, luggage, &memory);
-    if brought.is_err() {
-        let left: Vec<Change> = boot_left(pid, &found, &memory).into_iter().collect();
-        let _ = left.is_empty() || exchange(&mut tracer, &memory, &left).is_ok();
+    plan.carry_out(&mut tracer, luggage, &memory)
+}
+
+/// A process that has just executed a program, as its first instruction comes next: what
+/// `thread`, which this process traces and which stands still, is to go through. It goes on,
+/// traced.
+pub fn put_in_at_start(thread: Thread, luggage: &Luggage) -> (Option<Thread>, Told) {
+    let pid = thread.tid();
+    let mut tracer = Tracer::with(thread);
+    let told = put_in_first(pid, &mut tracer, luggage).unwrap_or_else(Into::into);
+    (tracer.thread(), told)
+}
+
+fn put_in_first(pid: u32, tracer: &mut Tracer, luggage: &Luggage) -> Result<Told, Failure> {
+    let target = target::at_start(pid)?;
+    let memory = memory_of(pid)?;
+    let plan = Plan::make(pid, target, survey(pid, &memory)?, luggage)?;
+    plan.carry_out(tracer, luggage, &memory)
+}
+
+/// What is to be done to a process.
+struct Plan {
+    pid: u32,
+    found: Survey,
+    sites: Vec<Site>,
+    open: Open,
+    errand: Errand,
+}
+
+impl Plan {
+    fn make(pid: u32, target: Target, found: Survey, luggage: &Luggage) -> Result<Plan, Refusal> {
+        let heap = code::heap(pid, &found.mappings);
+        let (image, sites) = found.place_library(heap)?;
+        let open = target::open(pid);
+        let errand = errand(&target, open, &found, image, luggage)?;
+        Ok(Plan {
+            pid,
+            found,
+            sites,
+            open,
+            errand,
+        })
     }
-    let library = brought?;
-    let mut changes = fill_places(&library, &sites, &memory)?;
-    let redirected = sites.len() as u64;
-    changes.extend(boot_left(pid, &found, &memory));
-    let pause = exchange(&mut tracer, &memory, &changes)?;
-    if !errand.devices && target::open(pid).devices > 0 {
-        // Opened before its opens went through the gate.
-        luggage.look_from_now_on();
+
+    fn carry_out(
+        self,
+        tracer: &mut Tracer,
+        luggage: &Luggage,
+        memory: &Memory,
+    ) -> Result<Told, Failure> {
+        let Plan { pid, found, .. } = &self;
+        let brought = bring(tracer, found, &self.errand, luggage, memory);
+        if brought.is_err() {
+            let left: Vec<Change> = boot_left(*pid, found, memory).into_iter().collect();
+            let _ = left.is_empty() || exchange(tracer, memory, &left).is_ok();
+        }
+        let library = brought?;
+        let mut changes = fill_places(&library, &self.sites, memory)?;
+        changes.extend(boot_left(*pid, found, memory));
+        let pause = exchange(tracer, memory, &changes)?;
+        if !self.errand.devices && target::open(*pid).devices > 0 {
+            // Opened before its opens went through the gate.
+            luggage.look_from_now_on();
+        }
+        Ok(Told::Attached {
+            sites: self.sites.len() as u64,
+            far: (found.sites.len() - self.sites.len()) as u64,
+            pause_ns: nanoseconds(pause),
+            open: self.open,
+        })
     }
-    Ok(Told::Attached {
-        sites: redirected,
-        far: (found.sites.len() - sites.len()) as u64,
-        pause_ns: nanoseconds(pause),
-        open,
-    })
 }
 
 fn nanoseconds(time: Duration) -> u64 {
@@ -398,14 +448,16 @@ fn bring(
     memory: &Memory,
 ) -> Result<Library, Failure> {
     let (bytes, head) = code::image().ok_or_else(code::no_gate)?;
-    let room = |sp, waits| found.has_stack_at(sp, waits);
+    // A program that has just begun has the whole of its stack.
+    let begins = tracer.is_at_start();
+    let room = |sp, waits| begins || found.has_stack_at(sp, waits);
     if let Some(library) = &found.library {
         let boot = library.image + u64::from(head.boot);
         tracer.run(memory, boot, &head, errand, luggage.fds(), room)?;
         return Ok(library.clone());
     }
     let code = head.boot_code(bytes);
-    let boot = found.slack(memory, code.len() + 16).ok_or_else(|| {
+    let boot = found.slack(memory, code).ok_or_else(|| {
         let why = "there is no room behind any of its code for the first instructions";
         Refusal::new(why, "start it under synclater: synclater run -- COMMAND")
     })?;
@@ -458,29 +510,33 @@ fn redirect(site: &Site, to: u64) -> Option<Vec<Change>> {
             after: jump(site.at, to)?.to_vec(),
         }]);
     };
-    let by = hole.checked_sub(site.at + 2)?;
+    let first = hole.step.unwrap_or(hole.far);
+    let by = first.checked_sub(site.at + 2)?;
     let by = u8::try_from(by).ok().filter(|by| *by < 0x80)?;
-    let far = code::far_jump(to);
-    let jump = Change {
+    let fill = |at, after: Vec<u8>| Change {
         what: What::Hole,
-        at: hole,
-        before: vec![0xcc; far.len()],
-        after: far,
+        at,
+        before: vec![0xcc; after.len()],
+        after,
     };
-    let site = Change {
+    let mut all = vec![fill(hole.far, code::far_jump(to))];
+    if let Some(step) = hole.step {
+        all.push(fill(step, jump(step, hole.far)?.to_vec()));
+    }
+    all.push(Change {
         what: What::Site,
         at: site.at,
         before: site.was[..2].to_vec(),
         after: vec![0xeb, by],
-    };
-    Some(vec![jump, site])
+    });
+    Some(all)
 }
 
 /// What was where the boot code is, of this errand or of one whose tracer was killed.
 fn boot_left(pid: u32, found: &Survey, memory: &Memory) -> Option<Change> {
     let (bytes, head) = code::image()?;
     let before = head.boot_code(bytes).to_vec();
-    let at = found.slack(memory, before.len() + 16)?;
+    let at = found.slack(memory, &before)?;
     let is_there = memory.bytes(at, before.len()).ok()? == before;
     let after = is_there.then(|| found.in_file(pid, at, before.len()))?;
     let what = What::Boot;

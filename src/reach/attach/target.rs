@@ -142,17 +142,39 @@ pub fn look(pid: u32) -> Result<Target, Refusal> {
         let try_ = "synclater ps, and `synclater set` for its session; or start it anew without";
         return Err(Refusal::new(why, try_));
     }
+    Ok(described(pid, &status, exe))
+}
+
+/// A process that we trace, and that has just executed a program: one thread, no library.
+///
+/// # Errors
+/// Why not.
+pub fn at_start(pid: u32) -> Result<Target, Refusal> {
+    let gone = || Refusal::new("it has ended meanwhile", "look for it: pgrep NAME");
+    let status = Status::of(pid).ok_or_else(gone)?;
+    let exe = executable(pid, &status)?;
+    what_it_runs(pid)?;
+    // It descends from us: as many filters as we have are those that we have.
+    const FILTERS: &str = "Seccomp_filters";
+    let own = Status::of(std::process::id()).and_then(|own| own.get(FILTERS)?.parse().ok());
+    if own.is_none_or(|own: u64| status.number(FILTERS) > own) {
+        what_it_forbids(&status)?;
+    }
+    Ok(described(pid, &status, exe))
+}
+
+fn described(pid: u32, status: &Status, exe: String) -> Target {
     let own_pid = { status.get("NSpid") }
         .and_then(|v| v.split_whitespace().last()?.parse().ok())
         .unwrap_or(pid);
     let ns = |pid: &str, kind| mount::namespace_number(&Path::new("/proc").join(pid).join(kind));
     let of = pid.to_string();
-    Ok(Target {
+    Target {
         own_pid,
         pid_ns: ns(&of, "ns/pid"),
         other_ns: ns(&of, "ns/mnt") != ns("self", "ns/mnt"),
         exe,
-    })
+    }
 }
 
 fn who_it_is(pid: u32, status: &Status) -> Result<(), Refusal> {

@@ -39,6 +39,8 @@ pub struct Tracer {
     /// The thread that is on an errand, and whether its process is stopped (SIGSTOP) meanwhile.
     errand: Option<u32>,
     is_stopped: bool,
+    /// Whether it goes on tracing those that it lets go of.
+    keeps: bool,
     threads: BTreeMap<u32, Thread>,
 }
 
@@ -92,6 +94,17 @@ fn gone() -> Failure {
     ))
 }
 
+/// Why process `pid` may not be traced, where PTRACE_SEIZE says `e`.
+pub fn why_refused(pid: u32, e: &io::Error) -> String {
+    match tracer_of(pid) {
+        0 => match refused(pid, e) {
+            Failure::Refused(refusal) => refusal.why,
+            Failure::Busy(why) => why,
+        },
+        tracer => format!("it is traced by {tracer} already"),
+    }
+}
+
 /// What a refused PTRACE_SEIZE means.
 fn refused(pid: u32, e: &io::Error) -> Failure {
     let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
@@ -127,8 +140,32 @@ impl Tracer {
             pid,
             errand: None,
             is_stopped: false,
+            keeps: false,
             threads: BTreeMap::new(),
         }
+    }
+
+    /// Of a process with one thread, which stands still and is traced by this process; it stays
+    /// traced.
+    #[must_use]
+    pub fn with(thread: Thread) -> Tracer {
+        let mut tracer = Tracer::new(thread.tid());
+        tracer.keeps = true;
+        tracer.threads.insert(thread.tid(), thread);
+        tracer
+    }
+
+    /// Whether its process has not made a step of its own yet.
+    #[must_use]
+    pub fn is_at_start(&self) -> bool {
+        let mut all = self.threads.values();
+        all.any(|t| t.stop() == Some(Stop::Executed))
+    }
+
+    /// The thread of a process with one.
+    #[must_use]
+    pub fn thread(mut self) -> Option<Thread> {
+        self.threads.pop_first().map(|(_, thread)| thread)
     }
 
     /// Traces the first thread, which runs on: nobody else can trace the process meanwhile.
@@ -177,7 +214,8 @@ impl Tracer {
     /// `Busy` where that took too long, or where a child runs in the same memory (vfork).
     pub fn stop_all(&mut self) -> Result<Instant, Failure> {
         let begun = Instant::now();
-        self.threads.values().for_each(Thread::interrupt);
+        let running = self.threads.values().filter(|t| t.stop().is_none());
+        running.for_each(Thread::interrupt);
         let mut naps = 0;
         loop {
             let all = threads_of(self.pid);
@@ -220,6 +258,13 @@ impl Tracer {
 
     /// Lets go of every thread, as if nothing had been.
     pub fn release(&mut self) {
+        if self.keeps {
+            for thread in self.threads.values_mut().filter(|t| t.stop().is_some()) {
+                undisturb(thread);
+                thread.go();
+            }
+            return;
+        }
         for (_, thread) in std::mem::take(&mut self.threads) {
             undisturb(&thread);
             thread.release();
@@ -257,6 +302,19 @@ impl Tracer {
         let mut candidates = candidates.into_iter();
         let mut asked: Option<Instant> = None;
         loop {
+            self.threads.retain(|_, t| t.look() != Some(Stop::Gone));
+            let stands = |t: &mut Thread| {
+                let stop = t.look();
+                matches!(
+                    stop,
+                    Some(Stop::Interrupted | Stop::Group(_) | Stop::Executed)
+                )
+            };
+            for (tid, thread) in &mut self.threads {
+                if stands(thread) && fits(thread) {
+                    return Ok(*tid);
+                }
+            }
             // The one before is in the kernel for longer, or was none.
             if asked.is_none_or(|at| at.elapsed() > Duration::from_millis(2)) {
                 match candidates.next() {
@@ -265,14 +323,6 @@ impl Tracer {
                     None => candidates = threads_of(self.pid).into_iter(),
                 }
                 asked = Some(Instant::now());
-            }
-            self.threads.retain(|_, t| t.look() != Some(Stop::Gone));
-            let stands =
-                |t: &mut Thread| matches!(t.look(), Some(Stop::Interrupted | Stop::Group(_)));
-            for (tid, thread) in &mut self.threads {
-                if stands(thread) && fits(thread) {
-                    return Ok(*tid);
-                }
             }
             self.attend();
             if begun.elapsed() > CATCHING {
@@ -339,7 +389,7 @@ impl Tracer {
         socket::send(&peer, b"s", &fds).map_err(lost)?;
         let result = self.answer(&peer, tid)?;
         self.errand = None;
-        if self.is_stopped {
+        if self.is_stopped || self.keeps {
             // It is to stand still again before it comes back.
             self.threads[&tid].interrupt();
         }
@@ -444,7 +494,7 @@ impl Drop for Tracer {
 }
 
 /// Has a call that says EINTR because we interrupted it be made again.
-fn undisturb(thread: &Thread) {
+pub fn undisturb(thread: &Thread) {
     let changed = thread.registers().ok().and_then(|r| r.undisturbed());
     if let Some(registers) = changed {
         let _ = thread.send(&registers);

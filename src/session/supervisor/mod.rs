@@ -7,6 +7,7 @@
 //! `FS_OWES` when the job that wrote it has ended well and the keeper holds their descriptors).
 
 mod entering;
+pub mod following;
 mod paying;
 pub mod reaching;
 pub mod recording;
@@ -147,6 +148,7 @@ pub struct Supervisor {
     settle_clients: Vec<Client>,
     detach_clients: Vec<(Client, bool)>,
     reach: Option<reaching::Reach>,
+    following: Option<following::Following>,
     signals: Signals,
     doorbell: Doorbell,
     server: Server,
@@ -220,6 +222,7 @@ impl Supervisor {
             settle_clients: Vec::new(),
             detach_clients: Vec::new(),
             reach: None,
+            following: None,
             signals: parts.signals,
             doorbell,
             server: parts.server,
@@ -242,12 +245,6 @@ impl Supervisor {
         s.relax(s.plan.classes.iter().any(|u| *u != Until::Now));
         s.beat();
         Ok(s)
-    }
-
-    /// The signal state for the command.
-    #[must_use]
-    pub fn inherited(&self) -> &synclater_sys::signal::Inherited {
-        &self.signals.inherited
     }
 
     /// Runs the loop until the command, process `child`, has ended.
@@ -300,6 +297,7 @@ impl Supervisor {
         self.serve();
         self.end_of_lease();
         self.look_at_reach();
+        self.look_at_following();
         self.start_due();
     }
 
@@ -322,6 +320,7 @@ impl Supervisor {
         );
         fds.extend(self.escapes.fds().into_iter().map(|fd| (fd, For::Input)));
         fds.extend(self.reach_fds().map(|fd| (fd, For::Input)));
+        fds.extend(self.following_fd().map(|fd| (fd, For::Input)));
         let patience = self
             .next_beat
             .min(self.next_due())
@@ -341,6 +340,10 @@ impl Supervisor {
             ) {
                 self.interrupts += 1;
             }
+            if self.outlives_command() {
+                self.pass_on_to_left_behind(signal.number);
+                continue;
+            }
             // A key at the terminal reached the command too, unless it left our process group.
             let by_key = signal.by_kernel && process::is_in_our_group(self.child);
             if self.child != 0 && !by_key && signal.sender != self.child {
@@ -356,6 +359,7 @@ impl Supervisor {
         pids.extend(self.recording.iter().map(|r| r.recorder.pid()));
         pids.extend(self.entering.writing.iter().map(|(j, _)| j.pid()));
         pids.extend(self.reach_pids());
+        pids.extend(self.tracer_pid());
         pids
     }
 
@@ -366,8 +370,8 @@ impl Supervisor {
                 continue;
             }
             match change {
-                Change::Exited(status) => self.outcome = Some(Outcome::Exited(status)),
-                Change::Signaled(signal) => self.outcome = Some(Outcome::Signaled(signal)),
+                Change::Exited(status) => self.command_ended(Outcome::Exited(status)),
+                Change::Signaled(signal) => self.command_ended(Outcome::Signaled(signal)),
                 Change::Stopped => {
                     let _ = process::kill(std::process::id(), libc_signal::STOP);
                 }

@@ -1,8 +1,11 @@
 //! Where a running program asks the kernel, and where there is room beside it.
 //!
 //! Map: [`maps`] is what a program has mapped; [`sites`] finds system calls in its code; [`room`]
-//! finds addresses for ours.
+//! finds addresses for ours; [`start`] is what it finds on its stack when it begins; [`notes`] tell
+//! who made it.
 
 pub mod maps;
+pub mod notes;
 pub mod room;
 pub mod sites;
+pub mod start;

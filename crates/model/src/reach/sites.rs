@@ -81,13 +81,19 @@ pub const GO_LEN: usize = 3;
 /// Bytes of a jump to anywhere: `jmp *0(%rip)` and the address.
 pub const FAR_LEN: usize = 14;
 
+/// Bytes of a jump within 2 GiB.
+pub const STEP_LEN: usize = 5;
+
 /// A system call of Go's, and what a jump over more than 127 bytes needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GoSite {
     /// Where the last instruction in front of the call is.
     pub at: usize,
-    /// Where [`FAR_LEN`] bytes are that no function has, in reach of a jump of two bytes.
+    /// Where [`FAR_LEN`] bytes are that no function has.
     pub hole: usize,
+    /// Where [`STEP_LEN`] such bytes are, on the way there: in reach of a jump of two bytes, which
+    /// the hole is not (from Go 1.26 on, mostly).
+    pub step: Option<usize>,
 }
 
 /// The system calls of a Go program, whose linker fills the room between functions with `int3`. A
@@ -95,7 +101,7 @@ pub struct GoSite {
 /// replaced already.
 pub fn go(code: &[u8], jumps: bool) -> Vec<GoSite> {
     let known = GO.len() - GO_LEN;
-    let mut found = Vec::new();
+    let mut found: Vec<GoSite> = Vec::new();
     for entry in entries(code) {
         let Some(at) = entry.checked_sub(GO_LEN).filter(|at| *at >= known) else {
             continue;
@@ -103,29 +109,67 @@ pub fn go(code: &[u8], jumps: bool) -> Vec<GoSite> {
         let before = code[at - known..at] == GO[..known];
         if before && jumps && code[at] == 0xeb {
             let by = i64::from(code[at + 1].cast_signed());
-            let hole = usize::try_from(at as i64 + 2 + by).unwrap_or(usize::MAX);
-            found.push(GoSite { at, hole });
+            found.extend(jumps_to(at + 2, by).and_then(|to| by_step(code, at, to)));
         } else if before && !jumps && code[at..entry] == GO[known..] {
-            let hole = hole_near(code, at).filter(|h| found.iter().all(|s: &GoSite| s.hole != *h));
-            found.extend(hole.map(|hole| GoSite { at, hole }));
+            let is_apart =
+                |f: &GoSite, s: &GoSite| f.hole != s.hole && (s.step.is_none() || f.step != s.step);
+            let site = near(code, at).filter(|s| found.iter().all(|f| is_apart(f, s)));
+            found.extend(site);
         }
     }
     found
+}
+
+fn jumps_to(behind: usize, by: i64) -> Option<usize> {
+    usize::try_from(i64::try_from(behind).ok()?.checked_add(by)?).ok()
+}
+
+/// The site at `at` that leads to `to` by a jump of two bytes.
+fn by_step(code: &[u8], at: usize, to: usize) -> Option<GoSite> {
+    let none = GoSite {
+        at,
+        hole: to,
+        step: None,
+    };
+    let Some([0xe9, by @ ..]) = code.get(to..to + STEP_LEN) else {
+        return Some(none);
+    };
+    let by = i64::from(i32::from_le_bytes(by.try_into().ok()?));
+    let hole = jumps_to(to + STEP_LEN, by)?;
+    let step = Some(to);
+    Some(GoSite { at, hole, step })
+}
+
+/// The site at `at` with the nearest hole, by a step where there is none in reach.
+fn near(code: &[u8], at: usize) -> Option<GoSite> {
+    const REACH: usize = 127;
+    let end = |len| code.len().min(at + 2 + REACH + len);
+    let reached = |hole: &usize| *hole <= at + 2 + REACH;
+    let behind = at + GO_LEN;
+    if let Some(hole) = unused(code, behind..end(FAR_LEN), FAR_LEN).filter(reached) {
+        let step = None;
+        return Some(GoSite { at, hole, step });
+    }
+    let step = unused(code, behind..end(STEP_LEN), STEP_LEN).filter(reached)?;
+    let after = unused(code, step + STEP_LEN..code.len(), FAR_LEN);
+    let hole = after.or_else(|| unused(code, 0..at, FAR_LEN))?;
+    let step = Some(step);
+    Some(GoSite { at, hole, step })
+}
+
+/// The first `len` unused bytes of a range: part of a run of `int3`.
+fn unused(code: &[u8], within: std::ops::Range<usize>, len: usize) -> Option<usize> {
+    let part = code.get(within.clone())?;
+    let at = part
+        .windows(len)
+        .position(|w| w.iter().all(|b| *b == 0xcc))?;
+    Some(within.start + at)
 }
 
 /// Where `syscall` instructions may be.
 fn entries(code: &[u8]) -> impl Iterator<Item = usize> + '_ {
     let ends = code.iter().enumerate().filter(|(_, b)| **b == SYSCALL[1]);
     ends.filter_map(|(k, _)| k.checked_sub(1).filter(|at| code[*at] == SYSCALL[0]))
-}
-
-/// Unused bytes behind `at`: the end of a run of `int3` with nothing else up to the next function.
-fn hole_near(code: &[u8], at: usize) -> Option<usize> {
-    const REACH: usize = 127;
-    let end = code.len().min(at + 2 + REACH + FAR_LEN);
-    let first = (at + GO_LEN..end.saturating_sub(FAR_LEN - 1))
-        .find(|k| code[*k..*k + FAR_LEN].iter().all(|b| *b == 0xcc))?;
-    (first <= at + 2 + REACH).then_some(first)
 }
 
 /// Sites in i386 code, in order.
@@ -196,7 +240,11 @@ mod tests {
         code.extend([0x90; 50]);
         let far_away = code.clone();
         code.extend([0xcc; 20]);
-        let site = GoSite { at: 49, hole: 104 };
+        let site = GoSite {
+            at: 49,
+            hole: 104,
+            step: None,
+        };
         assert_eq!(go(&code, false), [site]);
         assert_eq!(go(&code, true), []);
         code[49] = 0xeb;
@@ -205,6 +253,32 @@ mod tests {
         assert_eq!(go(&code, true), [site]);
         let behind = [far_away, vec![0x90; 80], vec![0xcc; 20]].concat();
         assert_eq!(go(&behind, false), []);
+    }
+
+    #[test]
+    fn a_site_of_go_may_take_a_step_to_its_hole() {
+        let mut code = vec![0x90; 40];
+        code.extend(GO);
+        code.extend(SYSCALL);
+        code.extend([0x90; 50]);
+        code.extend([0xcc; 10]);
+        let alone = code.clone();
+        code.extend([0x90; 400]);
+        code.extend([0xcc; 16]);
+        let site = GoSite {
+            at: 49,
+            hole: 514,
+            step: Some(104),
+        };
+        assert_eq!(go(&code, false), [site]);
+        code[49] = 0xeb;
+        code[50] = 104 - 51;
+        code[104] = 0xe9;
+        code[105..109].copy_from_slice(&(514i32 - 109).to_le_bytes());
+        assert_eq!(go(&code, true), [site]);
+        assert_eq!(go(&alone, false), []);
+        let before = [vec![0xcc; 14], alone].concat();
+        assert_eq!(go(&before, false)[0].hole, 0);
     }
 
     #[test]
@@ -240,6 +314,11 @@ mod tests {
         ) {
             for site in x86_64(&code) {
                 prop_assert!(site.at + LEN + SYSCALL.len() <= code.len());
+            }
+            for jumps in [false, true] {
+                for site in go(&code, jumps) {
+                    prop_assert!(site.at + GO_LEN + SYSCALL.len() <= code.len());
+                }
             }
             for site in i386(&code) {
                 prop_assert!(site.at + LEN + CALL_VDSO.len() <= code.len());

@@ -1,0 +1,145 @@
+//! The process that traces: everything that stops is attended to and goes on.
+//!
+//! Promise: it waits for nothing but its tracees, for two seconds at most for one of them, and ends
+//! when the supervisor does.
+
+use super::start::{Begun, Start};
+use super::{Baggage, How, News, LONGEST};
+use crate::reach::attach::target;
+use crate::reach::attach::tracer::undisturb;
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+use synclater_sys::ptrace::{Stop, Thread};
+use synclater_sys::signal::Signals;
+use synclater_sys::wait::{self, For};
+use synclater_sys::{process, socket};
+
+/// Everything that is traced.
+pub struct Herd {
+    start: Start,
+    news: OwnedFd,
+    door: OwnedFd,
+    signals: Signals,
+    /// What was told last of a process.
+    told: HashMap<u32, How>,
+    is_done: bool,
+}
+
+impl Herd {
+    /// Nothing is traced yet.
+    ///
+    /// # Errors
+    /// Those of signalfd(2).
+    pub fn new(baggage: Baggage, news: OwnedFd, door: OwnedFd) -> io::Result<Herd> {
+        Ok(Herd {
+            start: Start::new(baggage),
+            news,
+            door,
+            signals: Signals::of_children()?,
+            told: HashMap::new(),
+            is_done: false,
+        })
+    }
+
+    /// Until the supervisor ends; the status for a job.
+    pub fn tend(mut self) -> i32 {
+        process::leave_session();
+        process::set_name(c"synclater-trace");
+        while !self.is_done {
+            while self.signals.next().is_some() {}
+            while let Some(thread) = Thread::next() {
+                self.attend(thread);
+            }
+            let fds = [
+                (self.signals.as_fd(), For::Input),
+                (self.door.as_fd(), For::Input),
+                (self.news.as_fd(), For::Input),
+            ];
+            // Of a socket whose other end is closed, poll(2) says so for good.
+            let [_, asked, over] = wait::any(&fds, Duration::from_secs(3600))[..] else {
+                continue;
+            };
+            if asked {
+                self.answer_door();
+            }
+            self.is_done = over;
+        }
+        0
+    }
+
+    /// Traces whoever asks for it.
+    fn answer_door(&mut self) {
+        let mut pid = [0; 4];
+        match socket::receive(&self.door, &mut pid) {
+            Ok((4, _)) => {}
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
+            // Closed: a socket that nobody asks at takes its place.
+            _ => {
+                if let Ok(other) = self.news.try_clone() {
+                    self.door = other;
+                }
+                return;
+            }
+        }
+        let pid = u32::from_ne_bytes(pid);
+        let errno = match Thread::seize_all(pid) {
+            Ok(_) => 0,
+            Err(e) => {
+                let why = super::super::attach::tracer::why_refused(pid, &e);
+                self.tell(&News::Refused { why });
+                e.raw_os_error().unwrap_or(1)
+            }
+        };
+        let _ = socket::send(&self.door, &errno.to_ne_bytes(), &[]);
+    }
+
+    fn tell(&self, news: &News) {
+        let text = serde_json::to_vec(news).unwrap_or_default();
+        if text.len() <= LONGEST {
+            // Where there is no room, the supervisor stands still.
+            let _ = socket::send(&self.news, &text, &[]);
+        }
+    }
+
+    fn attend(&mut self, mut thread: Thread) {
+        match thread.stop() {
+            None => {}
+            Some(Stop::Gone) => {
+                self.told.remove(&thread.tid());
+            }
+            Some(Stop::Group(_)) => thread.leave_stopped(),
+            Some(Stop::Made(_) | Stop::Interrupted) => thread.go(),
+            Some(Stop::Signal(_)) => {
+                // One that is ignored disturbs nobody who is not traced.
+                undisturb(&thread);
+                thread.go();
+            }
+            Some(Stop::Executed) => self.begin(thread),
+        }
+    }
+
+    /// A program is about to make its first step.
+    fn begin(&mut self, thread: Thread) {
+        let pid = thread.tid();
+        let (thread, begun) = self.start.begin(thread);
+        // One that is not there any more is gone.
+        if let Some(mut thread) = thread.filter(|t| t.stop().is_some()) {
+            thread.go();
+        }
+        match begun {
+            Begun::Reached(how) => {
+                let before = self.told.insert(pid, how).unwrap_or(How::Launch);
+                if before != how {
+                    self.tell(&News::Reached { pid, how });
+                }
+            }
+            Begun::Missed(why) => {
+                self.told.remove(&pid);
+                let exe = target::exe_of(pid);
+                self.tell(&News::Missed { pid, exe, why });
+            }
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! Follow: a process of ours traces the command and all that it starts, and puts the shim back
+//! where a program would begin without it.
+//!
+//! Promise: a program is changed only between its execution and its first instruction, and never so
+//! that it loses rights that it would have gained. Nothing depends on the tracer: when it is
+//! killed, the kernel lets go of every process, and what was reached stays so. System calls and
+//! forks cost nothing measurable; each signal stops its thread for the tracer.
+//!
+//! Map: [`Follower`] is what the supervisor sees of it; `herd` is the process that traces; `start`
+//! decides what a program needs.
+
+mod herd;
+mod start;
+
+use super::attach::Luggage;
+use herd::Herd;
+use serde::{Deserialize, Serialize};
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use synclater_sys::job::{self, Job};
+use synclater_sys::socket;
+
+/// What programs are to begin with.
+pub struct Baggage {
+    /// The library, as `LD_PRELOAD` names it.
+    pub library: PathBuf,
+    /// The session's page.
+    pub page: PathBuf,
+    /// The pages of the session and of those around it, as `SYNCLATER_PAGE` holds them.
+    pub pages: OsString,
+    /// What goes into programs that load no library; why there is none.
+    pub luggage: Result<Luggage, String>,
+}
+
+/// How a program was reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum How {
+    /// It has the library by itself.
+    Launch,
+    /// It was given the library.
+    Follow,
+    /// Its system-call sites lead to the gate.
+    Sites,
+}
+
+/// What the tracer has to tell.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum News {
+    /// A process executes a program that was reached.
+    Reached {
+        /// The process.
+        pid: u32,
+        /// How.
+        how: How,
+    },
+    /// A process executes a program that was not.
+    Missed {
+        /// The process.
+        pid: u32,
+        /// The program.
+        exe: String,
+        /// Why not.
+        why: String,
+    },
+    /// The command cannot be traced.
+    Refused {
+        /// Why not.
+        why: String,
+    },
+}
+
+/// The supervisor's end.
+pub struct Follower {
+    job: Job,
+    news: OwnedFd,
+    door: Option<OwnedFd>,
+}
+
+/// Bytes of the longest news.
+const LONGEST: usize = 8192;
+
+impl Follower {
+    /// Starts the tracer; it traces nothing yet.
+    ///
+    /// # Errors
+    /// `EAGAIN` where no process can be had.
+    pub fn start(baggage: Baggage) -> io::Result<Follower> {
+        use rustix::net::{socketpair, AddressFamily, SocketFlags, SocketType};
+        let pair = || {
+            let kind = SocketType::SEQPACKET;
+            socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)
+        };
+        let (news, to) = pair()?;
+        let (door, behind) = pair()?;
+        for end in [&news, &to, &behind] {
+            rustix::io::ioctl_fionbio(end, true)?;
+        }
+        let job = Job::start(move || {
+            let mut all = vec![to.as_fd(), behind.as_fd()];
+            all.extend({ baggage.luggage.iter() }.flat_map(Luggage::fds));
+            // What was kept stays open under the numbers that it has.
+            std::mem::forget(job::keep_only(&all));
+            Herd::new(baggage, to, behind).map_or(1, Herd::tend)
+        })?;
+        let door = Some(door);
+        Ok(Follower { job, news, door })
+    }
+
+    /// The tracer's process id.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.job.pid()
+    }
+
+    /// Where a process asks to be traced before it executes the command.
+    #[must_use]
+    pub fn door(&self) -> Option<BorrowedFd<'_>> {
+        self.door.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Nobody else will ask.
+    pub fn close_door(&mut self) {
+        self.door = None;
+    }
+
+    /// The next news, without waiting.
+    #[must_use]
+    pub fn news(&self) -> Option<News> {
+        let mut buf = [0; LONGEST];
+        let (n, _) = socket::receive(&self.news, &mut buf).ok()?;
+        serde_json::from_slice(&buf[..n]).ok()
+    }
+
+    /// Whether it has ended, which it does by itself only after us.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.job.finished().is_some()
+    }
+}
+
+impl AsFd for Follower {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.news.as_fd()
+    }
+}

@@ -1,0 +1,219 @@
+//! What a program needs before its first instruction, and how it is brought there.
+//!
+//! Promise: until the last step of a change nothing of it is in force, and that step is one store.
+
+use super::{Baggage, How};
+use crate::reach::attach::{put_in_at_start, Told};
+use crate::reach::launch;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use synclater_model::reach::notes;
+use synclater_model::reach::start::{aux, Start as Stack, Word};
+use synclater_sys::ptrace::Thread;
+use synclater_sys::remote::Memory;
+
+/// What became of a program.
+pub enum Begun {
+    /// Its requests will be seen.
+    Reached(How),
+    /// They will not: why.
+    Missed(String),
+}
+
+/// What programs are to begin with.
+pub struct Start {
+    baggage: Baggage,
+}
+
+/// What was found out about a program.
+struct Program {
+    pid: u32,
+    memory: Memory,
+    stack: Stack,
+    /// Whether it runs 64-bit code.
+    is_64: bool,
+}
+
+impl Start {
+    /// With this.
+    pub fn new(baggage: Baggage) -> Start {
+        Start { baggage }
+    }
+
+    /// Gives a program what it needs; its only thread stands still. Returns that.
+    pub fn begin(&self, thread: Thread) -> (Option<Thread>, Begun) {
+        match Program::of(&thread) {
+            Ok(program) => self.reach(thread, &program),
+            Err(e) => (Some(thread), Begun::Missed(format!("its stack: {e}"))),
+        }
+    }
+
+    fn reach(&self, thread: Thread, program: &Program) -> (Option<Thread>, Begun) {
+        let has_linker = program.stack.aux(aux::BASE).unwrap_or(0) != 0;
+        let library = self.give_library(&thread, program);
+        if !program.is_64 {
+            let begun = match (has_linker, library) {
+                (true, Ok(how)) => Begun::Reached(how),
+                (true, Err(why)) => Begun::Missed(why),
+                (false, _) => Begun::Missed("a static program of 32 bits".into()),
+            };
+            return (Some(thread), begun);
+        }
+        if has_linker && !program.is_of_go() {
+            return (
+                Some(thread),
+                library.map_or_else(Begun::Missed, Begun::Reached),
+            );
+        }
+        let luggage = match &self.baggage.luggage {
+            Ok(luggage) => luggage,
+            Err(why) => return (Some(thread), Begun::Missed(why.clone())),
+        };
+        match put_in_at_start(thread, luggage) {
+            (thread, Told::Attached { .. }) => (thread, Begun::Reached(How::Sites)),
+            (thread, Told::Refused { refusal }) if program.is_linker() => {
+                // It was executed by name; what it runs loads the library.
+                let begun = library.map_or(refusal.why, |_| String::new());
+                (thread, Begun::Reached(How::Follow).unless(begun))
+            }
+            (thread, Told::Refused { refusal }) => (thread, Begun::Missed(refusal.why)),
+            (thread, Told::Busy { why }) => (thread, Begun::Missed(why)),
+            (thread, Told::Detached { .. }) => (thread, Begun::Missed("detached".into())),
+        }
+    }
+
+    /// Has the program find the library and the session in its environment.
+    fn give_library(&self, thread: &Thread, program: &Program) -> Result<How, String> {
+        if program.stack.aux(aux::SECURE).unwrap_or(0) != 0 {
+            return Err("it gains rights: the library is not loaded".into());
+        }
+        // Behind `$LIB` there are as many folders as classes of libraries.
+        let library = { self.baggage.library.ancestors() }.find(|p| p.ends_with("$LIB"));
+        let library = library
+            .and_then(Path::parent)
+            .unwrap_or(&self.baggage.library);
+        if !program.sees(&self.baggage.page) || !program.sees(library) {
+            return Err("its root folder hides the library".into());
+        }
+        let variables = self.variables(program);
+        if variables.is_empty() {
+            return Ok(How::Launch);
+        }
+        let cannot = |e: std::io::Error| format!("its stack cannot be written: {e}");
+        let (sp, bytes) = program.stack.with(&variables);
+        program.memory.write(sp, &bytes).map_err(cannot)?;
+        let registers = thread.registers().map_err(cannot)?;
+        thread.send(&registers.with_stack(sp)).map_err(cannot)?;
+        Ok(How::Follow)
+    }
+
+    /// Variables that the program lacks, or that have other values.
+    fn variables(&self, program: &Program) -> Vec<(&'static str, Vec<u8>)> {
+        use std::ffi::OsStr;
+        let mut all = Vec::new();
+        let value = |name| program.stack.variable(name).map(OsStr::from_bytes);
+        let mut lacks = |name, wanted: &OsStr| {
+            if value(name) != Some(wanted) {
+                all.push((name, wanted.as_bytes().to_vec()));
+            }
+        };
+        let before = value("LD_PRELOAD");
+        let preload = launch::with_one_of_ours(&self.baggage.library, before);
+        lacks("LD_PRELOAD", &preload);
+        lacks("ASAN_OPTIONS", &launch::asan_options(value("ASAN_OPTIONS")));
+        let pages = value("SYNCLATER_PAGE").unwrap_or_default();
+        let has_page = { pages.as_bytes().split(|b| *b == b':') }
+            .any(|page| page == self.baggage.page.as_os_str().as_bytes());
+        if !has_page {
+            lacks("SYNCLATER_PAGE", &self.baggage.pages);
+        }
+        all
+    }
+}
+
+impl Begun {
+    /// Missed, where there is a reason.
+    fn unless(self, why: String) -> Begun {
+        if why.is_empty() {
+            self
+        } else {
+            Begun::Missed(why)
+        }
+    }
+}
+
+impl Program {
+    fn of(thread: &Thread) -> std::io::Result<Program> {
+        let pid = thread.tid();
+        let registers = thread.registers()?;
+        let memory = Memory::open(pid)?;
+        let is_64 = registers.is_64();
+        let word = if is_64 { Word::Eight } else { Word::Four };
+        let stack = stack(&memory, registers.sp(), word)?;
+        Ok(Program {
+            pid,
+            memory,
+            stack,
+            is_64,
+        })
+    }
+
+    /// Whether a file is there for it, under this name.
+    fn sees(&self, file: &Path) -> bool {
+        let root = PathBuf::from(format!("/proc/{}/root", self.pid));
+        let below = file.strip_prefix("/").unwrap_or(file);
+        root.join(below).exists()
+    }
+
+    /// Whether Go made it, with system calls of its own.
+    fn is_of_go(&self) -> bool {
+        const PHDR_LEN: usize = 56;
+        const PT_NOTE: u32 = 4;
+        const PT_PHDR: u32 = 6;
+        let number = |k| self.stack.aux(k).and_then(|n| usize::try_from(n).ok());
+        let (Some(at), Some(count)) = (self.stack.aux(aux::PHDR), number(aux::PHNUM)) else {
+            return false;
+        };
+        let Ok(headers) = self.memory.bytes(at, count.min(64) * PHDR_LEN) else {
+            return false;
+        };
+        let long =
+            |h: &[u8], at: usize| u64::from_le_bytes(h[at..at + 8].try_into().unwrap_or_default());
+        let kind = |h: &[u8]| u32::from_le_bytes(h[..4].try_into().unwrap_or_default());
+        let mut all = headers.chunks_exact(PHDR_LEN);
+        // Where the file says that its headers are, and where they are.
+        let moved = { all.clone() }
+            .find(|h| kind(h) == PT_PHDR)
+            .map_or(0, |h| at.wrapping_sub(long(h, 16)));
+        all.any(|h| {
+            let (from, len) = (long(h, 16).wrapping_add(moved), long(h, 32).min(1 << 16));
+            let len = usize::try_from(len).unwrap_or(0);
+            kind(h) == PT_NOTE && { self.memory.bytes(from, len) }
+                .is_ok_and(|bytes| notes::are_of_go(&bytes))
+        })
+    }
+
+    /// Whether it is the dynamic linker itself, executed by its name.
+    fn is_linker(&self) -> bool {
+        let exe = crate::reach::attach::target::exe_of(self.pid);
+        exe.rsplit('/')
+            .next()
+            .is_some_and(|name| name.starts_with("ld-"))
+    }
+}
+
+/// What lies on the stack that begins at `sp`.
+fn stack(memory: &Memory, sp: u64, word: Word) -> std::io::Result<Stack> {
+    /// Twice what arguments and environment may take (a quarter of the stack, 6 MiB at most).
+    const MOST: usize = 12 << 20;
+    let mut len = 16 << 10;
+    loop {
+        let bytes = memory.up_to(sp, len)?;
+        let is_all = bytes.len() < len || len >= MOST;
+        match Stack::read(&bytes, sp, word) {
+            Some(stack) => return Ok(stack),
+            None if is_all => return Err(std::io::ErrorKind::InvalidData.into()),
+            None => len *= 8,
+        }
+    }
+}

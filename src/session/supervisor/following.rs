@@ -1,0 +1,172 @@
+//! The command and all that it starts, traced: who was reached how, and the end of the last.
+
+use super::*;
+use crate::reach::follow::{Follower, How, News};
+use synclater_model::report::escape::Escape;
+
+/// Programs that were missed are named up to this number, and counted from there on.
+const NAMED: usize = 1000;
+
+/// What is known of those that are followed.
+pub struct Following {
+    follower: Follower,
+    how: BTreeMap<u32, How>,
+    missed: Vec<Escape>,
+    unnamed: u64,
+    refused: Option<String>,
+    is_lost: bool,
+    /// How the command ended, while others go on.
+    ended: Option<Outcome>,
+}
+
+impl Following {
+    /// Nobody yet.
+    #[must_use]
+    pub fn new(follower: Follower) -> Following {
+        Following {
+            follower,
+            how: BTreeMap::new(),
+            missed: Vec::new(),
+            unnamed: 0,
+            refused: None,
+            is_lost: false,
+            ended: None,
+        }
+    }
+
+    /// How a process was reached, where it was not as everybody else.
+    #[must_use]
+    pub fn how(&self, pid: u32) -> &'static str {
+        match self.how.get(&pid) {
+            None | Some(How::Launch) => "launch",
+            Some(How::Follow) => "follow",
+            Some(How::Sites) => "follow (sites)",
+        }
+    }
+
+    /// Programs that were not reached.
+    pub fn escaped(&self) -> impl Iterator<Item = Escape> + '_ {
+        let more = (self.unnamed > 0).then(|| Escape {
+            pid: 0,
+            exe: "(others)".into(),
+            why: format!("{} more programs were not reached", self.unnamed),
+            requests: None,
+        });
+        let lost = self.is_lost.then(|| Escape {
+            pid: self.follower.pid(),
+            exe: "(tracer)".into(),
+            why: "it was killed: what loses the library from then on is not followed".into(),
+            requests: None,
+        });
+        self.missed.iter().cloned().chain(more).chain(lost)
+    }
+
+    fn hear(&mut self) {
+        while let Some(news) = self.follower.news() {
+            match news {
+                News::Reached { pid, how } => {
+                    self.how.insert(pid, how);
+                }
+                News::Missed { pid, exe, why } if self.missed.len() < NAMED => {
+                    self.how.remove(&pid);
+                    let requests = None;
+                    self.missed.push(Escape {
+                        pid,
+                        exe,
+                        why,
+                        requests,
+                    });
+                }
+                News::Missed { .. } => self.unnamed += 1,
+                News::Refused { why } => self.refused = Some(why),
+            }
+        }
+        self.is_lost = self.is_lost || self.follower.has_ended();
+    }
+}
+
+impl Supervisor {
+    /// Follows whatever the command starts.
+    pub fn follow(&mut self, follower: Follower) {
+        self.escapes.is_ours(follower.pid());
+        self.following = Some(Following::new(follower));
+    }
+
+    /// Starts the command, traced where it is to be followed.
+    ///
+    /// # Errors
+    /// Why the command was not started: by itself, or because it cannot be traced.
+    pub fn start(
+        &mut self,
+        command: std::process::Command,
+    ) -> Result<u32, (std::io::Error, Option<String>)> {
+        let inherited = self.signals.inherited;
+        let Some(following) = &mut self.following else {
+            return process::spawn(command, &inherited).map_err(|e| (e, None));
+        };
+        let (Some(door), tracer) = (following.follower.door(), following.follower.pid()) else {
+            return Err((std::io::ErrorKind::Unsupported.into(), None));
+        };
+        let started = process::spawn_traced(command, &inherited, door, tracer);
+        following.follower.close_door();
+        following.hear();
+        started.map_err(|e| (e, following.refused.take()))
+    }
+
+    /// What is known of those that are followed, where any are.
+    #[must_use]
+    pub fn following(&self) -> Option<&Following> {
+        self.following.as_ref()
+    }
+
+    /// Notes how the command has ended, which may leave others behind.
+    pub(super) fn command_ended(&mut self, outcome: Outcome) {
+        match &mut self.following {
+            Some(following) => following.ended = Some(outcome),
+            None => self.outcome = Some(outcome),
+        }
+    }
+
+    /// Whether the command has ended and others go on.
+    pub(super) fn outlives_command(&self) -> bool {
+        self.following.as_ref().is_some_and(|f| f.ended.is_some())
+    }
+
+    pub(super) fn look_at_following(&mut self) {
+        let Some(following) = &mut self.following else {
+            return;
+        };
+        following.hear();
+        let Some(ended) = following.ended.filter(|_| self.outcome.is_none()) else {
+            return;
+        };
+        // Who interrupts twice does not want to wait for them.
+        if self.interrupts > 1 || self.left_behind().is_empty() {
+            self.outcome = Some(ended);
+        }
+    }
+
+    /// Our children that are no jobs of ours: orphans that the command has left.
+    fn left_behind(&self) -> Vec<u32> {
+        let jobs = self.job_pids();
+        let mut all = process::children();
+        all.retain(|pid| !jobs.contains(pid));
+        all
+    }
+
+    /// Passes a signal on to those that the command has left behind.
+    pub(super) fn pass_on_to_left_behind(&self, signal: i32) {
+        for pid in self.left_behind() {
+            let _ = process::kill(pid, signal);
+        }
+    }
+
+    pub(super) fn following_fd(&self) -> Option<BorrowedFd<'_>> {
+        let following = self.following.as_ref().filter(|f| !f.is_lost)?;
+        Some(following.follower.as_fd())
+    }
+
+    pub(super) fn tracer_pid(&self) -> Option<u32> {
+        self.following.as_ref().map(|f| f.follower.pid())
+    }
+}

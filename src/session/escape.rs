@@ -65,6 +65,12 @@ impl Escapes {
         self.syncs.as_ref().map(Syncs::held).unwrap_or_default()
     }
 
+    /// Whether it is known who reached the kernel.
+    #[must_use]
+    pub fn knows(&self) -> bool {
+        self.syncs.is_some()
+    }
+
     /// Excludes a process of ours.
     pub fn is_ours(&mut self, pid: u32) {
         self.own.push(pid);

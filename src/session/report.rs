@@ -4,7 +4,6 @@ use super::compile::Users;
 use super::counts::{Counts, Process};
 use super::escape::descendants;
 use super::settle;
-use super::supervisor::following::Following;
 use super::supervisor::reaching::Reach;
 use super::supervisor::{Outcome, Supervisor};
 use std::collections::{BTreeMap, BTreeSet};
@@ -128,18 +127,21 @@ fn escapes(s: &mut Supervisor) -> Vec<Escape> {
     all
 }
 
-/// Adds the programs that were not reached although they are followed; of those that the kernel has
-/// seen sync, the reason.
+/// Of what escaped although it is followed, the reason; where the kernel cannot be asked who
+/// escaped, every program that was not reached.
 fn name_missed(s: &Supervisor, all: &mut Vec<Escape>) {
-    for missed in s.following().into_iter().flat_map(Following::escaped) {
-        match all
-            .iter_mut()
-            .find(|e| e.pid == missed.pid && e.exe == missed.exe)
-        {
+    let Some(following) = s.following() else {
+        return;
+    };
+    for missed in following.missed() {
+        let is_it = |e: &&mut Escape| e.pid == missed.pid && e.exe == missed.exe;
+        match all.iter_mut().find(is_it) {
             Some(seen) => seen.why = missed.why,
+            None if s.escapes.knows() => {}
             None => all.push(missed),
         }
     }
+    all.extend(following.lost());
 }
 
 /// The session as `ps` shows it.

@@ -35,8 +35,14 @@ impl Registers {
 
     /// Itself.
     #[must_use]
-    pub fn to_execute(&self, _syscall: u64, _path: u64, _args: u64, _env: u64) -> Registers {
+    pub fn to_execute(&self, _enter: u64, _path: u64, _args: u64, _env: u64) -> Registers {
         self.clone()
+    }
+
+    /// None.
+    #[must_use]
+    pub fn entry(&self) -> [u8; 2] {
+        [0; 2]
     }
 
     /// No.

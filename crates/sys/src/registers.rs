@@ -76,16 +76,32 @@ impl Registers {
         r
     }
 
-    /// The thread about to execute a program: `syscall` is where such an instruction lies, the
-    /// others are the arguments of execve(2).
+    /// The thread about to execute a program. `enter` is where an instruction lies that enters the
+    /// kernel ([`Registers::entry`]); the others are the arguments of execve(2).
     #[must_use]
-    pub fn to_execute(&self, syscall: u64, path: u64, args: u64, env: u64) -> Registers {
+    pub fn to_execute(&self, enter: u64, path: u64, args: u64, env: u64) -> Registers {
         const EXECVE: u64 = 59;
+        const EXECVE_32: u64 = 11;
         let mut r = self.clone();
-        r.0.rip = syscall;
-        (r.0.rax, r.0.orig_rax) = (EXECVE, u64::MAX);
-        (r.0.rdi, r.0.rsi, r.0.rdx) = (path, args, env);
+        r.0.rip = enter;
+        r.0.orig_rax = u64::MAX;
+        r.0.rdx = env;
+        if self.is_64() {
+            (r.0.rax, r.0.rdi, r.0.rsi) = (EXECVE, path, args);
+        } else {
+            (r.0.rax, r.0.rbx, r.0.rcx) = (EXECVE_32, path, args);
+        }
         r
+    }
+
+    /// The instruction by which the thread's code enters the kernel.
+    #[must_use]
+    pub fn entry(&self) -> [u8; 2] {
+        if self.is_64() {
+            [0x0f, 0x05] // syscall
+        } else {
+            [0xcd, 0x80] // int $0x80
+        }
     }
 
     /// Whether the thread runs 64-bit code.

@@ -297,7 +297,8 @@ impl Survey {
     }
 
     /// Whether a request could be answered at all: the dynamic linker has no such site.
-    fn makes_requests(&self) -> bool {
+    #[must_use]
+    pub fn makes_requests(&self) -> bool {
         self.has_libc() || self.sites.iter().any(|s| s.hole.is_some())
     }
 

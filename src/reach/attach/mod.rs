@@ -304,7 +304,17 @@ pub fn put_in_at_start(thread: Thread, luggage: &Luggage) -> (Option<Thread>, To
 fn put_in_first(pid: u32, tracer: &mut Tracer, luggage: &Luggage) -> Result<Told, Failure> {
     let target = target::at_start(pid)?;
     let memory = memory_of(pid)?;
-    let plan = Plan::make(pid, target, survey(pid, &memory)?, luggage)?;
+    let found = survey(pid, &memory)?;
+    if !found.makes_requests() {
+        // Nothing in it could be answered, so nothing is missed.
+        return Ok(Told::Attached {
+            sites: 0,
+            far: 0,
+            pause_ns: 0,
+            open: Open::default(),
+        });
+    }
+    let plan = Plan::make(pid, target, found, luggage)?;
     plan.carry_out(tracer, luggage, &memory)
 }
 

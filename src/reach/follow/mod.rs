@@ -7,9 +7,10 @@
 //! forks cost nothing measurable; each signal stops its thread for the tracer.
 //!
 //! Map: [`Follower`] is what the supervisor sees of it; `herd` is the process that traces; `start`
-//! decides what a program needs.
+//! decides what a program needs; `rights` sees to those that gain some.
 
 mod herd;
+mod rights;
 mod start;
 
 use super::attach::Luggage;

@@ -2,13 +2,15 @@
 //!
 //! Promise: until the last step of a change nothing of it is in force, and that step is one store.
 
-use super::{Baggage, How};
+use super::{rights, Baggage, How};
 use crate::reach::attach::{put_in_at_start, Told};
 use crate::reach::launch;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use synclater_model::reach::notes;
+use synclater_model::report::escape::GAINED_RIGHTS;
 use synclater_model::reach::start::{aux, Start as Stack, Word};
+use synclater_sys::process;
 use synclater_sys::ptrace::Thread;
 use synclater_sys::remote::Memory;
 
@@ -23,13 +25,15 @@ pub enum Begun {
 /// What programs are to begin with.
 pub struct Start {
     baggage: Baggage,
+    /// Whoever is traced by root gains its rights all the same.
+    is_root: bool,
 }
 
 /// What was found out about a program.
-struct Program {
-    pid: u32,
-    memory: Memory,
-    stack: Stack,
+pub(super) struct Program {
+    pub(super) pid: u32,
+    pub(super) memory: Memory,
+    pub(super) stack: Stack,
     /// Whether it runs 64-bit code.
     is_64: bool,
 }
@@ -37,7 +41,8 @@ struct Program {
 impl Start {
     /// With this.
     pub fn new(baggage: Baggage) -> Start {
-        Start { baggage }
+        let is_root = process::effective_user() == 0;
+        Start { baggage, is_root }
     }
 
     /// Gives a program what it needs; its only thread stands still. Returns that.
@@ -49,6 +54,9 @@ impl Start {
     }
 
     fn reach(&self, thread: Thread, program: &Program) -> (Option<Thread>, Begun) {
+        if !self.is_root && rights::would_be_gained(program.pid) {
+            return rights::give_back(thread, program);
+        }
         let has_linker = program.stack.aux(aux::BASE).unwrap_or(0) != 0;
         let library = self.give_library(&thread, program);
         if !program.is_64 {
@@ -69,23 +77,25 @@ impl Start {
             Ok(luggage) => luggage,
             Err(why) => return (Some(thread), Begun::Missed(why.clone())),
         };
-        match put_in_at_start(thread, luggage) {
-            (thread, Told::Attached { .. }) => (thread, Begun::Reached(How::Sites)),
-            (thread, Told::Refused { refusal }) if program.is_linker() => {
-                // It was executed by name; what it runs loads the library.
-                let begun = library.map_or(refusal.why, |_| String::new());
-                (thread, Begun::Reached(How::Follow).unless(begun))
+        let (thread, told) = put_in_at_start(thread, luggage);
+        let begun = match told {
+            Told::Attached { sites: 0, .. } if program.is_of_go() => {
+                Begun::Missed("no system call of Go's was found (before 1.18?)".into())
             }
-            (thread, Told::Refused { refusal }) => (thread, Begun::Missed(refusal.why)),
-            (thread, Told::Busy { why }) => (thread, Begun::Missed(why)),
-            (thread, Told::Detached { .. }) => (thread, Begun::Missed("detached".into())),
-        }
+            // What has no request in it, ld.so executed by its name say, may yet load the library.
+            Told::Attached { sites: 0, .. } => library.map_or_else(Begun::Missed, Begun::Reached),
+            Told::Attached { .. } => Begun::Reached(How::Sites),
+            Told::Refused { refusal } => Begun::Missed(refusal.why),
+            Told::Busy { why } => Begun::Missed(why),
+            Told::Detached { .. } => Begun::Missed("it was let go of".into()),
+        };
+        (thread, begun)
     }
 
     /// Has the program find the library and the session in its environment.
     fn give_library(&self, thread: &Thread, program: &Program) -> Result<How, String> {
         if program.stack.aux(aux::SECURE).unwrap_or(0) != 0 {
-            return Err("it gains rights: the library is not loaded".into());
+            return Err(GAINED_RIGHTS.into());
         }
         // Behind `$LIB` there are as many folders as classes of libraries.
         let library = { self.baggage.library.ancestors() }.find(|p| p.ends_with("$LIB"));
@@ -131,17 +141,6 @@ impl Start {
     }
 }
 
-impl Begun {
-    /// Missed, where there is a reason.
-    fn unless(self, why: String) -> Begun {
-        if why.is_empty() {
-            self
-        } else {
-            Begun::Missed(why)
-        }
-    }
-}
-
 impl Program {
     fn of(thread: &Thread) -> std::io::Result<Program> {
         let pid = thread.tid();
@@ -160,9 +159,16 @@ impl Program {
 
     /// Whether a file is there for it, under this name.
     fn sees(&self, file: &Path) -> bool {
-        let root = PathBuf::from(format!("/proc/{}/root", self.pid));
-        let below = file.strip_prefix("/").unwrap_or(file);
-        root.join(below).exists()
+        self.as_seen(file).exists()
+    }
+
+    /// Where a file is that has this name for it.
+    pub(super) fn as_seen(&self, file: &Path) -> PathBuf {
+        let of = |what| PathBuf::from(format!("/proc/{}/{what}", self.pid));
+        match file.strip_prefix("/") {
+            Ok(below) => of("root").join(below),
+            Err(_) => of("cwd").join(file),
+        }
     }
 
     /// Whether Go made it, with system calls of its own.
@@ -191,14 +197,6 @@ impl Program {
             kind(h) == PT_NOTE && { self.memory.bytes(from, len) }
                 .is_ok_and(|bytes| notes::are_of_go(&bytes))
         })
-    }
-
-    /// Whether it is the dynamic linker itself, executed by its name.
-    fn is_linker(&self) -> bool {
-        let exe = crate::reach::attach::target::exe_of(self.pid);
-        exe.rsplit('/')
-            .next()
-            .is_some_and(|name| name.starts_with("ld-"))
     }
 }
 

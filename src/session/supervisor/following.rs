@@ -45,20 +45,25 @@ impl Following {
     }
 
     /// Programs that were not reached.
-    pub fn escaped(&self) -> impl Iterator<Item = Escape> + '_ {
+    pub fn missed(&self) -> impl Iterator<Item = Escape> + '_ {
         let more = (self.unnamed > 0).then(|| Escape {
             pid: 0,
             exe: "(others)".into(),
             why: format!("{} more programs were not reached", self.unnamed),
             requests: None,
         });
-        let lost = self.is_lost.then(|| Escape {
+        self.missed.iter().cloned().chain(more)
+    }
+
+    /// What happened to the tracer.
+    #[must_use]
+    pub fn lost(&self) -> Option<Escape> {
+        self.is_lost.then(|| Escape {
             pid: self.follower.pid(),
             exe: "(tracer)".into(),
             why: "it was killed: what loses the library from then on is not followed".into(),
             requests: None,
-        });
-        self.missed.iter().cloned().chain(more).chain(lost)
+        })
     }
 
     fn hear(&mut self) {

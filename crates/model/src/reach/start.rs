@@ -17,6 +17,8 @@ pub mod aux {
     pub const ENTRY: u64 = 9;
     /// Whether the program gained rights: ld.so takes no library from the environment then.
     pub const SECURE: u64 = 23;
+    /// Where the kernel's own piece of code lies (vdso(7)).
+    pub const VDSO: u64 = 33;
     /// The name that was executed; the last string of all.
     pub const EXECFN: u64 = 31;
 }

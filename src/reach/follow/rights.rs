@@ -1,0 +1,99 @@
+//! Programs that gain rights (setuid, setgid, capabilities): a program that is traced by anybody but
+//! root does not gain them (execve(2)).
+//!
+//! Promise: such a program is executed once more, untraced, before its first instruction. Nothing
+//! of the first time is left: execve(2) has replaced what it replaces already.
+
+use super::start::{Begun, Program};
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use synclater_model::reach::start::aux;
+use std::time::{Duration, Instant};
+use synclater_sys::ptrace::{Stop, Thread};
+
+/// Whether what a process executes gives rights to whoever executes it.
+pub fn would_be_gained(pid: u32) -> bool {
+    let exe = format!("/proc/{pid}/exe");
+    const SETUID_OR_SETGID: u32 = 0o6000;
+    let by_mode = std::fs::metadata(&exe).is_ok_and(|m| m.mode() & SETUID_OR_SETGID != 0);
+    by_mode || rustix::fs::getxattr(&exe, "security.capability", &mut [0u8; 64][..]).is_ok()
+}
+
+/// Has a program executed again, with nobody tracing it.
+pub fn give_back(mut thread: Thread, program: &Program) -> (Option<Thread>, Begun) {
+    match again(&mut thread, program) {
+        Ok(()) => {
+            thread.release();
+            let why = "it gains rights, which whoever is traced does not: not followed, nor is \
+                       what it starts (as root both are)";
+            (None, Begun::Missed(why.into()))
+        }
+        Err(e) => {
+            let why = format!("it was to gain rights and does not, being traced ({e})");
+            (Some(thread), Begun::Missed(why))
+        }
+    }
+}
+
+fn again(thread: &mut Thread, program: &Program) -> io::Result<()> {
+    leave_call(thread)?;
+    let registers = thread.registers()?;
+    let vdso = { program.stack.aux(aux::VDSO) }.ok_or(io::ErrorKind::Unsupported)?;
+    let code = program.memory.up_to(vdso, 4096)?;
+    let enter = { code.windows(2) }
+        .position(|two| two == registers.entry())
+        .ok_or(io::ErrorKind::Unsupported)?;
+    let (args, env) = program.stack.lists();
+    let path = match executed_as(program) {
+        Some(path) => path,
+        None => own_link(program, registers.sp())?,
+    };
+    thread.send(&registers.to_execute(vdso + enter as u64, path, args, env))
+}
+
+/// Has the thread come out of execve(2), which puts its result where the next number is to be, up
+/// to its first instruction.
+fn leave_call(thread: &mut Thread) -> io::Result<()> {
+    const PATIENCE: Duration = Duration::from_secs(1);
+    thread.interrupt();
+    thread.go();
+    let begun = Instant::now();
+    while begun.elapsed() < PATIENCE {
+        match thread.look() {
+            None => std::thread::sleep(Duration::from_micros(20)),
+            Some(Stop::Gone) => return Err(io::ErrorKind::NotFound.into()),
+            Some(_) => return Ok(()),
+        }
+    }
+    Err(io::ErrorKind::TimedOut.into())
+}
+
+/// Where the name is that was executed, if it still leads to the program.
+fn executed_as(program: &Program) -> Option<u64> {
+    let at = program.stack.aux(aux::EXECFN)?;
+    let text = program.memory.up_to(at, 4096).ok()?;
+    let name = text.split(|b| *b == 0).next()?;
+    let seen = program.as_seen(Path::new(OsStr::from_bytes(name)));
+    is_it(program, &seen).then_some(at)
+}
+
+fn is_it(program: &Program, file: &Path) -> bool {
+    let exe = PathBuf::from(format!("/proc/{}/exe", program.pid));
+    let id = |path: &Path| std::fs::metadata(path).ok().map(|m| (m.dev(), m.ino()));
+    id(file).is_some_and(|found| Some(found) == id(&exe))
+}
+
+/// Writes the kernel's own link to the program below the stack, and says where.
+fn own_link(program: &Program, sp: u64) -> io::Result<u64> {
+    let name = format!("/proc/{}/exe\0", program.pid);
+    let seen = program.as_seen(Path::new(name.trim_end_matches('\0')));
+    if !is_it(program, &seen) {
+        return Err(io::ErrorKind::NotFound.into());
+    }
+    let at = sp - 512;
+    program.memory.write(at, name.as_bytes())?;
+    Ok(at)
+}

@@ -139,6 +139,54 @@ __asm__(".text\n"
 	"pop %r12\n\t"
 	GO_BACK);
 
+/* A program that is followed from its execution on begins here instead of at its own entry, where
+ * its libraries are not there yet when it is executed: the dynamic linker jumps to where the
+ * auxiliary vector says. The signal, which is ignored by default, stops it for the tracer, if there
+ * is one; every register is then as it was but those that a system call changes, and rdx, rsp and
+ * the signal mask are what the entry expects. */
+__attribute__((used)) struct sl_arrival sl_arrival = { 0, 0 };
+
+__asm__(".text\n"
+	".globl sl_arrive\n"
+	".hidden sl_arrive\n"
+	"sl_arrive:\n\t"
+	"push %rax\n\t"
+	"push %rdx\n\t"
+	"sub $16, %rsp\n\t" /* the set to unblock, the old mask */
+	"mov sl_arrival(%rip), %rax\n\t"
+	"mov %rax, 24(%rsp)\n\t"
+	"mov sl_arrival+8(%rip), %rcx\n\t"
+	"test %rcx, %rcx\n\t"
+	"jz 1f\n\t"
+	"mov %rax, (%rcx)\n"
+	"1:\tmovq $0x400000, (%rsp)\n\t" /* SIGURG */
+	"mov $14, %eax\n\t" /* rt_sigprocmask(SIG_UNBLOCK) */
+	"mov $1, %edi\n\t"
+	"mov %rsp, %rsi\n\t"
+	"lea 8(%rsp), %rdx\n\t"
+	"mov $8, %r10d\n\t"
+	"syscall\n\t"
+	"mov $39, %eax\n\t" /* getpid */
+	"syscall\n\t"
+	"mov %rax, %r8\n\t"
+	"mov $186, %eax\n\t" /* gettid */
+	"syscall\n\t"
+	"mov %r8, %rdi\n\t"
+	"mov %rax, %rsi\n\t"
+	"mov $23, %edx\n\t"
+	"mov $234, %eax\n\t" /* tgkill */
+	"syscall\n\t"
+	"mov $14, %eax\n\t" /* rt_sigprocmask(SIG_SETMASK) */
+	"mov $2, %edi\n\t"
+	"lea 8(%rsp), %rsi\n\t"
+	"xor %edx, %edx\n\t"
+	"mov $8, %r10d\n\t"
+	"syscall\n\t"
+	"add $16, %rsp\n\t"
+	"pop %rdx\n\t"
+	"lea 8(%rsp), %rsp\n\t"
+	"jmp *-8(%rsp)\n"); /* in the red zone */
+
 struct frame {
 	long nr, a[6];
 };

@@ -33,6 +33,14 @@ struct sl_gate_head {
 	uint32_t boot, boot_len; /* position-independent code that maps the rest */
 	uint32_t there;          /* what that calls then */
 	uint32_t gate_go;        /* the gate for code on small stacks */
+	uint32_t arrive;         /* where a program may begin instead of at its own entry */
+	uint32_t arrival;        /* struct sl_arrival, filled by the tracer */
+};
+
+/* Where a program begins that goes through `arrive`. */
+struct sl_arrival {
+	uint64_t entry;
+	uint64_t told; /* where the auxiliary vector has AT_ENTRY, to be set right; 0: nowhere */
 };
 
 /* One system-call site. What stands in front of the site's `syscall` instruction is replaced by a
@@ -65,6 +73,6 @@ struct sl_errand {
 #pragma GCC diagnostic pop
 
 SL_STATIC_ASSERT(sizeof(struct sl_place) == 32, "sl_place");
-SL_STATIC_ASSERT(sizeof(struct sl_gate_head) == 48, "sl_gate_head");
+SL_STATIC_ASSERT(sizeof(struct sl_gate_head) == 56, "sl_gate_head");
 
 #endif

@@ -29,13 +29,26 @@ pub struct Head {
     pub there: u32,
     /// Where a place of Go's jumps to.
     pub gate_go: u32,
+    /// Where a program may begin instead of at its own entry.
+    pub arrive: u32,
+    /// Where it is told its entry: [`arrival`].
+    pub arrival: u32,
+}
+
+/// `struct sl_arrival`: a program's entry, and where its auxiliary vector names that.
+#[must_use]
+pub fn arrival(entry: u64, told: u64) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&entry.to_le_bytes());
+    bytes[8..].copy_from_slice(&told.to_le_bytes());
+    bytes
 }
 
 const MAGIC: u64 = 0x6574_6167_7461_6c73;
 
 impl Head {
     /// Bytes of the head.
-    pub const SIZE: usize = 48;
+    pub const SIZE: usize = 56;
 
     /// Reads the head of an image; `None` where it is none, or one of another version.
     #[must_use]
@@ -55,6 +68,8 @@ impl Head {
             boot_len: word(7)?,
             there: word(8)?,
             gate_go: word(9)?,
+            arrive: word(10)?,
+            arrival: word(11)?,
         };
         (magic == MAGIC && word(0)? == VERSION).then_some(head)
     }
@@ -236,9 +251,10 @@ mod tests {
         assert!(head.places() >= 256, "{head:?}");
         let boot = head.boot_code(image);
         assert!((100..1024).contains(&boot.len()), "{head:?}");
-        for offset in [head.gate, head.boot, head.there] {
+        for offset in [head.gate, head.boot, head.there, head.arrive] {
             assert!(offset < head.places_at, "{head:?}");
         }
+        assert!((head.data_at..head.whole).contains(&head.arrival), "{head:?}");
         for at in [head.places_at, head.data_at, head.whole] {
             assert_eq!(at % 4096, 0, "{head:?}");
         }
@@ -295,6 +311,8 @@ mod tests {
             boot_len: 0,
             there: 0,
             gate_go: 0,
+            arrive: 0,
+            arrival: 0,
         });
         let long = Errand {
             exe: vec![b'x'; EXE_MAX],

@@ -141,10 +141,11 @@ impl Thread {
         self.stop = None;
     }
 
-    /// Has it go on without the signal that it was about to take.
-    pub fn go_without(&mut self) {
-        self.stop = Some(Stop::Interrupted);
-        self.go();
+    /// Keeps from it the signal that it was about to take.
+    pub fn keep_signal(&mut self) {
+        if let Some(Stop::Signal(_)) = self.stop {
+            self.stop = Some(Stop::Interrupted);
+        }
     }
 
     /// Lets go of a thread that stands still; another runs on, traced until we end.

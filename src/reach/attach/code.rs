@@ -346,6 +346,19 @@ impl Survey {
         Ok((at, self.sites_near(at, &head)))
     }
 
+    /// Where the library is to lie in a program that has just been executed, whose libc will lie
+    /// near the dynamic linker at `base`.
+    ///
+    /// # Errors
+    /// Where there is no room.
+    pub fn place_ahead(&self, base: u64, heap: Range<u64>) -> Result<u64, Refusal> {
+        let (_, head) = image().ok_or_else(no_gate)?;
+        let linker = { self.mappings.iter() }.find(|m| m.range.contains(&base));
+        let linker = linker.map_or(base..base + 1, |m| m.range.clone());
+        room::near(&linker, whole_room(&head), &self.taken(heap))
+            .ok_or_else(|| Refusal::new("there is no free address near its linker", "start it anew"))
+    }
+
     fn sites_near(&self, image: u64, head: &Head) -> Vec<Site> {
         let reach = (1u64 << 31) - whole_room(head);
         let near = |s: &&Site| s.hole.is_some() || s.at.abs_diff(image) < reach;

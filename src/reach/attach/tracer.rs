@@ -162,6 +162,12 @@ impl Tracer {
         all.any(|t| t.stop() == Some(Stop::Executed))
     }
 
+    /// One of the threads; the others go on by themselves.
+    #[must_use]
+    pub fn thread_of(mut self, tid: u32) -> Option<Thread> {
+        self.threads.remove(&tid)
+    }
+
     /// The thread of a process with one.
     #[must_use]
     pub fn thread(mut self) -> Option<Thread> {
@@ -200,6 +206,12 @@ impl Tracer {
             }
             Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
                 if matches!(state(self.pid, tid), 'Z' | 'X' | '?') {
+                    return Ok(());
+                }
+                if self.keeps && tracer_of(self.pid) == std::process::id() {
+                    let thread = Thread::running(tid);
+                    thread.interrupt();
+                    self.threads.insert(tid, thread);
                     return Ok(());
                 }
                 Err(refused(self.pid, &e))

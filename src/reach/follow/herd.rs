@@ -9,9 +9,11 @@ use crate::reach::attach::target;
 use crate::reach::attach::tracer::undisturb;
 use std::collections::HashMap;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 use synclater_sys::ptrace::{Stop, Thread};
+use synclater_sys::registers::Registers;
 use synclater_sys::signal::Signals;
 use synclater_sys::wait::{self, For};
 use synclater_sys::{process, socket};
@@ -24,6 +26,8 @@ pub struct Herd {
     signals: Signals,
     /// What was told last of a process.
     told: HashMap<u32, How>,
+    /// Processes that will stop where they say when their libraries are there.
+    ahead: HashMap<u32, Range<u64>>,
     is_done: bool,
 }
 
@@ -39,6 +43,7 @@ impl Herd {
             door,
             signals: Signals::of_children()?,
             told: HashMap::new(),
+            ahead: HashMap::new(),
             is_done: false,
         })
     }
@@ -104,27 +109,56 @@ impl Herd {
     }
 
     fn attend(&mut self, mut thread: Thread) {
+        let tid = thread.tid();
         match thread.stop() {
             None => {}
             Some(Stop::Gone) => {
-                self.told.remove(&thread.tid());
+                self.told.remove(&tid);
+                self.ahead.remove(&tid);
             }
             Some(Stop::Group(_)) => thread.leave_stopped(),
-            Some(Stop::Made(_) | Stop::Interrupted) => thread.go(),
+            Some(Stop::Made(child)) => {
+                if let Some(range) = self.ahead.get(&tid).cloned() {
+                    self.ahead.insert(child, range);
+                }
+                thread.go();
+            }
+            Some(Stop::Interrupted) => thread.go(),
+            Some(Stop::Signal(_)) if self.has_arrived(&thread) => {
+                thread.keep_signal();
+                let (thread, begun) = self.start.arrive(thread);
+                self.go_on(tid, thread, begun);
+            }
             Some(Stop::Signal(_)) => {
                 // One that is ignored disturbs nobody who is not traced.
                 undisturb(&thread);
                 thread.go();
             }
-            Some(Stop::Executed) => self.begin(thread),
+            Some(Stop::Executed) => {
+                self.ahead.remove(&tid);
+                let (thread, begun) = self.start.begin(thread);
+                self.go_on(tid, thread, begun);
+            }
         }
     }
 
-    /// A program is about to make its first step.
-    fn begin(&mut self, thread: Thread) {
-        let pid = thread.tid();
-        let (thread, begun) = self.start.begin(thread);
-        // One that is not there any more is gone.
+    /// Whether a thread stops because the libraries of its program are there.
+    fn has_arrived(&mut self, thread: &Thread) -> bool {
+        const SIGURG: i32 = 23;
+        let Some(range) = self.ahead.get(&thread.tid()) else {
+            return false;
+        };
+        let is_there = |r: &Registers| range.contains(&r.ip());
+        let is_it = thread.stop() == Some(Stop::Signal(SIGURG))
+            && thread.registers().is_ok_and(|r| is_there(&r));
+        if is_it {
+            self.ahead.remove(&thread.tid());
+        }
+        is_it
+    }
+
+    /// Lets a program go on, and notes what became of it.
+    fn go_on(&mut self, pid: u32, thread: Option<Thread>, begun: Begun) {
         if let Some(mut thread) = thread.filter(|t| t.stop().is_some()) {
             thread.go();
         }
@@ -134,6 +168,9 @@ impl Herd {
                 if before != how {
                     self.tell(&News::Reached { pid, how });
                 }
+            }
+            Begun::Ahead(range) => {
+                self.ahead.insert(pid, range);
             }
             Begun::Missed(why) => {
                 self.told.remove(&pid);

@@ -3,8 +3,9 @@
 //! Promise: until the last step of a change nothing of it is in force, and that step is one store.
 
 use super::{rights, Baggage, How};
-use crate::reach::attach::{put_in_at_start, Told};
+use crate::reach::attach::{self, put_in_at_start, put_in_on_arrival, Entry, Told};
 use crate::reach::launch;
+use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use synclater_model::reach::notes;
@@ -18,6 +19,8 @@ use synclater_sys::remote::Memory;
 pub enum Begun {
     /// Its requests will be seen.
     Reached(How),
+    /// They will, once its libraries are there: when it stops for SIGURG in this range.
+    Ahead(Range<u64>),
     /// They will not: why.
     Missed(String),
 }
@@ -67,29 +70,51 @@ impl Start {
             };
             return (Some(thread), begun);
         }
-        if has_linker && !program.is_of_go() {
-            return (
-                Some(thread),
-                library.map_or_else(Begun::Missed, Begun::Reached),
-            );
+        let is_of_go = program.is_of_go();
+        match library {
+            Ok(how) if has_linker && !is_of_go => (Some(thread), Begun::Reached(how)),
+            library => self.patch(thread, program, is_of_go, library),
         }
+    }
+
+    /// Has the sites of a program lead to the gate.
+    fn patch(
+        &self,
+        thread: Thread,
+        program: &Program,
+        is_of_go: bool,
+        library: Result<How, String>,
+    ) -> (Option<Thread>, Begun) {
         let luggage = match &self.baggage.luggage {
             Ok(luggage) => luggage,
             Err(why) => return (Some(thread), Begun::Missed(why.clone())),
         };
-        let (thread, told) = put_in_at_start(thread, luggage);
-        let begun = match told {
-            Told::Attached { sites: 0, .. } if program.is_of_go() => {
+        // What loads the library needs it at no other sites than Go's own.
+        let entry = program.entry().filter(|_| library.is_err());
+        let (thread, begun) = put_in_at_start(thread, entry, luggage);
+        let begun = match begun {
+            attach::Begun::Ahead(range) => Begun::Ahead(range),
+            attach::Begun::Done(Told::Attached { sites: 0, .. }) if is_of_go => {
                 Begun::Missed("no system call of Go's was found (before 1.18?)".into())
             }
             // What has no request in it, ld.so executed by its name say, may yet load the library.
-            Told::Attached { sites: 0, .. } => library.map_or_else(Begun::Missed, Begun::Reached),
-            Told::Attached { .. } => Begun::Reached(How::Sites),
-            Told::Refused { refusal } => Begun::Missed(refusal.why),
-            Told::Busy { why } => Begun::Missed(why),
-            Told::Detached { .. } => Begun::Missed("it was let go of".into()),
+            attach::Begun::Done(Told::Attached { sites: 0, .. }) => {
+                library.map_or_else(Begun::Missed, Begun::Reached)
+            }
+            attach::Begun::Done(told) => told.into(),
         };
         (thread, begun)
+    }
+
+    /// Goes on with a program whose libraries are there.
+    pub fn arrive(&self, thread: Thread) -> (Option<Thread>, Begun) {
+        match self.baggage.luggage.as_ref() {
+            Ok(luggage) => {
+                let (thread, told) = put_in_on_arrival(thread, luggage);
+                (thread, told.into())
+            }
+            Err(why) => (Some(thread), Begun::Missed(why.clone())),
+        }
     }
 
     /// Has the program find the library and the session in its environment.
@@ -141,7 +166,25 @@ impl Start {
     }
 }
 
+impl From<Told> for Begun {
+    fn from(told: Told) -> Begun {
+        match told {
+            Told::Attached { .. } => Begun::Reached(How::Sites),
+            Told::Refused { refusal } => Begun::Missed(refusal.why),
+            Told::Busy { why } => Begun::Missed(why),
+            Told::Detached { .. } => Begun::Missed("it was let go of".into()),
+        }
+    }
+}
+
 impl Program {
+    /// Where it begins, if it has a dynamic linker.
+    fn entry(&self) -> Option<Entry> {
+        let linker = self.stack.aux(aux::BASE).filter(|at| *at != 0)?;
+        let (at, told) = (self.stack.aux(aux::ENTRY)?, self.stack.aux_at(aux::ENTRY)?);
+        Some(Entry { linker, at, told })
+    }
+
     fn of(thread: &Thread) -> std::io::Result<Program> {
         let pid = thread.tid();
         let registers = thread.registers()?;

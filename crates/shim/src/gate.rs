@@ -254,7 +254,10 @@ mod tests {
         for offset in [head.gate, head.boot, head.there, head.arrive] {
             assert!(offset < head.places_at, "{head:?}");
         }
-        assert!((head.data_at..head.whole).contains(&head.arrival), "{head:?}");
+        assert!(
+            (head.data_at..head.whole).contains(&head.arrival),
+            "{head:?}"
+        );
         for at in [head.places_at, head.data_at, head.whole] {
             assert_eq!(at % 4096, 0, "{head:?}");
         }

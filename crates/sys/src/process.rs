@@ -143,6 +143,14 @@ pub(crate) fn send_at_parents_death(signal: i32) {
     let _ = rustix::process::set_parent_process_death_signal(signal);
 }
 
+/// Has the kernel kill the calling process when its parent's forking thread ends; false where that
+/// has happened already: the parent is not process `parent` any more.
+#[must_use]
+pub fn end_with_parent(parent: u32) -> bool {
+    send_at_parents_death(libc::SIGKILL);
+    self::parent() == parent
+}
+
 /// The parent's process id; 0 where it lies outside of our pid namespace.
 pub(crate) fn parent() -> u32 {
     let pid = rustix::process::getppid();

@@ -75,12 +75,14 @@ impl Thread {
         Ok(Thread { tid, stop: None })
     }
 
-    /// The next thread of all that we trace that stands still, or is gone; without waiting.
+    /// The next thread of all that we trace that stands still, or is gone. Waits for it: the kernel
+    /// hands the processor over to whoever waits here, which poll(2) does not get. `None` where
+    /// nothing is traced any more, or where a signal came.
     #[must_use]
     pub fn next() -> Option<Thread> {
         let mut status = 0;
         // SAFETY: `status` has room for the answer.
-        let r = unsafe { libc::waitpid(-1, &raw mut status, libc::WNOHANG | libc::__WALL) };
+        let r = unsafe { libc::waitpid(-1, &raw mut status, libc::__WALL) };
         let tid = u32::try_from(r).ok().filter(|tid| *tid != 0)?;
         let stop = Some(meaning(tid, status));
         Some(Thread { tid, stop })

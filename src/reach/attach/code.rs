@@ -237,10 +237,13 @@ fn sites_in(code: &[u8], start: u64, library: Option<&Library>) -> Vec<Site> {
             hole: None,
             leads_to: None,
         });
+    let Some(library) = library else {
+        return plain.collect();
+    };
     let jumps = sites::x86_64_entered_by(code, 0xe9).filter_map(|at| {
         let site = start + at as u64;
         let to = gate::target(&code[at..], site)?;
-        let place = library?.place_at(to).filter(|p| p.at() == site)?;
+        let place = library.place_at(to).filter(|p| p.at() == site)?;
         Some(Site {
             at: site,
             was: place.was,
@@ -263,10 +266,13 @@ fn go_sites_in(code: &[u8], start: u64, library: Option<&Library>) -> Vec<Site> 
         hole: hole(&s),
         leads_to: None,
     });
+    let Some(library) = library else {
+        return plain.collect();
+    };
     let jumps = sites::go(code, true).into_iter().filter_map(|s| {
         let at = start + s.at as u64;
         let to = far_target(code.get(s.hole..s.hole + sites::FAR_LEN)?)?;
-        let place = library?.place_at(to).filter(|p| p.at() == at)?;
+        let place = library.place_at(to).filter(|p| p.at() == at)?;
         Some(Site {
             at,
             was: place.was,
@@ -355,8 +361,9 @@ impl Survey {
         let (_, head) = image().ok_or_else(no_gate)?;
         let linker = { self.mappings.iter() }.find(|m| m.range.contains(&base));
         let linker = linker.map_or(base..base + 1, |m| m.range.clone());
-        room::near(&linker, whole_room(&head), &self.taken(heap))
-            .ok_or_else(|| Refusal::new("there is no free address near its linker", "start it anew"))
+        room::near(&linker, whole_room(&head), &self.taken(heap)).ok_or_else(|| {
+            Refusal::new("there is no free address near its linker", "start it anew")
+        })
     }
 
     fn sites_near(&self, image: u64, head: &Head) -> Vec<Site> {

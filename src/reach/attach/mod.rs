@@ -363,9 +363,13 @@ fn put_in_first(
     let lost = |e: io::Error| Failure::Busy(format!("its memory: {e}"));
     let at = |offset: u32| image + u64::from(offset);
     let arrival = synclater_shim::gate::arrival(entry.at, entry.told);
-    memory.write(at(library.head.arrival), &arrival).map_err(lost)?;
+    memory
+        .write(at(library.head.arrival), &arrival)
+        .map_err(lost)?;
     let arrive = at(library.head.arrive);
-    memory.write(entry.told, &arrive.to_le_bytes()).map_err(lost)?;
+    memory
+        .write(entry.told, &arrive.to_le_bytes())
+        .map_err(lost)?;
     exchange(tracer, &memory, &[])?;
     const LONGEST: u64 = 256;
     Ok(Begun::Ahead(arrive..arrive + LONGEST))

@@ -14,7 +14,6 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 use synclater_sys::ptrace::{Stop, Thread};
 use synclater_sys::registers::Registers;
-use synclater_sys::signal::Signals;
 use synclater_sys::wait::{self, For};
 use synclater_sys::{process, socket};
 
@@ -23,7 +22,6 @@ pub struct Herd {
     start: Start,
     news: OwnedFd,
     door: OwnedFd,
-    signals: Signals,
     /// What was told last of a process.
     told: HashMap<u32, How>,
     /// Processes that will stop where they say when their libraries are there.
@@ -33,37 +31,33 @@ pub struct Herd {
 
 impl Herd {
     /// Nothing is traced yet.
-    ///
-    /// # Errors
-    /// Those of signalfd(2).
-    pub fn new(baggage: Baggage, news: OwnedFd, door: OwnedFd) -> io::Result<Herd> {
-        Ok(Herd {
+    #[must_use]
+    pub fn new(baggage: Baggage, news: OwnedFd, door: OwnedFd) -> Herd {
+        Herd {
             start: Start::new(baggage),
             news,
             door,
-            signals: Signals::of_children()?,
             told: HashMap::new(),
             ahead: HashMap::new(),
             is_done: false,
-        })
+        }
     }
 
-    /// Until the supervisor ends; the status for a job.
-    pub fn tend(mut self) -> i32 {
+    /// Until the supervisor, process `parent`, ends; the status for a job.
+    pub fn tend(mut self, parent: u32) -> i32 {
         process::leave_session();
         process::set_name(c"synclater-trace");
+        self.is_done = !process::end_with_parent(parent);
         while !self.is_done {
-            while self.signals.next().is_some() {}
             while let Some(thread) = Thread::next() {
                 self.attend(thread);
             }
             let fds = [
-                (self.signals.as_fd(), For::Input),
                 (self.door.as_fd(), For::Input),
                 (self.news.as_fd(), For::Input),
             ];
             // Of a socket whose other end is closed, poll(2) says so for good.
-            let [_, asked, over] = wait::any(&fds, Duration::from_secs(3600))[..] else {
+            let [asked, over] = wait::any(&fds, Duration::from_secs(3600))[..] else {
                 continue;
             };
             if asked {

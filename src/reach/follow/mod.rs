@@ -98,12 +98,13 @@ impl Follower {
         for end in [&news, &to, &behind] {
             rustix::io::ioctl_fionbio(end, true)?;
         }
+        let parent = std::process::id();
         let job = Job::start(move || {
             let mut all = vec![to.as_fd(), behind.as_fd()];
             all.extend({ baggage.luggage.iter() }.flat_map(Luggage::fds));
             // What was kept stays open under the numbers that it has.
             std::mem::forget(job::keep_only(&all));
-            Herd::new(baggage, to, behind).map_or(1, Herd::tend)
+            Herd::new(baggage, to, behind).tend(parent)
         })?;
         let door = Some(door);
         Ok(Follower { job, news, door })

@@ -10,8 +10,8 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use synclater_model::reach::start::aux;
 use std::time::{Duration, Instant};
+use synclater_model::reach::start::aux;
 use synclater_sys::ptrace::{Stop, Thread};
 
 /// Whether what a process executes gives rights to whoever executes it.

@@ -15,6 +15,8 @@
 //!
 //! Relies on: seven (twelve, eight) fixed bytes not occurring in code by chance.
 
+use memchr::memmem;
+
 /// Which call a site makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call {
@@ -102,7 +104,7 @@ pub struct GoSite {
 pub fn go(code: &[u8], jumps: bool) -> Vec<GoSite> {
     let known = GO.len() - GO_LEN;
     let mut found: Vec<GoSite> = Vec::new();
-    for entry in entries(code) {
+    for entry in memmem::find_iter(code, &SYSCALL) {
         let Some(at) = entry.checked_sub(GO_LEN).filter(|at| *at >= known) else {
             continue;
         };
@@ -166,12 +168,6 @@ fn unused(code: &[u8], within: std::ops::Range<usize>, len: usize) -> Option<usi
     Some(within.start + at)
 }
 
-/// Where `syscall` instructions may be.
-fn entries(code: &[u8]) -> impl Iterator<Item = usize> + '_ {
-    let ends = code.iter().enumerate().filter(|(_, b)| **b == SYSCALL[1]);
-    ends.filter_map(|(k, _)| k.checked_sub(1).filter(|at| code[*at] == SYSCALL[0]))
-}
-
 /// Sites in i386 code, in order.
 pub fn i386(code: &[u8]) -> impl Iterator<Item = Site> + '_ {
     entries_behind(code, &CALL_VDSO).filter_map(|at| {
@@ -182,12 +178,7 @@ pub fn i386(code: &[u8]) -> impl Iterator<Item = Site> + '_ {
 
 /// Where five bytes stand in front of each occurrence of `entry`.
 fn entries_behind<'a>(code: &'a [u8], entry: &'a [u8]) -> impl Iterator<Item = usize> + 'a {
-    let second = entry[1];
-    let found = code.iter().enumerate().filter(move |(_, b)| **b == second);
-    found.filter_map(move |(k, _)| {
-        let at = k.checked_sub(1 + LEN)?;
-        code[at + LEN..].starts_with(entry).then_some(at)
-    })
+    memmem::find_iter(code, entry).filter_map(|at| at.checked_sub(LEN))
 }
 
 /// Sites in aarch64 code (little endian), in order.

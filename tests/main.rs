@@ -10,7 +10,7 @@
 //! - `cli`: statuses, messages, signals, terminals, texts; `sessions`: supervisors that die, dials
 //!   that move, disks that fail, other users; `explain_spool`: a spool on two paths, of which one
 //!   is bad; `odd_victims`: containers, filters, block devices.
-//! - `attach`: processes that run already.
+//! - `attach`: processes that run already; `follow`: programs that lose the library.
 //! - `crash`: the power-cut laboratory.
 //! - `fleet`: the queries of docs/fleet.md, by DuckDB.
 //! - `tidy`: the repository's own rules.
@@ -29,6 +29,7 @@ mod crash;
 mod explain_spool;
 mod fidelity;
 mod fleet;
+mod follow;
 mod globs;
 mod harness;
 mod kernel;

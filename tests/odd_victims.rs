@@ -407,7 +407,7 @@ fn who_is_in_a_sync_when_it_is_counted_or_killed_has_not_escaped() {
 }
 
 /// Puts programs and the libraries that they need into a directory to chroot into.
-fn furnish(root: &Path, programs: &[&Path]) {
+pub fn furnish(root: &Path, programs: &[&Path]) {
     let script = "set -e; root=$1; shift; mkdir -p \"$root/bin\"; for p; do \
         cp \"$p\" \"$root/bin\"; for f in $(ldd \"$p\" | grep -o '/[^ ]*'); do \
         mkdir -p \"$root$(dirname \"$f\")\"; cp \"$f\" \"$root$f\"; done; done";

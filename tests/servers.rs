@@ -388,6 +388,40 @@ fn a_postfix_that_imports_nothing_is_told_of_with_its_cleanup() {
     }
 }
 
+/// A private etcd with its data in a folder: its command, its URL for clients, and their port.
+pub fn etcd_words(data: &Path) -> (Vec<String>, String, u16) {
+    let (client, peer) = (free_port(), free_port());
+    let [client_url, peer_url] = [client, peer].map(|p| format!("http://127.0.0.1:{p}"));
+    let words = [
+        "etcd",
+        "--data-dir",
+        &data.display().to_string(),
+        "--listen-client-urls",
+        &client_url,
+        "--advertise-client-urls",
+        &client_url,
+        "--listen-peer-urls",
+        &peer_url,
+        "--initial-advertise-peer-urls",
+        &peer_url,
+        "--initial-cluster",
+        &format!("default={peer_url}"),
+        "--log-level",
+        "error",
+    ];
+    (words.map(str::to_owned).to_vec(), client_url, client)
+}
+
+/// Puts keys, one after the other, by one connection; the seconds that it took.
+pub fn etcd_puts(port: u16, puts: usize) -> f64 {
+    let mut command = clean("/usr/bin/python3");
+    command
+        .arg(script("etcd_puts.py"))
+        .args([port.to_string(), puts.to_string()]);
+    let outcome = run(&mut command).must_succeed();
+    outcome.stdout.trim().parse().expect("seconds")
+}
+
 /// etcd in a session of its own, its syncs counted.
 fn etcd() -> (Daemon, Syncs, String) {
     let place = Place::new("etcd");
@@ -398,27 +432,8 @@ fn etcd() -> (Daemon, Syncs, String) {
         .arg(place.scene.file("report.json"))
         .arg("--");
     syncs.trace(&mut command).arg("etcd");
-    let (client, peer) = (free_port(), free_port());
-    let [client_url, peer_url] = [client, peer].map(|p| format!("http://127.0.0.1:{p}"));
-    command.arg("--data-dir").arg(place.scene.work());
-    command.args([
-        "--listen-client-urls",
-        &client_url,
-        "--advertise-client-urls",
-        &client_url,
-    ]);
-    command.args([
-        "--listen-peer-urls",
-        &peer_url,
-        "--initial-advertise-peer-urls",
-        &peer_url,
-    ]);
-    command.args([
-        "--initial-cluster",
-        &format!("default={peer_url}"),
-        "--log-level",
-        "error",
-    ]);
+    let (words, client_url, client) = etcd_words(&place.scene.work());
+    command.args(&words[1..]);
     let mut daemon = Daemon::start(place, &mut command);
     daemon.wait_until("an answer at its port", || answers(client));
     (daemon, syncs, client_url)

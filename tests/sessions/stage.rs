@@ -369,7 +369,12 @@ pub fn program(name: &str) -> PathBuf {
         if name.ends_with("_static") {
             command.arg("-static");
         }
-        let stem = name.trim_end_matches("_static").trim_end_matches("_musl");
+        if name.ends_with("_32") {
+            command.arg("-m32");
+        }
+        let stem = ["_static", "_musl", "_32"]
+            .iter()
+            .fold(name, |n, end| n.trim_end_matches(end));
         command.arg("-o").arg(&fresh);
         command.arg(source.join(format!("{stem}.c")));
         run(&mut command).must_succeed();

@@ -5,7 +5,6 @@
 
 use super::start::{Begun, Start};
 use super::{Baggage, How, News, LONGEST};
-use crate::reach::attach::target;
 use crate::reach::attach::tracer::undisturb;
 use std::collections::HashMap;
 use std::io;
@@ -166,9 +165,8 @@ impl Herd {
             Begun::Ahead(range) => {
                 self.ahead.insert(pid, range);
             }
-            Begun::Missed(why) => {
+            Begun::Missed { exe, why } => {
                 self.told.remove(&pid);
-                let exe = target::exe_of(pid);
                 self.tell(&News::Missed { pid, exe, why });
             }
         }

@@ -26,14 +26,15 @@ pub fn would_be_gained(pid: u32) -> bool {
 pub fn give_back(mut thread: Thread, program: &Program) -> (Option<Thread>, Begun) {
     match again(&mut thread, program) {
         Ok(()) => {
-            thread.release();
             let why = "it gains rights, which whoever is traced does not: not followed, nor is \
                        what it starts (as root both are)";
-            (None, Begun::Missed(why.into()))
+            let begun = Begun::missed(program.pid, why);
+            thread.release();
+            (None, begun)
         }
         Err(e) => {
             let why = format!("it was to gain rights and does not, being traced ({e})");
-            (Some(thread), Begun::Missed(why))
+            (Some(thread), Begun::missed(program.pid, why))
         }
     }
 }

@@ -3,6 +3,7 @@
 //! Promise: until the last step of a change nothing of it is in force, and that step is one store.
 
 use super::{rights, Baggage, How};
+use crate::reach::attach::target::exe_of;
 use crate::reach::attach::{self, put_in_at_start, put_in_on_arrival, Entry, Told};
 use crate::reach::launch;
 use std::ops::Range;
@@ -21,8 +22,31 @@ pub enum Begun {
     Reached(How),
     /// They will, once its libraries are there: when it stops for SIGURG in this range.
     Ahead(Range<u64>),
-    /// They will not: why.
-    Missed(String),
+    /// They will not.
+    Missed {
+        /// The program.
+        exe: String,
+        /// Why not.
+        why: String,
+    },
+}
+
+impl Begun {
+    /// Missed: what a process executes at this moment.
+    pub fn missed(pid: u32, why: impl Into<String>) -> Begun {
+        let (exe, why) = (exe_of(pid), why.into());
+        Begun::Missed { exe, why }
+    }
+
+    /// What became of a process that was to be attached.
+    fn of(pid: u32, told: Told) -> Begun {
+        match told {
+            Told::Attached { .. } => Begun::Reached(How::Sites),
+            Told::Refused { refusal } => Begun::missed(pid, refusal.why),
+            Told::Busy { why } => Begun::missed(pid, why),
+            Told::Detached { .. } => Begun::missed(pid, "it was let go of"),
+        }
+    }
 }
 
 /// What programs are to begin with.
@@ -52,7 +76,10 @@ impl Start {
     pub fn begin(&self, thread: Thread) -> (Option<Thread>, Begun) {
         match Program::of(&thread) {
             Ok(program) => self.reach(thread, &program),
-            Err(e) => (Some(thread), Begun::Missed(format!("its stack: {e}"))),
+            Err(e) => {
+                let begun = Begun::missed(thread.tid(), format!("its stack: {e}"));
+                (Some(thread), begun)
+            }
         }
     }
 
@@ -65,8 +92,8 @@ impl Start {
         if !program.is_64 {
             let begun = match (has_linker, library) {
                 (true, Ok(how)) => Begun::Reached(how),
-                (true, Err(why)) => Begun::Missed(why),
-                (false, _) => Begun::Missed("a static program of 32 bits".into()),
+                (true, Err(why)) => Begun::missed(program.pid, why),
+                (false, _) => Begun::missed(program.pid, "a static program of 32 bits"),
             };
             return (Some(thread), begun);
         }
@@ -87,33 +114,35 @@ impl Start {
     ) -> (Option<Thread>, Begun) {
         let luggage = match &self.baggage.luggage {
             Ok(luggage) => luggage,
-            Err(why) => return (Some(thread), Begun::Missed(why.clone())),
+            Err(why) => return (Some(thread), Begun::missed(program.pid, why)),
         };
         // What loads the library needs it at no other sites than Go's own.
         let entry = program.entry().filter(|_| library.is_err());
         let (thread, begun) = put_in_at_start(thread, entry, luggage);
         let begun = match begun {
             attach::Begun::Ahead(range) => Begun::Ahead(range),
-            attach::Begun::Done(Told::Attached { sites: 0, .. }) if is_of_go => {
-                Begun::Missed("no system call of Go's was found (before 1.18?)".into())
-            }
+            attach::Begun::Done(Told::Attached { sites: 0, .. }) if is_of_go => Begun::missed(
+                program.pid,
+                "no system call of Go's was found (before 1.18?)",
+            ),
             // What has no request in it, ld.so executed by its name say, may yet load the library.
             attach::Begun::Done(Told::Attached { sites: 0, .. }) => {
-                library.map_or_else(Begun::Missed, Begun::Reached)
+                library.map_or_else(|why| Begun::missed(program.pid, why), Begun::Reached)
             }
-            attach::Begun::Done(told) => told.into(),
+            attach::Begun::Done(told) => Begun::of(program.pid, told),
         };
         (thread, begun)
     }
 
     /// Goes on with a program whose libraries are there.
     pub fn arrive(&self, thread: Thread) -> (Option<Thread>, Begun) {
+        let pid = thread.tid();
         match self.baggage.luggage.as_ref() {
             Ok(luggage) => {
                 let (thread, told) = put_in_on_arrival(thread, luggage);
-                (thread, told.into())
+                (thread, Begun::of(pid, told))
             }
-            Err(why) => (Some(thread), Begun::Missed(why.clone())),
+            Err(why) => (Some(thread), Begun::missed(pid, why)),
         }
     }
 
@@ -163,17 +192,6 @@ impl Start {
             lacks("SYNCLATER_PAGE", &self.baggage.pages);
         }
         all
-    }
-}
-
-impl From<Told> for Begun {
-    fn from(told: Told) -> Begun {
-        match told {
-            Told::Attached { .. } => Begun::Reached(How::Sites),
-            Told::Refused { refusal } => Begun::Missed(refusal.why),
-            Told::Busy { why } => Begun::Missed(why),
-            Told::Detached { .. } => Begun::Missed("it was let go of".into()),
-        }
     }
 }
 

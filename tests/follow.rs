@@ -1,0 +1,295 @@
+//! `run --follow`: programs that lose the library are reached, whatever it is that they lose it by,
+//! and whoever is killed meanwhile.
+
+mod daemons;
+mod ends;
+mod rights;
+
+use crate::harness::command::{clean, run, Outcome, LIMIT};
+use crate::harness::limits::{count, is_root, skip};
+use crate::odd_victims::furnish;
+use crate::sessions::stage::{as_root, program, Running, Stage, SYNCLATER};
+use crate::wait::until;
+use serde_json::{json, Value};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Requests of each child.
+fn requests() -> u64 {
+    count(100, 10_000) as u64
+}
+
+fn number(report: &Value, key: &str) -> u64 {
+    let number = report[key].as_u64();
+    number.unwrap_or_else(|| panic!("{key}: {report:#}"))
+}
+
+/// A session with a report that follows, or does not.
+fn session(stage: &Stage, follows: bool) -> Command {
+    let mut command = stage.synclater(&["run", "--quiet"]);
+    command.args(stage.json());
+    if follows {
+        command.arg("--follow");
+    }
+    command.arg("--");
+    command
+}
+
+/// The words of a hammer that makes [`requests`] in a folder.
+fn hammer(name: &str, dir: &Path) -> Vec<String> {
+    let words = [
+        program(name).display().to_string(),
+        dir.display().to_string(),
+    ];
+    words
+        .into_iter()
+        .chain(["1".into(), requests().to_string()])
+        .collect()
+}
+
+/// Every request was seen by the session: of one child, or of `children`.
+fn all_were_seen(stage: &Stage, outcome: &Outcome, children: u64) {
+    assert_eq!(outcome.status.code(), Some(0), "{outcome}");
+    let report = stage.report();
+    assert!(!outcome.stderr.contains("ld.so"), "{outcome}");
+    let expected = children * requests();
+    assert_eq!(number(&report, "requests"), expected, "{report:#}");
+    assert_eq!(report["escaped"], json!([]), "{report:#}");
+    assert_eq!(report["settled"], report["skipped"], "{report:#}");
+    assert!(stage.entries().is_empty(), "{:?}", stage.entries());
+}
+
+/// Has a child lose the library by some words in front of it: with `--follow` every request is
+/// seen, without it the child is named.
+fn is_reached(name: &str, words: &[&str], victim: &str) {
+    let stage = Stage::new(name);
+    let victim = hammer(victim, &stage.work());
+    let outcome = run(session(&stage, true).args(words).args(&victim));
+    all_were_seen(&stage, &outcome, 1);
+    if !is_root() {
+        return;
+    }
+    run(session(&stage, false).args(words).args(&victim)).must_succeed();
+    let report = stage.report();
+    let escaped = report["escaped"].as_array().expect("escaped");
+    assert_eq!(escaped.len(), 1, "{report:#}");
+    assert_eq!(escaped[0]["requests"], requests(), "{report:#}");
+    assert_eq!(number(&report, "requests"), 0, "{report:#}");
+}
+
+const CLEANED: [&str; 3] = ["env", "-i", "PATH=/usr/bin:/bin"];
+
+#[test]
+fn soak_a_child_with_a_cleaned_environment() {
+    is_reached("cleaned", &CLEANED, "hammer");
+}
+
+#[test]
+fn soak_a_musl_child_with_a_cleaned_environment() {
+    is_reached("cleaned-musl", &CLEANED, "hammer_musl");
+}
+
+#[test]
+fn soak_a_32_bit_child_with_a_cleaned_environment() {
+    is_reached("cleaned-32", &CLEANED, "hammer_32");
+}
+
+#[test]
+fn soak_a_static_child() {
+    is_reached("static", &[], "hammer_static");
+    is_reached("static-of-python", &["env", "-i"], "hammer_static");
+}
+
+/// Python with an empty environment for its child, a shell, which has the next one.
+const NO_ENVIRONMENT: &str = "import subprocess, sys; \
+    sys.exit(subprocess.run(['/bin/sh', '-c', '\"$@\"', 'sh'] + sys.argv[1:], env={}).returncode)";
+
+#[test]
+fn soak_a_child_of_a_shell_of_a_python_without_an_environment() {
+    let words = ["/usr/bin/python3", "-c", NO_ENVIRONMENT];
+    for victim in ["hammer", "hammer_static"] {
+        is_reached("python", &words, victim);
+    }
+}
+
+#[test]
+fn soak_children_of_su_and_sudo() {
+    if !as_root("soak_children_of_su_and_sudo") {
+        return;
+    }
+    is_reached("sudo", &["sudo", "-n"], "hammer");
+    let stage = Stage::new("su");
+    let line = hammer("hammer", &stage.work()).join(" ");
+    let outcome =
+        run(session(&stage, true).args(["su", "-", "root", "-s", "/bin/sh", "-c", &line]));
+    all_were_seen(&stage, &outcome, 1);
+}
+
+#[test]
+fn soak_a_go_child_of_a_shell_of_a_python_without_an_environment() {
+    const NAME: &str = "soak_a_go_child_of_a_shell_of_a_python_without_an_environment";
+    let stage = Stage::new("go");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/follow/hammer.go");
+    let built = stage.file("hammer-go");
+    let mut go = clean("go");
+    go.args(["build", "-o"]).arg(&built).arg(source);
+    go.env("HOME", stage.file("."))
+        .env("GOFLAGS", "-mod=mod")
+        .env("GO111MODULE", "off");
+    if go.status().is_err() {
+        return skip(NAME, "no Go compiler (go) is installed");
+    }
+    let mut command = session(&stage, true);
+    command
+        .args(["/usr/bin/python3", "-c", NO_ENVIRONMENT])
+        .arg(built);
+    command
+        .arg(stage.work().join("file"))
+        .arg(requests().to_string());
+    let outcome = run(&mut command);
+    all_were_seen(&stage, &outcome, 1);
+}
+
+#[test]
+fn soak_children_behind_another_root() {
+    if !as_root("soak_children_behind_another_root") {
+        return;
+    }
+    let stage = Stage::new("root");
+    let root = stage.file("root");
+    let victims = ["hammer", "hammer_static", "hammer_musl"].map(program);
+    let paths: Vec<&Path> = victims.iter().map(PathBuf::as_path).collect();
+    furnish(&root, &paths[..2]);
+    for (file, below) in [
+        (paths[2], "bin"),
+        (Path::new("/lib/ld-musl-x86_64.so.1"), "lib"),
+    ] {
+        let to = root.join(below).join(file.file_name().expect("a name"));
+        std::fs::create_dir_all(root.join(below)).expect("a folder in the root");
+        std::fs::copy(file, to).expect("a copy");
+    }
+    for victim in victims {
+        let inside = root.join("w");
+        std::fs::create_dir_all(&inside).expect("a folder in the root");
+        let mut command = session(&stage, true);
+        command.arg("chroot").arg(&root);
+        command.arg(Path::new("/bin").join(victim.file_name().expect("a name")));
+        command.args(["/w", "1", &requests().to_string()]);
+        let outcome = run(&mut command);
+        all_were_seen(&stage, &outcome, 1);
+    }
+}
+
+#[test]
+fn soak_children_of_cron() {
+    if !as_root("soak_children_of_cron") {
+        return;
+    }
+    let stage = Stage::new("cron");
+    let tables = stage.file("tables");
+    std::fs::create_dir(&tables).expect("a folder of tables");
+    let done = stage.file("done");
+    let line = hammer("hammer", &stage.work()).join(" ");
+    let table = format!("* * * * * {line} && touch {}\n", done.display());
+    std::fs::write(tables.join("root"), table).expect("a table");
+    let mut command = session(&stage, true);
+    command
+        .args(["busybox", "crond", "-f", "-d", "8", "-c"])
+        .arg(&tables);
+    let mut cron = Running::start(&stage, command);
+    let ran = until(LIMIT, || done.exists());
+    assert!(ran, "{}", cron.stderr());
+    cron.send(rustix::process::Signal::TERM);
+    cron.end();
+    let report = stage.report();
+    let seen = number(&report, "requests");
+    assert!(seen >= requests() && seen % requests() == 0, "{report:#}");
+    assert_eq!(report["escaped"], json!([]), "{report:#}");
+}
+
+#[test]
+fn what_the_command_leaves_behind_is_waited_for() {
+    let stage = Stage::new("behind");
+    let words = hammer("hammer", &stage.work()).join(" ");
+    let script = format!("(sleep 0.3; {words}) & exit 7");
+    let outcome = run(session(&stage, true).args(["setsid", "sh", "-c", &script]));
+    assert_eq!(outcome.status.code(), Some(7), "{outcome}");
+    let report = stage.report();
+    assert_eq!(number(&report, "requests"), requests(), "{report:#}");
+    assert_eq!(number(&report, "exit_status"), 7, "{report:#}");
+}
+
+#[test]
+fn ps_says_how_each_process_was_reached() {
+    let stage = Stage::new("how");
+    let mut command = session(&stage, true);
+    let victim = program("demand").display().to_string();
+    let script = format!(
+        "{victim} {0} <&3 3<&- & exec env -i {victim} {0}",
+        stage.work().display()
+    );
+    command.args(["sh", "-c", &format!("exec 3<&0; {script}")]);
+    let mut victim = Running::start(&stage, command);
+    let hows = || -> Vec<String> {
+        let session = stage.sessions();
+        let rows = session.first().and_then(|s| s["processes"].as_array());
+        let rows = rows.into_iter().flatten();
+        let of = rows.filter(|r| r["exe"].as_str().is_some_and(|x| x.ends_with("demand")));
+        let mut all: Vec<_> = of
+            .map(|r| r["how"].as_str().expect("how").to_owned())
+            .collect();
+        all.sort();
+        all
+    };
+    assert!(
+        until(LIMIT, || hows() == ["follow", "launch"]),
+        "{:?}",
+        hows()
+    );
+    victim.end();
+}
+
+#[test]
+fn whoever_is_traced_already_is_told_so() {
+    let stage = Stage::new("traced");
+    let mut command = stage.with_folders("strace");
+    command.args([
+        "-f",
+        "-o",
+        "/dev/null",
+        SYNCLATER,
+        "run",
+        "--follow",
+        "--",
+        "touch",
+    ]);
+    let outcome = run(command.arg(stage.file("touched")));
+    assert_eq!(outcome.status.code(), Some(125), "{outcome}");
+    assert!(
+        outcome.stderr.contains("cannot follow the command"),
+        "{outcome}"
+    );
+    assert!(outcome.stderr.contains("is traced by"), "{outcome}");
+    assert!(!stage.file("touched").exists());
+    assert!(stage.left_in_run_dir().is_empty());
+    // So is another session inside of one.
+    let mut command = session(&stage, true);
+    command.args([SYNCLATER, "run", "--follow", "--", "true"]);
+    let outcome = run(&mut command);
+    assert_eq!(outcome.status.code(), Some(125), "{outcome}");
+    assert!(outcome.stderr.contains("is traced by"), "{outcome}");
+    // And one that does not follow works as ever.
+    let mut command = session(&stage, true);
+    command.args([SYNCLATER, "run", "--quiet", "--", "env", "-i"]);
+    let outcome = run(command.args(hammer("hammer", &stage.work()))).must_succeed();
+    all_were_seen(&stage, &outcome, 1);
+}
+
+#[test]
+fn a_command_that_is_not_there_is_not_found() {
+    let stage = Stage::new("not-there");
+    let outcome = run(session(&stage, true).arg("/no/such/command"));
+    assert_eq!(outcome.status.code(), Some(127), "{outcome}");
+    let outcome = run(session(&stage, true).arg("/etc/passwd"));
+    assert_eq!(outcome.status.code(), Some(126), "{outcome}");
+}

@@ -1,0 +1,83 @@
+//! Programs that gain rights keep them, whoever follows.
+
+use super::*;
+use std::os::unix::fs::PermissionsExt;
+
+/// A program that is owned by root and gives its rights to everybody.
+fn setuid(stage: &Stage, from: &Path) -> PathBuf {
+    let into = stage.file("setuid");
+    std::fs::create_dir_all(&into).expect("a folder");
+    let to = into.join(from.file_name().expect("a name"));
+    std::fs::copy(from, &to).expect("a copy");
+    let mode = std::fs::Permissions::from_mode(0o4755);
+    std::fs::set_permissions(&to, mode).expect("setuid");
+    to
+}
+
+fn nobody(stage: &Stage) -> Command {
+    let mut command = stage.with_folders("setpriv");
+    command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"]);
+    command
+}
+
+#[test]
+fn a_setuid_program_gains_its_rights_although_nobody_follows_as_root() {
+    const NAME: &str = "a_setuid_program_gains_its_rights_although_nobody_follows_as_root";
+    if !as_root(NAME) {
+        return;
+    }
+    let stage = Stage::for_nobody("setuid");
+    let id = setuid(&stage, Path::new("/usr/bin/id"));
+    let alone = run(nobody(&stage).arg(&id).arg("-u")).must_succeed();
+    if alone.stdout != "0\n" {
+        return skip(NAME, "setuid has no effect in the folder of tests (nosuid)");
+    }
+    let by = |words: &[&str]| {
+        let mut command = nobody(&stage);
+        command
+            .args([SYNCLATER, "run", "--follow", "--summary", "--"])
+            .args(words);
+        run(command.current_dir(id.parent().expect("above"))).must_succeed()
+    };
+    let path = id.display().to_string();
+    let opened = "import os, sys; f = os.open(sys.argv[1], os.O_RDONLY | os.O_CLOEXEC); \
+                  os.execve(f, ['id', '-u'], {})";
+    for words in [
+        &[path.as_str(), "-u"][..],
+        &["./id", "-u"],
+        &["env", "-i", "./id", "-u"],
+        &["python3", "-c", opened, &path],
+    ] {
+        let outcome = by(words);
+        assert_eq!(outcome.stdout, "0\n", "{outcome}");
+        let told = outcome.stderr.replace("\n           ", " ");
+        assert!(told.contains("escaped: id ("), "{outcome}");
+        assert!(told.contains("it gains rights"), "{outcome}");
+    }
+}
+
+#[test]
+fn a_setuid_program_is_reached_by_root() {
+    if !as_root("a_setuid_program_is_reached_by_root") {
+        return;
+    }
+    for victim in ["hammer", "hammer_static"] {
+        let stage = Stage::new("setuid-root");
+        stage.open_to_others(0o755);
+        let copy = setuid(&stage, &program(victim));
+        let mut command = session(&stage, true);
+        command.args([
+            "setpriv",
+            "--reuid=65534",
+            "--regid=65534",
+            "--clear-groups",
+            "--",
+        ]);
+        command
+            .arg(copy)
+            .arg(stage.work())
+            .args(["1", &requests().to_string()]);
+        let outcome = run(&mut command);
+        all_were_seen(&stage, &outcome, 1);
+    }
+}

@@ -3,6 +3,7 @@
 
 mod cycles;
 mod ends;
+mod follow;
 mod refusals;
 mod servers;
 mod whom;

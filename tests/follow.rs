@@ -11,6 +11,7 @@ use crate::odd_victims::furnish;
 use crate::sessions::stage::{as_root, program, Running, Stage, SYNCLATER};
 use crate::wait::until;
 use serde_json::{json, Value};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -186,17 +187,27 @@ fn soak_children_of_cron() {
         return;
     }
     let stage = Stage::new("cron");
-    let tables = stage.file("tables");
-    std::fs::create_dir(&tables).expect("a folder of tables");
+    let (tables, empty) = (stage.file("spool/crontabs"), stage.file("empty"));
+    for dir in [&tables, &empty] {
+        std::fs::create_dir_all(dir).expect("a folder");
+    }
     let done = stage.file("done");
     let line = hammer("hammer", &stage.work()).join(" ");
-    let table = format!("* * * * * {line} && touch {}\n", done.display());
-    std::fs::write(tables.join("root"), table).expect("a table");
+    let table = tables.join("root");
+    std::fs::write(
+        &table,
+        format!("* * * * * {line} && touch {}\n", done.display()),
+    )
+    .expect("it");
+    std::fs::set_permissions(&table, std::fs::Permissions::from_mode(0o600)).expect("its rights");
+    // With tables of its own, whatever this machine's are.
+    let private = "mount --bind \"$1\" /var/spool/cron && mount --bind \"$2\" /etc/cron.d && \
+        mount --bind /dev/null /etc/crontab && mount -t tmpfs none /run && exec cron -f";
     let mut command = session(&stage, true);
-    command
-        .args(["busybox", "crond", "-f", "-d", "8", "-c"])
-        .arg(&tables);
+    command.args(["unshare", "-m", "sh", "-c", private, "sh"]);
+    command.arg(stage.file("spool")).arg(&empty);
     let mut cron = Running::start(&stage, command);
+    // It looks once a minute.
     let ran = until(LIMIT, || done.exists());
     assert!(ran, "{}", cron.stderr());
     cron.send(rustix::process::Signal::TERM);

@@ -5,6 +5,7 @@ use super::dials::{Dials, Recorded, Wanted};
 use super::{print, whose, OURS};
 use crate::reach::attach::target::{self, Refusal};
 use crate::reach::attach::Luggage;
+use crate::reach::follow::{Baggage, Follower, Manner};
 use crate::reach::whom::Whom;
 use crate::record::out;
 use crate::session::escape::Escapes;
@@ -58,6 +59,12 @@ pub struct Args {
     )]
     until: Until,
 
+    /// Reach what they start as well, before its first instruction. They are traced (ptrace) until
+    /// they are let go of, with --exe their parents too: no debugger and no strace beside it,
+    /// signals take longer.
+    #[arg(long)]
+    follow: bool,
+
     #[command(flatten)]
     dials: Dials,
 
@@ -74,6 +81,7 @@ EXAMPLES
   synclater attach --exe imap --until 1s --for 10m
   synclater attach --pid 4121
   synclater attach --unit postfix.service --only user=postfix --for 2h
+  synclater attach --exe cleanup --follow
   synclater attach --exe 'postgres' -u now --record pg.rec
   synclater detach kelp
 
@@ -264,7 +272,23 @@ fn in_background(args: &Args, wanted: Wanted, whom: Whom, to: OwnedFd) -> anyhow
             return Err(Trouble::new(what, refusal.why, refusal.try_, UNTOUCHED).into());
         }
     };
-    s.reach_out(Reach::new(luggage, whom));
+    let exes = whom.exes.clone();
+    let mut reach = Reach::new(luggage, whom);
+    if args.follow {
+        let baggage = Baggage {
+            manner: Manner::Sites(exes),
+            luggage: Luggage::pack(s.shared).map_err(|refusal| refusal.why),
+        };
+        match Follower::start(baggage) {
+            Ok(follower) => reach.follow(follower),
+            Err(e) => {
+                give_up(&mut s);
+                let (what, try_) = ("cannot follow what is started", "leave out --follow");
+                return Err(Trouble::new(what, e.to_string(), try_, UNTOUCHED).into());
+            }
+        }
+    }
+    s.reach_out(reach);
     s.run_until_reached();
     if s.is_over() {
         // Nobody was attached; that is told once nothing is left of it.

@@ -3,7 +3,7 @@
 use super::dials::{Dials, Recorded, Wanted};
 use super::OURS;
 use crate::reach::attach::Luggage;
-use crate::reach::follow::{Baggage, Follower};
+use crate::reach::follow::{Baggage, Environment, Follower, Manner};
 use crate::reach::launch;
 use crate::reach::library::{self, Variant};
 use crate::record::out;
@@ -217,10 +217,13 @@ pub fn run(args: Args) -> anyhow::Result<i32> {
 
 /// Starts what traces the command.
 fn follow(s: &mut Supervisor, library: PathBuf, pages: OsString) -> Result<(), Trouble> {
-    let baggage = Baggage {
+    let environment = Environment {
         library,
         page: s.shared.path.clone(),
         pages,
+    };
+    let baggage = Baggage {
+        manner: Manner::Environment(environment),
         luggage: Luggage::pack(s.shared).map_err(|refusal| refusal.why),
     };
     match Follower::start(baggage) {

@@ -63,7 +63,8 @@ impl Whom {
 }
 
 /// Whether a process is synclater itself.
-fn is_ours(pid: u32) -> bool {
+#[must_use]
+pub fn is_ours(pid: u32) -> bool {
     exe(pid).is_some_and(|exe| std::env::current_exe().is_ok_and(|own| own == exe))
 }
 

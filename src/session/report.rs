@@ -204,14 +204,16 @@ fn rows(counted: &BTreeMap<u32, Process>, s: &Supervisor) -> Vec<PsProcess> {
         return pids.into_iter().map(|pid| row(pid, how(pid))).collect();
     };
     // What they forked has their code, and is attached as they are.
-    let mut pids: BTreeSet<u32> = reach.attached().map(|(pid, _)| pid).collect();
+    let how: BTreeMap<u32, &str> = reach.attached().map(|(pid, r)| (pid, r.how)).collect();
+    let mut pids: BTreeSet<u32> = how.keys().copied().collect();
     pids.extend(
         counted
             .iter()
             .filter(|(pid, p)| **pid != 0 && p.alive)
             .map(|(pid, _)| *pid),
     );
-    pids.into_iter().map(|pid| row(pid, "attach")).collect()
+    let how = |pid| how.get(&pid).copied().unwrap_or("attach");
+    pids.into_iter().map(|pid| row(pid, how(pid))).collect()
 }
 
 fn has_library(pid: u32) -> bool {

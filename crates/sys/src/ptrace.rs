@@ -28,6 +28,17 @@ pub enum Stop {
     Gone,
 }
 
+/// What waiting for those that we trace came to.
+#[derive(Debug)]
+pub enum Next {
+    /// This one stands still, or is gone.
+    Thread(Thread),
+    /// A signal came.
+    Interrupted,
+    /// Nobody is traced.
+    Nobody,
+}
+
 /// A thread that we trace.
 #[derive(Debug)]
 pub struct Thread {
@@ -76,16 +87,22 @@ impl Thread {
     }
 
     /// The next thread of all that we trace that stands still, or is gone. Waits for it: the kernel
-    /// hands the processor over to whoever waits here, which poll(2) does not get. `None` where
-    /// nothing is traced any more, or where a signal came.
+    /// hands the processor over to whoever waits here, which poll(2) does not get.
     #[must_use]
-    pub fn next() -> Option<Thread> {
+    pub fn next() -> Next {
         let mut status = 0;
         // SAFETY: `status` has room for the answer.
         let r = unsafe { libc::waitpid(-1, &raw mut status, libc::__WALL) };
-        let tid = u32::try_from(r).ok().filter(|tid| *tid != 0)?;
-        let stop = Some(meaning(tid, status));
-        Some(Thread { tid, stop })
+        match u32::try_from(r) {
+            Ok(tid) => {
+                let stop = Some(meaning(tid, status));
+                Next::Thread(Thread { tid, stop })
+            }
+            Err(_) if io::Error::last_os_error().raw_os_error() == Some(libc::ECHILD) => {
+                Next::Nobody
+            }
+            Err(_) => Next::Interrupted,
+        }
     }
 
     /// Why it stands still, as of the last look.

@@ -80,19 +80,6 @@ impl Signals {
         })
     }
 
-    /// Takes SIGCHLD alone, for a process whose parent has taken over the others.
-    ///
-    /// # Errors
-    /// Those of signalfd(2).
-    pub fn of_children() -> io::Result<Signals> {
-        let mut set = empty_set();
-        add(&mut set, libc::SIGCHLD);
-        Ok(Signals {
-            fd: descriptor_for(&set)?,
-            inherited: inherited(),
-        })
-    }
-
     /// The next signal, without waiting.
     #[must_use]
     pub fn next(&self) -> Option<Arrived> {
@@ -172,6 +159,18 @@ pub(crate) fn set_disposition(signal: i32, to: libc::sighandler_t) {
 pub(crate) fn handle(signal: i32, handler: extern "C" fn(i32)) {
     // SAFETY: `handler` makes only system calls, as signal-safety(7) asks: see its callers.
     unsafe { libc::signal(signal, handler as *const () as libc::sighandler_t) };
+    unblock(signal);
+}
+
+/// Has `signal` do nothing but interrupt a call that waits.
+pub fn let_interrupt(signal: i32) {
+    extern "C" fn nothing(_: i32) {}
+    // SAFETY: zeroed is a valid value of this structure of integers.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    // Without SA_RESTART, which signal(3) sets.
+    action.sa_sigaction = nothing as *const () as libc::sighandler_t;
+    // SAFETY: `action` is initialised, and the handler does nothing.
+    unsafe { libc::sigaction(signal, &raw const action, null_mut()) };
     unblock(signal);
 }
 

@@ -44,7 +44,8 @@ pub struct Tracer {
     threads: BTreeMap<u32, Thread>,
 }
 
-fn threads_of(pid: u32) -> Vec<u32> {
+/// The threads of a process.
+pub fn threads_of(pid: u32) -> Vec<u32> {
     let entries = std::fs::read_dir(format!("/proc/{pid}/task"))
         .into_iter()
         .flatten()
@@ -81,7 +82,7 @@ fn waits_for_vfork(pid: u32, tid: u32) -> bool {
 }
 
 /// Who traces a process; 0: nobody.
-fn tracer_of(pid: u32) -> u32 {
+pub fn tracer_of(pid: u32) -> u32 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|l| l.strip_prefix("TracerPid:"));
     line.and_then(|n| n.trim().parse().ok()).unwrap_or(0)

@@ -5,16 +5,19 @@
 
 use super::start::{Begun, Start};
 use super::{Baggage, How, News, LONGEST};
-use crate::reach::attach::tracer::undisturb;
-use std::collections::HashMap;
+use crate::reach::attach::tracer::{self, undisturb};
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
-use synclater_sys::ptrace::{Stop, Thread};
+use synclater_sys::ptrace::{Next, Stop, Thread};
 use synclater_sys::registers::Registers;
 use synclater_sys::wait::{self, For};
-use synclater_sys::{process, socket};
+use synclater_sys::{process, signal, socket};
+
+/// Has the tracer look at its door: SIGUSR1.
+pub const RING: i32 = 10;
 
 /// Everything that is traced.
 pub struct Herd {
@@ -23,6 +26,10 @@ pub struct Herd {
     door: OwnedFd,
     /// What was told last of a process.
     told: HashMap<u32, How>,
+    /// Threads of processes that are only watched.
+    watched: HashSet<u32>,
+    /// Whether anybody was traced since that was last told.
+    has_some: bool,
     /// Processes that will stop where they say when their libraries are there.
     ahead: HashMap<u32, Range<u64>>,
     is_done: bool,
@@ -38,6 +45,8 @@ impl Herd {
             door,
             told: HashMap::new(),
             ahead: HashMap::new(),
+            watched: HashSet::new(),
+            has_some: false,
             is_done: false,
         }
     }
@@ -46,17 +55,28 @@ impl Herd {
     pub fn tend(mut self, parent: u32) -> i32 {
         process::leave_session();
         process::set_name(c"synclater-trace");
+        signal::let_interrupt(RING);
         self.is_done = !process::end_with_parent(parent);
         while !self.is_done {
-            while let Some(thread) = Thread::next() {
-                self.attend(thread);
-            }
+            let patience = match Thread::next() {
+                Next::Thread(thread) => {
+                    self.attend(thread);
+                    continue;
+                }
+                Next::Interrupted => Duration::ZERO,
+                Next::Nobody => {
+                    if std::mem::take(&mut self.has_some) {
+                        self.tell(&News::Nobody);
+                    }
+                    Duration::from_secs(3600)
+                }
+            };
             let fds = [
                 (self.door.as_fd(), For::Input),
                 (self.news.as_fd(), For::Input),
             ];
             // Of a socket whose other end is closed, poll(2) says so for good.
-            let [asked, over] = wait::any(&fds, Duration::from_secs(3600))[..] else {
+            let [asked, over] = wait::any(&fds, patience)[..] else {
                 continue;
             };
             if asked {
@@ -67,30 +87,64 @@ impl Herd {
         0
     }
 
-    /// Traces whoever asks for it.
+    /// Traces whoever asks for it, and whom the supervisor asks for.
     fn answer_door(&mut self) {
-        let mut pid = [0; 4];
-        match socket::receive(&self.door, &mut pid) {
-            Ok((4, _)) => {}
+        let mut message = [0; 8];
+        let (n, _) = match socket::receive(&self.door, &mut message) {
+            Ok(received) => received,
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
-            // Closed: a socket that nobody asks at takes its place.
+            Err(_) => (0, Vec::new()),
+        };
+        let pid = u32::from_ne_bytes(message[..4].try_into().unwrap_or_default());
+        match n {
+            4 => {
+                let errno = match Thread::seize_all(pid) {
+                    Ok(_) => 0,
+                    Err(e) => {
+                        let why = tracer::why_refused(pid, &e);
+                        self.tell(&News::Refused { why });
+                        e.raw_os_error().unwrap_or(1)
+                    }
+                };
+                self.has_some |= errno == 0;
+                let _ = socket::send(&self.door, &errno.to_ne_bytes(), &[]);
+            }
+            5 => {
+                let why = self.take(pid, message[4] == 0).err();
+                self.tell(&News::Taken { pid, why });
+            }
             _ => {
+                // Closed: a socket that nobody asks at takes its place.
                 if let Ok(other) = self.news.try_clone() {
                     self.door = other;
                 }
-                return;
             }
         }
-        let pid = u32::from_ne_bytes(pid);
-        let errno = match Thread::seize_all(pid) {
-            Ok(_) => 0,
-            Err(e) => {
-                let why = super::super::attach::tracer::why_refused(pid, &e);
-                self.tell(&News::Refused { why });
-                e.raw_os_error().unwrap_or(1)
+    }
+
+    /// Traces every thread of a process from now on; why not.
+    fn take(&mut self, pid: u32, only_watched: bool) -> Result<(), String> {
+        loop {
+            let mut fresh = 0;
+            for tid in tracer::threads_of(pid) {
+                match Thread::seize_all(tid) {
+                    Ok(_) => fresh += 1,
+                    // Begun by one that is traced already, or taken before.
+                    Err(_) if tracer::tracer_of(pid) == std::process::id() => {}
+                    Err(e) if tid == pid => return Err(tracer::why_refused(pid, &e)),
+                    Err(_) => {}
+                }
+                if only_watched {
+                    self.watched.insert(tid);
+                } else {
+                    self.watched.remove(&tid);
+                }
             }
-        };
-        let _ = socket::send(&self.door, &errno.to_ne_bytes(), &[]);
+            self.has_some |= fresh > 0;
+            if fresh == 0 {
+                return Ok(());
+            }
+        }
     }
 
     fn tell(&self, news: &News) {
@@ -108,11 +162,15 @@ impl Herd {
             Some(Stop::Gone) => {
                 self.told.remove(&tid);
                 self.ahead.remove(&tid);
+                self.watched.remove(&tid);
             }
             Some(Stop::Group(_)) => thread.leave_stopped(),
             Some(Stop::Made(child)) => {
                 if let Some(range) = self.ahead.get(&tid).cloned() {
                     self.ahead.insert(child, range);
+                }
+                if self.watched.contains(&tid) {
+                    self.watched.insert(child);
                 }
                 thread.go();
             }
@@ -129,6 +187,9 @@ impl Herd {
             }
             Some(Stop::Executed) => {
                 self.ahead.remove(&tid);
+                if self.watched.remove(&tid) && !self.start.is_meant(tid) {
+                    return thread.release();
+                }
                 let (thread, begun) = self.start.begin(thread);
                 self.go_on(tid, thread, begun);
             }

@@ -20,17 +20,34 @@ use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
+use synclater_model::policy::glob::Glob;
+use synclater_model::report::escape::Escape;
 use synclater_sys::job::{self, Job};
-use synclater_sys::socket;
+use synclater_sys::{process, socket};
 
-/// What programs are to begin with.
-pub struct Baggage {
+/// What programs find the shim by.
+pub struct Environment {
     /// The library, as `LD_PRELOAD` names it.
     pub library: PathBuf,
     /// The session's page.
     pub page: PathBuf,
     /// The pages of the session and of those around it, as `SYNCLATER_PAGE` holds them.
     pub pages: OsString,
+}
+
+/// How programs are reached.
+pub enum Manner {
+    /// By their environment, where they load a library; else by their sites.
+    Environment(Environment),
+    /// By their sites, which can be put back. Of what a process starts that is only watched, those
+    /// that execute one of these.
+    Sites(Vec<Glob>),
+}
+
+/// What programs are to begin with.
+pub struct Baggage {
+    /// How.
+    pub manner: Manner,
     /// What goes into programs that load no library; why there is none.
     pub luggage: Result<Luggage, String>,
 }
@@ -70,6 +87,24 @@ pub enum News {
         /// Why not.
         why: String,
     },
+    /// A process that was to be followed is, or is not.
+    Taken {
+        /// The process.
+        pid: u32,
+        /// Why not.
+        why: Option<String>,
+    },
+    /// Nobody is followed any more.
+    Nobody,
+}
+
+/// How a process that runs already is followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Follow {
+    /// With all that it starts.
+    All,
+    /// It is only watched: what it starts is followed where it is meant.
+    Meant,
 }
 
 /// The supervisor's end.
@@ -95,6 +130,7 @@ impl Follower {
         };
         let (news, to) = pair()?;
         let (door, behind) = pair()?;
+        // A child waits at the door.
         for end in [&news, &to, &behind] {
             rustix::io::ioctl_fionbio(end, true)?;
         }
@@ -133,6 +169,33 @@ impl Follower {
         let mut buf = [0; LONGEST];
         let (n, _) = socket::receive(&self.news, &mut buf).ok()?;
         serde_json::from_slice(&buf[..n]).ok()
+    }
+
+    /// Has the tracer take a process that runs already; [`News::Taken`] says whether it could. Asked
+    /// twice, it takes it once.
+    pub fn take(&self, pid: u32, follow: Follow) {
+        let mut message = pid.to_ne_bytes().to_vec();
+        message.push(u8::from(follow == Follow::All));
+        let sent = self.door().map(|door| socket::send(door, &message, &[]));
+        if sent.is_some_and(|sent| sent.is_ok()) {
+            let _ = process::kill(self.pid(), herd::RING);
+        }
+    }
+
+    /// What is told of a tracer that was killed.
+    #[must_use]
+    pub fn lost(pid: u32) -> Escape {
+        Escape {
+            pid,
+            exe: "(tracer)".into(),
+            why: "it was killed: what is started from then on is not followed".into(),
+            requests: None,
+        }
+    }
+
+    /// Ends the tracer: whoever it traces goes on alone from then on.
+    pub fn end(self) {
+        self.job.end();
     }
 
     /// Whether it has ended, which it does by itself only after us.

@@ -2,7 +2,7 @@
 //!
 //! Promise: until the last step of a change nothing of it is in force, and that step is one store.
 
-use super::{rights, Baggage, How};
+use super::{rights, Baggage, Environment, How, Manner};
 use crate::reach::attach::target::exe_of;
 use crate::reach::attach::{self, put_in_at_start, put_in_on_arrival, Entry, Told};
 use crate::reach::launch;
@@ -72,6 +72,15 @@ impl Start {
         Start { baggage, is_root }
     }
 
+    /// Whether a program is meant that a process executes which is only watched.
+    pub fn is_meant(&self, pid: u32) -> bool {
+        let Manner::Sites(exes) = &self.baggage.manner else {
+            return true;
+        };
+        let exe = exe_of(pid);
+        exes.iter().any(|glob| glob.matches_exe(exe.as_bytes()))
+    }
+
     /// Gives a program what it needs; its only thread stands still. Returns that.
     pub fn begin(&self, thread: Thread) -> (Option<Thread>, Begun) {
         match Program::of(&thread) {
@@ -88,7 +97,10 @@ impl Start {
             return rights::give_back(thread, program);
         }
         let has_linker = program.stack.aux(aux::BASE).unwrap_or(0) != 0;
-        let library = self.give_library(&thread, program);
+        let library = match &self.baggage.manner {
+            Manner::Environment(wanted) => give_library(&thread, program, wanted),
+            Manner::Sites(_) => Err("a program of 32 bits".into()),
+        };
         if !program.is_64 {
             let begun = match (has_linker, library) {
                 (true, Ok(how)) => Begun::Reached(how),
@@ -125,9 +137,10 @@ impl Start {
                 program.pid,
                 "no system call of Go's was found (before 1.18?)",
             ),
-            // What has no request in it, ld.so executed by its name say, may yet load the library.
+            // Nothing in it could be answered: it is ld.so, executed by its name, which loads the
+            // library as ever, or it makes no request.
             attach::Begun::Done(Told::Attached { sites: 0, .. }) => {
-                library.map_or_else(|why| Begun::missed(program.pid, why), Begun::Reached)
+                Begun::Reached(library.unwrap_or(How::Launch))
             }
             attach::Begun::Done(told) => Begun::of(program.pid, told),
         };
@@ -145,54 +158,52 @@ impl Start {
             Err(why) => (Some(thread), Begun::missed(pid, why)),
         }
     }
+}
 
-    /// Has the program find the library and the session in its environment.
-    fn give_library(&self, thread: &Thread, program: &Program) -> Result<How, String> {
-        if program.stack.aux(aux::SECURE).unwrap_or(0) != 0 {
-            return Err(GAINED_RIGHTS.into());
-        }
-        // Behind `$LIB` there are as many folders as classes of libraries.
-        let library = { self.baggage.library.ancestors() }.find(|p| p.ends_with("$LIB"));
-        let library = library
-            .and_then(Path::parent)
-            .unwrap_or(&self.baggage.library);
-        if !program.sees(&self.baggage.page) || !program.sees(library) {
-            return Err("its root folder hides the library".into());
-        }
-        let variables = self.variables(program);
-        if variables.is_empty() {
-            return Ok(How::Launch);
-        }
-        let cannot = |e: std::io::Error| format!("its stack cannot be written: {e}");
-        let (sp, bytes) = program.stack.with(&variables);
-        program.memory.write(sp, &bytes).map_err(cannot)?;
-        let registers = thread.registers().map_err(cannot)?;
-        thread.send(&registers.with_stack(sp)).map_err(cannot)?;
-        Ok(How::Follow)
+/// Has the program find the library and the session in its environment.
+fn give_library(thread: &Thread, program: &Program, wanted: &Environment) -> Result<How, String> {
+    if program.stack.aux(aux::SECURE).unwrap_or(0) != 0 {
+        return Err(GAINED_RIGHTS.into());
     }
+    // Behind `$LIB` there are as many folders as classes of libraries.
+    let library = { wanted.library.ancestors() }.find(|p| p.ends_with("$LIB"));
+    let library = library.and_then(Path::parent).unwrap_or(&wanted.library);
+    if !program.sees(&wanted.page) || !program.sees(library) {
+        return Err("its root folder hides the library".into());
+    }
+    let variables = variables(program, wanted);
+    if variables.is_empty() {
+        return Ok(How::Launch);
+    }
+    let cannot = |e: std::io::Error| format!("its stack cannot be written: {e}");
+    let (sp, bytes) = program.stack.with(&variables);
+    program.memory.write(sp, &bytes).map_err(cannot)?;
+    let registers = thread.registers().map_err(cannot)?;
+    thread.send(&registers.with_stack(sp)).map_err(cannot)?;
+    Ok(How::Follow)
+}
 
-    /// Variables that the program lacks, or that have other values.
-    fn variables(&self, program: &Program) -> Vec<(&'static str, Vec<u8>)> {
-        use std::ffi::OsStr;
-        let mut all = Vec::new();
-        let value = |name| program.stack.variable(name).map(OsStr::from_bytes);
-        let mut lacks = |name, wanted: &OsStr| {
-            if value(name) != Some(wanted) {
-                all.push((name, wanted.as_bytes().to_vec()));
-            }
-        };
-        let before = value("LD_PRELOAD");
-        let preload = launch::with_one_of_ours(&self.baggage.library, before);
-        lacks("LD_PRELOAD", &preload);
-        lacks("ASAN_OPTIONS", &launch::asan_options(value("ASAN_OPTIONS")));
-        let pages = value("SYNCLATER_PAGE").unwrap_or_default();
-        let has_page = { pages.as_bytes().split(|b| *b == b':') }
-            .any(|page| page == self.baggage.page.as_os_str().as_bytes());
-        if !has_page {
-            lacks("SYNCLATER_PAGE", &self.baggage.pages);
+/// Variables that the program lacks, or that have other values.
+fn variables(program: &Program, wanted: &Environment) -> Vec<(&'static str, Vec<u8>)> {
+    use std::ffi::OsStr;
+    let mut all = Vec::new();
+    let value = |name| program.stack.variable(name).map(OsStr::from_bytes);
+    let mut lacks = |name, value_wanted: &OsStr| {
+        if value(name) != Some(value_wanted) {
+            all.push((name, value_wanted.as_bytes().to_vec()));
         }
-        all
+    };
+    let before = value("LD_PRELOAD");
+    let preload = launch::with_one_of_ours(&wanted.library, before);
+    lacks("LD_PRELOAD", &preload);
+    lacks("ASAN_OPTIONS", &launch::asan_options(value("ASAN_OPTIONS")));
+    let pages = value("SYNCLATER_PAGE").unwrap_or_default();
+    let has_page = { pages.as_bytes().split(|b| *b == b':') }
+        .any(|page| page == wanted.page.as_os_str().as_bytes());
+    if !has_page {
+        lacks("SYNCLATER_PAGE", &wanted.pages);
     }
+    all
 }
 
 impl Program {

@@ -40,7 +40,7 @@ impl Following {
         match self.how.get(&pid) {
             None | Some(How::Launch) => "launch",
             Some(How::Follow) => "follow",
-            Some(How::Sites) => "follow (sites)",
+            Some(How::Sites) => "sites",
         }
     }
 
@@ -58,12 +58,7 @@ impl Following {
     /// What happened to the tracer.
     #[must_use]
     pub fn lost(&self) -> Option<Escape> {
-        self.is_lost.then(|| Escape {
-            pid: self.follower.pid(),
-            exe: "(tracer)".into(),
-            why: "it was killed: what loses the library from then on is not followed".into(),
-            requests: None,
-        })
+        self.is_lost.then(|| Follower::lost(self.follower.pid()))
     }
 
     fn hear(&mut self) {
@@ -84,6 +79,7 @@ impl Following {
                 }
                 News::Missed { .. } => self.unnamed += 1,
                 News::Refused { why } => self.refused = Some(why),
+                News::Taken { .. } | News::Nobody => {}
             }
         }
         self.is_lost = self.is_lost || self.follower.has_ended();

@@ -5,7 +5,9 @@
 
 use super::*;
 use crate::reach::attach::target::{self, Open, Refusal};
+use crate::reach::attach::tracer::tracer_of;
 use crate::reach::attach::{Luggage, Told, Work};
+use crate::reach::follow::{Follow, Follower, News};
 use crate::reach::whom::{self, Whom};
 use std::collections::BTreeSet;
 use synclater_model::report::escape::Escape;
@@ -33,6 +35,21 @@ pub struct Reached {
     pub pause: Duration,
     /// What it had open before.
     pub open: Open,
+    /// How it was reached.
+    pub how: &'static str,
+}
+
+/// What traces those that are attached, for what they start.
+struct Herd {
+    follower: Follower,
+    /// Asked for, and not answered yet.
+    asked: BTreeMap<u32, Follow>,
+    asked_at: Instant,
+    /// Whether anybody is followed.
+    has_some: bool,
+    is_lost: bool,
+    /// Those that cannot be followed, and why.
+    refused: Vec<(u32, String)>,
 }
 
 enum Doing {
@@ -68,6 +85,7 @@ pub struct Reach {
     left: BTreeSet<Who>,
     /// Tells of processes that begin, where the kernel does.
     births: Option<Births>,
+    herd: Option<Herd>,
     next_sweep: Instant,
 }
 
@@ -85,6 +103,7 @@ impl Reach {
             whom,
             left: BTreeSet::new(),
             births,
+            herd: None,
             tasks: Vec::new(),
             attached: BTreeMap::new(),
             refused: BTreeMap::new(),
@@ -95,6 +114,18 @@ impl Reach {
             leaving: false,
             next_sweep: Instant::now(),
         }
+    }
+
+    /// Follows those that are attached, and what they start, from now on.
+    pub fn follow(&mut self, follower: Follower) {
+        self.herd = Some(Herd {
+            follower,
+            asked: BTreeMap::new(),
+            asked_at: Instant::now(),
+            has_some: false,
+            is_lost: false,
+            refused: Vec::new(),
+        });
     }
 
     /// Processes that are attached, by number.
@@ -120,7 +151,8 @@ impl Reach {
     /// Whether something is still being done.
     #[must_use]
     pub fn is_busy(&self) -> bool {
-        !self.tasks.is_empty()
+        let asks = self.herd.as_ref().is_some_and(|h| !h.asked.is_empty());
+        asks || !self.tasks.is_empty()
     }
 
     /// What stays real in the processes that are attached, or were until the end.
@@ -157,7 +189,8 @@ impl Reach {
             why: format!("not let go of, every request is real: {why}"),
             requests: None,
         });
-        in_part.chain(not_attached).chain(held)
+        let herd = self.herd.iter().flat_map(Herd::escaped);
+        in_part.chain(not_attached).chain(held).chain(herd)
     }
 
     fn knows(&self, who: Who) -> bool {
@@ -183,7 +216,9 @@ impl Reach {
         let Some(program) = target::incarnation(pid) else {
             return;
         };
-        if !self.knows((pid, program)) {
+        // What is followed is seen to by whoever follows it.
+        let is_followed = |herd: &Herd| !herd.is_lost && tracer_of(pid) == herd.follower.pid();
+        if !self.knows((pid, program)) && !self.herd.as_ref().is_some_and(is_followed) {
             self.put((pid, program), Doing::Attach);
         }
     }
@@ -291,8 +326,10 @@ impl Reach {
                         far,
                         pause,
                         open,
+                        how: "attach",
                     },
                 );
+                self.follow_from(pid);
             }
             Told::Detached { pause_ns, .. } => {
                 self.detached += 1;
@@ -302,6 +339,49 @@ impl Reach {
             }
         }
         false
+    }
+
+    /// Has a process that was attached be followed, and what starts its like be watched.
+    fn follow_from(&mut self, pid: u32) {
+        let by_exe = !self.whom.exes.is_empty();
+        let Some(herd) = self.herd.as_mut().filter(|h| !h.is_lost) else {
+            return;
+        };
+        herd.ask(pid, Follow::All);
+        let parent = parent_of(pid).filter(|parent| by_exe && *parent > 2);
+        if let Some(parent) = parent.filter(|p| tracer_of(*p) == 0 && !whom::is_ours(*p)) {
+            herd.ask(parent, Follow::Meant);
+        }
+    }
+
+    /// Takes note of what those that are followed have executed.
+    fn listen(&mut self) {
+        let Some(herd) = &mut self.herd else {
+            return;
+        };
+        for (pid, told) in herd.listen() {
+            let Some(program) = target::incarnation(pid) else {
+                continue;
+            };
+            let exe = target::exe_of(pid);
+            match told {
+                Ok(()) => {
+                    let reached = Reached {
+                        exe,
+                        sites: 0,
+                        far: 0,
+                        pause: Duration::ZERO,
+                        open: target::open(pid),
+                        how: "sites",
+                    };
+                    self.attached.insert((pid, program), reached);
+                }
+                Err(why) => {
+                    let refusal = Refusal::new(why, "synclater run --follow -- COMMAND");
+                    self.refused.insert((pid, program), (exe, refusal));
+                }
+            }
+        }
     }
 
     fn gives_up(&mut self, task: &Task) -> bool {
@@ -323,6 +403,61 @@ impl Reach {
             Doing::Detach => self.held.push((pid, why)),
         }
         true
+    }
+}
+
+impl Herd {
+    fn ask(&mut self, pid: u32, follow: Follow) {
+        let all = self.asked.entry(pid).or_insert(follow);
+        if follow == Follow::All {
+            *all = follow;
+        }
+        self.asked_at = Instant::now();
+        self.follower.take(pid, *all);
+    }
+
+    /// What it has to tell of programs: whether their sites lead to the gate, or why not.
+    fn listen(&mut self) -> Vec<(u32, Result<(), String>)> {
+        let mut all = Vec::new();
+        while let Some(news) = self.follower.news() {
+            match news {
+                News::Reached { pid, .. } => all.push((pid, Ok(()))),
+                News::Missed { pid, why, .. } => all.push((pid, Err(why))),
+                News::Taken { pid, why } => {
+                    self.asked.remove(&pid);
+                    self.has_some |= why.is_none();
+                    let gone = |why: &String| target::incarnation(pid).is_none() || why.is_empty();
+                    self.refused
+                        .extend(why.filter(|w| !gone(w)).map(|why| (pid, why)));
+                }
+                News::Nobody => self.has_some = false,
+                News::Refused { .. } => {}
+            }
+        }
+        self.is_lost = self.is_lost || self.follower.has_ended();
+        if self.is_lost {
+            self.asked.clear();
+            self.has_some = false;
+        }
+        // A ring that came while it began to wait was not heard.
+        if !self.asked.is_empty() && self.asked_at.elapsed() >= BEAT {
+            self.asked_at = Instant::now();
+            for (pid, follow) in &self.asked {
+                self.follower.take(*pid, *follow);
+            }
+        }
+        all
+    }
+
+    fn escaped(&self) -> impl Iterator<Item = Escape> + '_ {
+        let refused = self.refused.iter().map(|(pid, why)| Escape {
+            pid: *pid,
+            exe: target::exe_of(*pid),
+            why: format!("what it starts is not followed: {why}"),
+            requests: None,
+        });
+        let lost = self.is_lost.then(|| Follower::lost(self.follower.pid()));
+        refused.chain(lost)
     }
 }
 
@@ -376,6 +511,10 @@ impl Supervisor {
             return;
         };
         reach.leaving = true;
+        // Nobody else may trace them when they are let go of.
+        if let Some(herd) = reach.herd.take() {
+            herd.follower.end();
+        }
         // What has not begun is not begun any more.
         reach.tasks.retain(|t| t.work.is_some());
         reach.let_go_of_all(&self.shared.path);
@@ -391,6 +530,7 @@ impl Supervisor {
         let Some(reach) = self.reach.as_mut() else {
             return;
         };
+        reach.listen();
         reach.finish();
         if !reach.leaving && Instant::now() >= reach.next_sweep {
             reach.next_sweep = Instant::now() + BEAT;
@@ -428,7 +568,11 @@ impl Supervisor {
 impl Reach {
     /// Whether only certain processes were asked for, and they are all gone.
     fn has_lost_everybody(&self) -> bool {
-        self.whom.is_closed() && self.attached.is_empty()
+        let is_followed = self
+            .herd
+            .as_ref()
+            .is_some_and(|h| h.has_some || !h.asked.is_empty());
+        self.whom.is_closed() && self.attached.is_empty() && !is_followed
     }
 
     fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
@@ -436,6 +580,7 @@ impl Reach {
             .iter()
             .filter_map(|t| t.work.as_ref())
             .map(AsFd::as_fd)
+            .chain({ self.herd.iter().filter(|h| !h.is_lost) }.map(|h| h.follower.as_fd()))
     }
 
     fn pids(&self) -> impl Iterator<Item = u32> + '_ {
@@ -443,6 +588,7 @@ impl Reach {
             .iter()
             .filter_map(|t| t.work.as_ref())
             .map(Work::pid)
+            .chain(self.herd.iter().map(|h| h.follower.pid()))
     }
 
     /// When to look again although nothing happened.

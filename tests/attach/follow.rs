@@ -1,0 +1,134 @@
+//! What an attached process starts is reached before its first instruction, and let go of with it.
+
+use super::*;
+use crate::harness::limits::count;
+use rustix::process::{kill_process, Signal};
+use std::path::Path;
+
+/// A shell that does line by line what it is told, and says when it is done.
+fn shell(stage: &Stage) -> Running {
+    let mut command = clean("/bin/sh");
+    let read = "echo ready; while read -r line; do eval \"$line\"; echo \"done $?\"; done";
+    command.args(["-c", read]);
+    let mut shell = Running::start(stage, command);
+    shell.be_ready();
+    shell
+}
+
+fn does(shell: &mut Running, line: &str) {
+    shell.tell(line);
+    assert_eq!(shell.hear(), "done 0", "{line}: {}", shell.stderr());
+}
+
+/// A hammer's words, behind something that takes the environment away.
+fn hammer(name: &str, dir: &Path, requests: usize) -> String {
+    let program = program(name);
+    format!(
+        "env -i {} {} 1 {requests} </dev/null",
+        program.display(),
+        dir.display()
+    )
+}
+
+#[test]
+fn soak_children_of_an_attached_shell_are_reached() {
+    let (stage, requests) = (Stage::new("shell"), count(100, 10_000));
+    let mut shell = shell(&stage);
+    let pid = number(shell.pid());
+    let session = stage.attach(&["--pid", &pid, "--follow", "--until", "1s"]);
+    for name in ["hammer", "hammer_static", "hammer_musl"] {
+        does(&mut shell, &hammer(name, &stage.work(), requests));
+    }
+    let line = format!(
+        "setsid sh -c '{}'",
+        hammer("hammer", &stage.work(), requests)
+    );
+    does(&mut shell, &line);
+    let report = stage.detach(&session);
+    assert_eq!(report["requests"], 4 * requests, "{report:#}");
+    assert_eq!(report["escaped"], serde_json::json!([]), "{report:#}");
+    // From now on it is as if nothing had been.
+    assert_eq!(changed_code(shell.pid()), Vec::<String>::new());
+    assert_eq!(stage.traced_by(shell.pid()), 0);
+    does(&mut shell, &hammer("hammer", &stage.work(), 10));
+    assert_eq!(stage.sessions(), Vec::<Value>::new());
+    shell.end().must_succeed();
+}
+
+impl Stage {
+    fn traced_by(&self, pid: Pid) -> u32 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", number(pid)));
+        let status = status.expect("it is there");
+        let line = status.lines().find_map(|l| l.strip_prefix("TracerPid:"));
+        line.and_then(|n| n.trim().parse().ok()).expect("a number")
+    }
+}
+
+/// The process that `ps` shows with this executable.
+fn row(stage: &Stage, exe: &str) -> Option<(Pid, String)> {
+    let session = stage.session();
+    let rows = session["processes"].as_array()?;
+    let row = rows
+        .iter()
+        .find(|r| r["exe"].as_str().is_some_and(|x| x.ends_with(exe)))?;
+    let pid = Pid::from_raw(i32::try_from(row["pid"].as_i64()?).ok()?)?;
+    Some((pid, row["how"].as_str()?.to_owned()))
+}
+
+#[test]
+fn a_child_that_was_followed_is_let_go_of_byte_for_byte() {
+    let stage = Stage::new("child");
+    let mut shell = shell(&stage);
+    let session = stage.attach(&["--pid", &number(shell.pid()), "--follow"]);
+    // Its input is the shell's from then on.
+    let victim = program("demand");
+    shell.tell(&format!(
+        "exec 3<&0; {} {} <&3",
+        victim.display(),
+        stage.work().display()
+    ));
+    assert_eq!(shell.hear(), "ready");
+    shell.tell("sync file");
+    assert_eq!(shell.hear(), "sync 0");
+    let shown = until(LIMIT, || row(&stage, "demand").is_some());
+    assert!(shown, "{:#}", stage.session());
+    let (child, how) = row(&stage, "demand").expect("shown");
+    assert_eq!(how, "sites");
+    assert!(!changed_code(child).is_empty());
+    let report = stage.detach(&session);
+    assert_eq!(report["requests"], 1, "{report:#}");
+    assert_eq!(changed_code(child), Vec::<String>::new());
+    assert_eq!(stage.traced_by(child), 0);
+    shell.tell("sync file");
+    assert_eq!(shell.hear(), "sync 0");
+    shell.end();
+}
+
+#[test]
+fn soak_a_killed_tracer_of_an_attached_shell_harms_nobody() {
+    for _ in 0..count(5, 200) {
+        let stage = Stage::new("tracer-of-shell");
+        let mut shell = shell(&stage);
+        let pid = number(shell.pid());
+        let session = stage.attach(&["--pid", &pid, "--follow", "--until", "1s"]);
+        let tracer = stage.traced_by(shell.pid());
+        let line = hammer("hammer", &stage.work(), 3);
+        shell.tell(&format!(
+            "for k in 1 2 3 4 5 6 7 8; do {line} || exit 9; done"
+        ));
+        let tracer = Pid::from_raw(tracer.cast_signed()).expect("a tracer");
+        kill_process(tracer, Signal::KILL).expect("it runs");
+        assert_eq!(shell.hear(), "done 0", "{}", shell.stderr());
+        let tells = || {
+            let all = stage.session()["escaped"]
+                .as_array()
+                .expect("escaped")
+                .clone();
+            all.iter().any(|e| e["exe"] == "(tracer)")
+        };
+        assert!(until(LIMIT, tells), "{:#}", stage.session());
+        stage.detach(&session);
+        assert_eq!(changed_code(shell.pid()), Vec::<String>::new());
+        shell.end().must_succeed();
+    }
+}

@@ -259,6 +259,19 @@ pub fn all() -> impl Iterator<Item = u32> {
     entries.filter_map(|e| e.file_name().to_str()?.parse().ok())
 }
 
+/// Who made a thread: for the first of a process its parent, for others their process.
+#[must_use]
+pub fn maker(tid: u32) -> Option<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
+    let number = |key: &str| {
+        let mut lines = status.lines();
+        lines.find_map(|l| l.strip_prefix(key)?.trim().parse().ok())
+    };
+    number("Tgid:")
+        .filter(|process| *process != tid)
+        .or_else(|| number("PPid:"))
+}
+
 /// Our children, zombies too, by number; as /proc says it.
 #[must_use]
 pub fn children() -> Vec<u32> {

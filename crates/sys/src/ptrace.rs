@@ -21,7 +21,7 @@ pub enum Stop {
     /// It is about to take this signal.
     Signal(i32),
     /// It has made another process or thread, which is traced too ([`Thread::seize_all`]).
-    Made(u32),
+    Made,
     /// It has executed another program, whose first instruction comes next.
     Executed,
     /// It is gone.
@@ -95,7 +95,7 @@ impl Thread {
         let r = unsafe { libc::waitpid(-1, &raw mut status, libc::__WALL) };
         match u32::try_from(r) {
             Ok(tid) => {
-                let stop = Some(meaning(tid, status));
+                let stop = Some(meaning(status));
                 Next::Thread(Thread { tid, stop })
             }
             Err(_) if io::Error::last_os_error().raw_os_error() == Some(libc::ECHILD) => {
@@ -144,7 +144,7 @@ impl Thread {
         match r {
             0 => None,
             r if r < 0 => Some(Stop::Gone),
-            _ => Some(meaning(self.tid, status)),
+            _ => Some(meaning(status)),
         }
     }
 
@@ -212,7 +212,7 @@ impl Thread {
     }
 }
 
-fn meaning(tid: u32, status: i32) -> Stop {
+fn meaning(status: i32) -> Stop {
     if !libc::WIFSTOPPED(status) {
         return Stop::Gone;
     }
@@ -221,20 +221,10 @@ fn meaning(tid: u32, status: i32) -> Stop {
         (libc::PTRACE_EVENT_STOP, libc::SIGTRAP) => Stop::Interrupted,
         (libc::PTRACE_EVENT_STOP, signal) => Stop::Group(signal),
         (libc::PTRACE_EVENT_FORK | libc::PTRACE_EVENT_VFORK | libc::PTRACE_EVENT_CLONE, _) => {
-            Stop::Made(message(tid))
+            Stop::Made
         }
         (libc::PTRACE_EVENT_EXEC, _) => Stop::Executed,
         (0, signal) => Stop::Signal(signal),
         _ => Stop::Interrupted,
     }
-}
-
-/// What goes with an event of a thread: the number of what it made.
-fn message(tid: u32) -> u32 {
-    let mut told: libc::c_ulong = 0;
-    let data = (&raw mut told).cast();
-    let done = request(libc::PTRACE_GETEVENTMSG, tid, 0, data);
-    done.ok()
-        .and_then(|_| u32::try_from(told).ok())
-        .unwrap_or(0)
 }

@@ -26,6 +26,8 @@ pub struct Herd {
     door: OwnedFd,
     /// What was told last of a process.
     told: HashMap<u32, How>,
+    /// Threads that have begun, or run when their process was taken.
+    known: HashSet<u32>,
     /// Threads of processes that are only watched.
     watched: HashSet<u32>,
     /// Whether anybody was traced since that was last told.
@@ -45,6 +47,7 @@ impl Herd {
             door,
             told: HashMap::new(),
             ahead: HashMap::new(),
+            known: HashSet::new(),
             watched: HashSet::new(),
             has_some: false,
             is_done: false,
@@ -134,6 +137,7 @@ impl Herd {
                     Err(e) if tid == pid => return Err(tracer::why_refused(pid, &e)),
                     Err(_) => {}
                 }
+                self.known.insert(tid);
                 if only_watched {
                     self.watched.insert(tid);
                 } else {
@@ -163,18 +167,16 @@ impl Herd {
                 self.told.remove(&tid);
                 self.ahead.remove(&tid);
                 self.watched.remove(&tid);
+                self.known.remove(&tid);
             }
             Some(Stop::Group(_)) => thread.leave_stopped(),
-            Some(Stop::Made(child)) => {
-                if let Some(range) = self.ahead.get(&tid).cloned() {
-                    self.ahead.insert(child, range);
-                }
-                if self.watched.contains(&tid) {
-                    self.watched.insert(child);
+            Some(Stop::Made) => thread.go(),
+            Some(Stop::Interrupted) => {
+                if self.known.insert(tid) {
+                    self.inherit(tid);
                 }
                 thread.go();
             }
-            Some(Stop::Interrupted) => thread.go(),
             Some(Stop::Signal(_)) if self.has_arrived(&thread) => {
                 thread.keep_signal();
                 let (thread, begun) = self.start.arrive(thread);
@@ -193,6 +195,22 @@ impl Herd {
                 let (thread, begun) = self.start.begin(thread);
                 self.go_on(tid, thread, begun);
             }
+        }
+    }
+
+    /// What was made is as its maker; that may stop for it later than the child begins.
+    fn inherit(&mut self, tid: u32) {
+        if self.ahead.is_empty() && self.watched.is_empty() {
+            return;
+        }
+        let Some(maker) = process::maker(tid) else {
+            return;
+        };
+        if let Some(range) = self.ahead.get(&maker).cloned() {
+            self.ahead.insert(tid, range);
+        }
+        if self.watched.contains(&maker) {
+            self.watched.insert(tid);
         }
     }
 

@@ -89,6 +89,7 @@ pub fn checks() -> Vec<Check> {
     all.extend(directories::directory_checks(&table));
     all.extend(kernel::kernel_checks(&table));
     all.push(attach::attach_check());
+    all.push(attach::follow_check());
     all.extend(mounts::mount_checks(&table));
     all
 }

@@ -25,6 +25,7 @@ use synclater_model::report::message::Trouble;
 use synclater_model::report::run::{summary, RunReport};
 use synclater_sys::clock::Reading;
 use synclater_sys::process;
+use synclater_sys::registers::Registers;
 
 /// Runs a command with its sync calls answered now and carried out later.
 ///
@@ -226,15 +227,16 @@ fn follow(s: &mut Supervisor, library: PathBuf, pages: OsString) -> Result<(), T
         manner: Manner::Environment(environment),
         luggage: Luggage::pack(s.shared).map_err(|refusal| refusal.why),
     };
-    match Follower::start(baggage) {
-        Ok(follower) => s.follow(follower),
-        Err(e) => {
-            s.settle_at_end(|_| {});
-            s.close();
-            return Err(cannot_follow(&format!("no process for the tracer: {e}")));
-        }
-    }
-    Ok(())
+    let started = if Registers::ARE_KNOWN {
+        Follower::start(baggage).map_err(|e| format!("no process for the tracer: {e}"))
+    } else {
+        Err("not on this machine (x86-64 only)".into())
+    };
+    started.map(|follower| s.follow(follower)).map_err(|why| {
+        s.settle_at_end(|_| {});
+        s.close();
+        cannot_follow(&why)
+    })
 }
 
 fn cannot_follow(why: &str) -> Trouble {

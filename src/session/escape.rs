@@ -9,13 +9,14 @@ use super::counts::Process;
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
 use synclater_model::policy::rules::RuleSet;
-use synclater_model::report::escape::{Escape, CLEARED_ENVIRONMENT, GAINED_RIGHTS, STATIC_PROGRAM};
+use synclater_model::report::escape::{
+    Escape, CLEARED_ENVIRONMENT, GAINED_RIGHTS, OWN_CALLS, STATIC_PROGRAM,
+};
 use synclater_shim::page::{SLOT_MARK_LOST, SLOT_OSYNC_KEPT};
 use synclater_shim::NAMES;
 use synclater_sys::attendant::Held;
 use synclater_sys::perf::{self, Syncs};
 
-const OWN_CALLS: &str = "has the library, but makes system calls of its own (Go, io_uring, inline)";
 const OWN_CALLS_OR_FILTER: &str = "has the library, but makes system calls of its own \
      (Go, io_uring, inline), or has a seccomp filter";
 const NOT_KNOWN: &str = "the library is not mapped; whether it syncs cannot be seen";

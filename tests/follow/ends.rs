@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::harness::limits::seed;
-use crate::sessions::stage::progress;
+use crate::sessions::stage::{pass, progress};
 use rustix::process::{kill_process, Pid, Signal};
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ fn churn(stage: &Stage) -> String {
 /// A pause that differs from round to round.
 fn pause(seed: u64, round: usize) {
     let mixed = (seed.wrapping_add(round as u64)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    std::thread::sleep(Duration::from_micros(mixed >> 32 & 0x3ffff));
+    pass(Duration::from_micros(mixed >> 32 & 0x3ffff));
 }
 
 #[test]
@@ -94,12 +94,18 @@ fn soak_a_killed_supervisor_leaves_programs_that_sync_for_real() {
     }
 }
 
+/// Says that it is there, and when it is told to end.
+const TELLS: &str = "\
+import signal
+signal.signal(signal.SIGTERM, lambda *_: print('told', flush=True))
+print('ready', flush=True)";
+
 #[test]
 fn an_interrupt_reaches_what_the_command_left_behind() {
     let stage = Stage::new("left");
     let mut command = session(&stage, true);
-    let trap = "trap 'echo told; exit 0' TERM; echo ready; while :; do sleep 0.05; done";
-    command.args(["sh", "-c", "setsid sh -c \"$1\" & exit 3", "sh", trap]);
+    command.args(["sh", "-c", "setsid \"$@\" & exit 3", "sh", "python3", "-c"]);
+    command.arg(format!("{TELLS}\nsignal.pause()"));
     let mut victim = Running::start(&stage, command);
     victim.be_ready();
     victim.send(Signal::TERM);
@@ -112,8 +118,8 @@ fn an_interrupt_reaches_what_the_command_left_behind() {
 fn two_interrupts_do_not_wait_for_what_was_left_behind() {
     let stage = Stage::new("left-two");
     let mut command = session(&stage, true);
-    let deaf = "trap 'echo told' TERM; echo ready; while :; do sleep 0.05; done";
-    command.args(["sh", "-c", "sh -c \"$1\" & exit 3", "sh", deaf]);
+    command.args(["sh", "-c", "\"$@\" & exit 3", "sh", "python3", "-c"]);
+    command.arg(format!("{TELLS}\nwhile True: signal.pause()"));
     let mut victim = Running::start(&stage, command);
     victim.be_ready();
     victim.send(Signal::TERM);

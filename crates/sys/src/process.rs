@@ -70,8 +70,8 @@ pub fn spawn(mut command: Command, inherited: &crate::signal::Inherited) -> io::
     Ok(command.spawn()?.id())
 }
 
-/// As [`spawn`]; before it executes anything the child has process `tracer` trace it, by sending its
-/// number to `door` (of a sequenced-packet socket) and waiting for four bytes: 0, or an errno.
+/// As [`spawn`]; before it executes anything the child has process `tracer` trace it, by sending
+/// its number to `door` (of a sequenced-packet socket) and waiting for four bytes: 0, or an errno.
 ///
 /// # Errors
 /// As [`spawn`]; that errno, `ECONNRESET` where the tracer has ended.

@@ -32,6 +32,9 @@ const EINTR: i64 = -4;
 const SYSCALL_LEN: u64 = 2;
 
 impl Registers {
+    /// Whether they can be read and given on this machine.
+    pub const ARE_KNOWN: bool = true;
+
     /// Those of a thread that is traced and stands still.
     pub(crate) fn of(tid: u32) -> io::Result<Registers> {
         let mut r = Registers::default();

@@ -1,8 +1,12 @@
-//! Whether processes that run already can be attached here.
+//! Whether processes that run already can be attached here, and what programs start be followed.
 
 use super::{Check, Status};
 use crate::reach::attach::can_bring_image;
 use synclater_sys::births::Births;
+use synclater_sys::job::Job;
+use synclater_sys::process;
+use synclater_sys::ptrace::Thread;
+use synclater_sys::registers::Registers;
 
 /// The check.
 #[must_use]
@@ -22,5 +26,40 @@ pub fn attach_check() -> Check {
             let seen = "an image can be brought; process events arrive";
             Check::new("attach", Status::Ok, seen, means)
         }
+    }
+}
+
+/// Whether what a program starts can be followed.
+#[must_use]
+pub fn follow_check() -> Check {
+    let means =
+        "--follow traces a program and all that it starts, and puts the library back where \
+                 it got lost.";
+    let found = |status, seen: String| Check::new("follow", status, seen, means);
+    if !Registers::ARE_KNOWN {
+        return found(Status::Warn, "not on this machine (x86-64 only)".into());
+    }
+    // It ends with us at the latest.
+    let child = Job::start(|| {
+        std::thread::sleep(std::time::Duration::from_secs(60));
+        0
+    });
+    let traced = child.and_then(|child| {
+        let traced = Thread::seize(child.pid()).map(|_| ());
+        child.end();
+        traced
+    });
+    match traced {
+        Err(e) => found(Status::Warn, format!("ptrace is refused ({e})")).advise(
+            "in a container: --cap-add SYS_PTRACE; sysctl kernel.yama.ptrace_scope below 3",
+        ),
+        Ok(()) if process::effective_user() != 0 => {
+            let seen = "processes may be traced; setuid programs are left alone";
+            found(Status::Ok, seen.into())
+        }
+        Ok(()) => found(
+            Status::Ok,
+            "processes may be traced, setuid programs too".into(),
+        ),
     }
 }

@@ -171,8 +171,8 @@ impl Follower {
         serde_json::from_slice(&buf[..n]).ok()
     }
 
-    /// Has the tracer take a process that runs already; [`News::Taken`] says whether it could. Asked
-    /// twice, it takes it once.
+    /// Has the tracer take a process that runs already; [`News::Taken`] says whether it could.
+    /// Asked twice, it takes it once.
     pub fn take(&self, pid: u32, follow: Follow) {
         let mut message = pid.to_ne_bytes().to_vec();
         message.push(u8::from(follow == Follow::All));

@@ -1,5 +1,5 @@
-//! Programs that gain rights (setuid, setgid, capabilities): a program that is traced by anybody but
-//! root does not gain them (execve(2)).
+//! Programs that gain rights (setuid, setgid, capabilities): a program that is traced by anybody
+//! but root does not gain them (execve(2)).
 //!
 //! Promise: such a program is executed once more, untraced, before its first instruction. Nothing
 //! of the first time is left: execve(2) has replaced what it replaces already.

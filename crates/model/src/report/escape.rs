@@ -12,6 +12,10 @@ use super::text::shown;
 /// The library is not mapped although the environment could have brought it along.
 pub const CLEARED_ENVIRONMENT: &str = "lost the library (cleared environment)";
 
+/// Some calls of a program with the library do not go through libc.
+pub const OWN_CALLS: &str =
+    "has the library, but makes system calls of its own (Go, io_uring, inline)";
+
 /// A program without a dynamic linker loads no library.
 pub const STATIC_PROGRAM: &str = "a static program, which loads no library";
 
@@ -50,12 +54,14 @@ impl Escape {
 
 /// What to do about the escapes, one sentence for each cause that has a remedy.
 pub fn remedies(escapes: &[Escape]) -> Vec<&'static str> {
-    let lost = |escape: &Escape| escape.why == CLEARED_ENVIRONMENT;
-    if escapes.iter().any(lost) {
-        vec!["to keep the library: `synclater env` prints what to import"]
-    } else {
-        Vec::new()
+    let any = |whys: &[&str]| escapes.iter().any(|e| whys.contains(&e.why.as_str()));
+    let mut all = Vec::new();
+    if any(&[CLEARED_ENVIRONMENT]) {
+        all.push("to keep the library: --follow, or what `synclater env` prints");
+    } else if any(&[STATIC_PROGRAM, OWN_CALLS]) {
+        all.push("to reach static programs and Go: --follow");
     }
+    all
 }
 
 #[cfg(test)]
@@ -85,7 +91,8 @@ mod tests {
     fn a_remedy_is_named_once_and_only_where_it_helps() {
         let lost = escape(CLEARED_ENVIRONMENT, None);
         assert_eq!(remedies(&[lost.clone(), lost]).len(), 1);
-        assert!(remedies(&[escape(STATIC_PROGRAM, None)]).is_empty());
+        assert!(remedies(&[escape(GAINED_RIGHTS, None)]).is_empty());
+        assert_eq!(remedies(&[escape(STATIC_PROGRAM, None)]).len(), 1);
     }
 
     #[test]

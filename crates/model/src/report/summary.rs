@@ -390,7 +390,7 @@ synclater: 4,813 sync requests in 3 file systems answered at once,
         let text = summary(&report);
         assert!(text.contains("escaped: cron (4121), 3 requests kept real: lost the library"));
         assert!(text.contains("escaped: 6 more, all of them in --json"));
-        assert!(text.ends_with("to keep the library: `synclater env` prints what to import\n"));
+        assert!(text.ends_with("to keep the library: --follow, or what `synclater env` prints\n"));
     }
 
     #[test]

@@ -97,6 +97,7 @@ bench: ## the speed targets, each beside its peer in one run
 	@benches/record
 	@benches/crash
 	@benches/attach
+	@benches/follow
 
 pictures: ## make the pictures of the report in docs/ again, with Chromium
 	$(CARGO) test --locked --quiet --test integration -- --ignored --exact \

@@ -114,6 +114,14 @@ fn a_session_whose_supervisor_was_killed_is_real_at_once_and_can_be_let_go_of() 
 
 /// Attaches to victims that end, or execute another program, at a random moment.
 fn in_the_middle(name: &str, script: &str) {
+    in_the_middle_of(name, script, "", |end| {
+        assert!(end.stdout.ends_with("done\n"), "{end}");
+        assert_eq!(end.stderr, "", "{end}");
+    });
+}
+
+/// As before; the script has a third argument, and `is_right` looks at how it ended.
+fn in_the_middle_of(name: &str, script: &str, more: &str, is_right: impl Fn(&Outcome)) {
     let stage = Stage::new(name);
     let seed = seed();
     let mut state = seed;
@@ -121,7 +129,7 @@ fn in_the_middle(name: &str, script: &str) {
     for round in 0..count(12, 200) {
         let mut command = clean("/usr/bin/python3");
         command.args(["-c", script]).arg(stage.work());
-        command.arg(below(&mut state, 40).to_string());
+        command.arg(below(&mut state, 40).to_string()).arg(more);
         let mut victim = Running::start(&stage, command);
         victim.be_ready();
         let words = ["attach", "--json", "--pid", &number(victim.pid())];
@@ -132,9 +140,7 @@ fn in_the_middle(name: &str, script: &str) {
         if outcome.status.success() {
             attached += 1;
         }
-        let end = victim.end();
-        assert!(end.stdout.ends_with("done\n"), "{what}\n{end}");
-        assert_eq!(end.stderr, "", "{what}");
+        is_right(&victim.end());
         let over = until(LIMIT, || stage.sessions().is_empty());
         assert!(over, "{what}: {:?}", stage.sessions());
     }
@@ -176,4 +182,49 @@ for k in range(50):
 print('done', flush=True)
 ";
     in_the_middle("forks", &format!("{FORKS}{fork}"));
+}
+
+/// A control group with little memory; gone with its guard.
+struct LittleMemory(std::path::PathBuf);
+
+impl LittleMemory {
+    fn new(name: &str) -> Option<LittleMemory> {
+        let (v1, v2) = ("/sys/fs/cgroup/memory", "/sys/fs/cgroup");
+        let kinds = [(v1, "memory.limit_in_bytes"), (v2, "memory.max")];
+        for (hierarchy, limit) in kinds {
+            let group = std::path::Path::new(hierarchy).join(name);
+            if std::fs::create_dir(&group).is_ok() {
+                let group = LittleMemory(group);
+                if std::fs::write(group.0.join(limit), "40000000").is_ok() {
+                    let _ = std::fs::write(group.0.join("memory.swap.max"), "0");
+                    return Some(group);
+                }
+            }
+        }
+        None
+    }
+}
+
+impl Drop for LittleMemory {
+    fn drop(&mut self) {
+        // A process that was killed leaves it a moment later.
+        until(LIMIT, || {
+            std::fs::remove_dir(&self.0).is_ok() || !self.0.exists()
+        });
+    }
+}
+
+#[test]
+fn soak_a_process_may_be_killed_for_its_memory_while_it_is_attached() {
+    use std::os::unix::process::ExitStatusExt;
+    const NAME: &str = "soak_a_process_may_be_killed_for_its_memory_while_it_is_attached";
+    let Some(group) = LittleMemory::new(&format!("synclater-test-{}", std::process::id())) else {
+        return crate::harness::limits::skip(NAME, "no control group with a memory limit");
+    };
+    let join = "import sys; open(sys.argv[3] + '/cgroup.procs', 'w').write('0')\n";
+    let eat = "all = []\nwhile True: all.append(bytearray(os.urandom(4096)) * 256)\n";
+    let script = format!("{join}{FORKS}{eat}");
+    in_the_middle_of("memory", &script, &group.0.display().to_string(), |end| {
+        assert_eq!(end.status.signal(), Some(9), "{end}");
+    });
 }

@@ -64,6 +64,39 @@ fn a_process_that_is_traced_is_refused_until_the_tracer_has_gone() {
 }
 
 #[test]
+fn a_process_in_a_debugger_is_refused_and_one_that_is_followed_cannot_be_debugged() {
+    const NAME: &str =
+        "a_process_in_a_debugger_is_refused_and_one_that_is_followed_cannot_be_debugged";
+    let gdb = |stage: &Stage, pid: &str, what: &[&str]| {
+        let mut command = stage.with_folders("gdb");
+        command.args(["-nx", "-batch", "-p", pid]);
+        what.iter()
+            .for_each(|word| drop(command.args(["-ex", word])));
+        command
+    };
+    if clean("gdb").arg("-version").output().is_err() {
+        return crate::harness::limits::skip(NAME, "no gdb is installed");
+    }
+    let stage = Stage::new("gdb");
+    let mut victim = demand(&stage);
+    let pid = number(victim.pid());
+    let mut debugger = Running::start(&stage, gdb(&stage, &pid, &["shell echo ready; read line"]));
+    assert!(until(LIMIT, || debugger.stdout().contains("ready")));
+    refused(&stage, &pid, "(gdb)");
+    debugger.end().must_succeed();
+    let session = stage.attach(&["--pid", &pid, "--follow", "--until", "1s"]);
+    let outcome = crate::harness::command::run(&mut gdb(&stage, &pid, &["bt"]));
+    assert!(
+        outcome.stderr.contains("Operation not permitted"),
+        "{outcome}"
+    );
+    stage.warm(&mut victim);
+    stage.detach(&session);
+    let outcome = crate::harness::command::run(&mut gdb(&stage, &pid, &["bt"])).must_succeed();
+    assert!(outcome.stdout.contains("main"), "{outcome}");
+}
+
+#[test]
 fn a_process_of_another_session_is_refused() {
     let stage = Stage::new("taken");
     let mut victim = demand(&stage);

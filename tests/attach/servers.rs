@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::harness::disk::SlowDisk;
-use crate::harness::limits::{count, needs_root};
+use crate::harness::limits::{count, needs_root, skip};
 use crate::programs::{let_others_in, script, Place};
 use crate::servers::daemon::Daemon;
 use crate::servers::{answers, directory, dovecot_config, free_port, postfix_config, smtp_source};
@@ -208,4 +208,15 @@ fn soak_etcd_is_attached_under_load() {
 #[test]
 fn soak_python_is_attached_under_load() {
     under_load("python", 7);
+}
+
+#[test]
+fn soak_java_is_attached_under_load() {
+    if clean("javac").arg("-version").output().is_err() {
+        return skip(
+            "soak_java_is_attached_under_load",
+            "no Java compiler (javac) is installed",
+        );
+    }
+    under_load("java", 7);
 }

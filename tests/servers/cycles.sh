@@ -2,7 +2,7 @@
 # A server under load while its processes are attached and let go of again and again; everything
 # that it answered is checked.
 #
-#   cycles.sh postgresql|redis|mariadb|etcd|python DIR CYCLES SYNCLATER
+#   cycles.sh postgresql|redis|mariadb|etcd|python|java DIR CYCLES SYNCLATER
 #
 # Says how many requests were answered at once, and ends with 0 where nothing was wrong.
 set -eu
@@ -186,6 +186,61 @@ for thread in threads: thread.join()
 assert len(done) == 3, done
 END
   load=$!
+  processes() { echo "$load"; }
+  all_cycles
+}
+
+java() {
+  cat >Load.java <<'END'
+import java.io.RandomAccessFile;
+import java.nio.ByteBuffer;
+import java.nio.channels.FileChannel;
+import java.nio.file.*;
+import java.util.concurrent.atomic.AtomicInteger;
+
+public class Load {
+    static final AtomicInteger done = new AtomicInteger();
+
+    static void work(int k) {
+        try (FileChannel file = new RandomAccessFile("file" + k, "rw").getChannel()) {
+            ByteBuffer bytes = ByteBuffer.allocate(8);
+            long n = 0;
+            for (; !Files.exists(Path.of("stop")); n++) {
+                bytes.clear();
+                bytes.putLong(n).flip();
+                if (file.write(bytes, 8 * (n % 512)) != 8) throw new Exception("a short write");
+                file.force(n % 2 == 0);
+                bytes.clear();
+                if (file.read(bytes, 8 * (n % 512)) != 8 || bytes.flip().getLong() != n)
+                    throw new Exception("a wrong number");
+                byte[] garbage = new byte[10000];
+                if (garbage[(int) (n % 10000)] != 0) throw new Exception("a wrong byte");
+            }
+            if (n > 0) done.incrementAndGet();
+        } catch (Throwable e) {
+            e.printStackTrace();
+        }
+    }
+
+    public static void main(String[] arguments) throws Exception {
+        Thread[] threads = new Thread[3];
+        for (int k = 0; k < 3; k++) {
+            int number = k;
+            threads[k] = new Thread(() -> work(number));
+            threads[k].start();
+        }
+        Files.createFile(Path.of("begun"));
+        for (Thread thread : threads) thread.join();
+        System.exit(done.get() == 3 ? 0 : 1);
+    }
+}
+END
+  command javac Load.java
+  command java -Xmx256m -cp . Load >load.log 2>&1 &
+  load=$!
+  until [ -e begun ]; do
+    [ "$SECONDS" -lt 60 ] && kill -0 "$load" || fail "$(cat load.log)"
+  done
   processes() { echo "$load"; }
   all_cycles
 }

@@ -70,8 +70,9 @@ fn a_process_in_a_debugger_is_refused_and_one_that_is_followed_cannot_be_debugge
     let gdb = |stage: &Stage, pid: &str, what: &[&str]| {
         let mut command = stage.with_folders("gdb");
         command.args(["-nx", "-batch", "-p", pid]);
-        what.iter()
-            .for_each(|word| drop(command.args(["-ex", word])));
+        for word in what {
+            command.args(["-ex", word]);
+        }
         command
     };
     if clean("gdb").arg("-version").output().is_err() {

@@ -132,3 +132,66 @@ fn soak_a_killed_tracer_of_an_attached_shell_harms_nobody() {
         shell.end().must_succeed();
     }
 }
+
+/// Makes children of children that are left alone at once: what they execute is not meant.
+const LEAVES_ALONE: &str = "\
+import os, subprocess, sys
+meant = subprocess.Popen([sys.argv[1], sys.argv[2]], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+meant.stdout.readline()
+print('ready', flush=True)
+sys.stdin.readline()
+for k in range(int(sys.argv[4])):
+    if not os.fork():
+        if not os.fork():
+            os.execv(sys.argv[3], [sys.argv[3], sys.argv[2], '1', '3'])
+        os._exit(0)
+    os.wait()
+print('done', flush=True)
+sys.stdin.readline()
+meant.communicate()
+";
+
+#[test]
+fn soak_what_is_not_meant_is_left_alone() {
+    let (stage, rounds) = (Stage::new("meant"), count(100, 3000).to_string());
+    let meant = stage.file("a-meant-one");
+    std::fs::copy(program("demand"), &meant).expect("a copy");
+    let mut command = clean("/usr/bin/python3");
+    command
+        .args(["-c", LEAVES_ALONE])
+        .arg(&meant)
+        .arg(stage.work());
+    command.arg(program("hammer")).arg(rounds);
+    let mut parent = Running::start(&stage, command);
+    parent.be_ready();
+    let session = stage.attach(&["--exe", "a-meant-one", "--follow", "--until", "1s"]);
+    assert_ne!(stage.traced_by(parent.pid()), 0, "it is watched");
+    parent.tell("go");
+    assert_eq!(parent.hear(), "done");
+    let report = stage.detach(&session);
+    assert_eq!(report["requests"], 0, "{report:#}");
+    parent.tell("end");
+    parent.end().must_succeed();
+}
+
+#[test]
+fn a_program_that_cannot_be_reached_is_named() {
+    let stage = Stage::new("linker");
+    let mut shell = shell(&stage);
+    let session = stage.attach(&["--pid", &number(shell.pid()), "--follow"]);
+    let linker = "/lib64/ld-linux-x86-64.so.2";
+    let line = format!(
+        "{linker} {} {} 1 3",
+        program("hammer").display(),
+        stage.work().display()
+    );
+    does(&mut shell, &line);
+    let named = |report: &Value| {
+        let all = report["escaped"].as_array().expect("escaped").clone();
+        all.iter()
+            .any(|e| e["exe"].as_str().is_some_and(|x| x.contains("ld-linux")))
+    };
+    let report = stage.detach(&session);
+    assert!(named(&report), "{report:#}");
+    shell.end().must_succeed();
+}

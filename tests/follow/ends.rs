@@ -155,9 +155,22 @@ fn a_stopped_child_goes_on_when_it_is_told_to() {
             stat.is_ok_and(|s| s.rsplit_once(") ").is_some_and(|(_, r)| r.starts_with('T')))
         };
         assert!(until(LIMIT, || stopped(victim.pid())));
+        // Which passes it on.
         kill_process(victim.pid(), Signal::CONT).expect("it is there");
-        kill_process(pid, Signal::CONT).expect("it is there");
         assert_eq!(victim.sync("file"), 0);
     }
     victim.end().must_succeed();
+}
+
+#[test]
+fn soak_a_stop_that_comes_while_a_program_is_seen_to_is_not_lost() {
+    let rounds = count(100, 1000).to_string();
+    for victim in ["hammer", "hammer_static"] {
+        let stage = Stage::new("stops");
+        let mut command = session(&stage, true);
+        command.arg(program("stops")).args([&rounds, "15"]);
+        command.args(CLEANED.map(|word| if word == "env" { "/usr/bin/env" } else { word }));
+        let outcome = run(command.arg(program(victim)).arg(stage.work()));
+        assert_eq!(outcome.stdout, "wrong 0\n", "{victim}: {outcome}");
+    }
 }

@@ -57,6 +57,26 @@ fn a_setuid_program_gains_its_rights_although_nobody_follows_as_root() {
 }
 
 #[test]
+fn a_program_that_may_not_be_read_is_told_of() {
+    if !as_root("a_program_that_may_not_be_read_is_told_of") {
+        return;
+    }
+    let stage = Stage::for_nobody("unreadable");
+    let id = setuid(&stage, Path::new("/usr/bin/id"));
+    std::fs::set_permissions(&id, std::fs::Permissions::from_mode(0o4111)).expect("its mode");
+    let mut command = nobody(&stage);
+    command
+        .args([SYNCLATER, "run", "--follow", "--summary", "--"])
+        .arg(&id);
+    let outcome = run(&mut command).must_succeed();
+    let told = outcome.stderr.replace("\n           ", " ");
+    assert!(
+        told.contains("escaped: id (") && told.contains("it may not be read"),
+        "{outcome}"
+    );
+}
+
+#[test]
 fn a_setuid_program_is_reached_by_root() {
     if !as_root("a_setuid_program_is_reached_by_root") {
         return;

@@ -74,7 +74,8 @@ pub fn spawn(mut command: Command, inherited: &crate::signal::Inherited) -> io::
 /// its number to `door` (of a sequenced-packet socket) and waiting for four bytes: 0, or an errno.
 ///
 /// # Errors
-/// As [`spawn`]; that errno, `ECONNRESET` where the tracer has ended.
+/// As [`spawn`]; that errno; `ECONNRESET` where the tracer has ended, `ETIMEDOUT` where it does not
+/// answer within the time that the socket is set to.
 pub fn spawn_traced(
     mut command: Command,
     inherited: &crate::signal::Inherited,
@@ -109,6 +110,7 @@ fn be_traced(door: i32, tracer: u32) -> io::Result<()> {
     match (n, i32::from_ne_bytes(answer)) {
         (4, 0) => Ok(()),
         (4, errno) => Err(io::Error::from_raw_os_error(errno)),
+        (-1, _) => Err(io::Error::from_raw_os_error(libc::ETIMEDOUT)),
         _ => Err(io::Error::from_raw_os_error(libc::ECONNRESET)),
     }
 }

@@ -21,9 +21,10 @@ pub enum Stop {
     /// It is about to take this signal.
     Signal(i32),
     /// It has made another process or thread, which is traced too ([`Thread::seize_all`]).
-    Made,
-    /// It has executed another program, whose first instruction comes next.
-    Executed,
+    Made(u32),
+    /// It has executed another program, whose first instruction comes next; it was this thread
+    /// before, and has its process's number now.
+    Executed(u32),
     /// It is gone.
     Gone,
 }
@@ -95,7 +96,7 @@ impl Thread {
         let r = unsafe { libc::waitpid(-1, &raw mut status, libc::__WALL) };
         match u32::try_from(r) {
             Ok(tid) => {
-                let stop = Some(meaning(status));
+                let stop = Some(meaning(tid, status));
                 Next::Thread(Thread { tid, stop })
             }
             Err(_) if io::Error::last_os_error().raw_os_error() == Some(libc::ECHILD) => {
@@ -144,7 +145,16 @@ impl Thread {
         match r {
             0 => None,
             r if r < 0 => Some(Stop::Gone),
-            _ => Some(meaning(status)),
+            _ => Some(meaning(self.tid, status)),
+        }
+    }
+
+    /// Has it go on, traced, unless its process is stopped: then it stays so, until that goes on.
+    pub fn resume(&mut self) {
+        match self.stop {
+            Some(Stop::Group(_)) => self.leave_stopped(),
+            Some(_) => self.go(),
+            None => {}
         }
     }
 
@@ -212,7 +222,7 @@ impl Thread {
     }
 }
 
-fn meaning(status: i32) -> Stop {
+fn meaning(tid: u32, status: i32) -> Stop {
     if !libc::WIFSTOPPED(status) {
         return Stop::Gone;
     }
@@ -221,10 +231,18 @@ fn meaning(status: i32) -> Stop {
         (libc::PTRACE_EVENT_STOP, libc::SIGTRAP) => Stop::Interrupted,
         (libc::PTRACE_EVENT_STOP, signal) => Stop::Group(signal),
         (libc::PTRACE_EVENT_FORK | libc::PTRACE_EVENT_VFORK | libc::PTRACE_EVENT_CLONE, _) => {
-            Stop::Made
+            Stop::Made(message(tid))
         }
-        (libc::PTRACE_EVENT_EXEC, _) => Stop::Executed,
+        (libc::PTRACE_EVENT_EXEC, _) => Stop::Executed(message(tid)),
         (0, signal) => Stop::Signal(signal),
         _ => Stop::Interrupted,
     }
+}
+
+/// What goes with an event of a thread: the number of another.
+fn message(tid: u32) -> u32 {
+    let mut told: libc::c_ulong = 0;
+    let data = (&raw mut told).cast();
+    let done = request(libc::PTRACE_GETEVENTMSG, tid, 0, data).is_ok();
+    u32::try_from(told).ok().filter(|_| done).unwrap_or(0)
 }

@@ -24,8 +24,10 @@ const RESTART_SYSCALL: u64 = 219;
 /// Waiting calls that say EINTR where the kernel looked for signals in vain (signal(7),
 /// "Interruption of system calls and library functions by stop signals"): read, accept, recvfrom,
 /// recvmsg, semop, rt_sigtimedwait, io_getevents, semtimedop, epoll_wait, epoll_pwait, accept4,
-/// recvmmsg, epoll_pwait2.
-const SAY_EINTR: [u64; 13] = [0, 43, 45, 47, 65, 128, 208, 220, 232, 281, 288, 299, 441];
+/// recvmmsg, io_uring_enter, epoll_pwait2.
+const SAY_EINTR: [u64; 14] = [
+    0, 43, 45, 47, 65, 128, 208, 220, 232, 281, 288, 299, 426, 441,
+];
 const EINTR: i64 = -4;
 
 /// Bytes of a `syscall` instruction.

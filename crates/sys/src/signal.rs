@@ -162,6 +162,19 @@ pub(crate) fn handle(signal: i32, handler: extern "C" fn(i32)) {
     unblock(signal);
 }
 
+/// Has the calling process end, by SIGALRM, unless this is called again within so many seconds; 0:
+/// not any more.
+pub fn end_after(seconds: u32) {
+    // SAFETY: alarm takes a number.
+    unsafe { libc::alarm(seconds) };
+}
+
+/// Has SIGALRM end the calling process.
+pub fn let_alarm_end() {
+    set_disposition(libc::SIGALRM, libc::SIG_DFL);
+    unblock(libc::SIGALRM);
+}
+
 /// Has `signal` do nothing but interrupt a call that waits.
 pub fn let_interrupt(signal: i32) {
     extern "C" fn nothing(_: i32) {}

@@ -327,11 +327,13 @@ pub fn put_in_at_start(
 }
 
 /// Goes on with a program that was prepared, and has its libraries now.
-pub fn put_in_on_arrival(thread: Thread, luggage: &Luggage) -> (Option<Thread>, Told) {
+/// Returns its other threads that have ended meanwhile, too.
+pub fn put_in_on_arrival(thread: Thread, luggage: &Luggage) -> (Option<Thread>, Told, Vec<u32>) {
     let pid = thread.tid();
     let mut tracer = Tracer::with(thread);
     let told = put_in_late(pid, &mut tracer, luggage).unwrap_or_else(Into::into);
-    (tracer.thread_of(pid), told)
+    let gone = tracer.gone();
+    (tracer.thread_of(pid), told, gone)
 }
 
 fn put_in_first(
@@ -381,8 +383,7 @@ fn put_in_late(pid: u32, tracer: &mut Tracer, luggage: &Luggage) -> Result<Told,
     let library = { found.library.clone() }
         .ok_or_else(|| Refusal::new("the library is gone from its memory", "start it anew"))?;
     let (_, sites) = found.place_library(code::heap(pid, &found.mappings))?;
-    let mut changes = fill_places(&library, &sites, &memory)?;
-    changes.extend(boot_left(pid, &found, &memory));
+    let changes = fill_places(&library, &sites, &memory)?;
     let pause = exchange(tracer, &memory, &changes)?;
     let open = target::open(pid);
     if open.devices > 0 {
@@ -427,6 +428,7 @@ impl Plan {
         memory: &Memory,
     ) -> Result<Told, Failure> {
         let Plan { pid, found, .. } = &self;
+        let begins = tracer.is_at_start();
         let brought = bring(tracer, found, &self.errand, luggage, memory);
         if brought.is_err() {
             let left: Vec<Change> = boot_left(*pid, found, memory).into_iter().collect();
@@ -434,7 +436,10 @@ impl Plan {
         }
         let library = brought?;
         let mut changes = fill_places(&library, &self.sites, memory)?;
-        changes.extend(boot_left(*pid, found, memory));
+        if !begins {
+            // One that begins is still in it.
+            changes.extend(boot_left(*pid, found, memory));
+        }
         let pause = exchange(tracer, memory, &changes)?;
         if !self.errand.devices && target::open(*pid).devices > 0 {
             // Opened before its opens went through the gate.

@@ -2,8 +2,9 @@
 //!
 //! Promise: nothing here changes or stops the process.
 
+use rustix::fs::{statx, AtFlags, FileType, StatxFlags, CWD};
 use serde::{Deserialize, Serialize};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use synclater_model::report::message::Trouble;
 use synclater_shim::NAMES;
@@ -52,11 +53,15 @@ pub struct Target {
     pub exe: String,
 }
 
-/// What it executes; empty where that cannot be told.
+/// What it executes; where that may not be told, the name that it bears.
 #[must_use]
 pub fn exe_of(pid: u32) -> String {
     let link = std::fs::read_link(format!("/proc/{pid}/exe"));
-    link.map_or(String::new(), |l| without_mark(&l.to_string_lossy()))
+    let name = || std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    link.map_or_else(
+        |_| name().trim_end().to_owned(),
+        |l| without_mark(&l.to_string_lossy()),
+    )
 }
 
 /// A file's name, without what the kernel puts behind that of a deleted one.
@@ -153,7 +158,6 @@ pub fn at_start(pid: u32) -> Result<Target, Refusal> {
     let gone = || Refusal::new("it has ended meanwhile", "look for it: pgrep NAME");
     let status = Status::of(pid).ok_or_else(gone)?;
     let exe = executable(pid, &status)?;
-    what_it_runs(pid)?;
     // It descends from us: as many filters as we have are those that we have.
     const FILTERS: &str = "Seccomp_filters";
     let own = Status::of(std::process::id()).and_then(|own| own.get(FILTERS)?.parse().ok());
@@ -304,15 +308,24 @@ pub fn open(pid: u32) -> Open {
             open.rings += 1;
             continue;
         }
-        let Ok(kind) = std::fs::metadata(&path).map(|m| m.file_type()) else {
+        let Some(kind) = kind_of(&path) else {
             continue;
         };
-        open.devices += u64::from(kind.is_block_device());
-        if kind.is_file() || kind.is_block_device() {
+        let is_device = kind == FileType::BlockDevice;
+        open.devices += u64::from(is_device);
+        if kind == FileType::RegularFile || is_device {
             open.o_sync += u64::from(has_o_sync(pid, &entry.file_name().to_string_lossy()));
         }
     }
     open
+}
+
+/// What a file is, as far as that is known without asking whoever serves it: that may be somebody
+/// who waits for us.
+fn kind_of(path: &Path) -> Option<FileType> {
+    let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
+    let seen = statx(CWD, path, flags, StatxFlags::TYPE).ok()?;
+    Some(FileType::from_raw_mode(seen.stx_mode.into()))
 }
 
 fn has_o_sync(pid: u32, fd: &str) -> bool {

@@ -42,6 +42,7 @@ pub struct Tracer {
     /// Whether it goes on tracing those that it lets go of.
     keeps: bool,
     threads: BTreeMap<u32, Thread>,
+    gone: Vec<u32>,
 }
 
 /// The threads of a process.
@@ -143,6 +144,7 @@ impl Tracer {
             is_stopped: false,
             keeps: false,
             threads: BTreeMap::new(),
+            gone: Vec::new(),
         }
     }
 
@@ -160,7 +162,7 @@ impl Tracer {
     #[must_use]
     pub fn is_at_start(&self) -> bool {
         let mut all = self.threads.values();
-        all.any(|t| t.stop() == Some(Stop::Executed))
+        all.any(|t| matches!(t.stop(), Some(Stop::Executed(_))))
     }
 
     /// One of the threads; the others go on by themselves.
@@ -221,6 +223,21 @@ impl Tracer {
         }
     }
 
+    fn forget_gone(&mut self) {
+        let gone = &mut self.gone;
+        self.threads.retain(|tid, thread| {
+            let is_gone = thread.look() == Some(Stop::Gone);
+            gone.extend(is_gone.then_some(*tid));
+            !is_gone
+        });
+    }
+
+    /// Threads that have ended meanwhile, which nobody else is told of.
+    #[must_use]
+    pub fn gone(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.gone)
+    }
+
     /// Stops every thread but those in state D. Returns when the first was asked to.
     ///
     /// # Errors
@@ -238,7 +255,7 @@ impl Tracer {
             for &tid in &fresh {
                 self.take(tid)?;
             }
-            self.threads.retain(|_, t| t.look() != Some(Stop::Gone));
+            self.forget_gone();
             let runs = |t: &mut Thread| t.look().is_none();
             let running: Vec<u32> = { self.threads.iter_mut() }
                 .filter_map(|(tid, t)| runs(t).then_some(*tid))
@@ -274,7 +291,7 @@ impl Tracer {
         if self.keeps {
             for thread in self.threads.values_mut().filter(|t| t.stop().is_some()) {
                 undisturb(thread);
-                thread.go();
+                thread.resume();
             }
             return;
         }
@@ -294,12 +311,11 @@ impl Tracer {
                     self.is_stopped = true;
                     thread.go();
                 }
-                Some(Stop::Group(_)) => thread.leave_stopped(),
-                Some(Stop::Signal(_)) => thread.go(),
                 Some(Stop::Interrupted) => {
                     undisturb(thread);
                     thread.go();
                 }
+                Some(Stop::Group(_) | Stop::Signal(_)) => thread.resume(),
                 _ => {}
             }
         }
@@ -315,12 +331,12 @@ impl Tracer {
         let mut candidates = candidates.into_iter();
         let mut asked: Option<Instant> = None;
         loop {
-            self.threads.retain(|_, t| t.look() != Some(Stop::Gone));
+            self.forget_gone();
             let stands = |t: &mut Thread| {
                 let stop = t.look();
                 matches!(
                     stop,
-                    Some(Stop::Interrupted | Stop::Group(_) | Stop::Executed)
+                    Some(Stop::Interrupted | Stop::Group(_) | Stop::Executed(_))
                 )
             };
             for (tid, thread) in &mut self.threads {

@@ -1,12 +1,12 @@
 //! The process that traces: everything that stops is attended to and goes on.
 //!
-//! Promise: it waits for nothing but its tracees, for two seconds at most for one of them, and ends
-//! when the supervisor does.
+//! Promise: nothing is waited for longer than ten seconds: then the kernel ends us, and lets go of
+//! all. It ends when the supervisor does.
 
 use super::start::{Begun, Start};
 use super::{Baggage, How, News, LONGEST};
 use crate::reach::attach::tracer::{self, undisturb};
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
@@ -19,21 +19,33 @@ use synclater_sys::{process, signal, socket};
 /// Has the tracer look at its door: SIGUSR1.
 pub const RING: i32 = 10;
 
+/// No program takes longer to be seen to: what would, waits for one that waits for us (a file
+/// system that a traced process serves), and the kernel lets go of all when we end.
+const LONGEST_LOOK: u32 = 10;
+
+/// News that the supervisor has not taken yet, at most: it may be stopped.
+const MOST_NEWS: usize = 10_000;
+
+/// What is known of a thread.
+#[derive(Clone, Default)]
+struct Known {
+    /// Whether its process is only watched.
+    watched: bool,
+    /// Where it will stop when the libraries of its program are there.
+    ahead: Option<Range<u64>>,
+    /// What was told last of its process.
+    told: Option<How>,
+}
+
 /// Everything that is traced.
 pub struct Herd {
     start: Start,
     news: OwnedFd,
     door: OwnedFd,
-    /// What was told last of a process.
-    told: HashMap<u32, How>,
-    /// Threads that have begun, or run when their process was taken.
-    known: HashSet<u32>,
-    /// Threads of processes that are only watched.
-    watched: HashSet<u32>,
+    known: HashMap<u32, Known>,
+    untold: VecDeque<News>,
     /// Whether anybody was traced since that was last told.
     has_some: bool,
-    /// Processes that will stop where they say when their libraries are there.
-    ahead: HashMap<u32, Range<u64>>,
     is_done: bool,
 }
 
@@ -45,10 +57,8 @@ impl Herd {
             start: Start::new(baggage),
             news,
             door,
-            told: HashMap::new(),
-            ahead: HashMap::new(),
-            known: HashSet::new(),
-            watched: HashSet::new(),
+            known: HashMap::new(),
+            untold: VecDeque::new(),
             has_some: false,
             is_done: false,
         }
@@ -59,19 +69,24 @@ impl Herd {
         process::leave_session();
         process::set_name(c"synclater-trace");
         signal::let_interrupt(RING);
+        signal::let_alarm_end();
         self.is_done = !process::end_with_parent(parent);
         while !self.is_done {
             let patience = match Thread::next() {
                 Next::Thread(thread) => {
+                    signal::end_after(LONGEST_LOOK);
                     self.attend(thread);
+                    signal::end_after(0);
                     continue;
                 }
                 Next::Interrupted => Duration::ZERO,
                 Next::Nobody => {
                     if std::mem::take(&mut self.has_some) {
-                        self.tell(&News::Nobody);
+                        self.tell(News::Nobody);
                     }
-                    Duration::from_secs(3600)
+                    self.tell_rest();
+                    let is_told = self.untold.is_empty();
+                    Duration::from_millis(if is_told { 3_600_000 } else { 50 })
                 }
             };
             let fds = [
@@ -105,7 +120,7 @@ impl Herd {
                     Ok(_) => 0,
                     Err(e) => {
                         let why = tracer::why_refused(pid, &e);
-                        self.tell(&News::Refused { why });
+                        self.tell(News::Refused { why });
                         e.raw_os_error().unwrap_or(1)
                     }
                 };
@@ -114,7 +129,7 @@ impl Herd {
             }
             5 => {
                 let why = self.take(pid, message[4] == 0).err();
-                self.tell(&News::Taken { pid, why });
+                self.tell(News::Taken { pid, why });
             }
             _ => {
                 // Closed: a socket that nobody asks at takes its place.
@@ -137,12 +152,7 @@ impl Herd {
                     Err(e) if tid == pid => return Err(tracer::why_refused(pid, &e)),
                     Err(_) => {}
                 }
-                self.known.insert(tid);
-                if only_watched {
-                    self.watched.insert(tid);
-                } else {
-                    self.watched.remove(&tid);
-                }
+                self.known.entry(tid).or_default().watched = only_watched;
             }
             self.has_some |= fresh > 0;
             if fresh == 0 {
@@ -151,11 +161,21 @@ impl Herd {
         }
     }
 
-    fn tell(&self, news: &News) {
-        let text = serde_json::to_vec(news).unwrap_or_default();
-        if text.len() <= LONGEST {
-            // Where there is no room, the supervisor stands still.
-            let _ = socket::send(&self.news, &text, &[]);
+    fn tell(&mut self, news: News) {
+        if self.untold.len() < MOST_NEWS {
+            self.untold.push_back(news);
+        }
+        self.tell_rest();
+    }
+
+    /// Tells what there is room for.
+    fn tell_rest(&mut self) {
+        while let Some(news) = self.untold.front() {
+            let text = serde_json::to_vec(news).unwrap_or_default();
+            if text.len() <= LONGEST && socket::send(&self.news, &text, &[]).is_err() {
+                return;
+            }
+            self.untold.pop_front();
         }
     }
 
@@ -163,23 +183,26 @@ impl Herd {
         let tid = thread.tid();
         match thread.stop() {
             None => {}
-            Some(Stop::Gone) => {
-                self.told.remove(&tid);
-                self.ahead.remove(&tid);
-                self.watched.remove(&tid);
-                self.known.remove(&tid);
+            Some(Stop::Gone) => self.forget(tid),
+            Some(Stop::Group(_)) => thread.resume(),
+            Some(Stop::Made(child)) => {
+                let as_its_maker = self.made_by(tid);
+                self.known.entry(child).or_insert(as_its_maker);
+                thread.go();
             }
-            Some(Stop::Group(_)) => thread.leave_stopped(),
-            Some(Stop::Made) => thread.go(),
             Some(Stop::Interrupted) => {
-                if self.known.insert(tid) {
-                    self.inherit(tid);
+                if !self.known.contains_key(&tid) {
+                    // It stops sooner than its maker, which stands still until that is looked at.
+                    let maker = process::maker(tid).unwrap_or(0);
+                    let as_its_maker = self.made_by(maker);
+                    self.known.insert(tid, as_its_maker);
                 }
                 thread.go();
             }
             Some(Stop::Signal(_)) if self.has_arrived(&thread) => {
                 thread.keep_signal();
-                let (thread, begun) = self.start.arrive(thread);
+                let (thread, begun, gone) = self.start.arrive(thread);
+                gone.into_iter().for_each(|tid| self.forget(tid));
                 self.go_on(tid, thread, begun);
             }
             Some(Stop::Signal(_)) => {
@@ -187,9 +210,14 @@ impl Herd {
                 undisturb(&thread);
                 thread.go();
             }
-            Some(Stop::Executed) => {
-                self.ahead.remove(&tid);
-                if self.watched.remove(&tid) && !self.start.is_meant(tid) {
+            Some(Stop::Executed(former)) => {
+                if former != tid {
+                    self.forget(former);
+                }
+                let known = self.known.entry(tid).or_default();
+                known.ahead = None;
+                if std::mem::take(&mut known.watched) && !self.start.is_meant(tid) {
+                    self.forget(tid);
                     return thread.release();
                 }
                 let (thread, begun) = self.start.begin(thread);
@@ -198,56 +226,62 @@ impl Herd {
         }
     }
 
-    /// What was made is as its maker; that may stop for it later than the child begins.
-    fn inherit(&mut self, tid: u32) {
-        if self.ahead.is_empty() && self.watched.is_empty() {
-            return;
-        }
-        let Some(maker) = process::maker(tid) else {
-            return;
+    fn forget(&mut self, tid: u32) {
+        self.known.remove(&tid);
+    }
+
+    /// What is known of whatever `maker` makes. Of one that nobody knows any more, what it executes
+    /// is looked at before it is followed.
+    fn made_by(&self, maker: u32) -> Known {
+        let unknown = Known {
+            watched: true,
+            ..Known::default()
         };
-        if let Some(range) = self.ahead.get(&maker).cloned() {
-            self.ahead.insert(tid, range);
-        }
-        if self.watched.contains(&maker) {
-            self.watched.insert(tid);
-        }
+        self.known.get(&maker).cloned().unwrap_or(unknown)
     }
 
     /// Whether a thread stops because the libraries of its program are there.
     fn has_arrived(&mut self, thread: &Thread) -> bool {
         const SIGURG: i32 = 23;
-        let Some(range) = self.ahead.get(&thread.tid()) else {
+        let Some(known) = self.known.get_mut(&thread.tid()) else {
+            return false;
+        };
+        let Some(range) = &known.ahead else {
             return false;
         };
         let is_there = |r: &Registers| range.contains(&r.ip());
         let is_it = thread.stop() == Some(Stop::Signal(SIGURG))
             && thread.registers().is_ok_and(|r| is_there(&r));
         if is_it {
-            self.ahead.remove(&thread.tid());
+            known.ahead = None;
         }
         is_it
     }
 
     /// Lets a program go on, and notes what became of it.
     fn go_on(&mut self, pid: u32, thread: Option<Thread>, begun: Begun) {
-        if let Some(mut thread) = thread.filter(|t| t.stop().is_some()) {
-            thread.go();
-        }
-        match begun {
-            Begun::Reached(how) => {
-                let before = self.told.insert(pid, how).unwrap_or(How::Launch);
-                if before != how {
-                    self.tell(&News::Reached { pid, how });
+        match thread {
+            Some(mut thread) => {
+                thread.resume();
+                let known = self.known.entry(pid).or_default();
+                match &begun {
+                    Begun::Reached(how) => {
+                        if known.told.unwrap_or(How::Launch) == *how {
+                            return;
+                        }
+                        known.told = Some(*how);
+                    }
+                    Begun::Ahead(range) => known.ahead = Some(range.clone()),
+                    Begun::Missed { .. } => known.told = None,
                 }
             }
-            Begun::Ahead(range) => {
-                self.ahead.insert(pid, range);
-            }
-            Begun::Missed { exe, why } => {
-                self.told.remove(&pid);
-                self.tell(&News::Missed { pid, exe, why });
-            }
+            // It is gone, or was let go of.
+            None => self.forget(pid),
+        }
+        match begun {
+            Begun::Reached(how) => self.tell(News::Reached { pid, how }),
+            Begun::Ahead(_) => {}
+            Begun::Missed { exe, why } => self.tell(News::Missed { pid, exe, why }),
         }
     }
 }

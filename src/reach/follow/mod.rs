@@ -15,6 +15,7 @@ mod start;
 
 use super::attach::Luggage;
 use herd::Herd;
+use rustix::net::sockopt::Timeout;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::io;
@@ -134,6 +135,8 @@ impl Follower {
         for end in [&news, &to, &behind] {
             rustix::io::ioctl_fionbio(end, true)?;
         }
+        let patience = Some(std::time::Duration::from_secs(10));
+        rustix::net::sockopt::set_socket_timeout(&door, Timeout::Recv, patience)?;
         let parent = std::process::id();
         let job = Job::start(move || {
             let mut all = vec![to.as_fd(), behind.as_fd()];

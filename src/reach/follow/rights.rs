@@ -5,6 +5,7 @@
 //! of the first time is left: execve(2) has replaced what it replaces already.
 
 use super::start::{Begun, Program};
+use rustix::fs::{getxattr, statvfs, statx, AtFlags, StatVfs, StatVfsMountFlags, StatxFlags, CWD};
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -17,9 +18,22 @@ use synclater_sys::ptrace::{Stop, Thread};
 /// Whether what a process executes gives rights to whoever executes it.
 pub fn would_be_gained(pid: u32) -> bool {
     let exe = format!("/proc/{pid}/exe");
-    const SETUID_OR_SETGID: u32 = 0o6000;
-    let by_mode = std::fs::metadata(&exe).is_ok_and(|m| m.mode() & SETUID_OR_SETGID != 0);
-    by_mode || rustix::fs::getxattr(&exe, "security.capability", &mut [0u8; 64][..]).is_ok()
+    const SETUID_OR_SETGID: u16 = 0o6000;
+    let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
+    let by_mode = statx(CWD, &exe, flags, StatxFlags::MODE)
+        .is_ok_and(|seen| seen.stx_mode & SETUID_OR_SETGID != 0);
+    let gives = by_mode || getxattr(&exe, "security.capability", &mut [0u8; 64][..]).is_ok();
+    gives && !is_forbidden(pid, &exe)
+}
+
+/// Whether nobody gains rights by this process, or on this mount.
+fn is_forbidden(pid: u32, exe: &str) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let by_process = status
+        .lines()
+        .any(|l| l.split_whitespace().eq(["NoNewPrivs:", "1"]));
+    let nosuid = |fs: StatVfs| fs.f_flag.contains(StatVfsMountFlags::NOSUID);
+    by_process || statvfs(exe).is_ok_and(nosuid)
 }
 
 /// Has a program executed again, with nobody tracing it.

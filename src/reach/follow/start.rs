@@ -6,7 +6,9 @@ use super::{rights, Baggage, Environment, How, Manner};
 use crate::reach::attach::target::exe_of;
 use crate::reach::attach::{self, put_in_at_start, put_in_on_arrival, Entry, Told};
 use crate::reach::launch;
+use rustix::fs::{openat2, statx, AtFlags, Mode, OFlags, ResolveFlags, Statx, StatxFlags, CWD};
 use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use synclater_model::reach::notes;
@@ -85,6 +87,12 @@ impl Start {
     pub fn begin(&self, thread: Thread) -> (Option<Thread>, Begun) {
         match Program::of(&thread) {
             Ok(program) => self.reach(thread, &program),
+            Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => {
+                let why = "it may not be read: rights that it gives, it does not give to one that \
+                           is traced (as root it does)";
+                let begun = Begun::missed(thread.tid(), why);
+                (Some(thread), begun)
+            }
             Err(e) => {
                 let begun = Begun::missed(thread.tid(), format!("its stack: {e}"));
                 (Some(thread), begun)
@@ -137,8 +145,11 @@ impl Start {
                 program.pid,
                 "no system call of Go's was found (before 1.18?)",
             ),
-            // Nothing in it could be answered: it is ld.so, executed by its name, which loads the
-            // library as ever, or it makes no request.
+            // ld.so, executed by its name, loads the library as ever, if it may.
+            attach::Begun::Done(Told::Attached { sites: 0, .. }) if program.is_linker() => {
+                library.map_or_else(|why| Begun::missed(program.pid, why), Begun::Reached)
+            }
+            // Nothing in it could be answered.
             attach::Begun::Done(Told::Attached { sites: 0, .. }) => {
                 Begun::Reached(library.unwrap_or(How::Launch))
             }
@@ -148,14 +159,15 @@ impl Start {
     }
 
     /// Goes on with a program whose libraries are there.
-    pub fn arrive(&self, thread: Thread) -> (Option<Thread>, Begun) {
+    /// Returns its other threads that have ended meanwhile, too.
+    pub fn arrive(&self, thread: Thread) -> (Option<Thread>, Begun, Vec<u32>) {
         let pid = thread.tid();
         match self.baggage.luggage.as_ref() {
             Ok(luggage) => {
-                let (thread, told) = put_in_on_arrival(thread, luggage);
-                (thread, Begun::of(pid, told))
+                let (thread, told, gone) = put_in_on_arrival(thread, luggage);
+                (thread, Begun::of(pid, told), gone)
             }
-            Err(why) => (Some(thread), Begun::missed(pid, why)),
+            Err(why) => (Some(thread), Begun::missed(pid, why), Vec::new()),
         }
     }
 }
@@ -229,9 +241,43 @@ impl Program {
         })
     }
 
-    /// Whether a file is there for it, under this name.
+    /// Whether it has a file under the name that we have it by.
     fn sees(&self, file: &Path) -> bool {
-        self.as_seen(file).exists()
+        if self.has_our_root() {
+            return true;
+        }
+        let id = |seen: Statx| (seen.stx_dev_major, seen.stx_dev_minor, seen.stx_ino);
+        let look = |dir: BorrowedFd<'_>, path: &Path, how| {
+            let flags = OFlags::PATH | OFlags::CLOEXEC;
+            let file = openat2(dir, path, flags, Mode::empty(), how).ok()?;
+            statx(&file, "", AtFlags::EMPTY_PATH, StatxFlags::INO)
+                .ok()
+                .map(id)
+        };
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = rustix::fs::open(format!("/proc/{}/root", self.pid), flags, Mode::empty());
+        let inside = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+        let its = root.ok().and_then(|root| look(root.as_fd(), file, inside));
+        its.is_some() && its == look(CWD, file, ResolveFlags::empty())
+    }
+
+    /// Whether its root folder and its mounts are ours. Nobody is asked who serves a file system.
+    fn has_our_root(&self) -> bool {
+        let mounts = |of: &str| std::fs::read_link(format!("/proc/{of}/ns/mnt")).ok();
+        let root = |of: &str| {
+            let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
+            let what = StatxFlags::INO | StatxFlags::MNT_ID;
+            let seen = statx(CWD, format!("/proc/{of}/root"), flags, what).ok()?;
+            Some((
+                seen.stx_dev_major,
+                seen.stx_dev_minor,
+                seen.stx_ino,
+                seen.stx_mnt_id,
+            ))
+        };
+        let its = self.pid.to_string();
+        let same = mounts(&its).is_some_and(|found| Some(found) == mounts("self"));
+        same && root(&its).is_some_and(|found| Some(found) == root("self"))
     }
 
     /// Where a file is that has this name for it.
@@ -269,6 +315,13 @@ impl Program {
             kind(h) == PT_NOTE && { self.memory.bytes(from, len) }
                 .is_ok_and(|bytes| notes::are_of_go(&bytes))
         })
+    }
+
+    /// Whether it is the dynamic linker itself, executed by its name.
+    fn is_linker(&self) -> bool {
+        let exe = exe_of(self.pid);
+        let name = exe.rsplit('/').next().unwrap_or_default();
+        name.starts_with("ld-") || name.starts_with("ld.so")
     }
 }
 

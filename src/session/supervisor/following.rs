@@ -1,22 +1,27 @@
 //! The command and all that it starts, traced: who was reached how, and the end of the last.
 
 use super::*;
+use crate::reach::attach::target;
 use crate::reach::follow::{Follower, How, News};
 use synclater_model::report::escape::Escape;
 
 /// Programs that were missed are named up to this number, and counted from there on.
 const NAMED: usize = 1000;
 
+/// ETIMEDOUT and ECONNRESET, which no execution of a command says.
+const DOOR_SILENT: i32 = 110;
+const DOOR_CLOSED: i32 = 104;
+
 /// What is known of those that are followed.
 pub struct Following {
     follower: Follower,
-    how: BTreeMap<u32, How>,
+    how: BTreeMap<u32, (target::Incarnation, How)>,
     missed: Vec<Escape>,
     unnamed: u64,
     refused: Option<String>,
     is_lost: bool,
-    /// How the command ended, while others go on.
-    ended: Option<Outcome>,
+    /// How the command ended, while others go on, and how often it had been interrupted by then.
+    ended: Option<(Outcome, u32)>,
 }
 
 impl Following {
@@ -38,9 +43,12 @@ impl Following {
     #[must_use]
     pub fn how(&self, pid: u32) -> &'static str {
         match self.how.get(&pid) {
-            None | Some(How::Launch) => "launch",
-            Some(How::Follow) => "follow",
-            Some(How::Sites) => "sites",
+            Some((program, how)) if target::incarnation(pid) == Some(*program) => match how {
+                How::Launch => "launch",
+                How::Follow => "follow",
+                How::Sites => "sites",
+            },
+            _ => "launch",
         }
     }
 
@@ -65,7 +73,9 @@ impl Following {
         while let Some(news) = self.follower.news() {
             match news {
                 News::Reached { pid, how } => {
-                    self.how.insert(pid, how);
+                    let program = target::incarnation(pid);
+                    self.how
+                        .extend(program.map(|program| (pid, (program, how))));
                 }
                 News::Missed { pid, exe, why } if self.missed.len() < NAMED => {
                     self.how.remove(&pid);
@@ -83,6 +93,9 @@ impl Following {
             }
         }
         self.is_lost = self.is_lost || self.follower.has_ended();
+        if self.how.len() > page::SLOT_MAX {
+            self.how.retain(|pid, _| process::is_alive(*pid));
+        }
     }
 }
 
@@ -111,7 +124,12 @@ impl Supervisor {
         let started = process::spawn_traced(command, &inherited, door, tracer);
         following.follower.close_door();
         following.hear();
-        started.map_err(|e| (e, following.refused.take()))
+        started.map_err(|e| {
+            // It was stopped, or killed, meanwhile.
+            let silent = matches!(e.raw_os_error(), Some(DOOR_SILENT | DOOR_CLOSED));
+            let why = silent.then(|| format!("the tracer does not answer ({e})"));
+            (e, following.refused.take().or(why))
+        })
     }
 
     /// What is known of those that are followed, where any are.
@@ -123,7 +141,7 @@ impl Supervisor {
     /// Notes how the command has ended, which may leave others behind.
     pub(super) fn command_ended(&mut self, outcome: Outcome) {
         match &mut self.following {
-            Some(following) => following.ended = Some(outcome),
+            Some(following) => following.ended = Some((outcome, self.interrupts)),
             None => self.outcome = Some(outcome),
         }
     }
@@ -138,11 +156,12 @@ impl Supervisor {
             return;
         };
         following.hear();
-        let Some(ended) = following.ended.filter(|_| self.outcome.is_none()) else {
+        let ended = following.ended.filter(|_| self.outcome.is_none());
+        let Some((ended, interrupts)) = ended else {
             return;
         };
-        // Who interrupts twice does not want to wait for them.
-        if self.interrupts > 1 || self.left_behind().is_empty() {
+        // Who interrupts twice from then on does not want to wait for them.
+        if self.interrupts > interrupts + 1 || self.left_behind().is_empty() {
             self.outcome = Some(ended);
         }
     }

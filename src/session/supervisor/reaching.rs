@@ -7,7 +7,7 @@ use super::*;
 use crate::reach::attach::target::{self, Open, Refusal};
 use crate::reach::attach::tracer::tracer_of;
 use crate::reach::attach::{Luggage, Told, Work};
-use crate::reach::follow::{Follow, Follower, News};
+use crate::reach::follow::{Follow, Follower, How, News};
 use crate::reach::whom::{self, Whom};
 use std::collections::BTreeSet;
 use synclater_model::report::escape::Escape;
@@ -18,6 +18,9 @@ const AT_ONCE: usize = 4;
 /// How often a process that is busy is tried again, and how long to wait before.
 const TRIES: u32 = 50;
 const BETWEEN_TRIES: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(50)];
+
+/// Programs that were followed and not reached are named up to this number.
+const NAMED: usize = 1000;
 
 /// A process, and which program of it.
 type Who = (u32, target::Incarnation);
@@ -343,13 +346,15 @@ impl Reach {
 
     /// Has a process that was attached be followed, and what starts its like be watched.
     fn follow_from(&mut self, pid: u32) {
-        let by_exe = !self.whom.exes.is_empty();
+        // Who is to be attached as well is followed then.
+        let parent = { parent_of(pid).filter(|parent| *parent > 2) }
+            .filter(|p| !self.whom.exes.is_empty() && !whom::is_ours(*p))
+            .filter(|p| !self.whom.pids.contains(p) && !self.whom.includes(*p));
         let Some(herd) = self.herd.as_mut().filter(|h| !h.is_lost) else {
             return;
         };
         herd.ask(pid, Follow::All);
-        let parent = parent_of(pid).filter(|parent| by_exe && *parent > 2);
-        if let Some(parent) = parent.filter(|p| tracer_of(*p) == 0 && !whom::is_ours(*p)) {
+        if let Some(parent) = parent.filter(|p| tracer_of(*p) == 0) {
             herd.ask(parent, Follow::Meant);
         }
     }
@@ -376,10 +381,11 @@ impl Reach {
                     };
                     self.attached.insert((pid, program), reached);
                 }
-                Err(why) => {
+                Err(why) if self.refused.len() < NAMED => {
                     let refusal = Refusal::new(why, "synclater run --follow -- COMMAND");
                     self.refused.insert((pid, program), (exe, refusal));
                 }
+                Err(_) => {}
             }
         }
     }
@@ -421,7 +427,9 @@ impl Herd {
         let mut all = Vec::new();
         while let Some(news) = self.follower.news() {
             match news {
-                News::Reached { pid, .. } => all.push((pid, Ok(()))),
+                News::Reached { pid, how } => {
+                    all.extend((how == How::Sites).then_some((pid, Ok(()))));
+                }
                 News::Missed { pid, why, .. } => all.push((pid, Err(why))),
                 News::Taken { pid, why } => {
                     self.asked.remove(&pid);

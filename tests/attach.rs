@@ -1,6 +1,7 @@
 //! Processes that run already: attached, relaxed, and let go of byte for byte, whatever they are
 //! doing meanwhile and whoever is killed.
 
+mod aarch64;
 mod cycles;
 mod ends;
 mod follow;

@@ -11,7 +11,7 @@
 //! | x86-64, musl's cancellation points | `4c 89 5c 24 08`: `mov %r11, 8(%rsp)` | the same |
 //! | x86-64, Go | `48 89 df`: `mov %rbx, %rdi`, see [`go`] | the same |
 //! | i386 | `b8 NR 00 00 00` | `65 ff 15 10 00 00 00`: `call *%gs:0x10` |
-//! | aarch64 | `mov w8, #NR` or `mov x8, #NR` | `svc #0` |
+//! | aarch64 | what stands in front, mostly `mov x8, #NR` | `svc #0` |
 //!
 //! Relies on: seven (twelve, eight) fixed bytes not occurring in code by chance.
 
@@ -181,21 +181,62 @@ fn entries_behind<'a>(code: &'a [u8], entry: &'a [u8]) -> impl Iterator<Item = u
     memmem::find_iter(code, entry).filter_map(|at| at.checked_sub(LEN))
 }
 
-/// Sites in aarch64 code (little endian), in order.
+/// How many instructions may stand between the one that loads the number and the one that enters.
+const BETWEEN: usize = 8;
+
+/// Sites in aarch64 code (little endian), in order. What can be overwritten is the instruction in
+/// front of `svc`, which in cancellation points is not the one that loads the number.
 pub fn aarch64(code: &[u8]) -> impl Iterator<Item = Site> + '_ {
     const SVC_0: u32 = 0xd400_0001;
-    let word = |b: &[u8]| u32::from_le_bytes([b[0], b[1], b[2], b[3]]);
-    let words = code.chunks_exact(4).map(word);
-    words
-        .clone()
-        .zip(words.skip(1))
-        .enumerate()
-        .filter_map(|(k, (mov, enter))| {
-            // movz w8 or x8, #imm16, without a shift.
-            let is_mov = mov & 0x7fe0_001f == 0x5280_0008;
-            let call = Call::Number(mov >> 5 & 0xffff);
-            (is_mov && enter == SVC_0).then_some(Site { at: 4 * k, call })
-        })
+    let words: Vec<u32> = { code.chunks_exact(4) }
+        .map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+        .collect();
+    let entries = (1..words.len()).filter(|k| words[*k] == SVC_0);
+    let sites = entries.filter_map(|k| {
+        let before = &words[k.saturating_sub(BETWEEN)..k];
+        let call = number_of_aarch64(before)?;
+        let at = 4 * (k - 1);
+        is_movable(words[k - 1]).then_some(Site { at, call })
+    });
+    sites.collect::<Vec<_>>().into_iter()
+}
+
+/// What the instructions in front of `svc` load into w8 or x8; `None` where another way may lead
+/// there.
+fn number_of_aarch64(before: &[u32]) -> Option<Call> {
+    for word in before.iter().rev() {
+        // movz w8 or x8, #imm16, without a shift.
+        if word & 0x7fe0_001f == 0x5280_0008 {
+            return Some(Call::Number(word >> 5 & 0xffff));
+        }
+        // mov w8 or x8 from another register.
+        if word & 0x7fe0_ffff == 0x2a00_03e8 {
+            return Some(Call::Any);
+        }
+        if is_branch(*word) || writes_8(*word) {
+            return None;
+        }
+    }
+    None
+}
+
+/// Branches, calls, returns and exceptions ("Branches, Exception Generating and System
+/// instructions", Arm ARM C4.1): 101x in bits 26 to 29.
+fn is_branch(word: u32) -> bool {
+    word >> 26 & 7 == 0b101
+}
+
+/// Whether an instruction of data processing or a load may write register 8.
+fn writes_8(word: u32) -> bool {
+    word & 0x1f == 8
+}
+
+/// Whether an instruction means the same at another address: neither a branch nor adr, adrp, or a
+/// load from beside the code.
+fn is_movable(word: u32) -> bool {
+    let is_adr = word & 0x1f00_0000 == 0x1000_0000;
+    let is_literal = word & 0x3b00_0000 == 0x1800_0000;
+    !is_branch(word) && !is_adr && !is_literal
 }
 
 #[cfg(test)]
@@ -294,6 +335,27 @@ mod tests {
         let code: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
         let expected = vec![(0, Call::Number(82)), (8, Call::Number(83))];
         assert_eq!(all(aarch64(&code)), expected);
+    }
+
+    #[test]
+    fn an_aarch64_site_may_have_its_number_loaded_sooner() {
+        let found = |words: &[u32]| {
+            let code: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
+            all(aarch64(&code))
+        };
+        let (fsync, enter, from_19) = (0xd280_0a48, 0xd400_0001, 0xaa13_03e0);
+        assert_eq!(found(&[fsync, from_19, enter]), [(4, Call::Number(82))]);
+        assert_eq!(found(&[0xaa00_03e8, from_19, enter]), [(4, Call::Any)]);
+        let (call, adrp, ldr_8) = (0x97fe_68ef, 0xf000_0621, 0xf940_0008);
+        for between in [call, adrp, ldr_8] {
+            assert_eq!(found(&[fsync, between, enter]), []);
+        }
+        assert_eq!(
+            found(&[fsync, adrp, from_19, enter]),
+            [(8, Call::Number(82))]
+        );
+        let far: Vec<u32> = [&[fsync][..], &[from_19; 8], &[enter]].concat();
+        assert_eq!(found(&far), []);
     }
 
     proptest! {

@@ -126,29 +126,56 @@ fn soak_children_of_su_and_sudo() {
     all_were_seen(&stage, &outcome, 1);
 }
 
-#[test]
-fn soak_a_go_child_of_a_shell_of_a_python_without_an_environment() {
-    const NAME: &str = "soak_a_go_child_of_a_shell_of_a_python_without_an_environment";
-    let stage = Stage::new("go");
+/// A hammer in Go, where there is a compiler: its words.
+fn hammer_in_go(stage: &Stage) -> Option<Vec<String>> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/follow/hammer.go");
     let built = stage.file("hammer-go");
     let mut go = clean("go");
     go.args(["build", "-o"]).arg(&built).arg(source);
-    go.env("HOME", stage.file("."))
-        .env("GOFLAGS", "-mod=mod")
-        .env("GO111MODULE", "off");
-    if go.status().is_err() {
+    go.env("HOME", stage.file(".")).env("GO111MODULE", "off");
+    go.output().ok().filter(|o| o.status.success())?;
+    let words = [built, stage.work().join("file")].map(|p| p.display().to_string());
+    Some(words.into_iter().chain([requests().to_string()]).collect())
+}
+
+#[test]
+fn soak_a_go_child_of_a_shell_of_a_python_without_an_environment() {
+    const NAME: &str = "soak_a_go_child_of_a_shell_of_a_python_without_an_environment";
+    let stage = Stage::new("go");
+    let Some(words) = hammer_in_go(&stage) else {
         return skip(NAME, "no Go compiler (go) is installed");
-    }
+    };
     let mut command = session(&stage, true);
     command
         .args(["/usr/bin/python3", "-c", NO_ENVIRONMENT])
-        .arg(built);
-    command
-        .arg(stage.work().join("file"))
-        .arg(requests().to_string());
+        .args(words);
     let outcome = run(&mut command);
     all_were_seen(&stage, &outcome, 1);
+}
+
+#[test]
+fn soak_what_is_followed_is_recorded() {
+    let stage = Stage::new("recorded");
+    let victims = ["hammer", "hammer_static", "hammer_musl", "hammer_32"];
+    let mut all: Vec<_> = victims
+        .iter()
+        .map(|name| hammer(name, &stage.work()))
+        .collect();
+    all.extend(hammer_in_go(&stage));
+    for words in all {
+        let recording = stage.file("recording").display().to_string();
+        let _ = std::fs::remove_file(&recording);
+        let mut command = stage.synclater(&["run", "--quiet", "--follow", "--record", &recording]);
+        run(command.args(["--", "env", "-i"]).args(&words)).must_succeed();
+        let report = stage.ask(&["report", "--json", &recording]).must_succeed();
+        let report: Value = serde_json::from_str(&report.stdout).expect("JSON");
+        let expected = json!([requests(), 0]);
+        assert_eq!(
+            json!([report["requests"], report["lost"]]),
+            expected,
+            "{words:?}"
+        );
+    }
 }
 
 #[test]

@@ -57,10 +57,11 @@ int sl_recording(void)
 static uint64_t millisecond(void) { return sl.level[0].page->lease_span >> 11; }
 
 /* The thread's number. Both libcs keep it where the thread pointer points; that is made sure once a
- * process, since the place is theirs to change. */
+ * process, since the place is theirs to change. What is behind a gate may be nobody's thread: Go's
+ * pointer points nowhere. */
 static uint32_t thread_id(void)
 {
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(SL_GATE)
 	unsigned long at = gnu_get_libc_version ? 0x2d0 : 0x30;
 	const uint32_t *place = (const uint32_t *)(thread_number() + at);
 	uint32_t tid;

@@ -64,6 +64,18 @@ pub enum How {
     Sites,
 }
 
+impl How {
+    /// As `ps` has it.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            How::Launch => "launch",
+            How::Follow => "follow",
+            How::Sites => "sites",
+        }
+    }
+}
+
 /// What the tracer has to tell.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum News {

@@ -43,12 +43,8 @@ impl Following {
     #[must_use]
     pub fn how(&self, pid: u32) -> &'static str {
         match self.how.get(&pid) {
-            Some((program, how)) if target::incarnation(pid) == Some(*program) => match how {
-                How::Launch => "launch",
-                How::Follow => "follow",
-                How::Sites => "sites",
-            },
-            _ => "launch",
+            Some((program, how)) if target::incarnation(pid) == Some(*program) => how.word(),
+            _ => How::Launch.word(),
         }
     }
 

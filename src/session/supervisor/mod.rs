@@ -8,6 +8,7 @@
 
 mod entering;
 pub mod following;
+mod herd;
 mod paying;
 pub mod reaching;
 pub mod recording;

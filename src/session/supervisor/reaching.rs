@@ -3,11 +3,12 @@
 //! Promise: nothing here waits: each process is attached or detached by a process of ours, and
 //! heartbeat and settles go on meanwhile.
 
+use super::herd::Herd;
 use super::*;
 use crate::reach::attach::target::{self, Open, Refusal};
 use crate::reach::attach::tracer::tracer_of;
 use crate::reach::attach::{Luggage, Told, Work};
-use crate::reach::follow::{Follow, Follower, How, News};
+use crate::reach::follow::{Follow, Follower, How};
 use crate::reach::whom::{self, Whom};
 use std::collections::BTreeSet;
 use synclater_model::report::escape::Escape;
@@ -40,19 +41,6 @@ pub struct Reached {
     pub open: Open,
     /// How it was reached.
     pub how: &'static str,
-}
-
-/// What traces those that are attached, for what they start.
-struct Herd {
-    follower: Follower,
-    /// Asked for, and not answered yet.
-    asked: BTreeMap<u32, Follow>,
-    asked_at: Instant,
-    /// Whether anybody is followed.
-    has_some: bool,
-    is_lost: bool,
-    /// Those that cannot be followed, and why.
-    refused: Vec<(u32, String)>,
 }
 
 enum Doing {
@@ -121,14 +109,7 @@ impl Reach {
 
     /// Follows those that are attached, and what they start, from now on.
     pub fn follow(&mut self, follower: Follower) {
-        self.herd = Some(Herd {
-            follower,
-            asked: BTreeMap::new(),
-            asked_at: Instant::now(),
-            has_some: false,
-            is_lost: false,
-            refused: Vec::new(),
-        });
+        self.herd = Some(Herd::new(follower));
     }
 
     /// Processes that are attached, by number.
@@ -154,7 +135,7 @@ impl Reach {
     /// Whether something is still being done.
     #[must_use]
     pub fn is_busy(&self) -> bool {
-        let asks = self.herd.as_ref().is_some_and(|h| !h.asked.is_empty());
+        let asks = self.herd.as_ref().is_some_and(Herd::is_asking);
         asks || !self.tasks.is_empty()
     }
 
@@ -220,8 +201,8 @@ impl Reach {
             return;
         };
         // What is followed is seen to by whoever follows it.
-        let is_followed = |herd: &Herd| !herd.is_lost && tracer_of(pid) == herd.follower.pid();
-        if !self.knows((pid, program)) && !self.herd.as_ref().is_some_and(is_followed) {
+        let is_followed = self.herd.as_ref().is_some_and(|herd| herd.has(pid));
+        if !self.knows((pid, program)) && !is_followed {
             self.put((pid, program), Doing::Attach);
         }
     }
@@ -350,7 +331,7 @@ impl Reach {
         let parent = { parent_of(pid).filter(|parent| *parent > 2) }
             .filter(|p| !self.whom.exes.is_empty() && !whom::is_ours(*p))
             .filter(|p| !self.whom.pids.contains(p) && !self.whom.includes(*p));
-        let Some(herd) = self.herd.as_mut().filter(|h| !h.is_lost) else {
+        let Some(herd) = self.herd.as_mut().filter(|h| !h.is_lost()) else {
             return;
         };
         herd.ask(pid, Follow::All);
@@ -377,7 +358,7 @@ impl Reach {
                         far: 0,
                         pause: Duration::ZERO,
                         open: target::open(pid),
-                        how: "sites",
+                        how: How::Sites.word(),
                     };
                     self.attached.insert((pid, program), reached);
                 }
@@ -409,63 +390,6 @@ impl Reach {
             Doing::Detach => self.held.push((pid, why)),
         }
         true
-    }
-}
-
-impl Herd {
-    fn ask(&mut self, pid: u32, follow: Follow) {
-        let all = self.asked.entry(pid).or_insert(follow);
-        if follow == Follow::All {
-            *all = follow;
-        }
-        self.asked_at = Instant::now();
-        self.follower.take(pid, *all);
-    }
-
-    /// What it has to tell of programs: whether their sites lead to the gate, or why not.
-    fn listen(&mut self) -> Vec<(u32, Result<(), String>)> {
-        let mut all = Vec::new();
-        while let Some(news) = self.follower.news() {
-            match news {
-                News::Reached { pid, how } => {
-                    all.extend((how == How::Sites).then_some((pid, Ok(()))));
-                }
-                News::Missed { pid, why, .. } => all.push((pid, Err(why))),
-                News::Taken { pid, why } => {
-                    self.asked.remove(&pid);
-                    self.has_some |= why.is_none();
-                    let gone = |why: &String| target::incarnation(pid).is_none() || why.is_empty();
-                    self.refused
-                        .extend(why.filter(|w| !gone(w)).map(|why| (pid, why)));
-                }
-                News::Nobody => self.has_some = false,
-                News::Refused { .. } => {}
-            }
-        }
-        self.is_lost = self.is_lost || self.follower.has_ended();
-        if self.is_lost {
-            self.asked.clear();
-            self.has_some = false;
-        }
-        // A ring that came while it began to wait was not heard.
-        if !self.asked.is_empty() && self.asked_at.elapsed() >= BEAT {
-            self.asked_at = Instant::now();
-            for (pid, follow) in &self.asked {
-                self.follower.take(*pid, *follow);
-            }
-        }
-        all
-    }
-
-    fn escaped(&self) -> impl Iterator<Item = Escape> + '_ {
-        let refused = self.refused.iter().map(|(pid, why)| Escape {
-            pid: *pid,
-            exe: target::exe_of(*pid),
-            why: format!("what it starts is not followed: {why}"),
-            requests: None,
-        });
-        let lost = self.is_lost.then(|| Follower::lost(self.follower.pid()));
-        refused.chain(lost)
     }
 }
 
@@ -521,7 +445,7 @@ impl Supervisor {
         reach.leaving = true;
         // Nobody else may trace them when they are let go of.
         if let Some(herd) = reach.herd.take() {
-            herd.follower.end();
+            herd.end();
         }
         // What has not begun is not begun any more.
         reach.tasks.retain(|t| t.work.is_some());
@@ -579,7 +503,7 @@ impl Reach {
         let is_followed = self
             .herd
             .as_ref()
-            .is_some_and(|h| h.has_some || !h.asked.is_empty());
+            .is_some_and(|h| h.has_some() || h.is_asking());
         self.whom.is_closed() && self.attached.is_empty() && !is_followed
     }
 
@@ -588,7 +512,7 @@ impl Reach {
             .iter()
             .filter_map(|t| t.work.as_ref())
             .map(AsFd::as_fd)
-            .chain({ self.herd.iter().filter(|h| !h.is_lost) }.map(|h| h.follower.as_fd()))
+            .chain(self.herd.iter().filter(|h| !h.is_lost()).map(AsFd::as_fd))
     }
 
     fn pids(&self) -> impl Iterator<Item = u32> + '_ {
@@ -596,7 +520,7 @@ impl Reach {
             .iter()
             .filter_map(|t| t.work.as_ref())
             .map(Work::pid)
-            .chain(self.herd.iter().map(|h| h.follower.pid()))
+            .chain(self.herd.iter().map(Herd::pid))
     }
 
     /// When to look again although nothing happened.

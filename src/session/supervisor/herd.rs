@@ -1,0 +1,135 @@
+//! The tracer of a session that attaches: whom it follows, and what it tells.
+//!
+//! Promise: whoever is asked for is asked for until it is followed, or refused.
+
+use super::*;
+use crate::reach::attach::target;
+use crate::reach::attach::tracer::tracer_of;
+use crate::reach::follow::{Follow, Follower, How, News};
+use synclater_model::report::escape::Escape;
+
+/// What traces those that are attached, for what they start.
+pub struct Herd {
+    follower: Follower,
+    /// Asked for, and not answered yet.
+    asked: BTreeMap<u32, Follow>,
+    asked_at: Instant,
+    /// Whether anybody is followed.
+    has_some: bool,
+    is_lost: bool,
+    /// Those that cannot be followed, and why.
+    refused: Vec<(u32, String)>,
+}
+
+impl Herd {
+    /// Nobody is followed yet.
+    #[must_use]
+    pub fn new(follower: Follower) -> Herd {
+        Herd {
+            follower,
+            asked: BTreeMap::new(),
+            asked_at: Instant::now(),
+            has_some: false,
+            is_lost: false,
+            refused: Vec::new(),
+        }
+    }
+
+    /// The tracer's process.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.follower.pid()
+    }
+
+    /// Whether it was killed.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.is_lost
+    }
+
+    /// Whether anybody is followed.
+    #[must_use]
+    pub fn has_some(&self) -> bool {
+        self.has_some
+    }
+
+    /// Whether somebody is to be followed who is not yet.
+    #[must_use]
+    pub fn is_asking(&self) -> bool {
+        !self.asked.is_empty()
+    }
+
+    /// Whether it follows a process.
+    #[must_use]
+    pub fn has(&self, pid: u32) -> bool {
+        !self.is_lost && tracer_of(pid) == self.pid()
+    }
+
+    /// Lets everybody go on alone.
+    pub fn end(self) {
+        self.follower.end();
+    }
+
+    /// Has a process be followed; more of it where it is asked for twice.
+    pub fn ask(&mut self, pid: u32, follow: Follow) {
+        let all = self.asked.entry(pid).or_insert(follow);
+        if follow == Follow::All {
+            *all = follow;
+        }
+        self.asked_at = Instant::now();
+        self.follower.take(pid, *all);
+    }
+
+    /// What it has to tell of programs: whether their sites lead to the gate, or why not.
+    pub fn listen(&mut self) -> Vec<(u32, Result<(), String>)> {
+        let mut all = Vec::new();
+        while let Some(news) = self.follower.news() {
+            match news {
+                News::Reached { pid, how } => {
+                    all.extend((how == How::Sites).then_some((pid, Ok(()))));
+                }
+                News::Missed { pid, why, .. } => all.push((pid, Err(why))),
+                News::Taken { pid, why } => {
+                    self.asked.remove(&pid);
+                    self.has_some |= why.is_none();
+                    let gone = |why: &String| target::incarnation(pid).is_none() || why.is_empty();
+                    self.refused
+                        .extend(why.filter(|w| !gone(w)).map(|why| (pid, why)));
+                }
+                News::Nobody => self.has_some = false,
+                News::Refused { .. } => {}
+            }
+        }
+        self.is_lost = self.is_lost || self.follower.has_ended();
+        if self.is_lost {
+            self.asked.clear();
+            self.has_some = false;
+        }
+        // A ring that came while it began to wait was not heard.
+        if !self.asked.is_empty() && self.asked_at.elapsed() >= BEAT {
+            self.asked_at = Instant::now();
+            for (pid, follow) in &self.asked {
+                self.follower.take(*pid, *follow);
+            }
+        }
+        all
+    }
+
+    /// What it does not follow.
+    pub fn escaped(&self) -> impl Iterator<Item = Escape> + '_ {
+        let refused = self.refused.iter().map(|(pid, why)| Escape {
+            pid: *pid,
+            exe: target::exe_of(*pid),
+            why: format!("what it starts is not followed: {why}"),
+            requests: None,
+        });
+        let lost = self.is_lost.then(|| Follower::lost(self.follower.pid()));
+        refused.chain(lost)
+    }
+}
+
+impl AsFd for Herd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.follower.as_fd()
+    }
+}

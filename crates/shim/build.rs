@@ -68,10 +68,10 @@ const VARIANTS: [Variant; 2] = [
 /// What the image for running processes has beside [`SOURCES`], and in the place of `join.c`.
 const GATE_SOURCES: [&str; 3] = ["gate.c", "boot.c", "attach.c"];
 
-/// Compiles the image for running x86-64 processes: linked at 0, without a relocation, and flat.
-/// It may touch no vector register: to the program it is a system call, which changes none.
-fn compile_gate(dir: &Path, out: &Path, image: &Path) -> bool {
-    let elf = out.join("gate.elf");
+/// Compiles the image for running processes of a class: linked at 0, without a relocation, flat. It
+/// may touch no vector register: to the program it is a system call, which changes none.
+fn compile_gate(dir: &Path, class: &[&str], image: &Path) -> bool {
+    let elf = image.with_extension("elf");
     let shared = [
         "-shared",
         "-Wl,-z,defs,-z,relro,-z,now",
@@ -80,12 +80,8 @@ fn compile_gate(dir: &Path, out: &Path, image: &Path) -> bool {
     let sources = SOURCES.iter().filter(|s| **s != "join.c");
     let linked = Command::new(compiler())
         .args(FLAGS.iter().filter(|f| !shared.contains(f)))
-        .args([
-            "-m64",
-            "-DSL_GATE=1",
-            "-mgeneral-regs-only",
-            "-fno-jump-tables",
-        ])
+        .args(class)
+        .args(["-DSL_GATE=1", "-mgeneral-regs-only", "-fno-jump-tables"])
         .args([
             "-ffunction-sections",
             "-fdata-sections",
@@ -175,13 +171,22 @@ fn main() {
         files.extend([file, small]);
     }
     let gate = out.join("gate.bin");
-    if native == ["-m64"] {
-        assert!(
-            compile_gate(&dir, &out, &gate),
-            "the image for running processes does not compile: are gcc and objcopy installed?"
-        );
-    } else {
-        std::fs::write(&gate, b"").unwrap();
+    let gate32 = out.join("gate32.bin");
+    // Its boot code has to find room in what is left of a page.
+    let tight = [class32[0], class32[1], "-mpreferred-stack-boundary=2"];
+    let gates = [
+        (&gate, native == ["-m64"], native),
+        (&gate32, has32, &tight[..]),
+    ];
+    for (image, is_made, class) in gates {
+        if is_made {
+            assert!(
+                compile_gate(&dir, class, image),
+                "an image for running processes does not compile: are gcc and objcopy installed?"
+            );
+        } else {
+            std::fs::write(image, b"").unwrap();
+        }
     }
     println!("cargo:rustc-env=SYNCLATER_SHIM_NAME={:016x}", hash(&files));
 }

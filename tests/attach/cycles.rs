@@ -40,6 +40,11 @@ fn soak_a_busy_musl_program_is_attached_and_let_go_of_without_a_wrong_answer() {
 }
 
 #[test]
+fn soak_a_busy_32_bit_program_is_attached_and_let_go_of_without_a_wrong_answer() {
+    cycles("busy_32", 4);
+}
+
+#[test]
 fn code_differs_while_it_is_attached_and_not_behind() {
     let stage = Stage::new("bytes");
     let mut victim = demand(&stage);

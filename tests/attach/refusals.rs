@@ -1,7 +1,6 @@
 //! What cannot be attached says why, and is left alone.
 
 use super::*;
-use crate::harness::victims::{victim, Class};
 use crate::sessions::stage::{as_root, has_four_parts, AS_NOBODY, SYNCLATER};
 
 /// Attaching process `pid` fails, with this in the message.
@@ -132,20 +131,16 @@ fn a_process_that_was_started_with_the_library_is_refused() {
 }
 
 #[test]
-fn a_program_that_has_no_gate_is_refused() {
+fn a_program_that_no_gate_can_be_put_into_is_refused() {
     let stage = Stage::new("foreign");
-    let mut command = clean("env");
-    command
-        .arg("STOP=1")
-        .arg(victim("fsync", Class::Small))
-        .arg(stage.work());
-    let victim = Running::start(&stage, command);
-    let is_stopped = || {
-        let all = stuck(victim.pid());
-        all.first().is_some_and(|s| s.contains("(stopped)"))
-    };
-    assert!(until(LIMIT, is_stopped), "{}", victim.stderr());
-    refused(&stage, &number(victim.pid()), "a 32-bit program");
+    let mut victim = Running::start(&stage, {
+        let mut command = clean(program("demand_32_static"));
+        command.arg(stage.work());
+        command
+    });
+    victim.be_ready();
+    refused(&stage, &number(victim.pid()), "no system-call site");
+    assert_eq!(victim.sync("file"), 0);
 }
 
 #[test]

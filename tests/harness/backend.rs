@@ -3,7 +3,7 @@
 use super::command::{clean, run};
 use super::dir::Dir;
 use super::library::preload;
-use super::victims::{tool, Class};
+use super::victims::tool;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -57,11 +57,6 @@ pub fn backends() -> impl Iterator<Item = Backend> {
 }
 
 impl Backend {
-    /// Whether programs of a class can be run that way.
-    pub fn serves(self, class: Class) -> bool {
-        !matches!(self, Backend::Attached(_)) || class != Class::Small
-    }
-
     fn name(&self) -> &'static str {
         match self {
             Backend::None => "none",

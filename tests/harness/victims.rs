@@ -18,8 +18,9 @@ pub enum Class {
 
 pub const CLASSES: [Class; 3] = [Class::Native, Class::Small, Class::Musl];
 
-/// gcc's multilib has no `asm/` headers of its own; the 64-bit ones serve both.
-const SMALL: &[&str] = &["-m32", "-idirafter", "/usr/include/x86_64-linux-gnu"];
+/// What 32-bit programs are compiled with. gcc's multilib has no `asm/` headers of its own; the
+/// 64-bit ones serve both.
+pub const SMALL: &[&str] = &["-m32", "-idirafter", "/usr/include/x86_64-linux-gnu"];
 
 /// The warnings left out are about the wrong arguments that victims pass on purpose.
 const FLAGS: &[&str] = &[

@@ -27,7 +27,7 @@
 #define FEW_ROUNDS 20
 #define FROM_OTHER 100 /* number of the first short-lived worker */
 #define TICK_NS    2000000
-#define LONG_NS    300000000
+#define LONG_NS    900000000
 
 static atomic_long rounds, wrong, signals;
 static const char *directory;

@@ -369,8 +369,8 @@ pub fn program(name: &str) -> PathBuf {
         if name.ends_with("_static") {
             command.arg("-static");
         }
-        if name.ends_with("_32") {
-            command.arg("-m32");
+        if name.contains("_32") {
+            command.args(crate::harness::victims::SMALL);
         }
         let stem = ["_static", "_musl", "_32"]
             .iter()

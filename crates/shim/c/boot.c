@@ -14,14 +14,26 @@
  * Nothing outside of this section may be used: it is copied.
  */
 #include "gate.h"
+#define SL_BOOT 1
 #include "syscall.h"
 
-#ifdef __x86_64__
-#define BOOT    __attribute__((section(".gate.boot"), noinline, used, flatten))
+#if defined(__x86_64__) || defined(__i386__)
+#ifdef __clang__
+#define IN_LITTLE_ROOM
+#else
+#define IN_LITTLE_ROOM __attribute__((optimize("Os")))
+#endif
+#define BOOT    IN_LITTLE_ROOM __attribute__((section(".gate.boot"), noinline, used, flatten))
 #define INLINED inline __attribute__((always_inline))
 #define SECONDS 2
 
-enum { NR_rt_sigprocmask = 14, NR_sendto = 44, NR_recvfrom = 45, NR_socketpair = 53 };
+#ifdef __x86_64__
+enum { NR_rt_sigprocmask = 14, NR_sendto = 44, NR_socketpair = 53 };
+#define PAGES(bytes) (bytes)
+#else
+enum { NR_rt_sigprocmask = 175, NR_sendto = 369, NR_socketpair = 360 };
+#define PAGES(bytes) ((bytes) >> 12) /* what mmap2 takes */
+#endif
 
 #define PROT_READ_   1
 #define PROT_WRITE_  2
@@ -35,7 +47,8 @@ enum { NR_rt_sigprocmask = 14, NR_sendto = 44, NR_recvfrom = 45, NR_socketpair =
  * sent to two bytes behind, and the kernel takes it from there as it does behind every call that
  * was interrupted: back by the length of `syscall`, to make the call again, or, where a signal's
  * handler runs first and the call is to fail for that, not. So it knows by where it begins. */
-__asm__(".pushsection .gate.boot, \"ax\"\n"
+#ifdef __x86_64__
+__asm__(".pushsection .gate.boot.first, \"ax\"\n"
 	".globl sl_boot\n"
 	".hidden sl_boot\n"
 	"sl_boot:\n\t"
@@ -65,31 +78,96 @@ __asm__(".pushsection .gate.boot, \"ax\"\n"
 	"popf\n\t"
 	"ret $128\n"
 	".popsection\n");
+#else
+__asm__(".pushsection .gate.boot.first, \"ax\"\n"
+	".globl sl_boot\n"
+	".hidden sl_boot\n"
+	"sl_boot:\n\t"
+	"jmp 1f\n\t"
+	"movl $-4, 1120(%edi)\n\t"
+	"addl $2, 1256(%edi)\n"
+	"1:\tcld\n\t"
+	"mov %edi, %ebx\n\t"
+	"sub $12, %esp\n\t"
+	"push %ebx\n\t"
+	"call sl_boot_work\n\t"
+	"lea 1120(%ebx), %esp\n\t"
+	/* Of each the upper half, which nobody has, goes to the next one first. */
+	"pop %eax\n\t"
+	"pop %ebx\n\t"
+	"pop %ebx\n\t"
+	"pop %ecx\n\t"
+	"pop %ecx\n\t"
+	"pop %edx\n\t"
+	"pop %edx\n\t"
+	"pop %esi\n\t"
+	"pop %esi\n\t"
+	"pop %edi\n\t"
+	"pop %edi\n\t"
+	"pop %ebp\n\t"
+	"pop %ebp\n\t"
+	"lea 76(%esp), %esp\n\t"
+	"popf\n\t"
+	"lea 4(%esp), %esp\n\t"
+	"ret $132\n"
+	".globl sl_boot_raw\n"
+	".hidden sl_boot_raw\n"
+	"sl_boot_raw:\n\t"
+	"push %ebp\n\t"
+	"push %ebx\n\t"
+	"push %esi\n\t"
+	"push %edi\n\t"
+	"mov 20(%esp), %eax\n\t"
+	"mov 24(%esp), %ebx\n\t"
+	"mov 28(%esp), %ecx\n\t"
+	"mov 32(%esp), %edx\n\t"
+	"mov 36(%esp), %esi\n\t"
+	"mov 40(%esp), %edi\n\t"
+	"mov 44(%esp), %ebp\n\t"
+	"int $0x80\n\t"
+	"pop %edi\n\t"
+	"pop %esi\n\t"
+	"pop %ebx\n\t"
+	"pop %ebp\n\t"
+	"ret\n"
+	".popsection\n");
+#endif
 SL_STATIC_ASSERT(offsetof(struct sl_errand, saved) == 1120, "the offset in sl_boot");
 SL_STATIC_ASSERT(offsetof(struct sl_errand, back) == 1256, "the offset in sl_boot");
+
+/* The tracer looks at it while we wait. */
+#ifdef __x86_64__
+#define STATE(e, value) __atomic_store_n(&(e)->state, value, __ATOMIC_SEQ_CST)
+#else
+#define STATE(e, value)                                                                       \
+	do {                                                                                  \
+		((volatile int32_t *)&(e)->state)[1] = (value) < 0 ? -1 : 0;                  \
+		__atomic_store_n((int32_t *)&(e)->state, (int32_t)(value), __ATOMIC_SEQ_CST); \
+	} while (0)
+#endif
 
 /* What recvmsg takes, and one message of two descriptors as it brings it. */
 struct boot_message {
 	void *name;
-	uint64_t name_len;
+	size_t name_len;
 	struct {
 		void *base;
-		uint64_t len;
+		size_t len;
 	} *iov;
-	uint64_t iov_len;
+	size_t iov_len;
 	void *control;
-	uint64_t control_len;
-	uint64_t flags;
+	size_t control_len;
+	size_t flags;
 };
 struct boot_fds {
-	uint64_t len;
+	size_t len;
 	int32_t level, type, fd[4]; /* library, page, slots */
 };
 
 /* Maps the image at its place. Returns 0 or -errno. */
 static INLINED long map_image(const struct sl_errand *e, int library)
 {
-	uint64_t data = e->image + e->data_at;
+	unsigned long data = (unsigned long)e->image + e->data_at;
 	long r;
 
 	if (!e->room)
@@ -97,15 +175,11 @@ static INLINED long map_image(const struct sl_errand *e, int library)
 	r = raw6(NR_mmap, e->image, e->room, 0, MAP_ROOM_, -1, 0);
 	if (is_error(r))
 		return r;
-	if ((uint64_t)r != e->image) { /* a kernel that takes the address as a hint */
-		raw2(NR_munmap, r, e->room);
-		return -17; /* EEXIST */
-	}
 	r = raw6(NR_mmap, e->image, e->data_at, PROT_READ_ | PROT_EXEC_, MAP_PRIVATE_ | MAP_FIXED_,
 		 library, 0);
 	if (!is_error(r))
 		r = raw6(NR_mmap, data, e->whole - e->data_at, PROT_READ_ | PROT_WRITE_,
-			 MAP_PRIVATE_ | MAP_FIXED_, library, e->data_at);
+			 MAP_PRIVATE_ | MAP_FIXED_, library, PAGES(e->data_at));
 	if (!is_error(r))
 		return 0;
 	raw2(NR_munmap, e->image, e->room);
@@ -117,49 +191,52 @@ static INLINED long take_fds(const struct sl_errand *e, struct boot_fds *c)
 	char byte;
 	__typeof__(*((struct boot_message *)0)->iov) iov = { &byte, 1 };
 	struct boot_message m = { 0, 0, &iov, 1, c, sizeof *c, 0 };
+	int32_t *at;
 	long r;
 
 	c->len = 0;
 	r = raw3(NR_recvmsg, e->fd[0], &m, 0x40000000 /* MSG_CMSG_CLOEXEC */);
 	if (is_error(r))
 		return r;
-	if (c->len == 16 + 3 * 4)
+	if (c->len == offsetof(struct boot_fds, fd) + 3 * 4)
 		return 0;
 	/* It has no room for all of them. */
-	for (r = 0; c->len > 16 && r < (long)(c->len - 16) / 4; r++)
-		raw1(NR_close, c->fd[r]);
+	for (at = c->fd; (char *)at < (char *)c + c->len; at++)
+		raw1(NR_close, *at);
 	return -24; /* EMFILE */
 }
 
 BOOT void sl_boot_work(struct sl_errand *e)
 {
-	uint64_t all = ~0ull;
-	int64_t patience[2] = { SECONDS, 0 };
+	long patience[2] = { SECONDS, 0 };
 	struct boot_fds c;
+	int64_t answer;
 	long r;
 	int i;
 
-	raw4(NR_rt_sigprocmask, 2 /* SIG_SETMASK */, &all, &e->mask, 8);
+	/* The errand comes with every signal in it. */
+	raw4(NR_rt_sigprocmask, 2 /* SIG_SETMASK */, &e->mask, &e->mask, 8);
 	r = raw4(NR_socketpair, 1, 5 | 02000000, 0, e->fd); /* SOCK_SEQPACKET | SOCK_CLOEXEC */
 	if (!is_error(r)) {
-		raw5(NR_setsockopt, e->fd[0], 1, 20, patience, 16); /* SO_RCVTIMEO */
-		__atomic_store_n(&e->state, 1, __ATOMIC_SEQ_CST);
+		raw5(NR_setsockopt, e->fd[0], 1, 20, patience, sizeof patience); /* SO_RCVTIMEO */
+		STATE(e, 1);
 		r = take_fds(e, &c);
 		/* From here on the tracer has the only other end: if it dies we know at once. */
 		raw1(NR_close, e->fd[1]);
 		if (!is_error(r)) {
 			r = map_image(e, c.fd[0]);
 			if (!is_error(r))
-				r = ((long (*)(struct sl_errand *, const int *))e->there)(e, c.fd);
+				r = ((long (*)(struct sl_errand *, const int *))(uintptr_t)e->there)(e, c.fd);
 			for (i = 0; i < 3; i++)
 				raw1(NR_close, c.fd[i]);
 		}
-		raw6(NR_sendto, e->fd[0], &r, 8, 0x4040 /* DONTWAIT, NOSIGNAL */, 0, 0);
+		answer = r;
+		raw6(NR_sendto, e->fd[0], &answer, 8, 0x4040 /* DONTWAIT, NOSIGNAL */, 0, 0);
 		/* Where the process is stopped (SIGSTOP), it is stopped here again. */
-		raw6(NR_recvfrom, e->fd[0], &r, 8, 0, 0, 0);
+		raw3(NR_read, e->fd[0], &answer, 8);
 		raw1(NR_close, e->fd[0]);
 	} else {
-		__atomic_store_n(&e->state, r, __ATOMIC_SEQ_CST);
+		STATE(e, r);
 	}
 	raw4(NR_rt_sigprocmask, 2, &e->mask, NULL, 8);
 }

@@ -25,6 +25,7 @@
 
 #define BIT(nr) (1ull << (nr) % 64)
 
+#ifdef __x86_64__
 /* The calls that are looked at, one bit each. Some sites make any call that there is (syscall(3),
  * musl's cancellation points): the rest of them goes back at once. */
 __attribute__((used)) const uint64_t sl_wanted[8] = {
@@ -187,6 +188,160 @@ __asm__(".text\n"
 	"lea 8(%rsp), %rsp\n\t"
 	"jmp *-8(%rsp)\n"); /* in the red zone */
 
+#else
+/* The same of i386. */
+__attribute__((used)) const uint64_t sl_wanted[8] = {
+	BIT(NR_open) | BIT(NR_creat) | BIT(NR_mount) | BIT(NR_umount) | BIT(NR_sync) | BIT(NR_umount2),
+	BIT(NR_fsync),
+	BIT(NR_msync) | BIT(NR_fdatasync) | BIT(NR_prctl),
+	BIT(NR_io_submit),
+	BIT(NR_openat) | BIT(NR_unshare) | BIT(NR_sync_file_range),
+	BIT(NR_open_by_handle_at) | BIT(NR_syncfs) | BIT(NR_setns) | BIT(NR_seccomp) |
+		BIT(NR_pwritev2),
+	BIT(NR_io_uring_setup) | BIT(NR_move_mount) | BIT(NR_openat2),
+};
+
+/* What is called in the place of the kernel's own entry, `call *%gs:16`: its arguments are in
+ * registers, and all but eax come back as they were. No place is needed: what is not answered goes
+ * on to that entry, and comes back behind the call. */
+__asm__(".text\n"
+	".globl sl_gate\n"
+	".hidden sl_gate\n"
+	"sl_gate:\n\t"
+	/* Behind the call that was there: it is two bytes longer, and may be there again then. */
+	"addl $2, (%esp)\n\t"
+	"cmp $511, %eax\n\t"
+	"ja 3f\n\t"
+	"push %ecx\n\t"
+	"call 1f\n"
+	"1:\tpop %ecx\n\t"
+	"bt %eax, sl_wanted-1b(%ecx)\n\t"
+	"pop %ecx\n\t"
+	"jnc 3f\n\t"
+	"push %ebp\n\t"
+	"push %edi\n\t"
+	"push %esi\n\t"
+	"push %edx\n\t"
+	"push %ecx\n\t"
+	"push %ebx\n\t"
+	"push %eax\n\t"
+	"mov %esp, %ebp\n\t"
+	"and $-16, %esp\n\t"
+	"push $0\n\t"
+	"push $0\n\t"
+	"push 28(%ebp)\n\t" /* the site: where the call returns to */
+	"push %ebp\n\t"
+	"cld\n\t"
+	"call sl_gate_answer\n\t"
+	"mov %ebp, %esp\n\t"
+	"cmp $0x80000000, %eax\n\t"
+	"je 2f\n\t"
+	"add $4, %esp\n\t"
+	"pop %ebx\n\t"
+	"pop %ecx\n\t"
+	"pop %edx\n\t"
+	"pop %esi\n\t"
+	"pop %edi\n\t"
+	"pop %ebp\n\t"
+	"ret\n"
+	"2:\tpop %eax\n\t"
+	"pop %ebx\n\t"
+	"pop %ecx\n\t"
+	"pop %edx\n\t"
+	"pop %esi\n\t"
+	"pop %edi\n\t"
+	"pop %ebp\n"
+	"3:\tjmp *%gs:16\n"
+	/* Neither Go nor an arrival on i386. */
+	".globl sl_gate_go\n"
+	".hidden sl_gate_go\n"
+	".globl sl_arrive\n"
+	".hidden sl_arrive\n"
+	".set sl_gate_go, sl_gate\n"
+	".set sl_arrive, sl_gate\n");
+__attribute__((used)) struct sl_arrival sl_arrival = { 0, 0 };
+
+#endif
+
+#ifdef __i386__
+/* What the compiler calls for numbers of 64 bits where it may use general registers only. */
+static inline int swap8(volatile uint64_t *at, uint64_t *old, uint64_t fresh)
+{
+	char done;
+
+	__asm__ volatile("lock cmpxchg8b %1\n\tsete %0"
+			 : "=q"(done), "+m"(*at), "+A"(*old)
+			 : "b"((uint32_t)fresh), "c"((uint32_t)(fresh >> 32))
+			 : "memory", "cc");
+	return done;
+}
+
+#define ATOMIC_8(name) __attribute__((used)) name
+uint64_t load8(volatile uint64_t *at, int order) __asm__("__atomic_load_8");
+uint64_t ATOMIC_8(load8)(volatile uint64_t *at, int order)
+{
+	uint64_t now, kept[2];
+
+	(void)order;
+	/* The page may not be written, as cmpxchg8b would. */
+	__asm__ volatile("movups %%xmm0, %1\n\t"
+			 "movq %2, %%xmm0\n\t"
+			 "movq %%xmm0, %0\n\t"
+			 "movups %1, %%xmm0"
+			 : "=m"(now), "=m"(kept)
+			 : "m"(*at)
+			 : "memory");
+	return now;
+}
+
+uint64_t exchange8(volatile uint64_t *at, uint64_t fresh, int order) __asm__("__atomic_exchange_8");
+uint64_t ATOMIC_8(exchange8)(volatile uint64_t *at, uint64_t fresh, int order)
+{
+	uint64_t old = 0;
+
+	(void)order;
+	while (!swap8(at, &old, fresh))
+		;
+	return old;
+}
+
+void store8(volatile uint64_t *at, uint64_t fresh, int order) __asm__("__atomic_store_8");
+void ATOMIC_8(store8)(volatile uint64_t *at, uint64_t fresh, int order)
+{
+	exchange8(at, fresh, order);
+}
+
+uint64_t add8(volatile uint64_t *at, uint64_t by, int order) __asm__("__atomic_fetch_add_8");
+uint64_t ATOMIC_8(add8)(volatile uint64_t *at, uint64_t by, int order)
+{
+	uint64_t old = 0;
+
+	(void)order;
+	while (!swap8(at, &old, old + by))
+		;
+	return old;
+}
+
+uint64_t or8(volatile uint64_t *at, uint64_t bits, int order) __asm__("__atomic_fetch_or_8");
+uint64_t ATOMIC_8(or8)(volatile uint64_t *at, uint64_t bits, int order)
+{
+	uint64_t old = 0;
+
+	(void)order;
+	while (!swap8(at, &old, old | bits))
+		;
+	return old;
+}
+
+_Bool compare8(volatile uint64_t *at, uint64_t *old, uint64_t fresh, int yes,
+	       int no) __asm__("__atomic_compare_exchange_8");
+_Bool ATOMIC_8(compare8)(volatile uint64_t *at, uint64_t *old, uint64_t fresh, int yes, int no)
+{
+	(void)yes, (void)no;
+	return swap8(at, old, fresh);
+}
+#endif
+
 struct frame {
 	long nr, a[6];
 };
@@ -236,6 +391,10 @@ __attribute__((used)) long sl_gate_answer(const struct frame *f, uint64_t site)
 		return sl_covered(f->nr, a[0], a[1], a[2], a[3], a[4], a[5], site);
 	case NR_umount2:
 		return sl_umount((const char *)a[0], a[1]);
+#ifdef __i386__
+	case NR_umount:
+		return sl_umount((const char *)a[0], 0);
+#endif
 	case NR_mount:
 	case NR_move_mount:
 	case NR_unshare:

@@ -55,7 +55,7 @@ struct sl_place {
 struct sl_errand {
 	int64_t state;  /* written by the thread: 1 the sockets are there; or -errno */
 	int32_t fd[2];  /* the sockets; written by the thread */
-	uint64_t mask;  /* the thread's signal mask; written by it */
+	uint64_t mask;  /* all signals; then the thread's own mask, written by it */
 	uint64_t image; /* where the library lies, or is to lie */
 	uint64_t room;  /* bytes from there on that are to be free, or 0: the library is there */
 	uint32_t data_at, whole;

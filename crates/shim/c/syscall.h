@@ -125,6 +125,7 @@ enum {
 	NR_write = 4,
 	NR_open = 5,
 	NR_close = 6,
+	NR_creat = 8,
 	NR_rename = 38,
 	NR_readv = 145,
 	NR_pread64 = 180,
@@ -194,17 +195,25 @@ enum {
 struct sl_args {
 	long nr, a, b, c, d, e, f;
 };
+#ifdef SL_GATE
+/* In a program that has no thread pointer yet, too. */
+#define SL_ENTER "int $0x80\n\t"
+#define SL_CFI(note) ""
+#else
+#define SL_CFI(note) note
+#define SL_ENTER "call *%%gs:16\n\t"
+#endif
 __attribute__((noipa, noinline, unused)) static long raw_args(const struct sl_args *s)
 {
 	long r;
 
 	/* The notes for the unwinder: a cancelled thread unwinds through here. */
 	__asm__ volatile("push %%ebp\n\t"
-			 ".cfi_adjust_cfa_offset 4\n\t"
-			 ".cfi_rel_offset ebp, 0\n\t"
+			 SL_CFI(".cfi_adjust_cfa_offset 4\n\t")
+			 SL_CFI(".cfi_rel_offset ebp, 0\n\t")
 			 "push %%ebx\n\t"
-			 ".cfi_adjust_cfa_offset 4\n\t"
-			 ".cfi_rel_offset ebx, 0\n\t"
+			 SL_CFI(".cfi_adjust_cfa_offset 4\n\t")
+			 SL_CFI(".cfi_rel_offset ebx, 0\n\t")
 			 "mov %%eax, %%ebp\n\t"
 			 "mov 4(%%ebp), %%ebx\n\t"
 			 "mov 8(%%ebp), %%ecx\n\t"
@@ -213,25 +222,31 @@ __attribute__((noipa, noinline, unused)) static long raw_args(const struct sl_ar
 			 "mov 20(%%ebp), %%edi\n\t"
 			 "mov 0(%%ebp), %%eax\n\t"
 			 "mov 24(%%ebp), %%ebp\n\t"
-			 "call *%%gs:16\n\t"
+			 SL_ENTER
 			 "pop %%ebx\n\t"
-			 ".cfi_adjust_cfa_offset -4\n\t"
-			 ".cfi_restore ebx\n\t"
+			 SL_CFI(".cfi_adjust_cfa_offset -4\n\t")
+			 SL_CFI(".cfi_restore ebx\n\t")
 			 "pop %%ebp\n\t"
-			 ".cfi_adjust_cfa_offset -4\n\t"
-			 ".cfi_restore ebp"
+			 SL_CFI(".cfi_adjust_cfa_offset -4\n\t")
+			 SL_CFI(".cfi_restore ebp")
 			 : "=a"(r)
 			 : "0"(s)
 			 : "ecx", "edx", "esi", "edi", "memory");
 	return r;
 }
 
+#ifdef SL_BOOT
+/* In little room: boot.c. What is not given is any number. */
+__attribute__((visibility("hidden"))) long sl_boot_raw(long nr, ...);
+#define raw sl_boot_raw
+#else
 static inline long raw(long nr, long a, long b, long c, long d, long e, long f)
 {
 	struct sl_args s = { nr, a, b, c, d, e, f };
 
 	return raw_args(&s);
 }
+#endif
 
 static inline uint64_t counter_ticks(void)
 {
@@ -354,12 +369,20 @@ static inline uintptr_t thread_number(void)
 #error "synclater's shim has no system-call layer for this machine"
 #endif
 
+#if defined(SL_BOOT) && defined(__i386__)
+#define raw1(n, a)                raw(n, (long)(a))
+#define raw2(n, a, b)             raw(n, (long)(a), (long)(b))
+#define raw3(n, a, b, c)          raw(n, (long)(a), (long)(b), (long)(c))
+#define raw4(n, a, b, c, d)       raw(n, (long)(a), (long)(b), (long)(c), (long)(d))
+#define raw5(n, a, b, c, d, e)    raw(n, (long)(a), (long)(b), (long)(c), (long)(d), (long)(e))
+#else
 #define raw0(n)                raw(n, 0, 0, 0, 0, 0, 0)
 #define raw1(n, a)             raw(n, (long)(a), 0, 0, 0, 0, 0)
 #define raw2(n, a, b)          raw(n, (long)(a), (long)(b), 0, 0, 0, 0)
 #define raw3(n, a, b, c)       raw(n, (long)(a), (long)(b), (long)(c), 0, 0, 0)
 #define raw4(n, a, b, c, d)    raw(n, (long)(a), (long)(b), (long)(c), (long)(d), 0, 0)
 #define raw5(n, a, b, c, d, e) raw(n, (long)(a), (long)(b), (long)(c), (long)(d), (long)(e), 0)
+#endif
 #define raw6(n, a, b, c, d, e, f) \
 	raw(n, (long)(a), (long)(b), (long)(c), (long)(d), (long)(e), (long)(f))
 

@@ -220,7 +220,10 @@ impl Errand {
         };
         let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
         let sizes = pair(head.data_at, head.whole);
-        longs(&[0, u64::MAX, 0, self.image, self.room, sizes], &mut b);
+        longs(
+            &[0, u64::MAX, u64::MAX, self.image, self.room, sizes],
+            &mut b,
+        );
         let flags = u32::from(self.other_ns) | u32::from(self.devices) << 1;
         let shared = pair(self.page_size, self.slots_size);
         longs(&[self.there, self.page, self.slots, shared], &mut b);

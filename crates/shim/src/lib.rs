@@ -37,6 +37,15 @@ const GATE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/gate.bin"));
 /// The image for running processes; none on machines for which there is no gate.
 pub const IMAGE: Option<&[u8]> = if GATE.is_empty() { None } else { Some(GATE) };
 
+const GATE_32: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/gate32.bin"));
+
+/// The same for running i386 processes.
+pub const IMAGE_32: Option<&[u8]> = if GATE_32.is_empty() {
+    None
+} else {
+    Some(GATE_32)
+};
+
 /// File names of the libraries: the ordinary one, and the one that times other calls too.
 pub const NAMES: [&str; 2] = ["libsynclater.so", "libsynclater-io.so"];
 

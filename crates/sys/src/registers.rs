@@ -20,6 +20,7 @@ const UNLESS_HANDLED: i64 = -514;
 /// The same, by restart_syscall(2), which knows how much time is left.
 const AGAIN_BY_BLOCK: i64 = -516;
 const RESTART_SYSCALL: u64 = 219;
+const RESTART_SYSCALL_32: u64 = 0;
 
 /// Waiting calls that say EINTR where the kernel looked for signals in vain (signal(7),
 /// "Interruption of system calls and library functions by stop signals"): read, accept, recvfrom,
@@ -27,6 +28,12 @@ const RESTART_SYSCALL: u64 = 219;
 /// recvmmsg, io_uring_enter, epoll_pwait2.
 const SAY_EINTR: [u64; 14] = [
     0, 43, 45, 47, 65, 128, 208, 220, 232, 281, 288, 299, 426, 441,
+];
+/// The same on i386, with those that take times of 64 bits, and socketcall and ipc: read,
+/// socketcall, ipc, rt_sigtimedwait, io_getevents, epoll_wait, epoll_pwait, recvmmsg, accept4,
+/// recvfrom, recvmsg, recvmmsg, semtimedop, rt_sigtimedwait, io_uring_enter, epoll_pwait2.
+const SAY_EINTR_32: [u64; 16] = [
+    3, 102, 117, 177, 247, 256, 319, 337, 364, 371, 372, 417, 420, 421, 426, 441,
 ];
 const EINTR: i64 = -4;
 
@@ -119,18 +126,45 @@ impl Registers {
     /// What rax will be where the kernel has the system call that it was waiting in made again, if
     /// it was in one.
     fn again(&self) -> Option<u64> {
-        let (result, call) = (self.0.rax.cast_signed(), self.0.orig_rax);
-        if call.cast_signed() < 0 {
-            return None;
-        }
+        let result = self.result();
+        let call = self.call()?;
         if result == AGAIN_BY_BLOCK {
-            return Some(RESTART_SYSCALL);
+            return Some(if self.is_64() {
+                RESTART_SYSCALL
+            } else {
+                RESTART_SYSCALL_32
+            });
         }
         (AGAIN.contains(&result) || self.says_eintr_for_us()).then_some(call)
     }
 
+    /// What rax holds, as the thread's code has it.
+    fn result(&self) -> i64 {
+        if self.is_64() {
+            self.0.rax.cast_signed()
+        } else {
+            i64::from((self.0.rax as u32).cast_signed())
+        }
+    }
+
+    /// The number of the system call that the thread is in, if it is in one.
+    fn call(&self) -> Option<u64> {
+        let call = self.0.orig_rax;
+        if self.is_64() {
+            (call.cast_signed() >= 0).then_some(call)
+        } else {
+            let call = call as u32;
+            (call.cast_signed() >= 0).then_some(call.into())
+        }
+    }
+
     fn says_eintr_for_us(&self) -> bool {
-        self.0.rax.cast_signed() == EINTR && SAY_EINTR.contains(&self.0.orig_rax)
+        let all: &[u64] = if self.is_64() {
+            &SAY_EINTR
+        } else {
+            &SAY_EINTR_32
+        };
+        self.result() == EINTR && self.call().is_some_and(|call| all.contains(&call))
     }
 
     /// Whether the thread waits where Go's runtime does so on a stack of its own: in futex,
@@ -143,7 +177,7 @@ impl Registers {
     /// Whether the thread is in code of its own, in no system call.
     #[must_use]
     pub fn is_in_program(&self) -> bool {
-        self.0.orig_rax.cast_signed() < 0
+        self.call().is_none()
     }
 
     /// The thread as it would be had we not interrupted it, where its call says EINTR because of
@@ -191,6 +225,7 @@ mod tests {
 
     fn in_call(call: i64, result: i64) -> Registers {
         let mut r = Registers::default();
+        r.0.cs = 0x33;
         r.0.orig_rax = call.cast_unsigned();
         r.0.rax = result.cast_unsigned();
         r.0.rip = 0x1002;
@@ -221,6 +256,24 @@ mod tests {
                 assert_eq!((general[0], back), (r.0.rax, 0x1002));
                 assert_eq!((sent.0.rip, sent.0.orig_rax), (0x5000, u64::MAX));
             }
+        }
+    }
+
+    #[test]
+    fn a_call_of_32_bits_has_numbers_of_its_own() {
+        for (call, result, again) in [
+            (168, -516, Some(0)),
+            (3, -512, Some(3)),
+            (256, -4, Some(256)),
+            (3, 17, None),
+            (-1, -512, None),
+        ] {
+            let mut r = in_call(call, result);
+            r.0.cs = 0x23;
+            // As the kernel may show them: without the upper halves.
+            r.0.orig_rax &= 0xffff_ffff;
+            r.0.rax &= 0xffff_ffff;
+            assert_eq!(r.again(), again, "{call} {result}");
         }
     }
 

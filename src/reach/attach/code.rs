@@ -6,7 +6,7 @@ use std::ops::Range;
 use synclater_model::reach::maps::Mapping;
 use synclater_model::reach::{maps, room, sites};
 use synclater_shim::gate::{self, Head, Place};
-use synclater_shim::IMAGE;
+use synclater_shim::{IMAGE, IMAGE_32};
 use synclater_sys::process;
 use synclater_sys::remote::Memory;
 
@@ -24,6 +24,12 @@ const MAPPED_AS: &str = "/memfd:synclater (deleted)";
 const WANTED: [u32; 21] = [
     26, 74, 75, 162, 277, 306, 328, 209, 2, 85, 257, 437, 304, 165, 166, 429, 272, 308, 157, 317,
     425,
+];
+
+/// The same of i386, in the same order, with umount behind its like.
+const WANTED_32: [u32; 22] = [
+    144, 118, 148, 36, 314, 344, 379, 248, 5, 8, 295, 437, 342, 21, 52, 22, 429, 310, 346, 172,
+    354, 425,
 ];
 
 /// fsync and fdatasync: without a site of either there is nothing to attach.
@@ -107,10 +113,23 @@ fn slots_room() -> u64 {
     (size_of::<synclater_shim::page::Slots>() as u64).next_multiple_of(4096)
 }
 
-/// The image that is brought along, and its head.
+/// What code a program consists of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// x86-64.
+    Long,
+    /// i386.
+    Small,
+}
+
+/// The image that is brought along for programs of a class, and its head.
 #[must_use]
-pub fn image() -> Option<(&'static [u8], Head)> {
-    IMAGE.and_then(|image| Some((image, Head::read(image)?)))
+pub fn image(class: Class) -> Option<(&'static [u8], Head)> {
+    let image = match class {
+        Class::Long => IMAGE,
+        Class::Small => IMAGE_32,
+    };
+    image.and_then(|image| Some((image, Head::read(image)?)))
 }
 
 /// Bytes that the image, the slots and the page need.
@@ -122,6 +141,8 @@ pub fn whole_room(head: &Head) -> u64 {
 /// What was found in a process.
 #[derive(Debug)]
 pub struct Survey {
+    /// What it consists of.
+    pub class: Class,
     /// Its mappings.
     pub mappings: Vec<Mapping>,
     /// Our library, where it is there.
@@ -134,16 +155,20 @@ pub struct Survey {
 ///
 /// # Errors
 /// Where its memory cannot be read: it has ended, or executed another program.
-pub fn survey(pid: u32, memory: &Memory) -> Result<Survey, Refusal> {
+pub fn survey(pid: u32, class: Class, memory: &Memory) -> Result<Survey, Refusal> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/maps"));
     let mappings = maps::read(&text.map_err(|e| unreadable(&e))?);
-    let library = mappings.iter().find_map(|m| find_library(m, memory));
+    let library = { mappings.iter() }.find_map(|m| find_library(m, class, memory));
     let mut sites = Vec::new();
     for (m, kind) in code_with_calls(pid, &mappings) {
         let len = usize::try_from(m.range.end - m.range.start).unwrap_or(0);
         let code = memory
             .bytes(m.range.start, len)
             .map_err(|e| unreadable(&e))?;
+        if class == Class::Small {
+            sites.extend(small_sites_in(&code, m.range.start, library.as_ref()));
+            continue;
+        }
         if kind != Kind::Program {
             sites.extend(sites_in(&code, m.range.start, library.as_ref()));
         }
@@ -153,6 +178,7 @@ pub fn survey(pid: u32, memory: &Memory) -> Result<Survey, Refusal> {
     }
     sites.sort_unstable_by_key(|s| s.at);
     Ok(Survey {
+        class,
         mappings,
         library,
         sites,
@@ -205,8 +231,8 @@ fn is_code(m: &Mapping) -> bool {
 }
 
 /// The same version of the library: others are left alone.
-fn find_library(m: &Mapping, memory: &Memory) -> Option<Library> {
-    let (image, head) = image()?;
+fn find_library(m: &Mapping, class: Class, memory: &Memory) -> Option<Library> {
+    let (image, head) = image(class)?;
     if m.name != MAPPED_AS || m.offset != 0 {
         return None;
     }
@@ -252,6 +278,28 @@ fn sites_in(code: &[u8], start: u64, library: Option<&Library>) -> Vec<Site> {
         })
     });
     plain.chain(jumps).collect()
+}
+
+/// The calls of i386 code into the kernel, which lead to the gate itself.
+fn small_sites_in(code: &[u8], start: u64, library: Option<&Library>) -> Vec<Site> {
+    let wanted = |call| match call {
+        sites::Call::Number(number) => WANTED_32.contains(&number),
+        sites::Call::Any => true,
+    };
+    let site = |at: usize, leads_to| Site {
+        at: start + at as u64,
+        was: sites::WAS_32.to_vec(),
+        hole: None,
+        leads_to,
+    };
+    let plain = sites::i386(code).filter(|s| wanted(s.call));
+    let mut all: Vec<Site> = plain.map(|s| site(s.at, None)).collect();
+    if let Some(library) = library {
+        let gate = library.image + u64::from(library.head.gate);
+        let calls = sites::i386_calls_to(code, start, gate);
+        all.extend(calls.map(|at| site(at, Some(gate))));
+    }
+    all
 }
 
 fn go_sites_in(code: &[u8], start: u64, library: Option<&Library>) -> Vec<Site> {
@@ -309,6 +357,10 @@ impl Survey {
     }
 
     fn has_libc(&self) -> bool {
+        if self.class == Class::Small {
+            let mut libc = self.mappings.iter().filter(|m| is_named(m, &["libc"]));
+            return libc.any(|m| self.sites.iter().any(|s| m.range.contains(&s.at)));
+        }
         let call = |s: &Site| sites::x86_64(&with_entry(&s.was)).next().map(|s| s.call);
         let makes = |s: &Site| match call(s) {
             Some(sites::Call::Number(n)) => REQUESTS.contains(&n),
@@ -330,13 +382,18 @@ impl Survey {
     /// Where there is no site, or no room.
     pub fn place_library(&self, heap: Range<u64>) -> Result<(u64, Vec<Site>), Refusal> {
         if !self.makes_requests() {
-            let why = "no system-call site that can be redirected was found (Go before 1.18?)";
+            let why = match self.class {
+                Class::Long => {
+                    "no system-call site that can be redirected was found (Go before 1.18?)"
+                }
+                Class::Small => "no system-call site of libc was found (a static 32-bit program?)",
+            };
             return Err(Refusal::new(
                 why,
                 "start it under synclater: synclater run -- COMMAND",
             ));
         }
-        let (_, head) = image().ok_or_else(no_gate)?;
+        let (_, head) = image(self.class).ok_or_else(no_gate)?;
         if let Some(library) = &self.library {
             return Ok((library.image, self.sites_near(library.image, &head)));
         }
@@ -358,7 +415,7 @@ impl Survey {
     /// # Errors
     /// Where there is no room.
     pub fn place_ahead(&self, base: u64, heap: Range<u64>) -> Result<u64, Refusal> {
-        let (_, head) = image().ok_or_else(no_gate)?;
+        let (_, head) = image(self.class).ok_or_else(no_gate)?;
         let linker = { self.mappings.iter() }.find(|m| m.range.contains(&base));
         let linker = linker.map_or(base..base + 1, |m| m.range.clone());
         room::near(&linker, whole_room(&head), &self.taken(heap)).ok_or_else(|| {
@@ -405,6 +462,9 @@ impl Survey {
         };
         let mut all: Vec<_> = self.mappings.iter().map(grown).collect();
         all.push(heap.start..heap.end + room::HEAP);
+        if self.class == Class::Small {
+            all.push(0xffff_0000..1 << 62);
+        }
         all
     }
 
@@ -475,18 +535,29 @@ impl Survey {
         let base = self.mappings.iter().find(of_file)?.range.start;
         let head = memory.bytes(base, 4096).ok()?;
         let long = |at: usize| Some(u64::from_le_bytes(head.get(at..at + 8)?.try_into().ok()?));
+        let word = |at: usize| Some(u32::from_le_bytes(head.get(at..at + 4)?.try_into().ok()?));
         let short = |at: usize| Some(u16::from_le_bytes(head.get(at..at + 2)?.try_into().ok()?));
-        if !head.starts_with(b"\x7fELF\x02") {
+        let is_long = head.starts_with(b"\x7fELF\x02");
+        if !is_long && !head.starts_with(b"\x7fELF\x01") {
             return None;
         }
-        let (from, size, count) = (long(32)?, usize::from(short(54)?), usize::from(short(56)?));
+        let (from, size) = if is_long {
+            (long(32)?, 54)
+        } else {
+            (word(28)?.into(), 42)
+        };
+        let (size, count) = (usize::from(short(size)?), usize::from(short(size + 2)?));
         let from = usize::try_from(from).ok()?;
-        const PT_LOAD: u64 = 1;
+        const PT_LOAD: u32 = 1;
+        const PF_X: u32 = 1;
         let segments = (0..count).filter_map(|k| {
             let at = from.checked_add(k * size)?;
-            let (kind, offset, in_file) = (long(at)?, long(at + 8)?, long(at + 32)?);
-            // Type and flags are words beside each other; of the flags bit 0 is PF_X.
-            (kind & 0xffff_ffff == PT_LOAD && kind >> 32 & 1 == 1).then_some((offset, in_file))
+            let (flags, offset, in_file) = if is_long {
+                (word(at + 4)?, long(at + 8)?, long(at + 32)?)
+            } else {
+                (word(at + 24)?, word(at + 4)?.into(), word(at + 16)?.into())
+            };
+            (word(at)? == PT_LOAD && flags & PF_X != 0).then_some((offset, in_file))
         });
         let holds = |(offset, len): &(u64, u64)| {
             (m.offset..m.offset + (m.range.end - m.range.start)).contains(&(offset & !4095))

@@ -15,7 +15,7 @@ pub mod target;
 pub mod tracer;
 
 use crate::session::shared::Shared;
-use code::{survey, Library, Site, Survey};
+use code::{survey, Class, Library, Site, Survey};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{self, Read};
@@ -23,6 +23,7 @@ use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
+use synclater_model::reach::sites;
 use synclater_shim::gate::{jump, Errand, Place};
 use synclater_shim::page::{Page, Slots};
 use synclater_sys::clock::LeaseClock;
@@ -35,6 +36,8 @@ use tracer::{Failure, Tracer};
 /// What a session brings into its processes.
 pub struct Luggage {
     library: File,
+    /// The same for i386 programs, where there is one.
+    small: Option<File>,
     page: File,
     slots: File,
     page_size: u32,
@@ -86,7 +89,7 @@ fn no_memory(e: &io::Error) -> Refusal {
 /// # Errors
 /// Why not.
 pub fn can_bring_image() -> Result<(), Refusal> {
-    let (image, _) = code::image().ok_or_else(code::no_gate)?;
+    let (image, _) = code::image(Class::Long).ok_or_else(code::no_gate)?;
     let file = remote::executable_memory(code::NAME, image);
     file.map(|_| ()).map_err(|e| no_memory(&e))
 }
@@ -97,9 +100,12 @@ impl Luggage {
     /// # Errors
     /// Why processes cannot be attached at all: no gate for this machine, no memory to execute.
     pub fn pack(shared: &Shared) -> Result<Luggage, Refusal> {
-        let (image, _) = code::image().ok_or_else(code::no_gate)?;
+        let (image, _) = code::image(Class::Long).ok_or_else(code::no_gate)?;
         let open = |e: &io::Error| Refusal::new(e.to_string(), "free a descriptor, and try again");
-        let library = remote::executable_memory(code::NAME, image).map_err(|e| no_memory(&e))?;
+        let memory = |image| remote::executable_memory(code::NAME, image);
+        let library = memory(image).map_err(|e| no_memory(&e))?;
+        let small = code::image(Class::Small).map(|(image, _)| memory(image));
+        let small = small.transpose().map_err(|e| no_memory(&e))?;
         let page = File::open(&shared.path).map_err(|e| open(&e))?;
         let slots = shared.slots_file().try_clone().map_err(|e| open(&e))?;
         let page_size = shared.page().size.load(SeqCst);
@@ -114,6 +120,7 @@ impl Luggage {
         let clock = shared.clock;
         Ok(Luggage {
             library,
+            small,
             page,
             slots,
             page_size,
@@ -129,9 +136,17 @@ impl Luggage {
         let _ = self.slots.write_all_at(&1u32.to_ne_bytes(), at);
     }
 
+    /// Everything that is open.
+    pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let small = self.small.iter().map(AsFd::as_fd);
+        self.fds_for(Class::Long).into_iter().chain(small)
+    }
+
     /// Library, page and slots.
-    pub fn fds(&self) -> [BorrowedFd<'_>; 3] {
-        [self.library.as_fd(), self.page.as_fd(), self.slots.as_fd()]
+    fn fds_for(&self, class: Class) -> [BorrowedFd<'_>; 3] {
+        let small = self.small.as_ref().filter(|_| class == Class::Small);
+        let library = small.unwrap_or(&self.library);
+        [library.as_fd(), self.page.as_fd(), self.slots.as_fd()]
     }
 }
 
@@ -151,7 +166,7 @@ impl Work {
     /// # Errors
     /// `EAGAIN` where no process can be had.
     pub fn attach(pid: u32, luggage: &Luggage) -> io::Result<Work> {
-        Work::begin(luggage.fds().to_vec(), || attach(pid, luggage))
+        Work::begin(luggage.fds().collect(), || attach(pid, luggage))
     }
 
     /// Begins to detach process `pid`.
@@ -267,7 +282,7 @@ impl Change {
 fn put_in(pid: u32, luggage: &Luggage) -> Result<Told, Failure> {
     let target = target::look(pid)?;
     let memory = memory_of(pid)?;
-    let found = survey(pid, &memory)?;
+    let found = survey(pid, target.class, &memory)?;
     if let Some(library) = &found.library {
         if let Some(sites) = is_ours(library, &found, luggage) {
             // Forked by one that is attached.
@@ -284,7 +299,7 @@ fn put_in(pid: u32, luggage: &Luggage) -> Result<Told, Failure> {
         return Err(Failure::Busy("its libc is not there yet".into()));
     }
     let plan = Plan::make(pid, target, found, luggage)?;
-    let mut tracer = Tracer::new(pid);
+    let mut tracer = Tracer::new(pid, plan.found.class);
     tracer.hold()?;
     if !plan.found.still_holds(pid, &memory) {
         return Err(Failure::Busy("another session attaches to it".into()));
@@ -344,7 +359,7 @@ fn put_in_first(
 ) -> Result<Begun, Failure> {
     let target = target::at_start(pid)?;
     let memory = memory_of(pid)?;
-    let found = survey(pid, &memory)?;
+    let found = survey(pid, target.class, &memory)?;
     if found.makes_requests() {
         let plan = Plan::make(pid, target, found, luggage)?;
         return plan.carry_out(tracer, luggage, &memory).map(Begun::Done);
@@ -379,11 +394,11 @@ fn put_in_first(
 
 fn put_in_late(pid: u32, tracer: &mut Tracer, luggage: &Luggage) -> Result<Told, Failure> {
     let memory = memory_of(pid)?;
-    let found = survey(pid, &memory)?;
+    let found = survey(pid, Class::Long, &memory)?;
     let library = { found.library.clone() }
         .ok_or_else(|| Refusal::new("the library is gone from its memory", "start it anew"))?;
     let (_, sites) = found.place_library(code::heap(pid, &found.mappings))?;
-    let changes = fill_places(&library, &sites, &memory)?;
+    let changes = fill_places(&library, found.class, &sites, &memory)?;
     let pause = exchange(tracer, &memory, &changes)?;
     let open = target::open(pid);
     if open.devices > 0 {
@@ -435,7 +450,7 @@ impl Plan {
             let _ = left.is_empty() || exchange(tracer, memory, &left).is_ok();
         }
         let library = brought?;
-        let mut changes = fill_places(&library, &self.sites, memory)?;
+        let mut changes = fill_places(&library, found.class, &self.sites, memory)?;
         if !begins {
             // One that begins is still in it.
             changes.extend(boot_left(*pid, found, memory));
@@ -510,7 +525,7 @@ fn errand(
     image: u64,
     luggage: &Luggage,
 ) -> Result<Errand, Refusal> {
-    let (_, head) = code::image().ok_or_else(code::no_gate)?;
+    let (_, head) = code::image(found.class).ok_or_else(code::no_gate)?;
     let (slots, page) = code::shared(image, &head);
     Ok(Errand {
         image,
@@ -540,13 +555,20 @@ fn bring(
     luggage: &Luggage,
     memory: &Memory,
 ) -> Result<Library, Failure> {
-    let (bytes, head) = code::image().ok_or_else(code::no_gate)?;
+    let (bytes, head) = code::image(found.class).ok_or_else(code::no_gate)?;
     // A program that has just begun has the whole of its stack.
     let begins = tracer.is_at_start();
     let room = |sp, waits| begins || found.has_stack_at(sp, waits);
     if let Some(library) = &found.library {
         let boot = library.image + u64::from(head.boot);
-        tracer.run(memory, boot, &head, errand, luggage.fds(), room)?;
+        tracer.run(
+            memory,
+            boot,
+            &head,
+            errand,
+            luggage.fds_for(found.class),
+            room,
+        )?;
         return Ok(library.clone());
     }
     let code = head.boot_code(bytes);
@@ -556,7 +578,14 @@ fn bring(
     })?;
     let lost = |e: io::Error| Failure::Busy(format!("its memory: {e}"));
     memory.write(boot, code).map_err(lost)?;
-    tracer.run(memory, boot, &head, errand, luggage.fds(), room)?;
+    tracer.run(
+        memory,
+        boot,
+        &head,
+        errand,
+        luggage.fds_for(found.class),
+        room,
+    )?;
     Ok(Library {
         image: errand.image,
         head,
@@ -565,10 +594,22 @@ fn bring(
 }
 
 /// Makes the places that the sites are to lead to; returns what has to be changed at the sites.
-fn fill_places(library: &Library, sites: &[Site], memory: &Memory) -> Result<Vec<Change>, Failure> {
+fn fill_places(
+    library: &Library,
+    class: Class,
+    sites: &[Site],
+    memory: &Memory,
+) -> Result<Vec<Change>, Failure> {
     let mut places = library.places.clone();
     let mut changes = Vec::new();
     for site in sites.iter().filter(|s| s.leads_to.is_none()) {
+        if class == Class::Small {
+            changes.push(call_gate(
+                site,
+                library.image + u64::from(library.head.gate),
+            ));
+            continue;
+        }
         let place = Place {
             was: site.was.clone(),
             entry: site.entry(),
@@ -591,6 +632,16 @@ fn fill_places(library: &Library, sites: &[Site], memory: &Memory) -> Result<Vec
         changes.extend(redirected);
     }
     Ok(changes)
+}
+
+/// What makes a site of i386 code call the gate.
+fn call_gate(site: &Site, gate: u64) -> Change {
+    Change {
+        what: What::Site,
+        at: site.at,
+        before: site.was.clone(),
+        after: sites::i386_call(site.at, gate).to_vec(),
+    }
 }
 
 /// What makes a site lead to the place at `to`; `None` where that is too far away.
@@ -627,7 +678,7 @@ fn redirect(site: &Site, to: u64) -> Option<Vec<Change>> {
 
 /// What was where the boot code is, of this errand or of one whose tracer was killed.
 fn boot_left(pid: u32, found: &Survey, memory: &Memory) -> Option<Change> {
-    let (bytes, head) = code::image()?;
+    let (bytes, head) = code::image(found.class)?;
     let before = head.boot_code(bytes).to_vec();
     let at = found.slack(memory, &before)?;
     let is_there = memory.bytes(at, before.len()).ok()? == before;
@@ -685,9 +736,12 @@ fn exchange(tracer: &mut Tracer, memory: &Memory, changes: &[Change]) -> Result<
 
 fn take_out(pid: u32) -> Result<Told, Failure> {
     let memory = memory_of(pid)?;
-    let found = survey(pid, &memory)?;
+    let found = survey(pid, target::class_of(pid).unwrap_or(Class::Long), &memory)?;
     let back = |s: &Site| {
-        let there = redirect(s, s.leads_to?)?;
+        let there = match found.class {
+            Class::Long => redirect(s, s.leads_to?)?,
+            Class::Small => vec![call_gate(s, s.leads_to?)],
+        };
         let swap = |c: Change| Change {
             before: c.after,
             after: c.before,
@@ -698,7 +752,7 @@ fn take_out(pid: u32) -> Result<Told, Failure> {
     let sites = found.redirected().count() as u64;
     let mut changes: Vec<Change> = found.redirected().filter_map(back).flatten().collect();
     changes.extend(boot_left(pid, &found, &memory));
-    let mut tracer = Tracer::new(pid);
+    let mut tracer = Tracer::new(pid, found.class);
     let pause = if changes.is_empty() {
         Duration::ZERO
     } else {

@@ -2,6 +2,7 @@
 //!
 //! Promise: nothing here changes or stops the process.
 
+use super::code::{self, Class};
 use rustix::fs::{statx, AtFlags, FileType, StatxFlags, CWD};
 use serde::{Deserialize, Serialize};
 use std::os::unix::fs::MetadataExt;
@@ -51,6 +52,8 @@ pub struct Target {
     pub other_ns: bool,
     /// What it executes.
     pub exe: String,
+    /// What code that is.
+    pub class: Class,
 }
 
 /// What it executes; where that may not be told, the name that it bears.
@@ -134,7 +137,7 @@ pub fn look(pid: u32) -> Result<Target, Refusal> {
     who_it_is(pid, &status)?;
     let exe = executable(pid, &status)?;
     who_has_it(&status)?;
-    what_it_runs(pid)?;
+    let class = what_it_runs(pid)?;
     what_it_forbids(&status)?;
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task"));
     for task in tasks.into_iter().flatten().flatten() {
@@ -147,7 +150,7 @@ pub fn look(pid: u32) -> Result<Target, Refusal> {
         let try_ = "synclater ps, and `synclater set` for its session; or start it anew without";
         return Err(Refusal::new(why, try_));
     }
-    Ok(described(pid, &status, exe))
+    Ok(described(pid, &status, exe, class))
 }
 
 /// A process that we trace, and that has just executed a program: one thread, no library.
@@ -164,10 +167,10 @@ pub fn at_start(pid: u32) -> Result<Target, Refusal> {
     if own.is_none_or(|own: u64| status.number(FILTERS) > own) {
         what_it_forbids(&status)?;
     }
-    Ok(described(pid, &status, exe))
+    Ok(described(pid, &status, exe, Class::Long))
 }
 
-fn described(pid: u32, status: &Status, exe: String) -> Target {
+fn described(pid: u32, status: &Status, exe: String, class: Class) -> Target {
     let own_pid = { status.get("NSpid") }
         .and_then(|v| v.split_whitespace().last()?.parse().ok())
         .unwrap_or(pid);
@@ -178,6 +181,7 @@ fn described(pid: u32, status: &Status, exe: String) -> Target {
         pid_ns: ns(&of, "ns/pid"),
         other_ns: ns(&of, "ns/mnt") != ns("self", "ns/mnt"),
         exe,
+        class,
     }
 }
 
@@ -234,27 +238,45 @@ fn who_has_it(status: &Status) -> Result<(), Refusal> {
     ))
 }
 
-/// 64-bit code of this machine.
-fn what_it_runs(pid: u32) -> Result<(), Refusal> {
+/// The head of what a process executes.
+fn head_of(pid: u32) -> std::io::Result<[u8; 20]> {
     use std::io::Read;
     let mut head = [0u8; 20];
-    let read =
-        std::fs::File::open(format!("/proc/{pid}/exe")).and_then(|mut f| f.read_exact(&mut head));
-    let foreign = |what: &str| {
+    std::fs::File::open(format!("/proc/{pid}/exe"))?.read_exact(&mut head)?;
+    Ok(head)
+}
+
+/// What code a process consists of; `None` where that is no code of this machine, or may not be
+/// read.
+#[must_use]
+pub fn class_of(pid: u32) -> Option<Class> {
+    let head = head_of(pid).ok()?;
+    match (head[4], u16::from_le_bytes([head[18], head[19]])) {
+        (2, 62) => Some(Class::Long),
+        (1, 3) => Some(Class::Small),
+        _ => None,
+    }
+}
+
+/// Code of this machine for which there is a gate.
+fn what_it_runs(pid: u32) -> Result<Class, Refusal> {
+    let read = head_of(pid);
+    let foreign = |what: &str| -> Result<Class, Refusal> {
         let why = format!("it is {what}");
         Err(Refusal::new(
             why,
             "start it under synclater: synclater run -- COMMAND",
         ))
     };
-    match (read, head[4], u16::from_le_bytes([head[18], head[19]])) {
-        (Err(e), ..) => Err(Refusal::new(
-            format!("its program cannot be read: {e}"),
-            "try as root",
-        )),
-        (Ok(()), 1, _) => foreign("a 32-bit program"),
-        (Ok(()), 2, 62) => Ok(()),
-        (Ok(()), _, machine) => foreign(&format!("a program for another machine (ELF {machine})")),
+    let head = read.map_err(|e| {
+        let why = format!("its program cannot be read: {e}");
+        Refusal::new(why, "try as root")
+    })?;
+    match (head[4], u16::from_le_bytes([head[18], head[19]])) {
+        (2, 62) => Ok(Class::Long),
+        (1, 3) if code::image(Class::Small).is_some() => Ok(Class::Small),
+        (1, _) => foreign("a 32-bit program"),
+        (_, machine) => foreign(&format!("a program for another machine (ELF {machine})")),
     }
 }
 

@@ -4,6 +4,7 @@
 //! it stops before its next instruction of its own. Nothing waits without a deadline. Whoever uses
 //! this ends soon after: the kernel then lets go of what still runs.
 
+use super::code::Class;
 use super::target::Refusal;
 use std::collections::BTreeMap;
 use std::io;
@@ -36,6 +37,7 @@ pub enum Failure {
 /// Threads of one process under our control.
 pub struct Tracer {
     pid: u32,
+    class: Class,
     /// The thread that is on an errand, and whether its process is stopped (SIGSTOP) meanwhile.
     errand: Option<u32>,
     is_stopped: bool,
@@ -66,7 +68,7 @@ fn state(pid: u32, tid: u32) -> char {
 
 /// Whether a thread waits for its child of vfork(2), which runs in the same memory. System calls:
 /// vfork, clone with CLONE_VFORK, clone3.
-fn waits_for_vfork(pid: u32, tid: u32) -> bool {
+fn waits_for_vfork(pid: u32, tid: u32, class: Class) -> bool {
     const CLONE_VFORK: u64 = 0x4000;
     let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall"));
     let text = text.unwrap_or_default();
@@ -75,9 +77,14 @@ fn waits_for_vfork(pid: u32, tid: u32) -> bool {
     let first = words
         .next()
         .and_then(|w| u64::from_str_radix(w.trim_start_matches("0x"), 16).ok());
+    let (vfork, clone) = match class {
+        Class::Long => ("58", "56"),
+        Class::Small => ("190", "120"),
+    };
     match call {
-        Some("58" | "435") => true,
-        Some("56") => first.unwrap_or(0) & CLONE_VFORK != 0,
+        Some("435") => true,
+        Some(call) if call == vfork => true,
+        Some(call) if call == clone => first.unwrap_or(0) & CLONE_VFORK != 0,
         _ => false,
     }
 }
@@ -137,9 +144,10 @@ fn is_root() -> bool {
 impl Tracer {
     /// Of a process; nothing is traced yet.
     #[must_use]
-    pub fn new(pid: u32) -> Tracer {
+    pub fn new(pid: u32, class: Class) -> Tracer {
         Tracer {
             pid,
+            class,
             errand: None,
             is_stopped: false,
             keeps: false,
@@ -152,7 +160,7 @@ impl Tracer {
     /// traced.
     #[must_use]
     pub fn with(thread: Thread) -> Tracer {
-        let mut tracer = Tracer::new(thread.tid());
+        let mut tracer = Tracer::new(thread.tid(), Class::Long);
         tracer.keeps = true;
         tracer.threads.insert(thread.tid(), thread);
         tracer
@@ -270,7 +278,10 @@ impl Tracer {
             }
             let in_kernel = |tid: &u32| state(self.pid, *tid) == 'D';
             if naps > 2 && !fresh_ones_run && running.iter().all(in_kernel) {
-                if running.iter().any(|tid| waits_for_vfork(self.pid, *tid)) {
+                if running
+                    .iter()
+                    .any(|tid| waits_for_vfork(self.pid, *tid, self.class))
+                {
                     return Err(Failure::Busy("a child of vfork runs in its memory".into()));
                 }
                 return Ok(begun);
@@ -386,10 +397,12 @@ impl Tracer {
         fds: [std::os::fd::BorrowedFd<'_>; 3],
         has_room: impl Fn(u64, bool) -> bool,
     ) -> Result<(), Failure> {
+        let class = self.class;
         let tid = self.catch_one(|thread| {
             let fits = |r: &Registers| {
                 let in_section = r.is_in_program() && is_in_sequence(thread, memory);
-                r.is_64() && !in_section && has_room(r.sp(), r.waits_in_runtime())
+                let is_its = r.is_64() == (class == Class::Long);
+                is_its && !in_section && has_room(r.sp(), r.waits_in_runtime())
             };
             thread.registers().is_ok_and(|r| fits(&r))
         })?;

@@ -10,7 +10,7 @@
 //! | x86-64, `syscall(3)` | `4c 8b 4c 24 08`: `mov 8(%rsp), %r9` | the same |
 //! | x86-64, musl's cancellation points | `4c 89 5c 24 08`: `mov %r11, 8(%rsp)` | the same |
 //! | x86-64, Go | `48 89 df`: `mov %rbx, %rdi`, see [`go`] | the same |
-//! | i386 | `b8 NR 00 00 00` | `65 ff 15 10 00 00 00`: `call *%gs:0x10` |
+//! | i386 | `65 ff 15 10 00 00 00`: `call *%gs:0x10`, itself | by that, in the vdso |
 //! | aarch64 | what stands in front, mostly `mov x8, #NR` | `svc #0` |
 //!
 //! Relies on: seven (twelve, eight) fixed bytes not occurring in code by chance.
@@ -168,12 +168,41 @@ fn unused(code: &[u8], within: std::ops::Range<usize>, len: usize) -> Option<usi
     Some(within.start + at)
 }
 
-/// Sites in i386 code, in order.
+/// Bytes that are overwritten on i386: the whole call into the kernel's own piece of code.
+pub const LEN_32: usize = CALL_VDSO.len();
+
+/// Those bytes.
+pub const WAS_32: [u8; LEN_32] = CALL_VDSO;
+
+/// What stands there while it is redirected: a call to `to`, and two bytes that do nothing.
+#[must_use]
+pub fn i386_call(at: u64, to: u64) -> [u8; LEN_32] {
+    let by = (to as u32)
+        .wrapping_sub((at as u32).wrapping_add(5))
+        .to_le_bytes();
+    [0xe8, by[0], by[1], by[2], by[3], 0x66, 0x90]
+}
+
+/// Sites in i386 code, in order. Between the number and the call may be a few other instructions;
+/// a site that is taken for another one is redirected in vain, since the gate looks at the number.
 pub fn i386(code: &[u8]) -> impl Iterator<Item = Site> + '_ {
-    entries_behind(code, &CALL_VDSO).filter_map(|at| {
-        let call = number(&code[at..at + LEN])?;
+    const BEFORE: usize = 24;
+    memmem::find_iter(code, &CALL_VDSO).filter_map(|at| {
+        let before = &code[at.saturating_sub(BEFORE)..at];
+        // mov 20(%esp), %eax: syscall(3).
+        let any = before
+            .ends_with(&[0x8b, 0x44, 0x24, 0x14])
+            .then_some(Call::Any);
+        let call = any.or_else(|| before.windows(LEN).rev().find_map(number))?;
         Some(Site { at, call })
     })
+}
+
+/// Where i386 code that lies at `start` has such calls to `to`.
+pub fn i386_calls_to(code: &[u8], start: u64, to: u64) -> impl Iterator<Item = usize> + '_ {
+    let ends = memmem::find_iter(code, &[0x66u8, 0x90]);
+    let begins = ends.filter_map(|end| end.checked_sub(5));
+    begins.filter(move |at| code[*at..*at + LEN_32] == i386_call(start + *at as u64, to))
 }
 
 /// Where five bytes stand in front of each occurrence of `entry`.
@@ -318,7 +347,23 @@ mod tests {
         let fsync = [0xb8, 0x76, 0, 0, 0, 0x65, 0xff, 0x15, 0x10, 0, 0, 0];
         let int = [0xb8, 0x76, 0, 0, 0, 0xcd, 0x80];
         let code = [&int[..], &fsync].concat();
-        assert_eq!(all(i386(&code)), [(7, Call::Number(118))]);
+        assert_eq!(all(i386(&code)), [(12, Call::Number(118))]);
+        let between = [&fsync[..5], &[0x8b, 0x54, 0x24, 0x28], &CALL_VDSO].concat();
+        assert_eq!(all(i386(&between)), [(9, Call::Number(118))]);
+        let any = [&[0x8b, 0x44, 0x24, 0x14][..], &CALL_VDSO].concat();
+        assert_eq!(all(i386(&any)), [(4, Call::Any)]);
+        assert_eq!(all(i386(&CALL_VDSO)), []);
+    }
+
+    #[test]
+    fn a_redirected_i386_site_is_known_by_where_it_leads() {
+        for (start, to) in [(0xf7d0_0000, 0xf7c0_1234), (0x1000, 0xf000_0000)] {
+            let mut code = vec![0x66, 0x90, 0x66, 0x90];
+            code.extend(i386_call(start + 4, to));
+            code.extend(i386_call(start, to));
+            let found: Vec<_> = i386_calls_to(&code, start, to).collect();
+            assert_eq!(found, [4]);
+        }
     }
 
     #[test]
@@ -374,7 +419,7 @@ mod tests {
                 }
             }
             for site in i386(&code) {
-                prop_assert!(site.at + LEN + CALL_VDSO.len() <= code.len());
+                prop_assert!(site.at + LEN_32 <= code.len());
             }
             for site in aarch64(&code) {
                 prop_assert!(site.at + 8 <= code.len());

@@ -30,7 +30,7 @@ const PROLOGUE: &str = r#"
     fi
     # In a session with a report, only until the entry is there; a few more until it is in force.
     if [ -n "${LEDGER-}" ]; then
-        echo bytes >"$2/../warm"; after=7
+        echo bytes >"$2/../warm"; after=40
         while [ "$after" -gt 0 ]; do
             sync "$2/../warm"; [ "$SECONDS" -lt 60 ] || exit 97
             [ -z "$(ls "$LEDGER")" ] || after=$((after - 1))

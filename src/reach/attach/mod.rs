@@ -254,6 +254,11 @@ fn memory_of(pid: u32) -> Result<Memory, Refusal> {
     })
 }
 
+/// Its memory cannot be reached.
+fn lost(e: io::Error) -> Failure {
+    Failure::Busy(format!("its memory: {e}"))
+}
+
 /// What some bytes are.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum What {
@@ -338,7 +343,7 @@ pub fn put_in_at_start(
     let mut tracer = Tracer::with(thread);
     let begun = put_in_first(pid, &mut tracer, entry, luggage);
     let begun = begun.unwrap_or_else(|failure| Begun::Done(failure.into()));
-    (tracer.thread(), begun)
+    (tracer.thread_of(pid), begun)
 }
 
 /// Goes on with a program that was prepared, and has its libraries now.
@@ -377,7 +382,6 @@ fn put_in_first(
     let open = target::open(pid);
     let errand = errand(&target, open, &found, image, luggage)?;
     let library = bring(tracer, &found, &errand, luggage, &memory)?;
-    let lost = |e: io::Error| Failure::Busy(format!("its memory: {e}"));
     let at = |offset: u32| image + u64::from(offset);
     let arrival = synclater_shim::gate::arrival(entry.at, entry.told);
     memory
@@ -456,7 +460,8 @@ impl Plan {
             changes.extend(boot_left(*pid, found, memory));
         }
         let pause = exchange(tracer, memory, &changes)?;
-        if !self.errand.devices && target::open(*pid).devices > 0 {
+        // One that begins has stood still since it was looked at.
+        if !begins && !self.errand.devices && target::open(*pid).devices > 0 {
             // Opened before its opens went through the gate.
             luggage.look_from_now_on();
         }
@@ -559,38 +564,30 @@ fn bring(
     // A program that has just begun has the whole of its stack.
     let begins = tracer.is_at_start();
     let room = |sp, waits| begins || found.has_stack_at(sp, waits);
-    if let Some(library) = &found.library {
-        let boot = library.image + u64::from(head.boot);
-        tracer.run(
-            memory,
-            boot,
-            &head,
-            errand,
-            luggage.fds_for(found.class),
-            room,
-        )?;
-        return Ok(library.clone());
-    }
-    let code = head.boot_code(bytes);
+    let fds = luggage.fds_for(found.class);
+    let (library, boot) = match &found.library {
+        Some(library) => (library.clone(), library.image + u64::from(head.boot)),
+        None => {
+            let library = Library {
+                image: errand.image,
+                head,
+                places: vec![None; head.places()],
+            };
+            (library, lend_room(found, head.boot_code(bytes), memory)?)
+        }
+    };
+    tracer.run(memory, boot, &head, errand, fds, room)?;
+    Ok(library)
+}
+
+/// Puts the boot code where there is room for it; says where.
+fn lend_room(found: &Survey, code: &[u8], memory: &Memory) -> Result<u64, Failure> {
     let boot = found.slack(memory, code).ok_or_else(|| {
         let why = "there is no room behind any of its code for the first instructions";
         Refusal::new(why, "start it under synclater: synclater run -- COMMAND")
     })?;
-    let lost = |e: io::Error| Failure::Busy(format!("its memory: {e}"));
     memory.write(boot, code).map_err(lost)?;
-    tracer.run(
-        memory,
-        boot,
-        &head,
-        errand,
-        luggage.fds_for(found.class),
-        room,
-    )?;
-    Ok(Library {
-        image: errand.image,
-        head,
-        places: vec![None; head.places()],
-    })
+    Ok(boot)
 }
 
 /// Makes the places that the sites are to lead to; returns what has to be changed at the sites.
@@ -626,7 +623,6 @@ fn fill_places(
         let to_gate = || place.bytes(at, gate).zip(redirect(site, at));
         let (bytes, redirected) =
             to_gate().ok_or_else(|| Refusal::new("a site is out of reach", "start it anew"))?;
-        let lost = |e: io::Error| Failure::Busy(format!("its memory: {e}"));
         memory.write(at, &bytes).map_err(lost)?;
         places[k] = Some(place);
         changes.extend(redirected);

@@ -179,12 +179,6 @@ impl Tracer {
         self.threads.remove(&tid)
     }
 
-    /// The thread of a process with one.
-    #[must_use]
-    pub fn thread(mut self) -> Option<Thread> {
-        self.threads.pop_first().map(|(_, thread)| thread)
-    }
-
     /// Traces the first thread, which runs on: nobody else can trace the process meanwhile.
     ///
     /// # Errors

@@ -180,7 +180,8 @@ fn give_library(thread: &Thread, program: &Program, wanted: &Environment) -> Res
     // Behind `$LIB` there are as many folders as classes of libraries.
     let library = { wanted.library.ancestors() }.find(|p| p.ends_with("$LIB"));
     let library = library.and_then(Path::parent).unwrap_or(&wanted.library);
-    if !program.sees(&wanted.page) || !program.sees(library) {
+    let sees_both = || program.sees(&wanted.page) && program.sees(library);
+    if !program.has_our_root() && !sees_both() {
         return Err("its root folder hides the library".into());
     }
     let variables = variables(program, wanted);
@@ -241,11 +242,8 @@ impl Program {
         })
     }
 
-    /// Whether it has a file under the name that we have it by.
+    /// Whether it has a file under the name that we have it by, where its root is not ours.
     fn sees(&self, file: &Path) -> bool {
-        if self.has_our_root() {
-            return true;
-        }
         let id = |seen: Statx| (seen.stx_dev_major, seen.stx_dev_minor, seen.stx_ino);
         let look = |dir: BorrowedFd<'_>, path: &Path, how| {
             let flags = OFlags::PATH | OFlags::CLOEXEC;

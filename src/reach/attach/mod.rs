@@ -8,13 +8,19 @@
 //! through it at any time. The next session uses it again.
 //!
 //! Map: [`target`] says whether it can be done, [`code`] where, [`tracer`] stops threads and sends
-//! them on errands.
+//! them on errands; `change` exchanges bytes; `work` is the process that does it for one that runs,
+//! `begin` does it for one that has just been executed.
 
+mod begin;
+mod change;
 mod code;
 pub mod target;
 pub mod tracer;
+mod work;
 
 use crate::session::shared::Shared;
+pub use begin::{put_in_at_start, put_in_on_arrival, Begun, Entry};
+use change::{boot_left, call_gate, exchange, fill_places, redirect, Change};
 use code::{survey, Class, Library, Site, Survey};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
@@ -32,6 +38,7 @@ use synclater_sys::ptrace::Thread;
 use synclater_sys::remote::{self, Memory};
 use target::{Open, Refusal, Target};
 use tracer::{Failure, Tracer};
+pub use work::Work;
 
 /// What a session brings into its processes.
 pub struct Luggage {
@@ -150,80 +157,6 @@ impl Luggage {
     }
 }
 
-/// One process being attached or detached, by a process of ours.
-pub struct Work {
-    job: Job,
-    answer: File,
-    begun: Instant,
-}
-
-/// No work takes longer: whatever it waits for does not come.
-const LIMIT: Duration = Duration::from_secs(10);
-
-impl Work {
-    /// Begins to attach process `pid`.
-    ///
-    /// # Errors
-    /// `EAGAIN` where no process can be had.
-    pub fn attach(pid: u32, luggage: &Luggage) -> io::Result<Work> {
-        Work::begin(luggage.fds().collect(), || attach(pid, luggage))
-    }
-
-    /// Begins to detach process `pid`.
-    ///
-    /// # Errors
-    /// As [`Work::attach`].
-    pub fn detach(pid: u32) -> io::Result<Work> {
-        Work::begin(Vec::new(), || detach(pid))
-    }
-
-    fn begin(fds: Vec<BorrowedFd<'_>>, work: impl FnOnce() -> Told) -> io::Result<Work> {
-        let (answer, theirs) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
-        let job = Job::start(|| {
-            let all: Vec<_> = fds.into_iter().chain([theirs.as_fd()]).collect();
-            let kept = job::keep_only(&all);
-            let told = serde_json::to_vec(&work()).unwrap_or_default();
-            let to = all.last().map(|fd| fd.as_fd());
-            let done = to.is_some_and(|fd| rustix::io::write(fd, &told).is_ok());
-            std::mem::forget(kept);
-            i32::from(!done)
-        })?;
-        let answer = answer.into();
-        let begun = Instant::now();
-        Ok(Work { job, answer, begun })
-    }
-
-    /// The number of the process that does it.
-    #[must_use]
-    pub fn pid(&self) -> u32 {
-        self.job.pid()
-    }
-
-    /// What became of it, once that is known; the process that did it is gone then.
-    pub fn finished(&mut self) -> Option<Told> {
-        if self.begun.elapsed() > LIMIT {
-            // It may wait for a dead disk, and not die of that at once.
-            self.job.kill();
-            let why = format!("it could not be looked at for {} s", LIMIT.as_secs());
-            let refusal = Refusal::new(why, "look for a dead FUSE or NFS below it");
-            return Some(Told::Refused { refusal });
-        }
-        let status = self.job.status()?;
-        let mut text = Vec::new();
-        let _ = self.answer.read_to_end(&mut text);
-        let told = serde_json::from_slice(&text);
-        Some(told.unwrap_or_else(|_| Told::Busy {
-            why: format!("what traced it ended early (status {status})"),
-        }))
-    }
-}
-
-impl AsFd for Work {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.job.as_fd()
-    }
-}
-
 impl From<Failure> for Told {
     fn from(failure: Failure) -> Told {
         match failure {
@@ -259,31 +192,6 @@ fn lost(e: io::Error) -> Failure {
     Failure::Busy(format!("its memory: {e}"))
 }
 
-/// What some bytes are.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum What {
-    /// Part of an instruction in front of a system call: a thread is before or behind it.
-    Site,
-    /// A far jump, between two functions: a thread may be about to make it.
-    Hole,
-    /// The boot code: a thread of a stopped process may be in it.
-    Boot,
-}
-
-/// Bytes of the process's code, before and after.
-struct Change {
-    what: What,
-    at: u64,
-    before: Vec<u8>,
-    after: Vec<u8>,
-}
-
-impl Change {
-    fn range(&self) -> Range<u64> {
-        self.at..self.at + self.before.len() as u64
-    }
-}
-
 fn put_in(pid: u32, luggage: &Luggage) -> Result<Told, Failure> {
     let target = target::look(pid)?;
     let memory = memory_of(pid)?;
@@ -310,110 +218,6 @@ fn put_in(pid: u32, luggage: &Luggage) -> Result<Told, Failure> {
         return Err(Failure::Busy("another session attaches to it".into()));
     }
     plan.carry_out(&mut tracer, luggage, &memory)
-}
-
-/// Where a program that has just been executed will begin.
-#[derive(Clone, Copy, Debug)]
-pub struct Entry {
-    /// Where its dynamic linker lies.
-    pub linker: u64,
-    /// Its entry.
-    pub at: u64,
-    /// Where its auxiliary vector names the entry.
-    pub told: u64,
-}
-
-/// What became of a program that has just been executed.
-pub enum Begun {
-    /// This.
-    Done(Told),
-    /// Its libraries are not there yet: it will stop for SIGURG in this range, when they are.
-    Ahead(Range<u64>),
-}
-
-/// Attaches a process that has just executed a program, as its first instruction comes next.
-/// `thread`, its only one, is traced by this process and stands still; it goes on, traced. `entry`
-/// tells of a program that has a dynamic linker.
-pub fn put_in_at_start(
-    thread: Thread,
-    entry: Option<Entry>,
-    luggage: &Luggage,
-) -> (Option<Thread>, Begun) {
-    let pid = thread.tid();
-    let mut tracer = Tracer::with(thread);
-    let begun = put_in_first(pid, &mut tracer, entry, luggage);
-    let begun = begun.unwrap_or_else(|failure| Begun::Done(failure.into()));
-    (tracer.thread_of(pid), begun)
-}
-
-/// Goes on with a program that was prepared, and has its libraries now.
-/// Returns its other threads that have ended meanwhile, too.
-pub fn put_in_on_arrival(thread: Thread, luggage: &Luggage) -> (Option<Thread>, Told, Vec<u32>) {
-    let pid = thread.tid();
-    let mut tracer = Tracer::with(thread);
-    let told = put_in_late(pid, &mut tracer, luggage).unwrap_or_else(Into::into);
-    let gone = tracer.gone();
-    (tracer.thread_of(pid), told, gone)
-}
-
-fn put_in_first(
-    pid: u32,
-    tracer: &mut Tracer,
-    entry: Option<Entry>,
-    luggage: &Luggage,
-) -> Result<Begun, Failure> {
-    let target = target::at_start(pid)?;
-    let memory = memory_of(pid)?;
-    let found = survey(pid, target.class, &memory)?;
-    if found.makes_requests() {
-        let plan = Plan::make(pid, target, found, luggage)?;
-        return plan.carry_out(tracer, luggage, &memory).map(Begun::Done);
-    }
-    let Some(entry) = entry else {
-        // Nothing in it could be answered, so nothing is missed.
-        return Ok(Begun::Done(Told::Attached {
-            sites: 0,
-            far: 0,
-            pause_ns: 0,
-            open: Open::default(),
-        }));
-    };
-    let image = found.place_ahead(entry.linker, code::heap(pid, &found.mappings))?;
-    let open = target::open(pid);
-    let errand = errand(&target, open, &found, image, luggage)?;
-    let library = bring(tracer, &found, &errand, luggage, &memory)?;
-    let at = |offset: u32| image + u64::from(offset);
-    let arrival = synclater_shim::gate::arrival(entry.at, entry.told);
-    memory
-        .write(at(library.head.arrival), &arrival)
-        .map_err(lost)?;
-    let arrive = at(library.head.arrive);
-    memory
-        .write(entry.told, &arrive.to_le_bytes())
-        .map_err(lost)?;
-    exchange(tracer, &memory, &[])?;
-    const LONGEST: u64 = 256;
-    Ok(Begun::Ahead(arrive..arrive + LONGEST))
-}
-
-fn put_in_late(pid: u32, tracer: &mut Tracer, luggage: &Luggage) -> Result<Told, Failure> {
-    let memory = memory_of(pid)?;
-    let found = survey(pid, Class::Long, &memory)?;
-    let library = { found.library.clone() }
-        .ok_or_else(|| Refusal::new("the library is gone from its memory", "start it anew"))?;
-    let (_, sites) = found.place_library(code::heap(pid, &found.mappings))?;
-    let changes = fill_places(&library, found.class, &sites, &memory)?;
-    let pause = exchange(tracer, &memory, &changes)?;
-    let open = target::open(pid);
-    if open.devices > 0 {
-        luggage.look_from_now_on();
-    }
-    Ok(Told::Attached {
-        sites: sites.len() as u64,
-        far: (found.sites.len() - sites.len()) as u64,
-        pause_ns: nanoseconds(pause),
-        open,
-    })
 }
 
 /// What is to be done to a process.
@@ -588,146 +392,6 @@ fn lend_room(found: &Survey, code: &[u8], memory: &Memory) -> Result<u64, Failur
     })?;
     memory.write(boot, code).map_err(lost)?;
     Ok(boot)
-}
-
-/// Makes the places that the sites are to lead to; returns what has to be changed at the sites.
-fn fill_places(
-    library: &Library,
-    class: Class,
-    sites: &[Site],
-    memory: &Memory,
-) -> Result<Vec<Change>, Failure> {
-    let mut places = library.places.clone();
-    let mut changes = Vec::new();
-    for site in sites.iter().filter(|s| s.leads_to.is_none()) {
-        if class == Class::Small {
-            changes.push(call_gate(
-                site,
-                library.image + u64::from(library.head.gate),
-            ));
-            continue;
-        }
-        let place = Place {
-            was: site.was.clone(),
-            entry: site.entry(),
-        };
-        let k = { places.iter().position(|p| p.as_ref() == Some(&place)) }
-            .or_else(|| places.iter().position(Option::is_none));
-        let k = k.ok_or_else(|| Refusal::new("it has too many system-call sites", "name them"))?;
-        let gate = match site.hole {
-            Some(_) => library.head.gate_go,
-            None => library.head.gate,
-        };
-        let at = library.place(k);
-        let gate = library.image + u64::from(gate);
-        let to_gate = || place.bytes(at, gate).zip(redirect(site, at));
-        let (bytes, redirected) =
-            to_gate().ok_or_else(|| Refusal::new("a site is out of reach", "start it anew"))?;
-        memory.write(at, &bytes).map_err(lost)?;
-        places[k] = Some(place);
-        changes.extend(redirected);
-    }
-    Ok(changes)
-}
-
-/// What makes a site of i386 code call the gate.
-fn call_gate(site: &Site, gate: u64) -> Change {
-    Change {
-        what: What::Site,
-        at: site.at,
-        before: site.was.clone(),
-        after: sites::i386_call(site.at, gate).to_vec(),
-    }
-}
-
-/// What makes a site lead to the place at `to`; `None` where that is too far away.
-fn redirect(site: &Site, to: u64) -> Option<Vec<Change>> {
-    let Some(hole) = site.hole else {
-        return Some(vec![Change {
-            what: What::Site,
-            at: site.at,
-            before: site.was.clone(),
-            after: jump(site.at, to)?.to_vec(),
-        }]);
-    };
-    let first = hole.step.unwrap_or(hole.far);
-    let by = first.checked_sub(site.at + 2)?;
-    let by = u8::try_from(by).ok().filter(|by| *by < 0x80)?;
-    let fill = |at, after: Vec<u8>| Change {
-        what: What::Hole,
-        at,
-        before: vec![0xcc; after.len()],
-        after,
-    };
-    let mut all = vec![fill(hole.far, code::far_jump(to))];
-    if let Some(step) = hole.step {
-        all.push(fill(step, jump(step, hole.far)?.to_vec()));
-    }
-    all.push(Change {
-        what: What::Site,
-        at: site.at,
-        before: site.was[..2].to_vec(),
-        after: vec![0xeb, by],
-    });
-    Some(all)
-}
-
-/// What was where the boot code is, of this errand or of one whose tracer was killed.
-fn boot_left(pid: u32, found: &Survey, memory: &Memory) -> Option<Change> {
-    let (bytes, head) = code::image(found.class)?;
-    let before = head.boot_code(bytes).to_vec();
-    let at = found.slack(memory, &before)?;
-    let is_there = memory.bytes(at, before.len()).ok()? == before;
-    let after = is_there.then(|| found.in_file(pid, at, before.len()))?;
-    let what = What::Boot;
-    Some(Change {
-        what,
-        at,
-        before,
-        after,
-    })
-}
-
-/// Exchanges the bytes of all sites while nothing of the process runs. Returns how long it stood
-/// still.
-fn exchange(tracer: &mut Tracer, memory: &Memory, changes: &[Change]) -> Result<Duration, Failure> {
-    let begun = tracer.stop_all()?;
-    let mut done = 0;
-    let mut failed = None;
-    let is_in_use = |c: &&Change| c.what != What::Site && tracer.is_anyone_in(&c.range());
-    let in_use: Vec<&Change> = changes.iter().filter(is_in_use).collect();
-    if in_use.iter().any(|c| c.what == What::Hole) {
-        tracer.release();
-        return Err(Failure::Busy("a thread is on its way to the gate".into()));
-    }
-    // What is left of the boot code goes at the next opportunity.
-    let is_left = |c: &&Change| !in_use.iter().any(|used| used.at == c.at);
-    let changes: Vec<&Change> = changes.iter().filter(is_left).collect();
-    for change in &changes {
-        let written = memory
-            .bytes(change.at, change.before.len())
-            .and_then(|there| {
-                if there != change.before {
-                    return Err(io::Error::other("its code has changed meanwhile"));
-                }
-                memory.write(change.at, &change.after)
-            });
-        if let Err(e) = written {
-            failed = Some(e);
-            break;
-        }
-        done += 1;
-    }
-    if failed.is_some() {
-        for change in &changes[..done] {
-            let _ = memory.write(change.at, &change.before);
-        }
-    }
-    tracer.release();
-    match failed {
-        None => Ok(begun.elapsed()),
-        Some(e) => Err(Failure::Busy(e.to_string())),
-    }
 }
 
 fn take_out(pid: u32) -> Result<Told, Failure> {

@@ -1,0 +1,108 @@
+//! Programs that have just been executed, and are traced by this process: attached before their
+//! first instruction, or as soon as their libraries are there.
+
+use super::*;
+
+/// Where a program that has just been executed will begin.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry {
+    /// Where its dynamic linker lies.
+    pub linker: u64,
+    /// Its entry.
+    pub at: u64,
+    /// Where its auxiliary vector names the entry.
+    pub told: u64,
+}
+
+/// What became of a program that has just been executed.
+pub enum Begun {
+    /// This.
+    Done(Told),
+    /// Its libraries are not there yet: it will stop for SIGURG in this range, when they are.
+    Ahead(Range<u64>),
+}
+
+/// Attaches a process that has just executed a program, as its first instruction comes next.
+/// `thread`, its only one, is traced by this process and stands still; it goes on, traced. `entry`
+/// tells of a program that has a dynamic linker.
+pub fn put_in_at_start(
+    thread: Thread,
+    entry: Option<Entry>,
+    luggage: &Luggage,
+) -> (Option<Thread>, Begun) {
+    let pid = thread.tid();
+    let mut tracer = Tracer::with(thread);
+    let begun = put_in_first(pid, &mut tracer, entry, luggage);
+    let begun = begun.unwrap_or_else(|failure| Begun::Done(failure.into()));
+    (tracer.thread_of(pid), begun)
+}
+
+/// Goes on with a program that was prepared, and has its libraries now.
+/// Returns its other threads that have ended meanwhile, too.
+pub fn put_in_on_arrival(thread: Thread, luggage: &Luggage) -> (Option<Thread>, Told, Vec<u32>) {
+    let pid = thread.tid();
+    let mut tracer = Tracer::with(thread);
+    let told = put_in_late(pid, &mut tracer, luggage).unwrap_or_else(Into::into);
+    let gone = tracer.gone();
+    (tracer.thread_of(pid), told, gone)
+}
+
+fn put_in_first(
+    pid: u32,
+    tracer: &mut Tracer,
+    entry: Option<Entry>,
+    luggage: &Luggage,
+) -> Result<Begun, Failure> {
+    let target = target::at_start(pid)?;
+    let memory = memory_of(pid)?;
+    let found = survey(pid, target.class, &memory)?;
+    if found.makes_requests() {
+        let plan = Plan::make(pid, target, found, luggage)?;
+        return plan.carry_out(tracer, luggage, &memory).map(Begun::Done);
+    }
+    let Some(entry) = entry else {
+        // Nothing in it could be answered, so nothing is missed.
+        return Ok(Begun::Done(Told::Attached {
+            sites: 0,
+            far: 0,
+            pause_ns: 0,
+            open: Open::default(),
+        }));
+    };
+    let image = found.place_ahead(entry.linker, code::heap(pid, &found.mappings))?;
+    let open = target::open(pid);
+    let errand = errand(&target, open, &found, image, luggage)?;
+    let library = bring(tracer, &found, &errand, luggage, &memory)?;
+    let at = |offset: u32| image + u64::from(offset);
+    let arrival = synclater_shim::gate::arrival(entry.at, entry.told);
+    memory
+        .write(at(library.head.arrival), &arrival)
+        .map_err(lost)?;
+    let arrive = at(library.head.arrive);
+    memory
+        .write(entry.told, &arrive.to_le_bytes())
+        .map_err(lost)?;
+    exchange(tracer, &memory, &[])?;
+    const LONGEST: u64 = 256;
+    Ok(Begun::Ahead(arrive..arrive + LONGEST))
+}
+
+fn put_in_late(pid: u32, tracer: &mut Tracer, luggage: &Luggage) -> Result<Told, Failure> {
+    let memory = memory_of(pid)?;
+    let found = survey(pid, Class::Long, &memory)?;
+    let library = { found.library.clone() }
+        .ok_or_else(|| Refusal::new("the library is gone from its memory", "start it anew"))?;
+    let (_, sites) = found.place_library(code::heap(pid, &found.mappings))?;
+    let changes = fill_places(&library, found.class, &sites, &memory)?;
+    let pause = exchange(tracer, &memory, &changes)?;
+    let open = target::open(pid);
+    if open.devices > 0 {
+        luggage.look_from_now_on();
+    }
+    Ok(Told::Attached {
+        sites: sites.len() as u64,
+        far: (found.sites.len() - sites.len()) as u64,
+        pause_ns: nanoseconds(pause),
+        open,
+    })
+}

@@ -1,0 +1,174 @@
+//! Bytes of a process's code that are exchanged while nothing of it runs.
+//!
+//! Promise: all of a list are exchanged, or none; none that is not what it is expected to be.
+
+use super::*;
+
+/// What some bytes are.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum What {
+    /// Part of an instruction in front of a system call: a thread is before or behind it.
+    Site,
+    /// A far jump, between two functions: a thread may be about to make it.
+    Hole,
+    /// The boot code: a thread of a stopped process may be in it.
+    Boot,
+}
+
+/// Bytes of the process's code, before and after.
+pub(super) struct Change {
+    pub(super) what: What,
+    pub(super) at: u64,
+    pub(super) before: Vec<u8>,
+    pub(super) after: Vec<u8>,
+}
+
+impl Change {
+    fn range(&self) -> Range<u64> {
+        self.at..self.at + self.before.len() as u64
+    }
+}
+
+/// Makes the places that the sites are to lead to; returns what has to be changed at the sites.
+pub(super) fn fill_places(
+    library: &Library,
+    class: Class,
+    sites: &[Site],
+    memory: &Memory,
+) -> Result<Vec<Change>, Failure> {
+    let mut places = library.places.clone();
+    let mut changes = Vec::new();
+    for site in sites.iter().filter(|s| s.leads_to.is_none()) {
+        if class == Class::Small {
+            changes.push(call_gate(
+                site,
+                library.image + u64::from(library.head.gate),
+            ));
+            continue;
+        }
+        let place = Place {
+            was: site.was.clone(),
+            entry: site.entry(),
+        };
+        let k = { places.iter().position(|p| p.as_ref() == Some(&place)) }
+            .or_else(|| places.iter().position(Option::is_none));
+        let k = k.ok_or_else(|| Refusal::new("it has too many system-call sites", "name them"))?;
+        let gate = match site.hole {
+            Some(_) => library.head.gate_go,
+            None => library.head.gate,
+        };
+        let at = library.place(k);
+        let gate = library.image + u64::from(gate);
+        let to_gate = || place.bytes(at, gate).zip(redirect(site, at));
+        let (bytes, redirected) =
+            to_gate().ok_or_else(|| Refusal::new("a site is out of reach", "start it anew"))?;
+        memory.write(at, &bytes).map_err(lost)?;
+        places[k] = Some(place);
+        changes.extend(redirected);
+    }
+    Ok(changes)
+}
+
+/// What makes a site of i386 code call the gate.
+pub(super) fn call_gate(site: &Site, gate: u64) -> Change {
+    Change {
+        what: What::Site,
+        at: site.at,
+        before: site.was.clone(),
+        after: sites::i386_call(site.at, gate).to_vec(),
+    }
+}
+
+/// What makes a site lead to the place at `to`; `None` where that is too far away.
+pub(super) fn redirect(site: &Site, to: u64) -> Option<Vec<Change>> {
+    let Some(hole) = site.hole else {
+        return Some(vec![Change {
+            what: What::Site,
+            at: site.at,
+            before: site.was.clone(),
+            after: jump(site.at, to)?.to_vec(),
+        }]);
+    };
+    let first = hole.step.unwrap_or(hole.far);
+    let by = first.checked_sub(site.at + 2)?;
+    let by = u8::try_from(by).ok().filter(|by| *by < 0x80)?;
+    let fill = |at, after: Vec<u8>| Change {
+        what: What::Hole,
+        at,
+        before: vec![0xcc; after.len()],
+        after,
+    };
+    let mut all = vec![fill(hole.far, code::far_jump(to))];
+    if let Some(step) = hole.step {
+        all.push(fill(step, jump(step, hole.far)?.to_vec()));
+    }
+    all.push(Change {
+        what: What::Site,
+        at: site.at,
+        before: site.was[..2].to_vec(),
+        after: vec![0xeb, by],
+    });
+    Some(all)
+}
+
+/// What was where the boot code is, of this errand or of one whose tracer was killed.
+pub(super) fn boot_left(pid: u32, found: &Survey, memory: &Memory) -> Option<Change> {
+    let (bytes, head) = code::image(found.class)?;
+    let before = head.boot_code(bytes).to_vec();
+    let at = found.slack(memory, &before)?;
+    let is_there = memory.bytes(at, before.len()).ok()? == before;
+    let after = is_there.then(|| found.in_file(pid, at, before.len()))?;
+    let what = What::Boot;
+    Some(Change {
+        what,
+        at,
+        before,
+        after,
+    })
+}
+
+/// Exchanges the bytes of all sites while nothing of the process runs. Returns how long it stood
+/// still.
+pub(super) fn exchange(
+    tracer: &mut Tracer,
+    memory: &Memory,
+    changes: &[Change],
+) -> Result<Duration, Failure> {
+    let begun = tracer.stop_all()?;
+    let mut done = 0;
+    let mut failed = None;
+    let is_in_use = |c: &&Change| c.what != What::Site && tracer.is_anyone_in(&c.range());
+    let in_use: Vec<&Change> = changes.iter().filter(is_in_use).collect();
+    if in_use.iter().any(|c| c.what == What::Hole) {
+        tracer.release();
+        return Err(Failure::Busy("a thread is on its way to the gate".into()));
+    }
+    // What is left of the boot code goes at the next opportunity.
+    let is_left = |c: &&Change| !in_use.iter().any(|used| used.at == c.at);
+    let changes: Vec<&Change> = changes.iter().filter(is_left).collect();
+    for change in &changes {
+        let written = memory
+            .bytes(change.at, change.before.len())
+            .and_then(|there| {
+                if there != change.before {
+                    return Err(io::Error::other("its code has changed meanwhile"));
+                }
+                memory.write(change.at, &change.after)
+            });
+        if let Err(e) = written {
+            failed = Some(e);
+            break;
+        }
+        done += 1;
+    }
+    if failed.is_some() {
+        for change in &changes[..done] {
+            let _ = memory.write(change.at, &change.before);
+        }
+    }
+    tracer.release();
+    match failed {
+        None => Ok(begun.elapsed()),
+        Some(e) => Err(Failure::Busy(e.to_string())),
+    }
+}

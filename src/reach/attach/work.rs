@@ -1,0 +1,79 @@
+//! Attaching and detaching by a process of ours, which traces one other process and ends.
+//!
+//! Promise: nothing waits for it; what takes too long is given up.
+
+use super::*;
+
+/// One process being attached or detached, by a process of ours.
+pub struct Work {
+    job: Job,
+    answer: File,
+    begun: Instant,
+}
+
+/// No work takes longer: whatever it waits for does not come.
+const LIMIT: Duration = Duration::from_secs(10);
+
+impl Work {
+    /// Begins to attach process `pid`.
+    ///
+    /// # Errors
+    /// `EAGAIN` where no process can be had.
+    pub fn attach(pid: u32, luggage: &Luggage) -> io::Result<Work> {
+        Work::begin(luggage.fds().collect(), || attach(pid, luggage))
+    }
+
+    /// Begins to detach process `pid`.
+    ///
+    /// # Errors
+    /// As [`Work::attach`].
+    pub fn detach(pid: u32) -> io::Result<Work> {
+        Work::begin(Vec::new(), || detach(pid))
+    }
+
+    fn begin(fds: Vec<BorrowedFd<'_>>, work: impl FnOnce() -> Told) -> io::Result<Work> {
+        let (answer, theirs) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+        let job = Job::start(|| {
+            let all: Vec<_> = fds.into_iter().chain([theirs.as_fd()]).collect();
+            let kept = job::keep_only(&all);
+            let told = serde_json::to_vec(&work()).unwrap_or_default();
+            let to = all.last().map(|fd| fd.as_fd());
+            let done = to.is_some_and(|fd| rustix::io::write(fd, &told).is_ok());
+            std::mem::forget(kept);
+            i32::from(!done)
+        })?;
+        let answer = answer.into();
+        let begun = Instant::now();
+        Ok(Work { job, answer, begun })
+    }
+
+    /// The number of the process that does it.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.job.pid()
+    }
+
+    /// What became of it, once that is known; the process that did it is gone then.
+    pub fn finished(&mut self) -> Option<Told> {
+        if self.begun.elapsed() > LIMIT {
+            // It may wait for a dead disk, and not die of that at once.
+            self.job.kill();
+            let why = format!("it could not be looked at for {} s", LIMIT.as_secs());
+            let refusal = Refusal::new(why, "look for a dead FUSE or NFS below it");
+            return Some(Told::Refused { refusal });
+        }
+        let status = self.job.status()?;
+        let mut text = Vec::new();
+        let _ = self.answer.read_to_end(&mut text);
+        let told = serde_json::from_slice(&text);
+        Some(told.unwrap_or_else(|_| Told::Busy {
+            why: format!("what traced it ended early (status {status})"),
+        }))
+    }
+}
+
+impl AsFd for Work {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.job.as_fd()
+    }
+}

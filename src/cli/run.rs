@@ -6,11 +6,13 @@ use crate::reach::attach::Luggage;
 use crate::reach::follow::{Baggage, Environment, Follower, Manner};
 use crate::reach::launch;
 use crate::reach::library::{self, Variant};
+use crate::reach::net;
 use crate::record::out;
 use crate::session::belongings::NOT_STARTED;
 use crate::session::escape::Escapes;
 use crate::session::report;
 use crate::session::shared::Shared;
+use crate::session::supervisor::following::NotStarted;
 use crate::session::supervisor::{Outcome, Supervisor};
 use std::ffi::OsString;
 use std::fs::File;
@@ -55,6 +57,13 @@ pub struct Args {
     /// last of them has ended. No debugger and no strace beside it; signals take longer.
     #[arg(long)]
     follow: bool,
+
+    /// Have the kernel ask about every sync request that nothing else sees: inline system calls of
+    /// static programs and Go (seccomp user notification, Linux 5.19). It cannot be taken off the
+    /// command and what it starts. Without root, no program of the run gains rights any more
+    /// (sudo, su, ping: no_new_privs).
+    #[arg(long)]
+    net: bool,
 
     #[command(flatten)]
     recorded: Recorded,
@@ -140,6 +149,7 @@ impl Args {
             until: Until::Now,
             dials: Dials::default(),
             follow: false,
+            net: false,
             recorded: Recorded {
                 record: Some(record),
                 ring,
@@ -197,6 +207,9 @@ pub fn run(args: Args) -> anyhow::Result<i32> {
     });
     let variables = [("SYNCLATER_PAGE", pages.clone())];
     let command = launch::command(&args.command, &library, &variables);
+    if args.net {
+        net(&mut s, !outer.is_empty(), args.quiet)?;
+    }
     if args.follow {
         follow(&mut s, library, pages)?;
     }
@@ -206,7 +219,8 @@ pub fn run(args: Args) -> anyhow::Result<i32> {
             s.settle_at_end(|_| {});
             s.close();
             return match refused {
-                Some(why) => Err(cannot_follow(&why).into()),
+                Some(NotStarted::Follow(why)) => Err(cannot_follow(&why).into()),
+                Some(NotStarted::Net(why)) => Err(cannot_net(&why).into()),
                 None => Ok(not_started(&args.command[0], &e)),
             };
         }
@@ -242,6 +256,33 @@ fn follow(s: &mut Supervisor, library: PathBuf, pages: OsString) -> Result<(), T
 fn cannot_follow(why: &str) -> Trouble {
     let try_ = "end what traces it (strace, gdb, another --follow), or leave out --follow";
     Trouble::new("cannot follow the command", why, try_, NOT_STARTED)
+}
+
+/// Starts what answers the kernel.
+fn net(s: &mut Supervisor, is_inside: bool, quiet: bool) -> Result<(), Trouble> {
+    let started = if is_inside {
+        // What it answers would not be known to the other one.
+        Err("it is inside of another synclater session".into())
+    } else {
+        s.cast_net().map_err(|e| format!("no process for it: {e}"))
+    };
+    started.map_err(|why: String| {
+        s.settle_at_end(|_| {});
+        s.close();
+        cannot_net(&why)
+    })?;
+    if !quiet && net::gives_up_rights() {
+        super::say(
+            "synclater: --net without CAP_SYS_ADMIN: no program of this run gains rights (sudo, \
+             su, ping, mount: no_new_privs)\n",
+        );
+    }
+    Ok(())
+}
+
+fn cannot_net(why: &str) -> Trouble {
+    let try_ = "leave out --net; --follow reaches static programs and Go without it";
+    Trouble::new("cannot cast the net", why, try_, NOT_STARTED)
 }
 
 fn open_recording(path: &Path) -> Result<File, Trouble> {

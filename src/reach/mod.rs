@@ -1,8 +1,10 @@
 //! Ways in: how the shim gets into the programs it is meant for, at their start ([`launch`]), where
-//! it got lost on the way ([`follow`]), or while they run ([`attach`]).
+//! it got lost on the way ([`follow`]), or while they run ([`attach`]); or not at all, and the kernel
+//! asks ([`net`]).
 
 pub mod attach;
 pub mod follow;
 pub mod launch;
 pub mod library;
+pub mod net;
 pub mod whom;

@@ -23,7 +23,7 @@ pub struct Compiled {
 }
 
 /// Users by name and number, to resolve the globs of `user`.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Users(Vec<(String, u32)>);
 
 impl Users {
@@ -43,6 +43,12 @@ impl Users {
     pub fn name(&self, uid: u32) -> String {
         let found = self.0.iter().find(|(_, u)| *u == uid);
         found.map_or_else(|| uid.to_string(), |(name, _)| name.clone())
+    }
+
+    /// Whether a glob of `user` is about this user.
+    #[must_use]
+    pub fn fit(&self, pattern: &str, uid: u32) -> bool {
+        self.matching(pattern).contains(&uid)
     }
 
     fn matching(&self, pattern: &str) -> Vec<u32> {
@@ -86,8 +92,7 @@ pub fn compile(rules: &RuleSet, base: Until, users: &Users) -> Compiled {
             .map_or((0, 0), |g| tail.users(&users.matching(g)));
         let exe = rule.exe.as_deref().map_or(0, |g| tail.string(g));
         let path = rule.path.as_deref().map_or(0, |g| tail.string(g));
-        let own = |until: Until| c.classes[1..].iter().position(|u| *u == until).unwrap_or(0) + 1;
-        let class = rule.until.map_or(0, own);
+        let class = class_of(&c.classes, rule.until);
         records.extend([
             exe,
             path,
@@ -114,6 +119,13 @@ pub fn compile(rules: &RuleSet, base: Until, users: &Users) -> Compiled {
         .chain(tail.bytes)
         .collect();
     c
+}
+
+/// The class of a rule with a dial of its own, or without.
+#[must_use]
+pub fn class_of(classes: &[Until], until: Option<Until>) -> usize {
+    let own = |until: Until| classes[1..].iter().position(|u| *u == until).unwrap_or(0) + 1;
+    until.map_or(0, own)
 }
 
 /// Bit c is set where class c is at `now`.

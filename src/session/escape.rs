@@ -74,7 +74,9 @@ impl Escapes {
 
     /// Excludes a process of ours.
     pub fn is_ours(&mut self, pid: u32) {
-        self.own.push(pid);
+        if !self.own.contains(&pid) {
+            self.own.push(pid);
+        }
     }
 
     /// Reads what the rings hold up to now, so that they do not fill.

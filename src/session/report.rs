@@ -200,7 +200,10 @@ fn rows(counted: &BTreeMap<u32, Process>, s: &Supervisor) -> Vec<PsProcess> {
         }
     };
     let Some(reach) = s.reach() else {
-        let how = |pid| s.following().map_or("launch", |f| f.how(pid));
+        let how = |pid| match s.following().map_or("launch", |f| f.how(pid)) {
+            "launch" if s.has_net() && !has_library(pid) => "net",
+            how => how,
+        };
         return pids.into_iter().map(|pid| row(pid, how(pid))).collect();
     };
     // What they forked has their code, and is attached as they are.

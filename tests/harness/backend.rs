@@ -28,9 +28,11 @@ pub enum Backend {
     Attached(&'static str),
     /// `synclater run --follow` at this dial, behind something that cleans the environment.
     Followed(&'static str),
+    /// `synclater run --net` at this dial, without the library.
+    Net(&'static str),
 }
 
-const BACKENDS: [Backend; 15] = [
+const BACKENDS: [Backend; 17] = [
     Backend::Alone,
     Backend::Page("single"),
     Backend::Page("several"),
@@ -47,6 +49,8 @@ const BACKENDS: [Backend; 15] = [
     Backend::Attached("1s"),
     Backend::Followed("now"),
     Backend::Followed("exit"),
+    Backend::Net("now"),
+    Backend::Net("exit"),
 ];
 
 /// Every way to run a victim with synclater; SYNCLATER_BACKEND=alone, =exit… leaves one of them.
@@ -66,6 +70,7 @@ impl Backend {
             Backend::Timed(slower) => slower,
             Backend::Attached(_) => "attach",
             Backend::Followed(_) => "follow",
+            Backend::Net(_) => "net",
         }
     }
 }
@@ -105,7 +110,8 @@ impl Scene {
             | Backend::Recorded(_)
             | Backend::Timed(_)
             | Backend::Attached(_)
-            | Backend::Followed(_) => return Vec::new(),
+            | Backend::Followed(_)
+            | Backend::Net(_) => return Vec::new(),
             Backend::Alone => "SYNCLATER_UNTIL=never".to_owned(),
             Backend::Page(sight) => {
                 let mut command = clean(tool("bare_page"));
@@ -140,6 +146,11 @@ impl Scene {
             Backend::Followed(until) => {
                 let mut command = self.session(until);
                 command.args(["--follow", "--", "env", "-i", "PATH=/usr/bin:/bin"]);
+                command
+            }
+            Backend::Net(until) => {
+                let mut command = self.session(until);
+                command.args(["--net", "--", "env", "-i", "PATH=/usr/bin:/bin"]);
                 command
             }
             Backend::Timed(slower) => {

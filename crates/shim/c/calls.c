@@ -312,7 +312,7 @@ static long write_flagged(int fd, const void *iov, int n, int64_t at, int flags,
 	if (counts && !later && sl_note(&note, kind, fd, caller))
 		sl_note_real(&note);
 	r = sl_cancellable(NR_pwritev2, fd, (long)iov, n, (long)at,
-			   __SIZEOF_LONG__ == 8 ? 0 : (long)(at >> 32),
+			   __SIZEOF_LONG__ == 8 ? sl_cookie() : (long)(at >> 32),
 			   later ? flags & ~asked : flags);
 	if (!counts || r <= 0)
 		return r;

@@ -71,7 +71,7 @@ long sl_umount(const char *path, long flags)
 
 	for (i = 0; i < n; i++)
 		let_go(i, path, flags);
-	r = raw2(NR_umount2, path, flags);
+	r = raw6(NR_umount2, path, flags, 0, 0, 0, sl_cookie());
 	for (i = 0; i < n; i++)
 		over(i);
 	return r;

@@ -102,7 +102,7 @@ static long bring_back(int fd, int flags)
 	long fresh, r;
 
 	sl_fd_link(fd, link);
-	fresh = raw4(NR_openat, AT_FDCWD_, link, keep | O_CLOEXEC_, 0);
+	fresh = raw6(NR_openat, AT_FDCWD_, link, keep | O_CLOEXEC_, 0, 0, sl_cookie());
 	if (is_error(fresh))
 		return fresh;
 	r = raw3(NR_dup3, fresh, fd, flags & O_CLOEXEC_);
@@ -219,7 +219,7 @@ static int taken_off(int dir, const char *path, int flags)
 long sl_open_at(int dir, const char *path, int flags, unsigned mode)
 {
 	int taken = taken_off(dir, path, flags);
-	long fd = sl_cancellable(NR_openat, dir, (long)path, flags & ~taken, mode, 0, 0);
+	long fd = sl_cancellable(NR_openat, dir, (long)path, flags & ~taken, mode, 0, sl_cookie());
 
 	return opened(fd, flags & ~taken, taken, path);
 }
@@ -314,11 +314,12 @@ long sl_open_how(int dir, const char *path, const void *how, size_t size)
 	    raw6(NR_process_vm_readv, raw0(NR_getpid), &to, 1, &from, 1, 0) == (long)size)
 		taken = taken_off(dir, path, (int)h.flags);
 	if (!taken) {
-		fd = sl_cancellable(NR_openat2, dir, (long)path, (long)how, (long)size, 0, 0);
+		fd = sl_cancellable(NR_openat2, dir, (long)path, (long)how, (long)size, 0,
+				    sl_cookie());
 		return is_error(fd) ? fd : opened(fd, O_RDWR_, 0, path);
 	}
 	h.flags &= ~(uint64_t)taken;
-	fd = sl_cancellable(NR_openat2, dir, (long)path, (long)&h, (long)size, 0, 0);
+	fd = sl_cancellable(NR_openat2, dir, (long)path, (long)&h, (long)size, 0, sl_cookie());
 	return opened(fd, (int)h.flags, taken, path);
 }
 
@@ -332,8 +333,8 @@ long sl_open_handle(int mount, void *handle, int flags)
 	int taken = flags & O_DSYNC_ && flags & O_ACCMODE_ && sl_active() && sl_maybe_later()
 			    ? flags & (O_SYNC_BIT_ | O_DSYNC_)
 			    : 0;
-	long fd =
-		sl_cancellable(NR_open_by_handle_at, mount, (long)handle, flags & ~taken, 0, 0, 0);
+	long fd = sl_cancellable(NR_open_by_handle_at, mount, (long)handle, flags & ~taken, 0, 0,
+				 sl_cookie());
 
 	return opened(fd, flags & ~taken, taken, NULL);
 }

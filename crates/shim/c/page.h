@@ -23,7 +23,7 @@
 #define SL_PAGE_MAGIC  0x6567617074616c73ull /* "slatpage", little endian */
 #define SL_SLOTS_MAGIC 0x746f6c7374616c73ull /* "slatslot" */
 #define SL_RINGS_MAGIC 0x676e697274616c73ull /* "slatring" */
-#define SL_VERSION     2u
+#define SL_VERSION     3u
 
 #define SL_FS_MAX    64u
 #define SL_ALL_FS    64u  /* the row of debt that sync() owes on everything */
@@ -34,6 +34,9 @@
 #define SL_SLOT_MAX  512u /* slot 0 serves every process that found no other */
 #define SL_SHARDS    8u
 #define SL_KEPT_MAX  16u
+
+/* The upper half of the cookie of sl_page.net, where an argument has 64 bits. */
+#define SL_COOKIE 0x73796e6300000000ull
 
 /* sl_page.clock */
 #define SL_CLOCK_TSC      1u
@@ -114,7 +117,7 @@ struct sl_page {
 	uint32_t record;     /* not 0: events are recorded; another number: forget what you told */
 	uint32_t rule_needs; /* SL_NEEDS_*: what any rule looks at */
 	uint32_t slots_size; /* bytes of the slots file */
-	uint32_t filters;    /* Seccomp_filters of the supervisor when the session began */
+	uint32_t filters;    /* Seccomp_filters that a process of the session has at its start */
 	uint32_t mount_mask; /* STATX_MNT_ID_UNIQUE or STATX_MNT_ID */
 	uint32_t sync_ok;    /* 1: sync() may be put off (every file system in sight owes) */
 	uint64_t mount_ns;   /* inode number of the supervisor's mount namespace */
@@ -128,7 +131,8 @@ struct sl_page {
 	 * 0: no such calls are timed. */
 	uint64_t slow;
 	uint32_t scale; /* nanoseconds of a tick, times 2^20 */
-	uint32_t reserved_tail;
+	/* Not 0: a seccomp filter of the session looks at sync requests too (sl_cookie). */
+	uint32_t net;
 };
 
 #define SL_NEEDS_EXE  1u

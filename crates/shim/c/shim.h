@@ -284,6 +284,7 @@ long sl_io_syscall(long nr, long a, long b, long c, long d, long e, long f, uint
 
 /* core.c */
 uint64_t sl_ticks(void);
+long sl_cookie(void);
 long sl_statx(int fd, uint32_t mask, void *x);
 uint64_t sl_namespace_number(const char *link);
 uint64_t sl_pid_namespace(void);

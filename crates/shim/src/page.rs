@@ -10,7 +10,7 @@ pub const PAGE_MAGIC: u64 = 0x6567617074616c73;
 /// First bytes of a slots file.
 pub const SLOTS_MAGIC: u64 = 0x746f6c7374616c73;
 /// Layout version; a shim of another version makes every call for real.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// File systems of one session.
 pub const FS_MAX: usize = 64;
 /// The row of debt that `sync()` owes on everything.
@@ -68,6 +68,30 @@ pub const NEEDS_EXE: u32 = 1;
 pub const NEEDS_USER: u32 = 2;
 /// [`Page::rule_needs`]: a rule looks at the path.
 pub const NEEDS_PATH: u32 = 4;
+
+/// Why a request was kept real: index into [`Slot::kept`], `SL_KEPT_*`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub enum Kept {
+    /// The dial is at `now`, or the session is over.
+    Now = 0,
+    /// A rule says `now`, or no rule matches.
+    Rule = 1,
+    /// The lease ran out.
+    Lease = 2,
+    /// The file system is not in the ledger yet.
+    Ledger = 3,
+    /// The file system is not on the tested list.
+    Filesystem = 4,
+    /// A block device, or another special file.
+    Block = 5,
+    /// The file system could not be told.
+    Unknown = 6,
+    /// `sync()` where a file system must stay real.
+    SyncAll = 7,
+    /// `O_SYNC` that could not be taken off.
+    OSync = 8,
+}
 
 /// Why requests were kept real, by index into [`Slot::kept`], in words for people.
 pub const KEPT_WORDS: [&str; 10] = [
@@ -153,7 +177,7 @@ pub struct Page {
     pub rule_needs: AtomicU32,
     /// Bytes of the slots file.
     pub slots_size: AtomicU32,
-    /// Seccomp filters of the supervisor.
+    /// Seccomp filters that a process of the session has at its start.
     pub filters: AtomicU32,
     /// `STATX_MNT_ID_UNIQUE` or `STATX_MNT_ID`.
     pub mount_mask: AtomicU32,
@@ -176,7 +200,9 @@ pub struct Page {
     pub slow: AtomicU64,
     /// Nanoseconds of a tick, times 2^20.
     pub scale: AtomicU32,
-    reserved_tail: u32,
+    /// Not 0: a seccomp filter of the session looks at sync requests too, and lets those pass that
+    /// carry this ([`cookie`]).
+    pub net: AtomicU32,
 }
 
 /// One cache line of counters.
@@ -249,6 +275,16 @@ pub struct Slots {
     pub fs_requests: [AtomicU64; FS_MAX],
     /// Processes.
     pub slot: [Slot; SLOT_MAX],
+}
+
+/// The upper half of a cookie, where an argument has 64 bits: `SL_COOKIE`.
+pub const COOKIE: u64 = 0x7379_6e63 << 32;
+
+/// What a real call of the library carries as its sixth argument (its fifth in pwritev2), where it
+/// has 64 bits; 32-bit programs have room for `net` alone.
+#[must_use]
+pub fn cookie(net: u32) -> u64 {
+    COOKIE | u64::from(net)
 }
 
 /// The first place of a mount id in [`Page::mounts`]; the next [`PROBE_MAX`] - 1 follow.

@@ -31,7 +31,7 @@ fn mirror() -> Vec<String> {
             ring_cells "ring_cells",
             rule_needs "rule_needs", slots_size "slots_size", filters "filters",
             mount_mask "mount_mask", sync_ok "sync_ok", mount_ns "mount_ns", socket "socket",
-            fs "fs", mounts "mounts", slow "slow", scale "scale" }
+            fs "fs", mounts "mounts", slow "slow", scale "scale", net "net" }
         Shard "sl_shard" { requests "requests", real "real", failed "failed", hints "hints",
             ticks "ticks", hints_real "hints_real" }
         Slot "sl_slot" { pid "pid", flags "flags", pid_ns "pid_ns", ask_mount "ask_mount",

@@ -35,6 +35,8 @@ pub mod registers;
 #[allow(unsafe_code)]
 pub mod remote;
 #[allow(unsafe_code)]
+pub mod seccomp;
+#[allow(unsafe_code)]
 pub mod signal;
 pub mod socket;
 #[allow(unsafe_code)]

@@ -4,6 +4,7 @@
 //! we were started with (as after env(1) or nohup(1)), although Rust's runtime and the supervisor
 //! change some of them for themselves.
 
+use crate::seccomp::Filter;
 use crate::spawn;
 use rustix::process::{Pid, Signal};
 use std::io;
@@ -70,23 +71,37 @@ pub fn spawn(mut command: Command, inherited: &crate::signal::Inherited) -> io::
     Ok(command.spawn()?.id())
 }
 
-/// As [`spawn`]; before it executes anything the child has process `tracer` trace it, by sending
-/// its number to `door` (of a sequenced-packet socket) and waiting for four bytes: 0, or an errno.
+/// What a command does before it is executed.
+#[derive(Default)]
+pub struct First<'a> {
+    /// It has process `.1` trace it, by sending its number to `.0` (of a sequenced-packet socket)
+    /// and waiting for four bytes: 0, or an errno.
+    pub traced: Option<(BorrowedFd<'a>, u32)>,
+    /// It puts a filter on itself.
+    pub filter: Option<Filter>,
+}
+
+/// As [`spawn`]; the child does something first.
 ///
 /// # Errors
-/// As [`spawn`]; that errno; `ECONNRESET` where the tracer has ended, `ETIMEDOUT` where it does not
-/// answer within the time that the socket is set to.
-pub fn spawn_traced(
+/// As [`spawn`]; the tracer's errno, `ECONNRESET` where it has ended, `ETIMEDOUT` where it does not
+/// answer within the time that the socket is set to; those of seccomp(2).
+pub fn spawn_after(
     mut command: Command,
     inherited: &crate::signal::Inherited,
-    door: BorrowedFd<'_>,
-    tracer: u32,
+    first: First<'_>,
 ) -> io::Result<u32> {
     with_inherited(&mut command, inherited);
-    let door = door.as_raw_fd();
-    // SAFETY: `be_traced` makes system calls only, all async-signal-safe; the door is open until
-    // the command is executed.
-    unsafe { command.pre_exec(move || be_traced(door, tracer)) };
+    if let Some((door, tracer)) = first.traced {
+        let door = door.as_raw_fd();
+        // SAFETY: `be_traced` makes system calls only, all async-signal-safe; the door is open
+        // until the command is executed.
+        unsafe { command.pre_exec(move || be_traced(door, tracer)) };
+    }
+    if let Some(filter) = first.filter {
+        // SAFETY: as above.
+        unsafe { command.pre_exec(move || filter.install()) };
+    }
     Ok(command.spawn()?.id())
 }
 

@@ -3,7 +3,9 @@
 use super::*;
 use crate::reach::attach::target;
 use crate::reach::follow::{Follower, How, News};
+use crate::reach::net;
 use synclater_model::report::escape::Escape;
+use synclater_sys::process::First;
 
 /// Programs that were missed are named up to this number, and counted from there on.
 const NAMED: usize = 1000;
@@ -11,6 +13,14 @@ const NAMED: usize = 1000;
 /// ETIMEDOUT and ECONNRESET, which no execution of a command says.
 const DOOR_SILENT: i32 = 110;
 const DOOR_CLOSED: i32 = 104;
+
+/// Why a command was not started, other than by itself.
+pub enum NotStarted {
+    /// It cannot be traced.
+    Follow(String),
+    /// It cannot have the filter.
+    Net(String),
+}
 
 /// What is known of those that are followed.
 pub struct Following {
@@ -105,27 +115,43 @@ impl Supervisor {
     /// Starts the command, traced where it is to be followed.
     ///
     /// # Errors
-    /// Why the command was not started: by itself, or because it cannot be traced.
+    /// Why the command was not started: by itself, or because it cannot be reached as was asked.
     pub fn start(
         &mut self,
         command: std::process::Command,
-    ) -> Result<u32, (std::io::Error, Option<String>)> {
+    ) -> Result<u32, (std::io::Error, Option<NotStarted>)> {
         let inherited = self.signals.inherited;
-        let Some(following) = &mut self.following else {
+        let filter = self.net.as_ref().and_then(Net::filter);
+        if self.following.is_none() && filter.is_none() {
             return process::spawn(command, &inherited).map_err(|e| (e, None));
+        }
+        let traced = { self.following.as_ref() }
+            .and_then(|f| Some((f.follower.door()?, f.follower.pid())));
+        let started = process::spawn_after(command, &inherited, First { traced, filter });
+        self.why_not(started)
+    }
+
+    /// With why a command was not started, where that was not the command itself.
+    fn why_not(
+        &mut self,
+        started: std::io::Result<u32>,
+    ) -> Result<u32, (std::io::Error, Option<NotStarted>)> {
+        if let Some(following) = &mut self.following {
+            following.follower.close_door();
+            following.hear();
+        }
+        let Err(e) = started else {
+            self.net.iter_mut().for_each(Net::command_started);
+            return started.map_err(|e| (e, None));
         };
-        let (Some(door), tracer) = (following.follower.door(), following.follower.pid()) else {
-            return Err((std::io::ErrorKind::Unsupported.into(), None));
-        };
-        let started = process::spawn_traced(command, &inherited, door, tracer);
-        following.follower.close_door();
-        following.hear();
-        started.map_err(|e| {
-            // It was stopped, or killed, meanwhile.
-            let silent = matches!(e.raw_os_error(), Some(DOOR_SILENT | DOOR_CLOSED));
-            let why = silent.then(|| format!("the tracer does not answer ({e})"));
-            (e, following.refused.take().or(why))
-        })
+        if let Some(why) = self.net.as_mut().and_then(Net::command_failed) {
+            return Err((e, Some(NotStarted::Net(net::explain(&why)))));
+        }
+        // It was stopped, or killed, meanwhile.
+        let silent = matches!(e.raw_os_error(), Some(DOOR_SILENT | DOOR_CLOSED));
+        let silent = silent.then(|| format!("the tracer does not answer ({e})"));
+        let refused = { self.following.as_mut() }.and_then(|f| f.refused.take().or(silent));
+        Err((e, refused.map(NotStarted::Follow)))
     }
 
     /// What is known of those that are followed, where any are.
@@ -166,7 +192,7 @@ impl Supervisor {
     fn left_behind(&self) -> Vec<u32> {
         let jobs = self.job_pids();
         let mut all = process::children();
-        all.retain(|pid| !jobs.contains(pid));
+        all.retain(|pid| !jobs.contains(pid) && !(self.net.is_some() && net::is_clerk(*pid)));
         all
     }
 

@@ -9,6 +9,7 @@
 mod entering;
 pub mod following;
 mod herd;
+pub mod netting;
 mod paying;
 pub mod reaching;
 pub mod recording;
@@ -25,6 +26,7 @@ use super::keeper::Keeper;
 use super::ledger::Ledger;
 use super::settle::{self, Settle, Settled};
 use super::shared::Shared;
+use crate::reach::net::Net;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -150,6 +152,7 @@ pub struct Supervisor {
     detach_clients: Vec<(Client, bool)>,
     reach: Option<reaching::Reach>,
     following: Option<following::Following>,
+    net: Option<Net>,
     signals: Signals,
     doorbell: Doorbell,
     server: Server,
@@ -224,6 +227,7 @@ impl Supervisor {
             detach_clients: Vec::new(),
             reach: None,
             following: None,
+            net: None,
             signals: parts.signals,
             doorbell,
             server: parts.server,
@@ -287,6 +291,7 @@ impl Supervisor {
             self.escapes.look_around(self.plan.rules.as_ref());
             self.look_for_lost_writes();
             self.end_of_umounts();
+            self.look_at_net();
         }
         self.escapes.drain();
         self.take_signals();
@@ -361,6 +366,7 @@ impl Supervisor {
         pids.extend(self.entering.writing.iter().map(|(j, _)| j.pid()));
         pids.extend(self.reach_pids());
         pids.extend(self.tracer_pid());
+        pids.extend(self.net.iter().flat_map(Net::pids));
         pids
     }
 

@@ -11,6 +11,8 @@ pub struct Mapping {
     pub executable: bool,
     /// Where it begins in its file.
     pub offset: u64,
+    /// The superblock of its file, `major << 32 | minor`.
+    pub device: u64,
     /// Inode of its file; 0: it has none.
     pub inode: u64,
     /// Name of its file, or what the kernel calls it (`[stack]`).
@@ -30,12 +32,13 @@ impl Mapping {
         let hex = |text: &str| u64::from_str_radix(text, 16).ok();
         let rights = field()?;
         let offset = hex(field()?)?;
-        let _device = field()?;
+        let (major, minor) = field()?.split_once(':')?;
         let inode = field()?.parse().ok()?;
         Some(Mapping {
             range: hex(start)?..hex(end)?,
             executable: rights.as_bytes().get(2) == Some(&b'x'),
             offset,
+            device: hex(major)? << 32 | hex(minor)?,
             inode,
             name: rest.to_owned(),
         })
@@ -65,6 +68,7 @@ nonsense
         assert_eq!(all.len(), 3);
         assert_eq!(all[0].name, "/usr/bin/a name (deleted)");
         assert_eq!((all[0].offset, all[0].inode), (0x2000, 393));
+        assert_eq!(all[0].device, 8 << 32 | 1);
         assert_eq!(all[0].range, 0x55d0_c8a0_0000..0x55d0_c8a2_a000);
         assert!(all[0].executable && !all[1].executable);
         assert_eq!(all[1].name, "[stack]");

@@ -1,0 +1,648 @@
+//! What a request that the filter asks about is answered: the decisions of the library
+//! (crates/shim/c/core.c, calls.c), made from outside.
+//!
+//! Promise: the same order as there: a request is counted first, and only then are the dial, the
+//! lease and the state of the file system read; so a settle that begins after the relaxation was
+//! ended covers every request that still saw it.
+//! Not as there: what asks for `O_SYNC` gets it, since writes are not asked about and it could not
+//! come back; it is counted. Requests are not recorded: while a recording is made each counts as an
+//! event that was lost.
+
+use super::visitor::{Visitor, Visitors};
+use super::Terms;
+use rustix::fs::{AtFlags, FileType, OFlags, StatxFlags};
+use rustix::io::Errno;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::time::Duration;
+use synclater_model::policy::dial::Until;
+use synclater_model::reach::filter::{asked, telling_argument, Asked};
+use synclater_model::reach::maps::{self, Mapping};
+use synclater_shim::page::{self, Kept, Page, Shard, Slot, Slots};
+use synclater_sys::seccomp::{check_fsync, sync_range, Answer, Call};
+use synclater_sys::wait;
+
+/// What is to be done about a call.
+pub enum Verdict {
+    /// It is answered.
+    Answered(Answer),
+    /// It is to be made here, and answered as the kernel does.
+    Made(Making),
+    /// It is made by the program, once nothing of ours stands in the way.
+    Unmounts(Unmounting),
+}
+
+/// A umount that somebody is about to make.
+pub struct Unmounting {
+    slot: usize,
+    tid: u32,
+    number: u32,
+}
+
+/// A call that is made for somebody.
+pub struct Making {
+    asked: Asked,
+    file: Option<OwnedFd>,
+    slot: usize,
+    shard: usize,
+}
+
+/// How often is looked whether the supervisor lives, and whether a call was made.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
+
+/// How far a call had come when its answerer ended.
+pub const COUNTED: u64 = 1;
+
+/// Where it is decided.
+pub struct Desk {
+    terms: Terms,
+}
+
+/// What a request is about.
+struct Subject<'a> {
+    visitor: &'a Visitor,
+    file: Option<&'a OwnedFd>,
+    /// Of a mapping: the file's name, and its superblock.
+    mapped: Option<(&'a Mapping, u64)>,
+}
+
+/// The end of a request before anything was decided.
+type Early = Result<Verdict, Errno>;
+
+fn itself() -> Verdict {
+    Verdict::Answered(Answer::Itself)
+}
+
+impl Desk {
+    /// With the terms of a session.
+    #[must_use]
+    pub fn new(terms: Terms) -> Desk {
+        Desk { terms }
+    }
+
+    fn page(&self) -> &'static Page {
+        self.terms.shared.page()
+    }
+
+    fn slots(&self) -> &'static Slots {
+        self.terms.shared.slots()
+    }
+
+    /// Decides about a call. `counted` is called once it is counted.
+    pub fn decide(&self, call: &Call, visitors: &mut Visitors, counted: impl Fn()) -> Verdict {
+        let Some(asked) = asked(call.arch, call.number) else {
+            return itself();
+        };
+        let decided = match asked {
+            Asked::Fsync | Asked::Fdatasync | Asked::Syncfs | Asked::Range => {
+                self.of_file(asked, call, visitors, counted)
+            }
+            Asked::Sync => self.of_everything(call, visitors, counted),
+            Asked::Msync => self.of_memory(call, visitors, counted),
+            Asked::Umount => self.of_mount(call, visitors),
+            Asked::Open | Asked::OpenHow | Asked::FlaggedWrite | Asked::Ring => {
+                Ok(self.left_alone(asked, call, visitors, counted))
+            }
+        };
+        // What cannot be looked at is made for real.
+        decided.unwrap_or_else(|_| itself())
+    }
+
+    /// What was received by one that has ended: made for real.
+    pub fn rescue(&self, call: &Call, stage: u64, visitors: &mut Visitors) -> Answer {
+        use Asked::{Fdatasync, FlaggedWrite, Fsync, Msync, Range, Sync, Syncfs};
+        let requests = [Fsync, Fdatasync, Syncfs, Sync, Msync, FlaggedWrite, Range];
+        if !asked(call.arch, call.number).is_some_and(|asked| requests.contains(&asked)) {
+            return Answer::Itself;
+        }
+        let visitor = visitors.meet(call.tid, self.slots());
+        let is_hint = asked(call.arch, call.number) == Some(Asked::Range);
+        if let Ok(visitor) = visitor {
+            let at = self.counters(visitor);
+            if stage < COUNTED {
+                add(if is_hint { &at.hints } else { &at.requests });
+            }
+            if is_hint {
+                add(&at.hints_real);
+            } else {
+                self.keep(visitor, Kept::Lease);
+            }
+        }
+        Answer::Itself
+    }
+
+    fn of_file(
+        &self,
+        asked: Asked,
+        call: &Call,
+        visitors: &mut Visitors,
+        counted: impl Fn(),
+    ) -> Early {
+        // The kernel takes the lower half, too.
+        let fd = call.arguments[0] as i32;
+        let found = visitors.file_of(call.tid, fd, self.slots());
+        let (visitor, file) = match found {
+            Err(e) if Errno::from_io_error(&e) == Some(Errno::BADF) => {
+                let visitor = visitors.known(call.tid).ok_or(Errno::SRCH)?;
+                self.count(visitor, asked);
+                counted();
+                return Ok(self.failed(visitor, asked, Errno::BADF));
+            }
+            found => found.map_err(errno)?,
+        };
+        if visitor.is_one_of_us {
+            return Ok(itself());
+        }
+        self.count(visitor, asked);
+        counted();
+        if self.relaxes() || asked == Asked::Range {
+            if let Err(e) = check(asked, &file, call) {
+                return Ok(self.failed(visitor, asked, errno(e)));
+            }
+        }
+        let subject = Subject {
+            visitor,
+            file: Some(&file),
+            mapped: None,
+        };
+        match self.later(&subject) {
+            Ok(Ok((fs, class))) => {
+                self.owe(fs, class);
+                Ok(Verdict::Answered(Answer::Value(0)))
+            }
+            Ok(Err(e)) => Ok(self.failed(visitor, asked, e)),
+            Err(_) if asked == Asked::Range => {
+                add(&self.counters(visitor).hints_real);
+                Ok(itself())
+            }
+            Err(why) => Ok(self.made(visitor, asked, Some(file), why)),
+        }
+    }
+
+    fn of_everything(
+        &self,
+        call: &Call,
+        visitors: &mut Visitors,
+        counted: impl Fn(),
+    ) -> Early {
+        let visitor = visitors.meet(call.tid, self.slots()).map_err(errno)?;
+        if visitor.is_one_of_us {
+            return Ok(itself());
+        }
+        self.count(visitor, Asked::Sync);
+        counted();
+        let subject = Subject {
+            visitor,
+            file: None,
+            mapped: None,
+        };
+        match self.later(&subject) {
+            Ok(Ok((fs, class))) => {
+                self.owe(fs, class);
+                Ok(Verdict::Answered(Answer::Value(0)))
+            }
+            // sync(2) has no error.
+            Ok(Err(_)) => Ok(self.made(visitor, Asked::Sync, None, Kept::Now)),
+            Err(why) => Ok(self.made(visitor, Asked::Sync, None, why)),
+        }
+    }
+
+    /// msync: what its range maps, one file system after the other. Made by the program itself
+    /// where it is real: its memory is its own.
+    fn of_memory(
+        &self,
+        call: &Call,
+        visitors: &mut Visitors,
+        counted: impl Fn(),
+    ) -> Early {
+        let [start, length, flags, ..] = call.arguments;
+        let visitor = visitors.meet(call.tid, self.slots()).map_err(errno)?;
+        if visitor.is_one_of_us {
+            return Ok(itself());
+        }
+        self.count(visitor, Asked::Msync);
+        counted();
+        let kept = |why| {
+            self.keep(visitor, why);
+            Ok(itself())
+        };
+        if !self.relaxes() {
+            return kept(Kept::Now);
+        }
+        // Bad arguments, and pages that are to be thrown away: the kernel says what there is to it.
+        const MS_SYNC: u64 = 4;
+        // Every page size is a multiple of it; where that is greater, the kernel says so.
+        let page_bytes = 4096;
+        let end = length
+            .checked_next_multiple_of(page_bytes)
+            .and_then(|length| start.checked_add(length));
+        let (Some(end), MS_SYNC, true) = (end, flags, start.is_multiple_of(page_bytes)) else {
+            return kept(Kept::Unknown);
+        };
+        let text = std::fs::read(format!("/proc/{}/maps", call.tid)).map_err(errno)?;
+        let all = maps::read(&String::from_utf8_lossy(&text));
+        let mut at = start;
+        let mut debts = Vec::new();
+        for mapping in all.iter().filter(|m| m.range.end > start && m.range.start < end) {
+            if mapping.range.start > at {
+                return kept(Kept::Unknown);
+            }
+            at = mapping.range.end;
+            if mapping.inode == 0 {
+                continue;
+            }
+            let subject = Subject {
+                visitor,
+                file: None,
+                mapped: Some((mapping, mapping.device)),
+            };
+            match self.later(&subject) {
+                Ok(Ok(debt)) => debts.push(debt),
+                Ok(Err(e)) => return Ok(self.failed(visitor, Asked::Msync, e)),
+                Err(why) => return kept(why),
+            }
+        }
+        if at < end || debts.is_empty() {
+            return kept(Kept::Unknown);
+        }
+        debts.into_iter().for_each(|(fs, class)| self.owe(fs, class));
+        Ok(Verdict::Answered(Answer::Value(0)))
+    }
+
+    /// umount: as the library (crates/shim/c/mounts.c), has the supervisor settle the file system
+    /// and let go of it.
+    fn of_mount(&self, call: &Call, visitors: &mut Visitors) -> Early {
+        const UMOUNT_NOFOLLOW: u64 = 8;
+        let visitor = visitors.meet(call.tid, self.slots()).map_err(errno)?;
+        if visitor.is_one_of_us || self.terms.shared.lease_is_over() {
+            return Ok(itself());
+        }
+        let path = text_at(call.tid, call.arguments[0]).ok_or(Errno::FAULT)?;
+        let stays_on_link = call.arguments[1] & UMOUNT_NOFOLLOW != 0;
+        let point = visitor.open(&path, stays_on_link).map_err(errno)?;
+        let id = self.place_of(&point).map_err(|_| Errno::INVAL)?.0;
+        drop(point);
+        let page = self.page();
+        if let Some(fs) = self.filesystem_of(id) {
+            let state = page.fs[fs].state.load(SeqCst);
+            // On its way into the ledger it is held already.
+            if state != page::FS_OWES && state != page::FS_KNOWN {
+                return Ok(itself());
+            }
+        }
+        let slot = self.place_of_slot(visitor);
+        let at = &self.slots().slot[slot];
+        at.umount_mount.store(id, SeqCst);
+        at.umount.store(page::UMOUNT_ASKED, SeqCst);
+        self.ring();
+        Ok(Verdict::Unmounts(Unmounting {
+            slot,
+            tid: call.tid,
+            number: call.number,
+        }))
+    }
+
+    /// Waits until nothing of ours stands in the way.
+    pub fn get_out_of_the_way(&self, of: &Unmounting) {
+        let word = &self.slots().slot[of.slot].umount;
+        while word.load(SeqCst) == page::UMOUNT_ASKED && !self.terms.shared.lease_is_over() {
+            wait::sleep_on(word, page::UMOUNT_ASKED, LOOK_EVERY);
+        }
+    }
+
+    /// Waits until the call was made, and says so.
+    pub fn see_it_made(&self, of: &Unmounting) {
+        let is_in_it = || {
+            let text = std::fs::read_to_string(format!("/proc/{}/syscall", of.tid));
+            text.is_ok_and(|t| t.split(' ').next() == Some(&of.number.to_string()))
+        };
+        while is_in_it() && !self.terms.shared.lease_is_over() {
+            std::thread::sleep(LOOK_AGAIN);
+        }
+        let word = &self.slots().slot[of.slot].umount;
+        word.store(page::UMOUNT_OVER, SeqCst);
+        self.ring();
+    }
+
+    /// Calls that are counted, and made by the program itself.
+    fn left_alone(
+        &self,
+        asked: Asked,
+        call: &Call,
+        visitors: &mut Visitors,
+        counted: impl Fn(),
+    ) -> Verdict {
+        let Ok(visitor) = visitors.meet(call.tid, self.slots()) else {
+            return itself();
+        };
+        if visitor.is_one_of_us {
+            return itself();
+        }
+        let slot = visitor.slot(self.slots());
+        match asked {
+            Asked::FlaggedWrite => {
+                self.count(visitor, asked);
+                counted();
+                self.keep(visitor, Kept::OSync);
+            }
+            Asked::Ring => {
+                slot.flags.fetch_or(page::SLOT_URING, SeqCst);
+            }
+            _ if opens_for_synced_writes(call) => {
+                slot.flags.fetch_or(page::SLOT_OSYNC_KEPT, SeqCst);
+                slot.kept[Kept::OSync as usize].fetch_add(1, SeqCst);
+            }
+            _ => {}
+        }
+        itself()
+    }
+
+    /// The file system and the class that a request may be owed to, a write-back error, or why it
+    /// is real.
+    fn later(&self, subject: &Subject<'_>) -> Result<Result<(usize, usize), Errno>, Kept> {
+        if !self.relaxes() {
+            return Err(Kept::Now);
+        }
+        if self.terms.shared.lease_is_over() {
+            return Err(Kept::Lease);
+        }
+        let class = self.class(subject)?;
+        match self.page().error.load(SeqCst) {
+            0 => {}
+            error => return Ok(Err(Errno::from_raw_os_error(error.cast_signed()))),
+        }
+        let fs = self.filesystem(subject)?;
+        self.may_owe(fs).map(|()| Ok((fs, class)))
+    }
+
+    fn relaxes(&self) -> bool {
+        self.page().relax.load(SeqCst) != 0
+    }
+
+    fn class(&self, subject: &Subject<'_>) -> Result<usize, Kept> {
+        let is_now = |class: usize| self.page().now_mask.load(SeqCst) >> class & 1 == 1;
+        let Some(rules) = &self.terms.rules else {
+            return if is_now(0) { Err(Kept::Now) } else { Ok(0) };
+        };
+        let exe = subject.visitor.exe().ok_or(Kept::Rule)?;
+        let path = rules.asks_for_path().then(|| path_of(subject)).flatten();
+        let user = rules.asks_for_user().then(|| subject.visitor.user()).flatten();
+        let users = &self.terms.users;
+        let is_user = |glob: &str| user.is_some_and(|uid| users.fit(glob, uid));
+        let path = path.as_ref().map(|p| p.as_os_str().as_bytes());
+        let exe = exe.as_os_str().as_bytes();
+        let rule = rules.first_match(exe, is_user, path).ok_or(Kept::Rule)?;
+        let class = self.class_of(rule.until);
+        if is_now(class) { Err(Kept::Rule) } else { Ok(class) }
+    }
+
+    fn class_of(&self, until: Option<Until>) -> usize {
+        crate::session::compile::class_of(&self.terms.classes, until)
+    }
+
+    fn filesystem(&self, subject: &Subject<'_>) -> Result<usize, Kept> {
+        let page = self.page();
+        if let Some((_, device)) = subject.mapped {
+            let is_it = |fs: &page::Fs| {
+                fs.state.load(SeqCst) != page::FS_FREE && fs.dev.load(SeqCst) == device
+            };
+            return page.fs.iter().position(is_it).ok_or(Kept::Unknown);
+        }
+        let Some(file) = subject.file else {
+            return Ok(page::ALL_FS);
+        };
+        let (id, kind) = self.place_of(file)?;
+        if !matches!(kind, FileType::RegularFile | FileType::Directory | FileType::Symlink) {
+            return Err(Kept::Block);
+        }
+        if let Some(fs) = self.filesystem_of(id) {
+            return Ok(fs);
+        }
+        let slot = subject.visitor.slot(self.slots());
+        if slot.ask_mount.swap(id, SeqCst) != id {
+            self.ring();
+        }
+        Err(Kept::Unknown)
+    }
+
+    /// The mount that a file lies in, and what it is.
+    fn place_of(&self, file: &OwnedFd) -> Result<(u64, FileType), Kept> {
+        let mask = self.page().mount_mask.load(SeqCst);
+        let want = StatxFlags::from_bits_retain(mask) | StatxFlags::TYPE;
+        let how = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+        let x = rustix::fs::statx(file, "", how, want).map_err(|_| Kept::Unknown)?;
+        if x.stx_mask & mask == 0 {
+            return Err(Kept::Unknown);
+        }
+        Ok((x.stx_mnt_id, FileType::from_raw_mode(x.stx_mode.into())))
+    }
+
+    /// The file system of a mount, where the page has it.
+    fn filesystem_of(&self, mount: u64) -> Option<usize> {
+        let (page, first) = (self.page(), page::mount_place(mount));
+        let places = (0..page::PROBE_MAX).map(|k| &page.mounts[(first + k) % page::MOUNT_MAX]);
+        { places.take_while(|m| m.id.load(SeqCst) != 0) }
+            .find(|m| m.id.load(SeqCst) == mount)
+            .map(|m| m.fs.load(SeqCst) as usize)
+            .filter(|fs| *fs < page::FS_MAX)
+    }
+
+    fn may_owe(&self, fs: usize) -> Result<(), Kept> {
+        let (page, slots) = (self.page(), self.slots());
+        if fs == page::ALL_FS {
+            if page.sync_ok.load(SeqCst) != 0 {
+                return Ok(());
+            }
+            if slots.want_sync.swap(1, SeqCst) == 0 {
+                self.ring();
+            }
+            return Err(Kept::SyncAll);
+        }
+        match page.fs[fs].state.load(SeqCst) {
+            page::FS_OWES | page::FS_NOTHING => Ok(()),
+            page::FS_KNOWN => {
+                if slots.want.fetch_or(1 << fs, SeqCst) >> fs & 1 == 0 {
+                    self.ring();
+                }
+                Err(Kept::Ledger)
+            }
+            _ => Err(Kept::Filesystem),
+        }
+    }
+
+    fn owe(&self, fs: usize, class: usize) {
+        let (page, slots) = (self.page(), self.slots());
+        if fs < page::FS_MAX {
+            if page.single.load(SeqCst) == 0 || slots.look.load(SeqCst) != 0 {
+                add(&slots.fs_requests[fs]);
+            }
+            if page.fs[fs].state.load(SeqCst) == page::FS_NOTHING {
+                return;
+            }
+        }
+        let debt = &slots.debt[fs][class];
+        let now = self.terms.shared.clock.now() | 1;
+        let is_first = || debt.compare_exchange(0, now, SeqCst, SeqCst).is_ok();
+        if debt.load(SeqCst) == 0 && is_first() {
+            self.ring();
+        }
+    }
+
+    /// Wakes the supervisor.
+    fn ring(&self) {
+        let bell = &self.slots().doorbell;
+        bell.fetch_add(1, SeqCst);
+        wait::wake(bell);
+    }
+
+    fn counters(&self, visitor: &Visitor) -> &'static Shard {
+        &visitor.slot(self.slots()).shard[shard_of(visitor)]
+    }
+
+    fn count(&self, visitor: &Visitor, asked: Asked) {
+        let at = self.counters(visitor);
+        add(if asked == Asked::Range { &at.hints } else { &at.requests });
+        if self.page().record.load(SeqCst) != 0 {
+            add(&visitor.slot(self.slots()).lost);
+        }
+    }
+
+    fn keep(&self, visitor: &Visitor, why: Kept) {
+        add(&self.counters(visitor).real);
+        let kept = &visitor.slot(self.slots()).kept[why as usize];
+        kept.fetch_add(1, SeqCst);
+    }
+
+    fn failed(&self, visitor: &Visitor, asked: Asked, e: Errno) -> Verdict {
+        if asked != Asked::Range {
+            add(&self.counters(visitor).failed);
+        }
+        Verdict::Answered(Answer::Errno(e.raw_os_error()))
+    }
+
+    fn made(&self, visitor: &Visitor, asked: Asked, file: Option<OwnedFd>, why: Kept) -> Verdict {
+        self.keep(visitor, why);
+        Verdict::Made(Making {
+            asked,
+            file,
+            slot: self.place_of_slot(visitor),
+            shard: shard_of(visitor),
+        })
+    }
+
+    fn place_of_slot(&self, visitor: &Visitor) -> usize {
+        let slot: *const Slot = visitor.slot(self.slots());
+        let is_it = |s: &Slot| std::ptr::eq(s, slot);
+        self.slots().slot.iter().position(is_it).unwrap_or(0)
+    }
+
+    /// Makes a call for somebody; it may take long.
+    pub fn make(&self, making: Making) -> Answer {
+        let clock = &self.terms.shared.clock;
+        let before = clock.now();
+        let made = match (making.asked, &making.file) {
+            (Asked::Fsync, Some(file)) => rustix::fs::fsync(file),
+            (Asked::Fdatasync, Some(file)) => rustix::fs::fdatasync(file),
+            (Asked::Syncfs, Some(file)) => rustix::fs::syncfs(file),
+            (Asked::Sync, _) => {
+                rustix::fs::sync();
+                Ok(())
+            }
+            _ => return Answer::Itself,
+        };
+        let took = clock.now().wrapping_sub(before);
+        let shard = &self.slots().slot[making.slot].shard[making.shard];
+        shard.ticks.fetch_add(took, SeqCst);
+        match made {
+            Ok(()) => Answer::Value(0),
+            Err(e) => Answer::Errno(e.raw_os_error()),
+        }
+    }
+}
+
+fn shard_of(visitor: &Visitor) -> usize {
+    visitor.tid as usize % page::SHARDS
+}
+
+fn add(counter: &AtomicU64) {
+    counter.fetch_add(1, SeqCst);
+}
+
+fn errno(e: io::Error) -> Errno {
+    Errno::from_io_error(&e).unwrap_or(Errno::IO)
+}
+
+/// What the kernel would say of the arguments.
+fn check(asked: Asked, file: &OwnedFd, call: &Call) -> io::Result<()> {
+    match asked {
+        Asked::Syncfs => {
+            let flags = rustix::fs::fcntl_getfl(file)?;
+            if flags.contains(OFlags::PATH) {
+                return Err(Errno::BADF.into());
+            }
+            Ok(())
+        }
+        Asked::Range => {
+            let [_, at, n, flags, ..] = call.arguments;
+            // Unknown flags are refused before anything is written.
+            let flags = if flags as u32 & !7 == 0 { 0 } else { flags as u32 };
+            sync_range(file.as_fd(), at.cast_signed(), n.cast_signed(), flags)
+        }
+        _ => check_fsync(file.as_fd()),
+    }
+}
+
+/// Whether an open asks that each write is durable.
+fn opens_for_synced_writes(call: &Call) -> bool {
+    const O_DSYNC: u64 = 0x1000;
+    const O_ACCMODE: u64 = 3;
+    let flags = match telling_argument(call.arch, call.number) {
+        Some(place) => Some(call.arguments[place]),
+        // openat2: the first word of what its third argument points to.
+        None => word_at(call.tid, call.arguments[2]),
+    };
+    flags.is_some_and(|f| f & O_DSYNC != 0 && f & O_ACCMODE != 0)
+}
+
+/// A text in a thread's memory, up to its NUL; a path's length at most.
+fn text_at(tid: u32, address: u64) -> Option<Vec<u8>> {
+    use std::os::unix::fs::FileExt;
+    let memory = std::fs::File::open(format!("/proc/{tid}/mem")).ok()?;
+    let mut text = Vec::new();
+    while text.len() < 4096 {
+        // Not into the next page, which may not be there.
+        let mut part = [0; 256];
+        let at = address.checked_add(text.len() as u64)?;
+        let n = 256 - (at % 256) as usize;
+        let n = memory.read_at(&mut part[..n], at).ok().filter(|n| *n > 0)?;
+        let end = part[..n].iter().position(|b| *b == 0);
+        text.extend(&part[..end.unwrap_or(n)]);
+        if end.is_some() {
+            return Some(text);
+        }
+    }
+    None
+}
+
+/// Eight bytes of a thread's memory.
+fn word_at(tid: u32, address: u64) -> Option<u64> {
+    use std::os::unix::fs::FileExt;
+    let memory = std::fs::File::open(format!("/proc/{tid}/mem")).ok()?;
+    let mut word = [0; 8];
+    memory.read_exact_at(&mut word, address).ok()?;
+    Some(u64::from_ne_bytes(word))
+}
+
+/// The file of a request, as we see it.
+fn path_of(subject: &Subject<'_>) -> Option<PathBuf> {
+    use std::os::fd::AsRawFd;
+    if let Some((mapping, _)) = subject.mapped {
+        return Some(PathBuf::from(&mapping.name));
+    }
+    let file = subject.file?;
+    std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()
+}

@@ -1,0 +1,185 @@
+//! Who sits behind the desk: one thread receives. It also makes a call for somebody, where nothing
+//! else goes on; from then on, or where that takes longer than a moment, another one receives.
+//!
+//! To wake another thread for each call that is made costs more than the rest (10 us here, on two
+//! processors): so one that wakes by itself looks after it, as long as calls are being made.
+
+use super::desk::{Desk, Making, Verdict, COUNTED};
+use super::visitor::Visitors;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Mutex, OnceLock};
+use std::thread::{self, Thread};
+use std::time::Duration;
+use synclater_sys::lock::lock;
+use synclater_sys::seccomp::{Answer, Call, Listener, Seat, Seats};
+
+/// Threads of one process; where all of them make calls, programs make theirs by themselves.
+pub const THREADS: usize = 32;
+
+/// For how long nobody receives while a call is being made, twice at most.
+const MOMENT: Duration = Duration::from_micros(300);
+/// At how many looks in a row no call was made before nobody looks any more.
+const QUIET: u32 = 100;
+
+struct Threads {
+    desk: Desk,
+    seats: &'static Seats,
+    listener: &'static Listener,
+    first_seat: usize,
+    /// Whose turn it is to receive.
+    receiver: AtomicUsize,
+    /// Calls that are being made.
+    making: AtomicUsize,
+    /// Calls that the receiver began to make; odd while it does.
+    made: AtomicU64,
+    pool: Mutex<Pool>,
+    deputy: OnceLock<Thread>,
+    deputy_sleeps: AtomicBool,
+}
+
+#[derive(Default)]
+struct Pool {
+    all: Vec<Option<Thread>>,
+    idle: Vec<usize>,
+}
+
+/// Starts the threads; they end when nobody is left who could ask.
+pub fn open(
+    desk: Desk,
+    seats: &'static Seats,
+    listener: &'static Listener,
+    first_seat: usize,
+) {
+    let threads: &'static Threads = Box::leak(Box::new(Threads {
+        desk,
+        seats,
+        listener,
+        first_seat,
+        receiver: AtomicUsize::new(usize::MAX),
+        making: AtomicUsize::new(0),
+        made: AtomicU64::new(0),
+        pool: Mutex::default(),
+        deputy: OnceLock::new(),
+        deputy_sleeps: AtomicBool::new(false),
+    }));
+    if let Ok(deputy) = small().spawn(|| threads.look_after()) {
+        let _ = threads.deputy.set(deputy.thread().clone());
+    }
+    threads.another_receives();
+}
+
+/// Where a thread fails, its process ends: the one that watches takes over.
+fn or_end(work: impl FnOnce()) {
+    if std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).is_err() {
+        std::process::exit(1);
+    }
+}
+
+fn small() -> thread::Builder {
+    thread::Builder::new().stack_size(256 << 10)
+}
+
+impl Threads {
+    /// Has another thread receive; whether there is one.
+    fn another_receives(&'static self) -> bool {
+        let mut pool = lock(&self.pool);
+        if let Some(idle) = pool.idle.pop() {
+            self.receiver.store(idle, SeqCst);
+            pool.all[idle].iter().for_each(Thread::unpark);
+            return true;
+        }
+        let number = pool.all.len();
+        if number == THREADS {
+            return false;
+        }
+        let before = self.receiver.swap(number, SeqCst);
+        match small().spawn(move || or_end(|| self.work(number))) {
+            Ok(fresh) => {
+                pool.all.push(Some(fresh.thread().clone()));
+                true
+            }
+            Err(_) => {
+                self.receiver.store(before, SeqCst);
+                false
+            }
+        }
+    }
+
+    /// The deputy: has another one receive where the receiver makes a call for longer than a moment.
+    fn look_after(&'static self) -> ! {
+        let (mut last, mut replaced, mut quiet) = (0, 0, 0);
+        loop {
+            if quiet < QUIET {
+                thread::park_timeout(MOMENT);
+            } else {
+                self.deputy_sleeps.store(true, SeqCst);
+                if self.made.load(SeqCst) == last {
+                    thread::park();
+                }
+                self.deputy_sleeps.store(false, SeqCst);
+            }
+            let made = self.made.load(SeqCst);
+            if made % 2 == 1 && made == last && made != replaced && self.another_receives() {
+                replaced = made;
+            }
+            quiet = if made == last { quiet + 1 } else { 0 };
+            last = made;
+        }
+    }
+
+    fn work(&'static self, number: usize) {
+        let seat = self.seats.seat(self.first_seat + number);
+        let mut visitors = Visitors::default();
+        loop {
+            while self.receiver.load(SeqCst) != number {
+                lock(&self.pool).idle.push(number);
+                while self.receiver.load(SeqCst) != number {
+                    thread::park();
+                }
+            }
+            let Ok(call) = self.listener.receive(seat) else {
+                if self.listener.is_over() {
+                    return;
+                }
+                continue;
+            };
+            self.seats.has_received();
+            let counted = || seat.set_stage(COUNTED);
+            match self.desk.decide(&call, &mut visitors, counted) {
+                Verdict::Answered(answer) => self.end(seat, &call, answer),
+                Verdict::Made(making) => self.end(seat, &call, self.make(making)),
+                Verdict::Unmounts(unmounting) => {
+                    self.another_receives();
+                    self.desk.get_out_of_the_way(&unmounting);
+                    self.end(seat, &call, Answer::Itself);
+                    self.desk.see_it_made(&unmounting);
+                }
+            }
+        }
+    }
+
+    fn make(&'static self, making: Making) -> Answer {
+        let goes_on = self.making.fetch_add(1, SeqCst) > 0 || self.listener.has_call();
+        let answer = if !goes_on {
+            self.made.fetch_add(1, SeqCst);
+            if self.deputy_sleeps.swap(false, SeqCst) {
+                self.deputy.get().into_iter().for_each(Thread::unpark);
+            }
+            let answer = self.desk.make(making);
+            self.made.fetch_add(1, SeqCst);
+            answer
+        } else if self.another_receives() {
+            self.desk.make(making)
+        } else {
+            Answer::Itself
+        };
+        self.making.fetch_sub(1, SeqCst);
+        answer
+    }
+
+    fn end(&self, seat: Seat<'_>, call: &Call, answer: Answer) {
+        // Who asked may have been killed, or been answered by one that took us for dead.
+        let _ = self.listener.answer(call.id, answer);
+        seat.clear();
+    }
+}

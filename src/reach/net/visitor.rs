@@ -1,0 +1,197 @@
+//! The program that asks: its descriptors, its numbers, its slot.
+//!
+//! A thread is known by a pidfd of its own (PIDFD_THREAD, Linux 6.9), which never comes to mean
+//! another one; before that it is looked up at each request.
+//! That it is still there is not asked again: an answer to one that is gone goes nowhere, and what
+//! was synced or owed instead, of a process with the same number, is synced or owed once more.
+
+use rustix::process::{pidfd_getfd, pidfd_open, Pid, PidfdFlags, PidfdGetfdFlags};
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+use std::sync::atomic::Ordering::SeqCst;
+use synclater_shim::page::{Slot, Slots, SLOT_MAX};
+use synclater_sys::mount;
+
+/// One thread that asks.
+pub struct Visitor {
+    /// As we number it.
+    pub tid: u32,
+    pidfd: OwnedFd,
+    /// Its process as that numbers itself, and where.
+    pid: u32,
+    pid_ns: u64,
+    uid: u32,
+    slot: usize,
+    /// Whether it is a synclater inside of this session, whose calls are made for real.
+    pub is_one_of_us: bool,
+    stays: bool,
+}
+
+/// Threads that are remembered; from there on all are forgotten.
+const REMEMBERED: usize = 1024;
+
+/// Those that have asked before.
+#[derive(Default)]
+pub struct Visitors(HashMap<u32, Visitor>);
+
+impl Visitors {
+    /// The thread with this number, and what it has open as `fd`.
+    ///
+    /// # Errors
+    /// `EBADF`; `EPERM` where it may not be looked at, `ESRCH` where it is gone.
+    pub fn file_of(&mut self, tid: u32, fd: i32, slots: &Slots) -> io::Result<(&Visitor, OwnedFd)> {
+        if let Some(known) = self.0.get(&tid).filter(|v| v.stays) {
+            match known.file(fd) {
+                // Another one has its number now.
+                Err(e) if is_gone(&e) => {}
+                Err(e) => return Err(e),
+                Ok(file) => return Ok((&self.0[&tid], file)),
+            }
+        }
+        let visitor = self.meet(tid, slots)?;
+        let file = visitor.file(fd)?;
+        Ok((visitor, file))
+    }
+
+    /// The thread with this number, as it is now.
+    ///
+    /// # Errors
+    /// `ESRCH` where it is gone; those of pidfd_open(2).
+    pub fn meet(&mut self, tid: u32, slots: &Slots) -> io::Result<&Visitor> {
+        if self.0.len() >= REMEMBERED {
+            self.0.clear();
+        }
+        let visitor = Visitor::look_at(tid, slots)?;
+        Ok(self.0.entry(tid).insert_entry(visitor).into_mut())
+    }
+
+    /// The one that was met last under this number.
+    #[must_use]
+    pub fn known(&self, tid: u32) -> Option<&Visitor> {
+        self.0.get(&tid)
+    }
+}
+
+fn is_gone(e: &io::Error) -> bool {
+    rustix::io::Errno::from_io_error(e) == Some(rustix::io::Errno::SRCH)
+}
+
+/// Not yet in rustix: the value of `O_EXCL`.
+const PIDFD_THREAD: PidfdFlags = PidfdFlags::from_bits_retain(0x80);
+
+impl Visitor {
+    fn look_at(tid: u32, slots: &Slots) -> io::Result<Visitor> {
+        let gone = || io::Error::from(rustix::io::Errno::SRCH);
+        let number = |n: u32| Pid::from_raw(n.cast_signed()).ok_or_else(gone);
+        let thread = pidfd_open(number(tid)?, PIDFD_THREAD);
+        let status = std::fs::read_to_string(format!("/proc/{tid}/status")).map_err(|_| gone())?;
+        let field = |key: &str| {
+            let line = status.lines().find_map(|l| l.strip_prefix(key));
+            line.map(str::split_whitespace)
+        };
+        let last = |key| field(key)?.last()?.parse::<u32>().ok();
+        let (pidfd, stays) = match thread {
+            Ok(fd) => (fd, true),
+            Err(_) => {
+                let process = last("Tgid:").ok_or_else(gone)?;
+                (pidfd_open(number(process)?, PidfdFlags::empty())?, false)
+            }
+        };
+        let mut visitor = Visitor {
+            tid,
+            pidfd,
+            pid: last("NStgid:").or_else(|| last("Tgid:")).ok_or_else(gone)?,
+            pid_ns: mount::namespace_number(std::path::Path::new(&format!("/proc/{tid}/ns/pid"))),
+            uid: { field("Uid:") }
+                .and_then(|mut ids| ids.nth(1)?.parse().ok())
+                .unwrap_or(0),
+            slot: 0,
+            is_one_of_us: is_of_this_program(tid),
+            stays,
+        };
+        visitor.slot = visitor.claim(slots);
+        Ok(visitor)
+    }
+
+    fn file(&self, fd: i32) -> io::Result<OwnedFd> {
+        if fd < 0 {
+            return Err(rustix::io::Errno::BADF.into());
+        }
+        Ok(pidfd_getfd(&self.pidfd, fd, PidfdGetfdFlags::empty())?)
+    }
+
+    /// What `path` is for it, without following a last link where `stays_on_link`.
+    ///
+    /// # Errors
+    /// Those of openat2(2).
+    pub fn open(&self, path: &[u8], stays_on_link: bool) -> io::Result<OwnedFd> {
+        use rustix::fs::{open, openat2, Mode, OFlags, ResolveFlags};
+        let (from, resolve) = if path.starts_with(b"/") {
+            ("root", ResolveFlags::IN_ROOT)
+        } else {
+            ("cwd", ResolveFlags::empty())
+        };
+        let mut flags = OFlags::PATH | OFlags::CLOEXEC;
+        let dir = open(format!("/proc/{}/{from}", self.tid), flags, Mode::empty())?;
+        flags.set(OFlags::NOFOLLOW, stays_on_link);
+        Ok(openat2(dir, path, flags, Mode::empty(), resolve)?)
+    }
+
+    /// Takes a slot, the one that the library or an earlier call of ours has taken for this process
+    /// if there is one; as the library does.
+    fn claim(&self, slots: &Slots) -> usize {
+        for k in 0..SLOT_MAX - 1 {
+            let place = 1 + (self.pid as usize + k) % (SLOT_MAX - 1);
+            let slot = &slots.slot[place];
+            let free = slot.pid.compare_exchange(0, self.pid, SeqCst, SeqCst);
+            match free {
+                Ok(_) => {
+                    slot.pid_ns.store(self.pid_ns, SeqCst);
+                    slot.uid.store(self.uid, SeqCst);
+                    return place;
+                }
+                Err(pid) if pid == self.pid && slot.pid_ns.load(SeqCst) == self.pid_ns => {
+                    return place;
+                }
+                Err(_) => {}
+            }
+        }
+        0
+    }
+
+    /// Where its requests are counted.
+    pub fn slot<'a>(&self, slots: &'a Slots) -> &'a Slot {
+        let slot = &slots.slot[self.slot];
+        let is_its = slot.pid.load(SeqCst) == self.pid && slot.pid_ns.load(SeqCst) == self.pid_ns;
+        if self.slot == 0 || is_its {
+            return slot;
+        }
+        &slots.slot[self.claim(slots)]
+    }
+
+    /// Its executable, as it is now.
+    #[must_use]
+    pub fn exe(&self) -> Option<std::path::PathBuf> {
+        std::fs::read_link(format!("/proc/{}/exe", self.tid)).ok()
+    }
+
+    /// Its effective user, as it is now.
+    #[must_use]
+    pub fn user(&self) -> Option<u32> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.tid)).ok()?;
+        let line = status.lines().find_map(|l| l.strip_prefix("Uid:"))?;
+        line.split_whitespace().nth(1)?.parse().ok()
+    }
+}
+
+/// Whether a thread executes the program that this process executes.
+#[must_use]
+pub fn is_of_this_program(tid: u32) -> bool {
+    let id = |of: &str| {
+        let file = std::fs::metadata(format!("/proc/{of}/exe")).ok()?;
+        Some((file.dev(), file.ino()))
+    };
+    id(&tid.to_string()).is_some_and(|its| Some(its) == id("self"))
+}

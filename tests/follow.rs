@@ -16,28 +16,29 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Requests of each child.
-fn requests() -> u64 {
+pub fn requests() -> u64 {
     count(100, 10_000) as u64
 }
 
-fn number(report: &Value, key: &str) -> u64 {
+pub fn number(report: &Value, key: &str) -> u64 {
     let number = report[key].as_u64();
     number.unwrap_or_else(|| panic!("{key}: {report:#}"))
 }
 
 /// A session with a report that follows, or does not.
 fn session(stage: &Stage, follows: bool) -> Command {
+    reaching(stage, if follows { &["--follow"] } else { &[] })
+}
+
+/// A session with a report that reaches programs as these options say.
+pub fn reaching(stage: &Stage, options: &[&str]) -> Command {
     let mut command = stage.synclater(&["run", "--quiet"]);
-    command.args(stage.json());
-    if follows {
-        command.arg("--follow");
-    }
-    command.arg("--");
+    command.args(stage.json()).args(options).arg("--");
     command
 }
 
 /// The words of a hammer that makes [`requests`] in a folder.
-fn hammer(name: &str, dir: &Path) -> Vec<String> {
+pub fn hammer(name: &str, dir: &Path) -> Vec<String> {
     let words = [
         program(name).display().to_string(),
         dir.display().to_string(),
@@ -49,7 +50,7 @@ fn hammer(name: &str, dir: &Path) -> Vec<String> {
 }
 
 /// Every request was seen by the session: of one child, or of `children`.
-fn all_were_seen(stage: &Stage, outcome: &Outcome, children: u64) {
+pub fn all_were_seen(stage: &Stage, outcome: &Outcome, children: u64) {
     assert_eq!(outcome.status.code(), Some(0), "{outcome}");
     let report = stage.report();
     assert!(!outcome.stderr.contains("ld.so"), "{outcome}");
@@ -127,7 +128,7 @@ fn soak_children_of_su_and_sudo() {
 }
 
 /// A hammer in Go, where there is a compiler: its words.
-fn hammer_in_go(stage: &Stage) -> Option<Vec<String>> {
+pub fn hammer_in_go(stage: &Stage) -> Option<Vec<String>> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/follow/hammer.go");
     let built = stage.file("hammer-go");
     let mut go = clean("go");

@@ -10,7 +10,8 @@
 //! - `cli`: statuses, messages, signals, terminals, texts; `sessions`: supervisors that die, dials
 //!   that move, disks that fail, other users; `explain_spool`: a spool on two paths, of which one
 //!   is bad; `odd_victims`: containers, filters, block devices.
-//! - `attach`: processes that run already; `follow`: programs that lose the library.
+//! - `attach`: processes that run already; `follow`: programs that lose the library; `net`: what
+//!   nothing else sees.
 //! - `crash`: the power-cut laboratory.
 //! - `fleet`: the queries of docs/fleet.md, by DuckDB.
 //! - `tidy`: the repository's own rules.
@@ -18,7 +19,8 @@
 //!
 //! Variables: SYNCLATER_SKIP_LOG (a file that gets a line for each test that cannot run here),
 //! SYNCLATER_SOAK (large counts in full), SYNCLATER_SEED (repeats a random test's cases),
-//! SYNCLATER_BACKEND (one back end: alone, single, several, now, exit, never, 1s).
+//! SYNCLATER_BACKEND (one back end: alone, single, several, now, exit, never, 1s, attach, follow,
+//! net).
 
 #![forbid(unsafe_code)]
 
@@ -34,6 +36,7 @@ mod globs;
 mod harness;
 mod kernel;
 mod mixed_tree;
+mod net;
 mod odd_victims;
 mod programs;
 mod recording;

@@ -90,6 +90,7 @@ pub fn checks() -> Vec<Check> {
     all.extend(kernel::kernel_checks(&table));
     all.push(attach::attach_check());
     all.push(attach::follow_check());
+    all.push(attach::net_check());
     all.extend(mounts::mount_checks(&table));
     all
 }

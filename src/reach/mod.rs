@@ -1,6 +1,6 @@
 //! Ways in: how the shim gets into the programs it is meant for, at their start ([`launch`]), where
-//! it got lost on the way ([`follow`]), or while they run ([`attach`]); or not at all, and the kernel
-//! asks ([`net`]).
+//! it got lost on the way ([`follow`]), or while they run ([`attach`]); or not at all, and the
+//! kernel asks ([`net`]).
 
 pub mod attach;
 pub mod follow;

@@ -40,6 +40,7 @@ fn empty(slot: &Slot) {
             &s.hints,
             &s.ticks,
             &s.hints_real,
+            &s.timed,
         ]
         .iter()
         .for_each(|n| n.store(0, SeqCst));

@@ -278,7 +278,7 @@ impl Vigil {
 }
 
 /// Leaves the victims' cgroup, where a cgroup2 hierarchy can be written. Best effort: without it,
-/// what freezes or kills that cgroup hits the caller too (of the keeper the ledger entry stays open).
+/// what freezes or kills that cgroup hits the caller too (the keeper's ledger entry stays open).
 pub fn own_cgroup() {
     let mounts = mounts_of("self");
     let Some(root) = mounts.iter().find(|m| m.fstype == "cgroup2" && m.writable) else {

@@ -73,16 +73,16 @@ pub fn run(s: &mut Supervisor, outcome: Outcome) -> RunReport {
 /// The time that the skipped requests would have taken, from what the real ones of this session
 /// took: there are some in nearly every session, before the ledger entry is on disk.
 fn estimate(r: &mut RunReport, total: &Counts, real: Duration) {
-    if total.real == 0 || r.skipped == 0 {
+    if total.timed == 0 || r.skipped == 0 {
         return;
     }
-    let each = real.as_secs_f64() / total.real as f64;
+    let each = real.as_secs_f64() / total.timed as f64;
     let saved = each * r.skipped as f64 - r.settle_s.unwrap_or(0.0);
     if saved > 0.0 {
         r.saved_s_estimate = Some(saved);
         r.saved_basis = Some(format!(
             "the mean of the {} real ones of this run",
-            total.real
+            total.timed
         ));
     }
 }

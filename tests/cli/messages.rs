@@ -55,7 +55,6 @@ fn verbs_and_options_that_do_not_exist_are_refused() {
         &["record"],
         &["crash"],
         &["rnu"],
-        &["run", "--net"],
         &["run", "--consistent", "/x"],
         &["run", "--quiet", "--summary"],
         &["run", "-x"],

@@ -153,8 +153,8 @@ static uint64_t ticks(const struct sl_page *p)
 /* Now, in ticks of the session's clock. */
 uint64_t sl_ticks(void) { return ticks(sl.level[0].page); }
 
-/* What lets a real call of ours pass the session's seccomp filter, as an argument that the call does
- * not have. Of the sessions around each other one has a filter at most. */
+/* What lets a real call of ours pass the session's seccomp filter, as an argument that the call
+ * does not have. Of the sessions around each other one has a filter at most. */
 long sl_cookie(void)
 {
 	uint32_t net = 0;
@@ -194,8 +194,10 @@ long sl_real(int why, int hint, long nr, const long a[6])
 	before = ticks(sl.level[0].page);
 	r = raw(nr, a[0], a[1], a[2], a[3], a[4], sixth(nr, a));
 	took = ticks(sl.level[0].page) - before;
-	for (i = 0; !hint && i < sl.levels; i++)
+	for (i = 0; !hint && i < sl.levels; i++) {
 		ADD(shard_of(i, NULL)->ticks, took);
+		ADD(shard_of(i, NULL)->timed, 1);
+	}
 	return r;
 }
 

@@ -147,7 +147,8 @@ struct sl_shard {
 	uint64_t hints; /* sync_file_range: write-back hints, not durability; not in `requests` */
 	uint64_t ticks; /* spent in the real ones, lease clock */
 	uint64_t hints_real;
-	uint64_t reserved[2];
+	uint64_t timed; /* those of `real` whose time is in `ticks` */
+	uint64_t reserved;
 };
 
 /* One process. Claimed by compare-and-swap of `pid` from 0; freed by the supervisor when it died.

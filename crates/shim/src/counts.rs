@@ -17,6 +17,8 @@ pub struct Counts {
     pub hints: u64,
     /// Lease clock ticks spent in real requests.
     pub ticks: u64,
+    /// Those of `real` whose time is in `ticks`.
+    pub timed: u64,
     /// Requests kept real, by reason.
     pub kept: [u64; KEPT_MAX],
     /// `SLOT_*` flags seen.
@@ -38,6 +40,7 @@ impl Counts {
                 failed: s.failed.load(SeqCst),
                 hints: s.hints.load(SeqCst),
                 ticks: s.ticks.load(SeqCst),
+                timed: s.timed.load(SeqCst),
                 ..Counts::default()
             };
             c.add(&one);
@@ -62,6 +65,7 @@ impl Counts {
         plus(&mut self.failed, other.failed);
         plus(&mut self.hints, other.hints);
         plus(&mut self.ticks, other.ticks);
+        plus(&mut self.timed, other.timed);
         self.kept
             .iter_mut()
             .zip(other.kept)

@@ -220,7 +220,9 @@ pub struct Shard {
     pub ticks: AtomicU64,
     /// `sync_file_range` calls made for real.
     pub hints_real: AtomicU64,
-    reserved: [u64; 2],
+    /// Those of `real` whose time is in `ticks`.
+    pub timed: AtomicU64,
+    reserved: u64,
 }
 
 /// One process.

@@ -40,8 +40,8 @@ pub struct Filter {
 impl Filter {
     /// A filter of these instructions (code, jumps, operand). Its listener is sent `holders` times
     /// to `door`, a socket of sequenced packets that has to stay open until the command is started;
-    /// or an errno, as four bytes. `gives_up_rights`: with `PR_SET_NO_NEW_PRIVS`, which the kernel
-    /// wants of those without CAP_SYS_ADMIN.
+    /// or an errno, as four bytes, as often. `gives_up_rights`: with `PR_SET_NO_NEW_PRIVS`, which
+    /// the kernel wants of those without CAP_SYS_ADMIN.
     #[must_use]
     pub fn new(
         program: &[(u16, u8, u8, u32)],
@@ -68,8 +68,10 @@ impl Filter {
         let installed = self.try_to();
         if let Err(e) = &installed {
             let errno = e.raw_os_error().unwrap_or(libc::EINVAL).to_ne_bytes();
-            // SAFETY: four bytes of ours are read.
-            unsafe { libc::send(self.door, errno.as_ptr().cast(), 4, libc::MSG_NOSIGNAL) };
+            for _ in 0..self.holders {
+                // SAFETY: four bytes of ours are read.
+                unsafe { libc::send(self.door, errno.as_ptr().cast(), 4, libc::MSG_NOSIGNAL) };
+            }
         }
         installed
     }
@@ -173,7 +175,7 @@ impl Seats {
     /// Those of memfd_create(2), `ENOMEM`.
     pub fn new(number: usize) -> io::Result<Seats> {
         use rustix::fs::{memfd_create, MemfdFlags};
-        let file = File::from(memfd_create("synclater-net", MemfdFlags::CLOEXEC)?);
+        let file = File::from(memfd_create("net-seats", MemfdFlags::CLOEXEC)?);
         let memory = Mapping::create(&file, (number + 1) * SEAT)?;
         // Present from now on: the kernel writes here also for a process that is being killed.
         memory.bytes().iter().for_each(|b| b.store(0, SeqCst));
@@ -274,6 +276,26 @@ pub struct Call {
     pub arguments: [u64; 6],
 }
 
+impl Call {
+    /// Whether it is one of an x32 program: 64-bit calls with 32-bit pointers.
+    #[must_use]
+    pub fn is_x32(&self) -> bool {
+        self.arch == AUDIT_ARCH_X86_64 && self.number & X32 != 0
+    }
+}
+
+const AUDIT_ARCH_X86_64: u32 = 0xc000_003e;
+const X32: u32 = 0x4000_0000;
+
+/// Whether this kernel runs x32 programs.
+#[must_use]
+pub fn has_x32() -> bool {
+    static HAS: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
+    // SAFETY: getpid, under x32's number where there is one.
+    let ask = || unsafe { libc::syscall((X32 | 39).into()) } > 0;
+    cfg!(target_arch = "x86_64") && *HAS.get_or_init(ask)
+}
+
 /// What a call is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
@@ -366,7 +388,11 @@ impl Listener {
         };
         // SAFETY: one structure, which lives through the call.
         let n = unsafe { libc::poll(&raw mut one, 1, 0) };
-        if n == 1 { one.revents } else { 0 }
+        if n == 1 {
+            one.revents
+        } else {
+            0
+        }
     }
 }
 

@@ -1,7 +1,9 @@
-//! Whether processes that run already can be attached here, and what programs start be followed.
+//! Whether processes that run already can be attached here, what programs start be followed, and
+//! a net be cast.
 
 use super::{Check, Status};
 use crate::reach::attach::can_bring_image;
+use crate::reach::net;
 use synclater_sys::births::Births;
 use synclater_sys::job::Job;
 use synclater_sys::process;
@@ -61,5 +63,22 @@ pub fn follow_check() -> Check {
             Status::Ok,
             "processes may be traced, setuid programs too".into(),
         ),
+    }
+}
+
+/// Whether the kernel can ask about what nothing else sees.
+#[must_use]
+pub fn net_check() -> Check {
+    let means = "--net has the kernel ask about sync requests that nothing else sees: inline \
+                 system calls of static programs and Go.";
+    match net::can_be_had() {
+        Err(e) => Check::new("net", Status::Warn, net::explain(&e), means)
+            .advise("--follow reaches static programs and Go without it"),
+        Ok(()) if net::gives_up_rights() => {
+            let seen = "the kernel asks; programs of such a run gain no rights (no_new_privs)";
+            Check::new("net", Status::Warn, seen, means)
+                .advise("as root, or with CAP_SYS_ADMIN, sudo and its like go on working")
+        }
+        Ok(()) => Check::new("net", Status::Ok, "the kernel asks, and waits", means),
     }
 }

@@ -3,8 +3,8 @@
 //!
 //! Promise: what the first had received and not answered is answered by the one that takes over;
 //! it stands in memory that both have.
-//! Relies on: a process that is killed inside of the kernel's receiving still gets the call written
-//! into its memory, or the kernel keeps it for the next one (kernel/seccomp.c, seccomp_notify_recv).
+//! Relies on: a process that is killed while it receives still gets the call written into its
+//! memory, or the kernel keeps it for the next one (kernel/seccomp.c, seccomp_notify_recv).
 
 use super::desk::Desk;
 use super::threads::{self, THREADS};

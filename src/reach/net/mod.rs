@@ -121,7 +121,12 @@ impl Net {
         let (door, _) = self.door.as_ref()?;
         let net = self.terms.shared.page().net.load(SeqCst);
         let program = filter::program(page::cookie(net));
-        Some(Filter::new(&program, door.as_fd(), HOLDERS, gives_up_rights()))
+        Some(Filter::new(
+            &program,
+            door.as_fd(),
+            HOLDERS,
+            gives_up_rights(),
+        ))
     }
 
     /// Takes the listener that a command has sent which was started.
@@ -205,7 +210,10 @@ pub fn can_be_had() -> io::Result<()> {
         Ok(()) => 0,
         Err(e) => e.raw_os_error().unwrap_or(1),
     })?;
-    let _ = synclater_sys::wait::any(&[(trial.as_fd(), synclater_sys::wait::For::Input)], PATIENCE);
+    let _ = synclater_sys::wait::any(
+        &[(trial.as_fd(), synclater_sys::wait::For::Input)],
+        PATIENCE,
+    );
     match trial.finished() {
         Some(0) => Ok(()),
         Some(errno) => Err(io::Error::from_raw_os_error(errno)),
@@ -228,4 +236,3 @@ pub fn explain(e: &io::Error) -> String {
         _ => e.to_string(),
     }
 }
-

@@ -44,12 +44,7 @@ struct Pool {
 }
 
 /// Starts the threads; they end when nobody is left who could ask.
-pub fn open(
-    desk: Desk,
-    seats: &'static Seats,
-    listener: &'static Listener,
-    first_seat: usize,
-) {
+pub fn open(desk: Desk, seats: &'static Seats, listener: &'static Listener, first_seat: usize) {
     let threads: &'static Threads = Box::leak(Box::new(Threads {
         desk,
         seats,
@@ -105,7 +100,7 @@ impl Threads {
         }
     }
 
-    /// The deputy: has another one receive where the receiver makes a call for longer than a moment.
+    /// The deputy: has another one receive where the receiver makes a call for more than a moment.
     fn look_after(&'static self) -> ! {
         let (mut last, mut replaced, mut quiet) = (0, 0, 0);
         loop {
@@ -144,12 +139,14 @@ impl Threads {
                 continue;
             };
             self.seats.has_received();
+            if self.desk.may_wait(&call) {
+                self.another_receives();
+            }
             let counted = || seat.set_stage(COUNTED);
             match self.desk.decide(&call, &mut visitors, counted) {
                 Verdict::Answered(answer) => self.end(seat, &call, answer),
                 Verdict::Made(making) => self.end(seat, &call, self.make(making)),
                 Verdict::Unmounts(unmounting) => {
-                    self.another_receives();
                     self.desk.get_out_of_the_way(&unmounting);
                     self.end(seat, &call, Answer::Itself);
                     self.desk.see_it_made(&unmounting);

@@ -9,7 +9,6 @@ use rustix::process::{pidfd_getfd, pidfd_open, Pid, PidfdFlags, PidfdGetfdFlags}
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::Ordering::SeqCst;
 use synclater_shim::page::{Slot, Slots, SLOT_MAX};
 use synclater_sys::mount;
@@ -189,9 +188,12 @@ impl Visitor {
 /// Whether a thread executes the program that this process executes.
 #[must_use]
 pub fn is_of_this_program(tid: u32) -> bool {
+    use rustix::fs::{statx, AtFlags, StatxFlags, CWD};
+    // A file system in user space is not asked: its server may wait for us.
     let id = |of: &str| {
-        let file = std::fs::metadata(format!("/proc/{of}/exe")).ok()?;
-        Some((file.dev(), file.ino()))
+        let exe = format!("/proc/{of}/exe");
+        let file = statx(CWD, exe, AtFlags::STATX_DONT_SYNC, StatxFlags::INO).ok()?;
+        Some((file.stx_dev_major, file.stx_dev_minor, file.stx_ino))
     };
     id(&tid.to_string()).is_some_and(|its| Some(its) == id("self"))
 }

@@ -125,8 +125,8 @@ impl Supervisor {
         if self.following.is_none() && filter.is_none() {
             return process::spawn(command, &inherited).map_err(|e| (e, None));
         }
-        let traced = { self.following.as_ref() }
-            .and_then(|f| Some((f.follower.door()?, f.follower.pid())));
+        let traced =
+            { self.following.as_ref() }.and_then(|f| Some((f.follower.door()?, f.follower.pid())));
         let started = process::spawn_after(command, &inherited, First { traced, filter });
         self.why_not(started)
     }
@@ -192,7 +192,8 @@ impl Supervisor {
     fn left_behind(&self) -> Vec<u32> {
         let jobs = self.job_pids();
         let mut all = process::children();
-        all.retain(|pid| !jobs.contains(pid) && !(self.net.is_some() && net::is_clerk(*pid)));
+        let answers = |pid| self.net.is_some() && net::is_clerk(pid);
+        all.retain(|pid| !jobs.contains(pid) && !answers(*pid));
         all
     }
 

@@ -222,7 +222,12 @@ pub fn program(cookie: u64) -> Vec<Instruction> {
         let of_it = of_abi(abi, cookie);
         all.push((LOAD, 0, 0, ARCH_AT));
         // A jump that depends on something reaches 255 instructions.
-        all.push((IS, 0, u8::try_from(of_it.len()).unwrap_or(u8::MAX), abi.arch));
+        all.push((
+            IS,
+            0,
+            u8::try_from(of_it.len()).unwrap_or(u8::MAX),
+            abi.arch,
+        ));
         all.extend(of_it);
     }
     all.push((END, 0, 0, PASS));
@@ -233,7 +238,12 @@ fn of_abi(abi: &Abi, cookie: u64) -> Vec<Instruction> {
     let mut all = vec![(LOAD, 0, 0, NUMBER_AT), (AND, 0, 0, abi.number)];
     for call in abi.calls {
         let of_it = of_call(call, abi, cookie);
-        all.push((IS, 0, u8::try_from(of_it.len()).unwrap_or(u8::MAX), call.number));
+        all.push((
+            IS,
+            0,
+            u8::try_from(of_it.len()).unwrap_or(u8::MAX),
+            call.number,
+        ));
         all.extend(of_it);
     }
     all.push((END, 0, 0, PASS));
@@ -300,7 +310,10 @@ mod tests {
         }
         for abi in ALL {
             assert!(of_abi(abi, COOKIE).len() <= 255);
-            assert!(abi.calls.iter().all(|c| of_call(c, abi, COOKIE).len() <= 255));
+            assert!(abi
+                .calls
+                .iter()
+                .all(|c| of_call(c, abi, COOKIE).len() <= 255));
         }
     }
 
@@ -313,13 +326,32 @@ mod tests {
                     assert_eq!(run(abi.arch, call.number, arguments), PASS);
                     arguments[usize::from(argument)] = u64::from(bits & bits.wrapping_neg());
                 }
-                assert_eq!(run(abi.arch, call.number, arguments), ASK, "{}", call.number);
+                assert_eq!(
+                    run(abi.arch, call.number, arguments),
+                    ASK,
+                    "{}",
+                    call.number
+                );
                 assert_eq!(asked(abi.arch, call.number), Some(call.asked));
                 let cookie = usize::from(call.cookie);
-                arguments[cookie] = if abi.is_wide { COOKIE } else { COOKIE as u32 as u64 };
-                assert_eq!(run(abi.arch, call.number, arguments), PASS, "{}", call.number);
+                arguments[cookie] = if abi.is_wide {
+                    COOKIE
+                } else {
+                    COOKIE as u32 as u64
+                };
+                assert_eq!(
+                    run(abi.arch, call.number, arguments),
+                    PASS,
+                    "{}",
+                    call.number
+                );
                 arguments[cookie] ^= 1 << if abi.is_wide { 32 } else { 31 };
-                assert_eq!(run(abi.arch, call.number, arguments), ASK, "{}", call.number);
+                assert_eq!(
+                    run(abi.arch, call.number, arguments),
+                    ASK,
+                    "{}",
+                    call.number
+                );
             }
         }
     }

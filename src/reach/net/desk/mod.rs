@@ -8,21 +8,21 @@
 //! come back; it is counted. Requests are not recorded: while a recording is made each counts as an
 //! event that was lost.
 
+mod books;
+
 use super::visitor::{Visitor, Visitors};
 use super::Terms;
-use rustix::fs::{AtFlags, FileType, OFlags, StatxFlags};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
-use synclater_model::policy::dial::Until;
 use synclater_model::reach::filter::{asked, telling_argument, Asked};
 use synclater_model::reach::maps::{self, Mapping};
-use synclater_shim::page::{self, Kept, Page, Shard, Slot, Slots};
-use synclater_sys::seccomp::{check_fsync, sync_range, Answer, Call};
+use synclater_shim::page::{self, Kept, Page, Slot, Slots};
+use synclater_sys::seccomp::{check_fsync, has_x32, sync_range, Answer, Call};
 use synclater_sys::wait;
 
 /// What is to be done about a call.
@@ -66,9 +66,13 @@ pub struct Desk {
 struct Subject<'a> {
     visitor: &'a Visitor,
     file: Option<&'a OwnedFd>,
-    /// Of a mapping: the file's name, and its superblock.
-    mapped: Option<(&'a Mapping, u64)>,
+    /// Or a part of its memory.
+    mapped: Option<&'a Mapping>,
 }
+
+/// Flags of msync(2); `MS_ASYNC` beside `MS_SYNC` is an error.
+const MS_INVALIDATE: u32 = 2;
+const MS_SYNC: u32 = 4;
 
 /// The end of a request before anything was decided.
 type Early = Result<Verdict, Errno>;
@@ -92,11 +96,23 @@ impl Desk {
         self.terms.shared.slots()
     }
 
+    /// Whether to decide may take longer: what a program's memory or a path leads to may be a file
+    /// system whose server waits for us as well.
+    #[must_use]
+    pub fn may_wait(&self, call: &Call) -> bool {
+        use Asked::{Msync, OpenHow, Umount};
+        asked(call.arch, call.number).is_some_and(|a| [Msync, OpenHow, Umount].contains(&a))
+    }
+
     /// Decides about a call. `counted` is called once it is counted.
     pub fn decide(&self, call: &Call, visitors: &mut Visitors, counted: impl Fn()) -> Verdict {
         let Some(asked) = asked(call.arch, call.number) else {
             return itself();
         };
+        // A kernel that has no such programs says so.
+        if call.is_x32() && !has_x32() {
+            return itself();
+        }
         let decided = match asked {
             Asked::Fsync | Asked::Fdatasync | Asked::Syncfs | Asked::Range => {
                 self.of_file(asked, call, visitors, counted)
@@ -152,7 +168,8 @@ impl Desk {
                 counted();
                 return Ok(self.failed(visitor, asked, Errno::BADF));
             }
-            found => found.map_err(errno)?,
+            Err(_) => return Ok(self.not_looked_at(asked, call, visitors, counted)),
+            Ok(found) => found,
         };
         if visitor.is_one_of_us {
             return Ok(itself());
@@ -183,12 +200,27 @@ impl Desk {
         }
     }
 
-    fn of_everything(
+    /// A request whose descriptor may not be looked at (Yama, say): the program makes it.
+    fn not_looked_at(
         &self,
+        asked: Asked,
         call: &Call,
-        visitors: &mut Visitors,
+        visitors: &Visitors,
         counted: impl Fn(),
-    ) -> Early {
+    ) -> Verdict {
+        if let Some(visitor) = visitors.known(call.tid).filter(|v| !v.is_one_of_us) {
+            self.count(visitor, asked);
+            counted();
+            if asked == Asked::Range {
+                add(&self.counters(visitor).hints_real);
+            } else {
+                self.keep(visitor, Kept::Unknown);
+            }
+        }
+        itself()
+    }
+
+    fn of_everything(&self, call: &Call, visitors: &mut Visitors, counted: impl Fn()) -> Early {
         let visitor = visitors.meet(call.tid, self.slots()).map_err(errno)?;
         if visitor.is_one_of_us {
             return Ok(itself());
@@ -213,12 +245,7 @@ impl Desk {
 
     /// msync: what its range maps, one file system after the other. Made by the program itself
     /// where it is real: its memory is its own.
-    fn of_memory(
-        &self,
-        call: &Call,
-        visitors: &mut Visitors,
-        counted: impl Fn(),
-    ) -> Early {
+    fn of_memory(&self, call: &Call, visitors: &mut Visitors, counted: impl Fn()) -> Early {
         let [start, length, flags, ..] = call.arguments;
         let visitor = visitors.meet(call.tid, self.slots()).map_err(errno)?;
         if visitor.is_one_of_us {
@@ -233,24 +260,37 @@ impl Desk {
         if !self.relaxes() {
             return kept(Kept::Now);
         }
-        // Bad arguments, and pages that are to be thrown away: the kernel says what there is to it.
-        const MS_SYNC: u64 = 4;
+        let bad = |e| Ok(self.failed(visitor, Asked::Msync, e));
         // Every page size is a multiple of it; where that is greater, the kernel says so.
         let page_bytes = 4096;
+        if !start.is_multiple_of(page_bytes) || flags as u32 & !MS_INVALIDATE != MS_SYNC {
+            return bad(Errno::INVAL);
+        }
         let end = length
             .checked_next_multiple_of(page_bytes)
             .and_then(|length| start.checked_add(length));
-        let (Some(end), MS_SYNC, true) = (end, flags, start.is_multiple_of(page_bytes)) else {
-            return kept(Kept::Unknown);
+        let Some(end) = end else {
+            return bad(Errno::NOMEM);
         };
-        let text = std::fs::read(format!("/proc/{}/maps", call.tid)).map_err(errno)?;
+        // Locked pages say EBUSY; and nothing is put off that has nothing to write.
+        if flags as u32 != MS_SYNC || start == end {
+            return kept(Kept::Unknown);
+        }
+        match self.of_range(visitor, start..end) {
+            Ok(Ok(())) => Ok(Verdict::Answered(Answer::Value(0))),
+            Ok(Err(e)) => bad(e),
+            Err(why) => kept(why),
+        }
+    }
+
+    /// Owes what a range of memory maps, or says what the kernel would, or why it is real.
+    fn of_range(&self, visitor: &Visitor, range: Range<u64>) -> Result<Result<(), Errno>, Kept> {
+        let text = std::fs::read(format!("/proc/{}/maps", visitor.tid)).or(Err(Kept::Unknown))?;
         let all = maps::read(&String::from_utf8_lossy(&text));
-        let mut at = start;
-        let mut debts = Vec::new();
-        for mapping in all.iter().filter(|m| m.range.end > start && m.range.start < end) {
-            if mapping.range.start > at {
-                return kept(Kept::Unknown);
-            }
+        let within = |m: &&Mapping| m.range.end > range.start && m.range.start < range.end;
+        let (mut at, mut has_gap, mut debts) = (range.start, false, Vec::new());
+        for mapping in all.iter().filter(within) {
+            has_gap |= mapping.range.start > at;
             at = mapping.range.end;
             if mapping.inode == 0 {
                 continue;
@@ -258,19 +298,19 @@ impl Desk {
             let subject = Subject {
                 visitor,
                 file: None,
-                mapped: Some((mapping, mapping.device)),
+                mapped: Some(mapping),
             };
-            match self.later(&subject) {
-                Ok(Ok(debt)) => debts.push(debt),
-                Ok(Err(e)) => return Ok(self.failed(visitor, Asked::Msync, e)),
-                Err(why) => return kept(why),
+            match self.later(&subject)? {
+                Ok(debt) => debts.push(debt),
+                Err(e) => return Ok(Err(e)),
             }
         }
-        if at < end || debts.is_empty() {
-            return kept(Kept::Unknown);
+        has_gap |= at < range.end;
+        if debts.is_empty() && !has_gap {
+            return Err(Kept::Unknown);
         }
-        debts.into_iter().for_each(|(fs, class)| self.owe(fs, class));
-        Ok(Verdict::Answered(Answer::Value(0)))
+        { debts.into_iter() }.for_each(|(fs, class)| self.owe(fs, class));
+        Ok(if has_gap { Err(Errno::NOMEM) } else { Ok(()) })
     }
 
     /// umount: as the library (crates/shim/c/mounts.c), has the supervisor settle the file system
@@ -352,169 +392,16 @@ impl Desk {
             Asked::Ring => {
                 slot.flags.fetch_or(page::SLOT_URING, SeqCst);
             }
+            // Its writes are not seen: it stands for them.
             _ if opens_for_synced_writes(call) => {
+                self.count(visitor, asked);
+                counted();
+                self.keep(visitor, Kept::OSync);
                 slot.flags.fetch_or(page::SLOT_OSYNC_KEPT, SeqCst);
-                slot.kept[Kept::OSync as usize].fetch_add(1, SeqCst);
             }
             _ => {}
         }
         itself()
-    }
-
-    /// The file system and the class that a request may be owed to, a write-back error, or why it
-    /// is real.
-    fn later(&self, subject: &Subject<'_>) -> Result<Result<(usize, usize), Errno>, Kept> {
-        if !self.relaxes() {
-            return Err(Kept::Now);
-        }
-        if self.terms.shared.lease_is_over() {
-            return Err(Kept::Lease);
-        }
-        let class = self.class(subject)?;
-        match self.page().error.load(SeqCst) {
-            0 => {}
-            error => return Ok(Err(Errno::from_raw_os_error(error.cast_signed()))),
-        }
-        let fs = self.filesystem(subject)?;
-        self.may_owe(fs).map(|()| Ok((fs, class)))
-    }
-
-    fn relaxes(&self) -> bool {
-        self.page().relax.load(SeqCst) != 0
-    }
-
-    fn class(&self, subject: &Subject<'_>) -> Result<usize, Kept> {
-        let is_now = |class: usize| self.page().now_mask.load(SeqCst) >> class & 1 == 1;
-        let Some(rules) = &self.terms.rules else {
-            return if is_now(0) { Err(Kept::Now) } else { Ok(0) };
-        };
-        let exe = subject.visitor.exe().ok_or(Kept::Rule)?;
-        let path = rules.asks_for_path().then(|| path_of(subject)).flatten();
-        let user = rules.asks_for_user().then(|| subject.visitor.user()).flatten();
-        let users = &self.terms.users;
-        let is_user = |glob: &str| user.is_some_and(|uid| users.fit(glob, uid));
-        let path = path.as_ref().map(|p| p.as_os_str().as_bytes());
-        let exe = exe.as_os_str().as_bytes();
-        let rule = rules.first_match(exe, is_user, path).ok_or(Kept::Rule)?;
-        let class = self.class_of(rule.until);
-        if is_now(class) { Err(Kept::Rule) } else { Ok(class) }
-    }
-
-    fn class_of(&self, until: Option<Until>) -> usize {
-        crate::session::compile::class_of(&self.terms.classes, until)
-    }
-
-    fn filesystem(&self, subject: &Subject<'_>) -> Result<usize, Kept> {
-        let page = self.page();
-        if let Some((_, device)) = subject.mapped {
-            let is_it = |fs: &page::Fs| {
-                fs.state.load(SeqCst) != page::FS_FREE && fs.dev.load(SeqCst) == device
-            };
-            return page.fs.iter().position(is_it).ok_or(Kept::Unknown);
-        }
-        let Some(file) = subject.file else {
-            return Ok(page::ALL_FS);
-        };
-        let (id, kind) = self.place_of(file)?;
-        if !matches!(kind, FileType::RegularFile | FileType::Directory | FileType::Symlink) {
-            return Err(Kept::Block);
-        }
-        if let Some(fs) = self.filesystem_of(id) {
-            return Ok(fs);
-        }
-        let slot = subject.visitor.slot(self.slots());
-        if slot.ask_mount.swap(id, SeqCst) != id {
-            self.ring();
-        }
-        Err(Kept::Unknown)
-    }
-
-    /// The mount that a file lies in, and what it is.
-    fn place_of(&self, file: &OwnedFd) -> Result<(u64, FileType), Kept> {
-        let mask = self.page().mount_mask.load(SeqCst);
-        let want = StatxFlags::from_bits_retain(mask) | StatxFlags::TYPE;
-        let how = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
-        let x = rustix::fs::statx(file, "", how, want).map_err(|_| Kept::Unknown)?;
-        if x.stx_mask & mask == 0 {
-            return Err(Kept::Unknown);
-        }
-        Ok((x.stx_mnt_id, FileType::from_raw_mode(x.stx_mode.into())))
-    }
-
-    /// The file system of a mount, where the page has it.
-    fn filesystem_of(&self, mount: u64) -> Option<usize> {
-        let (page, first) = (self.page(), page::mount_place(mount));
-        let places = (0..page::PROBE_MAX).map(|k| &page.mounts[(first + k) % page::MOUNT_MAX]);
-        { places.take_while(|m| m.id.load(SeqCst) != 0) }
-            .find(|m| m.id.load(SeqCst) == mount)
-            .map(|m| m.fs.load(SeqCst) as usize)
-            .filter(|fs| *fs < page::FS_MAX)
-    }
-
-    fn may_owe(&self, fs: usize) -> Result<(), Kept> {
-        let (page, slots) = (self.page(), self.slots());
-        if fs == page::ALL_FS {
-            if page.sync_ok.load(SeqCst) != 0 {
-                return Ok(());
-            }
-            if slots.want_sync.swap(1, SeqCst) == 0 {
-                self.ring();
-            }
-            return Err(Kept::SyncAll);
-        }
-        match page.fs[fs].state.load(SeqCst) {
-            page::FS_OWES | page::FS_NOTHING => Ok(()),
-            page::FS_KNOWN => {
-                if slots.want.fetch_or(1 << fs, SeqCst) >> fs & 1 == 0 {
-                    self.ring();
-                }
-                Err(Kept::Ledger)
-            }
-            _ => Err(Kept::Filesystem),
-        }
-    }
-
-    fn owe(&self, fs: usize, class: usize) {
-        let (page, slots) = (self.page(), self.slots());
-        if fs < page::FS_MAX {
-            if page.single.load(SeqCst) == 0 || slots.look.load(SeqCst) != 0 {
-                add(&slots.fs_requests[fs]);
-            }
-            if page.fs[fs].state.load(SeqCst) == page::FS_NOTHING {
-                return;
-            }
-        }
-        let debt = &slots.debt[fs][class];
-        let now = self.terms.shared.clock.now() | 1;
-        let is_first = || debt.compare_exchange(0, now, SeqCst, SeqCst).is_ok();
-        if debt.load(SeqCst) == 0 && is_first() {
-            self.ring();
-        }
-    }
-
-    /// Wakes the supervisor.
-    fn ring(&self) {
-        let bell = &self.slots().doorbell;
-        bell.fetch_add(1, SeqCst);
-        wait::wake(bell);
-    }
-
-    fn counters(&self, visitor: &Visitor) -> &'static Shard {
-        &visitor.slot(self.slots()).shard[shard_of(visitor)]
-    }
-
-    fn count(&self, visitor: &Visitor, asked: Asked) {
-        let at = self.counters(visitor);
-        add(if asked == Asked::Range { &at.hints } else { &at.requests });
-        if self.page().record.load(SeqCst) != 0 {
-            add(&visitor.slot(self.slots()).lost);
-        }
-    }
-
-    fn keep(&self, visitor: &Visitor, why: Kept) {
-        add(&self.counters(visitor).real);
-        let kept = &visitor.slot(self.slots()).kept[why as usize];
-        kept.fetch_add(1, SeqCst);
     }
 
     fn failed(&self, visitor: &Visitor, asked: Asked, e: Errno) -> Verdict {
@@ -557,6 +444,7 @@ impl Desk {
         let took = clock.now().wrapping_sub(before);
         let shard = &self.slots().slot[making.slot].shard[making.shard];
         shard.ticks.fetch_add(took, SeqCst);
+        add(&shard.timed);
         match made {
             Ok(()) => Answer::Value(0),
             Err(e) => Answer::Errno(e.raw_os_error()),
@@ -589,7 +477,11 @@ fn check(asked: Asked, file: &OwnedFd, call: &Call) -> io::Result<()> {
         Asked::Range => {
             let [_, at, n, flags, ..] = call.arguments;
             // Unknown flags are refused before anything is written.
-            let flags = if flags as u32 & !7 == 0 { 0 } else { flags as u32 };
+            let flags = if flags as u32 & !7 == 0 {
+                0
+            } else {
+                flags as u32
+            };
             sync_range(file.as_fd(), at.cast_signed(), n.cast_signed(), flags)
         }
         _ => check_fsync(file.as_fd()),
@@ -635,14 +527,4 @@ fn word_at(tid: u32, address: u64) -> Option<u64> {
     let mut word = [0; 8];
     memory.read_exact_at(&mut word, address).ok()?;
     Some(u64::from_ne_bytes(word))
-}
-
-/// The file of a request, as we see it.
-fn path_of(subject: &Subject<'_>) -> Option<PathBuf> {
-    use std::os::fd::AsRawFd;
-    if let Some((mapping, _)) = subject.mapped {
-        return Some(PathBuf::from(&mapping.name));
-    }
-    let file = subject.file?;
-    std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()
 }

@@ -1,0 +1,152 @@
+//! Kills and stops of those that answer, at any moment: every request is answered all the same.
+
+use super::*;
+
+/// The living processes of synclater that belong to a stage, with their names.
+pub fn of_this_stage(stage: &Stage) -> Vec<(Pid, String)> {
+    let run = format!("SYNCLATER_RUN_DIR={}", stage.run_dir().display());
+    let entries = std::fs::read_dir("/proc").expect("/proc").flatten();
+    let pids = entries.filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
+    let is_it = |pid: &i32| {
+        let exe = std::fs::read_link(format!("/proc/{pid}/exe"));
+        let environ = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        exe.is_ok_and(|x| x == std::path::Path::new(SYNCLATER))
+            && environ.split(|b| *b == 0).any(|v| v == run.as_bytes())
+    };
+    let name = |pid: i32| {
+        let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        Some((Pid::from_raw(pid)?, comm.trim_end().to_owned()))
+    };
+    pids.filter(is_it).filter_map(name).collect()
+}
+
+fn named(stage: &Stage, name: &str) -> Vec<Pid> {
+    let all = of_this_stage(stage).into_iter();
+    all.filter(|(_, n)| n == name).map(|(pid, _)| pid).collect()
+}
+
+/// A number below `n`; moves `state` on.
+fn below(state: &mut u64, n: usize) -> usize {
+    *state = state
+        .wrapping_mul(6_364_136_223_846_793_005)
+        .wrapping_add(1);
+    (*state >> 33) as usize % n.max(1)
+}
+
+/// A static hammer without an end in a session with a net, which has begun.
+fn hammering(stage: &Stage, options: &[&str]) -> Running {
+    let mut command = reaching(stage, options);
+    command
+        .arg(program("hammer_static"))
+        .arg(stage.work())
+        .arg("2");
+    let victim = Running::start(stage, command);
+    goes_on(stage, &victim, "at first");
+    victim
+}
+
+/// Whether more requests are answered than now; none fails, or the hammer would end.
+fn goes_on(stage: &Stage, victim: &Running, what: &str) {
+    let (before, _) = progress(&stage.work());
+    let more = until(LIMIT, || progress(&stage.work()).0 > before + 20);
+    assert!(more, "{what}: {before} {}", victim.stderr());
+}
+
+/// Ends the hammer.
+fn end(stage: &Stage) {
+    let (_, pid) = progress(&stage.work());
+    let pid = Pid::from_raw(pid).expect("a hammer");
+    kill_process(pid, Signal::KILL).expect("it goes on");
+    let nobody = until(LIMIT, || of_this_stage(stage).is_empty());
+    assert!(nobody, "{:?}", of_this_stage(stage));
+}
+
+#[test]
+fn soak_whoever_is_killed_every_request_is_answered() {
+    let mut state = seed();
+    for round in 0..count(6, 200) {
+        let stage = Stage::new("net-kills");
+        let until_when = ["never", "now", "exit"][round % 3];
+        let victim = hammering(&stage, &["--net", "-u", until_when]);
+        for kill in 0..3 {
+            let what = format!("seed {} round {round} kill {kill}", seed());
+            pass(Duration::from_micros(below(&mut state, 20_000) as u64));
+            let all = of_this_stage(&stage);
+            if all.is_empty() {
+                break;
+            }
+            let (pid, name) = &all[below(&mut state, all.len())];
+            // It may have ended in between.
+            let _ = kill_process(*pid, Signal::KILL);
+            goes_on(&stage, &victim, &format!("{what}, {name}"));
+        }
+        end(&stage);
+    }
+}
+
+#[test]
+fn soak_where_both_are_killed_the_supervisor_starts_others() {
+    for _ in 0..count(2, 50) {
+        let stage = Stage::new("net-both");
+        let victim = hammering(&stage, &["--net", "-u", "never"]);
+        let all = named(&stage, "synclater-net");
+        assert_eq!(all.len(), 2, "{:?}", of_this_stage(&stage));
+        for pid in all {
+            let _ = kill_process(pid, Signal::STOP);
+        }
+        for pid in named(&stage, "synclater-net") {
+            let _ = kill_process(pid, Signal::KILL);
+        }
+        goes_on(&stage, &victim, "both killed");
+        end(&stage);
+    }
+}
+
+#[test]
+fn where_the_one_that_answers_is_stopped_the_other_one_does() {
+    let stage = Stage::new("net-stopped");
+    let victim = hammering(&stage, &["--net", "-u", "never"]);
+    // The second is a child of the first.
+    let all = named(&stage, "synclater-net").into_iter();
+    let first = all.min_by_key(|pid| pid.as_raw_nonzero()).expect("one");
+    kill_process(first, Signal::STOP).expect("it runs");
+    // What it has received waits for it; the other thread's are answered.
+    let (before, _) = progress(&stage.work());
+    let more = until(LIMIT, || progress(&stage.work()).0 > before + 100);
+    kill_process(first, Signal::CONT).expect("it is there");
+    assert!(more, "{}", victim.stderr());
+    goes_on(&stage, &victim, "continued");
+    end(&stage);
+}
+
+#[test]
+fn what_outlives_its_run_is_answered_on_and_nothing_is_left_in_the_end() {
+    let stage = Stage::new("net-daemon");
+    let hammer = program("hammer_static").display().to_string();
+    let script = "setsid \"$@\" >/dev/null 2>&1 </dev/null & \
+                  until [ -s \"$2/progress\" ]; do :; done";
+    let mut command = reaching(&stage, &NET);
+    command.args(["sh", "-c", script, "sh", &hammer]);
+    run(command.arg(stage.work())).must_succeed();
+    assert!(named(&stage, "synclater").is_empty());
+    let (before, _) = progress(&stage.work());
+    assert!(until(LIMIT, || progress(&stage.work()).0 > before + 100));
+    // Also where one of those that answer is killed.
+    let pid = named(&stage, "synclater-net")[0];
+    kill_process(pid, Signal::KILL).expect("it runs");
+    let (before, _) = progress(&stage.work());
+    assert!(until(LIMIT, || progress(&stage.work()).0 > before + 100));
+    end(&stage);
+}
+
+#[test]
+fn a_killed_supervisor_makes_requests_real_within_two_seconds() {
+    let stage = Stage::new("net-supervisor");
+    let victim = hammering(&stage, &["--net", "-u", "exit"]);
+    victim.send(Signal::KILL);
+    // The keeper settles and closes the entry; what is answered from then on was made.
+    let closed = until(LIMIT, || stage.entries().is_empty());
+    assert!(closed, "{:?}", stage.entries());
+    goes_on(&stage, &victim, "after the supervisor");
+    end(&stage);
+}

@@ -132,6 +132,8 @@ EXAMPLES
   synclater run -u 1s --for 2h --only exe=imap -- dovecot -F
   synclater run -u never --json report.json -- ./run-tests
   synclater run --rules mail.toml -- postfix start-fg
+  synclater run --follow -- postfix start
+  synclater run --net -- ./static-program
 
 After a power cut during the run, what was being changed may be lost or torn,
 at any dial but now. Status other than 125 at the dial exit: every covered

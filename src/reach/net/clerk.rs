@@ -11,6 +11,7 @@ use super::threads::{self, THREADS};
 use super::visitor::Visitors;
 use super::{Terms, NAME};
 use crate::session::keeper::own_cgroup;
+use rustix::process::{getrlimit, setrlimit, Resource};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 use synclater_sys::job::{self, Job};
@@ -75,6 +76,10 @@ fn settle_in() {
     process::leave_session();
     process::set_name(NAME);
     own_cgroup();
+    // Each thread that asks is known by a descriptor.
+    let mut files = getrlimit(Resource::Nofile);
+    files.current = files.maximum;
+    let _ = setrlimit(Resource::Nofile, files);
 }
 
 /// Waits for the listener; `None` where no command was started.

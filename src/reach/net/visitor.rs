@@ -5,6 +5,7 @@
 //! That it is still there is not asked again: an answer to one that is gone goes nowhere, and what
 //! was synced or owed instead, of a process with the same number, is synced or owed once more.
 
+use rustix::io::Errno;
 use rustix::process::{pidfd_getfd, pidfd_open, Pid, PidfdFlags, PidfdGetfdFlags};
 use std::collections::HashMap;
 use std::io;
@@ -28,8 +29,8 @@ pub struct Visitor {
     stays: bool,
 }
 
-/// Threads that are remembered; from there on all are forgotten.
-const REMEMBERED: usize = 1024;
+/// Threads that are remembered, each by a descriptor; from there on all are forgotten.
+const REMEMBERED: usize = 256;
 
 /// Those that have asked before.
 #[derive(Default)]
@@ -49,9 +50,14 @@ impl Visitors {
                 Ok(file) => return Ok((&self.0[&tid], file)),
             }
         }
-        let visitor = self.meet(tid, slots)?;
-        let file = visitor.file(fd)?;
-        Ok((visitor, file))
+        let file = match self.meet(tid, slots)?.file(fd) {
+            Err(e) if Errno::from_io_error(&e) == Some(Errno::MFILE) => {
+                self.0.clear();
+                self.meet(tid, slots)?.file(fd)
+            }
+            file => file,
+        };
+        file.map(|file| (&self.0[&tid], file))
     }
 
     /// The thread with this number, as it is now.
@@ -74,7 +80,7 @@ impl Visitors {
 }
 
 fn is_gone(e: &io::Error) -> bool {
-    rustix::io::Errno::from_io_error(e) == Some(rustix::io::Errno::SRCH)
+    Errno::from_io_error(e) == Some(Errno::SRCH)
 }
 
 /// Not yet in rustix: the value of `O_EXCL`.
@@ -82,7 +88,7 @@ const PIDFD_THREAD: PidfdFlags = PidfdFlags::from_bits_retain(0x80);
 
 impl Visitor {
     fn look_at(tid: u32, slots: &Slots) -> io::Result<Visitor> {
-        let gone = || io::Error::from(rustix::io::Errno::SRCH);
+        let gone = || io::Error::from(Errno::SRCH);
         let number = |n: u32| Pid::from_raw(n.cast_signed()).ok_or_else(gone);
         let thread = pidfd_open(number(tid)?, PIDFD_THREAD);
         let status = std::fs::read_to_string(format!("/proc/{tid}/status")).map_err(|_| gone())?;
@@ -116,7 +122,7 @@ impl Visitor {
 
     fn file(&self, fd: i32) -> io::Result<OwnedFd> {
         if fd < 0 {
-            return Err(rustix::io::Errno::BADF.into());
+            return Err(Errno::BADF.into());
         }
         Ok(pidfd_getfd(&self.pidfd, fd, PidfdGetfdFlags::empty())?)
     }

@@ -59,7 +59,7 @@ pub fn remedies(escapes: &[Escape]) -> Vec<&'static str> {
     if any(&[CLEARED_ENVIRONMENT]) {
         all.push("to keep the library: --follow, or what `synclater env` prints");
     } else if any(&[STATIC_PROGRAM, OWN_CALLS]) {
-        all.push("to reach static programs and Go: --follow");
+        all.push("to reach static programs and Go: --follow; whatever it is: run --net");
     }
     all
 }

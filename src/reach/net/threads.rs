@@ -4,7 +4,7 @@
 //! To wake another thread for each call that is made costs more than the rest (10 us here, on two
 //! processors): so one that wakes by itself looks after it, as long as calls are being made.
 
-use super::desk::{Desk, Making, Verdict, COUNTED};
+use super::desk::{Desk, Making, Verdict, ALL_COUNTED, COUNTED};
 use super::visitor::Visitors;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Mutex, OnceLock};
@@ -143,7 +143,9 @@ impl Threads {
                 self.another_receives();
             }
             let counted = || seat.set_stage(COUNTED);
-            match self.desk.decide(&call, &mut visitors, counted) {
+            let verdict = self.desk.decide(&call, &mut visitors, counted);
+            seat.set_stage(ALL_COUNTED);
+            match verdict {
                 Verdict::Answered(answer) => self.end(seat, &call, answer),
                 Verdict::Made(making) => self.end(seat, &call, self.make(making)),
                 Verdict::Unmounts(unmounting) => {

@@ -54,8 +54,10 @@ pub struct Making {
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
-/// How far a call had come when its answerer ended.
+/// How far a call had come when its answerer ended: it was counted.
 pub const COUNTED: u64 = 1;
+/// So was what becomes of it.
+pub const ALL_COUNTED: u64 = 2;
 
 /// Where it is decided.
 pub struct Desk {
@@ -144,7 +146,7 @@ impl Desk {
             }
             if is_hint {
                 add(&at.hints_real);
-            } else {
+            } else if stage < ALL_COUNTED {
                 self.keep(visitor, Kept::Lease);
             }
         }
@@ -266,12 +268,12 @@ impl Desk {
         if !start.is_multiple_of(page_bytes) || flags as u32 & !MS_INVALIDATE != MS_SYNC {
             return bad(Errno::INVAL);
         }
-        let end = length
-            .checked_next_multiple_of(page_bytes)
-            .and_then(|length| start.checked_add(length));
-        let Some(end) = end else {
+        // As the kernel computes it: the greatest length is none.
+        let length = length.wrapping_add(page_bytes - 1) & !(page_bytes - 1);
+        let end = start.wrapping_add(length);
+        if end < start {
             return bad(Errno::NOMEM);
-        };
+        }
         // Locked pages say EBUSY; and nothing is put off that has nothing to write.
         if flags as u32 != MS_SYNC || start == end {
             return kept(Kept::Unknown);

@@ -41,6 +41,7 @@ fn empty(slot: &Slot) {
             &s.ticks,
             &s.hints_real,
             &s.timed,
+            &s.elsewhere,
         ]
         .iter()
         .for_each(|n| n.store(0, SeqCst));

@@ -185,7 +185,10 @@ fn escaped(
     let requests = match counted {
         // What the shim made for real is no escape; whole-file-system calls touch several.
         Some(p) if p.counts.flags & (SLOT_OSYNC_KEPT | SLOT_MARK_LOST) != 0 => 0,
-        Some(p) => seen.file_syncs.saturating_sub(p.counts.real),
+        Some(p) => {
+            let by_itself = p.counts.real.saturating_sub(p.counts.elsewhere);
+            seen.file_syncs.saturating_sub(by_itself)
+        }
         // The kernel syncs a whole file system inside mount and umount too: no request by itself.
         None if seen.has_library => seen.file_syncs,
         None => seen.file_syncs.max(seen.fs_syncs.min(1)),

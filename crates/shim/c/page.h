@@ -148,7 +148,7 @@ struct sl_shard {
 	uint64_t ticks; /* spent in the real ones, lease clock */
 	uint64_t hints_real;
 	uint64_t timed; /* those of `real` whose time is in `ticks` */
-	uint64_t reserved;
+	uint64_t elsewhere; /* those that another process made: the net's */
 };
 
 /* One process. Claimed by compare-and-swap of `pid` from 0; freed by the supervisor when it died.

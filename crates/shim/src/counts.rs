@@ -19,6 +19,8 @@ pub struct Counts {
     pub ticks: u64,
     /// Those of `real` whose time is in `ticks`.
     pub timed: u64,
+    /// Those of `real` that another process made: the net's.
+    pub elsewhere: u64,
     /// Requests kept real, by reason.
     pub kept: [u64; KEPT_MAX],
     /// `SLOT_*` flags seen.
@@ -41,6 +43,7 @@ impl Counts {
                 hints: s.hints.load(SeqCst),
                 ticks: s.ticks.load(SeqCst),
                 timed: s.timed.load(SeqCst),
+                elsewhere: s.elsewhere.load(SeqCst),
                 ..Counts::default()
             };
             c.add(&one);
@@ -66,6 +69,7 @@ impl Counts {
         plus(&mut self.hints, other.hints);
         plus(&mut self.ticks, other.ticks);
         plus(&mut self.timed, other.timed);
+        plus(&mut self.elsewhere, other.elsewhere);
         self.kept
             .iter_mut()
             .zip(other.kept)

@@ -222,7 +222,8 @@ pub struct Shard {
     pub hints_real: AtomicU64,
     /// Those of `real` whose time is in `ticks`.
     pub timed: AtomicU64,
-    reserved: u64,
+    /// Those of `real` that another process made: the net's.
+    pub elsewhere: AtomicU64,
 }
 
 /// One process.

@@ -33,7 +33,7 @@ fn mirror() -> Vec<String> {
             mount_mask "mount_mask", sync_ok "sync_ok", mount_ns "mount_ns", socket "socket",
             fs "fs", mounts "mounts", slow "slow", scale "scale", net "net" }
         Shard "sl_shard" { requests "requests", real "real", failed "failed", hints "hints",
-            ticks "ticks", hints_real "hints_real", timed "timed" }
+            ticks "ticks", hints_real "hints_real", timed "timed", elsewhere "elsewhere" }
         Slot "sl_slot" { pid "pid", flags "flags", pid_ns "pid_ns", ask_mount "ask_mount",
             umount_mount "umount_mount", umount "umount", uid "uid", lost "lost",
             kept "kept", shard "shard" }

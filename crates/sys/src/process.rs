@@ -316,6 +316,28 @@ pub fn is_alive(pid: u32) -> bool {
     })
 }
 
+/// Whether a process has ended, or is a zombie: it has had a SIGKILL, say, although a thread of its
+/// still hangs in the kernel.
+#[must_use]
+pub fn is_ended(pid: u32) -> bool {
+    stat(&pid.to_string()).is_none_or(|stat| stat.starts_with(['Z', 'X']))
+}
+
+/// Whether /proc shows our pid namespace.
+#[must_use]
+pub fn proc_is_ours() -> bool {
+    let own = std::fs::read_link("/proc/self");
+    own.is_ok_and(|own| own.as_os_str() == std::process::id().to_string().as_str())
+}
+
+/// Whether two threads have the same table of descriptors (kcmp(2)); false where nobody can tell.
+#[must_use]
+pub fn share_descriptors(a: u32, b: u32) -> bool {
+    const KCMP_FILES: libc::c_int = 2;
+    // SAFETY: kcmp takes numbers here.
+    unsafe { libc::syscall(libc::SYS_kcmp, a, b, KCMP_FILES, 0, 0) == 0 }
+}
+
 /// The fields of `/proc/OF/stat` (proc(5)) from the state on, with a blank between; `of` is a
 /// process, or `PID/task/TID`. `None` where it is gone.
 #[must_use]

@@ -162,56 +162,95 @@ pub fn try_out(gives_up_rights: bool) -> io::Result<()> {
     set(&pass, NEW_LISTENER | WAIT_KILLABLE_RECV).map(|_| ())
 }
 
-/// Room for notifications, which the processes that answer share; also after a fork.
+/// Room for notifications, which the processes that answer share, also after a fork: in blocks, each
+/// of one process.
 pub struct Seats {
     memory: Mapping,
-    number: usize,
+    blocks: usize,
+    in_each: usize,
 }
 
+/// Seats of one process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Block(usize);
+
 impl Seats {
-    /// Room for `number` of them.
+    /// Room for `in_each` notifications of as many processes.
     ///
     /// # Errors
     /// Those of memfd_create(2), `ENOMEM`.
-    pub fn new(number: usize) -> io::Result<Seats> {
+    pub fn new(blocks: usize, in_each: usize) -> io::Result<Seats> {
         use rustix::fs::{memfd_create, MemfdFlags};
         let file = File::from(memfd_create("net-seats", MemfdFlags::CLOEXEC)?);
-        let memory = Mapping::create(&file, (number + 1) * SEAT)?;
+        // One more for each block, where its owner stands, and one for all.
+        let memory = Mapping::create(&file, (blocks * (in_each + 1) + 1) * SEAT)?;
         // Present from now on: the kernel writes here also for a process that is being killed.
         memory.bytes().iter().for_each(|b| b.store(0, SeqCst));
-        Ok(Seats { memory, number })
+        Ok(Seats {
+            memory,
+            blocks,
+            in_each,
+        })
     }
 
-    /// The next of `blocks` equal parts, in turn, whoever asks.
+    /// Seats of each block.
     #[must_use]
-    pub fn take_block(&self, blocks: usize) -> usize {
-        usize::from(self.memory.bytes()[self.number * SEAT].fetch_add(1, SeqCst)) % blocks
+    pub fn in_each(&self) -> usize {
+        self.in_each
+    }
+
+    /// A block that nobody has, for process `owner`.
+    #[must_use]
+    pub fn take(&self, owner: u32) -> Option<Block> {
+        let free = |b: &Block| self.pass_on(*b, 0, owner);
+        (0..self.blocks).map(Block).find(free)
+    }
+
+    /// Every block that somebody has, and who.
+    pub fn taken(&self) -> impl Iterator<Item = (Block, u32)> + '_ {
+        let all = (0..self.blocks).map(|b| (Block(b), self.owner(Block(b)).load(SeqCst) as u32));
+        all.filter(|(_, owner)| *owner != 0)
+    }
+
+    /// Passes a block on from one owner to another; 0 is nobody. False where it was not the first
+    /// one's.
+    pub fn pass_on(&self, block: Block, from: u32, to: u32) -> bool {
+        let change = { self.owner(block) }.compare_exchange(from.into(), to.into(), SeqCst, SeqCst);
+        change.is_ok()
+    }
+
+    fn owner(&self, block: Block) -> &AtomicU64 {
+        &self.at(block.0 * (self.in_each + 1)).0[0]
+    }
+
+    /// One seat of a block.
+    #[must_use]
+    pub fn seat(&self, block: Block, number: usize) -> Seat<'_> {
+        self.at(block.0 * (self.in_each + 1) + 1 + number)
+    }
+
+    /// All seats of a block.
+    pub fn seats(&self, block: Block) -> impl Iterator<Item = Seat<'_>> + '_ {
+        (0..self.in_each).map(move |number| self.seat(block, number))
+    }
+
+    fn at(&self, index: usize) -> Seat<'_> {
+        let bytes = &self.memory.bytes()[index * SEAT..(index + 1) * SEAT];
+        // SAFETY: a mapping begins on a page, so each seat is aligned to 8; any bytes are valid.
+        let (_, words, _) = unsafe { bytes.align_to::<AtomicU64>() };
+        Seat(words)
     }
 
     /// Notes that a call was received.
     pub fn has_received(&self) {
-        self.seat(self.number).0[1].fetch_add(1, SeqCst);
+        let all = self.at(self.blocks * (self.in_each + 1));
+        all.0[0].fetch_add(1, SeqCst);
     }
 
     /// How many calls were received.
     #[must_use]
     pub fn received(&self) -> u64 {
-        self.seat(self.number).word(1)
-    }
-
-    /// How many there are.
-    #[must_use]
-    pub fn number(&self) -> usize {
-        self.number
-    }
-
-    /// One of them.
-    #[must_use]
-    pub fn seat(&self, index: usize) -> Seat<'_> {
-        let bytes = &self.memory.bytes()[index * SEAT..(index + 1) * SEAT];
-        // SAFETY: a mapping begins on a page, so each seat is aligned to 8; any bytes are valid.
-        let (_, words, _) = unsafe { bytes.align_to::<AtomicU64>() };
-        Seat(words)
+        self.at(self.blocks * (self.in_each + 1)).word(0)
     }
 }
 

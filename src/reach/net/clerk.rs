@@ -7,7 +7,7 @@
 //! memory, or the kernel keeps it for the next one (kernel/seccomp.c, seccomp_notify_recv).
 
 use super::desk::Desk;
-use super::threads::{self, THREADS};
+use super::threads;
 use super::visitor::Visitors;
 use super::{Terms, NAME};
 use crate::session::keeper::own_cgroup;
@@ -20,9 +20,7 @@ use synclater_sys::wait::{self, For};
 use synclater_sys::{process, socket};
 
 /// Processes that may have seats at the same time.
-const DESKS: usize = 8;
-/// Seats of a session.
-pub const SEATS: usize = THREADS * DESKS;
+pub const DESKS: usize = 8;
 
 /// How often is looked whether somebody receives.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -80,6 +78,8 @@ fn settle_in() {
     let mut files = getrlimit(Resource::Nofile);
     files.current = files.maximum;
     let _ = setrlimit(Resource::Nofile, files);
+    // A program waits while we do not run; and its signals interrupt it as long as that.
+    let _ = rustix::process::nice(-20);
 }
 
 /// Waits for the listener; `None` where no command was started.
@@ -91,19 +91,20 @@ fn listener_at(door: &OwnedFd) -> Option<Listener> {
 
 /// The second process.
 fn watch(terms: Terms, seats: &'static Seats, listener: Listener, first: u32) -> i32 {
-    let Some(first) = process::watch(first) else {
+    let Some(end) = process::watch(first) else {
         return inherit(terms, seats, listener);
     };
     let (mut unanswered, mut helps, mut received) = (0, false, 0);
     let listener: &'static Listener = Box::leak(Box::new(listener));
     loop {
-        let fds = [(first.as_fd(), For::Input), (listener.as_fd(), For::Change)];
-        let ready = wait::any(&fds, if helps { LOOK_EVERY * 10 } else { LOOK_EVERY });
+        let fds = [(end.as_fd(), For::Input), (listener.as_fd(), For::Change)];
+        let ready = wait::any(&fds, LOOK_EVERY);
         if listener.is_over() {
             return 0;
         }
-        if ready[0] {
-            rescue(&terms, seats, listener);
+        // It may have been killed while a thread of its hangs in the kernel.
+        rescue(&terms, seats, listener);
+        if ready[0] || process::is_ended(first) {
             let second = stand_by(&terms, seats, listener);
             return tend(terms, seats, listener, second, helps);
         }
@@ -111,8 +112,7 @@ fn watch(terms: Terms, seats: &'static Seats, listener: Listener, first: u32) ->
         received = seats.received();
         unanswered = if stands { unanswered + 1 } else { 0 };
         if unanswered >= UNANSWERED && !helps {
-            helps = true;
-            open_desk(terms.clone(), seats, listener);
+            helps = open_desk(terms.clone(), seats, listener);
         }
     }
 }
@@ -130,17 +130,33 @@ fn serve(terms: Terms, seats: &'static Seats, listener: Listener, second: Job) -
     tend(terms, seats, listener, Some(second), false)
 }
 
-/// Answers what one that has ended had received.
+/// Answers what those that have ended had received, and frees their seats.
 fn rescue(terms: &Terms, seats: &Seats, listener: &Listener) {
-    let desk = Desk::new(terms.clone());
-    let mut visitors = Visitors::default();
-    for seat in (0..seats.number()).map(|i| seats.seat(i)) {
-        if let Some(call) = seat.call() {
-            let answer = desk.rescue(&call, seat.stage(), &mut visitors);
-            let _ = listener.answer(call.id, answer);
-            seat.clear();
+    for (block, owner) in seats.taken() {
+        // Who else looks may take it over first.
+        let own = std::process::id();
+        let is_ours = |owner| process::is_ended(owner) && seats.pass_on(block, owner, own);
+        if owner == own || !is_ours(owner) {
+            continue;
         }
+        let desk = Desk::new(terms.clone());
+        let mut visitors = Visitors::new(1);
+        for seat in seats.seats(block) {
+            if let Some(call) = seat.call() {
+                let answer = desk.rescue(&call, seat.stage(), &mut visitors);
+                let _ = listener.answer(call.id, answer);
+                seat.clear();
+            }
+        }
+        seats.pass_on(block, own, 0);
     }
+}
+
+/// Whether something that was received waits for one that has ended.
+#[must_use]
+pub fn has_orphans(seats: &Seats) -> bool {
+    let waits = |block| seats.seats(block).any(|seat| seat.call().is_some());
+    { seats.taken() }.any(|(block, owner)| waits(block) && process::is_ended(owner))
 }
 
 /// Another process that watches this one.
@@ -164,8 +180,9 @@ fn tend(
     mut second: Option<Job>,
     is_open: bool,
 ) -> i32 {
-    if !is_open {
-        open_desk(terms.clone(), seats, listener);
+    // There is a second one, or nobody with less to do.
+    if !is_open && !open_desk(terms.clone(), seats, listener) {
+        return 1;
     }
     loop {
         let mut fds = vec![(listener.as_fd(), For::Change)];
@@ -180,8 +197,8 @@ fn tend(
     }
 }
 
-/// A desk, and who sits behind it.
-fn open_desk(terms: Terms, seats: &'static Seats, listener: &'static Listener) {
-    let first_seat = seats.take_block(DESKS) * THREADS;
-    threads::open(Desk::new(terms), seats, listener, first_seat);
+/// A desk, and who sits behind it; false where there is no room for one.
+fn open_desk(terms: Terms, seats: &'static Seats, listener: &'static Listener) -> bool {
+    let block = seats.take(std::process::id());
+    block.is_some_and(|block| threads::open(Desk::new(terms), seats, listener, block))
 }

@@ -29,14 +29,17 @@ use synclater_model::policy::rules::RuleSet;
 use synclater_model::reach::filter;
 use synclater_shim::page;
 use synclater_sys::job::{self, Job};
-use synclater_sys::seccomp::{try_out, Filter, Listener, Seats};
-use synclater_sys::socket;
+use synclater_sys::seccomp::{has_x32, try_out, Filter, Listener, Seats};
+use synclater_sys::{process, socket};
 
 /// Who is sent the listener: the two that answer, and the supervisor, should both end.
 const HOLDERS: usize = 3;
 
 /// What the answering processes are called.
 pub const NAME: &std::ffi::CStr = c"synclater-net";
+
+/// How many firsts there may be at the same time: those that stand still count.
+const PAIRS: usize = 3;
 
 /// How long the first of them may take to be there.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -74,12 +77,20 @@ impl Net {
     /// # Errors
     /// `EAGAIN` where no process can be had, `ENOMEM`, `ETIMEDOUT`.
     pub fn start(terms: Terms) -> io::Result<Net> {
+        if !process::proc_is_ours() {
+            return Err(io::Error::other(
+                "/proc shows another pid namespace than ours",
+            ));
+        }
+        // Before there are threads.
+        let _ = has_x32();
         use rustix::net::{socketpair, AddressFamily, SocketFlags, SocketType};
         let pair = || {
             let kind = SocketType::SEQPACKET;
             socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)
         };
-        let seats: &'static Seats = Box::leak(Box::new(Seats::new(clerk::SEATS)?));
+        let seats: &'static Seats =
+            Box::leak(Box::new(Seats::new(clerk::DESKS, threads::THREADS)?));
         let (door, behind) = pair()?;
         let (ready, to) = pair()?;
         rustix::net::sockopt::set_socket_timeout(&ready, Timeout::Recv, Some(PATIENCE))?;
@@ -158,8 +169,9 @@ impl Net {
         let received = std::mem::replace(&mut self.received, self.seats.received());
         let stands = self.listener.as_ref().is_some_and(Listener::has_call);
         let stands = stands && received == self.received;
+        let stands = stands || clerk::has_orphans(self.seats);
         self.unanswered = if stands { self.unanswered + 1 } else { 0 };
-        if self.unanswered < 4 {
+        if self.unanswered < 4 || self.clerks.len() > PAIRS {
             return;
         }
         self.unanswered = 0;

@@ -6,15 +6,19 @@
 
 use super::desk::{Desk, Making, Verdict, ALL_COUNTED, COUNTED};
 use super::visitor::Visitors;
+use rustix::process::{getrlimit, Resource};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Mutex, OnceLock};
 use std::thread::{self, Thread};
 use std::time::Duration;
 use synclater_sys::lock::lock;
-use synclater_sys::seccomp::{Answer, Call, Listener, Seat, Seats};
+use synclater_sys::seccomp::{Answer, Block, Call, Listener, Seat, Seats};
 
 /// Threads of one process; where all of them make calls, programs make theirs by themselves.
 pub const THREADS: usize = 32;
+
+/// Threads that ask and are remembered by each of them, at most.
+const REMEMBERED: usize = 256;
 
 /// For how long nobody receives while a call is being made, twice at most.
 const MOMENT: Duration = Duration::from_micros(300);
@@ -25,7 +29,9 @@ struct Threads {
     desk: Desk,
     seats: &'static Seats,
     listener: &'static Listener,
-    first_seat: usize,
+    block: Block,
+    /// How many visitors each thread remembers.
+    remembers: usize,
     /// Whose turn it is to receive.
     receiver: AtomicUsize,
     /// Calls that are being made.
@@ -43,13 +49,16 @@ struct Pool {
     idle: Vec<usize>,
 }
 
-/// Starts the threads; they end when nobody is left who could ask.
-pub fn open(desk: Desk, seats: &'static Seats, listener: &'static Listener, first_seat: usize) {
+/// Starts the threads; they end when nobody is left who could ask. False where none can be had.
+pub fn open(desk: Desk, seats: &'static Seats, listener: &'static Listener, block: Block) -> bool {
+    let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let each = usize::try_from(files).unwrap_or(usize::MAX) / THREADS;
     let threads: &'static Threads = Box::leak(Box::new(Threads {
         desk,
         seats,
         listener,
-        first_seat,
+        block,
+        remembers: each.saturating_sub(4).clamp(1, REMEMBERED),
         receiver: AtomicUsize::new(usize::MAX),
         making: AtomicUsize::new(0),
         made: AtomicU64::new(0),
@@ -60,7 +69,7 @@ pub fn open(desk: Desk, seats: &'static Seats, listener: &'static Listener, firs
     if let Ok(deputy) = small().spawn(|| threads.look_after()) {
         let _ = threads.deputy.set(deputy.thread().clone());
     }
-    threads.another_receives();
+    threads.another_receives()
 }
 
 /// Where a thread fails, its process ends: the one that watches takes over.
@@ -123,8 +132,8 @@ impl Threads {
     }
 
     fn work(&'static self, number: usize) {
-        let seat = self.seats.seat(self.first_seat + number);
-        let mut visitors = Visitors::default();
+        let seat = self.seats.seat(self.block, number);
+        let mut visitors = Visitors::new(self.remembers);
         loop {
             while self.receiver.load(SeqCst) != number {
                 lock(&self.pool).idle.push(number);
@@ -139,8 +148,9 @@ impl Threads {
                 continue;
             };
             self.seats.has_received();
-            if self.desk.may_wait(&call) {
-                self.another_receives();
+            if self.desk.may_wait(&call) && !self.another_receives() {
+                self.end(seat, &call, Answer::Itself);
+                continue;
             }
             let counted = || seat.set_stage(COUNTED);
             let verdict = self.desk.decide(&call, &mut visitors, counted);

@@ -13,6 +13,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering::SeqCst;
 use synclater_shim::page::{Slot, Slots, SLOT_MAX};
 use synclater_sys::mount;
+use synclater_sys::process::share_descriptors;
 
 /// One thread that asks.
 pub struct Visitor {
@@ -29,35 +30,29 @@ pub struct Visitor {
     stays: bool,
 }
 
-/// Threads that are remembered, each by a descriptor; from there on all are forgotten.
-const REMEMBERED: usize = 256;
-
-/// Those that have asked before.
-#[derive(Default)]
-pub struct Visitors(HashMap<u32, Visitor>);
+/// Those that have asked before, each with a descriptor, and how many may be remembered.
+pub struct Visitors(HashMap<u32, Visitor>, usize);
 
 impl Visitors {
+    /// Nobody yet, of at most `most`.
+    #[must_use]
+    pub fn new(most: usize) -> Visitors {
+        Visitors(HashMap::new(), most.max(1))
+    }
+
     /// The thread with this number, and what it has open as `fd`.
     ///
     /// # Errors
     /// `EBADF`; `EPERM` where it may not be looked at, `ESRCH` where it is gone.
     pub fn file_of(&mut self, tid: u32, fd: i32, slots: &Slots) -> io::Result<(&Visitor, OwnedFd)> {
-        if let Some(known) = self.0.get(&tid).filter(|v| v.stays) {
-            match known.file(fd) {
-                // Another one has its number now.
-                Err(e) if is_gone(&e) => {}
-                Err(e) => return Err(e),
-                Ok(file) => return Ok((&self.0[&tid], file)),
-            }
-        }
-        let file = match self.meet(tid, slots)?.file(fd) {
-            Err(e) if Errno::from_io_error(&e) == Some(Errno::MFILE) => {
-                self.0.clear();
-                self.meet(tid, slots)?.file(fd)
-            }
-            file => file,
+        let known = self.0.get(&tid).filter(|v| v.stays).map(|v| v.file(fd));
+        let file = match known {
+            Some(Ok(file)) => file,
+            // Another one has its number now.
+            Some(Err(e)) if Errno::from_io_error(&e) != Some(Errno::SRCH) => return Err(e),
+            _ => self.meet(tid, slots)?.file(fd)?,
         };
-        file.map(|file| (&self.0[&tid], file))
+        Ok((&self.0[&tid], file))
     }
 
     /// The thread with this number, as it is now.
@@ -65,11 +60,16 @@ impl Visitors {
     /// # Errors
     /// `ESRCH` where it is gone; those of pidfd_open(2).
     pub fn meet(&mut self, tid: u32, slots: &Slots) -> io::Result<&Visitor> {
-        if self.0.len() >= REMEMBERED {
+        if self.0.len() >= self.1 {
             self.0.clear();
         }
-        let visitor = Visitor::look_at(tid, slots)?;
-        Ok(self.0.entry(tid).insert_entry(visitor).into_mut())
+        let mut met = Visitor::look_at(tid, slots);
+        if { met.as_ref().err().and_then(Errno::from_io_error) } == Some(Errno::MFILE) {
+            // What is remembered is what can be done without.
+            self.0.clear();
+            met = Visitor::look_at(tid, slots);
+        }
+        Ok(self.0.entry(tid).insert_entry(met?).into_mut())
     }
 
     /// The one that was met last under this number.
@@ -77,10 +77,6 @@ impl Visitors {
     pub fn known(&self, tid: u32) -> Option<&Visitor> {
         self.0.get(&tid)
     }
-}
-
-fn is_gone(e: &io::Error) -> bool {
-    Errno::from_io_error(e) == Some(Errno::SRCH)
 }
 
 /// Not yet in rustix: the value of `O_EXCL`.
@@ -91,7 +87,7 @@ impl Visitor {
         let gone = || io::Error::from(Errno::SRCH);
         let number = |n: u32| Pid::from_raw(n.cast_signed()).ok_or_else(gone);
         let thread = pidfd_open(number(tid)?, PIDFD_THREAD);
-        let status = std::fs::read_to_string(format!("/proc/{tid}/status")).map_err(|_| gone())?;
+        let status = std::fs::read_to_string(format!("/proc/{tid}/status"))?;
         let field = |key: &str| {
             let line = status.lines().find_map(|l| l.strip_prefix(key));
             line.map(str::split_whitespace)
@@ -99,10 +95,14 @@ impl Visitor {
         let last = |key| field(key)?.last()?.parse::<u32>().ok();
         let (pidfd, stays) = match thread {
             Ok(fd) => (fd, true),
-            Err(_) => {
+            Err(Errno::INVAL) => {
                 let process = last("Tgid:").ok_or_else(gone)?;
+                if process != tid && !share_descriptors(tid, process) {
+                    return Err(Errno::PERM.into());
+                }
                 (pidfd_open(number(process)?, PidfdFlags::empty())?, false)
             }
+            Err(e) => return Err(e.into()),
         };
         let mut visitor = Visitor {
             tid,
@@ -113,7 +113,8 @@ impl Visitor {
                 .and_then(|mut ids| ids.nth(1)?.parse().ok())
                 .unwrap_or(0),
             slot: 0,
-            is_one_of_us: is_of_this_program(tid),
+            // Another copy of synclater too: what it settles is settled then.
+            is_one_of_us: is_of_this_program(tid) || status.starts_with("Name:\tsynclater"),
             stays,
         };
         visitor.slot = visitor.claim(slots);
@@ -124,19 +125,25 @@ impl Visitor {
         if fd < 0 {
             return Err(Errno::BADF.into());
         }
-        Ok(pidfd_getfd(&self.pidfd, fd, PidfdGetfdFlags::empty())?)
+        pidfd_getfd(&self.pidfd, fd, PidfdGetfdFlags::empty()).map_err(|e| match e {
+            // Of a process whose first thread has ended, other threads may have descriptors.
+            Errno::BADF if !self.stays => Errno::PERM.into(),
+            e => e.into(),
+        })
     }
 
-    /// What `path` is for it, without following a last link where `stays_on_link`.
+    /// What `path` is for it, without following a last link where `stays_on_link`; as far as the
+    /// kernel knows without asking a file system, whose server may wait for us. It knows the way to
+    /// every mount point.
     ///
     /// # Errors
-    /// Those of openat2(2).
+    /// Those of openat2(2); `EAGAIN` where it would have to ask.
     pub fn open(&self, path: &[u8], stays_on_link: bool) -> io::Result<OwnedFd> {
         use rustix::fs::{open, openat2, Mode, OFlags, ResolveFlags};
         let (from, resolve) = if path.starts_with(b"/") {
-            ("root", ResolveFlags::IN_ROOT)
+            ("root", ResolveFlags::IN_ROOT | ResolveFlags::CACHED)
         } else {
-            ("cwd", ResolveFlags::empty())
+            ("cwd", ResolveFlags::CACHED)
         };
         let mut flags = OFlags::PATH | OFlags::CLOEXEC;
         let dir = open(format!("/proc/{}/{from}", self.tid), flags, Mode::empty())?;

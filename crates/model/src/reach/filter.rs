@@ -108,7 +108,8 @@ static X86_64: Abi = Abi {
         call(306, Asked::Syncfs),
         call(162, Asked::Sync),
         write(328),
-        write(546),
+        // x32's own, whose place in a file is one argument.
+        tested(547, Asked::FlaggedWrite, 4, RWF_DSYNC | RWF_SYNC),
         call(425, Asked::Ring),
         call(166, Asked::Umount),
     ],

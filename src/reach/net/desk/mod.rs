@@ -53,6 +53,8 @@ pub struct Making {
 /// How often is looked whether the supervisor lives, and whether a call was made.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
+/// At how many looks a program runs before it is on its way back.
+const RUNS: u32 = 50;
 
 /// How far a call had come when its answerer ended: it was counted.
 pub const COUNTED: u64 = 1;
@@ -196,7 +198,8 @@ impl Desk {
             Ok(Err(e)) => Ok(self.failed(visitor, asked, e)),
             Err(_) if asked == Asked::Range => {
                 add(&self.counters(visitor).hints_real);
-                Ok(itself())
+                // To close it may wait for who serves it: not here.
+                Ok(self.making(visitor, asked, Some(file)))
             }
             Err(why) => Ok(self.made(visitor, asked, Some(file), why)),
         }
@@ -358,12 +361,23 @@ impl Desk {
 
     /// Waits until the call was made, and says so.
     pub fn see_it_made(&self, of: &Unmounting) {
-        let is_in_it = || {
+        let number = of.number.to_string();
+        let (mut runs, mut looks) = (0, 0);
+        while runs < RUNS && !self.terms.shared.lease_is_over() {
             let text = std::fs::read_to_string(format!("/proc/{}/syscall", of.tid));
-            text.is_ok_and(|t| t.split(' ').next() == Some(&of.number.to_string()))
-        };
-        while is_in_it() && !self.terms.shared.lease_is_over() {
-            std::thread::sleep(LOOK_AGAIN);
+            match text
+                .unwrap_or_default()
+                .split(' ')
+                .next()
+                .map(str::trim_end)
+            {
+                // On its way there, or back.
+                Some("running") => runs += 1,
+                Some(its) if its == number => runs = 0,
+                _ => break,
+            }
+            looks += 1;
+            std::thread::sleep(if looks < RUNS { LOOK_AGAIN } else { LOOK_EVERY });
         }
         let word = &self.slots().slot[of.slot].umount;
         word.store(page::UMOUNT_OVER, SeqCst);
@@ -415,6 +429,10 @@ impl Desk {
 
     fn made(&self, visitor: &Visitor, asked: Asked, file: Option<OwnedFd>, why: Kept) -> Verdict {
         self.keep(visitor, why);
+        self.making(visitor, asked, file)
+    }
+
+    fn making(&self, visitor: &Visitor, asked: Asked, file: Option<OwnedFd>) -> Verdict {
         Verdict::Made(Making {
             asked,
             file,
@@ -447,6 +465,7 @@ impl Desk {
         let shard = &self.slots().slot[making.slot].shard[making.shard];
         shard.ticks.fetch_add(took, SeqCst);
         add(&shard.timed);
+        add(&shard.elsewhere);
         match made {
             Ok(()) => Answer::Value(0),
             Err(e) => Answer::Errno(e.raw_os_error()),

@@ -1,5 +1,6 @@
 //! Who sits behind the desk: one thread receives. It also makes a call for somebody, where nothing
-//! else goes on; from then on, or where that takes longer than a moment, another one receives.
+//! else goes on and nobody else has asked lately; otherwise, or where that takes longer than a
+//! moment, another one receives.
 //!
 //! To wake another thread for each call that is made costs more than the rest (10 us here, on two
 //! processors): so one that wakes by itself looks after it, as long as calls are being made.
@@ -7,7 +8,7 @@
 use super::desk::{Desk, Making, Verdict, ALL_COUNTED, COUNTED};
 use super::visitor::Visitors;
 use rustix::process::{getrlimit, Resource};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Mutex, OnceLock};
 use std::thread::{self, Thread};
 use std::time::Duration;
@@ -19,6 +20,9 @@ pub const THREADS: usize = 32;
 
 /// Threads that ask and are remembered by each of them, at most.
 const REMEMBERED: usize = 256;
+
+/// For how many calls another one receives at once where more than one thread asks.
+const SEVERAL: u32 = 100;
 
 /// For how long nobody receives while a call is being made, twice at most.
 const MOMENT: Duration = Duration::from_micros(300);
@@ -34,6 +38,9 @@ struct Threads {
     remembers: usize,
     /// Whose turn it is to receive.
     receiver: AtomicUsize,
+    /// Who asked last, and for how many more calls that are made it counts that another one had.
+    last: AtomicU32,
+    several: AtomicU32,
     /// Calls that are being made.
     making: AtomicUsize,
     /// Calls that the receiver began to make; odd while it does.
@@ -60,6 +67,8 @@ pub fn open(desk: Desk, seats: &'static Seats, listener: &'static Listener, bloc
         block,
         remembers: each.saturating_sub(4).clamp(1, REMEMBERED),
         receiver: AtomicUsize::new(usize::MAX),
+        last: AtomicU32::new(0),
+        several: AtomicU32::new(0),
         making: AtomicUsize::new(0),
         made: AtomicU64::new(0),
         pool: Mutex::default(),
@@ -148,6 +157,9 @@ impl Threads {
                 continue;
             };
             self.seats.has_received();
+            if self.last.swap(call.tid, SeqCst) != call.tid {
+                self.several.store(SEVERAL, SeqCst);
+            }
             if self.desk.may_wait(&call) && !self.another_receives() {
                 self.end(seat, &call, Answer::Itself);
                 continue;
@@ -168,7 +180,11 @@ impl Threads {
     }
 
     fn make(&'static self, making: Making) -> Answer {
-        let goes_on = self.making.fetch_add(1, SeqCst) > 0 || self.listener.has_call();
+        // As long as nobody receives, a signal interrupts who asks.
+        let several = self.several.load(SeqCst);
+        self.several.store(several.saturating_sub(1), SeqCst);
+        let goes_on =
+            self.making.fetch_add(1, SeqCst) > 0 || several > 0 || self.listener.has_call();
         let answer = if !goes_on {
             self.made.fetch_add(1, SeqCst);
             if self.deputy_sleeps.swap(false, SeqCst) {

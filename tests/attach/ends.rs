@@ -2,31 +2,8 @@
 //! for ever, and the next session works.
 
 use super::*;
-use crate::harness::limits::{count, seed};
-use crate::sessions::stage::SYNCLATER;
+use crate::harness::limits::{below, count, seed};
 use rustix::process::{kill_process, Signal};
-
-/// A pseudo-random number below `n`.
-fn below(state: &mut u64, n: u64) -> u64 {
-    *state = state
-        .wrapping_mul(6_364_136_223_846_793_005)
-        .wrapping_add(1_442_695_040_888_963_407);
-    (*state >> 33) % n
-}
-
-/// Processes of synclater that have to do with a stage, but for those that wait for the others.
-fn of_synclater(stage: &Stage) -> Vec<Pid> {
-    let run = format!("SYNCLATER_RUN_DIR={}", stage.run_dir().display());
-    let entries = std::fs::read_dir("/proc").expect("/proc").flatten();
-    let pids = entries.filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
-    let is_it = |pid: &i32| {
-        let exe = std::fs::read_link(format!("/proc/{pid}/exe"));
-        let environ = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-        exe.is_ok_and(|x| x == std::path::Path::new(SYNCLATER))
-            && environ.split(|b| *b == 0).any(|v| v == run.as_bytes())
-    };
-    pids.filter(is_it).filter_map(Pid::from_raw).collect()
-}
 
 #[test]
 fn soak_whatever_is_killed_the_process_lives_on() {
@@ -83,7 +60,7 @@ fn soak_whatever_is_killed_the_process_lives_on() {
 /// Kills one process of synclater after up to `ms` milliseconds.
 fn kill_one_of(stage: &Stage, state: &mut u64, ms: u64) {
     crate::sessions::stage::pass(std::time::Duration::from_micros(below(state, ms * 1000)));
-    let all = of_synclater(stage);
+    let all = stage.of_synclater();
     if let Some(pid) = all.get(below(state, all.len().max(1) as u64) as usize) {
         // It may have ended in between.
         let _ = kill_process(*pid, Signal::KILL);

@@ -47,3 +47,11 @@ pub fn seed() -> u64 {
         clock.map_or(1, |d| d.subsec_nanos().into())
     })
 }
+
+/// A pseudo-random number below `n`; moves `state` on.
+pub fn below(state: &mut u64, n: u64) -> u64 {
+    *state = state
+        .wrapping_mul(6_364_136_223_846_793_005)
+        .wrapping_add(1_442_695_040_888_963_407);
+    (*state >> 33) % n
+}

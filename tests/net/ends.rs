@@ -1,36 +1,20 @@
 //! Kills and stops of those that answer, at any moment: every request is answered all the same.
 
 use super::*;
+use crate::harness::limits::below;
 
 /// The living processes of synclater that belong to a stage, with their names.
 pub fn of_this_stage(stage: &Stage) -> Vec<(Pid, String)> {
-    let run = format!("SYNCLATER_RUN_DIR={}", stage.run_dir().display());
-    let entries = std::fs::read_dir("/proc").expect("/proc").flatten();
-    let pids = entries.filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
-    let is_it = |pid: &i32| {
-        let exe = std::fs::read_link(format!("/proc/{pid}/exe"));
-        let environ = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-        exe.is_ok_and(|x| x == std::path::Path::new(SYNCLATER))
-            && environ.split(|b| *b == 0).any(|v| v == run.as_bytes())
+    let name = |pid: Pid| {
+        let comm = std::fs::read_to_string(format!("/proc/{}/comm", pid.as_raw_nonzero()));
+        (pid, comm.unwrap_or_default().trim_end().to_owned())
     };
-    let name = |pid: i32| {
-        let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-        Some((Pid::from_raw(pid)?, comm.trim_end().to_owned()))
-    };
-    pids.filter(is_it).filter_map(name).collect()
+    stage.of_synclater().into_iter().map(name).collect()
 }
 
 fn named(stage: &Stage, name: &str) -> Vec<Pid> {
     let all = of_this_stage(stage).into_iter();
     all.filter(|(_, n)| n == name).map(|(pid, _)| pid).collect()
-}
-
-/// A number below `n`; moves `state` on.
-fn below(state: &mut u64, n: usize) -> usize {
-    *state = state
-        .wrapping_mul(6_364_136_223_846_793_005)
-        .wrapping_add(1);
-    (*state >> 33) as usize % n.max(1)
 }
 
 /// A static hammer without an end in a session with a net, which has begun.
@@ -70,12 +54,12 @@ fn soak_whoever_is_killed_every_request_is_answered() {
         let victim = hammering(&stage, &["--net", "-u", until_when], "2");
         for kill in 0..3 {
             let what = format!("seed {} round {round} kill {kill}", seed());
-            pass(Duration::from_micros(below(&mut state, 20_000) as u64));
+            pass(Duration::from_micros(below(&mut state, 20_000)));
             let all = of_this_stage(&stage);
             if all.is_empty() {
                 break;
             }
-            let (pid, name) = &all[below(&mut state, all.len())];
+            let (pid, name) = &all[below(&mut state, all.len() as u64) as usize];
             // It may have ended in between.
             let _ = kill_process(*pid, Signal::KILL);
             goes_on(&stage, &victim, &format!("{what}, {name}"));
@@ -116,9 +100,7 @@ fn soak_each_request_is_counted_once_though_those_that_answer_are_killed() {
         let mut victim = Running::start(&stage, command);
         let mut kills = 0;
         while progress(&stage.work()).0 < all {
-            pass(Duration::from_micros(
-                20_000 + below(&mut state, 20_000) as u64,
-            ));
+            pass(Duration::from_micros(20_000 + below(&mut state, 20_000)));
             if let Some(pid) = named(&stage, "synclater-net").first() {
                 let _ = kill_process(*pid, Signal::KILL);
                 kills += 1;

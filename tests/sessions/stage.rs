@@ -159,6 +159,20 @@ impl Stage {
         self.session()["id"].as_str().expect("an id").to_owned()
     }
 
+    /// Processes of synclater that have to do with it.
+    pub fn of_synclater(&self) -> Vec<Pid> {
+        let run = format!("SYNCLATER_RUN_DIR={}", self.run_dir().display());
+        let entries = std::fs::read_dir("/proc").expect("/proc").flatten();
+        let pids = entries.filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
+        let is_it = |pid: &i32| {
+            let exe = std::fs::read_link(format!("/proc/{pid}/exe"));
+            let environ = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+            exe.is_ok_and(|x| x == Path::new(SYNCLATER))
+                && environ.split(|b| *b == 0).any(|v| v == run.as_bytes())
+        };
+        pids.filter(is_it).filter_map(Pid::from_raw).collect()
+    }
+
     /// Open entries of the ledger.
     pub fn entries(&self) -> Vec<PathBuf> {
         let files = std::fs::read_dir(self.state()).expect("the ledger");

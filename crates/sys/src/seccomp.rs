@@ -215,8 +215,8 @@ impl Seats {
     /// Passes a block on from one owner to another; 0 is nobody. False where it was not the first
     /// one's.
     pub fn pass_on(&self, block: Block, from: u32, to: u32) -> bool {
-        let change = { self.owner(block) }.compare_exchange(from.into(), to.into(), SeqCst, SeqCst);
-        change.is_ok()
+        let (owner, from, to) = (self.owner(block), from.into(), to.into());
+        owner.compare_exchange(from, to, SeqCst, SeqCst).is_ok()
     }
 
     fn owner(&self, block: Block) -> &AtomicU64 {

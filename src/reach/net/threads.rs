@@ -140,16 +140,28 @@ impl Threads {
         }
     }
 
+    /// The receiver changes with the pool locked only: who is idle is in it once.
+    fn wait_for_turn(&self, number: usize) {
+        let is_it = || self.receiver.load(SeqCst) == number;
+        if is_it() {
+            return;
+        }
+        let mut pool = lock(&self.pool);
+        if is_it() {
+            return;
+        }
+        pool.idle.push(number);
+        drop(pool);
+        while !is_it() {
+            thread::park();
+        }
+    }
+
     fn work(&'static self, number: usize) {
         let seat = self.seats.seat(self.block, number);
         let mut visitors = Visitors::new(self.remembers);
         loop {
-            while self.receiver.load(SeqCst) != number {
-                lock(&self.pool).idle.push(number);
-                while self.receiver.load(SeqCst) != number {
-                    thread::park();
-                }
-            }
+            self.wait_for_turn(number);
             let Ok(call) = self.listener.receive(seat) else {
                 if self.listener.is_over() {
                     return;
@@ -183,8 +195,8 @@ impl Threads {
         // As long as nobody receives, a signal interrupts who asks.
         let several = self.several.load(SeqCst);
         self.several.store(several.saturating_sub(1), SeqCst);
-        let goes_on =
-            self.making.fetch_add(1, SeqCst) > 0 || several > 0 || self.listener.has_call();
+        let alone = several == 0 && self.deputy.get().is_some();
+        let goes_on = self.making.fetch_add(1, SeqCst) > 0 || !alone || self.listener.has_call();
         let answer = if !goes_on {
             self.made.fetch_add(1, SeqCst);
             if self.deputy_sleeps.swap(false, SeqCst) {

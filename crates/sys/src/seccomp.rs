@@ -162,8 +162,8 @@ pub fn try_out(gives_up_rights: bool) -> io::Result<()> {
     set(&pass, NEW_LISTENER | WAIT_KILLABLE_RECV).map(|_| ())
 }
 
-/// Room for notifications, which the processes that answer share, also after a fork: in blocks, each
-/// of one process.
+/// Room for notifications, which the processes that answer share, also after a fork: in blocks,
+/// each of one process.
 pub struct Seats {
     memory: Mapping,
     blocks: usize,

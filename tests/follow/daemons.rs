@@ -12,8 +12,13 @@ use crate::servers::{
 
 /// `synclater run --follow` at this place, with a report.
 fn following(place: &Place, until: &str) -> Command {
+    reaching(place, "--follow", until)
+}
+
+/// A run that reaches what it starts in this way.
+fn reaching(place: &Place, how: &str, until: &str) -> Command {
     let mut command = place.synclater();
-    command.args(["run", "--follow", "--summary", "--until", until, "--json"]);
+    command.args(["run", how, "--summary", "--until", until, "--json"]);
     command.arg(place.scene.file("report.json")).arg("--");
     command
 }
@@ -84,14 +89,11 @@ fn soak_etcd_is_answered() {
     }
     let disk = SlowDisk::new("ext4", 512, 8);
     let puts = count(100, 2000);
-    let rate = |follows: bool, more: &[&str]| {
+    let rate = |how: Option<&str>, more: &[&str]| {
         let place = Place::new("etcd-follow");
-        let mut command = if follows {
-            following(&place, "1s")
-        } else {
-            clean("env")
-        };
-        let data = disk.path().join(format!("{follows}{}", more.len()));
+        let run = |how| reaching(&place, how, "1s");
+        let mut command = how.map_or_else(|| clean("env"), run);
+        let data = disk.path().join(format!("{how:?}{}", more.len()));
         let (words, _, port) = etcd_words(&data);
         command.args(words).args(more);
         let mut daemon = Daemon::start(place, &mut command);
@@ -100,16 +102,15 @@ fn soak_etcd_is_answered() {
         let seconds = etcd_puts(port, puts);
         (puts as f64 / seconds, daemon.stop())
     };
-    let (real, _) = rate(false, &[]);
-    let (own, _) = rate(false, &["--unsafe-no-fsync"]);
-    let (ours, stopped) = rate(true, &[]);
-    println!("etcd: {real:.0} puts a second, {own:.0} by its own switch, {ours:.0} followed");
-    assert!(
-        stopped.number("skipped") >= puts as u64,
-        "{:#}",
-        stopped.report
-    );
-    assert_eq!(stopped.report["escaped"], json!([]), "{:#}", stopped.report);
-    assert_eq!(stopped.number("settled"), stopped.number("skipped"));
-    assert!(ours >= 2.0 * real, "{real} {ours}");
+    let (real, _) = rate(None, &[]);
+    let (own, _) = rate(None, &["--unsafe-no-fsync"]);
+    for how in ["--follow", "--net"] {
+        let (ours, stopped) = rate(Some(how), &[]);
+        println!("etcd: {real:.0} puts a second, {own:.0} by its own switch, {ours:.0} {how}");
+        let report = &stopped.report;
+        assert!(stopped.number("skipped") >= puts as u64, "{report:#}");
+        assert_eq!(report["escaped"], json!([]), "{report:#}");
+        assert_eq!(stopped.number("settled"), stopped.number("skipped"));
+        assert!(ours >= 2.0 * real, "{how}: {real} {ours}");
+    }
 }

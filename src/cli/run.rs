@@ -266,7 +266,7 @@ fn net(s: &mut Supervisor, is_inside: bool, quiet: bool) -> Result<(), Trouble> 
         // What it answers would not be known to the other one.
         Err("it is inside of another synclater session".into())
     } else {
-        s.cast_net().map_err(|e| format!("no process for it: {e}"))
+        s.cast_net().map_err(|e| format!("nobody to answer: {e}"))
     };
     started.map_err(|why: String| {
         s.settle_at_end(|_| {});

@@ -98,14 +98,17 @@ fn soak_each_request_is_counted_once_though_those_that_answer_are_killed() {
         command.arg(program("hammer_static")).arg(stage.work());
         command.args(["1", &all.to_string()]);
         let mut victim = Running::start(&stage, command);
+        goes_on(&stage, &victim, "at first");
         let mut kills = 0;
-        while progress(&stage.work()).0 < all {
+        let ended = until(LIMIT * 2, || {
             pass(Duration::from_micros(20_000 + below(&mut state, 20_000)));
             if let Some(pid) = named(&stage, "synclater-net").first() {
                 let _ = kill_process(*pid, Signal::KILL);
                 kills += 1;
             }
-        }
+            progress(&stage.work()).0 >= all
+        });
+        assert!(ended, "{kills} kills: {}", victim.stderr());
         let outcome = victim.end().must_succeed();
         let report = stage.report();
         let counted = number(&report, "requests");

@@ -121,7 +121,7 @@ impl Net {
         let mut buf = [0; 1];
         match socket::receive(&ready, &mut buf) {
             Ok((1, _)) => Ok(net),
-            Ok(_) => Err(io::ErrorKind::ConnectionReset.into()),
+            Ok(_) => Err(io::Error::other("the one that answers has ended at once")),
             Err(e) => Err(e),
         }
     }

@@ -53,7 +53,7 @@ fn put_in_first(
     entry: Option<Entry>,
     luggage: &Luggage,
 ) -> Result<Begun, Failure> {
-    let target = target::at_start(pid)?;
+    let target = target::at_start(pid, luggage.filters)?;
     let memory = memory_of(pid)?;
     let found = survey(pid, target.class, &memory)?;
     if found.makes_requests() {

@@ -49,6 +49,8 @@ pub struct Luggage {
     slots: File,
     page_size: u32,
     slots_size: u32,
+    /// Seccomp filters that a process of the session has at its start.
+    filters: u32,
     clock: LeaseClock,
 }
 
@@ -132,6 +134,7 @@ impl Luggage {
             slots,
             page_size,
             slots_size,
+            filters: shared.page().filters.load(SeqCst),
             clock,
         })
     }

@@ -153,18 +153,16 @@ pub fn look(pid: u32) -> Result<Target, Refusal> {
     Ok(described(pid, &status, exe, class))
 }
 
-/// A process that we trace, and that has just executed a program: one thread, no library.
+/// A process that we trace, and that has just executed a program: one thread, no library. It
+/// descends from us: with no more than `filters` seccomp filters, it has those of its session.
 ///
 /// # Errors
 /// Why not.
-pub fn at_start(pid: u32) -> Result<Target, Refusal> {
+pub fn at_start(pid: u32, filters: u32) -> Result<Target, Refusal> {
     let gone = || Refusal::new("it has ended meanwhile", "look for it: pgrep NAME");
     let status = Status::of(pid).ok_or_else(gone)?;
     let exe = executable(pid, &status)?;
-    // It descends from us: as many filters as we have are those that we have.
-    const FILTERS: &str = "Seccomp_filters";
-    let own = Status::of(std::process::id()).and_then(|own| own.get(FILTERS)?.parse().ok());
-    if own.is_none_or(|own: u64| status.number(FILTERS) > own) {
+    if status.number("Seccomp_filters") > filters.into() {
         what_it_forbids(&status)?;
     }
     Ok(described(pid, &status, exe, Class::Long))

@@ -6,7 +6,7 @@ mod ends;
 use crate::follow::{all_were_seen, hammer, hammer_in_go, number, reaching, requests};
 use crate::harness::command::{run, Outcome, LIMIT};
 use crate::harness::disk::{Disk, SlowDisk};
-use crate::harness::limits::{count, is_root, needs_root, seed, skip};
+use crate::harness::limits::{count, is_root, needs_net, needs_root, seed, skip};
 use crate::sessions::stage::{as_root, pass, program, progress, Running, Stage, SYNCLATER};
 use crate::wait::until;
 use rustix::process::{kill_process, Pid, Signal};
@@ -32,6 +32,9 @@ fn inline(stage: &Stage, name: &str) -> (Vec<String>, u64, u64) {
 
 #[test]
 fn soak_a_program_without_libc_is_answered_as_the_kernel_does() {
+    if !needs_net("soak_a_program_without_libc_is_answered_as_the_kernel_does") {
+        return;
+    }
     for name in ["inline", "inline_static", "inline_32"] {
         for until in ["exit", "now"] {
             let stage = Stage::new("inline");
@@ -55,6 +58,9 @@ fn soak_a_program_without_libc_is_answered_as_the_kernel_does() {
 
 #[test]
 fn soak_every_kind_of_program_is_seen_without_the_library() {
+    if !needs_net("soak_every_kind_of_program_is_seen_without_the_library") {
+        return;
+    }
     let cleaned: &[&str] = &["env", "-i", "PATH=/usr/bin:/bin"];
     for name in ["hammer", "hammer_static", "hammer_musl", "hammer_32"] {
         let stage = Stage::new("net");
@@ -66,6 +72,9 @@ fn soak_every_kind_of_program_is_seen_without_the_library() {
 
 #[test]
 fn soak_a_go_program_is_seen() {
+    if !needs_net("soak_a_go_program_is_seen") {
+        return;
+    }
     let stage = Stage::new("net-go");
     let Some(words) = hammer_in_go(&stage) else {
         return skip(
@@ -79,6 +88,9 @@ fn soak_a_go_program_is_seen() {
 
 #[test]
 fn what_the_library_makes_for_real_is_not_asked_about_again() {
+    if !needs_net("what_the_library_makes_for_real_is_not_asked_about_again") {
+        return;
+    }
     for (name, how) in [
         ("hammer", &["--net", "-u", "now"][..]),
         ("hammer_32", &["--net", "-u", "now"]),
@@ -99,6 +111,9 @@ fn what_the_library_makes_for_real_is_not_asked_about_again() {
 /// A static `busy`, which checks every answer, among signals, threads and forks.
 #[test]
 fn soak_every_answer_is_right_while_threads_and_signals_come_and_go() {
+    if !needs_net("soak_every_answer_is_right_while_threads_and_signals_come_and_go") {
+        return;
+    }
     for until in ["now", "exit"] {
         let stage = Stage::new("net-busy");
         let mut command = reaching(&stage, &["--net", "-u", until]);
@@ -116,6 +131,9 @@ fn soak_every_answer_is_right_while_threads_and_signals_come_and_go() {
 
 #[test]
 fn a_rule_is_about_the_program_and_the_file_also_here() {
+    if !needs_net("a_rule_is_about_the_program_and_the_file_also_here") {
+        return;
+    }
     let stage = Stage::new("net-rules");
     for dir in ["a", "b"] {
         std::fs::create_dir(stage.work().join(dir)).expect("a folder");
@@ -150,6 +168,9 @@ fn a_rule_is_about_the_program_and_the_file_also_here() {
 
 #[test]
 fn a_dial_that_is_set_holds_for_the_next_request() {
+    if !needs_net("a_dial_that_is_set_holds_for_the_next_request") {
+        return;
+    }
     let stage = Stage::new("net-set");
     let mut command = reaching(&stage, &["--net", "-u", "never"]);
     command.arg(program("demand_static")).arg(stage.work());
@@ -164,6 +185,9 @@ fn a_dial_that_is_set_holds_for_the_next_request() {
 
 #[test]
 fn an_open_with_o_sync_is_left_as_it_is_and_counted() {
+    if !needs_net("an_open_with_o_sync_is_left_as_it_is_and_counted") {
+        return;
+    }
     let stage = Stage::new("net-osync");
     let script = "import os\nfd = os.open('f', os.O_WRONLY | os.O_CREAT | os.O_SYNC)\n\
                   os.write(fd, b'x')\nimport fcntl\n\
@@ -181,8 +205,11 @@ fn an_open_with_o_sync_is_left_as_it_is_and_counted() {
 /// While one program's request takes its time on a slow disk, another's are answered.
 #[test]
 fn a_request_that_is_made_keeps_nobody_else_waiting() {
+    if !needs_net("a_request_that_is_made_keeps_nobody_else_waiting") {
+        return;
+    }
     const NAME: &str = "a_request_that_is_made_keeps_nobody_else_waiting";
-    if needs_root(NAME) {
+    if !needs_root(NAME) {
         return;
     }
     let stage = Stage::new("net-slow");
@@ -210,8 +237,11 @@ fn a_request_that_is_made_keeps_nobody_else_waiting() {
 
 #[test]
 fn a_file_system_that_owes_can_be_unmounted_by_a_program_without_the_library() {
+    if !needs_net("a_file_system_that_owes_can_be_unmounted_by_a_program_without_the_library") {
+        return;
+    }
     const NAME: &str = "a_file_system_that_owes_can_be_unmounted_by_a_program_without_the_library";
-    if needs_root(NAME) {
+    if !needs_root(NAME) {
         return;
     }
     let stage = Stage::new("net-umount");
@@ -225,6 +255,9 @@ fn a_file_system_that_owes_can_be_unmounted_by_a_program_without_the_library() {
 
 #[test]
 fn without_rights_it_says_what_no_program_gains_any_more() {
+    if !needs_net("without_rights_it_says_what_no_program_gains_any_more") {
+        return;
+    }
     if !as_root("without_rights_it_says_what_no_program_gains_any_more") {
         return;
     }
@@ -265,6 +298,10 @@ fn is_refused(outcome: &Outcome, why: &str) {
 
 #[test]
 fn a_net_inside_of_another_session_is_refused_and_a_session_inside_of_a_net_is_not() {
+    if !needs_net("a_net_inside_of_another_session_is_refused_and_a_session_inside_of_a_net_is_not")
+    {
+        return;
+    }
     let stage = Stage::new("net-nested");
     let inner = [SYNCLATER, "run", "--net", "--", "true"];
     for outer in [&[][..], &NET] {
@@ -284,6 +321,9 @@ fn a_net_inside_of_another_session_is_refused_and_a_session_inside_of_a_net_is_n
 
 #[test]
 fn a_command_that_is_not_there_is_not_found() {
+    if !needs_net("a_command_that_is_not_there_is_not_found") {
+        return;
+    }
     let stage = Stage::new("net-not-there");
     let outcome = run(reaching(&stage, &NET).arg("/no/such/command"));
     assert_eq!(outcome.status.code(), Some(127), "{outcome}");
@@ -295,6 +335,9 @@ fn a_command_that_is_not_there_is_not_found() {
 
 #[test]
 fn doctor_tells_whether_a_net_can_be_cast() {
+    if !needs_net("doctor_tells_whether_a_net_can_be_cast") {
+        return;
+    }
     let stage = Stage::new("net-doctor");
     let outcome = stage.ask(&["doctor", "--json"]);
     let told: Value = serde_json::from_str(&outcome.stdout).expect("JSON");

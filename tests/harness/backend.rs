@@ -3,6 +3,7 @@
 use super::command::{clean, run};
 use super::dir::Dir;
 use super::library::preload;
+use super::limits::needs_net;
 use super::victims::tool;
 use std::path::PathBuf;
 use std::process::Command;
@@ -56,7 +57,10 @@ const BACKENDS: [Backend; 17] = [
 /// Every way to run a victim with synclater; SYNCLATER_BACKEND=alone, =exit… leaves one of them.
 pub fn backends() -> impl Iterator<Item = Backend> {
     let chosen = std::env::var("SYNCLATER_BACKEND").ok();
-    let is_chosen = move |b: &Backend| chosen.as_ref().is_none_or(|name| name == b.name());
+    let is_possible =
+        |b: &Backend| !matches!(b, Backend::Net(_)) || needs_net("victims under --net");
+    let is_chosen =
+        move |b: &Backend| chosen.as_ref().is_none_or(|name| name == b.name()) && is_possible(b);
     BACKENDS.into_iter().filter(is_chosen)
 }
 

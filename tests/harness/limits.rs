@@ -1,6 +1,9 @@
 //! What this machine and this run allow: root, large counts, tests that have to be skipped.
 
+use super::backend::{Backend, Scene};
+use super::command::run;
 use std::io::Write;
+use std::sync::OnceLock;
 
 /// Notes that a test cannot run here. It is counted and printed at the end of `make test`.
 pub fn skip(name: &str, reason: &str) {
@@ -36,6 +39,19 @@ pub fn count(small: usize, full: usize) -> usize {
     } else {
         small
     }
+}
+
+/// True when the test may go on; otherwise the skip is noted: the kernel is too old to be asked by,
+/// or a filter around us asks somebody already.
+pub fn needs_net(name: &str) -> bool {
+    static REFUSED: OnceLock<Option<String>> = OnceLock::new();
+    let why = REFUSED.get_or_init(|| {
+        let scene = Scene::new("needs-net");
+        let outcome = run(scene.command(Backend::Net("now")).arg("true"));
+        (!outcome.status.success()).then(|| outcome.stderr.lines().collect::<Vec<_>>().join(" "))
+    });
+    why.iter().for_each(|why| skip(name, why));
+    why.is_none()
 }
 
 /// The seed of a random test: SYNCLATER_SEED, or the clock. Every failure message must hold it.

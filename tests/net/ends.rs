@@ -47,13 +47,17 @@ fn end(stage: &Stage) {
 
 #[test]
 fn soak_whoever_is_killed_every_request_is_answered() {
-    let mut state = seed();
+    if !needs_net("soak_whoever_is_killed_every_request_is_answered") {
+        return;
+    }
+    let seed = seed();
+    let mut state = seed;
     for round in 0..count(6, 200) {
         let stage = Stage::new("net-kills");
         let until_when = ["never", "now", "exit"][round % 3];
         let victim = hammering(&stage, &["--net", "-u", until_when], "2");
         for kill in 0..3 {
-            let what = format!("seed {} round {round} kill {kill}", seed());
+            let what = format!("seed {seed} round {round} kill {kill}");
             pass(Duration::from_micros(below(&mut state, 20_000)));
             let all = of_this_stage(&stage);
             if all.is_empty() {
@@ -70,6 +74,9 @@ fn soak_whoever_is_killed_every_request_is_answered() {
 
 #[test]
 fn soak_where_both_are_killed_the_supervisor_starts_others() {
+    if !needs_net("soak_where_both_are_killed_the_supervisor_starts_others") {
+        return;
+    }
     // What they have received belongs to nobody then: with one thread there is no other call.
     for round in 0..count(4, 100) {
         let stage = Stage::new("net-both");
@@ -90,7 +97,11 @@ fn soak_where_both_are_killed_the_supervisor_starts_others() {
 
 #[test]
 fn soak_each_request_is_counted_once_though_those_that_answer_are_killed() {
-    let mut state = seed();
+    if !needs_net("soak_each_request_is_counted_once_though_those_that_answer_are_killed") {
+        return;
+    }
+    let seed = seed();
+    let mut state = seed;
     for _ in 0..count(1, 20) {
         let stage = Stage::new("net-counts");
         let all = 20_000;
@@ -108,7 +119,7 @@ fn soak_each_request_is_counted_once_though_those_that_answer_are_killed() {
             }
             progress(&stage.work()).0 >= all
         });
-        assert!(ended, "{kills} kills: {}", victim.stderr());
+        assert!(ended, "seed {seed}, {kills} kills: {}", victim.stderr());
         let outcome = victim.end().must_succeed();
         let report = stage.report();
         let counted = number(&report, "requests");
@@ -116,7 +127,7 @@ fn soak_each_request_is_counted_once_though_those_that_answer_are_killed() {
         let about = all..=all + kills;
         assert!(
             kills > 5 && about.contains(&counted),
-            "{kills}: {outcome}{report:#}"
+            "seed {seed}, {kills}: {outcome}{report:#}"
         );
         assert_eq!(number(&report, "real"), counted, "{report:#}");
     }
@@ -124,6 +135,9 @@ fn soak_each_request_is_counted_once_though_those_that_answer_are_killed() {
 
 #[test]
 fn where_the_one_that_answers_is_stopped_the_other_one_does() {
+    if !needs_net("where_the_one_that_answers_is_stopped_the_other_one_does") {
+        return;
+    }
     let stage = Stage::new("net-stopped");
     let victim = hammering(&stage, &["--net", "-u", "never"], "2");
     // The second is a child of the first.
@@ -141,6 +155,9 @@ fn where_the_one_that_answers_is_stopped_the_other_one_does() {
 
 #[test]
 fn what_outlives_its_run_is_answered_on_and_nothing_is_left_in_the_end() {
+    if !needs_net("what_outlives_its_run_is_answered_on_and_nothing_is_left_in_the_end") {
+        return;
+    }
     let stage = Stage::new("net-daemon");
     let hammer = program("hammer_static").display().to_string();
     let script = "setsid \"$@\" >/dev/null 2>&1 </dev/null & \
@@ -161,6 +178,9 @@ fn what_outlives_its_run_is_answered_on_and_nothing_is_left_in_the_end() {
 
 #[test]
 fn a_killed_supervisor_makes_requests_real_within_two_seconds() {
+    if !needs_net("a_killed_supervisor_makes_requests_real_within_two_seconds") {
+        return;
+    }
     let stage = Stage::new("net-supervisor");
     let victim = hammering(&stage, &["--net", "-u", "exit"], "2");
     victim.send(Signal::KILL);

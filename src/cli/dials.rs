@@ -120,12 +120,7 @@ impl Wanted {
     ) -> anyhow::Result<Supervisor> {
         let ledger = ledger(&self);
         let rules = self.rules;
-        let asks = rules.as_ref().is_some_and(RuleSet::asks_for_user);
-        let users = if asks {
-            Users::of_this_machine()
-        } else {
-            Users::default()
-        };
+        let users = Users::asked_for_by(rules.as_ref());
         let mut compiled = compile::compile(&rules.clone().unwrap_or_default(), self.until, &users);
         if ledger.is_none() {
             without_ledger(&mut compiled.classes);

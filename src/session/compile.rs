@@ -38,6 +38,17 @@ impl Users {
         Users(text.lines().filter_map(line).collect())
     }
 
+    /// The same where these rules ask for users, else none.
+    #[must_use]
+    pub fn asked_for_by(rules: Option<&RuleSet>) -> Users {
+        let asked = rules.is_some_and(RuleSet::asks_for_user);
+        if asked {
+            Users::of_this_machine()
+        } else {
+            Users::default()
+        }
+    }
+
     /// The name of a user, else the number.
     #[must_use]
     pub fn name(&self, uid: u32) -> String {
@@ -72,10 +83,8 @@ impl Users {
 /// Compiles `rules`; a rule without a dial of its own follows the session's (class 0).
 #[must_use]
 pub fn compile(rules: &RuleSet, base: Until, users: &Users) -> Compiled {
-    let mut classes = vec![base];
-    classes.extend(rules.dials());
     let mut c = Compiled {
-        classes,
+        classes: classes(rules, base),
         ..Compiled::default()
     };
     c.now_mask = now_mask(&c.classes);
@@ -119,6 +128,12 @@ pub fn compile(rules: &RuleSet, base: Until, users: &Users) -> Compiled {
         .chain(tail.bytes)
         .collect();
     c
+}
+
+/// The dial of each class: the session's own, `base`, and those that the rules name.
+#[must_use]
+pub fn classes(rules: &RuleSet, base: Until) -> Vec<Until> {
+    std::iter::once(base).chain(rules.dials()).collect()
 }
 
 /// The class of a rule with a dial of its own, or without.

@@ -14,6 +14,7 @@ use synclater_model::report::escape::Escape;
 use synclater_model::report::ps::{PsProcess, PsSession};
 use synclater_model::report::run::{RunFilesystem, RunReport};
 use synclater_shim::page;
+use synclater_sys::process::effective_user_of;
 
 /// The status that `run` ends with: the command's own, or 125 where settling failed.
 #[must_use]
@@ -193,7 +194,7 @@ fn rows(counted: &BTreeMap<u32, Process>, s: &Supervisor) -> Vec<PsProcess> {
         PsProcess {
             pid,
             exe: exe.map_or(p.exe, |e| e.to_string_lossy().into_owned()),
-            user: users.name(user_of(pid).unwrap_or(p.uid)),
+            user: users.name(effective_user_of(pid).unwrap_or(p.uid)),
             how: how.into(),
             requests: p.counts.requests,
             skipped: p.counts.skipped(),
@@ -223,15 +224,4 @@ fn has_library(pid: u32) -> bool {
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
     let gate = std::iter::once(&"/memfd:synclater");
     { synclater_shim::NAMES.iter().chain(gate) }.any(|name| maps.contains(name))
-}
-
-fn user_of(pid: u32) -> Option<u32> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    status
-        .lines()
-        .find_map(|l| l.strip_prefix("Uid:"))?
-        .split_whitespace()
-        .nth(1)?
-        .parse()
-        .ok()
 }

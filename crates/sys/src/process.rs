@@ -388,6 +388,14 @@ pub fn effective_user() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
+/// The user that another process, or thread, acts as (proc_pid_status(5)).
+#[must_use]
+pub fn effective_user_of(pid: u32) -> Option<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|l| l.strip_prefix("Uid:"))?;
+    line.split_whitespace().nth(1)?.parse().ok()
+}
+
 /// A descriptor that becomes readable when process `pid` ends; `None` where it is gone already.
 #[must_use]
 pub fn watch(pid: u32) -> Option<std::os::fd::OwnedFd> {

@@ -51,7 +51,7 @@ pub struct Terms {
     pub shared: &'static Shared,
     /// The rules, if any.
     pub rules: Option<RuleSet>,
-    /// The dial of each class, as the rules were compiled.
+    /// The dial of each class that the rules name, as they were compiled.
     pub classes: Vec<Until>,
     /// Users, where the rules ask for them.
     pub users: Users,

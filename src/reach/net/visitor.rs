@@ -13,7 +13,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering::SeqCst;
 use synclater_shim::page::{Slot, Slots, SLOT_MAX};
 use synclater_sys::mount;
-use synclater_sys::process::share_descriptors;
+use synclater_sys::process::{effective_user_of, share_descriptors};
 
 /// One thread that asks.
 pub struct Visitor {
@@ -173,14 +173,21 @@ impl Visitor {
         0
     }
 
-    /// Where its requests are counted.
-    pub fn slot<'a>(&self, slots: &'a Slots) -> &'a Slot {
+    /// Which slot its requests are counted in.
+    #[must_use]
+    pub fn place(&self, slots: &Slots) -> usize {
         let slot = &slots.slot[self.slot];
         let is_its = slot.pid.load(SeqCst) == self.pid && slot.pid_ns.load(SeqCst) == self.pid_ns;
         if self.slot == 0 || is_its {
-            return slot;
+            self.slot
+        } else {
+            self.claim(slots)
         }
-        &slots.slot[self.claim(slots)]
+    }
+
+    /// That slot.
+    pub fn slot<'a>(&self, slots: &'a Slots) -> &'a Slot {
+        &slots.slot[self.place(slots)]
     }
 
     /// Its executable, as it is now.
@@ -192,9 +199,7 @@ impl Visitor {
     /// Its effective user, as it is now.
     #[must_use]
     pub fn user(&self) -> Option<u32> {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.tid)).ok()?;
-        let line = status.lines().find_map(|l| l.strip_prefix("Uid:"))?;
-        line.split_whitespace().nth(1)?.parse().ok()
+        effective_user_of(self.tid)
     }
 }
 

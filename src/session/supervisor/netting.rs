@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::reach::net::Terms;
-use crate::session::compile::Users;
+use crate::session::compile::{classes, Users};
 
 impl Supervisor {
     /// Has every sync request of the command asked about.
@@ -10,16 +10,13 @@ impl Supervisor {
     /// # Errors
     /// Those of [`Net::start`].
     pub fn cast_net(&mut self) -> std::io::Result<()> {
-        let asks = { self.plan.rules.as_ref() }.is_some_and(RuleSet::asks_for_user);
+        let rules = self.plan.rules.clone();
+        let named = rules.as_ref().map(|r| classes(r, self.plan.classes[0]));
         let terms = Terms {
             shared: self.shared,
-            rules: self.plan.rules.clone(),
-            classes: self.plan.classes.clone(),
-            users: if asks {
-                Users::of_this_machine()
-            } else {
-                Users::default()
-            },
+            users: Users::asked_for_by(rules.as_ref()),
+            classes: named.unwrap_or_default(),
+            rules,
         };
         let net = Net::start(terms)?;
         net.pids().for_each(|pid| self.escapes.is_ours(pid));

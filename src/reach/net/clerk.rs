@@ -103,8 +103,11 @@ fn watch(terms: Terms, seats: &'static Seats, listener: Listener, first: u32) ->
             return 0;
         }
         // It may have been killed while a thread of its hangs in the kernel.
-        rescue(&terms, seats, listener);
-        if ready[0] || process::is_ended(first) {
+        let orphans = has_orphans(seats);
+        if ready[0] || orphans {
+            rescue(&terms, seats, listener);
+        }
+        if ready[0] || orphans && process::is_ended(first) {
             let second = stand_by(&terms, seats, listener);
             return tend(terms, seats, listener, second, helps);
         }
@@ -112,6 +115,7 @@ fn watch(terms: Terms, seats: &'static Seats, listener: Listener, first: u32) ->
         received = seats.received();
         unanswered = if stands { unanswered + 1 } else { 0 };
         if unanswered >= UNANSWERED && !helps {
+            rescue(&terms, seats, listener);
             helps = open_desk(terms.clone(), seats, listener);
         }
     }

@@ -180,20 +180,22 @@ static ARM: Abi = Abi {
 /// Every one of them: a machine has programs of its own kinds only.
 static ALL: [&Abi; 4] = [&X86_64, &I386, &AARCH64, &ARM];
 
+fn find(arch: u32, number: u32) -> Option<&'static Call> {
+    let abi = ALL.iter().find(|abi| abi.arch == arch)?;
+    { abi.calls.iter() }.find(|call| call.number == number & abi.number)
+}
+
 /// What call `number` of a program of kind `arch` asks for, where the filter asks about it.
 #[must_use]
 pub fn asked(arch: u32, number: u32) -> Option<Asked> {
-    let abi = ALL.iter().find(|abi| abi.arch == arch)?;
-    let is_it = |call: &&Call| call.number == number & abi.number;
-    abi.calls.iter().find(is_it).map(|call| call.asked)
+    find(arch, number).map(|call| call.asked)
 }
 
 /// Which of its arguments tells that it is a request, where one does.
 #[must_use]
 pub fn telling_argument(arch: u32, number: u32) -> Option<usize> {
-    let abi = ALL.iter().find(|abi| abi.arch == arch)?;
-    let call = abi.calls.iter().find(|c| c.number == number & abi.number)?;
-    call.test.map(|(argument, _)| usize::from(argument))
+    let (argument, _) = find(arch, number)?.test?;
+    Some(usize::from(argument))
 }
 
 /// Verdicts: the supervisor is asked, or the call is made.

@@ -21,7 +21,8 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 use synclater_model::reach::filter::{asked, telling_argument, Asked};
 use synclater_model::reach::maps::{self, Mapping};
-use synclater_shim::page::{self, Kept, Page, Slot, Slots};
+use synclater_shim::page::{self, Kept, Page, Slots};
+use synclater_sys::remote::Memory;
 use synclater_sys::seccomp::{check_fsync, has_x32, sync_range, Answer, Call};
 use synclater_sys::wait;
 
@@ -78,9 +79,6 @@ struct Subject<'a> {
 const MS_INVALIDATE: u32 = 2;
 const MS_SYNC: u32 = 4;
 
-/// The end of a request before anything was decided.
-type Early = Result<Verdict, Errno>;
-
 fn itself() -> Verdict {
     Verdict::Answered(Answer::Itself)
 }
@@ -117,31 +115,32 @@ impl Desk {
         if call.is_x32() && !has_x32() {
             return itself();
         }
-        let decided = match asked {
-            Asked::Fsync | Asked::Fdatasync | Asked::Syncfs | Asked::Range => {
-                self.of_file(asked, call, visitors, counted)
-            }
-            Asked::Sync => self.of_everything(call, visitors, counted),
-            Asked::Msync => self.of_memory(call, visitors, counted),
-            Asked::Umount => self.of_mount(call, visitors),
-            Asked::Open | Asked::OpenHow | Asked::FlaggedWrite | Asked::Ring => {
-                Ok(self.left_alone(asked, call, visitors, counted))
-            }
+        if let Asked::Fsync | Asked::Fdatasync | Asked::Syncfs | Asked::Range = asked {
+            return self.of_file(asked, call, visitors, counted);
+        }
+        let visitor = match visitors.meet(call.tid, self.slots()) {
+            Ok(visitor) if !visitor.is_one_of_us => visitor,
+            // Who cannot be looked at makes it for real, too.
+            _ => return itself(),
         };
-        // What cannot be looked at is made for real.
-        decided.unwrap_or_else(|_| itself())
+        match asked {
+            Asked::Sync => self.of_everything(visitor, counted),
+            Asked::Msync => self.of_memory(visitor, call, counted),
+            Asked::Umount => self.of_mount(visitor, call).unwrap_or_else(itself),
+            _ => self.left_alone(visitor, asked, call, counted),
+        }
     }
 
     /// What was received by one that has ended: made for real.
     pub fn rescue(&self, call: &Call, stage: u64, visitors: &mut Visitors) -> Answer {
         use Asked::{Fdatasync, FlaggedWrite, Fsync, Msync, Range, Sync, Syncfs};
+        let asked = asked(call.arch, call.number);
         let requests = [Fsync, Fdatasync, Syncfs, Sync, Msync, FlaggedWrite, Range];
-        if !asked(call.arch, call.number).is_some_and(|asked| requests.contains(&asked)) {
+        if !asked.is_some_and(|asked| requests.contains(&asked)) {
             return Answer::Itself;
         }
-        let visitor = visitors.meet(call.tid, self.slots());
-        let is_hint = asked(call.arch, call.number) == Some(Asked::Range);
-        if let Ok(visitor) = visitor {
+        let is_hint = asked == Some(Range);
+        if let Ok(visitor) = visitors.meet(call.tid, self.slots()) {
             let at = self.counters(visitor);
             if stage < COUNTED {
                 add(if is_hint { &at.hints } else { &at.requests });
@@ -161,28 +160,30 @@ impl Desk {
         call: &Call,
         visitors: &mut Visitors,
         counted: impl Fn(),
-    ) -> Early {
+    ) -> Verdict {
         // The kernel takes the lower half, too.
         let fd = call.arguments[0] as i32;
         let found = visitors.file_of(call.tid, fd, self.slots());
         let (visitor, file) = match found {
             Err(e) if Errno::from_io_error(&e) == Some(Errno::BADF) => {
-                let visitor = visitors.known(call.tid).ok_or(Errno::SRCH)?;
+                let Some(visitor) = visitors.known(call.tid) else {
+                    return itself();
+                };
                 self.count(visitor, asked);
                 counted();
-                return Ok(self.failed(visitor, asked, Errno::BADF));
+                return self.failed(visitor, asked, Errno::BADF);
             }
-            Err(_) => return Ok(self.not_looked_at(asked, call, visitors, counted)),
+            Err(_) => return self.not_looked_at(asked, call, visitors, counted),
             Ok(found) => found,
         };
         if visitor.is_one_of_us {
-            return Ok(itself());
+            return itself();
         }
         self.count(visitor, asked);
         counted();
         if self.relaxes() || asked == Asked::Range {
             if let Err(e) = check(asked, &file, call) {
-                return Ok(self.failed(visitor, asked, errno(e)));
+                return self.failed(visitor, asked, errno(e));
             }
         }
         let subject = Subject {
@@ -193,15 +194,15 @@ impl Desk {
         match self.later(&subject) {
             Ok(Ok((fs, class))) => {
                 self.owe(fs, class);
-                Ok(Verdict::Answered(Answer::Value(0)))
+                Verdict::Answered(Answer::Value(0))
             }
-            Ok(Err(e)) => Ok(self.failed(visitor, asked, e)),
+            Ok(Err(e)) => self.failed(visitor, asked, e),
             Err(_) if asked == Asked::Range => {
                 add(&self.counters(visitor).hints_real);
                 // To close it may wait for who serves it: not here.
-                Ok(self.making(visitor, asked, Some(file)))
+                self.making(visitor, asked, Some(file))
             }
-            Err(why) => Ok(self.made(visitor, asked, Some(file), why)),
+            Err(why) => self.made(visitor, asked, Some(file), why),
         }
     }
 
@@ -225,11 +226,7 @@ impl Desk {
         itself()
     }
 
-    fn of_everything(&self, call: &Call, visitors: &mut Visitors, counted: impl Fn()) -> Early {
-        let visitor = visitors.meet(call.tid, self.slots()).map_err(errno)?;
-        if visitor.is_one_of_us {
-            return Ok(itself());
-        }
+    fn of_everything(&self, visitor: &Visitor, counted: impl Fn()) -> Verdict {
         self.count(visitor, Asked::Sync);
         counted();
         let subject = Subject {
@@ -240,32 +237,28 @@ impl Desk {
         match self.later(&subject) {
             Ok(Ok((fs, class))) => {
                 self.owe(fs, class);
-                Ok(Verdict::Answered(Answer::Value(0)))
+                Verdict::Answered(Answer::Value(0))
             }
             // sync(2) has no error.
-            Ok(Err(_)) => Ok(self.made(visitor, Asked::Sync, None, Kept::Now)),
-            Err(why) => Ok(self.made(visitor, Asked::Sync, None, why)),
+            Ok(Err(_)) => self.made(visitor, Asked::Sync, None, Kept::Now),
+            Err(why) => self.made(visitor, Asked::Sync, None, why),
         }
     }
 
     /// msync: what its range maps, one file system after the other. Made by the program itself
     /// where it is real: its memory is its own.
-    fn of_memory(&self, call: &Call, visitors: &mut Visitors, counted: impl Fn()) -> Early {
+    fn of_memory(&self, visitor: &Visitor, call: &Call, counted: impl Fn()) -> Verdict {
         let [start, length, flags, ..] = call.arguments;
-        let visitor = visitors.meet(call.tid, self.slots()).map_err(errno)?;
-        if visitor.is_one_of_us {
-            return Ok(itself());
-        }
         self.count(visitor, Asked::Msync);
         counted();
         let kept = |why| {
             self.keep(visitor, why);
-            Ok(itself())
+            itself()
         };
         if !self.relaxes() {
             return kept(Kept::Now);
         }
-        let bad = |e| Ok(self.failed(visitor, Asked::Msync, e));
+        let bad = |e| self.failed(visitor, Asked::Msync, e);
         // Every page size is a multiple of it; where that is greater, the kernel says so.
         let page_bytes = 4096;
         if !start.is_multiple_of(page_bytes) || flags as u32 & !MS_INVALIDATE != MS_SYNC {
@@ -282,7 +275,7 @@ impl Desk {
             return kept(Kept::Unknown);
         }
         match self.of_range(visitor, start..end) {
-            Ok(Ok(())) => Ok(Verdict::Answered(Answer::Value(0))),
+            Ok(Ok(())) => Verdict::Answered(Answer::Value(0)),
             Ok(Err(e)) => bad(e),
             Err(why) => kept(why),
         }
@@ -320,31 +313,30 @@ impl Desk {
 
     /// umount: as the library (crates/shim/c/mounts.c), has the supervisor settle the file system
     /// and let go of it.
-    fn of_mount(&self, call: &Call, visitors: &mut Visitors) -> Early {
+    fn of_mount(&self, visitor: &Visitor, call: &Call) -> Option<Verdict> {
         const UMOUNT_NOFOLLOW: u64 = 8;
-        let visitor = visitors.meet(call.tid, self.slots()).map_err(errno)?;
-        if visitor.is_one_of_us || self.terms.shared.lease_is_over() {
-            return Ok(itself());
+        if self.terms.shared.lease_is_over() {
+            return None;
         }
-        let path = text_at(call.tid, call.arguments[0]).ok_or(Errno::FAULT)?;
+        let path = text_at(call.tid, call.arguments[0])?;
         let stays_on_link = call.arguments[1] & UMOUNT_NOFOLLOW != 0;
-        let point = visitor.open(&path, stays_on_link).map_err(errno)?;
-        let id = self.place_of(&point).map_err(|_| Errno::INVAL)?.0;
+        let point = visitor.open(&path, stays_on_link).ok()?;
+        let (id, _) = self.place_of(&point).ok()?;
         drop(point);
         let page = self.page();
         if let Some(fs) = self.filesystem_of(id) {
             let state = page.fs[fs].state.load(SeqCst);
             // On its way into the ledger it is held already.
             if state != page::FS_OWES && state != page::FS_KNOWN {
-                return Ok(itself());
+                return None;
             }
         }
-        let slot = self.place_of_slot(visitor);
+        let slot = visitor.place(self.slots());
         let at = &self.slots().slot[slot];
         at.umount_mount.store(id, SeqCst);
         at.umount.store(page::UMOUNT_ASKED, SeqCst);
         self.ring();
-        Ok(Verdict::Unmounts(Unmounting {
+        Some(Verdict::Unmounts(Unmounting {
             slot,
             tid: call.tid,
             number: call.number,
@@ -365,12 +357,7 @@ impl Desk {
         let (mut runs, mut looks) = (0, 0);
         while runs < RUNS && !self.terms.shared.lease_is_over() {
             let text = std::fs::read_to_string(format!("/proc/{}/syscall", of.tid));
-            match text
-                .unwrap_or_default()
-                .split(' ')
-                .next()
-                .map(str::trim_end)
-            {
+            match text.unwrap_or_default().split_whitespace().next() {
                 // On its way there, or back.
                 Some("running") => runs += 1,
                 Some(its) if its == number => runs = 0,
@@ -387,17 +374,11 @@ impl Desk {
     /// Calls that are counted, and made by the program itself.
     fn left_alone(
         &self,
+        visitor: &Visitor,
         asked: Asked,
         call: &Call,
-        visitors: &mut Visitors,
         counted: impl Fn(),
     ) -> Verdict {
-        let Ok(visitor) = visitors.meet(call.tid, self.slots()) else {
-            return itself();
-        };
-        if visitor.is_one_of_us {
-            return itself();
-        }
         let slot = visitor.slot(self.slots());
         match asked {
             Asked::FlaggedWrite => {
@@ -436,15 +417,9 @@ impl Desk {
         Verdict::Made(Making {
             asked,
             file,
-            slot: self.place_of_slot(visitor),
+            slot: visitor.place(self.slots()),
             shard: shard_of(visitor),
         })
-    }
-
-    fn place_of_slot(&self, visitor: &Visitor) -> usize {
-        let slot: *const Slot = visitor.slot(self.slots());
-        let is_it = |s: &Slot| std::ptr::eq(s, slot);
-        self.slots().slot.iter().position(is_it).unwrap_or(0)
     }
 
     /// Makes a call for somebody; it may take long.
@@ -523,19 +498,19 @@ fn opens_for_synced_writes(call: &Call) -> bool {
 
 /// A text in a thread's memory, up to its NUL; a path's length at most.
 fn text_at(tid: u32, address: u64) -> Option<Vec<u8>> {
-    use std::os::unix::fs::FileExt;
-    let memory = std::fs::File::open(format!("/proc/{tid}/mem")).ok()?;
+    let memory = Memory::open(tid).ok()?;
     let mut text = Vec::new();
     while text.len() < 4096 {
         // Not into the next page, which may not be there.
-        let mut part = [0; 256];
         let at = address.checked_add(text.len() as u64)?;
-        let n = 256 - (at % 256) as usize;
-        let n = memory.read_at(&mut part[..n], at).ok().filter(|n| *n > 0)?;
-        let end = part[..n].iter().position(|b| *b == 0);
-        text.extend(&part[..end.unwrap_or(n)]);
+        let part = memory.up_to(at, 256 - (at % 256) as usize).ok()?;
+        let end = part.iter().position(|b| *b == 0);
+        text.extend(&part[..end.unwrap_or(part.len())]);
         if end.is_some() {
             return Some(text);
+        }
+        if part.is_empty() {
+            return None;
         }
     }
     None
@@ -543,9 +518,7 @@ fn text_at(tid: u32, address: u64) -> Option<Vec<u8>> {
 
 /// Eight bytes of a thread's memory.
 fn word_at(tid: u32, address: u64) -> Option<u64> {
-    use std::os::unix::fs::FileExt;
-    let memory = std::fs::File::open(format!("/proc/{tid}/mem")).ok()?;
     let mut word = [0; 8];
-    memory.read_exact_at(&mut word, address).ok()?;
+    Memory::open(tid).ok()?.read(address, &mut word).ok()?;
     Some(u64::from_ne_bytes(word))
 }

@@ -264,7 +264,7 @@ fn in_background(args: &Args, wanted: Wanted, whom: Whom, to: OwnedFd) -> anyhow
         }
         s.recording_goes();
     }
-    let luggage = match Luggage::pack(s.shared) {
+    let luggage = match Luggage::pack(s.shared, args.follow) {
         Ok(luggage) => luggage,
         Err(refusal) => {
             give_up(&mut s);
@@ -277,7 +277,7 @@ fn in_background(args: &Args, wanted: Wanted, whom: Whom, to: OwnedFd) -> anyhow
     if args.follow {
         let baggage = Baggage {
             manner: Manner::Sites(exes),
-            luggage: Luggage::pack(s.shared).map_err(|refusal| refusal.why),
+            luggage: Luggage::pack(s.shared, true).map_err(|refusal| refusal.why),
         };
         match Follower::start(baggage) {
             Ok(follower) => reach.follow(follower),

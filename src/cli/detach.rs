@@ -4,6 +4,7 @@ use super::set::ask_named;
 use crate::reach::attach::{Told, Work};
 use crate::reach::whom;
 use crate::session::control::{sessions, Request};
+use crate::session::supervisor::reaching::still_held;
 use std::time::{Duration, Instant};
 use synclater_model::report::message::Trouble;
 use synclater_model::report::number::counted;
@@ -58,7 +59,12 @@ fn let_go(pid: u32) -> anyhow::Result<bool> {
     let mut why = String::new();
     while begun.elapsed() < Duration::from_secs(5) {
         match until_finished(Work::detach(pid)?) {
-            Told::Detached { sites, .. } => return Ok(sites > 0),
+            Told::Detached { sites, marked, .. } => {
+                if let Some(why) = still_held(marked) {
+                    super::say(&format!("synclater: {pid}: {why}\n"));
+                }
+                return Ok(sites > 0);
+            }
             Told::Refused { refusal } => return Err(not_let_go(pid, &refusal.why)),
             Told::Busy { why: now } => why = now,
             Told::Attached { .. } => {}

@@ -241,7 +241,7 @@ fn follow(s: &mut Supervisor, library: PathBuf, pages: OsString) -> Result<(), T
     };
     let baggage = Baggage {
         manner: Manner::Environment(environment),
-        luggage: Luggage::pack(s.shared).map_err(|refusal| refusal.why),
+        luggage: Luggage::pack(s.shared, true).map_err(|refusal| refusal.why),
     };
     let started = if Registers::ARE_KNOWN {
         Follower::start(baggage).map_err(|e| format!("no process for the tracer: {e}"))

@@ -126,6 +126,12 @@ impl Shared {
         self.page().lease_until.store(until, SeqCst);
     }
 
+    /// Ends the lease at once: nobody is there any more who would settle.
+    pub fn end_lease(&self) {
+        let over = self.clock.now().wrapping_sub(1);
+        self.page().lease_until.store(over, SeqCst);
+    }
+
     /// Whether the lease ran out: the supervisor has stood still.
     #[must_use]
     pub fn lease_is_over(&self) -> bool {

@@ -2,6 +2,11 @@
  *
  *   sync NAME       appends a byte to a file in DIRECTORY, which stays open, and syncs it:
  *                   `sync 0`, or `sync ERRNO`; whether the write failed is not told
+ *   open NAME FLAGS opens a file to append, with FLAGS beside: `open FLAGS`, as F_GETFL has them
+ *                   without O_LARGEFILE
+ *   put NAME        appends a byte to what was opened so, without a sync: `put 0`, or `put ERRNO`
+ *   flag NAME       the same by pwritev2 with RWF_DSYNC: `flag 0`, or `flag ERRNO`
+ *   close NAME      closes it: `close 0`
  *   write NAME MIB  writes that much, without a sync: `write 0`
  *   pid             `pid N`
  *   signal NAME     sends itself SIGSTOP, SIGTSTP or SIGKILL
@@ -11,18 +16,22 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#if __has_include(<linux/filter.h>) /* not for musl */
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#endif
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #define FILES 8
 
-static int opened(const char *name)
+static int opened_with(const char *name, int flags)
 {
 	static struct { char name[64]; int fd; } file[FILES];
 
@@ -32,10 +41,27 @@ static int opened(const char *name)
 		if (file[i].name[0])
 			continue;
 		snprintf(file[i].name, sizeof file[i].name, "%s", name);
-		file[i].fd = open(name, O_CREAT | O_WRONLY | O_APPEND, 0666);
+		file[i].fd = open(name, O_CREAT | O_WRONLY | O_APPEND | flags, 0666);
 		return file[i].fd;
 	}
 	return -1;
+}
+
+static int opened(const char *name) { return opened_with(name, 0); }
+
+static int open_with(const char *name, int flags)
+{
+	return fcntl(opened_with(name, flags), F_GETFL) & ~0100000;
+}
+
+static int put(const char *name) { return write(opened(name), "a", 1) == 1 ? 0 : errno; }
+
+static int put_flagged(const char *name)
+{
+	struct iovec byte = { (void *)"a", 1 };
+
+	/* At the descriptor's own place; RWF_DSYNC. */
+	return syscall(SYS_pwritev2, opened(name), &byte, 1, -1l, -1l, 2) == 1 ? 0 : errno;
 }
 
 static int append_and_sync(const char *name)
@@ -63,6 +89,9 @@ static int write_much(const char *name, int mib)
 
 static int filter_all(void)
 {
+#ifndef SECCOMP_MODE_FILTER
+	return ENOSYS;
+#else
 	struct sock_filter allow = BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
 	struct sock_fprog filter = { 1, &allow };
 
@@ -70,6 +99,7 @@ static int filter_all(void)
 	    prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter))
 		return errno;
 	return 0;
+#endif
 }
 
 static void send_signal(const char *name)
@@ -95,6 +125,14 @@ int main(int count, char **arguments)
 			continue;
 		if (!strcmp(word, "sync"))
 			printf("sync %d\n", append_and_sync(name));
+		else if (!strcmp(word, "open"))
+			printf("open %d\n", open_with(name, number));
+		else if (!strcmp(word, "flag"))
+			printf("flag %d\n", put_flagged(name));
+		else if (!strcmp(word, "close"))
+			printf("close %d\n", close(opened(name)));
+		else if (!strcmp(word, "put"))
+			printf("put %d\n", put(name));
 		else if (!strcmp(word, "write"))
 			printf("write %d\n", write_much(name, number));
 		else if (!strcmp(word, "pid"))

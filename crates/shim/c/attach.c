@@ -60,6 +60,10 @@ long sl_attach(const struct sl_errand *e, int page, int slots)
 	sl.other_ns = e->flags_of & SL_ERRAND_OTHER_NS ? 2 : 1;
 	if (e->flags_of & SL_ERRAND_DEVICES)
 		STORE(l->slots->look, 1);
+	if (e->flags_of & SL_ERRAND_MARKED)
+		STORE(l->slots->stripped, 1);
+	sl.followed = e->flags_of & SL_ERRAND_FOLLOWED;
+	sl_stripped_at = &l->slots->stripped;
 	sl.pid_ns = e->pid_ns;
 	sl.filtered = 0;
 	STORE(sl.levels, 1);

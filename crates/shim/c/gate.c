@@ -38,6 +38,15 @@ __attribute__((used)) const uint64_t sl_wanted[8] = {
 	BIT(NR_pwritev2),
 	BIT(NR_io_uring_setup) | BIT(NR_move_mount) | BIT(NR_openat2),
 };
+/* Those that are looked at only while some descriptor has lost its O_SYNC. */
+__attribute__((used)) const uint64_t sl_wanted_if_stripped[8] = {
+	BIT(NR_write) | BIT(NR_pwrite64) | BIT(NR_writev) | BIT(NR_sendfile),
+	BIT(NR_fcntl),
+	0,
+	0,
+	BIT(NR_splice) | BIT(NR_pwritev),
+	BIT(NR_copy_file_range),
+};
 
 /* What both gates begin and end with. The stack holds struct frame where C is called; rbx, which C
  * preserves, says where. */
@@ -45,7 +54,13 @@ __attribute__((used)) const uint64_t sl_wanted[8] = {
 	"cmp $511, %rax\n\t" \
 	"ja 2f\n\t" \
 	"bt %rax, sl_wanted(%rip)\n\t" \
-	"jnc 2f\n\t"
+	"jc 5f\n\t" \
+	"bt %rax, sl_wanted_if_stripped(%rip)\n\t" \
+	"jnc 2f\n\t" \
+	"mov sl_stripped_at(%rip), %rcx\n\t" \
+	"cmpl $0, (%rcx)\n\t" \
+	"je 2f\n" \
+	"5:\t"
 #define SAVE \
 	"push %r11\n\t" \
 	"push %rbx\n\t" \
@@ -200,6 +215,14 @@ __attribute__((used)) const uint64_t sl_wanted[8] = {
 		BIT(NR_pwritev2),
 	BIT(NR_io_uring_setup) | BIT(NR_move_mount) | BIT(NR_openat2),
 };
+__attribute__((used)) const uint64_t sl_wanted_if_stripped[8] = {
+	BIT(NR_write) | BIT(NR_fcntl32),
+	0,
+	BIT(NR_writev) | BIT(NR_pwrite64) | BIT(NR_sendfile),
+	BIT(NR_fcntl) | BIT(NR_sendfile64),
+	BIT(NR_splice),
+	BIT(NR_pwritev) | BIT(NR_copy_file_range),
+};
 
 /* What is called in the place of the kernel's own entry, `call *%gs:16`: its arguments are in
  * registers, and all but eax come back as they were. No place is needed: what is not answered goes
@@ -216,8 +239,15 @@ __asm__(".text\n"
 	"call 1f\n"
 	"1:\tpop %ecx\n\t"
 	"bt %eax, sl_wanted-1b(%ecx)\n\t"
-	"pop %ecx\n\t"
-	"jnc 3f\n\t"
+	"jc 5f\n\t"
+	"bt %eax, sl_wanted_if_stripped-1b(%ecx)\n\t"
+	"jnc 4f\n\t"
+	"mov sl_stripped_at-1b(%ecx), %ecx\n\t"
+	"cmpl $0, (%ecx)\n\t"
+	"jne 5f\n"
+	"4:\tpop %ecx\n\t"
+	"jmp 3f\n"
+	"5:\tpop %ecx\n\t"
 	"push %ebp\n\t"
 	"push %edi\n\t"
 	"push %esi\n\t"
@@ -346,30 +376,55 @@ struct frame {
 	long nr, a[6];
 };
 
-/* As glibc's fortified wrappers and the kernel have it: is it opened for writing, with O_SYNC? */
-static void look_at_open(int dir, const char *path, int flags)
-{
-	if (flags & O_DSYNC_ && flags & O_ACCMODE_)
-		sl_slot_flag(SL_SLOT_OSYNC_KEPT);
-	sl_before_open(dir, path, flags);
-}
-
-/* What a call that is no request means for the session; it is made by the program. */
-static void look_at(const long *a, long nr)
+/* What a call that is no request means for the session: mostly it is made by the program. */
+static long look_at(const long *a, long nr)
 {
 	switch (nr) {
 	case NR_open:
-		return look_at_open(AT_FDCWD_, (const char *)a[0], (int)a[1]);
+		return sl_gate_open(AT_FDCWD_, (const char *)a[0], (int)a[1], (unsigned)a[2]);
 	case NR_openat:
-		return look_at_open((int)a[0], (const char *)a[1], (int)a[2]);
+		return sl_gate_open((int)a[0], (const char *)a[1], (int)a[2], (unsigned)a[3]);
 	case NR_creat:
-		return sl_before_open(AT_FDCWD_, (const char *)a[0], O_WRONLY_);
-	case NR_openat2: /* its flags stand behind a pointer */
-		return sl_before_open((int)a[0], (const char *)a[1], O_RDWR_);
+		sl_before_open(AT_FDCWD_, (const char *)a[0], O_WRONLY_);
+		return SL_AT_SITE;
+	case NR_openat2:
+		return sl_gate_open_how((int)a[0], (const char *)a[1], (const void *)a[2],
+					(size_t)a[3]);
 	case NR_open_by_handle_at:
-		return sl_look_from_now_on();
+		return sl_gate_open_handle((int)a[0], (void *)a[1], (int)a[2]);
 	case NR_io_uring_setup:
-		return sl_slot_flag(SL_SLOT_URING);
+		sl_slot_flag(SL_SLOT_URING);
+		return SL_AT_SITE;
+	default:
+		return SL_AT_SITE;
+	}
+}
+
+/* The calls that matter where a descriptor has lost its O_SYNC. */
+static long answer_for_marks(const struct frame *f, uint64_t site)
+{
+	const long *a = f->a;
+
+	switch (f->nr) {
+	case NR_write:
+	case NR_pwrite64:
+	case NR_writev:
+	case NR_pwritev:
+	case NR_sendfile:
+#ifdef __i386__
+	case NR_sendfile64:
+#endif
+		return sl_gate_write((int)a[0], f->nr, a, site);
+	case NR_splice:
+	case NR_copy_file_range:
+		return sl_gate_write((int)a[2], f->nr, a, site);
+	case NR_fcntl:
+#ifdef __i386__
+	case NR_fcntl32:
+#endif
+		return sl_gate_file_control((int)a[0], (int)a[1], a[2]);
+	default:
+		return SL_AT_SITE;
 	}
 }
 
@@ -377,9 +432,10 @@ static void look_at(const long *a, long nr)
 __attribute__((used)) long sl_gate_answer(const struct frame *f, uint64_t site)
 {
 	const long *a = f->a;
+	long r;
 
 	if (!sl_active())
-		return SL_AT_SITE;
+		return sl_filtered_with_marks() ? answer_for_marks(f, site) : SL_AT_SITE;
 	switch (f->nr) {
 	case NR_fsync:
 	case NR_fdatasync:
@@ -407,8 +463,8 @@ __attribute__((used)) long sl_gate_answer(const struct frame *f, uint64_t site)
 		sl_before_filter(f->nr, a[0]);
 		return SL_AT_SITE;
 	default:
-		look_at(a, f->nr);
-		return SL_AT_SITE;
+		r = look_at(a, f->nr);
+		return r == SL_AT_SITE ? answer_for_marks(f, site) : r;
 	}
 }
 

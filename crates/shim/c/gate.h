@@ -18,6 +18,8 @@
 /* sl_errand.flags_of */
 #define SL_ERRAND_OTHER_NS 1u /* it sees other mounts than the supervisor does */
 #define SL_ERRAND_DEVICES  2u /* it has block devices open: every request is to look */
+#define SL_ERRAND_MARKED   4u /* an earlier session took O_SYNC off descriptors that it may have */
+#define SL_ERRAND_FOLLOWED 8u /* what it executes is reached, too */
 
 #pragma GCC diagnostic push
 #pragma GCC diagnostic error "-Wpadded"

@@ -26,9 +26,6 @@
 #define F_SETLEASE_   1024
 #define F_NOTIFY_     1026
 
-#define MARK_DSYNC 32
-#define MARK_SYNC  33
-
 static uint32_t marked_here; /* this process, or one it was forked from, marked a description */
 static uint32_t mark_lost; /* a mark was overwritten by the program: be careful with every write */
 
@@ -53,9 +50,9 @@ static int mark_of(int fd)
 {
 	long sig = raw3(NR_fcntl, fd, F_GETSIG_, 0);
 
-	if (sig == MARK_SYNC)
+	if (sig == SL_MARK_SYNC)
 		return O_SYNC_BIT_ | O_DSYNC_;
-	return sig == MARK_DSYNC ? O_DSYNC_ : 0;
+	return sig == SL_MARK_DSYNC ? O_DSYNC_ : 0;
 }
 
 /* The RWF_ flags that stand for what was taken off FD, or 0. */
@@ -110,6 +107,21 @@ static long bring_back(int fd, int flags)
 	return is_error(r) ? r : 0;
 }
 
+/* Whether something may still be put off. The gate is taken out of a program at some time; what is
+ * marked then is looked for behind the end of the relaxation, and by that time every mark that we
+ * still make has to be there. */
+static int is_in_time(void)
+{
+#ifdef SL_GATE
+	unsigned i;
+
+	for (i = 0; i < sl.levels; i++)
+		if (!LOAD(sl.level[i].page->relax) || !sl_lease_runs(sl.level[i].page))
+			return 0;
+#endif
+	return 1;
+}
+
 /* Whether the kernel has to do it for this file for as long as the session lasts. */
 static int stays_real(int fd)
 {
@@ -124,13 +136,13 @@ static int stays_real(int fd)
 /* FD was opened without the O_SYNC of FLAGS: marks it, or brings the flag back. */
 static void mark(int fd, int flags)
 {
-	long signal = flags & O_SYNC_BIT_ ? MARK_SYNC : MARK_DSYNC;
+	long signal = flags & O_SYNC_BIT_ ? SL_MARK_SYNC : SL_MARK_DSYNC;
 	unsigned i;
 
 	marked_here = 1;
 	for (i = 0; i < sl.levels; i++)
 		STORE(sl.level[i].slots->stripped, 1);
-	if (stays_real(fd) || is_error(raw3(NR_fcntl, fd, F_SETSIG_, signal))) {
+	if (stays_real(fd) || is_error(raw3(NR_fcntl, fd, F_SETSIG_, signal)) || !is_in_time()) {
 		if (!is_error(bring_back(fd, flags)))
 			sl_slot_flag(SL_SLOT_OSYNC_KEPT);
 		else
@@ -199,14 +211,31 @@ static long opened(long fd, int flags, int taken, const char *path)
 
 long sl_opened(long fd, int flags, const char *path) { return opened(fd, flags, 0, path); }
 
+/* Whether an open asks that every write be synced. */
+static int asks_for_sync(int flags)
+{
+	return flags & O_DSYNC_ && flags & O_ACCMODE_ && !(flags & O_PATH_);
+}
+
+/* Whether a flag that was taken off would come back wherever the descriptor goes. What a program
+ * executes that was attached has no gate, unless it is followed: O_SYNC would be gone for good. */
+static int may_take(int flags)
+{
+#ifdef SL_GATE
+	if (!(flags & O_CLOEXEC_) && !sl.followed)
+		return 0;
+#endif
+	(void)flags;
+	return sl_active() && sl_maybe_later();
+}
+
 /* The flags to take off before an open: O_SYNC on what is, or becomes, a regular file. */
 static int taken_off(int dir, const char *path, int flags)
 {
 	int sync = flags & (O_SYNC_BIT_ | O_DSYNC_);
 	long r;
 
-	if (LIKELY(!(sync & O_DSYNC_) || !(flags & O_ACCMODE_)) || flags & O_PATH_ ||
-	    !sl_active() || !sl_maybe_later())
+	if (LIKELY(!asks_for_sync(flags)) || !may_take(flags))
 		return 0;
 	r = sl_type(dir, path, 0);
 	if (is_error(r))
@@ -296,31 +325,51 @@ OPENAT_2(__openat_2, 0)
 OPENAT_2(__openat64_2, LARGE)
 
 /* openat2(2): the flags stand in a structure behind a pointer. */
-long sl_open_how(int dir, const char *path, const void *how, size_t size)
-{
+struct how {
+	const void *from;
+	size_t size;
 	union {
 		uint64_t flags;
 		char bytes[256];
 	} h;
+};
+
+/* The flags to take off; the structure may lie anywhere, so the kernel copies it. */
+static int taken_off_how(int dir, const char *path, struct how *how)
+{
 	const struct {
 		void *base;
 		size_t len;
-	} from = { (void *)(uintptr_t)how, size }, to = { &h, size };
-	int taken = 0;
+	} from = { (void *)(uintptr_t)how->from, how->size }, to = { &how->h, how->size };
+
+	if (how->size < 24 || how->size > sizeof how->h || !sl_active() ||
+	    raw6(NR_process_vm_readv, raw0(NR_getpid), &to, 1, &from, 1, 0) != (long)how->size)
+		return 0;
+	return taken_off(dir, path, (int)how->h.flags);
+}
+
+static long open_without(int taken, int dir, const char *path, struct how *how)
+{
 	long fd;
 
-	/* The structure may lie anywhere, so the kernel copies it. */
-	if (size >= 24 && size <= sizeof h && sl_active() &&
-	    raw6(NR_process_vm_readv, raw0(NR_getpid), &to, 1, &from, 1, 0) == (long)size)
-		taken = taken_off(dir, path, (int)h.flags);
-	if (!taken) {
-		fd = sl_cancellable(NR_openat2, dir, (long)path, (long)how, (long)size, 0,
-				    sl_cookie());
-		return is_error(fd) ? fd : opened(fd, O_RDWR_, 0, path);
-	}
-	h.flags &= ~(uint64_t)taken;
-	fd = sl_cancellable(NR_openat2, dir, (long)path, (long)&h, (long)size, 0, sl_cookie());
-	return opened(fd, (int)h.flags, taken, path);
+	how->h.flags &= ~(uint64_t)taken;
+	fd = sl_cancellable(NR_openat2, dir, (long)path, (long)&how->h, (long)how->size, 0,
+			    sl_cookie());
+	return opened(fd, (int)how->h.flags, taken, path);
+}
+
+long sl_open_how(int dir, const char *path, const void *from, size_t size)
+{
+	struct how how;
+	int taken;
+	long fd;
+
+	how.from = from, how.size = size;
+	taken = taken_off_how(dir, path, &how);
+	if (taken)
+		return open_without(taken, dir, path, &how);
+	fd = sl_cancellable(NR_openat2, dir, (long)path, (long)from, (long)size, 0, sl_cookie());
+	return is_error(fd) ? fd : opened(fd, O_RDWR_, 0, path);
 }
 
 EXPORT int openat2(int dir, const char *path, const void *how, size_t size)
@@ -328,11 +377,16 @@ EXPORT int openat2(int dir, const char *path, const void *how, size_t size)
 	return (int)sl_set(TIMED_OPEN(dir, NULL, 0, CALLER, sl_open_how(dir, path, how, size)));
 }
 
+static int taken_off_handle(int flags)
+{
+	if (!asks_for_sync(flags) || !may_take(flags))
+		return 0;
+	return flags & (O_SYNC_BIT_ | O_DSYNC_);
+}
+
 long sl_open_handle(int mount, void *handle, int flags)
 {
-	int taken = flags & O_DSYNC_ && flags & O_ACCMODE_ && sl_active() && sl_maybe_later()
-			    ? flags & (O_SYNC_BIT_ | O_DSYNC_)
-			    : 0;
+	int taken = taken_off_handle(flags);
 	long fd = sl_cancellable(NR_open_by_handle_at, mount, (long)handle, flags & ~taken, 0, 0,
 				 sl_cookie());
 
@@ -526,7 +580,7 @@ long sl_file_control(int fd, int cmd, long arg)
 		return is_error(r) || !(sl.alone || any_stripped()) ? r : r | mark_of(fd);
 	case F_GETSIG_:
 		r = raw3(NR_fcntl, fd, cmd, arg);
-		return (sl.alone || any_stripped()) && (r == MARK_SYNC || r == MARK_DSYNC) ? 0 : r;
+		return (sl.alone || any_stripped()) && (r == SL_MARK_SYNC || r == SL_MARK_DSYNC) ? 0 : r;
 	case F_SETSIG_:
 	case F_SETLEASE_:
 	case F_NOTIFY_:
@@ -564,3 +618,64 @@ FCNTL(fcntl,
 FCNTL(fcntl, (void)0)
 #endif
 FCNTL(fcntl64, (void)0)
+
+#ifdef SL_GATE
+/* The same in a program that ran before: what is not changed is made by its own instruction, as by
+ * SL_AT_SITE. */
+uint32_t *sl_stripped_at;
+
+/* An open that loses its flag is made here. */
+long sl_gate_open(int dir, const char *path, int flags, unsigned mode)
+{
+	if (taken_off(dir, path, flags))
+		return sl_open_at(dir, path, flags, mode);
+	if (asks_for_sync(flags))
+		sl_slot_flag(SL_SLOT_OSYNC_KEPT);
+	sl_before_open(dir, path, flags);
+	return SL_AT_SITE;
+}
+
+long sl_gate_open_how(int dir, const char *path, const void *from, size_t size)
+{
+	struct how how;
+	int taken = 0;
+
+	how.from = from, how.size = size;
+	if (sl_maybe_later())
+		taken = taken_off_how(dir, path, &how);
+	if (taken)
+		return open_without(taken, dir, path, &how);
+	sl_before_open(dir, path, O_RDWR_);
+	return SL_AT_SITE;
+}
+
+long sl_gate_open_handle(int mount, void *handle, int flags)
+{
+	sl_look_from_now_on();
+	if (taken_off_handle(flags))
+		return sl_open_handle(mount, handle, flags);
+	return SL_AT_SITE;
+}
+
+/* A write to what is marked is made here, since a request follows it. */
+long sl_gate_write(int fd, long nr, const long a[6], uint64_t site)
+{
+	if (!any_stripped() || (!mark_of(fd) && !mark_lost))
+		return SL_AT_SITE;
+	return sl_write_call(fd, 0, nr, a, site);
+}
+
+long sl_gate_file_control(int fd, int cmd, long arg)
+{
+	switch (cmd) {
+	case F_GETFL_:
+	case F_GETSIG_:
+	case F_SETSIG_:
+	case F_SETLEASE_:
+	case F_NOTIFY_:
+		return any_stripped() ? sl_file_control(fd, cmd, arg) : SL_AT_SITE;
+	default:
+		return SL_AT_SITE;
+	}
+}
+#endif

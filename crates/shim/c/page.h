@@ -61,6 +61,10 @@
 #define SL_KEPT_OSYNC    8u  /* O_SYNC that could not be taken off */
 #define SL_KEPT_AIO      9u  /* asynchronous request that this libc gives no way to put off */
 
+/* The signal numbers (F_SETSIG) that mark a descriptor which lost O_DSYNC, or O_SYNC. */
+#define SL_MARK_DSYNC 32
+#define SL_MARK_SYNC  33
+
 /* sl_slot.flags */
 #define SL_SLOT_URING      1u /* set up an io_uring by a call that was seen */
 #define SL_SLOT_MARK_LOST  2u /* took the signal number that marks a stripped descriptor */

@@ -140,6 +140,7 @@ extern struct state {
 	uint32_t levels;   /* sessions found; with dead set, none of them counts */
 	uint32_t alone;    /* SYNCLATER_UNTIL=never and no session */
 	uint32_t filtered; /* the victim has a seccomp filter of its own */
+	uint32_t followed; /* what the victim executes is reached, too (gate only) */
 	uint32_t other_ns; /* 1 the supervisor's mount namespace, 2 another */
 	uint64_t pid_ns;   /* number of our pid namespace, where somebody told us; 0: look */
 	struct level level[LEVELS_MAX];
@@ -158,6 +159,14 @@ int sl_active(void);
 #ifdef SL_GATE
 /* What the gate says where the program's own instruction is to make the call: no call's result. */
 #define SL_AT_SITE ((long)(1ul << (8 * sizeof(long) - 1)))
+
+/* osync.c: where it stands whether any descriptor of the session bears a mark. */
+extern uint32_t *sl_stripped_at;
+long sl_gate_open(int dir, const char *path, int flags, unsigned mode);
+long sl_gate_open_how(int dir, const char *path, const void *from, size_t size);
+long sl_gate_open_handle(int mount, void *handle, int flags);
+long sl_gate_write(int fd, long nr, const long a[6], uint64_t site);
+long sl_gate_file_control(int fd, int cmd, long arg);
 
 struct sl_errand;
 long sl_attach(const struct sl_errand *e, int page, int slots);

@@ -195,6 +195,10 @@ pub struct Errand {
     pub other_ns: bool,
     /// Whether it has block devices open.
     pub devices: bool,
+    /// Whether it may have descriptors whose `O_SYNC` an earlier session took off.
+    pub marked: bool,
+    /// Whether what it executes is reached, too.
+    pub followed: bool,
     /// The number of its pid namespace.
     pub pid_ns: u64,
     /// What it executes.
@@ -224,7 +228,8 @@ impl Errand {
             &[0, u64::MAX, u64::MAX, self.image, self.room, sizes],
             &mut b,
         );
-        let flags = u32::from(self.other_ns) | u32::from(self.devices) << 1;
+        let flags =
+            u32::from(self.other_ns) | u32::from(self.devices) << 1 | u32::from(self.marked) << 2;
         let shared = pair(self.page_size, self.slots_size);
         longs(&[self.there, self.page, self.slots, shared], &mut b);
         let who = pair(self.pid, flags);

@@ -48,6 +48,8 @@ pub const FS_NOTHING: u32 = 4;
 
 /// [`Slot::flags`]: the process set up an io_uring.
 pub const SLOT_URING: u32 = 1;
+/// The signal numbers (`F_SETSIG`) that mark a descriptor which lost `O_DSYNC`, or `O_SYNC`.
+pub const MARKS: [i32; 2] = [32, 33];
 /// [`Slot::flags`]: the process took the signal number that marks stripped descriptors.
 pub const SLOT_MARK_LOST: u32 = 2;
 /// [`Slot::flags`]: the process holds `O_SYNC` descriptors that were not stripped.

@@ -9,7 +9,11 @@ use synclater_shim::rings::{Hist, HistShard, Ring, Rings};
 
 macro_rules! rows {
     ($($t:ident $c:literal { $($f:ident $n:literal),* $(,)? })*) => {{
-        let mut rows = vec![format!("SL_VERSION 0 {}", synclater_shim::page::VERSION)];
+        let [dsync, sync] = synclater_shim::page::MARKS;
+        let mut rows = vec![
+            format!("SL_VERSION 0 {}", synclater_shim::page::VERSION),
+            format!("marks {dsync} {sync}"),
+        ];
         $($(rows.push({
             fn size<T>(_: impl Fn(&$t) -> &T) -> usize { size_of::<T>() }
             format!("{}.{} {} {}", $c, $n, offset_of!($t, $f), size(|x: &$t| &x.$f))

@@ -7,6 +7,7 @@
 int main(void)
 {
 	printf("SL_VERSION 0 %u\n", SL_VERSION);
+	printf("marks %d %d\n", SL_MARK_DSYNC, SL_MARK_SYNC);
 	F(sl_fs, dev); F(sl_fs, state);
 	F(sl_mount, id); F(sl_mount, fs);
 	F(sl_rule, exe); F(sl_rule, path); F(sl_rule, users); F(sl_rule, user_count); F(sl_rule, class_);

@@ -5,7 +5,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
 /// The memory of a process.
@@ -81,6 +81,20 @@ pub fn descriptor(pid: u32, tid: u32, number: i32) -> io::Result<OwnedFd> {
     );
     // SAFETY: pidfd_getfd takes three numbers.
     owned(unsafe { libc::syscall(libc::SYS_pidfd_getfd, of, number, 0) })
+}
+
+/// The signal that tells of an open file, 0 for the usual one (`F_GETSIG` of fcntl(2)).
+///
+/// # Errors
+/// Those of fcntl(2).
+pub fn signal_of(file: BorrowedFd<'_>) -> io::Result<i32> {
+    const F_GETSIG: i32 = 11;
+    // SAFETY: fcntl takes a descriptor that is open, and a number.
+    let signal = unsafe { libc::fcntl(file.as_raw_fd(), F_GETSIG) };
+    if signal < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(signal)
 }
 
 fn owned(fd: libc::c_long) -> io::Result<OwnedFd> {

@@ -82,11 +82,12 @@ pub(super) fn call_gate(site: &Site, gate: u64) -> Change {
 /// What makes a site lead to the place at `to`; `None` where that is too far away.
 pub(super) fn redirect(site: &Site, to: u64) -> Option<Vec<Change>> {
     let Some(hole) = site.hole else {
+        let after = jump(site.at, to)?.to_vec();
         return Some(vec![Change {
             what: What::Site,
             at: site.at,
-            before: site.was.clone(),
-            after: jump(site.at, to)?.to_vec(),
+            before: site.was[..after.len()].to_vec(),
+            after,
         }]);
     };
     let first = hole.step.unwrap_or(hole.far);

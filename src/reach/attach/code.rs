@@ -32,6 +32,14 @@ const WANTED_32: [u32; 22] = [
     354, 425,
 ];
 
+/// Calls that lead there for the descriptors whose `O_SYNC` was taken off: write, pwrite64, writev,
+/// pwritev, sendfile, splice, copy_file_range, and fcntl. In a process that has such descriptors
+/// these sites stay when the rest is taken out.
+const OF_MARKS: [u32; 8] = [1, 18, 20, 296, 40, 275, 326, 72];
+
+/// The same of i386, with sendfile64 and fcntl64 behind their likes.
+const OF_MARKS_32: [u32; 10] = [4, 181, 146, 334, 187, 239, 313, 377, 55, 221];
+
 /// fsync and fdatasync: without a site of either there is nothing to attach.
 const REQUESTS: [u32; 2] = [74, 75];
 
@@ -49,7 +57,8 @@ pub struct Hole {
 pub struct Site {
     /// Where the bytes are that can be exchanged.
     pub at: u64,
-    /// What they are when nobody is attached.
+    /// What stands there, up to the instruction that enters the kernel, when nobody is attached. Of
+    /// these bytes the first ones are exchanged.
     pub was: Vec<u8>,
     /// Where there is room for a longer jump, where these bytes do not take one: Go.
     pub hole: Option<Hole>,
@@ -62,6 +71,20 @@ impl Site {
     #[must_use]
     pub fn entry(&self) -> u64 {
         self.at + self.was.len() as u64
+    }
+
+    /// Whether a write, or what asks for a descriptor's flags, may be made here.
+    #[must_use]
+    pub fn may_write(&self) -> bool {
+        match self.call() {
+            Some(sites::Call::Number(number)) => OF_MARKS.contains(&number),
+            // Those of i386 and Go make any call.
+            Some(sites::Call::Any) | None => true,
+        }
+    }
+
+    fn call(&self) -> Option<sites::Call> {
+        sites::x86_64(&with_entry(&self.was)).next().map(|s| s.call)
     }
 }
 
@@ -252,24 +275,24 @@ fn find_library(m: &Mapping, class: Class, memory: &Memory) -> Option<Library> {
 
 fn sites_in(code: &[u8], start: u64, library: Option<&Library>) -> Vec<Site> {
     let wanted = |call| match call {
-        sites::Call::Number(number) => WANTED.contains(&number),
+        sites::Call::Number(number) => WANTED.contains(&number) || OF_MARKS.contains(&number),
         sites::Call::Any => true,
     };
     let plain = sites::x86_64(code)
         .filter(|s| wanted(s.call))
         .map(|s| Site {
             at: start + s.at as u64,
-            was: code[s.at..s.at + sites::LEN].to_vec(),
+            was: code[s.at..s.at + s.len].to_vec(),
             hole: None,
             leads_to: None,
         });
     let Some(library) = library else {
         return plain.collect();
     };
-    let jumps = sites::x86_64_entered_by(code, 0xe9).filter_map(|at| {
+    let jumps = sites::x86_64_jumps(code).filter_map(|(at, len)| {
         let site = start + at as u64;
         let to = gate::target(&code[at..], site)?;
-        let place = library.place_at(to).filter(|p| p.at() == site)?;
+        let place = { library.place_at(to) }.filter(|p| p.at() == site && p.was.len() == len)?;
         Some(Site {
             at: site,
             was: place.was,
@@ -283,7 +306,7 @@ fn sites_in(code: &[u8], start: u64, library: Option<&Library>) -> Vec<Site> {
 /// The calls of i386 code into the kernel, which lead to the gate itself.
 fn small_sites_in(code: &[u8], start: u64, library: Option<&Library>) -> Vec<Site> {
     let wanted = |call| match call {
-        sites::Call::Number(number) => WANTED_32.contains(&number),
+        sites::Call::Number(number) => WANTED_32.contains(&number) || OF_MARKS_32.contains(&number),
         sites::Call::Any => true,
     };
     let site = |at: usize, leads_to| Site {
@@ -361,8 +384,7 @@ impl Survey {
             let mut libc = self.mappings.iter().filter(|m| is_named(m, &["libc"]));
             return libc.any(|m| self.sites.iter().any(|s| m.range.contains(&s.at)));
         }
-        let call = |s: &Site| sites::x86_64(&with_entry(&s.was)).next().map(|s| s.call);
-        let makes = |s: &Site| match call(s) {
+        let makes = |s: &Site| match s.call() {
             Some(sites::Call::Number(n)) => REQUESTS.contains(&n),
             Some(sites::Call::Any) => true,
             None => false,

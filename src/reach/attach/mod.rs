@@ -51,6 +51,8 @@ pub struct Luggage {
     slots_size: u32,
     /// Seccomp filters that a process of the session has at its start.
     filters: u32,
+    /// Whether what the processes execute is reached, too.
+    followed: bool,
     clock: LeaseClock,
 }
 
@@ -69,10 +71,13 @@ pub enum Told {
         /// What it had open already.
         open: Open,
     },
-    /// It is not attached any more; its code is what it was.
+    /// It is not attached any more; its code is what it was, but for what `marked` says.
     Detached {
         /// Sites that were restored.
         sites: u64,
+        /// Descriptors that lost their `O_SYNC` meanwhile: while there are some, the sites that
+        /// may write to them lead through the gate still, which syncs what is written.
+        marked: u64,
         /// How long it stood still.
         pause_ns: u64,
     },
@@ -104,11 +109,12 @@ pub fn can_bring_image() -> Result<(), Refusal> {
 }
 
 impl Luggage {
-    /// What `shared` is made of.
+    /// What `shared` is made of, for processes of which it is said whether what they execute is
+    /// reached, too.
     ///
     /// # Errors
     /// Why processes cannot be attached at all: no gate for this machine, no memory to execute.
-    pub fn pack(shared: &Shared) -> Result<Luggage, Refusal> {
+    pub fn pack(shared: &Shared, followed: bool) -> Result<Luggage, Refusal> {
         let (image, _) = code::image(Class::Long).ok_or_else(code::no_gate)?;
         let open = |e: &io::Error| Refusal::new(e.to_string(), "free a descriptor, and try again");
         let memory = |image| remote::executable_memory(code::NAME, image);
@@ -135,6 +141,7 @@ impl Luggage {
             page_size,
             slots_size,
             filters: shared.page().filters.load(SeqCst),
+            followed,
             clock,
         })
     }
@@ -355,6 +362,9 @@ fn errand(
         pid_ns: target.pid_ns,
         other_ns: target.other_ns,
         devices: open.devices > 0,
+        // An earlier session left some sites as they were.
+        marked: found.redirected().next().is_some(),
+        followed: luggage.followed,
         exe: target.exe.clone().into_bytes(),
     })
 }
@@ -400,6 +410,11 @@ fn lend_room(found: &Survey, code: &[u8], memory: &Memory) -> Result<u64, Failur
 fn take_out(pid: u32) -> Result<Told, Failure> {
     let memory = memory_of(pid)?;
     let found = survey(pid, target::class_of(pid).unwrap_or(Class::Long), &memory)?;
+    // The relaxation is over: who opens from now on leaves the flag.
+    let marked = match &found.library {
+        Some(library) if may_be_marked(library, &memory) => target::marked(pid),
+        _ => 0,
+    };
     let back = |s: &Site| {
         let there = match found.class {
             Class::Long => redirect(s, s.leads_to?)?,
@@ -412,8 +427,10 @@ fn take_out(pid: u32) -> Result<Told, Failure> {
         };
         Some(there.into_iter().rev().map(swap))
     };
-    let sites = found.redirected().count() as u64;
-    let mut changes: Vec<Change> = found.redirected().filter_map(back).flatten().collect();
+    let leaves = |s: &&Site| marked == 0 || !s.may_write();
+    let sites = found.redirected().filter(leaves).count() as u64;
+    let of_sites = found.redirected().filter(leaves).filter_map(back);
+    let mut changes: Vec<Change> = of_sites.flatten().collect();
     changes.extend(boot_left(pid, &found, &memory));
     let mut tracer = Tracer::new(pid, found.class);
     let pause = if changes.is_empty() {
@@ -421,6 +438,16 @@ fn take_out(pid: u32) -> Result<Told, Failure> {
     } else {
         exchange(&mut tracer, &memory, &changes)?
     };
-    let pause_ns = nanoseconds(pause);
-    Ok(Told::Detached { sites, pause_ns })
+    Ok(Told::Detached {
+        sites,
+        marked,
+        pause_ns: nanoseconds(pause),
+    })
+}
+
+/// Whether any process of the session has taken `O_SYNC` off.
+fn may_be_marked(library: &Library, memory: &Memory) -> bool {
+    let (slots, _) = library.shared();
+    let at = slots + std::mem::offset_of!(Slots, stripped) as u64;
+    memory.bytes(at, 4).is_ok_and(|bytes| bytes != [0; 4])
 }

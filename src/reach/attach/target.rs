@@ -5,11 +5,13 @@
 use super::code::{self, Class};
 use rustix::fs::{statx, AtFlags, FileType, StatxFlags, CWD};
 use serde::{Deserialize, Serialize};
+use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use synclater_model::report::message::Trouble;
+use synclater_shim::page::MARKS;
 use synclater_shim::NAMES;
-use synclater_sys::{mount, process};
+use synclater_sys::{mount, process, remote};
 
 /// Why a process is not attached.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -348,13 +350,45 @@ fn kind_of(path: &Path) -> Option<FileType> {
     Some(FileType::from_raw_mode(seen.stx_mode.into()))
 }
 
+const O_DSYNC: u32 = 0o10000;
+const WRITES: u32 = 3;
+
 fn has_o_sync(pid: u32, fd: &str) -> bool {
-    const O_DSYNC: u32 = 0o10000;
-    const WRITES: u32 = 3;
+    let flags = flags_of(pid, fd);
+    flags & O_DSYNC != 0 && flags & WRITES != 0
+}
+
+/// The flags that a descriptor was opened with.
+fn flags_of(pid: u32, fd: &str) -> u32 {
     let info = std::fs::read_to_string(format!("/proc/{pid}/fdinfo/{fd}")).unwrap_or_default();
     let flags = info.lines().find_map(|l| l.strip_prefix("flags:"));
-    let flags = flags
+    flags
         .and_then(|f| u32::from_str_radix(f.trim(), 8).ok())
-        .unwrap_or(0);
-    flags & O_DSYNC != 0 && flags & WRITES != 0
+        .unwrap_or(0)
+}
+
+/// How many descriptors of a process have lost their `O_SYNC` to a session: those that bear the
+/// library's mark. One that cannot be looked at counts.
+#[must_use]
+pub fn marked(pid: u32) -> u64 {
+    let entries = std::fs::read_dir(format!("/proc/{pid}/fd"));
+    let entries = entries.into_iter().flatten().flatten();
+    let is_marked = |entry: &std::fs::DirEntry| {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let flags = flags_of(pid, &name);
+        let writes = flags & WRITES != 0 && flags & O_DSYNC == 0;
+        writes && kind_of(&entry.path()) == Some(FileType::RegularFile) && bears_mark(pid, &name)
+    };
+    entries.filter(is_marked).count() as u64
+}
+
+fn bears_mark(pid: u32, fd: &str) -> bool {
+    let file = fd.parse().map_err(std::io::Error::other);
+    let file = file.and_then(|fd| remote::descriptor(pid, pid, fd));
+    let signal = file.and_then(|file| remote::signal_of(file.as_fd()));
+    const EBADF: i32 = 9;
+    match signal {
+        Ok(signal) => MARKS.contains(&signal),
+        Err(e) => e.raw_os_error() != Some(EBADF),
+    }
 }

@@ -419,6 +419,8 @@ impl Supervisor {
     /// Closes the ledger entry, ends the keeper, removes the session's files. Where something was
     /// not settled, the entry stays.
     pub fn close(&mut self) {
+        self.shared.relax(false);
+        self.shared.end_lease();
         self.end_recording();
         if let Some(keeper) = self.keeper.take() {
             keeper.end();

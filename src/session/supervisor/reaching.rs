@@ -12,6 +12,7 @@ use crate::reach::follow::{Follow, Follower, How};
 use crate::reach::whom::{self, Whom};
 use std::collections::BTreeSet;
 use synclater_model::report::escape::Escape;
+use synclater_model::report::number::counted;
 use synclater_sys::births::Births;
 
 /// At most so many processes are stopped at a time.
@@ -67,7 +68,7 @@ pub struct Reach {
     refused: BTreeMap<Who, (String, Refusal)>,
     /// Those that were let go of.
     past: Vec<(u32, Reached)>,
-    /// Those that could not be let go of, and why.
+    /// Those that could not be let go of, or not as a whole, and why.
     held: Vec<(u32, String)>,
     detached: u64,
     pause_of_detach: Duration,
@@ -170,7 +171,7 @@ impl Reach {
         let held = self.held.iter().map(|(pid, why)| Escape {
             pid: *pid,
             exe: target::exe_of(*pid),
-            why: format!("not let go of, every request is real: {why}"),
+            why: why.clone(),
             requests: None,
         });
         let herd = self.herd.iter().flat_map(Herd::escaped);
@@ -315,7 +316,10 @@ impl Reach {
                 );
                 self.follow_from(pid);
             }
-            Told::Detached { pause_ns, .. } => {
+            Told::Detached {
+                pause_ns, marked, ..
+            } => {
+                self.held.extend(still_held(marked).map(|why| (pid, why)));
                 self.detached += 1;
                 self.pause_of_detach = self.pause_of_detach.max(Duration::from_nanos(pause_ns));
                 let reached = self.attached.remove(&task.who);
@@ -387,10 +391,21 @@ impl Reach {
                 self.refused
                     .insert(task.who, (target::exe_of(pid), refusal));
             }
-            Doing::Detach => self.held.push((pid, why)),
+            Doing::Detach => {
+                let why = format!("not let go of, every request is real: {why}");
+                self.held.push((pid, why));
+            }
         }
         true
     }
+}
+
+/// What is left of us in a process with so many descriptors that lost their `O_SYNC`.
+#[must_use]
+pub fn still_held(marked: u64) -> Option<String> {
+    let of = counted(marked, "descriptor");
+    let why = format!("{of} lost O_SYNC meanwhile: its writes are synced through the gate");
+    (marked > 0).then_some(why)
 }
 
 impl Task {

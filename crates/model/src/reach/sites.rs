@@ -6,7 +6,7 @@
 //!
 //! | machine | what is overwritten | what enters |
 //! |---|---|---|
-//! | x86-64 | `b8 NR 00 00 00`: `mov $NR, %eax` | `0f 05`: `syscall` |
+//! | x86-64 | `b8 NR 00 00 00`: `mov $NR, %eax` | `0f 05`: `syscall`, at once or behind a few moves |
 //! | x86-64, `syscall(3)` | `4c 8b 4c 24 08`: `mov 8(%rsp), %r9` | the same |
 //! | x86-64, musl's cancellation points | `4c 89 5c 24 08`: `mov %r11, 8(%rsp)` | the same |
 //! | x86-64, Go | `48 89 df`: `mov %rbx, %rdi`, see [`go`] | the same |
@@ -31,6 +31,8 @@ pub enum Call {
 pub struct Site {
     /// Where the instruction is that can be overwritten, in bytes from the code's begin.
     pub at: usize,
+    /// Bytes from there to the instruction that enters the kernel.
+    pub len: usize,
     /// What it calls.
     pub call: Call,
 }
@@ -55,20 +57,59 @@ fn number(b: &[u8]) -> Option<Call> {
     }
 }
 
+/// The most bytes of moves between a number that is loaded and the call.
+const MOVES: usize = 7;
+
 /// Sites in x86-64 code, in order.
 pub fn x86_64(code: &[u8]) -> impl Iterator<Item = Site> + '_ {
-    entries_behind(code, &SYSCALL).filter_map(|at| {
-        let b = &code[at..at + LEN];
-        let any = ANY.iter().any(|any| b == any);
-        let call = number(b).or(any.then_some(Call::Any))?;
-        Some(Site { at, call })
+    memmem::find_iter(code, &SYSCALL).filter_map(|entry| {
+        (0..=MOVES).find_map(|moves| {
+            let at = entry.checked_sub(LEN + moves)?;
+            let b = &code[at..at + LEN];
+            let any = moves == 0 && ANY.iter().any(|any| b == any);
+            let call = number(b).or(any.then_some(Call::Any))?;
+            let len = LEN + moves;
+            are_moves(&code[at + LEN..entry]).then_some(Site { at, len, call })
+        })
     })
 }
 
-/// Instructions of x86-64 code that enter the kernel with `LEN` bytes in front of them, which begin
-/// with `first`: where those bytes are.
-pub fn x86_64_entered_by(code: &[u8], first: u8) -> impl Iterator<Item = usize> + '_ {
-    entries_behind(code, &SYSCALL).filter(move |at| code[*at] == first)
+/// Where a jump (`0xe9`) is in x86-64 code in the place of what [`x86_64`] finds, and how many bytes
+/// the call is behind its begin. Others may be among them.
+pub fn x86_64_jumps(code: &[u8]) -> impl Iterator<Item = (usize, usize)> + '_ {
+    memmem::find_iter(code, &SYSCALL).flat_map(move |entry| {
+        let begins = (0..=MOVES).filter_map(move |moves| entry.checked_sub(LEN + moves));
+        let jumps = begins.filter(move |at| code[*at] == 0xe9 && are_moves(&code[at + LEN..entry]));
+        jumps.map(move |at| (at, entry - at))
+    })
+}
+
+/// Whether instructions only move one register to another, or clear one, and never that of the
+/// number: they do the same at another address, and in front of what is in front of them.
+fn are_moves(mut code: &[u8]) -> bool {
+    while !code.is_empty() {
+        let (rex, rest) = match code {
+            [rex @ 0x40..=0x4f, rest @ ..] => (*rex, rest),
+            rest => (0, rest),
+        };
+        let [op, registers @ 0xc0..=0xff, rest @ ..] = rest else {
+            return false;
+        };
+        // The one that is written: the middle one, or the last.
+        let (number, upper) = match op {
+            0x89 | 0x31 => (registers & 7, rex & 1),
+            0x8b | 0x33 => (registers >> 3 & 7, rex & 4),
+            _ => return false,
+        };
+        let clears = registers >> 3 & 7 == registers & 7 && (rex & 1 != 0) == (rex & 4 != 0);
+        const STACK: u8 = 4;
+        let is_good = upper != 0 || (number != 0 && number != STACK);
+        if !is_good || (op & !2 == 0x31 && !clears) {
+            return false;
+        }
+        code = rest;
+    }
+    true
 }
 
 /// What stands in front of the only system call of a Go program (from Go 1.18 on): the arguments
@@ -194,7 +235,8 @@ pub fn i386(code: &[u8]) -> impl Iterator<Item = Site> + '_ {
             .ends_with(&[0x8b, 0x44, 0x24, 0x14])
             .then_some(Call::Any);
         let call = any.or_else(|| before.windows(LEN).rev().find_map(number))?;
-        Some(Site { at, call })
+        let len = LEN_32;
+        Some(Site { at, len, call })
     })
 }
 
@@ -203,11 +245,6 @@ pub fn i386_calls_to(code: &[u8], start: u64, to: u64) -> impl Iterator<Item = u
     let ends = memmem::find_iter(code, &[0x66u8, 0x90]);
     let begins = ends.filter_map(|end| end.checked_sub(5));
     begins.filter(move |at| code[*at..*at + LEN_32] == i386_call(start + *at as u64, to))
-}
-
-/// Where five bytes stand in front of each occurrence of `entry`.
-fn entries_behind<'a>(code: &'a [u8], entry: &'a [u8]) -> impl Iterator<Item = usize> + 'a {
-    memmem::find_iter(code, entry).filter_map(|at| at.checked_sub(LEN))
 }
 
 /// How many instructions may stand between the one that loads the number and the one that enters.
@@ -225,7 +262,8 @@ pub fn aarch64(code: &[u8]) -> impl Iterator<Item = Site> + '_ {
         let before = &words[k.saturating_sub(BETWEEN)..k];
         let call = number_of_aarch64(before)?;
         let at = 4 * (k - 1);
-        is_movable(words[k - 1]).then_some(Site { at, call })
+        let len = 4;
+        is_movable(words[k - 1]).then_some(Site { at, len, call })
     });
     sites.collect::<Vec<_>>().into_iter()
 }
@@ -290,7 +328,41 @@ mod tests {
         assert_eq!(all(x86_64(&code)), expected);
         let mut moved = code.clone();
         moved[8] = 0xe9;
-        assert_eq!(x86_64_entered_by(&moved, 0xe9).collect::<Vec<_>>(), [8]);
+        assert_eq!(x86_64_jumps(&moved).collect::<Vec<_>>(), [(8, 5)]);
+    }
+
+    #[test]
+    fn a_few_moves_may_stand_between_the_number_and_the_call() {
+        let with = |moves: &[u8]| [&[0xb8, 72, 0, 0, 0], moves, &SYSCALL].concat();
+        let good: [&[u8]; 6] = [
+            &[0x4c, 0x89, 0xd2],                         // mov %r10, %rdx: musl's fcntl
+            &[0x31, 0xff],                               // xor %edi, %edi
+            &[0x45, 0x31, 0xc0],                         // xor %r8d, %r8d
+            &[0x49, 0x89, 0xc2],                         // mov %rax, %r10
+            &[0x48, 0x8b, 0xf7],                         // mov %rdi, %rsi
+            &[0x89, 0xfe, 0x4c, 0x89, 0xd2, 0x31, 0xff], // three
+        ];
+        for moves in good {
+            let code = with(moves);
+            let (call, len) = (Call::Number(72), LEN + moves.len());
+            let site = Site { at: 0, len, call };
+            assert_eq!(x86_64(&code).collect::<Vec<_>>(), [site], "{moves:x?}");
+            let mut moved = code.clone();
+            moved[0] = 0xe9;
+            assert_eq!(x86_64_jumps(&moved).collect::<Vec<_>>(), [(0, len)]);
+        }
+        let bad: [&[u8]; 7] = [
+            &[0x90],                                           // nop: not known
+            &[0x89, 0xf8],                                     // mov %edi, %eax
+            &[0x31, 0xc0],                                     // xor %eax, %eax
+            &[0x31, 0xf7],                                     // xor %esi, %edi
+            &[0x41, 0x31, 0xff],                               // xor %edi, %r15d
+            &[0x8b, 0x17],                                     // mov (%rdi), %edx
+            &[0x89, 0xfe, 0x89, 0xfe, 0x89, 0xfe, 0x89, 0xfe], // too many
+        ];
+        for moves in bad {
+            assert_eq!(x86_64(&with(moves)).count(), 0, "{moves:x?}");
+        }
     }
 
     #[test]

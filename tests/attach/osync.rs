@@ -1,0 +1,193 @@
+//! Descriptors that are opened with `O_SYNC` while a process is attached: the flag is taken off, and
+//! comes back, also when nobody is attached any more.
+
+use super::*;
+use crate::harness::trace::calls_in;
+
+const O_DSYNC: i32 = 0o10000;
+const O_SYNC: i32 = 0o4010000;
+const O_CLOEXEC: i32 = 0o2000000;
+
+fn victim(stage: &Stage, name: &str) -> Running {
+    let mut command = clean(program(name));
+    command.arg(stage.work());
+    let mut victim = Running::start(stage, command);
+    victim.be_ready();
+    victim
+}
+
+fn told(victim: &mut Running, line: &str) -> i32 {
+    victim.tell(line);
+    let said = victim.hear();
+    let word = line.split(' ').next().expect("a word");
+    let number = said.strip_prefix(word).expect("an answer").trim();
+    number.parse().expect("a number")
+}
+
+/// What a victim sees of a file's flags after it has opened it with `flags`.
+fn open(victim: &mut Running, name: &str, flags: i32) -> i32 {
+    told(victim, &format!("open {name} {flags}")) & O_SYNC
+}
+
+/// The flags that the kernel has for what is open under a name.
+fn real_flags(victim: &Running, name: &str) -> i32 {
+    let proc = format!("/proc/{}", number(victim.pid()));
+    let fds = std::fs::read_dir(format!("{proc}/fd")).expect("fds");
+    let is_it = |fd: &std::fs::DirEntry| {
+        std::fs::read_link(fd.path()).is_ok_and(|to| to.ends_with(format!("work/{name}")))
+    };
+    let fd = fds.flatten().find(is_it).expect("it is open").file_name();
+    let info = std::fs::read_to_string(format!("{proc}/fdinfo/{}", fd.to_string_lossy()));
+    let info = info.expect("fdinfo");
+    let flags = info.lines().find_map(|l| l.strip_prefix("flags:"));
+    i32::from_str_radix(flags.expect("flags").trim(), 8).expect("octal") & O_SYNC
+}
+
+/// Requests, and those of them that were put off, that one write makes.
+fn of_a_write(stage: &Stage, victim: &mut Running, name: &str) -> (u64, u64) {
+    counted_by(stage, victim, &format!("put {name}"))
+}
+
+fn counted_by(stage: &Stage, victim: &mut Running, line: &str) -> (u64, u64) {
+    let before = stage.counted();
+    assert_eq!(told(victim, line), 0);
+    let after = stage.counted();
+    (after.0 - before.0, after.1 - before.1)
+}
+
+/// The names of the calls that one write makes, as strace sees them.
+fn calls_of_a_write(stage: &Stage, victim: &mut Running, name: &str) -> Vec<String> {
+    calls_by(stage, victim, &format!("put {name}"))
+}
+
+fn calls_by(stage: &Stage, victim: &mut Running, line: &str) -> Vec<String> {
+    let log = stage.file("strace");
+    let mut command = clean("strace");
+    command.args([
+        "-f",
+        "-qq",
+        "-e",
+        "trace=write,pwritev2,fsync,fdatasync",
+        "-o",
+    ]);
+    command.arg(&log).args(["-p", &number(victim.pid())]);
+    let mut strace = command.spawn().expect("strace");
+    let status = format!("/proc/{}/status", number(victim.pid()));
+    let tracer = format!("TracerPid:\t{}\n", strace.id());
+    let traces = until(LIMIT, || {
+        std::fs::read_to_string(&status).is_ok_and(|s| s.contains(&tracer))
+    });
+    assert!(traces, "strace does not trace");
+    assert_eq!(told(victim, line), 0);
+    let pid = Pid::from_child(&strace);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("strace lives");
+    strace.wait().expect("strace ends");
+    // One tells us.
+    let calls = calls_in(&log).into_iter();
+    let of_files = calls.filter(|c| !c.arguments.starts_with("1,"));
+    of_files.map(|c| c.name).collect()
+}
+
+fn comes_and_goes(name: &str) {
+    let stage = Stage::new(name);
+    let mut victim = victim(&stage, name);
+    let session = stage.attach_to(&victim, "1h");
+    stage.warm(&mut victim);
+
+    for (file, flag) in [("synced", O_SYNC), ("datasynced", O_DSYNC)] {
+        assert_eq!(open(&mut victim, file, flag | O_CLOEXEC), flag, "{file}");
+        assert_eq!(real_flags(&victim, file), 0, "{file}");
+        assert_eq!(of_a_write(&stage, &mut victim, file), (1, 1), "{file}");
+    }
+    // A program that it executes would not bring the flag back.
+    assert_eq!(open(&mut victim, "inherited", O_SYNC), O_SYNC);
+    assert_eq!(real_flags(&victim, "inherited"), O_SYNC);
+    assert_eq!(open(&mut victim, "ordinary", O_CLOEXEC), 0);
+    assert_eq!(of_a_write(&stage, &mut victim, "ordinary"), (0, 0));
+
+    stage.ask(&["set", &session, "-u", "now"]).must_succeed();
+    assert_eq!(of_a_write(&stage, &mut victim, "synced"), (1, 0));
+    assert_eq!(open(&mut victim, "later", O_SYNC | O_CLOEXEC), O_SYNC);
+    assert_eq!(real_flags(&victim, "later"), O_SYNC);
+
+    let report = stage.detach(&session);
+    let left = report["escaped"].to_string();
+    assert!(left.contains("2 descriptors lost O_SYNC"), "{report:#}");
+    let calls = |victim: &mut Running, file| calls_of_a_write(&stage, victim, file);
+    assert_eq!(calls(&mut victim, "synced"), ["write", "fsync"]);
+    assert_eq!(calls(&mut victim, "datasynced"), ["write", "fdatasync"]);
+    assert_eq!(calls(&mut victim, "ordinary"), ["write"]);
+    assert_eq!(calls(&mut victim, "later"), ["write"]);
+
+    let session = stage.attach_to(&victim, "1h");
+    stage.warm(&mut victim);
+    assert_eq!(of_a_write(&stage, &mut victim, "synced"), (1, 1));
+    stage.detach(&session);
+    assert_eq!(calls(&mut victim, "synced"), ["write", "fsync"]);
+}
+
+#[test]
+fn o_sync_comes_back_in_a_process_that_was_let_go_of() {
+    comes_and_goes("demand");
+}
+
+#[test]
+fn o_sync_comes_back_in_a_static_process_that_was_let_go_of() {
+    comes_and_goes("demand_static");
+}
+
+#[test]
+fn o_sync_comes_back_in_a_musl_process_that_was_let_go_of() {
+    comes_and_goes("demand_musl");
+}
+
+#[test]
+fn o_sync_comes_back_in_a_32_bit_process_that_was_let_go_of() {
+    comes_and_goes("demand_32");
+}
+
+#[test]
+fn nothing_is_left_of_us_once_what_lost_its_o_sync_is_closed() {
+    let stage = Stage::new("closed");
+    let mut victim = victim(&stage, "demand");
+    let session = stage.attach_to(&victim, "1h");
+    stage.warm(&mut victim);
+    assert_eq!(open(&mut victim, "synced", O_SYNC | O_CLOEXEC), O_SYNC);
+    stage.detach(&session);
+    assert_ne!(changed_code(victim.pid()), Vec::<String>::new());
+    assert_eq!(told(&mut victim, "close synced"), 0);
+    let session = stage.attach_to(&victim, "1h");
+    stage.detach(&session);
+    assert_eq!(changed_code(victim.pid()), Vec::<String>::new());
+}
+
+#[test]
+fn a_flagged_write_is_real_where_nothing_is_put_off() {
+    let stage = Stage::new("flagged");
+    let mut victim = victim(&stage, "demand");
+    let only = ["--only", "path=/**/work/file"];
+    let pid = number(victim.pid());
+    let session = stage.attach(&[&["--pid", &pid, "-u", "1h"][..], &only].concat());
+    stage.warm(&mut victim);
+    assert_eq!(counted_by(&stage, &mut victim, "flag file"), (1, 1));
+    assert_eq!(counted_by(&stage, &mut victim, "flag other"), (1, 0));
+    let put_off = calls_by(&stage, &mut victim, "flag file");
+    assert_eq!(put_off, ["pwritev2"]);
+    let real = calls_by(&stage, &mut victim, "flag other");
+    assert_eq!(real, ["pwritev2", "fdatasync"]);
+    stage.detach(&session);
+}
+
+#[test]
+fn o_sync_that_lies_where_nothing_is_put_off_stays() {
+    let stage = Stage::new("rules");
+    let mut victim = victim(&stage, "demand");
+    let only = ["--only", "path=/**/work/file"];
+    let pid = number(victim.pid());
+    let session = stage.attach(&[&["--pid", &pid, "-u", "1h"][..], &only].concat());
+    stage.warm(&mut victim);
+    assert_eq!(open(&mut victim, "other", O_SYNC | O_CLOEXEC), O_SYNC);
+    assert_eq!(real_flags(&victim, "other"), O_SYNC);
+    stage.detach(&session);
+    assert_eq!(changed_code(victim.pid()), Vec::<String>::new());
+}

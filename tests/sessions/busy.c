@@ -74,6 +74,25 @@ static void one_round(int fd, char *memory, long number, long round)
 	atomic_fetch_add(&rounds, 1);
 }
 
+/* A file whose writes are to be synced, open for a moment. */
+static void write_synced(const char *name, long round)
+{
+	int how = round & 1 ? O_DSYNC : O_SYNC, fd = open(name, O_RDWR | O_CLOEXEC | how);
+	char text[64], back[64] = { 0 };
+	int n = snprintf(text, sizeof text, "synced %ld", round);
+	struct iovec v = { text, (size_t)n };
+
+	GOOD((fcntl(fd, F_GETFL) & (O_SYNC | O_RDWR | O_APPEND)) == (how | O_RDWR));
+	GOOD(fcntl(fd, F_GETSIG) == 0);
+	GOOD(write(fd, text, (size_t)n) == n);
+	GOOD(writev(fd, &v, 1) == n);
+	GOOD(pwrite(fd, text, (size_t)n, 100) == n);
+	GOOD(lseek(fd, 0, SEEK_CUR) == 2 * n);
+	GOOD(pread(fd, back, (size_t)n, 100) == n && !memcmp(back, text, (size_t)n));
+	GOOD(close(fd) == 0);
+	FAILS(write(fd = -1, text, 1), EBADF);
+}
+
 static void *worker(void *argument)
 {
 	long number = (long)argument, i, end = number >= FROM_OTHER ? FEW_ROUNDS : __LONG_MAX__;
@@ -87,8 +106,11 @@ static void *worker(void *argument)
 		return NULL;
 	}
 	memory = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	for (i = 0; i < end; i++)
+	for (i = 0; i < end; i++) {
 		one_round(fd, memory, number, i);
+		if (i % 16 == 0)
+			write_synced(name, i / 16);
+	}
 	munmap(memory, 4096);
 	close(fd);
 	unlink(name);

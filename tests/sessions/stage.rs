@@ -391,6 +391,9 @@ pub fn program(name: &str) -> PathBuf {
             .fold(name, |n, end| n.trim_end_matches(end));
         command.arg("-o").arg(&fresh);
         command.arg(source.join(format!("{stem}.c")));
+        if stem.ends_with("_uring") {
+            command.arg("-luring");
+        }
         run(&mut command).must_succeed();
         std::fs::rename(&fresh, &path).expect("rename");
         done.push(name.to_owned());

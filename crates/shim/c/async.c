@@ -365,8 +365,9 @@ static void put_off_sqe(struct sqe *e, int stays)
 	e->len = e->op_flags = 0;
 }
 
-static void put_off_ring(struct uring *u)
+void sl_put_off_ring(void *ring)
 {
+	struct uring *u = ring;
 	static uint32_t drained; /* for good: when its turn came cannot be seen */
 	int linked = 0, active = sl_active();
 	unsigned shift, mask, at, n = 0;
@@ -405,21 +406,21 @@ static void put_off_ring(struct uring *u)
 EXPORT int io_uring_submit(struct uring *u)
 {
 	NEXT("io_uring_submit", int (*)(struct uring *))
-	put_off_ring(u);
+	sl_put_off_ring(u);
 	return next(u);
 }
 
 EXPORT int io_uring_submit_and_wait(struct uring *u, unsigned n)
 {
 	NEXT("io_uring_submit_and_wait", int (*)(struct uring *, unsigned))
-	put_off_ring(u);
+	sl_put_off_ring(u);
 	return next(u, n);
 }
 
 EXPORT int io_uring_submit_and_get_events(struct uring *u)
 {
 	NEXT("io_uring_submit_and_get_events", int (*)(struct uring *))
-	put_off_ring(u);
+	sl_put_off_ring(u);
 	return next(u);
 }
 
@@ -428,6 +429,6 @@ EXPORT int io_uring_submit_and_wait_timeout(struct uring *u, void *cqe, unsigned
 {
 	NEXT("io_uring_submit_and_wait_timeout",
 	     int (*)(struct uring *, void *, unsigned, void *, void *))
-	put_off_ring(u);
+	sl_put_off_ring(u);
 	return next(u, cqe, n, ts, mask);
 }

@@ -155,6 +155,26 @@ __asm__(".text\n"
 	"pop %r12\n\t"
 	GO_BACK);
 
+/* In front of liburing's function that hands entries over to the kernel: its only argument is the
+ * ring. What a function may change is kept all the same, but for the vector registers, which are not
+ * used. */
+__asm__(".text\n"
+	".globl sl_gate_uring\n"
+	".hidden sl_gate_uring\n"
+	"sl_gate_uring:\n\t"
+	"push %rax\n\t"
+	"push %rcx\n\t"
+	SAVE
+	"and $-16, %rsp\n\t"
+	"cld\n\t"
+	"call sl_submit\n\t"
+	"mov %rbx, %rsp\n\t"
+	"lea 8(%rsp), %rsp\n\t"
+	RESTORE
+	"pop %rcx\n\t"
+	"pop %rax\n\t"
+	"ret\n");
+
 /* A program that is followed from its execution on begins here instead of at its own entry, where
  * its libraries are not there yet when it is executed: the dynamic linker jumps to where the
  * auxiliary vector says. The signal, which is ignored by default, stops it for the tracer, if there
@@ -282,12 +302,15 @@ __asm__(".text\n"
 	"pop %edi\n\t"
 	"pop %ebp\n"
 	"3:\tjmp *%gs:16\n"
-	/* Neither Go nor an arrival on i386. */
+	/* Neither Go, nor liburing, nor an arrival on i386. */
 	".globl sl_gate_go\n"
 	".hidden sl_gate_go\n"
+	".globl sl_gate_uring\n"
+	".hidden sl_gate_uring\n"
 	".globl sl_arrive\n"
 	".hidden sl_arrive\n"
 	".set sl_gate_go, sl_gate\n"
+	".set sl_gate_uring, sl_gate\n"
 	".set sl_arrive, sl_gate\n");
 __attribute__((used)) struct sl_arrival sl_arrival = { 0, 0 };
 
@@ -467,6 +490,9 @@ __attribute__((used)) long sl_gate_answer(const struct frame *f, uint64_t site)
 		return r == SL_AT_SITE ? answer_for_marks(f, site) : r;
 	}
 }
+
+/* liburing is about to hand over what is queued in the ring. */
+__attribute__((used)) void sl_submit(const struct frame *f) { sl_put_off_ring((void *)f->a[0]); }
 
 /* Joins the session that the errand names; called by the process itself, signals blocked. */
 __attribute__((used)) long sl_there(struct sl_errand *e, const int *fd)

@@ -37,6 +37,8 @@ struct sl_gate_head {
 	uint32_t gate_go;        /* the gate for code on small stacks */
 	uint32_t arrive;         /* where a program may begin instead of at its own entry */
 	uint32_t arrival;        /* struct sl_arrival, filled by the tracer */
+	uint32_t gate_uring;     /* the gate in front of a function of liburing's */
+	uint32_t reserved;
 };
 
 /* Where a program begins that goes through `arrive`. */
@@ -46,10 +48,11 @@ struct sl_arrival {
 };
 
 /* One system-call site. What stands in front of the site's `syscall` instruction is replaced by a
- * jump to `code`: those same bytes, then `lea entry(%rip), %r11`, then a jump to a gate. */
+ * jump to `code`: those same bytes, then `lea entry(%rip), %r11`, then a jump to a gate. Or a
+ * function of liburing's that is called from several sites: `code` calls a gate, and jumps there. */
 struct sl_place {
 	uint8_t code[24];
-	uint64_t entry; /* address of the `syscall` instruction */
+	uint64_t entry; /* address of the `syscall` instruction, or of the function */
 };
 
 /* What a thread of the process is sent to do. It lies on that thread's own stack, below the red
@@ -75,6 +78,6 @@ struct sl_errand {
 #pragma GCC diagnostic pop
 
 SL_STATIC_ASSERT(sizeof(struct sl_place) == 32, "sl_place");
-SL_STATIC_ASSERT(sizeof(struct sl_gate_head) == 56, "sl_gate_head");
+SL_STATIC_ASSERT(sizeof(struct sl_gate_head) == 64, "sl_gate_head");
 
 #endif

@@ -351,6 +351,7 @@ void sl_before_filter(long nr, long option);
 
 /* async.c */
 long sl_io_submit(long context, long n, void **blocks);
+void sl_put_off_ring(void *ring);
 
 /* Where the program called us from. */
 #define CALLER ((uint64_t)(uintptr_t)__builtin_return_address(0))

@@ -33,6 +33,8 @@ pub struct Head {
     pub arrive: u32,
     /// Where it is told its entry: [`arrival`].
     pub arrival: u32,
+    /// Where a place of liburing's jumps to.
+    pub gate_uring: u32,
 }
 
 /// `struct sl_arrival`: a program's entry, and where its auxiliary vector names that.
@@ -48,7 +50,7 @@ const MAGIC: u64 = 0x6574_6167_7461_6c73;
 
 impl Head {
     /// Bytes of the head.
-    pub const SIZE: usize = 56;
+    pub const SIZE: usize = 64;
 
     /// Reads the head of an image; `None` where it is none, or one of another version.
     #[must_use]
@@ -70,6 +72,7 @@ impl Head {
             gate_go: word(9)?,
             arrive: word(10)?,
             arrival: word(11)?,
+            gate_uring: word(12)?,
         };
         (magic == MAGIC && word(0)? == VERSION).then_some(head)
     }
@@ -92,12 +95,20 @@ impl Head {
 
 /// `struct sl_place`: what is jumped to from a site.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
-    /// The bytes that the jump took the place of, up to [`Place::MOST`]: whole instructions that
-    /// mean the same at another address.
-    pub was: Vec<u8>,
-    /// The `syscall` instruction behind them.
-    pub entry: u64,
+pub enum Place {
+    /// In front of a system call.
+    Call {
+        /// The bytes in front of it, up to [`Place::MOST`]: whole instructions that mean the same
+        /// at another address.
+        was: Vec<u8>,
+        /// The `syscall` instruction behind them.
+        entry: u64,
+    },
+    /// In front of a function of liburing's.
+    Function {
+        /// Where it begins.
+        entry: u64,
+    },
 }
 
 /// `lea 24(place), %r11`, but for where it counts from.
@@ -110,27 +121,46 @@ impl Place {
     /// The most bytes that a place can hold of a site.
     pub const MOST: usize = 12;
 
-    /// Where the bytes were.
+    /// Where it goes on.
     #[must_use]
-    pub fn at(&self) -> u64 {
-        self.entry - self.was.len() as u64
+    pub fn entry(&self) -> u64 {
+        match self {
+            Place::Call { entry, .. } | Place::Function { entry } => *entry,
+        }
+    }
+
+    /// What stood in front of a system call, where that is at `at`.
+    #[must_use]
+    pub fn was_at(&self, at: u64) -> Option<&[u8]> {
+        match self {
+            Place::Call { was, entry } if entry - was.len() as u64 == at => Some(was),
+            _ => None,
+        }
     }
 
     /// As it lies at `at`, where the gate is at `gate`; `None` where that is too far away.
     #[must_use]
     pub fn bytes(&self, at: u64, gate: u64) -> Option<[u8; Place::SIZE]> {
         let mut b = [0xcc; Place::SIZE];
-        let n = self.was.len();
-        if n > Place::MOST {
-            return None;
+        match self {
+            Place::Call { was, .. } => {
+                let n = was.len();
+                if n > Place::MOST {
+                    return None;
+                }
+                b[..n].copy_from_slice(was);
+                b[n..n + 3].copy_from_slice(&LEA);
+                // From the end of this instruction to the entry's address.
+                let by = u32::try_from(24 - (n + 7)).ok()?;
+                b[n + 3..n + 7].copy_from_slice(&by.to_le_bytes());
+                b[n + 7..n + 12].copy_from_slice(&jump(at + n as u64 + 7, gate)?);
+            }
+            Place::Function { entry } => {
+                b[..5].copy_from_slice(&call(at, gate)?);
+                b[5..10].copy_from_slice(&jump(at + 5, *entry)?);
+            }
         }
-        b[..n].copy_from_slice(&self.was);
-        b[n..n + 3].copy_from_slice(&LEA);
-        // From the end of this instruction to the entry's address.
-        let by = u32::try_from(24 - (n + 7)).ok()?;
-        b[n + 3..n + 7].copy_from_slice(&by.to_le_bytes());
-        b[n + 7..n + 12].copy_from_slice(&jump(at + n as u64 + 7, gate)?);
-        b[24..].copy_from_slice(&self.entry.to_le_bytes());
+        b[24..].copy_from_slice(&self.entry().to_le_bytes());
         Some(b)
     }
 
@@ -138,11 +168,20 @@ impl Place {
     #[must_use]
     pub fn read(bytes: &[u8]) -> Option<Place> {
         let entry = u64::from_le_bytes(bytes.get(24..32)?.try_into().ok()?);
+        if entry == 0 {
+            return None;
+        }
+        if bytes[0] == CALL {
+            return Some(Place::Function { entry });
+        }
         let n = bytes[..24].windows(3).position(|w| w == LEA)?;
         let was = bytes[..n].to_vec();
-        (entry != 0).then_some(Place { was, entry })
+        Some(Place::Call { was, entry })
     }
 }
+
+/// `call` with an offset of 32 bits.
+const CALL: u8 = 0xe8;
 
 /// `jmp to` at `from`; `None` where that is more than 2 GiB away.
 #[must_use]
@@ -158,6 +197,14 @@ pub fn target(bytes: &[u8], from: u64) -> Option<u64> {
     let by: [u8; 4] = bytes.get(1..5)?.try_into().ok()?;
     let by = i64::from(i32::from_le_bytes(by));
     (bytes[0] == 0xe9).then(|| (from + 5).wrapping_add_signed(by))
+}
+
+/// `call to` at `from`; `None` where that is more than 2 GiB away.
+#[must_use]
+pub fn call(from: u64, to: u64) -> Option<[u8; 5]> {
+    let [_, rest @ ..] = jump(from, to)?;
+    let [a, b, c, d] = rest;
+    Some([CALL, a, b, c, d])
 }
 
 /// The general registers of an x86-64 thread, in the order in which the boot code takes them off
@@ -228,8 +275,8 @@ impl Errand {
             &[0, u64::MAX, u64::MAX, self.image, self.room, sizes],
             &mut b,
         );
-        let flags =
-            u32::from(self.other_ns) | u32::from(self.devices) << 1 | u32::from(self.marked) << 2;
+        let flags = [self.other_ns, self.devices, self.marked, self.followed];
+        let flags = (0..).zip(flags).map(|(bit, on)| u32::from(on) << bit).sum();
         let shared = pair(self.page_size, self.slots_size);
         longs(&[self.there, self.page, self.slots, shared], &mut b);
         let who = pair(self.pid, flags);
@@ -259,7 +306,13 @@ mod tests {
         assert!(head.places() >= 256, "{head:?}");
         let boot = head.boot_code(image);
         assert!((100..1024).contains(&boot.len()), "{head:?}");
-        for offset in [head.gate, head.boot, head.there, head.arrive] {
+        for offset in [
+            head.gate,
+            head.boot,
+            head.there,
+            head.arrive,
+            head.gate_uring,
+        ] {
             assert!(offset < head.places_at, "{head:?}");
         }
         assert!(
@@ -285,18 +338,27 @@ mod tests {
     #[test]
     fn a_place_leads_to_the_gate_and_tells_what_it_was_made_of() {
         for was in [&[0xb8, 0x4a, 0, 0, 0][..], &[0x48, 0x89, 0xdf]] {
-            let place = Place {
-                was: was.to_vec(),
-                entry: 0x7fff_1234_5678,
+            let entry = 0x7fff_1234_5678;
+            let was = was.to_vec();
+            let len = was.len();
+            let place = Place::Call {
+                was: was.clone(),
+                entry,
             };
             let (at, gate) = (0x7f00_0000_4000, 0x7f00_0000_0123);
             let bytes = place.bytes(at, gate).expect("near");
             assert_eq!(Place::read(&bytes), Some(place.clone()));
-            let jump = was.len() + 7;
+            let jump = len + 7;
             assert_eq!(target(&bytes[jump..], at + jump as u64), Some(gate));
             assert_eq!(place.bytes(at, gate + (1 << 32)), None);
-            assert_eq!(place.at() + was.len() as u64, place.entry);
+            assert_eq!(place.was_at(entry - len as u64), Some(&was[..]));
+            assert_eq!(place.was_at(entry), None);
         }
+        let (at, gate, entry) = (0x7f00_0000_4000, 0x7f00_0000_0123, 0x7eff_ffff_0000);
+        let function = Place::Function { entry };
+        let bytes = function.bytes(at, gate).expect("near");
+        assert_eq!(Place::read(&bytes), Some(function));
+        assert_eq!(target(&bytes[5..], at + 5), Some(entry));
         assert_eq!(Place::read(&[0; 32]), None);
     }
 
@@ -324,6 +386,7 @@ mod tests {
             gate_go: 0,
             arrive: 0,
             arrival: 0,
+            gate_uring: 0,
         });
         let long = Errand {
             exe: vec![b'x'; EXE_MAX],

@@ -46,16 +46,14 @@ pub(super) fn fill_places(
             ));
             continue;
         }
-        let place = Place {
-            was: site.was.clone(),
-            entry: site.entry(),
-        };
+        let place = site.place();
         let k = { places.iter().position(|p| p.as_ref() == Some(&place)) }
             .or_else(|| places.iter().position(Option::is_none));
         let k = k.ok_or_else(|| Refusal::new("it has too many system-call sites", "name them"))?;
-        let gate = match site.hole {
-            Some(_) => library.head.gate_go,
-            None => library.head.gate,
+        let gate = match (&site.hole, site.function) {
+            (Some(_), _) => library.head.gate_go,
+            (None, Some(_)) => library.head.gate_uring,
+            (None, None) => library.head.gate,
         };
         let at = library.place(k);
         let gate = library.image + u64::from(gate);
@@ -82,7 +80,11 @@ pub(super) fn call_gate(site: &Site, gate: u64) -> Change {
 /// What makes a site lead to the place at `to`; `None` where that is too far away.
 pub(super) fn redirect(site: &Site, to: u64) -> Option<Vec<Change>> {
     let Some(hole) = site.hole else {
-        let after = jump(site.at, to)?.to_vec();
+        let mut after = jump(site.at, to)?.to_vec();
+        if site.function.is_some() {
+            // A call stays a call.
+            after[0] = site.was[0];
+        }
         return Some(vec![Change {
             what: What::Site,
             at: site.at,

@@ -30,7 +30,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 use synclater_model::reach::sites;
-use synclater_shim::gate::{jump, Errand, Place};
+use synclater_shim::gate::{jump, Errand};
 use synclater_shim::page::{Page, Slots};
 use synclater_sys::clock::LeaseClock;
 use synclater_sys::job::{self, Job};
@@ -243,7 +243,11 @@ impl Plan {
     fn make(pid: u32, target: Target, found: Survey, luggage: &Luggage) -> Result<Plan, Refusal> {
         let heap = code::heap(pid, &found.mappings);
         let (image, sites) = found.place_library(heap)?;
-        let open = target::open(pid);
+        let mut open = target::open(pid);
+        if sites.iter().any(|s| s.function.is_some()) {
+            // What liburing submits comes by.
+            open.rings = 0;
+        }
         let errand = errand(&target, open, &found, image, luggage)?;
         Ok(Plan {
             pid,

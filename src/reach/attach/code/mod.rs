@@ -1,11 +1,15 @@
 //! The code of a process: its system-call sites, our library where it is there already, and room
 //! for it where it is not.
 
+mod find;
+
 use super::target::{self, Refusal};
+pub use find::{far_jump, Site};
+use find::{go_sites_in, sites_in, small_sites_in, submits_in};
 use std::ops::Range;
 use synclater_model::reach::maps::Mapping;
-use synclater_model::reach::{maps, room, sites};
-use synclater_shim::gate::{self, Head, Place};
+use synclater_model::reach::{maps, room};
+use synclater_shim::gate::{Head, Place};
 use synclater_shim::{IMAGE, IMAGE_32};
 use synclater_sys::process;
 use synclater_sys::remote::Memory;
@@ -16,77 +20,6 @@ pub const PAGE_ROOM: u64 = 1 << 20;
 /// The library's name among the mappings of a process.
 pub const NAME: &std::ffi::CStr = c"synclater";
 const MAPPED_AS: &str = "/memfd:synclater (deleted)";
-
-/// System calls of x86-64 that lead to the gate: the requests (msync, fsync, fdatasync, sync,
-/// sync_file_range, syncfs, pwritev2, io_submit), and what changes what they stand on (open,
-/// openat, openat2, open_by_handle_at, mount, umount2, move_mount, unshare, setns, prctl, seccomp,
-/// io_uring_setup).
-const WANTED: [u32; 21] = [
-    26, 74, 75, 162, 277, 306, 328, 209, 2, 85, 257, 437, 304, 165, 166, 429, 272, 308, 157, 317,
-    425,
-];
-
-/// The same of i386, in the same order, with umount behind its like.
-const WANTED_32: [u32; 22] = [
-    144, 118, 148, 36, 314, 344, 379, 248, 5, 8, 295, 437, 342, 21, 52, 22, 429, 310, 346, 172,
-    354, 425,
-];
-
-/// Calls that lead there for the descriptors whose `O_SYNC` was taken off: write, pwrite64, writev,
-/// pwritev, sendfile, splice, copy_file_range, and fcntl. In a process that has such descriptors
-/// these sites stay when the rest is taken out.
-const OF_MARKS: [u32; 8] = [1, 18, 20, 296, 40, 275, 326, 72];
-
-/// The same of i386, with sendfile64 and fcntl64 behind their likes.
-const OF_MARKS_32: [u32; 10] = [4, 181, 146, 334, 187, 239, 313, 377, 55, 221];
-
-/// fsync and fdatasync: without a site of either there is nothing to attach.
-const REQUESTS: [u32; 2] = [74, 75];
-
-/// Room that no function has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Hole {
-    /// For a jump to anywhere.
-    pub far: u64,
-    /// For one to there, where that is not in reach of a short one.
-    pub step: Option<u64>,
-}
-
-/// A system-call site.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Site {
-    /// Where the bytes are that can be exchanged.
-    pub at: u64,
-    /// What stands there, up to the instruction that enters the kernel, when nobody is attached. Of
-    /// these bytes the first ones are exchanged.
-    pub was: Vec<u8>,
-    /// Where there is room for a longer jump, where these bytes do not take one: Go.
-    pub hole: Option<Hole>,
-    /// The place that they lead to at present.
-    pub leads_to: Option<u64>,
-}
-
-impl Site {
-    /// The instruction that enters the kernel.
-    #[must_use]
-    pub fn entry(&self) -> u64 {
-        self.at + self.was.len() as u64
-    }
-
-    /// Whether a write, or what asks for a descriptor's flags, may be made here.
-    #[must_use]
-    pub fn may_write(&self) -> bool {
-        match self.call() {
-            Some(sites::Call::Number(number)) => OF_MARKS.contains(&number),
-            // Those of i386 and Go make any call.
-            Some(sites::Call::Any) | None => true,
-        }
-    }
-
-    fn call(&self) -> Option<sites::Call> {
-        sites::x86_64(&with_entry(&self.was)).next().map(|s| s.call)
-    }
-}
 
 /// The library in a process.
 #[derive(Clone, Debug)]
@@ -183,6 +116,11 @@ pub fn survey(pid: u32, class: Class, memory: &Memory) -> Result<Survey, Refusal
     let mappings = maps::read(&text.map_err(|e| unreadable(&e))?);
     let library = { mappings.iter() }.find_map(|m| find_library(m, class, memory));
     let mut sites = Vec::new();
+    if class == Class::Long {
+        for m in mappings.iter().filter(|m| is_named(m, &["liburing."])) {
+            sites.extend(submits_in(pid, m, library.as_ref(), memory));
+        }
+    }
     for (m, kind) in code_with_calls(pid, &mappings) {
         let len = usize::try_from(m.range.end - m.range.start).unwrap_or(0);
         let code = memory
@@ -273,100 +211,6 @@ fn find_library(m: &Mapping, class: Class, memory: &Memory) -> Option<Library> {
     })
 }
 
-fn sites_in(code: &[u8], start: u64, library: Option<&Library>) -> Vec<Site> {
-    let wanted = |call| match call {
-        sites::Call::Number(number) => WANTED.contains(&number) || OF_MARKS.contains(&number),
-        sites::Call::Any => true,
-    };
-    let plain = sites::x86_64(code)
-        .filter(|s| wanted(s.call))
-        .map(|s| Site {
-            at: start + s.at as u64,
-            was: code[s.at..s.at + s.len].to_vec(),
-            hole: None,
-            leads_to: None,
-        });
-    let Some(library) = library else {
-        return plain.collect();
-    };
-    let jumps = sites::x86_64_jumps(code).filter_map(|(at, len)| {
-        let site = start + at as u64;
-        let to = gate::target(&code[at..], site)?;
-        let place = { library.place_at(to) }.filter(|p| p.at() == site && p.was.len() == len)?;
-        Some(Site {
-            at: site,
-            was: place.was,
-            hole: None,
-            leads_to: Some(to),
-        })
-    });
-    plain.chain(jumps).collect()
-}
-
-/// The calls of i386 code into the kernel, which lead to the gate itself.
-fn small_sites_in(code: &[u8], start: u64, library: Option<&Library>) -> Vec<Site> {
-    let wanted = |call| match call {
-        sites::Call::Number(number) => WANTED_32.contains(&number) || OF_MARKS_32.contains(&number),
-        sites::Call::Any => true,
-    };
-    let site = |at: usize, leads_to| Site {
-        at: start + at as u64,
-        was: sites::WAS_32.to_vec(),
-        hole: None,
-        leads_to,
-    };
-    let plain = sites::i386(code).filter(|s| wanted(s.call));
-    let mut all: Vec<Site> = plain.map(|s| site(s.at, None)).collect();
-    if let Some(library) = library {
-        let gate = library.image + u64::from(library.head.gate);
-        let calls = sites::i386_calls_to(code, start, gate);
-        all.extend(calls.map(|at| site(at, Some(gate))));
-    }
-    all
-}
-
-fn go_sites_in(code: &[u8], start: u64, library: Option<&Library>) -> Vec<Site> {
-    let hole = |s: &sites::GoSite| {
-        let far = start + s.hole as u64;
-        let step = s.step.map(|step| start + step as u64);
-        Some(Hole { far, step })
-    };
-    let plain = sites::go(code, false).into_iter().map(|s| Site {
-        at: start + s.at as u64,
-        was: code[s.at..s.at + sites::GO_LEN].to_vec(),
-        hole: hole(&s),
-        leads_to: None,
-    });
-    let Some(library) = library else {
-        return plain.collect();
-    };
-    let jumps = sites::go(code, true).into_iter().filter_map(|s| {
-        let at = start + s.at as u64;
-        let to = far_target(code.get(s.hole..s.hole + sites::FAR_LEN)?)?;
-        let place = library.place_at(to).filter(|p| p.at() == at)?;
-        Some(Site {
-            at,
-            was: place.was,
-            hole: hole(&s),
-            leads_to: Some(to),
-        })
-    });
-    plain.chain(jumps).collect()
-}
-
-const JUMP_BY_ADDRESS: [u8; 6] = [0xff, 0x25, 0, 0, 0, 0];
-
-/// `jmp to`, however far away.
-#[must_use]
-pub fn far_jump(to: u64) -> Vec<u8> {
-    [&JUMP_BY_ADDRESS[..], &to.to_le_bytes()].concat()
-}
-
-fn far_target(bytes: &[u8]) -> Option<u64> {
-    let address = bytes.strip_prefix(&JUMP_BY_ADDRESS)?;
-    Some(u64::from_le_bytes(address.try_into().ok()?))
-}
-
 impl Survey {
     /// Sites that lead to our library.
     pub fn redirected(&self) -> impl Iterator<Item = &Site> {
@@ -384,12 +228,7 @@ impl Survey {
             let mut libc = self.mappings.iter().filter(|m| is_named(m, &["libc"]));
             return libc.any(|m| self.sites.iter().any(|s| m.range.contains(&s.at)));
         }
-        let makes = |s: &Site| match s.call() {
-            Some(sites::Call::Number(n)) => REQUESTS.contains(&n),
-            Some(sites::Call::Any) => true,
-            None => false,
-        };
-        self.sites.iter().any(makes)
+        self.sites.iter().any(Site::makes_request)
     }
 
     /// Whether the dynamic linker has mapped libc, if there is one.
@@ -596,11 +435,6 @@ pub fn no_gate() -> Refusal {
         "there is no gate for this machine (x86-64 only)",
         "start it under synclater run",
     )
-}
-
-/// The bytes in front of an entry with the entry, and some in front of both.
-fn with_entry(was: &[u8]) -> Vec<u8> {
-    [&[0x90; sites::LEN][..], was, &[0x0f, 0x05]].concat()
 }
 
 /// The heap of a process as it stands.

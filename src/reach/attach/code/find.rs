@@ -1,0 +1,276 @@
+//! Which bytes of a process's code lead to the gate, or could.
+
+use super::Library;
+use object::{Object, ObjectSegment, ObjectSymbol};
+use synclater_model::reach::maps::Mapping;
+use synclater_model::reach::sites;
+use synclater_shim::gate::{self, Place};
+use synclater_sys::remote::Memory;
+
+/// System calls of x86-64 that lead to the gate: the requests (msync, fsync, fdatasync, sync,
+/// sync_file_range, syncfs, pwritev2, io_submit), and what changes what they stand on (open,
+/// openat, openat2, open_by_handle_at, mount, umount2, move_mount, unshare, setns, prctl, seccomp,
+/// io_uring_setup).
+const WANTED: [u32; 21] = [
+    26, 74, 75, 162, 277, 306, 328, 209, 2, 85, 257, 437, 304, 165, 166, 429, 272, 308, 157, 317,
+    425,
+];
+
+/// The same of i386, in the same order, with umount behind its like.
+const WANTED_32: [u32; 22] = [
+    144, 118, 148, 36, 314, 344, 379, 248, 5, 8, 295, 437, 342, 21, 52, 22, 429, 310, 346, 172,
+    354, 425,
+];
+
+/// Calls that lead there for the descriptors whose `O_SYNC` was taken off: write, pwrite64, writev,
+/// pwritev, sendfile, splice, copy_file_range, and fcntl. In a process that has such descriptors
+/// these sites stay when the rest is taken out.
+const OF_MARKS: [u32; 8] = [1, 18, 20, 296, 40, 275, 326, 72];
+
+/// The same of i386, with sendfile64 and fcntl64 behind their likes.
+const OF_MARKS_32: [u32; 10] = [4, 181, 146, 334, 187, 239, 313, 377, 55, 221];
+
+/// fsync and fdatasync: without a site of either there is nothing to attach.
+const REQUESTS: [u32; 2] = [74, 75];
+
+/// Room that no function has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hole {
+    /// For a jump to anywhere.
+    pub far: u64,
+    /// For one to there, where that is not in reach of a short one.
+    pub step: Option<u64>,
+}
+
+/// A system-call site, or a call of the function by which liburing submits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Site {
+    /// Where the bytes are that can be exchanged.
+    pub at: u64,
+    /// What stands there, up to the instruction that enters the kernel, when nobody is attached. Of
+    /// these bytes the first ones are exchanged.
+    pub was: Vec<u8>,
+    /// Where there is room for a longer jump, where these bytes do not take one: Go.
+    pub hole: Option<Hole>,
+    /// The function that is called here.
+    pub function: Option<u64>,
+    /// The place that they lead to at present.
+    pub leads_to: Option<u64>,
+}
+
+impl Site {
+    /// The place that it is to lead to.
+    #[must_use]
+    pub fn place(&self) -> Place {
+        match self.function {
+            Some(entry) => Place::Function { entry },
+            None => Place::Call {
+                was: self.was.clone(),
+                entry: self.at + self.was.len() as u64,
+            },
+        }
+    }
+
+    /// Whether a write, or what asks for a descriptor's flags, may be made here.
+    #[must_use]
+    pub fn may_write(&self) -> bool {
+        match self.call() {
+            Some(sites::Call::Number(number)) => OF_MARKS.contains(&number),
+            // Those of i386 and Go make any call; liburing's give writes their flag back.
+            Some(sites::Call::Any) | None => true,
+        }
+    }
+
+    /// Whether fsync or fdatasync may be called here.
+    #[must_use]
+    pub fn makes_request(&self) -> bool {
+        match self.call() {
+            Some(sites::Call::Number(number)) => REQUESTS.contains(&number),
+            Some(sites::Call::Any) => true,
+            None => false,
+        }
+    }
+
+    fn call(&self) -> Option<sites::Call> {
+        if self.function.is_some() {
+            return None;
+        }
+        sites::x86_64(&with_entry(&self.was)).next().map(|s| s.call)
+    }
+}
+
+pub(super) fn sites_in(code: &[u8], start: u64, library: Option<&Library>) -> Vec<Site> {
+    let wanted = |call| match call {
+        sites::Call::Number(number) => WANTED.contains(&number) || OF_MARKS.contains(&number),
+        sites::Call::Any => true,
+    };
+    let plain = sites::x86_64(code)
+        .filter(|s| wanted(s.call))
+        .map(|s| Site {
+            at: start + s.at as u64,
+            was: code[s.at..s.at + s.len].to_vec(),
+            hole: None,
+            function: None,
+            leads_to: None,
+        });
+    let Some(library) = library else {
+        return plain.collect();
+    };
+    let jumps = sites::x86_64_jumps(code).filter_map(|(at, len)| {
+        let site = start + at as u64;
+        let to = gate::target(&code[at..], site)?;
+        let place = library.place_at(to)?;
+        Some(Site {
+            at: site,
+            was: place.was_at(site).filter(|was| was.len() == len)?.to_vec(),
+            hole: None,
+            function: None,
+            leads_to: Some(to),
+        })
+    });
+    plain.chain(jumps).collect()
+}
+
+/// The calls of i386 code into the kernel, which lead to the gate itself.
+pub(super) fn small_sites_in(code: &[u8], start: u64, library: Option<&Library>) -> Vec<Site> {
+    let wanted = |call| match call {
+        sites::Call::Number(number) => WANTED_32.contains(&number) || OF_MARKS_32.contains(&number),
+        sites::Call::Any => true,
+    };
+    let site = |at: usize, leads_to| Site {
+        at: start + at as u64,
+        was: sites::WAS_32.to_vec(),
+        hole: None,
+        function: None,
+        leads_to,
+    };
+    let plain = sites::i386(code).filter(|s| wanted(s.call));
+    let mut all: Vec<Site> = plain.map(|s| site(s.at, None)).collect();
+    if let Some(library) = library {
+        let gate = library.image + u64::from(library.head.gate);
+        let calls = sites::i386_calls_to(code, start, gate);
+        all.extend(calls.map(|at| site(at, Some(gate))));
+    }
+    all
+}
+
+pub(super) fn go_sites_in(code: &[u8], start: u64, library: Option<&Library>) -> Vec<Site> {
+    let hole = |s: &sites::GoSite| {
+        let far = start + s.hole as u64;
+        let step = s.step.map(|step| start + step as u64);
+        Some(Hole { far, step })
+    };
+    let plain = sites::go(code, false).into_iter().map(|s| Site {
+        at: start + s.at as u64,
+        was: code[s.at..s.at + sites::GO_LEN].to_vec(),
+        hole: hole(&s),
+        function: None,
+        leads_to: None,
+    });
+    let Some(library) = library else {
+        return plain.collect();
+    };
+    let jumps = sites::go(code, true).into_iter().filter_map(|s| {
+        let at = start + s.at as u64;
+        let to = far_target(code.get(s.hole..s.hole + sites::FAR_LEN)?)?;
+        let place = library.place_at(to)?;
+        Some(Site {
+            at,
+            was: place.was_at(at)?.to_vec(),
+            hole: hole(&s),
+            function: None,
+            leads_to: Some(to),
+        })
+    });
+    plain.chain(jumps).collect()
+}
+
+/// Where liburing calls the function that hands entries over; none where it has another form than
+/// those that are known.
+pub(super) fn submits_in(
+    pid: u32,
+    m: &Mapping,
+    library: Option<&Library>,
+    memory: &Memory,
+) -> Vec<Site> {
+    let calls = || {
+        let submit = function(pid, m, "io_uring_submit")?;
+        let len = usize::try_from(m.range.end - m.range.start).ok()?;
+        let code = memory.bytes(m.range.start, len).ok()?;
+        let address = |to: i64| m.range.start.wrapping_add_signed(to);
+        let offset = |at: u64| at.wrapping_sub(m.range.start).cast_signed();
+        let first = address(sites::first_call(&code, submit)?);
+        // The place that it leads to already.
+        let place = library.and_then(|l| match l.place_at(first)? {
+            Place::Function { entry } => Some((first, entry)),
+            Place::Call { .. } => None,
+        });
+        let function = place.map_or(first, |(_, entry)| entry);
+        m.range.contains(&function).then_some(())?;
+        let site = |at: usize, leads_to| {
+            let here = m.range.start + at as u64;
+            let was = gate::jump(here, function)?;
+            Some(Site {
+                at: here,
+                was: [&code[at..=at], &was[1..]].concat(),
+                hole: None,
+                function: Some(function),
+                leads_to,
+            })
+        };
+        let plain = sites::near_ones(&code, offset(function)).filter_map(|at| site(at, None));
+        let mut all: Vec<Site> = plain.collect();
+        if let Some((to, _)) = place {
+            let led = sites::near_ones(&code, offset(to));
+            all.extend(led.filter_map(|at| site(at, Some(to))));
+        }
+        Some(all)
+    };
+    calls().unwrap_or_default()
+}
+
+const JUMP_BY_ADDRESS: [u8; 6] = [0xff, 0x25, 0, 0, 0, 0];
+
+/// `jmp to`, however far away.
+#[must_use]
+pub fn far_jump(to: u64) -> Vec<u8> {
+    [&JUMP_BY_ADDRESS[..], &to.to_le_bytes()].concat()
+}
+
+fn far_target(bytes: &[u8]) -> Option<u64> {
+    let address = bytes.strip_prefix(&JUMP_BY_ADDRESS)?;
+    Some(u64::from_le_bytes(address.try_into().ok()?))
+}
+
+/// The bytes in front of an entry with the entry, and some in front of both.
+fn with_entry(was: &[u8]) -> Vec<u8> {
+    [&[0x90; sites::LEN][..], was, &[0x0f, 0x05]].concat()
+}
+
+/// Where a function of a file begins, in bytes from the begin of its code that `m` maps.
+fn function(pid: u32, m: &Mapping, name: &str) -> Option<usize> {
+    let bytes = mapped_file(pid, m)?;
+    let file = object::File::parse(&*bytes).ok()?;
+    let symbol = file
+        .dynamic_symbols()
+        .find(|s| s.is_definition() && s.name() == Ok(name))?;
+    let offset = file.segments().find_map(|segment| {
+        let within = symbol.address().checked_sub(segment.address())?;
+        let (from, len) = segment.file_range();
+        (within < len).then_some(from + within)
+    })?;
+    usize::try_from(offset.checked_sub(m.offset)?).ok()
+}
+
+/// What is mapped, as a whole; `None` where something else has taken its name.
+fn mapped_file(pid: u32, m: &Mapping) -> Option<Vec<u8>> {
+    let (start, end) = (m.range.start, m.range.end);
+    let itself = std::fs::read(format!("/proc/{pid}/map_files/{start:x}-{end:x}"));
+    itself.ok().or_else(|| {
+        use std::os::unix::fs::MetadataExt;
+        // Only with CAP_CHECKPOINT_RESTORE.
+        let path = format!("/proc/{pid}/root{}", m.name);
+        let same = std::fs::metadata(&path).is_ok_and(|meta| meta.ino() == m.inode);
+        same.then(|| std::fs::read(path).ok()).flatten()
+    })
+}

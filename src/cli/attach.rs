@@ -254,8 +254,7 @@ fn in_background(args: &Args, wanted: Wanted, whom: Whom, to: OwnedFd) -> anyhow
     let record = { args.recorded.record.as_deref() }
         .map(|path| out::open(path).map_err(|e| super::run::cannot_record(path, &e)))
         .transpose()?;
-    let unknown = "requests past libc are not counted in programs that ran before";
-    let mut s = wanted.make(Reading::now(), false, || Escapes::unwatched(unknown))?;
+    let mut s = wanted.make(Reading::now(), false, Escapes::watch_chosen)?;
     if let Some(file) = record {
         let name = args.recorded.record.clone().unwrap_or_default();
         if let Err(e) = s.record(file, name.clone(), args.recorded.ring) {

@@ -21,9 +21,16 @@ const OWN_CALLS_OR_FILTER: &str = "has the library, but makes system calls of it
      (Go, io_uring, inline), or has a seccomp filter";
 const NOT_KNOWN: &str = "the library is not mapped; whether it syncs cannot be seen";
 
+/// In a process that was attached.
+const AROUND_THE_GATE: &str = "makes system calls of its own (io_uring, inline)";
+
 /// What watches the kernel for one session.
 pub struct Escapes {
     syncs: Option<Syncs>,
+    /// Whether they are processes that ran already.
+    are_attached: bool,
+    /// What was found when everybody was about to be let go of.
+    last: Option<Vec<Escape>>,
     /// Why there is nothing that watches, where that is so.
     error: Option<std::io::Error>,
     /// Without the permission to see: processes that were found without the library.
@@ -36,26 +43,43 @@ impl Escapes {
     /// Starts watching this process's descendants; before the command is started.
     #[must_use]
     pub fn watch() -> Escapes {
-        let (syncs, error) = match Syncs::count_descendants(&NAMES) {
+        Escapes::of(Syncs::count_descendants(&NAMES))
+    }
+
+    /// Starts watching processes that run already; which ones [`Escapes::include`] says.
+    #[must_use]
+    pub fn watch_chosen() -> Escapes {
+        let mut escapes = Escapes::of(Syncs::count_chosen());
+        escapes.are_attached = true;
+        escapes
+    }
+
+    fn of(syncs: std::io::Result<Syncs>) -> Escapes {
+        let (syncs, error) = match syncs {
             Ok(syncs) => (Some(syncs), None),
             Err(e) => (None, Some(e)),
         };
         Escapes {
             syncs,
+            are_attached: false,
+            last: None,
             error,
             unmapped: BTreeMap::new(),
             own: vec![std::process::id()],
         }
     }
 
-    /// Watches nothing: `why` it could not know.
-    #[must_use]
-    pub fn unwatched(why: &str) -> Escapes {
-        Escapes {
-            syncs: None,
-            error: Some(std::io::Error::other(why)),
-            unmapped: BTreeMap::new(),
-            own: vec![std::process::id()],
+    /// Watches a process that has been attached.
+    pub fn include(&mut self, pid: u32, exe: &str) {
+        if let Some(syncs) = &mut self.syncs {
+            syncs.include(pid, exe.to_owned());
+        }
+    }
+
+    /// Finds for the last time: what is let go of is not to be counted any more.
+    pub fn find_at_last(&mut self, counted: &BTreeMap<u32, Process>, rules: Option<&RuleSet>) {
+        if self.last.is_none() {
+            self.last = Some(self.find(counted, rules));
         }
     }
 
@@ -88,7 +112,7 @@ impl Escapes {
 
     /// Where there are no rings: looks for processes without the library.
     pub fn look_around(&mut self, rules: Option<&RuleSet>) {
-        if self.syncs.is_none() {
+        if self.syncs.is_none() && !self.are_attached {
             let found = unmapped(&self.own, rules);
             self.unmapped.extend(found.into_iter().map(|e| (e.pid, e)));
         }
@@ -98,9 +122,6 @@ impl Escapes {
     #[must_use]
     pub fn unknown_because(&self) -> Option<String> {
         let error = self.error.as_ref()?;
-        if error.kind() == std::io::ErrorKind::Other {
-            return Some(error.to_string());
-        }
         if error.kind() != std::io::ErrorKind::PermissionDenied {
             return Some(format!("no trace point of a file system here ({error})"));
         }
@@ -125,6 +146,9 @@ impl Escapes {
         counted: &BTreeMap<u32, Process>,
         rules: Option<&RuleSet>,
     ) -> Vec<Escape> {
+        if let Some(last) = &self.last {
+            return last.clone();
+        }
         if self.syncs.is_none() {
             self.look_around(rules);
             return self.unmapped.values().cloned().collect();
@@ -148,6 +172,10 @@ impl Escapes {
             })
             .filter_map(|(pid, p)| escaped(*pid, p, counted.get(pid), rules))
             .collect();
+        if self.are_attached {
+            let around = |e: &mut Escape| e.why = AROUND_THE_GATE.to_owned();
+            found.iter_mut().for_each(around);
+        }
         if seen.lost > 0 {
             found.push(Escape {
                 pid: 0,

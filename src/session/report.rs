@@ -4,7 +4,6 @@ use super::compile::Users;
 use super::counts::{Counts, Process};
 use super::escape::descendants;
 use super::settle;
-use super::supervisor::reaching::Reach;
 use super::supervisor::{Outcome, Supervisor};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering::SeqCst;
@@ -123,9 +122,42 @@ fn escapes(s: &mut Supervisor) -> Vec<Escape> {
     s.escapes.drain();
     let processes = s.census.processes(s.shared);
     let mut all = s.escapes.find(&processes, s.plan.rules.as_ref());
-    all.extend(s.reach().into_iter().flat_map(Reach::escaped));
+    name_attached(s, &processes, &mut all);
     name_missed(s, &mut all);
     all
+}
+
+/// What stays real in processes that are attached, with what the kernel has counted there.
+fn name_attached(s: &Supervisor, processes: &BTreeMap<u32, Process>, all: &mut Vec<Escape>) {
+    let Some(reach) = s.reach() else {
+        return;
+    };
+    const KEPT: &str = "files that it opened with O_SYNC meanwhile keep it";
+    let flags = |pid: u32| processes.get(&pid).map_or(0, |p| p.counts.flags);
+    let keeps = |pid: u32| flags(pid) & page::SLOT_OSYNC_KEPT != 0;
+    let mut named: Vec<Escape> = reach.escaped().collect();
+    for (pid, reached) in reach.attached().filter(|(pid, _)| keeps(*pid)) {
+        match named.iter_mut().find(|e| e.pid == pid) {
+            Some(row) => row.why = format!("{}; {KEPT}", row.why),
+            None => named.push(Escape {
+                pid,
+                exe: reached.exe.clone(),
+                why: KEPT.into(),
+                requests: None,
+            }),
+        }
+    }
+    let unknown = page::SLOT_OSYNC_KEPT | page::SLOT_MARK_LOST;
+    let attached: BTreeSet<u32> = reach.attached().map(|(pid, _)| pid).collect();
+    for mut escape in named {
+        let counted = { all.iter() }.position(|e| e.pid == escape.pid && e.requests.is_some());
+        if let Some(at) = counted {
+            escape.requests = all.remove(at).requests;
+        } else if attached.contains(&escape.pid) && flags(escape.pid) & unknown == 0 {
+            escape.requests = s.escapes.knows().then_some(0);
+        }
+        all.push(escape);
+    }
 }
 
 /// Of what escaped although it is followed, the reason; where the kernel cannot be asked who

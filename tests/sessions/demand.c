@@ -6,6 +6,7 @@
  *                   without O_LARGEFILE
  *   put NAME        appends a byte to what was opened so, without a sync: `put 0`, or `put ERRNO`
  *   flag NAME       the same by pwritev2 with RWF_DSYNC: `flag 0`, or `flag ERRNO`
+ *   own NAME        syncs it by an instruction of its own, which is no libc's: `own 0`, or -ERRNO
  *   close NAME      closes it: `close 0`
  *   write NAME MIB  writes that much, without a sync: `write 0`
  *   pid             `pid N`
@@ -62,6 +63,18 @@ static int put_flagged(const char *name)
 
 	/* At the descriptor's own place; RWF_DSYNC. */
 	return syscall(SYS_pwritev2, opened(name), &byte, 1, -1l, -1l, 2) == 1 ? 0 : errno;
+}
+
+static int sync_by_itself(int fd)
+{
+	long r;
+
+#ifdef __x86_64__
+	__asm__ volatile("syscall" : "=a"(r) : "0"(SYS_fsync), "D"(fd) : "rcx", "r11", "memory");
+#else
+	__asm__ volatile("int $0x80" : "=a"(r) : "0"(SYS_fsync), "b"(fd) : "memory");
+#endif
+	return (int)r;
 }
 
 static int append_and_sync(const char *name)
@@ -129,6 +142,8 @@ int main(int count, char **arguments)
 			printf("open %d\n", open_with(name, number));
 		else if (!strcmp(word, "flag"))
 			printf("flag %d\n", put_flagged(name));
+		else if (!strcmp(word, "own"))
+			printf("own %d\n", sync_by_itself(opened(name)));
 		else if (!strcmp(word, "close"))
 			printf("close %d\n", close(opened(name)));
 		else if (!strcmp(word, "put"))

@@ -58,6 +58,8 @@ pub struct Seen {
     pub by_pid: BTreeMap<u32, Process>,
     /// Records that a full ring lost.
     pub lost: u64,
+    /// Whether a process that executes another program is nobody of ours any more.
+    by_program: bool,
 }
 
 enum Record {
@@ -97,19 +99,48 @@ impl Syncs {
     /// # Errors
     /// `EACCES` or `EPERM` where perf events are not permitted; `ENOENT` without trace points.
     pub fn count_descendants(libraries: &'static [&'static str]) -> io::Result<Syncs> {
+        let mut syncs = Syncs::count(libraries)?;
+        let seen = &mut syncs.seen.by_pid;
+        seen.insert(std::process::id(), Process::default());
+        Ok(syncs)
+    }
+
+    /// Counts for the processes that [`Syncs::include`] names and what they fork, until they execute
+    /// another program.
+    ///
+    /// # Errors
+    /// As [`Syncs::count_descendants`].
+    pub fn count_chosen() -> io::Result<Syncs> {
+        let mut syncs = Syncs::count(&[])?;
+        syncs.seen.by_program = true;
+        Ok(syncs)
+    }
+
+    /// Counts for a process that runs already and executes `exe`, in which the library is.
+    pub fn include(&mut self, pid: u32, exe: String) {
+        self.seen();
+        let process = Process {
+            exe,
+            has_library: true,
+            has_linker: true,
+            executed: true,
+            ..Process::default()
+        };
+        self.seen.by_pid.insert(pid, process);
+    }
+
+    fn count(libraries: &'static [&'static str]) -> io::Result<Syncs> {
         let dir = Tracefs::open()?;
         let ids = point_ids(&dir)?;
         let rings = online_processors()
             .into_iter()
             .map(|cpu| Ring::open(&ids, cpu))
             .collect::<io::Result<Vec<_>>>()?;
-        let mut seen = Seen::default();
-        seen.by_pid.insert(std::process::id(), Process::default());
         let (pending, watched) = (Vec::new(), libraries);
         Ok(Syncs {
             rings,
             pending,
-            seen,
+            seen: Seen::default(),
             watched,
             tracefs: dir.mount,
         })
@@ -180,6 +211,9 @@ impl Seen {
                     }) += 1;
                 }
             }
+            Record::Name {
+                pid, exec: true, ..
+            } if self.by_program => drop(self.by_pid.remove(&pid)),
             Record::Name { pid, name, exec } => {
                 if let Some(p) = self.by_pid.get_mut(&pid) {
                     p.is_named(name, exec);

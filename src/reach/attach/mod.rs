@@ -64,7 +64,7 @@ pub enum Told {
     Attached {
         /// Sites that lead to the gate.
         sites: u64,
-        /// Sites that are too far away for a jump.
+        /// Sites that are too far away for a jump, or have an unknown form.
         far: u64,
         /// How long it stood still.
         pause_ns: u64,
@@ -221,7 +221,9 @@ fn put_in(pid: u32, luggage: &Luggage) -> Result<Told, Failure> {
     if !found.is_ready() && target::is_young(pid) {
         return Err(Failure::Busy("its libc is not there yet".into()));
     }
-    let plan = Plan::make(pid, target, found, luggage)?;
+    let unseen = found.unseen(pid, &memory);
+    let mut plan = Plan::make(pid, target, found, luggage)?;
+    plan.far += unseen;
     let mut tracer = Tracer::new(pid, plan.found.class);
     tracer.hold()?;
     if !plan.found.still_holds(pid, &memory) {
@@ -235,6 +237,8 @@ struct Plan {
     pid: u32,
     found: Survey,
     sites: Vec<Site>,
+    /// Sites that cannot be.
+    far: u64,
     open: Open,
     errand: Errand,
 }
@@ -249,8 +253,10 @@ impl Plan {
             open.rings = 0;
         }
         let errand = errand(&target, open, &found, image, luggage)?;
+        let far = (found.sites.len() - sites.len()) as u64;
         Ok(Plan {
             pid,
+            far,
             found,
             sites,
             open,
@@ -285,7 +291,7 @@ impl Plan {
         }
         Ok(Told::Attached {
             sites: self.sites.len() as u64,
-            far: (found.sites.len() - self.sites.len()) as u64,
+            far: self.far,
             pause_ns: nanoseconds(pause),
             open: self.open,
         })

@@ -44,6 +44,26 @@ pub struct Reached {
     pub how: &'static str,
 }
 
+impl Reached {
+    /// What of it the gate does not see; `None` where there is nothing.
+    fn stays_real(&self) -> Option<String> {
+        let synced = "descriptors had O_SYNC before it was attached";
+        let ring = ["descriptors is a ring", "descriptors are rings"];
+        let site = ["system-call sites is", "system-call sites are"];
+        let some = |n: u64, one_more: [&str; 2], what: &str| {
+            let of = one_more[usize::from(n > 1)];
+            (n > 0).then(|| format!("{n} of its {of}{what}"))
+        };
+        let all = [
+            some(self.open.o_sync, [synced; 2], ""),
+            some(self.open.rings, ring, " of io_uring"),
+            some(self.far, site, " out of reach"),
+        ];
+        let all: Vec<String> = all.into_iter().flatten().collect();
+        (!all.is_empty()).then(|| all.join("; "))
+    }
+}
+
 enum Doing {
     Attach,
     Detach,
@@ -75,6 +95,8 @@ pub struct Reach {
     leaving: bool,
     /// Let go of, or about to be.
     left: BTreeSet<Who>,
+    /// Attached since the last look.
+    fresh: Vec<u32>,
     /// Tells of processes that begin, where the kernel does.
     births: Option<Births>,
     herd: Option<Herd>,
@@ -94,6 +116,7 @@ impl Reach {
             luggage,
             whom,
             left: BTreeSet::new(),
+            fresh: Vec::new(),
             births,
             herd: None,
             tasks: Vec::new(),
@@ -149,24 +172,13 @@ impl Reach {
             why: format!("not attached: {}", refusal.why),
             requests: None,
         });
-        let in_part = self.attached().chain(past).flat_map(|(pid, r)| {
-            let say = |n: u64, what: &str| {
-                (n > 0).then(|| Escape {
-                    pid,
-                    exe: r.exe.clone(),
-                    why: format!("{n} {what}"),
-                    requests: None,
-                })
-            };
-            let all = [
-                say(
-                    r.open.o_sync,
-                    "of its descriptors had O_SYNC before it was attached",
-                ),
-                say(r.open.rings, "of its descriptors are rings of io_uring"),
-                say(r.far, "of its system-call sites are out of reach"),
-            ];
-            all.into_iter().flatten()
+        let in_part = self.attached().chain(past).filter_map(|(pid, r)| {
+            Some(Escape {
+                pid,
+                exe: r.exe.clone(),
+                why: r.stays_real()?,
+                requests: None,
+            })
         });
         let held = self.held.iter().map(|(pid, why)| Escape {
             pid: *pid,
@@ -314,6 +326,7 @@ impl Reach {
                         how: "attach",
                     },
                 );
+                self.fresh.push(pid);
                 self.follow_from(pid);
             }
             Told::Detached {
@@ -365,6 +378,7 @@ impl Reach {
                         how: How::Sites.word(),
                     };
                     self.attached.insert((pid, program), reached);
+                    self.fresh.push(pid);
                 }
                 Err(why) if self.refused.len() < NAMED => {
                     let refusal = Refusal::new(why, "synclater run --follow -- COMMAND");
@@ -454,6 +468,12 @@ impl Supervisor {
     /// Ends the relaxation and lets go of every process.
     pub fn leave(&mut self) {
         self.relax(false);
+        if self.reach.as_ref().is_some_and(|r| !r.leaving) {
+            self.escapes.drain();
+            let counted = self.census.processes(self.shared);
+            let rules = self.plan.rules.as_ref();
+            self.escapes.find_at_last(&counted, rules);
+        }
         let Some(reach) = self.reach.as_mut().filter(|r| !r.leaving) else {
             return;
         };
@@ -491,7 +511,11 @@ impl Supervisor {
         let begun = reach.start();
         let (idle, leaving) = (!reach.is_busy(), reach.leaving);
         let lost = reach.has_lost_everybody();
+        let fresh = std::mem::take(&mut reach.fresh);
         begun.into_iter().for_each(|pid| self.escapes.is_ours(pid));
+        for pid in fresh {
+            self.escapes.include(pid, &target::exe_of(pid));
+        }
         if idle && leaving {
             self.outcome.get_or_insert(Outcome::Exited(0));
         } else if idle && lost {

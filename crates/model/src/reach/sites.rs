@@ -74,6 +74,19 @@ pub fn x86_64(code: &[u8]) -> impl Iterator<Item = Site> + '_ {
     })
 }
 
+/// Every instruction of x86-64 code that enters the kernel, with the number that is loaded in front
+/// of it, if that is near.
+pub fn entries(code: &[u8]) -> impl Iterator<Item = Option<u32>> + '_ {
+    const NEAR: usize = 32;
+    memmem::find_iter(code, &SYSCALL).map(|entry| {
+        let before = &code[entry.saturating_sub(NEAR)..entry];
+        before.windows(LEN).rev().find_map(|b| match number(b) {
+            Some(Call::Number(number)) => Some(number),
+            _ => None,
+        })
+    })
+}
+
 /// Where a jump (`0xe9`) is in x86-64 code in the place of what [`x86_64`] finds, and how many bytes
 /// the call is behind its begin. Others may be among them.
 pub fn x86_64_jumps(code: &[u8]) -> impl Iterator<Item = (usize, usize)> + '_ {
@@ -382,6 +395,14 @@ mod tests {
         let mut moved = code.clone();
         moved[8] = 0xe9;
         assert_eq!(x86_64_jumps(&moved).collect::<Vec<_>>(), [(8, 5)]);
+    }
+
+    #[test]
+    fn an_entry_has_the_number_that_was_loaded_last() {
+        let one: &[u8] = &[0xb8, 74, 0, 0, 0, 0x48, 0x8b, 0x7c, 0x24, 8, 0x0f, 0x05];
+        let code = [&[0x0f, 0x05][..], one, &[0x90; 40], &[0x0f, 0x05]].concat();
+        let all: Vec<_> = entries(&code).collect();
+        assert_eq!(all, [None, Some(74), None]);
     }
 
     #[test]

@@ -33,6 +33,18 @@ const OF_MARKS_32: [u32; 10] = [4, 181, 146, 334, 187, 239, 313, 377, 55, 221];
 /// fsync and fdatasync: without a site of either there is nothing to attach.
 const REQUESTS: [u32; 2] = [74, 75];
 
+/// Calls that no program should make where nobody sees it: the requests of [`WANTED`], and
+/// io_uring_enter.
+const UNSEEN: [u32; 9] = [26, 74, 75, 162, 277, 306, 328, 209, 426];
+
+/// How many instructions that enter the kernel are in code that nobody redirects, and make a sync
+/// request, as far as their number is loaded near by.
+pub(super) fn unseen_in(code: &[u8]) -> u64 {
+    sites::entries(code)
+        .filter(|number| number.is_some_and(|n| UNSEEN.contains(&n)))
+        .count() as u64
+}
+
 /// Room that no function has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hole {

@@ -5,7 +5,7 @@ mod find;
 
 use super::target::{self, Refusal};
 pub use find::{far_jump, Site};
-use find::{go_sites_in, sites_in, small_sites_in, submits_in};
+use find::{go_sites_in, sites_in, small_sites_in, submits_in, unseen_in};
 use std::ops::Range;
 use synclater_model::reach::maps::Mapping;
 use synclater_model::reach::{maps, room};
@@ -212,6 +212,31 @@ fn find_library(m: &Mapping, class: Class, memory: &Memory) -> Option<Library> {
 }
 
 impl Survey {
+    /// How many places of a program, outside of the code that is looked through for sites, make a
+    /// sync request by an instruction of their own.
+    #[must_use]
+    pub fn unseen(&self, pid: u32, memory: &Memory) -> u64 {
+        /// Of more code than that only the begin is looked at.
+        const MOST: u64 = 256 << 20;
+        let looked: Vec<&Mapping> = { code_with_calls(pid, &self.mappings).into_iter() }
+            .filter(|(_, kind)| *kind != Kind::Program)
+            .map(|(m, _)| m)
+            .collect();
+        let submits = self.sites.iter().find_map(|s| s.function);
+        let is_seen = |m: &&Mapping| {
+            looked.contains(m) || submits.is_some_and(|function| m.range.contains(&function))
+        };
+        let mut left = if self.class == Class::Long { MOST } else { 0 };
+        let others = self.mappings.iter().filter(|m| is_code(m) && !is_seen(m));
+        let in_one = |m: &Mapping| {
+            let len = (m.range.end - m.range.start).min(left);
+            left -= len;
+            let code = memory.bytes(m.range.start, usize::try_from(len).ok()?);
+            Some(unseen_in(&code.ok()?))
+        };
+        others.filter_map(in_one).sum()
+    }
+
     /// Sites that lead to our library.
     pub fn redirected(&self) -> impl Iterator<Item = &Site> {
         self.sites.iter().filter(|s| s.leads_to.is_some())

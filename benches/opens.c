@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
  * What calls cost that are no sync requests, of which some go through the gate of an attached
- * process (open) and others do not (getppid, pread).
+ * process (open, pwrite) and others do not (getppid, pread).
  *
  *   opens CALLS      in the current folder; waits for a byte of stdin, then prints nanoseconds of
- *                    one open and close for reading, one for writing, one pread, one getppid
+ *                    one open and close for reading, one for writing, one pread, one getppid, one
+ *                    pwrite of a byte
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -51,6 +52,11 @@ int main(int count, char **arguments)
 	begin_ns = now_ns();
 	for (i = 0; i < calls; i++)
 		getppid();
+	printf("%.1f\n", (now_ns() - begin_ns) / calls);
+	begin_ns = now_ns();
+	for (i = 0; i < calls; i++)
+		if (pwrite(fd, &byte, 1, 0) != 1)
+			return 1;
 	printf("%.1f\n", (now_ns() - begin_ns) / calls);
 	unlink("opens.file");
 	return 0;

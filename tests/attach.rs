@@ -5,7 +5,7 @@ mod aarch64;
 mod cycles;
 mod ends;
 mod follow;
-mod osync;
+mod opened;
 mod refusals;
 mod servers;
 mod whom;

@@ -257,12 +257,12 @@ fn a_victim_with_a_filter_of_its_own_is_not_killed_and_syncs_for_real() {
 // --- Block devices -------------------------------------------------------------------------------
 
 /// A loop device on an image; detached with its guard.
-struct Device {
-    path: PathBuf,
+pub struct Device {
+    pub path: PathBuf,
 }
 
 impl Device {
-    fn new(stage: &Stage) -> Device {
+    pub fn new(stage: &Stage) -> Device {
         let image = stage.file("device.img");
         let file = std::fs::File::create(&image).expect("the image");
         file.set_len(32 << 20).expect("its size");

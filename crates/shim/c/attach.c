@@ -62,6 +62,7 @@ long sl_attach(const struct sl_errand *e, int page, int slots)
 		STORE(l->slots->look, 1);
 	if (e->flags_of & SL_ERRAND_MARKED)
 		STORE(l->slots->stripped, 1);
+	sl_opening(); /* many, maybe, since the last session */
 	sl.followed = e->flags_of & SL_ERRAND_FOLLOWED;
 	sl_stripped_at = &l->slots->stripped;
 	sl.pid_ns = e->pid_ns;

@@ -181,7 +181,7 @@ static ALWAYS_INLINE long sync_fd(long nr, int fd, unsigned kind, uint64_t calle
 	if (UNLIKELY(LOAD_RELAXED(sl.ready) != 2 || sl.filtered || sl.levels != 1))
 		return sync_anywhere(nr, fd, kind, caller);
 	ADD(shard_of(0, NULL)->requests, 1);
-	debt = usual_debt(&sl.level[0]);
+	debt = sl_has_met(fd) ? usual_debt(&sl.level[0]) : NULL;
 	if (UNLIKELY(!debt))
 		return sync_counted(nr, fd, kind, caller);
 	r = check(nr, fd);
@@ -345,6 +345,34 @@ EXPORT long pwritev64v2(int fd, const void *iov, int n, int64_t at, int flags)
 {
 	return (long)sl_set(write_flagged(fd, iov, n, at, flags, CALLER));
 }
+
+#ifdef SL_GATE
+/* Begins fsync or fdatasync. In the usual case all that is left is to check the arguments, by
+ * sync_file_range, and then to look whether the debt that DEBT is set to is noted: a return behind
+ * a system call is what costs most (see sync_fd), so the gate does that without one. Else DEBT is
+ * set to NULL, and the answer is returned. */
+long sl_begin_sync(long nr, int fd, uint64_t site, const uint64_t **debt)
+{
+	unsigned kind = nr == NR_fsync ? SL_KIND_FSYNC : SL_KIND_FDATASYNC;
+
+	*debt = NULL;
+	if (UNLIKELY(sl.levels != 1))
+		return sync_anywhere(nr, fd, kind, site);
+	ADD(shard_of(0, NULL)->requests, 1);
+	if (LIKELY(sl_has_met(fd)))
+		*debt = usual_debt(&sl.level[0]);
+	return LIKELY(*debt) ? 0 : sync_counted(nr, fd, kind, site);
+}
+
+/* Ends what sl_begin_sync began, where the check said CHECKED and the answer is not 0 at once. */
+long sl_end_sync(long nr, int fd, uint64_t site, long checked)
+{
+	if (!is_error(checked))
+		return sync_counted(nr, fd, nr == NR_fsync ? SL_KIND_FSYNC : SL_KIND_FDATASYNC, site);
+	sl_count_failed(0);
+	return checked == -ESPIPE_ ? -EINVAL_ : checked;
+}
+#endif
 
 /* The calls of this library, by number, for programs that go through syscall(). */
 long sl_covered(long nr, long a, long b, long c, long d, long e, long f, uint64_t caller)

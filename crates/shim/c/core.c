@@ -328,6 +328,43 @@ static int look(unsigned level, int fd, uint8_t *fs)
 						       : ask_mount(level, x.longs[0x90 / 8]);
 }
 
+#ifdef SL_GATE
+/* Which descriptors were found to be no block device since an open began: in a running program only
+ * its own instruction opens, so that what it opened is looked at when it is synced. No thread
+ * pointer is used here: a program that is followed may open files before it has one. */
+#define METS 64u
+static unsigned long met[METS];
+static uint32_t opens = 1;
+
+static unsigned long as_met(int fd)
+{
+#if __SIZEOF_LONG__ == 8
+	return (unsigned long)LOAD(opens) << 32 | (uint32_t)fd;
+#else
+	return LOAD(opens) << 10 | ((uint32_t)fd / METS & 1023);
+#endif
+}
+
+void sl_opening(void) { ADD(opens, 1); }
+
+int sl_has_met(int fd) { return LOAD_RELAXED(met[(unsigned)fd % METS]) == as_met(fd); }
+
+/* Whether FD is a block device, which every request of the session is then to look out for. */
+static int meets_device(int fd)
+{
+	unsigned long as = as_met(fd);
+	long type = sl_type(fd, "", 0x1000 /* AT_EMPTY_PATH */);
+
+	if (type == S_IFBLK_)
+		sl_look_from_now_on();
+	else if (!is_error(type))
+		__atomic_store_n(&met[(unsigned)fd % METS], as, __ATOMIC_RELAXED);
+	return type == S_IFBLK_;
+}
+#else
+static int meets_device(int fd) { return (void)fd, 0; }
+#endif
+
 static int fs_of(unsigned i, const struct subject *s, uint8_t *fs)
 {
 	const struct sl_page *p = sl.level[i].page;
@@ -340,7 +377,7 @@ static int fs_of(unsigned i, const struct subject *s, uint8_t *fs)
 		return LATER;
 	}
 	if (LIKELY(single && single <= SL_FS_MAX && !LOAD(sl.level[i].slots->look) &&
-		   sl.other_ns == 1)) {
+		   sl.other_ns == 1 && (sl_has_met(s->fd) || !meets_device(s->fd)))) {
 		*fs = (uint8_t)(single - 1);
 		return LATER;
 	}

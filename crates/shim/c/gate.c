@@ -73,6 +73,28 @@ __attribute__((used)) const uint64_t sl_wanted_if_stripped[8] = {
 	"push %rax\n\t" \
 	"mov %rsp, %rbx\n\t" \
 	"mov %rsp, %rdi\n\t"
+/* What C said: rax, the answer; or rdx, where a debt stands that is noted if it is not 0, and the
+ * answer is that of sync_file_range(fd, 0, 1, 0) then. */
+#define CHECK \
+	"test %rdx, %rdx\n\t" \
+	"jz 6f\n\t" \
+	"mov %rdx, %r8\n\t" \
+	"mov 8(%rbx), %rdi\n\t" \
+	"xor %esi, %esi\n\t" \
+	"mov $1, %edx\n\t" \
+	"xor %r10d, %r10d\n\t" \
+	"mov $277, %eax\n\t" \
+	"syscall\n\t" \
+	"test %rax, %rax\n\t" \
+	"jnz 7f\n\t" \
+	"cmpq $0, (%r8)\n\t" \
+	"jne 6f\n" \
+	"7:\tmov %rbx, %rdi\n\t" \
+	"mov 64(%rbx), %rsi\n\t" /* r11, as SAVE has it */ \
+	"mov (%rsi), %rsi\n\t" \
+	"mov %rax, %rdx\n\t" \
+	"call sl_gate_checked\n" \
+	"6:\t"
 #define RESTORE \
 	"pop %rdi\n\t" \
 	"pop %rsi\n\t" \
@@ -99,6 +121,7 @@ __asm__(".text\n"
 	"and $-16, %rsp\n\t"
 	"cld\n\t"
 	"call sl_gate_answer\n\t"
+	CHECK
 	"mov %rbx, %rsp\n\t"
 	"mov $1, %ecx\n\t"
 	"shl $63, %rcx\n\t"
@@ -141,6 +164,7 @@ __asm__(".text\n"
 	"add %rcx, %rsp\n\t"
 	"cld\n\t"
 	"call sl_gate_answer\n\t"
+	CHECK
 	"mov %rbx, %rsp\n\t"
 	"lock bts %r12, sl_free_stacks(%rip)\n\t"
 	"mov $1, %ecx\n\t"
@@ -408,7 +432,7 @@ static long look_at(const long *a, long nr)
 	case NR_openat:
 		return sl_gate_open((int)a[0], (const char *)a[1], (int)a[2], (unsigned)a[3]);
 	case NR_creat:
-		sl_before_open(AT_FDCWD_, (const char *)a[0], O_WRONLY_);
+		sl_opening();
 		return SL_AT_SITE;
 	case NR_openat2:
 		return sl_gate_open_how((int)a[0], (const char *)a[1], (const void *)a[2],
@@ -452,7 +476,7 @@ static long answer_for_marks(const struct frame *f, uint64_t site)
 }
 
 /* The answer to a call, or SL_AT_SITE: the program is to make it. SITE is where. */
-__attribute__((used)) long sl_gate_answer(const struct frame *f, uint64_t site)
+static long answer(const struct frame *f, uint64_t site)
 {
 	const long *a = f->a;
 	long r;
@@ -490,6 +514,35 @@ __attribute__((used)) long sl_gate_answer(const struct frame *f, uint64_t site)
 		return r == SL_AT_SITE ? answer_for_marks(f, site) : r;
 	}
 }
+
+#ifdef __x86_64__
+/* As CHECK has it. */
+struct answer {
+	long value;
+	const uint64_t *debt;
+};
+
+__attribute__((used)) struct answer sl_gate_answer(const struct frame *f, uint64_t site)
+{
+	struct answer a;
+
+	if (LIKELY((f->nr == NR_fsync || f->nr == NR_fdatasync) && sl_active()))
+		a.value = sl_begin_sync(f->nr, (int)f->a[0], site, &a.debt);
+	else
+		a.value = answer(f, site), a.debt = NULL;
+	return a;
+}
+
+__attribute__((used)) long sl_gate_checked(const struct frame *f, uint64_t site, long checked)
+{
+	return sl_end_sync(f->nr, (int)f->a[0], site, checked);
+}
+#else
+__attribute__((used)) long sl_gate_answer(const struct frame *f, uint64_t site)
+{
+	return answer(f, site);
+}
+#endif
 
 /* liburing is about to hand over what is queued in the ring. */
 __attribute__((used)) void sl_submit(const struct frame *f) { sl_put_off_ring((void *)f->a[0]); }

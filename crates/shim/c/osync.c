@@ -176,17 +176,6 @@ static int devices_matter(void)
 	return any;
 }
 
-/* What the program is about to open by itself may be a block device. Its path is for the kernel to
- * look at: it may be no string at all. */
-void sl_before_open(int dir, const char *path, int flags)
-{
-	int fresh = (flags & (O_CREAT_ | O_EXCL_)) == (O_CREAT_ | O_EXCL_);
-
-	if (devices_matter() && !fresh && !(flags & (O_DIRECTORY_ | O_PATH_)) &&
-	    sl_type(dir, path, 0) == S_IFBLK_)
-		sl_look_from_now_on();
-}
-
 /* A block device was opened: from now on every request of the session looks where it lies. */
 static void notice_device(int fd, const char *path, int flags)
 {
@@ -631,7 +620,7 @@ long sl_gate_open(int dir, const char *path, int flags, unsigned mode)
 		return sl_open_at(dir, path, flags, mode);
 	if (asks_for_sync(flags))
 		sl_slot_flag(SL_SLOT_OSYNC_KEPT);
-	sl_before_open(dir, path, flags);
+	sl_opening();
 	return SL_AT_SITE;
 }
 
@@ -645,13 +634,13 @@ long sl_gate_open_how(int dir, const char *path, const void *from, size_t size)
 		taken = taken_off_how(dir, path, &how);
 	if (taken)
 		return open_without(taken, dir, path, &how);
-	sl_before_open(dir, path, O_RDWR_);
+	sl_opening();
 	return SL_AT_SITE;
 }
 
 long sl_gate_open_handle(int mount, void *handle, int flags)
 {
-	sl_look_from_now_on();
+	sl_opening();
 	if (taken_off_handle(flags))
 		return sl_open_handle(mount, handle, flags);
 	return SL_AT_SITE;

@@ -160,6 +160,14 @@ int sl_active(void);
 /* What the gate says where the program's own instruction is to make the call: no call's result. */
 #define SL_AT_SITE ((long)(1ul << (8 * sizeof(long) - 1)))
 
+/* core.c */
+void sl_opening(void);
+int sl_has_met(int fd);
+
+/* calls.c */
+long sl_begin_sync(long nr, int fd, uint64_t site, const uint64_t **debt);
+long sl_end_sync(long nr, int fd, uint64_t site, long checked);
+
 /* osync.c: where it stands whether any descriptor of the session bears a mark. */
 extern uint32_t *sl_stripped_at;
 long sl_gate_open(int dir, const char *path, int flags, unsigned mode);
@@ -170,6 +178,9 @@ long sl_gate_file_control(int fd, int cmd, long arg);
 
 struct sl_errand;
 long sl_attach(const struct sl_errand *e, int page, int slots);
+#else
+/* A device is met when it is opened. */
+static inline int sl_has_met(int fd) { return (void)fd, 1; }
 #endif
 
 /* rules.c */
@@ -333,7 +344,6 @@ long sl_file_at(uint64_t address, char *name, uint32_t size, uint64_t *offset);
 long sl_sync_memory(char *addr, size_t len, int flags, uint64_t caller);
 
 /* osync.c */
-void sl_before_open(int dir, const char *path, int flags);
 long sl_opened(long fd, int flags, const char *path);
 long sl_written(int fd, long n, uint64_t caller);
 long sl_write_call(int fd, int blocks, long nr, const long a[6], uint64_t caller);

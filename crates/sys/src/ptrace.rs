@@ -8,6 +8,7 @@
 //! traced thread stops at each signal that it gets and has to be attended to.
 
 use crate::registers::Registers;
+use std::cell::Cell;
 use std::io;
 use std::ptr::null_mut;
 
@@ -45,6 +46,8 @@ pub enum Next {
 pub struct Thread {
     tid: u32,
     stop: Option<Stop>,
+    /// Whether it was asked to stop, and has not done so as far as is known.
+    asked: Cell<bool>,
 }
 
 pub(crate) fn request(
@@ -84,7 +87,7 @@ impl Thread {
         let options = usize::try_from(options).unwrap_or(0);
         let data = std::ptr::without_provenance_mut(options);
         request(libc::PTRACE_SEIZE, tid, 0, data)?;
-        Ok(Thread { tid, stop: None })
+        Ok(Thread::running(tid))
     }
 
     /// The next thread of all that we trace that stands still, or is gone. Waits for it: the kernel
@@ -97,7 +100,9 @@ impl Thread {
         match u32::try_from(r) {
             Ok(tid) => {
                 let stop = Some(meaning(tid, status));
-                Next::Thread(Thread { tid, stop })
+                let mut thread = Thread::running(tid);
+                thread.stop = stop;
+                Next::Thread(thread)
             }
             Err(_) if io::Error::last_os_error().raw_os_error() == Some(libc::ECHILD) => {
                 Next::Nobody
@@ -115,7 +120,8 @@ impl Thread {
     /// The same thread, traced and running.
     #[must_use]
     pub fn running(tid: u32) -> Thread {
-        Thread { tid, stop: None }
+        let (stop, asked) = (None, Cell::new(false));
+        Thread { tid, stop, asked }
     }
 
     /// Its number.
@@ -126,13 +132,24 @@ impl Thread {
 
     /// Has it stop before its next instruction of its own.
     pub fn interrupt(&self) {
+        self.asked.set(true);
         let _ = request(libc::PTRACE_INTERRUPT, self.tid, 0, null_mut());
+    }
+
+    /// Whether it is on its way to a stop that was asked for. Until it is there its system call may
+    /// have failed for that alone (EINTR), which only who sees the stop can undo.
+    #[must_use]
+    pub fn is_asked(&self) -> bool {
+        self.asked.get()
     }
 
     /// Why it stands still, where it does; without waiting.
     pub fn look(&mut self) -> Option<Stop> {
         if self.stop.is_none() {
             self.stop = self.next_stop();
+            if let Some(Stop::Interrupted | Stop::Group(_) | Stop::Gone) = self.stop {
+                self.asked.set(false);
+            }
         }
         self.stop
     }

@@ -16,8 +16,10 @@ use synclater_sys::registers::Registers;
 use synclater_sys::remote::{self, Memory};
 use synclater_sys::{process, socket, wait};
 
-/// How long all threads may take to stop: they are stopped meanwhile, one after the other.
+/// How long all threads may take to stop: they are stopped meanwhile, one after the other. A machine
+/// that stands still itself does not count: so often at least is looked.
 const STOPPING: Duration = Duration::from_millis(200);
+const LOOKS: u32 = 100;
 /// How long one thread may take to stop for an errand: the others run.
 const CATCHING: Duration = Duration::from_millis(500);
 /// How long an errand may take: the others run.
@@ -280,7 +282,7 @@ impl Tracer {
                 }
                 return Ok(begun);
             }
-            if begun.elapsed() > STOPPING {
+            if begun.elapsed() > STOPPING && naps > LOOKS {
                 return Err(Failure::Busy(format!(
                     "{} of its threads do not stop",
                     running.len()
@@ -300,9 +302,39 @@ impl Tracer {
             }
             return;
         }
+        let mut asked = Vec::new();
         for (_, thread) in std::mem::take(&mut self.threads) {
+            if thread.stop().is_none() && thread.is_asked() {
+                asked.push(thread);
+                continue;
+            }
             undisturb(&thread);
             thread.release();
+        }
+        self.catch_up_with(asked);
+    }
+
+    /// Lets go of threads that are on their way to a stop, when they are there: without us whatever
+    /// they wait in would have failed. Those in state D are not waited for, and do not fail.
+    fn catch_up_with(&self, mut asked: Vec<Thread>) {
+        let begun = Instant::now();
+        while !asked.is_empty() && begun.elapsed() < CATCHING {
+            let mut all_in_kernel = true;
+            asked = { asked.into_iter() }
+                .filter_map(|mut thread| {
+                    if thread.look().is_some() {
+                        undisturb(&thread);
+                        thread.release();
+                        return None;
+                    }
+                    all_in_kernel &= matches!(state(self.pid, thread.tid()), 'D' | '?');
+                    Some(thread)
+                })
+                .collect();
+            if all_in_kernel {
+                return;
+            }
+            sleep(NAP);
         }
     }
 
@@ -332,7 +364,8 @@ impl Tracer {
         let begun = Instant::now();
         // One that waits is the best: nobody waits for it.
         let mut candidates = threads_of(self.pid);
-        candidates.sort_by_key(|tid| state(self.pid, *tid) != 'S');
+        // Its state may be another one a moment later: a sort that looks twice is none.
+        candidates.sort_by_cached_key(|tid| state(self.pid, *tid) != 'S');
         let mut candidates = candidates.into_iter();
         let mut asked: Option<Instant> = None;
         loop {

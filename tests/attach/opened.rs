@@ -1,8 +1,10 @@
-//! Descriptors that are opened with `O_SYNC` while a process is attached: the flag is taken off, and
-//! comes back, also when nobody is attached any more.
+//! What a process opens while it is attached. With `O_SYNC`: the flag is taken off, and comes back,
+//! also when nobody is attached any more. A block device: it stays real.
 
 use super::*;
 use crate::harness::trace::calls_in;
+use crate::odd_victims::Device;
+use crate::sessions::stage::as_root;
 
 const O_DSYNC: i32 = 0o10000;
 const O_SYNC: i32 = 0o4010000;
@@ -30,8 +32,8 @@ fn open(victim: &mut Running, name: &str, flags: i32) -> i32 {
 }
 
 /// The flags that the kernel has for what is open under a name.
-fn real_flags(victim: &Running, name: &str) -> i32 {
-    let proc = format!("/proc/{}", number(victim.pid()));
+fn real_flags(victim: Pid, name: &str) -> i32 {
+    let proc = format!("/proc/{}", number(victim));
     let fds = std::fs::read_dir(format!("{proc}/fd")).expect("fds");
     let is_it = |fd: &std::fs::DirEntry| {
         std::fs::read_link(fd.path()).is_ok_and(|to| to.ends_with(format!("work/{name}")))
@@ -96,19 +98,19 @@ fn comes_and_goes(name: &str) {
 
     for (file, flag) in [("synced", O_SYNC), ("datasynced", O_DSYNC)] {
         assert_eq!(open(&mut victim, file, flag | O_CLOEXEC), flag, "{file}");
-        assert_eq!(real_flags(&victim, file), 0, "{file}");
+        assert_eq!(real_flags(victim.pid(), file), 0, "{file}");
         assert_eq!(of_a_write(&stage, &mut victim, file), (1, 1), "{file}");
     }
     // A program that it executes would not bring the flag back.
     assert_eq!(open(&mut victim, "inherited", O_SYNC), O_SYNC);
-    assert_eq!(real_flags(&victim, "inherited"), O_SYNC);
+    assert_eq!(real_flags(victim.pid(), "inherited"), O_SYNC);
     assert_eq!(open(&mut victim, "ordinary", O_CLOEXEC), 0);
     assert_eq!(of_a_write(&stage, &mut victim, "ordinary"), (0, 0));
 
     stage.ask(&["set", &session, "-u", "now"]).must_succeed();
     assert_eq!(of_a_write(&stage, &mut victim, "synced"), (1, 0));
     assert_eq!(open(&mut victim, "later", O_SYNC | O_CLOEXEC), O_SYNC);
-    assert_eq!(real_flags(&victim, "later"), O_SYNC);
+    assert_eq!(real_flags(victim.pid(), "later"), O_SYNC);
 
     let report = stage.detach(&session);
     let left = report["escaped"].to_string();
@@ -144,6 +146,20 @@ fn o_sync_comes_back_in_a_musl_process_that_was_let_go_of() {
 #[test]
 fn o_sync_comes_back_in_a_32_bit_process_that_was_let_go_of() {
     comes_and_goes("demand_32");
+}
+
+#[test]
+fn o_sync_that_is_inherited_is_taken_off_where_everything_is_followed() {
+    let stage = Stage::new("followed");
+    let mut command = stage.synclater(&["run", "--quiet", "--follow", "-u", "1h", "--"]);
+    command.args(["env", "-i"]).arg(program("demand_static"));
+    command.arg(stage.work());
+    let mut victim = Running::start(&stage, command);
+    stage.warm(&mut victim);
+    assert_eq!(open(&mut victim, "synced", O_SYNC), O_SYNC);
+    let itself = Pid::from_raw(told(&mut victim, "pid")).expect("a number");
+    assert_eq!(real_flags(itself, "synced"), 0);
+    assert_eq!(of_a_write(&stage, &mut victim, "synced"), (1, 1));
 }
 
 #[test]
@@ -187,7 +203,36 @@ fn o_sync_that_lies_where_nothing_is_put_off_stays() {
     let session = stage.attach(&[&["--pid", &pid, "-u", "1h"][..], &only].concat());
     stage.warm(&mut victim);
     assert_eq!(open(&mut victim, "other", O_SYNC | O_CLOEXEC), O_SYNC);
-    assert_eq!(real_flags(&victim, "other"), O_SYNC);
+    assert_eq!(real_flags(victim.pid(), "other"), O_SYNC);
     stage.detach(&session);
     assert_eq!(changed_code(victim.pid()), Vec::<String>::new());
+}
+
+#[test]
+fn a_block_device_that_is_opened_meanwhile_stays_real() {
+    if !as_root("a_block_device_that_is_opened_meanwhile_stays_real") {
+        return;
+    }
+    for name in ["demand", "demand_static", "demand_32"] {
+        let stage = Stage::new("devices");
+        let device = Device::new(&stage);
+        let mut victim = victim(&stage, name);
+        let session = stage.attach_to(&victim, "1h");
+        stage.warm(&mut victim);
+        let on_device = format!("sync {}", device.path.display());
+        for _ in 0..3 {
+            assert_eq!(
+                counted_by(&stage, &mut victim, &on_device),
+                (1, 0),
+                "{name}"
+            );
+        }
+        // Each looks where it lies from now on.
+        assert_eq!(
+            counted_by(&stage, &mut victim, "sync file"),
+            (1, 1),
+            "{name}"
+        );
+        stage.detach(&session);
+    }
 }

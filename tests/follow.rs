@@ -129,14 +129,20 @@ fn soak_children_of_su_and_sudo() {
 
 /// A hammer in Go, where there is a compiler: its words.
 pub fn hammer_in_go(stage: &Stage) -> Option<Vec<String>> {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/follow/hammer.go");
-    let built = stage.file("hammer-go");
-    let mut go = clean("go");
-    go.args(["build", "-o"]).arg(&built).arg(source);
-    go.env("HOME", stage.file(".")).env("GO111MODULE", "off");
-    go.output().ok().filter(|o| o.status.success())?;
+    let built = in_go(stage, "tests/follow/hammer.go")?;
     let words = [built, stage.work().join("file")].map(|p| p.display().to_string());
     Some(words.into_iter().chain([requests().to_string()]).collect())
+}
+
+/// A program of Go's; `None` without a compiler.
+pub fn in_go(stage: &Stage, source: &str) -> Option<PathBuf> {
+    let built = stage.file("built-by-go");
+    let mut go = clean("go");
+    go.args(["build", "-o"]).arg(&built);
+    go.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join(source));
+    go.env("HOME", stage.file(".")).env("GO111MODULE", "off");
+    go.output().ok().filter(|o| o.status.success())?;
+    Some(built)
 }
 
 #[test]

@@ -135,25 +135,27 @@ fn name_attached(s: &Supervisor, processes: &BTreeMap<u32, Process>, all: &mut V
     const KEPT: &str = "files that it opened with O_SYNC meanwhile keep it";
     let flags = |pid: u32| processes.get(&pid).map_or(0, |p| p.counts.flags);
     let keeps = |pid: u32| flags(pid) & page::SLOT_OSYNC_KEPT != 0;
-    let mut named: Vec<Escape> = reach.escaped().collect();
-    for (pid, reached) in reach.attached().filter(|(pid, _)| keeps(*pid)) {
-        match named.iter_mut().find(|e| e.pid == pid) {
-            Some(row) => row.why = format!("{}; {KEPT}", row.why),
-            None => named.push(Escape {
-                pid,
-                exe: reached.exe.clone(),
-                why: KEPT.into(),
-                requests: None,
-            }),
+    let kept = reach.reached().filter(|(pid, _)| keeps(*pid));
+    let kept = kept.map(|(pid, reached)| Escape {
+        pid,
+        exe: reached.exe.clone(),
+        why: KEPT.into(),
+        requests: None,
+    });
+    let mut named: Vec<Escape> = Vec::new();
+    for more in reach.escaped().chain(kept) {
+        match named.iter_mut().find(|e| e.pid == more.pid) {
+            Some(row) => row.why = format!("{}; {}", row.why, more.why),
+            None => named.push(more),
         }
     }
     let unknown = page::SLOT_OSYNC_KEPT | page::SLOT_MARK_LOST;
-    let attached: BTreeSet<u32> = reach.attached().map(|(pid, _)| pid).collect();
+    let reached: BTreeSet<u32> = reach.reached().map(|(pid, _)| pid).collect();
     for mut escape in named {
         let counted = { all.iter() }.position(|e| e.pid == escape.pid && e.requests.is_some());
         if let Some(at) = counted {
             escape.requests = all.remove(at).requests;
-        } else if attached.contains(&escape.pid) && flags(escape.pid) & unknown == 0 {
+        } else if reached.contains(&escape.pid) && flags(escape.pid) & unknown == 0 {
             escape.requests = s.escapes.knows().then_some(0);
         }
         all.push(escape);

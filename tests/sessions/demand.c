@@ -7,6 +7,7 @@
  *   put NAME        appends a byte to what was opened so, without a sync: `put 0`, or `put ERRNO`
  *   flag NAME       the same by pwritev2 with RWF_DSYNC: `flag 0`, or `flag ERRNO`
  *   own NAME        syncs it by an instruction of its own, which is no libc's: `own 0`, or -ERRNO
+ *   plain NAME      the same without a flag: `plain 0`, or `plain ERRNO`
  *   close NAME      closes it: `close 0`
  *   write NAME MIB  writes that much, without a sync: `write 0`
  *   pid             `pid N`
@@ -57,12 +58,12 @@ static int open_with(const char *name, int flags)
 
 static int put(const char *name) { return write(opened(name), "a", 1) == 1 ? 0 : errno; }
 
-static int put_flagged(const char *name)
+static int put_flagged(const char *name, int flags)
 {
 	struct iovec byte = { (void *)"a", 1 };
 
-	/* At the descriptor's own place; RWF_DSYNC. */
-	return syscall(SYS_pwritev2, opened(name), &byte, 1, -1l, -1l, 2) == 1 ? 0 : errno;
+	/* At the descriptor's own place. */
+	return syscall(SYS_pwritev2, opened(name), &byte, 1, -1l, -1l, flags) == 1 ? 0 : errno;
 }
 
 static int sync_by_itself(int fd)
@@ -141,7 +142,9 @@ int main(int count, char **arguments)
 		else if (!strcmp(word, "open"))
 			printf("open %d\n", open_with(name, number));
 		else if (!strcmp(word, "flag"))
-			printf("flag %d\n", put_flagged(name));
+			printf("flag %d\n", put_flagged(name, 2 /* RWF_DSYNC */));
+		else if (!strcmp(word, "plain"))
+			printf("plain %d\n", put_flagged(name, 0));
 		else if (!strcmp(word, "own"))
 			printf("own %d\n", sync_by_itself(opened(name)));
 		else if (!strcmp(word, "close"))

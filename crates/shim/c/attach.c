@@ -43,6 +43,10 @@ long sl_attach(const struct sl_errand *e, int page, int slots)
 	struct level *l = &sl.level[0];
 	uint32_t i;
 
+	/* What was marked is synced all the while, also where we fail. */
+	if (e->flags_of & SL_ERRAND_MARKED)
+		sl_marks.here = 1;
+	__atomic_store_n(&sl_stripped_at, &sl_marks.here, __ATOMIC_SEQ_CST);
 	STORE(sl.levels, 0);
 	l->page = map_at(e->page, e->page_size, PROT_READ_, page);
 	l->slots = (struct sl_slots *)(uintptr_t)map_at(e->slots, e->slots_size,
@@ -60,15 +64,16 @@ long sl_attach(const struct sl_errand *e, int page, int slots)
 	sl.other_ns = e->flags_of & SL_ERRAND_OTHER_NS ? 2 : 1;
 	if (e->flags_of & SL_ERRAND_DEVICES)
 		STORE(l->slots->look, 1);
-	if (e->flags_of & SL_ERRAND_MARKED)
+	if (sl_marks.here)
 		STORE(l->slots->stripped, 1);
 	sl_opening(); /* many, maybe, since the last session */
 	sl.followed = e->flags_of & SL_ERRAND_FOLLOWED;
-	sl_stripped_at = &l->slots->stripped;
+	sl.keeps_sync = e->flags_of & SL_ERRAND_RINGS;
 	sl.pid_ns = e->pid_ns;
 	sl.filtered = 0;
 	STORE(sl.levels, 1);
 	STORE(sl.ready, 2);
+	__atomic_store_n(&sl_stripped_at, &l->slots->stripped, __ATOMIC_SEQ_CST);
 	return 0;
 }
 

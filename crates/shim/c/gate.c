@@ -138,7 +138,7 @@ __asm__(".text\n"
 
 /* Go's stacks are small, and grow only where a function begins: C is called on one of ours. Where
  * none is free, which takes as many threads in here at once, the request is made by the program and
- * not counted. Go knows no red zone. */
+ * not counted; where a write may need its sync, one is waited for. Go knows no red zone. */
 #define STACK_SHIFT 15
 #define STACKS      16
 __attribute__((used)) char sl_stacks[STACKS << STACK_SHIFT] __attribute__((aligned(4096)));
@@ -172,16 +172,23 @@ __asm__(".text\n"
 	"cmp %rcx, %rax\n\t"
 	"mov $2, %ecx\n\t"
 	"jne 1f\n"
-	"4:\tmov (%rsp), %rax\n\t"
+	"8:\tmov (%rsp), %rax\n\t"
 	"xor %ecx, %ecx\n"
 	"1:\tlea 8(%rsp), %rsp\n\t"
 	RESTORE
 	"pop %r12\n\t"
-	GO_BACK);
+	GO_BACK
+	/* No stack is free. */
+	"4:\tmov sl_stripped_at(%rip), %rcx\n\t"
+	"cmpl $0, (%rcx)\n\t"
+	"je 8b\n\t"
+	"mov $24, %eax\n\t" /* sched_yield */
+	"syscall\n\t"
+	"jmp 3b\n");
 
 /* In front of liburing's function that hands entries over to the kernel: its only argument is the
- * ring. What a function may change is kept all the same, but for the vector registers, which are not
- * used. */
+ * ring. What a function may change is kept all the same, but for the vector registers, which are
+ * not used. */
 __asm__(".text\n"
 	".globl sl_gate_uring\n"
 	".hidden sl_gate_uring\n"
@@ -440,6 +447,8 @@ static long look_at(const long *a, long nr)
 	case NR_open_by_handle_at:
 		return sl_gate_open_handle((int)a[0], (void *)a[1], (int)a[2]);
 	case NR_io_uring_setup:
+		/* It may write by a ring that nobody sees. */
+		sl.keeps_sync = 1;
 		sl_slot_flag(SL_SLOT_URING);
 		return SL_AT_SITE;
 	default:
@@ -482,7 +491,7 @@ static long answer(const struct frame *f, uint64_t site)
 	long r;
 
 	if (!sl_active())
-		return sl_filtered_with_marks() ? answer_for_marks(f, site) : SL_AT_SITE;
+		return answer_for_marks(f, site);
 	switch (f->nr) {
 	case NR_fsync:
 	case NR_fdatasync:

@@ -20,6 +20,7 @@
 #define SL_ERRAND_DEVICES  2u /* it has block devices open: every request is to look */
 #define SL_ERRAND_MARKED   4u /* an earlier session took O_SYNC off descriptors that it may have */
 #define SL_ERRAND_FOLLOWED 8u /* what it executes is reached, too */
+#define SL_ERRAND_RINGS    16u /* it may write by rings that nobody sees */
 
 #pragma GCC diagnostic push
 #pragma GCC diagnostic error "-Wpadded"
@@ -38,8 +39,16 @@ struct sl_gate_head {
 	uint32_t arrive;         /* where a program may begin instead of at its own entry */
 	uint32_t arrival;        /* struct sl_arrival, filled by the tracer */
 	uint32_t gate_uring;     /* the gate in front of a function of liburing's */
-	uint32_t reserved;
+	uint32_t marks;          /* struct sl_marks */
 };
+
+/* What O_SYNC that was taken off has left in a process, for good. */
+struct sl_marks {
+	uint32_t here; /* this process, or one it was forked from, marked a description */
+	uint32_t lost; /* a mark was overwritten by the program: be careful with every write */
+};
+
+extern struct sl_marks sl_marks; /* osync.c */
 
 /* Where a program begins that goes through `arrive`. */
 struct sl_arrival {
@@ -49,7 +58,7 @@ struct sl_arrival {
 
 /* One system-call site. What stands in front of the site's `syscall` instruction is replaced by a
  * jump to `code`: those same bytes, then `lea entry(%rip), %r11`, then a jump to a gate. Or a
- * function of liburing's that is called from several sites: `code` calls a gate, and jumps there. */
+ * function of liburing's, called from several sites: `code` calls a gate, and jumps there. */
 struct sl_place {
 	uint8_t code[24];
 	uint64_t entry; /* address of the `syscall` instruction, or of the function */

@@ -16,6 +16,7 @@
  * seen: writes that the libc makes inside (stdio on fdopen), see docs/LIMITS.md.
  */
 #include "shim.h"
+#include "gate.h"
 #include <stdarg.h>
 
 #define F_GETFL_      3
@@ -26,17 +27,21 @@
 #define F_SETLEASE_   1024
 #define F_NOTIFY_     1026
 
-static uint32_t marked_here; /* this process, or one it was forked from, marked a description */
-static uint32_t mark_lost; /* a mark was overwritten by the program: be careful with every write */
+__attribute__((visibility("hidden"))) struct sl_marks sl_marks;
 
-int sl_filtered_with_marks(void) { return sl.filtered && marked_here; }
+int sl_filtered_with_marks(void) { return sl.filtered && sl_marks.here; }
 
 /* Whether any description of any session may bear a mark. Behind a filter of its own a process
- * looks only where it has put marks itself: then the call that reads them is worth the risk. */
+ * looks only where it has put marks itself: then the call that reads them is worth the risk. So it
+ * is between two sessions, and while it joins one. */
 static int any_stripped(void)
 {
 	unsigned i;
 
+#ifdef SL_GATE
+	if (!sl_active())
+		return LOAD_RELAXED(sl_marks.here) != 0;
+#endif
 	if (!sl_active())
 		return sl_filtered_with_marks();
 	for (i = 0; i < sl.levels; i++)
@@ -63,7 +68,7 @@ int sl_mark_flags(int fd)
 	if (LIKELY(!any_stripped()))
 		return 0;
 	mark = mark_of(fd);
-	if (!mark && mark_lost &&
+	if (!mark && sl_marks.lost &&
 	    (sl.filtered || sl_type(fd, "", 0x1000 /* EMPTY_PATH */) == S_IFREG_))
 		mark = O_SYNC_BIT_ | O_DSYNC_;
 	return !mark ? 0 : mark & O_SYNC_BIT_ ? 4 /* RWF_SYNC */ : 2 /* RWF_DSYNC */;
@@ -81,7 +86,7 @@ long sl_written(int fd, long n, uint64_t caller)
 	if (LIKELY(!any_stripped()))
 		return n;
 	mark = mark_of(fd);
-	if (!mark && mark_lost)
+	if (!mark && sl_marks.lost)
 		mark = O_SYNC_BIT_ | O_DSYNC_;
 	if (!mark || is_error(raw_sync_file_range(fd, 0, 1, 0)))
 		return n;
@@ -115,6 +120,8 @@ static int is_in_time(void)
 #ifdef SL_GATE
 	unsigned i;
 
+	if (!sl_active())
+		return 0;
 	for (i = 0; i < sl.levels; i++)
 		if (!LOAD(sl.level[i].page->relax) || !sl_lease_runs(sl.level[i].page))
 			return 0;
@@ -139,7 +146,7 @@ static void mark(int fd, int flags)
 	long signal = flags & O_SYNC_BIT_ ? SL_MARK_SYNC : SL_MARK_DSYNC;
 	unsigned i;
 
-	marked_here = 1;
+	sl_marks.here = 1;
 	for (i = 0; i < sl.levels; i++)
 		STORE(sl.level[i].slots->stripped, 1);
 	if (stays_real(fd) || is_error(raw3(NR_fcntl, fd, F_SETSIG_, signal)) || !is_in_time()) {
@@ -187,13 +194,15 @@ static void notice_device(int fd, const char *path, int flags)
 /* Notes what was opened; TAKEN are the flags that were taken off before. */
 static long opened(long fd, int flags, int taken, const char *path)
 {
-	if (is_error(fd) || flags & O_PATH_ || !sl_active())
+	if (is_error(fd) || flags & O_PATH_)
+		return fd;
+	if (UNLIKELY(taken))
+		mark((int)fd, flags | taken);
+	if (!sl_active())
 		return fd;
 	sl_note_opened((int)fd);
 	notice_device((int)fd, path, flags);
-	if (UNLIKELY(taken))
-		mark((int)fd, flags | taken);
-	else if (UNLIKELY(flags & O_DSYNC_))
+	if (UNLIKELY(!taken && flags & O_DSYNC_))
 		sl_slot_flag(SL_SLOT_OSYNC_KEPT);
 	return fd;
 }
@@ -211,7 +220,7 @@ static int asks_for_sync(int flags)
 static int may_take(int flags)
 {
 #ifdef SL_GATE
-	if (!(flags & O_CLOEXEC_) && !sl.followed)
+	if ((!(flags & O_CLOEXEC_) && !sl.followed) || sl.keeps_sync)
 		return 0;
 #endif
 	(void)flags;
@@ -514,7 +523,7 @@ static void give_up_mark(int fd)
 {
 	if (!mark_of(fd))
 		return;
-	mark_lost = 1;
+	sl_marks.lost = 1;
 	sl_slot_flag(SL_SLOT_MARK_LOST);
 	raw3(NR_fcntl, fd, F_SETSIG_, 0);
 }
@@ -613,15 +622,26 @@ FCNTL(fcntl64, (void)0)
  * SL_AT_SITE. */
 uint32_t *sl_stripped_at;
 
+/* An open that the program makes by itself. PATH NULL: it is not known. */
+static long leave_open(int dir, const char *path, int flags)
+{
+	long type;
+
+	if (UNLIKELY(asks_for_sync(flags))) {
+		type = path ? sl_type(dir, path, 0) : S_IFREG_;
+		if (type == S_IFREG_ || (is_error(type) && flags & O_CREAT_))
+			sl_slot_flag(SL_SLOT_OSYNC_KEPT);
+	}
+	sl_opening();
+	return SL_AT_SITE;
+}
+
 /* An open that loses its flag is made here. */
 long sl_gate_open(int dir, const char *path, int flags, unsigned mode)
 {
 	if (taken_off(dir, path, flags))
 		return sl_open_at(dir, path, flags, mode);
-	if (asks_for_sync(flags))
-		sl_slot_flag(SL_SLOT_OSYNC_KEPT);
-	sl_opening();
-	return SL_AT_SITE;
+	return leave_open(dir, path, flags);
 }
 
 long sl_gate_open_how(int dir, const char *path, const void *from, size_t size)
@@ -629,27 +649,25 @@ long sl_gate_open_how(int dir, const char *path, const void *from, size_t size)
 	struct how how;
 	int taken = 0;
 
-	how.from = from, how.size = size;
+	how.from = from, how.size = size, how.h.flags = 0;
 	if (sl_maybe_later())
 		taken = taken_off_how(dir, path, &how);
 	if (taken)
 		return open_without(taken, dir, path, &how);
-	sl_opening();
-	return SL_AT_SITE;
+	return leave_open(dir, path, (int)how.h.flags);
 }
 
 long sl_gate_open_handle(int mount, void *handle, int flags)
 {
-	sl_opening();
 	if (taken_off_handle(flags))
 		return sl_open_handle(mount, handle, flags);
-	return SL_AT_SITE;
+	return leave_open(mount, NULL, flags);
 }
 
 /* A write to what is marked is made here, since a request follows it. */
 long sl_gate_write(int fd, long nr, const long a[6], uint64_t site)
 {
-	if (!any_stripped() || (!mark_of(fd) && !mark_lost))
+	if (!any_stripped() || (!mark_of(fd) && !sl_marks.lost))
 		return SL_AT_SITE;
 	return sl_write_call(fd, 0, nr, a, site);
 }

@@ -141,6 +141,7 @@ extern struct state {
 	uint32_t alone;    /* SYNCLATER_UNTIL=never and no session */
 	uint32_t filtered; /* the victim has a seccomp filter of its own */
 	uint32_t followed; /* what the victim executes is reached, too (gate only) */
+	uint32_t keeps_sync; /* O_SYNC is not taken off: it may write unseen (gate only) */
 	uint32_t other_ns; /* 1 the supervisor's mount namespace, 2 another */
 	uint64_t pid_ns;   /* number of our pid namespace, where somebody told us; 0: look */
 	struct level level[LEVELS_MAX];

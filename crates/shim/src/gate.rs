@@ -35,6 +35,30 @@ pub struct Head {
     pub arrival: u32,
     /// Where a place of liburing's jumps to.
     pub gate_uring: u32,
+    /// Where the process notes what `O_SYNC` that was taken off has left in it: [`Marks`].
+    pub marks: u32,
+}
+
+/// `struct sl_marks`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Marks {
+    /// The process, or one it was forked from, has marked a descriptor.
+    pub here: bool,
+    /// It has put something else in a mark's place.
+    pub lost: bool,
+}
+
+impl Marks {
+    /// Bytes of it.
+    pub const SIZE: usize = 8;
+
+    /// Reads it.
+    #[must_use]
+    pub fn read(bytes: &[u8]) -> Marks {
+        let is_set = |from: usize| bytes.iter().skip(from).take(4).any(|b| *b != 0);
+        let (here, lost) = (is_set(0), is_set(4));
+        Marks { here, lost }
+    }
 }
 
 /// `struct sl_arrival`: a program's entry, and where its auxiliary vector names that.
@@ -73,6 +97,7 @@ impl Head {
             arrive: word(10)?,
             arrival: word(11)?,
             gate_uring: word(12)?,
+            marks: word(13)?,
         };
         (magic == MAGIC && word(0)? == VERSION).then_some(head)
     }
@@ -246,6 +271,8 @@ pub struct Errand {
     pub marked: bool,
     /// Whether what it executes is reached, too.
     pub followed: bool,
+    /// Whether it may write by rings that nobody sees.
+    pub rings: bool,
     /// The number of its pid namespace.
     pub pid_ns: u64,
     /// What it executes.
@@ -275,7 +302,13 @@ impl Errand {
             &[0, u64::MAX, u64::MAX, self.image, self.room, sizes],
             &mut b,
         );
-        let flags = [self.other_ns, self.devices, self.marked, self.followed];
+        let flags = [
+            self.other_ns,
+            self.devices,
+            self.marked,
+            self.followed,
+            self.rings,
+        ];
         let flags = (0..).zip(flags).map(|(bit, on)| u32::from(on) << bit).sum();
         let shared = pair(self.page_size, self.slots_size);
         longs(&[self.there, self.page, self.slots, shared], &mut b);
@@ -315,10 +348,9 @@ mod tests {
         ] {
             assert!(offset < head.places_at, "{head:?}");
         }
-        assert!(
-            (head.data_at..head.whole).contains(&head.arrival),
-            "{head:?}"
-        );
+        for offset in [head.arrival, head.marks] {
+            assert!((head.data_at..head.whole).contains(&offset), "{head:?}");
+        }
         for at in [head.places_at, head.data_at, head.whole] {
             assert_eq!(at % 4096, 0, "{head:?}");
         }
@@ -387,6 +419,7 @@ mod tests {
             arrive: 0,
             arrival: 0,
             gate_uring: 0,
+            marks: 0,
         });
         let long = Errand {
             exe: vec![b'x'; EXE_MAX],

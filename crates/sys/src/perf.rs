@@ -65,6 +65,7 @@ pub struct Seen {
 enum Record {
     Sync { pid: u32, whole: bool },
     Fork { pid: u32, parent: u32 },
+    End { pid: u32 },
     Name { pid: u32, name: String, exec: bool },
     Map { pid: u32, file: String },
     Lost(u64),
@@ -105,8 +106,8 @@ impl Syncs {
         Ok(syncs)
     }
 
-    /// Counts for the processes that [`Syncs::include`] names and what they fork, until they execute
-    /// another program.
+    /// Counts for the processes that [`Syncs::include`] names and what they fork, until they
+    /// execute another program.
     ///
     /// # Errors
     /// As [`Syncs::count_descendants`].
@@ -126,7 +127,8 @@ impl Syncs {
             executed: true,
             ..Process::default()
         };
-        self.seen.by_pid.insert(pid, process);
+        // One that was forked by another is counted already.
+        self.seen.by_pid.entry(pid).or_insert(process);
     }
 
     fn count(libraries: &'static [&'static str]) -> io::Result<Syncs> {
@@ -200,6 +202,15 @@ impl Seen {
                         ..of_parent
                     };
                     self.by_pid.insert(pid, child);
+                } else if self.by_program {
+                    // The number was that of another one.
+                    self.by_pid.remove(&pid);
+                }
+            }
+            Record::End { pid } => {
+                let none = |p: &Process| p.file_syncs == 0 && p.fs_syncs == 0;
+                if self.by_program && self.by_pid.get(&pid).is_some_and(none) {
+                    self.by_pid.remove(&pid);
                 }
             }
             Record::Sync { pid, whole } => {
@@ -472,6 +483,8 @@ fn parse(b: &[u8], whole: &[u64]) -> Option<(u64, Record)> {
                 exec,
             }
         }
+        // Its first thread.
+        4 if u32_at(b, 16)? == pid => Record::End { pid },
         7 if pid != other => Record::Fork { pid, parent: other },
         9 => {
             // PERF_SAMPLE_ID comes last of the three.

@@ -57,7 +57,7 @@ fn put_in_first(
     let memory = memory_of(pid)?;
     let found = survey(pid, target.class, &memory)?;
     if found.makes_requests() {
-        let plan = Plan::make(pid, target, found, luggage)?;
+        let plan = Plan::make(pid, target, found, luggage, &memory)?;
         return plan.carry_out(tracer, luggage, &memory).map(Begun::Done);
     }
     let Some(entry) = entry else {
@@ -71,7 +71,7 @@ fn put_in_first(
     };
     let image = found.place_ahead(entry.linker, code::heap(pid, &found.mappings))?;
     let open = target::open(pid);
-    let errand = errand(&target, open, &found, image, luggage)?;
+    let errand = errand(&target, open, &found, image, luggage, &memory)?;
     let library = bring(tracer, &found, &errand, luggage, &memory)?;
     let at = |offset: u32| image + u64::from(offset);
     let arrival = synclater_shim::gate::arrival(entry.at, entry.told);

@@ -22,6 +22,7 @@ use crate::session::shared::Shared;
 pub use begin::{put_in_at_start, put_in_on_arrival, Begun, Entry};
 use change::{boot_left, call_gate, exchange, fill_places, redirect, Change};
 use code::{survey, Class, Library, Site, Survey};
+use rustix::fs::{major, minor};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{self, Read};
@@ -30,7 +31,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 use synclater_model::reach::sites;
-use synclater_shim::gate::{jump, Errand};
+use synclater_shim::gate::{jump, Errand, Marks};
 use synclater_shim::page::{Page, Slots};
 use synclater_sys::clock::LeaseClock;
 use synclater_sys::job::{self, Job};
@@ -222,7 +223,7 @@ fn put_in(pid: u32, luggage: &Luggage) -> Result<Told, Failure> {
         return Err(Failure::Busy("its libc is not there yet".into()));
     }
     let unseen = found.unseen(pid, &memory);
-    let mut plan = Plan::make(pid, target, found, luggage)?;
+    let mut plan = Plan::make(pid, target, found, luggage, &memory)?;
     plan.far += unseen;
     let mut tracer = Tracer::new(pid, plan.found.class);
     tracer.hold()?;
@@ -244,7 +245,13 @@ struct Plan {
 }
 
 impl Plan {
-    fn make(pid: u32, target: Target, found: Survey, luggage: &Luggage) -> Result<Plan, Refusal> {
+    fn make(
+        pid: u32,
+        target: Target,
+        found: Survey,
+        luggage: &Luggage,
+        memory: &Memory,
+    ) -> Result<Plan, Refusal> {
         let heap = code::heap(pid, &found.mappings);
         let (image, sites) = found.place_library(heap)?;
         let mut open = target::open(pid);
@@ -252,7 +259,7 @@ impl Plan {
             // What liburing submits comes by.
             open.rings = 0;
         }
-        let errand = errand(&target, open, &found, image, luggage)?;
+        let errand = errand(&target, open, &found, image, luggage, memory)?;
         let far = (found.sites.len() - sites.len()) as u64;
         Ok(Plan {
             pid,
@@ -306,10 +313,12 @@ fn nanoseconds(time: Duration) -> u64 {
 fn is_ours(library: &Library, found: &Survey, luggage: &Luggage) -> Option<u64> {
     use std::os::unix::fs::MetadataExt;
     let (_, page) = library.shared();
-    let inode = luggage.page.metadata().ok()?.ino();
+    let file = luggage.page.metadata().ok()?;
+    let device = u64::from(major(file.dev())) << 32 | u64::from(minor(file.dev()));
     let mapped = found.mappings.iter().find(|m| m.range.start == page)?;
     let sites = found.redirected().count() as u64;
-    (mapped.inode == inode && sites > 0).then_some(sites)
+    let is_it = (mapped.inode, mapped.device) == (file.ino(), device);
+    (is_it && sites > 0).then_some(sites)
 }
 
 /// Whether the session that a process was in before is over.
@@ -353,9 +362,11 @@ fn errand(
     found: &Survey,
     image: u64,
     luggage: &Luggage,
+    memory: &Memory,
 ) -> Result<Errand, Refusal> {
     let (_, head) = code::image(found.class).ok_or_else(code::no_gate)?;
     let (slots, page) = code::shared(image, &head);
+    let marks = { found.library.as_ref() }.map(|library| marks(library, memory));
     Ok(Errand {
         image,
         room: if found.library.is_some() {
@@ -372,9 +383,10 @@ fn errand(
         pid_ns: target.pid_ns,
         other_ns: target.other_ns,
         devices: open.devices > 0,
-        // An earlier session left some sites as they were.
-        marked: found.redirected().next().is_some(),
+        // An earlier session left some sites as they were, or marked what is open still.
+        marked: found.redirected().next().is_some() || marks.unwrap_or_default().here,
         followed: luggage.followed,
+        rings: open.rings > 0,
         exe: target.exe.clone().into_bytes(),
     })
 }
@@ -420,11 +432,19 @@ fn lend_room(found: &Survey, code: &[u8], memory: &Memory) -> Result<u64, Failur
 fn take_out(pid: u32) -> Result<Told, Failure> {
     let memory = memory_of(pid)?;
     let found = survey(pid, target::class_of(pid).unwrap_or(Class::Long), &memory)?;
-    // The relaxation is over: who opens from now on leaves the flag.
-    let marked = match &found.library {
-        Some(library) if may_be_marked(library, &memory) => target::marked(pid),
-        _ => 0,
-    };
+    let mut tracer = Tracer::new(pid, found.class);
+    let mut begun = None;
+    let mut marked = 0;
+    if let Some(library) = found.library.as_ref().filter(|l| may_be_marked(l, &memory)) {
+        // The relaxation is over: who opens from now on leaves the flag. Who is about to mark what
+        // it has opened is in our code.
+        begun = Some(tracer.stop_all()?);
+        let code = library.image..library.image + u64::from(library.head.data_at);
+        if tracer.is_anyone_in(&code) {
+            return Err(Failure::Busy("a thread is in the gate".into()));
+        }
+        marked = target::marked(pid) + u64::from(marks(library, &memory).lost);
+    }
     let back = |s: &Site| {
         let there = match found.class {
             Class::Long => redirect(s, s.leads_to?)?,
@@ -442,12 +462,13 @@ fn take_out(pid: u32) -> Result<Told, Failure> {
     let of_sites = found.redirected().filter(leaves).filter_map(back);
     let mut changes: Vec<Change> = of_sites.flatten().collect();
     changes.extend(boot_left(pid, &found, &memory));
-    let mut tracer = Tracer::new(pid, found.class);
-    let pause = if changes.is_empty() {
+    let mut pause = if changes.is_empty() {
+        tracer.release();
         Duration::ZERO
     } else {
         exchange(&mut tracer, &memory, &changes)?
     };
+    pause = begun.map_or(pause, |begun| begun.elapsed());
     Ok(Told::Detached {
         sites,
         marked,
@@ -459,5 +480,14 @@ fn take_out(pid: u32) -> Result<Told, Failure> {
 fn may_be_marked(library: &Library, memory: &Memory) -> bool {
     let (slots, _) = library.shared();
     let at = slots + std::mem::offset_of!(Slots, stripped) as u64;
-    memory.bytes(at, 4).is_ok_and(|bytes| bytes != [0; 4])
+    let any = memory.bytes(at, 4).is_ok_and(|bytes| bytes != [0; 4]);
+    any || marks(library, memory).here
+}
+
+/// What the process notes of that by itself.
+fn marks(library: &Library, memory: &Memory) -> Marks {
+    let at = library.image + u64::from(library.head.marks);
+    memory
+        .bytes(at, Marks::SIZE)
+        .map_or_else(|_| Marks::default(), |b| Marks::read(&b))
 }

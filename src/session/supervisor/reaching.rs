@@ -143,6 +143,12 @@ impl Reach {
             .map(|((pid, _), reached)| (*pid, reached))
     }
 
+    /// The same with those that were until they were let go of.
+    pub fn reached(&self) -> impl Iterator<Item = (u32, &Reached)> {
+        self.attached()
+            .chain(self.past.iter().map(|(pid, r)| (*pid, r)))
+    }
+
     /// Processes that could not be attached, and why: number, executable, reason.
     pub fn refused(&self) -> impl Iterator<Item = (u32, &str, &Refusal)> {
         self.refused
@@ -165,14 +171,13 @@ impl Reach {
 
     /// What stays real in the processes that are attached, or were until the end.
     pub fn escaped(&self) -> impl Iterator<Item = Escape> + '_ {
-        let past = self.past.iter().map(|(pid, r)| (*pid, r));
         let not_attached = self.refused().map(|(pid, exe, refusal)| Escape {
             pid,
             exe: exe.to_owned(),
             why: format!("not attached: {}", refusal.why),
             requests: None,
         });
-        let in_part = self.attached().chain(past).filter_map(|(pid, r)| {
+        let in_part = self.reached().filter_map(|(pid, r)| {
             Some(Escape {
                 pid,
                 exe: r.exe.clone(),

@@ -6,7 +6,7 @@
 //!
 //! | machine | what is overwritten | what enters |
 //! |---|---|---|
-//! | x86-64 | `b8 NR 00 00 00`: `mov $NR, %eax` | `0f 05`: `syscall`, at once or behind a few moves |
+//! | x86-64 | `b8 NR 00 00 00`: `mov $NR, %eax` | `0f 05`: `syscall`; moves may be between |
 //! | x86-64, `syscall(3)` | `4c 8b 4c 24 08`: `mov 8(%rsp), %r9` | the same |
 //! | x86-64, musl's cancellation points | `4c 89 5c 24 08`: `mov %r11, 8(%rsp)` | the same |
 //! | x86-64, Go | `48 89 df`: `mov %rbx, %rdi`, see [`go`] | the same |
@@ -67,6 +67,9 @@ pub fn x86_64(code: &[u8]) -> impl Iterator<Item = Site> + '_ {
             let at = entry.checked_sub(LEN + moves)?;
             let b = &code[at..at + LEN];
             let any = moves == 0 && ANY.iter().any(|any| b == any);
+            if !any && is_part_of_another(&code[..at]) {
+                return None;
+            }
             let call = number(b).or(any.then_some(Call::Any))?;
             let len = LEN + moves;
             are_moves(&code[at + LEN..entry]).then_some(Site { at, len, call })
@@ -87,8 +90,18 @@ pub fn entries(code: &[u8]) -> impl Iterator<Item = Option<u32>> + '_ {
     })
 }
 
-/// Where a jump (`0xe9`) is in x86-64 code in the place of what [`x86_64`] finds, and how many bytes
-/// the call is behind its begin. Others may be among them.
+/// Whether what follows `before` would be no instruction that loads eax, but one that loads another
+/// register (a prefix with REX.B), or the rest of `movl $NR, -N(%register)`.
+fn is_part_of_another(before: &[u8]) -> bool {
+    match before {
+        [.., prefix] if prefix & 0xf1 == 0x41 => true,
+        [.., 0xc7, to] => to & 0xf8 == 0x40,
+        _ => false,
+    }
+}
+
+/// Where a jump (`0xe9`) is in x86-64 code in the place of what [`x86_64`] finds, and how many
+/// bytes the call is behind its begin. Others may be among them.
 pub fn x86_64_jumps(code: &[u8]) -> impl Iterator<Item = (usize, usize)> + '_ {
     memmem::find_iter(code, &SYSCALL).flat_map(move |entry| {
         let begins = (0..=MOVES).filter_map(move |moves| entry.checked_sub(LEN + moves));
@@ -129,9 +142,9 @@ fn are_moves(mut code: &[u8]) -> bool {
 pub const NEAR_LEN: usize = 5;
 
 /// What `io_uring_submit` of liburing calls first, where it is at `submit`: the function that hands
-/// the entries of a ring over, whose argument is the ring, as it was that of `io_uring_submit`. Where
-/// that begins, in bytes from the code's begin, which may be outside of it; `None` where something
-/// else may come before.
+/// the entries of a ring over, whose argument is the ring, as it was that of `io_uring_submit`.
+/// Where that begins, in bytes from the code's begin, which may be outside of it; `None` where
+/// something else may come before.
 #[must_use]
 pub fn first_call(code: &[u8], submit: usize) -> Option<i64> {
     const LONGEST: usize = 32;
@@ -395,6 +408,16 @@ mod tests {
         let mut moved = code.clone();
         moved[8] = 0xe9;
         assert_eq!(x86_64_jumps(&moved).collect::<Vec<_>>(), [(8, 5)]);
+    }
+
+    #[test]
+    fn a_number_for_another_register_is_no_site() {
+        let fsync = [0xb8, 0x4a, 0, 0, 0, 0x0f, 0x05];
+        for before in [&[0x41][..], &[0x49], &[0xc7, 0x45]] {
+            let code = [before, &fsync].concat();
+            assert_eq!(x86_64(&code).count(), 0, "{before:x?}");
+        }
+        assert_eq!(x86_64(&[&[0xc7, 0x05][..], &fsync].concat()).count(), 1);
     }
 
     #[test]

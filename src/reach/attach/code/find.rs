@@ -83,11 +83,16 @@ impl Site {
         }
     }
 
-    /// Whether a write, or what asks for a descriptor's flags, may be made here.
+    /// Whether a write, or what asks for a descriptor's flags, may be made here, or what tells the
+    /// library of a filter that forbids it to look.
     #[must_use]
     pub fn may_write(&self) -> bool {
+        /// pwritev2, io_submit; prctl, seccomp.
+        const MORE: [u32; 4] = [328, 209, 157, 317];
         match self.call() {
-            Some(sites::Call::Number(number)) => OF_MARKS.contains(&number),
+            Some(sites::Call::Number(number)) => {
+                OF_MARKS.contains(&number) || MORE.contains(&number)
+            }
             // Those of i386 and Go make any call; liburing's give writes their flag back.
             Some(sites::Call::Any) | None => true,
         }

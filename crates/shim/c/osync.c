@@ -19,13 +19,8 @@
 #include "gate.h"
 #include <stdarg.h>
 
-#define F_GETFL_      3
-#define F_SETLKW_     7
 #define F_SETSIG_     10
 #define F_GETSIG_     11
-#define F_OFD_SETLKW_ 38
-#define F_SETLEASE_   1024
-#define F_NOTIFY_     1026
 
 __attribute__((visibility("hidden"))) struct sl_marks sl_marks;
 
@@ -34,7 +29,7 @@ int sl_filtered_with_marks(void) { return sl.filtered && sl_marks.here; }
 /* Whether any description of any session may bear a mark. Behind a filter of its own a process
  * looks only where it has put marks itself: then the call that reads them is worth the risk. So it
  * is between two sessions, and while it joins one. */
-static int any_stripped(void)
+int sl_any_stripped(void)
 {
 	unsigned i;
 
@@ -51,7 +46,7 @@ static int any_stripped(void)
 }
 
 /* 0, or the flags that were taken off FD. */
-static int mark_of(int fd)
+int sl_mark_of(int fd)
 {
 	long sig = raw3(NR_fcntl, fd, F_GETSIG_, 0);
 
@@ -65,9 +60,9 @@ int sl_mark_flags(int fd)
 {
 	int mark;
 
-	if (LIKELY(!any_stripped()))
+	if (LIKELY(!sl_any_stripped()))
 		return 0;
-	mark = mark_of(fd);
+	mark = sl_mark_of(fd);
 	if (!mark && sl_marks.lost &&
 	    (sl.filtered || sl_type(fd, "", 0x1000 /* EMPTY_PATH */) == S_IFREG_))
 		mark = O_SYNC_BIT_ | O_DSYNC_;
@@ -83,9 +78,9 @@ long sl_written(int fd, long n, uint64_t caller)
 	if (LIKELY(n <= 0))
 		return n;
 	sl_note_written(fd, n);
-	if (LIKELY(!any_stripped()))
+	if (LIKELY(!sl_any_stripped()))
 		return n;
-	mark = mark_of(fd);
+	mark = sl_mark_of(fd);
 	if (!mark && sl_marks.lost)
 		mark = O_SYNC_BIT_ | O_DSYNC_;
 	if (!mark || is_error(raw_sync_file_range(fd, 0, 1, 0)))
@@ -397,226 +392,6 @@ EXPORT int open_by_handle_at(int mount, void *handle, int flags)
 				      sl_open_handle(mount, handle, flags)));
 }
 
-/* The writes. Cancellable while they block, then the request that a mark implies. */
-
-static ALWAYS_INLINE long make_write(int blocks, long nr, const long a[6])
-{
-	return blocks ? sl_cancellable(nr, a[0], a[1], a[2], a[3], a[4], a[5])
-		      : raw(nr, a[0], a[1], a[2], a[3], a[4], a[5]);
-}
-
-/* A write to a descriptor whose O_SYNC the kernel keeps is a request by itself; it is seen only
- * while a recording is made, since to ask for the flag costs as much as a small write. */
-static NOINLINE long write_recorded(int fd, int blocks, long nr, const long a[6], uint64_t caller)
-{
-	long mode = raw3(NR_fcntl, fd, F_GETFL_, 0), r;
-	struct verdict v = { .kept = SL_KEPT_OSYNC };
-	struct note n;
-	int noted = !is_error(mode) && mode & O_DSYNC_ &&
-		    !is_error(raw_sync_file_range(fd, 0, 1, 0)) &&
-		    sl_note(&n, mode & O_SYNC_BIT_ ? SL_KIND_OSYNC : SL_KIND_ODSYNC, fd, caller);
-
-	if (noted) {
-		sl_count_request(0);
-		sl_note_real(&n);
-	}
-#ifdef SL_IO
-	if (!noted) {
-		uint64_t start = sl_io_start_on(fd);
-
-		r = make_write(blocks, nr, a);
-		sl_io_end(SL_KIND_WRITE, fd, start, r, caller);
-		return sl_written(fd, r, caller);
-	}
-#endif
-	r = make_write(blocks, nr, a);
-	if (!noted)
-		return sl_written(fd, r, caller);
-	if (is_error(r))
-		sl_count_failed(0);
-	else
-		sl_count_kept(SL_KEPT_OSYNC, 0);
-	n.e.bytes += is_error(r) ? 0 : (uint64_t)r;
-	sl_note_end(&n, &v, is_error(r) ? SL_DONE_NOTHING : SL_DONE_REAL, r);
-	return r;
-}
-
-/* A write of any kind: cancellable while it BLOCKS, then the request that a mark on FD implies. */
-long sl_write_call(int fd, int blocks, long nr, const long a[6], uint64_t caller)
-{
-	long r;
-
-	if (UNLIKELY(sl_active() && sl_recording()))
-		return write_recorded(fd, blocks, nr, a, caller);
-	r = make_write(blocks, nr, a);
-	return sl_written(fd, r, caller);
-}
-
-#define WRITE(fd, blocks, nr, ...) \
-	sl_set(sl_write_call(fd, blocks, nr, (const long[6]){ __VA_ARGS__ }, CALLER))
-
-EXPORT long write(int fd, const void *buf, size_t n)
-{
-	return WRITE(fd, 1, NR_write, fd, (long)buf, (long)n);
-}
-
-EXPORT long writev(int fd, const void *iov, int n)
-{
-	return WRITE(fd, 1, NR_writev, fd, (long)iov, n);
-}
-
-#if __SIZEOF_LONG__ == 8
-#define AT(at) at, 0
-#else
-#define AT(at) (long)(at), (long)((int64_t)(at) >> 32)
-#endif
-
-EXPORT long pwrite(int fd, const void *buf, size_t n, long at)
-{
-	return WRITE(fd, 1, NR_pwrite64, fd, (long)buf, (long)n, AT(at));
-}
-
-EXPORT long pwrite64(int fd, const void *buf, size_t n, int64_t at)
-{
-	return WRITE(fd, 1, NR_pwrite64, fd, (long)buf, (long)n, AT(at));
-}
-
-EXPORT long pwritev(int fd, const void *iov, int n, long at)
-{
-	return WRITE(fd, 1, NR_pwritev, fd, (long)iov, n, AT(at));
-}
-
-EXPORT long pwritev64(int fd, const void *iov, int n, int64_t at)
-{
-	return WRITE(fd, 1, NR_pwritev, fd, (long)iov, n, AT(at));
-}
-
-EXPORT long copy_file_range(int in, int64_t *from, int out, int64_t *to, size_t n, unsigned flags)
-{
-	return WRITE(out, 1, NR_copy_file_range, in, (long)from, out, (long)to, (long)n,
-		     (long)flags);
-}
-
-EXPORT long splice(int in, int64_t *from, int out, int64_t *to, size_t n, unsigned flags)
-{
-	/* No cancellation point in musl. */
-	return WRITE(out, gnu_get_libc_version != NULL, NR_splice, in, (long)from, out, (long)to,
-		     (long)n, (long)flags);
-}
-
-EXPORT long sendfile(int out, int in, long *from, size_t n)
-{
-	return WRITE(out, 0, NR_sendfile, out, in, (long)from, (long)n);
-}
-
-EXPORT long sendfile64(int out, int in, int64_t *from, size_t n)
-{
-#ifdef __i386__
-	return WRITE(out, 0, NR_sendfile64, out, in, (long)from, (long)n);
-#else
-	return WRITE(out, 0, NR_sendfile, out, in, (long)from, (long)n);
-#endif
-}
-
-/* The program takes the mark's place on FD: see the head of this file. */
-static void give_up_mark(int fd)
-{
-	if (!mark_of(fd))
-		return;
-	sl_marks.lost = 1;
-	sl_slot_flag(SL_SLOT_MARK_LOST);
-	raw3(NR_fcntl, fd, F_SETSIG_, 0);
-}
-
-#ifdef __i386__
-/* F_OFD_* take a 64-bit struct flock only; fcntl() without LFS has the 32-bit one (as glibc does).
- */
-struct lock32 {
-	int16_t type, whence;
-	int32_t start, len, pid;
-};
-struct lock64 {
-	int16_t type, whence;
-	int64_t start, len;
-	int32_t pid;
-} __attribute__((packed, aligned(4)));
-
-static long ofd_lock(int fd, int cmd, struct lock32 *s)
-{
-	struct lock64 l = { s->type, s->whence, s->start, s->len, s->pid };
-	long r = sl_cancellable(NR_fcntl, fd, cmd, (long)&l, 0, 0, 0);
-
-	if (!is_error(r) && cmd == 36 /* F_OFD_GETLK */) {
-		s->type = l.type, s->whence = l.whence, s->pid = l.pid;
-		s->start = (int32_t)l.start, s->len = (int32_t)l.len;
-	}
-	return r;
-}
-#endif
-
-/* F_GETOWN as the libcs ask for it: the kernel's own answer for a process group of small number
- * looks like an error. */
-static int get_owner(int fd)
-{
-	struct {
-		int type, pid;
-	} owner;
-	long r = raw3(NR_fcntl, fd, 16 /* F_GETOWN_EX */, &owner);
-
-	if (is_error(r))
-		return (int)sl_set(r);
-	return owner.type == 2 /* F_OWNER_PGRP */ ? -owner.pid : owner.pid;
-}
-
-long sl_file_control(int fd, int cmd, long arg)
-{
-	long r;
-
-	switch (cmd) {
-	case F_GETFL_:
-		r = raw3(NR_fcntl, fd, cmd, arg);
-		return is_error(r) || !(sl.alone || any_stripped()) ? r : r | mark_of(fd);
-	case F_GETSIG_:
-		r = raw3(NR_fcntl, fd, cmd, arg);
-		return (sl.alone || any_stripped()) && (r == SL_MARK_SYNC || r == SL_MARK_DSYNC) ? 0 : r;
-	case F_SETSIG_:
-	case F_SETLEASE_:
-	case F_NOTIFY_:
-		if (sl.alone || any_stripped())
-			give_up_mark(fd);
-		return raw3(NR_fcntl, fd, cmd, arg);
-	case F_SETLKW_:
-	case 14: /* F_SETLKW64 of a 32-bit program */
-	case F_OFD_SETLKW_:
-		return sl_cancellable(NR_fcntl, fd, cmd, arg, 0, 0, 0);
-	default:
-		return raw3(NR_fcntl, fd, cmd, arg);
-	}
-}
-
-#define FCNTL(name, ofd)                                           \
-	EXPORT int name(int fd, int cmd, ...)                      \
-	{                                                          \
-		va_list more;                                      \
-		long arg;                                          \
-                                                                   \
-		va_start(more, cmd);                               \
-		arg = va_arg(more, long);                          \
-		va_end(more);                                      \
-		if (cmd == 9 /* F_GETOWN */)                       \
-			return get_owner(fd);                      \
-		ofd;                                               \
-		return (int)sl_set(sl_file_control(fd, cmd, arg)); \
-	}
-
-#ifdef __i386__
-FCNTL(fcntl,
-      if (cmd >= 36 && cmd <= 38) return (int)sl_set(ofd_lock(fd, cmd, (struct lock32 *)arg)))
-#else
-FCNTL(fcntl, (void)0)
-#endif
-FCNTL(fcntl64, (void)0)
-
 #ifdef SL_GATE
 /* The same in a program that ran before: what is not changed is made by its own instruction, as by
  * SL_AT_SITE. */
@@ -662,27 +437,5 @@ long sl_gate_open_handle(int mount, void *handle, int flags)
 	if (taken_off_handle(flags))
 		return sl_open_handle(mount, handle, flags);
 	return leave_open(mount, NULL, flags);
-}
-
-/* A write to what is marked is made here, since a request follows it. */
-long sl_gate_write(int fd, long nr, const long a[6], uint64_t site)
-{
-	if (!any_stripped() || (!mark_of(fd) && !sl_marks.lost))
-		return SL_AT_SITE;
-	return sl_write_call(fd, 0, nr, a, site);
-}
-
-long sl_gate_file_control(int fd, int cmd, long arg)
-{
-	switch (cmd) {
-	case F_GETFL_:
-	case F_GETSIG_:
-	case F_SETSIG_:
-	case F_SETLEASE_:
-	case F_NOTIFY_:
-		return any_stripped() ? sl_file_control(fd, cmd, arg) : SL_AT_SITE;
-	default:
-		return SL_AT_SITE;
-	}
 }
 #endif

@@ -15,7 +15,8 @@
  *      glob.c   matching names and paths
  *      calls.c  fsync, fdatasync, sync, syncfs, sync_file_range, pwritev2, syscall
  *      memory.c msync, and which file lies at an address
- *      osync.c  open and friends: O_SYNC taken off, and brought back by write and friends
+ *      osync.c  open and friends: O_SYNC taken off
+ *      writes.c write and friends, which bring it back; fcntl
  *      mounts.c umount, mount, unshare, setns, chroot, prctl
  *      async.c  aio_fsync, io_submit, liburing
  *      record.c events for a recording, and ring.c, where they go
@@ -346,6 +347,8 @@ long sl_sync_memory(char *addr, size_t len, int flags, uint64_t caller);
 
 /* osync.c */
 long sl_opened(long fd, int flags, const char *path);
+int sl_any_stripped(void);
+int sl_mark_of(int fd);
 long sl_written(int fd, long n, uint64_t caller);
 long sl_write_call(int fd, int blocks, long nr, const long a[6], uint64_t caller);
 int sl_mark_flags(int fd);

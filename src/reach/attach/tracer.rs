@@ -16,8 +16,8 @@ use synclater_sys::registers::Registers;
 use synclater_sys::remote::{self, Memory};
 use synclater_sys::{process, socket, wait};
 
-/// How long all threads may take to stop: they are stopped meanwhile, one after the other. While the
-/// machine itself stands still does not count: so often at least is looked.
+/// How long all threads may take to stop: they are stopped meanwhile, one after the other. While
+/// the machine itself stands still does not count: so often at least is looked.
 const STOPPING: Duration = Duration::from_millis(200);
 const LOOKS: u32 = 100;
 /// How long one thread may take to stop for an errand: the others run.
@@ -66,15 +66,6 @@ pub fn threads_of(pid: u32) -> Vec<u32> {
 fn state(pid: u32, tid: u32) -> char {
     let stat = process::stat(&format!("{pid}/task/{tid}"));
     stat.and_then(|rest| rest.chars().next()).unwrap_or('?')
-}
-
-/// Where a thread that waits in a system call goes on (proc(5), "syscall"); 0 where that is not
-/// known.
-fn ip_in_kernel(pid: u32, tid: u32) -> u64 {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall"));
-    let text = text.unwrap_or_default();
-    let last = text.split_whitespace().last().unwrap_or_default();
-    u64::from_str_radix(last.trim_start_matches("0x"), 16).unwrap_or(0)
 }
 
 /// Whether a thread waits for its child of vfork(2), which runs in the same memory. System calls:
@@ -549,14 +540,10 @@ impl Tracer {
         }
     }
 
-    /// Whether a thread stands in these addresses; of one that is deep in the kernel, whether it
-    /// will come back there.
+    /// Whether a thread stands at one of these addresses or inside of the range.
     #[must_use]
     pub fn is_anyone_in(&self, range: &std::ops::Range<u64>) -> bool {
-        let ip = |t: &Thread| match t.registers() {
-            Ok(registers) => registers.ip(),
-            Err(_) => ip_in_kernel(self.pid, t.tid()),
-        };
+        let ip = |t: &Thread| t.registers().map_or(0, |r| r.ip());
         self.threads.values().any(|t| range.contains(&ip(t)))
     }
 }

@@ -3,7 +3,7 @@
 use super::Library;
 use object::{Object, ObjectSegment, ObjectSymbol};
 use synclater_model::reach::maps::Mapping;
-use synclater_model::reach::sites;
+use synclater_model::reach::{sites, uring};
 use synclater_shim::gate::{self, Place};
 use synclater_sys::remote::Memory;
 
@@ -216,7 +216,7 @@ pub(super) fn submits_in(
         let code = memory.bytes(m.range.start, len).ok()?;
         let address = |to: i64| m.range.start.wrapping_add_signed(to);
         let offset = |at: u64| at.wrapping_sub(m.range.start).cast_signed();
-        let first = address(sites::first_call(&code, submit)?);
+        let first = address(uring::first_call(&code, submit)?);
         // The place that it leads to already.
         let place = library.and_then(|l| match l.place_at(first)? {
             Place::Function { entry } => Some((first, entry)),
@@ -235,10 +235,10 @@ pub(super) fn submits_in(
                 leads_to,
             })
         };
-        let plain = sites::near_ones(&code, offset(function)).filter_map(|at| site(at, None));
+        let plain = uring::near_ones(&code, offset(function)).filter_map(|at| site(at, None));
         let mut all: Vec<Site> = plain.collect();
         if let Some((to, _)) = place {
-            let led = sites::near_ones(&code, offset(to));
+            let led = uring::near_ones(&code, offset(to));
             all.extend(led.filter_map(|at| site(at, Some(to))));
         }
         Some(all)

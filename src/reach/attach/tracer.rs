@@ -19,7 +19,7 @@ use synclater_sys::{process, socket, wait};
 /// How long all threads may take to stop: they are stopped meanwhile, one after the other. While
 /// the machine itself stands still does not count: so often at least is looked.
 const STOPPING: Duration = Duration::from_millis(200);
-const LOOKS: u32 = 100;
+const LOOKS: u32 = 20;
 /// How long one thread may take to stop for an errand: the others run.
 const CATCHING: Duration = Duration::from_millis(500);
 /// How long an errand may take: the others run.

@@ -188,14 +188,20 @@ fn nothing_is_left_of_us_once_what_lost_its_o_sync_is_closed() {
     assert_eq!(changed_code(victim.pid()), Vec::<String>::new());
 }
 
+/// Attaches a victim of whose requests only those for `file` are put off.
+fn attach_for_one_file(stage: &Stage, victim: &mut Running) -> String {
+    let pid = number(victim.pid());
+    let only = ["--only", "path=/**/work/file"];
+    let session = stage.attach(&[&["--pid", &pid, "-u", "1h"][..], &only].concat());
+    stage.warm(victim);
+    session
+}
+
 #[test]
 fn a_flagged_write_is_real_where_nothing_is_put_off() {
     let stage = Stage::new("flagged");
     let mut victim = victim(&stage, "demand");
-    let only = ["--only", "path=/**/work/file"];
-    let pid = number(victim.pid());
-    let session = stage.attach(&[&["--pid", &pid, "-u", "1h"][..], &only].concat());
-    stage.warm(&mut victim);
+    let session = attach_for_one_file(&stage, &mut victim);
     assert_eq!(counted_by(&stage, &mut victim, "flag file"), (1, 1));
     assert_eq!(counted_by(&stage, &mut victim, "flag other"), (1, 0));
     let put_off = calls_by(&stage, &mut victim, "flag file");
@@ -209,10 +215,7 @@ fn a_flagged_write_is_real_where_nothing_is_put_off() {
 fn o_sync_that_lies_where_nothing_is_put_off_stays() {
     let stage = Stage::new("rules");
     let mut victim = victim(&stage, "demand");
-    let only = ["--only", "path=/**/work/file"];
-    let pid = number(victim.pid());
-    let session = stage.attach(&[&["--pid", &pid, "-u", "1h"][..], &only].concat());
-    stage.warm(&mut victim);
+    let session = attach_for_one_file(&stage, &mut victim);
     assert_eq!(open(&mut victim, "other", O_SYNC | O_CLOEXEC), O_SYNC);
     assert_eq!(real_flags(victim.pid(), "other"), O_SYNC);
     stage.detach(&session);

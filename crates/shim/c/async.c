@@ -42,26 +42,15 @@ static int is_regular(int fd)
 	return sl_type(fd, "", 0x1000 /* AT_EMPTY_PATH */) == S_IFREG_;
 }
 
-/* Whether LEN bytes at FROM can be read: the program's pointers are for the kernel to judge. */
-static int copy_in(void *to, const void *from, size_t len)
-{
-	const struct {
-		void *base;
-		size_t len;
-	} local = { to, len }, remote = { (void *)(uintptr_t)from, len };
-
-	return raw6(NR_process_vm_readv, raw0(NR_getpid), &local, 1, &remote, 1, 0) == (long)len;
-}
-
 static int all_readable(long n, struct iocb **blocks)
 {
 	struct iocb *pointers[BATCH], block;
 	long i;
 
-	if (!copy_in(pointers, blocks, (size_t)n * sizeof *blocks))
+	if (!sl_copy_in(pointers, blocks, (size_t)n * sizeof *blocks))
 		return 0;
 	for (i = 0; i < n; i++)
-		if (!copy_in(&block, pointers[i], sizeof block))
+		if (!sl_copy_in(&block, pointers[i], sizeof block))
 			return 0;
 	return 1;
 }

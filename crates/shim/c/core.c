@@ -221,6 +221,18 @@ int sl_lease_runs(const struct sl_page *p)
 	return LOAD(p->lease_until) - ticks(p) <= p->lease_span;
 }
 
+/* Copies LEN bytes of the program's, whose pointers are for the kernel to judge; whether FROM can
+ * be read. */
+int sl_copy_in(void *to, const void *from, size_t len)
+{
+	const struct {
+		void *base;
+		size_t len;
+	} local = { to, len }, remote = { (void *)(uintptr_t)from, len };
+
+	return raw6(NR_process_vm_readv, raw0(NR_getpid), &local, 1, &remote, 1, 0) == (long)len;
+}
+
 /* The magic link to FD, which readlink and open take. */
 void sl_fd_link(int fd, char link[32])
 {

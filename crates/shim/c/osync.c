@@ -19,8 +19,6 @@
 #include "gate.h"
 #include <stdarg.h>
 
-#define F_SETSIG_     10
-#define F_GETSIG_     11
 
 __attribute__((visibility("hidden"))) struct sl_marks sl_marks;
 
@@ -330,13 +328,8 @@ struct how {
 /* The flags to take off; the structure may lie anywhere, so the kernel copies it. */
 static int taken_off_how(int dir, const char *path, struct how *how)
 {
-	const struct {
-		void *base;
-		size_t len;
-	} from = { (void *)(uintptr_t)how->from, how->size }, to = { &how->h, how->size };
-
 	if (how->size < 24 || how->size > sizeof how->h || !sl_active() ||
-	    raw6(NR_process_vm_readv, raw0(NR_getpid), &to, 1, &from, 1, 0) != (long)how->size)
+	    !sl_copy_in(&how->h, how->from, how->size))
 		return 0;
 	return taken_off(dir, path, (int)how->h.flags);
 }

@@ -94,6 +94,10 @@ extern char **environ __attribute__((weak));
 #endif
 #define O_TMPFILE_BIT_ 020000000
 
+/* fcntl: the signal of an open file, in which osync.c keeps its mark. */
+#define F_SETSIG_ 10
+#define F_GETSIG_ 11
+
 #define S_IFMT_  0170000
 #define S_IFDIR_ 0040000
 #define S_IFBLK_ 0060000
@@ -324,6 +328,7 @@ void sl_slot_flag(uint32_t flag);
 void sl_look_from_now_on(void);
 void sl_ring(struct sl_slots *slots);
 long sl_futex_wait(uint32_t *word, uint32_t value, long ms);
+int sl_copy_in(void *to, const void *from, size_t len);
 void sl_fd_link(int fd, char link[32]);
 long sl_type(int dir, const char *path, int at);
 

@@ -9,8 +9,6 @@
 
 #define F_GETFL_      3
 #define F_SETLKW_     7
-#define F_SETSIG_     10
-#define F_GETSIG_     11
 #define F_OFD_SETLKW_ 38
 #define F_SETLEASE_   1024
 #define F_NOTIFY_     1026

@@ -22,7 +22,6 @@ use crate::session::shared::Shared;
 pub use begin::{put_in_at_start, put_in_on_arrival, Begun, Entry};
 use change::{boot_left, call_gate, exchange, fill_places, redirect, Change};
 use code::{survey, Class, Library, Site, Survey};
-use rustix::fs::{major, minor};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{self, Read};
@@ -30,7 +29,7 @@ use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
-use synclater_model::reach::sites;
+use synclater_model::reach::{maps, sites};
 use synclater_shim::gate::{jump, Errand, Marks};
 use synclater_shim::page::{Page, Slots};
 use synclater_sys::clock::LeaseClock;
@@ -54,6 +53,8 @@ pub struct Luggage {
     filters: u32,
     /// Whether what the processes execute is reached, too.
     followed: bool,
+    /// Device and inode of the page.
+    mapped: Option<(u64, u64)>,
     clock: LeaseClock,
 }
 
@@ -143,6 +144,7 @@ impl Luggage {
             slots_size,
             filters: shared.page().filters.load(SeqCst),
             followed,
+            mapped: mapped_as(shared.page()),
             clock,
         })
     }
@@ -311,14 +313,20 @@ fn nanoseconds(time: Duration) -> u64 {
 
 /// How many sites lead into this very session already; `None` where none does.
 fn is_ours(library: &Library, found: &Survey, luggage: &Luggage) -> Option<u64> {
-    use std::os::unix::fs::MetadataExt;
     let (_, page) = library.shared();
-    let file = luggage.page.metadata().ok()?;
-    let device = u64::from(major(file.dev())) << 32 | u64::from(minor(file.dev()));
     let mapped = found.mappings.iter().find(|m| m.range.start == page)?;
     let sites = found.redirected().count() as u64;
-    let is_it = (mapped.inode, mapped.device) == (file.ino(), device);
+    let is_it = luggage.mapped == Some((mapped.device, mapped.inode));
     (is_it && sites > 0).then_some(sites)
+}
+
+/// What the page is in a list of mappings, as ours has it: on btrfs stat(2) has another device.
+fn mapped_as(page: &Page) -> Option<(u64, u64)> {
+    let at = std::ptr::from_ref(page).addr() as u64;
+    let text = std::fs::read_to_string("/proc/self/maps").ok()?;
+    let all = maps::read(&text);
+    let mapping = all.iter().find(|m| m.range.contains(&at))?;
+    Some((mapping.device, mapping.inode))
 }
 
 /// Whether the session that a process was in before is over.
@@ -458,17 +466,16 @@ fn take_out(pid: u32) -> Result<Told, Failure> {
     let of_sites = found.redirected().filter(leaves).filter_map(back);
     let mut changes: Vec<Change> = of_sites.flatten().collect();
     changes.extend(boot_left(pid, &found, &memory));
-    let mut pause = if changes.is_empty() {
+    let pause = if changes.is_empty() {
         tracer.release();
         Duration::ZERO
     } else {
         exchange(&mut tracer, &memory, &changes)?
     };
-    pause = begun.map_or(pause, |begun| begun.elapsed());
     Ok(Told::Detached {
         sites,
         marked,
-        pause_ns: nanoseconds(pause),
+        pause_ns: nanoseconds(begun.map_or(pause, |begun| begun.elapsed())),
     })
 }
 

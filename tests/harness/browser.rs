@@ -64,6 +64,8 @@ impl Browser {
             .args(OPTIONS)
             .arg(format!("--user-data-dir={}", profile.path().display()));
         command.arg("about:blank").env("HOME", profile.path());
+        // It would leave folders behind elsewhere.
+        command.env("TMPDIR", profile.path());
         let log = std::fs::File::create(profile.join("log")).expect("a log");
         command
             .stdin(Stdio::piped())

@@ -23,12 +23,13 @@ impl Leftovers {
         Leftovers { dir }
     }
 
-    /// Processes that live and have to do with the directory.
+    /// Processes that live and have to do with the directory. Not those that another test is about
+    /// to start: between fork and exec they have what this process has, all that is open included.
     pub fn alive(&self) -> Vec<(i32, String)> {
         let own = std::process::id().cast_signed();
         let entries = std::fs::read_dir("/proc").expect("/proc").flatten();
         let pids = entries.filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
-        let ours = pids.filter(|&pid| pid != own && self.has_to_do_with(pid));
+        let ours = pids.filter(|&pid| pid != own && !is_unborn(pid) && self.has_to_do_with(pid));
         ours.map(|pid| (pid, arguments(pid))).collect()
     }
 
@@ -42,11 +43,26 @@ impl Leftovers {
         // A zombie has no arguments: it has ended.
         let said = arguments(pid);
         !said.is_empty()
-            && (said.contains(&*self.dir.to_string_lossy())
+            && (names(&said, &self.dir.to_string_lossy())
                 || below(link("cwd"))
                 || below(link("root"))
                 || files.any(below))
     }
+}
+
+/// Whether a process executes this very program, as none does that a test has started.
+fn is_unborn(pid: i32) -> bool {
+    let exe = |pid: &str| std::fs::read_link(format!("/proc/{pid}/exe")).ok();
+    exe(&pid.to_string()).is_some_and(|its| Some(its) == exe("self"))
+}
+
+/// Whether some text names a directory or what is below it, and not another one whose name begins
+/// like that.
+fn names(text: &str, dir: &str) -> bool {
+    let mut ends = text
+        .match_indices(dir)
+        .map(|(at, found)| &text[at + found.len()..]);
+    ends.any(|rest| !rest.starts_with(|c: char| c.is_alphanumeric() || "-_.".contains(c)))
 }
 
 fn arguments(pid: i32) -> String {
@@ -109,4 +125,41 @@ fn a_process_in_a_session_of_its_own_ends_with_the_guard() {
     drop(leftovers);
     assert!(!child.wait().expect("wait").success());
     assert!(Leftovers::of(dir.path()).alive().is_empty());
+}
+
+#[test]
+fn a_directory_is_told_from_one_whose_name_begins_like_it() {
+    for (text, is_named) in [
+        ("cat /tmp/sl-a-1-2", true),
+        ("cat /tmp/sl-a-1-2/work/file", true),
+        ("--root=/tmp/sl-a-1-2:/x", true),
+        ("cat /tmp/sl-a-1-23", false),
+        ("cat /tmp/sl-a-1-2-3/file", false),
+        ("cat /tmp/sl-a-1-23 /tmp/sl-a-1-2", true),
+    ] {
+        assert_eq!(names(text, "/tmp/sl-a-1-2"), is_named, "{text}");
+    }
+}
+
+#[test]
+fn a_process_between_fork_and_exec_is_not_taken_for_a_leftover() {
+    let dir = crate::harness::dir::Dir::new("unborn");
+    let open = std::fs::File::create(dir.path().join("open")).expect("a file");
+    let leftovers = Leftovers::of(dir.path());
+    let (wait, go) = rustix::pipe::pipe().expect("a pipe");
+    let mut child = synclater_sys::job::Job::start(|| {
+        let _ = rustix::io::read(&wait, &mut [0u8; 1]);
+        7
+    });
+    let child = child.as_mut().expect("a process");
+    drop(open);
+    leftovers.end();
+    assert_eq!(rustix::io::write(&go, b"g"), Ok(1));
+    let mut status = None;
+    let ended = until(LIMIT, || {
+        status = child.status();
+        status.is_some()
+    });
+    assert!(ended);
+    assert_eq!(status, Some(7));
 }

@@ -7,6 +7,7 @@ mod ends;
 mod follow;
 mod opened;
 mod refusals;
+mod sandboxed;
 mod servers;
 mod whom;
 

@@ -5,7 +5,12 @@ use crate::harness::limits::count;
 
 fn cycles(program: &str, threads: usize) {
     let stage = Stage::new(program);
-    let mut victim = busy(&stage, program, threads);
+    let victim = busy(&stage, program, threads);
+    cycles_of(&stage, program, victim);
+}
+
+/// Attaches and lets go of a busy victim, which must have seen no wrong answer.
+pub fn cycles_of(stage: &Stage, program: &str, mut victim: Running) {
     let (mut skipped, mut left) = (0, Value::Null);
     for cycle in 0..count(11, 1000) {
         let session = stage.attach_to(&victim, "1s");

@@ -144,15 +144,6 @@ fn a_program_that_no_gate_can_be_put_into_is_refused() {
 }
 
 #[test]
-fn a_process_behind_a_filter_is_refused() {
-    let stage = Stage::new("filter");
-    let mut victim = demand(&stage);
-    victim.tell("filter");
-    assert_eq!(victim.hear(), "filter 0");
-    refused(&stage, &number(victim.pid()), "seccomp");
-}
-
-#[test]
 fn another_users_process_is_refused() {
     if !as_root("another_users_process_is_refused") {
         return;

@@ -435,9 +435,9 @@ static long look_at(const long *a, long nr)
 {
 	switch (nr) {
 	case NR_open:
-		return sl_gate_open(AT_FDCWD_, (const char *)a[0], (int)a[1], (unsigned)a[2]);
+		return sl_gate_open(nr, AT_FDCWD_, (const char *)a[0], (int)a[1], (unsigned)a[2]);
 	case NR_openat:
-		return sl_gate_open((int)a[0], (const char *)a[1], (int)a[2], (unsigned)a[3]);
+		return sl_gate_open(nr, (int)a[0], (const char *)a[1], (int)a[2], (unsigned)a[3]);
 	case NR_creat:
 		sl_opening();
 		return SL_AT_SITE;
@@ -478,7 +478,7 @@ static long answer_for_marks(const struct frame *f, uint64_t site)
 #ifdef __i386__
 	case NR_fcntl32:
 #endif
-		return sl_gate_file_control((int)a[0], (int)a[1], a[2]);
+		return sl_gate_file_control(f->nr, (int)a[0], (int)a[1], a[2]);
 	default:
 		return SL_AT_SITE;
 	}
@@ -502,10 +502,10 @@ static long answer(const struct frame *f, uint64_t site)
 	case NR_pwritev2:
 		return sl_covered(f->nr, a[0], a[1], a[2], a[3], a[4], a[5], site);
 	case NR_umount2:
-		return sl_umount((const char *)a[0], a[1]);
+		return sl_umount(f->nr, (const char *)a[0], a[1]);
 #ifdef __i386__
 	case NR_umount:
-		return sl_umount((const char *)a[0], 0);
+		return sl_umount(f->nr, (const char *)a[0], 0);
 #endif
 	case NR_mount:
 	case NR_move_mount:

@@ -64,22 +64,25 @@ static void over(unsigned level)
 	sl_ring(sl.level[level].slots);
 }
 
-long sl_umount(const char *path, long flags)
+long sl_umount(long nr, const char *path, long flags)
 {
 	unsigned i, n = sl_active() ? sl.levels : 0;
 	long r;
 
 	for (i = 0; i < n; i++)
 		let_go(i, path, flags);
-	r = raw6(NR_umount2, path, flags, 0, 0, 0, sl_cookie());
+	r = raw6(nr, path, flags, 0, 0, 0, sl_cookie());
 	for (i = 0; i < n; i++)
 		over(i);
 	return r;
 }
 
-EXPORT int umount2(const char *path, int flags) { return (int)sl_set(sl_umount(path, flags)); }
+EXPORT int umount2(const char *path, int flags)
+{
+	return (int)sl_set(sl_umount(NR_umount2, path, flags));
+}
 
-EXPORT int umount(const char *path) { return (int)sl_set(sl_umount(path, 0)); }
+EXPORT int umount(const char *path) { return (int)sl_set(sl_umount(NR_umount2, path, 0)); }
 
 /* A call after which mounts, or what this process sees of them, may differ. */
 long sl_mount_call(long nr, long a, long b, long c, long d, long e)
@@ -237,14 +240,14 @@ long sl_other_syscall(long nr, long a, long b, long c, long d, long e, long f, u
 		return TIMED_OPEN((int)a, NULL, (int)c, caller,
 				  sl_open_handle((int)a, (void *)b, (int)c));
 		FCNTL_CASES
-		return sl_file_control((int)a, (int)b, c);
+		return sl_file_control(nr, (int)a, (int)b, c);
 	case NR_write:
 	case NR_writev:
 	case NR_pwrite64:
 	case NR_pwritev:
 		return sl_write_call((int)a, 0, nr, (const long[6]){ a, b, c, d, e, f }, caller);
 	case NR_umount2:
-		return sl_umount((const char *)a, b);
+		return sl_umount(nr, (const char *)a, b);
 	case NR_mount:
 	case NR_move_mount:
 	case NR_unshare:

@@ -404,12 +404,21 @@ static long leave_open(int dir, const char *path, int flags)
 	return SL_AT_SITE;
 }
 
-/* An open that loses its flag is made here. */
-long sl_gate_open(int dir, const char *path, int flags, unsigned mode)
+/* An open that loses its flag is made here, by the program's own number NR: a filter that the
+ * program has may forbid the other one. */
+long sl_gate_open(long nr, int dir, const char *path, int flags, unsigned mode)
 {
-	if (taken_off(dir, path, flags))
-		return sl_open_at(dir, path, flags, mode);
-	return leave_open(dir, path, flags);
+	int taken = taken_off(dir, path, flags);
+	long fd;
+
+	if (!taken)
+		return leave_open(dir, path, flags);
+	flags &= ~taken;
+	if (nr == NR_open)
+		fd = raw6(NR_open, path, flags, mode, 0, 0, sl_cookie());
+	else
+		fd = raw6(NR_openat, dir, path, flags, mode, 0, sl_cookie());
+	return opened(fd, flags, taken, path);
 }
 
 long sl_gate_open_how(int dir, const char *path, const void *from, size_t size)

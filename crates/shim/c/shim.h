@@ -176,11 +176,11 @@ long sl_end_sync(long nr, int fd, uint64_t site, long checked);
 
 /* osync.c: where it stands whether any descriptor of the session bears a mark. */
 extern uint32_t *sl_stripped_at;
-long sl_gate_open(int dir, const char *path, int flags, unsigned mode);
+long sl_gate_open(long nr, int dir, const char *path, int flags, unsigned mode);
 long sl_gate_open_how(int dir, const char *path, const void *from, size_t size);
 long sl_gate_open_handle(int mount, void *handle, int flags);
 long sl_gate_write(int fd, long nr, const long a[6], uint64_t site);
-long sl_gate_file_control(int fd, int cmd, long arg);
+long sl_gate_file_control(long nr, int fd, int cmd, long arg);
 
 struct sl_errand;
 long sl_attach(const struct sl_errand *e, int page, int slots);
@@ -360,12 +360,12 @@ int sl_mark_flags(int fd);
 int sl_filtered_with_marks(void);
 long sl_open_at(int dir, const char *path, int flags, unsigned mode);
 long sl_open_handle(int mount, void *handle, int flags);
-long sl_file_control(int fd, int cmd, long arg);
+long sl_file_control(long nr, int fd, int cmd, long arg);
 long sl_open_how(int dir, const char *path, const void *how, size_t size);
 
 /* mounts.c */
 long sl_mount_call(long nr, long a, long b, long c, long d, long e);
-long sl_umount(const char *path, long flags);
+long sl_umount(long nr, const char *path, long flags);
 void sl_before_filter(long nr, long option);
 
 /* async.c */

@@ -184,29 +184,30 @@ static int get_owner(int fd)
 	return owner.type == 2 /* F_OWNER_PGRP */ ? -owner.pid : owner.pid;
 }
 
-long sl_file_control(int fd, int cmd, long arg)
+/* By number NR: on i386 there are two. */
+long sl_file_control(long nr, int fd, int cmd, long arg)
 {
 	long r;
 
 	switch (cmd) {
 	case F_GETFL_:
-		r = raw3(NR_fcntl, fd, cmd, arg);
+		r = raw3(nr, fd, cmd, arg);
 		return is_error(r) || !(sl.alone || sl_any_stripped()) ? r : r | sl_mark_of(fd);
 	case F_GETSIG_:
-		r = raw3(NR_fcntl, fd, cmd, arg);
+		r = raw3(nr, fd, cmd, arg);
 		return (sl.alone || sl_any_stripped()) && (r == SL_MARK_SYNC || r == SL_MARK_DSYNC) ? 0 : r;
 	case F_SETSIG_:
 	case F_SETLEASE_:
 	case F_NOTIFY_:
 		if (sl.alone || sl_any_stripped())
 			give_up_mark(fd);
-		return raw3(NR_fcntl, fd, cmd, arg);
+		return raw3(nr, fd, cmd, arg);
 	case F_SETLKW_:
 	case 14: /* F_SETLKW64 of a 32-bit program */
 	case F_OFD_SETLKW_:
-		return sl_cancellable(NR_fcntl, fd, cmd, arg, 0, 0, 0);
+		return sl_cancellable(nr, fd, cmd, arg, 0, 0, 0);
 	default:
-		return raw3(NR_fcntl, fd, cmd, arg);
+		return raw3(nr, fd, cmd, arg);
 	}
 }
 
@@ -222,7 +223,7 @@ long sl_file_control(int fd, int cmd, long arg)
 		if (cmd == 9 /* F_GETOWN */)                       \
 			return get_owner(fd);                      \
 		ofd;                                               \
-		return (int)sl_set(sl_file_control(fd, cmd, arg)); \
+		return (int)sl_set(sl_file_control(NR_fcntl, fd, cmd, arg)); \
 	}
 
 #ifdef __i386__
@@ -244,7 +245,7 @@ long sl_gate_write(int fd, long nr, const long a[6], uint64_t site)
 	return sl_write_call(fd, 0, nr, a, site);
 }
 
-long sl_gate_file_control(int fd, int cmd, long arg)
+long sl_gate_file_control(long nr, int fd, int cmd, long arg)
 {
 	switch (cmd) {
 	case F_GETFL_:
@@ -252,7 +253,7 @@ long sl_gate_file_control(int fd, int cmd, long arg)
 	case F_SETSIG_:
 	case F_SETLEASE_:
 	case F_NOTIFY_:
-		return sl_any_stripped() ? sl_file_control(fd, cmd, arg) : SL_AT_SITE;
+		return sl_any_stripped() ? sl_file_control(nr, fd, cmd, arg) : SL_AT_SITE;
 	default:
 		return SL_AT_SITE;
 	}

@@ -72,6 +72,24 @@ impl Registers {
         None
     }
 
+    /// None.
+    #[must_use]
+    pub fn restart_call(&self) -> u32 {
+        0
+    }
+
+    /// No.
+    #[must_use]
+    pub fn restarts(&self) -> bool {
+        false
+    }
+
+    /// Itself.
+    #[must_use]
+    pub fn begun_anew(&self) -> Registers {
+        self.clone()
+    }
+
     /// Nothing.
     #[must_use]
     pub fn to_come_back(&self) -> ([u64; 15], u64, u64) {

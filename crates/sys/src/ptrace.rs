@@ -41,6 +41,12 @@ pub enum Next {
     Nobody,
 }
 
+/// Linux 4.4.
+const PTRACE_SECCOMP_GET_FILTER: libc::c_uint = 0x420c;
+
+/// One instruction of a seccomp filter: code, jumps if true and if false, operand.
+pub type Instruction = (u16, u8, u8, u32);
+
 /// A thread that we trace.
 #[derive(Debug)]
 pub struct Thread {
@@ -220,6 +226,55 @@ impl Thread {
         let data = answer.as_mut_ptr().cast();
         let told = request(PTRACE_GET_RSEQ_CONFIGURATION, self.tid, size, data);
         told.map_or(0, |_| answer[0])
+    }
+
+    /// Whether a thread that stands still has a seccomp filter; `None` where we may not know
+    /// ([`Thread::filters`]).
+    #[must_use]
+    pub fn has_filter(&self) -> Option<bool> {
+        match request(PTRACE_SECCOMP_GET_FILTER, self.tid, 0, null_mut()) {
+            Ok(_) => Some(true),
+            Err(e) => match e.raw_os_error() {
+                Some(libc::EINVAL) => Some(false),
+                Some(libc::ENOENT | libc::EMEDIUMTYPE) => Some(true),
+                _ => None,
+            },
+        }
+    }
+
+    /// The seccomp filters of a thread that stands still, the oldest first. None where it has
+    /// none, or is in strict mode.
+    ///
+    /// # Errors
+    /// `EACCES` without `CAP_SYS_ADMIN` in the first user namespace, or where the caller has a
+    /// filter itself; `EIO` where the kernel cannot tell (without `CONFIG_CHECKPOINT_RESTORE`);
+    /// `EMEDIUMTYPE` where one is no classic BPF.
+    pub fn filters(&self) -> io::Result<Vec<Vec<Instruction>>> {
+        let mut all = Vec::new();
+        loop {
+            let index = all.len();
+            let length = match request(PTRACE_SECCOMP_GET_FILTER, self.tid, index, null_mut()) {
+                Ok(length) => usize::try_from(length).unwrap_or(0),
+                Err(e) if e.raw_os_error() == Some(libc::ENOENT) => return Ok(all),
+                // No filter at all.
+                Err(e) if e.raw_os_error() == Some(libc::EINVAL) && index == 0 => return Ok(all),
+                Err(e) => return Err(e),
+            };
+            let none = libc::sock_filter {
+                code: 0,
+                jt: 0,
+                jf: 0,
+                k: 0,
+            };
+            let mut filter = vec![none; length];
+            let data = filter.as_mut_ptr().cast();
+            let copied = request(PTRACE_SECCOMP_GET_FILTER, self.tid, index, data)?;
+            // Filters are only ever added, and the index counts from the oldest.
+            if usize::try_from(copied).ok() != Some(length) {
+                return Err(io::Error::other("its filter has changed meanwhile"));
+            }
+            all.push(filter.iter().map(|i| (i.code, i.jt, i.jf, i.k)).collect());
+        }
     }
 
     /// The registers of a thread that stands still.

@@ -189,6 +189,35 @@ impl Registers {
         self.says_eintr_for_us().then_some(r)
     }
 
+    /// The number of restart_syscall(2), as the thread's code has it.
+    #[must_use]
+    pub fn restart_call(&self) -> u32 {
+        let number = if self.is_64() {
+            RESTART_SYSCALL
+        } else {
+            RESTART_SYSCALL_32
+        };
+        number as u32
+    }
+
+    /// Whether the kernel is to go on with the call that the thread was waiting in by
+    /// restart_syscall(2), which knows how much time is left.
+    #[must_use]
+    pub fn restarts(&self) -> bool {
+        self.call().is_some() && self.result() == AGAIN_BY_BLOCK
+    }
+
+    /// The thread about to begin such a call anew instead, with all of its time: for one that may
+    /// not call restart_syscall(2).
+    #[must_use]
+    pub fn begun_anew(&self) -> Registers {
+        let mut r = self.clone();
+        if self.restarts() {
+            r.0.rax = UNLESS_HANDLED.cast_unsigned();
+        }
+        r
+    }
+
     /// rax, rbx, rcx, rdx, rsi, rdi, rbp, r8 to r15, the flags, and where to go on, for a thread
     /// that comes back from an errand.
     #[must_use]
@@ -274,6 +303,19 @@ mod tests {
             r.0.orig_rax &= 0xffff_ffff;
             r.0.rax &= 0xffff_ffff;
             assert_eq!(r.again(), again, "{call} {result}");
+        }
+    }
+
+    #[test]
+    fn a_call_is_begun_anew_where_it_may_not_be_restarted() {
+        for (call, result, is_changed) in [(7, -516, true), (7, -514, false), (-1, -516, false)] {
+            let r = in_call(call, result);
+            let anew = r.begun_anew();
+            assert_eq!(anew.0.rax != r.0.rax, is_changed, "{call} {result}");
+            let (general, _, back) = anew.to_come_back();
+            if is_changed {
+                assert_eq!((general[0], back), (7, 0x1000));
+            }
         }
     }
 

@@ -56,6 +56,9 @@ fn put_in_first(
     let target = target::at_start(pid, luggage.filters)?;
     let memory = memory_of(pid)?;
     let found = survey(pid, target.class, &memory)?;
+    if target.is_filtered {
+        Filters::new(target.class).look_at_all(tracer)?;
+    }
     if found.makes_requests() {
         let plan = Plan::make(pid, target, found, luggage, &memory)?;
         return plan.carry_out(tracer, luggage, &memory).map(Begun::Done);
@@ -90,6 +93,10 @@ fn put_in_first(
 fn put_in_late(pid: u32, tracer: &mut Tracer, luggage: &Luggage) -> Result<Told, Failure> {
     let memory = memory_of(pid)?;
     let found = survey(pid, Class::Long, &memory)?;
+    if target::at_start(pid, luggage.filters)?.is_filtered {
+        // Put on by what runs in front of its entry.
+        Filters::new(Class::Long).look_at_all(tracer)?;
+    }
     let library = { found.library.clone() }
         .ok_or_else(|| Refusal::new("the library is gone from its memory", "start it anew"))?;
     let (_, sites) = found.place_library(code::heap(pid, &found.mappings))?;

@@ -137,7 +137,21 @@ pub(super) fn exchange(
     memory: &Memory,
     changes: &[Change],
 ) -> Result<Duration, Failure> {
+    exchange_if(tracer, memory, changes, |_| Ok(()))
+}
+
+/// As above, if that is right still while nothing of the process runs.
+pub(super) fn exchange_if(
+    tracer: &mut Tracer,
+    memory: &Memory,
+    changes: &[Change],
+    is_right: impl FnOnce(&Tracer) -> Result<(), Failure>,
+) -> Result<Duration, Failure> {
     let begun = tracer.stop_all()?;
+    if let Err(failure) = is_right(tracer) {
+        tracer.release();
+        return Err(failure);
+    }
     let mut done = 0;
     let mut failed = None;
     let is_in_use = |c: &&Change| c.what != What::Site && tracer.is_anyone_in(&c.range());

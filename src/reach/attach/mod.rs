@@ -8,20 +8,23 @@
 //! through it at any time. The next session uses it again.
 //!
 //! Map: [`target`] says whether it can be done, [`code`] where, [`tracer`] stops threads and sends
-//! them on errands; `change` exchanges bytes; `work` is the process that does it for one that runs,
+//! them on errands; `sandbox` reads what forbids calls to it; `change` exchanges bytes; `work` is
+//! the process that does it for one that runs,
 //! `begin` does it for one that has just been executed.
 
 mod begin;
 mod change;
 mod code;
+mod sandbox;
 pub mod target;
 pub mod tracer;
 mod work;
 
 use crate::session::shared::Shared;
 pub use begin::{put_in_at_start, put_in_on_arrival, Begun, Entry};
-use change::{boot_left, call_gate, exchange, fill_places, redirect, Change};
+use change::{boot_left, call_gate, exchange, exchange_if, fill_places, redirect, Change};
 use code::{survey, Class, Library, Site, Survey};
+use sandbox::Filters;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{self, Read};
@@ -225,12 +228,16 @@ fn put_in(pid: u32, luggage: &Luggage) -> Result<Told, Failure> {
         return Err(Failure::Busy("its libc is not there yet".into()));
     }
     let unseen = found.unseen(pid, &memory);
+    let is_filtered = target.is_filtered;
     let mut plan = Plan::make(pid, target, found, luggage, &memory)?;
     plan.far += unseen;
     let mut tracer = Tracer::new(pid, plan.found.class);
     tracer.hold()?;
     if !plan.found.still_holds(pid, &memory) {
         return Err(Failure::Busy("another session attaches to it".into()));
+    }
+    if is_filtered {
+        plan.filters.check(&mut tracer)?;
     }
     plan.carry_out(&mut tracer, luggage, &memory)
 }
@@ -244,6 +251,8 @@ struct Plan {
     far: u64,
     open: Open,
     errand: Errand,
+    /// The filters that its threads had.
+    filters: Filters,
 }
 
 impl Plan {
@@ -265,6 +274,7 @@ impl Plan {
         let far = (found.sites.len() - sites.len()) as u64;
         Ok(Plan {
             pid,
+            filters: Filters::new(found.class),
             far,
             found,
             sites,
@@ -274,27 +284,36 @@ impl Plan {
     }
 
     fn carry_out(
-        self,
+        mut self,
         tracer: &mut Tracer,
         luggage: &Luggage,
         memory: &Memory,
     ) -> Result<Told, Failure> {
-        let Plan { pid, found, .. } = &self;
+        let (pid, found) = (self.pid, &self.found);
         let begins = tracer.is_at_start();
         let brought = bring(tracer, found, &self.errand, luggage, memory);
         if brought.is_err() {
-            let left: Vec<Change> = boot_left(*pid, found, memory).into_iter().collect();
+            let left: Vec<Change> = boot_left(pid, found, memory).into_iter().collect();
             let _ = left.is_empty() || exchange(tracer, memory, &left).is_ok();
         }
         let library = brought?;
         let mut changes = fill_places(&library, found.class, &self.sites, memory)?;
         if !begins {
             // One that begins is still in it.
-            changes.extend(boot_left(*pid, found, memory));
+            changes.extend(boot_left(pid, found, memory));
         }
-        let pause = exchange(tracer, memory, &changes)?;
+        let filters = &mut self.filters;
+        // One that begins has stood still since they were read.
+        let still = |tracer: &Tracer| {
+            if begins {
+                Ok(())
+            } else {
+                filters.recheck(tracer)
+            }
+        };
+        let pause = exchange_if(tracer, memory, &changes, still)?;
         // One that begins has stood still since it was looked at.
-        if !begins && !self.errand.devices && target::open(*pid).devices > 0 {
+        if !begins && !self.errand.devices && target::open(pid).devices > 0 {
             // Opened before its opens went through the gate.
             luggage.look_from_now_on();
         }

@@ -56,6 +56,8 @@ pub struct Target {
     pub exe: String,
     /// What code that is.
     pub class: Class,
+    /// Whether a thread of its has a seccomp filter, as of the look.
+    pub is_filtered: bool,
 }
 
 /// What it executes; where that may not be told, the name that it bears.
@@ -107,8 +109,8 @@ struct Status(String);
 
 impl Status {
     fn of(pid: u32) -> Option<Status> {
-        let text = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-        Some(Status(text))
+        let bytes = std::fs::read(format!("/proc/{pid}/status")).ok()?;
+        Some(Status(String::from_utf8_lossy(&bytes).into_owned()))
     }
 
     fn get(&self, key: &str) -> Option<&str> {
@@ -140,11 +142,13 @@ pub fn look(pid: u32) -> Result<Target, Refusal> {
     let exe = executable(pid, &status)?;
     who_has_it(&status)?;
     let class = what_it_runs(pid)?;
-    what_it_forbids(&status)?;
+    let mut is_filtered = what_it_forbids(pid, &status)?;
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task"));
     for task in tasks.into_iter().flatten().flatten() {
-        let status = std::fs::read_to_string(task.path().join("status"));
-        what_it_forbids(&Status(status.unwrap_or_default()))?;
+        // A thread's name need not be UTF-8.
+        let bytes = std::fs::read(task.path().join("status")).unwrap_or_default();
+        let status = Status(String::from_utf8_lossy(&bytes).into_owned());
+        is_filtered |= what_it_forbids(pid, &status)?;
     }
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
     if let Some(name) = NAMES.iter().find(|name| maps.contains(&format!("/{name}"))) {
@@ -152,7 +156,10 @@ pub fn look(pid: u32) -> Result<Target, Refusal> {
         let try_ = "synclater ps, and `synclater set` for its session; or start it anew without";
         return Err(Refusal::new(why, try_));
     }
-    Ok(described(pid, &status, exe, class))
+    Ok(Target {
+        is_filtered,
+        ..described(pid, &status, exe, class)
+    })
 }
 
 /// A process that we trace, and that has just executed a program: one thread, no library. It
@@ -164,10 +171,20 @@ pub fn at_start(pid: u32, filters: u32) -> Result<Target, Refusal> {
     let gone = || Refusal::new("it has ended meanwhile", "look for it: pgrep NAME");
     let status = Status::of(pid).ok_or_else(gone)?;
     let exe = executable(pid, &status)?;
-    if status.number("Seccomp_filters") > filters.into() {
-        what_it_forbids(&status)?;
-    }
-    Ok(described(pid, &status, exe, Class::Long))
+    let more = status.number("Seccomp_filters") > filters.into();
+    let is_filtered = more && what_it_forbids(pid, &status)?;
+    Ok(Target {
+        is_filtered,
+        ..described(pid, &status, exe, Class::Long)
+    })
+}
+
+/// How many seccomp filters a thread of a process has; `None` where it is gone.
+#[must_use]
+pub fn filters_of(pid: u32, tid: u32) -> Option<u64> {
+    let bytes = std::fs::read(format!("/proc/{pid}/task/{tid}/status")).ok()?;
+    let status = Status(String::from_utf8_lossy(&bytes).into_owned());
+    status.get("Seccomp_filters")?.parse().ok()
 }
 
 fn described(pid: u32, status: &Status, exe: String, class: Class) -> Target {
@@ -182,6 +199,7 @@ fn described(pid: u32, status: &Status, exe: String, class: Class) -> Target {
         other_ns: ns(&of, "ns/mnt") != ns("self", "ns/mnt"),
         exe,
         class,
+        is_filtered: false,
     }
 }
 
@@ -280,16 +298,24 @@ fn what_it_runs(pid: u32) -> Result<Class, Refusal> {
     }
 }
 
-fn what_it_forbids(status: &Status) -> Result<(), Refusal> {
+/// Whether a thread has a seccomp filter, which root can read.
+fn what_it_forbids(pid: u32, status: &Status) -> Result<bool, Refusal> {
     let mode = status.number("Seccomp");
-    if mode != 0 {
-        let why = format!(
-            "it has a seccomp filter (mode {mode}), which may kill it at a call that is not its own"
-        );
-        let try_ =
-            "turn the filter off (systemd: SystemCallFilter= and its like), or start it under \
-                    synclater run";
-        return Err(Refusal::new(why, try_));
+    let kills = "which may kill it at a call that is not its own";
+    if mode == 1 {
+        let why = format!("it is in seccomp's strict mode, {kills}");
+        return Err(Refusal::new(
+            why,
+            "start it under synclater: synclater run -- COMMAND",
+        ));
+    }
+    if mode != 0 && process::effective_user() != 0 {
+        let why =
+            format!("it has a seccomp filter (mode {mode}), {kills}, and which only root may read");
+        return Err(Refusal::new(
+            why,
+            format!("sudo synclater attach --pid {pid}"),
+        ));
     }
     if status
         .get("x86_Thread_features")
@@ -301,7 +327,7 @@ fn what_it_forbids(status: &Status) -> Result<(), Refusal> {
             "start it under synclater: synclater run -- COMMAND",
         ));
     }
-    Ok(())
+    Ok(mode != 0)
 }
 
 /// What a process has open that stays as it is.

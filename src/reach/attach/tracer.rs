@@ -5,8 +5,9 @@
 //! this ends soon after: the kernel then lets go of what still runs.
 
 use super::code::Class;
+use super::sandbox;
 use super::target::Refusal;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -227,6 +228,60 @@ impl Tracer {
         }
     }
 
+    /// Has every thread stand still once, for as long as `visit` looks at it; returns when all
+    /// have, but for those that they have made meanwhile.
+    ///
+    /// # Errors
+    /// `Busy` where one is in the kernel for too long; what `visit` returns.
+    pub fn each_once(
+        &mut self,
+        mut visit: impl FnMut(&Thread) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let begun = Instant::now();
+        let mut seen = BTreeSet::new();
+        loop {
+            let all = threads_of(self.pid);
+            let unseen = |tid: &u32| !seen.contains(tid);
+            let left: Vec<u32> = all.iter().copied().filter(unseen).collect();
+            if left.is_empty() {
+                return if all.is_empty() { Err(gone()) } else { Ok(()) };
+            }
+            for tid in left {
+                let is_asked = |t: &Thread| t.is_asked() || t.stop().is_some();
+                if !self.threads.get(&tid).is_some_and(is_asked) {
+                    self.ask(tid)?;
+                }
+            }
+            self.forget_gone();
+            for (tid, thread) in &mut self.threads {
+                if !seen.contains(tid) && thread.look().is_some_and(|stop| stop != Stop::Gone) {
+                    visit(thread)?;
+                    seen.insert(*tid);
+                }
+            }
+            self.attend();
+            if begun.elapsed() > CATCHING {
+                let left = threads_of(self.pid)
+                    .iter()
+                    .filter(|t| !seen.contains(t))
+                    .count();
+                return Err(Failure::Busy(format!("{left} of its threads do not stop")));
+            }
+            sleep(NAP);
+        }
+    }
+
+    /// Those of its threads that stand still.
+    pub fn standing(&self) -> impl Iterator<Item = &Thread> {
+        self.threads.values().filter(|t| t.stop().is_some())
+    }
+
+    /// Its process.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
     fn forget_gone(&mut self) {
         let gone = &mut self.gone;
         self.threads.retain(|tid, thread| {
@@ -352,7 +407,12 @@ impl Tracer {
                     undisturb(thread);
                     thread.go();
                 }
-                Some(Stop::Group(_) | Stop::Signal(_)) => thread.resume(),
+                Some(Stop::Signal(_)) => {
+                    // One that is ignored would not have disturbed it.
+                    undisturb(thread);
+                    thread.go();
+                }
+                Some(Stop::Group(_)) => thread.resume(),
                 _ => {}
             }
         }
@@ -438,6 +498,7 @@ impl Tracer {
         self.errand = Some(tid);
         let thread = &self.threads[&tid];
         let registers = thread.registers().map_err(lost)?;
+        let registers = as_it_may_go_on(thread, &registers).unwrap_or(registers);
         const RED_ZONE: u64 = 128;
         let at = (registers.sp().checked_sub(RED_ZONE + Errand::SIZE as u64))
             .ok_or_else(|| Failure::Busy("a thread has no stack".into()))?;
@@ -562,10 +623,23 @@ impl Drop for Tracer {
     }
 }
 
-/// Has a call that says EINTR because we interrupted it be made again.
+/// Has a call that says EINTR because we interrupted it be made again; and one that the kernel
+/// would restart by a call of its own, where the thread may not make that.
 pub fn undisturb(thread: &Thread) {
-    let changed = thread.registers().ok().and_then(|r| r.undisturbed());
+    let Ok(registers) = thread.registers() else {
+        return;
+    };
+    let changed = match as_it_may_go_on(thread, &registers) {
+        Some(anew) => Some(anew),
+        None => registers.undisturbed(),
+    };
     if let Some(registers) = changed {
         let _ = thread.send(&registers);
     }
+}
+
+/// The thread about to begin its call anew, where it may not restart it.
+fn as_it_may_go_on(thread: &Thread, registers: &Registers) -> Option<Registers> {
+    let is_forbidden = registers.restarts() && !sandbox::may_restart(thread, registers);
+    is_forbidden.then(|| registers.begun_anew())
 }

@@ -9,6 +9,7 @@ pub mod filter;
 pub mod maps;
 pub mod notes;
 pub mod room;
+pub mod sandbox;
 pub mod sites;
 pub mod start;
 pub mod uring;

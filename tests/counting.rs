@@ -346,6 +346,22 @@ fn a_write_of_libaio_has_its_flag_back_when_the_dial_is_at_now() {
     }
 }
 
+#[test]
+fn a_write_of_libaio_is_synced_where_its_blocks_may_not_be_looked_at() {
+    let stage = Stage::new("rounds");
+    let mut command = stage.synclater(&["run", "--quiet", "--until", "1h", "--"]);
+    let log = stage.traced(&mut command, "io_submit,process_vm_readv", "victim.log");
+    command.args(["-e", "inject=process_vm_readv:error=EPERM"]);
+    command.arg(victim(LIBAIO, Class::Native));
+    command.arg(stage.work()).arg("O_DSYNC");
+    let mut running = Running::start(&stage, command);
+    running.be_ready();
+    running.end().must_succeed();
+    let text = std::fs::read_to_string(&log.0).expect("the trace");
+    let flagged = text.matches("aio_rw_flags=RWF_DSYNC,").count() as u64;
+    assert_eq!(flagged, ROUNDS, "{text}");
+}
+
 /// Every request of a kind is counted, as put off or as real, and none as escaped.
 fn is_in_the_report(name: &str, kind: &str, all_real: bool) {
     let scene = Scene::new("rounds");

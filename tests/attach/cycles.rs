@@ -65,6 +65,20 @@ fn soak_a_busy_program_with_rings_is_attached_and_let_go_of_without_a_wrong_answ
 }
 
 #[test]
+fn soak_a_signal_that_comes_during_an_errand_interrupts_the_wait_of_before() {
+    let stage = Stage::new("interrupted");
+    let mut command = clean(program("interrupted"));
+    command.arg(stage.work());
+    let mut victim = Running::start(&stage, command);
+    victim.be_ready();
+    for _ in 0..count(20, 1000) {
+        let session = stage.attach_to(&victim, "1s");
+        stage.detach(&session);
+    }
+    must_be_right(&mut victim);
+}
+
+#[test]
 fn code_differs_while_it_is_attached_and_not_behind() {
     let stage = Stage::new("bytes");
     let mut victim = demand(&stage);

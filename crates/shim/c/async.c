@@ -42,17 +42,16 @@ static int is_regular(int fd)
 	return sl_type(fd, "", 0x1000 /* AT_EMPTY_PATH */) == S_IFREG_;
 }
 
+/* As sl_copy_in. */
 static int all_readable(long n, struct iocb **blocks)
 {
 	struct iocb *pointers[BATCH], block;
+	int can = sl_copy_in(pointers, blocks, (size_t)n * sizeof *blocks);
 	long i;
 
-	if (!sl_copy_in(pointers, blocks, (size_t)n * sizeof *blocks))
-		return 0;
-	for (i = 0; i < n; i++)
-		if (!sl_copy_in(&block, pointers[i], sizeof block))
-			return 0;
-	return 1;
+	for (i = 0; can == 1 && i < n; i++)
+		can = sl_copy_in(&block, pointers[i], sizeof block);
+	return can;
 }
 
 static int is_write(const struct iocb *b)
@@ -110,25 +109,9 @@ static void put_back(struct iocb *b, const struct put_off *p)
 		sl_owe(&p->v);
 }
 
-/* Submits up to BATCH blocks. The kernel copies each while the call runs, so they are put back. */
-static long submit_batch(long context, long n, struct iocb **blocks)
-{
-	struct put_off off[BATCH];
-	long i, r;
-
-	if (!all_readable(n, blocks))
-		return raw3(NR_io_submit, context, n, blocks);
-	for (i = 0; i < n; i++)
-		put_off(blocks[i], &off[i]);
-	r = raw3(NR_io_submit, context, n, blocks);
-	for (i = 0; i < n; i++)
-		put_back(blocks[i], &off[i]);
-	return r;
-}
-
-/* As above where nothing is put off any more: writes to stripped descriptors get their flag back.
- * The program has a filter, which may kill at the call that would read the blocks safely; they are
- * read as they are. */
+/* Submits blocks where nothing is put off: writes to stripped descriptors get their flag back. The
+ * program has a filter, which may kill at the call that would read the blocks safely, or forbids
+ * it; they are read as they are. */
 static long submit_marked(long context, long n, struct iocb **blocks)
 {
 	uint32_t was[BATCH];
@@ -142,6 +125,25 @@ static long submit_marked(long context, long n, struct iocb **blocks)
 	r = raw3(NR_io_submit, context, n, blocks);
 	for (i = 0; i < n; i++)
 		blocks[i]->rw_flags = was[i];
+	return r;
+}
+
+/* Submits up to BATCH blocks. The kernel copies each while the call runs, so they are put back. */
+static long submit_batch(long context, long n, struct iocb **blocks)
+{
+	struct put_off off[BATCH];
+	int can = all_readable(n, blocks);
+	long i, r;
+
+	if (can < 0 && sl_any_stripped())
+		return submit_marked(context, n, blocks);
+	if (can <= 0)
+		return raw3(NR_io_submit, context, n, blocks);
+	for (i = 0; i < n; i++)
+		put_off(blocks[i], &off[i]);
+	r = raw3(NR_io_submit, context, n, blocks);
+	for (i = 0; i < n; i++)
+		put_back(blocks[i], &off[i]);
 	return r;
 }
 

@@ -221,8 +221,8 @@ int sl_lease_runs(const struct sl_page *p)
 	return LOAD(p->lease_until) - ticks(p) <= p->lease_span;
 }
 
-/* Copies LEN bytes of the program's, whose pointers are for the kernel to judge; whether FROM can
- * be read. */
+/* Copies LEN bytes of the program's, whose pointers are for the kernel to judge. 1, or 0 where FROM
+ * cannot be read; -1 where that cannot be told: some sandboxes forbid the call. */
 int sl_copy_in(void *to, const void *from, size_t len)
 {
 	const struct {
@@ -230,7 +230,11 @@ int sl_copy_in(void *to, const void *from, size_t len)
 		size_t len;
 	} local = { to, len }, remote = { (void *)(uintptr_t)from, len };
 
-	return raw6(NR_process_vm_readv, raw0(NR_getpid), &local, 1, &remote, 1, 0) == (long)len;
+	long r = raw6(NR_process_vm_readv, raw0(NR_getpid), &local, 1, &remote, 1, 0);
+
+	if (r == (long)len)
+		return 1;
+	return r > 0 || r == -EFAULT_ ? 0 : -1;
 }
 
 /* The magic link to FD, which readlink and open take. */

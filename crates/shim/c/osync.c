@@ -329,7 +329,7 @@ struct how {
 static int taken_off_how(int dir, const char *path, struct how *how)
 {
 	if (how->size < 24 || how->size > sizeof how->h || !sl_active() ||
-	    !sl_copy_in(&how->h, how->from, how->size))
+	    sl_copy_in(&how->h, how->from, how->size) <= 0)
 		return 0;
 	return taken_off(dir, path, (int)how->h.flags);
 }

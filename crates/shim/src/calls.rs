@@ -30,6 +30,8 @@ pub struct Made {
     pub small: u32,
     /// Its arguments, the last ones of which are any.
     pub arguments: &'static [Argument],
+    /// Whether it may fail: what it is for is then left to the kernel.
+    pub may_fail: bool,
 }
 
 const fn made(name: &'static str, long: u32, small: u32, arguments: &'static [Argument]) -> Made {
@@ -38,6 +40,14 @@ const fn made(name: &'static str, long: u32, small: u32, arguments: &'static [Ar
         long,
         small,
         arguments,
+        may_fail: false,
+    }
+}
+
+const fn if_possible(made: Made) -> Made {
+    Made {
+        may_fail: true,
+        ..made
     }
 }
 
@@ -103,12 +113,12 @@ pub const MADE: &[Made] = &[
     made("sync_file_range", 277, 314, &[]),
     made("fallocate", 285, 324, &[Any, Is(0)]),
     made("dup3", 292, 330, &[Any, Any, Within(O_CLOEXEC)]),
-    made(
+    if_possible(made(
         "process_vm_readv",
         310,
         347,
         &[Any, Any, Is(1), Any, Is(1), Is(0)],
-    ),
+    )),
     made("statx", 332, 383, &[]),
 ];
 

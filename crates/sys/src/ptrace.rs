@@ -228,6 +228,29 @@ impl Thread {
         told.map_or(0, |_| answer[0])
     }
 
+    /// The signals that a thread which stands still has blocked, a bit each.
+    ///
+    /// # Errors
+    /// `ESRCH` where it is gone, or runs.
+    pub fn mask(&self) -> io::Result<u64> {
+        const PTRACE_GETSIGMASK: libc::c_uint = 0x420a; // Linux 3.11
+        let mut mask = 0u64;
+        let data = (&raw mut mask).cast();
+        request(PTRACE_GETSIGMASK, self.tid, size_of::<u64>(), data)?;
+        Ok(mask)
+    }
+
+    /// Has a thread that stands still block these signals, and no others.
+    ///
+    /// # Errors
+    /// `ESRCH` where it is gone, or runs.
+    pub fn set_mask(&self, mut mask: u64) -> io::Result<()> {
+        const PTRACE_SETSIGMASK: libc::c_uint = 0x420b; // Linux 3.11
+        let data = (&raw mut mask).cast();
+        request(PTRACE_SETSIGMASK, self.tid, size_of::<u64>(), data)?;
+        Ok(())
+    }
+
     /// Whether a thread that stands still has a seccomp filter; `None` where we may not know
     /// ([`Thread::filters`]).
     #[must_use]

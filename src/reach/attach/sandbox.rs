@@ -10,7 +10,7 @@ use super::tracer::{threads_of, Failure, Tracer};
 use std::collections::{BTreeMap, HashSet};
 use std::io;
 use synclater_model::reach::sandbox::{
-    argument, call, is_alike, passes, Data, Verdict, Word, ARCH_32, ARCH_64,
+    argument, call, is_alike, passes, passes_or_fails, Data, Verdict, Word, ARCH_32, ARCH_64,
 };
 use synclater_shim::calls::{Argument, Made, Own, MADE, OWN};
 use synclater_sys::ptrace::{Instruction, Thread};
@@ -124,7 +124,12 @@ fn unreadable(pid: u32, e: &io::Error) -> Failure {
 /// Whether one filter lets all pass that is needed.
 fn judge(filter: &[Instruction], class: Class) -> Result<(), Refusal> {
     for made in MADE {
-        match passes(filter, &data_of(made, class)) {
+        let says = if made.may_fail {
+            passes_or_fails
+        } else {
+            passes
+        };
+        match says(filter, &data_of(made, class)) {
             Verdict::Passes => {}
             verdict => return Err(refusal(made.name, verdict)),
         }

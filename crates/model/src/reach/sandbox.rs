@@ -162,6 +162,7 @@ pub enum Verdict {
 
 const RET_ALLOW: u32 = 0x7fff_0000;
 const RET_LOG: u32 = 0x7ffc_0000;
+const RET_ERRNO: u32 = 0x0005_0000;
 
 /// Instructions that are gone through at most.
 const STEPS: usize = 20_000;
@@ -188,13 +189,24 @@ enum Step {
 /// Whether a filter lets a call pass, by itself: of several each has to.
 #[must_use]
 pub fn passes(filter: &[Instruction], data: &Data) -> Verdict {
-    let allows = |word: Word| match word.number() {
-        // What stands below says more to whoever is told.
-        Some(action) if matches!(action & 0xffff_0000, RET_ALLOW | RET_LOG) => Verdict::Passes,
-        Some(action) => Verdict::May(action & 0xffff_0000),
+    follow(filter, data, |word| allows(word, &[RET_ALLOW, RET_LOG]))
+}
+
+/// Whether a filter lets a call pass, or has it return an error.
+#[must_use]
+pub fn passes_or_fails(filter: &[Instruction], data: &Data) -> Verdict {
+    follow(filter, data, |word| {
+        allows(word, &[RET_ALLOW, RET_LOG, RET_ERRNO])
+    })
+}
+
+fn allows(word: Word, good: &[u32]) -> Verdict {
+    // What stands in the lower half says more to whoever is told.
+    match word.number().map(|action| action & 0xffff_0000) {
+        Some(action) if good.contains(&action) => Verdict::Passes,
+        Some(action) => Verdict::May(action),
         None => Verdict::Unclear,
-    };
-    follow(filter, data, allows)
+    }
 }
 
 /// Whether a filter says to a call the same that it says to what the program asked for.

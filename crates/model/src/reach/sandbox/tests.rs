@@ -114,6 +114,23 @@ fn forbids_creation() -> [Instruction; 5] {
 }
 
 #[test]
+fn an_error_may_do_and_what_is_worse_may_not() {
+    // An error for 3, an end for all others.
+    let at = 4 * argument(0) as u32;
+    let filter = [
+        (LOAD, 0, 0, at),
+        (JEQ, 0, 1, 3),
+        (RETURN, 0, 0, ERRNO_1),
+        (RETURN, 0, 0, KILL),
+    ];
+    let mut data = call(ARCH_64, 310);
+    assert_eq!(passes_or_fails(&filter, &data), Verdict::May(KILL));
+    data[argument(0)] = Word::is(3);
+    assert_eq!(passes_or_fails(&filter, &data), Verdict::Passes);
+    assert_eq!(passes(&filter, &data), Verdict::May(0x0005_0000));
+}
+
+#[test]
 fn bits_that_are_known_are_told_from_those_that_are_not() {
     let mut data = call(ARCH_64, 257);
     let filter = forbids_creation();

@@ -4,18 +4,19 @@
 //! it stops before its next instruction of its own. Nothing waits without a deadline. Whoever uses
 //! this ends soon after: the kernel then lets go of what still runs.
 
+mod errand;
+
 use super::code::Class;
 use super::sandbox;
 use super::target::Refusal;
+use errand::Errands;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
-use synclater_shim::gate::{Errand, Head, Saved};
+use synclater_sys::process;
 use synclater_sys::ptrace::{Stop, Thread};
 use synclater_sys::registers::Registers;
-use synclater_sys::remote::{self, Memory};
-use synclater_sys::{process, socket, wait};
 
 /// How long all threads may take to stop: they are stopped meanwhile, one after the other. While
 /// the machine itself stands still does not count: so often at least is looked.
@@ -23,8 +24,6 @@ const STOPPING: Duration = Duration::from_millis(200);
 const LOOKS: u32 = 20;
 /// How long one thread may take to stop for an errand: the others run.
 const CATCHING: Duration = Duration::from_millis(500);
-/// How long an errand may take: the others run.
-const ERRAND: Duration = Duration::from_secs(2);
 /// Between two looks.
 const NAP: Duration = Duration::from_micros(20);
 
@@ -42,7 +41,7 @@ pub struct Tracer {
     pid: u32,
     class: Class,
     /// The thread that is on an errand, and whether its process is stopped (SIGSTOP) meanwhile.
-    errand: Option<u32>,
+    errands: Errands,
     is_stopped: bool,
     /// Whether it goes on tracing those that it lets go of.
     keeps: bool,
@@ -151,7 +150,7 @@ impl Tracer {
         Tracer {
             pid,
             class,
-            errand: None,
+            errands: Errands::None,
             is_stopped: false,
             keeps: false,
             threads: BTreeMap::new(),
@@ -321,11 +320,10 @@ impl Tracer {
                 .collect();
             let fresh_ones_run = fresh.iter().any(|tid| self.threads.contains_key(tid));
             if running.is_empty() && !fresh_ones_run {
-                return if self.threads.is_empty() {
-                    Err(gone())
-                } else {
-                    Ok(begun)
-                };
+                if self.threads.is_empty() {
+                    return Err(gone());
+                }
+                break;
             }
             let in_kernel = |tid: &u32| state(self.pid, *tid) == 'D';
             if naps > 2 && !fresh_ones_run && running.iter().all(in_kernel) {
@@ -335,7 +333,7 @@ impl Tracer {
                 {
                     return Err(Failure::Busy("a child of vfork runs in its memory".into()));
                 }
-                return Ok(begun);
+                break;
             }
             if begun.elapsed() > STOPPING && naps > LOOKS {
                 return Err(Failure::Busy(format!(
@@ -346,13 +344,16 @@ impl Tracer {
             naps += 1;
             sleep(NAP);
         }
+        self.standing()
+            .for_each(|thread| self.errands.ready(thread));
+        Ok(begun)
     }
 
     /// Lets go of every thread, as if nothing had been.
     pub fn release(&mut self) {
         if self.keeps {
             for thread in self.threads.values_mut().filter(|t| t.stop().is_some()) {
-                undisturb(thread);
+                prepare(thread, &self.errands);
                 thread.resume();
             }
             return;
@@ -363,10 +364,14 @@ impl Tracer {
                 asked.push(thread);
                 continue;
             }
-            undisturb(&thread);
+            self.prepare(&thread);
             thread.release();
         }
         self.catch_up_with(asked);
+    }
+
+    fn prepare(&self, thread: &Thread) {
+        prepare(thread, &self.errands);
     }
 
     /// Lets go of threads that are on their way to a stop, when they are there: without us whatever
@@ -378,7 +383,7 @@ impl Tracer {
             asked = { asked.into_iter() }
                 .filter_map(|mut thread| {
                     if thread.look().is_some() {
-                        undisturb(&thread);
+                        self.prepare(&thread);
                         thread.release();
                         return None;
                     }
@@ -397,19 +402,15 @@ impl Tracer {
     /// stopped, but for the one that is on an errand.
     fn attend(&mut self) {
         for (tid, thread) in &mut self.threads {
-            let on_errand = self.errand == Some(*tid);
+            let on_errand = self.errands.is_on(*tid);
             match thread.look() {
                 Some(Stop::Group(_)) if on_errand => {
                     self.is_stopped = true;
                     thread.go();
                 }
-                Some(Stop::Interrupted) => {
-                    undisturb(thread);
-                    thread.go();
-                }
-                Some(Stop::Signal(_)) => {
-                    // One that is ignored would not have disturbed it.
-                    undisturb(thread);
+                Some(Stop::Interrupted | Stop::Signal(_)) => {
+                    // A signal that is ignored would not have disturbed it.
+                    prepare(thread, &self.errands);
                     thread.go();
                 }
                 Some(Stop::Group(_)) => thread.resume(),
@@ -469,138 +470,6 @@ impl Tracer {
         Ok(())
     }
 
-    /// Sends a thread on an errand with descriptors of ours, and waits until it has done it. `boot`
-    /// is where the code for it lies; `has_room` tells of a stack pointer, and of whether its
-    /// thread waits in a runtime, whether the errand may lie there.
-    ///
-    /// # Errors
-    /// `Busy` where no thread could be had; what the errand itself met.
-    pub fn run(
-        &mut self,
-        memory: &Memory,
-        boot: u64,
-        head: &Head,
-        errand: &Errand,
-        fds: [std::os::fd::BorrowedFd<'_>; 3],
-        has_room: impl Fn(u64, bool) -> bool,
-    ) -> Result<(), Failure> {
-        let class = self.class;
-        let tid = self.catch_one(|thread| {
-            let fits = |r: &Registers| {
-                let in_section = r.is_in_program() && is_in_sequence(thread, memory);
-                let is_its = r.is_64() == (class == Class::Long);
-                is_its && !in_section && has_room(r.sp(), r.waits_in_runtime())
-            };
-            thread.registers().is_ok_and(|r| fits(&r))
-        })?;
-        let lost = |e: io::Error| Failure::Busy(format!("thread {tid} could not be sent: {e}"));
-        self.is_stopped = matches!(self.stop_of(tid), Some(Stop::Group(_)));
-        self.errand = Some(tid);
-        let thread = &self.threads[&tid];
-        let registers = thread.registers().map_err(lost)?;
-        let registers = as_it_may_go_on(thread, &registers).unwrap_or(registers);
-        const RED_ZONE: u64 = 128;
-        let at = (registers.sp().checked_sub(RED_ZONE + Errand::SIZE as u64))
-            .ok_or_else(|| Failure::Busy("a thread has no stack".into()))?;
-        let (general, flags, back) = registers.to_come_back();
-        let saved = Saved {
-            general,
-            flags,
-            back,
-        };
-        memory
-            .write(at, &errand.bytes(head, &saved))
-            .map_err(lost)?;
-        thread
-            .send(&registers.sent_to(boot, at, (at - 64) & !15))
-            .map_err(lost)?;
-        self.threads.get_mut(&tid).map(Thread::go);
-        let peer = self.socket(memory, at, tid)?;
-        socket::send(&peer, b"s", &fds).map_err(lost)?;
-        let result = self.answer(&peer, tid)?;
-        self.errand = None;
-        if self.is_stopped || self.keeps {
-            // It is to stand still again before it comes back.
-            self.threads[&tid].interrupt();
-        }
-        let _ = socket::send(&peer, b"a", &[]);
-        match i32::try_from(-result) {
-            Ok(0) => Ok(()),
-            Ok(errno) => {
-                let e = io::Error::from_raw_os_error(errno);
-                Err(Failure::Busy(format!(
-                    "the library could not be mapped: {e}"
-                )))
-            }
-            Err(_) => Err(Failure::Busy(format!("the errand answered {result}"))),
-        }
-    }
-
-    fn stop_of(&mut self, tid: u32) -> Option<Stop> {
-        self.threads.get_mut(&tid).and_then(Thread::look)
-    }
-
-    /// The other end of the socket that the thread on the errand at `at` makes.
-    fn socket(
-        &mut self,
-        memory: &Memory,
-        at: u64,
-        tid: u32,
-    ) -> Result<std::os::fd::OwnedFd, Failure> {
-        let begun = Instant::now();
-        let lost = |e: io::Error| Failure::Busy(format!("thread {tid} was lost: {e}"));
-        loop {
-            let state = memory.bytes(at + Errand::STATE, 8).map_err(lost)?;
-            match i64::from_le_bytes(state.try_into().unwrap_or_default()) {
-                0 => {}
-                1 => break,
-                e => {
-                    let e = io::Error::from_raw_os_error(i32::try_from(-e).unwrap_or(0));
-                    let why = format!("it can open no more files: {e}");
-                    let try_ = "raise its RLIMIT_NOFILE (prlimit), then try again";
-                    return Err(Failure::Refused(Refusal::new(why, try_)));
-                }
-            }
-            self.attend();
-            if self.stop_of(tid) == Some(Stop::Gone) {
-                return Err(gone());
-            }
-            if begun.elapsed() > ERRAND {
-                return Err(Failure::Busy(format!("thread {tid} does not run")));
-            }
-            sleep(NAP);
-        }
-        let number = memory.bytes(at + Errand::SOCKET, 4).map_err(lost)?;
-        let number = i32::from_le_bytes(number.try_into().unwrap_or_default());
-        remote::descriptor(self.pid, tid, number)
-            .map_err(|e| Failure::Busy(format!("its socket could not be taken: {e}")))
-    }
-
-    fn answer(&mut self, peer: &std::os::fd::OwnedFd, tid: u32) -> Result<i64, Failure> {
-        use std::os::fd::AsFd;
-        let begun = Instant::now();
-        loop {
-            if wait::any(
-                &[(peer.as_fd(), wait::For::Input)],
-                Duration::from_millis(1),
-            ) == [true]
-            {
-                let mut answer = [0; 8];
-                return match socket::receive(peer, &mut answer) {
-                    Ok((8, _)) => Ok(i64::from_le_bytes(answer)),
-                    _ => Err(Failure::Busy(format!("thread {tid} gave up"))),
-                };
-            }
-            self.attend();
-            if self.stop_of(tid) == Some(Stop::Gone) {
-                return Err(gone());
-            }
-            if begun.elapsed() > ERRAND {
-                return Err(Failure::Busy(format!("thread {tid} does not answer")));
-            }
-        }
-    }
-
     /// Whether a thread stands at one of these addresses or inside of the range.
     #[must_use]
     pub fn is_anyone_in(&self, range: &std::ops::Range<u64>) -> bool {
@@ -609,18 +478,16 @@ impl Tracer {
     }
 }
 
-/// Whether a thread is inside of a restartable sequence: sent away it would not be started again.
-fn is_in_sequence(thread: &Thread, memory: &Memory) -> bool {
-    const RSEQ_CS: u64 = 8;
-    let area = thread.rseq_area();
-    let current = || memory.bytes(area + RSEQ_CS, 8);
-    area != 0 && current().is_ok_and(|bytes| bytes != [0; 8])
-}
-
 impl Drop for Tracer {
     fn drop(&mut self) {
         self.release();
     }
+}
+
+/// Has a thread that stands still go on later as if it had not been disturbed.
+fn prepare(thread: &Thread, errands: &Errands) {
+    errands.ready(thread);
+    undisturb(thread);
 }
 
 /// Has a call that says EINTR because we interrupted it be made again; and one that the kernel

@@ -1,0 +1,280 @@
+//! Sending one thread of a process on an errand, and having it come back as if it had not been
+//! away.
+
+use super::super::code::Class;
+use super::super::target::Refusal;
+use super::{as_it_may_go_on, gone, Failure, Tracer, NAP};
+use std::io;
+use std::ops::Range;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+use synclater_shim::gate::{Errand, Head, Saved};
+use synclater_sys::ptrace::{Stop, Thread};
+use synclater_sys::registers::Registers;
+use synclater_sys::remote::{self, Memory};
+use synclater_sys::{socket, wait};
+
+/// How long an errand may take: the others run.
+const ERRAND: Duration = Duration::from_secs(2);
+/// How long a thread may take to come back from one, where it is waited for.
+const LEAVING: Duration = Duration::from_millis(500);
+
+/// A thread on an errand, or on its way back: there it takes no signal.
+pub(super) struct Sent {
+    tid: u32,
+    /// The code that it goes through.
+    code: Range<u64>,
+    /// What it was, and is again in the end.
+    registers: Registers,
+    /// What it began the errand with.
+    first: Registers,
+    /// The signals that it had blocked.
+    mask: u64,
+}
+
+impl Sent {
+    /// Whether it has not blocked all signals yet, SIGSTOP aside, which nobody can.
+    fn takes_signals(&self, thread: &Thread) -> bool {
+        const ALL: u64 = !(1 << 8 | 1 << 18);
+        self.mask & ALL != ALL && thread.mask().is_ok_and(|mask| mask == self.mask)
+    }
+}
+
+/// Where a thread is on its errand.
+#[derive(Default)]
+pub(super) enum Errands {
+    /// None is on one.
+    #[default]
+    None,
+    /// It has not brought its answer yet.
+    On(Sent),
+    /// It has brought it.
+    Leaving(Sent),
+    /// It has closed what it had opened: all that is left is to come back.
+    Over(Sent),
+}
+
+impl Errands {
+    /// The thread that has not brought its answer.
+    pub(super) fn is_on(&self, tid: u32) -> bool {
+        matches!(self, Errands::On(sent) if sent.tid == tid)
+    }
+
+    /// Readies a thread that stands still for a signal that it is about to take: that is to
+    /// interrupt the call that the thread was taken out of, and not the errand, behind which the
+    /// call would be made anew.
+    pub(super) fn ready(&self, thread: &Thread) {
+        let (Errands::On(sent) | Errands::Leaving(sent) | Errands::Over(sent)) = self else {
+            return;
+        };
+        let ip = || thread.registers().map_or(0, |r| r.ip());
+        if thread.tid() != sent.tid || !sent.code.contains(&ip()) {
+            return;
+        }
+        let is_signal = matches!(thread.stop(), Some(Stop::Signal(_)));
+        match self {
+            // In front of the call that blocks them: nothing has been done yet.
+            Errands::On(_) if is_signal && sent.takes_signals(thread) => {
+                let _ = thread.send(&sent.first);
+            }
+            // Behind the call that lets them come again.
+            Errands::Leaving(_) if sent.takes_signals(thread) => {
+                let _ = thread.send(&sent.registers);
+            }
+            Errands::Over(_) if thread.set_mask(sent.mask).is_ok() => {
+                let _ = thread.send(&sent.registers);
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Tracer {
+    /// Sends a thread on an errand with descriptors of ours, and waits until it has done it. `boot`
+    /// is where the code for it lies; `has_room` tells of a stack pointer, and of whether its
+    /// thread waits in a runtime, whether the errand may lie there.
+    ///
+    /// # Errors
+    /// `Busy` where no thread could be had; what the errand itself met.
+    pub fn run(
+        &mut self,
+        memory: &Memory,
+        boot: u64,
+        head: &Head,
+        errand: &Errand,
+        fds: [std::os::fd::BorrowedFd<'_>; 3],
+        has_room: impl Fn(u64, bool) -> bool,
+    ) -> Result<(), Failure> {
+        let class = self.class;
+        let tid = self.catch_one(|thread| {
+            let fits = |r: &Registers| {
+                let in_section = r.is_in_program() && is_in_sequence(thread, memory);
+                let is_its = r.is_64() == (class == Class::Long);
+                is_its && !in_section && has_room(r.sp(), r.waits_in_runtime())
+            };
+            thread.registers().is_ok_and(|r| fits(&r))
+        })?;
+        let lost = |e: io::Error| Failure::Busy(format!("thread {tid} could not be sent: {e}"));
+        self.is_stopped = matches!(self.stop_of(tid), Some(Stop::Group(_)));
+        let (sent, at) = send(&self.threads[&tid], memory, boot, head, errand)
+            .map_err(lost)?
+            .ok_or_else(|| Failure::Busy("a thread has no stack".into()))?;
+        self.errands = Errands::On(sent);
+        self.threads.get_mut(&tid).map(Thread::go);
+        let peer = self.socket(memory, at, tid)?;
+        socket::send(&peer, b"s", &fds).map_err(lost)?;
+        let result = self.answer(&peer, tid)?;
+        self.let_come_back(tid, &peer);
+        match i32::try_from(-result) {
+            Ok(0) => Ok(()),
+            Ok(errno) => {
+                let e = io::Error::from_raw_os_error(errno);
+                Err(Failure::Busy(format!(
+                    "the library could not be mapped: {e}"
+                )))
+            }
+            Err(_) => Err(Failure::Busy(format!("the errand answered {result}"))),
+        }
+    }
+
+    /// Lets the thread on the errand go back to what it did before.
+    fn let_come_back(&mut self, tid: u32, peer: &std::os::fd::OwnedFd) {
+        if let Errands::On(sent) = std::mem::take(&mut self.errands) {
+            self.errands = Errands::Leaving(sent);
+        }
+        let stands_still = self.is_stopped || self.keeps;
+        if stands_still {
+            // It is to stand still again before it comes back.
+            self.threads[&tid].interrupt();
+        }
+        let _ = socket::send(peer, b"a", &[]);
+        if !stands_still && self.has_left(peer) {
+            if let Errands::Leaving(sent) = std::mem::take(&mut self.errands) {
+                self.errands = Errands::Over(sent);
+            }
+        }
+    }
+
+    /// Whether the thread has closed its end, after which it does nothing but come back.
+    fn has_left(&mut self, peer: &std::os::fd::OwnedFd) -> bool {
+        use std::os::fd::AsFd;
+        let begun = Instant::now();
+        while begun.elapsed() < LEAVING {
+            let ends = [(peer.as_fd(), wait::For::Input)];
+            if wait::any(&ends, Duration::from_millis(1)) == [true] {
+                return matches!(socket::receive(peer, &mut [0; 8]), Ok((0, _)));
+            }
+            self.attend();
+        }
+        // Where another thread has forked meanwhile, its child has that end, too.
+        false
+    }
+
+    fn stop_of(&mut self, tid: u32) -> Option<Stop> {
+        self.threads.get_mut(&tid).and_then(Thread::look)
+    }
+
+    /// The other end of the socket that the thread on the errand at `at` makes.
+    fn socket(
+        &mut self,
+        memory: &Memory,
+        at: u64,
+        tid: u32,
+    ) -> Result<std::os::fd::OwnedFd, Failure> {
+        let begun = Instant::now();
+        let lost = |e: io::Error| Failure::Busy(format!("thread {tid} was lost: {e}"));
+        loop {
+            let state = memory.bytes(at + Errand::STATE, 8).map_err(lost)?;
+            match i64::from_le_bytes(state.try_into().unwrap_or_default()) {
+                0 => {}
+                1 => break,
+                e => {
+                    let e = io::Error::from_raw_os_error(i32::try_from(-e).unwrap_or(0));
+                    let why = format!("it can open no more files: {e}");
+                    let try_ = "raise its RLIMIT_NOFILE (prlimit), then try again";
+                    return Err(Failure::Refused(Refusal::new(why, try_)));
+                }
+            }
+            self.attend();
+            if self.stop_of(tid) == Some(Stop::Gone) {
+                return Err(gone());
+            }
+            if begun.elapsed() > ERRAND {
+                return Err(Failure::Busy(format!("thread {tid} does not run")));
+            }
+            sleep(NAP);
+        }
+        let number = memory.bytes(at + Errand::SOCKET, 4).map_err(lost)?;
+        let number = i32::from_le_bytes(number.try_into().unwrap_or_default());
+        remote::descriptor(self.pid, tid, number)
+            .map_err(|e| Failure::Busy(format!("its socket could not be taken: {e}")))
+    }
+
+    fn answer(&mut self, peer: &std::os::fd::OwnedFd, tid: u32) -> Result<i64, Failure> {
+        use std::os::fd::AsFd;
+        let begun = Instant::now();
+        loop {
+            if wait::any(
+                &[(peer.as_fd(), wait::For::Input)],
+                Duration::from_millis(1),
+            ) == [true]
+            {
+                let mut answer = [0; 8];
+                return match socket::receive(peer, &mut answer) {
+                    Ok((8, _)) => Ok(i64::from_le_bytes(answer)),
+                    _ => Err(Failure::Busy(format!("thread {tid} gave up"))),
+                };
+            }
+            self.attend();
+            if self.stop_of(tid) == Some(Stop::Gone) {
+                return Err(gone());
+            }
+            if begun.elapsed() > ERRAND {
+                return Err(Failure::Busy(format!("thread {tid} does not answer")));
+            }
+        }
+    }
+}
+
+/// Puts the errand onto the stack of a thread that stands still, and has it begin that when it goes
+/// on. Returns where the errand lies, too; `None` where there is no stack.
+fn send(
+    thread: &Thread,
+    memory: &Memory,
+    boot: u64,
+    head: &Head,
+    errand: &Errand,
+) -> io::Result<Option<(Sent, u64)>> {
+    let registers = thread.registers()?;
+    let registers = as_it_may_go_on(thread, &registers).unwrap_or(registers);
+    const RED_ZONE: u64 = 128;
+    let Some(at) = (registers.sp()).checked_sub(RED_ZONE + Errand::SIZE as u64) else {
+        return Ok(None);
+    };
+    let (general, flags, back) = registers.to_come_back();
+    let saved = Saved {
+        general,
+        flags,
+        back,
+    };
+    memory.write(at, &errand.bytes(head, &saved))?;
+    let first = registers.sent_to(boot, at, (at - 64) & !15);
+    let mask = thread.mask()?;
+    thread.send(&first)?;
+    let sent = Sent {
+        tid: thread.tid(),
+        code: boot..boot + u64::from(head.boot_len),
+        registers: registers.undisturbed().unwrap_or(registers),
+        first,
+        mask,
+    };
+    Ok(Some((sent, at)))
+}
+
+/// Whether a thread is inside of a restartable sequence: sent away it would not be started again.
+fn is_in_sequence(thread: &Thread, memory: &Memory) -> bool {
+    const RSEQ_CS: u64 = 8;
+    let area = thread.rseq_area();
+    let current = || memory.bytes(area + RSEQ_CS, 8);
+    area != 0 && current().is_ok_and(|bytes| bytes != [0; 8])
+}

@@ -9,6 +9,7 @@ mod opened;
 mod refusals;
 mod sandboxed;
 mod servers;
+mod told;
 mod whom;
 
 use crate::harness::command::{clean, Outcome, LIMIT};

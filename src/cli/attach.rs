@@ -8,6 +8,7 @@ use crate::reach::attach::Luggage;
 use crate::reach::follow::{Baggage, Follower, Manner};
 use crate::reach::whom::Whom;
 use crate::record::out;
+use crate::session::dirs;
 use crate::session::escape::Escapes;
 use crate::session::report;
 use crate::session::supervisor::reaching::Reach;
@@ -252,12 +253,14 @@ fn words(args: &Args) -> Vec<String> {
 
 /// The session, from its begin to its end.
 fn in_background(args: &Args, wanted: Wanted, whom: Whom, to: OwnedFd) -> anyhow::Result<i32> {
-    let record = { args.recorded.record.as_deref() }
+    // We are in the root folder by now.
+    let name = args.recorded.record.as_deref().map(dirs::from_here);
+    let record = { name.as_deref() }
         .map(|path| out::open(path).map_err(|e| super::run::cannot_record(path, &e)))
         .transpose()?;
     let mut s = wanted.make(Reading::now(), false, Escapes::watch_chosen)?;
     if let Some(file) = record {
-        let name = args.recorded.record.clone().unwrap_or_default();
+        let name = name.unwrap_or_default();
         if let Err(e) = s.record(file, name.clone(), args.recorded.ring) {
             give_up(&mut s);
             return Err(super::run::cannot_record(&name, &e).into());

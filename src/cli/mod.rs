@@ -107,6 +107,7 @@ pub fn table() -> clap::Command {
 #[must_use]
 pub fn main() -> i32 {
     let argv: Vec<OsString> = std::env::args_os().collect();
+    crate::session::dirs::begin_here();
     if eatmydata::is_meant(&argv) {
         return said(eatmydata::run(&argv));
     }

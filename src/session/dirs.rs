@@ -6,15 +6,32 @@
 use std::fs::{DirBuilder, Metadata};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use synclater_model::report::message::Trouble;
 use synclater_sys::{mount, process};
 
 const UNTOUCHED: &str = "nothing was started and nothing was changed";
 
-/// A folder that a variable names; a relative one would be another for each process.
+/// Where we were started.
+static HERE: OnceLock<PathBuf> = OnceLock::new();
+
+/// Notes the folder that relative names are meant in: processes of ours leave it.
+pub fn begin_here() {
+    if let Ok(here) = std::env::current_dir() {
+        HERE.get_or_init(|| here);
+    }
+}
+
+/// What a name means to whoever started us; where our folder is gone, the name itself.
+#[must_use]
+pub fn from_here(name: &Path) -> PathBuf {
+    HERE.get().map_or(name.into(), |here| here.join(name))
+}
+
+/// A folder that a variable names.
 fn variable(name: &str) -> Option<PathBuf> {
     let value = std::env::var_os(name).filter(|v| !v.is_empty())?;
-    std::path::absolute(value).ok()
+    std::path::absolute(from_here(Path::new(&value))).ok()
 }
 
 /// The folder of running sessions (not created).

@@ -323,7 +323,7 @@ fn tell_front(s: &Supervisor, to: &OwnedFd) -> bool {
     let Some(reach) = s.reach() else {
         return false;
     };
-    let row = |(pid, r): (u32, &crate::session::supervisor::reaching::Reached)| Row {
+    let row = |(pid, r): (u32, &crate::session::supervisor::reached::Reached)| Row {
         pid,
         exe: r.exe.clone(),
         sites: r.sites,

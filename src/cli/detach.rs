@@ -1,18 +1,24 @@
 //! `synclater detach`: ends a session that was attached.
 
 use super::set::ask_named;
-use crate::reach::attach::{Told, Work};
+use super::OURS;
+use crate::reach::attach::target::Refusal;
+use crate::reach::attach::{Told, Whose, Work};
 use crate::reach::whom;
-use crate::session::control::{sessions, Request};
-use crate::session::supervisor::reaching::still_held;
+use crate::session::control::{is_there, sessions, Request};
+use crate::session::supervisor::reached::{not_let_go, still_held};
 use std::time::{Duration, Instant};
 use synclater_model::report::message::Trouble;
 use synclater_model::report::number::counted;
+use synclater_sys::clock::{LeaseClock, Reading};
 
 /// Ends a session that was attached: lets go of its processes, settles what they owe, and reports.
 ///
 /// The session of a supervisor that was killed can be named too: its processes make every request
-/// for real already; now they are what they were, byte for byte.
+/// for real already; now they are what they were, byte for byte. Those of a session that lives,
+/// another user's or in another SYNCLATER_RUN_DIR, are left alone.
+///
+/// Exit status: 0 where every process was let go of and everything is settled; 125 otherwise.
 #[derive(clap::Args)]
 #[command(after_help = "EXAMPLES\n  synclater detach kelp\n  synclater detach kelp --json")]
 pub struct Args {
@@ -30,48 +36,60 @@ pub struct Args {
 /// A [`Trouble`] where there is no such session, or it refuses.
 pub fn run(args: &Args) -> anyhow::Result<i32> {
     super::clear_stale();
-    let lives = sessions().iter().any(|s| s.id == args.session);
-    let left = if lives {
-        Vec::new()
-    } else {
-        whom::left_by(&args.session)
-    };
+    let id = &args.session;
+    let lives = sessions().iter().any(|s| s.id == *id && is_there(s));
+    let left = if lives { Vec::new() } else { whom::left_by(id) };
     if left.is_empty() {
-        let said = ask_named(&args.session, &Request::Detach { json: args.json })?;
-        super::print(&said)?;
-        return Ok(0);
+        let done = ask_named(id, &Request::Detach { json: args.json })?;
+        super::say(&done.wrong);
+        super::print(&done.said)?;
+        return Ok(done.status);
     }
-    let mut freed = 0;
+    let clock = LeaseClock::new(Reading::now());
+    let (mut freed, mut held) = (0, false);
     for pid in left {
-        freed += u64::from(let_go(pid)?);
+        match let_go(id, pid, clock)? {
+            Ok(sites) => freed += u64::from(sites > 0),
+            Err(trouble) => {
+                held = true;
+                super::say(&format!("{trouble}\n"));
+            }
+        }
     }
-    let processes = counted(freed, "process");
-    super::print(&format!(
-        "{}: had ended; {processes} let go of\n",
-        args.session
-    ))?;
-    Ok(0)
+    if freed > 0 || !held {
+        let processes = counted(freed, "process");
+        super::print(&format!("{id}: had ended; {processes} let go of\n"))?;
+    }
+    Ok(if held { OURS } else { 0 })
 }
 
-/// Lets go of a process that a dead session left; whether there was anything to be put back.
-fn let_go(pid: u32) -> anyhow::Result<bool> {
+/// Lets go of a process that the dead session `id` left: how many sites were put back, or why none.
+fn let_go(id: &str, pid: u32, clock: LeaseClock) -> std::io::Result<Result<u64, Trouble>> {
     let begun = Instant::now();
-    let mut why = String::new();
+    let mut last = Refusal::new("", "try again in a moment");
     while begun.elapsed() < Duration::from_secs(5) {
-        match until_finished(Work::detach(pid)?) {
+        match until_finished(Work::detach(pid, Whose::Dead(clock))?) {
             Told::Detached { sites, marked, .. } => {
                 if let Some(why) = still_held(marked) {
                     super::say(&format!("synclater: {pid}: {why}\n"));
                 }
-                return Ok(sites > 0);
+                return Ok(Ok(sites));
             }
-            Told::Refused { refusal } => return Err(not_let_go(pid, &refusal.why)),
-            Told::Busy { why: now } => why = now,
+            Told::Refused { refusal } => return Ok(Err(not_let_go(id, pid, &refusal))),
+            Told::Others { refusal } => return Ok(Err(others(pid, refusal))),
+            Told::Busy { why } => last.why = why,
             Told::Attached { .. } => {}
         }
         std::thread::sleep(Duration::from_millis(50));
     }
-    Err(not_let_go(pid, &why))
+    Ok(Err(not_let_go(id, pid, &last)))
+}
+
+/// A process of another session of this name.
+fn others(pid: u32, refusal: Refusal) -> Trouble {
+    let what = format!("{pid} is not let go of");
+    let state = format!("nothing was changed; {pid} is in that session as before");
+    Trouble::new(what, refusal.why, refusal.try_, state)
 }
 
 fn until_finished(mut work: Work) -> Told {
@@ -83,15 +101,4 @@ fn until_finished(mut work: Work) -> Told {
         let fds = [(work.as_fd(), synclater_sys::wait::For::Input)];
         let _ = synclater_sys::wait::any(&fds, Duration::from_secs(1));
     }
-}
-
-fn not_let_go(pid: u32, why: &str) -> anyhow::Error {
-    let state = "it makes every sync request for real; its code still leads through the gate";
-    Trouble::new(
-        format!("cannot let go of {pid}"),
-        why,
-        "try again in a moment",
-        state,
-    )
-    .into()
 }

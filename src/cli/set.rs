@@ -41,15 +41,25 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
         until: args.until.map(|u| u.to_string()),
         for_s: args.for_.map(|t| t.as_secs_f64()),
     };
-    super::print(&format!("{}\n", ask_named(&args.session, &request)?))?;
+    super::print(&format!("{}\n", ask_named(&args.session, &request)?.said))?;
     Ok(0)
+}
+
+/// What a session has done.
+pub struct Done {
+    /// In words.
+    pub said: String,
+    /// What it could not do, as it is told; empty where it could do everything.
+    pub wrong: String,
+    /// The status to end with.
+    pub status: i32,
 }
 
 /// Asks the session named `id` for something that ends in words.
 ///
 /// # Errors
 /// A [`Trouble`] where there is no such session, it does not answer, or it refuses.
-pub fn ask_named(id: &str, request: &Request) -> Result<String, Trouble> {
+pub fn ask_named(id: &str, request: &Request) -> Result<Done, Trouble> {
     let all = sessions();
     let Some(session) = all.iter().find(|s| s.id == id) else {
         let names: Vec<&str> = all.iter().map(|s: &Living| s.id.as_str()).collect();
@@ -66,7 +76,24 @@ pub fn ask_named(id: &str, request: &Request) -> Result<String, Trouble> {
         ));
     };
     let (why, try_) = match ask(session, request) {
-        Ok(Answer::Done { said }) => return Ok(said),
+        Ok(Answer::Done { said }) => {
+            return Ok(Done {
+                said,
+                wrong: String::new(),
+                status: 0,
+            })
+        }
+        Ok(Answer::Ended {
+            said,
+            wrong,
+            status,
+        }) => {
+            return Ok(Done {
+                said,
+                wrong,
+                status,
+            })
+        }
         Ok(Answer::Refused { why }) => (why, "synclater ps"),
         Ok(Answer::Session { .. } | Answer::Watching { .. }) => {
             ("it answered another question".into(), "synclater ps")

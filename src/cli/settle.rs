@@ -38,7 +38,7 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
         let said = if name.contains('/') || name == "." {
             path(name)?
         } else {
-            ask_named(name, &Request::Settle)?
+            ask_named(name, &Request::Settle)?.said
         };
         super::print(&format!("{name}: {said}\n"))?;
     }

@@ -66,6 +66,15 @@ pub enum Answer {
         /// The file into which the session is being recorded.
         recording: Option<String>,
     },
+    /// To [`Request::Detach`]: the session is over.
+    Ended {
+        /// The report.
+        said: String,
+        /// What could not be done, as it is told; empty where everything was.
+        wrong: String,
+        /// The status to end with.
+        status: i32,
+    },
     /// Not done.
     Refused {
         /// Why.
@@ -232,7 +241,37 @@ pub fn watch(session: &Living) -> io::Result<(Answer, BufReader<UnixStream>)> {
 /// Whether anybody listens: a supervisor, if only a stopped one.
 #[must_use]
 pub fn is_there(session: &Living) -> bool {
-    UnixStream::connect(memory_of(&session.dir).join("control")).is_ok()
+    let listens = listens_in(&memory_of(&session.dir));
+    matches!(listens, Listens::Supervisor { .. })
+}
+
+/// Who listens to a session's control socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Listens {
+    /// A supervisor, if only a stopped one.
+    Supervisor {
+        /// Its process id.
+        pid: u32,
+        /// Its user.
+        uid: u32,
+    },
+    /// Nobody: it is dead.
+    Nobody,
+    /// There is no such socket in sight, or it may not be asked.
+    NotKnown,
+}
+
+/// Who listens in a session's folder of memory.
+#[must_use]
+pub fn listens_in(memory: &Path) -> Listens {
+    match UnixStream::connect(memory.join("control")) {
+        Ok(stream) => socket::peer(&stream).map_or(Listens::NotKnown, |peer| {
+            let (pid, uid) = (peer.pid, peer.uid);
+            Listens::Supervisor { pid, uid }
+        }),
+        Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => Listens::Nobody,
+        Err(_) => Listens::NotKnown,
+    }
 }
 
 fn put(session: &Living, request: &Request) -> io::Result<(Answer, BufReader<UnixStream>)> {

@@ -15,11 +15,13 @@ use synclater_model::report::run::{RunFilesystem, RunReport};
 use synclater_shim::page;
 use synclater_sys::process::effective_user_of;
 
-/// The status that `run` ends with: the command's own, or 125 where settling failed.
+/// The status that `run` ends with: the command's own, or 125 where settling failed, or letting go
+/// of what was attached.
 #[must_use]
 pub fn exit_status(s: &Supervisor, outcome: Outcome) -> i32 {
     let half_recorded = s.recorded().is_some_and(|(_, r)| r.errno != 0);
-    if s.paid.error.is_some() || !s.paid.complete || half_recorded {
+    let not_let_go = s.reach().is_some_and(|r| !r.stuck().is_empty());
+    if s.paid.error.is_some() || !s.paid.complete || half_recorded || not_let_go {
         return 125;
     }
     match outcome {

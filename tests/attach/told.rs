@@ -1,6 +1,14 @@
 //! What attach and detach say, and whether it is so: names, statuses, what could not be done.
 
 use super::*;
+use crate::sessions::stage::{as_root, has_four_parts, AS_NOBODY, SYNCLATER};
+use rustix::process::{kill_process, Signal};
+
+/// The supervisor of the only session.
+fn supervisor(stage: &Stage) -> Pid {
+    let pid = stage.session()["pid"].as_i64().expect("a number");
+    Pid::from_raw(i32::try_from(pid).expect("a pid")).expect("a pid")
+}
 
 #[test]
 fn relative_names_mean_the_callers_folder() {
@@ -29,4 +37,133 @@ fn relative_names_mean_the_callers_folder() {
     let recorded = stage.file("victim.rec").display().to_string();
     let report = stage.ask(&["report", &recorded]).must_succeed();
     assert!(report.stdout.contains("fsync"), "{report}");
+}
+
+/// What traces a process, from before it returns until it is told to end.
+fn trace(stage: &Stage, pid: &str) -> Running {
+    let mut command = clean("strace");
+    command
+        .args(["-f", "-p", pid, "-o"])
+        .arg(stage.file("strace"));
+    let tracer = Running::start(stage, command);
+    let is_traced = || {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        !status.contains("TracerPid:\t0")
+    };
+    assert!(until(LIMIT, is_traced), "{}", tracer.stderr());
+    tracer
+}
+
+/// Letting go fails, with this in the message and the status; the jumps are still there.
+fn stuck_for(outcome: &Outcome, victim: &Running, why: &[&str]) {
+    assert_eq!(outcome.status.code(), Some(125), "{outcome}");
+    assert!(has_four_parts(&outcome.stderr), "{outcome}");
+    for words in why {
+        assert!(outcome.stderr.contains(words), "{words}: {outcome}");
+    }
+    assert_ne!(changed_code(victim.pid()), Vec::<String>::new());
+}
+
+#[test]
+fn a_process_that_is_traced_meanwhile_is_not_said_to_be_let_go_of() {
+    let stage = Stage::new("traced-late");
+    let mut victim = demand(&stage);
+    let pid = number(victim.pid());
+    let session = stage.attach_to(&victim, "1h");
+    stage.warm(&mut victim);
+    let mut tracer = trace(&stage, &pid);
+    let by = format!("it is traced by {} (strace)", number(tracer.pid()));
+    let said = [by.as_str(), "cannot let go of", "detach"];
+    stuck_for(&stage.ask(&["detach", &session]), &victim, &said);
+    assert_eq!(stage.entries(), Vec::<std::path::PathBuf>::new());
+    // The session is over; what is left of it is no easier to take out.
+    stuck_for(&stage.ask(&["detach", &session]), &victim, &said);
+    tracer.send(Signal::INT);
+    tracer.end();
+    stage.ask(&["detach", &session]).must_succeed();
+    assert_eq!(changed_code(victim.pid()), Vec::<String>::new());
+}
+
+#[test]
+fn a_process_that_hides_its_memory_meanwhile_is_not_said_to_be_let_go_of() {
+    const NAME: &str = "a_process_that_hides_its_memory_meanwhile_is_not_said_to_be_let_go_of";
+    if !as_root(NAME) {
+        return;
+    }
+    let (stage, roots) = (Stage::for_nobody("hidden"), Stage::new("roots"));
+    let as_nobody = |program: &std::path::Path, words: &[&str]| {
+        let mut command = stage.with_folders(AS_NOBODY[0]);
+        command.args(&AS_NOBODY[1..]).arg(program).args(words);
+        command
+    };
+    let synclater =
+        |words: &[&str]| crate::harness::command::run(&mut as_nobody(SYNCLATER.as_ref(), words));
+    let work = stage.work().display().to_string();
+    let mut victim = Running::start(&stage, as_nobody(&program("demand"), &[&work]));
+    victim.be_ready();
+    let pid = number(victim.pid());
+    let words = ["attach", "--json", "--pid", &pid, "-u", "1h"];
+    let told = synclater(&words).must_succeed().stdout;
+    let told: Value = serde_json::from_str(&told).expect("JSON");
+    let session = told["id"].as_str().expect("an id");
+    victim.tell("hide");
+    assert_eq!(victim.hear(), "hide 0");
+    // It is in the session as before, at more than one look.
+    let shown = until(LIMIT, || {
+        assert_eq!(victim.sync("file"), 0);
+        let all: Value = serde_json::from_str(&synclater(&["ps", "--json"]).stdout).expect("JSON");
+        all[0]["processes"][0]["skipped"].as_u64().unwrap_or(0) > 0
+    });
+    assert!(shown, "{}", synclater(&["ps", "--json"]));
+    let outcome = synclater(&["detach", session, "--json"]);
+    stuck_for(&outcome, &victim, &["it hides its memory", "become root"]);
+    let report: Value = serde_json::from_str(&outcome.stdout).expect("JSON");
+    assert_eq!(report["exit_status"], 125, "{report:#}");
+    assert_eq!(report["settled"], report["skipped"], "{report:#}");
+    roots.ask(&["detach", session]).must_succeed();
+    assert_eq!(changed_code(victim.pid()), Vec::<String>::new());
+}
+
+#[test]
+fn a_living_session_of_another_folder_is_left_alone() {
+    let (stage, other) = (Stage::new("living"), Stage::new("other"));
+    let mut victim = demand(&stage);
+    let session = stage.attach_to(&victim, "1h");
+    stage.warm(&mut victim);
+    let said = ["is not let go of", "which lives", "SYNCLATER_RUN_DIR"];
+    stuck_for(&other.ask(&["detach", &session]), &victim, &said);
+    assert!(stage.is_later(&mut victim));
+    // Nor if its supervisor stands still for so long that its lease is over.
+    let supervisor = supervisor(&stage);
+    kill_process(supervisor, Signal::STOP).expect("it runs");
+    crate::sessions::stage::pass(std::time::Duration::from_secs(2));
+    let outcome = other.ask(&["attach", "--pid", &number(victim.pid())]);
+    assert_eq!(outcome.status.code(), Some(125), "{outcome}");
+    assert!(outcome.stderr.contains("which lives"), "{outcome}");
+    stuck_for(&other.ask(&["detach", &session]), &victim, &said);
+    kill_process(supervisor, Signal::CONT).expect("it is there");
+    stage.detach(&session);
+    assert_eq!(changed_code(victim.pid()), Vec::<String>::new());
+}
+
+#[test]
+fn what_a_killed_supervisor_left_is_taken_out_at_once() {
+    let stage = Stage::new("left");
+    let mut victim = demand(&stage);
+    let session = stage.attach_to(&victim, "1h");
+    stage.warm(&mut victim);
+    // The session's folder stays as long as the keeper has not settled.
+    let is_keeper = |pid: &Pid| {
+        let name = std::fs::read_to_string(format!("/proc/{}/comm", number(*pid)));
+        name.is_ok_and(|name| name.trim() == "synclater-keep")
+    };
+    let keeper = stage.of_synclater().into_iter().find(is_keeper);
+    let keeper = keeper.expect("a keeper");
+    kill_process(keeper, Signal::STOP).expect("it runs");
+    kill_process(supervisor(&stage), Signal::KILL).expect("it runs");
+    let outcome = stage.ask(&["detach", &session]).must_succeed();
+    assert!(outcome.stdout.contains("1 process let go of"), "{outcome}");
+    assert_eq!(changed_code(victim.pid()), Vec::<String>::new());
+    kill_process(keeper, Signal::CONT).expect("it is there");
+    assert!(until(LIMIT, || stage.entries().is_empty()));
 }

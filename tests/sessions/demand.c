@@ -12,6 +12,7 @@
  *   write NAME MIB  writes that much, without a sync: `write 0`
  *   pid             `pid N`
  *   signal NAME     sends itself SIGSTOP, SIGTSTP or SIGKILL
+ *   hide            hides its memory from others of its user: `hide 0`, or `hide ERRNO`
  *   filter          puts a seccomp filter on itself that lets everything pass: `filter 0`
  *   exit N          ends
  */
@@ -147,6 +148,8 @@ int main(int count, char **arguments)
 			printf("plain %d\n", put_flagged(name, 0));
 		else if (!strcmp(word, "own"))
 			printf("own %d\n", sync_by_itself(opened(name)));
+		else if (!strcmp(word, "hide"))
+			printf("hide %d\n", prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) ? errno : 0);
 		else if (!strcmp(word, "close"))
 			printf("close %d\n", close(opened(name)));
 		else if (!strcmp(word, "put"))

@@ -7,14 +7,15 @@
 //! What is put into a process stays mapped for as long as it lives: a thread may be on its way
 //! through it at any time. The next session uses it again.
 //!
-//! Map: [`target`] says whether it can be done, [`code`] where, [`tracer`] stops threads and sends
-//! them on errands; `sandbox` reads what forbids calls to it; `change` exchanges bytes; `work` is
-//! the process that does it for one that runs,
-//! `begin` does it for one that has just been executed.
+//! Map: [`target`] says whether it can be done, `owner` whose a process is, [`code`] where,
+//! [`tracer`] stops threads and sends them on errands; `sandbox` reads what forbids calls to it;
+//! `change` exchanges bytes; `work` is the process that does it for one that runs, `begin` does it
+//! for one that has just been executed.
 
 mod begin;
 mod change;
 mod code;
+mod owner;
 mod sandbox;
 pub mod target;
 pub mod tracer;
@@ -24,6 +25,7 @@ use crate::session::shared::Shared;
 pub use begin::{put_in_at_start, put_in_on_arrival, Begun, Entry};
 use change::{boot_left, call_gate, exchange, exchange_if, fill_places, redirect, Change};
 use code::{survey, Class, Library, Site, Survey};
+pub use owner::Whose;
 use sandbox::Filters;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
@@ -32,11 +34,12 @@ use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
-use synclater_model::reach::{maps, sites};
+use synclater_model::reach::sites;
 use synclater_shim::gate::{jump, Errand, Marks};
-use synclater_shim::page::{Page, Slots};
+use synclater_shim::page::Slots;
 use synclater_sys::clock::LeaseClock;
 use synclater_sys::job::{self, Job};
+use synclater_sys::process;
 use synclater_sys::ptrace::Thread;
 use synclater_sys::remote::{self, Memory};
 use target::{Open, Refusal, Target};
@@ -90,6 +93,11 @@ pub enum Told {
     Busy {
         /// Why.
         why: String,
+    },
+    /// Not let go of: it is in another session, which lives.
+    Others {
+        /// Whose, and who can.
+        refusal: Refusal,
     },
     /// It cannot be attached.
     Refused {
@@ -147,7 +155,7 @@ impl Luggage {
             slots_size,
             filters: shared.page().filters.load(SeqCst),
             followed,
-            mapped: mapped_as(shared.page()),
+            mapped: owner::mapped_as(shared.page()),
             clock,
         })
     }
@@ -157,6 +165,12 @@ impl Luggage {
         use std::os::unix::fs::FileExt;
         let at = std::mem::offset_of!(Slots, look) as u64;
         let _ = self.slots.write_all_at(&1u32.to_ne_bytes(), at);
+    }
+
+    /// The session that this is brought for.
+    #[must_use]
+    pub fn whose(&self) -> Whose {
+        Whose::Of(self.mapped)
     }
 
     /// Everything that is open.
@@ -192,8 +206,8 @@ fn attach(pid: u32, luggage: &Luggage) -> Told {
     put_in(pid, luggage).unwrap_or_else(Into::into)
 }
 
-fn detach(pid: u32) -> Told {
-    take_out(pid).unwrap_or_else(Into::into)
+fn detach(pid: u32, whose: Whose) -> Told {
+    take_out(pid, whose).unwrap_or_else(Into::into)
 }
 
 fn memory_of(pid: u32) -> Result<Memory, Refusal> {
@@ -201,6 +215,15 @@ fn memory_of(pid: u32) -> Result<Memory, Refusal> {
         let why = format!("its memory may not be written ({e})");
         Refusal::new(why, format!("sudo synclater attach --pid {pid}"))
     })
+}
+
+/// Why a process that was attached is out of reach.
+fn cannot_see(pid: u32, e: &io::Error) -> Refusal {
+    if process::is_alive(pid) && e.kind() == io::ErrorKind::PermissionDenied {
+        let why = format!("it hides its memory by now (PR_SET_DUMPABLE): {e}");
+        return Refusal::new(why, "become root (sudo)");
+    }
+    Refusal::new(format!("its memory: {e}"), "look whether it is still there")
 }
 
 /// Its memory cannot be reached.
@@ -213,7 +236,7 @@ fn put_in(pid: u32, luggage: &Luggage) -> Result<Told, Failure> {
     let memory = memory_of(pid)?;
     let found = survey(pid, target.class, &memory)?;
     if let Some(library) = &found.library {
-        if let Some(sites) = is_ours(library, &found, luggage) {
+        if let Some(sites) = owner::is_ours(library, &found, luggage.mapped) {
             // Forked by one that is attached.
             return Ok(Told::Attached {
                 sites,
@@ -222,7 +245,7 @@ fn put_in(pid: u32, luggage: &Luggage) -> Result<Told, Failure> {
                 open: target::open(pid),
             });
         }
-        is_free(library, &found, &memory, &luggage.clock)?;
+        owner::is_free(library, &found, &memory, luggage.clock)?;
     }
     if !found.is_ready() && target::is_young(pid) {
         return Err(Failure::Busy("its libc is not there yet".into()));
@@ -330,58 +353,6 @@ fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// How many sites lead into this very session already; `None` where none does.
-fn is_ours(library: &Library, found: &Survey, luggage: &Luggage) -> Option<u64> {
-    let (_, page) = library.shared();
-    let mapped = found.mappings.iter().find(|m| m.range.start == page)?;
-    let sites = found.redirected().count() as u64;
-    let is_it = luggage.mapped == Some((mapped.device, mapped.inode));
-    (is_it && sites > 0).then_some(sites)
-}
-
-/// What the page is in a list of mappings, as ours has it: on btrfs stat(2) has another device.
-fn mapped_as(page: &Page) -> Option<(u64, u64)> {
-    let at = std::ptr::from_ref(page).addr() as u64;
-    let text = std::fs::read_to_string("/proc/self/maps").ok()?;
-    let all = maps::read(&text);
-    let mapping = all.iter().find(|m| m.range.contains(&at))?;
-    Some((mapping.device, mapping.inode))
-}
-
-/// Whether the session that a process was in before is over.
-fn is_free(
-    library: &Library,
-    found: &Survey,
-    memory: &Memory,
-    clock: &LeaseClock,
-) -> Result<(), Refusal> {
-    let (_, page) = library.shared();
-    let long = |at: usize| -> Option<u64> {
-        let bytes = memory.bytes(page + at as u64, 8).ok()?;
-        Some(u64::from_le_bytes(bytes.try_into().ok()?))
-    };
-    let lease = long(std::mem::offset_of!(Page, lease_until));
-    let span = long(std::mem::offset_of!(Page, lease_span));
-    let runs = lease
-        .zip(span)
-        .is_some_and(|(lease, span)| lease.wrapping_sub(clock.now()) <= span);
-    if !runs || found.redirected().next().is_none() {
-        return Ok(());
-    }
-    let name = found
-        .mappings
-        .iter()
-        .find(|m| m.range.start == page)
-        .map(|m| target::without_mark(&m.name));
-    let folder = { name.as_deref() }.and_then(|n| n.strip_suffix("/page")?.rsplit('/').next());
-    let id = folder.and_then(|f| f.split('.').next()).unwrap_or("?");
-    let why = format!("it is attached to session {id}");
-    Err(Refusal::new(
-        why,
-        format!("synclater set {id} ..., or synclater detach {id}"),
-    ))
-}
-
 /// What a thread of the process is to do.
 fn errand(
     target: &Target,
@@ -456,9 +427,25 @@ fn lend_room(found: &Survey, code: &[u8], memory: &Memory) -> Result<u64, Failur
     Ok(boot)
 }
 
-fn take_out(pid: u32) -> Result<Told, Failure> {
-    let memory = memory_of(pid)?;
+fn take_out(pid: u32, whose: Whose) -> Result<Told, Failure> {
+    let memory = Memory::open(pid).map_err(|e| cannot_see(pid, &e))?;
     let found = survey(pid, target::class_of(pid).unwrap_or(Class::Long), &memory)?;
+    if let Some(library) = &found.library {
+        match whose {
+            Whose::Of(page) if !owner::has_page(library, &found, page) => {
+                return Ok(Told::Detached {
+                    sites: 0,
+                    marked: 0,
+                    pause_ns: 0,
+                });
+            }
+            Whose::Of(_) => {}
+            Whose::Dead(clock) => match owner::is_free(library, &found, &memory, clock) {
+                Err(Failure::Refused(refusal)) => return Ok(Told::Others { refusal }),
+                free => free?,
+            },
+        }
+    }
     let mut tracer = Tracer::new(pid, found.class);
     let mut begun = None;
     let mut marked = 0;

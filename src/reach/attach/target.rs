@@ -93,6 +93,23 @@ pub fn incarnation(pid: u32) -> Option<Incarnation> {
     (!is_dead || process::is_running(pid)).then_some((began, code))
 }
 
+/// What a program's code begins at for those who may not know.
+const HIDDEN: u64 = 1;
+
+/// Whether a process still executes `program`. One that has begun to hide it (PR_SET_DUMPABLE)
+/// does as long as it is our user's: whoever gains rights executes something else.
+#[must_use]
+pub fn executes(pid: u32, program: Incarnation) -> bool {
+    let ours = || process::effective_user_of(pid) == Some(process::effective_user());
+    incarnation(pid).is_some_and(|now| now == program || (may_be_same(now, program) && ours()))
+}
+
+/// Whether `now` is `program`, or hides what it is.
+#[must_use]
+pub fn may_be_same(now: Incarnation, program: Incarnation) -> bool {
+    now == program || (now.0 == program.0 && now.1 == HIDDEN)
+}
+
 /// Whether a process has begun within the last second: it may still be looking for its libraries.
 #[must_use]
 pub fn is_young(pid: u32) -> bool {
@@ -244,16 +261,21 @@ fn executable(pid: u32, status: &Status) -> Result<String, Refusal> {
 }
 
 fn who_has_it(status: &Status) -> Result<(), Refusal> {
-    let tracer = status.number("TracerPid");
-    if tracer == 0 {
-        return Ok(());
+    match status.number("TracerPid") {
+        0 => Ok(()),
+        tracer => Err(traced_by(tracer)),
     }
+}
+
+/// What is said of a process that is traced by another one.
+#[must_use]
+pub fn traced_by(tracer: u64) -> Refusal {
     let name = std::fs::read_to_string(format!("/proc/{tracer}/comm")).unwrap_or_default();
     let why = format!("it is traced by {tracer} ({})", name.trim());
-    Err(Refusal::new(
+    Refusal::new(
         why,
         "end that (strace, gdb, another synclater), then try again",
-    ))
+    )
 }
 
 /// The head of what a process executes.

@@ -23,12 +23,12 @@ impl Work {
         Work::begin(luggage.fds().collect(), || attach(pid, luggage))
     }
 
-    /// Begins to detach process `pid`.
+    /// Begins to take process `pid` out of a session; one that is in another one is left alone.
     ///
     /// # Errors
     /// As [`Work::attach`].
-    pub fn detach(pid: u32) -> io::Result<Work> {
-        Work::begin(Vec::new(), || detach(pid))
+    pub fn detach(pid: u32, whose: Whose) -> io::Result<Work> {
+        Work::begin(Vec::new(), || detach(pid, whose))
     }
 
     fn begin(fds: Vec<BorrowedFd<'_>>, work: impl FnOnce() -> Told) -> io::Result<Work> {

@@ -46,7 +46,7 @@ impl Begun {
             Told::Attached { .. } => Begun::Reached(How::Sites),
             Told::Refused { refusal } => Begun::missed(pid, refusal.why),
             Told::Busy { why } => Begun::missed(pid, why),
-            Told::Detached { .. } => Begun::missed(pid, "it was let go of"),
+            Told::Detached { .. } | Told::Others { .. } => Begun::missed(pid, "it was let go of"),
         }
     }
 }

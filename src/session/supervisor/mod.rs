@@ -11,6 +11,7 @@ pub mod following;
 mod herd;
 pub mod netting;
 mod paying;
+pub mod reached;
 pub mod reaching;
 pub mod recording;
 mod serving;

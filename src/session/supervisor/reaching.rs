@@ -4,15 +4,15 @@
 //! heartbeat and settles go on meanwhile.
 
 use super::herd::Herd;
+use super::reached::{still_held, Reached};
 use super::*;
-use crate::reach::attach::target::{self, Open, Refusal};
+use crate::reach::attach::target::{self, Refusal};
 use crate::reach::attach::tracer::tracer_of;
 use crate::reach::attach::{Luggage, Told, Work};
 use crate::reach::follow::{Follow, Follower, How};
 use crate::reach::whom::{self, Whom};
 use std::collections::BTreeSet;
 use synclater_model::report::escape::Escape;
-use synclater_model::report::number::counted;
 use synclater_sys::births::Births;
 
 /// At most so many processes are stopped at a time.
@@ -21,48 +21,14 @@ const AT_ONCE: usize = 4;
 const TRIES: u32 = 50;
 const BETWEEN_TRIES: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(50)];
 
+/// What to do about somebody who is busy.
+const LATER: &str = "try again in a moment";
+
 /// Programs that were followed and not reached are named up to this number.
 const NAMED: usize = 1000;
 
 /// A process, and which program of it.
 type Who = (u32, target::Incarnation);
-
-/// A process that is attached.
-#[derive(Clone, Debug)]
-pub struct Reached {
-    /// What it executes.
-    pub exe: String,
-    /// Sites that lead to the gate.
-    pub sites: u64,
-    /// Sites that do not: they are too far away.
-    pub far: u64,
-    /// How long it stood still.
-    pub pause: Duration,
-    /// What it had open before.
-    pub open: Open,
-    /// How it was reached.
-    pub how: &'static str,
-}
-
-impl Reached {
-    /// What of it the gate does not see; `None` where there is nothing.
-    fn stays_real(&self) -> Option<String> {
-        let synced = "descriptors had O_SYNC before it was attached";
-        let ring = ["descriptors is a ring", "descriptors are rings"];
-        let site = ["system-call sites is", "system-call sites are"];
-        let some = |n: u64, one_more: [&str; 2], what: &str| {
-            let of = one_more[usize::from(n > 1)];
-            (n > 0).then(|| format!("{n} of its {of}{what}"))
-        };
-        let all = [
-            some(self.open.o_sync, [synced; 2], ""),
-            some(self.open.rings, ring, " of io_uring"),
-            some(self.far, site, " out of reach"),
-        ];
-        let all: Vec<String> = all.into_iter().flatten().collect();
-        (!all.is_empty()).then(|| all.join("; "))
-    }
-}
 
 enum Doing {
     Attach,
@@ -75,7 +41,7 @@ struct Task {
     doing: Doing,
     tries: u32,
     not_before: Instant,
-    why: String,
+    last: Refusal,
     work: Option<Work>,
 }
 
@@ -88,8 +54,10 @@ pub struct Reach {
     refused: BTreeMap<Who, (String, Refusal)>,
     /// Those that were let go of.
     past: Vec<(u32, Reached)>,
-    /// Those that could not be let go of, or not as a whole, and why.
+    /// Those that were not let go of as a whole, and why.
     held: Vec<(u32, String)>,
+    /// Those that could not be let go of.
+    stuck: Vec<(u32, Refusal)>,
     detached: u64,
     pause_of_detach: Duration,
     leaving: bool,
@@ -124,6 +92,7 @@ impl Reach {
             refused: BTreeMap::new(),
             past: Vec::new(),
             held: Vec::new(),
+            stuck: Vec::new(),
             detached: 0,
             pause_of_detach: Duration::ZERO,
             leaving: false,
@@ -185,25 +154,37 @@ impl Reach {
                 requests: None,
             })
         });
-        let held = self.held.iter().map(|(pid, why)| Escape {
-            pid: *pid,
-            exe: target::exe_of(*pid),
-            why: why.clone(),
+        let stuck = self.stuck.iter().map(|(pid, refusal)| {
+            let why = format!("not let go of, every request is real: {}", refusal.why);
+            (*pid, why)
+        });
+        let held = self.held.iter().cloned().chain(stuck);
+        let held = held.map(|(pid, why)| Escape {
+            pid,
+            exe: target::exe_of(pid),
+            why,
             requests: None,
         });
         let herd = self.herd.iter().flat_map(Herd::escaped);
         in_part.chain(not_attached).chain(held).chain(herd)
     }
 
+    /// Processes that could not be let go of.
+    #[must_use]
+    pub fn stuck(&self) -> &[(u32, Refusal)] {
+        &self.stuck
+    }
+
     fn knows(&self, who: Who) -> bool {
-        let tasked = self.tasks.iter().any(|t| t.who == who);
-        tasked || self.attached.contains_key(&who) || self.refused.contains_key(&who)
+        let is_it = |w: &Who| w.0 == who.0 && target::may_be_same(who.1, w.1);
+        let tasked = self.tasks.iter().any(|t| is_it(&t.who));
+        tasked || self.attached.keys().any(is_it) || self.refused.keys().any(is_it)
     }
 
     /// Finds processes that are to be attached and are not.
     fn sweep(&mut self) {
         self.attached
-            .retain(|(pid, program), _| target::incarnation(*pid) == Some(*program));
+            .retain(|(pid, program), _| target::executes(*pid, *program));
         self.whom.find().into_iter().for_each(|pid| self.add(pid));
     }
 
@@ -245,7 +226,7 @@ impl Reach {
             doing,
             tries: 0,
             not_before: Instant::now(),
-            why: String::new(),
+            last: Refusal::new("", LATER),
             work: None,
         });
     }
@@ -261,7 +242,7 @@ impl Reach {
             }
             let work = match task.doing {
                 Doing::Attach => Work::attach(task.who.0, &self.luggage),
-                Doing::Detach => Work::detach(task.who.0),
+                Doing::Detach => Work::detach(task.who.0, self.luggage.whose()),
             };
             match work {
                 Ok(work) => {
@@ -269,7 +250,7 @@ impl Reach {
                     task.work = Some(work);
                     free -= 1;
                 }
-                Err(e) => task.again(e.to_string()),
+                Err(e) => task.again(Refusal::new(e.to_string(), LATER)),
             }
         }
         begun
@@ -297,10 +278,10 @@ impl Reach {
         let (pid, program) = task.who;
         match told {
             Told::Busy { why } => {
-                task.again(why);
+                task.again(Refusal::new(why, LATER));
                 return !self.gives_up(task);
             }
-            Told::Refused { .. } if target::incarnation(pid) != Some(program) => {}
+            Told::Refused { .. } if !target::executes(pid, program) => {}
             Told::Refused { refusal } => match task.doing {
                 Doing::Attach => {
                     let exe = target::exe_of(pid);
@@ -308,7 +289,7 @@ impl Reach {
                 }
                 // Whoever traces it now may be gone a moment later.
                 Doing::Detach => {
-                    task.again(refusal.why);
+                    task.again(refusal);
                     return !self.gives_up(task);
                 }
             },
@@ -334,6 +315,8 @@ impl Reach {
                 self.fresh.push(pid);
                 self.follow_from(pid);
             }
+            // Only who asks for a dead session's is told so.
+            Told::Others { .. } => {}
             Told::Detached {
                 pause_ns, marked, ..
             } => {
@@ -396,41 +379,30 @@ impl Reach {
 
     fn gives_up(&mut self, task: &Task) -> bool {
         let (pid, program) = task.who;
-        let gone = target::incarnation(pid) != Some(program);
+        let gone = !target::executes(pid, program);
         if task.work.is_some() || (!gone && task.tries < TRIES) {
             return false;
         }
         if gone {
             return true;
         }
-        let why = format!("tried {} times: {}", task.tries, task.why);
+        let why = format!("tried {} times: {}", task.tries, task.last.why);
+        let refusal = Refusal::new(why, &task.last.try_);
         match task.doing {
             Doing::Attach => {
-                let refusal = Refusal::new(why, "try again in a moment");
                 self.refused
                     .insert(task.who, (target::exe_of(pid), refusal));
             }
-            Doing::Detach => {
-                let why = format!("not let go of, every request is real: {why}");
-                self.held.push((pid, why));
-            }
+            Doing::Detach => self.stuck.push((pid, refusal)),
         }
         true
     }
 }
 
-/// What is left of us in a process with so many descriptors that lost their `O_SYNC`.
-#[must_use]
-pub fn still_held(marked: u64) -> Option<String> {
-    let of = counted(marked, "descriptor");
-    let why = format!("{of} lost O_SYNC meanwhile: its writes are synced through the gate");
-    (marked > 0).then_some(why)
-}
-
 impl Task {
-    fn again(&mut self, why: String) {
+    fn again(&mut self, last: Refusal) {
         self.tries += 1;
-        self.why = why;
+        self.last = last;
         // A process that has just begun is ready within milliseconds.
         let [first, longest] = BETWEEN_TRIES;
         self.not_before = Instant::now() + longest.min(first * self.tries);

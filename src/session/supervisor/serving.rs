@@ -1,6 +1,8 @@
 //! Answers to others: the control socket, and victims that ask for the slots.
 
+use super::reached::not_let_go;
 use super::*;
+use crate::reach::attach::target::Refusal;
 use synclater_model::report::run::{summary, RunReport};
 
 impl Supervisor {
@@ -65,8 +67,21 @@ impl Supervisor {
                     summary(report)
                 )
             };
-            client.answer(&Answer::Done { said });
+            client.answer(&Answer::Ended {
+                said,
+                wrong: self.not_let_go(),
+                status: report.exit_status,
+            });
         }
+    }
+
+    /// What is told of processes that could not be let go of.
+    fn not_let_go(&self) -> String {
+        let stuck = self.reach.as_ref().map_or(&[][..], |r| r.stuck());
+        let told = |(pid, refusal): &(u32, Refusal)| {
+            format!("{}\n", not_let_go(&self.plan.id, *pid, refusal))
+        };
+        stuck.iter().map(told).collect()
     }
 
     /// Moves the dial of a live session. Every request from now on sees it.

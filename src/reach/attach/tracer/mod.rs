@@ -8,7 +8,7 @@ mod errand;
 
 use super::code::Class;
 use super::sandbox;
-use super::target::Refusal;
+use super::target::{self, Refusal};
 use errand::Errands;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -118,6 +118,10 @@ pub fn why_refused(pid: u32, e: &io::Error) -> String {
 
 /// What a refused PTRACE_SEIZE means.
 fn refused(pid: u32, e: &io::Error) -> Failure {
+    let tracer = tracer_of(pid);
+    if tracer != 0 && tracer != std::process::id() {
+        return target::traced_by(tracer.into()).into();
+    }
     let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
     let (why, try_) = match scope.trim() {
         "1" | "2" | "3" if !is_root() => (

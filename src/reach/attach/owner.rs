@@ -1,0 +1,119 @@
+//! Whose a process is: the session whose page its library looks at, and whether that one lives.
+//!
+//! Promise: nothing here changes or stops anything. A session lives as long as its supervisor
+//! listens, if only a stopped one; where nobody can be asked (another mount namespace), as long as
+//! its lease runs.
+
+use super::code::{Library, Survey};
+use super::target::{self, Refusal};
+use super::tracer::Failure;
+use crate::session::belongings::memory_of;
+use crate::session::control::{self, Listens};
+use std::path::Path;
+use synclater_model::reach::maps::{self, Mapping};
+use synclater_shim::page::Page;
+use synclater_sys::clock::LeaseClock;
+use synclater_sys::process;
+use synclater_sys::remote::Memory;
+
+/// What a page is among the mappings of a process: device and inode.
+pub type PageFile = (u64, u64);
+
+/// Out of which session a process is taken.
+#[derive(Clone, Copy, Debug)]
+pub enum Whose {
+    /// The one with this page; `None`: any.
+    Of(Option<PageFile>),
+    /// One that is dead, by this clock.
+    Dead(LeaseClock),
+}
+
+/// What the page is in a list of mappings, as ours has it: on btrfs stat(2) has another device.
+pub fn mapped_as(page: &Page) -> Option<PageFile> {
+    let at = std::ptr::from_ref(page).addr() as u64;
+    let text = std::fs::read_to_string("/proc/self/maps").ok()?;
+    let all = maps::read(&text);
+    let mapping = all.iter().find(|m| m.range.contains(&at))?;
+    Some((mapping.device, mapping.inode))
+}
+
+/// The page that the library of a process looks at.
+fn page_of<'a>(library: &Library, found: &'a Survey) -> Option<&'a Mapping> {
+    let (_, page) = library.shared();
+    found.mappings.iter().find(|m| m.range.start == page)
+}
+
+/// Whether the library looks at this very page; true where that is not known.
+pub fn has_page(library: &Library, found: &Survey, page: Option<PageFile>) -> bool {
+    let file = page_of(library, found).map(|m| (m.device, m.inode));
+    page.is_none() || file == page
+}
+
+/// How many sites lead into this very session already; `None` where none does.
+pub fn is_ours(library: &Library, found: &Survey, page: Option<PageFile>) -> Option<u64> {
+    page_of(library, found)?;
+    let sites = found.redirected().count() as u64;
+    (page.is_some() && has_page(library, found, page) && sites > 0).then_some(sites)
+}
+
+/// Whether the session that a process was in before is over.
+///
+/// # Errors
+/// `Refused` where its supervisor is there; `Busy` where nobody can be asked and its lease runs:
+/// it may have been killed within the last two seconds.
+pub fn is_free(
+    library: &Library,
+    found: &Survey,
+    memory: &Memory,
+    clock: LeaseClock,
+) -> Result<(), Failure> {
+    let name = page_of(library, found).map(|m| target::without_mark(&m.name));
+    let Some(name) = name.filter(|_| found.redirected().next().is_some()) else {
+        return Ok(());
+    };
+    let folder = Path::new(&name).parent().unwrap_or(Path::new("/"));
+    let id = folder.file_name().unwrap_or_default().to_string_lossy();
+    let id = id.split('.').next().unwrap_or("?");
+    match control::listens_in(folder) {
+        Listens::Supervisor { pid, uid } => {
+            let why = format!(
+                "it is attached to session {id} of user {uid}, which lives (supervisor {pid})"
+            );
+            let try_ = format!(
+                "{}synclater set {id} ..., or synclater detach {id}",
+                in_whose_place(folder, pid, uid)
+            );
+            Err(Refusal::new(why, try_).into())
+        }
+        Listens::NotKnown if lease_runs(library, memory, clock) => Err(Failure::Busy(format!(
+            "it is attached to session {id}, whose lease still runs"
+        ))),
+        Listens::NotKnown | Listens::Nobody => Ok(()),
+    }
+}
+
+/// What has to be done first to reach a session of user `uid`.
+fn in_whose_place(memory: &Path, pid: u32, uid: u32) -> String {
+    let is_it = |s: &control::Living| memory_of(&s.dir) == memory;
+    if uid != process::effective_user() {
+        format!("as user {uid}: ")
+    } else if control::sessions().iter().any(is_it) {
+        String::new()
+    } else {
+        format!("with the SYNCLATER_RUN_DIR of process {pid} (/proc/{pid}/environ): ")
+    }
+}
+
+/// Whether the lease in the page that the process has mapped still runs.
+fn lease_runs(library: &Library, memory: &Memory, clock: LeaseClock) -> bool {
+    let (_, page) = library.shared();
+    let long = |at: usize| -> Option<u64> {
+        let bytes = memory.bytes(page + at as u64, 8).ok()?;
+        Some(u64::from_le_bytes(bytes.try_into().ok()?))
+    };
+    let lease = long(std::mem::offset_of!(Page, lease_until));
+    let span = long(std::mem::offset_of!(Page, lease_span));
+    lease
+        .zip(span)
+        .is_some_and(|(lease, span)| lease.wrapping_sub(clock.now()) <= span)
+}

@@ -1,0 +1,65 @@
+//! What is told of a process that is attached, and of one that could not be let go of.
+
+use crate::reach::attach::target::{self, Open, Refusal};
+use std::path::Path;
+use std::time::Duration;
+use synclater_model::report::message::Trouble;
+use synclater_model::report::number::counted;
+
+/// A process that is attached.
+#[derive(Clone, Debug)]
+pub struct Reached {
+    /// What it executes.
+    pub exe: String,
+    /// Sites that lead to the gate.
+    pub sites: u64,
+    /// Sites that do not: they are too far away.
+    pub far: u64,
+    /// How long it stood still.
+    pub pause: Duration,
+    /// What it had open before.
+    pub open: Open,
+    /// How it was reached.
+    pub how: &'static str,
+}
+
+impl Reached {
+    /// What of it the gate does not see; `None` where there is nothing.
+    pub(super) fn stays_real(&self) -> Option<String> {
+        let synced = "descriptors had O_SYNC before it was attached";
+        let ring = ["descriptors is a ring", "descriptors are rings"];
+        let site = ["system-call sites is", "system-call sites are"];
+        let some = |n: u64, one_more: [&str; 2], what: &str| {
+            let of = one_more[usize::from(n > 1)];
+            (n > 0).then(|| format!("{n} of its {of}{what}"))
+        };
+        let all = [
+            some(self.open.o_sync, [synced; 2], ""),
+            some(self.open.rings, ring, " of io_uring"),
+            some(self.far, site, " out of reach"),
+        ];
+        let all: Vec<String> = all.into_iter().flatten().collect();
+        (!all.is_empty()).then(|| all.join("; "))
+    }
+}
+
+/// What is left of us in a process with so many descriptors that lost their `O_SYNC`.
+#[must_use]
+pub fn still_held(marked: u64) -> Option<String> {
+    let of = counted(marked, "descriptor");
+    let why = format!("{of} lost O_SYNC meanwhile: its writes are synced through the gate");
+    (marked > 0).then_some(why)
+}
+
+/// What is told of a process that could not be let go of; its session, `id`, is over.
+#[must_use]
+pub fn not_let_go(id: &str, pid: u32, refusal: &Refusal) -> Trouble {
+    let exe = target::exe_of(pid);
+    let name = Path::new(&exe).file_name().unwrap_or_default();
+    Trouble::new(
+        format!("cannot let go of {pid} ({})", name.to_string_lossy()),
+        &refusal.why,
+        format!("{}; then: synclater detach {id}", refusal.try_),
+        "it makes every sync request for real; its code still leads through the gate",
+    )
+}

@@ -20,6 +20,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 use synclater_model::policy::dial::Until;
 use synclater_model::policy::glob::Glob;
+use synclater_model::policy::rules::RuleSet;
 use synclater_model::report::message::Trouble;
 use synclater_model::report::number::counted;
 use synclater_sys::clock::Reading;
@@ -97,8 +98,13 @@ const UNTOUCHED: &str = "nothing was changed; no process was stopped";
 #[derive(Debug, Serialize, Deserialize)]
 struct Begun {
     version: u32,
+    /// Empty where there is no session any more.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     id: String,
     until: String,
+    /// The longest dial of its rules, where that is longer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    rules_until: Option<String>,
     attached: Vec<Row>,
     refused: Vec<No>,
 }
@@ -124,8 +130,12 @@ struct No {
 /// # Errors
 /// A [`Trouble`] where nothing could be attached; then nothing was changed.
 pub fn run(args: &Args) -> anyhow::Result<i32> {
-    check(args)?;
+    super::needs_proc("attach")?;
     let rules = args.dials.rules()?;
+    check(args.until, args.dials.for_, "--until")?;
+    for until in { rules.iter() }.flat_map(RuleSet::dials) {
+        check(until, args.dials.for_, "a rule with until =")?;
+    }
     let whom = whom(args)?;
     for &pid in &whom.pids {
         target::look(pid).map_err(|r| r.trouble(pid, &target::exe_of(pid)))?;
@@ -173,24 +183,24 @@ fn tell(args: &Args, answer: OwnedFd) -> anyhow::Result<i32> {
 }
 
 fn sentence(begun: &Begun) -> String {
+    let by_rules = { begun.rules_until.as_ref() }.map(|until| format!(" ({until} by its rules)"));
+    let until = format!("until {}{}", begun.until, by_rules.unwrap_or_default());
     let longest = begun.attached.iter().map(|r| r.pause_s).fold(0.0, f64::max);
     if begun.attached.is_empty() {
-        return format!(
-            "{}: no such process yet; until {} as they begin",
-            begun.id, begun.until
-        );
+        return format!("{}: no such process yet; {until} as they begin", begun.id);
     }
     format!(
-        "{}: {} attached, until {}; the longest pause was {:.1} ms",
+        "{}: {} attached, {until}; the longest pause was {:.1} ms",
         begun.id,
         counted(begun.attached.len() as u64, "process"),
-        begun.until,
         longest * 1e3,
     )
 }
 
-fn check(args: &Args) -> Result<(), Trouble> {
+/// Whether `said`, an option or a rule, may ask for this dial.
+fn check(until: Until, for_: Option<Duration>, said: &str) -> Result<(), Trouble> {
     let wrong = |why: &str, try_: &str| {
+        let why = format!("{said} {why}");
         Err(Trouble::new(
             "cannot attach with these dials",
             why,
@@ -198,14 +208,12 @@ fn check(args: &Args) -> Result<(), Trouble> {
             UNTOUCHED,
         ))
     };
-    match args.until {
+    match until {
         Until::Exit => wrong(
-            "--until exit settles once, at the end of a command; there is none that would end",
-            "a duration: --until 1s",
+            "exit settles once, at the end of a command; there is none that would end",
+            "a duration: 1s",
         ),
-        Until::Never if args.dials.for_.is_none() => {
-            wrong("--until never has no end here", "add one: --for 10m")
-        }
+        Until::Never if for_.is_none() => wrong("never has no end here", "add one: --for 10m"),
         _ => Ok(()),
     }
 }
@@ -265,7 +273,6 @@ fn in_background(args: &Args, wanted: Wanted, whom: Whom, to: OwnedFd) -> anyhow
             give_up(&mut s);
             return Err(super::run::cannot_record(&name, &e).into());
         }
-        s.recording_goes();
     }
     let luggage = match Luggage::pack(s.shared, args.follow) {
         Ok(luggage) => luggage,
@@ -293,13 +300,15 @@ fn in_background(args: &Args, wanted: Wanted, whom: Whom, to: OwnedFd) -> anyhow
     }
     s.reach_out(reach);
     s.run_until_reached();
-    if s.is_over() {
+    let refused = { s.reach() }.is_some_and(|r| r.has_only_refused());
+    if s.is_over() || refused {
         // Nobody was attached; that is told once nothing is left of it.
         give_up(&mut s);
-        tell_front(&s, &to);
+        tell_front(&s, &to, "");
         return Ok(OURS);
     }
-    if !tell_front(&s, &to) {
+    s.recording_goes();
+    if !tell_front(&s, &to, &s.plan.id) {
         s.leave();
     }
     drop(to);
@@ -319,7 +328,7 @@ fn give_up(s: &mut Supervisor) {
 }
 
 /// Tells the command that began the session; whether that still listens.
-fn tell_front(s: &Supervisor, to: &OwnedFd) -> bool {
+fn tell_front(s: &Supervisor, to: &OwnedFd, id: &str) -> bool {
     let Some(reach) = s.reach() else {
         return false;
     };
@@ -336,8 +345,9 @@ fn tell_front(s: &Supervisor, to: &OwnedFd) -> bool {
     };
     let begun = Begun {
         version: 1,
-        id: s.plan.id.clone(),
+        id: id.to_owned(),
         until: s.plan.classes[0].to_string(),
+        rules_until: s.rules_until().map(|until| until.to_string()),
         attached: reach.attached().map(row).collect(),
         refused: reach.refused().map(no).collect(),
     };

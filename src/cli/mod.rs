@@ -184,6 +184,23 @@ pub fn say(text: &str) {
     let _ = std::io::stderr().write_all(text.as_bytes());
 }
 
+/// Whether /proc tells of processes, by the numbers that we know them by.
+///
+/// # Errors
+/// A [`Trouble`] where it does not.
+pub fn needs_proc(verb: &str) -> Result<(), Trouble> {
+    if synclater_sys::process::proc_is_ours() {
+        return Ok(());
+    }
+    let why = match std::fs::read_link("/proc/self") {
+        Err(e) => format!("/proc is not mounted here (/proc/self: {e})"),
+        Ok(_) => "/proc is that of another pid namespace".to_owned(),
+    };
+    let try_ = "mount -t proc proc /proc, or do it outside of this root";
+    let state = "nothing was changed; no process was looked at";
+    Err(Trouble::new(format!("cannot {verb}"), why, try_, state))
+}
+
 /// Clears away what dead sessions left, and says so.
 pub fn clear_stale() {
     for c in crate::session::stale::clear() {

@@ -56,6 +56,7 @@ pub fn run(s: &mut Supervisor, outcome: Outcome) -> RunReport {
     r.never_settled = (until == Until::Never).then_some(true);
     r.error.clone_from(&s.paid.error);
     r.bound_s = bound(s).map(|d| d.as_secs_f64());
+    r.rules_until = s.rules_until().map(|until| until.to_string());
     r.oldest_s = s
         .paid
         .oldest
@@ -89,10 +90,10 @@ fn estimate(r: &mut RunReport, total: &Counts, real: Duration) {
     }
 }
 
-/// T plus the longest settle so far, where the dial is a DURATION.
+/// T plus the longest settle so far, where the longest of all dials is a DURATION.
 fn bound(s: &Supervisor) -> Option<Duration> {
     let longest = s.paid.longest.values().max().copied().unwrap_or_default();
-    match s.plan.classes[0] {
+    match s.rules_until().unwrap_or(s.plan.classes[0]) {
         Until::Within(t) => Some(t + longest),
         _ => None,
     }

@@ -167,3 +167,118 @@ fn what_a_killed_supervisor_left_is_taken_out_at_once() {
     kill_process(keeper, Signal::CONT).expect("it is there");
     assert!(until(LIMIT, || stage.entries().is_empty()));
 }
+
+/// A file of rules with this dial, for every program.
+fn rules(stage: &Stage, until: &str) -> String {
+    let file = stage.file("rules.toml");
+    let text = format!("[[rule]]\nexe = \"*\"\nuntil = \"{until}\"\n");
+    std::fs::write(&file, text).expect("rules");
+    file.display().to_string()
+}
+
+#[test]
+fn rules_ask_for_no_dial_that_attach_itself_refuses() {
+    let stage = Stage::new("rules");
+    let victim = demand(&stage);
+    let pid = number(victim.pid());
+    for (until, why) in [
+        ("exit", "none that would end"),
+        ("never", "has no end here"),
+    ] {
+        let rules = rules(&stage, until);
+        let outcome = stage.ask(&["attach", "--pid", &pid, "--rules", &rules]);
+        assert_eq!(outcome.status.code(), Some(125), "{outcome}");
+        assert!(outcome.stderr.contains(why), "{outcome}");
+        assert!(
+            outcome.stderr.contains(&format!("until = {until}")),
+            "{outcome}"
+        );
+        assert!(has_four_parts(&outcome.stderr), "{outcome}");
+    }
+    assert_eq!(stage.sessions(), Vec::<Value>::new());
+    let rules = rules(&stage, "never");
+    let words = ["--pid", &pid, "--rules", &rules, "--for", "1h"];
+    stage.attach(&words);
+    // What is told to be the bound is that of the longest dial: there is none.
+    assert_eq!(stage.session().get("bound_s"), None);
+    stage.detach(&stage.id());
+}
+
+#[test]
+fn the_bound_is_that_of_the_longest_dial_of_the_rules() {
+    let stage = Stage::new("longest");
+    let mut victim = demand(&stage);
+    let rules = rules(&stage, "1min");
+    let words = ["attach", "--pid", &number(victim.pid()), "--rules", &rules];
+    let outcome = stage.ask(&words).must_succeed();
+    assert!(
+        outcome.stdout.contains("until 1s (1min by its rules)"),
+        "{outcome}"
+    );
+    stage.warm(&mut victim);
+    let bound = stage.session()["bound_s"].as_f64().expect("a bound");
+    assert!(bound >= 60.0, "{bound}");
+    let report = stage.detach(&stage.id());
+    assert!(
+        report["bound_s"].as_f64().expect("a bound") >= 60.0,
+        "{report:#}"
+    );
+    assert_eq!(report["rules_until"], "1min");
+}
+
+#[test]
+fn nothing_is_left_of_a_session_whose_processes_are_all_refused() {
+    let stage = Stage::new("refused");
+    let program = stage.file("an-exe-41");
+    std::fs::copy(crate::sessions::stage::program("demand"), &program).expect("a copy");
+    let mut command = clean(&program);
+    command.arg(stage.work());
+    let mut victim = Running::start(&stage, command);
+    victim.be_ready();
+    victim.tell("filter");
+    assert_eq!(victim.hear(), "filter 0");
+    let earlier = stage.file("earlier.rec").display().to_string();
+    let words = ["run", "-u", "now", "--record", &earlier, "--", "true"];
+    stage.ask(&words).must_succeed();
+    let recorded = std::fs::read(&earlier).expect("a recording");
+    for by in [
+        &["--exe", "an-exe-41"][..],
+        &["--pid", &number(victim.pid())],
+    ] {
+        let words = [&["attach", "--json", "--record", &earlier], by].concat();
+        let outcome = stage.ask(&words);
+        assert_eq!(outcome.status.code(), Some(125), "{outcome}");
+        assert!(outcome.stderr.contains("seccomp"), "{outcome}");
+        if !outcome.stdout.is_empty() {
+            let told: Value = serde_json::from_str(&outcome.stdout).expect("JSON");
+            assert_eq!(told.get("id"), None, "{told:#}");
+            assert!(told["refused"][0]["try"].is_string(), "{told:#}");
+        }
+        assert_eq!(stage.left_in_run_dir(), Vec::<std::path::PathBuf>::new());
+        assert_eq!(stage.entries(), Vec::<std::path::PathBuf>::new());
+        assert!(until(LIMIT, || stage.of_synclater().is_empty()));
+        // What is not attached is not recorded either.
+        assert_eq!(std::fs::read(&earlier).expect("a recording"), recorded);
+    }
+}
+
+#[test]
+fn without_proc_it_says_so() {
+    if !as_root("without_proc_it_says_so") {
+        return;
+    }
+    let stage = Stage::new("no-proc");
+    let victim = demand(&stage);
+    let pid = number(victim.pid());
+    for words in [&["attach", "--pid", &pid][..], &["detach", "kelp"]] {
+        let mut command = stage.with_folders("unshare");
+        let script = "umount -l /proc && exec \"$@\"";
+        command
+            .args(["--mount", "sh", "-c", script, "sh", SYNCLATER])
+            .args(words);
+        let outcome = crate::harness::command::run(&mut command);
+        assert_eq!(outcome.status.code(), Some(125), "{outcome}");
+        assert!(outcome.stderr.contains("/proc is not mounted"), "{outcome}");
+        assert!(has_four_parts(&outcome.stderr), "{outcome}");
+    }
+}

@@ -19,6 +19,7 @@ pub struct Refusal {
     /// Why, with the value that was observed.
     pub why: String,
     /// What to do.
+    #[serde(rename = "try")]
     pub try_: String,
 }
 

@@ -265,6 +265,13 @@ impl Supervisor {
         }
     }
 
+    /// The longest dial of the rules, where it is longer than the session's own.
+    #[must_use]
+    pub fn rules_until(&self) -> Option<Until> {
+        let longest = self.plan.classes.iter().max().copied();
+        longest.filter(|until| *until > self.plan.classes[0])
+    }
+
     /// Whether the command has ended, or everything was let go of.
     #[must_use]
     pub fn is_over(&self) -> bool {

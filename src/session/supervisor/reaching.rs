@@ -125,6 +125,12 @@ impl Reach {
             .map(|((pid, _), (exe, why))| (*pid, exe.as_str(), why))
     }
 
+    /// Whether there were some, and each was refused.
+    #[must_use]
+    pub fn has_only_refused(&self) -> bool {
+        self.attached.is_empty() && !self.refused.is_empty()
+    }
+
     /// Whether it lets go of its processes.
     #[must_use]
     pub fn is_leaving(&self) -> bool {

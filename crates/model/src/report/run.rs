@@ -62,7 +62,10 @@ pub struct RunReport {
     /// Requests that could have been skipped but were made real, by reason.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub kept_real: BTreeMap<String, u64>,
-    /// With a DURATION: its time and the longest settle time together.
+    /// The longest dial of the rules, where it is longer than `until`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rules_until: Option<String>,
+    /// Where the longest dial is a DURATION: its time and the longest settle time together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bound_s: Option<f64>,
     /// Measured age of the oldest request when it had been settled.
@@ -141,6 +144,7 @@ impl RunReport {
             hints: None,
             failed: None,
             kept_real: BTreeMap::new(),
+            rules_until: None,
             bound_s: None,
             oldest_s: None,
             real_s: None,

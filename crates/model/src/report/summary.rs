@@ -135,7 +135,8 @@ fn saved(report: &RunReport) -> Vec<String> {
 fn bound(report: &RunReport) -> Vec<String> {
     let mut clauses = Vec::new();
     if let Some(bound_s) = report.bound_s {
-        let (bound, dial) = (seconds_up(bound_s), &report.until);
+        let bound = seconds_up(bound_s);
+        let dial = report.rules_until.as_ref().unwrap_or(&report.until);
         clauses.push(format!("bound {bound} ({} + settle time)", shown(dial)));
     }
     if let Some(oldest_s) = report.oldest_s {
@@ -275,6 +276,17 @@ synclater: 4,813 sync requests in 3 file systems answered at once,
            (each would have cost 6.4 ms at the median of `synclater probe /`)
 ";
         assert_eq!(summary(&report), want);
+    }
+
+    #[test]
+    fn the_bound_is_that_of_the_longest_dial() {
+        let mut report = report("1s");
+        (report.bound_s, report.rules_until) = (Some(61.2), Some("1min".into()));
+        assert!(
+            summary(&report).contains(" (1min + settle time)"),
+            "{}",
+            summary(&report)
+        );
     }
 
     #[test]

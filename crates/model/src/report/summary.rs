@@ -121,7 +121,9 @@ fn saved(report: &RunReport) -> Vec<String> {
     let Some(saved_s) = report.saved_s_estimate.filter(|_| report.skipped > 0) else {
         return Vec::new();
     };
-    let each = seconds(saved_s / report.skipped as f64);
+    // Settling has taken some of it back.
+    let real_s = saved_s + report.settle_s.unwrap_or(0.0);
+    let each = seconds(real_s / report.skipped as f64);
     let basis = report
         .saved_basis
         .as_ref()
@@ -276,6 +278,18 @@ synclater: 4,813 sync requests in 3 file systems answered at once,
            (each would have cost 6.4 ms at the median of `synclater probe /`)
 ";
         assert_eq!(summary(&report), want);
+    }
+
+    #[test]
+    fn what_a_request_would_have_cost_includes_what_settling_took_back() {
+        let mut report = report("exit");
+        (report.skipped, report.settled) = (100, 100);
+        (report.saved_s_estimate, report.settle_s) = (Some(0.3), Some(0.5));
+        assert!(
+            summary(&report).contains("(each would have cost 8.0 ms)"),
+            "{}",
+            summary(&report)
+        );
     }
 
     #[test]

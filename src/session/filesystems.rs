@@ -399,6 +399,13 @@ impl Filesystems {
         }
     }
 
+    /// Closes the descriptor of superblock `index`, which may be held again.
+    pub fn put_down(&mut self, index: usize) {
+        if let Some(f) = self.list.get_mut(index) {
+            f.fd = None;
+        }
+    }
+
     /// Publishes what the shim is to do with superblock `index`.
     pub fn set_state(&self, index: usize, state: u32, shared: &Shared) {
         if let Some(slot) = shared.page().fs.get(index) {

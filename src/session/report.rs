@@ -191,9 +191,8 @@ pub fn ps(s: &mut Supervisor) -> PsSession {
         .ends
         .map(|e| e.saturating_duration_since(Instant::now()).as_secs_f64());
     let debts: Vec<u64> = s
-        .filesystems
-        .owing()
-        .chain([page::ALL_FS])
+        .rows()
+        .into_iter()
         .flat_map(|row| settle::debts(s.shared, row))
         .map(|(_, tick)| tick)
         .collect();
@@ -218,6 +217,7 @@ pub fn ps(s: &mut Supervisor) -> PsSession {
         escaped: escapes(s),
         bound_s: bound(s).map(|d| d.as_secs_f64()),
         oldest_s: oldest.map(|d| d.as_secs_f64()),
+        trouble: s.trouble(),
     }
 }
 

@@ -282,3 +282,115 @@ fn without_proc_it_says_so() {
         assert!(has_four_parts(&outcome.stderr), "{outcome}");
     }
 }
+
+/// A file system of 64 KiB over the ledger's folder, full; gone with its guard.
+struct Full(std::path::PathBuf);
+
+impl Full {
+    fn over(folder: &std::path::Path) -> Full {
+        crate::sessions::stage::keep_mounts_private();
+        let mut mount = clean("mount");
+        mount.args(["-t", "tmpfs", "-o", "size=64k,mode=700", "none"]);
+        crate::harness::command::run(mount.arg(folder)).must_succeed();
+        std::fs::write(folder.join("fill"), [0; 65536]).expect("64 KiB");
+        Full(folder.to_owned())
+    }
+}
+
+impl Drop for Full {
+    fn drop(&mut self) {
+        crate::harness::command::run(clean("umount").arg("-l").arg(&self.0));
+    }
+}
+
+#[test]
+fn a_ledger_that_cannot_be_written_is_told_and_tried_again() {
+    if !as_root("a_ledger_that_cannot_be_written_is_told_and_tried_again") {
+        return;
+    }
+    let stage = Stage::new("full-ledger");
+    let full = Full::over(&stage.state());
+    let mut victim = demand(&stage);
+    let session = stage.attach_to(&victim, "1h");
+    let trouble = |stage: &Stage| stage.session().get("trouble").cloned();
+    let told = until(LIMIT, || {
+        assert_eq!(victim.sync("file"), 0);
+        trouble(&stage).is_some()
+    });
+    assert!(told);
+    let why = trouble(&stage).expect("trouble").to_string();
+    let entry = stage.state().join(format!("{session}.json"));
+    for words in ["(os error 28)", &entry.display().to_string()] {
+        assert!(why.contains(words), "{why}");
+    }
+    let shown = stage.ask(&["ps"]).must_succeed();
+    assert!(shown.stdout.contains("  trouble: cannot write"), "{shown}");
+    let set = stage.ask(&["set", &session, "-u", "2h"]).must_succeed();
+    assert!(set.stdout.contains("but cannot write"), "{set}");
+    assert_eq!(stage.counted().1, 0);
+    std::fs::remove_file(full.0.join("fill")).expect("it was full");
+    assert!(until(LIMIT, || trouble(&stage).is_none()));
+    stage.warm(&mut victim);
+    assert_eq!(stage.entries().len(), 1);
+    stage.detach(&session);
+    assert_eq!(stage.entries().len(), 0);
+}
+
+#[test]
+fn never_without_a_ledger_is_settled_when_that_is_asked_for() {
+    let stage = Stage::new("never-settled");
+    let mut victim = demand(&stage);
+    let mut command = stage.synclater(&["attach", "--until", "never", "--for", "1h"]);
+    command.args(["--pid", &number(victim.pid())]);
+    command.env("SYNCLATER_STATE_DIR", "/proc/nowhere");
+    crate::harness::command::run(&mut command).must_succeed();
+    stage.warm(&mut victim);
+    let session = stage.session();
+    assert_ne!(session["debt"], 0, "{session:#}");
+    let id = session["id"].as_str().expect("an id");
+    let supervisor = session["pid"].to_string();
+    // A settle is a process of the supervisor's.
+    let log = crate::sessions::stage::SyncLog(stage.file("settle.log"));
+    let mut strace = clean("strace");
+    strace
+        .args(["-f", "-qq", "-e", "trace=syncfs", "-p", &supervisor, "-o"])
+        .arg(&log.0);
+    let mut tracer = Running::start(&stage, strace);
+    let status = format!("/proc/{supervisor}/status");
+    let is_traced = || !std::fs::read_to_string(&status).is_ok_and(|s| s.contains("TracerPid:\t0"));
+    assert!(until(LIMIT, is_traced));
+    let said = stage.ask(&["settle", id]).must_succeed();
+    assert!(said.stdout.contains("settled; every request"), "{said}");
+    assert!(
+        until(LIMIT, || log.count("syncfs") > 0),
+        "nothing was settled"
+    );
+    tracer.send(Signal::INT);
+    tracer.end();
+    assert_eq!(stage.session()["debt"], 0);
+    assert!(stage.is_later(&mut victim));
+    stage.detach(id);
+}
+
+#[test]
+fn a_dial_that_is_refused_changes_nothing() {
+    let stage = Stage::new("set");
+    let victim = demand(&stage);
+    let session = stage.attach_to(&victim, "1h");
+    let outcome = stage.ask(&["set", &session, "-u", "never"]);
+    assert_eq!(outcome.status.code(), Some(125), "{outcome}");
+    assert!(outcome.stderr.contains("needs an end"), "{outcome}");
+    stage
+        .ask(&["set", &session, "-u", "never", "--for", "1h"])
+        .must_succeed();
+    assert_eq!(stage.session()["until"], "never");
+    stage.detach(&session);
+    let mut command = stage.synclater(&["attach", "-u", "now", "--pid", &number(victim.pid())]);
+    command.env("SYNCLATER_STATE_DIR", "/proc/nowhere");
+    crate::harness::command::run(&mut command).must_succeed();
+    let session = stage.id();
+    let outcome = stage.ask(&["set", &session, "-u", "1s", "--for", "1h"]);
+    assert_eq!(outcome.status.code(), Some(125), "{outcome}");
+    assert_eq!(stage.session().get("lease_left_s"), None);
+    stage.detach(&session);
+}

@@ -22,7 +22,7 @@ impl Supervisor {
             .writing
             .as_ref()
             .is_some_and(|(_, list)| list.contains(&index));
-        if known || writing || self.ledger.is_none() || e.failed {
+        if known || writing || self.ledger.is_none() {
             return;
         }
         if self.filesystems.hold(index, self.shared).is_some() {
@@ -40,7 +40,8 @@ impl Supervisor {
     pub(super) fn write_ledger(&mut self) {
         let e = &self.entering;
         let due = !e.wanted.is_empty() || (e.other_dial && !e.written.is_empty());
-        if e.writing.is_some() || !due {
+        let waits = { e.trouble.as_ref() }.is_some_and(|(_, again)| Instant::now() < *again);
+        if e.writing.is_some() || !due || waits {
             self.allow_sync();
             return;
         }
@@ -48,20 +49,57 @@ impl Supervisor {
             return;
         };
         if self.keeper.is_none() && !self.start_keeper(&ledger) {
-            return;
+            return self.not_entered("no process can be had for the keeper", Vec::new());
         }
         self.entering.other_dial = false;
-        let fresh = std::mem::take(&mut self.entering.wanted);
+        let mut fresh = std::mem::take(&mut self.entering.wanted);
+        fresh.retain(|&i| self.filesystems.get(i).is_some_and(|f| f.fd.is_some()));
         let held = fresh.iter().all(|&i| self.hand_to_keeper(i));
         let mut list = self.entering.written.clone();
         list.extend(&fresh);
-        match ledger.write(&self.entry(&list)).ok().filter(|_| held) {
-            Some(job) => {
+        if !held {
+            return self.not_entered("its keeper takes no file systems", fresh);
+        }
+        match ledger.write(&self.entry(&list)) {
+            Ok(job) => {
                 self.escapes.is_ours(job.pid());
                 self.entering.writing = Some((job, fresh));
             }
-            None => self.entering.failed = true,
+            Err(e) => self.not_entered(&e.to_string(), fresh),
         }
+    }
+
+    /// The ledger could not be written: that is told, and tried again in a while.
+    fn not_entered(&mut self, why: &str, fresh: Vec<usize>) {
+        let path = { self.ledger.as_ref() }.map(|l| l.path(&self.plan.id));
+        let what = format!(
+            "cannot write the ledger entry {}",
+            path.unwrap_or_default().display()
+        );
+        let e = &mut self.entering;
+        e.other_dial = true;
+        e.wanted.extend(fresh);
+        let again = Instant::now() + ENTER_AGAIN;
+        let before = e.trouble.replace((format!("{what}: {why}"), again));
+        if before.is_none() {
+            let trouble = synclater_model::report::message::Trouble::new(
+                what,
+                why,
+                "free space, or name another folder in SYNCLATER_STATE_DIR",
+                "the command goes on; what is not in it is made for real; it is tried again",
+            );
+            crate::cli::say(&format!("{trouble}\n"));
+        }
+    }
+
+    /// What stands in the way of relaxing, for people.
+    #[must_use]
+    pub fn trouble(&self) -> Option<String> {
+        let (why, _) = self.entering.trouble.as_ref()?;
+        let every = ENTER_AGAIN.as_secs();
+        Some(format!(
+            "{why}; what is not in it is made for real; tried again every {every} s"
+        ))
     }
 
     pub(super) fn hand_to_keeper(&self, index: usize) -> bool {
@@ -107,18 +145,10 @@ impl Supervisor {
 
     pub(super) fn ledger_written(&mut self, status: i32, fresh: Vec<usize>) {
         if status != 0 {
-            self.entering.failed = true;
-            crate::cli::say(&format!(
-                "{}\n",
-                synclater_model::report::message::Trouble::new(
-                    "cannot write the ledger",
-                    std::io::Error::from_raw_os_error(status).to_string(),
-                    "free space, or name another folder in SYNCLATER_STATE_DIR",
-                    "the command goes on; every sync request is made for real",
-                )
-            ));
-            return;
+            let why = std::io::Error::from_raw_os_error(status).to_string();
+            return self.not_entered(&why, fresh);
         }
+        self.entering.trouble = None;
         if self.lost_writes.is_none() && !fresh.is_empty() {
             self.watch_for_lost_writes();
         }

@@ -54,6 +54,9 @@ const BEAT: Duration = Duration::from_millis(250);
 /// (`vm.dirty_expire_centisecs`).
 const ASK_EVERY: Duration = Duration::from_secs(30);
 
+/// How long a ledger that could not be written is left alone.
+const ENTER_AGAIN: Duration = Duration::from_secs(10);
+
 /// What the session was asked to be.
 pub struct Plan {
     /// Session id.
@@ -123,7 +126,8 @@ struct Entering {
     other_dial: bool,
     ever: Vec<Owed>,
     sync_all: bool,
-    failed: bool,
+    /// Why it cannot be written, and when it is tried again.
+    trouble: Option<(String, Instant)>,
 }
 
 /// A running session.
@@ -150,6 +154,8 @@ pub struct Supervisor {
     covering: BTreeMap<usize, u64>,
     again: Vec<usize>,
     settle_clients: Vec<Client>,
+    /// Where a file system is mounted that was settled by sync(2), which tells no errors.
+    synced: Vec<String>,
     detach_clients: Vec<(Client, bool)>,
     reach: Option<reaching::Reach>,
     following: Option<following::Following>,
@@ -225,6 +231,7 @@ impl Supervisor {
             covering: BTreeMap::new(),
             again: Vec::new(),
             settle_clients: Vec::new(),
+            synced: Vec::new(),
             detach_clients: Vec::new(),
             reach: None,
             following: None,

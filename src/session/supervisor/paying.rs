@@ -73,6 +73,9 @@ impl Supervisor {
         if self.again.contains(&index) {
             self.again.retain(|i| *i != index);
             self.settle(index);
+        } else if self.ledger.is_none() {
+            // Held for this settle only: nothing else would let go of it.
+            self.filesystems.put_down(index);
         }
         if self.settles.is_empty() {
             for client in std::mem::take(&mut self.settle_clients) {
@@ -84,12 +87,21 @@ impl Supervisor {
     pub(super) fn settle_answer(&self) -> Answer {
         match &self.paid.error {
             None => Answer::Done {
-                said: "settled; every request made before this is durable".into(),
+                said: self.settled_in_words(),
             },
             Some(e) => Answer::Refused {
                 why: format!("{} on {} ({}): writes were lost", e.name, e.mount, e.device),
             },
         }
+    }
+
+    fn settled_in_words(&self) -> String {
+        let all = "settled; every request made before this is durable";
+        if self.synced.is_empty() {
+            return all.to_owned();
+        }
+        let places = self.synced.join(", ");
+        format!("{all}; {places} by sync(2), which tells of no write errors")
     }
 
     pub(super) fn lost_write(&mut self, index: usize, errno: i32) {
@@ -163,11 +175,41 @@ impl Supervisor {
         self.settled(index, end);
     }
 
+    /// Rows of debt that requests may have been noted in.
+    #[must_use]
+    pub fn rows(&self) -> Vec<usize> {
+        let mut rows: Vec<usize> = self.filesystems.owing().chain([page::ALL_FS]).collect();
+        if self.ledger.is_none() {
+            rows.extend(self.owed().iter().map(|o| o.index));
+            rows.sort_unstable();
+            rows.dedup();
+        }
+        rows
+    }
+
+    /// Without a ledger nothing is held that requests were put off for (`never`): now it is, to be
+    /// settled. Whether sync(2) has to do it for some.
+    fn hold_what_owes(&mut self) -> bool {
+        self.synced.clear();
+        if self.ledger.is_some() {
+            return false;
+        }
+        for owed in self.owed().to_vec() {
+            let held = self.filesystems.hold(owed.index, self.shared).is_some();
+            let left = self.filesystems.get(owed.index).is_none_or(|f| f.leaving);
+            if !held && !left {
+                self.synced.push(owed.mount);
+            }
+        }
+        !self.synced.is_empty()
+    }
+
     pub(super) fn settle_all(&mut self) {
+        let by_sync = self.hold_what_owes();
         for index in self.filesystems.owing().collect::<Vec<_>>() {
             self.settle(index);
         }
-        if self.shared.page().sync_ok.load(SeqCst) != 0 {
+        if by_sync || self.shared.page().sync_ok.load(SeqCst) != 0 {
             self.settle(page::ALL_FS);
         }
     }

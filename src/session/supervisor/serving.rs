@@ -98,29 +98,32 @@ impl Supervisor {
             let why = "it was attached: there is no command whose exit could be meant".into();
             return Answer::Refused { why };
         }
-        let endless = for_s.is_none() && self.plan.ends.is_none();
+        let ends = match for_s {
+            Some(s) => Some(Instant::now() + Duration::from_secs_f64(s.clamp(0.0, 1e9))),
+            // One that is over does not end another dial.
+            None => self
+                .plan
+                .ends
+                .filter(|e| dial.is_none() || *e > Instant::now()),
+        };
+        let endless = ends.is_none();
         if self.reach.is_some() && dial == Some(Until::Never) && endless {
             let why = "it was attached: `never` needs an end (--for)".into();
             return Answer::Refused { why };
         }
-        if let Some(s) = for_s {
-            self.plan.ends = Some(Instant::now() + Duration::from_secs_f64(s.clamp(0.0, 1e9)));
-        }
-        if dial.is_some() && for_s.is_none() && self.plan.ends.is_some_and(|e| e <= Instant::now())
-        {
-            self.plan.ends = None;
-        }
-        let Some(dial) = dial else {
-            self.relax(self.plan.classes.iter().any(|u| *u != Until::Now));
-            return Answer::Done {
-                said: format!("{}: lease changed", self.plan.id),
-            };
-        };
-        if self.ledger.is_none() && dial != Until::Now {
+        if self.ledger.is_none() && dial.is_some_and(|dial| dial != Until::Now) {
             return Answer::Refused {
                 why: "there is no ledger: only `now` is possible".into(),
             };
         }
+        self.plan.ends = ends;
+        let Some(dial) = dial else {
+            self.relax(self.plan.classes.iter().any(|u| *u != Until::Now));
+            let but = self.but();
+            return Answer::Done {
+                said: format!("{}: lease changed{but}", self.plan.id),
+            };
+        };
         self.plan.classes[0] = dial;
         self.shared
             .page()
@@ -136,8 +139,15 @@ impl Supervisor {
             self.settle_all();
         }
         Answer::Done {
-            said: format!("{}: until {dial}", self.plan.id),
+            said: format!("{}: until {dial}{}", self.plan.id, self.but()),
         }
+    }
+
+    /// What stands in the way of a dial that was just set.
+    fn but(&self) -> String {
+        let others = { self.rules_until() }.map(|u| format!(" ({u} by its rules)"));
+        let trouble = self.trouble().map(|why| format!("; but {why}"));
+        others.into_iter().chain(trouble).collect()
     }
 
     pub(super) fn describe(&mut self) -> synclater_model::report::ps::PsSession {

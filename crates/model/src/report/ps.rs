@@ -42,6 +42,9 @@ pub struct PsSession {
     /// Age of the oldest request that is not settled yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub oldest_s: Option<f64>,
+    /// What stands in the way of relaxing, where anything does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trouble: Option<String>,
 }
 
 /// One process of a session.
@@ -87,6 +90,9 @@ fn render_session(session: &PsSession) -> String {
     let head = format!("{}  {}", shown(&session.id), command_line(&session.command));
     let mut text = format!("{}\n", truncated(&head, COLUMNS));
     text.push_str(&wrapped_clauses("  ", &facts(session)));
+    if let Some(trouble) = &session.trouble {
+        text.push_str(&wrapped("  ", &format!("trouble: {}", shown(trouble))));
+    }
     if !session.processes.is_empty() {
         text.push_str(&process_line([
             "PID", "USER", "HOW", "REQUESTS", "SKIPPED", "EXE",
@@ -186,7 +192,17 @@ mod tests {
             }],
             bound_s: Some(1.21),
             oldest_s: None,
+            trouble: None,
         }
+    }
+
+    #[test]
+    fn trouble_is_told_below_the_facts() {
+        let mut troubled = session();
+        troubled.trouble = Some("cannot write the ledger entry /x/kelp.json: no space".into());
+        let text = render(&[troubled]);
+        let line = "\n  trouble: cannot write the ledger entry /x/kelp.json: no space\n";
+        assert!(text.contains(line), "{text}");
     }
 
     #[test]

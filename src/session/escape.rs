@@ -29,6 +29,8 @@ pub struct Escapes {
     syncs: Option<Syncs>,
     /// Whether they are processes that ran already.
     are_attached: bool,
+    /// Whether a tracer tells of every program that it does not reach.
+    are_followed: bool,
     /// What was found when everybody was about to be let go of.
     last: Option<Vec<Escape>>,
     /// Why there is nothing that watches, where that is so.
@@ -62,6 +64,7 @@ impl Escapes {
         Escapes {
             syncs,
             are_attached: false,
+            are_followed: false,
             last: None,
             error,
             unmapped: BTreeMap::new(),
@@ -110,9 +113,15 @@ impl Escapes {
         }
     }
 
+    /// Notes whether a tracer tells of every program that it does not reach: then nobody has to be
+    /// suspected for want of the library.
+    pub fn are_followed(&mut self, yes: bool) {
+        self.are_followed = yes;
+    }
+
     /// Where there are no rings: looks for processes without the library.
     pub fn look_around(&mut self, rules: Option<&RuleSet>) {
-        if self.syncs.is_none() && !self.are_attached {
+        if self.syncs.is_none() && !self.are_attached && !self.are_followed {
             let found = unmapped(&self.own, rules);
             self.unmapped.extend(found.into_iter().map(|e| (e.pid, e)));
         }

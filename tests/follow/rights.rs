@@ -101,3 +101,35 @@ fn a_setuid_program_is_reached_by_root() {
         all_were_seen(&stage, &outcome, 1);
     }
 }
+
+#[test]
+fn without_root_what_is_followed_is_not_said_to_have_escaped() {
+    if !as_root("without_root_what_is_followed_is_not_said_to_have_escaped") {
+        return;
+    }
+    let stage = Stage::for_nobody("followed");
+    let mut command = nobody(&stage);
+    command.args([SYNCLATER, "run", "--quiet", "--follow", "--"]);
+    command.args(["env", "-i"]).arg(program("demand_static"));
+    let mut victim = Running::start(&stage, {
+        command.arg(stage.work());
+        command
+    });
+    victim.be_ready();
+    let shown = || {
+        let outcome = run(nobody(&stage).args([SYNCLATER, "ps", "--json"])).must_succeed();
+        let all: Value = serde_json::from_str(&outcome.stdout).expect("JSON");
+        all[0].clone()
+    };
+    let mut last = Value::Null;
+    let reached = until(LIMIT, || {
+        assert_eq!(victim.sync("file"), 0);
+        last = shown();
+        let rows = last["processes"].as_array().cloned().unwrap_or_default();
+        let skips = |r: &Value| r["how"] != "launch" && r["skipped"].as_u64() > Some(0);
+        rows.iter().any(skips)
+    });
+    assert!(reached, "{last:#}");
+    assert_eq!(last["escaped"], json!([]), "{last:#}");
+    victim.end().must_succeed();
+}

@@ -109,6 +109,7 @@ impl Supervisor {
     /// Follows whatever the command starts.
     pub fn follow(&mut self, follower: Follower) {
         self.escapes.is_ours(follower.pid());
+        self.escapes.are_followed(true);
         self.following = Some(Following::new(follower));
     }
 
@@ -178,6 +179,7 @@ impl Supervisor {
             return;
         };
         following.hear();
+        self.escapes.are_followed(!following.is_lost);
         let ended = following.ended.filter(|_| self.outcome.is_none());
         let Some((ended, interrupts)) = ended else {
             return;

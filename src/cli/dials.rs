@@ -89,6 +89,16 @@ impl Dials {
                 "write exe=GLOB, user=GLOB or path=/GLOB",
             )
         })?;
+        let users = Users::asked_for_by(Some(&set));
+        let nobody =
+            { set.rules.iter() }.find_map(|r| r.user.as_deref().filter(|u| !users.have(u)));
+        if let Some(user) = nobody {
+            return Err(wrong(
+                format!("--only user={user} is about nobody"),
+                "no user in /etc/passwd has such a name or number".into(),
+                "give the user's number: id -u NAME",
+            ));
+        }
         Ok(Some(set))
     }
 }

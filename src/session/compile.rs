@@ -62,6 +62,12 @@ impl Users {
         self.matching(pattern).contains(&uid)
     }
 
+    /// Whether a glob of `user` is about anybody: a number is.
+    #[must_use]
+    pub fn have(&self, pattern: &str) -> bool {
+        !self.matching(pattern).is_empty()
+    }
+
     fn matching(&self, pattern: &str) -> Vec<u32> {
         let Ok(glob) = Glob::new(pattern, Mode::Name) else {
             return Vec::new();

@@ -394,3 +394,40 @@ fn a_dial_that_is_refused_changes_nothing() {
     assert_eq!(stage.session().get("lease_left_s"), None);
     stage.detach(&session);
 }
+
+#[test]
+fn requests_of_nobody_are_not_relaxed() {
+    let stage = Stage::new("nobody");
+    let victim = demand(&stage);
+    let pid = number(victim.pid());
+    for verb in [&["attach", "--pid", &pid][..], &["run", "--", "true"]] {
+        let mut words = verb.to_vec();
+        words.splice(1..1, ["--only", "user=no-such-user"]);
+        let outcome = stage.ask(&words);
+        assert_eq!(outcome.status.code(), Some(125), "{outcome}");
+        assert!(outcome.stderr.contains("is about nobody"), "{outcome}");
+        assert!(has_four_parts(&outcome.stderr), "{outcome}");
+        assert_eq!(stage.sessions(), Vec::<Value>::new());
+    }
+    let session = stage.attach(&["--pid", &pid, "--only", "user=23456"]);
+    stage.detach(&session);
+}
+
+#[test]
+fn doctor_says_where_the_pages_of_sessions_lie() {
+    let stage = Stage::new("pages");
+    let victim = demand(&stage);
+    let session = stage.attach_to(&victim, "1s");
+    let maps = std::fs::read_to_string(format!("/proc/{}/maps", number(victim.pid())));
+    let maps = maps.expect("maps");
+    let page = { maps.lines() }.find_map(|l| l.split(' ').next_back()?.strip_suffix("/page"));
+    let page = std::path::Path::new(page.expect("a page"));
+    let folder = page.parent().expect("above").display().to_string();
+    let said = stage.ask(&["doctor", "--json"]).stdout;
+    let said: Value = serde_json::from_str(&said).expect("JSON");
+    let checks = said["checks"].as_array().expect("checks");
+    let check = checks.iter().find(|c| c["name"] == "session directory");
+    let seen = check.expect("the check")["seen"].as_str().expect("seen");
+    assert!(seen.ends_with(&folder), "{seen}: {folder}");
+    stage.detach(&session);
+}

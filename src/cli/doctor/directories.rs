@@ -5,6 +5,7 @@
 
 use super::mounts::{is_memory, is_noexec};
 use super::{Check, Status};
+use crate::session::dirs;
 use std::env;
 use std::fs::{self, Metadata};
 use std::io::ErrorKind;
@@ -99,8 +100,22 @@ fn session_directory_check(asker: &Asker, table: &[Mount]) -> Check {
         }
         _ => "",
     };
-    let means = "Sessions keep their page here, writable by their owner alone.";
-    Check::new(name, Status::Ok, format!("{}{exec}", dir.display()), means)
+    let mut seen = format!("{}{exec}", dir.display());
+    let pages = where_pages_lie(&dir);
+    if pages != dir {
+        seen.push_str(&format!(", pages in {}", pages.display()));
+    }
+    let means = "Sessions lie here, their pages in memory, writable by their owner alone.";
+    Check::new(name, Status::Ok, seen, means)
+}
+
+/// Where sessions of this folder, which may not be there yet, keep what they share with processes.
+fn where_pages_lie(dir: &Path) -> PathBuf {
+    let there = dir.ancestors().find(|d| d.exists()).unwrap_or(dir);
+    match dirs::memory_dir(there) {
+        in_place if in_place == there => dir.to_owned(),
+        memory => memory,
+    }
 }
 
 fn ledger_check(asker: &Asker, table: &[Mount]) -> Check {

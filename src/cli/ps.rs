@@ -1,9 +1,19 @@
 //! `synclater ps`: the living sessions.
 
-use crate::session::control::{ask, sessions, Answer, Request};
+use crate::reach::attach::{self, target};
+use crate::reach::whom;
+use crate::session::belongings::memory_of;
+use crate::session::control::{ask, sessions, Answer, Living, Request};
+use std::collections::BTreeMap;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use synclater_model::report::message::Trouble;
 use synclater_model::report::ps;
+use synclater_sys::clock::{LeaseClock, Reading};
 
 /// Lists sessions: processes, dial, debt, lease left, and what escaped.
+///
+/// Names, on stderr, processes that a session has left whose supervisor was killed.
 #[derive(clap::Args)]
 #[command(after_help = "EXAMPLES\n  synclater ps\n  synclater ps --json")]
 pub struct Args {
@@ -19,25 +29,69 @@ pub struct Args {
 pub fn run(args: &Args) -> anyhow::Result<i32> {
     super::clear_stale();
     let mut rows = Vec::new();
+    let mut living = Vec::new();
     for session in sessions() {
         match ask(&session, &Request::Ps) {
-            Ok(Answer::Session { session }) => rows.push(*session),
+            Ok(Answer::Session { session: row }) => rows.push(*row),
             Ok(_) => super::say(&format!(
                 "synclater: {} answered something else\n",
                 session.id
             )),
             // It ended while we looked.
             Err(_) if !session.dir.exists() => {}
+            Err(e) if e.kind() == ErrorKind::ConnectionRefused => {
+                super::say(&format!(
+                    "synclater: session {}: its supervisor was killed; its debt is being settled\n",
+                    session.id
+                ));
+                continue;
+            }
             Err(e) => super::say(&format!(
                 "synclater: session {} does not answer: {e}\n",
                 session.id
             )),
         }
+        living.push(session);
     }
     super::print(&if args.json {
         ps::to_json(&rows)
     } else {
         ps::render(&rows)
     })?;
+    name_left(&living);
     Ok(0)
+}
+
+/// Names processes that sessions which were killed have left.
+fn name_left(living: &[Living]) {
+    let known: Vec<PathBuf> = living.iter().map(|s| memory_of(&s.dir)).collect();
+    let candidates = whom::outside(&known);
+    if candidates.is_empty() {
+        return;
+    }
+    let clock = LeaseClock::new(Reading::now());
+    let mut left: BTreeMap<String, Vec<u32>> = BTreeMap::new();
+    for pid in candidates {
+        if let Some(id) = attach::left_by(pid, clock) {
+            left.entry(id).or_default().push(pid);
+        }
+    }
+    for (id, pids) in left {
+        let name = |pid: &u32| {
+            let exe = target::exe_of(*pid);
+            let name = Path::new(&exe).file_name().unwrap_or_default();
+            format!("{pid} ({})", name.to_string_lossy())
+        };
+        let all: Vec<String> = pids.iter().map(name).collect();
+        let trouble = Trouble::new(
+            format!("session {id} ended without letting go of its processes"),
+            format!(
+                "the code of {} still leads through the gate",
+                all.join(", ")
+            ),
+            format!("synclater detach {id}"),
+            "they make every sync request for real",
+        );
+        super::say(&format!("{trouble}\n"));
+    }
 }

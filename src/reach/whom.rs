@@ -104,6 +104,15 @@ pub fn left_by(id: &str) -> Vec<u32> {
     })
 }
 
+/// Processes that have a page mapped that lies, or lay, in none of these folders.
+#[must_use]
+pub fn outside(folders: &[PathBuf]) -> Vec<u32> {
+    with_page(|name| {
+        let folder = name.strip_suffix("/page").map(Path::new);
+        folder.is_some_and(|f| f.is_absolute() && !folders.iter().any(|known| known == f))
+    })
+}
+
 fn with_page(is_it: impl Fn(&str) -> bool) -> Vec<u32> {
     let has = |pid: &u32| {
         let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();

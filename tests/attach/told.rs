@@ -161,9 +161,13 @@ fn what_a_killed_supervisor_left_is_taken_out_at_once() {
     let keeper = keeper.expect("a keeper");
     kill_process(keeper, Signal::STOP).expect("it runs");
     kill_process(supervisor(&stage), Signal::KILL).expect("it runs");
+    let left = format!("session {session} ended without letting go of its processes");
+    let named = || stage.ask(&["ps"]).must_succeed().stderr.contains(&left);
+    assert!(until(LIMIT, named), "{}", stage.ask(&["ps"]));
     let outcome = stage.ask(&["detach", &session]).must_succeed();
     assert!(outcome.stdout.contains("1 process let go of"), "{outcome}");
     assert_eq!(changed_code(victim.pid()), Vec::<String>::new());
+    assert!(!named());
     kill_process(keeper, Signal::CONT).expect("it is there");
     assert!(until(LIMIT, || stage.entries().is_empty()));
 }

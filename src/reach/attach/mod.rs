@@ -210,6 +210,18 @@ fn detach(pid: u32, whose: Whose) -> Told {
     take_out(pid, whose).unwrap_or_else(Into::into)
 }
 
+/// The dead session that has left a process leading through the gate, with more than what
+/// descriptors need that lost their `O_SYNC`; `None` also where we may not look.
+#[must_use]
+pub fn left_by(pid: u32, clock: LeaseClock) -> Option<String> {
+    let memory = Memory::open(pid).ok()?;
+    let found = survey(pid, target::class_of(pid)?, &memory).ok()?;
+    let library = found.library.as_ref()?;
+    let is_left = found.redirected().any(|s| !s.may_write());
+    let is_free = owner::is_free(library, &found, &memory, clock).is_ok();
+    (is_left && is_free).then(|| owner::session_of(library, &found))?
+}
+
 fn memory_of(pid: u32) -> Result<Memory, Refusal> {
     Memory::open(pid).map_err(|e| {
         let why = format!("its memory may not be written ({e})");

@@ -56,6 +56,18 @@ pub fn is_ours(library: &Library, found: &Survey, page: Option<PageFile>) -> Opt
     (page.is_some() && has_page(library, found, page) && sites > 0).then_some(sites)
 }
 
+/// The name of the session that a process is, or was, in.
+pub fn session_of(library: &Library, found: &Survey) -> Option<String> {
+    let name = target::without_mark(&page_of(library, found)?.name);
+    Some(session_in(Path::new(&name).parent()?))
+}
+
+/// The name of the session that keeps, or kept, its page in this folder.
+fn session_in(folder: &Path) -> String {
+    let name = folder.file_name().unwrap_or_default().to_string_lossy();
+    name.split('.').next().unwrap_or("?").to_owned()
+}
+
 /// Whether the session that a process was in before is over.
 ///
 /// # Errors
@@ -72,8 +84,7 @@ pub fn is_free(
         return Ok(());
     };
     let folder = Path::new(&name).parent().unwrap_or(Path::new("/"));
-    let id = folder.file_name().unwrap_or_default().to_string_lossy();
-    let id = id.split('.').next().unwrap_or("?");
+    let id = session_in(folder);
     match control::listens_in(folder) {
         Listens::Supervisor { pid, uid } => {
             let why = format!(

@@ -30,7 +30,8 @@ use synclater_sys::process;
 /// Relaxes processes that run already, without a restart.
 ///
 /// Returns once they are attached; the session goes on in the background, under the name that is
-/// printed, until `synclater detach`, or for as long as --for says. Each process stands still for
+/// printed, until `synclater detach`, or for as long as --for says (`synclater detach` then has the
+/// report). Each process stands still for
 /// about a millisecond, and is put back byte for byte at the end; one that still has files open
 /// whose O_SYNC was taken off meanwhile keeps what syncs its writes. Its sync requests from now on
 /// are as under `synclater run`; descriptors that were open with O_SYNC before stay as they are.
@@ -318,8 +319,9 @@ fn in_background(args: &Args, wanted: Wanted, whom: Whom, to: OwnedFd) -> anyhow
     s.end_recording();
     let told = report::run(&mut s, crate::session::supervisor::Outcome::Exited(0));
     s.close();
-    s.answer_detach(&told);
-    Ok(told.exit_status)
+    let status = told.exit_status;
+    s.answer_detach(told);
+    Ok(status)
 }
 
 fn give_up(s: &mut Supervisor) {

@@ -6,6 +6,7 @@ use crate::reach::attach::target::Refusal;
 use crate::reach::attach::{Told, Whose, Work};
 use crate::reach::whom;
 use crate::session::control::{is_there, sessions, Request};
+use crate::session::last_report::LastReport;
 use crate::session::supervisor::reached::{not_let_go, still_held};
 use std::time::{Duration, Instant};
 use synclater_model::report::message::Trouble;
@@ -13,6 +14,8 @@ use synclater_model::report::number::counted;
 use synclater_sys::clock::{LeaseClock, Reading};
 
 /// Ends a session that was attached: lets go of its processes, settles what they owe, and reports.
+///
+/// One that has ended by itself (--for, or with its last process) is reported once.
 ///
 /// The session of a supervisor that was killed can be named too: its processes make every request
 /// for real already; now they are what they were, byte for byte. Those of a session that lives,
@@ -39,13 +42,27 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
     super::clear_stale();
     let id = &args.session;
     let lives = sessions().iter().any(|s| s.id == *id && is_there(s));
-    let left = if lives { Vec::new() } else { whom::left_by(id) };
-    if left.is_empty() {
-        let done = ask_named(id, &Request::Detach { json: args.json })?;
-        super::say(&done.wrong);
-        super::print(&done.said)?;
-        return Ok(done.status);
+    if lives {
+        return ask(args);
     }
+    let left = whom::left_by(id);
+    match LastReport::take(id) {
+        None if left.is_empty() => ask(args),
+        last => let_go_of_all(args, left, last),
+    }
+}
+
+/// Asks the session's supervisor.
+fn ask(args: &Args) -> anyhow::Result<i32> {
+    let done = ask_named(&args.session, &Request::Detach { json: args.json })?;
+    super::say(&done.wrong);
+    super::print(&done.said)?;
+    Ok(done.status)
+}
+
+/// Lets go of what a session has left that is over, and says what it had to say.
+fn let_go_of_all(args: &Args, left: Vec<u32>, last: Option<LastReport>) -> anyhow::Result<i32> {
+    let id = &args.session;
     let clock = LeaseClock::new(Reading::now());
     let (mut freed, mut held) = (0, false);
     for pid in left {
@@ -57,11 +74,17 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
             }
         }
     }
-    if freed > 0 || !held {
+    if !args.json && (freed > 0 || (!held && last.is_none())) {
         let processes = counted(freed, "process");
         super::print(&format!("{id}: had ended; {processes} let go of\n"))?;
     }
-    Ok(if held { OURS } else { 0 })
+    let mut status = 0;
+    if let Some(last) = last {
+        super::print(&last.said(args.json))?;
+        // What could not be let go of then has been now.
+        status = last.status_but_for_stuck();
+    }
+    Ok(if held { OURS } else { status })
 }
 
 /// Lets go of a process that the dead session `id` left: how many sites were put back, or why none.

@@ -4,7 +4,8 @@
 //! page and the slots; `compile` rules into the page; `filesystems` which ones owe; `ledger` what a
 //! power cut leaves to be read; `settle` carrying debt out; `keeper` who does so when the
 //! supervisor cannot; `counts` and `escape` what was seen; `control` how other commands speak to
-//! it; `supervisor` the loop; `stale` what dead ones left.
+//! it; `supervisor` the loop; `stale` what dead ones left; `last_report` what one that ended by
+//! itself had to tell.
 
 pub mod belongings;
 pub mod compile;
@@ -14,6 +15,7 @@ pub mod dirs;
 pub mod escape;
 pub mod filesystems;
 pub mod keeper;
+pub mod last_report;
 pub mod ledger;
 pub mod report;
 pub mod settle;

@@ -19,15 +19,21 @@ use synclater_sys::process::effective_user_of;
 /// of what was attached.
 #[must_use]
 pub fn exit_status(s: &Supervisor, outcome: Outcome) -> i32 {
-    let half_recorded = s.recorded().is_some_and(|(_, r)| r.errno != 0);
     let not_let_go = s.reach().is_some_and(|r| !r.stuck().is_empty());
-    if s.paid.error.is_some() || !s.paid.complete || half_recorded || not_let_go {
+    if !is_whole(s) || not_let_go {
         return 125;
     }
     match outcome {
         Outcome::Exited(status) => status,
         Outcome::Signaled(signal) => 128 + signal,
     }
+}
+
+/// Whether everything was settled, and recorded where that was wanted.
+#[must_use]
+pub fn is_whole(s: &Supervisor) -> bool {
+    let half_recorded = s.recorded().is_some_and(|(_, r)| r.errno != 0);
+    s.paid.error.is_none() && s.paid.complete && !half_recorded
 }
 
 /// The report of a run that has been settled (or could not be).

@@ -435,3 +435,22 @@ fn doctor_says_where_the_pages_of_sessions_lie() {
     assert!(seen.ends_with(&folder), "{seen}: {folder}");
     stage.detach(&session);
 }
+
+#[test]
+fn a_session_that_ends_by_itself_has_its_report_kept_for_detach() {
+    let stage = Stage::new("last-report");
+    let mut victim = demand(&stage);
+    let words = ["--pid", &number(victim.pid()), "-u", "1h", "--for", "1h"];
+    let session = stage.attach(&words);
+    stage.warm(&mut victim);
+    stage.ask(&["set", &session, "--for", "1ms"]).must_succeed();
+    assert!(until(LIMIT, || stage.of_synclater().is_empty()));
+    assert_eq!(changed_code(victim.pid()), Vec::<String>::new());
+    let outcome = stage.ask(&["detach", &session]).must_succeed();
+    assert!(outcome.stdout.contains("1 process let go of"), "{outcome}");
+    assert!(outcome.stdout.contains("all durable"), "{outcome}");
+    // It is told once, and nowhere counts as a session.
+    let again = stage.ask(&["detach", &session]).must_succeed();
+    assert!(!again.stdout.contains("all durable"), "{again}");
+    assert_eq!(stage.entries(), Vec::<std::path::PathBuf>::new());
+}

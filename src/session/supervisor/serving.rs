@@ -3,7 +3,8 @@
 use super::reached::not_let_go;
 use super::*;
 use crate::reach::attach::target::Refusal;
-use synclater_model::report::run::{summary, RunReport};
+use crate::session::last_report::LastReport;
+use synclater_model::report::run::RunReport;
 
 impl Supervisor {
     pub(super) fn hand_out_slots(&self) {
@@ -53,24 +54,24 @@ impl Supervisor {
         self.leave();
     }
 
-    /// Tells whoever asked for the end of the session what it came to.
-    pub fn answer_detach(&mut self, report: &RunReport) {
+    /// Tells whoever asked for the end of the session what it came to; where nobody did, that is
+    /// kept for whoever asks later.
+    pub fn answer_detach(&mut self, report: RunReport) {
+        let last = LastReport {
+            let_go: self.reach.as_ref().map_or(0, |r| r.let_go().0),
+            is_whole: crate::session::report::is_whole(self),
+            report,
+        };
+        let wrong = self.not_let_go();
+        if self.detach_clients.is_empty() {
+            // Nobody hears where that cannot be.
+            let _ = last.keep();
+        }
         for (client, json) in std::mem::take(&mut self.detach_clients) {
-            let said = if json {
-                report.to_json()
-            } else {
-                let n = self.reach.as_ref().map_or(0, |r| r.let_go().0);
-                let n = synclater_model::report::number::counted(n, "process");
-                format!(
-                    "synclater: {}: {n} let go of\n{}",
-                    report.id,
-                    summary(report)
-                )
-            };
             client.answer(&Answer::Ended {
-                said,
-                wrong: self.not_let_go(),
-                status: report.exit_status,
+                said: last.said(json),
+                wrong: wrong.clone(),
+                status: last.report.exit_status,
             });
         }
     }

@@ -8,6 +8,14 @@ use crate::reach::attach::tracer::tracer_of;
 use crate::reach::follow::{Follow, Follower, How, News};
 use synclater_model::report::escape::Escape;
 
+/// A program that was not reached.
+pub struct NotReached {
+    /// What it is, or was.
+    pub exe: String,
+    /// Why.
+    pub why: String,
+}
+
 /// What traces those that are attached, for what they start.
 pub struct Herd {
     follower: Follower,
@@ -80,15 +88,15 @@ impl Herd {
         self.follower.take(pid, *all);
     }
 
-    /// What it has to tell of programs: whether their sites lead to the gate, or why not.
-    pub fn listen(&mut self) -> Vec<(u32, Result<(), String>)> {
+    /// What it has to tell of programs: whether their sites lead to the gate.
+    pub fn listen(&mut self) -> Vec<(u32, Result<(), NotReached>)> {
         let mut all = Vec::new();
         while let Some(news) = self.follower.news() {
             match news {
                 News::Reached { pid, how } => {
                     all.extend((how == How::Sites).then_some((pid, Ok(()))));
                 }
-                News::Missed { pid, why, .. } => all.push((pid, Err(why))),
+                News::Missed { pid, exe, why } => all.push((pid, Err(NotReached { exe, why }))),
                 News::Taken { pid, why } => {
                     self.asked.remove(&pid);
                     self.has_some |= why.is_none();

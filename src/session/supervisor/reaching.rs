@@ -3,7 +3,7 @@
 //! Promise: nothing here waits: each process is attached or detached by a process of ours, and
 //! heartbeat and settles go on meanwhile.
 
-use super::herd::Herd;
+use super::herd::{Herd, NotReached};
 use super::reached::{still_held, Reached};
 use super::*;
 use crate::reach::attach::target::{self, Refusal};
@@ -357,14 +357,12 @@ impl Reach {
             return;
         };
         for (pid, told) in herd.listen() {
-            let Some(program) = target::incarnation(pid) else {
-                continue;
-            };
-            let exe = target::exe_of(pid);
-            match told {
-                Ok(()) => {
+            let program = target::incarnation(pid);
+            match (told, program) {
+                (Ok(()), None) => {}
+                (Ok(()), Some(program)) => {
                     let reached = Reached {
-                        exe,
+                        exe: target::exe_of(pid),
                         sites: 0,
                         far: 0,
                         pause: Duration::ZERO,
@@ -374,11 +372,15 @@ impl Reach {
                     self.attached.insert((pid, program), reached);
                     self.fresh.push(pid);
                 }
-                Err(why) if self.refused.len() < NAMED => {
-                    let refusal = Refusal::new(why, "synclater run --follow -- COMMAND");
-                    self.refused.insert((pid, program), (exe, refusal));
+                (Err(NotReached { exe, why }), _) if self.refused.len() < NAMED => {
+                    // It may have ended since; if it was ending then, it has no executable.
+                    let who = (pid, program.unwrap_or_default());
+                    if program.is_some() || exe.starts_with('/') {
+                        let refusal = Refusal::new(why, "synclater run --follow -- COMMAND");
+                        self.refused.insert(who, (exe, refusal));
+                    }
                 }
-                Err(_) => {}
+                (Err(_), _) => {}
             }
         }
     }
@@ -461,6 +463,7 @@ impl Supervisor {
             return;
         };
         reach.leaving = true;
+        reach.listen();
         // Nobody else may trace them when they are let go of.
         if let Some(herd) = reach.herd.take() {
             herd.end();

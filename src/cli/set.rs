@@ -94,6 +94,13 @@ pub fn ask_named(id: &str, request: &Request) -> Result<Done, Trouble> {
                 status,
             })
         }
+        Ok(Answer::Refused { why }) if matches!(request, Request::Settle) => {
+            let (what, try_) = (
+                format!("cannot settle {id}"),
+                "look at `dmesg` for write errors",
+            );
+            return Err(Trouble::new(what, why, try_, super::settle::NOT_KNOWN));
+        }
         Ok(Answer::Refused { why }) => (why, "synclater ps"),
         Ok(Answer::Session { .. } | Answer::Watching { .. }) => {
             ("it answered another question".into(), "synclater ps")

@@ -1,6 +1,7 @@
 //! `synclater settle`: pay now.
 
 use super::set::ask_named;
+use super::OURS;
 use crate::session::control::{sessions, Request};
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -8,6 +9,8 @@ use synclater_model::report::message::Trouble;
 use synclater_sys::{job, mount};
 
 /// Makes durable what was asked for so far: of one session, of file systems, or of all sessions.
+///
+/// Exit status: 0, or 125 where something could not be settled; the rest is.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -16,16 +19,19 @@ pub struct Args {
     what: Vec<String>,
 }
 
+/// How things stand where something was not settled.
+pub const NOT_KNOWN: &str = "nothing is known to be durable that was not before";
+
 const EXAMPLES: &str = "\
 EXAMPLES
   synclater settle
   synclater settle kelp
   synclater settle /srv/mail";
 
-/// Settles each; waits for the end.
+/// Settles each, also behind one that cannot be; waits for the end.
 ///
 /// # Errors
-/// A [`Trouble`] for the first that could not be settled.
+/// Those of the output; what could not be settled is told, and gives the status 125.
 pub fn run(args: &Args) -> anyhow::Result<i32> {
     super::clear_stale();
     let all = || sessions().into_iter().map(|s| s.id).collect();
@@ -34,23 +40,30 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
     } else {
         args.what.clone()
     };
+    let mut status = 0;
     for name in &what {
         let said = if name.contains('/') || name == "." {
-            path(name)?
+            path(name)
         } else {
-            ask_named(name, &Request::Settle)?.said
+            ask_named(name, &Request::Settle).map(|done| done.said)
         };
-        super::print(&format!("{name}: {said}\n"))?;
+        match said {
+            Ok(said) => super::print(&format!("{name}: {said}\n"))?,
+            Err(trouble) => {
+                status = OURS;
+                super::say(&format!("{trouble}\n"));
+            }
+        }
     }
     if what.is_empty() {
         super::print("no sessions\n")?;
     }
-    Ok(0)
+    Ok(status)
 }
 
 fn path(name: &str) -> Result<String, Trouble> {
     let trouble = |why: String| {
-        let state = "nothing is known to be durable that was not before";
+        let state = NOT_KNOWN;
         Trouble::new(
             format!("cannot settle {name}"),
             why,

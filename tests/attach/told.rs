@@ -454,3 +454,24 @@ fn a_session_that_ends_by_itself_has_its_report_kept_for_detach() {
     assert!(!again.stdout.contains("all durable"), "{again}");
     assert_eq!(stage.entries(), Vec::<std::path::PathBuf>::new());
 }
+
+#[test]
+fn settle_goes_on_behind_what_cannot_be_settled() {
+    let stage = Stage::new("settle");
+    let mut victim = demand(&stage);
+    let session = stage.attach_to(&victim, "1h");
+    stage.warm(&mut victim);
+    let work = stage.work().display().to_string();
+    let outcome = stage.ask(&["settle", "nobody", &session, "/no/such/place", &work]);
+    assert_eq!(outcome.status.code(), Some(125), "{outcome}");
+    for said in [
+        format!("{session}: settled;"),
+        format!("{work}: file system settled"),
+    ] {
+        assert!(outcome.stdout.contains(&said), "{outcome}");
+    }
+    for said in ["there is no session nobody", "cannot settle /no/such/place"] {
+        assert!(outcome.stderr.contains(said), "{outcome}");
+    }
+    stage.detach(&session);
+}

@@ -90,9 +90,10 @@ fn let_go_of_all(args: &Args, left: Vec<u32>, last: Option<LastReport>) -> anyho
 /// Lets go of a process that the dead session `id` left: how many sites were put back, or why none.
 fn let_go(id: &str, pid: u32, clock: LeaseClock) -> std::io::Result<Result<u64, Trouble>> {
     let begun = Instant::now();
+    let whose = Whose { page: None, clock };
     let mut last = Refusal::new("", "try again in a moment");
     while begun.elapsed() < Duration::from_secs(5) {
-        match until_finished(Work::detach(pid, Whose::Dead(clock))?) {
+        match until_finished(Work::detach(pid, whose)?) {
             Told::Detached { sites, marked, .. } => {
                 if let Some(why) = still_held(marked) {
                     super::say(&format!("synclater: {pid}: {why}\n"));

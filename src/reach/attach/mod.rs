@@ -170,7 +170,10 @@ impl Luggage {
     /// The session that this is brought for.
     #[must_use]
     pub fn whose(&self) -> Whose {
-        Whose::Of(self.mapped)
+        Whose {
+            page: Some(self.mapped),
+            clock: self.clock,
+        }
     }
 
     /// Everything that is open.
@@ -268,7 +271,7 @@ fn put_in(pid: u32, luggage: &Luggage) -> Result<Told, Failure> {
     plan.far += unseen;
     let mut tracer = Tracer::new(pid, plan.found.class);
     tracer.hold()?;
-    if !plan.found.still_holds(pid, &memory) {
+    if !plan.found.still_holds(pid, &memory) || !owner::is_as_it_was(pid, &plan.found) {
         return Err(Failure::Busy("another session attaches to it".into()));
     }
     if is_filtered {
@@ -443,19 +446,13 @@ fn take_out(pid: u32, whose: Whose) -> Result<Told, Failure> {
     let memory = Memory::open(pid).map_err(|e| cannot_see(pid, &e))?;
     let found = survey(pid, target::class_of(pid).unwrap_or(Class::Long), &memory)?;
     if let Some(library) = &found.library {
-        match whose {
-            Whose::Of(page) if !owner::has_page(library, &found, page) => {
-                return Ok(Told::Detached {
-                    sites: 0,
-                    marked: 0,
-                    pause_ns: 0,
-                });
-            }
-            Whose::Of(_) => {}
-            Whose::Dead(clock) => match owner::is_free(library, &found, &memory, clock) {
+        let is_its = matches!(whose.page, Some(page) if owner::has_page(library, &found, page));
+        // Whose supervisor is dead may be taken out by anybody.
+        if !is_its {
+            match owner::is_free(library, &found, &memory, whose.clock) {
                 Err(Failure::Refused(refusal)) => return Ok(Told::Others { refusal }),
                 free => free?,
-            },
+            }
         }
     }
     let mut tracer = Tracer::new(pid, found.class);

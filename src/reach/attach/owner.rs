@@ -19,13 +19,13 @@ use synclater_sys::remote::Memory;
 /// What a page is among the mappings of a process: device and inode.
 pub type PageFile = (u64, u64);
 
-/// Out of which session a process is taken.
+/// Out of which session a process is taken: one with this page, or one that is dead.
 #[derive(Clone, Copy, Debug)]
-pub enum Whose {
-    /// The one with this page; `None`: any.
-    Of(Option<PageFile>),
-    /// One that is dead, by this clock.
-    Dead(LeaseClock),
+pub struct Whose {
+    /// The page; `Some(None)`: not known, any.
+    pub page: Option<Option<PageFile>>,
+    /// The clock of leases.
+    pub clock: LeaseClock,
 }
 
 /// What the page is in a list of mappings, as ours has it: on btrfs stat(2) has another device.
@@ -47,6 +47,19 @@ fn page_of<'a>(library: &Library, found: &'a Survey) -> Option<&'a Mapping> {
 pub fn has_page(library: &Library, found: &Survey, page: Option<PageFile>) -> bool {
     let file = page_of(library, found).map(|m| (m.device, m.inode));
     page.is_none() || file == page
+}
+
+/// Whether the library still looks at the page that it was found with: a tracer of ours whose
+/// supervisor was killed may have been slower than the next session.
+pub fn is_as_it_was(pid: u32, found: &Survey) -> bool {
+    let Some(library) = &found.library else {
+        return true;
+    };
+    let (_, page) = library.shared();
+    let text = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+    let is_it = |m: &&Mapping| m.range.start == page;
+    let of = |all: &[Mapping]| all.iter().find(is_it).map(|m| (m.device, m.inode));
+    of(&maps::read(&text)) == of(&found.mappings)
 }
 
 /// How many sites lead into this very session already; `None` where none does.

@@ -321,7 +321,7 @@ impl Reach {
                 self.fresh.push(pid);
                 self.follow_from(pid);
             }
-            // Only who asks for a dead session's is told so.
+            // It is in another session by now.
             Told::Others { .. } => {}
             Told::Detached {
                 pause_ns, marked, ..

@@ -269,7 +269,6 @@ impl Vigil {
     /// The supervisor is dead: ends the relaxation, settles, and clears up behind it.
     fn take_over(self) -> i32 {
         self.shared.relax(false);
-        self.shared.end_lease();
         if self.settle() && self.ledger.close_here(&self.what.id).is_ok() {
             self.what.give_back();
             return 0;

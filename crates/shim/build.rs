@@ -67,7 +67,7 @@ const VARIANTS: [Variant; 2] = [
 ];
 
 /// What the image for running processes has beside [`SOURCES`], and in the place of `join.c`.
-const GATE_SOURCES: [&str; 3] = ["gate.c", "boot.c", "attach.c"];
+const GATE_SOURCES: [&str; 5] = ["gate.c", "gate_i386.c", "boot.c", "boot_i386.c", "attach.c"];
 
 /// Compiles the image for running processes of a class: linked at 0, without a relocation, flat. It
 /// may touch no vector register: to the program it is a system call, which changes none.
@@ -173,7 +173,7 @@ fn main() {
     }
     let gate = out.join("gate.bin");
     let gate32 = out.join("gate32.bin");
-    // Its boot code has to find room in what is left of a page.
+    // It aligns no stack by 16: nothing in it asks for that.
     let tight = [class32[0], class32[1], "-mpreferred-stack-boundary=2"];
     let gates = [
         (&gate, native == ["-m64"], native),

@@ -14,10 +14,9 @@
  * Nothing outside of this section may be used: it is copied.
  */
 #include "gate.h"
-#define SL_BOOT 1
 #include "syscall.h"
 
-#if defined(__x86_64__) || defined(__i386__)
+#ifdef __x86_64__
 #ifdef __clang__
 #define IN_LITTLE_ROOM
 #else
@@ -27,13 +26,7 @@
 #define INLINED inline __attribute__((always_inline))
 #define SECONDS 2
 
-#ifdef __x86_64__
 enum { NR_rt_sigprocmask = 14, NR_sendto = 44, NR_socketpair = 53 };
-#define PAGES(bytes) (bytes)
-#else
-enum { NR_rt_sigprocmask = 175, NR_sendto = 369, NR_socketpair = 360 };
-#define PAGES(bytes) ((bytes) >> 12) /* what mmap2 takes */
-#endif
 
 #define PROT_READ_   1
 #define PROT_WRITE_  2
@@ -47,7 +40,6 @@ enum { NR_rt_sigprocmask = 175, NR_sendto = 369, NR_socketpair = 360 };
  * sent to two bytes behind, and the kernel takes it from there as it does behind every call that
  * was interrupted: back by the length of `syscall`, to make the call again, or, where a signal's
  * handler runs first and the call is to fail for that, not. So it knows by where it begins. */
-#ifdef __x86_64__
 __asm__(".pushsection .gate.boot.first, \"ax\"\n"
 	".globl sl_boot\n"
 	".hidden sl_boot\n"
@@ -78,73 +70,11 @@ __asm__(".pushsection .gate.boot.first, \"ax\"\n"
 	"popf\n\t"
 	"ret $128\n"
 	".popsection\n");
-#else
-__asm__(".pushsection .gate.boot.first, \"ax\"\n"
-	".globl sl_boot\n"
-	".hidden sl_boot\n"
-	"sl_boot:\n\t"
-	"jmp 1f\n\t"
-	"movl $-4, 1120(%edi)\n\t"
-	"addl $2, 1256(%edi)\n"
-	"1:\tcld\n\t"
-	"mov %edi, %ebx\n\t"
-	"sub $12, %esp\n\t"
-	"push %ebx\n\t"
-	"call sl_boot_work\n\t"
-	"lea 1120(%ebx), %esp\n\t"
-	/* Of each the upper half, which nobody has, goes to the next one first. */
-	"pop %eax\n\t"
-	"pop %ebx\n\t"
-	"pop %ebx\n\t"
-	"pop %ecx\n\t"
-	"pop %ecx\n\t"
-	"pop %edx\n\t"
-	"pop %edx\n\t"
-	"pop %esi\n\t"
-	"pop %esi\n\t"
-	"pop %edi\n\t"
-	"pop %edi\n\t"
-	"pop %ebp\n\t"
-	"pop %ebp\n\t"
-	"lea 76(%esp), %esp\n\t"
-	"popf\n\t"
-	"lea 4(%esp), %esp\n\t"
-	"ret $132\n"
-	".globl sl_boot_raw\n"
-	".hidden sl_boot_raw\n"
-	"sl_boot_raw:\n\t"
-	"push %ebp\n\t"
-	"push %ebx\n\t"
-	"push %esi\n\t"
-	"push %edi\n\t"
-	"mov 20(%esp), %eax\n\t"
-	"mov 24(%esp), %ebx\n\t"
-	"mov 28(%esp), %ecx\n\t"
-	"mov 32(%esp), %edx\n\t"
-	"mov 36(%esp), %esi\n\t"
-	"mov 40(%esp), %edi\n\t"
-	"mov 44(%esp), %ebp\n\t"
-	"int $0x80\n\t"
-	"pop %edi\n\t"
-	"pop %esi\n\t"
-	"pop %ebx\n\t"
-	"pop %ebp\n\t"
-	"ret\n"
-	".popsection\n");
-#endif
 SL_STATIC_ASSERT(offsetof(struct sl_errand, saved) == 1120, "the offset in sl_boot");
 SL_STATIC_ASSERT(offsetof(struct sl_errand, back) == 1256, "the offset in sl_boot");
 
 /* The tracer looks at it while we wait. */
-#ifdef __x86_64__
 #define STATE(e, value) __atomic_store_n(&(e)->state, value, __ATOMIC_SEQ_CST)
-#else
-#define STATE(e, value)                                                                       \
-	do {                                                                                  \
-		((volatile int32_t *)&(e)->state)[1] = (value) < 0 ? -1 : 0;                  \
-		__atomic_store_n((int32_t *)&(e)->state, (int32_t)(value), __ATOMIC_SEQ_CST); \
-	} while (0)
-#endif
 
 /* What recvmsg takes, and one message of two descriptors as it brings it. */
 struct boot_message {
@@ -179,7 +109,7 @@ static INLINED long map_image(const struct sl_errand *e, int library)
 		 library, 0);
 	if (!is_error(r))
 		r = raw6(NR_mmap, data, e->whole - e->data_at, PROT_READ_ | PROT_WRITE_,
-			 MAP_PRIVATE_ | MAP_FIXED_, library, PAGES(e->data_at));
+			 MAP_PRIVATE_ | MAP_FIXED_, library, e->data_at);
 	if (!is_error(r))
 		return 0;
 	raw2(NR_munmap, e->image, e->room);

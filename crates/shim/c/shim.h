@@ -9,7 +9,8 @@
  * Map: session.c what this process keeps of its sessions
  *      join.c   finding them, in a program that was started with the library
  *      gate.c   how system calls of a running program come here, boot.c what put it there, attach.c
- *               its joining: in the flat image alone, which is most of these files with SL_GATE
+ *               its joining: in the flat image alone, which is most of these files with SL_GATE;
+ *               gate_i386.c and boot_i386.c are what these have in assembler, for i386
  *      core.c   slots, counts, lease, verdicts, debt
  *      rules.c  which rule matches
  *      glob.c   matching names and paths

@@ -235,18 +235,12 @@ __attribute__((noipa, noinline, unused)) static long raw_args(const struct sl_ar
 	return r;
 }
 
-#ifdef SL_BOOT
-/* In little room: boot.c. What is not given is any number. */
-__attribute__((visibility("hidden"))) long sl_boot_raw(long nr, ...);
-#define raw sl_boot_raw
-#else
 static inline long raw(long nr, long a, long b, long c, long d, long e, long f)
 {
 	struct sl_args s = { nr, a, b, c, d, e, f };
 
 	return raw_args(&s);
 }
-#endif
 
 static inline uint64_t counter_ticks(void)
 {
@@ -369,20 +363,12 @@ static inline uintptr_t thread_number(void)
 #error "synclater's shim has no system-call layer for this machine"
 #endif
 
-#if defined(SL_BOOT) && defined(__i386__)
-#define raw1(n, a)                raw(n, (long)(a))
-#define raw2(n, a, b)             raw(n, (long)(a), (long)(b))
-#define raw3(n, a, b, c)          raw(n, (long)(a), (long)(b), (long)(c))
-#define raw4(n, a, b, c, d)       raw(n, (long)(a), (long)(b), (long)(c), (long)(d))
-#define raw5(n, a, b, c, d, e)    raw(n, (long)(a), (long)(b), (long)(c), (long)(d), (long)(e))
-#else
 #define raw0(n)                raw(n, 0, 0, 0, 0, 0, 0)
 #define raw1(n, a)             raw(n, (long)(a), 0, 0, 0, 0, 0)
 #define raw2(n, a, b)          raw(n, (long)(a), (long)(b), 0, 0, 0, 0)
 #define raw3(n, a, b, c)       raw(n, (long)(a), (long)(b), (long)(c), 0, 0, 0)
 #define raw4(n, a, b, c, d)    raw(n, (long)(a), (long)(b), (long)(c), (long)(d), 0, 0)
 #define raw5(n, a, b, c, d, e) raw(n, (long)(a), (long)(b), (long)(c), (long)(d), (long)(e), 0)
-#endif
 #define raw6(n, a, b, c, d, e, f) \
 	raw(n, (long)(a), (long)(b), (long)(c), (long)(d), (long)(e), (long)(f))
 

@@ -357,6 +357,16 @@ mod tests {
     }
 
     #[test]
+    fn the_boot_code_of_i386_fits_behind_the_kernels_own_piece_of_code() {
+        let Some(image) = crate::IMAGE_32 else { return };
+        let head = Head::read(image).expect("a head");
+        let boot = head.boot_code(image);
+        assert!((100..512).contains(&boot.len()), "{head:?}");
+        assert!((1..head.places_at).contains(&head.arrive), "{head:?}");
+        assert!((head.data_at..head.whole).contains(&head.arrival));
+    }
+
+    #[test]
     fn an_image_of_another_version_is_none() {
         let Some(image) = crate::IMAGE else { return };
         for k in [0, 8] {

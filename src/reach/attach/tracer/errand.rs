@@ -184,12 +184,13 @@ impl Tracer {
         let begun = Instant::now();
         let lost = |e: io::Error| Failure::Busy(format!("thread {tid} was lost: {e}"));
         loop {
-            let state = memory.bytes(at + Errand::STATE, 8).map_err(lost)?;
-            match i64::from_le_bytes(state.try_into().unwrap_or_default()) {
+            // The lower half says it all, and is written at once.
+            let state = memory.bytes(at + Errand::STATE, 4).map_err(lost)?;
+            match i32::from_le_bytes(state.try_into().unwrap_or_default()) {
                 0 => {}
                 1 => break,
                 e => {
-                    let e = io::Error::from_raw_os_error(i32::try_from(-e).unwrap_or(0));
+                    let e = io::Error::from_raw_os_error(-e);
                     let why = format!("it can open no more files: {e}");
                     let try_ = "raise its RLIMIT_NOFILE (prlimit), then try again";
                     return Err(Failure::Refused(Refusal::new(why, try_)));

@@ -6,7 +6,7 @@ mod cycles;
 mod ends;
 mod follow;
 mod opened;
-mod refusals;
+pub mod refusals;
 mod sandboxed;
 mod servers;
 mod told;

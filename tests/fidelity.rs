@@ -69,9 +69,18 @@ fn compare(
     backends: impl Iterator<Item = Backend>,
     run_one: impl Fn(Class, Backend) -> Outcome,
 ) {
+    compare_in(&CLASSES, name, backends, run_one);
+}
+
+fn compare_in(
+    classes: &[Class],
+    name: &str,
+    backends: impl Iterator<Item = Backend>,
+    run_one: impl Fn(Class, Backend) -> Outcome,
+) {
     let backends: Vec<Backend> = backends.collect();
     let mut found = Vec::new();
-    for class in CLASSES {
+    for &class in classes {
         let expected = run_one(class, Backend::None);
         assert!(
             !expected.stdout.is_empty(),
@@ -249,6 +258,40 @@ fn threads_keep_their_errno() {
 #[test]
 fn every_process_of_a_tree_is_answered() {
     same_everywhere("fork_tree");
+}
+
+/// What reaches programs that load no library: every kind of call that it looks at.
+#[test]
+fn static_32_bit_programs_answer_as_the_kernel_does() {
+    let all = [
+        "fsync",
+        "fdatasync",
+        "syncfs",
+        "sync",
+        "msync",
+        "sync_file_range",
+        "open",
+        "openat2",
+        "open_by_handle_at",
+        "osync_travels",
+        "osync_locks",
+        "osync_special",
+        "write_sync",
+        "pwritev2",
+        "io_submit",
+        "syscall",
+        "cancel",
+        "vfork_exec",
+        "threads",
+        "fork_tree",
+    ];
+    let reaches = |b: &Backend| matches!(b, Backend::Attached(_) | Backend::Followed(_));
+    for name in all {
+        let backends = backends().filter(reaches);
+        compare_in(&[Class::SmallStatic], name, backends, |class, backend| {
+            outcome_of(name, class, backend)
+        });
+    }
 }
 
 #[test]

@@ -5,8 +5,10 @@ mod daemons;
 mod ends;
 mod rights;
 
+use crate::attach::refusals::bare_32;
 use crate::harness::command::{clean, run, Outcome, LIMIT};
 use crate::harness::limits::{count, is_root, skip};
+use crate::harness::victims::{victim, Class};
 use crate::odd_victims::furnish;
 use crate::sessions::stage::{as_root, program, Running, Stage, SYNCLATER};
 use crate::wait::until;
@@ -102,6 +104,58 @@ fn soak_a_static_child() {
     is_reached("static-of-python", &["env", "-i"], "hammer_static");
 }
 
+#[test]
+fn soak_a_static_32_bit_child() {
+    is_reached("static-32", &[], "hammer_32_static");
+    is_reached("static-32-of-env", &["env", "-i"], "hammer_32_static");
+}
+
+#[test]
+fn a_static_32_bit_program_is_asked_at_every_kind_of_request() {
+    let requests = |name, class, follows| {
+        let stage = Stage::new("kinds");
+        let victim = victim(name, class);
+        run(session(&stage, follows).arg(victim).arg(stage.work()));
+        let report = stage.report();
+        assert_eq!(report["escaped"], json!([]), "{name}: {report:#}");
+        // A report that has none leaves the key out.
+        number(&report, "requests") + report["hints"].as_u64().unwrap_or(0)
+    };
+    // By six arguments, offsets of 64 bits, the numbers of i386.
+    let all = [
+        "sync_file_range",
+        "pwritev2",
+        "msync",
+        "sync",
+        "syncfs",
+        "fdatasync",
+        "syscall",
+    ];
+    for name in all {
+        let by_library = requests(name, Class::Small, false);
+        let by_sites = requests(name, Class::SmallStatic, true);
+        assert!(by_library > 0, "{name}");
+        assert_eq!(by_sites, by_library, "{name}");
+    }
+}
+
+#[test]
+fn a_static_32_bit_program_without_a_libc_is_named() {
+    if !as_root("a_static_32_bit_program_without_a_libc_is_named") {
+        return;
+    }
+    let stage = Stage::new("bare");
+    let mut command = session(&stage, true);
+    command.arg(bare_32(&stage)).arg(stage.work().join("file"));
+    run(&mut command).must_succeed();
+    let report = stage.report();
+    let escaped = report["escaped"].as_array().expect("escaped");
+    assert_eq!(escaped.len(), 1, "{report:#}");
+    assert_eq!(escaped[0]["requests"], 1, "{report:#}");
+    let why = escaped[0]["why"].as_str().expect("why");
+    assert!(why.contains("no system-call site"), "{report:#}");
+}
+
 /// Python with an empty environment for its child, a shell, which has the next one.
 const NO_ENVIRONMENT: &str = "import subprocess, sys; \
     sys.exit(subprocess.run(['/bin/sh', '-c', '\"$@\"', 'sh'] + sys.argv[1:], env={}).returncode)";
@@ -163,7 +217,13 @@ fn soak_a_go_child_of_a_shell_of_a_python_without_an_environment() {
 #[test]
 fn soak_what_is_followed_is_recorded() {
     let stage = Stage::new("recorded");
-    let victims = ["hammer", "hammer_static", "hammer_musl", "hammer_32"];
+    let victims = [
+        "hammer",
+        "hammer_static",
+        "hammer_musl",
+        "hammer_32",
+        "hammer_32_static",
+    ];
     let mut all: Vec<_> = victims
         .iter()
         .map(|name| hammer(name, &stage.work()))
@@ -192,11 +252,18 @@ fn soak_children_behind_another_root() {
     }
     let stage = Stage::new("root");
     let root = stage.file("root");
-    let victims = ["hammer", "hammer_static", "hammer_musl"].map(program);
+    let victims = [
+        "hammer",
+        "hammer_static",
+        "hammer_32",
+        "hammer_32_static",
+        "hammer_musl",
+    ];
+    let victims = victims.map(program);
     let paths: Vec<&Path> = victims.iter().map(PathBuf::as_path).collect();
-    furnish(&root, &paths[..2]);
+    furnish(&root, &paths[..4]);
     for (file, below) in [
-        (paths[2], "bin"),
+        (paths[4], "bin"),
         (Path::new("/lib/ld-musl-x86_64.so.1"), "lib"),
     ] {
         let to = root.join(below).join(file.file_name().expect("a name"));

@@ -1,7 +1,10 @@
 //! Attached and let go of, again and again, while every answer is checked.
 
 use super::*;
+use crate::harness::command::run;
 use crate::harness::limits::count;
+use crate::harness::victims::SMALL;
+use std::path::{Path, PathBuf};
 
 fn cycles(program: &str, threads: usize) {
     let stage = Stage::new(program);
@@ -60,8 +63,61 @@ fn soak_a_busy_32_bit_program_is_attached_and_let_go_of_without_a_wrong_answer()
 }
 
 #[test]
+fn soak_a_busy_static_32_bit_program_is_attached_and_let_go_of_without_a_wrong_answer() {
+    cycles("busy_32_static", 4);
+}
+
+#[test]
 fn soak_a_busy_program_with_rings_is_attached_and_let_go_of_without_a_wrong_answer() {
     cycles("busy_uring", 4);
+}
+
+/// A static 32-bit program with hardly any room behind its code, whatever else was linked.
+fn without_room(stage: &Stage) -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/sessions/demand.c");
+    let (filler, built) = (stage.file("filler.s"), stage.file("without-room"));
+    let mut bytes = 0;
+    loop {
+        std::fs::write(&filler, format!(".text\n.skip {bytes}, 0x90\n")).expect("a filler");
+        let mut gcc = clean("gcc");
+        gcc.args(SMALL).args(["-O2", "-static", "-pthread", "-o"]);
+        gcc.arg(&built).arg(&source).arg(&filler);
+        run(&mut gcc).must_succeed();
+        let room = room_behind_code(&built);
+        if room < 64 {
+            return built;
+        }
+        bytes += room - 32;
+        assert!(bytes < 8192, "{room} bytes are left");
+    }
+}
+
+/// Bytes between the end of an i386 program's code and that of its last page.
+fn room_behind_code(program: &Path) -> usize {
+    let file = std::fs::read(program).expect("a program");
+    let word = |at: usize| u32::from_le_bytes(file[at..at + 4].try_into().expect("4")) as usize;
+    let (headers, count) = (word(28), word(44) & 0xffff);
+    const PT_LOAD: usize = 1;
+    const PF_X: usize = 1;
+    let mut all = (0..count).map(|k| headers + 32 * k);
+    let code = all.find(|at| word(*at) == PT_LOAD && word(at + 24) & PF_X != 0);
+    let code = code.expect("code");
+    (word(code + 4) + word(code + 16)).wrapping_neg() & 4095
+}
+
+#[test]
+fn a_static_32_bit_program_without_room_behind_its_code_is_attached() {
+    let stage = Stage::new("room");
+    let mut command = clean(without_room(&stage));
+    command.arg(stage.work());
+    let mut victim = Running::start(&stage, command);
+    victim.be_ready();
+    let session = stage.attach_to(&victim, "1s");
+    stage.warm(&mut victim);
+    stage.detach(&session);
+    assert_eq!(changed_code(victim.pid()), Vec::<String>::new());
+    assert_eq!(victim.sync("file"), 0);
+    victim.end().must_succeed();
 }
 
 #[test]

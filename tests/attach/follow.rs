@@ -36,7 +36,14 @@ fn soak_children_of_an_attached_shell_are_reached() {
     let mut shell = shell(&stage);
     let pid = number(shell.pid());
     let session = stage.attach(&["--pid", &pid, "--follow", "--until", "1s"]);
-    for name in ["hammer", "hammer_static", "hammer_musl"] {
+    let all = [
+        "hammer",
+        "hammer_static",
+        "hammer_musl",
+        "hammer_32",
+        "hammer_32_static",
+    ];
+    for name in all {
         does(&mut shell, &hammer(name, &stage.work(), requests));
     }
     let line = format!(
@@ -45,7 +52,8 @@ fn soak_children_of_an_attached_shell_are_reached() {
     );
     does(&mut shell, &line);
     let report = stage.detach(&session);
-    assert_eq!(report["requests"], 4 * requests, "{report:#}");
+    let children = all.len() + 1;
+    assert_eq!(report["requests"], children * requests, "{report:#}");
     assert_eq!(report["escaped"], serde_json::json!([]), "{report:#}");
     // From now on it is as if nothing had been.
     assert_eq!(changed_code(shell.pid()), Vec::<String>::new());
@@ -77,11 +85,17 @@ fn row(stage: &Stage, exe: &str) -> Option<(Pid, String)> {
 
 #[test]
 fn a_child_that_was_followed_is_let_go_of_byte_for_byte() {
+    for name in ["demand", "demand_32", "demand_32_static"] {
+        is_let_go_of(name);
+    }
+}
+
+fn is_let_go_of(name: &str) {
     let stage = Stage::new("child");
     let mut shell = shell(&stage);
     let session = stage.attach(&["--pid", &number(shell.pid()), "--follow"]);
     // Its input is the shell's from then on.
-    let victim = program("demand");
+    let victim = program(name);
     shell.tell(&format!(
         "exec 3<&0; {} {} <&3",
         victim.display(),
@@ -90,9 +104,9 @@ fn a_child_that_was_followed_is_let_go_of_byte_for_byte() {
     assert_eq!(shell.hear(), "ready");
     shell.tell("sync file");
     assert_eq!(shell.hear(), "sync 0");
-    let shown = until(LIMIT, || row(&stage, "demand").is_some());
+    let shown = until(LIMIT, || row(&stage, name).is_some());
     assert!(shown, "{:#}", stage.session());
-    let (child, how) = row(&stage, "demand").expect("shown");
+    let (child, how) = row(&stage, name).expect("shown");
     assert_eq!(how, "sites");
     assert!(!changed_code(child).is_empty());
     let report = stage.detach(&session);

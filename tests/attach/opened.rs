@@ -160,6 +160,11 @@ fn o_sync_comes_back_in_a_32_bit_process_that_was_let_go_of() {
 }
 
 #[test]
+fn o_sync_comes_back_in_a_static_32_bit_process_that_was_let_go_of() {
+    comes_and_goes("demand_32_static");
+}
+
+#[test]
 fn o_sync_that_is_inherited_is_taken_off_where_everything_is_followed() {
     let stage = Stage::new("followed");
     let mut command = stage.synclater(&["run", "--quiet", "--follow", "-u", "1h", "--"]);

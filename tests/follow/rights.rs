@@ -81,7 +81,7 @@ fn a_setuid_program_is_reached_by_root() {
     if !as_root("a_setuid_program_is_reached_by_root") {
         return;
     }
-    for victim in ["hammer", "hammer_static"] {
+    for victim in ["hammer", "hammer_static", "hammer_32", "hammer_32_static"] {
         let stage = Stage::new("setuid-root");
         stage.open_to_others(0o755);
         let copy = setuid(&stage, &program(victim));

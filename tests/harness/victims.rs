@@ -1,4 +1,4 @@
-//! Compiles the programs in `tests/victims`, each in up to three classes.
+//! Compiles the programs in `tests/victims`, each in up to four classes.
 
 use super::command::{clean, run};
 use std::path::{Path, PathBuf};
@@ -14,6 +14,8 @@ pub enum Class {
     Small,
     /// musl, x86-64.
     Musl,
+    /// glibc, i386, static: no library reaches it.
+    SmallStatic,
 }
 
 pub const CLASSES: [Class; 3] = [Class::Native, Class::Small, Class::Musl];
@@ -21,6 +23,8 @@ pub const CLASSES: [Class; 3] = [Class::Native, Class::Small, Class::Musl];
 /// What 32-bit programs are compiled with. gcc's multilib has no `asm/` headers of its own; the
 /// 64-bit ones serve both.
 pub const SMALL: &[&str] = &["-m32", "-idirafter", "/usr/include/x86_64-linux-gnu"];
+
+const SMALL_STATIC: &[&str] = &[SMALL[0], SMALL[1], SMALL[2], "-static"];
 
 /// The warnings left out are about the wrong arguments that victims pass on purpose.
 const FLAGS: &[&str] = &[
@@ -44,6 +48,7 @@ impl Class {
             Class::Native => "64",
             Class::Small => "32",
             Class::Musl => "musl",
+            Class::SmallStatic => "32-static",
         }
     }
 
@@ -52,6 +57,7 @@ impl Class {
             Class::Native => ("gcc", &["-m64"]),
             Class::Small => ("gcc", SMALL),
             Class::Musl => ("musl-gcc", &[]),
+            Class::SmallStatic => ("gcc", SMALL_STATIC),
         }
     }
 

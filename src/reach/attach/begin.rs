@@ -31,8 +31,9 @@ pub fn put_in_at_start(
     luggage: &Luggage,
 ) -> (Option<Thread>, Begun) {
     let pid = thread.tid();
-    let mut tracer = Tracer::with(thread);
-    let begun = put_in_first(pid, &mut tracer, entry, luggage);
+    let class = class_of(&thread);
+    let mut tracer = Tracer::with(thread, class);
+    let begun = put_in_first(pid, class, &mut tracer, entry, luggage);
     let begun = begun.unwrap_or_else(|failure| Begun::Done(failure.into()));
     (tracer.thread_of(pid), begun)
 }
@@ -41,19 +42,29 @@ pub fn put_in_at_start(
 /// Returns its other threads that have ended meanwhile, too.
 pub fn put_in_on_arrival(thread: Thread, luggage: &Luggage) -> (Option<Thread>, Told, Vec<u32>) {
     let pid = thread.tid();
-    let mut tracer = Tracer::with(thread);
-    let told = put_in_late(pid, &mut tracer, luggage).unwrap_or_else(Into::into);
+    let class = class_of(&thread);
+    let mut tracer = Tracer::with(thread, class);
+    let told = put_in_late(pid, class, &mut tracer, luggage).unwrap_or_else(Into::into);
     let gone = tracer.gone();
     (tracer.thread_of(pid), told, gone)
 }
 
+/// What code a program consists of that stands in front of its first instruction.
+fn class_of(thread: &Thread) -> Class {
+    match thread.registers() {
+        Ok(registers) if !registers.is_64() => Class::Small,
+        _ => Class::Long,
+    }
+}
+
 fn put_in_first(
     pid: u32,
+    class: Class,
     tracer: &mut Tracer,
     entry: Option<Entry>,
     luggage: &Luggage,
 ) -> Result<Begun, Failure> {
-    let target = target::at_start(pid, luggage.filters)?;
+    let target = target::at_start(pid, class, luggage.filters)?;
     let memory = memory_of(pid)?;
     let found = survey(pid, target.class, &memory)?;
     if target.is_filtered {
@@ -62,6 +73,10 @@ fn put_in_first(
     if found.makes_requests() {
         let plan = Plan::make(pid, target, found, luggage, &memory)?;
         return plan.carry_out(tracer, luggage, &memory).map(Begun::Done);
+    }
+    if class == Class::Small && entry.is_none() && found.sites.is_empty() {
+        // Static, and of another libc: whatever it asks for, it asks for in an unknown form.
+        return Err(found.has_no_site().into());
     }
     let Some(entry) = entry else {
         // Nothing in it could be answered, so nothing is missed.
@@ -82,20 +97,28 @@ fn put_in_first(
         .write(at(library.head.arrival), &arrival)
         .map_err(lost)?;
     let arrive = at(library.head.arrive);
-    memory
-        .write(entry.told, &arrive.to_le_bytes())
-        .map_err(lost)?;
+    let told = arrive.to_le_bytes();
+    let len = match class {
+        Class::Long => 8,
+        Class::Small => 4,
+    };
+    memory.write(entry.told, &told[..len]).map_err(lost)?;
     exchange(tracer, &memory, &[])?;
     const LONGEST: u64 = 256;
     Ok(Begun::Ahead(arrive..arrive + LONGEST))
 }
 
-fn put_in_late(pid: u32, tracer: &mut Tracer, luggage: &Luggage) -> Result<Told, Failure> {
+fn put_in_late(
+    pid: u32,
+    class: Class,
+    tracer: &mut Tracer,
+    luggage: &Luggage,
+) -> Result<Told, Failure> {
     let memory = memory_of(pid)?;
-    let found = survey(pid, Class::Long, &memory)?;
-    if target::at_start(pid, luggage.filters)?.is_filtered {
+    let found = survey(pid, class, &memory)?;
+    if target::at_start(pid, class, luggage.filters)?.is_filtered {
         // Put on by what runs in front of its entry.
-        Filters::new(Class::Long).look_at_all(tracer)?;
+        Filters::new(class).look_at_all(tracer)?;
     }
     let library = { found.library.clone() }
         .ok_or_else(|| Refusal::new("the library is gone from its memory", "start it anew"))?;

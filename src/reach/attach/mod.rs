@@ -116,7 +116,7 @@ fn no_memory(e: &io::Error) -> Refusal {
 /// # Errors
 /// Why not.
 pub fn can_bring_image() -> Result<(), Refusal> {
-    let (image, _) = code::image(Class::Long).ok_or_else(code::no_gate)?;
+    let (image, _) = code::image(Class::Long).ok_or_else(|| code::no_gate(Class::Long))?;
     let file = remote::executable_memory(code::NAME, image);
     file.map(|_| ()).map_err(|e| no_memory(&e))
 }
@@ -128,7 +128,7 @@ impl Luggage {
     /// # Errors
     /// Why processes cannot be attached at all: no gate for this machine, no memory to execute.
     pub fn pack(shared: &Shared, followed: bool) -> Result<Luggage, Refusal> {
-        let (image, _) = code::image(Class::Long).ok_or_else(code::no_gate)?;
+        let (image, _) = code::image(Class::Long).ok_or_else(|| code::no_gate(Class::Long))?;
         let open = |e: &io::Error| Refusal::new(e.to_string(), "free a descriptor, and try again");
         let memory = |image| remote::executable_memory(code::NAME, image);
         let library = memory(image).map_err(|e| no_memory(&e))?;
@@ -378,7 +378,7 @@ fn errand(
     luggage: &Luggage,
     memory: &Memory,
 ) -> Result<Errand, Refusal> {
-    let (_, head) = code::image(found.class).ok_or_else(code::no_gate)?;
+    let (_, head) = code::image(found.class).ok_or_else(|| code::no_gate(found.class))?;
     let (slots, page) = code::shared(image, &head);
     let marks = { found.library.as_ref() }.map(|library| marks(library, memory));
     Ok(Errand {
@@ -413,7 +413,7 @@ fn bring(
     luggage: &Luggage,
     memory: &Memory,
 ) -> Result<Library, Failure> {
-    let (bytes, head) = code::image(found.class).ok_or_else(code::no_gate)?;
+    let (bytes, head) = code::image(found.class).ok_or_else(|| code::no_gate(found.class))?;
     // A program that has just begun has the whole of its stack.
     let begins = tracer.is_at_start();
     let room = |sp, waits| begins || found.has_stack_at(sp, waits);

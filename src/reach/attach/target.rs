@@ -180,12 +180,13 @@ pub fn look(pid: u32) -> Result<Target, Refusal> {
     })
 }
 
-/// A process that we trace, and that has just executed a program: one thread, no library. It
-/// descends from us: with no more than `filters` seccomp filters, it has those of its session.
+/// A process that we trace, and that has just executed a program of this class: one thread, no
+/// library. It descends from us: with no more than `filters` seccomp filters, it has those of its
+/// session.
 ///
 /// # Errors
 /// Why not.
-pub fn at_start(pid: u32, filters: u32) -> Result<Target, Refusal> {
+pub fn at_start(pid: u32, class: Class, filters: u32) -> Result<Target, Refusal> {
     let gone = || Refusal::new("it has ended meanwhile", "look for it: pgrep NAME");
     let status = Status::of(pid).ok_or_else(gone)?;
     let exe = executable(pid, &status)?;
@@ -193,7 +194,7 @@ pub fn at_start(pid: u32, filters: u32) -> Result<Target, Refusal> {
     let is_filtered = more && what_it_forbids(pid, &status)?;
     Ok(Target {
         is_filtered,
-        ..described(pid, &status, exe, Class::Long)
+        ..described(pid, &status, exe, class)
     })
 }
 

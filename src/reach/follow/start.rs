@@ -107,16 +107,8 @@ impl Start {
         let has_linker = program.stack.aux(aux::BASE).unwrap_or(0) != 0;
         let library = match &self.baggage.manner {
             Manner::Environment(wanted) => give_library(&thread, program, wanted),
-            Manner::Sites(_) => Err("a program of 32 bits".into()),
+            Manner::Sites(_) => Err("it is to be let go of again".into()),
         };
-        if !program.is_64 {
-            let begun = match (has_linker, library) {
-                (true, Ok(how)) => Begun::Reached(how),
-                (true, Err(why)) => Begun::missed(program.pid, why),
-                (false, _) => Begun::missed(program.pid, "a static program of 32 bits"),
-            };
-            return (Some(thread), begun);
-        }
         let is_of_go = program.is_of_go();
         match library {
             Ok(how) if has_linker && !is_of_go => (Some(thread), Begun::Reached(how)),
@@ -143,7 +135,7 @@ impl Start {
             attach::Begun::Ahead(range) => Begun::Ahead(range),
             attach::Begun::Done(Told::Attached { sites: 0, .. }) if is_of_go => Begun::missed(
                 program.pid,
-                "no system call of Go's was found (before 1.18?)",
+                "no system call of Go's was found (before 1.18? 32-bit?)",
             ),
             // ld.so, executed by its name, loads the library as ever, if it may.
             attach::Begun::Done(Told::Attached { sites: 0, .. }) if program.is_linker() => {
@@ -289,27 +281,36 @@ impl Program {
 
     /// Whether Go made it, with system calls of its own.
     fn is_of_go(&self) -> bool {
-        const PHDR_LEN: usize = 56;
         const PT_NOTE: u32 = 4;
         const PT_PHDR: u32 = 6;
+        // Where a program header has the address and the length of what it is about (elf(5)).
+        let (len, address, size) = if self.is_64 {
+            (56, 16, 32)
+        } else {
+            (32, 8, 16)
+        };
         let number = |k| self.stack.aux(k).and_then(|n| usize::try_from(n).ok());
         let (Some(at), Some(count)) = (self.stack.aux(aux::PHDR), number(aux::PHNUM)) else {
             return false;
         };
-        let Ok(headers) = self.memory.bytes(at, count.min(64) * PHDR_LEN) else {
+        let Ok(headers) = self.memory.bytes(at, count.min(64) * len) else {
             return false;
         };
-        let long =
-            |h: &[u8], at: usize| u64::from_le_bytes(h[at..at + 8].try_into().unwrap_or_default());
         let kind = |h: &[u8]| u32::from_le_bytes(h[..4].try_into().unwrap_or_default());
-        let mut all = headers.chunks_exact(PHDR_LEN);
+        let word = |h: &[u8], at: usize| {
+            let mut word = [0; 8];
+            let bytes = if self.is_64 { 8 } else { 4 };
+            word[..bytes].copy_from_slice(&h[at..at + bytes]);
+            u64::from_le_bytes(word)
+        };
+        let mut all = headers.chunks_exact(len);
         // Where the file says that its headers are, and where they are.
         let moved = { all.clone() }
             .find(|h| kind(h) == PT_PHDR)
-            .map_or(0, |h| at.wrapping_sub(long(h, 16)));
+            .map_or(0, |h| at.wrapping_sub(word(h, address)));
         all.any(|h| {
-            let (from, len) = (long(h, 16).wrapping_add(moved), long(h, 32).min(1 << 16));
-            let len = usize::try_from(len).unwrap_or(0);
+            let from = word(h, address).wrapping_add(moved);
+            let len = usize::try_from(word(h, size).min(1 << 16)).unwrap_or(0);
             kind(h) == PT_NOTE && { self.memory.bytes(from, len) }
                 .is_ok_and(|bytes| notes::are_of_go(&bytes))
         })

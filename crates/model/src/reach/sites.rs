@@ -250,27 +250,42 @@ pub fn i386_call(at: u64, to: u64) -> [u8; LEN_32] {
     [0xe8, by[0], by[1], by[2], by[3], 0x66, 0x90]
 }
 
-/// Sites in i386 code, in order. Between the number and the call may be a few other instructions;
-/// a site that is taken for another one is redirected in vain, since the gate looks at the number.
+/// What stands in front of calls of any number on i386: `mov 20(%esp), %eax` in syscall(3); and
+/// where glibc makes calls of six arguments, `mov (%edi), %ebx`, `mov 8(%edi), %ebp`, `mov 4(%edi),
+/// %edi`.
+const ANY_32: [&[u8]; 2] = [
+    &[0x8b, 0x44, 0x24, 0x14],
+    &[0x8b, 0x1f, 0x8b, 0x6f, 0x08, 0x8b, 0x7f, 0x04],
+];
+
+/// What the call at `at` in i386 code calls. Between the number and the call may be a few other
+/// instructions (eleven in glibc's `prctl`).
+fn called_32(code: &[u8], at: usize) -> Option<Call> {
+    const BEFORE: usize = 48;
+    let before = &code[at.saturating_sub(BEFORE)..at];
+    let is_any = ANY_32.iter().any(|any| before.ends_with(any));
+    let number = || before.windows(LEN).rev().find_map(number);
+    is_any.then_some(Call::Any).or_else(number)
+}
+
+/// Sites in i386 code, in order. One that is taken for another is redirected in vain, since the
+/// gate looks at the number.
 pub fn i386(code: &[u8]) -> impl Iterator<Item = Site> + '_ {
-    const BEFORE: usize = 24;
     memmem::find_iter(code, &CALL_VDSO).filter_map(|at| {
-        let before = &code[at.saturating_sub(BEFORE)..at];
-        // mov 20(%esp), %eax: syscall(3).
-        let any = before
-            .ends_with(&[0x8b, 0x44, 0x24, 0x14])
-            .then_some(Call::Any);
-        let call = any.or_else(|| before.windows(LEN).rev().find_map(number))?;
-        let len = LEN_32;
+        let (call, len) = (called_32(code, at)?, LEN_32);
         Some(Site { at, len, call })
     })
 }
 
-/// Where i386 code that lies at `start` has such calls to `to`.
-pub fn i386_calls_to(code: &[u8], start: u64, to: u64) -> impl Iterator<Item = usize> + '_ {
+/// Those of i386 code that lies at `start` which are redirected to `to`.
+pub fn i386_calls_to(code: &[u8], start: u64, to: u64) -> impl Iterator<Item = Site> + '_ {
     let ends = memmem::find_iter(code, &[0x66u8, 0x90]);
     let begins = ends.filter_map(|end| end.checked_sub(5));
-    begins.filter(move |at| code[*at..*at + LEN_32] == i386_call(start + *at as u64, to))
+    let leads = move |at: &usize| code[*at..*at + LEN_32] == i386_call(start + *at as u64, to);
+    begins.filter(leads).map(|at| {
+        let (call, len) = (called_32(code, at).unwrap_or(Call::Any), LEN_32);
+        Site { at, len, call }
+    })
 }
 
 /// How many instructions may stand between the one that loads the number and the one that enters.
@@ -469,16 +484,23 @@ mod tests {
         let any = [&[0x8b, 0x44, 0x24, 0x14][..], &CALL_VDSO].concat();
         assert_eq!(all(i386(&any)), [(4, Call::Any)]);
         assert_eq!(all(i386(&CALL_VDSO)), []);
+        let six: &[u8] = &[0x8b, 0x1f, 0x8b, 0x6f, 0x08, 0x8b, 0x7f, 0x04];
+        assert_eq!(all(i386(&[six, &CALL_VDSO].concat())), [(8, Call::Any)]);
+        let prctl = [&[0xb8, 0xac, 0, 0, 0][..], &[0x90; 34], &CALL_VDSO].concat();
+        assert_eq!(all(i386(&prctl)), [(39, Call::Number(172))]);
+        let too_far = [&[0xb8, 0xac, 0, 0, 0][..], &[0x90; 50], &CALL_VDSO].concat();
+        assert_eq!(all(i386(&too_far)), []);
     }
 
     #[test]
     fn a_redirected_i386_site_is_known_by_where_it_leads() {
         for (start, to) in [(0xf7d0_0000, 0xf7c0_1234), (0x1000, 0xf000_0000)] {
-            let mut code = vec![0x66, 0x90, 0x66, 0x90];
-            code.extend(i386_call(start + 4, to));
+            let mut code = vec![0x66, 0x90, 0xb8, 118, 0, 0, 0];
+            code.extend(i386_call(start + 7, to));
             code.extend(i386_call(start, to));
             let found: Vec<_> = i386_calls_to(&code, start, to).collect();
-            assert_eq!(found, [4]);
+            let (at, len, call) = (7, LEN_32, Call::Number(118));
+            assert_eq!(found, [Site { at, len, call }]);
         }
     }
 

@@ -33,6 +33,9 @@ const OF_MARKS_32: [u32; 10] = [4, 181, 146, 334, 187, 239, 313, 377, 55, 221];
 /// fsync and fdatasync: without a site of either there is nothing to attach.
 const REQUESTS: [u32; 2] = [74, 75];
 
+/// The same of i386.
+const REQUESTS_32: [u32; 2] = [118, 148];
+
 /// Calls that no program should make where nobody sees it: the requests of [`WANTED`], and
 /// io_uring_enter.
 const UNSEEN: [u32; 9] = [26, 74, 75, 162, 277, 306, 328, 209, 426];
@@ -68,6 +71,8 @@ pub struct Site {
     pub function: Option<u64>,
     /// The place that they lead to at present.
     pub leads_to: Option<u64>,
+    /// Which call is made here; `None` for Go's, which makes any, and for a function's.
+    pub call: Option<sites::Call>,
 }
 
 impl Site {
@@ -83,37 +88,45 @@ impl Site {
         }
     }
 
+    fn is_small(&self) -> bool {
+        self.was == sites::WAS_32
+    }
+
     /// Whether a write, or what asks for a descriptor's flags, may be made here, or what tells the
     /// library of a filter that forbids it to look.
     #[must_use]
     pub fn may_write(&self) -> bool {
         /// pwritev2, io_submit; prctl, seccomp.
         const MORE: [u32; 4] = [328, 209, 157, 317];
-        match self.call() {
-            Some(sites::Call::Number(number)) => {
+        match self.call {
+            // Of i386 a number may be that of another call.
+            Some(sites::Call::Number(number)) if !self.is_small() => {
                 OF_MARKS.contains(&number) || MORE.contains(&number)
             }
-            // Those of i386 and Go make any call; liburing's give writes their flag back.
-            Some(sites::Call::Any) | None => true,
+            // Liburing's calls give writes their flag back.
+            _ => true,
         }
     }
 
     /// Whether fsync or fdatasync may be called here.
     #[must_use]
     pub fn makes_request(&self) -> bool {
-        match self.call() {
-            Some(sites::Call::Number(number)) => REQUESTS.contains(&number),
+        let requests = if self.is_small() {
+            REQUESTS_32
+        } else {
+            REQUESTS
+        };
+        match self.call {
+            Some(sites::Call::Number(number)) => requests.contains(&number),
             Some(sites::Call::Any) => true,
             None => false,
         }
     }
+}
 
-    fn call(&self) -> Option<sites::Call> {
-        if self.function.is_some() {
-            return None;
-        }
-        sites::x86_64(&with_entry(&self.was)).next().map(|s| s.call)
-    }
+/// What is called behind the bytes in front of an x86-64 entry.
+fn called(was: &[u8]) -> Option<sites::Call> {
+    sites::x86_64(&with_entry(was)).next().map(|s| s.call)
 }
 
 pub(super) fn sites_in(code: &[u8], start: u64, library: Option<&Library>) -> Vec<Site> {
@@ -129,6 +142,7 @@ pub(super) fn sites_in(code: &[u8], start: u64, library: Option<&Library>) -> Ve
             hole: None,
             function: None,
             leads_to: None,
+            call: Some(s.call),
         });
     let Some(library) = library else {
         return plain.collect();
@@ -137,12 +151,14 @@ pub(super) fn sites_in(code: &[u8], start: u64, library: Option<&Library>) -> Ve
         let site = start + at as u64;
         let to = gate::target(&code[at..], site)?;
         let place = library.place_at(to)?;
+        let was = place.was_at(site).filter(|was| was.len() == len)?;
         Some(Site {
             at: site,
-            was: place.was_at(site).filter(|was| was.len() == len)?.to_vec(),
+            was: was.to_vec(),
             hole: None,
             function: None,
             leads_to: Some(to),
+            call: called(was),
         })
     });
     plain.chain(jumps).collect()
@@ -154,19 +170,20 @@ pub(super) fn small_sites_in(code: &[u8], start: u64, library: Option<&Library>)
         sites::Call::Number(number) => WANTED_32.contains(&number) || OF_MARKS_32.contains(&number),
         sites::Call::Any => true,
     };
-    let site = |at: usize, leads_to| Site {
-        at: start + at as u64,
+    let site = |s: sites::Site, leads_to| Site {
+        at: start + s.at as u64,
         was: sites::WAS_32.to_vec(),
         hole: None,
         function: None,
         leads_to,
+        call: Some(s.call),
     };
     let plain = sites::i386(code).filter(|s| wanted(s.call));
-    let mut all: Vec<Site> = plain.map(|s| site(s.at, None)).collect();
+    let mut all: Vec<Site> = plain.map(|s| site(s, None)).collect();
     if let Some(library) = library {
         let gate = library.image + u64::from(library.head.gate);
         let calls = sites::i386_calls_to(code, start, gate);
-        all.extend(calls.map(|at| site(at, Some(gate))));
+        all.extend(calls.map(|s| site(s, Some(gate))));
     }
     all
 }
@@ -183,6 +200,7 @@ pub(super) fn go_sites_in(code: &[u8], start: u64, library: Option<&Library>) ->
         hole: hole(&s),
         function: None,
         leads_to: None,
+        call: None,
     });
     let Some(library) = library else {
         return plain.collect();
@@ -197,6 +215,7 @@ pub(super) fn go_sites_in(code: &[u8], start: u64, library: Option<&Library>) ->
             hole: hole(&s),
             function: None,
             leads_to: Some(to),
+            call: None,
         })
     });
     plain.chain(jumps).collect()
@@ -233,6 +252,7 @@ pub(super) fn submits_in(
                 hole: None,
                 function: Some(function),
                 leads_to,
+                call: None,
             })
         };
         let plain = uring::near_ones(&code, offset(function)).filter_map(|at| site(at, None));

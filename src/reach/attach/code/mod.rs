@@ -127,7 +127,9 @@ pub fn survey(pid: u32, class: Class, memory: &Memory) -> Result<Survey, Refusal
             .bytes(m.range.start, len)
             .map_err(|e| unreadable(&e))?;
         if class == Class::Small {
-            sites.extend(small_sites_in(&code, m.range.start, library.as_ref()));
+            if kind != Kind::Program {
+                sites.extend(small_sites_in(&code, m.range.start, library.as_ref()));
+            }
             continue;
         }
         if kind != Kind::Program {
@@ -249,11 +251,13 @@ impl Survey {
     }
 
     fn has_libc(&self) -> bool {
-        if self.class == Class::Small {
-            let mut libc = self.mappings.iter().filter(|m| is_named(m, &["libc"]));
-            return libc.any(|m| self.sites.iter().any(|s| m.range.contains(&s.at)));
-        }
-        self.sites.iter().any(Site::makes_request)
+        // That of i386's glibc makes calls of any number; musl's, which is its libc, has no sites.
+        let of_linker = |s: &Site| {
+            let mut linkers = self.mappings.iter().filter(|m| is_named(m, &["ld-linux"]));
+            self.class == Class::Small && linkers.any(|m| m.range.contains(&s.at))
+        };
+        let mut requests = self.sites.iter().filter(|s| s.makes_request());
+        requests.any(|s| !of_linker(s))
     }
 
     /// Whether the dynamic linker has mapped libc, if there is one.
@@ -262,24 +266,26 @@ impl Survey {
         self.has_libc() || !self.mappings.iter().any(|m| is_named(m, &["ld-"]))
     }
 
+    /// That there is nothing to redirect.
+    #[must_use]
+    pub fn has_no_site(&self) -> Refusal {
+        let known = match self.class {
+            Class::Long => "Go before 1.18?",
+            Class::Small => "of 32-bit programs glibc's are known",
+        };
+        let why = format!("no system-call site that can be redirected was found ({known})");
+        Refusal::new(why, "start it under synclater: synclater run -- COMMAND")
+    }
+
     /// Where the library lies, or is to lie, and the sites that it can be reached from.
     ///
     /// # Errors
     /// Where there is no site, or no room.
     pub fn place_library(&self, heap: Range<u64>) -> Result<(u64, Vec<Site>), Refusal> {
         if !self.makes_requests() {
-            let why = match self.class {
-                Class::Long => {
-                    "no system-call site that can be redirected was found (Go before 1.18?)"
-                }
-                Class::Small => "no system-call site of libc was found (a static 32-bit program?)",
-            };
-            return Err(Refusal::new(
-                why,
-                "start it under synclater: synclater run -- COMMAND",
-            ));
+            return Err(self.has_no_site());
         }
-        let (_, head) = image(self.class).ok_or_else(no_gate)?;
+        let (_, head) = image(self.class).ok_or_else(|| no_gate(self.class))?;
         if let Some(library) = &self.library {
             return Ok((library.image, self.sites_near(library.image, &head)));
         }
@@ -301,7 +307,7 @@ impl Survey {
     /// # Errors
     /// Where there is no room.
     pub fn place_ahead(&self, base: u64, heap: Range<u64>) -> Result<u64, Refusal> {
-        let (_, head) = image(self.class).ok_or_else(no_gate)?;
+        let (_, head) = image(self.class).ok_or_else(|| no_gate(self.class))?;
         let linker = { self.mappings.iter() }.find(|m| m.range.contains(&base));
         let linker = linker.map_or(base..base + 1, |m| m.range.clone());
         room::near(&linker, whole_room(&head), &self.taken(heap)).ok_or_else(|| {
@@ -454,12 +460,13 @@ impl Survey {
     }
 }
 
-/// No gate was built for this machine.
-pub fn no_gate() -> Refusal {
-    Refusal::new(
-        "there is no gate for this machine (x86-64 only)",
-        "start it under synclater run",
-    )
+/// No gate was built for this machine, or for programs of this class.
+pub fn no_gate(class: Class) -> Refusal {
+    let why = match class {
+        Class::Long => "there is no gate for this machine (x86-64 only)",
+        Class::Small => "this synclater was built without a gate for 32-bit programs (gcc -m32)",
+    };
+    Refusal::new(why, "start it under synclater run")
 }
 
 /// The heap of a process as it stands.

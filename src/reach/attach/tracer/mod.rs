@@ -165,8 +165,8 @@ impl Tracer {
     /// Of a process with one thread, which stands still and is traced by this process; it stays
     /// traced.
     #[must_use]
-    pub fn with(thread: Thread) -> Tracer {
-        let mut tracer = Tracer::new(thread.tid(), Class::Long);
+    pub fn with(thread: Thread, class: Class) -> Tracer {
+        let mut tracer = Tracer::new(thread.tid(), class);
         tracer.keeps = true;
         tracer.threads.insert(thread.tid(), thread);
         tracer

@@ -115,7 +115,7 @@ pub fn outside(folders: &[PathBuf]) -> Vec<u32> {
 
 fn with_page(is_it: impl Fn(&str) -> bool) -> Vec<u32> {
     let has = |pid: &u32| {
-        let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+        let maps = process::text(format!("/proc/{pid}/maps")).unwrap_or_default();
         // Mapped by the gate: otherwise the process was started with the library.
         maps.contains("/memfd:synclater")
             && maps.lines().any(|l| {

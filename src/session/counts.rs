@@ -205,7 +205,7 @@ impl Numbers {
 /// Processes of pid namespaces inside ours: namespace, the number there, and ours.
 fn nested() -> impl Iterator<Item = ((u64, u32), u32)> {
     process::all().filter_map(|p| {
-        let status = std::fs::read_to_string(format!("/proc/{p}/status")).ok()?;
+        let status = process::text(format!("/proc/{p}/status")).ok()?;
         let line = status.lines().find_map(|l| l.strip_prefix("NSpid:"))?;
         let pid = line.split_whitespace().skip(1).last()?.parse().ok()?;
         let ns = mount::namespace_number(Path::new(&format!("/proc/{p}/ns/pid")));

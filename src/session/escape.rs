@@ -16,6 +16,7 @@ use synclater_shim::page::{SLOT_MARK_LOST, SLOT_OSYNC_KEPT};
 use synclater_shim::NAMES;
 use synclater_sys::attendant::Held;
 use synclater_sys::perf::{self, Syncs};
+use synclater_sys::process;
 
 const OWN_CALLS_OR_FILTER: &str = "has the library, but makes system calls of its own \
      (Go, io_uring, inline), or has a seccomp filter";
@@ -137,7 +138,7 @@ impl Escapes {
         let level = std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid");
         Some(format!(
             "perf events are not permitted (user {}, kernel.perf_event_paranoid {})",
-            synclater_sys::process::effective_user(),
+            process::effective_user(),
             level.unwrap_or_default().trim()
         ))
     }
@@ -262,7 +263,7 @@ fn gains_rights(exe: &str) -> bool {
 /// Descendants in which the library is not mapped.
 fn unmapped(own: &[u32], rules: Option<&RuleSet>) -> Vec<Escape> {
     let lacks = |pid: &u32| {
-        let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+        let maps = process::text(format!("/proc/{pid}/maps")).unwrap_or_default();
         !maps.is_empty() && !NAMES.iter().any(|name| maps.contains(name))
     };
     let escape = |pid: u32| {

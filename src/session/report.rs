@@ -13,7 +13,7 @@ use synclater_model::report::escape::Escape;
 use synclater_model::report::ps::{PsProcess, PsSession};
 use synclater_model::report::run::{RunFilesystem, RunReport};
 use synclater_shim::page;
-use synclater_sys::process::effective_user_of;
+use synclater_sys::process::{self, effective_user_of};
 
 /// The status that `run` ends with: the command's own, or 125 where settling failed, or letting go
 /// of what was attached.
@@ -264,7 +264,7 @@ fn rows(counted: &BTreeMap<u32, Process>, s: &Supervisor) -> Vec<PsProcess> {
 }
 
 fn has_library(pid: u32) -> bool {
-    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+    let maps = process::text(format!("/proc/{pid}/maps")).unwrap_or_default();
     let gate = std::iter::once(&"/memfd:synclater");
     { synclater_shim::NAMES.iter().chain(gate) }.any(|name| maps.contains(name))
 }

@@ -26,6 +26,27 @@ fn is_attached(stage: &Stage, victim: &Running) -> bool {
 }
 
 #[test]
+fn a_process_whose_name_is_no_text_is_attached() {
+    use std::os::unix::ffi::OsStrExt;
+    for name in ["demand", "demand_static"] {
+        let stage = Stage::new("no-text");
+        let copy = stage
+            .work()
+            .join(std::ffi::OsStr::from_bytes(b"no\xfftext"));
+        std::fs::copy(program(name), &copy).expect("a copy");
+        let mut command = clean(copy);
+        command.arg(stage.work());
+        let mut victim = Running::start(&stage, command);
+        victim.be_ready();
+        let session = stage.attach_to(&victim, "1h");
+        stage.warm(&mut victim);
+        let report = stage.detach(&session);
+        assert!(report["skipped"].as_u64() > Some(0), "{report:#}");
+        victim.end().must_succeed();
+    }
+}
+
+#[test]
 fn processes_of_an_executable_are_attached_those_too_that_begin_later() {
     let stage = Stage::new("exe");
     let program = named(&stage, "an-exe-23");

@@ -279,7 +279,7 @@ pub fn all() -> impl Iterator<Item = u32> {
 /// Who made a thread: for the first of a process its parent, for others their process.
 #[must_use]
 pub fn maker(tid: u32) -> Option<u32> {
-    let status = std::fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
+    let status = text(format!("/proc/{tid}/status")).ok()?;
     let number = |key: &str| {
         let mut lines = status.lines();
         lines.find_map(|l| l.strip_prefix(key)?.trim().parse().ok())
@@ -338,11 +338,45 @@ pub fn share_descriptors(a: u32, b: u32) -> bool {
     unsafe { libc::syscall(libc::SYS_kcmp, a, b, KCMP_FILES, 0, 0) == 0 }
 }
 
+/// What a file of /proc holds, read at once if it is no longer than most are. A process may bear
+/// any name, and a file: what is no text in it is shown by marks (U+FFFD).
+///
+/// # Errors
+/// Those of open(2) and read(2); `ESRCH` where its process has ended.
+pub fn text(path: impl AsRef<std::path::Path>) -> io::Result<String> {
+    use std::io::Read;
+    /// More than /proc/PID/status has; the kernel hands out other files by the page.
+    const MOST_ARE_SHORTER: usize = 8192;
+    let mut file = std::fs::File::open(path)?;
+    let mut bytes = vec![0; MOST_ARE_SHORTER];
+    let mut len = 0;
+    loop {
+        match file.read(&mut bytes[len..]) {
+            Ok(0) => break,
+            Ok(n) => len += n,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+        if len == bytes.len() {
+            bytes.resize(2 * len, 0);
+        }
+    }
+    bytes.truncate(len);
+    let text = String::from_utf8(bytes);
+    Ok(text.unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned()))
+}
+
+/// Has the kernel wake the calling thread from short sleeps when they are over, not up to 50 us
+/// later (prctl(2), PR_SET_TIMERSLACK).
+pub fn be_punctual() {
+    let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
+}
+
 /// The fields of `/proc/OF/stat` (proc(5)) from the state on, with a blank between; `of` is a
 /// process, or `PID/task/TID`. `None` where it is gone.
 #[must_use]
 pub fn stat(of: &str) -> Option<String> {
-    let stat = std::fs::read_to_string(format!("/proc/{of}/stat")).ok()?;
+    let stat = text(format!("/proc/{of}/stat")).ok()?;
     // The name in parentheses may hold anything.
     stat.rsplit_once(") ").map(|(_, rest)| rest.to_owned())
 }
@@ -391,7 +425,7 @@ pub fn effective_user() -> u32 {
 /// The user that another process, or thread, acts as (proc_pid_status(5)).
 #[must_use]
 pub fn effective_user_of(pid: u32) -> Option<u32> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let status = text(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find_map(|l| l.strip_prefix("Uid:"))?;
     line.split_whitespace().nth(1)?.parse().ok()
 }

@@ -65,7 +65,7 @@ pub struct Target {
 #[must_use]
 pub fn exe_of(pid: u32) -> String {
     let link = std::fs::read_link(format!("/proc/{pid}/exe"));
-    let name = || std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let name = || process::text(format!("/proc/{pid}/comm")).unwrap_or_default();
     link.map_or_else(
         |_| name().trim_end().to_owned(),
         |l| without_mark(&l.to_string_lossy()),
@@ -127,8 +127,8 @@ struct Status(String);
 
 impl Status {
     fn of(pid: u32) -> Option<Status> {
-        let bytes = std::fs::read(format!("/proc/{pid}/status")).ok()?;
-        Some(Status(String::from_utf8_lossy(&bytes).into_owned()))
+        let text = process::text(format!("/proc/{pid}/status")).ok()?;
+        Some(Status(text))
     }
 
     fn get(&self, key: &str) -> Option<&str> {
@@ -163,12 +163,10 @@ pub fn look(pid: u32) -> Result<Target, Refusal> {
     let mut is_filtered = what_it_forbids(pid, &status)?;
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task"));
     for task in tasks.into_iter().flatten().flatten() {
-        // A thread's name need not be UTF-8.
-        let bytes = std::fs::read(task.path().join("status")).unwrap_or_default();
-        let status = Status(String::from_utf8_lossy(&bytes).into_owned());
-        is_filtered |= what_it_forbids(pid, &status)?;
+        let status = process::text(task.path().join("status"));
+        is_filtered |= what_it_forbids(pid, &Status(status.unwrap_or_default()))?;
     }
-    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+    let maps = process::text(format!("/proc/{pid}/maps")).unwrap_or_default();
     if let Some(name) = NAMES.iter().find(|name| maps.contains(&format!("/{name}"))) {
         let why = format!("it was started with {name} in front of its libc (synclater run)");
         let try_ = "synclater ps, and `synclater set` for its session; or start it anew without";
@@ -201,8 +199,8 @@ pub fn at_start(pid: u32, class: Class, filters: u32) -> Result<Target, Refusal>
 /// How many seccomp filters a thread of a process has; `None` where it is gone.
 #[must_use]
 pub fn filters_of(pid: u32, tid: u32) -> Option<u64> {
-    let bytes = std::fs::read(format!("/proc/{pid}/task/{tid}/status")).ok()?;
-    let status = Status(String::from_utf8_lossy(&bytes).into_owned());
+    let text = process::text(format!("/proc/{pid}/task/{tid}/status")).ok()?;
+    let status = Status(text);
     status.get("Seccomp_filters")?.parse().ok()
 }
 
@@ -272,7 +270,7 @@ fn who_has_it(status: &Status) -> Result<(), Refusal> {
 /// What is said of a process that is traced by another one.
 #[must_use]
 pub fn traced_by(tracer: u64) -> Refusal {
-    let name = std::fs::read_to_string(format!("/proc/{tracer}/comm")).unwrap_or_default();
+    let name = process::text(format!("/proc/{tracer}/comm")).unwrap_or_default();
     let why = format!("it is traced by {tracer} ({})", name.trim());
     Refusal::new(
         why,
@@ -375,14 +373,18 @@ pub fn open(pid: u32) -> Open {
         .flatten();
     for entry in entries {
         let path = entry.path();
-        let target = std::fs::read_link(&path).unwrap_or_default();
-        if target == Path::new("anon_inode:[io_uring]") {
+        let is_ring = || {
+            let target = std::fs::read_link(&path).unwrap_or_default();
+            target == Path::new("anon_inode:[io_uring]")
+        };
+        let Some(kind) = kind_of(&path) else {
+            open.rings += u64::from(is_ring());
+            continue;
+        };
+        if !is_usual(kind) && is_ring() {
             open.rings += 1;
             continue;
         }
-        let Some(kind) = kind_of(&path) else {
-            continue;
-        };
         let is_device = kind == FileType::BlockDevice;
         open.devices += u64::from(is_device);
         if kind == FileType::RegularFile || is_device {
@@ -390,6 +392,19 @@ pub fn open(pid: u32) -> Open {
         }
     }
     open
+}
+
+/// Whether a file is one of those that lie in folders and cannot be a ring.
+fn is_usual(kind: FileType) -> bool {
+    let other = [
+        FileType::Directory,
+        FileType::CharacterDevice,
+        FileType::BlockDevice,
+        FileType::Fifo,
+        FileType::Socket,
+        FileType::Symlink,
+    ];
+    other.contains(&kind)
 }
 
 /// What a file is, as far as that is known without asking whoever serves it: that may be somebody
@@ -410,7 +425,7 @@ fn has_o_sync(pid: u32, fd: &str) -> bool {
 
 /// The flags that a descriptor was opened with.
 fn flags_of(pid: u32, fd: &str) -> u32 {
-    let info = std::fs::read_to_string(format!("/proc/{pid}/fdinfo/{fd}")).unwrap_or_default();
+    let info = process::text(format!("/proc/{pid}/fdinfo/{fd}")).unwrap_or_default();
     let flags = info.lines().find_map(|l| l.strip_prefix("flags:"));
     flags
         .and_then(|f| u32::from_str_radix(f.trim(), 8).ok())

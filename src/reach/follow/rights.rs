@@ -13,6 +13,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use synclater_model::reach::start::aux;
+use synclater_sys::process;
 use synclater_sys::ptrace::{Stop, Thread};
 
 /// Whether what a process executes gives rights to whoever executes it.
@@ -28,7 +29,7 @@ pub fn would_be_gained(pid: u32) -> bool {
 
 /// Whether nobody gains rights by this process, or on this mount.
 fn is_forbidden(pid: u32, exe: &str) -> bool {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let status = process::text(format!("/proc/{pid}/status")).unwrap_or_default();
     let by_process = status
         .lines()
         .any(|l| l.split_whitespace().eq(["NoNewPrivs:", "1"]));

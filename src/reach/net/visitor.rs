@@ -13,7 +13,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering::SeqCst;
 use synclater_shim::page::{Slot, Slots, SLOT_MAX};
 use synclater_sys::mount;
-use synclater_sys::process::{effective_user_of, share_descriptors};
+use synclater_sys::process::{self, effective_user_of, share_descriptors};
 
 /// One thread that asks.
 pub struct Visitor {
@@ -87,7 +87,7 @@ impl Visitor {
         let gone = || io::Error::from(Errno::SRCH);
         let number = |n: u32| Pid::from_raw(n.cast_signed()).ok_or_else(gone);
         let thread = pidfd_open(number(tid)?, PIDFD_THREAD);
-        let status = std::fs::read_to_string(format!("/proc/{tid}/status"))?;
+        let status = process::text(format!("/proc/{tid}/status"))?;
         let field = |key: &str| {
             let line = status.lines().find_map(|l| l.strip_prefix(key));
             line.map(str::split_whitespace)

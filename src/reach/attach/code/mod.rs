@@ -112,7 +112,7 @@ pub struct Survey {
 /// # Errors
 /// Where its memory cannot be read: it has ended, or executed another program.
 pub fn survey(pid: u32, class: Class, memory: &Memory) -> Result<Survey, Refusal> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/maps"));
+    let text = process::text(format!("/proc/{pid}/maps"));
     let mappings = maps::read(&text.map_err(|e| unreadable(&e))?);
     let library = { mappings.iter() }.find_map(|m| find_library(m, class, memory));
     let mut sites = Vec::new();
@@ -387,7 +387,7 @@ impl Survey {
     /// Whether nobody has attached to the process since it was looked through.
     #[must_use]
     pub fn still_holds(&self, pid: u32, memory: &Memory) -> bool {
-        let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+        let maps = process::text(format!("/proc/{pid}/maps")).unwrap_or_default();
         let has_library = maps.contains(MAPPED_AS);
         let as_it_was = |s: &Site| {
             let there = memory.bytes(s.at, s.was.len());

@@ -72,7 +72,7 @@ fn state(pid: u32, tid: u32) -> char {
 /// vfork, clone with CLONE_VFORK, clone3.
 fn waits_for_vfork(pid: u32, tid: u32, class: Class) -> bool {
     const CLONE_VFORK: u64 = 0x4000;
-    let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall"));
+    let text = process::text(format!("/proc/{pid}/task/{tid}/syscall"));
     let text = text.unwrap_or_default();
     let mut words = text.split(' ');
     let call = words.next();
@@ -93,7 +93,7 @@ fn waits_for_vfork(pid: u32, tid: u32, class: Class) -> bool {
 
 /// Who traces a process; 0: nobody.
 pub fn tracer_of(pid: u32) -> u32 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let status = process::text(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|l| l.strip_prefix("TracerPid:"));
     line.and_then(|n| n.trim().parse().ok()).unwrap_or(0)
 }

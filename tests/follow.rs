@@ -156,6 +156,46 @@ fn a_static_32_bit_program_without_a_libc_is_named() {
     assert!(why.contains("no system-call site"), "{report:#}");
 }
 
+#[test]
+fn a_child_whose_name_is_no_text_is_reached() {
+    use std::os::unix::ffi::OsStrExt;
+    for victim in ["hammer", "hammer_static"] {
+        let stage = Stage::new("no-text");
+        let copy = stage
+            .file("")
+            .join(std::ffi::OsStr::from_bytes(b"no\xfftext"));
+        std::fs::copy(program(victim), &copy).expect("a copy");
+        let mut command = session(&stage, true);
+        command.args(CLEANED).arg(copy).arg(stage.work());
+        command.args(["1", &requests().to_string()]);
+        all_were_seen(&stage, &run(&mut command), 1);
+    }
+}
+
+#[test]
+fn a_static_program_that_is_replaced_between_two_executions_is_searched_anew() {
+    let stage = Stage::new("replaced");
+    let copy = stage.file("victim");
+    let mut script = String::new();
+    // The very same file, with other contents; none of them old enough to be remembered at first.
+    for victim in ["hammer_static", "hammer_32_static", "hammer_static"] {
+        let from = program(victim).display().to_string();
+        let (to, dir) = (copy.display(), stage.work().display().to_string());
+        script += &format!("cat {from} >{to} && chmod +x {to} || exit 9\n");
+        script += &format!(
+            "{to} {dir} 1 {0} && {to} {dir} 1 {0} || exit 8\n",
+            requests()
+        );
+    }
+    let outcome = run(session(&stage, true).args(["sh", "-c", &script]));
+    all_were_seen(&stage, &outcome, 6);
+    // Old ones are: the programs of the tests are executed from where they were built.
+    let old = hammer("hammer_static", &stage.work()).join(" ");
+    let script = format!("for k in 1 2 3; do {old} || exit 8; done");
+    let outcome = run(session(&stage, true).args(["sh", "-c", &script]));
+    all_were_seen(&stage, &outcome, 3);
+}
+
 /// Python with an empty environment for its child, a shell, which has the next one.
 const NO_ENVIRONMENT: &str = "import subprocess, sys; \
     sys.exit(subprocess.run(['/bin/sh', '-c', '\"$@\"', 'sh'] + sys.argv[1:], env={}).returncode)";

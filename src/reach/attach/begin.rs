@@ -29,11 +29,12 @@ pub fn put_in_at_start(
     thread: Thread,
     entry: Option<Entry>,
     luggage: &Luggage,
+    memory: &Memory,
 ) -> (Option<Thread>, Begun) {
     let pid = thread.tid();
     let class = class_of(&thread);
     let mut tracer = Tracer::with(thread, class);
-    let begun = put_in_first(pid, class, &mut tracer, entry, luggage);
+    let begun = put_in_first(pid, class, &mut tracer, entry, luggage, memory);
     let begun = begun.unwrap_or_else(|failure| Begun::Done(failure.into()));
     (tracer.thread_of(pid), begun)
 }
@@ -63,16 +64,16 @@ fn put_in_first(
     tracer: &mut Tracer,
     entry: Option<Entry>,
     luggage: &Luggage,
+    memory: &Memory,
 ) -> Result<Begun, Failure> {
     let target = target::at_start(pid, class, luggage.filters)?;
-    let memory = memory_of(pid)?;
-    let found = survey(pid, target.class, &memory)?;
+    let found = survey_at_start(pid, target.class, memory, &luggage.remembered)?;
     if target.is_filtered {
         Filters::new(target.class).look_at_all(tracer)?;
     }
     if found.makes_requests() {
-        let plan = Plan::make(pid, target, found, luggage, &memory)?;
-        return plan.carry_out(tracer, luggage, &memory).map(Begun::Done);
+        let plan = Plan::make(pid, target, found, luggage, memory)?;
+        return plan.carry_out(tracer, luggage, memory).map(Begun::Done);
     }
     if class == Class::Small && entry.is_none() && found.sites.is_empty() {
         // Static, and of another libc: whatever it asks for, it asks for in an unknown form.
@@ -89,8 +90,8 @@ fn put_in_first(
     };
     let image = found.place_ahead(entry.linker, code::heap(pid, &found.mappings))?;
     let open = target::open(pid);
-    let errand = errand(&target, open, &found, image, luggage, &memory)?;
-    let library = bring(tracer, &found, &errand, luggage, &memory)?;
+    let errand = errand(&target, open, &found, image, luggage, memory)?;
+    let library = bring(tracer, &found, &errand, luggage, memory)?;
     let at = |offset: u32| image + u64::from(offset);
     let arrival = synclater_shim::gate::arrival(entry.at, entry.told);
     memory
@@ -103,7 +104,7 @@ fn put_in_first(
         Class::Small => 4,
     };
     memory.write(entry.told, &told[..len]).map_err(lost)?;
-    exchange(tracer, &memory, &[])?;
+    exchange(tracer, memory, &[])?;
     const LONGEST: u64 = 256;
     Ok(Begun::Ahead(arrive..arrive + LONGEST))
 }

@@ -38,6 +38,7 @@ pub(super) fn fill_places(
 ) -> Result<Vec<Change>, Failure> {
     let mut places = library.places.clone();
     let mut changes = Vec::new();
+    let mut written = Vec::new();
     for site in sites.iter().filter(|s| s.leads_to.is_none()) {
         if class == Class::Small {
             changes.push(call_gate(
@@ -60,11 +61,27 @@ pub(super) fn fill_places(
         let to_gate = || place.bytes(at, gate).zip(redirect(site, at));
         let (bytes, redirected) =
             to_gate().ok_or_else(|| Refusal::new("a site is out of reach", "start it anew"))?;
-        memory.write(at, &bytes).map_err(lost)?;
+        written.push((at, bytes.to_vec()));
         places[k] = Some(place);
         changes.extend(redirected);
     }
+    for (at, bytes) in in_one_piece(written) {
+        memory.write(at, &bytes).map_err(lost)?;
+    }
     Ok(changes)
+}
+
+/// The same bytes, those that adjoin together.
+fn in_one_piece(mut all: Vec<(u64, Vec<u8>)>) -> Vec<(u64, Vec<u8>)> {
+    all.sort_unstable_by_key(|(at, _)| *at);
+    let mut pieces: Vec<(u64, Vec<u8>)> = Vec::new();
+    for (at, bytes) in all {
+        match pieces.last_mut() {
+            Some((from, piece)) if *from + piece.len() as u64 == at => piece.extend(bytes),
+            _ => pieces.push((at, bytes)),
+        }
+    }
+    pieces
 }
 
 /// What makes a site of i386 code call the gate.
@@ -152,7 +169,7 @@ pub(super) fn exchange_if(
         tracer.release();
         return Err(failure);
     }
-    let mut done = 0;
+    let mut done = Vec::new();
     let mut failed = None;
     let is_in_use = |c: &&Change| c.what != What::Site && tracer.is_anyone_in(&c.range());
     let in_use: Vec<&Change> = changes.iter().filter(is_in_use).collect();
@@ -163,23 +180,15 @@ pub(super) fn exchange_if(
     // What is left of the boot code goes at the next opportunity.
     let is_left = |c: &&Change| !in_use.iter().any(|used| used.at == c.at);
     let changes: Vec<&Change> = changes.iter().filter(is_left).collect();
-    for change in &changes {
-        let written = memory
-            .bytes(change.at, change.before.len())
-            .and_then(|there| {
-                if there != change.before {
-                    return Err(io::Error::other("its code has changed meanwhile"));
-                }
-                memory.write(change.at, &change.after)
-            });
-        if let Err(e) = written {
+    for page in by_page(changes) {
+        if let Err(e) = exchange_page(memory, &page) {
             failed = Some(e);
             break;
         }
-        done += 1;
+        done.push(page);
     }
     if failed.is_some() {
-        for change in &changes[..done] {
+        for change in done.iter().flatten() {
             let _ = memory.write(change.at, &change.before);
         }
     }
@@ -187,5 +196,83 @@ pub(super) fn exchange_if(
     match failed {
         None => Ok(begun.elapsed()),
         Some(e) => Err(Failure::Busy(e.to_string())),
+    }
+}
+
+/// Those that lie in one page together; whatever goes beyond its page is alone. Where some lead by
+/// way of others each is alone, in their order: we may be killed between two of them.
+fn by_page(mut changes: Vec<&Change>) -> Vec<Vec<&Change>> {
+    if changes.iter().any(|c| c.what == What::Hole) {
+        return changes.into_iter().map(|c| vec![c]).collect();
+    }
+    changes.sort_by_key(|c| c.at);
+    let mut pages: Vec<Vec<&Change>> = Vec::new();
+    let page_of = |c: &Change| (c.at / 4096, (c.range().end - 1) / 4096);
+    for change in changes {
+        let is_with = |page: &&mut Vec<&Change>| {
+            let (first, last) = page_of(page[0]);
+            first == last && page_of(change) == (first, last)
+        };
+        match pages.last_mut().filter(is_with) {
+            Some(page) => page.push(change),
+            None => pages.push(vec![change]),
+        }
+    }
+    pages
+}
+
+/// Exchanges the bytes of all of them, or of none: what is between is written as it was read, while
+/// nothing of the process runs.
+fn exchange_page(memory: &Memory, page: &[&Change]) -> io::Result<()> {
+    let start = page.iter().map(|c| c.at).min().unwrap_or(0);
+    let end = page.iter().map(|c| c.range().end).max().unwrap_or(0);
+    let mut bytes = memory.bytes(start, usize::try_from(end - start).unwrap_or(0))?;
+    for change in page {
+        let from = usize::try_from(change.at - start).unwrap_or(0);
+        let there = &mut bytes[from..from + change.before.len()];
+        if there != change.before {
+            return Err(io::Error::other("its code has changed meanwhile"));
+        }
+        there.copy_from_slice(&change.after);
+    }
+    memory.write(start, &bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(at: u64) -> Change {
+        Change {
+            what: What::Site,
+            at,
+            before: vec![1; 5],
+            after: vec![2; 5],
+        }
+    }
+
+    #[test]
+    fn changes_are_made_page_by_page() {
+        let all = [0x2004, 0x1000, 0x1ff0, 0x1ffd, 0x2ffb, 0x3000].map(at);
+        let pages = by_page(all.iter().collect());
+        let pages: Vec<Vec<u64>> = { pages.iter() }
+            .map(|page| page.iter().map(|c| c.at).collect())
+            .collect();
+        let expected: [&[u64]; 4] = [&[0x1000, 0x1ff0], &[0x1ffd], &[0x2004, 0x2ffb], &[0x3000]];
+        assert_eq!(pages, expected);
+        let mut all = [0x1010, 0x1000].map(at);
+        all[0].what = What::Hole;
+        let order: Vec<u64> = { by_page(all.iter().collect()).iter() }
+            .map(|page| page[0].at)
+            .collect();
+        assert_eq!(order, [0x1010, 0x1000]);
+    }
+
+    #[test]
+    fn what_adjoins_is_written_at_once() {
+        let piece = |at, byte| (at, vec![byte; 2]);
+        let all = in_one_piece(vec![piece(14, 3), piece(10, 1), piece(12, 2)]);
+        assert_eq!(all, [(10, vec![1, 1, 2, 2, 3, 3])]);
+        assert_eq!(in_one_piece(vec![piece(5, 1), piece(8, 2)]).len(), 2);
     }
 }

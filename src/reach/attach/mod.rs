@@ -24,7 +24,7 @@ mod work;
 use crate::session::shared::Shared;
 pub use begin::{put_in_at_start, put_in_on_arrival, Begun, Entry};
 use change::{boot_left, call_gate, exchange, exchange_if, fill_places, redirect, Change};
-use code::{survey, Class, Library, Site, Survey};
+use code::{survey, survey_at_start, Class, Library, Remembered, Site, Survey};
 pub use owner::Whose;
 use sandbox::Filters;
 use serde::{Deserialize, Serialize};
@@ -62,6 +62,8 @@ pub struct Luggage {
     /// Device and inode of the page.
     mapped: Option<(u64, u64)>,
     clock: LeaseClock,
+    /// Sites of what was executed before.
+    remembered: Remembered,
 }
 
 /// What became of one process.
@@ -157,6 +159,7 @@ impl Luggage {
             followed,
             mapped: owner::mapped_as(shared.page()),
             clock,
+            remembered: Remembered::default(),
         })
     }
 

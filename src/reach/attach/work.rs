@@ -34,6 +34,7 @@ impl Work {
     fn begin(fds: Vec<BorrowedFd<'_>>, work: impl FnOnce() -> Told) -> io::Result<Work> {
         let (answer, theirs) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
         let job = Job::start(|| {
+            process::be_punctual();
             let all: Vec<_> = fds.into_iter().chain([theirs.as_fd()]).collect();
             let kept = job::keep_only(&all);
             let told = serde_json::to_vec(&work()).unwrap_or_default();

@@ -68,6 +68,7 @@ impl Herd {
     pub fn tend(mut self, parent: u32) -> i32 {
         process::leave_session();
         process::set_name(c"synclater-trace");
+        process::be_punctual();
         signal::let_interrupt(RING);
         signal::let_alarm_end();
         self.is_done = !process::end_with_parent(parent);

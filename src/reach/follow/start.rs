@@ -56,7 +56,12 @@ pub struct Start {
     baggage: Baggage,
     /// Whoever is traced by root gains its rights all the same.
     is_root: bool,
+    root: Option<Root>,
 }
+
+/// A root folder and the mounts below it. Ours stays what it is: nobody else can change either, but
+/// by pivot_root(2), which leaves us where we were.
+type Root = (PathBuf, (u32, u32, u64, u64));
 
 /// What was found out about a program.
 pub(super) struct Program {
@@ -71,7 +76,12 @@ impl Start {
     /// With this.
     pub fn new(baggage: Baggage) -> Start {
         let is_root = process::effective_user() == 0;
-        Start { baggage, is_root }
+        let root = root_of("self");
+        Start {
+            baggage,
+            is_root,
+            root,
+        }
     }
 
     /// Whether a program is meant that a process executes which is only watched.
@@ -106,7 +116,7 @@ impl Start {
         }
         let has_linker = program.stack.aux(aux::BASE).unwrap_or(0) != 0;
         let library = match &self.baggage.manner {
-            Manner::Environment(wanted) => give_library(&thread, program, wanted),
+            Manner::Environment(wanted) => self.give_library(&thread, program, wanted),
             Manner::Sites(_) => Err("it is to be let go of again".into()),
         };
         let is_of_go = program.is_of_go();
@@ -130,7 +140,7 @@ impl Start {
         };
         // What loads the library needs it at no other sites than Go's own.
         let entry = program.entry().filter(|_| library.is_err());
-        let (thread, begun) = put_in_at_start(thread, entry, luggage);
+        let (thread, begun) = put_in_at_start(thread, entry, luggage, &program.memory);
         let begun = match begun {
             attach::Begun::Ahead(range) => Begun::Ahead(range),
             attach::Begun::Done(Told::Attached { sites: 0, .. }) if is_of_go => Begun::missed(
@@ -150,6 +160,40 @@ impl Start {
         (thread, begun)
     }
 
+    /// Has the program find the library and the session in its environment.
+    fn give_library(
+        &self,
+        thread: &Thread,
+        program: &Program,
+        wanted: &Environment,
+    ) -> Result<How, String> {
+        if program.stack.aux(aux::SECURE).unwrap_or(0) != 0 {
+            return Err(GAINED_RIGHTS.into());
+        }
+        // Behind `$LIB` there are as many folders as classes of libraries.
+        let library = { wanted.library.ancestors() }.find(|p| p.ends_with("$LIB"));
+        let library = library.and_then(Path::parent).unwrap_or(&wanted.library);
+        let sees_both = || program.sees(&wanted.page) && program.sees(library);
+        if !self.is_our_root(program) && !sees_both() {
+            return Err("its root folder hides the library".into());
+        }
+        let variables = variables(program, wanted);
+        if variables.is_empty() {
+            return Ok(How::Launch);
+        }
+        let cannot = |e: std::io::Error| format!("its stack cannot be written: {e}");
+        let (sp, bytes) = program.stack.with(&variables);
+        program.memory.write(sp, &bytes).map_err(cannot)?;
+        let registers = thread.registers().map_err(cannot)?;
+        thread.send(&registers.with_stack(sp)).map_err(cannot)?;
+        Ok(How::Follow)
+    }
+
+    /// Whether its root folder and its mounts are ours.
+    fn is_our_root(&self, program: &Program) -> bool {
+        self.root.is_some() && root_of(&program.pid.to_string()) == self.root
+    }
+
     /// Goes on with a program whose libraries are there.
     /// Returns its other threads that have ended meanwhile, too.
     pub fn arrive(&self, thread: Thread) -> (Option<Thread>, Begun, Vec<u32>) {
@@ -162,30 +206,6 @@ impl Start {
             Err(why) => (Some(thread), Begun::missed(pid, why), Vec::new()),
         }
     }
-}
-
-/// Has the program find the library and the session in its environment.
-fn give_library(thread: &Thread, program: &Program, wanted: &Environment) -> Result<How, String> {
-    if program.stack.aux(aux::SECURE).unwrap_or(0) != 0 {
-        return Err(GAINED_RIGHTS.into());
-    }
-    // Behind `$LIB` there are as many folders as classes of libraries.
-    let library = { wanted.library.ancestors() }.find(|p| p.ends_with("$LIB"));
-    let library = library.and_then(Path::parent).unwrap_or(&wanted.library);
-    let sees_both = || program.sees(&wanted.page) && program.sees(library);
-    if !program.has_our_root() && !sees_both() {
-        return Err("its root folder hides the library".into());
-    }
-    let variables = variables(program, wanted);
-    if variables.is_empty() {
-        return Ok(How::Launch);
-    }
-    let cannot = |e: std::io::Error| format!("its stack cannot be written: {e}");
-    let (sp, bytes) = program.stack.with(&variables);
-    program.memory.write(sp, &bytes).map_err(cannot)?;
-    let registers = thread.registers().map_err(cannot)?;
-    thread.send(&registers.with_stack(sp)).map_err(cannot)?;
-    Ok(How::Follow)
 }
 
 /// Variables that the program lacks, or that have other values.
@@ -251,25 +271,6 @@ impl Program {
         its.is_some() && its == look(CWD, file, ResolveFlags::empty())
     }
 
-    /// Whether its root folder and its mounts are ours. Nobody is asked who serves a file system.
-    fn has_our_root(&self) -> bool {
-        let mounts = |of: &str| std::fs::read_link(format!("/proc/{of}/ns/mnt")).ok();
-        let root = |of: &str| {
-            let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
-            let what = StatxFlags::INO | StatxFlags::MNT_ID;
-            let seen = statx(CWD, format!("/proc/{of}/root"), flags, what).ok()?;
-            Some((
-                seen.stx_dev_major,
-                seen.stx_dev_minor,
-                seen.stx_ino,
-                seen.stx_mnt_id,
-            ))
-        };
-        let its = self.pid.to_string();
-        let same = mounts(&its).is_some_and(|found| Some(found) == mounts("self"));
-        same && root(&its).is_some_and(|found| Some(found) == root("self"))
-    }
-
     /// Where a file is that has this name for it.
     pub(super) fn as_seen(&self, file: &Path) -> PathBuf {
         let of = |what| PathBuf::from(format!("/proc/{}/{what}", self.pid));
@@ -293,7 +294,13 @@ impl Program {
         let (Some(at), Some(count)) = (self.stack.aux(aux::PHDR), number(aux::PHNUM)) else {
             return false;
         };
-        let Ok(headers) = self.memory.bytes(at, count.min(64) * len) else {
+        // The notes lie right behind the headers, mostly.
+        const BOTH: usize = 2048;
+        let len_of_all = count.min(64) * len;
+        let Ok(begin) = self.memory.up_to(at, len_of_all.max(BOTH)) else {
+            return false;
+        };
+        let Some(headers) = begin.get(..len_of_all) else {
             return false;
         };
         let kind = |h: &[u8]| u32::from_le_bytes(h[..4].try_into().unwrap_or_default());
@@ -311,8 +318,13 @@ impl Program {
         all.any(|h| {
             let from = word(h, address).wrapping_add(moved);
             let len = usize::try_from(word(h, size).min(1 << 16)).unwrap_or(0);
-            kind(h) == PT_NOTE && { self.memory.bytes(from, len) }
-                .is_ok_and(|bytes| notes::are_of_go(&bytes))
+            let behind = usize::try_from(from.wrapping_sub(at)).unwrap_or(usize::MAX);
+            let is_go = |bytes: &[u8]| notes::are_of_go(bytes);
+            kind(h) == PT_NOTE
+                && match begin.get(behind..behind.saturating_add(len)) {
+                    Some(bytes) => is_go(bytes),
+                    None => { self.memory.bytes(from, len) }.is_ok_and(|bytes| is_go(&bytes)),
+                }
         })
     }
 
@@ -322,6 +334,16 @@ impl Program {
         let name = exe.rsplit('/').next().unwrap_or_default();
         name.starts_with("ld-") || name.starts_with("ld.so")
     }
+}
+
+/// The root folder and the mounts of a process. Nobody is asked who serves a file system.
+fn root_of(pid: &str) -> Option<Root> {
+    let mounts = std::fs::read_link(format!("/proc/{pid}/ns/mnt")).ok()?;
+    let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
+    let what = StatxFlags::INO | StatxFlags::MNT_ID;
+    let seen = statx(CWD, format!("/proc/{pid}/root"), flags, what).ok()?;
+    let device = (seen.stx_dev_major, seen.stx_dev_minor);
+    Some((mounts, (device.0, device.1, seen.stx_ino, seen.stx_mnt_id)))
 }
 
 /// What lies on the stack that begins at `sp`.

@@ -88,6 +88,17 @@ impl Site {
         }
     }
 
+    /// The same site where its code begins `by` bytes further up; nothing leads from it.
+    #[must_use]
+    pub fn moved_by(mut self, by: u64) -> Site {
+        self.at += by;
+        self.hole = self.hole.map(|hole| Hole {
+            far: hole.far + by,
+            step: hole.step.map(|step| step + by),
+        });
+        self
+    }
+
     fn is_small(&self) -> bool {
         self.was == sites::WAS_32
     }

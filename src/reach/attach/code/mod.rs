@@ -2,10 +2,12 @@
 //! for it where it is not.
 
 mod find;
+mod remember;
 
 use super::target::{self, Refusal};
 pub use find::{far_jump, Site};
 use find::{go_sites_in, sites_in, small_sites_in, submits_in, unseen_in};
+pub use remember::Remembered;
 use std::ops::Range;
 use synclater_model::reach::maps::Mapping;
 use synclater_model::reach::{maps, room};
@@ -112,8 +114,7 @@ pub struct Survey {
 /// # Errors
 /// Where its memory cannot be read: it has ended, or executed another program.
 pub fn survey(pid: u32, class: Class, memory: &Memory) -> Result<Survey, Refusal> {
-    let text = process::text(format!("/proc/{pid}/maps"));
-    let mappings = maps::read(&text.map_err(|e| unreadable(&e))?);
+    let mappings = mappings(pid)?;
     let library = { mappings.iter() }.find_map(|m| find_library(m, class, memory));
     let mut sites = Vec::new();
     if class == Class::Long {
@@ -122,22 +123,8 @@ pub fn survey(pid: u32, class: Class, memory: &Memory) -> Result<Survey, Refusal
         }
     }
     for (m, kind) in code_with_calls(pid, &mappings) {
-        let len = usize::try_from(m.range.end - m.range.start).unwrap_or(0);
-        let code = memory
-            .bytes(m.range.start, len)
-            .map_err(|e| unreadable(&e))?;
-        if class == Class::Small {
-            if kind != Kind::Program {
-                sites.extend(small_sites_in(&code, m.range.start, library.as_ref()));
-            }
-            continue;
-        }
-        if kind != Kind::Program {
-            sites.extend(sites_in(&code, m.range.start, library.as_ref()));
-        }
-        if kind != Kind::Libc {
-            sites.extend(go_sites_in(&code, m.range.start, library.as_ref()));
-        }
+        let start = m.range.start;
+        sites.extend(search(m, kind, start, class, library.as_ref(), memory)?);
     }
     sites.sort_unstable_by_key(|s| s.at);
     Ok(Survey {
@@ -148,6 +135,68 @@ pub fn survey(pid: u32, class: Class, memory: &Memory) -> Result<Survey, Refusal
     })
 }
 
+/// The same of a process that has just executed a program: nothing of ours is there, and its code
+/// is that of its file.
+///
+/// # Errors
+/// As [`survey`].
+pub fn survey_at_start(
+    pid: u32,
+    class: Class,
+    memory: &Memory,
+    remembered: &Remembered,
+) -> Result<Survey, Refusal> {
+    let mappings = mappings(pid)?;
+    let executed = remember::executed(pid);
+    let mut sites = Vec::new();
+    for (m, kind) in code_with_calls(pid, &mappings) {
+        let file = executed.filter(|_| kind != Kind::Libc);
+        let found = remembered.sites(file, m, kind, || search(m, kind, 0, class, None, memory))?;
+        sites.extend(found.into_iter().map(|s| s.moved_by(m.range.start)));
+    }
+    sites.sort_unstable_by_key(|s| s.at);
+    Ok(Survey {
+        class,
+        mappings,
+        library: None,
+        sites,
+    })
+}
+
+fn mappings(pid: u32) -> Result<Vec<Mapping>, Refusal> {
+    let text = process::text(format!("/proc/{pid}/maps"));
+    Ok(maps::read(&text.map_err(|e| unreadable(&e))?))
+}
+
+/// The sites of the code that `m` maps, as if it began at `start`.
+fn search(
+    m: &Mapping,
+    kind: Kind,
+    start: u64,
+    class: Class,
+    library: Option<&Library>,
+    memory: &Memory,
+) -> Result<Vec<Site>, Refusal> {
+    let len = usize::try_from(m.range.end - m.range.start).unwrap_or(0);
+    let code = { memory.bytes(m.range.start, len) }.map_err(|e| unreadable(&e))?;
+    let mut sites = Vec::new();
+    match class {
+        Class::Small if kind != Kind::Program => {
+            sites.extend(small_sites_in(&code, start, library));
+        }
+        Class::Small => {}
+        Class::Long => {
+            if kind != Kind::Program {
+                sites.extend(sites_in(&code, start, library));
+            }
+            if kind != Kind::Libc {
+                sites.extend(go_sites_in(&code, start, library));
+            }
+        }
+    }
+    Ok(sites)
+}
+
 fn unreadable(e: &std::io::Error) -> Refusal {
     Refusal::new(
         format!("its memory cannot be read: {e}"),
@@ -156,8 +205,8 @@ fn unreadable(e: &std::io::Error) -> Refusal {
 }
 
 /// What is looked for in some code.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
     /// A libc's sites.
     Libc,
     /// Those of Go.

@@ -64,15 +64,21 @@ fn ask(args: &Args) -> anyhow::Result<i32> {
 fn let_go_of_all(args: &Args, left: Vec<u32>, last: Option<LastReport>) -> anyhow::Result<i32> {
     let id = &args.session;
     let clock = LeaseClock::new(Reading::now());
-    let (mut freed, mut held) = (0, false);
+    let (mut freed, mut held, mut others) = (0, false, Vec::new());
     for pid in left {
         match let_go(id, pid, clock)? {
-            Ok(sites) => freed += u64::from(sites > 0),
-            Err(trouble) => {
+            LetGo::Freed { sites } => freed += u64::from(sites > 0),
+            LetGo::Others(trouble) => others.push(trouble),
+            LetGo::Held(trouble) => {
                 held = true;
                 super::say(&format!("{trouble}\n"));
             }
         }
+    }
+    // Names are used again: those of another session were meant only where there is none but that.
+    if freed == 0 && !held && last.is_none() {
+        held = !others.is_empty();
+        others.iter().for_each(|t| super::say(&format!("{t}\n")));
     }
     if !args.json && (freed > 0 || (!held && last.is_none())) {
         let processes = counted(freed, "process");
@@ -87,8 +93,21 @@ fn let_go_of_all(args: &Args, left: Vec<u32>, last: Option<LastReport>) -> anyho
     Ok(if held { OURS } else { status })
 }
 
-/// Lets go of a process that the dead session `id` left: how many sites were put back, or why none.
-fn let_go(id: &str, pid: u32, clock: LeaseClock) -> std::io::Result<Result<u64, Trouble>> {
+/// What became of a process that a session of the name is about.
+enum LetGo {
+    /// So many sites were put back.
+    Freed {
+        /// How many.
+        sites: u64,
+    },
+    /// It is left as it was, and why.
+    Held(Trouble),
+    /// It is in another session of this name, which lives.
+    Others(Trouble),
+}
+
+/// Lets go of a process that the dead session `id` left.
+fn let_go(id: &str, pid: u32, clock: LeaseClock) -> std::io::Result<LetGo> {
     let begun = Instant::now();
     let whose = Whose { page: None, clock };
     let mut last = Refusal::new("", "try again in a moment");
@@ -98,16 +117,18 @@ fn let_go(id: &str, pid: u32, clock: LeaseClock) -> std::io::Result<Result<u64, 
                 if let Some(why) = still_held(marked) {
                     super::say(&format!("synclater: {pid}: {why}\n"));
                 }
-                return Ok(Ok(sites));
+                return Ok(LetGo::Freed { sites });
             }
-            Told::Refused { refusal } => return Ok(Err(not_let_go(id, pid, &refusal))),
-            Told::Others { refusal } => return Ok(Err(others(pid, refusal))),
+            Told::Refused { refusal } => {
+                return Ok(LetGo::Held(not_let_go(id, pid, &refusal)));
+            }
+            Told::Others { refusal } => return Ok(LetGo::Others(others(pid, refusal))),
             Told::Busy { why } => last.why = why,
             Told::Attached { .. } => {}
         }
         std::thread::sleep(Duration::from_millis(50));
     }
-    Ok(Err(not_let_go(id, pid, &last)))
+    Ok(LetGo::Held(not_let_go(id, pid, &last)))
 }
 
 /// A process of another session of this name.

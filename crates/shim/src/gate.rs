@@ -286,6 +286,10 @@ impl Errand {
     /// Where the thread writes the state: 1, or -errno.
     pub const STATE: u64 = 0;
 
+    /// Where the thread notes where it goes on: two bytes further than it was told if a handler ran
+    /// in front of the errand, which ends the call that it was waiting in.
+    pub const BACK: u64 = Errand::SIZE as u64 - 8;
+
     /// Where the thread writes the number of the socket that the tracer takes.
     pub const SOCKET: u64 = 12;
 

@@ -28,6 +28,8 @@ pub(super) struct Sent {
     registers: Registers,
     /// What it began the errand with.
     first: Registers,
+    /// Where it goes on behind it.
+    back: u64,
     /// The signals that it had blocked.
     mask: u64,
 }
@@ -124,7 +126,7 @@ impl Tracer {
         let peer = self.socket(memory, at, tid)?;
         socket::send(&peer, b"s", &fds).map_err(lost)?;
         let result = self.answer(&peer, tid)?;
-        self.let_come_back(tid, &peer);
+        self.let_come_back(tid, &peer, memory, at);
         match i32::try_from(-result) {
             Ok(0) => Ok(()),
             Ok(errno) => {
@@ -137,10 +139,14 @@ impl Tracer {
         }
     }
 
-    /// Lets the thread on the errand go back to what it did before.
-    fn let_come_back(&mut self, tid: u32, peer: &std::os::fd::OwnedFd) {
+    /// Lets the thread on the errand at `at` go back to what it did before.
+    fn let_come_back(&mut self, tid: u32, peer: &std::os::fd::OwnedFd, memory: &Memory, at: u64) {
         if let Errands::On(sent) = std::mem::take(&mut self.errands) {
-            self.errands = Errands::Leaving(sent);
+            let is_back = |back: Vec<u8>| back == sent.back.to_le_bytes();
+            // Where a handler ran before it began, it comes back with EINTR: that is all there is.
+            if memory.bytes(at + Errand::BACK, 8).is_ok_and(is_back) {
+                self.errands = Errands::Leaving(sent);
+            }
         }
         let stands_still = self.is_stopped || self.keeps;
         if stands_still {
@@ -267,6 +273,7 @@ fn send(
         code: boot..boot + u64::from(head.boot_len),
         registers: registers.undisturbed().unwrap_or(registers),
         first,
+        back,
         mask,
     };
     Ok(Some((sent, at)))

@@ -73,6 +73,7 @@ impl Stage {
     /// Other users may enter the test's directory.
     pub fn open_to_others(&self, mode: u32) {
         let work = self.work();
+        crate::programs::let_others_in(work.parent().expect("above"));
         for dir in [work.parent().expect("above"), &work] {
             std::fs::set_permissions(dir, Permissions::from_mode(mode)).expect("chmod");
         }

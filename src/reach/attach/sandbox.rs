@@ -41,7 +41,9 @@ impl Filters {
     /// What is not let pass; `Busy` where a thread could not be looked at.
     pub(super) fn check(&mut self, tracer: &mut Tracer) -> Result<(), Failure> {
         let pid = tracer.pid();
-        tracer.each_once(|thread| self.look_at(pid, thread))
+        tracer.each_once(|thread| self.look_at(pid, thread))?;
+        tracer.trust_filters();
+        Ok(())
     }
 
     /// Reads the filters of those threads that stand still.
@@ -236,8 +238,8 @@ fn data_of_own(own: &Own, class: Class) -> Option<Data> {
 }
 
 /// Whether a thread that stands still may call restart_syscall(2), by which the kernel has it go on
-/// in some calls that were interrupted. Where that cannot be told it may not.
-pub(super) fn may_restart(thread: &Thread, registers: &Registers) -> bool {
+/// in some calls that were interrupted; `None` where that cannot be told.
+pub(super) fn may_restart(thread: &Thread, registers: &Registers) -> Option<bool> {
     let class = if registers.is_64() {
         Class::Long
     } else {
@@ -245,8 +247,8 @@ pub(super) fn may_restart(thread: &Thread, registers: &Registers) -> bool {
     };
     let data = call(arch(class), registers.restart_call());
     match thread.filters() {
-        Ok(filters) => filters.iter().all(|f| passes(f, &data) == Verdict::Passes),
-        Err(_) => target::filters_of(thread.tid(), thread.tid()) == Some(0),
+        Ok(filters) => Some(filters.iter().all(|f| passes(f, &data) == Verdict::Passes)),
+        Err(_) => (target::filters_of(thread.tid(), thread.tid()) == Some(0)).then_some(true),
     }
 }
 

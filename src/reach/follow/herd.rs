@@ -208,7 +208,7 @@ impl Herd {
             }
             Some(Stop::Signal(_)) => {
                 // One that is ignored disturbs nobody who is not traced.
-                undisturb(&thread);
+                undisturb(&thread, true);
                 thread.go();
             }
             Some(Stop::Executed(former)) => {

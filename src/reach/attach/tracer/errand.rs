@@ -108,11 +108,14 @@ impl Tracer {
         has_room: impl Fn(u64, bool) -> bool,
     ) -> Result<(), Failure> {
         let class = self.class;
+        // What puts a filter on itself at this moment is not sent: nobody has read that.
+        let may_be_filtered = self.keeps || self.filters_are_read;
         let tid = self.catch_one(|thread| {
             let fits = |r: &Registers| {
                 let in_section = r.is_in_program() && is_in_sequence(thread, memory);
                 let is_its = r.is_64() == (class == Class::Long);
-                is_its && !in_section && has_room(r.sp(), r.waits_in_runtime())
+                let is_free = may_be_filtered || thread.has_filter() != Some(true);
+                is_its && is_free && !in_section && has_room(r.sp(), r.waits_in_runtime())
             };
             thread.registers().is_ok_and(|r| fits(&r))
         })?;
@@ -253,7 +256,7 @@ fn send(
     errand: &Errand,
 ) -> io::Result<Option<(Sent, u64)>> {
     let registers = thread.registers()?;
-    let registers = as_it_may_go_on(thread, &registers).unwrap_or(registers);
+    let registers = as_it_may_go_on(thread, &registers, false).unwrap_or(registers);
     const RED_ZONE: u64 = 128;
     let Some(at) = (registers.sp()).checked_sub(RED_ZONE + Errand::SIZE as u64) else {
         return Ok(None);

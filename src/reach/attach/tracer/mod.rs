@@ -45,6 +45,8 @@ pub struct Tracer {
     is_stopped: bool,
     /// Whether it goes on tracing those that it lets go of.
     keeps: bool,
+    /// Whether the seccomp filters of every thread were read, and found good.
+    filters_are_read: bool,
     threads: BTreeMap<u32, Thread>,
     gone: Vec<u32>,
 }
@@ -157,6 +159,7 @@ impl Tracer {
             errands: Errands::None,
             is_stopped: false,
             keeps: false,
+            filters_are_read: false,
             threads: BTreeMap::new(),
             gone: Vec::new(),
         }
@@ -272,6 +275,11 @@ impl Tracer {
             }
             sleep(NAP);
         }
+    }
+
+    /// Notes that every filter was read, and found good.
+    pub fn trust_filters(&mut self) {
+        self.filters_are_read = true;
     }
 
     /// Those of its threads that stand still.
@@ -491,16 +499,17 @@ impl Drop for Tracer {
 /// Has a thread that stands still go on later as if it had not been disturbed.
 fn prepare(thread: &Thread, errands: &Errands) {
     errands.ready(thread);
-    undisturb(thread);
+    undisturb(thread, false);
 }
 
 /// Has a call that says EINTR because we interrupted it be made again; and one that the kernel
-/// would restart by a call of its own, where the thread may not make that.
-pub fn undisturb(thread: &Thread) {
+/// would restart by a call of its own, where the thread may not make that. Where nobody knows
+/// whether it may, `by_kernel` tells what is done: one that is begun anew takes longer, each time.
+pub fn undisturb(thread: &Thread, by_kernel: bool) {
     let Ok(registers) = thread.registers() else {
         return;
     };
-    let changed = match as_it_may_go_on(thread, &registers) {
+    let changed = match as_it_may_go_on(thread, &registers, by_kernel) {
         Some(anew) => Some(anew),
         None => registers.undisturbed(),
     };
@@ -510,7 +519,7 @@ pub fn undisturb(thread: &Thread) {
 }
 
 /// The thread about to begin its call anew, where it may not restart it.
-fn as_it_may_go_on(thread: &Thread, registers: &Registers) -> Option<Registers> {
-    let is_forbidden = registers.restarts() && !sandbox::may_restart(thread, registers);
-    is_forbidden.then(|| registers.begun_anew())
+fn as_it_may_go_on(thread: &Thread, registers: &Registers, by_kernel: bool) -> Option<Registers> {
+    let may = || sandbox::may_restart(thread, registers).unwrap_or(by_kernel);
+    (registers.restarts() && !may()).then(|| registers.begun_anew())
 }

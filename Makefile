@@ -29,6 +29,7 @@ FEATURES_STATIC = $(shell $(call HAS_BPF,-static))
 SCRIPTS = tools/setup .ci/run $(wildcard tools/demo benches/run tests/*.sh)
 FUZZ_TARGETS = $(filter-out all,$(basename $(notdir $(wildcard fuzz/src/bin/*.rs))))
 FUZZ_SECONDS ?= 60
+FUZZ_SECONDS_IN_TEST ?= 30
 
 .DEFAULT_GOAL := help
 .PHONY: help setup build demo test tests soak bench pictures lint lint-rust lint-c lint-scripts \
@@ -65,7 +66,7 @@ test: ## setup, lint and all tests; says at the end what was skipped and why
 	$(call phase,tools/setup test,setup)
 	$(call phase,$(MAKE) --no-print-directory lint,lint)
 	$(call phase,$(MAKE) --no-print-directory tests,tests)
-	$(call phase,$(call fuzz,rings),fuzz)
+	$(call phase,$(call fuzz,rings,$(FUZZ_SECONDS_IN_TEST)),fuzz)
 
 # A test that cannot run here appends `SKIPPED name: reason` to the file named by the variable.
 tests: ## the tests alone
@@ -154,7 +155,7 @@ uninstall: ## remove what install put below PREFIX; ledger and sessions stay
 	rm -rf '$(LIBDIR)'
 
 fuzz = $(CARGO) run --release --quiet --locked --manifest-path fuzz/Cargo.toml --bin $(1) -- \
-  --seconds $(FUZZ_SECONDS)
+  --seconds $(2)
 
 fuzz: ## fuzz the parsers of what others can write, FUZZ_SECONDS each (60)
 	@set -e; for target in $(FUZZ_TARGETS); do \

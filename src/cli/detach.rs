@@ -2,7 +2,7 @@
 
 use super::set::ask_named;
 use super::OURS;
-use crate::reach::attach::target::Refusal;
+use crate::reach::attach::target::{self, Refusal};
 use crate::reach::attach::{Told, Whose, Work};
 use crate::reach::whom;
 use crate::session::control::{is_there, sessions, Request};
@@ -65,15 +65,26 @@ fn let_go_of_all(args: &Args, left: Vec<u32>, last: Option<LastReport>) -> anyho
     let id = &args.session;
     let clock = LeaseClock::new(Reading::now());
     let (mut freed, mut held, mut others) = (0, false, Vec::new());
+    let mut is_still_stuck = last.as_ref().map_or(Vec::new(), |l| l.stuck.clone());
+    is_still_stuck.retain(|(pid, program)| target::executes(*pid, *program));
     for pid in left {
         match let_go(id, pid, clock)? {
-            LetGo::Freed { sites } => freed += u64::from(sites > 0),
+            LetGo::Freed { sites } => {
+                freed += u64::from(sites > 0);
+                is_still_stuck.retain(|(stuck, _)| *stuck != pid);
+            }
             LetGo::Others(trouble) => others.push(trouble),
             LetGo::Held(trouble) => {
                 held = true;
+                is_still_stuck.retain(|(stuck, _)| *stuck != pid);
                 super::say(&format!("{trouble}\n"));
             }
         }
+    }
+    for (pid, _) in is_still_stuck {
+        held = true;
+        let refusal = Refusal::new("it cannot be looked at", "become root (sudo)");
+        super::say(&format!("{}\n", not_let_go(id, pid, &refusal)));
     }
     // Names are used again: those of another session were meant only where there is none but that.
     if freed == 0 && !held && last.is_none() {
@@ -87,8 +98,12 @@ fn let_go_of_all(args: &Args, left: Vec<u32>, last: Option<LastReport>) -> anyho
     let mut status = 0;
     if let Some(last) = last {
         super::print(&last.said(args.json))?;
-        // What could not be let go of then has been now.
+        // What could not be let go of then has been now, or is told of again.
         status = last.status_but_for_stuck();
+        if held {
+            // Nobody hears where it cannot be kept.
+            let _ = last.keep();
+        }
     }
     Ok(if held { OURS } else { status })
 }
@@ -124,7 +139,7 @@ fn let_go(id: &str, pid: u32, clock: LeaseClock) -> std::io::Result<LetGo> {
             }
             Told::Others { refusal } => return Ok(LetGo::Others(others(pid, refusal))),
             Told::Busy { why } => last.why = why,
-            Told::Attached { .. } => {}
+            Told::Attached { .. } | Told::Left { .. } => {}
         }
         std::thread::sleep(Duration::from_millis(50));
     }
@@ -138,7 +153,8 @@ fn others(pid: u32, refusal: Refusal) -> Trouble {
     Trouble::new(what, refusal.why, refusal.try_, state)
 }
 
-fn until_finished(mut work: Work) -> Told {
+/// Waits for some work, which gives up by itself.
+pub fn until_finished(mut work: Work) -> Told {
     use std::os::fd::AsFd;
     loop {
         if let Some(told) = work.finished() {

@@ -141,7 +141,7 @@ impl Wanted {
         let in_ledger = |id: &str| ledger.as_ref().is_some_and(|l| l.path(id).exists());
         let belongings = Belongings::make(&run, in_ledger)?;
         let cannot = |what: &str, e: std::io::Error| {
-            belongings.give_back();
+            belongings.give_back(false);
             // Mostly a matter of the memory that it shares.
             let place = belongings.memory.parent().unwrap_or(&run);
             let try_ = "free space there, or name another folder in SYNCLATER_RUN_DIR";

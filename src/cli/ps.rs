@@ -1,15 +1,20 @@
 //! `synclater ps`: the living sessions.
 
-use crate::reach::attach::{self, target};
+use super::detach::until_finished;
+use crate::reach::attach::{target, Told, Work};
 use crate::reach::whom;
 use crate::session::belongings::memory_of;
 use crate::session::control::{ask, sessions, Answer, Living, Request};
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 use synclater_model::report::message::Trouble;
 use synclater_model::report::ps;
 use synclater_sys::clock::{LeaseClock, Reading};
+
+/// How long processes that sessions have left are looked for.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Lists sessions: processes, dial, debt, lease left, and what escaped.
 ///
@@ -70,9 +75,16 @@ fn name_left(living: &[Living]) {
         return;
     }
     let clock = LeaseClock::new(Reading::now());
+    let begun = Instant::now();
     let mut left: BTreeMap<String, Vec<u32>> = BTreeMap::new();
     for pid in candidates {
-        if let Some(id) = attach::left_by(pid, clock) {
+        if begun.elapsed() > PATIENCE {
+            super::say("synclater: some processes could not be looked at in time\n");
+            break;
+        }
+        // By a process of ours: whose memory lies on a dead disk may be waited for for ever.
+        let told = Work::look(pid, clock).map(until_finished);
+        if let Ok(Told::Left { session: Some(id) }) = told {
             left.entry(id).or_default().push(pid);
         }
     }

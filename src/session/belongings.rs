@@ -6,6 +6,7 @@
 //! name is `.spare` then): on a disk mounted with `discard`, removing one waits for the disk.
 
 use super::dirs;
+use super::last_report::LastReport;
 use crate::folder::{make_locked, random_name, remove_abandoned, take_lock};
 use std::fs::{DirBuilder, File};
 use std::io;
@@ -56,6 +57,7 @@ impl Belongings {
             // Where somebody was faster the folder is not empty, and the next name is tried.
             if !dir.exists() && std::fs::rename(&fresh, &dir).is_ok() {
                 let lock = Arc::new(lock);
+                LastReport::forget(&id);
                 return Belongings::with_memory(id, &dir, run, lock).inspect_err(|_| {
                     let _ = std::fs::remove_dir_all(dir);
                 });
@@ -95,8 +97,9 @@ impl Belongings {
         })
     }
 
-    /// Gives them back: the session has no files any more.
-    pub fn give_back(&self) {
+    /// Gives them back: the session has no files any more. Where it has left processes behind their
+    /// memory keeps the name of its folder, which nobody else may have then.
+    pub fn give_back(&self, has_left_some: bool) {
         if self.memory != self.dir {
             let _ = std::fs::remove_dir_all(&self.memory);
         }
@@ -104,7 +107,8 @@ impl Belongings {
         for file in files.filter(|f| f.file_name() != "lock") {
             let _ = std::fs::remove_file(file.path());
         }
-        if std::fs::rename(&self.dir, self.dir.with_file_name(SPARE)).is_err() {
+        let spare = self.dir.with_file_name(SPARE);
+        if has_left_some || std::fs::rename(&self.dir, spare).is_err() {
             let _ = std::fs::remove_dir_all(&self.dir);
         }
     }

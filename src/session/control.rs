@@ -261,10 +261,21 @@ pub enum Listens {
     NotKnown,
 }
 
+/// Connects without waiting for whoever listens: another user's may never take it.
+fn connect_at_once(path: &Path) -> io::Result<UnixStream> {
+    use rustix::net::{
+        connect, socket_with, AddressFamily, SocketAddrUnix, SocketFlags, SocketType,
+    };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket.into())
+}
+
 /// Who listens in a session's folder of memory.
 #[must_use]
 pub fn listens_in(memory: &Path) -> Listens {
-    match UnixStream::connect(memory.join("control")) {
+    match connect_at_once(&memory.join("control")) {
         Ok(stream) => socket::peer(&stream).map_or(Listens::NotKnown, |peer| {
             let (pid, uid) = (peer.pid, peer.uid);
             Listens::Supervisor { pid, uid }

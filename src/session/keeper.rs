@@ -270,7 +270,7 @@ impl Vigil {
     fn take_over(self) -> i32 {
         self.shared.relax(false);
         if self.settle() && self.ledger.close_here(&self.what.id).is_ok() {
-            self.what.give_back();
+            self.what.give_back(true);
             return 0;
         }
         1

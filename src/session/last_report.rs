@@ -4,8 +4,10 @@
 //! ledger is another thing, and is closed by then.
 
 use super::dirs;
+use crate::reach::attach::target::Incarnation;
 use serde::{Deserialize, Serialize};
-use std::io;
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 use synclater_model::report::number::counted;
@@ -21,6 +23,8 @@ pub struct LastReport {
     pub let_go: u64,
     /// Whether nothing but that was wrong, if anything: all is settled, and recorded.
     pub is_whole: bool,
+    /// Processes that could not be let go of, and which program each executed then.
+    pub stuck: Vec<(u32, Incarnation)>,
     /// The report.
     pub report: RunReport,
 }
@@ -56,8 +60,23 @@ impl LastReport {
         forget_the_oldest(&dir);
         let path = dir.join(format!("{}.json", self.report.id));
         let fresh = path.with_extension("new");
-        std::fs::write(&fresh, serde_json::to_vec(self)?)?;
+        // What it names is nobody else's business.
+        let mut file = { std::fs::OpenOptions::new() }
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&fresh)?;
+        file.write_all(&serde_json::to_vec(self)?)?;
         std::fs::rename(fresh, path)
+    }
+
+    /// Forgets that of an earlier session `id`: another one takes the name.
+    pub fn forget(id: &str) {
+        if let Some(dir) = folder() {
+            // Mostly there is none.
+            let _ = std::fs::remove_file(dir.join(format!("{id}.json")));
+        }
     }
 
     /// That of session `id`, which is forgotten then.

@@ -32,8 +32,11 @@ int sl_any_stripped(void)
 	unsigned i;
 
 #ifdef SL_GATE
+	/* First: the slots may be exchanged for the next session's behind any other look. */
+	if (LOAD_RELAXED(sl_marks.here))
+		return 1;
 	if (!sl_active())
-		return LOAD_RELAXED(sl_marks.here) != 0;
+		return 0;
 #endif
 	if (!sl_active())
 		return sl_filtered_with_marks();

@@ -16,6 +16,13 @@ pub fn attach_check() -> Check {
     let means = "synclater attach puts an image into a process that runs already, and hears from \
                  the kernel of those that begin later.";
     match (can_bring_image(), Births::listen()) {
+        (Ok(()), _) if process::is_filtered() => {
+            let seen = "a seccomp filter lies on synclater itself (a container?)";
+            Check::new("attach", Status::Warn, seen, means).advise(
+                "the filters of others cannot be read here: attach from outside of the container, \
+                 or start programs by synclater run",
+            )
+        }
         (Err(why), _) => Check::new("attach", Status::Warn, why.why, means).advise(why.try_),
         (Ok(()), Err(e)) => {
             let seen = format!("an image can be brought; no process events ({e})");

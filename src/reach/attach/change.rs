@@ -171,7 +171,11 @@ pub(super) fn exchange_if(
     }
     let mut done = Vec::new();
     let mut failed = None;
-    let is_in_use = |c: &&Change| c.what != What::Site && tracer.is_anyone_in(&c.range());
+    let is_in_use = |c: &&Change| match c.what {
+        What::Site => false,
+        What::Hole => tracer.is_anyone_in(&c.range()),
+        What::Boot => tracer.is_errand_out() || tracer.is_anyone_in(&c.range()),
+    };
     let in_use: Vec<&Change> = changes.iter().filter(is_in_use).collect();
     if in_use.iter().any(|c| c.what == What::Hole) {
         tracer.release();

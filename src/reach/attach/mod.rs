@@ -101,6 +101,11 @@ pub enum Told {
         /// Whose, and who can.
         refusal: Refusal,
     },
+    /// Which dead session has left it leading through the gate.
+    Left {
+        /// Its name, if there is one.
+        session: Option<String>,
+    },
     /// It cannot be attached.
     Refused {
         /// Why not.
@@ -218,8 +223,7 @@ fn detach(pid: u32, whose: Whose) -> Told {
 
 /// The dead session that has left a process leading through the gate, with more than what
 /// descriptors need that lost their `O_SYNC`; `None` also where we may not look.
-#[must_use]
-pub fn left_by(pid: u32, clock: LeaseClock) -> Option<String> {
+fn left_by(pid: u32, clock: LeaseClock) -> Option<String> {
     let memory = Memory::open(pid).ok()?;
     let found = survey(pid, target::class_of(pid)?, &memory).ok()?;
     let library = found.library.as_ref()?;
@@ -489,7 +493,11 @@ fn take_out(pid: u32, whose: Whose) -> Result<Told, Failure> {
         tracer.release();
         Duration::ZERO
     } else {
-        exchange(&mut tracer, &memory, &changes)?
+        let is_its_still = |_: &Tracer| match owner::is_as_it_was(pid, &found) {
+            true => Ok(()),
+            false => Err(Failure::Busy("another session attaches to it".into())),
+        };
+        exchange_if(&mut tracer, &memory, &changes, is_its_still)?
     };
     Ok(Told::Detached {
         sites,

@@ -9,6 +9,7 @@ use super::target::{self, Refusal};
 use super::tracer::Failure;
 use crate::session::belongings::memory_of;
 use crate::session::control::{self, Listens};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use synclater_model::reach::maps::{self, Mapping};
 use synclater_shim::page::Page;
@@ -31,7 +32,7 @@ pub struct Whose {
 /// What the page is in a list of mappings, as ours has it: on btrfs stat(2) has another device.
 pub fn mapped_as(page: &Page) -> Option<PageFile> {
     let at = std::ptr::from_ref(page).addr() as u64;
-    let text = std::fs::read_to_string("/proc/self/maps").ok()?;
+    let text = process::text("/proc/self/maps").ok()?;
     let all = maps::read(&text);
     let mapping = all.iter().find(|m| m.range.contains(&at))?;
     Some((mapping.device, mapping.inode))
@@ -56,7 +57,7 @@ pub fn is_as_it_was(pid: u32, found: &Survey) -> bool {
         return true;
     };
     let (_, page) = library.shared();
-    let text = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+    let text = process::text(format!("/proc/{pid}/maps")).unwrap_or_default();
     let is_it = |m: &&Mapping| m.range.start == page;
     let of = |all: &[Mapping]| all.iter().find(is_it).map(|m| (m.device, m.inode));
     of(&maps::read(&text)) == of(&found.mappings)
@@ -78,41 +79,51 @@ pub fn session_of(library: &Library, found: &Survey) -> Option<String> {
 /// The name of the session that keeps, or kept, its page in this folder.
 fn session_in(folder: &Path) -> String {
     let name = folder.file_name().unwrap_or_default().to_string_lossy();
-    name.split('.').next().unwrap_or("?").to_owned()
+    let id = name.split('.').next().filter(|id| !id.is_empty());
+    id.unwrap_or("?").to_owned()
 }
 
 /// Whether the session that a process was in before is over.
 ///
 /// # Errors
-/// `Refused` where its supervisor is there; `Busy` where nobody can be asked and its lease runs:
-/// it may have been killed within the last two seconds.
+/// `Refused` where its supervisor is there; `Busy` where nobody answers and its lease runs: it may
+/// have been killed within the last two seconds.
 pub fn is_free(
     library: &Library,
     found: &Survey,
     memory: &Memory,
     clock: LeaseClock,
 ) -> Result<(), Failure> {
-    let name = page_of(library, found).map(|m| target::without_mark(&m.name));
-    let Some(name) = name.filter(|_| found.redirected().next().is_some()) else {
+    let Some(page) = page_of(library, found).filter(|_| found.redirected().next().is_some()) else {
         return Ok(());
     };
-    let folder = Path::new(&name).parent().unwrap_or(Path::new("/"));
+    let path = target::without_mark(&page.name);
+    let folder = Path::new(&path).parent().unwrap_or(Path::new("/"));
     let id = session_in(folder);
-    match control::listens_in(folder) {
-        Listens::Supervisor { pid, uid } => {
-            let why = format!(
-                "it is attached to session {id} of user {uid}, which lives (supervisor {pid})"
-            );
-            let try_ = format!(
-                "{}synclater set {id} ..., or synclater detach {id}",
-                in_whose_place(folder, pid, uid)
-            );
-            Err(Refusal::new(why, try_).into())
-        }
-        Listens::NotKnown if lease_runs(library, memory, clock) => Err(Failure::Busy(format!(
-            "it is attached to session {id}, whose lease still runs"
-        ))),
-        Listens::NotKnown | Listens::Nobody => Ok(()),
+    // Its folder may be another session's by now, or another one as we see it.
+    let is_there = { std::fs::metadata(&page.name) }.is_ok_and(|seen| seen.ino() == page.inode);
+    if let Listens::Supervisor { pid, uid } = asked(is_there, folder) {
+        let why =
+            format!("it is attached to session {id} of user {uid}, which lives (supervisor {pid})");
+        let try_ = format!(
+            "{}synclater set {id} ..., or synclater detach {id}",
+            in_whose_place(folder, pid, uid)
+        );
+        return Err(Refusal::new(why, try_).into());
+    }
+    if lease_runs(library, memory, clock) {
+        let why = format!("it is attached to session {id}, whose lease still runs");
+        return Err(Failure::Busy(why));
+    }
+    Ok(())
+}
+
+/// Who listens beside a page that is there.
+fn asked(is_there: bool, folder: &Path) -> Listens {
+    if is_there {
+        control::listens_in(folder)
+    } else {
+        Listens::NotKnown
     }
 }
 

@@ -42,7 +42,7 @@ impl Filters {
     pub(super) fn check(&mut self, tracer: &mut Tracer) -> Result<(), Failure> {
         let pid = tracer.pid();
         tracer.each_once(|thread| self.look_at(pid, thread))?;
-        tracer.trust_filters();
+        tracer.expect_filters(self.counts.clone());
         Ok(())
     }
 
@@ -80,6 +80,10 @@ impl Filters {
 
     fn look_at(&mut self, pid: u32, thread: &Thread) -> Result<(), Failure> {
         let filters = thread.filters().map_err(|e| unreadable(pid, &e))?;
+        if target::filters_of(pid, thread.tid()) != Some(filters.len() as u64) {
+            let e = io::Error::other("the kernel does not show them all");
+            return Err(unreadable(pid, &e));
+        }
         for filter in &filters {
             if !self.good.contains(filter) {
                 judge(filter, self.class)?;
@@ -98,11 +102,7 @@ fn put_on() -> Failure {
 /// Whether no thread of a process that had no filter has one.
 fn has_none(tracer: &Tracer) -> Result<(), Failure> {
     let pid = tracer.pid();
-    let has_one = |thread: &Thread| {
-        // Without root the kernel tells it elsewhere.
-        let asked = thread.has_filter();
-        asked.unwrap_or_else(|| target::filters_of(pid, thread.tid()).is_some_and(|n| n > 0))
-    };
+    let has_one = |thread: &Thread| target::filters_of(pid, thread.tid()).is_some_and(|n| n > 0);
     if tracer.standing().any(has_one) {
         return Err(put_on());
     }
@@ -246,9 +246,13 @@ pub(super) fn may_restart(thread: &Thread, registers: &Registers) -> Option<bool
         Class::Small
     };
     let data = call(arch(class), registers.restart_call());
+    let count = target::filters_of(thread.tid(), thread.tid())?;
     match thread.filters() {
-        Ok(filters) => Some(filters.iter().all(|f| passes(f, &data) == Verdict::Passes)),
-        Err(_) => (target::filters_of(thread.tid(), thread.tid()) == Some(0)).then_some(true),
+        _ if count == 0 => Some(true),
+        Ok(filters) if filters.len() as u64 == count => {
+            Some(filters.iter().all(|f| passes(f, &data) == Verdict::Passes))
+        }
+        _ => None,
     }
 }
 

@@ -31,6 +31,16 @@ impl Work {
         Work::begin(Vec::new(), || detach(pid, whose))
     }
 
+    /// Begins to look which dead session has left process `pid`, if one has.
+    ///
+    /// # Errors
+    /// As [`Work::attach`].
+    pub fn look(pid: u32, clock: LeaseClock) -> io::Result<Work> {
+        Work::begin(Vec::new(), || Told::Left {
+            session: left_by(pid, clock),
+        })
+    }
+
     fn begin(fds: Vec<BorrowedFd<'_>>, work: impl FnOnce() -> Told) -> io::Result<Work> {
         let (answer, theirs) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
         let job = Job::start(|| {

@@ -46,7 +46,9 @@ impl Begun {
             Told::Attached { .. } => Begun::Reached(How::Sites),
             Told::Refused { refusal } => Begun::missed(pid, refusal.why),
             Told::Busy { why } => Begun::missed(pid, why),
-            Told::Detached { .. } | Told::Others { .. } => Begun::missed(pid, "it was let go of"),
+            Told::Detached { .. } | Told::Others { .. } | Told::Left { .. } => {
+                Begun::missed(pid, "it was let go of")
+            }
         }
     }
 }

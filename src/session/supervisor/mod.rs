@@ -459,7 +459,8 @@ impl Supervisor {
                 let _ = ledger.close_here(&self.plan.id);
             }
         }
-        self.belongings.give_back();
+        let has_left_some = self.reach.as_ref().is_some_and(|r| r.has_left_some());
+        self.belongings.give_back(has_left_some);
     }
 
     /// Whether the command was interrupted, and how often.

@@ -181,6 +181,12 @@ impl Reach {
         &self.stuck
     }
 
+    /// Whether code of some leads through the gate still.
+    #[must_use]
+    pub fn has_left_some(&self) -> bool {
+        !self.stuck.is_empty() || !self.held.is_empty()
+    }
+
     fn knows(&self, who: Who) -> bool {
         let is_it = |w: &Who| w.0 == who.0 && target::may_be_same(who.1, w.1);
         let tasked = self.tasks.iter().any(|t| is_it(&t.who));
@@ -322,7 +328,7 @@ impl Reach {
                 self.follow_from(pid);
             }
             // It is in another session by now.
-            Told::Others { .. } => {}
+            Told::Others { .. } | Told::Left { .. } => {}
             Told::Detached {
                 pause_ns, marked, ..
             } => {

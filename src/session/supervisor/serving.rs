@@ -2,7 +2,7 @@
 
 use super::reached::not_let_go;
 use super::*;
-use crate::reach::attach::target::Refusal;
+use crate::reach::attach::target::{incarnation, Incarnation, Refusal};
 use crate::session::last_report::LastReport;
 use synclater_model::report::run::RunReport;
 
@@ -60,6 +60,7 @@ impl Supervisor {
         let last = LastReport {
             let_go: self.reach.as_ref().map_or(0, |r| r.let_go().0),
             is_whole: crate::session::report::is_whole(self),
+            stuck: self.stuck_now(),
             report,
         };
         let wrong = self.not_let_go();
@@ -74,6 +75,14 @@ impl Supervisor {
                 status: last.report.exit_status,
             });
         }
+    }
+
+    /// Processes that could not be let go of, and what they execute.
+    fn stuck_now(&self) -> Vec<(u32, Incarnation)> {
+        let stuck = self.reach.as_ref().map_or(&[][..], |r| r.stuck());
+        { stuck.iter() }
+            .filter_map(|(pid, _)| Some((*pid, incarnation(*pid)?)))
+            .collect()
     }
 
     /// What is told of processes that could not be let go of.

@@ -2,7 +2,7 @@
 //! away.
 
 use super::super::code::Class;
-use super::super::target::Refusal;
+use super::super::target::{self, Refusal};
 use super::{as_it_may_go_on, gone, Failure, Tracer, NAP};
 use std::io;
 use std::ops::Range;
@@ -28,6 +28,8 @@ pub(super) struct Sent {
     registers: Registers,
     /// What it began the errand with.
     first: Registers,
+    /// Where the errand lies.
+    at: u64,
     /// Where it goes on behind it.
     back: u64,
     /// The signals that it had blocked.
@@ -35,6 +37,13 @@ pub(super) struct Sent {
 }
 
 impl Sent {
+    /// Whether it has not told anything yet.
+    fn is_new(&self, thread: &Thread) -> bool {
+        const LOWER: u64 = 0xffff_ffff;
+        let state = thread.word(self.at + Errand::STATE);
+        state.is_ok_and(|state| state & LOWER == 0)
+    }
+
     /// Whether it has not blocked all signals yet, SIGSTOP aside, which nobody can.
     fn takes_signals(&self, thread: &Thread) -> bool {
         const ALL: u64 = !(1 << 8 | 1 << 18);
@@ -54,12 +63,29 @@ pub(super) enum Errands {
     Leaving(Sent),
     /// It has closed what it had opened: all that is left is to come back.
     Over(Sent),
+    /// Its call has ended (EINTR): all that is left is to come back with that.
+    Ended(Sent),
+    /// Nothing is known but that one is to come back by itself.
+    Lost,
 }
 
 impl Errands {
     /// The thread that has not brought its answer.
     pub(super) fn is_on(&self, tid: u32) -> bool {
         matches!(self, Errands::On(sent) if sent.tid == tid)
+    }
+
+    /// Whether the thread may still go through the errand's code. `ip` tells of a thread that
+    /// stands still where it does.
+    pub(super) fn is_out(&self, ip: impl Fn(u32) -> Option<u64>) -> bool {
+        match self {
+            Errands::None => false,
+            // It may be in what the code calls.
+            Errands::On(_) | Errands::Lost => true,
+            Errands::Leaving(sent) | Errands::Over(sent) | Errands::Ended(sent) => {
+                ip(sent.tid).is_none_or(|ip| sent.code.contains(&ip))
+            }
+        }
     }
 
     /// Readies a thread that stands still for a signal that it is about to take: that is to
@@ -76,7 +102,7 @@ impl Errands {
         let is_signal = matches!(thread.stop(), Some(Stop::Signal(_)));
         match self {
             // In front of the call that blocks them: nothing has been done yet.
-            Errands::On(_) if is_signal && sent.takes_signals(thread) => {
+            Errands::On(_) if is_signal && sent.takes_signals(thread) && sent.is_new(thread) => {
                 let _ = thread.send(&sent.first);
             }
             // Behind the call that lets them come again.
@@ -108,15 +134,19 @@ impl Tracer {
         has_room: impl Fn(u64, bool) -> bool,
     ) -> Result<(), Failure> {
         let class = self.class;
-        // What puts a filter on itself at this moment is not sent: nobody has read that.
-        let may_be_filtered = self.keeps || self.filters_are_read;
+        let (pid, keeps, filters) = (self.pid, self.keeps, self.filters.clone());
+        let has_known_filters = |thread: &Thread| {
+            let known = filters.get(&thread.tid()).copied().unwrap_or(0);
+            keeps || target::filters_of(pid, thread.tid()) == Some(known)
+        };
         let tid = self.catch_one(|thread| {
             let fits = |r: &Registers| {
                 let in_section = r.is_in_program() && is_in_sequence(thread, memory);
                 let is_its = r.is_64() == (class == Class::Long);
-                let is_free = may_be_filtered || thread.has_filter() != Some(true);
-                is_its && is_free && !in_section && has_room(r.sp(), r.waits_in_runtime())
+                is_its && !in_section && has_room(r.sp(), r.waits_in_runtime())
             };
+            // What puts a filter on itself at this moment is not sent: nobody has read that.
+            let fits = |r: &Registers| fits(r) && has_known_filters(thread);
             thread.registers().is_ok_and(|r| fits(&r))
         })?;
         let lost = |e: io::Error| Failure::Busy(format!("thread {tid} could not be sent: {e}"));
@@ -126,9 +156,16 @@ impl Tracer {
             .ok_or_else(|| Failure::Busy("a thread has no stack".into()))?;
         self.errands = Errands::On(sent);
         self.threads.get_mut(&tid).map(Thread::go);
-        let peer = self.socket(memory, at, tid)?;
-        socket::send(&peer, b"s", &fds).map_err(lost)?;
-        let result = self.answer(&peer, tid)?;
+        let done = self.accompany(memory, at, tid, &fds);
+        if let Errands::On(sent) = std::mem::take(&mut self.errands) {
+            // Without an answer it comes back when it likes.
+            self.errands = if done.is_ok() {
+                Errands::Leaving(sent)
+            } else {
+                Errands::Lost
+            };
+        }
+        let (result, peer) = done?;
         self.let_come_back(tid, &peer, memory, at);
         match i32::try_from(-result) {
             Ok(0) => Ok(()),
@@ -142,14 +179,32 @@ impl Tracer {
         }
     }
 
+    /// Brings the thread on the errand at `at` what it asks for; returns what it answers.
+    fn accompany(
+        &mut self,
+        memory: &Memory,
+        at: u64,
+        tid: u32,
+        fds: &[std::os::fd::BorrowedFd<'_>],
+    ) -> Result<(i64, std::os::fd::OwnedFd), Failure> {
+        let lost = |e: io::Error| Failure::Busy(format!("thread {tid} was lost: {e}"));
+        let peer = self.socket(memory, at, tid)?;
+        socket::send(&peer, b"s", fds).map_err(lost)?;
+        let result = self.answer(&peer, tid)?;
+        Ok((result, peer))
+    }
+
     /// Lets the thread on the errand at `at` go back to what it did before.
     fn let_come_back(&mut self, tid: u32, peer: &std::os::fd::OwnedFd, memory: &Memory, at: u64) {
-        if let Errands::On(sent) = std::mem::take(&mut self.errands) {
-            let is_back = |back: Vec<u8>| back == sent.back.to_le_bytes();
+        let is_back = |back: Vec<u8>, sent: &Sent| back == sent.back.to_le_bytes();
+        if let Errands::Leaving(sent) = std::mem::take(&mut self.errands) {
             // Where a handler ran before it began, it comes back with EINTR: that is all there is.
-            if memory.bytes(at + Errand::BACK, 8).is_ok_and(is_back) {
-                self.errands = Errands::Leaving(sent);
-            }
+            let back = memory.bytes(at + Errand::BACK, 8);
+            self.errands = if back.is_ok_and(|back| is_back(back, &sent)) {
+                Errands::Leaving(sent)
+            } else {
+                Errands::Ended(sent)
+            };
         }
         let stands_still = self.is_stopped || self.keeps;
         if stands_still {
@@ -158,9 +213,10 @@ impl Tracer {
         }
         let _ = socket::send(peer, b"a", &[]);
         if !stands_still && self.has_left(peer) {
-            if let Errands::Leaving(sent) = std::mem::take(&mut self.errands) {
-                self.errands = Errands::Over(sent);
-            }
+            self.errands = match std::mem::take(&mut self.errands) {
+                Errands::Leaving(sent) => Errands::Over(sent),
+                other => other,
+            };
         }
     }
 
@@ -276,6 +332,7 @@ fn send(
         code: boot..boot + u64::from(head.boot_len),
         registers: registers.undisturbed().unwrap_or(registers),
         first,
+        at,
         back,
         mask,
     };

@@ -45,8 +45,8 @@ pub struct Tracer {
     is_stopped: bool,
     /// Whether it goes on tracing those that it lets go of.
     keeps: bool,
-    /// Whether the seccomp filters of every thread were read, and found good.
-    filters_are_read: bool,
+    /// How many seccomp filters each thread had that were read, and found good.
+    filters: BTreeMap<u32, u64>,
     threads: BTreeMap<u32, Thread>,
     gone: Vec<u32>,
 }
@@ -159,7 +159,7 @@ impl Tracer {
             errands: Errands::None,
             is_stopped: false,
             keeps: false,
-            filters_are_read: false,
+            filters: BTreeMap::new(),
             threads: BTreeMap::new(),
             gone: Vec::new(),
         }
@@ -277,9 +277,9 @@ impl Tracer {
         }
     }
 
-    /// Notes that every filter was read, and found good.
-    pub fn trust_filters(&mut self) {
-        self.filters_are_read = true;
+    /// Notes how many filters each thread had, which were found good.
+    pub fn expect_filters(&mut self, filters: BTreeMap<u32, u64>) {
+        self.filters = filters;
     }
 
     /// Those of its threads that stand still.
@@ -487,6 +487,15 @@ impl Tracer {
     pub fn is_anyone_in(&self, range: &std::ops::Range<u64>) -> bool {
         let ip = |t: &Thread| t.registers().map_or(0, |r| r.ip());
         self.threads.values().any(|t| range.contains(&ip(t)))
+    }
+
+    /// Whether a thread may still need the code of its errand.
+    #[must_use]
+    pub fn is_errand_out(&self) -> bool {
+        self.errands.is_out(|tid| {
+            let thread = self.threads.get(&tid).filter(|t| t.stop().is_some());
+            thread.and_then(|t| Some(t.registers().ok()?.ip()))
+        })
     }
 }
 

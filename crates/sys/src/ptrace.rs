@@ -251,38 +251,6 @@ impl Thread {
         Ok(())
     }
 
-    /// The first eight bytes of the thread's memory from `at` on, while it stands still.
-    ///
-    /// # Errors
-    /// `EIO` or `EFAULT` where there is no memory, `ESRCH` where it is gone, or runs.
-    pub fn word(&self, at: u64) -> io::Result<u64> {
-        let mut word = 0u64;
-        let at = usize::try_from(at).map_err(io::Error::other)?;
-        let mut local = libc::iovec {
-            iov_base: (&raw mut word).cast(),
-            iov_len: size_of::<u64>(),
-        };
-        let remote = libc::iovec {
-            iov_base: std::ptr::without_provenance_mut(at),
-            iov_len: size_of::<u64>(),
-        };
-        // SAFETY: `local` is the word above, which has room for what is read.
-        let n = unsafe {
-            libc::process_vm_readv(
-                self.tid.cast_signed(),
-                &raw mut local,
-                1,
-                &raw const remote,
-                1,
-                0,
-            )
-        };
-        if n != 8 {
-            return Err(io::Error::last_os_error());
-        }
-        Ok(word)
-    }
-
     /// The seccomp filters of a thread that stands still, the oldest first. None where it has
     /// none, is in strict mode, or the kernel cannot tell (without `CONFIG_CHECKPOINT_RESTORE` it
     /// says the same): `Seccomp_filters` in /proc/PID/status has their number.

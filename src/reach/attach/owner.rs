@@ -127,23 +127,6 @@ fn asked(is_there: bool, folder: &Path) -> Listens {
     }
 }
 
-/// Whether the lease of the session before is over as well: whoever traced for its supervisor has
-/// ended by then.
-///
-/// # Errors
-/// `Busy` where it runs: that takes two seconds at most.
-pub fn has_no_lease(
-    library: &Library,
-    found: &Survey,
-    memory: &Memory,
-    clock: LeaseClock,
-) -> Result<(), Failure> {
-    if found.redirected().next().is_some() && lease_runs(library, memory, clock) {
-        return Err(Failure::Busy("its session was killed just now".into()));
-    }
-    Ok(())
-}
-
 /// What has to be done first to reach a session of user `uid`.
 fn in_whose_place(memory: &Path, pid: u32, uid: u32) -> String {
     let is_it = |s: &control::Living| memory_of(&s.dir) == memory;

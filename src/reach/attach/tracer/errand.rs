@@ -38,10 +38,10 @@ pub(super) struct Sent {
 
 impl Sent {
     /// Whether it has not told anything yet.
-    fn is_new(&self, thread: &Thread) -> bool {
-        const LOWER: u64 = 0xffff_ffff;
-        let state = thread.word(self.at + Errand::STATE);
-        state.is_ok_and(|state| state & LOWER == 0)
+    fn is_new(&self) -> bool {
+        let memory = Memory::open(self.tid);
+        let state = memory.and_then(|memory| memory.bytes(self.at + Errand::STATE, 4));
+        state.is_ok_and(|state| state == [0; 4])
     }
 
     /// Whether it has not blocked all signals yet, SIGSTOP aside, which nobody can.
@@ -102,7 +102,7 @@ impl Errands {
         let is_signal = matches!(thread.stop(), Some(Stop::Signal(_)));
         match self {
             // In front of the call that blocks them: nothing has been done yet.
-            Errands::On(_) if is_signal && sent.takes_signals(thread) && sent.is_new(thread) => {
+            Errands::On(_) if is_signal && sent.takes_signals(thread) && sent.is_new() => {
                 let _ = thread.send(&sent.first);
             }
             // Behind the call that lets them come again.

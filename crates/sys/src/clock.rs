@@ -95,11 +95,19 @@ impl LeaseClock {
         Duration::from_secs_f64(ticks as f64 / self.ticks_per_second)
     }
 
-    /// How long ago `tick` was; zero for one in the future, which only a victim can have written.
+    /// How long ago `tick` was; zero for one in the future.
     #[must_use]
     pub fn since(&self, tick: u64) -> Duration {
         let ticks = self.now().wrapping_sub(tick);
         self.span(if ticks > u64::MAX / 2 { 0 } else { ticks })
+    }
+
+    /// Whether `tick` lies in the future by more than processors' counters differ: written by a
+    /// victim that means harm, or read before the clock was set back.
+    #[must_use]
+    pub fn is_ahead(&self, tick: u64) -> bool {
+        let ahead = tick.wrapping_sub(self.now());
+        ahead < u64::MAX / 2 && ahead > self.ticks(Duration::from_millis(10))
     }
 }
 
@@ -208,4 +216,19 @@ fn counter() -> u64 {
     // SAFETY: reading the virtual counter has no effect but on `t`.
     unsafe { core::arch::asm!("mrs {}, cntvct_el0", out(reg) t, options(nomem, nostack)) };
     t
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tick_that_lies_ahead_is_told_from_one_that_was() {
+        let clock = LeaseClock::new(Reading::now());
+        let now = clock.now();
+        assert!(!clock.is_ahead(now));
+        assert!(!clock.is_ahead(now.wrapping_sub(clock.ticks(Duration::from_secs(3600)))));
+        assert!(clock.is_ahead(now.wrapping_add(clock.ticks(Duration::from_secs(1)))));
+        assert!(clock.is_ahead(0x4000_0000_0000_0000));
+    }
 }

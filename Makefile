@@ -154,7 +154,9 @@ uninstall: ## remove what install put below PREFIX; ledger and sessions stay
 	rm -f '$(BASHDIR)/synclater' '$(ZSHDIR)/_synclater' '$(FISHDIR)/synclater.fish'
 	rm -rf '$(LIBDIR)'
 
-fuzz = $(CARGO) run --release --quiet --locked --manifest-path fuzz/Cargo.toml --bin $(1) -- \
+# As the tests are built, so that what those have built already is not built again.
+fuzz = $(CARGO) run --quiet --locked --manifest-path fuzz/Cargo.toml --target-dir $(TARGET_DIR) \
+  --bin $(1) -- \
   --seconds $(2)
 
 fuzz: ## fuzz the parsers of what others can write, FUZZ_SECONDS each (60)

@@ -50,7 +50,7 @@ fn a_killed_victims_debt_is_settled() {
 
 /// Syncs, then says `got N` for each signal; ends with 23 after as many as $2 says.
 const COUNTS_SIGNALS: &str = "\
-import os, signal, sys
+import os, signal, sys, time
 f = os.open(sys.argv[1], os.O_CREAT | os.O_RDWR)
 got = 0
 def heard(number, frame):
@@ -66,7 +66,8 @@ for i in range(3000):
     os.fsync(f)
 os.write(1, b'ready\\n')
 while True:
-    signal.pause()
+    # A signal just before pause() would wait for the next one.
+    time.sleep(0.05)
 ";
 
 /// Sends signals to synclater one after the other; what the command makes of them.

@@ -93,7 +93,7 @@ fn compile_gate(dir: &Path, class: &[&str], image: &Path) -> bool {
             "-Wl,--gc-sections,--no-dynamic-linker,-z,text,-z,norelro,--build-id=none",
         ])
         .args([
-            "-Wl,--entry=sl_gate,--defsym=sl_version=3,--undefined=sl_there,--undefined=sl_boot",
+            "-Wl,--entry=sl_gate,--defsym=sl_version=4,--undefined=sl_there,--undefined=sl_boot",
             "-Wl,--orphan-handling=error",
         ])
         .arg("-Wl,-T")

@@ -141,7 +141,7 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
     for &pid in &whom.pids {
         target::look(pid).map_err(|r| r.trouble(pid, &target::exe_of(pid)))?;
     }
-    super::clear_stale();
+    let _ = super::clear_stale();
     let (answer, theirs) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
     let wanted = Wanted {
         until: args.until,
@@ -267,7 +267,7 @@ fn in_background(args: &Args, wanted: Wanted, whom: Whom, to: OwnedFd) -> anyhow
     let record = { name.as_deref() }
         .map(|path| out::open(path).map_err(|e| super::run::cannot_record(path, &e)))
         .transpose()?;
-    let mut s = wanted.make(Reading::now(), false, Escapes::watch_chosen)?;
+    let mut s = wanted.make(Reading::now(), Escapes::watch_chosen)?;
     if let Some(file) = record {
         let name = name.unwrap_or_default();
         if let Err(e) = s.record(file, name.clone(), args.recorded.ring) {

@@ -39,7 +39,7 @@ pub struct Args {
 /// A [`Trouble`] where there is no such session, or it refuses.
 pub fn run(args: &Args) -> anyhow::Result<i32> {
     super::needs_proc("detach")?;
-    super::clear_stale();
+    let _ = super::clear_stale();
     let id = &args.session;
     let lives = sessions().iter().any(|s| s.id == *id && is_there(s));
     if lives {

@@ -125,7 +125,6 @@ impl Wanted {
     pub fn make(
         self,
         start: Reading,
-        block_device: bool,
         escapes: impl FnOnce() -> Escapes,
     ) -> anyhow::Result<Supervisor> {
         let ledger = ledger(&self);
@@ -167,7 +166,6 @@ impl Wanted {
             rules,
             classes: compiled.classes,
             ends: self.for_.map(|t| Instant::now() + t),
-            block_device,
             started: humantime::format_rfc3339_seconds(std::time::SystemTime::now()).to_string(),
         };
         let parts = Parts {

@@ -201,27 +201,36 @@ pub fn needs_proc(verb: &str) -> Result<(), Trouble> {
     Err(Trouble::new(format!("cannot {verb}"), why, try_, state))
 }
 
-/// Clears away what dead sessions left, and says so.
-pub fn clear_stale() {
-    for c in crate::session::stale::clear() {
+/// Clears away what dead sessions left, and says so. Whether all of it is durable.
+pub fn clear_stale() -> bool {
+    tell_cleared(&crate::session::stale::clear())
+}
+
+/// Says what was settled in place of dead sessions, and what could not be. Whether all could.
+pub fn tell_cleared(cleared: &[crate::session::stale::Cleared]) -> bool {
+    for c in cleared {
         if !c.failed.is_empty() {
-            crate::cli::say(&format!(
-                "{}\n",
-                Trouble::new(
-                    format!("session {} ended without settling", c.id),
-                    format!("could not settle {}", c.failed.join(", ")),
-                    "look at `dmesg` for write errors, then `synclater status`",
-                    "its ledger entry stays open; nothing of it is relaxed any more",
-                )
-            ));
+            let trouble = Trouble::new(
+                format!("session {} ended without settling", c.id),
+                format!(
+                    "{} could not be settled in its place, or is not mounted here any more",
+                    c.failed.join(", ")
+                ),
+                format!(
+                    "look at `dmesg` for write errors, and at what it wrote; then \
+                     `synclater status --forget {}`",
+                    c.id
+                ),
+                "its ledger entry stays open; nothing of it is relaxed any more",
+            );
+            say(&format!("{trouble}\n"));
         } else if !c.settled.is_empty() {
             let list = c.settled.join(", ");
-            crate::cli::say(
-                &(format!(
-                    "synclater: session {} had been killed; settled {list} in its place",
-                    c.id
-                ) + "\n"),
-            );
+            say(&format!(
+                "synclater: session {} had been killed; settled {list} in its place\n",
+                c.id
+            ));
         }
     }
+    cleared.iter().all(|c| c.failed.is_empty())
 }

@@ -32,7 +32,7 @@ pub struct Args {
 /// # Errors
 /// None of its own; a session that does not answer is named on stderr.
 pub fn run(args: &Args) -> anyhow::Result<i32> {
-    super::clear_stale();
+    let _ = super::clear_stale();
     let mut rows = Vec::new();
     let mut living = Vec::new();
     for session in sessions() {

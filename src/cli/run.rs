@@ -181,7 +181,7 @@ impl Args {
 pub fn run(args: Args) -> anyhow::Result<i32> {
     let rules = args.dials.rules()?;
     let early = Early::begin();
-    super::clear_stale();
+    let _ = super::clear_stale();
     let mut json = args.json.as_deref().map(open_json).transpose()?;
     let record = args
         .recorded
@@ -197,7 +197,7 @@ pub fn run(args: Args) -> anyhow::Result<i32> {
         command: words(&args.command),
         state: "the command runs with every sync request made for real",
     };
-    let mut s = wanted.make(early.start, early.block_device, || early.escapes())?;
+    let mut s = wanted.make(early.start, || early.escapes())?;
     if let Some(file) = record {
         begin_recording(&mut s, &args, file)?;
     }
@@ -456,18 +456,6 @@ fn outer_pages() -> Vec<OsString> {
         .collect()
 }
 
-/// Whether a descriptor that we were started with is a block device: the command inherits it, and
-/// every request has to look.
-fn inherits_a_block_device() -> bool {
-    let open = std::fs::read_dir("/proc/self/fd")
-        .into_iter()
-        .flatten()
-        .flatten();
-    open.map(|e| e.path())
-        .filter_map(|p| std::fs::metadata(p).ok())
-        .any(|m| std::os::unix::fs::FileTypeExt::is_block_device(&m.file_type()))
-}
-
 fn words(command: &[OsString]) -> Vec<String> {
     { command.iter().map(|a| a.to_string_lossy().into_owned()) }.collect()
 }
@@ -475,7 +463,6 @@ fn words(command: &[OsString]) -> Vec<String> {
 /// What is done first.
 struct Early {
     start: Reading,
-    block_device: bool,
     /// Beside the rest of the start, which takes about as long (0.5 ms).
     watch: Option<JoinHandle<Escapes>>,
 }
@@ -484,8 +471,6 @@ impl Early {
     fn begin() -> Early {
         Early {
             start: Reading::now(),
-            // As long as nothing of ours is open.
-            block_device: inherits_a_block_device(),
             watch: std::thread::Builder::new().spawn(Escapes::watch).ok(),
         }
     }

@@ -36,7 +36,7 @@ pub struct Args {
 /// # Errors
 /// A [`Trouble`] where there is no such session or it refuses.
 pub fn run(args: &Args) -> anyhow::Result<i32> {
-    super::clear_stale();
+    let _ = super::clear_stale();
     let request = Request::Set {
         until: args.until.map(|u| u.to_string()),
         for_s: args.for_.map(|t| t.as_secs_f64()),

@@ -3,10 +3,10 @@
 use super::set::ask_named;
 use super::OURS;
 use crate::session::control::{sessions, Request};
-use std::os::fd::AsFd;
+use crate::session::durable;
 use std::path::Path;
 use synclater_model::report::message::Trouble;
-use synclater_sys::{job, mount};
+use synclater_sys::mount;
 
 /// Makes durable what was asked for so far: of one session, of file systems, or of all sessions.
 ///
@@ -33,14 +33,17 @@ EXAMPLES
 /// # Errors
 /// Those of the output; what could not be settled is told, and gives the status 125.
 pub fn run(args: &Args) -> anyhow::Result<i32> {
-    super::clear_stale();
+    let mut is_whole = super::clear_stale();
+    if args.what.is_empty() {
+        is_whole &= super::tell_cleared(&crate::session::stale::settle_orphans());
+    }
     let all = || sessions().into_iter().map(|s| s.id).collect();
     let what: Vec<String> = if args.what.is_empty() {
         all()
     } else {
         args.what.clone()
     };
-    let mut status = 0;
+    let mut status = if is_whole { 0 } else { OURS };
     for name in &what {
         let said = if name.contains('/') || name == "." {
             path(name)
@@ -55,7 +58,7 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
             }
         }
     }
-    if what.is_empty() {
+    if what.is_empty() && is_whole {
         super::print("no sessions\n")?;
     }
     Ok(status)
@@ -76,10 +79,11 @@ fn path(name: &str) -> Result<String, Trouble> {
         rustix::fs::fsync(&fd).map_err(|e| trouble(e.to_string()))?;
         return Ok("device settled".into());
     }
-    match job::syncfs(fd.as_fd()) {
-        0 => Ok("file system settled".into()),
-        errno => Err(trouble(
-            std::io::Error::from_raw_os_error(errno).to_string(),
-        )),
+    match durable::settle_at(&fd) {
+        Ok(true) => Ok("file system settled".into()),
+        Ok(false) => {
+            Ok("file system written; nothing was found that flushes its disk's cache".into())
+        }
+        Err(e) => Err(trouble(e.to_string())),
     }
 }

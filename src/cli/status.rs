@@ -31,7 +31,7 @@ EXAMPLES
 /// # Errors
 /// A [`Trouble`] where an entry to forget is not there or cannot be removed.
 pub fn run(args: &Args) -> anyhow::Result<i32> {
-    super::clear_stale();
+    let _ = super::clear_stale();
     let ledger = Ledger::existing();
     let (entries, bad) = ledger.as_ref().map(Ledger::entries).unwrap_or_default();
     for (path, why) in &bad {

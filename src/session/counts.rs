@@ -48,7 +48,7 @@ fn empty(slot: &Slot) {
     }
     slot.kept.iter().for_each(|n| n.store(0, SeqCst));
     slot.flags.store(0, SeqCst);
-    slot.ask_mount.store(0, SeqCst);
+    slot.ask_dev.store(0, SeqCst);
     slot.umount.store(0, SeqCst);
     slot.pid_ns.store(0, SeqCst);
     slot.pid.store(0, SeqCst);

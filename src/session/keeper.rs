@@ -7,12 +7,13 @@
 //! freezes the victims spares it; it holds no descriptor of the terminal.
 
 use super::belongings::Belongings;
-use super::filesystems::mounts_of;
+use super::filesystems::{mounts_of, Holding};
 use super::ledger::Ledger;
 use super::settle::Settle;
 use super::shared::Shared;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use synclater_sys::job::{self, Job};
 use synclater_sys::{process, socket, wait};
@@ -94,12 +95,14 @@ impl Keeper {
         socket::send(&self.socket, message, fds)
     }
 
-    /// Hands it the descriptor of file system `index`, which may owe from now on.
+    /// Hands it what settles file system `index`, which may owe from now on.
     ///
     /// # Errors
     /// Those of sendmsg(2): then the file system must not owe.
-    pub fn hold(&self, index: usize, fd: BorrowedFd<'_>) -> io::Result<()> {
-        self.tell(&[HOLD, u8::try_from(index).unwrap_or(0)], &[fd])
+    pub fn hold(&self, index: usize, held: &Holding) -> io::Result<()> {
+        let (fd, file) = held.fds();
+        let fds: Vec<BorrowedFd<'_>> = std::iter::once(fd).chain(file).collect();
+        self.tell(&[HOLD, u8::try_from(index).unwrap_or(0)], &fds)
     }
 
     /// Has it let go of file system `index`; [`Keeper::news`] tells when it did.
@@ -136,6 +139,8 @@ impl Keeper {
             &[(self.job.as_fd(), wait::For::Input)],
             Duration::from_secs(2),
         );
+        // Not while another session's keeper is in it.
+        own_cgroup().map(std::fs::remove_dir);
     }
 }
 
@@ -158,7 +163,8 @@ struct Vigil {
     ledger: Ledger,
     what: Belongings,
     socket: OwnedFd,
-    held: Vec<(usize, OwnedFd)>,
+    /// Of each file system its index, a descriptor on it, and a file there where one is needed.
+    held: Vec<(usize, OwnedFd, Option<OwnedFd>)>,
     all: bool,
     never: bool,
 }
@@ -167,7 +173,7 @@ impl Vigil {
     fn keep(mut self, parent: u32) -> i32 {
         process::leave_session();
         process::set_name(c"synclater-keep");
-        own_cgroup();
+        enter_own_cgroup();
         let Some(parent) = process::watch(parent) else {
             return self.take_over();
         };
@@ -205,9 +211,9 @@ impl Vigil {
         };
         let index = usize::from(buf[1]);
         match (n, buf[0]) {
-            (2, HOLD) => self.held.extend(fds.into_iter().map(|fd| (index, fd))),
+            (2, HOLD) => self.hold(index, fds),
             (2, DROP) => {
-                self.held.retain(|(i, _)| *i != index);
+                self.held.retain(|(i, ..)| *i != index);
                 let _ = socket::send(&self.socket, &[DROP, buf[1]], &[]);
             }
             (1, SYNC_ALL) => self.all = true,
@@ -220,20 +226,32 @@ impl Vigil {
         Heard::Message
     }
 
+    fn hold(&mut self, index: usize, fds: Vec<OwnedFd>) {
+        let mut fds = fds.into_iter();
+        self.held.retain(|(i, ..)| *i != index);
+        self.held
+            .extend(fds.next().map(|fd| (index, fd, fds.next())));
+    }
+
     /// Settles everything held; true where all of it is durable.
     fn settle(&self) -> bool {
         if self.never {
             return true;
         }
-        let one =
-            |(i, fd): &(usize, OwnedFd)| (*i, Settle::filesystem(self.shared, *i, fd.as_fd()));
-        let mut jobs: Vec<(usize, io::Result<Settle>)> = self.held.iter().map(one).collect();
-        if self.all {
-            jobs.push((
+        let one = |(i, fd, file): &(usize, OwnedFd, Option<OwnedFd>)| {
+            let both = (fd.as_fd(), file.as_ref().map(AsFd::as_fd));
+            (*i, Settle::filesystem(self.shared, *i, both))
+        };
+        let all = || {
+            (
                 synclater_shim::page::ALL_FS,
                 Settle::everything(self.shared),
-            ));
-        }
+            )
+        };
+        // In this order: what is held is flushed behind the last sync() that was put off.
+        let mut jobs: Vec<(usize, io::Result<Settle>)> = Vec::new();
+        jobs.extend(self.all.then(all));
+        jobs.extend(self.held.iter().map(one));
         let ends = jobs
             .into_iter()
             .map(|(i, job)| job.is_ok_and(|job| self.wait_for(i, &job)));
@@ -279,12 +297,19 @@ impl Vigil {
 
 /// Leaves the victims' cgroup, where a cgroup2 hierarchy can be written. Best effort: without it,
 /// what freezes or kills that cgroup hits the caller too (the keeper's ledger entry stays open).
-pub fn own_cgroup() {
-    let mounts = mounts_of("self");
-    let Some(root) = mounts.iter().find(|m| m.fstype == "cgroup2" && m.writable) else {
+pub fn enter_own_cgroup() {
+    let Some(dir) = own_cgroup() else {
         return;
     };
-    let dir = root.path().join("synclater-keeper");
     let _ = std::fs::create_dir(&dir);
     let _ = std::fs::write(dir.join("cgroup.procs"), "0");
+}
+
+/// Where keepers live, where a cgroup2 hierarchy is mounted to be written.
+fn own_cgroup() -> Option<PathBuf> {
+    let mounts = mounts_of("self");
+    let root = mounts
+        .iter()
+        .find(|m| m.fstype == "cgroup2" && m.writable)?;
+    Some(root.path().join("synclater-keeper"))
 }

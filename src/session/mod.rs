@@ -1,22 +1,26 @@
 //! A session: the supervisor that owns it, the memory it shares with its victims, what it owes.
 //!
-//! Map: `dirs` where its files lie; `belongings` which of them are one session's; `shared` the
-//! page and the slots; `compile` rules into the page; `filesystems` which ones owe; `ledger` what a
-//! power cut leaves to be read; `settle` carrying debt out; `keeper` who does so when the
-//! supervisor cannot; `counts` and `escape` what was seen; `control` how other commands speak to
-//! it; `supervisor` the loop; `stale` what dead ones left; `last_report` what one that ended by
-//! itself had to tell.
+//! Map: `dirs` where its files lie; `belongings` which of them are one session's; `shared` the page
+//! and the slots; `compile` rules into the page; `find` which superblock a descriptor lies on;
+//! `filesystems` which are held and owe, `names` as the page has them; `durable` what makes each
+//! type durable; `ledger` what a power cut leaves to be read; `settle` carrying debt out; `keeper`
+//! who does so when the supervisor cannot; `counts` and `escape` what was seen; `control` how other
+//! commands speak to it; `supervisor` the loop; `stale` what dead ones left; `last_report` what one
+//! that ended by itself had to tell.
 
 pub mod belongings;
 pub mod compile;
 pub mod control;
 pub mod counts;
 pub mod dirs;
+pub mod durable;
 pub mod escape;
 pub mod filesystems;
+pub mod find;
 pub mod keeper;
 pub mod last_report;
 pub mod ledger;
+pub mod names;
 pub mod report;
 pub mod settle;
 pub mod shared;

@@ -61,6 +61,7 @@ pub fn run(s: &mut Supervisor, outcome: Outcome) -> RunReport {
     r.real_s = (total.ticks > 0).then(|| s.shared.clock.span(total.ticks).as_secs_f64());
     r.never_settled = (until == Until::Never).then_some(true);
     r.error.clone_from(&s.paid.error);
+    r.doubts = Some(s.paid.doubts.iter().cloned().collect()).filter(|d: &Vec<_>| !d.is_empty());
     r.bound_s = bound(s).map(|d| d.as_secs_f64());
     r.rules_until = s.rules_until().map(|until| until.to_string());
     r.oldest_s = s
@@ -113,15 +114,16 @@ fn filesystems(s: &Supervisor, skipped: u64) -> Vec<RunFilesystem> {
             .get(i)
             .map_or(0, |n| n.load(SeqCst))
     };
-    let plus = |a: u64, o: &super::supervisor::Owed| a.saturating_add(counted(o.index));
-    let looked = s.owed().iter().fold(0, plus);
-    // Requests that did not look belong to the only file system there was.
+    let counted =
+        |o: &super::supervisor::Owed| o.requests.saturating_add(o.index.map_or(0, counted));
+    let looked = { s.owed().iter() }.fold(0, |a: u64, o| a.saturating_add(counted(o)));
+    // Requests from before there was a second one belong to the first.
     let rest = skipped.saturating_sub(looked);
     let one = |(k, o): (usize, &super::supervisor::Owed)| RunFilesystem {
         mount: o.mount.clone(),
         fstype: o.fstype.clone(),
         device: o.device.clone(),
-        requests: Some(counted(o.index).saturating_add(if k == 0 { rest } else { 0 })),
+        requests: Some(counted(o).saturating_add(if k == 0 { rest } else { 0 })),
     };
     s.owed().iter().enumerate().map(one).collect()
 }
@@ -200,6 +202,8 @@ pub fn ps(s: &mut Supervisor) -> PsSession {
         .rows()
         .into_iter()
         .flat_map(|row| settle::debts(s.shared, row))
+        // What a class at `now` still shows was noted late, and is covered.
+        .filter(|(class, _)| s.plan.classes.get(*class) != Some(&Until::Now))
         .map(|(_, tick)| tick)
         .collect();
     let mut ages: Vec<Duration> = debts.iter().map(|t| s.shared.clock.since(*t)).collect();

@@ -1,8 +1,9 @@
-//! Carrying debt out: one `syncfs` a file system, each in a process of its own.
+//! Carrying debt out: each file system in a process of its own, by what makes its type durable.
 //!
 //! Promise: a settle of a file system covers every request that was counted before its debt was
 //! taken; `oldest` tells the age of the oldest of them when the settle ended.
 
+use super::durable;
 use super::shared::Shared;
 use rustix::fd::{AsFd, BorrowedFd};
 use std::io;
@@ -32,14 +33,33 @@ pub struct Settled {
 
 /// Takes the debt of row `fs` (all classes): returns the ticks of its oldest request, or 0.
 pub fn take_debt(shared: &Shared, fs: usize) -> u64 {
-    let Some(row) = shared.slots().debt.get(fs) else {
-        return 0;
-    };
-    row.iter()
-        .map(|cell| cell.swap(0, SeqCst))
-        .filter(|t| *t != 0)
-        .min()
-        .unwrap_or(0)
+    let taken = take_row(shared, fs);
+    taken.into_iter().filter(|t| *t != 0).min().unwrap_or(0)
+}
+
+/// Takes the debt of row `fs` that the classes in `mask` owe.
+pub fn take_classes(shared: &Shared, fs: usize, mask: u32) {
+    let row = shared.slots().debt.get(fs).map_or(&[][..], |r| &r[..]);
+    let chosen = row
+        .iter()
+        .enumerate()
+        .filter(|(class, _)| mask >> class & 1 == 1);
+    chosen.for_each(|(_, cell)| cell.store(0, SeqCst));
+}
+
+/// Takes the debt of row `fs`, class by class.
+fn take_row(shared: &Shared, fs: usize) -> Vec<u64> {
+    let row = shared.slots().debt.get(fs).map_or(&[][..], |r| &r[..]);
+    row.iter().map(|cell| cell.swap(0, SeqCst)).collect()
+}
+
+/// Puts back what was taken of row `fs`.
+fn put_back(shared: &Shared, fs: usize, taken: &[u64]) {
+    let row = shared.slots().debt.get(fs).map_or(&[][..], |r| &r[..]);
+    for (cell, tick) in row.iter().zip(taken).filter(|(_, tick)| **tick != 0) {
+        // One that was noted since is younger.
+        cell.store(*tick, SeqCst);
+    }
 }
 
 /// The oldest request owed in row `fs` for each class that owes.
@@ -54,18 +74,24 @@ pub fn debts(shared: &Shared, fs: usize) -> Vec<(usize, u64)> {
 }
 
 impl Settle {
-    /// Settles the file system behind `fd` whose debt row is `fs`.
+    /// Settles the file system whose debt row is `fs`, by what is held of it.
     ///
     /// # Errors
     /// `EAGAIN` where no process can be had; the debt then stands as before.
-    pub fn filesystem(shared: &Shared, fs: usize, fd: BorrowedFd<'_>) -> io::Result<Settle> {
+    pub fn filesystem(
+        shared: &Shared,
+        fs: usize,
+        (fd, file): (BorrowedFd<'_>, Option<BorrowedFd<'_>>),
+    ) -> io::Result<Settle> {
         Self::start(shared, fs, || {
-            let only = job::keep_only(&[fd]);
-            job::syncfs(only[0].as_fd())
+            let both: Vec<BorrowedFd<'_>> = std::iter::once(fd).chain(file).collect();
+            let only = job::keep_only(&both);
+            durable::settle(only[0].as_fd(), only.get(1).map(AsFd::as_fd))
         })
     }
 
-    /// Settles what `sync()` owes: everything, block devices too.
+    /// Settles what `sync()` owes beside the file systems that are held: all the others, and block
+    /// devices, as sync(2) does.
     ///
     /// # Errors
     /// As [`Settle::filesystem`].
@@ -74,14 +100,16 @@ impl Settle {
     }
 
     fn start(shared: &Shared, fs: usize, work: impl FnOnce() -> i32) -> io::Result<Settle> {
-        let oldest = take_debt(shared, fs);
+        let taken = take_row(shared, fs);
+        let oldest = { taken.iter().copied() }
+            .filter(|t| *t != 0)
+            .min()
+            .unwrap_or(0);
         let began = Instant::now();
         match Job::start(work) {
             Ok(job) => Ok(Settle { job, began, oldest }),
             Err(e) => {
-                if oldest != 0 {
-                    shared.slots().debt[fs][0].store(oldest, SeqCst);
-                }
+                put_back(shared, fs, &taken);
                 Err(e)
             }
         }

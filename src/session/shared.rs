@@ -89,10 +89,6 @@ impl Shared {
         p.slots_size
             .store(u32::try_from(size_of::<Slots>()).unwrap_or(0), SeqCst);
         p.filters.store(seccomp_filters(), SeqCst);
-        p.mount_mask
-            .store(synclater_sys::mount::id_mask().unwrap_or(0), SeqCst);
-        let ns = synclater_sys::mount::namespace_number(Path::new("/proc/self/ns/mnt"));
-        p.mount_ns.store(ns, SeqCst);
         s.size
             .store(u32::try_from(size_of::<Slots>()).unwrap_or(0), SeqCst);
         s.version.store(page::VERSION, SeqCst);

@@ -7,12 +7,15 @@
 
 use super::belongings::{forget_unborn, memory_of};
 use super::control::{self, Living};
+use super::find::find_mounted;
 use super::ledger::Ledger;
-use super::{dirs, filesystems};
+use super::{dirs, durable, filesystems};
 use crate::folder::take_lock;
+use std::os::fd::AsFd;
 use std::path::Path;
-use synclater_model::ledger::Entry;
-use synclater_sys::{job, mount};
+use synclater_model::ledger::{Entry, LedgerFs};
+use synclater_model::policy::filesystem::Mount;
+use synclater_sys::{mount, process};
 
 /// What was cleared away, for one line to the user each.
 #[derive(Debug, PartialEq, Eq)]
@@ -43,23 +46,56 @@ pub fn clear() -> Vec<Cleared> {
     cleared
 }
 
-fn clear_one(session: &Living, entry: Option<&Entry>, ledger: Option<&Ledger>) -> Cleared {
+/// Settles what entries of this boot name whose sessions are gone without a trace: nobody of them
+/// lives, and their folder does.
+pub fn settle_orphans() -> Vec<Cleared> {
+    let Some(ledger) = Ledger::existing() else {
+        return Vec::new();
+    };
+    let known = control::sessions();
+    let is_orphan = |e: &Entry| {
+        let name = process::text(format!("/proc/{}/comm", e.pid)).unwrap_or_default();
+        let is_ours = || !process::is_ended(e.pid) && name.starts_with("synclater");
+        !e.is_cut(&dirs::boot_id()) && known.iter().all(|s| s.id != e.id) && !is_ours()
+    };
+    let orphans = ledger.entries().0.into_iter().filter(is_orphan);
+    orphans
+        .map(|entry| {
+            let out = settle_entry(&entry);
+            if out.failed.is_empty() {
+                let _ = ledger.close_here(&entry.id);
+            }
+            out
+        })
+        .collect()
+}
+
+/// Settles what an entry names, in place of its session.
+fn settle_entry(entry: &Entry) -> Cleared {
     let mut out = Cleared {
-        id: session.id.clone(),
+        id: entry.id.clone(),
         settled: Vec::new(),
         failed: Vec::new(),
     };
-    if let Some(entry) = entry.filter(|e| e.until != "never") {
-        for fs in &entry.filesystems {
-            let done = settle_again(&fs.mount, &fs.source);
-            (if done {
-                &mut out.settled
-            } else {
-                &mut out.failed
-            })
-            .push(fs.mount.clone());
-        }
+    for fs in entry.filesystems.iter().filter(|_| !entry.is_never) {
+        let list = match settle_again(fs) {
+            true => &mut out.settled,
+            false => &mut out.failed,
+        };
+        list.push(fs.mount.clone());
     }
+    out
+}
+
+fn clear_one(session: &Living, entry: Option<&Entry>, ledger: Option<&Ledger>) -> Cleared {
+    let out = entry.map_or_else(
+        || Cleared {
+            id: session.id.clone(),
+            settled: Vec::new(),
+            failed: Vec::new(),
+        },
+        settle_entry,
+    );
     if let (Some(_), Some(ledger), true) = (entry, ledger, out.failed.is_empty()) {
         let _ = ledger.close_here(&session.id);
     }
@@ -75,12 +111,20 @@ fn clear_one(session: &Living, entry: Option<&Entry>, ledger: Option<&Ledger>) -
     out
 }
 
-/// Settles the file system that is mounted at `point`; one that is not mounted any more was synced
-/// by its unmount.
-fn settle_again(point: &str, source: &str) -> bool {
-    if !filesystems::is_mounted(point, source) {
-        return true;
-    }
-    use std::os::fd::AsFd;
-    mount::open_point(Path::new(point)).is_ok_and(|fd| job::syncfs(fd.as_fd()) == 0)
+/// Settles the file system that an entry names; false where it is mounted nowhere in our sight:
+/// whether its unmount has written everything cannot be told any more.
+fn settle_again(fs: &LedgerFs) -> bool {
+    let table = filesystems::mounts_of("self");
+    let is_it = |m: &&Mount| m.fstype == fs.fstype && m.source == fs.source;
+    let at_point = |m: &&Mount| m.path() == Path::new(&fs.mount);
+    let same = |m: &Mount| {
+        let found = find_mounted(m)?;
+        // Another one may have its place and its device.
+        let is_same =
+            fs.uuid.is_none() || mount::uuid_of_fd(&found.fd).is_none_or(|u| Some(u) == fs.uuid);
+        is_same.then_some(found)
+    };
+    let by_point = table.iter().filter(is_it).rfind(at_point).and_then(same);
+    let found = by_point.or_else(|| table.iter().filter(is_it).find_map(same));
+    found.is_some_and(|f| durable::settle(f.fd.as_fd(), f.file.as_ref().map(AsFd::as_fd)) == 0)
 }

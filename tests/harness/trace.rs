@@ -1,7 +1,8 @@
 //! What a command asks of the kernel, by strace, and which of it makes the disk work.
 //!
 //! A call counts when it succeeded and its kind makes I/O: what failed has written nothing, and
-//! the checks of arguments (sync_file_range with flags 0, msync with MS_ASYNC) write nothing.
+//! the checks of arguments (sync_file_range with flags 0, or at an offset that no file has; msync
+//! with MS_ASYNC) write nothing.
 //!
 //! What it cannot do: descriptors are followed by process, through open, dup, fork and close, not
 //! through SCM_RIGHTS or exec with close-on-exec (a closed number is simply used again).
@@ -16,6 +17,9 @@ const TRACED: &str = "trace=?fsync,?fdatasync,?sync,?syncfs,?msync,?sync_file_ra
     ?openat2,?open_by_handle_at,?dup,?dup2,?dup3,?close,?fcntl,?fcntl64,?fork,?vfork,?clone,\
     ?clone3,?write,?writev,?pwrite64,?pwritev,?pwritev2,?sendfile,?sendfile64,?splice,\
     ?copy_file_range,?io_submit,?io_uring_enter,?mmap,?mmap2";
+
+/// An offset that no file has: what is asked there waits for nothing.
+const FAR: &str = "9223372036854771712";
 
 /// One system call that has come back.
 #[derive(Debug, Clone)]
@@ -218,7 +222,8 @@ impl Tables {
             "fsync" | "fdatasync" | "syncfs" => call.result == 0 && !is_no_file(arguments[0]),
             "msync" => call.result == 0 && self.reaches_a_file(&arguments),
             "sync_file_range" => {
-                call.result == 0 && arguments.last() != Some(&"0") && !is_no_file(arguments[0])
+                let writes = arguments.last() != Some(&"0") && arguments[1] != FAR;
+                call.result == 0 && writes && !is_no_file(arguments[0])
             }
             "pwritev2" if flagged => call.result > 0 && !is_no_file(arguments[0]),
             "write" | "writev" | "pwrite64" | "pwritev" | "pwritev2" | "sendfile"

@@ -101,7 +101,7 @@ static void scribble_own(struct sl_rings *r, char *cells, size_t ring, struct sl
 	}
 	for (unsigned k = 1; k < SL_SLOT_MAX; k++)
 		if (__atomic_load_n(&s->slot[k].pid, __ATOMIC_SEQ_CST) == pid)
-			scribble(&s->slot[k].ask_mount, sizeof s->slot[k] - 16);
+			scribble(&s->slot[k].ask_dev, sizeof s->slot[k] - 16);
 }
 
 int main(int count, char **arguments)

@@ -30,6 +30,9 @@ pub struct Entry {
     pub started: String,
     /// The laxest dial that was in force, as `--until` takes it.
     pub until: String,
+    /// Nothing of it was ever to be settled: each dial was `never`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_never: bool,
     /// Directory that was kept consistent, if there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub consistent: Option<String>,
@@ -144,6 +147,7 @@ mod tests {
             command: vec!["make".into(), "install".into()],
             started: "2025-01-31T12:00:00Z".into(),
             until: "exit".into(),
+            is_never: false,
             consistent: None,
             filesystems: vec![LedgerFs {
                 mount: "/srv".into(),

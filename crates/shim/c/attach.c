@@ -61,12 +61,8 @@ long sl_attach(const struct sl_errand *e, int page, int slots)
 	l->rings_path[0] = 0; /* asked for: behind another root it could be anybody's */
 	if (l->page->rule_count)
 		sl_apply_exe_rules(l, e->exe[0] ? e->exe : NULL);
-	sl.other_ns = e->flags_of & SL_ERRAND_OTHER_NS ? 2 : 1;
-	if (e->flags_of & SL_ERRAND_DEVICES)
-		STORE(l->slots->look, 1);
 	if (sl_marks.here)
 		STORE(l->slots->stripped, 1);
-	sl_opening(); /* many, maybe, since the last session */
 	sl.followed = e->flags_of & SL_ERRAND_FOLLOWED;
 	sl.keeps_sync = e->flags_of & SL_ERRAND_RINGS;
 	sl.pid_ns = e->pid_ns;

@@ -176,19 +176,13 @@ static NOINLINE long sync_anywhere(long nr, int fd, unsigned kind, uint64_t call
 static ALWAYS_INLINE long sync_fd(long nr, int fd, unsigned kind, uint64_t caller)
 {
 	const uint64_t *debt;
-	long r;
 
 	if (UNLIKELY(LOAD_RELAXED(sl.ready) != 2 || sl.filtered || sl.levels != 1))
 		return sync_anywhere(nr, fd, kind, caller);
 	ADD(shard_of(0, NULL)->requests, 1);
-	debt = sl_has_met(fd) ? usual_debt(&sl.level[0]) : NULL;
+	debt = usual_debt(&sl.level[0], fd);
 	if (UNLIKELY(!debt))
 		return sync_counted(nr, fd, kind, caller);
-	r = check(nr, fd);
-	if (UNLIKELY(is_error(r))) {
-		sl_count_failed(0);
-		return r;
-	}
 	/* The first one since the last settle rings. */
 	return LIKELY(LOAD(*debt)) ? 0 : sync_counted(nr, fd, kind, caller);
 }
@@ -359,8 +353,7 @@ long sl_begin_sync(long nr, int fd, uint64_t site, const uint64_t **debt)
 	if (UNLIKELY(sl.levels != 1))
 		return sync_anywhere(nr, fd, kind, site);
 	ADD(shard_of(0, NULL)->requests, 1);
-	if (LIKELY(sl_has_met(fd)))
-		*debt = usual_debt(&sl.level[0]);
+	*debt = usual_debt(&sl.level[0], fd);
 	return LIKELY(*debt) ? 0 : sync_counted(nr, fd, kind, site);
 }
 

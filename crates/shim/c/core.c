@@ -125,17 +125,6 @@ void sl_slot_flag(uint32_t flag)
 	}
 }
 
-/* Another file system, or a device, came into sight: every request looks where it lies. */
-void sl_look_from_now_on(void)
-{
-	unsigned i;
-
-	for (i = 0; i < sl.levels; i++) {
-		STORE(sl.level[i].slots->look, 1);
-		sl_ring(sl.level[i].slots);
-	}
-}
-
 static uint64_t ticks(const struct sl_page *p)
 {
 	int64_t t[2] = { 0, 0 };
@@ -254,48 +243,18 @@ void sl_fd_link(int fd, char link[32])
 	link[at] = 0;
 }
 
-/* Asks the supervisor about a mount that the page does not know. */
-static int ask_mount(unsigned level, uint64_t id)
+/* Asks the supervisor about a number that the page does not know; FD has it, or is -1. */
+static int ask(unsigned level, uint64_t dev, int fd)
 {
 	struct sl_slot *s;
 
 	shard_of(level, &s);
-	if (LOAD(s->ask_mount) != id) {
-		STORE(s->ask_mount, id);
+	if (LOAD(s->ask_dev) != dev) {
+		STORE(s->ask_fd, fd);
+		STORE(s->ask_dev, dev);
 		sl_ring(sl.level[level].slots);
 	}
-	return SL_KEPT_UNKNOWN;
-}
-
-int sl_find_mount(const struct sl_page *p, uint64_t id, uint8_t *fs)
-{
-	uint32_t at = (uint32_t)(id * 0x9e3779b97f4a7c15ull >> 32), k;
-
-	for (k = 0; k < SL_PROBE_MAX; k++) {
-		const struct sl_mount *m = &p->mounts[(at + k) % SL_MOUNT_MAX];
-		uint64_t got = LOAD(m->id);
-
-		if (got == id && m->fs < SL_FS_MAX) {
-			*fs = (uint8_t)m->fs;
-			return 1;
-		}
-		if (!got)
-			break;
-	}
-	return 0;
-}
-
-static int fs_by_dev(const struct sl_page *p, uint64_t dev, uint8_t *fs)
-{
-	uint32_t i;
-
-	for (i = 0; i < SL_FS_MAX; i++) {
-		if (LOAD(p->fs[i].state) != SL_FS_FREE && LOAD(p->fs[i].dev) == dev) {
-			*fs = (uint8_t)i;
-			return LATER;
-		}
-	}
-	return SL_KEPT_UNKNOWN;
+	return SL_KEPT_LEDGER;
 }
 
 /* The file type (S_IFMT) of PATH below DIR, with AT_ flags AT, or -errno. */
@@ -310,94 +269,69 @@ long sl_type(int dir, const char *path, int at)
 	return is_error(r) ? r : (*(uint16_t *)(void *)&x.bytes[28] & S_IFMT_);
 }
 
-/* statx of FD itself. Since Linux 6.11 without a path: a tenth less than with an empty one. */
-long sl_statx(int fd, uint32_t mask, void *x)
+/* Whether the write-back errors of FD's file from before its file system was held are told by now.
+ * Those of later are heard by whoever holds it. */
+static int is_sound(unsigned level, int fd, const struct place *w, uint8_t fs)
 {
-	static int empty;
-	int at = 0x1000 | 0x4000; /* EMPTY_PATH, DONT_SYNC */
-	long r = raw5(NR_statx, fd, LOAD_RELAXED(empty) ? "" : NULL, at, mask, x);
-
-	if (r != -EFAULT_)
-		return r;
-	__atomic_store_n(&empty, 1, __ATOMIC_RELAXED);
-	return raw5(NR_statx, fd, "", at, mask, x);
+	return LOAD_RELAXED(sl_mine->sound[(unsigned)fd % SOUND_MAX]) ==
+	       sl_soundness(sl.level[level].page, fd, w, fs);
 }
 
-/* Looks where FD lies: the mount id and the type, by statx. */
-static int look(unsigned level, int fd, uint8_t *fs)
+/* Another file may be open as FD now, or one that cannot be synced (O_PATH); -1: as any. */
+void sl_forget(int fd)
 {
-	const struct sl_page *p = sl.level[level].page;
+	unsigned i = fd < 0 ? 0 : (unsigned)fd % SOUND_MAX;
+	unsigned end = fd < 0 ? SOUND_MAX : i + 1;
+
+	for (; sl_mine && i < end; i++)
+		__atomic_store_n(&sl_mine->sound[i], 0, __ATOMIC_RELAXED);
+}
+
+/* Asks the kernel for them, as fsync does, and of a part of the file that has nothing to write.
+ * Returns an errno or 0. */
+static int old_error(unsigned level, int fd, const struct place *w, uint8_t fs)
+{
+	const int64_t far = 0x7ffffffffffff000;
+	long r;
+
+	if (LIKELY(is_sound(level, fd, w, fs)))
+		return 0;
+	r = raw_sync_file_range(fd, far, 1, 1 /* WAIT_BEFORE */);
+	__atomic_store_n(&sl_mine->sound[(unsigned)fd % SOUND_MAX],
+			 sl_soundness(sl.level[level].page, fd, w, fs), __ATOMIC_RELAXED);
+	return is_error(r) ? (int)-r : 0;
+}
+
+static int is_memory(int fd)
+{
 	union {
-		char bytes[256];
-		uint32_t words[64];
-		uint64_t longs[32];
-	} x;
-	unsigned mode;
+		long words[64];
+	} s = { { 0 } };
 
-	if (is_error(sl_statx(fd, p->mount_mask | 1 /* STATX_TYPE */, &x)) ||
-	    !(x.words[0] & p->mount_mask))
-		return SL_KEPT_UNKNOWN;
-	mode = *(uint16_t *)(void *)&x.bytes[28] & S_IFMT_;
-	if (mode != S_IFREG_ && mode != S_IFDIR_ && mode != S_IFLNK_)
-		return SL_KEPT_BLOCK;
-	return sl_find_mount(p, x.longs[0x90 / 8], fs) ? LATER
-						       : ask_mount(level, x.longs[0x90 / 8]);
+	return fd >= 0 && !is_error(raw2(NR_fstatfs, fd, &s)) && s.words[0] == 0x01021994;
 }
 
-#ifdef SL_GATE
-/* Which descriptors were found to be no block device since an open began: in a running program only
- * its own instruction opens, so that what it opened is looked at when it is synced. No thread
- * pointer is used here: a program that is followed may open files before it has one. */
-#define METS 64u
-static unsigned long met[METS];
-static uint32_t opens = 1;
-
-static unsigned long as_met(int fd)
-{
-#if __SIZEOF_LONG__ == 8
-	return (unsigned long)LOAD(opens) << 32 | (uint32_t)fd;
-#else
-	return LOAD(opens) << 10 | ((uint32_t)fd / METS & 1023);
-#endif
-}
-
-void sl_opening(void) { ADD(opens, 1); }
-
-int sl_has_met(int fd) { return LOAD_RELAXED(met[(unsigned)fd % METS]) == as_met(fd); }
-
-/* Whether FD is a block device, which every request of the session is then to look out for. */
-static int meets_device(int fd)
-{
-	unsigned long as = as_met(fd);
-	long type = sl_type(fd, "", 0x1000 /* AT_EMPTY_PATH */);
-
-	if (type == S_IFBLK_)
-		sl_look_from_now_on();
-	else if (!is_error(type))
-		__atomic_store_n(&met[(unsigned)fd % METS], as, __ATOMIC_RELAXED);
-	return type == S_IFBLK_;
-}
-#else
-static int meets_device(int fd) { return (void)fd, 0; }
-#endif
-
-static int fs_of(unsigned i, const struct subject *s, uint8_t *fs)
+/* Which superblock has the number DEV, and whether it may owe. */
+static int fs_by_number(unsigned i, uint64_t dev, int fd, uint8_t *fs)
 {
 	const struct sl_page *p = sl.level[i].page;
-	uint32_t single = LOAD(p->single);
+	uint32_t named = sl_named(p, dev);
 
-	if (s->has_dev)
-		return fs_by_dev(p, s->dev, fs);
-	if (s->fd < 0) {
-		*fs = SL_ALL_FS;
-		return LATER;
+	if (LIKELY(named < SL_FS_MAX)) {
+		*fs = (uint8_t)named;
+		return LOAD(p->fs[named].state) == SL_FS_OWES ? LATER : (int)SL_KEPT_LEDGER;
 	}
-	if (LIKELY(single && single <= SL_FS_MAX && !LOAD(sl.level[i].slots->look) &&
-		   sl.other_ns == 1 && (sl_has_met(s->fd) || !meets_device(s->fd)))) {
-		*fs = (uint8_t)(single - 1);
-		return LATER;
+	*fs = SL_NO_FS;
+	switch (named) {
+	case SL_NAME_MEMORY:
+		return is_memory(fd) ? LATER : (int)SL_KEPT_FS;
+	case SL_NAME_REAL:
+		return SL_KEPT_FS;
+	case SL_NAME_UNKNOWN:
+		return SL_KEPT_UNKNOWN;
+	default:
+		return ask(i, dev, fd);
 	}
-	return look(i, s->fd, fs);
 }
 
 static int want_sync(struct sl_slots *s)
@@ -409,27 +343,26 @@ static int want_sync(struct sl_slots *s)
 	return SL_KEPT_SYNC_ALL;
 }
 
-/* Whether file system FS may owe; asks for it where it is not in the ledger yet. */
-static int may_owe(unsigned i, uint8_t fs)
+/* Which superblock a request is about: what its descriptor says now, whatever it said before. */
+static int fs_of(unsigned i, const struct subject *s, struct verdict *v)
 {
-	const struct sl_page *p = sl.level[i].page;
-	struct sl_slots *s = sl.level[i].slots;
-	uint64_t bit;
+	struct place w;
+	int kept;
 
-	if (fs == SL_ALL_FS)
-		return LOAD(p->sync_ok) ? LATER : want_sync(s);
-	switch (LOAD(p->fs[fs].state)) {
-	case SL_FS_OWES:
-	case SL_FS_NOTHING:
-		return LATER;
-	case SL_FS_KNOWN:
-		bit = 1ull << fs;
-		if (!(__atomic_fetch_or(&s->want, bit, __ATOMIC_SEQ_CST) & bit))
-			sl_ring(s);
-		return SL_KEPT_LEDGER;
-	default:
-		return SL_KEPT_FS;
+	if (s->has_dev)
+		return fs_by_number(i, s->dev, -1, &v->fs[i]);
+	if (s->fd < 0) {
+		v->fs[i] = SL_ALL_FS;
+		return LOAD(sl.level[i].page->sync_ok) ? LATER : want_sync(sl.level[i].slots);
 	}
+	if (is_error(sl_place_of(s->fd, &w)))
+		return SL_KEPT_UNKNOWN;
+	if (w.type != S_IFREG_ && w.type != S_IFDIR_ && w.type != S_IFLNK_)
+		return SL_KEPT_BLOCK;
+	kept = fs_by_number(i, w.dev, s->fd, &v->fs[i]);
+	if (kept == LATER && v->fs[i] < SL_FS_MAX)
+		v->error = old_error(i, s->fd, &w, v->fs[i]);
+	return kept;
 }
 
 /* Decides at one level. Returns LATER or why not. */
@@ -449,8 +382,7 @@ static int decide_level(unsigned i, struct verdict *v, const struct subject *s)
 		v->error = (int)LOAD(p->error);
 		return LATER;
 	}
-	kept = fs_of(i, s, &v->fs[i]);
-	return kept == LATER ? may_owe(i, v->fs[i]) : kept;
+	return fs_of(i, s, v);
 }
 
 /* Decides for one request that was counted already; see the head of this file for the order. */
@@ -472,14 +404,12 @@ int sl_owe(const struct verdict *v)
 	for (i = 0; i < sl.levels; i++) {
 		const struct sl_page *p = sl.level[i].page;
 		struct sl_slots *s = sl.level[i].slots;
-		uint64_t *cell = &s->debt[v->fs[i]][v->class_[i]];
+		uint64_t *cell = &s->debt[v->fs[i] % (SL_FS_MAX + 1)][v->class_[i]];
 
-		if (v->fs[i] < SL_FS_MAX) {
-			if (!LOAD(p->single) || LOAD(s->look))
-				__atomic_fetch_add(&s->fs_requests[v->fs[i]], 1, __ATOMIC_RELAXED);
-			if (p->fs[v->fs[i]].state == SL_FS_NOTHING)
-				continue;
-		}
+		if (v->fs[i] == SL_NO_FS)
+			continue;
+		if (v->fs[i] < SL_FS_MAX && LOAD_RELAXED(p->several))
+			__atomic_fetch_add(&s->fs_requests[v->fs[i]], 1, __ATOMIC_RELAXED);
 		if (UNLIKELY(!LOAD(*cell)) && CAS(*cell, 0, ticks(p) | 1))
 			sl_ring(s);
 	}

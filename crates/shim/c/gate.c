@@ -30,13 +30,13 @@
  * musl's cancellation points): the rest of them goes back at once. */
 __attribute__((used)) const uint64_t sl_wanted[8] = {
 	BIT(NR_open) | BIT(NR_msync),
-	BIT(NR_fsync) | BIT(NR_fdatasync) | BIT(NR_creat),
-	BIT(NR_prctl) | BIT(NR_sync) | BIT(NR_mount) | BIT(NR_umount2),
+	BIT(NR_fsync) | BIT(NR_fdatasync),
+	BIT(NR_prctl) | BIT(NR_sync) | BIT(NR_umount2),
 	BIT(NR_io_submit),
-	BIT(NR_openat) | BIT(NR_unshare) | BIT(NR_sync_file_range) | BIT(NR_open_by_handle_at) |
-		BIT(NR_syncfs) | BIT(NR_setns) | BIT(NR_seccomp),
+	BIT(NR_openat) | BIT(NR_sync_file_range) | BIT(NR_open_by_handle_at) | BIT(NR_syncfs) |
+		BIT(NR_seccomp),
 	BIT(NR_pwritev2),
-	BIT(NR_io_uring_setup) | BIT(NR_move_mount) | BIT(NR_openat2),
+	BIT(NR_io_uring_setup) | BIT(NR_openat2),
 };
 /* Those that are looked at only while some descriptor has lost its O_SYNC. */
 __attribute__((used)) const uint64_t sl_wanted_if_stripped[8] = {
@@ -268,9 +268,6 @@ static long look_at(const long *a, long nr)
 		return sl_gate_open(nr, AT_FDCWD_, (const char *)a[0], (int)a[1], (unsigned)a[2]);
 	case NR_openat:
 		return sl_gate_open(nr, (int)a[0], (const char *)a[1], (int)a[2], (unsigned)a[3]);
-	case NR_creat:
-		sl_opening();
-		return SL_AT_SITE;
 	case NR_openat2:
 		return sl_gate_open_how((int)a[0], (const char *)a[1], (const void *)a[2],
 					(size_t)a[3]);
@@ -337,11 +334,6 @@ static long answer(const struct frame *f, uint64_t site)
 	case NR_umount:
 		return sl_umount(f->nr, (const char *)a[0], 0);
 #endif
-	case NR_mount:
-	case NR_move_mount:
-	case NR_unshare:
-	case NR_setns:
-		return sl_mount_call(f->nr, a[0], a[1], a[2], a[3], a[4]);
 	case NR_io_submit:
 		return sl_io_submit(a[0], a[1], (void **)a[2]);
 	case NR_prctl:

@@ -16,11 +16,9 @@
 #define SL_EXE_MAX    1024u
 
 /* sl_errand.flags_of */
-#define SL_ERRAND_OTHER_NS 1u /* it sees other mounts than the supervisor does */
-#define SL_ERRAND_DEVICES  2u /* it has block devices open: every request is to look */
-#define SL_ERRAND_MARKED   4u /* an earlier session took O_SYNC off descriptors that it may have */
-#define SL_ERRAND_FOLLOWED 8u /* what it executes is reached, too */
-#define SL_ERRAND_RINGS    16u /* it may write by rings that nobody sees */
+#define SL_ERRAND_MARKED   1u /* an earlier session took O_SYNC off descriptors that it may have */
+#define SL_ERRAND_FOLLOWED 2u /* what it executes is reached, too */
+#define SL_ERRAND_RINGS    4u /* it may write by rings that nobody sees */
 
 #pragma GCC diagnostic push
 #pragma GCC diagnostic error "-Wpadded"

@@ -16,14 +16,14 @@
 
 /* The calls that are looked at, one bit each, as in gate.c. */
 __attribute__((used)) const uint64_t sl_wanted[8] = {
-	BIT(NR_open) | BIT(NR_creat) | BIT(NR_mount) | BIT(NR_umount) | BIT(NR_sync) | BIT(NR_umount2),
+	BIT(NR_open) | BIT(NR_umount) | BIT(NR_sync) | BIT(NR_umount2),
 	BIT(NR_fsync),
 	BIT(NR_msync) | BIT(NR_fdatasync) | BIT(NR_prctl),
 	BIT(NR_io_submit),
-	BIT(NR_openat) | BIT(NR_unshare) | BIT(NR_sync_file_range),
-	BIT(NR_open_by_handle_at) | BIT(NR_syncfs) | BIT(NR_setns) | BIT(NR_seccomp) |
+	BIT(NR_openat) | BIT(NR_sync_file_range),
+	BIT(NR_open_by_handle_at) | BIT(NR_syncfs) | BIT(NR_seccomp) |
 		BIT(NR_pwritev2),
-	BIT(NR_io_uring_setup) | BIT(NR_move_mount) | BIT(NR_openat2),
+	BIT(NR_io_uring_setup) | BIT(NR_openat2),
 };
 __attribute__((used)) const uint64_t sl_wanted_if_stripped[8] = {
 	BIT(NR_write) | BIT(NR_fcntl32),

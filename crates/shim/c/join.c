@@ -151,9 +151,6 @@ static int join(const char *at, long len)
 	l->rings_path[path[i] ? 0 : i] = 0;
 	if (l->page->rule_count)
 		apply_exe_rules(l);
-	/* Now: behind a chroot there may be no /proc to ask. */
-	if (!sl.levels)
-		sl.other_ns = sl_namespace_number("/proc/self/ns/mnt") == l->page->mount_ns ? 1 : 2;
 	sl.levels++;
 	return 1;
 }

@@ -3,50 +3,46 @@
  * Calls that change what the session's bookkeeping stands on.
  *
  *   umount, umount2     the supervisor holds a descriptor on each file system that owes, which
- * would make the call fail with EBUSY: it settles, lets go, and then the call is made mount,
- * move_mount   another file system comes into sight: every request looks where it lies unshare,
- * setns      this process may see other mounts than the supervisor does chroot              where
- * the library cannot be found behind it, its name is blanked in LD_PRELOAD, so that ld.so does not
- * complain in every program started there prctl, seccomp      a seccomp filter may kill at a call
- * it does not expect: only real calls then
+ *                       would make the call fail with EBUSY: it settles, lets go, and then the
+ *                       call is made
+ *   chroot              where the library cannot be found behind it, its name is blanked in
+ *                       LD_PRELOAD, so that ld.so does not complain in every program started there
+ *   prctl, seccomp      a seccomp filter may kill at a call it does not expect: only real calls
+ *                       then
  */
 #include "shim.h"
 #include <stdarg.h>
 
 #define UMOUNT_NOFOLLOW_ 8
-#define CLONE_NEWNS_     0x20000
 #define PR_SET_SECCOMP_  22
 #define PR_SET_TSC_      26
 
-static uint64_t mount_id(const struct sl_page *p, const char *path, long flags)
+/* The number of what is mounted at PATH, or 0. */
+static uint64_t number_of(const char *path, long flags)
 {
 	union {
 		char bytes[256];
 		uint32_t words[64];
-		uint64_t longs[32];
 	} x;
 	int at = 0x800 /* NO_AUTOMOUNT */ | 0x4000 | (flags & UMOUNT_NOFOLLOW_ ? 0x100 : 0);
 
-	if (is_error(raw5(NR_statx, AT_FDCWD_, path, at, p->mount_mask, &x)))
+	if (is_error(raw5(NR_statx, AT_FDCWD_, path, at, 1 /* STATX_TYPE */, &x)))
 		return 0;
-	return x.words[0] & p->mount_mask ? x.longs[0x90 / 8] : 0;
+	return (uint64_t)x.words[0x88 / 4] << 32 | x.words[0x8c / 4];
 }
 
-/* A file system that is on its way into the ledger is held by the supervisor already. */
-static int may_be_held(uint32_t state) { return state == SL_FS_OWES || state == SL_FS_KNOWN; }
-
-/* Has the supervisor settle the file system at PATH and let go of it. */
+/* Has the supervisor settle what is mounted at PATH and let go of it: it may hold it already where
+ * the page does not say so yet. */
 static void let_go(unsigned level, const char *path, long flags)
 {
 	struct level *l = &sl.level[level];
-	uint64_t id = mount_id(l->page, path, flags);
+	uint64_t dev = number_of(path, flags);
 	struct sl_slot *s;
-	uint8_t fs;
 
-	if (!id || (sl_find_mount(l->page, id, &fs) && !may_be_held(LOAD(l->page->fs[fs].state))))
+	if (!dev)
 		return;
 	shard_of(level, &s);
-	STORE(s->umount_mount, id);
+	STORE(s->umount_dev, dev);
 	STORE(s->umount, SL_UMOUNT_ASKED);
 	sl_ring(l->slots);
 	while (LOAD(s->umount) == SL_UMOUNT_ASKED && sl_lease_runs(l->page))
@@ -83,40 +79,6 @@ EXPORT int umount2(const char *path, int flags)
 }
 
 EXPORT int umount(const char *path) { return (int)sl_set(sl_umount(NR_umount2, path, 0)); }
-
-/* A call after which mounts, or what this process sees of them, may differ. */
-long sl_mount_call(long nr, long a, long b, long c, long d, long e)
-{
-	long r;
-
-	if (nr == NR_setns || (nr == NR_unshare && a & CLONE_NEWNS_))
-		sl.other_ns = 2;
-	if ((nr == NR_mount || nr == NR_move_mount) && sl_active())
-		sl_look_from_now_on();
-	r = raw5(nr, a, b, c, d, e);
-	return r;
-}
-
-EXPORT int mount(const char *what, const char *at, const char *type, unsigned long flags,
-		 const void *data)
-{
-	return (int)sl_set(
-		sl_mount_call(NR_mount, (long)what, (long)at, (long)type, (long)flags, (long)data));
-}
-
-/* glibc 2.36 and later. */
-EXPORT int move_mount(int from, const char *what, int to, const char *at, unsigned flags)
-{
-	return (int)sl_set(
-		sl_mount_call(NR_move_mount, from, (long)what, to, (long)at, (long)flags));
-}
-
-EXPORT int unshare(int flags) { return (int)sl_set(sl_mount_call(NR_unshare, flags, 0, 0, 0, 0)); }
-
-EXPORT int setns(int fd, int type)
-{
-	return (int)sl_set(sl_mount_call(NR_setns, fd, type, 0, 0, 0));
-}
 
 static char *preload_value(void)
 {
@@ -248,11 +210,6 @@ long sl_other_syscall(long nr, long a, long b, long c, long d, long e, long f, u
 		return sl_write_call((int)a, 0, nr, (const long[6]){ a, b, c, d, e, f }, caller);
 	case NR_umount2:
 		return sl_umount(nr, (const char *)a, b);
-	case NR_mount:
-	case NR_move_mount:
-	case NR_unshare:
-	case NR_setns:
-		return sl_mount_call(nr, a, b, c, d, e);
 	case NR_io_submit:
 		return sl_io_submit(a, b, (void **)c);
 	case NR_io_uring_setup:

@@ -153,57 +153,25 @@ static void mark(int fd, int flags)
 	}
 }
 
-
-/* Whether a path may name a device file; cheap, and said too often rather than too rarely. */
-static int maybe_device(const char *path, int flags)
-{
-	if (flags & O_DIRECTORY_ || (flags & (O_CREAT_ | O_EXCL_)) == (O_CREAT_ | O_EXCL_))
-		return 0;
-	if (flags & O_ACCMODE_ || !path || path[0] != '/')
-		return 1;
-	for (; *path; path++)
-		if (path[0] == '/' && path[1] == 'd' && path[2] == 'e' && path[3] == 'v' &&
-		    path[4] == '/')
-			return 1;
-	return 0;
-}
-
-/* Whether the session has to learn of a block device. */
-static int devices_matter(void)
-{
-	unsigned i, any = 0;
-
-	for (i = 0; i < sl.levels; i++)
-		any |= LOAD_RELAXED(sl.level[i].page->single) &&
-		       !LOAD_RELAXED(sl.level[i].slots->look);
-	return any;
-}
-
-/* A block device was opened: from now on every request of the session looks where it lies. */
-static void notice_device(int fd, const char *path, int flags)
-{
-	if (devices_matter() && maybe_device(path, flags) &&
-	    sl_type(fd, "", 0x1000 /* AT_EMPTY_PATH */) == S_IFBLK_)
-		sl_look_from_now_on();
-}
-
 /* Notes what was opened; TAKEN are the flags that were taken off before. */
-static long opened(long fd, int flags, int taken, const char *path)
+static long opened(long fd, int flags, int taken)
 {
-	if (is_error(fd) || flags & O_PATH_)
+	if (is_error(fd))
+		return fd;
+	sl_forget((int)fd);
+	if (flags & O_PATH_)
 		return fd;
 	if (UNLIKELY(taken))
 		mark((int)fd, flags | taken);
 	if (!sl_active())
 		return fd;
 	sl_note_opened((int)fd);
-	notice_device((int)fd, path, flags);
 	if (UNLIKELY(!taken && flags & O_DSYNC_))
 		sl_slot_flag(SL_SLOT_OSYNC_KEPT);
 	return fd;
 }
 
-long sl_opened(long fd, int flags, const char *path) { return opened(fd, flags, 0, path); }
+long sl_opened(long fd, int flags) { return opened(fd, flags, 0); }
 
 /* Whether an open asks that every write be synced. */
 static int asks_for_sync(int flags)
@@ -244,7 +212,7 @@ long sl_open_at(int dir, const char *path, int flags, unsigned mode)
 	int taken = taken_off(dir, path, flags);
 	long fd = sl_cancellable(NR_openat, dir, (long)path, flags & ~taken, mode, 0, sl_cookie());
 
-	return opened(fd, flags & ~taken, taken, path);
+	return opened(fd, flags & ~taken, taken);
 }
 
 static unsigned mode_of(int flags, va_list more)
@@ -344,7 +312,7 @@ static long open_without(int taken, int dir, const char *path, struct how *how)
 	how->h.flags &= ~(uint64_t)taken;
 	fd = sl_cancellable(NR_openat2, dir, (long)path, (long)&how->h, (long)how->size, 0,
 			    sl_cookie());
-	return opened(fd, (int)how->h.flags, taken, path);
+	return opened(fd, (int)how->h.flags, taken);
 }
 
 long sl_open_how(int dir, const char *path, const void *from, size_t size)
@@ -358,7 +326,7 @@ long sl_open_how(int dir, const char *path, const void *from, size_t size)
 	if (taken)
 		return open_without(taken, dir, path, &how);
 	fd = sl_cancellable(NR_openat2, dir, (long)path, (long)from, (long)size, 0, sl_cookie());
-	return is_error(fd) ? fd : opened(fd, O_RDWR_, 0, path);
+	return is_error(fd) ? fd : opened(fd, O_RDWR_, 0);
 }
 
 EXPORT int openat2(int dir, const char *path, const void *how, size_t size)
@@ -379,7 +347,7 @@ long sl_open_handle(int mount, void *handle, int flags)
 	long fd = sl_cancellable(NR_open_by_handle_at, mount, (long)handle, flags & ~taken, 0, 0,
 				 sl_cookie());
 
-	return opened(fd, flags & ~taken, taken, NULL);
+	return opened(fd, flags & ~taken, taken);
 }
 
 EXPORT int open_by_handle_at(int mount, void *handle, int flags)
@@ -398,12 +366,13 @@ static long leave_open(int dir, const char *path, int flags)
 {
 	long type;
 
+	if (UNLIKELY(flags & O_PATH_))
+		sl_forget(-1);
 	if (UNLIKELY(asks_for_sync(flags))) {
 		type = path ? sl_type(dir, path, 0) : S_IFREG_;
 		if (type == S_IFREG_ || (is_error(type) && flags & O_CREAT_))
 			sl_slot_flag(SL_SLOT_OSYNC_KEPT);
 	}
-	sl_opening();
 	return SL_AT_SITE;
 }
 
@@ -421,7 +390,7 @@ long sl_gate_open(long nr, int dir, const char *path, int flags, unsigned mode)
 		fd = raw6(NR_open, path, flags, mode, 0, 0, sl_cookie());
 	else
 		fd = raw6(NR_openat, dir, path, flags, mode, 0, sl_cookie());
-	return opened(fd, flags, taken, path);
+	return opened(fd, flags, taken);
 }
 
 long sl_gate_open_how(int dir, const char *path, const void *from, size_t size)
@@ -429,7 +398,7 @@ long sl_gate_open_how(int dir, const char *path, const void *from, size_t size)
 	struct how how;
 	int taken = 0;
 
-	how.from = from, how.size = size, how.h.flags = 0;
+	how.from = from, how.size = size, how.h.flags = O_PATH_; /* maybe */
 	if (sl_maybe_later())
 		taken = taken_off_how(dir, path, &how);
 	if (taken)

@@ -23,11 +23,12 @@
 #define SL_PAGE_MAGIC  0x6567617074616c73ull /* "slatpage", little endian */
 #define SL_SLOTS_MAGIC 0x746f6c7374616c73ull /* "slatslot" */
 #define SL_RINGS_MAGIC 0x676e697274616c73ull /* "slatring" */
-#define SL_VERSION     3u
+#define SL_VERSION     4u
 
 #define SL_FS_MAX    64u
 #define SL_ALL_FS    64u  /* the row of debt that sync() owes on everything */
-#define SL_MOUNT_MAX 512u /* power of two: an open-addressing table */
+#define SL_NO_FS     255u /* an event's or verdict's file system: not known, or none owes */
+#define SL_NAME_MAX  512u /* power of two: an open-addressing table */
 #define SL_PROBE_MAX 16u
 #define SL_CLASS_MAX 16u
 #define SL_RULE_MAX  16384u
@@ -43,11 +44,16 @@
 #define SL_CLOCK_REALTIME 2u
 
 /* sl_fs.state */
-#define SL_FS_FREE    0u /* no such file system */
-#define SL_FS_REAL    1u /* not on the tested list, or no descriptor: every call is real */
-#define SL_FS_KNOWN   2u /* tested, not yet in the ledger: a request asks for it and is real */
-#define SL_FS_OWES    3u /* in the ledger on disk: requests may be answered later */
-#define SL_FS_NOTHING 4u /* memory only (tmpfs): nothing to make durable, nothing owed */
+#define SL_FS_REAL 0u /* not held, or about to be let go of: every call is real */
+#define SL_FS_OWES 1u /* held, and in the ledger on disk: requests may be answered later */
+
+/* sl_name.fs, where it is no index: what to do about a number that no held file system has. Such a
+ * number may be another file system's by now, so none of these lets a request be put off unless the
+ * descriptor itself says the same. */
+#define SL_NAME_REAL    256u /* not on the tested list when it was asked about */
+#define SL_NAME_MEMORY  257u /* tmpfs: nothing to make durable, where fstatfs says so too */
+#define SL_NAME_UNKNOWN 258u /* the file system could not be told */
+#define SL_NAME_GONE    UINT64_MAX /* sl_name.dev: nothing stands here any more */
 
 /* Why a request was kept real: index into sl_slot.kept. */
 #define SL_KEPT_NOW      0u  /* the dial is at `now`, or the session is over */
@@ -81,16 +87,18 @@
 
 /* One superblock. Writer: supervisor. Reader: shim. */
 struct sl_fs {
-	uint64_t dev; /* major << 32 | minor, as in /proc/PID/maps and mountinfo */
 	uint32_t state;
-	uint32_t reserved;
+	uint32_t held; /* moved on each time that it is held: earlier write errors are not ours */
+	uint64_t dev;  /* for the recorder: as mountinfo shows it */
 };
 
-/* One mount of a superblock, at hash(id) or up to SL_PROBE_MAX places after it. id 0 = empty. */
-struct sl_mount {
-	uint64_t id; /* statx stx_mnt_id with sl_page.mount_mask */
-	uint32_t fs;
-	uint32_t reserved;
+/* What a device number means, at hash(dev) or up to SL_PROBE_MAX places after it. dev 0 = empty.
+ * An index stands here as long as the supervisor holds a descriptor of that superblock (on btrfs:
+ * of that subvolume), so the number cannot be another one's. */
+struct sl_name {
+	uint64_t dev; /* major << 32 | minor, as stat and /proc/PID/maps show it */
+	uint32_t fs;   /* index, or SL_NAME_* */
+	uint32_t turn; /* odd while it is changed */
 };
 
 /* One rule. Offsets are from the start of the page; 0 = matches anything. First match wins. */
@@ -114,23 +122,21 @@ struct sl_page {
 	uint32_t clock;  /* SL_CLOCK_*; constant */
 	uint32_t relax;  /* 0: every call is real. Writer: supervisor, keeper */
 	uint32_t error;  /* errno of a write-back error seen, or 0; never goes back to 0 */
-	uint32_t single; /* index + 1 of the only writable disk file system, 0: look at each request
-			  */
+	uint32_t several; /* 1: more than one file system has owed: requests are counted for each */
 	uint32_t now_mask; /* bit c: class c is at `now` */
 	uint32_t rule_count;
 	uint32_t record;     /* not 0: events are recorded; another number: forget what you told */
 	uint32_t rule_needs; /* SL_NEEDS_*: what any rule looks at */
 	uint32_t slots_size; /* bytes of the slots file */
 	uint32_t filters;    /* Seccomp_filters that a process of the session has at its start */
-	uint32_t mount_mask; /* STATX_MNT_ID_UNIQUE or STATX_MNT_ID */
+	uint32_t reserved;
 	uint32_t sync_ok;    /* 1: sync() may be put off (every file system in sight owes) */
-	uint64_t mount_ns;   /* inode number of the supervisor's mount namespace */
 	/* Abstract name of the socket at which a process that changed its user gets the slots. */
 	uint8_t socket[32];
 	uint32_t rules_at;   /* offset of the rules */
 	uint32_t ring_cells; /* cells of one ring, a power of two; 0 without a recording */
 	struct sl_fs fs[SL_FS_MAX];
-	struct sl_mount mounts[SL_MOUNT_MAX];
+	struct sl_name names[SL_NAME_MAX];
 	/* Where `record` is set: ticks from which on a call that is no request is an event (io.c).
 	 * 0: no such calls are timed. */
 	uint64_t slow;
@@ -161,12 +167,14 @@ struct sl_slot {
 	uint32_t pid; /* as the victim sees it; SL_SLOT_MAX - 1 processes at a time */
 	uint32_t flags;
 	uint64_t pid_ns;    /* inode of its pid namespace, 0 unknown */
-	uint64_t ask_mount; /* a mount id that is not in the page; cleared by the supervisor */
-	uint64_t umount_mount;
+	uint64_t ask_dev; /* a number that is not in the page; cleared by the supervisor */
+	uint64_t umount_dev; /* the number of what is about to be unmounted */
 	uint32_t umount; /* SL_UMOUNT_*; futex */
 	uint32_t uid;
 	uint64_t lost; /* events that found no ring at all */
-	uint64_t reserved[2];
+	int32_t ask_fd; /* a descriptor with that number, or -1 */
+	uint32_t reserved_ask;
+	uint64_t reserved;
 	uint32_t kept[SL_KEPT_MAX];
 	struct sl_shard shard[SL_SHARDS];
 };
@@ -176,7 +184,7 @@ struct sl_slots {
 	uint32_t version;
 	uint32_t size;
 	uint32_t doorbell;  /* futex: moved on at each event that the supervisor must look at */
-	uint32_t look;      /* 1: a block device was opened or a mount made: look at each request */
+	uint32_t reserved_look;
 	uint32_t stripped;  /* 1: at least one descriptor had its O_SYNC taken off */
 	uint32_t want_sync; /* 1: sync() was asked for and wants every file system in the ledger */
 	uint64_t want;      /* bit i: file system i is asked for and not in the ledger */
@@ -184,7 +192,7 @@ struct sl_slots {
 	/* Ticks of the oldest request that is owed, by file system and class; 0 = none. Set by the
 	 * shim from 0 only; taken (exchanged with 0) by the supervisor before it settles. */
 	uint64_t debt[SL_FS_MAX + 1][SL_CLASS_MAX];
-	uint64_t fs_requests[SL_FS_MAX]; /* counted only where each request looks */
+	uint64_t fs_requests[SL_FS_MAX]; /* counted with sl_page.several */
 	struct sl_slot slot[SL_SLOT_MAX];
 };
 
@@ -321,11 +329,11 @@ struct sl_rings {
 
 #define SL_STATIC_ASSERT(c, m) _Static_assert(c, m)
 SL_STATIC_ASSERT(sizeof(struct sl_fs) == 16, "sl_fs");
-SL_STATIC_ASSERT(sizeof(struct sl_mount) == 16, "sl_mount");
+SL_STATIC_ASSERT(sizeof(struct sl_name) == 16, "sl_name");
 SL_STATIC_ASSERT(sizeof(struct sl_rule) == 24, "sl_rule");
 SL_STATIC_ASSERT(sizeof(struct sl_shard) == 64, "sl_shard");
 SL_STATIC_ASSERT(sizeof(struct sl_slot) == 128 + 64 * SL_SHARDS, "sl_slot");
-SL_STATIC_ASSERT(sizeof(struct sl_page) == 144 + 16 * SL_FS_MAX + 16 * SL_MOUNT_MAX, "sl_page");
+SL_STATIC_ASSERT(sizeof(struct sl_page) == 136 + 16 * SL_FS_MAX + 16 * SL_NAME_MAX, "sl_page");
 SL_STATIC_ASSERT(sizeof(struct sl_slots) == 64 + 8 * (SL_FS_MAX + 1) * SL_CLASS_MAX +
 						    8 * SL_FS_MAX +
 						    sizeof(struct sl_slot) * SL_SLOT_MAX,

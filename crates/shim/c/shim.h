@@ -18,7 +18,7 @@
  *      memory.c msync, and which file lies at an address
  *      osync.c  open and friends: O_SYNC taken off
  *      writes.c write and friends, which bring it back; fcntl
- *      mounts.c umount, mount, unshare, setns, chroot, prctl
+ *      mounts.c umount, chroot, prctl
  *      async.c  aio_fsync, io_submit, liburing
  *      record.c events for a recording, and ring.c, where they go
  *      io.c     reads, writes, opens, renames and closes, timed: in libsynclater-io.so alone,
@@ -148,7 +148,6 @@ extern struct state {
 	uint32_t filtered; /* the victim has a seccomp filter of its own */
 	uint32_t followed; /* what the victim executes is reached, too (gate only) */
 	uint32_t keeps_sync; /* O_SYNC is not taken off: it may write unseen (gate only) */
-	uint32_t other_ns; /* 1 the supervisor's mount namespace, 2 another */
 	uint64_t pid_ns;   /* number of our pid namespace, where somebody told us; 0: look */
 	struct level level[LEVELS_MAX];
 } sl;
@@ -168,8 +167,6 @@ int sl_active(void);
 #define SL_AT_SITE ((long)(1ul << (8 * sizeof(long) - 1)))
 
 /* core.c */
-void sl_opening(void);
-int sl_has_met(int fd);
 
 /* calls.c */
 long sl_begin_sync(long nr, int fd, uint64_t site, const uint64_t **debt);
@@ -185,9 +182,6 @@ long sl_gate_file_control(long nr, int fd, int cmd, long arg);
 
 struct sl_errand;
 long sl_attach(const struct sl_errand *e, int page, int slots);
-#else
-/* A device is met when it is opened. */
-static inline int sl_has_met(int fd) { return (void)fd, 1; }
 #endif
 
 /* rules.c */
@@ -222,6 +216,7 @@ struct fd_entry {
 	uint32_t generation, streak, reserved;
 };
 #define FDS_MAX     4096
+#define SOUND_MAX   256u
 #define CALLERS_MAX 64
 
 #ifdef SL_IO
@@ -248,6 +243,7 @@ extern struct mine {
 	uint32_t user, told, tid_place;
 	uint32_t introduced; /* the recorder has heard who we are */
 	uint64_t caller[CALLERS_MAX];
+	uint64_t sound[SOUND_MAX]; /* sl_soundness of what was asked last by each descriptor */
 	struct fd_entry fd[FDS_MAX];
 #ifdef SL_IO
 	struct io_fd io[FDS_MAX];
@@ -312,7 +308,6 @@ long sl_io_syscall(long nr, long a, long b, long c, long d, long e, long f, uint
 /* core.c */
 uint64_t sl_ticks(void);
 long sl_cookie(void);
-long sl_statx(int fd, uint32_t mask, void *x);
 uint64_t sl_namespace_number(const char *link);
 uint64_t sl_pid_namespace(void);
 struct sl_slot *sl_claim(unsigned level);
@@ -324,9 +319,8 @@ long sl_real(int why, int hint, long nr, const long args[6]);
 void sl_decide(struct verdict *v, const struct subject *s);
 int sl_owe(const struct verdict *v);
 int sl_lease_runs(const struct sl_page *p);
-int sl_find_mount(const struct sl_page *p, uint64_t id, uint8_t *fs);
+void sl_forget(int fd);
 void sl_slot_flag(uint32_t flag);
-void sl_look_from_now_on(void);
 void sl_ring(struct sl_slots *slots);
 long sl_futex_wait(uint32_t *word, uint32_t value, long ms);
 int sl_copy_in(void *to, const void *from, size_t len);
@@ -352,7 +346,7 @@ long sl_file_at(uint64_t address, char *name, uint32_t size, uint64_t *offset);
 long sl_sync_memory(char *addr, size_t len, int flags, uint64_t caller);
 
 /* osync.c */
-long sl_opened(long fd, int flags, const char *path);
+long sl_opened(long fd, int flags);
 int sl_any_stripped(void);
 int sl_mark_of(int fd);
 long sl_written(int fd, long n, uint64_t caller);
@@ -365,7 +359,6 @@ long sl_file_control(long nr, int fd, int cmd, long arg);
 long sl_open_how(int dir, const char *path, const void *how, size_t size);
 
 /* mounts.c */
-long sl_mount_call(long nr, long a, long b, long c, long d, long e);
 long sl_umount(long nr, const char *path, long flags);
 void sl_before_filter(long nr, long option);
 
@@ -409,20 +402,97 @@ static inline struct sl_shard *shard_of(unsigned i, struct sl_slot **slot)
 	return &s->shard[hash % SL_SHARDS];
 }
 
-/* The usual case at one look, for the calls that programs make most: no rules, one file system in
- * sight, which owes already. Reads what sl_decide reads. Returns the debt that a request adds to,
- * or NULL where sl_decide has to tell. */
-static inline const uint64_t *usual_debt(const struct level *l)
+/* statx of FD itself. Since Linux 6.11 without a path: a tenth less than with an empty one. */
+static ALWAYS_INLINE long sl_statx(int fd, uint32_t mask, void *x)
+{
+	static int empty;
+	int at = 0x1000 | 0x4000; /* EMPTY_PATH, DONT_SYNC */
+	long r = raw5(NR_statx, fd, LOAD_RELAXED(empty) ? "" : NULL, at, mask, x);
+
+	if (LIKELY(r != -EFAULT_))
+		return r;
+	__atomic_store_n(&empty, 1, __ATOMIC_RELAXED);
+	return raw5(NR_statx, fd, "", at, mask, x);
+}
+
+/* What a descriptor is. */
+struct place {
+	uint64_t dev, inode;
+	uint32_t type; /* S_IFMT */
+};
+
+static ALWAYS_INLINE long sl_place_of(int fd, struct place *w)
+{
+	union {
+		char bytes[256];
+		uint16_t halves[128];
+		uint32_t words[64];
+		uint64_t longs[32];
+	} x;
+	long r = sl_statx(fd, 0x101 /* STATX_TYPE, STATX_INO */, &x);
+
+	if (UNLIKELY(is_error(r)))
+		return r;
+	w->type = x.halves[0x1c / 2] & S_IFMT_;
+	w->inode = x.longs[0x20 / 8];
+	w->dev = (uint64_t)x.words[0x88 / 4] << 32 | x.words[0x8c / 4];
+	return 0;
+}
+
+/* What the page says of the number DEV: an index, SL_NAME_*, or UINT32_MAX: nothing. */
+static inline uint32_t sl_named(const struct sl_page *p, uint64_t dev)
+{
+	uint32_t at = (uint32_t)(dev * 0x9e3779b97f4a7c15ull >> 32), k, turn, fs;
+
+	for (k = 0; k < SL_PROBE_MAX; k++) {
+		const struct sl_name *n = &p->names[(at + k) % SL_NAME_MAX];
+		uint64_t there;
+
+		turn = LOAD(n->turn);
+		there = LOAD(n->dev);
+		if (LIKELY(there == dev)) {
+			fs = LOAD(n->fs);
+			return turn % 2 == 0 && LOAD(n->turn) == turn ? fs : UINT32_MAX;
+		}
+		if (!there)
+			break;
+	}
+	return UINT32_MAX;
+}
+
+/* A number for a file behind a descriptor, since the time that its file system is held; never 0. */
+static inline uint64_t sl_soundness(const struct sl_page *p, int fd, const struct place *w,
+				    uint32_t fs)
+{
+	uint64_t h = (w->inode ^ (uint64_t)(uint32_t)fd << 32) * 0x9e3779b97f4a7c15ull;
+
+	h = (h ^ h >> 29 ^ w->dev) * 0xbf58476d1ce4e5b9ull;
+	h = (h ^ h >> 32 ^ LOAD_RELAXED(p->fs[fs].held)) * 0x94d049bb133111ebull;
+	return h | 1;
+}
+
+/* The usual case at one look, for the calls that programs make most: no rules, a file system whose
+ * debt is noted already, a file that was asked about before. Reads what sl_decide reads. Returns
+ * the debt that a request adds to, or NULL where sl_decide has to tell. */
+static ALWAYS_INLINE const uint64_t *usual_debt(const struct level *l, int fd)
 {
 	const struct sl_page *p = l->page;
-	uint32_t fs = LOAD(p->single) - 1;
+	struct place w;
+	uint32_t fs;
 
-	if (LOAD(p->relax) && !LOAD_RELAXED(p->record) && fs < SL_FS_MAX && !p->rule_count &&
-	    !(LOAD(p->now_mask) & 1) && !LOAD(p->error) && sl.other_ns == 1 && !LOAD(l->slots->look) &&
-	    LOAD(p->fs[fs].state) == SL_FS_OWES && p->clock == SL_CLOCK_TSC &&
-	    LOAD(p->lease_until) - counter_ticks() <= p->lease_span)
-		return &l->slots->debt[fs][0];
-	return NULL;
+	if (!LOAD(p->relax) || LOAD_RELAXED(p->record) || p->rule_count || LOAD(p->now_mask) & 1 ||
+	    LOAD(p->error) || p->clock != SL_CLOCK_TSC ||
+	    LOAD(p->lease_until) - counter_ticks() > p->lease_span)
+		return NULL;
+	if (is_error(sl_place_of(fd, &w)) || (w.type != S_IFREG_ && w.type != S_IFDIR_))
+		return NULL;
+	fs = sl_named(p, w.dev);
+	if (fs >= SL_FS_MAX || LOAD(p->fs[fs].state) != SL_FS_OWES || !LOAD(l->slots->debt[fs][0]) ||
+	    LOAD_RELAXED(sl_mine->sound[(unsigned)fd % SOUND_MAX]) != sl_soundness(p, fd, &w, fs))
+		return NULL;
+	if (LOAD_RELAXED(p->several))
+		__atomic_fetch_add(&l->slots->fs_requests[fs], 1, __ATOMIC_RELAXED);
+	return &l->slots->debt[fs][0];
 }
 
 #endif

@@ -168,7 +168,6 @@ pub const OWN: &[Own] = &[
     own("fcntl", Some(72), 221, 3, &[]),
     own("fcntl32", None, 55, 3, &[]),
     own("sync", Some(162), 36, 0, &[]),
-    own("mount", Some(165), 21, 5, &[]),
     own("umount2", Some(166), 52, 2, &[]),
     own("umount", None, 22, 1, &[]),
     own(
@@ -179,12 +178,10 @@ pub const OWN: &[Own] = &[
         &[(1, u32::MAX), (2, u32::MAX)],
     ),
     own("openat", Some(257), 295, 4, &[(2, O_SYNC)]),
-    own("unshare", Some(272), 310, 1, &[]),
     own("splice", Some(275), 313, 6, &[]),
     own("pwritev", Some(296), 334, 6, &[]),
     own("open_by_handle_at", Some(304), 342, 3, &[(2, O_SYNC)]),
     own("syncfs", Some(306), 344, 1, &[]),
-    own("setns", Some(308), 346, 2, &[]),
     own("copy_file_range", Some(326), 377, 6, &[]),
     own(
         "pwritev2",
@@ -193,6 +190,5 @@ pub const OWN: &[Own] = &[
         6,
         &[(4, u32::MAX), (5, u32::MAX)],
     ),
-    own("move_mount", Some(429), 429, 5, &[]),
     own("openat2", Some(437), 437, 4, &[(2, u32::MAX)]),
 ];

@@ -263,10 +263,6 @@ pub struct Errand {
     pub slots_size: u32,
     /// The process as it sees itself.
     pub pid: u32,
-    /// Whether it sees other mounts than the supervisor does.
-    pub other_ns: bool,
-    /// Whether it has block devices open.
-    pub devices: bool,
     /// Whether it may have descriptors whose `O_SYNC` an earlier session took off.
     pub marked: bool,
     /// Whether what it executes is reached, too.
@@ -306,13 +302,7 @@ impl Errand {
             &[0, u64::MAX, u64::MAX, self.image, self.room, sizes],
             &mut b,
         );
-        let flags = [
-            self.other_ns,
-            self.devices,
-            self.marked,
-            self.followed,
-            self.rings,
-        ];
+        let flags = [self.marked, self.followed, self.rings];
         let flags = (0..).zip(flags).map(|(bit, on)| u32::from(on) << bit).sum();
         let shared = pair(self.page_size, self.slots_size);
         longs(&[self.there, self.page, self.slots, shared], &mut b);

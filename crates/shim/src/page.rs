@@ -3,21 +3,21 @@
 //! Every field that the other side may write while we look is an atomic. The page is written by us
 //! alone; the slots are written by victims, so each value is input: load once, check, then use.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicU8};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicU8, Ordering::SeqCst};
 
 /// First bytes of a page file.
 pub const PAGE_MAGIC: u64 = 0x6567617074616c73;
 /// First bytes of a slots file.
 pub const SLOTS_MAGIC: u64 = 0x746f6c7374616c73;
 /// Layout version; a shim of another version makes every call for real.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 /// File systems of one session.
 pub const FS_MAX: usize = 64;
 /// The row of debt that `sync()` owes on everything.
 pub const ALL_FS: usize = 64;
-/// Places of the mount table (open addressing).
-pub const MOUNT_MAX: usize = 512;
-/// Places that a look-up in the mount table tries.
+/// Places of the table of device numbers (open addressing).
+pub const NAME_MAX: usize = 512;
+/// Places that a look-up in that table tries.
 pub const PROBE_MAX: usize = 16;
 /// Different dials of one session; class 0 is the session's own.
 pub const CLASS_MAX: usize = 16;
@@ -35,16 +35,19 @@ pub const CLOCK_TSC: u32 = 1;
 /// [`Page::clock`]: nanoseconds of `CLOCK_REALTIME`.
 pub const CLOCK_REALTIME: u32 = 2;
 
-/// [`Fs::state`]: no such file system.
-pub const FS_FREE: u32 = 0;
 /// [`Fs::state`]: every request stays real.
-pub const FS_REAL: u32 = 1;
-/// [`Fs::state`]: tested, not in the ledger yet.
-pub const FS_KNOWN: u32 = 2;
-/// [`Fs::state`]: in the ledger on disk; requests may be answered later.
-pub const FS_OWES: u32 = 3;
-/// [`Fs::state`]: memory only, nothing to settle.
-pub const FS_NOTHING: u32 = 4;
+pub const FS_REAL: u32 = 0;
+/// [`Fs::state`]: held, and in the ledger on disk; requests may be answered later.
+pub const FS_OWES: u32 = 1;
+
+/// [`Name::fs`]: not on the tested list when it was asked about.
+pub const NAME_REAL: u32 = 256;
+/// [`Name::fs`]: memory only, where the descriptor says so too.
+pub const NAME_MEMORY: u32 = 257;
+/// [`Name::fs`]: the file system could not be told.
+pub const NAME_UNKNOWN: u32 = 258;
+/// [`Name::dev`]: nothing stands here any more.
+pub const NAME_GONE: u64 = u64::MAX;
 
 /// [`Slot::flags`]: the process set up an io_uring.
 pub const SLOT_URING: u32 = 1;
@@ -112,21 +115,23 @@ pub const KEPT_WORDS: [&str; 10] = [
 /// One superblock.
 #[repr(C)]
 pub struct Fs {
-    /// `major << 32 | minor`, as in mountinfo.
-    pub dev: AtomicU64,
     /// `FS_*`.
     pub state: AtomicU32,
-    reserved: u32,
+    /// Moved on each time that it is held.
+    pub held: AtomicU32,
+    /// `major << 32 | minor`, as in mountinfo.
+    pub dev: AtomicU64,
 }
 
-/// One mount of a superblock; id 0 is an empty place.
+/// What a device number means; 0 is an empty place.
 #[repr(C)]
-pub struct Mount {
-    /// The mount id that statx gives.
-    pub id: AtomicU64,
-    /// Index into [`Page::fs`].
+pub struct Name {
+    /// `major << 32 | minor`, as stat and maps show it.
+    pub dev: AtomicU64,
+    /// Index into [`Page::fs`], or `NAME_*`.
     pub fs: AtomicU32,
-    reserved: u32,
+    /// Odd while it is changed.
+    pub turn: AtomicU32,
 }
 
 /// One rule; offsets are from the start of the page, 0 matches anything.
@@ -166,8 +171,8 @@ pub struct Page {
     pub relax: AtomicU32,
     /// errno of a write-back error, or 0.
     pub error: AtomicU32,
-    /// Index + 1 of the only disk file system in sight, or 0.
-    pub single: AtomicU32,
+    /// 1: more than one file system has owed; requests are counted for each.
+    pub several: AtomicU32,
     /// Bit c: class c is at `now`.
     pub now_mask: AtomicU32,
     /// How many rules.
@@ -181,12 +186,9 @@ pub struct Page {
     pub slots_size: AtomicU32,
     /// Seccomp filters that a process of the session has at its start.
     pub filters: AtomicU32,
-    /// `STATX_MNT_ID_UNIQUE` or `STATX_MNT_ID`.
-    pub mount_mask: AtomicU32,
+    reserved: u32,
     /// 1: `sync()` may be put off.
     pub sync_ok: AtomicU32,
-    /// Inode number of the supervisor's mount namespace.
-    pub mount_ns: AtomicU64,
     /// Abstract name of the socket that hands out the slots.
     pub socket: [AtomicU8; 32],
     /// Offset of the rules.
@@ -195,8 +197,8 @@ pub struct Page {
     pub ring_cells: AtomicU32,
     /// Superblocks.
     pub fs: [Fs; FS_MAX],
-    /// Mounts.
-    pub mounts: [Mount; MOUNT_MAX],
+    /// Device numbers.
+    pub names: [Name; NAME_MAX],
     /// Where `record` is set: ticks from which on a call that is no request is an event; 0: no such
     /// calls are timed.
     pub slow: AtomicU64,
@@ -237,17 +239,20 @@ pub struct Slot {
     pub flags: AtomicU32,
     /// Inode of its pid namespace, 0 unknown.
     pub pid_ns: AtomicU64,
-    /// A mount id that the page does not know.
-    pub ask_mount: AtomicU64,
-    /// The mount that is about to go.
-    pub umount_mount: AtomicU64,
+    /// A device number that the page does not know.
+    pub ask_dev: AtomicU64,
+    /// The number of what is about to be unmounted.
+    pub umount_dev: AtomicU64,
     /// `UMOUNT_*`; a futex.
     pub umount: AtomicU32,
     /// Effective user when the slot was claimed.
     pub uid: AtomicU32,
     /// Events that found no ring at all.
     pub lost: AtomicU64,
-    reserved: [u64; 2],
+    /// A descriptor with the number [`Slot::ask_dev`], or -1.
+    pub ask_fd: AtomicI32,
+    reserved_ask: u32,
+    reserved: u64,
     /// Requests kept real, by reason.
     pub kept: [AtomicU32; KEPT_MAX],
     /// Counters.
@@ -265,8 +270,7 @@ pub struct Slots {
     pub size: AtomicU32,
     /// Moved on, and woken, at each event.
     pub doorbell: AtomicU32,
-    /// 1: every request looks where it lies.
-    pub look: AtomicU32,
+    reserved_look: u32,
     /// 1: a descriptor had its `O_SYNC` taken off.
     pub stripped: AtomicU32,
     /// 1: `sync()` wants every file system in the ledger.
@@ -276,7 +280,7 @@ pub struct Slots {
     reserved: [u64; 3],
     /// Ticks of the oldest request owed, by file system and class.
     pub debt: [[AtomicU64; CLASS_MAX]; FS_MAX + 1],
-    /// Requests by file system, where each request looks.
+    /// Requests by file system, with [`Page::several`].
     pub fs_requests: [AtomicU64; FS_MAX],
     /// Processes.
     pub slot: [Slot; SLOT_MAX],
@@ -292,10 +296,35 @@ pub fn cookie(net: u32) -> u64 {
     COOKIE | u64::from(net)
 }
 
-/// The first place of a mount id in [`Page::mounts`]; the next [`PROBE_MAX`] - 1 follow.
+/// The first place of a device number in [`Page::names`]; the next [`PROBE_MAX`] - 1 follow.
 #[must_use]
-pub fn mount_place(id: u64) -> usize {
-    (id.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32 as usize
+pub fn name_place(dev: u64) -> usize {
+    (dev.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32 as usize
+}
+
+impl Page {
+    /// The places where a device number may stand.
+    pub fn places(&self, dev: u64) -> impl Iterator<Item = &Name> {
+        let first = name_place(dev);
+        (0..PROBE_MAX).map(move |k| &self.names[(first + k) % NAME_MAX])
+    }
+
+    /// What stands for a device number, as the shim reads it: an index, or `NAME_*`.
+    #[must_use]
+    pub fn named(&self, dev: u64) -> Option<u32> {
+        for place in self.places(dev) {
+            let turn = place.turn.load(SeqCst);
+            match place.dev.load(SeqCst) {
+                0 => return None,
+                there if there == dev && turn % 2 == 0 => {
+                    let fs = place.fs.load(SeqCst);
+                    return (place.turn.load(SeqCst) == turn).then_some(fs);
+                }
+                _ => {}
+            }
+        }
+        None
+    }
 }
 
 /// A structure of this file: atomics all through, valid for any bytes.
@@ -325,11 +354,11 @@ impl Layout for Page {}
 impl Layout for Slots {}
 
 const _: () = assert!(size_of::<Fs>() == 16);
-const _: () = assert!(size_of::<Mount>() == 16);
+const _: () = assert!(size_of::<Name>() == 16);
 const _: () = assert!(size_of::<Rule>() == 24);
 const _: () = assert!(size_of::<Shard>() == 64);
 const _: () = assert!(size_of::<Slot>() == 128 + 64 * SHARDS);
-const _: () = assert!(size_of::<Page>() == 144 + 16 * FS_MAX + 16 * MOUNT_MAX);
+const _: () = assert!(size_of::<Page>() == 136 + 16 * FS_MAX + 16 * NAME_MAX);
 const _: () = assert!(
     size_of::<Slots>()
         == 64 + 8 * (FS_MAX + 1) * CLASS_MAX + 8 * FS_MAX + SLOT_MAX * size_of::<Slot>()

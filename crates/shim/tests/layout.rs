@@ -4,7 +4,7 @@
 use std::mem::offset_of;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use synclater_shim::page::{Fs, Mount, Page, Rule, Shard, Slot, Slots};
+use synclater_shim::page::{Fs, Name, Page, Rule, Shard, Slot, Slots};
 use synclater_shim::rings::{Hist, HistShard, Ring, Rings};
 
 macro_rules! rows {
@@ -24,25 +24,25 @@ macro_rules! rows {
 
 fn mirror() -> Vec<String> {
     rows! {
-        Fs "sl_fs" { dev "dev", state "state" }
-        Mount "sl_mount" { id "id", fs "fs" }
+        Fs "sl_fs" { state "state", held "held", dev "dev" }
+        Name "sl_name" { dev "dev", fs "fs", turn "turn" }
         Rule "sl_rule" { exe "exe", path "path", users "users", user_count "user_count",
             class "class_" }
         Page "sl_page" { magic "magic", version "version", size "size", lease_until "lease_until",
-            lease_span "lease_span", clock "clock", relax "relax", error "error", single "single",
+            lease_span "lease_span", clock "clock", relax "relax", error "error", several "several",
             now_mask "now_mask", rule_count "rule_count",
             record "record", rules_at "rules_at",
             ring_cells "ring_cells",
             rule_needs "rule_needs", slots_size "slots_size", filters "filters",
-            mount_mask "mount_mask", sync_ok "sync_ok", mount_ns "mount_ns", socket "socket",
-            fs "fs", mounts "mounts", slow "slow", scale "scale", net "net" }
+            sync_ok "sync_ok", socket "socket",
+            fs "fs", names "names", slow "slow", scale "scale", net "net" }
         Shard "sl_shard" { requests "requests", real "real", failed "failed", hints "hints",
             ticks "ticks", hints_real "hints_real", timed "timed", elsewhere "elsewhere" }
-        Slot "sl_slot" { pid "pid", flags "flags", pid_ns "pid_ns", ask_mount "ask_mount",
-            umount_mount "umount_mount", umount "umount", uid "uid", lost "lost",
+        Slot "sl_slot" { pid "pid", flags "flags", pid_ns "pid_ns", ask_dev "ask_dev",
+            umount_dev "umount_dev", ask_fd "ask_fd", umount "umount", uid "uid", lost "lost",
             kept "kept", shard "shard" }
         Slots "sl_slots" { magic "magic", version "version", size "size", doorbell "doorbell",
-            look "look", stripped "stripped", want_sync "want_sync", want "want", debt "debt",
+            stripped "stripped", want_sync "want_sync", want "want", debt "debt",
             fs_requests "fs_requests", slot "slot" }
         Ring "sl_ring" { pid "pid", backed "backed", pid_ns "pid_ns", head "head", lost "lost",
             tail "tail" }

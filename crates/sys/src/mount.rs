@@ -3,7 +3,7 @@
 //! Relies on statx(2): `STATX_MNT_ID` (Linux 5.8), `STATX_MNT_ID_UNIQUE` (Linux 6.8), whose numbers
 //! are never reused.
 
-use rustix::fs::{statx, AtFlags, Mode, OFlags, StatxFlags, CWD};
+use rustix::fs::{statx, AtFlags, FileType, Mode, OFlags, StatxFlags, CWD};
 use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -48,14 +48,24 @@ fn id(at: impl AsFd, path: &Path, flags: AtFlags, mask: u32) -> io::Result<u64> 
     Ok(x.stx_mnt_id)
 }
 
-/// The superblock's device number where statx shows it, as `major << 32 | minor`. On btrfs each
-/// subvolume has another one: do not compare it with mountinfo's.
+/// The number of what a descriptor lies on where statx shows it, as `major << 32 | minor`. On btrfs
+/// each subvolume has another one than mountinfo shows, and so have some files of an overlay.
 ///
 /// # Errors
 /// Those of statx(2).
 pub fn dev_of_fd(fd: impl AsFd) -> io::Result<u64> {
-    let x = statx(fd, "", AtFlags::EMPTY_PATH, StatxFlags::TYPE)?;
-    Ok(u64::from(x.stx_dev_major) << 32 | u64::from(x.stx_dev_minor))
+    what_is(fd).map(|(dev, _)| dev)
+}
+
+/// As [`dev_of_fd`], and what kind of file it is.
+///
+/// # Errors
+/// Those of statx(2).
+pub fn what_is(fd: impl AsFd) -> io::Result<(u64, FileType)> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let x = statx(fd, "", flags, StatxFlags::TYPE)?;
+    let dev = u64::from(x.stx_dev_major) << 32 | u64::from(x.stx_dev_minor);
+    Ok((dev, FileType::from_raw_mode(x.stx_mode.into())))
 }
 
 /// Opens a mount point for `syncfs`, without following a link at its end.

@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use synclater_shim::counts::Counts;
-use synclater_shim::page::{mount_place, Layout, Page, Slots, MOUNT_MAX, PROBE_MAX};
+use synclater_shim::page::{Layout, Page, Slots};
 
 use crate::Target;
 
@@ -59,9 +59,8 @@ fn run(input: &[u8]) {
         count(slots);
     }
     if let Some(page) = Page::view(&whole[start..]) {
-        let id = page.mounts[0].id.load(Ordering::SeqCst);
-        let place = mount_place(id);
-        assert!((0..PROBE_MAX).all(|k| (place + k) % MOUNT_MAX < MOUNT_MAX));
+        let dev = page.names[0].dev.load(Ordering::SeqCst);
+        let _ = page.named(dev);
     }
 }
 

@@ -108,7 +108,7 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
         )
         .into());
     }
-    super::clear_stale();
+    let _ = super::clear_stale();
     let what = what(args)?;
     // Where we were started from may be unmounted while we look.
     let _ = std::env::set_current_dir("/");

@@ -127,9 +127,6 @@ fn put_in_late(
     let changes = fill_places(&library, found.class, &sites, &memory)?;
     let pause = exchange(tracer, &memory, &changes)?;
     let open = target::open(pid);
-    if open.devices > 0 {
-        luggage.look_from_now_on();
-    }
     Ok(Told::Attached {
         sites: sites.len() as u64,
         far: (found.sites.len() - sites.len()) as u64,

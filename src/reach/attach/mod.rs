@@ -168,13 +168,6 @@ impl Luggage {
         })
     }
 
-    /// Has every request of the session look where it lies.
-    fn look_from_now_on(&self) {
-        use std::os::unix::fs::FileExt;
-        let at = std::mem::offset_of!(Slots, look) as u64;
-        let _ = self.slots.write_all_at(&1u32.to_ne_bytes(), at);
-    }
-
     /// The session that this is brought for.
     #[must_use]
     pub fn whose(&self) -> Whose {
@@ -357,11 +350,6 @@ impl Plan {
             }
         };
         let pause = exchange_if(tracer, memory, &changes, still)?;
-        // One that begins has stood still since it was looked at.
-        if !begins && !self.errand.devices && target::open(pid).devices > 0 {
-            // Opened before its opens went through the gate.
-            luggage.look_from_now_on();
-        }
         Ok(Told::Attached {
             sites: self.sites.len() as u64,
             far: self.far,
@@ -401,8 +389,6 @@ fn errand(
         slots_size: luggage.slots_size,
         pid: target.own_pid,
         pid_ns: target.pid_ns,
-        other_ns: target.other_ns,
-        devices: open.devices > 0,
         // An earlier session left some sites as they were, or marked what is open still.
         marked: found.redirected().next().is_some() || marks.unwrap_or_default().here,
         followed: luggage.followed,

@@ -51,8 +51,6 @@ pub struct Target {
     pub own_pid: u32,
     /// The number of its pid namespace.
     pub pid_ns: u64,
-    /// Whether it sees other mounts than we do.
-    pub other_ns: bool,
     /// What it executes.
     pub exe: String,
     /// What code that is.
@@ -213,7 +211,6 @@ fn described(pid: u32, status: &Status, exe: String, class: Class) -> Target {
     Target {
         own_pid,
         pid_ns: ns(&of, "ns/pid"),
-        other_ns: ns(&of, "ns/mnt") != ns("self", "ns/mnt"),
         exe,
         class,
         is_filtered: false,
@@ -359,8 +356,6 @@ pub struct Open {
     pub o_sync: u64,
     /// Rings of io_uring.
     pub rings: u64,
-    /// Block devices.
-    pub devices: u64,
 }
 
 /// Looks through the descriptors of a process.
@@ -385,9 +380,7 @@ pub fn open(pid: u32) -> Open {
             open.rings += 1;
             continue;
         }
-        let is_device = kind == FileType::BlockDevice;
-        open.devices += u64::from(is_device);
-        if kind == FileType::RegularFile || is_device {
+        if matches!(kind, FileType::RegularFile | FileType::BlockDevice) {
             open.o_sync += u64::from(has_o_sync(pid, &entry.file_name().to_string_lossy()));
         }
     }

@@ -10,7 +10,7 @@ use super::desk::Desk;
 use super::threads;
 use super::visitor::Visitors;
 use super::{Terms, NAME};
-use crate::session::keeper::own_cgroup;
+use crate::session::keeper::enter_own_cgroup;
 use rustix::process::{getrlimit, setrlimit, Resource};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -73,7 +73,7 @@ pub fn take_over(terms: Terms, seats: &'static Seats, listener: BorrowedFd<'_>) 
 fn settle_in() {
     process::leave_session();
     process::set_name(NAME);
-    own_cgroup();
+    enter_own_cgroup();
     // Each thread that asks is known by a descriptor.
     let mut files = getrlimit(Resource::Nofile);
     files.current = files.maximum;

@@ -9,12 +9,7 @@ impl Supervisor {
     pub(super) fn enter(&mut self, index: usize) {
         if self.ledger.is_none() && !self.must_settle() {
             // Nothing will be settled, so there is nothing to remember either.
-            if self.filesystems.is_tested(index) {
-                self.filesystems
-                    .set_state(index, page::FS_OWES, self.shared);
-                self.note_owed(index);
-            }
-            return;
+            return self.may_owe(index);
         }
         let e = &self.entering;
         let known = e.written.contains(&index) || e.wanted.contains(&index);
@@ -25,21 +20,32 @@ impl Supervisor {
         if known || writing || self.ledger.is_none() {
             return;
         }
-        if self.filesystems.hold(index, self.shared).is_some() {
+        if self.filesystems.stays(index) {
             self.entering.wanted.push(index);
+        }
+    }
+
+    /// From now on requests for superblock `index` may be put off.
+    fn may_owe(&mut self, index: usize) {
+        if self.filesystems.stays(index) {
+            self.note_owed(index);
+            self.filesystems.publish(index, self.shared);
         }
     }
 
     pub(super) fn enter_everything(&mut self) {
         self.entering.sync_all = true;
-        for index in self.filesystems.all_disks(self.shared) {
-            self.enter(index);
+        if self.mounts_are_steady() {
+            for index in self.filesystems.hold_all_disks(self.shared) {
+                self.enter(index);
+            }
         }
     }
 
     pub(super) fn write_ledger(&mut self) {
         let e = &self.entering;
-        let due = !e.wanted.is_empty() || (e.other_dial && !e.written.is_empty());
+        let is_old = (e.other_dial && !e.written.is_empty()) || e.names_too_many;
+        let due = !e.wanted.is_empty() || is_old;
         let waits = { e.trouble.as_ref() }.is_some_and(|(_, again)| Instant::now() < *again);
         if e.writing.is_some() || !due || waits {
             self.allow_sync();
@@ -52,8 +58,9 @@ impl Supervisor {
             return self.not_entered("no process can be had for the keeper", Vec::new());
         }
         self.entering.other_dial = false;
+        self.entering.names_too_many = false;
         let mut fresh = std::mem::take(&mut self.entering.wanted);
-        fresh.retain(|&i| self.filesystems.get(i).is_some_and(|f| f.fd.is_some()));
+        fresh.retain(|&i| self.filesystems.stays(i));
         let held = fresh.iter().all(|&i| self.hand_to_keeper(i));
         let mut list = self.entering.written.clone();
         list.extend(&fresh);
@@ -102,12 +109,14 @@ impl Supervisor {
         ))
     }
 
-    pub(super) fn hand_to_keeper(&self, index: usize) -> bool {
-        let fd = self.filesystems.get(index).and_then(|f| f.fd.as_ref());
-        let (Some(fd), Some(keeper)) = (fd, &self.keeper) else {
+    pub(super) fn hand_to_keeper(&mut self, index: usize) -> bool {
+        let held = self.filesystems.get(index).and_then(|f| f.held());
+        let (Some(held), Some(keeper)) = (held, &self.keeper) else {
             return false;
         };
-        keeper.hold(index, fd.as_fd()).is_ok()
+        let done = keeper.hold(index, held).is_ok();
+        self.filesystems.is_kept(index, done);
+        done
     }
 
     pub(super) fn start_keeper(&mut self, ledger: &Ledger) -> bool {
@@ -138,6 +147,7 @@ impl Supervisor {
             command: self.plan.command.clone(),
             started: self.plan.started.clone(),
             until: laxest.to_string(),
+            is_never: !self.must_settle() && self.settles.is_empty(),
             consistent: None,
             filesystems: self.filesystems.for_ledger(list),
         }
@@ -153,15 +163,10 @@ impl Supervisor {
             self.watch_for_lost_writes();
         }
         for index in fresh {
-            if self
-                .filesystems
-                .get(index)
-                .is_some_and(|f| f.fd.is_some() && !f.leaving)
-            {
-                self.filesystems
-                    .set_state(index, page::FS_OWES, self.shared);
+            // One that was let go of and taken again meanwhile wants an entry of its own.
+            if self.filesystems.stays(index) && !self.entering.wanted.contains(&index) {
                 self.entering.written.push(index);
-                self.note_owed(index);
+                self.may_owe(index);
             }
         }
         self.allow_sync();
@@ -173,12 +178,12 @@ impl Supervisor {
         if !self.entering.sync_all || page.sync_ok.load(SeqCst) != 0 {
             return;
         }
-        let disks = self.filesystems.all_disks(self.shared);
-        let entered = disks.iter().all(|i| self.entering.written.contains(i));
-        if entered && !disks.is_empty() && self.filesystems.all_tested() {
+        let is_written = |i| self.entering.written.contains(&i);
+        if self.mounts_are_steady() && self.filesystems.all_disks_are(is_written) {
             if let Some(keeper) = &self.keeper {
                 keeper.owe_everything();
             }
+            self.entering.sync_was_allowed = true;
             page.sync_ok.store(1, SeqCst);
         }
     }
@@ -187,7 +192,11 @@ impl Supervisor {
         while let Some(news) = self.keeper.as_ref().and_then(Keeper::news) {
             match news {
                 News::Dropped(index) => self.umount_ready(index),
-                News::Lost(index, errno) => self.lost_write(index, errno),
+                News::Lost(index, errno) => {
+                    // It has taken the debt, and does not say of whom.
+                    self.filesystems.is_certain(index);
+                    self.lost_write(index, errno);
+                }
             }
         }
         if self.keeper.as_ref().is_some_and(Keeper::has_ended) {
@@ -196,7 +205,8 @@ impl Supervisor {
             let Some(ledger) = self.ledger.clone() else {
                 return;
             };
-            let all = self.filesystems.owing().collect::<Vec<_>>();
+            let all = self.filesystems.owing();
+            all.iter().for_each(|&i| self.filesystems.is_kept(i, false));
             if !self.start_keeper(&ledger) || !all.iter().all(|&i| self.hand_to_keeper(i)) {
                 self.relax(false);
                 self.settle_all();
@@ -210,25 +220,74 @@ impl Supervisor {
             .is_some_and(|l| l.path(&self.plan.id).exists())
     }
 
-    pub(super) fn note_owed(&mut self, index: usize) {
+    fn note_owed(&mut self, index: usize) {
         let Some(f) = self.filesystems.get(index) else {
             return;
         };
-        let mount = f.point.to_string_lossy().into_owned();
-        let owed = Owed {
-            index,
-            mount,
+        let fresh = Owed {
+            index: Some(index),
+            requests: 0,
+            mount: f.point.to_string_lossy().into_owned(),
             fstype: f.fstype.clone(),
             device: f.source.clone(),
         };
-        if !self.entering.ever.contains(&owed) {
-            self.entering.ever.push(owed);
+        let ever = &mut self.entering.ever;
+        let is_it = |o: &&mut Owed| {
+            (&o.mount, &o.fstype, &o.device) == (&fresh.mount, &fresh.fstype, &fresh.device)
+                && o.index.is_none_or(|i| i == index)
+        };
+        match ever.iter_mut().find(is_it) {
+            Some(owed) => owed.index = Some(index),
+            None => ever.push(fresh),
         }
+        if ever.len() > 1 {
+            self.shared.page().several.store(1, SeqCst);
+        }
+    }
+
+    /// What was counted for superblock `index` belongs to it, whoever has the index next.
+    pub(super) fn count_for(&mut self, index: usize) {
+        let cell = self.shared.slots().fs_requests.get(index);
+        let counted = cell.map_or(0, |n| n.swap(0, SeqCst));
+        let its = { self.entering.ever.iter_mut() }.find(|o| o.index == Some(index));
+        if let Some(owed) = its {
+            owed.requests = owed.requests.saturating_add(counted);
+            owed.index = None;
+        }
+    }
+
+    fn mounts_are_steady(&self) -> bool {
+        !self.mounts_changed
     }
 
     /// File systems that owed at any time.
     #[must_use]
     pub fn owed(&self) -> &[Owed] {
         &self.entering.ever
+    }
+}
+
+impl Entering {
+    /// Superblock `index` is in the entry no more.
+    pub(super) fn forget(&mut self, index: usize) {
+        self.names_too_many |= self.written.contains(&index);
+        self.written.retain(|i| *i != index);
+        self.wanted.retain(|i| *i != index);
+        if let Some((_, fresh)) = &mut self.writing {
+            self.names_too_many |= fresh.contains(&index);
+            fresh.retain(|i| *i != index);
+        }
+    }
+
+    /// Whether sync() may have been put off.
+    pub(super) fn sync_is_owed(&self, shared: &Shared) -> bool {
+        self.sync_was_allowed || !settle::debts(shared, page::ALL_FS).is_empty()
+    }
+
+    /// Another disk may be in sight, which does not owe yet: sync() is made for real, and wants it.
+    pub(super) fn disallow_sync(&mut self, shared: &Shared) {
+        shared.page().sync_ok.store(0, SeqCst);
+        shared.slots().want_sync.store(0, SeqCst);
+        self.sync_all = false;
     }
 }

@@ -28,7 +28,7 @@ use super::ledger::Ledger;
 use super::settle::{self, Settle, Settled};
 use super::shared::Shared;
 use crate::reach::net::Net;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixListener;
@@ -71,8 +71,6 @@ pub struct Plan {
     pub ends: Option<Instant>,
     /// When the session began, RFC 3339.
     pub started: String,
-    /// Whether the command inherits an open block device.
-    pub block_device: bool,
 }
 
 /// How the command ended.
@@ -93,6 +91,8 @@ pub struct Paid {
     pub oldest: Option<Duration>,
     /// The first write-back error.
     pub error: Option<SettleError>,
+    /// File systems that could not be settled, on which nothing is known to have been put off.
+    pub doubts: BTreeSet<String>,
     /// Time from the end of the command to the end of the last settle.
     pub final_settle: Option<Duration>,
     /// Whether everything that owed has been settled at the end.
@@ -106,8 +106,10 @@ pub struct Paid {
 /// A file system that owed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owed {
-    /// Its index in the page.
-    pub index: usize,
+    /// Its index in the page, as long as it has one.
+    pub index: Option<usize>,
+    /// Requests that were counted for it before.
+    pub requests: u64,
     /// Where it is, or was, mounted.
     pub mount: String,
     /// Its type.
@@ -126,6 +128,10 @@ struct Entering {
     other_dial: bool,
     ever: Vec<Owed>,
     sync_all: bool,
+    /// sync() was put off at some time, or may have been.
+    sync_was_allowed: bool,
+    /// The entry on disk names file systems that were let go of.
+    names_too_many: bool,
     /// Why it cannot be written, and when it is tried again.
     trouble: Option<(String, Instant)>,
 }
@@ -153,9 +159,10 @@ pub struct Supervisor {
     /// Requests that had been answered late when the settle of a file system began.
     covering: BTreeMap<usize, u64>,
     again: Vec<usize>,
-    settle_clients: Vec<Client>,
-    /// Where a file system is mounted that was settled by sync(2), which tells no errors.
-    synced: Vec<String>,
+    /// The dial came to `never` while something of an earlier one was still being settled.
+    dial_changes: bool,
+    /// Whoever waits for the end of a settle, and what it is told instead of what is usual.
+    settle_clients: Vec<(Client, Option<String>)>,
     detach_clients: Vec<(Client, bool)>,
     reach: Option<reaching::Reach>,
     following: Option<following::Following>,
@@ -165,6 +172,10 @@ pub struct Supervisor {
     server: Server,
     slots_door: UnixListener,
     mountinfo: File,
+    /// The mount table has changed since it was looked at.
+    mounts_changed: bool,
+    /// When numbers that may not owe were forgotten last.
+    refused_at: Instant,
     next_beat: Instant,
     child: u32,
     outcome: Option<Outcome>,
@@ -211,15 +222,10 @@ impl Supervisor {
     pub fn new(parts: Parts) -> std::io::Result<Supervisor> {
         let shared = parts.shared;
         let doorbell = Doorbell::new(&shared.slots().doorbell)?;
-        if parts.plan.block_device {
-            shared.slots().look.store(1, SeqCst);
-        }
-        let mut filesystems = Filesystems::new();
-        filesystems.refresh(shared);
         let mut s = Supervisor {
             plan: parts.plan,
             shared,
-            filesystems,
+            filesystems: Filesystems::default(),
             census: Census::new(),
             escapes: parts.escapes,
             paid: Paid::default(),
@@ -230,8 +236,8 @@ impl Supervisor {
             settles: BTreeMap::new(),
             covering: BTreeMap::new(),
             again: Vec::new(),
+            dial_changes: false,
             settle_clients: Vec::new(),
-            synced: Vec::new(),
             detach_clients: Vec::new(),
             reach: None,
             following: None,
@@ -241,6 +247,8 @@ impl Supervisor {
             server: parts.server,
             slots_door: parts.slots_door,
             mountinfo: File::open("/proc/self/mountinfo")?,
+            mounts_changed: false,
+            refused_at: Instant::now(),
             next_beat: Instant::now(),
             child: 0,
             outcome: None,
@@ -322,13 +330,14 @@ impl Supervisor {
         self.start_due();
     }
 
-    fn wait(&self) {
+    fn wait(&mut self) {
+        const MOUNTINFO: usize = 0;
         let mut fds: Vec<(BorrowedFd<'_>, For)> = vec![
+            (self.mountinfo.as_fd(), For::Change),
             (self.signals.as_fd(), For::Input),
             (self.doorbell.as_fd(), For::Input),
             (self.server.as_fd(), For::Input),
             (self.slots_door.as_fd(), For::Input),
-            (self.mountinfo.as_fd(), For::Change),
         ];
         fds.extend(self.keeper.iter().map(|k| (k.as_fd(), For::Input)));
         fds.extend(self.recording_fds().into_iter().map(|fd| (fd, For::Input)));
@@ -347,7 +356,10 @@ impl Supervisor {
             .min(self.next_due())
             .min(self.next_reach().unwrap_or(self.next_beat))
             .saturating_duration_since(Instant::now());
-        let _ = wait::any(&fds, patience);
+        let ready = wait::any(&fds, patience);
+        // The kernel tells of a change once.
+        let changed = ready.get(MOUNTINFO).is_some_and(|r| *r);
+        self.mounts_changed |= changed;
     }
 
     fn take_signals(&mut self) {
@@ -407,10 +419,6 @@ impl Supervisor {
         self.census.meet(self.shared);
         let slots = self.shared.slots();
         self.filesystems_changed();
-        let want = slots.want.swap(0, SeqCst);
-        for index in (0..page::FS_MAX).filter(|i| want >> i & 1 == 1) {
-            self.enter(index);
-        }
         if slots.want_sync.load(SeqCst) != 0 && !self.entering.sync_all {
             self.enter_everything();
         }

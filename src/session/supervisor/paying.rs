@@ -1,6 +1,10 @@
 //! Settling: what falls due, what was told by it, and the end.
 
 use super::*;
+use crate::session::filesystems::Holding;
+
+/// What `settle` says of a session where nothing failed.
+const SETTLED: &str = "settled; every request made before this is durable";
 
 impl Supervisor {
     pub(super) fn watch_for_lost_writes(&mut self) {
@@ -63,31 +67,40 @@ impl Supervisor {
         if end.errno != 0 {
             self.lost_write(index, end.errno);
         }
-        if self.filesystems.get(index).is_some_and(|f| f.leaving) {
-            self.let_go(index);
-        }
-        if !self.relaxing && !self.again.contains(&index) {
-            // Noted by requests that still saw the relaxation, which this settle has covered.
-            settle::take_debt(self.shared, index);
-        }
         if self.again.contains(&index) {
             self.again.retain(|i| *i != index);
             self.settle(index);
-        } else if self.ledger.is_none() {
-            // Held for this settle only: nothing else would let go of it.
-            self.filesystems.put_down(index);
+        } else {
+            self.is_paid(index);
         }
         if self.settles.is_empty() {
-            for client in std::mem::take(&mut self.settle_clients) {
-                client.answer(&self.settle_answer());
+            if std::mem::take(&mut self.dial_changes) {
+                self.dial_is_new();
+            }
+            for (client, said) in std::mem::take(&mut self.settle_clients) {
+                client.answer(&self.settle_answer(said));
             }
         }
     }
 
-    pub(super) fn settle_answer(&self) -> Answer {
+    /// Superblock `index` is settled, and nobody has asked for more meanwhile.
+    fn is_paid(&mut self, index: usize) {
+        if !self.relaxing {
+            // Noted by requests that still saw the relaxation, which this settle has covered.
+            settle::take_debt(self.shared, index);
+        } else {
+            // The same of a class that came to `now` before this settle began.
+            settle::take_classes(self.shared, index, now_mask(&self.plan.classes));
+        }
+        if self.filesystems.get(index).is_some_and(|f| f.leaving) {
+            self.let_go(index);
+        }
+    }
+
+    pub(super) fn settle_answer(&self, said: Option<String>) -> Answer {
         match &self.paid.error {
             None => Answer::Done {
-                said: self.settled_in_words(),
+                said: said.unwrap_or_else(|| SETTLED.into()),
             },
             Some(e) => Answer::Refused {
                 why: format!("{} on {} ({}): writes were lost", e.name, e.mount, e.device),
@@ -95,21 +108,23 @@ impl Supervisor {
         }
     }
 
-    fn settled_in_words(&self) -> String {
-        let all = "settled; every request made before this is durable";
-        if self.synced.is_empty() {
-            return all.to_owned();
-        }
-        let places = self.synced.join(", ");
-        format!("{all}; {places} by sync(2), which tells of no write errors")
-    }
-
+    /// A file system could not be settled. Where no request of the session is known to have been
+    /// put off on it, that is told, and no more: others may have broken it.
     pub(super) fn lost_write(&mut self, index: usize, errno: i32) {
+        let fs = self.filesystems.get(index);
+        if let Some(fs) = fs.filter(|f| !f.is_certain) {
+            let why = errno_name(errno);
+            self.paid.doubts.insert(format!(
+                "{} ({}): {why}; no request of this session is known to have been put off there",
+                fs.point.display(),
+                fs.source
+            ));
+            return;
+        }
         self.shared.page().error.store(errno.unsigned_abs(), SeqCst);
         if self.paid.error.is_some() {
             return;
         }
-        let fs = self.filesystems.get(index);
         self.paid.error = Some(SettleError {
             mount: fs.map_or_else(
                 || "sync()".into(),
@@ -133,20 +148,27 @@ impl Supervisor {
         let job = if index == page::ALL_FS {
             Settle::everything(self.shared)
         } else {
-            let Some(fd) = self.filesystems.get(index).and_then(|f| f.fd.as_ref()) else {
+            let Some(held) = self.filesystems.get(index).and_then(|f| f.held()) else {
                 return;
             };
-            Settle::filesystem(self.shared, index, fd.as_fd())
+            Settle::filesystem(self.shared, index, held.fds())
         };
         match job {
             Ok(job) => {
                 self.escapes.is_ours(job.pid());
+                if job.age(self.shared).is_some() {
+                    self.filesystems.is_certain(index);
+                }
                 self.covering
                     .insert(index, self.census.total(self.shared).skipped());
                 self.settles.insert(index, job);
             }
             // No process to be had: the loop waits for this one, and the lease may run out.
             Err(_) => self.settle_here(index),
+        }
+        // Once the debt is taken: who notes one from now on is settled once more.
+        if index == page::ALL_FS {
+            self.settle_all_held();
         }
     }
 
@@ -162,10 +184,13 @@ impl Supervisor {
     fn settle_here(&mut self, index: usize) {
         let began = Instant::now();
         settle::take_debt(self.shared, index);
-        let fd = self.filesystems.get(index).and_then(|f| f.fd.as_ref());
-        let errno = match fd {
-            Some(fd) => synclater_sys::job::syncfs(fd.as_fd()),
-            None => synclater_sys::job::sync_everything(),
+        let held = self.filesystems.get(index).and_then(|f| f.held());
+        let errno = match held.map(Holding::fds) {
+            Some((fd, file)) => crate::session::durable::settle(fd, file),
+            None => {
+                rustix::fs::sync();
+                0
+            }
         };
         let end = Settled {
             errno,
@@ -178,39 +203,29 @@ impl Supervisor {
     /// Rows of debt that requests may have been noted in.
     #[must_use]
     pub fn rows(&self) -> Vec<usize> {
-        let mut rows: Vec<usize> = self.filesystems.owing().chain([page::ALL_FS]).collect();
-        if self.ledger.is_none() {
-            rows.extend(self.owed().iter().map(|o| o.index));
-            rows.sort_unstable();
-            rows.dedup();
-        }
+        let mut rows = self.filesystems.owing();
+        rows.push(page::ALL_FS);
         rows
     }
 
-    /// Without a ledger nothing is held that requests were put off for (`never`): now it is, to be
-    /// settled. Whether sync(2) has to do it for some.
-    fn hold_what_owes(&mut self) -> bool {
-        self.synced.clear();
-        if self.ledger.is_some() {
-            return false;
+    /// Everything that is held, and each disk that has come into sight since sync() was put off.
+    fn settle_all_held(&mut self) {
+        // They are settled only: requests that name them are real until they have an entry.
+        for index in self.filesystems.hold_all_disks(self.shared) {
+            self.enter(index);
         }
-        for owed in self.owed().to_vec() {
-            let held = self.filesystems.hold(owed.index, self.shared).is_some();
-            let left = self.filesystems.get(owed.index).is_none_or(|f| f.leaving);
-            if !held && !left {
-                self.synced.push(owed.mount);
-            }
-        }
-        !self.synced.is_empty()
+        self.filesystems
+            .owing()
+            .into_iter()
+            .for_each(|i| self.settle(i));
     }
 
     pub(super) fn settle_all(&mut self) {
-        let by_sync = self.hold_what_owes();
-        for index in self.filesystems.owing().collect::<Vec<_>>() {
-            self.settle(index);
+        if self.entering.sync_is_owed(self.shared) {
+            return self.settle(page::ALL_FS);
         }
-        if by_sync || self.shared.page().sync_ok.load(SeqCst) != 0 {
-            self.settle(page::ALL_FS);
+        for index in self.filesystems.owing() {
+            self.settle(index);
         }
     }
 
@@ -221,17 +236,25 @@ impl Supervisor {
 
     /// When the debt of each row falls due, with the time that settling it takes taken off.
     pub(super) fn due(&self) -> Vec<(usize, Duration)> {
-        let rows = self.filesystems.owing().chain([page::ALL_FS]);
+        let rows = self.rows().into_iter();
         let mut due = Vec::new();
         for row in rows.filter(|r| !self.settles.contains_key(r)) {
             for (class, tick) in settle::debts(self.shared, row) {
-                let Some(Until::Within(within)) = self.plan.classes.get(class) else {
-                    continue;
+                let within = match self.plan.classes.get(class) {
+                    Some(Until::Within(within)) => within,
+                    // By a request that still saw another dial: a settle since then has covered it.
+                    Some(Until::Now) => &Duration::ZERO,
+                    _ => continue,
                 };
                 let took = self.paid.longest.get(&row).copied().unwrap_or_default();
                 let early = (took + took / 4).min(*within / 2);
                 let age = self.shared.clock.since(tick);
-                due.push((row, (*within - early).saturating_sub(age)));
+                let left = match self.shared.clock.is_ahead(tick) {
+                    // Nobody knows how old it is: it is not waited for.
+                    true => Duration::ZERO,
+                    false => (*within - early).saturating_sub(age),
+                };
+                due.push((row, left));
             }
         }
         due
@@ -276,11 +299,9 @@ impl Supervisor {
         while self.entering.writing.is_some() && self.interrupts < 2 {
             self.turn();
         }
-        if !self.must_settle() {
-            self.paid.complete = true;
-            return;
+        if self.must_settle() {
+            self.settle_all();
         }
-        self.settle_all();
         let owed = !self.settles.is_empty();
         let total = if owed { settle::dirty_bytes() } else { 0 };
         let mut told = Instant::now();
@@ -294,7 +315,9 @@ impl Supervisor {
                 show(&self.progress(total));
             }
         }
-        self.paid.final_settle = Some(began.elapsed());
+        if owed {
+            self.paid.final_settle = Some(began.elapsed());
+        }
         self.paid.complete = self.paid.error.is_none();
     }
 

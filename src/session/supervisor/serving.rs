@@ -30,18 +30,26 @@ impl Supervisor {
                 }
                 Ok(Request::Settle) => {
                     self.settle_all();
-                    self.settle_clients.push(client);
-                    if self.settles.is_empty() {
-                        for client in std::mem::take(&mut self.settle_clients) {
-                            client.answer(&self.settle_answer());
-                        }
-                    }
+                    self.answer_once_settled(client, None);
                 }
                 Ok(Request::Detach { json }) => self.detach(client, json),
                 Ok(Request::Watch) => self.watch(client),
-                Ok(Request::Set { until, for_s }) => client.answer(&self.set(until, for_s)),
+                Ok(Request::Set { until, for_s }) => match self.set(until, for_s) {
+                    // What was put off before is durable when it is told.
+                    Answer::Done { said } if !self.settles.is_empty() => {
+                        self.answer_once_settled(client, Some(said));
+                    }
+                    answer => client.answer(&answer),
+                },
             }
         }
+    }
+
+    fn answer_once_settled(&mut self, client: Client, said: Option<String>) {
+        if self.settles.is_empty() {
+            return client.answer(&self.settle_answer(said));
+        }
+        self.settle_clients.push((client, said));
     }
 
     /// Begins to end a session that was attached; the client waits for the report.
@@ -134,23 +142,34 @@ impl Supervisor {
                 said: format!("{}: lease changed{but}", self.plan.id),
             };
         };
-        self.plan.classes[0] = dial;
+        let before = std::mem::replace(&mut self.plan.classes[0], dial);
         self.shared
             .page()
             .now_mask
             .store(now_mask(&self.plan.classes), SeqCst);
         self.relax(self.plan.classes.iter().any(|u| *u != Until::Now));
+        // What was put off under a stricter dial than the new one keeps its promise; and with `now`
+        // everything is paid.
+        if dial == Until::Now || before < dial {
+            self.settle_all();
+        }
+        self.dial_is_new();
+        Answer::Done {
+            said: format!("{}: until {dial}{}", self.plan.id, self.but()),
+        }
+    }
+
+    /// Once nothing of an earlier dial is owed any more: the keeper and the entry are told.
+    pub(super) fn dial_is_new(&mut self) {
+        self.dial_changes = !self.settles.is_empty() && !self.must_settle();
+        if self.dial_changes {
+            return;
+        }
         if let Some(keeper) = &self.keeper {
             keeper.settle_at_death(self.must_settle());
         }
         self.entering.other_dial = true;
         self.write_ledger();
-        if dial == Until::Now {
-            self.settle_all();
-        }
-        Answer::Done {
-            said: format!("{}: until {dial}{}", self.plan.id, self.but()),
-        }
     }
 
     /// What stands in the way of a dial that was just set.

@@ -1,72 +1,113 @@
 //! Mounts that come and go under the session: whoever unmounts must not find us holding on.
 
 use super::*;
-use crate::session::filesystems::Filesystem;
+use crate::session::find::{find, Finding, Question};
+use crate::session::names;
 
 impl Supervisor {
+    /// Looks at the mount table where the kernel says that it changed.
     pub(super) fn filesystems_changed(&mut self) {
-        for index in self
-            .filesystems
-            .refresh_if_changed(self.shared, &self.mountinfo)
-        {
+        if self.refused_at.elapsed() > REFUSED_FOR {
+            // What could not be had a moment ago, of a busy disk say, is tried again.
+            self.refused_at = Instant::now();
+            names::forget_refused(self.shared.page());
+        }
+        if !std::mem::take(&mut self.mounts_changed) {
+            return;
+        }
+        // A number may be another file system's now, and a disk may have come into sight.
+        names::forget_refused(self.shared.page());
+        self.entering.disallow_sync(self.shared);
+        for index in self.filesystems.gone() {
             // Gone from our sight, perhaps by somebody else's umount: pay and let go.
-            self.filesystems
-                .set_state(index, page::FS_KNOWN, self.shared);
-            if let Some(fs) = self.filesystems.get_mut(index) {
-                fs.leaving = true;
-            }
-            self.settle(index);
+            self.begin_to_leave(index);
         }
     }
 
     pub(super) fn answer_questions(&mut self) {
         for slot in &self.shared.slots().slot {
-            let ask = slot.ask_mount.load(SeqCst);
-            if ask != 0 {
-                if let Some(pid) = self.census.pid_of(slot) {
-                    self.filesystems.resolve(ask, pid, self.shared);
-                }
-                slot.ask_mount.store(0, SeqCst);
-            }
             match slot.umount.load(SeqCst) {
                 page::UMOUNT_ASKED => self.begin_umount(slot),
                 page::UMOUNT_OVER => self.end_umount(slot),
                 _ => {}
             }
         }
+        for slot in &self.shared.slots().slot {
+            let dev = slot.ask_dev.load(SeqCst);
+            if dev == 0 {
+                continue;
+            }
+            // What is about to be unmounted may not be held again. It stays real meanwhile.
+            if let Some(pid) = self
+                .census
+                .pid_of(slot)
+                .filter(|_| !self.somebody_unmounts())
+            {
+                let fd = Some(slot.ask_fd.load(SeqCst)).filter(|fd| *fd >= 0);
+                self.resolve(&Question { pid, fd, dev });
+            }
+            slot.ask_dev.store(0, SeqCst);
+        }
+    }
+
+    fn resolve(&mut self, question: &Question) {
+        match find(question) {
+            Finding::Tested(found) => {
+                let number = found.number;
+                match self.filesystems.take(*found, self.shared) {
+                    Some(index) => self.enter(index),
+                    None => self.refuse(number, page::NAME_UNKNOWN),
+                }
+            }
+            Finding::Named(number, name) => self.refuse(number, name),
+            Finding::Gone => {}
+        }
+    }
+
+    fn refuse(&self, number: u64, name: u32) {
+        // One that is held has its name already: the question was an old one.
+        if self.filesystems.by_number(number).is_none() {
+            names::put(self.shared.page(), number, name);
+        }
+    }
+
+    fn somebody_unmounts(&self) -> bool {
+        let busy = |s: &page::Slot| {
+            matches!(
+                s.umount.load(SeqCst),
+                page::UMOUNT_ASKED | page::UMOUNT_READY
+            )
+        };
+        self.shared.slots().slot.iter().any(busy)
     }
 
     pub(super) fn begin_umount(&mut self, slot: &page::Slot) {
-        let mount = slot.umount_mount.load(SeqCst);
-        if self.filesystems.is_leaving(mount) {
-            return;
-        }
-        if let Some(pid) = self.census.pid_of(slot) {
-            self.filesystems.resolve(mount, pid, self.shared);
-        }
-        let Some(index) = self.filesystems.by_mount(mount) else {
-            return ready(slot);
-        };
-        let Some(fs) = self.filesystems.get_mut(index) else {
-            return ready(slot);
-        };
-        // From here to the end of the call it may not be taken up again by another request.
-        let began = std::mem::replace(&mut fs.leaving, true);
-        let held = fs.fd.is_some();
-        self.filesystems
-            .set_state(index, page::FS_REAL, self.shared);
-        if !held {
+        let ours = self.filesystems.ours_with(slot.umount_dev.load(SeqCst));
+        if ours.is_empty() {
             ready(slot);
-        } else if !began {
+        }
+        for index in ours {
+            self.begin_to_leave(index);
+        }
+    }
+
+    /// Superblock `index` owes no more; once it is settled it is let go of.
+    fn begin_to_leave(&mut self, index: usize) {
+        let Some(fs) = self.filesystems.get_mut(index) else {
+            return;
+        };
+        let began = std::mem::replace(&mut fs.leaving, true);
+        if !began && fs.held().is_some() {
+            self.filesystems.unpublish(index, self.shared);
             self.settle(index);
         }
     }
 
     /// Lets go of a file system that has been settled, and has the keeper do so.
     pub(super) fn let_go(&mut self, index: usize) {
+        self.count_for(index);
         self.filesystems.release(index, self.shared);
-        self.entering.written.retain(|i| *i != index);
-        self.entering.wanted.retain(|i| *i != index);
+        self.entering.forget(index);
         match &self.keeper {
             Some(keeper) => keeper.let_go(index),
             None => self.umount_ready(index),
@@ -74,33 +115,22 @@ impl Supervisor {
     }
 
     pub(super) fn umount_ready(&mut self, index: usize) {
+        self.filesystems.is_kept(index, false);
         for slot in &self.shared.slots().slot {
             let asked = slot.umount.load(SeqCst) == page::UMOUNT_ASKED;
-            if asked && self.filesystems.is_leaving(slot.umount_mount.load(SeqCst)) {
+            let number = slot.umount_dev.load(SeqCst);
+            if asked && self.filesystems.ours_with(number).is_empty() {
                 ready(slot);
             }
         }
-        self.filesystems.has_left(index);
         self.end_of_umounts();
     }
 
     /// Once nobody is about to unmount, or whoever was is dead: file systems that we let go of and
     /// that are still there may owe again.
     pub(super) fn end_of_umounts(&mut self) {
-        let busy = |s: &page::Slot| {
-            matches!(
-                s.umount.load(SeqCst),
-                page::UMOUNT_ASKED | page::UMOUNT_READY
-            )
-        };
-        if self.shared.slots().slot.iter().any(busy) {
-            return;
-        }
-        for index in 0..page::FS_MAX {
-            let let_go = |f: &Filesystem| f.leaving && f.fd.is_none();
-            if self.filesystems.get(index).is_some_and(let_go) {
-                self.may_owe_again(index);
-            }
+        if !self.somebody_unmounts() {
+            self.filesystems.forget_left();
         }
     }
 
@@ -109,17 +139,11 @@ impl Supervisor {
         let over = (page::UMOUNT_OVER, page::UMOUNT_NONE);
         let _ = slot.umount.compare_exchange(over.0, over.1, SeqCst, SeqCst);
         self.end_of_umounts();
-        self.filesystems.refresh(self.shared);
-    }
-
-    pub(super) fn may_owe_again(&mut self, index: usize) {
-        if let Some(fs) = self.filesystems.get_mut(index) {
-            fs.leaving = false;
-            self.filesystems
-                .set_state(index, page::FS_KNOWN, self.shared);
-        }
     }
 }
+
+/// How long a number that could not be told, or may not owe, is not asked about again.
+const REFUSED_FOR: Duration = Duration::from_secs(10);
 
 /// How long a child of ours that has just been started may take to close what it need not have.
 const YOUNG: Duration = Duration::from_millis(500);

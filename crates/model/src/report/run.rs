@@ -77,6 +77,10 @@ pub struct RunReport {
     /// True at the dial `never`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub never_settled: Option<bool>,
+    /// File systems that could not be settled, on which no request of the session is known to have
+    /// been put off: each with its reason.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub doubts: Option<Vec<String>>,
     /// The recording, where one was made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recording: Option<String>,
@@ -149,6 +153,7 @@ impl RunReport {
             oldest_s: None,
             real_s: None,
             never_settled: None,
+            doubts: None,
             recording: None,
             recorded: None,
             recording_lost: None,

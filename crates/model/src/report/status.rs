@@ -205,6 +205,7 @@ mod tests {
             command: vec!["make".into(), "install".into()],
             started: "2025-01-31T12:00:00Z".into(),
             until: until.into(),
+            is_never: false,
             consistent: None,
             filesystems: vec![LedgerFs {
                 mount: "/srv".into(),

@@ -24,6 +24,9 @@ pub fn summary(report: &RunReport) -> String {
     if let Some(error) = &report.error {
         line(lost(error));
     }
+    report.doubts.iter().flatten().for_each(|doubt| {
+        line(vec![format!("warning: {}", shown(doubt))]);
+    });
     for clauses in [
         never(report),
         saved(report),

@@ -3,16 +3,26 @@
 
 use super::{add, shard_of, Desk, Subject};
 use crate::reach::net::visitor::Visitor;
-use rustix::fs::{AtFlags, FileType, StatxFlags};
+use rustix::fs::FileType;
 use rustix::io::Errno;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::SeqCst;
 use synclater_model::policy::dial::Until;
 use synclater_model::reach::filter::Asked;
 use synclater_shim::page::{self, Kept, Shard};
+use synclater_sys::mount::what_is;
+use synclater_sys::seccomp::sync_range;
 use synclater_sys::wait;
+
+/// An index that no file system has: what is asked for is in memory alone.
+const NOTHING: usize = usize::MAX;
+
+fn is_memory(file: &OwnedFd) -> bool {
+    const TMPFS_MAGIC: u64 = 0x0102_1994;
+    rustix::fs::fstatfs(file).is_ok_and(|s| s.f_type as u64 == TMPFS_MAGIC)
+}
 
 impl Desk {
     /// The file system and the class that a request may be owed to, a write-back error, or why it
@@ -32,8 +42,7 @@ impl Desk {
             0 => {}
             error => return Ok(Err(Errno::from_raw_os_error(error.cast_signed()))),
         }
-        let fs = self.filesystem(subject)?;
-        self.may_owe(fs).map(|()| Ok((fs, class)))
+        Ok(self.filesystem(subject)?.map(|fs| (fs, class)))
     }
 
     pub(super) fn relaxes(&self) -> bool {
@@ -68,88 +77,74 @@ impl Desk {
         crate::session::compile::class_of(&self.terms.classes, until)
     }
 
-    pub(super) fn filesystem(&self, subject: &Subject<'_>) -> Result<usize, Kept> {
-        let page = self.page();
+    /// The file system that a request may be owed to, by the number that its descriptor shows now;
+    /// `None` where it has nothing to write.
+    pub(super) fn filesystem(&self, subject: &Subject<'_>) -> Result<Result<usize, Errno>, Kept> {
+        let (page, slots) = (self.page(), self.slots());
         if let Some(mapping) = subject.mapped {
-            let is_it = |fs: &page::Fs| {
-                fs.state.load(SeqCst) != page::FS_FREE && fs.dev.load(SeqCst) == mapping.device
-            };
-            return page.fs.iter().position(is_it).ok_or(Kept::Unknown);
+            return self.named(mapping.device, subject, None).map(Ok);
         }
         let Some(file) = subject.file else {
-            return Ok(page::ALL_FS);
+            if page.sync_ok.load(SeqCst) != 0 {
+                return Ok(Ok(page::ALL_FS));
+            }
+            if slots.want_sync.swap(1, SeqCst) == 0 {
+                self.ring();
+            }
+            return Err(Kept::SyncAll);
         };
-        let (id, kind) = self.place_of(file)?;
+        let (number, kind) = what_is(file).map_err(|_| Kept::Unknown)?;
         if !matches!(
             kind,
             FileType::RegularFile | FileType::Directory | FileType::Symlink
         ) {
             return Err(Kept::Block);
         }
-        if let Some(fs) = self.filesystem_of(id) {
-            return Ok(fs);
+        let fs = self.named(number, subject, Some(file))?;
+        // Its own write-back errors, as fsync would tell them, of a part that has nothing to write.
+        const FAR: i64 = 0x7fff_ffff_ffff_f000;
+        const WAIT_BEFORE: u32 = 1;
+        match sync_range(file.as_fd(), FAR, 1, WAIT_BEFORE) {
+            Ok(()) => Ok(Ok(fs)),
+            Err(e) => Ok(Err(Errno::from_io_error(&e).unwrap_or(Errno::IO))),
         }
-        let slot = subject.visitor.slot(self.slots());
-        if slot.ask_mount.swap(id, SeqCst) != id {
-            self.ring();
-        }
-        Err(Kept::Unknown)
     }
 
-    /// The mount that a file lies in, and what it is.
-    pub(super) fn place_of(&self, file: &OwnedFd) -> Result<(u64, FileType), Kept> {
-        let mask = self.page().mount_mask.load(SeqCst);
-        let want = StatxFlags::from_bits_retain(mask) | StatxFlags::TYPE;
-        let how = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
-        let x = rustix::fs::statx(file, "", how, want).map_err(|_| Kept::Unknown)?;
-        if x.stx_mask & mask == 0 {
-            return Err(Kept::Unknown);
-        }
-        Ok((x.stx_mnt_id, FileType::from_raw_mode(x.stx_mode.into())))
-    }
-
-    /// The file system of a mount, where the page has it.
-    pub(super) fn filesystem_of(&self, mount: u64) -> Option<usize> {
-        let (page, first) = (self.page(), page::mount_place(mount));
-        let places = (0..page::PROBE_MAX).map(|k| &page.mounts[(first + k) % page::MOUNT_MAX]);
-        { places.take_while(|m| m.id.load(SeqCst) != 0) }
-            .find(|m| m.id.load(SeqCst) == mount)
-            .map(|m| m.fs.load(SeqCst) as usize)
-            .filter(|fs| *fs < page::FS_MAX)
-    }
-
-    pub(super) fn may_owe(&self, fs: usize) -> Result<(), Kept> {
-        let (page, slots) = (self.page(), self.slots());
-        if fs == page::ALL_FS {
-            if page.sync_ok.load(SeqCst) != 0 {
-                return Ok(());
+    /// What the page says of a number.
+    fn named(
+        &self,
+        number: u64,
+        subject: &Subject<'_>,
+        file: Option<&OwnedFd>,
+    ) -> Result<usize, Kept> {
+        let page = self.page();
+        match page.named(number) {
+            Some(fs) if (fs as usize) < page::FS_MAX => {
+                let owes = page.fs[fs as usize].state.load(SeqCst) == page::FS_OWES;
+                owes.then_some(fs as usize).ok_or(Kept::Ledger)
             }
-            if slots.want_sync.swap(1, SeqCst) == 0 {
-                self.ring();
-            }
-            return Err(Kept::SyncAll);
-        }
-        match page.fs[fs].state.load(SeqCst) {
-            page::FS_OWES | page::FS_NOTHING => Ok(()),
-            page::FS_KNOWN => {
-                if slots.want.fetch_or(1 << fs, SeqCst) >> fs & 1 == 0 {
+            Some(page::NAME_MEMORY) if file.is_some_and(is_memory) => Ok(NOTHING),
+            Some(page::NAME_MEMORY | page::NAME_REAL) => Err(Kept::Filesystem),
+            Some(_) => Err(Kept::Unknown),
+            None => {
+                let slot = subject.visitor.slot(self.slots());
+                if slot.ask_dev.load(SeqCst) != number {
+                    slot.ask_fd.store(subject.descriptor, SeqCst);
+                    slot.ask_dev.store(number, SeqCst);
                     self.ring();
                 }
                 Err(Kept::Ledger)
             }
-            _ => Err(Kept::Filesystem),
         }
     }
 
     pub(super) fn owe(&self, fs: usize, class: usize) {
         let (page, slots) = (self.page(), self.slots());
-        if fs < page::FS_MAX {
-            if page.single.load(SeqCst) == 0 || slots.look.load(SeqCst) != 0 {
-                add(&slots.fs_requests[fs]);
-            }
-            if page.fs[fs].state.load(SeqCst) == page::FS_NOTHING {
-                return;
-            }
+        if fs == NOTHING {
+            return;
+        }
+        if fs < page::FS_MAX && page.several.load(SeqCst) != 0 {
+            add(&slots.fs_requests[fs]);
         }
         let debt = &slots.debt[fs][class];
         let now = self.terms.shared.clock.now() | 1;

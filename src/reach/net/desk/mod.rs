@@ -71,6 +71,8 @@ pub struct Desk {
 struct Subject<'a> {
     visitor: &'a Visitor,
     file: Option<&'a OwnedFd>,
+    /// Its number there, or -1.
+    descriptor: i32,
     /// Or a part of its memory.
     mapped: Option<&'a Mapping>,
 }
@@ -189,6 +191,7 @@ impl Desk {
         let subject = Subject {
             visitor,
             file: Some(&file),
+            descriptor: fd,
             mapped: None,
         };
         match self.later(&subject) {
@@ -232,6 +235,7 @@ impl Desk {
         let subject = Subject {
             visitor,
             file: None,
+            descriptor: -1,
             mapped: None,
         };
         match self.later(&subject) {
@@ -296,6 +300,7 @@ impl Desk {
             let subject = Subject {
                 visitor,
                 file: None,
+                descriptor: -1,
                 mapped: Some(mapping),
             };
             match self.later(&subject)? {
@@ -321,19 +326,11 @@ impl Desk {
         let path = text_at(call.tid, call.arguments[0])?;
         let stays_on_link = call.arguments[1] & UMOUNT_NOFOLLOW != 0;
         let point = visitor.open(&path, stays_on_link).ok()?;
-        let (id, _) = self.place_of(&point).ok()?;
+        let (number, _) = synclater_sys::mount::what_is(&point).ok()?;
         drop(point);
-        let page = self.page();
-        if let Some(fs) = self.filesystem_of(id) {
-            let state = page.fs[fs].state.load(SeqCst);
-            // On its way into the ledger it is held already.
-            if state != page::FS_OWES && state != page::FS_KNOWN {
-                return None;
-            }
-        }
         let slot = visitor.place(self.slots());
         let at = &self.slots().slot[slot];
-        at.umount_mount.store(id, SeqCst);
+        at.umount_dev.store(number, SeqCst);
         at.umount.store(page::UMOUNT_ASKED, SeqCst);
         self.ring();
         Some(Verdict::Unmounts(Unmounting {

@@ -1,0 +1,277 @@
+//! Which superblock a descriptor lies on, and a descriptor of our own there.
+//!
+//! Promise: what is [`Finding::Tested`] is the superblock whose number was asked for, of that type:
+//! each of its facts was true while a descriptor of it was open, and its own descriptor goes on
+//! from there. What cannot be told is not guessed. Relies on: mount ids and device numbers
+//! belonging to one mount and one superblock as long as those exist; an open file keeps both.
+
+use super::durable;
+use super::filesystems::{dev_of, mounts_of};
+use rustix::fs::{open, openat2, FileType, Mode, OFlags, ResolveFlags};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use synclater_model::policy::filesystem::{kind, upper_of, FsKind, Mount};
+use synclater_shim::page;
+use synclater_sys::mount::{id_of_fd, what_is};
+
+/// The mask of statx for the number that mountinfo shows.
+const MNT_ID: u32 = 0x1000;
+
+/// A request that was made for a number that nobody knows. All of it is the asker's word.
+#[derive(Clone, Copy, Debug)]
+pub struct Question {
+    /// Who asks, as we number it.
+    pub pid: u32,
+    /// Which of its descriptors has the number.
+    pub fd: Option<i32>,
+    /// The number, as stat shows it.
+    pub dev: u64,
+}
+
+/// A superblock that may owe.
+pub struct Found {
+    /// Its mount, as it was found.
+    pub mount: Mount,
+    /// Whether it is mounted in our own sight.
+    pub in_sight: bool,
+    /// A descriptor that keeps it.
+    pub fd: OwnedFd,
+    /// A file on it that flushes its disk, where one is needed.
+    pub file: Option<OwnedFd>,
+    /// The number that was asked about.
+    pub number: u64,
+    /// What keeps that number, where the superblock does not (a subvolume's).
+    pub keeps: Option<OwnedFd>,
+}
+
+/// What a question led to.
+pub enum Finding {
+    /// What was asked about is not there any more.
+    Gone,
+    /// A superblock of a tested type.
+    Tested(Box<Found>),
+    /// The number is not one that may owe: what the page is to say of it.
+    Named(u64, u32),
+}
+
+/// Whoever asks, and what of it could be had.
+struct Asked {
+    question: Question,
+    /// The same place, for as long as we look: not its open file, whose locks would live longer.
+    theirs: Option<OwnedFd>,
+    number: u64,
+    is_folder: bool,
+}
+
+/// Answers a question. Mostly a mount in our sight has the number: then what the asker has open is
+/// not touched.
+#[must_use]
+pub fn find(question: &Question) -> Finding {
+    let table = mounts_of("self");
+    if let Some(mount) = table.iter().find(|m| dev_of(m) == question.dev) {
+        if let Some(named) = refused(mount) {
+            return Finding::Named(question.dev, named);
+        }
+        if let Some(found) = find_mounted(mount) {
+            return Finding::Tested(Box::new(found));
+        }
+    }
+    find_by_descriptor(question)
+}
+
+fn find_by_descriptor(question: &Question) -> Finding {
+    // It was closed, or another file has its number: who comes back asks again.
+    if question.fd.is_some_and(|fd| is_gone(question.pid, fd)) {
+        return Finding::Gone;
+    }
+    let theirs = { question.fd }.and_then(|fd| place_of(question.pid, fd));
+    let what = theirs.as_ref().and_then(|fd| what_is(fd).ok());
+    let mut asked = Asked {
+        question: *question,
+        number: what.map_or(question.dev, |(dev, _)| dev),
+        is_folder: what.is_some_and(|(_, kind)| kind == FileType::Directory),
+        theirs,
+    };
+    if !what.is_some_and(|(_, k)| k == FileType::RegularFile || k == FileType::Directory) {
+        asked.theirs = None;
+        asked.number = question.dev;
+    }
+    if asked.number != question.dev {
+        return Finding::Gone;
+    }
+    let unknown = Finding::Named(asked.number, page::NAME_UNKNOWN);
+    let Some((mount, in_sight)) = asked.mount() else {
+        return unknown;
+    };
+    if let Some(named) = refused(&mount) {
+        return Finding::Named(asked.number, named);
+    }
+    asked
+        .taken(mount, in_sight)
+        .map_or(unknown, |f| Finding::Tested(Box::new(f)))
+}
+
+fn is_gone(pid: u32, fd: i32) -> bool {
+    let link = rustix::fs::readlink(format!("/proc/{pid}/fd/{fd}"), Vec::new());
+    link.is_err_and(|e| e == rustix::io::Errno::NOENT)
+}
+
+/// Where a process's descriptor leads to, as the kernel has it: the same mount and the same file.
+fn place_of(pid: u32, fd: i32) -> Option<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    open(format!("/proc/{pid}/fd/{fd}"), flags, Mode::empty()).ok()
+}
+
+/// The superblock of a mount in our own sight.
+#[must_use]
+pub fn find_mounted(mount: &Mount) -> Option<Found> {
+    let number = dev_of(mount);
+    let question = Question {
+        pid: std::process::id(),
+        fd: None,
+        dev: number,
+    };
+    let asked = Asked {
+        question,
+        theirs: None,
+        number,
+        is_folder: false,
+    };
+    refused(mount)
+        .is_none()
+        .then(|| asked.taken(mount.clone(), true))
+        .flatten()
+}
+
+/// What the page is to say of a mount that may not owe.
+fn refused(mount: &Mount) -> Option<u32> {
+    match kind(&mount.fstype) {
+        FsKind::Memory => Some(page::NAME_MEMORY),
+        FsKind::Pseudo | FsKind::Untested(_) => Some(page::NAME_REAL),
+        FsKind::Tested if durable::distrust(mount).is_some() => Some(page::NAME_REAL),
+        FsKind::Tested if !has_tested_upper(mount) => Some(page::NAME_REAL),
+        FsKind::Tested => None,
+    }
+}
+
+/// Whether what an overlay writes to is of a tested type, or in memory, as far as it is in sight.
+fn has_tested_upper(mount: &Mount) -> bool {
+    use std::os::unix::ffi::OsStrExt;
+    let Some(path) = upper_of(mount) else {
+        return true;
+    };
+    let path = Path::new(std::ffi::OsStr::from_bytes(&path));
+    let Some(id) = known_at(path, OFlags::PATH).and_then(|fd| id_of_fd(&fd, MNT_ID).ok()) else {
+        return true;
+    };
+    let table = mounts_of("self");
+    let upper = table.iter().find(|m| m.id == id);
+    upper.is_none_or(|m| matches!(kind(&m.fstype), FsKind::Tested | FsKind::Memory))
+}
+
+/// What lies at a path of ours, as far as the kernel knows the way without asking a file system:
+/// its server may wait for us. It knows the way to every mount point.
+fn known_at(path: &Path, flags: OFlags) -> Option<OwnedFd> {
+    let how = ResolveFlags::IN_ROOT | ResolveFlags::CACHED;
+    let root = open("/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    openat2(root, path, flags | OFlags::CLOEXEC, Mode::empty(), how).ok()
+}
+
+impl Asked {
+    /// The mount that it lies on, and whether we see that; or another one of the same superblock.
+    fn mount(&self) -> Option<(Mount, bool)> {
+        // Read while the descriptor is open: its mount and its superblock are the same all the
+        // time.
+        let id = { self.theirs.as_ref() }.and_then(|fd| id_of_fd(fd, MNT_ID).ok());
+        let tables = [
+            "self".to_owned(),
+            self.question.pid.to_string(),
+            "1".to_owned(),
+        ];
+        let tables = tables.map(|of| mounts_of(&of));
+        let by_id = |m: &&Mount| id == Some(m.id);
+        let by_number = |m: &&Mount| dev_of(m) == self.number;
+        let found = { tables.iter().enumerate() }
+            .find_map(|(k, table)| Some((table.iter().find(by_id)?, k == 0)));
+        let or_other = || {
+            { tables.iter().enumerate() }
+                .find_map(|(k, table)| Some((table.iter().find(by_number)?, k == 0)))
+        };
+        let (mount, in_sight) = found.or_else(or_other)?;
+        Some((mount.clone(), in_sight))
+    }
+
+    /// A descriptor of our own on the superblock of `mount`.
+    fn taken(&self, mount: Mount, in_sight: bool) -> Option<Found> {
+        let there = [dev_of(&mount), self.number];
+        let at_point = in_sight.then(|| at_point(&mount)).flatten();
+        let folder = self.folder(there);
+        let again = || durable::opened_again(self.theirs.as_ref()?).ok();
+        let is_kept = |fd: &OwnedFd| what_is(fd).is_ok_and(|(dev, _)| dev == self.number);
+        let is_own = mount.fstype != "btrfs" || self.number == dev_of(&mount);
+        let keeps = match (is_own || at_point.as_ref().is_some_and(is_kept), &folder) {
+            (true, _) => None,
+            (false, Some(folder)) if is_kept(folder) => Some(folder.try_clone().ok()?),
+            (false, _) => Some(again()?),
+        };
+        let dirs = [at_point.as_ref(), folder.as_ref()];
+        let made = || {
+            dirs.into_iter()
+                .flatten()
+                .find_map(|d| durable::file_below(d.as_fd()))
+        };
+        let theirs = || self.own_file(&mount);
+        let file = match durable::needs_file(&mount) {
+            true => Some(made().or_else(theirs)?),
+            false => None,
+        };
+        let fd = at_point.or(folder).or_else(again)?;
+        Some(Found {
+            mount,
+            in_sight,
+            fd,
+            file,
+            number: self.number,
+            keeps,
+        })
+    }
+
+    /// The asker's file itself, where its `fsync` flushes the disk: behind an overlay it does so
+    /// only for what was written to, which cannot be told from here.
+    fn own_file(&self, mount: &Mount) -> Option<OwnedFd> {
+        let theirs = self.theirs.as_ref().filter(|_| !self.is_folder)?;
+        (mount.fstype != "overlay")
+            .then(|| durable::opened_again(theirs).ok())
+            .flatten()
+    }
+
+    /// The folder that it is, or lies in, with one of these numbers.
+    fn folder(&self, numbers: [u64; 2]) -> Option<OwnedFd> {
+        let theirs = self.theirs.as_ref()?;
+        if self.is_folder {
+            return durable::opened_again(theirs).ok();
+        }
+        let name = std::fs::read_link(format!("/proc/self/fd/{}", theirs.as_raw_fd())).ok()?;
+        let above = PathBuf::from(name.parent()?);
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK;
+        known_at(&above, flags)
+            .filter(|fd| what_is(fd).is_ok_and(|(dev, _)| numbers.contains(&dev)))
+    }
+}
+
+/// What is mounted at a mount's point, where that is this mount and this superblock.
+fn at_point(mount: &Mount) -> Option<OwnedFd> {
+    // Not opened before it is known what it is.
+    let there = known_at(mount.path(), OFlags::PATH | OFlags::NOFOLLOW)?;
+    let kind = what_is(&there).ok()?.1;
+    let is_it = id_of_fd(&there, MNT_ID).is_ok_and(|id| id == mount.id);
+    let opens = kind == FileType::Directory || kind == FileType::RegularFile;
+    // The line was read before it was held: all of it may have been another's.
+    let still = || {
+        let table = mounts_of("self");
+        table.iter().any(|m| m.id == mount.id && m.dev == mount.dev)
+    };
+    (is_it && opens && still())
+        .then(|| durable::opened_again(&there).ok())
+        .flatten()
+}

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 const FILE_SYSTEMS: [&str; 3] = ["ext4", "xfs", "btrfs"];
 
-fn can_cut(name: &str) -> bool {
+pub fn can_cut(name: &str) -> bool {
     if !needs_root(name) {
         return false;
     }

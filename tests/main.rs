@@ -13,6 +13,8 @@
 //! - `attach`: processes that run already; `follow`: programs that lose the library; `net`: what
 //!   nothing else sees.
 //! - `crash`: the power-cut laboratory.
+//! - `redteam`: what others can do to a promise: mounts, numbers that are used again, descriptors
+//!   from elsewhere, errors that somebody else has heard.
 //! - `fleet`: the queries of docs/fleet.md, by DuckDB.
 //! - `tidy`: the repository's own rules.
 //! - `harness`, `wait`: what the others stand on.
@@ -40,6 +42,7 @@ mod net;
 mod odd_victims;
 mod programs;
 mod recording;
+mod redteam;
 mod servers;
 mod sessions;
 mod tidy;

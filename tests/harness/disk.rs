@@ -13,13 +13,14 @@ use std::path::{Path, PathBuf};
 /// A mounted file system in an image file.
 pub struct Disk {
     mount: PathBuf,
+    kind: &'static str,
     _dir: Dir,
 }
 
 impl Disk {
     /// # Panics
     /// If it cannot be made or mounted.
-    pub fn new(kind: &str, size_mib: u64) -> Disk {
+    pub fn new(kind: &'static str, size_mib: u64) -> Disk {
         keep_mounts_private();
         let dir = Dir::new(kind);
         let (image, mount) = (dir.join("image"), dir.make("mount"));
@@ -33,7 +34,11 @@ impl Disk {
             .arg(&image)
             .arg(&mount);
         run(&mut command).must_succeed();
-        Disk { mount, _dir: dir }
+        Disk {
+            mount,
+            kind,
+            _dir: dir,
+        }
     }
 
     /// One in memory, where syncs cost nothing.
@@ -47,11 +52,56 @@ impl Disk {
         let mut command = clean("mount");
         command.args(["-t", "tmpfs", "tmpfs"]).arg(&mount);
         run(&mut command).must_succeed();
-        Disk { mount, _dir: dir }
+        Disk {
+            mount,
+            kind: "tmpfs",
+            _dir: dir,
+        }
     }
 
     pub fn path(&self) -> &Path {
         &self.mount
+    }
+
+    /// What a power cut would leave of it now, but for what its disk keeps in a cache: its image
+    /// as the loop device has written it, mounted elsewhere.
+    ///
+    /// # Panics
+    /// If it cannot be copied or mounted.
+    pub fn cut(&self) -> Disk {
+        let (dir, kind) = (Dir::new("cut"), self.kind);
+        let (image, mount) = (dir.join("image"), dir.make("mount"));
+        let mut copy = clean("cp");
+        copy.arg("--sparse=always").arg(self.image()).arg(&image);
+        run(&mut copy).must_succeed();
+        // A copy has the UUID of what it was made of, and btrfs takes it for the same.
+        let options = match kind {
+            "xfs" => "loop,nouuid",
+            _ => "loop",
+        };
+        if kind == "btrfs" {
+            run(clean("btrfstune").args(["-f", "-m"]).arg(&image)).must_succeed();
+        }
+        let mut command = clean("mount");
+        command.args(["-t", kind, "-o", options]);
+        run(command.arg(&image).arg(&mount)).must_succeed();
+        Disk {
+            mount,
+            kind,
+            _dir: dir,
+        }
+    }
+
+    /// The file that its loop device reads and writes.
+    pub fn image(&self) -> PathBuf {
+        self._dir.join("image")
+    }
+
+    /// Its loop device, where it is mounted.
+    pub fn device(&self) -> String {
+        let mut command = clean("findmnt");
+        command.args(["-n", "-o", "SOURCE"]).arg(&self.mount);
+        run(&mut command).must_succeed().stdout.trim().to_owned()
     }
 
     pub fn is_mounted(&self) -> bool {
@@ -68,7 +118,7 @@ impl Drop for Disk {
 }
 
 /// A mount namespace for this thread. Once more is harmless: a copy of the copy.
-fn keep_mounts_private() {
+pub fn keep_mounts_private() {
     // The warning is about threads that share descriptors: only the mounts are taken apart here.
     #[allow(deprecated)]
     let unshared = rustix::thread::unshare(rustix::thread::UnshareFlags::NEWNS);

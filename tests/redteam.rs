@@ -1,0 +1,97 @@
+//! What others can do to the promise that everything is durable behind a status other than 125.
+//!
+//! A `scribe` in the session writes where it is told; mounts are made by the test, which is outside
+//! of the session. What was acknowledged is looked for in a copy of the disk's image.
+
+mod broken;
+mod descriptors;
+mod dials;
+mod flushes;
+mod judged;
+mod model;
+mod mounts;
+
+use crate::harness::command::{clean, run};
+use crate::harness::victims::tool;
+use crate::sessions::stage::{Running, Stage, SYNCLATER};
+use std::path::Path;
+use std::process::Command;
+
+/// `synclater run` with a report; what comes behind is the command.
+fn session(stage: &Stage, options: &[&str]) -> Command {
+    let mut command = stage.with_folders(SYNCLATER);
+    command.args(["run", "--quiet"]).args(stage.json());
+    command.args(options).arg("--");
+    command
+}
+
+/// A scribe in a session whose first request has been put off.
+fn scribe(stage: &Stage, options: &[&str]) -> Running {
+    let mut command = session(stage, options);
+    command.arg(tool("scribe"));
+    let mut scribe = Running::start(stage, command);
+    scribe.be_ready();
+    warm(stage, &mut scribe, &stage.work());
+    scribe
+}
+
+/// Has it save a file in `dir` until that is put off.
+fn warm(stage: &Stage, scribe: &mut Running, dir: &Path) {
+    let warm = is_put_off(stage, scribe, dir, 200);
+    assert!(warm, "nothing is put off in {}", dir.display());
+}
+
+/// Whether one of so many files saved in `dir` is put off.
+fn is_put_off(stage: &Stage, scribe: &mut Running, dir: &Path, tries: usize) -> bool {
+    let skipped = |stage: &Stage| stage.counted().1;
+    let before = skipped(stage);
+    let path = dir.join("warm");
+    (0..tries).any(|_| {
+        assert_eq!(does(scribe, &format!("save {}", path.display())), 0);
+        skipped(stage) > before
+    })
+}
+
+/// Has it do something; 0, or an errno.
+fn does(scribe: &mut Running, line: &str) -> i32 {
+    scribe.tell(line);
+    let said = scribe.hear();
+    let (verb, result) = said.split_once(' ').expect("a verb and a number");
+    assert!(line.starts_with(verb), "{line}: {said}");
+    result.parse().expect("a number")
+}
+
+/// Saves files in `dir`, of which each is acknowledged.
+fn save(scribe: &mut Running, dir: &Path, names: &[&str]) {
+    for name in names {
+        let line = format!("save {}", dir.join(name).display());
+        assert_eq!(does(scribe, &line), 0, "{line}");
+    }
+}
+
+/// Each of these files is in `dir`, whole.
+fn are_whole(dir: &Path, names: &[&str]) {
+    for name in names {
+        let text = std::fs::read(dir.join(name)).unwrap_or_default();
+        let whole = text.len() == 4096 && text.iter().all(|b| *b == b'k');
+        assert!(
+            whole,
+            "{name} was acknowledged and is lost: {} bytes",
+            text.len()
+        );
+    }
+}
+
+/// Ends it; the session must say that everything is durable.
+fn ends_well(stage: &Stage, scribe: &mut Running) {
+    let end = scribe.end();
+    assert_eq!(end.status.code(), Some(0), "{end}\n{:#}", stage.report());
+}
+
+fn mount(words: &[&str], what: &str, at: &Path) {
+    run(clean("mount").args(words).arg(what).arg(at)).must_succeed();
+}
+
+fn umount(at: &Path) {
+    run(clean("umount").arg(at)).must_succeed();
+}

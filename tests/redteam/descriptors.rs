@@ -1,0 +1,155 @@
+//! Descriptors of files that are mounted nowhere in the session's sight.
+
+use super::*;
+use crate::harness::disk::Disk;
+use crate::sessions::stage::as_root;
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd};
+use std::path::PathBuf;
+use std::sync::mpsc::{channel, Receiver, Sender};
+
+/// A disk that is mounted in a mount namespace of its own, and a process that lives there.
+struct Elsewhere {
+    /// A file there, open to be written.
+    file: File,
+    point: PathBuf,
+    pid: u32,
+    wants: Sender<()>,
+    cut: Receiver<Disk>,
+}
+
+impl Elsewhere {
+    fn new(kind: &'static str) -> Elsewhere {
+        let (told, tells) = channel();
+        let (wants, wanted) = channel();
+        let (gives, cut) = channel();
+        std::thread::spawn(move || {
+            let disk = Disk::new(kind, 320);
+            let path = disk.path().join("kept");
+            let mut options = File::options();
+            let file = options.create_new(true).read(true).append(true).open(path);
+            let mut sleeper = clean("sleep").arg("60").spawn().expect("a process");
+            let point = disk.path().to_path_buf();
+            let _ = told.send((file.expect("a file"), point, sleeper.id()));
+            // Until it is wanted, or the test has failed.
+            if wanted.recv().is_ok() {
+                let _ = gives.send(disk.cut());
+                let _ = wanted.recv();
+            }
+            let _ = sleeper.kill();
+            let _ = sleeper.wait();
+        });
+        let (file, point, pid) = tells.recv().expect("a disk");
+        Elsewhere {
+            file,
+            point,
+            pid,
+            wants,
+            cut,
+        }
+    }
+
+    /// `check` is shown what a power cut would leave now.
+    fn after_a_cut(self, name: &str) {
+        self.wants.send(()).expect("it waits");
+        let disk = self.cut.recv().expect("a copy");
+        // Mounted in the other thread's namespace: seen through the process that lives there.
+        let root = PathBuf::from(format!("/proc/{}/root", self.pid));
+        let path = disk.path().strip_prefix("/").expect("an absolute path");
+        are_whole(&root.join(path), &[name]);
+        drop(self.wants);
+    }
+}
+
+#[test]
+fn a_descriptor_that_is_inherited_from_another_namespace_loses_nothing() {
+    if !as_root("a_descriptor_that_is_inherited_from_another_namespace_loses_nothing") {
+        return;
+    }
+    for kind in ["ext4", "xfs"] {
+        let elsewhere = Elsewhere::new(kind);
+        let stage = Stage::new("inherited");
+        let mut command = clean("sh");
+        let path = format!(
+            "/proc/{}/fd/{}",
+            std::process::id(),
+            elsewhere.file.as_raw_fd()
+        );
+        // As number 7, to be written at its end.
+        command.args(["-c", "f=$1; shift; exec \"$@\" 7>>\"$f\"", "sh", &path]);
+        let inner = session(&stage, &[]);
+        command
+            .arg(inner.get_program())
+            .args(inner.get_args())
+            .arg(tool("scribe"));
+        let folders = inner.get_envs().filter_map(|(k, v)| Some((k, v?)));
+        command.envs(folders);
+        let mut scribe = Running::start(&stage, command);
+        scribe.be_ready();
+        warm(&stage, &mut scribe, &stage.work());
+        assert_eq!(does(&mut scribe, "keep 7"), 0);
+        ends_well(&stage, &mut scribe);
+        elsewhere.after_a_cut("kept");
+    }
+}
+
+#[test]
+fn a_descriptor_that_is_received_loses_nothing() {
+    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+    if !as_root("a_descriptor_that_is_received_loses_nothing") {
+        return;
+    }
+    let elsewhere = Elsewhere::new("ext4");
+    let stage = Stage::new("received");
+    let path = stage.file("socket");
+    let listener = std::os::unix::net::UnixListener::bind(&path).expect("a socket");
+    let mut scribe = scribe(&stage, &[]);
+    scribe.tell(&format!("take 1 {}", path.display()));
+    let (stream, _) = listener.accept().expect("it connects");
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let fds = [elsewhere.file.as_fd()];
+    assert!(control.push(SendAncillaryMessage::ScmRights(&fds)));
+    let byte = [std::io::IoSlice::new(b"f")];
+    rustix::net::sendmsg(&stream, &byte, &mut control, SendFlags::empty()).expect("it is sent");
+    assert_eq!(scribe.hear(), "take 0");
+    assert_eq!(does(&mut scribe, "keep 1"), 0);
+    ends_well(&stage, &mut scribe);
+    elsewhere.after_a_cut("kept");
+}
+
+#[test]
+fn a_path_through_another_process_loses_nothing() {
+    if !as_root("a_path_through_another_process_loses_nothing") {
+        return;
+    }
+    let elsewhere = Elsewhere::new("ext4");
+    let stage = Stage::new("through");
+    let mut scribe = scribe(&stage, &[]);
+    let point = elsewhere.point.strip_prefix("/").expect("an absolute path");
+    let dir = PathBuf::from(format!("/proc/{}/root", elsewhere.pid)).join(point);
+    save(&mut scribe, &dir, &["through"]);
+    ends_well(&stage, &mut scribe);
+    elsewhere.after_a_cut("through");
+}
+
+#[test]
+fn a_file_on_what_was_unmounted_lazily_loses_nothing() {
+    if !as_root("a_file_on_what_was_unmounted_lazily_loses_nothing") {
+        return;
+    }
+    for is_known_before in [false, true] {
+        let disk = Disk::new("ext4", 64);
+        let stage = Stage::new("lazily");
+        let mut scribe = scribe(&stage, &[]);
+        let file = disk.path().join("kept");
+        assert_eq!(does(&mut scribe, &format!("open 1 {}", file.display())), 0);
+        if is_known_before {
+            warm(&stage, &mut scribe, disk.path());
+        }
+        run(clean("umount").arg("-l").arg(disk.path())).must_succeed();
+        assert_eq!(does(&mut scribe, "keep 1"), 0);
+        ends_well(&stage, &mut scribe);
+        are_whole(disk.cut().path(), &["kept"]);
+    }
+}

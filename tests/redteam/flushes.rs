@@ -1,0 +1,63 @@
+//! Written is not flushed: the disk's cache.
+
+use super::*;
+use crate::harness::disk::Disk;
+use crate::sessions::stage::as_root;
+
+/// Flushes that a disk has made.
+fn flushes(disk: &Disk) -> u64 {
+    let name = disk.device().replace("/dev/", "");
+    let stat = std::fs::read_to_string(format!("/sys/block/{name}/stat")).expect("stat");
+    let count = stat.split_whitespace().nth(15).expect("16 numbers");
+    count.parse().expect("a number")
+}
+
+/// Overwrites a file on a disk, has an outsider force the log, and settles by `end`: then the data
+/// is still to be written, and the log is not.
+fn is_flushed(kind: &'static str, end: impl Fn(&Stage, &Disk, Running)) {
+    let disk = Disk::new(kind, 320);
+    let stage = Stage::new("flush");
+    let mut scribe = scribe(&stage, &[]);
+    warm(&stage, &mut scribe, disk.path());
+    let file = disk.path().join("file");
+    for line in [&format!("open 1 {}", file.display()), "keep 1"] {
+        assert_eq!(does(&mut scribe, line), 0);
+    }
+    run(clean("sync").arg("-f").arg(disk.path())).must_succeed();
+    assert_eq!(does(&mut scribe, "over 1"), 0);
+    let mut outsider = clean("dd");
+    outsider.args(["if=/dev/zero", "bs=4k", "count=1", "conv=fdatasync"]);
+    let other = format!("of={}", disk.path().join("other").display());
+    run(outsider.arg(other)).must_succeed();
+    let before = flushes(&disk);
+    end(&stage, &disk, scribe);
+    let after = flushes(&disk);
+    assert!(after > before, "{kind}: settled, and no flush was sent");
+}
+
+#[test]
+fn what_ends_a_session_flushes_a_disk_whose_log_is_clean() {
+    if !as_root("what_ends_a_session_flushes_a_disk_whose_log_is_clean") {
+        return;
+    }
+    for kind in ["xfs", "ext4", "btrfs"] {
+        is_flushed(kind, |stage, _, mut scribe| ends_well(stage, &mut scribe));
+    }
+}
+
+#[test]
+fn settle_flushes_a_disk_whose_log_is_clean() {
+    if !as_root("settle_flushes_a_disk_whose_log_is_clean") {
+        return;
+    }
+    for named_by_path in [true, false] {
+        is_flushed("xfs", |stage, disk, mut scribe| {
+            let id = stage.id();
+            let path = disk.path().display().to_string();
+            let what = if named_by_path { &path } else { &id };
+            let said = stage.ask(&["settle", what]).must_succeed();
+            assert!(said.stdout.contains("settled"), "{said}");
+            ends_well(stage, &mut scribe);
+        });
+    }
+}

@@ -1,0 +1,221 @@
+//! Mounts that others make, move and take away, and numbers that are used again.
+
+use super::*;
+use crate::harness::disk::{keep_mounts_private, Disk};
+use crate::sessions::stage::{as_root, program};
+use std::os::unix::fs::MetadataExt;
+
+const NAMES: [&str; 3] = ["a", "b", "c"];
+
+#[test]
+fn a_file_system_that_root_mounts_meanwhile_loses_nothing() {
+    if !as_root("a_file_system_that_root_mounts_meanwhile_loses_nothing") {
+        return;
+    }
+    for kind in ["ext4", "xfs", "btrfs"] {
+        let disk = Disk::new(kind, 320);
+        let device = run(clean("losetup")
+            .arg("--find")
+            .arg("--show")
+            .arg(disk.image()));
+        let device = device.must_succeed().stdout.trim().to_owned();
+        umount(disk.path());
+        let stage = Stage::new("mounted");
+        let mut scribe = scribe(&stage, &[]);
+        mount(&["-t", kind], &device, disk.path());
+        run(clean("losetup").arg("-d").arg(&device)).must_succeed();
+        save(&mut scribe, disk.path(), &NAMES);
+        warm(&stage, &mut scribe, disk.path());
+        ends_well(&stage, &mut scribe);
+        are_whole(disk.cut().path(), &NAMES);
+    }
+}
+
+#[test]
+fn a_number_that_a_tmpfs_had_is_not_taken_for_memory() {
+    if !as_root("a_number_that_a_tmpfs_had_is_not_taken_for_memory") {
+        return;
+    }
+    let disk = Disk::new("ext4", 64);
+    let stage = Stage::new("number");
+    let at = stage.work().join("at");
+    std::fs::create_dir(&at).expect("a mount point");
+    for dir in ["lower", "upper", "work"] {
+        std::fs::create_dir(disk.path().join(dir)).expect("a directory");
+    }
+    let of = |dir: &str| disk.path().join(dir).display().to_string();
+    let (lower, upper, work) = (of("lower"), of("upper"), of("work"));
+    let options = format!("lowerdir={lower},upperdir={upper},workdir={work}");
+    let mut scribe = scribe(&stage, &[]);
+    let number = || std::fs::metadata(&at).expect("the mount").dev();
+    // Others use numbers too: until it is the same.
+    let same = (0..50).any(|_| {
+        mount(&["-t", "tmpfs"], "none", &at);
+        let before = number();
+        save(&mut scribe, &at, &["t"]);
+        umount(&at);
+        mount(&["-t", "overlay", "-o", &options], "none", &at);
+        let same = number() == before;
+        if !same {
+            umount(&at);
+        }
+        same
+    });
+    assert!(same, "the number is not used again");
+    save(&mut scribe, &at, &NAMES);
+    ends_well(&stage, &mut scribe);
+    umount(&at);
+    are_whole(&disk.cut().path().join("upper"), &NAMES);
+}
+
+#[test]
+fn what_is_made_anew_over_an_ext4_is_not_taken_for_that() {
+    if !as_root("what_is_made_anew_over_an_ext4_is_not_taken_for_that") {
+        return;
+    }
+    let disk = Disk::new("ext4", 64);
+    let device = run(clean("losetup")
+        .arg("--find")
+        .arg("--show")
+        .arg(disk.image()));
+    let device = device.must_succeed().stdout.trim().to_owned();
+    umount(disk.path());
+    mount(&[], &device, disk.path());
+    let stage = Stage::new("anew");
+    let mut scribe = scribe(&stage, &[]);
+    warm(&stage, &mut scribe, disk.path());
+    let line = format!("umount {}", disk.path().display());
+    assert_eq!(does(&mut scribe, &line), 0);
+    run(clean("mkfs.ext2").args(["-q", "-F"]).arg(&device)).must_succeed();
+    mount(&["-t", "ext2"], &device, disk.path());
+    run(clean("losetup").arg("-d").arg(&device)).must_succeed();
+    let is_later = is_put_off(&stage, &mut scribe, disk.path(), 20);
+    ends_well(&stage, &mut scribe);
+    assert!(!is_later, "ext2 is not on the tested list");
+}
+
+#[test]
+fn a_mount_that_is_moved_over_a_tmpfs_loses_nothing() {
+    if !as_root("a_mount_that_is_moved_over_a_tmpfs_loses_nothing") {
+        return;
+    }
+    let disk = Disk::new("ext4", 64);
+    let stage = Stage::new("moved");
+    let (from, at) = (stage.work().join("from"), stage.work().join("at"));
+    [&from, &at]
+        .into_iter()
+        .for_each(|d| std::fs::create_dir(d).expect("a mount point"));
+    let mut command = session(&stage, &[]);
+    command.args(["unshare", "-m", "--propagation", "private"]);
+    let mut scribe = Running::start(&stage, {
+        command.arg(tool("scribe"));
+        command
+    });
+    scribe.be_ready();
+    warm(&stage, &mut scribe, &stage.work());
+    let pid = pid_of_scribe(&stage);
+    let script = "set -e; mount --bind \"$1\" \"$2\"; mount -t tmpfs none \"$3\"; \
+        mount --move \"$2\" \"$3\"";
+    let mut inside = clean("nsenter");
+    inside.args(["-t", &pid, "-m", "sh", "-c", script, "sh"]);
+    run(inside.arg(disk.path()).arg(&from).arg(&at)).must_succeed();
+    save(&mut scribe, &at, &NAMES);
+    ends_well(&stage, &mut scribe);
+    are_whole(disk.cut().path(), &NAMES);
+}
+
+fn pid_of_scribe(stage: &Stage) -> String {
+    let session = stage.session();
+    let rows = session["processes"].as_array().expect("processes").clone();
+    let is_it = |r: &&serde_json::Value| r["exe"].as_str().is_some_and(|x| x.ends_with("/scribe"));
+    let row = rows.iter().find(is_it).expect("the scribe");
+    row["pid"].to_string()
+}
+
+#[test]
+fn an_umount_during_a_settle_drops_no_settle() {
+    if !as_root("an_umount_during_a_settle_drops_no_settle") {
+        return;
+    }
+    let disk = Disk::new("ext4", 320);
+    let stage = Stage::new("during");
+    let bound = stage.work().join("bound");
+    std::fs::create_dir(&bound).expect("a mount point");
+    mount(&["--bind"], &disk.path().display().to_string(), &bound);
+    let mut scribe = scribe(&stage, &[]);
+    warm(&stage, &mut scribe, disk.path());
+    let id = stage.id();
+    for round in 0..5 {
+        // Something to write, so that it takes its time.
+        let big = disk.path().join(format!("big-{round}"));
+        assert_eq!(does(&mut scribe, &format!("open 1 {}", big.display())), 0);
+        assert_eq!(does(&mut scribe, "grow 1 24"), 0);
+        let settle = Running::start(&stage, stage.synclater(&["settle", &id]));
+        let late = [format!("late-{round}")];
+        save(&mut scribe, disk.path(), &[&late[0]]);
+        assert_eq!(does(&mut scribe, &format!("umount {}", bound.display())), 0);
+        // It was settled before it was let go of, the late one too.
+        are_whole(disk.cut().path(), &[&late[0]]);
+        drop(settle);
+        mount(&["--bind"], &disk.path().display().to_string(), &bound);
+        warm(&stage, &mut scribe, disk.path());
+    }
+    ends_well(&stage, &mut scribe);
+    umount(&bound);
+}
+
+#[test]
+fn mounts_that_come_and_go_leave_no_places_taken() {
+    if !as_root("mounts_that_come_and_go_leave_no_places_taken") {
+        return;
+    }
+    keep_mounts_private();
+    let stage = Stage::new("places");
+    let at = stage.work().join("at");
+    std::fs::create_dir(&at).expect("a mount point");
+    let mut scribe = scribe(&stage, &[]);
+    for _ in 0..300 {
+        mount(&["-t", "tmpfs"], "none", &at);
+        save(&mut scribe, &at, &["x"]);
+        umount(&at);
+    }
+    mount(&["--bind"], &stage.work().display().to_string(), &at);
+    warm(&stage, &mut scribe, &at);
+    let (requests, skipped) = stage.counted();
+    for _ in 0..50 {
+        save(&mut scribe, &at, &["y"]);
+    }
+    assert_eq!(stage.counted(), (requests + 50, skipped + 50));
+    assert_eq!(does(&mut scribe, &format!("umount {}", at.display())), 0);
+    ends_well(&stage, &mut scribe);
+}
+
+#[test]
+fn a_chroot_whose_root_is_no_mount_point_is_relaxed() {
+    if !as_root("a_chroot_whose_root_is_no_mount_point_is_relaxed") {
+        return;
+    }
+    let stage = Stage::new("plain-chroot");
+    let root = stage.file("world");
+    crate::odd_victims::furnish(&root, &[SYNCLATER.as_ref(), &program("hammer")]);
+    for dir in ["proc", "tmp", "run", "var/lib", "var/cache", "dev/shm"] {
+        std::fs::create_dir_all(root.join(dir)).expect("a directory of the chroot");
+    }
+    keep_mounts_private();
+    let proc = root.join("proc");
+    mount(&["-t", "proc"], "none", &proc);
+    let mut command = clean("chroot");
+    command.arg(&root).args([
+        "/bin/synclater",
+        "run",
+        "--quiet",
+        "--json",
+        "/tmp/report",
+        "--",
+    ]);
+    run(command.args(["/bin/hammer", "/tmp", "1", "2003"])).must_succeed();
+    let text = std::fs::read_to_string(root.join("tmp/report")).expect("the report");
+    let report: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    umount(&proc);
+    assert!(report["skipped"].as_u64() > Some(0), "{report:#}");
+}

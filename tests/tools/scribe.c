@@ -1,0 +1,130 @@
+/* A victim that writes and syncs where it is told, one line of stdin at a time; it says one line
+ * for each: the command's name and 0, or an errno.
+ *
+ *   save PATH       makes a file of one block, syncs it, closes it
+ *   open N PATH     opens a file to be kept as number N; grow N MIB writes without a sync
+ *   keep N          appends a block to it and syncs that
+ *   over N          overwrites its first block and syncs the data
+ *   take N PATH     connects to a socket and takes the descriptor that it is sent as number N
+ *   umount PATH     unmounts
+ *   sync            makes everything durable
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#define FILES 8
+
+static int files[FILES];
+static char block[4096];
+
+static int write_and_sync(int fd)
+{
+	if (write(fd, block, sizeof block) != sizeof block || fsync(fd))
+		return errno;
+	return 0;
+}
+
+static int overwrite(int fd)
+{
+	/* Not at the end, whatever it was opened with. */
+	if (fcntl(fd, F_SETFL, 0) || pwrite(fd, block, sizeof block, 0) != sizeof block ||
+	    fdatasync(fd))
+		return errno;
+	return 0;
+}
+
+static int save(const char *path)
+{
+	int fd = open(path, O_CREAT | O_RDWR | O_TRUNC | O_CLOEXEC, 0666), error;
+
+	if (fd < 0)
+		return errno;
+	error = write_and_sync(fd);
+	close(fd);
+	return error;
+}
+
+static int grow(int fd, int mib)
+{
+	for (int i = 0; i < mib * 256; i++)
+		if (write(fd, block, sizeof block) != sizeof block)
+			return errno;
+	return 0;
+}
+
+static int take(const char *path)
+{
+	struct sockaddr_un at = { .sun_family = AF_UNIX };
+	char byte, space[CMSG_SPACE(sizeof(int))];
+	struct iovec iov = { &byte, 1 };
+	struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = space,
+			    .msg_controllen = sizeof space };
+	int socket_fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0), fd;
+
+	snprintf(at.sun_path, sizeof at.sun_path, "%s", path);
+	if (connect(socket_fd, (struct sockaddr *)&at, sizeof at) || recvmsg(socket_fd, &m, 0) != 1 ||
+	    !CMSG_FIRSTHDR(&m))
+		return -1;
+	memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&m)), sizeof fd);
+	close(socket_fd);
+	return fd;
+}
+
+/* Opens or receives what is kept as a number. */
+static int hold(int n, int fd)
+{
+	files[n] = fd;
+	return fd < 0 ? errno : 0;
+}
+
+static int obey(const char *verb, char *first, char *second)
+{
+	int n = first ? atoi(first) % FILES : 0;
+
+	if (!strcmp(verb, "sync"))
+		return sync(), 0;
+	if (!first)
+		return EINVAL;
+	if (!strcmp(verb, "save"))
+		return save(first);
+	if (!strcmp(verb, "umount"))
+		return umount2(first, 0) ? errno : 0;
+	if (!strcmp(verb, "keep"))
+		return write_and_sync(files[n]);
+	if (!strcmp(verb, "over"))
+		return overwrite(files[n]);
+	if (!second)
+		return EINVAL;
+	if (!strcmp(verb, "open"))
+		return hold(n, open(second, O_CREAT | O_RDWR | O_APPEND | O_CLOEXEC, 0666));
+	if (!strcmp(verb, "grow"))
+		return grow(files[n], atoi(second));
+	if (!strcmp(verb, "take"))
+		return hold(n, take(second));
+	return EINVAL;
+}
+
+int main(void)
+{
+	char line[8192];
+
+	memset(block, 'k', sizeof block);
+	setvbuf(stdout, NULL, _IOLBF, 0);
+	/* A descriptor that is inherited is number 7. */
+	files[7] = 7;
+	puts("ready");
+	while (fgets(line, sizeof line, stdin)) {
+		char *verb = strtok(line, " \n"), *first = strtok(NULL, " \n");
+
+		if (verb)
+			printf("%s %d\n", verb, obey(verb, first, strtok(NULL, "\n")));
+	}
+	return 0;
+}

@@ -206,7 +206,7 @@ pub fn ps(s: &mut Supervisor) -> PsSession {
         .filter(|(class, _)| s.plan.classes.get(*class) != Some(&Until::Now))
         .map(|(_, tick)| tick)
         .collect();
-    let mut ages: Vec<Duration> = debts.iter().map(|t| s.shared.clock.since(*t)).collect();
+    let mut ages: Vec<Duration> = debts.iter().map(|t| s.shared.age(*t)).collect();
     ages.extend(s.being_settled());
     let oldest = ages.iter().max().copied();
     let skipped: u64 = processes.values().map(|p| p.counts.skipped()).sum();

@@ -33,8 +33,13 @@ pub struct Settled {
 
 /// Takes the debt of row `fs` (all classes): returns the ticks of its oldest request, or 0.
 pub fn take_debt(shared: &Shared, fs: usize) -> u64 {
-    let taken = take_row(shared, fs);
-    taken.into_iter().filter(|t| *t != 0).min().unwrap_or(0)
+    oldest_of(shared, &take_row(shared, fs))
+}
+
+/// The oldest of these ticks, or 0.
+fn oldest_of(shared: &Shared, taken: &[u64]) -> u64 {
+    let noted = taken.iter().copied().filter(|tick| *tick != 0);
+    noted.max_by_key(|tick| shared.age(*tick)).unwrap_or(0)
 }
 
 /// Takes the debt of row `fs` that the classes in `mask` owe.
@@ -101,10 +106,7 @@ impl Settle {
 
     fn start(shared: &Shared, fs: usize, work: impl FnOnce() -> i32) -> io::Result<Settle> {
         let taken = take_row(shared, fs);
-        let oldest = { taken.iter().copied() }
-            .filter(|t| *t != 0)
-            .min()
-            .unwrap_or(0);
+        let oldest = oldest_of(shared, &taken);
         let began = Instant::now();
         match Job::start(work) {
             Ok(job) => Ok(Settle { job, began, oldest }),
@@ -119,7 +121,7 @@ impl Settle {
     #[must_use]
     pub fn finished(&self, shared: &Shared) -> Option<Settled> {
         let errno = self.job.finished()?;
-        let age = (self.oldest != 0).then(|| shared.clock.since(self.oldest));
+        let age = (self.oldest != 0).then(|| shared.age(self.oldest));
         Some(Settled {
             errno,
             took: self.began.elapsed(),
@@ -130,7 +132,7 @@ impl Settle {
     /// Age of the oldest request that it covers.
     #[must_use]
     pub fn age(&self, shared: &Shared) -> Option<Duration> {
-        (self.oldest != 0).then(|| shared.clock.since(self.oldest))
+        (self.oldest != 0).then(|| shared.age(self.oldest))
     }
 
     /// How long it has been going on.

@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::SeqCst;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use synclater_shim::page::{self, Layout, Page, Slots};
 use synclater_sys::clock::{LeaseClock, Reading, Source};
 use synclater_sys::memory::Mapping;
@@ -19,6 +19,7 @@ pub struct Shared {
     page: Mapping,
     slots: Mapping,
     slots_file: File,
+    began: Instant,
     /// Path of the page: what victims find in `SYNCLATER_PAGE`.
     pub path: PathBuf,
     /// The clock of leases and debts.
@@ -55,6 +56,7 @@ impl Shared {
             page,
             slots,
             slots_file,
+            began: Instant::now(),
             path,
             clock: LeaseClock::new(start),
         };
@@ -114,6 +116,13 @@ impl Shared {
     #[must_use]
     pub fn slots_file(&self) -> &File {
         &self.slots_file
+    }
+
+    /// How old a request is that a member noted at `tick`: not older than the session, which is
+    /// also what is believed of one in the future.
+    #[must_use]
+    pub fn age(&self, tick: u64) -> Duration {
+        self.clock.age(tick, self.began.elapsed())
     }
 
     /// Moves the lease on.

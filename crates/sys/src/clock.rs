@@ -95,20 +95,54 @@ impl LeaseClock {
         Duration::from_secs_f64(ticks as f64 / self.ticks_per_second)
     }
 
-    /// How long ago `tick` was; zero for one in the future.
+    /// How long ago `tick` was, which others have written: never more than `longest`. One in the
+    /// future counts as that old: a clock that was set back or a hostile word makes what is owed
+    /// fall due at once, and never later.
     #[must_use]
-    pub fn since(&self, tick: u64) -> Duration {
-        let ticks = self.now().wrapping_sub(tick);
-        self.span(if ticks > u64::MAX / 2 { 0 } else { ticks })
+    pub fn age(&self, tick: u64, longest: Duration) -> Duration {
+        let behind = self.now().wrapping_sub(tick).cast_signed();
+        match u64::try_from(behind) {
+            Ok(ticks) => self.span(ticks).min(longest),
+            // Processors read the counter a little apart.
+            Err(_) if self.span(behind.unsigned_abs()) < SKEW => Duration::ZERO,
+            Err(_) => longest,
+        }
+    }
+}
+
+/// How far apart two processors may read the clock.
+const SKEW: Duration = Duration::from_millis(1);
+
+/// Notices where the clock went on less than time did: what was noted before is older than its
+/// ticks tell.
+#[derive(Clone, Copy, Debug)]
+pub struct Setback {
+    clock: LeaseClock,
+    last: (u64, Instant),
+}
+
+impl Setback {
+    /// Looks from now on.
+    #[must_use]
+    pub fn new(clock: LeaseClock) -> Setback {
+        let last = (clock.now(), Instant::now());
+        Setback { clock, last }
     }
 
-    /// Whether `tick` lies in the future by more than processors' counters differ: written by a
-    /// victim that means harm, or read before the clock was set back.
-    #[must_use]
-    pub fn is_ahead(&self, tick: u64) -> bool {
-        let ahead = tick.wrapping_sub(self.now());
-        ahead < u64::MAX / 2 && ahead > self.ticks(Duration::from_millis(10))
+    /// Whether the clock was set back since the last look.
+    pub fn happened(&mut self) -> bool {
+        let now = (self.clock.now(), Instant::now());
+        let before = std::mem::replace(&mut self.last, now);
+        let ticks = now.0.wrapping_sub(before.0).cast_signed();
+        let went = u64::try_from(ticks).map_or(Duration::ZERO, |ticks| self.clock.span(ticks));
+        lags(went, now.1 - before.1)
     }
+}
+
+/// Whether a clock that `went` so far was set back within a time that `took` so long: more than its
+/// measured speed, and how it is kept in step, account for.
+fn lags(went: Duration, took: Duration) -> bool {
+    went + took / 50 + Duration::from_millis(10) < took
 }
 
 /// How long the machine has slept since it was started, to a few microseconds.
@@ -222,13 +256,33 @@ fn counter() -> u64 {
 mod tests {
     use super::*;
 
+    fn of_day() -> LeaseClock {
+        LeaseClock {
+            source: Source::Realtime,
+            ticks_per_second: 1e9,
+        }
+    }
+
     #[test]
-    fn a_tick_that_lies_ahead_is_told_from_one_that_was() {
-        let clock = LeaseClock::new(Reading::now());
+    fn a_tick_in_the_future_is_as_old_as_can_be_and_none_is_older() {
+        let (clock, longest) = (of_day(), Duration::from_secs(7));
+        let hour = clock.ticks(Duration::from_secs(3600));
         let now = clock.now();
-        assert!(!clock.is_ahead(now));
-        assert!(!clock.is_ahead(now.wrapping_sub(clock.ticks(Duration::from_secs(3600)))));
-        assert!(clock.is_ahead(now.wrapping_add(clock.ticks(Duration::from_secs(1)))));
-        assert!(clock.is_ahead(0x4000_0000_0000_0000));
+        for tick in [now + hour, now - hour, 1, u64::MAX, 1 << 62] {
+            assert_eq!(clock.age(tick, longest), longest, "{tick}");
+        }
+        let second = clock.age(now - clock.ticks(Duration::from_secs(1)), longest);
+        assert!(second >= Duration::from_secs(1) && second < longest);
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_is_noticed_and_one_that_is_slow_is_not() {
+        let ms = Duration::from_millis;
+        for (went, took) in [(0, 250), (100, 250), (3_000, 3_600)] {
+            assert!(lags(ms(went), ms(took)), "{went} of {took}");
+        }
+        for (went, took) in [(0, 0), (249, 250), (251, 250), (9_000, 250), (3_550, 3_600)] {
+            assert!(!lags(ms(went), ms(took)), "{went} of {took}");
+        }
     }
 }

@@ -40,6 +40,7 @@ use synclater_model::policy::rules::RuleSet;
 use synclater_model::report::run::SettleError;
 use synclater_shim::page;
 use synclater_sys::attendant::{attend, Doorbell, Held};
+use synclater_sys::clock::Setback;
 use synclater_sys::job::{self, Job};
 use synclater_sys::perf::LostWrites;
 use synclater_sys::process::{self, Change};
@@ -169,6 +170,7 @@ pub struct Supervisor {
     net: Option<Net>,
     signals: Signals,
     doorbell: Doorbell,
+    setback: Setback,
     server: Server,
     slots_door: UnixListener,
     mountinfo: File,
@@ -244,6 +246,7 @@ impl Supervisor {
             net: None,
             signals: parts.signals,
             doorbell,
+            setback: Setback::new(shared.clock),
             server: parts.server,
             slots_door: parts.slots_door,
             mountinfo: File::open("/proc/self/mountinfo")?,

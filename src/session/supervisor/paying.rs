@@ -27,6 +27,8 @@ impl Supervisor {
             Some(watch) => watch.told(),
             None => self.last_ask.elapsed() > ASK_EVERY,
         };
+        // Of debts from before a step of the clock the age is not known.
+        let told = told | self.setback.happened();
         if told && self.relaxing && self.must_settle() {
             self.last_ask = Instant::now();
             self.settle_all();
@@ -248,13 +250,8 @@ impl Supervisor {
                 };
                 let took = self.paid.longest.get(&row).copied().unwrap_or_default();
                 let early = (took + took / 4).min(*within / 2);
-                let age = self.shared.clock.since(tick);
-                let left = match self.shared.clock.is_ahead(tick) {
-                    // Nobody knows how old it is: it is not waited for.
-                    true => Duration::ZERO,
-                    false => (*within - early).saturating_sub(age),
-                };
-                due.push((row, left));
+                let age = self.shared.age(tick);
+                due.push((row, (*within - early).saturating_sub(age)));
             }
         }
         due

@@ -1,5 +1,10 @@
 //! Which processes are meant: by number, by executable, by unit.
+//!
+//! Promise: a base name that root says means programs of root alone. Anybody can call a program of
+//! his by the name of another one; it is left alone, and named, with what would mean it.
+//! Not promised: what such a process does. Its user may have put code of his into it.
 
+use super::attach::target::{exe_of, Refusal};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use synclater_model::policy::glob::Glob;
@@ -51,15 +56,67 @@ impl Whom {
     }
 
     fn executes(&self, pid: u32) -> bool {
-        let Some(exe) = exe(pid) else {
-            return false;
-        };
-        let text = exe.to_string_lossy();
-        let text = text.strip_suffix(" (deleted)").unwrap_or(&text);
-        self.exes
-            .iter()
-            .any(|glob| glob.matches_exe(text.as_bytes()))
+        fits(&self.exes, pid, |_| true)
     }
+
+    /// Why one of those that are there, or that a program includes, is left alone.
+    #[must_use]
+    pub fn refusal(&self, pid: u32) -> Option<Refusal> {
+        let by_group = || {
+            let mut all = BTreeSet::new();
+            { self.groups.iter() }.for_each(|group| members(group, &mut all));
+            all.contains(&pid)
+        };
+        if self.pids.contains(&pid) || by_group() {
+            return None;
+        }
+        why_not_meant(&self.exes, pid)
+    }
+}
+
+/// Whether one of `exes` fits what a process executes.
+fn fits(exes: &[Glob], pid: u32, counts: impl Fn(&Glob) -> bool) -> bool {
+    let Some(exe) = exe(pid) else {
+        return false;
+    };
+    let text = exe.to_string_lossy();
+    let text = text.strip_suffix(" (deleted)").unwrap_or(&text);
+    let mut exes = exes.iter().filter(|glob| counts(glob));
+    exes.any(|glob| glob.matches_exe(text.as_bytes()))
+}
+
+/// Whether one of `exes` means the program that a process executes.
+#[must_use]
+pub fn is_meant(exes: &[Glob], pid: u32) -> bool {
+    fits(exes, pid, |_| true) && why_not_meant(exes, pid).is_none()
+}
+
+/// Why a program that one of `exes` fits is not meant: only its base name fits, we are root, and
+/// somebody else can change it.
+fn why_not_meant(exes: &[Glob], pid: u32) -> Option<Refusal> {
+    use rustix::fs::{statx, AtFlags, StatxFlags, CWD};
+    let by_name = || fits(exes, pid, |glob| !glob.is_of_path());
+    if process::effective_user() != 0 || fits(exes, pid, Glob::is_of_path) || !by_name() {
+        return None;
+    }
+    // A file system in user space is not asked: its server may wait for us.
+    let want = StatxFlags::UID | StatxFlags::GID | StatxFlags::MODE;
+    let file = statx(
+        CWD,
+        format!("/proc/{pid}/exe"),
+        AtFlags::STATX_DONT_SYNC,
+        want,
+    )
+    .ok()?;
+    let (of_group, of_others) = (file.stx_mode & 0o020 != 0, file.stx_mode & 0o002 != 0);
+    let why = match (file.stx_uid, file.stx_gid) {
+        (0, group) if !of_others && (group == 0 || !of_group) => return None,
+        (0, _) => format!("others may write it (mode {:04o})", file.stx_mode & 0o7777),
+        (user, _) => format!("it belongs to user {user}"),
+    };
+    let exe = exe_of(pid);
+    let why = format!("a base name means programs of root; of {exe}, {why}");
+    Some(Refusal::new(why, format!("--exe {exe}, or --pid {pid}")))
 }
 
 /// Whether a process is synclater itself.

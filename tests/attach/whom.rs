@@ -125,6 +125,40 @@ fn only_the_chosen_users_requests_are_put_off() {
 }
 
 #[test]
+fn a_base_name_that_root_says_means_no_program_of_somebody_else() {
+    if !as_root("a_base_name_that_root_says_means_no_program_of_somebody_else") {
+        return;
+    }
+    let stage = Stage::new("base-name");
+    stage.open_to_others(0o777);
+    let of_root = named(&stage, "base-exe-47");
+    let theirs = stage.work().join("base-exe-47");
+    std::fs::copy(&of_root, &theirs).expect("a copy");
+    give_to_nobody(&theirs);
+    let mut command = clean(&of_root);
+    command.arg(stage.work());
+    let root = started(&stage, command);
+    let mut command = clean(AS_NOBODY[0]);
+    command.args(&AS_NOBODY[1..]).arg(&theirs).arg(stage.work());
+    let nobody = started(&stage, command);
+    let outcome = stage
+        .ask(&["attach", "--exe", "base-exe-47"])
+        .must_succeed();
+    assert!(outcome.stdout.contains(": 1 process attached"), "{outcome}");
+    assert!(is_attached(&stage, &root) && !is_attached(&stage, &nobody));
+    let refused = format!("cannot attach to {} (base-exe-47)", number(nobody.pid()));
+    let by_path = format!("--exe {}", theirs.display());
+    for part in [&refused, "it belongs to user 65534", &by_path] {
+        assert!(outcome.stderr.contains(part), "{part}: {outcome}");
+    }
+    stage.detach(&stage.id());
+    // Who says the whole path means it.
+    let session = stage.attach(&["--exe", &theirs.display().to_string()]);
+    assert!(is_attached(&stage, &nobody) && !is_attached(&stage, &root));
+    stage.detach(&session);
+}
+
+#[test]
 fn processes_of_a_unit_are_attached() {
     if !as_root("processes_of_a_unit_are_attached") {
         return;

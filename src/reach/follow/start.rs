@@ -5,7 +5,7 @@
 use super::{rights, Baggage, Environment, How, Manner};
 use crate::reach::attach::target::exe_of;
 use crate::reach::attach::{self, put_in_at_start, put_in_on_arrival, Entry, Told};
-use crate::reach::launch;
+use crate::reach::{launch, whom};
 use rustix::fs::{openat2, statx, AtFlags, Mode, OFlags, ResolveFlags, Statx, StatxFlags, CWD};
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -91,8 +91,7 @@ impl Start {
         let Manner::Sites(exes) = &self.baggage.manner else {
             return true;
         };
-        let exe = exe_of(pid);
-        exes.iter().any(|glob| glob.matches_exe(exe.as_bytes()))
+        whom::is_meant(exes, pid)
     }
 
     /// Gives a program what it needs; its only thread stands still. Returns that.

@@ -213,8 +213,16 @@ impl Reach {
         };
         // What is followed is seen to by whoever follows it.
         let is_followed = self.herd.as_ref().is_some_and(|herd| herd.has(pid));
-        if !self.knows((pid, program)) && !is_followed {
-            self.put((pid, program), Doing::Attach);
+        if self.knows((pid, program)) || is_followed {
+            return;
+        }
+        match self.whom.refusal(pid) {
+            None => self.put((pid, program), Doing::Attach),
+            Some(refusal) if self.refused.len() < NAMED => {
+                let exe = target::exe_of(pid);
+                self.refused.insert((pid, program), (exe, refusal));
+            }
+            Some(_) => {}
         }
     }
 

@@ -108,6 +108,12 @@ impl Glob {
         states.accepts(&self.tokens)
     }
 
+    /// Whether it is one of a full path, not of a base name.
+    #[must_use]
+    pub fn is_of_path(&self) -> bool {
+        matches!(self.mode, Mode::Path)
+    }
+
     /// True when the executable at this full path matches; see the module's header.
     pub fn matches_exe(&self, full_path: &[u8]) -> bool {
         match self.mode {

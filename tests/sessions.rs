@@ -6,6 +6,7 @@ mod dial;
 mod duration;
 mod errors;
 mod files;
+mod hostile;
 mod ledger;
 mod nested;
 pub mod stage;

@@ -44,7 +44,7 @@ pub struct Args {
     pid: Vec<u32>,
 
     /// Processes that execute this: a base name, or a full path with a /; those too that begin
-    /// later. Repeatable.
+    /// later. Root means programs of root alone by a base name. Repeatable.
     #[arg(long, value_name = "GLOB", group = "whom")]
     exe: Vec<String>,
 

@@ -23,6 +23,8 @@ use synclater_sys::{process, socket, wait};
 
 /// How long the rings are left alone at most.
 const ROUND: Duration = Duration::from_millis(100);
+/// The same where there are bells that are not heard.
+const SHORT_ROUND: Duration = Duration::from_millis(10);
 /// How long a place that a writer took may stay unfilled: its thread was stopped, or killed.
 const UNFILLED: Duration = Duration::from_secs(1);
 /// Passes through the rings in a row at most: who writes faster than they are read must not keep
@@ -153,7 +155,8 @@ impl Drain {
                 self.renew_names();
             }
             if then == Then::GoOn {
-                wait::sleep_on(bell, rung, ROUND);
+                let several = self.rings.are_of_several();
+                wait::sleep_on(bell, rung, if several { SHORT_ROUND } else { ROUND });
             }
         }
     }
@@ -310,7 +313,8 @@ impl Drain {
     /// another process.
     fn count_ringless(&mut self) -> io::Result<()> {
         let mut numbers = Numbers::now();
-        for (index, slot) in self.shared.slots().slot.iter().enumerate() {
+        let slots = self.shared.all_slots().flat_map(|s| &s.slot);
+        for (index, slot) in slots.enumerate() {
             let lost = slot.lost.load(SeqCst);
             let before = self.ringless.entry(index).or_default();
             let more = lost.saturating_sub(*before);

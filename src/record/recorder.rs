@@ -71,12 +71,12 @@ pub struct Before {
 
 impl Before {
     fn now(shared: &Shared, rings: &SharedRings) -> Before {
-        let slots = shared.slots().slot.iter();
+        let slots = shared.all_slots().flat_map(|s| &s.slot);
+        let mut lost = vec![0; rings.end()];
+        { rings.all() }.for_each(|(index, ring, _)| lost[index] = ring.lost.load(SeqCst));
         Before {
             ticks: shared.clock.now(),
-            rings: { rings.head().ring.iter() }
-                .map(|r| r.lost.load(SeqCst))
-                .collect(),
+            rings: lost,
             slots: slots.map(|s| s.lost.load(SeqCst)).collect(),
         }
     }
@@ -127,9 +127,9 @@ impl Recorder {
         let before = Before::now(shared, rings);
         let number = plan.number;
         let job = Job::start(move || {
-            let mut kept = job::keep_only(&[theirs.as_fd(), file.as_fd(), rings.file().as_fd()]);
-            // `kept` owns the first two now; the third is used by its number, until the end.
-            std::mem::forget((theirs, file, kept.pop()));
+            let mut kept = job::keep_only(&[theirs.as_fd(), file.as_fd()]);
+            // `kept` owns both now.
+            std::mem::forget((theirs, file));
             let (file, socket) = (kept.pop(), kept.pop());
             let (Some(file), Some(socket)) = (file, socket) else {
                 return 0;

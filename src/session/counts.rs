@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::atomic::Ordering::SeqCst;
 pub use synclater_shim::counts::Counts;
-use synclater_shim::page::{Slot, SLOT_MAX};
+use synclater_shim::page::Slot;
 use synclater_sys::{mount, process};
 
 /// One process as `ps` shows it.
@@ -83,7 +83,7 @@ impl Census {
 
     /// Notes our numbers for processes of other pid namespaces, while they are there to be asked.
     pub fn meet(&mut self, shared: &Shared) {
-        for slot in &shared.slots().slot {
+        for slot in shared.all_slots().flat_map(|s| &s.slot) {
             let (pid, ns) = (slot.pid.load(SeqCst), slot.pid_ns.load(SeqCst));
             if pid == 0 || ns == 0 || ns == self.own_ns || self.elsewhere.contains_key(&(ns, pid)) {
                 continue;
@@ -96,7 +96,7 @@ impl Census {
 
     /// Notes what new processes execute, and frees the slots of those that are gone.
     pub fn sweep(&mut self, shared: &Shared) {
-        for slot in shared.slots().slot.iter().take(SLOT_MAX).skip(1) {
+        for slot in shared.all_slots().flat_map(|s| &s.slot[1..]) {
             if slot.pid.load(SeqCst) == 0 {
                 continue;
             }
@@ -128,7 +128,8 @@ impl Census {
     #[must_use]
     pub fn processes(&self, shared: &Shared) -> BTreeMap<u32, Process> {
         let mut all = self.past.clone();
-        for (i, slot) in shared.slots().slot.iter().enumerate() {
+        let slots = shared.all_slots().flat_map(|s| s.slot.iter().enumerate());
+        for (i, slot) in slots {
             if i > 0 && slot.pid.load(SeqCst) == 0 {
                 continue;
             }

@@ -21,6 +21,7 @@ pub mod keeper;
 pub mod last_report;
 pub mod ledger;
 pub mod names;
+pub mod others;
 pub mod report;
 pub mod settle;
 pub mod shared;

@@ -108,11 +108,8 @@ fn bound(s: &Supervisor) -> Option<Duration> {
 
 fn filesystems(s: &Supervisor, skipped: u64) -> Vec<RunFilesystem> {
     let counted = |i: usize| {
-        s.shared
-            .slots()
-            .fs_requests
-            .get(i)
-            .map_or(0, |n| n.load(SeqCst))
+        let all = s.shared.all_slots().filter_map(|s| s.fs_requests.get(i));
+        all.fold(0, |sum: u64, n| sum.saturating_add(n.load(SeqCst)))
     };
     let counted =
         |o: &super::supervisor::Owed| o.requests.saturating_add(o.index.map_or(0, counted));

@@ -7,7 +7,7 @@ use super::durable;
 use super::shared::Shared;
 use rustix::fd::{AsFd, BorrowedFd};
 use std::io;
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 use synclater_shim::page;
 use synclater_sys::job::{self, Job};
@@ -44,24 +44,27 @@ fn oldest_of(shared: &Shared, taken: &[u64]) -> u64 {
 
 /// Takes the debt of row `fs` that the classes in `mask` owe.
 pub fn take_classes(shared: &Shared, fs: usize, mask: u32) {
-    let row = shared.slots().debt.get(fs).map_or(&[][..], |r| &r[..]);
-    let chosen = row
-        .iter()
-        .enumerate()
-        .filter(|(class, _)| mask >> class & 1 == 1);
-    chosen.for_each(|(_, cell)| cell.store(0, SeqCst));
+    for row in rows(shared, fs) {
+        let chosen = { row.iter().enumerate() }.filter(|(class, _)| mask >> class & 1 == 1);
+        chosen.for_each(|(_, cell)| cell.store(0, SeqCst));
+    }
 }
 
-/// Takes the debt of row `fs`, class by class.
+/// Row `fs` of each user.
+fn rows(shared: &Shared, fs: usize) -> impl Iterator<Item = &[AtomicU64; page::CLASS_MAX]> {
+    shared.all_slots().filter_map(move |s| s.debt.get(fs))
+}
+
+/// Takes the debt of row `fs`, class by class, of each user.
 fn take_row(shared: &Shared, fs: usize) -> Vec<u64> {
-    let row = shared.slots().debt.get(fs).map_or(&[][..], |r| &r[..]);
-    row.iter().map(|cell| cell.swap(0, SeqCst)).collect()
+    let cells = rows(shared, fs).flatten();
+    cells.map(|cell| cell.swap(0, SeqCst)).collect()
 }
 
 /// Puts back what was taken of row `fs`.
 fn put_back(shared: &Shared, fs: usize, taken: &[u64]) {
-    let row = shared.slots().debt.get(fs).map_or(&[][..], |r| &r[..]);
-    for (cell, tick) in row.iter().zip(taken).filter(|(_, tick)| **tick != 0) {
+    let cells = rows(shared, fs).flatten();
+    for (cell, tick) in cells.zip(taken).filter(|(_, tick)| **tick != 0) {
         // One that was noted since is younger.
         cell.store(*tick, SeqCst);
     }
@@ -70,11 +73,14 @@ fn put_back(shared: &Shared, fs: usize, taken: &[u64]) {
 /// The oldest request owed in row `fs` for each class that owes.
 #[must_use]
 pub fn debts(shared: &Shared, fs: usize) -> Vec<(usize, u64)> {
-    let row = shared.slots().debt.get(fs).map_or(&[][..], |r| &r[..]);
-    row.iter()
-        .enumerate()
-        .map(|(c, t)| (c, t.load(SeqCst)))
-        .filter(|(_, t)| *t != 0)
+    let of_class = |class: usize| {
+        let cells = shared
+            .all_slots()
+            .filter_map(|s| s.debt.get(fs)?.get(class));
+        oldest(shared, cells.map(|t| t.load(SeqCst)))
+    };
+    (0..page::CLASS_MAX)
+        .filter_map(|class| Some((class, of_class(class)?)))
         .collect()
 }
 

@@ -1,6 +1,9 @@
-//! The control page and the slots of one session, as the supervisor and the keeper hold them.
+//! The control page and the slots of one session, as the supervisor and the keeper hold them: the
+//! slots of its own user are a file that his programs open by its path, and each other user that is
+//! a member has slots of his own ([`Others`]).
 
 use super::compile::Compiled;
+use super::others::Others;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
@@ -14,11 +17,23 @@ use synclater_sys::memory::Mapping;
 /// How long answers may go on being late after the last heartbeat. The design's bound is 2 s.
 pub const LEASE: Duration = Duration::from_millis(1800);
 
-/// Both mappings, with their files.
+/// Whose slots: the session's own user's, or the room of another one among [`Others`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Room {
+    /// The session's own user's.
+    Own,
+    /// That of another user.
+    Other(usize),
+}
+
+/// Page and slots, with their files.
 pub struct Shared {
     page: Mapping,
     slots: Mapping,
     slots_file: File,
+    others: Others,
+    /// The session's own user.
+    user: u32,
     began: Instant,
     /// Path of the page: what victims find in `SYNCLATER_PAGE`.
     pub path: PathBuf,
@@ -56,6 +71,8 @@ impl Shared {
             page,
             slots,
             slots_file,
+            others: Others::new(),
+            user: synclater_sys::process::effective_user(),
             began: Instant::now(),
             path,
             clock: LeaseClock::new(start),
@@ -106,16 +123,55 @@ impl Shared {
         Page::view(self.page.bytes()).expect("the mapping was made for a page")
     }
 
-    /// The slots. Victims write them.
+    /// The slots of the session's own user. Victims write them.
     #[must_use]
     pub fn slots(&self) -> &Slots {
         Slots::view(self.slots.bytes()).expect("the mapping was made for the slots")
     }
 
-    /// The slots' file, for a victim that may not open it by itself.
+    /// The slots of every user that has some: the own user's first, and each later one behind all
+    /// that were there.
+    pub fn all_slots(&self) -> impl Iterator<Item = &Slots> {
+        std::iter::once(self.slots()).chain(self.others.all())
+    }
+
+    /// Where `user` has slots, who gets some where there are some left. From the first other user
+    /// on everybody looks whether a descriptor that he writes to has lost its `O_SYNC`: what one
+    /// user marks, others would not see in time.
     #[must_use]
-    pub fn slots_file(&self) -> &File {
-        &self.slots_file
+    pub fn room_of(&self, user: u32) -> Option<Room> {
+        if user == self.user {
+            return Some(Room::Own);
+        }
+        let room = self.others.room_of(user)?;
+        self.slots().stripped.store(1, SeqCst);
+        Some(Room::Other(room))
+    }
+
+    /// The session's own user.
+    #[must_use]
+    pub fn user(&self) -> u32 {
+        self.user
+    }
+
+    /// The rooms of other users.
+    #[must_use]
+    pub fn others(&self) -> &Others {
+        &self.others
+    }
+
+    /// The slots' file or memory, for a member that may not open it by itself.
+    #[must_use]
+    pub fn slots_file(&self, room: Room) -> &File {
+        match room {
+            Room::Own => &self.slots_file,
+            Room::Other(room) => self.others.file(room),
+        }
+    }
+
+    /// The files and memory of the slots of every user.
+    pub fn slots_files(&self) -> impl Iterator<Item = &File> {
+        std::iter::once(&self.slots_file).chain(self.others.files())
     }
 
     /// How old a request is that a member noted at `tick`: not older than the session, which is

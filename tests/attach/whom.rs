@@ -124,6 +124,54 @@ fn only_the_chosen_users_requests_are_put_off() {
     stage.detach(&session);
 }
 
+/// What of a process's memory others can see it write: the files behind it.
+fn shared_to_write(victim: &Running) -> Vec<String> {
+    let maps = std::fs::read_to_string(format!("/proc/{}/maps", number(victim.pid())));
+    let maps = maps.expect("maps");
+    let rows = maps.lines().filter(|l| l.contains(" rw-s "));
+    rows.map(|l| {
+        l.split_whitespace()
+            .skip(3)
+            .take(2)
+            .collect::<Vec<_>>()
+            .join(" ")
+    })
+    .collect()
+}
+
+#[test]
+fn processes_of_two_users_have_no_memory_in_common() {
+    if !as_root("processes_of_two_users_have_no_memory_in_common") {
+        return;
+    }
+    let stage = Stage::new("two-users");
+    stage.open_to_others(0o777);
+    let program = named(&stage, "two-exe-43");
+    let mut command = clean(&program);
+    command.arg(stage.work());
+    let mut root = started(&stage, command);
+    let mut command = clean(AS_NOBODY[0]);
+    command
+        .args(&AS_NOBODY[1..])
+        .arg(&program)
+        .arg(stage.work());
+    let mut nobody = started(&stage, command);
+    let session = stage.attach(&["--exe", "two-exe-43", "-u", "1h"]);
+    stage.warm(&mut root);
+    let put_off = until(LIMIT, || {
+        let (_, before) = stage.counted();
+        assert_eq!(nobody.sync("of-nobody"), 0);
+        stage.counted().1 > before
+    });
+    assert!(put_off, "{:#}", stage.session());
+    let (of_root, of_nobody) = (shared_to_write(&root), shared_to_write(&nobody));
+    assert!(!of_root.is_empty() && !of_nobody.is_empty());
+    let in_common: Vec<_> = of_root.iter().filter(|f| of_nobody.contains(f)).collect();
+    assert!(in_common.is_empty(), "{in_common:?}");
+    let report = stage.detach(&session);
+    assert_eq!(report["settled"], report["skipped"], "{report:#}");
+}
+
 #[test]
 fn a_base_name_that_root_says_means_no_program_of_somebody_else() {
     if !as_root("a_base_name_that_root_says_means_no_program_of_somebody_else") {

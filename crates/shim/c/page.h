@@ -3,8 +3,9 @@
  * The contract between the supervisor and the shim: two shared mappings, fixed-width fields only.
  *
  *   struct sl_page   written by the supervisor (and its keeper) alone; victims map it read-only.
- *   struct sl_slots  written by victims; what stands here is hostile input for the supervisor,
- *                    which loads each word once, checks its range, and follows none as a pointer.
+ *   struct sl_slots  written by victims, one for each user; what stands here is hostile input for
+ *                    the supervisor, which loads each word once, checks its range, and follows none
+ *                    as a pointer.
  *   struct sl_rings  while a recording is made: one ring of events a process, and one histogram of
  *                    its faster calls; hostile input too.
  *
@@ -185,7 +186,9 @@ struct sl_slots {
 	uint32_t size;
 	uint32_t doorbell;  /* futex: moved on at each event that the supervisor must look at */
 	uint32_t reserved_look;
-	uint32_t stripped;  /* 1: at least one descriptor had its O_SYNC taken off */
+	/* 1: at least one descriptor had its O_SYNC taken off, or may have: from the second user of
+	 * the session on. Written by the supervisor before he can join. */
+	uint32_t stripped;
 	uint32_t want_sync; /* 1: sync() was asked for and wants every file system in the ledger */
 	uint64_t want;      /* bit i: file system i is asked for and not in the ledger */
 	uint64_t reserved[3];

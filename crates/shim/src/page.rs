@@ -271,7 +271,7 @@ pub struct Slots {
     /// Moved on, and woken, at each event.
     pub doorbell: AtomicU32,
     reserved_look: u32,
-    /// 1: a descriptor had its `O_SYNC` taken off.
+    /// 1: a descriptor had its `O_SYNC` taken off, or may have, by another user.
     pub stripped: AtomicU32,
     /// 1: `sync()` wants every file system in the ledger.
     pub want_sync: AtomicU32,

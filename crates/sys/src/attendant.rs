@@ -36,6 +36,15 @@ impl Doorbell {
         Ok(Doorbell { fd, quiet })
     }
 
+    /// Another word that rings this bell: one that was 0 when nobody could have rung.
+    ///
+    /// # Errors
+    /// `EMFILE`.
+    pub fn beside(&self) -> io::Result<Doorbell> {
+        let fd = self.fd.try_clone()?;
+        Ok(Doorbell { fd, quiet: 0 })
+    }
+
     /// Forgets the rings so far.
     pub fn clear(&self) {
         let _ = rustix::io::read(&self.fd, &mut [0u8; 8]);

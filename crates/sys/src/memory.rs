@@ -1,16 +1,20 @@
 //! Files mapped shared: the control page and the slots.
 //!
 //! Promise: the bytes stay mapped as long as the [`Mapping`] lives, and its length is backed by the
-//! file system (the file is allocated in full), so that touching them never raises SIGBUS for want
-//! of space. Not promised: what stands there. Other processes write it, hence atomics only.
+//! file system (the file is allocated in full, or is memory that is not to be cut short), so that
+//! touching them never raises SIGBUS for want of space. Not promised: what stands there. Other
+//! processes write it, hence atomics only; and who may open a file by its path may cut it short.
 
-use rustix::fs::{fallocate, fstat, FallocateFlags};
+use rustix::fs::{
+    fallocate, fcntl_add_seals, fstat, memfd_create, FallocateFlags, MemfdFlags, SealFlags,
+};
 use rustix::mm::{mmap, munmap, MapFlags, ProtFlags};
+use std::ffi::CStr;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
 use std::ptr::{null_mut, NonNull};
-use std::sync::atomic::AtomicU8;
+use std::sync::atomic::{AtomicU64, AtomicU8};
 
 /// A shared mapping of a whole file.
 pub struct Mapping {
@@ -43,6 +47,25 @@ impl Mapping {
         file.set_len(len as u64)?;
         back(file, 0, backed)?;
         Self::map(file, len, ProtFlags::READ | ProtFlags::WRITE)
+    }
+
+    /// Makes memory of `len` bytes that a process of another user may be given to write, and maps
+    /// it. Its size is fixed for good (memfd_create(2), seals), so that nobody can take it away
+    /// from under the others; memory is behind what was touched.
+    ///
+    /// # Errors
+    /// `EMFILE`, `ENOMEM`, and whatever memfd_create(2) and mmap(2) say.
+    pub fn create_sealed(name: &CStr, len: usize) -> io::Result<(File, Mapping)> {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        // Linux 6.3 wants it said that it is not to be executed; earlier ones do not know the flag.
+        let fd = memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL)
+            .or_else(|_| memfd_create(name, flags))?;
+        let file = File::from(fd);
+        file.set_len(len as u64)?;
+        let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+        fcntl_add_seals(&file, seals)?;
+        let mapping = Self::map(&file, len, ProtFlags::READ | ProtFlags::WRITE)?;
+        Ok((file, mapping))
     }
 
     /// Maps an existing file whole, for reading and writing.
@@ -79,6 +102,15 @@ impl Mapping {
         // SAFETY: `start` and `len` are what mmap returned and was asked for; the mapping lives as
         // long as `self`; AtomicU8 has no invalid values and allows writes by others.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+
+    /// The same as words; bytes behind the last whole one are left out.
+    #[must_use]
+    pub fn words(&self) -> &[AtomicU64] {
+        // SAFETY: a mapping begins on a page, so it is aligned to 8; any bytes are valid words, and
+        // both views are atomics.
+        let (_, words, _) = unsafe { self.bytes().align_to::<AtomicU64>() };
+        words
     }
 }
 

@@ -52,7 +52,7 @@ pub struct Luggage {
     /// The same for i386 programs, where there is one.
     small: Option<File>,
     page: File,
-    slots: File,
+    shared: &'static Shared,
     page_size: u32,
     slots_size: u32,
     /// Seccomp filters that a process of the session has at its start.
@@ -134,7 +134,7 @@ impl Luggage {
     ///
     /// # Errors
     /// Why processes cannot be attached at all: no gate for this machine, no memory to execute.
-    pub fn pack(shared: &Shared, followed: bool) -> Result<Luggage, Refusal> {
+    pub fn pack(shared: &'static Shared, followed: bool) -> Result<Luggage, Refusal> {
         let (image, _) = code::image(Class::Long).ok_or_else(|| code::no_gate(Class::Long))?;
         let open = |e: &io::Error| Refusal::new(e.to_string(), "free a descriptor, and try again");
         let memory = |image| remote::executable_memory(code::NAME, image);
@@ -142,7 +142,6 @@ impl Luggage {
         let small = code::image(Class::Small).map(|(image, _)| memory(image));
         let small = small.transpose().map_err(|e| no_memory(&e))?;
         let page = File::open(&shared.path).map_err(|e| open(&e))?;
-        let slots = shared.slots_file().try_clone().map_err(|e| open(&e))?;
         let page_size = shared.page().size.load(SeqCst);
         if u64::from(page_size) > code::PAGE_ROOM {
             let why = format!(
@@ -157,7 +156,7 @@ impl Luggage {
             library,
             small,
             page,
-            slots,
+            shared,
             page_size,
             slots_size,
             filters: shared.page().filters.load(SeqCst),
@@ -179,15 +178,25 @@ impl Luggage {
 
     /// Everything that is open.
     pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        let small = self.small.iter().map(AsFd::as_fd);
-        self.fds_for(Class::Long).into_iter().chain(small)
+        let all = [&self.library, &self.page].into_iter().chain(&self.small);
+        all.chain(self.shared.slots_files()).map(AsFd::as_fd)
     }
 
-    /// Library, page and slots.
-    fn fds_for(&self, class: Class) -> [BorrowedFd<'_>; 3] {
+    /// Library, page and the slots of its user for process `pid`, which stands still.
+    ///
+    /// # Errors
+    /// Where the session has too many users.
+    fn fds_for(&self, class: Class, pid: u32) -> Result<[BorrowedFd<'_>; 3], Refusal> {
         let small = self.small.as_ref().filter(|_| class == Class::Small);
         let library = small.unwrap_or(&self.library);
-        [library.as_fd(), self.page.as_fd(), self.slots.as_fd()]
+        let user = target::user_of(pid, self.shared.user()).ok_or_else(target::has_ended)?;
+        let room = self.shared.room_of(user).ok_or_else(|| {
+            let most = self.shared.others().len();
+            let why = format!("{most} other users are in the session, which has no room for more");
+            Refusal::new(why, format!("synclater attach --pid {pid}"))
+        })?;
+        let slots = self.shared.slots_file(room);
+        Ok([library.as_fd(), self.page.as_fd(), slots.as_fd()])
     }
 }
 
@@ -409,7 +418,7 @@ fn bring(
     // A program that has just begun has the whole of its stack.
     let begins = tracer.is_at_start();
     let room = |sp, waits| begins || found.has_stack_at(sp, waits);
-    let fds = luggage.fds_for(found.class);
+    let fds = luggage.fds_for(found.class, tracer.pid())?;
     let (library, boot) = match &found.library {
         Some(library) => (library.clone(), library.image + u64::from(head.boot)),
         None => {

@@ -176,6 +176,27 @@ pub fn look(pid: u32) -> Result<Target, Refusal> {
     })
 }
 
+/// Whose a process is among the members of a session of `own`: the session's own user's where it
+/// can become that one again by itself, otherwise its effective user's. `None` where it is gone.
+#[must_use]
+pub fn user_of(pid: u32, own: u32) -> Option<u32> {
+    let status = Status::of(pid)?;
+    let ids = status.get("Uid")?.split_whitespace();
+    // Real, effective and saved; the fourth is for files.
+    let ids: Vec<u32> = ids.take(3).filter_map(|id| id.parse().ok()).collect();
+    match ids[..] {
+        [real, effective, saved] if ![real, saved].contains(&own) => Some(effective),
+        [_, _, _] => Some(own),
+        _ => None,
+    }
+}
+
+/// What is said of a process that has ended while it was looked at.
+#[must_use]
+pub fn has_ended() -> Refusal {
+    Refusal::new("it has ended meanwhile", "look for it: pgrep NAME")
+}
+
 /// A process that we trace, and that has just executed a program of this class: one thread, no
 /// library. It descends from us: with no more than `filters` seccomp filters, it has those of its
 /// session.
@@ -183,8 +204,7 @@ pub fn look(pid: u32) -> Result<Target, Refusal> {
 /// # Errors
 /// Why not.
 pub fn at_start(pid: u32, class: Class, filters: u32) -> Result<Target, Refusal> {
-    let gone = || Refusal::new("it has ended meanwhile", "look for it: pgrep NAME");
-    let status = Status::of(pid).ok_or_else(gone)?;
+    let status = Status::of(pid).ok_or_else(has_ended)?;
     let exe = executable(pid, &status)?;
     let more = status.number("Seccomp_filters") > filters.into();
     let is_filtered = more && what_it_forbids(pid, &status)?;

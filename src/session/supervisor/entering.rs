@@ -247,8 +247,8 @@ impl Supervisor {
 
     /// What was counted for superblock `index` belongs to it, whoever has the index next.
     pub(super) fn count_for(&mut self, index: usize) {
-        let cell = self.shared.slots().fs_requests.get(index);
-        let counted = cell.map_or(0, |n| n.swap(0, SeqCst));
+        let cells = { self.shared.all_slots() }.filter_map(|s| s.fs_requests.get(index));
+        let counted = cells.fold(0, |all: u64, n| all.saturating_add(n.swap(0, SeqCst)));
         let its = { self.entering.ever.iter_mut() }.find(|o| o.index == Some(index));
         if let Some(owed) = its {
             owed.requests = owed.requests.saturating_add(counted);
@@ -287,7 +287,7 @@ impl Entering {
     /// Another disk may be in sight, which does not owe yet: sync() is made for real, and wants it.
     pub(super) fn disallow_sync(&mut self, shared: &Shared) {
         shared.page().sync_ok.store(0, SeqCst);
-        shared.slots().want_sync.store(0, SeqCst);
+        { shared.all_slots() }.for_each(|s| s.want_sync.store(0, SeqCst));
         self.sync_all = false;
     }
 }

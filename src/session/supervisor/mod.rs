@@ -170,6 +170,8 @@ pub struct Supervisor {
     net: Option<Net>,
     signals: Signals,
     doorbell: Doorbell,
+    /// To the doorbells of so many other users is listened.
+    others_attended: usize,
     setback: Setback,
     server: Server,
     slots_door: UnixListener,
@@ -246,6 +248,7 @@ impl Supervisor {
             net: None,
             signals: parts.signals,
             doorbell,
+            others_attended: 0,
             setback: Setback::new(shared.clock),
             server: parts.server,
             slots_door: parts.slots_door,
@@ -420,9 +423,10 @@ impl Supervisor {
     fn look_at_slots(&mut self) {
         self.doorbell.clear();
         self.census.meet(self.shared);
-        let slots = self.shared.slots();
+        self.attend_others();
         self.filesystems_changed();
-        if slots.want_sync.load(SeqCst) != 0 && !self.entering.sync_all {
+        let wants = |s: &page::Slots| s.want_sync.load(SeqCst) != 0;
+        if self.shared.all_slots().any(wants) && !self.entering.sync_all {
             self.enter_everything();
         }
         self.answer_questions();
@@ -435,6 +439,19 @@ impl Supervisor {
         let bell = (&self.doorbell, &self.shared.slots().doorbell);
         let job = attend(listens.then_some(bell), &self.escapes.held());
         self.is_attended_by(job);
+    }
+
+    /// The same for the doorbells of other users that have joined since.
+    fn attend_others(&mut self) {
+        let (shared, begun) = (self.shared, self.others_attended);
+        self.others_attended = shared.others().taken();
+        for room in begun..self.others_attended {
+            let Ok(bell) = self.doorbell.beside() else {
+                continue;
+            };
+            let word = &shared.others().slots(room).doorbell;
+            self.is_attended_by(attend(Some((&bell, word)), &Held::default()));
+        }
     }
 
     fn is_attended_by(&mut self, job: std::io::Result<Job>) {

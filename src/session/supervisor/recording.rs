@@ -62,7 +62,8 @@ impl Supervisor {
             return Ok(rings);
         }
         let memory = &self.belongings.memory;
-        let rings = SharedRings::create(memory, ring_bytes).map_err(|e| {
+        let rings = SharedRings::create(memory, ring_bytes, self.shared.others().len());
+        let rings = rings.map_err(|e| {
             let why = format!("no room for its rings in {}: {e}", memory.display());
             std::io::Error::new(e.kind(), format!("{why}; a smaller --ring needs less"))
         })?;

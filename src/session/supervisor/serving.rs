@@ -6,17 +6,35 @@ use crate::reach::attach::target::{incarnation, Incarnation, Refusal};
 use crate::session::last_report::LastReport;
 use synclater_model::report::run::RunReport;
 
+/// How many are heard in a row who ask for the slots: heartbeat and debts do not wait for more.
+const ASKED_AT_ONCE: usize = 64;
+
 impl Supervisor {
-    pub(super) fn hand_out_slots(&self) {
-        while let Ok((stream, _)) = self.slots_door.accept() {
+    /// Gives members the slots and rings of the user that they are, as the kernel says. Where there
+    /// are too many users it gives none: then every request of theirs is real.
+    pub(super) fn hand_out_slots(&mut self) {
+        for _ in 0..ASKED_AT_ONCE {
+            let Ok((stream, _)) = self.slots_door.accept() else {
+                return;
+            };
             let Ok(peer) = synclater_sys::socket::peer(&stream) else {
                 continue;
             };
-            if is_descendant(peer.pid) || self.has_attached(peer.pid) {
-                let mut fds = vec![self.shared.slots_file().as_fd()];
-                fds.extend(self.rings.iter().map(|r| r.file().as_fd()));
-                let _ = synclater_sys::socket::send(&stream, b"s", &fds);
+            if !is_descendant(peer.pid) && !self.has_attached(peer.pid) {
+                continue;
             }
+            let taken = self.shared.others().taken();
+            let Some(room) = self.shared.room_of(peer.uid) else {
+                continue;
+            };
+            if self.shared.others().taken() > taken {
+                // Everybody looks where requests lie now: the page has to say where that is.
+                self.look_at_slots();
+            }
+            let mut fds = vec![self.shared.slots_file(room).as_fd()];
+            let rings = self.rings.and_then(|r| r.file(room));
+            fds.extend(rings.map(AsFd::as_fd));
+            let _ = synclater_sys::socket::send(&stream, b"s", &fds);
         }
     }
 

@@ -25,14 +25,14 @@ impl Supervisor {
     }
 
     pub(super) fn answer_questions(&mut self) {
-        for slot in &self.shared.slots().slot {
+        for slot in self.shared.all_slots().flat_map(|s| &s.slot) {
             match slot.umount.load(SeqCst) {
                 page::UMOUNT_ASKED => self.begin_umount(slot),
                 page::UMOUNT_OVER => self.end_umount(slot),
                 _ => {}
             }
         }
-        for slot in &self.shared.slots().slot {
+        for slot in self.shared.all_slots().flat_map(|s| &s.slot) {
             let dev = slot.ask_dev.load(SeqCst);
             if dev == 0 {
                 continue;
@@ -78,7 +78,7 @@ impl Supervisor {
                 page::UMOUNT_ASKED | page::UMOUNT_READY
             )
         };
-        self.shared.slots().slot.iter().any(busy)
+        { self.shared.all_slots() }.flat_map(|s| &s.slot).any(busy)
     }
 
     pub(super) fn begin_umount(&mut self, slot: &page::Slot) {
@@ -116,7 +116,7 @@ impl Supervisor {
 
     pub(super) fn umount_ready(&mut self, index: usize) {
         self.filesystems.is_kept(index, false);
-        for slot in &self.shared.slots().slot {
+        for slot in self.shared.all_slots().flat_map(|s| &s.slot) {
             let asked = slot.umount.load(SeqCst) == page::UMOUNT_ASKED;
             let number = slot.umount_dev.load(SeqCst);
             if asked && self.filesystems.ours_with(number).is_empty() {

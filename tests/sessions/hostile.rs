@@ -1,0 +1,169 @@
+//! Members of one session that are several users: what one of them can do to another, who means
+//! harm. A member of the session's own user can do anything to it.
+
+use super::stage::{as_root, Running, Stage, NOBODY};
+use crate::harness::command::LIMIT;
+use crate::wait::until;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Far more than 300 ms and a settle take, and far less than never.
+const SOON: Duration = Duration::from_secs(10);
+
+/// A session with `options` of a member that others of its stage are users beside.
+fn member(stage: &Stage, options: &[&str]) -> Running {
+    stage.open_to_others(0o777);
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/sessions/member.py");
+    // Where any user can read it.
+    let copy = stage.file("member.py");
+    std::fs::copy(script, &copy).expect("a copy");
+    let run_dir: PathBuf = stage.run_dir();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o711);
+    std::fs::set_permissions(run_dir, mode).expect("chmod");
+    let mut command = stage.synclater(&["run", "--quiet"]);
+    command.args(options).args(["--", "/usr/bin/python3"]);
+    command.arg(copy).arg(stage.work());
+    Running::start(stage, command)
+}
+
+/// Has a process of `user` do something; what it says.
+fn does(member: &mut Running, user: &str, what: &str) -> String {
+    member.be_ready();
+    member.tell(&format!("as {user} {what}"));
+    member.hear()
+}
+
+#[test]
+fn a_member_of_another_user_cannot_cut_the_slots_short() {
+    if !as_root("a_member_of_another_user_cannot_cut_the_slots_short") {
+        return;
+    }
+    let stage = Stage::new("cut");
+    let mut root = member(&stage, &["-u", "1h"]);
+    stage.warm(&mut root);
+    assert_eq!(does(&mut root, NOBODY, "cut"), "EPERM");
+    assert!(stage.is_later(&mut root));
+    root.end().must_succeed();
+}
+
+#[test]
+fn a_debt_that_is_noted_in_the_future_falls_due_at_once() {
+    if !as_root("a_debt_that_is_noted_in_the_future_falls_due_at_once") {
+        return;
+    }
+    for user in [NOBODY, "0"] {
+        let stage = Stage::new("future");
+        let json = stage.json();
+        let mut root = member(&stage, &["-u", "300ms", &json[0], &json[1]]);
+        stage.warm(&mut root);
+        assert!(until(LIMIT, || stage.session()["debt"] == 0));
+        assert_eq!(does(&mut root, user, "future"), "done");
+        assert_eq!(root.sync("file"), 0);
+        let paid = until(SOON, || stage.session()["debt"] == 0);
+        assert!(paid, "by {user}: {:#}", stage.session());
+        root.end().must_succeed();
+        let report = stage.report();
+        assert_eq!(
+            report["settled"], report["skipped"],
+            "by {user}: {report:#}"
+        );
+    }
+}
+
+#[test]
+fn a_member_of_another_user_cannot_clear_what_is_owed() {
+    if !as_root("a_member_of_another_user_cannot_clear_what_is_owed") {
+        return;
+    }
+    let stage = Stage::new("cleared");
+    let mut root = member(&stage, &["-u", "1h"]);
+    stage.warm(&mut root);
+    assert!(
+        stage.session()["oldest_s"].is_f64(),
+        "{:#}",
+        stage.session()
+    );
+    assert_eq!(does(&mut root, NOBODY, "clear"), "done");
+    assert!(
+        stage.session()["oldest_s"].is_f64(),
+        "{:#}",
+        stage.session()
+    );
+    root.end().must_succeed();
+}
+
+#[test]
+fn a_member_of_another_user_reads_no_names_and_is_recorded_all_the_same() {
+    if !as_root("a_member_of_another_user_reads_no_names_and_is_recorded_all_the_same") {
+        return;
+    }
+    let stage = Stage::new("names");
+    let file = stage.file("recording");
+    let mut root = member(&stage, &["-u", "now", "--record", &file.to_string_lossy()]);
+    let private = stage.work().join("private");
+    std::fs::create_dir(&private).expect("a folder");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+    std::fs::set_permissions(&private, mode).expect("chmod");
+    assert_eq!(root.sync("private/secret-23"), 0);
+    // What the session's own user may read is there.
+    assert_eq!(does(&mut root, "0", "find secret-23"), "found");
+    assert_eq!(does(&mut root, NOBODY, "sync of-nobody-23"), "sync 0");
+    assert_eq!(does(&mut root, "65533", "sync of-another-23"), "sync 0");
+    assert_eq!(does(&mut root, NOBODY, "find secret-23"), "nothing");
+    assert_eq!(does(&mut root, "65533", "find of-nobody-23"), "nothing");
+    root.end().must_succeed();
+    let table = crate::recording::read(&file);
+    assert_eq!(table.rows.len(), 3, "{:?}", table.files);
+    assert!(table.lost.is_empty(), "{:?}", table.lost);
+    for name in ["secret-23", "of-nobody-23", "of-another-23"] {
+        let is_there = table.files.iter().any(|f| f.path.ends_with(name));
+        assert!(is_there, "{name}: {:?}", table.files);
+    }
+}
+
+#[test]
+fn users_for_whom_there_is_no_room_stay_real_and_are_named() {
+    if !as_root("users_for_whom_there_is_no_room_stay_real_and_are_named") {
+        return;
+    }
+    let stage = Stage::new("crowd");
+    let json = stage.json();
+    let mut root = member(&stage, &["-u", "1h", &json[0], &json[1]]);
+    stage.warm(&mut root);
+    let (before, later) = stage.counted();
+    // 16 besides the session's own; what one has he keeps.
+    let users: Vec<String> = (0..19).map(|k| (61_000 + k).to_string()).collect();
+    for user in users.iter().chain(&users[..4]) {
+        let done = does(&mut root, user, &format!("sync of-{user}"));
+        assert_eq!(done, "sync 0", "{user}");
+    }
+    root.end().must_succeed();
+    let report = stage.report();
+    assert_eq!(report["requests"], before + 16 + 4, "{report:#}");
+    // Also the first ones: where they lie is told before they can ask.
+    assert_eq!(report["skipped"], later + 16 + 4, "{report:#}");
+    assert_eq!(report["settled"], report["skipped"], "{report:#}");
+    if report["escapes_unknown"].is_null() {
+        let escaped = report["escaped"].as_array().expect("rows");
+        let requests = escaped.iter().filter_map(|e| e["requests"].as_u64());
+        assert_eq!(requests.sum::<u64>(), 3, "{report:#}");
+    }
+}
+
+#[test]
+fn a_descriptor_that_lost_o_sync_is_one_to_another_user_too() {
+    if !as_root("a_descriptor_that_lost_o_sync_is_one_to_another_user_too") {
+        return;
+    }
+    let stage = Stage::new("given");
+    let json = stage.json();
+    let mut root = member(&stage, &["-u", "1h", &json[0], &json[1]]);
+    stage.warm(&mut root);
+    let (before, _) = stage.counted();
+    root.tell(&format!("give {NOBODY} file-of-root"));
+    assert_eq!(root.hear(), "done");
+    root.end().must_succeed();
+    let report = stage.report();
+    assert_eq!(report["requests"], before + 1, "{report:#}");
+    assert_eq!(report["settled"], report["skipped"], "{report:#}");
+}

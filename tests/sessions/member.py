@@ -1,0 +1,143 @@
+"""A member of a session that does what it is told, one line of stdin at a time, and says one line
+for each:
+
+  sync NAME       as `demand` does: `sync 0`
+  as USER WORD..  has a process of this user do something to what it has of the session, and says
+                  what that says:
+    cut           cuts its slots short: the name of the error, or `done`
+    future        writes a tick of the future into every debt: `done`
+    clear         clears every debt: `done`
+    boast         counts as many requests as can be in two processes: `done`
+    find TEXT     looks for it in all that it gets of slots and rings: `found`, or `nothing`
+    sync NAME     as above
+  give USER NAME  opens a file that wants each write durable, and has a process of this user write
+                  to that descriptor: `done`
+"""
+
+import array
+import errno
+import mmap
+import os
+import socket
+import struct
+import subprocess
+import sys
+
+# Where they begin in c/page.h, and how long they are. Not the debts of sync(): to settle those takes
+# as long as the machine's slowest disk.
+DEBTS, CELLS = 64, 64 * 16
+SLOTS, SLOT, REQUESTS = 8896, 640, 128
+
+
+def sync(name):
+    fd = os.open(name, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o666)
+    os.write(fd, b"a")
+    os.fsync(fd)
+    os.close(fd)
+    return "sync 0"
+
+
+def shared():
+    """Descriptors of slots and rings, opened by their paths or asked for, as the library does."""
+    page = os.environ["SYNCLATER_PAGE"]
+    try:
+        beside = [os.path.join(os.path.dirname(page), name) for name in ("slots", "rings")]
+        return [os.open(path, os.O_RDWR) for path in beside if os.path.exists(path)]
+    except PermissionError:
+        pass
+    with open(page, "rb") as file:
+        head = file.read(4096)
+    at = head.index(b"synclater-")
+    peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    peer.connect(b"\0" + head[at : at + 32])
+    fds = array.array("i")
+    _, messages, _, _ = peer.recvmsg(1, socket.CMSG_SPACE(4 * fds.itemsize))
+    for _, _, data in messages:
+        fds.frombytes(data)
+    return list(fds)
+
+
+def cut():
+    try:
+        os.ftruncate(shared()[0], 0)
+    except OSError as e:
+        return errno.errorcode[e.errno]
+    return "done"
+
+
+def write_debts(tick):
+    fd = shared()[0]
+    slots = mmap.mmap(fd, os.fstat(fd).st_size)
+    for cell in range(CELLS):
+        at = DEBTS + 8 * cell
+        slots[at : at + 8] = struct.pack("=Q", tick)
+    return "done"
+
+
+def boast():
+    fd = shared()[0]
+    slots = mmap.mmap(fd, os.fstat(fd).st_size)
+    for process in (os.getpid(), os.getppid()):
+        at = SLOTS + SLOT * (1 + process % 511)
+        slots[at : at + 4] = struct.pack("=I", process)
+        for shard in range(8):
+            counter = at + REQUESTS + 64 * shard
+            slots[counter : counter + 8] = b"\xff" * 8
+    return "done"
+
+
+def holds(fd, text):
+    at = 0
+    while True:
+        try:
+            at = os.lseek(fd, at, os.SEEK_DATA)
+        except OSError:
+            return False
+        end = os.lseek(fd, at, os.SEEK_HOLE)
+        if text in os.pread(fd, end - at, at):
+            return True
+        at = end
+
+
+def find(text):
+    return "found" if any(holds(fd, text.encode()) for fd in shared()) else "nothing"
+
+
+def put(fd):
+    os.write(int(fd), b"a")
+    return "done"
+
+
+def serve(folder):
+    os.chdir(folder)
+    print("ready", flush=True)
+    for line in sys.stdin:
+        word, *rest = line.split()
+        if word == "sync":
+            print(sync(*rest), flush=True)
+            continue
+        user, *rest = rest
+        fds = []
+        if word == "give":
+            fds = [os.open(rest[0], os.O_CREAT | os.O_WRONLY | os.O_SYNC, 0o600)]
+            rest = ["put", str(fds[0])]
+        command = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", "--"]
+        command += [sys.executable, __file__, "do", *rest]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, pass_fds=fds)
+        print(done.stdout.strip() or f"status {done.returncode}", flush=True)
+
+
+DEEDS = {
+    "cut": cut,
+    "future": lambda: write_debts(1 << 62),
+    "boast": boast,
+    "clear": lambda: write_debts(0),
+    "find": find,
+    "put": put,
+    "sync": sync,
+}
+
+if sys.argv[1] == "do":
+    print(DEEDS[sys.argv[2]](*sys.argv[3:]), flush=True)
+else:
+    serve(sys.argv[1])

@@ -206,7 +206,9 @@ pub fn ps(s: &mut Supervisor) -> PsSession {
     let mut ages: Vec<Duration> = debts.iter().map(|t| s.shared.age(*t)).collect();
     ages.extend(s.being_settled());
     let oldest = ages.iter().max().copied();
-    let skipped: u64 = processes.values().map(|p| p.counts.skipped()).sum();
+    let skipped = { processes.values() }
+        .map(|p| p.counts.skipped())
+        .fold(0, u64::saturating_add);
     PsSession {
         version: PsSession::VERSION,
         id: s.plan.id.clone(),

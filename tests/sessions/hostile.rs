@@ -167,3 +167,21 @@ fn a_descriptor_that_lost_o_sync_is_one_to_another_user_too() {
     assert_eq!(report["requests"], before + 1, "{report:#}");
     assert_eq!(report["settled"], report["skipped"], "{report:#}");
 }
+
+#[test]
+fn counts_of_any_size_end_nobody() {
+    if !as_root("counts_of_any_size_end_nobody") {
+        return;
+    }
+    let stage = Stage::new("boast");
+    let json = stage.json();
+    let mut root = member(&stage, &["-u", "1h", &json[0], &json[1]]);
+    stage.warm(&mut root);
+    for user in [NOBODY, "0"] {
+        assert_eq!(does(&mut root, user, "boast"), "done");
+        assert!(stage.session()["debt"].as_u64() > Some(0));
+        assert_eq!(root.sync("file"), 0);
+    }
+    root.end().must_succeed();
+    assert_eq!(stage.report()["exit_status"], 0, "{:#}", stage.report());
+}

@@ -33,13 +33,14 @@ pub struct Settled {
 
 /// Takes the debt of row `fs` (all classes): returns the ticks of its oldest request, or 0.
 pub fn take_debt(shared: &Shared, fs: usize) -> u64 {
-    oldest_of(shared, &take_row(shared, fs))
+    oldest(shared, take_row(shared, fs).into_iter()).unwrap_or(0)
 }
 
-/// The oldest of these ticks, or 0.
-fn oldest_of(shared: &Shared, taken: &[u64]) -> u64 {
-    let noted = taken.iter().copied().filter(|tick| *tick != 0);
-    noted.max_by_key(|tick| shared.age(*tick)).unwrap_or(0)
+/// Of ticks that members wrote, that of the oldest request; 0 is none.
+fn oldest(shared: &Shared, ticks: impl Iterator<Item = u64>) -> Option<u64> {
+    ticks
+        .filter(|t| *t != 0)
+        .max_by_key(|tick| shared.age(*tick))
 }
 
 /// Takes the debt of row `fs` that the classes in `mask` owe.
@@ -112,7 +113,7 @@ impl Settle {
 
     fn start(shared: &Shared, fs: usize, work: impl FnOnce() -> i32) -> io::Result<Settle> {
         let taken = take_row(shared, fs);
-        let oldest = oldest_of(shared, &taken);
+        let oldest = oldest(shared, taken.iter().copied()).unwrap_or(0);
         let began = Instant::now();
         match Job::start(work) {
             Ok(job) => Ok(Settle { job, began, oldest }),

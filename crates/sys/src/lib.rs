@@ -13,7 +13,6 @@ pub mod contain;
 #[allow(unsafe_code)]
 pub mod job;
 #[allow(unsafe_code)]
-pub mod listmount;
 pub mod lock;
 #[allow(unsafe_code)]
 pub mod loopdev;

@@ -1,7 +1,6 @@
 //! What a path or descriptor lies on: mount ids, namespaces, UUIDs.
 //!
-//! Relies on statx(2): `STATX_MNT_ID` (Linux 5.8), `STATX_MNT_ID_UNIQUE` (Linux 6.8), whose numbers
-//! are never reused.
+//! Relies on statx(2): `STATX_MNT_ID` (Linux 5.8).
 
 use rustix::fs::{statx, AtFlags, FileType, Mode, OFlags, StatxFlags, CWD};
 use std::ffi::OsStr;
@@ -9,17 +8,6 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-
-/// `STATX_MNT_ID_UNIQUE`.
-pub const UNIQUE: u32 = 0x4000;
-
-/// The statx mask for mount ids that this kernel knows, or `None` before Linux 5.8.
-#[must_use]
-pub fn id_mask() -> Option<u32> {
-    [UNIQUE, StatxFlags::MNT_ID.bits()]
-        .into_iter()
-        .find(|&mask| id_of_path(Path::new("/"), mask).is_ok())
-}
 
 /// The id of the mount that `path` lies on.
 ///

@@ -87,6 +87,20 @@ fn an_executable_that_nobody_runs_yet_is_waited_for() {
     stage.detach(&stage.id());
 }
 
+/// The same program, running as root and as nobody.
+fn of_two_users(stage: &Stage, name: &str) -> (Running, Running) {
+    let program = named(stage, name);
+    let mut command = clean(&program);
+    command.arg(stage.work());
+    let root = started(stage, command);
+    let mut command = clean(AS_NOBODY[0]);
+    command
+        .args(&AS_NOBODY[1..])
+        .arg(&program)
+        .arg(stage.work());
+    (root, started(stage, command))
+}
+
 #[test]
 fn only_the_chosen_users_requests_are_put_off() {
     if !as_root("only_the_chosen_users_requests_are_put_off") {
@@ -94,16 +108,7 @@ fn only_the_chosen_users_requests_are_put_off() {
     }
     let stage = Stage::new("users");
     stage.open_to_others(0o777);
-    let program = named(&stage, "an-exe-31");
-    let mut command = clean(&program);
-    command.arg(stage.work());
-    let mut root = started(&stage, command);
-    let mut command = clean(AS_NOBODY[0]);
-    command
-        .args(&AS_NOBODY[1..])
-        .arg(&program)
-        .arg(stage.work());
-    let mut nobody = started(&stage, command);
+    let (mut root, mut nobody) = of_two_users(&stage, "an-exe-31");
     let session = stage.attach(&["--exe", "an-exe-31", "--only", "user=65534", "-u", "1h"]);
     let seen = |stage: &Stage, victim: &Running| {
         let session = stage.session();
@@ -146,16 +151,7 @@ fn processes_of_two_users_have_no_memory_in_common() {
     }
     let stage = Stage::new("two-users");
     stage.open_to_others(0o777);
-    let program = named(&stage, "two-exe-43");
-    let mut command = clean(&program);
-    command.arg(stage.work());
-    let mut root = started(&stage, command);
-    let mut command = clean(AS_NOBODY[0]);
-    command
-        .args(&AS_NOBODY[1..])
-        .arg(&program)
-        .arg(stage.work());
-    let mut nobody = started(&stage, command);
+    let (mut root, mut nobody) = of_two_users(&stage, "two-exe-43");
     let session = stage.attach(&["--exe", "two-exe-43", "-u", "1h"]);
     stage.warm(&mut root);
     let put_off = until(LIMIT, || {

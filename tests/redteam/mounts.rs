@@ -7,6 +7,15 @@ use std::os::unix::fs::MetadataExt;
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
 
+/// Unmounts a disk, and keeps it on a loop device of its own until that is detached.
+fn unmounted(disk: &Disk) -> String {
+    let mut setup = clean("losetup");
+    setup.args(["--find", "--show"]).arg(disk.image());
+    let device = run(&mut setup).must_succeed().stdout.trim().to_owned();
+    umount(disk.path());
+    device
+}
+
 #[test]
 fn a_file_system_that_root_mounts_meanwhile_loses_nothing() {
     if !as_root("a_file_system_that_root_mounts_meanwhile_loses_nothing") {
@@ -14,12 +23,7 @@ fn a_file_system_that_root_mounts_meanwhile_loses_nothing() {
     }
     for kind in ["ext4", "xfs", "btrfs"] {
         let disk = Disk::new(kind, 320);
-        let device = run(clean("losetup")
-            .arg("--find")
-            .arg("--show")
-            .arg(disk.image()));
-        let device = device.must_succeed().stdout.trim().to_owned();
-        umount(disk.path());
+        let device = unmounted(&disk);
         let stage = Stage::new("mounted");
         let mut scribe = scribe(&stage, &[]);
         mount(&["-t", kind], &device, disk.path());
@@ -74,12 +78,7 @@ fn what_is_made_anew_over_an_ext4_is_not_taken_for_that() {
         return;
     }
     let disk = Disk::new("ext4", 64);
-    let device = run(clean("losetup")
-        .arg("--find")
-        .arg("--show")
-        .arg(disk.image()));
-    let device = device.must_succeed().stdout.trim().to_owned();
-    umount(disk.path());
+    let device = unmounted(&disk);
     mount(&[], &device, disk.path());
     let stage = Stage::new("anew");
     let mut scribe = scribe(&stage, &[]);

@@ -20,6 +20,12 @@ def stamp(number):
     return (b"%08d" % number) * (BLOCK // 8)
 
 
+def number_in(block):
+    """The number that fills BLOCK; -1 if it is torn, or was never written."""
+    word = block[:8]
+    return int(word) if word.isdigit() and block == word * (BLOCK // 8) else -1
+
+
 def descriptor(folder, name, flags=0):
     return os.open(os.path.join(folder, name), os.O_RDWR | os.O_CREAT | flags)
 
@@ -150,8 +156,7 @@ def check(seed, folder, lines):
     for name, number in last.items():
         with open(os.path.join(folder, name), "rb") as file:
             text = file.read()
-        blocks = [text[at : at + BLOCK] for at in range(0, len(text), BLOCK)]
-        found = [int(b[:8] or b"0") if b == b[:8] * (BLOCK // 8) else -1 for b in blocks]
+        found = [number_in(text[at : at + BLOCK]) for at in range(0, len(text), BLOCK)]
         good = number in found if name == "append" else all(f >= number for f in found) and found
         if not good:
             sys.exit(f"lost: {name} has {found}, was {number} at round {said}")

@@ -2,11 +2,10 @@
 //! that the library does not reach. Each has the right outcome or real syncs.
 
 use crate::harness::command::{clean, run, Outcome, LIMIT};
+use crate::harness::disk::keep_mounts_private;
 use crate::harness::disk::{Disk, SlowDisk};
 use crate::servers::leftovers::Leftovers;
-use crate::sessions::stage::{
-    as_root, keep_mounts_private, program, progress, Running, Stage, SyncLog, SYNCLATER,
-};
+use crate::sessions::stage::{as_root, program, progress, Running, Stage, SyncLog, SYNCLATER};
 use crate::wait::until;
 use rustix::process::{kill_process, Pid, Signal};
 use serde_json::Value;

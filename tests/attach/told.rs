@@ -290,7 +290,7 @@ struct Full(std::path::PathBuf);
 
 impl Full {
     fn over(folder: &std::path::Path) -> Full {
-        crate::sessions::stage::keep_mounts_private();
+        crate::harness::disk::keep_mounts_private();
         let mut mount = clean("mount");
         mount.args(["-t", "tmpfs", "-o", "size=64k,mode=700", "none"]);
         crate::harness::command::run(mount.arg(folder)).must_succeed();

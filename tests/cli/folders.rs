@@ -1,7 +1,8 @@
 //! Folders that cannot be used: for the ledger, for sessions, for the library.
 
 use crate::harness::command::{clean, run, Outcome};
-use crate::sessions::stage::{as_root, has_four_parts, keep_mounts_private, program, Stage};
+use crate::harness::disk::keep_mounts_private;
+use crate::sessions::stage::{as_root, has_four_parts, program, Stage};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::harness::command::clean;
+use crate::harness::disk::keep_mounts_private;
 
 /// The delivery without a sync of the folder, with these words before it.
 fn delivery(stage: &Stage, words: &[&str]) -> (Outcome, Value) {
@@ -95,6 +96,8 @@ fn each_failure_is_rebuilt_by_its_replay() {
     if !can_cut("each_failure_is_rebuilt_by_its_replay") {
         return;
     }
+    // Or a session of another test that syncs everything holds what is to be unmounted.
+    keep_mounts_private();
     let stage = Stage::new("crash_replay");
     let temp = stage.file("temp");
     std::fs::create_dir(&temp).expect("a folder");

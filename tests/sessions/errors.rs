@@ -1,12 +1,10 @@
 //! Writes that are lost: a disk that has less room than it says, a loop device on an image in a
 //! tmpfs of limited size.
 
-use super::stage::{
-    as_root, has_four_parts, keep_mounts_private, pass, program, Running, Stage, AS_NOBODY,
-    SYNCLATER,
-};
+use super::stage::{as_root, has_four_parts, pass, program, Running, Stage, AS_NOBODY, SYNCLATER};
 use crate::harness::command::{clean, run, LIMIT};
 use crate::harness::dir::Dir;
+use crate::harness::disk::keep_mounts_private;
 use crate::wait::until;
 use rustix::process::Signal;
 use std::path::{Path, PathBuf};

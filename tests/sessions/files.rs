@@ -196,7 +196,7 @@ fn a_folder_that_cannot_be_written_is_refused_before_the_command_starts() {
     if !as_root("a_folder_that_cannot_be_written_is_refused_before_the_command_starts") {
         return;
     }
-    super::stage::keep_mounts_private();
+    crate::harness::disk::keep_mounts_private();
     let stage = Stage::new("folders");
     let mount = |options: &str| {
         let mut command = clean("mount");

@@ -451,12 +451,3 @@ pub fn as_root(name: &str) -> bool {
     }
     is_root()
 }
-
-/// A mount namespace for this thread and what it starts from now on.
-pub fn keep_mounts_private() {
-    // The warning is about threads that share descriptors: only the mounts are taken apart here.
-    #[allow(deprecated)]
-    let unshared = rustix::thread::unshare(rustix::thread::UnshareFlags::NEWNS);
-    unshared.expect("a mount namespace");
-    run(clean("mount").args(["--make-rprivate", "/"])).must_succeed();
-}

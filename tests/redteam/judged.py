@@ -1,19 +1,27 @@
 """What synclater says, judged by a power cut. Words: HOW FOLDER ROUNDS SEED; or, as the check of a
-state, `check SEED FOLDER LINES`; or `write FOLDER ROUND SEED`, which a session runs.
+state, `check SEED FOLDER LINES`; or `write FOLDER ROUND SEED HOW`, which a session runs.
 
 Each round writes the round's number in every way there is, under a session that puts the syncs off;
-the line `round N` is printed when synclater has said that it is durable: by its exit status, or by
-that of `settle FOLDER`. In a state behind that line each file has that number, or a later one.
+the line `round N` is printed when synclater has said that it is durable: by its exit status, by that
+of `settle FOLDER`, `detach` or an umount inside of the session, by `ps` where a bound is over, or by
+the ledger where the supervisor was killed. In a state behind that line each file has that number,
+or a later one.
 """
+import glob
+import json
 import mmap
 import os
 import random
 import subprocess
 import sys
+import time
 
 BLOCK = 4096
 BLOCKS = 8
 SYNCLATER = os.environ.get("SYNCLATER", "synclater")
+ME = os.path.abspath(__file__)
+# Of a program outside of every session.
+CLEAN = {k: v for k, v in os.environ.items() if k not in ("LD_PRELOAD", "SYNCLATER_PAGE")}
 
 
 def stamp(number):
@@ -107,22 +115,141 @@ def write(folder, number, seed):
         outsider(folder, chance)
 
 
-def session(how, inner):
-    """The words of a session in which INNER is run."""
+def asked(*words):
+    """What synclater answers to somebody outside of every session."""
+    return subprocess.run([SYNCLATER, *words], stdout=subprocess.PIPE, env=CLEAN)
+
+
+def until(holds, what):
+    end = time.monotonic() + 60
+    while not holds():
+        if time.monotonic() > end:
+            sys.exit(f"{what}: not within 60 s")
+        time.sleep(0.01)
+
+
+def writer(folder, number, seed, how):
+    return [sys.executable, "-B", ME, "write", folder, str(number), str(seed), how]
+
+
+def acknowledge(number):
+    print("round", number, flush=True)
+
+
+def ran(words):
+    """Runs a session to its end: its exit status is the promise."""
+    done = subprocess.run(words, stdin=subprocess.DEVNULL, env=CLEAN)
+    if done.returncode != 0:
+        sys.exit(f"{words}: {done.returncode}")
+
+
+def by_exit(how, folder, number, seed):
     options = {"follow": ["--follow"], "net": ["--net"]}.get(how, [])
-    dial = "1h" if how == "settle" else "exit"
-    words = [SYNCLATER, "run", "--quiet", "-u", dial, *options, "--"]
+    inner = writer(folder, number, seed, how)
     if how == "nested":
-        words += [SYNCLATER, "run", "--quiet", "-u", "1h", "--"]
-    if how == "settle":
-        settle = '"$@" && env -u LD_PRELOAD -u SYNCLATER_PAGE "$S" settle "$D"'
-        inner = ["sh", "-c", settle, "sh", *inner]
-    return words + inner
+        inner = [SYNCLATER, "run", "--quiet", "-u", "1h", "--", *inner]
+    ran([SYNCLATER, "run", "--quiet", "-u", "exit", *options, "--", *inner])
+    acknowledge(number)
+
+
+def by_settle(how, folder, number, seed):
+    settle = '"$@" && env -u LD_PRELOAD -u SYNCLATER_PAGE "$S" settle "$D"'
+    inner = ["sh", "-c", settle, "sh", *writer(folder, number, seed, how)]
+    ran([SYNCLATER, "run", "--quiet", "-u", "1h", "--", *inner])
+    acknowledge(number)
+
+
+def by_bound(how, folder, number, seed):
+    """The writer itself acknowledges, as soon as `ps` says that nothing is owed."""
+    ran([SYNCLATER, "run", "--quiet", "-u", "200ms", "--", *writer(folder, number, seed, how)])
+
+
+def by_umount(how, folder, number, seed):
+    """A bind is enough: what is owed on the file system is settled before it goes."""
+    bound = '"$@" && umount "$D" && echo round "$N"'
+    there = os.path.join(folder, "bound")
+    os.makedirs(there, exist_ok=True)
+    subprocess.run(["mount", "--bind", folder, there], check=True)
+    CLEAN.update(D=there, N=str(number))
+    inner = ["sh", "-c", bound, "sh", *writer(there, number, seed, how)]
+    ran([SYNCLATER, "run", "--quiet", "-u", "1h", "--", *inner])
+
+
+def started(words):
+    """Starts a writer that waits to be told, before and behind its round."""
+    pipe = subprocess.PIPE
+    return subprocess.Popen(words, stdin=pipe, stdout=pipe, env=CLEAN)
+
+
+def written(process):
+    process.stdin.write(b"go\n")
+    process.stdin.flush()
+    if process.stdout.readline() != b"written\n":
+        sys.exit("the writer ended")
+
+
+def by_attach(how, folder, number, seed):
+    process = started(writer(folder, number, seed, how))
+    process.stdout.readline()
+    attached = asked("attach", "--json", "-u", "1h", "--pid", str(process.pid))
+    if attached.returncode != 0:
+        sys.exit("attach failed")
+    written(process)
+    if asked("detach", json.loads(attached.stdout)["id"]).returncode != 0:
+        sys.exit("detach failed")
+    acknowledge(number)
+    process.communicate()
+
+
+def by_keeper(how, folder, number, seed):
+    """The supervisor is killed; its entry in the ledger is closed when nothing is owed any more."""
+    words = [SYNCLATER, "run", "--quiet", "-u", "1h", "--", *writer(folder, number, seed, how)]
+    process = started(words)
+    process.stdout.readline()
+    written(process)
+    process.kill()
+    process.wait()
+    until(lambda: not owed(), "the keeper")
+    acknowledge(number)
+    process.stdin.close()
+    # The writer itself, whose parent is gone: the round is over when its pipe is.
+    process.stdout.read()
+
+
+def owed():
+    """The open entries of the ledger."""
+    return glob.glob(os.path.join(os.environ["SYNCLATER_STATE_DIR"], "*.json"))
+
+
+def debts():
+    return [session["debt"] for session in json.loads(asked("ps", "--json").stdout)]
+
+
+def write_as_told(how, folder, number, seed):
+    """The writer of a session, and what it waits for."""
+    waits = how in ("attach", "keeper")
+    if waits:
+        print("ready", flush=True)
+        sys.stdin.readline()
+    write(folder, number, seed)
+    if how == "bound":
+        until(lambda: not any(debts()), "ps")
+        acknowledge(number)
+    if waits:
+        print("written", flush=True)
+        sys.stdin.read()
+
+
+WAYS = {
+    "settle": by_settle,
+    "bound": by_bound,
+    "umount": by_umount,
+    "attach": by_attach,
+    "keeper": by_keeper,
+}
 
 
 def rounds(how, folder, number, seed):
-    for name in ("LD_PRELOAD", "SYNCLATER_PAGE"):
-        os.environ.pop(name, None)
     there = folder
     if how == "overlay":
         parts = {n: os.path.join(folder, n) for n in ("lower", "upper", "work", "merged")}
@@ -131,14 +258,9 @@ def rounds(how, folder, number, seed):
         there = parts.pop("merged")
         options = ",".join(f"{n}dir={p}" for n, p in parts.items())
         subprocess.run(["mount", "-t", "overlay", "-o", options, "none", there], check=True)
-    os.environ.update(S=SYNCLATER, D=there)
+    CLEAN.update(S=SYNCLATER, D=there)
     for n in range(1, number + 1):
-        me = [sys.executable, "-B", os.path.abspath(__file__), "write", there, str(n), str(seed)]
-        # Some of its first requests are real: enough follow that are not.
-        done = subprocess.run(session(how, me), stdout=subprocess.PIPE, stdin=subprocess.DEVNULL)
-        if done.returncode != 0:
-            sys.exit(f"round {n}: {done.returncode}")
-        print("round", n, flush=True)
+        WAYS.get(how, by_exit)(how, there, n, seed)
     if how == "overlay":
         subprocess.run(["umount", there], check=True)
 
@@ -166,6 +288,6 @@ if __name__ == "__main__":
     if sys.argv[1] == "check":
         check(int(sys.argv[2]), *sys.argv[3:5])
     elif sys.argv[1] == "write":
-        write(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+        write_as_told(sys.argv[5], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
     else:
         rounds(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))

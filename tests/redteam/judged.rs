@@ -4,7 +4,9 @@ use super::*;
 use crate::harness::limits::{below, count, seed};
 use serde_json::Value;
 
-const HOW: [&str; 6] = ["exit", "settle", "follow", "net", "nested", "overlay"];
+const HOW: [&str; 10] = [
+    "exit", "settle", "follow", "net", "nested", "overlay", "bound", "attach", "keeper", "umount",
+];
 const FILE_SYSTEMS: [&str; 3] = ["xfs", "ext4", "btrfs"];
 
 /// States of one run, of which none may be bad.

@@ -166,7 +166,10 @@ fn has_tested_upper(mount: &Mount) -> bool {
     };
     let table = mounts_of("self");
     let upper = table.iter().find(|m| m.id == id);
-    upper.is_none_or(|m| matches!(kind(&m.fstype), FsKind::Tested | FsKind::Memory))
+    upper.is_none_or(|m| match kind(&m.fstype) {
+        FsKind::Tested => durable::distrust(m).is_none(),
+        other => matches!(other, FsKind::Memory),
+    })
 }
 
 /// What lies at a path of ours, as far as the kernel knows the way without asking a file system:
@@ -267,10 +270,7 @@ fn at_point(mount: &Mount) -> Option<OwnedFd> {
     let is_it = id_of_fd(&there, MNT_ID).is_ok_and(|id| id == mount.id);
     let opens = kind == FileType::Directory || kind == FileType::RegularFile;
     // The line was read before it was held: all of it may have been another's.
-    let still = || {
-        let table = mounts_of("self");
-        table.iter().any(|m| m.id == mount.id && m.dev == mount.dev)
-    };
+    let still = || mounts_of("self").contains(mount);
     (is_it && opens && still())
         .then(|| durable::opened_again(&there).ok())
         .flatten()

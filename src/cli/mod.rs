@@ -210,12 +210,14 @@ pub fn clear_stale() -> bool {
 pub fn tell_cleared(cleared: &[crate::session::stale::Cleared]) -> bool {
     for c in cleared {
         if !c.failed.is_empty() {
+            let list = c.failed.join(", ");
+            let why = c.error.as_ref().map_or_else(
+                || format!("{list} is not mounted here any more"),
+                |name| format!("{name} on {list}: writes were lost"),
+            );
             let trouble = Trouble::new(
                 format!("session {} ended without settling", c.id),
-                format!(
-                    "{} could not be settled in its place, or is not mounted here any more",
-                    c.failed.join(", ")
-                ),
+                why,
                 format!(
                     "look at `dmesg` for write errors, and at what it wrote; then \
                      `synclater status --forget {}`",
@@ -227,7 +229,8 @@ pub fn tell_cleared(cleared: &[crate::session::stale::Cleared]) -> bool {
         } else if !c.settled.is_empty() {
             let list = c.settled.join(", ");
             say(&format!(
-                "synclater: session {} had been killed; settled {list} in its place\n",
+                "synclater: session {} had been killed; synced {list} in its place; a write \
+                 that was lost before that is in `dmesg` only\n",
                 c.id
             ));
         }

@@ -1,10 +1,12 @@
 //! What makes everything so far durable on each tested type of file system, and why.
 //!
 //! - ext4: `syncfs`. ext4_sync_fs (fs/ext4/super.c) waits for the journal's commit, and flushes the
-//!   disk itself where no commit will have done so; without a journal it always does.
+//!   disk itself where no commit will have done so.
 //! - ext4 with its journal elsewhere: `syncfs`, then `fsync` of a file of ours. The commit flushes
 //!   the journal's disk, and that of the data only where the transaction has ordered data;
 //!   ext4_fsync flushes the data's.
+//! - ext4 without a journal: `syncfs`, twice. ext4_sync_fs flushes, but sync_filesystem (fs/sync.c)
+//!   writes extents, folders and bitmaps behind that; the second one flushes those.
 //! - XFS: `syncfs`, then `fsync` of a file of ours. xfs_fs_sync_fs (fs/xfs/xfs_super.c) forces the
 //!   log, and a log that is clean is not written: no flush. xfs_file_fsync flushes the data's disk
 //!   where the log's write has not.
@@ -16,18 +18,24 @@
 //! The sources are those of Linux 6.18. A mount with `nobarrier` promises no more than it does to
 //! `fsync`: there no flush is ever sent. XFS with a real-time device stays real: its flush would
 //! have to go to that, too.
+//!
+//! What syncfs answers is not all: ext4 tells an error of its own structures to `fsync` alone, and
+//! throws the data away (mpage_map_and_submit_extent, fs/ext4/inode.c). It counts them.
 
 use rustix::fs::{FileType, Mode, OFlags};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use synclater_model::policy::filesystem::{kind, FsKind, Mount};
 use synclater_sys::job::{self, Job};
 use synclater_sys::{mount, socket, wait};
 
 /// How long a file of ours may take to be made: the heartbeat waits.
 const PATIENCE: Duration = Duration::from_millis(400);
+
+/// How much later than its message an error may be counted.
+const LATE: Duration = Duration::from_millis(200);
 
 /// Whether `syncfs` alone cannot be shown to flush the disk of this file system.
 #[must_use]
@@ -41,14 +49,132 @@ pub fn needs_file(mount: &Mount) -> bool {
 
 /// Whether an ext4 has a journal, and not in inode 8 of its own, by what the kernel shows.
 fn has_journal_elsewhere(dev: (u32, u32)) -> bool {
-    let (major, minor) = dev;
-    let Ok(device) = std::fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")) else {
+    let Some(name) = disk_name(dev) else {
         return true;
     };
-    let name = device.file_name().unwrap_or_default().to_string_lossy();
+    let is_own = || Path::new(&format!("/proc/fs/jbd2/{name}-8")).exists();
+    !has_no_journal(&name) && !is_own()
+}
+
+fn has_no_journal(name: &str) -> bool {
     let task = std::fs::read_to_string(format!("/sys/fs/ext4/{name}/journal_task"));
-    let has_none = task.is_ok_and(|t| t.trim() == "<none>");
-    !has_none && !Path::new(&format!("/proc/fs/jbd2/{name}-8")).exists()
+    task.is_ok_and(|t| t.trim() == "<none>")
+}
+
+/// The name of the disk of a file system that lies on one.
+fn disk_of(fd: BorrowedFd<'_>) -> Option<String> {
+    let (dev, _) = mount::what_is(fd).ok()?;
+    disk_name(((dev >> 32) as u32, dev as u32))
+}
+
+/// The kernel's name of the disk with this number, or of its partition.
+fn disk_name((major, minor): (u32, u32)) -> Option<String> {
+    let device = std::fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")).ok()?;
+    Some(device.file_name()?.to_string_lossy().into_owned())
+}
+
+/// What an ext4 counts in sysfs(5): `errors_count` (Linux 2.6.36) or `msg_count` (5.9).
+fn ext4_count(fd: BorrowedFd<'_>, which: &str) -> Option<u64> {
+    let name = disk_of(fd)?;
+    let text = std::fs::read_to_string(format!("/sys/fs/ext4/{name}/{which}")).ok()?;
+    text.trim().parse().ok()
+}
+
+/// What a file system had met when it was first held.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Past {
+    errors: Option<u64>,
+    messages: Option<u64>,
+}
+
+impl Past {
+    /// That of the file system of `fd`.
+    #[must_use]
+    pub fn of(fd: BorrowedFd<'_>) -> Past {
+        Past {
+            errors: ext4_count(fd, "errors_count"),
+            messages: ext4_count(fd, "msg_count"),
+        }
+    }
+
+    /// As bytes, for another process.
+    #[must_use]
+    pub fn to_bytes(self) -> [u8; 16] {
+        let [errors, messages] = [self.errors, self.messages].map(|n| n.unwrap_or(u64::MAX));
+        (u128::from(errors) << 64 | u128::from(messages)).to_le_bytes()
+    }
+
+    /// From [`Past::to_bytes`].
+    #[must_use]
+    pub fn from_bytes(bytes: [u8; 16]) -> Past {
+        let both = u128::from_le_bytes(bytes);
+        let known = |n: u128| u64::try_from(n).ok().filter(|n| *n != u64::MAX);
+        Past {
+            errors: known(both >> 64),
+            messages: known(both & u128::from(u64::MAX)),
+        }
+    }
+
+    /// Whether it has met an error since. The kernel counts one a moment after it has told of it.
+    fn has_erred(self, fd: BorrowedFd<'_>) -> bool {
+        let more = |before: Option<u64>, which| {
+            before.is_some_and(|n| ext4_count(fd, which).is_some_and(|now| now > n))
+        };
+        let erred = || more(self.errors, "errors_count");
+        let until = Instant::now() + LATE;
+        while more(self.messages, "msg_count") && !erred() && Instant::now() < until {
+            std::thread::sleep(LATE / 20);
+        }
+        erred()
+    }
+}
+
+/// What settles a superblock: descriptors on it, which keep it.
+pub struct Holding {
+    fd: OwnedFd,
+    file: Option<OwnedFd>,
+    past: Past,
+}
+
+impl Holding {
+    /// A descriptor on it, and where one is needed a file there that flushes its disk.
+    #[must_use]
+    pub fn new(fd: OwnedFd, file: Option<OwnedFd>) -> Holding {
+        let past = Past::of(fd.as_fd());
+        Holding { fd, file, past }
+    }
+
+    /// The same of another process, with what it knows of the past.
+    #[must_use]
+    pub fn received(fd: OwnedFd, file: Option<OwnedFd>, past: Past) -> Holding {
+        Holding { fd, file, past }
+    }
+
+    /// Descriptors of their own on the same: an open file is told of a lost write once, so two that
+    /// share one would not both hear of it.
+    ///
+    /// # Errors
+    /// As [`opened_again`].
+    pub fn again(&self) -> io::Result<Holding> {
+        Ok(Holding {
+            fd: opened_again(&self.fd)?,
+            file: self.file.as_ref().map(opened_again).transpose()?,
+            past: self.past,
+        })
+    }
+
+    /// The descriptors, and the past.
+    #[must_use]
+    pub fn parts(&self) -> (Vec<BorrowedFd<'_>>, Past) {
+        let fds = std::iter::once(&self.fd).chain(&self.file);
+        (fds.map(AsFd::as_fd).collect(), self.past)
+    }
+
+    /// Makes everything so far durable there; 0 or an errno. It may take as long as the disk does.
+    #[must_use]
+    pub fn settle(&self) -> i32 {
+        settle_by(&self.parts().0, self.past)
+    }
 }
 
 /// Why a file system of a tested type must stay real all the same; `None` where it need not.
@@ -65,15 +191,30 @@ pub fn distrust(mount: &Mount) -> Option<&'static str> {
     is_broken.then_some("it has met an error before")
 }
 
-/// Makes everything so far durable on the file system of `fd`, with a `file` of ours there where
-/// one is needed; 0 or an errno. It may take as long as the disk does. Where the disk counts its
-/// flushes and has counted none meanwhile, it is flushed once more, as root.
+/// Settles by the parts of a [`Holding`], in a process that has nothing else: see
+/// [`Holding::settle`].
 #[must_use]
-pub fn settle(fd: BorrowedFd<'_>, file: Option<BorrowedFd<'_>>) -> i32 {
+pub fn settle_by(fds: &[impl AsFd], past: Past) -> i32 {
+    let Some(fd) = fds.first().map(AsFd::as_fd) else {
+        return rustix::io::Errno::BADF.raw_os_error();
+    };
+    let done = settle(fd, fds.get(1).map(AsFd::as_fd));
+    match done == 0 && past.has_erred(fd) {
+        // What ext4 says of structures that it cannot make sense of.
+        true => rustix::io::Errno::UCLEAN.raw_os_error(),
+        false => done,
+    }
+}
+
+/// Makes everything so far durable on the file system of `fd`, with a `file` of ours there where
+/// one is needed; 0 or an errno. Where the disk counts its flushes and has counted none meanwhile,
+/// it is flushed once more, as root.
+fn settle(fd: BorrowedFd<'_>, file: Option<BorrowedFd<'_>>) -> i32 {
     let disk = Disk::below(fd);
     let before = disk.as_ref().and_then(Disk::flushes);
     let done = match (job::syncfs(fd), file) {
         (0, Some(file)) => flush(file),
+        (0, None) if disk_of(fd).is_some_and(|name| has_no_journal(&name)) => job::syncfs(fd),
         (errno, _) => errno,
     };
     // Each flush that is counted began behind what syncfs had written, or it is none of ours.
@@ -81,6 +222,19 @@ pub fn settle(fd: BorrowedFd<'_>, file: Option<BorrowedFd<'_>>) -> i32 {
     match (done, before) {
         (0, Some(n)) if n > 0 && !is_seen() => disk.map_or(0, |d| d.flush()),
         _ => done,
+    }
+}
+
+/// The name of an error of a settle, for people.
+#[must_use]
+pub fn errno_name(errno: i32) -> String {
+    match errno {
+        5 => "EIO".into(),
+        28 => "ENOSPC".into(),
+        30 => "EROFS".into(),
+        117 => "EUCLEAN".into(),
+        122 => "EDQUOT".into(),
+        other => io::Error::from_raw_os_error(other).to_string(),
     }
 }
 
@@ -190,13 +344,18 @@ pub fn settle_at(fd: &OwnedFd) -> io::Result<bool> {
         0 => Ok(()),
         errno => Err(io::Error::from_raw_os_error(errno)),
     };
+    let past = Past::of(fd.as_fd());
+    let settled = |file: Option<OwnedFd>| {
+        let fds: Vec<&OwnedFd> = std::iter::once(fd).chain(&file).collect();
+        result(settle_by(&fds, past)).map(|()| file.is_some())
+    };
     let id = mount::id_of_fd(fd, 0x1000)?;
     let table = super::filesystems::mounts_of("self");
     let Some(at) = table.iter().find(|m| m.id == id) else {
-        return result(settle(fd.as_fd(), None)).map(|()| false);
+        return settled(None);
     };
     if kind(&at.fstype) != FsKind::Tested || !needs_file(at) {
-        return result(settle(fd.as_fd(), None)).map(|()| true);
+        return settled(None).map(|_| true);
     }
     let (_, what) = mount::what_is(fd)?;
     let point = || mount::open_point(at.path()).ok();
@@ -206,6 +365,5 @@ pub fn settle_at(fd: &OwnedFd) -> io::Result<bool> {
             .then(|| fd.try_clone().ok())
             .flatten()
     };
-    let file = made.or_else(own);
-    result(settle(fd.as_fd(), file.as_ref().map(AsFd::as_fd))).map(|()| file.is_some())
+    settled(made.or_else(own))
 }

@@ -5,10 +5,11 @@
 //! descriptor on it is held, and the page names it only while it owes. So its numbers cannot be
 //! another's meanwhile, whatever is mounted, moved or made anew by others.
 
+use super::durable::Holding;
 use super::find::{find_mounted, Found};
 use super::names;
 use super::shared::Shared;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::SeqCst;
 use synclater_model::ledger::LedgerFs;
@@ -40,20 +41,6 @@ pub struct Filesystem {
     in_sight: bool,
     /// Whether the keeper has a descriptor on it, too.
     is_kept: bool,
-}
-
-/// What settles a superblock.
-pub struct Holding {
-    fd: OwnedFd,
-    file: Option<OwnedFd>,
-}
-
-impl Holding {
-    /// A descriptor on it, and where one is needed a file there that flushes its disk.
-    #[must_use]
-    pub fn fds(&self) -> (BorrowedFd<'_>, Option<BorrowedFd<'_>>) {
-        (self.fd.as_fd(), self.file.as_ref().map(AsFd::as_fd))
-    }
 }
 
 impl Filesystem {
@@ -200,10 +187,7 @@ impl Filesystems {
             source: found.mount.source,
             leaving: false,
             is_certain: false,
-            held: Some(Holding {
-                fd: found.fd,
-                file: found.file,
-            }),
+            held: Some(Holding::new(found.fd, found.file)),
             numbers,
             keeps: found.keeps.into_iter().collect(),
             in_sight: found.in_sight,

@@ -7,18 +7,20 @@
 //! freezes the victims spares it; it holds no descriptor of the terminal.
 
 use super::belongings::Belongings;
-use super::filesystems::{mounts_of, Holding};
+use super::durable::{Holding, Past};
+use super::filesystems::mounts_of;
 use super::ledger::Ledger;
 use super::settle::Settle;
 use super::shared::Shared;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 use synclater_sys::job::{self, Job};
 use synclater_sys::{process, socket, wait};
 
-/// Messages: one byte, then an index or nothing.
+/// Messages: one byte, then an index or nothing; with a file system comes what it had met before.
 const HOLD: u8 = b'H';
 const DROP: u8 = b'D';
 const SYNC_ALL: u8 = b'S';
@@ -56,15 +58,18 @@ impl Keeper {
         let (ours, theirs) = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
         rustix::io::ioctl_fionbio(&ours, true)?;
         rustix::io::ioctl_fionbio(&theirs, true)?;
-        let parent = std::process::id();
+        // Not its number, which is another's once it has been waited for.
+        let parent = process::watch(std::process::id()).ok_or(rustix::io::Errno::NOSYS)?;
         let job = Job::start(move || {
             // The session's lock too: as long as we live, no other command may clear it away.
             let lock = what.lock.clone();
-            let mut kept = job::keep_only(&[theirs.as_fd(), lock.as_fd()]);
-            // `kept` owns both now.
-            std::mem::forget((theirs, lock));
-            let socket = kept.swap_remove(0);
-            let _lock = kept;
+            let fds = [theirs.as_fd(), parent.as_fd(), lock.as_fd()];
+            let kept = <[OwnedFd; 3]>::try_from(job::keep_only(&fds));
+            // `kept` owns them now.
+            std::mem::forget((theirs, parent, lock));
+            let Ok([socket, parent, _lock]) = kept else {
+                return 1;
+            };
             Vigil {
                 shared,
                 ledger,
@@ -73,8 +78,9 @@ impl Keeper {
                 held: Vec::new(),
                 all: false,
                 never: false,
+                lost: 0,
             }
-            .keep(parent)
+            .keep(&parent)
         })?;
         Ok(Keeper { job, socket: ours })
     }
@@ -98,11 +104,14 @@ impl Keeper {
     /// Hands it what settles file system `index`, which may owe from now on.
     ///
     /// # Errors
-    /// Those of sendmsg(2): then the file system must not owe.
+    /// Those of open(2) and sendmsg(2): then the file system must not owe.
     pub fn hold(&self, index: usize, held: &Holding) -> io::Result<()> {
-        let (fd, file) = held.fds();
-        let fds: Vec<BorrowedFd<'_>> = std::iter::once(fd).chain(file).collect();
-        self.tell(&[HOLD, u8::try_from(index).unwrap_or(0)], &fds)
+        let own = held.again()?;
+        let (fds, past) = own.parts();
+        let mut message = [0; 18];
+        message[..2].copy_from_slice(&[HOLD, u8::try_from(index).unwrap_or(0)]);
+        message[2..].copy_from_slice(&past.to_bytes());
+        self.tell(&message, &fds)
     }
 
     /// Has it let go of file system `index`; [`Keeper::news`] tells when it did.
@@ -163,20 +172,19 @@ struct Vigil {
     ledger: Ledger,
     what: Belongings,
     socket: OwnedFd,
-    /// Of each file system its index, a descriptor on it, and a file there where one is needed.
-    held: Vec<(usize, OwnedFd, Option<OwnedFd>)>,
+    /// Each file system with its index.
+    held: Vec<(usize, Holding)>,
     all: bool,
     never: bool,
+    /// The errno of a lost write that it has met.
+    lost: i32,
 }
 
 impl Vigil {
-    fn keep(mut self, parent: u32) -> i32 {
+    fn keep(mut self, parent: &OwnedFd) -> i32 {
         process::leave_session();
         process::set_name(c"synclater-keep");
         enter_own_cgroup();
-        let Some(parent) = process::watch(parent) else {
-            return self.take_over();
-        };
         let mut settled_for_stop = false;
         loop {
             let fds = [
@@ -184,12 +192,9 @@ impl Vigil {
                 (parent.as_fd(), wait::For::Input),
             ];
             let ready = wait::any(&fds, Duration::from_millis(200));
-            loop {
-                match self.listen() {
-                    Heard::Message => {}
-                    Heard::Nothing => break,
-                    Heard::End => return 0,
-                }
+            // All that it was told before its end: a supervisor may die before we have begun.
+            if self.has_heard_the_end() {
+                return 0;
             }
             if ready[1] {
                 return self.take_over();
@@ -203,17 +208,31 @@ impl Vigil {
         }
     }
 
+    /// Takes all messages, without waiting; whether it is to end.
+    fn has_heard_the_end(&mut self) -> bool {
+        loop {
+            match self.listen() {
+                Heard::Message => {}
+                Heard::Nothing => return false,
+                Heard::End => return true,
+            }
+        }
+    }
+
     /// Takes one message, without waiting.
     fn listen(&mut self) -> Heard {
-        let mut buf = [0u8; 2];
+        let mut buf = [0u8; 18];
         let Ok((n, fds)) = socket::receive(&self.socket, &mut buf) else {
             return Heard::Nothing;
         };
         let index = usize::from(buf[1]);
         match (n, buf[0]) {
-            (2, HOLD) => self.hold(index, fds),
+            (18, HOLD) => {
+                let past = buf[2..].try_into().map(Past::from_bytes);
+                self.hold(index, fds, past.unwrap_or_default());
+            }
             (2, DROP) => {
-                self.held.retain(|(i, ..)| *i != index);
+                self.held.retain(|(i, _)| *i != index);
                 let _ = socket::send(&self.socket, &[DROP, buf[1]], &[]);
             }
             (1, SYNC_ALL) => self.all = true,
@@ -226,22 +245,19 @@ impl Vigil {
         Heard::Message
     }
 
-    fn hold(&mut self, index: usize, fds: Vec<OwnedFd>) {
+    fn hold(&mut self, index: usize, fds: Vec<OwnedFd>, past: Past) {
         let mut fds = fds.into_iter();
-        self.held.retain(|(i, ..)| *i != index);
-        self.held
-            .extend(fds.next().map(|fd| (index, fd, fds.next())));
+        self.held.retain(|(i, _)| *i != index);
+        let held = { fds.next() }.map(|fd| Holding::received(fd, fds.next(), past));
+        self.held.extend(held.map(|held| (index, held)));
     }
 
     /// Settles everything held; true where all of it is durable.
-    fn settle(&self) -> bool {
+    fn settle(&mut self) -> bool {
         if self.never {
             return true;
         }
-        let one = |(i, fd, file): &(usize, OwnedFd, Option<OwnedFd>)| {
-            let both = (fd.as_fd(), file.as_ref().map(AsFd::as_fd));
-            (*i, Settle::filesystem(self.shared, *i, both))
-        };
+        let one = |(i, held): &(usize, Holding)| (*i, Settle::filesystem(self.shared, *i, held));
         let all = || {
             (
                 synclater_shim::page::ALL_FS,
@@ -256,10 +272,10 @@ impl Vigil {
             .into_iter()
             .map(|(i, job)| job.is_ok_and(|job| self.wait_for(i, &job)));
         // Every one of them is waited for, also behind one that failed.
-        ends.filter(|durable| !durable).count() == 0
+        ends.filter(|durable| !durable).count() == 0 && self.lost == 0
     }
 
-    fn wait_for(&self, index: usize, job: &Settle) -> bool {
+    fn wait_for(&mut self, index: usize, job: &Settle) -> bool {
         let until = Instant::now() + PATIENCE;
         while Instant::now() < until {
             if let Some(end) = job.finished(self.shared) {
@@ -275,21 +291,28 @@ impl Vigil {
 
     /// The kernel tells of a lost write once: whoever hears it must pass it on, to the victims
     /// through the page and to the supervisor, should it go on.
-    fn lost(&self, index: usize, errno: i32) {
+    fn lost(&mut self, index: usize, errno: i32) {
+        self.lost = errno;
         let page = self.shared.page();
-        page.error
-            .store(errno.unsigned_abs(), std::sync::atomic::Ordering::SeqCst);
+        page.error.store(errno.unsigned_abs(), SeqCst);
         let byte = |n: usize| u8::try_from(n).unwrap_or(u8::MAX);
         let errno = u8::try_from(errno).unwrap_or(5);
         let _ = socket::send(&self.socket, &[LOST, byte(index), errno], &[]);
     }
 
     /// The supervisor is dead: ends the relaxation, settles, and clears up behind it.
-    fn take_over(self) -> i32 {
+    fn take_over(mut self) -> i32 {
         self.shared.relax(false);
-        if self.settle() && self.ledger.close_here(&self.what.id).is_ok() {
+        // What the supervisor has met is not told again.
+        let met = self.shared.page().error.load(SeqCst).cast_signed();
+        let is_durable = self.settle() && met == 0;
+        let ledger = &self.ledger;
+        if is_durable && ledger.close_here(&self.what.id).is_ok() {
             self.what.give_back(true);
             return 0;
+        }
+        if let Some(errno) = [self.lost, met].into_iter().find(|e| *e != 0) {
+            let _ = ledger.note_error(&self.what.id, errno);
         }
         1
     }

@@ -5,6 +5,7 @@
 //! Writing and closing run in processes of their own: the disk may be slow, the heartbeat may not.
 
 use super::dirs;
+use super::durable::errno_name;
 use rustix::fs::{Access, AtFlags, Mode, OFlags};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -89,6 +90,20 @@ impl Ledger {
     /// Those of unlink(2) and fsync(2).
     pub fn close_here(&self, id: &str) -> io::Result<()> {
         close_durably(&self.dir, &self.path(id))
+    }
+
+    /// Notes durably in the entry of session `id` that a write was lost: the kernel tells of it
+    /// once, so whoever settles in its place cannot see that any more.
+    ///
+    /// # Errors
+    /// Those of writing a file; `ENOENT` where there is no such entry.
+    pub fn note_error(&self, id: &str, errno: i32) -> io::Result<()> {
+        let path = self.path(id);
+        let text = std::fs::read_to_string(&path)?;
+        let mut entry = Entry::from_json(&text).map_err(io::Error::other)?;
+        entry.error.get_or_insert_with(|| errno_name(errno));
+        let fresh = path.with_extension("new");
+        write_durably(&self.dir, &path, &fresh, entry.to_json().as_bytes())
     }
 
     /// All entries that can be read, and the files that cannot, with the reason.

@@ -3,7 +3,7 @@
 //! Promise: a settle of a file system covers every request that was counted before its debt was
 //! taken; `oldest` tells the age of the oldest of them when the settle ended.
 
-use super::durable;
+use super::durable::{self, Holding};
 use super::shared::Shared;
 use rustix::fd::{AsFd, BorrowedFd};
 use std::io;
@@ -32,6 +32,7 @@ pub struct Settled {
 }
 
 /// Takes the debt of row `fs` (all classes): returns the ticks of its oldest request, or 0.
+#[must_use]
 pub fn take_debt(shared: &Shared, fs: usize) -> u64 {
     oldest(shared, take_row(shared, fs).into_iter()).unwrap_or(0)
 }
@@ -90,15 +91,10 @@ impl Settle {
     ///
     /// # Errors
     /// `EAGAIN` where no process can be had; the debt then stands as before.
-    pub fn filesystem(
-        shared: &Shared,
-        fs: usize,
-        (fd, file): (BorrowedFd<'_>, Option<BorrowedFd<'_>>),
-    ) -> io::Result<Settle> {
+    pub fn filesystem(shared: &Shared, fs: usize, held: &Holding) -> io::Result<Settle> {
         Self::start(shared, fs, || {
-            let both: Vec<BorrowedFd<'_>> = std::iter::once(fd).chain(file).collect();
-            let only = job::keep_only(&both);
-            durable::settle(only[0].as_fd(), only.get(1).map(AsFd::as_fd))
+            let (fds, past) = held.parts();
+            durable::settle_by(&job::keep_only(&fds), past)
         })
     }
 

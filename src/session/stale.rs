@@ -7,11 +7,11 @@
 
 use super::belongings::{forget_unborn, memory_of};
 use super::control::{self, Living};
+use super::durable::{errno_name, Holding};
 use super::find::find_mounted;
 use super::ledger::Ledger;
-use super::{dirs, durable, filesystems};
+use super::{dirs, filesystems};
 use crate::folder::take_lock;
-use std::os::fd::AsFd;
 use std::path::Path;
 use synclater_model::ledger::{Entry, LedgerFs};
 use synclater_model::policy::filesystem::Mount;
@@ -26,6 +26,19 @@ pub struct Cleared {
     pub settled: Vec<String>,
     /// What could not be settled: the ledger entry stays open.
     pub failed: Vec<String>,
+    /// The name of the error of a write that was lost.
+    pub error: Option<String>,
+}
+
+impl Cleared {
+    fn nothing(id: &str) -> Cleared {
+        Cleared {
+            id: id.to_owned(),
+            settled: Vec::new(),
+            failed: Vec::new(),
+            error: None,
+        }
+    }
 }
 
 /// Clears away what dead sessions left; sessions that live are not touched.
@@ -61,7 +74,7 @@ pub fn settle_orphans() -> Vec<Cleared> {
     let orphans = ledger.entries().0.into_iter().filter(is_orphan);
     orphans
         .map(|entry| {
-            let out = settle_entry(&entry);
+            let out = settle_entry(&entry, &ledger);
             if out.failed.is_empty() {
                 let _ = ledger.close_here(&entry.id);
             }
@@ -71,16 +84,19 @@ pub fn settle_orphans() -> Vec<Cleared> {
 }
 
 /// Settles what an entry names, in place of its session.
-fn settle_entry(entry: &Entry) -> Cleared {
-    let mut out = Cleared {
-        id: entry.id.clone(),
-        settled: Vec::new(),
-        failed: Vec::new(),
-    };
+fn settle_entry(entry: &Entry, ledger: &Ledger) -> Cleared {
+    let mut out = Cleared::nothing(&entry.id);
+    out.error.clone_from(&entry.error);
     for fs in entry.filesystems.iter().filter(|_| !entry.is_never) {
         let list = match settle_again(fs) {
-            true => &mut out.settled,
-            false => &mut out.failed,
+            Some(0) if out.error.is_none() => &mut out.settled,
+            Some(errno) if errno != 0 => {
+                // The next one that asks is not told.
+                let _ = ledger.note_error(&entry.id, errno);
+                out.error.get_or_insert_with(|| errno_name(errno));
+                &mut out.failed
+            }
+            _ => &mut out.failed,
         };
         list.push(fs.mount.clone());
     }
@@ -88,13 +104,9 @@ fn settle_entry(entry: &Entry) -> Cleared {
 }
 
 fn clear_one(session: &Living, entry: Option<&Entry>, ledger: Option<&Ledger>) -> Cleared {
-    let out = entry.map_or_else(
-        || Cleared {
-            id: session.id.clone(),
-            settled: Vec::new(),
-            failed: Vec::new(),
-        },
-        settle_entry,
+    let out = { entry.zip(ledger) }.map_or_else(
+        || Cleared::nothing(&session.id),
+        |(entry, ledger)| settle_entry(entry, ledger),
     );
     if let (Some(_), Some(ledger), true) = (entry, ledger, out.failed.is_empty()) {
         let _ = ledger.close_here(&session.id);
@@ -111,9 +123,9 @@ fn clear_one(session: &Living, entry: Option<&Entry>, ledger: Option<&Ledger>) -
     out
 }
 
-/// Settles the file system that an entry names; false where it is mounted nowhere in our sight:
-/// whether its unmount has written everything cannot be told any more.
-fn settle_again(fs: &LedgerFs) -> bool {
+/// Settles the file system that an entry names: 0 or an errno. `None` where it is mounted nowhere
+/// in our sight: whether its unmount has written everything cannot be told any more.
+fn settle_again(fs: &LedgerFs) -> Option<i32> {
     let table = filesystems::mounts_of("self");
     let is_it = |m: &&Mount| m.fstype == fs.fstype && m.source == fs.source;
     let at_point = |m: &&Mount| m.path() == Path::new(&fs.mount);
@@ -126,5 +138,5 @@ fn settle_again(fs: &LedgerFs) -> bool {
     };
     let by_point = table.iter().filter(is_it).rfind(at_point).and_then(same);
     let found = by_point.or_else(|| table.iter().filter(is_it).find_map(same));
-    found.is_some_and(|f| durable::settle(f.fd.as_fd(), f.file.as_ref().map(AsFd::as_fd)) == 0)
+    found.map(|f| Holding::new(f.fd, f.file).settle())
 }

@@ -99,9 +99,7 @@ impl Disk {
 
     /// Its loop device, where it is mounted.
     pub fn device(&self) -> String {
-        let mut command = clean("findmnt");
-        command.args(["-n", "-o", "SOURCE"]).arg(&self.mount);
-        run(&mut command).must_succeed().stdout.trim().to_owned()
+        device_at(&self.mount)
     }
 
     pub fn is_mounted(&self) -> bool {
@@ -132,6 +130,12 @@ fn is_mounted(path: &Path) -> bool {
     mounts.lines().any(at)
 }
 
+fn device_at(mount: &Path) -> String {
+    let mut command = clean("findmnt");
+    command.args(["-n", "-o", "SOURCE"]).arg(mount);
+    run(&mut command).must_succeed().stdout.trim().to_owned()
+}
+
 /// Lazily where something holds it: the device goes when that lets go.
 fn unmount(path: &Path) -> Outcome {
     let outcome = run(clean("umount").arg(path));
@@ -144,6 +148,64 @@ fn unmount(path: &Path) -> Outcome {
 fn warn(outcome: &Outcome) {
     if !outcome.status.success() {
         eprintln!("{outcome}");
+    }
+}
+
+/// A mounted file system of 64 MiB on a disk that takes 24 only.
+pub struct SmallDisk {
+    pub mount: PathBuf,
+    memory: PathBuf,
+    _dir: Dir,
+}
+
+impl SmallDisk {
+    pub fn new() -> SmallDisk {
+        keep_mounts_private();
+        let dir = Dir::new("small");
+        let (memory, mount) = (dir.make("memory"), dir.make("mount"));
+        let mut tmpfs = clean("mount");
+        tmpfs.args(["-t", "tmpfs", "-o", "size=24m", "none"]);
+        run(tmpfs.arg(&memory)).must_succeed();
+        let image = memory.join("image");
+        let file = std::fs::File::create(&image).expect("the image");
+        file.set_len(64 << 20).expect("its size");
+        run(clean("mkfs.ext4")
+            .args(["-q", "-O", "^has_journal"])
+            .arg(&image))
+        .must_succeed();
+        let mut loop_mount = clean("mount");
+        loop_mount.args(["-o", "loop"]).arg(&image).arg(&mount);
+        run(&mut loop_mount).must_succeed();
+        run(clean("chmod").arg("777").arg(&mount)).must_succeed();
+        run(clean("chmod")
+            .arg("755")
+            .arg(memory.parent().expect("above")))
+        .must_succeed();
+        SmallDisk {
+            mount,
+            memory,
+            _dir: dir,
+        }
+    }
+
+    /// It takes more from now on.
+    pub fn has_room_again(&self) {
+        let mut more = clean("mount");
+        more.args(["-t", "tmpfs", "-o", "remount,size=100m", "none"]);
+        run(more.arg(&self.memory)).must_succeed();
+    }
+
+    /// The device that is mounted.
+    pub fn device(&self) -> String {
+        device_at(&self.mount)
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        for mount in [&self.mount, &self.memory] {
+            run(clean("umount").arg("-l").arg(mount));
+        }
     }
 }
 

@@ -1,56 +1,116 @@
 //! Disks that lose writes: who hears of it, and whom it concerns.
 
 use super::*;
-use crate::harness::dir::Dir;
-use crate::harness::disk::{keep_mounts_private, Disk};
+use crate::harness::disk::{Disk, SmallDisk};
 use crate::sessions::stage::as_root;
 use crate::wait::until;
-use rustix::process::{kill_process, Signal};
-use std::path::PathBuf;
+use rustix::process::{kill_process, Pid, Signal};
 
-/// A file system of 64 MiB on a disk that takes 24 only.
-struct Small {
-    mount: PathBuf,
-    memory: PathBuf,
-    _dir: Dir,
+/// Somebody else's sync hears of what was lost, before anybody else does.
+fn is_heard_of_by_others(disk: &SmallDisk) {
+    let heard = run(clean("sync").arg("-f").arg(&disk.mount));
+    assert!(!heard.status.success(), "nothing was lost: {heard}");
 }
 
-impl Small {
-    fn new() -> Small {
-        keep_mounts_private();
-        let dir = Dir::new("small");
-        let (memory, at) = (dir.make("memory"), dir.make("mount"));
-        mount(&["-t", "tmpfs", "-o", "size=24m"], "none", &memory);
-        let image = memory.join("image");
-        let file = std::fs::File::create(&image).expect("the image");
-        file.set_len(64 << 20).expect("its size");
-        let mut make = clean("mkfs.ext4");
-        run(make.args(["-q", "-O", "^has_journal"]).arg(&image)).must_succeed();
-        mount(&["-o", "loop"], &image.display().to_string(), &at);
-        Small {
-            mount: at,
-            memory,
-            _dir: dir,
-        }
+/// A session that owes more on the disk than that takes.
+fn owing(disk: &SmallDisk, stage: &Stage) -> Running {
+    let mut scribe = scribe(stage, &[]);
+    warm(stage, &mut scribe, &disk.mount);
+    let big = format!("open 1 {}", disk.mount.join("big").display());
+    for line in [&big, "grow 1 40"] {
+        assert_eq!(does(&mut scribe, line), 0, "{line}");
     }
+    save(&mut scribe, &disk.mount, &["small"]);
+    scribe
+}
 
-    /// Somebody else's sync hears of what was lost, before anybody else does.
-    fn is_heard_of_by_others(&self) {
-        let heard = run(clean("sync").arg("-f").arg(&self.mount));
-        assert!(!heard.status.success(), "nothing was lost: {heard}");
-    }
-
-    fn has_room_again(&self) {
-        mount(&["-o", "remount,size=100m"], "none", &self.memory);
+/// The writes are lost, whoever asks, and however often.
+fn is_told_for_good(stage: &Stage) {
+    for _ in 0..2 {
+        let told = stage.ask(&["settle"]);
+        assert_eq!(told.status.code(), Some(125), "{told}");
+        assert_eq!(stage.entries().len(), 1, "the entry was closed: {told}");
     }
 }
 
-impl Drop for Small {
-    fn drop(&mut self) {
-        for at in [&self.mount, &self.memory] {
-            run(clean("umount").arg("-l").arg(at));
+fn kill_all(pids: &[Pid]) {
+    // All stand still first, so that none settles in another's place.
+    for signal in [Signal::STOP, Signal::KILL] {
+        for pid in pids {
+            let _ = kill_process(*pid, signal);
         }
     }
+}
+
+fn are_gone(stage: &Stage) {
+    let limit = crate::harness::command::LIMIT;
+    let gone = until(limit, || stage.of_synclater().is_empty());
+    assert!(gone, "{:?}", stage.of_synclater());
+}
+
+#[test]
+fn an_error_that_the_keeper_met_is_told_by_every_command_after_it() {
+    if !as_root("an_error_that_the_keeper_met_is_told_by_every_command_after_it") {
+        return;
+    }
+    let (disk, stage) = (SmallDisk::new(), Stage::new("kept"));
+    let mut scribe = owing(&disk, &stage);
+    kill_all(&[scribe.pid()]);
+    scribe.no_more();
+    are_gone(&stage);
+    disk.has_room_again();
+    is_told_for_good(&stage);
+}
+
+#[test]
+fn an_error_that_a_killed_supervisor_met_is_met_by_the_keeper_too() {
+    if !as_root("an_error_that_a_killed_supervisor_met_is_met_by_the_keeper_too") {
+        return;
+    }
+    let (disk, stage) = (SmallDisk::new(), Stage::new("met"));
+    let mut scribe = owing(&disk, &stage);
+    let told = stage.ask(&["settle"]);
+    assert_eq!(told.status.code(), Some(125), "{told}");
+    disk.has_room_again();
+    kill_all(&[scribe.pid()]);
+    scribe.no_more();
+    are_gone(&stage);
+    is_told_for_good(&stage);
+}
+
+#[test]
+fn an_error_that_ext4_tells_to_fsync_alone_fails_the_run() {
+    if !as_root("an_error_that_ext4_tells_to_fsync_alone_fails_the_run") {
+        return;
+    }
+    let disk = Disk::new("ext4", 64);
+    umount(disk.path());
+    let image = disk.image();
+    run(clean("tune2fs").args(["-e", "continue"]).arg(&image)).must_succeed();
+    let groups = run(clean("dumpe2fs").arg(&image)).must_succeed().stdout;
+    // "  Block bitmap at 34 (+34), csum 0x…"
+    for at in groups.split("Block bitmap at ").skip(1) {
+        let block = at.split([' ', ',']).next().expect("a number");
+        let size = groups.split("Block size:").nth(1).expect("a size");
+        let size = size.split_whitespace().next().expect("a number");
+        let mut spoil = clean("dd");
+        spoil
+            .arg("if=/dev/urandom")
+            .arg(format!("of={}", image.display()));
+        spoil.arg(format!("bs={size}")).arg(format!("seek={block}"));
+        run(spoil.args(["count=1", "conv=fsync,notrunc"])).must_succeed();
+    }
+    mount(&["-o", "loop"], &image.display().to_string(), disk.path());
+    let stage = Stage::new("spoilt");
+    let mut scribe = scribe(&stage, &[]);
+    for n in 0..40 {
+        let line = format!("save {}", disk.path().join(n.to_string()).display());
+        // The first ones are real, and are told.
+        let _ = does(&mut scribe, &line);
+    }
+    let end = scribe.end();
+    assert_eq!(end.status.code(), Some(125), "{end}");
+    assert!(end.stderr.contains("EUCLEAN"), "{end}");
 }
 
 #[test]
@@ -60,13 +120,13 @@ fn an_error_that_somebody_else_has_heard_is_told_by_the_file_it_is_about() {
         return;
     }
     for has_room_again in [true, false] {
-        let small = Small::new();
+        let small = SmallDisk::new();
         let stage = Stage::new("heard");
         let mut scribe = scribe(&stage, &[]);
         let big = small.mount.join("big");
         assert_eq!(does(&mut scribe, &format!("open 1 {}", big.display())), 0);
         assert_eq!(does(&mut scribe, "grow 1 40"), 0);
-        small.is_heard_of_by_others();
+        is_heard_of_by_others(&small);
         if has_room_again {
             small.has_room_again();
             warm(&stage, &mut scribe, &small.mount);
@@ -82,7 +142,7 @@ fn a_broken_file_system_that_the_command_never_wrote_to_is_a_warning() {
     if !as_root("a_broken_file_system_that_the_command_never_wrote_to_is_a_warning") {
         return;
     }
-    let small = Small::new();
+    let small = SmallDisk::new();
     let stage = Stage::new("elsewhere");
     let mut scribe = scribe(&stage, &[]);
     let put_off = until(crate::harness::command::LIMIT, || {
@@ -120,22 +180,9 @@ fn what_is_mounted_nowhere_any_more_is_not_said_to_be_settled() {
     let stage = Stage::new("nowhere");
     let mut scribe = scribe(&stage, &[]);
     warm(&stage, &mut scribe, disk.path());
-    let ours = stage.of_synclater();
-    // All stand still first, so that none settles in another's place.
-    for signal in [Signal::STOP, Signal::KILL] {
-        ours.iter().for_each(|pid| {
-            let _ = kill_process(*pid, signal);
-        });
-    }
+    kill_all(&stage.of_synclater());
     scribe.no_more();
-    let gone = until(crate::harness::command::LIMIT, || {
-        stage.of_synclater().is_empty()
-    });
-    assert!(gone, "{:?}", stage.of_synclater());
+    are_gone(&stage);
     run(clean("umount").arg("-l").arg(disk.path())).must_succeed();
-    let told = stage.ask(&["settle"]);
-    assert_eq!(told.status.code(), Some(125), "{told}");
-    assert!(!stage.entries().is_empty(), "the entry was closed: {told}");
-    let again = stage.ask(&["settle"]);
-    assert_eq!(again.status.code(), Some(125), "{again}");
+    is_told_for_good(&stage);
 }

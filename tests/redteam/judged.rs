@@ -44,6 +44,7 @@ fn soak_what_was_called_durable_survives_a_power_cut() {
         let how = HOW[below(&mut chance, HOW.len() as u64) as usize];
         let fs = FILE_SYSTEMS[below(&mut chance, FILE_SYSTEMS.len() as u64) as usize];
         judged("exit", "xfs", 4);
+        judged("keeper", "ext4", 3);
         judged(how, fs, chance);
         return;
     }

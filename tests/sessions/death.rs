@@ -140,7 +140,7 @@ fn with_the_keeper_killed_too_the_next_command_settles() {
     is_real_in_time(&h, killed);
     assert_eq!(h.stage.entries().len(), 1, "who closed the entry?");
     let next = h.stage.ask(&["ps"]).must_succeed();
-    assert!(next.stderr.contains("had been killed; settled"), "{next}");
+    assert!(next.stderr.contains("had been killed; synced"), "{next}");
     h.others_cope();
     h.end_victim();
 }

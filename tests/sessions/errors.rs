@@ -3,68 +3,14 @@
 
 use super::stage::{as_root, has_four_parts, pass, program, Running, Stage, AS_NOBODY, SYNCLATER};
 use crate::harness::command::{clean, run, LIMIT};
-use crate::harness::dir::Dir;
-use crate::harness::disk::keep_mounts_private;
+use crate::harness::disk::{keep_mounts_private, SmallDisk};
 use crate::wait::until;
 use rustix::process::Signal;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 const EIO: i32 = 5;
 const ENOSPC: i32 = 28;
-
-/// A mounted file system of 64 MiB on a disk that takes 24 only.
-struct SmallDisk {
-    mount: PathBuf,
-    memory: PathBuf,
-    _dir: Dir,
-}
-
-impl SmallDisk {
-    fn new() -> SmallDisk {
-        keep_mounts_private();
-        let dir = Dir::new("small");
-        let (memory, mount) = (dir.make("memory"), dir.make("mount"));
-        let mut tmpfs = clean("mount");
-        tmpfs.args(["-t", "tmpfs", "-o", "size=24m", "none"]);
-        run(tmpfs.arg(&memory)).must_succeed();
-        let image = memory.join("image");
-        let file = std::fs::File::create(&image).expect("the image");
-        file.set_len(64 << 20).expect("its size");
-        run(clean("mkfs.ext4")
-            .args(["-q", "-O", "^has_journal"])
-            .arg(&image))
-        .must_succeed();
-        let mut loop_mount = clean("mount");
-        loop_mount.args(["-o", "loop"]).arg(&image).arg(&mount);
-        run(&mut loop_mount).must_succeed();
-        run(clean("chmod").arg("777").arg(&mount)).must_succeed();
-        run(clean("chmod")
-            .arg("755")
-            .arg(memory.parent().expect("above")))
-        .must_succeed();
-        SmallDisk {
-            mount,
-            memory,
-            _dir: dir,
-        }
-    }
-
-    fn device(&self) -> String {
-        let found = run(clean("findmnt")
-            .args(["-n", "-o", "SOURCE"])
-            .arg(&self.mount));
-        found.must_succeed().stdout.trim().to_owned()
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        for mount in [&self.mount, &self.memory] {
-            run(clean("umount").arg("-l").arg(mount));
-        }
-    }
-}
 
 fn start(stage: &Stage, disk: &Path, options: &[&str]) -> Running {
     let mut command = stage.synclater(&["run", "--quiet"]);
@@ -160,10 +106,8 @@ fn a_lost_write_at_the_end_fails_a_command_that_succeeded() {
     assert_eq!(stage.entries().len(), 1, "the entry was closed");
 }
 
-/// The keeper settles for a supervisor that stands still, and so meets the error first.
-fn a_stop_hides_no_error(as_whom: &[&str]) {
-    let disk = SmallDisk::new();
-    let stage = Stage::for_nobody("stopped-lost");
+/// A session of `as_whom` in which more is written than the disk takes, and that is put off.
+fn lossy(as_whom: &[&str], disk: &SmallDisk, stage: &Stage) -> Running {
     for copy in [SYNCLATER.as_ref(), program("demand").as_path()] {
         let name = Path::new(copy).file_name().expect("a name");
         std::fs::copy(copy, stage.work().join(name)).expect("a copy");
@@ -180,7 +124,7 @@ fn a_stop_hides_no_error(as_whom: &[&str]) {
         .arg(stage.work().join("synclater"))
         .args(["run", "--quiet", "--"]);
     command.arg(stage.work().join("demand")).arg(&disk.mount);
-    let mut victim = Running::start(&stage, command);
+    let mut victim = Running::start(stage, command);
     // Others' sessions are not in root's list: so it is asked for a while instead.
     for _ in 0..50 {
         assert_eq!(victim.sync("file"), 0);
@@ -189,6 +133,13 @@ fn a_stop_hides_no_error(as_whom: &[&str]) {
     victim.tell("write big 40");
     assert_eq!(victim.hear(), "write 0");
     assert_eq!(victim.sync("file"), 0);
+    victim
+}
+
+/// The keeper settles for a supervisor that stands still, and so meets the error first.
+fn a_stop_hides_no_error(as_whom: &[&str]) {
+    let (disk, stage) = (SmallDisk::new(), Stage::for_nobody("stopped-lost"));
+    let mut victim = lossy(as_whom, &disk, &stage);
     victim.send(Signal::STOP);
     // The lease, and the keeper's settle.
     pass(Duration::from_secs(4));
@@ -210,6 +161,22 @@ fn a_lost_write_that_the_keeper_met_fails_the_run_of_a_user_without_rights() {
     if as_root("a_lost_write_that_the_keeper_met_fails_the_run_of_a_user_without_rights") {
         a_stop_hides_no_error(&AS_NOBODY);
     }
+}
+
+#[test]
+fn where_no_process_can_be_had_a_lost_write_fails_the_run() {
+    if !as_root("where_no_process_can_be_had_a_lost_write_fails_the_run") {
+        return;
+    }
+    let (disk, stage) = (SmallDisk::new(), Stage::for_nobody("crowded"));
+    let mut victim = lossy(&AS_NOBODY, &disk, &stage);
+    let mut limit = clean(AS_NOBODY[0]);
+    limit.args(&AS_NOBODY[1..]).args(["prlimit", "--nproc=1:1"]);
+    let pid = victim.pid().as_raw_nonzero();
+    run(limit.arg(format!("--pid={pid}"))).must_succeed();
+    let end = victim.end();
+    assert_eq!(end.status.code(), Some(125), "{end}");
+    assert!(end.stderr.contains("writes were lost"), "{end}");
 }
 
 #[test]

@@ -33,6 +33,9 @@ pub struct Entry {
     /// Nothing of it was ever to be settled: each dial was `never`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_never: bool,
+    /// The name of the error of a write that was lost: no settle can bring it back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
     /// Directory that was kept consistent, if there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub consistent: Option<String>,
@@ -148,6 +151,7 @@ mod tests {
             started: "2025-01-31T12:00:00Z".into(),
             until: "exit".into(),
             is_never: false,
+            error: None,
             consistent: None,
             filesystems: vec![LedgerFs {
                 mount: "/srv".into(),

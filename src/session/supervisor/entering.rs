@@ -148,6 +148,7 @@ impl Supervisor {
             started: self.plan.started.clone(),
             until: laxest.to_string(),
             is_never: !self.must_settle() && self.settles.is_empty(),
+            error: self.paid.error.as_ref().map(|e| e.name.clone()),
             consistent: None,
             filesystems: self.filesystems.for_ledger(list),
         }
@@ -207,7 +208,15 @@ impl Supervisor {
             };
             let all = self.filesystems.owing();
             all.iter().for_each(|&i| self.filesystems.is_kept(i, false));
-            if !self.start_keeper(&ledger) || !all.iter().all(|&i| self.hand_to_keeper(i)) {
+            let started = self.start_keeper(&ledger);
+            if let Some(keeper) = self
+                .keeper
+                .as_ref()
+                .filter(|_| self.entering.sync_was_allowed)
+            {
+                keeper.owe_everything();
+            }
+            if !started || !all.iter().all(|&i| self.hand_to_keeper(i)) {
                 self.relax(false);
                 self.settle_all();
             }

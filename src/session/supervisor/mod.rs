@@ -483,8 +483,14 @@ impl Supervisor {
             .clone()
             .filter(|_| close || self.entry_may_exist())
         {
-            if self.paid.complete {
-                let _ = ledger.close_here(&self.plan.id);
+            match &self.paid.error {
+                _ if self.paid.complete => {
+                    let _ = ledger.close_here(&self.plan.id);
+                }
+                Some(error) => {
+                    let _ = ledger.note_error(&self.plan.id, error.errno);
+                }
+                None => {}
             }
         }
         let has_left_some = self.reach.as_ref().is_some_and(|r| r.has_left_some());
@@ -522,16 +528,6 @@ fn has_ancestor(pid: u32, is_it: impl Fn(u32) -> bool) -> bool {
 fn parent_of(pid: u32) -> Option<u32> {
     let stat = process::stat(&pid.to_string())?;
     stat.split(' ').nth(1)?.parse().ok()
-}
-
-fn errno_name(errno: i32) -> String {
-    match errno {
-        5 => "EIO".into(),
-        28 => "ENOSPC".into(),
-        122 => "EDQUOT".into(),
-        30 => "EROFS".into(),
-        other => std::io::Error::from_raw_os_error(other).to_string(),
-    }
 }
 
 /// The signals that the loop knows by name.

@@ -1,7 +1,7 @@
 //! Settling: what falls due, what was told by it, and the end.
 
 use super::*;
-use crate::session::filesystems::Holding;
+use crate::session::durable::{errno_name, Holding};
 
 /// What `settle` says of a session where nothing failed.
 const SETTLED: &str = "settled; every request made before this is durable";
@@ -88,8 +88,9 @@ impl Supervisor {
     /// Superblock `index` is settled, and nobody has asked for more meanwhile.
     fn is_paid(&mut self, index: usize) {
         if !self.relaxing {
-            // Noted by requests that still saw the relaxation, which this settle has covered.
-            settle::take_debt(self.shared, index);
+            // Of requests that were made after all: those put off were noted before the relaxation
+            // ended, and so before this settle began.
+            let _ = settle::take_debt(self.shared, index);
         } else {
             // The same of a class that came to `now` before this settle began.
             settle::take_classes(self.shared, index, now_mask(&self.plan.classes));
@@ -153,7 +154,7 @@ impl Supervisor {
             let Some(held) = self.filesystems.get(index).and_then(|f| f.held()) else {
                 return;
             };
-            Settle::filesystem(self.shared, index, held.fds())
+            Settle::filesystem(self.shared, index, held)
         };
         match job {
             Ok(job) => {
@@ -185,15 +186,17 @@ impl Supervisor {
 
     fn settle_here(&mut self, index: usize) {
         let began = Instant::now();
-        settle::take_debt(self.shared, index);
+        if settle::take_debt(self.shared, index) != 0 {
+            self.filesystems.is_certain(index);
+        }
         let held = self.filesystems.get(index).and_then(|f| f.held());
-        let errno = match held.map(Holding::fds) {
-            Some((fd, file)) => crate::session::durable::settle(fd, file),
-            None => {
+        let errno = held.map_or_else(
+            || {
                 rustix::fs::sync();
                 0
-            }
-        };
+            },
+            Holding::settle,
+        );
         let end = Settled {
             errno,
             took: began.elapsed(),

@@ -72,7 +72,10 @@ pub fn status_json(sessions: &[CutSession]) -> String {
 
 /// Says what the cut may have done to what the session wrote, and what to do about it.
 pub fn advice(entry: &Entry) -> String {
-    let (id, when, order) = (shown(&entry.id), when(entry), order(entry));
+    let (id, order) = (shown(&entry.id), order(entry));
+    let lost = |name: &String| format!("A write was lost before the cut: {}. ", shown(name));
+    let lost = entry.error.as_ref().map(lost).unwrap_or_default();
+    let when = format!("{lost}{}", when(entry));
     if entry.until.parse() == Ok(Until::Now) {
         return format!(
             "{when} {order} Nothing has to be done for synclater's sake. \
@@ -206,6 +209,7 @@ mod tests {
             started: "2025-01-31T12:00:00Z".into(),
             until: until.into(),
             is_never: false,
+            error: None,
             consistent: None,
             filesystems: vec![LedgerFs {
                 mount: "/srv".into(),

@@ -171,18 +171,44 @@ static NOINLINE long sync_anywhere(long nr, int fd, unsigned kind, uint64_t call
 	return sync_counted(nr, fd, kind, caller);
 }
 
+/* The first sync of a file that is usual else: one question to the kernel checks the arguments and
+ * tells of errors from before. */
+static NOINLINE long sync_fresh(long nr, int fd, unsigned kind, uint64_t caller,
+				const uint64_t *debt, uint64_t fresh)
+{
+	const struct level *l = &sl.level[0];
+	long r = nr == NR_syncfs ? -EBADF_ : sl_ask_errors(fd);
+
+	if (UNLIKELY(is_error(r))) {
+		if (r == -EBADF_ || r == -ESPIPE_ || r == -EINVAL_)
+			return sync_counted(nr, fd, kind, caller);
+		/* It is told once. */
+		sl_remember(fd, fresh);
+		sl_count_failed(0);
+		return r;
+	}
+	sl_remember(fd, fresh);
+	if (UNLIKELY(!LOAD(*debt)))
+		return sync_counted(nr, fd, kind, caller);
+	sl_count_fs(l, (uint32_t)((debt - l->slots->debt[0]) / SL_CLASS_MAX));
+	return 0;
+}
+
 /* Inlined: the first return behind a system call costs 20 to 50 ns where the kernel has spoilt the
  * prediction of returns (Safe RET on AMD), so the usual case has one. */
 static ALWAYS_INLINE long sync_fd(long nr, int fd, unsigned kind, uint64_t caller)
 {
 	const uint64_t *debt;
+	uint64_t fresh;
 
 	if (UNLIKELY(LOAD_RELAXED(sl.ready) != 2 || sl.filtered || sl.levels != 1))
 		return sync_anywhere(nr, fd, kind, caller);
 	ADD(shard_of(0, NULL)->requests, 1);
-	debt = usual_debt(&sl.level[0], fd);
+	debt = usual_debt(&sl.level[0], fd, &fresh);
 	if (UNLIKELY(!debt))
 		return sync_counted(nr, fd, kind, caller);
+	if (UNLIKELY(fresh))
+		return sync_fresh(nr, fd, kind, caller, debt, fresh);
 	/* The first one since the last settle rings. */
 	return LIKELY(LOAD(*debt)) ? 0 : sync_counted(nr, fd, kind, caller);
 }
@@ -348,13 +374,17 @@ EXPORT long pwritev64v2(int fd, const void *iov, int n, int64_t at, int flags)
 long sl_begin_sync(long nr, int fd, uint64_t site, const uint64_t **debt)
 {
 	unsigned kind = nr == NR_fsync ? SL_KIND_FSYNC : SL_KIND_FDATASYNC;
+	uint64_t fresh = 0;
 
 	*debt = NULL;
 	if (UNLIKELY(sl.levels != 1))
 		return sync_anywhere(nr, fd, kind, site);
 	ADD(shard_of(0, NULL)->requests, 1);
-	*debt = usual_debt(&sl.level[0], fd);
-	return LIKELY(*debt) ? 0 : sync_counted(nr, fd, kind, site);
+	*debt = usual_debt(&sl.level[0], fd, &fresh);
+	if (LIKELY(*debt && !fresh))
+		return 0;
+	*debt = NULL;
+	return sync_counted(nr, fd, kind, site);
 }
 
 /* Ends what sl_begin_sync began, where the check said CHECKED and the answer is not 0 at once. */

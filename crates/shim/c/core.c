@@ -287,18 +287,15 @@ void sl_forget(int fd)
 		__atomic_store_n(&sl_mine->sound[i], 0, __ATOMIC_RELAXED);
 }
 
-/* Asks the kernel for them, as fsync does, and of a part of the file that has nothing to write.
- * Returns an errno or 0. */
+/* Asks the kernel for them. Returns an errno or 0. */
 static int old_error(unsigned level, int fd, const struct place *w, uint8_t fs)
 {
-	const int64_t far = 0x7ffffffffffff000;
 	long r;
 
 	if (LIKELY(is_sound(level, fd, w, fs)))
 		return 0;
-	r = raw_sync_file_range(fd, far, 1, 1 /* WAIT_BEFORE */);
-	__atomic_store_n(&sl_mine->sound[(unsigned)fd % SOUND_MAX],
-			 sl_soundness(sl.level[level].page, fd, w, fs), __ATOMIC_RELAXED);
+	r = sl_ask_errors(fd);
+	sl_remember(fd, sl_soundness(sl.level[level].page, fd, w, fs));
 	return is_error(r) ? (int)-r : 0;
 }
 

@@ -471,10 +471,31 @@ static inline uint64_t sl_soundness(const struct sl_page *p, int fd, const struc
 	return h | 1;
 }
 
+/* Asks the kernel for a file's write-back errors, as fsync does, and of a part that has nothing to
+ * write. It refuses what fsync refuses, too. */
+static ALWAYS_INLINE long sl_ask_errors(int fd)
+{
+	return raw_sync_file_range(fd, 0x7ffffffffffff000, 1, 1 /* WAIT_BEFORE */);
+}
+
+/* The file behind FD has been asked for its errors. */
+static ALWAYS_INLINE void sl_remember(int fd, uint64_t soundness)
+{
+	__atomic_store_n(&sl_mine->sound[(unsigned)fd % SOUND_MAX], soundness, __ATOMIC_RELAXED);
+}
+
+/* Counts a request on a superblock, where the session has several. */
+static ALWAYS_INLINE void sl_count_fs(const struct level *l, uint32_t fs)
+{
+	if (LOAD_RELAXED(l->page->several))
+		__atomic_fetch_add(&l->slots->fs_requests[fs], 1, __ATOMIC_RELAXED);
+}
+
 /* The usual case at one look, for the calls that programs make most: no rules, a file system whose
- * debt is noted already, a file that was asked about before. Reads what sl_decide reads. Returns
- * the debt that a request adds to, or NULL where sl_decide has to tell. */
-static ALWAYS_INLINE const uint64_t *usual_debt(const struct level *l, int fd)
+ * debt is noted already. Reads what sl_decide reads. Returns the debt that a request adds to, or
+ * NULL where sl_decide has to tell. FRESH is set to 0, or to the number of a file that was not
+ * asked for its errors yet. */
+static ALWAYS_INLINE const uint64_t *usual_debt(const struct level *l, int fd, uint64_t *fresh)
 {
 	const struct sl_page *p = l->page;
 	struct place w;
@@ -487,11 +508,13 @@ static ALWAYS_INLINE const uint64_t *usual_debt(const struct level *l, int fd)
 	if (is_error(sl_place_of(fd, &w)) || (w.type != S_IFREG_ && w.type != S_IFDIR_))
 		return NULL;
 	fs = sl_named(p, w.dev);
-	if (fs >= SL_FS_MAX || LOAD(p->fs[fs].state) != SL_FS_OWES || !LOAD(l->slots->debt[fs][0]) ||
-	    LOAD_RELAXED(sl_mine->sound[(unsigned)fd % SOUND_MAX]) != sl_soundness(p, fd, &w, fs))
+	if (fs >= SL_FS_MAX || LOAD(p->fs[fs].state) != SL_FS_OWES || !LOAD(l->slots->debt[fs][0]))
 		return NULL;
-	if (LOAD_RELAXED(p->several))
-		__atomic_fetch_add(&l->slots->fs_requests[fs], 1, __ATOMIC_RELAXED);
+	*fresh = sl_soundness(p, fd, &w, fs);
+	if (LIKELY(LOAD_RELAXED(sl_mine->sound[(unsigned)fd % SOUND_MAX]) == *fresh))
+		*fresh = 0;
+	if (LIKELY(!*fresh))
+		sl_count_fs(l, fs);
 	return &l->slots->debt[fs][0];
 }
 

@@ -9,13 +9,15 @@ use super::durable::Holding;
 use super::find::{find_mounted, Found};
 use super::names;
 use super::shared::Shared;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
 use synclater_model::ledger::LedgerFs;
 use synclater_model::policy::filesystem::{kind, parse_mountinfo, FsKind, Mount};
 use synclater_shim::page;
-use synclater_sys::mount;
+use synclater_sys::job::Job;
+use synclater_sys::{mount, wait};
 
 /// One superblock.
 pub struct Filesystem {
@@ -73,14 +75,42 @@ pub fn mounts_of(pid: &str) -> Vec<Mount> {
     parse_mountinfo(&std::fs::read(format!("/proc/{pid}/mountinfo")).unwrap_or_default())
 }
 
-/// Whether our root directory lies on the mount that is the root of process 1: then nobody unmounts
-/// what a process of ours that outlives us would hold. False in most chroots, and where it cannot
-/// be seen.
+/// Whether our root directory lies on the mount that is the root of process 1, or of our mount
+/// namespace: then nobody unmounts what a process of ours that outlives us would hold. False in a
+/// chroot, and where it cannot be seen.
 #[must_use]
-pub fn root_is_that_of_init() -> bool {
-    let ours = mount::id_of_path(Path::new("/"), 0x1000).ok();
+pub fn root_stays() -> bool {
+    let ours = root_mount();
     let theirs = mounts_of("1").into_iter().rfind(|m| m.point == b"/");
-    ours.is_some() && ours == theirs.map(|m| m.id)
+    ours.is_some() && (ours == theirs.map(|m| m.id) || root_mount_of_namespace() == ours)
+}
+
+fn root_mount() -> Option<u64> {
+    mount::id_of_path(Path::new("/"), 0x1000).ok()
+}
+
+/// The mount at the root of our mount namespace, as a process finds it that enters that anew
+/// (setns(2)); it takes root.
+fn root_mount_of_namespace() -> Option<u64> {
+    use rustix::thread::{move_into_link_name_space, LinkNameSpaceType};
+    let (reader, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).ok()?;
+    let job = Job::start(|| {
+        let entered = std::fs::File::open("/proc/self/ns/mnt").is_ok_and(|namespace| {
+            let kind = Some(LinkNameSpaceType::Mount);
+            move_into_link_name_space(namespace.as_fd(), kind).is_ok()
+        });
+        let found = { entered.then(root_mount).flatten() }.map(u64::to_ne_bytes);
+        let told = found.is_some_and(|id| rustix::io::write(&writer, &id).is_ok());
+        i32::from(!told)
+    });
+    drop(writer);
+    let mut id = [0; 8];
+    let told = wait::any(
+        &[(reader.as_fd(), wait::For::Input)],
+        Duration::from_secs(1),
+    )[0] && rustix::io::read(&reader, &mut id) == Ok(8);
+    drop(job);
+    told.then(|| u64::from_ne_bytes(id))
 }
 
 fn counts_as_disk(m: &Mount) -> bool {

@@ -22,7 +22,7 @@ use super::compile::now_mask;
 use super::control::{Answer, Client, Request, Server};
 use super::counts::Census;
 use super::escape::Escapes;
-use super::filesystems::{root_is_that_of_init, Filesystems};
+use super::filesystems::{root_stays, Filesystems};
 use super::keeper::Keeper;
 use super::ledger::Ledger;
 use super::settle::{self, Settle, Settled};
@@ -468,7 +468,7 @@ impl Supervisor {
         if let Some(keeper) = self.keeper.take() {
             keeper.end();
         }
-        if !root_is_that_of_init() {
+        if !root_stays() {
             // In a chroot, say, that is unmounted next: nothing of ours may be left in it.
             let attendants = std::mem::take(&mut self.attendants);
             attendants.into_iter().for_each(Job::end);

@@ -100,6 +100,7 @@ bench: ## the speed targets, each beside its peer in one run
 	@benches/attach
 	@benches/follow
 	@benches/net
+	@benches/mail
 
 pictures: ## make the pictures of the report in docs/ again, with Chromium
 	$(CARGO) test --locked --quiet --test integration -- --ignored --exact \

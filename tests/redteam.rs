@@ -16,6 +16,7 @@ use crate::harness::victims::tool;
 use crate::sessions::stage::{Running, Stage, SYNCLATER};
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 /// `synclater run` with a report; what comes behind is the command.
 fn session(stage: &Stage, options: &[&str]) -> Command {
@@ -35,10 +36,17 @@ fn scribe(stage: &Stage, options: &[&str]) -> Running {
     scribe
 }
 
-/// Has it save a file in `dir` until that is put off.
+/// Has it save a file in `dir` until that is put off: on a busy machine what could not be had at
+/// once is tried again after ten seconds.
 fn warm(stage: &Stage, scribe: &mut Running, dir: &Path) {
-    let warm = is_put_off(stage, scribe, dir, 200);
-    assert!(warm, "nothing is put off in {}", dir.display());
+    let until = Instant::now() + Duration::from_secs(60);
+    while !is_put_off(stage, scribe, dir, 20) {
+        assert!(
+            Instant::now() < until,
+            "nothing is put off in {}",
+            dir.display()
+        );
+    }
 }
 
 /// Whether one of so many files saved in `dir` is put off.

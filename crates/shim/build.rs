@@ -69,6 +69,16 @@ const VARIANTS: [Variant; 2] = [
 /// What the image for running processes has beside [`SOURCES`], and in the place of `join.c`.
 const GATE_SOURCES: [&str; 5] = ["gate.c", "gate_i386.c", "boot.c", "boot_i386.c", "attach.c"];
 
+/// `SL_VERSION`, as page.h has it.
+fn layout_version(dir: &Path) -> u32 {
+    let text = std::fs::read_to_string(dir.join("page.h")).expect("page.h");
+    let defined = { text.lines() }.find_map(|l| l.strip_prefix("#define SL_VERSION "));
+    let number = defined.map(|l| l.trim().trim_end_matches('u').parse());
+    number
+        .expect("SL_VERSION in page.h")
+        .expect("a number in page.h")
+}
+
 /// Compiles the image for running processes of a class: linked at 0, without a relocation, flat. It
 /// may touch no vector register: to the program it is a system call, which changes none.
 fn compile_gate(dir: &Path, class: &[&str], image: &Path) -> bool {
@@ -93,9 +103,10 @@ fn compile_gate(dir: &Path, class: &[&str], image: &Path) -> bool {
             "-Wl,--gc-sections,--no-dynamic-linker,-z,text,-z,norelro,--build-id=none",
         ])
         .args([
-            "-Wl,--entry=sl_gate,--defsym=sl_version=4,--undefined=sl_there,--undefined=sl_boot",
+            "-Wl,--entry=sl_gate,--undefined=sl_there,--undefined=sl_boot",
             "-Wl,--orphan-handling=error",
         ])
+        .arg(format!("-Wl,--defsym=sl_version={}", layout_version(dir)))
         .arg("-Wl,-T")
         .arg(dir.join("gate.ld"))
         .arg("-o")

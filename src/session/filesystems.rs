@@ -2,12 +2,13 @@
 //! owe.
 //!
 //! One entry a superblock, at the index that the shim uses. Promise: a superblock owes only while a
-//! descriptor on it is held, and the page names it only while it owes. So its numbers cannot be
-//! another's meanwhile, whatever is mounted, moved or made anew by others.
+//! descriptor on it is held, and the page names it only while it owes. So its own number cannot be
+//! another's meanwhile, whatever is mounted, moved or made anew by others; a number that can (a
+//! subvolume's) counts on one mount of it.
 
 use super::durable::Holding;
 use super::find::{find_mounted, Found};
-use super::names;
+use super::names::{self, Number};
 use super::shared::Shared;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -36,10 +37,9 @@ pub struct Filesystem {
     /// A request was noted for it, and not only for everything.
     pub is_certain: bool,
     held: Option<Holding>,
-    /// Every number that it has been known by since it was held.
-    numbers: Vec<u64>,
-    /// What keeps those numbers that the superblock does not.
-    keeps: Vec<OwnedFd>,
+    /// The numbers that it has been known by since it was held, its own first, with what keeps the
+    /// mounts that they count on.
+    numbers: Vec<(Number, Option<OwnedFd>)>,
     in_sight: bool,
     /// Whether the keeper has a descriptor on it, too.
     is_kept: bool,
@@ -52,10 +52,29 @@ impl Filesystem {
         self.held.as_ref()
     }
 
+    fn is_known_by(&self, number: Number) -> bool {
+        self.numbers.iter().any(|(n, _)| n.covers(number))
+    }
+
+    /// Gives it a number. Of those of one mount the oldest goes where they are too many, and is
+    /// returned.
+    fn get_number(&mut self, number: Number, pin: Option<OwnedFd>) -> Option<Number> {
+        if self.is_known_by(number) {
+            return None;
+        }
+        self.numbers.push((number, pin));
+        let of_one_mount = |(n, _): &(Number, _)| n.mount != 0;
+        let oldest = self.numbers.iter().position(of_one_mount)?;
+        (self.numbers.len() > NUMBERS_MAX).then(|| self.numbers.remove(oldest).0)
+    }
+
     fn is_at(&self, mount: &Mount) -> bool {
         self.point == mount.path() && self.source == mount.source && self.fstype == mount.fstype
     }
 }
+
+/// How many numbers of one superblock are known at once: subvolumes come and go.
+const NUMBERS_MAX: usize = 256;
 
 /// All superblocks of a session.
 #[derive(Default)]
@@ -160,8 +179,8 @@ impl Filesystems {
 
     /// The superblock that has a number now, or had it when somebody wanted to unmount it.
     #[must_use]
-    pub fn by_number(&self, number: u64) -> Option<usize> {
-        let has = |f: &Filesystem| f.numbers.contains(&number);
+    pub fn by_number(&self, number: Number) -> Option<usize> {
+        let has = |f: &Filesystem| f.is_known_by(number);
         let held = self.list.iter().position(|f| f.held.is_some() && has(f));
         held.or_else(|| self.list.iter().position(has))
     }
@@ -172,7 +191,8 @@ impl Filesystems {
     pub fn all_disks_are(&self, is_in: impl Fn(usize) -> bool) -> bool {
         let disks = disks();
         let all = disks.iter().all(|m| {
-            let at = self.by_number(dev_of(m)).filter(|i| self.stays(*i));
+            let own = Number::everywhere(dev_of(m));
+            let at = self.by_number(own).filter(|i| self.stays(*i));
             at.is_some_and(&is_in)
         });
         all && !disks.is_empty()
@@ -182,7 +202,7 @@ impl Filesystems {
     pub fn hold_all_disks(&mut self, shared: &Shared) -> Vec<usize> {
         let fresh = disks()
             .into_iter()
-            .filter(|m| self.by_number(dev_of(m)).is_none());
+            .filter(|m| self.by_number(Number::everywhere(dev_of(m))).is_none());
         let found: Vec<Found> = fresh.filter_map(|m| find_mounted(&m)).collect();
         { found.into_iter() }
             .filter_map(|f| self.take(f, shared))
@@ -193,11 +213,11 @@ impl Filesystems {
     /// real. One that is held already gets another number.
     pub fn take(&mut self, found: Found, shared: &Shared) -> Option<usize> {
         let dev = dev_of(&found.mount);
-        if let Some(index) = self.by_number(dev).filter(|i| self.list[*i].held.is_some()) {
+        let own = Number::everywhere(dev);
+        if let Some(index) = self.by_number(own).filter(|i| self.list[*i].held.is_some()) {
             let f = &mut self.list[index];
-            f.keeps.extend(found.keeps);
-            if !f.numbers.contains(&found.number) {
-                f.numbers.push(found.number);
+            if let Some(oldest) = f.get_number(found.number, found.pin) {
+                names::remove(shared.page(), oldest);
             }
             let owes = shared.page().fs[index].state.load(SeqCst) == page::FS_OWES;
             if owes && !f.leaving {
@@ -206,9 +226,7 @@ impl Filesystems {
             return Some(index);
         }
         let index = self.room_for(&found.mount)?;
-        let mut numbers = vec![dev, found.number];
-        numbers.dedup();
-        let fresh = Filesystem {
+        let mut fresh = Filesystem {
             dev,
             point: found.mount.path().to_path_buf(),
             uuid: mount::uuid_of_fd(&found.fd)
@@ -218,11 +236,11 @@ impl Filesystems {
             leaving: false,
             is_certain: false,
             held: Some(Holding::new(found.fd, found.file)),
-            numbers,
-            keeps: found.keeps.into_iter().collect(),
+            numbers: vec![(own, None)],
             in_sight: found.in_sight,
             is_kept: false,
         };
+        fresh.get_number(found.number, found.pin);
         let place = &shared.page().fs[index];
         place.dev.store(dev, SeqCst);
         place.held.fetch_add(1, SeqCst);
@@ -250,7 +268,7 @@ impl Filesystems {
         };
         shared.page().fs[index].state.store(page::FS_OWES, SeqCst);
         let name = u32::try_from(index).unwrap_or(page::NAME_UNKNOWN);
-        for number in &f.numbers {
+        for (number, _) in &f.numbers {
             names::put(shared.page(), *number, name);
         }
     }
@@ -264,7 +282,7 @@ impl Filesystems {
         shared.page().fs[index].state.store(page::FS_REAL, SeqCst);
         f.numbers
             .iter()
-            .for_each(|n| names::remove(shared.page(), *n));
+            .for_each(|(n, _)| names::remove(shared.page(), *n));
     }
 
     /// Lets go of superblock `index`. Its numbers are remembered until
@@ -273,7 +291,7 @@ impl Filesystems {
         self.unpublish(index, shared);
         if let Some(f) = self.list.get_mut(index) {
             f.held = None;
-            f.keeps.clear();
+            f.numbers.iter_mut().for_each(|(_, pin)| *pin = None);
         }
     }
 
@@ -303,11 +321,12 @@ impl Filesystems {
         }
     }
 
-    /// The superblocks with this number of which we or the keeper have a descriptor: one, or the
-    /// same one again that the keeper has not let go of yet.
+    /// The superblocks with this number, on any mount, of which we or the keeper have a descriptor:
+    /// one, or the same one again that the keeper has not let go of yet, or one that had it before.
     #[must_use]
-    pub fn ours_with(&self, number: u64) -> Vec<usize> {
-        self.indexes(|f| (f.held.is_some() || f.is_kept) && f.numbers.contains(&number))
+    pub fn ours_with(&self, dev: u64) -> Vec<usize> {
+        let has = |f: &Filesystem| f.numbers.iter().any(|(n, _)| n.dev == dev);
+        self.indexes(|f| (f.held.is_some() || f.is_kept) && has(f))
     }
 
     /// Superblocks that owe, were mounted in our sight, and are not any more.
@@ -321,7 +340,7 @@ impl Filesystems {
     pub fn release_all(&mut self) {
         for f in &mut self.list {
             f.held = None;
-            f.keeps.clear();
+            f.numbers.clear();
         }
     }
 

@@ -2,17 +2,19 @@
 //!
 //! Promise: what is [`Finding::Tested`] is the superblock whose number was asked for, of that type:
 //! each of its facts was true while a descriptor of it was open, and its own descriptor goes on
-//! from there. What cannot be told is not guessed. Relies on: mount ids and device numbers
-//! belonging to one mount and one superblock as long as those exist; an open file keeps both.
+//! from there. What cannot be told is not guessed. Relies on: a mount and its id showing one
+//! superblock, and a superblock having its own number, as long as they exist; an open file keeps
+//! both. A btrfs subvolume loses its number when it is deleted, whoever has it open.
 
 use super::durable;
 use super::filesystems::{dev_of, mounts_of};
+use super::names::Number;
 use rustix::fs::{open, openat2, FileType, Mode, OFlags, ResolveFlags};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use synclater_model::policy::filesystem::{kind, upper_of, FsKind, Mount};
 use synclater_shim::page;
-use synclater_sys::mount::{id_of_fd, what_is};
+use synclater_sys::mount::{id_of_fd, place_of_fd, what_is, Place};
 
 /// The mask of statx for the number that mountinfo shows.
 const MNT_ID: u32 = 0x1000;
@@ -39,9 +41,9 @@ pub struct Found {
     /// A file on it that flushes its disk, where one is needed.
     pub file: Option<OwnedFd>,
     /// The number that was asked about.
-    pub number: u64,
-    /// What keeps that number, where the superblock does not (a subvolume's).
-    pub keeps: Option<OwnedFd>,
+    pub number: Number,
+    /// What keeps the mount that it counts on, where the mount's id may be used again.
+    pub pin: Option<OwnedFd>,
 }
 
 /// What a question led to.
@@ -51,16 +53,15 @@ pub enum Finding {
     /// A superblock of a tested type.
     Tested(Box<Found>),
     /// The number is not one that may owe: what the page is to say of it.
-    Named(u64, u32),
+    Named(Number, u32),
 }
 
 /// Whoever asks, and what of it could be had.
 struct Asked {
     question: Question,
     /// The same place, for as long as we look: not its open file, whose locks would live longer.
-    theirs: Option<OwnedFd>,
-    number: u64,
-    is_folder: bool,
+    theirs: Option<(OwnedFd, Place)>,
+    dev: u64,
 }
 
 /// Answers a question. Mostly a mount in our sight has the number: then what the asker has open is
@@ -70,7 +71,7 @@ pub fn find(question: &Question) -> Finding {
     let table = mounts_of("self");
     if let Some(mount) = table.iter().find(|m| dev_of(m) == question.dev) {
         if let Some(named) = refused(mount) {
-            return Finding::Named(question.dev, named);
+            return Finding::Named(Number::everywhere(question.dev), named);
         }
         if let Some(found) = find_mounted(mount) {
             return Finding::Tested(Box::new(found));
@@ -84,27 +85,25 @@ fn find_by_descriptor(question: &Question) -> Finding {
     if question.fd.is_some_and(|fd| is_gone(question.pid, fd)) {
         return Finding::Gone;
     }
-    let theirs = { question.fd }.and_then(|fd| place_of(question.pid, fd));
-    let what = theirs.as_ref().and_then(|fd| what_is(fd).ok());
-    let mut asked = Asked {
-        question: *question,
-        number: what.map_or(question.dev, |(dev, _)| dev),
-        is_folder: what.is_some_and(|(_, kind)| kind == FileType::Directory),
-        theirs,
-    };
-    if !what.is_some_and(|(_, k)| k == FileType::RegularFile || k == FileType::Directory) {
-        asked.theirs = None;
-        asked.number = question.dev;
-    }
-    if asked.number != question.dev {
+    let is_file = |p: &Place| matches!(p.kind, FileType::RegularFile | FileType::Directory);
+    let theirs = { question.fd }
+        .and_then(|fd| place_of(question.pid, fd))
+        .and_then(|fd| place_of_fd(&fd).ok().map(|place| (fd, place)))
+        .filter(|(_, place)| is_file(place));
+    if { theirs.as_ref() }.is_some_and(|(_, place)| place.dev != question.dev) {
         return Finding::Gone;
     }
-    let unknown = Finding::Named(asked.number, page::NAME_UNKNOWN);
+    let asked = Asked {
+        question: *question,
+        dev: question.dev,
+        theirs,
+    };
+    let unknown = Finding::Named(Number::everywhere(question.dev), page::NAME_UNKNOWN);
     let Some((mount, in_sight)) = asked.mount() else {
         return unknown;
     };
     if let Some(named) = refused(&mount) {
-        return Finding::Named(asked.number, named);
+        return Finding::Named(asked.number(&mount).unwrap_or(asked.anywhere()), named);
     }
     asked
         .taken(mount, in_sight)
@@ -125,17 +124,16 @@ fn place_of(pid: u32, fd: i32) -> Option<OwnedFd> {
 /// The superblock of a mount in our own sight.
 #[must_use]
 pub fn find_mounted(mount: &Mount) -> Option<Found> {
-    let number = dev_of(mount);
+    let dev = dev_of(mount);
     let question = Question {
         pid: std::process::id(),
         fd: None,
-        dev: number,
+        dev,
     };
     let asked = Asked {
         question,
         theirs: None,
-        number,
-        is_folder: false,
+        dev,
     };
     refused(mount)
         .is_none()
@@ -185,7 +183,7 @@ impl Asked {
     fn mount(&self) -> Option<(Mount, bool)> {
         // Read while the descriptor is open: its mount and its superblock are the same all the
         // time.
-        let id = { self.theirs.as_ref() }.and_then(|fd| id_of_fd(fd, MNT_ID).ok());
+        let id = { self.theirs.as_ref() }.and_then(|(fd, _)| id_of_fd(fd, MNT_ID).ok());
         let tables = [
             "self".to_owned(),
             self.question.pid.to_string(),
@@ -193,7 +191,7 @@ impl Asked {
         ];
         let tables = tables.map(|of| mounts_of(&of));
         let by_id = |m: &&Mount| id == Some(m.id);
-        let by_number = |m: &&Mount| dev_of(m) == self.number;
+        let by_number = |m: &&Mount| dev_of(m) == self.dev;
         let found = { tables.iter().enumerate() }
             .find_map(|(k, table)| Some((table.iter().find(by_id)?, k == 0)));
         let or_other = || {
@@ -204,20 +202,43 @@ impl Asked {
         Some((mount.clone(), in_sight))
     }
 
+    /// The number, and where it counts; `None` where that cannot be told.
+    fn number(&self, mount: &Mount) -> Option<Number> {
+        // An overlay's numbers, too, live as long as its superblock.
+        if mount.fstype != "btrfs" || self.dev == dev_of(mount) {
+            return Some(self.anywhere());
+        }
+        let mount = self.theirs.as_ref()?.1.mount;
+        let dev = self.dev;
+        (mount != 0).then_some(Number { dev, mount })
+    }
+
+    fn anywhere(&self) -> Number {
+        Number::everywhere(self.dev)
+    }
+
+    /// What keeps the mount that it lies on: one of `dirs` where they lie there, rather than a file
+    /// that may be deleted.
+    fn pin(&self, dirs: [Option<&OwnedFd>; 2]) -> Option<OwnedFd> {
+        let (theirs, place) = self.theirs.as_ref()?;
+        let is_there = |fd: &&OwnedFd| place_of_fd(fd).is_ok_and(|p| p.mount == place.mount);
+        let fd = dirs.into_iter().flatten().find(is_there).unwrap_or(theirs);
+        fd.try_clone().ok()
+    }
+
     /// A descriptor of our own on the superblock of `mount`.
     fn taken(&self, mount: Mount, in_sight: bool) -> Option<Found> {
-        let there = [dev_of(&mount), self.number];
+        let there = [dev_of(&mount), self.dev];
         let at_point = in_sight.then(|| at_point(&mount)).flatten();
         let folder = self.folder(there);
-        let again = || durable::opened_again(self.theirs.as_ref()?).ok();
-        let is_kept = |fd: &OwnedFd| what_is(fd).is_ok_and(|(dev, _)| dev == self.number);
-        let is_own = mount.fstype != "btrfs" || self.number == dev_of(&mount);
-        let keeps = match (is_own || at_point.as_ref().is_some_and(is_kept), &folder) {
-            (true, _) => None,
-            (false, Some(folder)) if is_kept(folder) => Some(folder.try_clone().ok()?),
-            (false, _) => Some(again()?),
-        };
+        let again = || durable::opened_again(&self.theirs.as_ref()?.0).ok();
         let dirs = [at_point.as_ref(), folder.as_ref()];
+        let number = self.number(&mount)?;
+        let is_unique = { self.theirs.as_ref() }.is_some_and(|(_, place)| place.is_unique);
+        let pin = match number.mount == 0 || is_unique {
+            true => None,
+            false => Some(self.pin(dirs)?),
+        };
         let made = || {
             dirs.into_iter()
                 .flatten()
@@ -234,24 +255,28 @@ impl Asked {
             in_sight,
             fd,
             file,
-            number: self.number,
-            keeps,
+            number,
+            pin,
         })
     }
 
     /// The asker's file itself, where its `fsync` flushes the disk: behind an overlay it does so
     /// only for what was written to, which cannot be told from here.
     fn own_file(&self, mount: &Mount) -> Option<OwnedFd> {
-        let theirs = self.theirs.as_ref().filter(|_| !self.is_folder)?;
+        let (theirs, _) = self.theirs.as_ref().filter(|_| !self.is_folder())?;
         (mount.fstype != "overlay")
             .then(|| durable::opened_again(theirs).ok())
             .flatten()
     }
 
+    fn is_folder(&self) -> bool {
+        { self.theirs.as_ref() }.is_some_and(|(_, place)| place.kind == FileType::Directory)
+    }
+
     /// The folder that it is, or lies in, with one of these numbers.
     fn folder(&self, numbers: [u64; 2]) -> Option<OwnedFd> {
-        let theirs = self.theirs.as_ref()?;
-        if self.is_folder {
+        let (theirs, _) = self.theirs.as_ref()?;
+        if self.is_folder() {
             return durable::opened_again(theirs).ok();
         }
         let name = std::fs::read_link(format!("/proc/self/fd/{}", theirs.as_raw_fd())).ok()?;
@@ -274,4 +299,44 @@ fn at_point(mount: &Mount) -> Option<OwnedFd> {
     (is_it && opens && still())
         .then(|| durable::opened_again(&there).ok())
         .flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn opened(path: &Path) -> OwnedFd {
+        open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).expect("it opens")
+    }
+
+    fn mount_of(fd: &OwnedFd) -> u64 {
+        place_of_fd(fd).expect("a place").mount
+    }
+
+    // What is used before Linux 6.8 only.
+    #[test]
+    fn a_mount_is_kept_by_a_folder_on_it_and_else_by_the_file() {
+        let exe = std::env::current_exe().expect("our own path");
+        let file = opened(&exe);
+        let (on, place) = (mount_of(&file), place_of_fd(&file).expect("a place"));
+        let asked = Asked {
+            question: Question {
+                pid: std::process::id(),
+                fd: None,
+                dev: place.dev,
+            },
+            dev: place.dev,
+            theirs: Some((file, place)),
+        };
+        let (near, far) = (
+            opened(exe.parent().expect("its folder")),
+            opened("/proc".as_ref()),
+        );
+        assert_ne!(mount_of(&far), on);
+        let kind = |dirs| what_is(asked.pin(dirs).expect("a pin")).expect("a kind").1;
+        assert_eq!(kind([Some(&far), Some(&near)]), FileType::Directory);
+        assert_eq!(kind([Some(&far), None]), FileType::RegularFile);
+        let pin = asked.pin([Some(&far), Some(&near)]).expect("a pin");
+        assert_eq!(mount_of(&pin), on);
+    }
 }

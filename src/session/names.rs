@@ -1,30 +1,61 @@
 //! The table of device numbers in the page: what each stands for, as the shim reads it.
 //!
-//! Promise: an index stands for a number only as long as something is held that keeps the number
-//! from becoming another's. A place is never seen half written (`turn` is odd meanwhile).
+//! Promise: an index stands for a number only as long as its superblock is held; for a number that
+//! the kernel may give to another superblock meanwhile, on one mount only. A place is never seen
+//! half written (`turn` is odd meanwhile).
 
 use std::sync::atomic::Ordering::SeqCst;
 use synclater_shim::page::{Name, Page, NAME_GONE};
 
-/// Has `dev` stand for `fs`, an index or `NAME_*`; false where there is no room.
-pub fn put(page: &Page, dev: u64, fs: u32) -> bool {
-    let is = |place: &&Name| place.dev.load(SeqCst) == dev;
+/// What is looked up in the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Number {
+    /// The device number, as stat shows it.
+    pub dev: u64,
+    /// 0 where it counts on every mount: it is the superblock's own, or of something that lives as
+    /// long. Else the mount that it counts on: btrfs gives a subvolume's number away when that is
+    /// deleted, whoever has it open, but a mount shows one superblock for ever.
+    pub mount: u64,
+}
+
+impl Number {
+    /// One that counts on every mount.
+    #[must_use]
+    pub fn everywhere(dev: u64) -> Number {
+        Number { dev, mount: 0 }
+    }
+
+    /// Whether a file with this number, on this mount, has it.
+    #[must_use]
+    pub fn covers(&self, other: Number) -> bool {
+        self.dev == other.dev && (self.mount == 0 || self.mount == other.mount)
+    }
+
+    fn stands_at(&self, place: &Name) -> bool {
+        (place.dev.load(SeqCst), place.mount.load(SeqCst)) == (self.dev, self.mount)
+    }
+}
+
+/// Has a number stand for `fs`, an index or `NAME_*`; false where there is no room.
+pub fn put(page: &Page, number: Number, fs: u32) -> bool {
     let is_free = |place: &&Name| matches!(place.dev.load(SeqCst), 0 | NAME_GONE);
-    let place = page
-        .places(dev)
-        .find(is)
-        .or_else(|| page.places(dev).find(is_free));
+    // A subvolume's is asked about again when it is wanted.
+    let is_of_one_mount = |place: &&Name| place.mount.load(SeqCst) != 0;
+    let places = || page.places(number.dev);
+    let place = { places().find(|place| number.stands_at(place)) }
+        .or_else(|| places().find(is_free))
+        .or_else(|| places().find(is_of_one_mount));
     place.is_some_and(|place| {
-        change(place, dev, fs);
+        change(place, number, fs);
         true
     })
 }
 
-/// Has `dev` stand for nothing.
-pub fn remove(page: &Page, dev: u64) {
-    let place = page.places(dev).find(|place| place.dev.load(SeqCst) == dev);
+/// Has a number stand for nothing.
+pub fn remove(page: &Page, number: Number) {
+    let place = { page.places(number.dev) }.find(|place| number.stands_at(place));
     if let Some(place) = place {
-        change(place, NAME_GONE, 0);
+        change(place, Number::everywhere(NAME_GONE), 0);
     }
 }
 
@@ -34,14 +65,15 @@ pub fn forget_refused(page: &Page) {
     for place in &page.names {
         let dev = place.dev.load(SeqCst);
         if dev != 0 && dev != NAME_GONE && !is_index(place.fs.load(SeqCst)) {
-            change(place, NAME_GONE, 0);
+            change(place, Number::everywhere(NAME_GONE), 0);
         }
     }
 }
 
-fn change(place: &Name, dev: u64, fs: u32) {
+fn change(place: &Name, number: Number, fs: u32) {
     place.turn.fetch_add(1, SeqCst);
-    place.dev.store(dev, SeqCst);
+    place.dev.store(number.dev, SeqCst);
+    place.mount.store(number.mount, SeqCst);
     place.fs.store(fs, SeqCst);
     place.turn.fetch_add(1, SeqCst);
 }

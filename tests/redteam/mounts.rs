@@ -4,6 +4,7 @@ use super::*;
 use crate::harness::disk::{keep_mounts_private, Disk};
 use crate::sessions::stage::{as_root, program};
 use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
 
@@ -35,6 +36,16 @@ fn a_file_system_that_root_mounts_meanwhile_loses_nothing() {
     }
 }
 
+/// Options of an overlay with all its folders in one.
+fn overlay_on(at: &Path) -> String {
+    for dir in ["lower", "upper", "work"] {
+        std::fs::create_dir(at.join(dir)).expect("a directory");
+    }
+    let of = |dir: &str| at.join(dir).display().to_string();
+    let (lower, upper, work) = (of("lower"), of("upper"), of("work"));
+    format!("lowerdir={lower},upperdir={upper},workdir={work}")
+}
+
 #[test]
 fn a_number_that_a_tmpfs_had_is_not_taken_for_memory() {
     if !as_root("a_number_that_a_tmpfs_had_is_not_taken_for_memory") {
@@ -44,12 +55,7 @@ fn a_number_that_a_tmpfs_had_is_not_taken_for_memory() {
     let stage = Stage::new("number");
     let at = stage.work().join("at");
     std::fs::create_dir(&at).expect("a mount point");
-    for dir in ["lower", "upper", "work"] {
-        std::fs::create_dir(disk.path().join(dir)).expect("a directory");
-    }
-    let of = |dir: &str| disk.path().join(dir).display().to_string();
-    let (lower, upper, work) = (of("lower"), of("upper"), of("work"));
-    let options = format!("lowerdir={lower},upperdir={upper},workdir={work}");
+    let options = overlay_on(disk.path());
     let mut scribe = scribe(&stage, &[]);
     let number = || std::fs::metadata(&at).expect("the mount").dev();
     // Others use numbers too: until it is the same.
@@ -70,6 +76,96 @@ fn a_number_that_a_tmpfs_had_is_not_taken_for_memory() {
     ends_well(&stage, &mut scribe);
     umount(&at);
     are_whole(&disk.cut().path().join("upper"), &NAMES);
+}
+
+fn subvolume(verb: &str, at: &Path) {
+    run(clean("btrfs").args(["-q", "subvolume", verb]).arg(at)).must_succeed();
+}
+
+fn number_of(path: &Path) -> u64 {
+    std::fs::metadata(path).expect("it is there").dev()
+}
+
+/// Has `make` make things until one has `number`: others use numbers too, and leave some free.
+fn take_over(number: u64, make: impl Fn(usize) -> PathBuf) -> PathBuf {
+    let same = (0..50).map(make).find(|at| number_of(at) == number);
+    same.expect("the number is not used again")
+}
+
+#[test]
+fn a_number_that_a_deleted_subvolume_had_is_not_taken_for_its_file_system() {
+    if !as_root("a_number_that_a_deleted_subvolume_had_is_not_taken_for_its_file_system") {
+        return;
+    }
+    let (first, other) = (Disk::new("btrfs", 320), Disk::new("btrfs", 320));
+    let stage = Stage::new("subvolume");
+    let from = first.path().join("from");
+    let mut scribe = scribe(&stage, &[]);
+    subvolume("create", &from);
+    warm(&stage, &mut scribe, &from);
+    let number = number_of(&from);
+    subvolume("delete", &from);
+    let to = take_over(number, |k| {
+        let to = other.path().join(format!("to-{k}"));
+        subvolume("create", &to);
+        to
+    });
+    save(&mut scribe, &to, &NAMES);
+    warm(&stage, &mut scribe, &to);
+    ends_well(&stage, &mut scribe);
+    let name = to.file_name().expect("its name");
+    are_whole(&other.cut().path().join(name), &NAMES);
+}
+
+#[test]
+fn a_number_that_a_subvolume_had_is_not_taken_for_it_on_an_overlay() {
+    if !as_root("a_number_that_a_subvolume_had_is_not_taken_for_it_on_an_overlay") {
+        return;
+    }
+    let (first, other) = (Disk::new("btrfs", 320), Disk::new("ext4", 64));
+    let stage = Stage::new("subvolume-overlay");
+    let from = first.path().join("from");
+    let mut scribe = scribe(&stage, &[]);
+    subvolume("create", &from);
+    warm(&stage, &mut scribe, &from);
+    let number = number_of(&from);
+    subvolume("delete", &from);
+    let at = take_over(number, |k| {
+        let at = other.path().join(k.to_string());
+        std::fs::create_dir(&at).expect("a directory");
+        let options = overlay_on(&at);
+        mount(&["-t", "overlay", "-o", &options], "none", &at);
+        at
+    });
+    save(&mut scribe, &at, &NAMES);
+    warm(&stage, &mut scribe, &at);
+    ends_well(&stage, &mut scribe);
+    let name = at.file_name().expect("its name");
+    are_whole(&other.cut().path().join(name).join("upper"), &NAMES);
+}
+
+#[test]
+fn a_file_in_a_deleted_subvolume_is_synced_for_real() {
+    if !as_root("a_file_in_a_deleted_subvolume_is_synced_for_real") {
+        return;
+    }
+    let disk = Disk::new("btrfs", 320);
+    let stage = Stage::new("deleted");
+    let volume = disk.path().join("volume");
+    let mut scribe = scribe(&stage, &[]);
+    subvolume("create", &volume);
+    warm(&stage, &mut scribe, &volume);
+    let kept = volume.join("kept");
+    assert_eq!(does(&mut scribe, &format!("open 1 {}", kept.display())), 0);
+    assert_eq!(does(&mut scribe, "keep 1"), 0);
+    let (requests, skipped) = stage.counted();
+    subvolume("delete", &volume);
+    for _ in 0..5 {
+        assert_eq!(does(&mut scribe, "keep 1"), 0);
+    }
+    assert_eq!(stage.counted(), (requests + 5, skipped));
+    warm(&stage, &mut scribe, disk.path());
+    ends_well(&stage, &mut scribe);
 }
 
 #[test]

@@ -308,11 +308,11 @@ static int is_memory(int fd)
 	return fd >= 0 && !is_error(raw2(NR_fstatfs, fd, &s)) && s.words[0] == 0x01021994;
 }
 
-/* Which superblock has the number DEV, and whether it may owe. */
-static int fs_by_number(unsigned i, uint64_t dev, int fd, uint8_t *fs)
+/* Which superblock has the number DEV on a mount, and whether it may owe. */
+static int fs_by_number(unsigned i, uint64_t dev, uint64_t mount, int fd, uint8_t *fs)
 {
 	const struct sl_page *p = sl.level[i].page;
-	uint32_t named = sl_named(p, dev);
+	uint32_t named = sl_named(p, dev, mount);
 
 	if (LIKELY(named < SL_FS_MAX)) {
 		*fs = (uint8_t)named;
@@ -327,7 +327,7 @@ static int fs_by_number(unsigned i, uint64_t dev, int fd, uint8_t *fs)
 	case SL_NAME_UNKNOWN:
 		return SL_KEPT_UNKNOWN;
 	default:
-		return ask(i, dev, fd);
+		return dev ? ask(i, dev, fd) : (int)SL_KEPT_UNKNOWN;
 	}
 }
 
@@ -347,7 +347,7 @@ static int fs_of(unsigned i, const struct subject *s, struct verdict *v)
 	int kept;
 
 	if (s->has_dev)
-		return fs_by_number(i, s->dev, -1, &v->fs[i]);
+		return fs_by_number(i, s->dev, 0, -1, &v->fs[i]);
 	if (s->fd < 0) {
 		v->fs[i] = SL_ALL_FS;
 		return LOAD(sl.level[i].page->sync_ok) ? LATER : want_sync(sl.level[i].slots);
@@ -356,7 +356,7 @@ static int fs_of(unsigned i, const struct subject *s, struct verdict *v)
 		return SL_KEPT_UNKNOWN;
 	if (w.type != S_IFREG_ && w.type != S_IFDIR_ && w.type != S_IFLNK_)
 		return SL_KEPT_BLOCK;
-	kept = fs_by_number(i, w.dev, s->fd, &v->fs[i]);
+	kept = fs_by_number(i, w.dev, w.mount, s->fd, &v->fs[i]);
 	if (kept == LATER && v->fs[i] < SL_FS_MAX)
 		v->error = old_error(i, s->fd, &w, v->fs[i]);
 	return kept;

@@ -24,7 +24,7 @@
 #define SL_PAGE_MAGIC  0x6567617074616c73ull /* "slatpage", little endian */
 #define SL_SLOTS_MAGIC 0x746f6c7374616c73ull /* "slatslot" */
 #define SL_RINGS_MAGIC 0x676e697274616c73ull /* "slatring" */
-#define SL_VERSION     4u
+#define SL_VERSION     5u
 
 #define SL_FS_MAX    64u
 #define SL_ALL_FS    64u  /* the row of debt that sync() owes on everything */
@@ -94,10 +94,12 @@ struct sl_fs {
 };
 
 /* What a device number means, at hash(dev) or up to SL_PROBE_MAX places after it. dev 0 = empty.
- * An index stands here as long as the supervisor holds a descriptor of that superblock (on btrfs:
- * of that subvolume), so the number cannot be another one's. */
+ * An index stands here as long as the supervisor holds a descriptor of that superblock, so the
+ * superblock's own number cannot be another one's. A subvolume's can (btrfs gives it away when the
+ * subvolume is deleted, whoever has it open): it counts on one mount only, which can not. */
 struct sl_name {
 	uint64_t dev; /* major << 32 | minor, as stat and /proc/PID/maps show it */
+	uint64_t mount; /* 0: on every mount; else the one that it counts on (statx) */
 	uint32_t fs;   /* index, or SL_NAME_* */
 	uint32_t turn; /* odd while it is changed */
 };
@@ -332,11 +334,11 @@ struct sl_rings {
 
 #define SL_STATIC_ASSERT(c, m) _Static_assert(c, m)
 SL_STATIC_ASSERT(sizeof(struct sl_fs) == 16, "sl_fs");
-SL_STATIC_ASSERT(sizeof(struct sl_name) == 16, "sl_name");
+SL_STATIC_ASSERT(sizeof(struct sl_name) == 24, "sl_name");
 SL_STATIC_ASSERT(sizeof(struct sl_rule) == 24, "sl_rule");
 SL_STATIC_ASSERT(sizeof(struct sl_shard) == 64, "sl_shard");
 SL_STATIC_ASSERT(sizeof(struct sl_slot) == 128 + 64 * SL_SHARDS, "sl_slot");
-SL_STATIC_ASSERT(sizeof(struct sl_page) == 136 + 16 * SL_FS_MAX + 16 * SL_NAME_MAX, "sl_page");
+SL_STATIC_ASSERT(sizeof(struct sl_page) == 136 + 16 * SL_FS_MAX + 24 * SL_NAME_MAX, "sl_page");
 SL_STATIC_ASSERT(sizeof(struct sl_slots) == 64 + 8 * (SL_FS_MAX + 1) * SL_CLASS_MAX +
 						    8 * SL_FS_MAX +
 						    sizeof(struct sl_slot) * SL_SLOT_MAX,

@@ -418,6 +418,7 @@ static ALWAYS_INLINE long sl_statx(int fd, uint32_t mask, void *x)
 /* What a descriptor is. */
 struct place {
 	uint64_t dev, inode;
+	uint64_t mount; /* 0: not known */
 	uint32_t type; /* S_IFMT */
 };
 
@@ -429,33 +430,40 @@ static ALWAYS_INLINE long sl_place_of(int fd, struct place *w)
 		uint32_t words[64];
 		uint64_t longs[32];
 	} x;
-	long r = sl_statx(fd, 0x101 /* STATX_TYPE, STATX_INO */, &x);
+	/* MNT_ID (Linux 5.8), MNT_ID_UNIQUE (6.8, which is told in its place), INO, TYPE */
+	long r = sl_statx(fd, 0x5101, &x);
 
 	if (UNLIKELY(is_error(r)))
 		return r;
 	w->type = x.halves[0x1c / 2] & S_IFMT_;
 	w->inode = x.longs[0x20 / 8];
 	w->dev = (uint64_t)x.words[0x88 / 4] << 32 | x.words[0x8c / 4];
+	w->mount = x.words[0] & 0x5000 ? x.longs[0x90 / 8] : 0;
 	return 0;
 }
 
-/* What the page says of the number DEV: an index, SL_NAME_*, or UINT32_MAX: nothing. */
-static inline uint32_t sl_named(const struct sl_page *p, uint64_t dev)
+/* What the page says of the number DEV on a mount (0: not known which): an index, SL_NAME_*, or
+ * UINT32_MAX: nothing. 0 is no number: a subvolume that was deleted has it. */
+static inline uint32_t sl_named(const struct sl_page *p, uint64_t dev, uint64_t mount)
 {
 	uint32_t at = (uint32_t)(dev * 0x9e3779b97f4a7c15ull >> 32), k, turn, fs;
 
 	for (k = 0; k < SL_PROBE_MAX; k++) {
 		const struct sl_name *n = &p->names[(at + k) % SL_NAME_MAX];
-		uint64_t there;
+		uint64_t there, on;
 
 		turn = LOAD(n->turn);
 		there = LOAD(n->dev);
-		if (LIKELY(there == dev)) {
-			fs = LOAD(n->fs);
-			return turn % 2 == 0 && LOAD(n->turn) == turn ? fs : UINT32_MAX;
-		}
 		if (!there)
 			break;
+		if (UNLIKELY(there != dev))
+			continue;
+		on = LOAD(n->mount);
+		fs = LOAD(n->fs);
+		if (UNLIKELY(turn % 2 || LOAD(n->turn) != turn))
+			break;
+		if (!on || on == mount)
+			return fs;
 	}
 	return UINT32_MAX;
 }
@@ -507,7 +515,7 @@ static ALWAYS_INLINE const uint64_t *usual_debt(const struct level *l, int fd, u
 		return NULL;
 	if (is_error(sl_place_of(fd, &w)) || (w.type != S_IFREG_ && w.type != S_IFDIR_))
 		return NULL;
-	fs = sl_named(p, w.dev);
+	fs = sl_named(p, w.dev, w.mount);
 	if (fs >= SL_FS_MAX || LOAD(p->fs[fs].state) != SL_FS_OWES || !LOAD(l->slots->debt[fs][0]))
 		return NULL;
 	*fresh = sl_soundness(p, fd, &w, fs);

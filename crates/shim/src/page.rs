@@ -10,7 +10,7 @@ pub const PAGE_MAGIC: u64 = 0x6567617074616c73;
 /// First bytes of a slots file.
 pub const SLOTS_MAGIC: u64 = 0x746f6c7374616c73;
 /// Layout version; a shim of another version makes every call for real.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 /// File systems of one session.
 pub const FS_MAX: usize = 64;
 /// The row of debt that `sync()` owes on everything.
@@ -128,6 +128,8 @@ pub struct Fs {
 pub struct Name {
     /// `major << 32 | minor`, as stat and maps show it.
     pub dev: AtomicU64,
+    /// 0: on every mount; else the one that it counts on.
+    pub mount: AtomicU64,
     /// Index into [`Page::fs`], or `NAME_*`.
     pub fs: AtomicU32,
     /// Odd while it is changed.
@@ -309,18 +311,23 @@ impl Page {
         (0..PROBE_MAX).map(move |k| &self.names[(first + k) % NAME_MAX])
     }
 
-    /// What stands for a device number, as the shim reads it: an index, or `NAME_*`.
+    /// What stands for a device number on a mount (0: not known which), as the shim reads it: an
+    /// index, or `NAME_*`.
     #[must_use]
-    pub fn named(&self, dev: u64) -> Option<u32> {
+    pub fn named(&self, dev: u64, mount: u64) -> Option<u32> {
         for place in self.places(dev) {
             let turn = place.turn.load(SeqCst);
             match place.dev.load(SeqCst) {
                 0 => return None,
-                there if there == dev && turn % 2 == 0 => {
-                    let fs = place.fs.load(SeqCst);
-                    return (place.turn.load(SeqCst) == turn).then_some(fs);
-                }
+                there if there != dev => continue,
                 _ => {}
+            }
+            let (on, fs) = (place.mount.load(SeqCst), place.fs.load(SeqCst));
+            if turn % 2 == 1 || place.turn.load(SeqCst) != turn {
+                return None;
+            }
+            if on == 0 || on == mount {
+                return Some(fs);
             }
         }
         None
@@ -354,11 +361,11 @@ impl Layout for Page {}
 impl Layout for Slots {}
 
 const _: () = assert!(size_of::<Fs>() == 16);
-const _: () = assert!(size_of::<Name>() == 16);
+const _: () = assert!(size_of::<Name>() == 24);
 const _: () = assert!(size_of::<Rule>() == 24);
 const _: () = assert!(size_of::<Shard>() == 64);
 const _: () = assert!(size_of::<Slot>() == 128 + 64 * SHARDS);
-const _: () = assert!(size_of::<Page>() == 136 + 16 * FS_MAX + 16 * NAME_MAX);
+const _: () = assert!(size_of::<Page>() == 136 + 16 * FS_MAX + 24 * NAME_MAX);
 const _: () = assert!(
     size_of::<Slots>()
         == 64 + 8 * (FS_MAX + 1) * CLASS_MAX + 8 * FS_MAX + SLOT_MAX * size_of::<Slot>()

@@ -25,7 +25,7 @@ macro_rules! rows {
 fn mirror() -> Vec<String> {
     rows! {
         Fs "sl_fs" { state "state", held "held", dev "dev" }
-        Name "sl_name" { dev "dev", fs "fs", turn "turn" }
+        Name "sl_name" { dev "dev", mount "mount", fs "fs", turn "turn" }
         Rule "sl_rule" { exe "exe", path "path", users "users", user_count "user_count",
             class "class_" }
         Page "sl_page" { magic "magic", version "version", size "size", lease_until "lease_until",

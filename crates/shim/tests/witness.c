@@ -9,7 +9,7 @@ int main(void)
 	printf("SL_VERSION 0 %u\n", SL_VERSION);
 	printf("marks %d %d\n", SL_MARK_DSYNC, SL_MARK_SYNC);
 	F(sl_fs, state); F(sl_fs, held); F(sl_fs, dev);
-	F(sl_name, dev); F(sl_name, fs); F(sl_name, turn);
+	F(sl_name, dev); F(sl_name, mount); F(sl_name, fs); F(sl_name, turn);
 	F(sl_rule, exe); F(sl_rule, path); F(sl_rule, users); F(sl_rule, user_count); F(sl_rule, class_);
 	F(sl_page, magic); F(sl_page, version); F(sl_page, size); F(sl_page, lease_until);
 	F(sl_page, lease_span); F(sl_page, clock); F(sl_page, relax); F(sl_page, error);

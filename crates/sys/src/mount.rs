@@ -1,6 +1,6 @@
 //! What a path or descriptor lies on: mount ids, namespaces, UUIDs.
 //!
-//! Relies on statx(2): `STATX_MNT_ID` (Linux 5.8).
+//! Relies on statx(2): `STATX_MNT_ID` (Linux 5.8), `STATX_MNT_ID_UNIQUE` (Linux 6.8).
 
 use rustix::fs::{statx, AtFlags, FileType, Mode, OFlags, StatxFlags, CWD};
 use std::ffi::OsStr;
@@ -50,10 +50,40 @@ pub fn dev_of_fd(fd: impl AsFd) -> io::Result<u64> {
 /// # Errors
 /// Those of statx(2).
 pub fn what_is(fd: impl AsFd) -> io::Result<(u64, FileType)> {
+    place_of_fd(fd).map(|place| (place.dev, place.kind))
+}
+
+/// Where a descriptor lies.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    /// As [`dev_of_fd`]; 0 in a subvolume that was deleted.
+    pub dev: u64,
+    /// What kind of file it is.
+    pub kind: FileType,
+    /// The mount, by a number that no other mount has had since the machine started, or has as long
+    /// as this one is held; 0 where the kernel does not tell it.
+    pub mount: u64,
+    /// Whether that number is never given again (Linux 6.8).
+    pub is_unique: bool,
+}
+
+/// Where a descriptor lies.
+///
+/// # Errors
+/// Those of statx(2).
+pub fn place_of_fd(fd: impl AsFd) -> io::Result<Place> {
+    const MNT_ID: u32 = 0x1000;
+    const UNIQUE: u32 = 0x4000;
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
-    let x = statx(fd, "", flags, StatxFlags::TYPE)?;
-    let dev = u64::from(x.stx_dev_major) << 32 | u64::from(x.stx_dev_minor);
-    Ok((dev, FileType::from_raw_mode(x.stx_mode.into())))
+    let want = StatxFlags::TYPE | StatxFlags::from_bits_retain(MNT_ID | UNIQUE);
+    let x = statx(fd, "", flags, want)?;
+    let is_told = x.stx_mask & (MNT_ID | UNIQUE) != 0;
+    Ok(Place {
+        dev: u64::from(x.stx_dev_major) << 32 | u64::from(x.stx_dev_minor),
+        kind: FileType::from_raw_mode(x.stx_mode.into()),
+        mount: if is_told { x.stx_mnt_id } else { 0 },
+        is_unique: x.stx_mask & UNIQUE != 0,
+    })
 }
 
 /// Opens a mount point for `syncfs`, without following a link at its end.

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::session::find::{find, Finding, Question};
-use crate::session::names;
+use crate::session::names::{self, Number};
 
 impl Supervisor {
     /// Looks at the mount table where the kernel says that it changed.
@@ -64,7 +64,7 @@ impl Supervisor {
         }
     }
 
-    fn refuse(&self, number: u64, name: u32) {
+    fn refuse(&self, number: Number, name: u32) {
         // One that is held has its name already: the question was an old one.
         if self.filesystems.by_number(number).is_none() {
             names::put(self.shared.page(), number, name);

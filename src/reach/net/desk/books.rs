@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use synclater_model::policy::dial::Until;
 use synclater_model::reach::filter::Asked;
 use synclater_shim::page::{self, Kept, Shard};
-use synclater_sys::mount::what_is;
+use synclater_sys::mount::place_of_fd;
 use synclater_sys::seccomp::sync_range;
 use synclater_sys::wait;
 
@@ -82,7 +82,7 @@ impl Desk {
     pub(super) fn filesystem(&self, subject: &Subject<'_>) -> Result<Result<usize, Errno>, Kept> {
         let (page, slots) = (self.page(), self.slots());
         if let Some(mapping) = subject.mapped {
-            return self.named(mapping.device, subject, None).map(Ok);
+            return self.named((mapping.device, 0), subject, None).map(Ok);
         }
         let Some(file) = subject.file else {
             if page.sync_ok.load(SeqCst) != 0 {
@@ -93,14 +93,14 @@ impl Desk {
             }
             return Err(Kept::SyncAll);
         };
-        let (number, kind) = what_is(file).map_err(|_| Kept::Unknown)?;
+        let place = place_of_fd(file).map_err(|_| Kept::Unknown)?;
         if !matches!(
-            kind,
+            place.kind,
             FileType::RegularFile | FileType::Directory | FileType::Symlink
         ) {
             return Err(Kept::Block);
         }
-        let fs = self.named(number, subject, Some(file))?;
+        let fs = self.named((place.dev, place.mount), subject, Some(file))?;
         // Its own write-back errors, as fsync would tell them, of a part that has nothing to write.
         const FAR: i64 = 0x7fff_ffff_ffff_f000;
         const WAIT_BEFORE: u32 = 1;
@@ -110,15 +110,15 @@ impl Desk {
         }
     }
 
-    /// What the page says of a number.
+    /// What the page says of a number on a mount.
     fn named(
         &self,
-        number: u64,
+        (number, mount): (u64, u64),
         subject: &Subject<'_>,
         file: Option<&OwnedFd>,
     ) -> Result<usize, Kept> {
         let page = self.page();
-        match page.named(number) {
+        match page.named(number, mount) {
             Some(fs) if (fs as usize) < page::FS_MAX => {
                 let owes = page.fs[fs as usize].state.load(SeqCst) == page::FS_OWES;
                 owes.then_some(fs as usize).ok_or(Kept::Ledger)
@@ -126,6 +126,7 @@ impl Desk {
             Some(page::NAME_MEMORY) if file.is_some_and(is_memory) => Ok(NOTHING),
             Some(page::NAME_MEMORY | page::NAME_REAL) => Err(Kept::Filesystem),
             Some(_) => Err(Kept::Unknown),
+            None if number == 0 => Err(Kept::Unknown),
             None => {
                 let slot = subject.visitor.slot(self.slots());
                 if slot.ask_dev.load(SeqCst) != number {

@@ -170,6 +170,12 @@ impl Filesystems {
         self.indexes(|f| f.held.is_some())
     }
 
+    /// Indexes of the superblocks that we let go of, and the keeper has not yet.
+    #[must_use]
+    pub fn kept_only(&self) -> Vec<usize> {
+        self.indexes(|f| f.held.is_none() && f.is_kept)
+    }
+
     /// Whether superblock `index` is held and may go on owing.
     #[must_use]
     pub fn stays(&self, index: usize) -> bool {

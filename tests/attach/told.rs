@@ -1,6 +1,7 @@
 //! What attach and detach say, and whether it is so: names, statuses, what could not be done.
 
 use super::*;
+use crate::harness::disk::SmallFolder;
 use crate::sessions::stage::{as_root, has_four_parts, AS_NOBODY, SYNCLATER};
 use rustix::process::{kill_process, Signal};
 
@@ -285,33 +286,14 @@ fn without_proc_it_says_so() {
     }
 }
 
-/// A file system of 64 KiB over the ledger's folder, full; gone with its guard.
-struct Full(std::path::PathBuf);
-
-impl Full {
-    fn over(folder: &std::path::Path) -> Full {
-        crate::harness::disk::keep_mounts_private();
-        let mut mount = clean("mount");
-        mount.args(["-t", "tmpfs", "-o", "size=64k,mode=700", "none"]);
-        crate::harness::command::run(mount.arg(folder)).must_succeed();
-        std::fs::write(folder.join("fill"), [0; 65536]).expect("64 KiB");
-        Full(folder.to_owned())
-    }
-}
-
-impl Drop for Full {
-    fn drop(&mut self) {
-        crate::harness::command::run(clean("umount").arg("-l").arg(&self.0));
-    }
-}
-
 #[test]
 fn a_ledger_that_cannot_be_written_is_told_and_tried_again() {
     if !as_root("a_ledger_that_cannot_be_written_is_told_and_tried_again") {
         return;
     }
     let stage = Stage::new("full-ledger");
-    let full = Full::over(&stage.state());
+    let small = SmallFolder::over(&stage.state());
+    small.fill();
     let mut victim = demand(&stage);
     let session = stage.attach_to(&victim, "1h");
     let trouble = |stage: &Stage| stage.session().get("trouble").cloned();
@@ -330,7 +312,7 @@ fn a_ledger_that_cannot_be_written_is_told_and_tried_again() {
     let set = stage.ask(&["set", &session, "-u", "2h"]).must_succeed();
     assert!(set.stdout.contains("but cannot write"), "{set}");
     assert_eq!(stage.counted().1, 0);
-    std::fs::remove_file(full.0.join("fill")).expect("it was full");
+    small.has_room_again();
     assert!(until(LIMIT, || trouble(&stage).is_none()));
     stage.warm(&mut victim);
     assert_eq!(stage.entries().len(), 1);

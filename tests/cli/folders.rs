@@ -2,6 +2,7 @@
 
 use crate::harness::command::{clean, run, Outcome};
 use crate::harness::disk::keep_mounts_private;
+use crate::harness::disk::SmallFolder;
 use crate::sessions::stage::{as_root, has_four_parts, program, Stage};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -50,17 +51,12 @@ fn a_full_disk_for_the_ledger_makes_everything_real() {
     if !as_root("a_full_disk_for_the_ledger_makes_everything_real") {
         return;
     }
-    keep_mounts_private();
     let stage = Stage::new("full-ledger");
-    let mut mount = clean("mount");
-    mount.args(["-t", "tmpfs", "-o", "size=64k,mode=700", "none"]);
-    run(mount.arg(stage.state())).must_succeed();
-    let fill = format!("of={}", stage.state().join("fill").display());
-    run(clean("dd").args(["if=/dev/zero", "bs=4k", &fill]));
+    let small = SmallFolder::over(&stage.state());
+    small.fill();
     let (outcome, report) = hammered(&stage, |_| {});
     is_all_real(&outcome, &report);
     let left = std::fs::read_dir(stage.state()).expect("state").count();
-    run(clean("umount").arg(stage.state())).must_succeed();
     assert_eq!(left, 1, "more than what filled it is left");
 }
 

@@ -314,6 +314,41 @@ impl Drop for SlowFolder {
     }
 }
 
+/// A file system of 64 KiB over a folder; gone with its guard.
+pub struct SmallFolder(PathBuf);
+
+impl SmallFolder {
+    /// # Panics
+    /// If it cannot be mounted.
+    pub fn over(folder: &Path) -> SmallFolder {
+        keep_mounts_private();
+        let mut mount = clean("mount");
+        mount.args(["-t", "tmpfs", "-o", "size=64k,mode=700", "none"]);
+        run(mount.arg(folder)).must_succeed();
+        SmallFolder(folder.to_owned())
+    }
+
+    /// Takes all the room that is left.
+    pub fn fill(&self) {
+        // As much as fits: the error behind that is wanted.
+        let _ = std::fs::write(self.fill_file(), [0; 65536]);
+    }
+
+    pub fn has_room_again(&self) {
+        std::fs::remove_file(self.fill_file()).expect("it was full");
+    }
+
+    fn fill_file(&self) -> PathBuf {
+        self.0.join("fill")
+    }
+}
+
+impl Drop for SmallFolder {
+    fn drop(&mut self) {
+        warn(&unmount(&self.0));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

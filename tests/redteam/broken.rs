@@ -33,7 +33,7 @@ fn is_told_for_good(stage: &Stage) {
     }
 }
 
-fn kill_all(pids: &[Pid]) {
+pub fn kill_all(pids: &[Pid]) {
     // All stand still first, so that none settles in another's place.
     for signal in [Signal::STOP, Signal::KILL] {
         for pid in pids {

@@ -1,8 +1,11 @@
 //! Mounts that others make, move and take away, and numbers that are used again.
 
 use super::*;
+use crate::harness::command::LIMIT;
 use crate::harness::disk::{keep_mounts_private, Disk};
 use crate::sessions::stage::{as_root, program};
+use crate::wait::until;
+use rustix::process::{kill_process, Pid, Signal};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
@@ -86,10 +89,26 @@ fn number_of(path: &Path) -> u64 {
     std::fs::metadata(path).expect("it is there").dev()
 }
 
-/// Has `make` make things until one has `number`: others use numbers too, and leave some free.
-fn take_over(number: u64, make: impl Fn(usize) -> PathBuf) -> PathBuf {
-    let same = (0..50).map(make).find(|at| number_of(at) == number);
-    same.expect("the number is not used again")
+/// Has something be put off in a subvolume and deletes that; then has `make` make things until one
+/// has its number: others use numbers too, and leave some free.
+fn take_over(
+    stage: &Stage,
+    scribe: &mut Running,
+    disk: &Disk,
+    make: impl Fn(usize) -> PathBuf,
+) -> PathBuf {
+    const TRIES: usize = 8;
+    let mut again = |round: usize| {
+        let from = disk.path().join("from");
+        subvolume("create", &from);
+        warm(stage, scribe, &from);
+        let number = number_of(&from);
+        subvolume("delete", &from);
+        let made = (round * TRIES..(round + 1) * TRIES).map(&make);
+        { made }.find(|at| number_of(at) == number)
+    };
+    let taken = (0..10).find_map(&mut again);
+    taken.expect("the number is not used again")
 }
 
 #[test]
@@ -99,13 +118,8 @@ fn a_number_that_a_deleted_subvolume_had_is_not_taken_for_its_file_system() {
     }
     let (first, other) = (Disk::new("btrfs", 320), Disk::new("btrfs", 320));
     let stage = Stage::new("subvolume");
-    let from = first.path().join("from");
     let mut scribe = scribe(&stage, &[]);
-    subvolume("create", &from);
-    warm(&stage, &mut scribe, &from);
-    let number = number_of(&from);
-    subvolume("delete", &from);
-    let to = take_over(number, |k| {
+    let to = take_over(&stage, &mut scribe, &first, |k| {
         let to = other.path().join(format!("to-{k}"));
         subvolume("create", &to);
         to
@@ -124,13 +138,8 @@ fn a_number_that_a_subvolume_had_is_not_taken_for_it_on_an_overlay() {
     }
     let (first, other) = (Disk::new("btrfs", 320), Disk::new("ext4", 64));
     let stage = Stage::new("subvolume-overlay");
-    let from = first.path().join("from");
     let mut scribe = scribe(&stage, &[]);
-    subvolume("create", &from);
-    warm(&stage, &mut scribe, &from);
-    let number = number_of(&from);
-    subvolume("delete", &from);
-    let at = take_over(number, |k| {
+    let at = take_over(&stage, &mut scribe, &first, |k| {
         let at = other.path().join(k.to_string());
         std::fs::create_dir(&at).expect("a directory");
         let options = overlay_on(&at);
@@ -313,4 +322,33 @@ fn a_chroot_whose_root_is_no_mount_point_is_relaxed() {
     let report: serde_json::Value = serde_json::from_str(&text).expect("JSON");
     umount(&proc);
     assert!(report["skipped"].as_u64() > Some(0), "{report:#}");
+}
+
+#[test]
+fn a_keeper_that_is_killed_during_an_umount_stands_in_nobodys_way() {
+    if !as_root("a_keeper_that_is_killed_during_an_umount_stands_in_nobodys_way") {
+        return;
+    }
+    let (disk, stage) = (Disk::new("ext4", 64), Stage::new("keeper-killed"));
+    let mut scribe = scribe(&stage, &[]);
+    warm(&stage, &mut scribe, disk.path());
+    let pids = stage.of_synclater();
+    let name = |pid: &Pid| std::fs::read_to_string(format!("/proc/{pid}/comm"));
+    let is_it = |pid: &&Pid| name(pid).is_ok_and(|n| n.starts_with("synclater-keep"));
+    let keeper = *pids.iter().find(is_it).expect("a keeper");
+    kill_process(keeper, Signal::STOP).expect("it lives");
+    scribe.tell(&format!("umount {}", disk.path().display()));
+    let supervisor = scribe.pid();
+    let holds = || {
+        let fds = std::fs::read_dir(format!("/proc/{supervisor}/fd")).expect("its files");
+        let links = fds
+            .flatten()
+            .filter_map(|fd| std::fs::read_link(fd.path()).ok());
+        { links }.any(|to| to.starts_with(disk.path()))
+    };
+    assert!(until(LIMIT, || !holds()), "it does not let go");
+    kill_process(keeper, Signal::KILL).expect("it lives");
+    assert_eq!(scribe.hear(), "umount 0");
+    warm(&stage, &mut scribe, &stage.work());
+    ends_well(&stage, &mut scribe);
 }

@@ -44,8 +44,8 @@ impl Supervisor {
 
     pub(super) fn write_ledger(&mut self) {
         let e = &self.entering;
-        let is_old = (e.other_dial && !e.written.is_empty()) || e.names_too_many;
-        let due = !e.wanted.is_empty() || is_old;
+        let is_old = (e.other_dial && (!e.written.is_empty() || e.says_never)) || e.names_too_many;
+        let due = !e.is_over && (!e.wanted.is_empty() || is_old);
         let waits = { e.trouble.as_ref() }.is_some_and(|(_, again)| Instant::now() < *again);
         if e.writing.is_some() || !due || waits {
             self.allow_sync();
@@ -67,7 +67,11 @@ impl Supervisor {
         if !held {
             return self.not_entered("its keeper takes no file systems", fresh);
         }
-        match ledger.write(&self.entry(&list)) {
+        let entry = self.entry(&list);
+        // From now on it may be there at any time, also if the job fails behind that.
+        self.entering.says_never |= entry.is_never;
+        self.entering.writes_never = entry.is_never;
+        match ledger.write(&entry) {
             Ok(job) => {
                 self.escapes.is_ours(job.pid());
                 self.entering.writing = Some((job, fresh));
@@ -123,7 +127,7 @@ impl Supervisor {
         match Keeper::start(self.shared, ledger.clone(), self.belongings.clone()) {
             Ok(keeper) => {
                 self.escapes.is_ours(keeper.pid());
-                keeper.settle_at_death(self.must_settle());
+                keeper.settle_at_death(self.must_settle() || !self.settles.is_empty());
                 self.keeper = Some(keeper);
                 true
             }
@@ -160,6 +164,10 @@ impl Supervisor {
             return self.not_entered(&why, fresh);
         }
         self.entering.trouble = None;
+        self.entering.says_never = self.entering.writes_never;
+        if self.entering.holds_back {
+            self.relax_by_dial();
+        }
         if self.lost_writes.is_none() && !fresh.is_empty() {
             self.watch_for_lost_writes();
         }
@@ -208,6 +216,9 @@ impl Supervisor {
             };
             let all = self.filesystems.owing();
             all.iter().for_each(|&i| self.filesystems.is_kept(i, false));
+            // It lets go of what it was told to, and of all else.
+            let left = self.filesystems.kept_only();
+            left.into_iter().for_each(|i| self.umount_ready(i));
             let started = self.start_keeper(&ledger);
             if let Some(keeper) = self
                 .keeper

@@ -133,6 +133,15 @@ struct Entering {
     sync_was_allowed: bool,
     /// The entry on disk names file systems that were let go of.
     names_too_many: bool,
+    /// The entry on disk says, or is about to, that nothing is to be settled: whoever finds it does
+    /// not settle.
+    says_never: bool,
+    /// What the one says that was written last.
+    writes_never: bool,
+    /// Nothing is relaxed until the entry says otherwise.
+    holds_back: bool,
+    /// The session ends: what it owes is in the entry already.
+    is_over: bool,
     /// Why it cannot be written, and when it is tried again.
     trouble: Option<(String, Instant)>,
 }
@@ -269,7 +278,7 @@ impl Supervisor {
             slower: None,
             recorded: None,
         };
-        s.relax(s.plan.classes.iter().any(|u| *u != Until::Now));
+        s.relax_by_dial();
         s.beat();
         Ok(s)
     }
@@ -300,8 +309,18 @@ impl Supervisor {
     }
 
     fn relax(&mut self, on: bool) {
+        self.entering.holds_back = false;
         self.relaxing = on;
         self.shared.relax(on);
+    }
+
+    /// Relaxes where any dial is later than `now`; where that has to be settled, and the entry says
+    /// that nothing has, not before it is written anew.
+    fn relax_by_dial(&mut self) {
+        let later = self.plan.classes.iter().any(|u| *u != Until::Now);
+        let holds_back = self.must_settle() && self.entering.says_never;
+        self.relax(later && !holds_back);
+        self.entering.holds_back = holds_back;
     }
 
     fn beat(&mut self) {

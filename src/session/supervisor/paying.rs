@@ -296,6 +296,7 @@ impl Supervisor {
         let ended_by_signal = matches!(self.outcome, Some(Outcome::Signaled(_)));
         self.interrupts = self.interrupts.min(u32::from(ended_by_signal));
         self.relax(false);
+        self.entering.is_over = true;
         while self.entering.writing.is_some() && self.interrupts < 2 {
             self.turn();
         }

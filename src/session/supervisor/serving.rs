@@ -154,7 +154,7 @@ impl Supervisor {
         }
         self.plan.ends = ends;
         let Some(dial) = dial else {
-            self.relax(self.plan.classes.iter().any(|u| *u != Until::Now));
+            self.relax_by_dial();
             let but = self.but();
             return Answer::Done {
                 said: format!("{}: lease changed{but}", self.plan.id),
@@ -165,7 +165,7 @@ impl Supervisor {
             .page()
             .now_mask
             .store(now_mask(&self.plan.classes), SeqCst);
-        self.relax(self.plan.classes.iter().any(|u| *u != Until::Now));
+        self.relax_by_dial();
         // What was put off under a stricter dial than the new one keeps its promise; and with `now`
         // everything is paid.
         if dial == Until::Now || before < dial {

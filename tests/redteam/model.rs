@@ -17,6 +17,8 @@ struct Device {
     image: PathBuf,
     kind: &'static str,
     kept: Vec<PathBuf>,
+    /// Its subvolumes, where it is a btrfs.
+    volumes: Vec<PathBuf>,
 }
 
 /// What lies at a mount point.
@@ -75,6 +77,7 @@ impl Model {
                 image,
                 kind: "ext4",
                 kept: Vec::new(),
+                volumes: Vec::new(),
             });
             model.format(number);
         }
@@ -112,6 +115,7 @@ impl Model {
         if self.tries(&[&format!("mkfs.{kind}"), "-q", force, &name]) {
             self.devices[number].kind = kind;
             self.devices[number].kept.clear();
+            self.devices[number].volumes.clear();
         }
     }
 
@@ -207,14 +211,19 @@ impl Model {
         let Some(top) = self.points[point].last().cloned() else {
             return;
         };
+        self.save_in(scribe, &self.point(point), top.as_ref());
+    }
+
+    /// Has it save files in a folder, which lies on a device or in memory.
+    fn save_in(&mut self, scribe: &mut Running, folder: &Path, there: Option<&Mounted>) {
         for _ in 0..=self.below(3) {
             self.names += 1;
             let name = format!("file-{}", self.names);
-            let path = self.point(point).join(&name);
+            let path = folder.join(&name).display().to_string();
             // A full or broken disk says so: then it is not acknowledged.
-            let saved = does(scribe, &format!("save {}", path.display())) == 0;
-            self.done.push(format!("save {name} at {point}: {saved}"));
-            if let (true, Some(mounted)) = (saved, &top) {
+            let saved = does(scribe, &format!("save {path}")) == 0;
+            self.done.push(format!("save {path}: {saved}"));
+            if let (true, Some(mounted)) = (saved, there) {
                 self.devices[mounted.device]
                     .kept
                     .push(mounted.folder.join(name));
@@ -222,8 +231,40 @@ impl Model {
         }
     }
 
+    /// Makes a subvolume in which something is saved, or deletes one.
+    fn subvolume(&mut self, scribe: &mut Running) {
+        let point = self.below(POINTS);
+        let Some(Some(on)) = self.points[point].last().cloned() else {
+            return;
+        };
+        if self.devices[on.device].kind != "btrfs" || on.folder != Path::new("") {
+            return;
+        }
+        let volumes = self.devices[on.device].volumes.len();
+        if volumes > 0 && self.below(2) == 0 {
+            let which = self.below(volumes);
+            let volume = self.devices[on.device].volumes[which].clone();
+            let at = self.point(point).join(&volume).display().to_string();
+            if self.tries(&["btrfs", "-q", "subvolume", "delete", &at]) {
+                let device = &mut self.devices[on.device];
+                device.volumes.remove(which);
+                device.kept.retain(|file| !file.starts_with(&volume));
+            }
+            return;
+        }
+        self.names += 1;
+        let folder = PathBuf::from(format!("volume-{}", self.names));
+        let at = self.point(point).join(&folder);
+        let text = at.display().to_string();
+        if self.tries(&["btrfs", "-q", "subvolume", "create", &text]) {
+            self.devices[on.device].volumes.push(folder.clone());
+            let device = on.device;
+            self.save_in(scribe, &at, Some(&Mounted { device, folder }));
+        }
+    }
+
     fn step(&mut self, scribe: &mut Running) {
-        match self.below(12) {
+        match self.below(16) {
             0 => {
                 let number = self.below(self.devices.len());
                 self.format(number);
@@ -233,6 +274,7 @@ impl Model {
             4 => self.rearrange(),
             5 => self.mount_overlay(),
             6 | 7 => self.umount(scribe),
+            12..=15 => self.subvolume(scribe),
             _ => self.save(scribe),
         }
     }
@@ -288,7 +330,7 @@ fn soak_random_mounts_of_others_lose_nothing() {
         let id = model.stage.id();
         model.done.push(format!("part {part}, seed {chance}"));
         for _ in 0..rounds.min(25) {
-            for _ in 0..12 {
+            for _ in 0..16 {
                 model.step(&mut scribe);
             }
             model.stage.ask(&["settle", &id]).must_succeed();

@@ -1,7 +1,8 @@
 //! How a laboratory ends: by itself, by a key, killed, and where it cannot begin.
 
 use super::*;
-use crate::harness::command::LIMIT;
+use crate::harness::command::{clean, LIMIT};
+use crate::harness::disk::Disk;
 use crate::sessions::stage::{has_four_parts, pass, SYNCLATER};
 use crate::wait::until;
 use std::process::{Command, Stdio};
@@ -284,4 +285,38 @@ fn a_check_that_leaves_servers_behind_does_not_keep_the_state_busy() {
     );
     assert_eq!(number(&report, "bad"), 0, "{outcome}");
     assert!(number(&report, "states") > 2, "{outcome}");
+}
+
+#[test]
+fn a_disk_that_others_unmount_meanwhile_is_not_kept_busy() {
+    if !can_cut("a_disk_that_others_unmount_meanwhile_is_not_kept_busy") {
+        return;
+    }
+    let (disk, stage) = (Disk::new("ext4", 16), Stage::new("crash_others"));
+    // As systemd has it.
+    run(clean("mount").args(["--make-rshared", "/"])).must_succeed();
+    let temp = stage.file("temp");
+    std::fs::create_dir(&temp).expect("a folder");
+    let (begun, go) = (stage.file("begun"), stage.file("go"));
+    let script = "touch \"$0\"; while [ ! -e \"$1\" ]; do sleep 0.02; done; echo >a";
+    let mut command = stage.with_folders(SYNCLATER);
+    command.args(["crash", "--no-rerun", "--json", "--budget", "2"]);
+    command.args(["--check", "true", "--", "sh", "-c", script]);
+    command.arg(&begun).arg(&go).env("TMPDIR", &temp);
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    let mut laboratory = command.spawn().expect("a laboratory");
+    let runs = until(LIMIT, || begun.exists());
+    let device = disk.device();
+    run(clean("umount").arg(disk.path())).must_succeed();
+    // The device goes with its last mount.
+    let name = device.rsplit('/').next().expect("a name").to_owned();
+    let backing = Path::new("/sys/block").join(name).join("loop/backing_file");
+    let image = disk.image().display().to_string();
+    let is_in_use = || std::fs::read_to_string(&backing).is_ok_and(|b| b.trim() == image);
+    // Before the laboratory's own patience with the program is over.
+    let goes = until(Duration::from_secs(20), || !is_in_use());
+    std::fs::write(&go, "").expect("a file");
+    let end = laboratory.wait().expect("its end");
+    assert!(runs && goes, "{device} is still there; {end}");
+    assert_eq!(end.code(), Some(0));
 }

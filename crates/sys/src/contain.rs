@@ -48,14 +48,15 @@ pub fn start(work: impl FnOnce(io::Result<()>) -> i32) -> io::Result<Job> {
     Ok(job)
 }
 
-/// Mounts that nobody else sees, and a /proc of our own processes.
+/// Mounts that nobody else sees, and a /proc of our own processes. What others unmount meanwhile
+/// goes here too, where it was shared: else its device would be kept busy.
 fn furnish() -> io::Result<()> {
     let outside = std::fs::File::open("/proc/self/ns/mnt")?;
     let _ = OUTSIDE.set(outside.into());
     unshare(libc::CLONE_NEWNS)?;
     mount_change(
         "/",
-        MountPropagationFlags::PRIVATE | MountPropagationFlags::REC,
+        MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC,
     )?;
     let safe = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     mount("proc", "/proc", "proc", safe, None)?;

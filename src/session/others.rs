@@ -128,9 +128,9 @@ mod tests {
         }
         assert_eq!(others.room_of(users[1]), Some(1));
         assert_eq!(others.room_of(u32::MAX), None);
-        others.slots(2).want.store(23, SeqCst);
-        let wants = others.all().map(|s| s.want.load(SeqCst));
-        assert_eq!(wants.sum::<u64>(), 23);
+        others.slots(2).fs_requests[0].store(23, SeqCst);
+        let counted = others.all().map(|s| s.fs_requests[0].load(SeqCst));
+        assert_eq!(counted.sum::<u64>(), 23);
     }
 
     #[test]

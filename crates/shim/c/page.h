@@ -192,8 +192,7 @@ struct sl_slots {
 	 * the session on. Written by the supervisor before he can join. */
 	uint32_t stripped;
 	uint32_t want_sync; /* 1: sync() was asked for and wants every file system in the ledger */
-	uint64_t want;      /* bit i: file system i is asked for and not in the ledger */
-	uint64_t reserved[3];
+	uint64_t reserved[4];
 	/* Ticks of the oldest request that is owed, by file system and class; 0 = none. Set by the
 	 * shim from 0 only; taken (exchanged with 0) by the supervisor before it settles. */
 	uint64_t debt[SL_FS_MAX + 1][SL_CLASS_MAX];

@@ -277,9 +277,7 @@ pub struct Slots {
     pub stripped: AtomicU32,
     /// 1: `sync()` wants every file system in the ledger.
     pub want_sync: AtomicU32,
-    /// Bit i: file system i is asked for.
-    pub want: AtomicU64,
-    reserved: [u64; 3],
+    reserved: [u64; 4],
     /// Ticks of the oldest request owed, by file system and class.
     pub debt: [[AtomicU64; CLASS_MAX]; FS_MAX + 1],
     /// Requests by file system, with [`Page::several`].

@@ -42,7 +42,7 @@ fn mirror() -> Vec<String> {
             umount_dev "umount_dev", ask_fd "ask_fd", umount "umount", uid "uid", lost "lost",
             kept "kept", shard "shard" }
         Slots "sl_slots" { magic "magic", version "version", size "size", doorbell "doorbell",
-            stripped "stripped", want_sync "want_sync", want "want", debt "debt",
+            stripped "stripped", want_sync "want_sync", debt "debt",
             fs_requests "fs_requests", slot "slot" }
         Ring "sl_ring" { pid "pid", backed "backed", pid_ns "pid_ns", head "head", lost "lost",
             tail "tail" }

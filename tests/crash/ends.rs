@@ -5,6 +5,7 @@ use crate::harness::command::{clean, LIMIT};
 use crate::harness::disk::Disk;
 use crate::sessions::stage::{has_four_parts, pass, SYNCLATER};
 use crate::wait::until;
+use std::io::Write;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -298,7 +299,8 @@ fn a_disk_that_others_unmount_meanwhile_is_not_kept_busy() {
     let temp = stage.file("temp");
     std::fs::create_dir(&temp).expect("a folder");
     let (begun, go) = (stage.file("begun"), stage.file("go"));
-    let script = "touch \"$0\"; while [ ! -e \"$1\" ]; do sleep 0.02; done; echo >a";
+    run(clean("mkfifo").arg(&go)).must_succeed();
+    let script = "touch \"$0\"; read word <\"$1\"; echo >a";
     let mut command = stage.with_folders(SYNCLATER);
     command.args(["crash", "--no-rerun", "--json", "--budget", "2"]);
     command.args(["--check", "true", "--", "sh", "-c", script]);
@@ -315,7 +317,10 @@ fn a_disk_that_others_unmount_meanwhile_is_not_kept_busy() {
     let is_in_use = || std::fs::read_to_string(&backing).is_ok_and(|b| b.trim() == image);
     // Before the laboratory's own patience with the program is over.
     let goes = until(Duration::from_secs(20), || !is_in_use());
-    std::fs::write(&go, "").expect("a file");
+    // Both ends: the word stays until it is read, and nobody waits here if the program has ended.
+    let go = std::fs::File::options().read(true).write(true).open(&go);
+    let mut go = go.expect("a pipe");
+    go.write_all(b"go\n").expect("a word");
     let end = laboratory.wait().expect("its end");
     assert!(runs && goes, "{device} is still there; {end}");
     assert_eq!(end.code(), Some(0));

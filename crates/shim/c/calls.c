@@ -18,19 +18,16 @@
 #define RWF_DSYNC_ 2
 #define RWF_SYNC_  4
 
-/* What the kernel returned, as a libc returns it. */
-long sl_set(long r)
+/* Tells an error of the kernel's as a libc does. */
+long sl_fail(long r)
 {
-	if (LIKELY(!is_error(r)))
-		return r;
 	if (__errno_location)
 		*__errno_location() = (int)-r;
 	return -1;
 }
 
-/* A call that may block for ever (a FIFO's open, a pipe's write): cancellable while it does, as in
- * the libcs, which switch to asynchronous cancellation around it too. */
-long sl_cancellable(long nr, long a, long b, long c, long d, long e, long f)
+/* As the libcs do where there are other threads: asynchronous cancellation while it blocks. */
+long sl_cancellable_by_others(long nr, long a, long b, long c, long d, long e, long f)
 {
 	int old = 0;
 	long r;

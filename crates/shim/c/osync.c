@@ -220,9 +220,21 @@ static unsigned mode_of(int flags, va_list more)
 	return flags & (O_CREAT_ | O_TMPFILE_BIT_) ? va_arg(more, unsigned) : 0;
 }
 
-#define OPEN_AT(dir, path, flags, mode)                               \
-	(int)sl_set(TIMED_OPEN(dir, path, flags, CALLER,              \
-			       sl_open_at(dir, path, flags, mode)))
+/* An open that asks for no sync, at one look. */
+static ALWAYS_INLINE long open_plain(int dir, const char *path, int flags, unsigned mode)
+{
+	long fd = sl_cancellable(NR_openat, dir, (long)path, flags, mode, 0, sl_cookie());
+
+	if (LIKELY(!is_error(fd)))
+		sl_forget_one((int)fd);
+	return fd;
+}
+
+#define OPEN_AT(dir, path, flags, mode)                                           \
+	(int)sl_set(sl_is_plain() && !((flags) & (O_DSYNC_ | O_SYNC_BIT_)) ?      \
+			    open_plain(dir, path, flags, mode) :                  \
+			    TIMED_OPEN(dir, path, flags, CALLER,                  \
+				       sl_open_at(dir, path, flags, mode)))
 
 #define OPEN(name, extra)                                               \
 	EXPORT int name(const char *path, int flags, ...)               \

@@ -48,6 +48,7 @@
  * __errno_location        where to put an errno;
  * pthread_testcancel      a thread looping in fsync can still be cancelled;
  * pthread_setcanceltype   so can one blocked in open (a FIFO) or write (a pipe);
+ * __libc_single_threaded  whether there is another thread that could (glibc 2.32);
  * dlsym                   the libc's own aio_fsync and liburing's own submit, at the first use;
  * aio_read, aio_suspend   to keep aio_fsync behind what was queued before it (async.c);
  * gnu_get_libc_version    whether the libc is glibc, whose aio queue works like that;
@@ -55,6 +56,7 @@
 extern int *__errno_location(void) __attribute__((weak));
 extern void pthread_testcancel(void) __attribute__((weak));
 extern int pthread_setcanceltype(int type, int *old) __attribute__((weak));
+extern char __libc_single_threaded __attribute__((weak));
 extern void *dlsym(void *handle, const char *name) __attribute__((weak));
 extern const char *gnu_get_libc_version(void) __attribute__((weak));
 extern char **environ __attribute__((weak));
@@ -333,10 +335,10 @@ int sl_glob(const char *pattern, const char *text, int path_mode);
 /* calls.c */
 long sl_sync_written(int fd, int data_only, unsigned kind, uint64_t caller);
 unsigned sl_done_as(const struct verdict *v);
-long sl_set(long r);
+long sl_fail(long r);
 int sl_maybe_later(void);
 long sl_covered(long nr, long a, long b, long c, long d, long e, long f, uint64_t caller);
-long sl_cancellable(long nr, long a, long b, long c, long d, long e, long f);
+long sl_cancellable_by_others(long nr, long a, long b, long c, long d, long e, long f);
 
 /* Passes a call of syscall() on, or to the wrapper in osync.c, mounts.c or async.c that it has. */
 long sl_other_syscall(long nr, long a, long b, long c, long d, long e, long f, uint64_t caller);
@@ -379,6 +381,24 @@ static inline void testcancel(void)
 {
 	if (pthread_testcancel)
 		pthread_testcancel();
+}
+
+/* What the kernel returned, as a libc returns it. Inlined, as is all that stands between a system
+ * call and the return to the program: each return to a frame that was there before the call costs
+ * 20 to 50 ns where the kernel has spoilt the prediction of returns (Safe RET on AMD). */
+static ALWAYS_INLINE long sl_set(long r)
+{
+	return LIKELY(!is_error(r)) ? r : sl_fail(r);
+}
+
+/* A call that may block for ever (a FIFO's open, a pipe's write): cancellable while it does, as in
+ * the libcs. A thread that is alone can only have cancelled itself: it does not wait for others. */
+static ALWAYS_INLINE long sl_cancellable(long nr, long a, long b, long c, long d, long e, long f)
+{
+	if (UNLIKELY(!&__libc_single_threaded || !__libc_single_threaded))
+		return sl_cancellable_by_others(nr, a, b, c, d, e, f);
+	testcancel();
+	return raw(nr, a, b, c, d, e, f);
 }
 
 /* Which of 8 lines of counters this thread uses. The factor is one of 1,200 that were tried: it
@@ -490,6 +510,22 @@ static ALWAYS_INLINE long sl_ask_errors(int fd)
 static ALWAYS_INLINE void sl_remember(int fd, uint64_t soundness)
 {
 	__atomic_store_n(&sl_mine->sound[(unsigned)fd % SOUND_MAX], soundness, __ATOMIC_RELAXED);
+}
+
+/* The usual case at one look, for opens, writes and fcntl: one session, nothing is recorded, and no
+ * descriptor of it has lost its O_SYNC. Whoever has such a descriptor got it behind that word. */
+static ALWAYS_INLINE int sl_is_plain(void)
+{
+	const struct level *l = &sl.level[0];
+
+	return LIKELY(LOAD_RELAXED(sl.ready) == 2 && !sl.filtered && sl.levels == 1 &&
+		      !LOAD_RELAXED(l->page->record) && !LOAD_RELAXED(l->slots->stripped));
+}
+
+/* Another file is open as FD now. */
+static ALWAYS_INLINE void sl_forget_one(int fd)
+{
+	__atomic_store_n(&sl_mine->sound[(unsigned)fd % SOUND_MAX], 0, __ATOMIC_RELAXED);
 }
 
 /* Counts a request on a superblock, where the session has several. */

@@ -68,8 +68,14 @@ long sl_write_call(int fd, int blocks, long nr, const long a[6], uint64_t caller
 	return sl_written(fd, r, caller);
 }
 
+static ALWAYS_INLINE long write_to(int fd, int blocks, long nr, const long a[6], uint64_t caller)
+{
+	return sl_set(sl_is_plain() ? make_write(blocks, nr, a)
+				    : sl_write_call(fd, blocks, nr, a, caller));
+}
+
 #define WRITE(fd, blocks, nr, ...) \
-	sl_set(sl_write_call(fd, blocks, nr, (const long[6]){ __VA_ARGS__ }, CALLER))
+	write_to(fd, blocks, nr, (const long[6]){ __VA_ARGS__ }, CALLER)
 
 EXPORT long write(int fd, const void *buf, size_t n)
 {
@@ -184,8 +190,7 @@ static int get_owner(int fd)
 	return owner.type == 2 /* F_OWNER_PGRP */ ? -owner.pid : owner.pid;
 }
 
-/* By number NR: on i386 there are two. */
-long sl_file_control(long nr, int fd, int cmd, long arg)
+static ALWAYS_INLINE long file_control(long nr, int fd, int cmd, long arg)
 {
 	long r;
 
@@ -211,6 +216,9 @@ long sl_file_control(long nr, int fd, int cmd, long arg)
 	}
 }
 
+/* By number NR: on i386 there are two. */
+long sl_file_control(long nr, int fd, int cmd, long arg) { return file_control(nr, fd, cmd, arg); }
+
 #define FCNTL(name, ofd)                                           \
 	EXPORT int name(int fd, int cmd, ...)                      \
 	{                                                          \
@@ -223,7 +231,7 @@ long sl_file_control(long nr, int fd, int cmd, long arg)
 		if (cmd == 9 /* F_GETOWN */)                       \
 			return get_owner(fd);                      \
 		ofd;                                               \
-		return (int)sl_set(sl_file_control(NR_fcntl, fd, cmd, arg)); \
+		return (int)sl_set(file_control(NR_fcntl, fd, cmd, arg)); \
 	}
 
 #ifdef __i386__

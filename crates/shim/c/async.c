@@ -3,7 +3,9 @@
  * Asynchronous requests: POSIX AIO's aio_fsync, libaio's io_submit, liburing's submit functions.
  *
  * Whatever is put off here must still complete as the program expects: after what it queued before,
- * with result 0, with the notification that it asked for.
+ * with result 0, with the notification that it asked for. A write-back error that a decision met is
+ * told here, since the kernel would not tell it again; libaio and rings have no way to say which it
+ * was, so there a request on no file is submitted, which fails with EBADF.
  */
 #include "shim.h"
 
@@ -28,6 +30,7 @@ struct iocb {
 #define IOCB_PWRITEV 8
 #define RWF_BOTH     6 /* RWF_DSYNC, RWF_SYNC */
 #define BATCH        32
+#define NO_FILE      UINT32_MAX
 
 /* What became of one block for the time of the submission. */
 struct put_off {
@@ -75,6 +78,7 @@ static void put_off(struct iocb *b, struct put_off *p)
 
 	p->owes = 0;
 	p->was.opcode = b->opcode, p->was.rw_flags = b->rw_flags, p->was.nbytes = b->nbytes;
+	p->was.fd = b->fd;
 	if (is_error(mode) || (sync && (b->buf || b->offset || b->nbytes || b->rw_flags)) ||
 	    is_error(raw_sync_file_range((int)b->fd, 0, 1, 0)))
 		return; /* nothing asked, or the kernel gives the error */
@@ -83,7 +87,12 @@ static void put_off(struct iocb *b, struct put_off *p)
 		sl_count_request(0);
 		sl_decide(&p->v, &s);
 	}
-	if (p->v.kept != LATER || p->v.error || (flags && mode & O_DIRECT_) ||
+	if (UNLIKELY(p->v.kept == LATER && p->v.error)) {
+		sl_count_failed(0);
+		b->fd = NO_FILE;
+		return;
+	}
+	if (p->v.kept != LATER || (flags && mode & O_DIRECT_) ||
 	    (sync && !is_regular((int)b->fd))) {
 		sl_count_kept(p->v.kept == LATER ? (int)SL_KEPT_AIO : p->v.kept, 0);
 		sl_note_queued(SL_KIND_LIBAIO, (int)b->fd, &p->v, 0);
@@ -105,6 +114,7 @@ static void put_back(struct iocb *b, const struct put_off *p)
 	b->opcode = p->was.opcode;
 	b->rw_flags = p->was.rw_flags;
 	b->nbytes = p->was.nbytes;
+	b->fd = p->was.fd;
 	if (p->owes)
 		sl_owe(&p->v);
 }
@@ -226,6 +236,9 @@ static void pass_queue(int fd, const struct aiocb *notice)
 	aio_suspend(list, 1, NULL);
 }
 
+/* Whether this libc's queue is one that we can wait behind. */
+static int has_queue(void) { return gnu_get_libc_version && aio_read && aio_suspend; }
+
 static int aio_later(int op, const struct aiocb *b, struct verdict *v)
 {
 	struct subject s = { b->fd, NULL, 0, 0 };
@@ -241,7 +254,7 @@ static int aio_later(int op, const struct aiocb *b, struct verdict *v)
 		sl_count_request(0);
 		sl_decide(v, &s);
 	}
-	if (v->kept == LATER && (v->error || !gnu_get_libc_version || !aio_read || !aio_suspend))
+	if (v->kept == LATER && !v->error && !has_queue())
 		v->kept = SL_KEPT_AIO;
 	if (v->kept != LATER)
 		sl_count_kept(v->kept, 0);
@@ -255,11 +268,16 @@ static int own_aio_fsync(const char *name, int op, struct aiocb *b)
 	struct verdict v;
 
 	if (aio_later(op, b, &v)) {
+		if (v.error && !has_queue())
+			return (int)sl_set(-v.error);
 		__atomic_store_n(&b->error, EINPROGRESS_, __ATOMIC_RELEASE);
 		pass_queue(b->fd, NULL);
-		sl_owe(&v);
-		b->result = 0;
-		__atomic_store_n(&b->error, 0, __ATOMIC_RELEASE);
+		if (v.error)
+			sl_count_failed(0);
+		else
+			sl_owe(&v);
+		b->result = v.error ? -1 : 0;
+		__atomic_store_n(&b->error, v.error, __ATOMIC_RELEASE);
 		if (wants_notice(b))
 			pass_queue(b->fd, b);
 		return 0;
@@ -341,8 +359,11 @@ static void put_off_sqe(struct sqe *e, int stays)
 		if (v.kept == LATER)
 			sl_decide(&v, &s);
 	}
-	if (v.kept == LATER && v.error)
-		v.kept = SL_KEPT_AIO;
+	if (UNLIKELY(v.kept == LATER && v.error)) {
+		sl_count_failed(hint);
+		e->fd = (int32_t)NO_FILE;
+		return;
+	}
 	sl_note_queued(hint ? SL_KIND_URING_RANGE : SL_KIND_URING,
 		       e->flags & SQE_FIXED_FILE ? -1 : e->fd, &v, v.kept == LATER);
 	if (v.kept != LATER) {

@@ -269,14 +269,6 @@ long sl_type(int dir, const char *path, int at)
 	return is_error(r) ? r : (*(uint16_t *)(void *)&x.bytes[28] & S_IFMT_);
 }
 
-/* Whether the write-back errors of FD's file from before its file system was held are told by now.
- * Those of later are heard by whoever holds it. */
-static int is_sound(unsigned level, int fd, const struct place *w, uint8_t fs)
-{
-	return LOAD_RELAXED(sl_mine->sound[(unsigned)fd % SOUND_MAX]) ==
-	       sl_soundness(sl.level[level].page, fd, w, fs);
-}
-
 /* Another file may be open as FD now, or one that cannot be synced (O_PATH); -1: as any. */
 void sl_forget(int fd)
 {
@@ -287,15 +279,23 @@ void sl_forget(int fd)
 		__atomic_store_n(&sl_mine->sound[i], 0, __ATOMIC_RELAXED);
 }
 
-/* Asks the kernel for them. Returns an errno or 0. */
-static int old_error(unsigned level, int fd, const struct place *w, uint8_t fs)
+/* The write-back errors of FD's file from before its file system was held in any session; those of
+ * later are heard by whoever holds it. The kernel tells them once an open file, so one question is
+ * asked for all sessions. Returns an errno or 0. */
+static int old_error(int fd, const struct place *w, const struct verdict *v)
 {
+	uint32_t held = 0;
+	unsigned i;
 	long r;
 
-	if (LIKELY(is_sound(level, fd, w, fs)))
+	for (i = 0; i < sl.levels; i++)
+		if (v->fs[i] < SL_FS_MAX)
+			held = held * 31 + LOAD_RELAXED(sl.level[i].page->fs[v->fs[i]].held);
+	if (!held || LIKELY(LOAD_RELAXED(sl_mine->sound[(unsigned)fd % SOUND_MAX]) ==
+			    sl_soundness(fd, w, held)))
 		return 0;
 	r = sl_ask_errors(fd);
-	sl_remember(fd, sl_soundness(sl.level[level].page, fd, w, fs));
+	sl_remember(fd, sl_soundness(fd, w, held));
 	return is_error(r) ? (int)-r : 0;
 }
 
@@ -340,30 +340,24 @@ static int want_sync(struct sl_slots *s)
 	return SL_KEPT_SYNC_ALL;
 }
 
-/* Which superblock a request is about: what its descriptor says now, whatever it said before. */
-static int fs_of(unsigned i, const struct subject *s, struct verdict *v)
+/* Which superblock a request is about: what its descriptor says now (W), whatever it said once. */
+static int fs_of(unsigned i, const struct subject *s, struct verdict *v, struct place *w)
 {
-	struct place w;
-	int kept;
-
 	if (s->has_dev)
 		return fs_by_number(i, s->dev, 0, -1, &v->fs[i]);
 	if (s->fd < 0) {
 		v->fs[i] = SL_ALL_FS;
 		return LOAD(sl.level[i].page->sync_ok) ? LATER : want_sync(sl.level[i].slots);
 	}
-	if (is_error(sl_place_of(s->fd, &w)))
+	if (!w->type && is_error(sl_place_of(s->fd, w)))
 		return SL_KEPT_UNKNOWN;
-	if (w.type != S_IFREG_ && w.type != S_IFDIR_ && w.type != S_IFLNK_)
+	if (w->type != S_IFREG_ && w->type != S_IFDIR_ && w->type != S_IFLNK_)
 		return SL_KEPT_BLOCK;
-	kept = fs_by_number(i, w.dev, w.mount, s->fd, &v->fs[i]);
-	if (kept == LATER && v->fs[i] < SL_FS_MAX)
-		v->error = old_error(i, s->fd, &w, v->fs[i]);
-	return kept;
+	return fs_by_number(i, w->dev, w->mount, s->fd, &v->fs[i]);
 }
 
 /* Decides at one level. Returns LATER or why not. */
-static int decide_level(unsigned i, struct verdict *v, const struct subject *s)
+static int decide_level(unsigned i, struct verdict *v, const struct subject *s, struct place *w)
 {
 	const struct sl_page *p = sl.level[i].page;
 	int kept;
@@ -379,18 +373,40 @@ static int decide_level(unsigned i, struct verdict *v, const struct subject *s)
 		v->error = (int)LOAD(p->error);
 		return LATER;
 	}
-	return fs_of(i, s, v);
+	return fs_of(i, s, v, w);
 }
 
-/* Decides for one request that was counted already; see the head of this file for the order. */
-void sl_decide(struct verdict *v, const struct subject *s)
+/* Decides at each level; W is what the descriptor was found to be. What one session has lost is the
+ * answer, whatever the others say. */
+static void decide(struct verdict *v, const struct subject *s, struct place *w)
 {
 	unsigned i;
 
 	v->error = 0;
 	v->kept = LATER;
-	for (i = 0; i < sl.levels && v->kept == LATER; i++)
-		v->kept = decide_level(i, v, s);
+	for (i = 0; i < sl.levels && v->kept == LATER && !v->error; i++)
+		v->kept = decide_level(i, v, s, w);
+}
+
+/* What would become of a request about FD, without asking for its errors: LATER or SL_KEPT_*. */
+int sl_would_keep(int fd)
+{
+	struct subject s = { fd, NULL, 0, 0 };
+	struct place w = { .type = 0 };
+	struct verdict v;
+
+	decide(&v, &s, &w);
+	return v.kept;
+}
+
+/* Decides for one request that was counted already; the order: see the head of this file. */
+void sl_decide(struct verdict *v, const struct subject *s)
+{
+	struct place w = { .type = 0 };
+
+	decide(v, s, &w);
+	if (v->kept == LATER && !v->error && w.type)
+		v->error = old_error(s->fd, &w, v);
 }
 
 /* Notes the debt of a request that is about to be answered. */

@@ -319,6 +319,7 @@ void sl_count_kept(int why, int hint);
 long sl_real_in_place(int why, int hint, long nr, const long args[6]);
 long sl_real(int why, int hint, long nr, const long args[6]);
 void sl_decide(struct verdict *v, const struct subject *s);
+int sl_would_keep(int fd);
 int sl_owe(const struct verdict *v);
 int sl_lease_runs(const struct sl_page *p);
 void sl_forget(int fd);
@@ -488,14 +489,13 @@ static inline uint32_t sl_named(const struct sl_page *p, uint64_t dev, uint64_t 
 	return UINT32_MAX;
 }
 
-/* A number for a file behind a descriptor, since the time that its file system is held; never 0. */
-static inline uint64_t sl_soundness(const struct sl_page *p, int fd, const struct place *w,
-				    uint32_t fs)
+/* A number for a file behind a descriptor, since the time that its file system is HELD; never 0. */
+static inline uint64_t sl_soundness(int fd, const struct place *w, uint32_t held)
 {
 	uint64_t h = (w->inode ^ (uint64_t)(uint32_t)fd << 32) * 0x9e3779b97f4a7c15ull;
 
 	h = (h ^ h >> 29 ^ w->dev) * 0xbf58476d1ce4e5b9ull;
-	h = (h ^ h >> 32 ^ LOAD_RELAXED(p->fs[fs].held)) * 0x94d049bb133111ebull;
+	h = (h ^ h >> 32 ^ held) * 0x94d049bb133111ebull;
 	return h | 1;
 }
 
@@ -554,7 +554,7 @@ static ALWAYS_INLINE const uint64_t *usual_debt(const struct level *l, int fd, u
 	fs = sl_named(p, w.dev, w.mount);
 	if (fs >= SL_FS_MAX || LOAD(p->fs[fs].state) != SL_FS_OWES || !LOAD(l->slots->debt[fs][0]))
 		return NULL;
-	*fresh = sl_soundness(p, fd, &w, fs);
+	*fresh = sl_soundness(fd, &w, LOAD_RELAXED(p->fs[fs].held));
 	if (LIKELY(LOAD_RELAXED(sl_mine->sound[(unsigned)fd % SOUND_MAX]) == *fresh))
 		*fresh = 0;
 	if (LIKELY(!*fresh))

@@ -4,8 +4,9 @@
  *
  * A regular file is opened without the flag and marked; the requests that its writes imply are then
  * answered late or made for real, like any other. Devices and FIFOs are opened as asked. Where the
- * verdict is that this file stays real for good (a rule, a file system that is not on the tested
- * list), a description with O_SYNC takes the descriptor's number: the kernel does it then.
+ * verdict is that this file stays real (a rule, a file system that is not on the tested list, or
+ * not in the ledger), a description with O_SYNC takes the descriptor's number: the kernel does it.
+ * Where the ledger has not said yet, the open waits for it.
  *
  * The flag has to come back when the relaxation ends, and F_SETFL cannot bring it (open(2),
  * fcntl(2)). So the open file description is marked: F_SETSIG survives dup, exec and SCM_RIGHTS,
@@ -125,15 +126,36 @@ static int is_in_time(void)
 	return 1;
 }
 
-/* Whether the kernel has to do it for this file for as long as the session lasts. */
+#define PATIENCE_MS 500
+
+/* Waits for the ledger to have the file system of FD. Returns what becomes of a request by then.
+ * Where that took too long, nobody waits for the next five leases. */
+static int wait_for_ledger(int fd)
+{
+	static uint32_t nobody_rings;
+	static uint64_t not_before; /* ticks */
+	int kept = SL_KEPT_LEDGER, ms;
+
+	if (LOAD_RELAXED(not_before) > sl_ticks())
+		return kept;
+	for (ms = 0; kept == SL_KEPT_LEDGER && ms < PATIENCE_MS; ms++) {
+		sl_futex_wait(&nobody_rings, 0, 1);
+		kept = sl_would_keep(fd);
+	}
+	if (kept == SL_KEPT_LEDGER)
+		STORE(not_before, sl_ticks() + 5 * sl.level[0].page->lease_span);
+	return kept;
+}
+
+/* Whether the kernel has to do it for this file. The flag is taken off only where its file system
+ * may owe: then what the libc writes by itself (stdio), unseen, is settled with the rest. */
 static int stays_real(int fd)
 {
-	struct subject s = { fd, NULL, 0, 0 };
-	struct verdict v = { .kept = LATER };
+	int kept = sl.alone ? LATER : sl_would_keep(fd);
 
-	if (!sl.alone)
-		sl_decide(&v, &s);
-	return v.kept == SL_KEPT_RULE || v.kept == SL_KEPT_FS || v.kept == SL_KEPT_BLOCK;
+	if (kept == SL_KEPT_LEDGER)
+		kept = wait_for_ledger(fd);
+	return kept != LATER;
 }
 
 /* FD was opened without the O_SYNC of FLAGS: marks it, or brings the flag back. */

@@ -56,11 +56,35 @@ struct range {
 	int seen; /* a file was in it */
 };
 
+/* Whether what is mapped is a regular file. A mapping of a block device shows the superblock and
+ * the inode of its node, so the type is asked by the name. That leads to the same file where the
+ * inode is the same: the mapping keeps it. (Mappings do not show a subvolume's number.) */
+static int is_file(const char *name, uint64_t dev, uint64_t inode)
+{
+	union {
+		char bytes[256];
+		uint16_t halves[128];
+		uint32_t words[64];
+		uint64_t longs[32];
+	} x;
+	int at = 0x800 | 0x100 | 0x4000; /* NO_AUTOMOUNT, SYMLINK_NOFOLLOW, DONT_SYNC */
+	uint64_t there;
+
+	if (is_error(raw5(NR_statx, AT_FDCWD_, name, at, 0x101 /* INO, TYPE */, &x)))
+		return 0;
+	there = (uint64_t)x.words[0x88 / 4] << 32 | x.words[0x8c / 4];
+	return (x.halves[0x1c / 2] & S_IFMT_) == S_IFREG_ && x.longs[0x20 / 8] == inode &&
+	       (there == dev || !(there >> 32 | dev >> 32));
+}
+
 /* Decides for the part of the range that lies on one file. Returns LATER or why not. */
-static int decide_part(struct range *r, uint32_t major, uint32_t minor, const char *name)
+static int decide_part(struct range *r, uint32_t major, uint32_t minor, uint64_t inode,
+		       const char *name)
 {
 	struct subject s = { -1, name, (uint64_t)major << 32 | minor, 1 };
 
+	if (!is_file(name, s.dev, inode))
+		return r->v->kept = SL_KEPT_UNKNOWN;
 	sl_decide(r->v, &s);
 	if (r->v->kept != LATER)
 		return r->v->kept;
@@ -92,7 +116,7 @@ static long decide_by_query(struct range *r, long maps)
 			continue;
 		if (!q.name_size)
 			name[0] = 0;
-		kept = decide_part(r, q.dev_major, q.dev_minor, name);
+		kept = decide_part(r, q.dev_major, q.dev_minor, q.inode, name);
 		if (kept != LATER)
 			return kept;
 	}
@@ -128,7 +152,8 @@ static int decide_line(struct range *r, struct map_line *l)
 	l->name[l->length] = 0;
 	if (l->number[MAP_END] <= r->from || l->number[MAP_START] >= r->to || !l->number[MAP_INODE])
 		return LATER;
-	return decide_part(r, (uint32_t)l->number[MAP_MAJOR], (uint32_t)l->number[MAP_MINOR], l->name);
+	return decide_part(r, (uint32_t)l->number[MAP_MAJOR], (uint32_t)l->number[MAP_MINOR],
+			   l->number[MAP_INODE], l->name);
 }
 
 /* By the text, before Linux 6.11. */

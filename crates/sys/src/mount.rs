@@ -135,6 +135,23 @@ pub fn uuid_of_fd(fd: impl AsFd) -> Option<String> {
     crate::process::filesystem_uuid(fd.as_fd())
 }
 
+/// Has a btrfs commit what it has (BTRFS_IOC_SYNC): 0 or an errno. EROFS behind a transaction that
+/// was aborted, whoever has heard of that, and not for being mounted read-only.
+#[must_use]
+pub fn btrfs_sync(fd: impl AsFd) -> i32 {
+    crate::process::btrfs_sync(fd.as_fd())
+}
+
+/// What kind of file a path leads to, links followed; as /proc/PID/map_files shows what is mapped.
+///
+/// # Errors
+/// Those of statx(2).
+pub fn kind_at(path: &Path) -> io::Result<FileType> {
+    let flags = AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
+    let x = statx(CWD, path, flags, StatxFlags::TYPE)?;
+    Ok(FileType::from_raw_mode(x.stx_mode.into()))
+}
+
 /// A path as this process reaches it through another process's root.
 #[must_use]
 pub fn through_root(pid: u32, path: &[u8]) -> PathBuf {

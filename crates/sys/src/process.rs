@@ -393,6 +393,18 @@ pub fn is_running(pid: u32) -> bool {
     }
 }
 
+/// BTRFS_IOC_SYNC: 0 or an errno.
+pub(crate) fn btrfs_sync(fd: BorrowedFd<'_>) -> i32 {
+    const BTRFS_IOC_SYNC: libc::c_ulong = 0x9408;
+    // SAFETY: the call takes no argument.
+    match unsafe { libc::ioctl(fd.as_raw_fd(), BTRFS_IOC_SYNC) } {
+        0 => 0,
+        _ => io::Error::last_os_error()
+            .raw_os_error()
+            .unwrap_or(libc::EIO),
+    }
+}
+
 /// FS_IOC_GETFSUUID: `{ u8 len; u8 uuid[16]; }`.
 pub(crate) fn filesystem_uuid(fd: BorrowedFd<'_>) -> Option<String> {
     const FS_IOC_GETFSUUID: libc::c_ulong = 0x8011_1500;

@@ -297,6 +297,9 @@ impl Desk {
             if mapping.inode == 0 {
                 continue;
             }
+            if !is_file(visitor.tid, mapping) {
+                return Err(Kept::Unknown);
+            }
             let subject = Subject {
                 visitor,
                 file: None,
@@ -443,6 +446,14 @@ impl Desk {
             Err(e) => Answer::Errno(e.raw_os_error()),
         }
     }
+}
+
+/// Whether what is mapped is a regular file: of a block device its mapping shows the superblock of
+/// its node. Root can look (proc(5), map_files).
+fn is_file(tid: u32, mapping: &Mapping) -> bool {
+    let range = &mapping.range;
+    let link = format!("/proc/{tid}/map_files/{:x}-{:x}", range.start, range.end);
+    synclater_sys::mount::kind_at(link.as_ref()).is_ok_and(|k| k.is_file())
 }
 
 fn shard_of(visitor: &Visitor) -> usize {

@@ -10,6 +10,7 @@ use super::durable::Holding;
 use super::find::{find_mounted, Found};
 use super::names::{self, Number};
 use super::shared::Shared;
+use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::SeqCst;
@@ -34,8 +35,8 @@ pub struct Filesystem {
     pub uuid: Option<String>,
     /// Victims wait for its umount, or it is mounted nowhere any more: it is settled and let go of.
     pub leaving: bool,
-    /// A request was noted for it, and not only for everything.
-    pub is_certain: bool,
+    /// Members of the session write to it, or its keeper has met an error there.
+    pub is_used: bool,
     held: Option<Holding>,
     /// The numbers that it has been known by since it was held, its own first, with what keeps the
     /// mounts that they count on.
@@ -240,7 +241,7 @@ impl Filesystems {
             fstype: found.mount.fstype,
             source: found.mount.source,
             leaving: false,
-            is_certain: false,
+            is_used: false,
             held: Some(Holding::new(found.fd, found.file)),
             numbers: vec![(own, None)],
             in_sight: found.in_sight,
@@ -250,6 +251,7 @@ impl Filesystems {
         let place = &shared.page().fs[index];
         place.dev.store(dev, SeqCst);
         place.held.fetch_add(1, SeqCst);
+        shared.forget_owed(index);
         match self.list.get_mut(index) {
             Some(place) => *place = fresh,
             None => self.list.push(fresh),
@@ -301,22 +303,39 @@ impl Filesystems {
         }
     }
 
-    /// Nobody is about to unmount any more: what was let go of may be found again.
-    pub fn forget_left(&mut self) {
-        for f in self
-            .list
-            .iter_mut()
-            .filter(|f| f.leaving && f.held.is_none() && !f.is_kept)
-        {
+    /// Nobody is about to unmount any more: what was let go of may be found again. Its numbers.
+    pub fn forget_left(&mut self) -> Vec<u64> {
+        let has_left = |f: &&mut Filesystem| f.leaving && f.held.is_none() && !f.is_kept;
+        let forget = |f: &mut Filesystem| {
             f.leaving = false;
             f.numbers.clear();
+            f.dev
+        };
+        self.list.iter_mut().filter(has_left).map(forget).collect()
+    }
+
+    /// Holds the superblocks with these numbers that are mounted in our sight; their indexes.
+    pub fn hold_again(&mut self, numbers: &[u64], shared: &Shared) -> Vec<usize> {
+        let table = mounts_of("self");
+        let mounted = { numbers.iter() }.filter_map(|n| table.iter().find(|m| dev_of(m) == *n));
+        let found: Vec<Found> = mounted.filter_map(find_mounted).collect();
+        { found.into_iter() }
+            .filter_map(|f| self.take(f, shared))
+            .collect()
+    }
+
+    /// Superblock `index` is one that the session writes to.
+    pub fn is_used(&mut self, index: usize) {
+        if let Some(f) = self.list.get_mut(index) {
+            f.is_used = true;
         }
     }
 
-    /// A request is known to have been put off on superblock `index`.
-    pub fn is_certain(&mut self, index: usize) {
-        if let Some(f) = self.list.get_mut(index) {
-            f.is_certain = true;
+    /// The session writes to the superblocks with these numbers; `None`: to any.
+    pub fn are_used(&mut self, numbers: Option<&BTreeSet<u64>>) {
+        let held = self.list.iter_mut().filter(|f| f.held.is_some());
+        for f in held {
+            f.is_used |= numbers.is_none_or(|numbers| numbers.contains(&f.dev));
         }
     }
 

@@ -27,3 +27,4 @@ pub mod settle;
 pub mod shared;
 pub mod stale;
 pub mod supervisor;
+pub mod usage;

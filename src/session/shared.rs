@@ -135,6 +135,20 @@ impl Shared {
         std::iter::once(self.slots()).chain(self.others.all())
     }
 
+    /// Whether a request was ever put off in row `fs` of the debts, by whoever it was.
+    #[must_use]
+    pub fn was_owed(&self, fs: usize) -> bool {
+        let has = |s: &Slots| s.owed[fs / 32 % 3].load(SeqCst) >> (fs % 32) & 1 == 1;
+        self.all_slots().any(has)
+    }
+
+    /// Row `fs` is another superblock's from now on.
+    pub fn forget_owed(&self, fs: usize) {
+        for slots in self.all_slots() {
+            slots.owed[fs / 32 % 3].fetch_and(!(1 << (fs % 32)), SeqCst);
+        }
+    }
+
     /// Where `user` has slots, who gets some where there are some left. From the first other user
     /// on everybody looks whether a descriptor that he writes to has lost its `O_SYNC`: what one
     /// user marks, others would not see in time.

@@ -423,7 +423,13 @@ int sl_owe(const struct verdict *v)
 			continue;
 		if (v->fs[i] < SL_FS_MAX && LOAD_RELAXED(p->several))
 			__atomic_fetch_add(&s->fs_requests[v->fs[i]], 1, __ATOMIC_RELAXED);
-		if (UNLIKELY(!LOAD(*cell)) && CAS(*cell, 0, ticks(p) | 1))
+		if (LIKELY(LOAD(*cell)) && v->fs[i] != SL_ALL_FS)
+			continue;
+		/* First, and for good: who takes the debt may die before he has said so. */
+		__atomic_fetch_or(&s->owed[v->fs[i] % (SL_FS_MAX + 1) / 32], 1u << v->fs[i] % 32,
+				  __ATOMIC_SEQ_CST);
+		/* At each sync(): it is looked who writes where. */
+		if (CAS(*cell, 0, ticks(p) | 1) || v->fs[i] == SL_ALL_FS)
 			sl_ring(s);
 	}
 	return 0;

@@ -17,17 +17,19 @@
 #define PR_SET_SECCOMP_  22
 #define PR_SET_TSC_      26
 
-/* The number of what is mounted at PATH, or 0. */
-static uint64_t number_of(const char *path, long flags)
+/* The number of what is mounted at PATH, or 0, and its mount. */
+static uint64_t number_of(const char *path, long flags, uint64_t *mount)
 {
 	union {
 		char bytes[256];
 		uint32_t words[64];
+		uint64_t longs[32];
 	} x;
 	int at = 0x800 /* NO_AUTOMOUNT */ | 0x4000 | (flags & UMOUNT_NOFOLLOW_ ? 0x100 : 0);
 
-	if (is_error(raw5(NR_statx, AT_FDCWD_, path, at, 1 /* STATX_TYPE */, &x)))
+	if (is_error(raw5(NR_statx, AT_FDCWD_, path, at, 0x1001 /* MNT_ID, TYPE */, &x)))
 		return 0;
+	*mount = x.words[0] & 0x1000 ? x.longs[0x90 / 8] : 0;
 	return (uint64_t)x.words[0x88 / 4] << 32 | x.words[0x8c / 4];
 }
 
@@ -36,13 +38,14 @@ static uint64_t number_of(const char *path, long flags)
 static void let_go(unsigned level, const char *path, long flags)
 {
 	struct level *l = &sl.level[level];
-	uint64_t dev = number_of(path, flags);
+	uint64_t mount = 0, dev = number_of(path, flags, &mount);
 	struct sl_slot *s;
 
 	if (!dev)
 		return;
 	shard_of(level, &s);
 	STORE(s->umount_dev, dev);
+	STORE(s->umount_mount, mount);
 	STORE(s->umount, SL_UMOUNT_ASKED);
 	sl_ring(l->slots);
 	while (LOAD(s->umount) == SL_UMOUNT_ASKED && sl_lease_runs(l->page))

@@ -24,7 +24,7 @@
 #define SL_PAGE_MAGIC  0x6567617074616c73ull /* "slatpage", little endian */
 #define SL_SLOTS_MAGIC 0x746f6c7374616c73ull /* "slatslot" */
 #define SL_RINGS_MAGIC 0x676e697274616c73ull /* "slatring" */
-#define SL_VERSION     5u
+#define SL_VERSION     6u
 
 #define SL_FS_MAX    64u
 #define SL_ALL_FS    64u  /* the row of debt that sync() owes on everything */
@@ -177,7 +177,7 @@ struct sl_slot {
 	uint64_t lost; /* events that found no ring at all */
 	int32_t ask_fd; /* a descriptor with that number, or -1 */
 	uint32_t reserved_ask;
-	uint64_t reserved;
+	uint64_t umount_mount; /* its mount, as mountinfo shows it; 0: not known */
 	uint32_t kept[SL_KEPT_MAX];
 	struct sl_shard shard[SL_SHARDS];
 };
@@ -192,7 +192,11 @@ struct sl_slots {
 	 * the session on. Written by the supervisor before he can join. */
 	uint32_t stripped;
 	uint32_t want_sync; /* 1: sync() was asked for and wants every file system in the ledger */
-	uint64_t reserved[4];
+	/* Bit i (64: sync): a request was put off there, settled meanwhile or not. Set by the shim
+	 * before the debt is; the supervisor clears one when another superblock gets its index. */
+	uint32_t owed[3];
+	uint32_t reserved_owed;
+	uint64_t reserved[2];
 	/* Ticks of the oldest request that is owed, by file system and class; 0 = none. Set by the
 	 * shim from 0 only; taken (exchanged with 0) by the supervisor before it settles. */
 	uint64_t debt[SL_FS_MAX + 1][SL_CLASS_MAX];

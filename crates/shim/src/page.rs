@@ -10,7 +10,7 @@ pub const PAGE_MAGIC: u64 = 0x6567617074616c73;
 /// First bytes of a slots file.
 pub const SLOTS_MAGIC: u64 = 0x746f6c7374616c73;
 /// Layout version; a shim of another version makes every call for real.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 /// File systems of one session.
 pub const FS_MAX: usize = 64;
 /// The row of debt that `sync()` owes on everything.
@@ -254,7 +254,8 @@ pub struct Slot {
     /// A descriptor with the number [`Slot::ask_dev`], or -1.
     pub ask_fd: AtomicI32,
     reserved_ask: u32,
-    reserved: u64,
+    /// The mount of what is about to be unmounted, as mountinfo shows it; 0: not known.
+    pub umount_mount: AtomicU64,
     /// Requests kept real, by reason.
     pub kept: [AtomicU32; KEPT_MAX],
     /// Counters.
@@ -277,7 +278,10 @@ pub struct Slots {
     pub stripped: AtomicU32,
     /// 1: `sync()` wants every file system in the ledger.
     pub want_sync: AtomicU32,
-    reserved: [u64; 4],
+    /// Bit i ([`FS_MAX`]: sync): a request was put off there, settled meanwhile or not.
+    pub owed: [AtomicU32; 3],
+    reserved_owed: u32,
+    reserved: [u64; 2],
     /// Ticks of the oldest request owed, by file system and class.
     pub debt: [[AtomicU64; CLASS_MAX]; FS_MAX + 1],
     /// Requests by file system, with [`Page::several`].

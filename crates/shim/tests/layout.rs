@@ -39,10 +39,10 @@ fn mirror() -> Vec<String> {
         Shard "sl_shard" { requests "requests", real "real", failed "failed", hints "hints",
             ticks "ticks", hints_real "hints_real", timed "timed", elsewhere "elsewhere" }
         Slot "sl_slot" { pid "pid", flags "flags", pid_ns "pid_ns", ask_dev "ask_dev",
-            umount_dev "umount_dev", ask_fd "ask_fd", umount "umount", uid "uid", lost "lost",
+            umount_dev "umount_dev", umount_mount "umount_mount", ask_fd "ask_fd", umount "umount", uid "uid", lost "lost",
             kept "kept", shard "shard" }
         Slots "sl_slots" { magic "magic", version "version", size "size", doorbell "doorbell",
-            stripped "stripped", want_sync "want_sync", debt "debt",
+            stripped "stripped", want_sync "want_sync", owed "owed", debt "debt",
             fs_requests "fs_requests", slot "slot" }
         Ring "sl_ring" { pid "pid", backed "backed", pid_ns "pid_ns", head "head", lost "lost",
             tail "tail" }

@@ -202,8 +202,8 @@ impl Supervisor {
             match news {
                 News::Dropped(index) => self.umount_ready(index),
                 News::Lost(index, errno) => {
-                    // It has taken the debt, and does not say of whom.
-                    self.filesystems.is_certain(index);
+                    // It has told the page.
+                    self.filesystems.is_used(index);
                     self.lost_write(index, errno);
                 }
             }

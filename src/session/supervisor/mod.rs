@@ -102,6 +102,8 @@ pub struct Paid {
     pub settles: u64,
     /// Requests that the settles so far have covered.
     pub requests: u64,
+    /// When it was looked last who writes where.
+    pub looked: Option<Instant>,
 }
 
 /// A file system that owed.
@@ -450,6 +452,7 @@ impl Supervisor {
         }
         self.answer_questions();
         self.write_ledger();
+        self.look_who_writes();
     }
 
     /// Starts what listens to the doorbell and switches the kernel's trace points off in the end.

@@ -2,6 +2,25 @@
 
 use super::*;
 use crate::session::durable::{errno_name, Holding};
+use crate::session::escape::descendants;
+use crate::session::filesystems::Filesystem;
+use crate::session::usage;
+
+/// What is said of a file system that could not be settled, and that the session is not known to
+/// have written to.
+fn doubt(fs: &Filesystem, errno: i32, shared: &Shared) -> String {
+    let what = match shared.was_owed(page::ALL_FS) {
+        true => {
+            "a sync() was put off; what the command itself wrote there, if anything, may be lost"
+        }
+        false => "no request of this session is known to have been put off there",
+    };
+    let (point, why) = (fs.point.display(), errno_name(errno));
+    format!("{point} ({}): {why}; {what}", fs.source)
+}
+
+/// How often it is looked who writes where, while sync() is put off.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// What `settle` says of a session where nothing failed.
 const SETTLED: &str = "settled; every request made before this is durable";
@@ -112,16 +131,13 @@ impl Supervisor {
     }
 
     /// A file system could not be settled. Where no request of the session is known to have been
-    /// put off on it, that is told, and no more: others may have broken it.
+    /// put off on it, and no member known to write there, that is told, and no more: others may
+    /// have broken it.
     pub(super) fn lost_write(&mut self, index: usize, errno: i32) {
+        let owed = self.shared.was_owed(index);
         let fs = self.filesystems.get(index);
-        if let Some(fs) = fs.filter(|f| !f.is_certain) {
-            let why = errno_name(errno);
-            self.paid.doubts.insert(format!(
-                "{} ({}): {why}; no request of this session is known to have been put off there",
-                fs.point.display(),
-                fs.source
-            ));
+        if let Some(fs) = fs.filter(|f| !owed && !f.is_used) {
+            self.paid.doubts.insert(doubt(fs, errno, self.shared));
             return;
         }
         self.shared.page().error.store(errno.unsigned_abs(), SeqCst);
@@ -159,9 +175,6 @@ impl Supervisor {
         match job {
             Ok(job) => {
                 self.escapes.is_ours(job.pid());
-                if job.age(self.shared).is_some() {
-                    self.filesystems.is_certain(index);
-                }
                 self.covering
                     .insert(index, self.census.total(self.shared).skipped());
                 self.settles.insert(index, job);
@@ -186,9 +199,7 @@ impl Supervisor {
 
     fn settle_here(&mut self, index: usize) {
         let began = Instant::now();
-        if settle::take_debt(self.shared, index) != 0 {
-            self.filesystems.is_certain(index);
-        }
+        let _ = settle::take_debt(self.shared, index);
         let held = self.filesystems.get(index).and_then(|f| f.held());
         let errno = held.map_or_else(
             || {
@@ -211,6 +222,23 @@ impl Supervisor {
         let mut rows = self.filesystems.owing();
         rows.push(page::ALL_FS);
         rows
+    }
+
+    /// Where sync() is put off: which file systems it is known to be about. Whoever wrote there may
+    /// have ended before an error comes.
+    pub(super) fn look_who_writes(&mut self) {
+        let owes_all = || !settle::debts(self.shared, page::ALL_FS).is_empty();
+        let (paid, is_due) = (&self.paid, |at: Instant| at.elapsed() > LOOK_EVERY);
+        if !self.entering.sync_all || !paid.looked.is_none_or(is_due) || !owes_all() {
+            return;
+        }
+        self.paid.looked = Some(Instant::now());
+        let mut members: BTreeSet<u32> = descendants(std::process::id()).into_iter().collect();
+        members.extend(self.census.processes(self.shared).keys());
+        for pid in members.into_iter().filter(|pid| *pid != 0) {
+            let written = usage::written_by(pid);
+            self.filesystems.are_used(written.as_ref());
+        }
     }
 
     /// Everything that is held, and each disk that has come into sight since sync() was put off.

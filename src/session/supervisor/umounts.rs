@@ -1,6 +1,7 @@
 //! Mounts that come and go under the session: whoever unmounts must not find us holding on.
 
 use super::*;
+use crate::session::filesystems::{dev_of, mounts_of};
 use crate::session::find::{find, Finding, Question};
 use crate::session::names::{self, Number};
 
@@ -82,13 +83,30 @@ impl Supervisor {
     }
 
     pub(super) fn begin_umount(&mut self, slot: &page::Slot) {
-        let ours = self.filesystems.ours_with(slot.umount_dev.load(SeqCst));
+        let mut ours = self.filesystems.ours_with(slot.umount_dev.load(SeqCst));
+        if ours.is_empty() {
+            // The root of a btrfs is a subvolume: it may be one that nobody has asked about.
+            let own = self.superblock_at(slot);
+            ours = own.map_or(ours, |dev| self.filesystems.ours_with(dev));
+            if let Some(dev) = own.filter(|_| !ours.is_empty()) {
+                // By what it is known by when it has been let go of.
+                slot.umount_dev.store(dev, SeqCst);
+            }
+        }
         if ours.is_empty() {
             ready(slot);
         }
         for index in ours {
             self.begin_to_leave(index);
         }
+    }
+
+    /// The own number of the superblock that a member wants to unmount, by the mount that it named.
+    fn superblock_at(&self, slot: &page::Slot) -> Option<u64> {
+        let mount = Some(slot.umount_mount.load(SeqCst)).filter(|id| *id != 0)?;
+        let pid = self.census.pid_of(slot)?;
+        let table = mounts_of(&pid.to_string());
+        table.iter().find(|m| m.id == mount).map(dev_of)
     }
 
     /// Superblock `index` owes no more; once it is settled it is let go of.
@@ -129,9 +147,23 @@ impl Supervisor {
     /// Once nobody is about to unmount, or whoever was is dead: file systems that we let go of and
     /// that are still there may owe again.
     pub(super) fn end_of_umounts(&mut self) {
-        if !self.somebody_unmounts() {
-            self.filesystems.forget_left();
+        if self.somebody_unmounts() {
+            return;
         }
+        let left = self.filesystems.forget_left();
+        // What lost its O_SYNC there may be written to by calls that nobody sees (stdio): nobody
+        // would ask for it again.
+        if self.any_stripped() {
+            for index in self.filesystems.hold_again(&left, self.shared) {
+                self.enter(index);
+            }
+        }
+    }
+
+    fn any_stripped(&self) -> bool {
+        self.shared
+            .all_slots()
+            .any(|s| s.stripped.load(SeqCst) != 0)
     }
 
     pub(super) fn end_umount(&mut self, slot: &page::Slot) {

@@ -84,7 +84,11 @@ fn settled(report: &RunReport) -> String {
         .settle_s
         .map_or(String::new(), |time_s| format!(" in {}", seconds(time_s)));
     if report.is_durable() {
-        return format!("settled{time}; all durable");
+        let all = match report.doubts.is_none() {
+            true => "all durable",
+            false => "durable, but for the warning",
+        };
+        return format!("settled{time}; {all}");
     }
     if report.error.is_some() {
         return "settling failed; NOT durable".to_owned();

@@ -148,6 +148,7 @@ impl Desk {
             add(&slots.fs_requests[fs]);
         }
         let debt = &slots.debt[fs][class];
+        slots.owed[fs / 32].fetch_or(1 << (fs % 32), SeqCst);
         let now = self.terms.shared.clock.now() | 1;
         let is_first = || debt.compare_exchange(0, now, SeqCst, SeqCst).is_ok();
         if debt.load(SeqCst) == 0 && is_first() {

@@ -323,6 +323,8 @@ impl Desk {
     /// and let go of it.
     fn of_mount(&self, visitor: &Visitor, call: &Call) -> Option<Verdict> {
         const UMOUNT_NOFOLLOW: u64 = 8;
+        /// The mask of statx for the number that mountinfo shows.
+        const MNT_ID: u32 = 0x1000;
         if self.terms.shared.lease_is_over() {
             return None;
         }
@@ -330,9 +332,11 @@ impl Desk {
         let stays_on_link = call.arguments[1] & UMOUNT_NOFOLLOW != 0;
         let point = visitor.open(&path, stays_on_link).ok()?;
         let (number, _) = synclater_sys::mount::what_is(&point).ok()?;
+        let mount = synclater_sys::mount::id_of_fd(&point, MNT_ID).unwrap_or(0);
         drop(point);
         let slot = visitor.place(self.slots());
         let at = &self.slots().slot[slot];
+        at.umount_mount.store(mount, SeqCst);
         at.umount_dev.store(number, SeqCst);
         at.umount.store(page::UMOUNT_ASKED, SeqCst);
         self.ring();

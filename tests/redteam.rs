@@ -3,6 +3,7 @@
 //! A `scribe` in the session writes where it is told; mounts are made by the test, which is outside
 //! of the session. What was acknowledged is looked for in a copy of the disk's image.
 
+mod aborted;
 mod broken;
 mod descriptors;
 mod dials;

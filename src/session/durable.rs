@@ -19,9 +19,11 @@
 //! `fsync`: there no flush is ever sent. XFS with a real-time device stays real: its flush would
 //! have to go to that, too.
 //!
-//! What syncfs answers is not all: ext4 tells an error of its own structures to `fsync` alone, and
+//! What syncfs answers is not all: of a commit that failed for somebody else it says 0 (health.rs);
+//! ext4 tells an error of its own structures to `fsync` alone, and
 //! throws the data away (mpage_map_and_submit_extent, fs/ext4/inode.c). It counts them.
 
+use super::health::ails;
 use rustix::fs::{FileType, Mode, OFlags};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -198,11 +200,18 @@ pub fn settle_by(fds: &[impl AsFd], past: Past) -> i32 {
     let Some(fd) = fds.first().map(AsFd::as_fd) else {
         return rustix::io::Errno::BADF.raw_os_error();
     };
-    let done = settle(fd, fds.get(1).map(AsFd::as_fd));
-    match done == 0 && past.has_erred(fd) {
+    let file = fds.get(1).map(AsFd::as_fd);
+    let done = settle(fd, file);
+    if done != 0 {
+        return done;
+    }
+    let told = ails(fd, file);
+    match past.has_erred(fd) {
         // What ext4 says of structures that it cannot make sense of.
         true => rustix::io::Errno::UCLEAN.raw_os_error(),
-        false => done,
+        // Where it counts none, root has made it read-only.
+        false if past.errors.is_some() => 0,
+        false => told,
     }
 }
 

@@ -17,6 +17,7 @@ pub mod durable;
 pub mod escape;
 pub mod filesystems;
 pub mod find;
+pub mod health;
 pub mod keeper;
 pub mod last_report;
 pub mod ledger;

@@ -1,0 +1,42 @@
+//! A commit that fails for somebody else: behind it there is nothing to commit, and `syncfs` says 0.
+
+use super::*;
+
+/// What the session's program and its outsider met on a disk whose flush number `flush` fails, and
+/// the session's exit status.
+fn on_a_failing_disk(fs: &str, flush: u32) -> (bool, Option<i32>) {
+    let stage = Stage::new("aborted");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/redteam/aborted.py");
+    let (out, status) = (stage.file("out"), stage.file("status"));
+    // Not within the laboratory's own session, whose dial is at `now`.
+    let session = "unset LD_PRELOAD SYNCLATER_PAGE; \
+                   \"$SYNCLATER\" run --quiet -- python3 -B \"$0\" \"$1\"; echo $? >\"$2\"";
+    let mut command = stage.synclater(&["crash", "--no-rerun", "--json", "--fs", fs]);
+    command.args(["--budget", "2", "--fail-flush", &flush.to_string()]);
+    command.args(["--check", "true", "--", "env"]);
+    command.arg(format!("SYNCLATER={SYNCLATER}"));
+    command.args(["sh", "-c", session]).arg(script);
+    let outcome = run(command.arg(&out).arg(&status));
+    let read = |path| std::fs::read_to_string(path).unwrap_or_default();
+    let (met, status) = (read(&out), read(&status).trim().parse().ok());
+    eprintln!("{fs}, flush {flush}: {met} status {status:?}\n{outcome}");
+    (met.trim() == "heard 20", status)
+}
+
+#[test]
+fn a_commit_that_failed_for_somebody_else_fails_the_run() {
+    if !crate::crash::can_cut("a_commit_that_failed_for_somebody_else_fails_the_run") {
+        return;
+    }
+    for fs in ["ext4", "btrfs"] {
+        // Which flush it is depends on how many requests were real.
+        let met = [3, 4].map(|n| on_a_failing_disk(fs, n));
+        let heard: Vec<_> = met.iter().filter(|(heard, _)| *heard).collect();
+        assert!(
+            !heard.is_empty(),
+            "{fs}: no flush failed for the other: {met:?}"
+        );
+        let told = |(_, status): &&(bool, Option<i32>)| *status == Some(125);
+        assert!(heard.iter().all(|m| told(m)), "{fs}: {met:?}");
+    }
+}

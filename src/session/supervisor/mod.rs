@@ -171,6 +171,8 @@ pub struct Supervisor {
     /// Requests that had been answered late when the settle of a file system began.
     covering: BTreeMap<usize, u64>,
     again: Vec<usize>,
+    /// How often everything is settled once more before whoever asked for that is answered.
+    rounds: usize,
     /// The dial came to `never` while something of an earlier one was still being settled.
     dial_changes: bool,
     /// Whoever waits for the end of a settle, and what it is told instead of what is usual.
@@ -251,6 +253,7 @@ impl Supervisor {
             settles: BTreeMap::new(),
             covering: BTreeMap::new(),
             again: Vec::new(),
+            rounds: 0,
             dial_changes: false,
             settle_clients: Vec::new(),
             detach_clients: Vec::new(),

@@ -48,6 +48,7 @@ impl Supervisor {
                 }
                 Ok(Request::Settle) => {
                     self.settle_all();
+                    self.rounds = self.filesystems.owing().len().saturating_sub(1);
                     self.answer_once_settled(client, None);
                 }
                 Ok(Request::Detach { json }) => self.detach(client, json),

@@ -141,13 +141,14 @@ impl Keeper {
     }
 
     /// Ends it: everything is settled, or left to the ledger. Waits for its end, which takes no
-    /// time unless it was stopped.
+    /// time unless it was stopped; then it is killed: it must not wake up behind the next session
+    /// of this name.
     pub fn end(&self) {
         let _ = self.tell(&[END], &[]);
-        let _ = wait::any(
-            &[(self.job.as_fd(), wait::For::Input)],
-            Duration::from_secs(2),
-        );
+        let end = [(self.job.as_fd(), wait::For::Input)];
+        if !wait::any(&end, Duration::from_secs(2))[0] {
+            self.job.kill();
+        }
         // Not while another session's keeper is in it.
         own_cgroup().map(std::fs::remove_dir);
     }
@@ -185,7 +186,7 @@ impl Vigil {
         process::leave_session();
         process::set_name(c"synclater-keep");
         enter_own_cgroup();
-        let mut settled_for_stop = false;
+        let mut settled_for = None;
         loop {
             let fds = [
                 (self.socket.as_fd(), wait::For::Input),
@@ -199,12 +200,14 @@ impl Vigil {
             if ready[1] {
                 return self.take_over();
             }
-            let stopped = self.shared.lease_is_over();
-            if stopped && !settled_for_stop {
+            // Which lease it is tells one stop of the supervisor from the next, which may come
+            // while this settles.
+            let lease = self.shared.page().lease_until.load(SeqCst);
+            if self.shared.lease_is_over() && settled_for != Some(lease) {
+                settled_for = Some(lease);
                 self.shared.relax(false);
                 self.settle();
             }
-            settled_for_stop = stopped;
         }
     }
 

@@ -9,6 +9,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::time::Duration;
 
 /// Who is at the other end of a local socket, as the kernel says.
 #[derive(Clone, Copy, Debug)]
@@ -29,6 +30,16 @@ pub fn peer(socket: &UnixStream) -> io::Result<Peer> {
         pid: c.pid.as_raw_nonzero().get().unsigned_abs(),
         uid: c.uid.as_raw(),
     })
+}
+
+/// Whether who connected has ended, so that its number may be another's: a connection waits for as
+/// long as it likes, held by whoever got it. Asked by SO_PEERPIDFD (Linux 6.5); false before.
+#[must_use]
+pub fn peer_has_ended(socket: &UnixStream) -> bool {
+    match crate::process::watch_peer(socket.as_fd()) {
+        Ok(end) => crate::wait::any(&[(end.as_fd(), crate::wait::For::Input)], Duration::ZERO)[0],
+        Err(e) => e.raw_os_error() != Some(rustix::io::Errno::NOPROTOOPT.raw_os_error()),
+    }
 }
 
 /// Listens at an abstract name of exactly 32 bytes, without blocking.

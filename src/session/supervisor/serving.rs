@@ -23,6 +23,10 @@ impl Supervisor {
             if !is_descendant(peer.pid) && !self.has_attached(peer.pid) {
                 continue;
             }
+            // Behind that look: it was this process's number all the time.
+            if synclater_sys::socket::peer_has_ended(&stream) {
+                continue;
+            }
             let taken = self.shared.others().taken();
             let Some(room) = self.shared.room_of(peer.uid) else {
                 continue;

@@ -137,6 +137,105 @@ fn an_error_that_somebody_else_has_heard_is_told_by_the_file_it_is_about() {
     }
 }
 
+fn has_put_off(session: &serde_json::Value) -> bool {
+    let processes = session["processes"].as_array().expect("processes");
+    processes
+        .iter()
+        .any(|p| p["skipped"].as_u64().is_some_and(|n| n > 0))
+}
+
+#[test]
+fn an_error_from_before_is_told_by_aio_too_and_in_a_session_within_another() {
+    let name = "an_error_from_before_is_told_by_aio_too_and_in_a_session_within_another";
+    if !as_root(name) {
+        return;
+    }
+    let within: &[&str] = &["--", SYNCLATER, "run", "--quiet"];
+    for (options, ask) in [(&[][..], "aio 1"), (within, "keep 1")] {
+        let (small, stage) = (SmallDisk::new(), Stage::new("before"));
+        let mut command = session(&stage, options);
+        command.arg(tool("scribe"));
+        let mut scribe = Running::start(&stage, command);
+        scribe.be_ready();
+        let big = format!("open 1 {}", small.mount.join("big").display());
+        for line in [&big, "grow 1 40"] {
+            assert_eq!(does(&mut scribe, line), 0, "{line}");
+        }
+        is_heard_of_by_others(&small);
+        small.has_room_again();
+        let warm = format!("save {}", small.mount.join("warm").display());
+        let put_off = until(crate::harness::command::LIMIT, || {
+            assert_eq!(does(&mut scribe, &warm), 0);
+            stage.sessions().iter().all(has_put_off)
+        });
+        assert!(put_off, "nothing is put off: {:#?}", stage.sessions());
+        let told = does(&mut scribe, ask);
+        let end = scribe.end();
+        assert!(told != 0, "{ask}: {end}");
+    }
+}
+
+#[test]
+fn what_a_program_wrote_and_made_durable_by_sync_alone_is_no_warning() {
+    if !as_root("what_a_program_wrote_and_made_durable_by_sync_alone_is_no_warning") {
+        return;
+    }
+    let (small, stage) = (SmallDisk::new(), Stage::new("by-sync"));
+    let mut scribe = scribe(&stage, &[]);
+    let put_off = until(crate::harness::command::LIMIT, || {
+        let before = stage.counted().1;
+        assert_eq!(does(&mut scribe, "sync"), 0);
+        stage.counted().1 > before
+    });
+    if !put_off {
+        // Something else in sight keeps every sync() real.
+        return;
+    }
+    let big = format!("open 1 {}", small.mount.join("big").display());
+    for line in [&big, "grow 1 40", "sync"] {
+        assert_eq!(does(&mut scribe, line), 0, "{line}");
+    }
+    // Who writes where is looked at when the supervisor is told of the sync.
+    stage.counted();
+    let end = scribe.end();
+    assert_eq!(end.status.code(), Some(125), "{end}\n{:#}", stage.report());
+}
+
+/// The process of a session that has this name.
+fn named(stage: &Stage, name: &str) -> Pid {
+    let is_it = |pid: &Pid| {
+        let comm = std::fs::read_to_string(format!("/proc/{}/comm", pid.as_raw_nonzero()));
+        comm.is_ok_and(|comm| comm.trim() == name)
+    };
+    let found = stage.of_synclater().into_iter().find(is_it);
+    found.expect("it lives")
+}
+
+/// Whether it settles: then it has a child.
+fn has_a_child(pid: Pid) -> bool {
+    let pid = pid.as_raw_nonzero();
+    let path = format!("/proc/{pid}/task/{pid}/children");
+    std::fs::read_to_string(path).is_ok_and(|t| !t.trim().is_empty())
+}
+
+#[test]
+fn what_a_keeper_took_that_was_killed_while_it_settled_is_known() {
+    if !as_root("what_a_keeper_took_that_was_killed_while_it_settled_is_known") {
+        return;
+    }
+    let (disk, stage) = (SmallDisk::new(), Stage::new("taken"));
+    let mut scribe = owing(&disk, &stage);
+    let (supervisor, keeper) = (scribe.pid(), named(&stage, "synclater-keep"));
+    kill_process(supervisor, Signal::STOP).expect("it lives");
+    // At once: it settles for some milliseconds. Where it is missed, the keeper has told.
+    let limit = Instant::now() + Duration::from_secs(5);
+    while !has_a_child(keeper) && Instant::now() < limit {}
+    kill_process(keeper, Signal::KILL).expect("it lives");
+    kill_process(supervisor, Signal::CONT).expect("it lives");
+    let end = scribe.end();
+    assert_eq!(end.status.code(), Some(125), "{end}\n{:#}", stage.report());
+}
+
 #[test]
 fn a_broken_file_system_that_the_command_never_wrote_to_is_a_warning() {
     if !as_root("a_broken_file_system_that_the_command_never_wrote_to_is_a_warning") {

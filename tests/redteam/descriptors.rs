@@ -153,3 +153,61 @@ fn a_file_on_what_was_unmounted_lazily_loses_nothing() {
         are_whole(disk.cut().path(), &["kept"]);
     }
 }
+
+/// Makes a node of the device that `at` lies on.
+fn node_of(device: &str, at: &Path) {
+    run(clean("cp").args(["-a", device]).arg(at)).must_succeed();
+}
+
+#[test]
+fn a_block_device_that_is_mapped_stays_real_wherever_its_node_lies() {
+    if !as_root("a_block_device_that_is_mapped_stays_real_wherever_its_node_lies") {
+        return;
+    }
+    for kind in ["ext4", "xfs", "btrfs"] {
+        let (disk, other) = (Disk::new(kind, 320), Disk::new("ext2", 16));
+        let (device, image) = (other.device(), other.image());
+        // Held, so that the last one that closes it does not write it.
+        let _held = File::open(&device).expect("the device");
+        umount(other.path());
+        let node = disk.path().join("node");
+        node_of(&device, &node);
+        let stage = Stage::new("mapped");
+        let mut scribe = scribe(&stage, &[]);
+        warm(&stage, &mut scribe, disk.path());
+        let msync = |scribe: &mut Running, at: &Path| {
+            let (line, before) = (format!("msync {}", at.display()), stage.counted().1);
+            assert_eq!(does(scribe, &line), 0, "{line}");
+            stage.counted().1 > before
+        };
+        assert!(
+            msync(&mut scribe, &disk.path().join("warm")),
+            "{kind}: real"
+        );
+        assert!(!msync(&mut scribe, &node), "{kind}: put off");
+        let mut first = [0; 4096];
+        let read = std::os::unix::fs::FileExt::read_exact_at;
+        read(&File::open(image).expect("the image"), &mut first, 0).expect("a block");
+        assert!(
+            first.iter().all(|b| *b == b'k'),
+            "{kind}: it is not written"
+        );
+        ends_well(&stage, &mut scribe);
+    }
+}
+
+#[test]
+fn what_stdio_writes_to_a_file_that_lost_its_o_sync_is_settled_or_synced() {
+    if !as_root("what_stdio_writes_to_a_file_that_lost_its_o_sync_is_settled_or_synced") {
+        return;
+    }
+    for kind in ["ext4", "btrfs", "ext2"] {
+        let (disk, stage) = (Disk::new(kind, 320), Stage::new("stdio"));
+        run(clean("sync").arg("-f").arg(disk.path())).must_succeed();
+        let mut scribe = scribe(&stage, &[]);
+        let line = format!("line {}", disk.path().join("log").display());
+        assert_eq!(does(&mut scribe, &line), 0, "{line}");
+        ends_well(&stage, &mut scribe);
+        are_whole(disk.cut().path(), &["log"]);
+    }
+}

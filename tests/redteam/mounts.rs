@@ -132,6 +132,23 @@ fn a_number_that_a_deleted_subvolume_had_is_not_taken_for_its_file_system() {
 }
 
 #[test]
+fn a_btrfs_of_which_only_a_subvolume_owes_is_unmounted_by_the_program() {
+    if !as_root("a_btrfs_of_which_only_a_subvolume_owes_is_unmounted_by_the_program") {
+        return;
+    }
+    let (disk, stage) = (Disk::new("btrfs", 320), Stage::new("subvolume-umount"));
+    let sub = disk.path().join("sub");
+    subvolume("create", &sub);
+    let mut scribe = scribe(&stage, &[]);
+    warm(&stage, &mut scribe, &sub);
+    save(&mut scribe, &sub, &NAMES);
+    let line = format!("umount {}", disk.path().display());
+    assert_eq!(does(&mut scribe, &line), 0, "{line}");
+    are_whole(&disk.cut().path().join("sub"), &NAMES);
+    ends_well(&stage, &mut scribe);
+}
+
+#[test]
 fn a_number_that_a_subvolume_had_is_not_taken_for_it_on_an_overlay() {
     if !as_root("a_number_that_a_subvolume_had_is_not_taken_for_it_on_an_overlay") {
         return;

@@ -5,15 +5,20 @@
  *   open N PATH     opens a file to be kept as number N; grow N MIB writes without a sync
  *   keep N          appends a block to it and syncs that
  *   over N          overwrites its first block and syncs the data
+ *   aio N           has it synced by aio_fsync, and waits for that
+ *   msync PATH      overwrites the first block of a file or device through a mapping
+ *   line PATH       appends a block by stdio to what is opened with O_SYNC; no call of it syncs
  *   take N PATH     connects to a socket and takes the descriptor that it is sent as number N
  *   umount PATH     unmounts
  *   sync            makes everything durable
  */
+#include <aio.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -59,6 +64,43 @@ static int grow(int fd, int mib)
 	return 0;
 }
 
+static int sync_by_aio(int fd)
+{
+	struct aiocb request = { .aio_fildes = fd };
+	const struct aiocb *list[] = { &request };
+
+	if (aio_fsync(O_SYNC, &request))
+		return errno;
+	while (aio_error(&request) == EINPROGRESS)
+		aio_suspend(list, 1, NULL);
+	return aio_error(&request);
+}
+
+static int sync_mapping(const char *path)
+{
+	int fd = open(path, O_RDWR | O_CLOEXEC), error = 0;
+	char *memory = mmap(NULL, sizeof block, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+
+	if (memory == MAP_FAILED)
+		return errno;
+	memcpy(memory, block, sizeof block);
+	if (msync(memory, sizeof block, MS_SYNC))
+		error = errno;
+	munmap(memory, sizeof block);
+	close(fd);
+	return error;
+}
+
+static int write_line(const char *path)
+{
+	int fd = open(path, O_CREAT | O_WRONLY | O_APPEND | O_SYNC | O_CLOEXEC, 0666);
+	FILE *file = fd < 0 ? NULL : fdopen(fd, "a");
+
+	if (!file || fwrite(block, sizeof block, 1, file) != 1 || fclose(file))
+		return errno;
+	return 0;
+}
+
 static int take(const char *path)
 {
 	struct sockaddr_un at = { .sun_family = AF_UNIX };
@@ -94,6 +136,12 @@ static int obey(const char *verb, char *first, char *second)
 		return EINVAL;
 	if (!strcmp(verb, "save"))
 		return save(first);
+	if (!strcmp(verb, "msync"))
+		return sync_mapping(first);
+	if (!strcmp(verb, "line"))
+		return write_line(first);
+	if (!strcmp(verb, "aio"))
+		return sync_by_aio(files[n]);
 	if (!strcmp(verb, "umount"))
 		return umount2(first, 0) ? errno : 0;
 	if (!strcmp(verb, "keep"))

@@ -9,6 +9,7 @@ mod descriptors;
 mod dials;
 mod flushes;
 mod judged;
+mod ledger;
 mod model;
 mod mounts;
 

@@ -33,6 +33,8 @@ pub struct Filesystem {
     pub source: String,
     /// Its UUID, where it has one.
     pub uuid: Option<String>,
+    /// The mount that it was found on, by a number that is never given again.
+    mount_id: Option<u64>,
     /// Victims wait for its umount, or it is mounted nowhere any more: it is settled and let go of.
     pub leaving: bool,
     /// Members of the session write to it, or its keeper has met an error there.
@@ -93,6 +95,13 @@ pub fn dev_of(m: &Mount) -> u64 {
 #[must_use]
 pub fn mounts_of(pid: &str) -> Vec<Mount> {
     parse_mountinfo(&std::fs::read(format!("/proc/{pid}/mountinfo")).unwrap_or_default())
+}
+
+/// The UUID of what was found, by itself or by udev.
+#[must_use]
+pub fn uuid_of(found: &Found) -> Option<String> {
+    let by_udev = || mount::uuid_of_device(Path::new(&found.mount.source));
+    mount::uuid_of_fd(&found.fd).or_else(by_udev)
 }
 
 /// Whether our root directory lies on the mount that is the root of process 1, or of our mount
@@ -236,8 +245,8 @@ impl Filesystems {
         let mut fresh = Filesystem {
             dev,
             point: found.mount.path().to_path_buf(),
-            uuid: mount::uuid_of_fd(&found.fd)
-                .or_else(|| mount::uuid_of_device(Path::new(&found.mount.source))),
+            uuid: uuid_of(&found),
+            mount_id: mount::unique_id_of_fd(&found.fd),
             fstype: found.mount.fstype,
             source: found.mount.source,
             leaving: false,
@@ -377,6 +386,7 @@ impl Filesystems {
             fstype: f.fstype.clone(),
             source: f.source.clone(),
             uuid: f.uuid.clone(),
+            mount_id: f.mount_id,
         };
         { indexes.iter() }
             .filter_map(|&i| self.list.get(i))

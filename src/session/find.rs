@@ -14,7 +14,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use synclater_model::policy::filesystem::{kind, upper_of, FsKind, Mount};
 use synclater_shim::page;
-use synclater_sys::mount::{id_of_fd, place_of_fd, what_is, Place};
+use synclater_sys::mount::{id_of_fd, place_of_fd, unique_id_of_fd, what_is, Place};
 
 /// The mask of statx for the number that mountinfo shows.
 const MNT_ID: u32 = 0x1000;
@@ -139,6 +139,12 @@ pub fn find_mounted(mount: &Mount) -> Option<Found> {
         .is_none()
         .then(|| asked.taken(mount.clone(), true))
         .flatten()
+}
+
+/// The number that no other mount has had, of what is mounted at a mount's point.
+#[must_use]
+pub fn unique_id_at(mount: &Mount) -> Option<u64> {
+    unique_id_of_fd(known_at(mount.path(), OFlags::PATH | OFlags::NOFOLLOW)?)
 }
 
 /// What the page is to say of a mount that may not owe.

@@ -8,7 +8,7 @@
 use super::belongings::{forget_unborn, memory_of};
 use super::control::{self, Living};
 use super::durable::{errno_name, Holding};
-use super::find::find_mounted;
+use super::find::{find_mounted, unique_id_at, Found};
 use super::ledger::Ledger;
 use super::{dirs, filesystems};
 use crate::folder::take_lock;
@@ -127,16 +127,27 @@ fn clear_one(session: &Living, entry: Option<&Entry>, ledger: Option<&Ledger>) -
 /// in our sight: whether its unmount has written everything cannot be told any more.
 fn settle_again(fs: &LedgerFs) -> Option<i32> {
     let table = filesystems::mounts_of("self");
-    let is_it = |m: &&Mount| m.fstype == fs.fstype && m.source == fs.source;
-    let at_point = |m: &&Mount| m.path() == Path::new(&fs.mount);
-    let same = |m: &Mount| {
-        let found = find_mounted(m)?;
-        // Another one may have its place and its device.
-        let is_same =
-            fs.uuid.is_none() || mount::uuid_of_fd(&found.fd).is_none_or(|u| Some(u) == fs.uuid);
-        is_same.then_some(found)
-    };
-    let by_point = table.iter().filter(is_it).rfind(at_point).and_then(same);
-    let found = by_point.or_else(|| table.iter().filter(is_it).find_map(same));
-    found.map(|f| Holding::new(f.fd, f.file).settle())
+    let alike = |m: &&Mount| m.fstype == fs.fstype && m.source == fs.source;
+    let mut alike: Vec<&Mount> = table.iter().rev().filter(alike).collect();
+    // First what is at its point, the uppermost before others there.
+    alike.sort_by_key(|m| m.path() != Path::new(&fs.mount));
+    let found = on_its_mount(fs, &alike).or_else(|| by_its_uuid(fs, &alike))?;
+    Some(Holding::new(found.fd, found.file).settle())
+}
+
+/// The file system on the very mount that an entry names.
+fn on_its_mount(fs: &LedgerFs, alike: &[&Mount]) -> Option<Found> {
+    fs.mount_id?;
+    let mut there = alike.iter().filter(|m| unique_id_at(m) == fs.mount_id);
+    let found = there.find_map(|m| find_mounted(m))?;
+    // Another one may have come to its place since.
+    (mount::unique_id_of_fd(&found.fd) == fs.mount_id).then_some(found)
+}
+
+/// The file system on another mount of it, or where the kernel does not number mounts for ever.
+/// Type and source are no proof: "overlay" is the source of every container's.
+fn by_its_uuid(fs: &LedgerFs, alike: &[&Mount]) -> Option<Found> {
+    fs.uuid.as_ref()?;
+    let found = alike.iter().filter_map(|m| find_mounted(m));
+    { found }.find(|found| filesystems::uuid_of(found) == fs.uuid)
 }

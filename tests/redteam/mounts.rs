@@ -12,7 +12,7 @@ use std::path::PathBuf;
 const NAMES: [&str; 3] = ["a", "b", "c"];
 
 /// Unmounts a disk, and keeps it on a loop device of its own until that is detached.
-fn unmounted(disk: &Disk) -> String {
+pub(super) fn unmounted(disk: &Disk) -> String {
     let mut setup = clean("losetup");
     setup.args(["--find", "--show"]).arg(disk.image());
     let device = run(&mut setup).must_succeed().stdout.trim().to_owned();
@@ -40,7 +40,7 @@ fn a_file_system_that_root_mounts_meanwhile_loses_nothing() {
 }
 
 /// Options of an overlay with all its folders in one.
-fn overlay_on(at: &Path) -> String {
+pub(super) fn overlay_on(at: &Path) -> String {
     for dir in ["lower", "upper", "work"] {
         std::fs::create_dir(at.join(dir)).expect("a directory");
     }

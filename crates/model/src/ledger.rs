@@ -56,6 +56,11 @@ pub struct LedgerFs {
     /// UUID of the file system; absent when it has none, or none could be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uuid: Option<String>,
+    /// The mount that it was found on, by the number that no other mount of that boot has
+    /// (STATX_MNT_ID_UNIQUE, Linux 6.8); absent where the kernel tells none. It means nothing after
+    /// a reboot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mount_id: Option<u64>,
 }
 
 /// Why a text is not an entry.
@@ -158,6 +163,7 @@ mod tests {
                 fstype: "ext4".into(),
                 source: "/dev/sdb1".into(),
                 uuid: None,
+                mount_id: None,
             }],
         }
     }

@@ -86,6 +86,14 @@ pub fn place_of_fd(fd: impl AsFd) -> io::Result<Place> {
     })
 }
 
+/// The mount that a descriptor lies on, by a number that no other mount has before the next reboot;
+/// `None` where the kernel does not tell one (before Linux 6.8).
+#[must_use]
+pub fn unique_id_of_fd(fd: impl AsFd) -> Option<u64> {
+    let place = place_of_fd(fd).ok()?;
+    place.is_unique.then_some(place.mount)
+}
+
 /// Opens a mount point for `syncfs`, without following a link at its end.
 ///
 /// # Errors

@@ -50,9 +50,17 @@ impl From<&Entry> for CutSession {
             boot_id: entry.boot_id.clone(),
             until: entry.until.clone(),
             consistent: entry.consistent.clone(),
-            filesystems: entry.filesystems.clone(),
+            filesystems: { entry.filesystems.iter() }.map(after_reboot).collect(),
             advice: advice(entry),
         }
+    }
+}
+
+/// A file system without what means nothing by now.
+fn after_reboot(fs: &LedgerFs) -> LedgerFs {
+    LedgerFs {
+        mount_id: None,
+        ..fs.clone()
     }
 }
 
@@ -182,6 +190,7 @@ fn describe(filesystem: &LedgerFs) -> String {
         fstype,
         source,
         uuid,
+        ..
     } = filesystem;
     let uuid = uuid
         .as_ref()
@@ -216,6 +225,7 @@ mod tests {
                 fstype: "ext4".into(),
                 source: "/dev/sdb1".into(),
                 uuid: Some("7d4c".into()),
+                mount_id: None,
             }],
         }
     }

@@ -1,0 +1,153 @@
+//! Sessions that are dead, and what the ledger says of them: on which file system they owe.
+
+use super::mounts::{overlay_on, unmounted};
+use super::*;
+use crate::harness::command::{Outcome, LIMIT};
+use crate::harness::disk::Disk;
+use crate::sessions::stage::{as_root, has_four_parts};
+use crate::wait::until;
+use rustix::process::{kill_process, Pid, Signal};
+use std::path::PathBuf;
+
+fn is_keeper(pid: &Pid) -> bool {
+    let name = std::fs::read_to_string(format!("/proc/{pid}/comm"));
+    name.is_ok_and(|n| n.starts_with("synclater-keep"))
+}
+
+/// Kills supervisor and keeper, so that neither settles.
+fn kill(stage: &Stage, scribe: &Running) {
+    let keeper = stage.of_synclater().into_iter().find(is_keeper);
+    let to_keeper = |signal| keeper.map(|pid| kill_process(pid, signal).expect("it lives"));
+    to_keeper(Signal::STOP);
+    scribe.send(Signal::KILL);
+    to_keeper(Signal::KILL);
+    let ended = || stage.of_synclater().iter().all(|pid| !is_keeper(pid));
+    assert!(until(LIMIT, ended), "the keeper lives");
+    assert!(until(LIMIT, || has_ended(scribe)), "the supervisor lives");
+}
+
+/// Whether it was killed; nobody has waited for it yet.
+fn has_ended(scribe: &Running) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", scribe.pid()));
+    stat.map_or(true, |s| s.contains(") Z "))
+}
+
+/// It is told in four parts that something is not settled, with the status.
+fn is_told(outcome: &Outcome, about: &Path) {
+    assert_eq!(outcome.status.code(), Some(125), "{outcome}");
+    assert!(has_four_parts(&outcome.stderr), "{outcome}");
+    let name = about.display().to_string();
+    assert!(outcome.stderr.contains(&name), "{name}: {outcome}");
+    assert!(!outcome.stdout.contains("no sessions"), "{outcome}");
+}
+
+fn is_settled(stage: &Stage, outcome: &Outcome) {
+    assert_eq!(outcome.status.code(), Some(0), "{outcome}");
+    assert!(outcome.stderr.contains("synced"), "{outcome}");
+    assert!(stage.entries().is_empty(), "{:?}", stage.entries());
+    assert!(stage.left_in_run_dir().is_empty());
+}
+
+/// An overlay without a UUID, as containers have it, at a folder of its own.
+fn overlay(disk: &Disk, name: &str) -> PathBuf {
+    let (folder, at) = (
+        disk.path().join(name),
+        disk.path().join(format!("at-{name}")),
+    );
+    [&folder, &at]
+        .into_iter()
+        .for_each(|d| std::fs::create_dir(d).expect("a directory"));
+    let options = format!("{},uuid=null", overlay_on(&folder));
+    mount(&["-t", "overlay", "-o", &options], "overlay", &at);
+    at
+}
+
+#[test]
+fn another_overlay_is_not_settled_for_one_that_is_gone() {
+    if !as_root("another_overlay_is_not_settled_for_one_that_is_gone") {
+        return;
+    }
+    let (disk, stage) = (Disk::new("ext4", 64), Stage::new("overlays"));
+    let first = overlay(&disk, "first");
+    let mut scribe = scribe(&stage, &[]);
+    warm(&stage, &mut scribe, &first);
+    save(&mut scribe, &first, &["a"]);
+    kill(&stage, &scribe);
+    run(clean("umount").arg("-l").arg(&first)).must_succeed();
+    let other = overlay(&disk, "other");
+    let settle = stage.ask(&["settle"]);
+    umount(&other);
+    is_told(&settle, &first);
+    assert_eq!(stage.entries().len(), 1);
+    // Nor for one that has its place.
+    let again = overlay(&disk, "again");
+    mount(&["--move"], &again.display().to_string(), &first);
+    let settle = stage.ask(&["settle"]);
+    umount(&first);
+    is_told(&settle, &first);
+}
+
+#[test]
+fn an_ext4_that_is_made_anew_is_not_settled_for_the_one_before() {
+    if !as_root("an_ext4_that_is_made_anew_is_not_settled_for_the_one_before") {
+        return;
+    }
+    let (disk, stage) = (Disk::new("ext4", 64), Stage::new("zeros"));
+    let device = unmounted(&disk);
+    let make = || {
+        let mut mkfs = clean("mkfs.ext4");
+        run(mkfs.args(["-q", "-F", "-U", "clear"]).arg(&device)).must_succeed();
+        mount(&["-t", "ext4"], &device, disk.path());
+    };
+    make();
+    let mut scribe = scribe(&stage, &[]);
+    warm(&stage, &mut scribe, disk.path());
+    kill(&stage, &scribe);
+    umount(disk.path());
+    make();
+    run(clean("losetup").arg("-d").arg(&device)).must_succeed();
+    is_told(&stage.ask(&["settle"]), disk.path());
+    assert_eq!(stage.entries().len(), 1);
+}
+
+#[test]
+fn a_file_system_without_a_uuid_is_settled_where_it_is_still_mounted() {
+    if !as_root("a_file_system_without_a_uuid_is_settled_where_it_is_still_mounted") {
+        return;
+    }
+    let (disk, stage) = (Disk::new("ext4", 64), Stage::new("still"));
+    let (at, other) = (overlay(&disk, "one"), overlay(&disk, "other"));
+    let mut scribe = scribe(&stage, &[]);
+    warm(&stage, &mut scribe, &at);
+    save(&mut scribe, &at, &NAMES);
+    kill(&stage, &scribe);
+    // Wherever it is by now.
+    umount(&other);
+    mount(&["--move"], &at.display().to_string(), &other);
+    let settle = stage.ask(&["settle"]);
+    umount(&other);
+    is_settled(&stage, &settle);
+    are_whole(&disk.cut().path().join("one/upper"), &NAMES);
+}
+
+const NAMES: [&str; 3] = ["a", "b", "c"];
+
+#[test]
+fn a_file_system_is_settled_by_its_uuid_through_another_mount_of_it() {
+    if !as_root("a_file_system_is_settled_by_its_uuid_through_another_mount_of_it") {
+        return;
+    }
+    let (disk, stage) = (Disk::new("ext4", 64), Stage::new("bound"));
+    let bound = stage.work().join("bound");
+    std::fs::create_dir(&bound).expect("a mount point");
+    let mut scribe = scribe(&stage, &[]);
+    warm(&stage, &mut scribe, disk.path());
+    save(&mut scribe, disk.path(), &NAMES);
+    kill(&stage, &scribe);
+    mount(&["--bind"], &disk.path().display().to_string(), &bound);
+    umount(disk.path());
+    let settle = stage.ask(&["settle"]);
+    is_settled(&stage, &settle);
+    are_whole(disk.cut().path(), &NAMES);
+    umount(&bound);
+}

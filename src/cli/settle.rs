@@ -3,14 +3,16 @@
 use super::set::ask_named;
 use super::OURS;
 use crate::session::control::{sessions, Request};
-use crate::session::durable;
+use crate::session::ledger::Ledger;
+use crate::session::{durable, stale};
 use std::path::Path;
 use synclater_model::report::message::Trouble;
 use synclater_sys::mount;
 
 /// Makes durable what was asked for so far: of one session, of file systems, or of all sessions.
 ///
-/// Exit status: 0, or 125 where something could not be settled; the rest is.
+/// Exit status: 0, or 125 where something could not be settled, or the ledger could not be read;
+/// the rest is.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -35,7 +37,7 @@ EXAMPLES
 pub fn run(args: &Args) -> anyhow::Result<i32> {
     let mut is_whole = super::clear_stale();
     if args.what.is_empty() {
-        is_whole &= super::tell_cleared(&crate::session::stale::settle_orphans());
+        is_whole &= settle_orphans();
     }
     let all = || sessions().into_iter().map(|s| s.id).collect();
     let what: Vec<String> = if args.what.is_empty() {
@@ -62,6 +64,23 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
         super::print("no sessions\n")?;
     }
     Ok(status)
+}
+
+/// Settles what sessions owe that are gone without a trace. Whether all of the ledger could be
+/// read, and is durable.
+fn settle_orphans() -> bool {
+    match Ledger::existing() {
+        Ok(None) => true,
+        Ok(Some(ledger)) => {
+            let (cleared, unread) = stale::settle_orphans(&ledger);
+            { unread.iter() }.for_each(|u| super::say(&format!("{}\n", u.trouble())));
+            super::tell_cleared(&cleared) && unread.is_empty()
+        }
+        Err(trouble) => {
+            super::say(&format!("{trouble}\n"));
+            false
+        }
+    }
 }
 
 fn path(name: &str) -> Result<String, Trouble> {

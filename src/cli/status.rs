@@ -1,13 +1,13 @@
 //! `synclater status`: what the ledger says after a power cut.
 
-use crate::session::ledger::Ledger;
+use crate::session::ledger::{Filed, Ledger};
 use crate::session::{control, dirs};
 use synclater_model::ledger::{cut_sessions, render_status, status_json, Entry};
 use synclater_model::report::message::Trouble;
 
 /// Names the sessions that were cut by a power failure or crash, what they owed, and what to do.
 ///
-/// Exit status: 0 where nothing was cut, 1 where something was.
+/// Exit status: 0 where nothing was cut, 1 where something was, or an entry cannot be read.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -29,23 +29,20 @@ EXAMPLES
 /// Prints what was cut.
 ///
 /// # Errors
-/// A [`Trouble`] where an entry to forget is not there or cannot be removed.
+/// A [`Trouble`] where the ledger is not to be trusted, or an entry to forget is not there or
+/// cannot be removed.
 pub fn run(args: &Args) -> anyhow::Result<i32> {
     let _ = super::clear_stale();
-    let ledger = Ledger::existing();
-    let (entries, bad) = ledger.as_ref().map(Ledger::entries).unwrap_or_default();
-    for (path, why) in &bad {
-        crate::cli::say(
-            &(format!(
-                "synclater: ledger entry {} cannot be read: {why}",
-                path.display()
-            ) + "\n"),
-        );
+    let ledger = Ledger::existing()?;
+    let (filed, bad) = ledger.as_ref().map(Ledger::entries).unwrap_or_default();
+    for unread in &bad {
+        super::say(&format!("{}\n", unread.trouble()));
     }
     let boot = dirs::boot_id();
     if let Some(id) = &args.forget {
-        return forget(id, &entries, &boot, ledger.as_ref());
+        return forget(id, &filed, &boot, ledger.as_ref());
     }
+    let entries: Vec<Entry> = filed.into_iter().map(|f| f.entry).collect();
     let cut: Vec<Entry> = entries
         .iter()
         .filter(|e| e.is_cut(&boot))
@@ -84,19 +81,18 @@ fn unsettled(entries: &[Entry], boot: &str) -> Result<(), Trouble> {
     Ok(())
 }
 
-fn forget(id: &str, entries: &[Entry], boot: &str, ledger: Option<&Ledger>) -> anyhow::Result<i32> {
+fn forget(id: &str, filed: &[Filed], boot: &str, ledger: Option<&Ledger>) -> anyhow::Result<i32> {
     let trouble = |why: String| {
         let what = format!("cannot forget {id}");
         Trouble::new(what, why, "synclater status", "the ledger is as it was")
     };
     let lives = control::sessions().iter().any(|s| s.id == id);
-    let known = entries
-        .iter()
-        .any(|e| e.id == id && (e.is_cut(boot) || !lives));
-    let (Some(ledger), true) = (ledger, known) else {
+    let known = { filed.iter() }.find(|f| f.entry.id == id && (f.entry.is_cut(boot) || !lives));
+    let (Some(ledger), Some(known)) = (ledger, known) else {
         return Err(trouble("no cut session has this name".into()).into());
     };
-    ledger.close_here(id).map_err(|e| trouble(e.to_string()))?;
+    let closed = ledger.close_here(&known.path);
+    closed.map_err(|e| trouble(e.to_string()))?;
     super::print(&format!("{id}: forgotten\n"))?;
     Ok(0)
 }

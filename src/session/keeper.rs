@@ -310,12 +310,13 @@ impl Vigil {
         let met = self.shared.page().error.load(SeqCst).cast_signed();
         let is_durable = self.settle() && met == 0;
         let ledger = &self.ledger;
-        if is_durable && ledger.close_here(&self.what.id).is_ok() {
+        let entry = ledger.path(&self.what.id);
+        if is_durable && ledger.close_here(&entry).is_ok() {
             self.what.give_back(true);
             return 0;
         }
         if let Some(errno) = [self.lost, met].into_iter().find(|e| *e != 0) {
-            let _ = ledger.note_error(&self.what.id, errno);
+            let _ = ledger.note_error(&entry, errno);
         }
         1
     }

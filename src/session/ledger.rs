@@ -3,6 +3,8 @@
 //! One file a session, `ID.json`. Promise: when the job that writes it has ended with 0, the entry
 //! and its name are durable (file and folder synced by system calls that no preload sees).
 //! Writing and closing run in processes of their own: the disk may be slow, the heartbeat may not.
+//! What is read is input: a folder that others may write is refused, and so is an entry that is not
+//! named after its session. No path is made of what an entry says.
 
 use super::dirs;
 use super::durable::errno_name;
@@ -10,12 +12,44 @@ use rustix::fs::{Access, AtFlags, Mode, OFlags};
 use std::io;
 use std::path::{Path, PathBuf};
 use synclater_model::ledger::Entry;
+use synclater_model::report::message::Trouble;
 use synclater_sys::job::Job;
 
 /// The ledger of one user.
 #[derive(Clone, Debug)]
 pub struct Ledger {
     dir: PathBuf,
+}
+
+/// An entry, and its file.
+pub struct Filed {
+    /// Its file.
+    pub path: PathBuf,
+    /// What it says.
+    pub entry: Entry,
+}
+
+/// What cannot be read: an entry, or the whole ledger.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unread {
+    /// The file, or the folder.
+    pub path: PathBuf,
+    /// Why.
+    pub why: String,
+}
+
+impl Unread {
+    /// As a message about a file that belongs to no session in sight.
+    #[must_use]
+    pub fn trouble(&self) -> Trouble {
+        Trouble::new(
+            format!("ledger entry {} cannot be read", self.path.display()),
+            self.why.clone(),
+            "the release of synclater that wrote it; or check what its command wrote, and remove \
+             that file",
+            "nothing of it was settled; the file stays",
+        )
+    }
 }
 
 fn errno(e: &io::Error) -> i32 {
@@ -28,9 +62,9 @@ impl Ledger {
     ///
     /// # Errors
     /// Why there is none, as a message for the user.
-    pub fn open() -> Result<Ledger, synclater_model::report::message::Trouble> {
+    pub fn open() -> Result<Ledger, Trouble> {
         let Some(dir) = dirs::state_dir() else {
-            return Err(synclater_model::report::message::Trouble::new(
+            return Err(Trouble::new(
                 "there is no folder for the ledger",
                 "neither HOME nor XDG_STATE_HOME is set",
                 "name one in SYNCLATER_STATE_DIR",
@@ -40,7 +74,7 @@ impl Ledger {
         dirs::make(&dir, "the ledger")?;
         let (may, flags) = (Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS);
         rustix::fs::accessat(rustix::fs::CWD, &dir, may, flags).map_err(|e| {
-            synclater_model::report::message::Trouble::new(
+            Trouble::new(
                 format!("cannot write the ledger in {}", dir.display()),
                 e.to_string(),
                 "make it writable, or name another folder in SYNCLATER_STATE_DIR",
@@ -50,12 +84,39 @@ impl Ledger {
         Ok(Ledger { dir })
     }
 
-    /// The ledger for reading; it may not exist.
-    #[must_use]
-    pub fn existing() -> Option<Ledger> {
-        dirs::state_dir()
-            .filter(|d| d.is_dir())
-            .map(|dir| Ledger { dir })
+    /// The ledger for reading and closing; there may be none.
+    ///
+    /// # Errors
+    /// Why it cannot be trusted, as a message for the user.
+    pub fn existing() -> Result<Option<Ledger>, Trouble> {
+        let Some(dir) = dirs::state_dir() else {
+            return Ok(None);
+        };
+        Ledger::at(&dir).map_err(|why| {
+            Trouble::new(
+                format!("cannot use {} as the ledger", dir.display()),
+                why,
+                "look at who has put what there; a ledger is a folder of yours that nobody else \
+                 may write; SYNCLATER_STATE_DIR names another one",
+                "none of its entries was believed, settled or removed",
+            )
+        })
+    }
+
+    /// The ledger in `dir`, if there is such a folder.
+    ///
+    /// # Errors
+    /// Why it cannot be trusted, or looked at.
+    pub fn at(dir: &Path) -> Result<Option<Ledger>, String> {
+        let seen = match dir.symlink_metadata() {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+            seen => seen.map_err(|e| e.to_string())?,
+        };
+        match dirs::distrust(&seen) {
+            Some(why) => Err(why),
+            None if !seen.is_dir() => Err("it is no folder".into()),
+            None => Ok(Some(Ledger { dir: dir.into() })),
+        }
     }
 
     /// Where the entry of session `id` lies.
@@ -84,52 +145,62 @@ impl Ledger {
         })
     }
 
-    /// Closes an entry in this process, durably.
+    /// Closes the entry in the file `path` in this process, durably.
     ///
     /// # Errors
     /// Those of unlink(2) and fsync(2).
-    pub fn close_here(&self, id: &str) -> io::Result<()> {
-        close_durably(&self.dir, &self.path(id))
+    pub fn close_here(&self, path: &Path) -> io::Result<()> {
+        close_durably(&self.dir, path)
     }
 
-    /// Notes durably in the entry of session `id` that a write was lost: the kernel tells of it
+    /// Notes durably in the entry in the file `path` that a write was lost: the kernel tells of it
     /// once, so whoever settles in its place cannot see that any more.
     ///
     /// # Errors
     /// Those of writing a file; `ENOENT` where there is no such entry.
-    pub fn note_error(&self, id: &str, errno: i32) -> io::Result<()> {
-        let path = self.path(id);
-        let text = std::fs::read_to_string(&path)?;
-        let mut entry = Entry::from_json(&text).map_err(io::Error::other)?;
+    pub fn note_error(&self, path: &Path, errno: i32) -> io::Result<()> {
+        let mut entry = read(path)?;
         entry.error.get_or_insert_with(|| errno_name(errno));
         let fresh = path.with_extension("new");
-        write_durably(&self.dir, &path, &fresh, entry.to_json().as_bytes())
+        write_durably(&self.dir, path, &fresh, entry.to_json().as_bytes())
     }
 
-    /// All entries that can be read, and the files that cannot, with the reason.
+    /// All entries that can be read, and the files that cannot; the folder is among these where it
+    /// cannot be listed.
     #[must_use]
-    pub fn entries(&self) -> (Vec<Entry>, Vec<(PathBuf, String)>) {
-        let (mut good, mut bad) = (Vec::new(), Vec::new());
-        let files = std::fs::read_dir(&self.dir)
-            .into_iter()
-            .flatten()
-            .flatten()
-            .map(|e| e.path());
-        let mut files: Vec<PathBuf> = files
-            .filter(|p| p.extension().is_some_and(|x| x == "json"))
-            .collect();
+    pub fn entries(&self) -> (Vec<Filed>, Vec<Unread>) {
+        let unread = |path: &Path, e: &io::Error| Unread {
+            path: path.into(),
+            why: e.to_string(),
+        };
+        let files = match std::fs::read_dir(&self.dir) {
+            Ok(files) => files.flatten().map(|e| e.path()),
+            Err(e) => return (Vec::new(), vec![unread(&self.dir, &e)]),
+        };
+        let is_entry = |p: &PathBuf| p.extension().is_some_and(|x| x == "json");
+        let mut files: Vec<PathBuf> = files.filter(is_entry).collect();
         files.sort();
+        let (mut good, mut bad) = (Vec::new(), Vec::new());
         for path in files {
-            match std::fs::read_to_string(&path).map_err(|e| e.to_string()) {
-                Err(why) => bad.push((path, why)),
-                Ok(text) => match Entry::from_json(&text) {
-                    Ok(entry) => good.push(entry),
-                    Err(why) => bad.push((path, why.to_string())),
-                },
+            match read(&path) {
+                Ok(entry) => good.push(Filed { path, entry }),
+                // It was closed meanwhile.
+                Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+                Err(e) => bad.push(unread(&path, &e)),
             }
         }
         (good, bad)
     }
+}
+
+/// The entry in a file, where that is ours and named after it.
+fn read(path: &Path) -> io::Result<Entry> {
+    if let Some(why) = dirs::distrust(&path.symlink_metadata()?) {
+        return Err(io::Error::other(why));
+    }
+    let name = path.file_stem().unwrap_or_default().to_string_lossy();
+    let text = std::fs::read_to_string(path)?;
+    Entry::of_file(&name, &text).map_err(io::Error::other)
 }
 
 fn sync_dir(dir: &Path) -> io::Result<()> {

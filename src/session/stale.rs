@@ -9,11 +9,11 @@ use super::belongings::{forget_unborn, memory_of};
 use super::control::{self, Living};
 use super::durable::{errno_name, Holding};
 use super::find::{find_mounted, unique_id_at, Found};
-use super::ledger::Ledger;
+use super::ledger::{Filed, Ledger, Unread};
 use super::{dirs, filesystems};
 use crate::folder::take_lock;
 use std::path::Path;
-use synclater_model::ledger::{Entry, LedgerFs};
+use synclater_model::ledger::LedgerFs;
 use synclater_model::policy::filesystem::Mount;
 use synclater_sys::{mount, process};
 
@@ -43,7 +43,7 @@ impl Cleared {
 
 /// Clears away what dead sessions left; sessions that live are not touched.
 pub fn clear() -> Vec<Cleared> {
-    let ledger = Ledger::existing();
+    let ledger = Ledger::existing().ok().flatten();
     let entries = ledger.as_ref().map(|l| l.entries().0).unwrap_or_default();
     let mut cleared = Vec::new();
     forget_unborn();
@@ -53,38 +53,42 @@ pub fn clear() -> Vec<Cleared> {
         };
         let entry = entries
             .iter()
-            .find(|e| e.id == session.id && !e.is_cut(&dirs::boot_id()));
+            .find(|f| f.entry.id == session.id && !f.entry.is_cut(&dirs::boot_id()));
         cleared.push(clear_one(&session, entry, ledger.as_ref()));
     }
     cleared
 }
 
 /// Settles what entries of this boot name whose sessions are gone without a trace: nobody of them
-/// lives, and their folder does.
-pub fn settle_orphans() -> Vec<Cleared> {
-    let Some(ledger) = Ledger::existing() else {
-        return Vec::new();
-    };
+/// lives, and their folder does not either. The entries that cannot be read come with it.
+#[must_use]
+pub fn settle_orphans(ledger: &Ledger) -> (Vec<Cleared>, Vec<Unread>) {
     let known = control::sessions();
-    let is_orphan = |e: &Entry| {
+    let is_orphan = |f: &Filed| {
+        let e = &f.entry;
         let name = process::text(format!("/proc/{}/comm", e.pid)).unwrap_or_default();
         let is_ours = || !process::is_ended(e.pid) && name.starts_with("synclater");
         !e.is_cut(&dirs::boot_id()) && known.iter().all(|s| s.id != e.id) && !is_ours()
     };
-    let orphans = ledger.entries().0.into_iter().filter(is_orphan);
-    orphans
-        .map(|entry| {
-            let out = settle_entry(&entry, &ledger);
-            if out.failed.is_empty() {
-                let _ = ledger.close_here(&entry.id);
-            }
-            out
-        })
-        .collect()
+    let (entries, mut unread) = ledger.entries();
+    let orphans = entries.into_iter().filter(is_orphan);
+    let cleared = orphans.map(|filed| settle_filed(&filed, ledger));
+    let is_of = |u: &Unread, s: &Living| u.path == ledger.path(&s.id);
+    unread.retain(|u| !known.iter().any(|s| is_of(u, s)));
+    (cleared.collect(), unread)
 }
 
-/// Settles what an entry names, in place of its session.
-fn settle_entry(entry: &Entry, ledger: &Ledger) -> Cleared {
+/// Settles what an entry names, in place of its session, and closes it where all was.
+fn settle_filed(filed: &Filed, ledger: &Ledger) -> Cleared {
+    let out = settle_entry(filed, ledger);
+    if out.failed.is_empty() {
+        let _ = ledger.close_here(&filed.path);
+    }
+    out
+}
+
+fn settle_entry(filed: &Filed, ledger: &Ledger) -> Cleared {
+    let entry = &filed.entry;
     let mut out = Cleared::nothing(&entry.id);
     out.error.clone_from(&entry.error);
     for fs in entry.filesystems.iter().filter(|_| !entry.is_never) {
@@ -92,7 +96,7 @@ fn settle_entry(entry: &Entry, ledger: &Ledger) -> Cleared {
             Some(0) if out.error.is_none() => &mut out.settled,
             Some(errno) if errno != 0 => {
                 // The next one that asks is not told.
-                let _ = ledger.note_error(&entry.id, errno);
+                let _ = ledger.note_error(&filed.path, errno);
                 out.error.get_or_insert_with(|| errno_name(errno));
                 &mut out.failed
             }
@@ -103,14 +107,11 @@ fn settle_entry(entry: &Entry, ledger: &Ledger) -> Cleared {
     out
 }
 
-fn clear_one(session: &Living, entry: Option<&Entry>, ledger: Option<&Ledger>) -> Cleared {
+fn clear_one(session: &Living, entry: Option<&Filed>, ledger: Option<&Ledger>) -> Cleared {
     let out = { entry.zip(ledger) }.map_or_else(
         || Cleared::nothing(&session.id),
-        |(entry, ledger)| settle_entry(entry, ledger),
+        |(filed, ledger)| settle_filed(filed, ledger),
     );
-    if let (Some(_), Some(ledger), true) = (entry, ledger, out.failed.is_empty()) {
-        let _ = ledger.close_here(&session.id);
-    }
     let memory = memory_of(&session.dir);
     let ours = memory
         .symlink_metadata()

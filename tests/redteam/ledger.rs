@@ -1,4 +1,5 @@
-//! Sessions that are dead, and what the ledger says of them: on which file system they owe.
+//! Sessions that are dead, and what the ledger says of them: on which file system they owe, and who
+//! may have written it.
 
 use super::mounts::{overlay_on, unmounted};
 use super::*;
@@ -7,6 +8,7 @@ use crate::harness::disk::Disk;
 use crate::sessions::stage::{as_root, has_four_parts};
 use crate::wait::until;
 use rustix::process::{kill_process, Pid, Signal};
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
 fn is_keeper(pid: &Pid) -> bool {
@@ -150,4 +152,67 @@ fn a_file_system_is_settled_by_its_uuid_through_another_mount_of_it() {
     is_settled(&stage, &settle);
     are_whole(disk.cut().path(), &NAMES);
     umount(&bound);
+}
+
+#[test]
+fn an_entry_that_cannot_be_read_is_told_by_settle_too() {
+    let stage = Stage::new("alone");
+    let path = stage.state().join("kelp.json");
+    std::fs::write(&path, "{\"version\": 2}").expect("an entry");
+    is_told(&stage.ask(&["settle"]), &path);
+    assert!(path.exists());
+    let status = stage.ask(&["status"]);
+    assert_eq!(status.status.code(), Some(1), "{status}");
+    assert!(has_four_parts(&status.stderr), "{status}");
+}
+
+/// An entry of this boot in the stage's ledger that says it is `id`, of nobody who lives.
+fn plant(stage: &Stage, name: &str, id: &str) -> PathBuf {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").expect("the boot");
+    let entry = serde_json::json!({
+        "version": 1, "id": id, "boot_id": boot.trim(), "pid": 1, "command": ["true"],
+        "started": "2026-01-31T12:00:00Z", "until": "exit", "filesystems": [],
+    });
+    let path = stage.state().join(name);
+    std::fs::write(&path, entry.to_string()).expect("an entry");
+    path
+}
+
+#[test]
+fn an_entry_that_names_another_file_removes_none() {
+    let stage = Stage::new("planted");
+    let target = stage.work().join("target.json");
+    std::fs::write(&target, "{}").expect("a file");
+    for id in ["../work/target", "kelp", "a/b", ""] {
+        let path = plant(&stage, "a.json", id);
+        is_told(&stage.ask(&["settle"]), &path);
+        assert!(target.exists(), "removed by {id}");
+        let status = stage.ask(&["status"]);
+        assert_eq!(status.status.code(), Some(1), "{status}");
+        assert!(has_four_parts(&status.stderr), "{status}");
+        assert!(path.exists());
+    }
+}
+
+#[test]
+fn a_ledger_that_others_may_write_is_not_believed() {
+    let stage = Stage::new("open");
+    let path = plant(&stage, "kelp.json", "kelp");
+    let mode = std::fs::Permissions::from_mode(0o777);
+    std::fs::set_permissions(stage.state(), mode).expect("chmod");
+    for words in [
+        &["settle"][..],
+        &["status"],
+        &["status", "--forget", "kelp"],
+    ] {
+        is_told(&stage.ask(words), &stage.state());
+        assert!(path.exists());
+    }
+    let link = stage.file("link");
+    std::os::unix::fs::symlink(stage.state(), &link).expect("a link");
+    let mode = std::fs::Permissions::from_mode(0o700);
+    std::fs::set_permissions(stage.state(), mode).expect("chmod");
+    let mut settle = stage.synclater(&["settle"]);
+    is_told(&run(settle.env("SYNCLATER_STATE_DIR", &link)), &link);
+    assert!(path.exists());
 }

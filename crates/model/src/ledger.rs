@@ -2,7 +2,8 @@
 //!
 //! Promise: an entry says enough to find the damage without the machine it was written on: file
 //! systems by UUID and source, because mount ids and device numbers die at a reboot. An entry of a
-//! version that is not known is refused, never half read. The advice says both what a cut may have
+//! version that is not known is refused, never half read; so is one that is named after another
+//! session than it says. The advice says both what a cut may have
 //! taken (*when*) and what it may have torn (*order*).
 //!
 //! What it does not do: it writes no file; that an entry is on disk before the first request is
@@ -18,7 +19,7 @@ pub use crate::report::status::{advice, cut_sessions, render_status, status_json
 pub struct Entry {
     /// Version of this form: 1.
     pub version: u32,
-    /// Session id.
+    /// Session id: the stem of the file's name too.
     pub id: String,
     /// The boot during which it ran: `/proc/sys/kernel/random/boot_id`.
     pub boot_id: String,
@@ -85,6 +86,14 @@ pub enum LedgerError {
         /// The parser's words.
         message: String,
     },
+    /// It says that it is another session's than its file's, or one that no session can have.
+    #[error("it says that it is of session {id:?}, and its name that it is of {name:?}")]
+    NotItsName {
+        /// The id that it says.
+        id: String,
+        /// The stem of its file's name.
+        name: String,
+    },
 }
 
 /// What is read first: whether the rest can be understood at all.
@@ -100,6 +109,20 @@ impl Entry {
     /// The entry as JSON, indented, with a newline at its end.
     pub fn to_json(&self) -> String {
         crate::report::json(self)
+    }
+
+    /// Reads the entry in the file `NAME.json`: its id is `name`, and one that a session can have.
+    /// So no word of an entry can lead to another file.
+    ///
+    /// # Errors
+    /// As [`Entry::from_json`]; [`LedgerError::NotItsName`].
+    pub fn of_file(name: &str, text: &str) -> Result<Entry, LedgerError> {
+        let entry = Entry::from_json(text)?;
+        if entry.id == name && is_name(name) {
+            return Ok(entry);
+        }
+        let (id, name) = (entry.id, name.to_owned());
+        Err(LedgerError::NotItsName { id, name })
     }
 
     /// Reads an entry. Keys that are not known are passed over: a later version may add some.
@@ -127,6 +150,12 @@ impl Entry {
     pub fn advice(&self) -> String {
         advice(self)
     }
+}
+
+/// Whether a session can have this name: a word, and a number where the word is taken.
+pub fn is_name(name: &str) -> bool {
+    let word = name.trim_end_matches(|c: char| c.is_ascii_digit());
+    !word.is_empty() && word.bytes().all(|b| b.is_ascii_lowercase())
 }
 
 fn malformed(error: serde_json::Error) -> LedgerError {
@@ -199,6 +228,26 @@ mod tests {
             .to_string();
         assert!(missing.contains("missing field `id`"), "{missing}");
         assert!(Entry::from_json("").is_err());
+    }
+
+    #[test]
+    fn an_entry_is_of_the_session_that_its_file_is_named_after() {
+        let text = entry().to_json();
+        assert_eq!(Entry::of_file("kelp", &text), Ok(entry()));
+        let error = Entry::of_file("reef", &text).unwrap_err().to_string();
+        assert!(
+            error.contains("\"kelp\"") && error.contains("\"reef\""),
+            "{error}"
+        );
+        for id in ["../kelp", "a/b", "", ".kelp", "23", "kelp-2", "Kelp"] {
+            let text = Entry {
+                id: id.into(),
+                ..entry()
+            }
+            .to_json();
+            assert!(Entry::of_file(id, &text).is_err(), "{id}");
+        }
+        assert!(is_name("kelp23"));
     }
 
     #[test]

@@ -508,12 +508,13 @@ impl Supervisor {
             .clone()
             .filter(|_| close || self.entry_may_exist())
         {
+            let entry = ledger.path(&self.plan.id);
             match &self.paid.error {
                 _ if self.paid.complete => {
-                    let _ = ledger.close_here(&self.plan.id);
+                    let _ = ledger.close_here(&entry);
                 }
                 Some(error) => {
-                    let _ = ledger.note_error(&self.plan.id, error.errno);
+                    let _ = ledger.note_error(&entry, error.errno);
                 }
                 None => {}
             }

@@ -137,8 +137,7 @@ impl Wanted {
         }
         let run = dirs::run_dir();
         dirs::make(&run, "the folder of running sessions")?;
-        let in_ledger = |id: &str| ledger.as_ref().is_some_and(|l| l.path(id).exists());
-        let belongings = Belongings::make(&run, in_ledger)?;
+        let belongings = Belongings::make(&run, ledger.as_ref())?;
         let cannot = |what: &str, e: std::io::Error| {
             belongings.give_back(false);
             // Mostly a matter of the memory that it shares.

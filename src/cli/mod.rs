@@ -25,6 +25,7 @@ mod top;
 mod whole_file;
 mod whose;
 
+use crate::session::stale::Cleared;
 use clap::{CommandFactory, Parser, Subcommand};
 use std::ffi::OsString;
 use std::io::IsTerminal;
@@ -201,15 +202,19 @@ pub fn needs_proc(verb: &str) -> Result<(), Trouble> {
     Err(Trouble::new(format!("cannot {verb}"), why, try_, state))
 }
 
-/// Clears away what dead sessions left, and says so. Whether all of it is durable.
-pub fn clear_stale() -> bool {
-    tell_cleared(&crate::session::stale::clear())
+/// Clears away what dead sessions left, and says so.
+pub fn clear_stale() -> Vec<Cleared> {
+    let cleared = crate::session::stale::clear();
+    let _ = tell_cleared(&cleared);
+    cleared
 }
 
 /// Says what was settled in place of dead sessions, and what could not be. Whether all could.
-pub fn tell_cleared(cleared: &[crate::session::stale::Cleared]) -> bool {
+pub fn tell_cleared(cleared: &[Cleared]) -> bool {
     for c in cleared {
-        if !c.failed.is_empty() {
+        if let Some((dir, unread)) = &c.left {
+            say(&format!("{}\n", unread.trouble_of(&c.id, dir)));
+        } else if !c.failed.is_empty() {
             let list = c.failed.join(", ");
             let why = c.error.as_ref().map_or_else(
                 || format!("{list} is not mounted here any more"),
@@ -223,7 +228,10 @@ pub fn tell_cleared(cleared: &[crate::session::stale::Cleared]) -> bool {
                      `synclater status --forget {}`",
                     c.id
                 ),
-                "its ledger entry stays open; nothing of it is relaxed any more",
+                format!(
+                    "its ledger entry {} stays open; nothing of it is relaxed any more",
+                    c.entry.display()
+                ),
             );
             say(&format!("{trouble}\n"));
         } else if !c.settled.is_empty() {
@@ -235,5 +243,5 @@ pub fn tell_cleared(cleared: &[crate::session::stale::Cleared]) -> bool {
             ));
         }
     }
-    cleared.iter().all(|c| c.failed.is_empty())
+    cleared.iter().all(Cleared::is_whole)
 }

@@ -19,6 +19,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Lists sessions: processes, dial, debt, lease left, and what escaped.
 ///
 /// Names, on stderr, processes that a session has left whose supervisor was killed.
+///
+/// Exit status: 0, or 125 where it cannot be told what a dead session owes.
 #[derive(clap::Args)]
 #[command(after_help = "EXAMPLES\n  synclater ps\n  synclater ps --json")]
 pub struct Args {
@@ -32,10 +34,11 @@ pub struct Args {
 /// # Errors
 /// None of its own; a session that does not answer is named on stderr.
 pub fn run(args: &Args) -> anyhow::Result<i32> {
-    let _ = super::clear_stale();
+    let cleared = super::clear_stale();
+    let is_left = |id: &str| cleared.iter().any(|c| c.id == id && c.left.is_some());
     let mut rows = Vec::new();
     let mut living = Vec::new();
-    for session in sessions() {
+    for session in sessions().into_iter().filter(|s| !is_left(&s.id)) {
         match ask(&session, &Request::Ps) {
             Ok(Answer::Session { session: row }) => rows.push(*row),
             Ok(_) => super::say(&format!(
@@ -58,13 +61,14 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
         }
         living.push(session);
     }
-    super::print(&if args.json {
-        ps::to_json(&rows)
-    } else {
-        ps::render(&rows)
-    })?;
+    let all_told = cleared.iter().all(|c| c.left.is_none());
+    if args.json {
+        super::print(&ps::to_json(&rows))?;
+    } else if all_told || !rows.is_empty() {
+        super::print(&ps::render(&rows))?;
+    }
     name_left(&living);
-    Ok(0)
+    Ok(if all_told { 0 } else { super::OURS })
 }
 
 /// Names processes that sessions which were killed have left.

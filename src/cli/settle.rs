@@ -2,9 +2,10 @@
 
 use super::set::ask_named;
 use super::OURS;
-use crate::session::control::{sessions, Request};
+use crate::session::control::{sessions, Living, Request};
+use crate::session::durable;
 use crate::session::ledger::Ledger;
-use crate::session::{durable, stale};
+use crate::session::stale::{self, Cleared};
 use std::path::Path;
 use synclater_model::report::message::Trouble;
 use synclater_sys::mount;
@@ -35,13 +36,16 @@ EXAMPLES
 /// # Errors
 /// Those of the output; what could not be settled is told, and gives the status 125.
 pub fn run(args: &Args) -> anyhow::Result<i32> {
-    let mut is_whole = super::clear_stale();
+    let cleared = super::clear_stale();
+    let mut is_whole = cleared.iter().all(Cleared::is_whole);
     if args.what.is_empty() {
         is_whole &= settle_orphans();
     }
-    let all = || sessions().into_iter().map(|s| s.id).collect();
+    // A dead one that is still there was told just now.
+    let is_dead = |s: &Living| cleared.iter().any(|c| c.id == s.id);
+    let living = || sessions().into_iter().filter(|s| !is_dead(s));
     let what: Vec<String> = if args.what.is_empty() {
-        all()
+        living().map(|s| s.id).collect()
     } else {
         args.what.clone()
     };

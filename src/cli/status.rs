@@ -1,6 +1,6 @@
 //! `synclater status`: what the ledger says after a power cut.
 
-use crate::session::ledger::{Filed, Ledger};
+use crate::session::ledger::{Filed, Ledger, Unread};
 use crate::session::{control, dirs};
 use synclater_model::ledger::{cut_sessions, render_status, status_json, Entry};
 use synclater_model::report::message::Trouble;
@@ -32,10 +32,15 @@ EXAMPLES
 /// A [`Trouble`] where the ledger is not to be trusted, or an entry to forget is not there or
 /// cannot be removed.
 pub fn run(args: &Args) -> anyhow::Result<i32> {
-    let _ = super::clear_stale();
+    let mut told = super::clear_stale();
+    told.retain(|c| c.left.is_some());
     let ledger = Ledger::existing()?;
     let (filed, bad) = ledger.as_ref().map(Ledger::entries).unwrap_or_default();
-    for unread in &bad {
+    let is_told = |u: &Unread| {
+        told.iter()
+            .any(|c| c.left.as_ref().is_some_and(|(_, l)| l == u))
+    };
+    for unread in bad.iter().filter(|u| !is_told(u)) {
         super::say(&format!("{}\n", unread.trouble()));
     }
     let boot = dirs::boot_id();
@@ -57,7 +62,8 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
     if !args.json {
         unsettled(&entries, &boot)?;
     }
-    Ok(i32::from(!cut.is_empty() || !bad.is_empty()))
+    let is_clean = cut.is_empty() && bad.is_empty() && told.is_empty();
+    Ok(i32::from(!is_clean))
 }
 
 /// Entries of this boot that belong to no living session: settling failed, or was stopped.

@@ -7,9 +7,12 @@
 
 use super::dirs;
 use super::last_report::LastReport;
+use super::ledger::Ledger;
 use crate::folder::{make_locked, random_name, remove_abandoned, take_lock};
+use std::ffi::OsStr;
 use std::fs::{DirBuilder, File};
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, FileExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -34,19 +37,55 @@ pub struct Belongings {
 /// Where the session in `dir` has its memory, as its lock file says.
 #[must_use]
 pub fn memory_of(dir: &Path) -> PathBuf {
-    let text = std::fs::read_to_string(dir.join("lock")).unwrap_or_default();
-    match text.lines().next() {
-        Some(memory) if !memory.is_empty() => memory.into(),
+    let text = said_by_lock(dir);
+    match text.split(|b| *b == b'\n').next() {
+        Some(memory) if !memory.is_empty() => OsStr::from_bytes(memory).into(),
         _ => dir.to_path_buf(),
     }
 }
 
+/// What a session's lock file says of its ledger.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Kept {
+    /// Its entry, if it has one, is in this folder.
+    In(PathBuf),
+    /// It has no ledger, so it has nothing to settle.
+    Nowhere,
+    /// Nothing: it was killed before, or is one of a release that did not say it.
+    NotTold,
+}
+
+/// Where the session in `dir` has its ledger, as its lock file says.
+#[must_use]
+pub fn ledger_of(dir: &Path) -> Kept {
+    let text = said_by_lock(dir);
+    let behind = text.iter().position(|b| *b == b'\n').map_or(0, |at| at + 1);
+    // What has no end was not written, or is what is left of a longer text of before.
+    let Some((ledger, _)) = split_at_nul(&text[behind..]) else {
+        return Kept::NotTold;
+    };
+    match ledger {
+        [] => Kept::Nowhere,
+        ledger => Kept::In(OsStr::from_bytes(ledger).into()),
+    }
+}
+
+fn said_by_lock(dir: &Path) -> Vec<u8> {
+    std::fs::read(dir.join("lock")).unwrap_or_default()
+}
+
+fn split_at_nul(text: &[u8]) -> Option<(&[u8], &[u8])> {
+    let at = text.iter().position(|b| *b == 0)?;
+    Some((&text[..at], &text[at + 1..]))
+}
+
 impl Belongings {
-    /// Makes them in the folder `run` under an id that is not `taken` elsewhere.
+    /// Makes them in the folder `run` under an id that no entry of the `ledger` has.
     ///
     /// # Errors
     /// What failed, as a message for the user; nothing is left behind.
-    pub fn make(run: &Path, taken: impl Fn(&str) -> bool) -> Result<Belongings, Trouble> {
+    pub fn make(run: &Path, ledger: Option<&Ledger>) -> Result<Belongings, Trouble> {
+        let taken = |id: &str| ledger.is_some_and(|l| l.path(id).exists());
         // Locked before it has a name: another command would take an unlocked one for a dead
         // session's.
         let (fresh, lock) = spare(run)
@@ -58,7 +97,8 @@ impl Belongings {
             if !dir.exists() && std::fs::rename(&fresh, &dir).is_ok() {
                 let lock = Arc::new(lock);
                 LastReport::forget(&id);
-                return Belongings::with_memory(id, &dir, run, lock).inspect_err(|_| {
+                let made = Belongings::with_memory(id, &dir, run, lock, ledger);
+                return made.inspect_err(|_| {
                     let _ = std::fs::remove_dir_all(dir);
                 });
             }
@@ -72,29 +112,42 @@ impl Belongings {
         dir: &Path,
         run: &Path,
         lock: Arc<File>,
+        ledger: Option<&Ledger>,
     ) -> Result<Belongings, Trouble> {
         let base = dirs::memory_dir(run);
         let mut memory = dir.to_path_buf();
-        let mut line = String::from("\n");
         if base != run {
             dirs::make(&base, "the folder of shared memory")?;
             // Sessions of another run folder may have the same id.
             memory = base.join(format!("{id}.{}", random_name()));
-            line = format!("{}\n", memory.display());
         }
-        // Never shortened: on a disk mounted with `discard` that waits for the disk.
-        lock.write_all_at(line.as_bytes(), 0)
-            .map_err(|e| cannot_make(dir, &e))?;
-        if base != run {
-            let made = DirBuilder::new().mode(dirs::mode()).create(&memory);
-            made.map_err(|e| cannot_make(&memory, &e))?;
-        }
-        Ok(Belongings {
+        let made = Belongings {
             id,
             dir: dir.to_path_buf(),
             memory,
             lock,
-        })
+        };
+        // Before there is memory: what no lock file names nobody removes.
+        made.tell(ledger)?;
+        if base != run {
+            let created = DirBuilder::new().mode(dirs::mode()).create(&made.memory);
+            created.map_err(|e| cannot_make(&made.memory, &e))?;
+        }
+        Ok(made)
+    }
+
+    /// Has the lock file say where the memory and the ledger lie: a line, and what ends with NUL, as
+    /// a path may hold anything else.
+    fn tell(&self, ledger: Option<&Ledger>) -> Result<(), Trouble> {
+        let mut text = Vec::new();
+        if self.memory != self.dir {
+            text.extend_from_slice(self.memory.as_os_str().as_bytes());
+        }
+        text.push(b'\n');
+        text.extend(ledger.map_or(&[][..], |l| l.dir().as_os_str().as_bytes()));
+        text.push(0);
+        // Never shortened: on a disk mounted with `discard` that waits for the disk.
+        { self.lock.write_all_at(&text, 0) }.map_err(|e| cannot_make(&self.dir, &e))
     }
 
     /// Gives them back: the session has no files any more. Where it has left processes behind their

@@ -36,18 +36,59 @@ pub struct Unread {
     pub path: PathBuf,
     /// Why.
     pub why: String,
+    what: &'static str,
+    remedy: &'static str,
 }
 
 impl Unread {
-    /// As a message about a file that belongs to no session in sight.
+    /// An entry.
+    #[must_use]
+    pub fn entry(path: &Path, why: impl ToString) -> Unread {
+        Unread {
+            path: path.into(),
+            why: why.to_string(),
+            what: "ledger entry",
+            remedy: "the release of synclater that wrote it; or check what its command wrote, and \
+                     remove that file",
+        }
+    }
+
+    /// A ledger.
+    #[must_use]
+    pub fn ledger(dir: &Path, why: impl ToString) -> Unread {
+        Unread {
+            path: dir.into(),
+            why: why.to_string(),
+            what: "ledger",
+            remedy: "put that folder right; or check what the command wrote, and remove the \
+                     session's folder",
+        }
+    }
+
+    /// As a message about what belongs to no session in sight.
     #[must_use]
     pub fn trouble(&self) -> Trouble {
+        let (what, path) = (self.what, self.path.display());
         Trouble::new(
-            format!("ledger entry {} cannot be read", self.path.display()),
+            format!("{what} {path} cannot be read"),
             self.why.clone(),
-            "the release of synclater that wrote it; or check what its command wrote, and remove \
-             that file",
-            "nothing of it was settled; the file stays",
+            self.remedy,
+            "nothing of it was settled; it stays as it is",
+        )
+    }
+
+    /// As a message about what session `id` owed, whose folder is `dir`.
+    #[must_use]
+    pub fn trouble_of(&self, id: &str, dir: &Path) -> Trouble {
+        let (what, path) = (self.what, self.path.display());
+        Trouble::new(
+            format!("session {id} ended, and its {what} {path} cannot be read"),
+            self.why.clone(),
+            self.remedy,
+            format!(
+                "nothing of it was settled; its entry and its folder {} stay",
+                dir.display()
+            ),
         )
     }
 }
@@ -119,6 +160,12 @@ impl Ledger {
         }
     }
 
+    /// Its folder.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
     /// Where the entry of session `id` lies.
     #[must_use]
     pub fn path(&self, id: &str) -> PathBuf {
@@ -165,17 +212,26 @@ impl Ledger {
         write_durably(&self.dir, path, &fresh, entry.to_json().as_bytes())
     }
 
+    /// The entry of session `id`, if it has one.
+    ///
+    /// # Errors
+    /// Why it cannot be read.
+    pub fn entry(&self, id: &str) -> Result<Option<Filed>, Unread> {
+        let path = self.path(id);
+        match read(&path) {
+            Ok(entry) => Ok(Some(Filed { path, entry })),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(Unread::entry(&path, e)),
+        }
+    }
+
     /// All entries that can be read, and the files that cannot; the folder is among these where it
     /// cannot be listed.
     #[must_use]
     pub fn entries(&self) -> (Vec<Filed>, Vec<Unread>) {
-        let unread = |path: &Path, e: &io::Error| Unread {
-            path: path.into(),
-            why: e.to_string(),
-        };
         let files = match std::fs::read_dir(&self.dir) {
             Ok(files) => files.flatten().map(|e| e.path()),
-            Err(e) => return (Vec::new(), vec![unread(&self.dir, &e)]),
+            Err(e) => return (Vec::new(), vec![Unread::ledger(&self.dir, e)]),
         };
         let is_entry = |p: &PathBuf| p.extension().is_some_and(|x| x == "json");
         let mut files: Vec<PathBuf> = files.filter(is_entry).collect();
@@ -186,7 +242,7 @@ impl Ledger {
                 Ok(entry) => good.push(Filed { path, entry }),
                 // It was closed meanwhile.
                 Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-                Err(e) => bad.push(unread(&path, &e)),
+                Err(e) => bad.push(Unread::entry(&path, e)),
             }
         }
         (good, bad)

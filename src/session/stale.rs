@@ -1,18 +1,19 @@
 //! What dead sessions left: found by the next command, settled, cleared away.
 //!
 //! A session's folder has a `lock` file that the supervisor and its keeper hold locked as long as
-//! either lives; in it stands where the session's memory lies, if that is elsewhere. A folder whose
-//! lock can be taken is stale. Its debt (the ledger entry of this
-//! boot) is settled first; the entry is closed only when that succeeded.
+//! either lives; in it stands where the session's memory lies, if that is elsewhere, and its
+//! ledger. A folder whose lock can be taken is stale. Its debt (its entry of this boot, in the
+//! ledger that the lock file names) is settled first; the entry is closed only when that succeeded.
+//! Where the entry cannot be read, nobody knows what is owed: then everything stays as it is.
 
-use super::belongings::{forget_unborn, memory_of};
+use super::belongings::{forget_unborn, ledger_of, memory_of, Kept};
 use super::control::{self, Living};
 use super::durable::{errno_name, Holding};
 use super::find::{find_mounted, unique_id_at, Found};
 use super::ledger::{Filed, Ledger, Unread};
 use super::{dirs, filesystems};
 use crate::folder::take_lock;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use synclater_model::ledger::LedgerFs;
 use synclater_model::policy::filesystem::Mount;
 use synclater_sys::{mount, process};
@@ -28,6 +29,10 @@ pub struct Cleared {
     pub failed: Vec<String>,
     /// The name of the error of a write that was lost.
     pub error: Option<String>,
+    /// Its entry, where it had one that can be read.
+    pub entry: PathBuf,
+    /// The session's folder, which stays, and what would say what it owed.
+    pub left: Option<(PathBuf, Unread)>,
 }
 
 impl Cleared {
@@ -37,26 +42,73 @@ impl Cleared {
             settled: Vec::new(),
             failed: Vec::new(),
             error: None,
+            entry: PathBuf::new(),
+            left: None,
         }
+    }
+
+    /// Whether all that it owed is durable.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.failed.is_empty() && self.left.is_none()
     }
 }
 
 /// Clears away what dead sessions left; sessions that live are not touched.
 pub fn clear() -> Vec<Cleared> {
-    let ledger = Ledger::existing().ok().flatten();
-    let entries = ledger.as_ref().map(|l| l.entries().0).unwrap_or_default();
-    let mut cleared = Vec::new();
     forget_unborn();
-    for session in control::sessions() {
-        let Some(_lock) = take_lock(&session.dir) else {
-            continue;
-        };
-        let entry = entries
-            .iter()
-            .find(|f| f.entry.id == session.id && !f.entry.is_cut(&dirs::boot_id()));
-        cleared.push(clear_one(&session, entry, ledger.as_ref()));
+    { control::sessions().iter() }
+        .filter_map(clear_if_dead)
+        .collect()
+}
+
+fn clear_if_dead(session: &Living) -> Option<Cleared> {
+    let _lock = take_lock(&session.dir)?;
+    let nothing = Cleared::nothing(&session.id);
+    let out = match entry_of(session) {
+        // The entry is written before the first debt.
+        Ok(None) => nothing,
+        Ok(Some((filed, ledger))) => settle_filed(&filed, &ledger),
+        Err(unread) => {
+            let left = Some((session.dir.clone(), unread));
+            return Some(Cleared { left, ..nothing });
+        }
+    };
+    remove_files(session);
+    Some(out)
+}
+
+/// What a dead session owes, and the ledger that says so: its own, wherever whoever looks has one.
+fn entry_of(session: &Living) -> Result<Option<(Filed, Ledger)>, Unread> {
+    let (dir, is_told) = match ledger_of(&session.dir) {
+        Kept::In(dir) => (Some(dir), true),
+        Kept::Nowhere => (None, true),
+        Kept::NotTold => (dirs::state_dir(), false),
+    };
+    let Some(dir) = dir else {
+        return Ok(None);
+    };
+    let ledger = match Ledger::at(&dir).map_err(|why| Unread::ledger(&dir, why))? {
+        Some(ledger) => ledger,
+        None if is_told => return Err(Unread::ledger(&dir, "there is no such folder")),
+        None => return Ok(None),
+    };
+    let filed = ledger.entry(&session.id)?;
+    let filed = filed.filter(|f| !f.entry.is_cut(&dirs::boot_id()));
+    Ok(filed.map(|filed| (filed, ledger)))
+}
+
+/// Removes a session's folder, and its memory.
+fn remove_files(session: &Living) {
+    let memory = memory_of(&session.dir);
+    let ours = memory
+        .symlink_metadata()
+        .is_ok_and(|m| dirs::distrust(&m).is_none());
+    let name = memory.file_name().unwrap_or_default().to_string_lossy();
+    if ours && name.starts_with(&session.id) {
+        let _ = std::fs::remove_dir_all(&memory);
     }
-    cleared
+    let _ = std::fs::remove_dir_all(&session.dir);
 }
 
 /// Settles what entries of this boot name whose sessions are gone without a trace: nobody of them
@@ -90,6 +142,7 @@ fn settle_filed(filed: &Filed, ledger: &Ledger) -> Cleared {
 fn settle_entry(filed: &Filed, ledger: &Ledger) -> Cleared {
     let entry = &filed.entry;
     let mut out = Cleared::nothing(&entry.id);
+    out.entry.clone_from(&filed.path);
     out.error.clone_from(&entry.error);
     for fs in entry.filesystems.iter().filter(|_| !entry.is_never) {
         let list = match settle_again(fs) {
@@ -104,23 +157,6 @@ fn settle_entry(filed: &Filed, ledger: &Ledger) -> Cleared {
         };
         list.push(fs.mount.clone());
     }
-    out
-}
-
-fn clear_one(session: &Living, entry: Option<&Filed>, ledger: Option<&Ledger>) -> Cleared {
-    let out = { entry.zip(ledger) }.map_or_else(
-        || Cleared::nothing(&session.id),
-        |(filed, ledger)| settle_filed(filed, ledger),
-    );
-    let memory = memory_of(&session.dir);
-    let ours = memory
-        .symlink_metadata()
-        .is_ok_and(|m| dirs::distrust(&m).is_none());
-    let name = memory.file_name().unwrap_or_default().to_string_lossy();
-    if ours && name.starts_with(&session.id) {
-        let _ = std::fs::remove_dir_all(&memory);
-    }
-    let _ = std::fs::remove_dir_all(&session.dir);
     out
 }
 

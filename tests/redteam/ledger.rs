@@ -1,5 +1,5 @@
-//! Sessions that are dead, and what the ledger says of them: on which file system they owe, and who
-//! may have written it.
+//! Sessions that are dead, and what the ledger says of them: on which file system they owe, in
+//! which ledger that stands, and who may have written it.
 
 use super::mounts::{overlay_on, unmounted};
 use super::*;
@@ -32,6 +32,14 @@ fn kill(stage: &Stage, scribe: &Running) {
 fn has_ended(scribe: &Running) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", scribe.pid()));
     stat.map_or(true, |s| s.contains(") Z "))
+}
+
+/// The only entry, and its text.
+fn entry_of(stage: &Stage) -> (PathBuf, String) {
+    let all = stage.entries();
+    assert_eq!(all.len(), 1, "{all:?}");
+    let text = std::fs::read_to_string(&all[0]).expect("an entry");
+    (all[0].clone(), text)
 }
 
 /// It is told in four parts that something is not settled, with the status.
@@ -152,6 +160,77 @@ fn a_file_system_is_settled_by_its_uuid_through_another_mount_of_it() {
     is_settled(&stage, &settle);
     are_whole(disk.cut().path(), &NAMES);
     umount(&bound);
+}
+
+#[test]
+fn a_dead_session_whose_entry_cannot_be_read_is_not_cleared_away() {
+    let stage = Stage::new("unreadable");
+    let scribe = scribe(&stage, &[]);
+    kill(&stage, &scribe);
+    let (path, whole) = entry_of(&stage);
+    let later = whole.replacen("\"version\": 1", "\"version\": 2", 1);
+    for text in [later.as_str(), &whole[..60]] {
+        std::fs::write(&path, text).expect("an entry");
+        for verb in ["settle", "ps", "settle"] {
+            is_told(&stage.ask(&[verb]), &path);
+        }
+        let status = stage.ask(&["status"]);
+        assert_eq!(status.status.code(), Some(1), "{status}");
+        assert!(has_four_parts(&status.stderr), "{status}");
+        assert_eq!(
+            status.stderr.matches("cannot be read").count(),
+            1,
+            "{status}"
+        );
+        assert_eq!(stage.left_in_run_dir().len(), 1);
+    }
+    std::fs::write(&path, whole).expect("an entry");
+    is_settled(&stage, &stage.ask(&["settle"]));
+}
+
+/// A session that is killed, with a ledger of its own name in the stage.
+fn killed_with_ledger(stage: &Stage, ledger: &Path) {
+    let mut command = session(stage, &[]);
+    command.env("SYNCLATER_STATE_DIR", ledger);
+    let mut scribe = Running::start(stage, {
+        command.arg(tool("scribe"));
+        command
+    });
+    scribe.be_ready();
+    warm(stage, &mut scribe, &stage.work());
+    kill(stage, &scribe);
+}
+
+#[test]
+fn a_dead_sessions_entry_is_looked_for_in_its_own_ledger() {
+    let stage = Stage::new("elsewhere");
+    // The folder that this one leaves is the next one's.
+    let mut longer = session(&stage, &[]);
+    longer.env(
+        "SYNCLATER_STATE_DIR",
+        stage.file("a-ledger-with-a-longer-name"),
+    );
+    run(longer.arg("true")).must_succeed();
+    let ledger = stage.file("another\nline");
+    killed_with_ledger(&stage, &ledger);
+    let entries = || std::fs::read_dir(&ledger).expect("a ledger").count();
+    assert_eq!(entries(), 1);
+    is_settled(&stage, &stage.ask(&["settle"]));
+    assert_eq!(entries(), 0);
+}
+
+#[test]
+fn a_dead_session_whose_ledger_is_not_there_is_not_cleared_away() {
+    let stage = Stage::new("gone");
+    let (ledger, elsewhere) = (stage.file("other"), stage.file("elsewhere"));
+    killed_with_ledger(&stage, &ledger);
+    std::fs::rename(&ledger, &elsewhere).expect("another name");
+    for verb in ["settle", "ps"] {
+        is_told(&stage.ask(&[verb]), &ledger);
+    }
+    assert_eq!(stage.left_in_run_dir().len(), 1);
+    std::fs::rename(&elsewhere, &ledger).expect("its own name");
+    is_settled(&stage, &stage.ask(&["settle"]));
 }
 
 #[test]

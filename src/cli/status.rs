@@ -1,6 +1,7 @@
 //! `synclater status`: what the ledger says after a power cut.
 
 use crate::session::ledger::{Filed, Ledger, Unread};
+use crate::session::stale::supervisor_lives;
 use crate::session::{control, dirs};
 use synclater_model::ledger::{cut_sessions, render_status, status_json, Entry};
 use synclater_model::report::message::Trouble;
@@ -93,7 +94,8 @@ fn forget(id: &str, filed: &[Filed], boot: &str, ledger: Option<&Ledger>) -> any
         Trouble::new(what, why, "synclater status", "the ledger is as it was")
     };
     let lives = control::sessions().iter().any(|s| s.id == id);
-    let known = { filed.iter() }.find(|f| f.entry.id == id && (f.entry.is_cut(boot) || !lives));
+    let is_over = |e: &Entry| e.is_cut(boot) || !(lives || supervisor_lives(e));
+    let known = { filed.iter() }.find(|f| f.entry.id == id && is_over(&f.entry));
     let (Some(ledger), Some(known)) = (ledger, known) else {
         return Err(trouble("no cut session has this name".into()).into());
     };

@@ -26,6 +26,8 @@ pub const NOT_STARTED: &str = "the command was not started; nothing was changed"
 pub struct Belongings {
     /// Session id.
     pub id: String,
+    /// What tells it from sessions of the same name, which other run folders may have.
+    pub token: String,
     /// The session's folder.
     pub dir: PathBuf,
     /// Where page, slots and the control socket lie: `dir`, or a folder in memory.
@@ -47,8 +49,13 @@ pub fn memory_of(dir: &Path) -> PathBuf {
 /// What a session's lock file says of its ledger.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kept {
-    /// Its entry, if it has one, is in this folder.
-    In(PathBuf),
+    /// Its entry, if it has one, is in a folder.
+    In {
+        /// The folder.
+        ledger: PathBuf,
+        /// What the entry says too, if it is this session's.
+        token: String,
+    },
     /// It has no ledger, so it has nothing to settle.
     Nowhere,
     /// Nothing: it was killed before, or is one of a release that did not say it.
@@ -61,12 +68,26 @@ pub fn ledger_of(dir: &Path) -> Kept {
     let text = said_by_lock(dir);
     let behind = text.iter().position(|b| *b == b'\n').map_or(0, |at| at + 1);
     // What has no end was not written, or is what is left of a longer text of before.
-    let Some((ledger, _)) = split_at_nul(&text[behind..]) else {
+    let ends = split_at_nul(&text[behind..]);
+    let Some((ledger, (token, _))) = ends.and_then(|(l, rest)| Some((l, split_at_nul(rest)?)))
+    else {
         return Kept::NotTold;
     };
     match ledger {
         [] => Kept::Nowhere,
-        ledger => Kept::In(OsStr::from_bytes(ledger).into()),
+        ledger => Kept::In {
+            ledger: OsStr::from_bytes(ledger).into(),
+            token: String::from_utf8_lossy(token).into_owned(),
+        },
+    }
+}
+
+/// What tells the session in `dir` from others of its name, as its lock file says.
+#[must_use]
+pub fn token_of(dir: &Path) -> Option<String> {
+    match ledger_of(dir) {
+        Kept::In { token, .. } => Some(token),
+        Kept::Nowhere | Kept::NotTold => None,
     }
 }
 
@@ -123,6 +144,7 @@ impl Belongings {
         }
         let made = Belongings {
             id,
+            token: random_name(),
             dir: dir.to_path_buf(),
             memory,
             lock,
@@ -136,8 +158,8 @@ impl Belongings {
         Ok(made)
     }
 
-    /// Has the lock file say where the memory and the ledger lie: a line, and what ends with NUL, as
-    /// a path may hold anything else.
+    /// Has the lock file say where the memory and the ledger lie, and the token: a line, and what
+    /// ends with NUL, as a path may hold anything else.
     fn tell(&self, ledger: Option<&Ledger>) -> Result<(), Trouble> {
         let mut text = Vec::new();
         if self.memory != self.dir {
@@ -145,6 +167,8 @@ impl Belongings {
         }
         text.push(b'\n');
         text.extend(ledger.map_or(&[][..], |l| l.dir().as_os_str().as_bytes()));
+        text.push(0);
+        text.extend_from_slice(self.token.as_bytes());
         text.push(0);
         // Never shortened: on a disk mounted with `discard` that waits for the disk.
         { self.lock.write_all_at(&text, 0) }.map_err(|e| cannot_make(&self.dir, &e))

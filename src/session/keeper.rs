@@ -9,7 +9,7 @@
 use super::belongings::Belongings;
 use super::durable::{Holding, Past};
 use super::filesystems::mounts_of;
-use super::ledger::Ledger;
+use super::ledger::{Filed, Ledger, Unread};
 use super::settle::Settle;
 use super::shared::Shared;
 use std::io;
@@ -309,16 +309,25 @@ impl Vigil {
         // What the supervisor has met is not told again.
         let met = self.shared.page().error.load(SeqCst).cast_signed();
         let is_durable = self.settle() && met == 0;
-        let ledger = &self.ledger;
-        let entry = ledger.path(&self.what.id);
-        if is_durable && ledger.close_here(&entry).is_ok() {
+        let own = self.ledger.own_entry(&self.what.id, &self.what.token);
+        if is_durable && self.is_closed(&own) {
             self.what.give_back(true);
             return 0;
         }
-        if let Some(errno) = [self.lost, met].into_iter().find(|e| *e != 0) {
-            let _ = ledger.note_error(&entry, errno);
+        let errno = [self.lost, met].into_iter().find(|e| *e != 0);
+        if let (Some(errno), Ok(Some(own))) = (errno, own) {
+            let _ = self.ledger.note_error(&own.path, errno);
         }
         1
+    }
+
+    /// Closes the session's entry; whether it has none any more.
+    fn is_closed(&self, own: &Result<Option<Filed>, Unread>) -> bool {
+        match own {
+            Ok(None) => true,
+            Ok(Some(own)) => self.ledger.close_here(&own.path).is_ok(),
+            Err(_) => false,
+        }
     }
 }
 

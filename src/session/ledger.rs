@@ -5,13 +5,19 @@
 //! Writing and closing run in processes of their own: the disk may be slow, the heartbeat may not.
 //! What is read is input: a folder that others may write is refused, and so is an entry that is not
 //! named after its session. No path is made of what an entry says.
+//!
+//! Sessions of several run folders may share a ledger, and have one name. So an entry has its
+//! session's token: a session never writes over an entry with another one, and never removes it.
 
 use super::dirs;
 use super::durable::errno_name;
+use crate::folder::random_name;
+use rustix::fs::{flock, renameat_with, FlockOperation, RenameFlags, CWD};
 use rustix::fs::{Access, AtFlags, Mode, OFlags};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use synclater_model::ledger::Entry;
+use synclater_model::ledger::{is_name, Entry};
 use synclater_model::report::message::Trouble;
 use synclater_sys::job::Job;
 
@@ -172,24 +178,37 @@ impl Ledger {
         self.dir.join(format!("{id}.json"))
     }
 
-    /// Starts writing `entry` durably.
+    /// Starts writing `entry` durably, over an earlier one of the same session only: the job ends
+    /// with `EEXIST` where another session's has the name.
     ///
     /// # Errors
     /// `EAGAIN` where no process can be had.
     pub fn write(&self, entry: &Entry) -> io::Result<Job> {
-        let (path, text) = (self.path(&entry.id), entry.to_json());
-        let dir = self.dir.clone();
+        let (ledger, entry) = (self.clone(), entry.clone());
         Job::start(move || {
             let _ = synclater_sys::job::keep_only(&[]);
-            let fresh = path.with_extension("new");
-            write_durably(&dir, &path, &fresh, text.as_bytes()).map_or_else(
-                |e| {
-                    let _ = std::fs::remove_file(&fresh);
-                    errno(&e)
-                },
-                |()| 0,
-            )
+            remove_abandoned(&ledger.dir);
+            let done = ledger.write_here(&entry);
+            done.map_or_else(|e| errno(&e), |()| 0)
         })
+    }
+
+    fn write_here(&self, entry: &Entry) -> io::Result<()> {
+        let (path, text) = (self.path(&entry.id), entry.to_json());
+        // One that cannot be read is another's, too.
+        match read(&path).is_ok_and(|there| there.token == entry.token) {
+            true => write_durably(&self.dir, &path, text.as_bytes(), replace),
+            false => write_durably(&self.dir, &path, text.as_bytes(), take_free_name),
+        }
+    }
+
+    /// The entry that the session `id` with this `token` has written, if there is one.
+    ///
+    /// # Errors
+    /// Why what has its name cannot be read.
+    pub fn own_entry(&self, id: &str, token: &str) -> Result<Option<Filed>, Unread> {
+        let there = self.entry(id)?;
+        Ok(there.filter(|f| f.entry.token.as_deref() == Some(token)))
     }
 
     /// Closes the entry in the file `path` in this process, durably.
@@ -208,8 +227,7 @@ impl Ledger {
     pub fn note_error(&self, path: &Path, errno: i32) -> io::Result<()> {
         let mut entry = read(path)?;
         entry.error.get_or_insert_with(|| errno_name(errno));
-        let fresh = path.with_extension("new");
-        write_durably(&self.dir, path, &fresh, entry.to_json().as_bytes())
+        write_durably(&self.dir, path, entry.to_json().as_bytes(), replace)
     }
 
     /// The entry of session `id`, if it has one.
@@ -264,22 +282,100 @@ fn sync_dir(dir: &Path) -> io::Result<()> {
     Ok(rustix::fs::fsync(fd)?)
 }
 
-fn write_durably(dir: &Path, path: &Path, fresh: &Path, text: &[u8]) -> io::Result<()> {
-    let _ = std::fs::remove_file(fresh);
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    let fd = rustix::fs::open(fresh, flags, Mode::RUSR | Mode::WUSR)?;
+/// An entry that is being written: under a name that nobody else has, and locked. With it goes the
+/// name.
+struct Fresh {
+    path: PathBuf,
+    fd: OwnedFd,
+}
+
+/// What files are called that are being written.
+const FRESH: &str = "new";
+
+impl Fresh {
+    fn beside(path: &Path) -> io::Result<Fresh> {
+        // One that is not locked yet may be removed for a dead writer's.
+        for _ in 0..8 {
+            let fresh = Fresh::unlocked(path.with_extension(format!("{}.{FRESH}", random_name())))?;
+            // Where files cannot be locked, nobody removes them either.
+            let _ = flock(&fresh.fd, FlockOperation::LockExclusive);
+            if rustix::fs::fstat(&fresh.fd)?.st_nlink != 0 {
+                return Ok(fresh);
+            }
+        }
+        Err(rustix::io::Errno::AGAIN.into())
+    }
+
+    fn unlocked(path: PathBuf) -> io::Result<Fresh> {
+        let flags =
+            OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let fd = rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR)?;
+        Ok(Fresh { path, fd })
+    }
+}
+
+impl Drop for Fresh {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// Removes what writers have left that were killed.
+fn remove_abandoned(dir: &Path) {
+    let files = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    for path in files.map(|e| e.path()).filter(|p| is_fresh(p)) {
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let Ok(file) = rustix::fs::open(&path, flags, Mode::empty()) else {
+            continue;
+        };
+        if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// Whether a file is called as only ours are: `ID.RANDOM.new`.
+fn is_fresh(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let parts: Vec<&str> = name.split('.').collect();
+    let is_random = |word: &str| word.len() == 22 && word.bytes().all(|b| b.is_ascii_hexdigit());
+    matches!(parts[..], [id, random, FRESH] if is_name(id) && is_random(random))
+}
+
+fn replace(fresh: &Path, path: &Path) -> io::Result<()> {
+    std::fs::rename(fresh, path)
+}
+
+/// Gives a file a name that no file has: `EEXIST` where one does.
+fn take_free_name(fresh: &Path, path: &Path) -> io::Result<()> {
+    use rustix::io::Errno;
+    match renameat_with(CWD, fresh, CWD, path, RenameFlags::NOREPLACE) {
+        // A file system that cannot do that can link (NFS), which replaces nothing either.
+        Err(Errno::INVAL | Errno::NOSYS) => std::fs::hard_link(fresh, path),
+        done => Ok(done?),
+    }
+}
+
+fn write_durably(
+    dir: &Path,
+    path: &Path,
+    text: &[u8],
+    name: fn(&Path, &Path) -> io::Result<()>,
+) -> io::Result<()> {
+    let fresh = Fresh::beside(path)?;
+    let fd = &fresh.fd;
     let mut rest = text;
     while !rest.is_empty() {
-        let n = rustix::io::write(&fd, rest)?;
+        let n = rustix::io::write(fd, rest)?;
         rest = &rest[n..];
     }
-    rustix::fs::fsync(&fd)?;
-    std::fs::rename(fresh, path)?;
+    rustix::fs::fsync(fd)?;
+    name(&fresh.path, path)?;
     sync_dir(dir)?;
     // The folder itself may be new.
     match dir.parent().map_or(Ok(()), sync_dir) {
         // Where the folder above cannot be opened, its whole file system is made durable instead.
-        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => Ok(rustix::fs::syncfs(&fd)?),
+        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => Ok(rustix::fs::syncfs(fd)?),
         done => done,
     }
 }

@@ -6,7 +6,7 @@
 //! ledger that the lock file names) is settled first; the entry is closed only when that succeeded.
 //! Where the entry cannot be read, nobody knows what is owed: then everything stays as it is.
 
-use super::belongings::{forget_unborn, ledger_of, memory_of, Kept};
+use super::belongings::{forget_unborn, ledger_of, memory_of, token_of, Kept};
 use super::control::{self, Living};
 use super::durable::{errno_name, Holding};
 use super::find::{find_mounted, unique_id_at, Found};
@@ -14,7 +14,7 @@ use super::ledger::{Filed, Ledger, Unread};
 use super::{dirs, filesystems};
 use crate::folder::take_lock;
 use std::path::{Path, PathBuf};
-use synclater_model::ledger::LedgerFs;
+use synclater_model::ledger::{Entry, LedgerFs};
 use synclater_model::policy::filesystem::Mount;
 use synclater_sys::{mount, process};
 
@@ -80,21 +80,22 @@ fn clear_if_dead(session: &Living) -> Option<Cleared> {
 
 /// What a dead session owes, and the ledger that says so: its own, wherever whoever looks has one.
 fn entry_of(session: &Living) -> Result<Option<(Filed, Ledger)>, Unread> {
-    let (dir, is_told) = match ledger_of(&session.dir) {
-        Kept::In(dir) => (Some(dir), true),
-        Kept::Nowhere => (None, true),
-        Kept::NotTold => (dirs::state_dir(), false),
+    let (dir, token) = match ledger_of(&session.dir) {
+        Kept::In { ledger, token } => (Some(ledger), Some(token)),
+        Kept::Nowhere => (None, None),
+        Kept::NotTold => (dirs::state_dir(), None),
     };
     let Some(dir) = dir else {
         return Ok(None);
     };
     let ledger = match Ledger::at(&dir).map_err(|why| Unread::ledger(&dir, why))? {
         Some(ledger) => ledger,
-        None if is_told => return Err(Unread::ledger(&dir, "there is no such folder")),
+        None if token.is_some() => return Err(Unread::ledger(&dir, "there is no such folder")),
         None => return Ok(None),
     };
     let filed = ledger.entry(&session.id)?;
-    let filed = filed.filter(|f| !f.entry.is_cut(&dirs::boot_id()));
+    let is_its = |e: &Entry| e.token == token && !e.is_cut(&dirs::boot_id());
+    let filed = filed.filter(|f| is_its(&f.entry));
     Ok(filed.map(|filed| (filed, ledger)))
 }
 
@@ -116,11 +117,11 @@ fn remove_files(session: &Living) {
 #[must_use]
 pub fn settle_orphans(ledger: &Ledger) -> (Vec<Cleared>, Vec<Unread>) {
     let known = control::sessions();
+    let is_its = |s: &Living, e: &Entry| s.id == e.id && token_of(&s.dir) == e.token;
     let is_orphan = |f: &Filed| {
         let e = &f.entry;
-        let name = process::text(format!("/proc/{}/comm", e.pid)).unwrap_or_default();
-        let is_ours = || !process::is_ended(e.pid) && name.starts_with("synclater");
-        !e.is_cut(&dirs::boot_id()) && known.iter().all(|s| s.id != e.id) && !is_ours()
+        let has_folder = || known.iter().any(|s| is_its(s, e));
+        !e.is_cut(&dirs::boot_id()) && !has_folder() && !supervisor_lives(e)
     };
     let (entries, mut unread) = ledger.entries();
     let orphans = entries.into_iter().filter(is_orphan);
@@ -128,6 +129,13 @@ pub fn settle_orphans(ledger: &Ledger) -> (Vec<Cleared>, Vec<Unread>) {
     let is_of = |u: &Unread, s: &Living| u.path == ledger.path(&s.id);
     unread.retain(|u| !known.iter().any(|s| is_of(u, s)));
     (cleared.collect(), unread)
+}
+
+/// Whether the supervisor that wrote an entry of this boot lives, in whatever run folder.
+#[must_use]
+pub fn supervisor_lives(entry: &Entry) -> bool {
+    let name = process::text(format!("/proc/{}/comm", entry.pid)).unwrap_or_default();
+    !process::is_ended(entry.pid) && name.starts_with("synclater")
 }
 
 /// Settles what an entry names, in place of its session, and closes it where all was.

@@ -1,5 +1,5 @@
 //! Sessions that are dead, and what the ledger says of them: on which file system they owe, in
-//! which ledger that stands, and who may have written it.
+//! which ledger that stands, whose an entry is, and who may have written it.
 
 use super::mounts::{overlay_on, unmounted};
 use super::*;
@@ -10,6 +10,9 @@ use crate::wait::until;
 use rustix::process::{kill_process, Pid, Signal};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
+
+/// What a session says first, in another run folder too.
+const NAME: &str = "inlet";
 
 fn is_keeper(pid: &Pid) -> bool {
     let name = std::fs::read_to_string(format!("/proc/{pid}/comm"));
@@ -243,6 +246,107 @@ fn an_entry_that_cannot_be_read_is_told_by_settle_too() {
     let status = stage.ask(&["status"]);
     assert_eq!(status.status.code(), Some(1), "{status}");
     assert!(has_four_parts(&status.stderr), "{status}");
+}
+
+/// Takes every other name in the stage's folder of sessions.
+fn leave_one_name(stage: &Stage) {
+    let words = [
+        "alder", "amber", "anchor", "apple", "aspen", "basil", "birch", "bluff", "brook", "cedar",
+        "clover", "coral", "cove", "crane", "delta", "dune", "ember", "fern", "finch", "fjord",
+        "flint", "forest", "gale", "garnet", "glade", "grove", "harbor", "hazel", "heron", "iris",
+        "ivy", "jade", "juniper", "kelp", "lagoon", "larch", "lark", "lily", "linden", "maple",
+        "marsh", "meadow", "moss", "oak", "opal", "orchid", "otter", "pearl", "pine", "plum",
+        "quartz", "reef", "ridge", "river", "robin", "sage", "shore", "spruce", "stone", "thorn",
+        "tulip", "willow", "wren",
+    ];
+    for word in words {
+        std::fs::create_dir(stage.run_dir().join(word)).expect("a folder");
+    }
+}
+
+/// A session that has put nothing off, in the ledger of `of`, with the name that both have.
+fn namesake(stage: &Stage, of: &Stage) -> Running {
+    leave_one_name(stage);
+    let mut command = session(stage, &[]);
+    command.env("SYNCLATER_STATE_DIR", of.state());
+    command.arg(tool("scribe"));
+    let mut scribe = Running::start(stage, command);
+    scribe.be_ready();
+    assert_eq!(stage.id(), NAME);
+    scribe
+}
+
+#[test]
+fn two_sessions_of_one_name_do_not_share_an_entry() {
+    let (stage, other) = (Stage::new("first"), Stage::new("second"));
+    let (mut first, mut second) = (namesake(&stage, &stage), namesake(&other, &stage));
+    warm(&stage, &mut first, &stage.work());
+    let (_, entry) = entry_of(&stage);
+    save(&mut second, &other.work(), &NAMES);
+    let told = || has_four_parts(&second.stderr());
+    assert!(until(LIMIT, told), "{}", second.stderr());
+    assert!(
+        second.stderr().contains("another session"),
+        "{}",
+        second.stderr()
+    );
+    assert_eq!(entry_of(&stage).1, entry);
+    let skipped = other.counted().1;
+    assert_eq!(skipped, 0, "the entry is another's");
+    ends_well(&other, &mut second);
+    assert_eq!(entry_of(&stage).1, entry);
+    kill(&stage, &first);
+    let settle = stage.ask(&["settle"]);
+    assert!(settle.stderr.contains("synced"), "{settle}");
+    assert!(stage.entries().is_empty());
+}
+
+#[test]
+fn a_session_is_relaxed_once_its_namesake_is_over() {
+    let (stage, other) = (Stage::new("first"), Stage::new("second"));
+    let (mut first, mut second) = (namesake(&stage, &stage), namesake(&other, &stage));
+    warm(&stage, &mut first, &stage.work());
+    save(&mut second, &other.work(), &NAMES);
+    ends_well(&stage, &mut first);
+    warm(&other, &mut second, &other.work());
+    assert_eq!(stage.entries().len(), 1);
+    ends_well(&other, &mut second);
+    assert!(stage.entries().is_empty());
+}
+
+#[test]
+fn a_dead_session_leaves_its_namesakes_entry_alone() {
+    let (stage, other) = (Stage::new("first"), Stage::new("second"));
+    let (mut first, second) = (namesake(&stage, &stage), namesake(&other, &stage));
+    warm(&stage, &mut first, &stage.work());
+    kill(&other, &second);
+    let mut ps = other.synclater(&["ps"]);
+    run(ps.env("SYNCLATER_STATE_DIR", stage.state())).must_succeed();
+    assert_eq!(stage.entries().len(), 1);
+    ends_well(&stage, &mut first);
+}
+
+#[test]
+fn what_a_killed_writer_left_is_removed_and_what_is_being_written_is_not() {
+    let stage = Stage::new("fresh");
+    let in_ledger = |name: &str| stage.state().join(name);
+    let dead = in_ledger("kelp.0123456789abcdef012345.new");
+    let living = in_ledger("reef.0123456789abcdef012345.new");
+    let others = in_ledger("kelp.new");
+    for path in [&dead, &others] {
+        std::fs::write(path, "{").expect("a file");
+    }
+    let file = std::fs::File::create(&living).expect("a file");
+    let how = rustix::fs::FlockOperation::NonBlockingLockExclusive;
+    rustix::fs::flock(&file, how).expect("a lock");
+    let mut scribe = scribe(&stage, &[]);
+    assert!(living.exists() && !dead.exists());
+    ends_well(&stage, &mut scribe);
+    let mut left: Vec<_> = { std::fs::read_dir(stage.state()).expect("the ledger") }
+        .map(|e| e.expect("an entry").path())
+        .collect();
+    left.sort();
+    assert_eq!(left, [others, living]);
 }
 
 /// An entry of this boot in the stage's ledger that says it is `id`, of nobody who lives.

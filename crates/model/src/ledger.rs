@@ -21,6 +21,10 @@ pub struct Entry {
     pub version: u32,
     /// Session id: the stem of the file's name too.
     pub id: String,
+    /// A random number that tells the session from others of its name, which live in other run
+    /// folders; absent in entries of releases that did not write one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token: Option<String>,
     /// The boot during which it ran: `/proc/sys/kernel/random/boot_id`.
     pub boot_id: String,
     /// Process id of the supervisor, in that boot.
@@ -179,6 +183,7 @@ mod tests {
         Entry {
             version: Entry::VERSION,
             id: "kelp".into(),
+            token: None,
             boot_id: "1d5e2c5c-0f1c-4a54-8e39-0d4f9a3c0c11".into(),
             pid: 4100,
             command: vec!["make".into(), "install".into()],

@@ -82,6 +82,11 @@ impl Supervisor {
 
     /// The ledger could not be written: that is told, and tried again in a while.
     fn not_entered(&mut self, why: &str, fresh: Vec<usize>) {
+        let remedy = "free space, or name another folder in SYNCLATER_STATE_DIR";
+        self.not_entered_until(remedy, why, fresh);
+    }
+
+    fn not_entered_until(&mut self, remedy: &str, why: &str, fresh: Vec<usize>) {
         let path = { self.ledger.as_ref() }.map(|l| l.path(&self.plan.id));
         let what = format!(
             "cannot write the ledger entry {}",
@@ -96,7 +101,7 @@ impl Supervisor {
             let trouble = synclater_model::report::message::Trouble::new(
                 what,
                 why,
-                "free space, or name another folder in SYNCLATER_STATE_DIR",
+                remedy,
                 "the command goes on; what is not in it is made for real; it is tried again",
             );
             crate::cli::say(&format!("{trouble}\n"));
@@ -146,6 +151,7 @@ impl Supervisor {
         Entry {
             version: Entry::VERSION,
             id: self.plan.id.clone(),
+            token: Some(self.belongings.token.clone()),
             boot_id: crate::session::dirs::boot_id(),
             pid: std::process::id(),
             command: self.plan.command.clone(),
@@ -159,6 +165,12 @@ impl Supervisor {
     }
 
     pub(super) fn ledger_written(&mut self, status: i32, fresh: Vec<usize>) {
+        if status == rustix::io::Errno::EXIST.raw_os_error() {
+            let why = "another session's entry has this name";
+            let remedy = "wait until that session is over, or start this one again, which gets \
+                          another name";
+            return self.not_entered_until(remedy, why, fresh);
+        }
         if status != 0 {
             let why = std::io::Error::from_raw_os_error(status).to_string();
             return self.not_entered(&why, fresh);
@@ -232,12 +244,6 @@ impl Supervisor {
                 self.settle_all();
             }
         }
-    }
-
-    pub(super) fn entry_may_exist(&self) -> bool {
-        self.ledger
-            .as_ref()
-            .is_some_and(|l| l.path(&self.plan.id).exists())
     }
 
     fn note_owed(&mut self, index: usize) {

@@ -502,25 +502,25 @@ impl Supervisor {
         }
         // Whoever unmounts a file system right after us must not find it busy.
         self.filesystems.release_all();
-        let close = self.paid.complete && !self.entering.written.is_empty();
-        if let Some(ledger) = self
-            .ledger
-            .clone()
-            .filter(|_| close || self.entry_may_exist())
-        {
-            let entry = ledger.path(&self.plan.id);
-            match &self.paid.error {
-                _ if self.paid.complete => {
-                    let _ = ledger.close_here(&entry);
-                }
-                Some(error) => {
-                    let _ = ledger.note_error(&entry, error.errno);
-                }
-                None => {}
-            }
-        }
+        self.close_entry();
         let has_left_some = self.reach.as_ref().is_some_and(|r| r.has_left_some());
         self.belongings.give_back(has_left_some);
+    }
+
+    /// Closes the session's own entry, if it has written one: another session's may have its name.
+    fn close_entry(&self) {
+        let Some(ledger) = &self.ledger else {
+            return;
+        };
+        let own = ledger.own_entry(&self.plan.id, &self.belongings.token);
+        let Ok(Some(own)) = own else {
+            return;
+        };
+        let _ = match &self.paid.error {
+            _ if self.paid.complete => ledger.close_here(&own.path),
+            Some(error) => ledger.note_error(&own.path, error.errno),
+            None => Ok(()),
+        };
     }
 
     /// Whether the command was interrupted, and how often.

@@ -212,6 +212,7 @@ mod tests {
         Entry {
             version: Entry::VERSION,
             id: "kelp".into(),
+            token: None,
             boot_id: "1d5e2c5c-0f1c-4a54-8e39-0d4f9a3c0c11".into(),
             pid: 4100,
             command: vec!["make".into(), "install".into()],

@@ -24,17 +24,14 @@
 //! throws the data away (mpage_map_and_submit_extent, fs/ext4/inode.c). It counts them.
 
 use super::health::ails;
+use super::opening::{self, Opening};
 use rustix::fs::{FileType, Mode, OFlags};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use synclater_model::policy::filesystem::{kind, FsKind, Mount};
-use synclater_sys::job::{self, Job};
-use synclater_sys::{mount, socket, wait};
-
-/// How long a file of ours may take to be made: the heartbeat waits.
-const PATIENCE: Duration = Duration::from_millis(400);
+use synclater_sys::{job, mount};
 
 /// How much later than its message an error may be counted.
 const LATE: Duration = Duration::from_millis(200);
@@ -136,32 +133,45 @@ pub struct Holding {
     fd: OwnedFd,
     file: Option<OwnedFd>,
     past: Past,
+    opening: Opening,
 }
 
 impl Holding {
     /// A descriptor on it, and where one is needed a file there that flushes its disk.
     #[must_use]
-    pub fn new(fd: OwnedFd, file: Option<OwnedFd>) -> Holding {
+    pub fn new(fd: OwnedFd, file: Option<OwnedFd>, opening: Opening) -> Holding {
         let past = Past::of(fd.as_fd());
-        Holding { fd, file, past }
+        Holding {
+            fd,
+            file,
+            past,
+            opening,
+        }
     }
 
     /// The same of another process, with what it knows of the past.
     #[must_use]
     pub fn received(fd: OwnedFd, file: Option<OwnedFd>, past: Past) -> Holding {
-        Holding { fd, file, past }
+        Holding {
+            fd,
+            file,
+            past,
+            opening: Opening::Apart,
+        }
     }
 
     /// Descriptors of their own on the same: an open file is told of a lost write once, so two that
     /// share one would not both hear of it.
     ///
     /// # Errors
-    /// As [`opened_again`].
+    /// As [`Opening::again`].
     pub fn again(&self) -> io::Result<Holding> {
+        let again = |fd: &OwnedFd| self.opening.again(fd);
         Ok(Holding {
-            fd: opened_again(&self.fd)?,
-            file: self.file.as_ref().map(opened_again).transpose()?,
+            fd: again(&self.fd)?,
+            file: self.file.as_ref().map(again).transpose()?,
             past: self.past,
+            opening: self.opening,
         })
     }
 
@@ -305,42 +315,15 @@ fn name_is(folder: &Path, number: u64) -> bool {
     text.trim() == format!("{}:{}", own.0, own.1)
 }
 
-/// A new file without a name below `dir`, made by a process of its own, since the disk may be slow.
-/// `None` where it cannot be had, or not in 0.4 s.
+/// A new file without a name below `dir`, made by a process of its own, since the disk may be slow,
+/// or the folder another program's. `None` where it cannot be had, or not in time.
 #[must_use]
 pub fn file_below(dir: BorrowedFd<'_>) -> Option<OwnedFd> {
-    use rustix::net::{socketpair, AddressFamily, SocketFlags, SocketType};
-    let kind = SocketType::SEQPACKET;
-    let (ours, theirs) = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).ok()?;
-    let job = Job::start(|| {
-        let kept = job::keep_only(&[dir, theirs.as_fd()]);
+    opening::in_time(dir, |dir| {
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-        let made = rustix::fs::openat(&kept[0], ".", flags, Mode::RUSR | Mode::WUSR)
-            .map_err(io::Error::from)
-            .and_then(|file| socket::send(&kept[1], b"f", &[file.as_fd()]));
-        // The child's, whose owners are its parent's.
-        std::mem::forget(kept);
-        i32::from(made.is_err())
-    });
-    drop(theirs);
-    let job = job.ok()?;
-    if !wait::any(&[(ours.as_fd(), wait::For::Input)], PATIENCE)[0] {
-        job.kill();
-        return None;
-    }
-    let (_, fds) = socket::receive(&ours, &mut [0u8; 1]).ok()?;
-    fds.into_iter().next()
-}
-
-/// The file behind `theirs` once more, for reading, as an open file of its own: what somebody
-/// else's open file carries (locks, that it is written to) must not live as long as ours.
-///
-/// # Errors
-/// `EACCES` where it may not be read, and the like.
-pub fn opened_again(theirs: impl AsFd) -> io::Result<OwnedFd> {
-    let link = format!("/proc/self/fd/{}", theirs.as_fd().as_raw_fd());
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
-    Ok(rustix::fs::open(link, flags, Mode::empty())?)
+        let mode = Mode::RUSR | Mode::WUSR;
+        Ok(rustix::fs::openat(dir, ".", flags, mode)?)
+    })
 }
 
 /// Settles the file system that a descriptor lies on, whatever its type. Whether its disk is known

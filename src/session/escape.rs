@@ -6,8 +6,10 @@
 //! session in which the library is not mapped.
 
 use super::counts::Process;
+use super::opening::known_at;
+use rustix::fs::OFlags;
 use std::collections::BTreeMap;
-use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use synclater_model::policy::rules::RuleSet;
 use synclater_model::report::escape::{
     Escape, CLEARED_ENVIRONMENT, GAINED_RIGHTS, OWN_CALLS, STATIC_PROGRAM,
@@ -16,7 +18,7 @@ use synclater_shim::page::{SLOT_MARK_LOST, SLOT_OSYNC_KEPT};
 use synclater_shim::NAMES;
 use synclater_sys::attendant::Held;
 use synclater_sys::perf::{self, Syncs};
-use synclater_sys::process;
+use synclater_sys::{mount, process};
 
 const OWN_CALLS_OR_FILTER: &str = "has the library, but makes system calls of its own \
      (Go, io_uring, inline), or has a seccomp filter";
@@ -256,8 +258,11 @@ fn why(seen: &perf::Process, counted: Option<&Process>, exe: &str) -> &'static s
     }
 }
 
+/// Whether a program gains rights by its file, as far as that is known without asking its file
+/// system: the path is the program's, and may lead to where another program answers.
 fn gains_rights(exe: &str) -> bool {
-    std::fs::metadata(exe).is_ok_and(|m| m.permissions().mode() & 0o6000 != 0)
+    let file = known_at(Path::new(exe), OFlags::empty());
+    { file.and_then(|file| mount::mode_of_fd(file).ok()) }.is_some_and(|mode| mode & 0o6000 != 0)
 }
 
 /// Descendants in which the library is not mapped.

@@ -9,6 +9,7 @@
 use super::durable::Holding;
 use super::find::{find_mounted, Found};
 use super::names::{self, Number};
+use super::opening::Opening;
 use super::shared::Shared;
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
@@ -97,13 +98,6 @@ pub fn mounts_of(pid: &str) -> Vec<Mount> {
     parse_mountinfo(&std::fs::read(format!("/proc/{pid}/mountinfo")).unwrap_or_default())
 }
 
-/// The UUID of what was found, by itself or by udev.
-#[must_use]
-pub fn uuid_of(found: &Found) -> Option<String> {
-    let by_udev = || mount::uuid_of_device(Path::new(&found.mount.source));
-    mount::uuid_of_fd(&found.fd).or_else(by_udev)
-}
-
 /// Whether our root directory lies on the mount that is the root of process 1, or of our mount
 /// namespace: then nobody unmounts what a process of ours that outlives us would hold. False in a
 /// chroot, and where it cannot be seen.
@@ -140,6 +134,20 @@ fn root_mount_of_namespace() -> Option<u64> {
     )[0] && rustix::io::read(&reader, &mut id) == Ok(8);
     drop(job);
     told.then(|| u64::from_ne_bytes(id))
+}
+
+/// The UUID of what was found, by itself or by udev. What an overlay names as its source is any
+/// text, and no device: a path that may lead to where a program answers.
+#[must_use]
+pub fn uuid_of(found: &Found) -> Option<String> {
+    let source = Path::new(&found.mount.source);
+    let is_on_device = found.mount.fstype != "overlay";
+    let of_device = || {
+        is_on_device
+            .then(|| mount::uuid_of_device(source))
+            .flatten()
+    };
+    mount::uuid_of_fd(&found.fd).or_else(of_device)
 }
 
 fn counts_as_disk(m: &Mount) -> bool {
@@ -242,6 +250,7 @@ impl Filesystems {
             return Some(index);
         }
         let index = self.room_for(&found.mount)?;
+        let opening = Opening::of(&found.mount);
         let mut fresh = Filesystem {
             dev,
             point: found.mount.path().to_path_buf(),
@@ -251,7 +260,7 @@ impl Filesystems {
             source: found.mount.source,
             leaving: false,
             is_used: false,
-            held: Some(Holding::new(found.fd, found.file)),
+            held: Some(Holding::new(found.fd, found.file, opening)),
             numbers: vec![(own, None)],
             in_sight: found.in_sight,
             is_kept: false,
@@ -309,6 +318,15 @@ impl Filesystems {
         if let Some(f) = self.list.get_mut(index) {
             f.held = None;
             f.numbers.iter_mut().for_each(|(_, pin)| *pin = None);
+        }
+    }
+
+    /// Does without superblock `index`, which is held and has not owed: it stays real.
+    pub fn do_without(&mut self, index: usize, shared: &Shared) {
+        self.release(index, shared);
+        let numbers = self.list.get(index).map_or(&[][..], |f| &f.numbers);
+        for (number, _) in numbers {
+            names::put(shared.page(), *number, page::NAME_UNKNOWN);
         }
     }
 

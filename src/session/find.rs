@@ -9,9 +9,10 @@
 use super::durable;
 use super::filesystems::{dev_of, mounts_of};
 use super::names::Number;
-use rustix::fs::{open, openat2, FileType, Mode, OFlags, ResolveFlags};
+use super::opening::{known_at, Opening};
+use rustix::fs::{open, FileType, Mode, OFlags};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use synclater_model::policy::filesystem::{kind, upper_of, FsKind, Mount};
 use synclater_shim::page;
 use synclater_sys::mount::{id_of_fd, place_of_fd, unique_id_of_fd, what_is, Place};
@@ -144,7 +145,7 @@ pub fn find_mounted(mount: &Mount) -> Option<Found> {
 /// The number that no other mount has had, of what is mounted at a mount's point.
 #[must_use]
 pub fn unique_id_at(mount: &Mount) -> Option<u64> {
-    unique_id_of_fd(known_at(mount.path(), OFlags::PATH | OFlags::NOFOLLOW)?)
+    unique_id_of_fd(known_at(mount.path(), OFlags::NOFOLLOW)?)
 }
 
 /// What the page is to say of a mount that may not owe.
@@ -165,7 +166,7 @@ fn has_tested_upper(mount: &Mount) -> bool {
         return true;
     };
     let path = Path::new(std::ffi::OsStr::from_bytes(&path));
-    let Some(id) = known_at(path, OFlags::PATH).and_then(|fd| id_of_fd(&fd, MNT_ID).ok()) else {
+    let Some(id) = known_at(path, OFlags::empty()).and_then(|fd| id_of_fd(&fd, MNT_ID).ok()) else {
         return true;
     };
     let table = mounts_of("self");
@@ -174,14 +175,6 @@ fn has_tested_upper(mount: &Mount) -> bool {
         FsKind::Tested => durable::distrust(m).is_none(),
         other => matches!(other, FsKind::Memory),
     })
-}
-
-/// What lies at a path of ours, as far as the kernel knows the way without asking a file system:
-/// its server may wait for us. It knows the way to every mount point.
-fn known_at(path: &Path, flags: OFlags) -> Option<OwnedFd> {
-    let how = ResolveFlags::IN_ROOT | ResolveFlags::CACHED;
-    let root = open("/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;
-    openat2(root, path, flags | OFlags::CLOEXEC, Mode::empty(), how).ok()
 }
 
 impl Asked {
@@ -235,9 +228,10 @@ impl Asked {
     /// A descriptor of our own on the superblock of `mount`.
     fn taken(&self, mount: Mount, in_sight: bool) -> Option<Found> {
         let there = [dev_of(&mount), self.dev];
+        let opening = Opening::of(&mount);
         let at_point = in_sight.then(|| at_point(&mount)).flatten();
-        let folder = self.folder(there);
-        let again = || durable::opened_again(&self.theirs.as_ref()?.0).ok();
+        let folder = self.folder(there, opening);
+        let again = || opening.again(&self.theirs.as_ref()?.0).ok();
         let dirs = [at_point.as_ref(), folder.as_ref()];
         let number = self.number(&mount)?;
         let is_unique = { self.theirs.as_ref() }.is_some_and(|(_, place)| place.is_unique);
@@ -250,7 +244,7 @@ impl Asked {
                 .flatten()
                 .find_map(|d| durable::file_below(d.as_fd()))
         };
-        let theirs = || self.own_file(&mount);
+        let theirs = || self.own_file(opening);
         let file = match durable::needs_file(&mount) {
             true => Some(made().or_else(theirs)?),
             false => None,
@@ -268,10 +262,10 @@ impl Asked {
 
     /// The asker's file itself, where its `fsync` flushes the disk: behind an overlay it does so
     /// only for what was written to, which cannot be told from here.
-    fn own_file(&self, mount: &Mount) -> Option<OwnedFd> {
+    fn own_file(&self, opening: Opening) -> Option<OwnedFd> {
         let (theirs, _) = self.theirs.as_ref().filter(|_| !self.is_folder())?;
-        (mount.fstype != "overlay")
-            .then(|| durable::opened_again(theirs).ok())
+        (opening == Opening::Direct)
+            .then(|| opening.again(theirs).ok())
             .flatten()
     }
 
@@ -280,30 +274,33 @@ impl Asked {
     }
 
     /// The folder that it is, or lies in, with one of these numbers.
-    fn folder(&self, numbers: [u64; 2]) -> Option<OwnedFd> {
+    fn folder(&self, numbers: [u64; 2], opening: Opening) -> Option<OwnedFd> {
         let (theirs, _) = self.theirs.as_ref()?;
         if self.is_folder() {
-            return durable::opened_again(theirs).ok();
+            return opening.again(theirs).ok();
         }
         let name = std::fs::read_link(format!("/proc/self/fd/{}", theirs.as_raw_fd())).ok()?;
-        let above = PathBuf::from(name.parent()?);
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK;
-        known_at(&above, flags)
-            .filter(|fd| what_is(fd).is_ok_and(|(dev, _)| numbers.contains(&dev)))
+        // Their path may lead anywhere in our sight: not opened before it is known what it is.
+        let above = known_at(name.parent()?, OFlags::DIRECTORY)
+            .filter(|fd| what_is(fd).is_ok_and(|(dev, _)| numbers.contains(&dev)))?;
+        opening.again(above).ok()
     }
 }
 
 /// What is mounted at a mount's point, where that is this mount and this superblock.
 fn at_point(mount: &Mount) -> Option<OwnedFd> {
     // Not opened before it is known what it is.
-    let there = known_at(mount.path(), OFlags::PATH | OFlags::NOFOLLOW)?;
+    let there = known_at(mount.path(), OFlags::NOFOLLOW)?;
     let kind = what_is(&there).ok()?.1;
     let is_it = id_of_fd(&there, MNT_ID).is_ok_and(|id| id == mount.id);
-    let opens = kind == FileType::Directory || kind == FileType::RegularFile;
+    let opening = Opening::of(mount);
+    // To close a file is to have it flushed, which a program may do (FUSE); a folder is not.
+    let file_opens = kind == FileType::RegularFile && opening == Opening::Direct;
+    let opens = kind == FileType::Directory || file_opens;
     // The line was read before it was held: all of it may have been another's.
     let still = || mounts_of("self").contains(mount);
     (is_it && opens && still())
-        .then(|| durable::opened_again(&there).ok())
+        .then(|| opening.again(&there).ok())
         .flatten()
 }
 

@@ -22,6 +22,7 @@ pub mod keeper;
 pub mod last_report;
 pub mod ledger;
 pub mod names;
+pub mod opening;
 pub mod others;
 pub mod report;
 pub mod settle;

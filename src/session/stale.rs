@@ -11,6 +11,7 @@ use super::control::{self, Living};
 use super::durable::{errno_name, Holding};
 use super::find::{find_mounted, unique_id_at, Found};
 use super::ledger::{Filed, Ledger, Unread};
+use super::opening::Opening;
 use super::{dirs, filesystems};
 use crate::folder::take_lock;
 use std::path::{Path, PathBuf};
@@ -177,7 +178,7 @@ fn settle_again(fs: &LedgerFs) -> Option<i32> {
     // First what is at its point, the uppermost before others there.
     alike.sort_by_key(|m| m.path() != Path::new(&fs.mount));
     let found = on_its_mount(fs, &alike).or_else(|| by_its_uuid(fs, &alike))?;
-    Some(Holding::new(found.fd, found.file).settle())
+    Some(Holding::new(found.fd, found.file, Opening::of(&found.mount)).settle())
 }
 
 /// The file system on the very mount that an entry names.

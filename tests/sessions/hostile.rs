@@ -2,7 +2,7 @@
 //! harm. A member of the session's own user can do anything to it.
 
 use super::stage::{as_root, Running, Stage, NOBODY};
-use crate::harness::command::LIMIT;
+use crate::harness::command::{clean, run, LIMIT};
 use crate::wait::until;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -13,16 +13,17 @@ const SOON: Duration = Duration::from_secs(10);
 /// A session with `options` of a member that others of its stage are users beside.
 fn member(stage: &Stage, options: &[&str]) -> Running {
     stage.open_to_others(0o777);
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/sessions/member.py");
-    // Where any user can read it.
-    let copy = stage.file("member.py");
-    std::fs::copy(script, &copy).expect("a copy");
+    let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/sessions");
+    // Where any user can read them.
+    for name in ["member.py", "besieger.py"] {
+        std::fs::copy(scripts.join(name), stage.file(name)).expect("a copy");
+    }
     let run_dir: PathBuf = stage.run_dir();
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o711);
     std::fs::set_permissions(run_dir, mode).expect("chmod");
     let mut command = stage.synclater(&["run", "--quiet"]);
     command.args(options).args(["--", "/usr/bin/python3"]);
-    command.arg(copy).arg(stage.work());
+    command.arg(stage.file("member.py")).arg(stage.work());
     Running::start(stage, command)
 }
 
@@ -184,4 +185,48 @@ fn counts_of_any_size_end_nobody() {
     }
     root.end().must_succeed();
     assert_eq!(stage.report()["exit_status"], 0, "{:#}", stage.report());
+}
+
+/// A node of the kernel's FUSE that anybody may open, as udev makes it.
+fn fuse_for_all(stage: &Stage) -> String {
+    let node = stage.file("fuse");
+    let mut make = clean("mknod");
+    make.args(["-m", "666"]).arg(&node).args(["c", "10", "229"]);
+    run(&mut make).must_succeed();
+    node.display().to_string()
+}
+
+/// Whether the session's supervisor does its work: another command is answered, and requests of its
+/// own user are put off.
+fn is_awake(stage: &Stage, root: &mut Running) -> bool {
+    let all = stage.sessions();
+    !all.is_empty() && until(SOON, || stage.is_later(root))
+}
+
+/// A session of root, of which a member is NOBODY whose own file system stops answering whoever
+/// opens what `what` says; `said` is what he says then.
+fn besieged(what: &str, said: &str) {
+    let stage = Stage::new("besieged");
+    let mut root = member(&stage, &["-u", "1h"]);
+    let fuse = fuse_for_all(&stage);
+    stage.warm(&mut root);
+    let done = does(&mut root, NOBODY, &format!("besiege {fuse} {what}"));
+    assert_eq!(done, said);
+    assert!(is_awake(&stage, &mut root));
+    root.end().must_succeed();
+    assert!(stage.entries().is_empty());
+}
+
+#[test]
+fn a_folder_of_another_user_that_does_not_open_holds_nobody_up() {
+    if as_root("a_folder_of_another_user_that_does_not_open_holds_nobody_up") {
+        besieged("folder", "held");
+    }
+}
+
+#[test]
+fn a_program_of_another_user_whose_path_leads_astray_holds_nobody_up() {
+    if as_root("a_program_of_another_user_whose_path_leads_astray_holds_nobody_up") {
+        besieged("name file-of-nobody", "free");
+    }
 }

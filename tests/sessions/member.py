@@ -10,6 +10,7 @@ for each:
     boast         counts as many requests as can be in two processes: `done`
     find TEXT     looks for it in all that it gets of slots and rings: `found`, or `nothing`
     sync NAME     as above
+    besiege WORD..  becomes `besieger.py` with these: what that says
   give USER NAME  opens a file that wants each write durable, and has a process of this user write
                   to that descriptor: `done`
 """
@@ -103,6 +104,11 @@ def find(text):
     return "found" if any(holds(fd, text.encode()) for fd in shared()) else "nothing"
 
 
+def besiege(*words):
+    script = os.path.join(os.path.dirname(__file__), "besieger.py")
+    os.execv(sys.executable, [sys.executable, script, *words])
+
+
 def put(fd):
     os.write(int(fd), b"a")
     return "done"
@@ -128,6 +134,7 @@ def serve(folder):
 
 
 DEEDS = {
+    "besiege": besiege,
     "cut": cut,
     "future": lambda: write_debts(1 << 62),
     "boast": boast,

@@ -53,6 +53,16 @@ pub fn what_is(fd: impl AsFd) -> io::Result<(u64, FileType)> {
     place_of_fd(fd).map(|place| (place.dev, place.kind))
 }
 
+/// The type and permissions of a file, as far as they are known without asking its file system.
+///
+/// # Errors
+/// Those of statx(2).
+pub fn mode_of_fd(fd: impl AsFd) -> io::Result<u32> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let x = statx(fd, "", flags, StatxFlags::TYPE | StatxFlags::MODE)?;
+    Ok(x.stx_mode.into())
+}
+
 /// Where a descriptor lies.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {

@@ -61,11 +61,14 @@ impl Supervisor {
         self.entering.names_too_many = false;
         let mut fresh = std::mem::take(&mut self.entering.wanted);
         fresh.retain(|&i| self.filesystems.stays(i));
-        let held = fresh.iter().all(|&i| self.hand_to_keeper(i));
+        let (fresh, held) = self.hand_all_to_keeper(fresh);
         let mut list = self.entering.written.clone();
         list.extend(&fresh);
         if !held {
             return self.not_entered("its keeper takes no file systems", fresh);
+        }
+        if fresh.is_empty() && !is_old {
+            return self.allow_sync();
         }
         let entry = self.entry(&list);
         // From now on it may be there at any time, also if the job fails behind that.
@@ -118,13 +121,30 @@ impl Supervisor {
         ))
     }
 
-    pub(super) fn hand_to_keeper(&mut self, index: usize) -> bool {
+    /// Those of `fresh` that go on, and whether the keeper has them. One that a program does not
+    /// let us open any more stands in nobody's way: it stays real.
+    fn hand_all_to_keeper(&mut self, fresh: Vec<usize>) -> (Vec<usize>, bool) {
+        let mut held = true;
+        let goes_on = |i: &usize| match self.hand_to_keeper(*i) {
+            Err(e) if e.kind() == std::io::ErrorKind::TimedOut => {
+                self.filesystems.do_without(*i, self.shared);
+                false
+            }
+            done => {
+                held &= done.is_ok();
+                true
+            }
+        };
+        (fresh.into_iter().filter(goes_on).collect(), held)
+    }
+
+    fn hand_to_keeper(&mut self, index: usize) -> std::io::Result<()> {
         let held = self.filesystems.get(index).and_then(|f| f.held());
         let (Some(held), Some(keeper)) = (held, &self.keeper) else {
-            return false;
+            return Err(std::io::ErrorKind::NotFound.into());
         };
-        let done = keeper.hold(index, held).is_ok();
-        self.filesystems.is_kept(index, done);
+        let done = keeper.hold(index, held);
+        self.filesystems.is_kept(index, done.is_ok());
         done
     }
 
@@ -239,7 +259,7 @@ impl Supervisor {
             {
                 keeper.owe_everything();
             }
-            if !started || !all.iter().all(|&i| self.hand_to_keeper(i)) {
+            if !started || !all.iter().all(|&i| self.hand_to_keeper(i).is_ok()) {
                 self.relax(false);
                 self.settle_all();
             }

@@ -1,11 +1,12 @@
 //! What the victims counted, read as hostile input: sums saturate, nothing is an index.
 
+use super::members::{Members, Met};
 use super::shared::Shared;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 use std::sync::atomic::Ordering::SeqCst;
 pub use synclater_shim::counts::Counts;
-use synclater_shim::page::Slot;
+use synclater_shim::page::{Slot, Slots};
 use synclater_sys::{mount, process};
 
 /// One process as `ps` shows it.
@@ -19,6 +20,23 @@ pub struct Process {
     pub uid: u32,
     /// Whether it is still there.
     pub alive: bool,
+    /// Of `counts.real`, what other users than the session's own say of nobody in particular.
+    pub unvouched: u64,
+}
+
+impl Process {
+    /// Adds what a slot of `user` says of process `pid`. Of nobody in particular it says numbers
+    /// only: flags excuse a process.
+    fn add(&mut self, user: Option<u32>, slot: &Slot, pid: u32) {
+        let mut counts = Counts::read(slot);
+        if pid == 0 {
+            counts.flags = 0;
+            let of_others = if user.is_some() { counts.real } else { 0 };
+            self.unvouched = self.unvouched.saturating_add(of_others);
+        }
+        self.counts.add(&counts);
+        self.uid = user.unwrap_or_else(|| slot.uid.load(SeqCst));
+    }
 }
 
 /// All processes of a session that ever made a request.
@@ -26,9 +44,8 @@ pub struct Process {
 pub struct Census {
     past: BTreeMap<u32, Process>,
     exes: BTreeMap<u32, String>,
-    /// Our numbers for processes of other pid namespaces, by namespace and their number there.
-    elsewhere: BTreeMap<(u64, u32), u32>,
-    own_ns: u64,
+    /// Who is behind the slots.
+    pub members: Members,
 }
 
 fn empty(slot: &Slot) {
@@ -58,66 +75,47 @@ impl Census {
     /// Nobody yet.
     #[must_use]
     pub fn new() -> Census {
-        let own_ns = mount::namespace_number(Path::new("/proc/self/ns/pid"));
         Census {
-            own_ns,
+            members: Members::new(),
             ..Census::default()
-        }
-    }
-
-    /// The process behind a slot as we number it; `None` where it cannot be told.
-    #[must_use]
-    pub fn pid_of(&self, slot: &Slot) -> Option<u32> {
-        let (pid, ns) = (slot.pid.load(SeqCst), slot.pid_ns.load(SeqCst));
-        if pid == 0 || pid > i32::MAX as u32 {
-            return None;
-        }
-        if ns == self.own_ns || ns == 0 {
-            return Some(pid);
-        }
-        self.elsewhere
-            .get(&(ns, pid))
-            .copied()
-            .or_else(|| pid_in_namespace(pid, ns))
-    }
-
-    /// Notes our numbers for processes of other pid namespaces, while they are there to be asked.
-    pub fn meet(&mut self, shared: &Shared) {
-        for slot in shared.all_slots().flat_map(|s| &s.slot) {
-            let (pid, ns) = (slot.pid.load(SeqCst), slot.pid_ns.load(SeqCst));
-            if pid == 0 || ns == 0 || ns == self.own_ns || self.elsewhere.contains_key(&(ns, pid)) {
-                continue;
-            }
-            if let Some(ours) = pid_in_namespace(pid, ns) {
-                self.elsewhere.insert((ns, pid), ours);
-            }
         }
     }
 
     /// Notes what new processes execute, and frees the slots of those that are gone.
     pub fn sweep(&mut self, shared: &Shared) {
-        for slot in shared.all_slots().flat_map(|s| &s.slot[1..]) {
-            if slot.pid.load(SeqCst) == 0 {
-                continue;
+        self.members.meet(shared);
+        let ended = self.members.ended();
+        for (user, slots) in shared.rooms() {
+            for slot in &slots.slot[1..] {
+                self.sweep_one(user, slot, &ended);
             }
-            let own = slot.pid_ns.load(SeqCst) == self.own_ns;
-            match self.pid_of(slot) {
-                Some(pid) if process::is_alive(pid) => {
-                    if let Ok(exe) = std::fs::read_link(format!("/proc/{pid}/exe")) {
-                        self.exes.insert(pid, exe.to_string_lossy().into_owned());
-                    }
+        }
+        self.members.forget(&ended, shared);
+    }
+
+    fn sweep_one(&mut self, user: Option<u32>, slot: &Slot, ended: &HashSet<Met>) {
+        let named = self.members.named(slot);
+        match (self.members.pid_of(user, slot), user) {
+            (Some(pid), Some(user)) if ended.contains(&(user, pid)) => {
+                self.fold(Some(user), slot, pid);
+            }
+            (Some(pid), _) if process::is_alive(pid) => {
+                if let Ok(exe) = std::fs::read_link(format!("/proc/{pid}/exe")) {
+                    self.exes.insert(pid, exe.to_string_lossy().into_owned());
                 }
-                Some(_) if own => self.fold(slot),
-                _ => {}
             }
+            (Some(pid), user) if named.is_some() => self.fold(user, slot, pid),
+            // It ended before anybody met it, or never was.
+            (None, Some(user)) if named.is_some_and(|pid| !process::is_alive(pid)) => {
+                self.fold(Some(user), slot, 0);
+            }
+            _ => {}
         }
     }
 
-    fn fold(&mut self, slot: &Slot) {
-        let pid = slot.pid.load(SeqCst);
+    fn fold(&mut self, user: Option<u32>, slot: &Slot, pid: u32) {
         let past = self.past.entry(pid).or_default();
-        past.counts.add(&Counts::read(slot));
-        past.uid = slot.uid.load(SeqCst);
+        past.add(user, slot, pid);
         if let Some(exe) = self.exes.remove(&pid) {
             past.exe = exe;
         }
@@ -126,21 +124,25 @@ impl Census {
 
     /// Every process, by its number; 0 stands for those that found no slot of their own.
     #[must_use]
-    pub fn processes(&self, shared: &Shared) -> BTreeMap<u32, Process> {
+    pub fn processes<'a>(&self, shared: &'a Shared) -> BTreeMap<u32, Process> {
         let mut all = self.past.clone();
-        let slots = shared.all_slots().flat_map(|s| s.slot.iter().enumerate());
-        for (i, slot) in slots {
+        let of_room = |(user, slots): (_, &'a Slots)| {
+            slots
+                .slot
+                .iter()
+                .enumerate()
+                .map(move |(i, slot)| (user, i, slot))
+        };
+        for (user, i, slot) in shared.rooms().flat_map(of_room) {
             if i > 0 && slot.pid.load(SeqCst) == 0 {
                 continue;
             }
-            let pid = self.pid_of(slot).unwrap_or(0);
-            let counts = Counts::read(slot);
-            if pid == 0 && counts == Counts::default() {
+            let pid = self.members.pid_of(user, slot).unwrap_or(0);
+            if pid == 0 && Counts::read(slot) == Counts::default() {
                 continue;
             }
             let p = all.entry(pid).or_default();
-            p.counts.add(&counts);
-            p.uid = slot.uid.load(SeqCst);
+            p.add(user, slot, pid);
             p.alive = pid != 0 && process::is_alive(pid);
             if let Some(exe) = self.exes.get(&pid) {
                 p.exe.clone_from(exe);
@@ -174,6 +176,15 @@ impl Numbers {
     pub fn now() -> Numbers {
         Numbers {
             own_ns: None,
+            elsewhere: None,
+        }
+    }
+
+    /// As of now, where our pid namespace is known.
+    #[must_use]
+    pub fn in_namespace(own_ns: u64) -> Numbers {
+        Numbers {
+            own_ns: Some(own_ns),
             elsewhere: None,
         }
     }
@@ -212,10 +223,4 @@ fn nested() -> impl Iterator<Item = ((u64, u32), u32)> {
         let ns = mount::namespace_number(Path::new(&format!("/proc/{p}/ns/pid")));
         Some(((ns, pid), p))
     })
-}
-
-/// Our number for the process that has number `pid` in the pid namespace `ns`.
-fn pid_in_namespace(pid: u32, ns: u64) -> Option<u32> {
-    let found = nested().find(|(there, _)| *there == (ns, pid));
-    found.map(|(_, ours)| ours)
 }

@@ -171,8 +171,9 @@ impl Escapes {
         };
         let seen = syncs.so_far();
         // Processes of other pid namespaces that ended before anybody asked who they are: what they
-        // made is counted, and not whose it was.
-        let mut nobodys = counted.get(&0).map_or(0, |p| p.counts.real);
+        // made is counted, and not whose it was. What another user says of them excuses nobody.
+        let of_nobody = |p: &Process| p.counts.real.saturating_sub(p.unvouched);
+        let mut nobodys = counted.get(&0).map_or(0, of_nobody);
         let mut found: Vec<Escape> = seen
             .by_pid
             .iter()

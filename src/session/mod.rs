@@ -21,6 +21,7 @@ pub mod health;
 pub mod keeper;
 pub mod last_report;
 pub mod ledger;
+pub mod members;
 pub mod names;
 pub mod opening;
 pub mod others;

@@ -63,7 +63,15 @@ impl Others {
 
     /// The slots of each user that has some.
     pub fn all(&self) -> impl Iterator<Item = &Slots> {
-        (0..self.taken()).map(|room| self.slots(room))
+        self.by_user().map(|(_, slots)| slots)
+    }
+
+    /// As [`Others::all`], with whose they are.
+    pub fn by_user(&self) -> impl Iterator<Item = (u32, &Slots)> {
+        let owners = self.owners().iter().map(|o| o.load(SeqCst));
+        let taken = owners.take_while(|o| *o != 0).enumerate();
+        // The word's lower half.
+        taken.map(|(room, owner)| (owner as u32, self.slots(room)))
     }
 
     /// The slots at `room`.

@@ -149,6 +149,12 @@ impl Shared {
         }
     }
 
+    /// As [`Shared::all_slots`], with whose they are; `None` for the session's own user.
+    pub fn rooms(&self) -> impl Iterator<Item = (Option<u32>, &Slots)> {
+        let others = self.others.by_user();
+        std::iter::once((None, self.slots())).chain(others.map(|(user, s)| (Some(user), s)))
+    }
+
     /// Where `user` has slots, who gets some where there are some left. From the first other user
     /// on everybody looks whether a descriptor that he writes to has lost its `O_SYNC`: what one
     /// user marks, others would not see in time.

@@ -187,6 +187,49 @@ fn counts_of_any_size_end_nobody() {
     assert_eq!(stage.report()["exit_status"], 0, "{:#}", stage.report());
 }
 
+/// A session of root in which `program` makes 23 requests that the library does not see, and NOBODY
+/// says in a slot of his that they were made by it: what the report says of the program.
+fn claimed(program: &str, word: &str, is_named: bool, how: &str) -> Option<u64> {
+    let stage = Stage::new("claimed");
+    let json = stage.json();
+    let mut root = member(&stage, &["-u", "1h", &json[0], &json[1]]);
+    stage.warm(&mut root);
+    let program = super::stage::program(program).display().to_string();
+    root.tell(&format!("beside 23 {word} {program}"));
+    let said = root.hear();
+    let number = said.strip_prefix("beside ").expect("its number");
+    let pid: u64 = number.parse().expect("a number");
+    let named = if is_named { pid } else { 0 };
+    assert_eq!(
+        does(&mut root, NOBODY, &format!("claim {named} {how}")),
+        "done"
+    );
+    // So that it is looked at while the program is there.
+    stage.session();
+    root.end().must_succeed();
+    let report = stage.report();
+    if !report["escapes_unknown"].is_null() {
+        return Some(23);
+    }
+    let escaped = report["escaped"].as_array().expect("rows");
+    let its = escaped.iter().find(|e| e["pid"] == pid);
+    its.and_then(|e| e["requests"].as_u64())
+}
+
+#[test]
+fn what_escaped_of_a_user_is_not_hidden_by_another() {
+    if !as_root("what_escaped_of_a_user_is_not_hidden_by_another") {
+        return;
+    }
+    for how in ["real", "kept"] {
+        let escaped = claimed("demand_static", "sync", true, how);
+        assert_eq!(escaped, Some(23), "{how}");
+    }
+    // Nor by what he says of nobody in particular.
+    let escaped = claimed("demand", "own", false, "real");
+    assert_eq!(escaped, Some(23));
+}
+
 /// A node of the kernel's FUSE that anybody may open, as udev makes it.
 fn fuse_for_all(stage: &Stage) -> String {
     let node = stage.file("fuse");

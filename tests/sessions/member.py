@@ -8,9 +8,13 @@ for each:
     future        writes a tick of the future into every debt: `done`
     clear         clears every debt: `done`
     boast         counts as many requests as can be in two processes: `done`
+    claim PID HOW says in a slot that it is this process's, and `real`: that it made all requests
+                  there can be, or `kept`: that it holds what cannot be told: `done`
     find TEXT     looks for it in all that it gets of slots and rings: `found`, or `nothing`
     sync NAME     as above
     besiege WORD..  becomes `besieger.py` with these: what that says
+  beside N WORD PROGRAM
+                  starts PROGRAM, as `demand` is, and has it WORD a file so often: `beside PID`
   give USER NAME  opens a file that wants each write durable, and has a process of this user write
                   to that descriptor: `done`
 """
@@ -28,6 +32,7 @@ import sys
 # as long as the machine's slowest disk.
 DEBTS, CELLS = 64, 64 * 16
 SLOTS, SLOT, REQUESTS = 8896, 640, 128
+OSYNC_KEPT = 4
 
 
 def sync(name):
@@ -87,6 +92,37 @@ def boast():
     return "done"
 
 
+def write_slot(slots, index, pid, namespace=0, flags=0, real=0):
+    at = SLOTS + SLOT * index
+    slots[at : at + 16] = struct.pack("=2IQ", pid, flags, namespace)
+    slots[at + REQUESTS : at + REQUESTS + 16] = struct.pack("=2Q", real, real)
+
+
+def claim(pid, how):
+    fd = shared()[0]
+    slots = mmap.mmap(fd, os.fstat(fd).st_size)
+    what = {"real": 1 << 40} if how == "real" else {"flags": OSYNC_KEPT}
+    # The first is for those that found none.
+    write_slot(slots, 5 if int(pid) else 0, int(pid), **what)
+    return "done"
+
+
+def beside(count, word, program):
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    started = subprocess.Popen([program, "."], **pipes)
+    started.stdout.readline()
+    for _ in range(int(count)):
+        started.stdin.write(f"{word} beside\n")
+        started.stdin.flush()
+        started.stdout.readline()
+    # It goes on until we end.
+    BESIDE.append(started)
+    return f"beside {started.pid}"
+
+
+BESIDE = []
+
+
 def holds(fd, text):
     at = 0
     while True:
@@ -119,8 +155,8 @@ def serve(folder):
     print("ready", flush=True)
     for line in sys.stdin:
         word, *rest = line.split()
-        if word == "sync":
-            print(sync(*rest), flush=True)
+        if word in ("sync", "beside"):
+            print(sync(*rest) if word == "sync" else beside(*rest), flush=True)
             continue
         user, *rest = rest
         fds = []
@@ -138,6 +174,7 @@ DEEDS = {
     "cut": cut,
     "future": lambda: write_debts(1 << 62),
     "boast": boast,
+    "claim": claim,
     "clear": lambda: write_debts(0),
     "find": find,
     "put": put,

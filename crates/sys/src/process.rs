@@ -437,9 +437,25 @@ pub fn effective_user() -> u32 {
 /// The user that another process, or thread, acts as (proc_pid_status(5)).
 #[must_use]
 pub fn effective_user_of(pid: u32) -> Option<u32> {
-    let status = text(format!("/proc/{pid}/status")).ok()?;
-    let line = status.lines().find_map(|l| l.strip_prefix("Uid:"))?;
-    line.split_whitespace().nth(1)?.parse().ok()
+    users_of(pid).get(1).copied()
+}
+
+/// The users that another process is: the real one, the one that it acts as, the saved one, and the
+/// one that it opens files as. None where it is gone.
+#[must_use]
+pub fn users_of(pid: u32) -> Vec<u32> {
+    let status = text(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|l| l.strip_prefix("Uid:"));
+    let words = line.unwrap_or_default().split_whitespace();
+    words.filter_map(|w| w.parse().ok()).collect()
+}
+
+/// When a process began, in ticks since the machine did; with its number it is one process for
+/// ever. `None` where it is gone.
+#[must_use]
+pub fn began(pid: u32) -> Option<u64> {
+    // Field 22 of proc(5).
+    stat(&pid.to_string())?.split(' ').nth(19)?.parse().ok()
 }
 
 /// A descriptor that becomes readable when process `pid` ends; `None` where it is gone already.

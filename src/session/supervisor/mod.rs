@@ -446,7 +446,7 @@ impl Supervisor {
 
     fn look_at_slots(&mut self) {
         self.doorbell.clear();
-        self.census.meet(self.shared);
+        self.census.members.meet(self.shared);
         self.attend_others();
         self.filesystems_changed();
         let wants = |s: &page::Slots| s.want_sync.load(SeqCst) != 0;

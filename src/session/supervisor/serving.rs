@@ -4,6 +4,7 @@ use super::reached::not_let_go;
 use super::*;
 use crate::reach::attach::target::{incarnation, Incarnation, Refusal};
 use crate::session::last_report::LastReport;
+use crate::session::shared::Room;
 use synclater_model::report::run::RunReport;
 
 /// How many are heard in a row who ask for the slots: heartbeat and debts do not wait for more.
@@ -31,6 +32,10 @@ impl Supervisor {
             let Some(room) = self.shared.room_of(peer.uid) else {
                 continue;
             };
+            if room != Room::Own {
+                // It waits for us, so it is there to be looked at.
+                self.census.members.introduce(peer.uid, peer.pid);
+            }
             if self.shared.others().taken() > taken {
                 // Everybody looks where requests lie now: the page has to say where that is.
                 self.look_at_slots();

@@ -33,7 +33,10 @@ impl Supervisor {
                 _ => {}
             }
         }
-        for slot in self.shared.all_slots().flat_map(|s| &s.slot) {
+        let of_room = |(user, slots): (_, &'static page::Slots)| {
+            slots.slot.iter().map(move |slot| (user, slot))
+        };
+        for (user, slot) in self.shared.rooms().flat_map(of_room) {
             let dev = slot.ask_dev.load(SeqCst);
             if dev == 0 {
                 continue;
@@ -41,7 +44,8 @@ impl Supervisor {
             // What is about to be unmounted may not be held again. It stays real meanwhile.
             if let Some(pid) = self
                 .census
-                .pid_of(slot)
+                .members
+                .pid_of(user, slot)
                 .filter(|_| !self.somebody_unmounts())
             {
                 let fd = Some(slot.ask_fd.load(SeqCst)).filter(|fd| *fd >= 0);

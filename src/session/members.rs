@@ -1,0 +1,142 @@
+//! Which process is behind a slot: by its member's word, and by what the kernel says of that.
+//!
+//! Promise: a slot of another user than the session's own speaks for a process only that was one of
+//! that user's when it was met; a number that another process has by then is not it. The session's
+//! own user is believed.
+//! Relies on: the four users of a process in /proc (a set-uid program is one of its starter's).
+
+use super::counts::Numbers;
+use super::shared::Shared;
+use std::collections::{HashMap, HashSet};
+use std::path::Path;
+use std::sync::atomic::Ordering::SeqCst;
+use synclater_shim::page::Slot;
+use synclater_sys::{mount, process};
+
+/// A process of another user: whose, and our number for it.
+pub type Met = (u32, u32);
+
+/// What a slot says of its process.
+#[derive(Clone, Copy, Debug)]
+struct Claim {
+    /// Whose slot it is; `None` for the session's own user.
+    user: Option<u32>,
+    /// The pid namespace; 0 is ours.
+    namespace: u64,
+    pid: u32,
+}
+
+/// The processes behind the slots.
+#[derive(Default)]
+pub struct Members {
+    own_ns: u64,
+    /// Our numbers for processes of other pid namespaces, by namespace and their number there.
+    elsewhere: HashMap<(u64, u32), u32>,
+    /// Processes of other users, with when they began.
+    met: HashMap<Met, u64>,
+}
+
+impl Members {
+    /// Nobody yet.
+    #[must_use]
+    pub fn new() -> Members {
+        Members {
+            own_ns: mount::namespace_number(Path::new("/proc/self/ns/pid")),
+            ..Members::default()
+        }
+    }
+
+    fn claim(&self, user: Option<u32>, slot: &Slot) -> Option<Claim> {
+        let (pid, ns) = (slot.pid.load(SeqCst), slot.pid_ns.load(SeqCst));
+        let namespace = if ns == self.own_ns { 0 } else { ns };
+        let is_one = pid != 0 && i32::try_from(pid).is_ok();
+        is_one.then_some(Claim {
+            user,
+            namespace,
+            pid,
+        })
+    }
+
+    fn number(&self, claim: &Claim) -> Option<u32> {
+        match claim.namespace {
+            0 => Some(claim.pid),
+            ns => self.elsewhere.get(&(ns, claim.pid)).copied(),
+        }
+    }
+
+    fn known(&self, claim: &Claim) -> Option<u32> {
+        let pid = self.number(claim)?;
+        let is_its = claim.user.is_none_or(|u| self.met.contains_key(&(u, pid)));
+        is_its.then_some(pid)
+    }
+
+    /// The process behind a slot of `user` as we number it; `None` where it cannot be told, or is
+    /// none of that user's.
+    #[must_use]
+    pub fn pid_of(&self, user: Option<u32>, slot: &Slot) -> Option<u32> {
+        self.known(&self.claim(user, slot)?)
+    }
+
+    /// The number that a slot names in our own pid namespace.
+    #[must_use]
+    pub fn named(&self, slot: &Slot) -> Option<u32> {
+        let claim = self.claim(None, slot)?;
+        (claim.namespace == 0).then_some(claim.pid)
+    }
+
+    /// Notes who is behind each slot, while they are there to be asked.
+    pub fn meet(&mut self, shared: &Shared) {
+        let mut numbers = Numbers::in_namespace(self.own_ns);
+        for (user, slots) in shared.rooms() {
+            for slot in &slots.slot {
+                let unknown = { self.claim(user, slot) }.filter(|c| self.known(c).is_none());
+                if let Some(claim) = unknown {
+                    self.look_for(claim, &mut numbers);
+                }
+            }
+        }
+    }
+
+    fn look_for(&mut self, claim: Claim, numbers: &mut Numbers) {
+        if claim.namespace > 1 && self.number(&claim).is_none() {
+            let found = numbers.of(claim.pid, claim.namespace);
+            let there = (claim.namespace, claim.pid);
+            self.elsewhere.extend(found.map(|pid| (there, pid)));
+        }
+        if let (Some(user), Some(pid)) = (claim.user, self.number(&claim)) {
+            self.introduce(user, pid);
+        }
+    }
+
+    /// Notes that process `pid` is one of `user`'s, if it is.
+    pub fn introduce(&mut self, user: u32, pid: u32) {
+        // In this order: one that has its number by then has begun at another time.
+        let began = process::began(pid);
+        if let (Some(began), true) = (began, process::users_of(pid).contains(&user)) {
+            self.met.insert((user, pid), began);
+        }
+    }
+
+    /// Those met that have ended.
+    #[must_use]
+    pub fn ended(&self) -> HashSet<Met> {
+        let has_ended = |((_, pid), began): &(&Met, &u64)| process::began(*pid) != Some(**began);
+        { self.met.iter() }
+            .filter(has_ended)
+            .map(|(m, _)| *m)
+            .collect()
+    }
+
+    /// Forgets `ended`, and of other pid namespaces whom no slot names any more.
+    pub fn forget(&mut self, ended: &HashSet<Met>, shared: &Shared) {
+        self.met.retain(|met, _| !ended.contains(met));
+        let slots = shared.all_slots().flat_map(|s| &s.slot);
+        let named: HashSet<(u64, u32)> = slots
+            .filter_map(|s| self.claim(None, s))
+            .map(|c| (c.namespace, c.pid))
+            .collect();
+        let gone: HashSet<u32> = ended.iter().map(|(_, pid)| *pid).collect();
+        let stays = |of: &(u64, u32), pid: &mut u32| named.contains(of) && !gone.contains(pid);
+        self.elsewhere.retain(stays);
+    }
+}

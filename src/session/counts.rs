@@ -189,6 +189,12 @@ impl Numbers {
         }
     }
 
+    /// Whether /proc has been gone through: to ask again costs nothing.
+    #[must_use]
+    pub fn have_looked(&self) -> bool {
+        self.elsewhere.is_some()
+    }
+
     /// Our pid namespace, looked for once; 0 where /proc does not tell.
     fn own_ns(&mut self) -> u64 {
         let look = || mount::namespace_number(Path::new("/proc/self/ns/pid"));

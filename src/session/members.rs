@@ -2,7 +2,8 @@
 //!
 //! Promise: a slot of another user than the session's own speaks for a process only that was one of
 //! that user's when it was met; a number that another process has by then is not it. The session's
-//! own user is believed.
+//! own user is believed. However many slots name processes that are not there, /proc is gone
+//! through once a look, and for other users' sake a tenth of the time at most.
 //! Relies on: the four users of a process in /proc (a set-uid program is one of its starter's).
 
 use super::counts::Numbers;
@@ -10,14 +11,24 @@ use super::shared::Shared;
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::atomic::Ordering::SeqCst;
+use std::time::{Duration, Instant};
 use synclater_shim::page::Slot;
 use synclater_sys::{mount, process};
+
+/// How long one that was not found is not looked for again.
+const LOOK_AGAIN: Duration = Duration::from_millis(250);
+
+/// Of so many is remembered that they were not found; more have to wait.
+const VAIN_MAX: usize = 1 << 14;
+
+/// How much longer than a walk through /proc the pause behind it is.
+const SHARE: u32 = 10;
 
 /// A process of another user: whose, and our number for it.
 pub type Met = (u32, u32);
 
 /// What a slot says of its process.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Claim {
     /// Whose slot it is; `None` for the session's own user.
     user: Option<u32>,
@@ -34,6 +45,10 @@ pub struct Members {
     elsewhere: HashMap<(u64, u32), u32>,
     /// Processes of other users, with when they began.
     met: HashMap<Met, u64>,
+    vain: HashSet<Claim>,
+    vain_since: Option<Instant>,
+    /// When /proc may be gone through again for another user.
+    not_before: Option<Instant>,
 }
 
 impl Members {
@@ -86,11 +101,15 @@ impl Members {
 
     /// Notes who is behind each slot, while they are there to be asked.
     pub fn meet(&mut self, shared: &Shared) {
+        if self.vain_since.is_none_or(|at| at.elapsed() > LOOK_AGAIN) {
+            self.vain.clear();
+            self.vain_since = Some(Instant::now());
+        }
         let mut numbers = Numbers::in_namespace(self.own_ns);
         for (user, slots) in shared.rooms() {
             for slot in &slots.slot {
                 let unknown = { self.claim(user, slot) }.filter(|c| self.known(c).is_none());
-                if let Some(claim) = unknown {
+                if let Some(claim) = unknown.filter(|c| !self.vain.contains(c)) {
                     self.look_for(claim, &mut numbers);
                 }
             }
@@ -98,14 +117,29 @@ impl Members {
     }
 
     fn look_for(&mut self, claim: Claim, numbers: &mut Numbers) {
+        if self.vain.len() >= VAIN_MAX || !self.may_look(&claim, numbers) {
+            return;
+        }
+        let begun = Instant::now();
         if claim.namespace > 1 && self.number(&claim).is_none() {
             let found = numbers.of(claim.pid, claim.namespace);
             let there = (claim.namespace, claim.pid);
             self.elsewhere.extend(found.map(|pid| (there, pid)));
+            let pause = Instant::now() + begun.elapsed() * SHARE;
+            self.not_before = self.not_before.max(Some(pause));
         }
         if let (Some(user), Some(pid)) = (claim.user, self.number(&claim)) {
             self.introduce(user, pid);
         }
+        if self.known(&claim).is_none() {
+            self.vain.insert(claim);
+        }
+    }
+
+    /// Whether to look for one that may lie in another pid namespace.
+    fn may_look(&self, claim: &Claim, numbers: &Numbers) -> bool {
+        let is_free = claim.namespace <= 1 || claim.user.is_none() || numbers.have_looked();
+        is_free || self.not_before.is_none_or(|at| Instant::now() >= at)
     }
 
     /// Notes that process `pid` is one of `user`'s, if it is.

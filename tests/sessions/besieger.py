@@ -87,7 +87,8 @@ def settle_in():
     user, group = os.getuid(), os.getgid()
     if libc.unshare(NEWUSER | NEWNS):
         raise OSError(ctypes.get_errno(), "unshare")
-    for name, text in (("setgroups", "deny"), ("uid_map", f"0 {user} 1"), ("gid_map", f"0 {group} 1")):
+    maps = {"setgroups": "deny", "uid_map": f"0 {user} 1", "gid_map": f"0 {group} 1"}
+    for name, text in maps.items():
         with open(f"/proc/self/{name}", "w") as file:
             file.write(text)
     mount("none", "/", "", REC_PRIVATE, "")

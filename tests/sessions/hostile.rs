@@ -230,6 +230,25 @@ fn what_escaped_of_a_user_is_not_hidden_by_another() {
     assert_eq!(escaped, Some(23));
 }
 
+#[test]
+fn slots_that_name_nobody_do_not_hold_a_session_up() {
+    if !as_root("slots_that_name_nobody_do_not_hold_a_session_up") {
+        return;
+    }
+    let stage = Stage::new("storm");
+    let mut root = member(&stage, &["-u", "1h"]);
+    stage.warm(&mut root);
+    assert_eq!(does(&mut root, NOBODY, "storm"), "done");
+    let begun = std::time::Instant::now();
+    for _ in 0..5 {
+        stage.session();
+    }
+    assert!(stage.is_later(&mut root));
+    root.end().must_succeed();
+    let took = begun.elapsed();
+    assert!(took < Duration::from_secs(4), "{took:?}");
+}
+
 /// A node of the kernel's FUSE that anybody may open, as udev makes it.
 fn fuse_for_all(stage: &Stage) -> String {
     let node = stage.file("fuse");

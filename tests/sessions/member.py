@@ -8,6 +8,7 @@ for each:
     future        writes a tick of the future into every debt: `done`
     clear         clears every debt: `done`
     boast         counts as many requests as can be in two processes: `done`
+    storm         names a process of a pid namespace in each slot, and there is none: `done`
     claim PID HOW says in a slot that it is this process's, and `real`: that it made all requests
                   there can be, or `kept`: that it holds what cannot be told: `done`
     find TEXT     looks for it in all that it gets of slots and rings: `found`, or `nothing`
@@ -98,6 +99,14 @@ def write_slot(slots, index, pid, namespace=0, flags=0, real=0):
     slots[at + REQUESTS : at + REQUESTS + 16] = struct.pack("=2Q", real, real)
 
 
+def storm():
+    fd = shared()[0]
+    slots = mmap.mmap(fd, os.fstat(fd).st_size)
+    for index in range(1, 512):
+        write_slot(slots, index, 1000 + index, namespace=4026000000 + index)
+    return "done"
+
+
 def claim(pid, how):
     fd = shared()[0]
     slots = mmap.mmap(fd, os.fstat(fd).st_size)
@@ -174,6 +183,7 @@ DEEDS = {
     "cut": cut,
     "future": lambda: write_debts(1 << 62),
     "boast": boast,
+    "storm": storm,
     "claim": claim,
     "clear": lambda: write_debts(0),
     "find": find,

@@ -36,10 +36,15 @@ impl Supervisor {
         let of_room = |(user, slots): (_, &'static page::Slots)| {
             slots.slot.iter().map(move |slot| (user, slot))
         };
+        let begun = Instant::now();
         for (user, slot) in self.shared.rooms().flat_map(of_room) {
             let dev = slot.ask_dev.load(SeqCst);
             if dev == 0 {
                 continue;
+            }
+            // The rest waits for the next turn, behind the heartbeat.
+            if begun.elapsed() > ANSWERS_FOR {
+                break;
             }
             // What is about to be unmounted may not be held again. It stays real meanwhile.
             if let Some(pid) = self
@@ -180,6 +185,9 @@ impl Supervisor {
 
 /// How long a number that could not be told, or may not owe, is not asked about again.
 const REFUSED_FOR: Duration = Duration::from_secs(10);
+
+/// How long questions are answered in one turn of the loop.
+const ANSWERS_FOR: Duration = Duration::from_millis(100);
 
 /// How long a child of ours that has just been started may take to close what it need not have.
 const YOUNG: Duration = Duration::from_millis(500);

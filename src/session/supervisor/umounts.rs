@@ -26,16 +26,16 @@ impl Supervisor {
     }
 
     pub(super) fn answer_questions(&mut self) {
-        for slot in self.shared.all_slots().flat_map(|s| &s.slot) {
+        let of_room = |(user, slots): (_, &'static page::Slots)| {
+            slots.slot.iter().map(move |slot| (user, slot))
+        };
+        for (user, slot) in self.shared.rooms().flat_map(of_room) {
             match slot.umount.load(SeqCst) {
-                page::UMOUNT_ASKED => self.begin_umount(slot),
+                page::UMOUNT_ASKED => self.begin_umount(user, slot),
                 page::UMOUNT_OVER => self.end_umount(slot),
                 _ => {}
             }
         }
-        let of_room = |(user, slots): (_, &'static page::Slots)| {
-            slots.slot.iter().map(move |slot| (user, slot))
-        };
         let begun = Instant::now();
         for (user, slot) in self.shared.rooms().flat_map(of_room) {
             let dev = slot.ask_dev.load(SeqCst);
@@ -91,11 +91,11 @@ impl Supervisor {
         { self.shared.all_slots() }.flat_map(|s| &s.slot).any(busy)
     }
 
-    pub(super) fn begin_umount(&mut self, slot: &page::Slot) {
+    fn begin_umount(&mut self, user: Option<u32>, slot: &page::Slot) {
         let mut ours = self.filesystems.ours_with(slot.umount_dev.load(SeqCst));
         if ours.is_empty() {
             // The root of a btrfs is a subvolume: it may be one that nobody has asked about.
-            let own = self.superblock_at(slot);
+            let own = self.superblock_at(user, slot);
             ours = own.map_or(ours, |dev| self.filesystems.ours_with(dev));
             if let Some(dev) = own.filter(|_| !ours.is_empty()) {
                 // By what it is known by when it has been let go of.
@@ -111,9 +111,9 @@ impl Supervisor {
     }
 
     /// The own number of the superblock that a member wants to unmount, by the mount that it named.
-    fn superblock_at(&self, slot: &page::Slot) -> Option<u64> {
+    fn superblock_at(&self, user: Option<u32>, slot: &page::Slot) -> Option<u64> {
         let mount = Some(slot.umount_mount.load(SeqCst)).filter(|id| *id != 0)?;
-        let pid = self.census.pid_of(slot)?;
+        let pid = self.census.members.pid_of(user, slot)?;
         let table = mounts_of(&pid.to_string());
         table.iter().find(|m| m.id == mount).map(dev_of)
     }

@@ -6,6 +6,7 @@ use super::compile::Compiled;
 use super::others::Others;
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::mem::offset_of;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::SeqCst;
@@ -229,6 +230,17 @@ impl Shared {
     pub fn relax(&self, on: bool) {
         self.page().relax.store(u32::from(on), SeqCst);
     }
+}
+
+/// The write-back error that the session met whose page this is: 0 and what is no page are none.
+#[must_use]
+pub fn error_in(path: &Path) -> Option<i32> {
+    let bytes = std::fs::read(path).ok()?;
+    let word = |at: usize| Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
+    let is_ours = bytes.starts_with(&page::PAGE_MAGIC.to_ne_bytes())
+        && word(offset_of!(Page, version)) == Some(page::VERSION);
+    let errno = word(offset_of!(Page, error)).filter(|errno| is_ours && *errno != 0)?;
+    i32::try_from(errno).ok()
 }
 
 /// Seccomp filters of this process; containers put some in.

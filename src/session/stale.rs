@@ -12,7 +12,7 @@ use super::durable::{errno_name, Holding};
 use super::find::{find_mounted, unique_id_at, Found};
 use super::ledger::{Filed, Ledger, Unread};
 use super::opening::Opening;
-use super::{dirs, filesystems};
+use super::{dirs, filesystems, shared};
 use crate::folder::take_lock;
 use std::path::{Path, PathBuf};
 use synclater_model::ledger::{Entry, LedgerFs};
@@ -69,7 +69,14 @@ fn clear_if_dead(session: &Living) -> Option<Cleared> {
     let out = match entry_of(session) {
         // The entry is written before the first debt.
         Ok(None) => nothing,
-        Ok(Some((filed, ledger))) => settle_filed(&filed, &ledger),
+        Ok(Some((mut filed, ledger))) => {
+            let is_told = is_told_of_a_lost_write(session, &mut filed, &ledger);
+            let out = settle_filed(&filed, &ledger);
+            if !is_told {
+                return Some(out);
+            }
+            out
+        }
         Err(unread) => {
             let left = Some((session.dir.clone(), unread));
             return Some(Cleared { left, ..nothing });
@@ -77,6 +84,17 @@ fn clear_if_dead(session: &Living) -> Option<Cleared> {
     };
     remove_files(session);
     Some(out)
+}
+
+/// Whether an entry says that the session has lost a write, if it has: its page remembers that
+/// where it could not be written, and is kept until it can.
+fn is_told_of_a_lost_write(session: &Living, filed: &mut Filed, ledger: &Ledger) -> bool {
+    let lost = shared::error_in(&memory_of(&session.dir).join("page"));
+    let Some(errno) = lost.filter(|_| filed.entry.error.is_none()) else {
+        return true;
+    };
+    filed.entry.error = Some(errno_name(errno));
+    ledger.note_error(&filed.path, errno).is_ok()
 }
 
 /// What a dead session owes, and the ledger that says so: its own, wherever whoever looks has one.
@@ -132,11 +150,13 @@ pub fn settle_orphans(ledger: &Ledger) -> (Vec<Cleared>, Vec<Unread>) {
     (cleared.collect(), unread)
 }
 
-/// Whether the supervisor that wrote an entry of this boot lives, in whatever run folder.
+/// Whether the supervisor that wrote an entry of this boot lives, in whatever run folder. Its
+/// number may be another's by now, and anybody can have its name: not its user.
 #[must_use]
 pub fn supervisor_lives(entry: &Entry) -> bool {
     let name = process::text(format!("/proc/{}/comm", entry.pid)).unwrap_or_default();
-    !process::is_ended(entry.pid) && name.starts_with("synclater")
+    let is_ours = process::effective_user_of(entry.pid) == Some(process::effective_user());
+    is_ours && !process::is_ended(entry.pid) && name.starts_with("synclater")
 }
 
 /// Settles what an entry names, in place of its session, and closes it where all was.

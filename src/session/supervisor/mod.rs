@@ -502,25 +502,31 @@ impl Supervisor {
         }
         // Whoever unmounts a file system right after us must not find it busy.
         self.filesystems.release_all();
-        self.close_entry();
+        if self.close_entry().is_err() && self.paid.error.is_some() {
+            // The page says what the entry does not: whoever clears up behind us needs it.
+            return;
+        }
         let has_left_some = self.reach.as_ref().is_some_and(|r| r.has_left_some());
         self.belongings.give_back(has_left_some);
     }
 
     /// Closes the session's own entry, if it has written one: another session's may have its name.
-    fn close_entry(&self) {
+    ///
+    /// # Errors
+    /// Those of writing it.
+    fn close_entry(&self) -> std::io::Result<()> {
         let Some(ledger) = &self.ledger else {
-            return;
+            return Ok(());
         };
         let own = ledger.own_entry(&self.plan.id, &self.belongings.token);
         let Ok(Some(own)) = own else {
-            return;
+            return Ok(());
         };
-        let _ = match &self.paid.error {
+        match &self.paid.error {
             _ if self.paid.complete => ledger.close_here(&own.path),
             Some(error) => ledger.note_error(&own.path, error.errno),
             None => Ok(()),
-        };
+        }
     }
 
     /// Whether the command was interrupted, and how often.

@@ -34,7 +34,7 @@ use synclater_model::policy::filesystem::{kind, FsKind, Mount};
 use synclater_sys::{job, mount};
 
 /// How much later than its message an error may be counted.
-const LATE: Duration = Duration::from_millis(200);
+const LATE: Duration = Duration::from_millis(500);
 
 /// Whether `syncfs` alone cannot be shown to flush the disk of this file system.
 #[must_use]
@@ -200,7 +200,25 @@ pub fn distrust(mount: &Mount) -> Option<&'static str> {
         return Some("it has a real-time device");
     }
     let is_broken = mount.has("emergency_ro") || mount.has("shutdown");
-    is_broken.then_some("it has met an error before")
+    (is_broken || counts_errors(mount)).then_some("it has met an error before")
+}
+
+/// Whether an ext4 counts errors of its own structures, which only e2fsck(8) takes back. What it
+/// cannot place then stays in memory behind a syncfs that says 0, and is not counted once more:
+/// blocks that are known to be spoilt are passed over (mpage_map_and_submit_extent, Linux 6.18).
+/// Of errors of its disk alone (EXT4_ERR_EIO) it tells as others do.
+fn counts_errors(mount: &Mount) -> bool {
+    const EIO: u64 = 2;
+    let Some(name) = disk_name(mount.dev).filter(|_| mount.fstype == "ext4") else {
+        return false;
+    };
+    let number = |which| {
+        let text = std::fs::read_to_string(format!("/sys/fs/ext4/{name}/{which}"));
+        text.ok()?.trim().parse::<u64>().ok()
+    };
+    let of_its_disk = |which| number(which) == Some(EIO);
+    number("errors_count").is_some_and(|n| n > 0)
+        && !(of_its_disk("first_error_errcode") && of_its_disk("last_error_errcode"))
 }
 
 /// Settles by the parts of a [`Holding`], in a process that has nothing else: see

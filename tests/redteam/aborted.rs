@@ -1,4 +1,4 @@
-//! A commit that fails for somebody else: behind it there is nothing to commit, and `syncfs` says 0.
+//! A commit that fails for somebody else: behind it nothing is left to commit, and `syncfs` says 0.
 
 use super::*;
 

@@ -39,7 +39,8 @@ fn mirror() -> Vec<String> {
         Shard "sl_shard" { requests "requests", real "real", failed "failed", hints "hints",
             ticks "ticks", hints_real "hints_real", timed "timed", elsewhere "elsewhere" }
         Slot "sl_slot" { pid "pid", flags "flags", pid_ns "pid_ns", ask_dev "ask_dev",
-            umount_dev "umount_dev", umount_mount "umount_mount", ask_fd "ask_fd", umount "umount", uid "uid", lost "lost",
+            umount_dev "umount_dev", umount_mount "umount_mount", ask_fd "ask_fd",
+            umount "umount", uid "uid", lost "lost",
             kept "kept", shard "shard" }
         Slots "sl_slots" { magic "magic", version "version", size "size", doorbell "doorbell",
             stripped "stripped", want_sync "want_sync", owed "owed", debt "debt",

@@ -22,7 +22,8 @@ int main(void)
 	F(sl_shard, requests); F(sl_shard, real); F(sl_shard, failed); F(sl_shard, hints);
 	F(sl_shard, ticks); F(sl_shard, hints_real); F(sl_shard, timed); F(sl_shard, elsewhere);
 	F(sl_slot, pid); F(sl_slot, flags); F(sl_slot, pid_ns); F(sl_slot, ask_dev);
-	F(sl_slot, umount_dev); F(sl_slot, umount_mount); F(sl_slot, ask_fd); F(sl_slot, umount); F(sl_slot, uid); F(sl_slot, lost);
+	F(sl_slot, umount_dev); F(sl_slot, umount_mount); F(sl_slot, ask_fd);
+	F(sl_slot, umount); F(sl_slot, uid); F(sl_slot, lost);
 	F(sl_slot, kept); F(sl_slot, shard);
 	F(sl_slots, magic); F(sl_slots, version); F(sl_slots, size); F(sl_slots, doorbell);
 	F(sl_slots, stripped); F(sl_slots, want_sync); F(sl_slots, owed);

@@ -29,7 +29,7 @@ const ATTRIBUTE: &str = "user.synclater.nothing";
 /// 0, or why a file system takes nothing any more: of ext4 also where it was made read-only.
 #[must_use]
 pub fn ails(fd: BorrowedFd<'_>, file: Option<BorrowedFd<'_>>) -> i32 {
-    let kind = rustix::fs::fstatfs(fd).map_or(0, |s| s.f_type as i64);
+    let kind = rustix::fs::fstatfs(fd).map_or(0, |s| s.f_type);
     match kind {
         BTRFS => btrfs_sync(fd),
         OVERLAY => file.map_or(0, begin),

@@ -37,6 +37,6 @@ fn a_commit_that_failed_for_somebody_else_fails_the_run() {
             "{fs}: no flush failed for the other: {met:?}"
         );
         let told = |(_, status): &&(bool, Option<i32>)| *status == Some(125);
-        assert!(heard.iter().all(|m| told(m)), "{fs}: {met:?}");
+        assert!(heard.iter().all(told), "{fs}: {met:?}");
     }
 }

@@ -238,7 +238,7 @@ pub fn settle_by(fds: &[impl AsFd], past: Past) -> i32 {
         // What ext4 says of structures that it cannot make sense of.
         true => rustix::io::Errno::UCLEAN.raw_os_error(),
         // Where it counts none, root has made it read-only.
-        false if past.errors.is_some() => 0,
+        false if past.errors.is_some() && told == rustix::io::Errno::ROFS.raw_os_error() => 0,
         false => told,
     }
 }

@@ -7,7 +7,9 @@
 //! begun that changes nothing: a name that no file has is taken out of the extended attributes.
 //!
 //! - ext4: begins a handle (ext4_xattr_set). An aborted journal is noticed there, and counted in
-//!   `errors_count`, which tells it from a file system that root has made read-only.
+//!   `errors_count`, which tells it from a file system that root has made read-only. Where what is
+//!   held takes no attribute (an immutable folder, a mount that is read-only by itself), root has
+//!   the journal written out instead (EXT4_IOC_CHECKPOINT, Linux 5.14): EIO behind an abort.
 //! - btrfs: BTRFS_IOC_SYNC says EROFS behind an abort, and 0 where root has made it read-only.
 //! - overlay: by a file of ours, whose upper file system begins the transaction. As long as that
 //!   file is there nobody can make either read-only, so EROFS is an abort.
@@ -16,8 +18,11 @@
 //! Not told: where we may not write there, as a user without rights.
 
 use rustix::io::Errno;
-use std::os::fd::BorrowedFd;
-use synclater_sys::mount::btrfs_sync;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+use synclater_sys::job::{self, Job};
+use synclater_sys::mount::{btrfs_sync, ext4_checkpoint};
+use synclater_sys::wait;
 
 const BTRFS: i64 = 0x9123_683e;
 const EXT4: i64 = 0xef53;
@@ -26,23 +31,61 @@ const OVERLAY: i64 = 0x794c_7630;
 /// No file has it.
 const ATTRIBUTE: &str = "user.synclater.nothing";
 
-/// 0, or why a file system takes nothing any more: of ext4 also where it was made read-only.
+/// How long it may take to begin one: on a frozen file system it waits for the thaw, and a freeze
+/// has written everything.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// 0, or why a file system takes nothing any more: EROFS of ext4 also where it was made read-only.
 #[must_use]
 pub fn ails(fd: BorrowedFd<'_>, file: Option<BorrowedFd<'_>>) -> i32 {
-    let kind = rustix::fs::fstatfs(fd).map_or(0, |s| s.f_type);
-    match kind {
+    match rustix::fs::fstatfs(fd).map_or(0, |s| s.f_type) {
         BTRFS => btrfs_sync(fd),
-        OVERLAY => file.map_or(0, begin),
-        EXT4 => begin(fd),
+        OVERLAY => file.map_or(0, |file| in_time(file, begin)),
+        EXT4 => in_time(fd, |fd| match begin(fd) {
+            // A folder that takes no attribute, or a mount that is read-only by itself: root has
+            // another question.
+            told if told == CANNOT_TELL || told == READ_ONLY => match ext4_checkpoint(fd) {
+                0 => told,
+                errno => errno,
+            },
+            told => told,
+        }),
         _ => 0,
     }
 }
+
+/// Asks in a process of its own; 0 where that takes too long.
+fn in_time(fd: BorrowedFd<'_>, ask: impl FnOnce(BorrowedFd<'_>) -> i32) -> i32 {
+    let job = Job::start(|| {
+        let kept = job::keep_only(&[fd]);
+        let told = ask(kept[0].as_fd());
+        std::mem::forget(kept);
+        if told == CANNOT_TELL {
+            0
+        } else {
+            told
+        }
+    });
+    let Ok(job) = job else {
+        return 0;
+    };
+    let _ = wait::any(&[(job.as_fd(), wait::For::Input)], PATIENCE);
+    job.finished().unwrap_or_else(|| {
+        job.kill();
+        0
+    })
+}
+
+const READ_ONLY: i32 = Errno::ROFS.raw_os_error();
+
+/// No errno.
+const CANNOT_TELL: i32 = -1;
 
 /// Begins a transaction that changes nothing; 0, or an errno that tells of an abort.
 fn begin(fd: BorrowedFd<'_>) -> i32 {
     match rustix::fs::fremovexattr(fd, ATTRIBUTE) {
         Err(e @ (Errno::ROFS | Errno::IO | Errno::UCLEAN)) => e.raw_os_error(),
-        // There is none of that name; or it takes none, or none from us.
-        _ => 0,
+        Err(Errno::NODATA) | Ok(()) => 0,
+        Err(_) => CANNOT_TELL,
     }
 }

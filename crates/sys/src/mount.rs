@@ -160,6 +160,16 @@ pub fn btrfs_sync(fd: impl AsFd) -> i32 {
     crate::process::btrfs_sync(fd.as_fd())
 }
 
+/// Has an ext4 write its journal out (EXT4_IOC_CHECKPOINT, Linux 5.14, root): EIO behind an abort;
+/// 0 also where it cannot be asked.
+#[must_use]
+pub fn ext4_checkpoint(fd: impl AsFd) -> i32 {
+    match crate::process::ext4_checkpoint(fd.as_fd()) {
+        e if e == rustix::io::Errno::IO.raw_os_error() => e,
+        _ => 0,
+    }
+}
+
 /// What kind of file a path leads to, links followed; as /proc/PID/map_files shows what is mapped.
 ///
 /// # Errors

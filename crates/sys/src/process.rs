@@ -405,6 +405,19 @@ pub(crate) fn btrfs_sync(fd: BorrowedFd<'_>) -> i32 {
     }
 }
 
+/// EXT4_IOC_CHECKPOINT without flags: 0 or an errno.
+pub(crate) fn ext4_checkpoint(fd: BorrowedFd<'_>) -> i32 {
+    const EXT4_IOC_CHECKPOINT: libc::c_ulong = 0x4004_662b;
+    let flags = 0u32;
+    // SAFETY: the call reads the four bytes of `flags`.
+    match unsafe { libc::ioctl(fd.as_raw_fd(), EXT4_IOC_CHECKPOINT, &raw const flags) } {
+        0 => 0,
+        _ => io::Error::last_os_error()
+            .raw_os_error()
+            .unwrap_or(libc::EIO),
+    }
+}
+
 /// FS_IOC_GETFSUUID: `{ u8 len; u8 uuid[16]; }`.
 pub(crate) fn filesystem_uuid(fd: BorrowedFd<'_>) -> Option<String> {
     const FS_IOC_GETFSUUID: libc::c_ulong = 0x8011_1500;

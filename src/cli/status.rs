@@ -1,7 +1,7 @@
 //! `synclater status`: what the ledger says after a power cut.
 
 use crate::session::ledger::{Filed, Ledger, Unread};
-use crate::session::stale::supervisor_lives;
+use crate::session::stale::{life_of, Life};
 use crate::session::{control, dirs};
 use synclater_model::ledger::{cut_sessions, render_status, status_json, Entry};
 use synclater_model::report::message::Trouble;
@@ -70,9 +70,11 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
 /// Entries of this boot that belong to no living session: settling failed, or was stopped.
 fn unsettled(entries: &[Entry], boot: &str) -> Result<(), Trouble> {
     let living = control::sessions();
+    let has_ended = |e: &&Entry| life_of(e) == Life::Ended;
     for e in entries
         .iter()
         .filter(|e| !e.is_cut(boot) && !living.iter().any(|s| s.id == e.id))
+        .filter(has_ended)
     {
         let list: Vec<&str> = e.filesystems.iter().map(|f| f.mount.as_str()).collect();
         super::print(&format!(
@@ -94,7 +96,7 @@ fn forget(id: &str, filed: &[Filed], boot: &str, ledger: Option<&Ledger>) -> any
         Trouble::new(what, why, "synclater status", "the ledger is as it was")
     };
     let lives = control::sessions().iter().any(|s| s.id == id);
-    let is_over = |e: &Entry| e.is_cut(boot) || !(lives || supervisor_lives(e));
+    let is_over = |e: &Entry| e.is_cut(boot) || !(lives || life_of(e) == Life::Lives);
     let known = { filed.iter() }.find(|f| f.entry.id == id && is_over(&f.entry));
     let (Some(ledger), Some(known)) = (ledger, known) else {
         return Err(trouble("no cut session has this name".into()).into());

@@ -43,6 +43,7 @@ pub struct Unread {
     /// Why.
     pub why: String,
     what: &'static str,
+    cannot: &'static str,
     remedy: &'static str,
 }
 
@@ -54,8 +55,21 @@ impl Unread {
             path: path.into(),
             why: why.to_string(),
             what: "ledger entry",
+            cannot: "be read",
             remedy: "the release of synclater that wrote it; or check what its command wrote, and \
                      remove that file",
+        }
+    }
+
+    /// The entry of a session that may live where we cannot see it.
+    #[must_use]
+    pub fn elsewhere(path: &Path) -> Unread {
+        Unread {
+            path: path.into(),
+            why: "it ran in another container (pid namespace), and may run there still".into(),
+            what: "ledger entry",
+            cannot: "be judged from here",
+            remedy: "`synclater settle` in that container or on its host",
         }
     }
 
@@ -66,6 +80,7 @@ impl Unread {
             path: dir.into(),
             why: why.to_string(),
             what: "ledger",
+            cannot: "be read",
             remedy: "put that folder right; or check what the command wrote, and remove the \
                      session's folder",
         }
@@ -76,7 +91,7 @@ impl Unread {
     pub fn trouble(&self) -> Trouble {
         let (what, path) = (self.what, self.path.display());
         Trouble::new(
-            format!("{what} {path} cannot be read"),
+            format!("{what} {path} cannot {}", self.cannot),
             self.why.clone(),
             self.remedy,
             "nothing of it was settled; it stays as it is",

@@ -8,6 +8,7 @@
 
 use super::belongings::{forget_unborn, ledger_of, memory_of, token_of, Kept};
 use super::control::{self, Living};
+use super::counts::Numbers;
 use super::durable::{errno_name, Holding};
 use super::find::{find_mounted, unique_id_at, Found};
 use super::ledger::{Filed, Ledger, Unread};
@@ -137,26 +138,54 @@ fn remove_files(session: &Living) {
 pub fn settle_orphans(ledger: &Ledger) -> (Vec<Cleared>, Vec<Unread>) {
     let known = control::sessions();
     let is_its = |s: &Living, e: &Entry| s.id == e.id && token_of(&s.dir) == e.token;
-    let is_orphan = |f: &Filed| {
+    let has_no_folder = |f: &Filed| {
         let e = &f.entry;
-        let has_folder = || known.iter().any(|s| is_its(s, e));
-        !e.is_cut(&dirs::boot_id()) && !has_folder() && !supervisor_lives(e)
+        !e.is_cut(&dirs::boot_id()) && !known.iter().any(|s| is_its(s, e))
     };
     let (entries, mut unread) = ledger.entries();
-    let orphans = entries.into_iter().filter(is_orphan);
-    let cleared = orphans.map(|filed| settle_filed(&filed, ledger));
+    let mut orphans = Vec::new();
+    for filed in entries.into_iter().filter(has_no_folder) {
+        match life_of(&filed.entry) {
+            Life::Lives => {}
+            Life::Ended => orphans.push(filed),
+            Life::NotKnown => unread.push(Unread::elsewhere(&filed.path)),
+        }
+    }
+    let cleared = orphans.iter().map(|filed| settle_filed(filed, ledger));
     let is_of = |u: &Unread, s: &Living| u.path == ledger.path(&s.id);
     unread.retain(|u| !known.iter().any(|s| is_of(u, s)));
     (cleared.collect(), unread)
 }
 
+/// What is known of a supervisor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Life {
+    /// It lives.
+    Lives,
+    /// It has ended.
+    Ended,
+    /// It is, or was, in a pid namespace that is not in our sight.
+    NotKnown,
+}
+
 /// Whether the supervisor that wrote an entry of this boot lives, in whatever run folder. Its
 /// number may be another's by now, and anybody can have its name: not its user.
 #[must_use]
-pub fn supervisor_lives(entry: &Entry) -> bool {
-    let name = process::text(format!("/proc/{}/comm", entry.pid)).unwrap_or_default();
-    let is_ours = process::effective_user_of(entry.pid) == Some(process::effective_user());
-    is_ours && !process::is_ended(entry.pid) && name.starts_with("synclater")
+pub fn life_of(entry: &Entry) -> Life {
+    /// The pid namespace that all others are in (PROC_PID_INIT_INO).
+    const OUTERMOST: u64 = 0xefff_fffc;
+    let ours = mount::namespace_number(Path::new("/proc/self/ns/pid"));
+    let theirs = entry.pid_ns.unwrap_or(ours);
+    let is_it = |pid: &u32| {
+        let name = process::text(format!("/proc/{pid}/comm")).unwrap_or_default();
+        let is_ours = process::effective_user_of(*pid) == Some(process::effective_user());
+        is_ours && !process::is_ended(*pid) && name.starts_with("synclater")
+    };
+    match Numbers::now().of(entry.pid, theirs).filter(is_it) {
+        Some(_) => Life::Lives,
+        None if theirs == ours || ours == OUTERMOST => Life::Ended,
+        None => Life::NotKnown,
+    }
 }
 
 /// Settles what an entry names, in place of its session, and closes it where all was.
@@ -212,8 +241,10 @@ fn on_its_mount(fs: &LedgerFs, alike: &[&Mount]) -> Option<Found> {
 
 /// The file system on another mount of it, or where the kernel does not number mounts for ever.
 /// Type and source are no proof: "overlay" is the source of every container's.
+///
+/// Nor is an overlay's UUID: a copy of its upper folder has it, too.
 fn by_its_uuid(fs: &LedgerFs, alike: &[&Mount]) -> Option<Found> {
-    fs.uuid.as_ref()?;
+    fs.uuid.as_ref().filter(|_| fs.fstype != "overlay")?;
     let found = alike.iter().filter_map(|m| find_mounted(m));
     { found }.find(|found| filesystems::uuid_of(found) == fs.uuid)
 }

@@ -29,6 +29,10 @@ pub struct Entry {
     pub boot_id: String,
     /// Process id of the supervisor, in that boot.
     pub pid: u32,
+    /// The pid namespace in which it has that number, as in `/proc/PID/ns/pid`; absent where it
+    /// could not be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pid_ns: Option<u64>,
     /// The command and its arguments.
     pub command: Vec<String>,
     /// When the session began: RFC 3339, UTC.
@@ -186,6 +190,7 @@ mod tests {
             token: None,
             boot_id: "1d5e2c5c-0f1c-4a54-8e39-0d4f9a3c0c11".into(),
             pid: 4100,
+            pid_ns: None,
             command: vec!["make".into(), "install".into()],
             started: "2025-01-31T12:00:00Z".into(),
             until: "exit".into(),

@@ -174,6 +174,7 @@ impl Supervisor {
             token: Some(self.belongings.token.clone()),
             boot_id: crate::session::dirs::boot_id(),
             pid: std::process::id(),
+            pid_ns: pid_namespace(),
             command: self.plan.command.clone(),
             started: self.plan.started.clone(),
             until: laxest.to_string(),
@@ -336,4 +337,10 @@ impl Entering {
         { shared.all_slots() }.for_each(|s| s.want_sync.store(0, SeqCst));
         self.sync_all = false;
     }
+}
+
+/// Our pid namespace, where /proc tells.
+fn pid_namespace() -> Option<u64> {
+    let number = synclater_sys::mount::namespace_number("/proc/self/ns/pid".as_ref());
+    (number != 0).then_some(number)
 }

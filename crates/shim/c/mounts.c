@@ -13,6 +13,7 @@
 #include "shim.h"
 #include <stdarg.h>
 
+#define MNT_DETACH_      2
 #define UMOUNT_NOFOLLOW_ 8
 #define PR_SET_SECCOMP_  22
 #define PR_SET_TSC_      26
@@ -63,9 +64,23 @@ static void over(unsigned level)
 	sl_ring(sl.level[level].slots);
 }
 
+/* PATH is still mounted, and let go of. What lost its O_SYNC there may be written to by calls that
+ * nobody sees (stdio), so nobody else would have it held again. */
+static void hold_again(const char *path)
+{
+	long fd = raw4(NR_openat, AT_FDCWD_, path, O_PATH_ | O_CLOEXEC_, 0);
+
+	if (is_error(fd))
+		return;
+	sl_wait_for_ledger((int)fd);
+	raw1(NR_close, fd);
+}
+
 long sl_umount(long nr, const char *path, long flags)
 {
-	unsigned i, n = sl_active() ? sl.levels : 0;
+	/* A lazy one is never busy: what lost its O_SYNC there is settled with the rest at the end. */
+	int stays = flags & MNT_DETACH_ && sl_any_stripped();
+	unsigned i, n = !stays && sl_active() ? sl.levels : 0;
 	long r;
 
 	for (i = 0; i < n; i++)
@@ -73,6 +88,8 @@ long sl_umount(long nr, const char *path, long flags)
 	r = raw6(nr, path, flags, 0, 0, 0, sl_cookie());
 	for (i = 0; i < n; i++)
 		over(i);
+	if (UNLIKELY(n && is_error(r) && sl_any_stripped()))
+		hold_again(path);
 	return r;
 }
 

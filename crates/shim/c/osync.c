@@ -130,7 +130,7 @@ static int is_in_time(void)
 
 /* Waits for the ledger to have the file system of FD. Returns what becomes of a request by then.
  * Where that took too long, nobody waits for the next five leases. */
-static int wait_for_ledger(int fd)
+int sl_wait_for_ledger(int fd)
 {
 	static uint32_t nobody_rings;
 	static uint64_t not_before; /* ticks */
@@ -154,7 +154,7 @@ static int stays_real(int fd)
 	int kept = sl.alone ? LATER : sl_would_keep(fd);
 
 	if (kept == SL_KEPT_LEDGER)
-		kept = wait_for_ledger(fd);
+		kept = sl_wait_for_ledger(fd);
 	return kept != LATER;
 }
 

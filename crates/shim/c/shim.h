@@ -351,6 +351,7 @@ long sl_sync_memory(char *addr, size_t len, int flags, uint64_t caller);
 /* osync.c */
 long sl_opened(long fd, int flags);
 int sl_any_stripped(void);
+int sl_wait_for_ledger(int fd);
 int sl_mark_of(int fd);
 long sl_written(int fd, long n, uint64_t caller);
 long sl_write_call(int fd, int blocks, long nr, const long a[6], uint64_t caller);

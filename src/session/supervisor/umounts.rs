@@ -20,8 +20,12 @@ impl Supervisor {
         names::forget_refused(self.shared.page());
         self.entering.disallow_sync(self.shared);
         for index in self.filesystems.gone() {
-            // Gone from our sight, perhaps by somebody else's umount: pay and let go.
-            self.begin_to_leave(index);
+            // Gone from our sight, perhaps by somebody else's umount: pay and let go. But what has
+            // lost its O_SYNC may be written to there by calls that nobody sees (stdio).
+            match self.any_stripped() {
+                true => self.settle(index),
+                false => self.begin_to_leave(index),
+            }
         }
     }
 
@@ -29,14 +33,17 @@ impl Supervisor {
         let of_room = |(user, slots): (_, &'static page::Slots)| {
             slots.slot.iter().map(move |slot| (user, slot))
         };
+        let begun = Instant::now();
         for (user, slot) in self.shared.rooms().flat_map(of_room) {
             match slot.umount.load(SeqCst) {
-                page::UMOUNT_ASKED => self.begin_umount(user, slot),
+                page::UMOUNT_ASKED if begun.elapsed() <= ANSWERS_FOR => {
+                    self.begin_umount(user, slot);
+                }
                 page::UMOUNT_OVER => self.end_umount(slot),
+                // The rest waits for the next turn, behind the heartbeat.
                 _ => {}
             }
         }
-        let begun = Instant::now();
         for (user, slot) in self.shared.rooms().flat_map(of_room) {
             let dev = slot.ask_dev.load(SeqCst);
             if dev == 0 {

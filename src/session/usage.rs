@@ -32,9 +32,22 @@ pub fn written_by(pid: u32) -> Option<BTreeSet<u64>> {
         Path::new(&format!("/proc/{pid}/cwd")),
         MNT_ID,
     ));
+    let maps = process::text(format!("/proc/{pid}/maps")).unwrap_or_default();
     let table = mounts_of(&pid.to_string());
     let its = |id: &u64| table.iter().find(|m| m.id == *id).map(dev_of);
-    Some(mounts.iter().filter_map(its).collect())
+    let by_mapping = maps.lines().filter_map(mapped_to_be_written);
+    Some(mounts.iter().filter_map(its).chain(by_mapping).collect())
+}
+
+/// The superblock of a file that is mapped shared to be written, from a line of maps (proc(5)).
+fn mapped_to_be_written(line: &str) -> Option<u64> {
+    let mut fields = line.split_whitespace().skip(1);
+    let (permissions, dev) = (fields.next()?, fields.nth(1)?);
+    let (major, minor) = dev.split_once(':')?;
+    let number = |text| u64::from_str_radix(text, 16).ok();
+    (permissions.starts_with("rw") && permissions.ends_with('s'))
+        .then(|| Some(number(major)? << 32 | number(minor)?))
+        .flatten()
 }
 
 /// The mount of a descriptor that is open for writing, from its fdinfo (proc(5)).
@@ -61,6 +74,15 @@ mod tests {
         assert_eq!(mount_written_to(&of("02100001")), Some(29));
         assert_eq!(mount_written_to(&of("0100000")), None);
         assert_eq!(mount_written_to("pos:\t0\n"), None);
+    }
+
+    #[test]
+    fn a_mapping_counts_where_it_is_shared_and_may_be_written() {
+        let of = |permissions| format!("7f0-7f1 {permissions} 00000000 fe:01 17   /srv/a file");
+        assert_eq!(mapped_to_be_written(&of("rw-s")), Some(0xfe << 32 | 1));
+        assert_eq!(mapped_to_be_written(&of("rw-p")), None);
+        assert_eq!(mapped_to_be_written(&of("r--s")), None);
+        assert_eq!(mapped_to_be_written(""), None);
     }
 
     #[test]

@@ -153,7 +153,7 @@ def by_exit(how, folder, number, seed):
 
 
 def by_settle(how, folder, number, seed):
-    settle = '"$@" && env -u LD_PRELOAD -u SYNCLATER_PAGE "$S" settle "$D"'
+    settle = '"$@" && env -u LD_PRELOAD -u SYNCLATER_PAGE "$S" settle "$D" >/dev/null'
     inner = ["sh", "-c", settle, "sh", *writer(folder, number, seed, how)]
     ran([SYNCLATER, "run", "--quiet", "-u", "1h", "--", *inner])
     acknowledge(number)

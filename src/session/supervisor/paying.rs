@@ -134,11 +134,19 @@ impl Supervisor {
     pub(super) fn settle_answer(&self, said: Option<String>) -> Answer {
         match &self.paid.error {
             None => Answer::Done {
-                said: said.unwrap_or_else(|| SETTLED.into()),
+                said: said.unwrap_or_else(|| self.what_is_settled()),
             },
             Some(e) => Answer::Refused {
                 why: format!("{} on {} ({}): writes were lost", e.name, e.mount, e.device),
             },
+        }
+    }
+
+    fn what_is_settled(&self) -> String {
+        let doubts: Vec<&str> = self.paid.doubts.iter().map(String::as_str).collect();
+        match doubts.is_empty() {
+            true => SETTLED.into(),
+            false => format!("settled, but for: {}", doubts.join("; ")),
         }
     }
 
@@ -239,9 +247,8 @@ impl Supervisor {
     /// Where sync() is put off: which file systems it is known to be about. Whoever wrote there may
     /// have ended before an error comes.
     pub(super) fn look_who_writes(&mut self) {
-        let owes_all = || !settle::debts(self.shared, page::ALL_FS).is_empty();
-        let (paid, is_due) = (&self.paid, |at: Instant| at.elapsed() > LOOK_EVERY);
-        if !self.entering.sync_all || !paid.looked.is_none_or(is_due) || !owes_all() {
+        let is_due = |at: Instant| at.elapsed() > LOOK_EVERY;
+        if !self.entering.sync_all || !self.paid.looked.is_none_or(is_due) {
             return;
         }
         self.paid.looked = Some(Instant::now());

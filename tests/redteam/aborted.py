@@ -1,5 +1,7 @@
 """A disk whose flush fails while somebody else waits for it. Words: OUT, in the folder to write in.
 
+With APPEND_ONLY in its environment the folder is made append-only first.
+
 In a session it makes files and asks for their durability, which is put off; then somebody outside
 syncs the file system. OUT gets a line: `heard`, where that one was told of a failure, or `not`; and
 how many files were acknowledged.
@@ -35,6 +37,8 @@ def is_entered():
 
 
 def main():
+    if os.environ.get("APPEND_ONLY"):
+        subprocess.run(["chattr", "+a", "."], check=True)
     save("warm")
     end = time.monotonic() + 20
     while not is_entered() and time.monotonic() < end:

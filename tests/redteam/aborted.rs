@@ -4,7 +4,7 @@ use super::*;
 
 /// What the session's program and its outsider met on a disk whose flush number `flush` fails, and
 /// the session's exit status.
-fn on_a_failing_disk(fs: &str, flush: u32) -> (bool, Option<i32>) {
+fn on_a_failing_disk(fs: &str, flush: u32, variable: &str) -> (bool, Option<i32>) {
     let stage = Stage::new("aborted");
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/redteam/aborted.py");
     let (out, status) = (stage.file("out"), stage.file("status"));
@@ -14,7 +14,7 @@ fn on_a_failing_disk(fs: &str, flush: u32) -> (bool, Option<i32>) {
     let mut command = stage.synclater(&["crash", "--no-rerun", "--json", "--fs", fs]);
     command.args(["--budget", "2", "--fail-flush", &flush.to_string()]);
     command.args(["--check", "true", "--", "env"]);
-    command.arg(format!("SYNCLATER={SYNCLATER}"));
+    command.arg(format!("SYNCLATER={SYNCLATER}")).arg(variable);
     command.args(["sh", "-c", session]).arg(script);
     let outcome = run(command.arg(&out).arg(&status));
     let read = |path| std::fs::read_to_string(path).unwrap_or_default();
@@ -28,15 +28,20 @@ fn a_commit_that_failed_for_somebody_else_fails_the_run() {
     if !crate::crash::can_cut("a_commit_that_failed_for_somebody_else_fails_the_run") {
         return;
     }
-    for fs in ["ext4", "btrfs"] {
+    let ways = [
+        ("ext4", "NONE=1"),
+        ("btrfs", "NONE=1"),
+        ("ext4", "APPEND_ONLY=1"),
+    ];
+    for (fs, variable) in ways {
         // Which flush it is depends on how many requests were real.
-        let met = [3, 4].map(|n| on_a_failing_disk(fs, n));
+        let met = [3, 4].map(|n| on_a_failing_disk(fs, n, variable));
         let heard: Vec<_> = met.iter().filter(|(heard, _)| *heard).collect();
         assert!(
             !heard.is_empty(),
-            "{fs}: no flush failed for the other: {met:?}"
+            "{fs}, {variable}: no flush failed for the other: {met:?}"
         );
         let told = |(_, status): &&(bool, Option<i32>)| *status == Some(125);
-        assert!(heard.iter().all(told), "{fs}: {met:?}");
+        assert!(heard.iter().all(told), "{fs}, {variable}: {met:?}");
     }
 }

@@ -276,6 +276,38 @@ fn a_broken_file_system_that_the_command_never_wrote_to_is_a_warning() {
     }
 }
 
+/// A file system that takes no writes, until this is dropped.
+struct Frozen<'a>(&'a Path);
+
+impl<'a> Frozen<'a> {
+    fn new(at: &'a Path) -> Frozen<'a> {
+        run(clean("fsfreeze").arg("-f").arg(at)).must_succeed();
+        Frozen(at)
+    }
+}
+
+impl Drop for Frozen<'_> {
+    fn drop(&mut self) {
+        run(clean("fsfreeze").arg("-u").arg(self.0));
+    }
+}
+
+#[test]
+fn a_frozen_file_system_does_not_keep_a_run_from_its_end() {
+    if !as_root("a_frozen_file_system_does_not_keep_a_run_from_its_end") {
+        return;
+    }
+    let (disk, stage) = (Disk::new("ext4", 64), Stage::new("frozen"));
+    let mut scribe = scribe(&stage, &[]);
+    warm(&stage, &mut scribe, disk.path());
+    save(&mut scribe, disk.path(), &["a"]);
+    let frozen = Frozen::new(disk.path());
+    let end = scribe.end();
+    drop(frozen);
+    assert_eq!(end.status.code(), Some(0), "{end}");
+    are_whole(disk.cut().path(), &["a"]);
+}
+
 #[test]
 fn what_is_mounted_nowhere_any_more_is_not_said_to_be_settled() {
     if !as_root("what_is_mounted_nowhere_any_more_is_not_said_to_be_settled") {

@@ -211,3 +211,39 @@ fn what_stdio_writes_to_a_file_that_lost_its_o_sync_is_settled_or_synced() {
         are_whole(disk.cut().path(), &["log"]);
     }
 }
+
+/// A process that sits in a folder, and keeps its file system.
+struct Sitter(std::process::Child);
+
+impl Drop for Sitter {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn what_stdio_writes_behind_a_lazy_umount_is_settled_at_the_end() {
+    if !as_root("what_stdio_writes_behind_a_lazy_umount_is_settled_at_the_end") {
+        return;
+    }
+    for kind in ["ext4", "btrfs"] {
+        let (disk, stage) = (Disk::new(kind, 320), Stage::new("stdio-lazily"));
+        let mut scribe = scribe(&stage, &[]);
+        warm(&stage, &mut scribe, disk.path());
+        let open = format!("stream {}", disk.path().join("log").display());
+        for line in [&open, "flush"] {
+            assert_eq!(does(&mut scribe, line), 0, "{line}");
+        }
+        let sitter = clean("sleep").arg("60").current_dir(disk.path()).spawn();
+        let _sitter = Sitter(sitter.expect("a process"));
+        run(clean("umount").arg("-l").arg(disk.path())).must_succeed();
+        // Two answers: the supervisor has looked at its mounts by then.
+        stage.counted();
+        stage.counted();
+        assert_eq!(does(&mut scribe, "flush"), 0);
+        ends_well(&stage, &mut scribe);
+        let log = std::fs::metadata(disk.cut().path().join("log"));
+        assert_eq!(log.map_or(0, |m| m.len()), 2 * 4096, "{kind}");
+    }
+}

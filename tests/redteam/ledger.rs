@@ -101,6 +101,56 @@ fn another_overlay_is_not_settled_for_one_that_is_gone() {
 }
 
 #[test]
+fn a_copy_of_an_overlays_upper_folder_is_not_settled_for_it() {
+    if !as_root("a_copy_of_an_overlays_upper_folder_is_not_settled_for_it") {
+        return;
+    }
+    let (disk, stage) = (Disk::new("ext4", 64), Stage::new("copied"));
+    let [first, other] = ["first", "other"].map(|name| disk.path().join(name));
+    std::fs::create_dir(&first).expect("a directory");
+    let options = overlay_on(&first);
+    let at = disk.path().join("at");
+    std::fs::create_dir(&at).expect("a mount point");
+    mount(&["-t", "overlay", "-o", &options], "overlay", &at);
+    let mut scribe = scribe(&stage, &[]);
+    warm(&stage, &mut scribe, &at);
+    save(&mut scribe, &at, &["a"]);
+    kill(&stage, &scribe);
+    run(clean("umount").arg("-l").arg(&at)).must_succeed();
+    run(clean("cp").arg("-a").arg(&first).arg(&other)).must_succeed();
+    let of_other = options.replace(&*first.to_string_lossy(), &other.to_string_lossy());
+    mount(&["-t", "overlay", "-o", &of_other], "overlay", &at);
+    let settle = stage.ask(&["settle"]);
+    umount(&at);
+    is_told(&settle, &at);
+    assert_eq!(stage.entries().len(), 1);
+}
+
+#[test]
+fn a_session_in_another_pid_namespace_keeps_its_entry() {
+    if !as_root("a_session_in_another_pid_namespace_keeps_its_entry") {
+        return;
+    }
+    let (disk, stage) = (Disk::new("ext4", 64), Stage::new("pids"));
+    let mut command = stage.with_folders("unshare");
+    command.args(["-p", "-f", "--kill-child", "--mount-proc"]);
+    command.env("SYNCLATER_RUN_DIR", stage.file("inside"));
+    command.args([SYNCLATER, "run", "--quiet", "--"]);
+    command.arg(tool("scribe"));
+    let mut scribe = Running::start(&stage, command);
+    scribe.be_ready();
+    let entered = until(LIMIT, || {
+        save(&mut scribe, disk.path(), &["warm"]);
+        stage.entries().len() == 1
+    });
+    assert!(entered, "it has no entry");
+    stage.ask(&["settle"]).must_succeed();
+    assert_eq!(stage.entries().len(), 1, "its entry was closed");
+    let end = scribe.end();
+    assert_eq!(end.status.code(), Some(0), "{end}");
+}
+
+#[test]
 fn an_ext4_that_is_made_anew_is_not_settled_for_the_one_before() {
     if !as_root("an_ext4_that_is_made_anew_is_not_settled_for_the_one_before") {
         return;

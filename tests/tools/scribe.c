@@ -8,6 +8,7 @@
  *   aio N           has it synced by aio_fsync, and waits for that
  *   msync PATH      overwrites the first block of a file or device through a mapping
  *   line PATH       appends a block by stdio to what is opened with O_SYNC; no call of it syncs
+ *   stream PATH     opens a file with O_SYNC for stdio; flush writes a block to it, by stdio
  *   take N PATH     connects to a socket and takes the descriptor that it is sent as number N
  *   umount PATH     unmounts
  *   sync            makes everything durable
@@ -101,6 +102,21 @@ static int write_line(const char *path)
 	return 0;
 }
 
+static FILE *stream;
+
+static int open_stream(const char *path)
+{
+	int fd = open(path, O_CREAT | O_WRONLY | O_APPEND | O_SYNC | O_CLOEXEC, 0666);
+
+	stream = fd < 0 ? NULL : fdopen(fd, "a");
+	return stream ? 0 : errno;
+}
+
+static int flush_stream(void)
+{
+	return fwrite(block, sizeof block, 1, stream) != 1 || fflush(stream) ? errno : 0;
+}
+
 static int take(const char *path)
 {
 	struct sockaddr_un at = { .sun_family = AF_UNIX };
@@ -132,6 +148,8 @@ static int obey(const char *verb, char *first, char *second)
 
 	if (!strcmp(verb, "sync"))
 		return sync(), 0;
+	if (!strcmp(verb, "flush"))
+		return flush_stream();
 	if (!first)
 		return EINVAL;
 	if (!strcmp(verb, "save"))
@@ -140,6 +158,8 @@ static int obey(const char *verb, char *first, char *second)
 		return sync_mapping(first);
 	if (!strcmp(verb, "line"))
 		return write_line(first);
+	if (!strcmp(verb, "stream"))
+		return open_stream(first);
 	if (!strcmp(verb, "aio"))
 		return sync_by_aio(files[n]);
 	if (!strcmp(verb, "umount"))

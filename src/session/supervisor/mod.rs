@@ -102,8 +102,8 @@ pub struct Paid {
     pub settles: u64,
     /// Requests that the settles so far have covered.
     pub requests: u64,
-    /// When it was looked last who writes where.
-    pub looked: Option<Instant>,
+    /// When it is looked next who writes where.
+    pub look_again: Option<Instant>,
 }
 
 /// A file system that owed.

@@ -247,17 +247,19 @@ impl Supervisor {
     /// Where sync() is put off: which file systems it is known to be about. Whoever wrote there may
     /// have ended before an error comes.
     pub(super) fn look_who_writes(&mut self) {
-        let is_due = |at: Instant| at.elapsed() > LOOK_EVERY;
-        if !self.entering.sync_all || !self.paid.looked.is_none_or(is_due) {
+        let begun = Instant::now();
+        if !self.entering.sync_all || self.paid.look_again.is_some_and(|at| begun < at) {
             return;
         }
-        self.paid.looked = Some(Instant::now());
         let mut members: BTreeSet<u32> = descendants(std::process::id()).into_iter().collect();
         members.extend(self.census.processes(self.shared).keys());
         for pid in members.into_iter().filter(|pid| *pid != 0) {
             let written = usage::written_by(pid);
             self.filesystems.are_used(written.as_ref());
         }
+        // A tenth of the time at most, however many they are.
+        let pause = LOOK_EVERY.max(begun.elapsed() * 10);
+        self.paid.look_again = Some(Instant::now() + pause);
     }
 
     /// Everything that is held, and each disk that has come into sight since sync() was put off.

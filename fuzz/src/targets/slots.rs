@@ -60,7 +60,7 @@ fn run(input: &[u8]) {
     }
     if let Some(page) = Page::view(&whole[start..]) {
         let dev = page.names[0].dev.load(Ordering::SeqCst);
-        let _ = page.named(dev);
+        let _ = page.named(dev, dev >> 32);
     }
 }
 

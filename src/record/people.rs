@@ -166,9 +166,9 @@ fn look(pid: u32) -> Option<Person> {
     })
 }
 
-/// The beginning of a file, as text.
+/// The beginning of a file, as text. One read gets all of it: a process may end before a second.
 fn read(path: &str, most: u64) -> Option<String> {
-    let mut bytes = Vec::new();
+    let mut bytes = Vec::with_capacity(usize::try_from(most).ok()?);
     let file = std::fs::File::open(path).ok()?;
     file.take(most).read_to_end(&mut bytes).ok()?;
     if bytes.len() as u64 == most {
@@ -185,6 +185,7 @@ fn read(path: &str, most: u64) -> Option<String> {
 mod tests {
     use super::*;
     use crate::record::stage::{needs_root, until, Folder, Process, LIMIT};
+    use std::os::fd::AsRawFd;
     use std::process::Command;
 
     #[test]
@@ -294,6 +295,17 @@ mod tests {
         }
         known.update(person("/bin/c", "c"));
         assert_eq!(*known.person, person("/bin/c", "c"));
+    }
+
+    #[test]
+    fn a_text_is_read_at_once() {
+        // What a read leaves of a packet is gone, as a command line is with its process.
+        let (from, to) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::DIRECT).expect("a pipe");
+        let words = "a command line that is longer than thirty-two bytes";
+        rustix::io::write(&to, words.as_bytes()).expect("written");
+        drop(to);
+        let path = format!("/proc/self/fd/{}", from.as_raw_fd());
+        assert_eq!(read(&path, COMMAND_BYTES).as_deref(), Some(words));
     }
 
     #[test]

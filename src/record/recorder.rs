@@ -119,9 +119,7 @@ impl Recorder {
         file: File,
         plan: Plan,
     ) -> io::Result<Recorder> {
-        use rustix::net::{socketpair, AddressFamily, SocketFlags, SocketType};
-        let kind = SocketType::SEQPACKET;
-        let (ours, theirs) = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
+        let (ours, theirs) = socket::pair()?;
         rustix::io::ioctl_fionbio(&ours, true)?;
         rustix::io::ioctl_fionbio(&theirs, true)?;
         let before = Before::now(shared, rings);

@@ -53,9 +53,7 @@ impl Keeper {
     /// # Errors
     /// `EAGAIN` where no process can be had.
     pub fn start(shared: &'static Shared, ledger: Ledger, what: Belongings) -> io::Result<Keeper> {
-        use rustix::net::{socketpair, AddressFamily, SocketFlags, SocketType};
-        let kind = SocketType::SEQPACKET;
-        let (ours, theirs) = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
+        let (ours, theirs) = socket::pair()?;
         rustix::io::ioctl_fionbio(&ours, true)?;
         rustix::io::ioctl_fionbio(&theirs, true)?;
         // Not its number, which is another's once it has been waited for.

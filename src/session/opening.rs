@@ -102,9 +102,7 @@ fn start(
     at: BorrowedFd<'_>,
     work: impl FnOnce(&OwnedFd) -> io::Result<OwnedFd>,
 ) -> io::Result<(Job, OwnedFd)> {
-    use rustix::net::{socketpair, AddressFamily, SocketFlags, SocketType};
-    let kind = SocketType::SEQPACKET;
-    let (ours, theirs) = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
+    let (ours, theirs) = socket::pair()?;
     let job = Job::start(|| {
         let kept = job::keep_only(&[at, theirs.as_fd()]);
         let sent = work(&kept[0]).and_then(|file| socket::send(&kept[1], b"f", &[file.as_fd()]));

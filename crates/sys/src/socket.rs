@@ -1,8 +1,8 @@
 //! Local sockets that carry descriptors and tell who is at the other end.
 
 use rustix::net::{
-    recvmsg, sendmsg, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags,
+    recvmsg, sendmsg, socketpair, AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage,
+    RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
 };
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -50,6 +50,16 @@ pub fn listen_abstract(name: &[u8; 32]) -> io::Result<UnixListener> {
     let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(name)?)?;
     listener.set_nonblocking(true)?;
     Ok(listener)
+}
+
+/// Two that are connected (`SOCK_SEQPACKET`): a message arrives whole, or the end when the other
+/// one is closed everywhere.
+///
+/// # Errors
+/// Those of socketpair(2).
+pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
+    Ok(socketpair(AddressFamily::UNIX, kind, flags, None)?)
 }
 
 /// Sends `bytes` (not empty) with descriptors.

@@ -136,13 +136,8 @@ impl Follower {
     /// # Errors
     /// `EAGAIN` where no process can be had.
     pub fn start(baggage: Baggage) -> io::Result<Follower> {
-        use rustix::net::{socketpair, AddressFamily, SocketFlags, SocketType};
-        let pair = || {
-            let kind = SocketType::SEQPACKET;
-            socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)
-        };
-        let (news, to) = pair()?;
-        let (door, behind) = pair()?;
+        let (news, to) = socket::pair()?;
+        let (door, behind) = socket::pair()?;
         // A child waits at the door.
         for end in [&news, &to, &behind] {
             rustix::io::ioctl_fionbio(end, true)?;

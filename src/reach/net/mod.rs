@@ -84,15 +84,10 @@ impl Net {
         }
         // Before there are threads.
         let _ = has_x32();
-        use rustix::net::{socketpair, AddressFamily, SocketFlags, SocketType};
-        let pair = || {
-            let kind = SocketType::SEQPACKET;
-            socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)
-        };
         let seats: &'static Seats =
             Box::leak(Box::new(Seats::new(clerk::DESKS, threads::THREADS)?));
-        let (door, behind) = pair()?;
-        let (ready, to) = pair()?;
+        let (door, behind) = socket::pair()?;
+        let (ready, to) = socket::pair()?;
         rustix::net::sockopt::set_socket_timeout(&ready, Timeout::Recv, Some(PATIENCE))?;
         let (inside, of_clerk) = (behind.as_fd(), terms.clone());
         let first = Job::start(move || {

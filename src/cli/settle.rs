@@ -12,8 +12,8 @@ use synclater_sys::mount;
 
 /// Makes durable what was asked for so far: of one session, of file systems, or of all sessions.
 ///
-/// Exit status: 0, or 125 where something could not be settled, or the ledger could not be read;
-/// the rest is.
+/// Exit status: 0, or 125 where something could not be settled, the ledger could not be read, or a
+/// session lives in another run folder or container; the rest is settled.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {

@@ -60,17 +60,17 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
         render_status(&cut)
     };
     super::print(&text)?;
-    if !args.json {
-        unsettled(&entries, &boot)?;
+    if let Some(ledger) = ledger.filter(|_| !args.json) {
+        unsettled(&entries, &boot, &ledger)?;
     }
     let is_clean = cut.is_empty() && bad.is_empty() && told.is_empty();
     Ok(i32::from(!is_clean))
 }
 
 /// Entries of this boot that belong to no living session: settling failed, or was stopped.
-fn unsettled(entries: &[Entry], boot: &str) -> Result<(), Trouble> {
+fn unsettled(entries: &[Entry], boot: &str, ledger: &Ledger) -> Result<(), Trouble> {
     let living = control::sessions();
-    let has_ended = |e: &&Entry| life_of(e) == Life::Ended;
+    let has_ended = |e: &&Entry| life_of(e, ledger) == Life::Ended;
     for e in entries
         .iter()
         .filter(|e| !e.is_cut(boot) && !living.iter().any(|s| s.id == e.id))
@@ -96,12 +96,17 @@ fn forget(id: &str, filed: &[Filed], boot: &str, ledger: Option<&Ledger>) -> any
         Trouble::new(what, why, "synclater status", "the ledger is as it was")
     };
     let lives = control::sessions().iter().any(|s| s.id == id);
-    let is_over = |e: &Entry| e.is_cut(boot) || !(lives || life_of(e) == Life::Lives);
-    let known = { filed.iter() }.find(|f| f.entry.id == id && is_over(&f.entry));
-    let (Some(ledger), Some(known)) = (ledger, known) else {
+    let is_over = |e: &Entry, ledger: &Ledger| {
+        e.is_cut(boot) || !(lives || life_of(e, ledger) == Life::Lives)
+    };
+    let known = ledger.and_then(|ledger| {
+        let is_it = |f: &&Filed| f.entry.id == id && is_over(&f.entry, ledger);
+        Some((ledger, filed.iter().find(is_it)?))
+    });
+    let Some((ledger, known)) = known else {
         return Err(trouble("no cut session has this name".into()).into());
     };
-    let closed = ledger.close_here(&known.path);
+    let closed = ledger.close_here(known);
     closed.map_err(|e| trouble(e.to_string()))?;
     super::print(&format!("{id}: forgotten\n"))?;
     Ok(0)

@@ -28,6 +28,7 @@ const NEVER: u8 = b'N';
 const MUST_SETTLE: u8 = b'M';
 const END: u8 = b'E';
 const LOST: u8 = b'L';
+const PROOF: u8 = b'P';
 
 /// What the keeper has to tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,6 +77,7 @@ impl Keeper {
                 held: Vec::new(),
                 all: false,
                 never: false,
+                proof: Vec::new(),
                 lost: 0,
             }
             .keep(&parent)
@@ -128,6 +130,11 @@ impl Keeper {
         }
     }
 
+    /// Hands it the lock that proves that the session lives: as long as the keeper does, it does.
+    pub fn prove(&self, lock: BorrowedFd<'_>) {
+        let _ = self.tell(&[PROOF], &[lock]);
+    }
+
     /// Tells it that `sync()` is owed too.
     pub fn owe_everything(&self) {
         let _ = self.tell(&[SYNC_ALL], &[]);
@@ -175,6 +182,8 @@ struct Vigil {
     held: Vec<(usize, Holding)>,
     all: bool,
     never: bool,
+    /// Held until we end.
+    proof: Vec<OwnedFd>,
     /// The errno of a lost write that it has met.
     lost: i32,
 }
@@ -239,6 +248,7 @@ impl Vigil {
             (1, SYNC_ALL) => self.all = true,
             (1, NEVER) => self.never = true,
             (1, MUST_SETTLE) => self.never = false,
+            (1, PROOF) => self.proof = fds,
             (1, END) => return Heard::End,
             (0, _) => return Heard::Nothing,
             _ => {}
@@ -323,7 +333,7 @@ impl Vigil {
     fn is_closed(&self, own: &Result<Option<Filed>, Unread>) -> bool {
         match own {
             Ok(None) => true,
-            Ok(Some(own)) => self.ledger.close_here(&own.path).is_ok(),
+            Ok(Some(own)) => self.ledger.close_here(own).is_ok(),
             Err(_) => false,
         }
     }

@@ -9,13 +9,14 @@
 //! Sessions of several run folders may share a ledger, and have one name. So an entry has its
 //! session's token: a session never writes over an entry with another one, and never removes it.
 
+use super::alive::{self, Proof};
 use super::dirs;
 use super::durable::errno_name;
 use crate::folder::random_name;
 use rustix::fs::{flock, renameat_with, FlockOperation, RenameFlags, CWD};
 use rustix::fs::{Access, AtFlags, Mode, OFlags};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use synclater_model::ledger::{is_name, Entry};
 use synclater_model::report::message::Trouble;
@@ -58,6 +59,18 @@ impl Unread {
             cannot: "be read",
             remedy: "the release of synclater that wrote it; or check what its command wrote, and \
                      remove that file",
+        }
+    }
+
+    /// The entry of a session that lives where we cannot ask it.
+    #[must_use]
+    pub fn living(path: &Path) -> Unread {
+        Unread {
+            path: path.into(),
+            why: "its session lives, in another run folder or container".into(),
+            what: "ledger entry",
+            cannot: "be settled from here",
+            remedy: "`synclater settle` there, with its SYNCLATER_RUN_DIR",
         }
     }
 
@@ -194,21 +207,26 @@ impl Ledger {
     }
 
     /// Starts writing `entry` durably, over an earlier one of the same session only: the job ends
-    /// with `EEXIST` where another session's has the name.
+    /// with `EEXIST` where another session's has the name. With the first comes the `proof` that
+    /// the session lives.
     ///
     /// # Errors
     /// `EAGAIN` where no process can be had.
-    pub fn write(&self, entry: &Entry) -> io::Result<Job> {
+    pub fn write(&self, entry: &Entry, proof: &mut Proof) -> io::Result<Job> {
         let (ledger, entry) = (self.clone(), entry.clone());
+        let wanted_at: Vec<_> = proof.wanted_at().into_iter().collect();
         Job::start(move || {
-            let _ = synclater_sys::job::keep_only(&[]);
-            remove_abandoned(&ledger.dir);
-            let done = ledger.write_here(&entry);
+            let wanted_at = synclater_sys::job::keep_only(&wanted_at);
+            ledger.remove_abandoned();
+            let done = ledger.write_here(&entry, wanted_at.first());
             done.map_or_else(|e| errno(&e), |()| 0)
         })
     }
 
-    fn write_here(&self, entry: &Entry) -> io::Result<()> {
+    fn write_here(&self, entry: &Entry, wanted_at: Option<&OwnedFd>) -> io::Result<()> {
+        if let (Some(lock), Some(wanted_at)) = (self.lock_of(entry), wanted_at) {
+            alive::prove(&lock, wanted_at.as_fd())?;
+        }
         let (path, text) = (self.path(&entry.id), entry.to_json());
         // One that cannot be read is another's, too.
         match read(&path).is_ok_and(|there| there.token == entry.token) {
@@ -226,12 +244,58 @@ impl Ledger {
         Ok(there.filter(|f| f.entry.token.as_deref() == Some(token)))
     }
 
-    /// Closes the entry in the file `path` in this process, durably.
+    /// Closes an entry in this process, durably.
     ///
     /// # Errors
     /// Those of unlink(2) and fsync(2).
-    pub fn close_here(&self, path: &Path) -> io::Result<()> {
-        close_durably(&self.dir, path)
+    pub fn close_here(&self, filed: &Filed) -> io::Result<()> {
+        close_durably(&self.dir, &filed.path)?;
+        // One that cannot be removed goes with the next that is written.
+        let _ = self.lock_of(&filed.entry).map(std::fs::remove_file);
+        Ok(())
+    }
+
+    /// Whether the lock says that the session lives which wrote an entry: `None` where there is no
+    /// lock.
+    #[must_use]
+    pub fn says_it_lives(&self, entry: &Entry) -> Option<bool> {
+        alive::is_held(&self.lock_of(entry)?)
+    }
+
+    /// Where the lock of the session that wrote an entry lies.
+    fn lock_of(&self, entry: &Entry) -> Option<PathBuf> {
+        let token = entry.token.as_deref().filter(|token| is_random(token))?;
+        Some(self.dir.join(format!("{}.{token}.{LOCK}", entry.id)))
+    }
+
+    /// Removes what writers have left that were killed, and what belongs to no entry any more.
+    fn remove_abandoned(&self) {
+        let files = std::fs::read_dir(&self.dir).into_iter().flatten().flatten();
+        for path in files.map(|e| e.path()) {
+            let Some(kind) = Kind::of(&path) else {
+                continue;
+            };
+            let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+            let Ok(file) = rustix::fs::open(&path, flags, Mode::empty()) else {
+                continue;
+            };
+            let is_free = flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok();
+            if is_free && !self.may_be_needed(&kind) {
+                let _ = std::fs::remove_file(path);
+            }
+        }
+    }
+
+    /// Whether a file that nobody has locked tells of an entry that its session is dead.
+    fn may_be_needed(&self, kind: &Kind) -> bool {
+        match kind {
+            Kind::Fresh => false,
+            Kind::Lock { id, token } => match self.entry(id) {
+                Ok(Some(there)) => there.entry.token.as_ref() == Some(token),
+                Ok(None) => false,
+                Err(_) => true,
+            },
+        }
     }
 
     /// Notes durably in the entry in the file `path` that a write was lost: the kernel tells of it
@@ -304,8 +368,10 @@ struct Fresh {
     fd: OwnedFd,
 }
 
-/// What files are called that are being written.
+/// What files are called that are being written, and those that prove by a lock that their session
+/// lives.
 const FRESH: &str = "new";
+const LOCK: &str = "lock";
 
 impl Fresh {
     fn beside(path: &Path) -> io::Result<Fresh> {
@@ -335,26 +401,36 @@ impl Drop for Fresh {
     }
 }
 
-/// Removes what writers have left that were killed.
-fn remove_abandoned(dir: &Path) {
-    let files = std::fs::read_dir(dir).into_iter().flatten().flatten();
-    for path in files.map(|e| e.path()).filter(|p| is_fresh(p)) {
-        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let Ok(file) = rustix::fs::open(&path, flags, Mode::empty()) else {
-            continue;
+/// What a file is for, beside the entries.
+enum Kind {
+    /// It becomes an entry.
+    Fresh,
+    /// It proves that its session lives.
+    Lock { id: String, token: String },
+}
+
+impl Kind {
+    /// By a name that only ours have: `ID.RANDOM.new`, `ID.TOKEN.lock`.
+    fn of(path: &Path) -> Option<Kind> {
+        let name = path.file_name()?.to_str()?;
+        let parts: Vec<&str> = name.split('.').collect();
+        let [id, random, kind] = parts[..] else {
+            return None;
         };
-        if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
-            let _ = std::fs::remove_file(path);
+        match kind {
+            _ if !is_name(id) || !is_random(random) => None,
+            FRESH => Some(Kind::Fresh),
+            LOCK => Some(Kind::Lock {
+                id: id.to_owned(),
+                token: random.to_owned(),
+            }),
+            _ => None,
         }
     }
 }
 
-/// Whether a file is called as only ours are: `ID.RANDOM.new`.
-fn is_fresh(path: &Path) -> bool {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let parts: Vec<&str> = name.split('.').collect();
-    let is_random = |word: &str| word.len() == 22 && word.bytes().all(|b| b.is_ascii_hexdigit());
-    matches!(parts[..], [id, random, FRESH] if is_name(id) && is_random(random))
+fn is_random(word: &str) -> bool {
+    word.len() == 22 && word.bytes().all(|b| b.is_ascii_hexdigit())
 }
 
 fn replace(fresh: &Path, path: &Path) -> io::Result<()> {

@@ -3,11 +3,12 @@
 //! Map: `dirs` where its files lie; `belongings` which of them are one session's; `shared` the page
 //! and the slots; `compile` rules into the page; `find` which superblock a descriptor lies on;
 //! `filesystems` which are held and owe, `names` as the page has them; `durable` what makes each
-//! type durable; `ledger` what a power cut leaves to be read; `settle` carrying debt out; `keeper`
-//! who does so when the supervisor cannot; `counts` and `escape` what was seen; `control` how other
-//! commands speak to it; `supervisor` the loop; `stale` what dead ones left; `last_report` what one
-//! that ended by itself had to tell.
+//! type durable; `ledger` what a power cut leaves to be read, `alive` the proof beside it that the
+//! session lives; `settle` carrying debt out; `keeper` who does so when the supervisor cannot;
+//! `counts` and `escape` what was seen; `control` how other commands speak to it; `supervisor` the
+//! loop; `stale` what dead ones left; `last_report` what one that ended by itself had to tell.
 
+pub mod alive;
 pub mod belongings;
 pub mod compile;
 pub mod control;

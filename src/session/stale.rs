@@ -133,7 +133,8 @@ fn remove_files(session: &Living) {
 }
 
 /// Settles what entries of this boot name whose sessions are gone without a trace: nobody of them
-/// lives, and their folder does not either. The entries that cannot be read come with it.
+/// lives, and their folder does not either. The entries that cannot be read come with it, and those
+/// whose sessions cannot be asked from here.
 #[must_use]
 pub fn settle_orphans(ledger: &Ledger) -> (Vec<Cleared>, Vec<Unread>) {
     let known = control::sessions();
@@ -145,8 +146,8 @@ pub fn settle_orphans(ledger: &Ledger) -> (Vec<Cleared>, Vec<Unread>) {
     let (entries, mut unread) = ledger.entries();
     let mut orphans = Vec::new();
     for filed in entries.into_iter().filter(has_no_folder) {
-        match life_of(&filed.entry) {
-            Life::Lives => {}
+        match life_of(&filed.entry, ledger) {
+            Life::Lives => unread.push(Unread::living(&filed.path)),
             Life::Ended => orphans.push(filed),
             Life::NotKnown => unread.push(Unread::elsewhere(&filed.path)),
         }
@@ -168,10 +169,19 @@ pub enum Life {
     NotKnown,
 }
 
-/// Whether the supervisor that wrote an entry of this boot lives, in whatever run folder. Its
-/// number may be another's by now, and anybody can have its name: not its user.
+/// Whether a session that wrote an entry of this boot lives, in whatever run folder and container.
 #[must_use]
-pub fn life_of(entry: &Entry) -> Life {
+pub fn life_of(entry: &Entry, ledger: &Ledger) -> Life {
+    match ledger.says_it_lives(entry) {
+        Some(true) => Life::Lives,
+        Some(false) => Life::Ended,
+        None => life_by_number(entry),
+    }
+}
+
+/// The same where nothing is locked, by the number of the supervisor. That may be another's by now,
+/// and anybody can have its name: not its user.
+fn life_by_number(entry: &Entry) -> Life {
     /// The pid namespace that all others are in (PROC_PID_INIT_INO).
     const OUTERMOST: u64 = 0xefff_fffc;
     let ours = mount::namespace_number(Path::new("/proc/self/ns/pid"));
@@ -192,7 +202,7 @@ pub fn life_of(entry: &Entry) -> Life {
 fn settle_filed(filed: &Filed, ledger: &Ledger) -> Cleared {
     let out = settle_entry(filed, ledger);
     if out.failed.is_empty() {
-        let _ = ledger.close_here(&filed.path);
+        let _ = ledger.close_here(filed);
     }
     out
 }

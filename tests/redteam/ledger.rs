@@ -132,22 +132,91 @@ fn a_session_in_another_pid_namespace_keeps_its_entry() {
         return;
     }
     let (disk, stage) = (Disk::new("ext4", 64), Stage::new("pids"));
-    let mut command = stage.with_folders("unshare");
-    command.args(["-p", "-f", "--kill-child", "--mount-proc"]);
-    command.env("SYNCLATER_RUN_DIR", stage.file("inside"));
-    command.args([SYNCLATER, "run", "--quiet", "--"]);
-    command.arg(tool("scribe"));
-    let mut scribe = Running::start(&stage, command);
-    scribe.be_ready();
-    let entered = until(LIMIT, || {
-        save(&mut scribe, disk.path(), &["warm"]);
-        stage.entries().len() == 1
-    });
-    assert!(entered, "it has no entry");
-    stage.ask(&["settle"]).must_succeed();
+    let mut scribe = contained_scribe(&stage, disk.path());
+    let (entry, _) = entry_of(&stage);
+    is_told(&stage.ask(&["settle"]), &entry);
     assert_eq!(stage.entries().len(), 1, "its entry was closed");
     let end = scribe.end();
     assert_eq!(end.status.code(), Some(0), "{end}");
+}
+
+/// Something as process 1 of a container, with a run folder of its own.
+fn contained(stage: &Stage, run_dir: &str, words: &[&str]) -> Command {
+    let mut command = stage.with_folders("unshare");
+    command.args(["-p", "-f", "--kill-child", "--mount-proc", SYNCLATER]);
+    command.args(words);
+    command.env("SYNCLATER_RUN_DIR", stage.file(run_dir));
+    command
+}
+
+/// A session in a container that owes in `dir`.
+fn contained_scribe(stage: &Stage, dir: &Path) -> Running {
+    let mut command = contained(stage, "inside", &["run", "--quiet", "--"]);
+    command.arg(tool("scribe"));
+    let mut scribe = Running::start(stage, command);
+    scribe.be_ready();
+    let entered = until(LIMIT, || {
+        save(&mut scribe, dir, &["warm"]);
+        stage.entries().len() == 1
+    });
+    assert!(entered, "it has no entry");
+    scribe
+}
+
+/// Each life of a container has the same numbers: of processes, and of its pid namespace.
+#[test]
+fn a_container_that_died_is_settled_by_its_next_life() {
+    if !as_root("a_container_that_died_is_settled_by_its_next_life") {
+        return;
+    }
+    let (disk, stage) = (Disk::new("ext4", 64), Stage::new("lives"));
+    let scribe = contained_scribe(&stage, disk.path());
+    scribe.send(Signal::KILL);
+    assert!(until(LIMIT, || has_ended(&scribe)), "it lives");
+    let (entry, _) = entry_of(&stage);
+    let is_free = || is_locked_by_nobody(&entry);
+    assert!(until(LIMIT, is_free), "the container lives");
+    let settle = run(&mut contained(&stage, "next", &["settle"]));
+    assert_eq!(settle.status.code(), Some(0), "{settle}");
+    assert!(settle.stderr.contains("synced"), "{settle}");
+    assert!(stage.entries().is_empty(), "{:?}", stage.entries());
+    let left = std::fs::read_dir(stage.state()).expect("the ledger");
+    assert_eq!(left.count(), 0);
+}
+
+/// Whether nobody holds the lock beside an entry.
+fn is_locked_by_nobody(entry: &Path) -> bool {
+    let files = { entry.parent() }.map(std::fs::read_dir);
+    let files = files.expect("a ledger").expect("files").flatten();
+    let is_lock = |p: &PathBuf| p.extension().is_some_and(|x| x == "lock");
+    let lock = files.map(|f| f.path()).find(is_lock).expect("a lock");
+    let file = std::fs::File::open(lock).expect("a lock");
+    let how = rustix::fs::FlockOperation::NonBlockingLockShared;
+    rustix::fs::flock(&file, how).is_ok()
+}
+
+#[test]
+fn a_keeper_that_has_not_settled_yet_is_not_settled_for() {
+    let stage = Stage::new("keeper");
+    let mut scribe = scribe(&stage, &[]);
+    warm(&stage, &mut scribe, &stage.work());
+    let keeper = stage.of_synclater().into_iter().find(is_keeper);
+    let keeper = keeper.expect("a keeper");
+    kill_process(keeper, Signal::STOP).expect("it lives");
+    scribe.send(Signal::KILL);
+    assert!(until(LIMIT, || has_ended(&scribe)), "the supervisor lives");
+    let (entry, _) = entry_of(&stage);
+    let mut settle = stage.synclater(&["settle"]);
+    is_told(
+        &run(settle.env("SYNCLATER_RUN_DIR", stage.file("other"))),
+        &entry,
+    );
+    assert_eq!(stage.entries().len(), 1);
+    kill_process(keeper, Signal::CONT).expect("it lives");
+    assert!(
+        until(LIMIT, || stage.entries().is_empty()),
+        "it does not settle"
+    );
 }
 
 #[test]
@@ -266,10 +335,10 @@ fn a_dead_sessions_entry_is_looked_for_in_its_own_ledger() {
     run(longer.arg("true")).must_succeed();
     let ledger = stage.file("another\nline");
     killed_with_ledger(&stage, &ledger);
-    let entries = || std::fs::read_dir(&ledger).expect("a ledger").count();
-    assert_eq!(entries(), 1);
+    let files = || std::fs::read_dir(&ledger).expect("a ledger").count();
+    assert_eq!(files(), 2, "an entry, and its lock");
     is_settled(&stage, &stage.ask(&["settle"]));
-    assert_eq!(entries(), 0);
+    assert_eq!(files(), 0);
 }
 
 #[test]
@@ -382,28 +451,37 @@ fn what_a_killed_writer_left_is_removed_and_what_is_being_written_is_not() {
     let in_ledger = |name: &str| stage.state().join(name);
     let dead = in_ledger("kelp.0123456789abcdef012345.new");
     let living = in_ledger("reef.0123456789abcdef012345.new");
-    let others = in_ledger("kelp.new");
-    for path in [&dead, &others] {
+    let lock = in_ledger("kelp.0123456789abcdef012345.lock");
+    let others = ["kelp.lock", "kelp.new"].map(in_ledger);
+    for path in others.iter().chain([&dead, &lock]) {
         std::fs::write(path, "{").expect("a file");
     }
+    // It tells that the session is dead.
+    let entry = plant(&stage, "reef.json", "reef");
+    let needed = in_ledger(&format!("reef.{PLANTED}.lock"));
+    std::fs::write(&needed, "").expect("a file");
     let file = std::fs::File::create(&living).expect("a file");
     let how = rustix::fs::FlockOperation::NonBlockingLockExclusive;
     rustix::fs::flock(&file, how).expect("a lock");
     let mut scribe = scribe(&stage, &[]);
-    assert!(living.exists() && !dead.exists());
+    assert!(living.exists() && !dead.exists() && !lock.exists());
     ends_well(&stage, &mut scribe);
     let mut left: Vec<_> = { std::fs::read_dir(stage.state()).expect("the ledger") }
         .map(|e| e.expect("an entry").path())
         .collect();
     left.sort();
-    assert_eq!(left, [others, living]);
+    let [lock, new] = others;
+    assert_eq!(left, [lock, new, living, needed, entry]);
 }
+
+const PLANTED: &str = "fedcba9876543210fedcba";
 
 /// An entry of this boot in the stage's ledger that says it is `id`, of nobody who lives.
 fn plant(stage: &Stage, name: &str, id: &str) -> PathBuf {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").expect("the boot");
     let entry = serde_json::json!({
         "version": 1, "id": id, "boot_id": boot.trim(), "pid": 1, "command": ["true"],
+        "token": PLANTED,
         "started": "2026-01-31T12:00:00Z", "until": "exit", "filesystems": [],
     });
     let path = stage.state().join(name);

@@ -74,12 +74,28 @@ impl Supervisor {
         // From now on it may be there at any time, also if the job fails behind that.
         self.entering.says_never |= entry.is_never;
         self.entering.writes_never = entry.is_never;
-        match ledger.write(&entry) {
+        match self.start_writing(&ledger, &entry) {
             Ok(job) => {
                 self.escapes.is_ours(job.pid());
                 self.entering.writing = Some((job, fresh));
             }
             Err(e) => self.not_entered(&e.to_string(), fresh),
+        }
+    }
+
+    fn start_writing(&mut self, ledger: &Ledger, entry: &Entry) -> std::io::Result<Job> {
+        let proof = match &mut self.entering.proof {
+            Some(proof) => proof,
+            none => none.insert(Proof::to_come()?),
+        };
+        ledger.write(entry, proof)
+    }
+
+    /// Gives the keeper the lock that proves that the session lives, once there is one.
+    fn prove_to_keeper(&mut self) {
+        let lock = self.entering.proof.as_mut().and_then(Proof::lock);
+        if let (Some(lock), Some(keeper)) = (lock, &self.keeper) {
+            keeper.prove(lock);
         }
     }
 
@@ -154,6 +170,7 @@ impl Supervisor {
                 self.escapes.is_ours(keeper.pid());
                 keeper.settle_at_death(self.must_settle() || !self.settles.is_empty());
                 self.keeper = Some(keeper);
+                self.prove_to_keeper();
                 true
             }
             Err(_) => false,
@@ -196,6 +213,7 @@ impl Supervisor {
             let why = std::io::Error::from_raw_os_error(status).to_string();
             return self.not_entered(&why, fresh);
         }
+        self.prove_to_keeper();
         self.entering.trouble = None;
         self.entering.says_never = self.entering.writes_never;
         if self.entering.holds_back {

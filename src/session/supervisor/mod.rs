@@ -17,6 +17,7 @@ pub mod recording;
 mod serving;
 mod umounts;
 
+use super::alive::Proof;
 use super::belongings::Belongings;
 use super::compile::now_mask;
 use super::control::{Answer, Client, Request, Server};
@@ -146,6 +147,8 @@ struct Entering {
     is_over: bool,
     /// Why it cannot be written, and when it is tried again.
     trouble: Option<(String, Instant)>,
+    /// What tells others that an entry's session lives.
+    proof: Option<Proof>,
 }
 
 /// A running session.
@@ -523,7 +526,7 @@ impl Supervisor {
             return Ok(());
         };
         match &self.paid.error {
-            _ if self.paid.complete => ledger.close_here(&own.path),
+            _ if self.paid.complete => ledger.close_here(&own),
             Some(error) => ledger.note_error(&own.path, error.errno),
             None => Ok(()),
         }

@@ -1,0 +1,93 @@
+//! The proof that a session lives, to whoever shares its ledger: a lock beside its entry.
+//!
+//! Promise: the file `ID.TOKEN.lock` is locked before the entry that it belongs to has its name,
+//! and as long as the supervisor or its keeper lives: so who finds an entry whose file nobody has
+//! locked finds a dead session's, in whatever container that ran. Process numbers and namespace
+//! numbers are used again, names too: each life of a container has the same ones.
+//!
+//! What it does not do: where the ledger's file system has no locks there is no such file. Relies
+//! on: flock(2) being the open file's, which its copies in other processes share.
+
+use super::dirs;
+use rustix::fs::{flock, open, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use synclater_sys::socket;
+
+/// The supervisor's side: where the lock comes from, and the lock.
+pub struct Proof {
+    ours: OwnedFd,
+    theirs: OwnedFd,
+    lock: Option<OwnedFd>,
+}
+
+impl Proof {
+    /// One that nobody has made yet.
+    ///
+    /// # Errors
+    /// Those of socketpair(2).
+    pub fn to_come() -> io::Result<Proof> {
+        let (ours, theirs) = socket::pair()?;
+        rustix::io::ioctl_fionbio(&ours, true)?;
+        let lock = None;
+        Ok(Proof { ours, theirs, lock })
+    }
+
+    /// Where whoever makes the lock is to leave it, if nobody has made it yet: not even one who
+    /// failed at what comes behind.
+    pub fn wanted_at(&mut self) -> Option<BorrowedFd<'_>> {
+        self.lock().is_none().then(|| self.theirs.as_fd())
+    }
+
+    /// The lock, if it was made.
+    pub fn lock(&mut self) -> Option<BorrowedFd<'_>> {
+        if self.lock.is_none() {
+            let left = socket::receive(&self.ours, &mut [0]);
+            self.lock = left.ok().and_then(|(_, fds)| fds.into_iter().next());
+        }
+        self.lock.as_ref().map(AsFd::as_fd)
+    }
+}
+
+/// Makes the file `path`, locked, and leaves the lock at `wanted_at`. It may wait for the disk.
+///
+/// # Errors
+/// Those of open(2) and sendmsg(2); none where files cannot be locked there: then there is none.
+pub fn prove(path: &Path, wanted_at: BorrowedFd<'_>) -> io::Result<()> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    for _ in 0..8 {
+        let lock = open(path, flags, Mode::RUSR | Mode::WUSR)?;
+        if let Err(e) = flock(&lock, FlockOperation::LockExclusive) {
+            std::fs::remove_file(path)?;
+            return match e {
+                Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL => Ok(()),
+                e => Err(e.into()),
+            };
+        }
+        // One that was not locked yet may have been removed for a dead session's.
+        if rustix::fs::fstat(&lock)?.st_nlink != 0 {
+            return socket::send(wanted_at, &[0], &[lock.as_fd()]);
+        }
+    }
+    Err(Errno::AGAIN.into())
+}
+
+/// Whether somebody holds the lock in the file `path`; `None` where there is no such file, or where
+/// it says nothing.
+#[must_use]
+pub fn is_held(path: &Path) -> Option<bool> {
+    let seen = path.symlink_metadata().ok()?;
+    if !seen.is_file() || dirs::distrust(&seen).is_some() {
+        return None;
+    }
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let file = open(path, flags, Mode::empty()).ok()?;
+    // Shared: two who ask at once do not take each other for the session.
+    match flock(&file, FlockOperation::NonBlockingLockShared) {
+        Ok(()) => Some(false),
+        Err(Errno::WOULDBLOCK) => Some(true),
+        Err(_) => None,
+    }
+}

@@ -54,20 +54,21 @@ pub fn ails(fd: BorrowedFd<'_>, file: Option<BorrowedFd<'_>>) -> i32 {
     }
 }
 
-/// Asks in a process of its own; 0 where that takes too long.
-fn in_time(fd: BorrowedFd<'_>, ask: impl FnOnce(BorrowedFd<'_>) -> i32) -> i32 {
+/// Asks in a process of its own; 0 where that takes too long. Where no process can be had it takes
+/// as long as it does.
+fn in_time(fd: BorrowedFd<'_>, ask: impl Fn(BorrowedFd<'_>) -> i32) -> i32 {
+    let known = |fd: BorrowedFd<'_>| match ask(fd) {
+        CANNOT_TELL => 0,
+        told => told,
+    };
     let job = Job::start(|| {
         let kept = job::keep_only(&[fd]);
-        let told = ask(kept[0].as_fd());
+        let told = known(kept[0].as_fd());
         std::mem::forget(kept);
-        if told == CANNOT_TELL {
-            0
-        } else {
-            told
-        }
+        told
     });
     let Ok(job) = job else {
-        return 0;
+        return known(fd);
     };
     let _ = wait::any(&[(job.as_fd(), wait::For::Input)], PATIENCE);
     job.finished().unwrap_or_else(|| {

@@ -1,6 +1,7 @@
 """A disk whose flush fails while somebody else waits for it. Words: OUT, in the folder to write in.
 
-With APPEND_ONLY in its environment the folder is made append-only first.
+With APPEND_ONLY in its environment the folder is made append-only first. With READ_ONLY_FIRST it
+becomes a mount that is read-only by itself, and what is written goes through a later one, `second`.
 
 In a session it makes files and asks for their durability, which is put off; then somebody outside
 syncs the file system. OUT gets a line: `heard`, where that one was told of a failure, or `not`; and
@@ -27,21 +28,27 @@ def save(name):
         return False
 
 
-def is_entered():
-    """Whether the ledger has what lies here: a moment later requests are put off."""
+def is_entered(here):
+    """Whether the ledger has what lies there: a moment later requests are put off."""
     texts = []
     for path in glob.glob(os.path.join(os.environ["SYNCLATER_STATE_DIR"], "*.json")):
         with open(path, encoding="utf-8") as file:
             texts.append(file.read())
-    return any(f'"{os.getcwd()}"' in text for text in texts)
+    return any(f'"{here}"' in text for text in texts)
 
 
 def main():
     if os.environ.get("APPEND_ONLY"):
         subprocess.run(["chattr", "+a", "."], check=True)
+    here = os.getcwd()
+    if os.environ.get("READ_ONLY_FIRST"):
+        os.mkdir("second")
+        for words in ["--bind . second", "-o remount,bind,ro ."]:
+            subprocess.run(["mount", *words.split()], check=True, env=CLEAN)
+        os.chdir("second")
     save("warm")
     end = time.monotonic() + 20
-    while not is_entered() and time.monotonic() < end:
+    while not is_entered(here) and time.monotonic() < end:
         pass
     # Each answer is a turn of the supervisor's loop.
     for _ in range(5):

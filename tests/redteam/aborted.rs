@@ -10,7 +10,8 @@ fn on_a_failing_disk(fs: &str, flush: u32, variable: &str) -> (bool, Option<i32>
     let (out, status) = (stage.file("out"), stage.file("status"));
     // Not within the laboratory's own session, whose dial is at `now`.
     let session = "unset LD_PRELOAD SYNCLATER_PAGE; \
-                   \"$SYNCLATER\" run --quiet -- python3 -B \"$0\" \"$1\"; echo $? >\"$2\"";
+                   \"$SYNCLATER\" run --quiet -- python3 -B \"$0\" \"$1\"; echo $? >\"$2\"; \
+                   [ -z \"$READ_ONLY_FIRST\" ] || umount second";
     let mut command = stage.synclater(&["crash", "--no-rerun", "--json", "--fs", fs]);
     command.args(["--budget", "2", "--fail-flush", &flush.to_string()]);
     command.args(["--check", "true", "--", "env"]);
@@ -32,6 +33,7 @@ fn a_commit_that_failed_for_somebody_else_fails_the_run() {
         ("ext4", "NONE=1"),
         ("btrfs", "NONE=1"),
         ("ext4", "APPEND_ONLY=1"),
+        ("ext4", "READ_ONLY_FIRST=1"),
     ];
     for (fs, variable) in ways {
         // Which flush it is depends on how many requests were real.

@@ -1,5 +1,6 @@
 //! Descriptors of files that are mounted nowhere in the session's sight.
 
+use super::mounts::pid_of_scribe;
 use super::*;
 use crate::harness::disk::Disk;
 use crate::sessions::stage::as_root;
@@ -245,5 +246,48 @@ fn what_stdio_writes_behind_a_lazy_umount_is_settled_at_the_end() {
         ends_well(&stage, &mut scribe);
         let log = std::fs::metadata(disk.cut().path().join("log"));
         assert_eq!(log.map_or(0, |m| m.len()), 2 * 4096, "{kind}");
+    }
+}
+
+#[test]
+fn what_stdio_writes_behind_an_umount_that_failed_is_settled_at_the_end() {
+    if !as_root("what_stdio_writes_behind_an_umount_that_failed_is_settled_at_the_end") {
+        return;
+    }
+    for is_own in [false, true] {
+        let (disk, stage) = (Disk::new("btrfs", 320), Stage::new("stdio-busy"));
+        let mut command = session(&stage, &[]);
+        if is_own {
+            umount(disk.path());
+            let script = "mount -o loop \"$0\" \"$1\" && exec \"$2\"";
+            command.args([
+                "unshare",
+                "-m",
+                "--propagation",
+                "private",
+                "sh",
+                "-c",
+                script,
+            ]);
+            command.arg(disk.image()).arg(disk.path());
+        }
+        command.arg(tool("scribe"));
+        let mut scribe = Running::start(&stage, command);
+        scribe.be_ready();
+        // Its end would unmount what is mounted in it, and so write all.
+        let namespace = format!("/proc/{}/ns/mnt", pid_of_scribe(&stage));
+        let _namespace = std::fs::File::open(namespace).expect("a namespace");
+        warm(&stage, &mut scribe, disk.path());
+        let open = format!("stream {}", disk.path().join("log").display());
+        for line in [&open, "flush"] {
+            assert_eq!(does(&mut scribe, line), 0, "{line}");
+        }
+        let busy = rustix::io::Errno::BUSY.raw_os_error();
+        let line = format!("umount {}", disk.path().display());
+        assert_eq!(does(&mut scribe, &line), busy);
+        assert_eq!(does(&mut scribe, "flush"), 0);
+        ends_well(&stage, &mut scribe);
+        let log = std::fs::metadata(disk.cut().path().join("log"));
+        assert_eq!(log.map_or(0, |m| m.len()), 2 * 4096, "own: {is_own}");
     }
 }

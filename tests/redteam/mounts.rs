@@ -245,7 +245,7 @@ fn a_mount_that_is_moved_over_a_tmpfs_loses_nothing() {
     are_whole(disk.cut().path(), &NAMES);
 }
 
-fn pid_of_scribe(stage: &Stage) -> String {
+pub(super) fn pid_of_scribe(stage: &Stage) -> String {
     let session = stage.session();
     let rows = session["processes"].as_array().expect("processes").clone();
     let is_it = |r: &&serde_json::Value| r["exe"].as_str().is_some_and(|x| x.ends_with("/scribe"));

@@ -74,20 +74,34 @@ pub fn prove(path: &Path, wanted_at: BorrowedFd<'_>) -> io::Result<()> {
     Err(Errno::AGAIN.into())
 }
 
-/// Whether somebody holds the lock in the file `path`; `None` where there is no such file, or where
-/// it says nothing.
+/// What was found where a lock should be.
+pub enum Found {
+    /// Nobody had it: as long as this is open, we do.
+    Free(OwnedFd),
+    /// Somebody has it: the session, or who settles in its place.
+    Held,
+    /// No lock, or one that says nothing.
+    Nothing,
+}
+
+/// Takes the lock in the file `path`, if nobody has it: for oneself, or beside others who only look.
 #[must_use]
-pub fn is_held(path: &Path) -> Option<bool> {
-    let seen = path.symlink_metadata().ok()?;
-    if !seen.is_file() || dirs::distrust(&seen).is_some() {
-        return None;
+pub fn take(path: &Path, for_oneself: bool) -> Found {
+    let seen = path.symlink_metadata();
+    if !seen.is_ok_and(|seen| seen.is_file() && dirs::distrust(&seen).is_none()) {
+        return Found::Nothing;
     }
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    let file = open(path, flags, Mode::empty()).ok()?;
-    // Shared: two who ask at once do not take each other for the session.
-    match flock(&file, FlockOperation::NonBlockingLockShared) {
-        Ok(()) => Some(false),
-        Err(Errno::WOULDBLOCK) => Some(true),
-        Err(_) => None,
+    let (how, operation) = match for_oneself {
+        true => (OFlags::RDWR, FlockOperation::NonBlockingLockExclusive),
+        false => (OFlags::RDONLY, FlockOperation::NonBlockingLockShared),
+    };
+    let flags = how | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let Ok(file) = open(path, flags, Mode::empty()) else {
+        return Found::Nothing;
+    };
+    match flock(&file, operation) {
+        Ok(()) => Found::Free(file),
+        Err(Errno::WOULDBLOCK) => Found::Held,
+        Err(_) => Found::Nothing,
     }
 }

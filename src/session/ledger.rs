@@ -67,7 +67,8 @@ impl Unread {
     pub fn living(path: &Path) -> Unread {
         Unread {
             path: path.into(),
-            why: "its session lives, in another run folder or container".into(),
+            why: "its session lives, in another run folder or container, or somebody settles it"
+                .into(),
             what: "ledger entry",
             cannot: "be settled from here",
             remedy: "`synclater settle` there, with its SYNCLATER_RUN_DIR",
@@ -255,11 +256,12 @@ impl Ledger {
         Ok(())
     }
 
-    /// Whether the lock says that the session lives which wrote an entry: `None` where there is no
-    /// lock.
+    /// What the lock says of the session that wrote an entry; it is taken where nobody has it, and
+    /// for oneself by whoever settles in its place.
     #[must_use]
-    pub fn says_it_lives(&self, entry: &Entry) -> Option<bool> {
-        alive::is_held(&self.lock_of(entry)?)
+    pub fn lock_beside(&self, entry: &Entry, for_oneself: bool) -> alive::Found {
+        let path = self.lock_of(entry);
+        path.map_or(alive::Found::Nothing, |p| alive::take(&p, for_oneself))
     }
 
     /// Where the lock of the session that wrote an entry lies.

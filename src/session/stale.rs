@@ -6,11 +6,12 @@
 //! ledger that the lock file names) is settled first; the entry is closed only when that succeeded.
 //! Where the entry cannot be read, nobody knows what is owed: then everything stays as it is.
 
+use super::alive::Found;
 use super::belongings::{forget_unborn, ledger_of, memory_of, token_of, Kept};
 use super::control::{self, Living};
 use super::counts::Numbers;
 use super::durable::{errno_name, Holding};
-use super::find::{find_mounted, unique_id_at, Found};
+use super::find::{self, find_mounted, unique_id_at};
 use super::ledger::{Filed, Ledger, Unread};
 use super::opening::Opening;
 use super::{dirs, filesystems, shared};
@@ -144,18 +145,34 @@ pub fn settle_orphans(ledger: &Ledger) -> (Vec<Cleared>, Vec<Unread>) {
         !e.is_cut(&dirs::boot_id()) && !known.iter().any(|s| is_its(s, e))
     };
     let (entries, mut unread) = ledger.entries();
-    let mut orphans = Vec::new();
+    let mut cleared = Vec::new();
     for filed in entries.into_iter().filter(has_no_folder) {
         match life_of(&filed.entry, ledger) {
             Life::Lives => unread.push(Unread::living(&filed.path)),
-            Life::Ended => orphans.push(filed),
+            Life::Ended => match settle_alone(&filed, ledger) {
+                Ok(done) => cleared.extend(done),
+                Err(is_settled_by_another) => unread.push(is_settled_by_another),
+            },
             Life::NotKnown => unread.push(Unread::elsewhere(&filed.path)),
         }
     }
-    let cleared = orphans.iter().map(|filed| settle_filed(filed, ledger));
     let is_of = |u: &Unread, s: &Living| u.path == ledger.path(&s.id);
     unread.retain(|u| !known.iter().any(|s| is_of(u, s)));
-    (cleared.collect(), unread)
+    (cleared, unread)
+}
+
+/// Settles what an entry names, if nobody else does: the kernel tells of a lost write once, so of
+/// two who settle at once one would hear of it, and the other close the entry.
+fn settle_alone(filed: &Filed, ledger: &Ledger) -> Result<Option<Cleared>, Unread> {
+    let _lock = match ledger.lock_beside(&filed.entry, true) {
+        Found::Held => return Err(Unread::living(&filed.path)),
+        Found::Free(lock) => Some(lock),
+        Found::Nothing => None,
+    };
+    // As it stands now: somebody may have settled it since it was read.
+    let now = ledger.entry(&filed.entry.id)?;
+    let now = now.filter(|now| now.entry.token == filed.entry.token);
+    Ok(now.map(|now| settle_filed(&now, ledger)))
 }
 
 /// What is known of a supervisor.
@@ -172,10 +189,10 @@ pub enum Life {
 /// Whether a session that wrote an entry of this boot lives, in whatever run folder and container.
 #[must_use]
 pub fn life_of(entry: &Entry, ledger: &Ledger) -> Life {
-    match ledger.says_it_lives(entry) {
-        Some(true) => Life::Lives,
-        Some(false) => Life::Ended,
-        None => life_by_number(entry),
+    match ledger.lock_beside(entry, false) {
+        Found::Held => Life::Lives,
+        Found::Free(_) => Life::Ended,
+        Found::Nothing => life_by_number(entry),
     }
 }
 
@@ -241,7 +258,7 @@ fn settle_again(fs: &LedgerFs) -> Option<i32> {
 }
 
 /// The file system on the very mount that an entry names.
-fn on_its_mount(fs: &LedgerFs, alike: &[&Mount]) -> Option<Found> {
+fn on_its_mount(fs: &LedgerFs, alike: &[&Mount]) -> Option<find::Found> {
     fs.mount_id?;
     let mut there = alike.iter().filter(|m| unique_id_at(m) == fs.mount_id);
     let found = there.find_map(|m| find_mounted(m))?;
@@ -253,7 +270,7 @@ fn on_its_mount(fs: &LedgerFs, alike: &[&Mount]) -> Option<Found> {
 /// Type and source are no proof: "overlay" is the source of every container's.
 ///
 /// Nor is an overlay's UUID: a copy of its upper folder has it, too.
-fn by_its_uuid(fs: &LedgerFs, alike: &[&Mount]) -> Option<Found> {
+fn by_its_uuid(fs: &LedgerFs, alike: &[&Mount]) -> Option<find::Found> {
     fs.uuid.as_ref().filter(|_| fs.fstype != "overlay")?;
     let found = alike.iter().filter_map(|m| find_mounted(m));
     { found }.find(|found| filesystems::uuid_of(found) == fs.uuid)

@@ -143,6 +143,21 @@ fn an_error_that_somebody_else_has_heard_is_told_by_the_file_it_is_about() {
     }
 }
 
+#[test]
+fn what_stdio_wrote_unseen_and_the_disk_lost_fails_the_run() {
+    if !as_root("what_stdio_wrote_unseen_and_the_disk_lost_fails_the_run") {
+        return;
+    }
+    let (small, stage) = (SmallDisk::new(), Stage::new("unseen"));
+    let mut scribe = scribe(&stage, &[]);
+    let stream = format!("stream {}", small.mount.join("log").display());
+    for line in [&stream, "flush 10240"] {
+        assert_eq!(does(&mut scribe, line), 0, "{line}");
+    }
+    let end = scribe.end();
+    assert_eq!(end.status.code(), Some(125), "{end}\n{:#}", stage.report());
+}
+
 fn has_put_off(session: &serde_json::Value) -> bool {
     let processes = session["processes"].as_array().expect("processes");
     processes

@@ -213,6 +213,24 @@ fn what_stdio_writes_to_a_file_that_lost_its_o_sync_is_settled_or_synced() {
     }
 }
 
+#[test]
+fn what_stays_real_keeps_its_o_sync_where_nothing_more_can_be_opened() {
+    if !as_root("what_stays_real_keeps_its_o_sync_where_nothing_more_can_be_opened") {
+        return;
+    }
+    let (disk, stage) = (Disk::new("ext4", 64), Stage::new("tight"));
+    run(clean("sync").arg("-f").arg(disk.path())).must_succeed();
+    let elsewhere = format!("path={}/**", stage.work().display());
+    let mut scribe = scribe(&stage, &["--only", &elsewhere]);
+    let stream = format!("stream {}", disk.path().join("log").display());
+    for line in ["tight", &stream, "flush"] {
+        assert_eq!(does(&mut scribe, line), 0, "{line}");
+    }
+    let log = std::fs::metadata(disk.cut().path().join("log"));
+    assert_eq!(log.map_or(0, |m| m.len()), 4096);
+    ends_well(&stage, &mut scribe);
+}
+
 /// A process that sits in a folder, and keeps its file system.
 struct Sitter(std::process::Child);
 

@@ -8,7 +8,8 @@
  *   aio N           has it synced by aio_fsync, and waits for that
  *   msync PATH      overwrites the first block of a file or device through a mapping
  *   line PATH       appends a block by stdio to what is opened with O_SYNC; no call of it syncs
- *   stream PATH     opens a file with O_SYNC for stdio; flush writes a block to it, by stdio
+ *   stream PATH     opens a file with O_SYNC for stdio; flush N writes N blocks to it, by stdio
+ *   tight           leaves room for one more descriptor
  *   take N PATH     connects to a socket and takes the descriptor that it is sent as number N
  *   umount PATH     unmounts
  *   sync            makes everything durable
@@ -21,6 +22,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -112,9 +114,21 @@ static int open_stream(const char *path)
 	return stream ? 0 : errno;
 }
 
-static int flush_stream(void)
+static int flush_stream(int n)
 {
-	return fwrite(block, sizeof block, 1, stream) != 1 || fflush(stream) ? errno : 0;
+	for (; n > 0; n--)
+		if (fwrite(block, sizeof block, 1, stream) != 1 || fflush(stream))
+			return errno;
+	return 0;
+}
+
+static int be_tight(void)
+{
+	int next = dup(0);
+	struct rlimit limit = { (rlim_t)next + 1, (rlim_t)next + 1 };
+
+	close(next);
+	return setrlimit(RLIMIT_NOFILE, &limit) ? errno : 0;
 }
 
 static int take(const char *path)
@@ -149,7 +163,9 @@ static int obey(const char *verb, char *first, char *second)
 	if (!strcmp(verb, "sync"))
 		return sync(), 0;
 	if (!strcmp(verb, "flush"))
-		return flush_stream();
+		return flush_stream(first ? atoi(first) : 1);
+	if (!strcmp(verb, "tight"))
+		return be_tight();
 	if (!first)
 		return EINVAL;
 	if (!strcmp(verb, "save"))

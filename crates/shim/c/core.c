@@ -399,6 +399,28 @@ int sl_would_keep(int fd)
 	return v.kept;
 }
 
+/* Notes for good that what a verdict at level I is about has owed. */
+static void has_owed(unsigned i, const struct verdict *v)
+{
+	__atomic_fetch_or(&sl.level[i].slots->owed[v->fs[i] % (SL_FS_MAX + 1) / 32],
+			  1u << v->fs[i] % 32, __ATOMIC_SEQ_CST);
+}
+
+/* FD has lost its O_SYNC: what is written there by calls that nobody sees (stdio) is owed. Returns
+ * 0 where it may not owe any more. */
+int sl_owes_unseen(int fd)
+{
+	struct subject s = { fd, NULL, 0, 0 };
+	struct place w = { .type = 0 };
+	struct verdict v;
+	unsigned i;
+
+	decide(&v, &s, &w);
+	for (i = 0; i < sl.levels && v.kept == LATER && !v.error; i++)
+		has_owed(i, &v);
+	return v.kept == LATER;
+}
+
 /* Decides for one request that was counted already; the order: see the head of this file. */
 void sl_decide(struct verdict *v, const struct subject *s)
 {
@@ -426,8 +448,7 @@ int sl_owe(const struct verdict *v)
 		if (LIKELY(LOAD(*cell)) && v->fs[i] != SL_ALL_FS)
 			continue;
 		/* First, and for good: who takes the debt may die before he has said so. */
-		__atomic_fetch_or(&s->owed[v->fs[i] % (SL_FS_MAX + 1) / 32], 1u << v->fs[i] % 32,
-				  __ATOMIC_SEQ_CST);
+		has_owed(i, v);
 		/* At each sync(): it is looked who writes where. */
 		if (CAS(*cell, 0, ticks(p) | 1) || v->fs[i] == SL_ALL_FS)
 			sl_ring(s);

@@ -2,14 +2,14 @@
  *
  * O_SYNC and O_DSYNC: every write to such a descriptor is a sync request.
  *
- * A regular file is opened without the flag and marked; the requests that its writes imply are then
- * answered late or made for real, like any other. Devices and FIFOs are opened as asked. Where the
- * verdict is that this file stays real (a rule, a file system that is not on the tested list, or
- * not in the ledger), a description with O_SYNC takes the descriptor's number: the kernel does it.
- * Where the ledger has not said yet, the open waits for it.
+ * Every file is opened as asked. Where the verdict is that a request for it may be put off, a
+ * description of it without the flag, marked, takes the descriptor's number; the requests that its
+ * writes imply are then answered late or made for real, like any other. Everything else (a rule, a
+ * file system that is not on the tested list or not in the ledger, one that cannot be opened again)
+ * keeps the flag: the kernel does it. Where the ledger has not said yet, the open waits for it.
  *
- * The flag has to come back when the relaxation ends, and F_SETFL cannot bring it (open(2),
- * fcntl(2)). So the open file description is marked: F_SETSIG survives dup, exec and SCM_RIGHTS,
+ * F_SETFL can neither take the flag nor bring it (open(2), fcntl(2)), and it has to come back when
+ * the relaxation ends. So the description is marked: F_SETSIG survives dup, exec and SCM_RIGHTS,
  * and a fresh open has none. The marks are the signal numbers that the libcs keep for themselves
  * (32, 33), which no program can mean. A write to a marked description is followed by the request
  * that it implies, which is answered late or made for real like any other. F_GETFL shows the flag.
@@ -92,21 +92,15 @@ long sl_written(int fd, long n, uint64_t caller)
 	return is_error(r) ? r : n;
 }
 
-/* Puts a description with the O_SYNC that was asked for in FD's place. 0, or -errno. */
-static long bring_back(int fd, int flags)
+/* Another description of FD, with those of FLAGS that it can have. */
+static long opened_again(int fd, int flags)
 {
 	int keep = flags & (O_ACCMODE_ | O_APPEND_ | O_NONBLOCK_ | O_DIRECT_ | O_LARGEFILE_ |
 			    O_NOATIME_ | O_SYNC_BIT_ | O_DSYNC_);
 	char link[32];
-	long fresh, r;
 
 	sl_fd_link(fd, link);
-	fresh = raw6(NR_openat, AT_FDCWD_, link, keep | O_CLOEXEC_, 0, 0, sl_cookie());
-	if (is_error(fresh))
-		return fresh;
-	r = raw3(NR_dup3, fresh, fd, flags & O_CLOEXEC_);
-	raw1(NR_close, fresh);
-	return is_error(r) ? r : 0;
+	return raw6(NR_openat, AT_FDCWD_, link, keep | O_CLOEXEC_, 0, 0, sl_cookie());
 }
 
 /* Whether something may still be put off. The gate is taken out of a program at some time; what is
@@ -148,52 +142,121 @@ int sl_wait_for_ledger(int fd)
 }
 
 /* Whether the kernel has to do it for this file. The flag is taken off only where its file system
- * may owe: then what the libc writes by itself (stdio), unseen, is settled with the rest. */
+ * may owe: then what the libc writes by itself (stdio), unseen, is settled with the rest. It is said
+ * first that there are marks, for whoever writes, or waits for a stack of the gate, meanwhile. */
 static int stays_real(int fd)
 {
-	int kept = sl.alone ? LATER : sl_would_keep(fd);
-
-	if (kept == SL_KEPT_LEDGER)
-		kept = sl_wait_for_ledger(fd);
-	return kept != LATER;
-}
-
-/* FD was opened without the O_SYNC of FLAGS: marks it, or brings the flag back. */
-static void mark(int fd, int flags)
-{
-	long signal = flags & O_SYNC_BIT_ ? SL_MARK_SYNC : SL_MARK_DSYNC;
+	int kept = LATER;
 	unsigned i;
 
 	sl_marks.here = 1;
 	for (i = 0; i < sl.levels; i++)
 		STORE(sl.level[i].slots->stripped, 1);
-	if (stays_real(fd) || is_error(raw3(NR_fcntl, fd, F_SETSIG_, signal)) || !is_in_time()) {
-		if (!is_error(bring_back(fd, flags)))
-			sl_slot_flag(SL_SLOT_OSYNC_KEPT);
-		else
-			raw3(NR_fcntl, fd, F_SETSIG_, signal);
-	}
+	if (!sl.alone)
+		kept = sl_would_keep(fd);
+	if (kept == SL_KEPT_LEDGER)
+		kept = sl_wait_for_ledger(fd);
+	return kept != LATER;
 }
 
-/* Notes what was opened; TAKEN are the flags that were taken off before. */
-static long opened(long fd, int flags, int taken)
+/* What becomes of the O_SYNC of an open. A file that is there is looked at before, so that it is
+ * opened once: who closes another descriptor of it loses its locks (fcntl(2)). */
+enum { AS_ASKED, OPEN_WITHOUT, REPLACE };
+
+/* By PROBE, which is opened with O_PATH, or the error of that. */
+static int how_to_open(long probe, int flags)
 {
+	int how;
+
+	if (is_error(probe))
+		return probe == -ENOENT_ && flags & O_CREAT_ ? REPLACE : AS_ASKED;
+	sl_forget((int)probe);
+	how = sl_type((int)probe, "", 0x1000 /* EMPTY_PATH */) == S_IFREG_ &&
+			      !stays_real((int)probe)
+		      ? OPEN_WITHOUT
+		      : AS_ASKED;
+	sl_forget((int)probe);
+	raw1(NR_close, probe);
+	return how;
+}
+
+/* FD has no O_SYNC: marks it. 0 where the kernel has to do it after all. */
+static int is_marked(int fd, int flags)
+{
+	long signal = flags & O_SYNC_BIT_ ? SL_MARK_SYNC : SL_MARK_DSYNC;
+
+	return !is_error(raw3(NR_fcntl, fd, F_SETSIG_, signal)) && is_in_time() &&
+	       (sl.alone || sl_owes_unseen(fd));
+}
+
+/* FD was opened without the O_SYNC of FLAGS. 0, 1 where it has that again, or -errno: no file may
+ * go on without. */
+static long mark(int fd, int flags)
+{
+	long fresh, r;
+
+	if (is_marked(fd, flags))
+		return 0;
+	fresh = opened_again(fd, flags);
+	if (is_error(fresh))
+		return fresh;
+	r = raw3(NR_dup3, fresh, fd, flags & O_CLOEXEC_);
+	raw1(NR_close, fresh);
+	return is_error(r) ? r : 1;
+}
+
+/* FD, a new file, was opened with the O_SYNC of FLAGS: puts a description without it in its place.
+ * 1 where it stays as it is. */
+static long replace(int fd, int flags)
+{
+	long fresh, real;
+	int done = 0;
+
+	if (sl_type(fd, "", 0x1000) != S_IFREG_ || stays_real(fd))
+		return 1;
+	fresh = opened_again(fd, flags & ~(O_SYNC_BIT_ | O_DSYNC_));
+	real = raw3(NR_fcntl, fd, F_DUPFD_CLOEXEC_, 0);
+	if (!is_error(fresh) && !is_error(real)) {
+		done = !is_error(raw3(NR_dup3, fresh, fd, flags & O_CLOEXEC_));
+		if (done && !is_marked(fd, flags))
+			done = is_error(raw3(NR_dup3, real, fd, flags & O_CLOEXEC_));
+	}
+	if (!is_error(real))
+		raw1(NR_close, real);
+	if (!is_error(fresh))
+		raw1(NR_close, fresh);
+	return !done;
+}
+
+/* Notes what was opened, of whose FLAGS O_SYNC was, or is to be, taken. */
+static long opened(long fd, int flags, int how)
+{
+	long is_real = !!(flags & O_DSYNC_);
+
 	if (is_error(fd))
 		return fd;
 	sl_forget((int)fd);
 	if (flags & O_PATH_)
 		return fd;
-	if (UNLIKELY(taken))
-		mark((int)fd, flags | taken);
+	if (UNLIKELY(how != AS_ASKED))
+		is_real = how == REPLACE ? replace((int)fd, flags) : mark((int)fd, flags);
+	if (UNLIKELY(is_error(is_real))) {
+		raw1(NR_close, fd);
+		return is_real;
+	}
 	if (!sl_active())
 		return fd;
 	sl_note_opened((int)fd);
-	if (UNLIKELY(!taken && flags & O_DSYNC_))
+	if (UNLIKELY(is_real))
 		sl_slot_flag(SL_SLOT_OSYNC_KEPT);
 	return fd;
 }
 
-long sl_opened(long fd, int flags) { return opened(fd, flags, 0); }
+/* The flags for the open itself. */
+static int by(int how, int flags)
+{
+	return how == OPEN_WITHOUT ? flags & ~(O_SYNC_BIT_ | O_DSYNC_) : flags;
+}
 
 /* Whether an open asks that every write be synced. */
 static int asks_for_sync(int flags)
@@ -209,32 +272,28 @@ static int may_take(int flags)
 	if ((!(flags & O_CLOEXEC_) && !sl.followed) || sl.keeps_sync)
 		return 0;
 #endif
-	(void)flags;
-	return sl_active() && sl_maybe_later();
+	return UNLIKELY(asks_for_sync(flags)) && sl_active() && sl_maybe_later();
 }
 
-/* The flags to take off before an open: O_SYNC on what is, or becomes, a regular file. */
-static int taken_off(int dir, const char *path, int flags)
-{
-	int sync = flags & (O_SYNC_BIT_ | O_DSYNC_);
-	long r;
+#define PROBE (O_PATH_ | O_CLOEXEC_)
 
-	if (LIKELY(!asks_for_sync(flags)) || !may_take(flags))
-		return 0;
-	r = sl_type(dir, path, 0);
-	if (is_error(r))
-		return flags & (O_CREAT_ | O_TMPFILE_BIT_) ? sync : 0;
+/* What becomes of the O_SYNC of an open by a name. */
+static int how_at(int dir, const char *path, int flags)
+{
+	if (!may_take(flags))
+		return AS_ASKED;
 	if (flags & O_TMPFILE_BIT_)
-		return sync;
-	return r == S_IFREG_ ? sync : 0;
+		return REPLACE;
+	return how_to_open(
+		raw4(NR_openat, dir, path, PROBE | (flags & O_NOFOLLOW_), 0), flags);
 }
 
 long sl_open_at(int dir, const char *path, int flags, unsigned mode)
 {
-	int taken = taken_off(dir, path, flags);
-	long fd = sl_cancellable(NR_openat, dir, (long)path, flags & ~taken, mode, 0, sl_cookie());
+	int how = how_at(dir, path, flags);
+	long fd = sl_cancellable(NR_openat, dir, (long)path, by(how, flags), mode, 0, sl_cookie());
 
-	return opened(fd, flags & ~taken, taken);
+	return opened(fd, flags, how);
 }
 
 static unsigned mode_of(int flags, va_list more)
@@ -326,41 +385,57 @@ struct how {
 	size_t size;
 	union {
 		uint64_t flags;
-		char bytes[256];
+		uint64_t words[32];
 	} h;
 };
 
-/* The flags to take off; the structure may lie anywhere, so the kernel copies it. */
-static int taken_off_how(int dir, const char *path, struct how *how)
+/* Copies the flags; the structure may lie anywhere. */
+static int has_copied(struct how *how)
 {
-	if (how->size < 24 || how->size > sizeof how->h || !sl_active() ||
-	    sl_copy_in(&how->h, how->from, how->size) <= 0)
-		return 0;
-	return taken_off(dir, path, (int)how->h.flags);
+	return how->size >= 24 && how->size <= sizeof how->h && sl_active() &&
+	       sl_copy_in(&how->h, how->from, how->size) > 0;
 }
 
-static long open_without(int taken, int dir, const char *path, struct how *how)
+/* What becomes of its O_SYNC: the probe is bound by the same RESOLVE_ flags, in the third word. */
+static int how_by(int dir, const char *path, const struct how *how)
 {
-	long fd;
+	int flags = (int)how->h.flags;
+	struct {
+		uint64_t flags, mode, resolve;
+	} probe = { PROBE | (uint64_t)(flags & O_NOFOLLOW_), 0, how->h.words[2] };
 
-	how->h.flags &= ~(uint64_t)taken;
-	fd = sl_cancellable(NR_openat2, dir, (long)path, (long)&how->h, (long)how->size, 0,
-			    sl_cookie());
-	return opened(fd, (int)how->h.flags, taken);
+	if (!may_take(flags))
+		return AS_ASKED;
+	if (flags & O_TMPFILE_BIT_)
+		return REPLACE;
+	return how_to_open(raw4(NR_openat2, dir, path, &probe, sizeof probe), flags);
+}
+
+/* By our copy: the program's may be another by the time of the call. */
+static long open_how(int dir, const char *path, struct how *how, int becomes)
+{
+	int flags = (int)how->h.flags;
+
+	if (becomes == OPEN_WITHOUT)
+		how->h.flags &= ~(uint64_t)(O_SYNC_BIT_ | O_DSYNC_);
+	return opened(sl_cancellable(NR_openat2, dir, (long)path, (long)&how->h, (long)how->size,
+				     0, sl_cookie()),
+		      flags, becomes);
 }
 
 long sl_open_how(int dir, const char *path, const void *from, size_t size)
 {
 	struct how how;
-	int taken;
+	int becomes = AS_ASKED;
 	long fd;
 
 	how.from = from, how.size = size;
-	taken = taken_off_how(dir, path, &how);
-	if (taken)
-		return open_without(taken, dir, path, &how);
+	if (has_copied(&how))
+		becomes = how_by(dir, path, &how);
+	if (becomes != AS_ASKED)
+		return open_how(dir, path, &how, becomes);
 	fd = sl_cancellable(NR_openat2, dir, (long)path, (long)from, (long)size, 0, sl_cookie());
-	return is_error(fd) ? fd : opened(fd, O_RDWR_, 0);
+	return opened(fd, O_RDWR_, AS_ASKED);
 }
 
 EXPORT int openat2(int dir, const char *path, const void *how, size_t size)
@@ -368,20 +443,24 @@ EXPORT int openat2(int dir, const char *path, const void *how, size_t size)
 	return (int)sl_set(TIMED_OPEN(dir, NULL, 0, CALLER, sl_open_how(dir, path, how, size)));
 }
 
-static int taken_off_handle(int flags)
+static int how_handle(int mount, void *handle, int flags)
 {
-	if (!asks_for_sync(flags) || !may_take(flags))
-		return 0;
-	return flags & (O_SYNC_BIT_ | O_DSYNC_);
+	if (!may_take(flags))
+		return AS_ASKED;
+	return how_to_open(raw3(NR_open_by_handle_at, mount, handle, PROBE), flags);
+}
+
+static long open_handle(int mount, void *handle, int flags, int how)
+{
+	long fd = sl_cancellable(NR_open_by_handle_at, mount, (long)handle, by(how, flags), 0, 0,
+				 sl_cookie());
+
+	return opened(fd, flags, how);
 }
 
 long sl_open_handle(int mount, void *handle, int flags)
 {
-	int taken = taken_off_handle(flags);
-	long fd = sl_cancellable(NR_open_by_handle_at, mount, (long)handle, flags & ~taken, 0, 0,
-				 sl_cookie());
-
-	return opened(fd, flags & ~taken, taken);
+	return open_handle(mount, handle, flags, how_handle(mount, handle, flags));
 }
 
 EXPORT int open_by_handle_at(int mount, void *handle, int flags)
@@ -414,36 +493,37 @@ static long leave_open(int dir, const char *path, int flags)
  * program has may forbid the other one. */
 long sl_gate_open(long nr, int dir, const char *path, int flags, unsigned mode)
 {
-	int taken = taken_off(dir, path, flags);
+	int how = how_at(dir, path, flags);
 	long fd;
 
-	if (!taken)
+	if (how == AS_ASKED)
 		return leave_open(dir, path, flags);
-	flags &= ~taken;
 	if (nr == NR_open)
-		fd = raw6(NR_open, path, flags, mode, 0, 0, sl_cookie());
+		fd = raw6(NR_open, path, by(how, flags), mode, 0, 0, sl_cookie());
 	else
-		fd = raw6(NR_openat, dir, path, flags, mode, 0, sl_cookie());
-	return opened(fd, flags, taken);
+		fd = raw6(NR_openat, dir, path, by(how, flags), mode, 0, sl_cookie());
+	return opened(fd, flags, how);
 }
 
 long sl_gate_open_how(int dir, const char *path, const void *from, size_t size)
 {
 	struct how how;
-	int taken = 0;
+	int becomes = AS_ASKED;
 
 	how.from = from, how.size = size, how.h.flags = O_PATH_; /* maybe */
-	if (sl_maybe_later())
-		taken = taken_off_how(dir, path, &how);
-	if (taken)
-		return open_without(taken, dir, path, &how);
+	if (sl_maybe_later() && has_copied(&how))
+		becomes = how_by(dir, path, &how);
+	if (becomes != AS_ASKED)
+		return open_how(dir, path, &how, becomes);
 	return leave_open(dir, path, (int)how.h.flags);
 }
 
 long sl_gate_open_handle(int mount, void *handle, int flags)
 {
-	if (taken_off_handle(flags))
-		return sl_open_handle(mount, handle, flags);
+	int how = how_handle(mount, handle, flags);
+
+	if (how != AS_ASKED)
+		return open_handle(mount, handle, flags, how);
 	return leave_open(mount, NULL, flags);
 }
 #endif

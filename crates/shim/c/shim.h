@@ -97,6 +97,8 @@ extern char **environ __attribute__((weak));
 #endif
 #define O_TMPFILE_BIT_ 020000000
 
+#define F_DUPFD_CLOEXEC_ 1030
+
 /* fcntl: the signal of an open file, in which osync.c keeps its mark. */
 #define F_SETSIG_ 10
 #define F_GETSIG_ 11
@@ -320,6 +322,7 @@ long sl_real_in_place(int why, int hint, long nr, const long args[6]);
 long sl_real(int why, int hint, long nr, const long args[6]);
 void sl_decide(struct verdict *v, const struct subject *s);
 int sl_would_keep(int fd);
+int sl_owes_unseen(int fd);
 int sl_owe(const struct verdict *v);
 int sl_lease_runs(const struct sl_page *p);
 void sl_forget(int fd);
@@ -349,7 +352,6 @@ long sl_file_at(uint64_t address, char *name, uint32_t size, uint64_t *offset);
 long sl_sync_memory(char *addr, size_t len, int flags, uint64_t caller);
 
 /* osync.c */
-long sl_opened(long fd, int flags);
 int sl_any_stripped(void);
 int sl_wait_for_ledger(int fd);
 int sl_mark_of(int fd);

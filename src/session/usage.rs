@@ -1,11 +1,14 @@
 //! Which mounts the members of a session write to, as far as /proc shows it: what sync() is about.
 //!
 //! Promise: nothing is opened and no file system is asked, since its server may wait for us: it is
-//! read in /proc what a process has open for writing, and where its working directory lies.
+//! read in /proc what a process has open for writing, and where its working directory lies. What
+//! cannot be read of one that lives is any file system.
 //! Not promised: to see what was closed before anybody looked.
 
 use super::filesystems::{dev_of, mounts_of};
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use synclater_sys::{mount, process};
 
@@ -19,24 +22,73 @@ const MNT_ID: u32 = 0x1000;
 /// where that cannot be told; empty for a process that is gone.
 #[must_use]
 pub fn written_by(pid: u32) -> Option<BTreeSet<u64>> {
-    let mut mounts = BTreeSet::new();
-    let files = std::fs::read_dir(format!("/proc/{pid}/fdinfo"));
-    for (n, file) in files.into_iter().flatten().flatten().enumerate() {
-        if n == DESCRIPTORS_MAX {
-            return None;
-        }
-        let text = process::text(file.path()).unwrap_or_default();
-        mounts.extend(mount_written_to(&text));
+    let seen = seen_of(pid);
+    match process::is_ended(pid) && !has_threads(pid) {
+        true => Some(seen.unwrap_or_default()),
+        false => seen,
     }
-    mounts.extend(mount::id_of_path(
-        Path::new(&format!("/proc/{pid}/cwd")),
-        MNT_ID,
-    ));
-    let maps = process::text(format!("/proc/{pid}/maps")).unwrap_or_default();
-    let table = mounts_of(&pid.to_string());
-    let its = |id: &u64| table.iter().find(|m| m.id == *id).map(dev_of);
-    let by_mapping = maps.lines().filter_map(mapped_to_be_written);
-    Some(mounts.iter().filter_map(its).chain(by_mapping).collect())
+}
+
+fn seen_of(pid: u32) -> Option<BTreeSet<u64>> {
+    // Where it has changed its root, or its namespace, it does not see all that it has open.
+    let tables = [pid.to_string(), "self".to_owned()].map(|of| mounts_of(&of));
+    let number = |id: u64| {
+        let all = tables.iter().flatten();
+        { all }.find(|m| m.id == id).map(dev_of)
+    };
+    let mut seen = BTreeSet::new();
+    let mut looked_at = 0;
+    for task in tasks_with_files(pid)? {
+        for file in std::fs::read_dir(format!("{task}/fdinfo")).ok()?.flatten() {
+            looked_at += 1;
+            if looked_at > DESCRIPTORS_MAX {
+                return None;
+            }
+            let text = process::text(file.path()).unwrap_or_default();
+            let Some(id) = mount_written_to(&text) else {
+                continue;
+            };
+            match number(id) {
+                Some(dev) => seen.extend([dev]),
+                None if is_no_file(&task, &file.file_name()) => {}
+                None => return None,
+            }
+        }
+        let cwd = mount::id_of_path(Path::new(&format!("{task}/cwd")), MNT_ID);
+        seen.extend(cwd.ok().and_then(number));
+        let maps = process::text(format!("{task}/maps")).ok()?;
+        seen.extend(maps.lines().filter_map(mapped_to_be_written));
+    }
+    Some(seen)
+}
+
+/// The threads of a process that are known to have, or may have, open files of their own.
+fn tasks_with_files(pid: u32) -> Option<Vec<String>> {
+    let mut known: Vec<u32> = Vec::new();
+    let all = std::fs::read_dir(format!("/proc/{pid}/task"))
+        .ok()?
+        .flatten();
+    for task in all.filter_map(|t| t.file_name().to_str()?.parse().ok()) {
+        // A leader that has ended has none.
+        if !process::is_ended(task) && !known.iter().any(|k| process::share_descriptors(*k, task)) {
+            known.push(task);
+        }
+    }
+    let folder = |task: &u32| format!("/proc/{pid}/task/{task}");
+    Some(known.iter().map(folder).collect())
+}
+
+fn has_threads(pid: u32) -> bool {
+    tasks_with_files(pid).is_some_and(|tasks| !tasks.is_empty())
+}
+
+/// Whether a descriptor is a socket, a pipe, or something else that lies on no mount.
+fn is_no_file(task: &str, fd: &OsStr) -> bool {
+    let link = std::fs::read_link(Path::new(task).join("fd").join(fd));
+    link.map_or(true, |to| {
+        let to = to.as_os_str().as_bytes();
+        to.first() != Some(&b'/') || to.starts_with(b"/memfd:")
+    })
 }
 
 /// The superblock of a file that is mapped shared to be written, from a line of maps (proc(5)).

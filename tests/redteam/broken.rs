@@ -201,25 +201,42 @@ fn what_a_program_wrote_and_made_durable_by_sync_alone_is_no_warning() {
     if !as_root("what_a_program_wrote_and_made_durable_by_sync_alone_is_no_warning") {
         return;
     }
-    let (small, stage) = (SmallDisk::new(), Stage::new("by-sync"));
-    let mut scribe = scribe(&stage, &[]);
-    let put_off = until(crate::harness::command::LIMIT, || {
-        let before = stage.counted().1;
-        assert_eq!(does(&mut scribe, "sync"), 0);
-        stage.counted().1 > before
-    });
-    if !put_off {
-        // Something else in sight keeps every sync() real.
-        return;
+    // Also by a thread with open files of its own behind a leader that has ended, and by one that
+    // does not see what it has open.
+    for (mode, root) in [(None, None), (Some("apart"), None), (None, Some("jail"))] {
+        let (small, stage) = (SmallDisk::new(), Stage::new("by-sync"));
+        let mut command = session(&stage, &[]);
+        command.arg(tool("scribe")).args(mode);
+        let mut scribe = Running::start(&stage, command);
+        scribe.be_ready();
+        let put_off = until(crate::harness::command::LIMIT, || {
+            let before = stage.counted().1;
+            assert_eq!(does(&mut scribe, "sync"), 0);
+            stage.counted().1 > before
+        });
+        if !put_off {
+            // Something else in sight keeps every sync() real.
+            return;
+        }
+        let big = format!("open 1 {}", small.mount.join("big").display());
+        assert_eq!(does(&mut scribe, &big), 0);
+        if let Some(verb) = root {
+            let jail = format!("{verb} {}", stage.work().display());
+            assert_eq!(does(&mut scribe, &jail), 0);
+        }
+        for line in ["grow 1 40", "sync"] {
+            assert_eq!(does(&mut scribe, line), 0, "{line}");
+        }
+        // Who writes where is looked at when the supervisor is told of the sync.
+        stage.counted();
+        let end = scribe.end();
+        let report = stage.report();
+        assert_eq!(
+            end.status.code(),
+            Some(125),
+            "{mode:?}, {root:?}: {end}\n{report:#}"
+        );
     }
-    let big = format!("open 1 {}", small.mount.join("big").display());
-    for line in [&big, "grow 1 40", "sync"] {
-        assert_eq!(does(&mut scribe, line), 0, "{line}");
-    }
-    // Who writes where is looked at when the supervisor is told of the sync.
-    stage.counted();
-    let end = scribe.end();
-    assert_eq!(end.status.code(), Some(125), "{end}\n{:#}", stage.report());
 }
 
 /// The process of a session that has this name.

@@ -9,6 +9,7 @@
  *   msync PATH      overwrites the first block of a file or device through a mapping
  *   line PATH       appends a block by stdio to what is opened with O_SYNC; no call of it syncs
  *   stream PATH     opens a file with O_SYNC for stdio; flush N writes N blocks to it, by stdio
+ *   jail PATH       changes its root
  *   tight           leaves room for one more descriptor
  *   take N PATH     connects to a socket and takes the descriptor that it is sent as number N
  *   umount PATH     unmounts
@@ -17,6 +18,8 @@
 #include <aio.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -168,6 +171,8 @@ static int obey(const char *verb, char *first, char *second)
 		return be_tight();
 	if (!first)
 		return EINVAL;
+	if (!strcmp(verb, "jail"))
+		return chroot(first) || chdir("/") ? errno : 0;
 	if (!strcmp(verb, "save"))
 		return save(first);
 	if (!strcmp(verb, "msync"))
@@ -195,9 +200,12 @@ static int obey(const char *verb, char *first, char *second)
 	return EINVAL;
 }
 
-int main(void)
+static void *serve(void *apart)
 {
 	char line[8192];
+
+	if (apart && unshare(CLONE_FILES))
+		exit(99);
 
 	memset(block, 'k', sizeof block);
 	setvbuf(stdout, NULL, _IOLBF, 0);
@@ -210,5 +218,16 @@ int main(void)
 		if (verb)
 			printf("%s %d\n", verb, obey(verb, first, strtok(NULL, "\n")));
 	}
-	return 0;
+	exit(0);
+}
+
+int main(int argc, char **argv)
+{
+	pthread_t thread;
+
+	if (argc < 2)
+		serve(NULL);
+	if (strcmp(argv[1], "apart") || pthread_create(&thread, NULL, serve, argv[1]))
+		return 99;
+	pthread_exit(NULL);
 }

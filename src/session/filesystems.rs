@@ -20,7 +20,8 @@ use synclater_model::ledger::LedgerFs;
 use synclater_model::policy::filesystem::{kind, parse_mountinfo, FsKind, Mount};
 use synclater_shim::page;
 use synclater_sys::job::Job;
-use synclater_sys::{mount, wait};
+use synclater_sys::mount::{self, MNT_ID};
+use synclater_sys::wait;
 
 /// One superblock.
 pub struct Filesystem {
@@ -54,6 +55,20 @@ impl Filesystem {
     #[must_use]
     pub fn held(&self) -> Option<&Holding> {
         self.held.as_ref()
+    }
+
+    /// Whether we hold it on this mount, by its number as mountinfo has it; also where that cannot
+    /// be told, and where only the keeper does.
+    #[must_use]
+    pub fn stands_on(&self, mount: u64) -> bool {
+        let held = self.held.as_ref().map(|held| held.parts().0);
+        let pins = self
+            .numbers
+            .iter()
+            .filter_map(|(_, pin)| Some(pin.as_ref()?.as_fd()));
+        let mut ids = { held.iter().flatten().copied().chain(pins) }
+            .map(|fd| mount::id_of_fd(fd, MNT_ID).ok());
+        held.is_none() || ids.any(|id| id.is_none_or(|id| id == mount))
     }
 
     fn is_known_by(&self, number: Number) -> bool {
@@ -109,7 +124,7 @@ pub fn root_stays() -> bool {
 }
 
 fn root_mount() -> Option<u64> {
-    mount::id_of_path(Path::new("/"), 0x1000).ok()
+    mount::id_of_path(Path::new("/"), MNT_ID).ok()
 }
 
 /// The mount at the root of our mount namespace, as a process finds it that enters that anew
@@ -330,22 +345,26 @@ impl Filesystems {
         }
     }
 
-    /// Nobody is about to unmount any more: what was let go of may be found again. Its numbers.
-    pub fn forget_left(&mut self) -> Vec<u64> {
+    /// Nobody is about to unmount any more: what was let go of may be found again. Its numbers, of
+    /// each its own first.
+    pub fn forget_left(&mut self) -> Vec<Vec<u64>> {
         let has_left = |f: &&mut Filesystem| f.leaving && f.held.is_none() && !f.is_kept;
         let forget = |f: &mut Filesystem| {
             f.leaving = false;
-            f.numbers.clear();
-            f.dev
+            f.numbers.drain(..).map(|(number, _)| number.dev).collect()
         };
         self.list.iter_mut().filter(has_left).map(forget).collect()
     }
 
     /// Holds the superblocks with these numbers that are mounted in our sight; their indexes.
-    pub fn hold_again(&mut self, numbers: &[u64], shared: &Shared) -> Vec<usize> {
+    pub fn hold_again(&mut self, left: &[Vec<u64>], shared: &Shared) -> Vec<usize> {
         let table = mounts_of("self");
-        let mounted = { numbers.iter() }.filter_map(|n| table.iter().find(|m| dev_of(m) == *n));
-        let found: Vec<Found> = mounted.filter_map(find_mounted).collect();
+        let find = |numbers: &Vec<u64>| {
+            let mut its = { table.iter() }.filter(|m| numbers.first() == Some(&dev_of(m)));
+            // One may be covered by another mount.
+            its.find_map(find_mounted)
+        };
+        let found: Vec<Found> = left.iter().filter_map(find).collect();
         { found.into_iter() }
             .filter_map(|f| self.take(f, shared))
             .collect()

@@ -15,10 +15,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 use synclater_model::policy::filesystem::{kind, upper_of, FsKind, Mount};
 use synclater_shim::page;
-use synclater_sys::mount::{id_of_fd, place_of_fd, unique_id_of_fd, what_is, Place};
-
-/// The mask of statx for the number that mountinfo shows.
-const MNT_ID: u32 = 0x1000;
+use synclater_sys::mount::{id_of_fd, place_of_fd, unique_id_of_fd, what_is, Place, MNT_ID};
 
 /// A request that was made for a number that nobody knows. All of it is the asker's word.
 #[derive(Clone, Copy, Debug)]
@@ -109,6 +106,18 @@ fn find_by_descriptor(question: &Question) -> Finding {
     asked
         .taken(mount, in_sight)
         .map_or(unknown, |f| Finding::Tested(Box::new(f)))
+}
+
+/// A file that process `pid` has open on a superblock with one of these numbers, as a question.
+#[must_use]
+pub fn open_on(pid: u32, left: &[Vec<u64>]) -> Option<Question> {
+    let files = std::fs::read_dir(format!("/proc/{pid}/fd")).ok()?.flatten();
+    let mut numbers = files.filter_map(|f| f.file_name().to_str()?.parse().ok());
+    numbers.find_map(|fd| {
+        let dev = place_of_fd(&place_of(pid, fd)?).ok()?.dev;
+        let fd = Some(fd);
+        (left.iter().flatten().any(|n| *n == dev)).then_some(Question { pid, fd, dev })
+    })
 }
 
 fn is_gone(pid: u32, fd: i32) -> bool {

@@ -143,6 +143,12 @@ impl Shared {
         self.all_slots().any(has)
     }
 
+    /// Whether somebody may have a file that has lost its `O_SYNC`.
+    #[must_use]
+    pub fn any_stripped(&self) -> bool {
+        self.all_slots().any(|s| s.stripped.load(SeqCst) != 0)
+    }
+
     /// Row `fs` is another superblock's from now on.
     pub fn forget_owed(&self, fs: usize) {
         for slots in self.all_slots() {

@@ -10,13 +10,11 @@ use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use synclater_sys::{mount, process};
+use synclater_sys::mount::{self, MNT_ID};
+use synclater_sys::process;
 
 /// At most so many descriptors of one process are looked at; of one with more nothing is known.
 const DESCRIPTORS_MAX: usize = 1024;
-
-/// The mask of statx for the number that mountinfo shows.
-const MNT_ID: u32 = 0x1000;
 
 /// Device numbers of the superblocks that a process writes to, as mountinfo shows them. `None`
 /// where that cannot be told; empty for a process that is gone.

@@ -268,16 +268,20 @@ fn what_stdio_writes_behind_a_lazy_umount_is_settled_at_the_end() {
 }
 
 #[test]
-fn what_stdio_writes_behind_an_umount_that_failed_is_settled_at_the_end() {
-    if !as_root("what_stdio_writes_behind_an_umount_that_failed_is_settled_at_the_end") {
+fn what_stdio_writes_behind_an_umount_that_leaves_it_mounted_is_settled_at_the_end() {
+    let name = "what_stdio_writes_behind_an_umount_that_leaves_it_mounted_is_settled_at_the_end";
+    if !as_root(name) {
         return;
     }
-    for is_own in [false, true] {
+    let busy = rustix::io::Errno::BUSY.raw_os_error();
+    // Of the mount that it lies on, and of another one.
+    for (is_own, point, told) in [(false, "", busy), (true, "", busy), (true, "other", 0)] {
         let (disk, stage) = (Disk::new("btrfs", 320), Stage::new("stdio-busy"));
         let mut command = session(&stage, &[]);
         if is_own {
             umount(disk.path());
-            let script = "mount -o loop \"$0\" \"$1\" && exec \"$2\"";
+            let script = "mount -o loop \"$0\" \"$1\" && mkdir \"$1/other\" && \
+                          mount --bind \"$1\" \"$1/other\" && exec \"$2\"";
             command.args([
                 "unshare",
                 "-m",
@@ -300,12 +304,15 @@ fn what_stdio_writes_behind_an_umount_that_failed_is_settled_at_the_end() {
         for line in [&open, "flush"] {
             assert_eq!(does(&mut scribe, line), 0, "{line}");
         }
-        let busy = rustix::io::Errno::BUSY.raw_os_error();
-        let line = format!("umount {}", disk.path().display());
-        assert_eq!(does(&mut scribe, &line), busy);
+        let line = format!("umount {}", disk.path().join(point).display());
+        assert_eq!(does(&mut scribe, &line), told);
         assert_eq!(does(&mut scribe, "flush"), 0);
         ends_well(&stage, &mut scribe);
         let log = std::fs::metadata(disk.cut().path().join("log"));
-        assert_eq!(log.map_or(0, |m| m.len()), 2 * 4096, "own: {is_own}");
+        assert_eq!(
+            log.map_or(0, |m| m.len()),
+            2 * 4096,
+            "own: {is_own} {point}"
+        );
     }
 }

@@ -9,6 +9,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+/// The mask of statx(2) for the number of a mount that mountinfo shows (Linux 5.8).
+pub const MNT_ID: u32 = 0x1000;
+
 /// The id of the mount that `path` lies on.
 ///
 /// # Errors

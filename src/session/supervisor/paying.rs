@@ -244,6 +244,14 @@ impl Supervisor {
         rows
     }
 
+    /// The processes of the session that live, as far as they are known.
+    pub(super) fn members(&self) -> BTreeSet<u32> {
+        let mut members: BTreeSet<u32> = descendants(std::process::id()).into_iter().collect();
+        members.extend(self.census.processes(self.shared).keys());
+        members.remove(&0);
+        members
+    }
+
     /// Where sync() is put off: which file systems it is known to be about. Whoever wrote there may
     /// have ended before an error comes.
     pub(super) fn look_who_writes(&mut self) {
@@ -251,9 +259,7 @@ impl Supervisor {
         if !self.entering.sync_all || self.paid.look_again.is_some_and(|at| begun < at) {
             return;
         }
-        let mut members: BTreeSet<u32> = descendants(std::process::id()).into_iter().collect();
-        members.extend(self.census.processes(self.shared).keys());
-        for pid in members.into_iter().filter(|pid| *pid != 0) {
+        for pid in self.members() {
             let written = usage::written_by(pid);
             self.filesystems.are_used(written.as_ref());
         }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::session::filesystems::{dev_of, mounts_of};
-use crate::session::find::{find, Finding, Question};
+use crate::session::find::{find, open_on, Finding, Question};
 use crate::session::names::{self, Number};
 
 impl Supervisor {
@@ -22,7 +22,7 @@ impl Supervisor {
         for index in self.filesystems.gone() {
             // Gone from our sight, perhaps by somebody else's umount: pay and let go. But what has
             // lost its O_SYNC may be written to there by calls that nobody sees (stdio).
-            match self.any_stripped() {
+            match self.shared.any_stripped() {
                 true => self.settle(index),
                 false => self.begin_to_leave(index),
             }
@@ -109,12 +109,23 @@ impl Supervisor {
                 slot.umount_dev.store(dev, SeqCst);
             }
         }
+        ours.retain(|index| self.is_in_the_way(*index, slot));
         if ours.is_empty() {
             ready(slot);
         }
         for index in ours {
             self.begin_to_leave(index);
         }
+    }
+
+    /// Whether what we hold of superblock `index` keeps a member from its umount. What is held on
+    /// another mount does not, and goes on being held where `O_SYNC` was taken off: what stdio
+    /// writes through that one nobody would ask for again.
+    fn is_in_the_way(&self, index: usize, slot: &page::Slot) -> bool {
+        let mount = Some(slot.umount_mount.load(SeqCst)).filter(|id| *id != 0);
+        let mount = mount.filter(|_| self.shared.any_stripped());
+        let held = self.filesystems.get(index);
+        mount.is_none_or(|mount| held.is_none_or(|f| f.stands_on(mount)))
     }
 
     /// The own number of the superblock that a member wants to unmount, by the mount that it named.
@@ -152,8 +163,8 @@ impl Supervisor {
         self.filesystems.is_kept(index, false);
         for slot in self.shared.all_slots().flat_map(|s| &s.slot) {
             let asked = slot.umount.load(SeqCst) == page::UMOUNT_ASKED;
-            let number = slot.umount_dev.load(SeqCst);
-            if asked && self.filesystems.ours_with(number).is_empty() {
+            let ours = self.filesystems.ours_with(slot.umount_dev.load(SeqCst));
+            if asked && !ours.iter().any(|index| self.is_in_the_way(*index, slot)) {
                 ready(slot);
             }
         }
@@ -169,17 +180,15 @@ impl Supervisor {
         let left = self.filesystems.forget_left();
         // What lost its O_SYNC there may be written to by calls that nobody sees (stdio): nobody
         // would ask for it again.
-        if self.any_stripped() {
+        if self.shared.any_stripped() && !left.is_empty() {
             for index in self.filesystems.hold_again(&left, self.shared) {
                 self.enter(index);
             }
+            // What a member has open there need not be mounted in our sight.
+            for question in self.members().into_iter().filter_map(|p| open_on(p, &left)) {
+                self.resolve(&question);
+            }
         }
-    }
-
-    fn any_stripped(&self) -> bool {
-        self.shared
-            .all_slots()
-            .any(|s| s.stripped.load(SeqCst) != 0)
     }
 
     pub(super) fn end_umount(&mut self, slot: &page::Slot) {

@@ -22,6 +22,7 @@ use std::time::Duration;
 use synclater_model::reach::filter::{asked, telling_argument, Asked};
 use synclater_model::reach::maps::{self, Mapping};
 use synclater_shim::page::{self, Kept, Page, Slots};
+use synclater_sys::mount::{id_of_fd, what_is, MNT_ID};
 use synclater_sys::remote::Memory;
 use synclater_sys::seccomp::{check_fsync, has_x32, sync_range, Answer, Call};
 use synclater_sys::wait;
@@ -323,16 +324,16 @@ impl Desk {
     /// and let go of it.
     fn of_mount(&self, visitor: &Visitor, call: &Call) -> Option<Verdict> {
         const UMOUNT_NOFOLLOW: u64 = 8;
-        /// The mask of statx for the number that mountinfo shows.
-        const MNT_ID: u32 = 0x1000;
-        if self.terms.shared.lease_is_over() {
+        const MNT_DETACH: u64 = 2;
+        let is_lazy = call.arguments[1] & MNT_DETACH != 0;
+        if self.terms.shared.lease_is_over() || is_lazy && self.terms.shared.any_stripped() {
             return None;
         }
         let path = text_at(call.tid, call.arguments[0])?;
         let stays_on_link = call.arguments[1] & UMOUNT_NOFOLLOW != 0;
         let point = visitor.open(&path, stays_on_link).ok()?;
-        let (number, _) = synclater_sys::mount::what_is(&point).ok()?;
-        let mount = synclater_sys::mount::id_of_fd(&point, MNT_ID).unwrap_or(0);
+        let (number, _) = what_is(&point).ok()?;
+        let mount = id_of_fd(&point, MNT_ID).unwrap_or(0);
         drop(point);
         let slot = visitor.place(self.slots());
         let at = &self.slots().slot[slot];

@@ -84,7 +84,7 @@ pub enum Found {
     Nothing,
 }
 
-/// Takes the lock in the file `path`, if nobody has it: for oneself, or beside others who only look.
+/// Takes the lock in the file `path`, if nobody has it: for oneself, or beside others who look.
 #[must_use]
 pub fn take(path: &Path, for_oneself: bool) -> Found {
     let seen = path.symlink_metadata();

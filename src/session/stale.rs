@@ -191,13 +191,18 @@ pub enum Life {
 pub fn life_of(entry: &Entry, ledger: &Ledger) -> Life {
     match ledger.lock_beside(entry, false) {
         Found::Held => Life::Lives,
-        Found::Free(_) => Life::Ended,
+        // Seen by way of another mount (an overlay's upper folder, say) a lock is another one.
+        Found::Free(_) if entry.pid_started.is_none() => Life::Ended,
+        Found::Free(_) => match life_by_number(entry) {
+            Life::Lives => Life::Lives,
+            Life::Ended | Life::NotKnown => Life::Ended,
+        },
         Found::Nothing => life_by_number(entry),
     }
 }
 
-/// The same where nothing is locked, by the number of the supervisor. That may be another's by now,
-/// and anybody can have its name: not its user.
+/// The same where nothing is locked, by the number of the supervisor and when it was started. A
+/// number may be another's by now, and anybody can have its name: not its user.
 fn life_by_number(entry: &Entry) -> Life {
     /// The pid namespace that all others are in (PROC_PID_INIT_INO).
     const OUTERMOST: u64 = 0xefff_fffc;
@@ -206,7 +211,9 @@ fn life_by_number(entry: &Entry) -> Life {
     let is_it = |pid: &u32| {
         let name = process::text(format!("/proc/{pid}/comm")).unwrap_or_default();
         let is_ours = process::effective_user_of(*pid) == Some(process::effective_user());
-        is_ours && !process::is_ended(*pid) && name.starts_with("synclater")
+        let started = entry.pid_started;
+        let is_as_old = started.is_none() || started == process::started(*pid);
+        is_as_old && is_ours && !process::is_ended(*pid) && name.starts_with("synclater")
     };
     match Numbers::now().of(entry.pid, theirs).filter(is_it) {
         Some(_) => Life::Lives,

@@ -184,6 +184,30 @@ fn a_container_that_died_is_settled_by_its_next_life() {
     assert_eq!(left.count(), 0);
 }
 
+#[test]
+fn a_session_lives_by_whatever_mount_its_ledger_is_seen() {
+    if !as_root("a_session_lives_by_whatever_mount_its_ledger_is_seen") {
+        return;
+    }
+    let (disk, stage) = (Disk::new("ext4", 64), Stage::new("views"));
+    let at = overlay(&disk, "view");
+    let mut command = session(&stage, &[]);
+    command.env("SYNCLATER_STATE_DIR", at.join("state"));
+    command.arg(tool("scribe"));
+    let mut scribe = Running::start(&stage, command);
+    scribe.be_ready();
+    warm(&stage, &mut scribe, &stage.work());
+    let below = disk.path().join("view/upper/state");
+    let mut settle = stage.synclater(&["settle"]);
+    settle.env("SYNCLATER_STATE_DIR", &below);
+    is_told(
+        &run(settle.env("SYNCLATER_RUN_DIR", stage.file("other"))),
+        &below,
+    );
+    ends_well(&stage, &mut scribe);
+    umount(&at);
+}
+
 /// Whether nobody holds the lock beside an entry.
 fn is_locked_by_nobody(entry: &Path) -> bool {
     let files = { entry.parent() }.map(std::fs::read_dir);

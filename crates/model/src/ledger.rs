@@ -33,6 +33,10 @@ pub struct Entry {
     /// could not be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid_ns: Option<u64>,
+    /// When it was started, in clock ticks since that boot: its number may be another's by now.
+    /// Absent in entries of releases that did not write it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pid_started: Option<u64>,
     /// The command and its arguments.
     pub command: Vec<String>,
     /// When the session began: RFC 3339, UTC.
@@ -191,6 +195,7 @@ mod tests {
             boot_id: "1d5e2c5c-0f1c-4a54-8e39-0d4f9a3c0c11".into(),
             pid: 4100,
             pid_ns: None,
+            pid_started: None,
             command: vec!["make".into(), "install".into()],
             started: "2025-01-31T12:00:00Z".into(),
             until: "exit".into(),

@@ -142,8 +142,8 @@ int sl_wait_for_ledger(int fd)
 }
 
 /* Whether the kernel has to do it for this file. The flag is taken off only where its file system
- * may owe: then what the libc writes by itself (stdio), unseen, is settled with the rest. It is said
- * first that there are marks, for whoever writes, or waits for a stack of the gate, meanwhile. */
+ * may owe: then what the libc writes by itself (stdio), unseen, is settled with the rest. Whoever
+ * writes, or waits for a stack of the gate, meanwhile is told first that there are marks. */
 static int stays_real(int fd)
 {
 	int kept = LATER;

@@ -323,6 +323,14 @@ pub fn is_ended(pid: u32) -> bool {
     stat(&pid.to_string()).is_none_or(|stat| stat.starts_with(['Z', 'X']))
 }
 
+/// When a process was started, in clock ticks since boot (field 22 of /proc/PID/stat): with its
+/// number, which process of a boot it is.
+#[must_use]
+pub fn started(pid: u32) -> Option<u64> {
+    // The first field here is the third.
+    stat(&pid.to_string())?.split(' ').nth(19)?.parse().ok()
+}
+
 /// Whether /proc shows our pid namespace.
 #[must_use]
 pub fn proc_is_ours() -> bool {

@@ -192,6 +192,7 @@ impl Supervisor {
             boot_id: crate::session::dirs::boot_id(),
             pid: std::process::id(),
             pid_ns: pid_namespace(),
+            pid_started: process::started(std::process::id()),
             command: self.plan.command.clone(),
             started: self.plan.started.clone(),
             until: laxest.to_string(),

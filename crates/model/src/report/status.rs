@@ -216,6 +216,7 @@ mod tests {
             boot_id: "1d5e2c5c-0f1c-4a54-8e39-0d4f9a3c0c11".into(),
             pid: 4100,
             pid_ns: None,
+            pid_started: None,
             command: vec!["make".into(), "install".into()],
             started: "2025-01-31T12:00:00Z".into(),
             until: until.into(),

@@ -251,9 +251,15 @@ impl Ledger {
     /// Those of unlink(2) and fsync(2).
     pub fn close_here(&self, filed: &Filed) -> io::Result<()> {
         close_durably(&self.dir, &filed.path)?;
-        // One that cannot be removed goes with the next that is written.
-        let _ = self.lock_of(&filed.entry).map(std::fs::remove_file);
+        let entry = &filed.entry;
+        self.remove_lock(&entry.id, entry.token.as_deref().unwrap_or_default());
         Ok(())
+    }
+
+    /// Removes the lock of a session that has no entry any more, or never had one. One that cannot
+    /// be removed goes with the next that is written.
+    pub fn remove_lock(&self, id: &str, token: &str) {
+        let _ = self.lock_at(id, token).map(std::fs::remove_file);
     }
 
     /// What the lock says of the session that wrote an entry; it is taken where nobody has it, and
@@ -266,8 +272,12 @@ impl Ledger {
 
     /// Where the lock of the session that wrote an entry lies.
     fn lock_of(&self, entry: &Entry) -> Option<PathBuf> {
-        let token = entry.token.as_deref().filter(|token| is_random(token))?;
-        Some(self.dir.join(format!("{}.{token}.{LOCK}", entry.id)))
+        self.lock_at(&entry.id, entry.token.as_deref()?)
+    }
+
+    fn lock_at(&self, id: &str, token: &str) -> Option<PathBuf> {
+        let name = || format!("{id}.{token}.{LOCK}");
+        is_random(token).then(|| self.dir.join(name()))
     }
 
     /// Removes what writers have left that were killed, and what belongs to no entry any more.

@@ -521,9 +521,16 @@ impl Supervisor {
         let Some(ledger) = &self.ledger else {
             return Ok(());
         };
-        let own = ledger.own_entry(&self.plan.id, &self.belongings.token);
-        let Ok(Some(own)) = own else {
-            return Ok(());
+        let token = &self.belongings.token;
+        let own = match ledger.own_entry(&self.plan.id, token) {
+            Ok(Some(own)) => own,
+            Ok(None) => {
+                if self.entering.proof.is_some() {
+                    ledger.remove_lock(&self.plan.id, token);
+                }
+                return Ok(());
+            }
+            Err(_) => return Ok(()),
         };
         match &self.paid.error {
             _ if self.paid.complete => ledger.close_here(&own),

@@ -10,6 +10,7 @@ use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use synclater_model::policy::filesystem::Mount;
 use synclater_sys::mount::{self, MNT_ID};
 use synclater_sys::process;
 
@@ -17,22 +18,22 @@ use synclater_sys::process;
 const DESCRIPTORS_MAX: usize = 1024;
 
 /// Device numbers of the superblocks that a process writes to, as mountinfo shows them. `None`
-/// where that cannot be told; empty for a process that is gone.
+/// where that cannot be told; empty for a process that is gone. `ours` are the mounts in our sight.
 #[must_use]
-pub fn written_by(pid: u32) -> Option<BTreeSet<u64>> {
-    let seen = seen_of(pid);
+pub fn written_by(pid: u32, ours: &[Mount]) -> Option<BTreeSet<u64>> {
+    let seen = seen_of(pid, ours);
     match process::is_ended(pid) && !has_threads(pid) {
         true => Some(seen.unwrap_or_default()),
         false => seen,
     }
 }
 
-fn seen_of(pid: u32) -> Option<BTreeSet<u64>> {
+fn seen_of(pid: u32, ours: &[Mount]) -> Option<BTreeSet<u64>> {
     // Where it has changed its root, or its namespace, it does not see all that it has open.
-    let tables = [pid.to_string(), "self".to_owned()].map(|of| mounts_of(&of));
+    let theirs = mounts_of(&pid.to_string());
     let number = |id: u64| {
-        let all = tables.iter().flatten();
-        { all }.find(|m| m.id == id).map(dev_of)
+        let mut all = theirs.iter().chain(ours);
+        all.find(|m| m.id == id).map(dev_of)
     };
     let mut seen = BTreeSet::new();
     let mut looked_at = 0;
@@ -143,7 +144,8 @@ mod tests {
             .iter()
             .find(|m| mount::id_of_path(&dir, MNT_ID).is_ok_and(|id| id == m.id))
             .map(dev_of);
-        let written = written_by(std::process::id()).expect("few descriptors");
+        let ours = mounts_of("self");
+        let written = written_by(std::process::id(), &ours).expect("few descriptors");
         assert!(dev.is_some_and(|dev| written.contains(&dev)));
         let _ = std::fs::remove_file(dir);
     }

@@ -3,7 +3,7 @@
 use super::*;
 use crate::session::durable::{errno_name, Holding};
 use crate::session::escape::descendants;
-use crate::session::filesystems::Filesystem;
+use crate::session::filesystems::{mounts_of, Filesystem};
 use crate::session::usage;
 
 /// What is said of a file system that could not be settled, and that the session is not known to
@@ -259,8 +259,9 @@ impl Supervisor {
         if !self.entering.sync_all || self.paid.look_again.is_some_and(|at| begun < at) {
             return;
         }
+        let ours = mounts_of("self");
         for pid in self.members() {
-            let written = usage::written_by(pid);
+            let written = usage::written_by(pid, &ours);
             self.filesystems.are_used(written.as_ref());
         }
         // A tenth of the time at most, however many they are.

@@ -141,17 +141,24 @@ int sl_wait_for_ledger(int fd)
 	return kept;
 }
 
-/* Whether the kernel has to do it for this file. The flag is taken off only where its file system
- * may owe: then what the libc writes by itself (stdio), unseen, is settled with the rest. Whoever
- * writes, or waits for a stack of the gate, meanwhile is told first that there are marks. */
-static int stays_real(int fd)
+/* There are marks, or soon will be: told before the file is opened, so that who writes meanwhile
+ * looks for one, and who finds no stack in the gate waits for one. */
+static void tell_of_marks(void)
 {
-	int kept = LATER;
 	unsigned i;
 
 	sl_marks.here = 1;
 	for (i = 0; i < sl.levels; i++)
 		STORE(sl.level[i].slots->stripped, 1);
+}
+
+/* Whether the kernel has to do it for this file. The flag is taken off only where its file system
+ * may owe: then what the libc writes by itself (stdio), unseen, is settled with the rest. */
+static int stays_real(int fd)
+{
+	int kept = LATER;
+
+	tell_of_marks();
 	if (!sl.alone)
 		kept = sl_would_keep(fd);
 	if (kept == SL_KEPT_LEDGER)
@@ -163,13 +170,20 @@ static int stays_real(int fd)
  * opened once: who closes another descriptor of it loses its locks (fcntl(2)). */
 enum { AS_ASKED, OPEN_WITHOUT, REPLACE };
 
+/* Of a file that is to be made. */
+static int how_to_make(void)
+{
+	tell_of_marks();
+	return REPLACE;
+}
+
 /* By PROBE, which is opened with O_PATH, or the error of that. */
 static int how_to_open(long probe, int flags)
 {
 	int how;
 
 	if (is_error(probe))
-		return probe == -ENOENT_ && flags & O_CREAT_ ? REPLACE : AS_ASKED;
+		return probe == -ENOENT_ && flags & O_CREAT_ ? how_to_make() : AS_ASKED;
 	sl_forget((int)probe);
 	how = sl_type((int)probe, "", 0x1000 /* EMPTY_PATH */) == S_IFREG_ &&
 			      !stays_real((int)probe)
@@ -283,7 +297,7 @@ static int how_at(int dir, const char *path, int flags)
 	if (!may_take(flags))
 		return AS_ASKED;
 	if (flags & O_TMPFILE_BIT_)
-		return REPLACE;
+		return how_to_make();
 	return how_to_open(
 		raw4(NR_openat, dir, path, PROBE | (flags & O_NOFOLLOW_), 0), flags);
 }
@@ -407,7 +421,7 @@ static int how_by(int dir, const char *path, const struct how *how)
 	if (!may_take(flags))
 		return AS_ASKED;
 	if (flags & O_TMPFILE_BIT_)
-		return REPLACE;
+		return how_to_make();
 	return how_to_open(raw4(NR_openat2, dir, path, &probe, sizeof probe), flags);
 }
 

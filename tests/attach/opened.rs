@@ -271,6 +271,13 @@ fn writes_of_many_go_threads_are_synced_when_it_was_let_go_of() {
     let mut victim = Running::start(&stage, command);
     assert_eq!(victim.hear(), "begun");
     let session = stage.attach_to(&victim, "1h");
+    // What is opened before the ledger has said it keeps its O_SYNC.
+    let entered = until(LIMIT, || {
+        victim.tell("sync");
+        assert_eq!(victim.hear(), "synced");
+        stage.counted().1 > 0
+    });
+    assert!(entered, "{:#}", stage.session());
     victim.tell("open");
     assert_eq!(victim.hear(), "ready");
     let put_off = until(LIMIT, || stage.counted().1 > 1000);

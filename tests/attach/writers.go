@@ -38,9 +38,16 @@ func write(name string, ready *sync.WaitGroup) {
 func main() {
 	threads, _ := strconv.Atoi(os.Args[2])
 	input := bufio.NewReader(os.Stdin)
+	first, err := os.Create(os.Args[1] + "/first")
+	if err != nil {
+		panic(err)
+	}
 	fmt.Println("begun")
-	// Told to open its files.
-	input.ReadString('\n')
+	// Told to sync, until it is told to open its files.
+	for line, _ := input.ReadString('\n'); line == "sync\n"; line, _ = input.ReadString('\n') {
+		first.Sync()
+		fmt.Println("synced")
+	}
 	var ready sync.WaitGroup
 	ready.Add(threads)
 	for i := 0; i < threads; i++ {

@@ -1,12 +1,14 @@
 //! The proof that a session lives, to whoever shares its ledger: a lock beside its entry.
 //!
 //! Promise: the file `ID.TOKEN.lock` is locked before the entry that it belongs to has its name,
-//! and as long as the supervisor or its keeper lives: so who finds an entry whose file nobody has
-//! locked finds a dead session's, in whatever container that ran. Process numbers and namespace
-//! numbers are used again, names too: each life of a container has the same ones.
+//! and as long as the supervisor or its keeper lives, in whatever container. Process numbers and
+//! namespace numbers are used again, names too: each life of a container has the same ones.
 //!
-//! What it does not do: where the ledger's file system has no locks there is no such file. Relies
-//! on: flock(2) being the open file's, which its copies in other processes share.
+//! What it does not do: where the ledger's file system has no locks there is no such file; by way
+//! of another mount (an overlay's upper folder) the same file has another lock. So who finds a lock
+//! free looks for a supervisor of that number and start, too (`stale.rs`).
+//!
+//! Relies on: flock(2) being the open file's, which its copies in other processes share.
 
 use super::dirs;
 use rustix::fs::{flock, open, FlockOperation, Mode, OFlags};

@@ -11,6 +11,7 @@ use super::filesystems::{dev_of, mounts_of};
 use super::names::Number;
 use super::opening::{known_at, Opening};
 use rustix::fs::{open, FileType, Mode, OFlags};
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 use synclater_model::policy::filesystem::{kind, upper_of, FsKind, Mount};
@@ -108,16 +109,20 @@ fn find_by_descriptor(question: &Question) -> Finding {
         .map_or(unknown, |f| Finding::Tested(Box::new(f)))
 }
 
-/// A file that process `pid` has open on a superblock with one of these numbers, as a question.
+/// What process `pid` has open on superblocks with these numbers: a question for each number.
 #[must_use]
-pub fn open_on(pid: u32, left: &[Vec<u64>]) -> Option<Question> {
-    let files = std::fs::read_dir(format!("/proc/{pid}/fd")).ok()?.flatten();
-    let mut numbers = files.filter_map(|f| f.file_name().to_str()?.parse().ok());
-    numbers.find_map(|fd| {
+pub fn open_on(pid: u32, left: &[Vec<u64>]) -> Vec<Question> {
+    let files = std::fs::read_dir(format!("/proc/{pid}/fd"));
+    let files = files.into_iter().flatten().flatten();
+    let question = |fd: i32| {
         let dev = place_of_fd(&place_of(pid, fd)?).ok()?.dev;
+        let is_left = left.iter().flatten().any(|n| *n == dev);
         let fd = Some(fd);
-        (left.iter().flatten().any(|n| *n == dev)).then_some(Question { pid, fd, dev })
-    })
+        is_left.then_some((dev, Question { pid, fd, dev }))
+    };
+    let numbers = files.filter_map(|f| f.file_name().to_str()?.parse().ok());
+    let each: BTreeMap<u64, Question> = numbers.filter_map(question).collect();
+    each.into_values().collect()
 }
 
 fn is_gone(pid: u32, fd: i32) -> bool {

@@ -185,7 +185,7 @@ impl Supervisor {
                 self.enter(index);
             }
             // What a member has open there need not be mounted in our sight.
-            for question in self.members().into_iter().filter_map(|p| open_on(p, &left)) {
+            for question in self.members().into_iter().flat_map(|p| open_on(p, &left)) {
                 self.resolve(&question);
             }
         }

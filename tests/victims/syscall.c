@@ -1,6 +1,8 @@
 /* Every covered call by its number, through syscall(), and some others that must pass unchanged. */
 #include "descriptor.h"
 
+#include <sys/sendfile.h>
+
 #if __SIZEOF_LONG__ == 8
 #define WIDE(value) (long)(value)
 #else
@@ -39,6 +41,22 @@ static void on_memory(int fd)
 	munmap(p, 8192);
 }
 
+static void transfers(int fd)
+{
+	int pair[2], source = make_file("source", O_RDWR);
+	long from = 3;
+
+	must((int)pwrite(source, bytes, sizeof bytes, 0), "source");
+	must(pipe(pair), "pipe");
+	must((int)write(pair[1], bytes, 31), "pipe");
+	CALL("SYS_sendfile", "O_SYNC", syscall(SYS_sendfile, fd, source, &from, 29));
+	CALL("SYS_copy_file_range", "O_SYNC",
+	     syscall(SYS_copy_file_range, source, NULL, fd, NULL, 29, 0));
+	CALL("SYS_splice", "O_SYNC", syscall(SYS_splice, pair[0], NULL, fd, NULL, 31, 0));
+	CALL("SYS_splice", "not that way", syscall(SYS_splice, fd, NULL, pair[0], NULL, 31, 0));
+	close(pair[0]), close(pair[1]), close(source);
+}
+
 static void on_paths(void)
 {
 	struct { uint64_t flags, mode, resolve; } how = { O_WRONLY | O_SYNC, 0, 0 };
@@ -60,6 +78,7 @@ static void on_paths(void)
 	CALL("SYS_pwrite64", "bad offset", syscall(SYS_pwrite64, fd, bytes, 23, WIDE(-1)));
 	CALL("SYS_pwritev", "O_SYNC", syscall(SYS_pwritev, fd, two, 2, 512, 0));
 	CALL("SYS_write", "nowhere", syscall(SYS_write, fd, NOWHERE, 23));
+	transfers(fd);
 	CALL("SYS_pwritev2", "RWF_SYNC", syscall(SYS_pwritev2, fd, two, 2, 0, 0, RWF_SYNC_));
 	CALL("SYS_pwritev2", "RWF_DSYNC", syscall(SYS_pwritev2, fd, two, 2, -1, -1, RWF_DSYNC_));
 	CALL("SYS_fcntl F_GETFL", "O_SYNC", syscall(SYS_fcntl, fd, F_GETFL) & SYNCS);

@@ -227,7 +227,14 @@ long sl_other_syscall(long nr, long a, long b, long c, long d, long e, long f, u
 	case NR_writev:
 	case NR_pwrite64:
 	case NR_pwritev:
+	case NR_sendfile:
+#ifdef __i386__
+	case NR_sendfile64:
+#endif
 		return sl_write_call((int)a, 0, nr, (const long[6]){ a, b, c, d, e, f }, caller);
+	case NR_splice:
+	case NR_copy_file_range:
+		return sl_write_call((int)c, 0, nr, (const long[6]){ a, b, c, d, e, f }, caller);
 	case NR_umount2:
 		return sl_umount(nr, (const char *)a, b);
 	case NR_io_submit:

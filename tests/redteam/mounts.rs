@@ -369,3 +369,39 @@ fn a_keeper_that_is_killed_during_an_umount_stands_in_nobodys_way() {
     warm(&stage, &mut scribe, &stage.work());
     ends_well(&stage, &mut scribe);
 }
+
+#[test]
+fn a_mount_that_nobody_uses_expires_as_without_a_session() {
+    if !as_root("a_mount_that_nobody_uses_expires_as_without_a_session") {
+        return;
+    }
+    let (disk, stage) = (Disk::new("ext4", 64), Stage::new("expires"));
+    let mut scribe = scribe(&stage, &[]);
+    warm(&stage, &mut scribe, disk.path());
+    save(&mut scribe, disk.path(), &["a"]);
+    let again = rustix::io::Errno::AGAIN.raw_os_error();
+    let line = format!("expire {}", disk.path().display());
+    assert_eq!(does(&mut scribe, &line), again);
+    assert_eq!(does(&mut scribe, &line), 0);
+    are_whole(disk.cut().path(), &["a"]);
+    ends_well(&stage, &mut scribe);
+}
+
+#[test]
+fn threads_that_unmount_at_the_same_moment_are_both_made_room_for() {
+    if !as_root("threads_that_unmount_at_the_same_moment_are_both_made_room_for") {
+        return;
+    }
+    let disks = [Disk::new("ext4", 64), Disk::new("ext4", 64)];
+    let stage = Stage::new("both");
+    let mut scribe = scribe(&stage, &[]);
+    for disk in &disks {
+        warm(&stage, &mut scribe, disk.path());
+        save(&mut scribe, disk.path(), &["a"]);
+    }
+    let [one, other] = disks.each_ref().map(Disk::path);
+    let line = format!("both {} {}", one.display(), other.display());
+    assert_eq!(does(&mut scribe, &line), 0);
+    { disks.iter() }.for_each(|disk| are_whole(disk.cut().path(), &["a"]));
+    ends_well(&stage, &mut scribe);
+}

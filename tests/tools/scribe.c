@@ -2,9 +2,11 @@
  * for each: the command's name and 0, or an errno.
  *
  *   save PATH       makes a file of one block, syncs it, closes it
+ *   touch PATH      makes an empty file, syncs it, closes it
  *   open N PATH     opens a file to be kept as number N; grow N MIB writes without a sync
  *   keep N          appends a block to it and syncs that
  *   over N          overwrites its first block and syncs the data
+ *   queue N         has a block appended to it by aio_write
  *   aio N           has it synced by aio_fsync, and waits for that
  *   msync PATH      overwrites the first block of a file or device through a mapping
  *   line PATH       appends a block by stdio to what is opened with O_SYNC; no call of it syncs
@@ -13,6 +15,9 @@
  *   tight           leaves room for one more descriptor
  *   take N PATH     connects to a socket and takes the descriptor that it is sent as number N
  *   umount PATH     unmounts
+ *   expire PATH     unmounts what nobody has used since it was said before
+ *   both PATH PATH  unmounts both at the same moment
+ *   tell PROGRAM …  has another program run
  *   sync            makes everything durable
  */
 #include <aio.h>
@@ -62,12 +67,31 @@ static int save(const char *path)
 	return error;
 }
 
+static int touch(const char *path)
+{
+	int fd = open(path, O_CREAT | O_RDWR | O_CLOEXEC, 0666), error;
+
+	if (fd < 0)
+		return errno;
+	error = fsync(fd) ? errno : 0;
+	close(fd);
+	return error;
+}
+
 static int grow(int fd, int mib)
 {
 	for (int i = 0; i < mib * 256; i++)
 		if (write(fd, block, sizeof block) != sizeof block)
 			return errno;
 	return 0;
+}
+
+static int queue(int fd)
+{
+	static struct aiocb request;
+
+	request = (struct aiocb){ .aio_fildes = fd, .aio_buf = block, .aio_nbytes = sizeof block };
+	return aio_write(&request) ? errno : 0;
 }
 
 static int sync_by_aio(int fd)
@@ -125,6 +149,27 @@ static int flush_stream(int n)
 	return 0;
 }
 
+static pthread_barrier_t start;
+
+static void *unmount_at_once(void *path)
+{
+	pthread_barrier_wait(&start);
+	return (void *)(long)(umount2(path, 0) ? errno : 0);
+}
+
+static int unmount_both(char *first, char *second)
+{
+	pthread_t other;
+	void *own, *others;
+
+	pthread_barrier_init(&start, NULL, 2);
+	if (pthread_create(&other, NULL, unmount_at_once, second))
+		return errno;
+	own = unmount_at_once(first);
+	pthread_join(other, &others);
+	return own ? (int)(long)own : (int)(long)others;
+}
+
 static int be_tight(void)
 {
 	int next = dup(0);
@@ -152,6 +197,14 @@ static int take(const char *path)
 	return fd;
 }
 
+static int tell(const char *program, const char *words)
+{
+	char line[8192];
+
+	snprintf(line, sizeof line, "%s %s >/dev/null", program, words);
+	return system(line);
+}
+
 /* Opens or receives what is kept as a number. */
 static int hold(int n, int fd)
 {
@@ -175,6 +228,8 @@ static int obey(const char *verb, char *first, char *second)
 		return chroot(first) || chdir("/") ? errno : 0;
 	if (!strcmp(verb, "save"))
 		return save(first);
+	if (!strcmp(verb, "touch"))
+		return touch(first);
 	if (!strcmp(verb, "msync"))
 		return sync_mapping(first);
 	if (!strcmp(verb, "line"))
@@ -183,14 +238,22 @@ static int obey(const char *verb, char *first, char *second)
 		return open_stream(first);
 	if (!strcmp(verb, "aio"))
 		return sync_by_aio(files[n]);
+	if (!strcmp(verb, "queue"))
+		return queue(files[n]);
 	if (!strcmp(verb, "umount"))
 		return umount2(first, 0) ? errno : 0;
+	if (!strcmp(verb, "expire"))
+		return umount2(first, MNT_EXPIRE) ? errno : 0;
 	if (!strcmp(verb, "keep"))
 		return write_and_sync(files[n]);
 	if (!strcmp(verb, "over"))
 		return overwrite(files[n]);
 	if (!second)
 		return EINVAL;
+	if (!strcmp(verb, "tell"))
+		return tell(first, second);
+	if (!strcmp(verb, "both"))
+		return unmount_both(first, second);
 	if (!strcmp(verb, "open"))
 		return hold(n, open(second, O_CREAT | O_RDWR | O_APPEND | O_CLOEXEC, 0666));
 	if (!strcmp(verb, "grow"))

@@ -14,6 +14,7 @@
 #include <stdarg.h>
 
 #define MNT_DETACH_      2
+#define MNT_EXPIRE_      4
 #define UMOUNT_NOFOLLOW_ 8
 #define PR_SET_SECCOMP_  22
 #define PR_SET_TSC_      26
@@ -35,15 +36,15 @@ static uint64_t number_of(const char *path, long flags, uint64_t *mount)
 }
 
 /* Has the supervisor settle what is mounted at PATH and let go of it: it may hold it already where
- * the page does not say so yet. */
-static void let_go(unsigned level, const char *path, long flags)
+ * the page does not say so yet. Returns its mount, or 0. */
+static uint64_t let_go(unsigned level, const char *path, long flags)
 {
 	struct level *l = &sl.level[level];
 	uint64_t mount = 0, dev = number_of(path, flags, &mount);
 	struct sl_slot *s;
 
 	if (!dev)
-		return;
+		return 0;
 	shard_of(level, &s);
 	STORE(s->umount_dev, dev);
 	STORE(s->umount_mount, mount);
@@ -51,6 +52,18 @@ static void let_go(unsigned level, const char *path, long flags)
 	sl_ring(l->slots);
 	while (LOAD(s->umount) == SL_UMOUNT_ASKED && sl_lease_runs(l->page))
 		sl_futex_wait(&s->umount, SL_UMOUNT_ASKED, 250);
+	return mount;
+}
+
+/* Whether what was asked about MOUNT stands no more: a slot has room for one such question, and
+ * another thread has put its own there. */
+static int is_disturbed(unsigned level, uint64_t mount)
+{
+	struct sl_slot *s;
+
+	shard_of(level, &s);
+	return mount && sl_lease_runs(sl.level[level].page) &&
+	       (LOAD(s->umount) != SL_UMOUNT_READY || LOAD(s->umount_mount) != mount);
 }
 
 static void over(unsigned level)
@@ -76,21 +89,42 @@ static void hold_again(const char *path)
 	raw1(NR_close, fd);
 }
 
+#define THREADS 64 /* that unmount at once, at most */
+
+/* The umount of what each of N sessions has let go of. */
+static long umount_let_go(unsigned n, long nr, const char *path, long flags)
+{
+	unsigned i, turn, disturbed = 1;
+	uint64_t mount;
+	long r = -EBUSY_;
+
+	for (turn = 0; turn < THREADS && disturbed && r == -EBUSY_; turn++) {
+		mount = 0;
+		for (i = 0; i < n; i++)
+			mount = let_go(i, path, flags);
+		r = raw6(nr, path, flags, 0, 0, 0, sl_cookie());
+		for (disturbed = i = 0; i < n; i++)
+			disturbed |= (unsigned)is_disturbed(i, mount);
+	}
+	for (i = 0; i < n; i++)
+		over(i);
+	if (UNLIKELY(is_error(r) && sl_any_stripped()))
+		hold_again(path);
+	return r;
+}
+
 long sl_umount(long nr, const char *path, long flags)
 {
 	/* A lazy one is never busy: what lost its O_SYNC there is settled with the rest at the end. */
 	int stays = flags & MNT_DETACH_ && sl_any_stripped();
-	unsigned i, n = !stays && sl_active() ? sl.levels : 0;
-	long r;
+	/* The first of these marks the mount, and whoever looks there takes the mark off again. */
+	int first = flags & MNT_EXPIRE_;
+	unsigned n = !stays && sl_active() ? sl.levels : 0;
+	long r = -EBUSY_;
 
-	for (i = 0; i < n; i++)
-		let_go(i, path, flags);
-	r = raw6(nr, path, flags, 0, 0, 0, sl_cookie());
-	for (i = 0; i < n; i++)
-		over(i);
-	if (UNLIKELY(n && is_error(r) && sl_any_stripped()))
-		hold_again(path);
-	return r;
+	if (!n || first)
+		r = raw6(nr, path, flags, 0, 0, 0, sl_cookie());
+	return n && r == -EBUSY_ ? umount_let_go(n, nr, path, flags) : r;
 }
 
 EXPORT int umount2(const char *path, int flags)

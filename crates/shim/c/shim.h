@@ -67,6 +67,7 @@ extern char **environ __attribute__((weak));
 #define ENOMEM_ 12
 #define EACCES_ 13
 #define EFAULT_ 14
+#define EBUSY_  16
 #define EINVAL_ 22
 #define ESPIPE_ 29
 #define ENOSYS_ 38

@@ -1,6 +1,7 @@
 //! Disks that lose writes: who hears of it, and whom it concerns.
 
 use super::*;
+use crate::harness::command::LIMIT;
 use crate::harness::disk::{Disk, SmallDisk};
 use crate::sessions::stage::as_root;
 use crate::wait::until;
@@ -43,8 +44,7 @@ pub fn kill_all(pids: &[Pid]) {
 }
 
 fn are_gone(stage: &Stage) {
-    let limit = crate::harness::command::LIMIT;
-    let gone = until(limit, || stage.of_synclater().is_empty());
+    let gone = until(LIMIT, || stage.of_synclater().is_empty());
     assert!(gone, "{:?}", stage.of_synclater());
 }
 
@@ -357,4 +357,28 @@ fn what_is_mounted_nowhere_any_more_is_not_said_to_be_settled() {
     are_gone(&stage);
     run(clean("umount").arg("-l").arg(disk.path())).must_succeed();
     is_told_for_good(&stage);
+}
+
+#[test]
+fn what_aio_wrote_once_the_relaxation_was_over_is_made_durable_by_itself() {
+    if !as_root("what_aio_wrote_once_the_relaxation_was_over_is_made_durable_by_itself") {
+        return;
+    }
+    let (disk, stage) = (Disk::new("ext4", 64), Stage::new("aio-late"));
+    let mut scribe = scribe(&stage, &[]);
+    warm(&stage, &mut scribe, disk.path());
+    let open = format!("open 1 {}", disk.path().join("a").display());
+    assert_eq!(does(&mut scribe, &open), 0);
+    let requests = stage.counted().0;
+    let frozen = Frozen::new(disk.path());
+    assert_eq!(does(&mut scribe, "queue 1"), 0);
+    scribe.tell("aio 1");
+    // It has been decided: what is counted first.
+    assert!(until(LIMIT, || stage.counted().0 > requests));
+    let set = stage.ask(&["set", &stage.id(), "-u", "now"]);
+    drop(frozen);
+    set.must_succeed();
+    assert_eq!(scribe.hear(), "aio 0");
+    are_whole(disk.cut().path(), &["a"]);
+    ends_well(&stage, &mut scribe);
 }

@@ -111,10 +111,10 @@ static void put_off(struct iocb *b, struct put_off *p)
 
 /* Notes the debt of what was decided before it was written, which may have taken long. Where it may
  * not be put off any more, nobody settles behind this: it is made for real. Returns 0 or -errno. */
-static long owe_behind(int fd, const struct verdict *v)
+static long owe_behind(int fd)
 {
-	if (!sl.levels || LIKELY(sl_would_keep(fd) == LATER))
-		return sl_owe(v);
+	if (!sl.levels || LIKELY(sl_owe_for(fd)))
+		return 0;
 	return sl_real(SL_KEPT_NOW, 0, NR_fsync, (const long[6]){ fd });
 }
 
@@ -124,8 +124,10 @@ static void put_back(struct iocb *b, const struct put_off *p)
 	b->rw_flags = p->was.rw_flags;
 	b->nbytes = p->was.nbytes;
 	b->fd = p->was.fd;
-	if (p->owes)
-		owe_behind((int)b->fd, &p->v);
+	/* The kernel has said by now that it is done. What was lost behind that the kernel tells this
+	 * descriptor once, and whoever settles as well. */
+	if (p->owes && UNLIKELY(is_error(owe_behind((int)b->fd))))
+		sl_owe(&p->v);
 }
 
 /* Submits blocks where nothing is put off: writes to stripped descriptors get their flag back. The
@@ -284,7 +286,7 @@ static int own_aio_fsync(const char *name, int op, struct aiocb *b)
 		if (v.error)
 			sl_count_failed(0);
 		else
-			v.error = (int)-owe_behind(b->fd, &v);
+			v.error = (int)-owe_behind(b->fd);
 		b->result = v.error ? -1 : 0;
 		__atomic_store_n(&b->error, v.error, __ATOMIC_RELEASE);
 		if (wants_notice(b))

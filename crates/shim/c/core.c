@@ -455,3 +455,18 @@ int sl_owe(const struct verdict *v)
 	}
 	return 0;
 }
+
+/* Notes the debt of a request about FD that was decided a while ago, by what that is now: the index
+ * of a file system that was let go of meanwhile may be another's. Returns 0 where it may not be put
+ * off any more. */
+int sl_owe_for(int fd)
+{
+	struct subject s = { fd, NULL, 0, 0 };
+	struct place w = { .type = 0 };
+	struct verdict v;
+
+	decide(&v, &s, &w);
+	if (v.kept == LATER && !v.error)
+		sl_owe(&v);
+	return v.kept == LATER;
+}

@@ -325,6 +325,7 @@ void sl_decide(struct verdict *v, const struct subject *s);
 int sl_would_keep(int fd);
 int sl_owes_unseen(int fd);
 int sl_owe(const struct verdict *v);
+int sl_owe_for(int fd);
 int sl_lease_runs(const struct sl_page *p);
 void sl_forget(int fd);
 void sl_slot_flag(uint32_t flag);

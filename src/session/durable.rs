@@ -72,6 +72,21 @@ fn disk_name((major, minor): (u32, u32)) -> Option<String> {
     Some(device.file_name()?.to_string_lossy().into_owned())
 }
 
+/// What the disk of an ext4 without a journal has lost of folders, inodes and maps: they lie in the
+/// disk's own pages, and of those ext4 asks only where it changes something. An error is told to
+/// each who opens the disk until somebody has heard of it that way (errseq_sample, Linux 4.13). 0
+/// where it is another file system, or its disk may not be opened, as by a user without rights.
+#[must_use]
+pub fn lost_without_journal(fd: BorrowedFd<'_>) -> i32 {
+    let Ok((dev, _)) = mount::what_is(fd) else {
+        return 0;
+    };
+    let dev = ((dev >> 32) as u32, dev as u32);
+    let name = disk_name(dev).filter(|name| has_no_journal(name));
+    let disk = name.and_then(|name| open_disk(dev, &name, |number| number == of(dev)));
+    disk.map_or(0, flush)
+}
+
 /// What an ext4 counts in sysfs(5): `errors_count` (Linux 2.6.36) or `msg_count` (5.9).
 fn ext4_count(fd: BorrowedFd<'_>, which: &str) -> Option<u64> {
     let name = disk_of(fd)?;
@@ -309,21 +324,31 @@ impl Disk {
 
     /// Flushes it; 0 where it may not be opened, as by a user without rights.
     fn flush(&self) -> i32 {
-        use std::os::unix::fs::{FileTypeExt, MetadataExt};
         let name = self.folder.file_name().unwrap_or_default();
-        let by_number = PathBuf::from(format!("/dev/block/{}:{}", self.dev.0, self.dev.1));
-        let whole = Path::new("/dev").join(name);
-        let is_it = |file: &std::fs::File| {
-            let Ok(meta) = file.metadata() else {
-                return false;
-            };
-            let number = rustix::fs::makedev(self.dev.0, self.dev.1);
-            meta.file_type().is_block_device()
-                && (meta.rdev() == number || name_is(&self.folder, meta.rdev()))
-        };
-        let open = |path: PathBuf| std::fs::File::open(path).ok().filter(is_it);
-        open(by_number).or_else(|| open(whole)).map_or(0, flush)
+        let is_it = |number| number == of(self.dev) || name_is(&self.folder, number);
+        open_disk(self.dev, &name.to_string_lossy(), is_it).map_or(0, flush)
     }
+}
+
+/// A device number as stat(2) has it.
+fn of((major, minor): (u32, u32)) -> u64 {
+    rustix::fs::makedev(major, minor)
+}
+
+/// The disk with number `dev`, or else the one with that name, if its number is one that `is_it`.
+fn open_disk(
+    (major, minor): (u32, u32),
+    name: &str,
+    is_it: impl Fn(u64) -> bool,
+) -> Option<std::fs::File> {
+    use std::os::unix::fs::{FileTypeExt, MetadataExt};
+    let is_disk = |file: &std::fs::File| {
+        let meta = file.metadata();
+        meta.is_ok_and(|m| m.file_type().is_block_device() && is_it(m.rdev()))
+    };
+    let open = |path: PathBuf| std::fs::File::open(path).ok().filter(is_disk);
+    let by_number = PathBuf::from(format!("/dev/block/{major}:{minor}"));
+    open(by_number).or_else(|| open(Path::new("/dev").join(name)))
 }
 
 /// Whether the disk with this folder has this number.

@@ -9,7 +9,8 @@
 //! - ext4: begins a handle (ext4_xattr_set). An aborted journal is noticed there, and counted in
 //!   `errors_count`, which tells it from a file system that root has made read-only. Where what is
 //!   held takes no attribute (an immutable folder, a mount that is read-only by itself), root has
-//!   the journal written out instead (EXT4_IOC_CHECKPOINT, Linux 5.14): EIO behind an abort.
+//!   the journal written out instead (EXT4_IOC_CHECKPOINT, Linux 5.14): EIO behind an abort. Where
+//!   there is no journal either, the disk is asked what it has lost.
 //! - btrfs: BTRFS_IOC_SYNC says EROFS behind an abort, and 0 where root has made it read-only.
 //! - overlay: by a file of ours, whose upper file system begins the transaction. As long as that
 //!   file is there nobody can make either read-only, so EROFS is an abort.
@@ -17,6 +18,7 @@
 //!
 //! Not told: where we may not write there, as a user without rights.
 
+use super::durable::lost_without_journal;
 use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
@@ -44,10 +46,10 @@ pub fn ails(fd: BorrowedFd<'_>, file: Option<BorrowedFd<'_>>) -> i32 {
         EXT4 => in_time(fd, |fd| match begin(fd) {
             // A folder that takes no attribute, or a mount that is read-only by itself: root has
             // another question.
-            told if told == CANNOT_TELL || told == READ_ONLY => match ext4_checkpoint(fd) {
-                0 => told,
-                errno => errno,
-            },
+            told if told == CANNOT_TELL || told == READ_ONLY => {
+                let others = [ext4_checkpoint(fd), lost_without_journal(fd)];
+                others.into_iter().find(|errno| *errno != 0).unwrap_or(told)
+            }
             told => told,
         }),
         _ => 0,

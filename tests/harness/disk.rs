@@ -188,6 +188,12 @@ impl SmallDisk {
         }
     }
 
+    /// It takes nothing more: only what has been written before can be overwritten.
+    pub fn is_full(&self) {
+        let fill = std::fs::write(self.memory.join("filler"), vec![0; 32 << 20]);
+        assert!(fill.is_err(), "its memory has room");
+    }
+
     /// It takes more from now on.
     pub fn has_room_again(&self) {
         let mut more = clean("mount");

@@ -17,11 +17,12 @@ fn is_heard_of_by_others(disk: &SmallDisk) {
 fn owing(disk: &SmallDisk, stage: &Stage) -> Running {
     let mut scribe = scribe(stage, &[]);
     warm(stage, &mut scribe, &disk.mount);
+    save(&mut scribe, &disk.mount, &["small"]);
+    // No request behind it: somebody may have it written, and lost, at any moment.
     let big = format!("open 1 {}", disk.mount.join("big").display());
     for line in [&big, "grow 1 40"] {
         assert_eq!(does(&mut scribe, line), 0, "{line}");
     }
-    save(&mut scribe, &disk.mount, &["small"]);
     scribe
 }
 
@@ -155,6 +156,30 @@ fn what_stdio_wrote_unseen_and_the_disk_lost_fails_the_run() {
         assert_eq!(does(&mut scribe, line), 0, "{line}");
     }
     let end = scribe.end();
+    assert_eq!(end.status.code(), Some(125), "{end}\n{:#}", stage.report());
+}
+
+#[test]
+fn folders_and_inodes_that_the_disk_lost_fail_the_run_where_no_attribute_can_be_set() {
+    let name = "folders_and_inodes_that_the_disk_lost_fail_the_run_where_no_attribute_can_be_set";
+    if !as_root(name) {
+        return;
+    }
+    let (small, stage) = (SmallDisk::new(), Stage::new("immutable"));
+    let below = small.mount.join("below");
+    std::fs::create_dir(&below).expect("a folder");
+    let mut scribe = scribe(&stage, &[]);
+    warm(&stage, &mut scribe, &below);
+    run(clean("chattr").arg("+i").arg(&small.mount)).must_succeed();
+    small.is_full();
+    // Empty files: nothing but inodes and folders.
+    for n in 0..3000 {
+        let line = format!("touch {}", below.join(n.to_string()).display());
+        assert_eq!(does(&mut scribe, &line), 0, "{line}");
+    }
+    is_heard_of_by_others(&small);
+    let end = scribe.end();
+    run(clean("chattr").arg("-i").arg(&small.mount)).must_succeed();
     assert_eq!(end.status.code(), Some(125), "{end}\n{:#}", stage.report());
 }
 

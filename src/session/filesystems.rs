@@ -10,6 +10,7 @@ use super::durable::Holding;
 use super::find::{find_mounted, Found};
 use super::names::{self, Number};
 use super::opening::Opening;
+use super::settle;
 use super::shared::Shared;
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
@@ -99,6 +100,9 @@ const NUMBERS_MAX: usize = 256;
 #[derive(Default)]
 pub struct Filesystems {
     list: Vec<Filesystem>,
+    /// Own numbers of those that were let go of while files there may have lost their `O_SYNC`:
+    /// what is written to these nobody sees, so they owe from the moment that they are held again.
+    owe_unseen: BTreeSet<u64>,
 }
 
 /// A mount's superblock, as one number.
@@ -258,8 +262,8 @@ impl Filesystems {
             if let Some(oldest) = f.get_number(found.number, found.pin) {
                 names::remove(shared.page(), oldest);
             }
-            let owes = shared.page().fs[index].state.load(SeqCst) == page::FS_OWES;
-            if owes && !f.leaving {
+            let stays = !f.leaving;
+            if stays && self.may_owe(index, shared) {
                 self.publish(index, shared);
             }
             return Some(index);
@@ -285,6 +289,11 @@ impl Filesystems {
         place.dev.store(dev, SeqCst);
         place.held.fetch_add(1, SeqCst);
         shared.forget_owed(index);
+        // What was noted of the one before it, behind the last settle of that.
+        let _ = settle::take_debt(shared, index);
+        if self.owe_unseen.contains(&dev) {
+            shared.owes(index);
+        }
         match self.list.get_mut(index) {
             Some(place) => *place = fresh,
             None => self.list.push(fresh),
@@ -314,6 +323,12 @@ impl Filesystems {
         }
     }
 
+    /// Whether superblock `index` may owe now.
+    #[must_use]
+    pub fn may_owe(&self, index: usize, shared: &Shared) -> bool {
+        shared.page().fs[index].state.load(SeqCst) == page::FS_OWES
+    }
+
     /// Ends that superblock `index` may owe: what was put off before is covered by a settle that
     /// begins after this.
     pub fn unpublish(&self, index: usize, shared: &Shared) {
@@ -330,7 +345,11 @@ impl Filesystems {
     /// [`Filesystems::forget_left`].
     pub fn release(&mut self, index: usize, shared: &Shared) {
         self.unpublish(index, shared);
+        let owes_unseen = shared.any_stripped() && shared.was_owed(index);
         if let Some(f) = self.list.get_mut(index) {
+            if owes_unseen {
+                self.owe_unseen.insert(f.dev);
+            }
             f.held = None;
             f.numbers.iter_mut().for_each(|(_, pin)| *pin = None);
         }

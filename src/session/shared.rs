@@ -143,6 +143,11 @@ impl Shared {
         self.all_slots().any(has)
     }
 
+    /// Row `fs` owes, whatever requests are seen.
+    pub fn owes(&self, fs: usize) {
+        self.slots().owed[fs / 32 % 3].fetch_or(1 << (fs % 32), SeqCst);
+    }
+
     /// Whether somebody may have a file that has lost its `O_SYNC`.
     #[must_use]
     pub fn any_stripped(&self) -> bool {

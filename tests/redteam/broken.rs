@@ -160,6 +160,23 @@ fn what_stdio_wrote_unseen_and_the_disk_lost_fails_the_run() {
 }
 
 #[test]
+fn what_stdio_wrote_and_the_disk_lost_behind_a_failed_umount_fails_the_run() {
+    if !as_root("what_stdio_wrote_and_the_disk_lost_behind_a_failed_umount_fails_the_run") {
+        return;
+    }
+    let (small, stage) = (SmallDisk::new(), Stage::new("unseen-later"));
+    let mut scribe = scribe(&stage, &[]);
+    let stream = format!("stream {}", small.mount.join("log").display());
+    assert_eq!(does(&mut scribe, &stream), 0);
+    let umount = format!("umount {}", small.mount.display());
+    let busy = rustix::io::Errno::BUSY.raw_os_error();
+    assert_eq!(does(&mut scribe, &umount), busy);
+    assert_eq!(does(&mut scribe, "flush 10240"), 0);
+    let end = scribe.end();
+    assert_eq!(end.status.code(), Some(125), "{end}\n{:#}", stage.report());
+}
+
+#[test]
 fn folders_and_inodes_that_the_disk_lost_fail_the_run_where_no_attribute_can_be_set() {
     let name = "folders_and_inodes_that_the_disk_lost_fail_the_run_where_no_attribute_can_be_set";
     if !as_root(name) {

@@ -24,8 +24,23 @@ impl Supervisor {
             // lost its O_SYNC may be written to there by calls that nobody sees (stdio).
             match self.shared.any_stripped() {
                 true => self.settle(index),
-                false => self.begin_to_leave(index),
+                false => self.leave_unless_stripped(index),
             }
+        }
+    }
+
+    /// Superblock `index` leaves, but for this: who opened a file there meanwhile may have found
+    /// that it may owe. It is told that there are such files before that is asked.
+    fn leave_unless_stripped(&mut self, index: usize) {
+        let owed = self.filesystems.may_owe(index, self.shared);
+        self.begin_to_leave(index);
+        let held = self.filesystems.get_mut(index);
+        let Some(fs) = held.filter(|fs| owed && fs.held().is_some()) else {
+            return;
+        };
+        if self.shared.any_stripped() {
+            fs.leaving = false;
+            self.filesystems.publish(index, self.shared);
         }
     }
 

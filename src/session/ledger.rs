@@ -87,6 +87,18 @@ impl Unread {
         }
     }
 
+    /// An entry in which nothing can be noted.
+    #[must_use]
+    pub fn full(path: &Path, why: impl ToString) -> Unread {
+        Unread {
+            path: path.into(),
+            why: why.to_string(),
+            what: "ledger entry",
+            cannot: "be settled: there is no room to note what a settle may tell",
+            remedy: "room on that disk, then `synclater settle`",
+        }
+    }
+
     /// A ledger.
     #[must_use]
     pub fn ledger(dir: &Path, why: impl ToString) -> Unread {
@@ -117,7 +129,10 @@ impl Unread {
     pub fn trouble_of(&self, id: &str, dir: &Path) -> Trouble {
         let (what, path) = (self.what, self.path.display());
         Trouble::new(
-            format!("session {id} ended, and its {what} {path} cannot be read"),
+            format!(
+                "session {id} ended, and its {what} {path} cannot {}",
+                self.cannot
+            ),
             self.why.clone(),
             self.remedy,
             format!(
@@ -321,6 +336,22 @@ impl Ledger {
         write_durably(&self.dir, path, entry.to_json().as_bytes(), replace)
     }
 
+    /// Makes room for that note before it is known whether it will be needed: a full disk has none
+    /// at the moment that it is.
+    ///
+    /// # Errors
+    /// Those of writing a file.
+    pub fn prepare_note(&self, filed: &Filed) -> io::Result<Note> {
+        let mut entry = filed.entry.clone();
+        entry.error.get_or_insert_with(|| errno_name(EIO));
+        let fresh = Fresh::with(&filed.path, entry.to_json().as_bytes())?;
+        Ok(Note {
+            ledger: self.clone(),
+            path: filed.path.clone(),
+            fresh,
+        })
+    }
+
     /// The entry of session `id`, if it has one.
     ///
     /// # Errors
@@ -380,12 +411,47 @@ struct Fresh {
     fd: OwnedFd,
 }
 
+/// Room for the note that a write was lost, in an entry.
+pub struct Note {
+    ledger: Ledger,
+    path: PathBuf,
+    fresh: Fresh,
+}
+
+impl Note {
+    /// Notes it, with the name of EIO where there is no room for another.
+    ///
+    /// # Errors
+    /// Those of rename(2) and fsync(2).
+    pub fn write(&self, errno: i32) -> io::Result<()> {
+        let noted = self.ledger.note_error(&self.path, errno);
+        noted.or_else(|_| {
+            replace(&self.fresh.path, &self.path)?;
+            sync_dir(&self.ledger.dir)
+        })
+    }
+}
+
+const EIO: i32 = rustix::io::Errno::IO.raw_os_error();
+
 /// What files are called that are being written, and those that prove by a lock that their session
 /// lives.
 const FRESH: &str = "new";
 const LOCK: &str = "lock";
 
 impl Fresh {
+    /// One that is written durably; its name is not yet.
+    fn with(path: &Path, text: &[u8]) -> io::Result<Fresh> {
+        let fresh = Fresh::beside(path)?;
+        let mut rest = text;
+        while !rest.is_empty() {
+            let n = rustix::io::write(&fresh.fd, rest)?;
+            rest = &rest[n..];
+        }
+        rustix::fs::fsync(&fresh.fd)?;
+        Ok(fresh)
+    }
+
     fn beside(path: &Path) -> io::Result<Fresh> {
         // One that is not locked yet may be removed for a dead writer's.
         for _ in 0..8 {
@@ -465,20 +531,13 @@ fn write_durably(
     text: &[u8],
     name: fn(&Path, &Path) -> io::Result<()>,
 ) -> io::Result<()> {
-    let fresh = Fresh::beside(path)?;
-    let fd = &fresh.fd;
-    let mut rest = text;
-    while !rest.is_empty() {
-        let n = rustix::io::write(fd, rest)?;
-        rest = &rest[n..];
-    }
-    rustix::fs::fsync(fd)?;
+    let fresh = Fresh::with(path, text)?;
     name(&fresh.path, path)?;
     sync_dir(dir)?;
     // The folder itself may be new.
     match dir.parent().map_or(Ok(()), sync_dir) {
         // Where the folder above cannot be opened, its whole file system is made durable instead.
-        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => Ok(rustix::fs::syncfs(fd)?),
+        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => Ok(rustix::fs::syncfs(&fresh.fd)?),
         done => done,
     }
 }

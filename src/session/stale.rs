@@ -16,6 +16,7 @@ use super::ledger::{Filed, Ledger, Unread};
 use super::opening::Opening;
 use super::{dirs, filesystems, shared};
 use crate::folder::take_lock;
+use std::io;
 use std::path::{Path, PathBuf};
 use synclater_model::ledger::{Entry, LedgerFs};
 use synclater_model::policy::filesystem::Mount;
@@ -73,19 +74,23 @@ fn clear_if_dead(session: &Living) -> Option<Cleared> {
         Ok(None) => nothing,
         Ok(Some((mut filed, ledger))) => {
             let is_told = is_told_of_a_lost_write(session, &mut filed, &ledger);
-            let out = settle_filed(&filed, &ledger);
-            if !is_told {
-                return Some(out);
+            match settle_filed(&filed, &ledger) {
+                Ok(out) if is_told => out,
+                Ok(out) => return Some(out),
+                Err(unread) => return Some(left(session, unread)),
             }
-            out
         }
-        Err(unread) => {
-            let left = Some((session.dir.clone(), unread));
-            return Some(Cleared { left, ..nothing });
-        }
+        Err(unread) => return Some(left(session, unread)),
     };
     remove_files(session);
     Some(out)
+}
+
+/// Of a session whose entry can say nothing: its folder stays.
+fn left(session: &Living, unread: Unread) -> Cleared {
+    let left = Some((session.dir.clone(), unread));
+    let nothing = Cleared::nothing(&session.id);
+    Cleared { left, ..nothing }
 }
 
 /// Whether an entry says that the session has lost a write, if it has: its page remembers that
@@ -172,7 +177,7 @@ fn settle_alone(filed: &Filed, ledger: &Ledger) -> Result<Option<Cleared>, Unrea
     // As it stands now: somebody may have settled it since it was read.
     let now = ledger.entry(&filed.entry.id)?;
     let now = now.filter(|now| now.entry.token == filed.entry.token);
-    Ok(now.map(|now| settle_filed(&now, ledger)))
+    now.map(|now| settle_filed(&now, ledger)).transpose()
 }
 
 /// What is known of a supervisor.
@@ -223,25 +228,29 @@ fn life_by_number(entry: &Entry) -> Life {
 }
 
 /// Settles what an entry names, in place of its session, and closes it where all was.
-fn settle_filed(filed: &Filed, ledger: &Ledger) -> Cleared {
-    let out = settle_entry(filed, ledger);
+fn settle_filed(filed: &Filed, ledger: &Ledger) -> Result<Cleared, Unread> {
+    let out = settle_entry(filed, ledger).map_err(|e| Unread::full(&filed.path, e))?;
     if out.failed.is_empty() {
         let _ = ledger.close_here(filed);
     }
-    out
+    Ok(out)
 }
 
-fn settle_entry(filed: &Filed, ledger: &Ledger) -> Cleared {
+/// Fails where it could not be noted that a write was lost: the next one that asks is not told.
+fn settle_entry(filed: &Filed, ledger: &Ledger) -> io::Result<Cleared> {
     let entry = &filed.entry;
     let mut out = Cleared::nothing(&entry.id);
     out.entry.clone_from(&filed.path);
     out.error.clone_from(&entry.error);
-    for fs in entry.filesystems.iter().filter(|_| !entry.is_never) {
+    if entry.is_never {
+        return Ok(out);
+    }
+    let note = ledger.prepare_note(filed)?;
+    for fs in &entry.filesystems {
         let list = match settle_again(fs) {
             Some(0) if out.error.is_none() => &mut out.settled,
             Some(errno) if errno != 0 => {
-                // The next one that asks is not told.
-                let _ = ledger.note_error(&filed.path, errno);
+                note.write(errno)?;
                 out.error.get_or_insert_with(|| errno_name(errno));
                 &mut out.failed
             }
@@ -249,7 +258,7 @@ fn settle_entry(filed: &Filed, ledger: &Ledger) -> Cleared {
         };
         list.push(fs.mount.clone());
     }
-    out
+    Ok(out)
 }
 
 /// Settles the file system that an entry names: 0 or an errno. `None` where it is mounted nowhere

@@ -200,6 +200,34 @@ fn folders_and_inodes_that_the_disk_lost_fail_the_run_where_no_attribute_can_be_
     assert_eq!(end.status.code(), Some(125), "{end}\n{:#}", stage.report());
 }
 
+#[test]
+fn what_a_settle_in_a_dead_sessions_place_tells_is_noted_or_not_asked() {
+    if !as_root("what_a_settle_in_a_dead_sessions_place_tells_is_noted_or_not_asked") {
+        return;
+    }
+    let (small, stage) = (SmallDisk::new(), Stage::new("no-room"));
+    let mut tmpfs = clean("mount");
+    tmpfs.args(["-t", "tmpfs", "-o", "size=64k,mode=700", "none"]);
+    run(tmpfs.arg(stage.state())).must_succeed();
+    let mut scribe = owing(&small, &stage);
+    kill_all(&stage.of_synclater());
+    scribe.no_more();
+    are_gone(&stage);
+    let filler = stage.state().join("filler");
+    let fill = std::fs::write(&filler, vec![b'x'; 65536]);
+    assert!(fill.is_err(), "the ledger's disk is not full");
+    let full = stage.ask(&["settle"]);
+    std::fs::remove_file(&filler).expect("the filler");
+    let told = stage.ask(&["settle"]);
+    let entries = stage.entries();
+    umount(&stage.state());
+    assert_eq!(full.status.code(), Some(125), "{full}");
+    assert!(full.stderr.contains("no room"), "{full}");
+    assert_eq!(told.status.code(), Some(125), "{told}");
+    assert!(told.stderr.contains("EIO"), "{told}");
+    assert_eq!(entries.len(), 1, "the entry was closed: {told}");
+}
+
 fn has_put_off(session: &serde_json::Value) -> bool {
     let processes = session["processes"].as_array().expect("processes");
     processes

@@ -3,6 +3,7 @@
 use super::mounts::pid_of_scribe;
 use super::*;
 use crate::harness::disk::Disk;
+use crate::harness::limits::needs_net;
 use crate::sessions::stage::as_root;
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd};
@@ -315,4 +316,28 @@ fn what_stdio_writes_behind_an_umount_that_leaves_it_mounted_is_settled_at_the_e
             "own: {is_own} {point}"
         );
     }
+}
+
+#[test]
+fn what_stdio_writes_behind_an_umount_that_only_the_net_sees_is_settled_at_the_end() {
+    let name = "what_stdio_writes_behind_an_umount_that_only_the_net_sees_is_settled_at_the_end";
+    if !needs_net(name) || !as_root(name) {
+        return;
+    }
+    let (disk, stage) = (Disk::new("ext4", 64), Stage::new("stdio-net"));
+    let other = stage.work().join("other");
+    std::fs::create_dir(&other).expect("a mount point");
+    mount(&["--bind"], &disk.path().display().to_string(), &other);
+    let mut scribe = scribe(&stage, &["--net"]);
+    warm(&stage, &mut scribe, disk.path());
+    let open = format!("stream {}", disk.path().join("log").display());
+    for line in [&open, "flush"] {
+        assert_eq!(does(&mut scribe, line), 0, "{line}");
+    }
+    let line = format!("tell env -i umount {}", other.display());
+    assert_eq!(does(&mut scribe, &line), 0);
+    assert_eq!(does(&mut scribe, "flush"), 0);
+    ends_well(&stage, &mut scribe);
+    let log = std::fs::metadata(disk.cut().path().join("log"));
+    assert_eq!(log.map_or(0, |m| m.len()), 2 * 4096);
 }

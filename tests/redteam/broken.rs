@@ -7,6 +7,8 @@ use crate::sessions::stage::as_root;
 use crate::wait::until;
 use rustix::process::{kill_process, Pid, Signal};
 
+const EIO: i32 = rustix::io::Errno::IO.raw_os_error();
+
 /// Somebody else's sync hears of what was lost, before anybody else does.
 fn is_heard_of_by_others(disk: &SmallDisk) {
     let heard = run(clean("sync").arg("-f").arg(&disk.mount));
@@ -192,9 +194,11 @@ fn folders_and_inodes_that_the_disk_lost_fail_the_run_where_no_attribute_can_be_
     // Empty files: nothing but inodes and folders.
     for n in 0..3000 {
         let line = format!("touch {}", below.join(n.to_string()).display());
-        assert_eq!(does(&mut scribe, &line), 0, "{line}");
+        // Where somebody has all written meanwhile, the session may have heard of it first.
+        let told = does(&mut scribe, &line);
+        assert!([0, EIO].contains(&told), "{line}: {told}");
     }
-    is_heard_of_by_others(&small);
+    run(clean("sync").arg("-f").arg(&small.mount));
     let end = scribe.end();
     run(clean("chattr").arg("-i").arg(&small.mount)).must_succeed();
     assert_eq!(end.status.code(), Some(125), "{end}\n{:#}", stage.report());
@@ -210,21 +214,23 @@ fn what_a_settle_in_a_dead_sessions_place_tells_is_noted_or_not_asked() {
     tmpfs.args(["-t", "tmpfs", "-o", "size=64k,mode=700", "none"]);
     run(tmpfs.arg(stage.state())).must_succeed();
     let mut scribe = owing(&small, &stage);
-    kill_all(&stage.of_synclater());
-    scribe.no_more();
-    are_gone(&stage);
     let filler = stage.state().join("filler");
     let fill = std::fs::write(&filler, vec![b'x'; 65536]);
     assert!(fill.is_err(), "the ledger's disk is not full");
-    let full = stage.ask(&["settle"]);
+    kill_all(&stage.of_synclater());
+    scribe.no_more();
+    // One that was killed while it settled holds the session's lock until the disk lets it go.
+    let full = || stage.ask(&["settle"]);
+    let is_refused = until(LIMIT, || full().stderr.contains("no room"));
+    let full = full();
     std::fs::remove_file(&filler).expect("the filler");
     let told = stage.ask(&["settle"]);
     let entries = stage.entries();
     umount(&stage.state());
+    assert!(is_refused, "{full}");
     assert_eq!(full.status.code(), Some(125), "{full}");
-    assert!(full.stderr.contains("no room"), "{full}");
     assert_eq!(told.status.code(), Some(125), "{told}");
-    assert!(told.stderr.contains("EIO"), "{told}");
+    assert!(told.stderr.contains("writes were lost"), "{told}");
     assert_eq!(entries.len(), 1, "the entry was closed: {told}");
 }
 

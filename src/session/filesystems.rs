@@ -389,6 +389,29 @@ impl Filesystems {
             .collect()
     }
 
+    /// The numbers of the superblocks that were let go of while files there may have lost their
+    /// `O_SYNC`, and are not held.
+    #[must_use]
+    pub fn unseen(&self) -> Vec<Vec<u64>> {
+        let is_held = |dev| {
+            self.by_number(Number::everywhere(dev))
+                .is_some_and(|i| self.list[i].held.is_some())
+        };
+        { self.owe_unseen.iter() }
+            .filter(|dev| !is_held(**dev))
+            .map(|dev| vec![*dev])
+            .collect()
+    }
+
+    /// The same as far as they are mounted in our sight.
+    #[must_use]
+    pub fn unseen_in_sight(&self) -> Vec<Mount> {
+        let left = self.unseen().concat();
+        let mut there = mounts_of("self");
+        there.retain(|m| left.contains(&dev_of(m)));
+        there
+    }
+
     /// Superblock `index` is one that the session writes to.
     pub fn is_used(&mut self, index: usize) {
         if let Some(f) = self.list.get_mut(index) {

@@ -116,7 +116,7 @@ impl Others {
 /// Writes what members look for. It may have been done already, and be in use.
 fn prepare(slots: &Slots) {
     let size = u32::try_from(size_of::<Slots>()).unwrap_or(0);
-    slots.stripped.store(1, SeqCst);
+    slots.stripped.fetch_or(2, SeqCst);
     slots.size.store(size, SeqCst);
     slots.version.store(page::VERSION, SeqCst);
     slots.magic.store(page::SLOTS_MAGIC, SeqCst);

@@ -151,7 +151,7 @@ impl Shared {
     /// Whether somebody may have a file that has lost its `O_SYNC`.
     #[must_use]
     pub fn any_stripped(&self) -> bool {
-        self.all_slots().any(|s| s.stripped.load(SeqCst) != 0)
+        self.all_slots().any(|s| s.stripped.load(SeqCst) & 1 != 0)
     }
 
     /// Row `fs` is another superblock's from now on.
@@ -176,7 +176,7 @@ impl Shared {
             return Some(Room::Own);
         }
         let room = self.others.room_of(user)?;
-        self.slots().stripped.store(1, SeqCst);
+        self.slots().stripped.fetch_or(2, SeqCst);
         Some(Room::Other(room))
     }
 

@@ -1,13 +1,16 @@
 //! Descriptors of files that are mounted nowhere in the session's sight.
 
-use super::mounts::pid_of_scribe;
+use super::mounts::{overlay_on, pid_of_scribe};
 use super::*;
+use crate::harness::command::LIMIT;
 use crate::harness::disk::Disk;
 use crate::harness::limits::needs_net;
 use crate::sessions::stage::as_root;
+use crate::wait::until;
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::mpsc::{channel, Receiver, Sender};
 
 /// A disk that is mounted in a mount namespace of its own, and a process that lives there.
@@ -232,6 +235,26 @@ fn what_stays_real_keeps_its_o_sync_where_nothing_more_can_be_opened() {
     ends_well(&stage, &mut scribe);
 }
 
+#[test]
+fn what_was_executed_and_then_filtered_syncs_what_it_has_inherited() {
+    if !as_root("what_was_executed_and_then_filtered_syncs_what_it_has_inherited") {
+        return;
+    }
+    let (disk, stage) = (Disk::new("ext4", 64), Stage::new("filtered"));
+    let mut scribe = scribe(&stage, &[]);
+    warm(&stage, &mut scribe, disk.path());
+    let wants = format!("wants {}", disk.path().join("log").display());
+    assert_eq!(does(&mut scribe, &wants), 0);
+    scribe.tell("again");
+    assert_eq!(scribe.hear(), "ready");
+    assert_eq!(does(&mut scribe, "filter"), 0);
+    stage.ask(&["set", &stage.id(), "-u", "now"]).must_succeed();
+    assert_eq!(does(&mut scribe, "append 7"), 0);
+    let log = std::fs::metadata(disk.cut().path().join("log"));
+    assert_eq!(log.map_or(0, |m| m.len()), 4096);
+    ends_well(&stage, &mut scribe);
+}
+
 /// A process that sits in a folder, and keeps its file system.
 struct Sitter(std::process::Child);
 
@@ -316,6 +339,48 @@ fn what_stdio_writes_behind_an_umount_that_leaves_it_mounted_is_settled_at_the_e
             "own: {is_own} {point}"
         );
     }
+}
+
+#[test]
+fn what_stdio_writes_behind_an_umount_is_settled_where_nothing_more_can_be_made_there() {
+    let name = "what_stdio_writes_behind_an_umount_is_settled_where_nothing_more_can_be_made_there";
+    if !as_root(name) {
+        return;
+    }
+    let (disk, stage) = (Disk::new("ext4", 16), Stage::new("stdio-full"));
+    let (options, at) = (overlay_on(disk.path()), stage.work().join("overlay"));
+    std::fs::create_dir(&at).expect("a mount point");
+    mount(&["-t", "overlay", "-o", &options], "overlay", &at);
+    let mut scribe = scribe(&stage, &[]);
+    warm(&stage, &mut scribe, &at);
+    let open = format!("stream {}", at.join("log").display());
+    for line in [&open, "flush"] {
+        assert_eq!(does(&mut scribe, line), 0, "{line}");
+    }
+    // No inode is left for a file of ours, nor will be: who gives one back does not get it again.
+    let is_over = AtomicBool::new(false);
+    let is_full = AtomicBool::new(false);
+    let eat = || {
+        for n in (0..).take_while(|_| !is_over.load(SeqCst)) {
+            let made = File::create(disk.path().join(format!("{n}")));
+            is_full.fetch_or(made.is_err(), SeqCst);
+        }
+    };
+    let busy = rustix::io::Errno::BUSY.raw_os_error();
+    let line = format!("umount {}", at.display());
+    std::thread::scope(|scope| {
+        scope.spawn(eat);
+        let is_full = until(LIMIT, || is_full.load(SeqCst));
+        let told = does(&mut scribe, &line);
+        is_over.store(true, SeqCst);
+        assert!(is_full, "no end of inodes");
+        assert_eq!(told, busy);
+    });
+    assert_eq!(does(&mut scribe, "flush"), 0);
+    ends_well(&stage, &mut scribe);
+    let log = std::fs::metadata(disk.cut().path().join("upper/log"));
+    umount(&at);
+    assert_eq!(log.map_or(0, |m| m.len()), 2 * 4096);
 }
 
 #[test]

@@ -72,6 +72,20 @@ fn a_debt_that_is_noted_in_the_future_falls_due_at_once() {
 }
 
 #[test]
+fn a_member_of_another_user_has_nothing_let_go_of() {
+    if !as_root("a_member_of_another_user_has_nothing_let_go_of") {
+        return;
+    }
+    let stage = Stage::new("claimed");
+    let mut root = member(&stage, &["-u", "1h"]);
+    stage.warm(&mut root);
+    let what = format!("unmount {}", stage.work().display());
+    assert_eq!(does(&mut root, NOBODY, &what), "done");
+    assert!(stage.is_later(&mut root), "{:#}", stage.session());
+    root.end().must_succeed();
+}
+
+#[test]
 fn a_member_of_another_user_cannot_clear_what_is_owed() {
     if !as_root("a_member_of_another_user_cannot_clear_what_is_owed") {
         return;

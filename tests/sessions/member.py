@@ -11,6 +11,8 @@ for each:
     storm         names a process of a pid namespace in each slot, and there is none: `done`
     claim PID HOW says in a slot that it is this process's, and `real`: that it made all requests
                   there can be, or `kept`: that it holds what cannot be told: `done`
+    unmount PATH  says in a slot that its parent is about to unmount what that lies on: `done` once
+                  it was told that it may
     find TEXT     looks for it in all that it gets of slots and rings: `found`, or `nothing`
     sync NAME     as above
     besiege WORD..  becomes `besieger.py` with these: what that says
@@ -34,6 +36,7 @@ import sys
 DEBTS, CELLS = 64, 64 * 16
 SLOTS, SLOT, REQUESTS = 8896, 640, 128
 OSYNC_KEPT = 4
+ASKED = 1
 
 
 def sync(name):
@@ -116,6 +119,20 @@ def claim(pid, how):
     return "done"
 
 
+def unmount(path):
+    fd = shared()[0]
+    slots = mmap.mmap(fd, os.fstat(fd).st_size)
+    at = SLOTS + SLOT * 5
+    dev = os.stat(path).st_dev
+    slots[at : at + 4] = struct.pack("=I", os.getppid())
+    slots[at + 24 : at + 32] = struct.pack("=Q", os.major(dev) << 32 | os.minor(dev))
+    slots[at + 56 : at + 64] = bytes(8)
+    slots[at + 32 : at + 36] = struct.pack("=I", ASKED)
+    while slots[at + 32 : at + 36] == struct.pack("=I", ASKED):
+        os.sched_yield()
+    return "done"
+
+
 def beside(count, word, program):
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     started = subprocess.Popen([program, "."], **pipes)
@@ -188,6 +205,7 @@ DEEDS = {
     "clear": lambda: write_debts(0),
     "find": find,
     "put": put,
+    "unmount": unmount,
     "sync": sync,
 }
 

@@ -188,8 +188,9 @@ struct sl_slots {
 	uint32_t size;
 	uint32_t doorbell;  /* futex: moved on at each event that the supervisor must look at */
 	uint32_t reserved_look;
-	/* 1: at least one descriptor had its O_SYNC taken off, or may have: from the second user of
-	 * the session on. Written by the supervisor before he can join. */
+	/* Not 0: a descriptor may bear a mark. 1: a member with these slots has taken the O_SYNC of
+	 * one off. 2: another user is in the session, who says that in slots of his own; written by
+	 * the supervisor before he can join. */
 	uint32_t stripped;
 	uint32_t want_sync; /* 1: sync() was asked for and wants every file system in the ledger */
 	/* Bit i (64: sync): a request was put off there, settled meanwhile or not. Set by the shim

@@ -274,7 +274,8 @@ pub struct Slots {
     /// Moved on, and woken, at each event.
     pub doorbell: AtomicU32,
     reserved_look: u32,
-    /// 1: a descriptor had its `O_SYNC` taken off, or may have, by another user.
+    /// Not 0: a descriptor may have lost its `O_SYNC`. Bit 0: by a member with these slots; bit 1:
+    /// by another user, who says so in slots of his own.
     pub stripped: AtomicU32,
     /// 1: `sync()` wants every file system in the ledger.
     pub want_sync: AtomicU32,

@@ -357,6 +357,7 @@ impl Supervisor {
             self.turn();
         }
         if self.must_settle() {
+            self.hold_unseen_again();
             self.settle_all();
         }
         let owed = !self.settles.is_empty();

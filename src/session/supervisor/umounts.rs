@@ -1,9 +1,11 @@
 //! Mounts that come and go under the session: whoever unmounts must not find us holding on.
 
 use super::*;
+use crate::session::durable::errno_name;
 use crate::session::filesystems::{dev_of, mounts_of};
 use crate::session::find::{find, open_on, Finding, Question};
 use crate::session::names::{self, Number};
+use crate::session::usage;
 
 impl Supervisor {
     /// Looks at the mount table where the kernel says that it changed.
@@ -20,27 +22,10 @@ impl Supervisor {
         names::forget_refused(self.shared.page());
         self.entering.disallow_sync(self.shared);
         for index in self.filesystems.gone() {
-            // Gone from our sight, perhaps by somebody else's umount: pay and let go. But what has
-            // lost its O_SYNC may be written to there by calls that nobody sees (stdio).
-            match self.shared.any_stripped() {
-                true => self.settle(index),
-                false => self.leave_unless_stripped(index),
+            // Gone from our sight, perhaps by somebody else's umount: pay and let go.
+            if !self.leaves(index) {
+                self.settle(index);
             }
-        }
-    }
-
-    /// Superblock `index` leaves, but for this: who opened a file there meanwhile may have found
-    /// that it may owe. It is told that there are such files before that is asked.
-    fn leave_unless_stripped(&mut self, index: usize) {
-        let owed = self.filesystems.may_owe(index, self.shared);
-        self.begin_to_leave(index);
-        let held = self.filesystems.get_mut(index);
-        let Some(fs) = held.filter(|fs| owed && fs.held().is_some()) else {
-            return;
-        };
-        if self.shared.any_stripped() {
-            fs.leaving = false;
-            self.filesystems.publish(index, self.shared);
         }
     }
 
@@ -110,10 +95,14 @@ impl Supervisor {
                 page::UMOUNT_ASKED | page::UMOUNT_READY
             )
         };
-        { self.shared.all_slots() }.flat_map(|s| &s.slot).any(busy)
+        let rooms = self.shared.rooms().filter(|(user, _)| may_unmount(*user));
+        rooms.flat_map(|(_, s)| &s.slot).any(busy)
     }
 
     fn begin_umount(&mut self, user: Option<u32>, slot: &page::Slot) {
+        if !may_unmount(user) {
+            return ready(slot);
+        }
         let mut ours = self.filesystems.ours_with(slot.umount_dev.load(SeqCst));
         if ours.is_empty() {
             // The root of a btrfs is a subvolume: it may be one that nobody has asked about.
@@ -124,12 +113,9 @@ impl Supervisor {
                 slot.umount_dev.store(dev, SeqCst);
             }
         }
-        ours.retain(|index| self.is_in_the_way(*index, slot));
+        ours.retain(|index| self.is_in_the_way(*index, slot) && self.leaves(*index));
         if ours.is_empty() {
             ready(slot);
-        }
-        for index in ours {
-            self.begin_to_leave(index);
         }
     }
 
@@ -151,16 +137,38 @@ impl Supervisor {
         table.iter().find(|m| m.id == mount).map(dev_of)
     }
 
-    /// Superblock `index` owes no more; once it is settled it is let go of.
-    fn begin_to_leave(&mut self, index: usize) {
-        let Some(fs) = self.filesystems.get_mut(index) else {
-            return;
-        };
-        let began = std::mem::replace(&mut fs.leaving, true);
-        if !began && fs.held().is_some() {
-            self.filesystems.unpublish(index, self.shared);
-            self.settle(index);
+    /// Superblock `index` owes no more; once it is settled it is let go of. False where it stays: a
+    /// member has a file there that may have lost its `O_SYNC`, so that it would go on writing what
+    /// nobody sees (stdio), and an umount is refused anyway.
+    fn leaves(&mut self, index: usize) -> bool {
+        let held = self.filesystems.get(index);
+        if held.is_none_or(|f| f.leaving || f.held().is_none()) {
+            return true;
         }
+        let owed = self.filesystems.may_owe(index, self.shared);
+        // First: who opens a file there from now on keeps its O_SYNC.
+        self.filesystems.unpublish(index, self.shared);
+        if self.shared.any_stripped() && self.is_written_to(index) {
+            if owed {
+                self.filesystems.publish(index, self.shared);
+            }
+            return false;
+        }
+        if let Some(fs) = self.filesystems.get_mut(index) {
+            fs.leaving = true;
+        }
+        self.settle(index);
+        true
+    }
+
+    /// Whether a member has something open for writing on superblock `index`, or may have.
+    fn is_written_to(&self, index: usize) -> bool {
+        let Some(dev) = self.filesystems.get(index).map(|f| f.dev) else {
+            return false;
+        };
+        let ours = mounts_of("self");
+        let writes = |pid| usage::written_by(pid, &ours).is_none_or(|to| to.contains(&dev));
+        self.members().into_iter().any(writes)
     }
 
     /// Lets go of a file system that has been settled, and has the keeper do so.
@@ -176,11 +184,12 @@ impl Supervisor {
 
     pub(super) fn umount_ready(&mut self, index: usize) {
         self.filesystems.is_kept(index, false);
-        for slot in self.shared.all_slots().flat_map(|s| &s.slot) {
-            let asked = slot.umount.load(SeqCst) == page::UMOUNT_ASKED;
-            let ours = self.filesystems.ours_with(slot.umount_dev.load(SeqCst));
-            if asked && !ours.iter().any(|index| self.is_in_the_way(*index, slot)) {
-                ready(slot);
+        let of_room = |(user, slots): (_, &'static page::Slots)| {
+            slots.slot.iter().map(move |slot| (user, slot))
+        };
+        for (user, slot) in self.shared.rooms().flat_map(of_room) {
+            if slot.umount.load(SeqCst) == page::UMOUNT_ASKED {
+                self.begin_umount(user, slot);
             }
         }
         self.end_of_umounts();
@@ -206,6 +215,22 @@ impl Supervisor {
         }
     }
 
+    /// At the end: what was let go of, and may have been written to since by calls that nobody sees.
+    pub(super) fn hold_unseen_again(&mut self) {
+        let left = self.filesystems.unseen();
+        let _ = self.filesystems.hold_again(&left, self.shared);
+        for fs in self.filesystems.unseen_in_sight() {
+            // Whatever was written there is in memory at best.
+            let errno = rustix::io::Errno::IO.raw_os_error();
+            self.paid.error.get_or_insert_with(|| SettleError {
+                mount: fs.path().to_string_lossy().into_owned(),
+                device: fs.source.clone(),
+                errno,
+                name: errno_name(errno),
+            });
+        }
+    }
+
     pub(super) fn end_umount(&mut self, slot: &page::Slot) {
         // It may have asked again already.
         let over = (page::UMOUNT_OVER, page::UMOUNT_NONE);
@@ -222,6 +247,12 @@ const ANSWERS_FOR: Duration = Duration::from_millis(100);
 
 /// How long a child of ours that has just been started may take to close what it need not have.
 const YOUNG: Duration = Duration::from_millis(500);
+
+/// Whether a member from the room of `user` is let unmount: what another user says there is his word
+/// alone, and he unmounts nothing but in a namespace of his own.
+fn may_unmount(user: Option<u32>) -> bool {
+    user.is_none_or(|user| user == 0)
+}
 
 /// Tells the victim behind `slot` that nothing of ours stands in the way of its umount.
 fn ready(slot: &page::Slot) {

@@ -74,9 +74,9 @@ fn clear_if_dead(session: &Living) -> Option<Cleared> {
         Ok(None) => nothing,
         Ok(Some((mut filed, ledger))) => {
             let is_told = is_told_of_a_lost_write(session, &mut filed, &ledger);
-            match settle_filed(&filed, &ledger) {
-                Ok(out) if is_told => out,
-                Ok(out) => return Some(out),
+            match settle_alone(&filed, &ledger) {
+                Ok(out) if is_told => out.unwrap_or(nothing),
+                Ok(out) => return out,
                 Err(unread) => return Some(left(session, unread)),
             }
         }
@@ -176,7 +176,11 @@ fn settle_alone(filed: &Filed, ledger: &Ledger) -> Result<Option<Cleared>, Unrea
     };
     // As it stands now: somebody may have settled it since it was read.
     let now = ledger.entry(&filed.entry.id)?;
-    let now = now.filter(|now| now.entry.token == filed.entry.token);
+    let mut now = now.filter(|now| now.entry.token == filed.entry.token);
+    if let Some(now) = &mut now {
+        // One that could not be noted there.
+        now.entry.error = now.entry.error.take().or(filed.entry.error.clone());
+    }
     now.map(|now| settle_filed(&now, ledger)).transpose()
 }
 
@@ -246,6 +250,10 @@ fn settle_entry(filed: &Filed, ledger: &Ledger) -> io::Result<Cleared> {
         return Ok(out);
     }
     let note = ledger.prepare_note(filed)?;
+    if entry.sync {
+        // What the session knows of is settled behind that, by what makes it durable.
+        rustix::fs::sync();
+    }
     for fs in &entry.filesystems {
         let list = match settle_again(fs) {
             Some(0) if out.error.is_none() => &mut out.settled,

@@ -1,12 +1,13 @@
 //! Sessions that are dead, and what the ledger says of them: on which file system they owe, in
 //! which ledger that stands, whose an entry is, and who may have written it.
 
-use super::mounts::{overlay_on, unmounted};
+use super::mounts::{overlay_on, pid_of_scribe, unmounted};
 use super::*;
 use crate::harness::command::{Outcome, LIMIT};
 use crate::harness::disk::Disk;
 use crate::sessions::stage::{as_root, has_four_parts};
 use crate::wait::until;
+use rustix::fs::{flock, FlockOperation};
 use rustix::process::{kill_process, Pid, Signal};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -98,6 +99,68 @@ fn another_overlay_is_not_settled_for_one_that_is_gone() {
     let settle = stage.ask(&["settle"]);
     umount(&first);
     is_told(&settle, &first);
+}
+
+#[test]
+fn what_somebody_settles_in_a_dead_sessions_place_is_not_settled_by_another() {
+    let stage = Stage::new("one-settles");
+    let scribe = scribe(&stage, &[]);
+    kill(&stage, &scribe);
+    let files = std::fs::read_dir(stage.state()).expect("the ledger");
+    let is_lock = |path: &PathBuf| path.extension().is_some_and(|x| x == "lock");
+    let lock = { files.flatten().map(|f| f.path()) }.find(is_lock);
+    let lock = std::fs::File::open(lock.expect("a lock")).expect("it opens");
+    flock(&lock, FlockOperation::LockExclusive).expect("nobody has it");
+    let (entry, _) = entry_of(&stage);
+    is_told(&stage.ask(&["settle"]), &entry);
+    assert_eq!(stage.entries(), [entry]);
+    drop(lock);
+    is_settled(&stage, &stage.ask(&["settle"]));
+}
+
+#[test]
+fn what_sync_owed_of_a_dead_session_is_settled_wherever_it_is_mounted() {
+    if !as_root("what_sync_owed_of_a_dead_session_is_settled_wherever_it_is_mounted") {
+        return;
+    }
+    let (disk, stage) = (Disk::new("ext4", 64), Stage::new("sync-owed"));
+    let point = disk.path().to_path_buf();
+    umount(&point);
+    let mut command = session(&stage, &[]);
+    let script = "mount -o loop \"$0\" \"$1\" && exec \"$2\"";
+    command.args([
+        "unshare",
+        "-m",
+        "--propagation",
+        "private",
+        "sh",
+        "-c",
+        script,
+    ]);
+    command.arg(disk.image()).arg(&point).arg(tool("scribe"));
+    let mut scribe = Running::start(&stage, command);
+    scribe.be_ready();
+    // Its end would unmount what is mounted in it, and so write all.
+    let namespace = format!("/proc/{}/ns/mnt", pid_of_scribe(&stage));
+    let _namespace = std::fs::File::open(namespace).expect("a namespace");
+    let put_off = |scribe: &mut Running| {
+        let before = stage.counted().1;
+        assert_eq!(does(scribe, "sync"), 0);
+        stage.counted().1 > before
+    };
+    if !until(LIMIT, || put_off(&mut scribe)) {
+        // Something else in sight keeps every sync() real.
+        return;
+    }
+    let open = format!("open 1 {}", point.join("a").display());
+    for line in [&open, "grow 1 1"] {
+        assert_eq!(does(&mut scribe, line), 0, "{line}");
+    }
+    assert!(put_off(&mut scribe), "sync() was made");
+    kill(&stage, &scribe);
+    stage.ask(&["settle"]).must_succeed();
+    let file = std::fs::metadata(disk.cut().path().join("a"));
+    assert_eq!(file.map_or(0, |m| m.len()), 1 << 20);
 }
 
 #[test]

@@ -52,6 +52,10 @@ pub struct Entry {
     /// Directory that was kept consistent, if there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub consistent: Option<String>,
+    /// sync() was put off, or might be: every file system of the machine owes, those too that are
+    /// mounted nowhere in sight.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub sync: bool,
     /// File systems that owed: at least these; they are added as they become known.
     #[serde(default)]
     pub filesystems: Vec<LedgerFs>,
@@ -196,6 +200,7 @@ mod tests {
             pid: 4100,
             pid_ns: None,
             pid_started: None,
+            sync: false,
             command: vec!["make".into(), "install".into()],
             started: "2025-01-31T12:00:00Z".into(),
             until: "exit".into(),

@@ -44,7 +44,9 @@ impl Supervisor {
 
     pub(super) fn write_ledger(&mut self) {
         let e = &self.entering;
-        let is_old = (e.other_dial && (!e.written.is_empty() || e.says_never)) || e.names_too_many;
+        let is_old = (e.other_dial && (!e.written.is_empty() || e.says_never))
+            || (e.sync_all && !e.says_sync && !e.written.is_empty())
+            || e.names_too_many;
         let due = !e.is_over && (!e.wanted.is_empty() || is_old);
         let waits = { e.trouble.as_ref() }.is_some_and(|(_, again)| Instant::now() < *again);
         if e.writing.is_some() || !due || waits {
@@ -74,6 +76,7 @@ impl Supervisor {
         // From now on it may be there at any time, also if the job fails behind that.
         self.entering.says_never |= entry.is_never;
         self.entering.writes_never = entry.is_never;
+        self.entering.writes_sync = entry.sync;
         match self.start_writing(&ledger, &entry) {
             Ok(job) => {
                 self.escapes.is_ours(job.pid());
@@ -199,6 +202,7 @@ impl Supervisor {
             is_never: !self.must_settle() && self.settles.is_empty(),
             error: self.paid.error.as_ref().map(|e| e.name.clone()),
             consistent: None,
+            sync: self.entering.sync_all || self.entering.sync_was_allowed,
             filesystems: self.filesystems.for_ledger(list),
         }
     }
@@ -217,6 +221,7 @@ impl Supervisor {
         self.prove_to_keeper();
         self.entering.trouble = None;
         self.entering.says_never = self.entering.writes_never;
+        self.entering.says_sync = self.entering.writes_sync;
         if self.entering.holds_back {
             self.relax_by_dial();
         }
@@ -240,7 +245,10 @@ impl Supervisor {
             return;
         }
         let is_written = |i| self.entering.written.contains(&i);
-        if self.mounts_are_steady() && self.filesystems.all_disks_are(is_written) {
+        if self.entering.says_sync
+            && self.mounts_are_steady()
+            && self.filesystems.all_disks_are(is_written)
+        {
             if let Some(keeper) = &self.keeper {
                 keeper.owe_everything();
             }

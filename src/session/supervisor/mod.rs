@@ -139,6 +139,10 @@ struct Entering {
     /// The entry on disk says, or is about to, that nothing is to be settled: whoever finds it does
     /// not settle.
     says_never: bool,
+    /// The entry says that sync() is owed: not before may that be put off.
+    says_sync: bool,
+    /// What the entry will say of it that is being written.
+    writes_sync: bool,
     /// What the one says that was written last.
     writes_never: bool,
     /// Nothing is relaxed until the entry says otherwise.

@@ -56,7 +56,7 @@ fn seen_of(pid: u32, ours: &[Mount]) -> Option<BTreeSet<u64>> {
         let cwd = mount::id_of_path(Path::new(&format!("{task}/cwd")), MNT_ID);
         seen.extend(cwd.ok().and_then(number));
         let maps = process::text(format!("{task}/maps")).ok()?;
-        seen.extend(maps.lines().filter_map(mapped_to_be_written));
+        seen.extend(maps.lines().filter_map(mapped_shared));
     }
     Some(seen)
 }
@@ -90,13 +90,14 @@ fn is_no_file(task: &str, fd: &OsStr) -> bool {
     })
 }
 
-/// The superblock of a file that is mapped shared to be written, from a line of maps (proc(5)).
-fn mapped_to_be_written(line: &str) -> Option<u64> {
+/// The superblock of a file that is mapped shared, from a line of maps (proc(5)). It may have been
+/// written to whatever may be done there now: mprotect(2) takes that back.
+fn mapped_shared(line: &str) -> Option<u64> {
     let mut fields = line.split_whitespace().skip(1);
     let (permissions, dev) = (fields.next()?, fields.nth(1)?);
     let (major, minor) = dev.split_once(':')?;
     let number = |text| u64::from_str_radix(text, 16).ok();
-    (permissions.starts_with("rw") && permissions.ends_with('s'))
+    (permissions.ends_with('s'))
         .then(|| Some(number(major)? << 32 | number(minor)?))
         .flatten()
 }
@@ -128,12 +129,13 @@ mod tests {
     }
 
     #[test]
-    fn a_mapping_counts_where_it_is_shared_and_may_be_written() {
+    fn a_mapping_counts_where_it_is_shared() {
         let of = |permissions| format!("7f0-7f1 {permissions} 00000000 fe:01 17   /srv/a file");
-        assert_eq!(mapped_to_be_written(&of("rw-s")), Some(0xfe << 32 | 1));
-        assert_eq!(mapped_to_be_written(&of("rw-p")), None);
-        assert_eq!(mapped_to_be_written(&of("r--s")), None);
-        assert_eq!(mapped_to_be_written(""), None);
+        for permissions in ["rw-s", "-w-s", "r--s"] {
+            assert_eq!(mapped_shared(&of(permissions)), Some(0xfe << 32 | 1));
+        }
+        assert_eq!(mapped_shared(&of("rw-p")), None);
+        assert_eq!(mapped_shared(""), None);
     }
 
     #[test]

@@ -11,6 +11,7 @@
  *                       then
  */
 #include "shim.h"
+#include "gate.h"
 #include <stdarg.h>
 
 #define MNT_DETACH_      2
@@ -198,10 +199,17 @@ EXPORT int chroot(const char *path)
 	return (int)sl_set(r);
 }
 
-/* The victim's own filter, or a trap on the time stamp counter, is about to stand. */
+/* Descriptors that were inherited are looked at up to this number. */
+#define INHERITED 1024
+
+/* The victim's own filter, or a trap on the time stamp counter, is about to stand. What lost its
+ * O_SYNC before this image was executed bears a mark that nobody has looked for. */
 static void step_back(void)
 {
-	sl_active();
+	int fd, looks = sl_active() && sl_any_stripped();
+
+	for (fd = 0; looks && fd < INHERITED && !sl_marks.here; fd++)
+		sl_marks.here = sl_mark_of(fd) != 0;
 	sl.filtered = 1;
 }
 

@@ -341,6 +341,7 @@ struct uring {
 #define OP_WRITE_FIXED 5
 #define OP_RANGE       8
 #define OP_WRITE       23
+#define OP_WRITEV_FIXED 61
 
 /* Whether the kernel would carry E out. What it refuses, and a NOP would not, is left to it. */
 static int is_good(const struct sqe *e)
@@ -353,6 +354,13 @@ static int is_good(const struct sqe *e)
 		return 0;
 	return !is_error(raw_sync_file_range(e->fd, range ? (int64_t)e->off : 0,
 					     range ? e->len : 1, 0));
+}
+
+/* The writes that can bear a RWF_ flag. */
+static int sqe_writes(const struct sqe *e)
+{
+	return e->opcode == OP_WRITE || e->opcode == OP_WRITEV || e->opcode == OP_WRITE_FIXED ||
+	       e->opcode == OP_WRITEV_FIXED;
 }
 
 static void put_off_sqe(struct sqe *e, int stays)
@@ -403,8 +411,6 @@ void sl_put_off_ring(void *ring)
 	mask = *u->kmask;
 	for (at = u->head; at != u->tail && n <= mask; at++, n++) {
 		struct sqe *e = &u->sqes[(at & mask) << shift];
-		int write = e->opcode == OP_WRITE || e->opcode == OP_WRITEV ||
-			    e->opcode == OP_WRITE_FIXED;
 
 		if (e->flags & SQE_DRAIN)
 			__atomic_store_n(&drained, 1, __ATOMIC_RELAXED);
@@ -412,7 +418,7 @@ void sl_put_off_ring(void *ring)
 			if (active && !(u->flags & SETUP_IOPOLL)) /* it refuses both, and no NOP */
 				put_off_sqe(e, linked || LOAD_RELAXED(drained) ||
 						       u->flags & SETUP_DISABLED);
-		} else if (write && !(e->flags & SQE_FIXED_FILE)) {
+		} else if (sqe_writes(e) && !(e->flags & SQE_FIXED_FILE)) {
 			e->op_flags |= (uint32_t)sl_mark_flags(e->fd);
 		}
 		linked = (e->flags & SQE_LINKS) != 0;

@@ -203,13 +203,33 @@ static int is_marked(int fd, int flags)
 	       (sl.alone || sl_owes_unseen(fd));
 }
 
+/* Whether the file system of FD may owe again: an umount of it fails while a file is open there. */
+static int may_owe_again(int fd) { return !sl.alone && sl_wait_for_ledger(fd) == LATER; }
+
+/* Whether anybody has POSIX locks on the file of FD: this process would lose its own with the
+ * description that is replaced. */
+static int has_locks(int fd)
+{
+	struct {
+		int16_t type, whence;
+#if __SIZEOF_LONG__ == 8
+		int32_t gap;
+#endif
+		int32_t start[2], length[2], pid, end;
+	} lock = { .type = 1 /* F_WRLCK */ };
+
+	return !is_error(raw3(NR_fcntl, fd, 36 /* F_OFD_GETLK */, &lock)) &&
+	       lock.type != 2 /* F_UNLCK */;
+}
+
 /* FD was opened without the O_SYNC of FLAGS. 0, 1 where it has that again, or -errno: no file may
- * go on without. */
+ * go on without. Where that would cost locks it goes on marked: what is seen to be written there is
+ * synced. */
 static long mark(int fd, int flags)
 {
 	long fresh, r;
 
-	if (is_marked(fd, flags))
+	if (is_marked(fd, flags) || (may_owe_again(fd) && is_marked(fd, flags)) || has_locks(fd))
 		return 0;
 	fresh = opened_again(fd, flags);
 	if (is_error(fresh))

@@ -215,7 +215,7 @@ impl Supervisor {
         }
     }
 
-    /// At the end: what was let go of, and may have been written to since by calls that nobody sees.
+    /// At the end: what was let go of, and may have been written to since by calls nobody sees.
     pub(super) fn hold_unseen_again(&mut self) {
         let left = self.filesystems.unseen();
         let _ = self.filesystems.hold_again(&left, self.shared);
@@ -248,8 +248,8 @@ const ANSWERS_FOR: Duration = Duration::from_millis(100);
 /// How long a child of ours that has just been started may take to close what it need not have.
 const YOUNG: Duration = Duration::from_millis(500);
 
-/// Whether a member from the room of `user` is let unmount: what another user says there is his word
-/// alone, and he unmounts nothing but in a namespace of his own.
+/// Whether a member from the room of `user` is let unmount: what another user says there is his
+/// word alone, and he unmounts nothing but in a namespace of his own.
 fn may_unmount(user: Option<u32>) -> bool {
     user.is_none_or(|user| user == 0)
 }

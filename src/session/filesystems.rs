@@ -7,12 +7,12 @@
 //! subvolume's) counts on one mount of it.
 
 use super::durable::Holding;
-use super::find::{find_mounted, Found};
+use super::find::{find_mounted, unique_id_at, Found};
 use super::names::{self, Number};
 use super::opening::Opening;
 use super::settle;
 use super::shared::Shared;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::SeqCst;
@@ -102,7 +102,8 @@ pub struct Filesystems {
     list: Vec<Filesystem>,
     /// Own numbers of those that were let go of while files there may have lost their `O_SYNC`:
     /// what is written to these nobody sees, so they owe from the moment that they are held again.
-    owe_unseen: BTreeSet<u64>,
+    /// With the mount that each was held on, by a number that is never given again.
+    owe_unseen: BTreeMap<u64, Option<u64>>,
 }
 
 /// A mount's superblock, as one number.
@@ -291,7 +292,7 @@ impl Filesystems {
         shared.forget_owed(index);
         // What was noted of the one before it, behind the last settle of that.
         let _ = settle::take_debt(shared, index);
-        if self.owe_unseen.contains(&dev) {
+        if self.owe_unseen.contains_key(&dev) {
             shared.owes(index);
         }
         match self.list.get_mut(index) {
@@ -348,7 +349,7 @@ impl Filesystems {
         let owes_unseen = shared.any_stripped() && shared.was_owed(index);
         if let Some(f) = self.list.get_mut(index) {
             if owes_unseen {
-                self.owe_unseen.insert(f.dev);
+                self.owe_unseen.insert(f.dev, f.mount_id);
             }
             f.held = None;
             f.numbers.iter_mut().for_each(|(_, pin)| *pin = None);
@@ -397,18 +398,22 @@ impl Filesystems {
             self.by_number(Number::everywhere(dev))
                 .is_some_and(|i| self.list[i].held.is_some())
         };
-        { self.owe_unseen.iter() }
+        { self.owe_unseen.keys() }
             .filter(|dev| !is_held(**dev))
             .map(|dev| vec![*dev])
             .collect()
     }
 
-    /// The same as far as they are mounted in our sight.
+    /// The same as far as the mount that they were held on is still in our sight.
     #[must_use]
     pub fn unseen_in_sight(&self) -> Vec<Mount> {
         let left = self.unseen().concat();
         let mut there = mounts_of("self");
-        there.retain(|m| left.contains(&dev_of(m)));
+        let stays = |m: &Mount| {
+            let was = { self.owe_unseen.get(&dev_of(m)) }.copied().flatten();
+            was.is_some() && unique_id_at(m) == was
+        };
+        there.retain(|m| left.contains(&dev_of(m)) && stays(m));
         there
     }
 

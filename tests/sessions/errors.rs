@@ -132,7 +132,12 @@ fn lossy(as_whom: &[&str], disk: &SmallDisk, stage: &Stage) -> Running {
     }
     victim.tell("write big 40");
     assert_eq!(victim.hear(), "write 0");
-    assert_eq!(victim.sync("file"), 0);
+    // Somebody may have had all written, and lost, meanwhile.
+    let told = victim.sync("file");
+    assert!(
+        [0, rustix::io::Errno::IO.raw_os_error()].contains(&told),
+        "{told}"
+    );
     victim
 }
 

@@ -119,6 +119,27 @@ fn why_not_meant(exes: &[Glob], pid: u32) -> Option<Refusal> {
     Some(Refusal::new(why, format!("--exe {exe}, or --pid {pid}")))
 }
 
+/// Whether a process is a synclater, this one or another copy: what it settles is to be settled
+/// then, in whatever session it is. A program that takes the name makes its requests for real.
+#[must_use]
+pub fn is_synclater(pid: u32) -> bool {
+    let name = process::text(format!("/proc/{pid}/comm"));
+    is_of_this_program(pid) || name.is_ok_and(|name| name.starts_with("synclater"))
+}
+
+/// Whether a thread executes the program that this process executes.
+#[must_use]
+pub fn is_of_this_program(tid: u32) -> bool {
+    use rustix::fs::{statx, AtFlags, StatxFlags, CWD};
+    // A file system in user space is not asked: its server may wait for us.
+    let id = |of: &str| {
+        let exe = format!("/proc/{of}/exe");
+        let file = statx(CWD, exe, AtFlags::STATX_DONT_SYNC, StatxFlags::INO).ok()?;
+        Some((file.stx_dev_major, file.stx_dev_minor, file.stx_ino))
+    };
+    id(&tid.to_string()).is_some_and(|its| Some(its) == id("self"))
+}
+
 /// Whether a process is synclater itself.
 #[must_use]
 pub fn is_ours(pid: u32) -> bool {

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::harness::disk::Disk;
+use crate::harness::limits::needs_net;
 use crate::sessions::stage::as_root;
 
 /// Flushes that a disk has made.
@@ -59,5 +60,26 @@ fn settle_flushes_a_disk_whose_log_is_clean() {
             assert!(said.stdout.contains("settled"), "{said}");
             ends_well(stage, &mut scribe);
         });
+    }
+}
+
+#[test]
+fn what_is_settled_from_inside_of_a_session_is_settled_then() {
+    let name = "what_is_settled_from_inside_of_a_session_is_settled_then";
+    if !as_root(name) || !needs_net(name) {
+        return;
+    }
+    for options in [&[][..], &["--follow"], &["--net"]] {
+        let (disk, stage) = (Disk::new("ext4", 64), Stage::new("inside"));
+        let mut scribe = scribe(&stage, options);
+        warm(&stage, &mut scribe, disk.path());
+        let open = format!("open 1 {}", disk.path().join("a").display());
+        let settle = format!("tell {SYNCLATER} settle {}", disk.path().display());
+        for line in [&open, "grow 1 1", &settle] {
+            assert_eq!(does(&mut scribe, line), 0, "{line}");
+        }
+        let file = std::fs::metadata(disk.cut().path().join("a"));
+        assert_eq!(file.map_or(0, |m| m.len()), 1 << 20, "{options:?}");
+        ends_well(&stage, &mut scribe);
     }
 }

@@ -96,6 +96,9 @@ impl Start {
 
     /// Gives a program what it needs; its only thread stands still. Returns that.
     pub fn begin(&self, thread: Thread) -> (Option<Thread>, Begun) {
+        if whom::is_synclater(thread.tid()) {
+            return (Some(thread), Begun::Reached(How::Launch));
+        }
         match Program::of(&thread) {
             Ok(program) => self.reach(thread, &program),
             Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => {

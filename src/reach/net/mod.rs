@@ -17,6 +17,7 @@ mod desk;
 mod threads;
 mod visitor;
 
+use crate::reach::whom;
 use crate::session::compile::Users;
 use crate::session::shared::Shared;
 use rustix::net::sockopt::Timeout;
@@ -197,7 +198,7 @@ fn cookie() -> u32 {
 #[must_use]
 pub fn is_clerk(pid: u32) -> bool {
     let comm = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
-    comm.trim_ascii_end() == NAME.to_bytes() && visitor::is_of_this_program(pid)
+    comm.trim_ascii_end() == NAME.to_bytes() && whom::is_of_this_program(pid)
 }
 
 /// Whether the command has to give up the rights that setuid programs would gain.

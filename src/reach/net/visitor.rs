@@ -5,6 +5,7 @@
 //! That it is still there is not asked again: an answer to one that is gone goes nowhere, and what
 //! was synced or owed instead, of a process with the same number, is synced or owed once more.
 
+use crate::reach::whom;
 use rustix::io::Errno;
 use rustix::process::{pidfd_getfd, pidfd_open, Pid, PidfdFlags, PidfdGetfdFlags};
 use std::collections::HashMap;
@@ -113,8 +114,7 @@ impl Visitor {
                 .and_then(|mut ids| ids.nth(1)?.parse().ok())
                 .unwrap_or(0),
             slot: 0,
-            // Another copy of synclater too: what it settles is settled then.
-            is_one_of_us: is_of_this_program(tid) || status.starts_with("Name:\tsynclater"),
+            is_one_of_us: whom::is_synclater(tid),
             stays,
         };
         visitor.slot = visitor.claim(slots);
@@ -201,17 +201,4 @@ impl Visitor {
     pub fn user(&self) -> Option<u32> {
         effective_user_of(self.tid)
     }
-}
-
-/// Whether a thread executes the program that this process executes.
-#[must_use]
-pub fn is_of_this_program(tid: u32) -> bool {
-    use rustix::fs::{statx, AtFlags, StatxFlags, CWD};
-    // A file system in user space is not asked: its server may wait for us.
-    let id = |of: &str| {
-        let exe = format!("/proc/{of}/exe");
-        let file = statx(CWD, exe, AtFlags::STATX_DONT_SYNC, StatxFlags::INO).ok()?;
-        Some((file.stx_dev_major, file.stx_dev_minor, file.stx_ino))
-    };
-    id(&tid.to_string()).is_some_and(|its| Some(its) == id("self"))
 }

@@ -31,7 +31,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use synclater_model::policy::filesystem::{kind, FsKind, Mount};
-use synclater_sys::{job, mount};
+use synclater_sys::job::{self, Job};
+use synclater_sys::mount;
 
 /// How much later than its message an error may be counted.
 const LATE: Duration = Duration::from_millis(500);
@@ -200,7 +201,16 @@ impl Holding {
     /// Makes everything so far durable there; 0 or an errno. It may take as long as the disk does.
     #[must_use]
     pub fn settle(&self) -> i32 {
-        settle_by(&self.parts().0, self.past)
+        settle_apart(&self.parts().0, self.past)
+    }
+}
+
+/// As [`settle_by`], in a process of its own where one can be had. This one may have executed
+/// synclater as something else before, for which the net around it would still take it.
+fn settle_apart(fds: &[BorrowedFd<'_>], past: Past) -> i32 {
+    match Job::start(|| settle_by(&job::keep_only(fds), past)) {
+        Ok(job) => job.result(),
+        Err(_) => settle_by(fds, past),
     }
 }
 
@@ -381,8 +391,10 @@ pub fn settle_at(fd: &OwnedFd) -> io::Result<bool> {
     };
     let past = Past::of(fd.as_fd());
     let settled = |file: Option<OwnedFd>| {
-        let fds: Vec<&OwnedFd> = std::iter::once(fd).chain(&file).collect();
-        result(settle_by(&fds, past)).map(|()| file.is_some())
+        let fds: Vec<BorrowedFd<'_>> = { std::iter::once(fd).chain(&file) }
+            .map(AsFd::as_fd)
+            .collect();
+        result(settle_apart(&fds, past)).map(|()| file.is_some())
     };
     let id = mount::id_of_fd(fd, 0x1000)?;
     let table = super::filesystems::mounts_of("self");

@@ -20,6 +20,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use synclater_model::ledger::{Entry, LedgerFs};
 use synclater_model::policy::filesystem::Mount;
+use synclater_sys::job::{self, Job};
 use synclater_sys::{mount, process};
 
 /// What was cleared away, for one line to the user each.
@@ -252,7 +253,7 @@ fn settle_entry(filed: &Filed, ledger: &Ledger) -> io::Result<Cleared> {
     let note = ledger.prepare_note(filed)?;
     if entry.sync {
         // What the session knows of is settled behind that, by what makes it durable.
-        rustix::fs::sync();
+        let _ = Job::start(job::sync_everything)?.result();
     }
     for fs in &entry.filesystems {
         let list = match settle_again(fs) {

@@ -79,6 +79,17 @@ impl Job {
         self.ended().map(|status| status.unwrap_or(libc::EIO))
     }
 
+    /// The result, once there is one.
+    #[must_use]
+    pub fn result(&self) -> i32 {
+        loop {
+            if let Some(result) = self.finished() {
+                return result;
+            }
+            let _ = wait::any(&[(self.as_fd(), For::Input)], Duration::from_secs(60));
+        }
+    }
+
     /// The exit status where the child has ended, or 128 and the number of the signal that did it.
     #[must_use]
     pub fn status(&self) -> Option<i32> {

@@ -318,7 +318,9 @@ EXPORT int sync_file_range(int fd, int64_t at, int64_t n, unsigned flags)
 static long write_flagged(int fd, const void *iov, int n, int64_t at, int flags, uint64_t caller)
 {
 	unsigned kind = flags & RWF_SYNC_ ? SL_KIND_RWF_SYNC : SL_KIND_RWF_DSYNC;
-	int asked = flags & (RWF_DSYNC_ | RWF_SYNC_);
+	/* What lost its O_SYNC asks for that as well. */
+	int asks = flags & (RWF_DSYNC_ | RWF_SYNC_), mark = asks ? sl_mark_flags(fd) : 0;
+	int asked = asks | mark;
 	/* What sync_file_range refuses is no file: the flag has no effect there, and is passed on. */
 	int counts = asked && sl_active() && !is_error(raw_sync_file_range(fd, 0, 1, 0));
 	int later = counts && sl_maybe_later();
@@ -337,7 +339,7 @@ static long write_flagged(int fd, const void *iov, int n, int64_t at, int flags,
 		sl_note_real(&note);
 	r = sl_cancellable(NR_pwritev2, fd, (long)iov, n, (long)at,
 			   __SIZEOF_LONG__ == 8 ? sl_cookie() : (long)(at >> 32),
-			   later ? flags & ~asked : flags);
+			   later ? flags & ~asked : flags | mark);
 	if (!counts || r <= 0)
 		return r;
 	if (!later) {

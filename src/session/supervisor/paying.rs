@@ -282,6 +282,7 @@ impl Supervisor {
     }
 
     pub(super) fn settle_all(&mut self) {
+        self.hold_left_again();
         if self.entering.sync_is_owed(self.shared) {
             return self.settle(page::ALL_FS);
         }

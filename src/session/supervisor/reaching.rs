@@ -354,7 +354,7 @@ impl Reach {
     fn follow_from(&mut self, pid: u32) {
         // Who is to be attached as well is followed then.
         let parent = { parent_of(pid).filter(|parent| *parent > 2) }
-            .filter(|p| !self.whom.exes.is_empty() && !whom::is_ours(*p))
+            .filter(|p| !self.whom.exes.is_empty() && !whom::is_synclater(*p))
             .filter(|p| !self.whom.pids.contains(p) && !self.whom.includes(*p));
         let Some(herd) = self.herd.as_mut().filter(|h| !h.is_lost()) else {
             return;

@@ -215,10 +215,20 @@ impl Supervisor {
         }
     }
 
+    /// What was let go of, and may have been written to since by calls that nobody sees.
+    pub(super) fn hold_left_again(&mut self) {
+        let left = self.filesystems.unseen();
+        if left.is_empty() || self.somebody_unmounts() {
+            return;
+        }
+        for index in self.filesystems.hold_again(&left, self.shared) {
+            self.enter(index);
+        }
+    }
+
     /// At the end: what was let go of, and may have been written to since by calls nobody sees.
     pub(super) fn hold_unseen_again(&mut self) {
-        let left = self.filesystems.unseen();
-        let _ = self.filesystems.hold_again(&left, self.shared);
+        self.hold_left_again();
         for fs in self.filesystems.unseen_in_sight() {
             // Whatever was written there is in memory at best.
             let errno = rustix::io::Errno::IO.raw_os_error();

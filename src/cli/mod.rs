@@ -107,6 +107,7 @@ pub fn table() -> clap::Command {
 /// Does what the command line says; returns the exit status.
 #[must_use]
 pub fn main() -> i32 {
+    synclater_sys::process::be_synclater();
     let argv: Vec<OsString> = std::env::args_os().collect();
     crate::session::dirs::begin_here();
     if eatmydata::is_meant(&argv) {

@@ -39,7 +39,7 @@ impl Whom {
             members(group, &mut all);
         }
         if !self.is_closed() {
-            all.retain(|pid| self.pids.contains(pid) || !is_ours(*pid));
+            all.retain(|pid| self.pids.contains(pid) || !is_synclater(*pid));
         }
         all
     }
@@ -52,7 +52,7 @@ impl Whom {
             members(group, &mut all);
             all.contains(&pid)
         };
-        (self.executes(pid) || self.groups.iter().any(in_group)) && !is_ours(pid)
+        (self.executes(pid) || self.groups.iter().any(in_group)) && !is_synclater(pid)
     }
 
     fn executes(&self, pid: u32) -> bool {
@@ -119,8 +119,9 @@ fn why_not_meant(exes: &[Glob], pid: u32) -> Option<Refusal> {
     Some(Refusal::new(why, format!("--exe {exe}, or --pid {pid}")))
 }
 
-/// Whether a process is a synclater, this one or another copy: what it settles is to be settled
-/// then, in whatever session it is. A program that takes the name makes its requests for real.
+/// Whether a process is a synclater, this one or another copy, which takes that name: what it
+/// settles is to be settled then, in whatever session it is. A program that takes the name makes
+/// its requests for real.
 #[must_use]
 pub fn is_synclater(pid: u32) -> bool {
     let name = process::text(format!("/proc/{pid}/comm"));
@@ -138,12 +139,6 @@ pub fn is_of_this_program(tid: u32) -> bool {
         Some((file.stx_dev_major, file.stx_dev_minor, file.stx_ino))
     };
     id(&tid.to_string()).is_some_and(|its| Some(its) == id("self"))
-}
-
-/// Whether a process is synclater itself.
-#[must_use]
-pub fn is_ours(pid: u32) -> bool {
-    exe(pid).is_some_and(|exe| std::env::current_exe().is_ok_and(|own| own == exe))
 }
 
 fn exe(pid: u32) -> Option<PathBuf> {

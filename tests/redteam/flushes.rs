@@ -69,17 +69,30 @@ fn what_is_settled_from_inside_of_a_session_is_settled_then() {
     if !as_root(name) || !needs_net(name) {
         return;
     }
-    for options in [&[][..], &["--follow"], &["--net"]] {
+    let all = [&[][..], &["--follow"], &["--net"]];
+    for (options, is_copy) in all.into_iter().flat_map(|o| [(o, false), (o, true)]) {
         let (disk, stage) = (Disk::new("ext4", 64), Stage::new("inside"));
+        // Also by a copy that is not called synclater.
+        let copy = stage.file("another");
+        std::fs::copy(SYNCLATER, &copy).expect("a copy");
+        let program = if is_copy { copy } else { SYNCLATER.into() };
         let mut scribe = scribe(&stage, options);
         warm(&stage, &mut scribe, disk.path());
         let open = format!("open 1 {}", disk.path().join("a").display());
-        let settle = format!("tell {SYNCLATER} settle {}", disk.path().display());
+        let settle = format!(
+            "tell {} settle {}",
+            program.display(),
+            disk.path().display()
+        );
         for line in [&open, "grow 1 1", &settle] {
             assert_eq!(does(&mut scribe, line), 0, "{line}");
         }
         let file = std::fs::metadata(disk.cut().path().join("a"));
-        assert_eq!(file.map_or(0, |m| m.len()), 1 << 20, "{options:?}");
+        assert_eq!(
+            file.map_or(0, |m| m.len()),
+            1 << 20,
+            "{options:?} {is_copy}"
+        );
         ends_well(&stage, &mut scribe);
     }
 }

@@ -3,10 +3,10 @@
 //! Promise: nothing here changes or stops the process.
 
 use super::code::{self, Class};
+use crate::reach::whom;
 use rustix::fs::{statx, AtFlags, FileType, StatxFlags, CWD};
 use serde::{Deserialize, Serialize};
 use std::os::fd::AsFd;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use synclater_model::report::message::Trouble;
 use synclater_shim::page::MARKS;
@@ -256,12 +256,7 @@ fn who_it_is(pid: u32, status: &Status) -> Result<(), Refusal> {
         let why = format!("it is a thread of process {}", status.number("Tgid"));
         return Err(Refusal::new(why, "name the process"));
     }
-    let own = std::env::current_exe().ok().and_then(|e| e.metadata().ok());
-    let its = std::fs::metadata(format!("/proc/{pid}/exe")).ok();
-    let same = own
-        .zip(its)
-        .is_some_and(|(a, b)| (a.dev(), a.ino()) == (b.dev(), b.ino()));
-    if pid == std::process::id() || same {
+    if whom::is_synclater(pid) {
         return Err(Refusal::new("it is synclater itself", elsewhere));
     }
     Ok(())

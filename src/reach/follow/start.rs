@@ -96,10 +96,12 @@ impl Start {
 
     /// Gives a program what it needs; its only thread stands still. Returns that.
     pub fn begin(&self, thread: Thread) -> (Option<Thread>, Begun) {
-        if whom::is_synclater(thread.tid()) {
-            return (Some(thread), Begun::Reached(How::Launch));
-        }
+        let is_named = whom::is_synclater(thread.tid());
         match Program::of(&thread) {
+            // It is to settle at once what it is told to.
+            Ok(program) if is_named || program.has_note_of(notes::SYNCLATER) => {
+                (Some(thread), Begun::Reached(How::Launch))
+            }
             Ok(program) => self.reach(thread, &program),
             Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => {
                 let why = "it may not be read: rights that it gives, it does not give to one that \
@@ -123,7 +125,7 @@ impl Start {
             Manner::Environment(wanted) => self.give_library(&thread, program, wanted),
             Manner::Sites(_) => Err("it is to be let go of again".into()),
         };
-        let is_of_go = program.is_of_go();
+        let is_of_go = program.has_note_of(notes::GO);
         match library {
             Ok(how) if has_linker && !is_of_go => (Some(thread), Begun::Reached(how)),
             library => self.patch(thread, program, is_of_go, library),
@@ -284,8 +286,8 @@ impl Program {
         }
     }
 
-    /// Whether Go made it, with system calls of its own.
-    fn is_of_go(&self) -> bool {
+    /// Whether it has a note of `whose`: Go makes programs with system calls of their own.
+    fn has_note_of(&self, whose: &[u8]) -> bool {
         const PT_NOTE: u32 = 4;
         const PT_PHDR: u32 = 6;
         // Where a program header has the address and the length of what it is about (elf(5)).
@@ -323,11 +325,11 @@ impl Program {
             let from = word(h, address).wrapping_add(moved);
             let len = usize::try_from(word(h, size).min(1 << 16)).unwrap_or(0);
             let behind = usize::try_from(from.wrapping_sub(at)).unwrap_or(usize::MAX);
-            let is_go = |bytes: &[u8]| notes::are_of_go(bytes);
+            let is_its = |bytes: &[u8]| notes::are_of(whose, bytes);
             kind(h) == PT_NOTE
                 && match begin.get(behind..behind.saturating_add(len)) {
-                    Some(bytes) => is_go(bytes),
-                    None => { self.memory.bytes(from, len) }.is_ok_and(|bytes| is_go(&bytes)),
+                    Some(bytes) => is_its(bytes),
+                    None => { self.memory.bytes(from, len) }.is_ok_and(|bytes| is_its(&bytes)),
                 }
         })
     }

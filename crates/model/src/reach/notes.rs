@@ -3,9 +3,15 @@
 /// Bytes of the head of a note: length of its name, of what it holds, and its type.
 const HEAD: usize = 12;
 
-/// Whether Go's linker made a program, by a segment of notes of it.
+/// Whose note Go's linker leaves in a program.
+pub const GO: &[u8] = b"Go\0";
+
+/// Whose note synclater has.
+pub const SYNCLATER: &[u8] = b"synclater\0";
+
+/// Whether there is a note of `whose` in a segment of notes.
 #[must_use]
-pub fn are_of_go(notes: &[u8]) -> bool {
+pub fn are_of(whose: &[u8], notes: &[u8]) -> bool {
     let mut rest = notes;
     while let Some(head) = rest.get(..HEAD) {
         let len = |k: usize| {
@@ -13,13 +19,23 @@ pub fn are_of_go(notes: &[u8]) -> bool {
             u32::from_le_bytes(bytes) as usize
         };
         let (name, held) = (len(0), len(4));
-        if rest.get(HEAD..HEAD + 4) == Some(b"Go\0\0") && name == 4 {
+        let is_its = |named: &[u8]| named.strip_prefix(whose).is_some_and(is_padding);
+        if rest
+            .get(HEAD..)
+            .and_then(|r| r.get(..name))
+            .is_some_and(is_its)
+        {
             return true;
         }
         let next = HEAD + name.next_multiple_of(4) + held.next_multiple_of(4);
         rest = rest.get(next..).unwrap_or_default();
     }
     false
+}
+
+/// Go counts what pads its name to it.
+fn is_padding(bytes: &[u8]) -> bool {
+    bytes.len() < 4 && bytes.iter().all(|b| *b == 0)
 }
 
 #[cfg(test)]
@@ -40,19 +56,22 @@ mod tests {
     }
 
     #[test]
-    fn go_leaves_a_note_of_its_own() {
+    fn a_note_is_known_by_its_name() {
         let gnu = note(b"GNU\0", b"0123456789abcdefghij");
         let go = note(b"Go\0\0", b"KbQ/x");
-        assert!(are_of_go(&go));
-        assert!(are_of_go(&[gnu.clone(), go.clone()].concat()));
-        assert!(!are_of_go(&gnu));
-        assert!(!are_of_go(&go[..14]));
+        assert!(are_of(GO, &go));
+        assert!(are_of(GO, &[gnu.clone(), go.clone()].concat()));
+        assert!(!are_of(GO, &gnu));
+        assert!(!are_of(GO, &go[..14]));
+        let ours = note(SYNCLATER, b"");
+        assert!(are_of(SYNCLATER, &[gnu.clone(), ours.clone()].concat()));
+        assert!(!are_of(SYNCLATER, &[gnu, go].concat()) && !are_of(GO, &ours));
     }
 
     proptest! {
         #[test]
         fn no_note_is_a_trouble(bytes in prop::collection::vec(any::<u8>(), 0..80)) {
-            let _ = are_of_go(&bytes);
+            let _ = are_of(GO, &bytes);
         }
     }
 }

@@ -76,6 +76,7 @@ impl Supervisor {
         // From now on it may be there at any time, also if the job fails behind that.
         self.entering.says_never |= entry.is_never;
         self.entering.writes_never = entry.is_never;
+        self.entering.says_sync &= entry.sync;
         self.entering.writes_sync = entry.sync;
         match self.start_writing(&ledger, &entry) {
             Ok(job) => {

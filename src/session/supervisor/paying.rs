@@ -282,7 +282,9 @@ impl Supervisor {
     }
 
     pub(super) fn settle_all(&mut self) {
-        self.hold_left_again();
+        if !self.somebody_unmounts() {
+            self.hold_left_again();
+        }
         if self.entering.sync_is_owed(self.shared) {
             return self.settle(page::ALL_FS);
         }
@@ -358,7 +360,8 @@ impl Supervisor {
             self.turn();
         }
         if self.must_settle() {
-            self.hold_unseen_again();
+            self.hold_left_again();
+            self.miss_what_is_not_held();
             self.settle_all();
         }
         let owed = !self.settles.is_empty();

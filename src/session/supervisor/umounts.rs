@@ -88,7 +88,7 @@ impl Supervisor {
         }
     }
 
-    fn somebody_unmounts(&self) -> bool {
+    pub(super) fn somebody_unmounts(&self) -> bool {
         let busy = |s: &page::Slot| {
             matches!(
                 s.umount.load(SeqCst),
@@ -218,7 +218,7 @@ impl Supervisor {
     /// What was let go of, and may have been written to since by calls that nobody sees.
     pub(super) fn hold_left_again(&mut self) {
         let left = self.filesystems.unseen();
-        if left.is_empty() || self.somebody_unmounts() {
+        if left.is_empty() {
             return;
         }
         for index in self.filesystems.hold_again(&left, self.shared) {
@@ -226,9 +226,8 @@ impl Supervisor {
         }
     }
 
-    /// At the end: what was let go of, and may have been written to since by calls nobody sees.
-    pub(super) fn hold_unseen_again(&mut self) {
-        self.hold_left_again();
+    /// At the end: of what could not be held again nobody knows whether it is durable.
+    pub(super) fn miss_what_is_not_held(&mut self) {
         for fs in self.filesystems.unseen_in_sight() {
             // Whatever was written there is in memory at best.
             let errno = rustix::io::Errno::IO.raw_os_error();

@@ -144,8 +144,7 @@ impl Unread {
 }
 
 fn errno(e: &io::Error) -> i32 {
-    e.raw_os_error()
-        .unwrap_or(rustix::io::Errno::IO.raw_os_error())
+    e.raw_os_error().unwrap_or(EIO)
 }
 
 impl Ledger {

@@ -253,7 +253,11 @@ fn settle_entry(filed: &Filed, ledger: &Ledger) -> io::Result<Cleared> {
     let note = ledger.prepare_note(filed)?;
     if entry.sync {
         // What the session knows of is settled behind that, by what makes it durable.
-        let _ = Job::start(job::sync_everything)?.result();
+        if let Ok(job) = Job::start(job::sync_everything) {
+            let _ = job.result();
+        } else {
+            rustix::fs::sync();
+        }
     }
     for fs in &entry.filesystems {
         let list = match settle_again(fs) {

@@ -14,6 +14,7 @@ mod model;
 mod mounts;
 
 use crate::harness::command::{clean, run};
+use crate::harness::disk::Disk;
 use crate::harness::victims::tool;
 use crate::sessions::stage::{Running, Stage, SYNCLATER};
 use std::path::Path;
@@ -36,6 +37,23 @@ fn scribe(stage: &Stage, options: &[&str]) -> Running {
     scribe.be_ready();
     warm(stage, &mut scribe, &stage.work());
     scribe
+}
+
+/// A scribe in a session and in a mount namespace of its own, in which `disk` is mounted, and
+/// `more` is done with it as "$1". With it comes what keeps the namespace: its end would unmount
+/// what is mounted there, and so write all.
+fn scribe_apart(stage: &Stage, disk: &Disk, more: &str) -> (Running, std::fs::File) {
+    umount(disk.path());
+    let script = format!("mount -o loop \"$0\" \"$1\" && {more} && exec \"$2\"");
+    let mut command = session(stage, &[]);
+    command.args(["unshare", "-m", "--propagation", "private"]);
+    command.args(["sh", "-c", &script]);
+    command.arg(disk.image()).arg(disk.path());
+    command.arg(tool("scribe"));
+    let mut scribe = Running::start(stage, command);
+    scribe.be_ready();
+    let namespace = format!("/proc/{}/ns/mnt", mounts::pid_of_scribe(stage));
+    (scribe, std::fs::File::open(namespace).expect("a namespace"))
 }
 
 /// Has it save a file in `dir` until that is put off: on a busy machine what could not be had at

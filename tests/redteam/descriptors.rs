@@ -1,6 +1,7 @@
 //! Descriptors of files that are mounted nowhere in the session's sight.
 
-use super::mounts::{overlay_on, pid_of_scribe};
+use super::ledger::kill;
+use super::mounts::overlay_on;
 use super::*;
 use crate::harness::command::LIMIT;
 use crate::harness::disk::Disk;
@@ -301,28 +302,14 @@ fn what_stdio_writes_behind_an_umount_that_leaves_it_mounted_is_settled_at_the_e
     // Of the mount that it lies on, and of another one.
     for (is_own, point, told) in [(false, "", busy), (true, "", busy), (true, "other", 0)] {
         let (disk, stage) = (Disk::new("btrfs", 320), Stage::new("stdio-busy"));
-        let mut command = session(&stage, &[]);
-        if is_own {
-            umount(disk.path());
-            let script = "mount -o loop \"$0\" \"$1\" && mkdir \"$1/other\" && \
-                          mount --bind \"$1\" \"$1/other\" && exec \"$2\"";
-            command.args([
-                "unshare",
-                "-m",
-                "--propagation",
-                "private",
-                "sh",
-                "-c",
-                script,
-            ]);
-            command.arg(disk.image()).arg(disk.path());
-        }
-        command.arg(tool("scribe"));
-        let mut scribe = Running::start(&stage, command);
-        scribe.be_ready();
-        // Its end would unmount what is mounted in it, and so write all.
-        let namespace = format!("/proc/{}/ns/mnt", pid_of_scribe(&stage));
-        let _namespace = std::fs::File::open(namespace).expect("a namespace");
+        let (mut scribe, _namespace) = match is_own {
+            true => {
+                let bind = "mkdir \"$1/other\" && mount --bind \"$1\" \"$1/other\"";
+                let (scribe, namespace) = scribe_apart(&stage, &disk, bind);
+                (scribe, Some(namespace))
+            }
+            false => (scribe(&stage, &[]), None),
+        };
         warm(&stage, &mut scribe, disk.path());
         let open = format!("stream {}", disk.path().join("log").display());
         for line in [&open, "flush"] {
@@ -405,4 +392,31 @@ fn what_stdio_writes_behind_an_umount_that_only_the_net_sees_is_settled_at_the_e
     ends_well(&stage, &mut scribe);
     let log = std::fs::metadata(disk.cut().path().join("log"));
     assert_eq!(log.map_or(0, |m| m.len()), 2 * 4096);
+}
+
+#[test]
+fn what_sync_owed_of_a_dead_session_is_settled_wherever_it_is_mounted() {
+    if !as_root("what_sync_owed_of_a_dead_session_is_settled_wherever_it_is_mounted") {
+        return;
+    }
+    let (disk, stage) = (Disk::new("ext4", 64), Stage::new("sync-owed"));
+    let (mut scribe, _namespace) = scribe_apart(&stage, &disk, "true");
+    let put_off = |scribe: &mut Running| {
+        let before = stage.counted().1;
+        assert_eq!(does(scribe, "sync"), 0);
+        stage.counted().1 > before
+    };
+    if !until(LIMIT, || put_off(&mut scribe)) {
+        // Something else in sight keeps every sync() real.
+        return;
+    }
+    let open = format!("open 1 {}", disk.path().join("a").display());
+    for line in [&open, "grow 1 1"] {
+        assert_eq!(does(&mut scribe, line), 0, "{line}");
+    }
+    assert!(put_off(&mut scribe), "sync() was made");
+    kill(&stage, &scribe);
+    stage.ask(&["settle"]).must_succeed();
+    let file = std::fs::metadata(disk.cut().path().join("a"));
+    assert_eq!(file.map_or(0, |m| m.len()), 1 << 20);
 }

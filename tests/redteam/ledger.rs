@@ -1,7 +1,7 @@
 //! Sessions that are dead, and what the ledger says of them: on which file system they owe, in
 //! which ledger that stands, whose an entry is, and who may have written it.
 
-use super::mounts::{overlay_on, pid_of_scribe, unmounted};
+use super::mounts::{overlay_on, unmounted};
 use super::*;
 use crate::harness::command::{Outcome, LIMIT};
 use crate::harness::disk::Disk;
@@ -21,7 +21,7 @@ fn is_keeper(pid: &Pid) -> bool {
 }
 
 /// Kills supervisor and keeper, so that neither settles.
-fn kill(stage: &Stage, scribe: &Running) {
+pub(super) fn kill(stage: &Stage, scribe: &Running) {
     let keeper = stage.of_synclater().into_iter().find(is_keeper);
     let to_keeper = |signal| keeper.map(|pid| kill_process(pid, signal).expect("it lives"));
     to_keeper(Signal::STOP);
@@ -116,51 +116,6 @@ fn what_somebody_settles_in_a_dead_sessions_place_is_not_settled_by_another() {
     assert_eq!(stage.entries(), [entry]);
     drop(lock);
     is_settled(&stage, &stage.ask(&["settle"]));
-}
-
-#[test]
-fn what_sync_owed_of_a_dead_session_is_settled_wherever_it_is_mounted() {
-    if !as_root("what_sync_owed_of_a_dead_session_is_settled_wherever_it_is_mounted") {
-        return;
-    }
-    let (disk, stage) = (Disk::new("ext4", 64), Stage::new("sync-owed"));
-    let point = disk.path().to_path_buf();
-    umount(&point);
-    let mut command = session(&stage, &[]);
-    let script = "mount -o loop \"$0\" \"$1\" && exec \"$2\"";
-    command.args([
-        "unshare",
-        "-m",
-        "--propagation",
-        "private",
-        "sh",
-        "-c",
-        script,
-    ]);
-    command.arg(disk.image()).arg(&point).arg(tool("scribe"));
-    let mut scribe = Running::start(&stage, command);
-    scribe.be_ready();
-    // Its end would unmount what is mounted in it, and so write all.
-    let namespace = format!("/proc/{}/ns/mnt", pid_of_scribe(&stage));
-    let _namespace = std::fs::File::open(namespace).expect("a namespace");
-    let put_off = |scribe: &mut Running| {
-        let before = stage.counted().1;
-        assert_eq!(does(scribe, "sync"), 0);
-        stage.counted().1 > before
-    };
-    if !until(LIMIT, || put_off(&mut scribe)) {
-        // Something else in sight keeps every sync() real.
-        return;
-    }
-    let open = format!("open 1 {}", point.join("a").display());
-    for line in [&open, "grow 1 1"] {
-        assert_eq!(does(&mut scribe, line), 0, "{line}");
-    }
-    assert!(put_off(&mut scribe), "sync() was made");
-    kill(&stage, &scribe);
-    stage.ask(&["settle"]).must_succeed();
-    let file = std::fs::metadata(disk.cut().path().join("a"));
-    assert_eq!(file.map_or(0, |m| m.len()), 1 << 20);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::set::ask_named;
 use super::OURS;
 use crate::session::control::{sessions, Living, Request};
-use crate::session::durable;
+use crate::session::durable::{self, Settled};
 use crate::session::ledger::Ledger;
 use crate::session::stale::{self, Cleared};
 use std::path::Path;
@@ -103,10 +103,10 @@ fn path(name: &str) -> Result<String, Trouble> {
         return Ok("device settled".into());
     }
     match durable::settle_at(&fd) {
-        Ok(true) => Ok("file system settled".into()),
-        Ok(false) => {
-            Ok("file system written; nothing was found that flushes its disk's cache".into())
-        }
+        Ok(Settled::Durable) => Ok("file system settled".into()),
+        Ok(Settled::Written(why)) => Ok(format!(
+            "file system written; whether it is durable is not known: {why}"
+        )),
         Err(e) => Err(trouble(e.to_string())),
     }
 }

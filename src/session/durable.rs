@@ -30,7 +30,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use synclater_model::policy::filesystem::{kind, FsKind, Mount};
+use synclater_model::policy::filesystem::{kind, upper_of, FsKind, Mount};
 use synclater_sys::job::{self, Job};
 use synclater_sys::mount;
 
@@ -225,7 +225,30 @@ pub fn distrust(mount: &Mount) -> Option<&'static str> {
         return Some("it has a real-time device");
     }
     let is_broken = mount.has("emergency_ro") || mount.has("shutdown");
-    (is_broken || counts_errors(mount)).then_some("it has met an error before")
+    if is_broken || counts_errors(mount) {
+        return Some("it has met an error before");
+    }
+    { upper_mount(mount) }
+        .is_some_and(|upper| kind(&upper.fstype) != FsKind::Tested || distrust(&upper).is_some())
+        .then_some("what it writes to is not on the tested list")
+}
+
+/// What an overlay writes to, where its path is one of ours.
+fn upper_mount(mount: &Mount) -> Option<Mount> {
+    use std::os::unix::ffi::OsStrExt;
+    let path = upper_of(mount)?;
+    let path = Path::new(std::ffi::OsStr::from_bytes(&path));
+    let id = mount::id_of_fd(opening::known_at(path, OFlags::empty())?, mount::MNT_ID).ok()?;
+    let table = super::filesystems::mounts_of("self");
+    table.into_iter().find(|m| m.id == id)
+}
+
+/// Whether the files of an overlay lie on a disk, with a `file` of ours there; other file systems
+/// do. What it writes to may be out of sight, or another thing than its path leads us to: a FUSE
+/// server with a disk of its own.
+#[must_use]
+pub fn is_below_known(mount: &Mount, file: Option<&OwnedFd>) -> bool {
+    mount.fstype != "overlay" || file.is_some_and(mount::file_has_map)
 }
 
 /// Whether an ext4 counts errors of its own structures, which only e2fsck(8) takes back. What it
@@ -379,38 +402,66 @@ pub fn file_below(dir: BorrowedFd<'_>) -> Option<OwnedFd> {
     })
 }
 
-/// Settles the file system that a descriptor lies on, whatever its type. Whether its disk is known
-/// to have been flushed.
+/// How far a file system has been settled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Settled {
+    /// All that it had is durable.
+    Durable,
+    /// All that it had is written; why more is not known, as part of a sentence.
+    Written(&'static str),
+}
+
+/// Settles the file system that a descriptor lies on, whatever its type.
 ///
 /// # Errors
 /// Those of syncfs(2) and fsync(2).
-pub fn settle_at(fd: &OwnedFd) -> io::Result<bool> {
+pub fn settle_at(fd: &OwnedFd) -> io::Result<Settled> {
     let result = |errno| match errno {
         0 => Ok(()),
         errno => Err(io::Error::from_raw_os_error(errno)),
     };
     let past = Past::of(fd.as_fd());
-    let settled = |file: Option<OwnedFd>| {
-        let fds: Vec<BorrowedFd<'_>> = { std::iter::once(fd).chain(&file) }
+    let settled = |file: Option<&OwnedFd>| {
+        let fds: Vec<BorrowedFd<'_>> = { std::iter::once(fd).chain(file) }
             .map(AsFd::as_fd)
             .collect();
-        result(settle_apart(&fds, past)).map(|()| file.is_some())
+        result(settle_apart(&fds, past))
     };
     let id = mount::id_of_fd(fd, 0x1000)?;
     let table = super::filesystems::mounts_of("self");
-    let Some(at) = table.iter().find(|m| m.id == id) else {
-        return settled(None);
+    let at = table.iter().find(|m| m.id == id);
+    let Some(at) = at else {
+        return settled(None).map(|()| Settled::Written("it is not among the mounts"));
     };
-    if kind(&at.fstype) != FsKind::Tested || !needs_file(at) {
-        return settled(None).map(|_| true);
+    let doubt = match kind(&at.fstype) {
+        FsKind::Untested(why) => Some(why),
+        FsKind::Tested => distrust(at),
+        FsKind::Memory | FsKind::Pseudo => return settled(None).map(|()| Settled::Durable),
+    };
+    if !needs_file(at) {
+        settled(None)?;
+        return Ok(doubt.map_or(Settled::Durable, Settled::Written));
     }
     let (_, what) = mount::what_is(fd)?;
     let point = || mount::open_point(at.path()).ok();
     let made = file_below(fd.as_fd()).or_else(|| file_below(point()?.as_fd()));
+    let is_overlay = at.fstype == "overlay";
+    // A file of an overlay may not lie where others are written to.
     let own = || {
-        (what == FileType::RegularFile)
+        (what == FileType::RegularFile && !is_overlay)
             .then(|| fd.try_clone().ok())
             .flatten()
     };
-    settled(made.or_else(own))
+    let file = made.or_else(own);
+    settled(file.as_ref())?;
+    let none = || {
+        file.is_none()
+            .then_some("nothing was found that flushes its disk's cache")
+    };
+    let hidden = || {
+        let is_known = is_below_known(at, file.as_ref());
+        (!is_known).then_some("no disk is known below this overlay")
+    };
+    let why = doubt.or_else(none).or_else(hidden);
+    Ok(why.map_or(Settled::Durable, Settled::Written))
 }

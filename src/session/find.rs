@@ -13,8 +13,7 @@ use super::opening::{known_at, Opening};
 use rustix::fs::{open, FileType, Mode, OFlags};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::path::Path;
-use synclater_model::policy::filesystem::{kind, upper_of, FsKind, Mount};
+use synclater_model::policy::filesystem::{kind, FsKind, Mount};
 use synclater_shim::page;
 use synclater_sys::mount::{id_of_fd, place_of_fd, unique_id_of_fd, what_is, Place, MNT_ID};
 
@@ -97,16 +96,18 @@ fn find_by_descriptor(question: &Question) -> Finding {
         dev: question.dev,
         theirs,
     };
-    let unknown = Finding::Named(Number::everywhere(question.dev), page::NAME_UNKNOWN);
     let Some((mount, in_sight)) = asked.mount() else {
-        return unknown;
+        return Finding::Named(asked.anywhere(), page::NAME_UNKNOWN);
     };
+    let number = asked.number(&mount).unwrap_or(asked.anywhere());
     if let Some(named) = refused(&mount) {
-        return Finding::Named(asked.number(&mount).unwrap_or(asked.anywhere()), named);
+        return Finding::Named(number, named);
     }
-    asked
-        .taken(mount, in_sight)
-        .map_or(unknown, |f| Finding::Tested(Box::new(f)))
+    match asked.taken(mount, in_sight) {
+        Ok(found) => Finding::Tested(Box::new(found)),
+        Err(page::NAME_UNKNOWN) => Finding::Named(asked.anywhere(), page::NAME_UNKNOWN),
+        Err(named) => Finding::Named(number, named),
+    }
 }
 
 /// What process `pid` has open on superblocks with these numbers: a question for each number.
@@ -152,7 +153,7 @@ pub fn find_mounted(mount: &Mount) -> Option<Found> {
     };
     refused(mount)
         .is_none()
-        .then(|| asked.taken(mount.clone(), true))
+        .then(|| asked.taken(mount.clone(), true).ok())
         .flatten()
 }
 
@@ -168,27 +169,8 @@ fn refused(mount: &Mount) -> Option<u32> {
         FsKind::Memory => Some(page::NAME_MEMORY),
         FsKind::Pseudo | FsKind::Untested(_) => Some(page::NAME_REAL),
         FsKind::Tested if durable::distrust(mount).is_some() => Some(page::NAME_REAL),
-        FsKind::Tested if !has_tested_upper(mount) => Some(page::NAME_REAL),
         FsKind::Tested => None,
     }
-}
-
-/// Whether what an overlay writes to is of a tested type, or in memory, as far as it is in sight.
-fn has_tested_upper(mount: &Mount) -> bool {
-    use std::os::unix::ffi::OsStrExt;
-    let Some(path) = upper_of(mount) else {
-        return true;
-    };
-    let path = Path::new(std::ffi::OsStr::from_bytes(&path));
-    let Some(id) = known_at(path, OFlags::empty()).and_then(|fd| id_of_fd(&fd, MNT_ID).ok()) else {
-        return true;
-    };
-    let table = mounts_of("self");
-    let upper = table.iter().find(|m| m.id == id);
-    upper.is_none_or(|m| match kind(&m.fstype) {
-        FsKind::Tested => durable::distrust(m).is_none(),
-        other => matches!(other, FsKind::Memory),
-    })
 }
 
 impl Asked {
@@ -239,8 +221,16 @@ impl Asked {
         fd.try_clone().ok()
     }
 
-    /// A descriptor of our own on the superblock of `mount`.
-    fn taken(&self, mount: Mount, in_sight: bool) -> Option<Found> {
+    /// A descriptor of our own on the superblock of `mount`; else what the page is to say of it.
+    fn taken(&self, mount: Mount, in_sight: bool) -> Result<Found, u32> {
+        let found = { self.taken_by(mount, in_sight) }.ok_or(page::NAME_UNKNOWN)?;
+        match durable::is_below_known(&found.mount, found.file.as_ref()) {
+            true => Ok(found),
+            false => Err(page::NAME_REAL),
+        }
+    }
+
+    fn taken_by(&self, mount: Mount, in_sight: bool) -> Option<Found> {
         let there = [dev_of(&mount), self.dev];
         let opening = Opening::of(&mount);
         let at_point = in_sight.then(|| at_point(&mount)).flatten();
@@ -321,6 +311,7 @@ fn at_point(mount: &Mount) -> Option<OwnedFd> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::Path;
 
     fn opened(path: &Path) -> OwnedFd {
         open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).expect("it opens")

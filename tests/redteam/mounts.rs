@@ -215,6 +215,62 @@ fn what_is_made_anew_over_an_ext4_is_not_taken_for_that() {
     assert!(!is_later, "ext2 is not on the tested list");
 }
 
+/// An overlay that writes to a tmpfs that is mounted nowhere any more, as of a container.
+fn overlay_on_hidden(stage: &Stage) -> PathBuf {
+    let [hidden, at] = ["hidden", "at"].map(|name| stage.work().join(name));
+    for dir in [&hidden, &at] {
+        std::fs::create_dir(dir).expect("a mount point");
+    }
+    mount(&["-t", "tmpfs"], "none", &hidden);
+    let options = overlay_on(&hidden);
+    mount(&["-t", "overlay", "-o", &options], "none", &at);
+    run(clean("umount").arg("-l").arg(&hidden)).must_succeed();
+    at
+}
+
+#[test]
+fn an_overlay_on_what_is_out_of_sight_and_no_disk_stays_real() {
+    if !as_root("an_overlay_on_what_is_out_of_sight_and_no_disk_stays_real") {
+        return;
+    }
+    let stage = Stage::new("hidden");
+    let at = overlay_on_hidden(&stage);
+    let mut scribe = scribe(&stage, &[]);
+    let is_later = is_put_off(&stage, &mut scribe, &at, 20);
+    ends_well(&stage, &mut scribe);
+    umount(&at);
+    assert!(!is_later, "it may be a FUSE");
+}
+
+#[test]
+fn settle_claims_no_more_of_a_path_than_is_known_of_its_file_system() {
+    if !as_root("settle_claims_no_more_of_a_path_than_is_known_of_its_file_system") {
+        return;
+    }
+    let stage = Stage::new("claims");
+    let hidden = overlay_on_hidden(&stage);
+    let (old, whole) = (Disk::new("ext2", 16), Disk::new("ext4", 64));
+    let at = stage.work().join("whole");
+    std::fs::create_dir(&at).expect("a mount point");
+    let options = overlay_on(whole.path());
+    mount(&["-t", "overlay", "-o", &options], "none", &at);
+    let not_known = "file system written; whether it is durable is not known:";
+    for (path, said) in [
+        (hidden.as_path(), format!("{not_known} no disk is known")),
+        (old.path(), format!("{not_known} not on the tested list")),
+        (whole.path(), "file system settled".to_owned()),
+        (&at, "file system settled".to_owned()),
+    ] {
+        let path = path.display().to_string();
+        let settle = stage.ask(&["settle", &path]).must_succeed();
+        let line = format!("{path}: {said}");
+        assert!(settle.stdout.contains(&line), "{settle}");
+    }
+    for at in [&hidden, &at] {
+        umount(at);
+    }
+}
+
 #[test]
 fn a_mount_that_is_moved_over_a_tmpfs_loses_nothing() {
     if !as_root("a_mount_that_is_moved_over_a_tmpfs_loses_nothing") {

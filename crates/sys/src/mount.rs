@@ -56,6 +56,14 @@ pub fn what_is(fd: impl AsFd) -> io::Result<(u64, FileType)> {
     place_of_fd(fd).map(|place| (place.dev, place.kind))
 }
 
+/// Whether a file lies on a file system that maps its files to disks. An overlay passes the
+/// question on to where the file is (ovl_fiemap, Linux 4.19); FUSE, 9p, NFS and tmpfs answer
+/// EOPNOTSUPP.
+#[must_use]
+pub fn file_has_map(file: impl AsFd) -> bool {
+    crate::process::has_extent_map(file.as_fd())
+}
+
 /// The type and permissions of a file, as far as they are known without asking its file system.
 ///
 /// # Errors

@@ -476,6 +476,15 @@ pub(crate) fn filesystem_uuid(fd: BorrowedFd<'_>) -> Option<String> {
     )
 }
 
+/// FS_IOC_FIEMAP of no extents: `struct fiemap`, without any `struct fiemap_extent` behind it.
+pub(crate) fn has_extent_map(fd: BorrowedFd<'_>) -> bool {
+    const FS_IOC_FIEMAP: libc::c_ulong = 0xc020_660b;
+    // fm_start, fm_length, fm_flags and fm_mapped_extents, fm_extent_count and reserved.
+    let mut map = [0u64, u64::MAX, 0, 0];
+    // SAFETY: the call reads and writes the 32 bytes of `map`, as its number says, and no extents.
+    unsafe { libc::ioctl(fd.as_raw_fd(), FS_IOC_FIEMAP, map.as_mut_ptr()) == 0 }
+}
+
 /// The user that this process acts as.
 #[must_use]
 pub fn effective_user() -> u32 {

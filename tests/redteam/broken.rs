@@ -435,26 +435,40 @@ fn what_is_mounted_nowhere_any_more_is_not_said_to_be_settled() {
     is_told_for_good(&stage);
 }
 
-#[test]
-fn what_aio_wrote_once_the_relaxation_was_over_is_made_durable_by_itself() {
-    if !as_root("what_aio_wrote_once_the_relaxation_was_over_is_made_durable_by_itself") {
-        return;
-    }
-    let (disk, stage) = (Disk::new("ext4", 64), Stage::new("aio-late"));
+/// The relaxation ends while file 1 is asked for by `ask`, which has been decided, and waits for a
+/// file system that is frozen.
+fn outlives_the_relaxation(name: &str, before: &[&str], ask: &str) {
+    let (disk, stage) = (Disk::new("ext4", 64), Stage::new(name));
     let mut scribe = scribe(&stage, &[]);
     warm(&stage, &mut scribe, disk.path());
     let open = format!("open 1 {}", disk.path().join("a").display());
     assert_eq!(does(&mut scribe, &open), 0);
     let requests = stage.counted().0;
     let frozen = Frozen::new(disk.path());
-    assert_eq!(does(&mut scribe, "queue 1"), 0);
-    scribe.tell("aio 1");
+    for line in before {
+        assert_eq!(does(&mut scribe, line), 0, "{line}");
+    }
+    scribe.tell(&format!("{ask} 1"));
     // It has been decided: what is counted first.
     assert!(until(LIMIT, || stage.counted().0 > requests));
     let set = stage.ask(&["set", &stage.id(), "-u", "now"]);
     drop(frozen);
     set.must_succeed();
-    assert_eq!(scribe.hear(), "aio 0");
+    assert_eq!(scribe.hear(), format!("{ask} 0"));
     are_whole(disk.cut().path(), &["a"]);
     ends_well(&stage, &mut scribe);
+}
+
+#[test]
+fn what_aio_wrote_once_the_relaxation_was_over_is_made_durable_by_itself() {
+    if as_root("what_aio_wrote_once_the_relaxation_was_over_is_made_durable_by_itself") {
+        outlives_the_relaxation("aio-late", &["queue 1"], "aio");
+    }
+}
+
+#[test]
+fn what_libaio_wrote_once_the_relaxation_was_over_is_made_durable_by_itself() {
+    if as_root("what_libaio_wrote_once_the_relaxation_was_over_is_made_durable_by_itself") {
+        outlives_the_relaxation("libaio-late", &[], "submit");
+    }
 }

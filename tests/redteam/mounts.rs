@@ -217,6 +217,7 @@ fn what_is_made_anew_over_an_ext4_is_not_taken_for_that() {
 
 /// An overlay that writes to a tmpfs that is mounted nowhere any more, as of a container.
 fn overlay_on_hidden(stage: &Stage) -> PathBuf {
+    keep_mounts_private();
     let [hidden, at] = ["hidden", "at"].map(|name| stage.work().join(name));
     for dir in [&hidden, &at] {
         std::fs::create_dir(dir).expect("a mount point");

@@ -8,6 +8,7 @@
  *   over N          overwrites its first block and syncs the data
  *   queue N         has a block appended to it by aio_write
  *   aio N           has it synced by aio_fsync, and waits for that
+ *   submit N        appends a block to it by io_submit, with RWF_DSYNC, and waits for that
  *   msync PATH      overwrites the first block of a file or device through a mapping
  *   line PATH       appends a block by stdio to what is opened with O_SYNC; no call of it syncs
  *   stream PATH     opens a file with O_SYNC for stdio; flush N writes N blocks to it, by stdio
@@ -27,6 +28,7 @@
 #include <aio.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/aio_abi.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <pthread.h>
@@ -39,6 +41,7 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -163,6 +166,25 @@ static int want(const char *path)
 	return fd < 0 || dup2(fd, 7) < 0 || (fd != 7 && close(fd)) ? errno : 0;
 }
 
+static int submit(int fd)
+{
+	static aio_context_t context;
+	struct iocb write = { .aio_fildes = (uint32_t)fd,
+			      .aio_lio_opcode = IOCB_CMD_PWRITE,
+			      .aio_rw_flags = RWF_DSYNC,
+			      .aio_buf = (uintptr_t)block,
+			      .aio_nbytes = sizeof block };
+	struct iocb *list[] = { &write };
+	struct io_event event;
+
+	if (!context && syscall(SYS_io_setup, 1, &context))
+		return errno;
+	if (syscall(SYS_io_submit, context, 1, list) != 1 ||
+	    syscall(SYS_io_getevents, context, 1, 1, &event, NULL) != 1)
+		return errno;
+	return event.res < 0 ? (int)-event.res : 0;
+}
+
 static int append(int fd) { return write(fd, block, sizeof block) == sizeof block ? 0 : errno; }
 
 static int be_filtered(void)
@@ -273,6 +295,8 @@ static int obey(const char *verb, char *first, char *second)
 		return open_stream(first);
 	if (!strcmp(verb, "aio"))
 		return sync_by_aio(files[n]);
+	if (!strcmp(verb, "submit"))
+		return submit(files[n]);
 	if (!strcmp(verb, "queue"))
 		return queue(files[n]);
 	if (!strcmp(verb, "umount"))

@@ -395,6 +395,21 @@ fn what_stdio_writes_behind_an_umount_that_only_the_net_sees_is_settled_at_the_e
 }
 
 #[test]
+fn a_lock_outlives_opens_of_its_file_with_o_sync_while_somebody_unmounts() {
+    if !as_root("a_lock_outlives_opens_of_its_file_with_o_sync_while_somebody_unmounts") {
+        return;
+    }
+    let (disk, stage) = (Disk::new("ext4", 64), Stage::new("locks"));
+    let mut scribe = scribe(&stage, &[]);
+    warm(&stage, &mut scribe, disk.path());
+    let open = format!("open 1 {}", disk.path().join("locked").display());
+    assert_eq!(does(&mut scribe, &open), 0);
+    let line = format!("lock 1 {}", disk.path().display());
+    assert_eq!(does(&mut scribe, &line), 0);
+    ends_well(&stage, &mut scribe);
+}
+
+#[test]
 fn what_sync_owed_of_a_dead_session_is_settled_wherever_it_is_mounted() {
     if !as_root("what_sync_owed_of_a_dead_session_is_settled_wherever_it_is_mounted") {
         return;

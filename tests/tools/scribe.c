@@ -22,6 +22,8 @@
  *   umount PATH     unmounts
  *   expire PATH     unmounts what nobody has used since it was said before
  *   both PATH PATH  unmounts both at the same moment
+ *   lock N PATH     locks it, opens it 4,000 times with O_SYNC while it unmounts PATH, looks whether
+ *                   the lock is still there
  *   tell PROGRAM …  has another program run
  *   sync            makes everything durable
  */
@@ -219,6 +221,45 @@ static int unmount_both(char *first, char *second)
 	return own ? (int)(long)own : (int)(long)others;
 }
 
+static _Atomic int has_ended;
+
+static void *unmount_often(void *path)
+{
+	while (!has_ended) {
+		umount2(path, 0);
+		usleep(5000);
+	}
+	return NULL;
+}
+
+/* Nothing is closed: whoever closes a file drops all locks that the process has on it. */
+static int keep_lock(int fd, char *mount)
+{
+	enum { OPENS = 4000 };
+	struct rlimit room = { OPENS + 100, OPENS + 100 };
+	struct flock lock = { .l_type = F_WRLCK, .l_whence = SEEK_SET }, seen = lock;
+	char path[32];
+	pthread_t other;
+	int looks, result = 0;
+
+	snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+	looks = open(path, O_RDWR);
+	if (setrlimit(RLIMIT_NOFILE, &room) || looks < 0 || fcntl(fd, F_SETLK, &lock) ||
+	    pthread_create(&other, NULL, unmount_often, mount))
+		return errno;
+	for (int i = 0; i < OPENS && !result; i++) {
+		seen = lock;
+		usleep(20);
+		if (open(path, O_RDWR | O_SYNC) < 0 || fcntl(looks, F_OFD_GETLK, &seen))
+			result = errno;
+		else if (seen.l_type == F_UNLCK)
+			result = ENOLCK;
+	}
+	has_ended = 1;
+	pthread_join(other, NULL);
+	return result;
+}
+
 static int be_tight(void)
 {
 	int next = dup(0);
@@ -313,6 +354,8 @@ static int obey(const char *verb, char *first, char *second)
 		return tell(first, second);
 	if (!strcmp(verb, "both"))
 		return unmount_both(first, second);
+	if (!strcmp(verb, "lock"))
+		return keep_lock(files[n], second);
 	if (!strcmp(verb, "open"))
 		return hold(n, open(second, O_CREAT | O_RDWR | O_APPEND | O_CLOEXEC, 0666));
 	if (!strcmp(verb, "grow"))

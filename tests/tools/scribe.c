@@ -22,8 +22,8 @@
  *   umount PATH     unmounts
  *   expire PATH     unmounts what nobody has used since it was said before
  *   both PATH PATH  unmounts both at the same moment
- *   lock N PATH     locks it, opens it 4,000 times with O_SYNC while it unmounts PATH, looks whether
- *                   the lock is still there
+ *   lock N PATH     locks it, opens it 4,000 times with O_SYNC while it unmounts PATH; looks
+ *                   whether the lock is still there
  *   tell PROGRAM …  has another program run
  *   sync            makes everything durable
  */

@@ -17,18 +17,23 @@ use std::sync::atomic::{AtomicBool, Ordering};
 static PIPE_IGNORED: AtomicBool = AtomicBool::new(false);
 /// Whether SIGXFSZ was: we ignore it, so that a file size limit is an error that can be told.
 static SIZE_IGNORED: AtomicBool = AtomicBool::new(false);
+/// Whether SIGCHLD was: then nobody would hear how a child of ours has ended (wait(2)).
+static CHILD_IGNORED: AtomicBool = AtomicBool::new(false);
 
-/// Signals that are ignored here, whatever they were before.
-const CHANGED: [(i32, &AtomicBool); 2] = [
+/// Signals that are ignored here, or not, whatever they were before.
+const CHANGED: [(i32, &AtomicBool); 3] = [
     (libc::SIGPIPE, &PIPE_IGNORED),
     (libc::SIGXFSZ, &SIZE_IGNORED),
+    (libc::SIGCHLD, &CHILD_IGNORED),
 ];
 
 /// Runs before Rust's runtime, which would hide how SIGPIPE stood.
 extern "C" fn before_main() {
-    PIPE_IGNORED.store(crate::signal::is_ignored(libc::SIGPIPE), Ordering::Relaxed);
-    SIZE_IGNORED.store(crate::signal::is_ignored(libc::SIGXFSZ), Ordering::Relaxed);
+    for (signal, ignored) in CHANGED {
+        ignored.store(crate::signal::is_ignored(signal), Ordering::Relaxed);
+    }
     crate::signal::set_disposition(libc::SIGXFSZ, libc::SIG_IGN);
+    crate::signal::set_disposition(libc::SIGCHLD, libc::SIG_DFL);
 }
 
 // SAFETY: an entry of .init_array is called once, with C's convention, before main; ours touches an
@@ -38,7 +43,7 @@ extern "C" fn before_main() {
 static BEFORE_MAIN: extern "C" fn() = before_main;
 
 /// Restores what the command is to inherit; runs between fork and exec.
-fn restore(mask: &libc::sigset_t, child_ignored: bool) -> io::Result<()> {
+fn restore(mask: &libc::sigset_t) -> io::Result<()> {
     let as_before = |ignored: bool| {
         if ignored {
             libc::SIG_IGN
@@ -49,7 +54,6 @@ fn restore(mask: &libc::sigset_t, child_ignored: bool) -> io::Result<()> {
     for (signal, ignored) in CHANGED {
         crate::signal::set_disposition(signal, as_before(ignored.load(Ordering::Relaxed)));
     }
-    crate::signal::set_disposition(libc::SIGCHLD, as_before(child_ignored));
     crate::signal::set_mask(mask);
     Ok(())
 }
@@ -59,7 +63,8 @@ fn restore(mask: &libc::sigset_t, child_ignored: bool) -> io::Result<()> {
 /// # Errors
 /// Those of fork and exec, the latter as the command's own: `ENOENT`, `EACCES`, `ENOEXEC`…
 pub fn spawn(mut command: Command, inherited: &crate::signal::Inherited) -> io::Result<u32> {
-    if !inherited.child_ignored {
+    // posix_spawn(3) can make a signal default, and not ignored.
+    if !CHILD_IGNORED.load(Ordering::Relaxed) {
         let default = CHANGED.iter().filter(|(_, i)| !i.load(Ordering::Relaxed));
         match spawn::beside(&command, &inherited.mask, default.map(|(s, _)| *s)) {
             // A script without `#!` is for /bin/sh: execvp(3) does that, posix_spawnp(3) does not.
@@ -139,9 +144,9 @@ pub fn become_command(mut command: Command, inherited: &crate::signal::Inherited
 
 /// Has `command` begin with the signal state of `inherited`.
 pub fn with_inherited(command: &mut Command, inherited: &crate::signal::Inherited) {
-    let (mask, child_ignored) = (inherited.mask, inherited.child_ignored);
+    let mask = inherited.mask;
     // SAFETY: `restore` calls sigaction and sigprocmask only, both async-signal-safe.
-    unsafe { command.pre_exec(move || restore(&mask, child_ignored)) };
+    unsafe { command.pre_exec(move || restore(&mask)) };
 }
 
 /// Makes orphans among our descendants our children, so that the session's processes can be told.

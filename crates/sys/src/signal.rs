@@ -9,7 +9,6 @@ use std::ptr::{null, null_mut};
 #[derive(Clone, Copy)]
 pub struct Inherited {
     pub(crate) mask: libc::sigset_t,
-    pub(crate) child_ignored: bool,
 }
 
 /// Signals that are passed on to the command.
@@ -61,8 +60,6 @@ impl Signals {
     /// Those of signalfd(2).
     pub fn take() -> io::Result<Signals> {
         let mut set = empty_set();
-        let child_ignored = is_ignored(libc::SIGCHLD);
-        set_disposition(libc::SIGCHLD, libc::SIG_DFL);
         add(&mut set, libc::SIGCHLD);
         PASSED
             .iter()
@@ -73,10 +70,7 @@ impl Signals {
         unsafe { libc::sigprocmask(libc::SIG_BLOCK, &raw const set, &raw mut mask) };
         Ok(Signals {
             fd: descriptor_for(&set)?,
-            inherited: Inherited {
-                mask,
-                child_ignored,
-            },
+            inherited: Inherited { mask },
         })
     }
 
@@ -122,10 +116,7 @@ pub fn inherited() -> Inherited {
     let mut mask = empty_set();
     // SAFETY: a null set changes nothing; `mask` is ours.
     unsafe { libc::sigprocmask(libc::SIG_BLOCK, null(), &raw mut mask) };
-    Inherited {
-        mask,
-        child_ignored: is_ignored(libc::SIGCHLD),
-    }
+    Inherited { mask }
 }
 
 pub(crate) fn empty_set() -> libc::sigset_t {

@@ -141,7 +141,8 @@ impl Wanted {
         let cannot = |what: &str, e: std::io::Error| {
             belongings.give_back(false);
             // Mostly a matter of the memory that it shares.
-            let place = belongings.memory.parent().unwrap_or(&run);
+            let above = belongings.memory.parent();
+            let place = { above }.filter(|p| *p != belongings.dir).unwrap_or(&run);
             let try_ = "free space there, or name another folder in SYNCLATER_RUN_DIR";
             Trouble::new(
                 format!("cannot make {what} in {}", place.display()),

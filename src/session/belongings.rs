@@ -30,7 +30,8 @@ pub struct Belongings {
     pub token: String,
     /// The session's folder.
     pub dir: PathBuf,
-    /// Where page, slots and the control socket lie: `dir`, or a folder in memory.
+    /// Where page, slots and the control socket lie: a folder in memory. No other session has ever
+    /// had it: what outlives this one goes on naming it, and may not join the next of its id.
     pub memory: PathBuf,
     /// Locked as long as the file is open, here or in the keeper.
     pub lock: Arc<File>,
@@ -41,8 +42,8 @@ pub struct Belongings {
 pub fn memory_of(dir: &Path) -> PathBuf {
     let text = said_by_lock(dir);
     match text.split(|b| *b == b'\n').next() {
-        Some(memory) if !memory.is_empty() => OsStr::from_bytes(memory).into(),
-        _ => dir.to_path_buf(),
+        Some(memory) => dir.join(OsStr::from_bytes(memory)),
+        None => dir.to_path_buf(),
     }
 }
 
@@ -136,12 +137,12 @@ impl Belongings {
         ledger: Option<&Ledger>,
     ) -> Result<Belongings, Trouble> {
         let base = dirs::memory_dir(run);
-        let mut memory = dir.to_path_buf();
-        if base != run {
+        let memory = if base == run {
+            dir.join(random_name())
+        } else {
             dirs::make(&base, "the folder of shared memory")?;
-            // Sessions of another run folder may have the same id.
-            memory = base.join(format!("{id}.{}", random_name()));
-        }
+            base.join(format!("{id}.{}", random_name()))
+        };
         let made = Belongings {
             id,
             token: random_name(),
@@ -151,10 +152,8 @@ impl Belongings {
         };
         // Before there is memory: what no lock file names nobody removes.
         made.tell(ledger)?;
-        if base != run {
-            let created = DirBuilder::new().mode(dirs::mode()).create(&made.memory);
-            created.map_err(|e| cannot_make(&made.memory, &e))?;
-        }
+        let created = DirBuilder::new().mode(dirs::mode()).create(&made.memory);
+        created.map_err(|e| cannot_make(&made.memory, &e))?;
         Ok(made)
     }
 
@@ -162,9 +161,8 @@ impl Belongings {
     /// ends with NUL, as a path may hold anything else.
     fn tell(&self, ledger: Option<&Ledger>) -> Result<(), Trouble> {
         let mut text = Vec::new();
-        if self.memory != self.dir {
-            text.extend_from_slice(self.memory.as_os_str().as_bytes());
-        }
+        let memory = { self.memory.strip_prefix(&self.dir) }.unwrap_or(&self.memory);
+        text.extend_from_slice(memory.as_os_str().as_bytes());
         text.push(b'\n');
         text.extend(ledger.map_or(&[][..], |l| l.dir().as_os_str().as_bytes()));
         text.push(0);
@@ -177,9 +175,7 @@ impl Belongings {
     /// Gives them back: the session has no files any more. Where it has left processes behind their
     /// memory keeps the name of its folder, which nobody else may have then.
     pub fn give_back(&self, has_left_some: bool) {
-        if self.memory != self.dir {
-            let _ = std::fs::remove_dir_all(&self.memory);
-        }
+        let _ = std::fs::remove_dir_all(&self.memory);
         let files = std::fs::read_dir(&self.dir).into_iter().flatten().flatten();
         for file in files.filter(|f| f.file_name() != "lock") {
             let _ = std::fs::remove_file(file.path());

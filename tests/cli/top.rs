@@ -64,8 +64,9 @@ fn table(screen: &str) -> Vec<&str> {
 fn recorded(stage: &Stage) -> u32 {
     let session = stage.run_dir().join(stage.id());
     let lock = std::fs::read_to_string(session.join("lock")).expect("the lock");
-    let memory = lock.lines().next().filter(|l| !l.is_empty());
-    let page = memory.map_or(session, Into::into).join("page");
+    let page = session
+        .join(lock.lines().next().expect("a line"))
+        .join("page");
     let bytes = std::fs::read(page).expect("the page");
     let at = offset_of!(Page, record);
     u32::from_ne_bytes(bytes[at..at + 4].try_into().expect("four bytes"))

@@ -7,6 +7,7 @@
 //! There are two libraries, side by side: one that times other calls too ([`Variant::Io`]), so that
 //! ordinary sessions have nothing of it.
 
+use crate::folder::random_name;
 use crate::session::dirs;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
@@ -128,35 +129,49 @@ fn is_trusted(seen: &std::fs::Metadata) -> bool {
     (seen.uid() == 0 || seen.uid() == process::effective_user()) && seen.mode() & 0o022 == 0
 }
 
-/// Folders to unpack to, best first.
+/// Folders of ours to unpack to, best first.
 fn caches() -> Vec<PathBuf> {
-    let user = process::effective_user();
     let variable = |name| {
         std::env::var_os(name)
             .filter(|v| !v.is_empty())
             .map(PathBuf::from)
     };
     let home = || variable("HOME").map(|h| h.join(".cache"));
-    let mut all = Vec::new();
-    if user == 0 {
-        all.push("/var/cache/synclater".into());
-    } else {
-        all.extend(
-            variable("XDG_CACHE_HOME")
-                .or_else(home)
-                .map(|d| d.join("synclater")),
-        );
+    if process::effective_user() == 0 {
+        return vec!["/var/cache/synclater".into()];
     }
-    all.push(format!("/tmp/synclater-lib-{user}").into());
-    all.push(format!("/dev/shm/synclater-lib-{user}").into());
-    all
+    let cache = variable("XDG_CACHE_HOME").or_else(home);
+    cache.map(|d| d.join("synclater")).into_iter().collect()
 }
 
-/// Whether programs of any user of the session can map a file below `dir`.
-fn usable(dir: &Path) -> Result<(), String> {
+/// Folders where others make theirs, too. Once ours is gone (cleaned up, a reboot) its name is
+/// anybody's, and what outlived a session goes on naming the library there.
+fn public_caches() -> [PathBuf; 2] {
+    let user = process::effective_user();
+    ["/tmp", "/dev/shm"].map(|dir| format!("{dir}/synclater-lib-{user}").into())
+}
+
+/// A folder in a public cache, of a name that others cannot know: they cannot list what is above.
+fn hidden_in(public: &Path) -> Result<PathBuf, String> {
+    usable(public, 0o711)?;
+    let cannot = |e: io::Error| format!("{}: {e}", public.display());
+    // An earlier release let everybody list it.
+    std::fs::set_permissions(public, std::fs::Permissions::from_mode(0o711)).map_err(cannot)?;
+    let is_hidden = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default().as_encoded_bytes();
+        name.len() == random_name().len() && name.iter().all(u8::is_ascii_hexdigit)
+    };
+    let files = std::fs::read_dir(public).map_err(cannot)?.flatten();
+    let known = files.map(|f| f.path()).find(is_hidden);
+    Ok(known.unwrap_or_else(|| public.join(random_name())))
+}
+
+/// Whether programs of any user of the session can map a file below `dir`, which is made with
+/// `mode`.
+fn usable(dir: &Path, mode: u32) -> Result<(), String> {
     let made = std::fs::DirBuilder::new()
         .recursive(true)
-        .mode(0o755)
+        .mode(mode)
         .create(dir);
     made.map_err(|e| format!("{}: {e}", dir.display()))?;
     let seen = dir
@@ -186,18 +201,24 @@ pub fn locate(variant: Variant) -> Result<PathBuf, String> {
     if let Some(dir) = installed(variant) {
         return Ok(dir.join("$LIB").join(variant.name()));
     }
+    let own = caches().into_iter().map(Ok);
+    let public = public_caches().into_iter().map(|d| hidden_in(&d));
     let mut why = Vec::new();
-    for cache in caches() {
-        let dir = cache.join(CONTENT_NAME);
-        match usable(&cache).and_then(|()| {
-            if !is_whole(&dir, variant) {
-                unpack(&dir).map_err(|e| format!("{}: {e}", dir.display()))?;
-            }
-            Ok(())
-        }) {
-            Ok(()) => return Ok(dir.join("$LIB").join(variant.name())),
+    for cache in own.chain(public) {
+        match cache.and_then(|cache| unpacked_in(&cache, variant)) {
+            Ok(dir) => return Ok(dir.join("$LIB").join(variant.name())),
             Err(e) => why.push(e),
         }
     }
     Err(why.join("; "))
+}
+
+/// The folder of the libraries in `cache`, unpacked where that is needed.
+fn unpacked_in(cache: &Path, variant: Variant) -> Result<PathBuf, String> {
+    usable(cache, 0o755)?;
+    let dir = cache.join(CONTENT_NAME);
+    if !is_whole(&dir, variant) {
+        unpack(&dir).map_err(|e| format!("{}: {e}", dir.display()))?;
+    }
+    Ok(dir)
 }

@@ -228,6 +228,10 @@ pub fn distrust(mount: &Mount) -> Option<&'static str> {
     if is_broken || counts_errors(mount) {
         return Some("it has met an error before");
     }
+    let is_volatile = mount.has("volatile") || mount.has("fsync=volatile");
+    if mount.fstype == "overlay" && is_volatile {
+        return Some("it is mounted volatile: it syncs nothing");
+    }
     { upper_mount(mount) }
         .is_some_and(|upper| kind(&upper.fstype) != FsKind::Tested || distrust(&upper).is_some())
         .then_some("what it writes to is not on the tested list")

@@ -251,23 +251,29 @@ fn settle_claims_no_more_of_a_path_than_is_known_of_its_file_system() {
     let stage = Stage::new("claims");
     let hidden = overlay_on_hidden(&stage);
     let (old, whole) = (Disk::new("ext2", 16), Disk::new("ext4", 64));
-    let at = stage.work().join("whole");
-    std::fs::create_dir(&at).expect("a mount point");
+    let [at, volatile] = ["whole", "volatile"].map(|name| stage.work().join(name));
+    let lower = stage.work().join("lower");
+    for dir in [&at, &volatile, &lower] {
+        std::fs::create_dir(dir).expect("a mount point");
+    }
     let options = overlay_on(whole.path());
     mount(&["-t", "overlay", "-o", &options], "none", &at);
+    let options = format!("{},volatile", overlay_on(&lower));
+    mount(&["-t", "overlay", "-o", &options], "none", &volatile);
     let not_known = "file system written; whether it is durable is not known:";
     for (path, said) in [
         (hidden.as_path(), format!("{not_known} no disk is known")),
         (old.path(), format!("{not_known} not on the tested list")),
         (whole.path(), "file system settled".to_owned()),
         (&at, "file system settled".to_owned()),
+        (&volatile, format!("{not_known} it is mounted volatile")),
     ] {
         let path = path.display().to_string();
         let settle = stage.ask(&["settle", &path]).must_succeed();
         let line = format!("{path}: {said}");
         assert!(settle.stdout.contains(&line), "{settle}");
     }
-    for at in [&hidden, &at] {
+    for at in [&hidden, &at, &volatile] {
         umount(at);
     }
 }

@@ -12,6 +12,7 @@ mod judged;
 mod ledger;
 mod model;
 mod mounts;
+mod strangers;
 
 use crate::harness::command::{clean, run};
 use crate::harness::disk::Disk;

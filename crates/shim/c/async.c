@@ -174,7 +174,7 @@ long sl_io_submit(long context, long n, void **blocks)
 	long done = 0, r = 0;
 	int active = sl_active();
 
-	if (n <= 0 || !(active || sl_filtered_with_marks()))
+	if (n <= 0 || !(active || sl_outside_with_marks()))
 		return raw3(NR_io_submit, context, n, blocks);
 	while (done < n) {
 		long batch = n - done < BATCH ? n - done : BATCH;

@@ -51,6 +51,7 @@ long sl_attach(const struct sl_errand *e, int page, int slots)
 	l->page = map_at(e->page, e->page_size, PROT_READ_, page);
 	l->slots = (struct sl_slots *)(uintptr_t)map_at(e->slots, e->slots_size,
 							PROT_READ_ | PROT_WRITE_, slots);
+	l->owner = sl_owner_of(page);
 	if (!is_good(l->page, l->slots, e))
 		return -EINVAL_;
 	if (!begin_anew())
@@ -66,7 +67,7 @@ long sl_attach(const struct sl_errand *e, int page, int slots)
 	sl.followed = e->flags_of & SL_ERRAND_FOLLOWED;
 	sl.keeps_sync = e->flags_of & SL_ERRAND_RINGS;
 	sl.pid_ns = e->pid_ns;
-	sl.filtered = 0;
+	sl.outside = 0;
 	STORE(sl.levels, 1);
 	STORE(sl.ready, 2);
 	__atomic_store_n(&sl_stripped_at, &l->slots->stripped, __ATOMIC_SEQ_CST);
@@ -75,6 +76,6 @@ long sl_attach(const struct sl_errand *e, int page, int slots)
 
 void sl_init(void) {}
 
-int sl_active(void) { return LOAD(sl.ready) == 2 && LOAD(sl.levels) && LIKELY(!sl.filtered); }
+int sl_active(void) { return LOAD(sl.ready) == 2 && LOAD(sl.levels) && LIKELY(!sl.outside); }
 
 #endif

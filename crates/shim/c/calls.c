@@ -198,7 +198,7 @@ static ALWAYS_INLINE long sync_fd(long nr, int fd, unsigned kind, uint64_t calle
 	const uint64_t *debt;
 	uint64_t fresh;
 
-	if (UNLIKELY(LOAD_RELAXED(sl.ready) != 2 || sl.filtered || sl.levels != 1))
+	if (UNLIKELY(LOAD_RELAXED(sl.ready) != 2 || sl.outside || sl.levels != 1))
 		return sync_anywhere(nr, fd, kind, caller);
 	ADD(shard_of(0, NULL)->requests, 1);
 	debt = usual_debt(&sl.level[0], fd, &fresh);

@@ -42,9 +42,11 @@ struct sl_gate_head {
 
 /* What O_SYNC that was taken off has left in a process, for good. */
 struct sl_marks {
-	uint32_t here; /* this process, or one it was forked from, marked a description */
+	uint32_t here; /* this process, or one it was forked from, marked a description; or MAYBE */
 	uint32_t lost; /* a mark was overwritten by the program: be careful with every write */
 };
+
+#define SL_MARKS_MAYBE 2u /* it could not join: what it inherited may bear a mark */
 
 extern struct sl_marks sl_marks; /* osync.c */
 

@@ -7,6 +7,7 @@
  * supervisor has not, since that may kill at any call that we make to find out.
  */
 #include "shim.h"
+#include "gate.h"
 
 static int same(const char *a, const char *b)
 {
@@ -36,7 +37,6 @@ static uint32_t seccomp_filters(void)
 {
 	static const char key[] = "\nSeccomp_filters:\t";
 	char buf[4096];
-	uint32_t n = 0;
 	long i, k;
 
 	if (sl_read_file("/proc/self/status", buf, sizeof buf) <= 0)
@@ -44,11 +44,8 @@ static uint32_t seccomp_filters(void)
 	for (i = 0; buf[i]; i++) {
 		for (k = 0; key[k] && buf[i + k] == key[k]; k++)
 			;
-		if (key[k])
-			continue;
-		for (i += k; buf[i] >= '0' && buf[i] <= '9'; i++)
-			n = n * 10 + (uint32_t)(buf[i] - '0');
-		return n;
+		if (!key[k])
+			return sl_number_in(buf + i + k);
 	}
 	return 0; /* a kernel before 5.9, or without seccomp */
 }
@@ -61,25 +58,39 @@ static void *map(long fd, uint32_t size, int prot)
 	return is_error(p) ? NULL : (void *)p;
 }
 
-/* Maps the page at PATH read-only after its head was found good. Uses only calls that ld.so has
- * just used itself, so that a seccomp filter that let the program start lets them pass. */
-static const struct sl_page *map_page(const char *path)
+/* Whether OWNER may relax what this process asks for: root, or its own user. What outlives a
+ * session goes on naming its page, and in /tmp that name may have become another user's. */
+static int may_relax(uint32_t owner) { return !owner || owner == (uint32_t)raw0(NR_geteuid); }
+
+/* A filter of its own may kill this process at a call that nobody expects of it. */
+static int has_filter;
+
+/* Maps the page at PATH read-only after its head was found good, and says whose it is. Up to the
+ * look for a filter it uses only calls that ld.so has just used itself, so that a filter that let
+ * the program start lets them pass. */
+static const struct sl_page *map_page(const char *path, uint32_t *owner)
 {
+	enum { FILTERS = offsetof(struct sl_page, filters) };
 	struct {
 		uint64_t magic;
 		uint32_t version, size;
+		char between[FILTERS - 16];
+		uint32_t filters;
 	} head;
 	long fd = raw4(NR_openat, AT_FDCWD_, path, O_CLOEXEC_ | O_NOFOLLOW_, 0);
+	int is_good = !is_error(fd) && raw3(NR_read, fd, &head, sizeof head) >= FILTERS + 4 &&
+		      head.magic == SL_PAGE_MAGIC && head.version == SL_VERSION &&
+		      head.size >= sizeof(struct sl_page) && head.size <= 64u << 20;
 
-	if (is_error(fd))
-		return NULL;
-	if (raw3(NR_read, fd, &head, sizeof head) != sizeof head || head.magic != SL_PAGE_MAGIC ||
-	    head.version != SL_VERSION || head.size < sizeof(struct sl_page) ||
-	    head.size > 64u << 20) {
-		raw1(NR_close, fd);
-		return NULL;
+	has_filter = seccomp_filters() > (is_good ? head.filters : 0);
+	if (is_good && !has_filter) {
+		*owner = sl_owner_of((int)fd);
+		if (may_relax(*owner))
+			return map(fd, head.size, PROT_READ_);
 	}
-	return map(fd, head.size, PROT_READ_);
+	if (!is_error(fd))
+		raw1(NR_close, fd);
+	return NULL;
 }
 
 /* Puts NAME in the place of the last component of PATH. */
@@ -90,9 +101,10 @@ static void set_last(char *path, long last, const char *name)
 	while (*name++);
 }
 
-/* Maps the slots beside the page at PATH. */
-static struct sl_slots *map_slots(char *path, long last, const struct sl_page *page)
+/* Maps the slots beside the page of L at PATH. */
+static struct sl_slots *map_slots(char *path, long last, const struct level *l)
 {
+	const struct sl_page *page = l->page;
 	struct sl_slots *s;
 	long fd;
 
@@ -101,7 +113,7 @@ static struct sl_slots *map_slots(char *path, long last, const struct sl_page *p
 		return NULL;
 	fd = raw4(NR_openat, AT_FDCWD_, path, O_RDWR_ | O_CLOEXEC_ | O_NOFOLLOW_, 0);
 	if (is_error(fd))
-		fd = sl_ask_fd(page, 0);
+		fd = sl_ask_fd(page, l->owner, 0);
 	if (is_error(fd))
 		return NULL;
 	s = map(fd, page->slots_size, PROT_READ_ | PROT_WRITE_);
@@ -135,14 +147,10 @@ static int join(const char *at, long len)
 			last = i + 1;
 	}
 	path[len] = 0;
-	l->page = map_page(path);
+	l->page = map_page(path, &l->owner);
 	if (!l->page)
 		return 0;
-	if (seccomp_filters() > l->page->filters) {
-		sl.filtered = 1;
-		return 0;
-	}
-	l->slots = map_slots(path, last, l->page);
+	l->slots = map_slots(path, last, l);
 	if (!l->slots)
 		return 0;
 	set_last(path, last, "rings");
@@ -155,22 +163,29 @@ static int join(const char *at, long len)
 	return 1;
 }
 
-static void join_all(const char *list)
+/* Joins all of LIST. Returns 0 where one of them cannot be joined. */
+static int join_all(const char *list)
 {
 	const char *end;
 
 	for (;; list = end + 1) {
 		for (end = list; *end && *end != ':'; end++)
 			;
-		if (sl.levels == LEVELS_MAX || !join(list, end - list)) {
-			sl.levels = 0;
-			return;
-		}
+		if (sl.levels == LEVELS_MAX || !join(list, end - list))
+			return 0;
 		if (!*end)
-			break;
+			return sl_make_mine();
 	}
-	if (!sl_make_mine())
-		sl.levels = 0;
+}
+
+/* All is real from now on. What was inherited without its O_SYNC is synced all the same: nobody
+ * else knows of it. */
+static void stay_outside(void)
+{
+	sl.levels = 0;
+	sl.outside = 1;
+	if (!has_filter)
+		sl_marks.here = SL_MARKS_MAYBE;
 }
 
 /* Runs as constructor, and at the first call where another constructor synced before ours. */
@@ -182,9 +197,10 @@ __attribute__((constructor)) void sl_init(void)
 		return;
 	page = env("SYNCLATER_PAGE");
 	until = env("SYNCLATER_UNTIL");
-	if (page && *page)
-		join_all(page);
-	else
+	if (page && *page) {
+		if (!join_all(page))
+			stay_outside();
+	} else
 		sl.alone = until && same(until, "never");
 	STORE(sl.ready, 2);
 }
@@ -195,5 +211,5 @@ int sl_active(void)
 {
 	if (UNLIKELY(LOAD_RELAXED(sl.ready) != 2))
 		sl_init();
-	return sl.ready == 2 && LIKELY(!sl.filtered) && (sl.levels || sl.alone);
+	return sl.ready == 2 && LIKELY(!sl.outside) && (sl.levels || sl.alone);
 }

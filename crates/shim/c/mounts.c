@@ -206,11 +206,13 @@ EXPORT int chroot(const char *path)
  * O_SYNC before this image was executed bears a mark that nobody has looked for. */
 static void step_back(void)
 {
-	int fd, looks = sl_active() && sl_any_stripped();
+	int fd, looks = sl_marks.here == SL_MARKS_MAYBE || (sl_active() && sl_any_stripped());
 
+	if (sl_marks.here == SL_MARKS_MAYBE)
+		sl_marks.here = 0;
 	for (fd = 0; looks && fd < INHERITED && !sl_marks.here; fd++)
 		sl_marks.here = sl_mark_of(fd) != 0;
-	sl.filtered = 1;
+	sl.outside = 1;
 }
 
 void sl_before_filter(long nr, long option)

@@ -23,11 +23,12 @@
 
 __attribute__((visibility("hidden"))) struct sl_marks sl_marks;
 
-int sl_filtered_with_marks(void) { return sl.filtered && sl_marks.here; }
+/* Whether this process, in which nothing is put off, may have descriptors that lost their flag. */
+int sl_outside_with_marks(void) { return sl.outside && sl_marks.here; }
 
 /* Whether any description of any session may bear a mark. Behind a filter of its own a process
- * looks only where it has put marks itself: then the call that reads them is worth the risk. So it
- * is between two sessions, and while it joins one. */
+ * looks only where it has put marks itself, or inherited them: then the call that reads them is
+ * worth the risk. So it is between two sessions, and while it joins one. */
 int sl_any_stripped(void)
 {
 	unsigned i;
@@ -40,7 +41,7 @@ int sl_any_stripped(void)
 		return 0;
 #endif
 	if (!sl_active())
-		return sl_filtered_with_marks();
+		return sl_outside_with_marks();
 	for (i = 0; i < sl.levels; i++)
 		if (LOAD_RELAXED(sl.level[i].slots->stripped))
 			return 1;
@@ -66,7 +67,7 @@ int sl_mark_flags(int fd)
 		return 0;
 	mark = sl_mark_of(fd);
 	if (!mark && sl_marks.lost &&
-	    (sl.filtered || sl_type(fd, "", 0x1000 /* EMPTY_PATH */) == S_IFREG_))
+	    (sl.outside || sl_type(fd, "", 0x1000 /* EMPTY_PATH */) == S_IFREG_))
 		mark = O_SYNC_BIT_ | O_DSYNC_;
 	return !mark ? 0 : mark & O_SYNC_BIT_ ? 4 /* RWF_SYNC */ : 2 /* RWF_DSYNC */;
 }

@@ -111,7 +111,7 @@ static long open_rings(const struct level *l)
 	if (l->rings_path[0])
 		fd = raw4(NR_openat, AT_FDCWD_, l->rings_path, O_RDWR_ | O_CLOEXEC_ | O_NOFOLLOW_,
 			  0);
-	return is_error(fd) ? sl_ask_fd(l->page, 1) : fd;
+	return is_error(fd) ? sl_ask_fd(l->page, l->owner, 1) : fd;
 }
 
 /* Bytes of one ring with its histogram. */

@@ -22,6 +22,28 @@ long sl_read_file(const char *path, char *buf, long size)
 	return at;
 }
 
+/* The decimal number that TEXT begins with. */
+uint32_t sl_number_in(const char *text)
+{
+	uint32_t n = 0;
+
+	for (; *text >= '0' && *text <= '9'; text++)
+		n = n * 10 + (uint32_t)(*text - '0');
+	return n;
+}
+
+/* The user that FD's file belongs to, as this process sees users; else what is no user's number. */
+uint32_t sl_owner_of(int fd)
+{
+	union {
+		char bytes[256];
+		uint32_t words[64];
+	} x;
+	long r = raw5(NR_statx, fd, "", 0x1000 /* EMPTY_PATH */, 8 /* STATX_UID */, &x);
+
+	return is_error(r) ? UINT32_MAX : x.words[5];
+}
+
 /* Maps SIZE bytes at AT of FD to read and write; NULL where that fails. */
 void *sl_map(long fd, uint32_t size, uint64_t at)
 {
@@ -70,10 +92,33 @@ static long receive_fd(long socket, int which)
 	return c.fd[which] >= 0 ? c.fd[which] : -ENOENT_;
 }
 
+/* What stands for every user that this process's user namespace does not know. */
+static uint32_t nobody(void)
+{
+	char text[16];
+
+	if (sl_read_file("/proc/sys/kernel/overflowuid", text, sizeof text) <= 0)
+		return 65534;
+	return sl_number_in(text);
+}
+
+/* Whether OWNER, who has the session's page, listens at the other end. A name is free in every
+ * network namespace but the session's own: anybody may have taken it there. */
+static int is_of(long socket, uint32_t owner)
+{
+	struct {
+		uint32_t pid, user, group;
+	} peer;
+	uint32_t size = sizeof peer;
+	long r = raw5(NR_getsockopt, socket, 1, 17 /* SO_PEERCRED */, &peer, &size);
+
+	return !is_error(r) && peer.user == owner && owner != nobody();
+}
+
 /* Asks the supervisor for the slots (WHICH is 0) or the rings (1): a process that changed its user
  * before it was executed may not open them. It answers those who descend from the session's
  * command, and nobody else. */
-long sl_ask_fd(const struct sl_page *page, int which)
+long sl_ask_fd(const struct sl_page *page, uint32_t owner, int which)
 {
 	struct {
 		uint16_t family;
@@ -89,9 +134,10 @@ long sl_ask_fd(const struct sl_page *page, int which)
 	if (is_error(s))
 		return s;
 	raw5(NR_setsockopt, s, 1, 20, patience, sizeof patience); /* SO_RCVTIMEO */
+	raw5(NR_setsockopt, s, 1, 21, patience, sizeof patience); /* SO_SNDTIMEO, for connect */
 	fd = raw3(NR_connect, s, &a, sizeof a);
 	if (!is_error(fd))
-		fd = receive_fd(s, which);
+		fd = is_of(s, owner) ? receive_fd(s, which) : -EACCES_;
 	raw1(NR_close, s);
 	return fd;
 }

@@ -124,6 +124,7 @@ struct level {
 	struct sl_slots *slots;
 	uint32_t fixed; /* the class that the rules give this process, or CLASS_* */
 	uint32_t rule_bits[SL_RULE_MAX / 32]; /* rules whose exe matches; only with CLASS_ASK */
+	uint32_t owner; /* whose page that is, as this process sees users */
 	char rings_path[256]; /* or empty: it is too long */
 };
 #define CLASS_NONE 100u /* no rule matches: real */
@@ -150,7 +151,7 @@ extern struct state {
 	uint32_t ready;    /* 0 no, 1 being set up, 2 done */
 	uint32_t levels;   /* sessions found; with dead set, none of them counts */
 	uint32_t alone;    /* SYNCLATER_UNTIL=never and no session */
-	uint32_t filtered; /* the victim has a seccomp filter of its own */
+	uint32_t outside; /* it has a seccomp filter of its own, or could not join: all is real */
 	uint32_t followed; /* what the victim executes is reached, too (gate only) */
 	uint32_t keeps_sync; /* O_SYNC is not taken off: it may write unseen (gate only) */
 	uint64_t pid_ns;   /* number of our pid namespace, where somebody told us; 0: look */
@@ -161,7 +162,9 @@ extern struct state {
 int sl_make_mine(void);
 long sl_read_file(const char *path, char *buf, long size);
 void *sl_map(long fd, uint32_t size, uint64_t at);
-long sl_ask_fd(const struct sl_page *page, int which);
+uint32_t sl_number_in(const char *text);
+uint32_t sl_owner_of(int fd);
+long sl_ask_fd(const struct sl_page *page, uint32_t owner, int which);
 
 /* join.c, or attach.c */
 void sl_init(void);
@@ -360,7 +363,7 @@ int sl_mark_of(int fd);
 long sl_written(int fd, long n, uint64_t caller);
 long sl_write_call(int fd, int blocks, long nr, const long a[6], uint64_t caller);
 int sl_mark_flags(int fd);
-int sl_filtered_with_marks(void);
+int sl_outside_with_marks(void);
 long sl_open_at(int dir, const char *path, int flags, unsigned mode);
 long sl_open_handle(int mount, void *handle, int flags);
 long sl_file_control(long nr, int fd, int cmd, long arg);
@@ -523,7 +526,7 @@ static ALWAYS_INLINE int sl_is_plain(void)
 {
 	const struct level *l = &sl.level[0];
 
-	return LIKELY(LOAD_RELAXED(sl.ready) == 2 && !sl.filtered && sl.levels == 1 &&
+	return LIKELY(LOAD_RELAXED(sl.ready) == 2 && !sl.outside && sl.levels == 1 &&
 		      !LOAD_RELAXED(l->page->record) && !LOAD_RELAXED(l->slots->stripped));
 }
 

@@ -96,6 +96,8 @@ pub const MADE: &[Made] = &[
     made("recvmsg", 47, 372, &[Any, Any, Is(0x4000_0000)]),
     made("socketpair", 53, 360, &[Is(1), Is(0x8_0005), Is(0)]),
     made("setsockopt", 54, 366, &[Any, Is(1), Is(20)]),
+    made("setsockopt", 54, 366, &[Any, Is(1), Is(21)]),
+    made("getsockopt", 55, 365, &[Any, Is(1), Is(17)]),
     made("fcntl", 72, 221, &[Any, Is(3)]),
     made("fcntl", 72, 221, &[Any, Is(11)]),
     made("fcntl", 72, 221, &[Any, Is(10)]),

@@ -144,6 +144,7 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
     let _ = super::clear_stale();
     let (answer, theirs) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
     let wanted = Wanted {
+        net: false,
         until: args.until,
         for_: args.dials.for_,
         rules,

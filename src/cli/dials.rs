@@ -7,7 +7,7 @@ use crate::session::control::Server;
 use crate::session::dirs;
 use crate::session::escape::Escapes;
 use crate::session::ledger::Ledger;
-use crate::session::shared::Shared;
+use crate::session::shared::{seccomp_filters, Shared};
 use crate::session::supervisor::{Parts, Plan, Supervisor};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -113,6 +113,8 @@ pub struct Wanted {
     pub rules: Option<RuleSet>,
     /// What the session is called by, for people.
     pub command: Vec<String>,
+    /// Whether a net is cast around the command: a filter of ours is on it.
+    pub net: bool,
     /// How things stand where there is no ledger.
     pub state: &'static str,
 }
@@ -137,7 +139,8 @@ impl Wanted {
         }
         let run = dirs::run_dir();
         dirs::make(&run, "the folder of running sessions")?;
-        let belongings = Belongings::make(&run, ledger.as_ref())?;
+        let filters = seccomp_filters() + u32::from(self.net);
+        let belongings = Belongings::make(&run, ledger.as_ref(), filters)?;
         let cannot = |what: &str, e: std::io::Error| {
             belongings.give_back(false);
             // Mostly a matter of the memory that it shares.

@@ -191,6 +191,7 @@ pub fn run(args: Args) -> anyhow::Result<i32> {
         .transpose()?;
     let library = locate_library(args.other_calls)?;
     let wanted = Wanted {
+        net: args.net,
         until: args.until,
         for_: args.dials.for_,
         rules,

@@ -12,7 +12,8 @@ use synclater_sys::mount;
 
 /// Makes durable what was asked for so far: of one session, of file systems, or of all sessions.
 ///
-/// Exit status: 0, or 125 where something could not be settled, the ledger could not be read, or a
+/// Exit status: 0 (also where a file system was written, and more is not known: a line says so), or
+/// 125 where something could not be settled, the ledger could not be read, or a
 /// session lives in another run folder or container; the rest is settled.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]

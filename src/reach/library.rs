@@ -141,11 +141,15 @@ fn caches() -> Vec<PathBuf> {
         return vec!["/var/cache/synclater".into()];
     }
     let cache = variable("XDG_CACHE_HOME").or_else(home);
-    cache.map(|d| d.join("synclater")).into_iter().collect()
+    // Nobody else may make that anew, either.
+    let run = variable("XDG_RUNTIME_DIR").map(|d| d.join("synclater-lib"));
+    let cache = cache.map(|d| d.join("synclater"));
+    cache.into_iter().chain(run).collect()
 }
 
-/// Folders where others make theirs, too. Once ours is gone (cleaned up, a reboot) its name is
-/// anybody's, and what outlived a session goes on naming the library there.
+/// Folders where others make theirs, too, for who has no other. Once ours is gone (cleaned up, a
+/// reboot) its name is anybody's, and what outlived a session goes on naming the library there:
+/// ld.so says the name, on that program's standard error.
 fn public_caches() -> [PathBuf; 2] {
     let user = process::effective_user();
     ["/tmp", "/dev/shm"].map(|dir| format!("{dir}/synclater-lib-{user}").into())

@@ -102,11 +102,12 @@ fn split_at_nul(text: &[u8]) -> Option<(&[u8], &[u8])> {
 }
 
 impl Belongings {
-    /// Makes them in the folder `run` under an id that no entry of the `ledger` has.
+    /// Makes them in the folder `run` under an id that no entry of the `ledger` has, for a command
+    /// that begins with so many seccomp `filters`.
     ///
     /// # Errors
     /// What failed, as a message for the user; nothing is left behind.
-    pub fn make(run: &Path, ledger: Option<&Ledger>) -> Result<Belongings, Trouble> {
+    pub fn make(run: &Path, ledger: Option<&Ledger>, filters: u32) -> Result<Belongings, Trouble> {
         let taken = |id: &str| ledger.is_some_and(|l| l.path(id).exists());
         // Locked before it has a name: another command would take an unlocked one for a dead
         // session's.
@@ -119,7 +120,8 @@ impl Belongings {
             if !dir.exists() && std::fs::rename(&fresh, &dir).is_ok() {
                 let lock = Arc::new(lock);
                 LastReport::forget(&id);
-                let made = Belongings::with_memory(id, &dir, run, lock, ledger);
+                let memory = format!("{}.{filters}", random_name());
+                let made = Belongings::with_memory(id, &dir, run, &memory, lock, ledger);
                 return made.inspect_err(|_| {
                     let _ = std::fs::remove_dir_all(dir);
                 });
@@ -133,15 +135,16 @@ impl Belongings {
         id: String,
         dir: &Path,
         run: &Path,
+        name: &str,
         lock: Arc<File>,
         ledger: Option<&Ledger>,
     ) -> Result<Belongings, Trouble> {
         let base = dirs::memory_dir(run);
         let memory = if base == run {
-            dir.join(random_name())
+            dir.join(name)
         } else {
             dirs::make(&base, "the folder of shared memory")?;
-            base.join(format!("{id}.{}", random_name()))
+            base.join(format!("{id}.{name}"))
         };
         let made = Belongings {
             id,

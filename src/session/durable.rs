@@ -214,9 +214,17 @@ fn settle_apart(fds: &[BorrowedFd<'_>], past: Past) -> i32 {
     }
 }
 
+/// Overlays that may lie upon each other (FILESYSTEM_MAX_STACK_DEPTH, Linux 6.18). What is found by
+/// a path may lie upon itself.
+const OVERLAYS_MAX: u32 = 2;
+
 /// Why a file system of a tested type must stay real all the same; `None` where it need not.
 #[must_use]
 pub fn distrust(mount: &Mount) -> Option<&'static str> {
+    distrust_of(mount, OVERLAYS_MAX)
+}
+
+fn distrust_of(mount: &Mount, overlays: u32) -> Option<&'static str> {
     let real_time = mount
         .super_options
         .split(',')
@@ -232,9 +240,12 @@ pub fn distrust(mount: &Mount) -> Option<&'static str> {
     if mount.fstype == "overlay" && is_volatile {
         return Some("it is mounted volatile: it syncs nothing");
     }
-    { upper_mount(mount) }
-        .is_some_and(|upper| kind(&upper.fstype) != FsKind::Tested || distrust(&upper).is_some())
-        .then_some("what it writes to is not on the tested list")
+    let doubt = Some("what it writes to is not on the tested list");
+    let upper = upper_mount(mount)?;
+    match (kind(&upper.fstype), overlays.checked_sub(1)) {
+        (FsKind::Tested, Some(overlays)) => distrust_of(&upper, overlays).and(doubt),
+        _ => doubt,
+    }
 }
 
 /// What an overlay writes to, where its path is one of ours.

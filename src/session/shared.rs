@@ -255,7 +255,8 @@ pub fn error_in(path: &Path) -> Option<i32> {
 }
 
 /// Seccomp filters of this process; containers put some in.
-fn seccomp_filters() -> u32 {
+#[must_use]
+pub fn seccomp_filters() -> u32 {
     if !synclater_sys::process::is_filtered() {
         return 0;
     }

@@ -251,29 +251,35 @@ fn settle_claims_no_more_of_a_path_than_is_known_of_its_file_system() {
     let stage = Stage::new("claims");
     let hidden = overlay_on_hidden(&stage);
     let (old, whole) = (Disk::new("ext2", 16), Disk::new("ext4", 64));
-    let [at, volatile] = ["whole", "volatile"].map(|name| stage.work().join(name));
-    let lower = stage.work().join("lower");
-    for dir in [&at, &volatile, &lower] {
+    let paths = ["whole", "volatile", "lower", "over"].map(|name| stage.work().join(name));
+    let [at, volatile, lower, over] = &paths;
+    for dir in &paths {
         std::fs::create_dir(dir).expect("a mount point");
     }
     let options = overlay_on(whole.path());
-    mount(&["-t", "overlay", "-o", &options], "none", &at);
-    let options = format!("{},volatile", overlay_on(&lower));
-    mount(&["-t", "overlay", "-o", &options], "none", &volatile);
+    mount(&["-t", "overlay", "-o", &options], "none", at);
+    let options = format!("{},volatile", overlay_on(lower));
+    mount(&["-t", "overlay", "-o", &options], "none", volatile);
+    // By the path of its upper folder it lies upon itself.
+    let options = overlay_on(over);
+    std::fs::create_dir(over.join("lower/upper")).expect("a folder");
+    mount(&["-t", "overlay", "-o", &options], "none", over);
+    assert!(over.join("upper").exists());
     let not_known = "file system written; whether it is durable is not known:";
     for (path, said) in [
         (hidden.as_path(), format!("{not_known} no disk is known")),
         (old.path(), format!("{not_known} not on the tested list")),
         (whole.path(), "file system settled".to_owned()),
-        (&at, "file system settled".to_owned()),
-        (&volatile, format!("{not_known} it is mounted volatile")),
+        (at, "file system settled".to_owned()),
+        (volatile, format!("{not_known} it is mounted volatile")),
+        (over, format!("{not_known} what it writes to is not")),
     ] {
         let path = path.display().to_string();
         let settle = stage.ask(&["settle", &path]).must_succeed();
         let line = format!("{path}: {said}");
         assert!(settle.stdout.contains(&line), "{settle}");
     }
-    for at in [&hidden, &at, &volatile] {
+    for at in [&hidden, at, volatile, over] {
         umount(at);
     }
 }

@@ -224,6 +224,7 @@ fn o_sync_comes_back_in_who_can_not_join_the_session() {
         ),
         // There is no page.
         ("b", "env SYNCLATER_PAGE=/gone/page".to_owned()),
+        ("c", "env -u SYNCLATER_PAGE".to_owned()),
     ];
     for (name, who) in outside {
         let line = format!("wants {}", open.at.join(name).display());
@@ -232,6 +233,15 @@ fn o_sync_comes_back_in_who_can_not_join_the_session() {
         let text = std::fs::read_to_string(disk.cut().path().join(name));
         assert_eq!(text.unwrap_or_default(), "synced", "{who}");
     }
+    // It is gone, and all in the session had a filter: of those that the name tells of it is known
+    // that they let it look.
+    let line = format!("wants {}", open.at.join("d").display());
+    assert_eq!(does(&mut scribe, &line), 0);
+    assert_eq!(does(&mut scribe, "filter"), 0);
+    let line = format!("tell env SYNCLATER_PAGE=/gone/0123456789.1/page {WRITES}");
+    assert_eq!(does(&mut scribe, &line), 0);
+    let text = std::fs::read_to_string(disk.cut().path().join("d"));
+    assert_eq!(text.unwrap_or_default(), "synced");
     ends_well(stage, &mut scribe);
 }
 

@@ -8,6 +8,7 @@
  * was, so there a request on no file is submitted, which fails with EBADF.
  */
 #include "shim.h"
+#include "gate.h"
 
 #define RTLD_NEXT_ ((void *)-1l)
 
@@ -130,14 +131,16 @@ static void put_back(struct iocb *b, const struct put_off *p)
 		sl_owe(&p->v);
 }
 
-/* Submits blocks where nothing is put off: writes to stripped descriptors get their flag back. The
- * program has a filter, which may kill at the call that would read the blocks safely, or forbids
- * it; they are read as they are. */
+/* Submits blocks where nothing is put off: writes to stripped descriptors get their flag back. A
+ * program that has a filter may be killed at the call that would read the blocks safely, or be
+ * forbidden it; there they are read as they are. */
 static long submit_marked(long context, long n, struct iocb **blocks)
 {
 	uint32_t was[BATCH];
 	long i, r;
 
+	if (sl_marks.here == SL_MARKS_MAYBE && !all_readable(n, blocks))
+		return raw3(NR_io_submit, context, n, blocks);
 	for (i = 0; i < n; i++) {
 		was[i] = blocks[i]->rw_flags;
 		if (is_write(blocks[i]))

@@ -62,6 +62,21 @@ static void *map(long fd, uint32_t size, int prot)
  * session goes on naming its page, and in /tmp that name may have become another user's. */
 static int may_relax(uint32_t owner) { return !owner || owner == (uint32_t)raw0(NR_geteuid); }
 
+/* How many filters a process of the session had at its start, by the name of the folder that the
+ * page at PATH lay in: what outlives the session finds nothing else. */
+static uint32_t filters_by(const char *path)
+{
+	const char *number = "", *behind = "";
+
+	for (; *path; path++) {
+		if (*path == '/')
+			number = behind;
+		if (*path == '/' || *path == '.')
+			behind = path + 1;
+	}
+	return sl_number_in(number);
+}
+
 /* A filter of its own may kill this process at a call that nobody expects of it. */
 static int has_filter;
 
@@ -82,7 +97,7 @@ static const struct sl_page *map_page(const char *path, uint32_t *owner)
 		      head.magic == SL_PAGE_MAGIC && head.version == SL_VERSION &&
 		      head.size >= sizeof(struct sl_page) && head.size <= 64u << 20;
 
-	has_filter = seccomp_filters() > (is_good ? head.filters : 0);
+	has_filter = seccomp_filters() > (is_good ? head.filters : filters_by(path));
 	if (is_good && !has_filter) {
 		*owner = sl_owner_of((int)fd);
 		if (may_relax(*owner))
@@ -139,8 +154,10 @@ static int join(const char *at, long len)
 	char path[1024];
 	long i, last = 0;
 
-	if (len <= 0 || len > (long)sizeof path - 16)
+	if (len <= 0 || len > (long)sizeof path - 16) {
+		has_filter = seccomp_filters() > 0;
 		return 0;
+	}
 	for (i = 0; i < len; i++) {
 		path[i] = at[i];
 		if (at[i] == '/')
@@ -197,11 +214,9 @@ __attribute__((constructor)) void sl_init(void)
 		return;
 	page = env("SYNCLATER_PAGE");
 	until = env("SYNCLATER_UNTIL");
-	if (page && *page) {
-		if (!join_all(page))
-			stay_outside();
-	} else
-		sl.alone = until && same(until, "never");
+	sl.alone = !(page && *page) && until && same(until, "never");
+	if (!sl.alone && !join_all(page ? page : ""))
+		stay_outside();
 	STORE(sl.ready, 2);
 }
 

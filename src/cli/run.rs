@@ -432,7 +432,8 @@ fn locate_library(other_calls: OtherCalls) -> Result<PathBuf, Trouble> {
         Variant::Ordinary
     };
     library::locate(launch::needed_here(asked)).map_err(|why| {
-        let try_ = "make one of these folders writable and mounted exec, or `make install`";
+        let try_ = "make one of these folders writable and mounted exec, name one of your own in \
+                    XDG_CACHE_HOME, or `make install`";
         Trouble::new(
             "there is no folder for the preload library",
             why,

@@ -7,7 +7,6 @@
 //! There are two libraries, side by side: one that times other calls too ([`Variant::Io`]), so that
 //! ordinary sessions have nothing of it.
 
-use crate::folder::random_name;
 use crate::session::dirs;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
@@ -129,63 +128,55 @@ fn is_trusted(seen: &std::fs::Metadata) -> bool {
     (seen.uid() == 0 || seen.uid() == process::effective_user()) && seen.mode() & 0o022 == 0
 }
 
-/// Folders of ours to unpack to, best first.
+/// Folders of ours to unpack to, best first: none that anybody may make again once it is gone
+/// (cleaned up, a reboot). What outlived a session goes on naming the library there, and ld.so
+/// tells the name on that program's standard error.
 fn caches() -> Vec<PathBuf> {
+    if process::effective_user() == 0 {
+        let of_root = [
+            "/var/cache/synclater",
+            "/var/lib/synclater-lib",
+            "/run/synclater-lib",
+        ];
+        return of_root.map(PathBuf::from).to_vec();
+    }
     let variable = |name| {
         std::env::var_os(name)
             .filter(|v| !v.is_empty())
             .map(PathBuf::from)
     };
     let home = || variable("HOME").map(|h| h.join(".cache"));
-    if process::effective_user() == 0 {
-        return vec!["/var/cache/synclater".into()];
-    }
     let cache = variable("XDG_CACHE_HOME").or_else(home);
-    // Nobody else may make that anew, either.
     let run = variable("XDG_RUNTIME_DIR").map(|d| d.join("synclater-lib"));
-    let cache = cache.map(|d| d.join("synclater"));
-    cache.into_iter().chain(run).collect()
+    cache
+        .map(|d| d.join("synclater"))
+        .into_iter()
+        .chain(run)
+        .collect()
 }
 
-/// Folders where others make theirs, too, for who has no other. Once ours is gone (cleaned up, a
-/// reboot) its name is anybody's, and what outlived a session goes on naming the library there:
-/// ld.so says the name, on that program's standard error.
-fn public_caches() -> [PathBuf; 2] {
-    let user = process::effective_user();
-    ["/tmp", "/dev/shm"].map(|dir| format!("{dir}/synclater-lib-{user}").into())
-}
-
-/// A folder in a public cache, of a name that others cannot know: they cannot list what is above.
-fn hidden_in(public: &Path) -> Result<PathBuf, String> {
-    usable(public, 0o711)?;
-    let cannot = |e: io::Error| format!("{}: {e}", public.display());
-    // An earlier release let everybody list it.
-    std::fs::set_permissions(public, std::fs::Permissions::from_mode(0o711)).map_err(cannot)?;
-    let is_hidden = |path: &PathBuf| {
-        let name = path.file_name().unwrap_or_default().as_encoded_bytes();
-        name.len() == random_name().len() && name.iter().all(u8::is_ascii_hexdigit)
-    };
-    let files = std::fs::read_dir(public).map_err(cannot)?.flatten();
-    let known = files.map(|f| f.path()).find(is_hidden);
-    Ok(known.unwrap_or_else(|| public.join(random_name())))
-}
-
-/// Whether programs of any user of the session can map a file below `dir`, which is made with
-/// `mode`.
-fn usable(dir: &Path, mode: u32) -> Result<(), String> {
+/// Whether programs of any user of the session can map a file below `dir`, and nobody else can put
+/// another folder in its place.
+fn usable(dir: &Path) -> Result<(), String> {
+    let at = |path: &Path, why: &dyn std::fmt::Display| format!("{}: {why}", path.display());
     let made = std::fs::DirBuilder::new()
         .recursive(true)
-        .mode(mode)
+        .mode(0o755)
         .create(dir);
-    made.map_err(|e| format!("{}: {e}", dir.display()))?;
-    let seen = dir
-        .symlink_metadata()
-        .map_err(|e| format!("{}: {e}", dir.display()))?;
+    made.map_err(|e| at(dir, &e))?;
+    let seen = dir.symlink_metadata().map_err(|e| at(dir, &e))?;
     if let Some(why) = dirs::distrust(&seen) {
-        return Err(format!("{}: {why}", dir.display()));
+        return Err(at(dir, &why));
+    }
+    let real = dir.canonicalize().map_err(|e| at(dir, &e))?;
+    for above in real.ancestors().skip(1) {
+        let seen = above.metadata().map_err(|e| at(above, &e))?;
+        if let Some(why) = dirs::distrust_above(&seen) {
+            return Err(at(above, &why));
+        }
     }
     if mount::forbids_exec(dir) == Some(true) {
-        return Err(format!("{}: mounted noexec", dir.display()));
+        return Err(at(dir, &"mounted noexec"));
     }
     Ok(())
 }
@@ -205,21 +196,22 @@ pub fn locate(variant: Variant) -> Result<PathBuf, String> {
     if let Some(dir) = installed(variant) {
         return Ok(dir.join("$LIB").join(variant.name()));
     }
-    let own = caches().into_iter().map(Ok);
-    let public = public_caches().into_iter().map(|d| hidden_in(&d));
     let mut why = Vec::new();
-    for cache in own.chain(public) {
-        match cache.and_then(|cache| unpacked_in(&cache, variant)) {
+    for cache in caches() {
+        match unpacked_in(&cache, variant) {
             Ok(dir) => return Ok(dir.join("$LIB").join(variant.name())),
             Err(e) => why.push(e),
         }
+    }
+    if why.is_empty() {
+        why.push("XDG_CACHE_HOME, HOME and XDG_RUNTIME_DIR are not set".into());
     }
     Err(why.join("; "))
 }
 
 /// The folder of the libraries in `cache`, unpacked where that is needed.
 fn unpacked_in(cache: &Path, variant: Variant) -> Result<PathBuf, String> {
-    usable(cache, 0o755)?;
+    usable(cache)?;
     let dir = cache.join(CONTENT_NAME);
     if !is_whole(&dir, variant) {
         unpack(&dir).map_err(|e| format!("{}: {e}", dir.display()))?;

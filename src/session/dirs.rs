@@ -118,6 +118,17 @@ pub fn distrust(seen: &Metadata) -> Option<String> {
         .then(|| format!("others may write it (mode {:04o})", seen.mode() & 0o7777))
 }
 
+/// Why somebody else could put another folder into the place of what lies in this one.
+#[must_use]
+pub fn distrust_above(seen: &Metadata) -> Option<String> {
+    if seen.uid() != 0 && seen.uid() != process::effective_user() {
+        return Some(format!("it belongs to user {}", seen.uid()));
+    }
+    // In a sticky folder nobody renames what is another's.
+    let is_open = seen.mode() & 0o1002 == 0o002;
+    is_open.then(|| format!("others may write it (mode {:04o})", seen.mode() & 0o7777))
+}
+
 /// This boot, as the kernel names it; empty where it cannot be read.
 #[must_use]
 pub fn boot_id() -> String {

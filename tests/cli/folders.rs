@@ -100,8 +100,8 @@ impl Drop for NoExec {
 
 const CACHES: [&str; 3] = [
     "/var/cache/synclater",
-    "/tmp/synclater-lib-0",
-    "/dev/shm/synclater-lib-0",
+    "/var/lib/synclater-lib",
+    "/run/synclater-lib",
 ];
 
 #[test]

@@ -46,6 +46,12 @@ pub fn clean(program: impl AsRef<std::ffi::OsStr>) -> Command {
     let mut command = Command::new(program);
     command.env_clear().env("LC_ALL", "C").env("HOME", "/");
     command.env("PATH", std::env::var_os("PATH").unwrap_or_default());
+    // Of whatever user without a home it becomes; root's is another one.
+    let cache = format!(
+        "/var/tmp/synclater-tests-{}",
+        rustix::process::geteuid().as_raw()
+    );
+    command.env("XDG_CACHE_HOME", cache);
     for name in ["SYNCLATER_CI_MARK", "TMPDIR"] {
         if let Some(value) = std::env::var_os(name) {
             command.env(name, value);

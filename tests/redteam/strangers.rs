@@ -141,7 +141,7 @@ fn a_page_of_another_user_relaxes_nobody_but_him() {
     command.args(&as_user(USERS[0])[1..]).arg(SYNCLATER);
     command.env("SYNCLATER_RUN_DIR", his.join("run"));
     command.env("SYNCLATER_STATE_DIR", his.join("state"));
-    command.env("HOME", &his);
+    command.env("XDG_CACHE_HOME", &his);
     let env = stage.file("env");
     std::fs::write(&env, "").expect("a file");
     run(clean("chmod").arg("666").arg(&env)).must_succeed();
@@ -285,41 +285,40 @@ fn a_crowd_before_a_supervisor_that_stands_still_holds_up_no_program() {
 }
 
 #[test]
-fn the_library_lies_in_tmp_where_nobody_else_finds_it() {
-    if !as_root("the_library_lies_in_tmp_where_nobody_else_finds_it") {
+fn the_library_lies_where_nobody_else_can_put_another() {
+    if !as_root("the_library_lies_where_nobody_else_can_put_another") {
         return;
     }
-    let open = Open::new("hidden-library");
-    let his = open.stage.run_dir().join("his");
-    std::fs::create_dir(&his).expect("a folder");
-    std::os::unix::fs::chown(&his, USERS[0].parse().ok(), None).expect("chown");
-    let by = |who: &str| {
-        let mut command = clean(&as_user(who)[0]);
-        command.args(&as_user(who)[1..]);
-        command
+    let open = Open::new("library");
+    let his = |name: &str, who: &str| {
+        let dir = open.stage.run_dir().join(name);
+        std::fs::create_dir(&dir).expect("a folder");
+        std::os::unix::fs::chown(&dir, who.parse().ok(), None).expect("chown");
+        dir
     };
-    // He has no home to keep it in.
-    let mut command = by(USERS[0]);
-    command.env("HOME", "/nonexistent");
-    command.env("SYNCLATER_RUN_DIR", his.join("run"));
-    command.env("SYNCLATER_STATE_DIR", his.join("state"));
-    command.args([SYNCLATER, "run", "--quiet", "--", "env"]);
-    let library = PathBuf::from(Ways::of(&run(&mut command).must_succeed().stdout).library);
-    let public = library
-        .ancestors()
-        .find(|p| p.ends_with(format!("synclater-lib-{}", USERS[0])));
-    let public = public.expect("a folder for all his sessions");
-    let listed = run(by(USERS[1]).arg("ls").arg(public));
-    let below = library
-        .strip_prefix(public)
-        .expect("below")
-        .display()
-        .to_string();
-    let again = run(&mut command).must_succeed();
-    std::fs::remove_dir_all(public).expect("no folder any more");
-    assert!(listed.stderr.contains("Permission denied"), "{listed}");
-    assert_eq!(below.find('/'), Some(22), "{below}");
-    assert!(again.stdout.contains(&below), "{again}");
+    let (mine, others) = (his("mine", USERS[0]), his("others", USERS[1]));
+    run(clean("chmod").arg("777").arg(&others)).must_succeed();
+    let in_session = |home: &Path, cache: Option<&Path>| {
+        let mut command = clean(&as_user(USERS[0])[0]);
+        command.args(&as_user(USERS[0])[1..]).env("HOME", home);
+        command.env_remove("XDG_CACHE_HOME");
+        command.envs(cache.map(|dir| ("XDG_CACHE_HOME", dir)));
+        command.env("SYNCLATER_RUN_DIR", mine.join("run"));
+        command.env("SYNCLATER_STATE_DIR", mine.join("state"));
+        run(command.args([SYNCLATER, "run", "--quiet", "--", "env"]))
+    };
+    // None of his own: not /tmp, whose names are anybody's once they are free.
+    for home in [Path::new("/nonexistent"), &others] {
+        let refused = in_session(home, None);
+        assert_eq!(refused.status.code(), Some(125), "{refused}");
+        assert!(refused.stderr.contains("XDG_CACHE_HOME"), "{refused}");
+    }
+    let ways = Ways::of(&in_session(&others, Some(&mine)).must_succeed().stdout);
+    assert!(
+        Path::new(&ways.library).starts_with(&mine),
+        "{}",
+        ways.library
+    );
 }
 
 #[test]

@@ -120,7 +120,7 @@ impl Belongings {
             if !dir.exists() && std::fs::rename(&fresh, &dir).is_ok() {
                 let lock = Arc::new(lock);
                 LastReport::forget(&id);
-                let memory = format!("{}.{filters}", random_name());
+                let memory = format!("{id}.{}.{filters}", random_name());
                 let made = Belongings::with_memory(id, &dir, run, &memory, lock, ledger);
                 return made.inspect_err(|_| {
                     let _ = std::fs::remove_dir_all(dir);
@@ -140,12 +140,11 @@ impl Belongings {
         ledger: Option<&Ledger>,
     ) -> Result<Belongings, Trouble> {
         let base = dirs::memory_dir(run);
-        let memory = if base == run {
-            dir.join(name)
-        } else {
+        if base != run {
             dirs::make(&base, "the folder of shared memory")?;
-            base.join(format!("{id}.{name}"))
-        };
+        }
+        let above = if base == run { dir } else { &base };
+        let memory = above.join(name);
         let made = Belongings {
             id,
             token: random_name(),

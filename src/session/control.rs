@@ -4,10 +4,11 @@
 
 use super::belongings::memory_of;
 use super::dirs;
+use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Write};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -131,13 +132,29 @@ pub struct Client {
     stream: UnixStream,
 }
 
+/// The longest path of a socket (unix(7)).
+const PATH_MAX: usize = 107;
+
+/// The path of the control socket in a folder of memory, by way of a descriptor that has to be kept
+/// where it would be too long.
+fn socket_in(dir: &Path) -> io::Result<(PathBuf, Option<OwnedFd>)> {
+    let path = dir.join("control");
+    if path.as_os_str().len() <= PATH_MAX {
+        return Ok((path, None));
+    }
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let folder = rustix::fs::open(dir, flags, Mode::empty())?;
+    let path = format!("/proc/self/fd/{}/control", folder.as_raw_fd());
+    Ok((path.into(), Some(folder)))
+}
+
 impl Server {
     /// Listens in the session's folder of memory; others cannot connect.
     ///
     /// # Errors
     /// Those of bind(2).
     pub fn open(dir: &Path) -> io::Result<Server> {
-        let path = dir.join("control");
+        let (path, _folder) = socket_in(dir)?;
         let listener = UnixListener::bind(&path)?;
         std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
         listener.set_nonblocking(true)?;
@@ -275,7 +292,8 @@ fn connect_at_once(path: &Path) -> io::Result<UnixStream> {
 /// Who listens in a session's folder of memory.
 #[must_use]
 pub fn listens_in(memory: &Path) -> Listens {
-    match connect_at_once(&memory.join("control")) {
+    let stream = socket_in(memory).and_then(|(path, _folder)| connect_at_once(&path));
+    match stream {
         Ok(stream) => socket::peer(&stream).map_or(Listens::NotKnown, |peer| {
             let (pid, uid) = (peer.pid, peer.uid);
             Listens::Supervisor { pid, uid }
@@ -286,7 +304,8 @@ pub fn listens_in(memory: &Path) -> Listens {
 }
 
 fn put(session: &Living, request: &Request) -> io::Result<(Answer, BufReader<UnixStream>)> {
-    let mut stream = UnixStream::connect(memory_of(&session.dir).join("control"))?;
+    let (path, _folder) = socket_in(&memory_of(&session.dir))?;
+    let mut stream = UnixStream::connect(path)?;
     let patience = if matches!(request, Request::Settle | Request::Detach { .. }) {
         PATIENCE
     } else {

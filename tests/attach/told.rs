@@ -1,7 +1,8 @@
 //! What attach and detach say, and whether it is so: names, statuses, what could not be done.
 
 use super::*;
-use crate::harness::disk::SmallFolder;
+use crate::harness::command::run;
+use crate::harness::disk::{keep_mounts_private, SmallFolder};
 use crate::sessions::stage::{as_root, has_four_parts, AS_NOBODY, SYNCLATER};
 use rustix::process::{kill_process, Signal};
 
@@ -149,8 +150,27 @@ fn a_living_session_of_another_folder_is_left_alone() {
 
 #[test]
 fn what_a_killed_supervisor_left_is_taken_out_at_once() {
-    let stage = Stage::new("left");
-    let mut victim = demand(&stage);
+    is_taken_out_at_once(&Stage::new("left"));
+}
+
+#[test]
+fn so_it_is_where_sessions_lie_in_memory() {
+    if !as_root("so_it_is_where_sessions_lie_in_memory") {
+        return;
+    }
+    keep_mounts_private();
+    let stage = Stage::new("left-in-memory");
+    let run_dir = stage.run_dir();
+    run(clean("mount")
+        .args(["-t", "tmpfs", "-o", "mode=711", "none"])
+        .arg(&run_dir))
+    .must_succeed();
+    is_taken_out_at_once(&stage);
+    run(clean("umount").arg("-l").arg(&run_dir)).must_succeed();
+}
+
+fn is_taken_out_at_once(stage: &Stage) {
+    let mut victim = demand(stage);
     let session = stage.attach_to(&victim, "1h");
     stage.warm(&mut victim);
     // The session's folder stays as long as the keeper has not settled.
@@ -161,7 +181,7 @@ fn what_a_killed_supervisor_left_is_taken_out_at_once() {
     let keeper = stage.of_synclater().into_iter().find(is_keeper);
     let keeper = keeper.expect("a keeper");
     kill_process(keeper, Signal::STOP).expect("it runs");
-    kill_process(supervisor(&stage), Signal::KILL).expect("it runs");
+    kill_process(supervisor(stage), Signal::KILL).expect("it runs");
     let left = format!("session {session} ended without letting go of its processes");
     let named = || stage.ask(&["ps"]).must_succeed().stderr.contains(&left);
     assert!(until(LIMIT, named), "{}", stage.ask(&["ps"]));
@@ -406,13 +426,13 @@ fn doctor_says_where_the_pages_of_sessions_lie() {
     let maps = maps.expect("maps");
     let page = { maps.lines() }.find_map(|l| l.split(' ').next_back()?.strip_suffix("/page"));
     let page = std::path::Path::new(page.expect("a page"));
-    let folder = page.parent().expect("above").display().to_string();
     let said = stage.ask(&["doctor", "--json"]).stdout;
     let said: Value = serde_json::from_str(&said).expect("JSON");
     let checks = said["checks"].as_array().expect("checks");
     let check = checks.iter().find(|c| c["name"] == "session directory");
     let seen = check.expect("the check")["seen"].as_str().expect("seen");
-    assert!(seen.ends_with(&folder), "{seen}: {folder}");
+    let names = |above: &std::path::Path| seen.ends_with(&above.display().to_string());
+    assert!(page.ancestors().any(names), "{seen}: {}", page.display());
     stage.detach(&session);
 }
 

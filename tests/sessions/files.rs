@@ -251,3 +251,19 @@ fn a_session_in_another_run_folder_touches_nothing_of_this_one() {
     }
     victim.end().must_succeed();
 }
+
+#[test]
+fn a_folder_of_sessions_may_have_a_long_name() {
+    let stage = Stage::new("long");
+    let long = stage.file(&"l".repeat(100));
+    for name in ["", "/run"] {
+        std::fs::create_dir(format!("{}{name}", long.display())).expect("a folder");
+    }
+    let mut command = stage.with_folders(SYNCLATER);
+    command.env("SYNCLATER_RUN_DIR", long.join("run"));
+    // The shared memory lies there, too, where that is in memory.
+    let asks = format!("{SYNCLATER} ps && {SYNCLATER} settle");
+    command.args(["run", "--quiet", "--", "sh", "-c", &asks]);
+    let outcome = run(&mut command).must_succeed();
+    assert!(outcome.stdout.contains(": settled"), "{outcome}");
+}

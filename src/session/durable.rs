@@ -214,17 +214,9 @@ fn settle_apart(fds: &[BorrowedFd<'_>], past: Past) -> i32 {
     }
 }
 
-/// Overlays that may lie upon each other (FILESYSTEM_MAX_STACK_DEPTH, Linux 6.18). What is found by
-/// a path may lie upon itself.
-const OVERLAYS_MAX: u32 = 2;
-
 /// Why a file system of a tested type must stay real all the same; `None` where it need not.
 #[must_use]
 pub fn distrust(mount: &Mount) -> Option<&'static str> {
-    distrust_of(mount, OVERLAYS_MAX)
-}
-
-fn distrust_of(mount: &Mount, overlays: u32) -> Option<&'static str> {
     let real_time = mount
         .super_options
         .split(',')
@@ -240,12 +232,12 @@ fn distrust_of(mount: &Mount, overlays: u32) -> Option<&'static str> {
     if mount.fstype == "overlay" && is_volatile {
         return Some("it is mounted volatile: it syncs nothing");
     }
-    let doubt = Some("what it writes to is not on the tested list");
-    let upper = upper_mount(mount)?;
-    match (kind(&upper.fstype), overlays.checked_sub(1)) {
-        (FsKind::Tested, Some(overlays)) => distrust_of(&upper, overlays).and(doubt),
-        _ => doubt,
-    }
+    // None writes to another overlay (ovl_get_upper): a path that leads to one leads astray.
+    let is_fit = |upper: &Mount| {
+        let is_tested = kind(&upper.fstype) == FsKind::Tested && upper.fstype != "overlay";
+        is_tested && distrust(upper).is_none()
+    };
+    (!is_fit(&upper_mount(mount)?)).then_some("what it writes to is not on the tested list")
 }
 
 /// What an overlay writes to, where its path is one of ours.
@@ -307,8 +299,8 @@ pub fn settle_by(fds: &[impl AsFd], past: Past) -> i32 {
 }
 
 /// Makes everything so far durable on the file system of `fd`, with a `file` of ours there where
-/// one is needed; 0 or an errno. Where the disk counts its flushes and has counted none meanwhile,
-/// it is flushed once more, as root.
+/// one is needed; 0 or an errno. Where the disk has counted no flush meanwhile, or counts none, it
+/// is flushed once more, as root.
 fn settle(fd: BorrowedFd<'_>, file: Option<BorrowedFd<'_>>) -> i32 {
     let disk = Disk::below(fd);
     let before = disk.as_ref().and_then(Disk::flushes);
@@ -320,7 +312,7 @@ fn settle(fd: BorrowedFd<'_>, file: Option<BorrowedFd<'_>>) -> i32 {
     // Each flush that is counted began behind what syncfs had written, or it is none of ours.
     let is_seen = || disk.as_ref().and_then(Disk::flushes) > before;
     match (done, before) {
-        (0, Some(n)) if n > 0 && !is_seen() => disk.map_or(0, |d| d.flush()),
+        (0, Some(_)) if !is_seen() => disk.map_or(0, |d| d.flush()),
         _ => done,
     }
 }

@@ -6,9 +6,12 @@ use super::dir::Dir;
 use super::limits::count;
 use crate::wait::until;
 use rustix::process::{kill_process_group, Pid, Signal};
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 /// Longer than any command here takes, on a slow machine too.
@@ -46,18 +49,25 @@ pub fn clean(program: impl AsRef<std::ffi::OsStr>) -> Command {
     let mut command = Command::new(program);
     command.env_clear().env("LC_ALL", "C").env("HOME", "/");
     command.env("PATH", std::env::var_os("PATH").unwrap_or_default());
-    // Of whatever user without a home it becomes; root's is another one.
-    let cache = format!(
-        "/var/tmp/synclater-tests-{}",
-        rustix::process::geteuid().as_raw()
-    );
-    command.env("XDG_CACHE_HOME", cache);
+    command.env("XDG_CACHE_HOME", cache_for_all());
     for name in ["SYNCLATER_CI_MARK", "TMPDIR"] {
         if let Some(value) = std::env::var_os(name) {
             command.env(name, value);
         }
     }
     command
+}
+
+/// The cache of users without a home, whoever a command becomes: each has folders of his own there.
+fn cache_for_all() -> &'static Path {
+    static CACHE: OnceLock<PathBuf> = OnceLock::new();
+    CACHE.get_or_init(|| {
+        let user = rustix::process::geteuid().as_raw();
+        let cache = PathBuf::from(format!("/var/tmp/synclater-tests-{user}"));
+        let _ = std::fs::create_dir(&cache);
+        std::fs::set_permissions(&cache, Permissions::from_mode(0o1777)).expect("chmod");
+        cache
+    })
 }
 
 /// Runs a command to its end.

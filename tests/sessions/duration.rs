@@ -27,9 +27,6 @@ fn unprivileged(stage: &Stage) -> (Running, SyncLog) {
         command.args(AS_NOBODY);
     }
     let log = stage.traced(&mut command, "syncfs", "work/synclater.log");
-    command
-        .arg("-E")
-        .arg(format!("XDG_CACHE_HOME={}", work.display()));
     command.arg(&programs[0]);
     command.args(["run", "--quiet", "-u", "800ms", "--"]);
     command.arg(&programs[1]).arg(&work);

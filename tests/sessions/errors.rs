@@ -119,7 +119,6 @@ fn lossy(as_whom: &[&str], disk: &SmallDisk, stage: &Stage) -> Running {
     }
     let mut command = stage.with_folders("env");
     command.args(as_whom).arg("env");
-    command.arg(format!("XDG_CACHE_HOME={}", stage.work().display()));
     command
         .arg(stage.work().join("synclater"))
         .args(["run", "--quiet", "--"]);

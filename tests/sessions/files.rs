@@ -133,7 +133,6 @@ fn programs_for_nobody(stage: &Stage) -> [PathBuf; 2] {
 fn as_nobody(stage: &Stage) -> std::process::Command {
     let mut command = stage.with_folders("env");
     command.args(AS_NOBODY).arg("env");
-    command.arg(format!("XDG_CACHE_HOME={}", stage.work().display()));
     command
 }
 

@@ -155,36 +155,58 @@ fn caches() -> Vec<PathBuf> {
         .collect()
 }
 
-/// Whether programs of any user of the session can map a file below `dir`, and nobody else can put
-/// another folder in its place.
-fn usable(dir: &Path) -> Result<(), String> {
-    let at = |path: &Path, why: &dyn std::fmt::Display| format!("{}: {why}", path.display());
+/// The folder `dir`, made where it is missing: programs of any user of the session can map a file
+/// below it.
+fn usable(dir: &Path) -> Result<PathBuf, String> {
+    let at = |why: &dyn std::fmt::Display| format!("{}: {why}", dir.display());
+    if dir.is_relative() {
+        return Err(at(&"not an absolute path"));
+    }
     let made = std::fs::DirBuilder::new()
         .recursive(true)
         .mode(0o755)
         .create(dir);
-    made.map_err(|e| at(dir, &e))?;
-    let seen = dir.symlink_metadata().map_err(|e| at(dir, &e))?;
+    made.map_err(|e| at(&e))?;
+    let seen = dir.symlink_metadata().map_err(|e| at(&e))?;
     if let Some(why) = dirs::distrust(&seen) {
-        return Err(at(dir, &why));
+        return Err(at(&why));
     }
+    let real = safe(dir)?;
+    if mount::forbids_exec(&real) == Some(true) {
+        return Err(at(&"mounted noexec"));
+    }
+    Ok(real)
+}
+
+/// The same folder by a path without links, where nobody else can put another one: what is there
+/// now is not all, since programs are executed as long as the session lasts, and behind it.
+fn safe(dir: &Path) -> Result<PathBuf, String> {
+    use std::os::unix::ffi::OsStrExt;
+    let at = |path: &Path, why: &dyn std::fmt::Display| format!("{}: {why}", path.display());
     let real = dir.canonicalize().map_err(|e| at(dir, &e))?;
-    for above in real.ancestors().skip(1) {
+    // ld.so(8): what stands between two names, and what begins one of its own.
+    if { real.as_os_str().as_bytes() }
+        .iter()
+        .any(|b| b" :$".contains(b))
+    {
+        return Err(at(
+            &real,
+            &"LD_PRELOAD holds no name with a blank, a colon or a $",
+        ));
+    }
+    for above in real.ancestors() {
         let seen = above.metadata().map_err(|e| at(above, &e))?;
         if let Some(why) = dirs::distrust_above(&seen) {
             return Err(at(above, &why));
         }
     }
-    if mount::forbids_exec(dir) == Some(true) {
-        return Err(at(dir, &"mounted noexec"));
-    }
-    Ok(())
+    Ok(real)
 }
 
 /// The installed library beside the running program: `../lib/synclater`.
 fn installed(variant: Variant) -> Option<PathBuf> {
     let exe = std::env::current_exe().ok()?;
-    let dir = exe.parent()?.parent()?.join("lib/synclater");
+    let dir = safe(&exe.parent()?.parent()?.join("lib/synclater")).ok()?;
     (is_whole(&dir, variant) && mount::forbids_exec(&dir) != Some(true)).then_some(dir)
 }
 
@@ -211,8 +233,7 @@ pub fn locate(variant: Variant) -> Result<PathBuf, String> {
 
 /// The folder of the libraries in `cache`, unpacked where that is needed.
 fn unpacked_in(cache: &Path, variant: Variant) -> Result<PathBuf, String> {
-    usable(cache)?;
-    let dir = cache.join(CONTENT_NAME);
+    let dir = usable(cache)?.join(CONTENT_NAME);
     if !is_whole(&dir, variant) {
         unpack(&dir).map_err(|e| format!("{}: {e}", dir.display()))?;
     }

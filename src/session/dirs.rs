@@ -118,14 +118,26 @@ pub fn distrust(seen: &Metadata) -> Option<String> {
         .then(|| format!("others may write it (mode {:04o})", seen.mode() & 0o7777))
 }
 
+/// Whether a user's number stands for all that this user namespace does not know (a sandbox's,
+/// say), root among them.
+fn may_be_roots(user: u32) -> bool {
+    let number = |file| std::fs::read_to_string(file).unwrap_or_default();
+    let nobody = number("/proc/sys/kernel/overflowuid").trim().parse() == Ok(user);
+    nobody
+        && !number("/proc/self/uid_map")
+            .trim_end()
+            .ends_with(" 4294967295")
+}
+
 /// Why somebody else could put another folder into the place of what lies in this one.
 #[must_use]
 pub fn distrust_above(seen: &Metadata) -> Option<String> {
-    if seen.uid() != 0 && seen.uid() != process::effective_user() {
+    let is_ours = seen.uid() == 0 || seen.uid() == process::effective_user();
+    if !is_ours && !may_be_roots(seen.uid()) {
         return Some(format!("it belongs to user {}", seen.uid()));
     }
     // In a sticky folder nobody renames what is another's.
-    let is_open = seen.mode() & 0o1002 == 0o002;
+    let is_open = seen.mode() & 0o022 != 0 && seen.mode() & 0o1000 == 0;
     is_open.then(|| format!("others may write it (mode {:04o})", seen.mode() & 0o7777))
 }
 

@@ -313,12 +313,21 @@ fn the_library_lies_where_nobody_else_can_put_another() {
         assert_eq!(refused.status.code(), Some(125), "{refused}");
         assert!(refused.stderr.contains("XDG_CACHE_HOME"), "{refused}");
     }
-    let ways = Ways::of(&in_session(&others, Some(&mine)).must_succeed().stdout);
+    // What leads there may be another's, or be taken apart by ld.so.
+    let (link, blank) = (others.join("link"), mine.join("a b"));
+    std::os::unix::fs::symlink(&mine, &link).expect("a link");
+    let blank = in_session(&others, Some(&blank));
+    assert!(blank.stderr.contains("a blank"), "{blank}");
+    let relative = in_session(&others, Some("mine".as_ref()));
     assert!(
-        Path::new(&ways.library).starts_with(&mine),
-        "{}",
-        ways.library
+        relative.stderr.contains("not an absolute path"),
+        "{relative}"
     );
+    for cache in [&mine, &link] {
+        let ways = Ways::of(&in_session(&others, Some(cache)).must_succeed().stdout);
+        let library = Path::new(&ways.library);
+        assert!(library.starts_with(&mine), "{}", ways.library);
+    }
 }
 
 #[test]

@@ -13,7 +13,7 @@ use std::ffi::OsStr;
 use std::fs::{DirBuilder, File};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, FileExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use synclater_model::report::message::Trouble;
@@ -56,6 +56,8 @@ pub enum Kept {
         ledger: PathBuf,
         /// What the entry says too, if it is this session's.
         token: String,
+        /// Its [`folder_id`], if it was told.
+        folder: Option<String>,
     },
     /// It has no ledger, so it has nothing to settle.
     Nowhere,
@@ -70,15 +72,17 @@ pub fn ledger_of(dir: &Path) -> Kept {
     let behind = text.iter().position(|b| *b == b'\n').map_or(0, |at| at + 1);
     // What has no end was not written, or is what is left of a longer text of before.
     let ends = split_at_nul(&text[behind..]);
-    let Some((ledger, (token, _))) = ends.and_then(|(l, rest)| Some((l, split_at_nul(rest)?)))
+    let Some((ledger, (token, rest))) = ends.and_then(|(l, rest)| Some((l, split_at_nul(rest)?)))
     else {
         return Kept::NotTold;
     };
+    let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
     match ledger {
         [] => Kept::Nowhere,
         ledger => Kept::In {
             ledger: OsStr::from_bytes(ledger).into(),
-            token: String::from_utf8_lossy(token).into_owned(),
+            token: text(token),
+            folder: split_at_nul(rest).map(|(folder, _)| text(folder)),
         },
     }
 }
@@ -90,6 +94,13 @@ pub fn token_of(dir: &Path) -> Option<String> {
         Kept::In { token, .. } => Some(token),
         Kept::Nowhere | Kept::NotTold => None,
     }
+}
+
+/// What tells a folder from another one that its path may lead to later: its device and inode.
+#[must_use]
+pub fn folder_id(dir: &Path) -> Option<String> {
+    let seen = dir.metadata().ok()?;
+    Some(format!("{}:{}", seen.dev(), seen.ino()))
 }
 
 fn said_by_lock(dir: &Path) -> Vec<u8> {
@@ -169,6 +180,9 @@ impl Belongings {
         text.extend(ledger.map_or(&[][..], |l| l.dir().as_os_str().as_bytes()));
         text.push(0);
         text.extend_from_slice(self.token.as_bytes());
+        text.push(0);
+        let folder = ledger.and_then(|l| folder_id(l.dir()));
+        text.extend_from_slice(folder.unwrap_or_default().as_bytes());
         text.push(0);
         // Never shortened: on a disk mounted with `discard` that waits for the disk.
         { self.lock.write_all_at(&text, 0) }.map_err(|e| cannot_make(&self.dir, &e))

@@ -7,7 +7,7 @@
 //! Where the entry cannot be read, nobody knows what is owed: then everything stays as it is.
 
 use super::alive::Found;
-use super::belongings::{forget_unborn, ledger_of, memory_of, token_of, Kept};
+use super::belongings::{folder_id, forget_unborn, ledger_of, memory_of, token_of, Kept};
 use super::control::{self, Living};
 use super::counts::Numbers;
 use super::durable::{errno_name, Holding};
@@ -107,10 +107,14 @@ fn is_told_of_a_lost_write(session: &Living, filed: &mut Filed, ledger: &Ledger)
 
 /// What a dead session owes, and the ledger that says so: its own, wherever whoever looks has one.
 fn entry_of(session: &Living) -> Result<Option<(Filed, Ledger)>, Unread> {
-    let (dir, token) = match ledger_of(&session.dir) {
-        Kept::In { ledger, token } => (Some(ledger), Some(token)),
-        Kept::Nowhere => (None, None),
-        Kept::NotTold => (dirs::state_dir(), None),
+    let (dir, token, folder) = match ledger_of(&session.dir) {
+        Kept::In {
+            ledger,
+            token,
+            folder,
+        } => (Some(ledger), Some(token), folder),
+        Kept::Nowhere => (None, None, None),
+        Kept::NotTold => (dirs::state_dir(), None, None),
     };
     let Some(dir) = dir else {
         return Ok(None);
@@ -123,6 +127,13 @@ fn entry_of(session: &Living) -> Result<Option<(Filed, Ledger)>, Unread> {
     let filed = ledger.entry(&session.id)?;
     let is_its = |e: &Entry| e.token == token && !e.is_cut(&dirs::boot_id());
     let filed = filed.filter(|f| is_its(&f.entry));
+    // A mount over it, or a link: its own one may say more.
+    let told = folder.filter(|told| !told.is_empty());
+    let is_another = told.is_some_and(|told| folder_id(&dir) != Some(told));
+    if filed.is_none() && is_another {
+        let why = "it is not the folder that the session had its entry in";
+        return Err(Unread::ledger(&dir, why));
+    }
     Ok(filed.map(|filed| (filed, ledger)))
 }
 

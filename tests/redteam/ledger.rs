@@ -392,7 +392,15 @@ fn a_dead_session_whose_ledger_is_not_there_is_not_cleared_away() {
     for verb in ["settle", "ps"] {
         is_told(&stage.ask(&[verb]), &ledger);
     }
+    // Nor where its path leads to another one, as behind a link or below a mount.
+    let private = std::fs::Permissions::from_mode(0o700);
+    std::fs::create_dir(&ledger).expect("another ledger");
+    std::fs::set_permissions(&ledger, private).expect("chmod");
+    for verb in ["settle", "ps"] {
+        is_told(&stage.ask(&[verb]), &ledger);
+    }
     assert_eq!(stage.left_in_run_dir().len(), 1);
+    std::fs::remove_dir(&ledger).expect("an empty folder");
     std::fs::rename(&elsewhere, &ledger).expect("its own name");
     is_settled(&stage, &stage.ask(&["settle"]));
 }

@@ -331,6 +331,32 @@ fn the_library_lies_where_nobody_else_can_put_another() {
 }
 
 #[test]
+fn an_installed_library_is_not_taken_from_a_folder_of_somebody_else() {
+    if !as_root("an_installed_library_is_not_taken_from_a_folder_of_somebody_else") {
+        return;
+    }
+    let open = Open::new("installed");
+    let stage = &open.stage;
+    let preload = |program: &Path| {
+        let mut command = stage.with_folders(program);
+        let told = run(command.args(["run", "--quiet", "--", "env"])).must_succeed();
+        PathBuf::from(Ways::of(&told.stdout).library)
+    };
+    let genuine = preload(SYNCLATER.as_ref());
+    let genuine = genuine.ancestors().nth(2).expect("a folder above $LIB");
+    // The one file lies below a public folder, where another user has made a `lib`.
+    let [public, own, lib] = ["p", "p/own", "p/lib"].map(|dir| stage.file(dir));
+    for dir in [&public, &own, &lib] {
+        std::fs::create_dir(dir).expect("a folder");
+    }
+    std::os::unix::fs::chown(&lib, USERS[1].parse().ok(), None).expect("chown");
+    std::os::unix::fs::symlink(genuine, lib.join("synclater")).expect("a link");
+    std::fs::copy(SYNCLATER, own.join("synclater")).expect("a copy");
+    let taken = preload(&own.join("synclater"));
+    assert!(!taken.starts_with(&public), "{}", taken.display());
+}
+
+#[test]
 fn settle_needs_nobody_to_hear_how_children_end() {
     let stage = Stage::new("deaf");
     let mut command = clean("env");

@@ -23,6 +23,14 @@ fn as_user(who: &str) -> [String; 4] {
     [setpriv, user, group, "--clear-groups".into()]
 }
 
+/// A command of user `who`.
+fn by_user(who: &str) -> Command {
+    let words = as_user(who);
+    let mut command = clean(&words[0]);
+    command.args(&words[1..]);
+    command
+}
+
 /// Writes a file durably.
 fn saving(path: &Path) -> Vec<String> {
     let to = format!("of={}", path.display());
@@ -137,8 +145,8 @@ fn a_page_of_another_user_relaxes_nobody_but_him() {
         std::fs::create_dir(&dir).expect("a folder");
         std::os::unix::fs::chown(&dir, USERS[0].parse().ok(), None).expect("chown");
     }
-    let mut command = clean(&as_user(USERS[0])[0]);
-    command.args(&as_user(USERS[0])[1..]).arg(SYNCLATER);
+    let mut command = by_user(USERS[0]);
+    command.arg(SYNCLATER);
     command.env("SYNCLATER_RUN_DIR", his.join("run"));
     command.env("SYNCLATER_STATE_DIR", his.join("state"));
     command.env("XDG_CACHE_HOME", &his);
@@ -157,8 +165,8 @@ fn a_page_of_another_user_relaxes_nobody_but_him() {
     let memory = ways.page.parent().expect("a folder");
     run(clean("chmod").args(["-R", "a+rwX"]).arg(&his).arg(memory)).must_succeed();
     let saves = |who: &str, name: &str| {
-        let mut command = clean(&as_user(who)[0]);
-        command.args(&as_user(who)[1..]).args(ways.words());
+        let mut command = by_user(who);
+        command.args(ways.words());
         run(command.args(saving(&open.at.join(name)))).must_succeed();
         open.is_saved(name)
     };
@@ -299,8 +307,8 @@ fn the_library_lies_where_nobody_else_can_put_another() {
     let (mine, others) = (his("mine", USERS[0]), his("others", USERS[1]));
     run(clean("chmod").arg("777").arg(&others)).must_succeed();
     let in_session = |home: &Path, cache: Option<&Path>| {
-        let mut command = clean(&as_user(USERS[0])[0]);
-        command.args(&as_user(USERS[0])[1..]).env("HOME", home);
+        let mut command = by_user(USERS[0]);
+        command.env("HOME", home);
         command.env_remove("XDG_CACHE_HOME");
         command.envs(cache.map(|dir| ("XDG_CACHE_HOME", dir)));
         command.env("SYNCLATER_RUN_DIR", mine.join("run"));

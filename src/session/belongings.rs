@@ -9,6 +9,7 @@ use super::dirs;
 use super::last_report::LastReport;
 use super::ledger::Ledger;
 use crate::folder::{make_locked, random_name, remove_abandoned, take_lock};
+use rustix::fs::{Mode, OFlags};
 use std::ffi::OsStr;
 use std::fs::{DirBuilder, File};
 use std::io;
@@ -17,6 +18,7 @@ use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use synclater_model::report::message::Trouble;
+use synclater_sys::mount;
 
 /// How things stand after a failure.
 pub const NOT_STARTED: &str = "the command was not started; nothing was changed";
@@ -96,11 +98,15 @@ pub fn token_of(dir: &Path) -> Option<String> {
     }
 }
 
-/// What tells a folder from another one that its path may lead to later: its device and inode.
+/// What tells a folder from another one that its path may lead to later: its device, its inode, and
+/// its mount by a number that is never given again (0 before Linux 6.8): a device's is.
 #[must_use]
 pub fn folder_id(dir: &Path) -> Option<String> {
-    let seen = dir.metadata().ok()?;
-    Some(format!("{}:{}", seen.dev(), seen.ino()))
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let folder = File::from(rustix::fs::open(dir, flags, Mode::empty()).ok()?);
+    let seen = folder.metadata().ok()?;
+    let mount = mount::unique_id_of_fd(&folder).unwrap_or(0);
+    Some(format!("{}:{}:{mount}", seen.dev(), seen.ino()))
 }
 
 fn said_by_lock(dir: &Path) -> Vec<u8> {

@@ -11,7 +11,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
-use synclater_shim::page::{self, Layout, Page, Slots};
+use synclater_shim::page::{self, Fs, Layout, Page, Slots};
 use synclater_sys::clock::{LeaseClock, Reading, Source};
 use synclater_sys::memory::Mapping;
 
@@ -243,15 +243,38 @@ impl Shared {
     }
 }
 
+/// What a page says whose session is dead.
+struct Left(Vec<u8>);
+
+impl Left {
+    /// `None` of what is no page of this release.
+    fn read(path: &Path) -> Option<Left> {
+        let left = Left(std::fs::read(path).ok()?);
+        let is_ours = left.0.starts_with(&page::PAGE_MAGIC.to_ne_bytes())
+            && left.word(offset_of!(Page, version)) == Some(page::VERSION);
+        is_ours.then_some(left)
+    }
+
+    fn word(&self, at: usize) -> Option<u32> {
+        let bytes = self.0.get(at..at + 4)?;
+        Some(u32::from_ne_bytes(bytes.try_into().ok()?))
+    }
+}
+
 /// The write-back error that the session met whose page this is: 0 and what is no page are none.
 #[must_use]
 pub fn error_in(path: &Path) -> Option<i32> {
-    let bytes = std::fs::read(path).ok()?;
-    let word = |at: usize| Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
-    let is_ours = bytes.starts_with(&page::PAGE_MAGIC.to_ne_bytes())
-        && word(offset_of!(Page, version)) == Some(page::VERSION);
-    let errno = word(offset_of!(Page, error)).filter(|errno| is_ours && *errno != 0)?;
-    i32::try_from(errno).ok()
+    let errno = Left::read(path)?.word(offset_of!(Page, error))?;
+    i32::try_from(errno).ok().filter(|errno| *errno != 0)
+}
+
+/// Whether the dead session whose page this is may have owed something: it has held a file system.
+/// So may one that has no page any more.
+#[must_use]
+pub fn may_owe(path: &Path) -> bool {
+    let held = |i| offset_of!(Page, fs) + i * size_of::<Fs>() + offset_of!(Fs, held);
+    let was_held = |left: &Left, i| left.word(held(i)) != Some(0);
+    Left::read(path).is_none_or(|left| (0..page::FS_MAX).any(|i| was_held(&left, i)))
 }
 
 /// Seccomp filters of this process; containers put some in.

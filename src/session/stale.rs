@@ -125,16 +125,22 @@ fn entry_of(session: &Living) -> Result<Option<(Filed, Ledger)>, Unread> {
         None => return Ok(None),
     };
     let filed = ledger.entry(&session.id)?;
-    let is_its = |e: &Entry| e.token == token && !e.is_cut(&dirs::boot_id());
-    let filed = filed.filter(|f| is_its(&f.entry));
-    // A mount over it, or a link: its own one may say more.
-    let told = folder.filter(|told| !told.is_empty());
-    let is_another = told.is_some_and(|told| folder_id(&dir) != Some(told));
-    if filed.is_none() && is_another {
-        let why = "it is not the folder that the session had its entry in";
-        return Err(Unread::ledger(&dir, why));
+    let Some(filed) = filed.filter(|f| f.entry.token == token) else {
+        // A mount over it, or a link: its own one may say more.
+        let told = folder.filter(|told| !told.is_empty());
+        let is_another = told.is_some_and(|told| folder_id(&dir) != Some(told));
+        return match is_another && shared::may_owe(&memory_of(&session.dir).join("page")) {
+            true => {
+                let why = "it is not the folder that the session had its entry in";
+                Err(Unread::ledger(&dir, why))
+            }
+            false => Ok(None),
+        };
+    };
+    match filed.entry.is_cut(&dirs::boot_id()) {
+        false => Ok(Some((filed, ledger))),
+        true => Ok(None),
     }
-    Ok(filed.map(|filed| (filed, ledger)))
 }
 
 /// Removes a session's folder, and its memory.
@@ -157,9 +163,10 @@ fn remove_files(session: &Living) {
 pub fn settle_orphans(ledger: &Ledger) -> (Vec<Cleared>, Vec<Unread>) {
     let known = control::sessions();
     let is_its = |s: &Living, e: &Entry| s.id == e.id && token_of(&s.dir) == e.token;
+    let boot = dirs::boot_id();
     let has_no_folder = |f: &Filed| {
         let e = &f.entry;
-        !e.is_cut(&dirs::boot_id()) && !known.iter().any(|s| is_its(s, e))
+        !e.is_cut(&boot) && !known.iter().any(|s| is_its(s, e))
     };
     let (entries, mut unread) = ledger.entries();
     let mut cleared = Vec::new();

@@ -9,7 +9,7 @@ use crate::sessions::stage::{as_root, has_four_parts};
 use crate::wait::until;
 use rustix::fs::{flock, FlockOperation};
 use rustix::process::{kill_process, Pid, Signal};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::PathBuf;
 
 /// What a session says first, in another run folder too.
@@ -352,15 +352,19 @@ fn a_dead_session_whose_entry_cannot_be_read_is_not_cleared_away() {
     is_settled(&stage, &stage.ask(&["settle"]));
 }
 
-/// A session that is killed, with a ledger of its own name in the stage.
-fn killed_with_ledger(stage: &Stage, ledger: &Path) {
+/// A session with this ledger, which has owed nothing yet.
+fn scribe_with_ledger(stage: &Stage, ledger: &Path) -> Running {
     let mut command = session(stage, &[]);
     command.env("SYNCLATER_STATE_DIR", ledger);
-    let mut scribe = Running::start(stage, {
-        command.arg(tool("scribe"));
-        command
-    });
+    command.arg(tool("scribe"));
+    let mut scribe = Running::start(stage, command);
     scribe.be_ready();
+    scribe
+}
+
+/// A session with this ledger that owes, and is killed.
+fn killed_with_ledger(stage: &Stage, ledger: &Path) {
+    let mut scribe = scribe_with_ledger(stage, ledger);
     warm(stage, &mut scribe, &stage.work());
     kill(stage, &scribe);
 }
@@ -403,6 +407,46 @@ fn a_dead_session_whose_ledger_is_not_there_is_not_cleared_away() {
     std::fs::remove_dir(&ledger).expect("an empty folder");
     std::fs::rename(&elsewhere, &ledger).expect("its own name");
     is_settled(&stage, &stage.ask(&["settle"]));
+}
+
+/// An empty ledger in `dir`, at the numbers of its device and of its own.
+fn ledger_in(dir: &Path) -> (PathBuf, (u64, u64)) {
+    let ledger = dir.join("ledger");
+    std::fs::create_dir(&ledger).expect("a ledger");
+    let private = std::fs::Permissions::from_mode(0o700);
+    std::fs::set_permissions(&ledger, private).expect("chmod");
+    let seen = ledger.metadata().expect("a ledger");
+    (ledger, (seen.dev(), seen.ino()))
+}
+
+#[test]
+fn another_disks_ledger_with_the_numbers_of_the_one_before_is_not_taken_for_it() {
+    if !as_root("another_disks_ledger_with_the_numbers_of_the_one_before_is_not_taken_for_it") {
+        return;
+    }
+    let (disk, stage) = (Disk::new("ext4", 64), Stage::new("numbers"));
+    let device = unmounted(&disk);
+    let make = || {
+        run(clean("mkfs.ext4").args(["-q", "-F"]).arg(&device)).must_succeed();
+        mount(&["-t", "ext4"], &device, disk.path());
+        ledger_in(disk.path())
+    };
+    let (ledger, numbers) = make();
+    killed_with_ledger(&stage, &ledger);
+    umount(disk.path());
+    assert_eq!(make().1, numbers);
+    run(clean("losetup").arg("-d").arg(&device)).must_succeed();
+    for verb in ["settle", "ps"] {
+        is_told(&stage.ask(&[verb]), &ledger);
+    }
+    assert_eq!(stage.left_in_run_dir().len(), 1);
+    // One that has owed nothing is in no ledger.
+    std::fs::remove_dir_all(&stage.left_in_run_dir()[0]).expect("its folder");
+    kill(&stage, &scribe_with_ledger(&stage, &ledger));
+    std::fs::rename(&ledger, disk.path().join("other")).expect("another name");
+    ledger_in(disk.path());
+    assert_eq!(stage.ask(&["settle"]).status.code(), Some(0));
+    assert!(stage.left_in_run_dir().is_empty());
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use crate::session::ledger::{Filed, Ledger, Unread};
 use crate::session::stale::{life_of, Life};
 use crate::session::{control, dirs};
-use synclater_model::ledger::{cut_sessions, render_status, status_json, Entry};
+use synclater_model::ledger::{cut_sessions, render_status, status_json, Boot, Entry};
 use synclater_model::report::message::Trouble;
 
 /// Names the sessions that were cut by a power failure or crash, what they owed, and what to do.
@@ -36,7 +36,10 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
     let mut told = super::clear_stale();
     told.retain(|c| c.left.is_some());
     let ledger = Ledger::existing()?;
-    let (filed, bad) = ledger.as_ref().map(Ledger::entries).unwrap_or_default();
+    let (filed, mut bad) = ledger.as_ref().map(Ledger::entries).unwrap_or_default();
+    let boot = dirs::boot_id();
+    let of_no_boot = filed.iter().filter(|f| is_of_no_boot(&f.entry, &boot));
+    bad.extend(of_no_boot.map(|f| Unread::of_no_boot(&f.path)));
     let is_told = |u: &Unread| {
         told.iter()
             .any(|c| c.left.as_ref().is_some_and(|(_, l)| l == u))
@@ -44,7 +47,6 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
     for unread in bad.iter().filter(|u| !is_told(u)) {
         super::say(&format!("{}\n", unread.trouble()));
     }
-    let boot = dirs::boot_id();
     if let Some(id) = &args.forget {
         return forget(id, &filed, &boot, ledger.as_ref());
     }
@@ -67,13 +69,19 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
     Ok(i32::from(!is_clean))
 }
 
+/// Whether nobody can tell if a session that does not live has been cut.
+fn is_of_no_boot(entry: &Entry, boot: &str) -> bool {
+    let lives = || control::sessions().iter().any(|s| s.id == entry.id);
+    entry.boot(boot) == Boot::NotKnown && !lives()
+}
+
 /// Entries of this boot that belong to no living session: settling failed, or was stopped.
 fn unsettled(entries: &[Entry], boot: &str, ledger: &Ledger) -> Result<(), Trouble> {
     let living = control::sessions();
     let has_ended = |e: &&Entry| life_of(e, ledger) == Life::Ended;
     for e in entries
         .iter()
-        .filter(|e| !e.is_cut(boot) && !living.iter().any(|s| s.id == e.id))
+        .filter(|e| e.boot(boot) == Boot::This && !living.iter().any(|s| s.id == e.id))
         .filter(has_ended)
     {
         let list: Vec<&str> = e.filesystems.iter().map(|f| f.mount.as_str()).collect();

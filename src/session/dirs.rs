@@ -141,9 +141,12 @@ pub fn distrust_above(seen: &Metadata) -> Option<String> {
     is_open.then(|| format!("others may write it (mode {:04o})", seen.mode() & 0o7777))
 }
 
+/// Where the kernel names this boot; a `/proc` with processes alone (`subset=pid`) has it not.
+pub const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
 /// This boot, as the kernel names it; empty where it cannot be read.
 #[must_use]
 pub fn boot_id() -> String {
-    let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let id = std::fs::read_to_string(BOOT_ID).unwrap_or_default();
     id.trim().to_owned()
 }

@@ -87,6 +87,28 @@ impl Unread {
         }
     }
 
+    /// An entry of which it cannot be told whether a power cut has come since.
+    #[must_use]
+    pub fn of_no_boot(path: &Path) -> Unread {
+        let (why, remedy) = match dirs::boot_id().is_empty() {
+            true => (
+                format!("{} cannot be read: this may be another boot", dirs::BOOT_ID),
+                "`synclater settle` where all of /proc is in sight (systemd: ProcSubset=all)",
+            ),
+            false => (
+                "it does not say in which boot it was written".into(),
+                "check what its command wrote, then `synclater status --forget` and its name",
+            ),
+        };
+        Unread {
+            path: path.into(),
+            why,
+            what: "ledger entry",
+            cannot: "be judged from here",
+            remedy,
+        }
+    }
+
     /// An entry in which nothing can be noted.
     #[must_use]
     pub fn full(path: &Path, why: impl ToString) -> Unread {
@@ -161,6 +183,14 @@ impl Ledger {
                 "nothing was changed",
             ));
         };
+        if dirs::boot_id().is_empty() {
+            return Err(Trouble::new(
+                "the ledger cannot say in which boot it is written",
+                format!("{} cannot be read", dirs::BOOT_ID),
+                "mount all of /proc, not processes alone (systemd: ProcSubset=all)",
+                "nothing was changed",
+            ));
+        }
         dirs::make(&dir, "the ledger")?;
         let (may, flags) = (Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS);
         rustix::fs::accessat(rustix::fs::CWD, &dir, may, flags).map_err(|e| {

@@ -18,7 +18,7 @@ use super::{dirs, filesystems, shared};
 use crate::folder::take_lock;
 use std::io;
 use std::path::{Path, PathBuf};
-use synclater_model::ledger::{Entry, LedgerFs};
+use synclater_model::ledger::{Boot, Entry, LedgerFs};
 use synclater_model::policy::filesystem::Mount;
 use synclater_sys::job::{self, Job};
 use synclater_sys::{mount, process};
@@ -137,9 +137,10 @@ fn entry_of(session: &Living) -> Result<Option<(Filed, Ledger)>, Unread> {
             false => Ok(None),
         };
     };
-    match filed.entry.is_cut(&dirs::boot_id()) {
-        false => Ok(Some((filed, ledger))),
-        true => Ok(None),
+    match filed.entry.boot(&dirs::boot_id()) {
+        Boot::This => Ok(Some((filed, ledger))),
+        Boot::Another => Ok(None),
+        Boot::NotKnown => Err(Unread::of_no_boot(&filed.path)),
     }
 }
 
@@ -173,6 +174,9 @@ pub fn settle_orphans(ledger: &Ledger) -> (Vec<Cleared>, Vec<Unread>) {
     for filed in entries.into_iter().filter(has_no_folder) {
         match life_of(&filed.entry, ledger) {
             Life::Lives => unread.push(Unread::living(&filed.path)),
+            _ if filed.entry.boot(&boot) == Boot::NotKnown => {
+                unread.push(Unread::of_no_boot(&filed.path));
+            }
             Life::Ended => match settle_alone(&filed, ledger) {
                 Ok(done) => cleared.extend(done),
                 Err(is_settled_by_another) => unread.push(is_settled_by_another),

@@ -449,6 +449,50 @@ fn another_disks_ledger_with_the_numbers_of_the_one_before_is_not_taken_for_it()
     assert!(stage.left_in_run_dir().is_empty());
 }
 
+/// Something where /proc has processes alone (systemd's ProcSubset=pid).
+fn without_boot_id(stage: &Stage, words: &[&str]) -> Command {
+    let mut command = stage.with_folders("unshare");
+    let script = "mount -t proc -o subset=pid proc /proc && exec \"$@\"";
+    command.args(["-m", "sh", "-c", script, "sh", SYNCLATER]);
+    command.args(words);
+    command
+}
+
+#[test]
+fn where_the_boot_has_no_name_nothing_is_settled_for_one_of_another() {
+    if !as_root("where_the_boot_has_no_name_nothing_is_settled_for_one_of_another") {
+        return;
+    }
+    let stage = Stage::new("nameless");
+    let json = stage.json();
+    let words = ["run", "-u", "exit", &json[0], &json[1], "--"];
+    let mut hammer = without_boot_id(&stage, &words);
+    hammer
+        .arg(crate::sessions::stage::program("hammer"))
+        .arg(stage.work())
+        .args(["1", "23"]);
+    let outcome = run(&mut hammer).must_succeed();
+    assert!(has_four_parts(&outcome.stderr), "{outcome}");
+    assert_eq!(stage.report()["real"], 23, "{:#}", stage.report());
+
+    let mut scribe = scribe(&stage, &[]);
+    warm(&stage, &mut scribe, &stage.work());
+    kill(&stage, &scribe);
+    let (entry, text) = entry_of(&stage);
+    for verb in ["settle", "ps"] {
+        is_told(&run(&mut without_boot_id(&stage, &[verb])), &entry);
+    }
+    let status = run(&mut without_boot_id(&stage, &["status"]));
+    assert_eq!(status.status.code(), Some(1), "{status}");
+    // Nor is one settled that does not say of which it is.
+    let (at, behind) = text.split_once("\"boot_id\": \"").expect("a boot");
+    let behind = &behind[behind.find('"').expect("an end")..];
+    std::fs::write(&entry, format!("{at}\"boot_id\": \"{behind}")).expect("an entry");
+    is_told(&stage.ask(&["settle"]), &entry);
+    std::fs::write(&entry, text).expect("an entry");
+    is_settled(&stage, &stage.ask(&["settle"]));
+}
+
 #[test]
 fn an_entry_that_cannot_be_read_is_told_by_settle_too() {
     let stage = Stage::new("alone");

@@ -80,6 +80,17 @@ pub struct LedgerFs {
     pub mount_id: Option<u64>,
 }
 
+/// In which boot an entry was written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Boot {
+    /// In this one.
+    This,
+    /// In an earlier one: the session was cut.
+    Another,
+    /// Its name, or that of this one, could not be read.
+    NotKnown,
+}
+
 /// Why a text is not an entry.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum LedgerError {
@@ -156,10 +167,19 @@ impl Entry {
         serde_json::from_str(text).map_err(malformed)
     }
 
+    /// In which boot it was written, where both have a name. White space around either, as files
+    /// have it, makes no difference.
+    pub fn boot(&self, this_boot: &str) -> Boot {
+        match (self.boot_id.trim(), this_boot.trim()) {
+            ("", _) | (_, "") => Boot::NotKnown,
+            (its, this) if its == this => Boot::This,
+            _ => Boot::Another,
+        }
+    }
+
     /// True when the session was cut: its entry is still there, but the boot is another one.
-    /// White space around either id, as files have it, makes no difference.
     pub fn is_cut(&self, this_boot: &str) -> bool {
-        self.boot_id.trim() != this_boot.trim()
+        self.boot(this_boot) == Boot::Another
     }
 
     /// What the cut may have done and what to do about it; see [`advice`].
@@ -274,5 +294,12 @@ mod tests {
     fn a_session_of_another_boot_was_cut() {
         assert!(!entry().is_cut("1d5e2c5c-0f1c-4a54-8e39-0d4f9a3c0c11\n"));
         assert!(entry().is_cut("4a5d64a7-1d9e-4d3f-b2b0-3a4a4b6a9d2e"));
+        let nameless = Entry {
+            boot_id: String::new(),
+            ..entry()
+        };
+        assert_eq!(nameless.boot(""), Boot::NotKnown);
+        assert_eq!(entry().boot("\n"), Boot::NotKnown);
+        assert!(!nameless.is_cut("4a5d64a7-1d9e-4d3f-b2b0-3a4a4b6a9d2e"));
     }
 }

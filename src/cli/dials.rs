@@ -186,7 +186,9 @@ impl Wanted {
 }
 
 fn ledger(wanted: &Wanted) -> Option<Ledger> {
-    match Ledger::open() {
+    // Who is a member, and what it has open, is read in /proc.
+    let opened = crate::cli::needs_proc("put requests off").and_then(|()| Ledger::open());
+    match opened {
         Ok(ledger) => Some(ledger),
         Err(trouble) => {
             let relaxes = |u: Until| u != Until::Now && u != Until::Never;

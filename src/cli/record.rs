@@ -48,7 +48,7 @@ pub struct Args {
     #[arg(long, conflicts_with = "quiet")]
     summary: bool,
 
-    /// Print no summary; errors are printed all the same.
+    /// Print no summary; errors and warnings are printed all the same.
     #[arg(short, long)]
     quiet: bool,
 

@@ -24,7 +24,7 @@ use std::time::Duration;
 use synclater_model::policy::dial::Until;
 use synclater_model::policy::duration::parse_duration;
 use synclater_model::report::message::Trouble;
-use synclater_model::report::run::{summary, RunReport};
+use synclater_model::report::run::{summary, warnings, RunReport};
 use synclater_sys::clock::Reading;
 use synclater_sys::process;
 use synclater_sys::registers::Registers;
@@ -75,7 +75,7 @@ pub struct Args {
     #[arg(long, conflicts_with = "quiet")]
     summary: bool,
 
-    /// Print no summary; errors are printed all the same.
+    /// Print no summary; errors and warnings are printed all the same.
     #[arg(short, long)]
     quiet: bool,
 
@@ -387,6 +387,9 @@ fn tell(args: &Args, s: &Supervisor, report: &RunReport, tty: bool) {
     }
     if args.summary || (tty && !args.quiet) {
         super::say(&summary(report));
+    } else {
+        // Data may be lost: that is said to whoever wants no summary.
+        super::say(&warnings(report));
     }
 }
 

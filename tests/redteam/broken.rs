@@ -384,6 +384,8 @@ fn a_broken_file_system_that_the_command_never_wrote_to_is_a_warning() {
             doubts.contains(&small.mount.display().to_string()),
             "{report:#}"
         );
+        // Also where nobody wants a summary.
+        assert!(end.stderr.contains("warning: "), "{end}");
     }
 }
 

@@ -43,6 +43,13 @@ pub fn summary(report: &RunReport) -> String {
     text
 }
 
+/// What may be wrong though the command's status says nothing of it: a line each, or nothing.
+pub fn warnings(report: &RunReport) -> String {
+    let doubts = report.doubts.iter().flatten();
+    let line = |doubt: &String| wrapped_clauses(LEAD, &[format!("warning: {}", shown(doubt))]);
+    doubts.map(line).collect()
+}
+
 /// The first line: what was asked for, what was done, what is durable.
 fn outcome(report: &RunReport) -> Vec<String> {
     if report.requests == 0 {

@@ -79,12 +79,26 @@ fn settle_orphans() -> bool {
         Ok(Some(ledger)) => {
             let (cleared, unread) = stale::settle_orphans(&ledger);
             { unread.iter() }.for_each(|u| super::say(&format!("{}\n", u.trouble())));
+            tell_of_the_cut(&ledger);
             super::tell_cleared(&cleared) && unread.is_empty()
         }
         Err(trouble) => {
             super::say(&format!("{trouble}\n"));
             false
         }
+    }
+}
+
+/// Sessions of another boot owe nothing that could be settled.
+fn tell_of_the_cut(ledger: &Ledger) {
+    let (filed, _) = ledger.entries();
+    let cut = { filed.iter() }.filter(|f| stale::was_cut(&f.entry, ledger));
+    let cut: Vec<&str> = cut.map(|f| f.entry.id.as_str()).collect();
+    if !cut.is_empty() {
+        let names = cut.join(", ");
+        super::say(&format!(
+            "synclater: cut by a reboot, and not settled: {names}; see `synclater status`\n"
+        ));
     }
 }
 

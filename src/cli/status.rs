@@ -1,7 +1,7 @@
 //! `synclater status`: what the ledger says after a power cut.
 
 use crate::session::ledger::{Filed, Ledger, Unread};
-use crate::session::stale::{life_of, Life};
+use crate::session::stale::{life_of, was_cut, Life};
 use crate::session::{control, dirs};
 use synclater_model::ledger::{cut_sessions, render_status, status_json, Boot, Entry};
 use synclater_model::report::message::Trouble;
@@ -38,7 +38,11 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
     let ledger = Ledger::existing()?;
     let (filed, mut bad) = ledger.as_ref().map(Ledger::entries).unwrap_or_default();
     let boot = dirs::boot_id();
-    let of_no_boot = filed.iter().filter(|f| is_of_no_boot(&f.entry, &boot));
+    let of_no_boot = |f: &&Filed| {
+        let lives = |l| life_of(&f.entry, l) == Life::Lives;
+        f.entry.boot(&boot) == Boot::NotKnown && !ledger.as_ref().is_some_and(lives)
+    };
+    let of_no_boot = filed.iter().filter(of_no_boot);
     bad.extend(of_no_boot.map(|f| Unread::of_no_boot(&f.path)));
     let is_told = |u: &Unread| {
         told.iter()
@@ -48,14 +52,11 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
         super::say(&format!("{}\n", unread.trouble()));
     }
     if let Some(id) = &args.forget {
-        return forget(id, &filed, &boot, ledger.as_ref());
+        return forget(id, &filed, ledger.as_ref());
     }
     let entries: Vec<Entry> = filed.into_iter().map(|f| f.entry).collect();
-    let cut: Vec<Entry> = entries
-        .iter()
-        .filter(|e| e.is_cut(&boot))
-        .cloned()
-        .collect();
+    let is_cut = |e: &&Entry| ledger.as_ref().is_some_and(|l| was_cut(e, l));
+    let cut: Vec<Entry> = entries.iter().filter(is_cut).cloned().collect();
     let text = if args.json {
         status_json(&cut_sessions(&cut, &boot))
     } else {
@@ -67,12 +68,6 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
     }
     let is_clean = cut.is_empty() && bad.is_empty() && told.is_empty();
     Ok(i32::from(!is_clean))
-}
-
-/// Whether nobody can tell if a session that does not live has been cut.
-fn is_of_no_boot(entry: &Entry, boot: &str) -> bool {
-    let lives = || control::sessions().iter().any(|s| s.id == entry.id);
-    entry.boot(boot) == Boot::NotKnown && !lives()
 }
 
 /// Entries of this boot that belong to no living session: settling failed, or was stopped.
@@ -98,14 +93,14 @@ fn unsettled(entries: &[Entry], boot: &str, ledger: &Ledger) -> Result<(), Troub
     Ok(())
 }
 
-fn forget(id: &str, filed: &[Filed], boot: &str, ledger: Option<&Ledger>) -> anyhow::Result<i32> {
+fn forget(id: &str, filed: &[Filed], ledger: Option<&Ledger>) -> anyhow::Result<i32> {
     let trouble = |why: String| {
         let what = format!("cannot forget {id}");
         Trouble::new(what, why, "synclater status", "the ledger is as it was")
     };
     let lives = control::sessions().iter().any(|s| s.id == id);
     let is_over = |e: &Entry, ledger: &Ledger| {
-        e.is_cut(boot) || !(lives || life_of(e, ledger) == Life::Lives)
+        was_cut(e, ledger) || !(lives || life_of(e, ledger) == Life::Lives)
     };
     let known = ledger.and_then(|ledger| {
         let is_it = |f: &&Filed| f.entry.id == id && is_over(&f.entry, ledger);

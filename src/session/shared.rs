@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use synclater_shim::page::{self, Fs, Layout, Page, Slots};
 use synclater_sys::clock::{LeaseClock, Reading, Source};
 use synclater_sys::memory::Mapping;
+use synclater_sys::mount;
 
 /// How long answers may go on being late after the last heartbeat. The design's bound is 2 s.
 pub const LEASE: Duration = Duration::from_millis(1800);
@@ -266,6 +267,12 @@ impl Left {
 pub fn error_in(path: &Path) -> Option<i32> {
     let errno = Left::read(path)?.word(offset_of!(Page, error))?;
     i32::try_from(errno).ok().filter(|errno| *errno != 0)
+}
+
+/// Whether a page is there, in memory alone.
+#[must_use]
+pub fn is_in_memory(path: &Path) -> bool {
+    Left::read(path).is_some() && mount::is_tmpfs(path)
 }
 
 /// Whether the dead session whose page this is may have owed something: it has held a file system.

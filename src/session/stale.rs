@@ -94,10 +94,14 @@ fn left(session: &Living, unread: Unread) -> Cleared {
     Cleared { left, ..nothing }
 }
 
+fn page_of(session: &Living) -> PathBuf {
+    memory_of(&session.dir).join("page")
+}
+
 /// Whether an entry says that the session has lost a write, if it has: its page remembers that
 /// where it could not be written, and is kept until it can.
 fn is_told_of_a_lost_write(session: &Living, filed: &mut Filed, ledger: &Ledger) -> bool {
-    let lost = shared::error_in(&memory_of(&session.dir).join("page"));
+    let lost = shared::error_in(&page_of(session));
     let Some(errno) = lost.filter(|_| filed.entry.error.is_none()) else {
         return true;
     };
@@ -129,7 +133,7 @@ fn entry_of(session: &Living) -> Result<Option<(Filed, Ledger)>, Unread> {
         // A mount over it, or a link: its own one may say more.
         let told = folder.filter(|told| !told.is_empty());
         let is_another = told.is_some_and(|told| folder_id(&dir) != Some(told));
-        return match is_another && shared::may_owe(&memory_of(&session.dir).join("page")) {
+        return match is_another && shared::may_owe(&page_of(session)) {
             true => {
                 let why = "it is not the folder that the session had its entry in";
                 Err(Unread::ledger(&dir, why))
@@ -137,7 +141,12 @@ fn entry_of(session: &Living) -> Result<Option<(Filed, Ledger)>, Unread> {
             false => Ok(None),
         };
     };
-    match filed.entry.boot(&dirs::boot_id()) {
+    let boot = match shared::is_in_memory(&page_of(session)) {
+        // No reboot leaves that, whatever a container says of its boots.
+        true => Boot::This,
+        false => filed.entry.boot(&dirs::boot_id()),
+    };
+    match boot {
         Boot::This => Ok(Some((filed, ledger))),
         Boot::Another => Ok(None),
         Boot::NotKnown => Err(Unread::of_no_boot(&filed.path)),
@@ -167,14 +176,14 @@ pub fn settle_orphans(ledger: &Ledger) -> (Vec<Cleared>, Vec<Unread>) {
     let boot = dirs::boot_id();
     let has_no_folder = |f: &Filed| {
         let e = &f.entry;
-        !e.is_cut(&boot) && !known.iter().any(|s| is_its(s, e))
+        !was_cut(e, ledger) && !known.iter().any(|s| is_its(s, e))
     };
     let (entries, mut unread) = ledger.entries();
     let mut cleared = Vec::new();
     for filed in entries.into_iter().filter(has_no_folder) {
         match life_of(&filed.entry, ledger) {
             Life::Lives => unread.push(Unread::living(&filed.path)),
-            _ if filed.entry.boot(&boot) == Boot::NotKnown => {
+            _ if filed.entry.boot(&boot) != Boot::This => {
                 unread.push(Unread::of_no_boot(&filed.path));
             }
             Life::Ended => match settle_alone(&filed, ledger) {
@@ -218,11 +227,19 @@ pub enum Life {
     NotKnown,
 }
 
-/// Whether a session that wrote an entry of this boot lives, in whatever run folder and container.
+/// Whether the session that wrote an entry was cut: of another boot, and dead. Containers may have
+/// boot ids of their own.
+#[must_use]
+pub fn was_cut(entry: &Entry, ledger: &Ledger) -> bool {
+    entry.is_cut(&dirs::boot_id()) && life_of(entry, ledger) != Life::Lives
+}
+
+/// Whether the session that wrote an entry lives, in whatever run folder and container.
 #[must_use]
 pub fn life_of(entry: &Entry, ledger: &Ledger) -> Life {
     match ledger.lock_beside(entry, false) {
         Found::Held => Life::Lives,
+        _ if entry.is_cut(&dirs::boot_id()) => Life::Ended,
         // Seen by way of another mount (an overlay's upper folder, say) a lock is another one.
         Found::Free(_) if entry.pid_started.is_none() => Life::Ended,
         Found::Free(_) => match life_by_number(entry) {

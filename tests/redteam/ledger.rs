@@ -449,13 +449,31 @@ fn another_disks_ledger_with_the_numbers_of_the_one_before_is_not_taken_for_it()
     assert!(stage.left_in_run_dir().is_empty());
 }
 
-/// Something where /proc has processes alone (systemd's ProcSubset=pid).
-fn without_boot_id(stage: &Stage, words: &[&str]) -> Command {
+/// Something in a mount namespace where `script` has been done.
+fn where_it_is(stage: &Stage, script: &str, words: &[&str]) -> Command {
     let mut command = stage.with_folders("unshare");
-    let script = "mount -t proc -o subset=pid proc /proc && exec \"$@\"";
-    command.args(["-m", "sh", "-c", script, "sh", SYNCLATER]);
+    let script = format!("{script} && exec \"$@\"");
+    command.args(["-m", "sh", "-c", &script, "sh", SYNCLATER]);
     command.args(words);
     command
+}
+
+/// Where /proc has processes alone (systemd's ProcSubset=pid).
+const SUBSET: &str = "mount -t proc -o subset=pid proc /proc";
+
+/// 23 requests in a session as `command` starts it, of which all are real, and why is told.
+fn is_real(stage: &Stage, mut command: Command) {
+    let hammer = crate::sessions::stage::program("hammer");
+    let outcome = run(command.arg(hammer).arg(stage.work()).args(["1", "23"])).must_succeed();
+    assert!(has_four_parts(&outcome.stderr), "{outcome}");
+    assert_eq!(stage.report()["real"], 23, "{:#}", stage.report());
+}
+
+/// A session that owes nothing but on `disk`, whose UUID tells it in other mount namespaces.
+fn scribe_that_owes_on(stage: &Stage, disk: &Disk) -> Running {
+    let mut scribe = scribe_with_ledger(stage, &stage.state());
+    warm(stage, &mut scribe, disk.path());
+    scribe
 }
 
 #[test]
@@ -463,34 +481,82 @@ fn where_the_boot_has_no_name_nothing_is_settled_for_one_of_another() {
     if !as_root("where_the_boot_has_no_name_nothing_is_settled_for_one_of_another") {
         return;
     }
-    let stage = Stage::new("nameless");
+    let (disk, stage) = (Disk::new("ext4", 64), Stage::new("nameless"));
     let json = stage.json();
-    let words = ["run", "-u", "exit", &json[0], &json[1], "--"];
-    let mut hammer = without_boot_id(&stage, &words);
-    hammer
-        .arg(crate::sessions::stage::program("hammer"))
-        .arg(stage.work())
-        .args(["1", "23"]);
-    let outcome = run(&mut hammer).must_succeed();
-    assert!(has_four_parts(&outcome.stderr), "{outcome}");
-    assert_eq!(stage.report()["real"], 23, "{:#}", stage.report());
+    let words = ["run", "--quiet", &json[0], &json[1], "--"];
+    is_real(&stage, where_it_is(&stage, SUBSET, &words));
 
-    let mut scribe = scribe(&stage, &[]);
-    warm(&stage, &mut scribe, &stage.work());
-    kill(&stage, &scribe);
+    let scribe = scribe_that_owes_on(&stage, &disk);
     let (entry, text) = entry_of(&stage);
-    for verb in ["settle", "ps"] {
-        is_told(&run(&mut without_boot_id(&stage, &[verb])), &entry);
-    }
-    let status = run(&mut without_boot_id(&stage, &["status"]));
+    let ask_elsewhere = |words: &[&str]| {
+        let mut command = where_it_is(&stage, SUBSET, words);
+        run(command.env("SYNCLATER_RUN_DIR", stage.file("elsewhere")))
+    };
+    let id = entry.file_stem().expect("a name").to_string_lossy();
+    let forget = ask_elsewhere(&["status", "--forget", &id]);
+    assert_eq!(forget.status.code(), Some(125), "{forget}");
+    kill(&stage, &scribe);
+    is_told(&ask_elsewhere(&["settle"]), &entry);
+    let status = ask_elsewhere(&["status"]);
     assert_eq!(status.status.code(), Some(1), "{status}");
+    assert!(status.stderr.contains("boot_id"), "{status}");
     // Nor is one settled that does not say of which it is.
-    let (at, behind) = text.split_once("\"boot_id\": \"").expect("a boot");
-    let behind = &behind[behind.find('"').expect("an end")..];
-    std::fs::write(&entry, format!("{at}\"boot_id\": \"{behind}")).expect("an entry");
-    is_told(&stage.ask(&["settle"]), &entry);
+    let own = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").expect("an id");
+    std::fs::write(&entry, text.replace(own.trim(), "")).expect("an entry");
+    let mut here = stage.synclater(&["settle"]);
+    is_told(
+        &run(here.env("SYNCLATER_RUN_DIR", stage.file("elsewhere"))),
+        &entry,
+    );
     std::fs::write(&entry, text).expect("an entry");
-    is_settled(&stage, &stage.ask(&["settle"]));
+    // What is in memory is of this boot.
+    is_settled(&stage, &run(&mut where_it_is(&stage, SUBSET, &["settle"])));
+}
+
+#[test]
+fn a_container_with_a_boot_id_of_its_own_settles_what_its_last_life_has_left() {
+    if !as_root("a_container_with_a_boot_id_of_its_own_settles_what_its_last_life_has_left") {
+        return;
+    }
+    let (disk, stage) = (Disk::new("ext4", 64), Stage::new("own-boots"));
+    let scribe = scribe_that_owes_on(&stage, &disk);
+    let (entry, _) = entry_of(&stage);
+    let id = stage.file("boot_id");
+    std::fs::write(&id, "1d5e2c5c-0f1c-4a54-8e39-0d4f9a3c0c11\n").expect("an id");
+    let next = format!(
+        "mount --bind {} /proc/sys/kernel/random/boot_id",
+        id.display()
+    );
+    let ask = |words: &[&str]| run(&mut where_it_is(&stage, &next, words));
+    let id = entry.file_stem().expect("a name").to_string_lossy();
+    // It lives, whatever boot it names.
+    let mut settle = where_it_is(&stage, &next, &["settle"]);
+    is_told(
+        &run(settle.env("SYNCLATER_RUN_DIR", stage.file("elsewhere"))),
+        &entry,
+    );
+    assert_eq!(ask(&["status", "--forget", &id]).status.code(), Some(125));
+    assert_eq!(ask(&["status"]).stdout, "no session was cut\n");
+    kill(&stage, &scribe);
+    // Who does not see what it had in memory names it as cut.
+    let mut settle = where_it_is(&stage, &next, &["settle"]);
+    let cut = run(settle.env("SYNCLATER_RUN_DIR", stage.file("elsewhere")));
+    assert!(cut.stderr.contains("cut by a reboot"), "{cut}");
+    assert_eq!(stage.entries(), [entry]);
+    is_settled(&stage, &ask(&["settle"]));
+}
+
+#[test]
+fn where_proc_is_of_another_pid_namespace_everything_is_real() {
+    if !as_root("where_proc_is_of_another_pid_namespace_everything_is_real") {
+        return;
+    }
+    let stage = Stage::new("other-proc");
+    let json = stage.json();
+    let mut command = stage.with_folders("unshare");
+    command.args(["-p", "-f", "--kill-child", SYNCLATER, "run", "--quiet"]);
+    command.args([&json[0], &json[1], "--"]);
+    is_real(&stage, command);
 }
 
 #[test]

@@ -399,3 +399,30 @@ fn every_write_of_libaio_to_an_o_dsync_file_is_in_the_report_and_none_has_escape
         is_in_the_report(LIBAIO, "O_DSYNC, lost", false);
     }
 }
+
+/// The ways to submit that liburing has since 2.8 and 2.9, on whatever liburing is here.
+#[test]
+fn the_newer_ways_to_submit_are_put_off_too() {
+    let scene = Scene::new("newer-uring");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tools/newer_uring.c");
+    let (library, program) = (scene.file("libnewer.so"), scene.file("newer"));
+    let compile = |arguments: &[&str], into: &Path| {
+        let mut gcc = clean("gcc");
+        gcc.args(["-O1", "-D_GNU_SOURCE", "-o"])
+            .arg(into)
+            .arg(&source);
+        run(gcc.args(arguments)).must_succeed();
+    };
+    let newer = library.display().to_string();
+    compile(&["-DNEWER", "-shared", "-fPIC", "-luring"], &library);
+    compile(&[&newer, "-luring"], &program);
+    let mut command = reported(&scene, "exit");
+    command
+        .arg(&program)
+        .arg(scene.work().join("file"))
+        .arg("2000");
+    let outcome = run(&mut command).must_succeed();
+    let report = report(&scene, &outcome);
+    assert_eq!(report["requests"], 4000, "{report:#}");
+    assert!(report["skipped"].as_u64() > Some(1000), "{report:#}");
+}

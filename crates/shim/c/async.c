@@ -464,3 +464,21 @@ EXPORT int io_uring_submit_and_wait_timeout(struct uring *u, void *cqe, unsigned
 	sl_put_off_ring(u);
 	return next(u, cqe, n, ts, mask);
 }
+
+/* liburing 2.8 */
+EXPORT int io_uring_submit_and_wait_min_timeout(struct uring *u, void *cqe, unsigned n, void *ts,
+						unsigned min_wait, void *mask)
+{
+	NEXT("io_uring_submit_and_wait_min_timeout",
+	     int (*)(struct uring *, void *, unsigned, void *, unsigned, void *))
+	sl_put_off_ring(u);
+	return next(u, cqe, n, ts, min_wait, mask);
+}
+
+/* liburing 2.9 */
+EXPORT int io_uring_submit_and_wait_reg(struct uring *u, void *cqe, unsigned n, int index)
+{
+	NEXT("io_uring_submit_and_wait_reg", int (*)(struct uring *, void *, unsigned, int))
+	sl_put_off_ring(u);
+	return next(u, cqe, n, index);
+}

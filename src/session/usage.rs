@@ -28,6 +28,19 @@ pub fn written_by(pid: u32, ours: &[Mount]) -> Option<BTreeSet<u64>> {
     }
 }
 
+/// Whether /proc may hide a member from us (`hidepid`, proc(5)): one of our own user that may be
+/// executed and not read, say.
+#[must_use]
+pub fn may_be_hidden() -> bool {
+    let hides = |m: &Mount| {
+        let mut options = m.super_options.split(',');
+        options.any(|o| o.starts_with("hidepid=") && o != "hidepid=0" && o != "hidepid=off")
+    };
+    let of_proc = |m: &Mount| m.path() == Path::new("/proc");
+    let table = mounts_of("self");
+    process::effective_user() != 0 && table.iter().rfind(|m| of_proc(m)).is_some_and(hides)
+}
+
 fn seen_of(pid: u32, ours: &[Mount]) -> Option<BTreeSet<u64>> {
     // Where it has changed its root, or its namespace, it does not see all that it has open.
     let theirs = mounts_of(&pid.to_string());

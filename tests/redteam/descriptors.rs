@@ -6,10 +6,11 @@ use super::*;
 use crate::harness::command::LIMIT;
 use crate::harness::disk::Disk;
 use crate::harness::limits::needs_net;
-use crate::sessions::stage::as_root;
+use crate::sessions::stage::{as_root, AS_NOBODY};
 use crate::wait::until;
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::mpsc::{channel, Receiver, Sender};
@@ -290,6 +291,69 @@ fn what_stdio_writes_behind_a_lazy_umount_is_settled_at_the_end() {
         let log = std::fs::metadata(disk.cut().path().join("log"));
         assert_eq!(log.map_or(0, |m| m.len()), 2 * 4096, "{kind}");
     }
+}
+
+/// A member that may be executed and not read is hidden by such a /proc from its own user.
+#[test]
+fn what_a_member_writes_that_proc_hides_is_settled_at_the_end() {
+    if !as_root("what_a_member_writes_that_proc_hides_is_settled_at_the_end") {
+        return;
+    }
+    let (disk, stage) = (Disk::new("ext4", 320), Stage::for_nobody("hidden"));
+    run(clean("chmod").arg("777").arg(disk.path())).must_succeed();
+    crate::programs::let_others_in(disk.path());
+    let [ours, its] = [Path::new(SYNCLATER), &tool("scribe")].map(|from| {
+        let to = stage.file(&from.file_name().expect("a name").to_string_lossy());
+        std::fs::copy(from, &to).expect("a copy");
+        to
+    });
+    std::fs::set_permissions(&its, std::fs::Permissions::from_mode(0o711)).expect("chmod");
+    let mut command = stage.with_folders("unshare");
+    let script = "mount -t proc -o hidepid=2 proc /proc && exec \"$@\"";
+    command.args([
+        "-m",
+        "--propagation",
+        "slave",
+        "sh",
+        "-c",
+        script,
+        "sh",
+        "env",
+    ]);
+    command
+        .args(AS_NOBODY)
+        .arg(ours)
+        .args(["run", "--quiet", "--"])
+        .arg(its);
+    let mut scribe = Running::start(&stage, command);
+    scribe.be_ready();
+    let warm = disk.path().join("warm");
+    let put_off = until(LIMIT, || {
+        assert_eq!(does(&mut scribe, &format!("save {}", warm.display())), 0);
+        stage.entries().len() == 1
+    });
+    assert!(put_off, "it owes nothing");
+    for _ in 0..50 {
+        assert_eq!(does(&mut scribe, &format!("save {}", warm.display())), 0);
+    }
+    let open = format!("stream {}", disk.path().join("log").display());
+    for line in [&open, "flush"] {
+        assert_eq!(does(&mut scribe, line), 0, "{line}");
+    }
+    let mut umount = clean("nsenter");
+    umount.args(["-m", "-t", &scribe.pid().to_string(), "umount", "-l"]);
+    run(umount.arg(disk.path())).must_succeed();
+    // Nobody tells when the supervisor has let go of it, and it is not to.
+    let mut blocks = 1;
+    until(Duration::from_secs(1), || {
+        assert_eq!(does(&mut scribe, "flush"), 0);
+        blocks += 1;
+        false
+    });
+    let end = scribe.end();
+    assert_eq!(end.status.code(), Some(0), "{end}");
+    let log = std::fs::metadata(disk.cut().path().join("log"));
+    assert_eq!(log.map_or(0, |m| m.len()), blocks * 4096);
 }
 
 #[test]

@@ -349,10 +349,13 @@ pub fn is_alive(pid: u32) -> bool {
 }
 
 /// Whether a process has ended, or is a zombie: it has had a SIGKILL, say, although a thread of its
-/// still hangs in the kernel.
+/// still hangs in the kernel. One that /proc hides from us (`hidepid`) has not.
 #[must_use]
 pub fn is_ended(pid: u32) -> bool {
-    stat(&pid.to_string()).is_none_or(|stat| stat.starts_with(['Z', 'X']))
+    match stat(&pid.to_string()) {
+        Some(stat) => stat.starts_with(['Z', 'X']),
+        None => !is_alive(pid),
+    }
 }
 
 /// When a process was started, in clock ticks since boot (field 22 of /proc/PID/stat): with its

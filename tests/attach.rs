@@ -18,11 +18,17 @@ use crate::wait::until;
 use rustix::process::Pid;
 use serde_json::Value;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 
 /// A victim that does what it is told, outside of any session.
 fn demand(stage: &Stage) -> Running {
+    demand_in(stage, &stage.work())
+}
+
+/// The same, with its files in `dir`.
+fn demand_in(stage: &Stage, dir: &Path) -> Running {
     let mut command = clean(program("demand"));
-    command.arg(stage.work());
+    command.arg(dir);
     let mut victim = Running::start(stage, command);
     victim.be_ready();
     victim

@@ -216,6 +216,43 @@ fn settle_alone(filed: &Filed, ledger: &Ledger) -> Result<Option<Cleared>, Unrea
     now.map(|now| settle_filed(&now, ledger)).transpose()
 }
 
+/// What a session whose supervisor is dead has left to settle.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Debt {
+    /// Nothing.
+    Paid,
+    /// Its keeper, or another command, is at it.
+    BeingPaid,
+    /// It could not be settled: the entry in this file stays open.
+    Open(PathBuf),
+}
+
+/// What the dead session `id` has left to settle, behind [`clear`].
+///
+/// # Errors
+/// Why what would say it cannot be read.
+pub fn debt_of(id: &str) -> Result<Debt, Unread> {
+    let debt = |filed: Filed, ledger: &Ledger, is_ours: bool| match life_of(&filed.entry, ledger) {
+        Life::Lives if is_ours => Debt::BeingPaid,
+        // Another one with this name, of another run folder.
+        Life::Lives => Debt::Paid,
+        Life::Ended | Life::NotKnown => Debt::Open(filed.path),
+    };
+    if let Some(session) = control::sessions().into_iter().find(|s| s.id == id) {
+        let entry = entry_of(&session)?;
+        return Ok(entry.map_or(Debt::Paid, |(filed, ledger)| debt(filed, &ledger, true)));
+    }
+    let Some(dir) = dirs::state_dir() else {
+        return Ok(Debt::Paid);
+    };
+    let ledger = Ledger::at(&dir).map_err(|why| Unread::ledger(&dir, why))?;
+    let Some(ledger) = ledger else {
+        return Ok(Debt::Paid);
+    };
+    let entry = ledger.entry(id)?.filter(|f| !was_cut(&f.entry, &ledger));
+    Ok(entry.map_or(Debt::Paid, |filed| debt(filed, &ledger, false)))
+}
+
 /// What is known of a supervisor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Life {

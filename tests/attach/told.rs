@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::harness::command::run;
-use crate::harness::disk::{keep_mounts_private, SmallFolder};
+use crate::harness::disk::{keep_mounts_private, Disk, SlowDisk, SmallFolder};
 use crate::sessions::stage::{as_root, has_four_parts, AS_NOBODY, SYNCLATER};
 use rustix::process::{kill_process, Signal};
 
@@ -169,28 +169,74 @@ fn so_it_is_where_sessions_lie_in_memory() {
     run(clean("umount").arg("-l").arg(&run_dir)).must_succeed();
 }
 
+fn keeper(stage: &Stage) -> Pid {
+    let is_it = |pid: &Pid| {
+        let name = std::fs::read_to_string(format!("/proc/{}/comm", number(*pid)));
+        name.is_ok_and(|name| name.trim() == "synclater-keep")
+    };
+    stage
+        .of_synclater()
+        .into_iter()
+        .find(is_it)
+        .expect("a keeper")
+}
+
 fn is_taken_out_at_once(stage: &Stage) {
     let mut victim = demand(stage);
     let session = stage.attach_to(&victim, "1h");
     stage.warm(&mut victim);
     // The session's folder stays as long as the keeper has not settled.
-    let is_keeper = |pid: &Pid| {
-        let name = std::fs::read_to_string(format!("/proc/{}/comm", number(*pid)));
-        name.is_ok_and(|name| name.trim() == "synclater-keep")
-    };
-    let keeper = stage.of_synclater().into_iter().find(is_keeper);
-    let keeper = keeper.expect("a keeper");
+    let keeper = keeper(stage);
     kill_process(keeper, Signal::STOP).expect("it runs");
     kill_process(supervisor(stage), Signal::KILL).expect("it runs");
     let left = format!("session {session} ended without letting go of its processes");
     let named = || stage.ask(&["ps"]).must_succeed().stderr.contains(&left);
     assert!(until(LIMIT, named), "{}", stage.ask(&["ps"]));
-    let outcome = stage.ask(&["detach", &session]).must_succeed();
+    let outcome = stage.ask(&["detach", &session]);
+    assert_eq!(outcome.status.code(), Some(125), "{outcome}");
     assert!(outcome.stdout.contains("1 process let go of"), "{outcome}");
+    assert!(
+        outcome.stderr.contains("not everything is settled"),
+        "{outcome}"
+    );
     assert_eq!(changed_code(victim.pid()), Vec::<String>::new());
     assert!(!named());
     kill_process(keeper, Signal::CONT).expect("it is there");
     assert!(until(LIMIT, || stage.entries().is_empty()));
+}
+
+#[test]
+fn detach_waits_for_whoever_settles_in_a_dead_sessions_place() {
+    if !as_root("detach_waits_for_whoever_settles_in_a_dead_sessions_place") {
+        return;
+    }
+    let (disk, stage) = (SlowDisk::new("ext4", 64, 1000), Stage::new("slowly"));
+    let mut victim = demand_in(&stage, &disk.path());
+    let session = stage.attach_to(&victim, "1h");
+    stage.warm(&mut victim);
+    kill_process(supervisor(&stage), Signal::KILL).expect("it runs");
+    let outcome = stage.ask(&["detach", &session]).must_succeed();
+    assert!(stage.entries().is_empty(), "{outcome}");
+}
+
+#[test]
+fn detach_tells_of_what_could_not_be_settled_in_a_dead_sessions_place() {
+    if !as_root("detach_tells_of_what_could_not_be_settled_in_a_dead_sessions_place") {
+        return;
+    }
+    let (disk, stage) = (Disk::new("ext4", 64), Stage::new("unsettled"));
+    let mut victim = demand_in(&stage, disk.path());
+    let session = stage.attach_to(&victim, "1h");
+    stage.warm(&mut victim);
+    let keeper = keeper(&stage);
+    kill_process(keeper, Signal::STOP).expect("it runs");
+    kill_process(supervisor(&stage), Signal::KILL).expect("it runs");
+    kill_process(keeper, Signal::KILL).expect("it is there");
+    run(clean("umount").arg("-l").arg(disk.path())).must_succeed();
+    let outcome = stage.ask(&["detach", &session]);
+    assert_eq!(outcome.status.code(), Some(125), "{outcome}");
+    assert!(outcome.stdout.contains("1 process let go of"), "{outcome}");
+    assert_eq!(stage.entries().len(), 1);
 }
 
 /// A file of rules with this dial, for every program.

@@ -22,6 +22,8 @@ use synclater_sys::{process, socket, wait};
 
 /// Messages: one byte, then an index or nothing; with a file system comes what it had met before.
 const HOLD: u8 = b'H';
+/// HOLD, the index, how many descriptors, and the past.
+const HOLD_SIZE: usize = 19;
 const DROP: u8 = b'D';
 const SYNC_ALL: u8 = b'S';
 const NEVER: u8 = b'N';
@@ -75,6 +77,7 @@ impl Keeper {
                 what,
                 socket,
                 held: Vec::new(),
+                missing: Vec::new(),
                 all: false,
                 never: false,
                 proof: Vec::new(),
@@ -108,9 +111,10 @@ impl Keeper {
     pub fn hold(&self, index: usize, held: &Holding) -> io::Result<()> {
         let own = held.again()?;
         let (fds, past) = own.parts();
-        let mut message = [0; 18];
-        message[..2].copy_from_slice(&[HOLD, u8::try_from(index).unwrap_or(0)]);
-        message[2..].copy_from_slice(&past.to_bytes());
+        let mut message = [0; HOLD_SIZE];
+        let byte = |n| u8::try_from(n).unwrap_or(0);
+        message[..3].copy_from_slice(&[HOLD, byte(index), byte(fds.len())]);
+        message[3..].copy_from_slice(&past.to_bytes());
         self.tell(&message, &fds)
     }
 
@@ -180,6 +184,8 @@ struct Vigil {
     socket: OwnedFd,
     /// Each file system with its index.
     held: Vec<(usize, Holding)>,
+    /// File systems that it could not be handed.
+    missing: Vec<usize>,
     all: bool,
     never: bool,
     /// Held until we end.
@@ -231,18 +237,24 @@ impl Vigil {
 
     /// Takes one message, without waiting.
     fn listen(&mut self) -> Heard {
-        let mut buf = [0u8; 18];
+        let mut buf = [0u8; HOLD_SIZE];
         let Ok((n, fds)) = socket::receive(&self.socket, &mut buf) else {
             return Heard::Nothing;
         };
         let index = usize::from(buf[1]);
         match (n, buf[0]) {
-            (18, HOLD) => {
-                let past = buf[2..].try_into().map(Past::from_bytes);
-                self.hold(index, fds, past.unwrap_or_default());
+            (HOLD_SIZE, HOLD) => {
+                self.forget(index);
+                // With too many files open the kernel leaves some out (MSG_CTRUNC).
+                if fds.len() == usize::from(buf[2]) {
+                    let past = buf[3..].try_into().map(Past::from_bytes);
+                    self.hold(index, fds, past.unwrap_or_default());
+                } else {
+                    self.missing.push(index);
+                }
             }
             (2, DROP) => {
-                self.held.retain(|(i, _)| *i != index);
+                self.forget(index);
                 let _ = socket::send(&self.socket, &[DROP, buf[1]], &[]);
             }
             (1, SYNC_ALL) => self.all = true,
@@ -258,9 +270,13 @@ impl Vigil {
 
     fn hold(&mut self, index: usize, fds: Vec<OwnedFd>, past: Past) {
         let mut fds = fds.into_iter();
-        self.held.retain(|(i, _)| *i != index);
         let held = { fds.next() }.map(|fd| Holding::received(fd, fds.next(), past));
         self.held.extend(held.map(|held| (index, held)));
+    }
+
+    fn forget(&mut self, index: usize) {
+        self.held.retain(|(i, _)| *i != index);
+        self.missing.retain(|i| *i != index);
     }
 
     /// Settles everything held; true where all of it is durable.
@@ -283,7 +299,8 @@ impl Vigil {
             .into_iter()
             .map(|(i, job)| job.is_ok_and(|job| self.wait_for(i, &job)));
         // Every one of them is waited for, also behind one that failed.
-        ends.filter(|durable| !durable).count() == 0 && self.lost == 0
+        let all_are = ends.filter(|durable| !durable).count() == 0;
+        all_are && self.lost == 0 && self.missing.is_empty()
     }
 
     fn wait_for(&mut self, index: usize, job: &Settle) -> bool {
@@ -333,7 +350,10 @@ impl Vigil {
     fn is_closed(&self, own: &Result<Option<Filed>, Unread>) -> bool {
         match own {
             Ok(None) => true,
-            Ok(Some(own)) => self.ledger.close_here(own).is_ok(),
+            Ok(Some(own)) => {
+                self.shared.page().entered.store(0, SeqCst);
+                self.ledger.close_here(own).is_ok()
+            }
             Err(_) => false,
         }
     }

@@ -374,6 +374,8 @@ fn a_broken_file_system_that_the_command_never_wrote_to_is_a_warning() {
             .args(["-c", script, "sh"])
             .arg(small.mount.join("other")));
         assert_eq!(does(&mut scribe, "sync"), 0);
+        let set = stage.ask(&["set", &stage.id(), "-u", "now"]).must_succeed();
+        assert!(set.stdout.contains("settled, but for"), "{set}");
     }
     let end = scribe.end();
     let report = stage.report();

@@ -134,7 +134,11 @@ impl Supervisor {
     pub(super) fn settle_answer(&self, said: Option<String>) -> Answer {
         match &self.paid.error {
             None => Answer::Done {
-                said: said.unwrap_or_else(|| self.what_is_settled()),
+                said: match said {
+                    Some(said) if self.paid.doubts.is_empty() => said,
+                    Some(said) => format!("{said}; {}", self.what_is_settled()),
+                    None => self.what_is_settled(),
+                },
             },
             Some(e) => Answer::Refused {
                 why: format!("{} on {} ({}): writes were lost", e.name, e.mount, e.device),

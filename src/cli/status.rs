@@ -1,7 +1,7 @@
 //! `synclater status`: what the ledger says after a power cut.
 
 use crate::session::ledger::{Filed, Ledger, Unread};
-use crate::session::stale::{life_of, was_cut, Life};
+use crate::session::stale::{self, life_of, was_cut, Life};
 use crate::session::{control, dirs};
 use synclater_model::ledger::{cut_sessions, render_status, status_json, Boot, Entry};
 use synclater_model::report::message::Trouble;
@@ -111,6 +111,7 @@ fn forget(id: &str, filed: &[Filed], ledger: Option<&Ledger>) -> anyhow::Result<
     };
     let closed = ledger.close_here(known);
     closed.map_err(|e| trouble(e.to_string()))?;
+    stale::forget(id);
     super::print(&format!("{id}: forgotten\n"))?;
     Ok(0)
 }

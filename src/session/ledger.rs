@@ -58,7 +58,7 @@ impl Unread {
             what: "ledger entry",
             cannot: "be read",
             remedy: "the release of synclater that wrote it; or check what its command wrote, and \
-                     remove that file",
+                     remove that file, and the session's folder if it is there",
         }
     }
 

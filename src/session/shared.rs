@@ -7,11 +7,11 @@ use super::others::Others;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::mem::offset_of;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
-use synclater_shim::page::{self, Fs, Layout, Page, Slots};
+use synclater_shim::page::{self, Layout, Page, Slots};
 use synclater_sys::clock::{LeaseClock, Reading, Source};
 use synclater_sys::memory::Mapping;
 use synclater_sys::mount;
@@ -275,13 +275,20 @@ pub fn is_in_memory(path: &Path) -> bool {
     Left::read(path).is_some() && mount::is_tmpfs(path)
 }
 
-/// Whether the dead session whose page this is may have owed something: it has held a file system.
-/// So may one that has no page any more.
+/// Whether the dead session whose page this is has an entry in its ledger; `None` where there is no
+/// page any more.
 #[must_use]
-pub fn may_owe(path: &Path) -> bool {
-    let held = |i| offset_of!(Page, fs) + i * size_of::<Fs>() + offset_of!(Fs, held);
-    let was_held = |left: &Left, i| left.word(held(i)) != Some(0);
-    Left::read(path).is_none_or(|left| (0..page::FS_MAX).any(|i| was_held(&left, i)))
+pub fn was_entered(path: &Path) -> Option<bool> {
+    Left::read(path)?
+        .word(offset_of!(Page, entered))
+        .map(|entered| entered != 0)
+}
+
+/// From now on the entry of the dead session whose page this is may be gone: somebody settles what
+/// it says, and closes it.
+pub fn is_being_closed(path: &Path) {
+    let page = OpenOptions::new().write(true).open(path);
+    let _ = page.and_then(|page| page.write_all_at(&[0; 4], offset_of!(Page, entered) as u64));
 }
 
 /// Seccomp filters of this process; containers put some in.

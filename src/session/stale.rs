@@ -75,6 +75,7 @@ fn clear_if_dead(session: &Living) -> Option<Cleared> {
         Ok(None) => nothing,
         Ok(Some((mut filed, ledger))) => {
             let is_told = is_told_of_a_lost_write(session, &mut filed, &ledger);
+            shared::is_being_closed(&page_of(session));
             match settle_alone(&filed, &ledger) {
                 Ok(out) if is_told => out.unwrap_or(nothing),
                 Ok(out) => return out,
@@ -132,12 +133,12 @@ fn entry_of(session: &Living) -> Result<Option<(Filed, Ledger)>, Unread> {
     let Some(filed) = filed.filter(|f| f.entry.token == token) else {
         // A mount over it, or a link: its own one may say more.
         let told = folder.filter(|told| !told.is_empty());
-        let is_another = told.is_some_and(|told| folder_id(&dir) != Some(told));
-        return match is_another && shared::may_owe(&page_of(session)) {
-            true => {
-                let why = "it is not the folder that the session had its entry in";
-                Err(Unread::ledger(&dir, why))
-            }
+        let is_another = || told.is_some_and(|told| folder_id(&dir) != Some(told));
+        return match shared::was_entered(&page_of(session)).unwrap_or_else(is_another) {
+            true => Err(Unread::ledger(
+                &dir,
+                "the session has had an entry, and it is not there",
+            )),
             false => Ok(None),
         };
     };
@@ -150,6 +151,16 @@ fn entry_of(session: &Living) -> Result<Option<(Filed, Ledger)>, Unread> {
         Boot::This => Ok(Some((filed, ledger))),
         Boot::Another => Ok(None),
         Boot::NotKnown => Err(Unread::of_no_boot(&filed.path)),
+    }
+}
+
+/// Removes what the dead session `id` has left, whose entry is closed by somebody's word.
+pub fn forget(id: &str) {
+    let its = control::sessions().into_iter().filter(|s| s.id == id);
+    for session in its {
+        if let Some(_lock) = take_lock(&session.dir) {
+            remove_files(&session);
+        }
     }
 }
 
@@ -276,14 +287,17 @@ pub fn was_cut(entry: &Entry, ledger: &Ledger) -> bool {
 pub fn life_of(entry: &Entry, ledger: &Ledger) -> Life {
     match ledger.lock_beside(entry, false) {
         Found::Held => Life::Lives,
-        _ if entry.is_cut(&dirs::boot_id()) => Life::Ended,
         // Seen by way of another mount (an overlay's upper folder, say) a lock is another one.
         Found::Free(_) if entry.pid_started.is_none() => Life::Ended,
         Found::Free(_) => match life_by_number(entry) {
             Life::Lives => Life::Lives,
             Life::Ended | Life::NotKnown => Life::Ended,
         },
-        Found::Nothing => life_by_number(entry),
+        Found::Nothing => match life_by_number(entry) {
+            // Numbers of another boot are in nobody's sight.
+            Life::NotKnown if entry.is_cut(&dirs::boot_id()) => Life::Ended,
+            life => life,
+        },
     }
 }
 

@@ -169,6 +169,14 @@ fn so_it_is_where_sessions_lie_in_memory() {
     run(clean("umount").arg("-l").arg(&run_dir)).must_succeed();
 }
 
+/// Kills it; nobody answers any more.
+fn end_of_supervisor(stage: &Stage) {
+    let pid = supervisor(stage);
+    kill_process(pid, Signal::KILL).expect("it runs");
+    let is_gone = || rustix::process::test_kill_process(pid).is_err();
+    assert!(until(LIMIT, is_gone), "it lives");
+}
+
 fn keeper(stage: &Stage) -> Pid {
     let is_it = |pid: &Pid| {
         let name = std::fs::read_to_string(format!("/proc/{}/comm", number(*pid)));
@@ -214,7 +222,7 @@ fn detach_waits_for_whoever_settles_in_a_dead_sessions_place() {
     let mut victim = demand_in(&stage, &disk.path());
     let session = stage.attach_to(&victim, "1h");
     stage.warm(&mut victim);
-    kill_process(supervisor(&stage), Signal::KILL).expect("it runs");
+    end_of_supervisor(&stage);
     let outcome = stage.ask(&["detach", &session]).must_succeed();
     assert!(stage.entries().is_empty(), "{outcome}");
 }
@@ -230,7 +238,7 @@ fn detach_tells_of_what_could_not_be_settled_in_a_dead_sessions_place() {
     stage.warm(&mut victim);
     let keeper = keeper(&stage);
     kill_process(keeper, Signal::STOP).expect("it runs");
-    kill_process(supervisor(&stage), Signal::KILL).expect("it runs");
+    end_of_supervisor(&stage);
     kill_process(keeper, Signal::KILL).expect("it is there");
     run(clean("umount").arg("-l").arg(disk.path())).must_succeed();
     let outcome = stage.ask(&["detach", &session]);

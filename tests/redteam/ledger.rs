@@ -222,6 +222,19 @@ fn a_session_lives_by_whatever_mount_its_ledger_is_seen() {
         &run(settle.env("SYNCLATER_RUN_DIR", stage.file("other"))),
         &below,
     );
+    // Nor is it taken for cut by one whose container has a boot id of its own.
+    let id = stage.file("boot_id");
+    std::fs::write(&id, "1d5e2c5c-0f1c-4a54-8e39-0d4f9a3c0c11\n").expect("an id");
+    let other = format!(
+        "mount --bind {} /proc/sys/kernel/random/boot_id",
+        id.display()
+    );
+    let mut settle = where_it_is(&stage, &other, &["settle"]);
+    settle.env("SYNCLATER_STATE_DIR", &below);
+    is_told(
+        &run(settle.env("SYNCLATER_RUN_DIR", stage.file("other"))),
+        &below,
+    );
     ends_well(&stage, &mut scribe);
     umount(&at);
 }
@@ -406,6 +419,17 @@ fn a_dead_session_whose_ledger_is_not_there_is_not_cleared_away() {
     assert_eq!(stage.left_in_run_dir().len(), 1);
     std::fs::remove_dir(&ledger).expect("an empty folder");
     std::fs::rename(&elsewhere, &ledger).expect("its own name");
+    // Nor where it has gone back in time, as by a snapshot of a btrfs subvolume.
+    let is_entry = |p: &PathBuf| p.extension().is_some_and(|x| x == "json");
+    let files = std::fs::read_dir(&ledger).expect("a ledger").flatten();
+    let entry = { files.map(|f| f.path()) }
+        .find(is_entry)
+        .expect("an entry");
+    std::fs::rename(&entry, stage.file("later")).expect("another name");
+    for verb in ["settle", "ps"] {
+        is_told(&stage.ask(&[verb]), &ledger);
+    }
+    std::fs::rename(stage.file("later"), &entry).expect("its own name");
     is_settled(&stage, &stage.ask(&["settle"]));
 }
 

@@ -132,7 +132,7 @@ struct sl_page {
 	uint32_t rule_needs; /* SL_NEEDS_*: what any rule looks at */
 	uint32_t slots_size; /* bytes of the slots file */
 	uint32_t filters;    /* Seccomp_filters that a process of the session has at its start */
-	uint32_t reserved;
+	uint32_t entered;    /* 1: the session has an entry in its ledger. Writer: supervisor, keeper */
 	uint32_t sync_ok;    /* 1: sync() may be put off (every file system in sight owes) */
 	/* Abstract name of the socket at which a process that changed its user gets the slots. */
 	uint8_t socket[32];

@@ -188,7 +188,8 @@ pub struct Page {
     pub slots_size: AtomicU32,
     /// Seccomp filters that a process of the session has at its start.
     pub filters: AtomicU32,
-    reserved: u32,
+    /// 1: the session has an entry in its ledger, which is gone only if somebody else has taken it.
+    pub entered: AtomicU32,
     /// 1: `sync()` may be put off.
     pub sync_ok: AtomicU32,
     /// Abstract name of the socket that hands out the slots.

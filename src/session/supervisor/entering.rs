@@ -219,6 +219,7 @@ impl Supervisor {
             let why = std::io::Error::from_raw_os_error(status).to_string();
             return self.not_entered(&why, fresh);
         }
+        self.shared.page().entered.store(1, SeqCst);
         self.prove_to_keeper();
         self.entering.trouble = None;
         self.entering.says_never = self.entering.writes_never;

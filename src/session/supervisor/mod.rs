@@ -537,7 +537,10 @@ impl Supervisor {
             Err(_) => return Ok(()),
         };
         match &self.paid.error {
-            _ if self.paid.complete => ledger.close_here(&own),
+            _ if self.paid.complete => {
+                self.shared.page().entered.store(0, SeqCst);
+                ledger.close_here(&own)
+            }
             Some(error) => ledger.note_error(&own.path, error.errno),
             None => Ok(()),
         }

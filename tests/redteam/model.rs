@@ -3,7 +3,7 @@
 //! for in a copy of its disk's image, behind each `settle` and behind the end.
 
 use super::*;
-use crate::harness::disk::keep_mounts_private;
+use crate::harness::disk::{keep_mounts_private, mount_copy};
 use crate::harness::limits::{below, count, seed};
 use crate::sessions::stage::as_root;
 use std::path::PathBuf;
@@ -287,16 +287,8 @@ impl Model {
             let mut cp = clean("cp");
             cp.args(["--sparse=always"]).arg(&device.image).arg(&copy);
             run(&mut cp).must_succeed();
-            if device.kind == "btrfs" {
-                run(clean("btrfstune").args(["-f", "-m"]).arg(&copy)).must_succeed();
-            }
             let _ = std::fs::create_dir(&at);
-            let options = match device.kind {
-                "xfs" => "loop,nouuid",
-                _ => "loop",
-            };
-            let text = copy.display().to_string();
-            mount(&["-t", device.kind, "-o", options], &text, &at);
+            mount_copy(device.kind, &copy, &at);
             let names: Vec<&str> = device.kept.iter().filter_map(|p| p.to_str()).collect();
             let lost: Vec<&&str> = { names.iter() }
                 .filter(|n| !is_whole(&at.join(n)))

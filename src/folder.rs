@@ -6,7 +6,7 @@
 use crate::session::dirs;
 use std::fs::{DirBuilder, File};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -27,7 +27,11 @@ pub fn make_locked(above: &Path, prefix: &str) -> io::Result<(PathBuf, File)> {
     let dir = above.join(format!("{prefix}{}", random_name()));
     DirBuilder::new().mode(dirs::mode()).create(&dir)?;
     let locked = || {
-        let lock = File::create(dir.join("lock"))?;
+        // Whoever can open it can lock it.
+        let lock = { File::options().mode(0o600) }
+            .create_new(true)
+            .write(true)
+            .open(dir.join("lock"))?;
         rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive)?;
         Ok(lock)
     };

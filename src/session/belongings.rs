@@ -221,7 +221,13 @@ pub fn forget_unborn() {
 /// The folder that an earlier session left, if it is ours to take.
 fn spare(run: &Path) -> Option<(PathBuf, File)> {
     let dir = run.join(SPARE);
-    take_lock(&dir).map(|lock| (dir, lock))
+    let lock = take_lock(&dir)?;
+    // Somebody else may have one of an earlier release open.
+    let is_private = lock.metadata().is_ok_and(|m| m.mode() & 0o077 == 0);
+    if !is_private {
+        let _ = std::fs::remove_dir_all(&dir);
+    }
+    is_private.then_some((dir, lock))
 }
 
 fn cannot_make(dir: &Path, e: &io::Error) -> Trouble {

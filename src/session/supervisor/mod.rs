@@ -195,6 +195,8 @@ pub struct Supervisor {
     setback: Setback,
     server: Server,
     slots_door: UnixListener,
+    /// Until when nobody is heard who asks for slots.
+    strangers_wait: Option<Instant>,
     mountinfo: File,
     /// The mount table has changed since it was looked at.
     mounts_changed: bool,
@@ -273,6 +275,7 @@ impl Supervisor {
             setback: Setback::new(shared.clock),
             server: parts.server,
             slots_door: parts.slots_door,
+            strangers_wait: None,
             mountinfo: File::open("/proc/self/mountinfo")?,
             mounts_changed: false,
             refused_at: Instant::now(),
@@ -374,8 +377,12 @@ impl Supervisor {
             (self.signals.as_fd(), For::Input),
             (self.doorbell.as_fd(), For::Input),
             (self.server.as_fd(), For::Input),
-            (self.slots_door.as_fd(), For::Input),
         ];
+        let now = Instant::now();
+        let strangers_wait = self.strangers_wait.filter(|until| now < *until);
+        if strangers_wait.is_none() {
+            fds.push((self.slots_door.as_fd(), For::Input));
+        }
         fds.extend(self.keeper.iter().map(|k| (k.as_fd(), For::Input)));
         fds.extend(self.recording_fds().into_iter().map(|fd| (fd, For::Input)));
         fds.extend(self.settles.values().map(|s| (s.as_fd(), For::Input)));
@@ -392,6 +399,7 @@ impl Supervisor {
             .next_beat
             .min(self.next_due())
             .min(self.next_reach().unwrap_or(self.next_beat))
+            .min(strangers_wait.unwrap_or(self.next_beat))
             .saturating_duration_since(Instant::now());
         let ready = wait::any(&fds, patience);
         // The kernel tells of a change once.

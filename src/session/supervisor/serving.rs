@@ -10,11 +10,26 @@ use synclater_model::report::run::RunReport;
 /// How many are heard in a row who ask for the slots: heartbeat and debts do not wait for more.
 const ASKED_AT_ONCE: usize = 64;
 
+/// How long it is looked in one turn who asks; ten times as long nobody is heard then.
+const SLOTS_FOR: Duration = Duration::from_millis(5);
+
 impl Supervisor {
     /// Gives members the slots and rings of the user that they are, as the kernel says. Where there
     /// are too many users it gives none: then every request of theirs is real.
     pub(super) fn hand_out_slots(&mut self) {
+        if self
+            .strangers_wait
+            .is_some_and(|until| Instant::now() < until)
+        {
+            return;
+        }
+        let begun = Instant::now();
         for _ in 0..ASKED_AT_ONCE {
+            // Anybody can ask, from the end of a long line of parents.
+            if begun.elapsed() > SLOTS_FOR {
+                self.strangers_wait = Some(Instant::now() + begun.elapsed() * 10);
+                return;
+            }
             let Ok((stream, _)) = self.slots_door.accept() else {
                 return;
             };

@@ -293,6 +293,23 @@ fn what_stdio_writes_behind_a_lazy_umount_is_settled_at_the_end() {
     }
 }
 
+/// The kernel syncs what is mapped, and says ENOMEM then (mm/msync.c, Linux 6.18).
+#[test]
+fn what_msync_synced_beside_a_gap_is_durable() {
+    if !as_root("what_msync_synced_beside_a_gap_is_durable") {
+        return;
+    }
+    for kind in ["ext4", "xfs"] {
+        let (disk, stage) = (Disk::new(kind, 320), Stage::new("gap"));
+        let mut scribe = scribe(&stage, &[]);
+        warm(&stage, &mut scribe, disk.path());
+        let gap = format!("gap {}", disk.path().join("a").display());
+        assert_eq!(does(&mut scribe, &gap), 0);
+        are_whole(disk.cut().path(), &["a"]);
+        ends_well(&stage, &mut scribe);
+    }
+}
+
 /// A member that may be executed and not read is hidden by such a /proc from its own user.
 #[test]
 fn what_a_member_writes_that_proc_hides_is_settled_at_the_end() {

@@ -10,6 +10,7 @@
  *   aio N           has it synced by aio_fsync, and waits for that
  *   submit N        appends a block to it by io_submit, with RWF_DSYNC, and waits for that
  *   msync PATH      overwrites the first block of a file or device through a mapping
+ *   gap PATH        the same of a new file, with a page behind it that is not mapped (ENOMEM)
  *   line PATH       appends a block by stdio to what is opened with O_SYNC; no call of it syncs
  *   stream PATH     opens a file with O_SYNC for stdio; flush N writes N blocks to it, by stdio
  *   wants PATH      opens a file with O_SYNC as number 7, which stays open in what is executed
@@ -118,15 +119,19 @@ static int sync_by_aio(int fd)
 	return aio_error(&request);
 }
 
-static int sync_mapping(const char *path)
+/* MORE: syncs so much behind the mapping, too, where nothing is. */
+static int sync_mapping(const char *path, size_t more)
 {
-	int fd = open(path, O_RDWR | O_CLOEXEC), error = 0;
-	char *memory = mmap(NULL, sizeof block, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666), error = 0;
+	char *memory = MAP_FAILED;
 
+	if (!more || !ftruncate(fd, sizeof block))
+		memory = mmap(NULL, sizeof block + more, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	if (memory == MAP_FAILED)
 		return errno;
 	memcpy(memory, block, sizeof block);
-	if (msync(memory, sizeof block, MS_SYNC))
+	munmap(memory + sizeof block, more);
+	if (msync(memory, sizeof block + more, MS_SYNC))
 		error = errno;
 	munmap(memory, sizeof block);
 	close(fd);
@@ -329,7 +334,9 @@ static int obey(const char *verb, char *first, char *second)
 	if (!strcmp(verb, "touch"))
 		return touch(first);
 	if (!strcmp(verb, "msync"))
-		return sync_mapping(first);
+		return sync_mapping(first, 0);
+	if (!strcmp(verb, "gap"))
+		return sync_mapping(first, sizeof block) == ENOMEM ? 0 : 1;
 	if (!strcmp(verb, "line"))
 		return write_line(first);
 	if (!strcmp(verb, "stream"))

@@ -230,6 +230,7 @@ long sl_sync_memory(char *addr, size_t len, int flags, uint64_t caller)
 	const long a[6] = { (long)addr, (long)len, flags };
 	struct verdict v;
 	struct note n;
+	int in_part;
 	long r;
 
 	if (!(flags & MS_SYNC_) || flags & MS_ASYNC_ || !sl_active())
@@ -242,12 +243,17 @@ long sl_sync_memory(char *addr, size_t len, int flags, uint64_t caller)
 		n.e.flags = (uint32_t)flags;
 		note_memory(&n, addr);
 	}
-	if (is_error(r) && sl_maybe_later()) {
+	/* Behind a gap (ENOMEM), and at a locked page (EBUSY), the kernel has synced the rest. */
+	in_part = r == -ENOMEM_ || r == -EBUSY_;
+	if (is_error(r) && !in_part && sl_maybe_later()) {
 		sl_count_failed(0);
 		sl_note_end(&n, NULL, SL_DONE_NOTHING, r);
 		return r;
 	}
-	v = decide_memory(addr, len);
+	if (in_part)
+		v = (struct verdict){ .kept = SL_KEPT_UNKNOWN };
+	else
+		v = decide_memory(addr, len);
 	/* What the range owes was noted by decide_range. */
 	sl_note_real(&n);
 	if (v.kept == LATER)

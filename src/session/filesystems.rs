@@ -451,6 +451,10 @@ impl Filesystems {
     #[must_use]
     pub fn gone(&self) -> Vec<usize> {
         let seen: Vec<u64> = mounts_of("self").iter().map(dev_of).collect();
+        if seen.is_empty() {
+            // Something is mounted always: it is /proc that is gone, or another's.
+            return Vec::new();
+        }
         self.indexes(|f| f.held.is_some() && !f.leaving && f.in_sight && !seen.contains(&f.dev))
     }
 

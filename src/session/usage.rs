@@ -29,7 +29,8 @@ pub fn written_by(pid: u32, ours: &[Mount]) -> Option<BTreeSet<u64>> {
 }
 
 /// Whether /proc may hide a member from us (`hidepid`, proc(5)): one of our own user that may be
-/// executed and not read, say.
+/// executed and not read, say. So it is where it has been taken away meanwhile, or is another pid
+/// namespace's.
 #[must_use]
 pub fn may_be_hidden() -> bool {
     let hides = |m: &Mount| {
@@ -38,7 +39,8 @@ pub fn may_be_hidden() -> bool {
     };
     let of_proc = |m: &Mount| m.path() == Path::new("/proc");
     let table = mounts_of("self");
-    process::effective_user() != 0 && table.iter().rfind(|m| of_proc(m)).is_some_and(hides)
+    let is_hiding = || table.iter().rfind(|m| of_proc(m)).is_some_and(hides);
+    !process::proc_is_ours() || process::effective_user() != 0 && is_hiding()
 }
 
 fn seen_of(pid: u32, ours: &[Mount]) -> Option<BTreeSet<u64>> {

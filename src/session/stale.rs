@@ -75,8 +75,10 @@ fn clear_if_dead(session: &Living) -> Option<Cleared> {
         Ok(None) => nothing,
         Ok(Some((mut filed, ledger))) => {
             let is_told = is_told_of_a_lost_write(session, &mut filed, &ledger);
-            shared::is_being_closed(&page_of(session));
-            match settle_alone(&filed, &ledger) {
+            let is_elsewhere = dirs::state_dir().as_deref() != Some(ledger.dir());
+            match settle_alone(&filed, &ledger, Some(&page_of(session))) {
+                // Its folder alone says where its ledger is.
+                Ok(Some(out)) if is_elsewhere && !out.is_whole() => return Some(out),
                 Ok(out) if is_told => out.unwrap_or(nothing),
                 Ok(out) => return out,
                 Err(unread) => return Some(left(session, unread)),
@@ -197,7 +199,7 @@ pub fn settle_orphans(ledger: &Ledger) -> (Vec<Cleared>, Vec<Unread>) {
             _ if filed.entry.boot(&boot) != Boot::This => {
                 unread.push(Unread::of_no_boot(&filed.path));
             }
-            Life::Ended => match settle_alone(&filed, ledger) {
+            Life::Ended => match settle_alone(&filed, ledger, None) {
                 Ok(done) => cleared.extend(done),
                 Err(is_settled_by_another) => unread.push(is_settled_by_another),
             },
@@ -211,7 +213,15 @@ pub fn settle_orphans(ledger: &Ledger) -> (Vec<Cleared>, Vec<Unread>) {
 
 /// Settles what an entry names, if nobody else does: the kernel tells of a lost write once, so of
 /// two who settle at once one would hear of it, and the other close the entry.
-fn settle_alone(filed: &Filed, ledger: &Ledger) -> Result<Option<Cleared>, Unread> {
+fn settle_alone(
+    filed: &Filed,
+    ledger: &Ledger,
+    page: Option<&Path>,
+) -> Result<Option<Cleared>, Unread> {
+    // Seen by way of another mount, the locks of one that lives are other ones.
+    if life_of(&filed.entry, ledger) == Life::Lives {
+        return Err(Unread::living(&filed.path));
+    }
     let _lock = match ledger.lock_beside(&filed.entry, true) {
         Found::Held => return Err(Unread::living(&filed.path)),
         Found::Free(lock) => Some(lock),
@@ -224,7 +234,7 @@ fn settle_alone(filed: &Filed, ledger: &Ledger) -> Result<Option<Cleared>, Unrea
         // One that could not be noted there.
         now.entry.error = now.entry.error.take().or(filed.entry.error.clone());
     }
-    now.map(|now| settle_filed(&now, ledger)).transpose()
+    now.map(|now| settle_filed(&now, ledger, page)).transpose()
 }
 
 /// What a session whose supervisor is dead has left to settle.
@@ -323,9 +333,10 @@ fn life_by_number(entry: &Entry) -> Life {
 }
 
 /// Settles what an entry names, in place of its session, and closes it where all was.
-fn settle_filed(filed: &Filed, ledger: &Ledger) -> Result<Cleared, Unread> {
+fn settle_filed(filed: &Filed, ledger: &Ledger, page: Option<&Path>) -> Result<Cleared, Unread> {
     let out = settle_entry(filed, ledger).map_err(|e| Unread::full(&filed.path, e))?;
     if out.failed.is_empty() {
+        page.map(shared::is_being_closed);
         let _ = ledger.close_here(filed);
     }
     Ok(out)

@@ -241,9 +241,19 @@ fn detach_tells_of_what_could_not_be_settled_in_a_dead_sessions_place() {
     end_of_supervisor(&stage);
     kill_process(keeper, Signal::KILL).expect("it is there");
     run(clean("umount").arg("-l").arg(disk.path())).must_succeed();
+    // Its own ledger counts, whatever the next command has.
+    let elsewhere = |words: &[&str]| {
+        let mut command = stage.synclater(words);
+        let outcome = run(command.env("SYNCLATER_STATE_DIR", stage.file("elsewhere")));
+        assert_eq!(outcome.status.code(), Some(125), "{outcome}");
+        outcome
+    };
+    elsewhere(&["settle"]);
+    let outcome = elsewhere(&["detach", &session]);
+    assert!(outcome.stdout.contains("1 process let go of"), "{outcome}");
+    elsewhere(&["settle"]);
     let outcome = stage.ask(&["detach", &session]);
     assert_eq!(outcome.status.code(), Some(125), "{outcome}");
-    assert!(outcome.stdout.contains("1 process let go of"), "{outcome}");
     assert_eq!(stage.entries().len(), 1);
 }
 

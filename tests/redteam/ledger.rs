@@ -243,6 +243,34 @@ fn a_session_lives_by_whatever_mount_its_ledger_is_seen() {
     umount(&at);
 }
 
+#[test]
+fn a_session_lives_by_whatever_mount_its_folders_are_seen() {
+    if !as_root("a_session_lives_by_whatever_mount_its_folders_are_seen") {
+        return;
+    }
+    let (disk, stage) = (Disk::new("ext4", 64), Stage::new("folders"));
+    let (at, upper) = (overlay(&disk, "view"), disk.path().join("view/upper"));
+    run(clean("mkdir").args(["-m", "711"]).arg(at.join("run"))).must_succeed();
+    let run_dir = stage.run_dir();
+    mount(&["--bind"], &at.join("run").display().to_string(), &run_dir);
+    let mut scribe = scribe_with_ledger(&stage, &at.join("state"));
+    warm(&stage, &mut scribe, disk.path());
+    let (upper, state) = (upper.display(), at.join("state"));
+    let below = format!(
+        "mount --bind {upper}/run {} && mount --bind {upper}/state {}",
+        run_dir.display(),
+        state.display()
+    );
+    let mut settle = where_it_is(&stage, &below, &["settle"]);
+    let settle = run(settle.env("SYNCLATER_STATE_DIR", &state));
+    assert_eq!(settle.status.code(), Some(125), "{settle}");
+    let files = std::fs::read_dir(at.join("state")).expect("the ledger");
+    assert_eq!(files.count(), 2, "an entry, and its lock");
+    ends_well(&stage, &mut scribe);
+    umount(&run_dir);
+    umount(&at);
+}
+
 /// Whether nobody holds the lock beside an entry.
 fn is_locked_by_nobody(entry: &Path) -> bool {
     let files = { entry.parent() }.map(std::fs::read_dir);

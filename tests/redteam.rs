@@ -4,6 +4,7 @@
 //! of the session. What was acknowledged is looked for in a copy of the disk's image.
 
 mod aborted;
+mod boots;
 mod broken;
 mod descriptors;
 mod dials;

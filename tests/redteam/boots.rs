@@ -1,0 +1,256 @@
+//! Where a session was that is asked about: in which boot, in which container, by which mount its
+//! folders are seen. What lives lives, whatever those say; of what cannot be told nothing is
+//! settled.
+
+use super::ledger::{entry_of, has_ended, is_settled, is_told, kill, overlay, scribe_with_ledger};
+use super::*;
+use crate::harness::command::LIMIT;
+use crate::harness::disk::Disk;
+use crate::sessions::stage::{as_root, has_four_parts};
+use crate::wait::until;
+use rustix::process::Signal;
+use std::path::PathBuf;
+
+#[test]
+fn a_session_in_another_pid_namespace_keeps_its_entry() {
+    if !as_root("a_session_in_another_pid_namespace_keeps_its_entry") {
+        return;
+    }
+    let (disk, stage) = (Disk::new("ext4", 64), Stage::new("pids"));
+    let mut scribe = contained_scribe(&stage, disk.path());
+    let (entry, _) = entry_of(&stage);
+    is_told(&stage.ask(&["settle"]), &entry);
+    assert_eq!(stage.entries().len(), 1, "its entry was closed");
+    let end = scribe.end();
+    assert_eq!(end.status.code(), Some(0), "{end}");
+}
+
+/// Something as process 1 of a container, with a run folder of its own.
+fn contained(stage: &Stage, run_dir: &str, words: &[&str]) -> Command {
+    let mut command = stage.with_folders("unshare");
+    command.args(["-p", "-f", "--kill-child", "--mount-proc", SYNCLATER]);
+    command.args(words);
+    command.env("SYNCLATER_RUN_DIR", stage.file(run_dir));
+    command
+}
+
+/// A session in a container that owes in `dir`.
+fn contained_scribe(stage: &Stage, dir: &Path) -> Running {
+    let mut command = contained(stage, "inside", &["run", "--quiet", "--"]);
+    command.arg(tool("scribe"));
+    let mut scribe = Running::start(stage, command);
+    scribe.be_ready();
+    let entered = until(LIMIT, || {
+        save(&mut scribe, dir, &["warm"]);
+        stage.entries().len() == 1
+    });
+    assert!(entered, "it has no entry");
+    scribe
+}
+
+/// Each life of a container has the same numbers: of processes, and of its pid namespace.
+#[test]
+fn a_container_that_died_is_settled_by_its_next_life() {
+    if !as_root("a_container_that_died_is_settled_by_its_next_life") {
+        return;
+    }
+    let (disk, stage) = (Disk::new("ext4", 64), Stage::new("lives"));
+    let scribe = contained_scribe(&stage, disk.path());
+    scribe.send(Signal::KILL);
+    assert!(until(LIMIT, || has_ended(&scribe)), "it lives");
+    let (entry, _) = entry_of(&stage);
+    let is_free = || is_locked_by_nobody(&entry);
+    assert!(until(LIMIT, is_free), "the container lives");
+    let settle = run(&mut contained(&stage, "next", &["settle"]));
+    assert_eq!(settle.status.code(), Some(0), "{settle}");
+    assert!(settle.stderr.contains("synced"), "{settle}");
+    assert!(stage.entries().is_empty(), "{:?}", stage.entries());
+    let left = std::fs::read_dir(stage.state()).expect("the ledger");
+    assert_eq!(left.count(), 0);
+}
+
+#[test]
+fn a_session_lives_by_whatever_mount_its_ledger_is_seen() {
+    if !as_root("a_session_lives_by_whatever_mount_its_ledger_is_seen") {
+        return;
+    }
+    let (disk, stage) = (Disk::new("ext4", 64), Stage::new("views"));
+    let at = overlay(&disk, "view");
+    let mut command = session(&stage, &[]);
+    command.env("SYNCLATER_STATE_DIR", at.join("state"));
+    command.arg(tool("scribe"));
+    let mut scribe = Running::start(&stage, command);
+    scribe.be_ready();
+    warm(&stage, &mut scribe, &stage.work());
+    let below = disk.path().join("view/upper/state");
+    let mut settle = stage.synclater(&["settle"]);
+    settle.env("SYNCLATER_STATE_DIR", &below);
+    is_told(
+        &run(settle.env("SYNCLATER_RUN_DIR", stage.file("other"))),
+        &below,
+    );
+    // Nor is it taken for cut by one whose container has a boot id of its own.
+    let id = stage.file("boot_id");
+    std::fs::write(&id, "1d5e2c5c-0f1c-4a54-8e39-0d4f9a3c0c11\n").expect("an id");
+    let other = format!(
+        "mount --bind {} /proc/sys/kernel/random/boot_id",
+        id.display()
+    );
+    let mut settle = where_it_is(&stage, &other, &["settle"]);
+    settle.env("SYNCLATER_STATE_DIR", &below);
+    is_told(
+        &run(settle.env("SYNCLATER_RUN_DIR", stage.file("other"))),
+        &below,
+    );
+    ends_well(&stage, &mut scribe);
+    umount(&at);
+}
+
+#[test]
+fn a_session_lives_by_whatever_mount_its_folders_are_seen() {
+    if !as_root("a_session_lives_by_whatever_mount_its_folders_are_seen") {
+        return;
+    }
+    let (disk, stage) = (Disk::new("ext4", 64), Stage::new("folders"));
+    let (at, upper) = (overlay(&disk, "view"), disk.path().join("view/upper"));
+    run(clean("mkdir").args(["-m", "711"]).arg(at.join("run"))).must_succeed();
+    let run_dir = stage.run_dir();
+    mount(&["--bind"], &at.join("run").display().to_string(), &run_dir);
+    let mut scribe = scribe_with_ledger(&stage, &at.join("state"));
+    warm(&stage, &mut scribe, disk.path());
+    let (upper, state) = (upper.display(), at.join("state"));
+    let below = format!(
+        "mount --bind {upper}/run {} && mount --bind {upper}/state {}",
+        run_dir.display(),
+        state.display()
+    );
+    let mut settle = where_it_is(&stage, &below, &["settle"]);
+    let settle = run(settle.env("SYNCLATER_STATE_DIR", &state));
+    assert_eq!(settle.status.code(), Some(125), "{settle}");
+    let files = std::fs::read_dir(at.join("state")).expect("the ledger");
+    assert_eq!(files.count(), 2, "an entry, and its lock");
+    ends_well(&stage, &mut scribe);
+    umount(&run_dir);
+    umount(&at);
+}
+
+/// Whether nobody holds the lock beside an entry.
+fn is_locked_by_nobody(entry: &Path) -> bool {
+    let files = { entry.parent() }.map(std::fs::read_dir);
+    let files = files.expect("a ledger").expect("files").flatten();
+    let is_lock = |p: &PathBuf| p.extension().is_some_and(|x| x == "lock");
+    let lock = files.map(|f| f.path()).find(is_lock).expect("a lock");
+    let file = std::fs::File::open(lock).expect("a lock");
+    let how = rustix::fs::FlockOperation::NonBlockingLockShared;
+    rustix::fs::flock(&file, how).is_ok()
+}
+
+/// Something in a mount namespace where `script` has been done.
+fn where_it_is(stage: &Stage, script: &str, words: &[&str]) -> Command {
+    let mut command = stage.with_folders("unshare");
+    let script = format!("{script} && exec \"$@\"");
+    command.args(["-m", "sh", "-c", &script, "sh", SYNCLATER]);
+    command.args(words);
+    command
+}
+
+/// Where /proc has processes alone (systemd's ProcSubset=pid).
+const SUBSET: &str = "mount -t proc -o subset=pid proc /proc";
+
+/// 23 requests in a session as `command` starts it, of which all are real, and why is told.
+fn is_real(stage: &Stage, mut command: Command) {
+    let hammer = crate::sessions::stage::program("hammer");
+    let outcome = run(command.arg(hammer).arg(stage.work()).args(["1", "23"])).must_succeed();
+    assert!(has_four_parts(&outcome.stderr), "{outcome}");
+    assert_eq!(stage.report()["real"], 23, "{:#}", stage.report());
+}
+
+/// A session that owes nothing but on `disk`, whose UUID tells it in other mount namespaces.
+fn scribe_that_owes_on(stage: &Stage, disk: &Disk) -> Running {
+    let mut scribe = scribe_with_ledger(stage, &stage.state());
+    warm(stage, &mut scribe, disk.path());
+    scribe
+}
+
+#[test]
+fn where_the_boot_has_no_name_nothing_is_settled_for_one_of_another() {
+    if !as_root("where_the_boot_has_no_name_nothing_is_settled_for_one_of_another") {
+        return;
+    }
+    let (disk, stage) = (Disk::new("ext4", 64), Stage::new("nameless"));
+    let json = stage.json();
+    let words = ["run", "--quiet", &json[0], &json[1], "--"];
+    is_real(&stage, where_it_is(&stage, SUBSET, &words));
+
+    let scribe = scribe_that_owes_on(&stage, &disk);
+    let (entry, text) = entry_of(&stage);
+    let ask_elsewhere = |words: &[&str]| {
+        let mut command = where_it_is(&stage, SUBSET, words);
+        run(command.env("SYNCLATER_RUN_DIR", stage.file("elsewhere")))
+    };
+    let id = entry.file_stem().expect("a name").to_string_lossy();
+    let forget = ask_elsewhere(&["status", "--forget", &id]);
+    assert_eq!(forget.status.code(), Some(125), "{forget}");
+    kill(&stage, &scribe);
+    is_told(&ask_elsewhere(&["settle"]), &entry);
+    let status = ask_elsewhere(&["status"]);
+    assert_eq!(status.status.code(), Some(1), "{status}");
+    assert!(status.stderr.contains("boot_id"), "{status}");
+    // Nor is one settled that does not say of which it is.
+    let own = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").expect("an id");
+    std::fs::write(&entry, text.replace(own.trim(), "")).expect("an entry");
+    let mut here = stage.synclater(&["settle"]);
+    is_told(
+        &run(here.env("SYNCLATER_RUN_DIR", stage.file("elsewhere"))),
+        &entry,
+    );
+    std::fs::write(&entry, text).expect("an entry");
+    // What is in memory is of this boot.
+    is_settled(&stage, &run(&mut where_it_is(&stage, SUBSET, &["settle"])));
+}
+
+#[test]
+fn a_container_with_a_boot_id_of_its_own_settles_what_its_last_life_has_left() {
+    if !as_root("a_container_with_a_boot_id_of_its_own_settles_what_its_last_life_has_left") {
+        return;
+    }
+    let (disk, stage) = (Disk::new("ext4", 64), Stage::new("own-boots"));
+    let scribe = scribe_that_owes_on(&stage, &disk);
+    let (entry, _) = entry_of(&stage);
+    let id = stage.file("boot_id");
+    std::fs::write(&id, "1d5e2c5c-0f1c-4a54-8e39-0d4f9a3c0c11\n").expect("an id");
+    let next = format!(
+        "mount --bind {} /proc/sys/kernel/random/boot_id",
+        id.display()
+    );
+    let ask = |words: &[&str]| run(&mut where_it_is(&stage, &next, words));
+    let id = entry.file_stem().expect("a name").to_string_lossy();
+    // It lives, whatever boot it names.
+    let mut settle = where_it_is(&stage, &next, &["settle"]);
+    is_told(
+        &run(settle.env("SYNCLATER_RUN_DIR", stage.file("elsewhere"))),
+        &entry,
+    );
+    assert_eq!(ask(&["status", "--forget", &id]).status.code(), Some(125));
+    assert_eq!(ask(&["status"]).stdout, "no session was cut\n");
+    kill(&stage, &scribe);
+    // Who does not see what it had in memory names it as cut.
+    let mut settle = where_it_is(&stage, &next, &["settle"]);
+    let cut = run(settle.env("SYNCLATER_RUN_DIR", stage.file("elsewhere")));
+    assert!(cut.stderr.contains("cut by a reboot"), "{cut}");
+    assert_eq!(stage.entries(), [entry]);
+    is_settled(&stage, &ask(&["settle"]));
+}
+
+#[test]
+fn where_proc_is_of_another_pid_namespace_everything_is_real() {
+    if !as_root("where_proc_is_of_another_pid_namespace_everything_is_real") {
+        return;
+    }
+    let stage = Stage::new("other-proc");
+    let json = stage.json();
+    let mut command = stage.with_folders("unshare");
+    command.args(["-p", "-f", "--kill-child", SYNCLATER, "run", "--quiet"]);
+    command.args([&json[0], &json[1], "--"]);
+    is_real(&stage, command);
+}

@@ -319,11 +319,7 @@ fn what_a_member_writes_that_proc_hides_is_settled_at_the_end() {
     let (disk, stage) = (Disk::new("ext4", 320), Stage::for_nobody("hidden"));
     run(clean("chmod").arg("777").arg(disk.path())).must_succeed();
     crate::programs::let_others_in(disk.path());
-    let [ours, its] = [Path::new(SYNCLATER), &tool("scribe")].map(|from| {
-        let to = stage.file(&from.file_name().expect("a name").to_string_lossy());
-        std::fs::copy(from, &to).expect("a copy");
-        to
-    });
+    let [ours, its] = [Path::new(SYNCLATER), &tool("scribe")].map(|program| stage.copy_of(program));
     std::fs::set_permissions(&its, std::fs::Permissions::from_mode(0o711)).expect("chmod");
     let mut command = stage.with_folders("unshare");
     let script = "mount -t proc -o hidepid=2 proc /proc && exec \"$@\"";

@@ -125,11 +125,7 @@ fn a_ledger_of_another_user_makes_everything_real() {
 /// A copy of synclater and of a victim where a user without rights can execute them.
 fn programs_for_nobody(stage: &Stage) -> [PathBuf; 2] {
     let hammer = program("hammer");
-    [Path::new(SYNCLATER), &hammer].map(|from| {
-        let to = stage.file(&from.file_name().expect("a name").to_string_lossy());
-        std::fs::copy(from, &to).expect("a copy");
-        to
-    })
+    [Path::new(SYNCLATER), &hammer].map(|program| stage.copy_of(program))
 }
 
 fn as_nobody(stage: &Stage) -> std::process::Command {

@@ -102,6 +102,13 @@ impl Stage {
         self.scene.file(name)
     }
 
+    /// A copy of a program where users without rights can execute it.
+    pub fn copy_of(&self, program: &Path) -> PathBuf {
+        let to = self.file(&program.file_name().expect("a name").to_string_lossy());
+        std::fs::copy(program, &to).expect("a copy");
+        to
+    }
+
     /// `program`, with this stage's folders in its environment.
     pub fn with_folders(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = clean(program);

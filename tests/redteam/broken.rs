@@ -1,11 +1,12 @@
 //! Disks that lose writes: who hears of it, and whom it concerns.
 
+use super::ledger::is_settled;
 use super::*;
 use crate::harness::command::LIMIT;
 use crate::harness::disk::{Disk, SmallDisk};
 use crate::sessions::stage::as_root;
 use crate::wait::until;
-use rustix::process::{kill_process, Pid, Signal};
+use rustix::process::{getrlimit, kill_process, prlimit, Pid, Resource, Rlimit, Signal};
 
 const EIO: i32 = rustix::io::Errno::IO.raw_os_error();
 
@@ -351,6 +352,40 @@ fn what_a_keeper_took_that_was_killed_while_it_settled_is_known() {
     kill_process(supervisor, Signal::CONT).expect("it lives");
     let end = scribe.end();
     assert_eq!(end.status.code(), Some(125), "{end}\n{:#}", stage.report());
+}
+
+/// How many files it may open, from now on; what that was before.
+fn set_limit(pid: Pid, files: Option<u64>) -> Option<u64> {
+    let limit = |most| Rlimit {
+        current: files,
+        maximum: most,
+    };
+    let hard = getrlimit(Resource::Nofile).maximum;
+    let before = prlimit(Some(pid), Resource::Nofile, limit(hard));
+    before.expect("root may").current
+}
+
+/// With too many files open the kernel leaves out what a message brings.
+#[test]
+fn a_keeper_that_could_not_take_a_file_system_closes_no_entry() {
+    if !as_root("a_keeper_that_could_not_take_a_file_system_closes_no_entry") {
+        return;
+    }
+    let (disk, stage) = (Disk::new("ext4", 64), Stage::new("too-many-files"));
+    let mut scribe = scribe(&stage, &[]);
+    let keeper = named(&stage, "synclater-keep");
+    let is_open = |fd: &u64| Path::new(&format!("/proc/{keeper}/fd/{fd}")).is_symlink();
+    let full = (0..).find(|fd| !is_open(fd));
+    let before = set_limit(keeper, full);
+    warm(&stage, &mut scribe, disk.path());
+    save(&mut scribe, disk.path(), &["a"]);
+    set_limit(keeper, before);
+    scribe.send(Signal::KILL);
+    let ended = || !stage.of_synclater().contains(&keeper);
+    assert!(until(LIMIT, ended), "the keeper lives");
+    let settle = stage.ask(&["settle"]);
+    is_settled(&stage, &settle);
+    are_whole(disk.cut().path(), &["a", "warm"]);
 }
 
 #[test]

@@ -73,6 +73,13 @@ impl Ways {
     }
 }
 
+/// The abstract name by which its supervisor is asked for slots.
+fn socket_of(ways: &Ways) -> [u8; 32] {
+    let page = std::fs::read(&ways.page).expect("the page");
+    let name = &page[offset_of!(Page, socket)..][..32];
+    name.try_into().expect("32 bytes")
+}
+
 /// A stage whose sessions anybody may look for, by their names, in a folder in memory; and an ext4
 /// there that anybody may write to.
 struct Open {
@@ -253,6 +260,15 @@ fn o_sync_comes_back_in_who_can_not_join_the_session() {
     ends_well(stage, &mut scribe);
 }
 
+/// What a scribe's session gave it.
+fn ways_of(stage: &Stage, scribe: &mut Running) -> Ways {
+    let env = stage.work().join("env");
+    let line = format!("tell cp /proc/self/environ {}", env.display());
+    assert_eq!(does(scribe, &line), 0);
+    let text = std::fs::read_to_string(&env).expect("its environment");
+    Ways::of(&text.replace('\0', "\n"))
+}
+
 #[test]
 fn a_crowd_before_a_supervisor_that_stands_still_holds_up_no_program() {
     if !as_root("a_crowd_before_a_supervisor_that_stands_still_holds_up_no_program") {
@@ -261,19 +277,8 @@ fn a_crowd_before_a_supervisor_that_stands_still_holds_up_no_program() {
     let open = Open::new("crowd");
     let stage = &open.stage;
     let mut scribe = scribe(stage, &[]);
-    let env = stage.work().join("env");
-    assert_eq!(
-        does(
-            &mut scribe,
-            &format!("tell cp /proc/self/environ {}", env.display())
-        ),
-        0
-    );
-    let text = std::fs::read_to_string(&env).expect("its environment");
-    let page = Ways::of(&text.replace('\0', "\n")).page;
-    let page = std::fs::read(page).expect("the page");
-    let name = &page[offset_of!(Page, socket)..][..32];
-    let name = SocketAddrUnix::new_abstract_name(name).expect("a name");
+    let name = socket_of(&ways_of(stage, &mut scribe));
+    let name = SocketAddrUnix::new_abstract_name(&name).expect("a name");
     let supervisor = stage.session()["pid"].as_i64().expect("a number");
     let supervisor = rustix::process::Pid::from_raw(supervisor as i32).expect("a process");
     kill_process(supervisor, Signal::STOP).expect("SIGSTOP");
@@ -290,6 +295,36 @@ fn a_crowd_before_a_supervisor_that_stands_still_holds_up_no_program() {
     drop(crowd);
     assert_eq!(said, "tell 0");
     ends_well(stage, &mut scribe);
+}
+
+/// The supervisor looks at each parent of whoever asks.
+#[test]
+fn who_asks_from_the_end_of_a_long_line_holds_up_no_settle() {
+    if !as_root("who_asks_from_the_end_of_a_long_line_holds_up_no_settle") {
+        return;
+    }
+    let open = Open::new("line");
+    let stage = &open.stage;
+    let mut scribe = scribe(stage, &["-u", "100ms"]);
+    warm(stage, &mut scribe, &open.at);
+    let name = socket_of(&ways_of(stage, &mut scribe));
+    let name: String = name.iter().map(|byte| format!("{byte:02x}")).collect();
+    let script = stage.work().join("line.py");
+    std::fs::write(&script, include_str!("line.py")).expect("a script");
+    let mut command = by_user(USERS[0]);
+    command.arg("/usr/bin/python3").arg(&script);
+    command.args([&name, "400"]);
+    let mut asker = Running::start(stage, command);
+    assert_eq!(asker.hear(), "ready");
+    let until = Instant::now() + Duration::from_secs(3);
+    while Instant::now() < until {
+        save(&mut scribe, &open.at, &["a"]);
+    }
+    asker.end();
+    ends_well(stage, &mut scribe);
+    let report = stage.report();
+    let oldest = report["oldest_s"].as_f64().expect("some were owed");
+    assert!(oldest < 0.5, "100 ms became {oldest} s: {report:#}");
 }
 
 #[test]

@@ -4,17 +4,22 @@
 //! and as long as the supervisor or its keeper lives, in whatever container. Process numbers and
 //! namespace numbers are used again, names too: each life of a container has the same ones.
 //!
-//! What it does not do: where the ledger's file system has no locks there is no such file; by way
-//! of another mount (an overlay's upper folder) the same file has another lock. So who finds a lock
-//! free looks for a supervisor of that number and start, too (`stale.rs`).
+//! By way of another mount (an overlay's upper folder) the same file has another lock. So it says
+//! which file it is to its session, by device and inode: they are nobody else's as long as that
+//! lives. Where whoever looks sees others, a lock that is free proves nothing, and the supervisor is
+//! looked for by its number and start (`stale.rs`).
+//!
+//! What it does not do: where the ledger's file system has no locks there is no such file.
 //!
 //! Relies on: flock(2) being the open file's, which its copies in other processes share.
 
 use super::dirs;
 use rustix::fs::{flock, open, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use synclater_sys::socket;
 
@@ -70,16 +75,33 @@ pub fn prove(path: &Path, wanted_at: BorrowedFd<'_>) -> io::Result<()> {
         }
         // One that was not locked yet may have been removed for a dead session's.
         if rustix::fs::fstat(&lock)?.st_nlink != 0 {
+            let lock = File::from(lock);
+            lock.write_all_at(file_id(&lock)?.as_bytes(), 0)?;
             return socket::send(wanted_at, &[0], &[lock.as_fd()]);
         }
     }
     Err(Errno::AGAIN.into())
 }
 
+/// Which file it is, to those who see it as we do: its device and inode.
+fn file_id(file: &File) -> io::Result<String> {
+    let seen = file.metadata()?;
+    Ok(format!("{}:{}\n", seen.dev(), seen.ino()))
+}
+
+/// Whether a lock is the very file that its session has locked.
+fn is_theirs(lock: &File) -> bool {
+    let mut said = [0; 64];
+    let said = lock.read_at(&mut said, 0).map(|n| said[..n].to_vec());
+    file_id(lock).is_ok_and(|id| said.is_ok_and(|said| said == id.as_bytes()))
+}
+
 /// What was found where a lock should be.
 pub enum Found {
     /// Nobody had it: as long as this is open, we do.
-    Free(OwnedFd),
+    Free(File),
+    /// The same of what may be another file to its session, which may have that locked.
+    Another(File),
     /// Somebody has it: the session, or who settles in its place.
     Held,
     /// No lock, or one that says nothing.
@@ -98,11 +120,12 @@ pub fn take(path: &Path, for_oneself: bool) -> Found {
         false => (OFlags::RDONLY, FlockOperation::NonBlockingLockShared),
     };
     let flags = how | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    let Ok(file) = open(path, flags, Mode::empty()) else {
+    let Ok(file) = open(path, flags, Mode::empty()).map(File::from) else {
         return Found::Nothing;
     };
     match flock(&file, operation) {
-        Ok(()) => Found::Free(file),
+        Ok(()) if is_theirs(&file) => Found::Free(file),
+        Ok(()) => Found::Another(file),
         Err(Errno::WOULDBLOCK) => Found::Held,
         Err(_) => Found::Nothing,
     }

@@ -83,7 +83,9 @@ impl Unread {
             why: "it ran in another container (pid namespace), and may run there still".into(),
             what: "ledger entry",
             cannot: "be judged from here",
-            remedy: "`synclater settle` in that container or on its host",
+            remedy:
+                "`synclater settle` in that container or on its host; where it is over: check what \
+                     its command wrote, then `synclater status --forget` and its name",
         }
     }
 

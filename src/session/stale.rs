@@ -219,12 +219,14 @@ fn settle_alone(
     page: Option<&Path>,
 ) -> Result<Option<Cleared>, Unread> {
     // Seen by way of another mount, the locks of one that lives are other ones.
-    if life_of(&filed.entry, ledger) == Life::Lives {
-        return Err(Unread::living(&filed.path));
+    match life_of(&filed.entry, ledger) {
+        Life::Lives => return Err(Unread::living(&filed.path)),
+        Life::NotKnown => return Err(Unread::elsewhere(&filed.path)),
+        Life::Ended => {}
     }
     let _lock = match ledger.lock_beside(&filed.entry, true) {
         Found::Held => return Err(Unread::living(&filed.path)),
-        Found::Free(lock) => Some(lock),
+        Found::Free(lock) | Found::Another(lock) => Some(lock),
         Found::Nothing => None,
     };
     // As it stands now: somebody may have settled it since it was read.
@@ -297,13 +299,8 @@ pub fn was_cut(entry: &Entry, ledger: &Ledger) -> bool {
 pub fn life_of(entry: &Entry, ledger: &Ledger) -> Life {
     match ledger.lock_beside(entry, false) {
         Found::Held => Life::Lives,
-        // Seen by way of another mount (an overlay's upper folder, say) a lock is another one.
-        Found::Free(_) if entry.pid_started.is_none() => Life::Ended,
-        Found::Free(_) => match life_by_number(entry) {
-            Life::Lives => Life::Lives,
-            Life::Ended | Life::NotKnown => Life::Ended,
-        },
-        Found::Nothing => match life_by_number(entry) {
+        Found::Free(_) => Life::Ended,
+        Found::Another(_) | Found::Nothing => match life_by_number(entry) {
             // Numbers of another boot are in nobody's sight.
             Life::NotKnown if entry.is_cut(&dirs::boot_id()) => Life::Ended,
             life => life,

@@ -124,11 +124,15 @@ fn a_session_lives_by_whatever_mount_its_folders_are_seen() {
         run_dir.display(),
         state.display()
     );
-    let mut settle = where_it_is(&stage, &below, &["settle"]);
-    let settle = run(settle.env("SYNCLATER_STATE_DIR", &state));
-    assert_eq!(settle.status.code(), Some(125), "{settle}");
-    let files = std::fs::read_dir(at.join("state")).expect("the ledger");
-    assert_eq!(files.count(), 2, "an entry, and its lock");
+    // Nor is it where its number says nothing, since numbers are of another pid namespace.
+    for namespaces in [MOUNTS, &["-m", "-p", "-f", "--kill-child", "--mount-proc"]] {
+        let mut settle = unshared(&stage, namespaces, &below, &["settle"]);
+        let settle = run(settle.env("SYNCLATER_STATE_DIR", &state));
+        assert_eq!(settle.status.code(), Some(125), "{namespaces:?}: {settle}");
+        let files = std::fs::read_dir(at.join("state")).expect("the ledger");
+        assert_eq!(files.count(), 2, "an entry, and its lock");
+        assert_eq!(stage.left_in_run_dir(), [run_dir.join(stage.id())]);
+    }
     ends_well(&stage, &mut scribe);
     umount(&run_dir);
     umount(&at);
@@ -147,9 +151,17 @@ fn is_locked_by_nobody(entry: &Path) -> bool {
 
 /// Something in a mount namespace where `script` has been done.
 fn where_it_is(stage: &Stage, script: &str, words: &[&str]) -> Command {
+    unshared(stage, MOUNTS, script, words)
+}
+
+const MOUNTS: &[&str] = &["-m"];
+
+/// Something in new `namespaces`, options of unshare(1), where `script` has been done.
+fn unshared(stage: &Stage, namespaces: &[&str], script: &str, words: &[&str]) -> Command {
     let mut command = stage.with_folders("unshare");
     let script = format!("{script} && exec \"$@\"");
-    command.args(["-m", "sh", "-c", &script, "sh", SYNCLATER]);
+    command.args(namespaces);
+    command.args(["sh", "-c", &script, "sh", SYNCLATER]);
     command.args(words);
     command
 }

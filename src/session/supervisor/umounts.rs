@@ -170,8 +170,20 @@ impl Supervisor {
             return false;
         };
         let ours = mounts_of("self");
-        let writes = |pid| usage::written_by(pid, &ours).is_none_or(|to| to.contains(&dev));
-        self.members().into_iter().any(writes)
+        let writes = |pid: &u32| usage::written_by(*pid, &ours).is_none_or(|to| to.contains(&dev));
+        // One may have started another meanwhile, given it the file, and ended.
+        let mut before = BTreeSet::new();
+        for _ in 0..LOOKS_MAX {
+            let members = self.members();
+            if members.iter().any(writes) {
+                return true;
+            }
+            if members.is_subset(&before) {
+                return false;
+            }
+            before = members;
+        }
+        true
     }
 
     /// Lets go of a file system that has been settled, and has the keeper do so.
@@ -253,6 +265,9 @@ impl Supervisor {
 
 /// How long a number that could not be told, or may not owe, is not asked about again.
 const REFUSED_FOR: Duration = Duration::from_secs(10);
+
+/// How often it is looked who writes where, as long as new members are found.
+const LOOKS_MAX: usize = 8;
 
 /// How long questions are answered in one turn of the loop.
 const ANSWERS_FOR: Duration = Duration::from_millis(100);

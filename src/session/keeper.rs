@@ -17,6 +17,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
+use synclater_model::policy::filesystem::Mount;
 use synclater_sys::job::{self, Job};
 use synclater_sys::{process, socket, wait};
 
@@ -159,7 +160,7 @@ impl Keeper {
             self.job.kill();
         }
         // Not while another session's keeper is in it.
-        own_cgroup().map(std::fs::remove_dir);
+        own_cgroups().for_each(|dir| drop(std::fs::remove_dir(dir)));
     }
 }
 
@@ -359,21 +360,24 @@ impl Vigil {
     }
 }
 
-/// Leaves the victims' cgroup, where a cgroup2 hierarchy can be written. Best effort: without it,
-/// what freezes or kills that cgroup hits the caller too (the keeper's ledger entry stays open).
+/// Leaves the victims' cgroups, where such hierarchies can be written: that of cgroup2, and the one
+/// that freezes of cgroup v1. Best effort: without it, what freezes or kills those hits the caller
+/// too (the keeper's ledger entry stays open).
 pub fn enter_own_cgroup() {
-    let Some(dir) = own_cgroup() else {
-        return;
-    };
-    let _ = std::fs::create_dir(&dir);
-    let _ = std::fs::write(dir.join("cgroup.procs"), "0");
+    for dir in own_cgroups() {
+        let _ = std::fs::create_dir(&dir);
+        let _ = std::fs::write(dir.join("cgroup.procs"), "0");
+    }
 }
 
-/// Where keepers live, where a cgroup2 hierarchy is mounted to be written.
-fn own_cgroup() -> Option<PathBuf> {
-    let mounts = mounts_of("self");
-    let root = mounts
-        .iter()
-        .find(|m| m.fstype == "cgroup2" && m.writable)?;
-    Some(root.path().join("synclater-keeper"))
+/// Where keepers live, in each hierarchy that is mounted to be written.
+fn own_cgroups() -> impl Iterator<Item = PathBuf> {
+    let freezes = |m: &Mount| m.super_options.split(',').any(|o| o == "freezer");
+    let is_one = move |m: &Mount| match m.fstype.as_str() {
+        "cgroup2" => m.writable,
+        "cgroup" => m.writable && freezes(m),
+        _ => false,
+    };
+    let all = mounts_of("self").into_iter().filter(is_one);
+    all.map(|m| m.path().join("synclater-keeper"))
 }

@@ -5,6 +5,7 @@ use crate::harness::command::LIMIT;
 use crate::harness::disk::{Disk, SmallFolder};
 use crate::sessions::stage::as_root;
 use crate::wait::until;
+use std::path::PathBuf;
 
 #[test]
 fn nothing_is_owed_once_the_dial_has_come_to_now() {
@@ -70,4 +71,74 @@ fn what_is_put_off_after_never_is_in_an_entry_that_says_so() {
     crate::redteam::broken::kill_all(&stage.of_synclater());
     are_whole(disk.cut().path(), &["a", "b"]);
     scribe.no_more();
+}
+
+/// A control group that can be frozen, of cgroup v1 or v2; nobody is in it when this is dropped.
+struct Freezer {
+    folder: PathBuf,
+    freeze: (&'static str, [&'static str; 2]),
+}
+
+impl Freezer {
+    fn new() -> Option<Freezer> {
+        let v1 = (
+            "/sys/fs/cgroup/freezer",
+            ("freezer.state", ["THAWED", "FROZEN"]),
+        );
+        let v2 = ("/sys/fs/cgroup", ("cgroup.freeze", ["0", "1"]));
+        { [v1, v2].into_iter() }.find_map(|(hierarchy, freeze)| {
+            let name = format!("synclater-freezer-{}", std::process::id());
+            let folder = Path::new(hierarchy).join(name);
+            std::fs::create_dir(&folder).ok()?;
+            let freezer = Freezer { folder, freeze };
+            freezer.folder.join(freeze.0).exists().then_some(freezer)
+        })
+    }
+
+    fn is_frozen(&self, yes: bool) {
+        let (file, words) = self.freeze;
+        std::fs::write(self.folder.join(file), words[usize::from(yes)]).expect("it freezes");
+    }
+}
+
+impl Drop for Freezer {
+    fn drop(&mut self) {
+        let (file, words) = self.freeze;
+        let _ = std::fs::write(self.folder.join(file), words[0]);
+        until(LIMIT, || {
+            std::fs::remove_dir(&self.folder).is_ok() || !self.folder.exists()
+        });
+    }
+}
+
+#[test]
+fn a_keeper_settles_for_a_session_whose_control_group_is_frozen() {
+    const NAME: &str = "a_keeper_settles_for_a_session_whose_control_group_is_frozen";
+    if !as_root(NAME) {
+        return;
+    }
+    let Some(freezer) = Freezer::new() else {
+        return crate::harness::limits::skip(NAME, "no control group that can be frozen");
+    };
+    let (disk, stage) = (Disk::new("ext4", 64), Stage::new("frozen"));
+    let mut command = stage.with_folders("sh");
+    let script = "echo $$ >\"$0\" && exec \"$@\"";
+    command.args(["-c", script]);
+    command.arg(freezer.folder.join("cgroup.procs"));
+    command.args([SYNCLATER, "run", "--quiet"]);
+    command.args(stage.json()).arg("--").arg(tool("scribe"));
+    let mut scribe = Running::start(&stage, command);
+    scribe.be_ready();
+    warm(&stage, &mut scribe, disk.path());
+    save(&mut scribe, disk.path(), &["a"]);
+    freezer.is_frozen(true);
+    let is_there = || {
+        let seen = std::fs::metadata(disk.cut().path().join("a"));
+        seen.is_ok_and(|m| m.len() == 4096)
+    };
+    // Before the kernel writes by itself what is 30 s old.
+    let is_settled = until(Duration::from_secs(20), is_there);
+    freezer.is_frozen(false);
+    assert!(is_settled, "nobody settles");
+    ends_well(&stage, &mut scribe);
 }

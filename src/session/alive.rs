@@ -5,9 +5,9 @@
 //! namespace numbers are used again, names too: each life of a container has the same ones.
 //!
 //! By way of another mount (an overlay's upper folder) the same file has another lock. So it says
-//! which file it is to its session, by device and inode: they are nobody else's as long as that
-//! lives. Where whoever looks sees others, a lock that is free proves nothing, and the supervisor is
-//! looked for by its number and start (`stale.rs`).
+//! which file it is to its session, by device and inode: those are nobody else's as long as that
+//! lives. Where whoever looks sees others, a free lock proves nothing, and the supervisor is looked
+//! for by its number and start (`stale.rs`).
 //!
 //! What it does not do: where the ledger's file system has no locks there is no such file.
 //!

@@ -185,6 +185,15 @@ fn pwritev2_with_sync_flags_answers_as_the_kernel_does() {
     same_everywhere("pwritev2");
 }
 
+/// The library by itself takes every file for one that it may answer for.
+#[test]
+fn flags_that_a_file_refuses_write_nothing() {
+    let in_sessions = backends().filter(|backend| *backend != Backend::Alone);
+    compare("refused_flags", in_sessions, |class, backend| {
+        outcome_of("refused_flags", class, backend)
+    });
+}
+
 #[test]
 fn aio_fsync_completes_as_asked_for() {
     same_everywhere("aio_fsync");

@@ -323,8 +323,10 @@ static long write_flagged(int fd, const void *iov, int n, int64_t at, int flags,
 	int asked = asks | mark;
 	/* What sync_file_range refuses is no file: the flag has no effect there, and is passed on. */
 	int counts = asked && sl_active() && !is_error(raw_sync_file_range(fd, 0, 1, 0));
-	int later = counts && sl_maybe_later();
-	struct verdict now = { .kept = SL_KEPT_NOW };
+	/* First, for this file: some files that sync_file_range takes refuse the flag (proc(5)). */
+	int kept = counts && sl_maybe_later() ? sl_would_keep(fd) : (int)SL_KEPT_NOW;
+	int later = counts && kept == LATER;
+	struct verdict now = { .kept = kept };
 	struct note note;
 	long r, s;
 
@@ -344,7 +346,7 @@ static long write_flagged(int fd, const void *iov, int n, int64_t at, int flags,
 		return r;
 	if (!later) {
 		sl_count_request(0);
-		sl_count_kept(SL_KEPT_NOW, 0);
+		sl_count_kept(kept, 0);
 		note.e.bytes += (uint64_t)r;
 		note.e.flags = (uint32_t)flags;
 		sl_note_end(&note, &now, SL_DONE_REAL, r);

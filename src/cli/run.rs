@@ -137,7 +137,8 @@ EXAMPLES
 
 After a power cut during the run, what was being changed may be lost or torn,
 at any dial but now. Status other than 125 at the dial exit: every covered
-request that the command made is durable.";
+request that the command made is durable, unless synclater itself was killed:
+then that takes two seconds and what settling takes.";
 
 impl Args {
     /// A run that only measures.

@@ -59,7 +59,7 @@ def heard(number, frame):
     os.write(1, b'got %d\\n' % number)
     if got == int(sys.argv[2]):
         os._exit(23)
-for number in (1, 2, 3, 10, 12, 15):
+for number in (1, 2, 3, 6, 10, 12, 15, 30, 37):
     signal.signal(number, heard)
 for i in range(3000):
     os.write(f, b'a')
@@ -70,8 +70,10 @@ while True:
     time.sleep(0.05)
 ";
 
+const INT: i32 = Signal::INT.as_raw();
+
 /// Sends signals to synclater one after the other; what the command makes of them.
-fn signalled(signals: &[Signal]) -> (Stage, Outcome) {
+fn signalled(signals: &[i32]) -> (Stage, Outcome) {
     let stage = Stage::new("signalled");
     let json = stage.json();
     let mut command = stage.synclater(&["run", "--quiet", &json[0], &json[1], "--"]);
@@ -82,8 +84,9 @@ fn signalled(signals: &[Signal]) -> (Stage, Outcome) {
     let mut running = Running::start(&stage, command);
     running.be_ready();
     for signal in signals {
-        running.send(*signal);
-        assert_eq!(running.hear(), format!("got {}", signal.as_raw()));
+        let pid = running.pid().to_string();
+        run(clean("kill").arg(format!("-{signal}")).arg(pid)).must_succeed();
+        assert_eq!(running.hear(), format!("got {signal}"));
     }
     let end = running.end();
     (stage, end)
@@ -105,17 +108,22 @@ fn signals_to_synclater_reach_the_command_and_then_it_settles() {
         Signal::HUP,
         Signal::QUIT,
         Signal::USR1,
+        Signal::ABORT,
+        Signal::POWER,
     ] {
-        let (stage, end) = signalled(&[signal]);
+        let (stage, end) = signalled(&[signal.as_raw()]);
         is_settled(&stage, &end);
     }
+    // In real time, as container managers send them.
+    let (stage, end) = signalled(&[37]);
+    is_settled(&stage, &end);
 }
 
 #[test]
 fn signals_that_the_command_handles_do_not_cut_the_settle_short() {
-    let (stage, end) = signalled(&[Signal::INT, Signal::INT, Signal::INT]);
+    let (stage, end) = signalled(&[INT, INT, INT]);
     is_settled(&stage, &end);
-    let (stage, end) = signalled(&[Signal::HUP, Signal::TERM]);
+    let (stage, end) = signalled(&[Signal::HUP.as_raw(), Signal::TERM.as_raw()]);
     is_settled(&stage, &end);
 }
 

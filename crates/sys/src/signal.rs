@@ -11,8 +11,9 @@ pub struct Inherited {
     pub(crate) mask: libc::sigset_t,
 }
 
-/// Signals that are passed on to the command.
-const PASSED: [i32; 12] = [
+/// Signals that are passed on to the command, beside those in real time: all that others send, but
+/// for what ends or stops without asking, and what tells a program of its own mistakes.
+const PASSED: [i32; 16] = [
     libc::SIGHUP,
     libc::SIGINT,
     libc::SIGQUIT,
@@ -25,7 +26,15 @@ const PASSED: [i32; 12] = [
     libc::SIGCONT,
     libc::SIGWINCH,
     libc::SIGPOLL,
+    libc::SIGABRT,
+    libc::SIGXCPU,
+    libc::SIGPWR,
+    libc::SIGSTKFLT,
 ];
+
+fn passed() -> impl Iterator<Item = i32> {
+    { PASSED.into_iter() }.chain(libc::SIGRTMIN()..=libc::SIGRTMAX())
+}
 
 /// One signal that arrived.
 #[derive(Clone, Copy, Debug)]
@@ -61,10 +70,7 @@ impl Signals {
     pub fn take() -> io::Result<Signals> {
         let mut set = empty_set();
         add(&mut set, libc::SIGCHLD);
-        PASSED
-            .iter()
-            .filter(|&&s| !is_ignored(s))
-            .for_each(|&s| add(&mut set, s));
+        { passed().filter(|s| !is_ignored(*s)) }.for_each(|s| add(&mut set, s));
         let mut mask = empty_set();
         // SAFETY: both sets are initialised and live through the call.
         unsafe { libc::sigprocmask(libc::SIG_BLOCK, &raw const set, &raw mut mask) };

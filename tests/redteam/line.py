@@ -18,15 +18,14 @@ for _ in range(length):
         os._exit(0)
 print("ready", flush=True)
 asking = []
-while not select.select([sys.stdin], [], [], 0.01)[0]:
-    for old in asking:
-        old.close()
-    asking = []
-    for _ in range(200):
-        one = socket.socket(socket.AF_UNIX)
-        one.setblocking(False)
-        asking.append(one)
-        try:
-            one.connect(name)
-        except BlockingIOError:
-            break
+while not select.select([sys.stdin], [], [], 0 if len(asking) < 200 else 0.01)[0]:
+    while len(asking) >= 200:
+        asking.pop(0).close()
+    one = socket.socket(socket.AF_UNIX)
+    one.setblocking(False)
+    asking.append(one)
+    try:
+        one.connect(name)
+    except BlockingIOError:
+        asking.pop().close()
+        select.select([sys.stdin], [], [], 0.001)

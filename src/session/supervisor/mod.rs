@@ -197,6 +197,7 @@ pub struct Supervisor {
     slots_door: UnixListener,
     /// Until when nobody is heard who asks for slots.
     strangers_wait: Option<Instant>,
+    strangers: serving::Strangers,
     mountinfo: File,
     /// The mount table has changed since it was looked at.
     mounts_changed: bool,
@@ -276,6 +277,7 @@ impl Supervisor {
             server: parts.server,
             slots_door: parts.slots_door,
             strangers_wait: None,
+            strangers: serving::Strangers::default(),
             mountinfo: File::open("/proc/self/mountinfo")?,
             mounts_changed: false,
             refused_at: Instant::now(),
@@ -561,6 +563,15 @@ impl Supervisor {
     }
 }
 
+/// How much time of a processor it may take to look for the parents of one process: some hundred.
+const PARENTS_FOR: Duration = Duration::from_millis(10);
+
+/// The time that this thread has had on a processor so far.
+fn processor_time() -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::try_from(now).unwrap_or_default()
+}
+
 /// Whether `pid` descends from us. Orphans among our descendants are our children (subreaper).
 fn is_descendant(pid: u32) -> bool {
     let me = std::process::id();
@@ -570,7 +581,11 @@ fn is_descendant(pid: u32) -> bool {
 /// Whether `pid` is one of these, or one of its ancestors is.
 fn has_ancestor(pid: u32, is_it: impl Fn(u32) -> bool) -> bool {
     let mut at = pid;
+    let begun = processor_time();
     for _ in 0..1000 {
+        if processor_time().saturating_sub(begun) > PARENTS_FOR {
+            return false;
+        }
         if is_it(at) {
             return true;
         }

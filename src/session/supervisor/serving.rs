@@ -7,11 +7,49 @@ use crate::session::last_report::LastReport;
 use crate::session::shared::Room;
 use synclater_model::report::run::RunReport;
 
-/// How many are heard in a row who ask for the slots: heartbeat and debts do not wait for more.
-const ASKED_AT_ONCE: usize = 64;
+/// How many are heard in a row who ask for the slots: more than can wait at the door.
+const ASKED_AT_ONCE: usize = 256;
 
-/// How long it is looked in one turn who asks; ten times as long nobody is heard then.
-const SLOTS_FOR: Duration = Duration::from_millis(5);
+/// How long that may take: heartbeat and debts wait for it.
+const SLOTS_FOR: Duration = Duration::from_millis(50);
+
+/// How long it is looked in all whether askers of one user are ours that are not; ten times as long
+/// none of his is looked at then.
+const STRANGERS_FOR: Duration = Duration::from_millis(5);
+
+/// So many users are known who do that.
+const USERS_MAX: usize = 64;
+
+/// Users whose processes asked for the slots and were none of ours.
+#[derive(Default)]
+pub(super) struct Strangers(BTreeMap<u32, Looked>);
+
+/// How long it was looked at a user's, and until when it is not.
+#[derive(Default)]
+struct Looked {
+    took: Duration,
+    not_before: Option<Instant>,
+}
+
+impl Strangers {
+    fn wait(&self, uid: u32) -> bool {
+        let looked = self.0.get(&uid);
+        let until = looked.and_then(|l| l.not_before);
+        until.is_some_and(|until| Instant::now() < until)
+    }
+
+    fn is_none_of_ours(&mut self, uid: u32, took: Duration) {
+        if self.0.len() >= USERS_MAX && !self.0.contains_key(&uid) {
+            self.0.clear();
+        }
+        let looked = self.0.entry(uid).or_default();
+        looked.took += took;
+        if looked.took > STRANGERS_FOR {
+            looked.not_before = Some(Instant::now() + looked.took * 10);
+            looked.took = Duration::ZERO;
+        }
+    }
+}
 
 impl Supervisor {
     /// Gives members the slots and rings of the user that they are, as the kernel says. Where there
@@ -24,19 +62,24 @@ impl Supervisor {
             return;
         }
         let begun = Instant::now();
+        let mut are_strangers = false;
         for _ in 0..ASKED_AT_ONCE {
-            // Anybody can ask, from the end of a long line of parents.
             if begun.elapsed() > SLOTS_FOR {
-                self.strangers_wait = Some(Instant::now() + begun.elapsed() * 10);
-                return;
+                break;
             }
             let Ok((stream, _)) = self.slots_door.accept() else {
-                return;
+                break;
             };
             let Ok(peer) = synclater_sys::socket::peer(&stream) else {
                 continue;
             };
-            if !is_descendant(peer.pid) && !self.has_attached(peer.pid) {
+            // Anybody can ask, from the end of a long line of parents, and as often as he likes.
+            let looked = Instant::now();
+            let is_ours = !self.strangers.wait(peer.uid)
+                && (is_descendant(peer.pid) || self.has_attached(peer.pid));
+            if !is_ours {
+                self.strangers.is_none_of_ours(peer.uid, looked.elapsed());
+                are_strangers = true;
                 continue;
             }
             // Behind that look: it was this process's number all the time.
@@ -59,6 +102,10 @@ impl Supervisor {
             let rings = self.rings.and_then(|r| r.file(room));
             fds.extend(rings.map(AsFd::as_fd));
             let _ = synclater_sys::socket::send(&stream, b"s", &fds);
+        }
+        if are_strangers {
+            // A tenth of the time is theirs.
+            self.strangers_wait = Some(Instant::now() + begun.elapsed() * 10);
         }
     }
 

@@ -97,11 +97,13 @@ fn estimate(r: &mut RunReport, total: &Counts, real: Duration) {
     }
 }
 
-/// T plus the longest settle so far, where the longest of all dials is a DURATION.
+/// T plus the longest settle so far, where the longest of all dials is a DURATION. What is asked
+/// right behind the beginning of a settle waits for that one and for the next: twice the settle
+/// time where that is longer than T.
 fn bound(s: &Supervisor) -> Option<Duration> {
     let longest = s.paid.longest.values().max().copied().unwrap_or_default();
     match s.rules_until().unwrap_or(s.plan.classes[0]) {
-        Until::Within(t) => Some(t + longest),
+        Until::Within(t) => Some(t.max(longest) + longest),
         _ => None,
     }
 }

@@ -4,6 +4,7 @@ use super::stage::{as_root, pass, program, Running, Stage, SyncLog, AS_NOBODY, S
 use crate::harness::command::LIMIT;
 use crate::harness::disk::SlowDisk;
 use crate::harness::limits::is_root;
+use crate::harness::victims::tool;
 use crate::wait::until;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -91,6 +92,37 @@ fn the_oldest_request_is_not_older_than_the_bound() {
         "{report:#}"
     );
     assert_eq!(report["settled"], report["skipped"], "{report:#}");
+}
+
+/// Who asks right behind the beginning of a settle waits for that one, and for the next.
+#[test]
+fn the_bound_holds_where_settling_takes_longer_than_the_dial() {
+    let name = "the_bound_holds_where_settling_takes_longer_than_the_dial";
+    if !as_root(name) {
+        return;
+    }
+    let (disk, stage) = (SlowDisk::new("ext4", 64, 400), Stage::new("slow-bound"));
+    let mut command = stage.with_folders(SYNCLATER);
+    command
+        .args(["run", "--quiet", "-u", "100ms"])
+        .args(stage.json());
+    command.arg("--").arg(tool("scribe"));
+    let mut scribe = Running::start(&stage, command);
+    scribe.be_ready();
+    let save = format!("save {}", disk.path().join("a").display());
+    let end = Instant::now() + Duration::from_secs(4);
+    while Instant::now() < end {
+        scribe.tell(&save);
+        assert_eq!(scribe.hear(), "save 0");
+    }
+    scribe.end().must_succeed();
+    let report = stage.report();
+    let seconds = |key: &str| report[key].as_f64().unwrap_or_else(|| panic!("{report:#}"));
+    assert!(seconds("bound_s") > 0.8, "{report:#}");
+    assert!(
+        seconds("oldest_s") <= seconds("bound_s") + 0.1,
+        "{report:#}"
+    );
 }
 
 #[test]

@@ -36,7 +36,8 @@ pub struct PsSession {
     pub processes: Vec<PsProcess>,
     /// Processes that the session does not reach.
     pub escaped: Vec<Escape>,
-    /// With a DURATION: its time and the longest settle time so far together.
+    /// With a DURATION: its time and the longest settle time so far together, or twice the latter
+    /// where that is longer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bound_s: Option<f64>,
     /// Age of the oldest request that is not settled yet.

@@ -65,7 +65,8 @@ pub struct RunReport {
     /// The longest dial of the rules, where it is longer than `until`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rules_until: Option<String>,
-    /// Where the longest dial is a DURATION: its time and the longest settle time together.
+    /// Where the longest dial is a DURATION: its time and the longest settle time together, or
+    /// twice the latter where that is longer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bound_s: Option<f64>,
     /// Measured age of the oldest request when it had been settled.

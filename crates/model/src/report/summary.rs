@@ -10,6 +10,7 @@ use super::escape::remedies;
 use super::number::{count, counted, seconds, seconds_up};
 use super::run::{RunReport, SettleError};
 use super::text::{shown, wrapped, wrapped_clauses};
+use crate::policy::dial::Until;
 
 const LEAD: &str = "synclater: ";
 const MARGIN: &str = "           ";
@@ -153,7 +154,14 @@ fn bound(report: &RunReport) -> Vec<String> {
     if let Some(bound_s) = report.bound_s {
         let bound = seconds_up(bound_s);
         let dial = report.rules_until.as_ref().unwrap_or(&report.until);
-        clauses.push(format!("bound {bound} ({} + settle time)", shown(dial)));
+        let of_what = match dial.parse() {
+            // What settling takes is the rest.
+            Ok(Until::Within(t)) if bound_s > 2.0 * t.as_secs_f64() => {
+                "twice the settle time".into()
+            }
+            _ => format!("{} + settle time", shown(dial)),
+        };
+        clauses.push(format!("bound {bound} ({of_what})"));
     }
     if let Some(oldest_s) = report.oldest_s {
         push_after(
@@ -314,6 +322,17 @@ synclater: 4,813 sync requests in 3 file systems answered at once,
             summary(&report).contains(" (1min + settle time)"),
             "{}",
             summary(&report)
+        );
+    }
+
+    #[test]
+    fn a_settle_that_takes_longer_than_the_dial_is_waited_for_twice() {
+        let mut report = report("100ms");
+        report.bound_s = Some(0.84);
+        let text = summary(&report);
+        assert!(
+            text.contains("bound 0.84 s (twice the settle time)"),
+            "{text}"
         );
     }
 

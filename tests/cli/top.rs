@@ -218,11 +218,16 @@ fn the_end_of_the_session_is_the_end_and_changes_nothing_of_it() {
 fn a_signal_gives_the_terminal_back() {
     let stage = Stage::new("top_signal");
     let victim = hammering(&stage, &["-u", "now"]);
-    for (signal, status) in [(Signal::TERM, "status 143"), (Signal::HUP, "status 129")] {
+    for (signal, status) in [
+        (Signal::TERM, 143),
+        (Signal::HUP, 129),
+        (Signal::ABORT, 134),
+    ] {
+        let status = format!("status {status}");
         let tmux = top(&stage, "");
         tmux.wait_for("requests", shows_requests);
         kill_process(process_of(&tmux), signal).expect("it runs");
-        let screen = tmux.wait_for("the end", |s| s.contains(status));
+        let screen = tmux.wait_for("the end", |s| s.contains(&status));
         assert!(screen.starts_with("before\n"), "{screen}");
         assert!(!screen.contains("REQ/S"), "{screen}");
     }

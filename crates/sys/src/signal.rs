@@ -51,7 +51,17 @@ impl Arrived {
     /// Whether it asks for our end.
     #[must_use]
     pub fn ends(&self) -> bool {
-        [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM].contains(&self.number)
+        const END: [i32; 8] = [
+            libc::SIGHUP,
+            libc::SIGINT,
+            libc::SIGQUIT,
+            libc::SIGTERM,
+            libc::SIGABRT,
+            libc::SIGXCPU,
+            libc::SIGPWR,
+            libc::SIGSTKFLT,
+        ];
+        END.contains(&self.number) || self.number >= libc::SIGRTMIN()
     }
 }
 

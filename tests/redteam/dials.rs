@@ -73,35 +73,54 @@ fn what_is_put_off_after_never_is_in_an_entry_that_says_so() {
     scribe.no_more();
 }
 
-/// A control group that can be frozen, of cgroup v1 or v2; nobody is in it when this is dropped.
-struct Freezer {
+/// A control group of our own, that can be frozen; nobody is in it when this is dropped.
+struct Group {
     folder: PathBuf,
     freeze: (&'static str, [&'static str; 2]),
 }
 
-impl Freezer {
-    fn new() -> Option<Freezer> {
-        let v1 = (
-            "/sys/fs/cgroup/freezer",
-            ("freezer.state", ["THAWED", "FROZEN"]),
-        );
-        let v2 = ("/sys/fs/cgroup", ("cgroup.freeze", ["0", "1"]));
-        { [v1, v2].into_iter() }.find_map(|(hierarchy, freeze)| {
-            let name = format!("synclater-freezer-{}", std::process::id());
-            let folder = Path::new(hierarchy).join(name);
-            std::fs::create_dir(&folder).ok()?;
-            let freezer = Freezer { folder, freeze };
-            freezer.folder.join(freeze.0).exists().then_some(freezer)
+const V1: (&str, [&str; 2]) = ("freezer.state", ["THAWED", "FROZEN"]);
+const V2: (&str, [&str; 2]) = ("cgroup.freeze", ["0", "1"]);
+
+impl Group {
+    /// In a hierarchy of which `is_it` a line of /proc/self/mounts.
+    fn new(
+        freeze: (&'static str, [&'static str; 2]),
+        is_it: &dyn Fn(&str) -> bool,
+    ) -> Option<Group> {
+        let mounts = std::fs::read_to_string("/proc/self/mounts").expect("mounts");
+        let hierarchy = mounts.lines().find(|line| is_it(line))?.split(' ').nth(1)?;
+        let name = format!("synclater-{}-{}", freeze.0, std::process::id());
+        let folder = Path::new(hierarchy).join(name);
+        std::fs::create_dir(&folder).ok()?;
+        let group = Group { folder, freeze };
+        group.folder.join(freeze.0).exists().then_some(group)
+    }
+
+    fn v1() -> Option<Group> {
+        Group::new(V1, &|line| {
+            line.contains(" cgroup ") && line.contains("freezer")
         })
+    }
+
+    fn v2() -> Option<Group> {
+        Group::new(V2, &|line| line.contains(" cgroup2 "))
     }
 
     fn is_frozen(&self, yes: bool) {
         let (file, words) = self.freeze;
         std::fs::write(self.folder.join(file), words[usize::from(yes)]).expect("it freezes");
     }
+
+    /// In front of a command: it begins in this group.
+    fn words(&self) -> [String; 4] {
+        let procs = self.folder.join("cgroup.procs").display().to_string();
+        let script = "echo $$ >\"$0\" && exec \"$@\"";
+        ["sh".into(), "-c".into(), script.into(), procs]
+    }
 }
 
-impl Drop for Freezer {
+impl Drop for Group {
     fn drop(&mut self) {
         let (file, words) = self.freeze;
         let _ = std::fs::write(self.folder.join(file), words[0]);
@@ -117,14 +136,12 @@ fn a_keeper_settles_for_a_session_whose_control_group_is_frozen() {
     if !as_root(NAME) {
         return;
     }
-    let Some(freezer) = Freezer::new() else {
+    let Some(freezer) = Group::v1().or_else(Group::v2) else {
         return crate::harness::limits::skip(NAME, "no control group that can be frozen");
     };
     let (disk, stage) = (Disk::new("ext4", 64), Stage::new("frozen"));
-    let mut command = stage.with_folders("sh");
-    let script = "echo $$ >\"$0\" && exec \"$@\"";
-    command.args(["-c", script]);
-    command.arg(freezer.folder.join("cgroup.procs"));
+    let mut command = stage.with_folders("env");
+    command.args(freezer.words());
     command.args([SYNCLATER, "run", "--quiet"]);
     command.args(stage.json()).arg("--").arg(tool("scribe"));
     let mut scribe = Running::start(&stage, command);
@@ -141,4 +158,33 @@ fn a_keeper_settles_for_a_session_whose_control_group_is_frozen() {
     freezer.is_frozen(false);
     assert!(is_settled, "nobody settles");
     ends_well(&stage, &mut scribe);
+}
+
+#[test]
+fn a_keeper_leaves_no_control_group_behind() {
+    const NAME: &str = "a_keeper_leaves_no_control_group_behind";
+    if !as_root(NAME) {
+        return;
+    }
+    let Some(group) = Group::v2() else {
+        return crate::harness::limits::skip(NAME, "no control groups of version 2");
+    };
+    let stage = Stage::new("group");
+    let at = stage.file("groups");
+    std::fs::create_dir(&at).expect("a mount point");
+    // Where it is seen alone: other sessions have keepers, too.
+    let alone = "umount -R /sys/fs/cgroup; mount -t cgroup2 none \"$0\" && exec \"$@\"";
+    let mut command = stage.with_folders("env");
+    command.args(group.words());
+    command.args(["unshare", "-m", "-C", "--propagation", "private"]);
+    command.args(["sh", "-c", alone]).arg(&at);
+    command.args([SYNCLATER, "run", "--quiet"]);
+    command.args(stage.json()).arg("--").arg(tool("scribe"));
+    let mut scribe = Running::start(&stage, command);
+    scribe.be_ready();
+    warm(&stage, &mut scribe, &stage.work());
+    let keepers = group.folder.join("synclater-keeper");
+    assert!(keepers.exists(), "it has none");
+    ends_well(&stage, &mut scribe);
+    assert!(!keepers.exists(), "it is still there");
 }

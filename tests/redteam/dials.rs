@@ -124,6 +124,7 @@ impl Drop for Group {
     fn drop(&mut self) {
         let (file, words) = self.freeze;
         let _ = std::fs::write(self.folder.join(file), words[0]);
+        let _ = std::fs::remove_dir(self.folder.join("synclater-keeper"));
         until(LIMIT, || {
             std::fs::remove_dir(&self.folder).is_ok() || !self.folder.exists()
         });

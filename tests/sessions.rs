@@ -2,7 +2,7 @@
 //! moves, when sessions nest, and what other users can do to their files.
 
 mod death;
-pub mod dial;
+mod dial;
 mod duration;
 mod errors;
 mod files;

@@ -18,14 +18,11 @@ for _ in range(length):
         os._exit(0)
 print("ready", flush=True)
 asking = []
-while not select.select([sys.stdin], [], [], 0 if len(asking) < 200 else 0.01)[0]:
-    while len(asking) >= 200:
-        asking.pop(0).close()
-    one = socket.socket(socket.AF_UNIX)
-    one.setblocking(False)
-    asking.append(one)
-    try:
-        one.connect(name)
-    except BlockingIOError:
-        asking.pop().close()
-        select.select([sys.stdin], [], [], 0.001)
+while not select.select([sys.stdin], [], [], 0)[0]:
+    for old in asking:
+        old.close()
+    asking = [socket.socket(socket.AF_UNIX) for _ in range(200)]
+    for one in asking:
+        one.setblocking(False)
+        one.connect_ex(name)
+    select.select([asking[-1], sys.stdin], [], [], 0.02)

@@ -167,7 +167,7 @@ fn a_dial_that_is_set_after_the_lease_holds_or_is_refused() {
 }
 
 /// Processor time of a process, in clock ticks (10 ms).
-pub fn ticks(pid: rustix::process::Pid) -> u64 {
+fn ticks(pid: rustix::process::Pid) -> u64 {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
     let stat = stat.expect("it runs");
     let fields: Vec<&str> = stat

@@ -10,7 +10,7 @@ use synclater_model::report::run::RunReport;
 /// How many are heard in a row who ask for the slots: more than can wait at the door.
 const ASKED_AT_ONCE: usize = 256;
 
-/// How long that may take: heartbeat and debts wait for it.
+/// How long that may take: heartbeat and debts wait for it. Ten times as long nobody is heard then.
 const SLOTS_FOR: Duration = Duration::from_millis(50);
 
 /// How long it is looked in all whether askers of one user are ours that are not; ten times as long
@@ -62,13 +62,13 @@ impl Supervisor {
             return;
         }
         let begun = Instant::now();
-        let mut are_strangers = false;
         for _ in 0..ASKED_AT_ONCE {
             if begun.elapsed() > SLOTS_FOR {
-                break;
+                self.strangers_wait = Some(Instant::now() + begun.elapsed() * 10);
+                return;
             }
             let Ok((stream, _)) = self.slots_door.accept() else {
-                break;
+                return;
             };
             let Ok(peer) = synclater_sys::socket::peer(&stream) else {
                 continue;
@@ -78,8 +78,8 @@ impl Supervisor {
             let is_ours = !self.strangers.wait(peer.uid)
                 && (is_descendant(peer.pid) || self.has_attached(peer.pid));
             if !is_ours {
+                // No pause for all of them: a line that is full keeps out who waits for a place.
                 self.strangers.is_none_of_ours(peer.uid, looked.elapsed());
-                are_strangers = true;
                 continue;
             }
             // Behind that look: it was this process's number all the time.
@@ -102,10 +102,6 @@ impl Supervisor {
             let rings = self.rings.and_then(|r| r.file(room));
             fds.extend(rings.map(AsFd::as_fd));
             let _ = synclater_sys::socket::send(&stream, b"s", &fds);
-        }
-        if are_strangers {
-            // A tenth of the time is theirs.
-            self.strangers_wait = Some(Instant::now() + begun.elapsed() * 10);
         }
     }
 

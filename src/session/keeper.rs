@@ -7,19 +7,21 @@
 //! freezes the victims spares it; it holds no descriptor of the terminal.
 
 use super::belongings::Belongings;
+use super::dirs;
 use super::durable::{Holding, Past};
 use super::filesystems::mounts_of;
 use super::ledger::{Filed, Ledger, Unread};
 use super::settle::Settle;
 use super::shared::Shared;
+use rustix::fs::{mkdirat, openat, unlinkat, AtFlags, Mode, OFlags};
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 use synclater_model::policy::filesystem::Mount;
 use synclater_sys::job::{self, Job};
-use synclater_sys::{process, socket, wait};
+use synclater_sys::{mount, process, socket, wait};
 
 /// Messages: one byte, then an index or nothing; with a file system comes what it had met before.
 const HOLD: u8 = b'H';
@@ -160,7 +162,9 @@ impl Keeper {
             self.job.kill();
         }
         // Not while another session's keeper is in it.
-        own_cgroups().for_each(|dir| drop(std::fs::remove_dir(dir)));
+        for root in hierarchies() {
+            let _ = unlinkat(root, KEEPERS, AtFlags::REMOVEDIR);
+        }
     }
 }
 
@@ -364,20 +368,39 @@ impl Vigil {
 /// that freezes of cgroup v1. Best effort: without it, what freezes or kills those hits the caller
 /// too (the keeper's ledger entry stays open).
 pub fn enter_own_cgroup() {
-    for dir in own_cgroups() {
-        let _ = std::fs::create_dir(&dir);
-        let _ = std::fs::write(dir.join("cgroup.procs"), "0");
+    for root in hierarchies() {
+        let _ = enter_group(&root);
     }
 }
 
-/// Where keepers live, in each hierarchy that is mounted to be written.
-fn own_cgroups() -> impl Iterator<Item = PathBuf> {
+fn enter_group(root: &OwnedFd) -> rustix::io::Result<()> {
+    let _ = mkdirat(root, KEEPERS, Mode::from_raw_mode(0o755));
+    let in_it = OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let group = openat(root, KEEPERS, in_it | OFlags::DIRECTORY, Mode::empty())?;
+    let members = openat(group, "cgroup.procs", in_it | OFlags::WRONLY, Mode::empty())?;
+    rustix::io::write(members, b"0").map(drop)
+}
+
+/// Where keepers live, in each hierarchy.
+const KEEPERS: &str = "synclater-keeper";
+
+/// The root of each of these hierarchies, where it is mounted to be written and nobody else's: of
+/// several mounts of one the outermost. The path to it may lead to another place by now, which
+/// somebody else has made, so it is looked at once it is open.
+fn hierarchies() -> impl Iterator<Item = OwnedFd> {
+    let table = mounts_of("self");
     let freezes = |m: &Mount| m.super_options.split(',').any(|o| o == "freezer");
-    let is_one = move |m: &Mount| match m.fstype.as_str() {
-        "cgroup2" => m.writable,
-        "cgroup" => m.writable && freezes(m),
-        _ => false,
+    let is_v1 = |m: &&Mount| m.fstype == "cgroup" && freezes(m) && m.writable;
+    let is_v2 = |m: &&Mount| m.fstype == "cgroup2" && m.writable;
+    let outermost = |is_one: &dyn Fn(&&Mount) -> bool| {
+        let whole = table.iter().filter(is_one).find(|m| m.root == b"/");
+        let one = whole.or_else(|| table.iter().find(is_one))?;
+        let root = mount::open_point(one.path()).ok()?;
+        let is_it = mount::id_of_fd(&root, mount::MNT_ID).is_ok_and(|id| id == one.id);
+        let root = File::from(root);
+        let is_ours = { root.metadata() }.is_ok_and(|m| dirs::distrust(&m).is_none());
+        (is_it && is_ours).then(|| OwnedFd::from(root))
     };
-    let all = mounts_of("self").into_iter().filter(is_one);
-    all.map(|m| m.path().join("synclater-keeper"))
+    let found = [outermost(&is_v1), outermost(&is_v2)];
+    found.into_iter().flatten()
 }

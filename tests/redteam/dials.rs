@@ -161,6 +161,28 @@ fn a_keeper_settles_for_a_session_whose_control_group_is_frozen() {
     ends_well(&stage, &mut scribe);
 }
 
+/// A scribe in a session in `group` and in a mount namespace of its own, where `script` has been
+/// done with the group as "$0" and a folder of the test's as "$1".
+fn scribe_in(stage: &Stage, group: &Group, namespaces: &[&str], script: &str) -> Running {
+    let at = stage.file("groups");
+    std::fs::create_dir(&at).expect("a mount point");
+    let script = format!("{script} && shift && exec \"$@\"");
+    let mut command = stage.with_folders("env");
+    command.args(group.words());
+    command.arg("unshare").args(namespaces);
+    command.args(["--propagation", "private", "sh", "-c", &script]);
+    command.arg(&group.folder).arg(&at);
+    command.args([SYNCLATER, "run", "--quiet"]);
+    command.args(stage.json()).arg("--").arg(tool("scribe"));
+    let mut scribe = Running::start(stage, command);
+    scribe.be_ready();
+    warm(stage, &mut scribe, &stage.work());
+    scribe
+}
+
+/// Where a group is seen alone: other sessions have keepers, too.
+const ALONE: &str = "umount -R /sys/fs/cgroup; mount -t cgroup2 none \"$1\"";
+
 #[test]
 fn a_keeper_leaves_no_control_group_behind() {
     const NAME: &str = "a_keeper_leaves_no_control_group_behind";
@@ -171,21 +193,49 @@ fn a_keeper_leaves_no_control_group_behind() {
         return crate::harness::limits::skip(NAME, "no control groups of version 2");
     };
     let stage = Stage::new("group");
-    let at = stage.file("groups");
-    std::fs::create_dir(&at).expect("a mount point");
-    // Where it is seen alone: other sessions have keepers, too.
-    let alone = "umount -R /sys/fs/cgroup; mount -t cgroup2 none \"$0\" && exec \"$@\"";
-    let mut command = stage.with_folders("env");
-    command.args(group.words());
-    command.args(["unshare", "-m", "-C", "--propagation", "private"]);
-    command.args(["sh", "-c", alone]).arg(&at);
-    command.args([SYNCLATER, "run", "--quiet"]);
-    command.args(stage.json()).arg("--").arg(tool("scribe"));
-    let mut scribe = Running::start(&stage, command);
-    scribe.be_ready();
-    warm(&stage, &mut scribe, &stage.work());
+    let mut scribe = scribe_in(&stage, &group, &["-m", "-C"], ALONE);
     let keepers = group.folder.join("synclater-keeper");
     assert!(keepers.exists(), "it has none");
     ends_well(&stage, &mut scribe);
     assert!(!keepers.exists(), "it is still there");
+}
+
+#[test]
+fn a_keeper_does_not_go_into_its_sessions_own_control_group() {
+    const NAME: &str = "a_keeper_does_not_go_into_its_sessions_own_control_group";
+    if !as_root(NAME) {
+        return;
+    }
+    let Some(group) = Group::v2() else {
+        return crate::harness::limits::skip(NAME, "no control groups of version 2");
+    };
+    let stage = Stage::new("own-group");
+    let bind = "mount --bind \"$0\" \"$1\"";
+    let mut scribe = scribe_in(&stage, &group, &["-m"], bind);
+    let is_in_it = group.folder.join("synclater-keeper").exists();
+    ends_well(&stage, &mut scribe);
+    assert!(!is_in_it, "it is");
+}
+
+#[test]
+fn a_keeper_writes_nothing_to_what_lies_over_a_control_group() {
+    const NAME: &str = "a_keeper_writes_nothing_to_what_lies_over_a_control_group";
+    if !as_root(NAME) {
+        return;
+    }
+    let Some(group) = Group::v2() else {
+        return crate::harness::limits::skip(NAME, "no control groups of version 2");
+    };
+    let stage = Stage::new("covered");
+    let precious = stage.file("precious");
+    std::fs::write(&precious, "precious").expect("a file");
+    let cover = format!(
+        "{ALONE} && mount -t tmpfs none \"$1\" && mkdir \"$1/synclater-keeper\" && \
+         ln -s {} \"$1/synclater-keeper/cgroup.procs\"",
+        precious.display()
+    );
+    let mut scribe = scribe_in(&stage, &group, &["-m", "-C"], &cover);
+    ends_well(&stage, &mut scribe);
+    let text = std::fs::read_to_string(&precious).expect("a file");
+    assert_eq!(text, "precious");
 }

@@ -80,7 +80,8 @@ impl Unread {
     pub fn elsewhere(path: &Path) -> Unread {
         Unread {
             path: path.into(),
-            why: "it ran in another container (pid namespace), and may run there still".into(),
+            why: "it ran in another container (a namespace of its own), and may run there still"
+                .into(),
             what: "ledger entry",
             cannot: "be judged from here",
             remedy:

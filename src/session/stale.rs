@@ -315,17 +315,33 @@ fn life_by_number(entry: &Entry) -> Life {
     const OUTERMOST: u64 = 0xefff_fffc;
     let ours = mount::namespace_number(Path::new("/proc/self/ns/pid"));
     let theirs = entry.pid_ns.unwrap_or(ours);
-    let is_it = |pid: &u32| {
-        let name = process::text(format!("/proc/{pid}/comm")).unwrap_or_default();
-        let is_ours = process::effective_user_of(*pid) == Some(process::effective_user());
-        let started = entry.pid_started;
-        let is_as_old = started.is_none() || started == process::started(*pid);
-        is_as_old && is_ours && !process::is_ended(*pid) && name.starts_with("synclater")
-    };
-    match Numbers::now().of(entry.pid, theirs).filter(is_it) {
-        Some(_) => Life::Lives,
+    match Numbers::now().of(entry.pid, theirs) {
+        Some(pid) => life_of_process(pid, entry),
         None if theirs == ours || ours == OUTERMOST => Life::Ended,
         None => Life::NotKnown,
+    }
+}
+
+/// Whether process `pid` is the supervisor that wrote an entry. Seen from another user namespace
+/// its user has another number, and from another time namespace it has begun at another time.
+fn life_of_process(pid: u32, entry: &Entry) -> Life {
+    let name = process::text(format!("/proc/{pid}/comm")).unwrap_or_default();
+    if process::is_ended(pid) || !name.starts_with("synclater") {
+        return Life::Ended;
+    }
+    let is_ours = process::effective_user_of(pid) == Some(process::effective_user());
+    let started = entry.pid_started;
+    let is_as_old = started.is_none() || started == process::started(pid);
+    let number = |of: &str, kind| {
+        let link = format!("/proc/{of}/ns/{kind}");
+        mount::namespace_number(Path::new(&link))
+    };
+    let numbers_are_ours =
+        ["user", "time"].map(|kind| number("self", kind) == number(&pid.to_string(), kind));
+    match is_as_old && is_ours {
+        true => Life::Lives,
+        false if numbers_are_ours == [true; 2] => Life::Ended,
+        false => Life::NotKnown,
     }
 }
 

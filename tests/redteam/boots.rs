@@ -124,8 +124,12 @@ fn a_session_lives_by_whatever_mount_its_folders_are_seen() {
         run_dir.display(),
         state.display()
     );
-    // Nor is it where its number says nothing, since numbers are of another pid namespace.
-    for namespaces in [MOUNTS, &["-m", "-p", "-f", "--kill-child", "--mount-proc"]] {
+    // Nor is it where its number says nothing, or when that was begun: those are of other namespaces.
+    for namespaces in [
+        MOUNTS,
+        &["-m", "-p", "-f", "--kill-child", "--mount-proc"],
+        &["-m", "-T", "--boottime", "3600"],
+    ] {
         let mut settle = unshared(&stage, namespaces, &below, &["settle"]);
         let settle = run(settle.env("SYNCLATER_STATE_DIR", &state));
         assert_eq!(settle.status.code(), Some(125), "{namespaces:?}: {settle}");

@@ -164,7 +164,7 @@ fn a_child_whose_name_is_no_text_is_reached() {
         let copy = stage
             .file("")
             .join(std::ffi::OsStr::from_bytes(b"no\xfftext"));
-        std::fs::copy(program(victim), &copy).expect("a copy");
+        crate::harness::command::copy_program(program(victim), &copy);
         let mut command = session(&stage, true);
         command.args(CLEANED).arg(copy).arg(stage.work());
         command.args(["1", &requests().to_string()]);
@@ -308,7 +308,7 @@ fn soak_children_behind_another_root() {
     ] {
         let to = root.join(below).join(file.file_name().expect("a name"));
         std::fs::create_dir_all(root.join(below)).expect("a folder in the root");
-        std::fs::copy(file, to).expect("a copy");
+        crate::harness::command::copy_program(file, to);
     }
     for victim in victims {
         let inside = root.join("w");

@@ -291,7 +291,7 @@ fn an_executable_is_watched_by_its_name_or_path() {
     let dir = Disk::in_memory();
     // A copy of its own: other tests run the program too.
     let program = dir.path().join("a program of its own");
-    std::fs::copy(each_sync(Bits::Native), &program).expect("a copy");
+    crate::harness::command::copy_program(each_sync(Bits::Native), &program);
     let mut command = clean(&program);
     command.arg(dir.path()).arg(ROUNDS.to_string()).arg("c");
     let named = |name: &OsStr| Filter {
@@ -425,7 +425,7 @@ fn a_path_begins_at_the_root_that_the_process_has() {
     let disk = Disk::new("ext4", 32);
     let root = disk.path().join("root");
     std::fs::create_dir_all(root.join("inside")).expect("a root");
-    std::fs::copy(each_sync(Bits::Static), root.join("program")).expect("a copy");
+    crate::harness::command::copy_program(each_sync(Bits::Static), root.join("program"));
     let mut program = clean("chroot");
     program.arg(&root).args(["/program", "/inside", "5", "c"]);
     let seen = watch(&program, RING, only).must_succeed();

@@ -169,7 +169,7 @@ meant.communicate()
 fn soak_what_is_not_meant_is_left_alone() {
     let (stage, rounds) = (Stage::new("meant"), count(100, 3000).to_string());
     let meant = stage.file("a-meant-one");
-    std::fs::copy(program("demand"), &meant).expect("a copy");
+    crate::harness::command::copy_program(program("demand"), &meant);
     let mut command = clean("/usr/bin/python3");
     command
         .args(["-c", LEAVES_ALONE])

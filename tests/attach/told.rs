@@ -319,7 +319,7 @@ fn the_bound_is_that_of_the_longest_dial_of_the_rules() {
 fn nothing_is_left_of_a_session_whose_processes_are_all_refused() {
     let stage = Stage::new("refused");
     let program = stage.file("an-exe-41");
-    std::fs::copy(super::refusals::bare_32(&stage), &program).expect("a copy");
+    crate::harness::command::copy_program(super::refusals::bare_32(&stage), &program);
     let mut command = clean(&program);
     command.arg(stage.work().join("file"));
     let mut victim = Running::start(&stage, command);

@@ -8,7 +8,7 @@ use std::process::Command;
 /// A copy of the obedient victim under a name that nothing else has.
 fn named(stage: &Stage, name: &str) -> PathBuf {
     let path = stage.file(name);
-    std::fs::copy(program("demand"), &path).expect("a copy");
+    crate::harness::command::copy_program(program("demand"), &path);
     path
 }
 
@@ -33,7 +33,7 @@ fn a_process_whose_name_is_no_text_is_attached() {
         let copy = stage
             .work()
             .join(std::ffi::OsStr::from_bytes(b"no\xfftext"));
-        std::fs::copy(program(name), &copy).expect("a copy");
+        crate::harness::command::copy_program(program(name), &copy);
         let mut command = clean(copy);
         command.arg(stage.work());
         let mut victim = Running::start(&stage, command);
@@ -177,7 +177,7 @@ fn a_base_name_that_root_says_means_no_program_of_somebody_else() {
     stage.open_to_others(0o777);
     let of_root = named(&stage, "base-exe-47");
     let theirs = stage.work().join("base-exe-47");
-    std::fs::copy(&of_root, &theirs).expect("a copy");
+    crate::harness::command::copy_program(&of_root, &theirs);
     give_to_nobody(&theirs);
     let mut command = clean(&of_root);
     command.arg(stage.work());
@@ -258,7 +258,7 @@ fn a_process_in_a_container_is_attached() {
     // Namespaces of its own, another user, and a root folder without /proc.
     let root = stage.work().join("root");
     std::fs::create_dir_all(root.join("w")).expect("a root folder");
-    std::fs::copy(program("demand_static"), root.join("an-exe-37")).expect("a copy");
+    crate::harness::command::copy_program(program("demand_static"), root.join("an-exe-37"));
     give_to_nobody(&root.join("w"));
     let mut command = clean("unshare");
     command.args([

@@ -8,7 +8,7 @@ fn setuid(stage: &Stage, from: &Path) -> PathBuf {
     let into = stage.file("setuid");
     std::fs::create_dir_all(&into).expect("a folder");
     let to = into.join(from.file_name().expect("a name"));
-    std::fs::copy(from, &to).expect("a copy");
+    crate::harness::command::copy_program(from, &to);
     let mode = std::fs::Permissions::from_mode(0o4755);
     std::fs::set_permissions(&to, mode).expect("setuid");
     to

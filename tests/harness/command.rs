@@ -140,3 +140,10 @@ fn a_command_gives_its_output_and_its_status() {
     assert_eq!(outcome.stderr, "err\n");
     assert_eq!(outcome.status.code(), Some(23));
 }
+
+/// Makes a copy of a program, by another process: what this one has open for writing, a child that
+/// another test starts at that moment has, too, and then it cannot be executed (ETXTBSY).
+pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
+    let words = [from.as_ref(), to.as_ref()];
+    run(clean("cp").arg("--preserve=mode").args(words)).must_succeed();
+}

@@ -124,7 +124,7 @@ fn a_session_lives_by_whatever_mount_its_folders_are_seen() {
         run_dir.display(),
         state.display()
     );
-    // Nor is it where its number says nothing, or when that was begun: those are of other namespaces.
+    // Nor where its number says nothing, or its start: both are of other namespaces.
     for namespaces in [
         MOUNTS,
         &["-m", "-p", "-f", "--kill-child", "--mount-proc"],

@@ -74,7 +74,7 @@ fn what_is_settled_from_inside_of_a_session_is_settled_then() {
         let (disk, stage) = (Disk::new("ext4", 64), Stage::new("inside"));
         // Also by a copy that is not called synclater.
         let copy = stage.file("another");
-        std::fs::copy(SYNCLATER, &copy).expect("a copy");
+        crate::harness::command::copy_program(SYNCLATER, &copy);
         let program = if is_copy { copy } else { SYNCLATER.into() };
         let mut scribe = scribe(&stage, options);
         warm(&stage, &mut scribe, disk.path());

@@ -425,7 +425,7 @@ fn an_installed_library_is_not_taken_from_a_folder_of_somebody_else() {
     }
     std::os::unix::fs::chown(&lib, USERS[1].parse().ok(), None).expect("chown");
     std::os::unix::fs::symlink(genuine, lib.join("synclater")).expect("a link");
-    std::fs::copy(SYNCLATER, own.join("synclater")).expect("a copy");
+    crate::harness::command::copy_program(SYNCLATER, own.join("synclater"));
     let taken = preload(&own.join("synclater"));
     assert!(!taken.starts_with(&public), "{}", taken.display());
 }

@@ -20,7 +20,7 @@ fn unprivileged(stage: &Stage) -> (Running, SyncLog) {
     let work = stage.work();
     let programs = [Path::new(SYNCLATER), &program("demand")].map(|from| {
         let to = work.join(from.file_name().expect("a name"));
-        std::fs::copy(from, &to).expect("a copy");
+        crate::harness::command::copy_program(from, &to);
         to
     });
     let mut command = stage.with_folders("env");

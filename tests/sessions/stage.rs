@@ -105,7 +105,7 @@ impl Stage {
     /// A copy of a program where users without rights can execute it.
     pub fn copy_of(&self, program: &Path) -> PathBuf {
         let to = self.file(&program.file_name().expect("a name").to_string_lossy());
-        std::fs::copy(program, &to).expect("a copy");
+        crate::harness::command::copy_program(program, &to);
         to
     }
 

@@ -2,7 +2,8 @@
 //! for ever, and the next session works.
 
 use super::*;
-use crate::harness::limits::{below, count, seed};
+use crate::follow::in_go;
+use crate::harness::limits::{below, count, seed, skip};
 use rustix::process::{kill_process, Signal};
 
 #[test]
@@ -100,6 +101,26 @@ fn a_session_whose_supervisor_was_killed_is_real_at_once_and_can_be_let_go_of() 
     let session = stage.attach_to(&victim, "1h");
     stage.warm(&mut victim);
     stage.detach(&session);
+}
+
+/// Go waits for the lock of a channel on the goroutine's own stack, of 2 KiB.
+#[test]
+fn soak_goroutines_that_wait_for_locks_keep_what_is_on_their_stacks() {
+    let stage = Stage::new("contend");
+    let Some(program) = in_go(&stage, "tests/attach/contend.go") else {
+        const NAME: &str = "soak_goroutines_that_wait_for_locks_keep_what_is_on_their_stacks";
+        return skip(NAME, "no Go compiler (go) is installed");
+    };
+    let mut command = clean(program);
+    command.env("GOMAXPROCS", "8");
+    let mut victim = Running::start(&stage, command);
+    victim.be_ready();
+    for _ in 0..count(40, 1000) {
+        let session = stage.attach(&["--pid", &number(victim.pid()), "-u", "1h"]);
+        stage.detach(&session);
+    }
+    let end = victim.end();
+    assert_eq!(end.stdout, "ready\nwrong 0\n", "{end}");
 }
 
 /// Attaches to victims that end, or execute another program, at a random moment.

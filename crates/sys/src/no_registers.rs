@@ -60,6 +60,12 @@ impl Registers {
         false
     }
 
+    /// Nowhere.
+    #[must_use]
+    pub fn goroutine(&self) -> u64 {
+        0
+    }
+
     /// No.
     #[must_use]
     pub fn is_in_program(&self) -> bool {

@@ -167,11 +167,17 @@ impl Registers {
         self.result() == EINTR && self.call().is_some_and(|call| all.contains(&call))
     }
 
-    /// Whether the thread waits where Go's runtime does so on a stack of its own: in futex,
-    /// epoll_wait, epoll_pwait or nanosleep.
+    /// Whether the thread waits where Go's runtime does so: in futex, epoll_wait, epoll_pwait or
+    /// nanosleep. Mostly that is on a stack of its own; for a lock of a channel on a goroutine's.
     #[must_use]
     pub fn waits_in_runtime(&self) -> bool {
         [202, 232, 281, 35].contains(&self.0.orig_rax)
+    }
+
+    /// Where Go has what it knows of the goroutine that runs (`g`, from Go 1.17 on).
+    #[must_use]
+    pub fn goroutine(&self) -> u64 {
+        self.0.r14
     }
 
     /// Whether the thread is in code of its own, in no system call.

@@ -417,7 +417,7 @@ fn bring(
     let (bytes, head) = code::image(found.class).ok_or_else(|| code::no_gate(found.class))?;
     // A program that has just begun has the whole of its stack.
     let begins = tracer.is_at_start();
-    let room = |sp, waits| begins || found.has_stack_at(sp, waits);
+    let room = |stack: &code::Stack| begins || found.has_room_on(stack);
     let fds = luggage.fds_for(found.class, tracer.pid())?;
     let (library, boot) = match &found.library {
         Some(library) => (library.clone(), library.image + u64::from(head.boot)),

@@ -14,6 +14,7 @@ use synclater_model::reach::{maps, room};
 use synclater_shim::gate::{Head, Place};
 use synclater_shim::{IMAGE, IMAGE_32};
 use synclater_sys::process;
+use synclater_sys::registers::Registers;
 use synclater_sys::remote::Memory;
 
 /// Bytes that the page may have.
@@ -262,6 +263,33 @@ fn find_library(m: &Mapping, class: Class, memory: &Memory) -> Option<Library> {
     })
 }
 
+/// The stack that a thread stands on.
+pub struct Stack {
+    /// Its pointer.
+    pub pointer: u64,
+    /// Whether the thread waits where Go's runtime does so.
+    pub waits_in_runtime: bool,
+    /// All of it, where it is that of the goroutine that the thread names, if it is Go's.
+    pub of_goroutine: Option<Range<u64>>,
+}
+
+impl Stack {
+    /// That of a thread with these registers.
+    #[must_use]
+    pub fn of(registers: &Registers, memory: &Memory) -> Stack {
+        let pointer = registers.sp();
+        // The first two words that Go has of a goroutine (`g.stack`).
+        let bounds = memory.bytes(registers.goroutine(), 16).ok();
+        let word = |bytes: &[u8]| bytes.try_into().map(u64::from_le_bytes);
+        let whole = bounds.and_then(|b| Some(word(&b[..8]).ok()?..word(&b[8..]).ok()?));
+        Stack {
+            pointer,
+            waits_in_runtime: registers.waits_in_runtime(),
+            of_goroutine: whole.filter(|whole| whole.contains(&pointer)),
+        }
+    }
+}
+
 impl Survey {
     /// How many places of a program, outside of the code that is looked through for sites, make a
     /// sync request by an instruction of their own.
@@ -445,15 +473,22 @@ impl Survey {
         has_library == self.library.is_some() && self.sites.iter().all(as_it_was)
     }
 
-    /// Whether an errand may lie below the stack pointer `sp`. Go's goroutines have stacks that are
-    /// hardly larger than what they hold; its runtime waits on others.
+    /// Whether an errand may lie on this stack. Go's goroutines have stacks that are hardly larger
+    /// than what they hold, side by side in its heap; its runtime waits on others, mostly.
     #[must_use]
-    pub fn has_stack_at(&self, sp: u64, waits_in_runtime: bool) -> bool {
+    pub fn has_room_on(&self, stack: &Stack) -> bool {
         const ROOM: u64 = 8192;
+        let sp = stack.pointer;
         let is_go = self.sites.iter().any(|s| s.hole.is_some());
         let of = self.mappings.iter().find(|m| m.range.contains(&sp));
         let grows = |m: &Mapping| m.name == "[stack]" || sp - m.range.start >= ROOM;
-        of.is_some_and(grows) && (waits_in_runtime || !is_go)
+        // Where Go's heap lies (mallocinit, runtime/malloc.go).
+        let is_in_heap = sp >> 32 & 0xff == 0xc0;
+        let of_go = || match &stack.of_goroutine {
+            Some(whole) => sp - whole.start >= ROOM,
+            None => !is_in_heap,
+        };
+        of.is_some_and(grows) && (!is_go || stack.waits_in_runtime && of_go())
     }
 
     /// What the file has that is mapped at `at`; zeros where that cannot be read.

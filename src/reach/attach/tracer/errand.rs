@@ -1,7 +1,7 @@
 //! Sending one thread of a process on an errand, and having it come back as if it had not been
 //! away.
 
-use super::super::code::Class;
+use super::super::code::{Class, Stack};
 use super::super::target::{self, Refusal};
 use super::{as_it_may_go_on, gone, Failure, Tracer, NAP};
 use std::io;
@@ -119,8 +119,7 @@ impl Errands {
 
 impl Tracer {
     /// Sends a thread on an errand with descriptors of ours, and waits until it has done it. `boot`
-    /// is where the code for it lies; `has_room` tells of a stack pointer, and of whether its
-    /// thread waits in a runtime, whether the errand may lie there.
+    /// is where the code for it lies; `has_room` tells of a stack whether the errand may lie there.
     ///
     /// # Errors
     /// `Busy` where no thread could be had; what the errand itself met.
@@ -131,7 +130,7 @@ impl Tracer {
         head: &Head,
         errand: &Errand,
         fds: [std::os::fd::BorrowedFd<'_>; 3],
-        has_room: impl Fn(u64, bool) -> bool,
+        has_room: impl Fn(&Stack) -> bool,
     ) -> Result<(), Failure> {
         let class = self.class;
         let (pid, keeps, filters) = (self.pid, self.keeps, self.filters.clone());
@@ -143,7 +142,7 @@ impl Tracer {
             let fits = |r: &Registers| {
                 let in_section = r.is_in_program() && is_in_sequence(thread, memory);
                 let is_its = r.is_64() == (class == Class::Long);
-                is_its && !in_section && has_room(r.sp(), r.waits_in_runtime())
+                is_its && !in_section && has_room(&Stack::of(r, memory))
             };
             // What puts a filter on itself at this moment is not sent: nobody has read that.
             let fits = |r: &Registers| fits(r) && has_known_filters(thread);

@@ -6,6 +6,7 @@ use crate::harness::disk::{Disk, SmallFolder};
 use crate::sessions::stage::as_root;
 use crate::wait::until;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 #[test]
 fn nothing_is_owed_once_the_dial_has_come_to_now() {
@@ -90,7 +91,10 @@ impl Group {
     ) -> Option<Group> {
         let mounts = std::fs::read_to_string("/proc/self/mounts").expect("mounts");
         let hierarchy = mounts.lines().find(|line| is_it(line))?.split(' ').nth(1)?;
-        let name = format!("synclater-{}-{}", freeze.0, std::process::id());
+        // Several tests may have one at once.
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let next = NEXT.fetch_add(1, Relaxed);
+        let name = format!("synclater-{}-{}-{next}", freeze.0, std::process::id());
         let folder = Path::new(hierarchy).join(name);
         std::fs::create_dir(&folder).ok()?;
         let group = Group { folder, freeze };

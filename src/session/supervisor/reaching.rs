@@ -4,6 +4,7 @@
 //! heartbeat and settles go on meanwhile.
 
 use super::herd::{Herd, NotReached};
+use super::parents::{has_ancestor, parent_of};
 use super::reached::{still_held, Reached};
 use super::*;
 use crate::reach::attach::target::{self, Refusal};

@@ -1,5 +1,6 @@
 //! Answers to others: the control socket, and victims that ask for the slots.
 
+use super::parents::is_descendant;
 use super::reached::not_let_go;
 use super::*;
 use crate::reach::attach::target::{incarnation, Incarnation, Refusal};

@@ -187,14 +187,19 @@ fn scribe_in(stage: &Stage, group: &Group, namespaces: &[&str], script: &str) ->
 /// Where a group is seen alone: other sessions have keepers, too.
 const ALONE: &str = "umount -R /sys/fs/cgroup; mount -t cgroup2 none \"$1\"";
 
+/// A group of version 2 for a test of this name, which is skipped where there is none.
+fn group_for(test: &str) -> Option<Group> {
+    let group = as_root(test).then(Group::v2)?;
+    if group.is_none() {
+        crate::harness::limits::skip(test, "no control groups of version 2");
+    }
+    group
+}
+
 #[test]
 fn a_keeper_leaves_no_control_group_behind() {
-    const NAME: &str = "a_keeper_leaves_no_control_group_behind";
-    if !as_root(NAME) {
+    let Some(group) = group_for("a_keeper_leaves_no_control_group_behind") else {
         return;
-    }
-    let Some(group) = Group::v2() else {
-        return crate::harness::limits::skip(NAME, "no control groups of version 2");
     };
     let stage = Stage::new("group");
     let mut scribe = scribe_in(&stage, &group, &["-m", "-C"], ALONE);
@@ -206,12 +211,8 @@ fn a_keeper_leaves_no_control_group_behind() {
 
 #[test]
 fn a_keeper_does_not_go_into_its_sessions_own_control_group() {
-    const NAME: &str = "a_keeper_does_not_go_into_its_sessions_own_control_group";
-    if !as_root(NAME) {
+    let Some(group) = group_for("a_keeper_does_not_go_into_its_sessions_own_control_group") else {
         return;
-    }
-    let Some(group) = Group::v2() else {
-        return crate::harness::limits::skip(NAME, "no control groups of version 2");
     };
     let stage = Stage::new("own-group");
     let bind = "mount --bind \"$0\" \"$1\"";
@@ -223,12 +224,8 @@ fn a_keeper_does_not_go_into_its_sessions_own_control_group() {
 
 #[test]
 fn a_keeper_writes_nothing_to_what_lies_over_a_control_group() {
-    const NAME: &str = "a_keeper_writes_nothing_to_what_lies_over_a_control_group";
-    if !as_root(NAME) {
+    let Some(group) = group_for("a_keeper_writes_nothing_to_what_lies_over_a_control_group") else {
         return;
-    }
-    let Some(group) = Group::v2() else {
-        return crate::harness::limits::skip(NAME, "no control groups of version 2");
     };
     let stage = Stage::new("covered");
     let precious = stage.file("precious");

@@ -33,11 +33,16 @@ fn soak_whatever_is_killed_the_process_lives_on() {
             "{what}"
         );
     }
-    // Where the command in front was killed, its session may live on.
-    for session in stage.sessions() {
-        // Or end in between.
-        let _ = stage.ask(&["detach", session["id"].as_str().expect("an id")]);
-    }
+    // Where the command in front was killed, its session may live on; or begin still, attach, see
+    // that nobody listens, and let go.
+    let all_ended = until(LIMIT, || {
+        for session in stage.sessions() {
+            // Or end in between.
+            let _ = stage.ask(&["detach", session["id"].as_str().expect("an id")]);
+        }
+        stage.of_synclater().is_empty()
+    });
+    assert!(all_ended, "seed {seed}: {:?}", stage.of_synclater());
     // A session that was killed lets go of nothing; the next one takes over and does.
     let mut session = None;
     let mut said = String::new();

@@ -7,6 +7,7 @@ use crate::harness::limits::skip;
 use crate::harness::trace::{calls_in, Call};
 use crate::odd_victims::Device;
 use crate::sessions::stage::{as_root, pass};
+use rustix::process::{kill_process, Signal};
 use std::time::Duration;
 
 const O_DSYNC: i32 = 0o10000;
@@ -63,19 +64,21 @@ fn counted_by(stage: &Stage, victim: &mut Running, line: &str) -> (u64, u64) {
 /// What strace sees of a process while something is done.
 fn traced(stage: &Stage, victim: Pid, what: &str, meanwhile: impl FnOnce()) -> Vec<Call> {
     let log = stage.file("strace");
+    // Of an earlier one.
+    let _ = std::fs::remove_file(&log);
     let mut command = clean("strace");
     command.args(["-f", "-qq", "-e", &format!("trace={what}"), "-o"]);
     command.arg(&log).args(["-p", &number(victim)]);
     let mut strace = command.spawn().expect("strace");
-    let status = format!("/proc/{}/status", number(victim));
-    let tracer = format!("TracerPid:\t{}\n", strace.id());
-    let traces = until(LIMIT, || {
-        std::fs::read_to_string(&status).is_ok_and(|s| s.contains(&tracer))
+    // It may be the tracer, and see no call yet. This signal does nothing, and is seen.
+    let sees = until(LIMIT, || {
+        kill_process(victim, Signal::CONT).expect("it lives");
+        std::fs::read_to_string(&log).is_ok_and(|text| text.contains("SIGCONT"))
     });
-    assert!(traces, "strace does not trace");
+    assert!(sees, "strace does not trace");
     meanwhile();
     let pid = Pid::from_child(&strace);
-    rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("strace lives");
+    kill_process(pid, Signal::TERM).expect("strace lives");
     strace.wait().expect("strace ends");
     calls_in(&log)
 }

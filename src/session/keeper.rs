@@ -385,21 +385,28 @@ fn enter_group(root: &OwnedFd) -> rustix::io::Result<()> {
 const KEEPERS: &str = "synclater-keeper";
 
 /// The root of each of these hierarchies, where it is mounted to be written and nobody else's: of
-/// several mounts of one the outermost. The path to it may lead to another place by now, which
-/// somebody else has made, so it is looked at once it is open.
+/// several mounts of one the outermost that is not covered by another. The path to it may lead to
+/// another place by now, which somebody else has made, so it is looked at once it is open.
 fn hierarchies() -> impl Iterator<Item = OwnedFd> {
     let table = mounts_of("self");
     let freezes = |m: &Mount| m.super_options.split(',').any(|o| o == "freezer");
     let is_v1 = |m: &&Mount| m.fstype == "cgroup" && freezes(m) && m.writable;
     let is_v2 = |m: &&Mount| m.fstype == "cgroup2" && m.writable;
-    let outermost = |is_one: &dyn Fn(&&Mount) -> bool| {
-        let whole = table.iter().filter(is_one).find(|m| m.root == b"/");
-        let one = whole.or_else(|| table.iter().find(is_one))?;
+    let opened = |one: &Mount| {
         let root = mount::open_point(one.path()).ok()?;
         let is_it = mount::id_of_fd(&root, mount::MNT_ID).is_ok_and(|id| id == one.id);
         let root = File::from(root);
         let is_ours = { root.metadata() }.is_ok_and(|m| dirs::distrust(&m).is_none());
         (is_it && is_ours).then(|| OwnedFd::from(root))
+    };
+    let outermost = |is_one: &dyn Fn(&&Mount) -> bool| {
+        let all = || table.iter().filter(is_one);
+        let is_whole = |m: &&Mount| m.root == b"/";
+        if all().any(|m| is_whole(&m)) {
+            all().filter(is_whole).find_map(opened)
+        } else {
+            all().find_map(opened)
+        }
     };
     let found = [outermost(&is_v1), outermost(&is_v2)];
     found.into_iter().flatten()

@@ -5,6 +5,7 @@ use crate::harness::command::LIMIT;
 use crate::harness::disk::{Disk, SmallFolder};
 use crate::sessions::stage::as_root;
 use crate::wait::until;
+use rustix::process::Pid;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
@@ -220,6 +221,27 @@ fn a_keeper_does_not_go_into_its_sessions_own_control_group() {
     let is_in_it = group.folder.join("synclater-keeper").exists();
     ends_well(&stage, &mut scribe);
     assert!(!is_in_it, "it is");
+}
+
+#[test]
+fn a_keeper_takes_the_mount_of_control_groups_that_is_not_covered() {
+    const NAME: &str = "a_keeper_takes_the_mount_of_control_groups_that_is_not_covered";
+    let Some(group) = group_for(NAME) else {
+        return;
+    };
+    let stage = Stage::new("anew");
+    let hierarchy = group.folder.parent().expect("a hierarchy").display();
+    let anew = format!("mount -t tmpfs none {hierarchy} && mount -t cgroup2 none {hierarchy}");
+    let mut scribe = scribe_in(&stage, &group, &["-m"], &anew);
+    let of = |pid: Pid| std::fs::read_to_string(format!("/proc/{}/cgroup", pid.as_raw_nonzero()));
+    let groups = stage
+        .of_synclater()
+        .into_iter()
+        .filter_map(|pid| of(pid).ok());
+    let groups: Vec<String> = groups.collect();
+    ends_well(&stage, &mut scribe);
+    let is_out = |of_one: &String| of_one.lines().any(|l| l == "0::/synclater-keeper");
+    assert!(groups.iter().any(is_out), "{groups:?}");
 }
 
 #[test]

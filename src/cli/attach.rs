@@ -138,9 +138,6 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
         check(until, args.dials.for_, "a rule with until =")?;
     }
     let whom = whom(args)?;
-    for &pid in &whom.pids {
-        target::look(pid).map_err(|r| r.trouble(pid, &target::exe_of(pid)))?;
-    }
     let _ = super::clear_stale();
     let (answer, theirs) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
     let wanted = Wanted {
@@ -246,8 +243,15 @@ fn whom(args: &Args) -> Result<Whom, Trouble> {
         })
     });
     let exes = exes.collect::<Result<_, _>>()?;
+    let pids = args.pid.iter().map(|&pid| {
+        let program = target::incarnation(pid);
+        let looked = target::look(pid).and_then(|_| program.ok_or_else(target::has_ended));
+        looked
+            .map(|program| (pid, program))
+            .map_err(|r| r.trouble(pid, &target::exe_of(pid)))
+    });
     Ok(Whom {
-        pids: args.pid.clone(),
+        pids: pids.collect::<Result<_, _>>()?,
         exes,
         groups,
     })

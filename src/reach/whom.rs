@@ -2,9 +2,10 @@
 //!
 //! Promise: a base name that root says means programs of root alone. Anybody can call a program of
 //! his by the name of another one; it is left alone, and named, with what would mean it.
+//! A number means the program that has it when it is said: numbers are used again.
 //! Not promised: what such a process does. Its user may have put code of his into it.
 
-use super::attach::target::{exe_of, Refusal};
+use super::attach::target::{exe_of, executes, may_be_same, Incarnation, Refusal};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use synclater_model::policy::glob::Glob;
@@ -13,8 +14,8 @@ use synclater_sys::process;
 /// Processes to be attached.
 #[derive(Default)]
 pub struct Whom {
-    /// These.
-    pub pids: Vec<u32>,
+    /// These, and which program they executed when they were named.
+    pub pids: Vec<(u32, Incarnation)>,
     /// Those that execute one of these.
     pub exes: Vec<Glob>,
     /// Those of control groups at or below these folders.
@@ -31,7 +32,8 @@ impl Whom {
     /// Those that are there, but for ours.
     #[must_use]
     pub fn find(&self) -> BTreeSet<u32> {
-        let mut all: BTreeSet<u32> = self.pids.iter().copied().collect();
+        let named = self.pids.iter().map(|(pid, _)| *pid);
+        let mut all: BTreeSet<u32> = named.filter(|pid| self.names(*pid)).collect();
         if !self.exes.is_empty() {
             all.extend(process::all().filter(|pid| self.executes(*pid)));
         }
@@ -39,9 +41,23 @@ impl Whom {
             members(group, &mut all);
         }
         if !self.is_closed() {
-            all.retain(|pid| self.pids.contains(pid) || !is_synclater(*pid));
+            all.retain(|pid| self.names(*pid) || !is_synclater(*pid));
         }
         all
+    }
+
+    /// Whether a process was named by its number, and still executes what it did then.
+    #[must_use]
+    pub fn names(&self, pid: u32) -> bool {
+        let mut named = self.pids.iter().filter(|(named, _)| *named == pid);
+        named.any(|(pid, program)| executes(*pid, *program))
+    }
+
+    /// Whether this program of a process is one of them.
+    #[must_use]
+    pub fn means(&self, pid: u32, program: Incarnation) -> bool {
+        let mut named = self.pids.iter();
+        named.any(|(of, then)| *of == pid && may_be_same(program, *then)) || self.includes(pid)
     }
 
     /// Whether a process that has just executed a program is one of them.
@@ -67,7 +83,7 @@ impl Whom {
             { self.groups.iter() }.for_each(|group| members(group, &mut all));
             all.contains(&pid)
         };
-        if self.pids.contains(&pid) || by_group() {
+        if self.names(pid) || by_group() {
             return None;
         }
         why_not_meant(&self.exes, pid)

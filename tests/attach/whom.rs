@@ -218,6 +218,65 @@ fn processes_of_a_unit_are_attached() {
     victim.end();
 }
 
+#[test]
+fn a_unit_of_a_container_is_not_meant_by_its_name_alone() {
+    if !as_root("a_unit_of_a_container_is_not_meant_by_its_name_alone") {
+        return;
+    }
+    let stage = Stage::new("container");
+    let scope = Group::new("synclater-test-machine.scope");
+    let theirs = Group::new("synclater-test-machine.scope/synclater-test-theirs.service");
+    let mut victim = demand(&stage);
+    std::fs::write(theirs.0.join("cgroup.procs"), number(victim.pid())).expect("a member");
+    let outcome = stage.ask(&["attach", "--unit", "synclater-test-theirs"]);
+    assert_eq!(outcome.status.code(), Some(125), "{outcome}");
+    assert!(outcome.stderr.contains("no unit of that name"), "{outcome}");
+    let way = "synclater-test-machine.scope/synclater-test-theirs.service";
+    let session = stage.attach(&["--unit", way, "-u", "1h"]);
+    assert!(is_attached(&stage, &victim));
+    stage.detach(&session);
+    victim.end();
+    drop((theirs, scope));
+}
+
+/// Executes what follows in a process of this number.
+const AS_NUMBER: &str = "\
+import ctypes, os, struct, sys
+number = ctypes.c_int(int(sys.argv[1]))
+arguments = struct.pack('11Q', 0, 0, 0, 0, 17, 0, 0, 0, ctypes.addressof(number), 1, 0)
+child = ctypes.CDLL(None, use_errno=True).syscall(435, arguments, len(arguments))
+if child == 0:
+    os.execv(sys.argv[2], sys.argv[2:])
+os._exit(1 if child < 0 else os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))";
+
+#[test]
+fn who_has_the_number_of_a_process_that_has_ended_is_not_attached() {
+    if !as_root("who_has_the_number_of_a_process_that_has_ended_is_not_attached") {
+        return;
+    }
+    let stage = Stage::new("number");
+    let (mut first, mut second) = (demand(&stage), demand(&stage));
+    let (pid, other) = (number(first.pid()), number(second.pid()));
+    let session = stage.attach(&["--pid", &pid, "--pid", &other, "-u", "1h"]);
+    stage.warm(&mut first);
+    first.end();
+    let mut command = clean("/usr/bin/python3");
+    command.args(["-c", AS_NUMBER, &pid]).arg(program("demand"));
+    command.arg(stage.work());
+    let mut third = Running::start(&stage, command);
+    third.be_ready();
+    third.tell("pid");
+    assert_eq!(third.hear(), format!("pid {pid}"));
+    // What is there is looked for four times a second.
+    crate::sessions::stage::pass(std::time::Duration::from_secs(1));
+    let code = std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("maps");
+    assert!(!code.contains("synclater ("), "{code}");
+    stage.warm(&mut second);
+    stage.detach(&session);
+    third.end();
+    second.end();
+}
+
 /// A control group of version 2, gone with its guard.
 struct Group(PathBuf);
 

@@ -42,7 +42,7 @@ use synclater_sys::job::{self, Job};
 use synclater_sys::process;
 use synclater_sys::ptrace::Thread;
 use synclater_sys::remote::{self, Memory};
-use target::{Open, Refusal, Target};
+use target::{Incarnation, Open, Refusal, Target};
 use tracer::{Failure, Tracer};
 pub use work::Work;
 
@@ -215,8 +215,8 @@ impl From<Refusal> for Failure {
     }
 }
 
-fn attach(pid: u32, luggage: &Luggage) -> Told {
-    put_in(pid, luggage).unwrap_or_else(Into::into)
+fn attach((pid, program): (u32, Incarnation), luggage: &Luggage) -> Told {
+    put_in(pid, program, luggage).unwrap_or_else(Into::into)
 }
 
 fn detach(pid: u32, whose: Whose) -> Told {
@@ -255,7 +255,7 @@ fn lost(e: io::Error) -> Failure {
     Failure::Busy(format!("its memory: {e}"))
 }
 
-fn put_in(pid: u32, luggage: &Luggage) -> Result<Told, Failure> {
+fn put_in(pid: u32, program: Incarnation, luggage: &Luggage) -> Result<Told, Failure> {
     let target = target::look(pid)?;
     let memory = memory_of(pid)?;
     let found = survey(pid, target.class, &memory)?;
@@ -280,6 +280,10 @@ fn put_in(pid: u32, luggage: &Luggage) -> Result<Told, Failure> {
     plan.far += unseen;
     let mut tracer = Tracer::new(pid, plan.found.class);
     tracer.hold()?;
+    // From here on its number is nobody else's.
+    if !target::executes(pid, program) {
+        return Err(target::has_ended().into());
+    }
     if !plan.found.still_holds(pid, &memory) || !owner::is_as_it_was(pid, &plan.found) {
         return Err(Failure::Busy("another session attaches to it".into()));
     }

@@ -15,12 +15,12 @@ pub struct Work {
 const LIMIT: Duration = Duration::from_secs(10);
 
 impl Work {
-    /// Begins to attach process `pid`.
+    /// Begins to attach a process, if it still executes this program.
     ///
     /// # Errors
     /// `EAGAIN` where no process can be had.
-    pub fn attach(pid: u32, luggage: &Luggage) -> io::Result<Work> {
-        Work::begin(luggage.fds().collect(), || attach(pid, luggage))
+    pub fn attach(who: (u32, Incarnation), luggage: &Luggage) -> io::Result<Work> {
+        Work::begin(luggage.fds().collect(), || attach(who, luggage))
     }
 
     /// Begins to take process `pid` out of a session; one that is in another one is left alone.

@@ -214,7 +214,8 @@ impl Reach {
         };
         // What is followed is seen to by whoever follows it.
         let is_followed = self.herd.as_ref().is_some_and(|herd| herd.has(pid));
-        if self.knows((pid, program)) || is_followed {
+        let is_known = self.knows((pid, program)) || is_followed;
+        if is_known || !self.whom.means(pid, program) {
             return;
         }
         match self.whom.refusal(pid) {
@@ -262,7 +263,7 @@ impl Reach {
                 continue;
             }
             let work = match task.doing {
-                Doing::Attach => Work::attach(task.who.0, &self.luggage),
+                Doing::Attach => Work::attach(task.who, &self.luggage),
                 Doing::Detach => Work::detach(task.who.0, self.luggage.whose()),
             };
             match work {
@@ -356,7 +357,7 @@ impl Reach {
         // Who is to be attached as well is followed then.
         let parent = { parent_of(pid).filter(|parent| *parent > 2) }
             .filter(|p| !self.whom.exes.is_empty() && !whom::is_synclater(*p))
-            .filter(|p| !self.whom.pids.contains(p) && !self.whom.includes(*p));
+            .filter(|p| !self.whom.names(*p) && !self.whom.includes(*p));
         let Some(herd) = self.herd.as_mut().filter(|h| !h.is_lost()) else {
             return;
         };

@@ -48,7 +48,8 @@ pub struct Args {
     #[arg(long, value_name = "GLOB", group = "whom")]
     exe: Vec<String>,
 
-    /// Processes of this systemd unit; those too that begin later. Repeatable.
+    /// Processes of this systemd unit; those too that begin later. One that lies below another, as a
+    /// container's do, by its whole way: machine.slice/NAME.scope/... Repeatable.
     #[arg(long, value_name = "NAME", group = "whom")]
     unit: Vec<String>,
 
@@ -221,7 +222,7 @@ fn whom(args: &Args) -> Result<Whom, Trouble> {
     let mut groups = Vec::new();
     for unit in &args.unit {
         groups.push(whose::unit_folder(unit).ok_or_else(|| {
-            let why = "no control group of that name below the version 2 hierarchy";
+            let why = "no unit of that name in the slices of control groups (version 2)";
             let try_ = "look it up with `systemctl status`, or use --exe or --pid";
             Trouble::new(
                 format!("cannot attach to unit {unit}"),

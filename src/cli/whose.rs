@@ -17,7 +17,7 @@ pub struct Whose {
     #[arg(long, value_name = "N")]
     pid: Vec<u32>,
 
-    /// Only this systemd unit; repeatable.
+    /// Only this systemd unit, or what lies at this way below another; repeatable.
     #[arg(long, value_name = "NAME")]
     unit: Vec<String>,
 
@@ -131,19 +131,28 @@ pub fn engine(filter: &Filter, ring: usize, purpose: Purpose) -> Result<Engine, 
 fn group_of(unit: &str, purpose: Purpose) -> Result<u64, Trouble> {
     let whom = format!("unit {unit}");
     let Some(found) = unit_folder(unit) else {
-        let why = "no control group of that name below the version 2 hierarchy";
+        let why = "no unit of that name in the slices of control groups (version 2)";
         let try_ = "look it up with `systemctl status`, or use --pid";
         return Err(purpose.cannot(&whom, why, try_));
     };
     cgroup_id(&found).map_err(|e| purpose.cannot(&whom, e.to_string(), "use --pid"))
 }
 
-/// The folder of a unit's control group: NAME or NAME.service, anywhere below version 2's root.
+/// The folder of a unit's control group: NAME or NAME.service of the machine's own systemd, which
+/// keeps its units in slices. What lies below another unit belongs to others: a container, or a user
+/// who makes folders of any name. With a slash in it NAME is the whole way from version 2's root.
 #[must_use]
 pub fn unit_folder(unit: &str) -> Option<PathBuf> {
     let root = mounts_of("self")
         .into_iter()
         .find(|m| m.fstype == "cgroup2")?;
+    let is_it = |name: &str| name == unit || name.strip_suffix(".service") == Some(unit);
+    if unit.contains('/') {
+        let way = Path::new(unit.trim_matches('/'));
+        let is_plain = |c: std::path::Component| matches!(c, std::path::Component::Normal(_));
+        let folder = root.path().join(way);
+        return (way.components().all(is_plain) && folder.is_dir()).then_some(folder);
+    }
     let mut todo = vec![root.path().to_path_buf()];
     for _ in 0..10_000 {
         let dir = todo.pop()?;
@@ -153,13 +162,21 @@ pub fn unit_folder(unit: &str) -> Option<PathBuf> {
             }
             let name = entry.file_name();
             let name = name.to_string_lossy();
-            if name == unit || name.strip_suffix(".service") == Some(unit) {
+            if is_it(&name) {
                 return Some(entry.path());
             }
-            todo.push(entry.path());
+            if name.ends_with(".slice") || is_our_manager(&name) {
+                todo.push(entry.path());
+            }
         }
     }
     None
+}
+
+/// Whether a unit is the systemd of the user that we are.
+fn is_our_manager(name: &str) -> bool {
+    let user = process::effective_user();
+    user != 0 && name == format!("user@{user}.service")
 }
 
 /// Superblocks of a block device, or the one that a folder lies on.

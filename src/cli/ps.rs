@@ -38,6 +38,7 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
     let is_left = |id: &str| cleared.iter().any(|c| c.id == id && c.left.is_some());
     let mut rows = Vec::new();
     let mut living = Vec::new();
+    let mut all_answer = true;
     for session in sessions().into_iter().filter(|s| !is_left(&s.id)) {
         match ask(&session, &Request::Ps) {
             Ok(Answer::Session { session: row }) => rows.push(*row),
@@ -54,17 +55,20 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
                 ));
                 continue;
             }
-            Err(e) => super::say(&format!(
-                "synclater: session {} does not answer: {e}\n",
-                session.id
-            )),
+            Err(e) => {
+                all_answer = false;
+                super::say(&format!(
+                    "synclater: session {} does not answer: {e}\n",
+                    session.id
+                ));
+            }
         }
         living.push(session);
     }
     let all_told = cleared.iter().all(|c| c.left.is_none());
     if args.json {
         super::print(&ps::to_json(&rows))?;
-    } else if all_told || !rows.is_empty() {
+    } else if all_told && all_answer || !rows.is_empty() {
         super::print(&ps::render(&rows))?;
     }
     name_left(&living);

@@ -1,10 +1,12 @@
 //! `synclater set`: moves the dial of a live session.
 
-use crate::session::control::{ask, sessions, Answer, Living, Request};
+use crate::session::belongings::memory_of;
+use crate::session::control::{self, ask, sessions, Answer, Listens, Living, Request};
 use std::time::Duration;
 use synclater_model::policy::dial::Until;
 use synclater_model::policy::duration::parse_duration;
 use synclater_model::report::message::Trouble;
+use synclater_sys::process;
 
 /// Changes a live session: all its processes follow at their next request, without a restart.
 #[derive(clap::Args)]
@@ -105,10 +107,8 @@ pub fn ask_named(id: &str, request: &Request) -> Result<Done, Trouble> {
         Ok(Answer::Session { .. } | Answer::Watching { .. }) => {
             ("it answered another question".into(), "synclater ps")
         }
-        Err(e) => (
-            e.to_string(),
-            "try again; a stopped supervisor does not answer",
-        ),
+        Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => return Err(stands_still(session)),
+        Err(e) => (e.to_string(), "synclater ps"),
     };
     Err(Trouble::new(
         format!("session {id} did not do it"),
@@ -116,4 +116,26 @@ pub fn ask_named(id: &str, request: &Request) -> Result<Done, Trouble> {
         try_,
         "the session is as it was",
     ))
+}
+
+/// Nobody answers in time.
+fn stands_still(session: &Living) -> Trouble {
+    let (who, try_) = match control::listens_in(&memory_of(&session.dir)) {
+        Listens::Supervisor { pid, .. } if process::is_stopped(pid) => (
+            format!("its supervisor, process {pid}, is stopped (SIGSTOP, Ctrl-Z)"),
+            format!("kill -CONT {pid}, or fg in its shell; then try again"),
+        ),
+        _ => (
+            "its supervisor does not answer".into(),
+            "try again; it may be frozen (cgroup), or traced".into(),
+        ),
+    };
+    let state = "every request is real two seconds after it stood still; its keeper settles what \
+                 it owes, but for what was put off at never";
+    Trouble::new(
+        format!("session {} did not do it", session.id),
+        who,
+        try_,
+        state,
+    )
 }

@@ -235,12 +235,16 @@ impl AsFd for Client {
     }
 }
 
-/// Asks a session.
+/// Asks a session. What may take long is asked once it is clear that it answers at all.
 ///
 /// # Errors
+/// `WouldBlock` where it does not answer in time: it stands still.
 /// `NotFound` or `ConnectionRefused` where nobody listens; `InvalidData` for an answer of another
 /// version.
 pub fn ask(session: &Living, request: &Request) -> io::Result<Answer> {
+    if takes_long(request) {
+        put(session, &Request::Ps)?;
+    }
     put(session, request).map(|(answer, _)| answer)
 }
 
@@ -303,10 +307,14 @@ pub fn listens_in(memory: &Path) -> Listens {
     }
 }
 
+fn takes_long(request: &Request) -> bool {
+    matches!(request, Request::Settle | Request::Detach { .. })
+}
+
 fn put(session: &Living, request: &Request) -> io::Result<(Answer, BufReader<UnixStream>)> {
     let (path, _folder) = socket_in(&memory_of(&session.dir))?;
     let mut stream = UnixStream::connect(path)?;
-    let patience = if matches!(request, Request::Settle | Request::Detach { .. }) {
+    let patience = if takes_long(request) {
         PATIENCE
     } else {
         SHORT_PATIENCE

@@ -15,6 +15,16 @@ const THREADS: u64 = 8;
 /// After this long no request may be answered late; a little more, for a busy machine.
 const LEASE: Duration = Duration::from_millis(2200);
 
+/// A child of this name.
+fn child(parent: Pid, name: &str) -> Option<Pid> {
+    let tasks = format!("/proc/{0}/task/{0}/children", parent.as_raw_nonzero());
+    let children = std::fs::read_to_string(tasks).expect("children");
+    let of = |pid: &&str| std::fs::read_to_string(format!("/proc/{pid}/comm"));
+    let is_it = |pid: &&str| of(pid).is_ok_and(|n| n.starts_with(name));
+    let pid = children.split_whitespace().find(is_it)?;
+    Pid::from_raw(pid.parse().expect("a number"))
+}
+
 struct Hammered {
     running: Running,
     log: SyncLog,
@@ -56,15 +66,7 @@ impl Hammered {
     }
 
     fn keeper_if_any(&self) -> Option<Pid> {
-        let tasks = format!(
-            "/proc/{0}/task/{0}/children",
-            self.running.pid().as_raw_nonzero()
-        );
-        let children = std::fs::read_to_string(tasks).expect("children");
-        let name = |pid: &&str| std::fs::read_to_string(format!("/proc/{pid}/comm"));
-        let is_it = |pid: &&str| name(pid).is_ok_and(|n| n.starts_with("synclater-keep"));
-        let pid = children.split_whitespace().find(is_it)?;
-        Pid::from_raw(pid.parse().expect("a number"))
+        child(self.running.pid(), "synclater-keep")
     }
 
     fn end_victim(&self) {
@@ -184,6 +186,68 @@ fn a_stopped_supervisor_does_not_keep_ps_waiting() {
     assert_ne!(ps.status.code(), Some(124), "ps hangs: {ps}");
     h.running.send(Signal::CONT);
     h.end_victim();
+}
+
+#[test]
+fn a_stopped_supervisor_does_not_keep_settle_waiting() {
+    let h = Hammered::new("settle-stopped");
+    let id = h.stage.id();
+    h.running.send(Signal::STOP);
+    for words in [&["settle"][..], &["settle", &id]] {
+        let mut command = h.stage.with_folders("timeout");
+        let settle = run(command.args(["20s", SYNCLATER]).args(words));
+        assert_eq!(settle.status.code(), Some(125), "{settle}");
+        assert!(settle.stderr.contains("is stopped"), "{settle}");
+    }
+    h.running.send(Signal::CONT);
+    h.end_victim();
+}
+
+#[test]
+fn who_continues_a_stopped_command_alone_continues_its_run() {
+    let stage = Stage::new("continued");
+    let mut victim = stage.demand(&[]);
+    stage.warm(&mut victim);
+    let command = child(victim.pid(), "demand").expect("the command");
+    for signal in [Signal::STOP, Signal::TSTP] {
+        kill_process(command, signal).expect("it runs");
+        let is_stopped = || {
+            let stat =
+                std::fs::read_to_string(format!("/proc/{}/stat", victim.pid().as_raw_nonzero()));
+            stat.is_ok_and(|stat| stat.contains(") T "))
+        };
+        assert!(until(LIMIT, is_stopped), "{signal:?}");
+        kill_process(command, Signal::CONT).expect("it is there");
+        assert!(until(LIMIT, || !is_stopped()), "{signal:?}");
+        stage.warm(&mut victim);
+    }
+    victim.end().must_succeed();
+}
+
+/// Runs a script as leader of a terminal's session until it says something: then the terminal goes.
+const HANGS_UP: &str = "\
+import os, pty, sys
+pid, terminal = pty.fork()
+if pid == 0:
+    os.execv(sys.argv[1], [sys.argv[1], 'run', '--quiet', '--', 'bash', '-c', sys.argv[2]])
+os.read(terminal, 100)
+os.close(terminal)
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))";
+
+#[test]
+fn a_command_is_told_that_its_terminal_has_gone() {
+    let stage = Stage::new("hung-up");
+    let said = stage.file("said");
+    // Its input ends as well then.
+    let script = format!(
+        "trap 'echo HUP >{}; exit 5' HUP; echo begun; while :; do :; done",
+        said.display()
+    );
+    let mut command = stage.with_folders("/usr/bin/python3");
+    command.args(["-c", HANGS_UP, SYNCLATER, &script]);
+    let outcome = run(&mut command).must_succeed();
+    assert_eq!(outcome.stdout, "5\n", "{outcome}");
+    assert_eq!(std::fs::read_to_string(said).expect("it said"), "HUP\n");
 }
 
 #[test]

@@ -424,6 +424,12 @@ pub fn stat(of: &str) -> Option<String> {
     stat.rsplit_once(") ").map(|(_, rest)| rest.to_owned())
 }
 
+/// Whether a process stands still for a signal or its tracer; false also where /proc does not say.
+#[must_use]
+pub fn is_stopped(pid: u32) -> bool {
+    stat(&pid.to_string()).is_some_and(|rest| rest.starts_with(['T', 't']))
+}
+
 /// Whether a process is there and no zombie; as /proc says it.
 #[must_use]
 pub fn is_running(pid: u32) -> bool {
@@ -544,6 +550,14 @@ pub(crate) fn watch_peer(socket: BorrowedFd<'_>) -> io::Result<std::os::fd::Owne
     }
     // SAFETY: the call has made this descriptor, and nobody else knows it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Whether this process leads its session: it alone is told when the terminal hangs up
+/// (`tty_signal_session_leader`, Linux 6.18).
+#[must_use]
+pub fn leads_session() -> bool {
+    let session = rustix::process::getsid(None);
+    session.is_ok_and(|session| session == rustix::process::getpid())
 }
 
 /// Whether process `pid` is in our process group, to which the terminal sends its signals.

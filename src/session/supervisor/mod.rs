@@ -16,6 +16,7 @@ pub mod reached;
 pub mod reaching;
 pub mod recording;
 mod serving;
+mod standing;
 mod umounts;
 
 use super::alive::Proof;
@@ -213,6 +214,8 @@ pub struct Supervisor {
     last_ask: Instant,
     /// Listen to the doorbell, and hold the trace points until after our end.
     attendants: Vec<Job>,
+    /// Continues us with the command.
+    waker: Option<Job>,
     recording: Option<recording::Recording>,
     rings: Option<&'static crate::record::rings::SharedRings>,
     /// Recordings that were begun.
@@ -290,6 +293,7 @@ impl Supervisor {
             lost_writes: None,
             last_ask: Instant::now(),
             attendants: Vec::new(),
+            waker: None,
             recording: None,
             rings: None,
             recordings: 0,
@@ -425,8 +429,10 @@ impl Supervisor {
                 self.pass_on_to_left_behind(signal.number);
                 continue;
             }
-            // A key at the terminal reached the command too, unless it left our process group.
-            let by_key = signal.by_kernel && process::is_in_our_group(self.child);
+            // A key at the terminal reached the command too, unless it left our process group; the
+            // terminal's end who leads its session alone.
+            let to_us = signal.number == libc_signal::HUP && process::leads_session();
+            let by_key = signal.by_kernel && !to_us && process::is_in_our_group(self.child);
             if self.child != 0 && !by_key && signal.sender != self.child {
                 let _ = process::kill(self.child, signal.number);
             }
@@ -436,7 +442,7 @@ impl Supervisor {
     fn job_pids(&self) -> Vec<u32> {
         let mut pids: Vec<u32> = self.settles.values().map(Settle::pid).collect();
         pids.extend(self.keeper.iter().map(Keeper::pid));
-        pids.extend(self.attendants.iter().map(Job::pid));
+        pids.extend(self.attendants.iter().chain(&self.waker).map(Job::pid));
         pids.extend(self.recording.iter().map(|r| r.recorder.pid()));
         pids.extend(self.entering.writing.iter().map(|(j, _)| j.pid()));
         pids.extend(self.reach_pids());
@@ -446,6 +452,7 @@ impl Supervisor {
     }
 
     fn reap(&mut self) {
+        self.waker.take_if(|job| job.finished().is_some());
         let jobs = self.job_pids();
         while let Some((pid, change)) = process::next_change(&jobs) {
             if pid != self.child {
@@ -454,9 +461,7 @@ impl Supervisor {
             match change {
                 Change::Exited(status) => self.command_ended(Outcome::Exited(status)),
                 Change::Signaled(signal) => self.command_ended(Outcome::Signaled(signal)),
-                Change::Stopped => {
-                    let _ = process::kill(std::process::id(), libc_signal::STOP);
-                }
+                Change::Stopped => self.stand_still(),
                 Change::Continued => {}
             }
         }
@@ -511,6 +516,7 @@ impl Supervisor {
         if let Some(keeper) = self.keeper.take() {
             keeper.end();
         }
+        self.waker.take().into_iter().for_each(Job::end);
         if !root_stays() {
             // In a chroot, say, that is unmounted next: nothing of ours may be left in it.
             let attendants = std::mem::take(&mut self.attendants);
@@ -571,5 +577,4 @@ mod libc_signal {
     pub const INT: i32 = Signal::INT.as_raw();
     pub const TERM: i32 = Signal::TERM.as_raw();
     pub const HUP: i32 = Signal::HUP.as_raw();
-    pub const STOP: i32 = Signal::STOP.as_raw();
 }

@@ -474,3 +474,20 @@ fn threads_that_unmount_at_the_same_moment_are_both_made_room_for() {
     { disks.iter() }.for_each(|disk| are_whole(disk.cut().path(), &["a"]));
     ends_well(&stage, &mut scribe);
 }
+
+#[test]
+fn an_umount_beside_programs_that_fork_all_the_time_is_not_refused() {
+    if !as_root("an_umount_beside_programs_that_fork_all_the_time_is_not_refused") {
+        return;
+    }
+    let (disk, stage) = (Disk::new("ext4", 64), Stage::new("forks"));
+    // What loses its O_SYNC is looked for in every process.
+    let script = "for k in 1 2 3 4; do (while [ ! -e \"$1/stop\" ]; do /bin/true; done) & done; \
+        for k in 1 2 3 4 5 6 7 8; do \
+          dd if=/dev/zero of=\"$0/f\" bs=4k count=4 oflag=dsync status=none || exit 9; done; \
+        umount \"$0\"; status=$?; : >\"$1/stop\"; wait; exit $status";
+    let words = ["run", "--quiet", "-u", "exit", "--", "sh", "-c", script];
+    let mut command = stage.synclater(&words);
+    command.arg(disk.path()).arg(stage.work());
+    run(&mut command).must_succeed();
+}

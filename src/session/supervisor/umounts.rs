@@ -171,7 +171,8 @@ impl Supervisor {
         };
         let ours = mounts_of("self");
         let writes = |pid: &u32| usage::written_by(*pid, &ours).is_none_or(|to| to.contains(&dev));
-        // One may have started another meanwhile, given it the file, and ended.
+        // One may have started another meanwhile, given it the file, and ended. Where others start
+        // all the time each look finds new ones; that so many have nothing open is answer enough.
         let mut before = BTreeSet::new();
         for _ in 0..LOOKS_MAX {
             let members = self.members();
@@ -183,7 +184,7 @@ impl Supervisor {
             }
             before = members;
         }
-        true
+        false
     }
 
     /// Lets go of a file system that has been settled, and has the keeper do so.
@@ -267,7 +268,7 @@ impl Supervisor {
 const REFUSED_FOR: Duration = Duration::from_secs(10);
 
 /// How often it is looked who writes where, as long as new members are found.
-const LOOKS_MAX: usize = 8;
+const LOOKS_MAX: usize = 4;
 
 /// How long questions are answered in one turn of the loop.
 const ANSWERS_FOR: Duration = Duration::from_millis(100);

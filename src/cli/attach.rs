@@ -48,8 +48,8 @@ pub struct Args {
     #[arg(long, value_name = "GLOB", group = "whom")]
     exe: Vec<String>,
 
-    /// Processes of this systemd unit; those too that begin later. One that lies below another, as a
-    /// container's do, by its whole way: machine.slice/NAME.scope/... Repeatable.
+    /// Processes of this systemd unit; those too that begin later. One that lies below another, as
+    /// a container's do, by its whole way: machine.slice/NAME.scope/... Repeatable.
     #[arg(long, value_name = "NAME", group = "whom")]
     unit: Vec<String>,
 

@@ -139,8 +139,8 @@ fn group_of(unit: &str, purpose: Purpose) -> Result<u64, Trouble> {
 }
 
 /// The folder of a unit's control group: NAME or NAME.service of the machine's own systemd, which
-/// keeps its units in slices. What lies below another unit belongs to others: a container, or a user
-/// who makes folders of any name. With a slash in it NAME is the whole way from version 2's root.
+/// keeps its units in slices. What lies below another unit belongs to others: a container, or a
+/// user who makes folders of any name. With a slash NAME is the whole way from version 2's root.
 #[must_use]
 pub fn unit_folder(unit: &str) -> Option<PathBuf> {
     let root = mounts_of("self")

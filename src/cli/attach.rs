@@ -165,6 +165,16 @@ fn tell(args: &Args, answer: OwnedFd) -> anyhow::Result<i32> {
     let Ok(begun) = serde_json::from_str::<Begun>(&text) else {
         return Ok(OURS);
     };
+    if begun.id.is_empty() && begun.refused.is_empty() {
+        return Err(Trouble::new(
+            "nothing was attached",
+            "what was named has ended meanwhile, or executes something else by now; or --for was \
+             over before",
+            "look it up with `ps`, then try again",
+            "no session is left",
+        )
+        .into());
+    }
     for no in &begun.refused {
         super::say(&format!("{}\n", no.refusal.trouble(no.pid, &no.exe)));
     }

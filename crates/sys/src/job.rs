@@ -5,7 +5,9 @@
 //! run ordinary code.
 
 use crate::lock::lock;
+use crate::socket;
 use crate::wait::{self, For};
+use rustix::net::{send, SendFlags};
 use rustix::process::{
     pidfd_open, pidfd_send_signal, waitid, Pid, PidfdFlags, Signal, WaitId, WaitIdOptions,
 };
@@ -26,32 +28,48 @@ impl Job {
     /// status (0 or an errno).
     ///
     /// # Errors
-    /// `EAGAIN` where no process can be had.
+    /// `EAGAIN` where no process can be had, `EMFILE` and the like where no descriptors: then
+    /// nothing of `work` has been done.
     pub fn start(work: impl FnOnce() -> i32) -> io::Result<Job> {
-        let (young, theirs) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+        let (young, theirs) = socket::pair()?;
         // SAFETY: see the module header: there is no other thread, so the child's copy of the
         // allocator and of std is consistent.
         let pid = unsafe { libc::fork() };
         match pid {
             -1 => Err(io::Error::last_os_error()),
             0 => {
-                // Open until `keep_only` closes it with all the rest.
-                std::mem::forget(theirs);
-                // Work that hangs must not keep the folder we were started in from being unmounted.
-                let _ = rustix::process::chdir("/");
-                let status = work();
+                drop(young);
+                let status = match is_known(&theirs) {
+                    true => {
+                        // Open until `keep_only` closes it with all the rest.
+                        std::mem::forget(theirs);
+                        // Work that hangs must not keep the folder we were started in from being
+                        // unmounted.
+                        let _ = rustix::process::chdir("/");
+                        work()
+                    }
+                    false => libc::EAGAIN,
+                };
                 // SAFETY: ends the child without running the parent's exit handlers.
                 unsafe { libc::_exit(status) }
             }
             pid => {
-                let mut all = lock(&YOUNG);
-                forget_the_grown(&mut all);
-                all.push(young);
+                drop(theirs);
                 let pid = Pid::from_raw(pid).ok_or(io::ErrorKind::Other)?;
-                Ok(Job {
-                    pid,
-                    fd: pidfd_open(pid, PidfdFlags::empty())?,
-                })
+                match pidfd_open(pid, PidfdFlags::empty()) {
+                    Ok(fd) => {
+                        let _ = send(&young, b"k", SendFlags::NOSIGNAL);
+                        let mut all = lock(&YOUNG);
+                        forget_the_grown(&mut all);
+                        all.push(young);
+                        Ok(Job { pid, fd })
+                    }
+                    Err(e) => {
+                        drop(young);
+                        let _ = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED);
+                        Err(e.into())
+                    }
+                }
             }
         }
     }
@@ -111,6 +129,16 @@ impl Job {
 impl AsFd for Job {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+}
+
+/// Waits until whoever started us can wait for us; false where it cannot.
+fn is_known(to: &OwnedFd) -> bool {
+    loop {
+        match rustix::io::read(to, &mut [0u8; 1]) {
+            Err(rustix::io::Errno::INTR) => {}
+            told => return told == Ok(1),
+        }
     }
 }
 
@@ -181,4 +209,52 @@ pub fn keep_only(fds: &[BorrowedFd<'_>]) -> Vec<OwnedFd> {
     // SAFETY: they are open, and the objects that own them in the parent are not dropped here.
     let own = |fd: &BorrowedFd<'_>| unsafe { OwnedFd::from_raw_fd(fd.as_raw_fd()) };
     fds.iter().map(own).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+
+    /// From now on pidfd_open(2) fails for the calling process, as where the machine has no file
+    /// left.
+    fn refuse_pidfds() {
+        let (load, equal, answer) = (0x20, 0x15, 0x06);
+        let instruction = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+        let refusal = libc::SECCOMP_RET_ERRNO | libc::ENFILE.unsigned_abs();
+        let number = u32::try_from(libc::SYS_pidfd_open).expect("a number");
+        let mut all = [
+            instruction(load, 0, 0, 0),
+            instruction(equal, 0, 1, number),
+            instruction(answer, 0, 0, refusal),
+            instruction(answer, 0, 0, libc::SECCOMP_RET_ALLOW),
+        ];
+        let program = libc::sock_fprog {
+            len: 4,
+            filter: all.as_mut_ptr(),
+        };
+        // SAFETY: the kernel reads the program, which lives until then.
+        let set = unsafe {
+            libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+            libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &program)
+        };
+        assert_eq!(set, 0, "a filter");
+    }
+
+    #[test]
+    fn one_that_cannot_be_waited_for_does_nothing() {
+        let (mut told, mut tell) = std::io::pipe().expect("a pipe");
+        let first = Job::start(|| {
+            let mut start = || Job::start(|| i32::from(tell.write_all(b"w").is_err()));
+            let done = start().map_or(-1, |job| job.result());
+            refuse_pidfds();
+            let refused = start().err().and_then(|e| e.raw_os_error());
+            i32::from(done != 0) + 2 * i32::from(refused != Some(libc::ENFILE))
+        });
+        assert_eq!(first.expect("a child").result(), 0);
+        drop(tell);
+        let mut work = Vec::new();
+        told.read_to_end(&mut work).expect("what was done");
+        assert_eq!(work, b"w");
+    }
 }

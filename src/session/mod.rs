@@ -5,7 +5,8 @@
 //! `filesystems` which are held and owe, `names` as the page has them; `durable` what makes each
 //! type durable; `ledger` what a power cut leaves to be read, `alive` the proof beside it that the
 //! session lives; `settle` carrying debt out; `keeper` who does so when the supervisor cannot;
-//! `counts` and `escape` what was seen; `control` how other commands speak to it; `supervisor` the
+//! `counts` and `escape` what was seen;
+//! `usage` and `look` who writes where; `control` how other commands speak to it; `supervisor` the
 //! loop; `stale` what dead ones left; `last_report` what one that ended by itself had to tell.
 
 pub mod alive;
@@ -22,6 +23,7 @@ pub mod health;
 pub mod keeper;
 pub mod last_report;
 pub mod ledger;
+pub mod look;
 pub mod members;
 pub mod names;
 pub mod opening;

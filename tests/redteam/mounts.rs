@@ -491,3 +491,35 @@ fn an_umount_beside_programs_that_fork_all_the_time_is_not_refused() {
     command.arg(disk.path()).arg(stage.work());
     run(&mut command).must_succeed();
 }
+
+#[test]
+fn an_umount_that_has_to_look_at_many_keeps_nobody_waiting() {
+    if !as_root("an_umount_that_has_to_look_at_many_keeps_nobody_waiting") {
+        return;
+    }
+    let (disk, other) = (Disk::new("ext4", 64), Disk::new("ext4", 64));
+    let stage = Stage::new("many");
+    // 120 processes with 200 descriptors; what loses its O_SYNC is looked for in all of them.
+    let script = "for fd in $(seq 20 220); do eval \"exec $fd</etc/passwd\"; done
+        for k in $(seq 120); do sleep 1000 & done
+        for fd in $(seq 20 220); do eval \"exec $fd<&-\"; done
+        (until [ -e \"$2/stop\" ]; do
+            dd if=/dev/zero of=\"$1/f\" bs=512 count=1 conv=fsync status=none || exit
+        done) & writer=$!
+        for k in 1 2 3 4 5 6 7 8; do
+            dd if=/dev/zero of=\"$0/f\" bs=4k count=4 oflag=dsync status=none || exit 9
+        done
+        begun=$(date +%s%N); umount \"$0\"; status=$?; echo $(($(date +%s%N) - begun))
+        : >\"$2/stop\"; wait $writer; kill $(jobs -p); exit $status";
+    let json = stage.json();
+    let mut command = stage.synclater(&["run", "--quiet", "-u", "50ms"]);
+    command.args(json).args(["--", "bash", "-c", script]);
+    command.args([disk.path(), other.path(), &stage.work()]);
+    let told = run(&mut command).must_succeed().stdout;
+    let took = told.trim().parse::<f64>().expect("nanoseconds") / 1e9;
+    let oldest = stage.report()["oldest_s"].as_f64().expect("an age");
+    assert!(
+        oldest < took / 2.0,
+        "{oldest} s, beside an umount of {took} s"
+    );
+}

@@ -9,6 +9,7 @@
 mod entering;
 pub mod following;
 mod herd;
+mod looking;
 pub mod netting;
 mod parents;
 mod paying;
@@ -105,8 +106,6 @@ pub struct Paid {
     pub settles: u64,
     /// Requests that the settles so far have covered.
     pub requests: u64,
-    /// When it is looked next who writes where.
-    pub look_again: Option<Instant>,
 }
 
 /// A file system that owed.
@@ -175,6 +174,7 @@ pub struct Supervisor {
     pub belongings: Belongings,
     ledger: Option<Ledger>,
     entering: Entering,
+    looks: looking::Looks,
     keeper: Option<Keeper>,
     settles: BTreeMap<usize, Settle>,
     /// Requests that had been answered late when the settle of a file system began.
@@ -263,6 +263,7 @@ impl Supervisor {
             belongings: parts.belongings,
             ledger: parts.ledger,
             entering: Entering::default(),
+            looks: looking::Looks::default(),
             keeper: None,
             settles: BTreeMap::new(),
             covering: BTreeMap::new(),
@@ -399,6 +400,7 @@ impl Supervisor {
                 .iter()
                 .map(|(j, _)| (j.as_fd(), For::Input)),
         );
+        fds.extend(self.looks.job().map(|j| (j.as_fd(), For::Input)));
         fds.extend(self.escapes.fds().into_iter().map(|fd| (fd, For::Input)));
         fds.extend(self.reach_fds().map(|fd| (fd, For::Input)));
         fds.extend(self.following_fd().map(|fd| (fd, For::Input)));
@@ -445,6 +447,7 @@ impl Supervisor {
         pids.extend(self.attendants.iter().chain(&self.waker).map(Job::pid));
         pids.extend(self.recording.iter().map(|r| r.recorder.pid()));
         pids.extend(self.entering.writing.iter().map(|(j, _)| j.pid()));
+        pids.extend(self.looks.job().map(Job::pid));
         pids.extend(self.reach_pids());
         pids.extend(self.tracer_pid());
         pids.extend(self.net.iter().flat_map(Net::pids));
@@ -517,6 +520,7 @@ impl Supervisor {
             keeper.end();
         }
         self.waker.take().into_iter().for_each(Job::end);
+        self.looks.end();
         if !root_stays() {
             // In a chroot, say, that is unmounted next: nothing of ours may be left in it.
             let attendants = std::mem::take(&mut self.attendants);

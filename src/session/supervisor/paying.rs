@@ -2,9 +2,7 @@
 
 use super::*;
 use crate::session::durable::{errno_name, Holding};
-use crate::session::escape::descendants;
-use crate::session::filesystems::{mounts_of, Filesystem};
-use crate::session::usage;
+use crate::session::filesystems::Filesystem;
 
 /// What is said of a file system that could not be settled, and that the session is not known to
 /// have written to.
@@ -18,9 +16,6 @@ fn doubt(fs: &Filesystem, errno: i32, shared: &Shared) -> String {
     let (point, why) = (fs.point.display(), errno_name(errno));
     format!("{point} ({}): {why}; {what}", fs.source)
 }
-
-/// How often it is looked who writes where, while sync() is put off.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// What `settle` says of a session where nothing failed.
 const SETTLED: &str = "settled; every request made before this is durable";
@@ -55,6 +50,8 @@ impl Supervisor {
     }
 
     pub(super) fn finish_jobs(&mut self) {
+        // First: what it tells, an error may have to be judged by.
+        self.hear_look(false);
         if let Some(status) = self
             .entering
             .writing
@@ -75,6 +72,7 @@ impl Supervisor {
             self.settled(index, end);
         }
         self.keeper_news();
+        self.decide_who_leaves();
     }
 
     pub(super) fn settled(&mut self, index: usize, end: Settled) {
@@ -126,7 +124,8 @@ impl Supervisor {
             // The same of a class that came to `now` before this settle began.
             settle::take_classes(self.shared, index, now_mask(&self.plan.classes));
         }
-        if self.filesystems.get(index).is_some_and(|f| f.leaving) {
+        let leaves = self.filesystems.get(index).is_some_and(|f| f.leaving);
+        if leaves && !self.looks.is_asked(index) {
             self.let_go(index);
         }
     }
@@ -159,6 +158,8 @@ impl Supervisor {
     /// have broken it.
     pub(super) fn lost_write(&mut self, index: usize, errno: i32) {
         let owed = self.shared.was_owed(index);
+        // Who is being looked for may be known to write there by it.
+        self.hear_look(true);
         let fs = self.filesystems.get(index);
         if let Some(fs) = fs.filter(|f| !owed && !f.is_used) {
             self.paid.doubts.insert(doubt(fs, errno, self.shared));
@@ -246,31 +247,6 @@ impl Supervisor {
         let mut rows = self.filesystems.owing();
         rows.push(page::ALL_FS);
         rows
-    }
-
-    /// The processes of the session that live, as far as they are known.
-    pub(super) fn members(&self) -> BTreeSet<u32> {
-        let mut members: BTreeSet<u32> = descendants(std::process::id()).into_iter().collect();
-        members.extend(self.census.processes(self.shared).keys());
-        members.remove(&0);
-        members
-    }
-
-    /// Where sync() is put off: which file systems it is known to be about. Whoever wrote there may
-    /// have ended before an error comes.
-    pub(super) fn look_who_writes(&mut self) {
-        let begun = Instant::now();
-        if !self.entering.sync_all || self.paid.look_again.is_some_and(|at| begun < at) {
-            return;
-        }
-        let ours = mounts_of("self");
-        for pid in self.members() {
-            let written = usage::written_by(pid, &ours);
-            self.filesystems.are_used(written.as_ref());
-        }
-        // A tenth of the time at most, however many they are.
-        let pause = LOOK_EVERY.max(begun.elapsed() * 10);
-        self.paid.look_again = Some(Instant::now() + pause);
     }
 
     /// Everything that is held, and each disk that has come into sight since sync() was put off.

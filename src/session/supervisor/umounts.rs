@@ -37,7 +37,7 @@ impl Supervisor {
         for (user, slot) in self.shared.rooms().flat_map(of_room) {
             match slot.umount.load(SeqCst) {
                 page::UMOUNT_ASKED if begun.elapsed() <= ANSWERS_FOR => {
-                    self.begin_umount(user, slot);
+                    self.begin_umount(user, slot, &BTreeSet::new());
                 }
                 page::UMOUNT_OVER => self.end_umount(slot),
                 // The rest waits for the next turn, behind the heartbeat.
@@ -99,7 +99,9 @@ impl Supervisor {
         rooms.flat_map(|(_, s)| &s.slot).any(busy)
     }
 
-    fn begin_umount(&mut self, user: Option<u32>, slot: &page::Slot) {
+    /// Has superblocks leave that a member wants to unmount, but for `stay`: it may go on once none
+    /// is left that is going to.
+    fn begin_umount(&mut self, user: Option<u32>, slot: &page::Slot, stay: &BTreeSet<usize>) {
         if !may_unmount(user) {
             return ready(slot);
         }
@@ -113,7 +115,9 @@ impl Supervisor {
                 slot.umount_dev.store(dev, SeqCst);
             }
         }
-        ours.retain(|index| self.is_in_the_way(*index, slot) && self.leaves(*index));
+        ours.retain(|index| {
+            !stay.contains(index) && self.is_in_the_way(*index, slot) && self.leaves(*index)
+        });
         if ours.is_empty() {
             ready(slot);
         }
@@ -138,8 +142,9 @@ impl Supervisor {
     }
 
     /// Superblock `index` owes no more; once it is settled it is let go of. False where it stays: a
-    /// member has a file there that may have lost its `O_SYNC`, so that it would go on writing what
-    /// nobody sees (stdio), and an umount is refused anyway.
+    /// member may have a file there that has lost its `O_SYNC`, so that it would go on writing what
+    /// nobody sees (stdio), and an umount is refused anyway. Whether one has may have to be looked
+    /// for first, and then it is told later who stays.
     fn leaves(&mut self, index: usize) -> bool {
         let held = self.filesystems.get(index);
         if held.is_none_or(|f| f.leaving || f.held().is_none()) {
@@ -148,7 +153,8 @@ impl Supervisor {
         let owed = self.filesystems.may_owe(index, self.shared);
         // First: who opens a file there from now on keeps its O_SYNC.
         self.filesystems.unpublish(index, self.shared);
-        if self.shared.any_stripped() && self.is_written_to(index) {
+        let stripped = self.shared.any_stripped();
+        if stripped && usage::may_be_hidden() {
             if owed {
                 self.filesystems.publish(index, self.shared);
             }
@@ -157,34 +163,11 @@ impl Supervisor {
         if let Some(fs) = self.filesystems.get_mut(index) {
             fs.leaving = true;
         }
-        self.settle(index);
+        match stripped {
+            true => self.ask_who_writes_to(index, owed),
+            false => self.settle(index),
+        }
         true
-    }
-
-    /// Whether a member has something open for writing on superblock `index`, or may have.
-    fn is_written_to(&self, index: usize) -> bool {
-        if usage::may_be_hidden() {
-            return true;
-        }
-        let Some(dev) = self.filesystems.get(index).map(|f| f.dev) else {
-            return false;
-        };
-        let ours = mounts_of("self");
-        let writes = |pid: &u32| usage::written_by(*pid, &ours).is_none_or(|to| to.contains(&dev));
-        // One may have started another meanwhile, given it the file, and ended. Where others start
-        // all the time each look finds new ones; that so many have nothing open is answer enough.
-        let mut before = BTreeSet::new();
-        for _ in 0..LOOKS_MAX {
-            let members = self.members();
-            if members.iter().any(writes) {
-                return true;
-            }
-            if members.is_subset(&before) {
-                return false;
-            }
-            before = members;
-        }
-        false
     }
 
     /// Lets go of a file system that has been settled, and has the keeper do so.
@@ -200,15 +183,20 @@ impl Supervisor {
 
     pub(super) fn umount_ready(&mut self, index: usize) {
         self.filesystems.is_kept(index, false);
+        self.go_on_with_umounts(&BTreeSet::new());
+        self.end_of_umounts();
+    }
+
+    /// Looks again whether those who wait to unmount something may, where `stay` are known to stay.
+    pub(super) fn go_on_with_umounts(&mut self, stay: &BTreeSet<usize>) {
         let of_room = |(user, slots): (_, &'static page::Slots)| {
             slots.slot.iter().map(move |slot| (user, slot))
         };
         for (user, slot) in self.shared.rooms().flat_map(of_room) {
             if slot.umount.load(SeqCst) == page::UMOUNT_ASKED {
-                self.begin_umount(user, slot);
+                self.begin_umount(user, slot, stay);
             }
         }
-        self.end_of_umounts();
     }
 
     /// Once nobody is about to unmount, or whoever was is dead: file systems that we let go of and
@@ -266,9 +254,6 @@ impl Supervisor {
 
 /// How long a number that could not be told, or may not owe, is not asked about again.
 const REFUSED_FOR: Duration = Duration::from_secs(10);
-
-/// How often it is looked who writes where, as long as new members are found.
-const LOOKS_MAX: usize = 4;
 
 /// How long questions are answered in one turn of the loop.
 const ANSWERS_FOR: Duration = Duration::from_millis(100);

@@ -1,0 +1,179 @@
+//! A look at who of a session writes where, by a child: it takes as long as the members have files
+//! open, and longer where the kernel keeps one of them waiting.
+
+use super::filesystems::mounts_of;
+use super::usage::written_by;
+use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+use synclater_sys::job::{self, Job};
+use synclater_sys::wait::{self, For};
+use synclater_sys::{process, socket};
+
+/// Device numbers of the superblocks that members write to, as mountinfo shows them; `None` where
+/// that cannot be told: any.
+pub type Written = Option<BTreeSet<u64>>;
+
+/// How long one look may take: then it is not known.
+const LOOK_MAX: Duration = Duration::from_secs(10);
+
+/// How often the members are looked at in one, as long as new ones are found.
+const ROUNDS_MAX: usize = 4;
+
+/// More superblocks than these are any.
+const SUPERBLOCKS_MAX: usize = 4096;
+
+/// One that has been begun.
+pub struct Look {
+    way: Way,
+    begun: Instant,
+}
+
+enum Way {
+    Child(Job, OwnedFd),
+    /// No child could be had: it was done at once.
+    Here(Written),
+}
+
+impl Look {
+    /// Begins to look at `members`, which is asked again as long as it tells of new ones.
+    #[must_use]
+    pub fn begin(members: impl Fn() -> BTreeSet<u32>) -> Look {
+        let begun = Instant::now();
+        let way = match in_a_child(&members) {
+            Ok((job, answer)) => Way::Child(job, answer),
+            Err(_) => Way::Here(look(&members)),
+        };
+        Look { way, begun }
+    }
+
+    /// The child that does it.
+    #[must_use]
+    pub fn job(&self) -> Option<&Job> {
+        match &self.way {
+            Way::Child(job, _) => Some(job),
+            Way::Here(_) => None,
+        }
+    }
+
+    /// How long ago it was begun.
+    #[must_use]
+    pub fn age(&self) -> Duration {
+        self.begun.elapsed()
+    }
+
+    /// Ends it: what was seen nobody wants any more.
+    pub fn end(self) {
+        if let Way::Child(job, _) = self.way {
+            job.end();
+        }
+    }
+
+    /// What was seen, once that is known.
+    #[must_use]
+    pub fn finished(&self) -> Option<Written> {
+        let (job, answer) = match &self.way {
+            Way::Here(written) => return Some(written.clone()),
+            Way::Child(job, answer) => (job, answer),
+        };
+        match job.finished() {
+            Some(0) => Some(told(answer)),
+            Some(_) => Some(None),
+            None if self.age() > LOOK_MAX => {
+                job.kill();
+                Some(None)
+            }
+            None => None,
+        }
+    }
+
+    /// As [`Look::finished`], waiting for it for as long as a look may take.
+    #[must_use]
+    pub fn result(&self) -> Written {
+        loop {
+            if let Some(written) = self.finished() {
+                return written;
+            }
+            let left = LOOK_MAX.saturating_sub(self.age()) + Duration::from_millis(1);
+            let job = self.job().map(|job| (job.as_fd(), For::Input));
+            let _ = wait::any(job.as_slice(), left);
+        }
+    }
+}
+
+fn in_a_child(members: &impl Fn() -> BTreeSet<u32>) -> io::Result<(Job, OwnedFd)> {
+    let (answer, theirs) = socket::pair()?;
+    let us = std::process::id();
+    let job = Job::start(|| {
+        process::set_name(c"synclater-look");
+        let kept = job::keep_only(&[theirs.as_fd()]);
+        let done = process::end_with_parent(us) && tell(kept[0].as_fd(), &look(members)).is_ok();
+        // The child's, whose owners are its parent's.
+        std::mem::forget(kept);
+        i32::from(!done)
+    })?;
+    Ok((job, answer))
+}
+
+/// One may have started another meanwhile, given it the file, and ended. Where others start all the
+/// time each round finds new ones: what so many have open is answer enough.
+fn look(members: &impl Fn() -> BTreeSet<u32>) -> Written {
+    let ours = mounts_of("self");
+    let mut written = BTreeSet::new();
+    let mut before = BTreeSet::new();
+    for _ in 0..ROUNDS_MAX {
+        let mut now = members();
+        now.remove(&std::process::id());
+        for pid in &now {
+            written.extend(written_by(*pid, &ours)?);
+        }
+        if now.is_subset(&before) {
+            break;
+        }
+        before = now;
+    }
+    Some(written).filter(|w| w.len() <= SUPERBLOCKS_MAX)
+}
+
+fn tell(to: BorrowedFd<'_>, written: &Written) -> io::Result<()> {
+    let mut bytes = vec![u8::from(written.is_some())];
+    let numbers = written.iter().flatten();
+    bytes.extend(numbers.flat_map(|number| number.to_le_bytes()));
+    socket::send(to, &bytes, &[])
+}
+
+fn told(answer: &OwnedFd) -> Written {
+    let mut bytes = vec![0; 1 + SUPERBLOCKS_MAX * size_of::<u64>()];
+    let (length, _) = socket::receive(answer, &mut bytes).ok()?;
+    let (is_known, numbers) = bytes.get(..length)?.split_first()?;
+    let (numbers, _) = numbers.as_chunks();
+    (*is_known == 1).then(|| numbers.iter().map(|n| u64::from_le_bytes(*n)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_child_tells_what_it_has_seen() {
+        let (ours, theirs) = socket::pair().expect("a pair");
+        let most: BTreeSet<u64> = (0..4096).collect();
+        for written in [None, Some(BTreeSet::new()), Some(most)] {
+            tell(theirs.as_fd(), &written).expect("told");
+            assert_eq!(told(&ours), written);
+        }
+        drop(theirs);
+        assert_eq!(told(&ours), None);
+    }
+
+    #[test]
+    fn what_cannot_be_told_of_one_is_not_told_of_all() {
+        let us = std::process::id();
+        let seen = Look::begin(|| BTreeSet::from([us])).result();
+        assert!(seen.is_some());
+        // It has a child of its own: the round behind the first finds nobody new.
+        let nobody = Look::begin(BTreeSet::new).result();
+        assert_eq!(nobody, Some(BTreeSet::new()));
+    }
+}

@@ -1,0 +1,147 @@
+//! Who writes where: what a sync() that is put off is about, and whether a superblock may be let go
+//! of where files may have lost their `O_SYNC`.
+//!
+//! A child looks; the loop, and with it heartbeat and bound, does not wait for it.
+
+use super::*;
+use crate::session::escape::descendants;
+use crate::session::look::{Look, Written};
+
+/// How often it is looked who writes where, while sync() is put off.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// What is looked for, and what the last look has told.
+#[derive(Default)]
+pub(super) struct Looks {
+    running: Option<Look>,
+    /// Looks that were begun.
+    begun: u64,
+    /// What the last one saw, with its number, until those below are decided on.
+    seen: Option<(u64, Written)>,
+    /// Superblocks that are to be let go of, if nobody writes there.
+    asked: BTreeMap<usize, Asked>,
+    /// When it is looked next what a sync() is about.
+    again: Option<Instant>,
+}
+
+struct Asked {
+    /// The look that it is decided by: whatever was begun before may have seen too little.
+    number: u64,
+    /// Whether it could owe before.
+    owed: bool,
+}
+
+impl Looks {
+    /// The child that looks now.
+    pub(super) fn job(&self) -> Option<&Job> {
+        self.running.as_ref()?.job()
+    }
+
+    /// Whether superblock `index` waits for a look.
+    pub(super) fn is_asked(&self, index: usize) -> bool {
+        self.asked.contains_key(&index)
+    }
+
+    /// Nobody asks any more.
+    pub(super) fn end(&mut self) {
+        self.running.take().into_iter().for_each(Look::end);
+    }
+}
+
+impl Supervisor {
+    /// Where sync() is put off: which file systems it is known to be about. Whoever wrote there may
+    /// have ended before an error comes.
+    pub(super) fn look_who_writes(&mut self) {
+        let waits = { self.looks.again }.is_some_and(|at| Instant::now() < at);
+        if self.entering.sync_all && !waits {
+            self.begin_look();
+        }
+    }
+
+    /// Superblock `index`, whose names have been removed, is let go of if nobody writes there by
+    /// the next look, and otherwise stays; it could owe before if `owed`.
+    pub(super) fn ask_who_writes_to(&mut self, index: usize, owed: bool) {
+        let number = self.looks.begun + 1;
+        self.looks.asked.insert(index, Asked { number, owed });
+        self.begin_look();
+    }
+
+    fn begin_look(&mut self) {
+        if self.looks.running.is_some() {
+            return;
+        }
+        let us = std::process::id();
+        let look = Look::begin(|| self.members_of(us));
+        if let Some(job) = look.job() {
+            self.escapes.is_ours(job.pid());
+        }
+        self.looks.begun += 1;
+        self.looks.running = Some(look);
+    }
+
+    /// Takes what has been seen, if the look is over; `waits` for it until then.
+    pub(super) fn hear_look(&mut self, waits: bool) {
+        let Some(look) = &self.looks.running else {
+            return;
+        };
+        let seen = match waits {
+            true => Some(look.result()),
+            false => look.finished(),
+        };
+        let Some(seen) = seen else {
+            return;
+        };
+        // A tenth of the time at most, however many they are.
+        let pause = LOOK_EVERY.max(look.age() * 10);
+        self.looks.again = Some(Instant::now() + pause);
+        self.looks.running = None;
+        if self.entering.sync_all {
+            self.filesystems.are_used(seen.as_ref());
+        }
+        self.looks.seen = Some((self.looks.begun, seen));
+    }
+
+    /// Decides on the superblocks that have waited for the look that has ended.
+    pub(super) fn decide_who_leaves(&mut self) {
+        let Some((number, seen)) = self.looks.seen.take() else {
+            return;
+        };
+        let (later, decided) = { std::mem::take(&mut self.looks.asked).into_iter() }
+            .partition::<BTreeMap<_, _>, _>(|(_, asked)| asked.number > number);
+        self.looks.asked = later;
+        let mut stays = BTreeSet::new();
+        for (index, asked) in &decided {
+            let Some(fs) = self.filesystems.get_mut(*index) else {
+                continue;
+            };
+            if seen.as_ref().is_none_or(|to| to.contains(&fs.dev)) {
+                fs.leaving = false;
+                stays.insert(*index);
+                if asked.owed {
+                    self.filesystems.publish(*index, self.shared);
+                }
+            }
+            self.settle(*index);
+        }
+        if !decided.is_empty() {
+            self.go_on_with_umounts(&stays);
+        }
+        if !self.looks.asked.is_empty() {
+            self.begin_look();
+        }
+    }
+
+    /// The processes of the session that live, as far as they are known, those below `us` among
+    /// them.
+    fn members_of(&self, us: u32) -> BTreeSet<u32> {
+        let mut members: BTreeSet<u32> = descendants(us).into_iter().collect();
+        members.extend(self.census.processes(self.shared).keys());
+        members.remove(&0);
+        members
+    }
+
+    /// The processes of the session that live, as far as they are known.
+    pub(super) fn members(&self) -> BTreeSet<u32> {
+        self.members_of(std::process::id())
+    }
+}

@@ -224,30 +224,39 @@ fn who_continues_a_stopped_command_alone_continues_its_run() {
     victim.end().must_succeed();
 }
 
-/// Runs a script as leader of a terminal's session until it says something: then the terminal goes.
+/// Runs a script as leader of a terminal's session until it says something, and stands still if it
+/// is to: then the terminal goes.
 const HANGS_UP: &str = "\
-import os, pty, sys
+import os, pty, sys, time
+def stands_still(pid):
+    children = open(f'/proc/{pid}/task/{pid}/children').read().split()
+    stats = [open(f'/proc/{child}/stat').read() for child in children]
+    return any(') T ' in stat and '(bash)' in stat for stat in stats)
 pid, terminal = pty.fork()
 if pid == 0:
     os.execv(sys.argv[1], [sys.argv[1], 'run', '--quiet', '--', 'bash', '-c', sys.argv[2]])
 os.read(terminal, 100)
+while 'STOP' in sys.argv[2] and not stands_still(pid):
+    time.sleep(0.01)
 os.close(terminal)
 print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))";
 
 #[test]
 fn a_command_is_told_that_its_terminal_has_gone() {
-    let stage = Stage::new("hung-up");
-    let said = stage.file("said");
-    // Its input ends as well then.
-    let script = format!(
-        "trap 'echo HUP >{}; exit 5' HUP; echo begun; while :; do :; done",
-        said.display()
-    );
-    let mut command = stage.with_folders("/usr/bin/python3");
-    command.args(["-c", HANGS_UP, SYNCLATER, &script]);
-    let outcome = run(&mut command).must_succeed();
-    assert_eq!(outcome.stdout, "5\n", "{outcome}");
-    assert_eq!(std::fs::read_to_string(said).expect("it said"), "HUP\n");
+    for stands_still in ["", "kill -STOP $$;"] {
+        let stage = Stage::new("hung-up");
+        let said = stage.file("said");
+        // Its input ends as well then.
+        let script = format!(
+            "trap 'echo HUP >{}; exit 5' HUP; echo begun; {stands_still} while :; do :; done",
+            said.display()
+        );
+        let mut command = stage.with_folders("timeout");
+        command.args(["60", "/usr/bin/python3", "-c", HANGS_UP, SYNCLATER, &script]);
+        let outcome = run(&mut command).must_succeed();
+        assert_eq!(outcome.stdout, "5\n", "{outcome}");
+        assert_eq!(std::fs::read_to_string(said).expect("it said"), "HUP\n");
+    }
 }
 
 #[test]

@@ -430,6 +430,16 @@ pub fn is_stopped(pid: u32) -> bool {
     stat(&pid.to_string()).is_some_and(|rest| rest.starts_with(['T', 't']))
 }
 
+/// Whether a signal waits for a process as a whole (`ShdPnd`, proc(5)); false where /proc does not
+/// say.
+#[must_use]
+pub fn has_pending(pid: u32, signal: i32) -> bool {
+    let status = text(format!("/proc/{pid}/status")).unwrap_or_default();
+    let pending = status.lines().find_map(|l| l.strip_prefix("ShdPnd:"));
+    let pending = pending.and_then(|set| u64::from_str_radix(set.trim(), 16).ok());
+    pending.is_some_and(|set| set >> (signal - 1) & 1 != 0)
+}
+
 /// Whether a process is there and no zombie; as /proc says it.
 #[must_use]
 pub fn is_running(pid: u32) -> bool {

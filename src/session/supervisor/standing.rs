@@ -6,7 +6,7 @@ use std::io;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 use synclater_sys::job::{self, Job};
-use synclater_sys::process::{self, is_stopped};
+use synclater_sys::process::{self, has_pending, is_stopped};
 
 /// How often the waker looks, and how long it gives us to stop.
 const NAP: Duration = Duration::from_millis(20);
@@ -38,7 +38,8 @@ fn waker(command: u32) -> io::Result<Job> {
     })
 }
 
-/// Continues process `us` when the command goes on, or has ended.
+/// Continues process `us` when the command goes on, or has ended, or the terminal has gone: the
+/// kernel's SIGCONT behind that is taken back where we stop only then.
 fn wake(us: u32, command: u32) {
     let begun = Instant::now();
     while !is_stopped(us) {
@@ -48,7 +49,7 @@ fn wake(us: u32, command: u32) {
         sleep(NAP);
     }
     while is_stopped(us) {
-        if !is_stopped(command) {
+        if !is_stopped(command) || has_pending(us, Signal::HUP.as_raw()) {
             let _ = process::kill(us, Signal::CONT.as_raw());
             return;
         }

@@ -11,9 +11,10 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use synclater_model::report::ps::PsSession;
-use synclater_sys::{process, socket, wait};
+use synclater_sys::wait::{self, For};
+use synclater_sys::{process, socket};
 
 /// How long a client waits for an answer: settling may take long, and says so by itself.
 const PATIENCE: Duration = Duration::from_secs(3600);
@@ -235,17 +236,29 @@ impl AsFd for Client {
     }
 }
 
-/// Asks a session. What may take long is asked once it is clear that it answers at all.
+/// Asks a session. What may take long is asked once it is clear that it answers at all, and waited
+/// for as long as it goes on answering.
 ///
 /// # Errors
 /// `WouldBlock` where it does not answer in time: it stands still.
 /// `NotFound` or `ConnectionRefused` where nobody listens; `InvalidData` for an answer of another
 /// version.
 pub fn ask(session: &Living, request: &Request) -> io::Result<Answer> {
-    if takes_long(request) {
-        put(session, &Request::Ps)?;
+    if !takes_long(request) {
+        return put(session, request).map(|(answer, _)| answer);
     }
-    put(session, request).map(|(answer, _)| answer)
+    put(session, &Request::Ps)?;
+    let asked = send(session, request)?;
+    let begun = Instant::now();
+    while !wait::any(&[(asked.as_fd(), For::Input)], SHORT_PATIENCE).contains(&true) {
+        match put(session, &Request::Ps) {
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Err(e),
+            // It may have ended by now, with an answer for us before that.
+            _ if begun.elapsed() > PATIENCE => return Err(io::ErrorKind::WouldBlock.into()),
+            _ => {}
+        }
+    }
+    answer(asked).map(|(answer, _)| answer)
 }
 
 /// Asks to see every request of a session from now on. Where the answer names no recording, one
@@ -312,17 +325,20 @@ fn takes_long(request: &Request) -> bool {
 }
 
 fn put(session: &Living, request: &Request) -> io::Result<(Answer, BufReader<UnixStream>)> {
+    answer(send(session, request)?)
+}
+
+fn send(session: &Living, request: &Request) -> io::Result<UnixStream> {
     let (path, _folder) = socket_in(&memory_of(&session.dir))?;
     let mut stream = UnixStream::connect(path)?;
-    let patience = if takes_long(request) {
-        PATIENCE
-    } else {
-        SHORT_PATIENCE
-    };
-    stream.set_read_timeout(Some(patience))?;
+    stream.set_read_timeout(Some(SHORT_PATIENCE))?;
     writeln!(stream, "{}", serde_json::to_string(request)?)?;
+    Ok(stream)
+}
+
+fn answer(from: UnixStream) -> io::Result<(Answer, BufReader<UnixStream>)> {
     let mut line = String::new();
-    let mut rest = BufReader::with_capacity(1 << 18, stream);
+    let mut rest = BufReader::with_capacity(1 << 18, from);
     rest.read_line(&mut line)?;
     let answer = serde_json::from_str(&line);
     let answer = answer.map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?;

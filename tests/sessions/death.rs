@@ -204,6 +204,36 @@ fn a_stopped_supervisor_does_not_keep_settle_waiting() {
 }
 
 #[test]
+fn a_supervisor_that_stops_while_it_settles_does_not_keep_settle_waiting() {
+    if !as_root("a_supervisor_that_stops_while_it_settles_does_not_keep_settle_waiting") {
+        return;
+    }
+    let disk = SlowDisk::new("ext4", 64, 1500);
+    let stage = Stage::new("settling-stopped");
+    let mut command = stage.synclater(&["run", "--quiet", "-u", "exit", "--"]);
+    command.arg(program("demand")).arg(disk.path());
+    let mut victim = Running::start(&stage, command);
+    stage.warm(&mut victim);
+    let mut command = stage.with_folders("timeout");
+    command.args(["20s", SYNCLATER, "settle"]);
+    let mut settle = Running::start(&stage, command);
+    let of_victim = victim.pid().as_raw_nonzero();
+    let waits_for_disk = || {
+        let children = format!("/proc/{of_victim}/task/{of_victim}/children");
+        let children = std::fs::read_to_string(children).expect("children");
+        let stat = |pid: &str| std::fs::read_to_string(format!("/proc/{pid}/stat"));
+        { children.split_whitespace() }.any(|pid| stat(pid).is_ok_and(|s| s.contains(") D ")))
+    };
+    assert!(until(LIMIT, waits_for_disk));
+    victim.send(Signal::STOP);
+    let settle = settle.end();
+    victim.send(Signal::CONT);
+    assert_eq!(settle.status.code(), Some(125), "{settle}");
+    assert!(settle.stderr.contains("is stopped"), "{settle}");
+    victim.end().must_succeed();
+}
+
+#[test]
 fn who_continues_a_stopped_command_alone_continues_its_run() {
     let stage = Stage::new("continued");
     let mut victim = stage.demand(&[]);

@@ -6,10 +6,11 @@ use super::{print, whose, OURS};
 use crate::reach::attach::target::{self, Refusal};
 use crate::reach::attach::Luggage;
 use crate::reach::follow::{Baggage, Follower, Manner};
-use crate::reach::whom::Whom;
+use crate::reach::whom::{Groups, Whom};
 use crate::record::out;
 use crate::session::dirs;
 use crate::session::escape::Escapes;
+use crate::session::hierarchy;
 use crate::session::report;
 use crate::session::supervisor::reaching::Reach;
 use crate::session::supervisor::Supervisor;
@@ -44,7 +45,8 @@ pub struct Args {
     pid: Vec<u32>,
 
     /// Processes that execute this: a base name, or a full path with a /; those too that begin
-    /// later. Root means programs of root alone by a base name. Repeatable.
+    /// later. A file of this machine, not of a container; and as root, by a base name, one of
+    /// root's. Repeatable.
     #[arg(long, value_name = "GLOB", group = "whom")]
     exe: Vec<String>,
 
@@ -229,9 +231,13 @@ fn check(until: Until, for_: Option<Duration>, said: &str) -> Result<(), Trouble
 }
 
 fn whom(args: &Args) -> Result<Whom, Trouble> {
-    let mut groups = Vec::new();
+    let mut groups = Groups::default();
+    if !args.unit.is_empty() {
+        groups.root = hierarchy::version_2();
+    }
     for unit in &args.unit {
-        groups.push(whose::unit_folder(unit).ok_or_else(|| {
+        let folder = { groups.root.as_ref() }.and_then(|root| whose::unit_folder(unit, root));
+        groups.folders.push(folder.ok_or_else(|| {
             let why = "no unit of that name in the slices of control groups (version 2)";
             let try_ = "look it up with `systemctl status`, or use --exe or --pid";
             Trouble::new(

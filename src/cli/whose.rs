@@ -2,7 +2,9 @@
 //! come to.
 
 use crate::session::filesystems::mounts_of;
+use crate::session::hierarchy;
 use std::ffi::OsString;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use synclater_bpf::{cgroup_id, Engine, Error, Filter};
@@ -130,7 +132,8 @@ pub fn engine(filter: &Filter, ring: usize, purpose: Purpose) -> Result<Engine, 
 /// The control group of a unit.
 fn group_of(unit: &str, purpose: Purpose) -> Result<u64, Trouble> {
     let whom = format!("unit {unit}");
-    let Some(found) = unit_folder(unit) else {
+    let root = hierarchy::version_2();
+    let Some(found) = { root.as_ref() }.and_then(|root| unit_folder(unit, root)) else {
         let why = "no unit of that name in the slices of control groups (version 2)";
         let try_ = "look it up with `systemctl status`, or use --pid";
         return Err(purpose.cannot(&whom, why, try_));
@@ -138,22 +141,22 @@ fn group_of(unit: &str, purpose: Purpose) -> Result<u64, Trouble> {
     cgroup_id(&found).map_err(|e| purpose.cannot(&whom, e.to_string(), "use --pid"))
 }
 
-/// The folder of a unit's control group: NAME or NAME.service of the machine's own systemd, which
-/// keeps its units in slices. What lies below another unit belongs to others: a container, or a
-/// user who makes folders of any name. With a slash NAME is the whole way from version 2's root.
+/// The folder of a unit's control group below the root of version 2's hierarchy: NAME or
+/// NAME.service of the machine's own systemd, which keeps its units in slices. What lies below
+/// another unit belongs to others: a container, or a user who makes folders of any name. With a
+/// slash NAME is the whole way from the root.
 #[must_use]
-pub fn unit_folder(unit: &str) -> Option<PathBuf> {
-    let root = mounts_of("self")
-        .into_iter()
-        .find(|m| m.fstype == "cgroup2")?;
+pub fn unit_folder(unit: &str, root: &OwnedFd) -> Option<PathBuf> {
+    let root = hierarchy::held(root);
     let is_it = |name: &str| name == unit || name.strip_suffix(".service") == Some(unit);
     if unit.contains('/') {
         let way = Path::new(unit.trim_matches('/'));
         let is_plain = |c: std::path::Component| matches!(c, std::path::Component::Normal(_));
-        let folder = root.path().join(way);
-        return (way.components().all(is_plain) && folder.is_dir()).then_some(folder);
+        let is_way = way != Path::new("") && way.components().all(is_plain);
+        let folder = root.join(way);
+        return (is_way && folder.is_dir()).then_some(folder);
     }
-    let mut todo = vec![root.path().to_path_buf()];
+    let mut todo = vec![root];
     for _ in 0..10_000 {
         let dir = todo.pop()?;
         for entry in std::fs::read_dir(&dir).into_iter().flatten().flatten() {

@@ -7,4 +7,5 @@ pub mod follow;
 pub mod launch;
 pub mod library;
 pub mod net;
+mod seen_here;
 pub mod whom;

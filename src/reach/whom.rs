@@ -1,12 +1,15 @@
 //! Which processes are meant: by number, by executable, by unit.
 //!
-//! Promise: a base name that root says means programs of root alone. Anybody can call a program of
-//! his by the name of another one; it is left alone, and named, with what would mean it.
+//! Promise: an executable is a file of this machine (`seen_here`), and a base name that root says
+//! means programs of root alone. Anybody can call a program of his by the name of another one, or
+//! by its path in a namespace of his own; it is left alone, and named, with what would mean it.
 //! A number means the program that has it when it is said: numbers are used again.
 //! Not promised: what such a process does. Its user may have put code of his into it.
 
 use super::attach::target::{exe_of, executes, may_be_same, Incarnation, Refusal};
+use super::seen_here::Program;
 use std::collections::BTreeSet;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use synclater_model::policy::glob::Glob;
 use synclater_sys::process;
@@ -18,15 +21,33 @@ pub struct Whom {
     pub pids: Vec<(u32, Incarnation)>,
     /// Those that execute one of these.
     pub exes: Vec<Glob>,
-    /// Those of control groups at or below these folders.
-    pub groups: Vec<PathBuf>,
+    /// Those of control groups.
+    pub groups: Groups,
+}
+
+/// Control groups, each with those below it.
+#[derive(Default)]
+pub struct Groups {
+    /// Keeps `folders` what they are.
+    pub root: Option<OwnedFd>,
+    /// Ways through what is held of `root` (`session::hierarchy`).
+    pub folders: Vec<PathBuf>,
+}
+
+impl Groups {
+    /// Their processes.
+    fn members(&self) -> BTreeSet<u32> {
+        let mut all = BTreeSet::new();
+        { self.folders.iter() }.for_each(|group| members(group, &mut all));
+        all
+    }
 }
 
 impl Whom {
     /// Whether no process can be added any more.
     #[must_use]
     pub fn is_closed(&self) -> bool {
-        self.exes.is_empty() && self.groups.is_empty()
+        self.exes.is_empty() && self.groups.folders.is_empty()
     }
 
     /// Those that are there, but for ours.
@@ -37,9 +58,7 @@ impl Whom {
         if !self.exes.is_empty() {
             all.extend(process::all().filter(|pid| self.executes(*pid)));
         }
-        for group in &self.groups {
-            members(group, &mut all);
-        }
+        all.extend(self.groups.members());
         if !self.is_closed() {
             all.retain(|pid| self.names(*pid) || !is_synclater(*pid));
         }
@@ -63,12 +82,7 @@ impl Whom {
     /// Whether a process that has just executed a program is one of them.
     #[must_use]
     pub fn includes(&self, pid: u32) -> bool {
-        let in_group = |group: &PathBuf| {
-            let mut all = BTreeSet::new();
-            members(group, &mut all);
-            all.contains(&pid)
-        };
-        (self.executes(pid) || self.groups.iter().any(in_group)) && !is_synclater(pid)
+        (self.executes(pid) || self.groups.members().contains(&pid)) && !is_synclater(pid)
     }
 
     fn executes(&self, pid: u32) -> bool {
@@ -78,12 +92,7 @@ impl Whom {
     /// Why one of those that are there, or that a program includes, is left alone.
     #[must_use]
     pub fn refusal(&self, pid: u32) -> Option<Refusal> {
-        let by_group = || {
-            let mut all = BTreeSet::new();
-            { self.groups.iter() }.for_each(|group| members(group, &mut all));
-            all.contains(&pid)
-        };
-        if self.names(pid) || by_group() {
+        if self.names(pid) || self.groups.members().contains(&pid) {
             return None;
         }
         why_not_meant(&self.exes, pid)
@@ -107,30 +116,22 @@ pub fn is_meant(exes: &[Glob], pid: u32) -> bool {
     fits(exes, pid, |_| true) && why_not_meant(exes, pid).is_none()
 }
 
-/// Why a program that one of `exes` fits is not meant: only its base name fits, we are root, and
-/// somebody else can change it.
+/// Why a program that one of `exes` fits is not meant: it is another mount namespace's, whatever is at
+/// its path there. Or only its base name fits, we are root, and somebody else can change it.
 fn why_not_meant(exes: &[Glob], pid: u32) -> Option<Refusal> {
-    use rustix::fs::{statx, AtFlags, StatxFlags, CWD};
-    let by_name = || fits(exes, pid, |glob| !glob.is_of_path());
-    if process::effective_user() != 0 || fits(exes, pid, Glob::is_of_path) || !by_name() {
+    if !fits(exes, pid, |_| true) {
         return None;
     }
-    // A file system in user space is not asked: its server may wait for us.
-    let want = StatxFlags::UID | StatxFlags::GID | StatxFlags::MODE;
-    let file = statx(
-        CWD,
-        format!("/proc/{pid}/exe"),
-        AtFlags::STATX_DONT_SYNC,
-        want,
-    )
-    .ok()?;
-    let (of_group, of_others) = (file.stx_mode & 0o020 != 0, file.stx_mode & 0o002 != 0);
-    let why = match (file.stx_uid, file.stx_gid) {
-        (0, group) if !of_others && (group == 0 || !of_group) => return None,
-        (0, _) => format!("others may write it (mode {:04o})", file.stx_mode & 0o7777),
-        (user, _) => format!("it belongs to user {user}"),
-    };
     let exe = exe_of(pid);
+    let program = Program::of(pid);
+    let Some(program) = program.filter(|program| program.is_ours(pid)) else {
+        let why = format!("what it executes as {exe} is a file of its own mount namespace");
+        return Some(Refusal::new(why, format!("--pid {pid}, or its --unit")));
+    };
+    if process::effective_user() != 0 || fits(exes, pid, Glob::is_of_path) {
+        return None;
+    }
+    let why = program.is_roots(pid).err()?;
     let why = format!("a base name means programs of root; of {exe}, {why}");
     Some(Refusal::new(why, format!("--exe {exe}, or --pid {pid}")))
 }

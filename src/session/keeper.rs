@@ -7,21 +7,18 @@
 //! freezes the victims spares it; it holds no descriptor of the terminal.
 
 use super::belongings::Belongings;
-use super::dirs;
 use super::durable::{Holding, Past};
-use super::filesystems::mounts_of;
+use super::hierarchy;
 use super::ledger::{Filed, Ledger, Unread};
 use super::settle::Settle;
 use super::shared::Shared;
 use rustix::fs::{mkdirat, openat, unlinkat, AtFlags, Mode, OFlags};
-use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
-use synclater_model::policy::filesystem::Mount;
 use synclater_sys::job::{self, Job};
-use synclater_sys::{mount, process, socket, wait};
+use synclater_sys::{process, socket, wait};
 
 /// Messages: one byte, then an index or nothing; with a file system comes what it had met before.
 const HOLD: u8 = b'H';
@@ -162,7 +159,7 @@ impl Keeper {
             self.job.kill();
         }
         // Not while another session's keeper is in it.
-        for root in hierarchies() {
+        for root in hierarchy::to_write() {
             let _ = unlinkat(root, KEEPERS, AtFlags::REMOVEDIR);
         }
     }
@@ -368,7 +365,7 @@ impl Vigil {
 /// that freezes of cgroup v1. Best effort: without it, what freezes or kills those hits the caller
 /// too (the keeper's ledger entry stays open).
 pub fn enter_own_cgroup() {
-    for root in hierarchies() {
+    for root in hierarchy::to_write() {
         let _ = enter_group(&root);
     }
 }
@@ -383,31 +380,3 @@ fn enter_group(root: &OwnedFd) -> rustix::io::Result<()> {
 
 /// Where keepers live, in each hierarchy.
 const KEEPERS: &str = "synclater-keeper";
-
-/// The root of each of these hierarchies, where it is mounted to be written and nobody else's: of
-/// several mounts of one the outermost that is not covered by another. The path to it may lead to
-/// another place by now, which somebody else has made, so it is looked at once it is open.
-fn hierarchies() -> impl Iterator<Item = OwnedFd> {
-    let table = mounts_of("self");
-    let freezes = |m: &Mount| m.super_options.split(',').any(|o| o == "freezer");
-    let is_v1 = |m: &&Mount| m.fstype == "cgroup" && freezes(m) && m.writable;
-    let is_v2 = |m: &&Mount| m.fstype == "cgroup2" && m.writable;
-    let opened = |one: &Mount| {
-        let root = mount::open_point(one.path()).ok()?;
-        let is_it = mount::id_of_fd(&root, mount::MNT_ID).is_ok_and(|id| id == one.id);
-        let root = File::from(root);
-        let is_ours = { root.metadata() }.is_ok_and(|m| dirs::distrust(&m).is_none());
-        (is_it && is_ours).then(|| OwnedFd::from(root))
-    };
-    let outermost = |is_one: &dyn Fn(&&Mount) -> bool| {
-        let all = || table.iter().filter(is_one);
-        let is_whole = |m: &&Mount| m.root == b"/";
-        if all().any(|m| is_whole(&m)) {
-            all().filter(is_whole).find_map(opened)
-        } else {
-            all().find_map(opened)
-        }
-    };
-    let found = [outermost(&is_v1), outermost(&is_v2)];
-    found.into_iter().flatten()
-}

@@ -4,7 +4,8 @@
 //! and the slots; `compile` rules into the page; `find` which superblock a descriptor lies on;
 //! `filesystems` which are held and owe, `names` as the page has them; `durable` what makes each
 //! type durable; `ledger` what a power cut leaves to be read, `alive` the proof beside it that the
-//! session lives; `settle` carrying debt out; `keeper` who does so when the supervisor cannot;
+//! session lives; `settle` carrying debt out; `keeper` who does so when the supervisor cannot, in a
+//! `hierarchy` of its own;
 //! `counts` and `escape` what was seen;
 //! `usage` and `look` who writes where; `control` how other commands speak to it; `supervisor` the
 //! loop; `stale` what dead ones left; `last_report` what one that ended by itself had to tell.
@@ -20,6 +21,7 @@ pub mod escape;
 pub mod filesystems;
 pub mod find;
 pub mod health;
+pub mod hierarchy;
 pub mod keeper;
 pub mod last_report;
 pub mod ledger;

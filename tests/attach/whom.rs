@@ -1,7 +1,9 @@
 //! Processes by executable, by unit, by user; those that begin later; those in other namespaces.
 
 use super::*;
-use crate::sessions::stage::{as_root, give_to_nobody, AS_NOBODY};
+use crate::harness::command::run;
+use crate::harness::disk::Disk;
+use crate::sessions::stage::{as_root, give_to_nobody, AS_NOBODY, SYNCLATER};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -200,6 +202,151 @@ fn a_base_name_that_root_says_means_no_program_of_somebody_else() {
     let session = stage.attach(&["--exe", &theirs.display().to_string()]);
     assert!(is_attached(&stage, &nobody) && !is_attached(&stage, &root));
     stage.detach(&session);
+}
+
+/// Starts what lies at `program` where `script` has been done in a mount namespace of its own.
+fn elsewhere(stage: &Stage, script: &str, program: &Path, words: &[&Path]) -> Running {
+    let mut command = clean("unshare");
+    command.args(["-m", "--propagation", "private", "sh", "-c"]);
+    let script = format!("{script} && program=$1 && shift && exec \"$program\" \"$0\"");
+    command
+        .arg(script)
+        .arg(stage.work())
+        .arg(program)
+        .args(words);
+    started(stage, command)
+}
+
+#[test]
+fn an_executable_that_root_says_means_no_file_of_another_namespace() {
+    if !as_root("an_executable_that_root_says_means_no_file_of_another_namespace") {
+        return;
+    }
+    let stage = Stage::new("namespaces");
+    let [ours, theirs] = ["ours", "theirs"].map(|name| {
+        let folder = stage.work().join(name);
+        std::fs::create_dir(&folder).expect("a folder");
+        let path = folder.join("there-exe-53");
+        crate::harness::command::copy_program(program("demand"), &path);
+        path
+    });
+    let mut command = clean(&ours);
+    command.arg(stage.work());
+    let host = started(&stage, command);
+    let over = "mount --bind \"$(dirname \"$2\")\" \"$(dirname \"$1\")\"";
+    let container = elsewhere(&stage, over, &ours, &[&theirs]);
+    let service = elsewhere(&stage, "mount -t tmpfs none /tmp", &ours, &[]);
+    for said in ["there-exe-53", &ours.display().to_string()] {
+        let outcome = stage
+            .ask(&["attach", "--exe", said, "-u", "1h"])
+            .must_succeed();
+        assert!(
+            is_attached(&stage, &host) && is_attached(&stage, &service),
+            "{said}"
+        );
+        assert!(!is_attached(&stage, &container), "{said}");
+        let refused = format!("cannot attach to {}", number(container.pid()));
+        for part in [&refused, "of its own mount namespace"] {
+            assert!(outcome.stderr.contains(part), "{part}: {outcome}");
+        }
+        stage.detach(&stage.id());
+    }
+    // An upgrade replaces it: who runs the old one still means this machine's.
+    std::fs::remove_file(&ours).expect("a file");
+    let session = stage.attach(&["--exe", &ours.display().to_string(), "-u", "1h"]);
+    assert!(is_attached(&stage, &host) && is_attached(&stage, &service));
+    assert!(!is_attached(&stage, &container));
+    stage.detach(&session);
+}
+
+#[test]
+fn a_base_name_that_root_says_means_nothing_on_a_mount_of_anybodys() {
+    if !as_root("a_base_name_that_root_says_means_nothing_on_a_mount_of_anybodys") {
+        return;
+    }
+    let (disk, stage) = (Disk::new("ext4", 64), Stage::new("nosuid"));
+    let program_there = disk.path().join("stick-exe-59");
+    crate::harness::command::copy_program(program("demand"), &program_there);
+    let remount = |option: &str| {
+        let mut command = clean("mount");
+        let options = format!("remount,bind,{option}");
+        run(command.args(["-o", &options]).arg(disk.path())).must_succeed();
+    };
+    let mut command = clean(&program_there);
+    command.arg(stage.work());
+    let victim = started(&stage, command);
+    remount("nosuid");
+    let outcome = stage.ask(&["attach", "--exe", "stick-exe-59", "-u", "1h"]);
+    assert_eq!(outcome.status.code(), Some(125), "{outcome}");
+    assert!(outcome.stderr.contains("a mount with nosuid"), "{outcome}");
+    remount("suid");
+    let session = stage.attach(&["--exe", "stick-exe-59", "-u", "1h"]);
+    assert!(is_attached(&stage, &victim));
+    stage.detach(&session);
+}
+
+/// Attaches a unit by the only mount of control groups, whose folder is moved away then: another
+/// one lies there, with the number of another process.
+const MOVES_AWAY: &str = "\
+set -e
+at=$1/jail/groups moved=$1/moved
+findmnt -nt cgroup2 -o TARGET | while read -r mount; do umount -l \"$mount\"; done
+mkdir -p \"$at\"; mount -t cgroup2 none \"$at\"
+\"$2\" attach --unit \"$3\" -u never --for 1h
+mv \"$1/jail\" \"$moved\"
+mkdir -p \"$at/$3\"; echo \"$4\" > \"$at/$3/cgroup.procs\"
+cat > /dev/null
+umount \"$moved/groups\"";
+
+#[test]
+fn a_unit_is_not_what_its_way_leads_to_later() {
+    if !as_root("a_unit_is_not_what_its_way_leads_to_later") {
+        return;
+    }
+    let stage = Stage::new("way");
+    let group = Group::new("synclater-test-way.service");
+    let (first, mut second, mut stranger) = (demand(&stage), demand(&stage), demand(&stage));
+    let member =
+        |victim: &Running| std::fs::write(group.0.join("cgroup.procs"), number(victim.pid()));
+    member(&first).expect("a member");
+    let jail = stage.work().join("of-a-user");
+    let mut command = stage.with_folders("unshare");
+    command.args([
+        "-m",
+        "--propagation",
+        "private",
+        "sh",
+        "-c",
+        MOVES_AWAY,
+        "sh",
+    ]);
+    command.arg(&jail).arg(SYNCLATER);
+    command.args(["/synclater-test-way.service", &number(stranger.pid())]);
+    let mut mover = Running::start(&stage, command);
+    let lies = jail.join("jail/groups/synclater-test-way.service/cgroup.procs");
+    assert!(until(LIMIT, || lies.exists() && !stage.sessions().is_empty()));
+    assert!(is_attached(&stage, &first));
+    // Whoever is looked at later than this one has been looked at by now.
+    member(&second).expect("a member");
+    assert!(until(LIMIT, || is_attached(&stage, &second)));
+    assert!(!is_attached(&stage, &stranger));
+    stage.detach(&stage.id());
+    mover.end().must_succeed();
+    second.end();
+    stranger.end();
+}
+
+#[test]
+fn the_whole_machine_is_no_unit() {
+    if !as_root("the_whole_machine_is_no_unit") {
+        return;
+    }
+    let stage = Stage::new("root-unit");
+    for unit in ["/", "//", "/..", "./", "/./"] {
+        let outcome = stage.ask(&["attach", "--unit", unit, "-u", "1h"]);
+        assert_eq!(outcome.status.code(), Some(125), "{unit}: {outcome}");
+        assert!(outcome.stderr.contains("no unit of that name"), "{outcome}");
+    }
 }
 
 #[test]

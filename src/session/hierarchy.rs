@@ -1,0 +1,56 @@
+//! Hierarchies of control groups, by the mounts of them that are in sight.
+//!
+//! Promise: what is returned is the root of one, open. The path to it may lead to another place by
+//! now, which somebody else has made: so it is looked at once it is open, and not gone by again.
+
+use super::dirs;
+use super::filesystems::mounts_of;
+use std::fs::{File, Metadata};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::PathBuf;
+use synclater_model::policy::filesystem::Mount;
+use synclater_sys::mount;
+
+/// The root of cgroup2, and of the one of cgroup v1 that freezes, where it is mounted to be written
+/// and nobody else's.
+pub fn to_write() -> impl Iterator<Item = OwnedFd> {
+    let freezes = |m: &Mount| m.super_options.split(',').any(|o| o == "freezer");
+    let is_v1 = |m: &Mount| m.fstype == "cgroup" && freezes(m) && m.writable;
+    let is_v2 = |m: &Mount| m.fstype == "cgroup2" && m.writable;
+    let is_ours = |seen: &Metadata| dirs::distrust(seen).is_none();
+    let found = [outermost(is_v1, is_ours), outermost(is_v2, is_ours)];
+    found.into_iter().flatten()
+}
+
+/// The root of cgroup2, where it is ours or root's.
+#[must_use]
+pub fn version_2() -> Option<OwnedFd> {
+    let is_trusted = |seen: &Metadata| dirs::distrust_above(seen).is_none();
+    outermost(|m| m.fstype == "cgroup2", is_trusted)
+}
+
+/// The way to a folder that is held open, for as long as it is: nobody can have it lead elsewhere.
+#[must_use]
+pub fn held(root: &OwnedFd) -> PathBuf {
+    format!("/proc/self/fd/{}", root.as_raw_fd()).into()
+}
+
+/// Of several mounts of one the outermost that is not covered by another.
+fn outermost(
+    is_one: impl Fn(&Mount) -> bool,
+    is_ours: impl Fn(&Metadata) -> bool,
+) -> Option<OwnedFd> {
+    let opened = |one: &Mount| {
+        let root = mount::open_point(one.path()).ok()?;
+        let is_it = mount::id_of_fd(&root, mount::MNT_ID).is_ok_and(|id| id == one.id);
+        let root = File::from(root);
+        let is_ours = root.metadata().is_ok_and(|seen| is_ours(&seen));
+        (is_it && is_ours).then(|| OwnedFd::from(root))
+    };
+    let mut all = mounts_of("self");
+    all.retain(is_one);
+    if all.iter().any(|m| m.root == b"/") {
+        all.retain(|m| m.root == b"/");
+    }
+    all.iter().find_map(opened)
+}

@@ -116,8 +116,8 @@ pub fn is_meant(exes: &[Glob], pid: u32) -> bool {
     fits(exes, pid, |_| true) && why_not_meant(exes, pid).is_none()
 }
 
-/// Why a program that one of `exes` fits is not meant: it is another mount namespace's, whatever is at
-/// its path there. Or only its base name fits, we are root, and somebody else can change it.
+/// Why a program that one of `exes` fits is not meant: it is another mount namespace's, whatever
+/// is at its path there. Or only its base name fits, we are root, and somebody else can change it.
 fn why_not_meant(exes: &[Glob], pid: u32) -> Option<Refusal> {
     if !fits(exes, pid, |_| true) {
         return None;

@@ -424,6 +424,56 @@ fn who_has_the_number_of_a_process_that_has_ended_is_not_attached() {
     second.end();
 }
 
+#[test]
+fn who_has_the_number_of_one_that_was_to_be_followed_is_not_followed() {
+    if !as_root("who_has_the_number_of_one_that_was_to_be_followed_is_not_followed") {
+        return;
+    }
+    let stage = Stage::new("follow-number");
+    let group = Group::new("synclater-test-follow.service");
+    let join =
+        |victim: &Running| std::fs::write(group.0.join("cgroup.procs"), number(victim.pid()));
+    let (mut keeps, mut first) = (demand(&stage), demand(&stage));
+    join(&keeps).expect("a member");
+    let words = ["--unit", "synclater-test-follow", "--follow", "-u", "1h"];
+    let session = stage.attach(&words);
+    let is_tracer = |pid: &Pid| {
+        let name = std::fs::read_to_string(format!("/proc/{}/comm", pid.as_raw_nonzero()));
+        name.is_ok_and(|name| name.trim() == "synclater-trace")
+    };
+    let tracer = stage.of_synclater().into_iter().find(is_tracer);
+    let tracer = tracer.expect("a tracer");
+    // It is asked for the next one, and busy, until another has that one's number.
+    rustix::process::kill_process(tracer, rustix::process::Signal::STOP).expect("it runs");
+    join(&first).expect("a member");
+    assert!(until(LIMIT, || is_attached(&stage, &first)));
+    let pid = number(first.pid());
+    first.end();
+    let mut command = clean("/usr/bin/python3");
+    command.args(["-c", AS_NUMBER, &pid, "/bin/sh", "-c"]);
+    let script = "echo $$; read go; \"$0\" \"$1\"; exit $?";
+    command.arg(script).arg(program("demand")).arg(stage.work());
+    let mut third = Running::start(&stage, command);
+    assert_eq!(third.hear(), pid);
+    rustix::process::kill_process(tracer, rustix::process::Signal::CONT).expect("it is there");
+    // It is asked again four times a second.
+    crate::sessions::stage::pass(std::time::Duration::from_secs(1));
+    third.tell("go");
+    assert_eq!(third.hear(), "ready");
+    third.tell("pid");
+    let said = third.hear();
+    let child = said.strip_prefix("pid ").expect("a number");
+    let maps = std::fs::read_to_string(format!("/proc/{child}/maps")).expect("maps");
+    assert!(
+        !maps.contains("synclater-") && !maps.contains("/page"),
+        "{maps}"
+    );
+    stage.warm(&mut keeps);
+    stage.detach(&session);
+    third.end();
+    keeps.end();
+}
+
 /// A control group of version 2, gone with its guard.
 struct Group(PathBuf);
 

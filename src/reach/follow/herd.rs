@@ -23,6 +23,9 @@ pub const RING: i32 = 10;
 /// system that a traced process serves), and the kernel lets go of all when we end.
 const LONGEST_LOOK: u32 = 10;
 
+/// Bytes by which a process is asked for that runs already: its number, how, when it began.
+pub const ASKING: usize = 13;
+
 /// News that the supervisor has not taken yet, at most: it may be stopped.
 const MOST_NEWS: usize = 10_000;
 
@@ -108,7 +111,7 @@ impl Herd {
 
     /// Traces whoever asks for it, and whom the supervisor asks for.
     fn answer_door(&mut self) {
-        let mut message = [0; 8];
+        let mut message = [0; 16];
         let (n, _) = match socket::receive(&self.door, &mut message) {
             Ok(received) => received,
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
@@ -128,9 +131,10 @@ impl Herd {
                 self.has_some |= errno == 0;
                 let _ = socket::send(&self.door, &errno.to_ne_bytes(), &[]);
             }
-            5 => {
-                let why = self.take(pid, message[4] == 0).err();
-                self.tell(News::Taken { pid, why });
+            ASKING => {
+                let began = u64::from_ne_bytes(message[5..ASKING].try_into().unwrap_or_default());
+                let why = self.take(pid, began, message[4] == 0).err();
+                self.tell(News::Taken { pid, began, why });
             }
             _ => {
                 // Closed: a socket that nobody asks at takes its place.
@@ -141,11 +145,17 @@ impl Herd {
         }
     }
 
-    /// Traces every thread of a process from now on; why not.
-    fn take(&mut self, pid: u32, only_watched: bool) -> Result<(), String> {
+    /// Traces every thread of the process from now on that has this number and began then; why not,
+    /// in no words where it is gone.
+    fn take(&mut self, pid: u32, began: u64, only_watched: bool) -> Result<(), String> {
+        let is_it = || process::began(pid) == Some(began);
         loop {
             let mut fresh = 0;
-            for tid in tracer::threads_of(pid) {
+            let threads = tracer::threads_of(pid);
+            if !is_it() {
+                return Err(String::new());
+            }
+            for &tid in &threads {
                 match Thread::seize_all(tid) {
                     Ok(_) => fresh += 1,
                     // Begun by one that is traced already, or taken before.
@@ -156,6 +166,12 @@ impl Herd {
                 self.known.entry(tid).or_default().watched = only_watched;
             }
             self.has_some |= fresh > 0;
+            if !is_it() {
+                // Another has its number, since a moment ago: what that executes is looked at.
+                { threads.iter() }
+                    .for_each(|tid| self.known.entry(*tid).or_default().watched = true);
+                return Err(String::new());
+            }
             if fresh == 0 {
                 return Ok(());
             }

@@ -104,6 +104,8 @@ pub enum News {
     Taken {
         /// The process.
         pid: u32,
+        /// When it began, as it was asked for.
+        began: u64,
         /// Why not.
         why: Option<String>,
     },
@@ -181,11 +183,13 @@ impl Follower {
         serde_json::from_slice(&buf[..n]).ok()
     }
 
-    /// Has the tracer take a process that runs already; [`News::Taken`] says whether it could.
-    /// Asked twice, it takes it once.
-    pub fn take(&self, pid: u32, follow: Follow) {
+    /// Has the tracer take the process that runs already as number `pid`, and began then (as
+    /// `process::began` tells it); [`News::Taken`] says whether it could. Asked twice, it takes it
+    /// once.
+    pub fn take(&self, pid: u32, began: u64, follow: Follow) {
         let mut message = pid.to_ne_bytes().to_vec();
         message.push(u8::from(follow == Follow::All));
+        message.extend(began.to_ne_bytes());
         let sent = self.door().map(|door| socket::send(door, &message, &[]));
         if sent.is_some_and(|sent| sent.is_ok()) {
             let _ = process::kill(self.pid(), herd::RING);

@@ -19,8 +19,8 @@ pub struct NotReached {
 /// What traces those that are attached, for what they start.
 pub struct Herd {
     follower: Follower,
-    /// Asked for, and not answered yet.
-    asked: BTreeMap<u32, Follow>,
+    /// Asked for, and not answered yet: the number and when it began.
+    asked: BTreeMap<(u32, u64), Follow>,
     asked_at: Instant,
     /// Whether anybody is followed.
     has_some: bool,
@@ -78,14 +78,15 @@ impl Herd {
         self.follower.end();
     }
 
-    /// Has a process be followed; more of it where it is asked for twice.
-    pub fn ask(&mut self, pid: u32, follow: Follow) {
-        let all = self.asked.entry(pid).or_insert(follow);
+    /// Has the process be followed that has this number and began then (`process::began`); more of
+    /// it where it is asked for twice.
+    pub fn ask(&mut self, pid: u32, began: u64, follow: Follow) {
+        let all = self.asked.entry((pid, began)).or_insert(follow);
         if follow == Follow::All {
             *all = follow;
         }
         self.asked_at = Instant::now();
-        self.follower.take(pid, *all);
+        self.follower.take(pid, began, *all);
     }
 
     /// What it has to tell of programs: whether their sites lead to the gate.
@@ -97,8 +98,8 @@ impl Herd {
                     all.extend((how == How::Sites).then_some((pid, Ok(()))));
                 }
                 News::Missed { pid, exe, why } => all.push((pid, Err(NotReached { exe, why }))),
-                News::Taken { pid, why } => {
-                    self.asked.remove(&pid);
+                News::Taken { pid, began, why } => {
+                    self.asked.remove(&(pid, began));
                     self.has_some |= why.is_none();
                     let gone = |why: &String| target::incarnation(pid).is_none() || why.is_empty();
                     self.refused
@@ -116,8 +117,8 @@ impl Herd {
         // A ring that came while it began to wait was not heard.
         if !self.asked.is_empty() && self.asked_at.elapsed() >= BEAT {
             self.asked_at = Instant::now();
-            for (pid, follow) in &self.asked {
-                self.follower.take(*pid, *follow);
+            for ((pid, began), follow) in &self.asked {
+                self.follower.take(*pid, *began, *follow);
             }
         }
         all

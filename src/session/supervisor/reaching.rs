@@ -335,7 +335,7 @@ impl Reach {
                     },
                 );
                 self.fresh.push(pid);
-                self.follow_from(pid);
+                self.follow_from(task.who);
             }
             // It is in another session by now.
             Told::Others { .. } | Told::Left { .. } => {}
@@ -353,7 +353,7 @@ impl Reach {
     }
 
     /// Has a process that was attached be followed, and what starts its like be watched.
-    fn follow_from(&mut self, pid: u32) {
+    fn follow_from(&mut self, (pid, (began, _)): Who) {
         // Who is to be attached as well is followed then.
         let parent = { parent_of(pid).filter(|parent| *parent > 2) }
             .filter(|p| !self.whom.exes.is_empty() && !whom::is_synclater(*p))
@@ -361,9 +361,14 @@ impl Reach {
         let Some(herd) = self.herd.as_mut().filter(|h| !h.is_lost()) else {
             return;
         };
-        herd.ask(pid, Follow::All);
-        if let Some(parent) = parent.filter(|p| tracer_of(*p) == 0) {
-            herd.ask(parent, Follow::Meant);
+        herd.ask(pid, began, Follow::All);
+        let parent = parent.filter(|p| tracer_of(*p) == 0);
+        // In this order: it is the parent still, so it is the parent that began then.
+        if let Some((parent, began)) = parent
+            .and_then(|p| Some((p, process::began(p)?)))
+            .filter(|(p, _)| parent_of(pid) == Some(*p) && process::began(pid) == Some(began))
+        {
+            herd.ask(parent, began, Follow::Meant);
         }
     }
 

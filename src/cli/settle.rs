@@ -59,6 +59,10 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
         };
         match said {
             Ok(said) => super::print(&format!("{name}: {said}\n"))?,
+            // It has cleared up behind itself, so it has settled what it was to settle.
+            Err(_) if args.what.is_empty() && !sessions().iter().any(|s| s.id == *name) => {
+                super::print(&format!("{name}: ended meanwhile\n"))?;
+            }
             Err(trouble) => {
                 status = OURS;
                 super::say(&format!("{trouble}\n"));

@@ -28,6 +28,8 @@ const UNREAD: Duration = Duration::from_secs(5);
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "lowercase")]
 pub enum Request {
+    /// Whether it answers at all.
+    Hello,
     /// The session as `ps` shows it.
     Ps,
     /// Another dial, or another end of the relaxation.
@@ -247,11 +249,11 @@ pub fn ask(session: &Living, request: &Request) -> io::Result<Answer> {
     if !takes_long(request) {
         return put(session, request).map(|(answer, _)| answer);
     }
-    put(session, &Request::Ps)?;
+    put(session, &Request::Hello)?;
     let asked = send(session, request)?;
     let begun = Instant::now();
     while !wait::any(&[(asked.as_fd(), For::Input)], SHORT_PATIENCE).contains(&true) {
-        match put(session, &Request::Ps) {
+        match put(session, &Request::Hello) {
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Err(e),
             // It may have ended by now, with an answer for us before that.
             _ if begun.elapsed() > PATIENCE => return Err(io::ErrorKind::WouldBlock.into()),

@@ -110,6 +110,9 @@ impl Supervisor {
         while let Some((client, request)) = self.server.next() {
             match request {
                 Err(why) => client.answer(&Answer::Refused { why }),
+                Ok(Request::Hello) => client.answer(&Answer::Done {
+                    said: String::new(),
+                }),
                 Ok(Request::Ps) => {
                     let session = Box::new(self.describe());
                     client.answer(&Answer::Session { session });

@@ -4,6 +4,7 @@ use super::stage::{as_root, pass, program, progress, Running, Stage, SyncLog, SY
 use crate::harness::command::{clean, run, LIMIT};
 use crate::harness::disk::SlowDisk;
 use crate::harness::limits::count;
+use crate::kernel::stage::can_watch;
 use crate::wait::until;
 use rustix::process::{kill_process, Pid, Signal};
 use std::os::unix::process::ExitStatusExt;
@@ -264,7 +265,7 @@ def stands_still(pid):
     return any(') T ' in stat and '(bash)' in stat for stat in stats)
 pid, terminal = pty.fork()
 if pid == 0:
-    os.execv(sys.argv[1], [sys.argv[1], 'run', '--quiet', '--', 'bash', '-c', sys.argv[2]])
+    os.execv(sys.argv[1], [sys.argv[1], *sys.argv[3:], '--', 'bash', '-c', sys.argv[2]])
 os.read(terminal, 100)
 while 'STOP' in sys.argv[2] and not stands_still(pid):
     time.sleep(0.01)
@@ -273,6 +274,18 @@ print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))";
 
 #[test]
 fn a_command_is_told_that_its_terminal_has_gone() {
+    is_told_that_the_terminal_has_gone(&["run", "--quiet"]);
+}
+
+#[test]
+fn a_command_that_the_kernel_records_is_told_that_its_terminal_has_gone() {
+    if can_watch("a_command_that_the_kernel_records_is_told_that_its_terminal_has_gone") {
+        let record = ["record", "--system", "--quiet", "-o", "/dev/null"];
+        is_told_that_the_terminal_has_gone(&record);
+    }
+}
+
+fn is_told_that_the_terminal_has_gone(words: &[&str]) {
     for stands_still in ["", "kill -STOP $$;"] {
         let stage = Stage::new("hung-up");
         let said = stage.file("said");
@@ -283,9 +296,38 @@ fn a_command_is_told_that_its_terminal_has_gone() {
         );
         let mut command = stage.with_folders("timeout");
         command.args(["60", "/usr/bin/python3", "-c", HANGS_UP, SYNCLATER, &script]);
+        command.args(words);
         let outcome = run(&mut command).must_succeed();
         assert_eq!(outcome.stdout, "5\n", "{outcome}");
         assert_eq!(std::fs::read_to_string(said).expect("it said"), "HUP\n");
+    }
+}
+
+/// What changes in a helper of ours that is older than the command hides nothing of that.
+#[test]
+fn a_helper_that_is_stopped_and_goes_on_keeps_no_end_waiting() {
+    for (options, name) in [
+        (&["--follow"][..], "synclater-trace"),
+        (&[][..], "synclater-keep"),
+    ] {
+        let stage = Stage::new("helper-stopped");
+        let mut victim = stage.demand(options);
+        stage.warm(&mut victim);
+        for signal in [Signal::STOP, Signal::CONT, Signal::STOP] {
+            let helper = child(victim.pid(), name).expect("a helper");
+            kill_process(helper, signal).expect("it runs");
+            let is_stopped = || {
+                let stat = format!("/proc/{}/stat", helper.as_raw_nonzero());
+                std::fs::read_to_string(stat)
+                    .expect("its state")
+                    .contains(") T ")
+            };
+            assert!(until(LIMIT, || is_stopped() == (signal == Signal::STOP)));
+        }
+        let helper = child(victim.pid(), name).expect("a helper");
+        victim.no_more();
+        kill_process(helper, Signal::CONT).expect("it is there");
+        victim.end().must_succeed();
     }
 }
 

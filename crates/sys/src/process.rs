@@ -240,16 +240,27 @@ pub enum Change {
     Continued,
 }
 
-/// The next change of state among our children, without waiting. Stops short of a child in
-/// `jobs`, whose end belongs to its [`crate::job::Job`].
+/// The next change of state among our children, without waiting: of `first`, then of others. Stops
+/// short of a child in `jobs` that has ended, which belongs to its [`crate::job::Job`].
 #[must_use]
-pub fn next_change(jobs: &[u32]) -> Option<(u32, Change)> {
-    let how = libc::WEXITED | libc::WSTOPPED | libc::WCONTINUED | libc::WNOHANG;
-    let peeked = wait_info(libc::P_ALL, 0, how | libc::WNOWAIT)?;
-    if jobs.contains(&peeked.0) {
-        return None;
+pub fn next_change(jobs: &[u32], first: u32) -> Option<(u32, Change)> {
+    let stands_or_goes_on = libc::WSTOPPED | libc::WCONTINUED | libc::WNOHANG;
+    let how = libc::WEXITED | stands_or_goes_on;
+    let of_first = (first != 0).then(|| wait_info(libc::P_PID, first, how));
+    if let Some(change) = of_first.flatten() {
+        return Some(change);
     }
-    wait_info(libc::P_PID, peeked.0, how)
+    loop {
+        let (pid, change) = wait_info(libc::P_ALL, 0, how | libc::WNOWAIT)?;
+        if !jobs.contains(&pid) {
+            return wait_info(libc::P_PID, pid, how);
+        }
+        if matches!(change, Change::Exited(_) | Change::Signaled(_)) {
+            return None;
+        }
+        // Nobody wants to know, and it hides what has changed in others.
+        wait_info(libc::P_PID, pid, stands_or_goes_on)?;
+    }
 }
 
 fn wait_info(kind: libc::idtype_t, id: u32, how: i32) -> Option<(u32, Change)> {

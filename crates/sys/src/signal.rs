@@ -1,5 +1,6 @@
 //! Signals as data: which were inherited, and those that arrive, through a descriptor.
 
+use crate::process;
 use std::io;
 use std::mem::{size_of, MaybeUninit};
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -62,6 +63,24 @@ impl Arrived {
             libc::SIGSTKFLT,
         ];
         END.contains(&self.number) || self.number >= libc::SIGRTMIN()
+    }
+}
+
+impl Arrived {
+    /// Sends it to our child `command` (0: to nobody), but for what reached that by itself: a key at
+    /// the terminal, unless it left our process group. The terminal's end reaches who leads its
+    /// session alone.
+    pub fn pass_on(&self, command: u32) {
+        let hung_up = self.number == libc::SIGHUP && process::leads_session();
+        let by_key = self.by_kernel && !hung_up && process::is_in_our_group(command);
+        if command == 0 || by_key || self.sender == command {
+            return;
+        }
+        let _ = process::kill(command, self.number);
+        if hung_up && self.by_kernel {
+            // As the kernel does: who stands still hears of it, too.
+            let _ = process::kill(command, libc::SIGCONT);
+        }
     }
 }
 

@@ -136,15 +136,12 @@ impl Watch<'_> {
     fn look(&mut self) {
         while let Some(signal) = self.signals.next() {
             match self.child {
-                // A key at the terminal reached it too.
-                Some(pid) if signal.ends() && !signal.by_kernel => {
-                    let _ = process::kill(pid, signal.number);
-                }
+                Some(pid) if signal.ends() => signal.pass_on(pid),
                 None if signal.ends() => self.stopped = true,
                 _ => {}
             }
         }
-        while let Some((pid, change)) = process::next_change(&[]) {
+        while let Some((pid, change)) = process::next_change(&[], self.child.unwrap_or(0)) {
             if Some(pid) == self.child && matches!(change, Change::Exited(_) | Change::Signaled(_))
             {
                 self.outcome = Some(change);

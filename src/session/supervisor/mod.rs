@@ -431,17 +431,7 @@ impl Supervisor {
                 self.pass_on_to_left_behind(signal.number);
                 continue;
             }
-            // A key at the terminal reached the command too, unless it left our process group; the
-            // terminal's end who leads its session alone.
-            let hung_up = signal.number == libc_signal::HUP && process::leads_session();
-            let by_key = signal.by_kernel && !hung_up && process::is_in_our_group(self.child);
-            if self.child != 0 && !by_key && signal.sender != self.child {
-                let _ = process::kill(self.child, signal.number);
-            }
-            if self.child != 0 && signal.by_kernel && hung_up {
-                // As the kernel does: who stands still hears of it, too.
-                let _ = process::kill(self.child, libc_signal::CONT);
-            }
+            signal.pass_on(self.child);
         }
     }
 
@@ -461,7 +451,7 @@ impl Supervisor {
     fn reap(&mut self) {
         self.waker.take_if(|job| job.finished().is_some());
         let jobs = self.job_pids();
-        while let Some((pid, change)) = process::next_change(&jobs) {
+        while let Some((pid, change)) = process::next_change(&jobs, self.child) {
             if pid != self.child {
                 continue;
             }
@@ -585,5 +575,4 @@ mod libc_signal {
     pub const INT: i32 = Signal::INT.as_raw();
     pub const TERM: i32 = Signal::TERM.as_raw();
     pub const HUP: i32 = Signal::HUP.as_raw();
-    pub const CONT: i32 = Signal::CONT.as_raw();
 }

@@ -10,6 +10,7 @@ pub mod refusals;
 mod sandboxed;
 mod servers;
 mod told;
+mod units;
 mod whom;
 
 use crate::harness::command::{clean, Outcome, LIMIT};

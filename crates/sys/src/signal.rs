@@ -67,8 +67,8 @@ impl Arrived {
 }
 
 impl Arrived {
-    /// Sends it to our child `command` (0: to nobody), but for what reached that by itself: a key at
-    /// the terminal, unless it left our process group. The terminal's end reaches who leads its
+    /// Sends it to our child `command` (0: to nobody), but for what reached that by itself: a key
+    /// at the terminal, unless it left our process group. The terminal's end reaches who leads its
     /// session alone.
     pub fn pass_on(&self, command: u32) {
         let hung_up = self.number == libc::SIGHUP && process::leads_session();

@@ -246,8 +246,9 @@ pub enum Change {
 pub fn next_change(jobs: &[u32], first: u32) -> Option<(u32, Change)> {
     let stands_or_goes_on = libc::WSTOPPED | libc::WCONTINUED | libc::WNOHANG;
     let how = libc::WEXITED | stands_or_goes_on;
-    let of_first = (first != 0).then(|| wait_info(libc::P_PID, first, how));
-    if let Some(change) = of_first.flatten() {
+    // A job may have the number of one that has ended.
+    let first = Some(first).filter(|pid| *pid != 0 && !jobs.contains(pid));
+    if let Some(change) = first.and_then(|pid| wait_info(libc::P_PID, pid, how)) {
         return Some(change);
     }
     loop {

@@ -2,11 +2,14 @@
 
 use super::set::ask_named;
 use super::OURS;
-use crate::session::control::{sessions, Living, Request};
+use crate::session::belongings::memory_of;
+use crate::session::control::{self, sessions, Listens, Living, Request};
 use crate::session::durable::{self, Settled};
 use crate::session::ledger::Ledger;
 use crate::session::stale::{self, Cleared};
 use std::path::Path;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 use synclater_model::report::message::Trouble;
 use synclater_sys::mount;
 
@@ -23,6 +26,9 @@ pub struct Args {
     what: Vec<String>,
 }
 
+/// How often it is looked whether a session is gone.
+const PAUSE: Duration = Duration::from_millis(10);
+
 /// How things stand where something was not settled.
 pub const NOT_KNOWN: &str = "nothing is known to be durable that was not before";
 
@@ -38,7 +44,7 @@ EXAMPLES
 /// Those of the output; what could not be settled is told, and gives the status 125.
 pub fn run(args: &Args) -> anyhow::Result<i32> {
     let cleared = super::clear_stale();
-    let mut is_whole = cleared.iter().all(Cleared::is_whole);
+    let mut is_whole = are_settled(&cleared);
     if args.what.is_empty() {
         is_whole &= settle_orphans();
     }
@@ -51,6 +57,7 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
         args.what.clone()
     };
     let mut status = if is_whole { 0 } else { OURS };
+    let mut ended = Vec::new();
     for name in &what {
         let said = if name.contains('/') || name == "." {
             path(name)
@@ -59,20 +66,44 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
         };
         match said {
             Ok(said) => super::print(&format!("{name}: {said}\n"))?,
-            // It has cleared up behind itself, so it has settled what it was to settle.
-            Err(_) if args.what.is_empty() && !sessions().iter().any(|s| s.id == *name) => {
-                super::print(&format!("{name}: ended meanwhile\n"))?;
-            }
+            Err(_) if args.what.is_empty() && has_ended(name) => ended.push(name),
             Err(trouble) => {
                 status = OURS;
                 super::say(&format!("{trouble}\n"));
             }
         }
     }
+    // What they have not settled by themselves is settled in their place.
+    if !ended.is_empty() && !(are_settled(&super::clear_stale()) & settle_orphans()) {
+        status = OURS;
+    } else {
+        for name in ended {
+            super::print(&format!("{name}: ended meanwhile\n"))?;
+        }
+    }
     if what.is_empty() && is_whole {
         super::print("no sessions\n")?;
     }
     Ok(status)
+}
+
+fn are_settled(cleared: &[Cleared]) -> bool {
+    cleared.iter().all(Cleared::is_whole)
+}
+
+/// Whether a session that was there is not any more. One that clears up behind itself takes its
+/// name away last.
+fn has_ended(id: &str) -> bool {
+    const PATIENCE: Duration = Duration::from_secs(2);
+    let begun = Instant::now();
+    loop {
+        let session = sessions().into_iter().find(|s| s.id == id);
+        match session.map(|s| control::listens_in(&memory_of(&s.dir))) {
+            None | Some(Listens::Nobody) => return true,
+            Some(Listens::NotKnown) if begun.elapsed() < PATIENCE => sleep(PAUSE),
+            Some(_) => return false,
+        }
+    }
 }
 
 /// Settles what sessions owe that are gone without a trace. Whether all of the ledger could be

@@ -9,12 +9,8 @@
 use crate::session::filesystems::mounts_of;
 use rustix::fs::{openat2, statx, AtFlags, Mode, OFlags, ResolveFlags, Statx, StatxFlags, CWD};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use synclater_sys::mount::{self, MNT_ID};
-
-/// What the kernel puts behind the name of a file that was deleted.
-const MARK: &[u8] = b" (deleted)";
 
 /// A file that a process executes, held, so that neither its number nor that of its mount is
 /// another's meanwhile.
@@ -33,10 +29,10 @@ impl Program {
         Some(Program { exe, path })
     }
 
-    /// Whether it is a file of this machine, `pid` being who executes it.
+    /// Whether it is a file of this machine.
     #[must_use]
-    pub fn is_ours(&self, pid: u32) -> bool {
-        self.seen_on(pid).is_some()
+    pub fn is_ours(&self) -> bool {
+        self.seen_on().is_some()
     }
 
     /// Whether nobody but root can have made it. Whose it is means nothing where the kernel itself
@@ -44,8 +40,8 @@ impl Program {
     ///
     /// # Errors
     /// In words, what says otherwise.
-    pub fn is_roots(&self, pid: u32) -> Result<(), String> {
-        let on = self.seen_on(pid);
+    pub fn is_roots(&self) -> Result<(), String> {
+        let on = self.seen_on();
         let table = mounts_of("self");
         let mount = table.iter().find(|m| Some(m.id) == on);
         if mount.is_none_or(|m| m.has("nosuid")) {
@@ -69,10 +65,8 @@ impl Program {
     }
 
     /// The number of the mount of ours by which it is one of this machine.
-    fn seen_on(&self, pid: u32) -> Option<u64> {
-        self.at_its_path()
-            .or_else(|| self.on_our_mounts())
-            .or_else(|| self.was_here(pid))
+    fn seen_on(&self) -> Option<u64> {
+        self.at_its_path().or_else(|| self.on_our_mounts())
     }
 
     /// Its path leads to it here, too.
@@ -85,19 +79,6 @@ impl Program {
     fn on_our_mounts(&self) -> Option<u64> {
         let its = mount::id_of_fd(&self.exe, MNT_ID).ok()?;
         mounts_of("self").iter().any(|m| m.id == its).then_some(its)
-    }
-
-    /// It was deleted, by an upgrade say, and its folder lies on that file system here. Only root
-    /// could have made another mount namespace without another user namespace.
-    fn was_here(&self, pid: u32) -> Option<u64> {
-        let bytes = self.path.as_os_str().as_bytes();
-        let folder = bytes.strip_suffix(MARK).and_then(|_| self.path.parent())?;
-        let users = |of: &str| mount::namespace_number(Path::new(&format!("/proc/{of}/ns/user")));
-        let is_of_ours = users("self") != 0 && users(&pid.to_string()) == users("self");
-        let folder = by_path(folder).filter(|_| is_of_ours)?;
-        let dev = |fd: &OwnedFd| identity(fd).map(|(major, minor, _)| (major, minor));
-        let is_there = dev(&folder).is_some() && dev(&folder) == dev(&self.exe);
-        is_there.then(|| mount::id_of_fd(&folder, MNT_ID).ok())?
     }
 }
 

@@ -124,14 +124,14 @@ fn why_not_meant(exes: &[Glob], pid: u32) -> Option<Refusal> {
     }
     let exe = exe_of(pid);
     let program = Program::of(pid);
-    let Some(program) = program.filter(|program| program.is_ours(pid)) else {
+    let Some(program) = program.filter(|program| program.is_ours()) else {
         let why = format!("what it executes as {exe} is a file of its own mount namespace");
         return Some(Refusal::new(why, format!("--pid {pid}, or its --unit")));
     };
     if process::effective_user() != 0 || fits(exes, pid, Glob::is_of_path) {
         return None;
     }
-    let why = program.is_roots(pid).err()?;
+    let why = program.is_roots().err()?;
     let why = format!("a base name means programs of root; of {exe}, {why}");
     Some(Refusal::new(why, format!("--exe {exe}, or --pid {pid}")))
 }

@@ -163,6 +163,8 @@ impl Supervisor {
 
     /// Notes how the command has ended, which may leave others behind.
     pub(super) fn command_ended(&mut self, outcome: Outcome) {
+        // Its number may be another's from now on.
+        self.child = 0;
         match &mut self.following {
             Some(following) => following.ended = Some((outcome, self.interrupts)),
             None => self.outcome = Some(outcome),

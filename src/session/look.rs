@@ -18,9 +18,6 @@ pub type Written = Option<BTreeSet<u64>>;
 /// How long one look may take: then it is not known.
 const LOOK_MAX: Duration = Duration::from_secs(10);
 
-/// How often the members are looked at in one, as long as new ones are found.
-const ROUNDS_MAX: usize = 4;
-
 /// More superblocks than these are any.
 const SUPERBLOCKS_MAX: usize = 4096;
 
@@ -37,13 +34,14 @@ enum Way {
 }
 
 impl Look {
-    /// Begins to look at `members`, which is asked again as long as it tells of new ones.
+    /// Begins to look at `members`, which is asked so often at most, as long as it tells of new
+    /// ones.
     #[must_use]
-    pub fn begin(members: impl Fn() -> BTreeSet<u32>) -> Look {
+    pub fn begin(rounds: usize, members: impl Fn() -> BTreeSet<u32>) -> Look {
         let begun = Instant::now();
-        let way = match in_a_child(&members) {
+        let way = match in_a_child(rounds, &members) {
             Ok((job, answer)) => Way::Child(job, answer),
-            Err(_) => Way::Here(look(&members)),
+            Err(_) => Way::Here(look(rounds, &members)),
         };
         Look { way, begun }
     }
@@ -102,13 +100,14 @@ impl Look {
     }
 }
 
-fn in_a_child(members: &impl Fn() -> BTreeSet<u32>) -> io::Result<(Job, OwnedFd)> {
+fn in_a_child(rounds: usize, members: &impl Fn() -> BTreeSet<u32>) -> io::Result<(Job, OwnedFd)> {
     let (answer, theirs) = socket::pair()?;
     let us = std::process::id();
     let job = Job::start(|| {
         process::set_name(c"synclater-look");
         let kept = job::keep_only(&[theirs.as_fd()]);
-        let done = process::end_with_parent(us) && tell(kept[0].as_fd(), &look(members)).is_ok();
+        let done =
+            process::end_with_parent(us) && tell(kept[0].as_fd(), &look(rounds, members)).is_ok();
         // The child's, whose owners are its parent's.
         std::mem::forget(kept);
         i32::from(!done)
@@ -116,13 +115,13 @@ fn in_a_child(members: &impl Fn() -> BTreeSet<u32>) -> io::Result<(Job, OwnedFd)
     Ok((job, answer))
 }
 
-/// One may have started another meanwhile, given it the file, and ended. Where others start all the
-/// time each round finds new ones: what so many have open is answer enough.
-fn look(members: &impl Fn() -> BTreeSet<u32>) -> Written {
+/// Where others start all the time each round finds new ones: what so many have open is answer
+/// enough.
+fn look(rounds: usize, members: &impl Fn() -> BTreeSet<u32>) -> Written {
     let ours = mounts_of("self");
     let mut written = BTreeSet::new();
     let mut before = BTreeSet::new();
-    for _ in 0..ROUNDS_MAX {
+    for _ in 0..rounds {
         let mut now = members();
         now.remove(&std::process::id());
         for pid in &now {
@@ -170,10 +169,9 @@ mod tests {
     #[test]
     fn what_cannot_be_told_of_one_is_not_told_of_all() {
         let us = std::process::id();
-        let seen = Look::begin(|| BTreeSet::from([us])).result();
+        let seen = Look::begin(1, || BTreeSet::from([us])).result();
         assert!(seen.is_some());
-        // It has a child of its own: the round behind the first finds nobody new.
-        let nobody = Look::begin(BTreeSet::new).result();
+        let nobody = Look::begin(4, BTreeSet::new).result();
         assert_eq!(nobody, Some(BTreeSet::new()));
     }
 }

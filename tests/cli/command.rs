@@ -288,17 +288,11 @@ fn json_on_stdout_follows_the_commands_own_output() {
     }
 }
 
-#[test]
-fn a_second_interrupt_while_settling_ends_at_once_and_is_remembered() {
-    let name = "a_second_interrupt_while_settling_ends_at_once_and_is_remembered";
-    if !crate::sessions::stage::as_root(name) {
-        return;
-    }
-    let disk = crate::harness::disk::SlowDisk::new("ext4", 64, 1500);
-    let stage = Stage::new("interrupted");
+/// A run whose command has ended, on a disk that takes its time.
+fn settling(stage: &Stage, disk: &crate::harness::disk::SlowDisk) -> Running {
     let mut command = stage.synclater(&["run", "--quiet", "--"]);
     command.arg(program("demand")).arg(disk.path());
-    let mut victim = Running::start(&stage, command);
+    let mut victim = Running::start(stage, command);
     stage.warm(&mut victim);
     victim.tell("pid");
     let said = victim.hear();
@@ -308,6 +302,35 @@ fn a_second_interrupt_while_settling_ends_at_once_and_is_remembered() {
         std::fs::metadata(format!("/proc/{victim_pid}")).is_err()
     });
     assert!(settling);
+    victim
+}
+
+#[test]
+fn a_terminal_that_goes_while_it_settles_ends_nothing() {
+    if !crate::sessions::stage::as_root("a_terminal_that_goes_while_it_settles_ends_nothing") {
+        return;
+    }
+    let disk = crate::harness::disk::SlowDisk::new("ext4", 64, 1500);
+    let stage = Stage::new("gone");
+    let mut victim = settling(&stage, &disk);
+    // A shell tells its jobs, and the kernel what was in front.
+    for _ in 0..3 {
+        victim.send(Signal::HUP);
+        until(std::time::Duration::from_millis(100), || false);
+    }
+    victim.end().must_succeed();
+    assert_eq!(stage.entries().len(), 0);
+}
+
+#[test]
+fn a_second_interrupt_while_settling_ends_at_once_and_is_remembered() {
+    let name = "a_second_interrupt_while_settling_ends_at_once_and_is_remembered";
+    if !crate::sessions::stage::as_root(name) {
+        return;
+    }
+    let disk = crate::harness::disk::SlowDisk::new("ext4", 64, 1500);
+    let stage = Stage::new("interrupted");
+    let mut victim = settling(&stage, &disk);
     victim.send(Signal::INT);
     until(std::time::Duration::from_millis(100), || false);
     victim.send(Signal::INT);

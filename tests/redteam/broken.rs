@@ -319,6 +319,40 @@ fn what_a_program_wrote_and_made_durable_by_sync_alone_is_no_warning() {
     }
 }
 
+#[test]
+fn it_is_looked_at_each_sync_who_writes_however_many_there_are() {
+    if !as_root("it_is_looked_at_each_sync_who_writes_however_many_there_are") {
+        return;
+    }
+    // 60 processes with 200 descriptors.
+    let crowd = "for fd in $(seq 20 220); do eval \"exec $fd</etc/passwd\"; done
+        for k in $(seq 60); do sleep 1000 & done
+        for fd in $(seq 20 220); do eval \"exec $fd<&-\"; done
+        \"$0\"; status=$?; kill $(jobs -p); exit $status";
+    let (small, stage) = (SmallDisk::new(), Stage::new("crowd"));
+    let mut command = session(&stage, &[]);
+    command.args(["bash", "-c", crowd]).arg(tool("scribe"));
+    let mut scribe = Running::start(&stage, command);
+    scribe.be_ready();
+    let put_off = until(crate::harness::command::LIMIT, || {
+        let before = stage.counted().1;
+        assert_eq!(does(&mut scribe, "sync"), 0);
+        stage.counted().1 > before
+    });
+    if !put_off {
+        // Something else in sight keeps every sync() real.
+        return;
+    }
+    let big = format!("open 1 {}", small.mount.join("big").display());
+    for line in [&big, "grow 1 40", "sync"] {
+        assert_eq!(does(&mut scribe, line), 0, "{line}");
+    }
+    // A look takes a quarter of that; without one at each sync() the next is ten times as far off.
+    crate::sessions::stage::pass(Duration::from_secs(2));
+    let end = scribe.end();
+    assert_eq!(end.status.code(), Some(125), "{end}\n{:#}", stage.report());
+}
+
 /// The process of a session that has this name.
 fn named(stage: &Stage, name: &str) -> Pid {
     let is_it = |pid: &Pid| {

@@ -333,8 +333,8 @@ static int fs_by_number(unsigned i, uint64_t dev, uint64_t mount, int fd, uint8_
 
 static int want_sync(struct sl_slots *s)
 {
-	if (!LOAD(s->want_sync)) {
-		STORE(s->want_sync, 1);
+	if (!(LOAD(s->want_sync) & SL_SYNC_WANTS)) {
+		__atomic_fetch_or(&s->want_sync, SL_SYNC_WANTS, __ATOMIC_SEQ_CST);
 		sl_ring(s);
 	}
 	return SL_KEPT_SYNC_ALL;
@@ -450,6 +450,8 @@ int sl_owe(const struct verdict *v)
 		/* First, and for good: who takes the debt may die before he has said so. */
 		has_owed(i, v);
 		/* At each sync(): it is looked who writes where. */
+		if (v->fs[i] == SL_ALL_FS)
+			__atomic_fetch_or(&s->want_sync, SL_SYNC_LATER, __ATOMIC_SEQ_CST);
 		if (CAS(*cell, 0, ticks(p) | 1) || v->fs[i] == SL_ALL_FS)
 			sl_ring(s);
 	}

@@ -27,6 +27,8 @@
 #define SL_VERSION     6u
 
 #define SL_FS_MAX    64u
+#define SL_SYNC_WANTS 1u
+#define SL_SYNC_LATER 2u
 #define SL_ALL_FS    64u  /* the row of debt that sync() owes on everything */
 #define SL_NO_FS     255u /* an event's or verdict's file system: not known, or none owes */
 #define SL_NAME_MAX  512u /* power of two: an open-addressing table */
@@ -192,7 +194,9 @@ struct sl_slots {
 	 * one off. 2: another user is in the session, who says that in slots of his own; written by
 	 * the supervisor before he can join. */
 	uint32_t stripped;
-	uint32_t want_sync; /* 1: sync() was asked for and wants every file system in the ledger */
+	/* SL_SYNC_WANTS: sync() was asked for and wants every file system in the ledger.
+	 * SL_SYNC_LATER: one was put off, and it was not looked yet who writes where. */
+	uint32_t want_sync;
 	/* Bit i (64: sync): a request was put off there, settled meanwhile or not. Set by the shim
 	 * before the debt is; the supervisor clears one when another superblock gets its index. */
 	uint32_t owed[3];

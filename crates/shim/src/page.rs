@@ -263,6 +263,11 @@ pub struct Slot {
     pub shard: [Shard; SHARDS],
 }
 
+/// `sync()` was asked for and wants every file system in the ledger.
+pub const SYNC_WANTS: u32 = 1;
+/// A `sync()` was put off, and it was not looked yet who writes where.
+pub const SYNC_LATER: u32 = 2;
+
 /// The slots file. Hostile input: victims write it.
 #[repr(C)]
 pub struct Slots {
@@ -278,7 +283,7 @@ pub struct Slots {
     /// Not 0: a descriptor may have lost its `O_SYNC`. Bit 0: by a member with these slots; bit 1:
     /// by another user, who says so in slots of his own.
     pub stripped: AtomicU32,
-    /// 1: `sync()` wants every file system in the ledger.
+    /// [`SYNC_WANTS`], [`SYNC_LATER`].
     pub want_sync: AtomicU32,
     /// Bit i ([`FS_MAX`]: sync): a request was put off there, settled meanwhile or not.
     pub owed: [AtomicU32; 3],

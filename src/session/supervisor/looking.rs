@@ -10,6 +10,10 @@ use crate::session::look::{Look, Written};
 /// How often it is looked who writes where, while sync() is put off.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
+/// How often the members are looked at, as long as new ones are found, where one that is not seen
+/// would be lost: it may have started another meanwhile, given it the file, and ended.
+const ROUNDS_MAX: usize = 4;
+
 /// What is looked for, and what the last look has told.
 #[derive(Default)]
 pub(super) struct Looks {
@@ -20,7 +24,9 @@ pub(super) struct Looks {
     seen: Option<(u64, Written)>,
     /// Superblocks that are to be let go of, if nobody writes there.
     asked: BTreeMap<usize, Asked>,
-    /// When it is looked next what a sync() is about.
+    /// When it is looked next what a sync() is about: one that was made since the last look began,
+    /// and whatever else.
+    soon: Option<Instant>,
     again: Option<Instant>,
 }
 
@@ -52,8 +58,12 @@ impl Supervisor {
     /// Where sync() is put off: which file systems it is known to be about. Whoever wrote there may
     /// have ended before an error comes.
     pub(super) fn look_who_writes(&mut self) {
-        let waits = { self.looks.again }.is_some_and(|at| Instant::now() < at);
-        if self.entering.sync_all && !waits {
+        let was_made = |s: &page::Slots| s.want_sync.load(SeqCst) & page::SYNC_LATER != 0;
+        let next = match self.shared.all_slots().any(was_made) {
+            true => self.looks.soon,
+            false => self.looks.again,
+        };
+        if self.entering.sync_all && next.is_none_or(|at| Instant::now() >= at) {
             self.begin_look();
         }
     }
@@ -71,7 +81,16 @@ impl Supervisor {
             return;
         }
         let us = std::process::id();
-        let look = Look::begin(|| self.members_of(us));
+        // First: of a sync() that is made from now on it may see too little.
+        for slots in self.shared.all_slots() {
+            slots.want_sync.fetch_and(!page::SYNC_LATER, SeqCst);
+        }
+        let rounds = if self.looks.asked.is_empty() {
+            1
+        } else {
+            ROUNDS_MAX
+        };
+        let look = Look::begin(rounds, || self.members_of(us));
         if let Some(job) = look.job() {
             self.escapes.is_ours(job.pid());
         }
@@ -91,9 +110,11 @@ impl Supervisor {
         let Some(seen) = seen else {
             return;
         };
-        // A tenth of the time at most, however many they are.
-        let pause = LOOK_EVERY.max(look.age() * 10);
-        self.looks.again = Some(Instant::now() + pause);
+        // However many they are, a tenth of the time at most, and half of it where each is about
+        // another sync().
+        let (now, took) = (Instant::now(), look.age());
+        self.looks.soon = Some(now + took);
+        self.looks.again = Some(now + LOOK_EVERY.max(took * 10));
         self.looks.running = None;
         if self.entering.sync_all {
             self.filesystems.are_used(seen.as_ref());

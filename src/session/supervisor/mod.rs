@@ -421,11 +421,12 @@ impl Supervisor {
             if signal.number == libc_signal::CHLD {
                 continue;
             }
-            if matches!(
-                signal.number,
-                libc_signal::INT | libc_signal::TERM | libc_signal::HUP
-            ) {
-                self.interrupts += 1;
+            match signal.number {
+                libc_signal::INT | libc_signal::TERM => self.interrupts += 1,
+                // Shell and kernel tell each that the terminal has gone: nobody is there any more
+                // who does not want to wait.
+                libc_signal::HUP => self.interrupts = self.interrupts.max(1),
+                _ => {}
             }
             if self.outlives_command() {
                 self.pass_on_to_left_behind(signal.number);
@@ -469,7 +470,7 @@ impl Supervisor {
         self.census.members.meet(self.shared);
         self.attend_others();
         self.filesystems_changed();
-        let wants = |s: &page::Slots| s.want_sync.load(SeqCst) != 0;
+        let wants = |s: &page::Slots| s.want_sync.load(SeqCst) & page::SYNC_WANTS != 0;
         if self.shared.all_slots().any(wants) && !self.entering.sync_all {
             self.enter_everything();
         }

@@ -88,7 +88,7 @@ impl Desk {
             if page.sync_ok.load(SeqCst) != 0 {
                 return Ok(Ok(page::ALL_FS));
             }
-            if slots.want_sync.swap(1, SeqCst) == 0 {
+            if slots.want_sync.fetch_or(page::SYNC_WANTS, SeqCst) & page::SYNC_WANTS == 0 {
                 self.ring();
             }
             return Err(Kept::SyncAll);
@@ -151,7 +151,11 @@ impl Desk {
         slots.owed[fs / 32].fetch_or(1 << (fs % 32), SeqCst);
         let now = self.terms.shared.clock.now() | 1;
         let is_first = || debt.compare_exchange(0, now, SeqCst, SeqCst).is_ok();
-        if debt.load(SeqCst) == 0 && is_first() {
+        let is_sync = fs == page::ALL_FS;
+        if is_sync {
+            slots.want_sync.fetch_or(page::SYNC_LATER, SeqCst);
+        }
+        if (debt.load(SeqCst) == 0 && is_first()) || is_sync {
             self.ring();
         }
     }

@@ -363,7 +363,9 @@ impl Entering {
     /// Another disk may be in sight, which does not owe yet: sync() is made for real, and wants it.
     pub(super) fn disallow_sync(&mut self, shared: &Shared) {
         shared.page().sync_ok.store(0, SeqCst);
-        { shared.all_slots() }.for_each(|s| s.want_sync.store(0, SeqCst));
+        for slots in shared.all_slots() {
+            slots.want_sync.fetch_and(!page::SYNC_WANTS, SeqCst);
+        }
         self.sync_all = false;
     }
 }

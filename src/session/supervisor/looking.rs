@@ -63,9 +63,14 @@ impl Supervisor {
             true => self.looks.soon,
             false => self.looks.again,
         };
-        if self.entering.sync_all && next.is_none_or(|at| Instant::now() >= at) {
+        if self.is_about_sync() && next.is_none_or(|at| Instant::now() >= at) {
             self.begin_look();
         }
+    }
+
+    /// Whether a sync() is put off, or was: also where it is not any more, behind a mount say.
+    fn is_about_sync(&self) -> bool {
+        self.entering.sync_all || self.entering.sync_was_allowed
     }
 
     /// Superblock `index`, whose names have been removed, is let go of if nobody writes there by
@@ -116,7 +121,7 @@ impl Supervisor {
         self.looks.soon = Some(now + took);
         self.looks.again = Some(now + LOOK_EVERY.max(took * 10));
         self.looks.running = None;
-        if self.entering.sync_all {
+        if self.is_about_sync() {
             self.filesystems.are_used(seen.as_ref());
         }
         self.looks.seen = Some((self.looks.begun, seen));

@@ -235,7 +235,7 @@ fn an_executable_that_root_says_means_no_file_of_another_namespace() {
     let host = started(&stage, command);
     let over = "mount --bind \"$(dirname \"$2\")\" \"$(dirname \"$1\")\"";
     let container = elsewhere(&stage, over, &ours, &[&theirs]);
-    let service = elsewhere(&stage, "mount -t tmpfs none /tmp", &ours, &[]);
+    let service = elsewhere(&stage, "mount -t tmpfs none /mnt", &ours, &[]);
     for said in ["there-exe-53", &ours.display().to_string()] {
         let outcome = stage
             .ask(&["attach", "--exe", said, "-u", "1h"])

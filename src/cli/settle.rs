@@ -26,7 +26,7 @@ pub struct Args {
     what: Vec<String>,
 }
 
-/// How often it is looked whether a session is gone.
+/// How often it is looked whether a session listens or is gone.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// How things stand where something was not settled.
@@ -58,7 +58,12 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
     };
     let mut status = if is_whole { 0 } else { OURS };
     let mut ended = Vec::new();
+    let all = args.what.is_empty();
     for name in &what {
+        if all && has_ended(name) {
+            ended.push(name);
+            continue;
+        }
         let said = if name.contains('/') || name == "." {
             path(name)
         } else {
@@ -66,7 +71,7 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
         };
         match said {
             Ok(said) => super::print(&format!("{name}: {said}\n"))?,
-            Err(_) if args.what.is_empty() && has_ended(name) => ended.push(name),
+            Err(_) if all && has_ended(name) => ended.push(name),
             Err(trouble) => {
                 status = OURS;
                 super::say(&format!("{trouble}\n"));
@@ -91,8 +96,8 @@ fn are_settled(cleared: &[Cleared]) -> bool {
     cleared.iter().all(Cleared::is_whole)
 }
 
-/// Whether a session that was there is not any more. One that clears up behind itself takes its
-/// name away last.
+/// Whether a session that was there is not any more. One that begins listens last, and one that
+/// clears up behind itself takes its name away last: it waits for either.
 fn has_ended(id: &str) -> bool {
     const PATIENCE: Duration = Duration::from_secs(2);
     let begun = Instant::now();

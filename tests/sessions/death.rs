@@ -204,6 +204,25 @@ fn a_stopped_supervisor_does_not_keep_settle_waiting() {
     h.end_victim();
 }
 
+#[test]
+fn settle_waits_for_a_session_that_begins() {
+    let stage = Stage::new("settling-begins");
+    let mut command = stage.with_folders("strace");
+    command.args(["-f", "-qq", "-o", "/dev/null", "-e", "trace=bind"]);
+    command.args(["-e", "inject=bind:delay_enter=500ms"]);
+    command.args([SYNCLATER, "run", "--quiet", "-u", "exit", "--", "true"]);
+    let mut victim = Running::start(&stage, command);
+    let begins = || {
+        stage
+            .left_in_run_dir()
+            .iter()
+            .any(|d| d.join("lock").exists())
+    };
+    assert!(until(LIMIT, begins));
+    stage.ask(&["settle"]).must_succeed();
+    victim.end().must_succeed();
+}
+
 /// A session whose disk takes its time, and a `settle` that waits for it.
 fn being_settled(stage: &Stage, disk: &SlowDisk) -> (Running, Running) {
     let mut command = stage.synclater(&["run", "--quiet", "-u", "exit", "--"]);

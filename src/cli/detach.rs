@@ -1,5 +1,6 @@
 //! `synclater detach`: ends a session that was attached.
 
+use super::paid::is_paid;
 use super::set::ask_named;
 use super::OURS;
 use crate::reach::attach::target::{self, Refusal};
@@ -7,7 +8,6 @@ use crate::reach::attach::{Told, Whose, Work};
 use crate::reach::whom;
 use crate::session::control::{is_there, sessions, Request};
 use crate::session::last_report::LastReport;
-use crate::session::stale::{self, Debt};
 use crate::session::supervisor::reached::{not_let_go, still_held};
 use std::time::{Duration, Instant};
 use synclater_model::report::message::Trouble;
@@ -96,7 +96,7 @@ fn let_go_of_all(args: &Args, left: Vec<u32>, last: Option<LastReport>) -> anyho
         let processes = counted(freed, "process");
         super::print(&format!("{id}: had ended; {processes} let go of\n"))?;
     }
-    held |= !is_paid(id);
+    held |= !is_paid(id, PATIENCE);
     let mut status = 0;
     if let Some(last) = last {
         super::print(&last.said(args.json))?;
@@ -112,36 +112,6 @@ fn let_go_of_all(args: &Args, left: Vec<u32>, last: Option<LastReport>) -> anyho
 
 /// How long it is waited for whoever settles in a dead session's place.
 const PATIENCE: Duration = Duration::from_secs(5);
-
-/// Whether all that the dead session `id` owed is settled; says why not.
-fn is_paid(id: &str) -> bool {
-    let begun = Instant::now();
-    loop {
-        let (why, try_) = match stale::debt_of(id) {
-            Ok(Debt::Paid) => return true,
-            Ok(Debt::BeingPaid) if begun.elapsed() < PATIENCE => {
-                std::thread::sleep(Duration::from_millis(50));
-                continue;
-            }
-            Ok(Debt::BeingPaid) => (
-                format!("its keeper, or another command, is at it for {PATIENCE:?}"),
-                "synclater settle",
-            ),
-            Ok(Debt::Open(entry)) => (
-                format!("its ledger entry {} is open", entry.display()),
-                "synclater settle; synclater status",
-            ),
-            Err(unread) => (
-                format!("{}: {}", unread.path.display(), unread.why),
-                "synclater settle",
-            ),
-        };
-        let what = format!("not everything is settled that session {id} owed");
-        let state = "its processes make every request for real";
-        super::say(&format!("{}\n", Trouble::new(what, why, try_, state)));
-        return false;
-    }
-}
 
 /// What became of a process that a session of the name is about.
 enum LetGo {

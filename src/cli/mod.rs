@@ -12,6 +12,7 @@ mod env;
 mod explain;
 mod export;
 mod generate;
+mod paid;
 mod probe;
 mod ps;
 mod record;

@@ -1,7 +1,7 @@
 //! `synclater settle`: pay now.
 
 use super::set::ask_named;
-use super::OURS;
+use super::{paid, OURS};
 use crate::session::belongings::memory_of;
 use crate::session::control::{self, sessions, Listens, Living, Request};
 use crate::session::durable::{self, Settled};
@@ -78,8 +78,7 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
             }
         }
     }
-    // What they have not settled by themselves is settled in their place.
-    if !ended.is_empty() && !(are_settled(&super::clear_stale()) & settle_orphans()) {
+    if !are_paid(&ended) {
         status = OURS;
     } else {
         for name in ended {
@@ -90,6 +89,17 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
         super::print("no sessions\n")?;
     }
     Ok(status)
+}
+
+/// Whether all that these sessions owed is settled, which ended meanwhile; says why not. Their
+/// keepers are at it, if they have been killed; what those leave is settled in their place.
+fn are_paid(ended: &[&String]) -> bool {
+    /// How long it is waited for a keeper.
+    const PATIENCE: Duration = Duration::from_secs(60);
+    { ended.iter() }.for_each(|id| paid::wait_for(id, PATIENCE));
+    let is_whole = ended.is_empty() || are_settled(&super::clear_stale()) & settle_orphans();
+    // Not where it was said just now.
+    is_whole && ended.iter().all(|id| paid::is_paid(id, PATIENCE))
 }
 
 fn are_settled(cleared: &[Cleared]) -> bool {

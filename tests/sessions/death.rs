@@ -223,6 +223,33 @@ fn settle_waits_for_a_session_that_begins() {
     victim.end().must_succeed();
 }
 
+#[test]
+fn settle_waits_for_the_keeper_of_a_session_that_was_killed() {
+    if !as_root("settle_waits_for_the_keeper_of_a_session_that_was_killed") {
+        return;
+    }
+    for again in [false, true] {
+        let (disk, stage) = (
+            SlowDisk::new("ext4", 64, 1000),
+            Stage::new("settling-keeper"),
+        );
+        let mut command = stage.synclater(&["run", "--quiet", "-u", "exit", "--"]);
+        command.arg(program("demand")).arg(disk.path());
+        let mut victim = Running::start(&stage, command);
+        stage.warm(&mut victim);
+        victim.send(Signal::KILL);
+        // Whoever comes second waits for whoever came first, too.
+        let beside = again.then(|| Running::start(&stage, stage.synclater(&["settle"])));
+        let settle = stage.ask(&["settle"]).must_succeed();
+        let open = stage.entries();
+        assert!(open.is_empty(), "{open:?} is open behind: {settle}");
+        if let Some(mut beside) = beside {
+            beside.end().must_succeed();
+        }
+        victim.end();
+    }
+}
+
 /// A session whose disk takes its time, and a `settle` that waits for it.
 fn being_settled(stage: &Stage, disk: &SlowDisk) -> (Running, Running) {
     let mut command = stage.synclater(&["run", "--quiet", "-u", "exit", "--"]);

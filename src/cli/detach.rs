@@ -8,6 +8,7 @@ use crate::reach::attach::{Told, Whose, Work};
 use crate::reach::whom;
 use crate::session::control::{is_there, sessions, Request};
 use crate::session::last_report::LastReport;
+use crate::session::stale::Debtor;
 use crate::session::supervisor::reached::{not_let_go, still_held};
 use std::time::{Duration, Instant};
 use synclater_model::report::message::Trouble;
@@ -40,8 +41,10 @@ pub struct Args {
 /// A [`Trouble`] where there is no such session, or it refuses.
 pub fn run(args: &Args) -> anyhow::Result<i32> {
     super::needs_proc("detach")?;
-    let _ = super::clear_stale();
     let id = &args.session;
+    // Whoever clears up may take away what says where its ledger is.
+    let debtor = Debtor::named(id);
+    let _ = super::clear_stale();
     let lives = sessions().iter().any(|s| s.id == *id && is_there(s));
     if lives {
         return ask(args);
@@ -49,7 +52,7 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
     let left = whom::left_by(id);
     match LastReport::take(id) {
         None if left.is_empty() => ask(args),
-        last => let_go_of_all(args, left, last),
+        last => let_go_of_all(args, &debtor, left, last),
     }
 }
 
@@ -62,7 +65,12 @@ fn ask(args: &Args) -> anyhow::Result<i32> {
 }
 
 /// Lets go of what a session has left that is over, and says what it had to say.
-fn let_go_of_all(args: &Args, left: Vec<u32>, last: Option<LastReport>) -> anyhow::Result<i32> {
+fn let_go_of_all(
+    args: &Args,
+    debtor: &Debtor,
+    left: Vec<u32>,
+    last: Option<LastReport>,
+) -> anyhow::Result<i32> {
     let id = &args.session;
     let clock = LeaseClock::new(Reading::now());
     let (mut freed, mut held, mut others) = (0, false, Vec::new());
@@ -96,7 +104,7 @@ fn let_go_of_all(args: &Args, left: Vec<u32>, last: Option<LastReport>) -> anyho
         let processes = counted(freed, "process");
         super::print(&format!("{id}: had ended; {processes} let go of\n"))?;
     }
-    held |= !is_paid(id, PATIENCE);
+    held |= !is_paid(debtor, PATIENCE);
     let mut status = 0;
     if let Some(last) = last {
         super::print(&last.said(args.json))?;

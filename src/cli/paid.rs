@@ -1,6 +1,6 @@
 //! Whether what a dead session owed is settled, by its keeper or by somebody in its place.
 
-use crate::session::stale::{self, Debt};
+use crate::session::stale::{Debt, Debtor};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 use synclater_model::report::message::Trouble;
@@ -8,18 +8,18 @@ use synclater_model::report::message::Trouble;
 /// How often it is looked whether somebody still settles.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Waits as long as somebody settles what the dead session `id` owed, for `patience` at most.
-pub fn wait_for(id: &str, patience: Duration) {
+/// Waits as long as somebody settles what a dead session owed, for `patience` at most.
+pub fn wait_for(debtor: &Debtor, patience: Duration) {
     let begun = Instant::now();
-    while stale::debt_of(id) == Ok(Debt::BeingPaid) && begun.elapsed() < patience {
+    while debtor.debt() == Ok(Debt::BeingPaid) && begun.elapsed() < patience {
         sleep(PAUSE);
     }
 }
 
-/// Whether all that the dead session `id` owed is settled, after [`wait_for`]; says why not.
-pub fn is_paid(id: &str, patience: Duration) -> bool {
-    wait_for(id, patience);
-    let (why, try_) = match stale::debt_of(id) {
+/// Whether all that a dead session owed is settled, after [`wait_for`]; says why not.
+pub fn is_paid(debtor: &Debtor, patience: Duration) -> bool {
+    wait_for(debtor, patience);
+    let (why, try_) = match debtor.debt() {
         Ok(Debt::Paid) => return true,
         Ok(Debt::BeingPaid) => (
             format!("its keeper, or another command, is at it for {patience:?}"),
@@ -34,7 +34,10 @@ pub fn is_paid(id: &str, patience: Duration) -> bool {
             "synclater settle",
         ),
     };
-    let what = format!("not everything is settled that session {id} owed");
+    let what = format!(
+        "not everything is settled that session {} owed",
+        debtor.id()
+    );
     let state = "its processes make every request for real";
     super::say(&format!("{}\n", Trouble::new(what, why, try_, state)));
     false

@@ -6,7 +6,7 @@ use crate::session::belongings::memory_of;
 use crate::session::control::{self, sessions, Listens, Living, Request};
 use crate::session::durable::{self, Settled};
 use crate::session::ledger::Ledger;
-use crate::session::stale::{self, Cleared};
+use crate::session::stale::{self, Cleared, Debtor};
 use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -44,62 +44,100 @@ EXAMPLES
 /// Those of the output; what could not be settled is told, and gives the status 125.
 pub fn run(args: &Args) -> anyhow::Result<i32> {
     let cleared = super::clear_stale();
-    let mut is_whole = are_settled(&cleared);
-    if args.what.is_empty() {
-        is_whole &= settle_orphans();
+    let is_whole = are_settled(&cleared);
+    let is_done = match &args.what[..] {
+        [] => all(&cleared)?,
+        what => each(what)?,
+    };
+    Ok(if is_whole && is_done { 0 } else { OURS })
+}
+
+/// Settles what is named. Whether all could be settled.
+fn each(what: &[String]) -> anyhow::Result<bool> {
+    let mut is_whole = true;
+    for name in what {
+        let said = match name.contains('/') || name == "." {
+            true => path(name),
+            false => session(name),
+        };
+        is_whole &= is_told(name, said)?;
     }
+    Ok(is_whole)
+}
+
+/// Settles what every session owes, dead ones too, but for those that were `cleared` just now.
+/// Whether all could be settled.
+fn all(cleared: &[Cleared]) -> anyhow::Result<bool> {
+    let mut is_whole = settle_orphans();
     // A dead one that is still there was told just now.
     let is_dead = |s: &Living| cleared.iter().any(|c| c.id == s.id);
-    let living = || sessions().into_iter().filter(|s| !is_dead(s));
-    let what: Vec<String> = if args.what.is_empty() {
-        living().map(|s| s.id).collect()
-    } else {
-        args.what.clone()
-    };
-    let mut status = if is_whole { 0 } else { OURS };
-    let mut ended = Vec::new();
-    let all = args.what.is_empty();
-    for name in &what {
-        if all && has_ended(name) {
-            ended.push(name);
-            continue;
-        }
-        let said = if name.contains('/') || name == "." {
-            path(name)
-        } else {
-            ask_named(name, &Request::Settle).map(|done| done.said)
-        };
-        match said {
-            Ok(said) => super::print(&format!("{name}: {said}\n"))?,
-            Err(_) if all && has_ended(name) => ended.push(name),
-            Err(trouble) => {
-                status = OURS;
-                super::say(&format!("{trouble}\n"));
-            }
-        }
-    }
-    if !are_paid(&ended) {
-        status = OURS;
-    } else {
-        for name in ended {
-            super::print(&format!("{name}: ended meanwhile\n"))?;
-        }
-    }
-    if what.is_empty() && is_whole {
+    let debtors = sessions().into_iter().filter(|s| !is_dead(s));
+    let debtors: Vec<Debtor> = debtors.map(|s| debtor(&s)).collect();
+    if debtors.is_empty() && is_whole && are_settled(cleared) {
         super::print("no sessions\n")?;
     }
-    Ok(status)
+    let mut ended = Vec::new();
+    for debtor in &debtors {
+        let id = debtor.id();
+        let said = session(id);
+        // Names are used again: then it was another one that answered.
+        if debtor.is_there() && (said.is_ok() || !has_ended(id)) {
+            is_whole &= is_told(id, said)?;
+        } else {
+            ended.push(debtor);
+        }
+    }
+    match are_paid(&ended) {
+        true => {
+            for debtor in ended {
+                super::print(&format!("{}: ended meanwhile\n", debtor.id()))?;
+            }
+        }
+        false => is_whole = false,
+    }
+    Ok(is_whole)
+}
+
+fn session(name: &str) -> Result<String, Trouble> {
+    ask_named(name, &Request::Settle).map(|done| done.said)
+}
+
+fn is_told(name: &str, said: Result<String, Trouble>) -> anyhow::Result<bool> {
+    match &said {
+        Ok(said) => super::print(&format!("{name}: {said}\n"))?,
+        Err(trouble) => super::say(&format!("{trouble}\n")),
+    }
+    Ok(said.is_ok())
+}
+
+/// What says where the entry of a session is. The folder of one that begins may still be as an
+/// earlier one left it, until it listens.
+fn debtor(session: &Living) -> Debtor {
+    let before = Debtor::of(session);
+    match has_ended(&session.id) {
+        true => before,
+        false => Debtor::of(session),
+    }
 }
 
 /// Whether all that these sessions owed is settled, which ended meanwhile; says why not. Their
 /// keepers are at it, if they have been killed; what those leave is settled in their place.
-fn are_paid(ended: &[&String]) -> bool {
+fn are_paid(ended: &[&Debtor]) -> bool {
     /// How long it is waited for a keeper.
     const PATIENCE: Duration = Duration::from_secs(60);
-    { ended.iter() }.for_each(|id| paid::wait_for(id, PATIENCE));
-    let is_whole = ended.is_empty() || are_settled(&super::clear_stale()) & settle_orphans();
+    { ended.iter() }.for_each(|debtor| paid::wait_for(debtor, PATIENCE));
+    let mut is_whole = ended.is_empty() || are_settled(&super::clear_stale());
+    for debtor in ended {
+        is_whole &= match debtor.settle() {
+            Ok(done) => super::tell_cleared(done.as_slice()),
+            Err(unread) => {
+                super::say(&format!("{}\n", unread.trouble()));
+                false
+            }
+        };
+    }
     // Not where it was said just now.
-    is_whole && ended.iter().all(|id| paid::is_paid(id, PATIENCE))
+    is_whole && ended.iter().all(|debtor| paid::is_paid(debtor, PATIENCE))
 }
 
 fn are_settled(cleared: &[Cleared]) -> bool {

@@ -250,30 +250,110 @@ pub enum Debt {
     Open(PathBuf),
 }
 
-/// What the dead session `id` has left to settle, behind [`clear`].
-///
-/// # Errors
-/// Why what would say it cannot be read.
-pub fn debt_of(id: &str) -> Result<Debt, Unread> {
-    let debt = |filed: Filed, ledger: &Ledger, is_ours: bool| match life_of(&filed.entry, ledger) {
-        Life::Lives if is_ours => Debt::BeingPaid,
-        // Another one with this name, of another run folder.
-        Life::Lives => Debt::Paid,
-        Life::Ended | Life::NotKnown => Debt::Open(filed.path),
-    };
-    if let Some(session) = control::sessions().into_iter().find(|s| s.id == id) {
-        let entry = entry_of(&session)?;
-        return Ok(entry.map_or(Debt::Paid, |(filed, ledger)| debt(filed, &ledger, true)));
+/// A session that was there, and what its lock file said of its ledger: its folder may be gone
+/// by the time that somebody asks what it owed.
+#[derive(Clone, Debug)]
+pub struct Debtor {
+    id: String,
+    kept: Kept,
+}
+
+impl Debtor {
+    /// As it is now.
+    #[must_use]
+    pub fn of(session: &Living) -> Debtor {
+        let (id, kept) = (session.id.clone(), ledger_of(&session.dir));
+        Debtor { id, kept }
     }
-    let Some(dir) = dirs::state_dir() else {
-        return Ok(Debt::Paid);
-    };
-    let ledger = Ledger::at(&dir).map_err(|why| Unread::ledger(&dir, why))?;
-    let Some(ledger) = ledger else {
-        return Ok(Debt::Paid);
-    };
-    let entry = ledger.entry(id)?.filter(|f| !was_cut(&f.entry, &ledger));
-    Ok(entry.map_or(Debt::Paid, |filed| debt(filed, &ledger, false)))
+
+    /// By its name; one that is gone is looked for in the ledger of whoever asks.
+    #[must_use]
+    pub fn named(id: &str) -> Debtor {
+        let session = control::sessions().into_iter().find(|s| s.id == id);
+        session.map_or_else(
+            || Debtor {
+                id: id.to_owned(),
+                kept: Kept::NotTold,
+            },
+            |session| Debtor::of(&session),
+        )
+    }
+
+    /// Its id.
+    #[must_use]
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// Whether its folder is there: not that of another one of its name.
+    #[must_use]
+    pub fn is_there(&self) -> bool {
+        self.session().is_some()
+    }
+
+    /// What it has left to settle once it is dead, behind [`clear`].
+    ///
+    /// # Errors
+    /// Why what would say it cannot be read.
+    pub fn debt(&self) -> Result<Debt, Unread> {
+        let Some((filed, ledger)) = self.entry()? else {
+            return Ok(Debt::Paid);
+        };
+        let is_its = self.is_there() || matches!(self.kept, Kept::In { .. });
+        Ok(match life_of(&filed.entry, &ledger) {
+            Life::Lives if is_its => Debt::BeingPaid,
+            // Another one with this name, of another run folder.
+            Life::Lives => Debt::Paid,
+            Life::Ended | Life::NotKnown => Debt::Open(filed.path),
+        })
+    }
+
+    /// Settles in its place what it left, if its folder is gone; that is done by [`clear`] else.
+    ///
+    /// # Errors
+    /// Why what would say it cannot be read, or that somebody settles it.
+    pub fn settle(&self) -> Result<Option<Cleared>, Unread> {
+        match self.entry()? {
+            Some((filed, ledger)) if !self.is_there() => settle_alone(&filed, &ledger, None),
+            _ => Ok(None),
+        }
+    }
+
+    fn session(&self) -> Option<Living> {
+        let its = |s: &Living| s.id == self.id && ledger_of(&s.dir) == self.kept;
+        control::sessions().into_iter().find(its)
+    }
+
+    fn entry(&self) -> Result<Option<(Filed, Ledger)>, Unread> {
+        if let Some(session) = self.session() {
+            return entry_of(&session);
+        }
+        let (dir, its) = match &self.kept {
+            Kept::In {
+                ledger,
+                token,
+                folder,
+            } => (Some(ledger.clone()), Some((token, folder))),
+            Kept::Nowhere => (None, None),
+            Kept::NotTold => (dirs::state_dir(), None),
+        };
+        let Some(dir) = dir else {
+            return Ok(None);
+        };
+        let ledger = Ledger::at(&dir).map_err(|why| Unread::ledger(&dir, why))?;
+        let entry = { ledger.as_ref() }.map_or(Ok(None), |l| l.entry(&self.id))?;
+        let Some((token, folder)) = its else {
+            let left = entry.zip(ledger);
+            return Ok(left.filter(|(filed, ledger)| !was_cut(&filed.entry, ledger)));
+        };
+        let entry = entry.filter(|f| f.entry.token.as_ref() == Some(token));
+        // Something lies over the folder that would say it.
+        let told = folder.as_ref().filter(|told| !told.is_empty());
+        if entry.is_none() && told.is_some_and(|told| folder_id(&dir).as_ref() != Some(told)) {
+            return Err(Unread::ledger(&dir, "it is not the folder that it was"));
+        }
+        Ok(entry.zip(ledger))
+    }
 }
 
 /// What is known of a supervisor.

@@ -250,14 +250,16 @@ fn settle_waits_for_the_keeper_of_a_session_that_was_killed() {
     }
 }
 
-/// A session whose disk takes its time, and a `settle` that waits for it.
-fn being_settled(stage: &Stage, disk: &SlowDisk) -> (Running, Running) {
+/// A session whose disk takes its time, and a `settle` with a ledger in `state` that waits for it.
+fn being_settled(stage: &Stage, disk: &SlowDisk, state: &Path) -> (Running, Running) {
     let mut command = stage.synclater(&["run", "--quiet", "-u", "exit", "--"]);
     command.arg(program("demand")).arg(disk.path());
     let mut victim = Running::start(stage, command);
     stage.warm(&mut victim);
     let mut command = stage.with_folders("timeout");
-    command.args(["20s", SYNCLATER, "settle"]);
+    command
+        .args(["20s", SYNCLATER, "settle"])
+        .env("SYNCLATER_STATE_DIR", state);
     let settle = Running::start(stage, command);
     let of_victim = victim.pid().as_raw_nonzero();
     let waits_for_disk = || {
@@ -275,18 +277,20 @@ fn settle_says_no_good_of_a_session_that_ends_without_having_settled() {
     if !as_root("settle_says_no_good_of_a_session_that_ends_without_having_settled") {
         return;
     }
-    let (disk, stage) = (SlowDisk::new("ext4", 64, 1500), Stage::new("settling-ends"));
-    let (mut victim, mut settle) = being_settled(&stage, &disk);
-    // The first one ends the command, the second its settling.
-    victim.send(Signal::TERM);
-    assert!(until(LIMIT, || child(victim.pid(), "demand").is_none()));
-    victim.send(Signal::TERM);
-    let run = victim.end();
-    assert_eq!(run.status.code(), Some(125), "{run}");
-    let settle = settle.end().must_succeed();
-    assert!(settle.stdout.contains("ended meanwhile"), "{settle}");
-    let open = stage.entries();
-    assert!(open.is_empty(), "{open:?} is open behind: {settle}");
+    for ledger in ["state", "another"] {
+        let (disk, stage) = (SlowDisk::new("ext4", 64, 1500), Stage::new("settling-ends"));
+        let (mut victim, mut settle) = being_settled(&stage, &disk, &stage.file(ledger));
+        // The first one ends the command, the second its settling.
+        victim.send(Signal::TERM);
+        assert!(until(LIMIT, || child(victim.pid(), "demand").is_none()));
+        victim.send(Signal::TERM);
+        let run = victim.end();
+        assert_eq!(run.status.code(), Some(125), "{run}");
+        let settle = settle.end().must_succeed();
+        assert!(settle.stdout.contains("ended meanwhile"), "{settle}");
+        let open = stage.entries();
+        assert!(open.is_empty(), "{open:?} is open behind: {settle}");
+    }
 }
 
 #[test]
@@ -298,7 +302,7 @@ fn a_supervisor_that_stops_while_it_settles_does_not_keep_settle_waiting() {
         SlowDisk::new("ext4", 64, 1500),
         Stage::new("settling-stopped"),
     );
-    let (mut victim, mut settle) = being_settled(&stage, &disk);
+    let (mut victim, mut settle) = being_settled(&stage, &disk, &stage.state());
     victim.send(Signal::STOP);
     let settle = settle.end();
     victim.send(Signal::CONT);

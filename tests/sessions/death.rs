@@ -409,6 +409,28 @@ fn a_helper_that_is_stopped_and_goes_on_keeps_no_end_waiting() {
 }
 
 #[test]
+fn a_helper_that_is_killed_keeps_no_end_waiting() {
+    let stage = Stage::new("helper-killed");
+    let gate = stage.file("gate");
+    run(clean("mkfifo").arg(&gate)).must_succeed();
+    let leaves = format!("cat {} & exit 3", gate.display());
+    let words = ["run", "--follow", "--quiet", "-u", "exit", "--"];
+    let mut command = stage.synclater(&words);
+    command.args(["sh", "-c", &leaves]);
+    let mut victim = Running::start(&stage, command);
+    let has = |name| child(victim.pid(), name).is_some();
+    let is_left = || has("cat") && !has("sh") && has("synclater-atte");
+    assert!(until(LIMIT, is_left), "{}", victim.stderr());
+    let helper = child(victim.pid(), "synclater-atte").expect("a helper");
+    kill_process(helper, Signal::KILL).expect("it runs");
+    let number = helper.as_raw_nonzero().get().unsigned_abs();
+    assert!(until(LIMIT, || synclater_sys::process::is_ended(number)));
+    std::fs::write(&gate, "").expect("somebody reads");
+    let end = victim.end();
+    assert_eq!(end.status.code(), Some(3), "{end}");
+}
+
+#[test]
 fn a_session_is_not_cleared_while_its_keeper_settles() {
     if !as_root("a_session_is_not_cleared_while_its_keeper_settles") {
         return;

@@ -240,8 +240,8 @@ pub enum Change {
     Continued,
 }
 
-/// The next change of state among our children, without waiting: of `first`, then of others. Stops
-/// short of a child in `jobs` that has ended, which belongs to its [`crate::job::Job`].
+/// The next change of state among our children, without waiting: of `first`, then of others. Not
+/// of a child in `jobs`, whose end belongs to its [`crate::job::Job`].
 #[must_use]
 pub fn next_change(jobs: &[u32], first: u32) -> Option<(u32, Change)> {
     let stands_or_goes_on = libc::WSTOPPED | libc::WCONTINUED | libc::WNOHANG;
@@ -257,7 +257,9 @@ pub fn next_change(jobs: &[u32], first: u32) -> Option<(u32, Change)> {
             return wait_info(libc::P_PID, pid, how);
         }
         if matches!(change, Change::Exited(_) | Change::Signaled(_)) {
-            return None;
+            // It hides what has changed in others as long as nobody asks how it ended.
+            let others = children().into_iter().filter(|pid| !jobs.contains(pid));
+            return { others }.find_map(|pid| wait_info(libc::P_PID, pid, how));
         }
         // Nobody wants to know, and it hides what has changed in others.
         wait_info(libc::P_PID, pid, stands_or_goes_on)?;

@@ -451,6 +451,7 @@ impl Supervisor {
 
     fn reap(&mut self) {
         self.waker.take_if(|job| job.finished().is_some());
+        self.attendants.retain(|job| job.finished().is_none());
         let jobs = self.job_pids();
         while let Some((pid, change)) = process::next_change(&jobs, self.child) {
             if pid != self.child {

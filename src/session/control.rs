@@ -16,7 +16,7 @@ use synclater_model::report::ps::PsSession;
 use synclater_sys::wait::{self, For};
 use synclater_sys::{process, socket};
 
-/// How long a client waits for an answer: settling may take long, and says so by itself.
+/// How long a client waits for an answer where something is settled before.
 const PATIENCE: Duration = Duration::from_secs(3600);
 /// For everything else: a supervisor that runs answers within milliseconds.
 const SHORT_PATIENCE: Duration = Duration::from_secs(3);
@@ -323,7 +323,10 @@ pub fn listens_in(memory: &Path) -> Listens {
 }
 
 fn takes_long(request: &Request) -> bool {
-    matches!(request, Request::Settle | Request::Detach { .. })
+    match request {
+        Request::Settle | Request::Detach { .. } | Request::Set { .. } => true,
+        Request::Hello | Request::Ps | Request::Watch => false,
+    }
 }
 
 fn put(session: &Living, request: &Request) -> io::Result<(Answer, BufReader<UnixStream>)> {

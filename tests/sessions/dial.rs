@@ -1,7 +1,8 @@
 //! The dial of a live session: `set`, `settle`, `--for`.
 
-use super::stage::{pass, program, progress, Running, Stage};
+use super::stage::{as_root, pass, program, progress, Running, Stage};
 use crate::harness::command::LIMIT;
+use crate::harness::disk::SlowDisk;
 use crate::wait::until;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -71,6 +72,23 @@ fn set_reaches_every_process_at_once() {
         assert!(all_later(&stage), "{:?}", rows(&stage));
         assert_eq!(stage.session()["until"], "exit");
     }
+}
+
+#[test]
+fn set_waits_for_a_disk_that_takes_its_time() {
+    if !as_root("set_waits_for_a_disk_that_takes_its_time") {
+        return;
+    }
+    let (disk, stage) = (SlowDisk::new("ext4", 64, 2000), Stage::new("set-slow"));
+    let mut command = stage.synclater(&["run", "--quiet", "-u", "exit", "--"]);
+    command.arg(program("demand")).arg(disk.path());
+    let mut victim = Running::start(&stage, command);
+    stage.warm(&mut victim);
+    let id = stage.id();
+    let told = stage.ask(&["set", &id, "-u", "now"]).must_succeed();
+    assert!(told.stdout.contains("now"), "{told}");
+    assert_eq!(stage.session()["debt"], 0);
+    victim.end().must_succeed();
 }
 
 #[test]

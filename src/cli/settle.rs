@@ -4,6 +4,7 @@ use super::set::ask_named;
 use super::{paid, OURS};
 use crate::session::belongings::memory_of;
 use crate::session::control::{self, sessions, Listens, Living, Request};
+use crate::session::device;
 use crate::session::durable::{self, Settled};
 use crate::session::ledger::Ledger;
 use crate::session::stale::{self, Cleared, Debtor};
@@ -15,13 +16,16 @@ use synclater_sys::mount;
 
 /// Makes durable what was asked for so far: of one session, of file systems, or of all sessions.
 ///
+/// "All sessions" are those of one user, in one run folder.
+///
 /// Exit status: 0 (also where a file system was written, and more is not known: a line says so), or
 /// 125 where something could not be settled, the ledger could not be read, or a
 /// session lives in another run folder or container; the rest is settled.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Sessions, as `synclater ps` names them, or paths (with a /) on the file systems to settle.
+    /// Sessions, as `synclater ps` names them, or paths (with a /) on the file systems to settle,
+    /// or of their devices.
     #[arg(value_name = "SESSION|PATH")]
     what: Vec<String>,
 }
@@ -31,6 +35,9 @@ const PAUSE: Duration = Duration::from_millis(10);
 
 /// How things stand where something was not settled.
 pub const NOT_KNOWN: &str = "nothing is known to be durable that was not before";
+
+const OF_DEVICE: &str = "\
+device settled; what a file system on it holds in memory is not: none is mounted where it can be seen";
 
 const EXAMPLES: &str = "\
 EXAMPLES
@@ -201,11 +208,15 @@ fn path(name: &str) -> Result<String, Trouble> {
         )
     };
     let fd = mount::open_for_sync(Path::new(name)).map_err(|e| trouble(e.to_string()))?;
-    if mount::is_block_device(&fd) {
+    let is_device = mount::is_block_device(&fd);
+    let on_it = is_device.then(|| device::mounted_of(&fd)).flatten();
+    if is_device {
         rustix::fs::fsync(&fd).map_err(|e| trouble(e.to_string()))?;
-        return Ok("device settled".into());
+        if on_it.is_none() {
+            return Ok(OF_DEVICE.into());
+        }
     }
-    match durable::settle_at(&fd) {
+    match durable::settle_at(on_it.as_ref().unwrap_or(&fd)) {
         Ok(Settled::Durable) => Ok("file system settled".into()),
         Ok(Settled::Written(why)) => Ok(format!(
             "file system written; whether it is durable is not known: {why}"

@@ -15,6 +15,7 @@ pub mod belongings;
 pub mod compile;
 pub mod control;
 pub mod counts;
+pub mod device;
 pub mod dirs;
 pub mod durable;
 pub mod escape;

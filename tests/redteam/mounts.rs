@@ -285,6 +285,37 @@ fn settle_claims_no_more_of_a_path_than_is_known_of_its_file_system() {
 }
 
 #[test]
+fn a_disk_that_is_settled_by_its_device_has_all_of_its_file_system() {
+    if !as_root("a_disk_that_is_settled_by_its_device_has_all_of_its_file_system") {
+        return;
+    }
+    let stage = Stage::new("device");
+    for kind in ["ext4", "xfs", "btrfs"] {
+        let disk = Disk::new(kind, 320);
+        std::fs::write(disk.path().join("file"), "written").expect("written");
+        let hidden = "umount \"$1\" && shift && exec \"$@\"";
+        let mut command = stage.with_folders("unshare");
+        command
+            .args(["-m", "sh", "-c", hidden, "sh"])
+            .arg(disk.path());
+        command.args([SYNCLATER, "settle", &disk.device()]);
+        let settle = run(&mut command).must_succeed();
+        let says = settle
+            .stdout
+            .contains("a file system on it holds in memory is not");
+        assert!(says, "{kind}: {settle}");
+        let settle = stage.ask(&["settle", &disk.device()]).must_succeed();
+        assert!(
+            settle.stdout.contains("file system settled"),
+            "{kind}: {settle}"
+        );
+        let cut = disk.cut();
+        let said = std::fs::read_to_string(cut.path().join("file")).unwrap_or_default();
+        assert_eq!(said, "written", "{kind}");
+    }
+}
+
+#[test]
 fn a_mount_that_is_moved_over_a_tmpfs_loses_nothing() {
     if !as_root("a_mount_that_is_moved_over_a_tmpfs_loses_nothing") {
         return;

@@ -18,12 +18,18 @@ const LEASE: Duration = Duration::from_millis(2200);
 
 /// A child of this name.
 fn child(parent: Pid, name: &str) -> Option<Pid> {
+    children(parent, name).into_iter().next()
+}
+
+/// All children of this name.
+fn children(parent: Pid, name: &str) -> Vec<Pid> {
     let tasks = format!("/proc/{0}/task/{0}/children", parent.as_raw_nonzero());
     let children = std::fs::read_to_string(tasks).expect("children");
     let of = |pid: &&str| std::fs::read_to_string(format!("/proc/{pid}/comm"));
     let is_it = |pid: &&str| of(pid).is_ok_and(|n| n.starts_with(name));
-    let pid = children.split_whitespace().find(is_it)?;
-    Pid::from_raw(pid.parse().expect("a number"))
+    let its = children.split_whitespace().filter(is_it);
+    its.filter_map(|pid| Pid::from_raw(pid.parse().expect("a number")))
+        .collect()
 }
 
 struct Hammered {
@@ -428,6 +434,27 @@ fn a_helper_that_is_killed_keeps_no_end_waiting() {
     std::fs::write(&gate, "").expect("somebody reads");
     let end = victim.end();
     assert_eq!(end.status.code(), Some(3), "{end}");
+}
+
+#[test]
+fn a_doorbell_whose_listener_is_killed_is_listened_to_again() {
+    let stage = Stage::new("bell");
+    let mut victim = stage.demand(&["-u", "20ms"]);
+    stage.warm(&mut victim);
+    let listener = |than: Option<Pid>| {
+        let waits_in =
+            |pid: &Pid| std::fs::read_to_string(format!("/proc/{}/wchan", pid.as_raw_nonzero()));
+        let listens = |pid: &Pid| waits_in(pid).is_ok_and(|at| at.contains("futex"));
+        let mut all = children(victim.pid(), "synclater-atte").into_iter();
+        all.find(|pid| Some(*pid) != than && listens(pid))
+    };
+    assert!(until(LIMIT, || listener(None).is_some()));
+    for _ in 0..2 {
+        let one = listener(None).expect("a listener");
+        kill_process(one, Signal::KILL).expect("it runs");
+        assert!(until(LIMIT, || listener(Some(one)).is_some()));
+    }
+    victim.end().must_succeed();
 }
 
 #[test]

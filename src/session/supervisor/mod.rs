@@ -6,6 +6,7 @@
 //! Order: an entry is on disk before its file systems may owe (`filesystems` in the page turn to
 //! `FS_OWES` when the job that wrote it has ended well and the keeper holds their descriptors).
 
+mod attending;
 mod entering;
 pub mod following;
 mod herd;
@@ -32,6 +33,7 @@ use super::ledger::Ledger;
 use super::settle::{self, Settle, Settled};
 use super::shared::Shared;
 use crate::reach::net::Net;
+use attending::Attendants;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -43,7 +45,7 @@ use synclater_model::policy::dial::Until;
 use synclater_model::policy::rules::RuleSet;
 use synclater_model::report::run::SettleError;
 use synclater_shim::page;
-use synclater_sys::attendant::{attend, Doorbell, Held};
+use synclater_sys::attendant::Doorbell;
 use synclater_sys::clock::Setback;
 use synclater_sys::job::{self, Job};
 use synclater_sys::perf::LostWrites;
@@ -193,7 +195,6 @@ pub struct Supervisor {
     signals: Signals,
     doorbell: Doorbell,
     /// To the doorbells of so many other users is listened.
-    others_attended: usize,
     setback: Setback,
     server: Server,
     slots_door: UnixListener,
@@ -213,7 +214,7 @@ pub struct Supervisor {
     lost_writes: Option<LostWrites>,
     last_ask: Instant,
     /// Listen to the doorbell, and hold the trace points until after our end.
-    attendants: Vec<Job>,
+    attendants: Attendants,
     /// Continues us with the command.
     waker: Option<Job>,
     recording: Option<recording::Recording>,
@@ -277,7 +278,6 @@ impl Supervisor {
             net: None,
             signals: parts.signals,
             doorbell,
-            others_attended: 0,
             setback: Setback::new(shared.clock),
             server: parts.server,
             slots_door: parts.slots_door,
@@ -293,7 +293,7 @@ impl Supervisor {
             relaxing: false,
             lost_writes: None,
             last_ask: Instant::now(),
-            attendants: Vec::new(),
+            attendants: Attendants::default(),
             waker: None,
             recording: None,
             rings: None,
@@ -309,7 +309,7 @@ impl Supervisor {
     /// Runs the loop until the command, process `child`, has ended.
     pub fn run(&mut self, child: u32) -> Outcome {
         self.child = child;
-        self.attend(true);
+        self.attend();
         loop {
             if let Some(outcome) = self.outcome {
                 return outcome;
@@ -361,6 +361,7 @@ impl Supervisor {
             self.census.sweep(self.shared);
             self.escapes.look_around(self.plan.rules.as_ref());
             self.look_for_lost_writes();
+            self.attend_again();
             self.end_of_umounts();
             self.look_at_net();
         }
@@ -439,7 +440,8 @@ impl Supervisor {
     fn job_pids(&self) -> Vec<u32> {
         let mut pids: Vec<u32> = self.settles.values().map(Settle::pid).collect();
         pids.extend(self.keeper.iter().map(Keeper::pid));
-        pids.extend(self.attendants.iter().chain(&self.waker).map(Job::pid));
+        pids.extend(self.attendants.pids());
+        pids.extend(self.waker.iter().map(Job::pid));
         pids.extend(self.recording.iter().map(|r| r.recorder.pid()));
         pids.extend(self.entering.writing.iter().map(|(j, _)| j.pid()));
         pids.extend(self.looks.job().map(Job::pid));
@@ -451,7 +453,7 @@ impl Supervisor {
 
     fn reap(&mut self) {
         self.waker.take_if(|job| job.finished().is_some());
-        self.attendants.retain(|job| job.finished().is_none());
+        self.forget_attendants_that_ended();
         let jobs = self.job_pids();
         while let Some((pid, change)) = process::next_change(&jobs, self.child) {
             if pid != self.child {
@@ -480,32 +482,6 @@ impl Supervisor {
         self.look_who_writes();
     }
 
-    /// Starts what listens to the doorbell and switches the kernel's trace points off in the end.
-    /// Without it the loop looks at every heartbeat, and our end takes longer.
-    fn attend(&mut self, listens: bool) {
-        let bell = (&self.doorbell, &self.shared.slots().doorbell);
-        let job = attend(listens.then_some(bell), &self.escapes.held());
-        self.is_attended_by(job);
-    }
-
-    /// The same for the doorbells of other users that have joined since.
-    fn attend_others(&mut self) {
-        let (shared, begun) = (self.shared, self.others_attended);
-        self.others_attended = shared.others().taken();
-        for room in begun..self.others_attended {
-            let Ok(bell) = self.doorbell.beside() else {
-                continue;
-            };
-            let word = &shared.others().slots(room).doorbell;
-            self.is_attended_by(attend(Some((&bell, word)), &Held::default()));
-        }
-    }
-
-    fn is_attended_by(&mut self, job: std::io::Result<Job>) {
-        job.iter().for_each(|job| self.escapes.is_ours(job.pid()));
-        self.attendants.extend(job);
-    }
-
     /// Closes the ledger entry, ends the keeper, removes the session's files. Where something was
     /// not settled, the entry stays.
     pub fn close(&mut self) {
@@ -519,10 +495,9 @@ impl Supervisor {
         self.looks.end();
         if !root_stays() {
             // In a chroot, say, that is unmounted next: nothing of ours may be left in it.
-            let attendants = std::mem::take(&mut self.attendants);
-            attendants.into_iter().for_each(Job::end);
+            std::mem::take(&mut self.attendants).end();
         } else if self.attendants.is_empty() {
-            self.attend(false);
+            self.hold_for_later();
         }
         // Whoever unmounts a file system right after us must not find it busy.
         self.filesystems.release_all();

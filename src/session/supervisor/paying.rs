@@ -3,6 +3,7 @@
 use super::*;
 use crate::session::durable::{errno_name, Holding};
 use crate::session::filesystems::Filesystem;
+use synclater_sys::attendant::{attend, Held};
 
 /// What is said of a file system that could not be settled, and that the session is not known to
 /// have written to.
@@ -30,7 +31,7 @@ impl Supervisor {
                 ..Held::default()
             };
             let job = attend(None, &held);
-            self.is_attended_by(job);
+            self.is_attended_by(job, None);
         }
     }
 

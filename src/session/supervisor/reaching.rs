@@ -452,7 +452,7 @@ impl Supervisor {
 
     /// Runs the loop until everything that was found at the beginning is attached or refused.
     pub fn run_until_reached(&mut self) {
-        self.attend(true);
+        self.attend();
         loop {
             self.turn();
             if self.outcome.is_some() || self.reach.as_ref().is_none_or(|r| !r.is_busy()) {

@@ -1,0 +1,112 @@
+//! The processes that sleep on the doorbells for the loop, and hold trace points until the end.
+//!
+//! One that is killed is started again at the next heartbeat. Without one the loop looks at every
+//! heartbeat only, which a bound of milliseconds does not allow for.
+
+use super::Supervisor;
+use std::io;
+use synclater_sys::attendant::{attend, Held};
+use synclater_sys::job::Job;
+
+/// Whose doorbell is listened to.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Bell {
+    /// That of the session's owner.
+    Own,
+    /// That of another user.
+    Of {
+        /// Where that user's slots are.
+        room: usize,
+    },
+}
+
+/// All of them.
+#[derive(Default)]
+pub(super) struct Attendants {
+    jobs: Vec<(Job, Option<Bell>)>,
+    /// Those that nobody listens to.
+    unheard: Vec<Bell>,
+    /// So many other users' doorbells have been looked at.
+    others: usize,
+}
+
+impl Attendants {
+    pub(super) fn pids(&self) -> impl Iterator<Item = u32> + '_ {
+        self.jobs.iter().map(|(job, _)| job.pid())
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.jobs.is_empty()
+    }
+
+    /// Ends them, and waits until they are gone with all that they held.
+    pub(super) fn end(self) {
+        self.jobs.into_iter().for_each(|(job, _)| job.end());
+    }
+}
+
+impl Supervisor {
+    /// Starts what listens to the doorbell and switches the kernel's trace points off in the end.
+    pub(super) fn attend(&mut self) {
+        self.listen_to(Bell::Own);
+    }
+
+    /// Starts what only switches the trace points off.
+    pub(super) fn hold_for_later(&mut self) {
+        let job = attend(None, &self.escapes.held());
+        self.is_attended_by(job, None);
+    }
+
+    /// Listens to the doorbells of other users that have joined since, too.
+    pub(super) fn attend_others(&mut self) {
+        let taken = self.shared.others().taken();
+        let begun = std::mem::replace(&mut self.attendants.others, taken);
+        for room in begun..taken {
+            self.listen_to(Bell::Of { room });
+        }
+    }
+
+    /// Takes note of those that were killed.
+    pub(super) fn forget_attendants_that_ended(&mut self) {
+        let Attendants { jobs, unheard, .. } = &mut self.attendants;
+        jobs.retain(|(job, bell)| {
+            let is_there = job.finished().is_none();
+            if !is_there {
+                unheard.extend(*bell);
+            }
+            is_there
+        });
+    }
+
+    /// Starts those again that were killed, or could not be started.
+    pub(super) fn attend_again(&mut self) {
+        for bell in std::mem::take(&mut self.attendants.unheard) {
+            self.listen_to(bell);
+        }
+    }
+
+    fn listen_to(&mut self, bell: Bell) {
+        let job = match bell {
+            Bell::Own => {
+                let word = &self.shared.slots().doorbell;
+                attend(Some((&self.doorbell, word)), &self.escapes.held())
+            }
+            Bell::Of { room } => {
+                let word = &self.shared.others().slots(room).doorbell;
+                let bell = self.doorbell.beside();
+                bell.and_then(|bell| attend(Some((&bell, word)), &Held::default()))
+            }
+        };
+        self.is_attended_by(job, Some(bell));
+    }
+
+    pub(super) fn is_attended_by(&mut self, job: io::Result<Job>, bell: Option<Bell>) {
+        match job {
+            Ok(job) => {
+                self.escapes.is_ours(job.pid());
+                self.attendants.jobs.push((job, bell));
+            }
+            Err(_) => self.attendants.unheard.extend(bell),
+        }
+    }
+}

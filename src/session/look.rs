@@ -18,6 +18,12 @@ pub type Written = Option<BTreeSet<u64>>;
 /// How long one look may take: then it is not known.
 const LOOK_MAX: Duration = Duration::from_secs(10);
 
+/// So many descriptors of one process a child looks at.
+const DESCRIPTORS_MAX: usize = 1 << 16;
+
+/// So many we do, whose heartbeat waits for that.
+const DESCRIPTORS_MAX_HERE: usize = 1024;
+
 /// More superblocks than these are any.
 const SUPERBLOCKS_MAX: usize = 4096;
 
@@ -41,7 +47,7 @@ impl Look {
         let begun = Instant::now();
         let way = match in_a_child(rounds, &members) {
             Ok((job, answer)) => Way::Child(job, answer),
-            Err(_) => Way::Here(look(rounds, &members)),
+            Err(_) => Way::Here(look(rounds, &members, DESCRIPTORS_MAX_HERE)),
         };
         Look { way, begun }
     }
@@ -106,8 +112,8 @@ fn in_a_child(rounds: usize, members: &impl Fn() -> BTreeSet<u32>) -> io::Result
     let job = Job::start(|| {
         process::set_name(c"synclater-look");
         let kept = job::keep_only(&[theirs.as_fd()]);
-        let done =
-            process::end_with_parent(us) && tell(kept[0].as_fd(), &look(rounds, members)).is_ok();
+        let done = process::end_with_parent(us)
+            && tell(kept[0].as_fd(), &look(rounds, members, DESCRIPTORS_MAX)).is_ok();
         // The child's, whose owners are its parent's.
         std::mem::forget(kept);
         i32::from(!done)
@@ -117,7 +123,7 @@ fn in_a_child(rounds: usize, members: &impl Fn() -> BTreeSet<u32>) -> io::Result
 
 /// Where others start all the time each round finds new ones: what so many have open is answer
 /// enough.
-fn look(rounds: usize, members: &impl Fn() -> BTreeSet<u32>) -> Written {
+fn look(rounds: usize, members: &impl Fn() -> BTreeSet<u32>, most: usize) -> Written {
     let ours = mounts_of("self");
     let mut written = BTreeSet::new();
     let mut before = BTreeSet::new();
@@ -125,7 +131,7 @@ fn look(rounds: usize, members: &impl Fn() -> BTreeSet<u32>) -> Written {
         let mut now = members();
         now.remove(&std::process::id());
         for pid in &now {
-            written.extend(written_by(*pid, &ours)?);
+            written.extend(written_by(*pid, &ours, most)?);
         }
         if now.is_subset(&before) {
             break;

@@ -14,14 +14,12 @@ use synclater_model::policy::filesystem::Mount;
 use synclater_sys::mount::{self, MNT_ID};
 use synclater_sys::process;
 
-/// At most so many descriptors of one process are looked at; of one with more nothing is known.
-const DESCRIPTORS_MAX: usize = 1024;
-
 /// Device numbers of the superblocks that a process writes to, as mountinfo shows them. `None`
-/// where that cannot be told; empty for a process that is gone. `ours` are the mounts in our sight.
+/// where that cannot be told, as where it has more than `most` descriptors; empty for a process that
+/// is gone. `ours` are the mounts in our sight.
 #[must_use]
-pub fn written_by(pid: u32, ours: &[Mount]) -> Option<BTreeSet<u64>> {
-    let seen = seen_of(pid, ours);
+pub fn written_by(pid: u32, ours: &[Mount], most: usize) -> Option<BTreeSet<u64>> {
+    let seen = seen_of(pid, ours, most);
     match process::is_ended(pid) && !has_threads(pid) {
         true => Some(seen.unwrap_or_default()),
         false => seen,
@@ -43,7 +41,7 @@ pub fn may_be_hidden() -> bool {
     !process::proc_is_ours() || process::effective_user() != 0 && is_hiding()
 }
 
-fn seen_of(pid: u32, ours: &[Mount]) -> Option<BTreeSet<u64>> {
+fn seen_of(pid: u32, ours: &[Mount], most: usize) -> Option<BTreeSet<u64>> {
     // Where it has changed its root, or its namespace, it does not see all that it has open.
     let theirs = mounts_of(&pid.to_string());
     let number = |id: u64| {
@@ -55,7 +53,7 @@ fn seen_of(pid: u32, ours: &[Mount]) -> Option<BTreeSet<u64>> {
     for task in tasks_with_files(pid)? {
         for file in std::fs::read_dir(format!("{task}/fdinfo")).ok()?.flatten() {
             looked_at += 1;
-            if looked_at > DESCRIPTORS_MAX {
+            if looked_at > most {
                 return None;
             }
             let text = process::text(file.path()).unwrap_or_default();
@@ -162,7 +160,7 @@ mod tests {
             .find(|m| mount::id_of_path(&dir, MNT_ID).is_ok_and(|id| id == m.id))
             .map(dev_of);
         let ours = mounts_of("self");
-        let written = written_by(std::process::id(), &ours).expect("few descriptors");
+        let written = written_by(std::process::id(), &ours, 1024).expect("few descriptors");
         assert!(dev.is_some_and(|dev| written.contains(&dev)));
         let _ = std::fs::remove_file(dir);
     }

@@ -524,6 +524,20 @@ fn an_umount_beside_programs_that_fork_all_the_time_is_not_refused() {
 }
 
 #[test]
+fn an_umount_beside_many_descriptors_is_not_refused() {
+    if !as_root("an_umount_beside_many_descriptors_is_not_refused") {
+        return;
+    }
+    let (disk, stage) = (Disk::new("ext4", 64), Stage::new("descriptors"));
+    let script = "ulimit -n 4096; for fd in $(seq 20 2500); do eval \"exec $fd</dev/null\"; done
+        for k in 1 2 3 4 5 6 7 8; do
+          dd if=/dev/zero of=\"$0/f\" bs=4k count=4 oflag=dsync status=none || exit 9; done
+        umount \"$0\"";
+    let words = ["run", "--quiet", "-u", "exit", "--", "bash", "-c", script];
+    run(stage.synclater(&words).arg(disk.path())).must_succeed();
+}
+
+#[test]
 fn an_umount_that_has_to_look_at_many_keeps_nobody_waiting() {
     if !as_root("an_umount_that_has_to_look_at_many_keeps_nobody_waiting") {
         return;

@@ -32,8 +32,8 @@ use synclater_sys::registers::Registers;
 /// Runs a command with its sync calls answered now and carried out later.
 ///
 /// Stopping synclater (Ctrl-C, SIGTERM, SIGHUP) passes the signal on to the command and settles
-/// what is owed; a second Ctrl-C while settling ends at once with 125, and `synclater status`
-/// remembers what was owed.
+/// what is owed; a second Ctrl-C or SIGTERM while settling ends at once with 125, and
+/// `synclater status` remembers what was owed.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {

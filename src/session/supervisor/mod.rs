@@ -210,6 +210,8 @@ pub struct Supervisor {
     child: u32,
     outcome: Option<Outcome>,
     interrupts: u32,
+    /// The terminal has gone.
+    hung_up: bool,
     relaxing: bool,
     lost_writes: Option<LostWrites>,
     last_ask: Instant,
@@ -290,6 +292,7 @@ impl Supervisor {
             child: 0,
             outcome: None,
             interrupts: 0,
+            hung_up: false,
             relaxing: false,
             lost_writes: None,
             last_ask: Instant::now(),
@@ -424,9 +427,9 @@ impl Supervisor {
             }
             match signal.number {
                 libc_signal::INT | libc_signal::TERM => self.interrupts += 1,
-                // Shell and kernel tell each that the terminal has gone: nobody is there any more
-                // who does not want to wait.
-                libc_signal::HUP => self.interrupts = self.interrupts.max(1),
+                // The terminal has gone: nobody is there any more who does not want to wait. Shell
+                // and kernel tell it each, and systemd behind a SIGTERM.
+                libc_signal::HUP => self.hung_up = true,
                 _ => {}
             }
             if self.outlives_command() {

@@ -498,7 +498,8 @@ impl Supervisor {
         if self.reach.is_none() || self.outcome.is_some() {
             return;
         }
-        if self.interrupts > 0 || self.plan.ends.is_some_and(|end| Instant::now() >= end) {
+        let is_over = self.plan.ends.is_some_and(|end| Instant::now() >= end);
+        if self.interrupts > 0 || self.hung_up || is_over {
             self.leave();
         }
         let Some(reach) = self.reach.as_mut() else {

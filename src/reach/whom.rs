@@ -12,6 +12,7 @@ use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use synclater_model::policy::glob::Glob;
+use synclater_model::report::text::{command_line, shown};
 use synclater_sys::process;
 
 /// Processes to be attached.
@@ -122,7 +123,8 @@ fn why_not_meant(exes: &[Glob], pid: u32) -> Option<Refusal> {
     if !fits(exes, pid, |_| true) {
         return None;
     }
-    let exe = exe_of(pid);
+    let path = exe_of(pid);
+    let exe = shown(&path);
     let program = Program::of(pid);
     let Some(program) = program.filter(|program| program.is_ours()) else {
         let why = format!("what it executes as {exe} is a file of its own mount namespace");
@@ -133,7 +135,10 @@ fn why_not_meant(exes: &[Glob], pid: u32) -> Option<Refusal> {
     }
     let why = program.is_roots().err()?;
     let why = format!("a base name means programs of root; of {exe}, {why}");
-    Some(Refusal::new(why, format!("--exe {exe}, or --pid {pid}")))
+    // One with control characters nobody can copy.
+    let by_path = (path == exe).then(|| format!("{}, or ", command_line(&["--exe".into(), path])));
+    let try_ = format!("{}--pid {pid}", by_path.unwrap_or_default());
+    Some(Refusal::new(why, try_))
 }
 
 /// Whether a process is a synclater, this one or another copy, which takes that name: what it

@@ -204,6 +204,28 @@ fn a_base_name_that_root_says_means_no_program_of_somebody_else() {
     stage.detach(&session);
 }
 
+#[test]
+fn a_program_whose_path_has_lines_writes_none_of_its_own() {
+    if !as_root("a_program_whose_path_has_lines_writes_none_of_its_own") {
+        return;
+    }
+    let stage = Stage::new("lines");
+    stage.open_to_others(0o777);
+    let folder = stage.work().join("a\nsynclater: all is well");
+    std::fs::create_dir(&folder).expect("a folder");
+    let theirs = folder.join("base-exe-48");
+    crate::harness::command::copy_program(&named(&stage, "base-exe-48"), &theirs);
+    give_to_nobody(&theirs);
+    let mut command = clean(&theirs);
+    command.arg(stage.work());
+    let _victim = started(&stage, command);
+    let outcome = stage.ask(&["attach", "--exe", "base-exe-48"]);
+    assert_eq!(outcome.status.code(), Some(125), "{outcome}");
+    assert!(outcome.stderr.contains("--pid"), "{outcome}");
+    let mut lines = outcome.stderr.lines().map(str::trim);
+    assert!(!lines.any(|l| l.starts_with("synclater: all")), "{outcome}");
+}
+
 /// Starts what lies at `program` where `script` has been done in a mount namespace of its own.
 fn elsewhere(stage: &Stage, script: &str, program: &Path, words: &[&Path]) -> Running {
     let mut command = clean("unshare");

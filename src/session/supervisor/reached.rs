@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 use synclater_model::report::message::Trouble;
 use synclater_model::report::number::counted;
+use synclater_model::report::text::shown;
 
 /// A process that is attached.
 #[derive(Clone, Debug)]
@@ -57,7 +58,10 @@ pub fn not_let_go(id: &str, pid: u32, refusal: &Refusal) -> Trouble {
     let exe = target::exe_of(pid);
     let name = Path::new(&exe).file_name().unwrap_or_default();
     Trouble::new(
-        format!("cannot let go of {pid} ({})", name.to_string_lossy()),
+        format!(
+            "cannot let go of {pid} ({})",
+            shown(&name.to_string_lossy())
+        ),
         &refusal.why,
         format!("{}; then: synclater detach {id}", refusal.try_),
         "it makes every sync request for real; its code still leads through the gate",

@@ -214,7 +214,7 @@ fn a_program_whose_path_has_lines_writes_none_of_its_own() {
     let folder = stage.work().join("a\nsynclater: all is well");
     std::fs::create_dir(&folder).expect("a folder");
     let theirs = folder.join("base-exe-48");
-    crate::harness::command::copy_program(&named(&stage, "base-exe-48"), &theirs);
+    crate::harness::command::copy_program(named(&stage, "base-exe-48"), &theirs);
     give_to_nobody(&theirs);
     let mut command = clean(&theirs);
     command.arg(stage.work());

@@ -37,7 +37,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 pub const NOT_KNOWN: &str = "nothing is known to be durable that was not before";
 
 const OF_DEVICE: &str = "\
-device settled; what a file system on it holds in memory is not: none is mounted where it can be seen";
+device settled; what a file system on it holds in memory is not: none is mounted in sight";
 
 const EXAMPLES: &str = "\
 EXAMPLES

@@ -6,8 +6,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use synclater_model::policy::filesystem::Mount;
 use synclater_sys::mount;
 
-/// A descriptor on a file system that is mounted in our sight and lies on a block device: its number
-/// is the device's. That of btrfs is not; of its devices it names the one that was mounted.
+/// A descriptor on a file system that is mounted in our sight and lies on a block device: its
+/// number is the device's. That of btrfs is not; of its devices it names the one that was mounted.
 #[must_use]
 pub fn mounted_of(device: impl AsFd) -> Option<OwnedFd> {
     let device = fstat(device).ok()?.st_rdev;

@@ -15,8 +15,8 @@ use synclater_sys::mount::{self, MNT_ID};
 use synclater_sys::process;
 
 /// Device numbers of the superblocks that a process writes to, as mountinfo shows them. `None`
-/// where that cannot be told, as where it has more than `most` descriptors; empty for a process that
-/// is gone. `ours` are the mounts in our sight.
+/// where that cannot be told, as where it has more than `most` descriptors; empty for a process
+/// that is gone. `ours` are the mounts in our sight.
 #[must_use]
 pub fn written_by(pid: u32, ours: &[Mount], most: usize) -> Option<BTreeSet<u64>> {
     let seen = seen_of(pid, ours, most);

@@ -1,10 +1,11 @@
 //! The processes that sleep on the doorbells for the loop, and hold trace points until the end.
 //!
-//! One that is killed is started again at the next heartbeat. Without one the loop looks at every
-//! heartbeat only, which a bound of milliseconds does not allow for.
+//! One that is killed is started again at once, but once a heartbeat at most. Without one the loop
+//! looks at every heartbeat only, which a bound of milliseconds does not allow for.
 
-use super::Supervisor;
+use super::{Supervisor, BEAT};
 use std::io;
+use std::time::Instant;
 use synclater_sys::attendant::{attend, Held};
 use synclater_sys::job::Job;
 
@@ -28,6 +29,8 @@ pub(super) struct Attendants {
     unheard: Vec<Bell>,
     /// So many other users' doorbells have been looked at.
     others: usize,
+    /// When one was started again last.
+    again: Option<Instant>,
 }
 
 impl Attendants {
@@ -80,6 +83,11 @@ impl Supervisor {
 
     /// Starts those again that were killed, or could not be started.
     pub(super) fn attend_again(&mut self) {
+        let all = &mut self.attendants;
+        if all.unheard.is_empty() || all.again.is_some_and(|at| at.elapsed() < BEAT) {
+            return;
+        }
+        all.again = Some(Instant::now());
         for bell in std::mem::take(&mut self.attendants.unheard) {
             self.listen_to(bell);
         }

@@ -364,7 +364,6 @@ impl Supervisor {
             self.census.sweep(self.shared);
             self.escapes.look_around(self.plan.rules.as_ref());
             self.look_for_lost_writes();
-            self.attend_again();
             self.end_of_umounts();
             self.look_at_net();
         }
@@ -373,6 +372,7 @@ impl Supervisor {
         self.finish_jobs();
         self.look_at_recorder();
         self.reap();
+        self.attend_again();
         self.look_at_slots();
         self.hand_out_slots();
         self.serve();

@@ -109,6 +109,14 @@ pub fn folder_id(dir: &Path) -> Option<String> {
     Some(format!("{}:{}:{mount}", seen.dev(), seen.ino()))
 }
 
+/// The same without the mount, which has another number in each mount namespace.
+#[must_use]
+pub fn without_mount(folder_id: &str) -> &str {
+    folder_id
+        .rsplit_once(':')
+        .map_or(folder_id, |(file, _)| file)
+}
+
 fn said_by_lock(dir: &Path) -> Vec<u8> {
     std::fs::read(dir.join("lock")).unwrap_or_default()
 }

@@ -7,7 +7,9 @@
 //! Where the entry cannot be read, nobody knows what is owed: then everything stays as it is.
 
 use super::alive::Found;
-use super::belongings::{folder_id, forget_unborn, ledger_of, memory_of, token_of, Kept};
+use super::belongings::{
+    folder_id, forget_unborn, ledger_of, memory_of, token_of, without_mount, Kept,
+};
 use super::control::{self, Living};
 use super::counts::Numbers;
 use super::durable::{errno_name, Holding};
@@ -347,9 +349,12 @@ impl Debtor {
             return Ok(left.filter(|(filed, ledger)| !was_cut(&filed.entry, ledger)));
         };
         let entry = entry.filter(|f| f.entry.token.as_ref() == Some(token));
-        // Something lies over the folder that would say it.
+        // Something lies over the folder that would say it: not in another mount namespace alone.
         let told = folder.as_ref().filter(|told| !told.is_empty());
-        if entry.is_none() && told.is_some_and(|told| folder_id(&dir).as_ref() != Some(told)) {
+        let is_it = |told: &String| {
+            { folder_id(&dir) }.is_some_and(|now| without_mount(&now) == without_mount(told))
+        };
+        if entry.is_none() && told.is_some_and(|told| !is_it(told)) {
             return Err(Unread::ledger(&dir, "it is not the folder that it was"));
         }
         Ok(entry.zip(ledger))

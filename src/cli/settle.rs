@@ -50,10 +50,15 @@ EXAMPLES
 /// # Errors
 /// Those of the output; what could not be settled is told, and gives the status 125.
 pub fn run(args: &Args) -> anyhow::Result<i32> {
+    // First: one that ends while others are settled may leave something behind.
+    let debtors: Vec<Debtor> = match &args.what[..] {
+        [] => sessions().iter().map(debtor).collect(),
+        _ => Vec::new(),
+    };
     let cleared = super::clear_stale();
     let is_whole = are_settled(&cleared);
     let is_done = match &args.what[..] {
-        [] => all(&cleared)?,
+        [] => all(debtors, &cleared)?,
         what => each(what)?,
     };
     Ok(if is_whole && is_done { 0 } else { OURS })
@@ -72,14 +77,12 @@ fn each(what: &[String]) -> anyhow::Result<bool> {
     Ok(is_whole)
 }
 
-/// Settles what every session owes, dead ones too, but for those that were `cleared` just now.
-/// Whether all could be settled.
-fn all(cleared: &[Cleared]) -> anyhow::Result<bool> {
+/// Settles what these sessions owe, but for those that were `cleared` just now, and what others owe
+/// that are gone. Whether all could be settled.
+fn all(mut debtors: Vec<Debtor>, cleared: &[Cleared]) -> anyhow::Result<bool> {
     let mut is_whole = settle_orphans();
-    // A dead one that is still there was told just now.
-    let is_dead = |s: &Living| cleared.iter().any(|c| c.id == s.id);
-    let debtors = sessions().into_iter().filter(|s| !is_dead(s));
-    let debtors: Vec<Debtor> = debtors.map(|s| debtor(&s)).collect();
+    // What became of a dead one was told just now.
+    debtors.retain(|d| !cleared.iter().any(|c| c.id == d.id()));
     if debtors.is_empty() && is_whole && are_settled(cleared) {
         super::print("no sessions\n")?;
     }

@@ -270,15 +270,25 @@ fn being_settled(stage: &Stage, disk: &SlowDisk, state: &Path) -> (Running, Runn
         .args(["20s", SYNCLATER, "settle"])
         .env("SYNCLATER_STATE_DIR", state);
     let settle = Running::start(stage, command);
-    let of_victim = victim.pid().as_raw_nonzero();
-    let waits_for_disk = || {
-        let children = format!("/proc/{of_victim}/task/{of_victim}/children");
-        let children = std::fs::read_to_string(children).expect("children");
-        let stat = |pid: &str| std::fs::read_to_string(format!("/proc/{pid}/stat"));
-        { children.split_whitespace() }.any(|pid| stat(pid).is_ok_and(|s| s.contains(") D ")))
-    };
-    assert!(until(LIMIT, waits_for_disk));
+    assert!(until(LIMIT, || waits_for_disk(victim.pid())));
     (victim, settle)
+}
+
+/// Whether a child of `of` waits for a disk.
+fn waits_for_disk(of: Pid) -> bool {
+    let stat = |pid: &Pid| std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
+    let waits = |pid: &Pid| stat(pid).is_ok_and(|s| s.contains(") D "));
+    children(of, "").iter().any(waits)
+}
+
+/// Ends a run by two interrupts: its entry stays open.
+fn interrupt_twice(victim: &mut Running) {
+    // The first one ends the command, the second its settling.
+    victim.send(Signal::TERM);
+    assert!(until(LIMIT, || child(victim.pid(), "demand").is_none()));
+    victim.send(Signal::TERM);
+    let run = victim.end();
+    assert_eq!(run.status.code(), Some(125), "{run}");
 }
 
 #[test]
@@ -289,17 +299,50 @@ fn settle_says_no_good_of_a_session_that_ends_without_having_settled() {
     for ledger in ["state", "another"] {
         let (disk, stage) = (SlowDisk::new("ext4", 64, 1500), Stage::new("settling-ends"));
         let (mut victim, mut settle) = being_settled(&stage, &disk, &stage.file(ledger));
-        // The first one ends the command, the second its settling.
-        victim.send(Signal::TERM);
-        assert!(until(LIMIT, || child(victim.pid(), "demand").is_none()));
-        victim.send(Signal::TERM);
-        let run = victim.end();
-        assert_eq!(run.status.code(), Some(125), "{run}");
+        interrupt_twice(&mut victim);
         let settle = settle.end().must_succeed();
         assert!(settle.stdout.contains("ended meanwhile"), "{settle}");
         let open = stage.entries();
         assert!(open.is_empty(), "{open:?} is open behind: {settle}");
     }
+}
+
+#[test]
+fn settle_says_no_good_of_a_session_that_ends_while_others_are_settled() {
+    if !as_root("settle_says_no_good_of_a_session_that_ends_while_others_are_settled") {
+        return;
+    }
+    let disks = [(); 2].map(|()| SlowDisk::new("ext4", 64, 1500));
+    let stage = Stage::new("settling-others");
+    let mut number = 0;
+    let mut both = disks.each_ref().map(|disk| {
+        let mut command = stage.synclater(&["run", "--quiet", "-u", "exit", "--"]);
+        command.arg(program("demand")).arg(disk.path());
+        let mut victim = Running::start(&stage, command);
+        number += 1;
+        let owes = |s: &&serde_json::Value| s["debt"].as_u64() > Some(0);
+        let all_owe = || stage.sessions().iter().filter(owes).count() == number;
+        assert!(until(LIMIT, || victim.sync("file") == 0 && all_owe()));
+        victim
+    });
+    // Entries are settled by name: that of the one which goes on is passed by before.
+    let supervisor = |r: &Running| u64::from(r.pid().as_raw_nonzero().get().unsigned_abs());
+    let sessions = stage.sessions();
+    let id = |r: &Running| {
+        let its = sessions
+            .iter()
+            .find(|s| s["pid"].as_u64() == Some(supervisor(r)));
+        its.expect("its session")["id"].to_string()
+    };
+    both.sort_by_key(id);
+    let [mut victim, mut before] = both;
+    interrupt_twice(&mut before);
+    let mut settle = Running::start(&stage, stage.synclater(&["settle"]));
+    assert!(until(LIMIT, || waits_for_disk(settle.pid())));
+    interrupt_twice(&mut victim);
+    let settle = settle.end().must_succeed();
+    let open = stage.entries();
+    assert!(open.is_empty(), "{open:?} is open behind: {settle}");
 }
 
 #[test]

@@ -82,21 +82,6 @@ impl<D: Disk> Station<D> {
         self.try_mount()?
     }
 
-    /// btrfs names a folder in sysfs after its UUID. While another copy of the same disk comes or
-    /// goes that may be there already (seen with Linux 6.18: "failed to init sysfs fsid interface:
-    /// -17"); the disk has not been written to then.
-    fn mount_patiently(&self, device: &Path, at: &Path) -> io::Result<()> {
-        let begun = Instant::now();
-        loop {
-            let mounted = self.plan.mount(device, at, MountFlags::empty());
-            let is_there = |e: &io::Error| e.kind() == io::ErrorKind::AlreadyExists;
-            if !mounted.as_ref().is_err_and(is_there) || begun.elapsed() > PATIENCE {
-                return mounted;
-            }
-            std::thread::sleep(Duration::from_millis(2));
-        }
-    }
-
     /// As [`Station::mount`]; the inner error is what the file system says of its disk.
     ///
     /// # Errors
@@ -104,14 +89,16 @@ impl<D: Disk> Station<D> {
     pub fn try_mount(&self) -> io::Result<io::Result<Mounted>> {
         let device = self.device()?;
         let at = self.place();
-        Ok(match self.mount_patiently(device.path(), &at) {
-            Ok(()) => Ok(Mounted {
-                at,
-                device: Some(device),
-            }),
-            Err(e) if is_of_the_machine(&e) => return Err(e),
-            Err(e) => Err(e),
-        })
+        Ok(
+            match self.plan.mount(device.path(), &at, MountFlags::empty()) {
+                Ok(()) => Ok(Mounted {
+                    at,
+                    device: Some(device),
+                }),
+                Err(e) if is_of_the_machine(&e) => return Err(e),
+                Err(e) => Err(e),
+            },
+        )
     }
 }
 

@@ -8,6 +8,7 @@ use crate::session::device;
 use crate::session::durable::{self, Settled};
 use crate::session::ledger::Ledger;
 use crate::session::stale::{self, Cleared, Debtor};
+use std::io;
 use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -37,7 +38,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 pub const NOT_KNOWN: &str = "nothing is known to be durable that was not before";
 
 const OF_DEVICE: &str = "\
-device settled; what a file system on it holds in memory is not: none is mounted in sight";
+device settled; what a file system on it holds in memory is not: none was found that is mounted";
 
 const EXAMPLES: &str = "\
 EXAMPLES
@@ -91,7 +92,7 @@ fn all(mut debtors: Vec<Debtor>, cleared: &[Cleared]) -> anyhow::Result<bool> {
         let id = debtor.id();
         let said = session(id);
         // Names are used again: then it was another one that answered.
-        if debtor.is_there() && (said.is_ok() || !has_ended(id)) {
+        if debtor.is_there() && (said.is_ok() || !has_ended_since(id)) {
             is_whole &= is_told(id, said)?;
         } else {
             ended.push(debtor);
@@ -154,17 +155,37 @@ fn are_settled(cleared: &[Cleared]) -> bool {
     cleared.iter().all(Cleared::is_whole)
 }
 
+/// How long it is waited for a session that begins or ends.
+const TO_BEGIN_OR_END: Duration = Duration::from_secs(2);
+
 /// Whether a session that was there is not any more. One that begins listens last, and one that
 /// clears up behind itself takes its name away last: it waits for either.
 fn has_ended(id: &str) -> bool {
-    const PATIENCE: Duration = Duration::from_secs(2);
     let begun = Instant::now();
     loop {
         let session = sessions().into_iter().find(|s| s.id == id);
         match session.map(|s| control::listens_in(&memory_of(&s.dir))) {
             None | Some(Listens::Nobody) => return true,
-            Some(Listens::NotKnown) if begun.elapsed() < PATIENCE => sleep(PAUSE),
+            Some(Listens::NotKnown) if begun.elapsed() < TO_BEGIN_OR_END => sleep(PAUSE),
             Some(_) => return false,
+        }
+    }
+}
+
+/// The same of one that has hung up: somebody who is being killed may still listen.
+fn has_ended_since(id: &str) -> bool {
+    let begun = Instant::now();
+    loop {
+        if has_ended(id) {
+            return true;
+        }
+        let session = sessions().into_iter().find(|s| s.id == id);
+        let answer = session.map(|s| control::ask(&s, &Request::Hello));
+        let stands_still = |e: &io::Error| e.kind() == io::ErrorKind::WouldBlock;
+        match answer {
+            Some(Err(e)) if !stands_still(&e) && begun.elapsed() < TO_BEGIN_OR_END => sleep(PAUSE),
+            Some(_) => return false,
+            None => {}
         }
     }
 }

@@ -194,7 +194,6 @@ pub struct Supervisor {
     net: Option<Net>,
     signals: Signals,
     doorbell: Doorbell,
-    /// To the doorbells of so many other users is listened.
     setback: Setback,
     server: Server,
     slots_door: UnixListener,

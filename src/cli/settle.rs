@@ -155,38 +155,37 @@ fn are_settled(cleared: &[Cleared]) -> bool {
     cleared.iter().all(Cleared::is_whole)
 }
 
-/// How long it is waited for a session that begins or ends.
-const TO_BEGIN_OR_END: Duration = Duration::from_secs(2);
-
 /// Whether a session that was there is not any more. One that begins listens last, and one that
 /// clears up behind itself takes its name away last: it waits for either.
 fn has_ended(id: &str) -> bool {
-    let begun = Instant::now();
-    loop {
-        let session = sessions().into_iter().find(|s| s.id == id);
-        match session.map(|s| control::listens_in(&memory_of(&s.dir))) {
-            None | Some(Listens::Nobody) => return true,
-            Some(Listens::NotKnown) if begun.elapsed() < TO_BEGIN_OR_END => sleep(PAUSE),
-            Some(_) => return false,
-        }
-    }
+    is_gone(id, |_| false)
 }
 
 /// The same of one that has hung up: somebody who is being killed may still listen.
 fn has_ended_since(id: &str) -> bool {
+    is_gone(id, |session| {
+        let answer = control::ask(session, &Request::Hello);
+        answer.is_err_and(|e| e.kind() != io::ErrorKind::WouldBlock)
+    })
+}
+
+/// `is_going` tells of a session that is listened to whether that is to be waited for, too.
+fn is_gone(id: &str, is_going: impl Fn(&Living) -> bool) -> bool {
+    const PATIENCE: Duration = Duration::from_secs(2);
     let begun = Instant::now();
     loop {
-        if has_ended(id) {
+        let Some(session) = control::session(id) else {
             return true;
+        };
+        let changes = match control::listens_in(&memory_of(&session.dir)) {
+            Listens::Nobody => return true,
+            Listens::NotKnown => true,
+            Listens::Supervisor { .. } => is_going(&session),
+        };
+        if !changes || begun.elapsed() > PATIENCE {
+            return false;
         }
-        let session = sessions().into_iter().find(|s| s.id == id);
-        let answer = session.map(|s| control::ask(&s, &Request::Hello));
-        let stands_still = |e: &io::Error| e.kind() == io::ErrorKind::WouldBlock;
-        match answer {
-            Some(Err(e)) if !stands_still(&e) && begun.elapsed() < TO_BEGIN_OR_END => sleep(PAUSE),
-            Some(_) => return false,
-            None => {}
-        }
+        sleep(PAUSE);
     }
 }
 
@@ -232,15 +231,16 @@ fn path(name: &str) -> Result<String, Trouble> {
         )
     };
     let fd = mount::open_for_sync(Path::new(name)).map_err(|e| trouble(e.to_string()))?;
-    let is_device = mount::is_block_device(&fd);
-    let on_it = is_device.then(|| device::mounted_of(&fd)).flatten();
-    if is_device {
+    let on_it = if mount::is_block_device(&fd) {
         rustix::fs::fsync(&fd).map_err(|e| trouble(e.to_string()))?;
-        if on_it.is_none() {
-            return Ok(OF_DEVICE.into());
+        match device::mounted_of(&fd) {
+            Some(on_it) => on_it,
+            None => return Ok(OF_DEVICE.into()),
         }
-    }
-    match durable::settle_at(on_it.as_ref().unwrap_or(&fd)) {
+    } else {
+        fd
+    };
+    match durable::settle_at(&on_it) {
         Ok(Settled::Durable) => Ok("file system settled".into()),
         Ok(Settled::Written(why)) => Ok(format!(
             "file system written; whether it is durable is not known: {why}"

@@ -89,12 +89,23 @@ pub fn ledger_of(dir: &Path) -> Kept {
     }
 }
 
-/// What tells the session in `dir` from others of its name, as its lock file says.
-#[must_use]
-pub fn token_of(dir: &Path) -> Option<String> {
-    match ledger_of(dir) {
-        Kept::In { token, .. } => Some(token),
-        Kept::Nowhere | Kept::NotTold => None,
+impl Kept {
+    /// What tells the session from others of its name.
+    #[must_use]
+    pub fn token(&self) -> Option<&String> {
+        match self {
+            Kept::In { token, .. } => Some(token),
+            Kept::Nowhere | Kept::NotTold => None,
+        }
+    }
+
+    /// The [`folder_id`] that was told of the ledger.
+    #[must_use]
+    pub fn folder(&self) -> Option<&String> {
+        match self {
+            Kept::In { folder, .. } => folder.as_ref().filter(|told| !told.is_empty()),
+            Kept::Nowhere | Kept::NotTold => None,
+        }
     }
 }
 

@@ -95,6 +95,12 @@ pub struct Living {
     pub dir: PathBuf,
 }
 
+/// The session of the run folder that has this id, if there is one; a dead one, too.
+#[must_use]
+pub fn session(id: &str) -> Option<Living> {
+    sessions().into_iter().find(|s| s.id == id)
+}
+
 /// The sessions of the run folder, in order; dead ones among them.
 #[must_use]
 pub fn sessions() -> Vec<Living> {

@@ -7,9 +7,7 @@
 //! Where the entry cannot be read, nobody knows what is owed: then everything stays as it is.
 
 use super::alive::Found;
-use super::belongings::{
-    folder_id, forget_unborn, ledger_of, memory_of, token_of, without_mount, Kept,
-};
+use super::belongings::{folder_id, forget_unborn, ledger_of, memory_of, without_mount, Kept};
 use super::control::{self, Living};
 use super::counts::Numbers;
 use super::durable::{errno_name, Holding};
@@ -116,31 +114,20 @@ fn is_told_of_a_lost_write(session: &Living, filed: &mut Filed, ledger: &Ledger)
 
 /// What a dead session owes, and the ledger that says so: its own, wherever whoever looks has one.
 fn entry_of(session: &Living) -> Result<Option<(Filed, Ledger)>, Unread> {
-    let (dir, token, folder) = match ledger_of(&session.dir) {
-        Kept::In {
-            ledger,
-            token,
-            folder,
-        } => (Some(ledger), Some(token), folder),
-        Kept::Nowhere => (None, None, None),
-        Kept::NotTold => (dirs::state_dir(), None, None),
-    };
-    let Some(dir) = dir else {
+    let kept = ledger_of(&session.dir);
+    let Some((filed, ledger)) = look_up(&session.id, &kept)? else {
         return Ok(None);
     };
-    let ledger = match Ledger::at(&dir).map_err(|why| Unread::ledger(&dir, why))? {
-        Some(ledger) => ledger,
-        None if token.is_some() => return Err(Unread::ledger(&dir, "there is no such folder")),
-        None => return Ok(None),
-    };
-    let filed = ledger.entry(&session.id)?;
-    let Some(filed) = filed.filter(|f| f.entry.token == token) else {
+    let Some(filed) = filed.filter(|f| f.entry.token.as_ref() == kept.token()) else {
         // A mount over it, or a link: its own one may say more.
-        let told = folder.filter(|told| !told.is_empty());
-        let is_another = || told.is_some_and(|told| folder_id(&dir) != Some(told));
+        let now = || folder_id(ledger.dir());
+        let is_another = || {
+            kept.folder()
+                .is_some_and(|told| now().as_ref() != Some(told))
+        };
         return match shared::was_entered(&page_of(session)).unwrap_or_else(is_another) {
             true => Err(Unread::ledger(
-                &dir,
+                ledger.dir(),
                 "the session has had an entry, and it is not there",
             )),
             false => Ok(None),
@@ -155,6 +142,23 @@ fn entry_of(session: &Living) -> Result<Option<(Filed, Ledger)>, Unread> {
         Boot::This => Ok(Some((filed, ledger))),
         Boot::Another => Ok(None),
         Boot::NotKnown => Err(Unread::of_no_boot(&filed.path)),
+    }
+}
+
+/// The ledger of a session, where `kept` says, and what it has under the name `id`, whosever it is.
+fn look_up(id: &str, kept: &Kept) -> Result<Option<(Option<Filed>, Ledger)>, Unread> {
+    let dir = match kept {
+        Kept::In { ledger, .. } => Some(ledger.clone()),
+        Kept::Nowhere => None,
+        Kept::NotTold => dirs::state_dir(),
+    };
+    let Some(dir) = dir else {
+        return Ok(None);
+    };
+    match Ledger::at(&dir).map_err(|why| Unread::ledger(&dir, why))? {
+        Some(ledger) => Ok(Some((ledger.entry(id)?, ledger))),
+        None if kept.token().is_some() => Err(Unread::ledger(&dir, "there is no such folder")),
+        None => Ok(None),
     }
 }
 
@@ -187,7 +191,8 @@ fn remove_files(session: &Living) {
 #[must_use]
 pub fn settle_orphans(ledger: &Ledger) -> (Vec<Cleared>, Vec<Unread>) {
     let known = control::sessions();
-    let is_its = |s: &Living, e: &Entry| s.id == e.id && token_of(&s.dir) == e.token;
+    let is_its =
+        |s: &Living, e: &Entry| s.id == e.id && ledger_of(&s.dir).token() == e.token.as_ref();
     let boot = dirs::boot_id();
     let has_no_folder = |f: &Filed| {
         let e = &f.entry;
@@ -271,14 +276,9 @@ impl Debtor {
     /// By its name; one that is gone is looked for in the ledger of whoever asks.
     #[must_use]
     pub fn named(id: &str) -> Debtor {
-        let session = control::sessions().into_iter().find(|s| s.id == id);
-        session.map_or_else(
-            || Debtor {
-                id: id.to_owned(),
-                kept: Kept::NotTold,
-            },
-            |session| Debtor::of(&session),
-        )
+        let kept = control::session(id).map_or(Kept::NotTold, |s| ledger_of(&s.dir));
+        let id = id.to_owned();
+        Debtor { id, kept }
     }
 
     /// Its id.
@@ -322,42 +322,31 @@ impl Debtor {
     }
 
     fn session(&self) -> Option<Living> {
-        let its = |s: &Living| s.id == self.id && ledger_of(&s.dir) == self.kept;
-        control::sessions().into_iter().find(its)
+        control::session(&self.id).filter(|s| ledger_of(&s.dir) == self.kept)
     }
 
     fn entry(&self) -> Result<Option<(Filed, Ledger)>, Unread> {
         if let Some(session) = self.session() {
             return entry_of(&session);
         }
-        let (dir, its) = match &self.kept {
-            Kept::In {
-                ledger,
-                token,
-                folder,
-            } => (Some(ledger.clone()), Some((token, folder))),
-            Kept::Nowhere => (None, None),
-            Kept::NotTold => (dirs::state_dir(), None),
-        };
-        let Some(dir) = dir else {
+        let Some((filed, ledger)) = look_up(&self.id, &self.kept)? else {
             return Ok(None);
         };
-        let ledger = Ledger::at(&dir).map_err(|why| Unread::ledger(&dir, why))?;
-        let entry = { ledger.as_ref() }.map_or(Ok(None), |l| l.entry(&self.id))?;
-        let Some((token, folder)) = its else {
-            let left = entry.zip(ledger);
-            return Ok(left.filter(|(filed, ledger)| !was_cut(&filed.entry, ledger)));
+        let Some(token) = self.kept.token() else {
+            let filed = filed.filter(|f| !was_cut(&f.entry, &ledger));
+            return Ok(filed.map(|f| (f, ledger)));
         };
-        let entry = entry.filter(|f| f.entry.token.as_ref() == Some(token));
+        let filed = filed.filter(|f| f.entry.token.as_ref() == Some(token));
         // Something lies over the folder that would say it: not in another mount namespace alone.
-        let told = folder.as_ref().filter(|told| !told.is_empty());
         let is_it = |told: &String| {
-            { folder_id(&dir) }.is_some_and(|now| without_mount(&now) == without_mount(told))
+            let now = folder_id(ledger.dir());
+            now.is_some_and(|now| without_mount(&now) == without_mount(told))
         };
-        if entry.is_none() && told.is_some_and(|told| !is_it(told)) {
-            return Err(Unread::ledger(&dir, "it is not the folder that it was"));
+        if filed.is_none() && self.kept.folder().is_some_and(|told| !is_it(told)) {
+            let why = "it is not the folder that it was";
+            return Err(Unread::ledger(ledger.dir(), why));
         }
-        Ok(entry.zip(ledger))
+        Ok(filed.map(|f| (f, ledger)))
     }
 }
 

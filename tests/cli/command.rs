@@ -1,7 +1,7 @@
 //! The command under synclater is as it would be without: status, signals, terminal, streams.
 
 use crate::harness::command::{clean, run, Outcome, LIMIT};
-use crate::sessions::stage::{program, Running, Stage, SYNCLATER};
+use crate::sessions::stage::{Running, Stage, SYNCLATER};
 use crate::wait::until;
 use rustix::process::Signal;
 use std::os::unix::process::ExitStatusExt;
@@ -290,9 +290,7 @@ fn json_on_stdout_follows_the_commands_own_output() {
 
 /// A run whose command has ended, on a disk that takes its time.
 fn settling(stage: &Stage, disk: &crate::harness::disk::SlowDisk) -> Running {
-    let mut command = stage.synclater(&["run", "--quiet", "--"]);
-    command.arg(program("demand")).arg(disk.path());
-    let mut victim = Running::start(stage, command);
+    let mut victim = stage.demand_on(&disk.path(), &[]);
     stage.warm(&mut victim);
     victim.tell("pid");
     let said = victim.hear();

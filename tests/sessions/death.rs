@@ -239,9 +239,7 @@ fn settle_waits_for_the_keeper_of_a_session_that_was_killed() {
             SlowDisk::new("ext4", 64, 1000),
             Stage::new("settling-keeper"),
         );
-        let mut command = stage.synclater(&["run", "--quiet", "-u", "exit", "--"]);
-        command.arg(program("demand")).arg(disk.path());
-        let mut victim = Running::start(&stage, command);
+        let mut victim = stage.demand_on(&disk.path(), &["-u", "exit"]);
         stage.warm(&mut victim);
         victim.send(Signal::KILL);
         // Whoever comes second waits for whoever came first, too.
@@ -261,9 +259,7 @@ fn settle_waits_for_the_keeper_of_a_session_that_was_killed() {
 
 /// A session whose disk takes its time, and a `settle` with a ledger in `state` that waits for it.
 fn being_settled(stage: &Stage, disk: &SlowDisk, state: &Path) -> (Running, Running) {
-    let mut command = stage.synclater(&["run", "--quiet", "-u", "exit", "--"]);
-    command.arg(program("demand")).arg(disk.path());
-    let mut victim = Running::start(stage, command);
+    let mut victim = stage.demand_on(&disk.path(), &["-u", "exit"]);
     stage.warm(&mut victim);
     let mut command = stage.with_folders("timeout");
     command
@@ -316,9 +312,7 @@ fn settle_says_no_good_of_a_session_that_ends_while_others_are_settled() {
     let stage = Stage::new("settling-others");
     let mut number = 0;
     let mut both = disks.each_ref().map(|disk| {
-        let mut command = stage.synclater(&["run", "--quiet", "-u", "exit", "--"]);
-        command.arg(program("demand")).arg(disk.path());
-        let mut victim = Running::start(&stage, command);
+        let mut victim = stage.demand_on(&disk.path(), &["-u", "exit"]);
         number += 1;
         let owes = |s: &&serde_json::Value| s["debt"].as_u64() > Some(0);
         let all_owe = || stage.sessions().iter().filter(owes).count() == number;
@@ -510,9 +504,7 @@ fn a_session_is_not_cleared_while_its_keeper_settles() {
     }
     let disk = SlowDisk::new("ext4", 64, 1000);
     let stage = Stage::new("keeper-busy");
-    let mut command = stage.synclater(&["run", "--quiet", "--"]);
-    command.arg(program("demand")).arg(disk.path());
-    let mut victim = Running::start(&stage, command);
+    let mut victim = stage.demand_on(&disk.path(), &[]);
     stage.warm(&mut victim);
     let lock = stage.run_dir().join(stage.id()).join("lock");
     victim.sync("file");

@@ -80,9 +80,7 @@ fn set_waits_for_a_disk_that_takes_its_time() {
         return;
     }
     let (disk, stage) = (SlowDisk::new("ext4", 64, 2000), Stage::new("set-slow"));
-    let mut command = stage.synclater(&["run", "--quiet", "-u", "exit", "--"]);
-    command.arg(program("demand")).arg(disk.path());
-    let mut victim = Running::start(&stage, command);
+    let mut victim = stage.demand_on(&disk.path(), &["-u", "exit"]);
     stage.warm(&mut victim);
     let id = stage.id();
     let told = stage.ask(&["set", &id, "-u", "now"]).must_succeed();

@@ -144,9 +144,7 @@ fn a_debt_is_shown_until_its_settle_has_ended() {
     }
     let disk = SlowDisk::new("ext4", 64, 1000);
     let stage = Stage::new("shown");
-    let mut command = stage.synclater(&["run", "--quiet", "-u", "100ms", "--"]);
-    command.arg(program("demand")).arg(disk.path());
-    let mut victim = Running::start(&stage, command);
+    let mut victim = stage.demand_on(&disk.path(), &["-u", "100ms"]);
     stage.warm(&mut victim);
     let id = stage.id();
     stage.ask(&["settle", &id]).must_succeed();

@@ -12,13 +12,6 @@ use std::time::Duration;
 const EIO: i32 = 5;
 const ENOSPC: i32 = 28;
 
-fn start(stage: &Stage, disk: &Path, options: &[&str]) -> Running {
-    let mut command = stage.synclater(&["run", "--quiet"]);
-    command.args(options).arg("--");
-    command.arg(program("demand")).arg(disk);
-    Running::start(stage, command)
-}
-
 fn is_lost_write(errno: i32) -> bool {
     errno == EIO || errno == ENOSPC
 }
@@ -61,7 +54,7 @@ fn a_lost_write_is_told_by_every_later_request_of_a_duration() {
         return;
     }
     let (disk, stage) = (SmallDisk::new(), Stage::new("lost"));
-    let mut victim = start(&stage, &disk.mount, &["-u", "300ms"]);
+    let mut victim = stage.demand_on(&disk.mount, &["-u", "300ms"]);
     stage.warm(&mut victim);
     assert_eq!(victim.sync("another"), 0);
     victim.tell("write big 40");
@@ -75,7 +68,7 @@ fn a_lost_write_is_told_by_every_request_after_a_settle() {
         return;
     }
     let (disk, stage) = (SmallDisk::new(), Stage::new("lost"));
-    let mut victim = start(&stage, &disk.mount, &[]);
+    let mut victim = stage.demand_on(&disk.mount, &[]);
     stage.warm(&mut victim);
     assert_eq!(victim.sync("another"), 0);
     victim.tell("write big 40");
@@ -93,7 +86,7 @@ fn a_lost_write_at_the_end_fails_a_command_that_succeeded() {
     }
     let (disk, stage) = (SmallDisk::new(), Stage::new("lost"));
     let json = stage.json();
-    let mut victim = start(&stage, &disk.mount, &[&json[0], &json[1]]);
+    let mut victim = stage.demand_on(&disk.mount, &[&json[0], &json[1]]);
     stage.warm(&mut victim);
     victim.tell("write big 40");
     let end = victim.end();

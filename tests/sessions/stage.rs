@@ -130,9 +130,14 @@ impl Stage {
 
     /// Starts a session with `options` whose victim does what it is told.
     pub fn demand(&self, options: &[&str]) -> Running {
+        self.demand_on(&self.work(), options)
+    }
+
+    /// The same of a victim that writes to `folder`.
+    pub fn demand_on(&self, folder: &Path, options: &[&str]) -> Running {
         let mut command = self.synclater(&["run", "--quiet"]);
         command.args(options).arg("--");
-        command.arg(program("demand")).arg(self.work());
+        command.arg(program("demand")).arg(folder);
         Running::start(self, command)
     }
 

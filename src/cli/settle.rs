@@ -53,7 +53,7 @@ EXAMPLES
 pub fn run(args: &Args) -> anyhow::Result<i32> {
     // First: one that ends while others are settled may leave something behind.
     let debtors: Vec<Debtor> = match &args.what[..] {
-        [] => sessions().iter().map(debtor).collect(),
+        [] => listed(),
         _ => Vec::new(),
     };
     let cleared = super::clear_stale();
@@ -121,14 +121,18 @@ fn is_told(name: &str, said: Result<String, Trouble>) -> anyhow::Result<bool> {
     Ok(said.is_ok())
 }
 
-/// What says where the entry of a session is. The folder of one that begins may still be as an
-/// earlier one left it, until it listens.
-fn debtor(session: &Living) -> Debtor {
-    let before = Debtor::of(session);
-    match has_ended(&session.id) {
+/// The sessions, and what says where the entry of each is: read at once, as one may be gone while
+/// another is waited for. The folder of one that begins may still be as an earlier one left it,
+/// until it listens; that of one that is gone says nothing any more.
+fn listed() -> Vec<Debtor> {
+    let at_once: Vec<Debtor> = sessions().iter().map(Debtor::of).collect();
+    let as_it_is = |before: Debtor| match has_ended(before.id()) {
         true => before,
-        false => Debtor::of(session),
-    }
+        false => Some(Debtor::named(before.id()))
+            .filter(Debtor::is_told)
+            .unwrap_or(before),
+    };
+    at_once.into_iter().map(as_it_is).collect()
 }
 
 /// Whether all that these sessions owed is settled, which ended meanwhile; says why not. Their

@@ -287,6 +287,12 @@ impl Debtor {
         &self.id
     }
 
+    /// Whether its lock file said where its ledger is, or that it has none.
+    #[must_use]
+    pub fn is_told(&self) -> bool {
+        self.kept != Kept::NotTold
+    }
+
     /// Whether its folder is there: not that of another one of its name.
     #[must_use]
     pub fn is_there(&self) -> bool {

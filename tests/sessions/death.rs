@@ -304,6 +304,33 @@ fn settle_says_no_good_of_a_session_that_ends_without_having_settled() {
 }
 
 #[test]
+fn settle_knows_the_ledger_of_a_session_that_ends_while_another_is_waited_for() {
+    if !as_root("settle_knows_the_ledger_of_a_session_that_ends_while_another_is_waited_for") {
+        return;
+    }
+    let (disk, stage) = (
+        SlowDisk::new("ext4", 64, 1500),
+        Stage::new("settling-waits"),
+    );
+    let mut victim = stage.demand_on(&disk.path(), &["-u", "exit"]);
+    stage.warm(&mut victim);
+    // One that never begins to listen: it comes first, and is waited for.
+    let begins = stage.run_dir().join("aaa");
+    std::fs::create_dir(&begins).expect("a session's folder");
+    std::fs::write(begins.join("lock"), "").expect("its lock file");
+    let mut command = stage.synclater(&["settle"]);
+    command.env("SYNCLATER_STATE_DIR", stage.file("another"));
+    let mut settle = Running::start(&stage, command);
+    let wchan = format!("/proc/{}/wchan", settle.pid().as_raw_nonzero());
+    let sleeps = || std::fs::read_to_string(&wchan).is_ok_and(|at| at.contains("nanosleep"));
+    assert!(until(LIMIT, sleeps));
+    interrupt_twice(&mut victim);
+    let settle = settle.end().must_succeed();
+    let open = stage.entries();
+    assert!(open.is_empty(), "{open:?} is open behind: {settle}");
+}
+
+#[test]
 fn settle_says_no_good_of_a_session_that_ends_while_others_are_settled() {
     if !as_root("settle_says_no_good_of_a_session_that_ends_while_others_are_settled") {
         return;

@@ -14,6 +14,7 @@ mod ledger;
 mod model;
 mod mounts;
 mod strangers;
+mod unreadable;
 mod unseen;
 
 use crate::harness::command::{clean, run};

@@ -6,7 +6,7 @@ use super::OURS;
 use crate::reach::attach::target::{self, Refusal};
 use crate::reach::attach::{Told, Whose, Work};
 use crate::reach::whom;
-use crate::session::control::{is_there, sessions, Request};
+use crate::session::control::{is_there, listed, Request};
 use crate::session::last_report::LastReport;
 use crate::session::stale::Debtor;
 use crate::session::supervisor::reached::{not_let_go, still_held};
@@ -45,7 +45,7 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
     // Whoever clears up may take away what says where its ledger is.
     let debtor = Debtor::named(id);
     let _ = super::clear_stale();
-    let lives = sessions().iter().any(|s| s.id == *id && is_there(s));
+    let lives = listed()?.iter().any(|s| s.id == *id && is_there(s));
     if lives {
         return ask(args);
     }

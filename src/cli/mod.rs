@@ -216,12 +216,15 @@ pub fn tell_cleared(cleared: &[Cleared]) -> bool {
     for c in cleared {
         if let Some((dir, unread)) = &c.left {
             say(&format!("{}\n", unread.trouble_of(&c.id, dir)));
-        } else if !c.failed.is_empty() {
+        } else if !c.is_whole() {
             let list = c.failed.join(", ");
-            let why = c.error.as_ref().map_or_else(
-                || format!("{list} is not mounted here any more"),
-                |name| format!("{name} on {list}: writes were lost"),
-            );
+            let why = match &c.error {
+                None => format!("{list} is not mounted here any more"),
+                Some(name) if list.is_empty() => {
+                    format!("{name}: writes were lost, on a file system that was unmounted since")
+                }
+                Some(name) => format!("{name} on {list}: writes were lost"),
+            };
             let trouble = Trouble::new(
                 format!("session {} ended without settling", c.id),
                 why,

@@ -4,7 +4,7 @@ use super::detach::until_finished;
 use crate::reach::attach::{target, Told, Work};
 use crate::reach::whom;
 use crate::session::belongings::memory_of;
-use crate::session::control::{ask, sessions, Answer, Living, Request};
+use crate::session::control::{ask, listed, Answer, Living, Request};
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 ///
 /// Names, on stderr, processes that a session has left whose supervisor was killed.
 ///
-/// Exit status: 0, or 125 where it cannot be told what a dead session owes.
+/// Exit status: 0, or 125 where it cannot be told which sessions there are, or what a dead one
+/// owes.
 #[derive(clap::Args)]
 #[command(after_help = "EXAMPLES\n  synclater ps\n  synclater ps --json")]
 pub struct Args {
@@ -39,7 +40,7 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
     let mut rows = Vec::new();
     let mut living = Vec::new();
     let mut all_answer = true;
-    for session in sessions().into_iter().filter(|s| !is_left(&s.id)) {
+    for session in listed()?.into_iter().filter(|s| !is_left(&s.id)) {
         match ask(&session, &Request::Ps) {
             Ok(Answer::Session { session: row }) => rows.push(*row),
             Ok(_) => super::say(&format!(

@@ -1,7 +1,7 @@
 //! `synclater set`: moves the dial of a live session.
 
 use crate::session::belongings::memory_of;
-use crate::session::control::{self, ask, sessions, Answer, Listens, Living, Request};
+use crate::session::control::{self, ask, listed, Answer, Listens, Living, Request};
 use std::time::Duration;
 use synclater_model::policy::dial::Until;
 use synclater_model::policy::duration::parse_duration;
@@ -62,7 +62,7 @@ pub struct Done {
 /// # Errors
 /// A [`Trouble`] where there is no such session, it does not answer, or it refuses.
 pub fn ask_named(id: &str, request: &Request) -> Result<Done, Trouble> {
-    let all = sessions();
+    let all = listed()?;
     let Some(session) = all.iter().find(|s| s.id == id) else {
         let names: Vec<&str> = all.iter().map(|s: &Living| s.id.as_str()).collect();
         let there = if names.is_empty() {

@@ -3,7 +3,7 @@
 use super::set::ask_named;
 use super::{paid, OURS};
 use crate::session::belongings::memory_of;
-use crate::session::control::{self, sessions, Listens, Living, Request};
+use crate::session::control::{self, Listens, Living, Request};
 use crate::session::device;
 use crate::session::durable::{self, Settled};
 use crate::session::ledger::Ledger;
@@ -52,15 +52,17 @@ EXAMPLES
 /// Those of the output; what could not be settled is told, and gives the status 125.
 pub fn run(args: &Args) -> anyhow::Result<i32> {
     // First: one that ends while others are settled may leave something behind.
-    let debtors: Vec<Debtor> = match &args.what[..] {
-        [] => listed(),
-        _ => Vec::new(),
-    };
+    let debtors = args.what.is_empty().then(listed);
     let cleared = super::clear_stale();
     let is_whole = are_settled(&cleared);
-    let is_done = match &args.what[..] {
-        [] => all(debtors, &cleared)?,
-        what => each(what)?,
+    let is_done = match debtors {
+        None => each(&args.what)?,
+        Some(Ok(debtors)) => all(debtors, &cleared)?,
+        Some(Err(trouble)) => {
+            super::say(&format!("{trouble}\n"));
+            let _ = settle_orphans();
+            false
+        }
     };
     Ok(if is_whole && is_done { 0 } else { OURS })
 }
@@ -124,15 +126,15 @@ fn is_told(name: &str, said: Result<String, Trouble>) -> anyhow::Result<bool> {
 /// The sessions, and what says where the entry of each is: read at once, as one may be gone while
 /// another is waited for. The folder of one that begins may still be as an earlier one left it,
 /// until it listens; that of one that is gone says nothing any more.
-fn listed() -> Vec<Debtor> {
-    let at_once: Vec<Debtor> = sessions().iter().map(Debtor::of).collect();
+fn listed() -> Result<Vec<Debtor>, Trouble> {
+    let at_once: Vec<Debtor> = control::listed()?.iter().map(Debtor::of).collect();
     let as_it_is = |before: Debtor| match has_ended(before.id()) {
         true => before,
         false => Some(Debtor::named(before.id()))
             .filter(Debtor::is_told)
             .unwrap_or(before),
     };
-    at_once.into_iter().map(as_it_is).collect()
+    Ok(at_once.into_iter().map(as_it_is).collect())
 }
 
 /// Whether all that these sessions owed is settled, which ended meanwhile; says why not. Their

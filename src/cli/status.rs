@@ -80,14 +80,18 @@ fn unsettled(entries: &[Entry], boot: &str, ledger: &Ledger) -> Result<(), Troub
         .filter(has_ended)
     {
         let list: Vec<&str> = e.filesystems.iter().map(|f| f.mount.as_str()).collect();
+        let (id, all, each) = (&e.id, list.join(", "), list.join(" "));
+        let what = match list.is_empty() {
+            true => format!(
+                "{id}: writes were lost, on a file system that was unmounted since (`dmesg` tells);"
+            ),
+            false => format!(
+                "{id}: ended without settling {all}, or writes were lost there (`dmesg` tells); \
+                 run `synclater settle {each}`,"
+            ),
+        };
         super::print(&format!(
-            "{}: ended without settling {}, or writes were lost there (`dmesg` tells); run \
-             `synclater settle {}`, check what the command wrote, then \
-             `synclater status --forget {}`\n",
-            e.id,
-            list.join(", "),
-            list.join(" "),
-            e.id
+            "{what} check what the command wrote, then `synclater status --forget {id}`\n"
         ))?;
     }
     Ok(())

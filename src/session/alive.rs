@@ -102,7 +102,7 @@ pub enum Found {
     Free(File),
     /// The same of what may be another file to its session, which may have that locked.
     Another(File),
-    /// Somebody has it: the session, or who settles in its place.
+    /// Somebody has it, or may have it: the session, or who settles in its place.
     Held,
     /// No lock, or one that says nothing.
     Nothing,
@@ -111,17 +111,21 @@ pub enum Found {
 /// Takes the lock in the file `path`, if nobody has it: for oneself, or beside others who look.
 #[must_use]
 pub fn take(path: &Path, for_oneself: bool) -> Found {
-    let seen = path.symlink_metadata();
-    if !seen.is_ok_and(|seen| seen.is_file() && dirs::distrust(&seen).is_none()) {
-        return Found::Nothing;
+    match path.symlink_metadata() {
+        Ok(seen) if seen.is_file() && dirs::distrust(&seen).is_none() => {}
+        Err(e) if e.kind() != io::ErrorKind::NotFound => return Found::Held,
+        _ => return Found::Nothing,
     }
     let (how, operation) = match for_oneself {
         true => (OFlags::RDWR, FlockOperation::NonBlockingLockExclusive),
         false => (OFlags::RDONLY, FlockOperation::NonBlockingLockShared),
     };
     let flags = how | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    let Ok(file) = open(path, flags, Mode::empty()).map(File::from) else {
-        return Found::Nothing;
+    let file = match open(path, flags, Mode::empty()) {
+        Ok(file) => File::from(file),
+        Err(Errno::NOENT) => return Found::Nothing,
+        // As where no more files can be opened.
+        Err(_) => return Found::Held,
     };
     match flock(&file, operation) {
         Ok(()) if is_theirs(&file) => Found::Free(file),

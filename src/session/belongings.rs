@@ -42,7 +42,7 @@ pub struct Belongings {
 /// Where the session in `dir` has its memory, as its lock file says.
 #[must_use]
 pub fn memory_of(dir: &Path) -> PathBuf {
-    let text = said_by_lock(dir);
+    let text = said_by_lock(dir).unwrap_or_default();
     match text.split(|b| *b == b'\n').next() {
         Some(memory) => dir.join(OsStr::from_bytes(memory)),
         None => dir.to_path_buf(),
@@ -65,12 +65,17 @@ pub enum Kept {
     Nowhere,
     /// Nothing: it was killed before, or is one of a release that did not say it.
     NotTold,
+    /// Its lock file cannot be read, and why.
+    NotRead(String),
 }
 
 /// Where the session in `dir` has its ledger, as its lock file says.
 #[must_use]
 pub fn ledger_of(dir: &Path) -> Kept {
-    let text = said_by_lock(dir);
+    let text = match said_by_lock(dir) {
+        Ok(text) => text,
+        Err(e) => return Kept::NotRead(e.to_string()),
+    };
     let behind = text.iter().position(|b| *b == b'\n').map_or(0, |at| at + 1);
     // What has no end was not written, or is what is left of a longer text of before.
     let ends = split_at_nul(&text[behind..]);
@@ -95,7 +100,7 @@ impl Kept {
     pub fn token(&self) -> Option<&String> {
         match self {
             Kept::In { token, .. } => Some(token),
-            Kept::Nowhere | Kept::NotTold => None,
+            Kept::Nowhere | Kept::NotTold | Kept::NotRead(_) => None,
         }
     }
 
@@ -104,7 +109,7 @@ impl Kept {
     pub fn folder(&self) -> Option<&String> {
         match self {
             Kept::In { folder, .. } => folder.as_ref().filter(|told| !told.is_empty()),
-            Kept::Nowhere | Kept::NotTold => None,
+            Kept::Nowhere | Kept::NotTold | Kept::NotRead(_) => None,
         }
     }
 }
@@ -128,8 +133,12 @@ pub fn without_mount(folder_id: &str) -> &str {
         .map_or(folder_id, |(file, _)| file)
 }
 
-fn said_by_lock(dir: &Path) -> Vec<u8> {
-    std::fs::read(dir.join("lock")).unwrap_or_default()
+/// The text of a lock file; none where there is no such file.
+fn said_by_lock(dir: &Path) -> io::Result<Vec<u8>> {
+    match std::fs::read(dir.join("lock")) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        read => read,
+    }
 }
 
 fn split_at_nul(text: &[u8]) -> Option<(&[u8], &[u8])> {

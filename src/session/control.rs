@@ -12,6 +12,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use synclater_model::report::message::Trouble;
 use synclater_model::report::ps::PsSession;
 use synclater_sys::wait::{self, For};
 use synclater_sys::{process, socket};
@@ -101,34 +102,50 @@ pub fn session(id: &str) -> Option<Living> {
     sessions().into_iter().find(|s| s.id == id)
 }
 
-/// The sessions of the run folder, in order; dead ones among them.
+/// The sessions of the run folder, in order, dead ones among them; none where it cannot be told.
 #[must_use]
 pub fn sessions() -> Vec<Living> {
+    listed().unwrap_or_default()
+}
+
+/// The same, for whoever says that there are no others.
+///
+/// # Errors
+/// Why it cannot be told, as a message for the user.
+pub fn listed() -> Result<Vec<Living>, Trouble> {
     let run = dirs::run_dir();
-    let trusted = run
-        .symlink_metadata()
-        .is_ok_and(|m| dirs::distrust(&m).is_none());
-    let entries = trusted
-        .then(|| std::fs::read_dir(&run).ok())
-        .flatten()
-        .into_iter()
-        .flatten()
-        .flatten();
-    let is_session = |d: &PathBuf| {
-        let hidden = d
-            .file_name()
-            .is_some_and(|n| n.as_encoded_bytes().starts_with(b"."));
-        !hidden && d.join("lock").exists()
-    };
-    let mut found: Vec<Living> = entries
-        .map(|e| Living {
-            id: e.file_name().to_string_lossy().into_owned(),
-            dir: e.path(),
-        })
-        .filter(|s| is_session(&s.dir))
-        .collect();
+    list(&run).map_err(|why| {
+        Trouble::new(
+            format!("cannot tell which sessions there are in {}", run.display()),
+            why,
+            "look at who has put what there; it is a folder of yours that nobody else may write; \
+             SYNCLATER_RUN_DIR names another one",
+            "no session was asked, and nothing was changed",
+        )
+    })
+}
+
+/// Those in the folder `run`; none where there is no such folder.
+fn list(run: &Path) -> Result<Vec<Living>, String> {
+    let nothing_there = |e: &io::Error| e.kind() == io::ErrorKind::NotFound;
+    match run.symlink_metadata() {
+        Err(e) if nothing_there(&e) => return Ok(Vec::new()),
+        Err(e) => return Err(e.to_string()),
+        Ok(seen) => dirs::distrust(&seen).map_or(Ok(()), Err)?,
+    }
+    let has_lock =
+        |d: &Path| !(d.join("lock").symlink_metadata()).is_err_and(|e| nothing_there(&e));
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(run).map_err(|e| e.to_string())? {
+        let entry = entry.map_err(|e| e.to_string())?;
+        let (name, dir) = (entry.file_name(), entry.path());
+        if !name.as_encoded_bytes().starts_with(b".") && has_lock(&dir) {
+            let id = name.to_string_lossy().into_owned();
+            found.push(Living { id, dir });
+        }
+    }
     found.sort_by(|a, b| a.id.cmp(&b.id));
-    found
+    Ok(found)
 }
 
 /// The supervisor's end.

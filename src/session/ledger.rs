@@ -124,6 +124,18 @@ impl Unread {
         }
     }
 
+    /// The lock file of a session, which says where its ledger is.
+    #[must_use]
+    pub fn lock(path: &Path, why: impl ToString) -> Unread {
+        Unread {
+            path: path.into(),
+            why: why.to_string(),
+            what: "lock file, which names its ledger,",
+            cannot: "be read",
+            remedy: "make it readable, then `synclater settle`",
+        }
+    }
+
     /// A ledger.
     #[must_use]
     pub fn ledger(dir: &Path, why: impl ToString) -> Unread {
@@ -401,12 +413,13 @@ impl Ledger {
     /// cannot be listed.
     #[must_use]
     pub fn entries(&self) -> (Vec<Filed>, Vec<Unread>) {
-        let files = match std::fs::read_dir(&self.dir) {
-            Ok(files) => files.flatten().map(|e| e.path()),
+        let files = std::fs::read_dir(&self.dir);
+        let paths = |files: std::fs::ReadDir| files.map(|e| Ok(e?.path())).collect();
+        let mut files: Vec<PathBuf> = match files.and_then(paths) {
+            Ok(files) => files,
             Err(e) => return (Vec::new(), vec![Unread::ledger(&self.dir, e)]),
         };
-        let is_entry = |p: &PathBuf| p.extension().is_some_and(|x| x == "json");
-        let mut files: Vec<PathBuf> = files.filter(is_entry).collect();
+        files.retain(|p| p.extension().is_some_and(|x| x == "json"));
         files.sort();
         let (mut good, mut bad) = (Vec::new(), Vec::new());
         for path in files {

@@ -32,7 +32,7 @@ pub struct Cleared {
     pub settled: Vec<String>,
     /// What could not be settled: the ledger entry stays open.
     pub failed: Vec<String>,
-    /// The name of the error of a write that was lost.
+    /// The name of the error of a write that was lost: maybe on a file system that has gone since.
     pub error: Option<String>,
     /// Its entry, where it had one that can be read.
     pub entry: PathBuf,
@@ -55,7 +55,7 @@ impl Cleared {
     /// Whether all that it owed is durable.
     #[must_use]
     pub fn is_whole(&self) -> bool {
-        self.failed.is_empty() && self.left.is_none()
+        self.failed.is_empty() && self.left.is_none() && self.error.is_none()
     }
 }
 
@@ -151,6 +151,10 @@ fn look_up(id: &str, kept: &Kept) -> Result<Option<(Option<Filed>, Ledger)>, Unr
         Kept::In { ledger, .. } => Some(ledger.clone()),
         Kept::Nowhere => None,
         Kept::NotTold => dirs::state_dir(),
+        Kept::NotRead(why) => {
+            let lock = dirs::run_dir().join(id).join("lock");
+            return Err(Unread::lock(&lock, why));
+        }
     };
     let Some(dir) = dir else {
         return Ok(None);
@@ -190,18 +194,27 @@ fn remove_files(session: &Living) {
 /// whose sessions cannot be asked from here.
 #[must_use]
 pub fn settle_orphans(ledger: &Ledger) -> (Vec<Cleared>, Vec<Unread>) {
-    let known = control::sessions();
-    let is_its =
-        |s: &Living, e: &Entry| s.id == e.id && ledger_of(&s.dir).token() == e.token.as_ref();
+    let known: Vec<(Living, Kept)> = { control::sessions().into_iter() }
+        .map(|s| (s.clone(), ledger_of(&s.dir)))
+        .collect();
     let boot = dirs::boot_id();
     let has_no_folder = |f: &Filed| {
         let e = &f.entry;
-        !was_cut(e, ledger) && !known.iter().any(|s| is_its(s, e))
+        // It may have begun since, or ended.
+        let is_its = |(s, kept): &(Living, Kept)| s.id == e.id && kept.token() == e.token.as_ref();
+        !was_cut(e, ledger) && !known.iter().any(is_its) && !has_folder(e)
     };
     let (entries, mut unread) = ledger.entries();
+    // What a session of ours has written there it answers for itself.
+    let is_of = |u: &Unread, (s, kept): &(Living, Kept)| {
+        u.path == ledger.path(&s.id)
+            && matches!(kept, Kept::In { ledger: its, .. } if its == ledger.dir())
+    };
+    unread.retain(|u| !known.iter().any(|s| is_of(u, s)));
     let mut cleared = Vec::new();
     for filed in entries.into_iter().filter(has_no_folder) {
         match life_of(&filed.entry, ledger) {
+            Life::Lives if has_folder(&filed.entry) || is_closed(&filed, ledger) => {}
             Life::Lives => unread.push(Unread::living(&filed.path)),
             _ if filed.entry.boot(&boot) != Boot::This => {
                 unread.push(Unread::of_no_boot(&filed.path));
@@ -213,9 +226,18 @@ pub fn settle_orphans(ledger: &Ledger) -> (Vec<Cleared>, Vec<Unread>) {
             Life::NotKnown => unread.push(Unread::elsewhere(&filed.path)),
         }
     }
-    let is_of = |u: &Unread, s: &Living| u.path == ledger.path(&s.id);
-    unread.retain(|u| !known.iter().any(|s| is_of(u, s)));
     (cleared, unread)
+}
+
+/// Whether the session that wrote an entry has a folder in our run folder.
+fn has_folder(entry: &Entry) -> bool {
+    control::session(&entry.id).is_some_and(|s| ledger_of(&s.dir).token() == entry.token.as_ref())
+}
+
+/// Whether an entry is there no more.
+fn is_closed(filed: &Filed, ledger: &Ledger) -> bool {
+    let now = ledger.entry(&filed.entry.id);
+    now.is_ok_and(|now| now.is_none_or(|now| now.entry.token != filed.entry.token))
 }
 
 /// Settles what an entry names, if nobody else does: the kernel tells of a lost write once, so of
@@ -290,7 +312,7 @@ impl Debtor {
     /// Whether its lock file said where its ledger is, or that it has none.
     #[must_use]
     pub fn is_told(&self) -> bool {
-        self.kept != Kept::NotTold
+        !matches!(self.kept, Kept::NotTold | Kept::NotRead(_))
     }
 
     /// Whether its folder is there: not that of another one of its name.
@@ -307,11 +329,12 @@ impl Debtor {
         let Some((filed, ledger)) = self.entry()? else {
             return Ok(Debt::Paid);
         };
-        let is_its = self.is_there() || matches!(self.kept, Kept::In { .. });
+        let is_its = self.is_there() || self.is_told();
         Ok(match life_of(&filed.entry, &ledger) {
-            Life::Lives if is_its => Debt::BeingPaid,
-            // Another one with this name, of another run folder.
-            Life::Lives => Debt::Paid,
+            // Another one with this name, of another run folder: nobody's keeper, nor another
+            // command that settles in its place.
+            Life::Lives if !is_its && life_by_number(&filed.entry) == Life::Lives => Debt::Paid,
+            Life::Lives => Debt::BeingPaid,
             Life::Ended | Life::NotKnown => Debt::Open(filed.path),
         })
     }
@@ -405,9 +428,11 @@ fn life_by_number(entry: &Entry) -> Life {
 /// Whether process `pid` is the supervisor that wrote an entry. Seen from another user namespace
 /// its user has another number, and from another time namespace it has begun at another time.
 fn life_of_process(pid: u32, entry: &Entry) -> Life {
-    let name = process::text(format!("/proc/{pid}/comm")).unwrap_or_default();
-    if process::is_ended(pid) || !name.starts_with("synclater") {
-        return Life::Ended;
+    match process::text(format!("/proc/{pid}/comm")) {
+        _ if process::is_ended(pid) => return Life::Ended,
+        Ok(name) if !name.starts_with("synclater") => return Life::Ended,
+        Ok(_) => {}
+        Err(_) => return Life::NotKnown,
     }
     let is_ours = process::effective_user_of(pid) == Some(process::effective_user());
     let started = entry.pid_started;
@@ -428,7 +453,7 @@ fn life_of_process(pid: u32, entry: &Entry) -> Life {
 /// Settles what an entry names, in place of its session, and closes it where all was.
 fn settle_filed(filed: &Filed, ledger: &Ledger, page: Option<&Path>) -> Result<Cleared, Unread> {
     let out = settle_entry(filed, ledger).map_err(|e| Unread::full(&filed.path, e))?;
-    if out.failed.is_empty() {
+    if out.is_whole() {
         page.map(shared::is_being_closed);
         let _ = ledger.close_here(filed);
     }
@@ -440,10 +465,10 @@ fn settle_entry(filed: &Filed, ledger: &Ledger) -> io::Result<Cleared> {
     let entry = &filed.entry;
     let mut out = Cleared::nothing(&entry.id);
     out.entry.clone_from(&filed.path);
-    out.error.clone_from(&entry.error);
     if entry.is_never {
         return Ok(out);
     }
+    out.error.clone_from(&entry.error);
     let note = ledger.prepare_note(filed)?;
     if entry.sync {
         // What the session knows of is settled behind that, by what makes it durable.

@@ -8,6 +8,7 @@
 use super::filesystems::{dev_of, mounts_of};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use synclater_model::policy::filesystem::Mount;
@@ -51,12 +52,17 @@ fn seen_of(pid: u32, ours: &[Mount], most: usize) -> Option<BTreeSet<u64>> {
     let mut seen = BTreeSet::new();
     let mut looked_at = 0;
     for task in tasks_with_files(pid)? {
-        for file in std::fs::read_dir(format!("{task}/fdinfo")).ok()?.flatten() {
+        for file in std::fs::read_dir(format!("{task}/fdinfo")).ok()? {
+            let file = file.ok()?;
             looked_at += 1;
             if looked_at > most {
                 return None;
             }
-            let text = process::text(file.path()).unwrap_or_default();
+            let text = match process::text(file.path()) {
+                // It was closed meanwhile.
+                Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+                text => text.ok()?,
+            };
             let Some(id) = mount_written_to(&text) else {
                 continue;
             };
@@ -67,7 +73,10 @@ fn seen_of(pid: u32, ours: &[Mount], most: usize) -> Option<BTreeSet<u64>> {
             }
         }
         let cwd = mount::id_of_path(Path::new(&format!("{task}/cwd")), MNT_ID);
-        seen.extend(cwd.ok().and_then(number));
+        match cwd {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return None,
+            cwd => seen.extend(cwd.ok().and_then(number)),
+        }
         let maps = process::text(format!("{task}/maps")).ok()?;
         seen.extend(maps.lines().filter_map(mapped_shared));
     }

@@ -5,6 +5,7 @@ use crate::harness::command::run;
 use crate::harness::disk::{keep_mounts_private, Disk, SlowDisk, SmallFolder};
 use crate::sessions::stage::{as_root, has_four_parts, AS_NOBODY, SYNCLATER};
 use rustix::process::{kill_process, Signal};
+use std::path::PathBuf;
 
 /// The supervisor of the only session.
 fn supervisor(stage: &Stage) -> Pid {
@@ -255,6 +256,32 @@ fn detach_tells_of_what_could_not_be_settled_in_a_dead_sessions_place() {
     let outcome = stage.ask(&["detach", &session]);
     assert_eq!(outcome.status.code(), Some(125), "{outcome}");
     assert_eq!(stage.entries().len(), 1);
+}
+
+#[test]
+fn detach_says_no_good_while_another_command_settles_in_a_dead_sessions_place() {
+    if !as_root("detach_says_no_good_while_another_command_settles_in_a_dead_sessions_place") {
+        return;
+    }
+    let (disk, stage) = (Disk::new("ext4", 64), Stage::new("at-it"));
+    let mut victim = demand_in(&stage, disk.path());
+    let session = stage.attach_to(&victim, "1h");
+    stage.warm(&mut victim);
+    let keeper = keeper(&stage);
+    kill_process(keeper, Signal::STOP).expect("it runs");
+    end_of_supervisor(&stage);
+    kill_process(keeper, Signal::KILL).expect("it is there");
+    run(clean("umount").arg("-l").arg(disk.path())).must_succeed();
+    // Its folder goes, and its entry stays.
+    assert_eq!(stage.ask(&["settle"]).status.code(), Some(125));
+    let files = std::fs::read_dir(stage.state()).expect("the ledger");
+    let is_lock = |path: &PathBuf| path.extension().is_some_and(|x| x == "lock");
+    let lock = { files.flatten().map(|f| f.path()) }.find(is_lock);
+    let lock = std::fs::File::open(lock.expect("a lock")).expect("it opens");
+    rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).expect("nobody has it");
+    let outcome = stage.ask(&["detach", &session]);
+    assert_eq!(outcome.status.code(), Some(125), "{outcome}");
+    assert!(outcome.stderr.contains("is at it"), "{outcome}");
 }
 
 /// A file of rules with this dial, for every program.

@@ -400,7 +400,7 @@ fn leave_one_name(stage: &Stage) {
 }
 
 /// A session that has put nothing off, in the ledger of `of`, with the name that both have.
-fn namesake(stage: &Stage, of: &Stage) -> Running {
+pub(super) fn namesake(stage: &Stage, of: &Stage) -> Running {
     leave_one_name(stage);
     let mut command = session(stage, &[]);
     command.env("SYNCLATER_STATE_DIR", of.state());
@@ -493,7 +493,7 @@ fn what_a_killed_writer_left_is_removed_and_what_is_being_written_is_not() {
 const PLANTED: &str = "fedcba9876543210fedcba";
 
 /// An entry of this boot in the stage's ledger that says it is `id`, of nobody who lives.
-fn plant(stage: &Stage, name: &str, id: &str) -> PathBuf {
+pub(super) fn plant(stage: &Stage, name: &str, id: &str) -> PathBuf {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").expect("the boot");
     let entry = serde_json::json!({
         "version": 1, "id": id, "boot_id": boot.trim(), "pid": 1, "command": ["true"],

@@ -102,8 +102,13 @@ fn a_session_folder_of_another_user_is_refused() {
     std::fs::create_dir(&planted).expect("a folder");
     std::fs::write(planted.join("lock"), "").expect("a lock");
     std::fs::write(planted.join("memory"), "/tmp/kelp").expect("a path");
-    let ps = stage.ask(&["ps"]).must_succeed();
-    assert_eq!(ps.stdout, "no sessions\n", "{ps}");
+    let ps = stage.ask(&["ps"]);
+    assert_eq!(
+        (ps.status.code(), ps.stdout.as_str()),
+        (Some(125), ""),
+        "{ps}"
+    );
+    assert!(ps.stderr.contains("belongs to user 65534"), "{ps}");
     assert!(planted.join("lock").exists());
 }
 

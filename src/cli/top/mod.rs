@@ -7,7 +7,7 @@ mod view;
 
 use super::whose::{Purpose, Whose};
 use super::OURS;
-use crate::session::control::{sessions, Living};
+use crate::session::control::{listed, Living};
 use keys::Act;
 use ratatui::crossterm::{event, execute, terminal};
 use ratatui::DefaultTerminal;
@@ -179,7 +179,7 @@ fn over(watched: &Watched) -> i32 {
 
 /// The session that is meant.
 fn chosen(id: Option<&str>) -> Result<Living, Trouble> {
-    let mut all = sessions();
+    let mut all = listed()?;
     let names: Vec<&str> = all.iter().map(|s| s.id.as_str()).collect();
     let there = match names.is_empty() {
         true => "there are none".to_owned(),

@@ -124,13 +124,19 @@ impl Supervisor {
                 }
                 Ok(Request::Detach { json }) => self.detach(client, json),
                 Ok(Request::Watch) => self.watch(client),
-                Ok(Request::Set { until, for_s }) => match self.set(until, for_s) {
-                    // What was put off before is durable when it is told.
-                    Answer::Done { said } if !self.settles.is_empty() => {
-                        self.answer_once_settled(client, Some(said));
+                Ok(Request::Set { until, for_s }) => {
+                    let had_lost = self.paid.error.is_some();
+                    match self.set(until, for_s) {
+                        // What was put off before is durable when it is told.
+                        Answer::Done { said }
+                            if !self.settles.is_empty()
+                                || self.paid.error.is_some() != had_lost =>
+                        {
+                            self.answer_once_settled(client, Some(said));
+                        }
+                        answer => client.answer(&answer),
                     }
-                    answer => client.answer(&answer),
-                },
+                }
             }
         }
     }

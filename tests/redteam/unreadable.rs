@@ -1,0 +1,72 @@
+//! What cannot be read is not nothing: folders that cannot be listed, lock files that cannot be
+//! opened, entries of others, and entries that say more than which file systems owe.
+
+use super::ledger::{entry_of, is_settled, is_told, kill, namesake, plant};
+use super::*;
+use std::os::unix::fs::PermissionsExt;
+
+#[test]
+fn sessions_that_cannot_be_listed_are_not_none() {
+    let stage = Stage::new("unlistable");
+    let mut scribe = scribe(&stage, &[]);
+    let id = stage.id();
+    let mode = |mode| {
+        let mode = std::fs::Permissions::from_mode(mode);
+        std::fs::set_permissions(stage.run_dir(), mode).expect("chmod");
+    };
+    mode(0o777);
+    for words in [&["settle"][..], &["settle", &id], &["ps"], &["detach", &id]] {
+        is_told(&stage.ask(words), &stage.run_dir());
+    }
+    mode(0o711);
+    stage.ask(&["settle"]).must_succeed();
+    ends_well(&stage, &mut scribe);
+}
+
+#[test]
+fn a_dead_session_whose_lock_file_cannot_be_read_is_not_cleared_away() {
+    let stage = Stage::new("few-files");
+    let scribe = scribe(&stage, &[]);
+    let id = stage.id();
+    kill(&stage, &scribe);
+    // One file beside the standard ones: that is open while the lock file is read.
+    let mut command = stage.with_folders("prlimit");
+    command.args(["--nofile=4", SYNCLATER, "settle"]);
+    command.env("SYNCLATER_STATE_DIR", stage.file("another"));
+    is_told(&run(&mut command), &stage.run_dir().join(&id));
+    let _ = entry_of(&stage);
+    is_settled(&stage, &stage.ask(&["settle"]));
+}
+
+#[test]
+fn settle_tells_of_a_living_namesake_in_another_run_folder() {
+    let (stage, other) = (Stage::new("first"), Stage::new("second"));
+    let (mut first, mut second) = (namesake(&stage, &stage), namesake(&other, &stage));
+    warm(&stage, &mut first, &stage.work());
+    let (entry, _) = entry_of(&stage);
+    let mut settle = other.synclater(&["settle"]);
+    is_told(
+        &run(settle.env("SYNCLATER_STATE_DIR", stage.state())),
+        &entry,
+    );
+    second.end().must_succeed();
+    first.end().must_succeed();
+}
+
+#[test]
+fn a_lost_write_is_told_where_its_file_system_has_left_the_entry() {
+    let stage = Stage::new("lost-and-left");
+    let path = plant(&stage, "kelp.json", "kelp");
+    let text = std::fs::read_to_string(&path).expect("an entry");
+    let text = text.replacen('{', "{\"error\": \"EIO\",", 1);
+    std::fs::write(&path, text).expect("an entry");
+    for _ in 0..2 {
+        let settle = stage.ask(&["settle"]);
+        is_told(&settle, &path);
+        assert!(settle.stderr.contains("EIO: writes were lost"), "{settle}");
+    }
+    let status = stage.ask(&["status"]).must_succeed();
+    assert!(status.stdout.contains("writes were lost"), "{status}");
+    stage.ask(&["status", "--forget", "kelp"]).must_succeed();
+    stage.ask(&["settle"]).must_succeed();
+}

@@ -81,6 +81,8 @@ enum {
 	NR_openat2 = 437,
 };
 
+/* Clears the last two: a call that the program makes by itself may find its arguments there, and
+ * would pass the session's filter with a cookie of ours (sl_cookie). */
 static inline long raw(long nr, long a, long b, long c, long d, long e, long f)
 {
 	register long r10 __asm__("r10") = d;
@@ -88,9 +90,11 @@ static inline long raw(long nr, long a, long b, long c, long d, long e, long f)
 	register long r9 __asm__("r9") = f;
 	long r;
 
-	__asm__ volatile("syscall"
-			 : "=a"(r)
-			 : "0"(nr), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9)
+	__asm__ volatile("syscall\n\t"
+			 "xor %%r8d, %%r8d\n\t"
+			 "xor %%r9d, %%r9d"
+			 : "=a"(r), "+r"(r8), "+r"(r9)
+			 : "0"(nr), "D"(a), "S"(b), "d"(c), "r"(r10)
 			 : "rcx", "r11", "memory");
 	return r;
 }
@@ -315,6 +319,7 @@ enum {
 	NR_openat2 = 437,
 };
 
+/* Clears the last two, as on x86-64. */
 static inline long raw(long nr, long a, long b, long c, long d, long e, long f)
 {
 	register long x8 __asm__("x8") = nr;
@@ -325,9 +330,11 @@ static inline long raw(long nr, long a, long b, long c, long d, long e, long f)
 	register long x4 __asm__("x4") = e;
 	register long x5 __asm__("x5") = f;
 
-	__asm__ volatile("svc 0"
-			 : "+r"(x0)
-			 : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4), "r"(x5)
+	__asm__ volatile("svc 0\n\t"
+			 "mov x4, xzr\n\t"
+			 "mov x5, xzr"
+			 : "+r"(x0), "+r"(x4), "+r"(x5)
+			 : "r"(x8), "r"(x1), "r"(x2), "r"(x3)
 			 : "memory");
 	return x0;
 }

@@ -4,10 +4,14 @@
 //!
 //! To wake another thread for each call that is made costs more than the rest (10 us here, on two
 //! processors): so one that wakes by itself looks after it, as long as calls are being made.
+//!
+//! Promise: whoever receives waits for no file system that a program chose, unless there is one to
+//! receive in his place. To close a file may wait as well: that of a FUSE asks its server (FLUSH).
 
 use super::desk::{Desk, Making, Verdict, ALL_COUNTED, COUNTED};
 use super::visitor::Visitors;
 use rustix::process::{getrlimit, Resource};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Mutex, OnceLock};
 use std::thread::{self, Thread};
@@ -48,7 +52,13 @@ struct Threads {
     pool: Mutex<Pool>,
     deputy: OnceLock<Thread>,
     deputy_sleeps: AtomicBool,
+    /// Closes what nobody else has the time for; and what waits for it.
+    closer: OnceLock<Thread>,
+    left: Mutex<Vec<OwnedFd>>,
 }
+
+/// So many files wait to be closed at most: then programs make their calls by themselves.
+const LEFT: usize = 256;
 
 #[derive(Default)]
 struct Pool {
@@ -74,10 +84,16 @@ pub fn open(desk: Desk, seats: &'static Seats, listener: &'static Listener, bloc
         pool: Mutex::default(),
         deputy: OnceLock::new(),
         deputy_sleeps: AtomicBool::new(false),
+        closer: OnceLock::new(),
+        left: Mutex::default(),
     }));
     if let Ok(deputy) = small().spawn(|| threads.look_after()) {
         let _ = threads.deputy.set(deputy.thread().clone());
     }
+    let Ok(closer) = small().spawn(|| threads.close_what_is_left()) else {
+        return false;
+    };
+    let _ = threads.closer.set(closer.thread().clone());
     threads.another_receives()
 }
 
@@ -114,6 +130,24 @@ impl Threads {
             Err(_) => {
                 self.receiver.store(before, SeqCst);
                 false
+            }
+        }
+    }
+
+    /// Whether another thread could receive.
+    fn another_could(&self) -> bool {
+        let pool = lock(&self.pool);
+        !pool.idle.is_empty() || pool.all.len() < THREADS
+    }
+
+    /// The closer: it may wait for ever.
+    fn close_what_is_left(&self) -> ! {
+        loop {
+            // What is closed is not locked meanwhile.
+            let next = lock(&self.left).pop();
+            match next {
+                Some(file) => drop(file),
+                None => thread::park(),
             }
         }
     }
@@ -176,6 +210,11 @@ impl Threads {
                 self.end(seat, &call, Answer::Itself);
                 continue;
             }
+            if lock(&self.left).len() > LEFT {
+                let answer = self.desk.rescue(&call, 0, &mut visitors);
+                self.end(seat, &call, answer);
+                continue;
+            }
             let counted = || seat.set_stage(COUNTED);
             let verdict = self.desk.decide(&call, &mut visitors, counted);
             seat.set_stage(ALL_COUNTED);
@@ -195,7 +234,7 @@ impl Threads {
         // As long as nobody receives, a signal interrupts who asks.
         let several = self.several.load(SeqCst);
         self.several.store(several.saturating_sub(1), SeqCst);
-        let alone = several == 0 && self.deputy.get().is_some();
+        let alone = several == 0 && self.deputy.get().is_some() && self.another_could();
         let goes_on = self.making.fetch_add(1, SeqCst) > 0 || !alone || self.listener.has_call();
         let answer = if !goes_on {
             self.made.fetch_add(1, SeqCst);
@@ -208,7 +247,11 @@ impl Threads {
         } else if self.another_receives() {
             self.desk.make(making)
         } else {
-            Answer::Itself
+            if let Some(file) = making.file {
+                lock(&self.left).push(file);
+                self.closer.get().into_iter().for_each(Thread::unpark);
+            }
+            making.answer.unwrap_or(Answer::Itself)
         };
         self.making.fetch_sub(1, SeqCst);
         answer

@@ -44,10 +44,13 @@ pub struct Unmounting {
     number: u32,
 }
 
-/// A call that is made for somebody.
+/// A call that is made for somebody, or answered at once: what is open for it is closed behind.
 pub struct Making {
     asked: Asked,
-    file: Option<OwnedFd>,
+    /// What it is answered, if that is known.
+    pub answer: Option<Answer>,
+    /// What is open for it. To close that may wait for who serves it (FUSE), as the call does.
+    pub file: Option<OwnedFd>,
     slot: usize,
     shard: usize,
 }
@@ -180,13 +183,13 @@ impl Desk {
             Ok(found) => found,
         };
         if visitor.is_one_of_us {
-            return itself();
+            return self.answering(visitor, asked, file, Answer::Itself);
         }
         self.count(visitor, asked);
         counted();
         if self.relaxes() || asked == Asked::Range {
             if let Err(e) = check(asked, &file, call) {
-                return self.failed(visitor, asked, errno(e));
+                return self.failing(visitor, asked, file, errno(e));
             }
         }
         let subject = Subject {
@@ -200,10 +203,9 @@ impl Desk {
                 self.owe(fs, class);
                 Verdict::Answered(Answer::Value(0))
             }
-            Ok(Err(e)) => self.failed(visitor, asked, e),
+            Ok(Err(e)) => self.failing(visitor, asked, file, e),
             Err(_) if asked == Asked::Range => {
                 add(&self.counters(visitor).hints_real);
-                // To close it may wait for who serves it: not here.
                 self.making(visitor, asked, Some(file))
             }
             Err(why) => self.made(visitor, asked, Some(file), why),
@@ -407,10 +409,28 @@ impl Desk {
     }
 
     fn failed(&self, visitor: &Visitor, asked: Asked, e: Errno) -> Verdict {
+        Verdict::Answered(self.error(visitor, asked, e))
+    }
+
+    /// The same of what is open here: of any file system, other users' among them.
+    fn failing(&self, visitor: &Visitor, asked: Asked, file: OwnedFd, e: Errno) -> Verdict {
+        let answer = self.error(visitor, asked, e);
+        self.answering(visitor, asked, file, answer)
+    }
+
+    fn error(&self, visitor: &Visitor, asked: Asked, e: Errno) -> Answer {
         if asked != Asked::Range {
             add(&self.counters(visitor).failed);
         }
-        Verdict::Answered(Answer::Errno(e.raw_os_error()))
+        Answer::Errno(e.raw_os_error())
+    }
+
+    fn answering(&self, of: &Visitor, asked: Asked, file: OwnedFd, answer: Answer) -> Verdict {
+        let Verdict::Made(mut making) = self.making(of, asked, Some(file)) else {
+            return itself();
+        };
+        making.answer = Some(answer);
+        Verdict::Made(making)
     }
 
     fn made(&self, visitor: &Visitor, asked: Asked, file: Option<OwnedFd>, why: Kept) -> Verdict {
@@ -421,14 +441,18 @@ impl Desk {
     fn making(&self, visitor: &Visitor, asked: Asked, file: Option<OwnedFd>) -> Verdict {
         Verdict::Made(Making {
             asked,
+            answer: None,
             file,
             slot: visitor.place(self.slots()),
             shard: shard_of(visitor),
         })
     }
 
-    /// Makes a call for somebody; it may take long.
+    /// Makes a call for somebody, and closes what is open for it; either may take long.
     pub fn make(&self, making: Making) -> Answer {
+        if let Some(answer) = making.answer {
+            return answer;
+        }
         let clock = &self.terms.shared.clock;
         let before = clock.now();
         let made = match (making.asked, &making.file) {

@@ -1,0 +1,117 @@
+/* closing FOLDER HOW: serves a file at FOLDER/served, whose closing is never answered (FUSE). 80
+ * processes ask about it (HOW: "range", which no file takes, or "sync"), each in front of 20
+ * fsyncs of FOLDER/file. Says "done" when all of these are answered. */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <linux/fuse.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { ASK = 80, SYNCS = 20 };
+
+static void must(int is_done, const char *what)
+{
+    if (!is_done) {
+        perror(what);
+        exit(1);
+    }
+}
+
+static void reply(int fd, const struct fuse_in_header *to, int error, void *body, size_t size)
+{
+    struct fuse_out_header head = {sizeof head + size, error, to->unique};
+    struct iovec parts[] = {{&head, sizeof head}, {body, size}};
+    (void)!writev(fd, parts, size ? 2 : 1);
+}
+
+static void serve(int fd)
+{
+    static char in[1 << 20];
+    const struct fuse_in_header *head = (void *)in;
+    struct fuse_init_out init = {.major = 7, .minor = 31, .max_write = 4096};
+    struct fuse_open_out open = {.fh = 1};
+
+    while (read(fd, in, sizeof in) > 0) {
+        struct fuse_attr_out attr = {.attr_valid = 3600};
+        attr.attr = (struct fuse_attr){.ino = head->nodeid, .nlink = 1, .blksize = 4096};
+        attr.attr.mode = head->nodeid == 1 ? S_IFDIR | 0755 : S_IFREG | 0644;
+        struct fuse_entry_out entry = {.nodeid = 2, .entry_valid = 3600, .attr_valid = 3600};
+        entry.attr = (struct fuse_attr){.ino = 2, .mode = S_IFREG | 0644, .nlink = 1};
+
+        switch (head->opcode) {
+        case FUSE_INIT: reply(fd, head, 0, &init, sizeof init); break;
+        case FUSE_LOOKUP: reply(fd, head, 0, &entry, sizeof entry); break;
+        case FUSE_GETATTR: reply(fd, head, 0, &attr, sizeof attr); break;
+        case FUSE_OPEN: reply(fd, head, 0, &open, sizeof open); break;
+        case FUSE_FLUSH: case FUSE_FORGET: case FUSE_RELEASE: case FUSE_INTERRUPT: break;
+        default: reply(fd, head, -38 /* ENOSYS */, NULL, 0);
+        }
+    }
+}
+
+static long call(long number, long a, long b, long c, long d)
+{
+    register long fourth __asm__("r10") = d;
+    long result;
+    __asm__ volatile("syscall" : "=a"(result)
+                     : "a"(number), "D"(a), "S"(b), "d"(c), "r"(fourth) : "rcx", "r11", "memory");
+    return result;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc != 3 || chdir(argv[1]) != 0)
+        return 2;
+    int is_range = strcmp(argv[2], "range") == 0;
+    int fuse = open("/dev/fuse", O_RDWR | O_CLOEXEC);
+    char options[64];
+
+    must(fuse >= 0, "/dev/fuse");
+    must(mkdir("served", 0755) == 0, "mkdir");
+    snprintf(options, sizeof options, "fd=%d,rootmode=40000,user_id=0,group_id=0", fuse);
+    must(mount("closing", "served", "fuse.closing", 0, options) == 0, "mount");
+    pid_t server = fork(), askers[ASK];
+    if (server == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        serve(fuse);
+        _exit(0);
+    }
+    close(fuse);
+    int served = open("served/file", O_RDWR);
+    int file = open("file", O_RDWR | O_CREAT, 0644);
+    must(served >= 0 && file >= 0, "open");
+    for (int asked = 0; asked < ASK; asked++) {
+        askers[asked] = fork();
+        if (askers[asked] == 0) {
+            prctl(PR_SET_PDEATHSIG, SIGKILL);
+            /* SYNC_FILE_RANGE: a flag that there is not. */
+            if (is_range)
+                call(SYS_sync_file_range, served, 0, 1, 0x81);
+            else
+                call(SYS_fsync, served, 0, 0, 0);
+            call(SYS_pause, 0, 0, 0, 0);
+        }
+        for (int i = 0; i < SYNCS; i++)
+            must(call(SYS_fsync, file, 0, 0, 0) == 0, "fsync");
+    }
+    puts("done");
+    fflush(stdout);
+    umount2("served", MNT_DETACH);
+    /* Nobody waits for a server that is gone. */
+    kill(server, SIGKILL);
+    waitpid(server, NULL, 0);
+    for (int asked = 0; asked < ASK; asked++)
+        kill(askers[asked], SIGKILL);
+    while (wait(NULL) > 0)
+        ;
+    return 0;
+}

@@ -43,6 +43,31 @@ enum Then {
     End,
 }
 
+/// Whose the processes are that were met.
+#[derive(Default)]
+struct Owners(HashMap<u32, Option<u32>>);
+
+impl Owners {
+    /// So many are remembered.
+    const MOST: usize = 1 << 16;
+
+    /// Whether process `pid` is one of `user`'s, who says so; the session's own is believed. One
+    /// that has ended is whose it was when it was met, or of the first who says so.
+    fn is_of(&mut self, user: Option<u32>, pid: u32) -> bool {
+        let is_his = user.is_none_or(|user| match &process::users_of(pid)[..] {
+            [] => { self.0.get(&pid) }.is_none_or(|owner| *owner == Some(user)),
+            users => users.contains(&user),
+        });
+        if is_his {
+            if self.0.len() >= Owners::MOST {
+                self.0.clear();
+            }
+            self.0.insert(pid, user);
+        }
+        is_his
+    }
+}
+
 /// One ring that is, or was, a process's.
 struct Source {
     reader: Reader,
@@ -83,6 +108,7 @@ pub struct Drain {
     socket: OwnedFd,
     out: Out,
     sources: HashMap<usize, Source>,
+    owners: Owners,
     /// Events of processes that found no ring, as counted in their slots so far.
     ringless: HashMap<usize, u64>,
     /// Settles under way: their number and begin.
@@ -110,6 +136,7 @@ impl Drain {
             rings,
             socket,
             sources: HashMap::new(),
+            owners: Owners::default(),
             ringless: before.slots.iter().copied().enumerate().collect(),
             out: Out { sink, rows, before },
             settles: HashMap::new(),
@@ -231,17 +258,25 @@ impl Drain {
             if !whole || self.sources.get(&index).is_some_and(|s| s.number == number) {
                 continue;
             }
-            let pid = numbers.of(number.0, number.1).unwrap_or(0);
-            let source = Source {
+            let mut source = Source {
                 reader: Reader::new(ring),
-                writer: Writer::new(pid, index),
+                writer: Writer::new(index, self.user_of(index)),
                 number,
                 // Of the ring's next owner nothing was lost before.
                 lost: std::mem::take(&mut self.out.before.rings[index]),
                 unfilled: None,
             };
+            source.look_for(&mut numbers, &mut self.owners);
             self.sources.insert(index, source);
         }
+    }
+
+    /// Whose a ring is; `None` for the session's own user.
+    fn user_of(&self, index: usize) -> Option<u32> {
+        let room = self.rings.room_of(index)?;
+        let mut others = self.shared.rooms().skip(1 + room);
+        // One that nobody has: of no user.
+        Some(others.next().and_then(|(user, _)| user).unwrap_or(u32::MAX))
     }
 
     /// Gives the rings of processes that are gone back: first of all, since others may wait for
@@ -251,7 +286,7 @@ impl Drain {
         let mut numbers = Numbers::now();
         let mut past: Vec<Past> = Vec::new();
         for (index, ring, cells) in self.rings.all() {
-            let is_gone = |s: &mut Source| s.is_gone(&mut numbers);
+            let is_gone = |s: &mut Source| s.is_gone(&mut numbers, &mut self.owners);
             if held > EVENTS_MAX {
                 break;
             }
@@ -313,15 +348,17 @@ impl Drain {
     /// another process.
     fn count_ringless(&mut self) -> io::Result<()> {
         let mut numbers = Numbers::now();
-        let slots = self.shared.all_slots().flat_map(|s| &s.slot);
-        for (index, slot) in slots.enumerate() {
+        let rooms = self.shared.rooms();
+        let slots = rooms.flat_map(|(user, s)| s.slot.iter().map(move |slot| (user, slot)));
+        for (index, (user, slot)) in slots.enumerate() {
             let lost = slot.lost.load(SeqCst);
             let before = self.ringless.entry(index).or_default();
             let more = lost.saturating_sub(*before);
             *before = lost;
             if more > 0 {
                 let pid = numbers.of(slot.pid.load(SeqCst), slot.pid_ns.load(SeqCst));
-                self.out.lost(pid, more)?;
+                self.out
+                    .lost(pid.filter(|pid| self.owners.is_of(user, *pid)), more)?;
             }
         }
         Ok(())
@@ -433,14 +470,21 @@ impl Out {
 impl Source {
     /// Whether the process is there no more. Where /proc does not tell who is who, it is not known
     /// of one in another pid namespace: its ring stays its own.
-    fn is_gone(&mut self, numbers: &mut Numbers) -> bool {
+    fn is_gone(&mut self, numbers: &mut Numbers, owners: &mut Owners) -> bool {
         if self.writer.pid == 0 {
             if !numbers.are_known() {
                 return false;
             }
-            self.writer.pid = numbers.of(self.number.0, self.number.1).unwrap_or(0);
+            self.look_for(numbers, owners);
         }
         self.writer.pid == 0 || !process::is_alive(self.writer.pid)
+    }
+
+    /// Whose number that is, as we number it.
+    fn look_for(&mut self, numbers: &mut Numbers, owners: &mut Owners) {
+        let found = numbers.of(self.number.0, self.number.1);
+        let user = self.writer.user;
+        self.writer.pid = found.filter(|pid| owners.is_of(user, *pid)).unwrap_or(0);
     }
 
     /// Takes all that is left in the ring of a process that is gone: nobody fills what it left

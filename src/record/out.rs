@@ -5,6 +5,7 @@
 
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 /// What every recording begins with: Arrow's mark of a message.
@@ -24,7 +25,8 @@ pub struct Out {
 /// Those of open(2); `InvalidInput` where it holds something that is no recording.
 pub fn open(path: &Path) -> io::Result<File> {
     let mut how = File::options();
-    how.write(true).create(true).truncate(false);
+    // It holds names that others may not read.
+    how.write(true).create(true).truncate(false).mode(0o600);
     let file = how.open(path)?;
     let about = file.metadata()?;
     if about.is_file() && about.len() > 0 {

@@ -89,6 +89,12 @@ impl SharedRings {
         (1..self.parts.len()).any(|part| self.count(part) > 0)
     }
 
+    /// The room of the other user whose ring `index` is; `None` for the session's own user.
+    #[must_use]
+    pub fn room_of(&self, index: usize) -> Option<usize> {
+        (index / RING_MAX).checked_sub(1)
+    }
+
     /// Every ring that may be in use: its index, control words and cells.
     pub fn all(&self) -> impl Iterator<Item = (usize, &Ring, &[Cell])> {
         (0..self.parts.len()).flat_map(move |part| {

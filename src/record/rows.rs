@@ -63,6 +63,8 @@ pub struct Writer {
     pub pid: u32,
     /// Its ring's.
     index: usize,
+    /// Whose the ring is; `None` for the session's own user, who is believed.
+    pub user: Option<u32>,
     files: HashMap<i32, Known>,
     callers: HashMap<u64, Name>,
     /// Who it is, with the names of executable and command.
@@ -70,12 +72,12 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Process `pid`, of which nothing is known yet, with its ring's number.
+    /// One of which nothing is known yet, with its ring's number, and whose that is.
     #[must_use]
-    pub fn new(pid: u32, index: usize) -> Writer {
+    pub fn new(index: usize, user: Option<u32>) -> Writer {
         Writer {
-            pid,
             index,
+            user,
             ..Writer::default()
         }
     }
@@ -304,7 +306,7 @@ impl Rows {
                 let person = Person {
                     exe: String::from_utf8_lossy(&exe).into_owned(),
                     command: command.join(" "),
-                    uid,
+                    uid: from.user.unwrap_or(uid),
                 };
                 self.people.tell(from.key(), person, self.now);
                 self.modules.forget(from.pid);
@@ -429,8 +431,8 @@ impl Rows {
             time_ns: self.utc_ns(e.start),
             duration_ns: (!is_queued(word)).then(|| self.span_ns(e.took)),
             pid: Some(from.pid).filter(|p| *p != 0),
-            tid: Some(e.tid),
-            uid: Some(e.uid),
+            tid: Some(e.tid).filter(|_| from.user.is_none() || from.pid != 0),
+            uid: Some(from.user.unwrap_or(e.uid)),
             exe,
             command,
             kind: self.words.kinds.get(kind).copied().unwrap_or_default(),

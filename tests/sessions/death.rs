@@ -17,12 +17,12 @@ const THREADS: u64 = 8;
 const LEASE: Duration = Duration::from_millis(2200);
 
 /// A child of this name.
-fn child(parent: Pid, name: &str) -> Option<Pid> {
+pub(super) fn child(parent: Pid, name: &str) -> Option<Pid> {
     children(parent, name).into_iter().next()
 }
 
 /// All children of this name.
-fn children(parent: Pid, name: &str) -> Vec<Pid> {
+pub(super) fn children(parent: Pid, name: &str) -> Vec<Pid> {
     let tasks = format!("/proc/{0}/task/{0}/children", parent.as_raw_nonzero());
     let children = std::fs::read_to_string(tasks).expect("children");
     let of = |pid: &&str| std::fs::read_to_string(format!("/proc/{pid}/comm"));

@@ -137,6 +137,33 @@ fn a_member_of_another_user_reads_no_names_and_is_recorded_all_the_same() {
 }
 
 #[test]
+fn a_member_of_another_user_does_not_speak_for_a_program_in_a_recording() {
+    if !as_root("a_member_of_another_user_does_not_speak_for_a_program_in_a_recording") {
+        return;
+    }
+    let stage = Stage::new("innocent");
+    let file = stage.file("recording");
+    let mut root = member(&stage, &["-u", "now", "--record", &file.to_string_lossy()]);
+    assert_eq!(root.sync("before"), 0);
+    let pid = super::death::child(root.pid(), "python").expect("the member");
+    let pid = pid.as_raw_nonzero();
+    let what = format!("impersonate {pid}");
+    assert_eq!(does(&mut root, NOBODY, &what), "done");
+    assert_eq!(root.sync("behind"), 0);
+    root.end().must_succeed();
+    let table = crate::recording::read(&file);
+    assert_eq!(table.rows.len(), 2, "{:?}", table.files);
+    for process in &table.rows.process {
+        let its = &table.processes[*process as usize];
+        assert!(its.exe.contains("python"), "{its:?}");
+    }
+    // Nor does he read it.
+    let mode = std::os::unix::fs::PermissionsExt::mode;
+    let about = std::fs::metadata(&file).expect("the recording");
+    assert_eq!(mode(&about.permissions()) & 0o777, 0o600);
+}
+
+#[test]
 fn users_for_whom_there_is_no_room_stay_real_and_are_named() {
     if !as_root("users_for_whom_there_is_no_room_stay_real_and_are_named") {
         return;

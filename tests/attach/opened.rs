@@ -309,3 +309,28 @@ fn writes_of_many_go_threads_are_synced_when_it_was_let_go_of() {
     assert!(writes > 2 * WRITERS, "{writes} writes tell too little");
     must_be_right(&mut victim);
 }
+
+#[test]
+fn who_lets_go_waits_for_no_file_system_that_a_process_has_open() {
+    if !as_root("who_lets_go_waits_for_no_file_system_that_a_process_has_open") {
+        return;
+    }
+    let stage = Stage::new("served-open");
+    let mut command = clean("unshare");
+    command.args(["-m", "--propagation", "private"]);
+    command
+        .arg(program("closing"))
+        .arg(stage.work())
+        .arg("hold");
+    let mut victim = Running::start(&stage, command);
+    victim.be_ready();
+    let session = stage.attach_to(&victim, "1h");
+    stage.warm(&mut victim);
+    // The flag of what is opened from then on is taken off.
+    assert_eq!(victim.sync("file"), 0);
+    let report = stage.detach(&session);
+    assert!(report["skipped"].as_u64() > Some(0), "{report:#}");
+    assert_eq!(victim.sync("file"), 0);
+    assert_eq!(changed_code(victim.pid()), Vec::<String>::new());
+    victim.end().must_succeed();
+}

@@ -1,6 +1,8 @@
-/* closing FOLDER HOW: serves a file at FOLDER/served, whose closing is never answered (FUSE). 80
- * processes ask about it (HOW: "range", which no file takes, or "sync"), each in front of 20
- * fsyncs of FOLDER/file. Says "done" when all of these are answered. */
+/* closing FOLDER HOW: serves a file at FOLDER/served, whose closing is never answered (FUSE).
+ * HOW "range", which no file takes, or "sync": 80 processes ask about it, each in front of 20 fsyncs
+ * of FOLDER/file. Says "done" when all of these are answered.
+ * HOW "hold": has it open. Says "ready", and of each line that it reads "sync 0" when it has
+ * written to and synced FOLDER/file, opened anew with O_SYNC. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <linux/fuse.h>
@@ -58,15 +60,6 @@ static void serve(int fd)
     }
 }
 
-static long call(long number, long a, long b, long c, long d)
-{
-    register long fourth __asm__("r10") = d;
-    long result;
-    __asm__ volatile("syscall" : "=a"(result)
-                     : "a"(number), "D"(a), "S"(b), "d"(c), "r"(fourth) : "rcx", "r11", "memory");
-    return result;
-}
-
 int main(int argc, char **argv)
 {
     if (argc != 3 || chdir(argv[1]) != 0)
@@ -89,19 +82,30 @@ int main(int argc, char **argv)
     int served = open("served/file", O_RDWR);
     int file = open("file", O_RDWR | O_CREAT, 0644);
     must(served >= 0 && file >= 0, "open");
+    if (strcmp(argv[2], "hold") == 0) {
+        char line[256];
+        for (puts("ready"), fflush(stdout); fgets(line, sizeof line, stdin);) {
+            int synced = open("file", O_WRONLY | O_SYNC | O_CLOEXEC);
+            must(write(synced, "a", 1) == 1 && fsync(synced) == 0 && close(synced) == 0, "write");
+            puts("sync 0");
+            fflush(stdout);
+        }
+        kill(server, SIGKILL);
+        return 0;
+    }
     for (int asked = 0; asked < ASK; asked++) {
         askers[asked] = fork();
         if (askers[asked] == 0) {
             prctl(PR_SET_PDEATHSIG, SIGKILL);
             /* SYNC_FILE_RANGE: a flag that there is not. */
             if (is_range)
-                call(SYS_sync_file_range, served, 0, 1, 0x81);
+                syscall(SYS_sync_file_range, served, 0L, 1L, 0x81);
             else
-                call(SYS_fsync, served, 0, 0, 0);
-            call(SYS_pause, 0, 0, 0, 0);
+                fsync(served);
+            pause();
         }
         for (int i = 0; i < SYNCS; i++)
-            must(call(SYS_fsync, file, 0, 0, 0) == 0, "fsync");
+            must(fsync(file) == 0, "fsync");
     }
     puts("done");
     fflush(stdout);

@@ -4,10 +4,12 @@
 
 use super::code::{self, Class};
 use crate::reach::whom;
+use crate::session::filesystems::mounts_of;
 use rustix::fs::{statx, AtFlags, FileType, StatxFlags, CWD};
 use serde::{Deserialize, Serialize};
 use std::os::fd::AsFd;
 use std::path::Path;
+use synclater_model::policy::filesystem::{self, FsKind};
 use synclater_model::report::message::Trouble;
 use synclater_shim::page::MARKS;
 use synclater_shim::NAMES;
@@ -433,11 +435,16 @@ fn has_o_sync(pid: u32, fd: &str) -> bool {
 
 /// The flags that a descriptor was opened with.
 fn flags_of(pid: u32, fd: &str) -> u32 {
+    opened(pid, fd).0
+}
+
+/// The same, and the number of the mount that it lies on.
+fn opened(pid: u32, fd: &str) -> (u32, Option<u64>) {
     let info = process::text(format!("/proc/{pid}/fdinfo/{fd}")).unwrap_or_default();
-    let flags = info.lines().find_map(|l| l.strip_prefix("flags:"));
-    flags
-        .and_then(|f| u32::from_str_radix(f.trim(), 8).ok())
-        .unwrap_or(0)
+    let field = |name: &str| info.lines().find_map(|l| l.strip_prefix(name));
+    let flags = field("flags:").and_then(|f| u32::from_str_radix(f.trim(), 8).ok());
+    let mount = field("mnt_id:").and_then(|id| id.trim().parse().ok());
+    (flags.unwrap_or(0), mount)
 }
 
 /// How many descriptors of a process have lost their `O_SYNC` to a session: those that bear the
@@ -446,10 +453,17 @@ fn flags_of(pid: u32, fd: &str) -> u32 {
 pub fn marked(pid: u32) -> u64 {
     let entries = std::fs::read_dir(format!("/proc/{pid}/fd"));
     let entries = entries.into_iter().flatten().flatten();
+    let mounts = mounts_of(&pid.to_string());
+    // A copy of a descriptor is closed, too: that asks whoever serves the file, and he may take his
+    // time. On such a file system there is no mark.
+    let may_bear = |mount: Option<u64>| {
+        let its = mounts.iter().find(|m| Some(m.id) == mount);
+        its.is_none_or(|m| filesystem::kind(&m.fstype) == FsKind::Tested)
+    };
     let is_marked = |entry: &std::fs::DirEntry| {
         let name = entry.file_name().to_string_lossy().into_owned();
-        let flags = flags_of(pid, &name);
-        let writes = flags & WRITES != 0 && flags & O_DSYNC == 0;
+        let (flags, mount) = opened(pid, &name);
+        let writes = flags & WRITES != 0 && flags & O_DSYNC == 0 && may_bear(mount);
         writes && kind_of(&entry.path()) == Some(FileType::RegularFile) && bears_mark(pid, &name)
     };
     entries.filter(is_marked).count() as u64

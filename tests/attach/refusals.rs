@@ -207,3 +207,50 @@ fn dials_that_have_no_end_are_refused() {
         "{outcome}"
     );
 }
+
+/// A program of 64 bits that waits, whose code is a file of so many bytes with hardly anything in it.
+fn sparse_program(path: &std::path::Path, bytes: u64) {
+    const AT: u64 = 0x40_0000;
+    let word = u64::to_le_bytes;
+    let mut file = b"\x7fELF\x02\x01\x01".to_vec();
+    file.resize(16, 0);
+    // An executable for x86-64: its entry, and one header of a segment.
+    file.extend([2, 0, 62, 0, 1, 0, 0, 0]);
+    [AT + 120, 64, 0].iter().for_each(|w| file.extend(word(*w)));
+    file.extend([0, 0, 0, 0, 64, 0, 56, 0, 1, 0, 0, 0, 0, 0, 0, 0]);
+    // Loaded, to be executed and read.
+    file.extend([1, 0, 0, 0, 5, 0, 0, 0]);
+    let segment = [0, AT, AT, bytes, bytes, 4096];
+    segment.iter().for_each(|w| file.extend(word(*w)));
+    // pause(2), again and again.
+    file.extend([0xb8, 34, 0, 0, 0, 0x0f, 0x05, 0xeb, 0xf7]);
+    std::fs::write(path, file).expect("a program");
+    let program = std::fs::File::options().write(true).open(path);
+    program.and_then(|f| f.set_len(bytes)).expect("its length");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(path, mode).expect("chmod");
+}
+
+#[test]
+fn a_program_of_more_code_than_is_searched_is_refused() {
+    let stage = Stage::new("sparse");
+    let path = stage.file("sparse");
+    sparse_program(&path, 1 << 40);
+    let victim = Running::start(&stage, clean(&path));
+    let exe = format!("/proc/{}/exe", number(victim.pid()));
+    assert!(until(LIMIT, || std::fs::read_link(&exe).is_ok_and(|e| e == path)));
+    let why = "its code is of 1.0 TiB, and no more than 512 MiB are searched";
+    refused(&stage, &number(victim.pid()), why);
+    // Nor does it end who follows others.
+    let mut command = stage.with_folders(SYNCLATER);
+    let script = "\"$0\" & waits=$!; \"$1\" \"$2\" 1 100; kill $waits";
+    command
+        .args(["run", "--quiet", "--follow", "--"])
+        .args(["env", "-i", "sh", "-c", script]);
+    command
+        .arg(&path)
+        .arg(program("hammer_static"))
+        .arg(stage.work());
+    let outcome = run(&mut command).must_succeed();
+    assert!(!outcome.stderr.contains("was killed"), "{outcome}");
+}

@@ -1,6 +1,6 @@
 //! Which bytes of a process's code lead to the gate, or could.
 
-use super::Library;
+use super::{Library, MOST_CODE};
 use object::{Object, ObjectSegment, ObjectSymbol};
 use synclater_model::reach::maps::Mapping;
 use synclater_model::reach::{sites, uring};
@@ -242,8 +242,10 @@ pub(super) fn submits_in(
 ) -> Vec<Site> {
     let calls = || {
         let submit = function(pid, m, "io_uring_submit")?;
-        let len = usize::try_from(m.range.end - m.range.start).ok()?;
-        let code = memory.bytes(m.range.start, len).ok()?;
+        let len = (m.range.end - m.range.start).min(MOST_CODE);
+        let code = memory
+            .bytes(m.range.start, usize::try_from(len).ok()?)
+            .ok()?;
         let address = |to: i64| m.range.start.wrapping_add_signed(to);
         let offset = |at: u64| at.wrapping_sub(m.range.start).cast_signed();
         let first = address(uring::first_call(&code, submit)?);
@@ -313,12 +315,23 @@ fn function(pid: u32, m: &Mapping, name: &str) -> Option<usize> {
 /// What is mapped, as a whole; `None` where something else has taken its name.
 fn mapped_file(pid: u32, m: &Mapping) -> Option<Vec<u8>> {
     let (start, end) = (m.range.start, m.range.end);
-    let itself = std::fs::read(format!("/proc/{pid}/map_files/{start:x}-{end:x}"));
-    itself.ok().or_else(|| {
+    let itself = read_bounded(format!("/proc/{pid}/map_files/{start:x}-{end:x}"));
+    itself.or_else(|| {
         use std::os::unix::fs::MetadataExt;
         // Only with CAP_CHECKPOINT_RESTORE.
         let path = format!("/proc/{pid}/root{}", m.name);
         let same = std::fs::metadata(&path).is_ok_and(|meta| meta.ino() == m.inode);
-        same.then(|| std::fs::read(path).ok()).flatten()
+        same.then(|| read_bounded(path)).flatten()
     })
+}
+
+/// A file, where it is no longer than what is searched of a program.
+fn read_bounded(path: String) -> Option<Vec<u8>> {
+    use std::io::Read;
+    let file = std::fs::File::open(path).ok()?;
+    let length = file.metadata().ok()?.len();
+    let mut bytes = Vec::new();
+    (length <= MOST_CODE).then_some(())?;
+    file.take(length).read_to_end(&mut bytes).ok()?;
+    Some(bytes)
 }

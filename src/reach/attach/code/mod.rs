@@ -11,6 +11,7 @@ pub use remember::Remembered;
 use std::ops::Range;
 use synclater_model::reach::maps::Mapping;
 use synclater_model::reach::{maps, room};
+use synclater_model::report::number::bytes;
 use synclater_shim::gate::{Head, Place};
 use synclater_shim::{IMAGE, IMAGE_32};
 use synclater_sys::process;
@@ -123,7 +124,7 @@ pub fn survey(pid: u32, class: Class, memory: &Memory) -> Result<Survey, Refusal
             sites.extend(submits_in(pid, m, library.as_ref(), memory));
         }
     }
-    for (m, kind) in code_with_calls(pid, &mappings) {
+    for (m, kind) in within_bounds(code_with_calls(pid, &mappings))? {
         let start = m.range.start;
         sites.extend(search(m, kind, start, class, library.as_ref(), memory)?);
     }
@@ -150,7 +151,7 @@ pub fn survey_at_start(
     let mappings = mappings(pid)?;
     let executed = remember::executed(pid);
     let mut sites = Vec::new();
-    for (m, kind) in code_with_calls(pid, &mappings) {
+    for (m, kind) in within_bounds(code_with_calls(pid, &mappings))? {
         let file = executed.filter(|_| kind != Kind::Libc);
         let found = remembered.sites(file, m, kind, || search(m, kind, 0, class, None, memory))?;
         sites.extend(found.into_iter().map(|s| s.moved_by(m.range.start)));
@@ -167,6 +168,24 @@ pub fn survey_at_start(
 fn mappings(pid: u32) -> Result<Vec<Mapping>, Refusal> {
     let text = process::text(format!("/proc/{pid}/maps"));
     Ok(maps::read(&text.map_err(|e| unreadable(&e))?))
+}
+
+/// Bytes of code that are searched of a program at most: whoever made it says how long it is, and a
+/// file that is hardly there costs him nothing.
+pub(super) const MOST_CODE: u64 = 512 << 20;
+
+/// `code`, where it is no more than is searched.
+fn within_bounds(code: Vec<(&Mapping, Kind)>) -> Result<Vec<(&Mapping, Kind)>, Refusal> {
+    let lengths = code.iter().map(|(m, _)| m.range.end - m.range.start);
+    let total = lengths.fold(0, u64::saturating_add);
+    if total <= MOST_CODE {
+        return Ok(code);
+    }
+    let (its, most) = (bytes(total), bytes(MOST_CODE));
+    Err(Refusal::new(
+        format!("its code is of {its}, and no more than {most} are searched"),
+        "start it under synclater run",
+    ))
 }
 
 /// The sites of the code that `m` maps, as if it began at `start`.

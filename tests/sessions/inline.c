@@ -82,6 +82,8 @@ int main(int count, char **arguments)
 	fd = open("inline", O_CREAT | O_RDWR, 0600);
 	if (fd < 0 || write(fd, "inline", 6) != 6)
 		return 3;
+	/* Right behind a call of the library's, which leaves nothing that would let them pass. */
+	fd = open("inline", O_RDWR);
 	for (long i = 0; i < n; i++)
 		if (request(fd, i))
 			return 1;

@@ -208,7 +208,8 @@ fn dials_that_have_no_end_are_refused() {
     );
 }
 
-/// A program of 64 bits that waits, whose code is a file of so many bytes with hardly anything in it.
+/// A program of 64 bits that waits, whose code is a file of so many bytes with hardly anything in
+/// it.
 fn sparse_program(path: &std::path::Path, bytes: u64) {
     const AT: u64 = 0x40_0000;
     let word = u64::to_le_bytes;

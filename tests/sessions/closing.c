@@ -1,8 +1,9 @@
 /* closing FOLDER HOW: serves a file at FOLDER/served, whose closing is never answered (FUSE).
- * HOW "range", which no file takes, or "sync": 80 processes ask about it, each in front of 20 fsyncs
- * of FOLDER/file. Says "done" when all of these are answered.
+ * HOW "range", which no file takes, or "sync": 80 processes ask about it, each in front of 20
+ * fsyncs of FOLDER/file. Says "done" when all of these are answered.
  * HOW "hold": has it open. Says "ready", and of each line that it reads "sync 0" when it has
- * written to and synced FOLDER/file, opened anew with O_SYNC. */
+ * written to and synced FOLDER/file, opened anew with O_SYNC.
+ */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <linux/fuse.h>

@@ -228,20 +228,27 @@ fn detach_waits_for_whoever_settles_in_a_dead_sessions_place() {
     assert!(stage.entries().is_empty(), "{outcome}");
 }
 
+/// A process that a session has left, and its name, which nobody can settle: its disk is nowhere in
+/// sight.
+fn left_unsettled(stage: &Stage, disk: &Disk) -> (Running, String) {
+    let mut victim = demand_in(stage, disk.path());
+    let session = stage.attach_to(&victim, "1h");
+    stage.warm(&mut victim);
+    let keeper = keeper(stage);
+    kill_process(keeper, Signal::STOP).expect("it runs");
+    end_of_supervisor(stage);
+    kill_process(keeper, Signal::KILL).expect("it is there");
+    run(clean("umount").arg("-l").arg(disk.path())).must_succeed();
+    (victim, session)
+}
+
 #[test]
 fn detach_tells_of_what_could_not_be_settled_in_a_dead_sessions_place() {
     if !as_root("detach_tells_of_what_could_not_be_settled_in_a_dead_sessions_place") {
         return;
     }
     let (disk, stage) = (Disk::new("ext4", 64), Stage::new("unsettled"));
-    let mut victim = demand_in(&stage, disk.path());
-    let session = stage.attach_to(&victim, "1h");
-    stage.warm(&mut victim);
-    let keeper = keeper(&stage);
-    kill_process(keeper, Signal::STOP).expect("it runs");
-    end_of_supervisor(&stage);
-    kill_process(keeper, Signal::KILL).expect("it is there");
-    run(clean("umount").arg("-l").arg(disk.path())).must_succeed();
+    let (_victim, session) = left_unsettled(&stage, &disk);
     // Its own ledger counts, whatever the next command has.
     let elsewhere = |words: &[&str]| {
         let mut command = stage.synclater(words);
@@ -264,14 +271,7 @@ fn detach_says_no_good_while_another_command_settles_in_a_dead_sessions_place() 
         return;
     }
     let (disk, stage) = (Disk::new("ext4", 64), Stage::new("at-it"));
-    let mut victim = demand_in(&stage, disk.path());
-    let session = stage.attach_to(&victim, "1h");
-    stage.warm(&mut victim);
-    let keeper = keeper(&stage);
-    kill_process(keeper, Signal::STOP).expect("it runs");
-    end_of_supervisor(&stage);
-    kill_process(keeper, Signal::KILL).expect("it is there");
-    run(clean("umount").arg("-l").arg(disk.path())).must_succeed();
+    let (_victim, session) = left_unsettled(&stage, &disk);
     // Its folder goes, and its entry stays.
     assert_eq!(stage.ask(&["settle"]).status.code(), Some(125));
     let files = std::fs::read_dir(stage.state()).expect("the ledger");

@@ -11,8 +11,10 @@ use super::seen_here::Program;
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use synclater_model::policy::glob::Glob;
 use synclater_model::report::text::{command_line, shown};
+use synclater_sys::each::of_each;
 use synclater_sys::process;
 
 /// Processes to be attached.
@@ -208,8 +210,11 @@ pub fn outside(folders: &[PathBuf]) -> Vec<u32> {
     })
 }
 
+/// Of a whole machine; who keeps us waiting is passed over.
+const PATIENCE: Duration = Duration::from_secs(1);
+
 fn with_page(is_it: impl Fn(&str) -> bool) -> Vec<u32> {
-    let has = |pid: &u32| {
+    let has = |pid: u32| {
         let maps = process::text(format!("/proc/{pid}/maps")).unwrap_or_default();
         // Mapped by the gate: otherwise the process was started with the library.
         maps.contains("/memfd:synclater")
@@ -219,8 +224,8 @@ fn with_page(is_it: impl Fn(&str) -> bool) -> Vec<u32> {
             })
     };
     let me = std::process::id();
-    process::all()
-        .filter(|pid| *pid != me)
-        .filter(has)
-        .collect()
+    let all: Vec<u32> = process::all().filter(|pid| *pid != me).collect();
+    let has = of_each(&all, PATIENCE, |pid| u8::from(has(pid)));
+    let its = { all.into_iter().zip(has) }.filter(|(_, has)| *has == Some(1));
+    its.map(|(pid, _)| pid).collect()
 }

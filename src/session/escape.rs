@@ -6,6 +6,7 @@
 //! session in which the library is not mapped.
 
 use super::counts::Process;
+use super::mapped::{mapped_in, Mapped};
 use super::opening::known_at;
 use rustix::fs::OFlags;
 use std::collections::BTreeMap;
@@ -268,10 +269,10 @@ fn gains_rights(exe: &str) -> bool {
 
 /// Descendants in which the library is not mapped.
 fn unmapped(own: &[u32], rules: Option<&RuleSet>) -> Vec<Escape> {
-    let lacks = |pid: &u32| {
-        let maps = process::text(format!("/proc/{pid}/maps")).unwrap_or_default();
-        !maps.is_empty() && !NAMES.iter().any(|name| maps.contains(name))
-    };
+    let mut below = descendants(std::process::id());
+    below.retain(|p| !own.contains(p));
+    let mapped = mapped_in(&below);
+    let lacks = |mapped: &Mapped| matches!(mapped, Mapped::Gate | Mapped::Nothing);
     let escape = |pid: u32| {
         let exe = std::fs::read_link(format!("/proc/{pid}/exe")).ok()?;
         let exe = exe.to_string_lossy().into_owned();
@@ -286,11 +287,9 @@ fn unmapped(own: &[u32], rules: Option<&RuleSet>) -> Vec<Escape> {
             requests: None,
         })
     };
-    descendants(std::process::id())
-        .into_iter()
-        .filter(|p| !own.contains(p))
-        .filter(lacks)
-        .filter_map(escape)
+    { below.into_iter().zip(mapped) }
+        .filter(|(_, mapped)| lacks(mapped))
+        .filter_map(|(pid, _)| escape(pid))
         .collect()
 }
 

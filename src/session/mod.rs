@@ -7,8 +7,9 @@
 //! session lives; `settle` carrying debt out; `keeper` who does so when the supervisor cannot, in a
 //! `hierarchy` of its own;
 //! `counts` and `escape` what was seen;
-//! `usage` and `look` who writes where; `control` how other commands speak to it; `supervisor` the
-//! loop; `stale` what dead ones left; `last_report` what one that ended by itself had to tell.
+//! `usage` and `look` who writes where, `mapped` who has the library; `control` how other commands
+//! speak to it; `supervisor` the loop; `stale` what dead ones left; `last_report` what one that
+//! ended by itself had to tell.
 
 pub mod alive;
 pub mod belongings;
@@ -27,6 +28,7 @@ pub mod keeper;
 pub mod last_report;
 pub mod ledger;
 pub mod look;
+pub mod mapped;
 pub mod members;
 pub mod names;
 pub mod opening;

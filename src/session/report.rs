@@ -3,6 +3,7 @@
 use super::compile::Users;
 use super::counts::{Counts, Process};
 use super::escape::descendants;
+use super::mapped::{mapped_in, Mapped};
 use super::settle;
 use super::supervisor::{Outcome, Supervisor};
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,7 +14,7 @@ use synclater_model::report::escape::Escape;
 use synclater_model::report::ps::{PsProcess, PsSession};
 use synclater_model::report::run::{RunFilesystem, RunReport};
 use synclater_shim::page;
-use synclater_sys::process::{self, effective_user_of};
+use synclater_sys::process::effective_user_of;
 
 /// The status that `run` ends with: the command's own, or 125 where settling failed, or letting go
 /// of what was attached.
@@ -234,8 +235,11 @@ pub fn ps(s: &mut Supervisor) -> PsSession {
 
 fn rows(counted: &BTreeMap<u32, Process>, s: &Supervisor) -> Vec<PsProcess> {
     let users = Users::of_this_machine();
-    let mut pids: Vec<u32> = descendants(std::process::id());
-    pids.retain(|p| has_library(*p) || counted.contains_key(p));
+    let below = descendants(std::process::id());
+    let mapped: BTreeMap<u32, Mapped> = below.iter().copied().zip(mapped_in(&below)).collect();
+    let has_library = |pid: &u32| matches!(mapped.get(pid), Some(Mapped::Library | Mapped::Gate));
+    let mut pids = below;
+    pids.retain(|p| has_library(p) || counted.contains_key(p));
     let row = |pid: u32, how: &str| {
         let p = counted.get(&pid).cloned().unwrap_or_default();
         let exe = std::fs::read_link(format!("/proc/{pid}/exe"));
@@ -250,7 +254,7 @@ fn rows(counted: &BTreeMap<u32, Process>, s: &Supervisor) -> Vec<PsProcess> {
     };
     let Some(reach) = s.reach() else {
         let how = |pid| match s.following().map_or("launch", |f| f.how(pid)) {
-            "launch" if s.has_net() && !has_library(pid) => "net",
+            "launch" if s.has_net() && !has_library(&pid) => "net",
             how => how,
         };
         return pids.into_iter().map(|pid| row(pid, how(pid))).collect();
@@ -266,10 +270,4 @@ fn rows(counted: &BTreeMap<u32, Process>, s: &Supervisor) -> Vec<PsProcess> {
     );
     let how = |pid| how.get(&pid).copied().unwrap_or("attach");
     pids.into_iter().map(|pid| row(pid, how(pid))).collect()
-}
-
-fn has_library(pid: u32) -> bool {
-    let maps = process::text(format!("/proc/{pid}/maps")).unwrap_or_default();
-    let gate = std::iter::once(&"/memfd:synclater");
-    { synclater_shim::NAMES.iter().chain(gate) }.any(|name| maps.contains(name))
 }

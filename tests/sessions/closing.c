@@ -1,8 +1,11 @@
-/* closing FOLDER HOW: serves a file at FOLDER/served, whose closing is never answered (FUSE).
+/* closing FOLDER HOW: serves a file at FOLDER/served (FUSE): its closing is never answered, nor is
+ * what is written to it.
  * HOW "range", which no file takes, or "sync": 80 processes ask about it, each in front of 20
  * fsyncs of FOLDER/file. Says "done" when all of these are answered.
  * HOW "hold": has it open. Says "ready", and of each line that it reads "sync 0" when it has
  * written to and synced FOLDER/file, opened anew with O_SYNC.
+ * HOW "lock": the same beside a process that holds the lock of its memory: it maps over what it has
+ * written to of the file.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -11,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
@@ -19,7 +23,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { ASK = 80, SYNCS = 20 };
+enum { ASK = 80, SYNCS = 20, PAGE = 4096 };
 
 static void must(int is_done, const char *what)
 {
@@ -36,9 +40,10 @@ static void reply(int fd, const struct fuse_in_header *to, int error, void *body
     (void)!writev(fd, parts, size ? 2 : 1);
 }
 
-static void serve(int fd)
+/* What is to be written is told to TOLD. */
+static void serve(int fd, int told)
 {
-    static char in[1 << 20];
+    static char in[1 << 20], zeros[1 << 17];
     const struct fuse_in_header *head = (void *)in;
     struct fuse_init_out init = {.major = 7, .minor = 31, .max_write = 4096};
     struct fuse_open_out open = {.fh = 1};
@@ -47,14 +52,19 @@ static void serve(int fd)
         struct fuse_attr_out attr = {.attr_valid = 3600};
         attr.attr = (struct fuse_attr){.ino = head->nodeid, .nlink = 1, .blksize = 4096};
         attr.attr.mode = head->nodeid == 1 ? S_IFDIR | 0755 : S_IFREG | 0644;
+        attr.attr.size = PAGE;
         struct fuse_entry_out entry = {.nodeid = 2, .entry_valid = 3600, .attr_valid = 3600};
         entry.attr = (struct fuse_attr){.ino = 2, .mode = S_IFREG | 0644, .nlink = 1};
+        entry.attr.size = PAGE;
+        const struct fuse_read_in *asked = (void *)(head + 1);
 
         switch (head->opcode) {
         case FUSE_INIT: reply(fd, head, 0, &init, sizeof init); break;
         case FUSE_LOOKUP: reply(fd, head, 0, &entry, sizeof entry); break;
         case FUSE_GETATTR: reply(fd, head, 0, &attr, sizeof attr); break;
         case FUSE_OPEN: reply(fd, head, 0, &open, sizeof open); break;
+        case FUSE_READ: reply(fd, head, 0, zeros, asked->size); break;
+        case FUSE_WRITE: (void)!write(told, "w", 1); break;
         case FUSE_FLUSH: case FUSE_FORGET: case FUSE_RELEASE: case FUSE_INTERRUPT: break;
         default: reply(fd, head, -38 /* ENOSYS */, NULL, 0);
         }
@@ -66,25 +76,38 @@ int main(int argc, char **argv)
     if (argc != 3 || chdir(argv[1]) != 0)
         return 2;
     int is_range = strcmp(argv[2], "range") == 0;
-    int fuse = open("/dev/fuse", O_RDWR | O_CLOEXEC);
+    int fuse = open("/dev/fuse", O_RDWR | O_CLOEXEC), pipes[2];
     char options[64];
 
     must(fuse >= 0, "/dev/fuse");
     must(mkdir("served", 0755) == 0, "mkdir");
     snprintf(options, sizeof options, "fd=%d,rootmode=40000,user_id=0,group_id=0", fuse);
     must(mount("closing", "served", "fuse.closing", 0, options) == 0, "mount");
+    must(pipe(pipes) == 0, "pipe");
     pid_t server = fork(), askers[ASK];
     if (server == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
-        serve(fuse);
+        serve(fuse, pipes[1]);
         _exit(0);
     }
     close(fuse);
     int served = open("served/file", O_RDWR);
     int file = open("file", O_RDWR | O_CREAT, 0644);
     must(served >= 0 && file >= 0, "open");
-    if (strcmp(argv[2], "hold") == 0) {
+    int locks = strcmp(argv[2], "lock") == 0;
+    if (locks && fork() == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        char *map = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, served, 0);
+        must(map != MAP_FAILED, "mmap");
+        map[0] = 1;
+        /* What lies in its place waits for what is written of it. */
+        mmap(map, PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+        _exit(1);
+    }
+    if (locks || strcmp(argv[2], "hold") == 0) {
         char line[256];
+        if (locks)
+            must(read(pipes[0], line, 1) == 1, "pipe");
         for (puts("ready"), fflush(stdout); fgets(line, sizeof line, stdin);) {
             int synced = open("file", O_WRONLY | O_SYNC | O_CLOEXEC);
             must(write(synced, "a", 1) == 1 && fsync(synced) == 0 && close(synced) == 0, "write");

@@ -333,3 +333,25 @@ fn a_program_of_another_user_whose_path_leads_astray_holds_nobody_up() {
         besieged("name file-of-nobody", "free");
     }
 }
+
+#[test]
+fn who_holds_the_lock_of_his_memory_keeps_nobody_waiting() {
+    if !as_root("who_holds_the_lock_of_his_memory_keeps_nobody_waiting") {
+        return;
+    }
+    let stage = Stage::new("locked");
+    let mut command = stage.synclater(&["run", "--quiet", "-u", "1h", "--"]);
+    command.args(["unshare", "-m", "--propagation", "private"]);
+    command
+        .arg(super::stage::program("closing"))
+        .arg(stage.work())
+        .arg("lock");
+    let mut victim = Running::start(&stage, command);
+    // Each of these asks `ps`, and is answered.
+    stage.warm(&mut victim);
+    for _ in 0..20 {
+        assert!(stage.is_later(&mut victim), "{:#}", stage.session());
+    }
+    stage.ask(&["settle"]).must_succeed();
+    victim.end().must_succeed();
+}

@@ -10,6 +10,7 @@ pub mod clock;
 pub mod clone;
 #[allow(unsafe_code)]
 pub mod contain;
+pub mod each;
 #[allow(unsafe_code)]
 pub mod job;
 #[allow(unsafe_code)]

@@ -1,0 +1,111 @@
+//! Looks at processes that may keep whoever looks waiting.
+//!
+//! `/proc/PID/maps` and its like wait for a lock of that process, which it may hold for as long as
+//! it likes: while it unmaps a file of a file system whose server it is itself, say (FUSE). So a
+//! child looks, and who keeps it waiting is passed over.
+//!
+//! Relies on: the wait for that lock ending with a SIGKILL (Linux 5.8, `mmap_read_lock_killable`).
+
+use crate::job::{self, Job};
+use crate::process;
+use crate::wait::{self, For};
+use rustix::pipe::{pipe_with, PipeFlags};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+/// How long one may keep a child waiting.
+const STUCK: Duration = Duration::from_millis(100);
+
+/// So many a child looks at: of each it says a byte, and a pipe has room for all.
+const AT_ONCE: usize = 1 << 15;
+
+/// What `look` tells of each of these processes, in their order; `None` of those that kept it
+/// waiting, and of those that nobody looked at within `patience`.
+pub fn of_each(pids: &[u32], patience: Duration, look: impl Fn(u32) -> u8) -> Vec<Option<u8>> {
+    let begun = Instant::now();
+    let mut told = Vec::with_capacity(pids.len());
+    while told.len() < pids.len() {
+        let left = patience.saturating_sub(begun.elapsed());
+        let next = &pids[told.len()..];
+        let next = &next[..next.len().min(AT_ONCE)];
+        let Ok(more) = in_a_child(next, left, &look) else {
+            break;
+        };
+        let is_stuck = more.len() < next.len();
+        told.extend(more.into_iter().map(Some));
+        if begun.elapsed() >= patience {
+            break;
+        }
+        told.extend(is_stuck.then_some(None));
+    }
+    told.resize(pids.len(), None);
+    told
+}
+
+/// What a child tells of these, up to the first one that keeps it waiting, within `left`.
+fn in_a_child(pids: &[u32], left: Duration, look: &impl Fn(u32) -> u8) -> io::Result<Vec<u8>> {
+    let (ours, theirs) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+    let us = std::process::id();
+    let job = Job::start(|| {
+        process::set_name(c"synclater-look");
+        let kept = job::keep_only(&[theirs.as_fd()]);
+        let is_alone = process::end_with_parent(us);
+        for pid in pids.iter().filter(|_| is_alone) {
+            if rustix::io::write(&kept[0], &[look(*pid)]).is_err() {
+                break;
+            }
+        }
+        // The child's, whose owners are its parent's.
+        std::mem::forget(kept);
+        0
+    })?;
+    drop(theirs);
+    let told = hear(&ours, left, pids.len());
+    job.end();
+    Ok(told)
+}
+
+/// Up to `most` bytes, as long as the next one comes soon, and all within `left`.
+fn hear(from: &OwnedFd, left: Duration, most: usize) -> Vec<u8> {
+    let begun = Instant::now();
+    let mut last = begun;
+    let (mut all, mut some) = (Vec::new(), [0; 4096]);
+    while all.len() < most {
+        let patience = STUCK.saturating_sub(last.elapsed());
+        let patience = patience.min(left.saturating_sub(begun.elapsed()));
+        let is_there = wait::any(&[(from.as_fd(), For::Input)], patience) == [true];
+        match rustix::io::read(from, &mut some) {
+            Ok(0) => break,
+            Ok(n) => {
+                all.extend_from_slice(&some[..n]);
+                last = Instant::now();
+            }
+            // A signal may have ended the wait.
+            Err(rustix::io::Errno::INTR | rustix::io::Errno::AGAIN)
+                if is_there || !patience.is_zero() => {}
+            Err(_) => break,
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_is_told_of_but_who_keeps_the_child_waiting() {
+        let look = |pid: u32| {
+            if pid == 3 {
+                let _ = wait::any(&[], Duration::from_secs(600));
+            }
+            pid as u8
+        };
+        let pids: Vec<u32> = (1..=5).collect();
+        let told = of_each(&pids, Duration::from_secs(60), look);
+        assert_eq!(told, [Some(1), Some(2), None, Some(4), Some(5)]);
+        assert_eq!(of_each(&pids, Duration::ZERO, look), [None; 5]);
+        assert_eq!(of_each(&[], Duration::from_secs(1), look), []);
+    }
+}

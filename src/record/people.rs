@@ -10,9 +10,11 @@
 
 use std::collections::HashMap;
 use std::io::Read;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use synclater_model::record::title::{common_words, role};
+use synclater_sys::patient::Patient;
 
 const AGE: Duration = Duration::from_millis(50);
 const COMMAND_BYTES: u64 = 4096;
@@ -46,6 +48,7 @@ struct Known {
 #[derive(Default)]
 pub struct People {
     known: HashMap<u32, Known>,
+    patient: Patient,
 }
 
 impl People {
@@ -65,7 +68,7 @@ impl People {
             Some(known) => known,
             None => {
                 self.make_room(now);
-                let person = Arc::new(look(pid).unwrap_or_default());
+                let person = Arc::new(look(pid, &mut self.patient).unwrap_or_default());
                 let fresh = Known {
                     person: person.clone(),
                     looked: now,
@@ -77,7 +80,7 @@ impl People {
             }
         };
         known.looked = now;
-        if let Some(seen) = look(pid) {
+        if let Some(seen) = look(pid, &mut self.patient) {
             known.update(seen);
         }
         known.person.clone()
@@ -148,7 +151,7 @@ impl Known {
 }
 
 /// Looks; `None` of a process that is gone or a zombie, whose files are empty.
-fn look(pid: u32) -> Option<Person> {
+fn look(pid: u32, patient: &mut Patient) -> Option<Person> {
     let status = read(&format!("/proc/{pid}/status"), COMMAND_BYTES)?;
     let field = |key: &str| status.lines().find_map(|line| line.strip_prefix(key));
     let state = field("State:").unwrap_or_default().trim_start();
@@ -158,7 +161,9 @@ fn look(pid: u32) -> Option<Person> {
     let effective = |ids: &str| ids.split_ascii_whitespace().nth(1)?.parse().ok();
     let exe = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
     let exe = exe.to_string_lossy();
-    let command = read(&format!("/proc/{pid}/cmdline"), COMMAND_BYTES).unwrap_or_default();
+    let command = format!("/proc/{pid}/cmdline");
+    let command = patient.read(Path::new(&command), COMMAND_BYTES);
+    let command = text(command.unwrap_or_default(), COMMAND_BYTES);
     Some(Person {
         exe: exe.strip_suffix(" (deleted)").unwrap_or(&exe).to_owned(),
         command: role(command.trim_end_matches('\0').replace('\0', " ").trim_end()),
@@ -171,6 +176,11 @@ fn read(path: &str, most: u64) -> Option<String> {
     let mut bytes = Vec::with_capacity(usize::try_from(most).ok()?);
     let file = std::fs::File::open(path).ok()?;
     file.take(most).read_to_end(&mut bytes).ok()?;
+    Some(text(bytes, most))
+}
+
+/// The text of the first `most` bytes of a file.
+fn text(mut bytes: Vec<u8>, most: u64) -> String {
     if bytes.len() as u64 == most {
         // A character that was cut in two is left out.
         let cut = |k: &usize| bytes[bytes.len() - k] & 0xc0 == 0xc0;
@@ -178,7 +188,7 @@ fn read(path: &str, most: u64) -> Option<String> {
         let whole = std::str::from_utf8(&bytes[bytes.len() - last..]).is_ok();
         bytes.truncate(bytes.len() - if whole { 0 } else { last });
     }
-    Some(String::from_utf8_lossy(&bytes).into_owned())
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 #[cfg(test)]

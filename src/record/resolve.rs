@@ -17,6 +17,7 @@ use synclater_model::record::module::{
     address_in, mapping_of, parse_elf, parse_maps, Mapping, Segment, HEAD,
 };
 use synclater_sys::mount::through_root;
+use synclater_sys::patient::Patient;
 
 /// Mappings that lack an address are read again when they are this old.
 const AGE: Duration = Duration::from_millis(50);
@@ -43,6 +44,7 @@ type File = ((u32, u32), u64, String);
 pub struct Modules {
     processes: HashMap<u32, Known>,
     segments: HashMap<File, Vec<Segment>>,
+    patient: Patient,
 }
 
 impl Modules {
@@ -73,7 +75,12 @@ impl Modules {
                 return found.cloned();
             }
         }
-        let maps = parse_maps(&read(Path::new(&format!("/proc/{pid}/maps")), MAPS_BYTES));
+        let maps = format!("/proc/{pid}/maps");
+        let maps = self
+            .patient
+            .read(Path::new(&maps), MAPS_BYTES)
+            .unwrap_or_default();
+        let maps = parse_maps(&String::from_utf8_lossy(&maps));
         let known = self.processes.get(&pid);
         if maps.is_empty() && known.is_none() {
             // Gone already: nothing is kept of it, numbers of processes are many.

@@ -4,12 +4,13 @@
  * fsyncs of FOLDER/file. Says "done" when all of these are answered.
  * HOW "hold": has it open. Says "ready", and of each line that it reads "sync 0" when it has
  * written to and synced FOLDER/file, opened anew with O_SYNC.
- * HOW "lock": the same beside a process that holds the lock of its memory: it maps over what it has
- * written to of the file.
+ * HOW "lock": the same beside a process that syncs FOLDER/file all the time and holds the lock of
+ * its memory: it maps over what it has written to of the served file.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <linux/fuse.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -71,6 +72,19 @@ static void serve(int fd, int told)
     }
 }
 
+/* Says to TOLD that it has begun: from then on it needs no page of memory that is not there. */
+static void *sync_for_ever(void *told)
+{
+    int file = open("file", O_RDWR | O_CREAT, 0644);
+
+    for (int round = 0;; round++, usleep(1000)) {
+        must(fsync(file) == 0, "fsync");
+        if (round == 99)
+            (void)!write(*(int *)told, "b", 1);
+    }
+    return NULL;
+}
+
 int main(int argc, char **argv)
 {
     if (argc != 3 || chdir(argv[1]) != 0)
@@ -100,6 +114,12 @@ int main(int argc, char **argv)
         char *map = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, served, 0);
         must(map != MAP_FAILED, "mmap");
         map[0] = 1;
+        /* Its other thread goes on. */
+        pthread_t thread;
+        int begun[2];
+        must(pipe(begun) == 0, "pipe");
+        must(pthread_create(&thread, NULL, sync_for_ever, &begun[1]) == 0, "a thread");
+        must(read(begun[0], &thread, 1) == 1, "pipe");
         /* What lies in its place waits for what is written of it. */
         mmap(map, PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
         _exit(1);

@@ -340,7 +340,9 @@ fn who_holds_the_lock_of_his_memory_keeps_nobody_waiting() {
         return;
     }
     let stage = Stage::new("locked");
-    let mut command = stage.synclater(&["run", "--quiet", "-u", "1h", "--"]);
+    let file = stage.file("recording");
+    let mut command = stage.synclater(&["run", "--quiet", "-u", "1h", "--record"]);
+    command.arg(&file).arg("--");
     command.args(["unshare", "-m", "--propagation", "private"]);
     command
         .arg(super::stage::program("closing"))
@@ -353,5 +355,12 @@ fn who_holds_the_lock_of_his_memory_keeps_nobody_waiting() {
         assert!(stage.is_later(&mut victim), "{:#}", stage.session());
     }
     stage.ask(&["settle"]).must_succeed();
+    // Nor the recording, for which he is looked at again and again.
+    let size = || std::fs::metadata(&file).map_or(0, |about| about.len());
+    let before = size();
+    assert!(until(LIMIT, || size() > before), "nothing is recorded");
     victim.end().must_succeed();
+    let table = crate::recording::read(&file);
+    assert!(table.end_ns.is_some(), "{:?}", table.cut);
+    assert!(table.rows.len() > 40, "{}", table.rows.len());
 }

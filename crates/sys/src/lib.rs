@@ -20,6 +20,7 @@ pub mod loopdev;
 #[allow(unsafe_code)]
 pub mod memory;
 pub mod mount;
+pub mod patient;
 #[allow(unsafe_code)]
 pub mod perf;
 #[allow(unsafe_code)]

@@ -1,0 +1,190 @@
+//! Reads files that may keep whoever reads them waiting: see [`crate::each`]. A child that stays
+//! reads them; where one keeps it waiting, another child reads the next.
+
+use crate::job::{self, Job};
+use crate::wait::{self, For};
+use crate::{process, socket};
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// How long a file may keep the child waiting.
+const STUCK: Duration = Duration::from_millis(100);
+/// How much longer than that nothing is read behind it.
+const SHARE: u32 = 10;
+/// How long it is not asked for then.
+const FORGET: Duration = Duration::from_secs(60);
+/// Of so many is remembered that they kept it waiting.
+const STUCK_MAX: usize = 1 << 12;
+/// Bytes of what was read in one message of the child's, at most.
+const PIECE: usize = 1 << 15;
+
+/// Who reads.
+#[derive(Debug, Default)]
+pub struct Patient {
+    child: Option<(Job, OwnedFd)>,
+    not_before: Option<Instant>,
+    stuck: HashMap<Box<Path>, Instant>,
+}
+
+impl Patient {
+    /// The first `most` bytes of a file. `None` where it cannot be read, or keeps whoever reads it
+    /// waiting, or another one did a moment ago.
+    pub fn read(&mut self, path: &Path, most: u64) -> Option<Vec<u8>> {
+        let now = Instant::now();
+        if self.not_before.is_some_and(|at| now < at) || self.kept_waiting(path, now) {
+            return None;
+        }
+        if self.child.is_none() {
+            self.child = start().ok();
+        }
+        let (_, to) = self.child.as_ref()?;
+        let mut question = most.to_le_bytes().to_vec();
+        question.extend_from_slice(path.as_os_str().as_bytes());
+        let read = match socket::send(to, &question, &[]) {
+            Ok(()) => hear(to),
+            Err(e) => Err(e),
+        };
+        read.unwrap_or_else(|_| {
+            if let Some((job, _)) = self.child.take() {
+                job.end();
+            }
+            if self.stuck.len() >= STUCK_MAX {
+                self.stuck.clear();
+            }
+            self.stuck.insert(path.into(), now);
+            self.not_before = Some(Instant::now() + now.elapsed() * SHARE);
+            None
+        })
+    }
+
+    fn kept_waiting(&mut self, path: &Path, now: Instant) -> bool {
+        let since = self.stuck.get(path).copied();
+        let is_over = |at| now.saturating_duration_since(at) > FORGET;
+        if since.is_some_and(is_over) {
+            self.stuck.remove(path);
+            return false;
+        }
+        since.is_some()
+    }
+}
+
+fn start() -> io::Result<(Job, OwnedFd)> {
+    let (ours, theirs) = socket::pair()?;
+    let us = std::process::id();
+    let job = Job::start(|| {
+        process::set_name(c"synclater-read");
+        let kept = job::keep_only(&[theirs.as_fd()]);
+        if process::end_with_parent(us) {
+            let _ = answer(&kept[0]);
+        }
+        // The child's, whose owners are its parent's.
+        std::mem::forget(kept);
+        0
+    })?;
+    Ok((job, ours))
+}
+
+/// Reads what is asked for, until nobody asks.
+fn answer(socket: &OwnedFd) -> io::Result<()> {
+    let mut question = [0; 8 + 4096];
+    loop {
+        let (length, _) = socket::receive(socket, &mut question)?;
+        let Some((most, path)) = question[..length].split_first_chunk() else {
+            return Ok(());
+        };
+        let most = u64::from_le_bytes(*most);
+        // One read gets most files of a process whole: it may end before a second.
+        let mut bytes = Vec::with_capacity(most.min(AT_ONCE) as usize);
+        let file = File::open(Path::new(std::ffi::OsStr::from_bytes(path)));
+        let read = file.and_then(|f| f.take(most).read_to_end(&mut bytes));
+        if read.is_err() {
+            socket::send(socket, &[FAILED], &[])?;
+            continue;
+        }
+        for piece in bytes.chunks(PIECE) {
+            socket::send(socket, &[&[MORE][..], piece].concat(), &[])?;
+        }
+        socket::send(socket, &[END], &[])?;
+    }
+}
+
+/// Bytes that are read at once.
+const AT_ONCE: u64 = 1 << 16;
+
+const FAILED: u8 = 0;
+const MORE: u8 = 1;
+const END: u8 = 2;
+
+/// What the child has read; `None` where it could not.
+fn hear(from: &OwnedFd) -> io::Result<Option<Vec<u8>>> {
+    let (mut all, mut some) = (Vec::new(), vec![0; 1 + PIECE]);
+    loop {
+        wait_for(from)?;
+        let (length, _) = socket::receive(from, &mut some)?;
+        match some[..length].split_first() {
+            Some((&FAILED, _)) => return Ok(None),
+            Some((&END, _)) => return Ok(Some(all)),
+            Some((_, piece)) => all.extend_from_slice(piece),
+            None => return Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+    }
+}
+
+/// Waits for the child's next word, whatever signals come.
+fn wait_for(from: &OwnedFd) -> io::Result<()> {
+    let begun = Instant::now();
+    loop {
+        let left = STUCK.saturating_sub(begun.elapsed());
+        if wait::any(&[(from.as_fd(), For::Input)], left) == [true] {
+            return Ok(());
+        }
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_read_whole_and_one_that_keeps_us_waiting_is_passed_over() {
+        let dir = std::env::temp_dir().join(format!("patient-{}", std::process::id()));
+        std::fs::create_dir(&dir).expect("a folder");
+        let file = |name: &str| dir.join(name);
+        let mut patient = Patient::default();
+        for length in [0, 1, PIECE - 1, PIECE, PIECE + 1, 5 * PIECE + 7] {
+            let bytes: Vec<u8> = (0..length).map(|k| k as u8).collect();
+            std::fs::write(file("whole"), &bytes).expect("a file");
+            assert_eq!(
+                patient.read(&file("whole"), u64::MAX >> 1),
+                Some(bytes),
+                "{length}"
+            );
+        }
+        assert_eq!(patient.read(&file("whole"), 3), Some(vec![0, 1, 2]));
+        assert_eq!(patient.read(&file("none"), 3), None);
+        // Nobody writes to it.
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            file("fifo"),
+            rustix::fs::FileType::Fifo,
+            rustix::fs::Mode::RWXU,
+            0,
+        )
+        .expect("a FIFO");
+        assert_eq!(patient.read(&file("fifo"), 3), None);
+        assert_eq!(patient.read(&file("whole"), 3), None, "a moment later");
+        patient.not_before = None;
+        assert_eq!(patient.read(&file("fifo"), 3), None);
+        assert_eq!(patient.not_before, None, "it was not asked for");
+        assert_eq!(patient.read(&file("whole"), 3), Some(vec![0, 1, 2]));
+        std::fs::remove_dir_all(dir).expect("it goes");
+    }
+}

@@ -115,7 +115,7 @@ fn forget(id: &str, filed: &[Filed], ledger: Option<&Ledger>) -> anyhow::Result<
     };
     let closed = ledger.close_here(known);
     closed.map_err(|e| trouble(e.to_string()))?;
-    stale::forget(id);
+    stale::forget(&known.entry);
     super::print(&format!("{id}: forgotten\n"))?;
     Ok(0)
 }

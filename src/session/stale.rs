@@ -166,10 +166,12 @@ fn look_up(id: &str, kept: &Kept) -> Result<Option<(Option<Filed>, Ledger)>, Unr
     }
 }
 
-/// Removes what the dead session `id` has left, whose entry is closed by somebody's word.
-pub fn forget(id: &str) {
-    let its = control::sessions().into_iter().filter(|s| s.id == id);
-    for session in its {
+/// Removes what a dead session has left, whose entry is closed by somebody's word: not what another
+/// one of its name has.
+pub fn forget(entry: &Entry) {
+    let session = control::session(&entry.id);
+    let is_its = |s: &Living| ledger_of(&s.dir).token() == entry.token.as_ref();
+    if let Some(session) = session.filter(is_its) {
         if let Some(_lock) = take_lock(&session.dir) {
             remove_files(&session);
         }

@@ -70,3 +70,24 @@ fn a_lost_write_is_told_where_its_file_system_has_left_the_entry() {
     stage.ask(&["status", "--forget", "kelp"]).must_succeed();
     stage.ask(&["settle"]).must_succeed();
 }
+
+#[test]
+fn who_forgets_a_session_leaves_what_its_namesake_has() {
+    let (stage, away) = (Stage::new("forgotten"), Stage::new("ledger-away"));
+    let scribe = scribe(&stage, &[]);
+    let id = stage.id();
+    kill(&stage, &scribe);
+    // Its own ledger is not there for a moment, and another has one of its name, which was cut.
+    let (state, hidden) = (stage.state(), stage.file("hidden"));
+    std::fs::rename(&state, &hidden).expect("another name");
+    let cut = plant(&away, &format!("{id}.json"), &id);
+    let text = std::fs::read_to_string(&cut).expect("an entry");
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").expect("the boot");
+    let text = text.replace(boot.trim(), "11111111-2222-3333-4444-555555555555");
+    std::fs::write(&cut, text).expect("an entry");
+    let mut forget = stage.synclater(&["status", "--forget", &id]);
+    run(forget.env("SYNCLATER_STATE_DIR", away.state())).must_succeed();
+    assert_eq!(stage.left_in_run_dir(), [stage.run_dir().join(&id)]);
+    std::fs::rename(&hidden, &state).expect("its name");
+    is_settled(&stage, &stage.ask(&["settle"]));
+}

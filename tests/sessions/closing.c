@@ -85,63 +85,44 @@ static void *sync_for_ever(void *told)
     return NULL;
 }
 
-int main(int argc, char **argv)
+/* Goes on syncing while it holds the lock of its memory. */
+static void hold_lock(int served)
 {
-    if (argc != 3 || chdir(argv[1]) != 0)
-        return 2;
-    int is_range = strcmp(argv[2], "range") == 0;
-    int fuse = open("/dev/fuse", O_RDWR | O_CLOEXEC), pipes[2];
-    char options[64];
+    char *map = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, served, 0);
+    pthread_t thread;
+    int begun[2];
 
-    must(fuse >= 0, "/dev/fuse");
-    must(mkdir("served", 0755) == 0, "mkdir");
-    snprintf(options, sizeof options, "fd=%d,rootmode=40000,user_id=0,group_id=0", fuse);
-    must(mount("closing", "served", "fuse.closing", 0, options) == 0, "mount");
-    must(pipe(pipes) == 0, "pipe");
-    pid_t server = fork(), askers[ASK];
-    if (server == 0) {
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
-        serve(fuse, pipes[1]);
-        _exit(0);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    must(map != MAP_FAILED, "mmap");
+    map[0] = 1;
+    must(pipe(begun) == 0, "pipe");
+    must(pthread_create(&thread, NULL, sync_for_ever, &begun[1]) == 0, "a thread");
+    must(read(begun[0], &thread, 1) == 1, "pipe");
+    /* What lies in its place waits for what is written of it. */
+    mmap(map, PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+}
+
+static void do_what_is_said(void)
+{
+    char line[256];
+
+    for (puts("ready"), fflush(stdout); fgets(line, sizeof line, stdin);) {
+        int synced = open("file", O_WRONLY | O_SYNC | O_CLOEXEC);
+        must(write(synced, "a", 1) == 1 && fsync(synced) == 0 && close(synced) == 0, "write");
+        puts("sync 0");
+        fflush(stdout);
     }
-    close(fuse);
-    int served = open("served/file", O_RDWR);
-    int file = open("file", O_RDWR | O_CREAT, 0644);
-    must(served >= 0 && file >= 0, "open");
-    int locks = strcmp(argv[2], "lock") == 0;
-    if (locks && fork() == 0) {
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
-        char *map = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, served, 0);
-        must(map != MAP_FAILED, "mmap");
-        map[0] = 1;
-        /* Its other thread goes on. */
-        pthread_t thread;
-        int begun[2];
-        must(pipe(begun) == 0, "pipe");
-        must(pthread_create(&thread, NULL, sync_for_ever, &begun[1]) == 0, "a thread");
-        must(read(begun[0], &thread, 1) == 1, "pipe");
-        /* What lies in its place waits for what is written of it. */
-        mmap(map, PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
-        _exit(1);
-    }
-    if (locks || strcmp(argv[2], "hold") == 0) {
-        char line[256];
-        if (locks)
-            must(read(pipes[0], line, 1) == 1, "pipe");
-        for (puts("ready"), fflush(stdout); fgets(line, sizeof line, stdin);) {
-            int synced = open("file", O_WRONLY | O_SYNC | O_CLOEXEC);
-            must(write(synced, "a", 1) == 1 && fsync(synced) == 0 && close(synced) == 0, "write");
-            puts("sync 0");
-            fflush(stdout);
-        }
-        kill(server, SIGKILL);
-        return 0;
-    }
+}
+
+static void ask_about(int served, int is_range, int file)
+{
+    pid_t askers[ASK];
+
     for (int asked = 0; asked < ASK; asked++) {
         askers[asked] = fork();
         if (askers[asked] == 0) {
             prctl(PR_SET_PDEATHSIG, SIGKILL);
-            /* SYNC_FILE_RANGE: a flag that there is not. */
+            /* A flag that there is not. */
             if (is_range)
                 syscall(SYS_sync_file_range, served, 0L, 1L, 0x81);
             else
@@ -153,12 +134,48 @@ int main(int argc, char **argv)
     }
     puts("done");
     fflush(stdout);
+    for (int asked = 0; asked < ASK; asked++)
+        kill(askers[asked], SIGKILL);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc != 3 || chdir(argv[1]) != 0)
+        return 2;
+    const char *how = argv[2];
+    int fuse = open("/dev/fuse", O_RDWR | O_CLOEXEC), pipes[2];
+    char options[64];
+
+    must(fuse >= 0, "/dev/fuse");
+    must(mkdir("served", 0755) == 0, "mkdir");
+    snprintf(options, sizeof options, "fd=%d,rootmode=40000,user_id=0,group_id=0", fuse);
+    must(mount("closing", "served", "fuse.closing", 0, options) == 0, "mount");
+    must(pipe(pipes) == 0, "pipe");
+    pid_t server = fork();
+    if (server == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        serve(fuse, pipes[1]);
+        _exit(0);
+    }
+    close(fuse);
+    int served = open("served/file", O_RDWR);
+    int file = open("file", O_RDWR | O_CREAT, 0644);
+    must(served >= 0 && file >= 0, "open");
+    if (strcmp(how, "lock") == 0) {
+        if (fork() == 0) {
+            hold_lock(served);
+            _exit(1);
+        }
+        must(read(pipes[0], options, 1) == 1, "pipe");
+        do_what_is_said();
+    } else if (strcmp(how, "hold") == 0) {
+        do_what_is_said();
+    } else {
+        ask_about(served, strcmp(how, "range") == 0, file);
+    }
     umount2("served", MNT_DETACH);
     /* Nobody waits for a server that is gone. */
     kill(server, SIGKILL);
-    waitpid(server, NULL, 0);
-    for (int asked = 0; asked < ASK; asked++)
-        kill(askers[asked], SIGKILL);
     while (wait(NULL) > 0)
         ;
     return 0;

@@ -140,6 +140,8 @@ fn where_the_one_that_answers_is_stopped_the_other_one_does() {
     }
     let stage = Stage::new("net-stopped");
     let victim = hammering(&stage, &["--net", "-u", "never"], "2");
+    // From then on none is made by it: it has one at a time.
+    assert!(until(LIMIT, || stage.counted().1 > 0));
     // The second is a child of the first.
     let all = named(&stage, "synclater-net").into_iter();
     let first = all.min_by_key(|pid| pid.as_raw_nonzero()).expect("one");

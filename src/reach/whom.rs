@@ -187,13 +187,16 @@ fn members(group: &Path, all: &mut BTreeSet<u32>) {
 #[must_use]
 pub fn in_session(page: &Path) -> Vec<u32> {
     let page = page.to_string_lossy();
-    with_page(|name| name == page)
+    with_page(Duration::from_secs(1), |name| name == page)
 }
+
+/// How long a command looks for what was left: it has no heartbeat.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Processes that have the page of a session mapped that was called `id`.
 #[must_use]
 pub fn left_by(id: &str) -> Vec<u32> {
-    with_page(|name| {
+    with_page(PATIENCE, |name| {
         let folder = name
             .strip_suffix("/page")
             .and_then(|n| n.rsplit('/').next());
@@ -204,16 +207,14 @@ pub fn left_by(id: &str) -> Vec<u32> {
 /// Processes that have a page mapped that lies, or lay, in none of these folders.
 #[must_use]
 pub fn outside(folders: &[PathBuf]) -> Vec<u32> {
-    with_page(|name| {
+    with_page(PATIENCE, |name| {
         let folder = name.strip_suffix("/page").map(Path::new);
         folder.is_some_and(|f| f.is_absolute() && !folders.iter().any(|known| known == f))
     })
 }
 
-/// Of a whole machine; who keeps us waiting is passed over.
-const PATIENCE: Duration = Duration::from_secs(1);
-
-fn with_page(is_it: impl Fn(&str) -> bool) -> Vec<u32> {
+/// Of the whole machine; who keeps us waiting is passed over.
+fn with_page(patience: Duration, is_it: impl Fn(&str) -> bool) -> Vec<u32> {
     let has = |pid: u32| {
         let maps = process::text(format!("/proc/{pid}/maps")).unwrap_or_default();
         // Mapped by the gate: otherwise the process was started with the library.
@@ -225,7 +226,7 @@ fn with_page(is_it: impl Fn(&str) -> bool) -> Vec<u32> {
     };
     let me = std::process::id();
     let all: Vec<u32> = process::all().filter(|pid| *pid != me).collect();
-    let has = of_each(&all, PATIENCE, |pid| u8::from(has(pid)));
+    let has = of_each(&all, patience, |pid| u8::from(has(pid)));
     let its = { all.into_iter().zip(has) }.filter(|(_, has)| *has == Some(1));
     its.map(|(pid, _)| pid).collect()
 }

@@ -425,6 +425,12 @@ fn kind_of(path: &Path) -> Option<FileType> {
     Some(FileType::from_raw_mode(seen.stx_mode.into()))
 }
 
+/// Whether a file lies on a file system that has a device.
+fn is_on_disk(path: &Path) -> bool {
+    let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
+    statx(CWD, path, flags, StatxFlags::TYPE).is_ok_and(|seen| seen.stx_dev_major != 0)
+}
+
 const O_DSYNC: u32 = 0o10000;
 const WRITES: u32 = 3;
 
@@ -456,15 +462,19 @@ pub fn marked(pid: u32) -> u64 {
     let mounts = mounts_of(&pid.to_string());
     // A copy of a descriptor is closed, too: that asks whoever serves the file, and he may take his
     // time. On such a file system there is no mark.
-    let may_bear = |mount: Option<u64>| {
-        let its = mounts.iter().find(|m| Some(m.id) == mount);
-        its.is_none_or(|m| filesystem::kind(&m.fstype) == FsKind::Tested)
-    };
     let is_marked = |entry: &std::fs::DirEntry| {
         let name = entry.file_name().to_string_lossy().into_owned();
         let (flags, mount) = opened(pid, &name);
-        let writes = flags & WRITES != 0 && flags & O_DSYNC == 0 && may_bear(mount);
-        writes && kind_of(&entry.path()) == Some(FileType::RegularFile) && bears_mark(pid, &name)
+        let writes = flags & WRITES != 0 && flags & O_DSYNC == 0;
+        if !writes || kind_of(&entry.path()) != Some(FileType::RegularFile) {
+            return false;
+        }
+        match mounts.iter().find(|m| Some(m.id) == mount) {
+            Some(m) if filesystem::kind(&m.fstype) != FsKind::Tested => false,
+            Some(_) => bears_mark(pid, &name),
+            // Unmounted, but for what is open there: a disk's file system is the kernel's own.
+            None => !is_on_disk(&entry.path()) || bears_mark(pid, &name),
+        }
     };
     entries.filter(is_marked).count() as u64
 }

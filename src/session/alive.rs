@@ -102,8 +102,10 @@ pub enum Found {
     Free(File),
     /// The same of what may be another file to its session, which may have that locked.
     Another(File),
-    /// Somebody has it, or may have it: the session, or who settles in its place.
+    /// Somebody has it: the session, or who settles in its place.
     Held,
+    /// There is one, and whether anybody has it cannot be told: it cannot be opened.
+    NotTold,
     /// No lock, or one that says nothing.
     Nothing,
 }
@@ -113,7 +115,7 @@ pub enum Found {
 pub fn take(path: &Path, for_oneself: bool) -> Found {
     match path.symlink_metadata() {
         Ok(seen) if seen.is_file() && dirs::distrust(&seen).is_none() => {}
-        Err(e) if e.kind() != io::ErrorKind::NotFound => return Found::Held,
+        Err(e) if e.kind() != io::ErrorKind::NotFound => return Found::NotTold,
         _ => return Found::Nothing,
     }
     let (how, operation) = match for_oneself {
@@ -125,7 +127,7 @@ pub fn take(path: &Path, for_oneself: bool) -> Found {
         Ok(file) => File::from(file),
         Err(Errno::NOENT) => return Found::Nothing,
         // As where no more files can be opened.
-        Err(_) => return Found::Held,
+        Err(_) => return Found::NotTold,
     };
     match flock(&file, operation) {
         Ok(()) if is_theirs(&file) => Found::Free(file),

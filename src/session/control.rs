@@ -127,7 +127,8 @@ pub fn listed() -> Result<Vec<Living>, Trouble> {
 
 /// Those in the folder `run`; none where there is no such folder.
 fn list(run: &Path) -> Result<Vec<Living>, String> {
-    let nothing_there = |e: &io::Error| e.kind() == io::ErrorKind::NotFound;
+    use io::ErrorKind::{NotADirectory, NotFound};
+    let nothing_there = |e: &io::Error| matches!(e.kind(), NotFound | NotADirectory);
     match run.symlink_metadata() {
         Err(e) if nothing_there(&e) => return Ok(Vec::new()),
         Err(e) => return Err(e.to_string()),

@@ -257,6 +257,7 @@ fn settle_alone(
     }
     let _lock = match ledger.lock_beside(&filed.entry, true) {
         Found::Held => return Err(Unread::living(&filed.path)),
+        Found::NotTold => return Err(Unread::elsewhere(&filed.path)),
         Found::Free(lock) | Found::Another(lock) => Some(lock),
         Found::Nothing => None,
     };
@@ -409,6 +410,11 @@ pub fn life_of(entry: &Entry, ledger: &Ledger) -> Life {
             // Numbers of another boot are in nobody's sight.
             Life::NotKnown if entry.is_cut(&dirs::boot_id()) => Life::Ended,
             life => life,
+        },
+        Found::NotTold => match life_by_number(entry) {
+            Life::Lives => Life::Lives,
+            _ if entry.is_cut(&dirs::boot_id()) => Life::Ended,
+            _ => Life::NotKnown,
         },
     }
 }

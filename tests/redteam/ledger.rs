@@ -490,7 +490,7 @@ fn what_a_killed_writer_left_is_removed_and_what_is_being_written_is_not() {
     assert_eq!(left, [lock, new, living, needed, entry]);
 }
 
-const PLANTED: &str = "fedcba9876543210fedcba";
+pub(super) const PLANTED: &str = "fedcba9876543210fedcba";
 
 /// An entry of this boot in the stage's ledger that says it is `id`, of nobody who lives.
 pub(super) fn plant(stage: &Stage, name: &str, id: &str) -> PathBuf {

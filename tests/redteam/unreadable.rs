@@ -1,8 +1,9 @@
 //! What cannot be read is not nothing: folders that cannot be listed, lock files that cannot be
 //! opened, entries of others, and entries that say more than which file systems owe.
 
-use super::ledger::{entry_of, is_settled, is_told, kill, namesake, plant};
+use super::ledger::{entry_of, is_settled, is_told, kill, namesake, plant, PLANTED};
 use super::*;
+use crate::sessions::stage::{as_root, give_to_nobody, AS_NOBODY};
 use std::os::unix::fs::PermissionsExt;
 
 #[test]
@@ -10,6 +11,8 @@ fn sessions_that_cannot_be_listed_are_not_none() {
     let stage = Stage::new("unlistable");
     let mut scribe = scribe(&stage, &[]);
     let id = stage.id();
+    // No session, whatever it is.
+    std::fs::write(stage.run_dir().join("file"), "").expect("a file");
     let mode = |mode| {
         let mode = std::fs::Permissions::from_mode(mode);
         std::fs::set_permissions(stage.run_dir(), mode).expect("chmod");
@@ -90,4 +93,29 @@ fn who_forgets_a_session_leaves_what_its_namesake_has() {
     assert_eq!(stage.left_in_run_dir(), [stage.run_dir().join(&id)]);
     std::fs::rename(&hidden, &state).expect("its name");
     is_settled(&stage, &stage.ask(&["settle"]));
+}
+
+#[test]
+fn a_cut_session_is_named_though_its_lock_cannot_be_opened() {
+    if !as_root("a_cut_session_is_named_though_its_lock_cannot_be_opened") {
+        return;
+    }
+    let stage = Stage::for_nobody("closed-lock");
+    let entry = plant(&stage, "kelp.json", "kelp");
+    let text = std::fs::read_to_string(&entry).expect("an entry");
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").expect("the boot");
+    let text = text.replace(boot.trim(), "11111111-2222-3333-4444-555555555555");
+    std::fs::write(&entry, text).expect("an entry");
+    let lock = stage.state().join(format!("kelp.{PLANTED}.lock"));
+    std::fs::write(&lock, "").expect("a lock");
+    std::fs::set_permissions(&lock, std::fs::Permissions::from_mode(0o000)).expect("chmod");
+    for path in [&entry, &lock] {
+        give_to_nobody(path);
+    }
+    let synclater = stage.copy_of(Path::new(SYNCLATER));
+    let mut command = stage.with_folders(AS_NOBODY[0]);
+    command.args(&AS_NOBODY[1..]).arg(synclater).arg("status");
+    let status = run(&mut command);
+    assert_eq!(status.status.code(), Some(1), "{status}");
+    assert!(status.stdout.contains("kelp"), "{status}");
 }

@@ -8,8 +8,8 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 use synclater_sys::job::{self, Job};
+use synclater_sys::socket;
 use synclater_sys::wait::{self, For};
-use synclater_sys::{process, socket};
 
 /// Device numbers of the superblocks that members write to, as mountinfo shows them; `None` where
 /// that cannot be told: any.
@@ -108,15 +108,9 @@ impl Look {
 
 fn in_a_child(rounds: usize, members: &impl Fn() -> BTreeSet<u32>) -> io::Result<(Job, OwnedFd)> {
     let (answer, theirs) = socket::pair()?;
-    let us = std::process::id();
-    let job = Job::start(|| {
-        process::set_name(c"synclater-look");
-        let kept = job::keep_only(&[theirs.as_fd()]);
-        let done = process::end_with_parent(us)
-            && tell(kept[0].as_fd(), &look(rounds, members, DESCRIPTORS_MAX)).is_ok();
-        // The child's, whose owners are its parent's.
-        std::mem::forget(kept);
-        i32::from(!done)
+    let job = job::beside_us(c"synclater-look", &[theirs.as_fd()], |kept| {
+        let done = tell(kept[0].as_fd(), &look(rounds, members, DESCRIPTORS_MAX));
+        i32::from(done.is_err())
     })?;
     Ok((job, answer))
 }

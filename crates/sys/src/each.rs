@@ -6,16 +6,14 @@
 //!
 //! Relies on: the wait for that lock ending with a SIGKILL (Linux 5.8, `mmap_read_lock_killable`).
 
-use crate::job::{self, Job};
-use crate::process;
-use crate::wait::{self, For};
+use crate::{job, wait};
 use rustix::pipe::{pipe_with, PipeFlags};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 /// How long one may keep a child waiting.
-const STUCK: Duration = Duration::from_millis(100);
+pub(crate) const STUCK: Duration = Duration::from_millis(100);
 
 /// So many a child looks at: of each it says a byte, and a pipe has room for all.
 const AT_ONCE: usize = 1 << 15;
@@ -46,19 +44,9 @@ pub fn of_each(pids: &[u32], patience: Duration, look: impl Fn(u32) -> u8) -> Ve
 /// What a child tells of these, up to the first one that keeps it waiting, within `left`.
 fn in_a_child(pids: &[u32], left: Duration, look: &impl Fn(u32) -> u8) -> io::Result<Vec<u8>> {
     let (ours, theirs) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
-    let us = std::process::id();
-    let job = Job::start(|| {
-        process::set_name(c"synclater-look");
-        let kept = job::keep_only(&[theirs.as_fd()]);
-        let is_alone = process::end_with_parent(us);
-        for pid in pids.iter().filter(|_| is_alone) {
-            if rustix::io::write(&kept[0], &[look(*pid)]).is_err() {
-                break;
-            }
-        }
-        // The child's, whose owners are its parent's.
-        std::mem::forget(kept);
-        0
+    let job = job::beside_us(c"synclater-look", &[theirs.as_fd()], |kept| {
+        let told = |pid: &u32| rustix::io::write(&kept[0], &[look(*pid)]).is_ok();
+        i32::from(!pids.iter().all(told))
     })?;
     drop(theirs);
     let told = hear(&ours, left, pids.len());
@@ -69,22 +57,15 @@ fn in_a_child(pids: &[u32], left: Duration, look: &impl Fn(u32) -> u8) -> io::Re
 /// Up to `most` bytes, as long as the next one comes soon, and all within `left`.
 fn hear(from: &OwnedFd, left: Duration, most: usize) -> Vec<u8> {
     let begun = Instant::now();
-    let mut last = begun;
     let (mut all, mut some) = (Vec::new(), [0; 4096]);
     while all.len() < most {
-        let patience = STUCK.saturating_sub(last.elapsed());
-        let patience = patience.min(left.saturating_sub(begun.elapsed()));
-        let is_there = wait::any(&[(from.as_fd(), For::Input)], patience) == [true];
+        let left = left.saturating_sub(begun.elapsed());
+        if !wait::for_input(from, STUCK.min(left)) {
+            break;
+        }
         match rustix::io::read(from, &mut some) {
-            Ok(0) => break,
-            Ok(n) => {
-                all.extend_from_slice(&some[..n]);
-                last = Instant::now();
-            }
-            // A signal may have ended the wait.
-            Err(rustix::io::Errno::INTR | rustix::io::Errno::AGAIN)
-                if is_there || !patience.is_zero() => {}
-            Err(_) => break,
+            Ok(0) | Err(_) => break,
+            Ok(n) => all.extend_from_slice(&some[..n]),
         }
     }
     all

@@ -5,12 +5,13 @@
 //! run ordinary code.
 
 use crate::lock::lock;
-use crate::socket;
 use crate::wait::{self, For};
+use crate::{process, socket};
 use rustix::net::{send, SendFlags};
 use rustix::process::{
     pidfd_open, pidfd_send_signal, waitid, Pid, PidfdFlags, Signal, WaitId, WaitIdOptions,
 };
+use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::Mutex;
@@ -166,6 +167,30 @@ fn forget_the_grown(young: &mut Vec<OwnedFd>) {
     let all: Vec<_> = young.iter().map(|fd| (fd.as_fd(), For::Input)).collect();
     let mut is_grown = wait::any(&all, Duration::ZERO).into_iter();
     young.retain(|_| !is_grown.next().unwrap_or(false));
+}
+
+/// Starts `work` in a child of this name that ends with us, and keeps nothing open but `fds`, which
+/// are the work's.
+///
+/// # Errors
+/// As [`Job::start`].
+pub fn beside_us(
+    name: &CStr,
+    fds: &[BorrowedFd<'_>],
+    work: impl FnOnce(&[OwnedFd]) -> i32,
+) -> io::Result<Job> {
+    let us = std::process::id();
+    Job::start(|| {
+        process::set_name(name);
+        let kept = keep_only(fds);
+        let status = match process::end_with_parent(us) {
+            true => work(&kept),
+            false => libc::ESRCH,
+        };
+        // The child's, whose owners are its parent's.
+        std::mem::forget(kept);
+        status
+    })
 }
 
 /// Makes a file system durable; the status for [`Job`].

@@ -1,9 +1,9 @@
 //! Reads files that may keep whoever reads them waiting: see [`crate::each`]. A child that stays
 //! reads them; where one keeps it waiting, another child reads the next.
 
+use crate::each::STUCK;
 use crate::job::{self, Job};
-use crate::wait::{self, For};
-use crate::{process, socket};
+use crate::{socket, wait};
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read};
@@ -12,9 +12,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How long a file may keep the child waiting.
-const STUCK: Duration = Duration::from_millis(100);
-/// How much longer than that nothing is read behind it.
+/// How much longer than one has kept the child waiting nothing is read behind it.
 const SHARE: u32 = 10;
 /// How long it is not asked for then.
 const FORGET: Duration = Duration::from_secs(60);
@@ -75,16 +73,8 @@ impl Patient {
 
 fn start() -> io::Result<(Job, OwnedFd)> {
     let (ours, theirs) = socket::pair()?;
-    let us = std::process::id();
-    let job = Job::start(|| {
-        process::set_name(c"synclater-read");
-        let kept = job::keep_only(&[theirs.as_fd()]);
-        if process::end_with_parent(us) {
-            let _ = answer(&kept[0]);
-        }
-        // The child's, whose owners are its parent's.
-        std::mem::forget(kept);
-        0
+    let job = job::beside_us(c"synclater-read", &[theirs.as_fd()], |kept| {
+        i32::from(answer(&kept[0]).is_err())
     })?;
     Ok((job, ours))
 }
@@ -124,27 +114,15 @@ const END: u8 = 2;
 fn hear(from: &OwnedFd) -> io::Result<Option<Vec<u8>>> {
     let (mut all, mut some) = (Vec::new(), vec![0; 1 + PIECE]);
     loop {
-        wait_for(from)?;
+        if !wait::for_input(from, STUCK) {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
         let (length, _) = socket::receive(from, &mut some)?;
         match some[..length].split_first() {
             Some((&FAILED, _)) => return Ok(None),
             Some((&END, _)) => return Ok(Some(all)),
             Some((_, piece)) => all.extend_from_slice(piece),
             None => return Err(io::ErrorKind::UnexpectedEof.into()),
-        }
-    }
-}
-
-/// Waits for the child's next word, whatever signals come.
-fn wait_for(from: &OwnedFd) -> io::Result<()> {
-    let begun = Instant::now();
-    loop {
-        let left = STUCK.saturating_sub(begun.elapsed());
-        if wait::any(&[(from.as_fd(), For::Input)], left) == [true] {
-            return Ok(());
-        }
-        if left.is_zero() {
-            return Err(io::ErrorKind::TimedOut.into());
         }
     }
 }

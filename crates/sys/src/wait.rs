@@ -2,9 +2,9 @@
 
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::thread::futex;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::AtomicU32;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What to wait for on one descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +36,22 @@ pub fn any(fds: &[(BorrowedFd<'_>, For)], patience: Duration) -> Vec<bool> {
     match poll(&mut polled, Some(&patience)) {
         Ok(_) => polled.iter().map(|p| !p.revents().is_empty()).collect(),
         Err(_) => vec![false; fds.len()],
+    }
+}
+
+/// Waits until there is something to read, for `patience` at most, whatever signals come; whether
+/// there is.
+#[must_use]
+pub fn for_input(fd: impl AsFd, patience: Duration) -> bool {
+    let begun = Instant::now();
+    loop {
+        let left = patience.saturating_sub(begun.elapsed());
+        if any(&[(fd.as_fd(), For::Input)], left) == [true] {
+            return true;
+        }
+        if left.is_zero() {
+            return false;
+        }
     }
 }
 

@@ -28,12 +28,8 @@ impl Supervisor {
 /// continues us then. It ends once we go on.
 fn waker(command: u32) -> io::Result<Job> {
     let us = std::process::id();
-    Job::start(|| {
-        process::set_name(c"synclater-wake");
-        std::mem::forget(job::keep_only(&[]));
-        if process::end_with_parent(us) {
-            wake(us, command);
-        }
+    job::beside_us(c"synclater-wake", &[], |_| {
+        wake(us, command);
         0
     })
 }

@@ -170,8 +170,7 @@ fn look_up(id: &str, kept: &Kept) -> Result<Option<(Option<Filed>, Ledger)>, Unr
 /// one of its name has.
 pub fn forget(entry: &Entry) {
     let session = control::session(&entry.id);
-    let is_its = |s: &Living| ledger_of(&s.dir).token() == entry.token.as_ref();
-    if let Some(session) = session.filter(is_its) {
+    if let Some(session) = session.filter(|s| Debtor::of(s).has_written(entry)) {
         if let Some(_lock) = take_lock(&session.dir) {
             remove_files(&session);
         }
@@ -196,27 +195,26 @@ fn remove_files(session: &Living) {
 /// whose sessions cannot be asked from here.
 #[must_use]
 pub fn settle_orphans(ledger: &Ledger) -> (Vec<Cleared>, Vec<Unread>) {
-    let known: Vec<(Living, Kept)> = { control::sessions().into_iter() }
-        .map(|s| (s.clone(), ledger_of(&s.dir)))
-        .collect();
+    let of_ours = || control::sessions().into_iter().map(|s| Debtor::of(&s));
+    let mut known: Vec<Debtor> = of_ours().collect();
+    let (entries, mut unread) = ledger.entries();
+    // One may have begun meanwhile, another ended.
+    known.extend(of_ours());
+    // What a session of ours has written there it answers for itself.
+    let is_of = |u: &Unread, d: &Debtor| {
+        u.path == ledger.path(&d.id)
+            && matches!(&d.kept, Kept::In { ledger: its, .. } if its == ledger.dir())
+    };
+    unread.retain(|u| !known.iter().any(|d| is_of(u, d)));
     let boot = dirs::boot_id();
     let has_no_folder = |f: &Filed| {
         let e = &f.entry;
-        // It may have begun since, or ended.
-        let is_its = |(s, kept): &(Living, Kept)| s.id == e.id && kept.token() == e.token.as_ref();
-        !was_cut(e, ledger) && !known.iter().any(is_its) && !has_folder(e)
+        !was_cut(e, ledger) && !known.iter().any(|d| d.has_written(e))
     };
-    let (entries, mut unread) = ledger.entries();
-    // What a session of ours has written there it answers for itself.
-    let is_of = |u: &Unread, (s, kept): &(Living, Kept)| {
-        u.path == ledger.path(&s.id)
-            && matches!(kept, Kept::In { ledger: its, .. } if its == ledger.dir())
-    };
-    unread.retain(|u| !known.iter().any(|s| is_of(u, s)));
     let mut cleared = Vec::new();
     for filed in entries.into_iter().filter(has_no_folder) {
         match life_of(&filed.entry, ledger) {
-            Life::Lives if has_folder(&filed.entry) || is_closed(&filed, ledger) => {}
+            Life::Lives if is_closed(&filed, ledger) => {}
             Life::Lives => unread.push(Unread::living(&filed.path)),
             _ if filed.entry.boot(&boot) != Boot::This => {
                 unread.push(Unread::of_no_boot(&filed.path));
@@ -229,11 +227,6 @@ pub fn settle_orphans(ledger: &Ledger) -> (Vec<Cleared>, Vec<Unread>) {
         }
     }
     (cleared, unread)
-}
-
-/// Whether the session that wrote an entry has a folder in our run folder.
-fn has_folder(entry: &Entry) -> bool {
-    control::session(&entry.id).is_some_and(|s| ledger_of(&s.dir).token() == entry.token.as_ref())
 }
 
 /// Whether an entry is there no more.
@@ -304,6 +297,11 @@ impl Debtor {
         let kept = control::session(id).map_or(Kept::NotTold, |s| ledger_of(&s.dir));
         let id = id.to_owned();
         Debtor { id, kept }
+    }
+
+    /// Whether it has written an entry: not another one of its name.
+    fn has_written(&self, entry: &Entry) -> bool {
+        self.id == entry.id && self.kept.token() == entry.token.as_ref()
     }
 
     /// Its id.

@@ -420,31 +420,26 @@ fn is_usual(kind: FileType) -> bool {
 /// What a file is, as far as that is known without asking whoever serves it: that may be somebody
 /// who waits for us.
 fn kind_of(path: &Path) -> Option<FileType> {
-    let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
-    let seen = statx(CWD, path, flags, StatxFlags::TYPE).ok()?;
-    Some(FileType::from_raw_mode(seen.stx_mode.into()))
+    kind_and_place_of(path).map(|(kind, _)| kind)
 }
 
-/// Whether a file lies on a file system that has a device.
-fn is_on_disk(path: &Path) -> bool {
+/// The same, and whether it lies on a file system that has a device.
+fn kind_and_place_of(path: &Path) -> Option<(FileType, bool)> {
     let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
-    statx(CWD, path, flags, StatxFlags::TYPE).is_ok_and(|seen| seen.stx_dev_major != 0)
+    let seen = statx(CWD, path, flags, StatxFlags::TYPE).ok()?;
+    let kind = FileType::from_raw_mode(seen.stx_mode.into());
+    Some((kind, seen.stx_dev_major != 0))
 }
 
 const O_DSYNC: u32 = 0o10000;
 const WRITES: u32 = 3;
 
 fn has_o_sync(pid: u32, fd: &str) -> bool {
-    let flags = flags_of(pid, fd);
+    let (flags, _) = opened(pid, fd);
     flags & O_DSYNC != 0 && flags & WRITES != 0
 }
 
-/// The flags that a descriptor was opened with.
-fn flags_of(pid: u32, fd: &str) -> u32 {
-    opened(pid, fd).0
-}
-
-/// The same, and the number of the mount that it lies on.
+/// The flags that a descriptor was opened with, and the number of the mount that it lies on.
 fn opened(pid: u32, fd: &str) -> (u32, Option<u64>) {
     let info = process::text(format!("/proc/{pid}/fdinfo/{fd}")).unwrap_or_default();
     let field = |name: &str| info.lines().find_map(|l| l.strip_prefix(name));
@@ -465,15 +460,17 @@ pub fn marked(pid: u32) -> u64 {
     let is_marked = |entry: &std::fs::DirEntry| {
         let name = entry.file_name().to_string_lossy().into_owned();
         let (flags, mount) = opened(pid, &name);
-        let writes = flags & WRITES != 0 && flags & O_DSYNC == 0;
-        if !writes || kind_of(&entry.path()) != Some(FileType::RegularFile) {
+        if flags & WRITES == 0 || flags & O_DSYNC != 0 {
             return false;
         }
+        let Some((FileType::RegularFile, is_on_disk)) = kind_and_place_of(&entry.path()) else {
+            return false;
+        };
         match mounts.iter().find(|m| Some(m.id) == mount) {
             Some(m) if filesystem::kind(&m.fstype) != FsKind::Tested => false,
             Some(_) => bears_mark(pid, &name),
             // Unmounted, but for what is open there: a disk's file system is the kernel's own.
-            None => !is_on_disk(&entry.path()) || bears_mark(pid, &name),
+            None => !is_on_disk || bears_mark(pid, &name),
         }
     };
     entries.filter(is_marked).count() as u64

@@ -183,7 +183,7 @@ impl Desk {
             Ok(found) => found,
         };
         if visitor.is_one_of_us {
-            return self.answering(visitor, asked, file, Answer::Itself);
+            return self.making(visitor, asked, Some(file), Some(Answer::Itself));
         }
         self.count(visitor, asked);
         counted();
@@ -203,14 +203,14 @@ impl Desk {
                 self.owe(fs, class);
                 match is_overlay(&file) {
                     // What lies below it may be anybody's.
-                    true => self.answering(visitor, asked, file, Answer::Value(0)),
+                    true => self.making(visitor, asked, Some(file), Some(Answer::Value(0))),
                     false => Verdict::Answered(Answer::Value(0)),
                 }
             }
             Ok(Err(e)) => self.failing(visitor, asked, file, e),
             Err(_) if asked == Asked::Range => {
                 add(&self.counters(visitor).hints_real);
-                self.making(visitor, asked, Some(file))
+                self.making(visitor, asked, Some(file), None)
             }
             Err(why) => self.made(visitor, asked, Some(file), why),
         }
@@ -419,7 +419,7 @@ impl Desk {
     /// The same of what is open here: of any file system, other users' among them.
     fn failing(&self, visitor: &Visitor, asked: Asked, file: OwnedFd, e: Errno) -> Verdict {
         let answer = self.error(visitor, asked, e);
-        self.answering(visitor, asked, file, answer)
+        self.making(visitor, asked, Some(file), Some(answer))
     }
 
     fn error(&self, visitor: &Visitor, asked: Asked, e: Errno) -> Answer {
@@ -429,23 +429,21 @@ impl Desk {
         Answer::Errno(e.raw_os_error())
     }
 
-    fn answering(&self, of: &Visitor, asked: Asked, file: OwnedFd, answer: Answer) -> Verdict {
-        let Verdict::Made(mut making) = self.making(of, asked, Some(file)) else {
-            return itself();
-        };
-        making.answer = Some(answer);
-        Verdict::Made(making)
-    }
-
     fn made(&self, visitor: &Visitor, asked: Asked, file: Option<OwnedFd>, why: Kept) -> Verdict {
         self.keep(visitor, why);
-        self.making(visitor, asked, file)
+        self.making(visitor, asked, file, None)
     }
 
-    fn making(&self, visitor: &Visitor, asked: Asked, file: Option<OwnedFd>) -> Verdict {
+    fn making(
+        &self,
+        visitor: &Visitor,
+        asked: Asked,
+        file: Option<OwnedFd>,
+        answer: Option<Answer>,
+    ) -> Verdict {
         Verdict::Made(Making {
             asked,
-            answer: None,
+            answer,
             file,
             slot: visitor.place(self.slots()),
             shard: shard_of(visitor),

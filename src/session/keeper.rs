@@ -100,8 +100,14 @@ impl Keeper {
         self.job.finished().is_some()
     }
 
+    /// Tells it what it has to know. One that has been standing still for so long that it takes no
+    /// more (`EAGAIN`) is of no use: it is killed, and the next one is told all of that.
     fn tell(&self, message: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
-        socket::send(&self.socket, message, fds)
+        let told = socket::send(&self.socket, message, fds);
+        if { told.as_ref() }.is_err_and(|e| e.kind() == io::ErrorKind::WouldBlock) {
+            self.job.kill();
+        }
+        told
     }
 
     /// Hands it what settles file system `index`, which may owe from now on.

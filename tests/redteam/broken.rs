@@ -422,6 +422,32 @@ fn a_keeper_that_could_not_take_a_file_system_closes_no_entry() {
     are_whole(disk.cut().path(), &["a", "warm"]);
 }
 
+/// A socket takes some 300 messages.
+#[test]
+fn a_keeper_that_stands_still_is_replaced_before_it_misses_a_word() {
+    if !as_root("a_keeper_that_stands_still_is_replaced_before_it_misses_a_word") {
+        return;
+    }
+    let (disk, stage) = (Disk::new("ext4", 64), Stage::new("deaf"));
+    let mut scribe = scribe(&stage, &["--until", "never"]);
+    warm(&stage, &mut scribe, disk.path());
+    let keeper = named(&stage, "synclater-keep");
+    kill_process(keeper, Signal::STOP).expect("it lives");
+    let id = stage.id();
+    let set = |dial: &str| stage.ask(&["set", &id, "-u", dial]).must_succeed();
+    for _ in 0..400 {
+        set("never");
+    }
+    set("exit");
+    warm(&stage, &mut scribe, disk.path());
+    save(&mut scribe, disk.path(), &["a"]);
+    scribe.send(Signal::KILL);
+    // Where it is still there, it goes by what it has heard.
+    let _ = kill_process(keeper, Signal::CONT);
+    stage.ask(&["settle"]).must_succeed();
+    are_whole(disk.cut().path(), &["a"]);
+}
+
 #[test]
 fn a_broken_file_system_that_the_command_never_wrote_to_is_a_warning() {
     if !as_root("a_broken_file_system_that_the_command_never_wrote_to_is_a_warning") {

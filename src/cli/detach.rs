@@ -5,11 +5,11 @@ use super::set::ask_named;
 use super::OURS;
 use crate::reach::attach::target::{self, Refusal};
 use crate::reach::attach::{Told, Whose, Work};
-use crate::reach::whom;
+use crate::reach::whom::{self, Seen};
 use crate::session::control::{is_there, listed, Request};
 use crate::session::last_report::LastReport;
 use crate::session::stale::Debtor;
-use crate::session::supervisor::reached::{not_let_go, still_held};
+use crate::session::supervisor::reached::{not_let_go, not_seen, still_held};
 use std::time::{Duration, Instant};
 use synclater_model::report::message::Trouble;
 use synclater_model::report::number::counted;
@@ -51,7 +51,7 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
     }
     let left = whom::left_by(id);
     match LastReport::take(id) {
-        None if left.is_empty() => ask(args),
+        None if left.found.is_empty() => ask(args),
         last => let_go_of_all(args, &debtor, left, last),
     }
 }
@@ -68,32 +68,31 @@ fn ask(args: &Args) -> anyhow::Result<i32> {
 fn let_go_of_all(
     args: &Args,
     debtor: &Debtor,
-    left: Vec<u32>,
+    left: Seen,
     last: Option<LastReport>,
 ) -> anyhow::Result<i32> {
     let id = &args.session;
     let clock = LeaseClock::new(Reading::now());
     let (mut freed, mut held, mut others) = (0, false, Vec::new());
-    let mut is_still_stuck = last.as_ref().map_or(Vec::new(), |l| l.stuck.clone());
-    is_still_stuck.retain(|(pid, program)| target::executes(*pid, *program));
-    for pid in left {
+    let stuck = last.as_ref().map_or(&[][..], |l| &l.stuck);
+    let is_stuck = |pid: &u32| {
+        { stuck.iter() }.any(|(of, program)| of == pid && target::executes(*pid, *program))
+    };
+    // What they have forked executes what they do.
+    let exes: Vec<String> = left.found.iter().map(|pid| target::exe_of(*pid)).collect();
+    let is_fork = |pid: &u32| exes.iter().any(|exe| whom::is_same_exe(exe, *pid));
+    let mut unseen = left.silent;
+    unseen.retain(|pid| is_stuck(pid) || is_fork(pid));
+    unseen.extend(left.closed.into_iter().filter(is_stuck));
+    for pid in left.found {
         match let_go(id, pid, clock)? {
-            LetGo::Freed { sites } => {
-                freed += u64::from(sites > 0);
-                is_still_stuck.retain(|(stuck, _)| *stuck != pid);
-            }
+            LetGo::Freed { sites } => freed += u64::from(sites > 0),
             LetGo::Others(trouble) => others.push(trouble),
             LetGo::Held(trouble) => {
                 held = true;
-                is_still_stuck.retain(|(stuck, _)| *stuck != pid);
                 super::say(&format!("{trouble}\n"));
             }
         }
-    }
-    for (pid, _) in is_still_stuck {
-        held = true;
-        let refusal = Refusal::new("it cannot be looked at", "become root (sudo)");
-        super::say(&format!("{}\n", not_let_go(id, pid, &refusal)));
     }
     // Names are used again: those of another session were meant only where there is none but that.
     if freed == 0 && !held && last.is_none() {
@@ -103,6 +102,10 @@ fn let_go_of_all(
     if !args.json && (freed > 0 || (!held && last.is_none())) {
         let processes = counted(freed, "process");
         super::print(&format!("{id}: had ended; {processes} let go of\n"))?;
+    }
+    for pid in unseen {
+        held = true;
+        super::say(&format!("{}\n", not_seen(id, pid)));
     }
     held |= !is_paid(debtor, PATIENCE);
     let mut status = 0;

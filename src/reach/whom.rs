@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use synclater_model::policy::glob::Glob;
 use synclater_model::report::text::{command_line, shown};
-use synclater_sys::each::of_each;
+use synclater_sys::each::{of_each, Looks};
 use synclater_sys::process;
 
 /// Processes to be attached.
@@ -165,6 +165,15 @@ pub fn is_of_this_program(tid: u32) -> bool {
     id(&tid.to_string()).is_some_and(|its| Some(its) == id("self"))
 }
 
+/// Whether a process executes what is, or was, at `exe`.
+#[must_use]
+pub fn is_same_exe(exe: &str, pid: u32) -> bool {
+    fn place(exe: &str) -> &str {
+        exe.strip_suffix(" (deleted)").unwrap_or(exe)
+    }
+    place(exe) == place(&exe_of(pid))
+}
+
 fn exe(pid: u32) -> Option<PathBuf> {
     std::fs::read_link(format!("/proc/{pid}/exe")).ok()
 }
@@ -183,11 +192,22 @@ fn members(group: &Path, all: &mut BTreeSet<u32>) {
     }
 }
 
+/// What a look at the memory of all processes of the machine has told.
+#[derive(Debug, Default)]
+pub struct Seen {
+    /// Those that were looked for.
+    pub found: Vec<u32>,
+    /// Those that kept whoever looked waiting, or had no time left.
+    pub silent: Vec<u32>,
+    /// Those that may not be looked at.
+    pub closed: Vec<u32>,
+}
+
 /// Processes that have a page mapped that lies, or lay, at `page`.
 #[must_use]
-pub fn in_session(page: &Path) -> Vec<u32> {
+pub fn in_session(page: &Path) -> Seen {
     let page = page.to_string_lossy();
-    with_page(Duration::from_secs(1), |name| name == page)
+    with_page(Duration::from_secs(1), Looks::Two, |name| name == page)
 }
 
 /// How long a command looks for what was left: it has no heartbeat.
@@ -195,8 +215,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Processes that have the page of a session mapped that was called `id`.
 #[must_use]
-pub fn left_by(id: &str) -> Vec<u32> {
-    with_page(PATIENCE, |name| {
+pub fn left_by(id: &str) -> Seen {
+    with_page(PATIENCE, Looks::Two, |name| {
         let folder = name
             .strip_suffix("/page")
             .and_then(|n| n.rsplit('/').next());
@@ -207,26 +227,50 @@ pub fn left_by(id: &str) -> Vec<u32> {
 /// Processes that have a page mapped that lies, or lay, in none of these folders.
 #[must_use]
 pub fn outside(folders: &[PathBuf]) -> Vec<u32> {
-    with_page(PATIENCE, |name| {
+    let seen = with_page(PATIENCE, Looks::One, |name| {
         let folder = name.strip_suffix("/page").map(Path::new);
         folder.is_some_and(|f| f.is_absolute() && !folders.iter().any(|known| known == f))
-    })
+    });
+    seen.found
 }
 
-/// Of the whole machine; who keeps us waiting is passed over.
-fn with_page(patience: Duration, is_it: impl Fn(&str) -> bool) -> Vec<u32> {
-    let has = |pid: u32| {
-        let maps = process::text(format!("/proc/{pid}/maps")).unwrap_or_default();
+/// Of the whole machine.
+fn with_page(patience: Duration, looks: Looks, is_it: impl Fn(&str) -> bool) -> Seen {
+    const NOT: u8 = 0;
+    const FOUND: u8 = 1;
+    const CLOSED: u8 = 2;
+    let look = |pid: u32| {
+        let Ok(maps) = process::text(format!("/proc/{pid}/maps")) else {
+            // One that has ended has nothing any more.
+            return if process::began(pid).is_some() {
+                CLOSED
+            } else {
+                NOT
+            };
+        };
         // Mapped by the gate: otherwise the process was started with the library.
-        maps.contains("/memfd:synclater")
+        let has = maps.contains("/memfd:synclater")
             && maps.lines().any(|l| {
                 let name = l.splitn(6, ' ').nth(5).unwrap_or_default().trim_start();
                 is_it(name.strip_suffix(" (deleted)").unwrap_or(name))
-            })
+            });
+        if has {
+            FOUND
+        } else {
+            NOT
+        }
     };
     let me = std::process::id();
     let all: Vec<u32> = process::all().filter(|pid| *pid != me).collect();
-    let has = of_each(&all, patience, |pid| u8::from(has(pid)));
-    let its = { all.into_iter().zip(has) }.filter(|(_, has)| *has == Some(1));
-    its.map(|(pid, _)| pid).collect()
+    let told = of_each(&all, patience, looks, look);
+    let mut seen = Seen::default();
+    for (pid, told) in all.into_iter().zip(told) {
+        match told {
+            Some(FOUND) => seen.found.push(pid),
+            Some(CLOSED) => seen.closed.push(pid),
+            Some(_) => {}
+            None => seen.silent.push(pid),
+        }
+    }
+    seen
 }

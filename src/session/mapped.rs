@@ -6,7 +6,7 @@
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 use synclater_shim::NAMES;
-use synclater_sys::each::of_each;
+use synclater_sys::each::{of_each, Looks};
 use synclater_sys::lock::lock;
 use synclater_sys::process;
 
@@ -38,7 +38,7 @@ pub fn mapped_in(pids: &[u32]) -> Vec<Mapped> {
     if not_before.is_some_and(|at| begun < at) {
         return vec![Mapped::NotKnown; pids.len()];
     }
-    let told = of_each(pids, PATIENCE, |pid| look(pid) as u8);
+    let told = of_each(pids, PATIENCE, Looks::One, |pid| look(pid) as u8);
     if told.contains(&None) {
         *not_before = Some(Instant::now() + begun.elapsed() * SHARE);
     }

@@ -20,7 +20,7 @@ use synclater_sys::process::effective_user_of;
 /// of what was attached.
 #[must_use]
 pub fn exit_status(s: &Supervisor, outcome: Outcome) -> i32 {
-    let not_let_go = s.reach().is_some_and(|r| !r.stuck().is_empty());
+    let not_let_go = { s.reach() }.is_some_and(|r| !r.stuck().is_empty() || !r.unseen().is_empty());
     if !is_whole(s) || not_let_go {
         return 125;
     }

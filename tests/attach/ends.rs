@@ -4,6 +4,7 @@
 use super::*;
 use crate::follow::in_go;
 use crate::harness::limits::{below, count, seed, skip};
+use crate::sessions::stage::as_root;
 use rustix::process::{kill_process, Signal};
 
 #[test]
@@ -243,4 +244,40 @@ fn soak_a_process_may_be_killed_for_its_memory_while_it_is_attached() {
     in_the_middle_of("memory", &script, &group.0.display().to_string(), |end| {
         assert_eq!(end.status.signal(), Some(9), "{end}");
     });
+}
+
+#[test]
+fn detach_says_no_good_of_whom_it_cannot_look_at() {
+    if !as_root("detach_says_no_good_of_whom_it_cannot_look_at") {
+        return;
+    }
+    // Processes of one program, each with a file system of its own.
+    let closing = |stage: &Stage, how: &str| {
+        let folder = stage.work().join(how);
+        std::fs::create_dir(&folder).expect("a folder");
+        let mut command = clean("unshare");
+        command.args(["-m", "--propagation", "private"]);
+        command.arg(program("closing")).arg(folder).arg(how);
+        let mut begun = Running::start(stage, command);
+        begun.be_ready();
+        begun
+    };
+    // What had begun before the session did, nobody attached has forked.
+    for is_before in [true, false] {
+        let stage = Stage::new("unseen");
+        let before = is_before.then(|| closing(&stage, "lock"));
+        let mut victim = closing(&stage, "hold");
+        let session = stage.attach_to(&victim, "1h");
+        stage.warm(&mut victim);
+        let since = (!is_before).then(|| closing(&stage, "lock"));
+        let outcome = stage.ask(&["detach", &session]);
+        let expected = if is_before { 0 } else { 125 };
+        assert_eq!(outcome.status.code(), Some(expected), "{outcome}");
+        let is_told = outcome.stderr.contains("cannot be looked at");
+        assert_eq!(is_told, since.is_some(), "{outcome}");
+        assert_eq!(changed_code(victim.pid()), Vec::<String>::new());
+        for mut locked in before.into_iter().chain(since) {
+            locked.end();
+        }
+    }
 }

@@ -19,6 +19,7 @@ pub mod reaching;
 pub mod recording;
 mod serving;
 mod standing;
+mod task;
 mod umounts;
 
 use super::alive::Proof;

@@ -52,9 +52,27 @@ pub fn still_held(marked: u64) -> Option<String> {
     (marked > 0).then_some(why)
 }
 
+/// Why it is not known of a process whether there is something to let go of.
+pub const UNSEEN: &str =
+    "its memory cannot be looked at: whether it is in the session is not known";
+
 /// What is told of a process that could not be let go of; its session, `id`, is over.
 #[must_use]
 pub fn not_let_go(id: &str, pid: u32, refusal: &Refusal) -> Trouble {
+    let state = "it makes every sync request for real; its code still leads through the gate";
+    still_there(id, pid, refusal, state)
+}
+
+/// What is told of a process whose memory could not be looked at.
+#[must_use]
+pub fn not_seen(id: &str, pid: u32) -> Trouble {
+    let try_ = "once it keeps no reader of /proc/PID/maps waiting, or as root";
+    let state =
+        "if it is, its code leads through the gate, and it makes every sync request for real";
+    still_there(id, pid, &Refusal::new(UNSEEN, try_), state)
+}
+
+fn still_there(id: &str, pid: u32, refusal: &Refusal, state: &str) -> Trouble {
     let exe = target::exe_of(pid);
     let name = Path::new(&exe).file_name().unwrap_or_default();
     Trouble::new(
@@ -64,6 +82,6 @@ pub fn not_let_go(id: &str, pid: u32, refusal: &Refusal) -> Trouble {
         ),
         &refusal.why,
         format!("{}; then: synclater detach {id}", refusal.try_),
-        "it makes every sync request for real; its code still leads through the gate",
+        state,
     )
 }

@@ -5,7 +5,8 @@
 
 use super::herd::{Herd, NotReached};
 use super::parents::{has_ancestor, parent_of};
-use super::reached::{still_held, Reached};
+use super::reached::{still_held, Reached, UNSEEN};
+use super::task::{Doing, Task, Who, LATER, TRIES};
 use super::*;
 use crate::reach::attach::target::{self, Refusal};
 use crate::reach::attach::tracer::tracer_of;
@@ -18,33 +19,8 @@ use synclater_sys::births::Births;
 
 /// At most so many processes are stopped at a time.
 const AT_ONCE: usize = 4;
-/// How often a process that is busy is tried again, and how long to wait before.
-const TRIES: u32 = 50;
-const BETWEEN_TRIES: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(50)];
-
-/// What to do about somebody who is busy.
-const LATER: &str = "try again in a moment";
-
 /// Programs that were followed and not reached are named up to this number.
 const NAMED: usize = 1000;
-
-/// A process, and which program of it.
-type Who = (u32, target::Incarnation);
-
-enum Doing {
-    Attach,
-    Detach,
-}
-
-/// A process that is about to be stopped.
-struct Task {
-    who: Who,
-    doing: Doing,
-    tries: u32,
-    not_before: Instant,
-    last: Refusal,
-    work: Option<Work>,
-}
 
 /// Which processes are to be attached, and what became of them.
 pub struct Reach {
@@ -59,6 +35,8 @@ pub struct Reach {
     held: Vec<(u32, String)>,
     /// Those that could not be let go of.
     stuck: Vec<(u32, Refusal)>,
+    /// Those of which it is not known whether there is something to let go of.
+    unseen: Vec<u32>,
     detached: u64,
     pause_of_detach: Duration,
     leaving: bool,
@@ -94,6 +72,7 @@ impl Reach {
             past: Vec::new(),
             held: Vec::new(),
             stuck: Vec::new(),
+            unseen: Vec::new(),
             detached: 0,
             pause_of_detach: Duration::ZERO,
             leaving: false,
@@ -165,7 +144,8 @@ impl Reach {
             let why = format!("not let go of, every request is real: {}", refusal.why);
             (*pid, why)
         });
-        let held = self.held.iter().cloned().chain(stuck);
+        let unseen = self.unseen.iter().map(|pid| (*pid, UNSEEN.to_owned()));
+        let held = self.held.iter().cloned().chain(stuck).chain(unseen);
         let held = held.map(|(pid, why)| Escape {
             pid,
             exe: target::exe_of(pid),
@@ -182,10 +162,16 @@ impl Reach {
         &self.stuck
     }
 
-    /// Whether code of some leads through the gate still.
+    /// Processes of which it is not known whether there is something to let go of.
+    #[must_use]
+    pub fn unseen(&self) -> &[u32] {
+        &self.unseen
+    }
+
+    /// Whether code of some may lead through the gate still.
     #[must_use]
     pub fn has_left_some(&self) -> bool {
-        !self.stuck.is_empty() || !self.held.is_empty()
+        !self.stuck.is_empty() || !self.held.is_empty() || !self.unseen.is_empty()
     }
 
     fn knows(&self, who: Who) -> bool {
@@ -231,8 +217,15 @@ impl Reach {
     /// Detaches what has the session's page and is not being detached yet.
     fn let_go_of_all(&mut self, page: &std::path::Path) {
         let mut all: BTreeSet<Who> = self.attached.keys().copied().collect();
-        let forked = whom::in_session(page).into_iter();
+        let seen = whom::in_session(page);
+        let forked = seen.found.into_iter();
         all.extend(forked.filter_map(|pid| Some((pid, target::incarnation(pid)?))));
+        // What was forked has begun after us, and executes what one that was attached does.
+        let us = process::began(std::process::id());
+        self.unseen = { seen.silent.into_iter() }
+            .filter(|pid| process::began(*pid) >= us)
+            .filter(|pid| self.reached().any(|(_, r)| whom::is_same_exe(&r.exe, *pid)))
+            .collect();
         for who in all {
             // What is being attached at this moment is let go of when that is over.
             let is_busy = self.tasks.iter().any(|t| t.who == who);
@@ -243,14 +236,7 @@ impl Reach {
     }
 
     fn put(&mut self, who: Who, doing: Doing) {
-        self.tasks.push(Task {
-            who,
-            doing,
-            tries: 0,
-            not_before: Instant::now(),
-            last: Refusal::new("", LATER),
-            work: None,
-        });
+        self.tasks.push(Task::new(who, doing));
     }
 
     /// Starts what may be started.
@@ -425,16 +411,6 @@ impl Reach {
             Doing::Detach => self.stuck.push((pid, refusal)),
         }
         true
-    }
-}
-
-impl Task {
-    fn again(&mut self, last: Refusal) {
-        self.tries += 1;
-        self.last = last;
-        // A process that has just begun is ready within milliseconds.
-        let [first, longest] = BETWEEN_TRIES;
-        self.not_before = Instant::now() + longest.min(first * self.tries);
     }
 }
 

@@ -1,9 +1,9 @@
 //! Answers to others: the control socket, and victims that ask for the slots.
 
 use super::parents::is_descendant;
-use super::reached::not_let_go;
+use super::reached::{not_let_go, not_seen};
 use super::*;
-use crate::reach::attach::target::{incarnation, Incarnation, Refusal};
+use crate::reach::attach::target::{incarnation, Incarnation};
 use crate::session::last_report::LastReport;
 use crate::session::shared::Room;
 use synclater_model::report::run::RunReport;
@@ -181,21 +181,29 @@ impl Supervisor {
         }
     }
 
-    /// Processes that could not be let go of, and what they execute.
+    /// Processes that could not be let go of, or may not have been, and what they execute.
     fn stuck_now(&self) -> Vec<(u32, Incarnation)> {
-        let stuck = self.reach.as_ref().map_or(&[][..], |r| r.stuck());
-        { stuck.iter() }
-            .filter_map(|(pid, _)| Some((*pid, incarnation(*pid)?)))
+        let Some(reach) = &self.reach else {
+            return Vec::new();
+        };
+        let stuck = reach.stuck().iter().map(|(pid, _)| *pid);
+        { stuck.chain(reach.unseen().iter().copied()) }
+            .filter_map(|pid| Some((pid, incarnation(pid)?)))
             .collect()
     }
 
-    /// What is told of processes that could not be let go of.
+    /// What is told of them.
     fn not_let_go(&self) -> String {
-        let stuck = self.reach.as_ref().map_or(&[][..], |r| r.stuck());
-        let told = |(pid, refusal): &(u32, Refusal)| {
-            format!("{}\n", not_let_go(&self.plan.id, *pid, refusal))
+        let Some(reach) = &self.reach else {
+            return String::new();
         };
-        stuck.iter().map(told).collect()
+        let id = &self.plan.id;
+        let stuck = { reach.stuck().iter() }.map(|(pid, why)| not_let_go(id, *pid, why));
+        let unseen = reach.unseen().iter().map(|pid| not_seen(id, *pid));
+        stuck
+            .chain(unseen)
+            .map(|told| format!("{told}\n"))
+            .collect()
     }
 
     /// Moves the dial of a live session. Every request from now on sees it.

@@ -1,7 +1,8 @@
 /* closing FOLDER HOW: serves a file at FOLDER/served (FUSE): its closing is never answered, nor is
  * what is written to it.
  * HOW "range", which no file takes, or "sync": 80 processes ask about it, each in front of 20
- * fsyncs of FOLDER/file. Says "done" when all of these are answered.
+ * fsyncs of FOLDER/file. Says "done" when all of these are answered, and a file that was asked
+ * about like that is open nowhere any more once it has been closed.
  * HOW "hold": has it open. Says "ready", and of each line that it reads "sync 0" when it has
  * written to and synced FOLDER/file, opened anew with O_SYNC.
  * HOW "lock": the same beside a process that syncs FOLDER/file all the time and holds the lock of
@@ -15,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
@@ -114,6 +116,26 @@ static void do_what_is_said(void)
     }
 }
 
+/* A flag that there is not: no file takes it. */
+static long ask_range(int file)
+{
+    return syscall(SYS_sync_file_range, file, 0L, 1L, 0x81);
+}
+
+/* Its lock is free once nobody has it open. */
+static void is_closed(void)
+{
+    int locked = open("locked", O_RDWR | O_CREAT, 0644), tries = 0;
+
+    must(locked >= 0 && flock(locked, LOCK_EX) == 0, "flock");
+    must(ask_range(locked) == -1, "a range");
+    close(locked);
+    locked = open("locked", O_RDWR);
+    while (flock(locked, LOCK_EX | LOCK_NB) != 0)
+        must(tries++ < 20000 && usleep(1000) == 0, "a lock of what is closed");
+    close(locked);
+}
+
 static void ask_about(int served, int is_range, int file)
 {
     pid_t askers[ASK];
@@ -122,9 +144,8 @@ static void ask_about(int served, int is_range, int file)
         askers[asked] = fork();
         if (askers[asked] == 0) {
             prctl(PR_SET_PDEATHSIG, SIGKILL);
-            /* A flag that there is not. */
             if (is_range)
-                syscall(SYS_sync_file_range, served, 0L, 1L, 0x81);
+                ask_range(served);
             else
                 fsync(served);
             pause();
@@ -132,6 +153,7 @@ static void ask_about(int served, int is_range, int file)
         for (int i = 0; i < SYNCS; i++)
             must(fsync(file) == 0, "fsync");
     }
+    is_closed();
     puts("done");
     fflush(stdout);
     for (int asked = 0; asked < ASK; asked++)

@@ -52,13 +52,17 @@ struct Threads {
     pool: Mutex<Pool>,
     deputy: OnceLock<Thread>,
     deputy_sleeps: AtomicBool,
-    /// Closes what nobody else has the time for; and what waits for it.
+    /// Closes what nobody else has the time for, where no thread can be had for each of these.
     closer: OnceLock<Thread>,
+    /// What waits for that.
     left: Mutex<Vec<OwnedFd>>,
+    /// How many wait, or are being closed.
+    closing: AtomicUsize,
 }
 
-/// So many files wait to be closed at most: then programs make their calls by themselves.
-const LEFT: usize = 256;
+/// So many files are closed at a time at most: then programs make their calls by themselves, and
+/// nothing of theirs is kept open.
+const CLOSING: usize = 256;
 
 #[derive(Default)]
 struct Pool {
@@ -86,11 +90,12 @@ pub fn open(desk: Desk, seats: &'static Seats, listener: &'static Listener, bloc
         deputy_sleeps: AtomicBool::new(false),
         closer: OnceLock::new(),
         left: Mutex::default(),
+        closing: AtomicUsize::new(0),
     }));
     if let Ok(deputy) = small().spawn(|| threads.look_after()) {
         let _ = threads.deputy.set(deputy.thread().clone());
     }
-    let Ok(closer) = small().spawn(|| threads.close_what_is_left()) else {
+    let Ok(closer) = small().spawn(|| threads.close_for_ever()) else {
         return false;
     };
     let _ = threads.closer.set(closer.thread().clone());
@@ -140,15 +145,33 @@ impl Threads {
         !pool.idle.is_empty() || pool.all.len() < THREADS
     }
 
-    /// The closer: it may wait for ever.
-    fn close_what_is_left(&self) -> ! {
+    /// Has a file closed for which nobody has the time: each by a thread of its own, since one may
+    /// wait for ever, and whoever had it open is not to wait for that.
+    fn leave(&'static self, file: OwnedFd) {
+        self.closing.fetch_add(1, SeqCst);
+        lock(&self.left).push(file);
+        if small().spawn(|| self.close_what_is_left()).is_err() {
+            self.closer.get().into_iter().for_each(Thread::unpark);
+        }
+    }
+
+    fn close_what_is_left(&self) {
         loop {
             // What is closed is not locked meanwhile.
             let next = lock(&self.left).pop();
-            match next {
-                Some(file) => drop(file),
-                None => thread::park(),
+            if next.is_none() {
+                return;
             }
+            drop(next);
+            self.closing.fetch_sub(1, SeqCst);
+        }
+    }
+
+    /// The closer that there always is.
+    fn close_for_ever(&self) -> ! {
+        loop {
+            self.close_what_is_left();
+            thread::park();
         }
     }
 
@@ -210,7 +233,7 @@ impl Threads {
                 self.end(seat, &call, Answer::Itself);
                 continue;
             }
-            if lock(&self.left).len() > LEFT {
+            if self.closing.load(SeqCst) > CLOSING {
                 let answer = self.desk.rescue(&call, 0, &mut visitors);
                 self.end(seat, &call, answer);
                 continue;
@@ -247,10 +270,7 @@ impl Threads {
         } else if self.another_receives() {
             self.desk.make(making)
         } else {
-            if let Some(file) = making.file {
-                lock(&self.left).push(file);
-                self.closer.get().into_iter().for_each(Thread::unpark);
-            }
+            making.file.into_iter().for_each(|file| self.leave(file));
             making.answer.unwrap_or(Answer::Itself)
         };
         self.making.fetch_sub(1, SeqCst);

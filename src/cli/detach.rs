@@ -80,7 +80,7 @@ fn let_go_of_all(
     };
     // What they have forked executes what they do.
     let exes: Vec<String> = left.found.iter().map(|pid| target::exe_of(*pid)).collect();
-    let is_fork = |pid: &u32| exes.iter().any(|exe| whom::is_same_exe(exe, *pid));
+    let is_fork = |pid: &u32| exes.contains(&target::exe_of(*pid));
     let mut unseen = left.silent;
     unseen.retain(|pid| is_stuck(pid) || is_fork(pid));
     unseen.extend(left.closed.into_iter().filter(is_stuck));

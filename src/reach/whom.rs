@@ -165,15 +165,6 @@ pub fn is_of_this_program(tid: u32) -> bool {
     id(&tid.to_string()).is_some_and(|its| Some(its) == id("self"))
 }
 
-/// Whether a process executes what is, or was, at `exe`.
-#[must_use]
-pub fn is_same_exe(exe: &str, pid: u32) -> bool {
-    fn place(exe: &str) -> &str {
-        exe.strip_suffix(" (deleted)").unwrap_or(exe)
-    }
-    place(exe) == place(&exe_of(pid))
-}
-
 fn exe(pid: u32) -> Option<PathBuf> {
     std::fs::read_link(format!("/proc/{pid}/exe")).ok()
 }

@@ -13,7 +13,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use synclater_model::policy::filesystem::Mount;
 use synclater_sys::mount::{self, MNT_ID};
-use synclater_sys::process;
+use synclater_sys::{process, threads};
 
 /// Device numbers of the superblocks that a process writes to, as mountinfo shows them. `None`
 /// where that cannot be told, as where it has more than `most` descriptors; empty for a process
@@ -21,7 +21,8 @@ use synclater_sys::process;
 #[must_use]
 pub fn written_by(pid: u32, ours: &[Mount], most: usize) -> Option<BTreeSet<u64>> {
     let seen = seen_of(pid, ours, most);
-    match process::is_ended(pid) && !has_threads(pid) {
+    let has_files = || threads::with_files(pid).is_ok_and(|all| !all.is_empty());
+    match process::is_ended(pid) && !has_files() {
         true => Some(seen.unwrap_or_default()),
         false => seen,
     }
@@ -51,7 +52,8 @@ fn seen_of(pid: u32, ours: &[Mount], most: usize) -> Option<BTreeSet<u64>> {
     };
     let mut seen = BTreeSet::new();
     let mut looked_at = 0;
-    for task in tasks_with_files(pid)? {
+    for task in threads::with_files(pid).ok()? {
+        let task = format!("/proc/{pid}/task/{task}");
         for file in std::fs::read_dir(format!("{task}/fdinfo")).ok()? {
             let file = file.ok()?;
             looked_at += 1;
@@ -81,26 +83,6 @@ fn seen_of(pid: u32, ours: &[Mount], most: usize) -> Option<BTreeSet<u64>> {
         seen.extend(maps.lines().filter_map(mapped_shared));
     }
     Some(seen)
-}
-
-/// The threads of a process that are known to have, or may have, open files of their own.
-fn tasks_with_files(pid: u32) -> Option<Vec<String>> {
-    let mut known: Vec<u32> = Vec::new();
-    let all = std::fs::read_dir(format!("/proc/{pid}/task"))
-        .ok()?
-        .flatten();
-    for task in all.filter_map(|t| t.file_name().to_str()?.parse().ok()) {
-        // A leader that has ended has none.
-        if !process::is_ended(task) && !known.iter().any(|k| process::share_descriptors(*k, task)) {
-            known.push(task);
-        }
-    }
-    let folder = |task: &u32| format!("/proc/{pid}/task/{task}");
-    Some(known.iter().map(folder).collect())
-}
-
-fn has_threads(pid: u32) -> bool {
-    tasks_with_files(pid).is_some_and(|tasks| !tasks.is_empty())
 }
 
 /// Whether a descriptor is a socket, a pipe, or something else that lies on no mount.

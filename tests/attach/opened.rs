@@ -167,6 +167,23 @@ fn o_sync_comes_back_in_a_static_32_bit_process_that_was_let_go_of() {
     comes_and_goes("demand_32_static");
 }
 
+/// Also what is open in the table of a thread alone.
+#[test]
+fn o_sync_comes_back_whoever_of_a_process_has_it() {
+    let stage = Stage::new("own-table");
+    let mut victim = victim(&stage, "demand");
+    let session = stage.attach_to(&victim, "1h");
+    stage.warm(&mut victim);
+    let flags = O_SYNC | O_CLOEXEC;
+    assert_eq!(open(&mut victim, "synced", flags), O_SYNC);
+    assert_eq!(told(&mut victim, "leave"), 0);
+    let report = stage.detach(&session);
+    let left = report["escaped"].to_string();
+    assert!(left.contains("1 descriptor lost O_SYNC"), "{report:#}");
+    let calls = calls_of_a_write(&stage, &mut victim, "synced");
+    assert_eq!(calls, ["write", "fsync"]);
+}
+
 #[test]
 fn o_sync_that_is_inherited_is_taken_off_where_everything_is_followed() {
     let stage = Stage::new("followed");

@@ -14,11 +14,15 @@
  *   signal NAME     sends itself SIGSTOP, SIGTSTP or SIGKILL
  *   hide            hides its memory from others of its user: `hide 0`, or `hide ERRNO`
  *   filter          puts a seccomp filter on itself that lets everything pass: `filter 0`
+ *   leave           has another thread go on, with a table of descriptors of its own; the first one
+ *                   closes what it has opened: `leave 0`
  *   exit N          ends
  */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
 #if __has_include(<linux/filter.h>) /* not for musl */
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -34,10 +38,10 @@
 
 #define FILES 8
 
+static struct { char name[64]; int fd; } file[FILES];
+
 static int opened_with(const char *name, int flags)
 {
-	static struct { char name[64]; int fd; } file[FILES];
-
 	for (int i = 0; i < FILES; i++) {
 		if (!strcmp(file[i].name, name))
 			return file[i].fd;
@@ -124,15 +128,41 @@ static void send_signal(const char *name)
 	kill(getpid(), number);
 }
 
-int main(int count, char **arguments)
+static void serve(void);
+
+/* Whose table is whose, and whose turn it is. */
+static pthread_barrier_t between;
+
+static void *go_on(void *nothing)
+{
+	if (unshare(CLONE_FILES))
+		_exit(2);
+	pthread_barrier_wait(&between);
+	pthread_barrier_wait(&between);
+	puts("leave 0");
+	serve();
+	return nothing;
+}
+
+static void leave(void)
+{
+	pthread_t thread;
+
+	pthread_barrier_init(&between, NULL, 2);
+	if (pthread_create(&thread, NULL, go_on, NULL))
+		_exit(2);
+	pthread_barrier_wait(&between);
+	for (int i = 0; i < FILES && file[i].name[0]; i++)
+		close(file[i].fd);
+	pthread_barrier_wait(&between);
+	pthread_join(thread, NULL);
+}
+
+static void serve(void)
 {
 	char line[4096], word[16], name[1024];
 	int number;
 
-	if (count < 2 || chdir(arguments[1]))
-		return 2;
-	setvbuf(stdout, NULL, _IOLBF, 0);
-	puts("ready");
 	while (fgets(line, sizeof line, stdin)) {
 		number = 0;
 		name[0] = 0;
@@ -162,8 +192,19 @@ int main(int count, char **arguments)
 			send_signal(name);
 		else if (!strcmp(word, "filter"))
 			printf("filter %d\n", filter_all());
+		else if (!strcmp(word, "leave"))
+			leave();
 		else if (!strcmp(word, "exit"))
-			return atoi(name);
+			exit(atoi(name));
 	}
-	return 0;
+	exit(0);
+}
+
+int main(int count, char **arguments)
+{
+	if (count < 2 || chdir(arguments[1]))
+		return 2;
+	setvbuf(stdout, NULL, _IOLBF, 0);
+	puts("ready");
+	serve();
 }

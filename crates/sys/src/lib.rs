@@ -42,5 +42,6 @@ pub mod signal;
 pub mod socket;
 #[allow(unsafe_code)]
 mod spawn;
+pub mod threads;
 pub mod tracefs;
 pub mod wait;

@@ -504,18 +504,22 @@ fn take_out(pid: u32, whose: Whose) -> Result<Told, Failure> {
     })
 }
 
-/// Whether any process of the session has taken `O_SYNC` off.
+/// Whether any process of the session has taken `O_SYNC` off, as far as that can be told.
 fn may_be_marked(library: &Library, memory: &Memory) -> bool {
     let (slots, _) = library.shared();
     let at = slots + std::mem::offset_of!(Slots, stripped) as u64;
-    let any = memory.bytes(at, 4).is_ok_and(|bytes| bytes != [0; 4]);
+    let any = memory.bytes(at, 4).map_or(true, |bytes| bytes != [0; 4]);
     any || marks(library, memory).here
 }
 
-/// What the process notes of that by itself.
+/// What the process notes of that by itself; where that cannot be read, it may be all of it.
 fn marks(library: &Library, memory: &Memory) -> Marks {
+    const IN_DOUBT: Marks = Marks {
+        here: true,
+        lost: true,
+    };
     let at = library.image + u64::from(library.head.marks);
     memory
         .bytes(at, Marks::SIZE)
-        .map_or_else(|_| Marks::default(), |b| Marks::read(&b))
+        .map_or(IN_DOUBT, |b| Marks::read(&b))
 }

@@ -9,11 +9,11 @@ use rustix::fs::{statx, AtFlags, FileType, StatxFlags, CWD};
 use serde::{Deserialize, Serialize};
 use std::os::fd::AsFd;
 use std::path::Path;
-use synclater_model::policy::filesystem::{self, FsKind};
+use synclater_model::policy::filesystem::{self, FsKind, Mount};
 use synclater_model::report::message::Trouble;
 use synclater_shim::page::MARKS;
 use synclater_shim::NAMES;
-use synclater_sys::{mount, process, remote};
+use synclater_sys::{mount, process, remote, threads};
 
 /// Why a process is not attached.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -435,31 +435,53 @@ const O_DSYNC: u32 = 0o10000;
 const WRITES: u32 = 3;
 
 fn has_o_sync(pid: u32, fd: &str) -> bool {
-    let (flags, _) = opened(pid, fd);
+    let (flags, _) = opened(&format!("/proc/{pid}"), fd).unwrap_or_default();
     flags & O_DSYNC != 0 && flags & WRITES != 0
 }
 
-/// The flags that a descriptor was opened with, and the number of the mount that it lies on.
-fn opened(pid: u32, fd: &str) -> (u32, Option<u64>) {
-    let info = process::text(format!("/proc/{pid}/fdinfo/{fd}")).unwrap_or_default();
+/// The flags that a descriptor was opened with, and the number of the mount that it lies on; `None`
+/// where nobody can tell.
+fn opened(at: &str, fd: &str) -> Option<(u32, Option<u64>)> {
+    let info = match process::text(format!("{at}/fdinfo/{fd}")) {
+        // It was closed meanwhile.
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Some((0, None)),
+        info => info.ok()?,
+    };
     let field = |name: &str| info.lines().find_map(|l| l.strip_prefix(name));
     let flags = field("flags:").and_then(|f| u32::from_str_radix(f.trim(), 8).ok());
     let mount = field("mnt_id:").and_then(|id| id.trim().parse().ok());
-    (flags.unwrap_or(0), mount)
+    Some((flags?, mount))
 }
 
 /// How many descriptors of a process have lost their `O_SYNC` to a session: those that bear the
 /// library's mark. One that cannot be looked at counts.
 #[must_use]
 pub fn marked(pid: u32) -> u64 {
-    let entries = std::fs::read_dir(format!("/proc/{pid}/fd"));
-    let entries = entries.into_iter().flatten().flatten();
     let mounts = mounts_of(&pid.to_string());
+    match threads::with_files(pid) {
+        Ok(tasks) => { tasks.iter() }
+            .map(|tid| marked_of(pid, *tid, &mounts))
+            .sum(),
+        Err(_) => 1,
+    }
+}
+
+/// The same of the table of descriptors that a thread has.
+fn marked_of(pid: u32, tid: u32, mounts: &[Mount]) -> u64 {
+    let at = format!("/proc/{pid}/task/{tid}");
+    let Ok(entries) = std::fs::read_dir(format!("{at}/fd")) else {
+        return u64::from(!process::is_ended(tid));
+    };
     // A copy of a descriptor is closed, too: that asks whoever serves the file, and he may take his
     // time. On such a file system there is no mark.
-    let is_marked = |entry: &std::fs::DirEntry| {
+    let is_marked = |entry: &std::io::Result<std::fs::DirEntry>| {
+        let Ok(entry) = entry else {
+            return true;
+        };
         let name = entry.file_name().to_string_lossy().into_owned();
-        let (flags, mount) = opened(pid, &name);
+        let Some((flags, mount)) = opened(&at, &name) else {
+            return true;
+        };
         if flags & WRITES == 0 || flags & O_DSYNC != 0 {
             return false;
         }
@@ -468,17 +490,17 @@ pub fn marked(pid: u32) -> u64 {
         };
         match mounts.iter().find(|m| Some(m.id) == mount) {
             Some(m) if filesystem::kind(&m.fstype) != FsKind::Tested => false,
-            Some(_) => bears_mark(pid, &name),
+            Some(_) => bears_mark(pid, tid, &name),
             // Unmounted, but for what is open there: a disk's file system is the kernel's own.
-            None => !is_on_disk || bears_mark(pid, &name),
+            None => !is_on_disk || bears_mark(pid, tid, &name),
         }
     };
     entries.filter(is_marked).count() as u64
 }
 
-fn bears_mark(pid: u32, fd: &str) -> bool {
+fn bears_mark(pid: u32, tid: u32, fd: &str) -> bool {
     let file = fd.parse().map_err(std::io::Error::other);
-    let file = file.and_then(|fd| remote::descriptor(pid, pid, fd));
+    let file = file.and_then(|fd| remote::descriptor(pid, tid, fd));
     let signal = file.and_then(|file| remote::signal_of(file.as_fd()));
     const EBADF: i32 = 9;
     match signal {

@@ -224,7 +224,10 @@ impl Reach {
         let us = process::began(std::process::id());
         self.unseen = { seen.silent.into_iter() }
             .filter(|pid| process::began(*pid) >= us)
-            .filter(|pid| self.reached().any(|(_, r)| whom::is_same_exe(&r.exe, *pid)))
+            .filter(|pid| {
+                let exe = target::exe_of(*pid);
+                self.reached().any(|(_, r)| r.exe == exe)
+            })
             .collect();
         for who in all {
             // What is being attached at this moment is let go of when that is over.

@@ -181,8 +181,10 @@ impl Args {
 /// A [`Trouble`] where the session could not be made: then the command was not started.
 pub fn run(args: Args) -> anyhow::Result<i32> {
     let rules = args.dials.rules()?;
-    let early = Early::begin();
+    let start = Reading::now();
+    // Settles what dead sessions left, by a fork: there is no other thread yet.
     let _ = super::clear_stale();
+    let early = Early::begin(start);
     let mut json = args.json.as_deref().map(open_json).transpose()?;
     let record = args
         .recorded
@@ -474,9 +476,9 @@ struct Early {
 }
 
 impl Early {
-    fn begin() -> Early {
+    fn begin(start: Reading) -> Early {
         Early {
-            start: Reading::now(),
+            start,
             watch: std::thread::Builder::new().spawn(Escapes::watch).ok(),
         }
     }

@@ -185,6 +185,19 @@ fn o_sync_comes_back_whoever_of_a_process_has_it() {
 }
 
 #[test]
+fn o_sync_that_only_a_thread_had_open_before_is_named() {
+    let stage = Stage::new("own-table-before");
+    let mut victim = victim(&stage, "demand");
+    assert_eq!(open(&mut victim, "synced", O_SYNC), O_SYNC);
+    assert_eq!(told(&mut victim, "leave"), 0);
+    let session = stage.attach_to(&victim, "1h");
+    stage.warm(&mut victim);
+    let escaped = stage.detach(&session)["escaped"].to_string();
+    let named = "1 of its descriptors had O_SYNC before";
+    assert!(escaped.contains(named), "{escaped}");
+}
+
+#[test]
 fn o_sync_that_is_inherited_is_taken_off_where_everything_is_followed() {
     let stage = Stage::new("followed");
     let mut command = stage.synclater(&["run", "--quiet", "--follow", "-u", "1h", "--"]);

@@ -14,7 +14,7 @@ pub fn with_files(pid: u32) -> io::Result<Vec<u32>> {
             continue;
         };
         // A leader that has ended has none.
-        if !is_ended(task) && !known.iter().any(|k| share_descriptors(*k, task)) {
+        if !known.iter().any(|k| share_descriptors(*k, task)) && !is_ended(task) {
             known.push(task);
         }
     }

@@ -375,33 +375,39 @@ pub struct Open {
     pub rings: u64,
 }
 
-/// Looks through the descriptors of a process.
+/// Looks through the descriptors of a process, in each table of them that its threads have.
 #[must_use]
 pub fn open(pid: u32) -> Open {
     let mut open = Open::default();
-    let entries = std::fs::read_dir(format!("/proc/{pid}/fd"))
-        .into_iter()
-        .flatten()
-        .flatten();
-    for entry in entries {
-        let path = entry.path();
-        let is_ring = || {
-            let target = std::fs::read_link(&path).unwrap_or_default();
-            target == Path::new("anon_inode:[io_uring]")
-        };
-        let Some(kind) = kind_of(&path) else {
-            open.rings += u64::from(is_ring());
-            continue;
-        };
-        if !is_usual(kind) && is_ring() {
-            open.rings += 1;
-            continue;
-        }
-        if matches!(kind, FileType::RegularFile | FileType::BlockDevice) {
-            open.o_sync += u64::from(has_o_sync(pid, &entry.file_name().to_string_lossy()));
-        }
+    for tid in threads::with_files(pid).unwrap_or_default() {
+        open.add_those_at(&format!("/proc/{pid}/task/{tid}"));
     }
     open
+}
+
+impl Open {
+    fn add_those_at(&mut self, task: &str) {
+        let entries = std::fs::read_dir(format!("{task}/fd"));
+        for entry in entries.into_iter().flatten().flatten() {
+            let path = entry.path();
+            let is_ring = || {
+                let target = std::fs::read_link(&path).unwrap_or_default();
+                target == Path::new("anon_inode:[io_uring]")
+            };
+            let Some(kind) = kind_of(&path) else {
+                self.rings += u64::from(is_ring());
+                continue;
+            };
+            if !is_usual(kind) && is_ring() {
+                self.rings += 1;
+                continue;
+            }
+            if matches!(kind, FileType::RegularFile | FileType::BlockDevice) {
+                let name = entry.file_name();
+                self.o_sync += u64::from(has_o_sync(task, &name.to_string_lossy()));
+            }
+        }
+    }
 }
 
 /// Whether a file is one of those that lie in folders and cannot be a ring.
@@ -434,15 +440,15 @@ fn kind_and_place_of(path: &Path) -> Option<(FileType, bool)> {
 const O_DSYNC: u32 = 0o10000;
 const WRITES: u32 = 3;
 
-fn has_o_sync(pid: u32, fd: &str) -> bool {
-    let (flags, _) = opened(&format!("/proc/{pid}"), fd).unwrap_or_default();
+fn has_o_sync(task: &str, fd: &str) -> bool {
+    let (flags, _) = opened(task, fd).unwrap_or_default();
     flags & O_DSYNC != 0 && flags & WRITES != 0
 }
 
 /// The flags that a descriptor was opened with, and the number of the mount that it lies on; `None`
 /// where nobody can tell.
-fn opened(at: &str, fd: &str) -> Option<(u32, Option<u64>)> {
-    let info = match process::text(format!("{at}/fdinfo/{fd}")) {
+fn opened(task: &str, fd: &str) -> Option<(u32, Option<u64>)> {
+    let info = match process::text(format!("{task}/fdinfo/{fd}")) {
         // It was closed meanwhile.
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Some((0, None)),
         info => info.ok()?,
@@ -468,8 +474,8 @@ pub fn marked(pid: u32) -> u64 {
 
 /// The same of the table of descriptors that a thread has.
 fn marked_of(pid: u32, tid: u32, mounts: &[Mount]) -> u64 {
-    let at = format!("/proc/{pid}/task/{tid}");
-    let Ok(entries) = std::fs::read_dir(format!("{at}/fd")) else {
+    let task = format!("/proc/{pid}/task/{tid}");
+    let Ok(entries) = std::fs::read_dir(format!("{task}/fd")) else {
         return u64::from(!process::is_ended(tid));
     };
     // A copy of a descriptor is closed, too: that asks whoever serves the file, and he may take his
@@ -479,7 +485,7 @@ fn marked_of(pid: u32, tid: u32, mounts: &[Mount]) -> u64 {
             return true;
         };
         let name = entry.file_name().to_string_lossy().into_owned();
-        let Some((flags, mount)) = opened(&at, &name) else {
+        let Some((flags, mount)) = opened(&task, &name) else {
             return true;
         };
         if flags & WRITES == 0 || flags & O_DSYNC != 0 {

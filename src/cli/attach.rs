@@ -1,10 +1,11 @@
 //! `synclater attach`: makes a session for processes that run already, and leaves it in the
 //! background.
 
+use super::detach::until_finished;
 use super::dials::{Dials, Recorded, Wanted};
 use super::{print, whose, OURS};
 use crate::reach::attach::target::{self, Refusal};
-use crate::reach::attach::Luggage;
+use crate::reach::attach::{Luggage, Told, Work};
 use crate::reach::follow::{Baggage, Follower, Manner};
 use crate::reach::whom::{Groups, Whom};
 use crate::record::out;
@@ -262,7 +263,7 @@ fn whom(args: &Args) -> Result<Whom, Trouble> {
     let exes = exes.collect::<Result<_, _>>()?;
     let pids = args.pid.iter().map(|&pid| {
         let program = target::incarnation(pid);
-        let looked = target::look(pid).and_then(|_| program.ok_or_else(target::has_ended));
+        let looked = can_be_attached(pid).and_then(|()| program.ok_or_else(target::has_ended));
         looked
             .map(|program| (pid, program))
             .map_err(|r| r.trouble(pid, &target::exe_of(pid)))
@@ -272,6 +273,15 @@ fn whom(args: &Args) -> Result<Whom, Trouble> {
         exes,
         groups,
     })
+}
+
+fn can_be_attached(pid: u32) -> Result<(), Refusal> {
+    let told = Work::consider(pid).map(until_finished);
+    match told.map_err(|e| Refusal::new(e.to_string(), "try again in a moment"))? {
+        Told::Refused { refusal } => Err(refusal),
+        Told::Busy { why } => Err(Refusal::new(why, "try again in a moment")),
+        _ => Ok(()),
+    }
 }
 
 fn words(args: &Args) -> Vec<String> {

@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::follow::in_go;
+use crate::harness::command::run;
 use crate::harness::limits::{below, count, seed, skip};
 use crate::sessions::stage::as_root;
 use rustix::process::{kill_process, Signal};
@@ -280,4 +281,37 @@ fn detach_says_no_good_of_whom_it_cannot_look_at() {
             locked.end();
         }
     }
+}
+
+/// It holds the lock of its memory.
+#[test]
+fn attach_gives_up_on_whom_it_cannot_look_at() {
+    if !as_root("attach_gives_up_on_whom_it_cannot_look_at") {
+        return;
+    }
+    let stage = Stage::new("locked");
+    let mut command = clean("unshare");
+    command.args(["-m", "--propagation", "private"]);
+    command
+        .arg(program("closing"))
+        .arg(stage.work())
+        .arg("lock");
+    let mut locked = Running::start(&stage, command);
+    locked.be_ready();
+    let is_locked = |pid: &&str| {
+        let mut look = clean("timeout");
+        let maps = format!("/proc/{pid}/maps");
+        run(look.args(["0.5", "cat", &maps])).status.code() == Some(124)
+    };
+    let pid = number(locked.pid());
+    let its = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+    let its = its.expect("its children");
+    let holder = its.split_whitespace().find(is_locked);
+    let outcome = stage.ask(&["attach", "--pid", holder.expect("who holds the lock")]);
+    assert_eq!(outcome.status.code(), Some(125), "{outcome}");
+    assert!(
+        outcome.stderr.contains("could not be looked at"),
+        "{outcome}"
+    );
+    locked.end();
 }

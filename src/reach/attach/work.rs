@@ -41,6 +41,18 @@ impl Work {
         })
     }
 
+    /// Begins to look whether process `pid` can be attached: [`Told::Refused`] where it cannot. Its
+    /// memory and its program may keep whoever looks waiting.
+    ///
+    /// # Errors
+    /// As [`Work::attach`].
+    pub fn consider(pid: u32) -> io::Result<Work> {
+        Work::begin(Vec::new(), || match target::look(pid) {
+            Ok(_) => Told::Left { session: None },
+            Err(refusal) => Told::Refused { refusal },
+        })
+    }
+
     fn begin(fds: Vec<BorrowedFd<'_>>, work: impl FnOnce() -> Told) -> io::Result<Work> {
         let (answer, theirs) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
         let job = Job::start(|| {

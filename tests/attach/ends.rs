@@ -283,35 +283,74 @@ fn detach_says_no_good_of_whom_it_cannot_look_at() {
     }
 }
 
-/// It holds the lock of its memory.
+/// Whether a process holds the lock of its memory: then whoever reads its maps waits.
+fn is_locked(pid: &str) -> bool {
+    let mut look = clean("timeout");
+    let maps = format!("/proc/{pid}/maps");
+    run(look.args(["0.5", "cat", &maps])).status.code() == Some(124)
+}
+
+fn children(parent: Pid) -> Vec<Pid> {
+    let pid = number(parent);
+    let all = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+    let all = all.expect("its children");
+    let pids = all
+        .split_whitespace()
+        .map(|pid| pid.parse().expect("a pid"));
+    pids.filter_map(Pid::from_raw).collect()
+}
+
+/// A program that serves a file system of its own.
+fn closing(stage: &Stage, how: &str) -> Running {
+    let mut command = clean("unshare");
+    command.args(["-m", "--propagation", "private"]);
+    command.arg(program("closing")).arg(stage.work()).arg(how);
+    let mut begun = Running::start(stage, command);
+    begun.be_ready();
+    begun
+}
+
 #[test]
 fn attach_gives_up_on_whom_it_cannot_look_at() {
     if !as_root("attach_gives_up_on_whom_it_cannot_look_at") {
         return;
     }
     let stage = Stage::new("locked");
-    let mut command = clean("unshare");
-    command.args(["-m", "--propagation", "private"]);
-    command
-        .arg(program("closing"))
-        .arg(stage.work())
-        .arg("lock");
-    let mut locked = Running::start(&stage, command);
-    locked.be_ready();
-    let is_locked = |pid: &&str| {
-        let mut look = clean("timeout");
-        let maps = format!("/proc/{pid}/maps");
-        run(look.args(["0.5", "cat", &maps])).status.code() == Some(124)
-    };
-    let pid = number(locked.pid());
-    let its = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
-    let its = its.expect("its children");
-    let holder = its.split_whitespace().find(is_locked);
-    let outcome = stage.ask(&["attach", "--pid", holder.expect("who holds the lock")]);
+    let mut locked = closing(&stage, "lock");
+    let its = children(locked.pid());
+    let holder = its
+        .iter()
+        .map(|pid| number(*pid))
+        .find(|pid| is_locked(pid));
+    let outcome = stage.ask(&["attach", "--pid", &holder.expect("who holds the lock")]);
     assert_eq!(outcome.status.code(), Some(125), "{outcome}");
     assert!(
         outcome.stderr.contains("could not be looked at"),
         "{outcome}"
     );
     locked.end();
+}
+
+#[test]
+fn detach_gives_up_on_whom_it_cannot_look_at_any_more() {
+    if !as_root("detach_gives_up_on_whom_it_cannot_look_at_any_more") {
+        return;
+    }
+    let stage = Stage::new("locked-since");
+    let mut victim = closing(&stage, "self");
+    let pid = number(victim.pid());
+    let session = stage.attach_to(&victim, "1h");
+    stage.warm(&mut victim);
+    victim.tell("lock");
+    assert!(until(LIMIT, || is_locked(&pid)));
+    let outcome = stage.ask(&["detach", &session]);
+    assert_eq!(outcome.status.code(), Some(125), "{outcome}");
+    let told = format!("cannot let go of {pid}");
+    assert!(outcome.stderr.contains(&told), "{outcome}");
+    // It waits for its server.
+    for pid in children(victim.pid()) {
+        kill_process(pid, Signal::KILL).expect("it lives");
+    }
+    kill_process(victim.pid(), Signal::KILL).expect("it lives");
+    victim.end();
 }

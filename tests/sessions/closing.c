@@ -7,6 +7,7 @@
  * written to and synced FOLDER/file, opened anew with O_SYNC.
  * HOW "lock": the same beside a process that syncs FOLDER/file all the time and holds the lock of
  * its memory: it maps over what it has written to of the served file.
+ * HOW "self": as "hold", and itself holds that lock from a line "lock" on, and answers no more.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -104,11 +105,13 @@ static void hold_lock(int served)
     mmap(map, PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
 }
 
-static void do_what_is_said(void)
+static void do_what_is_said(int served)
 {
     char line[256];
 
     for (puts("ready"), fflush(stdout); fgets(line, sizeof line, stdin);) {
+        if (strcmp(line, "lock\n") == 0)
+            hold_lock(served);
         int synced = open("file", O_WRONLY | O_SYNC | O_CLOEXEC);
         must(write(synced, "a", 1) == 1 && fsync(synced) == 0 && close(synced) == 0, "write");
         puts("sync 0");
@@ -189,9 +192,9 @@ int main(int argc, char **argv)
             _exit(1);
         }
         must(read(pipes[0], options, 1) == 1, "pipe");
-        do_what_is_said();
-    } else if (strcmp(how, "hold") == 0) {
-        do_what_is_said();
+        do_what_is_said(served);
+    } else if (strcmp(how, "hold") == 0 || strcmp(how, "self") == 0) {
+        do_what_is_said(served);
     } else {
         ask_about(served, strcmp(how, "range") == 0, file);
     }

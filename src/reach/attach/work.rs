@@ -76,9 +76,15 @@ impl Work {
         self.job.pid()
     }
 
+    /// Whether it is, or was, given up.
+    #[must_use]
+    pub fn took_too_long(&self) -> bool {
+        self.begun.elapsed() > LIMIT
+    }
+
     /// What became of it, once that is known; the process that did it is gone then.
     pub fn finished(&mut self) -> Option<Told> {
-        if self.begun.elapsed() > LIMIT {
+        if self.took_too_long() {
             // It may wait for a dead disk, and not die of that at once.
             self.job.kill();
             let why = format!("it could not be looked at for {} s", LIMIT.as_secs());

@@ -276,7 +276,11 @@ impl Reach {
                 // One that is never caught is given up.
                 return !self.gives_up(task);
             };
-            task.work = None;
+            let work = task.work.take();
+            if work.is_some_and(|work| work.took_too_long()) {
+                // Nor would it be let go of the next time, and others wait for their turn.
+                task.tries = TRIES;
+            }
             self.note(task, told)
         });
         // What was begun meanwhile.

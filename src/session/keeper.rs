@@ -31,6 +31,7 @@ const MUST_SETTLE: u8 = b'M';
 const END: u8 = b'E';
 const LOST: u8 = b'L';
 const PROOF: u8 = b'P';
+const ALL: u8 = b'A';
 
 /// What the keeper has to tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +49,7 @@ const PATIENCE: Duration = Duration::from_secs(3600);
 pub struct Keeper {
     job: Job,
     socket: OwnedFd,
+    is_whole: bool,
 }
 
 impl Keeper {
@@ -80,12 +82,17 @@ impl Keeper {
                 missing: Vec::new(),
                 all: false,
                 never: false,
+                is_whole: false,
                 proof: Vec::new(),
                 lost: 0,
             }
             .keep(&parent)
         })?;
-        Ok(Keeper { job, socket: ours })
+        Ok(Keeper {
+            job,
+            socket: ours,
+            is_whole: false,
+        })
     }
 
     /// Its process id.
@@ -122,6 +129,17 @@ impl Keeper {
         message[..3].copy_from_slice(&[HOLD, byte(index), byte(fds.len())]);
         message[3..].copy_from_slice(&past.to_bytes());
         self.tell(&message, &fds)
+    }
+
+    /// Tells it that it has been told of everything that owes: before, it closes no entry.
+    pub fn that_was_all(&mut self) {
+        self.is_whole = self.tell(&[ALL], &[]).is_ok();
+    }
+
+    /// Whether it has been told of everything that owes.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.is_whole
     }
 
     /// Has it let go of file system `index`; [`Keeper::news`] tells when it did.
@@ -196,6 +214,8 @@ struct Vigil {
     missing: Vec<usize>,
     all: bool,
     never: bool,
+    /// It has been told of everything that owes.
+    is_whole: bool,
     /// Held until we end.
     proof: Vec<OwnedFd>,
     /// The errno of a lost write that it has met.
@@ -269,6 +289,7 @@ impl Vigil {
             (1, NEVER) => self.never = true,
             (1, MUST_SETTLE) => self.never = false,
             (1, PROOF) => self.proof = fds,
+            (1, ALL) => self.is_whole = true,
             (1, END) => return Heard::End,
             (0, _) => return Heard::Nothing,
             _ => {}
@@ -341,7 +362,7 @@ impl Vigil {
         self.shared.relax(false);
         // What the supervisor has met is not told again.
         let met = self.shared.page().error.load(SeqCst).cast_signed();
-        let is_durable = self.settle() && met == 0;
+        let is_durable = self.settle() && self.is_whole && met == 0;
         let own = self.ledger.own_entry(&self.what.id, &self.what.token);
         if is_durable && self.is_closed(&own) {
             self.what.give_back(true);

@@ -422,6 +422,30 @@ fn a_keeper_that_could_not_take_a_file_system_closes_no_entry() {
     are_whole(disk.cut().path(), &["a", "warm"]);
 }
 
+/// It was killed while no other could be had.
+#[test]
+fn a_new_keeper_is_told_of_what_owed_before_it() {
+    if !as_root("a_new_keeper_is_told_of_what_owed_before_it") {
+        return;
+    }
+    let (disk, stage) = (Disk::new("ext4", 64), Stage::new("next-keeper"));
+    let mut scribe = scribe(&stage, &["--until", "1h"]);
+    warm(&stage, &mut scribe, disk.path());
+    let supervisor = scribe.pid();
+    let lives = |pid: Pid| stage.of_synclater().contains(&pid);
+    let keeper = named(&stage, "synclater-keep");
+    let before = set_limit(supervisor, Some(3));
+    kill_process(keeper, Signal::KILL).expect("it lives");
+    assert!(until(LIMIT, || !lives(keeper)));
+    set_limit(supervisor, before);
+    stage.ask(&["set", &stage.id(), "-u", "2h"]).must_succeed();
+    warm(&stage, &mut scribe, disk.path());
+    save(&mut scribe, disk.path(), &["a"]);
+    scribe.send(Signal::KILL);
+    stage.ask(&["settle"]).must_succeed();
+    are_whole(disk.cut().path(), &["a", "warm"]);
+}
+
 /// A socket takes some 300 messages.
 #[test]
 fn a_keeper_that_stands_still_is_replaced_before_it_misses_a_word() {

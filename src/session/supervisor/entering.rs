@@ -56,8 +56,8 @@ impl Supervisor {
         let Some(ledger) = self.ledger.clone() else {
             return;
         };
-        if self.keeper.is_none() && !self.start_keeper(&ledger) {
-            return self.not_entered("no process can be had for the keeper", Vec::new());
+        if !self.has_whole_keeper(&ledger) {
+            return self.not_entered("its keeper cannot be had, or not told all", Vec::new());
         }
         self.entering.other_dial = false;
         self.entering.names_too_many = false;
@@ -168,7 +168,39 @@ impl Supervisor {
         done
     }
 
-    pub(super) fn start_keeper(&mut self, ledger: &Ledger) -> bool {
+    /// Whether there is a keeper that has been told of everything that owes; starts it, and tells
+    /// it, where it has not been.
+    fn has_whole_keeper(&mut self, ledger: &Ledger) -> bool {
+        if self.keeper.is_none() && !self.start_keeper(ledger) {
+            return false;
+        }
+        if self.keeper.as_ref().is_some_and(Keeper::is_whole) {
+            return true;
+        }
+        let has_all = { self.entered() }
+            .into_iter()
+            .all(|i| self.hand_to_keeper(i).is_ok());
+        let Some(keeper) = self.keeper.as_mut().filter(|_| has_all) else {
+            return false;
+        };
+        if self.entering.sync_was_allowed {
+            keeper.owe_everything();
+        }
+        keeper.that_was_all();
+        keeper.is_whole()
+    }
+
+    /// Those that may owe: they are in the entry, or in the one that is being written.
+    fn entered(&self) -> Vec<usize> {
+        let e = &self.entering;
+        let is_written = |i: &usize| e.written.contains(i);
+        let is_coming = |i: &usize| { e.writing.as_ref() }.is_some_and(|(_, all)| all.contains(i));
+        let mut all = self.filesystems.owing();
+        all.retain(|i| is_written(i) || is_coming(i));
+        all
+    }
+
+    fn start_keeper(&mut self, ledger: &Ledger) -> bool {
         match Keeper::start(self.shared, ledger.clone(), self.belongings.clone()) {
             Ok(keeper) => {
                 self.escapes.is_ours(keeper.pid());
@@ -277,20 +309,17 @@ impl Supervisor {
                 return;
             };
             let all = self.filesystems.owing();
-            all.iter().for_each(|&i| self.filesystems.is_kept(i, false));
+            all.into_iter()
+                .for_each(|i| self.filesystems.is_kept(i, false));
             // It lets go of what it was told to, and of all else.
             let left = self.filesystems.kept_only();
             left.into_iter().for_each(|i| self.umount_ready(i));
-            let started = self.start_keeper(&ledger);
-            if let Some(keeper) = self
-                .keeper
-                .as_ref()
-                .filter(|_| self.entering.sync_was_allowed)
-            {
-                keeper.owe_everything();
-            }
-            if !started || !all.iter().all(|&i| self.hand_to_keeper(i).is_ok()) {
+            if !self.has_whole_keeper(&ledger) {
+                let would_relax = self.relaxing || self.entering.holds_back;
                 self.relax(false);
+                // Until there is one: it is tried again as the entry is.
+                self.entering.holds_back = would_relax;
+                self.entering.other_dial |= would_relax;
                 self.settle_all();
             }
         }

@@ -341,10 +341,12 @@ impl Supervisor {
     }
 
     /// Relaxes where any dial is later than `now`; where that has to be settled, and the entry says
-    /// that nothing has, not before it is written anew.
+    /// that nothing has, or the keeper does not know what may owe, not before it is written anew.
     fn relax_by_dial(&mut self) {
         let later = self.plan.classes.iter().any(|u| *u != Until::Now);
-        let holds_back = self.must_settle() && self.entering.says_never;
+        let knows = self.keeper.as_ref().is_some_and(Keeper::is_whole);
+        let is_unknown = !self.entering.written.is_empty() && !knows;
+        let holds_back = is_unknown || self.must_settle() && self.entering.says_never;
         self.relax(later && !holds_back);
         self.entering.holds_back = holds_back;
     }

@@ -5,6 +5,7 @@ use super::*;
 use crate::follow::in_go;
 use crate::harness::command::run;
 use crate::harness::limits::{below, count, seed, skip};
+use crate::sessions::death::children;
 use crate::sessions::stage::as_root;
 use rustix::process::{kill_process, Signal};
 
@@ -252,17 +253,6 @@ fn detach_says_no_good_of_whom_it_cannot_look_at() {
     if !as_root("detach_says_no_good_of_whom_it_cannot_look_at") {
         return;
     }
-    // Processes of one program, each with a file system of its own.
-    let closing = |stage: &Stage, how: &str| {
-        let folder = stage.work().join(how);
-        std::fs::create_dir(&folder).expect("a folder");
-        let mut command = clean("unshare");
-        command.args(["-m", "--propagation", "private"]);
-        command.arg(program("closing")).arg(folder).arg(how);
-        let mut begun = Running::start(stage, command);
-        begun.be_ready();
-        begun
-    };
     // What had begun before the session did, nobody attached has forked.
     for is_before in [true, false] {
         let stage = Stage::new("unseen");
@@ -290,21 +280,13 @@ fn is_locked(pid: &str) -> bool {
     run(look.args(["0.5", "cat", &maps])).status.code() == Some(124)
 }
 
-fn children(parent: Pid) -> Vec<Pid> {
-    let pid = number(parent);
-    let all = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
-    let all = all.expect("its children");
-    let pids = all
-        .split_whitespace()
-        .map(|pid| pid.parse().expect("a pid"));
-    pids.filter_map(Pid::from_raw).collect()
-}
-
-/// A program that serves a file system of its own.
+/// A program that serves a file system of its own, in a folder named after what it is to do.
 fn closing(stage: &Stage, how: &str) -> Running {
+    let folder = stage.work().join(how);
+    std::fs::create_dir(&folder).expect("a folder");
     let mut command = clean("unshare");
     command.args(["-m", "--propagation", "private"]);
-    command.arg(program("closing")).arg(stage.work()).arg(how);
+    command.arg(program("closing")).arg(folder).arg(how);
     let mut begun = Running::start(stage, command);
     begun.be_ready();
     begun
@@ -317,7 +299,7 @@ fn attach_gives_up_on_whom_it_cannot_look_at() {
     }
     let stage = Stage::new("locked");
     let mut locked = closing(&stage, "lock");
-    let its = children(locked.pid());
+    let its = children(locked.pid(), "closing");
     let holder = its
         .iter()
         .map(|pid| number(*pid))
@@ -348,7 +330,7 @@ fn detach_gives_up_on_whom_it_cannot_look_at_any_more() {
     let told = format!("cannot let go of {pid}");
     assert!(outcome.stderr.contains(&told), "{outcome}");
     // It waits for its server.
-    for pid in children(victim.pid()) {
+    for pid in children(victim.pid(), "closing") {
         kill_process(pid, Signal::KILL).expect("it lives");
     }
     kill_process(victim.pid(), Signal::KILL).expect("it lives");

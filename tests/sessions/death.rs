@@ -22,7 +22,7 @@ pub(super) fn child(parent: Pid, name: &str) -> Option<Pid> {
 }
 
 /// All children of this name.
-pub(super) fn children(parent: Pid, name: &str) -> Vec<Pid> {
+pub fn children(parent: Pid, name: &str) -> Vec<Pid> {
     let tasks = format!("/proc/{0}/task/{0}/children", parent.as_raw_nonzero());
     let children = std::fs::read_to_string(tasks).expect("children");
     let of = |pid: &&str| std::fs::read_to_string(format!("/proc/{pid}/comm"));

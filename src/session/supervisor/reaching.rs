@@ -19,6 +19,7 @@ use synclater_sys::births::Births;
 
 /// At most so many processes are stopped at a time.
 const AT_ONCE: usize = 4;
+
 /// Programs that were followed and not reached are named up to this number.
 const NAMED: usize = 1000;
 

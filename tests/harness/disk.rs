@@ -151,6 +151,17 @@ fn device_at(mount: &Path) -> String {
     run(&mut command).must_succeed().stdout.trim().to_owned()
 }
 
+/// Flushes that a device has made.
+///
+/// # Panics
+/// If the kernel does not say.
+pub fn flushes(device: &str) -> u64 {
+    let name = device.replace("/dev/", "");
+    let stat = std::fs::read_to_string(format!("/sys/block/{name}/stat")).expect("stat");
+    let count = stat.split_whitespace().nth(15).expect("16 numbers");
+    count.parse().expect("a number")
+}
+
 /// Lazily where something holds it: the device goes when that lets go.
 fn unmount(path: &Path) -> Outcome {
     let outcome = run(clean("umount").arg(path));

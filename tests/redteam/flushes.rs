@@ -1,17 +1,9 @@
 //! Written is not flushed: the disk's cache.
 
 use super::*;
-use crate::harness::disk::Disk;
+use crate::harness::disk::{flushes, Disk};
 use crate::harness::limits::needs_net;
 use crate::sessions::stage::as_root;
-
-/// Flushes that a disk has made.
-fn flushes(disk: &Disk) -> u64 {
-    let name = disk.device().replace("/dev/", "");
-    let stat = std::fs::read_to_string(format!("/sys/block/{name}/stat")).expect("stat");
-    let count = stat.split_whitespace().nth(15).expect("16 numbers");
-    count.parse().expect("a number")
-}
 
 /// Overwrites a file on a disk, has an outsider force the log, and settles by `end`: then the data
 /// is still to be written, and the log is not.
@@ -30,9 +22,9 @@ fn is_flushed(kind: &'static str, end: impl Fn(&Stage, &Disk, Running)) {
     outsider.args(["if=/dev/zero", "bs=4k", "count=1", "conv=fdatasync"]);
     let other = format!("of={}", disk.path().join("other").display());
     run(outsider.arg(other)).must_succeed();
-    let before = flushes(&disk);
+    let before = flushes(&disk.device());
     end(&stage, &disk, scribe);
-    let after = flushes(&disk);
+    let after = flushes(&disk.device());
     assert!(after > before, "{kind}: settled, and no flush was sent");
 }
 

@@ -1,11 +1,13 @@
 //! A DURATION: settled in the background, by the age of the oldest request.
 
+use super::death::{child, children};
 use super::stage::{as_root, pass, program, Running, Stage, SyncLog, AS_NOBODY, SYNCLATER};
-use crate::harness::command::LIMIT;
-use crate::harness::disk::SlowDisk;
+use crate::harness::command::{clean, run, LIMIT};
+use crate::harness::disk::{flushes, SlowDisk};
 use crate::harness::limits::is_root;
 use crate::harness::victims::tool;
 use crate::wait::until;
+use rustix::process::{kill_process, Pid, Signal};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -163,5 +165,42 @@ fn a_debt_is_shown_until_its_settle_has_ended() {
             assert!(session["oldest_s"].is_number(), "{session:#}");
         }
     }
+    victim.end().must_succeed();
+}
+
+/// Whether it has been killed, and waits for no disk any more.
+fn is_dead(pid: &Pid) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
+    stat.map_or(true, |s| s.contains(") Z "))
+}
+
+/// While the supervisor stood still its keeper took the debt, and was killed with what settles it.
+#[test]
+fn what_a_killed_keeper_was_settling_is_settled_once_more() {
+    if !as_root("what_a_killed_keeper_was_settling_is_settled_once_more") {
+        return;
+    }
+    let (disk, stage) = (SlowDisk::new("ext4", 64, 500), Stage::new("taken-debt"));
+    let mut commits_seldom = clean("mount");
+    commits_seldom.args(["-o", "remount,commit=300"]);
+    run(commits_seldom.arg(disk.path())).must_succeed();
+    let mut victim = stage.demand_on(&disk.path(), &["-u", "1h"]);
+    stage.warm(&mut victim);
+    let keeper = child(victim.pid(), "synclater-keep").expect("a keeper");
+    victim.send(Signal::STOP);
+    let mut settling = Vec::new();
+    let settles = until(LIMIT, || {
+        settling = children(keeper, "");
+        !settling.is_empty()
+    });
+    assert!(settles, "the keeper does nothing");
+    for pid in [&[keeper][..], &settling].concat() {
+        kill_process(pid, Signal::KILL).expect("it lives");
+    }
+    assert!(until(LIMIT, || settling.iter().all(is_dead)));
+    let before = flushes(&disk.device());
+    victim.send(Signal::CONT);
+    let is_settled = until(LIMIT, || flushes(&disk.device()) > before);
+    assert!(is_settled, "{:#}", stage.session());
     victim.end().must_succeed();
 }

@@ -314,12 +314,16 @@ impl Supervisor {
             // It lets go of what it was told to, and of all else.
             let left = self.filesystems.kept_only();
             left.into_iter().for_each(|i| self.umount_ready(i));
-            if !self.has_whole_keeper(&ledger) {
+            let has_one = self.has_whole_keeper(&ledger);
+            if !has_one {
                 let would_relax = self.relaxing || self.entering.holds_back;
                 self.relax(false);
                 // Until there is one: it is tried again as the entry is.
                 self.entering.holds_back = would_relax;
                 self.entering.other_dial |= would_relax;
+            }
+            // What it took to settle while we stood still is in no account any more.
+            if !has_one || self.must_settle() {
                 self.settle_all();
             }
         }

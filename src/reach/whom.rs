@@ -37,14 +37,8 @@ pub struct Groups {
     pub folders: Vec<PathBuf>,
 }
 
-impl Groups {
-    /// Their processes.
-    fn members(&self) -> BTreeSet<u32> {
-        let mut all = BTreeSet::new();
-        { self.folders.iter() }.for_each(|group| members(group, &mut all));
-        all
-    }
-}
+/// Processes of control groups at one moment.
+pub struct Members(BTreeSet<u32>);
 
 impl Whom {
     /// Whether no process can be added any more.
@@ -61,11 +55,19 @@ impl Whom {
         if !self.exes.is_empty() {
             all.extend(process::all().filter(|pid| self.executes(*pid)));
         }
-        all.extend(self.groups.members());
+        all.extend(self.members().0);
         if !self.is_closed() {
             all.retain(|pid| self.names(*pid) || !is_synclater(*pid));
         }
         all
+    }
+
+    /// Who is in the control groups now: a walk through all of them.
+    #[must_use]
+    pub fn members(&self) -> Members {
+        let mut all = BTreeSet::new();
+        { self.groups.folders.iter() }.for_each(|group| members(group, &mut all));
+        Members(all)
     }
 
     /// Whether a process was named by its number, and still executes what it did then.
@@ -75,17 +77,19 @@ impl Whom {
         named.any(|(pid, program)| executes(*pid, *program))
     }
 
-    /// Whether this program of a process is one of them.
+    /// Whether this program of a process is one of them. `members` are later than `program`: its
+    /// number may have been another's before.
     #[must_use]
-    pub fn means(&self, pid: u32, program: Incarnation) -> bool {
+    pub fn means(&self, pid: u32, program: Incarnation, members: &Members) -> bool {
         let mut named = self.pids.iter();
-        named.any(|(of, then)| *of == pid && may_be_same(program, *then)) || self.includes(pid)
+        named.any(|(of, then)| *of == pid && may_be_same(program, *then))
+            || self.includes(pid, members)
     }
 
-    /// Whether a process that has just executed a program is one of them.
+    /// Whether a process that executes a program is one of them.
     #[must_use]
-    pub fn includes(&self, pid: u32) -> bool {
-        (self.executes(pid) || self.groups.members().contains(&pid)) && !is_synclater(pid)
+    pub fn includes(&self, pid: u32, members: &Members) -> bool {
+        (self.executes(pid) || members.0.contains(&pid)) && !is_synclater(pid)
     }
 
     fn executes(&self, pid: u32) -> bool {
@@ -94,8 +98,8 @@ impl Whom {
 
     /// Why one of those that are there, or that a program includes, is left alone.
     #[must_use]
-    pub fn refusal(&self, pid: u32) -> Option<Refusal> {
-        if self.names(pid) || self.groups.members().contains(&pid) {
+    pub fn refusal(&self, pid: u32, members: &Members) -> Option<Refusal> {
+        if self.names(pid) || members.0.contains(&pid) {
             return None;
         }
         why_not_meant(&self.exes, pid)

@@ -4,6 +4,7 @@ use super::whom::is_attached;
 use super::*;
 use crate::sessions::stage::{as_root, SYNCLATER};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// A control group of version 2, gone with its guard.
 struct Group(PathBuf);
@@ -17,6 +18,13 @@ impl Group {
         std::fs::create_dir(&dir).expect("a control group");
         Group(dir)
     }
+
+    /// So many empty ones in it.
+    fn has(&self, count: usize) {
+        for n in 0..count {
+            std::fs::create_dir(self.0.join(n.to_string())).expect("a control group");
+        }
+    }
 }
 
 impl Drop for Group {
@@ -26,6 +34,8 @@ impl Drop for Group {
             for pid in procs.lines().filter_map(|l| Pid::from_raw(l.parse().ok()?)) {
                 let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
             }
+            let entries = std::fs::read_dir(&self.0).into_iter().flatten().flatten();
+            entries.for_each(|e| drop(std::fs::remove_dir(e.path())));
             std::fs::remove_dir(&self.0).is_ok()
         };
         if !until(LIMIT, empty) {
@@ -164,7 +174,7 @@ fn who_has_the_number_of_a_process_that_has_ended_is_not_attached() {
     third.tell("pid");
     assert_eq!(third.hear(), format!("pid {pid}"));
     // What is there is looked for four times a second.
-    crate::sessions::stage::pass(std::time::Duration::from_secs(1));
+    crate::sessions::stage::pass(Duration::from_secs(1));
     let code = std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("maps");
     assert!(!code.contains("synclater ("), "{code}");
     stage.warm(&mut second);
@@ -206,7 +216,7 @@ fn who_has_the_number_of_one_that_was_to_be_followed_is_not_followed() {
     assert_eq!(third.hear(), pid);
     rustix::process::kill_process(tracer, rustix::process::Signal::CONT).expect("it is there");
     // It is asked again four times a second.
-    crate::sessions::stage::pass(std::time::Duration::from_secs(1));
+    crate::sessions::stage::pass(Duration::from_secs(1));
     third.tell("go");
     assert_eq!(third.hear(), "ready");
     third.tell("pid");
@@ -221,4 +231,34 @@ fn who_has_the_number_of_one_that_was_to_be_followed_is_not_followed() {
     stage.detach(&session);
     third.end();
     keeps.end();
+}
+
+/// The kernel tells root of every program that anybody executes.
+#[test]
+fn a_session_of_many_groups_goes_on_while_others_execute_programs() {
+    if !as_root("a_session_of_many_groups_goes_on_while_others_execute_programs") {
+        return;
+    }
+    let stage = Stage::new("groups");
+    let group = Group::new("synclater-test-groups.service");
+    group.has(2000);
+    let mut victim = demand(&stage);
+    std::fs::write(group.0.join("cgroup.procs"), number(victim.pid())).expect("a member");
+    let session = stage.attach(&["--unit", "synclater-test-groups", "-u", "1h"]);
+    stage.warm(&mut victim);
+    let again = stage.file("again");
+    std::fs::write(&again, "exec sh \"$0\"\n").expect("a script");
+    let others = [(); 2].map(|()| {
+        let mut command = clean("sh");
+        command.arg(&again);
+        Running::start(&stage, command)
+    });
+    // Its lease would be over twice.
+    let end = Instant::now() + Duration::from_secs(5);
+    while Instant::now() < end {
+        assert!(stage.is_later(&mut victim), "{:#}", stage.session());
+    }
+    drop(others);
+    stage.detach(&session);
+    victim.end();
 }

@@ -8,6 +8,7 @@ use rustix::net::netlink::{SocketAddrNetlink, CONNECTOR};
 use rustix::net::{
     bind, recv, send, socket_with, AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType,
 };
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -49,8 +50,8 @@ impl Births {
 
     /// Processes that have executed a program since the last call.
     #[must_use]
-    pub fn next(&self) -> Vec<u32> {
-        let mut all = Vec::new();
+    pub fn next(&self) -> BTreeSet<u32> {
+        let mut all = BTreeSet::new();
         let mut buf = [0u8; 512];
         while let Ok((n, _)) = recv(&self.0, &mut buf[..], RecvFlags::empty()) {
             all.extend(executed(&buf[..n]));
@@ -88,7 +89,7 @@ mod tests {
         let mut child = std::process::Command::new("true").spawn().expect("true");
         let pid = child.id();
         let _ = child.wait();
-        let mut seen = Vec::new();
+        let mut seen = BTreeSet::new();
         for _ in 0..100 {
             seen.extend(births.next());
             if seen.contains(&pid) {

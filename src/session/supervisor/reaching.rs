@@ -48,6 +48,7 @@ pub struct Reach {
     /// Tells of processes that begin, where the kernel does.
     births: Option<Births>,
     herd: Option<Herd>,
+    next_look: Instant,
     next_sweep: Instant,
 }
 
@@ -77,6 +78,7 @@ impl Reach {
             detached: 0,
             pause_of_detach: Duration::ZERO,
             leaving: false,
+            next_look: Instant::now(),
             next_sweep: Instant::now(),
         }
     }
@@ -181,37 +183,55 @@ impl Reach {
         tasked || self.attached.keys().any(is_it) || self.refused.keys().any(is_it)
     }
 
-    /// Finds processes that are to be attached and are not.
-    fn sweep(&mut self) {
-        self.attached
-            .retain(|(pid, program), _| target::executes(*pid, *program));
-        self.whom.find().into_iter().for_each(|pid| self.add(pid));
-    }
-
-    /// Attaches processes that have begun since the last look.
-    fn hear(&mut self) {
-        let mut born = self.births.as_ref().map(Births::next).unwrap_or_default();
-        born.retain(|pid| !self.leaving && self.whom.includes(*pid));
-        born.into_iter().for_each(|pid| self.add(pid));
-    }
-
-    fn add(&mut self, pid: u32) {
-        let Some(program) = target::incarnation(pid) else {
-            return;
-        };
-        // What is followed is seen to by whoever follows it.
-        let is_followed = self.herd.as_ref().is_some_and(|herd| herd.has(pid));
-        let is_known = self.knows((pid, program)) || is_followed;
-        if is_known || !self.whom.means(pid, program) {
+    /// Finds processes that are to be attached and are not, and hears of those that have begun.
+    fn look(&mut self) {
+        let began = Instant::now();
+        if began < self.next_look {
             return;
         }
-        match self.whom.refusal(pid) {
-            None => self.put((pid, program), Doing::Attach),
-            Some(refusal) if self.refused.len() < NAMED => {
-                let exe = target::exe_of(pid);
-                self.refused.insert((pid, program), (exe, refusal));
+        let mut new = { self.births.as_ref() }
+            .map(Births::next)
+            .unwrap_or_default();
+        let sweeps = began >= self.next_sweep;
+        if sweeps {
+            self.attached
+                .retain(|(pid, program), _| target::executes(*pid, *program));
+            new.extend(self.whom.find());
+        }
+        self.add(new);
+        // Anybody may have programs executed as fast as he can, and others' control groups may be
+        // many: a tenth of our time is spent on that.
+        let (now, pause) = (Instant::now(), began.elapsed() * 9);
+        self.next_look = now + pause;
+        if sweeps {
+            self.next_sweep = now + pause.max(BEAT);
+        }
+    }
+
+    /// Attaches those of these processes that are meant.
+    fn add(&mut self, pids: BTreeSet<u32>) {
+        // What is followed is seen to by whoever follows it.
+        let is_followed = |pid| self.herd.as_ref().is_some_and(|herd| herd.has(pid));
+        let new: Vec<Who> = { pids.into_iter() }
+            .filter_map(|pid| Some((pid, target::incarnation(pid)?)))
+            .filter(|who| !self.knows(*who) && !is_followed(who.0))
+            .collect();
+        if new.is_empty() {
+            return;
+        }
+        let members = self.whom.members();
+        for (pid, program) in new {
+            if !self.whom.means(pid, program, &members) {
+                continue;
             }
-            Some(_) => {}
+            match self.whom.refusal(pid, &members) {
+                None => self.put((pid, program), Doing::Attach),
+                Some(refusal) if self.refused.len() < NAMED => {
+                    let exe = target::exe_of(pid);
+                    self.refused.insert((pid, program), (exe, refusal));
+                }
+                Some(_) => {}
+            }
         }
     }
 
@@ -351,7 +371,7 @@ impl Reach {
         // Who is to be attached as well is followed then.
         let parent = { parent_of(pid).filter(|parent| *parent > 2) }
             .filter(|p| !self.whom.exes.is_empty() && !whom::is_synclater(*p))
-            .filter(|p| !self.whom.names(*p) && !self.whom.includes(*p));
+            .filter(|p| !self.whom.names(*p) && !self.whom.includes(*p, &self.whom.members()));
         let Some(herd) = self.herd.as_mut().filter(|h| !h.is_lost()) else {
             return;
         };
@@ -491,11 +511,9 @@ impl Supervisor {
         };
         reach.listen();
         reach.finish();
-        if !reach.leaving && Instant::now() >= reach.next_sweep {
-            reach.next_sweep = Instant::now() + BEAT;
-            reach.sweep();
+        if !reach.leaving {
+            reach.look();
         }
-        reach.hear();
         if reach.leaving && !reach.is_busy() {
             // What was forked or attached meanwhile.
             reach.let_go_of_all(&self.shared.path);

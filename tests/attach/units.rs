@@ -262,3 +262,33 @@ fn a_session_of_many_groups_goes_on_while_others_execute_programs() {
     stage.detach(&session);
     victim.end();
 }
+
+/// So `docker pause` does it. What it is sent on an errand with stays with it until it is thawed.
+#[test]
+fn a_frozen_process_is_refused_and_goes_on_when_it_is_thawed() {
+    if !as_root("a_frozen_process_is_refused_and_goes_on_when_it_is_thawed") {
+        return;
+    }
+    let stage = Stage::new("frozen-group");
+    let group = Group::new("synclater-test-frozen.service");
+    let write = |file: &str, text: &str| std::fs::write(group.0.join(file), text);
+    let mut victim = demand(&stage);
+    victim.be_ready();
+    let pid = number(victim.pid());
+    write("cgroup.procs", &pid).expect("a member");
+    write("cgroup.freeze", "1").expect("frozen");
+    let events = || std::fs::read_to_string(group.0.join("cgroup.events")).expect("events");
+    assert!(until(LIMIT, || events().contains("frozen 1")));
+    let attach = stage.ask(&["attach", "--pid", &pid, "-u", "1h"]);
+    assert_eq!(attach.status.code(), Some(125), "{attach}");
+    assert!(attach.stderr.contains("may be frozen"), "{attach}");
+    write("cgroup.freeze", "0").expect("thawed");
+    let begun = Instant::now();
+    assert_eq!(victim.sync("file"), 0);
+    let took = begun.elapsed();
+    assert!(took < Duration::from_secs(20), "{took:?} behind the thaw");
+    let session = stage.attach(&["--pid", &pid, "-u", "1h"]);
+    stage.warm(&mut victim);
+    stage.detach(&session);
+    victim.end();
+}

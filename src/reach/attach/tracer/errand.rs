@@ -3,7 +3,7 @@
 
 use super::super::code::{Class, Stack};
 use super::super::target::{self, Refusal};
-use super::{as_it_may_go_on, gone, Failure, Tracer, NAP};
+use super::{as_it_may_go_on, gone, state, Failure, Tracer, NAP};
 use std::io;
 use std::ops::Range;
 use std::thread::sleep;
@@ -155,14 +155,18 @@ impl Tracer {
             .ok_or_else(|| Failure::Busy("a thread has no stack".into()))?;
         self.errands = Errands::On(sent);
         self.threads.get_mut(&tid).map(Thread::go);
-        let done = self.accompany(memory, at, tid, &fds);
+        let mut done = self.accompany(memory, at, tid, &fds);
         if let Errands::On(sent) = std::mem::take(&mut self.errands) {
-            // Without an answer it comes back when it likes.
-            self.errands = if done.is_ok() {
-                Errands::Leaving(sent)
-            } else {
-                Errands::Lost
+            let runs = state(self.pid, tid) == 'R';
+            self.errands = match done {
+                Ok(_) => Errands::Leaving(sent),
+                Err(_) if self.stays(&sent) => Errands::None,
+                // Without an answer it comes back when it likes.
+                Err(_) => Errands::Lost,
             };
+            if done.is_err() && !runs && matches!(self.errands, Errands::None) {
+                done = Err(frozen(tid).into());
+            }
         }
         let (result, peer) = done?;
         self.let_come_back(tid, &peer, memory, at);
@@ -176,6 +180,20 @@ impl Tracer {
             }
             Err(_) => Err(Failure::Busy(format!("the errand answered {result}"))),
         }
+    }
+
+    /// Has a thread that was sent, and has not made a step yet, stay where it was; whether it does.
+    fn stays(&mut self, sent: &Sent) -> bool {
+        let Some(thread) = self.threads.get_mut(&sent.tid) else {
+            return false;
+        };
+        thread.interrupt();
+        let begun = Instant::now();
+        while thread.look().is_none() && begun.elapsed() < LEAVING {
+            sleep(NAP);
+        }
+        let is_new = { thread.registers() }.is_ok_and(|r| r.ip() == sent.first.ip());
+        is_new && thread.send(&sent.registers).is_ok()
     }
 
     /// Brings the thread on the errand at `at` what it asks for; returns what it answers.
@@ -299,6 +317,15 @@ impl Tracer {
             }
         }
     }
+}
+
+/// A thread that could run and does not.
+fn frozen(tid: u32) -> Refusal {
+    let why = format!("thread {tid} does not run: its control group may be frozen");
+    Refusal::new(
+        why,
+        "thaw it (cgroup.freeze, docker unpause), then try again",
+    )
 }
 
 /// Puts the errand onto the stack of a thread that stands still, and has it begin that when it goes

@@ -8,6 +8,7 @@
 
 mod attending;
 mod entering;
+mod finding;
 pub mod following;
 mod herd;
 mod looking;

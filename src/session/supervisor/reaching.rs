@@ -3,6 +3,7 @@
 //! Promise: nothing here waits: each process is attached or detached by a process of ours, and
 //! heartbeat and settles go on meanwhile.
 
+use super::finding::Finding;
 use super::herd::{Herd, NotReached};
 use super::parents::{has_ancestor, parent_of};
 use super::reached::{still_held, Reached, UNSEEN};
@@ -15,21 +16,20 @@ use crate::reach::follow::{Follow, Follower, How};
 use crate::reach::whom::{self, Whom};
 use std::collections::BTreeSet;
 use synclater_model::report::escape::Escape;
-use synclater_sys::births::Births;
 
 /// At most so many processes are stopped at a time.
 const AT_ONCE: usize = 4;
 
-/// Programs that were followed and not reached are named up to this number.
-const NAMED: usize = 1000;
+/// Programs that are not reached are named up to this number.
+pub(super) const NAMED: usize = 1000;
 
 /// Which processes are to be attached, and what became of them.
 pub struct Reach {
     luggage: Luggage,
-    whom: Whom,
+    pub(super) whom: Whom,
     tasks: Vec<Task>,
-    attached: BTreeMap<Who, Reached>,
-    refused: BTreeMap<Who, (String, Refusal)>,
+    pub(super) attached: BTreeMap<Who, Reached>,
+    pub(super) refused: BTreeMap<Who, (String, Refusal)>,
     /// Those that were let go of.
     past: Vec<(u32, Reached)>,
     /// Those that were not let go of as a whole, and why.
@@ -45,28 +45,20 @@ pub struct Reach {
     left: BTreeSet<Who>,
     /// Attached since the last look.
     fresh: Vec<u32>,
-    /// Tells of processes that begin, where the kernel does.
-    births: Option<Births>,
-    herd: Option<Herd>,
-    next_look: Instant,
-    next_sweep: Instant,
+    pub(super) herd: Option<Herd>,
+    pub(super) finding: Finding,
 }
 
 impl Reach {
     /// Nobody yet.
     #[must_use]
     pub fn new(luggage: Luggage, whom: Whom) -> Reach {
-        let births = if whom.is_closed() {
-            None
-        } else {
-            Births::listen().ok()
-        };
         Reach {
+            finding: Finding::new(&whom),
             luggage,
             whom,
             left: BTreeSet::new(),
             fresh: Vec::new(),
-            births,
             herd: None,
             tasks: Vec::new(),
             attached: BTreeMap::new(),
@@ -78,8 +70,6 @@ impl Reach {
             detached: 0,
             pause_of_detach: Duration::ZERO,
             leaving: false,
-            next_look: Instant::now(),
-            next_sweep: Instant::now(),
         }
     }
 
@@ -124,7 +114,7 @@ impl Reach {
     #[must_use]
     pub fn is_busy(&self) -> bool {
         let asks = self.herd.as_ref().is_some_and(Herd::is_asking);
-        asks || !self.tasks.is_empty()
+        asks || self.is_looking() || !self.tasks.is_empty()
     }
 
     /// What stays real in the processes that are attached, or were until the end.
@@ -177,62 +167,10 @@ impl Reach {
         !self.stuck.is_empty() || !self.held.is_empty() || !self.unseen.is_empty()
     }
 
-    fn knows(&self, who: Who) -> bool {
+    pub(super) fn knows(&self, who: Who) -> bool {
         let is_it = |w: &Who| w.0 == who.0 && target::may_be_same(who.1, w.1);
         let tasked = self.tasks.iter().any(|t| is_it(&t.who));
         tasked || self.attached.keys().any(is_it) || self.refused.keys().any(is_it)
-    }
-
-    /// Finds processes that are to be attached and are not, and hears of those that have begun.
-    fn look(&mut self) {
-        let began = Instant::now();
-        if began < self.next_look {
-            return;
-        }
-        let mut new = { self.births.as_ref() }
-            .map(Births::next)
-            .unwrap_or_default();
-        let sweeps = began >= self.next_sweep;
-        if sweeps {
-            self.attached
-                .retain(|(pid, program), _| target::executes(*pid, *program));
-            new.extend(self.whom.find());
-        }
-        self.add(new);
-        // Anybody may have programs executed as fast as he can, and others' control groups may be
-        // many: a tenth of our time is spent on that.
-        let (now, pause) = (Instant::now(), began.elapsed() * 9);
-        self.next_look = now + pause;
-        if sweeps {
-            self.next_sweep = now + pause.max(BEAT);
-        }
-    }
-
-    /// Attaches those of these processes that are meant.
-    fn add(&mut self, pids: BTreeSet<u32>) {
-        // What is followed is seen to by whoever follows it.
-        let is_followed = |pid| self.herd.as_ref().is_some_and(|herd| herd.has(pid));
-        let new: Vec<Who> = { pids.into_iter() }
-            .filter_map(|pid| Some((pid, target::incarnation(pid)?)))
-            .filter(|who| !self.knows(*who) && !is_followed(who.0))
-            .collect();
-        if new.is_empty() {
-            return;
-        }
-        let members = self.whom.members();
-        for (pid, program) in new {
-            if !self.whom.means(pid, program, &members) {
-                continue;
-            }
-            match self.whom.refusal(pid, &members) {
-                None => self.put((pid, program), Doing::Attach),
-                Some(refusal) if self.refused.len() < NAMED => {
-                    let exe = target::exe_of(pid);
-                    self.refused.insert((pid, program), (exe, refusal));
-                }
-                Some(_) => {}
-            }
-        }
     }
 
     /// Detaches what has the session's page and is not being detached yet.
@@ -259,7 +197,7 @@ impl Reach {
         }
     }
 
-    fn put(&mut self, who: Who, doing: Doing) {
+    pub(super) fn put(&mut self, who: Who, doing: Doing) {
         self.tasks.push(Task::new(who, doing));
     }
 
@@ -488,6 +426,7 @@ impl Supervisor {
             return;
         };
         reach.leaving = true;
+        reach.finding.stop();
         reach.listen();
         // Nobody else may trace them when they are let go of.
         if let Some(herd) = reach.herd.take() {
@@ -575,8 +514,8 @@ impl Reach {
     /// When to look again although nothing happened.
     fn next(&self) -> Option<Instant> {
         let waiting = self.tasks.iter().filter(|t| t.work.is_none());
-        let sweep = (!self.leaving).then_some(self.next_sweep);
-        waiting.map(|t| t.not_before).chain(sweep).min()
+        let look = (!self.leaving).then(|| self.finding.next());
+        waiting.map(|t| t.not_before).chain(look).min()
     }
 
     /// How many processes were let go of, and the longest that one stood still for it.

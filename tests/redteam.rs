@@ -10,6 +10,7 @@ mod descriptors;
 mod dials;
 mod flushes;
 mod judged;
+mod keepers;
 mod ledger;
 mod model;
 mod mounts;

@@ -10,13 +10,16 @@ use super::belongings::Belongings;
 use super::durable::{Holding, Past};
 use super::hierarchy;
 use super::ledger::{Filed, Ledger, Unread};
-use super::settle::Settle;
+use super::settle;
 use super::shared::Shared;
 use rustix::fs::{mkdirat, openat, unlinkat, AtFlags, Mode, OFlags};
+use std::cell::Cell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
+use synclater_shim::page::ALL_FS;
 use synclater_sys::job::{self, Job};
 use synclater_sys::{process, socket, wait};
 
@@ -50,6 +53,8 @@ pub struct Keeper {
     job: Job,
     socket: OwnedFd,
     is_whole: bool,
+    has_missed: Cell<bool>,
+    began: Instant,
 }
 
 impl Keeper {
@@ -80,6 +85,9 @@ impl Keeper {
                 socket,
                 held: Vec::new(),
                 missing: Vec::new(),
+                settles: BTreeMap::new(),
+                again: BTreeSet::new(),
+                leaving: BTreeSet::new(),
                 all: false,
                 never: false,
                 is_whole: false,
@@ -92,6 +100,8 @@ impl Keeper {
             job,
             socket: ours,
             is_whole: false,
+            has_missed: Cell::new(false),
+            began: Instant::now(),
         })
     }
 
@@ -107,11 +117,13 @@ impl Keeper {
         self.job.finished().is_some()
     }
 
-    /// Tells it what it has to know. One that has been standing still for so long that it takes no
-    /// more (`EAGAIN`) is of no use: it is killed, and the next one is told all of that.
+    /// Tells it what it has to know. One that cannot be told (it has been standing still for so
+    /// long that it takes no more, or there is no memory) is of no use: it is killed, and the next
+    /// one is told all of that.
     fn tell(&self, message: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         let told = socket::send(&self.socket, message, fds);
-        if { told.as_ref() }.is_err_and(|e| e.kind() == io::ErrorKind::WouldBlock) {
+        if told.is_err() {
+            self.has_missed.set(true);
             self.job.kill();
         }
         told
@@ -136,10 +148,16 @@ impl Keeper {
         self.is_whole = self.tell(&[ALL], &[]).is_ok();
     }
 
-    /// Whether it has been told of everything that owes.
+    /// Whether it has been told of everything that owes, and of all since.
     #[must_use]
     pub fn is_whole(&self) -> bool {
-        self.is_whole
+        self.is_whole && !self.has_missed.get()
+    }
+
+    /// Whether the next one would hardly be told what this one was not.
+    #[must_use]
+    pub fn has_failed_at_once(&self) -> bool {
+        !self.is_whole() && self.began.elapsed() < Duration::from_secs(10)
     }
 
     /// Has it let go of file system `index`; [`Keeper::news`] tells when it did.
@@ -212,6 +230,12 @@ struct Vigil {
     held: Vec<(usize, Holding)>,
     /// File systems that it could not be handed.
     missing: Vec<usize>,
+    /// Those that are being settled; with what sync() owes.
+    settles: BTreeMap<usize, Job>,
+    /// Those of them that are to be settled once more.
+    again: BTreeSet<usize>,
+    /// Those of them that it is to let go of.
+    leaving: BTreeSet<usize>,
     all: bool,
     never: bool,
     /// It has been told of everything that owes.
@@ -228,18 +252,26 @@ impl Vigil {
         process::set_name(c"synclater-keep");
         enter_own_cgroup();
         let mut settled_for = None;
+        let mut alone_since = None;
         loop {
-            let fds = [
-                (self.socket.as_fd(), wait::For::Input),
-                (parent.as_fd(), wait::For::Input),
-            ];
-            let ready = wait::any(&fds, Duration::from_millis(200));
+            let is_alone = self.wait(parent, alone_since.is_some());
             // All that it was told before its end: a supervisor may die before we have begun.
             if self.has_heard_the_end() {
+                self.settles.values().for_each(Job::kill);
                 return 0;
             }
-            if ready[1] {
-                return self.take_over();
+            self.take_ends();
+            if let Some(since) = alone_since {
+                if self.settles.is_empty() || Instant::now() > since + PATIENCE {
+                    return self.close();
+                }
+                continue;
+            }
+            if is_alone {
+                alone_since = Some(Instant::now());
+                self.shared.relax(false);
+                self.settle_all();
+                continue;
             }
             // Which lease it is tells one stop of the supervisor from the next, which may come
             // while this settles.
@@ -247,9 +279,29 @@ impl Vigil {
             if self.shared.lease_is_over() && settled_for != Some(lease) {
                 settled_for = Some(lease);
                 self.shared.relax(false);
-                self.settle();
+                self.settle_all();
             }
         }
+    }
+
+    /// Waits until something has happened, or might have; whether the supervisor is dead.
+    fn wait(&self, parent: &OwnedFd, is_known: bool) -> bool {
+        let mut fds: Vec<(BorrowedFd<'_>, wait::For)> = Vec::new();
+        fds.extend(
+            self.settles
+                .values()
+                .map(|job| (job.as_fd(), wait::For::Input)),
+        );
+        let supervisors = [self.socket.as_fd(), parent.as_fd()];
+        if !is_known {
+            fds.extend(supervisors.map(|fd| (fd, wait::For::Input)));
+        }
+        let patience = match is_known && self.settles.is_empty() {
+            true => Duration::ZERO,
+            false => Duration::from_millis(200),
+        };
+        let ready = wait::any(&fds, patience);
+        is_known || ready.last().is_some_and(|dead| *dead)
     }
 
     /// Takes all messages, without waiting; whether it is to end.
@@ -272,6 +324,9 @@ impl Vigil {
         let index = usize::from(buf[1]);
         match (n, buf[0]) {
             (HOLD_SIZE, HOLD) => {
+                if self.leaving.remove(&index) {
+                    self.let_go(index);
+                }
                 self.forget(index);
                 // With too many files open the kernel leaves some out (MSG_CTRUNC).
                 if fds.len() == usize::from(buf[2]) {
@@ -282,8 +337,12 @@ impl Vigil {
                 }
             }
             (2, DROP) => {
-                self.forget(index);
-                let _ = socket::send(&self.socket, &[DROP, buf[1]], &[]);
+                // What settles it has a descriptor there, too.
+                self.again.remove(&index);
+                match self.settles.contains_key(&index) {
+                    true => drop(self.leaving.insert(index)),
+                    false => self.let_go(index),
+                }
             }
             (1, SYNC_ALL) => self.all = true,
             (1, NEVER) => self.never = true,
@@ -308,42 +367,75 @@ impl Vigil {
         self.missing.retain(|i| *i != index);
     }
 
-    /// Settles everything held; true where all of it is durable.
-    fn settle(&mut self) -> bool {
-        if self.never {
-            return true;
-        }
-        let one = |(i, held): &(usize, Holding)| (*i, Settle::filesystem(self.shared, *i, held));
-        let all = || {
-            (
-                synclater_shim::page::ALL_FS,
-                Settle::everything(self.shared),
-            )
-        };
-        // In this order: what is held is flushed behind the last sync() that was put off.
-        let mut jobs: Vec<(usize, io::Result<Settle>)> = Vec::new();
-        jobs.extend(self.all.then(all));
-        jobs.extend(self.held.iter().map(one));
-        let ends = jobs
-            .into_iter()
-            .map(|(i, job)| job.is_ok_and(|job| self.wait_for(i, &job)));
-        // Every one of them is waited for, also behind one that failed.
-        let all_are = ends.filter(|durable| !durable).count() == 0;
-        all_are && self.lost == 0 && self.missing.is_empty()
+    fn let_go(&mut self, index: usize) {
+        self.forget(index);
+        let index = u8::try_from(index).unwrap_or(u8::MAX);
+        let _ = socket::send(&self.socket, &[DROP, index], &[]);
     }
 
-    fn wait_for(&mut self, index: usize, job: &Settle) -> bool {
-        let until = Instant::now() + PATIENCE;
-        while Instant::now() < until {
-            if let Some(end) = job.finished(self.shared) {
-                if end.errno != 0 {
-                    self.lost(index, end.errno);
-                }
-                return end.errno == 0;
-            }
-            let _ = wait::any(&[(job.as_fd(), wait::For::Input)], Duration::from_secs(1));
+    /// Begins to settle everything held. The debt stays where it is: a supervisor that goes on
+    /// settles it by its age, and we may be killed before that is done.
+    fn settle_all(&mut self) {
+        if self.never {
+            return;
         }
-        false
+        // In this order: what is held is flushed behind the last sync() that was put off.
+        if self.all {
+            self.settle(ALL_FS);
+        }
+        let held: Vec<usize> = self.held.iter().map(|(i, _)| *i).collect();
+        held.into_iter().for_each(|i| self.settle(i));
+    }
+
+    /// Begins to settle file system `index`; if it is being settled, once more after.
+    fn settle(&mut self, index: usize) {
+        if self.settles.contains_key(&index) {
+            self.again.insert(index);
+            return;
+        }
+        let held = self.held.iter().find(|(i, _)| *i == index);
+        let job = match held {
+            Some((_, held)) => settle::job_for(held),
+            None => Job::start(job::sync_everything),
+        };
+        match job {
+            Ok(job) => drop(self.settles.insert(index, job)),
+            // No process to be had: the others wait for this one.
+            Err(_) => {
+                let errno = held.map_or_else(
+                    || {
+                        rustix::fs::sync();
+                        0
+                    },
+                    |(_, held)| held.settle(),
+                );
+                self.ended(index, errno);
+            }
+        }
+    }
+
+    /// Takes note of each settle that has ended, whichever that is: the kernel does not tell
+    /// anybody else what it has told there.
+    fn take_ends(&mut self) {
+        let all = self.settles.iter();
+        let ended: Vec<(usize, i32)> = all
+            .filter_map(|(i, job)| Some((*i, job.finished()?)))
+            .collect();
+        for (index, errno) in ended {
+            self.settles.remove(&index);
+            self.ended(index, errno);
+        }
+    }
+
+    fn ended(&mut self, index: usize, errno: i32) {
+        if errno != 0 {
+            self.lost(index, errno);
+        }
+        if self.leaving.remove(&index) {
+            self.let_go(index);
+        } else if self.again.remove(&index) {
+            self.settle(index);
+        }
     }
 
     /// The kernel tells of a lost write once: whoever hears it must pass it on, to the victims
@@ -357,12 +449,12 @@ impl Vigil {
         let _ = socket::send(&self.socket, &[LOST, byte(index), errno], &[]);
     }
 
-    /// The supervisor is dead: ends the relaxation, settles, and clears up behind it.
-    fn take_over(mut self) -> i32 {
-        self.shared.relax(false);
+    /// The supervisor is dead, and what can be settled is: clears up behind it.
+    fn close(self) -> i32 {
         // What the supervisor has met is not told again.
         let met = self.shared.page().error.load(SeqCst).cast_signed();
-        let is_durable = self.settle() && self.is_whole && met == 0;
+        let is_settled = self.settles.is_empty() && self.missing.is_empty() && self.lost == 0;
+        let is_durable = (self.never || is_settled) && self.is_whole && met == 0;
         let own = self.ledger.own_entry(&self.what.id, &self.what.token);
         if is_durable && self.is_closed(&own) {
             self.what.give_back(true);

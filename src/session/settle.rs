@@ -86,16 +86,24 @@ pub fn debts(shared: &Shared, fs: usize) -> Vec<(usize, u64)> {
         .collect()
 }
 
+/// Begins to settle the file system of which that is held, and takes no debt.
+///
+/// # Errors
+/// As [`Job::start`].
+pub fn job_for(held: &Holding) -> io::Result<Job> {
+    Job::start(|| {
+        let (fds, past) = held.parts();
+        durable::settle_by(&job::keep_only(&fds), past)
+    })
+}
+
 impl Settle {
     /// Settles the file system whose debt row is `fs`, by what is held of it.
     ///
     /// # Errors
     /// `EAGAIN` where no process can be had; the debt then stands as before.
     pub fn filesystem(shared: &Shared, fs: usize, held: &Holding) -> io::Result<Settle> {
-        Self::start(shared, fs, || {
-            let (fds, past) = held.parts();
-            durable::settle_by(&job::keep_only(&fds), past)
-        })
+        Self::start(shared, fs, || job_for(held))
     }
 
     /// Settles what `sync()` owes beside the file systems that are held: all the others, and block
@@ -104,14 +112,18 @@ impl Settle {
     /// # Errors
     /// As [`Settle::filesystem`].
     pub fn everything(shared: &Shared) -> io::Result<Settle> {
-        Self::start(shared, page::ALL_FS, job::sync_everything)
+        Self::start(shared, page::ALL_FS, || Job::start(job::sync_everything))
     }
 
-    fn start(shared: &Shared, fs: usize, work: impl FnOnce() -> i32) -> io::Result<Settle> {
+    fn start(
+        shared: &Shared,
+        fs: usize,
+        job: impl FnOnce() -> io::Result<Job>,
+    ) -> io::Result<Settle> {
         let taken = take_row(shared, fs);
         let oldest = oldest(shared, taken.iter().copied()).unwrap_or(0);
         let began = Instant::now();
-        match Job::start(work) {
+        match job() {
             Ok(job) => Ok(Settle { job, began, oldest }),
             Err(e) => {
                 put_back(shared, fs, &taken);

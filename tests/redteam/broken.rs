@@ -1,12 +1,11 @@
 //! Disks that lose writes: who hears of it, and whom it concerns.
 
-use super::ledger::is_settled;
 use super::*;
 use crate::harness::command::LIMIT;
 use crate::harness::disk::{Disk, SmallDisk};
 use crate::sessions::stage::as_root;
 use crate::wait::until;
-use rustix::process::{getrlimit, kill_process, prlimit, Pid, Resource, Rlimit, Signal};
+use rustix::process::{kill_process, Pid, Signal};
 
 const EIO: i32 = rustix::io::Errno::IO.raw_os_error();
 
@@ -17,7 +16,7 @@ fn is_heard_of_by_others(disk: &SmallDisk) {
 }
 
 /// A session that owes more on the disk than that takes.
-fn owing(disk: &SmallDisk, stage: &Stage) -> Running {
+pub(super) fn owing(disk: &SmallDisk, stage: &Stage) -> Running {
     let mut scribe = scribe(stage, &[]);
     warm(stage, &mut scribe, &disk.mount);
     save(&mut scribe, &disk.mount, &["small"]);
@@ -351,125 +350,6 @@ fn it_is_looked_at_each_sync_who_writes_however_many_there_are() {
     crate::sessions::stage::pass(Duration::from_secs(2));
     let end = scribe.end();
     assert_eq!(end.status.code(), Some(125), "{end}\n{:#}", stage.report());
-}
-
-/// The process of a session that has this name.
-fn named(stage: &Stage, name: &str) -> Pid {
-    let is_it = |pid: &Pid| {
-        let comm = std::fs::read_to_string(format!("/proc/{}/comm", pid.as_raw_nonzero()));
-        comm.is_ok_and(|comm| comm.trim() == name)
-    };
-    let found = stage.of_synclater().into_iter().find(is_it);
-    found.expect("it lives")
-}
-
-/// Whether it settles: then it has a child.
-fn has_a_child(pid: Pid) -> bool {
-    let pid = pid.as_raw_nonzero();
-    let path = format!("/proc/{pid}/task/{pid}/children");
-    std::fs::read_to_string(path).is_ok_and(|t| !t.trim().is_empty())
-}
-
-#[test]
-fn what_a_keeper_took_that_was_killed_while_it_settled_is_known() {
-    if !as_root("what_a_keeper_took_that_was_killed_while_it_settled_is_known") {
-        return;
-    }
-    let (disk, stage) = (SmallDisk::new(), Stage::new("taken"));
-    let mut scribe = owing(&disk, &stage);
-    let (supervisor, keeper) = (scribe.pid(), named(&stage, "synclater-keep"));
-    kill_process(supervisor, Signal::STOP).expect("it lives");
-    // At once: it settles for some milliseconds. Where it is missed, the keeper has told.
-    let limit = Instant::now() + Duration::from_secs(5);
-    while !has_a_child(keeper) && Instant::now() < limit {}
-    kill_process(keeper, Signal::KILL).expect("it lives");
-    kill_process(supervisor, Signal::CONT).expect("it lives");
-    let end = scribe.end();
-    assert_eq!(end.status.code(), Some(125), "{end}\n{:#}", stage.report());
-}
-
-/// How many files it may open, from now on; what that was before.
-fn set_limit(pid: Pid, files: Option<u64>) -> Option<u64> {
-    let limit = |most| Rlimit {
-        current: files,
-        maximum: most,
-    };
-    let hard = getrlimit(Resource::Nofile).maximum;
-    let before = prlimit(Some(pid), Resource::Nofile, limit(hard));
-    before.expect("root may").current
-}
-
-/// With too many files open the kernel leaves out what a message brings.
-#[test]
-fn a_keeper_that_could_not_take_a_file_system_closes_no_entry() {
-    if !as_root("a_keeper_that_could_not_take_a_file_system_closes_no_entry") {
-        return;
-    }
-    let (disk, stage) = (Disk::new("ext4", 64), Stage::new("too-many-files"));
-    let mut scribe = scribe(&stage, &[]);
-    let keeper = named(&stage, "synclater-keep");
-    let is_open = |fd: &u64| Path::new(&format!("/proc/{keeper}/fd/{fd}")).is_symlink();
-    let full = (0..).find(|fd| !is_open(fd));
-    let before = set_limit(keeper, full);
-    warm(&stage, &mut scribe, disk.path());
-    save(&mut scribe, disk.path(), &["a"]);
-    set_limit(keeper, before);
-    scribe.send(Signal::KILL);
-    let ended = || !stage.of_synclater().contains(&keeper);
-    assert!(until(LIMIT, ended), "the keeper lives");
-    let settle = stage.ask(&["settle"]);
-    is_settled(&stage, &settle);
-    are_whole(disk.cut().path(), &["a", "warm"]);
-}
-
-/// It was killed while no other could be had.
-#[test]
-fn a_new_keeper_is_told_of_what_owed_before_it() {
-    if !as_root("a_new_keeper_is_told_of_what_owed_before_it") {
-        return;
-    }
-    let (disk, stage) = (Disk::new("ext4", 64), Stage::new("next-keeper"));
-    let mut scribe = scribe(&stage, &["--until", "1h"]);
-    warm(&stage, &mut scribe, disk.path());
-    let supervisor = scribe.pid();
-    let lives = |pid: Pid| stage.of_synclater().contains(&pid);
-    let keeper = named(&stage, "synclater-keep");
-    let before = set_limit(supervisor, Some(3));
-    kill_process(keeper, Signal::KILL).expect("it lives");
-    assert!(until(LIMIT, || !lives(keeper)));
-    set_limit(supervisor, before);
-    stage.ask(&["set", &stage.id(), "-u", "2h"]).must_succeed();
-    warm(&stage, &mut scribe, disk.path());
-    save(&mut scribe, disk.path(), &["a"]);
-    scribe.send(Signal::KILL);
-    stage.ask(&["settle"]).must_succeed();
-    are_whole(disk.cut().path(), &["a", "warm"]);
-}
-
-/// A socket takes some 300 messages.
-#[test]
-fn a_keeper_that_stands_still_is_replaced_before_it_misses_a_word() {
-    if !as_root("a_keeper_that_stands_still_is_replaced_before_it_misses_a_word") {
-        return;
-    }
-    let (disk, stage) = (Disk::new("ext4", 64), Stage::new("deaf"));
-    let mut scribe = scribe(&stage, &["--until", "never"]);
-    warm(&stage, &mut scribe, disk.path());
-    let keeper = named(&stage, "synclater-keep");
-    kill_process(keeper, Signal::STOP).expect("it lives");
-    let id = stage.id();
-    let set = |dial: &str| stage.ask(&["set", &id, "-u", dial]).must_succeed();
-    for _ in 0..400 {
-        set("never");
-    }
-    set("exit");
-    warm(&stage, &mut scribe, disk.path());
-    save(&mut scribe, disk.path(), &["a"]);
-    scribe.send(Signal::KILL);
-    // Where it is still there, it goes by what it has heard.
-    let _ = kill_process(keeper, Signal::CONT);
-    stage.ask(&["settle"]).must_succeed();
-    are_whole(disk.cut().path(), &["a"]);
 }
 
 #[test]

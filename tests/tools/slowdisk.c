@@ -23,6 +23,9 @@ static double slow_ms, bad_ms, bad_probability;
 static unsigned seed = 1;
 /* While there is a file of this name flushes take no time. */
 static char quick[PATH_MAX + 8];
+/* While there is a file of this name writes fail that hold a sector which begins like it: of data,
+ * say, and not of the file system's own. */
+static char bad[PATH_MAX + 8];
 static pthread_mutex_t head = PTHREAD_MUTEX_INITIALIZER;
 
 static void take_ms(double ms)
@@ -82,6 +85,21 @@ static int read_disk(const char *path, char *bytes, size_t n, off_t at, struct f
 	return r < 0 ? -errno : (int)r;
 }
 
+static int is_bad(const char *bytes, size_t n)
+{
+	char lost[8];
+	size_t at;
+	int fd = open(bad, O_RDONLY), yes = 0;
+
+	if (fd < 0)
+		return 0;
+	if (read(fd, lost, sizeof lost) == sizeof lost)
+		for (at = 0; at + sizeof lost <= n; at += 512)
+			yes |= !memcmp(bytes + at, lost, sizeof lost);
+	close(fd);
+	return yes;
+}
+
 static int write_disk(const char *path, const char *bytes, size_t n, off_t at,
 		      struct fuse_file_info *file)
 {
@@ -90,6 +108,8 @@ static int write_disk(const char *path, const char *bytes, size_t n, off_t at,
 	(void)path, (void)file;
 	if (rw_bad)
 		take_ms(delay_ms());
+	if (is_bad(bytes, n))
+		return -EIO;
 	r = pwrite(backing, bytes, n, at);
 	return r < 0 ? -errno : (int)r;
 }
@@ -142,7 +162,9 @@ int main(int count, char **arguments)
 		perror(path);
 		return 1;
 	}
+	memcpy(bad, quick, sizeof bad);
 	strncat(quick, ".quick", sizeof(quick) - strlen(quick) - 1);
+	strncat(bad, ".bad", sizeof(bad) - strlen(bad) - 1);
 	slow_ms = number("SLOW_MS", 0);
 	bad_ms = number("BAD_MS", 0);
 	bad_probability = number("BAD_P", 0);

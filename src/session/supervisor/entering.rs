@@ -44,7 +44,8 @@ impl Supervisor {
 
     pub(super) fn write_ledger(&mut self) {
         let e = &self.entering;
-        let is_old = (e.other_dial && (!e.written.is_empty() || e.says_never))
+        let is_there = !e.written.is_empty() || e.says_never;
+        let is_old = (e.other_dial && (is_there || e.holds_back))
             || (e.sync_all && !e.says_sync && !e.written.is_empty())
             || e.names_too_many;
         let due = !e.is_over && (!e.wanted.is_empty() || is_old);
@@ -256,9 +257,6 @@ impl Supervisor {
         self.entering.trouble = None;
         self.entering.says_never = self.entering.writes_never;
         self.entering.says_sync = self.entering.writes_sync;
-        if self.entering.holds_back {
-            self.relax_by_dial();
-        }
         if self.lost_writes.is_none() && !fresh.is_empty() {
             self.watch_for_lost_writes();
         }
@@ -268,6 +266,9 @@ impl Supervisor {
                 self.entering.written.push(index);
                 self.may_owe(index);
             }
+        }
+        if self.entering.holds_back {
+            self.relax_by_dial();
         }
         self.allow_sync();
     }
@@ -302,9 +303,8 @@ impl Supervisor {
                 }
             }
         }
-        if self.keeper.as_ref().is_some_and(Keeper::has_ended) {
+        if let Some(dead) = self.keeper.take_if(|k| k.has_ended()) {
             // Somebody killed it: without a keeper nothing may owe, so there has to be another.
-            self.keeper = None;
             let Some(ledger) = self.ledger.clone() else {
                 return;
             };
@@ -314,16 +314,12 @@ impl Supervisor {
             // It lets go of what it was told to, and of all else.
             let left = self.filesystems.kept_only();
             left.into_iter().for_each(|i| self.umount_ready(i));
-            let has_one = self.has_whole_keeper(&ledger);
-            if !has_one {
+            if dead.has_failed_at_once() || !self.has_whole_keeper(&ledger) {
                 let would_relax = self.relaxing || self.entering.holds_back;
                 self.relax(false);
                 // Until there is one: it is tried again as the entry is.
                 self.entering.holds_back = would_relax;
                 self.entering.other_dial |= would_relax;
-            }
-            // What it took to settle while we stood still is in no account any more.
-            if !has_one || self.must_settle() {
                 self.settle_all();
             }
         }

@@ -346,7 +346,8 @@ impl Supervisor {
     fn relax_by_dial(&mut self) {
         let later = self.plan.classes.iter().any(|u| *u != Until::Now);
         let knows = self.keeper.as_ref().is_some_and(Keeper::is_whole);
-        let is_unknown = !self.entering.written.is_empty() && !knows;
+        let e = &self.entering;
+        let is_unknown = (!e.written.is_empty() || e.writing.is_some()) && !knows;
         let holds_back = is_unknown || self.must_settle() && self.entering.says_never;
         self.relax(later && !holds_back);
         self.entering.holds_back = holds_back;

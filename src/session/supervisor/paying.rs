@@ -117,9 +117,9 @@ impl Supervisor {
 
     /// Superblock `index` is settled, and nobody has asked for more meanwhile.
     fn is_paid(&mut self, index: usize) {
-        if !self.relaxing {
+        if !self.relaxing && !self.entering.holds_back {
             // Of requests that were made after all: those put off were noted before the relaxation
-            // ended, and so before this settle began.
+            // ended, and so before this settle began. Where it is held back none begins by that.
             let _ = settle::take_debt(self.shared, index);
         } else {
             // The same of a class that came to `now` before this settle began.

@@ -1,0 +1,281 @@
+//! Keepers: what they settle while supervisors stand still or are dead, also where they are killed
+//! themselves, have too little, or wait for a disk.
+
+use super::broken::owing;
+use super::ledger::is_settled;
+use super::*;
+use crate::harness::command::LIMIT;
+use crate::harness::disk::{Disk, SlowDisk, SmallDisk};
+use crate::sessions::death::children;
+use crate::sessions::stage::as_root;
+use crate::wait::until;
+use rustix::process::{getrlimit, kill_process, prlimit, Pid, Resource, Rlimit, Signal};
+use std::path::PathBuf;
+
+/// The process of a session that has this name.
+fn named(stage: &Stage, name: &str) -> Pid {
+    let found = stage.of_synclater().into_iter();
+    { found.into_iter() }
+        .find(|pid| is_named(*pid, name))
+        .expect("it lives")
+}
+
+fn is_named(pid: Pid, name: &str) -> bool {
+    let comm = std::fs::read_to_string(format!("/proc/{}/comm", pid.as_raw_nonzero()));
+    comm.is_ok_and(|comm| comm.trim() == name)
+}
+
+/// Whether it settles: then it has a child.
+fn has_a_child(pid: Pid) -> bool {
+    let pid = pid.as_raw_nonzero();
+    let path = format!("/proc/{pid}/task/{pid}/children");
+    std::fs::read_to_string(path).is_ok_and(|t| !t.trim().is_empty())
+}
+
+#[test]
+fn what_a_keeper_took_that_was_killed_while_it_settled_is_known() {
+    if !as_root("what_a_keeper_took_that_was_killed_while_it_settled_is_known") {
+        return;
+    }
+    let (disk, stage) = (SmallDisk::new(), Stage::new("taken"));
+    let mut scribe = owing(&disk, &stage);
+    let (supervisor, keeper) = (scribe.pid(), named(&stage, "synclater-keep"));
+    kill_process(supervisor, Signal::STOP).expect("it lives");
+    // At once: it settles for some milliseconds. Where it is missed, the keeper has told.
+    let limit = Instant::now() + Duration::from_secs(5);
+    while !has_a_child(keeper) && Instant::now() < limit {}
+    kill_process(keeper, Signal::KILL).expect("it lives");
+    kill_process(supervisor, Signal::CONT).expect("it lives");
+    let end = scribe.end();
+    assert_eq!(end.status.code(), Some(125), "{end}\n{:#}", stage.report());
+}
+
+/// How many files it may open, from now on; what that was before.
+fn set_limit(pid: Pid, files: Option<u64>) -> Option<u64> {
+    let limit = |most| Rlimit {
+        current: files,
+        maximum: most,
+    };
+    let hard = getrlimit(Resource::Nofile).maximum;
+    let before = prlimit(Some(pid), Resource::Nofile, limit(hard));
+    before.expect("root may").current
+}
+
+/// With too many files open the kernel leaves out what a message brings.
+#[test]
+fn a_keeper_that_could_not_take_a_file_system_closes_no_entry() {
+    if !as_root("a_keeper_that_could_not_take_a_file_system_closes_no_entry") {
+        return;
+    }
+    let (disk, stage) = (Disk::new("ext4", 64), Stage::new("too-many-files"));
+    let mut scribe = scribe(&stage, &[]);
+    let keeper = named(&stage, "synclater-keep");
+    let is_open = |fd: &u64| Path::new(&format!("/proc/{keeper}/fd/{fd}")).is_symlink();
+    let full = (0..).find(|fd| !is_open(fd));
+    let before = set_limit(keeper, full);
+    warm(&stage, &mut scribe, disk.path());
+    save(&mut scribe, disk.path(), &["a"]);
+    set_limit(keeper, before);
+    scribe.send(Signal::KILL);
+    let ended = || !stage.of_synclater().contains(&keeper);
+    assert!(until(LIMIT, ended), "the keeper lives");
+    let settle = stage.ask(&["settle"]);
+    is_settled(&stage, &settle);
+    are_whole(disk.cut().path(), &["a", "warm"]);
+}
+
+/// It was killed while no other could be had.
+#[test]
+fn a_new_keeper_is_told_of_what_owed_before_it() {
+    if !as_root("a_new_keeper_is_told_of_what_owed_before_it") {
+        return;
+    }
+    let (disk, stage) = (Disk::new("ext4", 64), Stage::new("next-keeper"));
+    let mut scribe = scribe(&stage, &["--until", "1h"]);
+    warm(&stage, &mut scribe, disk.path());
+    let supervisor = scribe.pid();
+    let lives = |pid: Pid| stage.of_synclater().contains(&pid);
+    let keeper = named(&stage, "synclater-keep");
+    let before = set_limit(supervisor, Some(3));
+    kill_process(keeper, Signal::KILL).expect("it lives");
+    assert!(until(LIMIT, || !lives(keeper)));
+    set_limit(supervisor, before);
+    stage.ask(&["set", &stage.id(), "-u", "2h"]).must_succeed();
+    warm(&stage, &mut scribe, disk.path());
+    save(&mut scribe, disk.path(), &["a"]);
+    scribe.send(Signal::KILL);
+    stage.ask(&["settle"]).must_succeed();
+    are_whole(disk.cut().path(), &["a", "warm"]);
+}
+
+/// A socket takes some 300 messages.
+#[test]
+fn a_keeper_that_stands_still_is_replaced_before_it_misses_a_word() {
+    if !as_root("a_keeper_that_stands_still_is_replaced_before_it_misses_a_word") {
+        return;
+    }
+    let (disk, stage) = (Disk::new("ext4", 64), Stage::new("deaf"));
+    let mut scribe = scribe(&stage, &["--until", "never"]);
+    warm(&stage, &mut scribe, disk.path());
+    let keeper = named(&stage, "synclater-keep");
+    kill_process(keeper, Signal::STOP).expect("it lives");
+    let id = stage.id();
+    let set = |dial: &str| stage.ask(&["set", &id, "-u", dial]).must_succeed();
+    for _ in 0..400 {
+        set("never");
+    }
+    set("exit");
+    warm(&stage, &mut scribe, disk.path());
+    save(&mut scribe, disk.path(), &["a"]);
+    scribe.send(Signal::KILL);
+    // Where it is still there, it goes by what it has heard.
+    let _ = kill_process(keeper, Signal::CONT);
+    stage.ask(&["settle"]).must_succeed();
+    are_whole(disk.cut().path(), &["a"]);
+}
+
+/// Whether of what `keeper` settles only one file system is left, which takes its time.
+fn waits_for_one(keeper: Pid) -> bool {
+    let state = |pid: &Pid| {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
+        let stat = stat.unwrap_or_default();
+        stat.rsplit(") ")
+            .next()
+            .and_then(|rest| rest.chars().next())
+    };
+    let states: Vec<_> = children(keeper, "").iter().filter_map(state).collect();
+    states.iter().filter(|s| **s == 'D').count() == 1
+        && states.iter().all(|s| matches!(s, 'D' | 'Z'))
+}
+
+/// A session that owes on a disk whose flush takes `flush_ms` from [`is_slow`] on, and its keeper.
+fn on_slow_disk(stage: &Stage, flush_ms: u32) -> (SlowDisk, Running, Pid) {
+    let slow = SlowDisk::new("ext4", 64, flush_ms);
+    std::fs::write(quick(&slow), "").expect("as long as this is there");
+    let mut scribe = scribe(stage, &["--until", "1h"]);
+    warm(stage, &mut scribe, &slow.path());
+    save(&mut scribe, &slow.path(), &["slow"]);
+    let keeper = named(stage, "synclater-keep");
+    (slow, scribe, keeper)
+}
+
+fn quick(slow: &SlowDisk) -> PathBuf {
+    slow.path().with_file_name("img.quick")
+}
+
+fn is_slow(slow: &SlowDisk) {
+    std::fs::remove_file(quick(slow)).expect("it was quick");
+}
+
+/// The kernel tells of a lost write once.
+#[test]
+fn a_lost_write_is_known_of_a_keeper_that_was_killed_while_another_disk_took_its_time() {
+    let name = "a_lost_write_is_known_of_a_keeper_that_was_killed_while_another_disk_took_its_time";
+    if !as_root(name) {
+        return;
+    }
+    let (bad, stage) = (SlowDisk::new("ext4", 64, 0), Stage::new("two-disks"));
+    let (slow, mut scribe, keeper) = on_slow_disk(&stage, 3000);
+    warm(&stage, &mut scribe, &bad.path());
+    save(&mut scribe, &bad.path(), &["lost"]);
+    let like = bad.path().with_file_name("img.bad");
+    std::fs::write(&like, "kkkkkkkk").expect("what a saved file is full of");
+    is_slow(&slow);
+    scribe.send(Signal::KILL);
+    assert!(until(LIMIT, || waits_for_one(keeper)));
+    kill_process(keeper, Signal::KILL).expect("it lives");
+    std::fs::remove_file(like).expect("it was bad");
+    let told = stage.ask(&["settle"]);
+    assert_eq!(told.status.code(), Some(125), "{told}");
+    assert_eq!(stage.entries().len(), 1, "{told}");
+    scribe.end();
+    drop(slow);
+}
+
+#[test]
+fn a_keeper_that_waits_for_one_disk_hears_that_the_supervisor_is_dead() {
+    if !as_root("a_keeper_that_waits_for_one_disk_hears_that_the_supervisor_is_dead") {
+        return;
+    }
+    let (disk, stage) = (Disk::new("ext4", 64), Stage::new("one-hangs"));
+    let (slow, mut scribe, keeper) = on_slow_disk(&stage, 12_000);
+    warm(&stage, &mut scribe, disk.path());
+    is_slow(&slow);
+    scribe.send(Signal::STOP);
+    assert!(until(LIMIT, || waits_for_one(keeper)));
+    scribe.send(Signal::CONT);
+    warm(&stage, &mut scribe, disk.path());
+    save(&mut scribe, disk.path(), &["a"]);
+    scribe.send(Signal::KILL);
+    let killed = Instant::now();
+    let is_there = || disk.cut().path().join("a").exists();
+    assert!(until(LIMIT, is_there));
+    assert!(
+        killed.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        killed.elapsed()
+    );
+    scribe.end();
+    std::fs::write(quick(&slow), "").expect("it is quick again");
+    drop(slow);
+}
+
+#[test]
+fn a_keeper_that_can_begin_no_process_settles_by_itself() {
+    if !as_root("a_keeper_that_can_begin_no_process_settles_by_itself") {
+        return;
+    }
+    let (disk, stage) = (Disk::new("ext4", 64), Stage::new("no-process"));
+    let mut scribe = scribe(&stage, &["--until", "1h"]);
+    warm(&stage, &mut scribe, disk.path());
+    save(&mut scribe, disk.path(), &["a"]);
+    let keeper = named(&stage, "synclater-keep");
+    set_limit(keeper, Some(3));
+    scribe.send(Signal::KILL);
+    let ended = || !stage.of_synclater().contains(&keeper);
+    assert!(until(LIMIT, ended), "the keeper lives");
+    are_whole(disk.cut().path(), &["a"]);
+    scribe.end();
+    stage.ask(&["settle"]).must_succeed();
+}
+
+/// It was killed while the first entry was being written, and no other could be had.
+#[test]
+fn nothing_is_relaxed_without_a_keeper_behind_the_first_entry() {
+    if !as_root("nothing_is_relaxed_without_a_keeper_behind_the_first_entry") {
+        return;
+    }
+    let stage = Stage::new("first-entry");
+    let ledger = SlowDisk::new("ext4", 64, 1500);
+    let mut command = session(&stage, &["--until", "1s"]);
+    command
+        .env("SYNCLATER_STATE_DIR", ledger.path())
+        .arg(tool("scribe"));
+    let mut scribe = Running::start(&stage, command);
+    scribe.be_ready();
+    save(&mut scribe, &stage.work(), &["a"]);
+    assert!(until(LIMIT, || {
+        stage
+            .of_synclater()
+            .iter()
+            .any(|pid| is_named(*pid, "synclater-keep"))
+    }));
+    let keeper = named(&stage, "synclater-keep");
+    let before = set_limit(scribe.pid(), Some(3));
+    kill_process(keeper, Signal::KILL).expect("it lives");
+    let has_entry = || {
+        let files = std::fs::read_dir(ledger.path()).expect("the ledger");
+        files
+            .flatten()
+            .any(|f| f.path().extension().is_some_and(|x| x == "json"))
+    };
+    assert!(until(LIMIT, has_entry));
+    // A second flush follows behind the name of the entry; two heartbeats are behind that.
+    crate::sessions::stage::pass(Duration::from_secs(4));
+    set_limit(scribe.pid(), before);
+    let counted = stage.counted();
+    save(&mut scribe, &stage.work(), &["b"]);
+    assert_eq!(stage.counted().1, counted.1, "{:#}", stage.session());
+    warm(&stage, &mut scribe, &stage.work());
+    ends_well(&stage, &mut scribe);
+}

@@ -5,7 +5,7 @@
 //! - ext4 with its journal elsewhere: `syncfs`, then `fsync` of a file of ours. The commit flushes
 //!   the journal's disk, and that of the data only where the transaction has ordered data;
 //!   ext4_fsync flushes the data's.
-//! - ext4 without a journal: `syncfs`, twice. ext4_sync_fs flushes, but sync_filesystem (fs/sync.c)
+//! - ext4 without a journal, or not seen to have one when it was first held: `syncfs`, twice. ext4_sync_fs flushes, but sync_filesystem (fs/sync.c)
 //!   writes extents, folders and bitmaps behind that; the second one flushes those.
 //! - XFS: `syncfs`, then `fsync` of a file of ours. xfs_fs_sync_fs (fs/xfs/xfs_super.c) forces the
 //!   log, and a log that is clean is not written: no flush. xfs_file_fsync flushes the data's disk
@@ -52,8 +52,16 @@ fn has_journal_elsewhere(dev: (u32, u32)) -> bool {
     let Some(name) = disk_name(dev) else {
         return true;
     };
-    let is_own = || Path::new(&format!("/proc/fs/jbd2/{name}-8")).exists();
-    !has_no_journal(&name) && !is_own()
+    !has_no_journal(&name) && !has_own_journal(&name)
+}
+
+fn has_own_journal(name: &str) -> bool {
+    Path::new(&format!("/proc/fs/jbd2/{name}-8")).exists()
+}
+
+fn is_btrfs(fd: BorrowedFd<'_>) -> bool {
+    const BTRFS: rustix::fs::FsWord = 0x9123_683e; // linux/magic.h
+    rustix::fs::fstatfs(fd).is_ok_and(|fs| fs.f_type == BTRFS)
 }
 
 fn has_no_journal(name: &str) -> bool {
@@ -100,6 +108,8 @@ fn ext4_count(fd: BorrowedFd<'_>, which: &str) -> Option<u64> {
 pub struct Past {
     errors: Option<u64>,
     messages: Option<u64>,
+    /// Its journal, or its type, was seen to need one `syncfs` alone. /sys may be gone later.
+    needs_one: bool,
 }
 
 impl Past {
@@ -109,24 +119,35 @@ impl Past {
         Past {
             errors: ext4_count(fd, "errors_count"),
             messages: ext4_count(fd, "msg_count"),
+            needs_one: is_btrfs(fd) || disk_of(fd).is_some_and(|name| has_own_journal(&name)),
         }
     }
 
+    /// How many bytes it takes, for another process.
+    pub const SIZE: usize = 17;
+
     /// As bytes, for another process.
     #[must_use]
-    pub fn to_bytes(self) -> [u8; 16] {
+    pub fn to_bytes(self) -> [u8; Past::SIZE] {
         let [errors, messages] = [self.errors, self.messages].map(|n| n.unwrap_or(u64::MAX));
-        (u128::from(errors) << 64 | u128::from(messages)).to_le_bytes()
+        let mut bytes = [0; Past::SIZE];
+        bytes[..8].copy_from_slice(&errors.to_le_bytes());
+        bytes[8..16].copy_from_slice(&messages.to_le_bytes());
+        bytes[16] = u8::from(self.needs_one);
+        bytes
     }
 
     /// From [`Past::to_bytes`].
     #[must_use]
-    pub fn from_bytes(bytes: [u8; 16]) -> Past {
-        let both = u128::from_le_bytes(bytes);
-        let known = |n: u128| u64::try_from(n).ok().filter(|n| *n != u64::MAX);
+    pub fn from_bytes(bytes: [u8; Past::SIZE]) -> Past {
+        let number = |at: usize| {
+            let word = bytes[at..at + 8].try_into().map(u64::from_le_bytes);
+            word.ok().filter(|n| *n != u64::MAX)
+        };
         Past {
-            errors: known(both >> 64),
-            messages: known(both & u128::from(u64::MAX)),
+            errors: number(0),
+            messages: number(8),
+            needs_one: bytes[16] == 1,
         }
     }
 
@@ -284,7 +305,7 @@ pub fn settle_by(fds: &[impl AsFd], past: Past) -> i32 {
         return rustix::io::Errno::BADF.raw_os_error();
     };
     let file = fds.get(1).map(AsFd::as_fd);
-    let done = settle(fd, file);
+    let done = settle(fd, file, past);
     if done != 0 {
         return done;
     }
@@ -301,12 +322,12 @@ pub fn settle_by(fds: &[impl AsFd], past: Past) -> i32 {
 /// Makes everything so far durable on the file system of `fd`, with a `file` of ours there where
 /// one is needed; 0 or an errno. Where the disk has counted no flush meanwhile, or counts none, it
 /// is flushed once more, as root.
-fn settle(fd: BorrowedFd<'_>, file: Option<BorrowedFd<'_>>) -> i32 {
+fn settle(fd: BorrowedFd<'_>, file: Option<BorrowedFd<'_>>, past: Past) -> i32 {
     let disk = Disk::below(fd);
     let before = disk.as_ref().and_then(Disk::flushes);
     let done = match (job::syncfs(fd), file) {
         (0, Some(file)) => flush(file),
-        (0, None) if disk_of(fd).is_some_and(|name| has_no_journal(&name)) => job::syncfs(fd),
+        (0, None) if !past.needs_one => job::syncfs(fd),
         (errno, _) => errno,
     };
     // Each flush that is counted began behind what syncfs had written, or it is none of ours.

@@ -26,7 +26,7 @@ use synclater_sys::{process, socket, wait};
 /// Messages: one byte, then an index or nothing; with a file system comes what it had met before.
 const HOLD: u8 = b'H';
 /// HOLD, the index, how many descriptors, and the past.
-const HOLD_SIZE: usize = 19;
+const HOLD_SIZE: usize = 3 + Past::SIZE;
 const DROP: u8 = b'D';
 const SYNC_ALL: u8 = b'S';
 const NEVER: u8 = b'N';

@@ -88,3 +88,41 @@ fn what_is_settled_from_inside_of_a_session_is_settled_then() {
         ends_well(&stage, &mut scribe);
     }
 }
+
+/// The first syncfs of an ext4 without a journal flushes in front of what it writes last. Whether
+/// there is a journal stands in /sys, which may be gone by then.
+#[test]
+fn an_ext4_without_a_journal_is_flushed_behind_all_though_nobody_can_see_what_it_is() {
+    let name = "an_ext4_without_a_journal_is_flushed_behind_all_though_nobody_can_see_what_it_is";
+    if !as_root(name) {
+        return;
+    }
+    let (disk, stage) = (Disk::new("ext4", 64), Stage::new("no-sys"));
+    umount(disk.path());
+    let image = disk.image();
+    run(clean("mkfs.ext4")
+        .args(["-q", "-F", "-O", "^has_journal"])
+        .arg(&image))
+    .must_succeed();
+    mount(&["-o", "loop"], &image.display().to_string(), disk.path());
+    let mut command = stage.with_folders("unshare");
+    command.args([
+        "-m",
+        "--propagation",
+        "private",
+        SYNCLATER,
+        "run",
+        "--quiet",
+    ]);
+    command.args(stage.json()).arg("--").arg(tool("scribe"));
+    let mut scribe = Running::start(&stage, command);
+    scribe.be_ready();
+    warm(&stage, &mut scribe, disk.path());
+    save(&mut scribe, disk.path(), &["a"]);
+    let mut hide = clean("nsenter");
+    hide.args(["-t", &scribe.pid().as_raw_nonzero().to_string(), "-m"]);
+    run(hide.args(["umount", "-l", "/sys"])).must_succeed();
+    let before = flushes(&disk.device());
+    ends_well(&stage, &mut scribe);
+    assert!(flushes(&disk.device()) >= before + 2);
+}

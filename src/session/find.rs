@@ -7,7 +7,7 @@
 //! both. A btrfs subvolume loses its number when it is deleted, whoever has it open.
 
 use super::durable;
-use super::filesystems::{dev_of, mounts_of};
+use super::filesystems::{dev_of, first_mounts_of, mounts_of};
 use super::names::Number;
 use super::opening::{known_at, Opening};
 use rustix::fs::{open, FileType, Mode, OFlags};
@@ -179,12 +179,8 @@ impl Asked {
         // Read while the descriptor is open: its mount and its superblock are the same all the
         // time.
         let id = { self.theirs.as_ref() }.and_then(|(fd, _)| id_of_fd(fd, MNT_ID).ok());
-        let tables = [
-            "self".to_owned(),
-            self.question.pid.to_string(),
-            "1".to_owned(),
-        ];
-        let tables = tables.map(|of| mounts_of(&of));
+        let theirs = first_mounts_of(self.question.pid);
+        let tables = [mounts_of("self"), theirs, mounts_of("1")];
         let by_id = |m: &&Mount| id == Some(m.id);
         let by_number = |m: &&Mount| dev_of(m) == self.dev;
         let found = { tables.iter().enumerate() }

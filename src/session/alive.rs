@@ -28,6 +28,7 @@ pub struct Proof {
     ours: OwnedFd,
     theirs: OwnedFd,
     lock: Option<OwnedFd>,
+    was_lost: bool,
 }
 
 impl Proof {
@@ -38,8 +39,12 @@ impl Proof {
     pub fn to_come() -> io::Result<Proof> {
         let (ours, theirs) = socket::pair()?;
         rustix::io::ioctl_fionbio(&ours, true)?;
-        let lock = None;
-        Ok(Proof { ours, theirs, lock })
+        Ok(Proof {
+            ours,
+            theirs,
+            lock: None,
+            was_lost: false,
+        })
     }
 
     /// Where whoever makes the lock is to leave it, if nobody has made it yet: not even one who
@@ -51,10 +56,19 @@ impl Proof {
     /// The lock, if it was made.
     pub fn lock(&mut self) -> Option<BorrowedFd<'_>> {
         if self.lock.is_none() {
-            let left = socket::receive(&self.ours, &mut [0]);
-            self.lock = left.ok().and_then(|(_, fds)| fds.into_iter().next());
+            if let Ok((_, fds)) = socket::receive(&self.ours, &mut [0]) {
+                self.lock = fds.into_iter().next();
+                // With too many files open the kernel leaves it out (MSG_CTRUNC).
+                self.was_lost = self.lock.is_none();
+            }
         }
         self.lock.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Whether it was made, and did not reach us: nobody has it, so the entry proves nothing.
+    #[must_use]
+    pub fn was_lost(&self) -> bool {
+        self.was_lost
     }
 }
 

@@ -1,9 +1,13 @@
 //! What cannot be read is not nothing: folders that cannot be listed, lock files that cannot be
 //! opened, entries of others, and entries that say more than which file systems owe.
 
+use super::keepers::set_limit;
 use super::ledger::{entry_of, is_settled, is_told, kill, namesake, plant, PLANTED};
 use super::*;
+use crate::harness::command::LIMIT;
+use crate::harness::disk::SlowDisk;
 use crate::sessions::stage::{as_root, give_to_nobody, AS_NOBODY};
+use crate::wait::until;
 use std::os::unix::fs::PermissionsExt;
 
 #[test]
@@ -118,4 +122,39 @@ fn a_cut_session_is_named_though_its_lock_cannot_be_opened() {
     let status = run(&mut command);
     assert_eq!(status.status.code(), Some(1), "{status}");
     assert!(status.stdout.contains("kelp"), "{status}");
+}
+
+/// The lock beside the entry comes over a socket.
+#[test]
+fn a_session_that_could_not_take_its_lock_relaxes_nothing_until_it_can() {
+    if !as_root("a_session_that_could_not_take_its_lock_relaxes_nothing_until_it_can") {
+        return;
+    }
+    let (stage, elsewhere) = (Stage::new("lock-lost"), Stage::new("same-ledger"));
+    let ledger = SlowDisk::new("ext4", 64, 1500);
+    let mut command = session(&stage, &["--until", "1h"]);
+    command
+        .env("SYNCLATER_STATE_DIR", ledger.path())
+        .arg(tool("scribe"));
+    let mut scribe = Running::start(&stage, command);
+    scribe.be_ready();
+    save(&mut scribe, &stage.work(), &["a"]);
+    let has = |end: &str| {
+        let files = std::fs::read_dir(ledger.path()).expect("the ledger");
+        let mut paths = files.flatten().map(|f| f.path());
+        paths.any(|p| p.extension().is_some_and(|x| x == end))
+    };
+    assert!(until(LIMIT, || has("lock")));
+    let before = set_limit(scribe.pid(), Some(3));
+    assert!(until(LIMIT, || has("json")));
+    // Two flushes follow behind the name of the entry.
+    crate::sessions::stage::pass(Duration::from_secs(4));
+    set_limit(scribe.pid(), before);
+    warm(&stage, &mut scribe, &stage.work());
+    let mut settle = elsewhere.synclater(&["settle"]);
+    let settle = run(settle.env("SYNCLATER_STATE_DIR", ledger.path()));
+    assert_eq!(settle.status.code(), Some(125), "{settle}");
+    assert!(settle.stderr.contains("its session lives"), "{settle}");
+    assert!(has("json"), "{settle}");
+    ends_well(&stage, &mut scribe);
 }

@@ -254,6 +254,9 @@ impl Supervisor {
         }
         self.shared.page().entered.store(1, SeqCst);
         self.prove_to_keeper();
+        if self.entering.proof.as_ref().is_some_and(Proof::was_lost) {
+            return self.not_entered("no descriptor was left for its lock", fresh);
+        }
         self.entering.trouble = None;
         self.entering.says_never = self.entering.writes_never;
         self.entering.says_sync = self.entering.writes_sync;

@@ -32,7 +32,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use synclater_model::policy::filesystem::{kind, upper_of, FsKind, Mount};
 use synclater_sys::job::{self, Job};
-use synclater_sys::mount;
+use synclater_sys::{mount, process};
 
 /// How much later than its message an error may be counted.
 const LATE: Duration = Duration::from_millis(500);
@@ -223,6 +223,26 @@ impl Holding {
     #[must_use]
     pub fn settle(&self) -> i32 {
         settle_apart(&self.parts().0, self.past)
+    }
+}
+
+impl Holding {
+    /// As [`Holding::settle`], by a process that goes on if we are interrupted: nobody else is told
+    /// what the kernel tells it, so it notes an errno by itself, and has `locks` until then.
+    #[must_use]
+    pub fn settle_and_note(&self, locks: &[BorrowedFd<'_>], note: impl Fn(i32)) -> i32 {
+        let (fds, past) = self.parts();
+        let all: Vec<BorrowedFd<'_>> = [&fds[..], locks].concat();
+        let job = Job::start(|| {
+            process::leave_session();
+            let kept = job::keep_only(&all);
+            let errno = settle_by(&kept[..fds.len()], past);
+            if errno != 0 {
+                note(errno);
+            }
+            errno
+        });
+        job.map_or_else(|_| settle_by(&fds, past), |job| job.result())
     }
 }
 

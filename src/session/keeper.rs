@@ -347,6 +347,8 @@ impl Vigil {
             (1, SYNC_ALL) => self.all = true,
             (1, NEVER) => self.never = true,
             (1, MUST_SETTLE) => self.never = false,
+            // With too many files open the kernel leaves it out: the one before is as good.
+            (1, PROOF) if fds.is_empty() => {}
             (1, PROOF) => self.proof = fds,
             (1, ALL) => self.is_whole = true,
             (1, END) => return Heard::End,
@@ -395,7 +397,7 @@ impl Vigil {
         }
         let held = self.held.iter().find(|(i, _)| *i == index);
         let job = match held {
-            Some((_, held)) => settle::job_for(held),
+            Some((_, held)) => settle::job_for(held, |errno| self.note(errno)),
             None => Job::start(job::sync_everything),
         };
         match job {
@@ -442,11 +444,16 @@ impl Vigil {
     /// through the page and to the supervisor, should it go on.
     fn lost(&mut self, index: usize, errno: i32) {
         self.lost = errno;
-        let page = self.shared.page();
-        page.error.store(errno.unsigned_abs(), SeqCst);
+        self.note(errno);
         let byte = |n: usize| u8::try_from(n).unwrap_or(u8::MAX);
         let errno = u8::try_from(errno).unwrap_or(5);
         let _ = socket::send(&self.socket, &[LOST, byte(index), errno], &[]);
+    }
+
+    /// What settles notes it by itself, too: we may be killed before it has ended.
+    fn note(&self, errno: i32) {
+        let page = self.shared.page();
+        page.error.store(errno.unsigned_abs(), SeqCst);
     }
 
     /// The supervisor is dead, and what can be settled is: clears up behind it.

@@ -464,11 +464,14 @@ pub struct Note {
 }
 
 impl Note {
-    /// Notes it, with the name of EIO where there is no room for another.
+    /// Notes it, with the name of EIO where there is no room for another, if it is not noted yet.
     ///
     /// # Errors
     /// Those of rename(2) and fsync(2).
     pub fn write(&self, errno: i32) -> io::Result<()> {
+        if read(&self.path).is_ok_and(|there| there.error.is_some()) {
+            return Ok(());
+        }
         let noted = self.ledger.note_error(&self.path, errno);
         noted.or_else(|_| {
             replace(&self.fresh.path, &self.path)?;

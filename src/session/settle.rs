@@ -86,14 +86,19 @@ pub fn debts(shared: &Shared, fs: usize) -> Vec<(usize, u64)> {
         .collect()
 }
 
-/// Begins to settle the file system of which that is held, and takes no debt.
+/// Begins to settle the file system of which that is held, and takes no debt. What settles it
+/// notes an errno by itself.
 ///
 /// # Errors
 /// As [`Job::start`].
-pub fn job_for(held: &Holding) -> io::Result<Job> {
+pub fn job_for(held: &Holding, note: impl Fn(i32)) -> io::Result<Job> {
     Job::start(|| {
         let (fds, past) = held.parts();
-        durable::settle_by(&job::keep_only(&fds), past)
+        let errno = durable::settle_by(&job::keep_only(&fds), past);
+        if errno != 0 {
+            note(errno);
+        }
+        errno
     })
 }
 
@@ -103,7 +108,7 @@ impl Settle {
     /// # Errors
     /// `EAGAIN` where no process can be had; the debt then stands as before.
     pub fn filesystem(shared: &Shared, fs: usize, held: &Holding) -> io::Result<Settle> {
-        Self::start(shared, fs, || job_for(held))
+        Self::start(shared, fs, || job_for(held, |_| {}))
     }
 
     /// Settles what `sync()` owes beside the file systems that are held: all the others, and block

@@ -17,6 +17,7 @@ use super::opening::Opening;
 use super::{dirs, filesystems, shared};
 use crate::folder::take_lock;
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use synclater_model::ledger::{Boot, Entry, LedgerFs};
 use synclater_model::policy::filesystem::Mount;
@@ -68,7 +69,7 @@ pub fn clear() -> Vec<Cleared> {
 }
 
 fn clear_if_dead(session: &Living) -> Option<Cleared> {
-    let _lock = take_lock(&session.dir)?;
+    let lock = take_lock(&session.dir)?;
     let nothing = Cleared::nothing(&session.id);
     let out = match entry_of(session) {
         // The entry is written before the first debt.
@@ -76,7 +77,7 @@ fn clear_if_dead(session: &Living) -> Option<Cleared> {
         Ok(Some((mut filed, ledger))) => {
             let is_told = is_told_of_a_lost_write(session, &mut filed, &ledger);
             let is_elsewhere = dirs::state_dir().as_deref() != Some(ledger.dir());
-            match settle_alone(&filed, &ledger, Some(&page_of(session))) {
+            match settle_alone(&filed, &ledger, Some((&page_of(session), lock.as_fd()))) {
                 // Its folder alone says where its ledger is.
                 Ok(Some(out)) if is_elsewhere && !out.is_whole() => return Some(out),
                 Ok(out) if is_told => out.unwrap_or(nothing),
@@ -236,11 +237,12 @@ fn is_closed(filed: &Filed, ledger: &Ledger) -> bool {
 }
 
 /// Settles what an entry names, if nobody else does: the kernel tells of a lost write once, so of
-/// two who settle at once one would hear of it, and the other close the entry.
+/// two who settle at once one would hear of it, and the other close the entry. Of a session whose
+/// folder is there, its page and the lock of that come with it.
 fn settle_alone(
     filed: &Filed,
     ledger: &Ledger,
-    page: Option<&Path>,
+    folder: Option<(&Path, BorrowedFd<'_>)>,
 ) -> Result<Option<Cleared>, Unread> {
     // Seen by way of another mount, the locks of one that lives are other ones.
     match life_of(&filed.entry, ledger) {
@@ -248,7 +250,7 @@ fn settle_alone(
         Life::NotKnown => return Err(Unread::elsewhere(&filed.path)),
         Life::Ended => {}
     }
-    let _lock = match ledger.lock_beside(&filed.entry, true) {
+    let lock = match ledger.lock_beside(&filed.entry, true) {
         Found::Held => return Err(Unread::living(&filed.path)),
         Found::NotTold => return Err(Unread::elsewhere(&filed.path)),
         Found::Free(lock) | Found::Another(lock) => Some(lock),
@@ -261,7 +263,12 @@ fn settle_alone(
         // One that could not be noted there.
         now.entry.error = now.entry.error.take().or(filed.entry.error.clone());
     }
-    now.map(|now| settle_filed(&now, ledger, page)).transpose()
+    let page = folder.map(|(page, _)| page);
+    let locks: Vec<BorrowedFd<'_>> = { lock.iter().map(AsFd::as_fd) }
+        .chain(folder.map(|(_, lock)| lock))
+        .collect();
+    now.map(|now| settle_filed(&now, ledger, page, &locks))
+        .transpose()
 }
 
 /// What a session whose supervisor is dead has left to settle.
@@ -457,8 +464,13 @@ fn life_of_process(pid: u32, entry: &Entry) -> Life {
 }
 
 /// Settles what an entry names, in place of its session, and closes it where all was.
-fn settle_filed(filed: &Filed, ledger: &Ledger, page: Option<&Path>) -> Result<Cleared, Unread> {
-    let out = settle_entry(filed, ledger).map_err(|e| Unread::full(&filed.path, e))?;
+fn settle_filed(
+    filed: &Filed,
+    ledger: &Ledger,
+    page: Option<&Path>,
+    locks: &[BorrowedFd<'_>],
+) -> Result<Cleared, Unread> {
+    let out = settle_entry(filed, ledger, locks).map_err(|e| Unread::full(&filed.path, e))?;
     if out.is_whole() {
         page.map(shared::is_being_closed);
         let _ = ledger.close_here(filed);
@@ -467,7 +479,7 @@ fn settle_filed(filed: &Filed, ledger: &Ledger, page: Option<&Path>) -> Result<C
 }
 
 /// Fails where it could not be noted that a write was lost: the next one that asks is not told.
-fn settle_entry(filed: &Filed, ledger: &Ledger) -> io::Result<Cleared> {
+fn settle_entry(filed: &Filed, ledger: &Ledger, locks: &[BorrowedFd<'_>]) -> io::Result<Cleared> {
     let entry = &filed.entry;
     let mut out = Cleared::nothing(&entry.id);
     out.entry.clone_from(&filed.path);
@@ -485,7 +497,8 @@ fn settle_entry(filed: &Filed, ledger: &Ledger) -> io::Result<Cleared> {
         }
     }
     for fs in &entry.filesystems {
-        let list = match settle_again(fs) {
+        let noted = |errno| drop(note.write(errno));
+        let list = match settle_again(fs, locks, noted) {
             Some(0) if out.error.is_none() => &mut out.settled,
             Some(errno) if errno != 0 => {
                 note.write(errno)?;
@@ -501,14 +514,15 @@ fn settle_entry(filed: &Filed, ledger: &Ledger) -> io::Result<Cleared> {
 
 /// Settles the file system that an entry names: 0 or an errno. `None` where it is mounted nowhere
 /// in our sight: whether its unmount has written everything cannot be told any more.
-fn settle_again(fs: &LedgerFs) -> Option<i32> {
+fn settle_again(fs: &LedgerFs, locks: &[BorrowedFd<'_>], note: impl Fn(i32)) -> Option<i32> {
     let table = filesystems::mounts_of("self");
     let alike = |m: &&Mount| m.fstype == fs.fstype && m.source == fs.source;
     let mut alike: Vec<&Mount> = table.iter().rev().filter(alike).collect();
     // First what is at its point, the uppermost before others there.
     alike.sort_by_key(|m| m.path() != Path::new(&fs.mount));
     let found = on_its_mount(fs, &alike).or_else(|| by_its_uuid(fs, &alike))?;
-    Some(Holding::new(found.fd, found.file, Opening::of(&found.mount)).settle())
+    let held = Holding::new(found.fd, found.file, Opening::of(&found.mount));
+    Some(held.settle_and_note(locks, note))
 }
 
 /// The file system on the very mount that an entry names.

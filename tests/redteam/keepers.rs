@@ -51,7 +51,7 @@ fn what_a_keeper_took_that_was_killed_while_it_settled_is_known() {
 }
 
 /// How many files it may open, from now on; what that was before.
-fn set_limit(pid: Pid, files: Option<u64>) -> Option<u64> {
+pub(super) fn set_limit(pid: Pid, files: Option<u64>) -> Option<u64> {
     let limit = |most| Rlimit {
         current: files,
         maximum: most,
@@ -190,6 +190,66 @@ fn a_lost_write_is_known_of_a_keeper_that_was_killed_while_another_disk_took_its
     assert_eq!(stage.entries().len(), 1, "{told}");
     scribe.end();
     drop(slow);
+}
+
+/// A session that owes on a disk that is slow, and loses what it was told, from now on.
+fn on_lossy_disk(stage: &Stage) -> (SlowDisk, Running, Pid) {
+    let (disk, scribe, keeper) = on_slow_disk(stage, 2000);
+    let like = disk.path().with_file_name("img.bad");
+    std::fs::write(like, "kkkkkkkk").expect("what a saved file is full of");
+    is_slow(&disk);
+    (disk, scribe, keeper)
+}
+
+fn is_gone(pid: &Pid) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
+    stat.map_or(true, |s| s.contains(") Z "))
+}
+
+/// What settled it lives on, and is the only one that the kernel has told.
+fn is_told_once_more(stage: &Stage, disk: &SlowDisk) {
+    let told = stage.ask(&["settle"]);
+    assert_eq!(told.status.code(), Some(125), "{told}");
+    std::fs::remove_file(disk.path().with_file_name("img.bad")).expect("it was bad");
+    std::fs::write(quick(disk), "").expect("it is quick again");
+    let told = stage.ask(&["settle"]);
+    assert_eq!(told.status.code(), Some(125), "{told}");
+    assert_eq!(stage.entries().len(), 1, "{told}");
+}
+
+#[test]
+fn a_lost_write_is_known_though_the_keeper_is_killed_while_it_settles() {
+    if !as_root("a_lost_write_is_known_though_the_keeper_is_killed_while_it_settles") {
+        return;
+    }
+    let stage = Stage::new("orphaned-settle");
+    let (disk, mut scribe, keeper) = on_lossy_disk(&stage);
+    scribe.send(Signal::KILL);
+    assert!(until(LIMIT, || waits_for_one(keeper)));
+    let settling = children(keeper, "");
+    kill_process(keeper, Signal::KILL).expect("it lives");
+    assert!(until(LIMIT, || settling.iter().all(is_gone)));
+    is_told_once_more(&stage, &disk);
+    scribe.end();
+}
+
+#[test]
+fn a_lost_write_is_known_though_the_settle_in_its_place_is_interrupted() {
+    if !as_root("a_lost_write_is_known_though_the_settle_in_its_place_is_interrupted") {
+        return;
+    }
+    let stage = Stage::new("interrupted-settle");
+    let (disk, mut scribe, _) = on_lossy_disk(&stage);
+    super::ledger::kill(&stage, &scribe);
+    let mut settle = Running::start(&stage, stage.synclater(&["settle"]));
+    assert!(until(LIMIT, || waits_for_one(settle.pid())));
+    let settling = children(settle.pid(), "");
+    // As the terminal does it: to the whole group.
+    rustix::process::kill_process_group(settle.pid(), Signal::INT).expect("it lives");
+    settle.end();
+    assert!(until(LIMIT, || settling.iter().all(is_gone)));
+    is_told_once_more(&stage, &disk);
+    scribe.end();
 }
 
 #[test]

@@ -188,7 +188,12 @@ impl Supervisor {
             keeper.owe_everything();
         }
         keeper.that_was_all();
-        keeper.is_whole()
+        let is_whole = keeper.is_whole();
+        if is_whole && self.must_settle() && !self.entered().is_empty() {
+            // Its descriptors tell nothing of what was lost before they were opened: ours do.
+            self.settle_all();
+        }
+        is_whole
     }
 
     /// Those that may owe: they are in the entry, or in the one that is being written.

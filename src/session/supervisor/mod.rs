@@ -533,7 +533,7 @@ impl Supervisor {
                 }
                 return Ok(());
             }
-            Err(_) => return Ok(()),
+            Err(unread) => return Err(std::io::Error::other(unread.why)),
         };
         match &self.paid.error {
             _ if self.paid.complete => {

@@ -5,8 +5,9 @@
 //! - ext4 with its journal elsewhere: `syncfs`, then `fsync` of a file of ours. The commit flushes
 //!   the journal's disk, and that of the data only where the transaction has ordered data;
 //!   ext4_fsync flushes the data's.
-//! - ext4 without a journal, or not seen to have one when it was first held: `syncfs`, twice. ext4_sync_fs flushes, but sync_filesystem (fs/sync.c)
-//!   writes extents, folders and bitmaps behind that; the second one flushes those.
+//! - ext4 without a journal, or not seen to have one when it was first held: `syncfs`, twice.
+//!   ext4_sync_fs flushes, but sync_filesystem (fs/sync.c) writes extents, folders and bitmaps
+//!   behind that; the second one flushes those.
 //! - XFS: `syncfs`, then `fsync` of a file of ours. xfs_fs_sync_fs (fs/xfs/xfs_super.c) forces the
 //!   log, and a log that is clean is not written: no flush. xfs_file_fsync flushes the data's disk
 //!   where the log's write has not.

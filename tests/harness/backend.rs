@@ -2,6 +2,7 @@
 
 use super::command::{clean, run};
 use super::dir::Dir;
+use super::disk::keep_mounts_private_if_possible;
 use super::library::preload;
 use super::limits::needs_net;
 use super::victims::tool;
@@ -86,6 +87,7 @@ pub struct Scene {
 
 impl Scene {
     pub fn new(name: &str) -> Scene {
+        keep_mounts_private_if_possible();
         let dir = Dir::new(name);
         for below in ["work", "run", "state"] {
             dir.make(below);

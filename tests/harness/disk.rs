@@ -8,7 +8,9 @@
 use super::command::{clean, run, Outcome};
 use super::dir::Dir;
 use super::victims::tool;
+use std::cell::Cell;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 /// A mounted file system in an image file.
 pub struct Disk {
@@ -130,13 +132,90 @@ pub fn mount_copy(kind: &str, image: &Path, at: &Path) {
     }
 }
 
-/// A mount namespace for this thread. Once more is harmless: a copy of the copy.
+/// A mount namespace for this thread, in which of all disks only those are mounted that a test
+/// needs: what else the machine has does not matter then.
 pub fn keep_mounts_private() {
+    thread_local! {
+        static ARE_PRIVATE: Cell<bool> = const { Cell::new(false) };
+    }
+    if ARE_PRIVATE.replace(true) {
+        return;
+    }
     // The warning is about threads that share descriptors: only the mounts are taken apart here.
     #[allow(deprecated)]
     let unshared = rustix::thread::unshare(rustix::thread::UnshareFlags::NEWNS);
     unshared.expect("a mount namespace");
     run(clean("mount").args(["--make-rprivate", "/"])).must_succeed();
+    let mounts = std::fs::read_to_string("/proc/thread-self/mountinfo").expect("mountinfo");
+    let is_other = |line: &&str| {
+        let at = line.split(' ').nth(4).unwrap_or_default();
+        let kind = line.split(" - ").nth(1).unwrap_or_default();
+        !is_virtual(kind.split(' ').next().unwrap_or_default()) && !is_needed(Path::new(at))
+    };
+    for other in { mounts.lines() }
+        .filter(is_other)
+        .filter_map(|l| l.split(' ').nth(4))
+    {
+        // One whose name has spaces, say, stays.
+        let _ = rustix::mount::unmount(other, rustix::mount::UnmountFlags::DETACH);
+    }
+}
+
+/// The same where that can be had.
+pub fn keep_mounts_private_if_possible() {
+    if super::limits::is_root() && has_namespaces() {
+        keep_mounts_private();
+    }
+}
+
+/// Whether this process may have mount namespaces: not in most containers.
+fn has_namespaces() -> bool {
+    static THEY_ARE: OnceLock<bool> = OnceLock::new();
+    *THEY_ARE.get_or_init(|| run(clean("unshare").args(["-m", "true"])).status.success())
+}
+
+/// File systems that are on no disk.
+fn is_virtual(kind: &str) -> bool {
+    const VIRTUAL: [&str; 16] = [
+        "autofs",
+        "binfmt_misc",
+        "bpf",
+        "configfs",
+        "debugfs",
+        "devpts",
+        "devtmpfs",
+        "fusectl",
+        "hugetlbfs",
+        "mqueue",
+        "proc",
+        "pstore",
+        "securityfs",
+        "sysfs",
+        "tmpfs",
+        "tracefs",
+    ];
+    VIRTUAL.contains(&kind) || kind.starts_with("cgroup")
+}
+
+/// What programs and tests lie on, and what a test has mounted that began this thread.
+fn is_needed(mount: &Path) -> bool {
+    let program = std::env::current_exe().unwrap_or_default();
+    let temporary = std::env::temp_dir();
+    let own = [
+        program.as_path(),
+        &temporary,
+        Path::new(env!("CARGO_MANIFEST_DIR")),
+    ];
+    let usual = [
+        "/bin", "/etc", "/home", "/lib", "/lib64", "/opt", "/root", "/run", "/sbin",
+    ];
+    let more = ["/usr", "/usr/local", "/var", "/var/lib", "/var/tmp"].map(Path::new);
+    let mut all = own.into_iter().chain(usual.map(Path::new)).chain(more);
+    let is_of_test =
+        |part: std::path::Component<'_>| part.as_os_str().to_string_lossy().starts_with("sl-");
+    all.any(|needed| needed.starts_with(mount))
+        || mount.starts_with("/etc")
+        || mount.components().any(is_of_test)
 }
 
 fn is_mounted(path: &Path) -> bool {
@@ -400,6 +479,29 @@ mod tests {
             drop(disk);
             assert!(!path.exists(), "{kind}");
         }
+    }
+
+    #[test]
+    fn a_test_sees_no_disk_but_its_own() {
+        if !needs_root("a_test_sees_no_disk_but_its_own") {
+            return;
+        }
+        let outer = Dir::new("outer");
+        let others = PathBuf::from(format!("{}-others", outer.path().display()).replace("sl-", ""));
+        std::fs::create_dir(&others).expect("a folder");
+        let disk = Disk::new("ext4", 16);
+        run(clean("mount").arg("--bind").arg(disk.path()).arg(&others)).must_succeed();
+        let told = std::thread::scope(|scope| {
+            let look = || {
+                keep_mounts_private();
+                (is_mounted(&others), disk.is_mounted())
+            };
+            scope.spawn(look).join().expect("it looks")
+        });
+        assert_eq!(told, (false, true));
+        assert!(is_mounted(&others));
+        run(clean("umount").arg(&others)).must_succeed();
+        std::fs::remove_dir(&others).expect("it is empty");
     }
 
     #[test]

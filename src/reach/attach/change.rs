@@ -11,8 +11,9 @@ pub(super) enum What {
     Site,
     /// A far jump, between two functions: a thread may be about to make it.
     Hole,
-    /// The boot code: a thread of a stopped process may be in it.
-    Boot,
+    /// The boot code: a thread of a stopped process may be in it, or in what it calls, which lies
+    /// between these addresses.
+    Boot(u64, u64),
 }
 
 /// Bytes of the process's code, before and after.
@@ -138,7 +139,11 @@ pub(super) fn boot_left(pid: u32, found: &Survey, memory: &Memory) -> Option<Cha
     let at = found.slack(memory, &before)?;
     let is_there = memory.bytes(at, before.len()).ok()? == before;
     let after = is_there.then(|| found.in_file(pid, at, before.len()))?;
-    let what = What::Boot;
+    let image = found.library.as_ref().map_or(0, |library| library.image);
+    let what = match image {
+        0 => What::Boot(0, 0),
+        image => What::Boot(image, image + u64::from(head.whole)),
+    };
     Some(Change {
         what,
         at,
@@ -174,7 +179,12 @@ pub(super) fn exchange_if(
     let is_in_use = |c: &&Change| match c.what {
         What::Site => false,
         What::Hole => tracer.is_anyone_in(&c.range()),
-        What::Boot => tracer.is_errand_out() || tracer.is_anyone_in(&c.range()),
+        What::Boot(from, to) => {
+            tracer.is_errand_out()
+                || !tracer.all_stand()
+                || tracer.is_anyone_in(&c.range())
+                || tracer.is_anyone_in(&(from..to))
+        }
     };
     let in_use: Vec<&Change> = changes.iter().filter(is_in_use).collect();
     if in_use.iter().any(|c| c.what == What::Hole) {

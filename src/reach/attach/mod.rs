@@ -434,7 +434,8 @@ fn bring(
             (library, lend_room(found, head.boot_code(bytes), memory)?)
         }
     };
-    tracer.run(memory, boot, &head, errand, fds, room)?;
+    let also = found.slack(memory, head.boot_code(bytes));
+    tracer.run(memory, (boot, also), &head, errand, fds, room)?;
     Ok(library)
 }
 

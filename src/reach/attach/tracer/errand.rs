@@ -119,14 +119,15 @@ impl Errands {
 
 impl Tracer {
     /// Sends a thread on an errand with descriptors of ours, and waits until it has done it. `boot`
-    /// is where the code for it lies; `has_room` tells of a stack whether the errand may lie there.
+    /// is where the code for it lies, `also` where that of an earlier errand may lie: who is still
+    /// on that is not sent. `has_room` tells of a stack whether the errand may lie there.
     ///
     /// # Errors
     /// `Busy` where no thread could be had; what the errand itself met.
     pub fn run(
         &mut self,
         memory: &Memory,
-        boot: u64,
+        (boot, also): (u64, Option<u64>),
         head: &Head,
         errand: &Errand,
         fds: [std::os::fd::BorrowedFd<'_>; 3],
@@ -139,10 +140,13 @@ impl Tracer {
             keeps || target::filters_of(pid, thread.tid()) == Some(known)
         };
         let tid = self.catch_one(|thread| {
+            let code = |from| from..from + u64::from(head.boot_len);
+            let is_away =
+                |ip| code(boot).contains(&ip) || also.is_some_and(|at| code(at).contains(&ip));
             let fits = |r: &Registers| {
                 let in_section = r.is_in_program() && is_in_sequence(thread, memory);
                 let is_its = r.is_64() == (class == Class::Long);
-                is_its && !in_section && has_room(&Stack::of(r, memory))
+                is_its && !in_section && !is_away(r.ip()) && has_room(&Stack::of(r, memory))
             };
             // What puts a filter on itself at this moment is not sent: nobody has read that.
             let fits = |r: &Registers| fits(r) && has_known_filters(thread);

@@ -482,6 +482,12 @@ impl Tracer {
         Ok(())
     }
 
+    /// Whether every thread stands still: none is deep in the kernel.
+    #[must_use]
+    pub fn all_stand(&self) -> bool {
+        self.threads.values().all(|t| t.stop().is_some())
+    }
+
     /// Whether a thread stands at one of these addresses or inside of the range.
     #[must_use]
     pub fn is_anyone_in(&self, range: &std::ops::Range<u64>) -> bool {

@@ -7,7 +7,7 @@ use crate::session::control::{self, Listens, Living, Request};
 use crate::session::device;
 use crate::session::durable::{self, Settled};
 use crate::session::ledger::Ledger;
-use crate::session::stale::{self, Cleared, Debtor};
+use crate::session::stale::{self, Cleared, Debtor, PATIENCE};
 use std::io;
 use std::path::Path;
 use std::thread::sleep;
@@ -140,8 +140,6 @@ fn listed() -> Result<Vec<Debtor>, Trouble> {
 /// Whether all that these sessions owed is settled, which ended meanwhile; says why not. Their
 /// keepers are at it, if they have been killed; what those leave is settled in their place.
 fn are_paid(ended: &[&Debtor]) -> bool {
-    /// How long it is waited for a keeper.
-    const PATIENCE: Duration = Duration::from_secs(60);
     { ended.iter() }.for_each(|debtor| paid::wait_for(debtor, PATIENCE));
     let mut is_whole = ended.is_empty() || are_settled(&super::clear_stale());
     for debtor in ended {

@@ -65,6 +65,12 @@ impl Proof {
         self.lock.as_ref().map(AsFd::as_fd)
     }
 
+    /// The lock, if it has come.
+    #[must_use]
+    pub fn as_held(&self) -> Option<BorrowedFd<'_>> {
+        self.lock.as_ref().map(AsFd::as_fd)
+    }
+
     /// Whether it was made, and did not reach us: nobody has it, so the entry proves nothing.
     #[must_use]
     pub fn was_lost(&self) -> bool {

@@ -228,22 +228,34 @@ impl Holding {
 }
 
 impl Holding {
-    /// As [`Holding::settle`], by a process that goes on if we are interrupted: nobody else is told
-    /// what the kernel tells it, so it notes an errno by itself, and has `locks` until then.
-    #[must_use]
-    pub fn settle_and_note(&self, locks: &[BorrowedFd<'_>], note: impl Fn(i32)) -> i32 {
+    /// Begins to settle, by a process that goes on if we are interrupted or killed. Nobody else is
+    /// told what the kernel tells that: it has `locks` as long as it lives, and notes an errno by
+    /// itself where nobody waits for it any more.
+    ///
+    /// # Errors
+    /// As [`Job::start`].
+    pub fn begin(&self, locks: &[BorrowedFd<'_>], note: impl Fn(i32)) -> io::Result<Job> {
         let (fds, past) = self.parts();
         let all: Vec<BorrowedFd<'_>> = [&fds[..], locks].concat();
-        let job = Job::start(|| {
+        let us = std::process::id();
+        Job::start(|| {
             process::leave_session();
             let kept = job::keep_only(&all);
             let errno = settle_by(&kept[..fds.len()], past);
-            if errno != 0 {
+            if errno != 0 && process::parent() != us {
                 note(errno);
             }
             errno
-        });
-        job.map_or_else(|_| settle_by(&fds, past), |job| job.result())
+        })
+    }
+
+    /// As [`Holding::begin`], and waits for it; settles here where no process can be had.
+    #[must_use]
+    pub fn settle_with(&self, locks: &[BorrowedFd<'_>], note: impl Fn(i32)) -> i32 {
+        match self.begin(locks, note) {
+            Ok(job) => job.result(),
+            Err(_) => settle_by(&self.parts().0, self.past),
+        }
     }
 }
 

@@ -10,7 +10,6 @@ use super::belongings::Belongings;
 use super::durable::{Holding, Past};
 use super::hierarchy;
 use super::ledger::{Filed, Ledger, Unread};
-use super::settle;
 use super::shared::Shared;
 use rustix::fs::{mkdirat, openat, unlinkat, AtFlags, Mode, OFlags};
 use std::cell::Cell;
@@ -75,7 +74,7 @@ impl Keeper {
             let kept = <[OwnedFd; 3]>::try_from(job::keep_only(&fds));
             // `kept` owns them now.
             std::mem::forget((theirs, parent, lock));
-            let Ok([socket, parent, _lock]) = kept else {
+            let Ok([socket, parent, lock]) = kept else {
                 return 1;
             };
             Vigil {
@@ -83,6 +82,8 @@ impl Keeper {
                 ledger,
                 what,
                 socket,
+                lock,
+                is_alone: false,
                 held: Vec::new(),
                 missing: Vec::new(),
                 settles: BTreeMap::new(),
@@ -143,9 +144,14 @@ impl Keeper {
         self.tell(&message, &fds)
     }
 
-    /// Tells it that it has been told of everything that owes: before, it closes no entry.
-    pub fn that_was_all(&mut self) {
-        self.is_whole = self.tell(&[ALL], &[]).is_ok();
+    /// It has been told of everything that owes.
+    pub fn knows_all(&mut self) {
+        self.is_whole = true;
+    }
+
+    /// Tells it that it knows all that there is to know: before, it closes no entry.
+    pub fn may_close(&self) {
+        let _ = self.tell(&[ALL], &[]);
     }
 
     /// Whether it has been told of everything that owes, and of all since.
@@ -226,6 +232,10 @@ struct Vigil {
     ledger: Ledger,
     what: Belongings,
     socket: OwnedFd,
+    /// The session's.
+    lock: OwnedFd,
+    /// The supervisor is dead.
+    is_alone: bool,
     /// Each file system with its index.
     held: Vec<(usize, Holding)>,
     /// File systems that it could not be handed.
@@ -269,6 +279,7 @@ impl Vigil {
             }
             if is_alone {
                 alone_since = Some(Instant::now());
+                self.is_alone = true;
                 self.shared.relax(false);
                 self.settle_all();
                 continue;
@@ -397,7 +408,7 @@ impl Vigil {
         }
         let held = self.held.iter().find(|(i, _)| *i == index);
         let job = match held {
-            Some((_, held)) => settle::job_for(held, |errno| self.note(errno)),
+            Some((_, held)) => held.begin(&self.locks(), |errno| self.note(errno, true)),
             None => Job::start(job::sync_everything),
         };
         match job {
@@ -444,16 +455,28 @@ impl Vigil {
     /// through the page and to the supervisor, should it go on.
     fn lost(&mut self, index: usize, errno: i32) {
         self.lost = errno;
-        self.note(errno);
+        self.note(errno, self.is_alone);
         let byte = |n: usize| u8::try_from(n).unwrap_or(u8::MAX);
         let errno = u8::try_from(errno).unwrap_or(5);
         let _ = socket::send(&self.socket, &[LOST, byte(index), errno], &[]);
     }
 
-    /// What settles notes it by itself, too: we may be killed before it has ended.
-    fn note(&self, errno: i32) {
+    /// The session's lock, and that beside its entry: as long as one has them, nobody else closes
+    /// that.
+    fn locks(&self) -> Vec<BorrowedFd<'_>> {
+        { self.proof.iter().chain([&self.lock]) }
+            .map(AsFd::as_fd)
+            .collect()
+    }
+
+    /// Notes a lost write where the next command looks; in the entry, too, if nobody writes that
+    /// any more: one that settles in another run folder sees no page.
+    fn note(&self, errno: i32, also_there: bool) {
         let page = self.shared.page();
         page.error.store(errno.unsigned_abs(), SeqCst);
+        if also_there {
+            self.ledger.note_own(&self.what.id, &self.what.token, errno);
+        }
     }
 
     /// The supervisor is dead, and what can be settled is: clears up behind it.

@@ -380,6 +380,14 @@ impl Ledger {
         write_durably(&self.dir, path, entry.to_json().as_bytes(), replace)
     }
 
+    /// Notes that in the entry that the session `id` with this `token` has written, as well as can
+    /// be.
+    pub fn note_own(&self, id: &str, token: &str, errno: i32) {
+        if let Ok(Some(own)) = self.own_entry(id, token) {
+            let _ = self.note_error(&own.path, errno);
+        }
+    }
+
     /// Makes room for that note before it is known whether it will be needed: a full disk has none
     /// at the moment that it is.
     ///

@@ -3,7 +3,7 @@
 //! Promise: a settle of a file system covers every request that was counted before its debt was
 //! taken; `oldest` tells the age of the oldest of them when the settle ended.
 
-use super::durable::{self, Holding};
+use super::durable::Holding;
 use super::shared::Shared;
 use rustix::fd::{AsFd, BorrowedFd};
 use std::io;
@@ -86,29 +86,20 @@ pub fn debts(shared: &Shared, fs: usize) -> Vec<(usize, u64)> {
         .collect()
 }
 
-/// Begins to settle the file system of which that is held, and takes no debt. What settles it
-/// notes an errno by itself.
-///
-/// # Errors
-/// As [`Job::start`].
-pub fn job_for(held: &Holding, note: impl Fn(i32)) -> io::Result<Job> {
-    Job::start(|| {
-        let (fds, past) = held.parts();
-        let errno = durable::settle_by(&job::keep_only(&fds), past);
-        if errno != 0 {
-            note(errno);
-        }
-        errno
-    })
-}
-
 impl Settle {
-    /// Settles the file system whose debt row is `fs`, by what is held of it.
+    /// Settles the file system whose debt row is `fs`, by what is held of it: see
+    /// [`Holding::begin`].
     ///
     /// # Errors
     /// `EAGAIN` where no process can be had; the debt then stands as before.
-    pub fn filesystem(shared: &Shared, fs: usize, held: &Holding) -> io::Result<Settle> {
-        Self::start(shared, fs, || job_for(held, |_| {}))
+    pub fn filesystem(
+        shared: &Shared,
+        fs: usize,
+        held: &Holding,
+        locks: &[BorrowedFd<'_>],
+        note: impl Fn(i32),
+    ) -> io::Result<Settle> {
+        Self::start(shared, fs, || held.begin(locks, note))
     }
 
     /// Settles what `sync()` owes beside the file systems that are held: all the others, and block

@@ -19,6 +19,8 @@ use crate::folder::take_lock;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 use synclater_model::ledger::{Boot, Entry, LedgerFs};
 use synclater_model::policy::filesystem::Mount;
 use synclater_sys::job::{self, Job};
@@ -213,8 +215,9 @@ pub fn settle_orphans(ledger: &Ledger) -> (Vec<Cleared>, Vec<Unread>) {
         !was_cut(e, ledger) && !known.iter().any(|d| d.has_written(e))
     };
     let mut cleared = Vec::new();
+    let until = Instant::now() + PATIENCE;
     for filed in entries.into_iter().filter(has_no_folder) {
-        match life_of(&filed.entry, ledger) {
+        match life_once_settled(&filed, ledger, until) {
             Life::Lives if is_closed(&filed, ledger) => {}
             Life::Lives => unread.push(Unread::living(&filed.path)),
             _ if filed.entry.boot(&boot) != Boot::This => {
@@ -228,6 +231,22 @@ pub fn settle_orphans(ledger: &Ledger) -> (Vec<Cleared>, Vec<Unread>) {
         }
     }
     (cleared, unread)
+}
+
+/// How long it is waited for whoever settles in a dead session's place.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Whether the session that wrote an entry lives; where its supervisor does not, once nobody else
+/// settles what it owed: what it had begun to settle may go on without it.
+fn life_once_settled(filed: &Filed, ledger: &Ledger, until: Instant) -> Life {
+    loop {
+        let life = life_of(&filed.entry, ledger);
+        let is_settled = life == Life::Lives && life_by_number(&filed.entry) == Life::Ended;
+        if !is_settled || is_closed(filed, ledger) || Instant::now() > until {
+            return life;
+        }
+        sleep(Duration::from_millis(10));
+    }
 }
 
 /// Whether an entry is there no more.
@@ -470,7 +489,20 @@ fn settle_filed(
     page: Option<&Path>,
     locks: &[BorrowedFd<'_>],
 ) -> Result<Cleared, Unread> {
-    let out = settle_entry(filed, ledger, locks).map_err(|e| Unread::full(&filed.path, e))?;
+    let out = settle_entry(filed, ledger, locks);
+    let mut out = out.map_err(|e| Unread::full(&filed.path, e))?;
+    // Another one who settled may have been told since they were read.
+    let now = ledger.entry(&filed.entry.id)?;
+    let now = now.filter(|now| now.entry.token == filed.entry.token);
+    out.error = out.error.or(now.and_then(|now| now.entry.error));
+    if let Some(errno) = page
+        .and_then(shared::error_in)
+        .filter(|_| out.error.is_none())
+    {
+        let noted = ledger.note_error(&filed.path, errno);
+        noted.map_err(|e| Unread::full(&filed.path, e))?;
+        out.error = Some(errno_name(errno));
+    }
     if out.is_whole() {
         page.map(shared::is_being_closed);
         let _ = ledger.close_here(filed);
@@ -522,7 +554,7 @@ fn settle_again(fs: &LedgerFs, locks: &[BorrowedFd<'_>], note: impl Fn(i32)) -> 
     alike.sort_by_key(|m| m.path() != Path::new(&fs.mount));
     let found = on_its_mount(fs, &alike).or_else(|| by_its_uuid(fs, &alike))?;
     let held = Holding::new(found.fd, found.file, Opening::of(&found.mount));
-    Some(held.settle_and_note(locks, note))
+    Some(held.settle_with(locks, note))
 }
 
 /// The file system on the very mount that an entry names.

@@ -1,12 +1,12 @@
 //! Keepers: what they settle while supervisors stand still or are dead, also where they are killed
 //! themselves, have too little, or wait for a disk.
 
-use super::broken::owing;
+use super::broken::{kill_all, owing};
 use super::ledger::is_settled;
 use super::*;
 use crate::harness::command::LIMIT;
 use crate::harness::disk::{Disk, SlowDisk, SmallDisk};
-use crate::sessions::death::children;
+use crate::sessions::death::{children, waits_for_disk};
 use crate::sessions::stage::as_root;
 use crate::wait::until;
 use rustix::process::{getrlimit, kill_process, prlimit, Pid, Resource, Rlimit, Signal};
@@ -230,6 +230,23 @@ fn a_lost_write_is_known_though_the_keeper_is_killed_while_it_settles() {
     kill_process(keeper, Signal::KILL).expect("it lives");
     assert!(until(LIMIT, || settling.iter().all(is_gone)));
     is_told_once_more(&stage, &disk);
+    scribe.end();
+}
+
+#[test]
+fn a_lost_write_is_known_though_both_are_killed_while_the_supervisor_settles() {
+    if !as_root("a_lost_write_is_known_though_both_are_killed_while_the_supervisor_settles") {
+        return;
+    }
+    let stage = Stage::new("both-killed");
+    let (disk, mut scribe, keeper) = on_lossy_disk(&stage);
+    let mut settle = Running::start(&stage, stage.synclater(&["settle", &stage.id()]));
+    assert!(until(LIMIT, || waits_for_disk(scribe.pid())));
+    let settling = children(scribe.pid(), "synclater");
+    kill_all(&[scribe.pid(), keeper]);
+    assert!(until(LIMIT, || settling.iter().all(is_gone)));
+    is_told_once_more(&stage, &disk);
+    settle.end();
     scribe.end();
 }
 

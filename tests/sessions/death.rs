@@ -271,7 +271,7 @@ fn being_settled(stage: &Stage, disk: &SlowDisk, state: &Path) -> (Running, Runn
 }
 
 /// Whether a child of `of` waits for a disk.
-fn waits_for_disk(of: Pid) -> bool {
+pub fn waits_for_disk(of: Pid) -> bool {
     let stat = |pid: &Pid| std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
     let waits = |pid: &Pid| stat(pid).is_ok_and(|s| s.contains(") D "));
     children(of, "").iter().any(waits)
@@ -357,7 +357,13 @@ fn settle_says_no_good_of_a_session_that_ends_while_others_are_settled() {
     };
     both.sort_by_key(id);
     let [mut victim, mut before] = both;
-    interrupt_twice(&mut before);
+    // Nobody is left to settle it.
+    let keeper = child(before.pid(), "synclater-keep").expect("a keeper");
+    for signal in [Signal::STOP, Signal::KILL] {
+        before.send(signal);
+        kill_process(keeper, signal).expect("it lives");
+    }
+    before.end();
     let mut settle = Running::start(&stage, stage.synclater(&["settle"]));
     assert!(until(LIMIT, || waits_for_disk(settle.pid())));
     interrupt_twice(&mut victim);

@@ -174,7 +174,8 @@ pub fn end_with_parent(parent: u32) -> bool {
 }
 
 /// The parent's process id; 0 where it lies outside of our pid namespace.
-pub(crate) fn parent() -> u32 {
+#[must_use]
+pub fn parent() -> u32 {
     let pid = rustix::process::getppid();
     pid.map_or(0, |pid| pid.as_raw_nonzero().get().unsigned_abs())
 }

@@ -187,13 +187,23 @@ impl Supervisor {
         if self.entering.sync_was_allowed {
             keeper.owe_everything();
         }
-        keeper.that_was_all();
-        let is_whole = keeper.is_whole();
-        if is_whole && self.must_settle() && !self.entered().is_empty() {
+        keeper.knows_all();
+        self.entering.may_close_later = true;
+        if self.must_settle() && !self.entered().is_empty() {
             // Its descriptors tell nothing of what was lost before they were opened: ours do.
             self.settle_all();
         }
-        is_whole
+        if self.settles.is_empty() {
+            self.keeper_may_close();
+        }
+        self.keeper.as_ref().is_some_and(Keeper::is_whole)
+    }
+
+    /// Once what began with a new keeper is settled: it knows what that has told.
+    pub(super) fn keeper_may_close(&mut self) {
+        if std::mem::take(&mut self.entering.may_close_later) {
+            self.keeper.iter().for_each(Keeper::may_close);
+        }
     }
 
     /// Those that may owe: they are in the entry, or in the one that is being written.

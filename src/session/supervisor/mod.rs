@@ -154,6 +154,8 @@ struct Entering {
     holds_back: bool,
     /// The session ends: what it owes is in the entry already.
     is_over: bool,
+    /// The keeper is told that it knows all once nothing is being settled any more.
+    may_close_later: bool,
     /// Why it cannot be written, and when it is tried again.
     trouble: Option<(String, Instant)>,
     /// What tells others that an entry's session lives.

@@ -94,6 +94,7 @@ impl Supervisor {
             self.is_paid(index);
         }
         if self.settles.is_empty() && !self.settles_once_more() {
+            self.keeper_may_close();
             if std::mem::take(&mut self.dial_changes) {
                 self.dial_is_new();
             }
@@ -196,7 +197,14 @@ impl Supervisor {
             let Some(held) = self.filesystems.get(index).and_then(|f| f.held()) else {
                 return;
             };
-            Settle::filesystem(self.shared, index, held)
+            let proof = self.entering.proof.as_ref().and_then(Proof::as_held);
+            let lock = self.belongings.lock.as_fd();
+            let locks: Vec<_> = proof.into_iter().chain([lock]).collect();
+            let note = |errno| {
+                let ledger = self.ledger.as_ref();
+                ledger.map(|l| l.note_own(&self.plan.id, &self.belongings.token, errno));
+            };
+            Settle::filesystem(self.shared, index, held, &locks, note)
         };
         match job {
             Ok(job) => {

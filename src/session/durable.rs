@@ -33,7 +33,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use synclater_model::policy::filesystem::{kind, upper_of, FsKind, Mount};
 use synclater_sys::job::{self, Job};
-use synclater_sys::{mount, process};
+use synclater_sys::{mount, process, signal};
 
 /// How much later than its message an error may be counted.
 const LATE: Duration = Duration::from_millis(500);
@@ -240,6 +240,7 @@ impl Holding {
         let us = std::process::id();
         Job::start(|| {
             process::leave_session();
+            signal::hold_back_all();
             let kept = job::keep_only(&all);
             let errno = settle_by(&kept[..fds.len()], past);
             if errno != 0 && process::parent() != us {

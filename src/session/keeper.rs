@@ -267,7 +267,7 @@ impl Vigil {
             let is_alone = self.wait(parent, alone_since.is_some());
             // All that it was told before its end: a supervisor may die before we have begun.
             if self.has_heard_the_end() {
-                self.settles.values().for_each(Job::kill);
+                self.end_settles();
                 return 0;
             }
             self.take_ends();
@@ -292,6 +292,18 @@ impl Vigil {
                 self.shared.relax(false);
                 self.settle_all();
             }
+        }
+    }
+
+    /// Whoever unmounts a file system behind us must not find it busy.
+    fn end_settles(&mut self) {
+        self.settles.values().for_each(Job::kill);
+        let until = Instant::now() + Duration::from_secs(1);
+        while !self.settles.is_empty() && Instant::now() < until {
+            let all = self.settles.values();
+            let fds: Vec<_> = all.map(|job| (job.as_fd(), wait::For::Input)).collect();
+            let _ = wait::any(&fds, Duration::from_millis(100));
+            self.settles.retain(|_, job| job.finished().is_none());
         }
     }
 

@@ -16,7 +16,7 @@ use crate::folder::random_name;
 use rustix::fs::{flock, renameat_with, FlockOperation, RenameFlags, CWD};
 use rustix::fs::{Access, AtFlags, Mode, OFlags};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use synclater_model::ledger::{is_name, Entry};
 use synclater_model::report::message::Trouble;
@@ -472,6 +472,12 @@ pub struct Note {
 }
 
 impl Note {
+    /// What keeps others from removing it: as long as one has that.
+    #[must_use]
+    pub fn lock(&self) -> BorrowedFd<'_> {
+        self.fresh.fd.as_fd()
+    }
+
     /// Notes it, with the name of EIO where there is no room for another, if it is not noted yet.
     ///
     /// # Errors

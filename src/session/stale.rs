@@ -520,6 +520,7 @@ fn settle_entry(filed: &Filed, ledger: &Ledger, locks: &[BorrowedFd<'_>]) -> io:
     }
     out.error.clone_from(&entry.error);
     let note = ledger.prepare_note(filed)?;
+    let locks = &[locks, &[note.lock()]].concat();
     if entry.sync {
         // What the session knows of is settled behind that, by what makes it durable.
         if let Ok(job) = Job::start(job::sync_everything) {

@@ -261,8 +261,10 @@ fn a_lost_write_is_known_though_the_settle_in_its_place_is_interrupted() {
     let mut settle = Running::start(&stage, stage.synclater(&["settle"]));
     assert!(until(LIMIT, || waits_for_one(settle.pid())));
     let settling = children(settle.pid(), "");
-    // As the terminal does it: to the whole group.
-    rustix::process::kill_process_group(settle.pid(), Signal::INT).expect("it lives");
+    // As a service is stopped; a terminal sends SIGINT to the whole group.
+    for pid in [&settling[..], &[settle.pid()]].concat() {
+        kill_process(pid, Signal::TERM).expect("it lives");
+    }
     settle.end();
     assert!(until(LIMIT, || settling.iter().all(is_gone)));
     is_told_once_more(&stage, &disk);

@@ -213,6 +213,14 @@ pub fn let_interrupt(signal: i32) {
     unblock(signal);
 }
 
+/// Has the calling process, a child that has a piece of work to do, be ended by SIGKILL alone.
+pub fn hold_back_all() {
+    let mut set = empty_set();
+    // SAFETY: `set` is an initialised set.
+    unsafe { libc::sigfillset(&raw mut set) };
+    set_mask(&set);
+}
+
 pub(crate) fn set_mask(mask: &libc::sigset_t) {
     // SAFETY: `mask` is an initialised set.
     unsafe { libc::sigprocmask(libc::SIG_SETMASK, mask, null_mut()) };

@@ -215,8 +215,8 @@ impl From<Refusal> for Failure {
     }
 }
 
-fn attach((pid, program): (u32, Incarnation), luggage: &Luggage) -> Told {
-    put_in(pid, program, luggage).unwrap_or_else(Into::into)
+fn attach((pid, program): (u32, Incarnation), is_new: bool, luggage: &Luggage) -> Told {
+    put_in(pid, program, is_new, luggage).unwrap_or_else(Into::into)
 }
 
 fn detach(pid: u32, whose: Whose) -> Told {
@@ -255,7 +255,17 @@ fn lost(e: io::Error) -> Failure {
     Failure::Busy(format!("its memory: {e}"))
 }
 
-fn put_in(pid: u32, program: Incarnation, luggage: &Luggage) -> Result<Told, Failure> {
+fn put_in(
+    pid: u32,
+    program: Incarnation,
+    is_new: bool,
+    luggage: &Luggage,
+) -> Result<Told, Failure> {
+    let tracer = tracer::tracer_of(pid);
+    if process::text(format!("/proc/{tracer}/comm")).is_ok_and(|name| name.trim() == "synclater") {
+        // A piece of work like this one, at the program before, say.
+        return Err(Failure::Busy(format!("it is traced by {tracer}")));
+    }
     let target = target::look(pid)?;
     let memory = memory_of(pid)?;
     let found = survey(pid, target.class, &memory)?;
@@ -271,7 +281,7 @@ fn put_in(pid: u32, program: Incarnation, luggage: &Luggage) -> Result<Told, Fai
         }
         owner::is_free(library, &found, &memory, luggage.clock)?;
     }
-    if !found.is_ready() && target::is_young(pid) {
+    if !found.is_ready() && (is_new || target::is_young(pid)) {
         return Err(Failure::Busy("its libc is not there yet".into()));
     }
     let unseen = found.unseen(pid, &memory);

@@ -15,12 +15,13 @@ pub struct Work {
 const LIMIT: Duration = Duration::from_secs(10);
 
 impl Work {
-    /// Begins to attach a process, if it still executes this program.
+    /// Begins to attach a process, if it still executes this program, which may have begun a moment
+    /// ago where it `is_new`.
     ///
     /// # Errors
     /// `EAGAIN` where no process can be had.
-    pub fn attach(who: (u32, Incarnation), luggage: &Luggage) -> io::Result<Work> {
-        Work::begin(luggage.fds().collect(), || attach(who, luggage))
+    pub fn attach(who: (u32, Incarnation), is_new: bool, luggage: &Luggage) -> io::Result<Work> {
+        Work::begin(luggage.fds().collect(), || attach(who, is_new, luggage))
     }
 
     /// Begins to take process `pid` out of a session; one that is in another one is left alone.
@@ -74,6 +75,12 @@ impl Work {
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.job.pid()
+    }
+
+    /// Whether it has kept others waiting.
+    #[must_use]
+    pub fn is_slow(&self) -> bool {
+        self.begun.elapsed() > Duration::from_secs(1)
     }
 
     /// Whether it is, or was, given up.

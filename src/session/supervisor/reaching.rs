@@ -206,12 +206,14 @@ impl Reach {
         let mut free =
             AT_ONCE.saturating_sub(self.tasks.iter().filter(|t| t.work.is_some()).count());
         let mut begun = Vec::new();
+        // Those that were not to be caught wait for those that have not been tried.
+        self.tasks.sort_by_key(|t| t.tries);
         for task in self.tasks.iter_mut().filter(|t| t.work.is_none()) {
             if free == 0 || task.not_before > Instant::now() {
                 continue;
             }
             let work = match task.doing {
-                Doing::Attach => Work::attach(task.who, &self.luggage),
+                Doing::Attach => Work::attach(task.who, task.is_new(), &self.luggage),
                 Doing::Detach => Work::detach(task.who.0, self.luggage.whose()),
             };
             match work {
@@ -236,9 +238,11 @@ impl Reach {
                 return !self.gives_up(task);
             };
             let work = task.work.take();
-            if work.is_some_and(|work| work.took_too_long()) {
+            if work.as_ref().is_some_and(Work::took_too_long) {
                 // Nor would it be let go of the next time, and others wait for their turn.
                 task.tries = TRIES;
+            } else if matches!(task.doing, Doing::Attach) && work.is_some_and(|w| w.is_slow()) {
+                task.tries += TRIES / 5;
             }
             self.note(task, told)
         });

@@ -43,6 +43,12 @@ impl Task {
         }
     }
 
+    /// Whether its program may have begun when it was found: its libraries come within the second
+    /// that so many tries take.
+    pub fn is_new(&self) -> bool {
+        self.tries < TRIES / 2
+    }
+
     /// Has it tried once more, in a moment.
     pub fn again(&mut self, last: Refusal) {
         self.tries += 1;

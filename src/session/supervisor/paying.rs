@@ -201,8 +201,9 @@ impl Supervisor {
             let lock = self.belongings.lock.as_fd();
             let locks: Vec<_> = proof.into_iter().chain([lock]).collect();
             let note = |errno| {
-                let ledger = self.ledger.as_ref();
-                ledger.map(|l| l.note_own(&self.plan.id, &self.belongings.token, errno));
+                if let Some(ledger) = &self.ledger {
+                    ledger.note_own(&self.plan.id, &self.belongings.token, errno);
+                }
             };
             Settle::filesystem(self.shared, index, held, &locks, note)
         };

@@ -266,6 +266,12 @@ fn put_in(
         // A piece of work like this one, at the program before, say.
         return Err(Failure::Busy(format!("it is traced by {tracer}")));
     }
+    if target::runs_in_its_parents_memory(pid) {
+        // Who attaches that knows nothing of us.
+        return Err(Failure::Busy(
+            "it runs in its parent's memory (vfork)".into(),
+        ));
+    }
     let target = target::look(pid)?;
     let memory = memory_of(pid)?;
     let found = survey(pid, target.class, &memory)?;

@@ -123,6 +123,13 @@ pub fn is_young(pid: u32) -> bool {
     age.is_some_and(|age| age < 1.0)
 }
 
+/// Whether it is a child of vfork(2) that has not executed anything yet, or its like.
+#[must_use]
+pub fn runs_in_its_parents_memory(pid: u32) -> bool {
+    let parent = Status::of(pid).map_or(0, |status| status.number("PPid"));
+    u32::try_from(parent).is_ok_and(|parent| parent != 0 && process::share_memory(pid, parent))
+}
+
 struct Status(String);
 
 impl Status {

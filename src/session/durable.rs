@@ -230,11 +230,11 @@ impl Holding {
 impl Holding {
     /// Begins to settle, by a process that goes on if we are interrupted or killed. Nobody else is
     /// told what the kernel tells that: it has `locks` as long as it lives, and notes an errno by
-    /// itself where nobody waits for it any more.
+    /// itself, with whether nobody waits for it any more. One who does may stand still, and end.
     ///
     /// # Errors
     /// As [`Job::start`].
-    pub fn begin(&self, locks: &[BorrowedFd<'_>], note: impl Fn(i32)) -> io::Result<Job> {
+    pub fn begin(&self, locks: &[BorrowedFd<'_>], note: impl Fn(i32, bool)) -> io::Result<Job> {
         let (fds, past) = self.parts();
         let all: Vec<BorrowedFd<'_>> = [&fds[..], locks].concat();
         let us = std::process::id();
@@ -243,8 +243,8 @@ impl Holding {
             signal::hold_back_all();
             let kept = job::keep_only(&all);
             let errno = settle_by(&kept[..fds.len()], past);
-            if errno != 0 && process::parent() != us {
-                note(errno);
+            if errno != 0 {
+                note(errno, process::parent() != us);
             }
             errno
         })
@@ -253,7 +253,7 @@ impl Holding {
     /// As [`Holding::begin`], and waits for it; settles here where no process can be had.
     #[must_use]
     pub fn settle_with(&self, locks: &[BorrowedFd<'_>], note: impl Fn(i32)) -> i32 {
-        match self.begin(locks, note) {
+        match self.begin(locks, |errno, _| note(errno)) {
             Ok(job) => job.result(),
             Err(_) => settle_by(&self.parts().0, self.past),
         }

@@ -420,7 +420,9 @@ impl Vigil {
         }
         let held = self.held.iter().find(|(i, _)| *i == index);
         let job = match held {
-            Some((_, held)) => held.begin(&self.locks(), |errno| self.note(errno, true)),
+            Some((_, held)) => held.begin(&self.locks(), |errno, is_alone| {
+                self.note(errno, is_alone || self.is_alone);
+            }),
             None => Job::start(job::sync_everything),
         };
         match job {

@@ -97,7 +97,7 @@ impl Settle {
         fs: usize,
         held: &Holding,
         locks: &[BorrowedFd<'_>],
-        note: impl Fn(i32),
+        note: impl Fn(i32, bool),
     ) -> io::Result<Settle> {
         Self::start(shared, fs, || held.begin(locks, note))
     }

@@ -188,20 +188,37 @@ impl Supervisor {
             keeper.owe_everything();
         }
         keeper.knows_all();
-        self.entering.may_close_later = true;
-        if self.must_settle() && !self.entered().is_empty() {
-            // Its descriptors tell nothing of what was lost before they were opened: ours do.
-            self.settle_all();
-        }
-        if self.settles.is_empty() {
-            self.keeper_may_close();
-        }
+        self.settle_for_keeper();
         self.keeper.as_ref().is_some_and(Keeper::is_whole)
     }
 
-    /// Once what began with a new keeper is settled: it knows what that has told.
-    pub(super) fn keeper_may_close(&mut self) {
-        if std::mem::take(&mut self.entering.may_close_later) {
+    /// A new keeper's descriptors tell nothing of what was lost before they were opened, and ours
+    /// do: it closes no entry before everything was settled by those.
+    fn settle_for_keeper(&mut self) {
+        let before: BTreeSet<usize> = self.settles.keys().copied().collect();
+        let begins = self.must_settle() && !self.entered().is_empty();
+        if begins {
+            self.settle_all();
+        }
+        // What was being settled already is settled once more.
+        let times = |i: &usize| 1 + u32::from(begins && before.contains(i));
+        self.entering.before_closing = { self.settles.keys() }.map(|i| (*i, times(i))).collect();
+        if self.entering.before_closing.is_empty() {
+            self.keeper.iter().for_each(Keeper::may_close);
+        }
+    }
+
+    /// Superblock `index` has been settled.
+    pub(super) fn keeper_may_close(&mut self, index: usize) {
+        let waits = &mut self.entering.before_closing;
+        let Some(times) = waits.get_mut(&index) else {
+            return;
+        };
+        *times -= 1;
+        if *times == 0 {
+            waits.remove(&index);
+        }
+        if waits.is_empty() {
             self.keeper.iter().for_each(Keeper::may_close);
         }
     }

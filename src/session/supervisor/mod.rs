@@ -154,8 +154,8 @@ struct Entering {
     holds_back: bool,
     /// The session ends: what it owes is in the entry already.
     is_over: bool,
-    /// The keeper is told that it knows all once nothing is being settled any more.
-    may_close_later: bool,
+    /// What is to be settled, and how often, before the keeper may close the entry.
+    before_closing: BTreeMap<usize, u32>,
     /// Why it cannot be written, and when it is tried again.
     trouble: Option<(String, Instant)>,
     /// What tells others that an entry's session lives.
@@ -516,6 +516,16 @@ impl Supervisor {
         }
         let has_left_some = self.reach.as_ref().is_some_and(|r| r.has_left_some());
         self.belongings.give_back(has_left_some);
+        self.note_what_was_told_last();
+    }
+
+    /// Of settles that were not waited for: those that go on behind our end note it themselves.
+    fn note_what_was_told_last(&self) {
+        let ended = { self.settles.values() }.filter_map(|s| s.finished(self.shared));
+        let lost = ended.map(|end| end.errno).find(|errno| *errno != 0);
+        if let (Some(errno), Some(ledger)) = (lost, &self.ledger) {
+            ledger.note_own(&self.plan.id, &self.belongings.token, errno);
+        }
     }
 
     /// Closes the session's own entry, if it has written one: another session's may have its name.

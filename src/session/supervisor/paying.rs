@@ -87,6 +87,7 @@ impl Supervisor {
         if end.errno != 0 {
             self.lost_write(index, end.errno);
         }
+        self.keeper_may_close(index);
         if self.again.contains(&index) {
             self.again.retain(|i| *i != index);
             self.settle(index);
@@ -94,7 +95,6 @@ impl Supervisor {
             self.is_paid(index);
         }
         if self.settles.is_empty() && !self.settles_once_more() {
-            self.keeper_may_close();
             if std::mem::take(&mut self.dial_changes) {
                 self.dial_is_new();
             }
@@ -180,6 +180,8 @@ impl Supervisor {
             errno,
             name: errno_name(errno),
         });
+        // Whoever settles in another run folder sees no page.
+        self.entering.other_dial = true;
     }
 
     /// Starts settling superblock `index` (or `ALL_FS`); if it is being settled, once more after.
@@ -200,8 +202,15 @@ impl Supervisor {
             let proof = self.entering.proof.as_ref().and_then(Proof::as_held);
             let lock = self.belongings.lock.as_fd();
             let locks: Vec<_> = proof.into_iter().chain([lock]).collect();
-            let note = |errno| {
-                if let Some(ledger) = &self.ledger {
+            let page = self.shared.page();
+            // As long as we live we judge whom it concerns; at the end we may be interrupted first,
+            // and close the entry whatever stands in it if that concerns nobody.
+            let (is_over, ledger) = (self.entering.is_over, self.ledger.as_ref());
+            let note = |errno: i32, is_alone: bool| {
+                if is_alone {
+                    page.error.store(errno.unsigned_abs(), SeqCst);
+                }
+                if let Some(ledger) = ledger.filter(|_| is_alone || is_over) {
                     ledger.note_own(&self.plan.id, &self.belongings.token, errno);
                 }
             };

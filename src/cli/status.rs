@@ -73,7 +73,7 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
 /// Entries of this boot that belong to no living session: settling failed, or was stopped.
 fn unsettled(entries: &[Entry], boot: &str, ledger: &Ledger) -> Result<(), Trouble> {
     let living = control::sessions();
-    let has_ended = |e: &&Entry| life_of(e, ledger) == Life::Ended;
+    let has_ended = |e: &&Entry| stale::has_ended(e, ledger);
     for e in entries
         .iter()
         .filter(|e| e.boot(boot) == Boot::This && !living.iter().any(|s| s.id == e.id))

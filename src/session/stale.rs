@@ -443,6 +443,17 @@ pub fn life_of(entry: &Entry, ledger: &Ledger) -> Life {
     }
 }
 
+/// Whether the session that wrote an entry has ended, also where what it had begun to settle, or
+/// another command, is still at that.
+#[must_use]
+pub fn has_ended(entry: &Entry, ledger: &Ledger) -> bool {
+    match life_of(entry, ledger) {
+        Life::Ended => true,
+        Life::Lives => life_by_number(entry) == Life::Ended,
+        Life::NotKnown => false,
+    }
+}
+
 /// The same where nothing is locked, by the number of the supervisor and when it was started. A
 /// number may be another's by now, and anybody can have its name: not its user.
 fn life_by_number(entry: &Entry) -> Life {

@@ -287,12 +287,18 @@ impl Ledger {
         if let (Some(lock), Some(wanted_at)) = (self.lock_of(entry), wanted_at) {
             alive::prove(&lock, wanted_at.as_fd())?;
         }
-        let (path, text) = (self.path(&entry.id), entry.to_json());
+        let path = self.path(&entry.id);
         // One that cannot be read is another's, too.
-        match read(&path).is_ok_and(|there| there.token == entry.token) {
-            true => write_durably(&self.dir, &path, text.as_bytes(), replace),
-            false => write_durably(&self.dir, &path, text.as_bytes(), take_free_name),
-        }
+        let there = read(&path).ok().filter(|there| there.token == entry.token);
+        let name: fn(&Path, &Path) -> io::Result<()> = match there {
+            Some(_) => replace,
+            None => take_free_name,
+        };
+        // We may outlive our supervisor: what was noted since stays.
+        let noted = there.and_then(|there| there.error);
+        let mut entry = entry.clone();
+        entry.error = entry.error.or(noted);
+        write_durably(&self.dir, &path, entry.to_json().as_bytes(), name)
     }
 
     /// The entry that the session `id` with this `token` has written, if there is one.

@@ -19,7 +19,7 @@ mod unreadable;
 mod unseen;
 
 use crate::harness::command::{clean, run};
-use crate::harness::disk::Disk;
+use crate::harness::disk::{Disk, SlowDisk};
 use crate::harness::victims::tool;
 use crate::sessions::stage::{Running, Stage, SYNCLATER};
 use std::path::Path;
@@ -42,6 +42,26 @@ fn scribe(stage: &Stage, options: &[&str]) -> Running {
     scribe.be_ready();
     warm(stage, &mut scribe, &stage.work());
     scribe
+}
+
+/// A scribe in a session whose ledger lies on a disk that takes its time, and which has asked for
+/// its first entry there.
+fn scribe_with_ledger_on(stage: &Stage, ledger: &SlowDisk, dial: &str) -> Running {
+    let mut command = session(stage, &["--until", dial]);
+    command
+        .env("SYNCLATER_STATE_DIR", ledger.path())
+        .arg(tool("scribe"));
+    let mut scribe = Running::start(stage, command);
+    scribe.be_ready();
+    save(&mut scribe, &stage.work(), &["a"]);
+    scribe
+}
+
+/// Whether a file in a ledger has this kind of name.
+fn ledger_has(ledger: &SlowDisk, kind: &str) -> bool {
+    let files = std::fs::read_dir(ledger.path()).expect("the ledger");
+    let mut paths = files.flatten().map(|f| f.path());
+    paths.any(|p| p.extension().is_some_and(|x| x == kind))
 }
 
 /// A scribe in a session and in a mount namespace of its own, in which `disk` is mounted, and

@@ -352,13 +352,7 @@ fn nothing_is_relaxed_without_a_keeper_behind_the_first_entry() {
     }
     let stage = Stage::new("first-entry");
     let ledger = SlowDisk::new("ext4", 64, 1500);
-    let mut command = session(&stage, &["--until", "1s"]);
-    command
-        .env("SYNCLATER_STATE_DIR", ledger.path())
-        .arg(tool("scribe"));
-    let mut scribe = Running::start(&stage, command);
-    scribe.be_ready();
-    save(&mut scribe, &stage.work(), &["a"]);
+    let mut scribe = scribe_with_ledger_on(&stage, &ledger, "1s");
     assert!(until(LIMIT, || {
         stage
             .of_synclater()
@@ -368,13 +362,7 @@ fn nothing_is_relaxed_without_a_keeper_behind_the_first_entry() {
     let keeper = named(&stage, "synclater-keep");
     let before = set_limit(scribe.pid(), Some(3));
     kill_process(keeper, Signal::KILL).expect("it lives");
-    let has_entry = || {
-        let files = std::fs::read_dir(ledger.path()).expect("the ledger");
-        files
-            .flatten()
-            .any(|f| f.path().extension().is_some_and(|x| x == "json"))
-    };
-    assert!(until(LIMIT, has_entry));
+    assert!(until(LIMIT, || ledger_has(&ledger, "json")));
     // A second flush follows behind the name of the entry; two heartbeats are behind that.
     crate::sessions::stage::pass(Duration::from_secs(4));
     set_limit(scribe.pid(), before);

@@ -132,18 +132,8 @@ fn a_session_that_could_not_take_its_lock_relaxes_nothing_until_it_can() {
     }
     let (stage, elsewhere) = (Stage::new("lock-lost"), Stage::new("same-ledger"));
     let ledger = SlowDisk::new("ext4", 64, 1500);
-    let mut command = session(&stage, &["--until", "1h"]);
-    command
-        .env("SYNCLATER_STATE_DIR", ledger.path())
-        .arg(tool("scribe"));
-    let mut scribe = Running::start(&stage, command);
-    scribe.be_ready();
-    save(&mut scribe, &stage.work(), &["a"]);
-    let has = |end: &str| {
-        let files = std::fs::read_dir(ledger.path()).expect("the ledger");
-        let mut paths = files.flatten().map(|f| f.path());
-        paths.any(|p| p.extension().is_some_and(|x| x == end))
-    };
+    let mut scribe = scribe_with_ledger_on(&stage, &ledger, "1h");
+    let has = |kind| ledger_has(&ledger, kind);
     assert!(until(LIMIT, || has("lock")));
     let before = set_limit(scribe.pid(), Some(3));
     assert!(until(LIMIT, || has("json")));

@@ -387,6 +387,12 @@ impl SlowDisk {
 
 impl Drop for SlowDisk {
     fn drop(&mut self) {
+        // What settles there may outlive what began it, for as long as a flush takes: unmounted
+        // before that the loop device would stay a while.
+        let _ = std::fs::write(self.dir.join("disk/img.quick"), "");
+        let path = self.path();
+        let is_free = || !is_mounted(&path) || run(clean("umount").arg(&path)).status.success();
+        crate::wait::until(super::command::LIMIT, is_free);
         warn(&run(&mut self.script("down")));
     }
 }

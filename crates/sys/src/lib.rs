@@ -42,6 +42,7 @@ pub mod signal;
 pub mod socket;
 #[allow(unsafe_code)]
 mod spawn;
+#[allow(unsafe_code)]
 pub mod threads;
 pub mod tracefs;
 pub mod wait;

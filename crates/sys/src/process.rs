@@ -388,26 +388,6 @@ pub fn proc_is_ours() -> bool {
     own.is_ok_and(|own| own.as_os_str() == std::process::id().to_string().as_str())
 }
 
-/// Whether two threads have the same table of descriptors (kcmp(2)); false where nobody can tell.
-#[must_use]
-pub fn share_descriptors(a: u32, b: u32) -> bool {
-    const KCMP_FILES: libc::c_int = 2;
-    share(a, b, KCMP_FILES)
-}
-
-/// Whether two processes have the same memory, as a child of vfork(2) has that of its parent until
-/// it executes something; false where nobody can tell.
-#[must_use]
-pub fn share_memory(a: u32, b: u32) -> bool {
-    const KCMP_VM: libc::c_int = 1;
-    share(a, b, KCMP_VM)
-}
-
-fn share(a: u32, b: u32, what: libc::c_int) -> bool {
-    // SAFETY: kcmp takes numbers here.
-    unsafe { libc::syscall(libc::SYS_kcmp, a, b, what, 0, 0) == 0 }
-}
-
 /// What a file of /proc holds, read at once if it is no longer than most are. A process may bear
 /// any name, and a file: what is no text in it is shown by marks (U+FFFD).
 ///

@@ -1,6 +1,6 @@
-//! Threads of a process that have open files of their own (unshare(2), `CLONE_FILES`).
+//! What threads and processes share: tables of descriptors (unshare(2), `CLONE_FILES`), memory.
 
-use crate::process::{is_ended, share_descriptors};
+use crate::process::is_ended;
 use std::io;
 
 /// One thread of each table of descriptors that a process has; none of one that has ended.
@@ -19,4 +19,24 @@ pub fn with_files(pid: u32) -> io::Result<Vec<u32>> {
         }
     }
     Ok(known)
+}
+
+/// Whether two threads have the same table of descriptors (kcmp(2)); false where nobody can tell.
+#[must_use]
+pub fn share_descriptors(a: u32, b: u32) -> bool {
+    const KCMP_FILES: libc::c_int = 2;
+    share(a, b, KCMP_FILES)
+}
+
+/// Whether two processes have the same memory, as a child of vfork(2) has that of its parent until
+/// it executes something; false where nobody can tell.
+#[must_use]
+pub fn share_memory(a: u32, b: u32) -> bool {
+    const KCMP_VM: libc::c_int = 1;
+    share(a, b, KCMP_VM)
+}
+
+fn share(a: u32, b: u32, what: libc::c_int) -> bool {
+    // SAFETY: kcmp takes numbers here.
+    unsafe { libc::syscall(libc::SYS_kcmp, a, b, what, 0, 0) == 0 }
 }

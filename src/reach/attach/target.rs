@@ -127,7 +127,7 @@ pub fn is_young(pid: u32) -> bool {
 #[must_use]
 pub fn runs_in_its_parents_memory(pid: u32) -> bool {
     let parent = Status::of(pid).map_or(0, |status| status.number("PPid"));
-    u32::try_from(parent).is_ok_and(|parent| parent != 0 && process::share_memory(pid, parent))
+    u32::try_from(parent).is_ok_and(|parent| parent != 0 && threads::share_memory(pid, parent))
 }
 
 struct Status(String);

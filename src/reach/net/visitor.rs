@@ -14,7 +14,8 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering::SeqCst;
 use synclater_shim::page::{Slot, Slots, SLOT_MAX};
 use synclater_sys::mount;
-use synclater_sys::process::{self, effective_user_of, share_descriptors};
+use synclater_sys::process::{self, effective_user_of};
+use synclater_sys::threads::share_descriptors;
 
 /// One thread that asks.
 pub struct Visitor {

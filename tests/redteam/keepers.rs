@@ -6,7 +6,7 @@ use super::ledger::is_settled;
 use super::*;
 use crate::harness::command::LIMIT;
 use crate::harness::disk::{Disk, SlowDisk, SmallDisk};
-use crate::sessions::death::{children, waits_for_disk};
+use crate::sessions::death::{children, is_gone, waits_for_disk};
 use crate::sessions::stage::as_root;
 use crate::wait::until;
 use rustix::process::{getrlimit, kill_process, prlimit, Pid, Resource, Rlimit, Signal};
@@ -199,11 +199,6 @@ fn on_lossy_disk(stage: &Stage) -> (SlowDisk, Running, Pid) {
     std::fs::write(like, "kkkkkkkk").expect("what a saved file is full of");
     is_slow(&disk);
     (disk, scribe, keeper)
-}
-
-fn is_gone(pid: &Pid) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
-    stat.map_or(true, |s| s.contains(") Z "))
 }
 
 /// What settled it lives on, and is the only one that the kernel has told.

@@ -5,6 +5,7 @@ use super::mounts::{overlay_on, unmounted};
 use super::*;
 use crate::harness::command::{Outcome, LIMIT};
 use crate::harness::disk::Disk;
+use crate::sessions::death::is_gone;
 use crate::sessions::stage::{as_root, has_four_parts};
 use crate::wait::until;
 use rustix::fs::{flock, FlockOperation};
@@ -34,8 +35,7 @@ pub(super) fn kill(stage: &Stage, scribe: &Running) {
 
 /// Whether it was killed; nobody has waited for it yet.
 pub(super) fn has_ended(scribe: &Running) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{}/stat", scribe.pid()));
-    stat.map_or(true, |s| s.contains(") Z "))
+    is_gone(&scribe.pid())
 }
 
 /// The only entry, and its text.

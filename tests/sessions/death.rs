@@ -32,6 +32,12 @@ pub fn children(parent: Pid, name: &str) -> Vec<Pid> {
         .collect()
 }
 
+/// Whether it has ended, also where nobody has waited for it yet.
+pub fn is_gone(pid: &Pid) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
+    stat.map_or(true, |s| s.contains(") Z "))
+}
+
 struct Hammered {
     running: Running,
     log: SyncLog,

@@ -1,13 +1,13 @@
 //! A DURATION: settled in the background, by the age of the oldest request.
 
-use super::death::{child, children};
+use super::death::{child, children, is_gone};
 use super::stage::{as_root, pass, program, Running, Stage, SyncLog, AS_NOBODY, SYNCLATER};
 use crate::harness::command::{clean, run, LIMIT};
 use crate::harness::disk::{flushes, SlowDisk};
 use crate::harness::limits::is_root;
 use crate::harness::victims::tool;
 use crate::wait::until;
-use rustix::process::{kill_process, Pid, Signal};
+use rustix::process::{kill_process, Signal};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -168,12 +168,6 @@ fn a_debt_is_shown_until_its_settle_has_ended() {
     victim.end().must_succeed();
 }
 
-/// Whether it has been killed, and waits for no disk any more.
-fn is_dead(pid: &Pid) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
-    stat.map_or(true, |s| s.contains(") Z "))
-}
-
 /// While the supervisor stood still its keeper took the debt, and was killed with what settles it.
 #[test]
 fn what_a_killed_keeper_was_settling_is_settled_by_its_age() {
@@ -198,7 +192,7 @@ fn what_a_killed_keeper_was_settling_is_settled_by_its_age() {
     for pid in [&[keeper][..], &settling].concat() {
         kill_process(pid, Signal::KILL).expect("it lives");
     }
-    assert!(until(LIMIT, || settling.iter().all(is_dead)));
+    assert!(until(LIMIT, || settling.iter().all(is_gone)));
     let before = flushes(&disk.device());
     victim.send(Signal::CONT);
     let is_settled = until(LIMIT, || flushes(&disk.device()) > before);

@@ -62,7 +62,7 @@ impl Proof {
                 self.was_lost = self.lock.is_none();
             }
         }
-        self.lock.as_ref().map(AsFd::as_fd)
+        self.as_held()
     }
 
     /// The lock, if it has come.

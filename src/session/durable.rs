@@ -223,11 +223,9 @@ impl Holding {
     /// Makes everything so far durable there; 0 or an errno. It may take as long as the disk does.
     #[must_use]
     pub fn settle(&self) -> i32 {
-        settle_apart(&self.parts().0, self.past)
+        self.settle_with(&[], |_| {})
     }
-}
 
-impl Holding {
     /// Begins to settle, by a process that goes on if we are interrupted or killed. Nobody else is
     /// told what the kernel tells that: it has `locks` as long as it lives, and notes an errno by
     /// itself, with whether nobody waits for it any more. One who does may stand still, and end.

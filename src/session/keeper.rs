@@ -83,7 +83,7 @@ impl Keeper {
                 what,
                 socket,
                 lock,
-                is_alone: false,
+                alone_since: None,
                 held: Vec::new(),
                 missing: Vec::new(),
                 settles: BTreeMap::new(),
@@ -234,8 +234,8 @@ struct Vigil {
     socket: OwnedFd,
     /// The session's.
     lock: OwnedFd,
-    /// The supervisor is dead.
-    is_alone: bool,
+    /// When the supervisor was found to be dead.
+    alone_since: Option<Instant>,
     /// Each file system with its index.
     held: Vec<(usize, Holding)>,
     /// File systems that it could not be handed.
@@ -262,24 +262,22 @@ impl Vigil {
         process::set_name(c"synclater-keep");
         enter_own_cgroup();
         let mut settled_for = None;
-        let mut alone_since = None;
         loop {
-            let is_alone = self.wait(parent, alone_since.is_some());
+            let is_alone = self.wait(parent);
             // All that it was told before its end: a supervisor may die before we have begun.
             if self.has_heard_the_end() {
                 self.end_settles();
                 return 0;
             }
             self.take_ends();
-            if let Some(since) = alone_since {
+            if let Some(since) = self.alone_since {
                 if self.settles.is_empty() || Instant::now() > since + PATIENCE {
                     return self.close();
                 }
                 continue;
             }
             if is_alone {
-                alone_since = Some(Instant::now());
-                self.is_alone = true;
+                self.alone_since = Some(Instant::now());
                 self.shared.relax(false);
                 self.settle_all();
                 continue;
@@ -308,7 +306,8 @@ impl Vigil {
     }
 
     /// Waits until something has happened, or might have; whether the supervisor is dead.
-    fn wait(&self, parent: &OwnedFd, is_known: bool) -> bool {
+    fn wait(&self, parent: &OwnedFd) -> bool {
+        let is_known = self.alone_since.is_some();
         let mut fds: Vec<(BorrowedFd<'_>, wait::For)> = Vec::new();
         fds.extend(
             self.settles
@@ -421,7 +420,7 @@ impl Vigil {
         let held = self.held.iter().find(|(i, _)| *i == index);
         let job = match held {
             Some((_, held)) => held.begin(&self.locks(), |errno, is_alone| {
-                self.note(errno, is_alone || self.is_alone);
+                self.note(errno, is_alone || self.alone_since.is_some());
             }),
             None => Job::start(job::sync_everything),
         };
@@ -469,7 +468,7 @@ impl Vigil {
     /// through the page and to the supervisor, should it go on.
     fn lost(&mut self, index: usize, errno: i32) {
         self.lost = errno;
-        self.note(errno, self.is_alone);
+        self.note(errno, self.alone_since.is_some());
         let byte = |n: usize| u8::try_from(n).unwrap_or(u8::MAX);
         let errno = u8::try_from(errno).unwrap_or(5);
         let _ = socket::send(&self.socket, &[LOST, byte(index), errno], &[]);

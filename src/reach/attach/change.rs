@@ -139,11 +139,9 @@ pub(super) fn boot_left(pid: u32, found: &Survey, memory: &Memory) -> Option<Cha
     let at = found.slack(memory, &before)?;
     let is_there = memory.bytes(at, before.len()).ok()? == before;
     let after = is_there.then(|| found.in_file(pid, at, before.len()))?;
-    let image = found.library.as_ref().map_or(0, |library| library.image);
-    let what = match image {
-        0 => What::Boot(0, 0),
-        image => What::Boot(image, image + u64::from(head.whole)),
-    };
+    let image = { found.library.as_ref() }.map(|library| library.image);
+    let (from, to) = image.map_or((0, 0), |at| (at, at + u64::from(head.whole)));
+    let what = What::Boot(from, to);
     Some(Change {
         what,
         at,

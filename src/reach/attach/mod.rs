@@ -262,7 +262,8 @@ fn put_in(
     luggage: &Luggage,
 ) -> Result<Told, Failure> {
     let tracer = tracer::tracer_of(pid);
-    if process::text(format!("/proc/{tracer}/comm")).is_ok_and(|name| name.trim() == "synclater") {
+    let comm = (tracer != 0).then(|| process::text(format!("/proc/{tracer}/comm")));
+    if comm.is_some_and(|name| name.is_ok_and(|name| name.trim() == "synclater")) {
         // A piece of work like this one, at the program before, say.
         return Err(Failure::Busy(format!("it is traced by {tracer}")));
     }

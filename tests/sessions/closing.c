@@ -97,10 +97,11 @@ static void hold_lock(int served)
 
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     must(map != MAP_FAILED, "mmap");
-    map[0] = 1;
     must(pipe(begun) == 0, "pipe");
     must(pthread_create(&thread, NULL, sync_for_ever, &begun[1]) == 0, "a thread");
     must(read(begun[0], &thread, 1) == 1, "pipe");
+    /* Just now: a sync() of somebody else would have it written before the lock is held. */
+    map[0] = 1;
     /* What lies in its place waits for what is written of it. */
     mmap(map, PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
 }

@@ -15,6 +15,7 @@ mod ledger;
 mod model;
 mod mounts;
 mod strangers;
+mod told;
 mod unreadable;
 mod unseen;
 

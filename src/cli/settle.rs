@@ -8,7 +8,9 @@ use crate::session::device;
 use crate::session::durable::{self, Settled};
 use crate::session::ledger::Ledger;
 use crate::session::stale::{self, Cleared, Debtor, PATIENCE};
+use crate::session::told;
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -244,7 +246,11 @@ fn path(name: &str) -> Result<String, Trouble> {
     } else {
         fd
     };
-    match durable::settle_at(&on_it) {
+    let ledger = Ledger::existing().ok().flatten();
+    let note = |errno, fd: BorrowedFd<'_>| {
+        { ledger.iter() }.for_each(|ledger| told::note_for_the_dead(ledger, errno, fd));
+    };
+    match durable::settle_at(&on_it, note) {
         Ok(Settled::Durable) => Ok("file system settled".into()),
         Ok(Settled::Written(why)) => Ok(format!(
             "file system written; whether it is durable is not known: {why}"

@@ -72,7 +72,8 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
 
 /// Entries of this boot that belong to no living session: settling failed, or was stopped.
 fn unsettled(entries: &[Entry], boot: &str, ledger: &Ledger) -> Result<(), Trouble> {
-    let living = control::sessions();
+    let mut living = control::sessions();
+    living.retain(control::is_there);
     let has_ended = |e: &&Entry| stale::has_ended(e, ledger);
     for e in entries
         .iter()

@@ -220,29 +220,27 @@ impl Holding {
         (fds.map(AsFd::as_fd).collect(), self.past)
     }
 
-    /// Makes everything so far durable there; 0 or an errno. It may take as long as the disk does.
-    #[must_use]
-    pub fn settle(&self) -> i32 {
-        self.settle_with(&[], |_| {})
-    }
-
-    /// Begins to settle, by a process that goes on if we are interrupted or killed. Nobody else is
+    /// Begins to make everything so far durable there, which takes as long as the disk does, by a
+    /// process that goes on if we are interrupted or killed. Nobody else is
     /// told what the kernel tells that: it has `locks` as long as it lives, and notes an errno by
-    /// itself, with whether nobody waits for it any more. One who does may stand still, and end.
+    /// itself, also where somebody waits for it: he may stand still, and end.
     ///
     /// # Errors
     /// As [`Job::start`].
-    pub fn begin(&self, locks: &[BorrowedFd<'_>], note: impl Fn(i32, bool)) -> io::Result<Job> {
+    pub fn begin(
+        &self,
+        locks: &[BorrowedFd<'_>],
+        note: impl Fn(i32, BorrowedFd<'_>),
+    ) -> io::Result<Job> {
         let (fds, past) = self.parts();
         let all: Vec<BorrowedFd<'_>> = [&fds[..], locks].concat();
-        let us = std::process::id();
         Job::start(|| {
             process::leave_session();
             signal::hold_back_all();
             let kept = job::keep_only(&all);
             let errno = settle_by(&kept[..fds.len()], past);
             if errno != 0 {
-                note(errno, process::parent() != us);
+                note(errno, kept[0].as_fd());
             }
             errno
         })
@@ -250,11 +248,22 @@ impl Holding {
 
     /// As [`Holding::begin`], and waits for it; settles here where no process can be had.
     #[must_use]
-    pub fn settle_with(&self, locks: &[BorrowedFd<'_>], note: impl Fn(i32)) -> i32 {
-        match self.begin(locks, |errno, _| note(errno)) {
+    pub fn settle_with(&self, locks: &[BorrowedFd<'_>], note: impl Fn(i32, BorrowedFd<'_>)) -> i32 {
+        match self.begin(locks, &note) {
             Ok(job) => job.result(),
-            Err(_) => settle_by(&self.parts().0, self.past),
+            Err(_) => self.settle_here(note),
         }
+    }
+
+    /// Settles in this process, which is told what there is to be noted.
+    #[must_use]
+    pub fn settle_here(&self, note: impl Fn(i32, BorrowedFd<'_>)) -> i32 {
+        let _until_it_is_noted = signal::HeldBack::all();
+        let errno = settle_by(&self.parts().0, self.past);
+        if errno != 0 {
+            note(errno, self.fd.as_fd());
+        }
+        errno
     }
 }
 
@@ -330,7 +339,7 @@ fn counts_errors(mount: &Mount) -> bool {
 }
 
 /// Settles by the parts of a [`Holding`], in a process that has nothing else: see
-/// [`Holding::settle`].
+/// [`Holding::begin`].
 #[must_use]
 pub fn settle_by(fds: &[impl AsFd], past: Past) -> i32 {
     let Some(fd) = fds.first().map(AsFd::as_fd) else {
@@ -471,25 +480,29 @@ pub enum Settled {
     Written(&'static str),
 }
 
-/// Settles the file system that a descriptor lies on, whatever its type.
+/// Settles the file system that a descriptor lies on, whatever its type. As [`Holding::begin`] does
+/// it notes an errno, where sessions may owe.
 ///
 /// # Errors
 /// Those of syncfs(2) and fsync(2).
-pub fn settle_at(fd: &OwnedFd) -> io::Result<Settled> {
+pub fn settle_at(fd: &OwnedFd, note: impl Fn(i32, BorrowedFd<'_>)) -> io::Result<Settled> {
     let result = |errno| match errno {
         0 => Ok(()),
         errno => Err(io::Error::from_raw_os_error(errno)),
     };
     let past = Past::of(fd.as_fd());
-    let settled = |file: Option<&OwnedFd>| {
-        let fds: Vec<BorrowedFd<'_>> = { std::iter::once(fd).chain(file) }
-            .map(AsFd::as_fd)
-            .collect();
-        result(settle_apart(&fds, past))
-    };
-    let id = mount::id_of_fd(fd, 0x1000)?;
+    let id = mount::id_of_fd(fd, mount::MNT_ID)?;
     let table = super::filesystems::mounts_of("self");
     let at = table.iter().find(|m| m.id == id);
+    let may_owe = at.is_some_and(|m| kind(&m.fstype) == FsKind::Tested);
+    let settled = |file: Option<&OwnedFd>| {
+        if !may_owe {
+            return result(settle_apart(&[fd.as_fd()], past));
+        }
+        let again = |fd: &OwnedFd| fd.try_clone();
+        let held = Holding::received(again(fd)?, file.map(again).transpose()?, past);
+        result(held.settle_with(&[], &note))
+    };
     let Some(at) = at else {
         return settled(None).map(|()| Settled::Written("it is not among the mounts"));
     };

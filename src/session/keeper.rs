@@ -11,6 +11,7 @@ use super::durable::{Holding, Past};
 use super::hierarchy;
 use super::ledger::{Filed, Ledger, Unread};
 use super::shared::Shared;
+use super::told;
 use rustix::fs::{mkdirat, openat, unlinkat, AtFlags, Mode, OFlags};
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -419,9 +420,7 @@ impl Vigil {
         }
         let held = self.held.iter().find(|(i, _)| *i == index);
         let job = match held {
-            Some((_, held)) => held.begin(&self.locks(), |errno, is_alone| {
-                self.note(errno, is_alone || self.alone_since.is_some());
-            }),
+            Some((_, held)) => held.begin(&self.locks(), |errno, fd| self.note(errno, fd)),
             None => Job::start(job::sync_everything),
         };
         match job {
@@ -433,7 +432,7 @@ impl Vigil {
                         rustix::fs::sync();
                         0
                     },
-                    |(_, held)| held.settle(),
+                    |(_, held)| held.settle_here(|errno, fd| self.note(errno, fd)),
                 );
                 self.ended(index, errno);
             }
@@ -468,7 +467,8 @@ impl Vigil {
     /// through the page and to the supervisor, should it go on.
     fn lost(&mut self, index: usize, errno: i32) {
         self.lost = errno;
-        self.note(errno, self.alone_since.is_some());
+        // One that was killed has noted nothing.
+        self.note_in_session(errno);
         let byte = |n: usize| u8::try_from(n).unwrap_or(u8::MAX);
         let errno = u8::try_from(errno).unwrap_or(5);
         let _ = socket::send(&self.socket, &[LOST, byte(index), errno], &[]);
@@ -482,20 +482,24 @@ impl Vigil {
             .collect()
     }
 
-    /// Notes a lost write where the next command looks; in the entry, too, if nobody writes that
-    /// any more: one that settles in another run folder sees no page.
-    fn note(&self, errno: i32, also_there: bool) {
+    /// Notes that somebody was told of a lost write on the file system of `fd`.
+    fn note(&self, errno: i32, fd: BorrowedFd<'_>) {
+        self.note_in_session(errno);
+        told::note_for_the_dead(&self.ledger, errno, fd);
+    }
+
+    /// Notes it where the next command looks: one that settles in another run folder sees no page.
+    fn note_in_session(&self, errno: i32) {
         let page = self.shared.page();
         page.error.store(errno.unsigned_abs(), SeqCst);
-        if also_there {
-            self.ledger.note_own(&self.what.id, &self.what.token, errno);
-        }
+        let (id, token) = (&self.what.id, &self.what.token);
+        self.ledger.note_own(id, token, errno);
     }
 
     /// The supervisor is dead, and what can be settled is: clears up behind it.
     fn close(self) -> i32 {
         // What the supervisor has met is not told again.
-        let met = self.shared.page().error.load(SeqCst).cast_signed();
+        let met = self.shared.page().lost().cast_signed();
         let is_settled = self.settles.is_empty() && self.missing.is_empty() && self.lost == 0;
         let is_durable = (self.never || is_settled) && self.is_whole && met == 0;
         let own = self.ledger.own_entry(&self.what.id, &self.what.token);

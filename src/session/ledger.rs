@@ -12,13 +12,12 @@
 use super::alive::{self, Proof};
 use super::dirs;
 use super::durable::errno_name;
-use crate::folder::random_name;
-use rustix::fs::{flock, renameat_with, FlockOperation, RenameFlags, CWD};
-use rustix::fs::{Access, AtFlags, Mode, OFlags};
+use super::filing::{self, is_random, read, Fresh, Kind, LOCK};
+use rustix::fs::{flock, Access, AtFlags, FlockOperation, Mode, OFlags};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use synclater_model::ledger::{is_name, Entry};
+use synclater_model::ledger::Entry;
 use synclater_model::report::message::Trouble;
 use synclater_sys::job::Job;
 
@@ -289,16 +288,15 @@ impl Ledger {
         }
         let path = self.path(&entry.id);
         // One that cannot be read is another's, too.
-        let there = read(&path).ok().filter(|there| there.token == entry.token);
-        let name: fn(&Path, &Path) -> io::Result<()> = match there {
-            Some(_) => replace,
-            None => take_free_name,
-        };
-        // We may outlive our supervisor: what was noted since stays.
-        let noted = there.and_then(|there| there.error);
-        let mut entry = entry.clone();
-        entry.error = entry.error.or(noted);
-        write_durably(&self.dir, &path, entry.to_json().as_bytes(), name)
+        match read(&path) {
+            Ok(there) if there.token == entry.token => filing::change(&path, |there| {
+                let mut entry = entry.clone();
+                // We may outlive our supervisor: what was noted since stays.
+                entry.error = entry.error.or(there.error);
+                entry
+            }),
+            _ => filing::write_new(&path, entry),
+        }
     }
 
     /// The entry that the session `id` with this `token` has written, if there is one.
@@ -315,7 +313,7 @@ impl Ledger {
     /// # Errors
     /// Those of unlink(2) and fsync(2).
     pub fn close_here(&self, filed: &Filed) -> io::Result<()> {
-        close_durably(&self.dir, &filed.path)?;
+        filing::remove(&filed.path)?;
         let entry = &filed.entry;
         self.remove_lock(&entry.id, entry.token.as_deref().unwrap_or_default());
         Ok(())
@@ -381,9 +379,10 @@ impl Ledger {
     /// # Errors
     /// Those of writing a file; `ENOENT` where there is no such entry.
     pub fn note_error(&self, path: &Path, errno: i32) -> io::Result<()> {
-        let mut entry = read(path)?;
-        entry.error.get_or_insert_with(|| errno_name(errno));
-        write_durably(&self.dir, path, entry.to_json().as_bytes(), replace)
+        filing::change(path, |mut entry| {
+            entry.error.get_or_insert_with(|| errno_name(errno));
+            entry
+        })
     }
 
     /// Notes that in the entry that the session `id` with this `token` has written, as well as can
@@ -448,28 +447,6 @@ impl Ledger {
     }
 }
 
-/// The entry in a file, where that is ours and named after it.
-fn read(path: &Path) -> io::Result<Entry> {
-    if let Some(why) = dirs::distrust(&path.symlink_metadata()?) {
-        return Err(io::Error::other(why));
-    }
-    let name = path.file_stem().unwrap_or_default().to_string_lossy();
-    let text = std::fs::read_to_string(path)?;
-    Entry::of_file(&name, &text).map_err(io::Error::other)
-}
-
-fn sync_dir(dir: &Path) -> io::Result<()> {
-    let fd = rustix::fs::open(dir, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-    Ok(rustix::fs::fsync(fd)?)
-}
-
-/// An entry that is being written: under a name that nobody else has, and locked. With it goes the
-/// name.
-struct Fresh {
-    path: PathBuf,
-    fd: OwnedFd,
-}
-
 /// Room for the note that a write was lost, in an entry.
 pub struct Note {
     ledger: Ledger,
@@ -481,7 +458,7 @@ impl Note {
     /// What keeps others from removing it: as long as one has that.
     #[must_use]
     pub fn lock(&self) -> BorrowedFd<'_> {
-        self.fresh.fd.as_fd()
+        self.fresh.lock()
     }
 
     /// Notes it, with the name of EIO where there is no room for another, if it is not noted yet.
@@ -493,126 +470,8 @@ impl Note {
             return Ok(());
         }
         let noted = self.ledger.note_error(&self.path, errno);
-        noted.or_else(|_| {
-            replace(&self.fresh.path, &self.path)?;
-            sync_dir(&self.ledger.dir)
-        })
+        noted.or_else(|_| filing::replace(&self.fresh, &self.path))
     }
 }
 
 const EIO: i32 = rustix::io::Errno::IO.raw_os_error();
-
-/// What files are called that are being written, and those that prove by a lock that their session
-/// lives.
-const FRESH: &str = "new";
-const LOCK: &str = "lock";
-
-impl Fresh {
-    /// One that is written durably; its name is not yet.
-    fn with(path: &Path, text: &[u8]) -> io::Result<Fresh> {
-        let fresh = Fresh::beside(path)?;
-        let mut rest = text;
-        while !rest.is_empty() {
-            let n = rustix::io::write(&fresh.fd, rest)?;
-            rest = &rest[n..];
-        }
-        rustix::fs::fsync(&fresh.fd)?;
-        Ok(fresh)
-    }
-
-    fn beside(path: &Path) -> io::Result<Fresh> {
-        // One that is not locked yet may be removed for a dead writer's.
-        for _ in 0..8 {
-            let fresh = Fresh::unlocked(path.with_extension(format!("{}.{FRESH}", random_name())))?;
-            // Where files cannot be locked, nobody removes them either.
-            let _ = flock(&fresh.fd, FlockOperation::LockExclusive);
-            if rustix::fs::fstat(&fresh.fd)?.st_nlink != 0 {
-                return Ok(fresh);
-            }
-        }
-        Err(rustix::io::Errno::AGAIN.into())
-    }
-
-    fn unlocked(path: PathBuf) -> io::Result<Fresh> {
-        let flags =
-            OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let fd = rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR)?;
-        Ok(Fresh { path, fd })
-    }
-}
-
-impl Drop for Fresh {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path);
-    }
-}
-
-/// What a file is for, beside the entries.
-enum Kind {
-    /// It becomes an entry.
-    Fresh,
-    /// It proves that its session lives.
-    Lock { id: String, token: String },
-}
-
-impl Kind {
-    /// By a name that only ours have: `ID.RANDOM.new`, `ID.TOKEN.lock`.
-    fn of(path: &Path) -> Option<Kind> {
-        let name = path.file_name()?.to_str()?;
-        let parts: Vec<&str> = name.split('.').collect();
-        let [id, random, kind] = parts[..] else {
-            return None;
-        };
-        match kind {
-            _ if !is_name(id) || !is_random(random) => None,
-            FRESH => Some(Kind::Fresh),
-            LOCK => Some(Kind::Lock {
-                id: id.to_owned(),
-                token: random.to_owned(),
-            }),
-            _ => None,
-        }
-    }
-}
-
-fn is_random(word: &str) -> bool {
-    word.len() == 22 && word.bytes().all(|b| b.is_ascii_hexdigit())
-}
-
-fn replace(fresh: &Path, path: &Path) -> io::Result<()> {
-    std::fs::rename(fresh, path)
-}
-
-/// Gives a file a name that no file has: `EEXIST` where one does.
-fn take_free_name(fresh: &Path, path: &Path) -> io::Result<()> {
-    use rustix::io::Errno;
-    match renameat_with(CWD, fresh, CWD, path, RenameFlags::NOREPLACE) {
-        // A file system that cannot do that can link (NFS), which replaces nothing either.
-        Err(Errno::INVAL | Errno::NOSYS) => std::fs::hard_link(fresh, path),
-        done => Ok(done?),
-    }
-}
-
-fn write_durably(
-    dir: &Path,
-    path: &Path,
-    text: &[u8],
-    name: fn(&Path, &Path) -> io::Result<()>,
-) -> io::Result<()> {
-    let fresh = Fresh::with(path, text)?;
-    name(&fresh.path, path)?;
-    sync_dir(dir)?;
-    // The folder itself may be new.
-    match dir.parent().map_or(Ok(()), sync_dir) {
-        // Where the folder above cannot be opened, its whole file system is made durable instead.
-        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => Ok(rustix::fs::syncfs(&fresh.fd)?),
-        done => done,
-    }
-}
-
-fn close_durably(dir: &Path, path: &Path) -> io::Result<()> {
-    match std::fs::remove_file(path) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
-        _ => sync_dir(dir),
-    }
-}

@@ -3,9 +3,9 @@
 //! Map: `dirs` where its files lie; `belongings` which of them are one session's; `shared` the page
 //! and the slots; `compile` rules into the page; `find` which superblock a descriptor lies on;
 //! `filesystems` which are held and owe, `names` as the page has them; `durable` what makes each
-//! type durable; `ledger` what a power cut leaves to be read, `alive` the proof beside it that the
-//! session lives; `settle` carrying debt out; `keeper` who does so when the supervisor cannot, in a
-//! `hierarchy` of its own;
+//! type durable; `ledger` what a power cut leaves to be read, in the files of `filing`, `alive` the
+//! proof beside it that the session lives, `told` what the kernel tells once; `settle` carrying
+//! debt out; `keeper` who does so when the supervisor cannot, in a `hierarchy` of its own;
 //! `counts` and `escape` what was seen;
 //! `usage` and `look` who writes where, `mapped` who has the library; `control` how other commands
 //! speak to it; `supervisor` the loop; `stale` what dead ones left; `last_report` what one that
@@ -21,6 +21,7 @@ pub mod dirs;
 pub mod durable;
 pub mod escape;
 pub mod filesystems;
+pub mod filing;
 pub mod find;
 pub mod health;
 pub mod hierarchy;
@@ -38,4 +39,5 @@ pub mod settle;
 pub mod shared;
 pub mod stale;
 pub mod supervisor;
+pub mod told;
 pub mod usage;

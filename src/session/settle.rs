@@ -97,7 +97,7 @@ impl Settle {
         fs: usize,
         held: &Holding,
         locks: &[BorrowedFd<'_>],
-        note: impl Fn(i32, bool),
+        note: impl Fn(i32, BorrowedFd<'_>),
     ) -> io::Result<Settle> {
         Self::start(shared, fs, || held.begin(locks, note))
     }

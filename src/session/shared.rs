@@ -262,11 +262,14 @@ impl Left {
     }
 }
 
-/// The write-back error that the session met whose page this is: 0 and what is no page are none.
+/// The write-back error that the session met whose page this is, or that somebody was told who
+/// settled for it: 0 and what is no page are none.
 #[must_use]
 pub fn error_in(path: &Path) -> Option<i32> {
-    let errno = Left::read(path)?.word(offset_of!(Page, error))?;
-    i32::try_from(errno).ok().filter(|errno| *errno != 0)
+    let left = Left::read(path)?;
+    let errno = |at| left.word(at).filter(|errno| *errno != 0);
+    let errno = errno(offset_of!(Page, error)).or_else(|| errno(offset_of!(Page, told)))?;
+    i32::try_from(errno).ok()
 }
 
 /// Whether a page is there, in memory alone.

@@ -14,7 +14,7 @@ use super::durable::{errno_name, Holding};
 use super::find::{self, find_mounted, unique_id_at};
 use super::ledger::{Filed, Ledger, Unread};
 use super::opening::Opening;
-use super::{dirs, filesystems, shared};
+use super::{dirs, filesystems, shared, told};
 use crate::folder::take_lock;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -541,7 +541,10 @@ fn settle_entry(filed: &Filed, ledger: &Ledger, locks: &[BorrowedFd<'_>]) -> io:
         }
     }
     for fs in &entry.filesystems {
-        let noted = |errno| drop(note.write(errno));
+        let noted = |errno, fd: BorrowedFd<'_>| {
+            let _ = note.write(errno);
+            told::note_for_the_dead(ledger, errno, fd);
+        };
         let list = match settle_again(fs, locks, noted) {
             Some(0) if out.error.is_none() => &mut out.settled,
             Some(errno) if errno != 0 => {
@@ -558,7 +561,11 @@ fn settle_entry(filed: &Filed, ledger: &Ledger, locks: &[BorrowedFd<'_>]) -> io:
 
 /// Settles the file system that an entry names: 0 or an errno. `None` where it is mounted nowhere
 /// in our sight: whether its unmount has written everything cannot be told any more.
-fn settle_again(fs: &LedgerFs, locks: &[BorrowedFd<'_>], note: impl Fn(i32)) -> Option<i32> {
+fn settle_again(
+    fs: &LedgerFs,
+    locks: &[BorrowedFd<'_>],
+    note: impl Fn(i32, BorrowedFd<'_>),
+) -> Option<i32> {
     let table = filesystems::mounts_of("self");
     let alike = |m: &&Mount| m.fstype == fs.fstype && m.source == fs.source;
     let mut alike: Vec<&Mount> = table.iter().rev().filter(alike).collect();

@@ -2,10 +2,11 @@
 
 use super::*;
 use crate::harness::command::LIMIT;
-use crate::harness::disk::{Disk, SmallDisk};
+use crate::harness::disk::{keep_mounts_private, Disk, SmallDisk};
 use crate::sessions::stage::as_root;
 use crate::wait::until;
 use rustix::process::{kill_process, Pid, Signal};
+use std::path::PathBuf;
 
 const EIO: i32 = rustix::io::Errno::IO.raw_os_error();
 
@@ -204,29 +205,56 @@ fn folders_and_inodes_that_the_disk_lost_fail_the_run_where_no_attribute_can_be_
     assert_eq!(end.status.code(), Some(125), "{end}\n{:#}", stage.report());
 }
 
+/// The ledger of a stage, on a disk of its own that can be full.
+pub(super) struct SmallLedger(PathBuf);
+
+impl SmallLedger {
+    pub(super) fn of(stage: &Stage) -> SmallLedger {
+        keep_mounts_private();
+        let mut tmpfs = clean("mount");
+        tmpfs.args(["-t", "tmpfs", "-o", "size=64k,mode=700", "none"]);
+        run(tmpfs.arg(stage.state())).must_succeed();
+        SmallLedger(stage.state())
+    }
+
+    pub(super) fn fill(&self) {
+        let fill = std::fs::write(self.filler(), vec![b'x'; 65536]);
+        assert!(fill.is_err(), "the ledger's disk is not full");
+    }
+
+    pub(super) fn make_room(&self) {
+        std::fs::remove_file(self.filler()).expect("the filler");
+    }
+
+    fn filler(&self) -> PathBuf {
+        self.0.join("filler")
+    }
+}
+
+impl Drop for SmallLedger {
+    fn drop(&mut self) {
+        umount(&self.0);
+    }
+}
+
 #[test]
 fn what_a_settle_in_a_dead_sessions_place_tells_is_noted_or_not_asked() {
     if !as_root("what_a_settle_in_a_dead_sessions_place_tells_is_noted_or_not_asked") {
         return;
     }
     let (small, stage) = (SmallDisk::new(), Stage::new("no-room"));
-    let mut tmpfs = clean("mount");
-    tmpfs.args(["-t", "tmpfs", "-o", "size=64k,mode=700", "none"]);
-    run(tmpfs.arg(stage.state())).must_succeed();
+    let ledger = SmallLedger::of(&stage);
     let mut scribe = owing(&small, &stage);
-    let filler = stage.state().join("filler");
-    let fill = std::fs::write(&filler, vec![b'x'; 65536]);
-    assert!(fill.is_err(), "the ledger's disk is not full");
+    ledger.fill();
     kill_all(&stage.of_synclater());
     scribe.no_more();
     // One that was killed while it settled holds the session's lock until the disk lets it go.
     let full = || stage.ask(&["settle"]);
     let is_refused = until(LIMIT, || full().stderr.contains("no room"));
     let full = full();
-    std::fs::remove_file(&filler).expect("the filler");
+    ledger.make_room();
     let told = stage.ask(&["settle"]);
     let entries = stage.entries();
-    umount(&stage.state());
     assert!(is_refused, "{full}");
     assert_eq!(full.status.code(), Some(125), "{full}");
     assert_eq!(told.status.code(), Some(125), "{told}");

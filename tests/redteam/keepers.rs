@@ -1,19 +1,19 @@
 //! Keepers: what they settle while supervisors stand still or are dead, also where they are killed
 //! themselves, have too little, or wait for a disk.
 
-use super::broken::{kill_all, owing};
+use super::broken::owing;
 use super::ledger::is_settled;
+use super::told::{is_slow, on_slow_disk, quick};
 use super::*;
 use crate::harness::command::LIMIT;
 use crate::harness::disk::{Disk, SlowDisk, SmallDisk};
-use crate::sessions::death::{children, is_gone, waits_for_disk};
+use crate::sessions::death::children;
 use crate::sessions::stage::as_root;
 use crate::wait::until;
 use rustix::process::{getrlimit, kill_process, prlimit, Pid, Resource, Rlimit, Signal};
-use std::path::PathBuf;
 
 /// The process of a session that has this name.
-fn named(stage: &Stage, name: &str) -> Pid {
+pub(super) fn named(stage: &Stage, name: &str) -> Pid {
     let found = stage.of_synclater().into_iter();
     { found.into_iter() }
         .find(|pid| is_named(*pid, name))
@@ -135,7 +135,7 @@ fn a_keeper_that_stands_still_is_replaced_before_it_misses_a_word() {
 }
 
 /// Whether of what `keeper` settles only one file system is left, which takes its time.
-fn waits_for_one(keeper: Pid) -> bool {
+pub(super) fn waits_for_one(keeper: Pid) -> bool {
     let state = |pid: &Pid| {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
         let stat = stat.unwrap_or_default();
@@ -146,150 +146,6 @@ fn waits_for_one(keeper: Pid) -> bool {
     let states: Vec<_> = children(keeper, "").iter().filter_map(state).collect();
     states.iter().filter(|s| **s == 'D').count() == 1
         && states.iter().all(|s| matches!(s, 'D' | 'Z'))
-}
-
-/// A session that owes on a disk whose flush takes `flush_ms` from [`is_slow`] on, and its keeper.
-fn on_slow_disk(stage: &Stage, flush_ms: u32) -> (SlowDisk, Running, Pid) {
-    let slow = SlowDisk::new("ext4", 64, flush_ms);
-    std::fs::write(quick(&slow), "").expect("as long as this is there");
-    let mut scribe = scribe(stage, &["--until", "1h"]);
-    warm(stage, &mut scribe, &slow.path());
-    save(&mut scribe, &slow.path(), &["slow"]);
-    let keeper = named(stage, "synclater-keep");
-    (slow, scribe, keeper)
-}
-
-fn quick(slow: &SlowDisk) -> PathBuf {
-    slow.path().with_file_name("img.quick")
-}
-
-fn is_slow(slow: &SlowDisk) {
-    std::fs::remove_file(quick(slow)).expect("it was quick");
-}
-
-/// The kernel tells of a lost write once.
-#[test]
-fn a_lost_write_is_known_of_a_keeper_that_was_killed_while_another_disk_took_its_time() {
-    let name = "a_lost_write_is_known_of_a_keeper_that_was_killed_while_another_disk_took_its_time";
-    if !as_root(name) {
-        return;
-    }
-    let (bad, stage) = (SlowDisk::new("ext4", 64, 0), Stage::new("two-disks"));
-    let (slow, mut scribe, keeper) = on_slow_disk(&stage, 3000);
-    warm(&stage, &mut scribe, &bad.path());
-    save(&mut scribe, &bad.path(), &["lost"]);
-    let like = bad.path().with_file_name("img.bad");
-    std::fs::write(&like, "kkkkkkkk").expect("what a saved file is full of");
-    is_slow(&slow);
-    scribe.send(Signal::KILL);
-    assert!(until(LIMIT, || waits_for_one(keeper)));
-    kill_process(keeper, Signal::KILL).expect("it lives");
-    std::fs::remove_file(like).expect("it was bad");
-    let told = stage.ask(&["settle"]);
-    assert_eq!(told.status.code(), Some(125), "{told}");
-    assert_eq!(stage.entries().len(), 1, "{told}");
-    scribe.end();
-    drop(slow);
-}
-
-/// A session that owes on a disk that is slow, and loses what it was told, from now on.
-fn on_lossy_disk(stage: &Stage) -> (SlowDisk, Running, Pid) {
-    let (disk, scribe, keeper) = on_slow_disk(stage, 2000);
-    let like = disk.path().with_file_name("img.bad");
-    std::fs::write(like, "kkkkkkkk").expect("what a saved file is full of");
-    is_slow(&disk);
-    (disk, scribe, keeper)
-}
-
-/// What settled it lives on, and is the only one that the kernel has told.
-fn is_told_once_more(stage: &Stage, disk: &SlowDisk) {
-    let told = stage.ask(&["settle"]);
-    assert_eq!(told.status.code(), Some(125), "{told}");
-    std::fs::remove_file(disk.path().with_file_name("img.bad")).expect("it was bad");
-    std::fs::write(quick(disk), "").expect("it is quick again");
-    let told = stage.ask(&["settle"]);
-    assert_eq!(told.status.code(), Some(125), "{told}");
-    assert_eq!(stage.entries().len(), 1, "{told}");
-}
-
-#[test]
-fn a_lost_write_is_known_though_the_keeper_is_killed_while_it_settles() {
-    if !as_root("a_lost_write_is_known_though_the_keeper_is_killed_while_it_settles") {
-        return;
-    }
-    let stage = Stage::new("orphaned-settle");
-    let (disk, mut scribe, keeper) = on_lossy_disk(&stage);
-    scribe.send(Signal::KILL);
-    assert!(until(LIMIT, || waits_for_one(keeper)));
-    let settling = children(keeper, "");
-    kill_process(keeper, Signal::KILL).expect("it lives");
-    assert!(until(LIMIT, || settling.iter().all(is_gone)));
-    is_told_once_more(&stage, &disk);
-    scribe.end();
-}
-
-#[test]
-fn a_lost_write_is_known_though_both_are_killed_while_the_supervisor_settles() {
-    if !as_root("a_lost_write_is_known_though_both_are_killed_while_the_supervisor_settles") {
-        return;
-    }
-    let stage = Stage::new("both-killed");
-    let (disk, mut scribe, keeper) = on_lossy_disk(&stage);
-    let mut settle = Running::start(&stage, stage.synclater(&["settle", &stage.id()]));
-    assert!(until(LIMIT, || waits_for_disk(scribe.pid())));
-    let settling = children(scribe.pid(), "synclater");
-    kill_all(&[scribe.pid(), keeper]);
-    assert!(until(LIMIT, || settling.iter().all(is_gone)));
-    is_told_once_more(&stage, &disk);
-    settle.end();
-    scribe.end();
-}
-
-/// A `settle` in a dead session's place on a lossy disk, ended by `end`, which knows what settles.
-fn a_settle_is_ended(name: &str, end: impl Fn(&Running, &[Pid])) {
-    if !as_root(name) {
-        return;
-    }
-    let stage = Stage::new("interrupted-settle");
-    let (disk, mut scribe, _) = on_lossy_disk(&stage);
-    super::ledger::kill(&stage, &scribe);
-    let mut settle = Running::start(&stage, stage.synclater(&["settle"]));
-    // The disk that the stage lies on is quick, and settled before.
-    let settling = || children(settle.pid(), "");
-    let stays = || {
-        let before = settling();
-        crate::sessions::stage::pass(Duration::from_millis(300));
-        waits_for_one(settle.pid()) && settling() == before
-    };
-    assert!(until(LIMIT, stays));
-    let settling = settling();
-    end(&settle, &settling);
-    settle.end();
-    is_told_once_more(&stage, &disk);
-    scribe.end();
-}
-
-#[test]
-fn a_lost_write_is_known_though_the_settle_in_its_place_is_interrupted() {
-    let name = "a_lost_write_is_known_though_the_settle_in_its_place_is_interrupted";
-    a_settle_is_ended(name, |settle, settling| {
-        // As a service is stopped; a terminal sends SIGINT to the whole group.
-        for pid in [settling, &[settle.pid()]].concat() {
-            kill_process(pid, Signal::TERM).expect("it lives");
-        }
-        assert!(until(LIMIT, || settling.iter().all(is_gone)));
-    });
-}
-
-#[test]
-fn a_lost_write_is_known_though_the_settle_in_its_place_stood_still_and_was_ended() {
-    let name = "a_lost_write_is_known_though_the_settle_in_its_place_stood_still_and_was_ended";
-    a_settle_is_ended(name, |settle, settling| {
-        settle.send(Signal::STOP);
-        assert!(until(LIMIT, || settling.iter().all(is_gone)));
-        settle.send(Signal::TERM);
-        settle.send(Signal::CONT);
-    });
 }
 
 #[test]

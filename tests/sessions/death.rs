@@ -278,9 +278,14 @@ fn being_settled(stage: &Stage, disk: &SlowDisk, state: &Path) -> (Running, Runn
 
 /// Whether a child of `of` waits for a disk.
 pub fn waits_for_disk(of: Pid) -> bool {
+    !waiting_for_disk(of).is_empty()
+}
+
+/// The children of a process that do.
+pub fn waiting_for_disk(of: Pid) -> Vec<Pid> {
     let stat = |pid: &Pid| std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
     let waits = |pid: &Pid| stat(pid).is_ok_and(|s| s.contains(") D "));
-    children(of, "").iter().any(waits)
+    children(of, "").into_iter().filter(waits).collect()
 }
 
 /// Ends a run by two interrupts: its entry stays open.

@@ -148,6 +148,10 @@ struct sl_page {
 	uint32_t scale; /* nanoseconds of a tick, times 2^20 */
 	/* Not 0: a seccomp filter of the session looks at sync requests too (sl_cookie). */
 	uint32_t net;
+	/* errno of a write-back error that somebody was told who settles, or 0: `error` is what the
+	 * session's programs are told. Writer: whoever settles */
+	uint32_t told;
+	uint32_t reserved;
 };
 
 #define SL_NEEDS_EXE  1u
@@ -346,7 +350,7 @@ SL_STATIC_ASSERT(sizeof(struct sl_name) == 24, "sl_name");
 SL_STATIC_ASSERT(sizeof(struct sl_rule) == 24, "sl_rule");
 SL_STATIC_ASSERT(sizeof(struct sl_shard) == 64, "sl_shard");
 SL_STATIC_ASSERT(sizeof(struct sl_slot) == 128 + 64 * SL_SHARDS, "sl_slot");
-SL_STATIC_ASSERT(sizeof(struct sl_page) == 136 + 16 * SL_FS_MAX + 24 * SL_NAME_MAX, "sl_page");
+SL_STATIC_ASSERT(sizeof(struct sl_page) == 144 + 16 * SL_FS_MAX + 24 * SL_NAME_MAX, "sl_page");
 SL_STATIC_ASSERT(sizeof(struct sl_slots) == 64 + 8 * (SL_FS_MAX + 1) * SL_CLASS_MAX +
 						    8 * SL_FS_MAX +
 						    sizeof(struct sl_slot) * SL_SLOT_MAX,

@@ -210,6 +210,11 @@ pub struct Page {
     /// Not 0: a seccomp filter of the session looks at sync requests too, and lets those pass that
     /// carry this ([`cookie`]).
     pub net: AtomicU32,
+    /// errno of a write-back error that somebody was told who settles, or 0: whom it concerns is
+    /// judged by the supervisor.
+    pub told: AtomicU32,
+    /// Zero.
+    pub reserved: AtomicU32,
 }
 
 /// One cache line of counters.
@@ -314,6 +319,16 @@ pub fn name_place(dev: u64) -> usize {
 }
 
 impl Page {
+    /// The errno of a write that was lost, also where it is not known whether that concerns the
+    /// session; or 0.
+    #[must_use]
+    pub fn lost(&self) -> u32 {
+        match self.error.load(SeqCst) {
+            0 => self.told.load(SeqCst),
+            errno => errno,
+        }
+    }
+
     /// The places where a device number may stand.
     pub fn places(&self, dev: u64) -> impl Iterator<Item = &Name> {
         let first = name_place(dev);
@@ -374,7 +389,7 @@ const _: () = assert!(size_of::<Name>() == 24);
 const _: () = assert!(size_of::<Rule>() == 24);
 const _: () = assert!(size_of::<Shard>() == 64);
 const _: () = assert!(size_of::<Slot>() == 128 + 64 * SHARDS);
-const _: () = assert!(size_of::<Page>() == 136 + 16 * FS_MAX + 24 * NAME_MAX);
+const _: () = assert!(size_of::<Page>() == 144 + 16 * FS_MAX + 24 * NAME_MAX);
 const _: () = assert!(
     size_of::<Slots>()
         == 64 + 8 * (FS_MAX + 1) * CLASS_MAX + 8 * FS_MAX + SLOT_MAX * size_of::<Slot>()

@@ -215,10 +215,30 @@ pub fn let_interrupt(signal: i32) {
 
 /// Has the calling process, a child that has a piece of work to do, be ended by SIGKILL alone.
 pub fn hold_back_all() {
-    let mut set = empty_set();
-    // SAFETY: `set` is an initialised set.
-    unsafe { libc::sigfillset(&raw mut set) };
-    set_mask(&set);
+    std::mem::forget(HeldBack::all());
+}
+
+/// As long as one has it the calling thread is ended by SIGKILL alone; what comes meanwhile comes
+/// behind it.
+pub struct HeldBack(libc::sigset_t);
+
+impl HeldBack {
+    /// Holds back every signal that can be.
+    #[must_use]
+    pub fn all() -> HeldBack {
+        let (mut all, mut before) = (empty_set(), empty_set());
+        // SAFETY: `all` is an initialised set.
+        unsafe { libc::sigfillset(&raw mut all) };
+        // SAFETY: both are initialised sets.
+        unsafe { libc::sigprocmask(libc::SIG_SETMASK, &raw const all, &raw mut before) };
+        HeldBack(before)
+    }
+}
+
+impl Drop for HeldBack {
+    fn drop(&mut self) {
+        set_mask(&self.0);
+    }
 }
 
 pub(crate) fn set_mask(mask: &libc::sigset_t) {

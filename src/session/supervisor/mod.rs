@@ -514,18 +514,20 @@ impl Supervisor {
             // The page says what the entry does not: whoever clears up behind us needs it.
             return;
         }
+        if !self.settles.is_empty() {
+            // Those that go on behind our end note what they are told in the entry, and where that
+            // has no room in the page.
+            return self.note_what_was_told_last();
+        }
         let has_left_some = self.reach.as_ref().is_some_and(|r| r.has_left_some());
         self.belongings.give_back(has_left_some);
-        self.note_what_was_told_last();
     }
 
-    /// Of settles that were not waited for: those that go on behind our end note it themselves.
+    /// Of settles that were not waited for.
     fn note_what_was_told_last(&self) {
         let ended = { self.settles.values() }.filter_map(|s| s.finished(self.shared));
         let lost = ended.map(|end| end.errno).find(|errno| *errno != 0);
-        if let (Some(errno), Some(ledger)) = (lost, &self.ledger) {
-            ledger.note_own(&self.plan.id, &self.belongings.token, errno);
-        }
+        lost.into_iter().for_each(|errno| self.note(errno, None));
     }
 
     /// Closes the session's own entry, if it has written one: another session's may have its name.

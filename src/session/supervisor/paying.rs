@@ -1,8 +1,9 @@
 //! Settling: what falls due, what was told by it, and the end.
 
 use super::*;
-use crate::session::durable::{errno_name, Holding};
+use crate::session::durable::errno_name;
 use crate::session::filesystems::Filesystem;
+use crate::session::told;
 use synclater_sys::attendant::{attend, Held};
 
 /// What is said of a file system that could not be settled, and that the session is not known to
@@ -184,6 +185,18 @@ impl Supervisor {
         self.entering.other_dial = true;
     }
 
+    /// Notes that somebody was told of a lost write on the file system of `fd`. Whom it concerns is
+    /// judged later: in the end the entry is closed whatever stands in it if that concerns nobody.
+    pub(super) fn note(&self, errno: i32, fd: Option<BorrowedFd<'_>>) {
+        self.shared.page().told.store(errno.unsigned_abs(), SeqCst);
+        let session = (self.plan.id.as_str(), self.belongings.token.as_str());
+        match (&self.ledger, fd) {
+            (Some(ledger), Some(fd)) => told::note(ledger, session, errno, fd),
+            (Some(ledger), None) => ledger.note_own(session.0, session.1, errno),
+            (None, _) => {}
+        }
+    }
+
     /// Starts settling superblock `index` (or `ALL_FS`); if it is being settled, once more after.
     pub(super) fn settle(&mut self, index: usize) {
         if self.settles.contains_key(&index) {
@@ -202,18 +215,7 @@ impl Supervisor {
             let proof = self.entering.proof.as_ref().and_then(Proof::as_held);
             let lock = self.belongings.lock.as_fd();
             let locks: Vec<_> = proof.into_iter().chain([lock]).collect();
-            let page = self.shared.page();
-            // As long as we live we judge whom it concerns; at the end we may be interrupted first,
-            // and close the entry whatever stands in it if that concerns nobody.
-            let (is_over, ledger) = (self.entering.is_over, self.ledger.as_ref());
-            let note = |errno: i32, is_alone: bool| {
-                if is_alone {
-                    page.error.store(errno.unsigned_abs(), SeqCst);
-                }
-                if let Some(ledger) = ledger.filter(|_| is_alone || is_over) {
-                    ledger.note_own(&self.plan.id, &self.belongings.token, errno);
-                }
-            };
+            let note = |errno: i32, fd: BorrowedFd<'_>| self.note(errno, Some(fd));
             Settle::filesystem(self.shared, index, held, &locks, note)
         };
         match job {
@@ -250,7 +252,7 @@ impl Supervisor {
                 rustix::fs::sync();
                 0
             },
-            Holding::settle,
+            |held| held.settle_here(|errno, fd| self.note(errno, Some(fd))),
         );
         let end = Settled {
             errno,

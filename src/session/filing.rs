@@ -1,0 +1,216 @@
+//! The files of a ledger: how an entry comes to its name, is changed, and leaves.
+//!
+//! Promise: what is under an entry's name is whole at any time; behind a change that has succeeded
+//! it is durable, and so is its name. Two who change one at once both have their say: each puts its
+//! version in the place of what it has read, and if another one was there by then, once more in the
+//! place of that. An entry that was closed meanwhile does not come back.
+//!
+//! What it does not do: where a file system cannot exchange two files (NFS), the later one wins.
+//!
+//! Relies on: renameat2(2) with RENAME_EXCHANGE being atomic; flock(2).
+
+use super::dirs;
+use crate::folder::random_name;
+use rustix::fs::{flock, renameat_with, FlockOperation, Mode, OFlags, RenameFlags, CWD};
+use rustix::io::Errno;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use synclater_model::ledger::{is_name, Entry};
+
+/// The entry in a file, where that is ours and named after it.
+pub(super) fn read(path: &Path) -> io::Result<Entry> {
+    if let Some(why) = dirs::distrust(&path.symlink_metadata()?) {
+        return Err(io::Error::other(why));
+    }
+    entry_in(&std::fs::read_to_string(path)?, path)
+}
+
+fn entry_in(text: &str, path: &Path) -> io::Result<Entry> {
+    let name = path.file_stem().unwrap_or_default().to_string_lossy();
+    Entry::of_file(&name, text).map_err(io::Error::other)
+}
+
+fn sync_dir(dir: &Path) -> io::Result<()> {
+    let fd = rustix::fs::open(dir, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    Ok(rustix::fs::fsync(fd)?)
+}
+
+/// An entry that is being written: under a name that nobody else has, and locked. With it goes the
+/// name.
+pub(super) struct Fresh {
+    path: PathBuf,
+    fd: OwnedFd,
+}
+
+/// What files are called that are being written, and those that prove by a lock that their session
+/// lives.
+const FRESH: &str = "new";
+pub(super) const LOCK: &str = "lock";
+
+impl Fresh {
+    /// What keeps others from removing it: as long as one has that.
+    pub(super) fn lock(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// One that is written durably; its name is not yet.
+    pub(super) fn with(path: &Path, text: &[u8]) -> io::Result<Fresh> {
+        let fresh = Fresh::beside(path)?;
+        let mut rest = text;
+        while !rest.is_empty() {
+            let n = rustix::io::write(&fresh.fd, rest)?;
+            rest = &rest[n..];
+        }
+        rustix::fs::fsync(&fresh.fd)?;
+        Ok(fresh)
+    }
+
+    fn beside(path: &Path) -> io::Result<Fresh> {
+        // One that is not locked yet may be removed for a dead writer's.
+        for _ in 0..8 {
+            let fresh = Fresh::unlocked(path.with_extension(format!("{}.{FRESH}", random_name())))?;
+            // Where files cannot be locked, nobody removes them either.
+            let _ = flock(&fresh.fd, FlockOperation::LockExclusive);
+            if rustix::fs::fstat(&fresh.fd)?.st_nlink != 0 {
+                return Ok(fresh);
+            }
+        }
+        Err(rustix::io::Errno::AGAIN.into())
+    }
+
+    fn unlocked(path: PathBuf) -> io::Result<Fresh> {
+        let flags =
+            OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let fd = rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR)?;
+        Ok(Fresh { path, fd })
+    }
+}
+
+impl Drop for Fresh {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// What a file is for, beside the entries.
+pub(super) enum Kind {
+    /// It becomes an entry.
+    Fresh,
+    /// It proves that its session lives.
+    Lock { id: String, token: String },
+}
+
+impl Kind {
+    /// By a name that only ours have: `ID.RANDOM.new`, `ID.TOKEN.lock`.
+    pub(super) fn of(path: &Path) -> Option<Kind> {
+        let name = path.file_name()?.to_str()?;
+        let parts: Vec<&str> = name.split('.').collect();
+        let [id, random, kind] = parts[..] else {
+            return None;
+        };
+        match kind {
+            _ if !is_name(id) || !is_random(random) => None,
+            FRESH => Some(Kind::Fresh),
+            LOCK => Some(Kind::Lock {
+                id: id.to_owned(),
+                token: random.to_owned(),
+            }),
+            _ => None,
+        }
+    }
+}
+
+pub(super) fn is_random(word: &str) -> bool {
+    word.len() == 22 && word.bytes().all(|b| b.is_ascii_hexdigit())
+}
+
+/// Gives a file a name that no file has: `EEXIST` where one does.
+fn take_free_name(fresh: &Path, path: &Path) -> io::Result<()> {
+    match renameat_with(CWD, fresh, CWD, path, RenameFlags::NOREPLACE) {
+        // A file system that cannot do that can link (NFS), which replaces nothing either.
+        Err(Errno::INVAL | Errno::NOSYS) => std::fs::hard_link(fresh, path),
+        done => Ok(done?),
+    }
+}
+
+/// Writes a new entry.
+///
+/// # Errors
+/// Those of writing a file; `EEXIST` where another one has the name.
+pub(super) fn write_new(path: &Path, entry: &Entry) -> io::Result<()> {
+    let fresh = Fresh::with(path, entry.to_json().as_bytes())?;
+    take_free_name(&fresh.path, path)?;
+    make_durable(path, &fresh.fd)
+}
+
+/// Has an entry say what `make` makes of it.
+///
+/// # Errors
+/// Those of writing a file; `ENOENT` where there is no such entry, or none any more.
+pub(super) fn change(path: &Path, make: impl Fn(Entry) -> Entry) -> io::Result<()> {
+    read(path)?;
+    let mut there = std::fs::read_to_string(path)?;
+    let mut is_made_of = there.clone();
+    for _ in 0..TRIES {
+        let ours = make(entry_in(&is_made_of, path)?).to_json();
+        if ours == there {
+            // Whoever wrote that may have been killed before its name was durable.
+            return sync_dir(folder_of(path));
+        }
+        let fresh = Fresh::with(path, ours.as_bytes())?;
+        match renameat_with(CWD, &fresh.path, CWD, path, RenameFlags::EXCHANGE) {
+            Ok(()) => {}
+            Err(Errno::INVAL | Errno::NOSYS) => std::fs::rename(&fresh.path, path)?,
+            Err(e) => return Err(e.into()),
+        }
+        // At once: nobody has it locked.
+        let was = std::fs::read_to_string(&fresh.path);
+        make_durable(path, &fresh.fd)?;
+        match was {
+            // Somebody else has changed it since it was read.
+            Ok(was) if was != there => (there, is_made_of) = (ours, was),
+            _ => return Ok(()),
+        }
+    }
+    Err(Errno::AGAIN.into())
+}
+
+/// Two or three change an entry at once.
+const TRIES: u32 = 16;
+
+/// Has `fresh` take the place of an entry, whatever that says by now.
+///
+/// # Errors
+/// Those of rename(2) and fsync(2).
+pub(super) fn replace(fresh: &Fresh, path: &Path) -> io::Result<()> {
+    std::fs::rename(&fresh.path, path)?;
+    sync_dir(folder_of(path))
+}
+
+/// Removes an entry.
+///
+/// # Errors
+/// Those of unlink(2) and fsync(2); none where there is no such entry.
+pub(super) fn remove(path: &Path) -> io::Result<()> {
+    match std::fs::remove_file(path) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
+        _ => sync_dir(folder_of(path)),
+    }
+}
+
+fn folder_of(path: &Path) -> &Path {
+    path.parent().unwrap_or(path)
+}
+
+/// Makes the name of an entry durable, whose `file` is.
+fn make_durable(path: &Path, file: &OwnedFd) -> io::Result<()> {
+    let dir = folder_of(path);
+    sync_dir(dir)?;
+    // The folder itself may be new.
+    match dir.parent().map_or(Ok(()), sync_dir) {
+        // Where the folder above cannot be opened, its whole file system is made durable instead.
+        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => Ok(rustix::fs::syncfs(file)?),
+        done => done,
+    }
+}

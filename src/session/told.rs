@@ -1,0 +1,51 @@
+//! What the kernel tells once: that a write was lost.
+//!
+//! Promise: whoever was told notes it, at once and by himself, in the entry of the session that it
+//! settles for, and in those of dead sessions that owe on the same file system: these have no
+//! descriptor any more that would be told. Whom it concerns is judged behind that.
+//!
+//! What it does not do: entries of other ledgers are not in sight, and of a file system that is
+//! mounted nowhere in sight it is not known what it was called.
+
+use super::ledger::Ledger;
+use super::{dirs, filesystems, stale};
+use std::os::fd::BorrowedFd;
+use synclater_model::ledger::{Boot, Entry, LedgerFs};
+use synclater_model::policy::filesystem::Mount;
+use synclater_sys::mount;
+
+/// Notes what was told of the file system of `fd` for session `id` with this `token`, as well as
+/// can be.
+pub fn note(ledger: &Ledger, (id, token): (&str, &str), errno: i32, fd: BorrowedFd<'_>) {
+    ledger.note_own(id, token, errno);
+    note_for_the_dead(ledger, errno, fd);
+}
+
+/// Notes it in the entries of dead sessions.
+pub fn note_for_the_dead(ledger: &Ledger, errno: i32, fd: BorrowedFd<'_>) {
+    let (mounts, boot) = (mounts_beside(fd), dirs::boot_id());
+    let owes = |e: &Entry| {
+        let is_named = |m: &Mount| e.filesystems.iter().any(|fs| is_of(fs, m));
+        mounts.iter().any(is_named) && e.boot(&boot) == Boot::This && stale::has_ended(e, ledger)
+    };
+    let (filed, _) = ledger.entries();
+    for one in filed.iter().filter(|f| owes(&f.entry)) {
+        let _ = ledger.note_error(&one.path, errno);
+    }
+}
+
+/// Whether an entry means the file system that is mounted there. What is no path is the source of
+/// many.
+fn is_of(fs: &LedgerFs, m: &Mount) -> bool {
+    let is_there = || m.source.starts_with('/') || m.path() == std::path::Path::new(&fs.mount);
+    m.fstype == fs.fstype && m.source == fs.source && is_there()
+}
+
+/// Where the file system of `fd` is mounted in our sight.
+fn mounts_beside(fd: BorrowedFd<'_>) -> Vec<Mount> {
+    let mut table = filesystems::mounts_of("self");
+    let id = mount::id_of_fd(fd, mount::MNT_ID).ok();
+    let dev = table.iter().find(|m| Some(m.id) == id).map(|m| m.dev);
+    table.retain(|m| Some(m.dev) == dev);
+    table
+}

@@ -1,0 +1,269 @@
+//! What the kernel tells once: that a write was lost. Whoever it was told, and whatever became of
+//! him, the next one who settles knows.
+
+use super::broken::{kill_all, SmallLedger};
+use super::keepers::{named, waits_for_one};
+use super::*;
+use crate::harness::command::LIMIT;
+use crate::harness::disk::SlowDisk;
+use crate::sessions::death::{children, is_gone, waiting_for_disk, waits_for_disk};
+use crate::sessions::stage::as_root;
+use crate::wait::until;
+use rustix::process::{kill_process, Pid, Signal};
+use std::path::PathBuf;
+
+/// A session that owes on a disk whose flush takes `flush_ms` from [`is_slow`] on, and its keeper.
+pub(super) fn on_slow_disk(stage: &Stage, flush_ms: u32) -> (SlowDisk, Running, Pid) {
+    let slow = SlowDisk::new("ext4", 64, flush_ms);
+    std::fs::write(quick(&slow), "").expect("as long as this is there");
+    let mut scribe = scribe(stage, &["--until", "1h"]);
+    warm(stage, &mut scribe, &slow.path());
+    save(&mut scribe, &slow.path(), &["slow"]);
+    let keeper = named(stage, "synclater-keep");
+    (slow, scribe, keeper)
+}
+
+pub(super) fn quick(slow: &SlowDisk) -> PathBuf {
+    slow.path().with_file_name("img.quick")
+}
+
+pub(super) fn is_slow(slow: &SlowDisk) {
+    std::fs::remove_file(quick(slow)).expect("it was quick");
+}
+
+/// The kernel tells of a lost write once.
+#[test]
+fn a_lost_write_is_known_of_a_keeper_that_was_killed_while_another_disk_took_its_time() {
+    let name = "a_lost_write_is_known_of_a_keeper_that_was_killed_while_another_disk_took_its_time";
+    if !as_root(name) {
+        return;
+    }
+    let (bad, stage) = (SlowDisk::new("ext4", 64, 0), Stage::new("two-disks"));
+    let (slow, mut scribe, keeper) = on_slow_disk(&stage, 3000);
+    warm(&stage, &mut scribe, &bad.path());
+    save(&mut scribe, &bad.path(), &["lost"]);
+    let like = bad.path().with_file_name("img.bad");
+    std::fs::write(&like, "kkkkkkkk").expect("what a saved file is full of");
+    is_slow(&slow);
+    scribe.send(Signal::KILL);
+    assert!(until(LIMIT, || waits_for_one(keeper)));
+    kill_process(keeper, Signal::KILL).expect("it lives");
+    std::fs::remove_file(like).expect("it was bad");
+    let told = stage.ask(&["settle"]);
+    assert_eq!(told.status.code(), Some(125), "{told}");
+    assert_eq!(stage.entries().len(), 1, "{told}");
+    scribe.end();
+    drop(slow);
+}
+
+/// A session that owes on a disk that is slow, and loses what it was told, from now on.
+fn on_lossy_disk(stage: &Stage) -> (SlowDisk, Running, Pid) {
+    let (disk, scribe, keeper) = on_slow_disk(stage, 2000);
+    is_lossy(&disk);
+    (disk, scribe, keeper)
+}
+
+fn is_lossy(disk: &SlowDisk) {
+    let like = disk.path().with_file_name("img.bad");
+    std::fs::write(like, "kkkkkkkk").expect("what a saved file is full of");
+    is_slow(disk);
+}
+
+/// What settled it lives on, and is the only one that the kernel has told.
+fn is_told_once_more(stage: &Stage, disk: &SlowDisk) {
+    let told = stage.ask(&["settle"]);
+    assert_eq!(told.status.code(), Some(125), "{told}");
+    std::fs::remove_file(disk.path().with_file_name("img.bad")).expect("it was bad");
+    std::fs::write(quick(disk), "").expect("it is quick again");
+    let told = stage.ask(&["settle"]);
+    assert_eq!(told.status.code(), Some(125), "{told}");
+    assert_eq!(stage.entries().len(), 1, "{told}");
+}
+
+#[test]
+fn a_lost_write_is_known_though_the_keeper_is_killed_while_it_settles() {
+    if !as_root("a_lost_write_is_known_though_the_keeper_is_killed_while_it_settles") {
+        return;
+    }
+    let stage = Stage::new("orphaned-settle");
+    let (disk, mut scribe, keeper) = on_lossy_disk(&stage);
+    scribe.send(Signal::KILL);
+    assert!(until(LIMIT, || waits_for_one(keeper)));
+    let settling = children(keeper, "");
+    kill_process(keeper, Signal::KILL).expect("it lives");
+    assert!(until(LIMIT, || settling.iter().all(is_gone)));
+    is_told_once_more(&stage, &disk);
+    scribe.end();
+}
+
+#[test]
+fn a_lost_write_is_known_though_both_are_killed_while_the_supervisor_settles() {
+    if !as_root("a_lost_write_is_known_though_both_are_killed_while_the_supervisor_settles") {
+        return;
+    }
+    let stage = Stage::new("both-killed");
+    let (disk, mut scribe, keeper) = on_lossy_disk(&stage);
+    let mut settle = Running::start(&stage, stage.synclater(&["settle", &stage.id()]));
+    assert!(until(LIMIT, || waits_for_disk(scribe.pid())));
+    let settling = children(scribe.pid(), "synclater");
+    kill_all(&[scribe.pid(), keeper]);
+    assert!(until(LIMIT, || settling.iter().all(is_gone)));
+    is_told_once_more(&stage, &disk);
+    settle.end();
+    scribe.end();
+}
+
+/// The entry has no room for it, and the session is over.
+#[test]
+fn a_lost_write_is_known_though_run_is_interrupted_twice_and_its_ledger_is_full() {
+    if !as_root("a_lost_write_is_known_though_run_is_interrupted_twice_and_its_ledger_is_full") {
+        return;
+    }
+    let stage = Stage::new("twice-and-full");
+    let ledger = SmallLedger::of(&stage);
+    let (disk, mut scribe, _) = on_lossy_disk(&stage);
+    ledger.fill();
+    scribe.no_more();
+    assert!(until(LIMIT, || waits_for_disk(scribe.pid())));
+    let settling = children(scribe.pid(), "synclater");
+    for _ in 0..2 {
+        scribe.send(Signal::INT);
+        crate::sessions::stage::pass(Duration::from_millis(100));
+    }
+    assert_eq!(scribe.end().status.code(), Some(125));
+    assert!(until(LIMIT, || settling.iter().all(is_gone)));
+    ledger.make_room();
+    is_told_once_more(&stage, &disk);
+}
+
+/// A `settle` in a dead session's place on a lossy disk, ended by `end`, which knows what settles.
+fn a_settle_is_ended(name: &str, end: impl Fn(&Running, &[Pid])) {
+    if !as_root(name) {
+        return;
+    }
+    let stage = Stage::new("interrupted-settle");
+    let (disk, mut scribe, _) = on_lossy_disk(&stage);
+    super::ledger::kill(&stage, &scribe);
+    let mut settle = Running::start(&stage, stage.synclater(&["settle"]));
+    // The disk that the stage lies on is quick, and settled before.
+    let settling = || children(settle.pid(), "");
+    let stays = || {
+        let before = settling();
+        crate::sessions::stage::pass(Duration::from_millis(300));
+        waits_for_one(settle.pid()) && settling() == before
+    };
+    assert!(until(LIMIT, stays));
+    let settling = settling();
+    end(&settle, &settling);
+    settle.end();
+    is_told_once_more(&stage, &disk);
+    scribe.end();
+}
+
+#[test]
+fn a_lost_write_is_known_though_the_settle_in_its_place_is_interrupted() {
+    let name = "a_lost_write_is_known_though_the_settle_in_its_place_is_interrupted";
+    a_settle_is_ended(name, |settle, settling| {
+        // As a service is stopped; a terminal sends SIGINT to the whole group.
+        for pid in [settling, &[settle.pid()]].concat() {
+            kill_process(pid, Signal::TERM).expect("it lives");
+        }
+        assert!(until(LIMIT, || settling.iter().all(is_gone)));
+    });
+}
+
+#[test]
+fn a_lost_write_is_known_though_the_settle_in_its_place_stood_still_and_was_ended() {
+    let name = "a_lost_write_is_known_though_the_settle_in_its_place_stood_still_and_was_ended";
+    a_settle_is_ended(name, |settle, settling| {
+        settle.send(Signal::STOP);
+        assert!(until(LIMIT, || settling.iter().all(is_gone)));
+        settle.send(Signal::TERM);
+        settle.send(Signal::CONT);
+    });
+}
+
+/// Its run folder is gone with it, as that of a user who has logged out: the entry alone is left.
+fn lose_run_folder(stage: &Stage) {
+    std::fs::remove_dir_all(stage.run_dir()).expect("the run folder");
+}
+
+#[test]
+fn a_lost_write_is_known_in_another_run_folder_than_the_keepers() {
+    if !as_root("a_lost_write_is_known_in_another_run_folder_than_the_keepers") {
+        return;
+    }
+    let stage = Stage::new("keeper-was-told");
+    let (disk, mut scribe, keeper) = on_lossy_disk(&stage);
+    // For longer than its lease: then its keeper settles.
+    scribe.send(Signal::STOP);
+    assert!(until(LIMIT, || waits_for_disk(keeper)));
+    let settling = children(keeper, "");
+    assert!(until(LIMIT, || settling.iter().all(is_gone)));
+    kill_all(&[keeper, scribe.pid()]);
+    lose_run_folder(&stage);
+    is_told_once_more(&stage, &disk);
+    scribe.end();
+}
+
+#[test]
+fn a_lost_write_is_known_though_who_waits_for_it_stands_still() {
+    if !as_root("a_lost_write_is_known_though_who_waits_for_it_stands_still") {
+        return;
+    }
+    let stage = Stage::new("stands-still");
+    let (disk, mut scribe, keeper) = on_lossy_disk(&stage);
+    let mut settle = Running::start(&stage, stage.synclater(&["settle", &stage.id()]));
+    assert!(until(LIMIT, || waits_for_disk(scribe.pid())));
+    let settling = waiting_for_disk(scribe.pid());
+    scribe.send(Signal::STOP);
+    kill_process(keeper, Signal::KILL).expect("it lives");
+    assert!(until(LIMIT, || settling.iter().all(is_gone)));
+    kill_all(&[scribe.pid()]);
+    lose_run_folder(&stage);
+    is_told_once_more(&stage, &disk);
+    settle.end();
+    scribe.end();
+}
+
+#[test]
+fn a_lost_write_is_known_to_what_is_left_of_a_session_though_a_path_was_settled() {
+    let name = "a_lost_write_is_known_to_what_is_left_of_a_session_though_a_path_was_settled";
+    if !as_root(name) {
+        return;
+    }
+    let stage = Stage::new("path-was-told");
+    let (disk, mut scribe, _) = on_lossy_disk(&stage);
+    super::ledger::kill(&stage, &scribe);
+    lose_run_folder(&stage);
+    let path = disk.path().display().to_string();
+    let told = stage.ask(&["settle", &path]);
+    assert_eq!(told.status.code(), Some(125), "{told}");
+    is_told_once_more(&stage, &disk);
+    scribe.end();
+}
+
+#[test]
+fn a_lost_write_is_known_to_each_dead_session_that_owes_there() {
+    if !as_root("a_lost_write_is_known_to_each_dead_session_that_owes_there") {
+        return;
+    }
+    let (one, other) = (Stage::new("one-of-two"), Stage::new("other-of-two"));
+    let (disk, mut first, _) = on_slow_disk(&one, 2000);
+    let mut command = session(&other, &["--until", "1h"]);
+    command.env("SYNCLATER_STATE_DIR", one.state());
+    command.arg(tool("scribe"));
+    let mut second = Running::start(&other, command);
+    second.be_ready();
+    warm(&other, &mut second, &disk.path());
+    is_lossy(&disk);
+    for (stage, scribe) in [(&one, &first), (&other, &second)] {
+        super::ledger::kill(stage, scribe);
+        lose_run_folder(stage);
+    }
+    let told = one.ask(&["settle"]);
+    assert_eq!(told.status.code(), Some(125), "{told}");
+    assert_eq!(one.entries().len(), 2, "{told}");
+    first.end();
+    second.end();
+}

@@ -74,6 +74,23 @@ fn processes_of_an_executable_are_attached_those_too_that_begin_later() {
     }
 }
 
+/// Its code begins at the same place each time.
+#[test]
+fn a_program_that_is_not_position_independent_is_attached_again_once_it_has_executed_itself() {
+    let stage = Stage::new("itself");
+    let path = stage.file("an-exe-37");
+    crate::harness::command::copy_program(program("demand_static"), &path);
+    let mut command = clean(&path);
+    command.arg(stage.work());
+    let mut victim = started(&stage, command);
+    let session = stage.attach(&["--exe", "an-exe-37", "-u", "1h"]);
+    stage.warm(&mut victim);
+    victim.tell("again");
+    assert_eq!(victim.hear(), "ready");
+    assert!(until(LIMIT, || stage.is_later(&mut victim)));
+    stage.detach(&session);
+}
+
 #[test]
 fn an_executable_that_nobody_runs_yet_is_waited_for() {
     let stage = Stage::new("later");

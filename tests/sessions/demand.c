@@ -16,6 +16,7 @@
  *   filter          puts a seccomp filter on itself that lets everything pass: `filter 0`
  *   leave           has another thread go on, with a table of descriptors of its own; the first one
  *                   closes what it has opened: `leave 0`
+ *   again           executes itself, which says "ready" once more
  *   exit N          ends
  */
 #define _GNU_SOURCE
@@ -128,6 +129,7 @@ static void send_signal(const char *name)
 	kill(getpid(), number);
 }
 
+static char **itself; /* its arguments */
 static void serve(void);
 
 /* Whose table is whose, and whose turn it is. */
@@ -194,6 +196,8 @@ static void serve(void)
 			printf("filter %d\n", filter_all());
 		else if (!strcmp(word, "leave"))
 			leave();
+		else if (!strcmp(word, "again"))
+			execv("/proc/self/exe", itself);
 		else if (!strcmp(word, "exit"))
 			exit(atoi(name));
 	}
@@ -206,5 +210,6 @@ int main(int count, char **arguments)
 		return 2;
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	puts("ready");
+	itself = arguments;
 	serve();
 }

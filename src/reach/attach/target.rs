@@ -78,8 +78,9 @@ pub fn without_mark(name: &str) -> String {
     name.strip_suffix(" (deleted)").unwrap_or(name).to_owned()
 }
 
-/// One program in one process: when the process began, and where the program's code does, which
-/// differs from one execution to the next.
+/// One program in one process: when the process began, and where the program's code and its stack
+/// do, as one number, which differs from one execution to the next: the stack's place is a random
+/// one, the code's is that of the file where it is not position-independent.
 pub type Incarnation = (u64, u64);
 
 /// Which program a process executes at present; `None` where it is gone.
@@ -88,13 +89,15 @@ pub fn incarnation(pid: u32) -> Option<Incarnation> {
     let stat = process::stat(&pid.to_string())?;
     let mut fields = stat.split(' ');
     let is_dead = matches!(fields.next(), Some("Z" | "X"));
-    // starttime and startcode, fields 22 and 26 of proc(5).
-    let (began, code) = (fields.nth(18)?.parse().ok()?, fields.nth(3)?.parse().ok()?);
+    // starttime, startcode and startstack, fields 22, 26 and 28 of proc(5).
+    let began = fields.nth(18)?.parse().ok()?;
+    let mut number = |n| fields.nth(n)?.parse::<u64>().ok();
+    let place = number(3)?.wrapping_add(number(1)?);
     // The first thread may have ended before others.
-    (!is_dead || process::is_running(pid)).then_some((began, code))
+    (!is_dead || process::is_running(pid)).then_some((began, place))
 }
 
-/// What a program's code begins at for those who may not know.
+/// What a program's code begins at for those who may not know; its stack does at 0.
 const HIDDEN: u64 = 1;
 
 /// Whether a process still executes `program`. One that has begun to hide it (PR_SET_DUMPABLE)
@@ -121,13 +124,6 @@ pub fn is_young(pid: u32) -> bool {
         .zip(incarnation(pid))
         .map(|(now, (began, _))| now - began as f64 / 100.0);
     age.is_some_and(|age| age < 1.0)
-}
-
-/// Whether it is a child of vfork(2) that has not executed anything yet, or its like.
-#[must_use]
-pub fn runs_in_its_parents_memory(pid: u32) -> bool {
-    let parent = Status::of(pid).map_or(0, |status| status.number("PPid"));
-    u32::try_from(parent).is_ok_and(|parent| parent != 0 && threads::share_memory(pid, parent))
 }
 
 struct Status(String);

@@ -9,6 +9,7 @@ mod opened;
 pub mod refusals;
 mod sandboxed;
 mod servers;
+mod sharing;
 mod told;
 mod units;
 mod whom;

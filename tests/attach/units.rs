@@ -292,15 +292,3 @@ fn a_frozen_process_is_refused_and_goes_on_when_it_is_thawed() {
     stage.detach(&session);
     victim.end();
 }
-
-/// It is a process of its own number, of its unit, and executes what its parent does.
-#[test]
-fn a_child_that_runs_in_its_parents_memory_is_left_alone() {
-    let stage = Stage::new("vforked");
-    let mut parent = Running::start(&stage, clean(program("vforked")));
-    let child = parent.hear();
-    let attach = stage.ask(&["attach", "--pid", &child, "-u", "1h"]);
-    assert_eq!(attach.status.code(), Some(125), "{attach}");
-    assert!(attach.stderr.contains("its parent's memory"), "{attach}");
-    parent.end().must_succeed();
-}

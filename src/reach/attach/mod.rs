@@ -42,6 +42,7 @@ use synclater_sys::job::{self, Job};
 use synclater_sys::process;
 use synclater_sys::ptrace::Thread;
 use synclater_sys::remote::{self, Memory};
+use synclater_sys::threads;
 use target::{Incarnation, Open, Refusal, Target};
 use tracer::{Failure, Tracer};
 pub use work::Work;
@@ -255,6 +256,17 @@ fn lost(e: io::Error) -> Failure {
     Failure::Busy(format!("its memory: {e}"))
 }
 
+/// Whether no other process has its memory: what is changed there is changed for both, and the
+/// threads of one alone are stopped for that.
+fn is_alone_in_its_memory(pid: u32) -> Result<(), Failure> {
+    // One whose first thread has ended has none there, as those of the kernel have.
+    let has_some = std::fs::read_link(format!("/proc/{pid}/exe")).is_ok();
+    match threads::who_shares_memory(pid).filter(|_| has_some) {
+        Some(other) => Err(tracer::shares_memory(other)),
+        None => Ok(()),
+    }
+}
+
 fn put_in(
     pid: u32,
     program: Incarnation,
@@ -267,12 +279,7 @@ fn put_in(
         // A piece of work like this one, at the program before, say.
         return Err(Failure::Busy(format!("it is traced by {tracer}")));
     }
-    if target::runs_in_its_parents_memory(pid) {
-        // Who attaches that knows nothing of us.
-        return Err(Failure::Busy(
-            "it runs in its parent's memory (vfork)".into(),
-        ));
-    }
+    is_alone_in_its_memory(pid)?;
     let target = target::look(pid)?;
     let memory = memory_of(pid)?;
     let found = survey(pid, target.class, &memory)?;
@@ -468,6 +475,7 @@ fn lend_room(found: &Survey, code: &[u8], memory: &Memory) -> Result<u64, Failur
 
 fn take_out(pid: u32, whose: Whose) -> Result<Told, Failure> {
     let memory = Memory::open(pid).map_err(|e| cannot_see(pid, &e))?;
+    is_alone_in_its_memory(pid)?;
     let found = survey(pid, target::class_of(pid).unwrap_or(Class::Long), &memory)?;
     if let Some(library) = &found.library {
         let is_its = matches!(whose.page, Some(page) if owner::has_page(library, &found, page));

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use synclater_sys::process;
 use synclater_sys::ptrace::{Stop, Thread};
 use synclater_sys::registers::Registers;
+use synclater_sys::threads;
 
 /// How long all threads may take to stop: they are stopped meanwhile, one after the other. While
 /// the machine itself stands still does not count: so often at least is looked.
@@ -98,6 +99,13 @@ pub fn tracer_of(pid: u32) -> u32 {
     let status = process::text(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|l| l.strip_prefix("TracerPid:"));
     line.and_then(|n| n.trim().parse().ok()).unwrap_or(0)
+}
+
+/// Why a process is left alone whose memory another one has.
+pub fn shares_memory(other: u32) -> Failure {
+    Failure::Busy(format!(
+        "process {other} runs in its memory (vfork, or CLONE_VM)"
+    ))
 }
 
 fn gone() -> Failure {
@@ -311,7 +319,7 @@ impl Tracer {
     /// Stops every thread but those in state D. Returns when the first was asked to.
     ///
     /// # Errors
-    /// `Busy` where that took too long, or where a child runs in the same memory (vfork).
+    /// `Busy` where that took too long, or where a child runs in the same memory.
     pub fn stop_all(&mut self) -> Result<Instant, Failure> {
         let begun = Instant::now();
         let running = self.threads.values().filter(|t| t.stop().is_none());
@@ -355,6 +363,10 @@ impl Tracer {
             }
             naps += 1;
             sleep(NAP);
+        }
+        let all: Vec<u32> = self.threads.keys().copied().collect();
+        if let Some(child) = threads::child_that_shares_memory(self.pid, &all) {
+            return Err(shares_memory(child));
         }
         self.standing()
             .for_each(|thread| self.errands.ready(thread));

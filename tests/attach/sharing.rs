@@ -1,0 +1,86 @@
+//! Processes that have one memory without being threads of each other: none is entered, as the
+//! threads of another one run there.
+
+use super::*;
+use crate::harness::disk::Disk;
+use crate::sessions::stage::as_root;
+
+/// One that does what it is told, and a line that it is told, with the number it answers.
+fn sharing(stage: &Stage, folder: &Path) -> Running {
+    let mut command = clean(program("sharing"));
+    command.arg(folder);
+    let mut begun = Running::start(stage, command);
+    assert_eq!(begun.hear(), "ready");
+    begun
+}
+
+fn has_one(sharing: &mut Running, line: &str) -> String {
+    sharing.tell(line);
+    let said = sharing.hear();
+    let number = said.split(' ').nth(1);
+    number.expect("a number").to_owned()
+}
+
+/// Whoever is refused runs as before.
+fn is_refused(stage: &Stage, pid: &str) {
+    let attach = stage.ask(&["attach", "--pid", pid, "-u", "1h"]);
+    assert_eq!(attach.status.code(), Some(125), "{attach}");
+    assert!(attach.stderr.contains("runs in its memory"), "{attach}");
+}
+
+/// Is gone with what shares its memory, which its end ends.
+fn ends(mut sharing: Running) {
+    sharing.no_more();
+    sharing.end();
+}
+
+#[test]
+fn processes_that_have_one_memory_are_left_alone_parents_too() {
+    let stage = Stage::new("one-memory");
+    let mut parent = sharing(&stage, &stage.work());
+    let child = has_one(&mut parent, "child");
+    is_refused(&stage, &child);
+    is_refused(&stage, &number(parent.pid()));
+    ends(parent);
+}
+
+#[test]
+fn processes_that_have_one_memory_are_left_alone_whoever_their_parents_are() {
+    let stage = Stage::new("orphans");
+    let mut parent = sharing(&stage, &stage.work());
+    let orphan = has_one(&mut parent, "orphan");
+    is_refused(&stage, &orphan);
+    ends(parent);
+}
+
+/// It is a process of its own number, of its unit, and executes what its parent does.
+#[test]
+fn a_child_of_vfork_is_left_alone() {
+    let stage = Stage::new("vforked");
+    let mut parent = sharing(&stage, &stage.work());
+    let child = has_one(&mut parent, "vfork 20000");
+    is_refused(&stage, &child);
+    ends(parent);
+}
+
+/// Its own table of descriptors has none that lost `O_SYNC`.
+#[test]
+fn what_lost_o_sync_is_synced_behind_a_detach_beside_a_child_of_vfork() {
+    if !as_root("what_lost_o_sync_is_synced_behind_a_detach_beside_a_child_of_vfork") {
+        return;
+    }
+    let (disk, stage) = (Disk::new("ext4", 64), Stage::new("vfork-and-o-sync"));
+    let mut parent = sharing(&stage, disk.path());
+    let pid = number(parent.pid());
+    let session = stage.attach(&["--pid", &pid, "-u", "1h"]);
+    parent.tell("open");
+    assert_eq!(parent.hear(), "open");
+    has_one(&mut parent, "vfork 1000");
+    let detach = stage.ask(&["detach", &session]).must_succeed();
+    assert!(detach.stdout.contains("1 descriptor lost"), "{detach}");
+    parent.tell("write");
+    assert_eq!(parent.hear(), "write");
+    let log = std::fs::read(disk.cut().path().join("log")).expect("the log");
+    assert_eq!(log.iter().filter(|b| **b == b'k').count(), 16 * 4096);
+    ends(parent);
+}

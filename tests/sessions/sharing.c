@@ -1,0 +1,119 @@
+/* sharing FOLDER: says "ready", then of each line that it reads what it has done:
+ * "child": another process runs in its memory (CLONE_VM), and nobody waits for it; "child PID".
+ * "orphan": the same of one whose parent has ended; "orphan PID".
+ * "vfork MS": a thread of it has a child of vfork(2) for MS milliseconds, whose descriptors are
+ *   closed; "vfork PID". The others go on.
+ * "open": FOLDER/log is opened with O_SYNC, and written to; "open".
+ * "write": 16 pages are written there; "write".
+ * These processes write and sync FOLDER/PID for ever.
+ */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { STACK = 1 << 16, PAGE = 4096 };
+
+static volatile int begun;
+static char page[PAGE];
+
+static void must(int is_done, const char *what)
+{
+	if (!is_done) {
+		perror(what);
+		exit(1);
+	}
+}
+
+/* Without the libc's stdio: whose memory it is knows nothing of this one. */
+static int sync_for_ever(void *unused)
+{
+	char name[32];
+
+	(void)unused;
+	snprintf(name, sizeof name, "%d", (int)getpid());
+	int file = open(name, O_RDWR | O_CREAT, 0644);
+
+	for (begun = getpid();; poll(NULL, 0, 1))
+		if (pwrite(file, "a", 1, 0) != 1 || fdatasync(file) != 0)
+			_exit(1);
+}
+
+static int start_one_and_end(void *stack)
+{
+	must(clone(sync_for_ever, (char *)stack + STACK, CLONE_VM | SIGCHLD, NULL) > 0, "clone");
+	while (!begun)
+		poll(NULL, 0, 1);
+	_exit(0);
+}
+
+static int started(int is_orphan)
+{
+	char *stack = calloc(2, STACK);
+
+	must(stack != NULL, "a stack");
+	begun = 0;
+	if (is_orphan) {
+		/* Of an orphan the parent is whoever adopts it. */
+		pid_t parent = clone(start_one_and_end, stack + 2 * STACK, CLONE_VM | SIGCHLD, stack);
+		must(parent > 0 && waitpid(parent, NULL, 0) == parent, "the parent");
+	} else {
+		must(clone(sync_for_ever, stack + STACK, CLONE_VM | SIGCHLD, NULL) > 0, "clone");
+	}
+	while (!begun)
+		poll(NULL, 0, 1);
+	return begun;
+}
+
+static void *have_a_child(void *ms)
+{
+	if (!vfork()) {
+		close_range(3, ~0u, 0);
+		begun = getpid();
+		poll(NULL, 0, *(int *)ms);
+		_exit(0);
+	}
+	return NULL;
+}
+
+int main(int argc, char **argv)
+{
+	char line[64];
+	int log = -1, ms;
+	pthread_t thread;
+
+	if (argc != 2 || chdir(argv[1]) != 0)
+		return 2;
+	memset(page, 'k', sizeof page);
+	prctl(PR_SET_CHILD_SUBREAPER, 1);
+	for (puts("ready"), fflush(stdout); fgets(line, sizeof line, stdin); fflush(stdout)) {
+		line[strcspn(line, "\n")] = 0;
+		if (strcmp(line, "child") == 0 || strcmp(line, "orphan") == 0) {
+			printf("%s %d\n", line, started(line[0] == 'o'));
+		} else if (sscanf(line, "vfork %d", &ms) == 1) {
+			begun = 0;
+			must(pthread_create(&thread, NULL, have_a_child, &ms) == 0, "a thread");
+			while (!begun)
+				poll(NULL, 0, 1);
+			printf("vfork %d\n", begun);
+		} else if (strcmp(line, "open") == 0) {
+			log = open("log", O_WRONLY | O_CREAT | O_SYNC | O_CLOEXEC, 0644);
+			must(pwrite(log, page, 1, 0) == 1, "write");
+			puts("open");
+		} else {
+			for (int i = 0; i < 16; i++)
+				must(pwrite(log, page, PAGE, i * (off_t)PAGE) == PAGE, "write");
+			puts("write");
+		}
+	}
+	kill(0, SIGKILL);
+	return 0;
+}

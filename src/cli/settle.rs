@@ -10,7 +10,7 @@ use crate::session::ledger::Ledger;
 use crate::session::stale::{self, Cleared, Debtor, PATIENCE};
 use crate::session::told;
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -114,7 +114,16 @@ fn all(mut debtors: Vec<Debtor>, cleared: &[Cleared]) -> anyhow::Result<bool> {
 }
 
 fn session(name: &str) -> Result<String, Trouble> {
-    ask_named(name, &Request::Settle).map(|done| done.said)
+    let done = ask_named(name, &Request::Settle)?;
+    match Debtor::named(name).lost_elsewhere() {
+        None => Ok(done.said),
+        Some(error) => Err(Trouble::new(
+            format!("cannot settle {name}"),
+            format!("{error} was told to somebody else who settled there: writes were lost"),
+            "look at `dmesg` for write errors",
+            NOT_KNOWN,
+        )),
+    }
 }
 
 fn is_told(name: &str, said: Result<String, Trouble>) -> anyhow::Result<bool> {
@@ -248,9 +257,14 @@ fn path(name: &str) -> Result<String, Trouble> {
     };
     let ledger = Ledger::existing().ok().flatten();
     let note = |errno, fd: BorrowedFd<'_>| {
-        { ledger.iter() }.for_each(|ledger| told::note_for_the_dead(ledger, errno, fd));
+        { ledger.iter() }.for_each(|ledger| told::note_for_others(ledger, errno, fd));
     };
-    match durable::settle_at(&on_it, note) {
+    let settled = durable::settle_at(&on_it, note);
+    let known = { ledger.as_ref() }.and_then(|ledger| told::known_on(ledger, on_it.as_fd()));
+    if let Some((id, name)) = known.filter(|_| settled.is_ok()) {
+        return Err(trouble(format!("{name}: writes of session {id} were lost")));
+    }
+    match settled {
         Ok(Settled::Durable) => Ok("file system settled".into()),
         Ok(Settled::Written(why)) => Ok(format!(
             "file system written; whether it is durable is not known: {why}"

@@ -485,7 +485,7 @@ impl Vigil {
     /// Notes that somebody was told of a lost write on the file system of `fd`.
     fn note(&self, errno: i32, fd: BorrowedFd<'_>) {
         self.note_in_session(errno);
-        told::note_for_the_dead(&self.ledger, errno, fd);
+        told::note_for_others(&self.ledger, errno, fd);
     }
 
     /// Notes it where the next command looks: one that settles in another run folder sees no page.
@@ -518,6 +518,8 @@ impl Vigil {
     fn is_closed(&self, own: &Result<Option<Filed>, Unread>) -> bool {
         match own {
             Ok(None) => true,
+            // Somebody else was told.
+            Ok(Some(own)) if own.entry.error.is_some() => false,
             Ok(Some(own)) => {
                 self.shared.page().entered.store(0, SeqCst);
                 self.ledger.close_here(own).is_ok()

@@ -366,6 +366,18 @@ impl Debtor {
         })
     }
 
+    /// The name of an error that somebody else was told on a file system on which it owes, as long
+    /// as it lives: it may not have been told itself.
+    #[must_use]
+    pub fn lost_elsewhere(&self) -> Option<String> {
+        let page = page_of(&self.session()?);
+        let (filed, _) = self.entry().ok()??;
+        filed
+            .entry
+            .error
+            .filter(|_| shared::error_in(&page).is_none())
+    }
+
     /// Settles in its place what it left, if its folder is gone; that is done by [`clear`] else.
     ///
     /// # Errors
@@ -543,7 +555,7 @@ fn settle_entry(filed: &Filed, ledger: &Ledger, locks: &[BorrowedFd<'_>]) -> io:
     for fs in &entry.filesystems {
         let noted = |errno, fd: BorrowedFd<'_>| {
             let _ = note.write(errno);
-            told::note_for_the_dead(ledger, errno, fd);
+            told::note_for_others(ledger, errno, fd);
         };
         let list = match settle_again(fs, locks, noted) {
             Some(0) if out.error.is_none() => &mut out.settled,

@@ -1,14 +1,15 @@
 //! What the kernel tells once: that a write was lost.
 //!
 //! Promise: whoever was told notes it, at once and by himself, in the entry of the session that it
-//! settles for, and in those of dead sessions that owe on the same file system: these have no
-//! descriptor any more that would be told. Whom it concerns is judged behind that.
+//! settles for, and in those of the others that owe on the same file system: dead ones have no
+//! descriptor any more that would be told, and a disk that could not be flushed is told to nobody
+//! else (blkdev_issue_flush, Linux 6.18). Whom it concerns is judged behind that.
 //!
 //! What it does not do: entries of other ledgers are not in sight, and of a file system that is
 //! mounted nowhere in sight it is not known what it was called.
 
-use super::ledger::Ledger;
-use super::{dirs, filesystems, stale};
+use super::ledger::{Filed, Ledger};
+use super::{dirs, filesystems};
 use std::os::fd::BorrowedFd;
 use synclater_model::ledger::{Boot, Entry, LedgerFs};
 use synclater_model::policy::filesystem::Mount;
@@ -18,20 +19,33 @@ use synclater_sys::mount;
 /// can be.
 pub fn note(ledger: &Ledger, (id, token): (&str, &str), errno: i32, fd: BorrowedFd<'_>) {
     ledger.note_own(id, token, errno);
-    note_for_the_dead(ledger, errno, fd);
+    note_for_others(ledger, errno, fd);
 }
 
-/// Notes it in the entries of dead sessions.
-pub fn note_for_the_dead(ledger: &Ledger, errno: i32, fd: BorrowedFd<'_>) {
+/// Notes it in the entries of all sessions that owe there.
+pub fn note_for_others(ledger: &Ledger, errno: i32, fd: BorrowedFd<'_>) {
+    for one in owing_on(ledger, fd) {
+        let _ = ledger.note_error(&one.path, errno);
+    }
+}
+
+/// Sessions that owe on the file system of `fd`.
+fn owing_on(ledger: &Ledger, fd: BorrowedFd<'_>) -> Vec<Filed> {
     let (mounts, boot) = (mounts_beside(fd), dirs::boot_id());
     let owes = |e: &Entry| {
         let is_named = |m: &Mount| e.filesystems.iter().any(|fs| is_of(fs, m));
-        mounts.iter().any(is_named) && e.boot(&boot) == Boot::This && stale::has_ended(e, ledger)
+        mounts.iter().any(is_named) && e.boot(&boot) == Boot::This && !e.is_never
     };
-    let (filed, _) = ledger.entries();
-    for one in filed.iter().filter(|f| owes(&f.entry)) {
-        let _ = ledger.note_error(&one.path, errno);
-    }
+    let (mut filed, _) = ledger.entries();
+    filed.retain(|f| owes(&f.entry));
+    filed
+}
+
+/// A session of which it is known that it has lost a write on the file system of `fd`, and the name
+/// of the error.
+#[must_use]
+pub fn known_on(ledger: &Ledger, fd: BorrowedFd<'_>) -> Option<(String, String)> {
+    { owing_on(ledger, fd).into_iter() }.find_map(|f| Some((f.entry.id, f.entry.error?)))
 }
 
 /// Whether an entry means the file system that is mounted there. What is no path is the source of

@@ -1,7 +1,7 @@
 //! Written is not flushed: the disk's cache.
 
 use super::*;
-use crate::harness::disk::{flushes, Disk};
+use crate::harness::disk::{flushes, Disk, SlowDisk};
 use crate::harness::limits::needs_net;
 use crate::sessions::stage::as_root;
 
@@ -125,4 +125,46 @@ fn an_ext4_without_a_journal_is_flushed_behind_all_though_nobody_can_see_what_it
     let before = flushes(&disk.device());
     ends_well(&stage, &mut scribe);
     assert!(flushes(&disk.device()) >= before + 2);
+}
+
+/// An ext4 without a journal, which a flush that fails does not end, on a disk that can refuse them.
+fn may_refuse() -> SlowDisk {
+    let disk = SlowDisk::new("ext4", 64, 0);
+    umount(&disk.path());
+    let mut make = clean("mkfs.ext4");
+    make.args(["-q", "-F", "-O", "^has_journal"]);
+    run(make.arg(disk.device())).must_succeed();
+    mount(&[], &disk.device(), &disk.path());
+    disk
+}
+
+/// Has somebody do something while it refuses them.
+fn refuses(disk: &SlowDisk, to: &mut std::process::Command) {
+    let file = disk.path().with_file_name("img.refuses");
+    std::fs::write(&file, "").expect("as long as this is there");
+    let told = run(to);
+    std::fs::remove_file(file).expect("it refuses");
+    assert!(!told.status.success(), "{told}");
+}
+
+/// It is told to nobody else, and the next one says nothing.
+#[test]
+fn a_flush_that_failed_for_somebody_else_is_heard_of() {
+    if !as_root("a_flush_that_failed_for_somebody_else_is_heard_of") {
+        return;
+    }
+    let (disk, stage) = (may_refuse(), Stage::new("refused"));
+    let (mut first, healthy) = (scribe(&stage, &[]), Disk::new("ext4", 64));
+    warm(&stage, &mut first, &disk.path());
+    save(&mut first, &disk.path(), &["a"]);
+    let other = Stage::new("not-refused");
+    let mut second = scribe(&other, &[]);
+    warm(&other, &mut second, healthy.path());
+    save(&mut second, healthy.path(), &["a"]);
+    refuses(&disk, clean("sync").arg("-f").arg(disk.path()));
+    let end = first.end();
+    assert_eq!(end.status.code(), Some(125), "{end}");
+    assert_eq!(stage.report()["error"]["name"], "EIO");
+    // Nor is it told to who has nothing to do with it.
+    ends_well(&other, &mut second);
 }

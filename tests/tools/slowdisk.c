@@ -26,6 +26,8 @@ static char quick[PATH_MAX + 8];
 /* While there is a file of this name writes fail that hold a sector which begins like it: of data,
  * say, and not of the file system's own. */
 static char bad[PATH_MAX + 8];
+/* While there is a file of this name flushes fail. */
+static char refuses[PATH_MAX + 16];
 static pthread_mutex_t head = PTHREAD_MUTEX_INITIALIZER;
 
 static void take_ms(double ms)
@@ -117,6 +119,8 @@ static int write_disk(const char *path, const char *bytes, size_t n, off_t at,
 static int flush_disk(const char *path, int data_only, struct fuse_file_info *file)
 {
 	(void)path, (void)data_only, (void)file;
+	if (!access(refuses, F_OK))
+		return -EIO;
 	if (!access(quick, F_OK))
 		return 0;
 	pthread_mutex_lock(&head);
@@ -163,8 +167,10 @@ int main(int count, char **arguments)
 		return 1;
 	}
 	memcpy(bad, quick, sizeof bad);
+	memcpy(refuses, quick, sizeof refuses);
 	strncat(quick, ".quick", sizeof(quick) - strlen(quick) - 1);
 	strncat(bad, ".bad", sizeof(bad) - strlen(bad) - 1);
+	strncat(refuses, ".refuses", sizeof(refuses) - strlen(refuses) - 1);
 	slow_ms = number("SLOW_MS", 0);
 	bad_ms = number("BAD_MS", 0);
 	bad_probability = number("BAD_P", 0);

@@ -11,6 +11,7 @@ pub mod clone;
 #[allow(unsafe_code)]
 pub mod contain;
 pub mod each;
+pub mod flushes;
 #[allow(unsafe_code)]
 pub mod job;
 #[allow(unsafe_code)]

@@ -71,8 +71,9 @@ enum Record {
     Lost(u64),
 }
 
-struct Ring {
+pub(crate) struct Ring {
     start: NonNull<u8>,
+    pages: usize,
     events: Vec<OwnedFd>,
     main: OwnedFd,
     /// Perf's ids of the events that stand for whole file systems.
@@ -315,7 +316,7 @@ impl LostWrites {
 }
 
 /// The processors of the machine, whatever this process may run on: "0-3,6".
-fn online_processors() -> Vec<usize> {
+pub(crate) fn online_processors() -> Vec<usize> {
     let list = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or("0".into());
     let range = |part: &str| {
         let (from, to) = part.split_once('-').unwrap_or((part, part));
@@ -339,7 +340,7 @@ fn point_ids(dir: &Tracefs) -> io::Result<Vec<(u64, bool)>> {
 }
 
 /// struct perf_event_attr up to its fifth version (112 bytes), as words.
-fn attributes(kind: u32, config: u64, flags: u64) -> [u64; 14] {
+pub(crate) fn attributes(kind: u32, config: u64, flags: u64) -> [u64; 14] {
     const SAMPLE_TID: u64 = 1 << 1;
     const SAMPLE_TIME: u64 = 1 << 2;
     const SAMPLE_ID: u64 = 1 << 6;
@@ -354,12 +355,13 @@ fn attributes(kind: u32, config: u64, flags: u64) -> [u64; 14] {
     a
 }
 
-const TRACEPOINT: u32 = 2;
+pub(crate) const TRACEPOINT: u32 = 2;
 const SOFTWARE: u32 = 1;
 const DUMMY: u64 = 9;
 const MMAP: u64 = 1 << 8;
 const COMM: u64 = 1 << 9;
 const TASK: u64 = 1 << 13;
+pub(crate) const SAMPLE_RAW: u64 = 1 << 10;
 const WATERMARK: u64 = 1 << 14;
 const SAMPLE_ID_ALL: u64 = 1 << 18;
 const MMAP2: u64 = 1 << 23;
@@ -377,7 +379,7 @@ pub fn event_for_program(id: u64) -> io::Result<OwnedFd> {
 }
 
 /// Opens an event of everybody on one processor.
-fn open_event(attributes: &mut [u64; 14], cpu: usize) -> io::Result<OwnedFd> {
+pub(crate) fn open_event(attributes: &mut [u64; 14], cpu: usize) -> io::Result<OwnedFd> {
     open_event_of(attributes, -1, i32::try_from(cpu).unwrap_or(0))
 }
 
@@ -393,22 +395,17 @@ fn open_event_of(attributes: &mut [u64; 14], pid: i32, cpu: i32) -> io::Result<O
     Ok(unsafe { OwnedFd::from_raw_fd(i32::try_from(fd).unwrap_or(-1)) })
 }
 
+impl AsFd for Ring {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.main.as_fd()
+    }
+}
+
 impl Ring {
     fn open(ids: &[(u64, bool)], cpu: usize) -> io::Result<Ring> {
         let watch = MMAP | MMAP2 | COMM | COMM_EXEC | TASK;
         let main = open_event(&mut attributes(SOFTWARE, DUMMY, watch), cpu)?;
-        let len = (RING_PAGES + 1) * PAGE;
-        let prot = rustix::mm::ProtFlags::READ | rustix::mm::ProtFlags::WRITE;
-        let flags = rustix::mm::MapFlags::SHARED;
-        // SAFETY: a fresh mapping at an address of the kernel's choice.
-        let p = unsafe { rustix::mm::mmap(null_mut(), len, prot, flags, &main, 0) }?;
-        let start = NonNull::new(p.cast()).ok_or(io::ErrorKind::Other)?;
-        let mut ring = Ring {
-            start,
-            events: Vec::new(),
-            main,
-            whole: Vec::new(),
-        };
+        let mut ring = Ring::around(main, RING_PAGES)?;
         for &(id, whole) in ids {
             let event = open_event(&mut attributes(TRACEPOINT, id, 0), cpu)?;
             redirect(&event, &ring.main)?;
@@ -418,16 +415,36 @@ impl Ring {
         Ok(ring)
     }
 
+    /// The ring of one event, of so many pages: a power of two.
+    ///
+    /// # Errors
+    /// Those of mmap(2).
+    pub(crate) fn around(main: OwnedFd, pages: usize) -> io::Result<Ring> {
+        let len = (pages + 1) * PAGE;
+        let prot = rustix::mm::ProtFlags::READ | rustix::mm::ProtFlags::WRITE;
+        let flags = rustix::mm::MapFlags::SHARED;
+        // SAFETY: a fresh mapping at an address of the kernel's choice.
+        let p = unsafe { rustix::mm::mmap(null_mut(), len, prot, flags, &main, 0) }?;
+        let start = NonNull::new(p.cast()).ok_or(io::ErrorKind::Other)?;
+        Ok(Ring {
+            start,
+            pages,
+            events: Vec::new(),
+            main,
+            whole: Vec::new(),
+        })
+    }
+
     /// data_head (offset 1024) or data_tail (1032) of struct perf_event_mmap_page.
     fn word(&self, offset: usize) -> &AtomicU64 {
-        // SAFETY: the mapping is RING_PAGES + 1 pages and `offset` lies in the first, aligned to 8.
+        // SAFETY: the mapping is `pages` + 1 pages and `offset` lies in the first, aligned to 8.
         let p = unsafe { self.start.as_ptr().add(offset) };
         // SAFETY: the kernel and we access this word atomically; it lives as long as the mapping.
         unsafe { &*p.cast::<AtomicU64>() }
     }
 
     fn byte(&self, at: u64) -> u8 {
-        let offset = PAGE + usize::try_from(at).unwrap_or(0) % (RING_PAGES * PAGE);
+        let offset = PAGE + usize::try_from(at).unwrap_or(0) % (self.pages * PAGE);
         // SAFETY: `offset` is inside the data area, taken modulo its size.
         let p = unsafe { self.start.as_ptr().add(offset) };
         // SAFETY: as above; volatile, since the kernel writes the area.
@@ -439,6 +456,11 @@ impl Ring {
     }
 
     fn drain(&self, records: &mut Vec<(u64, Record)>) {
+        self.each(|record| records.extend(parse(record, &self.whole)));
+    }
+
+    /// Takes each record that is there.
+    pub(crate) fn each(&self, mut take: impl FnMut(&[u8])) {
         let head = self.word(1024).load(Ordering::Acquire);
         let mut at = self.word(1032).load(Ordering::Relaxed);
         while at < head {
@@ -446,8 +468,7 @@ impl Ring {
             if size < 8 {
                 break;
             }
-            let bytes = self.copy(at, size);
-            records.extend(parse(&bytes, &self.whole));
+            take(&self.copy(at, size));
             at += size;
         }
         self.word(1032).store(head, Ordering::Release);

@@ -44,10 +44,18 @@ impl Tracefs {
     /// The number of a trace point, where the kernel has it.
     #[must_use]
     pub fn id(&self, point: &str) -> Option<u64> {
-        let path = format!("{point}/id");
+        self.text(point, "id")?.trim().parse().ok()
+    }
+
+    /// What its events look like, for people.
+    #[must_use]
+    pub fn format(&self, point: &str) -> Option<String> {
+        self.text(point, "format")
+    }
+
+    fn text(&self, point: &str, file: &str) -> Option<String> {
+        let path = format!("{point}/{file}");
         let fd = rustix::fs::openat(&self.events, path, OFlags::CLOEXEC, Mode::empty()).ok()?;
-        let mut buf = [0u8; 32];
-        let n = rustix::io::read(&fd, &mut buf).ok()?;
-        std::str::from_utf8(&buf[..n]).ok()?.trim().parse().ok()
+        std::io::read_to_string(std::fs::File::from(fd)).ok()
     }
 }

@@ -49,6 +49,7 @@ use synclater_model::report::run::SettleError;
 use synclater_shim::page;
 use synclater_sys::attendant::Doorbell;
 use synclater_sys::clock::Setback;
+use synclater_sys::flushes::FailedFlushes;
 use synclater_sys::job::{self, Job};
 use synclater_sys::perf::LostWrites;
 use synclater_sys::process::{self, Change};
@@ -217,6 +218,7 @@ pub struct Supervisor {
     hung_up: bool,
     relaxing: bool,
     lost_writes: Option<LostWrites>,
+    failed_flushes: Option<FailedFlushes>,
     last_ask: Instant,
     /// Listen to the doorbell, and hold the trace points until after our end.
     attendants: Attendants,
@@ -298,6 +300,7 @@ impl Supervisor {
             hung_up: false,
             relaxing: false,
             lost_writes: None,
+            failed_flushes: None,
             last_ask: Instant::now(),
             attendants: Attendants::default(),
             waker: None,

@@ -1,10 +1,14 @@
 //! Settling: what falls due, what was told by it, and the end.
 
 use super::*;
+use crate::session::device;
 use crate::session::durable::errno_name;
 use crate::session::filesystems::Filesystem;
 use crate::session::told;
+use synclater_model::ledger::LedgerFs;
 use synclater_sys::attendant::{attend, Held};
+
+const EIO: i32 = rustix::io::Errno::IO.raw_os_error();
 
 /// What is said of a file system that could not be settled, and that the session is not known to
 /// have written to.
@@ -25,15 +29,46 @@ const SETTLED: &str = "settled; every request made before this is durable";
 impl Supervisor {
     pub(super) fn watch_for_lost_writes(&mut self) {
         self.lost_writes = LostWrites::watch().ok();
+        self.failed_flushes = FailedFlushes::watch().ok();
         self.last_ask = Instant::now();
-        if let Some(watch) = &self.lost_writes {
+        let flushes = self.failed_flushes.iter().flat_map(FailedFlushes::fds);
+        let writes = self.lost_writes.iter().flat_map(LostWrites::fds);
+        let longer: Vec<BorrowedFd<'_>> = writes.chain(flushes).collect();
+        if !longer.is_empty() {
             let held = Held {
-                longer: watch.fds(),
+                longer,
                 ..Held::default()
             };
             let job = attend(None, &held);
             self.is_attended_by(job, None);
         }
+    }
+
+    /// A flush that a disk refuses is told to whoever asked for it, and to nobody else: what others
+    /// had written there before may be lost, whatever the next flush says.
+    fn hear_failed_flushes(&mut self) {
+        let disks = { self.failed_flushes.as_mut() }.map(FailedFlushes::told);
+        let disks = disks.filter(|disks| !disks.is_empty() && self.must_settle());
+        let Some(disks) = disks else {
+            return;
+        };
+        let owes = |row: &usize| {
+            let is_settling = self.settles.contains_key(row);
+            is_settling || !settle::debts(self.shared, *row).is_empty()
+        };
+        let all = owes(&page::ALL_FS);
+        let is_below = |dev: u64, disk: &Option<(u32, u32)>| {
+            let dev = ((dev >> 32) as u32, dev as u32);
+            disk.is_none_or(|disk| device::may_lie_on(dev, disk))
+        };
+        let concerned = |row: &usize| {
+            let fs = self.filesystems.get(*row);
+            fs.is_some_and(|fs| disks.iter().any(|disk| is_below(fs.dev, disk)))
+        };
+        let lost: Vec<usize> = { self.filesystems.owing().into_iter() }
+            .filter(|row| (all || owes(row)) && concerned(row))
+            .collect();
+        lost.into_iter().for_each(|row| self.lost_write(row, EIO));
     }
 
     /// A write-back error between two settles is not waited for: where the kernel tells of one, the
@@ -52,6 +87,8 @@ impl Supervisor {
     }
 
     pub(super) fn finish_jobs(&mut self) {
+        // What is being settled is concerned, too.
+        self.hear_failed_flushes();
         // First: what it tells, an error may have to be judged by.
         self.hear_look(false);
         if let Some(status) = self
@@ -381,7 +418,29 @@ impl Supervisor {
         if owed {
             self.paid.final_settle = Some(began.elapsed());
         }
+        self.hear_what_others_were_told();
         self.paid.complete = self.paid.error.is_none();
+    }
+
+    /// Somebody else who settled where we owe may have been told of a lost write, and have noted it
+    /// for us: we need not have been. What our own were told is judged already.
+    fn hear_what_others_were_told(&mut self) {
+        let (id, token) = (&self.plan.id, &self.belongings.token);
+        let own = { self.ledger.as_ref() }.and_then(|l| l.own_entry(id, token).ok().flatten());
+        let is_ours = self.shared.page().lost() != 0;
+        let Some(own) = own.filter(|_| !is_ours) else {
+            return;
+        };
+        let all = |of: fn(&LedgerFs) -> &str| {
+            let all: Vec<&str> = own.entry.filesystems.iter().map(of).collect();
+            all.join(", ")
+        };
+        self.paid.error = own.entry.error.as_ref().map(|name| SettleError {
+            mount: all(|fs| &fs.mount),
+            device: all(|fs| &fs.source),
+            errno: EIO,
+            name: name.clone(),
+        });
     }
 
     pub(super) fn progress(&self, total: u64) -> String {

@@ -127,7 +127,7 @@ fn an_ext4_without_a_journal_is_flushed_behind_all_though_nobody_can_see_what_it
     assert!(flushes(&disk.device()) >= before + 2);
 }
 
-/// An ext4 without a journal, which a flush that fails does not end, on a disk that can refuse them.
+/// An ext4 without a journal, on a disk that can refuse flushes: one that fails does not end it.
 fn may_refuse() -> SlowDisk {
     let disk = SlowDisk::new("ext4", 64, 0);
     umount(&disk.path());

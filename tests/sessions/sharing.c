@@ -5,6 +5,7 @@
  *   closed; "vfork PID". The others go on.
  * "open": FOLDER/log is opened with O_SYNC, and written to; "open".
  * "write": 16 pages are written there; "write".
+ * "leave": its first thread ends, another one goes on; "leave".
  * These processes write and sync FOLDER/PID for ever.
  */
 #define _GNU_SOURCE
@@ -84,17 +85,13 @@ static void *have_a_child(void *ms)
 	return NULL;
 }
 
-int main(int argc, char **argv)
+static void *serve(void *said)
 {
+	static int log = -1, ms;
 	char line[64];
-	int log = -1, ms;
 	pthread_t thread;
 
-	if (argc != 2 || chdir(argv[1]) != 0)
-		return 2;
-	memset(page, 'k', sizeof page);
-	prctl(PR_SET_CHILD_SUBREAPER, 1);
-	for (puts("ready"), fflush(stdout); fgets(line, sizeof line, stdin); fflush(stdout)) {
+	for (puts(said), fflush(stdout); fgets(line, sizeof line, stdin); fflush(stdout)) {
 		line[strcspn(line, "\n")] = 0;
 		if (strcmp(line, "child") == 0 || strcmp(line, "orphan") == 0) {
 			printf("%s %d\n", line, started(line[0] == 'o'));
@@ -108,6 +105,9 @@ int main(int argc, char **argv)
 			log = open("log", O_WRONLY | O_CREAT | O_SYNC | O_CLOEXEC, 0644);
 			must(pwrite(log, page, 1, 0) == 1, "write");
 			puts("open");
+		} else if (strcmp(line, "leave") == 0) {
+			must(pthread_create(&thread, NULL, serve, "leave") == 0, "a thread");
+			pthread_exit(NULL);
 		} else {
 			for (int i = 0; i < 16; i++)
 				must(pwrite(log, page, PAGE, i * (off_t)PAGE) == PAGE, "write");
@@ -115,5 +115,15 @@ int main(int argc, char **argv)
 		}
 	}
 	kill(0, SIGKILL);
+	return NULL;
+}
+
+int main(int argc, char **argv)
+{
+	if (argc != 2 || chdir(argv[1]) != 0)
+		return 2;
+	memset(page, 'k', sizeof page);
+	prctl(PR_SET_CHILD_SUBREAPER, 1);
+	serve("ready");
 	return 0;
 }

@@ -259,6 +259,11 @@ fn lost(e: io::Error) -> Failure {
 /// Whether no other process has its memory: what is changed there is changed for both, and the
 /// threads of one alone are stopped for that.
 fn is_alone_in_its_memory(pid: u32) -> Result<(), Failure> {
+    if !threads::can_compare() {
+        let why =
+            "kcmp(2) is missing or forbidden here: whether others have its memory is not known";
+        return Err(Refusal::new(why, "allow kcmp, or do it outside of this container").into());
+    }
     // One whose first thread has ended has none there, as those of the kernel have.
     let has_some = std::fs::read_link(format!("/proc/{pid}/exe")).is_ok();
     match threads::who_shares_memory(pid).filter(|_| has_some) {

@@ -7,7 +7,8 @@ use crate::session::control::{self, Listens, Living, Request};
 use crate::session::device;
 use crate::session::durable::{self, Settled};
 use crate::session::ledger::Ledger;
-use crate::session::stale::{self, Cleared, Debtor, PATIENCE};
+use crate::session::orphans::{self, PATIENCE};
+use crate::session::stale::{self, Cleared, Debtor};
 use crate::session::told;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -210,7 +211,7 @@ fn settle_orphans() -> bool {
     match Ledger::existing() {
         Ok(None) => true,
         Ok(Some(ledger)) => {
-            let (cleared, unread) = stale::settle_orphans(&ledger);
+            let (cleared, unread) = orphans::settle_all(&ledger);
             { unread.iter() }.for_each(|u| super::say(&format!("{}\n", u.trouble())));
             tell_of_the_cut(&ledger);
             super::tell_cleared(&cleared) && unread.is_empty()
@@ -259,10 +260,18 @@ fn path(name: &str) -> Result<String, Trouble> {
     let note = |errno, fd: BorrowedFd<'_>| {
         { ledger.iter() }.for_each(|ledger| told::note_for_others(ledger, errno, fd));
     };
+    // First: they are told by nobody else.
+    let left = { ledger.as_ref() }.map(|ledger| orphans::settle_on(ledger, on_it.as_fd()));
+    let (cleared, unread) = left.unwrap_or_default();
+    { unread.iter() }.for_each(|u| super::say(&format!("{}\n", u.trouble())));
+    super::tell_cleared(&cleared);
     let settled = durable::settle_at(&on_it, note);
     let known = { ledger.as_ref() }.and_then(|ledger| told::known_on(ledger, on_it.as_fd()));
     if let Some((id, name)) = known.filter(|_| settled.is_ok()) {
         return Err(trouble(format!("{name}: writes of session {id} were lost")));
+    }
+    if let Some(unread) = unread.first().filter(|_| settled.is_ok()) {
+        return Err(trouble(unread.why.clone()));
     }
     match settled {
         Ok(Settled::Durable) => Ok("file system settled".into()),

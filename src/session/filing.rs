@@ -1,13 +1,13 @@
 //! The files of a ledger: how an entry comes to its name, is changed, and leaves.
 //!
 //! Promise: what is under an entry's name is whole at any time; behind a change that has succeeded
-//! it is durable, and so is its name. Two who change one at once both have their say: each puts its
-//! version in the place of what it has read, and if another one was there by then, once more in the
-//! place of that. An entry that was closed meanwhile does not come back.
+//! it is durable, and so is its name. An entry that was closed meanwhile does not come back. That a
+//! write was lost stands in a file beside it (`ID.TOKEN.lost`), which whoever is told makes: so
+//! nobody who writes the entry can take that away.
 //!
-//! What it does not do: where a file system cannot exchange two files (NFS), the later one wins.
+//! What it does not do: where a file system cannot exchange two files (NFS), one may come back.
 //!
-//! Relies on: renameat2(2) with RENAME_EXCHANGE being atomic; flock(2).
+//! Relies on: renameat2(2) with RENAME_EXCHANGE, which needs a file under either name; flock(2).
 
 use super::dirs;
 use crate::folder::random_name;
@@ -18,17 +18,30 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use synclater_model::ledger::{is_name, Entry};
 
-/// The entry in a file, where that is ours and named after it.
+/// The entry in a file, where that is ours and named after it, with the error that is noted beside
+/// it.
 pub(super) fn read(path: &Path) -> io::Result<Entry> {
-    if let Some(why) = dirs::distrust(&path.symlink_metadata()?) {
-        return Err(io::Error::other(why));
+    let name = path.file_stem().unwrap_or_default().to_string_lossy();
+    let mut entry = Entry::of_file(&name, &text_of(path)?).map_err(io::Error::other)?;
+    if let Some(lost) = { entry.token.as_deref() }.and_then(|token| beside(path, token, LOST)) {
+        match text_of(&lost) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            noted => entry.error = entry.error.or(Some(noted?)),
+        }
     }
-    entry_in(&std::fs::read_to_string(path)?, path)
+    Ok(entry)
 }
 
-fn entry_in(text: &str, path: &Path) -> io::Result<Entry> {
-    let name = path.file_stem().unwrap_or_default().to_string_lossy();
-    Entry::of_file(&name, text).map_err(io::Error::other)
+fn text_of(path: &Path) -> io::Result<String> {
+    match dirs::distrust(&path.symlink_metadata()?) {
+        Some(why) => Err(io::Error::other(why)),
+        None => std::fs::read_to_string(path),
+    }
+}
+
+/// The file of this kind that belongs to the entry in `path`, which has this `token`.
+pub(super) fn beside(path: &Path, token: &str, kind: &str) -> Option<PathBuf> {
+    is_random(token).then(|| path.with_extension(format!("{token}.{kind}")))
 }
 
 fn sync_dir(dir: &Path) -> io::Result<()> {
@@ -43,10 +56,11 @@ pub(super) struct Fresh {
     fd: OwnedFd,
 }
 
-/// What files are called that are being written, and those that prove by a lock that their session
-/// lives.
+/// What files are called that are being written, those that prove by a lock that their session
+/// lives, and those that say that it has lost a write.
 const FRESH: &str = "new";
 pub(super) const LOCK: &str = "lock";
+pub(super) const LOST: &str = "lost";
 
 impl Fresh {
     /// What keeps others from removing it: as long as one has that.
@@ -97,12 +111,12 @@ impl Drop for Fresh {
 pub(super) enum Kind {
     /// It becomes an entry.
     Fresh,
-    /// It proves that its session lives.
-    Lock { id: String, token: String },
+    /// It proves that its session lives, or says what that has lost.
+    Beside { id: String, token: String },
 }
 
 impl Kind {
-    /// By a name that only ours have: `ID.RANDOM.new`, `ID.TOKEN.lock`.
+    /// By a name that only ours have: `ID.RANDOM.new`, `ID.TOKEN.lock`, `ID.TOKEN.lost`.
     pub(super) fn of(path: &Path) -> Option<Kind> {
         let name = path.file_name()?.to_str()?;
         let parts: Vec<&str> = name.split('.').collect();
@@ -112,7 +126,7 @@ impl Kind {
         match kind {
             _ if !is_name(id) || !is_random(random) => None,
             FRESH => Some(Kind::Fresh),
-            LOCK => Some(Kind::Lock {
+            LOCK | LOST => Some(Kind::Beside {
                 id: id.to_owned(),
                 token: random.to_owned(),
             }),
@@ -121,7 +135,7 @@ impl Kind {
     }
 }
 
-pub(super) fn is_random(word: &str) -> bool {
+fn is_random(word: &str) -> bool {
     word.len() == 22 && word.bytes().all(|b| b.is_ascii_hexdigit())
 }
 
@@ -144,48 +158,46 @@ pub(super) fn write_new(path: &Path, entry: &Entry) -> io::Result<()> {
     make_durable(path, &fresh.fd)
 }
 
-/// Has an entry say what `make` makes of it.
+/// Writes an entry in the place of an earlier one of the same session.
 ///
 /// # Errors
-/// Those of writing a file; `ENOENT` where there is no such entry, or none any more.
-pub(super) fn change(path: &Path, make: impl Fn(Entry) -> Entry) -> io::Result<()> {
-    read(path)?;
-    let mut there = std::fs::read_to_string(path)?;
-    let mut is_made_of = there.clone();
-    for _ in 0..TRIES {
-        let ours = make(entry_in(&is_made_of, path)?).to_json();
-        if ours == there {
-            // Whoever wrote that may have been killed before its name was durable.
-            return sync_dir(folder_of(path));
+/// Those of writing a file; `ENOENT` where there is none any more, `EEXIST` where another session's
+/// has the name by now.
+pub(super) fn write_again(path: &Path, entry: &Entry) -> io::Result<()> {
+    let fresh = Fresh::with(path, entry.to_json().as_bytes())?;
+    let exchange = || renameat_with(CWD, &fresh.path, CWD, path, RenameFlags::EXCHANGE);
+    match exchange() {
+        Ok(()) => {
+            let name = path.file_stem().unwrap_or_default().to_string_lossy();
+            let was = text_of(&fresh.path).ok();
+            let was = was.and_then(|text| Entry::of_file(&name, &text).ok());
+            if was.is_some_and(|was| was.token != entry.token) {
+                exchange()?;
+                return Err(Errno::EXIST.into());
+            }
         }
-        let fresh = Fresh::with(path, ours.as_bytes())?;
-        match renameat_with(CWD, &fresh.path, CWD, path, RenameFlags::EXCHANGE) {
-            Ok(()) => {}
-            Err(Errno::INVAL | Errno::NOSYS) => std::fs::rename(&fresh.path, path)?,
-            Err(e) => return Err(e.into()),
-        }
-        // At once: nobody has it locked.
-        let was = std::fs::read_to_string(&fresh.path);
-        make_durable(path, &fresh.fd)?;
-        match was {
-            // Somebody else has changed it since it was read.
-            Ok(was) if was != there => (there, is_made_of) = (ours, was),
-            _ => return Ok(()),
-        }
+        Err(Errno::INVAL | Errno::NOSYS) => std::fs::rename(&fresh.path, path)?,
+        Err(e) => return Err(e.into()),
     }
-    Err(Errno::AGAIN.into())
+    make_durable(path, &fresh.fd)
 }
 
-/// Two or three change an entry at once.
-const TRIES: u32 = 16;
+/// Room for the note that a write was lost: a file that says so, under another name.
+///
+/// # Errors
+/// Those of writing a file.
+pub(super) fn room_for_loss(path: &Path, error: &str) -> io::Result<Fresh> {
+    Fresh::with(path, error.as_bytes())
+}
 
-/// Has `fresh` take the place of an entry, whatever that says by now.
+/// Notes beside the entry in `path` that a write was lost.
 ///
 /// # Errors
 /// Those of rename(2) and fsync(2).
-pub(super) fn replace(fresh: &Fresh, path: &Path) -> io::Result<()> {
-    std::fs::rename(&fresh.path, path)?;
-    sync_dir(folder_of(path))
+pub(super) fn note_loss(fresh: &Fresh, path: &Path, token: &str) -> io::Result<()> {
+    let lost = beside(path, token, LOST).ok_or(Errno::INVAL)?;
+    std::fs::rename(&fresh.path, lost)?;
+    make_durable(path, &fresh.fd)
 }
 
 /// Removes an entry.
@@ -197,6 +209,14 @@ pub(super) fn remove(path: &Path) -> io::Result<()> {
         Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
         _ => sync_dir(folder_of(path)),
     }
+}
+
+/// Makes the names beside an entry durable.
+///
+/// # Errors
+/// Those of fsync(2).
+pub(super) fn sync_folder_of(path: &Path) -> io::Result<()> {
+    sync_dir(folder_of(path))
 }
 
 fn folder_of(path: &Path) -> &Path {

@@ -12,7 +12,7 @@
 use super::alive::{self, Proof};
 use super::dirs;
 use super::durable::errno_name;
-use super::filing::{self, is_random, read, Fresh, Kind, LOCK};
+use super::filing::{self, read, Fresh, Kind, LOCK, LOST};
 use rustix::fs::{flock, Access, AtFlags, FlockOperation, Mode, OFlags};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -289,12 +289,7 @@ impl Ledger {
         let path = self.path(&entry.id);
         // One that cannot be read is another's, too.
         match read(&path) {
-            Ok(there) if there.token == entry.token => filing::change(&path, |there| {
-                let mut entry = entry.clone();
-                // We may outlive our supervisor: what was noted since stays.
-                entry.error = entry.error.or(there.error);
-                entry
-            }),
+            Ok(there) if there.token == entry.token => filing::write_again(&path, entry),
             _ => filing::write_new(&path, entry),
         }
     }
@@ -315,7 +310,9 @@ impl Ledger {
     pub fn close_here(&self, filed: &Filed) -> io::Result<()> {
         filing::remove(&filed.path)?;
         let entry = &filed.entry;
-        self.remove_lock(&entry.id, entry.token.as_deref().unwrap_or_default());
+        let token = entry.token.as_deref().unwrap_or_default();
+        self.remove_lock(&entry.id, token);
+        let _ = filing::beside(&filed.path, token, LOST).map(std::fs::remove_file);
         Ok(())
     }
 
@@ -339,8 +336,7 @@ impl Ledger {
     }
 
     fn lock_at(&self, id: &str, token: &str) -> Option<PathBuf> {
-        let name = || format!("{id}.{token}.{LOCK}");
-        is_random(token).then(|| self.dir.join(name()))
+        filing::beside(&self.path(id), token, LOCK)
     }
 
     /// Removes what writers have left that were killed, and what belongs to no entry any more.
@@ -365,7 +361,7 @@ impl Ledger {
     fn may_be_needed(&self, kind: &Kind) -> bool {
         match kind {
             Kind::Fresh => false,
-            Kind::Lock { id, token } => match self.entry(id) {
+            Kind::Beside { id, token } => match self.entry(id) {
                 Ok(Some(there)) => there.entry.token.as_ref() == Some(token),
                 Ok(None) => false,
                 Err(_) => true,
@@ -379,10 +375,17 @@ impl Ledger {
     /// # Errors
     /// Those of writing a file; `ENOENT` where there is no such entry.
     pub fn note_error(&self, path: &Path, errno: i32) -> io::Result<()> {
-        filing::change(path, |mut entry| {
-            entry.error.get_or_insert_with(|| errno_name(errno));
-            entry
-        })
+        let mut entry = read(path)?;
+        if entry.error.is_some() {
+            // Whoever noted that may have been killed before its name was durable.
+            return filing::sync_folder_of(path);
+        }
+        let name = errno_name(errno);
+        let Some(token) = entry.token.clone() else {
+            entry.error = Some(name);
+            return filing::write_again(path, &entry);
+        };
+        filing::note_loss(&filing::room_for_loss(path, &name)?, path, &token)
     }
 
     /// Notes that in the entry that the session `id` with this `token` has written, as well as can
@@ -399,13 +402,11 @@ impl Ledger {
     /// # Errors
     /// Those of writing a file.
     pub fn prepare_note(&self, filed: &Filed) -> io::Result<Note> {
-        let mut entry = filed.entry.clone();
-        entry.error.get_or_insert_with(|| errno_name(EIO));
-        let fresh = Fresh::with(&filed.path, entry.to_json().as_bytes())?;
         Ok(Note {
             ledger: self.clone(),
             path: filed.path.clone(),
-            fresh,
+            token: filed.entry.token.clone(),
+            fresh: filing::room_for_loss(&filed.path, &errno_name(EIO))?,
         })
     }
 
@@ -451,6 +452,7 @@ impl Ledger {
 pub struct Note {
     ledger: Ledger,
     path: PathBuf,
+    token: Option<String>,
     fresh: Fresh,
 }
 
@@ -470,7 +472,10 @@ impl Note {
             return Ok(());
         }
         let noted = self.ledger.note_error(&self.path, errno);
-        noted.or_else(|_| filing::replace(&self.fresh, &self.path))
+        match &self.token {
+            Some(token) => noted.or_else(|_| filing::note_loss(&self.fresh, &self.path, token)),
+            None => noted,
+        }
     }
 }
 

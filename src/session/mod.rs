@@ -8,7 +8,8 @@
 //! debt out; `keeper` who does so when the supervisor cannot, in a `hierarchy` of its own;
 //! `counts` and `escape` what was seen;
 //! `usage` and `look` who writes where, `mapped` who has the library; `control` how other commands
-//! speak to it; `supervisor` the loop; `stale` what dead ones left; `last_report` what one that
+//! speak to it; `supervisor` the loop; `stale` what dead ones left, `orphans`
+//! what of that has no folder; `last_report` what one that
 //! ended by itself had to tell.
 
 pub mod alive;
@@ -33,6 +34,7 @@ pub mod mapped;
 pub mod members;
 pub mod names;
 pub mod opening;
+pub mod orphans;
 pub mod others;
 pub mod report;
 pub mod settle;

@@ -19,8 +19,6 @@ use crate::folder::take_lock;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
 use synclater_model::ledger::{Boot, Entry, LedgerFs};
 use synclater_model::policy::filesystem::Mount;
 use synclater_sys::job::{self, Job};
@@ -193,72 +191,10 @@ fn remove_files(session: &Living) {
     let _ = std::fs::remove_dir_all(&session.dir);
 }
 
-/// Settles what entries of this boot name whose sessions are gone without a trace: nobody of them
-/// lives, and their folder does not either. The entries that cannot be read come with it, and those
-/// whose sessions cannot be asked from here.
-#[must_use]
-pub fn settle_orphans(ledger: &Ledger) -> (Vec<Cleared>, Vec<Unread>) {
-    let of_ours = || control::sessions().into_iter().map(|s| Debtor::of(&s));
-    let mut known: Vec<Debtor> = of_ours().collect();
-    let (entries, mut unread) = ledger.entries();
-    // One may have begun meanwhile, another ended.
-    known.extend(of_ours());
-    // What a session of ours has written there it answers for itself.
-    let is_of = |u: &Unread, d: &Debtor| {
-        u.path == ledger.path(&d.id)
-            && matches!(&d.kept, Kept::In { ledger: its, .. } if its == ledger.dir())
-    };
-    unread.retain(|u| !known.iter().any(|d| is_of(u, d)));
-    let boot = dirs::boot_id();
-    let has_no_folder = |f: &Filed| {
-        let e = &f.entry;
-        !was_cut(e, ledger) && !known.iter().any(|d| d.has_written(e))
-    };
-    let mut cleared = Vec::new();
-    let until = Instant::now() + PATIENCE;
-    for filed in entries.into_iter().filter(has_no_folder) {
-        match life_once_settled(&filed, ledger, until) {
-            Life::Lives if is_closed(&filed, ledger) => {}
-            Life::Lives => unread.push(Unread::living(&filed.path)),
-            _ if filed.entry.boot(&boot) != Boot::This => {
-                unread.push(Unread::of_no_boot(&filed.path));
-            }
-            Life::Ended => match settle_alone(&filed, ledger, None) {
-                Ok(done) => cleared.extend(done),
-                Err(is_settled_by_another) => unread.push(is_settled_by_another),
-            },
-            Life::NotKnown => unread.push(Unread::elsewhere(&filed.path)),
-        }
-    }
-    (cleared, unread)
-}
-
-/// How long it is waited for whoever settles in a dead session's place.
-pub const PATIENCE: Duration = Duration::from_secs(60);
-
-/// Whether the session that wrote an entry lives; where its supervisor does not, once nobody else
-/// settles what it owed: what it had begun to settle may go on without it.
-fn life_once_settled(filed: &Filed, ledger: &Ledger, until: Instant) -> Life {
-    loop {
-        let life = life_of(&filed.entry, ledger);
-        let is_settled = life == Life::Lives && life_by_number(&filed.entry) == Life::Ended;
-        if !is_settled || is_closed(filed, ledger) || Instant::now() > until {
-            return life;
-        }
-        sleep(Duration::from_millis(10));
-    }
-}
-
-/// Whether an entry is there no more.
-fn is_closed(filed: &Filed, ledger: &Ledger) -> bool {
-    let now = ledger.entry(&filed.entry.id);
-    now.is_ok_and(|now| now.is_none_or(|now| now.entry.token != filed.entry.token))
-}
-
 /// Settles what an entry names, if nobody else does: the kernel tells of a lost write once, so of
 /// two who settle at once one would hear of it, and the other close the entry. Of a session whose
 /// folder is there, its page and the lock of that come with it.
-fn settle_alone(
+pub(super) fn settle_alone(
     filed: &Filed,
     ledger: &Ledger,
     folder: Option<(&Path, BorrowedFd<'_>)>,
@@ -326,8 +262,13 @@ impl Debtor {
     }
 
     /// Whether it has written an entry: not another one of its name.
-    fn has_written(&self, entry: &Entry) -> bool {
+    pub(super) fn has_written(&self, entry: &Entry) -> bool {
         self.id == entry.id && self.kept.token() == entry.token.as_ref()
+    }
+
+    /// Whether its entry is in this ledger.
+    pub(super) fn has_ledger(&self, ledger: &Ledger) -> bool {
+        matches!(&self.kept, Kept::In { ledger: its, .. } if its == ledger.dir())
     }
 
     /// Its id.
@@ -468,7 +409,7 @@ pub fn has_ended(entry: &Entry, ledger: &Ledger) -> bool {
 
 /// The same where nothing is locked, by the number of the supervisor and when it was started. A
 /// number may be another's by now, and anybody can have its name: not its user.
-fn life_by_number(entry: &Entry) -> Life {
+pub(super) fn life_by_number(entry: &Entry) -> Life {
     /// The pid namespace that all others are in (PROC_PID_INIT_INO).
     const OUTERMOST: u64 = 0xefff_fffc;
     let ours = mount::namespace_number(Path::new("/proc/self/ns/pid"));

@@ -30,7 +30,8 @@ pub fn note_for_others(ledger: &Ledger, errno: i32, fd: BorrowedFd<'_>) {
 }
 
 /// Sessions that owe on the file system of `fd`.
-fn owing_on(ledger: &Ledger, fd: BorrowedFd<'_>) -> Vec<Filed> {
+#[must_use]
+pub fn owing_on(ledger: &Ledger, fd: BorrowedFd<'_>) -> Vec<Filed> {
     let (mounts, boot) = (mounts_beside(fd), dirs::boot_id());
     let owes = |e: &Entry| {
         let is_named = |m: &Mount| e.filesystems.iter().any(|fs| is_of(fs, m));

@@ -243,6 +243,43 @@ fn a_lost_write_is_known_to_what_is_left_of_a_session_though_a_path_was_settled(
     scribe.end();
 }
 
+/// Who is told has not noted it yet where the ledger's disk takes its time.
+#[test]
+fn a_lost_write_is_known_though_a_path_is_settled_beside_what_is_left() {
+    if !as_root("a_lost_write_is_known_though_a_path_is_settled_beside_what_is_left") {
+        return;
+    }
+    let (stage, ledger) = (Stage::new("path-beside"), SlowDisk::new("ext4", 64, 300));
+    let state = ledger.path().join("state");
+    let disk = SlowDisk::new("ext4", 64, 0);
+    let mut command = session(&stage, &["--until", "1h"]);
+    command.env("SYNCLATER_STATE_DIR", &state);
+    command.arg(tool("scribe"));
+    let mut scribe = Running::start(&stage, command);
+    scribe.be_ready();
+    warm(&stage, &mut scribe, &disk.path());
+    save(&mut scribe, &disk.path(), &["lost"]);
+    let like = disk.path().with_file_name("img.bad");
+    std::fs::write(&like, "kkkkkkkk").expect("what a saved file is full of");
+    super::ledger::kill(&stage, &scribe);
+    lose_run_folder(&stage);
+    let path = disk.path().display().to_string();
+    let with_ledger = |words: &[&str]| {
+        let mut command = stage.synclater(words);
+        command.env("SYNCLATER_STATE_DIR", &state);
+        command
+    };
+    let mut all = Running::start(&stage, with_ledger(&["settle"]));
+    let mut one = Running::start(&stage, with_ledger(&["settle", &path]));
+    let (all, one) = (all.end(), one.end());
+    let is_told = [&all, &one].iter().any(|t| t.status.code() == Some(125));
+    assert!(is_told, "{all}\n{one}");
+    std::fs::remove_file(like).expect("it was bad");
+    let told = run(&mut with_ledger(&["settle"]));
+    assert_eq!(told.status.code(), Some(125), "{told}");
+    scribe.end();
+}
+
 #[test]
 fn a_lost_write_is_known_to_each_dead_session_that_owes_there() {
     if !as_root("a_lost_write_is_known_to_each_dead_session_that_owes_there") {

@@ -1,0 +1,93 @@
+//! Entries that dead sessions have left without a folder: settled in their place by a command.
+//!
+//! Promise: nobody else settles them at the same time, and one that somebody else settles is waited
+//! for: the kernel tells of a lost write once.
+
+use super::control;
+use super::dirs;
+use super::ledger::{Filed, Ledger, Unread};
+use super::stale::{life_by_number, life_of, settle_alone, was_cut, Cleared, Debtor, Life};
+use super::told;
+use std::os::fd::BorrowedFd;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+use synclater_model::ledger::Boot;
+
+/// Settles what entries of this boot name whose sessions are gone without a trace: nobody of them
+/// lives, and their folder does not either. The entries that cannot be read come with it, and those
+/// whose sessions cannot be asked from here.
+#[must_use]
+pub fn settle_all(ledger: &Ledger) -> (Vec<Cleared>, Vec<Unread>) {
+    let of_ours = || control::sessions().into_iter().map(|s| Debtor::of(&s));
+    let mut known: Vec<Debtor> = of_ours().collect();
+    let (entries, mut unread) = ledger.entries();
+    // One may have begun meanwhile, another ended.
+    known.extend(of_ours());
+    // What a session of ours has written there it answers for itself.
+    let is_of = |u: &Unread, d: &Debtor| u.path == ledger.path(d.id()) && d.has_ledger(ledger);
+    unread.retain(|u| !known.iter().any(|d| is_of(u, d)));
+    let mut cleared = Vec::new();
+    let until = Instant::now() + PATIENCE;
+    for filed in entries.into_iter().filter(|f| is_orphan(f, ledger, &known)) {
+        match life_once_settled(&filed, ledger, until) {
+            Life::Lives if is_closed(&filed, ledger) => {}
+            Life::Lives => unread.push(Unread::living(&filed.path)),
+            _ if filed.entry.boot(&dirs::boot_id()) != Boot::This => {
+                unread.push(Unread::of_no_boot(&filed.path));
+            }
+            Life::Ended => match settle_alone(&filed, ledger, None) {
+                Ok(done) => cleared.extend(done),
+                Err(is_settled_by_another) => unread.push(is_settled_by_another),
+            },
+            Life::NotKnown => unread.push(Unread::elsewhere(&filed.path)),
+        }
+    }
+    (cleared, unread)
+}
+
+/// The same of those of dead sessions that owe on the file system of `fd`: whoever opens that anew
+/// is told what they would have been.
+#[must_use]
+pub fn settle_on(ledger: &Ledger, fd: BorrowedFd<'_>) -> (Vec<Cleared>, Vec<Unread>) {
+    let known: Vec<Debtor> = { control::sessions().iter() }.map(Debtor::of).collect();
+    let (mut cleared, mut unread) = (Vec::new(), Vec::new());
+    let until = Instant::now() + PATIENCE;
+    let all = told::owing_on(ledger, fd).into_iter();
+    for filed in all.filter(|f| is_orphan(f, ledger, &known)) {
+        if life_once_settled(&filed, ledger, until) == Life::Ended {
+            match settle_alone(&filed, ledger, None) {
+                Ok(done) => cleared.extend(done),
+                Err(is_settled_by_another) => unread.push(is_settled_by_another),
+            }
+        }
+    }
+    (cleared, unread)
+}
+
+/// Whether an entry is that of a session without a folder.
+fn is_orphan(filed: &Filed, ledger: &Ledger, known: &[Debtor]) -> bool {
+    let entry = &filed.entry;
+    !was_cut(entry, ledger) && !known.iter().any(|d| d.has_written(entry))
+}
+
+/// How long it is waited for whoever settles in a dead session's place.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Whether the session that wrote an entry lives; where its supervisor does not, once nobody else
+/// settles what it owed: what it had begun to settle may go on without it.
+fn life_once_settled(filed: &Filed, ledger: &Ledger, until: Instant) -> Life {
+    loop {
+        let life = life_of(&filed.entry, ledger);
+        let is_settled = life == Life::Lives && life_by_number(&filed.entry) == Life::Ended;
+        if !is_settled || is_closed(filed, ledger) || Instant::now() > until {
+            return life;
+        }
+        sleep(Duration::from_millis(10));
+    }
+}
+
+/// Whether an entry is there no more.
+fn is_closed(filed: &Filed, ledger: &Ledger) -> bool {
+    let now = ledger.entry(&filed.entry.id);
+    now.is_ok_and(|now| now.is_none_or(|now| now.entry.token != filed.entry.token))
+}

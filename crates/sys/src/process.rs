@@ -542,8 +542,20 @@ pub fn users_of(pid: u32) -> Vec<u32> {
 /// ever. `None` where it is gone.
 #[must_use]
 pub fn began(pid: u32) -> Option<u64> {
-    // Field 22 of proc(5).
-    stat(&pid.to_string())?.split(' ').nth(19)?.parse().ok()
+    began_by(&stat(&pid.to_string())?)
+}
+
+/// The same of one that may keep whoever reads its `stat` waiting; `None` where it does, too.
+#[must_use]
+pub fn began_patiently(pid: u32, patient: &mut crate::patient::Patient) -> Option<u64> {
+    let path = format!("/proc/{pid}/stat");
+    let text = patient.read(std::path::Path::new(&path), 4096)?;
+    began_by(String::from_utf8_lossy(&text).rsplit_once(") ")?.1)
+}
+
+/// Field 22 of proc(5), in those from the state on.
+fn began_by(stat: &str) -> Option<u64> {
+    stat.split(' ').nth(19)?.parse().ok()
 }
 
 /// A descriptor that becomes readable when process `pid` ends; `None` where it is gone already.

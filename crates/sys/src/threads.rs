@@ -1,11 +1,7 @@
 //! What threads and processes share: tables of descriptors (unshare(2), `CLONE_FILES`), memory.
 
-use crate::job::Job;
 use crate::process::is_ended;
-use crate::wait;
 use std::io;
-use std::os::fd::AsFd;
-use std::time::Duration;
 
 /// One thread of each table of descriptors that a process has; none of one that has ended.
 ///
@@ -47,50 +43,38 @@ pub fn can_compare() -> bool {
     share_memory(us, us)
 }
 
-/// Another process that has the memory of `pid`: by clone(2) with `CLONE_VM`, or vfork(2). All that
-/// are in sight are asked, 2 µs each (Linux 6.18).
+/// Another process that has the memory of `pid`: by clone(2) with `CLONE_VM`, or vfork(2). None is
+/// compared that has code of another size: kcmp(2), as /proc/PID/stat, waits for one that is just
+/// executing something, which has no code yet, and may wait for others (exec_update_lock, Linux
+/// 6.18).
 #[must_use]
 pub fn who_shares_memory(pid: u32) -> Option<u32> {
-    // A process that has ended has no memory; nor has the first thread of one that goes on.
-    let ended = Job::start(|| 0).ok();
-    let ended = ended.filter(|job| wait::any(&[(job.as_fd(), wait::For::Input)], LIMIT)[0]);
-    let has_none = |other: u32| {
-        ended
-            .as_ref()
-            .is_some_and(|job| share_memory(job.pid(), other))
+    let ours = code_pages(&pid.to_string()).filter(|pages| *pages != 0)?;
+    let has_it = |other: &u32| match code_pages(&other.to_string()) {
+        // One whose first thread has ended has none by its own number; the kernel's have none.
+        Some(0) => with_number(&format!("/proc/{other}/task"))
+            .into_iter()
+            .any(|tid| {
+                tid != *other
+                    && code_pages(&format!("{other}/task/{tid}")) == Some(ours)
+                    && share_memory(pid, tid)
+            }),
+        pages => pages == Some(ours) && share_memory(pid, *other),
     };
-    let has_it = |other: &u32| {
-        let shares = || share_memory(pid, *other);
-        *other != pid && (shares() || (has_none(*other) && has_thread_with_memory_of(pid, *other)))
-    };
-    let found = crate::process::all().find(has_it);
-    let _ = ended.map(|job| job.finished());
-    found
+    crate::process::all().find(|other| *other != pid && has_it(other))
 }
 
-/// How long it is waited for a process that has nothing to do.
-const LIMIT: Duration = Duration::from_secs(1);
-
-/// Whether a thread but the first one has the memory of `pid`.
-fn has_thread_with_memory_of(pid: u32, other: u32) -> bool {
-    let threads = std::fs::read_dir(format!("/proc/{other}/task"));
-    { threads.into_iter().flatten().flatten() }
-        .filter_map(|task| task.file_name().to_str()?.parse().ok())
-        .any(|tid| tid != other && share_memory(pid, tid))
+/// How many pages of code a process or a thread has (`text` of statm, proc(5)); nobody waits for it.
+fn code_pages(name: &str) -> Option<u64> {
+    let statm = std::fs::read_to_string(format!("/proc/{name}/statm")).ok()?;
+    statm.split(' ').nth(3)?.parse().ok()
 }
 
-/// The same of what the threads of a process have started themselves.
-#[must_use]
-pub fn child_that_shares_memory(pid: u32, threads: &[u32]) -> Option<u32> {
-    let children = |tid: &u32| {
-        let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/children"));
-        let all = text.unwrap_or_default();
-        let all: Vec<u32> = all.split(' ').filter_map(|c| c.parse().ok()).collect();
-        all.into_iter()
-    };
-    { threads.iter() }
-        .flat_map(children)
-        .find(|child| share_memory(pid, *child))
+fn with_number(folder: &str) -> Vec<u32> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    entries
+        .filter_map(|e| e.file_name().to_str()?.parse().ok())
+        .collect()
 }
 
 fn share(a: u32, b: u32, what: libc::c_int) -> bool {

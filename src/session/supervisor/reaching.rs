@@ -16,6 +16,7 @@ use crate::reach::follow::{Follow, Follower, How};
 use crate::reach::whom::{self, Whom};
 use std::collections::BTreeSet;
 use synclater_model::report::escape::Escape;
+use synclater_sys::patient::Patient;
 
 /// At most so many processes are stopped at a time.
 const AT_ONCE: usize = 4;
@@ -181,12 +182,18 @@ impl Reach {
         all.extend(forked.filter_map(|pid| Some((pid, target::incarnation(pid)?))));
         // What was forked has begun after us, and executes what one that was attached does.
         let us = process::began(std::process::id());
+        let mut patient = Patient::default();
+        let is_like_one = |pid: &u32| {
+            let exe = target::exe_of(*pid);
+            self.reached().any(|(_, r)| r.exe == exe)
+        };
+        let mut may_be_forked = |pid: &u32| {
+            let began = process::began_patiently(*pid, &mut patient);
+            began.is_none_or(|began| Some(began) >= us) && process::is_alive(*pid)
+        };
         self.unseen = { seen.silent.into_iter() }
-            .filter(|pid| process::began(*pid) >= us)
-            .filter(|pid| {
-                let exe = target::exe_of(*pid);
-                self.reached().any(|(_, r)| r.exe == exe)
-            })
+            .filter(is_like_one)
+            .filter(|pid| may_be_forked(pid))
             .collect();
         for who in all {
             // What is being attached at this moment is let go of when that is over.

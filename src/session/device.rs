@@ -1,8 +1,9 @@
 //! Which file system lies on which block device.
 
+use super::durable::{has_log_elsewhere, upper_mount};
 use super::filesystems::{dev_of, mounts_of};
 use super::opening::known_at;
-use rustix::fs::{fstat, major, minor, stat, FileType, OFlags};
+use rustix::fs::{fstat, fstatfs, major, minor, stat, FileType, OFlags};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use synclater_model::policy::filesystem::Mount;
@@ -31,51 +32,101 @@ pub fn mounted_of(device: impl AsFd) -> Option<OwnedFd> {
     })
 }
 
-/// Whether a file system with this device number lies on a disk with that one, or may: where what
-/// it lies on is not known (btrfs, overlays), on any.
+/// The number of a disk.
+pub type Number = (u32, u32);
+
+/// Whether a file system with this device number lies on this disk, or may: what is not known does.
+/// A file system of several disks may lie on any.
 #[must_use]
-pub fn may_lie_on(dev: (u32, u32), disk: (u32, u32)) -> bool {
-    let mut seen = Vec::new();
-    match dev.0 {
-        0 => true,
-        _ => lies_on(dev, disk, &mut seen),
-    }
+pub fn may_lie_on(dev: u64, disk: Number) -> bool {
+    let is_it = |m: &Mount| match m.fstype.as_str() {
+        "btrfs" => disks_of_btrfs(m).is_none_or(|all| all.iter().any(|dev| lies_on(*dev, disk))),
+        "overlay" => upper_mount(m).is_none_or(|upper| may_lie_on(dev_of(&upper), disk)),
+        _ => has_log_elsewhere(m) || lies_on(m.dev, disk),
+    };
+    let table = mounts_of("self");
+    let at = table.iter().find(|m| dev_of(m) == dev);
+    at.map_or_else(|| lies_on(parts(dev), disk), is_it)
+}
+
+fn parts(dev: u64) -> Number {
+    ((dev >> 32) as u32, dev as u32)
+}
+
+/// The disks of the btrfs whose first one is mounted: the kernel lists them by its UUID alone.
+fn disks_of_btrfs(m: &Mount) -> Option<Vec<Number>> {
+    let first = stat(&m.source).ok()?.st_rdev;
+    let first = (major(first), minor(first));
+    let all = std::fs::read_dir("/sys/fs/btrfs").ok()?.flatten();
+    let of = |one: &Path| {
+        let devices = std::fs::read_dir(one.join("devices")).into_iter().flatten();
+        let numbers = devices.flatten().map(|e| number_in(&e.path().join("dev")));
+        numbers.collect::<Option<Vec<Number>>>()
+    };
+    all.filter_map(|one| of(&one.path()))
+        .find(|disks| disks.contains(&first))
 }
 
 /// Down through partitions, what RAID and LVM put together, and the files of loop devices.
-fn lies_on(dev: (u32, u32), disk: (u32, u32), seen: &mut Vec<(u32, u32)>) -> bool {
-    let at = std::fs::canonicalize(format!("/sys/dev/block/{}:{}", dev.0, dev.1));
-    let Ok(at) = at else {
-        // A file on what is no disk.
-        return false;
-    };
-    if dev == disk || seen.contains(&dev) {
-        return dev == disk;
+fn lies_on(dev: Number, disk: Number) -> bool {
+    let mut left = vec![dev];
+    let mut seen = Vec::new();
+    while let Some(dev) = left.pop() {
+        if dev == disk {
+            return true;
+        }
+        if seen.contains(&dev) {
+            continue;
+        }
+        seen.push(dev);
+        match below(dev) {
+            Some(below) => left.extend(below),
+            None => return true,
+        }
     }
-    seen.push(dev);
+    false
+}
+
+/// What a block device lies on, itself or nothing for a disk; `None` where that is not known.
+fn below(dev: Number) -> Option<Vec<Number>> {
+    let at = std::fs::canonicalize(format!("/sys/dev/block/{}:{}", dev.0, dev.1)).ok()?;
     let whole = match at.join("partition").exists() {
-        true => at.parent().unwrap_or(&at).to_path_buf(),
+        true => at.parent()?.to_path_buf(),
         false => at,
     };
-    let parts = std::fs::read_dir(whole.join("slaves"))
+    let mut all = vec![number_in(&whole.join("dev"))?];
+    for part in std::fs::read_dir(whole.join("slaves"))
         .into_iter()
-        .flatten();
-    let parts = parts
         .flatten()
-        .filter_map(|e| number_in(&e.path().join("dev")));
-    let file = std::fs::read_to_string(whole.join("loop/backing_file"));
-    // Without a question to whoever serves it.
-    let known = |path: String| known_at(Path::new(path.trim_end()), OFlags::empty());
-    let file = file.ok().and_then(known);
-    let file = file.and_then(|file| mount::what_is(file).ok());
-    let file = file.map(|(dev, _)| ((dev >> 32) as u32, dev as u32));
-    let all = { number_in(&whole.join("dev")).into_iter() }.chain(parts);
-    let mut all = all.chain(file).collect::<Vec<_>>().into_iter();
-    all.any(|below| lies_on(below, disk, seen))
+    {
+        all.push(number_in(&part.ok()?.path().join("dev"))?);
+    }
+    match std::fs::read_to_string(whole.join("loop/backing_file")) {
+        Ok(file) => all.extend(below_file(Path::new(file.trim_end()))?),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
+        Err(_) => return None,
+    }
+    Some(all)
+}
+
+/// The disk of a file, without a question to whoever serves it: none where a program does (FUSE).
+fn below_file(path: &Path) -> Option<Option<Number>> {
+    const FUSE: rustix::fs::FsWord = 0x6573_5546; // linux/magic.h
+    let file = known_at(path, OFlags::empty())?;
+    let seen = fstat(&file).ok()?;
+    if FileType::from_raw_mode(seen.st_mode) == FileType::BlockDevice {
+        return Some(Some((major(seen.st_rdev), minor(seen.st_rdev))));
+    }
+    let (dev, _) = mount::what_is(&file).ok()?;
+    match parts(dev) {
+        (0, _) if fstatfs(&file).is_ok_and(|fs| fs.f_type == FUSE) => Some(None),
+        (0, _) => None,
+        dev => Some(Some(dev)),
+    }
 }
 
 /// A device number as sysfs has it.
-fn number_in(file: &Path) -> Option<(u32, u32)> {
+fn number_in(file: &Path) -> Option<Number> {
     let text = std::fs::read_to_string(file).ok()?;
     let (major, minor) = text.trim().split_once(':')?;
     Some((major.parse().ok()?, minor.parse().ok()?))

@@ -302,8 +302,21 @@ pub fn distrust(mount: &Mount) -> Option<&'static str> {
     (!is_fit(&upper_mount(mount)?)).then_some("what it writes to is not on the tested list")
 }
 
+/// Whether a part of a file system lies on another disk than it names.
+#[must_use]
+pub fn has_log_elsewhere(mount: &Mount) -> bool {
+    match mount.fstype.as_str() {
+        "ext4" => has_journal_elsewhere(mount.dev),
+        _ => mount
+            .super_options
+            .split(',')
+            .any(|o| o.starts_with("logdev=")),
+    }
+}
+
 /// What an overlay writes to, where its path is one of ours.
-fn upper_mount(mount: &Mount) -> Option<Mount> {
+#[must_use]
+pub fn upper_mount(mount: &Mount) -> Option<Mount> {
     use std::os::unix::ffi::OsStrExt;
     let path = upper_of(mount)?;
     let path = Path::new(std::ffi::OsStr::from_bytes(&path));

@@ -7,6 +7,7 @@
 //! freezes the victims spares it; it holds no descriptor of the terminal.
 
 use super::belongings::Belongings;
+use super::device::{self, Number};
 use super::durable::{Holding, Past};
 use super::hierarchy;
 use super::ledger::{Filed, Ledger, Unread};
@@ -20,8 +21,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 use synclater_shim::page::ALL_FS;
+use synclater_sys::flushes::FailedFlushes;
 use synclater_sys::job::{self, Job};
-use synclater_sys::{process, socket, wait};
+use synclater_sys::{mount, process, socket, wait};
 
 /// Messages: one byte, then an index or nothing; with a file system comes what it had met before.
 const HOLD: u8 = b'H';
@@ -95,6 +97,8 @@ impl Keeper {
                 is_whole: false,
                 proof: Vec::new(),
                 lost: 0,
+                flushes: FailedFlushes::watch().ok(),
+                refusals: Vec::new(),
             }
             .keep(&parent)
         })?;
@@ -255,6 +259,9 @@ struct Vigil {
     proof: Vec<OwnedFd>,
     /// The errno of a lost write that it has met.
     lost: i32,
+    /// What disks refuse: a supervisor that dies may not have judged that.
+    flushes: Option<FailedFlushes>,
+    refusals: Vec<(Instant, Option<Number>)>,
 }
 
 impl Vigil {
@@ -271,6 +278,7 @@ impl Vigil {
                 return 0;
             }
             self.take_ends();
+            self.hear_failed_flushes();
             if let Some(since) = self.alone_since {
                 if self.settles.is_empty() || Instant::now() > since + PATIENCE {
                     return self.close();
@@ -449,6 +457,37 @@ impl Vigil {
         for (index, errno) in ended {
             self.settles.remove(&index);
             self.ended(index, errno);
+        }
+    }
+
+    /// Those of the last moment are the supervisor's to judge; once it is dead, they are ours.
+    fn hear_failed_flushes(&mut self) {
+        const JUDGED: Duration = Duration::from_secs(2);
+        let now = Instant::now();
+        let told = { self.flushes.as_mut() }.map(FailedFlushes::told);
+        let told = told.unwrap_or_default().into_iter();
+        self.refusals.extend(told.map(|disk| (now, disk)));
+        if self.alone_since.is_none() {
+            self.refusals.retain(|(heard, _)| *heard + JUDGED > now);
+            return;
+        }
+        let disks = std::mem::take(&mut self.refusals);
+        let lies = |held: &Holding, disk: Option<Number>| {
+            let dev = held.parts().0.first().map(mount::what_is);
+            let dev = dev.and_then(|seen| Some(seen.ok()?.0));
+            disk.zip(dev)
+                .is_none_or(|(disk, dev)| device::may_lie_on(dev, disk))
+        };
+        let is_lost = |held: &Holding| disks.iter().any(|(_, disk)| lies(held, *disk));
+        let lost: Vec<usize> = { self.held.iter() }
+            .filter(|(_, held)| is_lost(held))
+            .map(|(index, _)| *index)
+            .collect();
+        if self.never {
+            return;
+        }
+        for index in lost {
+            self.lost(index, rustix::io::Errno::IO.raw_os_error());
         }
     }
 

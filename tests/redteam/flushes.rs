@@ -1,9 +1,15 @@
 //! Written is not flushed: the disk's cache.
 
+use super::keepers::{named, waits_for_one};
+use super::told::{is_slow, quick};
 use super::*;
+use crate::harness::command::LIMIT;
 use crate::harness::disk::{flushes, Disk, SlowDisk};
 use crate::harness::limits::needs_net;
+use crate::sessions::death::is_gone;
 use crate::sessions::stage::as_root;
+use crate::wait::until;
+use rustix::process::Signal;
 
 /// Overwrites a file on a disk, has an outsider force the log, and settles by `end`: then the data
 /// is still to be written, and the log is not.
@@ -128,8 +134,9 @@ fn an_ext4_without_a_journal_is_flushed_behind_all_though_nobody_can_see_what_it
 }
 
 /// An ext4 without a journal, on a disk that can refuse flushes: one that fails does not end it.
-fn may_refuse() -> SlowDisk {
-    let disk = SlowDisk::new("ext4", 64, 0);
+fn may_refuse(flush_ms: u32) -> SlowDisk {
+    let disk = SlowDisk::new("ext4", 64, flush_ms);
+    std::fs::write(quick(&disk), "").expect("as long as this is there");
     umount(&disk.path());
     let mut make = clean("mkfs.ext4");
     make.args(["-q", "-F", "-O", "^has_journal"]);
@@ -138,13 +145,20 @@ fn may_refuse() -> SlowDisk {
     disk
 }
 
-/// Has somebody do something while it refuses them.
-fn refuses(disk: &SlowDisk, to: &mut std::process::Command) {
+/// Has somebody sync while it refuses that.
+fn refuses(disk: &SlowDisk) {
     let file = disk.path().with_file_name("img.refuses");
     std::fs::write(&file, "").expect("as long as this is there");
-    let told = run(to);
+    let told = run(clean("sync").arg("-f").arg(disk.path()));
     std::fs::remove_file(file).expect("it refuses");
     assert!(!told.status.success(), "{told}");
+}
+
+fn owing_on(disk: &Path, stage: &Stage) -> Running {
+    let mut scribe = scribe(stage, &["--until", "exit"]);
+    warm(stage, &mut scribe, disk);
+    save(&mut scribe, disk, &["a"]);
+    scribe
 }
 
 /// It is told to nobody else, and the next one says nothing.
@@ -153,18 +167,49 @@ fn a_flush_that_failed_for_somebody_else_is_heard_of() {
     if !as_root("a_flush_that_failed_for_somebody_else_is_heard_of") {
         return;
     }
-    let (disk, stage) = (may_refuse(), Stage::new("refused"));
-    let (mut first, healthy) = (scribe(&stage, &[]), Disk::new("ext4", 64));
-    warm(&stage, &mut first, &disk.path());
-    save(&mut first, &disk.path(), &["a"]);
-    let other = Stage::new("not-refused");
-    let mut second = scribe(&other, &[]);
-    warm(&other, &mut second, healthy.path());
-    save(&mut second, healthy.path(), &["a"]);
-    refuses(&disk, clean("sync").arg("-f").arg(disk.path()));
+    let (disk, healthy) = (may_refuse(0), Disk::new("ext4", 64));
+    let (stage, other) = (Stage::new("refused"), Stage::new("not-refused"));
+    let mut first = owing_on(&disk.path(), &stage);
+    let mut second = owing_on(healthy.path(), &other);
+    refuses(&disk);
     let end = first.end();
     assert_eq!(end.status.code(), Some(125), "{end}");
     assert_eq!(stage.report()["error"]["name"], "EIO");
     // Nor is it told to who has nothing to do with it.
     ends_well(&other, &mut second);
+}
+
+#[test]
+fn a_flush_that_failed_while_nothing_was_to_be_settled_is_heard_of() {
+    if !as_root("a_flush_that_failed_while_nothing_was_to_be_settled_is_heard_of") {
+        return;
+    }
+    let (disk, stage) = (may_refuse(0), Stage::new("refused-at-never"));
+    let mut scribe = owing_on(&disk.path(), &stage);
+    let id = stage.id();
+    stage.ask(&["set", &id, "--until", "never"]).must_succeed();
+    save(&mut scribe, &disk.path(), &["b"]);
+    refuses(&disk);
+    stage.ask(&["set", &id, "--until", "exit"]).must_succeed();
+    let end = scribe.end();
+    assert_eq!(end.status.code(), Some(125), "{end}");
+}
+
+#[test]
+fn a_flush_that_failed_while_a_keeper_settles_is_heard_of() {
+    if !as_root("a_flush_that_failed_while_a_keeper_settles_is_heard_of") {
+        return;
+    }
+    let (disk, stage) = (may_refuse(1500), Stage::new("refused-alone"));
+    let mut scribe = owing_on(&disk.path(), &stage);
+    let keeper = named(&stage, "synclater-keep");
+    is_slow(&disk);
+    scribe.send(Signal::KILL);
+    assert!(until(LIMIT, || waits_for_one(keeper)));
+    refuses(&disk);
+    assert!(until(LIMIT, || is_gone(&keeper)));
+    std::fs::write(quick(&disk), "").expect("it is quick again");
+    let told = stage.ask(&["settle"]);
+    assert_eq!(told.status.code(), Some(125), "{told}");
+    scribe.end();
 }

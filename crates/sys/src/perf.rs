@@ -459,6 +459,12 @@ impl Ring {
         self.each(|record| records.extend(parse(record, &self.whole)));
     }
 
+    /// How often its event has happened, also where there was no room for a record.
+    pub(crate) fn happened(&self) -> u64 {
+        let mut count = [0u8; 8];
+        rustix::io::read(&self.main, &mut count).map_or(0, |_| u64::from_ne_bytes(count))
+    }
+
     /// Takes each record that is there.
     pub(crate) fn each(&self, mut take: impl FnMut(&[u8])) {
         let head = self.word(1024).load(Ordering::Acquire);

@@ -28,6 +28,7 @@ use super::belongings::Belongings;
 use super::compile::now_mask;
 use super::control::{Answer, Client, Request, Server};
 use super::counts::Census;
+use super::device;
 use super::escape::Escapes;
 use super::filesystems::{root_stays, Filesystems};
 use super::keeper::Keeper;
@@ -219,6 +220,8 @@ pub struct Supervisor {
     relaxing: bool,
     lost_writes: Option<LostWrites>,
     failed_flushes: Option<FailedFlushes>,
+    /// Disks that have refused one, and whom that concerns is not judged yet.
+    refusing: BTreeSet<Option<device::Number>>,
     last_ask: Instant,
     /// Listen to the doorbell, and hold the trace points until after our end.
     attendants: Attendants,
@@ -301,6 +304,7 @@ impl Supervisor {
             relaxing: false,
             lost_writes: None,
             failed_flushes: None,
+            refusing: BTreeSet::new(),
             last_ask: Instant::now(),
             attendants: Attendants::default(),
             waker: None,

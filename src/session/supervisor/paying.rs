@@ -1,7 +1,6 @@
 //! Settling: what falls due, what was told by it, and the end.
 
 use super::*;
-use crate::session::device;
 use crate::session::durable::errno_name;
 use crate::session::filesystems::Filesystem;
 use crate::session::told;
@@ -48,17 +47,18 @@ impl Supervisor {
     /// had written there before may be lost, whatever the next flush says.
     fn hear_failed_flushes(&mut self) {
         let disks = { self.failed_flushes.as_mut() }.map(FailedFlushes::told);
-        let disks = disks.filter(|disks| !disks.is_empty() && self.must_settle());
-        let Some(disks) = disks else {
+        self.refusing.extend(disks.unwrap_or_default());
+        // What was put off at `never` may still come to be settled.
+        if self.refusing.is_empty() || !self.must_settle() {
             return;
-        };
+        }
+        let disks = std::mem::take(&mut self.refusing);
         let owes = |row: &usize| {
             let is_settling = self.settles.contains_key(row);
             is_settling || !settle::debts(self.shared, *row).is_empty()
         };
         let all = owes(&page::ALL_FS);
-        let is_below = |dev: u64, disk: &Option<(u32, u32)>| {
-            let dev = ((dev >> 32) as u32, dev as u32);
+        let is_below = |dev: u64, disk: &Option<device::Number>| {
             disk.is_none_or(|disk| device::may_lie_on(dev, disk))
         };
         let concerned = |row: &usize| {

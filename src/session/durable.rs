@@ -286,8 +286,7 @@ pub fn distrust(mount: &Mount) -> Option<&'static str> {
     if mount.fstype == "xfs" && real_time {
         return Some("it has a real-time device");
     }
-    let is_broken = mount.has("emergency_ro") || mount.has("shutdown");
-    if is_broken || counts_errors(mount) {
+    if is_broken(mount) {
         return Some("it has met an error before");
     }
     let is_volatile = mount.has("volatile") || mount.has("fsync=volatile");
@@ -300,6 +299,12 @@ pub fn distrust(mount: &Mount) -> Option<&'static str> {
         is_tested && distrust(upper).is_none()
     };
     (!is_fit(&upper_mount(mount)?)).then_some("what it writes to is not on the tested list")
+}
+
+/// Whether a file system has met an error that it does not come back from.
+#[must_use]
+pub fn is_broken(mount: &Mount) -> bool {
+    mount.has("emergency_ro") || mount.has("shutdown") || counts_errors(mount)
 }
 
 /// Whether a part of a file system lies on another disk than it names.

@@ -429,7 +429,7 @@ impl Vigil {
         let held = self.held.iter().find(|(i, _)| *i == index);
         let job = match held {
             Some((_, held)) => held.begin(&self.locks(), |errno, fd| self.note(errno, fd)),
-            None => Job::start(job::sync_everything),
+            None => Job::start(|| job::sync_everything(&self.locks())),
         };
         match job {
             Ok(job) => drop(self.settles.insert(index, job)),

@@ -103,12 +103,13 @@ impl Settle {
     }
 
     /// Settles what `sync()` owes beside the file systems that are held: all the others, and block
-    /// devices, as sync(2) does.
+    /// devices, as sync(2) does, by a process that has `locks` as long as that takes.
     ///
     /// # Errors
     /// As [`Settle::filesystem`].
-    pub fn everything(shared: &Shared) -> io::Result<Settle> {
-        Self::start(shared, page::ALL_FS, || Job::start(job::sync_everything))
+    pub fn everything(shared: &Shared, locks: &[BorrowedFd<'_>]) -> io::Result<Settle> {
+        let sync = || job::sync_everything(locks);
+        Self::start(shared, page::ALL_FS, || Job::start(sync))
     }
 
     fn start(

@@ -10,7 +10,7 @@ use super::alive::Found;
 use super::belongings::{folder_id, forget_unborn, ledger_of, memory_of, without_mount, Kept};
 use super::control::{self, Living};
 use super::counts::Numbers;
-use super::durable::{errno_name, Holding};
+use super::durable::{errno_name, is_broken, Holding};
 use super::find::{self, find_mounted, unique_id_at};
 use super::ledger::{Filed, Ledger, Unread};
 use super::opening::Opening;
@@ -487,7 +487,7 @@ fn settle_entry(filed: &Filed, ledger: &Ledger, locks: &[BorrowedFd<'_>]) -> io:
     let locks = &[locks, &[note.lock()]].concat();
     if entry.sync {
         // What the session knows of is settled behind that, by what makes it durable.
-        if let Ok(job) = Job::start(job::sync_everything) {
+        if let Ok(job) = Job::start(|| job::sync_everything(locks)) {
             let _ = job.result();
         } else {
             rustix::fs::sync();
@@ -524,6 +524,11 @@ fn settle_again(
     let mut alike: Vec<&Mount> = table.iter().rev().filter(alike).collect();
     // First what is at its point, the uppermost before others there.
     alike.sort_by_key(|m| m.path() != Path::new(&fs.mount));
+    let there = alike.iter().filter(|m| m.path() == Path::new(&fs.mount));
+    if there.take(1).any(|m| is_broken(m)) {
+        // It can tell nothing any more, and a repaired one has forgotten.
+        return Some(rustix::io::Errno::IO.raw_os_error());
+    }
     let found = on_its_mount(fs, &alike).or_else(|| by_its_uuid(fs, &alike))?;
     let held = Holding::new(found.fd, found.file, Opening::of(&found.mount));
     Some(held.settle_with(locks, note))

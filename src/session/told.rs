@@ -10,10 +10,10 @@
 
 use super::ledger::{Filed, Ledger};
 use super::{dirs, filesystems};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use synclater_model::ledger::{Boot, Entry, LedgerFs};
 use synclater_model::policy::filesystem::Mount;
-use synclater_sys::mount;
+use synclater_sys::process;
 
 /// Notes what was told of the file system of `fd` for session `id` with this `token`, as well as
 /// can be.
@@ -59,7 +59,11 @@ fn is_of(fs: &LedgerFs, m: &Mount) -> bool {
 /// Where the file system of `fd` is mounted in our sight.
 fn mounts_beside(fd: BorrowedFd<'_>) -> Vec<Mount> {
     let mut table = filesystems::mounts_of("self");
-    let id = mount::id_of_fd(fd, mount::MNT_ID).ok();
+    // A file system that was shut down answers nothing by itself.
+    let info = process::text(format!("/proc/self/fdinfo/{}", fd.as_raw_fd()));
+    let info = info.unwrap_or_default();
+    let id = info.lines().find_map(|l| l.strip_prefix("mnt_id:"));
+    let id = id.and_then(|id| id.trim().parse().ok());
     let dev = table.iter().find(|m| Some(m.id) == id).map(|m| m.dev);
     table.retain(|m| Some(m.dev) == dev);
     table

@@ -199,10 +199,13 @@ pub fn syncfs(fd: BorrowedFd<'_>) -> i32 {
     rustix::fs::syncfs(fd).map_or_else(rustix::io::Errno::raw_os_error, |()| 0)
 }
 
-/// Makes everything durable, as sync(2) does; it reports no error. For a child of [`Job::start`].
+/// Makes everything durable, as sync(2) does; it reports no error. For a child of [`Job::start`],
+/// which has `locks` meanwhile, and is ended by SIGKILL alone.
 #[must_use]
-pub fn sync_everything() -> i32 {
-    let _ = keep_only(&[]);
+pub fn sync_everything(locks: &[BorrowedFd<'_>]) -> i32 {
+    crate::process::leave_session();
+    crate::signal::hold_back_all();
+    let _locks = keep_only(locks);
     rustix::fs::sync();
     0
 }

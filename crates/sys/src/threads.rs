@@ -64,7 +64,7 @@ pub fn who_shares_memory(pid: u32) -> Option<u32> {
     crate::process::all().find(|other| *other != pid && has_it(other))
 }
 
-/// How many pages of code a process or a thread has (`text` of statm, proc(5)); nobody waits for it.
+/// How many pages of code a process or thread has (`text` of statm, proc(5)); nobody waits for it.
 fn code_pages(name: &str) -> Option<u64> {
     let statm = std::fs::read_to_string(format!("/proc/{name}/statm")).ok()?;
     statm.split(' ').nth(3)?.parse().ok()

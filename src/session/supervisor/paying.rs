@@ -243,15 +243,15 @@ impl Supervisor {
             return;
         }
         self.settle_begins(index);
+        let proof = self.entering.proof.as_ref().and_then(Proof::as_held);
+        let lock = self.belongings.lock.as_fd();
+        let locks: Vec<_> = proof.into_iter().chain([lock]).collect();
         let job = if index == page::ALL_FS {
-            Settle::everything(self.shared)
+            Settle::everything(self.shared, &locks)
         } else {
             let Some(held) = self.filesystems.get(index).and_then(|f| f.held()) else {
                 return;
             };
-            let proof = self.entering.proof.as_ref().and_then(Proof::as_held);
-            let lock = self.belongings.lock.as_fd();
-            let locks: Vec<_> = proof.into_iter().chain([lock]).collect();
             let note = |errno: i32, fd: BorrowedFd<'_>| self.note(errno, Some(fd));
             Settle::filesystem(self.shared, index, held, &locks, note)
         };

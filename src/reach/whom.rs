@@ -77,6 +77,12 @@ impl Whom {
         named.any(|(pid, program)| executes(*pid, *program))
     }
 
+    /// Whether a process has a number that was named.
+    #[must_use]
+    pub fn has(&self, pid: u32) -> bool {
+        self.pids.iter().any(|(named, _)| *named == pid)
+    }
+
     /// Whether this program of a process is one of them. `members` are later than `program`: its
     /// number may have been another's before.
     #[must_use]

@@ -106,13 +106,17 @@ impl Reach {
     /// Attaches those that are meant of some that are left to be looked at.
     fn look_at_some(&mut self) {
         let mut new: Vec<Who> = Vec::new();
+        // Outsiders are asked nothing that they may keep us waiting for.
+        let members = self.whom.members();
         for _ in 0..AT_A_LOOK {
             let Some(pid) = self.finding.left.pop_first() else {
                 break;
             };
             // What is followed is seen to by whoever follows it.
             let is_followed = self.herd.as_ref().is_some_and(|herd| herd.has(pid));
-            let program = target::incarnation(pid).filter(|_| !is_followed);
+            let may_be_meant = self.whom.includes(pid, &members) || self.whom.has(pid);
+            let program = (may_be_meant && !is_followed).then(|| target::incarnation(pid));
+            let program = program.flatten();
             let is_new = |who: &Who| !self.knows(*who) && !self.finding.passed_over.contains(who);
             new.extend(program.map(|program| (pid, program)).filter(is_new));
         }

@@ -307,6 +307,14 @@ pub fn is_broken(mount: &Mount) -> bool {
     mount.has("emergency_ro") || mount.has("shutdown") || counts_errors(mount)
 }
 
+/// The same where it may be asked: one that was shut down says EIO to everything.
+#[must_use]
+pub fn is_found_broken(mount: &Mount) -> bool {
+    const EIO: i32 = rustix::io::Errno::IO.raw_os_error();
+    let asked = std::fs::symlink_metadata(mount.path());
+    is_broken(mount) || asked.is_err_and(|e| e.raw_os_error() == Some(EIO))
+}
+
 /// Whether a part of a file system lies on another disk than it names.
 #[must_use]
 pub fn has_log_elsewhere(mount: &Mount) -> bool {
@@ -509,7 +517,16 @@ pub fn settle_at(fd: &OwnedFd, note: impl Fn(i32, BorrowedFd<'_>)) -> io::Result
         errno => Err(io::Error::from_raw_os_error(errno)),
     };
     let past = Past::of(fd.as_fd());
-    let id = mount::id_of_fd(fd, mount::MNT_ID)?;
+    // One that was shut down answers that with EIO.
+    let told = |e: &io::Error| {
+        { e.raw_os_error() }.filter(|errno| *errno == rustix::io::Errno::IO.raw_os_error())
+    };
+    let id = mount::id_of_fd(fd, mount::MNT_ID);
+    let id = id.inspect_err(|e| {
+        told(e)
+            .into_iter()
+            .for_each(|errno| note(errno, fd.as_fd()))
+    })?;
     let table = super::filesystems::mounts_of("self");
     let at = table.iter().find(|m| m.id == id);
     let may_owe = at.is_some_and(|m| kind(&m.fstype) == FsKind::Tested);

@@ -23,13 +23,22 @@ use synclater_model::ledger::{is_name, Entry};
 pub(super) fn read(path: &Path) -> io::Result<Entry> {
     let name = path.file_stem().unwrap_or_default().to_string_lossy();
     let mut entry = Entry::of_file(&name, &text_of(path)?).map_err(io::Error::other)?;
-    if let Some(lost) = { entry.token.as_deref() }.and_then(|token| beside(path, token, LOST)) {
-        match text_of(&lost) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-            noted => entry.error = entry.error.or(Some(noted?)),
+    if let Some(token) = entry.token.clone() {
+        for kind in [LOST, HEARD] {
+            let noted = noted(path, &token, kind)?;
+            entry.error = entry.error.or(noted);
         }
     }
     Ok(entry)
+}
+
+/// The error that is noted beside an entry in a file of this kind.
+pub(super) fn noted(path: &Path, token: &str, kind: &str) -> io::Result<Option<String>> {
+    match beside(path, token, kind).map(|file| text_of(&file)) {
+        None => Ok(None),
+        Some(Err(e)) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+        Some(noted) => Ok(Some(noted?)),
+    }
 }
 
 fn text_of(path: &Path) -> io::Result<String> {
@@ -61,6 +70,8 @@ pub(super) struct Fresh {
 const FRESH: &str = "new";
 pub(super) const LOCK: &str = "lock";
 pub(super) const LOST: &str = "lost";
+/// The same, where somebody else was told that who settled there for himself.
+pub(super) const HEARD: &str = "heard";
 
 impl Fresh {
     /// What keeps others from removing it: as long as one has that.
@@ -116,7 +127,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// By a name that only ours have: `ID.RANDOM.new`, `ID.TOKEN.lock`, `ID.TOKEN.lost`.
+    /// By a name that only ours have: `ID.RANDOM.new`, `ID.TOKEN.lock`, and the like.
     pub(super) fn of(path: &Path) -> Option<Kind> {
         let name = path.file_name()?.to_str()?;
         let parts: Vec<&str> = name.split('.').collect();
@@ -126,7 +137,7 @@ impl Kind {
         match kind {
             _ if !is_name(id) || !is_random(random) => None,
             FRESH => Some(Kind::Fresh),
-            LOCK | LOST => Some(Kind::Beside {
+            LOCK | LOST | HEARD => Some(Kind::Beside {
                 id: id.to_owned(),
                 token: random.to_owned(),
             }),
@@ -194,8 +205,8 @@ pub(super) fn room_for_loss(path: &Path, error: &str) -> io::Result<Fresh> {
 ///
 /// # Errors
 /// Those of rename(2) and fsync(2).
-pub(super) fn note_loss(fresh: &Fresh, path: &Path, token: &str) -> io::Result<()> {
-    let lost = beside(path, token, LOST).ok_or(Errno::INVAL)?;
+pub(super) fn note_loss(fresh: &Fresh, path: &Path, token: &str, kind: &str) -> io::Result<()> {
+    let lost = beside(path, token, kind).ok_or(Errno::INVAL)?;
     std::fs::rename(&fresh.path, lost)?;
     make_durable(path, &fresh.fd)
 }

@@ -523,8 +523,8 @@ impl Vigil {
 
     /// Notes that somebody was told of a lost write on the file system of `fd`.
     fn note(&self, errno: i32, fd: BorrowedFd<'_>) {
-        self.note_in_session(errno);
-        told::note_for_others(&self.ledger, errno, fd);
+        self.shared.page().error.store(errno.unsigned_abs(), SeqCst);
+        told::note(&self.ledger, (&self.what.id, &self.what.token), errno, fd);
     }
 
     /// Notes it where the next command looks: one that settles in another run folder sees no page.

@@ -12,7 +12,7 @@
 use super::alive::{self, Proof};
 use super::dirs;
 use super::durable::errno_name;
-use super::filing::{self, read, Fresh, Kind, LOCK, LOST};
+use super::filing::{self, read, Fresh, Kind, HEARD, LOCK, LOST};
 use rustix::fs::{flock, Access, AtFlags, FlockOperation, Mode, OFlags};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -312,7 +312,9 @@ impl Ledger {
         let entry = &filed.entry;
         let token = entry.token.as_deref().unwrap_or_default();
         self.remove_lock(&entry.id, token);
-        let _ = filing::beside(&filed.path, token, LOST).map(std::fs::remove_file);
+        for kind in [LOST, HEARD] {
+            let _ = filing::beside(&filed.path, token, kind).map(std::fs::remove_file);
+        }
         Ok(())
     }
 
@@ -375,8 +377,27 @@ impl Ledger {
     /// # Errors
     /// Those of writing a file; `ENOENT` where there is no such entry.
     pub fn note_error(&self, path: &Path, errno: i32) -> io::Result<()> {
+        Ledger::note_in(path, errno, LOST)
+    }
+
+    /// The same of what somebody was told who settled for himself.
+    ///
+    /// # Errors
+    /// As [`Ledger::note_error`].
+    pub fn note_heard(&self, path: &Path, errno: i32) -> io::Result<()> {
+        Ledger::note_in(path, errno, HEARD)
+    }
+
+    /// What the session `id` with this `token` has been told by others: the name of an error.
+    #[must_use]
+    pub fn heard(&self, id: &str, token: &str) -> Option<String> {
+        filing::noted(&self.path(id), token, HEARD).ok()?
+    }
+
+    fn note_in(path: &Path, errno: i32, kind: &str) -> io::Result<()> {
         let mut entry = read(path)?;
-        if entry.error.is_some() {
+        let there = { entry.token.as_deref() }.map(|token| filing::noted(path, token, kind));
+        if there.transpose()?.flatten().is_some() {
             // Whoever noted that may have been killed before its name was durable.
             return filing::sync_folder_of(path);
         }
@@ -385,7 +406,7 @@ impl Ledger {
             entry.error = Some(name);
             return filing::write_again(path, &entry);
         };
-        filing::note_loss(&filing::room_for_loss(path, &name)?, path, &token)
+        filing::note_loss(&filing::room_for_loss(path, &name)?, path, &token, kind)
     }
 
     /// Notes that in the entry that the session `id` with this `token` has written, as well as can
@@ -473,7 +494,9 @@ impl Note {
         }
         let noted = self.ledger.note_error(&self.path, errno);
         match &self.token {
-            Some(token) => noted.or_else(|_| filing::note_loss(&self.fresh, &self.path, token)),
+            Some(token) => {
+                noted.or_else(|_| filing::note_loss(&self.fresh, &self.path, token, LOST))
+            }
             None => noted,
         }
     }

@@ -10,7 +10,7 @@ use super::alive::Found;
 use super::belongings::{folder_id, forget_unborn, ledger_of, memory_of, without_mount, Kept};
 use super::control::{self, Living};
 use super::counts::Numbers;
-use super::durable::{errno_name, is_broken, Holding};
+use super::durable::{errno_name, is_found_broken, Holding};
 use super::find::{self, find_mounted, unique_id_at};
 use super::ledger::{Filed, Ledger, Unread};
 use super::opening::Opening;
@@ -311,12 +311,9 @@ impl Debtor {
     /// as it lives: it may not have been told itself.
     #[must_use]
     pub fn lost_elsewhere(&self) -> Option<String> {
-        let page = page_of(&self.session()?);
-        let (filed, _) = self.entry().ok()??;
-        filed
-            .entry
-            .error
-            .filter(|_| shared::error_in(&page).is_none())
+        self.session()?;
+        let (filed, ledger) = self.entry().ok()??;
+        ledger.heard(&filed.entry.id, filed.entry.token.as_deref()?)
     }
 
     /// Settles in its place what it left, if its folder is gone; that is done by [`clear`] else.
@@ -525,7 +522,7 @@ fn settle_again(
     // First what is at its point, the uppermost before others there.
     alike.sort_by_key(|m| m.path() != Path::new(&fs.mount));
     let there = alike.iter().filter(|m| m.path() == Path::new(&fs.mount));
-    if there.take(1).any(|m| is_broken(m)) {
+    if there.take(1).any(|m| is_found_broken(m)) {
         // It can tell nothing any more, and a repaired one has forgotten.
         return Some(rustix::io::Errno::IO.raw_os_error());
     }

@@ -19,13 +19,17 @@ use synclater_sys::process;
 /// can be.
 pub fn note(ledger: &Ledger, (id, token): (&str, &str), errno: i32, fd: BorrowedFd<'_>) {
     ledger.note_own(id, token, errno);
-    note_for_others(ledger, errno, fd);
+    for one in owing_on(ledger, fd) {
+        if one.entry.token.as_deref() != Some(token) {
+            let _ = ledger.note_heard(&one.path, errno);
+        }
+    }
 }
 
 /// Notes it in the entries of all sessions that owe there.
 pub fn note_for_others(ledger: &Ledger, errno: i32, fd: BorrowedFd<'_>) {
     for one in owing_on(ledger, fd) {
-        let _ = ledger.note_error(&one.path, errno);
+        let _ = ledger.note_heard(&one.path, errno);
     }
 }
 

@@ -317,7 +317,15 @@ impl LostWrites {
 
 /// The processors of the machine, whatever this process may run on: "0-3,6".
 pub(crate) fn online_processors() -> Vec<usize> {
-    let list = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or("0".into());
+    let list = std::fs::read_to_string("/sys/devices/system/cpu/online");
+    let list = list.unwrap_or_else(|_| {
+        // Where /sys is not mounted: "cpu0 ...", each on a line (proc_stat(5)).
+        let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+        let numbers = stat
+            .lines()
+            .filter_map(|l| l.strip_prefix("cpu")?.split(' ').next());
+        numbers.collect::<Vec<_>>().join(",")
+    });
     let range = |part: &str| {
         let (from, to) = part.split_once('-').unwrap_or((part, part));
         Some(from.trim().parse().ok()?..=to.trim().parse().ok()?)

@@ -4,7 +4,6 @@ use super::*;
 use crate::session::durable::errno_name;
 use crate::session::filesystems::Filesystem;
 use crate::session::told;
-use synclater_model::ledger::LedgerFs;
 use synclater_sys::attendant::{attend, Held};
 
 const EIO: i32 = rustix::io::Errno::IO.raw_os_error();
@@ -87,7 +86,13 @@ impl Supervisor {
     }
 
     pub(super) fn finish_jobs(&mut self) {
-        // What is being settled is concerned, too.
+        let shared = self.shared;
+        let ended: Vec<(usize, Settled)> = self
+            .settles
+            .iter()
+            .filter_map(|(i, s)| Some((*i, s.finished(shared)?)))
+            .collect();
+        // In this order: what was refused before one ended concerns that, too.
         self.hear_failed_flushes();
         // First: what it tells, an error may have to be judged by.
         self.hear_look(false);
@@ -100,12 +105,6 @@ impl Supervisor {
             let (_, fresh) = self.entering.writing.take().expect("looked at just now");
             self.ledger_written(status, fresh);
         }
-        let shared = self.shared;
-        let ended: Vec<(usize, Settled)> = self
-            .settles
-            .iter()
-            .filter_map(|(i, s)| Some((*i, s.finished(shared)?)))
-            .collect();
         for (index, end) in ended {
             self.settles.remove(&index);
             self.settled(index, end);
@@ -423,23 +422,23 @@ impl Supervisor {
     }
 
     /// Somebody else who settled where we owe may have been told of a lost write, and have noted it
-    /// for us: we need not have been. What our own were told is judged already.
+    /// for us: we need not have been.
     fn hear_what_others_were_told(&mut self) {
         let (id, token) = (&self.plan.id, &self.belongings.token);
-        let own = { self.ledger.as_ref() }.and_then(|l| l.own_entry(id, token).ok().flatten());
-        let is_ours = self.shared.page().lost() != 0;
-        let Some(own) = own.filter(|_| !is_ours) else {
+        let heard = { self.ledger.as_ref() }.and_then(|ledger| ledger.heard(id, token));
+        let Some(name) = heard.filter(|_| self.paid.error.is_none()) else {
             return;
         };
-        let all = |of: fn(&LedgerFs) -> &str| {
-            let all: Vec<&str> = own.entry.filesystems.iter().map(of).collect();
-            all.join(", ")
+        let written = self.entering.written.iter();
+        let all: Vec<&Filesystem> = written.filter_map(|i| self.filesystems.get(*i)).collect();
+        let joined = |of: &dyn Fn(&Filesystem) -> String| {
+            all.iter().map(|fs| of(fs)).collect::<Vec<_>>().join(", ")
         };
-        self.paid.error = own.entry.error.as_ref().map(|name| SettleError {
-            mount: all(|fs| &fs.mount),
-            device: all(|fs| &fs.source),
+        self.paid.error = Some(SettleError {
+            mount: joined(&|fs| fs.point.display().to_string()),
+            device: joined(&|fs| fs.source.clone()),
             errno: EIO,
-            name: name.clone(),
+            name,
         });
     }
 

@@ -246,7 +246,14 @@ fn path(name: &str) -> Result<String, Trouble> {
             state,
         )
     };
-    let fd = mount::open_for_sync(Path::new(name)).map_err(|e| trouble(e.to_string()))?;
+    let ledger = Ledger::existing().ok().flatten();
+    let fd = mount::open_for_sync(Path::new(name)).map_err(|e| {
+        const EIO: i32 = rustix::io::Errno::IO.raw_os_error();
+        if let Some(ledger) = ledger.as_ref().filter(|_| e.raw_os_error() == Some(EIO)) {
+            told::note_for_others_at(ledger, EIO, Path::new(name));
+        }
+        trouble(e.to_string())
+    })?;
     let on_it = if mount::is_block_device(&fd) {
         rustix::fs::fsync(&fd).map_err(|e| trouble(e.to_string()))?;
         match device::mounted_of(&fd) {
@@ -256,7 +263,6 @@ fn path(name: &str) -> Result<String, Trouble> {
     } else {
         fd
     };
-    let ledger = Ledger::existing().ok().flatten();
     let note = |errno, fd: BorrowedFd<'_>| {
         { ledger.iter() }.for_each(|ledger| told::note_for_others(ledger, errno, fd));
     };

@@ -3,10 +3,10 @@
 use super::durable::{has_log_elsewhere, upper_mount};
 use super::filesystems::{dev_of, mounts_of};
 use super::opening::known_at;
-use rustix::fs::{fstat, fstatfs, major, minor, stat, FileType, OFlags};
+use rustix::fs::{fstat, major, minor, stat, FileType, OFlags};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
-use synclater_model::policy::filesystem::Mount;
+use synclater_model::policy::filesystem::{mount_of, Mount};
 use synclater_sys::mount;
 
 /// A descriptor on a file system that is mounted in our sight and lies on a block device: its
@@ -110,17 +110,24 @@ fn below(dev: Number) -> Option<Vec<Number>> {
 }
 
 /// The disk of a file, without a question to whoever serves it: none where a program does (FUSE).
+/// The kernel tells the whole path; where another one is there by now, or none, it is not known.
 fn below_file(path: &Path) -> Option<Option<Number>> {
-    const FUSE: rustix::fs::FsWord = 0x6573_5546; // linux/magic.h
-    let file = known_at(path, OFlags::empty())?;
-    let seen = fstat(&file).ok()?;
-    if FileType::from_raw_mode(seen.st_mode) == FileType::BlockDevice {
-        return Some(Some((major(seen.st_rdev), minor(seen.st_rdev))));
+    let table = mounts_of("self");
+    if mount_of(&table, path).is_some_and(|m| m.fstype.starts_with("fuse")) {
+        return Some(None);
     }
-    let (dev, _) = mount::what_is(&file).ok()?;
+    let file = known_at(path, OFlags::empty())?;
+    let (dev, kind) = mount::what_is(&file).ok()?;
+    if kind == FileType::BlockDevice {
+        let number = fstat(&file).ok()?.st_rdev;
+        return Some(Some((major(number), minor(number))));
+    }
+    let several = |m: &Mount| matches!(m.fstype.as_str(), "btrfs" | "overlay");
     match parts(dev) {
-        (0, _) if fstatfs(&file).is_ok_and(|fs| fs.f_type == FUSE) => Some(None),
-        (0, _) => None,
+        (0, _) => {
+            let at = table.iter().find(|m| dev_of(m) == dev)?;
+            (!several(at)).then_some(None)
+        }
         dev => Some(Some(dev)),
     }
 }

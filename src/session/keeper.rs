@@ -9,6 +9,7 @@
 use super::belongings::Belongings;
 use super::device::{self, Number};
 use super::durable::{Holding, Past};
+use super::filesystems::dev_of;
 use super::hierarchy;
 use super::ledger::{Filed, Ledger, Unread};
 use super::shared::Shared;
@@ -23,7 +24,7 @@ use std::time::{Duration, Instant};
 use synclater_shim::page::ALL_FS;
 use synclater_sys::flushes::FailedFlushes;
 use synclater_sys::job::{self, Job};
-use synclater_sys::{mount, process, socket, wait};
+use synclater_sys::{process, socket, wait};
 
 /// Messages: one byte, then an index or nothing; with a file system comes what it had met before.
 const HOLD: u8 = b'H';
@@ -473,9 +474,9 @@ impl Vigil {
         }
         let disks = std::mem::take(&mut self.refusals);
         let lies = |held: &Holding, disk: Option<Number>| {
-            let dev = held.parts().0.first().map(mount::what_is);
-            let dev = dev.and_then(|seen| Some(seen.ok()?.0));
-            disk.zip(dev)
+            let fd = held.parts().0.first().copied();
+            let at = fd.map(told::mounts_beside).unwrap_or_default();
+            disk.zip(at.first().map(dev_of))
                 .is_none_or(|(disk, dev)| device::may_lie_on(dev, disk))
         };
         let is_lost = |held: &Holding| disks.iter().any(|(_, disk)| lies(held, *disk));

@@ -11,8 +11,9 @@
 use super::ledger::{Filed, Ledger};
 use super::{dirs, filesystems};
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::path::Path;
 use synclater_model::ledger::{Boot, Entry, LedgerFs};
-use synclater_model::policy::filesystem::Mount;
+use synclater_model::policy::filesystem::{mount_of, Mount};
 use synclater_sys::process;
 
 /// Notes what was told of the file system of `fd` for session `id` with this `token`, as well as
@@ -33,10 +34,24 @@ pub fn note_for_others(ledger: &Ledger, errno: i32, fd: BorrowedFd<'_>) {
     }
 }
 
+/// The same of what lies at a path that cannot be opened: one that was shut down says EIO to that.
+pub fn note_for_others_at(ledger: &Ledger, errno: i32, path: &Path) {
+    let table = filesystems::mounts_of("self");
+    let at: Vec<Mount> = mount_of(&table, path).cloned().into_iter().collect();
+    for one in owing(ledger, &at) {
+        let _ = ledger.note_heard(&one.path, errno);
+    }
+}
+
 /// Sessions that owe on the file system of `fd`.
 #[must_use]
 pub fn owing_on(ledger: &Ledger, fd: BorrowedFd<'_>) -> Vec<Filed> {
-    let (mounts, boot) = (mounts_beside(fd), dirs::boot_id());
+    owing(ledger, &mounts_beside(fd))
+}
+
+/// Sessions that owe on a file system that is mounted so.
+fn owing(ledger: &Ledger, mounts: &[Mount]) -> Vec<Filed> {
+    let boot = dirs::boot_id();
     let owes = |e: &Entry| {
         let is_named = |m: &Mount| e.filesystems.iter().any(|fs| is_of(fs, m));
         mounts.iter().any(is_named) && e.boot(&boot) == Boot::This && !e.is_never
@@ -56,12 +71,13 @@ pub fn known_on(ledger: &Ledger, fd: BorrowedFd<'_>) -> Option<(String, String)>
 /// Whether an entry means the file system that is mounted there. What is no path is the source of
 /// many.
 fn is_of(fs: &LedgerFs, m: &Mount) -> bool {
-    let is_there = || m.source.starts_with('/') || m.path() == std::path::Path::new(&fs.mount);
+    let is_there = || m.source.starts_with('/') || m.path() == Path::new(&fs.mount);
     m.fstype == fs.fstype && m.source == fs.source && is_there()
 }
 
 /// Where the file system of `fd` is mounted in our sight.
-fn mounts_beside(fd: BorrowedFd<'_>) -> Vec<Mount> {
+#[must_use]
+pub fn mounts_beside(fd: BorrowedFd<'_>) -> Vec<Mount> {
     let mut table = filesystems::mounts_of("self");
     // A file system that was shut down answers nothing by itself.
     let info = process::text(format!("/proc/self/fdinfo/{}", fd.as_raw_fd()));

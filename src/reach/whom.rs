@@ -15,7 +15,7 @@ use std::time::Duration;
 use synclater_model::policy::glob::Glob;
 use synclater_model::report::text::{command_line, shown};
 use synclater_sys::each::{of_each, Looks};
-use synclater_sys::process;
+use synclater_sys::{process, threads};
 
 /// Processes to be attached.
 #[derive(Default)]
@@ -114,7 +114,9 @@ impl Whom {
 
 /// Whether one of `exes` fits what a process executes.
 fn fits(exes: &[Glob], pid: u32, counts: impl Fn(&Glob) -> bool) -> bool {
-    let Some(exe) = exe(pid) else {
+    // Where nobody is meant by that, nobody is asked.
+    let exe = (!exes.is_empty()).then(|| exe(pid)).flatten();
+    let Some(exe) = exe else {
         return false;
     };
     let text = exe.to_string_lossy();
@@ -175,8 +177,10 @@ pub fn is_of_this_program(tid: u32) -> bool {
     id(&tid.to_string()).is_some_and(|its| Some(its) == id("self"))
 }
 
+/// What a process executes; `None` also of one that is just executing something else.
 fn exe(pid: u32) -> Option<PathBuf> {
-    std::fs::read_link(format!("/proc/{pid}/exe")).ok()
+    let link = || std::fs::read_link(format!("/proc/{pid}/exe")).ok();
+    threads::has_code(pid).then(link).flatten()
 }
 
 /// Adds the processes of a control group and of those below it.

@@ -64,6 +64,13 @@ pub fn who_shares_memory(pid: u32) -> Option<u32> {
     crate::process::all().find(|other| *other != pid && has_it(other))
 }
 
+/// Whether a process is not just executing something: then whoever asks for its `stat` or `exe`
+/// waits, on Linux 6.18, for as long as that takes. It has no code yet; those of the kernel have none.
+#[must_use]
+pub fn has_code(pid: u32) -> bool {
+    code_pages(&pid.to_string()).is_some_and(|pages| pages != 0)
+}
+
 /// How many pages of code a process or thread has (`text` of statm, proc(5)); nobody waits for it.
 fn code_pages(name: &str) -> Option<u64> {
     let statm = std::fs::read_to_string(format!("/proc/{name}/statm")).ok()?;

@@ -11,6 +11,7 @@ use crate::reach::whom::Whom;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 use synclater_sys::births::Births;
+use synclater_sys::threads;
 
 /// At most so many processes are looked at before the loop goes on.
 const AT_A_LOOK: usize = 64;
@@ -114,8 +115,10 @@ impl Reach {
             };
             // What is followed is seen to by whoever follows it.
             let is_followed = self.herd.as_ref().is_some_and(|herd| herd.has(pid));
-            let may_be_meant = self.whom.includes(pid, &members) || self.whom.has(pid);
-            let program = (may_be_meant && !is_followed).then(|| target::incarnation(pid));
+            let has_code = threads::has_code(pid);
+            let may_be_meant = || self.whom.includes(pid, &members) || self.whom.has(pid);
+            let is_asked = has_code && !is_followed && may_be_meant();
+            let program = is_asked.then(|| target::incarnation(pid));
             let program = program.flatten();
             let is_new = |who: &Who| !self.knows(*who) && !self.finding.passed_over.contains(who);
             new.extend(program.map(|program| (pid, program)).filter(is_new));

@@ -17,6 +17,7 @@ use crate::reach::whom::{self, Whom};
 use std::collections::BTreeSet;
 use synclater_model::report::escape::Escape;
 use synclater_sys::patient::Patient;
+use synclater_sys::threads;
 
 /// At most so many processes are stopped at a time.
 const AT_ONCE: usize = 4;
@@ -184,6 +185,10 @@ impl Reach {
         let us = process::began(std::process::id());
         let mut patient = Patient::default();
         let is_like_one = |pid: &u32| {
+            // One that is just executing something is no fork of anybody.
+            if !threads::has_code(*pid) {
+                return false;
+            }
             let exe = target::exe_of(*pid);
             self.reached().any(|(_, r)| r.exe == exe)
         };

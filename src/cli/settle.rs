@@ -255,8 +255,13 @@ fn path(name: &str) -> Result<String, Trouble> {
         trouble(e.to_string())
     })?;
     let on_it = if mount::is_block_device(&fd) {
-        rustix::fs::fsync(&fd).map_err(|e| trouble(e.to_string()))?;
-        match device::mounted_of(&fd) {
+        let synced = rustix::fs::fsync(&fd);
+        let on_it = device::mounted_of(&fd);
+        if let (Err(e), Some(ledger), Some(on_it)) = (synced, &ledger, &on_it) {
+            told::note_for_others(ledger, e.raw_os_error(), on_it.as_fd());
+        }
+        synced.map_err(|e| trouble(e.to_string()))?;
+        match on_it {
             Some(on_it) => on_it,
             None => return Ok(OF_DEVICE.into()),
         }

@@ -469,7 +469,9 @@ impl Vigil {
         let told = told.unwrap_or_default().into_iter();
         self.refusals.extend(told.map(|disk| (now, disk)));
         if self.alone_since.is_none() {
-            self.refusals.retain(|(heard, _)| *heard + JUDGED > now);
+            // One that stands still judges nothing.
+            let is_judged = |heard: Instant| heard + JUDGED < now && !self.shared.lease_is_over();
+            self.refusals.retain(|(heard, _)| !is_judged(*heard));
             return;
         }
         let disks = std::mem::take(&mut self.refusals);

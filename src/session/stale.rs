@@ -521,8 +521,8 @@ fn settle_again(
     let mut alike: Vec<&Mount> = table.iter().rev().filter(alike).collect();
     // First what is at its point, the uppermost before others there.
     alike.sort_by_key(|m| m.path() != Path::new(&fs.mount));
-    let there = alike.iter().filter(|m| m.path() == Path::new(&fs.mount));
-    if there.take(1).any(|m| is_found_broken(m)) {
+    let is_it = |m: &&&Mount| m.source.starts_with('/') || m.path() == Path::new(&fs.mount);
+    if alike.iter().filter(is_it).any(|m| is_found_broken(m)) {
         // It can tell nothing any more, and a repaired one has forgotten.
         return Some(rustix::io::Errno::IO.raw_os_error());
     }

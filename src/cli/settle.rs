@@ -276,13 +276,14 @@ fn path(name: &str) -> Result<String, Trouble> {
     let (cleared, unread) = left.unwrap_or_default();
     { unread.iter() }.for_each(|u| super::say(&format!("{}\n", u.trouble())));
     super::tell_cleared(&cleared);
+    if let Some(unread) = unread.first() {
+        // What could not be noted is not asked for.
+        return Err(trouble(unread.why.clone()));
+    }
     let settled = durable::settle_at(&on_it, note);
     let known = { ledger.as_ref() }.and_then(|ledger| told::known_on(ledger, on_it.as_fd()));
     if let Some((id, name)) = known.filter(|_| settled.is_ok()) {
         return Err(trouble(format!("{name}: writes of session {id} were lost")));
-    }
-    if let Some(unread) = unread.first().filter(|_| settled.is_ok()) {
-        return Err(trouble(unread.why.clone()));
     }
     match settled {
         Ok(Settled::Durable) => Ok("file system settled".into()),

@@ -307,12 +307,17 @@ pub fn is_broken(mount: &Mount) -> bool {
     mount.has("emergency_ro") || mount.has("shutdown") || counts_errors(mount)
 }
 
-/// The same where it may be asked: one that was shut down says EIO to everything.
+/// The same by a look: one that was shut down says EIO to that. What lies over it is not asked.
 #[must_use]
-pub fn is_found_broken(mount: &Mount) -> bool {
+pub fn is_found_broken(at: &Mount) -> bool {
     const EIO: i32 = rustix::io::Errno::IO.raw_os_error();
-    let asked = std::fs::symlink_metadata(mount.path());
-    is_broken(mount) || asked.is_err_and(|e| e.raw_os_error() == Some(EIO))
+    let says_so = || {
+        let there = opening::known_at(at.path(), OFlags::empty())?;
+        let error = mount::what_is(&there).err()?;
+        let is_it = super::told::mount_of_fd(there.as_fd()) == Some(at.id);
+        Some(is_it && error.raw_os_error() == Some(EIO))
+    };
+    is_broken(at) || says_so() == Some(true)
 }
 
 /// Whether a part of a file system lies on another disk than it names.

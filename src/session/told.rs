@@ -10,7 +10,8 @@
 
 use super::ledger::{Filed, Ledger};
 use super::{dirs, filesystems};
-use std::os::fd::{AsRawFd, BorrowedFd};
+use rustix::fs::{Mode, OFlags};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::Path;
 use synclater_model::ledger::{Boot, Entry, LedgerFs};
 use synclater_model::policy::filesystem::{mount_of, Mount};
@@ -36,6 +37,10 @@ pub fn note_for_others(ledger: &Ledger, errno: i32, fd: BorrowedFd<'_>) {
 
 /// The same of what lies at a path that cannot be opened: one that was shut down says EIO to that.
 pub fn note_for_others_at(ledger: &Ledger, errno: i32, path: &Path) {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    if let Ok(there) = rustix::fs::open(path, flags, Mode::empty()) {
+        return note_for_others(ledger, errno, there.as_fd());
+    }
     let table = filesystems::mounts_of("self");
     let at: Vec<Mount> = mount_of(&table, path).cloned().into_iter().collect();
     for one in owing(ledger, &at) {
@@ -75,15 +80,20 @@ fn is_of(fs: &LedgerFs, m: &Mount) -> bool {
     m.fstype == fs.fstype && m.source == fs.source && is_there()
 }
 
+/// The number of the mount of `fd`, also of a file system that was shut down: it answers nothing
+/// itself.
+#[must_use]
+pub fn mount_of_fd(fd: BorrowedFd<'_>) -> Option<u64> {
+    let info = process::text(format!("/proc/self/fdinfo/{}", fd.as_raw_fd())).ok()?;
+    let id = info.lines().find_map(|l| l.strip_prefix("mnt_id:"))?;
+    id.trim().parse().ok()
+}
+
 /// Where the file system of `fd` is mounted in our sight.
 #[must_use]
 pub fn mounts_beside(fd: BorrowedFd<'_>) -> Vec<Mount> {
     let mut table = filesystems::mounts_of("self");
-    // A file system that was shut down answers nothing by itself.
-    let info = process::text(format!("/proc/self/fdinfo/{}", fd.as_raw_fd()));
-    let info = info.unwrap_or_default();
-    let id = info.lines().find_map(|l| l.strip_prefix("mnt_id:"));
-    let id = id.and_then(|id| id.trim().parse().ok());
+    let id = mount_of_fd(fd);
     let dev = table.iter().find(|m| Some(m.id) == id).map(|m| m.dev);
     table.retain(|m| Some(m.dev) == dev);
     table

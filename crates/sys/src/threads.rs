@@ -63,9 +63,8 @@ pub fn who_shares_memory(pid: u32) -> Option<u32> {
     };
     crate::process::all().find(|other| *other != pid && has_it(other))
 }
-
 /// Whether a process is not just executing something: then whoever asks for its `stat` or `exe`
-/// waits, on Linux 6.18, for as long as that takes. It has no code yet; those of the kernel have none.
+/// waits, on Linux 6.18, for as long as that takes. It has no code yet, as the kernel's have.
 #[must_use]
 pub fn has_code(pid: u32) -> bool {
     code_pages(&pid.to_string()).is_some_and(|pages| pages != 0)

@@ -1,6 +1,6 @@
 //! What threads and processes share: tables of descriptors (unshare(2), `CLONE_FILES`), memory.
 
-use crate::process::is_ended;
+use crate::process::{effective_user_of, is_ended};
 use std::io;
 
 /// One thread of each table of descriptors that a process has; none of one that has ended.
@@ -43,13 +43,17 @@ pub fn can_compare() -> bool {
     share_memory(us, us)
 }
 
-/// Another process that has the memory of `pid`: by clone(2) with `CLONE_VM`, or vfork(2). None is
-/// compared that has code of another size: kcmp(2), as /proc/PID/stat, waits for one that is just
-/// executing something, which has no code yet, and may wait for others (exec_update_lock, Linux
-/// 6.18).
+/// Another process of its user that has the memory of `pid`: by clone(2) with `CLONE_VM`, or
+/// vfork(2). None of others is compared, nor one that has code of another size: kcmp(2), as
+/// /proc/PID/stat, waits for one that is just executing something (exec_update_lock, Linux 6.18),
+/// and that may wait for whom it likes.
 #[must_use]
 pub fn who_shares_memory(pid: u32) -> Option<u32> {
     let ours = code_pages(&pid.to_string()).filter(|pages| *pages != 0)?;
+    let user = effective_user_of(pid)?;
+    let shares = |other: u32, thread: u32| {
+        effective_user_of(other) == Some(user) && share_memory(pid, thread)
+    };
     let has_it = |other: &u32| match code_pages(&other.to_string()) {
         // One whose first thread has ended has none by its own number; the kernel's have none.
         Some(0) => with_number(&format!("/proc/{other}/task"))
@@ -57,12 +61,13 @@ pub fn who_shares_memory(pid: u32) -> Option<u32> {
             .any(|tid| {
                 tid != *other
                     && code_pages(&format!("{other}/task/{tid}")) == Some(ours)
-                    && share_memory(pid, tid)
+                    && shares(*other, tid)
             }),
-        pages => pages == Some(ours) && share_memory(pid, *other),
+        pages => pages == Some(ours) && shares(*other, *other),
     };
     crate::process::all().find(|other| *other != pid && has_it(other))
 }
+
 /// Whether a process is not just executing something: then whoever asks for its `stat` or `exe`
 /// waits, on Linux 6.18, for as long as that takes. It has no code yet, as the kernel's have.
 #[must_use]

@@ -193,14 +193,6 @@ pub(super) fn write_again(path: &Path, entry: &Entry) -> io::Result<()> {
     make_durable(path, &fresh.fd)
 }
 
-/// Room for the note that a write was lost: a file that says so, under another name.
-///
-/// # Errors
-/// Those of writing a file.
-pub(super) fn room_for_loss(path: &Path, error: &str) -> io::Result<Fresh> {
-    Fresh::with(path, error.as_bytes())
-}
-
 /// Notes beside the entry in `path` that a write was lost.
 ///
 /// # Errors

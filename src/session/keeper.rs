@@ -474,6 +474,9 @@ impl Vigil {
             self.refusals.retain(|(heard, _)| !is_judged(*heard));
             return;
         }
+        if self.never {
+            return;
+        }
         let disks = std::mem::take(&mut self.refusals);
         let lies = |held: &Holding, disk: Option<Number>| {
             let fd = held.parts().0.first().copied();
@@ -486,9 +489,6 @@ impl Vigil {
             .filter(|(_, held)| is_lost(held))
             .map(|(index, _)| *index)
             .collect();
-        if self.never {
-            return;
-        }
         for index in lost {
             self.lost(index, rustix::io::Errno::IO.raw_os_error());
         }

@@ -406,7 +406,7 @@ impl Ledger {
             entry.error = Some(name);
             return filing::write_again(path, &entry);
         };
-        filing::note_loss(&filing::room_for_loss(path, &name)?, path, &token, kind)
+        filing::note_loss(&Fresh::with(path, name.as_bytes())?, path, &token, kind)
     }
 
     /// Notes that in the entry that the session `id` with this `token` has written, as well as can
@@ -427,7 +427,7 @@ impl Ledger {
             ledger: self.clone(),
             path: filed.path.clone(),
             token: filed.entry.token.clone(),
-            fresh: filing::room_for_loss(&filed.path, &errno_name(EIO))?,
+            fresh: Fresh::with(&filed.path, errno_name(EIO).as_bytes())?,
         })
     }
 

@@ -21,18 +21,14 @@ use synclater_sys::process;
 /// can be.
 pub fn note(ledger: &Ledger, (id, token): (&str, &str), errno: i32, fd: BorrowedFd<'_>) {
     ledger.note_own(id, token, errno);
-    for one in owing_on(ledger, fd) {
-        if one.entry.token.as_deref() != Some(token) {
-            let _ = ledger.note_heard(&one.path, errno);
-        }
-    }
+    let mut others = owing_on(ledger, fd);
+    others.retain(|one| one.entry.token.as_deref() != Some(token));
+    note_heard(ledger, errno, &others);
 }
 
 /// Notes it in the entries of all sessions that owe there.
 pub fn note_for_others(ledger: &Ledger, errno: i32, fd: BorrowedFd<'_>) {
-    for one in owing_on(ledger, fd) {
-        let _ = ledger.note_heard(&one.path, errno);
-    }
+    note_heard(ledger, errno, &owing_on(ledger, fd));
 }
 
 /// The same of what lies at a path that cannot be opened: one that was shut down says EIO to that.
@@ -43,7 +39,11 @@ pub fn note_for_others_at(ledger: &Ledger, errno: i32, path: &Path) {
     }
     let table = filesystems::mounts_of("self");
     let at: Vec<Mount> = mount_of(&table, path).cloned().into_iter().collect();
-    for one in owing(ledger, &at) {
+    note_heard(ledger, errno, &owing(ledger, &at));
+}
+
+fn note_heard(ledger: &Ledger, errno: i32, entries: &[Filed]) {
+    for one in entries {
         let _ = ledger.note_heard(&one.path, errno);
     }
 }

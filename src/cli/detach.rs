@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use synclater_model::report::message::Trouble;
 use synclater_model::report::number::counted;
 use synclater_sys::clock::{LeaseClock, Reading};
+use synclater_sys::sharing::Groups;
 
 /// Ends a session that was attached: lets go of its processes, settles what they owe, and reports.
 ///
@@ -84,8 +85,10 @@ fn let_go_of_all(
     let mut unseen = left.silent;
     unseen.retain(|pid| is_stuck(pid) || is_fork(pid));
     unseen.extend(left.closed.into_iter().filter(is_stuck));
+    let mut groups = Groups::none();
     for pid in left.found {
-        match let_go(id, pid, clock)? {
+        groups.renew();
+        match let_go(id, (pid, &groups), clock)? {
             LetGo::Freed { sites } => freed += u64::from(sites > 0),
             LetGo::Others(trouble) => others.push(trouble),
             LetGo::Held(trouble) => {
@@ -138,12 +141,12 @@ enum LetGo {
 }
 
 /// Lets go of a process that the dead session `id` left.
-fn let_go(id: &str, pid: u32, clock: LeaseClock) -> std::io::Result<LetGo> {
+fn let_go(id: &str, (pid, known): (u32, &Groups), clock: LeaseClock) -> std::io::Result<LetGo> {
     let begun = Instant::now();
     let whose = Whose { page: None, clock };
     let mut last = Refusal::new("", "try again in a moment");
     while begun.elapsed() < Duration::from_secs(5) {
-        match until_finished(Work::detach(pid, whose)?) {
+        match until_finished(Work::detach(pid, whose, known)?) {
             Told::Detached { sites, marked, .. } => {
                 if let Some(why) = still_held(marked) {
                     super::say(&format!("synclater: {pid}: {why}\n"));

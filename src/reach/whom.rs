@@ -15,7 +15,7 @@ use std::time::Duration;
 use synclater_model::policy::glob::Glob;
 use synclater_model::report::text::{command_line, shown};
 use synclater_sys::each::{of_each, Looks};
-use synclater_sys::{process, threads};
+use synclater_sys::{process, sharing};
 
 /// Processes to be attached.
 #[derive(Default)]
@@ -180,7 +180,7 @@ pub fn is_of_this_program(tid: u32) -> bool {
 /// What a process executes; `None` also of one that is just executing something else.
 fn exe(pid: u32) -> Option<PathBuf> {
     let link = || std::fs::read_link(format!("/proc/{pid}/exe")).ok();
-    threads::has_code(pid).then(link).flatten()
+    sharing::has_code(pid).then(link).flatten()
 }
 
 /// Adds the processes of a control group and of those below it.

@@ -92,3 +92,24 @@ fn what_lost_o_sync_is_synced_behind_a_detach_beside_a_child_of_vfork() {
         ends(parent);
     }
 }
+
+/// Whoever is listed has ended when it is compared, and whom it has made was not listed.
+#[test]
+fn processes_that_come_and_go_in_one_memory_are_seen_by_attach_and_detach() {
+    let stage = Stage::new("chain");
+    for attaches_first in [false, true] {
+        let mut parent = sharing(&stage, &stage.work());
+        let pid = number(parent.pid());
+        let session = attaches_first.then(|| stage.attach(&["--pid", &pid, "-u", "1h"]));
+        has_one(&mut parent, "chain 2");
+        if let Some(session) = session {
+            let detach = stage.ask(&["detach", &session]);
+            assert_eq!(detach.status.code(), Some(125), "{detach}");
+            let said = detach.stdout.clone() + &detach.stderr;
+            assert!(said.contains("runs in its memory"), "{detach}");
+        } else {
+            is_refused(&stage, &pid);
+        }
+        ends(parent);
+    }
+}

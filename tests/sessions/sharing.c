@@ -3,10 +3,12 @@
  * "orphan": the same of one whose parent has ended; "orphan PID".
  * "vfork MS": a thread of it has a child of vfork(2) for MS milliseconds, whose descriptors are
  *   closed; "vfork PID". The others go on.
+ * "chain MS": a process runs in its memory for MS milliseconds, and makes the next one before it
+ *   ends; "chain PID".
  * "open": FOLDER/log is opened with O_SYNC, and written to; "open".
  * "write": 16 pages are written there; "write".
  * "leave": its first thread ends, another one goes on; "leave".
- * These processes write and sync FOLDER/PID for ever.
+ * These processes, but for those of a chain, write and sync FOLDER/PID for ever.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -74,6 +76,21 @@ static int started(int is_orphan)
 	return begun;
 }
 
+/* Its stack is used again, by the eighth after it. */
+static int live_and_pass_on(void *ms)
+{
+	static char *stacks;
+	static int number;
+
+	if (!stacks)
+		stacks = calloc(8, STACK);
+	poll(NULL, 0, *(int *)ms);
+	number = (number + 1) % 8;
+	begun = getpid();
+	_exit(clone(live_and_pass_on, stacks + (number + 1) * STACK, CLONE_VM | CLONE_PARENT | SIGCHLD,
+	            ms) < 0);
+}
+
 static void *have_a_child(void *ms)
 {
 	if (!vfork()) {
@@ -101,6 +118,15 @@ static void *serve(void *said)
 			while (!begun)
 				poll(NULL, 0, 1);
 			printf("vfork %d\n", begun);
+		} else if (sscanf(line, "chain %d", &ms) == 1) {
+			char *stack = malloc(STACK);
+
+			begun = 0;
+			must(stack && signal(SIGCHLD, SIG_IGN) != SIG_ERR, "what a chain needs");
+			must(clone(live_and_pass_on, stack + STACK, CLONE_VM | SIGCHLD, &ms) > 0, "clone");
+			while (!begun)
+				poll(NULL, 0, 1);
+			printf("chain %d\n", begun);
 		} else if (strcmp(line, "open") == 0) {
 			log = open("log", O_WRONLY | O_CREAT | O_SYNC | O_CLOEXEC, 0644);
 			must(pwrite(log, page, 1, 0) == 1, "write");

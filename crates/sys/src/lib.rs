@@ -38,6 +38,7 @@ pub mod registers;
 pub mod remote;
 #[allow(unsafe_code)]
 pub mod seccomp;
+pub mod sharing;
 #[allow(unsafe_code)]
 pub mod signal;
 pub mod socket;

@@ -42,7 +42,7 @@ use synclater_sys::job::{self, Job};
 use synclater_sys::process;
 use synclater_sys::ptrace::Thread;
 use synclater_sys::remote::{self, Memory};
-use synclater_sys::threads;
+use synclater_sys::sharing::{self, Groups, Has, Search};
 use target::{Incarnation, Open, Refusal, Target};
 use tracer::{Failure, Tracer};
 pub use work::Work;
@@ -216,14 +216,6 @@ impl From<Refusal> for Failure {
     }
 }
 
-fn attach((pid, program): (u32, Incarnation), is_new: bool, luggage: &Luggage) -> Told {
-    put_in(pid, program, is_new, luggage).unwrap_or_else(Into::into)
-}
-
-fn detach(pid: u32, whose: Whose) -> Told {
-    take_out(pid, whose).unwrap_or_else(Into::into)
-}
-
 /// The dead session that has left a process leading through the gate, with more than what
 /// descriptors need that lost their `O_SYNC`; `None` also where we may not look.
 fn left_by(pid: u32, clock: LeaseClock) -> Option<String> {
@@ -256,19 +248,35 @@ fn lost(e: io::Error) -> Failure {
     Failure::Busy(format!("its memory: {e}"))
 }
 
-/// Whether no other process has its memory: what is changed there is changed for both, and the
-/// threads of one alone are stopped for that.
-fn is_alone_in_its_memory(pid: u32) -> Result<(), Failure> {
-    if !threads::can_compare() {
-        let why =
-            "kcmp(2) is missing or forbidden here: whether others have its memory is not known";
-        return Err(Refusal::new(why, "allow kcmp, or do it outside of this container").into());
+/// That no other process has its memory: what is changed there is changed for both, and the threads
+/// of one alone are stopped for that.
+struct Alone<'a>(Option<Search<'a>>);
+
+impl<'a> Alone<'a> {
+    /// Looks; where others are `known` it need not be at all of them.
+    fn found(pid: u32, known: &'a Groups) -> Result<Alone<'a>, Failure> {
+        if !sharing::can_compare() {
+            let why =
+                "kcmp(2) is missing or forbidden here: whether others have its memory is not \
+                       known";
+            let try_ = "allow kcmp, or do it outside of this container";
+            return Err(Refusal::new(why, try_).into());
+        }
+        let mut alone = Alone(Search::of(pid, known));
+        alone.still()?;
+        Ok(alone)
     }
-    // One whose first thread has ended has none there, as those of the kernel have.
-    let has_some = std::fs::read_link(format!("/proc/{pid}/exe")).is_ok();
-    match threads::who_shares_memory(pid).filter(|_| has_some) {
-        Some(other) => Err(tracer::shares_memory(other)),
-        None => Ok(()),
+
+    /// Looks again, at whoever has begun since.
+    fn still(&mut self) -> Result<(), Failure> {
+        match self.0.as_mut().map_or(Has::ItsOwn, Search::look) {
+            Has::ItsOwn => Ok(()),
+            Has::ThatOf(other) => Err(tracer::shares_memory(other)),
+            Has::Unknown => {
+                let why = "processes come and go too fast: whether one has its memory is not known";
+                Err(Failure::Busy(why.into()))
+            }
+        }
     }
 }
 
@@ -277,6 +285,7 @@ fn put_in(
     program: Incarnation,
     is_new: bool,
     luggage: &Luggage,
+    known: &Groups,
 ) -> Result<Told, Failure> {
     let tracer = tracer::tracer_of(pid);
     let comm = (tracer != 0).then(|| process::text(format!("/proc/{tracer}/comm")));
@@ -284,7 +293,7 @@ fn put_in(
         // A piece of work like this one, at the program before, say.
         return Err(Failure::Busy(format!("it is traced by {tracer}")));
     }
-    is_alone_in_its_memory(pid)?;
+    let alone = Alone::found(pid, known)?;
     let target = target::look(pid)?;
     let memory = memory_of(pid)?;
     let found = survey(pid, target.class, &memory)?;
@@ -307,6 +316,7 @@ fn put_in(
     let is_filtered = target.is_filtered;
     let mut plan = Plan::make(pid, target, found, luggage, &memory)?;
     plan.far += unseen;
+    plan.alone = alone;
     let mut tracer = Tracer::new(pid, plan.found.class);
     tracer.hold()?;
     // From here on its number is nobody else's.
@@ -323,7 +333,7 @@ fn put_in(
 }
 
 /// What is to be done to a process.
-struct Plan {
+struct Plan<'a> {
     pid: u32,
     found: Survey,
     sites: Vec<Site>,
@@ -333,16 +343,17 @@ struct Plan {
     errand: Errand,
     /// The filters that its threads had.
     filters: Filters,
+    alone: Alone<'a>,
 }
 
-impl Plan {
+impl Plan<'_> {
     fn make(
         pid: u32,
         target: Target,
         found: Survey,
         luggage: &Luggage,
         memory: &Memory,
-    ) -> Result<Plan, Refusal> {
+    ) -> Result<Self, Refusal> {
         let heap = code::heap(pid, &found.mappings);
         let (image, sites) = found.place_library(heap)?;
         let mut open = target::open(pid);
@@ -360,6 +371,8 @@ impl Plan {
             sites,
             open,
             errand,
+            // One that begins is.
+            alone: Alone(None),
         })
     }
 
@@ -382,12 +395,13 @@ impl Plan {
             // One that begins is still in it.
             changes.extend(boot_left(pid, found, memory));
         }
-        let filters = &mut self.filters;
+        let (filters, alone) = (&mut self.filters, &mut self.alone);
         // One that begins has stood still since they were read.
         let still = |tracer: &Tracer| {
             if begins {
                 Ok(())
             } else {
+                alone.still()?;
                 filters.recheck(tracer)
             }
         };
@@ -478,9 +492,9 @@ fn lend_room(found: &Survey, code: &[u8], memory: &Memory) -> Result<u64, Failur
     Ok(boot)
 }
 
-fn take_out(pid: u32, whose: Whose) -> Result<Told, Failure> {
+fn take_out(pid: u32, whose: Whose, known: &Groups) -> Result<Told, Failure> {
     let memory = Memory::open(pid).map_err(|e| cannot_see(pid, &e))?;
-    is_alone_in_its_memory(pid)?;
+    let mut alone = Alone::found(pid, known)?;
     let found = survey(pid, target::class_of(pid).unwrap_or(Class::Long), &memory)?;
     if let Some(library) = &found.library {
         let is_its = matches!(whose.page, Some(page) if owner::has_page(library, &found, page));
@@ -523,7 +537,7 @@ fn take_out(pid: u32, whose: Whose) -> Result<Told, Failure> {
         Duration::ZERO
     } else {
         let is_its_still = |_: &Tracer| match owner::is_as_it_was(pid, &found) {
-            true => Ok(()),
+            true => alone.still(),
             false => Err(Failure::Busy("another session attaches to it".into())),
         };
         exchange_if(&mut tracer, &memory, &changes, is_its_still)?

@@ -16,20 +16,29 @@ const LIMIT: Duration = Duration::from_secs(10);
 
 impl Work {
     /// Begins to attach a process, if it still executes this program, which may have begun a moment
-    /// ago where it `is_new`.
+    /// ago where it `is_new`. Whose memories others have may be `known`.
     ///
     /// # Errors
     /// `EAGAIN` where no process can be had.
-    pub fn attach(who: (u32, Incarnation), is_new: bool, luggage: &Luggage) -> io::Result<Work> {
-        Work::begin(luggage.fds().collect(), || attach(who, is_new, luggage))
+    pub fn attach(
+        (pid, program): (u32, Incarnation),
+        is_new: bool,
+        luggage: &Luggage,
+        known: &Groups,
+    ) -> io::Result<Work> {
+        Work::begin(luggage.fds().collect(), || {
+            put_in(pid, program, is_new, luggage, known).unwrap_or_else(Into::into)
+        })
     }
 
     /// Begins to take process `pid` out of a session; one that is in another one is left alone.
     ///
     /// # Errors
     /// As [`Work::attach`].
-    pub fn detach(pid: u32, whose: Whose) -> io::Result<Work> {
-        Work::begin(Vec::new(), || detach(pid, whose))
+    pub fn detach(pid: u32, whose: Whose, known: &Groups) -> io::Result<Work> {
+        Work::begin(Vec::new(), || {
+            take_out(pid, whose, known).unwrap_or_else(Into::into)
+        })
     }
 
     /// Begins to look which dead session has left process `pid`, if one has.

@@ -11,7 +11,7 @@ use crate::reach::whom::Whom;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 use synclater_sys::births::Births;
-use synclater_sys::threads;
+use synclater_sys::sharing;
 
 /// At most so many processes are looked at before the loop goes on.
 const AT_A_LOOK: usize = 64;
@@ -115,7 +115,7 @@ impl Reach {
             };
             // What is followed is seen to by whoever follows it.
             let is_followed = self.herd.as_ref().is_some_and(|herd| herd.has(pid));
-            let has_code = threads::has_code(pid);
+            let has_code = sharing::has_code(pid);
             let may_be_meant = || self.whom.includes(pid, &members) || self.whom.has(pid);
             let is_asked = has_code && !is_followed && may_be_meant();
             let program = is_asked.then(|| target::incarnation(pid));

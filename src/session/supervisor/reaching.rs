@@ -17,7 +17,7 @@ use crate::reach::whom::{self, Whom};
 use std::collections::BTreeSet;
 use synclater_model::report::escape::Escape;
 use synclater_sys::patient::Patient;
-use synclater_sys::threads;
+use synclater_sys::sharing::{self, Groups};
 
 /// At most so many processes are stopped at a time.
 const AT_ONCE: usize = 4;
@@ -47,6 +47,8 @@ pub struct Reach {
     left: BTreeSet<Who>,
     /// Attached since the last look.
     fresh: Vec<u32>,
+    /// Whose memories others had a moment ago.
+    groups: Groups,
     pub(super) herd: Option<Herd>,
     pub(super) finding: Finding,
 }
@@ -61,6 +63,7 @@ impl Reach {
             whom,
             left: BTreeSet::new(),
             fresh: Vec::new(),
+            groups: Groups::none(),
             herd: None,
             tasks: Vec::new(),
             attached: BTreeMap::new(),
@@ -186,7 +189,7 @@ impl Reach {
         let mut patient = Patient::default();
         let is_like_one = |pid: &u32| {
             // One that is just executing something is no fork of anybody.
-            if !threads::has_code(*pid) {
+            if !sharing::has_code(*pid) {
                 return false;
             }
             let exe = target::exe_of(*pid);
@@ -218,6 +221,14 @@ impl Reach {
         let mut free =
             AT_ONCE.saturating_sub(self.tasks.iter().filter(|t| t.work.is_some()).count());
         let mut begun = Vec::new();
+        let nobody = Groups::none();
+        let waiting = self.tasks.iter().filter(|t| t.work.is_none()).count();
+        let known = if free > 0 && waiting > AT_ONCE {
+            self.groups.renew();
+            &self.groups
+        } else {
+            &nobody
+        };
         // Those that were not to be caught wait for those that have not been tried.
         self.tasks.sort_by_key(|t| t.tries);
         for task in self.tasks.iter_mut().filter(|t| t.work.is_none()) {
@@ -225,8 +236,8 @@ impl Reach {
                 continue;
             }
             let work = match task.doing {
-                Doing::Attach => Work::attach(task.who, task.is_new(), &self.luggage),
-                Doing::Detach => Work::detach(task.who.0, self.luggage.whose()),
+                Doing::Attach => Work::attach(task.who, task.is_new(), &self.luggage, known),
+                Doing::Detach => Work::detach(task.who.0, self.luggage.whose(), known),
             };
             match work {
                 Ok(work) => {

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::atomic::Ordering::SeqCst;
 pub use synclater_shim::counts::Counts;
 use synclater_shim::page::{Slot, Slots};
+use synclater_sys::patient::Patient;
 use synclater_sys::{mount, process};
 
 /// One process as `ps` shows it.
@@ -44,6 +45,7 @@ impl Process {
 pub struct Census {
     past: BTreeMap<u32, Process>,
     exes: BTreeMap<u32, String>,
+    patient: Patient,
     /// Who is behind the slots.
     pub members: Members,
 }
@@ -100,7 +102,7 @@ impl Census {
                 self.fold(Some(user), slot, pid);
             }
             (Some(pid), _) if process::is_alive(pid) => {
-                if let Ok(exe) = std::fs::read_link(format!("/proc/{pid}/exe")) {
+                if let Some(exe) = self.patient.exe(pid) {
                     self.exes.insert(pid, exe.to_string_lossy().into_owned());
                 }
             }

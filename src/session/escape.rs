@@ -18,6 +18,7 @@ use synclater_model::report::escape::{
 use synclater_shim::page::{SLOT_MARK_LOST, SLOT_OSYNC_KEPT};
 use synclater_shim::NAMES;
 use synclater_sys::attendant::Held;
+use synclater_sys::patient::Patient;
 use synclater_sys::perf::{self, Syncs};
 use synclater_sys::{mount, process};
 
@@ -273,8 +274,9 @@ fn unmapped(own: &[u32], rules: Option<&RuleSet>) -> Vec<Escape> {
     below.retain(|p| !own.contains(p));
     let mapped = mapped_in(&below);
     let lacks = |mapped: &Mapped| matches!(mapped, Mapped::Gate | Mapped::Nothing);
-    let escape = |pid: u32| {
-        let exe = std::fs::read_link(format!("/proc/{pid}/exe")).ok()?;
+    let mut patient = Patient::default();
+    let mut escape = |pid: u32| {
+        let exe = patient.exe(pid)?;
         let exe = exe.to_string_lossy().into_owned();
         if std::env::current_exe().is_ok_and(|own| own.as_os_str() == exe.as_str()) {
             return None; // on its way from fork to exec

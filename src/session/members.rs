@@ -4,7 +4,8 @@
 //! that user's when it was met; a number that another process has by then is not it. The session's
 //! own user is believed. However many slots name processes that are not there, /proc is gone
 //! through once a look, and for other users' sake a tenth of the time at most.
-//! Relies on: the four users of a process in /proc (a set-uid program is one of its starter's).
+//! Relies on: the four users of a process in /proc (a set-uid program is one of its starter's);
+//! none of what is asked here waiting for a process.
 
 use super::counts::Numbers;
 use super::shared::Shared;
@@ -43,7 +44,7 @@ pub struct Members {
     own_ns: u64,
     /// Our numbers for processes of other pid namespaces, by namespace and their number there.
     elsewhere: HashMap<(u64, u32), u32>,
-    /// Processes of other users, with when they began.
+    /// Processes of other users, by what is theirs alone ([`process::identity`]).
     met: HashMap<Met, u64>,
     vain: HashSet<Claim>,
     vain_since: Option<Instant>,
@@ -144,17 +145,17 @@ impl Members {
 
     /// Notes that process `pid` is one of `user`'s, if it is.
     pub fn introduce(&mut self, user: u32, pid: u32) {
-        // In this order: one that has its number by then has begun at another time.
-        let began = process::began(pid);
-        if let (Some(began), true) = (began, process::users_of(pid).contains(&user)) {
-            self.met.insert((user, pid), began);
+        // In this order: one that has its number by then is another one.
+        let identity = process::identity(pid);
+        if let (Some(identity), true) = (identity, process::users_of(pid).contains(&user)) {
+            self.met.insert((user, pid), identity);
         }
     }
 
     /// Those met that have ended.
     #[must_use]
     pub fn ended(&self) -> HashSet<Met> {
-        let has_ended = |((_, pid), began): &(&Met, &u64)| process::began(*pid) != Some(**began);
+        let has_ended = |((_, pid), it): &(&Met, &u64)| process::identity(*pid) != Some(**it);
         { self.met.iter() }
             .filter(has_ended)
             .map(|(m, _)| *m)

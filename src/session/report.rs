@@ -14,7 +14,7 @@ use synclater_model::report::escape::Escape;
 use synclater_model::report::ps::{PsProcess, PsSession};
 use synclater_model::report::run::{RunFilesystem, RunReport};
 use synclater_shim::page;
-use synclater_sys::process::effective_user_of;
+use synclater_sys::process::{self, effective_user_of};
 
 /// The status that `run` ends with: the command's own, or 125 where settling failed, or letting go
 /// of what was attached.
@@ -233,6 +233,21 @@ pub fn ps(s: &mut Supervisor) -> PsSession {
     }
 }
 
+/// What a process of `user` executes. Another user's may keep whoever asks waiting: of that it was
+/// `known` a moment ago, or it is its name alone.
+fn exe_of(pid: u32, user: Option<u32>, known: String) -> String {
+    let link = || std::fs::read_link(format!("/proc/{pid}/exe")).ok();
+    let is_ours = user == Some(process::effective_user());
+    match is_ours.then(link).flatten() {
+        Some(exe) => exe.to_string_lossy().into_owned(),
+        None if known.is_empty() => {
+            let name = process::text(format!("/proc/{pid}/comm")).unwrap_or_default();
+            name.trim_end_matches('\n').to_owned()
+        }
+        None => known,
+    }
+}
+
 fn rows(counted: &BTreeMap<u32, Process>, s: &Supervisor) -> Vec<PsProcess> {
     let users = Users::of_this_machine();
     let below = descendants(std::process::id());
@@ -242,11 +257,11 @@ fn rows(counted: &BTreeMap<u32, Process>, s: &Supervisor) -> Vec<PsProcess> {
     pids.retain(|p| has_library(p) || counted.contains_key(p));
     let row = |pid: u32, how: &str| {
         let p = counted.get(&pid).cloned().unwrap_or_default();
-        let exe = std::fs::read_link(format!("/proc/{pid}/exe"));
+        let user = effective_user_of(pid);
         PsProcess {
             pid,
-            exe: exe.map_or(p.exe, |e| e.to_string_lossy().into_owned()),
-            user: users.name(effective_user_of(pid).unwrap_or(p.uid)),
+            exe: exe_of(pid, user, p.exe),
+            user: users.name(user.unwrap_or(p.uid)),
             how: how.into(),
             requests: p.counts.requests,
             skipped: p.counts.skipped(),

@@ -7,6 +7,8 @@
  * written to and synced FOLDER/file, opened anew with O_SYNC.
  * HOW "lock": the same beside a process that syncs FOLDER/file all the time and holds the lock of
  * its memory: it maps over what it has written to of the served file.
+ * HOW "execute": as "hold" beside a process of another user that has synced FOLDER/file, and is just
+ * executing something: what it has open of the served file is closed with that.
  * HOW "self": as "hold", and itself holds that lock from a line "lock" on, and answers no more.
  */
 #define _GNU_SOURCE
@@ -106,6 +108,29 @@ static void hold_lock(int served)
     mmap(map, PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
 }
 
+enum { NOBODY = 65534, SERVED = 10, FILE_OF_ALL, TOLD };
+
+/* Becomes somebody else, who has been executed as such: see `execute`. */
+static void become_nobody(int served, int file, int told)
+{
+    must(dup2(served, SERVED) > 0 && dup2(file, FILE_OF_ALL) > 0 && dup2(told, TOLD) > 0, "dup2");
+    must(setresgid(NOBODY, NOBODY, NOBODY) == 0, "setresgid");
+    must(setresuid(NOBODY, NOBODY, NOBODY) == 0, "setresuid");
+    execl("/proc/self/exe", "closing", "/", "nobody", NULL);
+    _exit(1);
+}
+
+static void execute(void)
+{
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    for (int round = 0; round < 100; round++, usleep(1000))
+        must(fsync(FILE_OF_ALL) == 0, "fsync");
+    must(fcntl(SERVED, F_SETFD, FD_CLOEXEC) == 0, "fcntl");
+    (void)!write(TOLD, "b", 1);
+    execl("/bin/true", "true", NULL);
+    _exit(1);
+}
+
 static void do_what_is_said(int served)
 {
     char line[256];
@@ -169,6 +194,9 @@ int main(int argc, char **argv)
     if (argc != 3 || chdir(argv[1]) != 0)
         return 2;
     const char *how = argv[2];
+
+    if (strcmp(how, "nobody") == 0)
+        execute();
     int fuse = open("/dev/fuse", O_RDWR | O_CLOEXEC), pipes[2];
     char options[64];
 
@@ -192,6 +220,11 @@ int main(int argc, char **argv)
             hold_lock(served);
             _exit(1);
         }
+        must(read(pipes[0], options, 1) == 1, "pipe");
+        do_what_is_said(served);
+    } else if (strcmp(how, "execute") == 0) {
+        if (fork() == 0)
+            become_nobody(served, file, pipes[1]);
         must(read(pipes[0], options, 1) == 1, "pipe");
         do_what_is_said(served);
     } else if (strcmp(how, "hold") == 0 || strcmp(how, "self") == 0) {

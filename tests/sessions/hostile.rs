@@ -336,9 +336,21 @@ fn a_program_of_another_user_whose_path_leads_astray_holds_nobody_up() {
 
 #[test]
 fn who_holds_the_lock_of_his_memory_keeps_nobody_waiting() {
-    if !as_root("who_holds_the_lock_of_his_memory_keeps_nobody_waiting") {
-        return;
+    if as_root("who_holds_the_lock_of_his_memory_keeps_nobody_waiting") {
+        keeps_nobody_waiting("lock");
     }
+}
+
+/// /proc/PID/stat and /proc/PID/exe wait for him (Linux 6.18).
+#[test]
+fn another_user_who_is_executing_something_for_long_keeps_nobody_waiting() {
+    if as_root("another_user_who_is_executing_something_for_long_keeps_nobody_waiting") {
+        keeps_nobody_waiting("execute");
+    }
+}
+
+/// One of a session of root does what `how` says.
+fn keeps_nobody_waiting(how: &str) {
     let stage = Stage::new("locked");
     let file = stage.file("recording");
     let mut command = stage.synclater(&["run", "--quiet", "-u", "1h", "--record"]);
@@ -347,7 +359,7 @@ fn who_holds_the_lock_of_his_memory_keeps_nobody_waiting() {
     command
         .arg(super::stage::program("closing"))
         .arg(stage.work())
-        .arg("lock");
+        .arg(how);
     let mut victim = Running::start(&stage, command);
     // Each of these asks `ps`, and is answered.
     stage.warm(&mut victim);
@@ -355,7 +367,7 @@ fn who_holds_the_lock_of_his_memory_keeps_nobody_waiting() {
         assert!(stage.is_later(&mut victim), "{:#}", stage.session());
     }
     stage.ask(&["settle"]).must_succeed();
-    // Nor the recording, for which he is looked at again and again.
+    // And the recording goes on, for which he is looked at again and again.
     let size = || std::fs::metadata(&file).map_or(0, |about| about.len());
     let before = size();
     assert!(until(LIMIT, || size() > before), "nothing is recorded");

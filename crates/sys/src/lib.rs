@@ -13,6 +13,8 @@ pub mod contain;
 pub mod each;
 pub mod flushes;
 #[allow(unsafe_code)]
+mod fsioctl;
+#[allow(unsafe_code)]
 pub mod job;
 #[allow(unsafe_code)]
 pub mod lock;

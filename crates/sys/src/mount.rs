@@ -61,7 +61,7 @@ pub fn what_is(fd: impl AsFd) -> io::Result<(u64, FileType)> {
 /// EOPNOTSUPP.
 #[must_use]
 pub fn file_has_map(file: impl AsFd) -> bool {
-    crate::process::has_extent_map(file.as_fd())
+    crate::fsioctl::has_extent_map(file.as_fd())
 }
 
 /// The type and permissions of a file, as far as they are known without asking its file system.
@@ -161,21 +161,21 @@ pub fn uuid_of_device(device: &Path) -> Option<String> {
 /// The UUID that the mounted file system itself tells (FS_IOC_GETFSUUID, Linux 6.9).
 #[must_use]
 pub fn uuid_of_fd(fd: impl AsFd) -> Option<String> {
-    crate::process::filesystem_uuid(fd.as_fd())
+    crate::fsioctl::filesystem_uuid(fd.as_fd())
 }
 
 /// Has a btrfs commit what it has (BTRFS_IOC_SYNC): 0 or an errno. EROFS behind a transaction that
 /// was aborted, whoever has heard of that, and not for being mounted read-only.
 #[must_use]
 pub fn btrfs_sync(fd: impl AsFd) -> i32 {
-    crate::process::btrfs_sync(fd.as_fd())
+    crate::fsioctl::btrfs_sync(fd.as_fd())
 }
 
 /// Has an ext4 write its journal out (EXT4_IOC_CHECKPOINT, Linux 5.14, root): EIO behind an abort;
 /// 0 also where it cannot be asked.
 #[must_use]
 pub fn ext4_checkpoint(fd: impl AsFd) -> i32 {
-    match crate::process::ext4_checkpoint(fd.as_fd()) {
+    match crate::fsioctl::ext4_checkpoint(fd.as_fd()) {
         e if e == rustix::io::Errno::IO.raw_os_error() => e,
         _ => 0,
     }

@@ -3,13 +3,14 @@
 
 use crate::each::STUCK;
 use crate::job::{self, Job};
-use crate::{socket, wait};
+use crate::{process, socket, wait};
 use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// How much longer than one has kept the child waiting nothing is read behind it.
@@ -33,6 +34,32 @@ impl Patient {
     /// The first `most` bytes of a file. `None` where it cannot be read, or keeps whoever reads it
     /// waiting, or another one did a moment ago.
     pub fn read(&mut self, path: &Path, most: u64) -> Option<Vec<u8>> {
+        self.ask(READ, most, path)
+    }
+
+    /// Where a symbolic link leads; `None` as for [`Patient::read`].
+    pub fn link(&mut self, path: &Path) -> Option<PathBuf> {
+        let to = self.ask(LINK, 0, path)?;
+        Some(PathBuf::from(OsString::from_vec(to)))
+    }
+
+    /// When a process began, as [`process::began`] tells it; `None` as for [`Patient::read`].
+    pub fn began(&mut self, pid: u32) -> Option<u64> {
+        let text = self.read(Path::new(&format!("/proc/{pid}/stat")), 4096)?;
+        process::began_by(String::from_utf8_lossy(&text).rsplit_once(") ")?.1)
+    }
+
+    /// What a process executes. Those of our own user are asked at once; `None` as for
+    /// [`Patient::read`].
+    pub fn exe(&mut self, pid: u32) -> Option<PathBuf> {
+        let path = PathBuf::from(format!("/proc/{pid}/exe"));
+        match process::effective_user_of(pid)? == process::effective_user() {
+            true => std::fs::read_link(path).ok(),
+            false => self.link(&path),
+        }
+    }
+
+    fn ask(&mut self, what: u8, most: u64, path: &Path) -> Option<Vec<u8>> {
         let now = Instant::now();
         if self.not_before.is_some_and(|at| now < at) || self.kept_waiting(path, now) {
             return None;
@@ -41,7 +68,7 @@ impl Patient {
             self.child = start().ok();
         }
         let (_, to) = self.child.as_ref()?;
-        let mut question = most.to_le_bytes().to_vec();
+        let mut question = [&[what][..], &most.to_le_bytes()].concat();
         question.extend_from_slice(path.as_os_str().as_bytes());
         let read = match socket::send(to, &question, &[]) {
             Ok(()) => hear(to),
@@ -81,27 +108,40 @@ fn start() -> io::Result<(Job, OwnedFd)> {
 
 /// Reads what is asked for, until nobody asks.
 fn answer(socket: &OwnedFd) -> io::Result<()> {
-    let mut question = [0; 8 + 4096];
+    let mut question = [0; 9 + 4096];
     loop {
         let (length, _) = socket::receive(socket, &mut question)?;
-        let Some((most, path)) = question[..length].split_first_chunk() else {
+        let Some((&[what, ref most @ ..], path)) = question[..length].split_first_chunk::<9>()
+        else {
             return Ok(());
         };
         let most = u64::from_le_bytes(*most);
-        // One read gets most files of a process whole: it may end before a second.
-        let mut bytes = Vec::with_capacity(most.min(AT_ONCE) as usize);
-        let file = File::open(Path::new(std::ffi::OsStr::from_bytes(path)));
-        let read = file.and_then(|f| f.take(most).read_to_end(&mut bytes));
-        if read.is_err() {
+        let path = Path::new(OsStr::from_bytes(path));
+        let read = match what {
+            LINK => std::fs::read_link(path).map(|to| to.into_os_string().into_vec()),
+            _ => read(path, most),
+        };
+        let Ok(bytes) = read else {
             socket::send(socket, &[FAILED], &[])?;
             continue;
-        }
+        };
         for piece in bytes.chunks(PIECE) {
             socket::send(socket, &[&[MORE][..], piece].concat(), &[])?;
         }
         socket::send(socket, &[END], &[])?;
     }
 }
+
+fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    // One read gets most files of a process whole: it may end before a second.
+    let mut bytes = Vec::with_capacity(most.min(AT_ONCE) as usize);
+    File::open(path)?.take(most).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// What is asked for.
+const READ: u8 = 0;
+const LINK: u8 = 1;
 
 /// Bytes that are read at once.
 const AT_ONCE: u64 = 1 << 16;
@@ -148,6 +188,9 @@ mod tests {
         }
         assert_eq!(patient.read(&file("whole"), 3), Some(vec![0, 1, 2]));
         assert_eq!(patient.read(&file("none"), 3), None);
+        std::os::unix::fs::symlink("/there\n", file("link")).expect("a link");
+        assert_eq!(patient.link(&file("link")), Some("/there\n".into()));
+        assert_eq!(patient.link(&file("whole")), None);
         // Nobody writes to it.
         rustix::fs::mknodat(
             rustix::fs::CWD,

@@ -459,63 +459,6 @@ pub fn is_running(pid: u32) -> bool {
     }
 }
 
-/// BTRFS_IOC_SYNC: 0 or an errno.
-pub(crate) fn btrfs_sync(fd: BorrowedFd<'_>) -> i32 {
-    const BTRFS_IOC_SYNC: libc::c_ulong = 0x9408;
-    // SAFETY: the call takes no argument.
-    match unsafe { libc::ioctl(fd.as_raw_fd(), BTRFS_IOC_SYNC) } {
-        0 => 0,
-        _ => io::Error::last_os_error()
-            .raw_os_error()
-            .unwrap_or(libc::EIO),
-    }
-}
-
-/// EXT4_IOC_CHECKPOINT without flags: 0 or an errno.
-pub(crate) fn ext4_checkpoint(fd: BorrowedFd<'_>) -> i32 {
-    const EXT4_IOC_CHECKPOINT: libc::c_ulong = 0x4004_662b;
-    let flags = 0u32;
-    // SAFETY: the call reads the four bytes of `flags`.
-    match unsafe { libc::ioctl(fd.as_raw_fd(), EXT4_IOC_CHECKPOINT, &raw const flags) } {
-        0 => 0,
-        _ => io::Error::last_os_error()
-            .raw_os_error()
-            .unwrap_or(libc::EIO),
-    }
-}
-
-/// FS_IOC_GETFSUUID: `{ u8 len; u8 uuid[16]; }`.
-pub(crate) fn filesystem_uuid(fd: BorrowedFd<'_>) -> Option<String> {
-    const FS_IOC_GETFSUUID: libc::c_ulong = 0x8011_1500;
-    let mut answer = [0u8; 17];
-    // SAFETY: the call writes at most the 17 bytes of `answer`, as its number says.
-    let r = unsafe { libc::ioctl(fd.as_raw_fd(), FS_IOC_GETFSUUID, answer.as_mut_ptr()) };
-    if r != 0 || answer[0] != 16 || answer[1..] == [0; 16] {
-        return None;
-    }
-    let hex: Vec<String> = answer[1..].iter().map(|b| format!("{b:02x}")).collect();
-    let part = |r: std::ops::Range<usize>| hex[r].concat();
-    Some(
-        [
-            part(0..4),
-            part(4..6),
-            part(6..8),
-            part(8..10),
-            part(10..16),
-        ]
-        .join("-"),
-    )
-}
-
-/// FS_IOC_FIEMAP of no extents: `struct fiemap`, without any `struct fiemap_extent` behind it.
-pub(crate) fn has_extent_map(fd: BorrowedFd<'_>) -> bool {
-    const FS_IOC_FIEMAP: libc::c_ulong = 0xc020_660b;
-    // fm_start, fm_length, fm_flags and fm_mapped_extents, fm_extent_count and reserved.
-    let mut map = [0u64, u64::MAX, 0, 0];
-    // SAFETY: the call reads and writes the 32 bytes of `map`, as its number says, and no extents.
-    unsafe { libc::ioctl(fd.as_raw_fd(), FS_IOC_FIEMAP, map.as_mut_ptr()) == 0 }
-}
-
 /// The user that this process acts as.
 #[must_use]
 pub fn effective_user() -> u32 {
@@ -545,16 +488,21 @@ pub fn began(pid: u32) -> Option<u64> {
     began_by(&stat(&pid.to_string())?)
 }
 
-/// The same of one that may keep whoever reads its `stat` waiting; `None` where it does, too.
+/// A number that no other process ever has, and that nobody waits for: that of its descriptor
+/// (Linux 6.9), or when it began, which waits on Linux 6.18 for one that executes something.
+/// `None` where it is gone.
 #[must_use]
-pub fn began_patiently(pid: u32, patient: &mut crate::patient::Patient) -> Option<u64> {
-    let path = format!("/proc/{pid}/stat");
-    let text = patient.read(std::path::Path::new(&path), 4096)?;
-    began_by(String::from_utf8_lossy(&text).rsplit_once(") ")?.1)
+pub fn identity(pid: u32) -> Option<u64> {
+    const PID_FS_MAGIC: i64 = 0x5049_4446;
+    let fd = watch(pid)?;
+    match rustix::fs::fstatfs(&fd).is_ok_and(|fs| fs.f_type == PID_FS_MAGIC) {
+        true => rustix::fs::fstat(&fd).ok().map(|stat| stat.st_ino),
+        false => began(pid),
+    }
 }
 
 /// Field 22 of proc(5), in those from the state on.
-fn began_by(stat: &str) -> Option<u64> {
+pub(crate) fn began_by(stat: &str) -> Option<u64> {
     stat.split(' ').nth(19)?.parse().ok()
 }
 

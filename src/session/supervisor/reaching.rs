@@ -196,7 +196,7 @@ impl Reach {
             self.reached().any(|(_, r)| r.exe == exe)
         };
         let mut may_be_forked = |pid: &u32| {
-            let began = process::began_patiently(*pid, &mut patient);
+            let began = patient.began(*pid);
             began.is_none_or(|began| Some(began) >= us) && process::is_alive(*pid)
         };
         self.unseen = { seen.silent.into_iter() }

@@ -1,0 +1,61 @@
+//! What a file system is asked by ioctl(2).
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// BTRFS_IOC_SYNC: 0 or an errno.
+pub(crate) fn btrfs_sync(fd: BorrowedFd<'_>) -> i32 {
+    const BTRFS_IOC_SYNC: libc::c_ulong = 0x9408;
+    // SAFETY: the call takes no argument.
+    match unsafe { libc::ioctl(fd.as_raw_fd(), BTRFS_IOC_SYNC) } {
+        0 => 0,
+        _ => io::Error::last_os_error()
+            .raw_os_error()
+            .unwrap_or(libc::EIO),
+    }
+}
+
+/// EXT4_IOC_CHECKPOINT without flags: 0 or an errno.
+pub(crate) fn ext4_checkpoint(fd: BorrowedFd<'_>) -> i32 {
+    const EXT4_IOC_CHECKPOINT: libc::c_ulong = 0x4004_662b;
+    let flags = 0u32;
+    // SAFETY: the call reads the four bytes of `flags`.
+    match unsafe { libc::ioctl(fd.as_raw_fd(), EXT4_IOC_CHECKPOINT, &raw const flags) } {
+        0 => 0,
+        _ => io::Error::last_os_error()
+            .raw_os_error()
+            .unwrap_or(libc::EIO),
+    }
+}
+
+/// FS_IOC_GETFSUUID: `{ u8 len; u8 uuid[16]; }`.
+pub(crate) fn filesystem_uuid(fd: BorrowedFd<'_>) -> Option<String> {
+    const FS_IOC_GETFSUUID: libc::c_ulong = 0x8011_1500;
+    let mut answer = [0u8; 17];
+    // SAFETY: the call writes at most the 17 bytes of `answer`, as its number says.
+    let r = unsafe { libc::ioctl(fd.as_raw_fd(), FS_IOC_GETFSUUID, answer.as_mut_ptr()) };
+    if r != 0 || answer[0] != 16 || answer[1..] == [0; 16] {
+        return None;
+    }
+    let hex: Vec<String> = answer[1..].iter().map(|b| format!("{b:02x}")).collect();
+    let part = |r: std::ops::Range<usize>| hex[r].concat();
+    Some(
+        [
+            part(0..4),
+            part(4..6),
+            part(6..8),
+            part(8..10),
+            part(10..16),
+        ]
+        .join("-"),
+    )
+}
+
+/// FS_IOC_FIEMAP of no extents: `struct fiemap`, without any `struct fiemap_extent` behind it.
+pub(crate) fn has_extent_map(fd: BorrowedFd<'_>) -> bool {
+    const FS_IOC_FIEMAP: libc::c_ulong = 0xc020_660b;
+    // fm_start, fm_length, fm_flags and fm_mapped_extents, fm_extent_count and reserved.
+    let mut map = [0u64, u64::MAX, 0, 0];
+    // SAFETY: the call reads and writes the 32 bytes of `map`, as its number says, and no extents.
+    unsafe { libc::ioctl(fd.as_raw_fd(), FS_IOC_FIEMAP, map.as_mut_ptr()) == 0 }
+}

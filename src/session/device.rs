@@ -2,12 +2,12 @@
 
 use super::durable::{has_log_elsewhere, upper_mount};
 use super::filesystems::{dev_of, mounts_of};
-use super::opening::known_at;
-use rustix::fs::{fstat, major, minor, stat, FileType, OFlags};
+use rustix::fs::{fstat, major, makedev, minor, stat, FileType};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
-use synclater_model::policy::filesystem::{mount_of, Mount};
+use synclater_model::policy::filesystem::Mount;
 use synclater_sys::mount;
+use synclater_sys::patient::Patient;
 
 /// A descriptor on a file system that is mounted in our sight and lies on a block device: its
 /// number is the device's. That of btrfs is not; of its devices it names the one that was mounted.
@@ -69,8 +69,8 @@ fn disks_of_btrfs(m: &Mount) -> Option<Vec<Number>> {
 
 /// Down through partitions, what RAID and LVM put together, and the files of loop devices.
 fn lies_on(dev: Number, disk: Number) -> bool {
-    let mut left = vec![dev];
-    let mut seen = Vec::new();
+    let (mut left, mut seen) = (vec![dev], Vec::new());
+    let mut patient = Patient::default();
     while let Some(dev) = left.pop() {
         if dev == disk {
             return true;
@@ -79,7 +79,7 @@ fn lies_on(dev: Number, disk: Number) -> bool {
             continue;
         }
         seen.push(dev);
-        match below(dev) {
+        match below(dev, &mut patient) {
             Some(below) => left.extend(below),
             None => return true,
         }
@@ -88,7 +88,7 @@ fn lies_on(dev: Number, disk: Number) -> bool {
 }
 
 /// What a block device lies on, itself or nothing for a disk; `None` where that is not known.
-fn below(dev: Number) -> Option<Vec<Number>> {
+fn below(dev: Number, patient: &mut Patient) -> Option<Vec<Number>> {
     let at = std::fs::canonicalize(format!("/sys/dev/block/{}:{}", dev.0, dev.1)).ok()?;
     let whole = match at.join("partition").exists() {
         true => at.parent()?.to_path_buf(),
@@ -101,35 +101,34 @@ fn below(dev: Number) -> Option<Vec<Number>> {
     {
         all.push(number_in(&part.ok()?.path().join("dev"))?);
     }
-    match std::fs::read_to_string(whole.join("loop/backing_file")) {
-        Ok(file) => all.extend(below_file(Path::new(file.trim_end()))?),
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
+    match whole.join("loop/backing_file").try_exists() {
+        Ok(true) => all.extend(below_loop(&whole, all[0], patient)?),
+        Ok(false) => {}
         Err(_) => return None,
     }
     Some(all)
 }
 
-/// The disk of a file, without a question to whoever serves it: none where a program does (FUSE).
-/// The kernel tells the whole path; where another one is there by now, or none, it is not known.
-fn below_file(path: &Path) -> Option<Option<Number>> {
+/// The disk of the file of a loop device, of which the device itself tells: the path that sysfs has
+/// may lead to another file by now. None where a program serves it (FUSE), or memory.
+fn below_loop(
+    whole: &Path,
+    (major, minor): Number,
+    patient: &mut Patient,
+) -> Option<Option<Number>> {
+    let node = Path::new("/dev").join(whole.file_name()?);
+    let (dev, rdev) = patient.file_of_loop(&node, makedev(major, minor))?;
+    let dev = if rdev == 0 { dev } else { rdev };
+    let number = (rustix::fs::major(dev), rustix::fs::minor(dev));
+    if number.0 != 0 {
+        return Some(Some(number));
+    }
+    let has_disks = |m: &Mount| {
+        matches!(m.fstype.as_str(), "btrfs" | "overlay" | "zfs") || m.source.starts_with("/dev/")
+    };
     let table = mounts_of("self");
-    if mount_of(&table, path).is_some_and(|m| m.fstype.starts_with("fuse")) {
-        return Some(None);
-    }
-    let file = known_at(path, OFlags::empty())?;
-    let (dev, kind) = mount::what_is(&file).ok()?;
-    if kind == FileType::BlockDevice {
-        let number = fstat(&file).ok()?.st_rdev;
-        return Some(Some((major(number), minor(number))));
-    }
-    let several = |m: &Mount| matches!(m.fstype.as_str(), "btrfs" | "overlay");
-    match parts(dev) {
-        (0, _) => {
-            let at = table.iter().find(|m| dev_of(m) == dev)?;
-            (!several(at)).then_some(None)
-        }
-        dev => Some(Some(dev)),
-    }
+    let at = table.iter().find(|m| m.dev == number)?;
+    (!has_disks(at)).then_some(None)
 }
 
 /// A device number as sysfs has it.

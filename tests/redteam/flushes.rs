@@ -4,12 +4,13 @@ use super::keepers::{named, waits_for_one};
 use super::told::{is_slow, quick};
 use super::*;
 use crate::harness::command::LIMIT;
-use crate::harness::disk::{flushes, Disk, SlowDisk};
+use crate::harness::disk::{flushes, Disk, SlowDisk, SmallFolder};
 use crate::harness::limits::needs_net;
 use crate::sessions::death::is_gone;
 use crate::sessions::stage::as_root;
 use crate::wait::until;
 use rustix::process::Signal;
+use std::path::PathBuf;
 
 /// Overwrites a file on a disk, has an outsider force the log, and settles by `end`: then the data
 /// is still to be written, and the log is not.
@@ -212,4 +213,51 @@ fn a_flush_that_failed_while_a_keeper_settles_is_heard_of() {
     let told = stage.ask(&["settle"]);
     assert_eq!(told.status.code(), Some(125), "{told}");
     scribe.end();
+}
+
+/// A file system in a file on another one.
+struct Inner {
+    at: PathBuf,
+    _over: SmallFolder,
+}
+
+impl Inner {
+    /// In a folder of `outer`, over which a tmpfs with another file of that name is mounted then.
+    fn covered(outer: &Path, stage: &Stage) -> Inner {
+        let (folder, at) = (outer.join("images"), stage.file("inner"));
+        let image = folder.join("img");
+        for folder in [&folder, &at] {
+            std::fs::create_dir(folder).expect("a folder");
+        }
+        let room = || std::fs::File::create(&image).and_then(|file| file.set_len(16 << 20));
+        room().expect("an image");
+        run(clean("mkfs.ext4")
+            .args(["-q", "-O", "^has_journal"])
+            .arg(&image))
+        .must_succeed();
+        mount(&["-o", "loop"], &image.display().to_string(), &at);
+        let _over = SmallFolder::over(&folder);
+        std::fs::write(&image, "").expect("another file");
+        Inner { at, _over }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        run(clean("umount").arg(&self.at));
+    }
+}
+
+#[test]
+fn a_flush_that_failed_below_an_image_is_heard_of_whatever_has_its_name() {
+    if !as_root("a_flush_that_failed_below_an_image_is_heard_of_whatever_has_its_name") {
+        return;
+    }
+    let (disk, stage) = (may_refuse(0), Stage::new("refused-below"));
+    let inner = Inner::covered(&disk.path(), &stage);
+    let mut scribe = owing_on(&inner.at, &stage);
+    refuses(&disk);
+    let end = scribe.end();
+    assert_eq!(end.status.code(), Some(125), "{end}");
+    drop(inner);
 }

@@ -7,8 +7,8 @@
  * written to and synced FOLDER/file, opened anew with O_SYNC.
  * HOW "lock": the same beside a process that syncs FOLDER/file all the time and holds the lock of
  * its memory: it maps over what it has written to of the served file.
- * HOW "execute": as "hold" beside a process of another user that has synced FOLDER/file, and is just
- * executing something: what it has open of the served file is closed with that.
+ * HOW "execute": as "hold" beside a process of another user that has synced FOLDER/file, and is
+ * just executing something: what it has open of the served file is closed with that.
  * HOW "self": as "hold", and itself holds that lock from a line "lock" on, and answers no more.
  */
 #define _GNU_SOURCE

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 const LOOP_CONFIGURE: libc::c_ulong = 0x4C0A;
 const LOOP_CTL_GET_FREE: libc::c_ulong = 0x4C82;
 const LOOP_CLR_FD: libc::c_ulong = 0x4C01;
+const LOOP_GET_STATUS64: libc::c_ulong = 0x4C05;
 const LO_FLAGS_AUTOCLEAR: u32 = 4;
 const LO_FLAGS_DIRECT_IO: u32 = 16;
 /// A free device that others may take before us is looked for so often.
@@ -36,6 +37,24 @@ struct Info {
     crypt_name: [u8; 64],
     encrypt_key: [u8; 32],
     init: [u64; 2],
+}
+
+impl Info {
+    const NONE: Info = Info {
+        device: 0,
+        inode: 0,
+        rdevice: 0,
+        offset: 0,
+        size_limit: 0,
+        number: 0,
+        encrypt_type: 0,
+        encrypt_key_size: 0,
+        flags: 0,
+        file_name: [0; 64],
+        crypt_name: [0; 64],
+        encrypt_key: [0; 32],
+        init: [0; 2],
+    };
 }
 
 /// `struct loop_config`, Linux 5.8.
@@ -125,19 +144,8 @@ impl Loop {
                 fd: file.as_fd().as_raw_fd().unsigned_abs(),
                 block_size: sector,
                 info: Info {
-                    device: 0,
-                    inode: 0,
-                    rdevice: 0,
-                    offset: 0,
-                    size_limit: 0,
-                    number: 0,
-                    encrypt_type: 0,
-                    encrypt_key_size: 0,
                     flags: LO_FLAGS_AUTOCLEAR | direct,
-                    file_name: [0; 64],
-                    crypt_name: [0; 64],
-                    encrypt_key: [0; 32],
-                    init: [0; 2],
+                    ..Info::NONE
                 },
                 reserved: [0; 8],
             };
@@ -163,6 +171,29 @@ impl Loop {
     /// Gives it back, at once or, where it is mounted, as soon as it is not.
     pub fn end(self) {
         drop(self);
+    }
+}
+
+/// Where the file of a loop device lies, and which device it is, if it is one: as `st_dev` and
+/// `st_rdev` of stat(2). `device` is the number of what is at `path`. The file's system is asked,
+/// and may not answer.
+///
+/// # Errors
+/// `EACCES` where that is not permitted, `ENXIO` where it has no file, `ENODEV` where another one
+/// is at `path`.
+pub fn file_of(path: &Path, device: u64) -> io::Result<(u64, u64)> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let fd = rustix::fs::open(path, flags, Mode::empty())?;
+    let about = rustix::fs::fstat(&fd)?;
+    let is_device = FileType::from_raw_mode(about.st_mode) == FileType::BlockDevice;
+    if !is_device || about.st_rdev != device {
+        return Err(io::Error::from_raw_os_error(libc::ENODEV));
+    }
+    let mut info = Info::NONE;
+    // SAFETY: the call writes a `struct loop_info64` to `info`.
+    match unsafe { libc::ioctl(fd.as_raw_fd(), LOOP_GET_STATUS64, &raw mut info) } {
+        0 => Ok((info.device, info.rdevice)),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 

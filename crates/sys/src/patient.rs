@@ -3,7 +3,7 @@
 
 use crate::each::STUCK;
 use crate::job::{self, Job};
-use crate::{process, socket, wait};
+use crate::{loopdev, process, socket, wait};
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -59,7 +59,15 @@ impl Patient {
         }
     }
 
-    fn ask(&mut self, what: u8, most: u64, path: &Path) -> Option<Vec<u8>> {
+    /// As [`loopdev::file_of`]; `None` as for [`Patient::read`].
+    pub fn file_of_loop(&mut self, path: &Path, device: u64) -> Option<(u64, u64)> {
+        let numbers = self.ask(FILE_OF_LOOP, device, path)?;
+        let (dev, rdev) = numbers.split_first_chunk()?;
+        let rdev = rdev.try_into().ok()?;
+        Some((u64::from_le_bytes(*dev), u64::from_le_bytes(rdev)))
+    }
+
+    fn ask(&mut self, what: u8, with: u64, path: &Path) -> Option<Vec<u8>> {
         let now = Instant::now();
         if self.not_before.is_some_and(|at| now < at) || self.kept_waiting(path, now) {
             return None;
@@ -68,7 +76,7 @@ impl Patient {
             self.child = start().ok();
         }
         let (_, to) = self.child.as_ref()?;
-        let mut question = [&[what][..], &most.to_le_bytes()].concat();
+        let mut question = [&[what][..], &with.to_le_bytes()].concat();
         question.extend_from_slice(path.as_os_str().as_bytes());
         let read = match socket::send(to, &question, &[]) {
             Ok(()) => hear(to),
@@ -111,15 +119,17 @@ fn answer(socket: &OwnedFd) -> io::Result<()> {
     let mut question = [0; 9 + 4096];
     loop {
         let (length, _) = socket::receive(socket, &mut question)?;
-        let Some((&[what, ref most @ ..], path)) = question[..length].split_first_chunk::<9>()
+        let Some((&[what, ref with @ ..], path)) = question[..length].split_first_chunk::<9>()
         else {
             return Ok(());
         };
-        let most = u64::from_le_bytes(*most);
+        let with = u64::from_le_bytes(*with);
         let path = Path::new(OsStr::from_bytes(path));
         let read = match what {
             LINK => std::fs::read_link(path).map(|to| to.into_os_string().into_vec()),
-            _ => read(path, most),
+            FILE_OF_LOOP => loopdev::file_of(path, with)
+                .map(|(dev, rdev)| [dev.to_le_bytes(), rdev.to_le_bytes()].concat()),
+            _ => read(path, with),
         };
         let Ok(bytes) = read else {
             socket::send(socket, &[FAILED], &[])?;
@@ -142,6 +152,7 @@ fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
 /// What is asked for.
 const READ: u8 = 0;
 const LINK: u8 = 1;
+const FILE_OF_LOOP: u8 = 2;
 
 /// Bytes that are read at once.
 const AT_ONCE: u64 = 1 << 16;

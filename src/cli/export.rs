@@ -4,6 +4,7 @@ use super::{recording, OURS};
 use crate::export::part::Unfinished;
 use crate::export::place::Place;
 use crate::export::{export, Failed, Written};
+use crate::session::told;
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{BufReader, ErrorKind};
@@ -79,7 +80,7 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
     if worked.is_err() {
         drop(unfinished.remove());
     }
-    let (written, missing) = worked.map_err(|e| told(args, e))?;
+    let (written, missing) = worked.map_err(|e| why_not(args, e))?;
     tell(args, &written, &missing)?;
     Ok(0)
 }
@@ -116,10 +117,11 @@ fn cannot(args: &Args, why: String, try_: String) -> Trouble {
     Trouble::new(shown(&what), shown(&why), shown(&try_), NOTHING_WRITTEN)
 }
 
-fn told(args: &Args, e: Cannot) -> Trouble {
+fn why_not(args: &Args, e: Cannot) -> Trouble {
     let (why, try_) = match e {
         Cannot::Read(e) => return recording::unreadable(&args.file, "export", &e),
         Cannot::Write(Failed::Io(path, e)) => {
+            told::note_of_ours(&e, path.parent().unwrap_or(&path));
             let try_ = match e.kind() {
                 ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge => {
                     "make room, or name a folder on another disk"

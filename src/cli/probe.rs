@@ -3,7 +3,6 @@
 use super::OURS;
 use crate::probe::{measure, Kind, Place};
 use crate::session::filesystems::mounts_of;
-use crate::session::ledger::Ledger;
 use crate::session::told;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -13,7 +12,6 @@ use synclater_model::policy::duration::parse_duration;
 use synclater_model::policy::filesystem::{mount_of, Mount};
 use synclater_model::report::message::Trouble;
 use synclater_model::report::probe::{Measured, Probe};
-use synclater_sys::mount;
 use synclater_sys::process;
 use synclater_sys::signal::Signals;
 
@@ -88,7 +86,7 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
         super::say("\r\x1b[K");
     }
     if let Err(e) = &ended_by {
-        tell_sessions(&dir, e);
+        told::note_of_ours(e, &dir);
     }
     match ended_by.map_err(|e| cannot(&e, "what was written is removed"))? {
         Some(signal) => {
@@ -103,20 +101,6 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
             })?;
             Ok(0)
         }
-    }
-}
-
-/// What its syncs were told, sessions that owe there may be told no more.
-fn tell_sessions(dir: &Path, e: &std::io::Error) {
-    use std::os::fd::AsFd;
-    let ledger = Ledger::existing().ok().flatten();
-    let fd = mount::open_for_sync(dir).ok();
-    // Nothing is lost where the disk is only full.
-    let lost = e
-        .raw_os_error()
-        .filter(|errno| *errno == rustix::io::Errno::IO.raw_os_error());
-    if let (Some(errno), Some(ledger), Some(fd)) = (lost, ledger, fd) {
-        told::note_for_others(&ledger, errno, fd.as_fd());
     }
 }
 

@@ -43,8 +43,17 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
         until: args.until.map(|u| u.to_string()),
         for_s: args.for_.map(|t| t.as_secs_f64()),
     };
-    super::print(&format!("{}\n", ask_named(&args.session, &request)?.said))?;
-    Ok(0)
+    let id = &args.session;
+    super::print(&format!("{}\n", ask_named(id, &request)?.said))?;
+    let what = format!("what {id} had put off before is not durable");
+    let is_now = args.until == Some(Until::Now);
+    match is_now
+        .then(|| super::settle::lost_elsewhere(id, what))
+        .flatten()
+    {
+        None => Ok(0),
+        Some(trouble) => Err(trouble.into()),
+    }
 }
 
 /// What a session has done.

@@ -116,15 +116,22 @@ fn all(mut debtors: Vec<Debtor>, cleared: &[Cleared]) -> anyhow::Result<bool> {
 
 fn session(name: &str) -> Result<String, Trouble> {
     let done = ask_named(name, &Request::Settle)?;
-    match Debtor::named(name).lost_elsewhere() {
+    match lost_elsewhere(name, format!("cannot settle {name}")) {
         None => Ok(done.said),
-        Some(error) => Err(Trouble::new(
-            format!("cannot settle {name}"),
-            format!("{error} was told to somebody else who settled there: writes were lost"),
-            "look at `dmesg` for write errors",
-            NOT_KNOWN,
-        )),
+        Some(trouble) => Err(trouble),
     }
+}
+
+/// Why what session `name` put off is not durable although it says so: `what` is not.
+pub(super) fn lost_elsewhere(name: &str, what: String) -> Option<Trouble> {
+    let error = Debtor::named(name).lost_elsewhere()?;
+    let why = format!("{error} was told to somebody else who settled there: writes were lost");
+    Some(Trouble::new(
+        what,
+        why,
+        "look at `dmesg` for write errors",
+        NOT_KNOWN,
+    ))
 }
 
 fn is_told(name: &str, said: Result<String, Trouble>) -> anyhow::Result<bool> {

@@ -6,6 +6,7 @@
 //! What it does not do: it makes no folders, and does not guard against being killed in the middle,
 //! which leaves a file with a name of its own.
 
+use crate::session::told;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::MetadataExt;
@@ -103,4 +104,5 @@ fn fill(mut file: File, path: &Path, text: &str) -> io::Result<()> {
     }
     file.write_all(text.as_bytes())?;
     file.sync_all()
+        .inspect_err(|e| told::note_of_ours(e, folder_of(path)))
 }

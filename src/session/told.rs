@@ -42,6 +42,16 @@ pub fn note_for_others_at(ledger: &Ledger, errno: i32, path: &Path) {
     note_heard(ledger, errno, &owing(ledger, &at));
 }
 
+/// Notes what a sync of a file of ours was told, as well as can be: a report, say, that lies where
+/// sessions owe. Nothing is lost where a disk is only full.
+pub fn note_of_ours(e: &std::io::Error, place: &Path) {
+    let is_loss = |errno: &i32| *errno == rustix::io::Errno::IO.raw_os_error();
+    let ledger = Ledger::existing().ok().flatten();
+    if let (Some(errno), Some(ledger)) = (e.raw_os_error().filter(is_loss), ledger) {
+        note_for_others_at(&ledger, errno, place);
+    }
+}
+
 fn note_heard(ledger: &Ledger, errno: i32, entries: &[Filed]) {
     for one in entries {
         let _ = ledger.note_heard(&one.path, errno);

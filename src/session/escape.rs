@@ -29,6 +29,9 @@ const NOT_KNOWN: &str = "the library is not mapped; whether it syncs cannot be s
 /// In a process that was attached.
 const AROUND_THE_GATE: &str = "makes system calls of its own (io_uring, inline)";
 
+/// The same that has the library of a session inside: that answers, and the gate is not asked.
+const OF_ANOTHER: &str = "is in another session (synclater run), whose dial holds for it";
+
 /// What watches the kernel for one session.
 pub struct Escapes {
     syncs: Option<Syncs>,
@@ -188,8 +191,15 @@ impl Escapes {
             .filter_map(|(pid, p)| escaped(*pid, p, counted.get(pid), rules))
             .collect();
         if self.are_attached {
-            let around = |e: &mut Escape| e.why = AROUND_THE_GATE.to_owned();
-            found.iter_mut().for_each(around);
+            let has_library = |pid| seen.by_pid.get(&pid).is_some_and(|p| p.has_library);
+            for e in &mut found {
+                let why = if has_library(e.pid) {
+                    OF_ANOTHER
+                } else {
+                    AROUND_THE_GATE
+                };
+                e.why = why.to_owned();
+            }
         }
         if seen.lost > 0 {
             found.push(Escape {

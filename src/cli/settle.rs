@@ -124,8 +124,10 @@ fn session(name: &str) -> Result<String, Trouble> {
 
 /// Why what session `name` put off is not durable although it says so: `what` is not.
 pub(super) fn lost_elsewhere(name: &str, what: String) -> Option<Trouble> {
-    let error = Debtor::named(name).lost_elsewhere()?;
-    let why = format!("{error} was told to somebody else who settled there: writes were lost");
+    let why = match Debtor::named(name).lost_elsewhere() {
+        Ok(error) => format!("{}{}", error?, told::TO_OTHERS),
+        Err(unread) => format!("what others were told cannot be read: {}", unread.why),
+    };
     Some(Trouble::new(
         what,
         why,

@@ -1,6 +1,6 @@
 //! Which file system lies on which block device.
 
-use super::durable::{has_log_elsewhere, upper_mount};
+use super::durable::has_log_elsewhere;
 use super::filesystems::{dev_of, mounts_of};
 use rustix::fs::{fstat, major, makedev, minor, stat, FileType};
 use std::os::fd::{AsFd, OwnedFd};
@@ -41,7 +41,8 @@ pub type Number = (u32, u32);
 pub fn may_lie_on(dev: u64, disk: Number) -> bool {
     let is_it = |m: &Mount| match m.fstype.as_str() {
         "btrfs" => disks_of_btrfs(m).is_none_or(|all| all.iter().any(|dev| lies_on(*dev, disk))),
-        "overlay" => upper_mount(m).is_none_or(|upper| may_lie_on(dev_of(&upper), disk)),
+        // Its folders are known by their paths alone, which may lead elsewhere by now.
+        "overlay" => true,
         _ => has_log_elsewhere(m) || lies_on(m.dev, disk),
     };
     let table = mounts_of("self");

@@ -537,7 +537,12 @@ pub fn settle_at(fd: &OwnedFd, note: impl Fn(i32, BorrowedFd<'_>)) -> io::Result
     let may_owe = at.is_some_and(|m| kind(&m.fstype) == FsKind::Tested);
     let settled = |file: Option<&OwnedFd>| {
         if !may_owe {
-            return result(settle_apart(&[fd.as_fd()], past));
+            // It may be mounted in sight elsewhere.
+            let errno = settle_apart(&[fd.as_fd()], past);
+            if errno != 0 {
+                note(errno, fd.as_fd());
+            }
+            return result(errno);
         }
         let again = |fd: &OwnedFd| fd.try_clone();
         let held = Holding::received(again(fd)?, file.map(again).transpose()?, past);

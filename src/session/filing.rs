@@ -81,13 +81,19 @@ impl Fresh {
 
     /// One that is written durably; its name is not yet.
     pub(super) fn with(path: &Path, text: &[u8]) -> io::Result<Fresh> {
+        let fresh = Fresh::written(path, text)?;
+        rustix::fs::fsync(&fresh.fd)?;
+        Ok(fresh)
+    }
+
+    /// The same that may not be durable yet.
+    fn written(path: &Path, text: &[u8]) -> io::Result<Fresh> {
         let fresh = Fresh::beside(path)?;
         let mut rest = text;
         while !rest.is_empty() {
             let n = rustix::io::write(&fresh.fd, rest)?;
             rest = &rest[n..];
         }
-        rustix::fs::fsync(&fresh.fd)?;
         Ok(fresh)
     }
 
@@ -201,6 +207,18 @@ pub(super) fn note_loss(fresh: &Fresh, path: &Path, token: &str, kind: &str) -> 
     let lost = beside(path, token, kind).ok_or(Errno::INVAL)?;
     std::fs::rename(&fresh.path, lost)?;
     make_durable(path, &fresh.fd)
+}
+
+/// The same where nothing is prepared: it has its name also if it cannot be made durable, as those
+/// who live see it then.
+///
+/// # Errors
+/// Those of writing a file.
+pub(super) fn note_at_once(path: &Path, token: &str, kind: &str, text: &[u8]) -> io::Result<()> {
+    let fresh = Fresh::written(path, text)?;
+    let synced = rustix::fs::fsync(&fresh.fd);
+    note_loss(&fresh, path, token, kind)?;
+    Ok(synced?)
 }
 
 /// Removes an entry.

@@ -481,8 +481,8 @@ impl Vigil {
         let lies = |held: &Holding, disk: Option<Number>| {
             let fd = held.parts().0.first().copied();
             let at = fd.map(told::mounts_beside).unwrap_or_default();
-            disk.zip(at.first().map(dev_of))
-                .is_none_or(|(disk, dev)| device::may_lie_on(dev, disk))
+            let may_lie = |disk| at.iter().any(|m| device::may_lie_on(dev_of(m), disk));
+            at.is_empty() || disk.is_none_or(may_lie)
         };
         let is_lost = |held: &Holding| disks.iter().any(|(_, disk)| lies(held, *disk));
         let lost: Vec<usize> = { self.held.iter() }

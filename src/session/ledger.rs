@@ -389,9 +389,16 @@ impl Ledger {
     }
 
     /// What the session `id` with this `token` has been told by others: the name of an error.
-    #[must_use]
-    pub fn heard(&self, id: &str, token: &str) -> Option<String> {
-        filing::noted(&self.path(id), token, HEARD).ok()?
+    ///
+    /// # Errors
+    /// Those of reading a file; `ENOENT` where its entry is not there.
+    pub fn heard(&self, id: &str, token: &str) -> io::Result<Option<String>> {
+        // What is not in sight says nothing of what is.
+        match self.own_entry(id, token) {
+            Ok(Some(_)) => filing::noted(&self.path(id), token, HEARD),
+            Ok(None) => Err(io::ErrorKind::NotFound.into()),
+            Err(unread) => Err(io::Error::other(unread.why)),
+        }
     }
 
     fn note_in(path: &Path, errno: i32, kind: &str) -> io::Result<()> {
@@ -406,7 +413,7 @@ impl Ledger {
             entry.error = Some(name);
             return filing::write_again(path, &entry);
         };
-        filing::note_loss(&Fresh::with(path, name.as_bytes())?, path, &token, kind)
+        filing::note_at_once(path, &token, kind, name.as_bytes())
     }
 
     /// Notes that in the entry that the session `id` with this `token` has written, as well as can

@@ -268,8 +268,24 @@ impl Left {
 pub fn error_in(path: &Path) -> Option<i32> {
     let left = Left::read(path)?;
     let errno = |at| left.word(at).filter(|errno| *errno != 0);
-    let errno = errno(offset_of!(Page, error)).or_else(|| errno(offset_of!(Page, told)))?;
-    i32::try_from(errno).ok()
+    let mut all = [
+        offset_of!(Page, error),
+        offset_of!(Page, told),
+        offset_of!(Page, heard),
+    ]
+    .into_iter();
+    i32::try_from(all.find_map(errno)?).ok()
+}
+
+/// Tells the session whose page this is what somebody else was told who settled where it owes, as
+/// well as can be.
+pub fn tell(path: &Path, errno: i32) {
+    let flags = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
+    let page = { OpenOptions::new().write(true) }
+        .custom_flags(flags)
+        .open(path);
+    let told = errno.unsigned_abs().to_ne_bytes();
+    let _ = page.and_then(|page| page.write_all_at(&told, offset_of!(Page, heard) as u64));
 }
 
 /// Whether a page is there, in memory alone.

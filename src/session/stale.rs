@@ -98,7 +98,7 @@ fn left(session: &Living, unread: Unread) -> Cleared {
     Cleared { left, ..nothing }
 }
 
-fn page_of(session: &Living) -> PathBuf {
+pub(super) fn page_of(session: &Living) -> PathBuf {
     memory_of(&session.dir).join("page")
 }
 
@@ -309,11 +309,21 @@ impl Debtor {
 
     /// The name of an error that somebody else was told on a file system on which it owes, as long
     /// as it lives: it may not have been told itself.
-    #[must_use]
-    pub fn lost_elsewhere(&self) -> Option<String> {
-        self.session()?;
-        let (filed, ledger) = self.entry().ok()??;
-        ledger.heard(&filed.entry.id, filed.entry.token.as_deref()?)
+    ///
+    /// # Errors
+    /// Why what would say it cannot be read.
+    pub fn lost_elsewhere(&self) -> Result<Option<String>, Unread> {
+        if self.session().is_none() {
+            return Ok(None);
+        }
+        let Some((filed, ledger)) = self.entry()? else {
+            return Ok(None);
+        };
+        let Some(token) = &filed.entry.token else {
+            return Ok(None);
+        };
+        let heard = ledger.heard(&filed.entry.id, token);
+        heard.map_err(|e| Unread::ledger(&filed.path, e.to_string()))
     }
 
     /// Settles in its place what it left, if its folder is gone; that is done by [`clear`] else.

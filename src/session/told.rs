@@ -8,14 +8,19 @@
 //! What it does not do: entries of other ledgers are not in sight, and of a file system that is
 //! mounted nowhere in sight it is not known what it was called.
 
+use super::filesystems::dev_of;
 use super::ledger::{Filed, Ledger};
-use super::{dirs, filesystems};
+use super::stale::{life_of, page_of, Debtor, Life};
+use super::{control, dirs, filesystems, shared};
 use rustix::fs::{Mode, OFlags};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use synclater_model::ledger::{Boot, Entry, LedgerFs};
 use synclater_model::policy::filesystem::{mount_of, Mount};
-use synclater_sys::process;
+use synclater_sys::{mount, process};
+
+/// What is said of an error behind its name.
+pub const TO_OTHERS: &str = " was told to somebody else who settled there: writes were lost";
 
 /// Notes what was told of the file system of `fd` for session `id` with this `token`, as well as
 /// can be.
@@ -53,6 +58,15 @@ pub fn note_of_ours(e: &std::io::Error, place: &Path) {
 }
 
 fn note_heard(ledger: &Ledger, errno: i32, entries: &[Filed]) {
+    // First those in memory: a ledger may have no room, or lie on that disk.
+    let living: Vec<(Debtor, PathBuf)> = { control::sessions().iter() }
+        .map(|s| (Debtor::of(s), page_of(s)))
+        .collect();
+    for one in entries {
+        { living.iter() }
+            .filter(|(debtor, _)| debtor.has_written(&one.entry))
+            .for_each(|(_, page)| shared::tell(page, errno));
+    }
     for one in entries {
         let _ = ledger.note_heard(&one.path, errno);
     }
@@ -69,7 +83,9 @@ fn owing(ledger: &Ledger, mounts: &[Mount]) -> Vec<Filed> {
     let boot = dirs::boot_id();
     let owes = |e: &Entry| {
         let is_named = |m: &Mount| e.filesystems.iter().any(|fs| is_of(fs, m));
-        mounts.iter().any(is_named) && e.boot(&boot) == Boot::This && !e.is_never
+        // What lives does, whatever a container calls its boot.
+        let is_now = || e.boot(&boot) == Boot::This || life_of(e, ledger) == Life::Lives;
+        mounts.iter().any(is_named) && is_now()
     };
     let (mut filed, _) = ledger.entries();
     filed.retain(|f| owes(&f.entry));
@@ -99,12 +115,18 @@ pub fn mount_of_fd(fd: BorrowedFd<'_>) -> Option<u64> {
     id.trim().parse().ok()
 }
 
-/// Where the file system of `fd` is mounted in our sight.
+/// Where the file system of `fd` is mounted in our sight, or may be: its own mount need not be. One
+/// that was shut down says no number, and those of btrfs are its subvolumes'.
 #[must_use]
 pub fn mounts_beside(fd: BorrowedFd<'_>) -> Vec<Mount> {
     let mut table = filesystems::mounts_of("self");
     let id = mount_of_fd(fd);
-    let dev = table.iter().find(|m| Some(m.id) == id).map(|m| m.dev);
-    table.retain(|m| Some(m.dev) == dev);
+    if let Some(dev) = table.iter().find(|m| Some(m.id) == id).map(|m| m.dev) {
+        table.retain(|m| m.dev == dev);
+        return table;
+    }
+    let dev = mount::what_is(fd).ok().map(|(dev, _)| dev);
+    let may_be = |m: &Mount| dev.is_none_or(|dev| dev_of(m) == dev || m.fstype == "btrfs");
+    table.retain(may_be);
     table
 }

@@ -185,13 +185,38 @@ fn a_flush_that_failed_while_nothing_was_to_be_settled_is_heard_of() {
     if !as_root("a_flush_that_failed_while_nothing_was_to_be_settled_is_heard_of") {
         return;
     }
-    let (disk, stage) = (may_refuse(0), Stage::new("refused-at-never"));
+    for is_settled_at_never in [false, true] {
+        let (disk, stage) = (may_refuse(0), Stage::new("refused-at-never"));
+        let mut scribe = owing_on(&disk.path(), &stage);
+        let id = stage.id();
+        stage.ask(&["set", &id, "--until", "never"]).must_succeed();
+        save(&mut scribe, &disk.path(), &["b"]);
+        refuses(&disk);
+        if is_settled_at_never {
+            let settle = stage.ask(&["settle", &id]);
+            assert_eq!(settle.status.code(), Some(125), "{settle}");
+        }
+        stage.ask(&["set", &id, "--until", "exit"]).must_succeed();
+        let end = scribe.end();
+        assert_eq!(end.status.code(), Some(125), "{end}");
+    }
+}
+
+/// No debt is noted of that.
+#[test]
+fn a_flush_that_failed_while_what_stdio_wrote_was_owed_is_heard_of() {
+    if !as_root("a_flush_that_failed_while_what_stdio_wrote_was_owed_is_heard_of") {
+        return;
+    }
+    let (disk, stage) = (may_refuse(0), Stage::new("refused-unseen"));
     let mut scribe = owing_on(&disk.path(), &stage);
-    let id = stage.id();
-    stage.ask(&["set", &id, "--until", "never"]).must_succeed();
-    save(&mut scribe, &disk.path(), &["b"]);
+    let open = format!("stream {}", disk.path().join("log").display());
+    for line in [&open, "flush"] {
+        assert_eq!(does(&mut scribe, line), 0, "{line}");
+    }
+    stage.ask(&["settle", &stage.id()]).must_succeed();
+    assert_eq!(does(&mut scribe, "flush"), 0);
     refuses(&disk);
-    stage.ask(&["set", &id, "--until", "exit"]).must_succeed();
     let end = scribe.end();
     assert_eq!(end.status.code(), Some(125), "{end}");
 }

@@ -304,3 +304,25 @@ fn a_lost_write_is_known_to_each_dead_session_that_owes_there() {
     first.end();
     second.end();
 }
+
+#[test]
+fn what_others_were_told_is_said_by_the_session_that_owes_there() {
+    let stage = Stage::new("heard");
+    let mut scribe = scribe(&stage, &["--until", "1h"]);
+    save(&mut scribe, &stage.work(), &["a"]);
+    let entry = stage.entries().remove(0);
+    let text = std::fs::read_to_string(&entry).expect("the entry");
+    let json: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let token = json["token"].as_str().expect("a token");
+    let id = stage.id();
+    stage.ask(&["settle", &id]).must_succeed();
+    // As a command of another run folder notes it.
+    let note = entry.with_extension(format!("{token}.heard"));
+    std::fs::write(note, "EIO").expect("a note");
+    for ask in [&["settle", &id][..], &["set", &id, "--until", "now"]] {
+        let told = stage.ask(ask);
+        assert_eq!(told.status.code(), Some(125), "{told}");
+    }
+    let end = scribe.end();
+    assert_eq!(end.status.code(), Some(125), "{end}");
+}

@@ -87,7 +87,7 @@ pub(crate) fn attach(object: &Object, filter: &Filter, kernel: &Kernel) -> Resul
         .collect();
     let point = |side: &str, call: &str| {
         let name = format!("syscalls/sys_{side}_{call}");
-        tracefs.id(&name).ok_or(name)
+        tracefs.id(&name).map_err(|_| name)
     };
     let ids = |side: &str| -> Vec<Result<u64, String>> {
         calls.iter().map(|c| point(side, c.0)).collect()

@@ -151,7 +151,9 @@ struct sl_page {
 	/* errno of a write-back error that somebody was told who settles, or 0: `error` is what the
 	 * session's programs are told. Writer: whoever settles */
 	uint32_t told;
-	uint32_t reserved;
+	/* The same that somebody was told who settled for himself where the session owes, or 0. Writer:
+	 * he */
+	uint32_t heard;
 };
 
 #define SL_NEEDS_EXE  1u

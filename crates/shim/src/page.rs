@@ -213,8 +213,8 @@ pub struct Page {
     /// errno of a write-back error that somebody was told who settles, or 0: whom it concerns is
     /// judged by the supervisor.
     pub told: AtomicU32,
-    /// Zero.
-    pub reserved: AtomicU32,
+    /// The same that somebody was told who settled for himself where the session owes, or 0.
+    pub heard: AtomicU32,
 }
 
 /// One cache line of counters.
@@ -323,10 +323,8 @@ impl Page {
     /// session; or 0.
     #[must_use]
     pub fn lost(&self) -> u32 {
-        match self.error.load(SeqCst) {
-            0 => self.told.load(SeqCst),
-            errno => errno,
-        }
+        let all = [&self.error, &self.told, &self.heard].map(|errno| errno.load(SeqCst));
+        all.into_iter().find(|errno| *errno != 0).unwrap_or(0)
     }
 
     /// The places where a device number may stand.

@@ -36,7 +36,7 @@ fn mirror() -> Vec<String> {
             rule_needs "rule_needs", slots_size "slots_size", filters "filters",
             sync_ok "sync_ok", socket "socket",
             fs "fs", names "names", slow "slow", scale "scale", net "net",
-            told "told", reserved "reserved" }
+            told "told", heard "heard" }
         Shard "sl_shard" { requests "requests", real "real", failed "failed", hints "hints",
             ticks "ticks", hints_real "hints_real", timed "timed", elsewhere "elsewhere" }
         Slot "sl_slot" { pid "pid", flags "flags", pid_ns "pid_ns", ask_dev "ask_dev",

@@ -38,7 +38,7 @@ impl FailedFlushes {
     pub fn watch() -> io::Result<FailedFlushes> {
         const POINT: &str = "block/block_rq_error";
         let dir = Tracefs::open()?;
-        let format = dir.format(POINT).unwrap_or_default();
+        let format = dir.format(POINT)?;
         let place = |field: &str| place_in(&format, field).ok_or(io::ErrorKind::NotFound);
         let form = Form {
             dev: place("dev")?,
@@ -46,7 +46,7 @@ impl FailedFlushes {
             error: place("error")?,
             rwbs: place("rwbs")?,
         };
-        let id = dir.id(POINT).ok_or(io::ErrorKind::NotFound)?;
+        let id = dir.id(POINT)?;
         let open = |cpu| {
             let mut how = attributes(TRACEPOINT, id, 0);
             how[3] = SAMPLE_RAW;

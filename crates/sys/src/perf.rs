@@ -288,8 +288,7 @@ impl LostWrites {
     /// `EACCES` or `EPERM` where perf events of other processes are not permitted.
     pub fn watch() -> io::Result<LostWrites> {
         let dir = Tracefs::open()?;
-        let id = dir.id("filemap/filemap_set_wb_err");
-        let id = id.ok_or(io::ErrorKind::NotFound)?;
+        let id = dir.id("filemap/filemap_set_wb_err")?;
         let open = |cpu| open_event(&mut attributes(TRACEPOINT, id, 0), cpu);
         let events = online_processors()
             .into_iter()
@@ -334,7 +333,7 @@ pub(crate) fn online_processors() -> Vec<usize> {
 }
 
 fn point_ids(dir: &Tracefs) -> io::Result<Vec<(u64, bool)>> {
-    let id = |&(point, whole): &(&str, bool)| Some((dir.id(point)?, whole));
+    let id = |&(point, whole): &(&str, bool)| Some((dir.id(point).ok()?, whole));
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let mounted = |(point, _): &&(&str, bool)| {
         let fs = point.split('/').next().unwrap_or("");

@@ -41,21 +41,26 @@ impl Tracefs {
         Ok(Tracefs { events, mount })
     }
 
-    /// The number of a trace point, where the kernel has it.
-    #[must_use]
-    pub fn id(&self, point: &str) -> Option<u64> {
-        self.text(point, "id")?.trim().parse().ok()
+    /// The number of a trace point.
+    ///
+    /// # Errors
+    /// Those of open(2): `ENOENT` where the kernel does not have it.
+    pub fn id(&self, point: &str) -> io::Result<u64> {
+        let number = self.text(point, "id")?;
+        { number.trim().parse() }.map_err(|_| io::ErrorKind::InvalidData.into())
     }
 
     /// What its events look like, for people.
-    #[must_use]
-    pub fn format(&self, point: &str) -> Option<String> {
+    ///
+    /// # Errors
+    /// As [`Tracefs::id`].
+    pub fn format(&self, point: &str) -> io::Result<String> {
         self.text(point, "format")
     }
 
-    fn text(&self, point: &str, file: &str) -> Option<String> {
+    fn text(&self, point: &str, file: &str) -> io::Result<String> {
         let path = format!("{point}/{file}");
-        let fd = rustix::fs::openat(&self.events, path, OFlags::CLOEXEC, Mode::empty()).ok()?;
-        std::io::read_to_string(std::fs::File::from(fd)).ok()
+        let fd = rustix::fs::openat(&self.events, path, OFlags::CLOEXEC, Mode::empty())?;
+        io::read_to_string(std::fs::File::from(fd))
     }
 }

@@ -8,7 +8,9 @@ impl Supervisor {
     /// Wants superblock `index` in the ledger.
     pub(super) fn enter(&mut self, index: usize) {
         if self.ledger.is_none() && !self.must_settle() {
-            // Nothing will be settled, so there is nothing to remember either.
+            // Nothing will be settled, so there is nothing to remember either; but another dial may
+            // come. Where there is no room for that it is asked for again.
+            let _ = self.watch_for_lost_writes();
             return self.may_owe(index);
         }
         let e = &self.entering;
@@ -27,7 +29,7 @@ impl Supervisor {
 
     /// From now on requests for superblock `index` may be put off.
     fn may_owe(&mut self, index: usize) {
-        if self.filesystems.stays(index) {
+        if self.filesystems.stays(index) && self.watches {
             self.note_owed(index);
             self.filesystems.publish(index, self.shared);
         }
@@ -292,8 +294,10 @@ impl Supervisor {
         self.entering.trouble = None;
         self.entering.says_never = self.entering.writes_never;
         self.entering.says_sync = self.entering.writes_sync;
-        if self.lost_writes.is_none() && !fresh.is_empty() {
-            self.watch_for_lost_writes();
+        if let Err(e) = self.watch_for_lost_writes() {
+            let remedy = "raise the limit of open files (ulimit -n)";
+            let why = format!("lost writes cannot be watched for: {e}");
+            return self.not_entered_until(remedy, &why, fresh);
         }
         for index in fresh {
             // One that was let go of and taken again meanwhile wants an entry of its own.

@@ -220,8 +220,13 @@ pub struct Supervisor {
     relaxing: bool,
     lost_writes: Option<LostWrites>,
     failed_flushes: Option<FailedFlushes>,
-    /// Disks that have refused one, and whom that concerns is not judged yet.
-    refusing: BTreeSet<Option<device::Number>>,
+    /// Whether those watch, as far as that is permitted.
+    watches: bool,
+    /// File systems that owed when a disk below refused one, by their numbers of a device; at
+    /// `never` nobody is told.
+    refused: Vec<(usize, u64)>,
+    /// Whether something was to be settled at any time.
+    has_promised: bool,
     last_ask: Instant,
     /// Listen to the doorbell, and hold the trace points until after our end.
     attendants: Attendants,
@@ -304,7 +309,9 @@ impl Supervisor {
             relaxing: false,
             lost_writes: None,
             failed_flushes: None,
-            refusing: BTreeSet::new(),
+            watches: false,
+            refused: Vec::new(),
+            has_promised: false,
             last_ask: Instant::now(),
             attendants: Attendants::default(),
             waker: None,
@@ -314,6 +321,7 @@ impl Supervisor {
             slower: None,
             recorded: None,
         };
+        s.has_promised = s.must_settle();
         s.relax_by_dial();
         s.beat();
         Ok(s)

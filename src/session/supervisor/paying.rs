@@ -4,6 +4,7 @@ use super::*;
 use crate::session::durable::errno_name;
 use crate::session::filesystems::Filesystem;
 use crate::session::told;
+use synclater_model::report::message::Trouble;
 use synclater_sys::attendant::{attend, Held};
 
 const EIO: i32 = rustix::io::Errno::IO.raw_os_error();
@@ -25,9 +26,26 @@ fn doubt(fs: &Filesystem, errno: i32, shared: &Shared) -> String {
 const SETTLED: &str = "settled; every request made before this is durable";
 
 impl Supervisor {
-    pub(super) fn watch_for_lost_writes(&mut self) {
-        self.lost_writes = LostWrites::watch().ok();
-        self.failed_flushes = FailedFlushes::watch().ok();
+    /// Watches for what is told to others alone, as far as that is permitted.
+    ///
+    /// # Errors
+    /// `EMFILE` and the like: it is permitted, and there is no room for it.
+    pub(super) fn watch_for_lost_writes(&mut self) -> std::io::Result<()> {
+        use rustix::io::Errno;
+        if self.watches {
+            return Ok(());
+        }
+        let has_no_room = |e: &std::io::Error| {
+            let errno = Errno::from_io_error(e);
+            matches!(errno, Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM))
+        };
+        let (writes, flushes) = (LostWrites::watch(), FailedFlushes::watch());
+        let (writes, flushes) = match (writes, flushes) {
+            (Err(e), _) | (_, Err(e)) if has_no_room(&e) => return Err(e),
+            (writes, flushes) => (writes.ok(), flushes.ok()),
+        };
+        (self.lost_writes, self.failed_flushes) = (writes, flushes);
+        self.watches = true;
         self.last_ask = Instant::now();
         let flushes = self.failed_flushes.iter().flat_map(FailedFlushes::fds);
         let writes = self.lost_writes.iter().flat_map(LostWrites::fds);
@@ -40,34 +58,58 @@ impl Supervisor {
             let job = attend(None, &held);
             self.is_attended_by(job, None);
         }
+        Ok(())
     }
 
     /// A flush that a disk refuses is told to whoever asked for it, and to nobody else: what others
     /// had written there before may be lost, whatever the next flush says.
     fn hear_failed_flushes(&mut self) {
+        self.hear_failed_flushes_of(None);
+    }
+
+    /// The same where row `settled` was settled a moment ago, and does not owe any more.
+    fn hear_failed_flushes_of(&mut self, settled: Option<usize>) {
         let disks = { self.failed_flushes.as_mut() }.map(FailedFlushes::told);
-        self.refusing.extend(disks.unwrap_or_default());
+        let refused = self.owing_on(&disks.unwrap_or_default(), settled);
+        self.refused.extend(refused);
         // What was put off at `never` may still come to be settled.
-        if self.refusing.is_empty() || !self.must_settle() {
-            return;
+        if self.must_settle() || !self.settles.is_empty() || settled.is_some() {
+            for (row, dev) in std::mem::take(&mut self.refused) {
+                if self.filesystems.get(row).is_some_and(|fs| fs.dev == dev) {
+                    self.lost_write(row, EIO);
+                }
+            }
         }
-        let disks = std::mem::take(&mut self.refusing);
+    }
+
+    /// File systems that owe and lie on one of these disks, or may, and their numbers of a device.
+    fn owing_on(
+        &self,
+        disks: &[Option<device::Number>],
+        settled: Option<usize>,
+    ) -> Vec<(usize, u64)> {
+        if disks.is_empty() {
+            return Vec::new();
+        }
+        let is_unseen = self.shared.any_stripped();
         let owes = |row: &usize| {
-            let is_settling = self.settles.contains_key(row);
-            is_settling || !settle::debts(self.shared, *row).is_empty()
+            let is_settling = self.settles.contains_key(row) || settled == Some(*row);
+            let owes_unseen = is_unseen && self.shared.was_owed(*row);
+            is_settling || owes_unseen || !settle::debts(self.shared, *row).is_empty()
         };
         let all = owes(&page::ALL_FS);
         let is_below = |dev: u64, disk: &Option<device::Number>| {
             disk.is_none_or(|disk| device::may_lie_on(dev, disk))
         };
-        let concerned = |row: &usize| {
-            let fs = self.filesystems.get(*row);
-            fs.is_some_and(|fs| disks.iter().any(|disk| is_below(fs.dev, disk)))
+        let concerned = |row: usize| {
+            let fs = self.filesystems.get(row)?;
+            let is_it = disks.iter().any(|disk| is_below(fs.dev, disk));
+            is_it.then_some((row, fs.dev))
         };
-        let lost: Vec<usize> = { self.filesystems.owing().into_iter() }
-            .filter(|row| (all || owes(row)) && concerned(row))
-            .collect();
-        lost.into_iter().for_each(|row| self.lost_write(row, EIO));
+        { self.filesystems.owing().into_iter() }
+            .filter(|row| all || owes(row))
+            .filter_map(concerned)
+            .collect()
     }
 
     /// A write-back error between two settles is not waited for: where the kernel tells of one, the
@@ -171,6 +213,9 @@ impl Supervisor {
 
     pub(super) fn settle_answer(&self, said: Option<String>) -> Answer {
         match &self.paid.error {
+            None if self.heard() != 0 => Answer::Refused {
+                why: format!("{}{}", errno_name(self.heard()), told::TO_OTHERS),
+            },
             None => Answer::Done {
                 said: match said {
                     Some(said) if self.paid.doubts.is_empty() => said,
@@ -182,6 +227,14 @@ impl Supervisor {
                 why: format!("{} on {} ({}): writes were lost", e.name, e.mount, e.device),
             },
         }
+    }
+
+    /// The errno that somebody else was told who settled where we owe, or the keeper, that may not
+    /// have lived to say so; or 0.
+    fn heard(&self) -> i32 {
+        let page = self.shared.page();
+        let all = [&page.error, &page.heard].map(|errno| errno.load(SeqCst).cast_signed());
+        all.into_iter().find(|errno| *errno != 0).unwrap_or(0)
     }
 
     fn what_is_settled(&self) -> String {
@@ -295,6 +348,7 @@ impl Supervisor {
             took: began.elapsed(),
             age: None,
         };
+        self.hear_failed_flushes_of(Some(index));
         self.settled(index, end);
     }
 
@@ -417,17 +471,34 @@ impl Supervisor {
         if owed {
             self.paid.final_settle = Some(began.elapsed());
         }
-        self.hear_what_others_were_told();
-        self.paid.complete = self.paid.error.is_none();
+        let is_known = self.hear_what_others_were_told();
+        self.paid.complete = is_known && self.paid.error.is_none();
     }
 
     /// Somebody else who settled where we owe may have been told of a lost write, and have noted it
-    /// for us: we need not have been.
-    fn hear_what_others_were_told(&mut self) {
+    /// for us: we need not have been. Returns whether that is known.
+    fn hear_what_others_were_told(&mut self) -> bool {
         let (id, token) = (&self.plan.id, &self.belongings.token);
-        let heard = { self.ledger.as_ref() }.and_then(|ledger| ledger.heard(id, token));
-        let Some(name) = heard.filter(|_| self.paid.error.is_none()) else {
-            return;
+        // Nothing was ever to be settled, or nothing is known to be lost but that.
+        if !self.has_promised || self.paid.error.is_some() {
+            return true;
+        }
+        let entered = self.shared.page().entered.load(SeqCst) != 0;
+        let ledger = self.ledger.as_ref().filter(|_| entered);
+        let name = match (self.heard(), ledger.map(|ledger| ledger.heard(id, token))) {
+            (0, None | Some(Ok(None))) => return true,
+            (0, Some(Ok(Some(name)))) => name,
+            (0, Some(Err(e))) => {
+                let trouble = Trouble::new(
+                    "it is not known whether all is durable",
+                    format!("what others were told cannot be read in the ledger: {e}"),
+                    "synclater settle, where the ledger can be read",
+                    "everything was settled, and nothing is known to be lost",
+                );
+                crate::cli::say(&format!("{trouble}\n"));
+                return false;
+            }
+            (errno, _) => errno_name(errno),
         };
         let written = self.entering.written.iter();
         let all: Vec<&Filesystem> = written.filter_map(|i| self.filesystems.get(*i)).collect();
@@ -440,6 +511,7 @@ impl Supervisor {
             errno: EIO,
             name,
         });
+        true
     }
 
     pub(super) fn progress(&self, total: u64) -> String {

@@ -272,6 +272,7 @@ impl Supervisor {
         if let Some(keeper) = &self.keeper {
             keeper.settle_at_death(self.must_settle());
         }
+        self.has_promised |= self.must_settle();
         self.entering.other_dial = true;
         self.write_ledger();
     }

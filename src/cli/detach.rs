@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use synclater_model::report::message::Trouble;
 use synclater_model::report::number::counted;
 use synclater_sys::clock::{LeaseClock, Reading};
-use synclater_sys::sharing::Groups;
+use synclater_sys::sharing::Known;
 
 /// Ends a session that was attached: lets go of its processes, settles what they owe, and reports.
 ///
@@ -85,10 +85,10 @@ fn let_go_of_all(
     let mut unseen = left.silent;
     unseen.retain(|pid| is_stuck(pid) || is_fork(pid));
     unseen.extend(left.closed.into_iter().filter(is_stuck));
-    let mut groups = Groups::none();
+    let mut known = Known::nobody();
     for pid in left.found {
-        groups.renew();
-        match let_go(id, (pid, &groups), clock)? {
+        known.renew();
+        match let_go(id, (pid, &known), clock)? {
             LetGo::Freed { sites } => freed += u64::from(sites > 0),
             LetGo::Others(trouble) => others.push(trouble),
             LetGo::Held(trouble) => {
@@ -141,7 +141,7 @@ enum LetGo {
 }
 
 /// Lets go of a process that the dead session `id` left.
-fn let_go(id: &str, (pid, known): (u32, &Groups), clock: LeaseClock) -> std::io::Result<LetGo> {
+fn let_go(id: &str, (pid, known): (u32, &Known), clock: LeaseClock) -> std::io::Result<LetGo> {
     let begun = Instant::now();
     let whose = Whose { page: None, clock };
     let mut last = Refusal::new("", "try again in a moment");

@@ -22,6 +22,12 @@ fn ours(entry: &[u8]) -> Option<Variant> {
     { [Variant::Ordinary, Variant::Io].into_iter() }.find(|v| v.name().as_bytes() == name)
 }
 
+/// Whether `LD_PRELOAD` has a library of ours.
+#[must_use]
+pub fn has_one_of_ours(preload: Option<&OsStr>) -> bool {
+    entries(preload).any(|entry| ours(entry).is_some())
+}
+
 /// Which library a command needs, where `LD_PRELOAD` is `before` and its own session wants `asked`:
 /// an outer session may want more.
 #[must_use]

@@ -113,3 +113,21 @@ fn processes_that_come_and_go_in_one_memory_are_seen_by_attach_and_detach() {
         ends(parent);
     }
 }
+
+/// Of many that wait for their turn not each is compared with each.
+#[test]
+fn of_many_processes_none_that_has_anothers_memory_is_entered() {
+    let stage = Stage::new("many-share");
+    let mut parents: Vec<Running> = (0..3).map(|_| sharing(&stage, &stage.work())).collect();
+    for parent in &mut parents {
+        has_one(parent, "child");
+    }
+    let alone = sharing(&stage, &stage.work());
+    let program = program("sharing").display().to_string();
+    let attach = stage.ask(&["attach", "--exe", &program, "-u", "1h"]);
+    let refused = attach.stderr.matches("runs in its memory").count();
+    assert_eq!(refused, 6, "{attach}");
+    assert!(attach.stdout.contains("1 process attached"), "{attach}");
+    parents.into_iter().for_each(ends);
+    ends(alone);
+}

@@ -95,7 +95,7 @@ fn in_a_child(
 }
 
 /// Up to `most` bytes, as long as the next one comes soon.
-pub(crate) fn hear(from: &OwnedFd, until: Instant, soon: Duration, most: usize) -> Vec<u8> {
+fn hear(from: &OwnedFd, until: Instant, soon: Duration, most: usize) -> Vec<u8> {
     let (mut all, mut some) = (Vec::new(), [0; 4096]);
     while all.len() < most {
         let left = until.saturating_duration_since(Instant::now());

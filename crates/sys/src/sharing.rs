@@ -10,14 +10,9 @@
 //! /proc/PID/stat, waits for one that is just executing something (`exec_update_lock`, Linux 6.18),
 //! and that may wait for whom it likes.
 
-use crate::each::{self, STUCK};
 use crate::process::{self, effective_user_of};
-use crate::{job, threads};
-use rustix::pipe::{pipe_with, PipeFlags};
-use std::cmp::Ordering;
+use crate::threads;
 use std::collections::{HashMap, HashSet};
-use std::io;
-use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 /// How often /proc is listed, at most, for one that has not made a process that is not compared.
@@ -54,15 +49,15 @@ pub struct Search<'a> {
     pid: u32,
     pages: u64,
     user: u32,
-    known: &'a Groups,
+    known: &'a Known,
     seen: HashSet<u32>,
 }
 
 impl<'a> Search<'a> {
-    /// Of a process; of `known` it is believed which memory they have. `None` where it has no code:
-    /// it is of the kernel, or has ended.
+    /// Of a process, beside those that are `known`. `None` where it has no code: it is of the kernel,
+    /// or has ended.
     #[must_use]
-    pub fn of(pid: u32, known: &'a Groups) -> Option<Search<'a>> {
+    pub fn of(pid: u32, known: &'a Known) -> Option<Search<'a>> {
         let pages = code_pages(&pid.to_string()).filter(|pages| *pages != 0)?;
         let user = effective_user_of(pid)?;
         Some(Search {
@@ -98,39 +93,69 @@ impl<'a> Search<'a> {
 
     /// Whether another process has its memory; `None` where that one is gone, or has no code.
     fn compare(&self, other: u32) -> Option<bool> {
-        match self.known.have_one_memory(self.pid, other) {
-            Some(false) => Some(false),
-            _ => match with_code(other)? {
-                (_, pages) if pages != self.pages => Some(false),
-                _ if effective_user_of(other)? != self.user => Some(false),
-                (thread, _) => share_memory(self.pid, thread),
-            },
+        let program = match self.known.programs.get(&other) {
+            Some(program) => *program,
+            None => Program::of(other)?,
+        };
+        if (program.pages, program.user) != (self.pages, self.user) {
+            return Some(false);
         }
+        share_memory(self.pid, program.thread)
     }
 }
 
-/// What is known of all processes at one moment: for those who ask of many, one after the other,
-/// each would be compared with each.
+/// What a process executes, and for whom. Two that differ in that have not one memory, and whoever
+/// has another one does not come to have it.
+#[derive(Clone, Copy, Debug)]
+struct Program {
+    /// A thread that has not ended.
+    thread: u32,
+    /// Pages of code; 0 where it has none: it has ended, is just executing something, or is the
+    /// kernel's.
+    pages: u64,
+    user: u32,
+}
+
+impl Program {
+    /// As it is now; `None` where it is gone, or has no code.
+    fn of(pid: u32) -> Option<Program> {
+        let (thread, pages) = with_code(pid)?;
+        let user = effective_user_of(pid)?;
+        Some(Program {
+            thread,
+            pages,
+            user,
+        })
+    }
+}
+
+/// What is known of all processes at one moment: for those who ask of many, one after the other.
 #[derive(Debug, Default)]
-pub struct Groups {
-    /// The first one that was found with the memory of each.
-    first: HashMap<u32, u32>,
+pub struct Known {
+    programs: HashMap<u32, Program>,
     as_of: Option<Instant>,
 }
 
-impl Groups {
-    /// Nobody is known.
+impl Known {
+    /// Nobody is.
     #[must_use]
-    pub fn none() -> Groups {
-        Groups::default()
+    pub fn nobody() -> Known {
+        Known::default()
     }
 
-    /// As they are now. Of whoever keeps us waiting, and of those behind it, nothing is known.
+    /// As they are now.
     #[must_use]
-    pub fn now() -> Groups {
-        Groups {
+    pub fn now() -> Known {
+        // One without code has its own memory, or none; one that is gone is met by nobody.
+        let none = |pid| Program {
+            thread: pid,
+            pages: 0,
+            user: 0,
+        };
+        let look = |pid| (pid, Program::of(pid).unwrap_or_else(|| none(pid)));
+        Known {
             as_of: Some(Instant::now()),
-            first: by_a_child().unwrap_or_default(),
+            programs: process::all().map(look).collect(),
         }
     }
 
@@ -138,95 +163,8 @@ impl Groups {
     pub fn renew(&mut self) {
         const OLD: Duration = Duration::from_secs(1);
         if self.as_of.is_none_or(|at| at.elapsed() > OLD) {
-            *self = Groups::now();
+            *self = Known::now();
         }
-    }
-
-    /// Whether two had one memory then.
-    fn have_one_memory(&self, a: u32, b: u32) -> Option<bool> {
-        Some(self.first.get(&a)? == self.first.get(&b)?)
-    }
-}
-
-fn by_a_child() -> io::Result<HashMap<u32, u32>> {
-    /// In all.
-    const PATIENCE: Duration = Duration::from_millis(500);
-    let (ours, theirs) = pipe_with(PipeFlags::CLOEXEC)?;
-    let job = job::beside_us(c"synclater-look", &[theirs.as_fd()], |kept| {
-        let tell = |pid: u32, first: u32| {
-            let pair = [pid.to_ne_bytes(), first.to_ne_bytes()].concat();
-            rustix::io::write(&kept[0], &pair).is_ok()
-        };
-        i32::from(tell_of_all(&tell).is_none())
-    })?;
-    drop(theirs);
-    let told = each::hear(&ours, Instant::now() + PATIENCE, STUCK, usize::MAX);
-    job.end();
-    let number = |bytes: &[u8]| bytes.try_into().map_or(0, u32::from_ne_bytes);
-    let pairs = { told.chunks_exact(8) }.map(|pair| (number(&pair[..4]), number(&pair[4..])));
-    Ok(pairs.filter(|(pid, _)| *pid != 0).collect())
-}
-
-/// Tells of each process, and of nobody (0) now and then: that it goes on. `None` where nobody
-/// listens any more.
-fn tell_of_all(tell: &impl Fn(u32, u32) -> bool) -> Option<()> {
-    let mut programs: HashMap<u64, Vec<(u32, u32)>> = HashMap::new();
-    for pid in process::all() {
-        match with_code(pid) {
-            Some((thread, pages)) => programs.entry(pages).or_default().push((pid, thread)),
-            // It has ended, or is the kernel's: nor will it have any.
-            None => tell(pid, pid).then_some(())?,
-        }
-        tell(0, 0).then_some(())?;
-    }
-    for program in programs.into_values() {
-        let mut users: HashMap<u32, Ordered> = HashMap::new();
-        if let [(pid, _)] = program[..] {
-            tell(pid, pid).then_some(())?;
-            continue;
-        }
-        for (pid, thread) in program {
-            let user = effective_user_of(pid);
-            let first = user.and_then(|u| users.entry(u).or_default().put(pid, thread));
-            let (pid, first) = first.map_or((0, 0), |first| (pid, first));
-            tell(pid, first).then_some(())?;
-        }
-    }
-    Some(())
-}
-
-/// Memories, in the kernel's order (kcmp(2)): the first process that had each, and a thread of each
-/// one that has.
-#[derive(Default)]
-struct Ordered(Vec<(u32, Vec<u32>)>);
-
-impl Ordered {
-    /// The first process that had the memory of this one; `None` where it is gone.
-    fn put(&mut self, pid: u32, thread: u32) -> Option<u32> {
-        let (mut from, mut to) = (0, self.0.len());
-        while from < to {
-            let middle = usize::midpoint(from, to);
-            let (first, threads) = &mut self.0[middle];
-            match compare(thread, *threads.last()?) {
-                Some(Ordering::Equal) => {
-                    threads.push(thread);
-                    return Some(*first);
-                }
-                Some(Ordering::Less) => to = middle,
-                Some(Ordering::Greater) => from = middle + 1,
-                None => {
-                    compare(thread, thread)?;
-                    // That one is gone.
-                    threads.pop();
-                    if threads.is_empty() {
-                        self.0.remove(middle);
-                    }
-                    (from, to) = (0, self.0.len());
-                }
-            }
-        }
-        self.0.insert(from, (pid, vec![thread]));
-        Some(pid)
     }
 }
 
@@ -251,17 +189,11 @@ fn code_pages(name: &str) -> Option<u64> {
 
 /// Whether two threads have one memory; `None` where one is gone.
 fn share_memory(a: u32, b: u32) -> Option<bool> {
-    compare(a, b).map(|order| order == Ordering::Equal)
-}
-
-/// The order of the memories of two threads, which the kernel keeps for as long as they live.
-fn compare(a: u32, b: u32) -> Option<Ordering> {
     const KCMP_VM: libc::c_int = 1;
     match threads::compare(a, b, KCMP_VM) {
-        0 => Some(Ordering::Equal),
-        1 => Some(Ordering::Less),
-        2 => Some(Ordering::Greater),
-        _ => None,
+        0 => Some(true),
+        -1 => None,
+        _ => Some(false),
     }
 }
 
@@ -291,15 +223,11 @@ mod tests {
     }
 
     #[test]
-    fn each_of_many_has_its_own_memory_and_what_is_known_of_them_is_right() {
+    fn each_of_many_has_its_own_memory_whatever_is_known_of_them() {
         let mut all = some();
-        let known = Groups::now();
+        let known = Known::now();
         for a in &all {
-            for b in &all {
-                let is_one = known.have_one_memory(a.id(), b.id());
-                assert_eq!(is_one, Some(a.id() == b.id()), "{a:?} {b:?}");
-            }
-            for known in [&known, &Groups::none()] {
+            for known in [&known, &Known::nobody()] {
                 let mut search = Search::of(a.id(), known).expect("it has code");
                 assert_eq!(search.look(), Has::ItsOwn);
                 assert_eq!(search.look(), Has::ItsOwn);
@@ -310,42 +238,5 @@ mod tests {
             child.wait().expect("it has ended");
         }
         assert!(Search::of(all[0].id(), &known).is_none(), "it has ended");
-    }
-
-    #[test]
-    fn memories_are_told_apart_although_some_of_their_processes_have_ended() {
-        let mut all = some();
-        let mut ordered = Ordered::default();
-        let (mut early, late) = { all.drain(..) }.partition::<Vec<Child>, _>(|c| c.id() % 3 > 0);
-        for child in &early {
-            assert_eq!(ordered.put(child.id(), child.id()), Some(child.id()));
-            assert_eq!(
-                ordered.put(child.id(), child.id()),
-                Some(child.id()),
-                "again"
-            );
-        }
-        for child in early.iter_mut().skip(1) {
-            child.kill().expect("it ends");
-            child.wait().expect("it has ended");
-        }
-        for child in &late {
-            assert_eq!(ordered.put(child.id(), child.id()), Some(child.id()));
-        }
-        let first = early[0].id();
-        assert_eq!(ordered.put(first, first), Some(first));
-        assert_eq!(
-            ordered.put(early[1].id(), early[1].id()),
-            None,
-            "it has ended"
-        );
-        for child in late.iter().chain(&early[..1]) {
-            let pid = rustix::process::Pid::from_raw(child.id() as i32).expect("a number");
-            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
-        }
-        early
-            .into_iter()
-            .chain(late)
-            .for_each(|mut child| drop(child.wait()));
     }
 }

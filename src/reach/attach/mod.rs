@@ -42,7 +42,7 @@ use synclater_sys::job::{self, Job};
 use synclater_sys::process;
 use synclater_sys::ptrace::Thread;
 use synclater_sys::remote::{self, Memory};
-use synclater_sys::sharing::{self, Groups, Has, Search};
+use synclater_sys::sharing::{self, Has, Known, Search};
 use target::{Incarnation, Open, Refusal, Target};
 use tracer::{Failure, Tracer};
 pub use work::Work;
@@ -168,6 +168,12 @@ impl Luggage {
         })
     }
 
+    /// Where its page lies.
+    #[must_use]
+    pub fn page_path(&self) -> &std::path::Path {
+        &self.shared.path
+    }
+
     /// The session that this is brought for.
     #[must_use]
     pub fn whose(&self) -> Whose {
@@ -254,7 +260,7 @@ struct Alone<'a>(Option<Search<'a>>);
 
 impl<'a> Alone<'a> {
     /// Looks; where others are `known` it need not be at all of them.
-    fn found(pid: u32, known: &'a Groups) -> Result<Alone<'a>, Failure> {
+    fn found(pid: u32, known: &'a Known) -> Result<Alone<'a>, Failure> {
         if !sharing::can_compare() {
             let why =
                 "kcmp(2) is missing or forbidden here: whether others have its memory is not \
@@ -285,7 +291,7 @@ fn put_in(
     program: Incarnation,
     is_new: bool,
     luggage: &Luggage,
-    known: &Groups,
+    known: &Known,
 ) -> Result<Told, Failure> {
     let tracer = tracer::tracer_of(pid);
     let comm = (tracer != 0).then(|| process::text(format!("/proc/{tracer}/comm")));
@@ -492,7 +498,7 @@ fn lend_room(found: &Survey, code: &[u8], memory: &Memory) -> Result<u64, Failur
     Ok(boot)
 }
 
-fn take_out(pid: u32, whose: Whose, known: &Groups) -> Result<Told, Failure> {
+fn take_out(pid: u32, whose: Whose, known: &Known) -> Result<Told, Failure> {
     let memory = Memory::open(pid).map_err(|e| cannot_see(pid, &e))?;
     let mut alone = Alone::found(pid, known)?;
     let found = survey(pid, target::class_of(pid).unwrap_or(Class::Long), &memory)?;

@@ -16,7 +16,7 @@ const LIMIT: Duration = Duration::from_secs(10);
 
 impl Work {
     /// Begins to attach a process, if it still executes this program, which may have begun a moment
-    /// ago where it `is_new`. Whose memories others have may be `known`.
+    /// ago where it `is_new`. What others execute may be `known`.
     ///
     /// # Errors
     /// `EAGAIN` where no process can be had.
@@ -24,7 +24,7 @@ impl Work {
         (pid, program): (u32, Incarnation),
         is_new: bool,
         luggage: &Luggage,
-        known: &Groups,
+        known: &Known,
     ) -> io::Result<Work> {
         Work::begin(luggage.fds().collect(), || {
             put_in(pid, program, is_new, luggage, known).unwrap_or_else(Into::into)
@@ -35,7 +35,7 @@ impl Work {
     ///
     /// # Errors
     /// As [`Work::attach`].
-    pub fn detach(pid: u32, whose: Whose, known: &Groups) -> io::Result<Work> {
+    pub fn detach(pid: u32, whose: Whose, known: &Known) -> io::Result<Work> {
         Work::begin(Vec::new(), || {
             take_out(pid, whose, known).unwrap_or_else(Into::into)
         })

@@ -7,6 +7,7 @@ use crate::reach::attach::target::exe_of;
 use crate::reach::attach::{self, put_in_at_start, put_in_on_arrival, Entry, Told};
 use crate::reach::{launch, whom};
 use rustix::fs::{openat2, statx, AtFlags, Mode, OFlags, ResolveFlags, Statx, StatxFlags, CWD};
+use std::ffi::OsStr;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -123,7 +124,7 @@ impl Start {
         let has_linker = program.stack.aux(aux::BASE).unwrap_or(0) != 0;
         let library = match &self.baggage.manner {
             Manner::Environment(wanted) => self.give_library(&thread, program, wanted),
-            Manner::Sites(_) => Err("it is to be let go of again".into()),
+            Manner::Sites(_) => self.join_library(&thread, program),
         };
         let is_of_go = program.has_note_of(notes::GO);
         match library {
@@ -183,16 +184,31 @@ impl Start {
         if !self.is_our_root(program) && !sees_both() {
             return Err("its root folder hides the library".into());
         }
-        let variables = variables(program, wanted);
-        if variables.is_empty() {
+        write(thread, program, &variables(program, wanted))
+    }
+
+    /// Has a program that loads the library for a session inside of this one join this one, too: the
+    /// library answers, and asks no gate. It stays joined when it is let go of: then all of it is
+    /// real.
+    fn join_library(&self, thread: &Thread, program: &Program) -> Result<How, String> {
+        let luggage = self.baggage.luggage.as_ref()?;
+        let value = |name| program.stack.variable(name).map(OsStr::from_bytes);
+        let is_inside = launch::has_one_of_ours(value("LD_PRELOAD"));
+        let Some(pages) = value("SYNCLATER_PAGE").filter(|p| is_inside && !p.is_empty()) else {
+            return Err("it is to be let go of again".into());
+        };
+        if program.stack.aux(aux::SECURE).unwrap_or(0) != 0 {
+            return Err(GAINED_RIGHTS.into());
+        }
+        let page = luggage.page_path();
+        if !self.is_our_root(program) && !program.sees(page) {
+            return Err("its root folder hides the session's memory".into());
+        }
+        if names_page(pages, page) {
             return Ok(How::Launch);
         }
-        let cannot = |e: std::io::Error| format!("its stack cannot be written: {e}");
-        let (sp, bytes) = program.stack.with(&variables);
-        program.memory.write(sp, &bytes).map_err(cannot)?;
-        let registers = thread.registers().map_err(cannot)?;
-        thread.send(&registers.with_stack(sp)).map_err(cannot)?;
-        Ok(How::Follow)
+        let all = [pages.as_bytes(), page.as_os_str().as_bytes()].join(&b':');
+        write(thread, program, &[("SYNCLATER_PAGE", all)])
     }
 
     /// Whether its root folder and its mounts are ours.
@@ -214,9 +230,28 @@ impl Start {
     }
 }
 
+/// Has a program find these in its environment.
+fn write(thread: &Thread, program: &Program, variables: &[Variable]) -> Result<How, String> {
+    if variables.is_empty() {
+        return Ok(How::Launch);
+    }
+    let cannot = |e: std::io::Error| format!("its stack cannot be written: {e}");
+    let (sp, bytes) = program.stack.with(variables);
+    program.memory.write(sp, &bytes).map_err(cannot)?;
+    let registers = thread.registers().map_err(cannot)?;
+    thread.send(&registers.with_stack(sp)).map_err(cannot)?;
+    Ok(How::Follow)
+}
+
+/// Name and value.
+type Variable = (&'static str, Vec<u8>);
+
+fn names_page(pages: &OsStr, page: &Path) -> bool {
+    { pages.as_bytes().split(|b| *b == b':') }.any(|p| p == page.as_os_str().as_bytes())
+}
+
 /// Variables that the program lacks, or that have other values.
-fn variables(program: &Program, wanted: &Environment) -> Vec<(&'static str, Vec<u8>)> {
-    use std::ffi::OsStr;
+fn variables(program: &Program, wanted: &Environment) -> Vec<Variable> {
     let mut all = Vec::new();
     let value = |name| program.stack.variable(name).map(OsStr::from_bytes);
     let mut lacks = |name, value_wanted: &OsStr| {
@@ -229,9 +264,7 @@ fn variables(program: &Program, wanted: &Environment) -> Vec<(&'static str, Vec<
     lacks("LD_PRELOAD", &preload);
     lacks("ASAN_OPTIONS", &launch::asan_options(value("ASAN_OPTIONS")));
     let pages = value("SYNCLATER_PAGE").unwrap_or_default();
-    let has_page = { pages.as_bytes().split(|b| *b == b':') }
-        .any(|page| page == wanted.page.as_os_str().as_bytes());
-    if !has_page {
+    if !names_page(pages, &wanted.page) {
         lacks("SYNCLATER_PAGE", &wanted.pages);
     }
     all

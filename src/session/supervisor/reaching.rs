@@ -17,7 +17,7 @@ use crate::reach::whom::{self, Whom};
 use std::collections::BTreeSet;
 use synclater_model::report::escape::Escape;
 use synclater_sys::patient::Patient;
-use synclater_sys::sharing::{self, Groups};
+use synclater_sys::sharing::{self, Known};
 
 /// At most so many processes are stopped at a time.
 const AT_ONCE: usize = 4;
@@ -47,8 +47,8 @@ pub struct Reach {
     left: BTreeSet<Who>,
     /// Attached since the last look.
     fresh: Vec<u32>,
-    /// Whose memories others had a moment ago.
-    groups: Groups,
+    /// What others executed a moment ago.
+    others: Known,
     pub(super) herd: Option<Herd>,
     pub(super) finding: Finding,
 }
@@ -63,7 +63,7 @@ impl Reach {
             whom,
             left: BTreeSet::new(),
             fresh: Vec::new(),
-            groups: Groups::none(),
+            others: Known::nobody(),
             herd: None,
             tasks: Vec::new(),
             attached: BTreeMap::new(),
@@ -221,11 +221,11 @@ impl Reach {
         let mut free =
             AT_ONCE.saturating_sub(self.tasks.iter().filter(|t| t.work.is_some()).count());
         let mut begun = Vec::new();
-        let nobody = Groups::none();
+        let nobody = Known::nobody();
         let waiting = self.tasks.iter().filter(|t| t.work.is_none()).count();
         let known = if free > 0 && waiting > AT_ONCE {
-            self.groups.renew();
-            &self.groups
+            self.others.renew();
+            &self.others
         } else {
             &nobody
         };

@@ -87,8 +87,7 @@ fn let_go_of_all(
     unseen.extend(left.closed.into_iter().filter(is_stuck));
     let mut known = Known::nobody();
     for pid in left.found {
-        known.renew();
-        match let_go(id, (pid, &known), clock)? {
+        match let_go(id, (pid, &mut known), clock)? {
             LetGo::Freed { sites } => freed += u64::from(sites > 0),
             LetGo::Others(trouble) => others.push(trouble),
             LetGo::Held(trouble) => {
@@ -141,11 +140,12 @@ enum LetGo {
 }
 
 /// Lets go of a process that the dead session `id` left.
-fn let_go(id: &str, (pid, known): (u32, &Known), clock: LeaseClock) -> std::io::Result<LetGo> {
+fn let_go(id: &str, (pid, known): (u32, &mut Known), clock: LeaseClock) -> std::io::Result<LetGo> {
     let begun = Instant::now();
     let whose = Whose { page: None, clock };
     let mut last = Refusal::new("", "try again in a moment");
     while begun.elapsed() < Duration::from_secs(5) {
+        known.renew();
         match until_finished(Work::detach(pid, whose, known)?) {
             Told::Detached { sites, marked, .. } => {
                 if let Some(why) = still_held(marked) {

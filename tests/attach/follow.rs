@@ -63,6 +63,27 @@ fn soak_children_of_an_attached_shell_are_reached() {
     shell.end().must_succeed();
 }
 
+/// The library answers for what it starts, and asks no gate.
+#[test]
+fn a_session_inside_of_an_attached_one_is_no_laxer_than_that() {
+    let (stage, inner) = (Stage::new("inside"), Stage::new("innermost"));
+    let mut shell = shell(&stage);
+    let session = stage.attach(&["--pid", &number(shell.pid()), "--follow", "--until", "1h"]);
+    let line = format!(
+        "SYNCLATER_RUN_DIR={} SYNCLATER_STATE_DIR={} {} run -q -u never -- {} {} 1 200 </dev/null",
+        inner.run_dir().display(),
+        inner.state().display(),
+        crate::sessions::stage::SYNCLATER,
+        program("hammer").display(),
+        stage.work().display()
+    );
+    does(&mut shell, &line);
+    let report = stage.detach(&session);
+    assert_eq!(report["requests"], 200, "{report:#}");
+    assert_eq!(report["escaped"], serde_json::json!([]), "{report:#}");
+    shell.end().must_succeed();
+}
+
 impl Stage {
     fn traced_by(&self, pid: Pid) -> u32 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", number(pid)));

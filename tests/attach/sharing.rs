@@ -7,7 +7,11 @@ use crate::sessions::stage::as_root;
 
 /// One that does what it is told, and a line that it is told, with the number it answers.
 fn sharing(stage: &Stage, folder: &Path) -> Running {
-    let mut command = clean(program("sharing"));
+    executed(stage, &program("sharing"), folder)
+}
+
+fn executed(stage: &Stage, program: &Path, folder: &Path) -> Running {
+    let mut command = clean(program);
     command.arg(folder);
     let mut begun = Running::start(stage, command);
     assert_eq!(begun.hear(), "ready");
@@ -118,13 +122,15 @@ fn processes_that_come_and_go_in_one_memory_are_seen_by_attach_and_detach() {
 #[test]
 fn of_many_processes_none_that_has_anothers_memory_is_entered() {
     let stage = Stage::new("many-share");
-    let mut parents: Vec<Running> = (0..3).map(|_| sharing(&stage, &stage.work())).collect();
+    // Others of this program belong to other tests.
+    let its = stage.copy_of(&program("sharing"));
+    let one = || executed(&stage, &its, &stage.work());
+    let mut parents: Vec<Running> = (0..3).map(|_| one()).collect();
     for parent in &mut parents {
         has_one(parent, "child");
     }
-    let alone = sharing(&stage, &stage.work());
-    let program = program("sharing").display().to_string();
-    let attach = stage.ask(&["attach", "--exe", &program, "-u", "1h"]);
+    let alone = one();
+    let attach = stage.ask(&["attach", "--exe", &its.display().to_string(), "-u", "1h"]);
     let refused = attach.stderr.matches("runs in its memory").count();
     assert_eq!(refused, 6, "{attach}");
     assert!(attach.stdout.contains("1 process attached"), "{attach}");

@@ -2,17 +2,20 @@
 //! `CLONE_VM`, or vfork(2).
 //!
 //! Promise: whoever has the memory of a process while that is looked for, and whom it makes
-//! meanwhile, is found: /proc is listed until a list has nobody that could not be compared.
-//! Relies on: numbers of processes that grow, but where they begin anew; a process that runs in
-//! another memory never coming to run in this one.
+//! meanwhile, is found: it is looked until nobody was met that could not be compared.
+//! Relies on: numbers of processes that are given away in their order (but clone3(2) with
+//! `set_tid`), until they begin anew; a process that runs in another memory never coming to run in
+//! this one.
 //!
 //! None of another user is compared, nor one that has code of another size: kcmp(2), as
 //! /proc/PID/stat, waits for one that is just executing something (`exec_update_lock`, Linux 6.18),
 //! and that may wait for whom it likes.
 
-use crate::process::{self, effective_user_of};
+use crate::process;
 use crate::threads;
 use std::collections::{HashMap, HashSet};
+use std::io;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// How often /proc is listed, at most, for one that has not made a process that is not compared.
@@ -22,7 +25,7 @@ const LISTS: usize = 50;
 #[must_use]
 pub fn can_compare() -> bool {
     let us = std::process::id();
-    share_memory(us, us) == Some(true)
+    compare(us, us) == Both::OneMemory
 }
 
 /// Whether a process is not just executing something: then whoever asks for its `stat` or `exe`
@@ -39,49 +42,64 @@ pub enum Has {
     ItsOwn,
     /// That of this one.
     ThatOf(u32),
+    /// It is not known: this one may not be compared (kcmp(2) wants its group, too).
+    NotCompared(u32),
     /// It is not known: others come and go too fast.
     Unknown,
+}
+
+/// What two processes have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Both {
+    OneMemory,
+    TheirOwn,
+    /// One is gone, or has no code: it may have made another one.
+    Gone,
+    /// They may not be compared.
+    Hidden,
 }
 
 /// Looks for whoever has the memory of one process.
 #[derive(Debug)]
 pub struct Search<'a> {
     pid: u32,
-    pages: u64,
-    user: u32,
+    program: Program,
     known: &'a Known,
     seen: HashSet<u32>,
+    /// The number that was given away last before all were looked at.
+    last: Option<u32>,
 }
 
 impl<'a> Search<'a> {
-    /// Of a process, beside those that are `known`. `None` where it has no code: it is of the kernel,
-    /// or has ended.
+    /// Of a process, beside those that are `known`. `None` where it has no code (it is of the
+    /// kernel, or has ended), or is none that we may look at.
     #[must_use]
     pub fn of(pid: u32, known: &'a Known) -> Option<Search<'a>> {
-        let pages = code_pages(&pid.to_string()).filter(|pages| *pages != 0)?;
-        let user = effective_user_of(pid)?;
-        Some(Search {
+        let program = Program::of(pid).filter(|p| p.thread == pid)?;
+        (compare(pid, pid) == Both::OneMemory).then(|| Search {
             pid,
-            pages,
-            user,
+            program,
             known,
             seen: HashSet::from([pid]),
+            last: None,
         })
     }
 
     /// Looks; the next time at those alone that have begun since.
     pub fn look(&mut self) -> Has {
         for _ in 0..LISTS {
-            let fresh = process::all().filter(|other| !self.seen.contains(other));
-            let fresh: Vec<u32> = fresh.collect();
+            let Ok(fresh) = self.fresh() else {
+                return Has::Unknown;
+            };
             let mut has_missed = false;
             for other in fresh {
                 self.seen.insert(other);
                 match self.compare(other) {
-                    Some(true) => return Has::ThatOf(other),
-                    Some(false) => {}
+                    Both::OneMemory => return Has::ThatOf(other),
+                    Both::Hidden => return Has::NotCompared(other),
+                    Both::TheirOwn => {}
                     // It may have had the memory, and have made one that has it, not listed.
-                    None => has_missed = true,
+                    Both::Gone => has_missed = true,
                 }
             }
             if !has_missed {
@@ -91,16 +109,36 @@ impl<'a> Search<'a> {
         Has::Unknown
     }
 
-    /// Whether another process has its memory; `None` where that one is gone, or has no code.
-    fn compare(&self, other: u32) -> Option<bool> {
-        let program = match self.known.programs.get(&other) {
-            Some(program) => *program,
-            None => Program::of(other)?,
-        };
-        if (program.pages, program.user) != (self.pages, self.user) {
-            return Some(false);
+    /// Those that were not looked at: with numbers behind the last one, or all that are listed.
+    fn fresh(&mut self) -> io::Result<Vec<u32>> {
+        /// More are listed sooner than tried.
+        const TRIED: u32 = 1000;
+        let last = std::mem::replace(&mut self.last, last_number());
+        let is_ours = |tid: &u32| Path::new(&format!("/proc/{}/task/{tid}", self.pid)).exists();
+        if let (Some(last), Some(now)) = (last, self.last) {
+            if (last..=last.saturating_add(TRIED)).contains(&now) {
+                // Those of threads are among them.
+                return Ok((last + 1..=now).filter(|n| !is_ours(n)).collect());
+            }
         }
-        share_memory(self.pid, program.thread)
+        let mut fresh = Vec::new();
+        for entry in std::fs::read_dir("/proc")? {
+            let number = entry?.file_name().to_str().and_then(|n| n.parse().ok());
+            fresh.extend(number.filter(|n| !self.seen.contains(n)));
+        }
+        Ok(fresh)
+    }
+
+    /// Whether another process has its memory.
+    fn compare(&self, other: u32) -> Both {
+        let known = self.known.programs.get(&other).copied();
+        let Some(program) = known.or_else(|| Program::of(other)) else {
+            return Both::Gone;
+        };
+        if !program.may_have_memory_of(&self.program) {
+            return Both::TheirOwn;
+        }
+        compare(self.pid, program.thread)
     }
 }
 
@@ -113,19 +151,25 @@ struct Program {
     /// Pages of code; 0 where it has none: it has ended, is just executing something, or is the
     /// kernel's.
     pages: u64,
-    user: u32,
+    /// Those that it is, acts as, was, and opens files as.
+    users: [u32; 4],
 }
 
 impl Program {
     /// As it is now; `None` where it is gone, or has no code.
     fn of(pid: u32) -> Option<Program> {
         let (thread, pages) = with_code(pid)?;
-        let user = effective_user_of(pid)?;
+        let users = process::users_of(pid).try_into().ok()?;
         Some(Program {
             thread,
             pages,
-            user,
+            users,
         })
+    }
+
+    /// Whether two are to be compared. A server acts as one user and the other, in turn.
+    fn may_have_memory_of(&self, other: &Program) -> bool {
+        self.pages == other.pages && self.users.iter().any(|u| other.users.contains(u))
     }
 }
 
@@ -150,7 +194,7 @@ impl Known {
         let none = |pid| Program {
             thread: pid,
             pages: 0,
-            user: 0,
+            users: [0; 4],
         };
         let look = |pid| (pid, Program::of(pid).unwrap_or_else(|| none(pid)));
         Known {
@@ -166,6 +210,12 @@ impl Known {
             *self = Known::now();
         }
     }
+}
+
+/// The number that a process or thread was given last in our pid namespace (proc_loadavg(5)).
+fn last_number() -> Option<u32> {
+    let text = std::fs::read_to_string("/proc/loadavg").ok()?;
+    text.trim_end().rsplit(' ').next()?.parse().ok()
 }
 
 /// A thread of a process that has code, and how many pages; `None` where none has: it has ended, is
@@ -187,14 +237,25 @@ fn code_pages(name: &str) -> Option<u64> {
     statm.split(' ').nth(3)?.parse().ok()
 }
 
-/// Whether two threads have one memory; `None` where one is gone.
-fn share_memory(a: u32, b: u32) -> Option<bool> {
+/// What two threads have, of which the first one's memory can be read.
+fn compare(a: u32, b: u32) -> Both {
     const KCMP_VM: libc::c_int = 1;
     match threads::compare(a, b, KCMP_VM) {
-        0 => Some(true),
-        -1 => None,
-        _ => Some(false),
+        Ok(0) => Both::OneMemory,
+        Ok(_) => Both::TheirOwn,
+        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => match is_hidden(b) {
+            // That is so of a memory, and the first one's is not.
+            true => Both::TheirOwn,
+            false => Both::Hidden,
+        },
+        Err(_) => Both::Gone,
     }
+}
+
+/// Whether a process hides its memory (PR_SET_DUMPABLE): its folder in /proc is root's then.
+fn is_hidden(pid: u32) -> bool {
+    let about = rustix::fs::stat(format!("/proc/{pid}"));
+    process::effective_user() != 0 && about.is_ok_and(|s| s.st_uid == 0)
 }
 
 #[cfg(test)]

@@ -35,11 +35,14 @@ pub fn of(pid: u32) -> Vec<u32> {
 #[must_use]
 pub fn share_descriptors(a: u32, b: u32) -> bool {
     const KCMP_FILES: libc::c_int = 2;
-    compare(a, b, KCMP_FILES) == 0
+    compare(a, b, KCMP_FILES).is_ok_and(|order| order == 0)
 }
 
-/// What kcmp(2) says of two threads; -1 where one is gone, or the call is forbidden.
-pub(crate) fn compare(a: u32, b: u32, what: libc::c_int) -> i64 {
+/// What kcmp(2) says of two threads; 0 where they have the same.
+pub(crate) fn compare(a: u32, b: u32, what: libc::c_int) -> io::Result<i64> {
     // SAFETY: kcmp takes numbers here.
-    unsafe { libc::syscall(libc::SYS_kcmp, a, b, what, 0, 0) }
+    match unsafe { libc::syscall(libc::SYS_kcmp, a, b, what, 0, 0) } {
+        -1 => Err(io::Error::last_os_error()),
+        order => Ok(order),
+    }
 }

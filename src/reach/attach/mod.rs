@@ -278,6 +278,10 @@ impl<'a> Alone<'a> {
         match self.0.as_mut().map_or(Has::ItsOwn, Search::look) {
             Has::ItsOwn => Ok(()),
             Has::ThatOf(other) => Err(tracer::shares_memory(other)),
+            Has::NotCompared(other) => {
+                let why = format!("process {other} may have its memory, and may not be compared");
+                Err(Refusal::new(why, "become root (sudo)").into())
+            }
             Has::Unknown => {
                 let why = "processes come and go too fast: whether one has its memory is not known";
                 Err(Failure::Busy(why.into()))

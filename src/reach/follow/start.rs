@@ -187,9 +187,9 @@ impl Start {
         write(thread, program, &variables(program, wanted))
     }
 
-    /// Has a program that loads the library for a session inside of this one join this one, too: the
-    /// library answers, and asks no gate. It stays joined when it is let go of: then all of it is
-    /// real.
+    /// Has a program that loads the library for a session inside of this one join this one, too:
+    /// the library answers, and asks no gate. It stays joined when it is let go of: then all of it
+    /// is real.
     fn join_library(&self, thread: &Thread, program: &Program) -> Result<How, String> {
         let luggage = self.baggage.luggage.as_ref()?;
         let value = |name| program.stack.variable(name).map(OsStr::from_bytes);

@@ -438,7 +438,7 @@ impl Vigil {
             Err(_) => {
                 let errno = held.map_or_else(
                     || {
-                        rustix::fs::sync();
+                        job::sync_all();
                         0
                     },
                     |(_, held)| held.settle_here(|errno, fd| self.note(errno, fd)),
@@ -543,7 +543,8 @@ impl Vigil {
         // What the supervisor has met is not told again.
         let met = self.shared.page().lost().cast_signed();
         let is_settled = self.settles.is_empty() && self.missing.is_empty() && self.lost == 0;
-        let is_durable = (self.never || is_settled) && self.is_whole && met == 0;
+        // At never nothing was promised.
+        let is_durable = self.is_whole && (self.never || is_settled && met == 0);
         let own = self.ledger.own_entry(&self.what.id, &self.what.token);
         if is_durable && self.is_closed(&own) {
             self.what.give_back(true);
@@ -561,7 +562,7 @@ impl Vigil {
         match own {
             Ok(None) => true,
             // Somebody else was told.
-            Ok(Some(own)) if own.entry.error.is_some() => false,
+            Ok(Some(own)) if own.entry.error.is_some() && !self.never => false,
             Ok(Some(own)) => {
                 self.shared.page().entered.store(0, SeqCst);
                 self.ledger.close_here(own).is_ok()

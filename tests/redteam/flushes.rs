@@ -286,3 +286,36 @@ fn a_flush_that_failed_below_an_image_is_heard_of_whatever_has_its_name() {
     assert_eq!(end.status.code(), Some(125), "{end}");
     drop(inner);
 }
+
+/// It is mounted in nobody's sight here: a container's.
+#[test]
+fn a_sync_that_was_put_off_flushes_an_xfs_of_another_namespace() {
+    if !as_root("a_sync_that_was_put_off_flushes_an_xfs_of_another_namespace") {
+        return;
+    }
+    let (disk, stage) = (Disk::new("xfs", 320), Stage::new("elsewhere"));
+    let device = disk.device();
+    let mut apart = clean("unshare");
+    apart.args(["-m", "--propagation", "private"]);
+    apart.args(["sh", "-c", "echo ready; read end"]);
+    let mut apart = Running::start(&stage, apart);
+    assert_eq!(apart.hear(), "ready");
+    umount(disk.path());
+    let mut scribe = scribe(&stage, &[]);
+    let put_off = until(LIMIT, || {
+        let before = stage.counted().1;
+        assert_eq!(does(&mut scribe, "sync"), 0);
+        stage.counted().1 > before
+    });
+    if put_off {
+        // Else something in sight keeps every sync() real. Behind this its log is clean.
+        let mut sync = clean("nsenter");
+        sync.args(["-m", "-t", &apart.pid().to_string(), "sync", "-f"]);
+        run(sync.arg(disk.path())).must_succeed();
+        let before = flushes(&device);
+        ends_well(&stage, &mut scribe);
+        assert!(flushes(&device) > before, "no flush was sent");
+    }
+    apart.no_more();
+    apart.end();
+}

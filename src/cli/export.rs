@@ -121,7 +121,7 @@ fn why_not(args: &Args, e: Cannot) -> Trouble {
     let (why, try_) = match e {
         Cannot::Read(e) => return recording::unreadable(&args.file, "export", &e),
         Cannot::Write(Failed::Io(path, e)) => {
-            told::note_of_ours(&e, path.parent().unwrap_or(&path));
+            told::note_of_ours(&e, &path);
             let try_ = match e.kind() {
                 ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge => {
                     "make room, or name a folder on another disk"

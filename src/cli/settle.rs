@@ -266,8 +266,12 @@ fn path(name: &str) -> Result<String, Trouble> {
     let on_it = if mount::is_block_device(&fd) {
         let synced = rustix::fs::fsync(&fd);
         let on_it = device::mounted_of(&fd);
-        if let (Err(e), Some(ledger), Some(on_it)) = (synced, &ledger, &on_it) {
-            told::note_for_others(ledger, e.raw_os_error(), on_it.as_fd());
+        match (synced, &ledger, &on_it) {
+            (Err(e), Some(ledger), Some(on_it)) => {
+                told::note_for_others(ledger, e.raw_os_error(), on_it.as_fd());
+            }
+            (Err(e), None, _) => told::note_without_ledger(e.raw_os_error()),
+            _ => {}
         }
         synced.map_err(|e| trouble(e.to_string()))?;
         match on_it {
@@ -277,8 +281,9 @@ fn path(name: &str) -> Result<String, Trouble> {
     } else {
         fd
     };
-    let note = |errno, fd: BorrowedFd<'_>| {
-        { ledger.iter() }.for_each(|ledger| told::note_for_others(ledger, errno, fd));
+    let note = |errno, fd: BorrowedFd<'_>| match &ledger {
+        Some(ledger) => told::note_for_others(ledger, errno, fd),
+        None => told::note_without_ledger(errno),
     };
     // First: they are told by nobody else.
     let left = { ledger.as_ref() }.map(|ledger| orphans::settle_on(ledger, on_it.as_fd()));

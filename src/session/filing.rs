@@ -55,7 +55,13 @@ pub(super) fn beside(path: &Path, token: &str, kind: &str) -> Option<PathBuf> {
 
 fn sync_dir(dir: &Path) -> io::Result<()> {
     let fd = rustix::fs::open(dir, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-    Ok(rustix::fs::fsync(fd)?)
+    sync(&fd, dir)
+}
+
+/// Makes a file in folder `dir` durable. Who owes there is told no more what that is told.
+fn sync(file: &OwnedFd, dir: &Path) -> io::Result<()> {
+    let synced = rustix::fs::fsync(file).map_err(io::Error::from);
+    synced.inspect_err(|e| super::told::note_of_ledger(e, dir))
 }
 
 /// An entry that is being written: under a name that nobody else has, and locked. With it goes the
@@ -82,7 +88,7 @@ impl Fresh {
     /// One that is written durably; its name is not yet.
     pub(super) fn with(path: &Path, text: &[u8]) -> io::Result<Fresh> {
         let fresh = Fresh::written(path, text)?;
-        rustix::fs::fsync(&fresh.fd)?;
+        sync(&fresh.fd, folder_of(path))?;
         Ok(fresh)
     }
 
@@ -216,9 +222,9 @@ pub(super) fn note_loss(fresh: &Fresh, path: &Path, token: &str, kind: &str) -> 
 /// Those of writing a file.
 pub(super) fn note_at_once(path: &Path, token: &str, kind: &str, text: &[u8]) -> io::Result<()> {
     let fresh = Fresh::written(path, text)?;
-    let synced = rustix::fs::fsync(&fresh.fd);
+    let synced = sync(&fresh.fd, folder_of(path));
     note_loss(&fresh, path, token, kind)?;
-    Ok(synced?)
+    synced
 }
 
 /// Removes an entry.
@@ -251,7 +257,10 @@ fn make_durable(path: &Path, file: &OwnedFd) -> io::Result<()> {
     // The folder itself may be new.
     match dir.parent().map_or(Ok(()), sync_dir) {
         // Where the folder above cannot be opened, its whole file system is made durable instead.
-        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => Ok(rustix::fs::syncfs(file)?),
+        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
+            let synced = rustix::fs::syncfs(file).map_err(io::Error::from);
+            synced.inspect_err(|e| super::told::note_of_ledger(e, dir))
+        }
         done => done,
     }
 }

@@ -271,6 +271,11 @@ impl Debtor {
         matches!(&self.kept, Kept::In { ledger: its, .. } if its == ledger.dir())
     }
 
+    /// Whether it keeps no ledger.
+    pub(super) fn has_no_ledger(&self) -> bool {
+        matches!(self.kept, Kept::Nowhere)
+    }
+
     /// Its id.
     #[must_use]
     pub fn id(&self) -> &str {
@@ -323,6 +328,10 @@ impl Debtor {
             return Ok(None);
         };
         let heard = ledger.heard(&filed.entry.id, token);
+        if heard.is_err() && self.session().is_none() {
+            // It has closed its entry meanwhile, and would not have with that beside it.
+            return Ok(None);
+        }
         heard.map_err(|e| Unread::ledger(&filed.path, e.to_string()))
     }
 
@@ -460,6 +469,12 @@ fn settle_filed(
     page: Option<&Path>,
     locks: &[BorrowedFd<'_>],
 ) -> Result<Cleared, Unread> {
+    if filed.entry.is_never {
+        // Nothing was promised, so nothing is lost.
+        page.map(shared::is_being_closed);
+        let _ = ledger.close_here(filed);
+        return Ok(Cleared::nothing(&filed.entry.id));
+    }
     let out = settle_entry(filed, ledger, locks);
     let mut out = out.map_err(|e| Unread::full(&filed.path, e))?;
     // Another one who settled may have been told since they were read.
@@ -486,9 +501,6 @@ fn settle_entry(filed: &Filed, ledger: &Ledger, locks: &[BorrowedFd<'_>]) -> io:
     let entry = &filed.entry;
     let mut out = Cleared::nothing(&entry.id);
     out.entry.clone_from(&filed.path);
-    if entry.is_never {
-        return Ok(out);
-    }
     out.error.clone_from(&entry.error);
     let note = ledger.prepare_note(filed)?;
     let locks = &[locks, &[note.lock()]].concat();
@@ -497,7 +509,7 @@ fn settle_entry(filed: &Filed, ledger: &Ledger, locks: &[BorrowedFd<'_>]) -> io:
         if let Ok(job) = Job::start(|| job::sync_everything(locks)) {
             let _ = job.result();
         } else {
-            rustix::fs::sync();
+            job::sync_all();
         }
     }
     for fs in &entry.filesystems {

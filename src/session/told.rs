@@ -14,10 +14,12 @@ use super::stale::{life_of, page_of, Debtor, Life};
 use super::{control, dirs, filesystems, shared};
 use rustix::fs::{Mode, OFlags};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use synclater_model::ledger::{Boot, Entry, LedgerFs};
 use synclater_model::policy::filesystem::{mount_of, Mount};
-use synclater_sys::{mount, process};
+use synclater_sys::mount::{self, Holds};
+use synclater_sys::process;
 
 /// What is said of an error behind its name.
 pub const TO_OTHERS: &str = " was told to somebody else who settled there: writes were lost";
@@ -43,33 +45,79 @@ pub fn note_for_others_at(ledger: &Ledger, errno: i32, path: &Path) {
         return note_for_others(ledger, errno, there.as_fd());
     }
     let table = filesystems::mounts_of("self");
-    let at: Vec<Mount> = mount_of(&table, path).cloned().into_iter().collect();
+    let path = std::path::absolute(path).unwrap_or_default();
+    let at: Vec<Mount> = mount_of(&table, &path).cloned().into_iter().collect();
     note_heard(ledger, errno, &owing(ledger, &at));
 }
 
 /// Notes what a sync of a file of ours was told, as well as can be: a report, say, that lies where
 /// sessions owe. Nothing is lost where a disk is only full.
 pub fn note_of_ours(e: &std::io::Error, place: &Path) {
-    let is_loss = |errno: &i32| *errno == rustix::io::Errno::IO.raw_os_error();
+    // A folder that was made for it is gone by now, and one of our own folder's names none.
+    let is_gone = |e: std::io::Error| e.kind() == std::io::ErrorKind::NotFound;
+    let is_there = |p: &&Path| !p.symlink_metadata().is_err_and(is_gone);
+    let place = place.ancestors().find(is_there).unwrap_or(Path::new("."));
+
     let ledger = Ledger::existing().ok().flatten();
-    if let (Some(errno), Some(ledger)) = (e.raw_os_error().filter(is_loss), ledger) {
-        note_for_others_at(&ledger, errno, place);
+    match (loss(e), ledger) {
+        (Some(errno), Some(ledger)) => note_for_others_at(&ledger, errno, place),
+        (Some(errno), None) => note_without_ledger(errno),
+        (None, _) => {}
     }
 }
 
 fn note_heard(ledger: &Ledger, errno: i32, entries: &[Filed]) {
     // First those in memory: a ledger may have no room, or lie on that disk.
-    let living: Vec<(Debtor, PathBuf)> = { control::sessions().iter() }
-        .map(|s| (Debtor::of(s), page_of(s)))
-        .collect();
-    for one in entries {
-        { living.iter() }
-            .filter(|(debtor, _)| debtor.has_written(&one.entry))
-            .for_each(|(_, page)| shared::tell(page, errno));
-    }
+    tell_living(errno, entries);
     for one in entries {
         let _ = ledger.note_heard(&one.path, errno);
     }
+}
+
+/// Tells living sessions of our run folder that have written one of these entries, or have no
+/// ledger: where those owe is not known.
+fn tell_living(errno: i32, entries: &[Filed]) {
+    for session in control::sessions() {
+        let debtor = Debtor::of(&session);
+        let owes = |one: &Filed| debtor.has_written(&one.entry);
+        if debtor.has_no_ledger() || entries.iter().any(owes) {
+            shared::tell(&page_of(&session), errno);
+        }
+    }
+}
+
+/// Notes it where whoever is told has no ledger: for sessions that have none either.
+pub fn note_without_ledger(errno: i32) {
+    tell_living(errno, &[]);
+}
+
+/// The errno of what a disk may have lost: what it says itself (blk_errors, Linux 6.18).
+fn loss(e: &std::io::Error) -> Option<i32> {
+    use rustix::io::Errno;
+    let all = [
+        Errno::IO,
+        Errno::NODATA,
+        Errno::REMOTEIO,
+        Errno::NOLINK,
+        Errno::ILSEQ,
+        Errno::TIMEDOUT,
+    ];
+    let errno = Errno::from_io_error(e).filter(|errno| all.contains(errno));
+    errno.map(Errno::raw_os_error)
+}
+
+/// Notes that a sync of the ledger's own, which lies in folder `dir`, was told of a lost write:
+/// sessions may owe on its file system.
+pub fn note_of_ledger(e: &std::io::Error, dir: &Path) {
+    static IS_NOTING: AtomicBool = AtomicBool::new(false);
+    // The note is synced as well, and told the same.
+    let Some(errno) = loss(e).filter(|_| !IS_NOTING.swap(true, Ordering::SeqCst)) else {
+        return;
+    };
+    if let Ok(Some(ledger)) = Ledger::at(dir) {
+        note_for_others_at(&ledger, errno, dir);
+    }
+    IS_NOTING.store(false, Ordering::SeqCst);
 }
 
 /// Sessions that owe on the file system of `fd`.
@@ -115,8 +163,7 @@ pub fn mount_of_fd(fd: BorrowedFd<'_>) -> Option<u64> {
     id.trim().parse().ok()
 }
 
-/// Where the file system of `fd` is mounted in our sight, or may be: its own mount need not be. One
-/// that was shut down says no number, and those of btrfs are its subvolumes'.
+/// Where the file system of `fd` is mounted in our sight, or may be: its own mount need not be.
 #[must_use]
 pub fn mounts_beside(fd: BorrowedFd<'_>) -> Vec<Mount> {
     let mut table = filesystems::mounts_of("self");
@@ -125,8 +172,13 @@ pub fn mounts_beside(fd: BorrowedFd<'_>) -> Vec<Mount> {
         table.retain(|m| m.dev == dev);
         return table;
     }
-    let dev = mount::what_is(fd).ok().map(|(dev, _)| dev);
-    let may_be = |m: &Mount| dev.is_none_or(|dev| dev_of(m) == dev || m.fstype == "btrfs");
-    table.retain(may_be);
+    let kind = mount::what_holds(fd);
+    // The number of a file of btrfs is its subvolume's.
+    let is_btrfs = matches!(kind, Some(Holds::Btrfs));
+    let dev = match kind {
+        Some(Holds::Xfs(dev)) => Some(dev),
+        _ => mount::what_is(fd).ok().map(|(dev, _)| dev),
+    };
+    table.retain(|m| dev == Some(dev_of(m)) || is_btrfs && m.fstype == "btrfs");
     table
 }

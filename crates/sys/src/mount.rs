@@ -74,6 +74,33 @@ pub fn mode_of_fd(fd: impl AsFd) -> io::Result<u32> {
     Ok(x.stx_mode.into())
 }
 
+/// What a file system tells of itself that answers nothing else any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Holds {
+    /// XFS, and the number of its device: it says that also when it was shut down.
+    Xfs(u64),
+    /// btrfs.
+    Btrfs,
+}
+
+/// What holds the file of `fd`: one of those, or `None`.
+#[must_use]
+pub fn what_holds(fd: impl AsFd) -> Option<Holds> {
+    const XFS: i64 = 0x5846_5342;
+    const BTRFS: i64 = 0x9123_683e;
+    let kind = rustix::fs::fstatfs(&fd).ok()?.f_type;
+    match kind {
+        // huge_encode_dev (xfs_fs_statfs, Linux 6.18): 32 bits, as those of stat(2).
+        XFS => {
+            let dev = rustix::fs::fstatvfs(&fd).ok()?.f_fsid & u64::from(u32::MAX);
+            let (major, minor) = (rustix::fs::major(dev), rustix::fs::minor(dev));
+            Some(Holds::Xfs(u64::from(major) << 32 | u64::from(minor)))
+        }
+        BTRFS => Some(Holds::Btrfs),
+        _ => None,
+    }
+}
+
 /// Where a descriptor lies.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {

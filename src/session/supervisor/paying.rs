@@ -63,15 +63,18 @@ impl Supervisor {
 
     /// A flush that a disk refuses is told to whoever asked for it, and to nobody else: what others
     /// had written there before may be lost, whatever the next flush says.
-    fn hear_failed_flushes(&mut self) {
+    pub(super) fn hear_failed_flushes(&mut self) {
         self.hear_failed_flushes_of(None);
     }
 
     /// The same where row `settled` was settled a moment ago, and does not owe any more.
     fn hear_failed_flushes_of(&mut self, settled: Option<usize>) {
         let disks = { self.failed_flushes.as_mut() }.map(FailedFlushes::told);
-        let refused = self.owing_on(&disks.unwrap_or_default(), settled);
-        self.refused.extend(refused);
+        for one in self.owing_on(&disks.unwrap_or_default(), settled) {
+            if !self.refused.contains(&one) {
+                self.refused.push(one);
+            }
+        }
         // What was put off at `never` may still come to be settled.
         if self.must_settle() || !self.settles.is_empty() || settled.is_some() {
             for (row, dev) in std::mem::take(&mut self.refused) {
@@ -212,10 +215,15 @@ impl Supervisor {
     }
 
     pub(super) fn settle_answer(&self, said: Option<String>) -> Answer {
-        match &self.paid.error {
-            None if self.heard() != 0 => Answer::Refused {
-                why: format!("{}{}", errno_name(self.heard()), told::TO_OTHERS),
-            },
+        let lost = match &self.paid.error {
+            None if self.heard() == 0 => None,
+            None => Some(format!("{}{}", errno_name(self.heard()), told::TO_OTHERS)),
+            Some(e) => {
+                let (name, mount, device) = (&e.name, &e.mount, &e.device);
+                Some(format!("{name} on {mount} ({device}): writes were lost"))
+            }
+        };
+        match lost {
             None => Answer::Done {
                 said: match said {
                     Some(said) if self.paid.doubts.is_empty() => said,
@@ -223,8 +231,8 @@ impl Supervisor {
                     None => self.what_is_settled(),
                 },
             },
-            Some(e) => Answer::Refused {
-                why: format!("{} on {} ({}): writes were lost", e.name, e.mount, e.device),
+            Some(why) => Answer::Refused {
+                why: said.map_or(why.clone(), |said| format!("{said}; but {why}")),
             },
         }
     }
@@ -338,7 +346,7 @@ impl Supervisor {
         let held = self.filesystems.get(index).and_then(|f| f.held());
         let errno = held.map_or_else(
             || {
-                rustix::fs::sync();
+                synclater_sys::job::sync_all();
                 0
             },
             |held| held.settle_here(|errno, fd| self.note(errno, Some(fd))),

@@ -125,11 +125,13 @@ impl Supervisor {
                 Ok(Request::Detach { json }) => self.detach(client, json),
                 Ok(Request::Watch) => self.watch(client),
                 Ok(Request::Set { until, for_s }) => {
+                    let is_now = until.as_deref() == Some("now");
                     let had_lost = self.paid.error.is_some();
                     match self.set(until, for_s) {
                         // What was put off before is durable when it is told.
                         Answer::Done { said }
-                            if !self.settles.is_empty()
+                            if is_now
+                                || !self.settles.is_empty()
                                 || self.paid.error.is_some() != had_lost =>
                         {
                             self.answer_once_settled(client, Some(said));
@@ -142,6 +144,7 @@ impl Supervisor {
     }
 
     fn answer_once_settled(&mut self, client: Client, said: Option<String>) {
+        self.hear_failed_flushes();
         if self.settles.is_empty() {
             return client.answer(&self.settle_answer(said));
         }

@@ -87,6 +87,8 @@ impl<'a> Search<'a> {
 
     /// Looks; the next time at those alone that have begun since.
     pub fn look(&mut self) -> Has {
+        // One that is being made has its number, and is not listed yet.
+        self.last = None;
         for _ in 0..LISTS {
             let Ok(fresh) = self.fresh() else {
                 return Has::Unknown;
@@ -252,9 +254,9 @@ fn compare(a: u32, b: u32) -> Both {
     }
 }
 
-/// Whether a process hides its memory (PR_SET_DUMPABLE): its folder in /proc is root's then.
+/// Whether a process hides its memory (PR_SET_DUMPABLE): its files in /proc are root's then.
 fn is_hidden(pid: u32) -> bool {
-    let about = rustix::fs::stat(format!("/proc/{pid}"));
+    let about = rustix::fs::stat(format!("/proc/{pid}/status"));
     process::effective_user() != 0 && about.is_ok_and(|s| s.st_uid == 0)
 }
 

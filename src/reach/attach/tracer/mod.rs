@@ -70,26 +70,20 @@ fn state(pid: u32, tid: u32) -> char {
     stat.and_then(|rest| rest.chars().next()).unwrap_or('?')
 }
 
-/// Whether a thread waits for its child of vfork(2), which runs in the same memory. System calls:
-/// vfork, clone with CLONE_VFORK, clone3.
-fn waits_for_vfork(pid: u32, tid: u32, class: Class) -> bool {
-    const CLONE_VFORK: u64 = 0x4000;
+/// Whether a thread is about to make one that may run in the same memory, or waits for its child of
+/// vfork(2), which does. System calls: vfork, clone, clone3.
+fn is_in_clone(pid: u32, tid: u32, class: Class) -> bool {
     let text = process::text(format!("/proc/{pid}/task/{tid}/syscall"));
     let text = text.unwrap_or_default();
-    let mut words = text.split(' ');
-    let call = words.next();
-    let first = words
-        .next()
-        .and_then(|w| u64::from_str_radix(w.trim_start_matches("0x"), 16).ok());
+    let call = text.split(' ').next();
     let (vfork, clone) = match class {
         Class::Long => ("58", "56"),
         Class::Small => ("190", "120"),
     };
     match call {
         Some("435") => true,
-        Some(call) if call == vfork => true,
-        Some(call) if call == clone => first.unwrap_or(0) & CLONE_VFORK != 0,
-        _ => false,
+        Some(call) => call == vfork || call == clone,
+        None => false,
     }
 }
 
@@ -348,7 +342,7 @@ impl Tracer {
             if naps > 2 && !fresh_ones_run && running.iter().all(in_kernel) {
                 if running
                     .iter()
-                    .any(|tid| waits_for_vfork(self.pid, *tid, self.class))
+                    .any(|tid| is_in_clone(self.pid, *tid, self.class))
                 {
                     return Err(Failure::Busy("a child of vfork runs in its memory".into()));
                 }

@@ -270,7 +270,13 @@ fn path(name: &str) -> Result<String, Trouble> {
             (Err(e), Some(ledger), Some(on_it)) => {
                 told::note_for_others(ledger, e.raw_os_error(), on_it.as_fd());
             }
-            (Err(e), None, _) => told::note_without_ledger(e.raw_os_error()),
+            (Err(e), Some(ledger), None) => {
+                told::note_for_device(ledger, e.raw_os_error(), fd.as_fd());
+            }
+            (Err(e), None, on_it) => {
+                let on_it = on_it.as_ref().map(AsFd::as_fd);
+                told::note_without_ledger(e.raw_os_error(), on_it);
+            }
             _ => {}
         }
         synced.map_err(|e| trouble(e.to_string()))?;
@@ -283,7 +289,7 @@ fn path(name: &str) -> Result<String, Trouble> {
     };
     let note = |errno, fd: BorrowedFd<'_>| match &ledger {
         Some(ledger) => told::note_for_others(ledger, errno, fd),
-        None => told::note_without_ledger(errno),
+        None => told::note_without_ledger(errno, Some(fd)),
     };
     // First: they are told by nobody else.
     let left = { ledger.as_ref() }.map(|ledger| orphans::settle_on(ledger, on_it.as_fd()));

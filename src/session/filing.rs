@@ -53,15 +53,16 @@ pub(super) fn beside(path: &Path, token: &str, kind: &str) -> Option<PathBuf> {
     is_random(token).then(|| path.with_extension(format!("{token}.{kind}")))
 }
 
-fn sync_dir(dir: &Path) -> io::Result<()> {
+fn sync_dir(dir: &Path, ledger: &Path) -> io::Result<()> {
     let fd = rustix::fs::open(dir, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-    sync(&fd, dir)
+    sync(&fd, ledger)
 }
 
-/// Makes a file in folder `dir` durable. Who owes there is told no more what that is told.
-fn sync(file: &OwnedFd, dir: &Path) -> io::Result<()> {
+/// Makes a file of the ledger in this folder durable, or the folder above. Who owes there is told
+/// no more what that is told.
+fn sync(file: &OwnedFd, ledger: &Path) -> io::Result<()> {
     let synced = rustix::fs::fsync(file).map_err(io::Error::from);
-    synced.inspect_err(|e| super::told::note_of_ledger(e, dir))
+    synced.inspect_err(|e| super::told::note_of_ledger(e, ledger, file.as_fd()))
 }
 
 /// An entry that is being written: under a name that nobody else has, and locked. With it goes the
@@ -234,7 +235,7 @@ pub(super) fn note_at_once(path: &Path, token: &str, kind: &str, text: &[u8]) ->
 pub(super) fn remove(path: &Path) -> io::Result<()> {
     match std::fs::remove_file(path) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
-        _ => sync_dir(folder_of(path)),
+        _ => sync_dir(folder_of(path), folder_of(path)),
     }
 }
 
@@ -243,7 +244,7 @@ pub(super) fn remove(path: &Path) -> io::Result<()> {
 /// # Errors
 /// Those of fsync(2).
 pub(super) fn sync_folder_of(path: &Path) -> io::Result<()> {
-    sync_dir(folder_of(path))
+    sync_dir(folder_of(path), folder_of(path))
 }
 
 fn folder_of(path: &Path) -> &Path {
@@ -253,13 +254,13 @@ fn folder_of(path: &Path) -> &Path {
 /// Makes the name of an entry durable, whose `file` is.
 fn make_durable(path: &Path, file: &OwnedFd) -> io::Result<()> {
     let dir = folder_of(path);
-    sync_dir(dir)?;
+    sync_dir(dir, dir)?;
     // The folder itself may be new.
-    match dir.parent().map_or(Ok(()), sync_dir) {
+    match dir.parent().map_or(Ok(()), |above| sync_dir(above, dir)) {
         // Where the folder above cannot be opened, its whole file system is made durable instead.
         Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
             let synced = rustix::fs::syncfs(file).map_err(io::Error::from);
-            synced.inspect_err(|e| super::told::note_of_ledger(e, dir))
+            synced.inspect_err(|e| super::told::note_of_ledger(e, dir, file.as_fd()))
         }
         done => done,
     }

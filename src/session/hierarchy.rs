@@ -5,6 +5,7 @@
 
 use super::dirs;
 use super::filesystems::mounts_of;
+use rustix::fs::{mkdirat, openat, Mode, OFlags};
 use std::fs::{File, Metadata};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::PathBuf;
@@ -54,3 +55,23 @@ fn outermost(
     }
     all.iter().find_map(opened)
 }
+
+/// Leaves the victims' cgroups, where such hierarchies can be written: that of cgroup2, and the one
+/// that freezes of cgroup v1. Best effort: without it, what freezes or kills those hits the caller
+/// too (the keeper's ledger entry stays open).
+pub fn enter_own_cgroup() {
+    for root in to_write() {
+        let _ = enter_group(&root);
+    }
+}
+
+fn enter_group(root: &OwnedFd) -> rustix::io::Result<()> {
+    let _ = mkdirat(root, KEEPERS, Mode::from_raw_mode(0o755));
+    let in_it = OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let group = openat(root, KEEPERS, in_it | OFlags::DIRECTORY, Mode::empty())?;
+    let members = openat(group, "cgroup.procs", in_it | OFlags::WRONLY, Mode::empty())?;
+    rustix::io::write(members, b"0").map(drop)
+}
+
+/// Where keepers live, in each hierarchy.
+pub const KEEPERS: &str = "synclater-keeper";

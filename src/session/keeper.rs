@@ -10,11 +10,11 @@ use super::belongings::Belongings;
 use super::device::{self, Number};
 use super::durable::{Holding, Past};
 use super::filesystems::dev_of;
-use super::hierarchy;
+use super::hierarchy::{self, enter_own_cgroup, KEEPERS};
 use super::ledger::{Filed, Ledger, Unread};
 use super::shared::Shared;
 use super::told;
-use rustix::fs::{mkdirat, openat, unlinkat, AtFlags, Mode, OFlags};
+use rustix::fs::{unlinkat, AtFlags};
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -98,6 +98,7 @@ impl Keeper {
                 is_whole: false,
                 proof: Vec::new(),
                 lost: 0,
+                sync_is_next: false,
                 flushes: FailedFlushes::watch().ok(),
                 refusals: Vec::new(),
             }
@@ -260,6 +261,8 @@ struct Vigil {
     proof: Vec<OwnedFd>,
     /// The errno of a lost write that it has met.
     lost: i32,
+    /// Whether sync(2) is to be made once what is being settled is.
+    sync_is_next: bool,
     /// What disks refuse: a supervisor that dies may not have judged that.
     flushes: Option<FailedFlushes>,
     refusals: Vec<(Instant, Option<Number>)>,
@@ -413,12 +416,23 @@ impl Vigil {
         if self.never {
             return;
         }
-        // In this order: what is held is flushed behind the last sync() that was put off.
-        if self.all {
-            self.settle(ALL_FS);
-        }
+        // What a disk tells once, sync(2) tells nobody.
+        self.settle_all_held();
+        self.sync_is_next = self.all;
+        self.sync_where_it_is_next();
+    }
+
+    fn settle_all_held(&mut self) {
         let held: Vec<usize> = self.held.iter().map(|(i, _)| *i).collect();
         held.into_iter().for_each(|i| self.settle(i));
+    }
+
+    /// In this order: what is held is flushed behind the last sync() that was put off.
+    fn sync_where_it_is_next(&mut self) {
+        if self.settles.is_empty() && std::mem::take(&mut self.sync_is_next) {
+            self.settle(ALL_FS);
+            self.settle_all_held();
+        }
     }
 
     /// Begins to settle file system `index`; if it is being settled, once more after.
@@ -503,6 +517,7 @@ impl Vigil {
         } else if self.again.remove(&index) {
             self.settle(index);
         }
+        self.sync_where_it_is_next();
     }
 
     /// The kernel tells of a lost write once: whoever hears it must pass it on, to the victims
@@ -543,9 +558,11 @@ impl Vigil {
         // What the supervisor has met is not told again.
         let met = self.shared.page().lost().cast_signed();
         let is_settled = self.settles.is_empty() && self.missing.is_empty() && self.lost == 0;
-        // At never nothing was promised.
-        let is_durable = self.is_whole && (self.never || is_settled && met == 0);
         let own = self.ledger.own_entry(&self.what.id, &self.what.token);
+        // Where nothing was ever promised nothing is lost.
+        let is_free = matches!(&own, Ok(Some(own)) if own.entry.is_free());
+        let is_paid = is_free || (self.never || is_settled) && met == 0;
+        let is_durable = self.is_whole && is_paid;
         if is_durable && self.is_closed(&own) {
             self.what.give_back(true);
             return 0;
@@ -562,7 +579,7 @@ impl Vigil {
         match own {
             Ok(None) => true,
             // Somebody else was told.
-            Ok(Some(own)) if own.entry.error.is_some() && !self.never => false,
+            Ok(Some(own)) if own.entry.error.is_some() && !own.entry.is_free() => false,
             Ok(Some(own)) => {
                 self.shared.page().entered.store(0, SeqCst);
                 self.ledger.close_here(own).is_ok()
@@ -571,23 +588,3 @@ impl Vigil {
         }
     }
 }
-
-/// Leaves the victims' cgroups, where such hierarchies can be written: that of cgroup2, and the one
-/// that freezes of cgroup v1. Best effort: without it, what freezes or kills those hits the caller
-/// too (the keeper's ledger entry stays open).
-pub fn enter_own_cgroup() {
-    for root in hierarchy::to_write() {
-        let _ = enter_group(&root);
-    }
-}
-
-fn enter_group(root: &OwnedFd) -> rustix::io::Result<()> {
-    let _ = mkdirat(root, KEEPERS, Mode::from_raw_mode(0o755));
-    let in_it = OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    let group = openat(root, KEEPERS, in_it | OFlags::DIRECTORY, Mode::empty())?;
-    let members = openat(group, "cgroup.procs", in_it | OFlags::WRONLY, Mode::empty())?;
-    rustix::io::write(members, b"0").map(drop)
-}
-
-/// Where keepers live, in each hierarchy.
-const KEEPERS: &str = "synclater-keeper";

@@ -271,6 +271,14 @@ impl Debtor {
         matches!(&self.kept, Kept::In { ledger: its, .. } if its == ledger.dir())
     }
 
+    /// Where its ledger is.
+    pub(super) fn ledger(&self) -> Option<PathBuf> {
+        match &self.kept {
+            Kept::In { ledger, .. } => Some(ledger.clone()),
+            _ => None,
+        }
+    }
+
     /// Whether it keeps no ledger.
     pub(super) fn has_no_ledger(&self) -> bool {
         matches!(self.kept, Kept::Nowhere)
@@ -469,14 +477,17 @@ fn settle_filed(
     page: Option<&Path>,
     locks: &[BorrowedFd<'_>],
 ) -> Result<Cleared, Unread> {
-    if filed.entry.is_never {
-        // Nothing was promised, so nothing is lost.
+    let mut out = if filed.entry.is_never {
+        Cleared::nothing(&filed.entry.id)
+    } else {
+        let out = settle_entry(filed, ledger, locks);
+        out.map_err(|e| Unread::full(&filed.path, e))?
+    };
+    if filed.entry.is_free() {
         page.map(shared::is_being_closed);
         let _ = ledger.close_here(filed);
-        return Ok(Cleared::nothing(&filed.entry.id));
+        return Ok(out);
     }
-    let out = settle_entry(filed, ledger, locks);
-    let mut out = out.map_err(|e| Unread::full(&filed.path, e))?;
     // Another one who settled may have been told since they were read.
     let now = ledger.entry(&filed.entry.id)?;
     let now = now.filter(|now| now.entry.token == filed.entry.token);
@@ -505,6 +516,10 @@ fn settle_entry(filed: &Filed, ledger: &Ledger, locks: &[BorrowedFd<'_>]) -> io:
     let note = ledger.prepare_note(filed)?;
     let locks = &[locks, &[note.lock()]].concat();
     if entry.sync {
+        // First: what a disk tells once, sync(2) tells nobody.
+        settle_each(entry, ledger, &note, locks, &mut out)?;
+        out.settled.clear();
+        out.failed.clear();
         // What the session knows of is settled behind that, by what makes it durable.
         if let Ok(job) = Job::start(|| job::sync_everything(locks)) {
             let _ = job.result();
@@ -512,6 +527,18 @@ fn settle_entry(filed: &Filed, ledger: &Ledger, locks: &[BorrowedFd<'_>]) -> io:
             job::sync_all();
         }
     }
+    settle_each(entry, ledger, &note, locks, &mut out)?;
+    Ok(out)
+}
+
+/// Settles each file system of an entry.
+fn settle_each(
+    entry: &Entry,
+    ledger: &Ledger,
+    note: &super::ledger::Note,
+    locks: &[BorrowedFd<'_>],
+    out: &mut Cleared,
+) -> io::Result<()> {
     for fs in &entry.filesystems {
         let noted = |errno, fd: BorrowedFd<'_>| {
             let _ = note.write(errno);
@@ -528,7 +555,7 @@ fn settle_entry(filed: &Filed, ledger: &Ledger, locks: &[BorrowedFd<'_>]) -> io:
         };
         list.push(fs.mount.clone());
     }
-    Ok(out)
+    Ok(())
 }
 
 /// Settles the file system that an entry names: 0 or an errno. `None` where it is mounted nowhere

@@ -10,11 +10,13 @@
 
 use super::filesystems::dev_of;
 use super::ledger::{Filed, Ledger};
+use super::opening::known_at;
 use super::stale::{life_of, page_of, Debtor, Life};
 use super::{control, dirs, filesystems, shared};
 use rustix::fs::{Mode, OFlags};
+use std::collections::BTreeSet;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use synclater_model::ledger::{Boot, Entry, LedgerFs};
 use synclater_model::policy::filesystem::{mount_of, Mount};
@@ -61,7 +63,10 @@ pub fn note_of_ours(e: &std::io::Error, place: &Path) {
     let ledger = Ledger::existing().ok().flatten();
     match (loss(e), ledger) {
         (Some(errno), Some(ledger)) => note_for_others_at(&ledger, errno, place),
-        (Some(errno), None) => note_without_ledger(errno),
+        (Some(errno), None) => {
+            let there = mount::open_for_sync(place).ok();
+            note_without_ledger(errno, there.as_ref().map(AsFd::as_fd));
+        }
         (None, _) => {}
     }
 }
@@ -86,9 +91,30 @@ fn tell_living(errno: i32, entries: &[Filed]) {
     }
 }
 
-/// Notes it where whoever is told has no ledger: for sessions that have none either.
-pub fn note_without_ledger(errno: i32) {
+/// Notes it where whoever is told has no ledger: for living sessions that have none either, and in
+/// those that others have.
+pub fn note_without_ledger(errno: i32, fd: Option<BorrowedFd<'_>>) {
     tell_living(errno, &[]);
+    let all: BTreeSet<PathBuf> = { control::sessions().iter() }
+        .filter_map(|s| Debtor::of(s).ledger())
+        .collect();
+    for dir in all {
+        if let (Ok(Some(ledger)), Some(fd)) = (Ledger::at(&dir), fd) {
+            note_for_others(&ledger, errno, fd);
+        }
+    }
+}
+
+/// Notes it for whoever owes on a file system of this device that is mounted nowhere in sight.
+pub fn note_for_device(ledger: &Ledger, errno: i32, device: BorrowedFd<'_>) {
+    let number = rustix::fs::fstat(device).map(|s| s.st_rdev).ok();
+    let is_it = |fs: &LedgerFs| {
+        let source = rustix::fs::stat(&fs.source).ok();
+        number.is_some() && source.map(|s| s.st_rdev) == number
+    };
+    let (mut filed, _) = ledger.entries();
+    filed.retain(|f| f.entry.filesystems.iter().any(is_it));
+    note_heard(ledger, errno, &filed);
 }
 
 /// The errno of what a disk may have lost: what it says itself (blk_errors, Linux 6.18).
@@ -106,16 +132,16 @@ fn loss(e: &std::io::Error) -> Option<i32> {
     errno.map(Errno::raw_os_error)
 }
 
-/// Notes that a sync of the ledger's own, which lies in folder `dir`, was told of a lost write:
-/// sessions may owe on its file system.
-pub fn note_of_ledger(e: &std::io::Error, dir: &Path) {
+/// Notes that a sync of a file of the ledger in folder `dir` was told of a lost write: sessions may
+/// owe on its file system.
+pub fn note_of_ledger(e: &std::io::Error, dir: &Path, file: BorrowedFd<'_>) {
     static IS_NOTING: AtomicBool = AtomicBool::new(false);
     // The note is synced as well, and told the same.
     let Some(errno) = loss(e).filter(|_| !IS_NOTING.swap(true, Ordering::SeqCst)) else {
         return;
     };
     if let Ok(Some(ledger)) = Ledger::at(dir) {
-        note_for_others_at(&ledger, errno, dir);
+        note_for_others(&ledger, errno, file);
     }
     IS_NOTING.store(false, Ordering::SeqCst);
 }
@@ -144,7 +170,10 @@ fn owing(ledger: &Ledger, mounts: &[Mount]) -> Vec<Filed> {
 /// of the error.
 #[must_use]
 pub fn known_on(ledger: &Ledger, fd: BorrowedFd<'_>) -> Option<(String, String)> {
-    { owing_on(ledger, fd).into_iter() }.find_map(|f| Some((f.entry.id, f.entry.error?)))
+    let all = owing_on(ledger, fd)
+        .into_iter()
+        .filter(|f| !f.entry.is_never);
+    all.map(|f| f.entry).find_map(|e| Some((e.id, e.error?)))
 }
 
 /// Whether an entry means the file system that is mounted there. What is no path is the source of
@@ -174,11 +203,16 @@ pub fn mounts_beside(fd: BorrowedFd<'_>) -> Vec<Mount> {
     }
     let kind = mount::what_holds(fd);
     // The number of a file of btrfs is its subvolume's.
-    let is_btrfs = matches!(kind, Some(Holds::Btrfs));
     let dev = match kind {
         Some(Holds::Xfs(dev)) => Some(dev),
         _ => mount::what_is(fd).ok().map(|(dev, _)| dev),
     };
-    table.retain(|m| dev == Some(dev_of(m)) || is_btrfs && m.fstype == "btrfs");
+    let is_same = |m: &Mount| {
+        let there = known_at(m.path(), OFlags::empty());
+        let there = there.filter(|fd| mount_of_fd(fd.as_fd()) == Some(m.id));
+        m.fstype == "btrfs" && there.is_some_and(|fd| mount::what_holds(fd) == kind)
+    };
+    let is_btrfs = matches!(kind, Some(Holds::Btrfs(_)));
+    table.retain(|m| dev == Some(dev_of(m)) || is_btrfs && is_same(m));
     table
 }

@@ -323,6 +323,11 @@ fn what_others_were_told_is_said_by_the_session_that_owes_there() {
         let told = stage.ask(ask);
         assert_eq!(told.status.code(), Some(125), "{told}");
     }
-    let end = scribe.end();
-    assert_eq!(end.status.code(), Some(125), "{end}");
+    // What was promised before stays so.
+    stage.ask(&["set", &id, "--until", "never"]).must_succeed();
+    kill_all(&stage.of_synclater());
+    let told = stage.ask(&["settle"]);
+    assert_eq!(told.status.code(), Some(125), "{told}");
+    assert_eq!(stage.entries().len(), 1, "{told}");
+    scribe.end();
 }

@@ -43,9 +43,12 @@ pub struct Entry {
     pub started: String,
     /// The laxest dial that was in force, as `--until` takes it.
     pub until: String,
-    /// Nothing of it was ever to be settled: each dial was `never`.
+    /// Nothing of it is to be settled: each dial is `never`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_never: bool,
+    /// Something was to be settled at any time: what is known to be lost counts at `never`, too.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub promised: bool,
     /// The name of the error of a write that was lost: no settle can bring it back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
@@ -130,6 +133,12 @@ struct Versioned {
 }
 
 impl Entry {
+    /// Whether nothing was ever promised, so that nothing can be lost.
+    #[must_use]
+    pub fn is_free(&self) -> bool {
+        self.is_never && !self.promised
+    }
+
     /// Version of the form that this crate writes.
     pub const VERSION: u32 = 1;
 
@@ -225,6 +234,7 @@ mod tests {
             started: "2025-01-31T12:00:00Z".into(),
             until: "exit".into(),
             is_never: false,
+            promised: true,
             error: None,
             consistent: None,
             filesystems: vec![LedgerFs {

@@ -212,15 +212,20 @@ pub fn sync_everything(locks: &[BorrowedFd<'_>]) -> i32 {
     0
 }
 
-/// As sync(2), and flushes the disk of each XFS of the machine, as far as it may be opened: where
-/// its log is clean sync(2) does not (xfs_fs_sync_fs, Linux 6.18), and one that is mounted in
-/// another namespace alone is in nobody's sight here.
+/// As sync(2), and flushes the disk of each XFS that is mounted in another namespace alone, as far
+/// as it may be opened, and answers within two seconds: where its log is clean sync(2) does not
+/// (xfs_fs_sync_fs, Linux 6.18), and it is in nobody's sight here.
 pub fn sync_all() {
     rustix::fs::sync();
+    let until = Instant::now() + Duration::from_secs(2);
+    let ours = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let is_ours = |number: &str| { ours.lines() }.any(|l| l.split(' ').nth(2) == Some(number));
+    let mut all_jobs = Vec::new();
     let all = std::fs::read_dir("/sys/fs/xfs").into_iter().flatten();
     for name in all.flatten().map(|e| e.file_name()) {
         let number = std::fs::read_to_string(Path::new("/sys/class/block").join(&name).join("dev"));
-        let number = number.ok().and_then(|text| {
+        let number = number.ok().filter(|number| !is_ours(number.trim()));
+        let number = number.and_then(|text| {
             let (major, minor) = text.trim().split_once(':')?;
             Some(rustix::fs::makedev(
                 major.parse().ok()?,
@@ -237,9 +242,16 @@ pub fn sync_all() {
             about.is_some_and(|s| is_disk(&s) && Some(s.st_rdev) == number)
         };
         if let Some(disk) = disk.ok().filter(is_it) {
-            // Of its error whoever has it in sight is told.
-            let _ = rustix::fs::fsync(disk);
+            // A disk without a path may keep whoever asks it waiting.
+            let flush = || rustix::fs::fsync(&disk).map_or_else(|e| e.raw_os_error(), |()| 0);
+            all_jobs.extend(Job::start(flush));
         }
+    }
+    for job in all_jobs {
+        let left = until.saturating_duration_since(Instant::now());
+        let _ = wait::any(&[(job.as_fd(), For::Input)], left);
+        // One that waits for its disk ends when that answers.
+        let _ = job.finished();
     }
 }
 

@@ -79,8 +79,8 @@ pub fn mode_of_fd(fd: impl AsFd) -> io::Result<u32> {
 pub enum Holds {
     /// XFS, and the number of its device: it says that also when it was shut down.
     Xfs(u64),
-    /// btrfs.
-    Btrfs,
+    /// btrfs, and a part of its UUID: its subvolumes have that in common.
+    Btrfs(u64),
 }
 
 /// What holds the file of `fd`: one of those, or `None`.
@@ -89,14 +89,16 @@ pub fn what_holds(fd: impl AsFd) -> Option<Holds> {
     const XFS: i64 = 0x5846_5342;
     const BTRFS: i64 = 0x9123_683e;
     let kind = rustix::fs::fstatfs(&fd).ok()?.f_type;
+    // The first of two words of 32 bits.
+    let number = || Some(rustix::fs::fstatvfs(&fd).ok()?.f_fsid & u64::from(u32::MAX));
     match kind {
-        // huge_encode_dev (xfs_fs_statfs, Linux 6.18): 32 bits, as those of stat(2).
+        // huge_encode_dev, as those of stat(2) (xfs_fs_statfs, Linux 6.18).
         XFS => {
-            let dev = rustix::fs::fstatvfs(&fd).ok()?.f_fsid & u64::from(u32::MAX);
+            let dev = number()?;
             let (major, minor) = (rustix::fs::major(dev), rustix::fs::minor(dev));
             Some(Holds::Xfs(u64::from(major) << 32 | u64::from(minor)))
         }
-        BTRFS => Some(Holds::Btrfs),
+        BTRFS => Some(Holds::Btrfs(number()?)),
         _ => None,
     }
 }

@@ -10,7 +10,7 @@ use super::desk::Desk;
 use super::threads;
 use super::visitor::Visitors;
 use super::{Terms, NAME};
-use crate::session::keeper::enter_own_cgroup;
+use crate::session::hierarchy::enter_own_cgroup;
 use rustix::process::{getrlimit, setrlimit, Resource};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;

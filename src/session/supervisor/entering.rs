@@ -268,6 +268,7 @@ impl Supervisor {
             started: self.plan.started.clone(),
             until: laxest.to_string(),
             is_never: !self.must_settle() && self.settles.is_empty(),
+            promised: self.has_promised,
             error: self.paid.error.as_ref().map(|e| e.name.clone()),
             consistent: None,
             sync: self.entering.sync_all || self.entering.sync_was_allowed,

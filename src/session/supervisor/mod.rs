@@ -225,6 +225,8 @@ pub struct Supervisor {
     /// File systems that owed when a disk below refused one, by their numbers of a device; at
     /// `never` nobody is told.
     refused: Vec<(usize, u64)>,
+    /// File systems that are being settled before sync(2) is, where that is owed.
+    before_sync: Option<BTreeSet<usize>>,
     /// Whether something was to be settled at any time.
     has_promised: bool,
     last_ask: Instant,
@@ -311,6 +313,7 @@ impl Supervisor {
             failed_flushes: None,
             watches: false,
             refused: Vec::new(),
+            before_sync: None,
             has_promised: false,
             last_ask: Instant::now(),
             attendants: Attendants::default(),

@@ -175,6 +175,11 @@ impl Supervisor {
             self.settle(index);
         } else {
             self.is_paid(index);
+            let was_last = { self.before_sync.as_mut() }
+                .is_some_and(|rows| rows.remove(&index) && rows.is_empty());
+            if was_last {
+                self.settle(page::ALL_FS);
+            }
         }
         if self.settles.is_empty() && !self.settles_once_more() {
             if std::mem::take(&mut self.dial_changes) {
@@ -240,6 +245,9 @@ impl Supervisor {
     /// The errno that somebody else was told who settled where we owe, or the keeper, that may not
     /// have lived to say so; or 0.
     fn heard(&self) -> i32 {
+        if !self.rows().iter().any(|row| self.shared.was_owed(*row)) {
+            return 0;
+        }
         let page = self.shared.page();
         let all = [&page.error, &page.heard].map(|errno| errno.load(SeqCst).cast_signed());
         all.into_iter().find(|errno| *errno != 0).unwrap_or(0)
@@ -290,7 +298,7 @@ impl Supervisor {
         match (&self.ledger, fd) {
             (Some(ledger), Some(fd)) => told::note(ledger, session, errno, fd),
             (Some(ledger), None) => ledger.note_own(session.0, session.1, errno),
-            (None, _) => {}
+            (None, fd) => told::note_without_ledger(errno, fd),
         }
     }
 
@@ -300,6 +308,9 @@ impl Supervisor {
             if !self.again.contains(&index) {
                 self.again.push(index);
             }
+            return;
+        }
+        if index == page::ALL_FS && !self.is_sync_next() {
             return;
         }
         self.settle_begins(index);
@@ -329,6 +340,20 @@ impl Supervisor {
         if index == page::ALL_FS {
             self.settle_all_held();
         }
+    }
+
+    /// Whether sync(2) is next: what is held is settled first. A disk that refuses a flush tells it
+    /// once, and sync(2) tells nobody.
+    fn is_sync_next(&mut self) -> bool {
+        if self.before_sync.is_none() {
+            self.settle_all_held();
+            self.before_sync = Some(self.settles.keys().copied().collect());
+        }
+        let is_next = self.before_sync.as_ref().is_some_and(BTreeSet::is_empty);
+        if is_next {
+            self.before_sync = None;
+        }
+        is_next
     }
 
     /// Ages of the requests that are being settled just now.

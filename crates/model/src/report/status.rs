@@ -222,6 +222,7 @@ mod tests {
             started: "2025-01-31T12:00:00Z".into(),
             until: until.into(),
             is_never: false,
+            promised: true,
             error: None,
             consistent: None,
             filesystems: vec![LedgerFs {

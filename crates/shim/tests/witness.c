@@ -19,7 +19,7 @@ int main(void)
 	F(sl_page, rule_needs); F(sl_page, slots_size); F(sl_page, filters);
 	F(sl_page, sync_ok); F(sl_page, socket); F(sl_page, fs); F(sl_page, names);
 	F(sl_page, slow); F(sl_page, scale); F(sl_page, net); F(sl_page, told);
-	F(sl_page, reserved);
+	F(sl_page, heard);
 	F(sl_shard, requests); F(sl_shard, real); F(sl_shard, failed); F(sl_shard, hints);
 	F(sl_shard, ticks); F(sl_shard, hints_real); F(sl_shard, timed); F(sl_shard, elsewhere);
 	F(sl_slot, pid); F(sl_slot, flags); F(sl_slot, pid_ns); F(sl_slot, ask_dev);

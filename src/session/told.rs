@@ -59,7 +59,6 @@ pub fn note_of_ours(e: &std::io::Error, place: &Path) {
     let is_gone = |e: std::io::Error| e.kind() == std::io::ErrorKind::NotFound;
     let is_there = |p: &&Path| !p.symlink_metadata().is_err_and(is_gone);
     let place = place.ancestors().find(is_there).unwrap_or(Path::new("."));
-
     let ledger = Ledger::existing().ok().flatten();
     match (loss(e), ledger) {
         (Some(errno), Some(ledger)) => note_for_others_at(&ledger, errno, place),

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use synclater_sys::process;
 use synclater_sys::ptrace::{Stop, Thread};
 use synclater_sys::registers::Registers;
+use synclater_sys::threads;
 
 /// How long all threads may take to stop: they are stopped meanwhile, one after the other. While
 /// the machine itself stands still does not count: so often at least is looked.
@@ -51,15 +52,9 @@ pub struct Tracer {
     gone: Vec<u32>,
 }
 
-/// The threads of a process.
+/// The threads of a process, in their order.
 pub fn threads_of(pid: u32) -> Vec<u32> {
-    let entries = std::fs::read_dir(format!("/proc/{pid}/task"))
-        .into_iter()
-        .flatten()
-        .flatten();
-    let mut all: Vec<u32> = entries
-        .filter_map(|e| e.file_name().to_str()?.parse().ok())
-        .collect();
+    let mut all = threads::of(pid);
     all.sort_unstable();
     all
 }

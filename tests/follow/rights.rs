@@ -133,3 +133,33 @@ fn without_root_what_is_followed_is_not_said_to_have_escaped() {
     assert_eq!(last["escaped"], json!([]), "{last:#}");
     victim.end().must_succeed();
 }
+
+#[test]
+fn a_session_ends_with_its_command_also_where_that_is_another_users() {
+    const NAME: &str = "a_session_ends_with_its_command_also_where_that_is_another_users";
+    if !as_root(NAME) {
+        return;
+    }
+    let stage = Stage::new("anothers");
+    stage.open_to_others(0o777);
+    let mut command = session(&stage, true);
+    command.args([
+        "setpriv",
+        "--reuid=65534",
+        "--regid=65534",
+        "--clear-groups",
+    ]);
+    let victim = program("demand");
+    command.arg("--").arg(&victim).arg(stage.work());
+    let mut victim_runs = Running::start(&stage, command);
+    victim_runs.be_ready();
+    assert_eq!(victim_runs.sync("file"), 0);
+    // Its program is asked for by a child of the supervisor, which is nobody's orphan.
+    let is_named = || {
+        let rows = stage.session()["processes"].as_array().cloned();
+        let exe = |row: &Value| row["exe"] == json!(victim);
+        rows.unwrap_or_default().iter().any(exe)
+    };
+    assert!(until(LIMIT, is_named), "{:#}", stage.session());
+    victim_runs.end().must_succeed();
+}

@@ -12,6 +12,7 @@ use rustix::net::{send, SendFlags};
 use rustix::process::{
     pidfd_open, pidfd_send_signal, waitid, Pid, PidfdFlags, Signal, WaitId, WaitIdOptions,
 };
+use std::collections::BTreeMap;
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -24,6 +25,18 @@ use std::time::{Duration, Instant};
 pub struct Job {
     pid: Pid,
     fd: OwnedFd,
+    /// By which [`ALL`] knows it.
+    key: u64,
+}
+
+/// The children whose end belongs to a job, by the order in which they were started.
+static ALL: Mutex<BTreeMap<u64, u32>> = Mutex::new(BTreeMap::new());
+
+/// Our children whose end belongs to a job. Whoever else is our child is a command, or was left to
+/// us.
+#[must_use]
+pub fn children() -> Vec<u32> {
+    lock(&ALL).values().copied().collect()
 }
 
 impl Job {
@@ -42,6 +55,7 @@ impl Job {
             -1 => Err(io::Error::last_os_error()),
             0 => {
                 drop(young);
+                lock(&ALL).clear();
                 let status = match is_known(&theirs) {
                     true => {
                         // Open until `keep_only` closes it with all the rest.
@@ -65,7 +79,7 @@ impl Job {
                         let mut all = lock(&YOUNG);
                         forget_the_grown(&mut all);
                         all.push(young);
-                        Ok(Job { pid, fd })
+                        Ok(Job::known(pid, fd))
                     }
                     Err(e) => {
                         drop(young);
@@ -75,6 +89,14 @@ impl Job {
                 }
             }
         }
+    }
+
+    fn known(pid: Pid, fd: OwnedFd) -> Job {
+        let mut all = lock(&ALL);
+        let key = all.last_key_value().map_or(0, |(last, _)| last + 1);
+        let job = Job { pid, fd, key };
+        all.insert(key, job.pid());
+        job
     }
 
     /// The child's process id.
@@ -126,6 +148,12 @@ impl Job {
             Ok(Some(s)) => Some(s.exit_status().ok_or(s.terminating_signal().unwrap_or(0))),
             Err(_) => Some(Err(0)),
         }
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        lock(&ALL).remove(&self.key);
     }
 }
 

@@ -4,6 +4,7 @@
 //! we were started with (as after env(1) or nohup(1)), although Rust's runtime and the supervisor
 //! change some of them for themselves.
 
+use crate::job;
 use crate::seccomp::Filter;
 use crate::spawn;
 use rustix::process::{Pid, Signal};
@@ -242,9 +243,10 @@ pub enum Change {
 }
 
 /// The next change of state among our children, without waiting: of `first`, then of others. Not
-/// of a child in `jobs`, whose end belongs to its [`crate::job::Job`].
+/// of a job, whose end belongs to its [`job::Job`].
 #[must_use]
-pub fn next_change(jobs: &[u32], first: u32) -> Option<(u32, Change)> {
+pub fn next_change(first: u32) -> Option<(u32, Change)> {
+    let jobs = job::children();
     let stands_or_goes_on = libc::WSTOPPED | libc::WCONTINUED | libc::WNOHANG;
     let how = libc::WEXITED | stands_or_goes_on;
     // A job may have the number of one that has ended.

@@ -141,7 +141,7 @@ impl Watch<'_> {
                 _ => {}
             }
         }
-        while let Some((pid, change)) = process::next_change(&[], self.child.unwrap_or(0)) {
+        while let Some((pid, change)) = process::next_change(self.child.unwrap_or(0)) {
             if Some(pid) == self.child && matches!(change, Change::Exited(_) | Change::Signaled(_))
             {
                 self.outcome = Some(change);

@@ -34,10 +34,6 @@ pub(super) struct Attendants {
 }
 
 impl Attendants {
-    pub(super) fn pids(&self) -> impl Iterator<Item = u32> + '_ {
-        self.jobs.iter().map(|(job, _)| job.pid())
-    }
-
     pub(super) fn is_empty(&self) -> bool {
         self.jobs.is_empty()
     }

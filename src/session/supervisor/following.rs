@@ -194,7 +194,7 @@ impl Supervisor {
 
     /// Our children that are no jobs of ours: orphans that the command has left.
     fn left_behind(&self) -> Vec<u32> {
-        let jobs = self.job_pids();
+        let jobs = job::children();
         let mut all = process::children();
         let answers = |pid| self.net.is_some() && net::is_clerk(pid);
         all.retain(|pid| !jobs.contains(pid) && !answers(*pid));
@@ -211,9 +211,5 @@ impl Supervisor {
     pub(super) fn following_fd(&self) -> Option<BorrowedFd<'_>> {
         let following = self.following.as_ref().filter(|f| !f.is_lost)?;
         Some(following.follower.as_fd())
-    }
-
-    pub(super) fn tracer_pid(&self) -> Option<u32> {
-        self.following.as_ref().map(|f| f.follower.pid())
     }
 }

@@ -464,25 +464,10 @@ impl Supervisor {
         }
     }
 
-    fn job_pids(&self) -> Vec<u32> {
-        let mut pids: Vec<u32> = self.settles.values().map(Settle::pid).collect();
-        pids.extend(self.keeper.iter().map(Keeper::pid));
-        pids.extend(self.attendants.pids());
-        pids.extend(self.waker.iter().map(Job::pid));
-        pids.extend(self.recording.iter().map(|r| r.recorder.pid()));
-        pids.extend(self.entering.writing.iter().map(|(j, _)| j.pid()));
-        pids.extend(self.looks.job().map(Job::pid));
-        pids.extend(self.reach_pids());
-        pids.extend(self.tracer_pid());
-        pids.extend(self.net.iter().flat_map(Net::pids));
-        pids
-    }
-
     fn reap(&mut self) {
         self.waker.take_if(|job| job.finished().is_some());
         self.forget_attendants_that_ended();
-        let jobs = self.job_pids();
-        while let Some((pid, change)) = process::next_change(&jobs, self.child) {
+        while let Some((pid, change)) = process::next_change(self.child) {
             if pid != self.child {
                 continue;
             }

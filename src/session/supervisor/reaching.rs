@@ -530,14 +530,6 @@ impl Reach {
             .chain(self.herd.iter().filter(|h| !h.is_lost()).map(AsFd::as_fd))
     }
 
-    fn pids(&self) -> impl Iterator<Item = u32> + '_ {
-        self.tasks
-            .iter()
-            .filter_map(|t| t.work.as_ref())
-            .map(Work::pid)
-            .chain(self.herd.iter().map(Herd::pid))
-    }
-
     /// When to look again although nothing happened.
     fn next(&self) -> Option<Instant> {
         let waiting = self.tasks.iter().filter(|t| t.work.is_none());
@@ -555,10 +547,6 @@ impl Reach {
 impl Supervisor {
     pub(super) fn reach_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.reach.iter().flat_map(Reach::fds)
-    }
-
-    pub(super) fn reach_pids(&self) -> impl Iterator<Item = u32> + '_ {
-        self.reach.iter().flat_map(Reach::pids)
     }
 
     pub(super) fn next_reach(&self) -> Option<Instant> {

@@ -9,7 +9,7 @@ use crate::harness::limits::needs_net;
 use crate::sessions::death::is_gone;
 use crate::sessions::stage::as_root;
 use crate::wait::until;
-use rustix::process::Signal;
+use rustix::process::{kill_process, Signal};
 use std::path::PathBuf;
 
 /// Overwrites a file on a disk, has an outsider force the log, and settles by `end`: then the data
@@ -287,6 +287,59 @@ fn a_flush_that_failed_below_an_image_is_heard_of_whatever_has_its_name() {
     drop(inner);
 }
 
+/// Whether it puts sync() off: else something in sight keeps every one real.
+fn puts_sync_off(stage: &Stage, scribe: &mut Running) -> bool {
+    until(LIMIT, || {
+        let before = stage.counted().1;
+        assert_eq!(does(scribe, "sync"), 0);
+        stage.counted().1 > before
+    })
+}
+
+/// A disk tells once that it has refused a flush, and sync(2) tells nobody.
+#[test]
+fn a_sync_that_is_made_in_a_sessions_place_hides_no_flush_that_fails() {
+    if !as_root("a_sync_that_is_made_in_a_sessions_place_hides_no_flush_that_fails") {
+        return;
+    }
+    let (disk, stage) = (may_refuse(0), Stage::new("refused-once"));
+    // With a FUSE in sight every sync() is real.
+    let hide = "awk '$3 ~ /^fuse/ { print $2 }' /proc/mounts | xargs -r umount -l";
+    let mut apart = clean("unshare");
+    apart.args(["-m", "--propagation", "private", "sh", "-c"]);
+    let mut apart = Running::start(&stage, {
+        apart.arg(format!("{hide}; echo ready; read end"));
+        apart
+    });
+    assert_eq!(apart.hear(), "ready");
+    let there = || {
+        let mut command = stage.with_folders("nsenter");
+        command.args(["-m", "-t", &apart.pid().to_string(), SYNCLATER]);
+        command
+    };
+    let mut command = there();
+    command.args(["run", "--quiet", "--"]).arg(tool("scribe"));
+    let mut scribe = Running::start(&stage, command);
+    scribe.be_ready();
+    warm(&stage, &mut scribe, &disk.path());
+    save(&mut scribe, &disk.path(), &["a"]);
+    if puts_sync_off(&stage, &mut scribe) {
+        let keeper = named(&stage, "synclater-keep");
+        scribe.send(Signal::STOP);
+        kill_process(keeper, Signal::KILL).expect("it lives");
+        scribe.send(Signal::KILL);
+        let once = disk.path().with_file_name("img.once");
+        std::fs::write(&once, "").expect("until one was refused");
+        let told = run(there().arg("settle"));
+        assert!(!once.exists(), "it has refused none: {told}");
+        assert_eq!(told.status.code(), Some(125), "{told}");
+        assert!(told.stderr.contains("EIO"), "{told}");
+    }
+    scribe.end();
+    apart.no_more();
+    apart.end();
+}
+
 /// It is mounted in nobody's sight here: a container's.
 #[test]
 fn a_sync_that_was_put_off_flushes_an_xfs_of_another_namespace() {
@@ -302,13 +355,8 @@ fn a_sync_that_was_put_off_flushes_an_xfs_of_another_namespace() {
     assert_eq!(apart.hear(), "ready");
     umount(disk.path());
     let mut scribe = scribe(&stage, &[]);
-    let put_off = until(LIMIT, || {
-        let before = stage.counted().1;
-        assert_eq!(does(&mut scribe, "sync"), 0);
-        stage.counted().1 > before
-    });
-    if put_off {
-        // Else something in sight keeps every sync() real. Behind this its log is clean.
+    if puts_sync_off(&stage, &mut scribe) {
+        // Behind this its log is clean.
         let mut sync = clean("nsenter");
         sync.args(["-m", "-t", &apart.pid().to_string(), "sync", "-f"]);
         run(sync.arg(disk.path())).must_succeed();

@@ -28,6 +28,8 @@ static char quick[PATH_MAX + 8];
 static char bad[PATH_MAX + 8];
 /* While there is a file of this name flushes fail. */
 static char refuses[PATH_MAX + 16];
+/* Where there is a file of this name one flush fails, and takes it away. */
+static char refuses_once[PATH_MAX + 16];
 static pthread_mutex_t head = PTHREAD_MUTEX_INITIALIZER;
 
 static void take_ms(double ms)
@@ -119,7 +121,7 @@ static int write_disk(const char *path, const char *bytes, size_t n, off_t at,
 static int flush_disk(const char *path, int data_only, struct fuse_file_info *file)
 {
 	(void)path, (void)data_only, (void)file;
-	if (!access(refuses, F_OK))
+	if (!access(refuses, F_OK) || !unlink(refuses_once))
 		return -EIO;
 	if (!access(quick, F_OK))
 		return 0;
@@ -168,9 +170,11 @@ int main(int count, char **arguments)
 	}
 	memcpy(bad, quick, sizeof bad);
 	memcpy(refuses, quick, sizeof refuses);
+	memcpy(refuses_once, quick, sizeof refuses_once);
 	strncat(quick, ".quick", sizeof(quick) - strlen(quick) - 1);
 	strncat(bad, ".bad", sizeof(bad) - strlen(bad) - 1);
 	strncat(refuses, ".refuses", sizeof(refuses) - strlen(refuses) - 1);
+	strncat(refuses_once, ".once", sizeof(refuses_once) - strlen(refuses_once) - 1);
 	slow_ms = number("SLOW_MS", 0);
 	bad_ms = number("BAD_MS", 0);
 	bad_probability = number("BAD_P", 0);

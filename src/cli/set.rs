@@ -66,9 +66,6 @@ pub struct Done {
     pub status: i32,
 }
 
-/// What a session says of settling that failed ends so.
-const LOST: &str = "writes were lost";
-
 /// Asks the session named `id` for something that ends in words.
 ///
 /// # Errors
@@ -108,17 +105,11 @@ pub fn ask_named(id: &str, request: &Request) -> Result<Done, Trouble> {
                 status,
             })
         }
-        Ok(Answer::Refused { why }) if matches!(request, Request::Settle) => {
-            let (what, try_) = (
-                format!("cannot settle {id}"),
-                "look at `dmesg` for write errors",
-            );
-            return Err(Trouble::new(what, why, try_, super::settle::NOT_KNOWN));
-        }
-        Ok(Answer::Refused { why })
-            if matches!(request, Request::Set { .. }) && why.ends_with(LOST) =>
-        {
-            let what = format!("what {id} had put off before is not durable");
+        Ok(Answer::Lost { why }) => {
+            let what = match request {
+                Request::Settle => format!("cannot settle {id}"),
+                _ => format!("what {id} had put off before is not durable"),
+            };
             let try_ = "look at `dmesg` for write errors";
             return Err(Trouble::new(what, why, try_, super::settle::NOT_KNOWN));
         }

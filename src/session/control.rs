@@ -80,6 +80,12 @@ pub enum Answer {
         /// The status to end with.
         status: i32,
     },
+    /// Settled, as far as that can be, or the dial is set; but what had been put off is not
+    /// durable.
+    Lost {
+        /// What was lost, and where.
+        why: String,
+    },
     /// Not done.
     Refused {
         /// Why.

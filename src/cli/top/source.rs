@@ -211,6 +211,7 @@ impl Watched {
             };
             let answer = match ask(session, &request) {
                 Ok(Answer::Done { said }) => said,
+                Ok(Answer::Lost { why }) => why,
                 Ok(Answer::Refused { why }) => format!("refused: {why}"),
                 Ok(_) => "it answered another question".into(),
                 Err(e) => format!("no answer: {e}"),

@@ -236,7 +236,7 @@ impl Supervisor {
                     None => self.what_is_settled(),
                 },
             },
-            Some(why) => Answer::Refused {
+            Some(why) => Answer::Lost {
                 why: said.map_or(why.clone(), |said| format!("{said}; but {why}")),
             },
         }

@@ -2,8 +2,9 @@
 //! threads of another one run there.
 
 use super::*;
+use crate::harness::command::run;
 use crate::harness::disk::Disk;
-use crate::sessions::stage::as_root;
+use crate::sessions::stage::{as_root, SYNCLATER};
 
 /// One that does what it is told, and a line that it is told, with the number it answers.
 fn sharing(stage: &Stage, folder: &Path) -> Running {
@@ -136,4 +137,37 @@ fn of_many_processes_none_that_has_anothers_memory_is_entered() {
     assert!(attach.stdout.contains("1 process attached"), "{attach}");
     parents.into_iter().for_each(ends);
     ends(alone);
+}
+
+/// Without rights they cannot be compared (kcmp(2)); their memory has another size.
+#[test]
+fn a_process_of_another_group_keeps_nobody_from_being_attached_or_let_go_of() {
+    if !as_root("a_process_of_another_group_keeps_nobody_from_being_attached_or_let_go_of") {
+        return;
+    }
+    let stage = Stage::for_nobody("another-group");
+    let as_nobody = |group: u32| {
+        let mut command = stage.with_folders("setpriv");
+        command.args(["--reuid=65534", "--clear-groups"]);
+        command.args([&format!("--regid={group}"), "--"]);
+        command
+    };
+    let begin = |group: u32| {
+        let mut command = as_nobody(group);
+        command.arg(program("sharing")).arg(stage.work());
+        let mut begun = Running::start(&stage, command);
+        assert_eq!(begun.hear(), "ready");
+        begun
+    };
+    let (one, mut other) = (begin(65534), begin(100));
+    has_one(&mut other, "child");
+    let ask = |words: &[&str]| {
+        let mut command = as_nobody(65534);
+        run(command.arg(SYNCLATER).args(words)).must_succeed()
+    };
+    let pid = number(one.pid());
+    let told = ask(&["attach", "--json", "--pid", &pid, "-u", "1h"]);
+    let told: Value = serde_json::from_str(&told.stdout).expect("JSON");
+    ask(&["detach", told["id"].as_str().expect("an id")]);
+    [one, other].into_iter().for_each(ends);
 }

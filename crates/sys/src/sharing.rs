@@ -245,13 +245,34 @@ fn compare(a: u32, b: u32) -> Both {
     match threads::compare(a, b, KCMP_VM) {
         Ok(0) => Both::OneMemory,
         Ok(_) => Both::TheirOwn,
-        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => match is_hidden(b) {
+        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
             // That is so of a memory, and the first one's is not.
-            true => Both::TheirOwn,
-            false => Both::Hidden,
-        },
+            match is_hidden(b) || differ_in_size(a, b) {
+                true => Both::TheirOwn,
+                false => Both::Hidden,
+            }
+        }
         Err(_) => Both::Gone,
     }
+}
+
+/// Whether two differ in the size of their memory, of which anybody is told: then it is not one.
+fn differ_in_size(a: u32, b: u32) -> bool {
+    /// One that is used meanwhile has another size from look to look.
+    const LOOKS: usize = 5;
+    (0..LOOKS).all(|_| {
+        let (Some(before), Some(other), Some(after)) = (size(a), size(b), size(a)) else {
+            return false;
+        };
+        before == after && before != other
+    })
+}
+
+/// The sizes of a process's memory, and of its parts (proc_pid_status(5)).
+fn size(pid: u32) -> Option<Vec<String>> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let is_size = |line: &&str| line.starts_with("Vm") || line.starts_with("Rss");
+    Some(text.lines().filter(is_size).map(str::to_owned).collect())
 }
 
 /// Whether a process hides its memory (PR_SET_DUMPABLE): its files in /proc are root's then.
@@ -270,24 +291,53 @@ mod tests {
         command.stdin(Stdio::piped()).spawn().expect("it starts")
     }
 
-    /// Processes of one program that have been executed.
-    fn some() -> Vec<Child> {
-        let all: Vec<Child> = (0..20).map(|_| waiting()).collect();
+    /// It has been executed.
+    fn begun(child: Child) -> Child {
         let us = code_pages("self");
-        let has_begun = |child: &Child| {
+        let has_begun = || {
             let pages = code_pages(&child.id().to_string());
             pages.is_some_and(|p| p != 0) && pages != us
         };
         let begun = Instant::now();
-        while !all.iter().all(has_begun) {
+        while !has_begun() {
             assert!(begun.elapsed() < Duration::from_secs(60));
         }
-        all
+        child
+    }
+
+    /// Processes of one program.
+    fn some() -> Vec<Child> {
+        (0..20).map(|_| begun(waiting())).collect()
+    }
+
+    fn end(all: Vec<Child>) {
+        for mut child in all {
+            child.kill().expect("it ends");
+            child.wait().expect("it has ended");
+        }
+    }
+
+    #[test]
+    fn two_of_one_memory_never_differ_in_size() {
+        let us = std::process::id();
+        let grows = || vec![1u8; 1 << 20].len();
+        assert!((0..1000).all(|_| grows() != 0 && !differ_in_size(us, us)));
+        let mut all = some();
+        let mut bash = Command::new("bash");
+        bash.args(["-c", "read end"]).stdin(Stdio::piped());
+        all.push(begun(bash.spawn().expect("it starts")));
+        let [cat, bash] = [0, all.len() - 1].map(|k: usize| all[k].id());
+        assert!(!differ_in_size(cat, cat));
+        let begun = Instant::now();
+        while !differ_in_size(cat, bash) {
+            assert!(begun.elapsed() < Duration::from_secs(60));
+        }
+        end(all);
     }
 
     #[test]
     fn each_of_many_has_its_own_memory_whatever_is_known_of_them() {
-        let mut all = some();
+        let all = some();
         let known = Known::now();
         for a in &all {
             for known in [&known, &Known::nobody()] {
@@ -296,10 +346,8 @@ mod tests {
                 assert_eq!(search.look(), Has::ItsOwn);
             }
         }
-        for child in &mut all {
-            child.kill().expect("it ends");
-            child.wait().expect("it has ended");
-        }
-        assert!(Search::of(all[0].id(), &known).is_none(), "it has ended");
+        let first = all[0].id();
+        end(all);
+        assert!(Search::of(first, &known).is_none(), "it has ended");
     }
 }

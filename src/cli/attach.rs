@@ -154,6 +154,7 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
     };
     let _background = Job::start(move || {
         process::leave_session();
+        process::set_name(c"synclater");
         let done = in_background(args, wanted, whom, theirs);
         done.unwrap_or_else(|e| super::said(Err(e)))
     })?;

@@ -15,7 +15,7 @@ use std::time::Duration;
 use synclater_model::policy::glob::Glob;
 use synclater_model::report::text::{command_line, shown};
 use synclater_sys::each::{of_each, Looks};
-use synclater_sys::{process, sharing};
+use synclater_sys::{job, process, sharing};
 
 /// Processes to be attached.
 #[derive(Default)]
@@ -175,6 +175,13 @@ pub fn is_of_this_program(tid: u32) -> bool {
         Some((file.stx_dev_major, file.stx_dev_minor, file.stx_ino))
     };
     id(&tid.to_string()).is_some_and(|its| Some(its) == id("self"))
+}
+
+/// Whether a process is one of this program that does something for a session, or for us: a job.
+#[must_use]
+pub fn is_job(pid: u32) -> bool {
+    let comm = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+    comm.starts_with(job::NAME.as_bytes()) && is_of_this_program(pid)
 }
 
 /// What a process executes; `None` also of one that is just executing something else.

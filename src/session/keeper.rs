@@ -22,6 +22,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 use synclater_shim::page::ALL_FS;
+use synclater_sys::everything;
 use synclater_sys::flushes::FailedFlushes;
 use synclater_sys::job::{self, Job};
 use synclater_sys::{process, socket, wait};
@@ -444,7 +445,7 @@ impl Vigil {
         let held = self.held.iter().find(|(i, _)| *i == index);
         let job = match held {
             Some((_, held)) => held.begin(&self.locks(), |errno, fd| self.note(errno, fd)),
-            None => Job::start(|| job::sync_everything(&self.locks())),
+            None => Job::start(|| everything::sync_in_job(&self.locks())),
         };
         match job {
             Ok(job) => drop(self.settles.insert(index, job)),
@@ -452,7 +453,7 @@ impl Vigil {
             Err(_) => {
                 let errno = held.map_or_else(
                     || {
-                        job::sync_all();
+                        everything::sync();
                         0
                     },
                     |(_, held)| held.settle_here(|errno, fd| self.note(errno, fd)),

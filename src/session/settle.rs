@@ -10,7 +10,8 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 use synclater_shim::page;
-use synclater_sys::job::{self, Job};
+use synclater_sys::everything;
+use synclater_sys::job::Job;
 
 /// One settle under way.
 pub struct Settle {
@@ -108,7 +109,7 @@ impl Settle {
     /// # Errors
     /// As [`Settle::filesystem`].
     pub fn everything(shared: &Shared, locks: &[BorrowedFd<'_>]) -> io::Result<Settle> {
-        let sync = || job::sync_everything(locks);
+        let sync = || everything::sync_in_job(locks);
         Self::start(shared, page::ALL_FS, || Job::start(sync))
     }
 

@@ -21,8 +21,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use synclater_model::ledger::{Boot, Entry, LedgerFs};
 use synclater_model::policy::filesystem::Mount;
-use synclater_sys::job::{self, Job};
-use synclater_sys::{mount, process};
+use synclater_sys::job::Job;
+use synclater_sys::{everything, mount, process};
 
 /// What was cleared away, for one line to the user each.
 #[derive(Debug, PartialEq, Eq)]
@@ -521,10 +521,10 @@ fn settle_entry(filed: &Filed, ledger: &Ledger, locks: &[BorrowedFd<'_>]) -> io:
         out.settled.clear();
         out.failed.clear();
         // What the session knows of is settled behind that, by what makes it durable.
-        if let Ok(job) = Job::start(|| job::sync_everything(locks)) {
+        if let Ok(job) = Job::start(|| everything::sync_in_job(locks)) {
             let _ = job.result();
         } else {
-            job::sync_all();
+            everything::sync();
         }
     }
     settle_each(entry, ledger, &note, locks, &mut out)?;

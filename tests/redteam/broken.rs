@@ -439,15 +439,19 @@ fn a_frozen_file_system_does_not_keep_a_run_from_its_end() {
     if !as_root("a_frozen_file_system_does_not_keep_a_run_from_its_end") {
         return;
     }
-    let (disk, stage) = (Disk::new("ext4", 64), Stage::new("frozen"));
-    let mut scribe = scribe(&stage, &[]);
-    warm(&stage, &mut scribe, disk.path());
-    save(&mut scribe, disk.path(), &["a"]);
-    let frozen = Frozen::new(disk.path());
-    let end = scribe.end();
-    drop(frozen);
-    assert_eq!(end.status.code(), Some(0), "{end}");
-    are_whole(disk.cut().path(), &["a"]);
+    for options in [&[][..], &["--follow"]] {
+        let (disk, stage) = (Disk::new("ext4", 64), Stage::new("frozen"));
+        let mut scribe = scribe(&stage, options);
+        warm(&stage, &mut scribe, disk.path());
+        save(&mut scribe, disk.path(), &["a"]);
+        let frozen = Frozen::new(disk.path());
+        // What asks whether it takes writes is left behind, and is not the command's.
+        stage.ask(&["settle", &stage.id()]).must_succeed();
+        let end = scribe.end();
+        drop(frozen);
+        assert_eq!(end.status.code(), Some(0), "{end}");
+        are_whole(disk.cut().path(), &["a"]);
+    }
 }
 
 #[test]

@@ -1,15 +1,15 @@
 //! Written is not flushed: the disk's cache.
 
-use super::keepers::{named, waits_for_one};
+use super::keepers::{is_in_kernel, named, waits_for_one};
 use super::told::{is_slow, quick};
 use super::*;
 use crate::harness::command::LIMIT;
 use crate::harness::disk::{flushes, Disk, SlowDisk, SmallFolder};
 use crate::harness::limits::needs_net;
-use crate::sessions::death::is_gone;
+use crate::sessions::death::{children, is_gone};
 use crate::sessions::stage::as_root;
 use crate::wait::until;
-use rustix::process::{kill_process, Signal};
+use rustix::process::{kill_process, Pid, Signal};
 use std::path::PathBuf;
 
 /// Overwrites a file on a disk, has an outsider force the log, and settles by `end`: then the data
@@ -202,6 +202,49 @@ fn a_flush_that_failed_while_nothing_was_to_be_settled_is_heard_of() {
     }
 }
 
+/// At `never`, and without a ledger, the session's page alone knows; and it hears no disk.
+#[test]
+fn a_flush_that_failed_counts_also_where_its_file_system_has_left() {
+    if !as_root("a_flush_that_failed_counts_also_where_its_file_system_has_left") {
+        return;
+    }
+    let (disk, stage) = (may_refuse(0), Stage::new("refused-and-left"));
+    let mut command = stage.with_folders("setpriv");
+    for set in ["--bounding-set", "--inh-caps"] {
+        command.args([set, "-perfmon,-sys_admin"]);
+    }
+    command.args([SYNCLATER, "run", "--quiet", "--until", "never", "--"]);
+    let none = "/proc/none";
+    command.env("SYNCLATER_STATE_DIR", none).arg(tool("scribe"));
+    let mut scribe = Running::start(&stage, command);
+    scribe.be_ready();
+    warm(&stage, &mut scribe, &disk.path());
+    save(&mut scribe, &disk.path(), &["a"]);
+    let once = disk.path().with_file_name("img.once");
+    std::fs::write(once, "").expect("until one was refused");
+    let told = stage.ask(&["settle", &disk.path().display().to_string()]);
+    assert_eq!(told.status.code(), Some(125), "{told}");
+    let number = rustix::fs::stat(disk.path()).expect("a disk").st_dev;
+    run(clean("umount").arg("-l").arg(disk.path())).must_succeed();
+    let has_left = || !is_held(scribe.pid(), number);
+    assert!(until(LIMIT, has_left), "{:#}", stage.session());
+    let id = stage.id();
+    for ask in [&["settle", &id][..], &["set", &id, "--until", "now"]] {
+        let told = stage.ask(ask);
+        assert_eq!(told.status.code(), Some(125), "{told}");
+    }
+    let end = scribe.end();
+    assert_eq!(end.status.code(), Some(125), "{end}");
+}
+
+/// Whether a process has something open on a device.
+fn is_held(pid: Pid, number: u64) -> bool {
+    let files = std::fs::read_dir(format!("/proc/{}/fd", pid.as_raw_nonzero()));
+    let all = files.expect("its descriptors").flatten();
+    let is_it = |path: PathBuf| rustix::fs::stat(path).is_ok_and(|s| s.st_dev == number);
+    all.map(|f| f.path()).any(is_it)
+}
+
 /// No debt is noted of that.
 #[test]
 fn a_flush_that_failed_while_what_stdio_wrote_was_owed_is_heard_of() {
@@ -303,24 +346,8 @@ fn a_sync_that_is_made_in_a_sessions_place_hides_no_flush_that_fails() {
         return;
     }
     let (disk, stage) = (may_refuse(0), Stage::new("refused-once"));
-    // With a FUSE in sight every sync() is real.
-    let hide = "awk '$3 ~ /^fuse/ { print $2 }' /proc/mounts | xargs -r umount -l";
-    let mut apart = clean("unshare");
-    apart.args(["-m", "--propagation", "private", "sh", "-c"]);
-    let mut apart = Running::start(&stage, {
-        apart.arg(format!("{hide}; echo ready; read end"));
-        apart
-    });
-    assert_eq!(apart.hear(), "ready");
-    let there = || {
-        let mut command = stage.with_folders("nsenter");
-        command.args(["-m", "-t", &apart.pid().to_string(), SYNCLATER]);
-        command
-    };
-    let mut command = there();
-    command.args(["run", "--quiet", "--"]).arg(tool("scribe"));
-    let mut scribe = Running::start(&stage, command);
-    scribe.be_ready();
+    let mut apart = WithoutFuse::new(&stage);
+    let mut scribe = apart.scribe(&stage);
     warm(&stage, &mut scribe, &disk.path());
     save(&mut scribe, &disk.path(), &["a"]);
     if puts_sync_off(&stage, &mut scribe) {
@@ -330,40 +357,130 @@ fn a_sync_that_is_made_in_a_sessions_place_hides_no_flush_that_fails() {
         scribe.send(Signal::KILL);
         let once = disk.path().with_file_name("img.once");
         std::fs::write(&once, "").expect("until one was refused");
-        let told = run(there().arg("settle"));
+        let told = run(apart.synclater(&stage).arg("settle"));
         assert!(!once.exists(), "it has refused none: {told}");
         assert_eq!(told.status.code(), Some(125), "{told}");
         assert!(told.stderr.contains("EIO"), "{told}");
     }
     scribe.end();
-    apart.no_more();
-    apart.end();
+    apart.0.end();
 }
 
-/// It is mounted in nobody's sight here: a container's.
+/// What was put off behind the settle of its disk would be flushed by sync(2), which tells nobody.
+#[test]
+fn nothing_is_put_off_while_a_sync_that_was_put_off_is_made() {
+    if !as_root("nothing_is_put_off_while_a_sync_that_was_put_off_is_made") {
+        return;
+    }
+    let (disk, stage) = (SlowDisk::new("ext4", 64, 3000), Stage::new("behind-sync"));
+    std::fs::write(quick(&disk), "").expect("as long as this is there");
+    let mut apart = WithoutFuse::new(&stage);
+    let mut scribe = apart.scribe(&stage);
+    for folder in [&disk.path(), &stage.work()] {
+        warm(&stage, &mut scribe, folder);
+    }
+    save(&mut scribe, &disk.path(), &["a"]);
+    if puts_sync_off(&stage, &mut scribe) {
+        is_slow(&disk);
+        let mut settle = stage.with_folders(SYNCLATER);
+        settle.args(["settle", &stage.id()]);
+        let mut settle = Running::start(&stage, settle);
+        let supervisor = scribe.pid();
+        let is_slow = || children(supervisor, "").into_iter().any(is_in_kernel);
+        assert!(until(LIMIT, is_slow), "{:#}", stage.session());
+        let before = stage.counted().1;
+        save(&mut scribe, &stage.work(), &["b", "c"]);
+        assert_eq!(stage.counted().1, before, "{:#}", stage.session());
+        std::fs::write(quick(&disk), "").expect("it is quick again");
+        settle.end().must_succeed();
+        warm(&stage, &mut scribe, &stage.work());
+    }
+    ends_well(&stage, &mut scribe);
+    apart.0.end();
+}
+
+/// A mount namespace that has no FUSE: with one in sight every sync() is real.
+struct WithoutFuse(Running);
+
+impl WithoutFuse {
+    fn new(stage: &Stage) -> WithoutFuse {
+        let hide = "awk '$3 ~ /^fuse/ { print $2 }' /proc/mounts | xargs -r umount -l";
+        let mut apart = clean("unshare");
+        apart.args(["-m", "--propagation", "private", "sh", "-c"]);
+        apart.arg(format!("{hide}; echo ready; read end"));
+        let mut apart = WithoutFuse(Running::start(stage, apart));
+        assert_eq!(apart.0.hear(), "ready");
+        apart
+    }
+
+    fn synclater(&self, stage: &Stage) -> std::process::Command {
+        let mut command = stage.with_folders("nsenter");
+        command.args(["-m", "-t", &self.0.pid().to_string(), SYNCLATER]);
+        command
+    }
+
+    fn scribe(&self, stage: &Stage) -> Running {
+        let mut command = self.synclater(stage);
+        command.args(["run", "--quiet"]).args(stage.json());
+        command.arg("--").arg(tool("scribe"));
+        let mut scribe = Running::start(stage, command);
+        scribe.be_ready();
+        scribe
+    }
+}
+
+/// It is mounted in nobody's sight here, or to be read alone: a container's.
 #[test]
 fn a_sync_that_was_put_off_flushes_an_xfs_of_another_namespace() {
     if !as_root("a_sync_that_was_put_off_flushes_an_xfs_of_another_namespace") {
         return;
     }
-    let (disk, stage) = (Disk::new("xfs", 320), Stage::new("elsewhere"));
-    let device = disk.device();
-    let mut apart = clean("unshare");
-    apart.args(["-m", "--propagation", "private"]);
-    apart.args(["sh", "-c", "echo ready; read end"]);
-    let mut apart = Running::start(&stage, apart);
-    assert_eq!(apart.hear(), "ready");
-    umount(disk.path());
-    let mut scribe = scribe(&stage, &[]);
-    if puts_sync_off(&stage, &mut scribe) {
-        // Behind this its log is clean.
-        let mut sync = clean("nsenter");
-        sync.args(["-m", "-t", &apart.pid().to_string(), "sync", "-f"]);
-        run(sync.arg(disk.path())).must_succeed();
-        let before = flushes(&device);
-        ends_well(&stage, &mut scribe);
-        assert!(flushes(&device) > before, "no flush was sent");
+    for is_in_sight in [false, true] {
+        let (disk, stage) = (Disk::new("xfs", 320), Stage::new("elsewhere"));
+        let device = disk.device();
+        let mut apart = clean("unshare");
+        apart.args(["-m", "--propagation", "private"]);
+        apart.args(["sh", "-c", "echo ready; read end"]);
+        let mut apart = Running::start(&stage, apart);
+        assert_eq!(apart.hear(), "ready");
+        let bind = is_in_sight.then(|| Bind::to_read(disk.path(), &stage.file("to-read")));
+        umount(disk.path());
+        let mut scribe = scribe(&stage, &[]);
+        if puts_sync_off(&stage, &mut scribe) {
+            // Behind this its log is clean.
+            let mut sync = clean("nsenter");
+            sync.args(["-m", "-t", &apart.pid().to_string(), "sync", "-f"]);
+            run(sync.arg(disk.path())).must_succeed();
+            let before = flushes(&device);
+            ends_well(&stage, &mut scribe);
+            assert!(
+                flushes(&device) > before,
+                "no flush was sent: {is_in_sight}"
+            );
+        }
+        drop(bind);
+        apart.no_more();
+        apart.end();
     }
-    apart.no_more();
-    apart.end();
+}
+
+/// A folder that is mounted at another place, too.
+struct Bind(PathBuf);
+
+impl Bind {
+    /// To be read alone.
+    fn to_read(folder: &Path, at: &Path) -> Bind {
+        std::fs::create_dir(at).expect("a folder");
+        mount(&["--bind"], &folder.display().to_string(), at);
+        let bind = Bind(at.into());
+        let mut again = clean("mount");
+        run(again.args(["-o", "remount,bind,ro"]).arg(at)).must_succeed();
+        bind
+    }
+}
+
+impl Drop for Bind {
+    fn drop(&mut self) {
+        run(clean("umount").arg(&self.0));
+    }
 }

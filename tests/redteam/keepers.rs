@@ -134,16 +134,19 @@ fn a_keeper_that_stands_still_is_replaced_before_it_misses_a_word() {
     are_whole(disk.cut().path(), &["a"]);
 }
 
+fn state(pid: Pid) -> Option<char> {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
+    stat.ok()?.rsplit(") ").next()?.chars().next()
+}
+
+/// Whether it waits in the kernel, for a disk.
+pub(super) fn is_in_kernel(pid: Pid) -> bool {
+    state(pid) == Some('D')
+}
+
 /// Whether of what `keeper` settles only one file system is left, which takes its time.
 pub(super) fn waits_for_one(keeper: Pid) -> bool {
-    let state = |pid: &Pid| {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
-        let stat = stat.unwrap_or_default();
-        stat.rsplit(") ")
-            .next()
-            .and_then(|rest| rest.chars().next())
-    };
-    let states: Vec<_> = children(keeper, "").iter().filter_map(state).collect();
+    let states: Vec<_> = children(keeper, "").into_iter().filter_map(state).collect();
     states.iter().filter(|s| **s == 'D').count() == 1
         && states.iter().all(|s| matches!(s, 'D' | 'Z'))
 }

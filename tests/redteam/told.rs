@@ -310,14 +310,9 @@ fn what_others_were_told_is_said_by_the_session_that_owes_there() {
     let stage = Stage::new("heard");
     let mut scribe = scribe(&stage, &["--until", "1h"]);
     save(&mut scribe, &stage.work(), &["a"]);
-    let entry = stage.entries().remove(0);
-    let text = std::fs::read_to_string(&entry).expect("the entry");
-    let json: serde_json::Value = serde_json::from_str(&text).expect("JSON");
-    let token = json["token"].as_str().expect("a token");
     let id = stage.id();
     stage.ask(&["settle", &id]).must_succeed();
-    // As a command of another run folder notes it.
-    let note = entry.with_extension(format!("{token}.heard"));
+    let note = note_of_others(&stage);
     std::fs::write(note, "EIO").expect("a note");
     for ask in [&["settle", &id][..], &["set", &id, "--until", "now"]] {
         let told = stage.ask(ask);
@@ -330,4 +325,13 @@ fn what_others_were_told_is_said_by_the_session_that_owes_there() {
     assert_eq!(told.status.code(), Some(125), "{told}");
     assert_eq!(stage.entries().len(), 1, "{told}");
     scribe.end();
+}
+
+/// Where a command of another run folder notes what it was told.
+fn note_of_others(stage: &Stage) -> PathBuf {
+    let entry = stage.entries().remove(0);
+    let text = std::fs::read_to_string(&entry).expect("the entry");
+    let json: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let token = json["token"].as_str().expect("a token");
+    entry.with_extension(format!("{token}.heard"))
 }

@@ -7,7 +7,6 @@
 use crate::lock::lock;
 use crate::wait::{self, For};
 use crate::{process, socket};
-use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::net::{send, SendFlags};
 use rustix::process::{
     pidfd_open, pidfd_send_signal, waitid, Pid, PidfdFlags, Signal, WaitId, WaitIdOptions,
@@ -16,7 +15,7 @@ use std::collections::BTreeMap;
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -29,6 +28,9 @@ pub struct Job {
     key: u64,
 }
 
+/// What the names of processes begin with that do something for us.
+pub const NAME: &str = "synclater-";
+
 /// The children whose end belongs to a job, by the order in which they were started.
 static ALL: Mutex<BTreeMap<u64, u32>> = Mutex::new(BTreeMap::new());
 
@@ -40,8 +42,8 @@ pub fn children() -> Vec<u32> {
 }
 
 impl Job {
-    /// Starts `work` in a child, in the root folder; what it returns is the exit
-    /// status (0 or an errno).
+    /// Starts `work` in a child, in the root folder, with a name that begins with [`NAME`]; what it
+    /// returns is the exit status (0 or an errno).
     ///
     /// # Errors
     /// `EAGAIN` where no process can be had, `EMFILE` and the like where no descriptors: then
@@ -56,6 +58,7 @@ impl Job {
             0 => {
                 drop(young);
                 lock(&ALL).clear();
+                process::set_name(c"synclater-job");
                 let status = match is_known(&theirs) {
                     true => {
                         // Open until `keep_only` closes it with all the rest.
@@ -92,10 +95,10 @@ impl Job {
     }
 
     fn known(pid: Pid, fd: OwnedFd) -> Job {
-        let mut all = lock(&ALL);
-        let key = all.last_key_value().map_or(0, |(last, _)| last + 1);
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let key = NEXT.fetch_add(1, SeqCst);
         let job = Job { pid, fd, key };
-        all.insert(key, job.pid());
+        lock(&ALL).insert(key, job.pid());
         job
     }
 
@@ -143,11 +146,14 @@ impl Job {
     /// How the child has ended: its status, or a signal's number.
     fn ended(&self) -> Option<Result<i32, i32>> {
         let how = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
-        match waitid(WaitId::PidFd(self.fd.as_fd()), how) {
-            Ok(None) => None,
-            Ok(Some(s)) => Some(s.exit_status().ok_or(s.terminating_signal().unwrap_or(0))),
-            Err(_) => Some(Err(0)),
-        }
+        let told = match waitid(WaitId::PidFd(self.fd.as_fd()), how) {
+            Ok(None) => return None,
+            Ok(Some(s)) => s.exit_status().ok_or(s.terminating_signal().unwrap_or(0)),
+            Err(_) => Err(0),
+        };
+        // Its number may be another's from now on.
+        lock(&ALL).remove(&self.key);
+        Some(told)
     }
 }
 
@@ -227,60 +233,6 @@ pub fn beside_us(
 #[must_use]
 pub fn syncfs(fd: BorrowedFd<'_>) -> i32 {
     rustix::fs::syncfs(fd).map_or_else(rustix::io::Errno::raw_os_error, |()| 0)
-}
-
-/// Makes everything durable, as sync(2) does; it reports no error. For a child of [`Job::start`],
-/// which has `locks` meanwhile, and is ended by SIGKILL alone.
-#[must_use]
-pub fn sync_everything(locks: &[BorrowedFd<'_>]) -> i32 {
-    crate::process::leave_session();
-    crate::signal::hold_back_all();
-    let _locks = keep_only(locks);
-    sync_all();
-    0
-}
-
-/// As sync(2), and flushes the disk of each XFS that is mounted in another namespace alone, as far
-/// as it may be opened, and answers within two seconds: where its log is clean sync(2) does not
-/// (xfs_fs_sync_fs, Linux 6.18), and it is in nobody's sight here.
-pub fn sync_all() {
-    rustix::fs::sync();
-    let until = Instant::now() + Duration::from_secs(2);
-    let ours = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    let is_ours = |number: &str| { ours.lines() }.any(|l| l.split(' ').nth(2) == Some(number));
-    let mut all_jobs = Vec::new();
-    let all = std::fs::read_dir("/sys/fs/xfs").into_iter().flatten();
-    for name in all.flatten().map(|e| e.file_name()) {
-        let number = std::fs::read_to_string(Path::new("/sys/class/block").join(&name).join("dev"));
-        let number = number.ok().filter(|number| !is_ours(number.trim()));
-        let number = number.and_then(|text| {
-            let (major, minor) = text.trim().split_once(':')?;
-            Some(rustix::fs::makedev(
-                major.parse().ok()?,
-                minor.parse().ok()?,
-            ))
-        });
-        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        // A slash in a device's name is another character in /sys.
-        let node = Path::new("/dev").join(name.to_string_lossy().replace('!', "/"));
-        let disk = rustix::fs::open(node, flags, Mode::empty());
-        let is_it = |fd: &OwnedFd| {
-            let about = rustix::fs::fstat(fd).ok();
-            let is_disk = |s: &Stat| FileType::from_raw_mode(s.st_mode) == FileType::BlockDevice;
-            about.is_some_and(|s| is_disk(&s) && Some(s.st_rdev) == number)
-        };
-        if let Some(disk) = disk.ok().filter(is_it) {
-            // A disk without a path may keep whoever asks it waiting.
-            let flush = || rustix::fs::fsync(&disk).map_or_else(|e| e.raw_os_error(), |()| 0);
-            all_jobs.extend(Job::start(flush));
-        }
-    }
-    for job in all_jobs {
-        let left = until.saturating_duration_since(Instant::now());
-        let _ = wait::any(&[(job.as_fd(), For::Input)], left);
-        // One that waits for its disk ends when that answers.
-        let _ = job.finished();
-    }
 }
 
 /// Closes every descriptor of the calling process but `fds`, which become its own. For a child of

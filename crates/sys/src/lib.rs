@@ -11,6 +11,7 @@ pub mod clone;
 #[allow(unsafe_code)]
 pub mod contain;
 pub mod each;
+pub mod everything;
 pub mod flushes;
 #[allow(unsafe_code)]
 mod fsioctl;

@@ -17,7 +17,6 @@ mod desk;
 mod threads;
 mod visitor;
 
-use crate::reach::whom;
 use crate::session::compile::Users;
 use crate::session::shared::Shared;
 use rustix::net::sockopt::Timeout;
@@ -192,13 +191,6 @@ fn cookie() -> u32 {
     // Seeded by the kernel, anew in each process.
     let random = std::hash::RandomState::new().build_hasher().finish();
     (random as u32) | 1
-}
-
-/// Whether a process is one that answers: of this program, and with their name.
-#[must_use]
-pub fn is_clerk(pid: u32) -> bool {
-    let comm = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
-    comm.trim_ascii_end() == NAME.to_bytes() && whom::is_of_this_program(pid)
 }
 
 /// Whether the command has to give up the rights that setuid programs would gain.

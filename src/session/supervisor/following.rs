@@ -3,7 +3,7 @@
 use super::*;
 use crate::reach::attach::target;
 use crate::reach::follow::{Follower, How, News};
-use crate::reach::net;
+use crate::reach::{net, whom};
 use synclater_model::report::escape::Escape;
 use synclater_sys::process::First;
 
@@ -196,8 +196,8 @@ impl Supervisor {
     fn left_behind(&self) -> Vec<u32> {
         let jobs = job::children();
         let mut all = process::children();
-        let answers = |pid| self.net.is_some() && net::is_clerk(pid);
-        all.retain(|pid| !jobs.contains(pid) && !answers(*pid));
+        // A job's own that waits for a disk may be an orphan, too.
+        all.retain(|pid| !jobs.contains(pid) && !whom::is_job(*pid));
         all
     }
 

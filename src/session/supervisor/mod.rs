@@ -222,9 +222,8 @@ pub struct Supervisor {
     failed_flushes: Option<FailedFlushes>,
     /// Whether those watch, as far as that is permitted.
     watches: bool,
-    /// File systems that owed when a disk below refused one, by their numbers of a device; at
-    /// `never` nobody is told.
-    refused: Vec<(usize, u64)>,
+    /// Where one was refused: at `never` nobody is told.
+    refused: Vec<paying::Refused>,
     /// File systems that are being settled before sync(2) is, where that is owed.
     before_sync: Option<BTreeSet<usize>>,
     /// Whether something was to be settled at any time.
@@ -362,13 +361,15 @@ impl Supervisor {
     }
 
     /// Relaxes where any dial is later than `now`; where that has to be settled, and the entry says
-    /// that nothing has, or the keeper does not know what may owe, not before it is written anew.
+    /// that nothing has, or the keeper does not know what may owe, not before it is written anew;
+    /// nor while sync(2) is made.
     fn relax_by_dial(&mut self) {
         let later = self.plan.classes.iter().any(|u| *u != Until::Now);
         let knows = self.keeper.as_ref().is_some_and(Keeper::is_whole);
         let e = &self.entering;
         let is_unknown = (!e.written.is_empty() || e.writing.is_some()) && !knows;
-        let holds_back = is_unknown || self.must_settle() && self.entering.says_never;
+        let says_never = self.must_settle() && self.entering.says_never;
+        let holds_back = is_unknown || says_never || self.makes_sync();
         self.relax(later && !holds_back);
         self.entering.holds_back = holds_back;
     }

@@ -25,6 +25,16 @@ fn doubt(fs: &Filesystem, errno: i32, shared: &Shared) -> String {
 /// What `settle` says of a session where nothing failed.
 const SETTLED: &str = "settled; every request made before this is durable";
 
+/// A file system that owed when a disk below it refused a flush.
+#[derive(PartialEq)]
+pub(super) struct Refused {
+    row: usize,
+    /// Its number of a device; another may have its row since.
+    dev: u64,
+    mount: String,
+    device: String,
+}
+
 impl Supervisor {
     /// Watches for what is told to others alone, as far as that is permitted.
     ///
@@ -77,20 +87,18 @@ impl Supervisor {
         }
         // What was put off at `never` may still come to be settled.
         if self.must_settle() || !self.settles.is_empty() || settled.is_some() {
-            for (row, dev) in std::mem::take(&mut self.refused) {
-                if self.filesystems.get(row).is_some_and(|fs| fs.dev == dev) {
-                    self.lost_write(row, EIO);
+            for one in std::mem::take(&mut self.refused) {
+                let is_it = |fs: &Filesystem| fs.dev == one.dev;
+                match self.filesystems.get(one.row).is_some_and(is_it) {
+                    true => self.lost_write(one.row, EIO),
+                    false => self.has_lost(EIO, one.mount, one.device),
                 }
             }
         }
     }
 
-    /// File systems that owe and lie on one of these disks, or may, and their numbers of a device.
-    fn owing_on(
-        &self,
-        disks: &[Option<device::Number>],
-        settled: Option<usize>,
-    ) -> Vec<(usize, u64)> {
+    /// File systems that owe and lie on one of these disks, or may.
+    fn owing_on(&self, disks: &[Option<device::Number>], settled: Option<usize>) -> Vec<Refused> {
         if disks.is_empty() {
             return Vec::new();
         }
@@ -107,7 +115,12 @@ impl Supervisor {
         let concerned = |row: usize| {
             let fs = self.filesystems.get(row)?;
             let is_it = disks.iter().any(|disk| is_below(fs.dev, disk));
-            is_it.then_some((row, fs.dev))
+            is_it.then(|| Refused {
+                row,
+                dev: fs.dev,
+                mount: fs.point.to_string_lossy().into_owned(),
+                device: fs.source.clone(),
+            })
         };
         { self.filesystems.owing().into_iter() }
             .filter(|row| all || owes(row))
@@ -180,6 +193,9 @@ impl Supervisor {
             if was_last {
                 self.settle(page::ALL_FS);
             }
+            if index == page::ALL_FS && self.entering.holds_back {
+                self.relax_by_dial();
+            }
         }
         if self.settles.is_empty() && !self.settles_once_more() {
             if std::mem::take(&mut self.dial_changes) {
@@ -245,7 +261,10 @@ impl Supervisor {
     /// The errno that somebody else was told who settled where we owe, or the keeper, that may not
     /// have lived to say so; or 0.
     fn heard(&self) -> i32 {
-        if !self.rows().iter().any(|row| self.shared.was_owed(*row)) {
+        let was_owed = |row: &usize| self.shared.was_owed(*row);
+        // What it has put off may lie where nothing is held any more.
+        let has_put_off = self.census.total(self.shared).skipped() > 0;
+        if !has_put_off && !self.rows().iter().any(was_owed) {
             return 0;
         }
         let page = self.shared.page();
@@ -273,16 +292,25 @@ impl Supervisor {
             self.paid.doubts.insert(doubt(fs, errno, self.shared));
             return;
         }
+        let mount = fs.map_or_else(
+            || "sync()".into(),
+            |f| f.point.to_string_lossy().into_owned(),
+        );
+        self.has_lost(
+            errno,
+            mount,
+            fs.map_or_else(String::new, |f| f.source.clone()),
+        );
+    }
+
+    fn has_lost(&mut self, errno: i32, mount: String, device: String) {
         self.shared.page().error.store(errno.unsigned_abs(), SeqCst);
         if self.paid.error.is_some() {
             return;
         }
         self.paid.error = Some(SettleError {
-            mount: fs.map_or_else(
-                || "sync()".into(),
-                |f| f.point.to_string_lossy().into_owned(),
-            ),
-            device: fs.map_or_else(String::new, |f| f.source.clone()),
+            mount,
+            device,
             errno,
             name: errno_name(errno),
         });
@@ -336,16 +364,16 @@ impl Supervisor {
             // No process to be had: the loop waits for this one, and the lease may run out.
             Err(_) => self.settle_here(index),
         }
-        // Once the debt is taken: who notes one from now on is settled once more.
-        if index == page::ALL_FS {
-            self.settle_all_held();
-        }
     }
 
-    /// Whether sync(2) is next: what is held is settled first. A disk that refuses a flush tells it
-    /// once, and sync(2) tells nobody.
+    /// Whether sync(2) is next: what is held is settled first, and nothing is put off from then on
+    /// until it is made. A disk that refuses a flush tells it once, and sync(2) tells nobody.
     fn is_sync_next(&mut self) -> bool {
         if self.before_sync.is_none() {
+            if self.relaxing {
+                self.relax(false);
+                self.entering.holds_back = true;
+            }
             self.settle_all_held();
             self.before_sync = Some(self.settles.keys().copied().collect());
         }
@@ -354,6 +382,11 @@ impl Supervisor {
             self.before_sync = None;
         }
         is_next
+    }
+
+    /// Whether sync(2) is being made, or comes behind what is being settled.
+    pub(super) fn makes_sync(&self) -> bool {
+        self.before_sync.is_some() || self.settles.contains_key(&page::ALL_FS)
     }
 
     /// Ages of the requests that are being settled just now.
@@ -371,7 +404,7 @@ impl Supervisor {
         let held = self.filesystems.get(index).and_then(|f| f.held());
         let errno = held.map_or_else(
             || {
-                synclater_sys::job::sync_all();
+                synclater_sys::everything::sync();
                 0
             },
             |held| held.settle_here(|errno, fd| self.note(errno, Some(fd))),
@@ -426,7 +459,8 @@ impl Supervisor {
     pub(super) fn due(&self) -> Vec<(usize, Duration)> {
         let rows = self.rows().into_iter();
         let mut due = Vec::new();
-        for row in rows.filter(|r| !self.settles.contains_key(r)) {
+        let begins = |row: &usize| *row == page::ALL_FS && self.before_sync.is_some();
+        for row in rows.filter(|r| !self.settles.contains_key(r) && !begins(r)) {
             for (class, tick) in settle::debts(self.shared, row) {
                 let within = match self.plan.classes.get(class) {
                     Some(Until::Within(within)) => within,

@@ -6,6 +6,8 @@ use rustix::fs::{fstat, major, makedev, minor, stat, FileType};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use synclater_model::policy::filesystem::Mount;
+use synclater_sys::blockdev::number_in;
+pub use synclater_sys::blockdev::Number;
 use synclater_sys::mount;
 use synclater_sys::patient::Patient;
 
@@ -31,9 +33,6 @@ pub fn mounted_of(device: impl AsFd) -> Option<OwnedFd> {
         (id == m.id).then_some(point)
     })
 }
-
-/// The number of a disk.
-pub type Number = (u32, u32);
 
 /// Whether a file system with this device number lies on this disk, or may: what is not known does.
 /// A file system of several disks may lie on any.
@@ -130,11 +129,4 @@ fn below_loop(
     let table = mounts_of("self");
     let at = table.iter().find(|m| m.dev == number)?;
     (!has_disks(at)).then_some(None)
-}
-
-/// A device number as sysfs has it.
-fn number_in(file: &Path) -> Option<Number> {
-    let text = std::fs::read_to_string(file).ok()?;
-    let (major, minor) = text.trim().split_once(':')?;
-    Some((major.parse().ok()?, minor.parse().ok()?))
 }

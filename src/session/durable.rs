@@ -33,7 +33,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use synclater_model::policy::filesystem::{kind, upper_of, FsKind, Mount};
 use synclater_sys::job::{self, Job};
-use synclater_sys::{mount, process, signal};
+use synclater_sys::{blockdev, mount, process, signal};
 
 /// How much later than its message an error may be counted.
 const LATE: Duration = Duration::from_millis(500);
@@ -93,7 +93,7 @@ pub fn lost_without_journal(fd: BorrowedFd<'_>) -> i32 {
     };
     let dev = ((dev >> 32) as u32, dev as u32);
     let name = disk_name(dev).filter(|name| has_no_journal(name));
-    let disk = name.and_then(|name| open_disk(dev, &name, |number| number == of(dev)));
+    let disk = name.and_then(|name| blockdev::open(dev, &name, |number| number == of(dev)));
     disk.map_or(0, flush)
 }
 
@@ -459,29 +459,13 @@ impl Disk {
     fn flush(&self) -> i32 {
         let name = self.folder.file_name().unwrap_or_default();
         let is_it = |number| number == of(self.dev) || name_is(&self.folder, number);
-        open_disk(self.dev, &name.to_string_lossy(), is_it).map_or(0, flush)
+        blockdev::open(self.dev, &name.to_string_lossy(), is_it).map_or(0, flush)
     }
 }
 
 /// A device number as stat(2) has it.
 fn of((major, minor): (u32, u32)) -> u64 {
     rustix::fs::makedev(major, minor)
-}
-
-/// The disk with number `dev`, or else the one with that name, if its number is one that `is_it`.
-fn open_disk(
-    (major, minor): (u32, u32),
-    name: &str,
-    is_it: impl Fn(u64) -> bool,
-) -> Option<std::fs::File> {
-    use std::os::unix::fs::{FileTypeExt, MetadataExt};
-    let is_disk = |file: &std::fs::File| {
-        let meta = file.metadata();
-        meta.is_ok_and(|m| m.file_type().is_block_device() && is_it(m.rdev()))
-    };
-    let open = |path: PathBuf| std::fs::File::open(path).ok().filter(is_disk);
-    let by_number = PathBuf::from(format!("/dev/block/{major}:{minor}"));
-    open(by_number).or_else(|| open(Path::new("/dev").join(name)))
 }
 
 /// Whether the disk with this folder has this number.

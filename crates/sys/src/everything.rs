@@ -1,10 +1,11 @@
 //! Makes everything durable: what sync(2) does, and what it leaves out.
 
 use crate::job::{self, Job};
-use crate::process;
 use crate::wait::{self, For};
-use rustix::fs::{FileType, Mode, OFlags};
+use crate::{blockdev, process};
+use rustix::fs::FileType;
 use std::ffi::CStr;
+use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::linux::fs::MetadataExt;
 use std::path::Path;
@@ -55,7 +56,7 @@ pub fn sync() {
 }
 
 struct Disk {
-    fd: OwnedFd,
+    file: File,
     /// Its number, as `st_rdev` of stat(2).
     number: u64,
 }
@@ -63,17 +64,10 @@ struct Disk {
 fn disks_of_xfs() -> Vec<Disk> {
     let all = std::fs::read_dir("/sys/fs/xfs").into_iter().flatten();
     let disk = |name: &str| {
-        let text = std::fs::read_to_string(Path::new("/sys/class/block").join(name).join("dev"));
-        let text = text.ok()?;
-        let (major, minor) = text.trim().split_once(':')?;
-        let number = rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?);
-        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        // A slash in a device's name is another character in /sys.
-        let node = Path::new("/dev").join(name.replace('!', "/"));
-        let fd = rustix::fs::open(node, flags, Mode::empty()).ok()?;
-        let about = rustix::fs::fstat(&fd).ok()?;
-        let is_disk = FileType::from_raw_mode(about.st_mode) == FileType::BlockDevice;
-        (is_disk && about.st_rdev == number).then_some(Disk { fd, number })
+        let dev = blockdev::number_in(&Path::new("/sys/class/block").join(name).join("dev"))?;
+        let number = rustix::fs::makedev(dev.0, dev.1);
+        let file = blockdev::open(dev, name, |it| it == number)?;
+        Some(Disk { file, number })
     };
     all.flatten()
         .filter_map(|e| disk(&e.file_name().to_string_lossy()))
@@ -87,13 +81,13 @@ fn flush(disk: &Disk) -> Option<Job> {
     let job = Job::start(|| {
         process::set_name(NAME);
         // It may outlive all else, and holds nothing up by that.
-        let kept = job::keep_only(&[disk.fd.as_fd()]);
+        let kept = job::keep_only(&[disk.file.as_fd()]);
         let status = flush(kept[0].as_fd());
         std::mem::forget(kept);
         status
     });
     if job.is_err() {
-        let _ = flush(disk.fd.as_fd());
+        let _ = flush(disk.file.as_fd());
     }
     job.ok()
 }

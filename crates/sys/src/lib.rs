@@ -5,6 +5,7 @@
 #[allow(unsafe_code)]
 pub mod attendant;
 pub mod births;
+pub mod blockdev;
 #[allow(unsafe_code)]
 pub mod clock;
 pub mod clone;

@@ -1,0 +1,29 @@
+//! Block devices, by their numbers.
+
+use std::fs::File;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+/// Major and minor.
+pub type Number = (u32, u32);
+
+/// A device number as a file of sysfs has it.
+#[must_use]
+pub fn number_in(file: &Path) -> Option<Number> {
+    let text = std::fs::read_to_string(file).ok()?;
+    let (major, minor) = text.trim().split_once(':')?;
+    Some((major.parse().ok()?, minor.parse().ok()?))
+}
+
+/// The disk with this number, or else the one with that name in sysfs, if its number (`st_rdev` of
+/// stat(2)) is one that `is_it`.
+pub fn open((major, minor): Number, name: &str, is_it: impl Fn(u64) -> bool) -> Option<File> {
+    let is_disk = |file: &File| {
+        let meta = file.metadata();
+        meta.is_ok_and(|m| m.file_type().is_block_device() && is_it(m.rdev()))
+    };
+    let open = |path: PathBuf| File::open(path).ok().filter(is_disk);
+    let by_number = PathBuf::from(format!("/dev/block/{major}:{minor}"));
+    // A slash in a device's name is another character in /sys.
+    open(by_number).or_else(|| open(Path::new("/dev").join(name.replace('!', "/"))))
+}

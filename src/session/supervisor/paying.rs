@@ -366,10 +366,12 @@ impl Supervisor {
         }
     }
 
-    /// Whether sync(2) is next: what is held is settled first, and nothing is put off from then on
-    /// until it is made. A disk that refuses a flush tells it once, and sync(2) tells nobody.
+    /// Whether sync(2) is next: what is held is settled first, what has come to be held meanwhile
+    /// too, and nothing is put off from then on until it is made. A disk that refuses a flush tells
+    /// it once, and sync(2) tells nobody.
     fn is_sync_next(&mut self) -> bool {
-        if self.before_sync.is_none() {
+        let is_next = |s: &Supervisor| s.before_sync.as_ref().is_some_and(BTreeSet::is_empty);
+        if !is_next(self) {
             if self.relaxing {
                 self.relax(false);
                 self.entering.holds_back = true;
@@ -377,11 +379,11 @@ impl Supervisor {
             self.settle_all_held();
             self.before_sync = Some(self.settles.keys().copied().collect());
         }
-        let is_next = self.before_sync.as_ref().is_some_and(BTreeSet::is_empty);
-        if is_next {
-            self.before_sync = None;
+        if !is_next(self) {
+            return false;
         }
-        is_next
+        self.before_sync = None;
+        true
     }
 
     /// Whether sync(2) is being made, or comes behind what is being settled.

@@ -137,6 +137,8 @@ struct No {
 pub fn run(args: &Args) -> anyhow::Result<i32> {
     super::needs_proc("attach")?;
     let rules = args.dials.rules()?;
+    // What stays in the background holds no lock, and no pipe, of who started us.
+    process::close_callers();
     check(args.until, args.dials.for_, "--until")?;
     for until in { rules.iter() }.flat_map(RuleSet::dials) {
         check(until, args.dials.for_, "a rule with until =")?;

@@ -6,7 +6,7 @@ use crate::follow::in_go;
 use crate::harness::command::run;
 use crate::harness::limits::{below, count, seed, skip};
 use crate::sessions::death::children;
-use crate::sessions::stage::as_root;
+use crate::sessions::stage::{as_root, SYNCLATER};
 use rustix::process::{kill_process, Signal};
 
 #[test]
@@ -335,4 +335,24 @@ fn detach_gives_up_on_whom_it_cannot_look_at_any_more() {
     }
     kill_process(victim.pid(), Signal::KILL).expect("it lives");
     victim.end();
+}
+
+#[test]
+fn a_lock_of_who_attached_is_not_held_by_what_stays() {
+    let stage = Stage::new("callers-lock");
+    let mut victim = Running::start(&stage, {
+        let mut command = clean(program("demand"));
+        command.arg(stage.work());
+        command
+    });
+    victim.be_ready();
+    let script = "exec 9>\"$0\" && flock 9 && \"$1\" attach --pid \"$2\" -u 1h";
+    let lock = stage.file("lock");
+    let mut attach = stage.with_folders("sh");
+    attach.args(["-c", script]).arg(&lock);
+    attach.arg(SYNCLATER).arg(number(victim.pid()));
+    run(&mut attach).must_succeed();
+    run(clean("flock").arg("-n").arg(&lock).arg("true")).must_succeed();
+    stage.detach(&stage.id());
+    victim.end().must_succeed();
 }

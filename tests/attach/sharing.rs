@@ -163,11 +163,17 @@ fn a_process_of_another_group_keeps_nobody_from_being_attached_or_let_go_of() {
     has_one(&mut other, "child");
     let ask = |words: &[&str]| {
         let mut command = as_nobody(65534);
-        run(command.arg(SYNCLATER).args(words)).must_succeed()
+        run(command.arg(SYNCLATER).args(words))
     };
     let pid = number(one.pid());
-    let told = ask(&["attach", "--json", "--pid", &pid, "-u", "1h"]);
+    let told = ask(&["attach", "--json", "--pid", &pid, "-u", "1h"]).must_succeed();
     let told: Value = serde_json::from_str(&told.stdout).expect("JSON");
-    ask(&["detach", told["id"].as_str().expect("an id")]);
-    [one, other].into_iter().for_each(ends);
+    ask(&["detach", told["id"].as_str().expect("an id")]).must_succeed();
+    // One that has its memory is not taken for that.
+    let mut its = sharing(&stage, &stage.work());
+    has_one(&mut its, "apart");
+    let told = ask(&["attach", "--pid", &number(its.pid()), "-u", "1h"]);
+    assert_eq!(told.status.code(), Some(125), "{told}");
+    assert!(told.stderr.contains("may not be compared"), "{told}");
+    [one, other, its].into_iter().for_each(ends);
 }

@@ -1,6 +1,8 @@
 /* sharing FOLDER: says "ready", then of each line that it reads what it has done:
  * "child": another process runs in its memory (CLONE_VM), and nobody waits for it; "child PID".
  * "orphan": the same of one whose parent has ended; "orphan PID".
+ * "apart": a "child" of group 100, of a process that becomes user and group 65534, as its child
+ *   does; "apart PID". Needs root.
  * "vfork MS": a thread of it has a child of vfork(2) for MS milliseconds, whose descriptors are
  *   closed; "vfork PID". The others go on.
  * "chain MS": a process runs in its memory for MS milliseconds, and makes the next one before it
@@ -12,6 +14,7 @@
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
+#include <grp.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
@@ -20,10 +23,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { STACK = 1 << 16, PAGE = 4096 };
+enum { STACK = 1 << 16, PAGE = 4096, NOBODY = 65534 };
 
 static volatile int begun;
 static char page[PAGE];
@@ -48,6 +52,28 @@ static int sync_for_ever(void *unused)
 	for (begun = getpid();; poll(NULL, 0, 1))
 		if (pwrite(file, "a", 1, 0) != 1 || fdatasync(file) != 0)
 			_exit(1);
+}
+
+static int sync_in_another_group(void *unused)
+{
+	/* glibc's functions would ask the threads of whose memory it is. */
+	if (syscall(SYS_setgroups, 0, NULL) || syscall(SYS_setresgid, 100, 100, 100) ||
+	    syscall(SYS_setresuid, NOBODY, NOBODY, NOBODY))
+		_exit(1);
+	return sync_for_ever(unused);
+}
+
+static int started_apart(void)
+{
+	char *stack = malloc(STACK);
+
+	begun = 0;
+	must(stack && clone(sync_in_another_group, stack + STACK, CLONE_VM | SIGCHLD, NULL) > 0, "clone");
+	while (!begun)
+		poll(NULL, 0, 1);
+	must(!setgroups(0, NULL) && !setresgid(NOBODY, NOBODY, NOBODY), "its group");
+	must(!setresuid(NOBODY, NOBODY, NOBODY) && !prctl(PR_SET_DUMPABLE, 1), "its user");
+	return begun;
 }
 
 static int start_one_and_end(void *stack)
@@ -112,6 +138,8 @@ static void *serve(void *said)
 		line[strcspn(line, "\n")] = 0;
 		if (strcmp(line, "child") == 0 || strcmp(line, "orphan") == 0) {
 			printf("%s %d\n", line, started(line[0] == 'o'));
+		} else if (strcmp(line, "apart") == 0) {
+			printf("apart %d\n", started_apart());
 		} else if (sscanf(line, "vfork %d", &ms) == 1) {
 			begun = 0;
 			must(pthread_create(&thread, NULL, have_a_child, &ms) == 0, "a thread");

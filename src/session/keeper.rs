@@ -39,6 +39,7 @@ const END: u8 = b'E';
 const LOST: u8 = b'L';
 const PROOF: u8 = b'P';
 const ALL: u8 = b'A';
+const NO_SYNC: u8 = b'I';
 
 /// What the keeper has to tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +48,8 @@ pub enum News {
     Dropped(usize),
     /// It settled a file system while the supervisor stood still, and met this errno.
     Lost(usize, i32),
+    /// It makes no sync(2).
+    NoSync,
 }
 
 /// How long a settle by the keeper may take before it gives up waiting and leaves the entry open.
@@ -100,6 +103,7 @@ impl Keeper {
                 proof: Vec::new(),
                 lost: 0,
                 sync_is_next: false,
+                asked: 0,
                 flushes: FailedFlushes::watch().ok(),
                 refusals: Vec::new(),
             }
@@ -185,6 +189,7 @@ impl Keeper {
         let mut buf = [0u8; 3];
         match socket::receive(&self.socket, &mut buf) {
             Ok((2, _)) if buf[0] == DROP => Some(News::Dropped(buf[1].into())),
+            Ok((1, _)) if buf[0] == NO_SYNC => Some(News::NoSync),
             Ok((3, _)) if buf[0] == LOST => Some(News::Lost(buf[1].into(), buf[2].into())),
             _ => None,
         }
@@ -198,6 +203,11 @@ impl Keeper {
     /// Tells it that `sync()` is owed too.
     pub fn owe_everything(&self) {
         let _ = self.tell(&[SYNC_ALL], &[]);
+    }
+
+    /// Asks it to begin no sync(2) in our place, and to tell when none is made any more.
+    pub fn wants_no_sync(&self) {
+        let _ = self.tell(&[NO_SYNC], &[]);
     }
 
     /// Tells it whether debts are to be settled at all (not at the dial `never`).
@@ -264,6 +274,8 @@ struct Vigil {
     lost: i32,
     /// Whether sync(2) is to be made once what is being settled is.
     sync_is_next: bool,
+    /// How often the supervisor has asked to be told when none is made.
+    asked: u32,
     /// What disks refuse: a supervisor that dies may not have judged that.
     flushes: Option<FailedFlushes>,
     refusals: Vec<(Instant, Option<Number>)>,
@@ -284,6 +296,10 @@ impl Vigil {
             }
             self.take_ends();
             self.hear_failed_flushes();
+            while self.asked > 0 && !self.settles.contains_key(&ALL_FS) {
+                self.asked -= 1;
+                let _ = socket::send(&self.socket, &[NO_SYNC], &[]);
+            }
             if let Some(since) = self.alone_since {
                 if self.settles.is_empty() || Instant::now() > since + PATIENCE {
                     return self.close();
@@ -332,10 +348,8 @@ impl Vigil {
         if !is_known {
             fds.extend(supervisors.map(|fd| (fd, wait::For::Input)));
         }
-        let patience = match is_known && self.settles.is_empty() {
-            true => Duration::ZERO,
-            false => Duration::from_millis(200),
-        };
+        let is_over = is_known && self.settles.is_empty();
+        let patience = Duration::from_millis(if is_over { 0 } else { 200 });
         let ready = wait::any(&fds, patience);
         is_known || ready.last().is_some_and(|dead| *dead)
     }
@@ -387,6 +401,7 @@ impl Vigil {
             (1, PROOF) if fds.is_empty() => {}
             (1, PROOF) => self.proof = fds,
             (1, ALL) => self.is_whole = true,
+            (1, NO_SYNC) => (self.sync_is_next, self.asked) = (false, self.asked + 1),
             (1, END) => return Heard::End,
             (0, _) => return Heard::Nothing,
             _ => {}
@@ -417,22 +432,16 @@ impl Vigil {
         if self.never {
             return;
         }
-        // What a disk tells once, sync(2) tells nobody.
-        self.settle_all_held();
+        let held: Vec<usize> = self.held.iter().map(|(i, _)| *i).collect();
+        held.into_iter().for_each(|i| self.settle(i));
         self.sync_is_next = self.all;
         self.sync_where_it_is_next();
     }
 
-    fn settle_all_held(&mut self) {
-        let held: Vec<usize> = self.held.iter().map(|(i, _)| *i).collect();
-        held.into_iter().for_each(|i| self.settle(i));
-    }
-
-    /// In this order: what is held is flushed behind the last sync() that was put off.
+    /// Behind what is held: what a disk tells once, sync(2) tells nobody.
     fn sync_where_it_is_next(&mut self) {
         if self.settles.is_empty() && std::mem::take(&mut self.sync_is_next) {
             self.settle(ALL_FS);
-            self.settle_all_held();
         }
     }
 

@@ -214,10 +214,11 @@ impl Shared {
         self.clock.age(tick, self.began.elapsed())
     }
 
-    /// Moves the lease on.
-    pub fn heartbeat(&self) {
+    /// Moves the lease on; whether it was over.
+    pub fn heartbeat(&self) -> bool {
         let until = self.clock.now().wrapping_add(self.clock.ticks(LEASE));
-        self.page().lease_until.store(until, SeqCst);
+        let before = self.page().lease_until.swap(until, SeqCst);
+        self.is_over(before)
     }
 
     /// Ends the lease at once: nobody is there any more who would settle.
@@ -229,12 +230,11 @@ impl Shared {
     /// Whether the lease ran out: the supervisor has stood still.
     #[must_use]
     pub fn lease_is_over(&self) -> bool {
-        let left = self
-            .page()
-            .lease_until
-            .load(SeqCst)
-            .wrapping_sub(self.clock.now());
-        left > self.page().lease_span.load(SeqCst)
+        self.is_over(self.page().lease_until.load(SeqCst))
+    }
+
+    fn is_over(&self, lease: u64) -> bool {
+        lease.wrapping_sub(self.clock.now()) > self.page().lease_span.load(SeqCst)
     }
 
     /// Allows or ends relaxing. Whoever ends it settles afterwards: every request that was still

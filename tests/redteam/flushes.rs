@@ -399,6 +399,40 @@ fn nothing_is_put_off_while_a_sync_that_was_put_off_is_made() {
     apart.0.end();
 }
 
+/// The supervisor goes on while the keeper makes it, whose lease it had lost.
+#[test]
+fn nothing_is_put_off_while_a_keeper_makes_a_sync_that_was_put_off() {
+    if !as_root("nothing_is_put_off_while_a_keeper_makes_a_sync_that_was_put_off") {
+        return;
+    }
+    let (other, stage) = (SlowDisk::new("ext4", 64, 6000), Stage::new("keepers-sync"));
+    std::fs::write(quick(&other), "").expect("as long as this is there");
+    let mut apart = WithoutFuse::new(&stage);
+    // Out of sight, it is flushed by sync(2) alone.
+    let mut hide = clean("nsenter");
+    hide.args(["-m", "-t", &apart.0.pid().to_string(), "umount"]);
+    run(hide.arg(other.path())).must_succeed();
+    let mut scribe = apart.scribe(&stage);
+    warm(&stage, &mut scribe, &stage.work());
+    if puts_sync_off(&stage, &mut scribe) {
+        let keeper = named(&stage, "synclater-keep");
+        let syncs = || children(keeper, "").into_iter().any(is_in_kernel);
+        is_slow(&other);
+        scribe.send(Signal::STOP);
+        assert!(until(LIMIT, syncs), "the keeper makes no sync()");
+        scribe.send(Signal::CONT);
+        let before = stage.counted().1;
+        save(&mut scribe, &stage.work(), &["b", "c"]);
+        let after = stage.counted().1;
+        // On a busy machine it may be over by now.
+        assert!(!syncs() || after == before, "{:#}", stage.session());
+        std::fs::write(quick(&other), "").expect("it is quick again");
+        warm(&stage, &mut scribe, &stage.work());
+    }
+    ends_well(&stage, &mut scribe);
+    apart.0.end();
+}
+
 /// A mount namespace that has no FUSE: with one in sight every sync() is real.
 struct WithoutFuse(Running);
 

@@ -341,6 +341,7 @@ impl Supervisor {
                     self.filesystems.is_used(index);
                     self.lost_write(index, errno);
                 }
+                News::NoSync => self.keeper_makes_no_sync(),
             }
         }
         if let Some(dead) = self.keeper.take_if(|k| k.has_ended()) {
@@ -354,6 +355,7 @@ impl Supervisor {
             // It lets go of what it was told to, and of all else.
             let left = self.filesystems.kept_only();
             left.into_iter().for_each(|i| self.umount_ready(i));
+            self.keeper_syncs = 0;
             if dead.has_failed_at_once() || !self.has_whole_keeper(&ledger) {
                 let would_relax = self.relaxing || self.entering.holds_back;
                 self.relax(false);
@@ -361,6 +363,8 @@ impl Supervisor {
                 self.entering.holds_back = would_relax;
                 self.entering.other_dial |= would_relax;
                 self.settle_all();
+            } else if self.entering.holds_back {
+                self.relax_by_dial();
             }
         }
     }

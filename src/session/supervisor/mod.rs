@@ -226,6 +226,8 @@ pub struct Supervisor {
     refused: Vec<paying::Refused>,
     /// File systems that are being settled before sync(2) is, where that is owed.
     before_sync: Option<BTreeSet<usize>>,
+    /// How often the keeper was asked to say that it makes no sync(2), and has not said so.
+    keeper_syncs: u32,
     /// Whether something was to be settled at any time.
     has_promised: bool,
     last_ask: Instant,
@@ -313,6 +315,7 @@ impl Supervisor {
             watches: false,
             refused: Vec::new(),
             before_sync: None,
+            keeper_syncs: 0,
             has_promised: false,
             last_ask: Instant::now(),
             attendants: Attendants::default(),
@@ -375,7 +378,13 @@ impl Supervisor {
     }
 
     fn beat(&mut self) {
-        self.shared.heartbeat();
+        // Before it is renewed nothing is put off.
+        if self.shared.lease_is_over() {
+            self.wait_for_keepers_sync();
+        }
+        if self.shared.heartbeat() {
+            self.wait_for_keepers_sync();
+        }
         // The keeper may have ended the relaxation while we stood still.
         self.shared.relax(self.relaxing);
         self.next_beat = Instant::now() + BEAT;

@@ -372,10 +372,7 @@ impl Supervisor {
     fn is_sync_next(&mut self) -> bool {
         let is_next = |s: &Supervisor| s.before_sync.as_ref().is_some_and(BTreeSet::is_empty);
         if !is_next(self) {
-            if self.relaxing {
-                self.relax(false);
-                self.entering.holds_back = true;
-            }
+            self.hold_back();
             self.settle_all_held();
             self.before_sync = Some(self.settles.keys().copied().collect());
         }
@@ -386,9 +383,35 @@ impl Supervisor {
         true
     }
 
+    fn hold_back(&mut self) {
+        if self.relaxing {
+            self.relax(false);
+            self.entering.holds_back = true;
+        }
+    }
+
     /// Whether sync(2) is being made, or comes behind what is being settled.
     pub(super) fn makes_sync(&self) -> bool {
-        self.before_sync.is_some() || self.settles.contains_key(&page::ALL_FS)
+        let is_ours = self.before_sync.is_some() || self.settles.contains_key(&page::ALL_FS);
+        is_ours || self.keeper_syncs > 0
+    }
+
+    /// The lease was over: the keeper may be making it.
+    pub(super) fn wait_for_keepers_sync(&mut self) {
+        let keeper = self.keeper.as_ref();
+        let Some(keeper) = keeper.filter(|_| self.entering.sync_was_allowed) else {
+            return;
+        };
+        keeper.wants_no_sync();
+        self.keeper_syncs += 1;
+        self.hold_back();
+    }
+
+    pub(super) fn keeper_makes_no_sync(&mut self) {
+        self.keeper_syncs = self.keeper_syncs.saturating_sub(1);
+        if self.keeper_syncs == 0 && self.entering.holds_back {
+            self.relax_by_dial();
+        }
     }
 
     /// Ages of the requests that are being settled just now.

@@ -135,10 +135,9 @@ struct No {
 /// # Errors
 /// A [`Trouble`] where nothing could be attached; then nothing was changed.
 pub fn run(args: &Args) -> anyhow::Result<i32> {
+    let left_open = process::left_open();
     super::needs_proc("attach")?;
     let rules = args.dials.rules()?;
-    // What stays in the background holds no lock, and no pipe, of who started us.
-    process::close_callers();
     check(args.until, args.dials.for_, "--until")?;
     for until in { rules.iter() }.flat_map(RuleSet::dials) {
         check(until, args.dials.for_, "a rule with until =")?;
@@ -157,7 +156,7 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
     let _background = Job::start(move || {
         process::leave_session();
         process::set_name(c"synclater");
-        let done = in_background(args, wanted, whom, theirs);
+        let done = in_background(args, wanted, whom, theirs, &left_open);
         done.unwrap_or_else(|e| super::said(Err(e)))
     })?;
     tell(args, answer)
@@ -296,12 +295,20 @@ fn words(args: &Args) -> Vec<String> {
 }
 
 /// The session, from its begin to its end.
-fn in_background(args: &Args, wanted: Wanted, whom: Whom, to: OwnedFd) -> anyhow::Result<i32> {
+fn in_background(
+    args: &Args,
+    wanted: Wanted,
+    whom: Whom,
+    to: OwnedFd,
+    left_open: &[i32],
+) -> anyhow::Result<i32> {
     // We are in the root folder by now.
     let name = args.recorded.record.as_deref().map(dirs::from_here);
     let record = { name.as_deref() }
         .map(|path| out::open(path).map_err(|e| super::run::cannot_record(path, &e)))
         .transpose()?;
+    // What stays holds no lock, and no pipe, of who started us.
+    process::close_all(left_open);
     let mut s = wanted.make(Reading::now(), Escapes::watch_chosen)?;
     if let Some(file) = record {
         let name = name.unwrap_or_default();

@@ -346,13 +346,19 @@ fn a_lock_of_who_attached_is_not_held_by_what_stays() {
         command
     });
     victim.be_ready();
-    let script = "exec 9>\"$0\" && flock 9 && \"$1\" attach --pid \"$2\" -u 1h";
-    let lock = stage.file("lock");
+    let script = "exec 9>\"$0\" 8>\"$3\" && flock 9 && \
+                  \"$1\" attach --pid \"$2\" -u 1h --record /dev/fd/8";
+    let (lock, recording) = (stage.file("lock"), stage.file("recording"));
     let mut attach = stage.with_folders("sh");
     attach.args(["-c", script]).arg(&lock);
-    attach.arg(SYNCLATER).arg(number(victim.pid()));
+    attach
+        .arg(SYNCLATER)
+        .arg(number(victim.pid()))
+        .arg(&recording);
     run(&mut attach).must_succeed();
     run(clean("flock").arg("-n").arg(&lock).arg("true")).must_succeed();
     stage.detach(&stage.id());
+    let recorded = std::fs::metadata(recording).expect("a recording");
+    assert!(recorded.len() > 0);
     victim.end().must_succeed();
 }

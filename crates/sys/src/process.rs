@@ -219,16 +219,29 @@ static NOTE: Note = Note {
 /// Makes the calling process known as a synclater, whatever its file is called.
 pub fn be_synclater() {
     std::hint::black_box(&NOTE);
-    if !text("/proc/self/comm").is_ok_and(|name| name.starts_with("synclater")) {
-        set_name(c"synclater");
-    }
+    set_name(c"synclater");
 }
 
-/// Closes what our caller has left open, but for input, output and errors. Nothing of ours is open
-/// yet.
-pub fn close_callers() {
-    // SAFETY: nobody owns any of them.
-    unsafe { libc::close_range(3, libc::c_uint::MAX, 0) };
+/// What our caller has left open, but for input, output and errors: called before anything of ours
+/// is open.
+#[must_use]
+pub fn left_open() -> Vec<i32> {
+    let all = std::fs::read_dir("/proc/self/fd").into_iter().flatten();
+    let mut numbers: Vec<i32> = all
+        .filter_map(|e| e.ok()?.file_name().to_str()?.parse().ok())
+        .collect();
+    // Not what it was listed by.
+    // SAFETY: no pointers.
+    numbers.retain(|fd| *fd > 2 && unsafe { libc::fcntl(*fd, libc::F_GETFD) } != -1);
+    numbers
+}
+
+/// Closes what [`left_open`] has told.
+pub fn close_all(numbers: &[i32]) {
+    for fd in numbers {
+        // SAFETY: nobody owns them.
+        unsafe { libc::close(*fd) };
+    }
 }
 
 /// Names the calling process in `ps` (15 bytes at most).

@@ -259,7 +259,7 @@ fn compare(a: u32, b: u32) -> Both {
 /// Whether two differ in the size of their memory, of which anybody is told: then it is not one.
 fn differ_in_size(a: u32, b: u32) -> bool {
     /// One that is used meanwhile has another size from look to look.
-    const LOOKS: usize = 5;
+    const LOOKS: usize = 20;
     (0..LOOKS).all(|_| {
         let (Some(before), Some(other), Some(after)) = (size(a), size(b), size(a)) else {
             return false;

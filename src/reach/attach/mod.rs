@@ -299,7 +299,7 @@ fn put_in(
 ) -> Result<Told, Failure> {
     let tracer = tracer::tracer_of(pid);
     let comm = (tracer != 0).then(|| process::text(format!("/proc/{tracer}/comm")));
-    if comm.is_some_and(|name| name.is_ok_and(|name| name.trim() == "synclater")) {
+    if comm.is_some_and(|name| name.is_ok_and(|name| name.starts_with("synclater"))) {
         // A piece of work like this one, at the program before, say.
         return Err(Failure::Busy(format!("it is traced by {tracer}")));
     }

@@ -508,7 +508,7 @@ impl Supervisor {
         let due = now + soonest.unwrap_or(BEAT);
         self.plan
             .ends
-            .filter(|_| self.relaxing)
+            .filter(|_| self.relaxing || self.entering.holds_back)
             .map_or(due, |end| end.min(due))
     }
 
@@ -521,7 +521,8 @@ impl Supervisor {
     }
 
     pub(super) fn end_of_lease(&mut self) {
-        if self.relaxing && self.plan.ends.is_some_and(|end| Instant::now() >= end) {
+        let relaxes = self.relaxing || self.entering.holds_back;
+        if relaxes && self.plan.ends.is_some_and(|end| Instant::now() >= end) {
             self.relax(false);
             if self.must_settle() {
                 self.settle_all();

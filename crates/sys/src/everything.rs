@@ -16,10 +16,10 @@ pub fn sync_in_job(locks: &[BorrowedFd<'_>]) -> i32 {
     0
 }
 
-/// As two calls of sync(2), which reports no error, and flushes the disk of each XFS, as far as it may be
-/// opened: where its log is clean sync(2) does not (xfs_fs_sync_fs, Linux 6.18), and it may be in
-/// nobody's sight here. As sync(2) does for an ext4, it waits for each disk. An ext4 without a
-/// journal is flushed in front of what it writes last, so by the second call only.
+/// As two calls of sync(2), which reports no error, and flushes the disk of each XFS, as far as it
+/// may be opened: where its log is clean sync(2) does not (xfs_fs_sync_fs, Linux 6.18), and it may
+/// be in nobody's sight here. As sync(2) does for an ext4, it waits for each disk. An ext4 without
+/// a journal is flushed in front of what it writes last, so by the second call only.
 pub fn sync() {
     rustix::fs::sync();
     rustix::fs::sync();

@@ -375,6 +375,22 @@ fn what_the_command_leaves_behind_is_waited_for() {
 }
 
 #[test]
+fn a_session_that_the_command_leaves_behind_is_waited_for_whatever_its_file_is_called() {
+    let stage = Stage::new("session-behind");
+    let (copy, done) = (stage.file("synclater-0.9"), stage.file("done"));
+    crate::harness::command::copy_program(SYNCLATER, &copy);
+    let inner = hammer("hammer", &stage.work()).join(" ");
+    let script = format!(
+        "{} run --quiet -- sh -c '{inner}; touch {}' & exit 7",
+        copy.display(),
+        done.display()
+    );
+    let outcome = run(session(&stage, true).args(["setsid", "sh", "-c", &script]));
+    assert_eq!(outcome.status.code(), Some(7), "{outcome}");
+    assert!(done.exists(), "{outcome}");
+}
+
+#[test]
 fn ps_says_how_each_process_was_reached() {
     let stage = Stage::new("how");
     let mut command = session(&stage, true);

@@ -377,17 +377,24 @@ fn what_the_command_leaves_behind_is_waited_for() {
 #[test]
 fn a_session_that_the_command_leaves_behind_is_waited_for_whatever_its_file_is_called() {
     let stage = Stage::new("session-behind");
-    let (copy, done) = (stage.file("synclater-0.9"), stage.file("done"));
-    crate::harness::command::copy_program(SYNCLATER, &copy);
-    let inner = hammer("hammer", &stage.work()).join(" ");
+    let (link, go) = (stage.file("synclater-0.9"), stage.file("go"));
+    std::os::unix::fs::symlink(SYNCLATER, &link).expect("a link");
     let script = format!(
-        "{} run --quiet -- sh -c '{inner}; touch {}' & exit 7",
-        copy.display(),
-        done.display()
+        "{} run --quiet -- sh -c 'until [ -e {} ]; do :; done' & echo left; exit 7",
+        link.display(),
+        go.display()
     );
-    let outcome = run(session(&stage, true).args(["setsid", "sh", "-c", &script]));
-    assert_eq!(outcome.status.code(), Some(7), "{outcome}");
-    assert!(done.exists(), "{outcome}");
+    let mut command = session(&stage, true);
+    command.args(["setsid", "sh", "-c", &script]);
+    let mut outer = Running::start(&stage, command);
+    assert_eq!(outer.hear(), "left");
+    // It looks who is left at each heartbeat.
+    crate::sessions::stage::pass(std::time::Duration::from_secs(1));
+    let is_there = !crate::sessions::death::is_gone(&outer.pid());
+    std::fs::write(go, "").expect("it goes on");
+    let end = outer.end();
+    assert!(is_there, "{end}");
+    assert_eq!(end.status.code(), Some(7), "{end}");
 }
 
 #[test]

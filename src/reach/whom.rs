@@ -181,7 +181,9 @@ pub fn is_of_this_program(tid: u32) -> bool {
 #[must_use]
 pub fn is_job(pid: u32) -> bool {
     let comm = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
-    comm.starts_with(job::NAME.as_bytes()) && is_of_this_program(pid)
+    let has_name = comm.starts_with(job::NAME.as_bytes());
+    // A session's own supervisor may be of a file that is called so.
+    has_name && is_of_this_program(pid) && process::is_forked(pid)
 }
 
 /// What a process executes; `None` also of one that is just executing something else.

@@ -385,6 +385,16 @@ pub fn is_alive(pid: u32) -> bool {
     })
 }
 
+/// Whether a process was made by fork(2), and has not executed anything since.
+#[must_use]
+pub fn is_forked(pid: u32) -> bool {
+    // proc_pid_stat(5), from the third field on; linux/sched.h.
+    const FLAGS: usize = 6;
+    const PF_FORKNOEXEC: u64 = 0x40;
+    let flags = stat(&pid.to_string()).and_then(|s| s.split(' ').nth(FLAGS)?.parse::<u64>().ok());
+    flags.is_some_and(|flags| flags & PF_FORKNOEXEC != 0)
+}
+
 /// Whether a process has ended, or is a zombie: it has had a SIGKILL, say, although a thread of its
 /// still hangs in the kernel. One that /proc hides from us (`hidepid`) has not.
 #[must_use]

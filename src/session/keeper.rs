@@ -296,9 +296,10 @@ impl Vigil {
             }
             self.take_ends();
             self.hear_failed_flushes();
-            while self.asked > 0 && !self.settles.contains_key(&ALL_FS) {
+            let may_tell = !self.settles.contains_key(&ALL_FS);
+            while may_tell && self.asked > 0 && socket::send(&self.socket, &[NO_SYNC], &[]).is_ok()
+            {
                 self.asked -= 1;
-                let _ = socket::send(&self.socket, &[NO_SYNC], &[]);
             }
             if let Some(since) = self.alone_since {
                 if self.settles.is_empty() || Instant::now() > since + PATIENCE {

@@ -521,9 +521,8 @@ fn settle_entry(filed: &Filed, ledger: &Ledger, locks: &[BorrowedFd<'_>]) -> io:
         out.settled.clear();
         out.failed.clear();
         // What the session knows of is settled behind that, by what makes it durable.
-        if let Ok(job) = Job::start(|| everything::sync_in_job(locks)) {
-            let _ = job.result();
-        } else {
+        let job = Job::start(|| everything::sync_in_job(locks));
+        if job.map_or(true, |job| job.result() != 0) {
             everything::sync();
         }
     }

@@ -1,7 +1,7 @@
 //! Block devices, by their numbers.
 
-use std::fs::File;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Major and minor.
@@ -22,7 +22,9 @@ pub fn open((major, minor): Number, name: &str, is_it: impl Fn(u64) -> bool) -> 
         let meta = file.metadata();
         meta.is_ok_and(|m| m.file_type().is_block_device() && is_it(m.rdev()))
     };
-    let open = |path: PathBuf| File::open(path).ok().filter(is_disk);
+    let mut how = OpenOptions::new();
+    how.read(true).custom_flags(libc::O_NONBLOCK);
+    let open = |path: PathBuf| how.open(path).ok().filter(is_disk);
     let by_number = PathBuf::from(format!("/dev/block/{major}:{minor}"));
     // A slash in a device's name is another character in /sys.
     open(by_number).or_else(|| open(Path::new("/dev").join(name.replace('!', "/"))))

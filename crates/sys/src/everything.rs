@@ -23,19 +23,17 @@ pub fn sync_in_job(locks: &[BorrowedFd<'_>]) -> i32 {
 pub fn sync() {
     rustix::fs::sync();
     rustix::fs::sync();
-    for disk in disks_of_xfs() {
-        let _ = rustix::fs::fsync(&disk);
+    let all = std::fs::read_dir("/sys/fs/xfs").into_iter().flatten();
+    for name in all.flatten().map(|e| e.file_name()) {
+        // One after the other: one that is open may be in somebody's way.
+        if let Some(disk) = disk(&name.to_string_lossy()) {
+            let _ = rustix::fs::fsync(&disk);
+        }
     }
 }
 
-fn disks_of_xfs() -> Vec<File> {
-    let all = std::fs::read_dir("/sys/fs/xfs").into_iter().flatten();
-    let disk = |name: &str| {
-        let dev = blockdev::number_in(&Path::new("/sys/class/block").join(name).join("dev"))?;
-        let number = rustix::fs::makedev(dev.0, dev.1);
-        blockdev::open(dev, name, |it| it == number)
-    };
-    all.flatten()
-        .filter_map(|e| disk(&e.file_name().to_string_lossy()))
-        .collect()
+fn disk(name: &str) -> Option<File> {
+    let dev = blockdev::number_in(&Path::new("/sys/class/block").join(name).join("dev"))?;
+    let number = rustix::fs::makedev(dev.0, dev.1);
+    blockdev::open(dev, name, |it| it == number)
 }

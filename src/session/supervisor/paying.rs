@@ -183,11 +183,14 @@ impl Supervisor {
             self.lost_write(index, end.errno);
         }
         self.keeper_may_close(index);
-        if self.again.contains(&index) {
-            self.again.retain(|i| *i != index);
-            self.settle(index);
-        } else {
-            self.is_paid(index);
+        let is_asked_again = self.again.contains(&index);
+        self.again.retain(|i| *i != index);
+        match is_asked_again {
+            true => self.settle(index),
+            false => self.is_paid(index),
+        }
+        // It may have been let go of meanwhile.
+        if !self.settles.contains_key(&index) {
             let was_last = { self.before_sync.as_mut() }
                 .is_some_and(|rows| rows.remove(&index) && rows.is_empty());
             if was_last {
@@ -366,21 +369,26 @@ impl Supervisor {
         }
     }
 
-    /// Whether sync(2) is next: what is held is settled first, what has come to be held meanwhile
-    /// too, and nothing is put off from then on until it is made. A disk that refuses a flush tells
-    /// it once, and sync(2) tells nobody.
+    /// Whether sync(2) is next: what is held is settled first, and nothing is put off from then on
+    /// until it is made. A disk that refuses a flush tells it once, and sync(2) tells nobody. Who
+    /// asks meanwhile has all of that once more, behind it.
     fn is_sync_next(&mut self) -> bool {
-        let is_next = |s: &Supervisor| s.before_sync.as_ref().is_some_and(BTreeSet::is_empty);
-        if !is_next(self) {
+        if self.before_sync.is_none() {
             self.hold_back();
             self.settle_all_held();
             self.before_sync = Some(self.settles.keys().copied().collect());
+        } else if !self.is_all_settled_before_sync() && !self.again.contains(&page::ALL_FS) {
+            self.again.push(page::ALL_FS);
         }
-        if !is_next(self) {
-            return false;
+        let is_next = self.is_all_settled_before_sync();
+        if is_next {
+            self.before_sync = None;
         }
-        self.before_sync = None;
-        true
+        is_next
+    }
+
+    fn is_all_settled_before_sync(&self) -> bool {
+        self.before_sync.as_ref().is_some_and(BTreeSet::is_empty)
     }
 
     fn hold_back(&mut self) {

@@ -58,7 +58,11 @@ impl Job {
             0 => {
                 drop(young);
                 lock(&ALL).clear();
-                process::set_name(c"synclater-job");
+                // A job's own keeps its name.
+                if !rustix::thread::name().is_ok_and(|n| n.to_bytes().starts_with(NAME.as_bytes()))
+                {
+                    process::set_name(c"synclater-job");
+                }
                 let status = match is_known(&theirs) {
                     true => {
                         // Open until `keep_only` closes it with all the rest.

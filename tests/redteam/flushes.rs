@@ -479,7 +479,8 @@ fn a_sync_that_was_put_off_flushes_an_xfs_of_another_namespace() {
         assert_eq!(apart.hear(), "ready");
         let bind = is_in_sight.then(|| Bind::to_read(disk.path(), &stage.file("to-read")));
         umount(disk.path());
-        let mut scribe = scribe(&stage, &[]);
+        let mut without_fuse = WithoutFuse::new(&stage);
+        let mut scribe = without_fuse.scribe(&stage);
         if puts_sync_off(&stage, &mut scribe) {
             // Behind this its log is clean.
             let mut sync = clean("nsenter");
@@ -492,6 +493,7 @@ fn a_sync_that_was_put_off_flushes_an_xfs_of_another_namespace() {
                 "no flush was sent: {is_in_sight}"
             );
         }
+        without_fuse.0.end();
         drop(bind);
         apart.no_more();
         apart.end();

@@ -231,6 +231,8 @@ pub struct Supervisor {
     /// Whether something was to be settled at any time.
     has_promised: bool,
     last_ask: Instant,
+    /// Whether a lost write was told of since: nobody is asked while nothing is put off.
+    is_to_ask: bool,
     /// Listen to the doorbell, and hold the trace points until after our end.
     attendants: Attendants,
     /// Continues us with the command.
@@ -318,6 +320,7 @@ impl Supervisor {
             keeper_syncs: 0,
             has_promised: false,
             last_ask: Instant::now(),
+            is_to_ask: false,
             attendants: Attendants::default(),
             waker: None,
             recording: None,

@@ -136,8 +136,9 @@ impl Supervisor {
             None => self.last_ask.elapsed() > ASK_EVERY,
         };
         // Of debts from before a step of the clock the age is not known.
-        let told = told | self.setback.happened();
-        if told && self.relaxing && self.must_settle() {
+        self.is_to_ask |= told | self.setback.happened();
+        if self.is_to_ask && self.relaxing && self.must_settle() {
+            self.is_to_ask = false;
             self.last_ask = Instant::now();
             self.settle_all();
         }

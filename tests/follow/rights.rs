@@ -14,9 +14,12 @@ fn setuid(stage: &Stage, from: &Path) -> PathBuf {
     to
 }
 
+/// What setpriv(1) is told before a program of nobody's.
+const AS_NOBODY: [&str; 4] = ["--reuid=65534", "--regid=65534", "--clear-groups", "--"];
+
 fn nobody(stage: &Stage) -> Command {
     let mut command = stage.with_folders("setpriv");
-    command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"]);
+    command.args(AS_NOBODY);
     command
 }
 
@@ -86,13 +89,7 @@ fn a_setuid_program_is_reached_by_root() {
         stage.open_to_others(0o755);
         let copy = setuid(&stage, &program(victim));
         let mut command = session(&stage, true);
-        command.args([
-            "setpriv",
-            "--reuid=65534",
-            "--regid=65534",
-            "--clear-groups",
-            "--",
-        ]);
+        command.arg("setpriv").args(AS_NOBODY);
         command
             .arg(copy)
             .arg(stage.work())
@@ -143,14 +140,9 @@ fn a_session_ends_with_its_command_also_where_that_is_another_users() {
     let stage = Stage::new("anothers");
     stage.open_to_others(0o777);
     let mut command = session(&stage, true);
-    command.args([
-        "setpriv",
-        "--reuid=65534",
-        "--regid=65534",
-        "--clear-groups",
-    ]);
     let victim = program("demand");
-    command.arg("--").arg(&victim).arg(stage.work());
+    command.arg("setpriv").args(AS_NOBODY);
+    command.arg(&victim).arg(stage.work());
     let mut victim_runs = Running::start(&stage, command);
     victim_runs.be_ready();
     assert_eq!(victim_runs.sync("file"), 0);

@@ -296,9 +296,8 @@ impl Vigil {
             }
             self.take_ends();
             self.hear_failed_flushes();
-            let may_tell = !self.settles.contains_key(&ALL_FS);
-            while may_tell && self.asked > 0 && socket::send(&self.socket, &[NO_SYNC], &[]).is_ok()
-            {
+            let may_tell = |v: &Vigil| v.asked > 0 && !v.settles.contains_key(&ALL_FS);
+            while may_tell(&self) && socket::send(&self.socket, &[NO_SYNC], &[]).is_ok() {
                 self.asked -= 1;
             }
             if let Some(since) = self.alone_since {

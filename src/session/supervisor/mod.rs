@@ -20,6 +20,7 @@ pub mod reaching;
 pub mod recording;
 mod serving;
 mod standing;
+mod syncing;
 mod task;
 mod umounts;
 

@@ -127,8 +127,12 @@ impl Escapes {
         self.are_followed = yes;
     }
 
-    /// Where there are no rings: looks for processes without the library.
+    /// Looks for processors that have come back; where there are no rings, for processes without
+    /// the library.
     pub fn look_around(&mut self, rules: Option<&RuleSet>) {
+        if let Some(syncs) = &mut self.syncs {
+            syncs.look_for_processors();
+        }
         if self.syncs.is_none() && !self.are_attached && !self.are_followed {
             let found = unmapped(&self.own, rules);
             self.unmapped.extend(found.into_iter().map(|e| (e.pid, e)));

@@ -30,6 +30,7 @@ pub mod patient;
 pub mod perf;
 #[allow(unsafe_code)]
 pub mod process;
+mod processors;
 #[allow(unsafe_code)]
 pub mod ptrace;
 #[cfg(target_arch = "x86_64")]

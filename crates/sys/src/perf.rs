@@ -11,8 +11,10 @@
 //! numbers, which is mounted detached where it is not mounted.
 
 use crate::attendant::Held;
+use crate::processors::{counted, EachProcessor};
 use crate::tracefs::Tracefs;
 use std::collections::BTreeMap;
+use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::{null_mut, NonNull};
@@ -82,7 +84,7 @@ pub(crate) struct Ring {
 
 /// The counting of one process tree.
 pub struct Syncs {
-    rings: Vec<Ring>,
+    rings: EachProcessor<Ring>,
     /// Read already, but younger than what another ring may still have to tell.
     pending: Vec<(u64, Record)>,
     seen: Seen,
@@ -135,10 +137,7 @@ impl Syncs {
     fn count(libraries: &'static [&'static str]) -> io::Result<Syncs> {
         let dir = Tracefs::open()?;
         let ids = point_ids(&dir)?;
-        let rings = online_processors()
-            .into_iter()
-            .map(|cpu| Ring::open(&ids, cpu))
-            .collect::<io::Result<Vec<_>>>()?;
+        let rings = EachProcessor::open(move |cpu| Ring::open(&ids, cpu))?;
         let (pending, watched) = (Vec::new(), libraries);
         Ok(Syncs {
             rings,
@@ -153,6 +152,11 @@ impl Syncs {
     #[must_use]
     pub fn so_far(&self) -> &Seen {
         &self.seen
+    }
+
+    /// Watches on processors that have come back, too.
+    pub fn look_for_processors(&mut self) {
+        self.rings.look();
     }
 
     /// Reads what was seen up to now.
@@ -175,7 +179,7 @@ impl Syncs {
     /// What an attendant is to hold. The rings go first: they take what all the machine does.
     #[must_use]
     pub fn held(&self) -> Held<'_> {
-        let events = self.rings.iter().flat_map(|r| &r.events);
+        let events = self.rings.iter().flat_map(|ring| &ring.events);
         let tracefs = self.tracefs.iter();
         Held {
             until_the_end: self.fds(),
@@ -277,8 +281,19 @@ pub fn is_permitted() -> io::Result<()> {
 
 /// Write-back errors anywhere on this machine, as they happen (`filemap_set_wb_err`).
 pub struct LostWrites {
-    events: Vec<OwnedFd>,
-    seen: u64,
+    events: EachProcessor<Event>,
+}
+
+/// One of those that count, and what it had counted at the last look.
+struct Event {
+    fd: OwnedFd,
+    before: u64,
+}
+
+impl AsFd for Event {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
 }
 
 impl LostWrites {
@@ -289,12 +304,12 @@ impl LostWrites {
     pub fn watch() -> io::Result<LostWrites> {
         let dir = Tracefs::open()?;
         let id = dir.id("filemap/filemap_set_wb_err")?;
-        let open = |cpu| open_event(&mut attributes(TRACEPOINT, id, 0), cpu);
-        let events = online_processors()
-            .into_iter()
-            .map(open)
-            .collect::<io::Result<Vec<_>>>()?;
-        Ok(LostWrites { events, seen: 0 })
+        let open = move |cpu| {
+            let fd = open_event(&mut attributes(TRACEPOINT, id, 0), cpu)?;
+            Ok(Event { fd, before: 0 })
+        };
+        let events = EachProcessor::open(open)?;
+        Ok(LostWrites { events })
     }
 
     /// What keeps the trace point on.
@@ -303,33 +318,16 @@ impl LostWrites {
         self.events.iter().map(AsFd::as_fd).collect()
     }
 
-    /// Whether there were some since the last call.
+    /// Whether there were some since the last call, or may have been: a processor has come back.
     pub fn told(&mut self) -> bool {
-        let one = |event: &OwnedFd| {
-            let mut count = [0u8; 8];
-            rustix::io::read(event, &mut count).map_or(0, |_| u64::from_ne_bytes(count))
-        };
-        let total = self.events.iter().map(one).sum();
-        std::mem::replace(&mut self.seen, total) != total
+        let mut told = self.events.look();
+        for event in self.events.iter_mut() {
+            if let Some((count, _)) = counted(event.as_fd()) {
+                told |= std::mem::replace(&mut event.before, count) != count;
+            }
+        }
+        told
     }
-}
-
-/// The processors of the machine, whatever this process may run on: "0-3,6".
-pub(crate) fn online_processors() -> Vec<usize> {
-    let list = std::fs::read_to_string("/sys/devices/system/cpu/online");
-    let list = list.unwrap_or_else(|_| {
-        // Where /sys is not mounted: "cpu0 ...", each on a line (proc_stat(5)).
-        let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
-        let numbers = stat
-            .lines()
-            .filter_map(|l| l.strip_prefix("cpu")?.split(' ').next());
-        numbers.collect::<Vec<_>>().join(",")
-    });
-    let range = |part: &str| {
-        let (from, to) = part.split_once('-').unwrap_or((part, part));
-        Some(from.trim().parse().ok()?..=to.trim().parse().ok()?)
-    };
-    list.split(',').filter_map(range).flatten().collect()
 }
 
 fn point_ids(dir: &Tracefs) -> io::Result<Vec<(u64, bool)>> {
@@ -348,6 +346,7 @@ fn point_ids(dir: &Tracefs) -> io::Result<Vec<(u64, bool)>> {
 
 /// struct perf_event_attr up to its fifth version (112 bytes), as words.
 pub(crate) fn attributes(kind: u32, config: u64, flags: u64) -> [u64; 14] {
+    const TOTAL_TIME_ENABLED: u64 = 1;
     const SAMPLE_TID: u64 = 1 << 1;
     const SAMPLE_TIME: u64 = 1 << 2;
     const SAMPLE_ID: u64 = 1 << 6;
@@ -356,6 +355,7 @@ pub(crate) fn attributes(kind: u32, config: u64, flags: u64) -> [u64; 14] {
     a[1] = config;
     a[2] = 1; // sample_period
     a[3] = SAMPLE_TID | SAMPLE_TIME | SAMPLE_ID;
+    a[4] = TOTAL_TIME_ENABLED; // read_format
     a[5] = flags | WATERMARK | SAMPLE_ID_ALL | USE_CLOCKID;
     a[6] = (RING_PAGES * PAGE / 2) as u64; // wakeup_watermark, bp_type
     a[11] = CLOCK_MONOTONIC << 32; // sample_stack_user, clockid
@@ -468,8 +468,7 @@ impl Ring {
 
     /// How often its event has happened, also where there was no room for a record.
     pub(crate) fn happened(&self) -> u64 {
-        let mut count = [0u8; 8];
-        rustix::io::read(&self.main, &mut count).map_or(0, |_| u64::from_ne_bytes(count))
+        counted(self.main.as_fd()).map_or(0, |(count, _)| count)
     }
 
     /// Takes each record that is there.
@@ -547,10 +546,24 @@ fn event_id(event: &OwnedFd) -> Option<u64> {
 fn redirect(event: &OwnedFd, main: &OwnedFd) -> io::Result<()> {
     const SET_OUTPUT: libc::c_ulong = 0x2405;
     // SAFETY: both are perf descriptors of ours; the argument is a number.
-    let r = unsafe { libc::ioctl(event.as_raw_fd(), SET_OUTPUT, main.as_raw_fd()) };
-    if r == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
+    done(unsafe { libc::ioctl(event.as_raw_fd(), SET_OUTPUT, main.as_raw_fd()) })
+}
+
+/// PERF_EVENT_IOC_SET_FILTER: the event of a trace point happens only where its fields are such.
+///
+/// # Errors
+/// `EINVAL` where the kernel does not understand it.
+pub(crate) fn keep_only(event: impl AsFd, filter: &CStr) -> io::Result<()> {
+    const SET_FILTER: libc::c_ulong = 0x4008_2406;
+    let event = event.as_fd().as_raw_fd();
+    // SAFETY: a perf descriptor of ours; the kernel reads a text that ends with 0.
+    done(unsafe { libc::ioctl(event, SET_FILTER, filter.as_ptr()) })
+}
+
+/// The result of an ioctl.
+fn done(result: libc::c_int) -> io::Result<()> {
+    match result {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
     }
 }

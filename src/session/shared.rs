@@ -306,8 +306,24 @@ pub fn was_entered(path: &Path) -> Option<bool> {
 /// From now on the entry of the dead session whose page this is may be gone: somebody settles what
 /// it says, and closes it.
 pub fn is_being_closed(path: &Path) {
-    let page = OpenOptions::new().write(true).open(path);
-    let _ = page.and_then(|page| page.write_all_at(&[0; 4], offset_of!(Page, entered) as u64));
+    let _ = clear_word(path, offset_of!(Page, entered));
+}
+
+/// Programs of the dead session whose page this is put nothing off any more: until its lease is
+/// over they would. A settle that begins behind this covers whatever they have put off.
+///
+/// # Errors
+/// Those of writing the page; where there is none, nobody can look at it, and that is none.
+pub fn relaxes_no_more(path: &Path) -> io::Result<()> {
+    match clear_word(path, offset_of!(Page, relax)) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        done => done,
+    }
+}
+
+fn clear_word(path: &Path, at: usize) -> io::Result<()> {
+    let page = OpenOptions::new().write(true).open(path)?;
+    page.write_all_at(&[0; 4], at as u64)
 }
 
 /// Seccomp filters of this process; containers put some in.

@@ -70,6 +70,7 @@ pub fn clear() -> Vec<Cleared> {
 
 fn clear_if_dead(session: &Living) -> Option<Cleared> {
     let lock = take_lock(&session.dir)?;
+    shared::relaxes_no_more(&page_of(session)).ok()?;
     let nothing = Cleared::nothing(&session.id);
     let out = match entry_of(session) {
         // The entry is written before the first debt.

@@ -2,13 +2,13 @@
 
 use super::stage::{as_root, pass, program, progress, Running, Stage, SyncLog, SYNCLATER};
 use crate::harness::command::{clean, run, LIMIT};
-use crate::harness::disk::SlowDisk;
+use crate::harness::disk::{SlowDisk, SmallDisk};
 use crate::harness::limits::count;
 use crate::kernel::stage::can_watch;
 use crate::wait::until;
 use rustix::process::{kill_process, Pid, Signal};
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 const THREADS: u64 = 8;
@@ -42,21 +42,29 @@ struct Hammered {
     running: Running,
     log: SyncLog,
     stage: Stage,
+    dir: PathBuf,
 }
 
 impl Hammered {
     /// A session in which 8 threads hammer, most of whose requests are put off.
     fn new(name: &str) -> Hammered {
         let stage = Stage::new(name);
+        let dir = stage.work();
+        Hammered::on(stage, dir)
+    }
+
+    /// The same with their files in `dir`.
+    fn on(stage: Stage, dir: PathBuf) -> Hammered {
         let mut command = stage.synclater(&["run", "--quiet", "--"]);
         let log = stage.traced(&mut command, "fsync", "victim.log");
-        command.arg(program("hammer")).arg(stage.work());
+        command.arg(program("hammer")).arg(&dir);
         command.arg(THREADS.to_string());
         let running = Running::start(&stage, command);
         let h = Hammered {
             running,
             log,
             stage,
+            dir,
         };
         let relaxed = until(LIMIT, || {
             h.stage.entries().len() == 1 && h.answered() > h.log.count("fsync") + 1000
@@ -66,12 +74,12 @@ impl Hammered {
     }
 
     fn answered(&self) -> u64 {
-        progress(&self.stage.work()).0
+        progress(&self.dir).0
     }
 
     /// Of some hundred requests from now on: how many were made, and how many were real.
     fn sample(&self) -> (u64, u64) {
-        sample(&self.stage.work(), &self.log)
+        sample(&self.dir, &self.log)
     }
 
     fn keeper(&self) -> Pid {
@@ -82,8 +90,16 @@ impl Hammered {
         child(self.running.pid(), "synclater-keep")
     }
 
+    fn kill_with_keeper(&self) {
+        let keeper = self.keeper();
+        // Stopped first, so that it cannot do anything in between.
+        kill_process(keeper, Signal::STOP).expect("the keeper lives");
+        self.running.send(Signal::KILL);
+        kill_process(keeper, Signal::KILL).expect("the keeper lives");
+    }
+
     fn end_victim(&self) {
-        let victim = Pid::from_raw(progress(&self.stage.work()).1).expect("it began");
+        let victim = Pid::from_raw(progress(&self.dir).1).expect("it began");
         kill_process(victim, Signal::KILL).expect("it goes on");
     }
 
@@ -146,11 +162,7 @@ fn soak_a_supervisor_killed_under_load_leaves_nothing_unpaid() {
 #[test]
 fn with_the_keeper_killed_too_the_next_command_settles() {
     let h = Hammered::new("both-killed");
-    let keeper = h.keeper();
-    // Stopped first, so that it cannot do anything in between.
-    kill_process(keeper, Signal::STOP).expect("the keeper lives");
-    h.running.send(Signal::KILL);
-    kill_process(keeper, Signal::KILL).expect("the keeper lives");
+    h.kill_with_keeper();
     let killed = Instant::now();
     is_real_in_time(&h, killed);
     assert_eq!(h.stage.entries().len(), 1, "who closed the entry?");
@@ -158,6 +170,27 @@ fn with_the_keeper_killed_too_the_next_command_settles() {
     assert!(next.stderr.contains("had been killed; synced"), "{next}");
     h.others_cope();
     h.end_victim();
+}
+
+#[test]
+fn nothing_is_put_off_behind_who_settles_for_a_session_that_was_killed() {
+    let name = "nothing_is_put_off_behind_who_settles_for_a_session_that_was_killed";
+    if !as_root(name) {
+        return;
+    }
+    // Settled within the lease, whatever else the machine does.
+    let disk = SmallDisk::new();
+    let h = Hammered::on(Stage::new("before-its-lease"), disk.mount.clone());
+    h.kill_with_keeper();
+    let settle = h.stage.ask(&["settle"]);
+    let (made, real) = h.sample();
+    assert!(
+        real + THREADS >= made,
+        "{made} requests, only {real} real, behind {settle}"
+    );
+    settle.must_succeed();
+    h.end_victim();
+    h.others_cope();
 }
 
 #[test]

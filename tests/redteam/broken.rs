@@ -301,6 +301,35 @@ fn an_error_from_before_is_told_by_aio_too_and_in_a_session_within_another() {
 }
 
 #[test]
+fn an_error_from_between_two_sessions_that_a_process_was_attached_to_is_told() {
+    let name = "an_error_from_between_two_sessions_that_a_process_was_attached_to_is_told";
+    if !as_root(name) {
+        return;
+    }
+    let (small, stage) = (SmallDisk::new(), Stage::new("between"));
+    let mut scribe = Running::start(&stage, clean(tool("scribe")));
+    scribe.be_ready();
+    let big = format!("open 1 {}", small.mount.join("big").display());
+    assert_eq!(does(&mut scribe, &big), 0);
+    let pid = scribe.pid().as_raw_nonzero().to_string();
+    let attach = |scribe: &mut Running| {
+        { stage.ask(&["attach", "--pid", &pid, "--until", "1h"]) }.must_succeed();
+        warm(&stage, scribe, &small.mount);
+    };
+    attach(&mut scribe);
+    assert_eq!(does(&mut scribe, "keep 1"), 0);
+    stage.ask(&["detach", &stage.id()]).must_succeed();
+
+    assert_eq!(does(&mut scribe, "grow 1 40"), 0);
+    is_heard_of_by_others(&small);
+    small.has_room_again();
+    attach(&mut scribe);
+    let told = does(&mut scribe, "keep 1");
+    let end = stage.ask(&["detach", &stage.id()]);
+    assert!(told != 0, "{end}");
+}
+
+#[test]
 fn what_a_program_wrote_and_made_durable_by_sync_alone_is_no_warning() {
     if !as_root("what_a_program_wrote_and_made_durable_by_sync_alone_is_no_warning") {
         return;

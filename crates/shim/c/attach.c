@@ -34,6 +34,7 @@ static int begin_anew(void)
 	STORE(sl_mine->ring[0].tried, 0);
 	STORE(sl_mine->told, 0);
 	STORE(sl_mine->introduced, 0);
+	sl_forget(-1);
 	return 1;
 }
 

@@ -397,6 +397,35 @@ fn a_session_that_the_command_leaves_behind_is_waited_for_whatever_its_file_is_c
     assert_eq!(end.status.code(), Some(7), "{end}");
 }
 
+/// Of a session at `until` inside of one that follows at `never`, and that does not know of that.
+fn inside(until: &str) -> (Value, Value) {
+    const UNKNOWN: [&str; 4] = ["-u", "SYNCLATER_PAGE", "-u", "LD_PRELOAD"];
+    let stage = Stage::new("inside-followed");
+    let inner = stage.file("inner.json");
+    let mut command = reaching(&stage, &["--follow", "-u", "never"]);
+    command.arg("env").args(UNKNOWN).arg(SYNCLATER);
+    command.args(["run", "--quiet", "-u", until, "--json"]);
+    command.arg(&inner).arg("--").arg(program("hammer"));
+    run(command.arg(stage.work()).args(["1", "2003"])).must_succeed();
+    let text = std::fs::read_to_string(inner).expect("a report");
+    assert!(stage.entries().is_empty(), "{:?}", stage.entries());
+    (serde_json::from_str(&text).expect("JSON"), stage.report())
+}
+
+#[test]
+fn a_session_inside_that_does_not_know_of_the_one_around_it_keeps_its_promise() {
+    for (until, relaxes) in [("exit", true), ("1s", true), ("now", false)] {
+        let (inner, outer) = inside(until);
+        for report in [&inner, &outer] {
+            assert_eq!(number(report, "requests"), 2003, "{until}: {report:#}");
+            let skipped = number(report, "skipped");
+            assert_eq!(skipped > 0, relaxes, "{until}: {report:#}");
+            assert_eq!(report["escaped"], json!([]), "{until}: {report:#}");
+        }
+        assert_eq!(inner["settled"], inner["skipped"], "{until}: {inner:#}");
+    }
+}
+
 #[test]
 fn ps_says_how_each_process_was_reached() {
     let stage = Stage::new("how");

@@ -7,10 +7,10 @@ use crate::reach::attach::target::exe_of;
 use crate::reach::attach::{self, put_in_at_start, put_in_on_arrival, Entry, Told};
 use crate::reach::{launch, whom};
 use rustix::fs::{openat2, statx, AtFlags, Mode, OFlags, ResolveFlags, Statx, StatxFlags, CWD};
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use synclater_model::reach::notes;
 use synclater_model::reach::start::{aux, Start as Stack, Word};
@@ -204,11 +204,11 @@ impl Start {
         if !self.is_our_root(program) && !program.sees(page) {
             return Err("its root folder hides the session's memory".into());
         }
-        if names_page(pages, page) {
+        let all = with_ours(pages, page.as_os_str());
+        if all == pages {
             return Ok(How::Launch);
         }
-        let all = [pages.as_bytes(), page.as_os_str().as_bytes()].join(&b':');
-        write(thread, program, &[("SYNCLATER_PAGE", all)])
+        write(thread, program, &[("SYNCLATER_PAGE", all.into_vec())])
     }
 
     /// Whether its root folder and its mounts are ours.
@@ -246,10 +246,6 @@ fn write(thread: &Thread, program: &Program, variables: &[Variable]) -> Result<H
 /// Name and value.
 type Variable = (&'static str, Vec<u8>);
 
-fn names_page(pages: &OsStr, page: &Path) -> bool {
-    { pages.as_bytes().split(|b| *b == b':') }.any(|p| p == page.as_os_str().as_bytes())
-}
-
 /// Variables that the program lacks, or that have other values.
 fn variables(program: &Program, wanted: &Environment) -> Vec<Variable> {
     let mut all = Vec::new();
@@ -264,10 +260,24 @@ fn variables(program: &Program, wanted: &Environment) -> Vec<Variable> {
     lacks("LD_PRELOAD", &preload);
     lacks("ASAN_OPTIONS", &launch::asan_options(value("ASAN_OPTIONS")));
     let pages = value("SYNCLATER_PAGE").unwrap_or_default();
-    if !names_page(pages, &wanted.page) {
-        lacks("SYNCLATER_PAGE", &wanted.pages);
-    }
+    lacks("SYNCLATER_PAGE", &with_ours(pages, &wanted.pages));
     all
+}
+
+/// The pages that a program names, and behind them those of ours that it does not: a session inside
+/// of this one has some, and does not know of it where its environment was cleared.
+fn with_ours(pages: &OsStr, ours: &OsStr) -> OsString {
+    let names = |page: &[u8]| pages.as_bytes().split(is_colon).any(|p| p == page);
+    let mut all: Vec<&[u8]> = Vec::new();
+    if !pages.is_empty() {
+        all.push(pages.as_bytes());
+    }
+    all.extend({ ours.as_bytes().split(is_colon) }.filter(|page| !names(page)));
+    OsString::from_vec(all.join(&b':'))
+}
+
+fn is_colon(byte: &u8) -> bool {
+    *byte == b':'
 }
 
 impl Program {

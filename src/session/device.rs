@@ -4,7 +4,7 @@ use super::durable::has_log_elsewhere;
 use super::filesystems::{dev_of, mounts_of};
 use rustix::fs::{fstat, major, makedev, minor, stat, FileType};
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use synclater_model::policy::filesystem::Mount;
 use synclater_sys::blockdev::number_in;
 pub use synclater_sys::blockdev::Number;
@@ -78,6 +78,9 @@ fn lies_on(dev: Number, disk: Number) -> bool {
         if seen.contains(&dev) {
             continue;
         }
+        if has_hidden_paths(dev) && folder_of(disk).is_none() {
+            return true;
+        }
         seen.push(dev);
         match below(dev, &mut patient) {
             Some(below) => left.extend(below),
@@ -87,9 +90,21 @@ fn lies_on(dev: Number, disk: Number) -> bool {
     false
 }
 
+/// Whether a disk is reached by others that no number is shown of: those of an NVMe disk with
+/// several paths are hidden, and it is they that refuse something (nvme_mpath_alloc_disk, Linux
+/// 4.15).
+fn has_hidden_paths(dev: Number) -> bool {
+    folder_of(dev).is_some_and(|at| at.iter().any(|part| part == "nvme-subsystem"))
+}
+
+/// The folder in /sys of a block device.
+fn folder_of(dev: Number) -> Option<PathBuf> {
+    std::fs::canonicalize(format!("/sys/dev/block/{}:{}", dev.0, dev.1)).ok()
+}
+
 /// What a block device lies on, itself or nothing for a disk; `None` where that is not known.
 fn below(dev: Number, patient: &mut Patient) -> Option<Vec<Number>> {
-    let at = std::fs::canonicalize(format!("/sys/dev/block/{}:{}", dev.0, dev.1)).ok()?;
+    let at = folder_of(dev)?;
     let whole = match at.join("partition").exists() {
         true => at.parent()?.to_path_buf(),
         false => at,

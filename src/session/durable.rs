@@ -99,10 +99,17 @@ pub fn lost_without_journal(fd: BorrowedFd<'_>) -> i32 {
 
 /// What an ext4 counts in sysfs(5): `errors_count` (Linux 2.6.36) or `msg_count` (5.9).
 fn ext4_count(fd: BorrowedFd<'_>, which: &str) -> Option<u64> {
-    let name = disk_of(fd)?;
+    ext4_number(&disk_of(fd)?, which)
+}
+
+/// A number that sysfs has of the ext4 on the disk of this name.
+fn ext4_number(name: &str, which: &str) -> Option<u64> {
     let text = std::fs::read_to_string(format!("/sys/fs/ext4/{name}/{which}")).ok()?;
     text.trim().parse().ok()
 }
+
+/// What ext4 calls an error of its disk (EXT4_ERR_EIO, fs/ext4/ext4.h).
+const ERR_EIO: u64 = 2;
 
 /// What a file system had met when it was first held.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -356,15 +363,11 @@ pub fn is_below_known(mount: &Mount, file: Option<&OwnedFd>) -> bool {
 /// blocks that are known to be spoilt are passed over (mpage_map_and_submit_extent, Linux 6.18).
 /// Of errors of its disk alone (EXT4_ERR_EIO) it tells as others do.
 fn counts_errors(mount: &Mount) -> bool {
-    const EIO: u64 = 2;
     let Some(name) = disk_name(mount.dev).filter(|_| mount.fstype == "ext4") else {
         return false;
     };
-    let number = |which| {
-        let text = std::fs::read_to_string(format!("/sys/fs/ext4/{name}/{which}"));
-        text.ok()?.trim().parse::<u64>().ok()
-    };
-    let of_its_disk = |which| number(which) == Some(EIO);
+    let number = |which| ext4_number(&name, which);
+    let of_its_disk = |which| number(which) == Some(ERR_EIO);
     number("errors_count").is_some_and(|n| n > 0)
         && !(of_its_disk("first_error_errcode") && of_its_disk("last_error_errcode"))
 }
@@ -383,6 +386,10 @@ pub fn settle_by(fds: &[impl AsFd], past: Past) -> i32 {
     }
     let told = ails(fd, file);
     match past.has_erred(fd) {
+        // Its disk took or gave something not: as fsync says it.
+        true if ext4_count(fd, "last_error_errcode") == Some(ERR_EIO) => {
+            rustix::io::Errno::IO.raw_os_error()
+        }
         // What ext4 says of structures that it cannot make sense of.
         true => rustix::io::Errno::UCLEAN.raw_os_error(),
         // Where it counts none, root has made it read-only.
@@ -545,7 +552,9 @@ pub fn settle_at(fd: &OwnedFd, note: impl Fn(i32, BorrowedFd<'_>)) -> io::Result
         return Ok(doubt.map_or(Settled::Durable, Settled::Written));
     }
     let (_, what) = mount::what_is(fd)?;
-    let point = || mount::open_point(at.path()).ok();
+    // Where others have mounted something over it, another one's disk would be flushed.
+    let is_its = |point: &OwnedFd| mount::id_of_fd(point, mount::MNT_ID).is_ok_and(|i| i == id);
+    let point = || mount::open_point(at.path()).ok().filter(is_its);
     let made = file_below(fd.as_fd()).or_else(|| file_below(point()?.as_fd()));
     let is_overlay = at.fstype == "overlay";
     // A file of an overlay may not lie where others are written to.

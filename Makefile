@@ -68,6 +68,9 @@ test: ## setup, lint and all tests; says at the end what was skipped and why
 	$(call phase,$(MAKE) --no-print-directory tests,tests)
 	$(call phase,$(call fuzz,rings,$(FUZZ_SECONDS_IN_TEST)),fuzz)
 
+# Three tests to two processors: for half of its time a test waits for a disk, a tick or a process.
+export RUST_TEST_THREADS ?= $(shell echo $$(( ($$(nproc) * 3 + 1) / 2 )))
+
 # A test that cannot run here appends `SKIPPED name: reason` to the file named by the variable.
 tests: ## the tests alone
 	@mkdir -p $(TARGET_DIR) && : >$(SKIP_LOG)

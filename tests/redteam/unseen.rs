@@ -108,6 +108,22 @@ fn what_stdio_writes_behind_an_umount_of_proc_is_settled_at_the_end() {
     }
 }
 
+#[test]
+fn without_proc_the_command_runs_as_it_is_said() {
+    if !as_root("without_proc_the_command_runs_as_it_is_said") {
+        return;
+    }
+    let stage = Stage::new("never-proc");
+    let mut command = stage.with_folders("unshare");
+    command.args(["-m", "--propagation", "private", "sh", "-c"]);
+    command.args(["umount -l /proc && exec \"$@\"", "sh", SYNCLATER]);
+    command.args(["run", "--", "sh", "-c", "echo runs; exit 7"]);
+    let outcome = run(&mut command);
+    assert_eq!(outcome.status.code(), Some(7), "{outcome}");
+    assert_eq!(outcome.stdout, "runs\n", "{outcome}");
+    assert!(outcome.stderr.contains("/proc is not mounted"), "{outcome}");
+}
+
 /// Another scribe, a child of the first one.
 struct Other {
     to: std::fs::File,

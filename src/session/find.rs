@@ -16,6 +16,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use synclater_model::policy::filesystem::{kind, FsKind, Mount};
 use synclater_shim::page;
 use synclater_sys::mount::{id_of_fd, place_of_fd, unique_id_of_fd, what_is, Place, MNT_ID};
+use synclater_sys::process;
 
 /// A request that was made for a number that nobody knows. All of it is the asker's word.
 #[derive(Clone, Copy, Debug)]
@@ -36,7 +37,8 @@ pub struct Found {
     pub in_sight: bool,
     /// A descriptor that keeps it.
     pub fd: OwnedFd,
-    /// A file on it that flushes its disk, where one is needed.
+    /// A file on it that flushes its disk, where one is needed, or that we may write to, where
+    /// what is held of it may be none.
     pub file: Option<OwnedFd>,
     /// The number that was asked about.
     pub number: Number,
@@ -71,11 +73,28 @@ pub fn find(question: &Question) -> Finding {
         if let Some(named) = refused(mount) {
             return Finding::Named(Number::everywhere(question.dev), named);
         }
-        if let Some(found) = find_mounted(mount) {
+        if let Some(mut found) = find_mounted(mount) {
+            // What is wrong with it can only be asked where we may write.
+            if durable::has_journal(mount) && process::effective_user() != 0 {
+                found.file = found.file.or_else(|| file_beside(question, mount));
+            }
             return Finding::Tested(Box::new(found));
         }
     }
     find_by_descriptor(question)
+}
+
+/// A file of ours in the folder of the file that is asked about.
+fn file_beside(question: &Question, mount: &Mount) -> Option<OwnedFd> {
+    let theirs = place_of(question.pid, question.fd?)?;
+    let place = place_of_fd(&theirs).ok()?;
+    let asked = Asked {
+        question: *question,
+        dev: question.dev,
+        theirs: Some((theirs, place)),
+    };
+    let folder = asked.folder([dev_of(mount); 2], Opening::of(mount))?;
+    durable::file_below(folder.as_fd())
 }
 
 fn find_by_descriptor(question: &Question) -> Finding {

@@ -10,13 +10,14 @@
 //!   `errors_count`, which tells it from a file system that root has made read-only. Where what is
 //!   held takes no attribute (an immutable folder, a mount that is read-only by itself), root has
 //!   the journal written out instead (EXT4_IOC_CHECKPOINT, Linux 5.14): EIO behind an abort. Where
-//!   there is no journal either, the disk is asked what it has lost.
+//!   there is no journal either, the disk is asked what it has lost. A user without rights asks by a
+//!   file of his own, where he may make one beside what a member asks about.
 //! - btrfs: BTRFS_IOC_SYNC says EROFS behind an abort, and 0 where root has made it read-only.
 //! - overlay: by a file of ours, whose upper file system begins the transaction. As long as that
 //!   file is there nobody can make either read-only, so EROFS is an abort.
 //! - XFS: its log's errors shut it down, which both syncfs and fsync tell.
 //!
-//! Not told: where we may not write there, as a user without rights.
+//! Not told: where we may not write there.
 
 use super::durable::lost_without_journal;
 use rustix::io::Errno;
@@ -43,7 +44,7 @@ pub fn ails(fd: BorrowedFd<'_>, file: Option<BorrowedFd<'_>>) -> i32 {
     match rustix::fs::fstatfs(fd).map_or(0, |s| s.f_type) {
         BTRFS => btrfs_sync(fd),
         OVERLAY => file.map_or(0, |file| in_time(file, begin)),
-        EXT4 => in_time(fd, |fd| match begin(fd) {
+        EXT4 => in_time(file.unwrap_or(fd), |fd| match begin(fd) {
             // A folder that takes no attribute, or a mount that is read-only by itself: root has
             // another question.
             told if told == CANNOT_TELL || told == READ_ONLY => {

@@ -2,6 +2,7 @@
 
 With APPEND_ONLY in its environment the folder is made append-only first. With READ_ONLY_FIRST it
 becomes a mount that is read-only by itself, and what is written goes through a later one, `second`.
+With NOBODY it is a folder of that user's in the one that is mounted.
 
 In a session it makes files and asks for their durability, which is put off; then somebody outside
 syncs the file system. OUT gets a line: `heard`, where that one was told of a failure, or `not`; and
@@ -40,7 +41,7 @@ def is_entered(here):
 def main():
     if os.environ.get("APPEND_ONLY"):
         subprocess.run(["chattr", "+a", "."], check=True)
-    here = os.getcwd()
+    here = os.path.dirname(os.getcwd()) if os.environ.get("NOBODY") else os.getcwd()
     if os.environ.get("READ_ONLY_FIRST"):
         os.mkdir("second")
         for words in ["--bind . second", "-o remount,bind,ro ."]:

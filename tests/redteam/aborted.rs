@@ -1,23 +1,36 @@
 //! A commit that fails for somebody else: behind it nothing is left to commit, and `syncfs` says 0.
 
 use super::*;
+use crate::sessions::stage::give_to_nobody;
 
 /// What the session's program and its outsider met on a disk whose flush number `flush` fails, and
 /// the session's exit status.
 fn on_a_failing_disk(fs: &str, flush: u32, variable: &str) -> (bool, Option<i32>) {
     let stage = Stage::new("aborted");
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/redteam/aborted.py");
-    let (out, status) = (stage.file("out"), stage.file("status"));
+    stage.open_to_others(0o755);
+    let [program, script] = ["synclater", "aborted.py"].map(|name| stage.work().join(name));
+    std::fs::copy(SYNCLATER, &program).expect("a copy");
+    let original = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/redteam/aborted.py");
+    std::fs::copy(original, &script).expect("a copy");
+    let nobodys = stage.work().join("nobody");
+    std::fs::create_dir(&nobodys).expect("a folder");
+    give_to_nobody(&nobodys);
+    let (out, status) = (nobodys.join("out"), stage.file("status"));
     // Not within the laboratory's own session, whose dial is at `now`.
     let session = "unset LD_PRELOAD SYNCLATER_PAGE; \
+                   if [ -n \"$NOBODY\" ]; then mkdir mine; chown \"$NOBODY\" mine; cd mine; \
+                   export SYNCLATER_RUN_DIR=\"$3/run\" SYNCLATER_STATE_DIR=\"$3/state\"; fi; \
+                   ${NOBODY:+setpriv --reuid=$NOBODY --clear-groups} \
                    \"$SYNCLATER\" run --quiet -- python3 -B \"$0\" \"$1\"; echo $? >\"$2\"; \
                    [ -z \"$READ_ONLY_FIRST\" ] || umount second";
     let mut command = stage.synclater(&["crash", "--no-rerun", "--json", "--fs", fs]);
     command.args(["--budget", "2", "--fail-flush", &flush.to_string()]);
     command.args(["--check", "true", "--", "env"]);
-    command.arg(format!("SYNCLATER={SYNCLATER}")).arg(variable);
+    command
+        .arg(format!("SYNCLATER={}", program.display()))
+        .arg(variable);
     command.args(["sh", "-c", session]).arg(script);
-    let outcome = run(command.arg(&out).arg(&status));
+    let outcome = run(command.arg(&out).arg(&status).arg(&nobodys));
     let read = |path| std::fs::read_to_string(path).unwrap_or_default();
     let (met, status) = (read(&out), read(&status).trim().parse().ok());
     eprintln!("{fs}, flush {flush}: {met} status {status:?}\n{outcome}");
@@ -34,6 +47,7 @@ fn a_commit_that_failed_for_somebody_else_fails_the_run() {
         ("btrfs", "NONE=1"),
         ("ext4", "APPEND_ONLY=1"),
         ("ext4", "READ_ONLY_FIRST=1"),
+        ("ext4", "NOBODY=65534"),
     ];
     for (fs, variable) in ways {
         // Which flush it is depends on how many requests were real.

@@ -70,12 +70,12 @@ pub fn clear() -> Vec<Cleared> {
 
 fn clear_if_dead(session: &Living) -> Option<Cleared> {
     let lock = take_lock(&session.dir)?;
-    shared::relaxes_no_more(&page_of(session)).ok()?;
     let nothing = Cleared::nothing(&session.id);
     let out = match entry_of(session) {
         // The entry is written before the first debt.
         Ok(None) => nothing,
         Ok(Some((mut filed, ledger))) => {
+            shared::relaxes_no_more(&page_of(session)).ok()?;
             let is_told = is_told_of_a_lost_write(session, &mut filed, &ledger);
             let is_elsewhere = dirs::state_dir().as_deref() != Some(ledger.dir());
             match settle_alone(&filed, &ledger, Some((&page_of(session), lock.as_fd()))) {

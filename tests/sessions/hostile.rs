@@ -5,7 +5,7 @@ use super::stage::{as_root, Running, Stage, NOBODY};
 use crate::harness::command::{clean, run, LIMIT};
 use crate::wait::until;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Far more than 300 ms and a settle take, and far less than never.
 const SOON: Duration = Duration::from_secs(10);
@@ -69,6 +69,24 @@ fn a_debt_that_is_noted_in_the_future_falls_due_at_once() {
             "by {user}: {report:#}"
         );
     }
+}
+
+#[test]
+fn a_member_of_another_user_that_owes_without_a_pause_keeps_no_session_from_its_end() {
+    if !as_root("a_member_of_another_user_that_owes_without_a_pause_keeps_no_session_from_its_end")
+    {
+        return;
+    }
+    let stage = Stage::new("owes");
+    let mut root = member(&stage, &["-u", "50ms"]);
+    stage.warm(&mut root);
+    assert_eq!(does(&mut root, NOBODY, "owe"), "done");
+    let began = Instant::now();
+    let end = root.end();
+    let took = began.elapsed();
+    std::fs::write(stage.work().join("stop"), "").expect("they end");
+    end.must_succeed();
+    assert!(took < SOON, "{took:?}");
 }
 
 #[test]

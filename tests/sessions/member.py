@@ -7,6 +7,8 @@ for each:
     cut           cuts its slots short: the name of the error, or `done`
     future        writes a tick of the future into every debt: `done`
     clear         clears every debt: `done`
+    owe           writes debts without a pause by four processes that outlive the session, until there
+                  is a file `stop`, or for half a minute: `done`
     boast         counts as many requests as can be in two processes: `done`
     storm         names a process of a pid namespace in each slot, and there is none: `done`
     claim PID HOW says in a slot that it is this process's, and `real`: that it made all requests
@@ -32,6 +34,7 @@ import socket
 import struct
 import subprocess
 import sys
+import time
 
 # Where they begin in c/page.h, and how long they are. Not the debts of sync(): to settle those takes
 # as long as the machine's slowest disk.
@@ -84,6 +87,23 @@ def write_debts(tick):
     for cell in range(CELLS):
         at = DEBTS + 8 * cell
         slots[at : at + 8] = struct.pack("=Q", tick)
+    return "done"
+
+
+def owe():
+    fd = shared()[0]
+    slots = mmap.mmap(fd, os.fstat(fd).st_size)
+    debts = struct.pack("=Q", 1) * CELLS
+    for _ in range(4):
+        if os.fork():
+            continue
+        os.setsid()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        end = time.monotonic() + 30
+        while not os.path.exists("stop") and time.monotonic() < end:
+            for _ in range(100):
+                slots[DEBTS : DEBTS + len(debts)] = debts
+        os._exit(0)
     return "done"
 
 
@@ -230,6 +250,7 @@ DEEDS = {
     "clear": lambda: write_debts(0),
     "find": find,
     "impersonate": impersonate,
+    "owe": owe,
     "put": put,
     "unmount": unmount,
     "sync": sync,

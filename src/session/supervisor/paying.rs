@@ -468,7 +468,12 @@ impl Supervisor {
             .map_or(due, |end| end.min(due))
     }
 
+    /// At the end all that was put off is being settled: a member that goes on noting what it owes
+    /// would have that begin anew for ever.
     pub(super) fn start_due(&mut self) {
+        if self.entering.is_over {
+            return;
+        }
         for (row, left) in self.due() {
             if left.is_zero() {
                 self.settle(row);

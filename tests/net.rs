@@ -3,7 +3,9 @@
 
 mod ends;
 
-use crate::follow::{all_were_seen, hammer, hammer_in_go, number, reaching, requests};
+use crate::follow::{
+    all_were_seen, answered_late_around_now, hammer, hammer_in_go, number, reaching, requests,
+};
 use crate::harness::command::{run, Outcome, LIMIT};
 use crate::harness::disk::{Disk, SlowDisk};
 use crate::harness::limits::{count, is_root, needs_net, needs_root, seed, skip};
@@ -317,6 +319,22 @@ fn a_net_inside_of_another_session_is_refused_and_a_session_inside_of_a_net_is_n
     let outcome = run(command.args(hammer("hammer", &stage.work())));
     all_were_seen(&stage, &outcome, 1);
     assert!(stage.left_in_run_dir().is_empty());
+}
+
+#[test]
+fn what_a_session_inside_takes_for_real_is_not_answered_late() {
+    if !needs_net("what_a_session_inside_takes_for_real_is_not_answered_late") {
+        return;
+    }
+    // One that does not know of the net, and one that does not reach its program.
+    let unknown = ["-u", "SYNCLATER_PAGE", "-u", "LD_PRELOAD"];
+    for (unknown, victim) in [(&unknown[..], "hammer"), (&[], "hammer_static")] {
+        assert_eq!(
+            answered_late_around_now("--net", unknown, victim),
+            0,
+            "{victim}"
+        );
+    }
 }
 
 #[test]

@@ -242,6 +242,7 @@ fn follow(s: &mut Supervisor, library: PathBuf, pages: OsString) -> Result<(), T
         library,
         page: s.shared.path.clone(),
         pages,
+        supervisor: std::process::id(),
     };
     let baggage = Baggage {
         manner: Manner::Environment(environment),

@@ -164,6 +164,25 @@ pub fn is_synclater(pid: u32) -> bool {
     is_of_this_program(pid) || name.is_ok_and(|name| name.starts_with("synclater"))
 }
 
+/// Whether a process is in a session inside of the one of `supervisor`, from which it descends:
+/// one of its ancestors in between is a synclater. That session may have promised more, and neither
+/// has to know of the other. One that has too many ancestors is taken for such a one.
+#[must_use]
+pub fn is_inside(pid: u32, supervisor: u32) -> bool {
+    const MOST: usize = 64;
+    let mut at = pid;
+    for _ in 0..MOST {
+        match process::parent_of(at) {
+            Some(parent) if parent > 1 && parent != supervisor => at = parent,
+            _ => return false,
+        }
+        if is_synclater(at) {
+            return true;
+        }
+    }
+    true
+}
+
 /// Whether a thread executes the program that this process executes.
 #[must_use]
 pub fn is_of_this_program(tid: u32) -> bool {

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use synclater_model::policy::rules::RuleSet;
 use synclater_model::report::escape::{
-    Escape, CLEARED_ENVIRONMENT, GAINED_RIGHTS, OWN_CALLS, STATIC_PROGRAM,
+    Escape, CLEARED_ENVIRONMENT, GAINED_RIGHTS, OF_ANOTHER, OWN_CALLS, STATIC_PROGRAM,
 };
 use synclater_shim::page::{SLOT_MARK_LOST, SLOT_OSYNC_KEPT};
 use synclater_shim::NAMES;
@@ -28,9 +28,6 @@ const NOT_KNOWN: &str = "the library is not mapped; whether it syncs cannot be s
 
 /// In a process that was attached.
 const AROUND_THE_GATE: &str = "makes system calls of its own (io_uring, inline)";
-
-/// The same that has the library of a session inside: that answers, and the gate is not asked.
-const OF_ANOTHER: &str = "is in another session (synclater run), whose dial holds for it";
 
 /// What watches the kernel for one session.
 pub struct Escapes {

@@ -463,6 +463,12 @@ pub fn stat(of: &str) -> Option<String> {
     stat.rsplit_once(") ").map(|(_, rest)| rest.to_owned())
 }
 
+/// The parent of a process that is there, or of the process of a thread.
+#[must_use]
+pub fn parent_of(pid: u32) -> Option<u32> {
+    stat(&pid.to_string())?.split(' ').nth(1)?.parse().ok()
+}
+
 /// Whether a process stands still for a signal or its tracer; false also where /proc does not say.
 #[must_use]
 pub fn is_stopped(pid: u32) -> bool {

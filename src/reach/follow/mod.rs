@@ -34,6 +34,8 @@ pub struct Environment {
     pub page: PathBuf,
     /// The pages of the session and of those around it, as `SYNCLATER_PAGE` holds them.
     pub pages: OsString,
+    /// The session's supervisor, from which programs descend.
+    pub supervisor: u32,
 }
 
 /// How programs are reached.

@@ -14,7 +14,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use synclater_model::reach::notes;
 use synclater_model::reach::start::{aux, Start as Stack, Word};
-use synclater_model::report::escape::GAINED_RIGHTS;
+use synclater_model::report::escape::{GAINED_RIGHTS, OF_ANOTHER};
 use synclater_sys::process;
 use synclater_sys::ptrace::Thread;
 use synclater_sys::remote::Memory;
@@ -129,7 +129,17 @@ impl Start {
         let is_of_go = program.has_note_of(notes::GO);
         match library {
             Ok(how) if has_linker && !is_of_go => (Some(thread), Begun::Reached(how)),
+            _ if self.is_inside(program) => (Some(thread), Begun::missed(program.pid, OF_ANOTHER)),
             library => self.patch(thread, program, is_of_go, library),
+        }
+    }
+
+    /// Whether a session inside of this one takes for real what its program asks for by itself: the
+    /// gate would ask this session alone.
+    fn is_inside(&self, program: &Program) -> bool {
+        match &self.baggage.manner {
+            Manner::Environment(wanted) => whom::is_inside(program.pid, wanted.supervisor),
+            Manner::Sites(_) => false,
         }
     }
 

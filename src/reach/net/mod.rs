@@ -55,6 +55,8 @@ pub struct Terms {
     pub classes: Vec<Until>,
     /// Users, where the rules ask for them.
     pub users: Users,
+    /// The session's supervisor.
+    pub supervisor: u32,
 }
 
 /// The supervisor's end.

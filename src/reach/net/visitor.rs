@@ -8,6 +8,7 @@
 use crate::reach::whom;
 use rustix::io::Errno;
 use rustix::process::{pidfd_getfd, pidfd_open, Pid, PidfdFlags, PidfdGetfdFlags};
+use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -29,6 +30,7 @@ pub struct Visitor {
     slot: usize,
     /// Whether it is a synclater inside of this session, whose calls are made for real.
     pub is_one_of_us: bool,
+    is_inside: OnceCell<bool>,
     stays: bool,
 }
 
@@ -116,6 +118,7 @@ impl Visitor {
                 .unwrap_or(0),
             slot: 0,
             is_one_of_us: whom::is_synclater(tid),
+            is_inside: OnceCell::new(),
             stays,
         };
         visitor.slot = visitor.claim(slots);
@@ -189,6 +192,14 @@ impl Visitor {
     /// That slot.
     pub fn slot<'a>(&self, slots: &'a Slots) -> &'a Slot {
         &slots.slot[self.place(slots)]
+    }
+
+    /// Whether it is in a session inside of the one of `supervisor`, as it was when that was asked
+    /// first: who starts a program is not changed by what that executes.
+    #[must_use]
+    pub fn is_inside(&self, supervisor: u32) -> bool {
+        let look = || whom::is_inside(self.tid, supervisor);
+        *self.is_inside.get_or_init(look)
     }
 
     /// Its executable, as it is now.

@@ -15,6 +15,7 @@ impl Supervisor {
         let terms = Terms {
             shared: self.shared,
             users: Users::asked_for_by(rules.as_ref()),
+            supervisor: std::process::id(),
             classes: named.unwrap_or_default(),
             rules,
         };

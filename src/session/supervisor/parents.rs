@@ -1,7 +1,7 @@
 //! Who descends from whom, by what /proc shows.
 
 use std::time::Duration;
-use synclater_sys::process;
+use synclater_sys::process::parent_of;
 
 /// How much time of a processor it may take to look for the parents of one process: some hundred.
 const PARENTS_FOR: Duration = Duration::from_millis(10);
@@ -35,10 +35,4 @@ pub(super) fn has_ancestor(pid: u32, is_it: impl Fn(u32) -> bool) -> bool {
         }
     }
     false
-}
-
-/// The parent of a process that is there.
-pub(super) fn parent_of(pid: u32) -> Option<u32> {
-    let stat = process::stat(&pid.to_string())?;
-    stat.split(' ').nth(1)?.parse().ok()
 }

@@ -5,7 +5,7 @@
 
 use super::finding::Finding;
 use super::herd::{Herd, NotReached};
-use super::parents::{has_ancestor, parent_of};
+use super::parents::has_ancestor;
 use super::reached::{still_held, Reached, UNSEEN};
 use super::task::{Doing, Task, Who, LATER, TRIES};
 use super::*;
@@ -334,7 +334,7 @@ impl Reach {
     /// Has a process that was attached be followed, and what starts its like be watched.
     fn follow_from(&mut self, (pid, (began, _)): Who) {
         // Who is to be attached as well is followed then.
-        let parent = { parent_of(pid).filter(|parent| *parent > 2) }
+        let parent = { process::parent_of(pid).filter(|parent| *parent > 2) }
             .filter(|p| !self.whom.exes.is_empty() && !whom::is_synclater(*p))
             .filter(|p| !self.whom.names(*p) && !self.whom.includes(*p, &self.whom.members()));
         let Some(herd) = self.herd.as_mut().filter(|h| !h.is_lost()) else {
@@ -343,9 +343,12 @@ impl Reach {
         herd.ask(pid, began, Follow::All);
         let parent = parent.filter(|p| tracer_of(*p) == 0);
         // In this order: it is the parent still, so it is the parent that began then.
-        if let Some((parent, began)) = parent
-            .and_then(|p| Some((p, process::began(p)?)))
-            .filter(|(p, _)| parent_of(pid) == Some(*p) && process::began(pid) == Some(began))
+        if let Some((parent, began)) =
+            parent
+                .and_then(|p| Some((p, process::began(p)?)))
+                .filter(|(p, _)| {
+                    process::parent_of(pid) == Some(*p) && process::began(pid) == Some(began)
+                })
         {
             herd.ask(parent, began, Follow::Meant);
         }

@@ -22,6 +22,9 @@ pub const STATIC_PROGRAM: &str = "a static program, which loads no library";
 /// The dynamic linker drops the library where a program gains rights.
 pub const GAINED_RIGHTS: &str = "gained rights (setuid, setgid or capabilities)";
 
+/// A session inside of this one answers, or nobody: this one does not.
+pub const OF_ANOTHER: &str = "is in another session (synclater run), whose dial holds for it";
+
 /// A process that reached the kernel without the library, as `ps` and the summary name it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Escape {

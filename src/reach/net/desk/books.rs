@@ -37,6 +37,10 @@ impl Desk {
         if self.terms.shared.lease_is_over() {
             return Err(Kept::Lease);
         }
+        // What a session inside takes for real, it has promised.
+        if subject.visitor.is_inside(self.terms.supervisor) {
+            return Err(Kept::Now);
+        }
         let class = self.class(subject)?;
         match self.page().error.load(SeqCst) {
             0 => {}

@@ -169,10 +169,20 @@ fn owing(ledger: &Ledger, mounts: &[Mount]) -> Vec<Filed> {
 /// of the error.
 #[must_use]
 pub fn known_on(ledger: &Ledger, fd: BorrowedFd<'_>) -> Option<(String, String)> {
-    let all = owing_on(ledger, fd)
-        .into_iter()
-        .filter(|f| !f.entry.is_never);
-    all.map(|f| f.entry).find_map(|e| Some((e.id, e.error?)))
+    let (mounts, uuid) = (mounts_beside(fd), mount::uuid_of_fd(fd));
+    // A device has its name from another one that is gone. What is mounted keeps it; an overlay's
+    // UUID says nothing (stale.rs).
+    let is_another = |fs: &LedgerFs| {
+        let differs = fs.uuid.is_some() && uuid.is_some() && fs.uuid != uuid;
+        differs && fs.fstype != "overlay"
+    };
+    let means = |e: &Entry| {
+        let its = || { e.filesystems.iter() }.filter(|fs| !is_another(fs));
+        let is_named = || its().any(|fs| mounts.iter().any(|m| is_of(fs, m)));
+        is_named() || life_of(e, ledger) == Life::Lives
+    };
+    let all = { owing(ledger, &mounts).into_iter() }.map(|f| f.entry);
+    { all.filter(|e| !e.is_never && means(e)) }.find_map(|e| Some((e.id, e.error?)))
 }
 
 /// Whether an entry means the file system that is mounted there. What is no path is the source of

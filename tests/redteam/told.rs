@@ -5,7 +5,7 @@ use super::broken::{kill_all, SmallLedger};
 use super::keepers::{named, waits_for_one};
 use super::*;
 use crate::harness::command::LIMIT;
-use crate::harness::disk::SlowDisk;
+use crate::harness::disk::{Disk, SlowDisk};
 use crate::sessions::death::{children, is_gone, waiting_for_disk, waits_for_disk};
 use crate::sessions::stage::as_root;
 use crate::wait::until;
@@ -54,6 +54,32 @@ fn a_lost_write_is_known_of_a_keeper_that_was_killed_while_another_disk_took_its
     assert_eq!(stage.entries().len(), 1, "{told}");
     scribe.end();
     drop(slow);
+}
+
+/// Loop devices, and sticks, get the names of others that are gone.
+#[test]
+fn what_was_lost_on_another_that_had_the_name_of_its_device_is_not_its_own() {
+    if !as_root("what_was_lost_on_another_that_had_the_name_of_its_device_is_not_its_own") {
+        return;
+    }
+    let (disk, stage) = (Disk::new("ext4", 64), Stage::new("same-name"));
+    let mut scribe = scribe(&stage, &[]);
+    warm(&stage, &mut scribe, disk.path());
+    super::ledger::kill(&stage, &scribe);
+    let (path, text) = super::ledger::entry_of(&stage);
+    let mut entry: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    entry["error"] = "EIO".into();
+    std::fs::write(&path, entry.to_string()).expect("an entry");
+    let settle = || stage.ask(&["settle", &disk.path().to_string_lossy()]);
+    let told = settle();
+    assert_eq!(told.status.code(), Some(125), "{told}");
+    let all = entry["filesystems"].as_array_mut().expect("some");
+    let its = { all.iter_mut() }.find(|fs| fs["source"] == *disk.device());
+    let its = its.expect("it owes there");
+    assert!(its["uuid"].is_string(), "{its}");
+    its["uuid"] = "11111111-1111-1111-1111-111111111111".into();
+    std::fs::write(&path, entry.to_string()).expect("an entry");
+    settle().must_succeed();
 }
 
 /// A session that owes on a disk that is slow, and loses what it was told, from now on.

@@ -111,6 +111,18 @@ impl Unread {
         }
     }
 
+    /// The page of a dead session whose programs cannot be told that it is over.
+    #[must_use]
+    pub fn page(path: &Path, why: impl ToString) -> Unread {
+        Unread {
+            path: path.into(),
+            why: why.to_string(),
+            what: "page",
+            cannot: "be written",
+            remedy: "make that file writable, then `synclater settle`",
+        }
+    }
+
     /// An entry in which nothing can be noted.
     #[must_use]
     pub fn full(path: &Path, why: impl ToString) -> Unread {

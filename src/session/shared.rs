@@ -19,6 +19,9 @@ use synclater_sys::mount;
 /// How long answers may go on being late after the last heartbeat. The design's bound is 2 s.
 pub const LEASE: Duration = Duration::from_millis(1800);
 
+/// How much further ahead a lease is believed at most.
+const BEYOND: Duration = Duration::from_millis(200);
+
 /// Whose slots: the session's own user's, or the room of another one among [`Others`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Room {
@@ -95,8 +98,7 @@ impl Shared {
             .iter()
             .zip(socket)
             .for_each(|(to, from)| to.store(*from, SeqCst));
-        p.lease_span
-            .store(self.clock.ticks(LEASE + Duration::from_millis(200)), SeqCst);
+        p.lease_span.store(self.clock.ticks(LEASE + BEYOND), SeqCst);
         let clock = match self.clock.source() {
             Source::Counter => page::CLOCK_TSC,
             Source::Realtime => page::CLOCK_REALTIME,
@@ -312,11 +314,17 @@ pub fn is_being_closed(path: &Path) {
 /// Programs of the dead session whose page this is put nothing off any more: until its lease is
 /// over they would. A settle that begins behind this covers whatever they have put off.
 ///
+/// Where it is not in sight they may have it all the same, in a mount namespace of theirs, or
+/// removed: then the lease is waited for.
+///
 /// # Errors
-/// Those of writing the page; where there is none, nobody can look at it, and that is none.
+/// Those of writing the page.
 pub fn relaxes_no_more(path: &Path) -> io::Result<()> {
     match clear_word(path, offset_of!(Page, relax)) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            std::thread::sleep(LEASE + BEYOND);
+            Ok(())
+        }
         done => done,
     }
 }

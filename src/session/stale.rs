@@ -63,40 +63,40 @@ impl Cleared {
 /// Clears away what dead sessions left; sessions that live are not touched.
 pub fn clear() -> Vec<Cleared> {
     forget_unborn();
-    { control::sessions().iter() }
-        .filter_map(clear_if_dead)
-        .collect()
+    let all = control::sessions();
+    all.iter().filter_map(clear_if_dead).collect()
 }
 
 fn clear_if_dead(session: &Living) -> Option<Cleared> {
     let lock = take_lock(&session.dir)?;
-    let nothing = Cleared::nothing(&session.id);
-    let out = match entry_of(session) {
-        // The entry is written before the first debt.
-        Ok(None) => nothing,
-        Ok(Some((mut filed, ledger))) => {
-            shared::relaxes_no_more(&page_of(session)).ok()?;
-            let is_told = is_told_of_a_lost_write(session, &mut filed, &ledger);
-            let is_elsewhere = dirs::state_dir().as_deref() != Some(ledger.dir());
-            match settle_alone(&filed, &ledger, Some((&page_of(session), lock.as_fd()))) {
-                // Its folder alone says where its ledger is.
-                Ok(Some(out)) if is_elsewhere && !out.is_whole() => return Some(out),
-                Ok(out) if is_told => out.unwrap_or(nothing),
-                Ok(out) => return out,
-                Err(unread) => return Some(left(session, unread)),
-            }
+    let nothing = || Cleared::nothing(&session.id);
+    match pay(session, lock.as_fd()) {
+        Ok((out, true)) => {
+            remove_files(session);
+            Some(out.unwrap_or_else(nothing))
         }
-        Err(unread) => return Some(left(session, unread)),
-    };
-    remove_files(session);
-    Some(out)
+        Ok((out, false)) => out,
+        Err(unread) => {
+            let left = Some((session.dir.clone(), unread));
+            Some(Cleared { left, ..nothing() })
+        }
+    }
 }
 
-/// Of a session whose entry can say nothing: its folder stays.
-fn left(session: &Living, unread: Unread) -> Cleared {
-    let left = Some((session.dir.clone(), unread));
-    let nothing = Cleared::nothing(&session.id);
-    Cleared { left, ..nothing }
+/// Settles what a dead session owes; also says whether its folder may go.
+fn pay(session: &Living, lock: BorrowedFd<'_>) -> Result<(Option<Cleared>, bool), Unread> {
+    // The entry is written before the first debt.
+    let Some((mut filed, ledger)) = entry_of(session)? else {
+        return Ok((None, true));
+    };
+    let page = page_of(session);
+    shared::relaxes_no_more(&page).map_err(|e| Unread::page(&page, e))?;
+    let is_told = is_told_of_a_lost_write(session, &mut filed, &ledger);
+    let out = settle_alone(&filed, &ledger, Some((&page, lock)))?;
+    let is_open = out.as_ref().is_some_and(|out| !out.is_whole());
+    // Its folder alone says where its ledger is.
+    let is_elsewhere = dirs::state_dir().as_deref() != Some(ledger.dir());
+    Ok((out, is_told && !(is_open && is_elsewhere)))
 }
 
 pub(super) fn page_of(session: &Living) -> PathBuf {

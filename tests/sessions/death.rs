@@ -178,19 +178,28 @@ fn nothing_is_put_off_behind_who_settles_for_a_session_that_was_killed() {
     if !as_root(name) {
         return;
     }
-    // Settled within the lease, whatever else the machine does.
-    let disk = SmallDisk::new();
-    let h = Hammered::on(Stage::new("before-its-lease"), disk.mount.clone());
-    h.kill_with_keeper();
-    let settle = h.stage.ask(&["settle"]);
-    let (made, real) = h.sample();
-    assert!(
-        real + THREADS >= made,
-        "{made} requests, only {real} real, behind {settle}"
-    );
-    settle.must_succeed();
-    h.end_victim();
-    h.others_cope();
+    // The second does not see the memory that the programs share with the session.
+    for before in ["true", "mount -t tmpfs none /dev/shm"] {
+        // Settled within the lease, whatever else the machine does.
+        let disk = SmallDisk::new();
+        let h = Hammered::on(Stage::new("before-its-lease"), disk.mount.clone());
+        h.kill_with_keeper();
+        let mut command = h.stage.with_folders("unshare");
+        command.args(["-m", "--propagation", "private", "sh", "-c"]);
+        command.args([&format!("{before} && exec \"$0\" ps"), SYNCLATER]);
+        let settled = run(&mut command).must_succeed();
+        assert!(
+            settled.stderr.contains("had been killed; synced"),
+            "{settled}"
+        );
+        let (made, real) = h.sample();
+        assert!(
+            real + THREADS >= made,
+            "{before}: {made} requests, only {real} real, behind {settled}"
+        );
+        h.end_victim();
+        h.others_cope();
+    }
 }
 
 #[test]

@@ -17,7 +17,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 const PAGES: usize = 16;
 
 /// What the kernel is to tell of: [`Form::flush_of`], which looks once more, has the reasons. Reads
-/// that fail, as of a medium with a scratch, would fill a ring, and any user can make some.
+/// that fail, as of a medium with a scratch, would fill a ring, and any user can make some. Up to
+/// Linux 6.18 at least "*F*" finds also what an earlier text has left behind the end of this one.
 const FLUSHES: &CStr = c"(rwbs ~ \"W*\" || rwbs ~ \"F*\") && \
     (nr_sector == 0 || rwbs ~ \"*F*\" || rwbs ~ \"*M*\")";
 

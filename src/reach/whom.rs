@@ -202,7 +202,14 @@ pub fn is_job(pid: u32) -> bool {
     let comm = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
     let has_name = comm.starts_with(job::NAME.as_bytes());
     // A session's own supervisor may be of a file that is called so.
-    has_name && is_of_this_program(pid) && process::is_forked(pid)
+    has_name && is_fork_of_ours(pid)
+}
+
+/// Whether a process executes what this one does, and was forked by one that does: a job, or what
+/// is about to be one, or to execute a command.
+#[must_use]
+pub fn is_fork_of_ours(pid: u32) -> bool {
+    is_of_this_program(pid) && process::is_forked(pid)
 }
 
 /// What a process executes; `None` also of one that is just executing something else.

@@ -109,6 +109,23 @@ fn what_stdio_writes_behind_an_umount_of_proc_is_settled_at_the_end() {
 }
 
 #[test]
+fn what_settles_an_xfs_is_not_taken_for_somebody_who_writes_there() {
+    if !as_root("what_settles_an_xfs_is_not_taken_for_somebody_who_writes_there") {
+        return;
+    }
+    let (disk, stage) = (Disk::new("xfs", 320), Stage::new("own-file"));
+    umount(disk.path());
+    let script = "cd /; for round in 1 2 3 4 5 6 7 8 9 10 11 12; do mount -o loop \"$0\" \"$1\"; \
+        dd if=/dev/zero of=\"$1/o\" bs=4k count=200 oflag=sync status=none; \
+        dd if=/dev/zero of=\"$1/f\" bs=4k count=9 conv=fsync status=none; \
+        umount \"$1\" || { echo \"busy in $round\"; umount -l \"$1\"; exit 1; }; done";
+    let mut command = session(&stage, &["--until", "5ms"]);
+    command.args(["sh", "-c", script]);
+    let outcome = run(command.arg(disk.image()).arg(disk.path())).must_succeed();
+    assert_eq!(outcome.stdout, "", "{outcome}");
+}
+
+#[test]
 fn without_proc_the_command_runs_as_it_is_said() {
     if !as_root("without_proc_the_command_runs_as_it_is_said") {
         return;

@@ -4,6 +4,7 @@
 //! A child looks; the loop, and with it heartbeat and bound, does not wait for it.
 
 use super::*;
+use crate::reach::whom;
 use crate::session::escape::descendants;
 use crate::session::look::{Look, Written};
 
@@ -160,7 +161,10 @@ impl Supervisor {
     /// The processes of the session that live, as far as they are known, those below `us` among
     /// them.
     fn members_of(&self, us: u32) -> BTreeSet<u32> {
-        let mut members: BTreeSet<u32> = descendants(us).into_iter().collect();
+        // What settles has a file of ours open for writing there.
+        let below = descendants(us).into_iter();
+        let below = below.filter(|pid| !whom::is_fork_of_ours(*pid));
+        let mut members: BTreeSet<u32> = below.collect();
         members.extend(self.census.processes(self.shared).keys());
         members.remove(&0);
         members

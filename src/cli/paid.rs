@@ -38,7 +38,7 @@ pub fn is_paid(debtor: &Debtor, patience: Duration) -> bool {
         "not everything is settled that session {} owed",
         debtor.id()
     );
-    let state = "its processes make every request for real";
+    let state = "its processes make every request for real within two seconds";
     super::say(&format!("{}\n", Trouble::new(what, why, try_, state)));
     false
 }

@@ -8,7 +8,7 @@ use crate::session::device;
 use crate::session::durable::{self, Settled};
 use crate::session::ledger::Ledger;
 use crate::session::orphans::{self, PATIENCE};
-use crate::session::stale::{self, Cleared, Debtor};
+use crate::session::stale::{self, Cleared, Debt, Debtor};
 use crate::session::told;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -162,7 +162,7 @@ fn listed() -> Result<Vec<Debtor>, Trouble> {
 /// keepers are at it, if they have been killed; what those leave is settled in their place.
 fn are_paid(ended: &[&Debtor]) -> bool {
     { ended.iter() }.for_each(|debtor| paid::wait_for(debtor, PATIENCE));
-    let mut is_whole = ended.is_empty() || are_settled(&super::clear_stale());
+    let mut is_whole = ended.is_empty() || are_settled(&clear_for(ended));
     for debtor in ended {
         is_whole &= match debtor.settle() {
             Ok(done) => super::tell_cleared(done.as_slice()),
@@ -174,6 +174,23 @@ fn are_paid(ended: &[&Debtor]) -> bool {
     }
     // Not where it was said just now.
     is_whole && ended.iter().all(|debtor| paid::is_paid(debtor, PATIENCE))
+}
+
+/// Clears up behind the dead, until it has come to these: one that is just being killed has held its
+/// lock for some milliseconds still.
+fn clear_for(ended: &[&Debtor]) -> Vec<Cleared> {
+    let begun = Instant::now();
+    let mut cleared = super::clear_stale();
+    let is_missed = |debtor: &Debtor, cleared: &[Cleared]| {
+        let is_open = || matches!(debtor.debt(), Ok(Debt::Open(_)));
+        let is_new = || cleared.iter().all(|one| one.id != debtor.id());
+        debtor.is_there() && is_new() && is_open()
+    };
+    while ended.iter().any(|d| is_missed(d, &cleared)) && begun.elapsed() < PATIENCE {
+        sleep(PAUSE);
+        cleared.extend(super::clear_stale());
+    }
+    cleared
 }
 
 fn are_settled(cleared: &[Cleared]) -> bool {

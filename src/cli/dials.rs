@@ -9,12 +9,15 @@ use crate::session::escape::Escapes;
 use crate::session::ledger::Ledger;
 use crate::session::shared::{seccomp_filters, Shared};
 use crate::session::supervisor::{Parts, Plan, Supervisor};
+use rustix::io::Errno;
+use std::fs::File;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use synclater_model::policy::dial::Until;
 use synclater_model::policy::duration::parse_duration;
 use synclater_model::policy::rules::RuleSet;
 use synclater_model::report::message::Trouble;
+use synclater_sys::attendant::Doorbell;
 use synclater_sys::clock::Reading;
 use synclater_sys::signal::Signals;
 use synclater_sys::{process, socket};
@@ -146,7 +149,10 @@ impl Wanted {
             // Mostly a matter of the memory that it shares.
             let above = belongings.memory.parent();
             let place = { above }.filter(|p| *p != belongings.dir).unwrap_or(&run);
-            let try_ = "free space there, or name another folder in SYNCLATER_RUN_DIR";
+            let try_ = match Errno::from_io_error(&e) {
+                Some(Errno::MFILE | Errno::NFILE) => "raise the limit of open files (ulimit -n)",
+                _ => "free space there, or name another folder in SYNCLATER_RUN_DIR",
+            };
             Trouble::new(
                 format!("cannot make {what} in {}", place.display()),
                 e.to_string(),
@@ -163,6 +169,11 @@ impl Wanted {
             socket::listen_abstract(&door).map_err(|e| cannot("the slots' socket", e))?;
         process::adopt_orphans();
         let signals = Signals::take().map_err(|e| cannot("a signal descriptor", e))?;
+        let doorbell = Doorbell::new(&shared.slots().doorbell);
+        let doorbell = doorbell.map_err(|e| cannot("the doorbell", e))?;
+        // Without /proc nothing is put off that would have to be settled: no mount matters.
+        let mountinfo = File::open("/proc/self/mountinfo").or_else(|_| File::open("/dev/null"));
+        let mountinfo = mountinfo.map_err(|e| cannot("a look at the mounts", e))?;
         let plan = Plan {
             id: belongings.id.clone(),
             command: self.command,
@@ -180,8 +191,10 @@ impl Wanted {
             ledger,
             escapes: escapes(),
             belongings,
+            doorbell,
+            mountinfo,
         };
-        Ok(Supervisor::new(parts)?)
+        Ok(Supervisor::new(parts))
     }
 }
 

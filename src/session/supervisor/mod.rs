@@ -265,16 +265,17 @@ pub struct Parts {
     pub escapes: Escapes,
     /// What must be removed at the end.
     pub belongings: Belongings,
+    /// The doorbell of the session's own slots.
+    pub doorbell: Doorbell,
+    /// The mounts in sight.
+    pub mountinfo: File,
 }
 
 impl Supervisor {
     /// Makes the session ready for its command: the page says what it will say, the lease runs.
-    ///
-    /// # Errors
-    /// Those of eventfd(2) and of opening files.
-    pub fn new(parts: Parts) -> std::io::Result<Supervisor> {
+    #[must_use]
+    pub fn new(parts: Parts) -> Supervisor {
         let shared = parts.shared;
-        let doorbell = Doorbell::new(&shared.slots().doorbell)?;
         let mut s = Supervisor {
             plan: parts.plan,
             shared,
@@ -298,14 +299,13 @@ impl Supervisor {
             following: None,
             net: None,
             signals: parts.signals,
-            doorbell,
+            doorbell: parts.doorbell,
             setback: Setback::new(shared.clock),
             server: parts.server,
             slots_door: parts.slots_door,
             strangers_wait: None,
             strangers: serving::Strangers::default(),
-            // Without /proc nothing is put off that would have to be settled: no mount matters.
-            mountinfo: File::open("/proc/self/mountinfo").or_else(|_| File::open("/dev/null"))?,
+            mountinfo: parts.mountinfo,
             mounts_changed: false,
             refused_at: Instant::now(),
             next_beat: Instant::now(),
@@ -334,7 +334,7 @@ impl Supervisor {
         s.has_promised = s.must_settle();
         s.relax_by_dial();
         s.beat();
-        Ok(s)
+        s
     }
 
     /// Runs the loop until the command, process `child`, has ended.

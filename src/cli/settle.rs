@@ -176,8 +176,8 @@ fn are_paid(ended: &[&Debtor]) -> bool {
     is_whole && ended.iter().all(|debtor| paid::is_paid(debtor, PATIENCE))
 }
 
-/// Clears up behind the dead, until it has come to these: one that is just being killed has held its
-/// lock for some milliseconds still.
+/// Clears up behind the dead, until it has come to these: one that is just being killed has held
+/// its lock for some milliseconds still.
 fn clear_for(ended: &[&Debtor]) -> Vec<Cleared> {
     let begun = Instant::now();
     let mut cleared = super::clear_stale();

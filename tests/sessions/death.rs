@@ -96,6 +96,9 @@ impl Hammered {
         kill_process(keeper, Signal::STOP).expect("the keeper lives");
         self.running.send(Signal::KILL);
         kill_process(keeper, Signal::KILL).expect("the keeper lives");
+        let both = [keeper, self.running.pid()];
+        let are_gone = until(LIMIT, || both.iter().all(is_gone));
+        assert!(are_gone, "they hold their lock still");
     }
 
     fn end_victim(&self) {

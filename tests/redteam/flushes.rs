@@ -7,7 +7,7 @@ use crate::harness::command::LIMIT;
 use crate::harness::disk::{flushes, Disk, SlowDisk, SmallFolder};
 use crate::harness::limits::needs_net;
 use crate::sessions::death::{children, is_gone};
-use crate::sessions::stage::as_root;
+use crate::sessions::stage::{as_root, AS_NOBODY};
 use crate::wait::until;
 use rustix::process::{kill_process, Pid, Signal};
 use std::path::PathBuf;
@@ -60,6 +60,33 @@ fn settle_flushes_a_disk_whose_log_is_clean() {
             ends_well(stage, &mut scribe);
         });
     }
+}
+
+/// By a user without rights: root would flush the device itself.
+#[test]
+fn settle_flushes_the_disk_of_a_file_whose_mount_is_covered() {
+    if !as_root("settle_flushes_the_disk_of_a_file_whose_mount_is_covered") {
+        return;
+    }
+    let (disk, stage) = (Disk::new("xfs", 320), Stage::for_nobody("covered"));
+    crate::programs::let_others_in(disk.path().parent().expect("above"));
+    let program = stage.work().join("synclater");
+    crate::harness::command::copy_program(SYNCLATER, &program);
+    let script = "set -e; cd \"$1\"; d() { dd if=/dev/zero bs=4k count=1 status=none \"$@\"; }; \
+        d of=file conv=fsync; chown 65534 file; sync -f .; \
+        d of=file conv=notrunc; d of=other conv=fdatasync; mount -t tmpfs none \"$1\"; \
+        stat=/sys/block/$2/stat; shift 2; cat $stat; \"$@\" settle ./file; cat $stat";
+    let mut command = stage.with_folders("unshare");
+    command.args(["-m", "--propagation", "private", "sh", "-c", script, "sh"]);
+    command.arg(disk.path());
+    command.arg(disk.device().replace("/dev/", ""));
+    let told = run(command.args(AS_NOBODY).arg(program)).must_succeed();
+    let [before, said, after] = told.stdout.lines().collect::<Vec<_>>()[..] else {
+        panic!("{told}");
+    };
+    assert!(said.ends_with("file system settled"), "{told}");
+    let flushes = |stat: &str| stat.split_whitespace().nth(15).map(str::to_owned);
+    assert_ne!(flushes(before), flushes(after), "no flush was sent: {told}");
 }
 
 #[test]

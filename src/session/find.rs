@@ -16,7 +16,6 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use synclater_model::policy::filesystem::{kind, FsKind, Mount};
 use synclater_shim::page;
 use synclater_sys::mount::{id_of_fd, place_of_fd, unique_id_of_fd, what_is, Place, MNT_ID};
-use synclater_sys::process;
 
 /// A request that was made for a number that nobody knows. All of it is the asker's word.
 #[derive(Clone, Copy, Debug)]
@@ -75,13 +74,20 @@ pub fn find(question: &Question) -> Finding {
         }
         if let Some(mut found) = find_mounted(mount) {
             // What is wrong with it can only be asked where we may write.
-            if durable::has_journal(mount) && process::effective_user() != 0 {
+            if durable::has_journal(mount) && may_not_write(&found.fd) {
                 found.file = found.file.or_else(|| file_beside(question, mount));
             }
             return Finding::Tested(Box::new(found));
         }
     }
     find_by_descriptor(question)
+}
+
+/// Whether we lack the right to write there. Who is root in a user namespace may, too.
+fn may_not_write(there: &OwnedFd) -> bool {
+    use rustix::fs::{accessat, Access, AtFlags, CWD};
+    let link = format!("/proc/self/fd/{}", there.as_raw_fd());
+    accessat(CWD, link, Access::WRITE_OK, AtFlags::EACCESS) == Err(rustix::io::Errno::ACCESS)
 }
 
 /// A file of ours in the folder of the file that is asked about.
@@ -94,7 +100,9 @@ fn file_beside(question: &Question, mount: &Mount) -> Option<OwnedFd> {
         theirs: Some((theirs, place)),
     };
     let folder = asked.folder([dev_of(mount); 2], Opening::of(mount))?;
-    durable::file_below(folder.as_fd())
+    // A file on another mount of it, a bind say, would keep that busy as well.
+    let is_there = id_of_fd(&folder, MNT_ID).is_ok_and(|id| id == mount.id);
+    is_there.then(|| durable::file_below(folder.as_fd()))?
 }
 
 fn find_by_descriptor(question: &Question) -> Finding {

@@ -428,20 +428,19 @@ fn a_session_inside_that_does_not_know_of_the_one_around_it_keeps_its_promise() 
 
 /// A program of a session at `now` inside of one at `never`, which `reaches` by itself what the
 /// library does not: what the outer one has answered late.
-pub fn answered_late_around_now(reaches: &str, unknown: &[&str], victim: &str) -> u64 {
+pub fn answered_late_around_now(reaches: &str, unknown: &[&str], victim: &[&str]) -> u64 {
     let stage = Stage::new("around-now");
     let mut command = reaching(&stage, &[reaches, "-u", "never"]);
     command.arg("env").args(unknown).arg(SYNCLATER);
-    command
-        .args(["run", "--quiet", "-u", "now", "--"])
-        .arg(program(victim));
-    run(command.arg(stage.work()).args(["1", "503"])).must_succeed();
+    command.args(["run", "--quiet", "-u", "now", "--"]);
+    command.arg(program(victim[0])).arg(stage.work());
+    run(command.args(&victim[1..])).must_succeed();
     number(&stage.report(), "skipped")
 }
 
 #[test]
 fn what_a_session_inside_does_not_reach_is_not_answered_late() {
-    let late = answered_late_around_now("--follow", &[], "hammer_static");
+    let late = answered_late_around_now("--follow", &[], &["hammer_static", "1", "503"]);
     assert_eq!(late, 0);
 }
 

@@ -326,14 +326,17 @@ fn what_a_session_inside_takes_for_real_is_not_answered_late() {
     if !needs_net("what_a_session_inside_takes_for_real_is_not_answered_late") {
         return;
     }
-    // One that does not know of the net, and one that does not reach its program.
-    let unknown = ["-u", "SYNCLATER_PAGE", "-u", "LD_PRELOAD"];
-    for (unknown, victim) in [(&unknown[..], "hammer"), (&[], "hammer_static")] {
-        assert_eq!(
-            answered_late_around_now("--net", unknown, victim),
-            0,
-            "{victim}"
-        );
+    // One that does not know of the net, and one that does not reach its program; and programs
+    // whose ancestors end while they ask.
+    let unknown = &["-u", "SYNCLATER_PAGE", "-u", "LD_PRELOAD"][..];
+    let ways: [(&[&str], &[&str]); 3] = [
+        (unknown, &["hammer", "1", "503"]),
+        (&[], &["hammer_static", "1", "503"]),
+        (unknown, &["orphans_static", "300", "4"]),
+    ];
+    for (unknown, victim) in ways {
+        let late = answered_late_around_now("--net", unknown, victim);
+        assert_eq!(late, 0, "{victim:?}");
     }
 }
 

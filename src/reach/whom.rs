@@ -166,21 +166,35 @@ pub fn is_synclater(pid: u32) -> bool {
 
 /// Whether a process is in a session inside of the one of `supervisor`, from which it descends:
 /// one of its ancestors in between is a synclater. That session may have promised more, and neither
-/// has to know of the other. One that has too many ancestors is taken for such a one.
+/// has to know of the other. So is one whose ancestors are too many, or go faster than we look.
 #[must_use]
 pub fn is_inside(pid: u32, supervisor: u32) -> bool {
-    const MOST: usize = 64;
+    const TRIES: usize = 100;
+    let mut tries = (0..TRIES).map(|_| inside_by_parents(pid, supervisor));
+    tries.find_map(|told| told).unwrap_or(true)
+}
+
+/// The same; `None` where an ancestor has ended meanwhile: whom it left belongs to another one now,
+/// to the supervisor of a session inside, say.
+fn inside_by_parents(pid: u32, supervisor: u32) -> Option<bool> {
+    const MOST: usize = 500;
+    // As each takes it: its file may be called anything.
+    let has_its_name = |pid: u32| {
+        let name = process::text(format!("/proc/{pid}/comm"));
+        name.is_ok_and(|name| name.trim_end() == "synclater")
+    };
     let mut at = pid;
     for _ in 0..MOST {
-        match process::parent_of(at) {
-            Some(parent) if parent > 1 && parent != supervisor => at = parent,
-            _ => return false,
+        match process::parent_of(at)? {
+            0 | 1 => return Some(false),
+            parent if parent == supervisor => return Some(false),
+            parent => at = parent,
         }
-        if is_synclater(at) {
-            return true;
+        if is_of_this_program(at) || has_its_name(at) {
+            return Some(true);
         }
     }
-    true
+    Some(true)
 }
 
 /// Whether a thread executes the program that this process executes.

@@ -315,18 +315,20 @@ pub fn is_being_closed(path: &Path) {
 /// over they would. A settle that begins behind this covers whatever they have put off.
 ///
 /// Where it is not in sight they may have it all the same, in a mount namespace of theirs, or
-/// removed: then the lease is waited for.
+/// removed: see [`wait_for_lease`].
 ///
 /// # Errors
-/// Those of writing the page.
+/// Those of writing the page, where there is one.
 pub fn relaxes_no_more(path: &Path) -> io::Result<()> {
     match clear_word(path, offset_of!(Page, relax)) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => {
-            std::thread::sleep(LEASE + BEYOND);
-            Ok(())
-        }
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
         done => done,
     }
+}
+
+/// Waits until whoever is dead by now relaxes nothing any more.
+pub fn wait_for_lease() {
+    std::thread::sleep(LEASE + BEYOND);
 }
 
 fn clear_word(path: &Path, at: usize) -> io::Result<()> {

@@ -25,7 +25,7 @@ use synclater_sys::job::Job;
 use synclater_sys::{everything, mount, process};
 
 /// What was cleared away, for one line to the user each.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub struct Cleared {
     /// Session id.
     pub id: String,
@@ -45,11 +45,7 @@ impl Cleared {
     fn nothing(id: &str) -> Cleared {
         Cleared {
             id: id.to_owned(),
-            settled: Vec::new(),
-            failed: Vec::new(),
-            error: None,
-            entry: PathBuf::new(),
-            left: None,
+            ..Cleared::default()
         }
     }
 
@@ -68,7 +64,13 @@ pub fn clear() -> Vec<Cleared> {
 }
 
 fn clear_if_dead(session: &Living) -> Option<Cleared> {
-    let lock = take_lock(&session.dir)?;
+    let mut lock = take_lock(&session.dir)?;
+    if !page_of(session).exists() && matches!(entry_of(session), Ok(Some(_))) {
+        // Not with its lock: others would take it for one that lives.
+        drop(lock);
+        shared::wait_for_lease();
+        lock = take_lock(&session.dir)?;
+    }
     let nothing = || Cleared::nothing(&session.id);
     match pay(session, lock.as_fd()) {
         Ok((out, true)) => {
@@ -478,12 +480,10 @@ fn settle_filed(
     page: Option<&Path>,
     locks: &[BorrowedFd<'_>],
 ) -> Result<Cleared, Unread> {
-    let mut out = if filed.entry.is_never {
-        Cleared::nothing(&filed.entry.id)
-    } else {
-        let out = settle_entry(filed, ledger, locks);
-        out.map_err(|e| Unread::full(&filed.path, e))?
-    };
+    let mut out = match filed.entry.is_never {
+        true => Ok(Cleared::nothing(&filed.entry.id)),
+        false => settle_entry(filed, ledger, locks).map_err(|e| Unread::full(&filed.path, e)),
+    }?;
     if filed.entry.is_free() {
         page.map(shared::is_being_closed);
         let _ = ledger.close_here(filed);

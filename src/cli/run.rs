@@ -373,7 +373,10 @@ fn tell(args: &Args, s: &Supervisor, report: &RunReport, tty: bool) {
             "{}\n",
             Trouble::new(
                 format!("writes were lost on {} ({})", e.mount, e.device),
-                format!("the kernel reported {} when they were settled", e.name),
+                format!(
+                    "the kernel reported {} to a settle there, ours or another",
+                    e.name
+                ),
                 "look at `dmesg`; check the disk, then run the command again",
                 "what the command wrote since the last good settle may not be on the disk",
             )

@@ -559,8 +559,10 @@ impl Supervisor {
         let joined = |of: &dyn Fn(&Filesystem) -> String| {
             all.iter().map(|fs| of(fs)).collect::<Vec<_>>().join(", ")
         };
+        // Nobody has noted on which of them.
+        let one_of = if all.len() > 1 { "one of " } else { "" };
         self.paid.error = Some(SettleError {
-            mount: joined(&|fs| fs.point.display().to_string()),
+            mount: format!("{one_of}{}", joined(&|fs| fs.point.display().to_string())),
             device: joined(&|fs| fs.source.clone()),
             errno: EIO,
             name,

@@ -29,7 +29,7 @@ FEATURES_STATIC = $(shell $(call HAS_BPF,-static))
 SCRIPTS = tools/setup .ci/run $(wildcard tools/demo benches/run tests/*.sh)
 FUZZ_TARGETS = $(filter-out all,$(basename $(notdir $(wildcard fuzz/src/bin/*.rs))))
 FUZZ_SECONDS ?= 60
-FUZZ_SECONDS_IN_TEST ?= 30
+FUZZ_SECONDS_IN_TEST ?= 10
 
 .DEFAULT_GOAL := help
 .PHONY: help setup build demo test tests soak bench pictures lint lint-rust lint-c lint-scripts \

@@ -6,6 +6,7 @@ mod dial;
 mod duration;
 mod errors;
 mod files;
+mod hammered;
 mod hostile;
 mod ledger;
 mod nested;

@@ -15,7 +15,9 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use synclater_model::policy::filesystem::{kind, FsKind, Mount};
 use synclater_shim::page;
-use synclater_sys::mount::{id_of_fd, place_of_fd, unique_id_of_fd, what_is, Place, MNT_ID};
+use synclater_sys::mount::{
+    id_of_fd, may_checkpoint_ext4, place_of_fd, unique_id_of_fd, what_is, Place, MNT_ID,
+};
 
 /// A request that was made for a number that nobody knows. All of it is the asker's word.
 #[derive(Clone, Copy, Debug)]
@@ -73,21 +75,15 @@ pub fn find(question: &Question) -> Finding {
             return Finding::Named(Number::everywhere(question.dev), named);
         }
         if let Some(mut found) = find_mounted(mount) {
-            // What is wrong with it can only be asked where we may write.
-            if durable::has_journal(mount) && may_not_write(&found.fd) {
+            // Whoever may not have its journal written out asks by an attribute, which the folder
+            // that is mounted may refuse.
+            if durable::has_journal(mount) && !may_checkpoint_ext4(&found.fd) {
                 found.file = found.file.or_else(|| file_beside(question, mount));
             }
             return Finding::Tested(Box::new(found));
         }
     }
     find_by_descriptor(question)
-}
-
-/// Whether we lack the right to write there. Who is root in a user namespace may, too.
-fn may_not_write(there: &OwnedFd) -> bool {
-    use rustix::fs::{accessat, Access, AtFlags, CWD};
-    let link = format!("/proc/self/fd/{}", there.as_raw_fd());
-    accessat(CWD, link, Access::WRITE_OK, AtFlags::EACCESS) == Err(rustix::io::Errno::ACCESS)
 }
 
 /// A file of ours in the folder of the file that is asked about.

@@ -10,8 +10,9 @@
 //!   `errors_count`, which tells it from a file system that root has made read-only. Where what is
 //!   held takes no attribute (an immutable folder, a mount that is read-only by itself), root has
 //!   the journal written out instead (EXT4_IOC_CHECKPOINT, Linux 5.14): EIO behind an abort. Where
-//!   there is no journal either, the disk is asked what it has lost. A user without rights asks by
-//!   a file of his own, where he may make one beside what a member asks about.
+//!   there is no journal either, the disk is asked what it has lost. Whoever may not have
+//!   that (a user without rights, root of a container) asks by a file of his own, where one can be
+//!   made beside what a member asks about: a folder that is sticky takes its owner's alone.
 //! - btrfs: BTRFS_IOC_SYNC says EROFS behind an abort, and 0 where root has made it read-only.
 //! - overlay: by a file of ours, whose upper file system begins the transaction. As long as that
 //!   file is there nobody can make either read-only, so EROFS is an abort.

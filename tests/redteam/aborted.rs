@@ -18,7 +18,8 @@ fn on_a_failing_disk(fs: &str, flush: u32, variable: &str) -> (bool, Option<i32>
     let (out, status) = (nobodys.join("out"), stage.file("status"));
     // Not within the laboratory's own session, whose dial is at `now`.
     let session = "unset LD_PRELOAD SYNCLATER_PAGE; \
-                   if [ -n \"$NOBODY\" ]; then mkdir mine; chown \"$NOBODY\" mine; cd mine; \
+                   if [ -n \"$NOBODY\" ]; then mkdir mine; chown \"$NOBODY\" mine; \
+                   chmod \"${MODE:-755}\" .; cd mine; \
                    export SYNCLATER_RUN_DIR=\"$3/run\" SYNCLATER_STATE_DIR=\"$3/state\"; fi; \
                    ${NOBODY:+setpriv --reuid=$NOBODY --clear-groups} \
                    \"$SYNCLATER\" run --quiet -- python3 -B \"$0\" \"$1\"; echo $? >\"$2\"; \
@@ -26,9 +27,8 @@ fn on_a_failing_disk(fs: &str, flush: u32, variable: &str) -> (bool, Option<i32>
     let mut command = stage.synclater(&["crash", "--no-rerun", "--json", "--fs", fs]);
     command.args(["--budget", "2", "--fail-flush", &flush.to_string()]);
     command.args(["--check", "true", "--", "env"]);
-    command
-        .arg(format!("SYNCLATER={}", program.display()))
-        .arg(variable);
+    command.arg(format!("SYNCLATER={}", program.display()));
+    command.args(variable.split(' '));
     command.args(["sh", "-c", session]).arg(script);
     let outcome = run(command.arg(&out).arg(&status).arg(&nobodys));
     let read = |path| std::fs::read_to_string(path).unwrap_or_default();
@@ -48,6 +48,7 @@ fn a_commit_that_failed_for_somebody_else_fails_the_run() {
         ("ext4", "APPEND_ONLY=1"),
         ("ext4", "READ_ONLY_FIRST=1"),
         ("ext4", "NOBODY=65534"),
+        ("ext4", "NOBODY=65534 MODE=1777"),
     ];
     for (fs, variable) in ways {
         // Which flush it is depends on how many requests were real.

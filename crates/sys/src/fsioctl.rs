@@ -15,10 +15,12 @@ pub(crate) fn btrfs_sync(fd: BorrowedFd<'_>) -> i32 {
     }
 }
 
-/// EXT4_IOC_CHECKPOINT without flags: 0 or an errno.
-pub(crate) fn ext4_checkpoint(fd: BorrowedFd<'_>) -> i32 {
+/// EXT4_IOC_CHECKPOINT_FLAG_DRY_RUN: nothing but whether it may be asked.
+pub(crate) const DRY_RUN: u32 = 4;
+
+/// EXT4_IOC_CHECKPOINT with these flags: 0 or an errno.
+pub(crate) fn ext4_checkpoint(fd: BorrowedFd<'_>, flags: u32) -> i32 {
     const EXT4_IOC_CHECKPOINT: libc::c_ulong = 0x4004_662b;
-    let flags = 0u32;
     // SAFETY: the call reads the four bytes of `flags`.
     match unsafe { libc::ioctl(fd.as_raw_fd(), EXT4_IOC_CHECKPOINT, &raw const flags) } {
         0 => 0,

@@ -204,10 +204,16 @@ pub fn btrfs_sync(fd: impl AsFd) -> i32 {
 /// 0 also where it cannot be asked.
 #[must_use]
 pub fn ext4_checkpoint(fd: impl AsFd) -> i32 {
-    match crate::fsioctl::ext4_checkpoint(fd.as_fd()) {
+    match crate::fsioctl::ext4_checkpoint(fd.as_fd(), 0) {
         e if e == rustix::io::Errno::IO.raw_os_error() => e,
         _ => 0,
     }
+}
+
+/// Whether [`ext4_checkpoint`] would be answered: root of the machine is, on Linux 5.14 and later.
+#[must_use]
+pub fn may_checkpoint_ext4(fd: impl AsFd) -> bool {
+    crate::fsioctl::ext4_checkpoint(fd.as_fd(), crate::fsioctl::DRY_RUN) == 0
 }
 
 /// What kind of file a path leads to, links followed; as /proc/PID/map_files shows what is mapped.

@@ -63,25 +63,38 @@ fn soak_children_of_an_attached_shell_are_reached() {
     shell.end().must_succeed();
 }
 
-/// The library answers for what it starts, and asks no gate.
-#[test]
-fn a_session_inside_of_an_attached_one_is_no_laxer_than_that() {
+/// What a session at `1h` around a shell reports that starts another one, at `until`, of which a
+/// program asks 200 times.
+fn around(until: &str, victim: &str) -> Value {
     let (stage, inner) = (Stage::new("inside"), Stage::new("innermost"));
     let mut shell = shell(&stage);
     let session = stage.attach(&["--pid", &number(shell.pid()), "--follow", "--until", "1h"]);
     let line = format!(
-        "SYNCLATER_RUN_DIR={} SYNCLATER_STATE_DIR={} {} run -q -u never -- {} {} 1 200 </dev/null",
+        "SYNCLATER_RUN_DIR={} SYNCLATER_STATE_DIR={} {} run -q -u {until} -- {} {} 1 200 </dev/null",
         inner.run_dir().display(),
         inner.state().display(),
         crate::sessions::stage::SYNCLATER,
-        program("hammer").display(),
+        program(victim).display(),
         stage.work().display()
     );
     does(&mut shell, &line);
     let report = stage.detach(&session);
+    shell.end().must_succeed();
+    report
+}
+
+/// The library answers for what it starts, and asks no gate.
+#[test]
+fn a_session_inside_of_an_attached_one_is_no_laxer_than_that() {
+    let report = around("never", "hammer");
     assert_eq!(report["requests"], 200, "{report:#}");
     assert_eq!(report["escaped"], serde_json::json!([]), "{report:#}");
-    shell.end().must_succeed();
+}
+
+#[test]
+fn what_a_session_inside_of_an_attached_one_does_not_reach_is_not_answered_late() {
+    let report = around("now", "hammer_static");
+    assert_eq!(report["skipped"], 0, "{report:#}");
 }
 
 impl Stage {

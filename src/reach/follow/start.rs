@@ -137,10 +137,12 @@ impl Start {
     /// Whether a session inside of this one takes for real what its program asks for by itself: the
     /// gate would ask this session alone.
     fn is_inside(&self, program: &Program) -> bool {
-        match &self.baggage.manner {
-            Manner::Environment(wanted) => whom::is_inside(program.pid, wanted.supervisor),
-            Manner::Sites(_) => false,
-        }
+        let supervisor = match &self.baggage.manner {
+            Manner::Environment(wanted) => wanted.supervisor,
+            // None of what is attached descends from it.
+            Manner::Sites(_) => 0,
+        };
+        whom::is_inside(program.pid, supervisor)
     }
 
     /// Has the sites of a program lead to the gate.

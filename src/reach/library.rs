@@ -132,27 +132,29 @@ fn is_trusted(seen: &std::fs::Metadata) -> bool {
 /// (cleaned up, a reboot). What outlived a session goes on naming the library there, and ld.so
 /// tells the name on that program's standard error.
 fn caches() -> Vec<PathBuf> {
+    let variable = |name| {
+        std::env::var_os(name)
+            .filter(|v| !v.is_empty())
+            .map(PathBuf::from)
+    };
+    let named = variable("XDG_CACHE_HOME").map(|d| d.join("synclater"));
     if process::effective_user() == 0 {
         let of_root = [
             "/var/cache/synclater",
             "/var/lib/synclater-lib",
             "/run/synclater-lib",
         ];
-        return of_root.map(PathBuf::from).to_vec();
-    }
-    let variable = |name| {
-        std::env::var_os(name)
-            .filter(|v| !v.is_empty())
+        // A home of root's is closed to the other users of a session; of what is named that is
+        // known. A container may have nothing else, and root of a user namespace.
+        return of_root
             .map(PathBuf::from)
-    };
-    let home = || variable("HOME").map(|h| h.join(".cache"));
-    let cache = variable("XDG_CACHE_HOME").or_else(home);
+            .into_iter()
+            .chain(named)
+            .collect();
+    }
+    let home = || variable("HOME").map(|h| h.join(".cache/synclater"));
     let run = variable("XDG_RUNTIME_DIR").map(|d| d.join("synclater-lib"));
-    cache
-        .map(|d| d.join("synclater"))
-        .into_iter()
-        .chain(run)
-        .collect()
+    named.or_else(home).into_iter().chain(run).collect()
 }
 
 /// The folder `dir`, made where it is missing: programs of any user of the session can map a file
@@ -161,6 +163,10 @@ fn usable(dir: &Path) -> Result<PathBuf, String> {
     let at = |why: &dyn std::fmt::Display| format!("{}: {why}", dir.display());
     if dir.is_relative() {
         return Err(at(&"not an absolute path"));
+    }
+    // Nothing is made where somebody else leads us to.
+    if let Some(there) = dir.ancestors().find(|above| above.exists()) {
+        safe(there)?;
     }
     let made = std::fs::DirBuilder::new()
         .recursive(true)

@@ -404,6 +404,35 @@ fn the_library_lies_where_nobody_else_can_put_another() {
     }
 }
 
+/// As in a container whose root folder is read-only.
+#[test]
+fn root_has_the_library_where_the_environment_names_a_cache() {
+    if !as_root("root_has_the_library_where_the_environment_names_a_cache") {
+        return;
+    }
+    let stage = Stage::new("read-only");
+    let [own, others] = ["own", "others"].map(|name| stage.file(name));
+    for dir in [&own, &others] {
+        std::fs::create_dir(dir).expect("a folder");
+    }
+    std::os::unix::fs::chown(&others, USERS[1].parse().ok(), None).expect("chown");
+    let in_session = |cache: &Path| {
+        let mut command = stage.with_folders("unshare");
+        command.env("XDG_CACHE_HOME", cache);
+        let script = "for dir in /var/cache /var/lib /run; do \
+                      mount -t tmpfs -o ro none $dir || exit; done; exec \"$@\"";
+        command.args(["-m", "--propagation", "private", "sh", "-c", script, "sh"]);
+        run(command.args([SYNCLATER, "run", "--quiet", "--", "env"]))
+    };
+    let ways = Ways::of(&in_session(&own).must_succeed().stdout);
+    assert!(ways.library.contains("/own/synclater/"), "{}", ways.library);
+    // Not where a user could put another, nor is anything made there.
+    let refused = in_session(&others.join("a/b"));
+    assert_eq!(refused.status.code(), Some(125), "{refused}");
+    assert!(refused.stderr.contains("it belongs to user"), "{refused}");
+    assert!(!others.join("a").exists(), "{refused}");
+}
+
 #[test]
 fn an_installed_library_is_not_taken_from_a_folder_of_somebody_else() {
     if !as_root("an_installed_library_is_not_taken_from_a_folder_of_somebody_else") {

@@ -8,6 +8,7 @@ use crate::session::device;
 use crate::session::durable::{self, Settled};
 use crate::session::ledger::Ledger;
 use crate::session::orphans::{self, PATIENCE};
+use crate::session::shared;
 use crate::session::stale::{self, Cleared, Debt, Debtor};
 use crate::session::told;
 use std::io;
@@ -36,6 +37,9 @@ pub struct Args {
 
 /// How often it is looked whether a session listens or is gone.
 const PAUSE: Duration = Duration::from_millis(10);
+
+/// How long a session may take from its last answer until its name is gone.
+const ENDING: Duration = Duration::from_secs(2);
 
 /// How things stand where something was not settled.
 pub const NOT_KNOWN: &str = "nothing is known to be durable that was not before";
@@ -200,20 +204,21 @@ fn are_settled(cleared: &[Cleared]) -> bool {
 /// Whether a session that was there is not any more. One that begins listens last, and one that
 /// clears up behind itself takes its name away last: it waits for either.
 fn has_ended(id: &str) -> bool {
-    is_gone(id, |_| false)
+    is_gone(id, ENDING, |_| false)
 }
 
-/// The same of one that has hung up: somebody who is being killed may still listen.
+/// The same of one that has hung up: somebody who is being killed may still listen, and who clears
+/// up behind it may wait for its lease.
 fn has_ended_since(id: &str) -> bool {
-    is_gone(id, |session| {
+    is_gone(id, shared::RELAXES_ON + ENDING, |session| {
         let answer = control::ask(session, &Request::Hello);
         answer.is_err_and(|e| e.kind() != io::ErrorKind::WouldBlock)
     })
 }
 
-/// `is_going` tells of a session that is listened to whether that is to be waited for, too.
-fn is_gone(id: &str, is_going: impl Fn(&Living) -> bool) -> bool {
-    const PATIENCE: Duration = Duration::from_secs(2);
+/// Waits for `patience` at most. `is_going` tells of a session that is listened to whether that is
+/// to be waited for, too.
+fn is_gone(id: &str, patience: Duration, is_going: impl Fn(&Living) -> bool) -> bool {
     let begun = Instant::now();
     loop {
         let Some(session) = control::session(id) else {
@@ -224,7 +229,7 @@ fn is_gone(id: &str, is_going: impl Fn(&Living) -> bool) -> bool {
             Listens::NotKnown => true,
             Listens::Supervisor { .. } => is_going(&session),
         };
-        if !changes || begun.elapsed() > PATIENCE {
+        if !changes || begun.elapsed() > patience {
             return false;
         }
         sleep(PAUSE);

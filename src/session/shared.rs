@@ -22,6 +22,9 @@ pub const LEASE: Duration = Duration::from_millis(1800);
 /// How much further ahead a lease is believed at most.
 const BEYOND: Duration = Duration::from_millis(200);
 
+/// How long programs go on as if they were relaxed, at most, when nobody renews their lease.
+pub const RELAXES_ON: Duration = LEASE.saturating_add(BEYOND);
+
 /// Whose slots: the session's own user's, or the room of another one among [`Others`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Room {
@@ -98,7 +101,7 @@ impl Shared {
             .iter()
             .zip(socket)
             .for_each(|(to, from)| to.store(*from, SeqCst));
-        p.lease_span.store(self.clock.ticks(LEASE + BEYOND), SeqCst);
+        p.lease_span.store(self.clock.ticks(RELAXES_ON), SeqCst);
         let clock = match self.clock.source() {
             Source::Counter => page::CLOCK_TSC,
             Source::Realtime => page::CLOCK_REALTIME,
@@ -328,7 +331,7 @@ pub fn relaxes_no_more(path: &Path) -> io::Result<()> {
 
 /// Waits until whoever is dead by now relaxes nothing any more.
 pub fn wait_for_lease() {
-    std::thread::sleep(LEASE + BEYOND);
+    std::thread::sleep(RELAXES_ON);
 }
 
 fn clear_word(path: &Path, at: usize) -> io::Result<()> {

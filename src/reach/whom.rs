@@ -177,7 +177,8 @@ pub fn is_inside(pid: u32, supervisor: u32) -> bool {
 /// The same; `None` where an ancestor has ended meanwhile: whom it left belongs to another one now,
 /// to the supervisor of a session inside, say.
 fn inside_by_parents(pid: u32, supervisor: u32) -> Option<bool> {
-    const MOST: usize = 500;
+    // Whoever has many would keep the others waiting that are answered behind.
+    const MOST: usize = 64;
     // As each takes it: its file may be called anything.
     let has_its_name = |pid: u32| {
         let name = process::text(format!("/proc/{pid}/comm"));

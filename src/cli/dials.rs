@@ -141,7 +141,7 @@ impl Wanted {
             compiled.now_mask = compile::now_mask(&compiled.classes);
         }
         let run = dirs::run_dir();
-        dirs::make(&run, "the folder of running sessions")?;
+        dirs::make(&run, "the folder of running sessions", "SYNCLATER_RUN_DIR")?;
         let filters = seccomp_filters() + u32::from(self.net);
         let belongings = Belongings::make(&run, ledger.as_ref(), filters)?;
         let cannot = |what: &str, e: std::io::Error| {

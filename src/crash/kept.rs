@@ -68,7 +68,7 @@ impl Shelf {
     pub fn new() -> io::Result<Shelf> {
         let state = dirs::state_dir();
         let state = state.ok_or_else(|| io::Error::other("no folder for it is known"))?;
-        dirs::make(&state, "the folder of states")
+        dirs::make(&state, "the folder of states", "SYNCLATER_STATE_DIR")
             .map_err(|t| io::Error::other(format!("{}: {}", t.what, t.why)))?;
         let private = |dir: &Path| DirBuilder::new().recursive(true).mode(0o700).create(dir);
         let home = state.join(HOME);

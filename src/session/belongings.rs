@@ -186,7 +186,8 @@ impl Belongings {
     ) -> Result<Belongings, Trouble> {
         let base = dirs::memory_dir(run);
         if base != run {
-            dirs::make(&base, "the folder of shared memory")?;
+            let instead = "SYNCLATER_RUN_DIR, which lies in memory (tmpfs) as well";
+            dirs::make(&base, "the folder of shared memory", instead)?;
         }
         let above = if base == run { dir } else { &base };
         let memory = above.join(name);

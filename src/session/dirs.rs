@@ -82,17 +82,17 @@ pub fn mode() -> u32 {
     }
 }
 
-/// Makes `dir` and checks it.
+/// Makes `dir` and checks it. Another one is had by naming it as `instead` says.
 ///
 /// # Errors
 /// What failed, as a message for the user.
-pub fn make(dir: &Path, what: &str) -> Result<(), Trouble> {
+pub fn make(dir: &Path, what: &str, instead: &str) -> Result<(), Trouble> {
     let made = DirBuilder::new().recursive(true).mode(mode()).create(dir);
     let trouble = |why: String| {
         Trouble::new(
             format!("cannot use {} as {what}", dir.display()),
             why,
-            "make it writable, or name another one in SYNCLATER_RUN_DIR or SYNCLATER_STATE_DIR",
+            format!("make it writable, or name another one in {instead}"),
             UNTOUCHED,
         )
     };

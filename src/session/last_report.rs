@@ -56,7 +56,8 @@ impl LastReport {
     /// Those of the folder's files; there may be no such folder.
     pub fn keep(&self) -> io::Result<()> {
         let dir = folder().ok_or(io::ErrorKind::NotFound)?;
-        dirs::make(&dir, "the folder of last reports").map_err(io::Error::other)?;
+        let made = dirs::make(&dir, "the folder of last reports", "SYNCLATER_STATE_DIR");
+        made.map_err(io::Error::other)?;
         forget_the_oldest(&dir);
         let path = dir.join(format!("{}.json", self.report.id));
         let fresh = path.with_extension("new");

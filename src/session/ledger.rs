@@ -217,7 +217,7 @@ impl Ledger {
                 "nothing was changed",
             ));
         }
-        dirs::make(&dir, "the ledger")?;
+        dirs::make(&dir, "the ledger", "SYNCLATER_STATE_DIR")?;
         let (may, flags) = (Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS);
         rustix::fs::accessat(rustix::fs::CWD, &dir, may, flags).map_err(|e| {
             Trouble::new(

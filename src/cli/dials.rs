@@ -151,6 +151,7 @@ impl Wanted {
             let place = { above }.filter(|p| *p != belongings.dir).unwrap_or(&run);
             let try_ = match Errno::from_io_error(&e) {
                 Some(Errno::MFILE | Errno::NFILE) => "raise the limit of open files (ulimit -n)",
+                Some(Errno::FBIG) => "raise the limit of the size of files (ulimit -f)",
                 _ => "free space there, or name another folder in SYNCLATER_RUN_DIR",
             };
             Trouble::new(

@@ -34,6 +34,31 @@ fn a_death_by_signal_is_passed_on() {
 }
 
 #[test]
+fn a_limit_that_is_too_small_for_a_session_is_named() {
+    let stage = Stage::new("limits");
+    let under = |limit: &str| {
+        let script = format!("ulimit {limit}; exec \"$0\" run -- true");
+        run(stage.with_folders("sh").args(["-c", &script, SYNCLATER]))
+    };
+    let named = |limit: &str, by: &str| {
+        let outcome = under(limit);
+        let is_named = outcome.stderr.contains(by);
+        assert_eq!(
+            outcome.status.code(),
+            Some(if is_named { 125 } else { 0 }),
+            "{outcome}"
+        );
+        let left = stage.left_in_run_dir();
+        assert!(left.is_empty(), "{limit}: still there: {left:?}");
+        is_named
+    };
+    assert!(named("-f 60", "(ulimit -f)"));
+    // With some of these there are enough.
+    let all = (8..16).filter(|n| named(&format!("-n {n}"), "(ulimit -n)"));
+    assert_ne!(all.count(), 0);
+}
+
+#[test]
 fn a_killed_victims_debt_is_settled() {
     let stage = Stage::new("killed-victim");
     let json = stage.json();

@@ -70,10 +70,11 @@ fn around(until: &str, victim: &str) -> Value {
     let mut shell = shell(&stage);
     let session = stage.attach(&["--pid", &number(shell.pid()), "--follow", "--until", "1h"]);
     let line = format!(
-        "SYNCLATER_RUN_DIR={} SYNCLATER_STATE_DIR={} {} run -q -u {until} -- {} {} 1 200 </dev/null",
+        "SYNCLATER_RUN_DIR={} SYNCLATER_STATE_DIR={} {} run -q -u {} -- {} {} 1 200 </dev/null",
         inner.run_dir().display(),
         inner.state().display(),
         crate::sessions::stage::SYNCLATER,
+        until,
         program(victim).display(),
         stage.work().display()
     );

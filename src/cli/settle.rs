@@ -192,7 +192,11 @@ fn clear_for(ended: &[&Debtor]) -> Vec<Cleared> {
     };
     while ended.iter().any(|d| is_missed(d, &cleared)) && begun.elapsed() < PATIENCE {
         sleep(PAUSE);
-        cleared.extend(super::clear_stale());
+        let mut more = stale::clear();
+        // What cannot be settled is found each time.
+        more.retain(|one| !cleared.contains(one));
+        let _ = super::tell_cleared(&more);
+        cleared.extend(more);
     }
     cleared
 }

@@ -554,7 +554,10 @@ pub fn settle_at(fd: &OwnedFd, note: impl Fn(i32, BorrowedFd<'_>)) -> io::Result
         FsKind::Memory | FsKind::Pseudo => return settled(None).map(|()| Settled::Durable),
     };
     if !needs_file(at) {
-        settled(None)?;
+        // What an aborted journal is asked for by (health.rs).
+        let asks_by_file = has_journal(at) && !mount::may_checkpoint_ext4(fd);
+        let file = asks_by_file.then(|| file_below(fd.as_fd())).flatten();
+        settled(file.as_ref())?;
         return Ok(doubt.map_or(Settled::Durable, Settled::Written));
     }
     let (_, what) = mount::what_is(fd)?;

@@ -62,3 +62,31 @@ fn a_commit_that_failed_for_somebody_else_fails_the_run() {
         assert!(heard.iter().all(told), "{fs}, {variable}: {met:?}");
     }
 }
+
+/// By a user who may write to the folder that is mounted, and may change nothing about it.
+#[test]
+fn settle_asks_in_a_sticky_folder_too_what_somebody_else_has_lost() {
+    if !crate::crash::can_cut("settle_asks_in_a_sticky_folder_too_what_somebody_else_has_lost") {
+        return;
+    }
+    let stage = Stage::new("sticky");
+    stage.open_to_others(0o755);
+    let program = stage.work().join("synclater");
+    std::fs::copy(SYNCLATER, &program).expect("a copy");
+    let nobodys = stage.work().join("nobody");
+    std::fs::create_dir(&nobodys).expect("a folder");
+    give_to_nobody(&nobodys);
+    let status = stage.file("status");
+    let script = "unset LD_PRELOAD SYNCLATER_PAGE; chmod 1777 .; for n in 1 2 3 4 5 6; do \
+                  echo $n >file-$n; sync -f . || break; done; \
+                  export SYNCLATER_RUN_DIR=\"$1/run\" SYNCLATER_STATE_DIR=\"$1/state\"; \
+                  setpriv --reuid=65534 --clear-groups \"$0\" settle .; echo $n $? >\"$2\"";
+    let mut command = stage.synclater(&["crash", "--no-rerun", "--json", "--fs", "ext4"]);
+    command.args(["--budget", "2", "--fail-flush", "4", "--check", "true"]);
+    command.args(["--", "sh", "-c", script]);
+    let outcome = run(command.arg(&program).arg(&nobodys).arg(&status));
+    let told = std::fs::read_to_string(&status).unwrap_or_default();
+    let (n, status) = told.trim().split_once(' ').expect("two numbers");
+    assert_ne!(n, "6", "no flush failed: {outcome}");
+    assert_eq!(status, "125", "{outcome}");
+}

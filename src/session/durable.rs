@@ -48,10 +48,12 @@ pub fn needs_file(mount: &Mount) -> bool {
     }
 }
 
-/// Whether it is an ext4 with a journal of its own, a commit of which may fail unheard (health.rs).
+/// Whether it takes a file of ours to hear of a commit that has failed (health.rs): on an ext4 with
+/// a journal of its own whoever may not have that written out is refused it by most folders.
 #[must_use]
-pub fn has_journal(mount: &Mount) -> bool {
-    mount.fstype == "ext4" && disk_name(mount.dev).is_some_and(|name| has_own_journal(&name))
+pub fn asks_by_file(at: &Mount, fd: &OwnedFd) -> bool {
+    let has_journal = || disk_name(at.dev).is_some_and(|name| has_own_journal(&name));
+    at.fstype == "ext4" && has_journal() && !mount::may_checkpoint_ext4(fd)
 }
 
 /// Whether an ext4 has a journal, and not in inode 8 of its own, by what the kernel shows.
@@ -554,10 +556,8 @@ pub fn settle_at(fd: &OwnedFd, note: impl Fn(i32, BorrowedFd<'_>)) -> io::Result
         FsKind::Memory | FsKind::Pseudo => return settled(None).map(|()| Settled::Durable),
     };
     if !needs_file(at) {
-        // What an aborted journal is asked for by (health.rs).
-        let asks_by_file = has_journal(at) && !mount::may_checkpoint_ext4(fd);
-        let file = asks_by_file.then(|| file_below(fd.as_fd())).flatten();
-        settled(file.as_ref())?;
+        let file = { asks_by_file(at, fd) }.then(|| file_below(fd.as_fd()));
+        settled(file.flatten().as_ref())?;
         return Ok(doubt.map_or(Settled::Durable, Settled::Written));
     }
     let (_, what) = mount::what_is(fd)?;

@@ -260,12 +260,18 @@ impl Filesystems {
         all && !disks.is_empty()
     }
 
-    /// Holds each tested disk in sight; the indexes of those that were not held before.
-    pub fn hold_all_disks(&mut self, shared: &Shared) -> Vec<usize> {
+    /// Holds each tested disk in sight that is `wanted`; the indexes of those that were not held
+    /// before.
+    pub fn hold_all_disks(
+        &mut self,
+        shared: &Shared,
+        wanted: impl Fn(&Found) -> bool,
+    ) -> Vec<usize> {
         let fresh = disks()
             .into_iter()
             .filter(|m| self.by_number(Number::everywhere(dev_of(m))).is_none());
-        let found: Vec<Found> = fresh.filter_map(|m| find_mounted(&m)).collect();
+        let found = fresh.filter_map(|m| find_mounted(&m)).filter(wanted);
+        let found: Vec<Found> = found.collect();
         { found.into_iter() }
             .filter_map(|f| self.take(f, shared))
             .collect()

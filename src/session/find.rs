@@ -13,11 +13,10 @@ use super::opening::{known_at, Opening};
 use rustix::fs::{open, FileType, Mode, OFlags};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::PathBuf;
 use synclater_model::policy::filesystem::{kind, FsKind, Mount};
 use synclater_shim::page;
-use synclater_sys::mount::{
-    id_of_fd, may_checkpoint_ext4, place_of_fd, unique_id_of_fd, what_is, Place, MNT_ID,
-};
+use synclater_sys::mount::{id_of_fd, place_of_fd, unique_id_of_fd, what_is, Place, MNT_ID};
 
 /// A request that was made for a number that nobody knows. All of it is the asker's word.
 #[derive(Clone, Copy, Debug)]
@@ -75,35 +74,36 @@ pub fn find(question: &Question) -> Finding {
             return Finding::Named(Number::everywhere(question.dev), named);
         }
         if let Some(mut found) = find_mounted(mount) {
-            // Whoever may not have its journal written out asks by an attribute, which the folder
-            // that is mounted may refuse.
-            if durable::has_journal(mount) && !may_checkpoint_ext4(&found.fd) {
-                found.file = found.file.or_else(|| file_beside(question, mount));
+            if lacks_file(&found) {
+                let asked = Asked::of(question);
+                let folder = { asked.as_ref() }.and_then(|a| a.folder_on(mount));
+                found.file = asked.and_then(|a| a.file_to_ask_by(mount, [None, folder.as_ref()]));
             }
-            return Finding::Tested(Box::new(found));
+            return match lacks_file(&found) {
+                true if is_closed(question) => Finding::Gone,
+                true => Finding::Named(found.number, page::NAME_UNKNOWN),
+                false => Finding::Tested(Box::new(found)),
+            };
         }
     }
     find_by_descriptor(question)
 }
 
-/// A file of ours in the folder of the file that is asked about.
-fn file_beside(question: &Question, mount: &Mount) -> Option<OwnedFd> {
-    let theirs = place_of(question.pid, question.fd?)?;
-    let place = place_of_fd(&theirs).ok()?;
-    let asked = Asked {
-        question: *question,
-        dev: question.dev,
-        theirs: Some((theirs, place)),
-    };
-    let folder = asked.folder([dev_of(mount); 2], Opening::of(mount))?;
-    // A file on another mount of it, a bind say, would keep that busy as well.
-    let is_there = id_of_fd(&folder, MNT_ID).is_ok_and(|id| id == mount.id);
-    is_there.then(|| durable::file_below(folder.as_fd()))?
+/// Whether nothing would tell of a commit that failed there: then nothing may be put off.
+#[must_use]
+pub fn lacks_file(found: &Found) -> bool {
+    found.file.is_none() && durable::asks_by_file(&found.mount, &found.fd)
+}
+
+/// Whether it was closed, or another file has its number: who comes back asks again.
+fn is_closed(question: &Question) -> bool {
+    let dev = |fd| Some(place_of_fd(&place_of(question.pid, fd)?).ok()?.dev);
+    let is_another = |fd| dev(fd).is_some_and(|dev| dev != question.dev);
+    { question.fd }.is_some_and(|fd| is_gone(question.pid, fd) || is_another(fd))
 }
 
 fn find_by_descriptor(question: &Question) -> Finding {
-    // It was closed, or another file has its number: who comes back asks again.
-    if question.fd.is_some_and(|fd| is_gone(question.pid, fd)) {
+    if is_closed(question) {
         return Finding::Gone;
     }
     let is_file = |p: &Place| matches!(p.kind, FileType::RegularFile | FileType::Directory);
@@ -127,8 +127,8 @@ fn find_by_descriptor(question: &Question) -> Finding {
         return Finding::Named(number, named);
     }
     match asked.taken(mount, in_sight) {
-        Ok(found) => Finding::Tested(Box::new(found)),
-        Err(page::NAME_UNKNOWN) => Finding::Named(asked.anywhere(), page::NAME_UNKNOWN),
+        Ok(found) if !lacks_file(&found) => Finding::Tested(Box::new(found)),
+        Ok(_) | Err(page::NAME_UNKNOWN) => Finding::Named(asked.anywhere(), page::NAME_UNKNOWN),
         Err(named) => Finding::Named(number, named),
     }
 }
@@ -147,6 +147,23 @@ pub fn open_on(pid: u32, left: &[Vec<u64>]) -> Vec<Question> {
     let numbers = files.filter_map(|f| f.file_name().to_str()?.parse().ok());
     let each: BTreeMap<u64, Question> = numbers.filter_map(question).collect();
     each.into_values().collect()
+}
+
+/// Folders in which whoever started us may mostly make a file.
+fn places_of_ours() -> impl Iterator<Item = PathBuf> {
+    let named = ["HOME", "TMPDIR"].into_iter().filter_map(std::env::var_os);
+    let known = ["/tmp", "/var/tmp"].into_iter().map(PathBuf::from);
+    named
+        .map(PathBuf::from)
+        .chain(known)
+        .filter(|dir| dir.is_absolute())
+}
+
+/// Whether an attribute of this file may be changed, as a rule.
+fn may_write(file: &OwnedFd) -> bool {
+    use rustix::fs::{accessat, Access, AtFlags, CWD};
+    let link = format!("/proc/self/fd/{}", file.as_raw_fd());
+    accessat(CWD, link, Access::WRITE_OK, AtFlags::EACCESS).is_ok()
 }
 
 fn is_gone(pid: u32, fd: i32) -> bool {
@@ -197,6 +214,19 @@ fn refused(mount: &Mount) -> Option<u32> {
 }
 
 impl Asked {
+    /// Where what is asked about lies; of a mapping, what else the asker has open there.
+    fn of(question: &Question) -> Option<Asked> {
+        let (pid, dev) = (question.pid, question.dev);
+        let others = || open_on(pid, &[vec![dev]]).first().and_then(|q| q.fd);
+        let theirs = place_of(pid, question.fd.or_else(others)?)?;
+        let place = place_of_fd(&theirs).ok().filter(|place| place.dev == dev)?;
+        Some(Asked {
+            question: *question,
+            dev,
+            theirs: Some((theirs, place)),
+        })
+    }
+
     /// The mount that it lies on, and whether we see that; or another one of the same superblock.
     fn mount(&self) -> Option<(Mount, bool)> {
         // Read while the descriptor is open: its mount and its superblock are the same all the
@@ -268,11 +298,20 @@ impl Asked {
                 .find_map(|d| durable::file_below(d.as_fd()))
         };
         let theirs = || self.own_file(opening);
-        let file = match durable::needs_file(&mount) {
+        let needed = match durable::needs_file(&mount) {
             true => Some(made().or_else(theirs)?),
             false => None,
         };
-        let fd = at_point.or(folder).or_else(again)?;
+        let file_alone = match (&at_point, &folder) {
+            (None, None) => Some(again()?),
+            _ => None,
+        };
+        let on_it = { dirs.into_iter().flatten().next() }.or(file_alone.as_ref())?;
+        let file = match needed {
+            None if durable::asks_by_file(&mount, on_it) => self.file_to_ask_by(&mount, dirs),
+            needed => needed,
+        };
+        let fd = at_point.or(folder).or(file_alone)?;
         Some(Found {
             mount,
             in_sight,
@@ -281,6 +320,29 @@ impl Asked {
             number,
             pin,
         })
+    }
+
+    /// A file that takes attributes of us: a new one on that mount, below one of `dirs` or where we
+    /// may mostly write, else the asker's. One on another mount of it would keep that busy as well.
+    fn file_to_ask_by(&self, mount: &Mount, dirs: [Option<&OwnedFd>; 2]) -> Option<OwnedFd> {
+        let is_there = |fd: &OwnedFd| id_of_fd(fd, MNT_ID).is_ok_and(|id| id == mount.id);
+        let known = |dir: PathBuf| known_at(&dir, OFlags::DIRECTORY).filter(is_there);
+        let opened = |dir| Opening::of(mount).again(dir).ok();
+        let of_ours = || places_of_ours().filter_map(known).filter_map(opened);
+        let below = |dir: &OwnedFd| durable::file_below(dir.as_fd());
+        let made = { dirs.into_iter().flatten() }.filter(|dir| is_there(dir));
+        { made.into_iter().find_map(below) }
+            .or_else(|| of_ours().find_map(|dir| below(&dir)))
+            .or_else(|| {
+                self.own_file(Opening::of(mount))
+                    .filter(is_there)
+                    .filter(may_write)
+            })
+    }
+
+    /// The folder that it lies in, on this mount.
+    fn folder_on(&self, mount: &Mount) -> Option<OwnedFd> {
+        self.folder([dev_of(mount); 2], Opening::of(mount))
     }
 
     /// The asker's file itself, where its `fsync` flushes the disk: behind an overlay it does so

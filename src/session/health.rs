@@ -11,8 +11,8 @@
 //!   held takes no attribute (an immutable folder, a mount that is read-only by itself), root has
 //!   the journal written out instead (EXT4_IOC_CHECKPOINT, Linux 5.14): EIO behind an abort. Where
 //!   there is no journal either, the disk is asked what it has lost. Whoever may not have
-//!   that (a user without rights, root of a container) asks by a file of his own, where one can be
-//!   made beside what a member asks about: a folder that is sticky takes its owner's alone.
+//!   that (a user without rights, root of a container) asks by a file of his own, or by a member's
+//!   that he may write to (find.rs). Where none can be had nothing is put off.
 //! - btrfs: BTRFS_IOC_SYNC says EROFS behind an abort, and 0 where root has made it read-only.
 //! - overlay: by a file of ours, whose upper file system begins the transaction. As long as that
 //!   file is there nobody can make either read-only, so EROFS is an abort.

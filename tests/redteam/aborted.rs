@@ -1,10 +1,10 @@
 //! A commit that fails for somebody else: behind it nothing is left to commit, and `syncfs` says 0.
 
 use super::*;
-use crate::sessions::stage::give_to_nobody;
+use crate::sessions::stage::{as_root, give_to_nobody, AS_NOBODY};
 
-/// What the session's program and its outsider met on a disk whose flush number `flush` fails, and
-/// the session's exit status.
+/// On a disk whose flush number `flush` fails: whether that was a commit for which an outsider
+/// waited, behind the session's requests, and the session's exit status.
 fn on_a_failing_disk(fs: &str, flush: u32, variable: &str) -> (bool, Option<i32>) {
     let stage = Stage::new("aborted");
     stage.open_to_others(0o755);
@@ -22,7 +22,9 @@ fn on_a_failing_disk(fs: &str, flush: u32, variable: &str) -> (bool, Option<i32>
                    chmod \"${MODE:-755}\" .; cd mine; \
                    export SYNCLATER_RUN_DIR=\"$3/run\" SYNCLATER_STATE_DIR=\"$3/state\"; fi; \
                    ${NOBODY:+setpriv --reuid=$NOBODY --clear-groups} \
-                   \"$SYNCLATER\" run --quiet -- python3 -B \"$0\" \"$1\"; echo $? >\"$2\"; \
+                   \"$SYNCLATER\" run --quiet -- python3 -B \"$0\" \"$1\"; s=$?; \
+                   touch ${READ_ONLY_FIRST:+second/}probe || echo aborted >\"$4\"; \
+                   echo $s >\"$2\"; \
                    [ -z \"$READ_ONLY_FIRST\" ] || umount second";
     let mut command = stage.synclater(&["crash", "--no-rerun", "--json", "--fs", fs]);
     command.args(["--budget", "2", "--fail-flush", &flush.to_string()]);
@@ -30,11 +32,12 @@ fn on_a_failing_disk(fs: &str, flush: u32, variable: &str) -> (bool, Option<i32>
     command.arg(format!("SYNCLATER={}", program.display()));
     command.args(variable.split(' '));
     command.args(["sh", "-c", session]).arg(script);
-    let outcome = run(command.arg(&out).arg(&status).arg(&nobodys));
+    let aborted = stage.file("aborted");
+    let outcome = run(command.arg(&out).arg(&status).arg(&nobodys).arg(&aborted));
     let read = |path| std::fs::read_to_string(path).unwrap_or_default();
     let (met, status) = (read(&out), read(&status).trim().parse().ok());
     eprintln!("{fs}, flush {flush}: {met} status {status:?}\n{outcome}");
-    (met.trim() == "heard 20", status)
+    (met.trim() == "heard 20" && aborted.exists(), status)
 }
 
 #[test]
@@ -52,14 +55,10 @@ fn a_commit_that_failed_for_somebody_else_fails_the_run() {
     ];
     for (fs, variable) in ways {
         // Which flush it is depends on how many requests were real.
-        let met = [3, 4].map(|n| on_a_failing_disk(fs, n, variable));
-        let heard: Vec<_> = met.iter().filter(|(heard, _)| *heard).collect();
-        assert!(
-            !heard.is_empty(),
-            "{fs}, {variable}: no flush failed for the other: {met:?}"
-        );
-        let told = |(_, status): &&(bool, Option<i32>)| *status == Some(125);
-        assert!(heard.iter().all(told), "{fs}, {variable}: {met:?}");
+        let met = (3..10).map(|n| on_a_failing_disk(fs, n, variable));
+        let heard = { met }.find(|(is_heard, _)| *is_heard);
+        let (_, status) = heard.expect("a commit failed for the other");
+        assert_eq!(status, Some(125), "{fs}, {variable}");
     }
 }
 
@@ -77,16 +76,79 @@ fn settle_asks_in_a_sticky_folder_too_what_somebody_else_has_lost() {
     std::fs::create_dir(&nobodys).expect("a folder");
     give_to_nobody(&nobodys);
     let status = stage.file("status");
-    let script = "unset LD_PRELOAD SYNCLATER_PAGE; chmod 1777 .; for n in 1 2 3 4 5 6; do \
+    let script = "unset LD_PRELOAD SYNCLATER_PAGE; chmod 1777 .; for n in 1 2 3; do \
                   echo $n >file-$n; sync -f . || break; done; \
                   export SYNCLATER_RUN_DIR=\"$1/run\" SYNCLATER_STATE_DIR=\"$1/state\"; \
-                  setpriv --reuid=65534 --clear-groups \"$0\" settle .; echo $n $? >\"$2\"";
-    let mut command = stage.synclater(&["crash", "--no-rerun", "--json", "--fs", "ext4"]);
-    command.args(["--budget", "2", "--fail-flush", "4", "--check", "true"]);
-    command.args(["--", "sh", "-c", script]);
-    let outcome = run(command.arg(&program).arg(&nobodys).arg(&status));
-    let told = std::fs::read_to_string(&status).unwrap_or_default();
-    let (n, status) = told.trim().split_once(' ').expect("two numbers");
-    assert_ne!(n, "6", "no flush failed: {outcome}");
-    assert_eq!(status, "125", "{outcome}");
+                  setpriv --reuid=65534 --clear-groups \"$0\" settle .; s=$?; \
+                  touch probe || echo $s >\"$2\"";
+    let when_a_commit_failed = |flush: u32| {
+        let mut command = stage.synclater(&["crash", "--no-rerun", "--json", "--fs", "ext4"]);
+        command.args(["--budget", "2", "--fail-flush", &flush.to_string()]);
+        command.args(["--check", "true", "--", "sh", "-c", script]);
+        let outcome = run(command.arg(&program).arg(&nobodys).arg(&status));
+        let told = std::fs::read_to_string(&status).ok()?;
+        Some((told, outcome))
+    };
+    let told = (1..10).find_map(when_a_commit_failed);
+    let (told, outcome) = told.expect("a commit failed");
+    assert_eq!(told, "125\n", "{outcome}");
+}
+
+/// Asks for the durability of what nobody has changed, and closes it at once, until that is put
+/// off; then lists what the session has open.
+const ASKS_QUICKLY: &str = "\
+import glob, os, sys, time
+end = time.monotonic() + 30
+def is_entered():
+    names = glob.glob(os.environ['SYNCLATER_STATE_DIR'] + '/*.json')
+    return any(sys.argv[1] in open(name).read() for name in names)
+while not is_entered() and time.monotonic() < end:
+    fd = os.open(sys.argv[2], os.O_RDONLY)
+    os.fsync(fd)
+    os.close(fd)
+all = f'/proc/{os.getppid()}/fd/'
+for fd in os.listdir(all):
+    try:
+        print(os.readlink(all + fd))
+    except FileNotFoundError:
+        pass
+";
+
+#[test]
+fn nothing_of_an_ext4_is_put_off_before_a_user_can_ask_of_its_journal() {
+    let name = "nothing_of_an_ext4_is_put_off_before_a_user_can_ask_of_its_journal";
+    if !as_root(name) {
+        return;
+    }
+    // A user's own folder; one of root's that takes a file of his, and no attribute, where the
+    // folder that is mounted does not open for him.
+    for (mounted, mode, owner) in [(0o755, 0o755, 65534), (0o1711, 0o1777, 0)] {
+        for _ in 0..5 {
+            let (disk, stage) = (Disk::new("ext4", 64), Stage::for_nobody("asks"));
+            crate::programs::let_others_in(disk.path().parent().expect("above"));
+            let program = stage.work().join("synclater");
+            crate::harness::command::copy_program(SYNCLATER, &program);
+            let dir = disk.path().join("dir");
+            let clean_file = dir.join("clean");
+            std::fs::create_dir(&dir).expect("a folder");
+            std::fs::write(&clean_file, "").expect("a file");
+            std::os::unix::fs::chown(&dir, Some(owner), None).expect("chown");
+            let set = |path: &Path, mode| {
+                let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
+                std::fs::set_permissions(path, mode).expect("chmod");
+            };
+            set(&dir, mode);
+            set(disk.path(), mounted);
+            run(clean("sync").arg("-f").arg(&clean_file)).must_succeed();
+            let mut command = stage.with_folders(AS_NOBODY[0]);
+            command.args(&AS_NOBODY[1..]).arg(&program);
+            command.args(["run", "--quiet", "--", "python3", "-c", ASKS_QUICKLY]);
+            let held = run(command.arg(disk.path()).arg(&clean_file)).must_succeed();
+            let is_ours = |link: &str| {
+                let path = Path::new(link).strip_prefix(&dir);
+                path.is_ok() && link.ends_with(" (deleted)")
+            };
+            assert!(held.stdout.lines().any(is_ours), "{held}");
+        }
+    }
 }

@@ -410,7 +410,7 @@ impl Supervisor {
     /// Everything that is held, and each disk that has come into sight since sync() was put off.
     pub(super) fn settle_all_held(&mut self) {
         // They are settled only: requests that name them are real until they have an entry.
-        for index in self.filesystems.hold_all_disks(self.shared) {
+        for index in self.filesystems.hold_all_disks(self.shared, |_| true) {
             self.enter(index);
         }
         self.filesystems

@@ -49,10 +49,10 @@ pub fn needs_file(mount: &Mount) -> bool {
 }
 
 /// Whether it takes a file of ours to hear of a commit that has failed (health.rs): on an ext4 with
-/// a journal of its own whoever may not have that written out is refused it by most folders.
+/// a journal whoever may not have that written out is refused it by most folders.
 #[must_use]
 pub fn asks_by_file(at: &Mount, fd: &OwnedFd) -> bool {
-    let has_journal = || disk_name(at.dev).is_some_and(|name| has_own_journal(&name));
+    let has_journal = || disk_name(at.dev).is_none_or(|name| !has_no_journal(&name));
     at.fstype == "ext4" && has_journal() && !mount::may_checkpoint_ext4(fd)
 }
 

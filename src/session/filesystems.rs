@@ -7,7 +7,7 @@
 //! subvolume's) counts on one mount of it.
 
 use super::durable::Holding;
-use super::find::{find_mounted, unique_id_at, Found};
+use super::find::{find_mounted, lacks_file, unique_id_at, Found};
 use super::names::{self, Number};
 use super::opening::Opening;
 use super::settle;
@@ -260,13 +260,18 @@ impl Filesystems {
         all && !disks.is_empty()
     }
 
-    /// Holds each tested disk in sight that is `wanted`; the indexes of those that were not held
-    /// before.
-    pub fn hold_all_disks(
-        &mut self,
-        shared: &Shared,
-        wanted: impl Fn(&Found) -> bool,
-    ) -> Vec<usize> {
+    /// Holds each tested disk in sight that may owe (find.rs); the indexes of those that were not
+    /// held before.
+    pub fn hold_all_disks(&mut self, shared: &Shared) -> Vec<usize> {
+        self.hold_disks(shared, |found| !lacks_file(found))
+    }
+
+    /// Holds the others, too, to be settled: requests that name them stay real.
+    pub fn hold_what_cannot_be_asked(&mut self, shared: &Shared) {
+        let _ = self.hold_disks(shared, |_| true);
+    }
+
+    fn hold_disks(&mut self, shared: &Shared, wanted: impl Fn(&Found) -> bool) -> Vec<usize> {
         let fresh = disks()
             .into_iter()
             .filter(|m| self.by_number(Number::everywhere(dev_of(m))).is_none());

@@ -8,6 +8,7 @@
 
 use super::durable;
 use super::filesystems::{dev_of, first_mounts_of, mounts_of};
+use super::health;
 use super::names::Number;
 use super::opening::{known_at, Opening};
 use rustix::fs::{open, FileType, Mode, OFlags};
@@ -75,9 +76,8 @@ pub fn find(question: &Question) -> Finding {
         }
         if let Some(mut found) = find_mounted(mount) {
             if lacks_file(&found) {
-                let asked = Asked::of(question);
-                let folder = { asked.as_ref() }.and_then(|a| a.folder_on(mount));
-                found.file = asked.and_then(|a| a.file_to_ask_by(mount, [None, folder.as_ref()]));
+                let folder = Asked::of(question).and_then(|asked| asked.folder_on(mount));
+                found.file = file_to_ask_by(mount, [None, folder.as_ref()]);
             }
             return match lacks_file(&found) {
                 true if is_closed(question) => Finding::Gone,
@@ -159,10 +159,23 @@ fn places_of_ours() -> impl Iterator<Item = PathBuf> {
         .filter(|dir| dir.is_absolute())
 }
 
-/// Whether an attribute of this file may be changed, as a rule.
-fn may_write(file: &OwnedFd) -> bool {
+/// A new file on that mount that takes a question about its journal, below one of `dirs` or where
+/// we may mostly write. One on another mount of it would keep that busy as well.
+fn file_to_ask_by(mount: &Mount, dirs: [Option<&OwnedFd>; 2]) -> Option<OwnedFd> {
+    let is_there = |fd: &OwnedFd| id_of_fd(fd, MNT_ID).is_ok_and(|id| id == mount.id);
+    let known = |dir: PathBuf| known_at(&dir, OFlags::DIRECTORY).filter(is_there);
+    let opened = |dir| Opening::of(mount).again(dir).ok();
+    let below = |dir: &OwnedFd| durable::file_below(dir.as_fd()).filter(health::takes_question);
+    let mut given = { dirs.into_iter().flatten() }.filter(|dir| is_there(dir) && may_write(dir));
+    let ours = places_of_ours().filter_map(known).filter_map(opened);
+    let mut ours = ours.filter(may_write);
+    { given.find_map(below) }.or_else(|| ours.find_map(|dir| below(&dir)))
+}
+
+/// Whether it is worth a process to try.
+fn may_write(dir: &OwnedFd) -> bool {
     use rustix::fs::{accessat, Access, AtFlags, CWD};
-    let link = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let link = format!("/proc/self/fd/{}", dir.as_raw_fd());
     accessat(CWD, link, Access::WRITE_OK, AtFlags::EACCESS).is_ok()
 }
 
@@ -298,18 +311,18 @@ impl Asked {
                 .find_map(|d| durable::file_below(d.as_fd()))
         };
         let theirs = || self.own_file(opening);
-        let needed = match durable::needs_file(&mount) {
-            true => Some(made().or_else(theirs)?),
-            false => None,
-        };
         let file_alone = match (&at_point, &folder) {
             (None, None) => Some(again()?),
             _ => None,
         };
         let on_it = { dirs.into_iter().flatten().next() }.or(file_alone.as_ref())?;
-        let file = match needed {
-            None if durable::asks_by_file(&mount, on_it) => self.file_to_ask_by(&mount, dirs),
-            needed => needed,
+        let file = if durable::asks_by_file(&mount, on_it) {
+            // Whoever finds that there is none has it real.
+            file_to_ask_by(&mount, dirs)
+        } else if durable::needs_file(&mount) {
+            Some(made().or_else(theirs)?)
+        } else {
+            None
         };
         let fd = at_point.or(folder).or(file_alone)?;
         Some(Found {
@@ -320,24 +333,6 @@ impl Asked {
             number,
             pin,
         })
-    }
-
-    /// A file that takes attributes of us: a new one on that mount, below one of `dirs` or where we
-    /// may mostly write, else the asker's. One on another mount of it would keep that busy as well.
-    fn file_to_ask_by(&self, mount: &Mount, dirs: [Option<&OwnedFd>; 2]) -> Option<OwnedFd> {
-        let is_there = |fd: &OwnedFd| id_of_fd(fd, MNT_ID).is_ok_and(|id| id == mount.id);
-        let known = |dir: PathBuf| known_at(&dir, OFlags::DIRECTORY).filter(is_there);
-        let opened = |dir| Opening::of(mount).again(dir).ok();
-        let of_ours = || places_of_ours().filter_map(known).filter_map(opened);
-        let below = |dir: &OwnedFd| durable::file_below(dir.as_fd());
-        let made = { dirs.into_iter().flatten() }.filter(|dir| is_there(dir));
-        { made.into_iter().find_map(below) }
-            .or_else(|| of_ours().find_map(|dir| below(&dir)))
-            .or_else(|| {
-                self.own_file(Opening::of(mount))
-                    .filter(is_there)
-                    .filter(may_write)
-            })
     }
 
     /// The folder that it lies in, on this mount.

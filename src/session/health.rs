@@ -11,8 +11,8 @@
 //!   held takes no attribute (an immutable folder, a mount that is read-only by itself), root has
 //!   the journal written out instead (EXT4_IOC_CHECKPOINT, Linux 5.14): EIO behind an abort. Where
 //!   there is no journal either, the disk is asked what it has lost. Whoever may not have
-//!   that (a user without rights, root of a container) asks by a file of his own, or by a member's
-//!   that he may write to (find.rs). Where none can be had nothing is put off.
+//!   that (a user without rights, root of a container) asks by a file of his own (find.rs).
+//!   Where none can be had that takes the question nothing is put off.
 //! - btrfs: BTRFS_IOC_SYNC says EROFS behind an abort, and 0 where root has made it read-only.
 //! - overlay: by a file of ours, whose upper file system begins the transaction. As long as that
 //!   file is there nobody can make either read-only, so EROFS is an abort.
@@ -21,8 +21,9 @@
 //! Not told: where we may not write there.
 
 use super::durable::lost_without_journal;
+use super::opening;
 use rustix::io::Errno;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 use synclater_sys::job::{self, Job};
 use synclater_sys::mount::{btrfs_sync, ext4_checkpoint};
@@ -79,6 +80,17 @@ fn in_time(fd: BorrowedFd<'_>, ask: impl Fn(BorrowedFd<'_>) -> i32) -> i32 {
         job.kill();
         0
     })
+}
+
+/// Whether a file takes the question, by asking: a mode, an ACL or an option of the mount may
+/// refuse it. What has not answered within 0.4 s does not.
+#[must_use]
+pub fn takes_question(file: &OwnedFd) -> bool {
+    let answered = opening::in_time(file.as_fd(), |file| match begin(file.as_fd()) {
+        CANNOT_TELL => Err(std::io::ErrorKind::PermissionDenied.into()),
+        _ => file.try_clone(),
+    });
+    answered.is_some()
 }
 
 const READ_ONLY: i32 = Errno::ROFS.raw_os_error();

@@ -2,7 +2,6 @@
 //! only then may it owe.
 
 use super::*;
-use crate::session::find::{lacks_file, Found};
 use crate::session::keeper::News;
 
 impl Supervisor {
@@ -39,8 +38,7 @@ impl Supervisor {
     pub(super) fn enter_everything(&mut self) {
         self.entering.sync_all = true;
         if self.mounts_are_steady() {
-            let can_be_asked = |found: &Found| !lacks_file(found);
-            for index in self.filesystems.hold_all_disks(self.shared, can_be_asked) {
+            for index in self.filesystems.hold_all_disks(self.shared) {
                 self.enter(index);
             }
         }

@@ -410,9 +410,10 @@ impl Supervisor {
     /// Everything that is held, and each disk that has come into sight since sync() was put off.
     pub(super) fn settle_all_held(&mut self) {
         // They are settled only: requests that name them are real until they have an entry.
-        for index in self.filesystems.hold_all_disks(self.shared, |_| true) {
+        for index in self.filesystems.hold_all_disks(self.shared) {
             self.enter(index);
         }
+        self.filesystems.hold_what_cannot_be_asked(self.shared);
         self.filesystems
             .owing()
             .into_iter()

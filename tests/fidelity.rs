@@ -225,6 +225,11 @@ fn every_write_of_libaio_completes_while_the_ledger_is_written() {
 }
 
 #[test]
+fn nobody_writes_to_a_block_of_libaio_whose_completion_was_taken() {
+    same_everywhere("aio_reaped");
+}
+
+#[test]
 fn syscall_passes_every_number_and_argument() {
     same_everywhere("syscall");
 }

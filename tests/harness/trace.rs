@@ -257,11 +257,11 @@ fn set(table: &mut HashSet<i64>, fd: i64, synced: bool) {
     }
 }
 
-/// Whether one of the blocks that were taken is a sync, or a write with a sync flag.
+/// Whether one of the blocks that were taken is a sync: a write with a sync flag stays real.
 fn submits_sync(call: &Call) -> bool {
     let taken = usize::try_from(call.result).unwrap_or(0);
     let blocks = call.arguments.split("aio_data=").skip(1).take(taken);
-    let words = ["IOCB_CMD_FSYNC", "IOCB_CMD_FDSYNC", "RWF_DSYNC", "RWF_SYNC"];
+    let words = ["IOCB_CMD_FSYNC", "IOCB_CMD_FDSYNC"];
     let of_a_file = |b: &&str| {
         let descriptor = b
             .split("aio_fildes=")

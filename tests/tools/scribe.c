@@ -8,7 +8,7 @@
  *   over N          overwrites its first block and syncs the data
  *   queue N         has a block appended to it by aio_write
  *   aio N           has it synced by aio_fsync, and waits for that
- *   submit N        appends a block to it by io_submit, with RWF_DSYNC, and waits for that
+ *   submit N        writes a block to it by io_submit, through O_DSYNC, and waits for that
  *   msync PATH      overwrites the first block of a file or device through a mapping
  *   gap PATH        the same of a new file, with a page behind it that is not mapped (ENOMEM)
  *   line PATH       appends a block by stdio to what is opened with O_SYNC; no call of it syncs
@@ -176,19 +176,23 @@ static int want(const char *path)
 static int submit(int fd)
 {
 	static aio_context_t context;
-	struct iocb write = { .aio_fildes = (uint32_t)fd,
-			      .aio_lio_opcode = IOCB_CMD_PWRITE,
-			      .aio_rw_flags = RWF_DSYNC,
+	char link[64];
+	struct iocb write = { .aio_lio_opcode = IOCB_CMD_PWRITE,
 			      .aio_buf = (uintptr_t)block,
 			      .aio_nbytes = sizeof block };
 	struct iocb *list[] = { &write };
 	struct io_event event;
+	int through;
 
-	if (!context && syscall(SYS_io_setup, 1, &context))
+	snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+	through = open(link, O_WRONLY | O_DSYNC);
+	write.aio_fildes = (uint32_t)through;
+	if (through < 0 || (!context && syscall(SYS_io_setup, 1, &context)))
 		return errno;
 	if (syscall(SYS_io_submit, context, 1, list) != 1 ||
 	    syscall(SYS_io_getevents, context, 1, 1, &event, NULL) != 1)
 		return errno;
+	close(through);
 	return event.res < 0 ? (int)-event.res : 0;
 }
 

@@ -34,7 +34,7 @@ static long submit(long at, long n, long *good)
 int main(int count, char **arguments)
 {
 	const char *kind = count > 2 ? arguments[2] : "O_DSYNC";
-	long good = 0, same = 0;
+	long good = 0;
 	int fd, r;
 
 	begin(count, arguments);
@@ -50,10 +50,8 @@ int main(int count, char **arguments)
 	getchar();
 	for (long at = 0; at < ROUNDS;)
 		at += submit(at, strstr(kind, "at once") ? ROUNDS - at : 1, &good);
-	for (int i = 0; i < ROUNDS; i++)
-		same += !blocks[i].rw_flags;
-	printf("%d rounds, %ld good, %ld blocks as they were\n", ROUNDS, good, same);
-	return good != ROUNDS || same != ROUNDS;
+	printf("%d rounds, %ld good\n", ROUNDS, good);
+	return good != ROUNDS;
 }
 #else
 #include "victim.h"

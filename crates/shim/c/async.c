@@ -5,7 +5,7 @@
  * Whatever is put off here must still complete as the program expects: after what it queued before,
  * with result 0, with the notification that it asked for. A write-back error that a decision met is
  * told here, since the kernel would not tell it again; libaio and rings have no way to say which it
- * was, so there a request on no file is submitted, which fails with EBADF.
+ * was: EBADF, as of a request on no file.
  */
 #include "shim.h"
 #include "gate.h"
@@ -24,20 +24,19 @@ struct iocb {
 	uint64_t reserved;
 	uint32_t flags, resfd;
 };
-#define IOCB_PREAD   0
 #define IOCB_PWRITE  1
 #define IOCB_FSYNC   2
 #define IOCB_FDSYNC  3
+#define IOCB_POLL    5
 #define IOCB_PWRITEV 8
 #define RWF_BOTH     6 /* RWF_DSYNC, RWF_SYNC */
 #define BATCH        32
 #define NO_FILE      UINT32_MAX
 
-/* What became of one block for the time of the submission. */
+/* What a write that asks by its descriptor owes once it is submitted. */
 struct put_off {
-	struct iocb was;
 	struct verdict v;
-	int owes;
+	int fd, owes;
 };
 
 /* A directory can be synced, but not read: it stays real. */
@@ -63,51 +62,53 @@ static int is_write(const struct iocb *b)
 	return b->opcode == IOCB_PWRITE || b->opcode == IOCB_PWRITEV;
 }
 
-/* The RWF_ flags that block B asks for, by itself or through a stripped O_SYNC descriptor. */
-static int asked_flags(const struct iocb *b)
+static int is_sync(const struct iocb *b)
 {
-	return is_write(b) ? (int)(b->rw_flags & RWF_BOTH) | sl_mark_flags((int)b->fd) : 0;
+	return b->opcode == IOCB_FSYNC || b->opcode == IOCB_FDSYNC;
 }
 
-/* Decides for one block and changes it. The debt is noted after the submission: a buffered write
- * has been made by then, and one past the page cache (O_DIRECT), which has not, stays real. */
-static void put_off(struct iocb *b, struct put_off *p)
+/* Counts and decides a request on FD; whether it may be put off. */
+static int decided(struct verdict *v, int fd)
 {
-	int sync = b->opcode == IOCB_FSYNC || b->opcode == IOCB_FDSYNC, flags = asked_flags(b);
-	struct subject s = { (int)b->fd, NULL, 0, 0 };
-	long mode = sync || flags ? raw3(NR_fcntl, b->fd, 3 /* F_GETFL */, 0) : -EBADF_;
+	struct subject s = { fd, NULL, 0, 0 };
 
-	p->owes = 0;
-	p->was.opcode = b->opcode, p->was.rw_flags = b->rw_flags, p->was.nbytes = b->nbytes;
-	p->was.fd = b->fd;
-	if (is_error(mode) || (sync && (b->buf || b->offset || b->nbytes || b->rw_flags)) ||
-	    is_error(raw_sync_file_range((int)b->fd, 0, 1, 0)))
-		return; /* nothing asked, or the kernel gives the error */
-	p->v.kept = LATER, p->v.error = 0;
+	v->kept = LATER, v->error = 0;
 	if (sl.levels) {
 		sl_count_request(0);
-		sl_decide(&p->v, &s);
+		sl_decide(v, &s);
 	}
-	if (UNLIKELY(p->v.kept == LATER && p->v.error)) {
+	return v->kept == LATER;
+}
+
+static void keep(struct verdict *v, int fd)
+{
+	sl_count_kept(v->kept == LATER ? (int)SL_KEPT_AIO : v->kept, 0);
+	sl_note_queued(SL_KIND_LIBAIO, fd, v, 0);
+}
+
+/* Decides for a write. One to a stripped descriptor that stays real gets the flag back, for good:
+ * the block may be done before the call returns, and somebody else's then. What asks by a flag of
+ * its own stays real for the same reason. Returns 0, or the error that is to be told. */
+static int put_off_write(struct iocb *b, struct put_off *p)
+{
+	int own = (int)(b->rw_flags & RWF_BOTH), marks = sl_mark_flags((int)b->fd);
+	long mode = own | marks ? raw3(NR_fcntl, b->fd, 3 /* F_GETFL */, 0) : -EBADF_;
+
+	p->owes = 0, p->fd = (int)b->fd;
+	if (is_error(mode) || is_error(raw_sync_file_range(p->fd, 0, 1, 0)))
+		return 0; /* nothing asked, or the kernel gives the error */
+	if (decided(&p->v, p->fd) && UNLIKELY(p->v.error)) {
 		sl_count_failed(0);
-		b->fd = NO_FILE;
-		return;
+		return p->v.error;
 	}
-	if (p->v.kept != LATER || (flags && mode & O_DIRECT_) ||
-	    (sync && !is_regular((int)b->fd))) {
-		sl_count_kept(p->v.kept == LATER ? (int)SL_KEPT_AIO : p->v.kept, 0);
-		sl_note_queued(SL_KIND_LIBAIO, (int)b->fd, &p->v, 0);
-		b->rw_flags |= (uint32_t)flags;
-		return;
+	if (p->v.kept != LATER || own || mode & O_DIRECT_) {
+		keep(&p->v, p->fd);
+		b->rw_flags |= (uint32_t)marks;
+		return 0;
 	}
 	p->owes = 1;
-	sl_note_queued(SL_KIND_LIBAIO, (int)b->fd, &p->v, 1);
-	if (sync) { /* a transfer of nothing, in the direction that the descriptor allows */
-		b->opcode = (mode & O_ACCMODE_) == O_WRONLY_ ? IOCB_PWRITE : IOCB_PREAD;
-		b->nbytes = 0;
-	} else {
-		b->rw_flags &= ~(uint32_t)RWF_BOTH;
-	}
+	sl_note_queued(SL_KIND_LIBAIO, p->fd, &p->v, 1);
+	return 0;
 }
 
 /* Notes the debt of what was decided before it was written, which may have taken long. Where it may
@@ -119,16 +120,63 @@ static long owe_behind(int fd)
 	return sl_real(SL_KEPT_NOW, 0, NR_fsync, (const long[6]){ fd });
 }
 
-static void put_back(struct iocb *b, const struct put_off *p)
+/* What was lost behind that the kernel tells this descriptor once, and whoever settles as well. */
+static void owe_submitted(const struct put_off *p)
 {
-	b->opcode = p->was.opcode;
-	b->rw_flags = p->was.rw_flags;
-	b->nbytes = p->was.nbytes;
-	b->fd = p->was.fd;
-	/* The kernel has said by now that it is done. What was lost behind that the kernel tells this
-	 * descriptor once, and whoever settles as well. */
-	if (p->owes && UNLIKELY(is_error(owe_behind((int)b->fd))))
+	if (p->owes && UNLIKELY(is_error(owe_behind(p->fd))))
 		sl_owe(&p->v);
+}
+
+/* Submits a sync that is put off. The block is changed for the time of the call, and may not be
+ * done by then: whoever takes its completion may free it, or use it again. So it waits for what
+ * never happens, is put back, and then cancelled, which completes it with 0
+ * (aio_poll_complete_work, Linux 4.18). Returns as io_submit(2); EINVAL where the kernel knows no
+ * such request. */
+static long submit_nothing(long context, struct iocb *b, const struct verdict *v)
+{
+	long never, r, event[8], can = raw3(NR_io_cancel, 0, NULL, NULL);
+	struct iocb was = *b;
+	struct put_off p = { *v, (int)b->fd, 1 };
+
+	/* A filter may forbid that. */
+	never = can == -EFAULT_ || can == -EINVAL_ ? raw2(NR_eventfd2, 0, 0x80000) : can;
+	if (is_error(never))
+		return -EINVAL_;
+	b->opcode = IOCB_POLL, b->fd = (uint32_t)never, b->buf = 1 /* POLLIN */;
+	r = raw3(NR_io_submit, context, 1, &b);
+	b->opcode = was.opcode, b->fd = was.fd, b->buf = was.buf;
+	raw1(NR_close, never);
+	if (r == 1) {
+		owe_submitted(&p);
+		raw3(NR_io_cancel, context, b, event);
+	}
+	return r;
+}
+
+/* Submits one sync. */
+static long submit_sync(long context, struct iocb **block)
+{
+	struct iocb *b = *block;
+	long mode = raw3(NR_fcntl, b->fd, 3 /* F_GETFL */, 0), r;
+	struct verdict v;
+	int fd = (int)b->fd;
+
+	if (is_error(mode) || b->buf || b->offset || b->nbytes || b->rw_flags ||
+	    is_error(raw_sync_file_range(fd, 0, 1, 0)))
+		return raw3(NR_io_submit, context, 1, block); /* the kernel gives the error */
+	if (decided(&v, fd) && !v.error && is_regular(fd)) {
+		r = submit_nothing(context, b, &v);
+		if (r == 1)
+			sl_note_queued(SL_KIND_LIBAIO, fd, &v, 1);
+		if (r != -EINVAL_)
+			return r;
+	}
+	if (UNLIKELY(v.kept == LATER && v.error)) {
+		sl_count_failed(0);
+		return -EBADF_;
+	}
+	keep(&v, fd);
+	return raw3(NR_io_submit, context, 1, block);
 }
 
 /* Submits blocks where nothing is put off: writes to stripped descriptors get their flag back. A
@@ -136,38 +184,44 @@ static void put_back(struct iocb *b, const struct put_off *p)
  * forbidden it; there they are read as they are. */
 static long submit_marked(long context, long n, struct iocb **blocks)
 {
-	uint32_t was[BATCH];
-	long i, r;
+	long i;
 
 	if (sl_marks.here == SL_MARKS_MAYBE && !all_readable(n, blocks))
 		return raw3(NR_io_submit, context, n, blocks);
-	for (i = 0; i < n; i++) {
-		was[i] = blocks[i]->rw_flags;
+	for (i = 0; i < n; i++)
 		if (is_write(blocks[i]))
 			blocks[i]->rw_flags |= (uint32_t)sl_mark_flags((int)blocks[i]->fd);
-	}
-	r = raw3(NR_io_submit, context, n, blocks);
-	for (i = 0; i < n; i++)
-		blocks[i]->rw_flags = was[i];
-	return r;
+	return raw3(NR_io_submit, context, n, blocks);
 }
 
-/* Submits up to BATCH blocks. The kernel copies each while the call runs, so they are put back. */
-static long submit_batch(long context, long n, struct iocb **blocks)
+/* Submits the first of up to BATCH blocks that go together: a sync, or what is none. Sets N to
+ * their number, and FAILED where the one behind them is to fail. */
+static long submit_some(long context, long *n, struct iocb **blocks, int *failed)
 {
 	struct put_off off[BATCH];
-	int can = all_readable(n, blocks);
+	int can = all_readable(*n, blocks);
 	long i, r;
 
 	if (can < 0 && sl_any_stripped())
-		return submit_marked(context, n, blocks);
+		return submit_marked(context, *n, blocks);
 	if (can <= 0)
-		return raw3(NR_io_submit, context, n, blocks);
-	for (i = 0; i < n; i++)
-		put_off(blocks[i], &off[i]);
-	r = raw3(NR_io_submit, context, n, blocks);
-	for (i = 0; i < n; i++)
-		put_back(blocks[i], &off[i]);
+		return raw3(NR_io_submit, context, *n, blocks);
+	if (is_sync(blocks[0])) {
+		*n = 1;
+		return submit_sync(context, blocks);
+	}
+	for (i = 0; i < *n && !is_sync(blocks[i]); i++) {
+		off[i].owes = 0;
+		*failed = is_write(blocks[i]) && put_off_write(blocks[i], &off[i]);
+		if (*failed)
+			break;
+	}
+	*n = i;
+	if (!i)
+		return -EBADF_;
+	r = raw3(NR_io_submit, context, i, blocks);
+	for (i = 0; i < r; i++)
+		owe_submitted(&off[i]);
 	return r;
 }
 
@@ -175,7 +229,7 @@ static long submit_batch(long context, long n, struct iocb **blocks)
 long sl_io_submit(long context, long n, void **blocks)
 {
 	long done = 0, r = 0;
-	int active = sl_active();
+	int active = sl_active(), failed = 0;
 
 	if (n <= 0 || !(active || sl_outside_with_marks()))
 		return raw3(NR_io_submit, context, n, blocks);
@@ -183,12 +237,12 @@ long sl_io_submit(long context, long n, void **blocks)
 		long batch = n - done < BATCH ? n - done : BATCH;
 		struct iocb **some = (struct iocb **)blocks + done;
 
-		r = active ? submit_batch(context, batch, some)
+		r = active ? submit_some(context, &batch, some, &failed)
 			   : submit_marked(context, batch, some);
 		if (is_error(r))
 			break;
 		done += r;
-		if (r < batch)
+		if (r < batch || failed)
 			break;
 	}
 	return done ? done : r;

@@ -77,7 +77,7 @@ pub fn find(question: &Question) -> Finding {
         if let Some(mut found) = find_mounted(mount) {
             if lacks_file(&found) {
                 let folder = Asked::of(question).and_then(|asked| asked.folder_on(mount));
-                found.file = file_to_ask_by(mount, [None, folder.as_ref()]);
+                found.file = file_to_ask_by(mount, &[mount.id], [None, folder.as_ref()]);
             }
             return match lacks_file(&found) {
                 true if is_closed(question) => Finding::Gone,
@@ -159,10 +159,10 @@ fn places_of_ours() -> impl Iterator<Item = PathBuf> {
         .filter(|dir| dir.is_absolute())
 }
 
-/// A new file on that mount that takes a question about its journal, below one of `dirs` or where
-/// we may mostly write. One on another mount of it would keep that busy as well.
-fn file_to_ask_by(mount: &Mount, dirs: [Option<&OwnedFd>; 2]) -> Option<OwnedFd> {
-    let is_there = |fd: &OwnedFd| id_of_fd(fd, MNT_ID).is_ok_and(|id| id == mount.id);
+/// A new file that takes a question about its journal, below one of `dirs` or where we may mostly
+/// write, on the mount with one of these ids: on another one it would keep that busy as well.
+fn file_to_ask_by(mount: &Mount, ids: &[u64], dirs: [Option<&OwnedFd>; 2]) -> Option<OwnedFd> {
+    let is_there = |fd: &OwnedFd| id_of_fd(fd, MNT_ID).is_ok_and(|id| ids.contains(&id));
     let known = |dir: PathBuf| known_at(&dir, OFlags::DIRECTORY).filter(is_there);
     let opened = |dir| Opening::of(mount).again(dir).ok();
     let below = |dir: &OwnedFd| durable::file_below(dir.as_fd()).filter(health::takes_question);
@@ -318,7 +318,8 @@ impl Asked {
         let on_it = { dirs.into_iter().flatten().next() }.or(file_alone.as_ref())?;
         let file = if durable::asks_by_file(&mount, on_it) {
             // Whoever finds that there is none has it real.
-            file_to_ask_by(&mount, dirs)
+            let own = { self.theirs.as_ref() }.and_then(|(fd, _)| id_of_fd(fd, MNT_ID).ok());
+            file_to_ask_by(&mount, &[mount.id, own.unwrap_or(mount.id)], dirs)
         } else if durable::needs_file(&mount) {
             Some(made().or_else(theirs)?)
         } else {

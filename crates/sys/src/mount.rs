@@ -210,10 +210,12 @@ pub fn ext4_checkpoint(fd: impl AsFd) -> i32 {
     }
 }
 
-/// Whether [`ext4_checkpoint`] would be answered: root of the machine is, on Linux 5.14 and later.
+/// Whether [`ext4_checkpoint`] would be answered: root of the machine is, on Linux 5.14 and later,
+/// and nobody else hears where there is no journal.
 #[must_use]
 pub fn may_checkpoint_ext4(fd: impl AsFd) -> bool {
-    crate::fsioctl::ext4_checkpoint(fd.as_fd(), crate::fsioctl::DRY_RUN) == 0
+    let told = crate::fsioctl::ext4_checkpoint(fd.as_fd(), crate::fsioctl::DRY_RUN);
+    told == 0 || told == rustix::io::Errno::NODEV.raw_os_error()
 }
 
 /// What kind of file a path leads to, links followed; as /proc/PID/map_files shows what is mapped.

@@ -229,6 +229,18 @@ fn nobody_writes_to_a_block_of_libaio_whose_completion_was_taken() {
     same_everywhere("aio_reaped");
 }
 
+/// What is attached or followed takes more: docs/LIMITS.md.
+#[test]
+fn requests_are_made_on_small_stacks_too() {
+    let library = backends().filter(|b| {
+        let is_other = matches!(b, Backend::Attached(_) | Backend::Followed(_));
+        !is_other && !matches!(b, Backend::Net(_))
+    });
+    compare("small_stacks", library, |class, backend| {
+        outcome_of("small_stacks", class, backend)
+    });
+}
+
 #[test]
 fn syscall_passes_every_number_and_argument() {
     same_everywhere("syscall");

@@ -10,6 +10,9 @@
 
 #define MS_ASYNC_ 1
 #define MS_SYNC_  4
+/* Bytes of a path, with its end: this may run on the 8 KiB of a signal's stack. A mapping with a
+ * longer one is synced for real. */
+#define NAME_MAX_ 1024
 
 /* struct procmap_query of linux/fs.h (Linux 6.11). */
 struct map_query {
@@ -95,9 +98,9 @@ static int decide_part(struct range *r, uint32_t major, uint32_t minor, uint64_t
 }
 
 /* By one call a mapping. Returns LATER, why not, or -errno where the kernel has no such call. */
-static long decide_by_query(struct range *r, long maps)
+static NOINLINE long decide_by_query(struct range *r, long maps)
 {
-	char name[4096];
+	char name[NAME_MAX_];
 	uint64_t at = r->from;
 	int k, kept;
 
@@ -126,7 +129,7 @@ static long decide_by_query(struct range *r, long maps)
 /* One line of /proc/PID/maps: "start-end perms offset major:minor inode   name". */
 struct map_line {
 	uint64_t number[8];
-	char name[4096];
+	char name[NAME_MAX_];
 	uint32_t field, length;
 };
 enum { MAP_START, MAP_END, MAP_PERMS, MAP_OFFSET, MAP_MAJOR, MAP_MINOR, MAP_INODE, MAP_NAME };
@@ -157,10 +160,10 @@ static int decide_line(struct range *r, struct map_line *l)
 }
 
 /* By the text, before Linux 6.11. */
-static long decide_by_text(struct range *r, long maps)
+static NOINLINE long decide_by_text(struct range *r, long maps)
 {
 	struct map_line l = { .field = 0 };
-	char buf[4096];
+	char buf[1024];
 	long n, i;
 
 	while ((n = raw3(NR_read, maps, buf, sizeof buf)) > 0) {

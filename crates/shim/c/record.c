@@ -15,7 +15,9 @@
  */
 #include "shim.h"
 
-#define SURE 32u
+#define SURE        32u
+#define LIBRARY_MAX 1024 /* bytes of a path */
+SL_STATIC_ASSERT(LIBRARY_MAX <= SL_TEXT_MAX, "a note has room for one");
 
 #ifdef __i386__
 #define GETVERSION 0x80047601ul
@@ -216,10 +218,9 @@ static int can_tell(void)
 
 /* Tells who this process is: by the time the recorder looks it may be gone. Returns 0 where that
  * was lost. */
-static int tell_process(void)
+static int tell_process(char text[SL_TEXT_MAX])
 {
 	struct sl_event e = { .tid = (uint32_t)raw0(NR_getpid), .fd = -1 };
-	char text[2048];
 	long n, r;
 
 	if (!can_tell())
@@ -230,14 +231,15 @@ static int tell_process(void)
 	n = raw4(NR_readlinkat, AT_FDCWD_, "/proc/self/exe", text, 1000);
 	n = is_error(n) ? 0 : n;
 	text[n++] = 0;
-	r = sl_read_file("/proc/self/cmdline", text + n, (long)sizeof text - n);
+	r = sl_read_file("/proc/self/cmdline", text + n, SL_TEXT_MAX - n);
 	e.uid = (uint32_t)raw0(NR_geteuid);
 	e.text = (uint16_t)(n + (is_error(r) ? 0 : r));
 	return put(SL_CELL_PROCESS, &e, NULL, text, NULL);
 }
 
-/* Forgets what was told where a recording has begun since: its recorder has not heard it. */
-static void forget(void)
+/* Forgets what was told where a recording has begun since: its recorder has not heard it. ROOM is
+ * written to: the program's stack may be a small one. */
+static void forget(char room[SL_TEXT_MAX])
 {
 	uint32_t sum = 0;
 	unsigned i;
@@ -254,7 +256,7 @@ static void forget(void)
 		STORE(sl_mine->introduced, 0);
 		STORE(sl_mine->told, sum);
 	}
-	if (tell_process())
+	if (tell_process(room))
 		STORE(sl_mine->introduced, 1);
 }
 
@@ -381,17 +383,16 @@ static void identify(struct note *n, int skipping)
 	}
 }
 
-/* Tells in which file the code at ADDRESS lies, once. */
-static void tell_caller(struct note *n, uint64_t address)
+/* Tells in which file the code at ADDRESS lies, once. NAME is written to. */
+static void tell_caller(struct note *n, uint64_t address, char name[LIBRARY_MAX])
 {
 	uint64_t *told = &sl_mine->caller[address * 0x9e3779b97f4a7c15ull >> 58];
 	struct sl_event e = { .tid = n->e.tid, .fd = -1, .caller = address };
-	char name[1024];
 	long r;
 
 	if (LIKELY(LOAD_RELAXED(*told) == address) || !can_tell())
 		return;
-	r = sl_file_at(address, name, sizeof name, &e.start);
+	r = sl_file_at(address, name, LIBRARY_MAX, &e.start);
 	e.text = is_error(r) ? 0 : (uint16_t)r;
 	if (put(SL_CELL_CALLER, &e, NULL, name, NULL))
 		STORE(*told, address);
@@ -405,7 +406,7 @@ int sl_note(struct note *n, unsigned kind, int fd, uint64_t caller)
 	n->on = sl_recording();
 	if (LIKELY(!n->on))
 		return 0;
-	forget();
+	forget(n->text);
 	n->stat.mode = 0;
 	n->entry = NULL;
 	n->e = (struct sl_event){ .kind = (uint8_t)kind, .fd = fd, .fs = 255, .caller = caller };
@@ -413,7 +414,7 @@ int sl_note(struct note *n, unsigned kind, int fd, uint64_t caller)
 	n->e.tid = thread_id();
 	n->e.uid = user(n->e.start);
 	if (caller)
-		tell_caller(n, caller);
+		tell_caller(n, caller, n->text);
 	identify(n, sl_maybe_later());
 	n->e.start = sl_ticks();
 	return 1;
@@ -476,7 +477,12 @@ void sl_note_opened(int fd)
 }
 
 #ifdef SL_IO
-void sl_tell(void) { forget(); }
+void sl_tell(void)
+{
+	char room[SL_TEXT_MAX];
+
+	forget(room);
+}
 
 uint64_t sl_millisecond(void) { return millisecond(); }
 
@@ -513,6 +519,14 @@ static void identify_slow(struct note *n)
 		STORE(sl_mine->fd[fd].id, 0);
 }
 
+/* What the note says of its file stands where others are told by. */
+static NOINLINE void tell_slow_caller(struct note *n, uint64_t caller)
+{
+	char name[LIBRARY_MAX];
+
+	tell_caller(n, caller, name);
+}
+
 /* Records a call that is no request, and that was slow in one of the sessions at least. The caller
  * has filled in what it was, when, and of the file what it knows: stat and hash, or a text. */
 void sl_note_slow(struct note *n, uint64_t caller)
@@ -527,7 +541,7 @@ void sl_note_slow(struct note *n, uint64_t caller)
 	n->e.done = n->e.result < 0 ? SL_DONE_NOTHING : SL_DONE_REAL;
 	n->e.caller = caller;
 	if (caller)
-		tell_caller(n, caller);
+		tell_slow_caller(n, caller);
 	identify_slow(n);
 	for (i = 0; i < sl.levels; i++) {
 		struct ring *r = sl_io_at(i) ? sl_ring_of(i) : NULL;

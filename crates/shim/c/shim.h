@@ -259,6 +259,7 @@ extern struct mine {
 } *sl_mine;
 
 /* One request as it will be recorded. */
+#define SL_TEXT_MAX 2048
 struct note {
 	struct sl_event e;
 	struct sl_stat stat;
@@ -267,7 +268,7 @@ struct note {
 	uint32_t hash;          /* of what the file is */
 	int on;                 /* it is recorded */
 	int good;               /* it is a file that can be synced */
-	char text[2048];
+	char text[SL_TEXT_MAX];
 };
 
 /* ring.c */

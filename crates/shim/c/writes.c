@@ -21,33 +21,21 @@ static ALWAYS_INLINE long make_write(int blocks, long nr, const long a[6])
 		      : raw(nr, a[0], a[1], a[2], a[3], a[4], a[5]);
 }
 
-/* A write to a descriptor whose O_SYNC the kernel keeps is a request by itself; it is seen only
- * while a recording is made, since to ask for the flag costs as much as a small write. */
-static NOINLINE long write_recorded(int fd, int blocks, long nr, const long a[6], uint64_t caller)
+/* A write to a descriptor whose O_SYNC the kernel keeps is a request by itself. */
+static NOINLINE long write_noted(int fd, int blocks, long nr, const long a[6], uint64_t caller,
+				 unsigned kind)
 {
-	long mode = raw3(NR_fcntl, fd, F_GETFL_, 0), r;
 	struct verdict v = { .kept = SL_KEPT_OSYNC };
 	struct note n;
-	int noted = !is_error(mode) && mode & O_DSYNC_ &&
-		    !is_error(raw_sync_file_range(fd, 0, 1, 0)) &&
-		    sl_note(&n, mode & O_SYNC_BIT_ ? SL_KIND_OSYNC : SL_KIND_ODSYNC, fd, caller);
+	long r;
 
-	if (noted) {
+	if (sl_note(&n, kind, fd, caller)) {
 		sl_count_request(0);
 		sl_note_real(&n);
 	}
-#ifdef SL_IO
-	if (!noted) {
-		uint64_t start = sl_io_start_on(fd);
-
-		r = make_write(blocks, nr, a);
-		sl_io_end(SL_KIND_WRITE, fd, start, r, caller);
-		return sl_written(fd, r, caller);
-	}
-#endif
 	r = make_write(blocks, nr, a);
-	if (!noted)
-		return sl_written(fd, r, caller);
+	if (!n.on)
+		return r;
 	if (is_error(r))
 		sl_count_failed(0);
 	else
@@ -55,6 +43,28 @@ static NOINLINE long write_recorded(int fd, int blocks, long nr, const long a[6]
 	n.e.bytes += is_error(r) ? 0 : (uint64_t)r;
 	sl_note_end(&n, &v, is_error(r) ? SL_DONE_NOTHING : SL_DONE_REAL, r);
 	return r;
+}
+
+/* Such a write is seen only while a recording is made, since to ask for the flag costs as much as a
+ * small write. */
+static NOINLINE long write_recorded(int fd, int blocks, long nr, const long a[6], uint64_t caller)
+{
+	long mode = raw3(NR_fcntl, fd, F_GETFL_, 0), r;
+
+	if (!is_error(mode) && mode & O_DSYNC_ && !is_error(raw_sync_file_range(fd, 0, 1, 0)))
+		return write_noted(fd, blocks, nr, a, caller,
+				   mode & O_SYNC_BIT_ ? SL_KIND_OSYNC : SL_KIND_ODSYNC);
+#ifdef SL_IO
+	{
+		uint64_t start = sl_io_start_on(fd);
+
+		r = make_write(blocks, nr, a);
+		sl_io_end(SL_KIND_WRITE, fd, start, r, caller);
+	}
+#else
+	r = make_write(blocks, nr, a);
+#endif
+	return sl_written(fd, r, caller);
 }
 
 /* A write of any kind: cancellable while it BLOCKS, then the request that a mark on FD implies. */

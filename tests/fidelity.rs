@@ -229,6 +229,11 @@ fn nobody_writes_to_a_block_of_libaio_whose_completion_was_taken() {
     same_everywhere("aio_reaped");
 }
 
+#[test]
+fn a_block_of_libaio_is_submitted_by_several_threads() {
+    same_everywhere("aio_shared");
+}
+
 /// What is attached or followed takes more: docs/LIMITS.md.
 #[test]
 fn requests_are_made_on_small_stacks_too() {

@@ -33,12 +33,6 @@ struct iocb {
 #define BATCH        32
 #define NO_FILE      UINT32_MAX
 
-/* What a write that asks by its descriptor owes once it is submitted. */
-struct put_off {
-	struct verdict v;
-	int fd, owes;
-};
-
 /* A directory can be synced, but not read: it stays real. */
 static int is_regular(int fd)
 {
@@ -86,70 +80,59 @@ static void keep(struct verdict *v, int fd)
 	sl_note_queued(SL_KIND_LIBAIO, fd, v, 0);
 }
 
-/* Decides for a write. One to a stripped descriptor that stays real gets the flag back, for good:
- * the block may be done before the call returns, and somebody else's then. What asks by a flag of
- * its own stays real for the same reason. Returns 0, or the error that is to be told. */
-static int put_off_write(struct iocb *b, struct put_off *p)
+/* A write that asks, by its descriptor or by a flag of its own, stays real: another thread may take
+ * its completion before the call returns, so no moment is right to note a debt. A flag that its
+ * descriptor has lost it gets back in its block, for good, which may be somebody else's by then.
+ * Returns 0, or the error that is to be told. */
+static int keep_write(struct iocb *b)
 {
 	int own = (int)(b->rw_flags & RWF_BOTH), marks = sl_mark_flags((int)b->fd);
-	long mode = own | marks ? raw3(NR_fcntl, b->fd, 3 /* F_GETFL */, 0) : -EBADF_;
+	struct verdict v;
 
-	p->owes = 0, p->fd = (int)b->fd;
-	if (is_error(mode) || is_error(raw_sync_file_range(p->fd, 0, 1, 0)))
+	if (!(own | marks) || is_error(raw3(NR_fcntl, b->fd, 3 /* F_GETFL */, 0)) ||
+	    is_error(raw_sync_file_range((int)b->fd, 0, 1, 0)))
 		return 0; /* nothing asked, or the kernel gives the error */
-	if (decided(&p->v, p->fd) && UNLIKELY(p->v.error)) {
+	if (decided(&v, (int)b->fd) && UNLIKELY(v.error)) {
 		sl_count_failed(0);
-		return p->v.error;
+		return v.error;
 	}
-	if (p->v.kept != LATER || own || mode & O_DIRECT_) {
-		keep(&p->v, p->fd);
-		b->rw_flags |= (uint32_t)marks;
-		return 0;
-	}
-	p->owes = 1;
-	sl_note_queued(SL_KIND_LIBAIO, p->fd, &p->v, 1);
+	keep(&v, (int)b->fd);
+	b->rw_flags |= (uint32_t)marks;
 	return 0;
 }
 
-/* Notes the debt of what was decided before it was written, which may have taken long. Where it may
- * not be put off any more, nobody settles behind this: it is made for real. Returns 0 or -errno. */
-static long owe_behind(int fd)
+/* Whether a block can be changed for a time, and be cancelled: nobody else has this memory, who may
+ * submit it as well, and no filter but the session's forbids to cancel it, or kills at that. What
+ * comes to a gate need not be alone with its filters. */
+static int may_change(void)
 {
-	if (!sl.levels || LIKELY(sl_owe_for(fd)))
-		return 0;
-	return sl_real(SL_KEPT_NOW, 0, NR_fsync, (const long[6]){ fd });
-}
+#ifdef SL_GATE
+	return 0;
+#else
+	unsigned i, net = 0;
 
-/* What was lost behind that the kernel tells this descriptor once, and whoever settles as well. */
-static void owe_submitted(const struct put_off *p)
-{
-	if (p->owes && UNLIKELY(is_error(owe_behind(p->fd))))
-		sl_owe(&p->v);
+	for (i = 0; i < sl.levels; i++)
+		net |= LOAD_RELAXED(sl.level[i].page->net);
+	return sl.filters <= !!net && !raw1(NR_unshare, 0x100 /* CLONE_VM: changes nothing */);
+#endif
 }
 
 /* Submits a sync that is put off. The block is changed for the time of the call, and may not be
  * done by then: whoever takes its completion may free it, or use it again. So it waits for what
- * never happens, is put back, and then cancelled, which completes it with 0
- * (aio_poll_complete_work, Linux 4.18). Returns as io_submit(2); EINVAL where the kernel knows no
- * such request. */
-static long submit_nothing(long context, struct iocb *b, const struct verdict *v)
+ * NEVER happens, is put back, and then cancelled, which completes it with 0
+ * (aio_poll_complete_work, Linux 4.18): a signal handler may take that at once. Returns as
+ * io_submit(2); EINVAL where the kernel knows no such request. */
+static long submit_nothing(long context, struct iocb *b, long never)
 {
-	long never, r, event[8], can = raw3(NR_io_cancel, 0, NULL, NULL);
+	long r, event[8];
 	struct iocb was = *b;
-	struct put_off p = { *v, (int)b->fd, 1 };
 
-	/* A filter may forbid that. */
-	never = can == -EFAULT_ || can == -EINVAL_ ? raw2(NR_eventfd2, 0, 0x80000) : can;
-	if (is_error(never))
-		return -EINVAL_;
 	b->opcode = IOCB_POLL, b->fd = (uint32_t)never, b->buf = 1 /* POLLIN */;
 	r = raw3(NR_io_submit, context, 1, &b);
 	b->opcode = was.opcode, b->fd = was.fd, b->buf = was.buf;
 	raw1(NR_close, never);
-	if (r == 1) {
-		owe_submitted(&p);
+	if (r == 1)
 		raw3(NR_io_cancel, context, b, event);
-	}
 	return r;
 }
 
@@ -157,19 +140,22 @@ static long submit_nothing(long context, struct iocb *b, const struct verdict *v
 static long submit_sync(long context, struct iocb **block)
 {
 	struct iocb *b = *block;
-	long mode = raw3(NR_fcntl, b->fd, 3 /* F_GETFL */, 0), r;
+	long mode = raw3(NR_fcntl, b->fd, 3 /* F_GETFL */, 0), r, never;
 	struct verdict v;
 	int fd = (int)b->fd;
 
 	if (is_error(mode) || b->buf || b->offset || b->nbytes || b->rw_flags ||
 	    is_error(raw_sync_file_range(fd, 0, 1, 0)))
 		return raw3(NR_io_submit, context, 1, block); /* the kernel gives the error */
-	if (decided(&v, fd) && !v.error && is_regular(fd)) {
-		r = submit_nothing(context, b, &v);
-		if (r == 1)
-			sl_note_queued(SL_KIND_LIBAIO, fd, &v, 1);
-		if (r != -EINVAL_)
-			return r;
+	never = decided(&v, fd) && !v.error && may_change() && is_regular(fd)
+			? raw2(NR_eventfd2, 0, 0x80000)
+			: -EBADF_;
+	if (!is_error(never)) {
+		/* Before anybody can be told. */
+		sl_owe(&v);
+		sl_note_queued(SL_KIND_LIBAIO, fd, &v, 1);
+		r = submit_nothing(context, b, never);
+		return r == -EINVAL_ ? raw3(NR_io_submit, context, 1, block) : r;
 	}
 	if (UNLIKELY(v.kept == LATER && v.error)) {
 		sl_count_failed(0);
@@ -198,9 +184,8 @@ static long submit_marked(long context, long n, struct iocb **blocks)
  * their number, and FAILED where the one behind them is to fail. */
 static long submit_some(long context, long *n, struct iocb **blocks, int *failed)
 {
-	struct put_off off[BATCH];
 	int can = all_readable(*n, blocks);
-	long i, r;
+	long i;
 
 	if (can < 0 && sl_any_stripped())
 		return submit_marked(context, *n, blocks);
@@ -211,18 +196,12 @@ static long submit_some(long context, long *n, struct iocb **blocks, int *failed
 		return submit_sync(context, blocks);
 	}
 	for (i = 0; i < *n && !is_sync(blocks[i]); i++) {
-		off[i].owes = 0;
-		*failed = is_write(blocks[i]) && put_off_write(blocks[i], &off[i]);
+		*failed = is_write(blocks[i]) && keep_write(blocks[i]);
 		if (*failed)
 			break;
 	}
 	*n = i;
-	if (!i)
-		return -EBADF_;
-	r = raw3(NR_io_submit, context, i, blocks);
-	for (i = 0; i < r; i++)
-		owe_submitted(&off[i]);
-	return r;
+	return i ? raw3(NR_io_submit, context, i, blocks) : -EBADF_;
 }
 
 /* As io_submit(2): how many were taken, or -errno where not even the first was. */
@@ -306,6 +285,15 @@ static void pass_queue(int fd, const struct aiocb *notice)
 
 /* Whether this libc's queue is one that we can wait behind. */
 static int has_queue(void) { return gnu_get_libc_version && aio_read && aio_suspend; }
+
+/* Notes the debt of what was decided before it was written, which may have taken long. Where it may
+ * not be put off any more, nobody settles behind this: it is made for real. Returns 0 or -errno. */
+static long owe_behind(int fd)
+{
+	if (!sl.levels || LIKELY(sl_owe_for(fd)))
+		return 0;
+	return sl_real(SL_KEPT_NOW, 0, NR_fsync, (const long[6]){ fd });
+}
 
 static int aio_later(int op, const struct aiocb *b, struct verdict *v)
 {

@@ -97,7 +97,8 @@ static const struct sl_page *map_page(const char *path, uint32_t *owner)
 		      head.magic == SL_PAGE_MAGIC && head.version == SL_VERSION &&
 		      head.size >= sizeof(struct sl_page) && head.size <= 64u << 20;
 
-	has_filter = seccomp_filters() > (is_good ? head.filters : filters_by(path));
+	sl.filters = seccomp_filters();
+	has_filter = sl.filters > (is_good ? head.filters : filters_by(path));
 	if (is_good && !has_filter) {
 		*owner = sl_owner_of((int)fd);
 		if (may_relax(*owner))
@@ -215,6 +216,8 @@ __attribute__((constructor)) void sl_init(void)
 	page = env("SYNCLATER_PAGE");
 	until = env("SYNCLATER_UNTIL");
 	sl.alone = !(page && *page) && until && same(until, "never");
+	if (sl.alone)
+		sl.filters = seccomp_filters();
 	if (!sl.alone && !join_all(page ? page : ""))
 		stay_outside();
 	STORE(sl.ready, 2);

@@ -151,6 +151,7 @@ extern struct state {
 	uint32_t ready;    /* 0 no, 1 being set up, 2 done */
 	uint32_t levels;   /* sessions found; with dead set, none of them counts */
 	uint32_t alone;    /* SYNCLATER_UNTIL=never and no session */
+	uint32_t filters;  /* seccomp filters that it had at its start (library only) */
 	uint32_t outside; /* it has a seccomp filter of its own, or could not join: all is real */
 	uint32_t followed; /* what the victim executes is reached, too (gate only) */
 	uint32_t keeps_sync; /* O_SYNC is not taken off: it may write unseen (gate only) */

@@ -1,6 +1,7 @@
 /* Cancellation of threads: which calls notice it, also while they block, what is left behind. */
 #include "open_sync.h"
 
+#include <aio.h>
 #include <pthread.h>
 #include <sys/sendfile.h>
 
@@ -121,6 +122,18 @@ static struct iovec byte_vector = { "b", 1 };
 static char read_byte;
 static struct iovec read_vector = { &read_byte, 1 };
 
+#ifdef __GLIBC__
+/* The thread may be gone before it is done. */
+static int sync_later(void)
+{
+	static struct aiocb block;
+
+	block.aio_fildes = file;
+	block.aio_sigevent.sigev_notify = SIGEV_NONE;
+	return aio_fsync(O_SYNC, &block);
+}
+#endif
+
 #define POINT(name, call)                                               \
 	static void *point_##name(void *unused)                         \
 	{                                                               \
@@ -166,6 +179,7 @@ POINT(syscall_fsync, syscall(SYS_fsync, file))
 POINT(syscall_write, syscall(SYS_write, file, "b", 1))
 POINT(bad_fsync, fsync(-1))
 #ifdef __GLIBC__
+POINT(aio_fsync, sync_later())
 POINT(pwritev2, pwritev2(file, &byte_vector, 1, 0, 2))
 POINT(copy_file_range, copy_file_range(999, NULL, file, NULL, 1, 0))
 POINT(preadv2, preadv2(file, &read_vector, 1, 0, 0))
@@ -199,6 +213,7 @@ static void ask_for_all(void)
 	ASK(creat), ASK(rename), ASK(renameat), ASK(syscall_read), ASK(syscall_close);
 	ASK(fcntl_setlkw), ASK(syscall_fsync), ASK(syscall_write), ASK(bad_fsync);
 #ifdef __GLIBC__
+	ASK(aio_fsync);
 	ASK(preadv2), ASK(pread64), ASK(renameat2);
 	ASK(pwritev2), ASK(copy_file_range), ASK(open64), ASK(openat64), ASK(open_by_handle_at);
 #endif

@@ -265,7 +265,7 @@ static int wants_notice(const struct aiocb *b)
 }
 
 /* Queues a transfer of nothing behind what is queued on FD, and waits until it is done. */
-static void pass_queue(int fd, const struct aiocb *notice)
+static void wait_behind(int fd, const struct aiocb *notice)
 {
 	struct aiocb b = { .fd = fd };
 	const struct aiocb *list[1] = { &b };
@@ -283,8 +283,22 @@ static void pass_queue(int fd, const struct aiocb *notice)
 	aio_suspend(list, 1, NULL);
 }
 
+/* The same where the thread cannot be cancelled: aio_suspend can be, aio_fsync cannot, and glibc
+ * writes to the block when its turn comes. */
+static void pass_queue(int fd, const struct aiocb *notice)
+{
+	int state = 0;
+
+	pthread_setcancelstate(1 /* PTHREAD_CANCEL_DISABLE */, &state);
+	wait_behind(fd, notice);
+	pthread_setcancelstate(state, NULL);
+}
+
 /* Whether this libc's queue is one that we can wait behind. */
-static int has_queue(void) { return gnu_get_libc_version && aio_read && aio_suspend; }
+static int has_queue(void)
+{
+	return gnu_get_libc_version && aio_read && aio_suspend && pthread_setcancelstate;
+}
 
 /* Notes the debt of what was decided before it was written, which may have taken long. Where it may
  * not be put off any more, nobody settles behind this: it is made for real. Returns 0 or -errno. */
@@ -322,6 +336,7 @@ static int own_aio_fsync(const char *name, int op, struct aiocb *b)
 {
 	int (*libc)(int, struct aiocb *) = NULL;
 	struct verdict v;
+	struct aiocb was;
 
 	if (aio_later(op, b, &v)) {
 		if (v.error && !has_queue())
@@ -332,10 +347,12 @@ static int own_aio_fsync(const char *name, int op, struct aiocb *b)
 			sl_count_failed(0);
 		else
 			v.error = (int)-owe_behind(b->fd);
+		/* Once it is done it is the program's again, who may poll it. */
+		was = *b;
 		b->result = v.error ? -1 : 0;
 		__atomic_store_n(&b->error, v.error, __ATOMIC_RELEASE);
-		if (wants_notice(b))
-			pass_queue(b->fd, b);
+		if (wants_notice(&was))
+			pass_queue(was.fd, &was);
 		return 0;
 	}
 	if (dlsym)

@@ -48,6 +48,7 @@
  * __errno_location        where to put an errno;
  * pthread_testcancel      a thread looping in fsync can still be cancelled;
  * pthread_setcanceltype   so can one blocked in open (a FIFO) or write (a pipe);
+ * pthread_setcancelstate  and none where the libc is not cancelled either (async.c);
  * __libc_single_threaded  whether there is another thread that could (glibc 2.32);
  * dlsym                   the libc's own aio_fsync and liburing's own submit, at the first use;
  * aio_read, aio_suspend   to keep aio_fsync behind what was queued before it (async.c);
@@ -56,6 +57,7 @@
 extern int *__errno_location(void) __attribute__((weak));
 extern void pthread_testcancel(void) __attribute__((weak));
 extern int pthread_setcanceltype(int type, int *old) __attribute__((weak));
+extern int pthread_setcancelstate(int state, int *old) __attribute__((weak));
 extern char __libc_single_threaded __attribute__((weak));
 extern void *dlsym(void *handle, const char *name) __attribute__((weak));
 extern const char *gnu_get_libc_version(void) __attribute__((weak));

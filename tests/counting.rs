@@ -419,3 +419,30 @@ fn the_newer_ways_to_submit_are_put_off_too() {
     assert_eq!(report["requests"], 4000, "{report:#}");
     assert!(report["skipped"].as_u64() > Some(1000), "{report:#}");
 }
+
+/// Where the plugin's own libraries are seen by nobody else, and where they go and come back.
+#[test]
+fn a_plugin_with_a_liburing_of_its_own_submits_what_it_did() {
+    let scene = Scene::new("plugin");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tools/plugin.c");
+    let (plugin, program) = (scene.file("plugin.so"), scene.file("plugin"));
+    let compile = |arguments: &[&str], into: &Path| {
+        let mut gcc = clean("gcc");
+        gcc.args(["-O2", "-D_GNU_SOURCE", "-o"])
+            .arg(into)
+            .arg(&source);
+        run(gcc.args(arguments)).must_succeed();
+    };
+    compile(&["-DPLUGIN", "-shared", "-fPIC", "-luring"], &plugin);
+    compile(&[], &program);
+    for mode in ["local", "global"] {
+        for until in ["now", "exit"] {
+            let mut command = reported(&scene, until);
+            command.arg(&program).arg(scene.work().join("file"));
+            command.arg(&plugin).args([mode, "5"]);
+            let outcome = run(&mut command).must_succeed();
+            let report = report(&scene, &outcome);
+            assert_eq!(report["requests"], 10, "{mode}, {until}: {report:#}");
+        }
+    }
+}

@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const SOURCES: [&str; 13] = [
+const SOURCES: [&str; 15] = [
     "session.c",
     "join.c",
     "core.c",
@@ -18,6 +18,8 @@ const SOURCES: [&str; 13] = [
     "writes.c",
     "mounts.c",
     "async.c",
+    "uring.c",
+    "next.c",
     "record.c",
     "ring.c",
 ];

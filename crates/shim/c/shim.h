@@ -19,7 +19,9 @@
  *      osync.c  open and friends: O_SYNC taken off
  *      writes.c write and friends, which bring it back; fcntl
  *      mounts.c umount, chroot, prctl
- *      async.c  aio_fsync, io_submit, liburing
+ *      async.c  aio_fsync, io_submit
+ *      uring.c  liburing
+ *      next.c   the functions behind ours
  *      record.c events for a recording, and ring.c, where they go
  *      io.c     reads, writes, opens, renames and closes, timed: in libsynclater-io.so alone,
  *               which is these files with SL_IO defined
@@ -50,7 +52,9 @@
  * pthread_setcanceltype   so can one blocked in open (a FIFO) or write (a pipe);
  * pthread_setcancelstate  and none where the libc is not cancelled either (async.c);
  * __libc_single_threaded  whether there is another thread that could (glibc 2.32);
- * dlsym                   the libc's own aio_fsync and liburing's own submit, at the first use;
+ * dlsym, dlopen, dlclose, dlerror, dladdr, dl_iterate_phdr
+ *                         the libc's own aio_fsync and liburing's own submit, at the first use
+ *                         (next.c);
  * aio_read, aio_suspend   to keep aio_fsync behind what was queued before it (async.c);
  * gnu_get_libc_version    whether the libc is glibc, whose aio queue works like that;
  * __chk_fail              how glibc ends a program whose buffer is too small (io.c). */
@@ -379,7 +383,18 @@ void sl_before_filter(long nr, long option);
 
 /* async.c */
 long sl_io_submit(long context, long n, void **blocks);
+
+/* uring.c */
 void sl_put_off_ring(void *ring);
+
+/* next.c */
+struct sl_next { /* of one function: for all, then for callers */
+	struct sl_found {
+		uint64_t key; /* of what it is true */
+		void *function;
+	} of[9];
+};
+void *sl_next(struct sl_next *next, const char *name, uint64_t caller);
 
 /* Where the program called us from. */
 #define CALLER ((uint64_t)(uintptr_t)__builtin_return_address(0))

@@ -6,12 +6,15 @@
 //!
 //! Needs what [`crate::perf`] does.
 
-use crate::perf::{attributes, keep_only, open_event, Ring, SAMPLE_RAW, TRACEPOINT};
+use crate::perf::{
+    attributes, keep_only, open_event_with_lost, Ring, DISABLED, PAGE, SAMPLE_RAW, TRACEPOINT,
+};
 use crate::processors::EachProcessor;
 use crate::tracefs::Tracefs;
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
 
 /// Pages of a ring: failures of these are few, but for those of a disk that takes nothing any more.
 const PAGES: usize = 16;
@@ -33,6 +36,8 @@ struct Failed {
     ring: Ring,
     /// How many records were taken.
     taken: u64,
+    /// For how many there was no room, as far as that was told.
+    lost: u64,
 }
 
 impl AsFd for Failed {
@@ -68,42 +73,80 @@ impl FailedFlushes {
         };
         let id = dir.id(POINT)?;
         let open = move |cpu| {
-            let mut how = attributes(TRACEPOINT, id, 0);
+            let mut how = attributes(TRACEPOINT, id, DISABLED);
             how[3] = SAMPLE_RAW;
-            let event = open_event(&mut how, cpu)?;
+            how[6] = (PAGES * PAGE / 2) as u64; // wakeup_watermark
+            let event = open_event_with_lost(&mut how, cpu)?;
             // Without it more is told, and the ring may be full.
             let _ = keep_only(&event, FLUSHES);
             let ring = Ring::around(event, PAGES)?;
-            Ok(Failed { ring, taken: 0 })
+            // Not before: what is counted without a ring would be missed in it.
+            ring.enable()?;
+            Ok(Failed {
+                ring,
+                taken: 0,
+                lost: 0,
+            })
         };
         let rings = EachProcessor::open(open)?;
         Ok(FailedFlushes { rings, form })
     }
 
-    /// What keeps the trace point on.
+    /// What keeps the trace point on. One is readable once its ring is half full.
     #[must_use]
     pub fn fds(&self) -> Vec<BorrowedFd<'_>> {
         self.rings.iter().map(AsFd::as_fd).collect()
     }
 
-    /// Major and minor numbers of the disks that have refused one since the last call, or may have;
-    /// `None` for one of which nothing is known: a full ring takes no more.
+    /// Major and minor numbers, each once, of the disks that have refused one since the last
+    /// call, or may have; `None` for one of which nothing is known: a full ring takes no more.
     pub fn told(&mut self) -> Vec<Option<(u32, u32)>> {
         let mut told = Vec::new();
         self.rings.look();
-        for Failed { ring, taken } in self.rings.iter_mut() {
+        for Failed { ring, taken, lost } in self.rings.iter_mut() {
             // In this order: one that comes in between is taken the next time.
             let happened = ring.happened();
-            ring.each(|record| {
-                *taken += u64::from(record.first() == Some(&SAMPLE));
-                told.extend(self.form.flush_of(record));
-            });
-            if *taken < happened {
-                *taken = happened;
-                told.push(None);
-            }
+            let mut take = || {
+                ring.each(|record| {
+                    *taken += u64::from(record.first() == Some(&SAMPLE));
+                    told.extend(self.form.flush_of(record));
+                });
+                *taken
+            };
+            let is_lost = match ring.lost() {
+                Some(now) => {
+                    take();
+                    std::mem::replace(lost, now) != now
+                }
+                None => {
+                    !comes_to(happened, take) && {
+                        *taken = happened;
+                        true
+                    }
+                }
+            };
+            told.extend(is_lost.then_some(None));
         }
+        // Each costs its reader a look at what lies on it.
+        told.sort_unstable();
+        told.dedup();
         told
+    }
+}
+
+/// Whether so many are counted, within some milliseconds: the kernel counts an event a moment
+/// before its record is there (perf_swevent_event). Before Linux 6.0.
+fn comes_to(happened: u64, mut counted: impl FnMut() -> u64) -> bool {
+    const LATE: Duration = Duration::from_millis(20);
+    let until = Instant::now() + LATE;
+    loop {
+        if counted() >= happened {
+            return true;
+        }
+        if Instant::now() >= until {
+            return false;
+        }
+        std::thread::sleep(LATE / 20);
     }
 }
 
@@ -155,12 +198,27 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_record_that_comes_behind_its_count_is_waited_for() {
+        let mut looks = 0;
+        let is_there = comes_to(7, || {
+            looks += 1;
+            if looks < 3 {
+                6
+            } else {
+                8
+            }
+        });
+        assert!(is_there && looks == 3);
+        assert!(!comes_to(7, || 6), "there was no room for one");
+    }
+
+    #[test]
     fn the_kernel_has_taken_the_filter() {
         let Ok(id) = Tracefs::open().and_then(|dir| dir.id("block/block_rq_error")) else {
             return eprintln!("SKIPPED the_kernel_has_taken_the_filter: no such trace point here");
         };
         let mut how = attributes(TRACEPOINT, id, 0);
-        let Ok(event) = open_event(&mut how, 0) else {
+        let Ok(event) = open_event_with_lost(&mut how, 0) else {
             return eprintln!("SKIPPED the_kernel_has_taken_the_filter: it needs root");
         };
         keep_only(&event, FLUSHES).unwrap();

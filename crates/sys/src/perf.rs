@@ -11,7 +11,7 @@
 //! numbers, which is mounted detached where it is not mounted.
 
 use crate::attendant::Held;
-use crate::processors::{counted, EachProcessor};
+use crate::processors::{counted, Counted, EachProcessor};
 use crate::tracefs::Tracefs;
 use std::collections::BTreeMap;
 use std::ffi::CStr;
@@ -32,7 +32,7 @@ const POINTS: [(&str, bool); 7] = [
 ];
 
 const RING_PAGES: usize = 64;
-const PAGE: usize = 4096;
+pub(crate) const PAGE: usize = 4096;
 
 /// One process, as the kernel told of it.
 #[derive(Clone, Debug, Default)]
@@ -322,8 +322,8 @@ impl LostWrites {
     pub fn told(&mut self) -> bool {
         let mut told = self.events.look();
         for event in self.events.iter_mut() {
-            if let Some((count, _)) = counted(event.as_fd()) {
-                told |= std::mem::replace(&mut event.before, count) != count;
+            if let Some(Counted { times, .. }) = counted(event.as_fd()) {
+                told |= std::mem::replace(&mut event.before, times) != times;
             }
         }
         told
@@ -362,6 +362,8 @@ pub(crate) fn attributes(kind: u32, config: u64, flags: u64) -> [u64; 14] {
     a
 }
 
+/// A flag: the event begins with [`Ring::enable`].
+pub(crate) const DISABLED: u64 = 1;
 pub(crate) const TRACEPOINT: u32 = 2;
 const SOFTWARE: u32 = 1;
 const DUMMY: u64 = 9;
@@ -388,6 +390,19 @@ pub fn event_for_program(id: u64) -> io::Result<OwnedFd> {
 /// Opens an event of everybody on one processor.
 pub(crate) fn open_event(attributes: &mut [u64; 14], cpu: usize) -> io::Result<OwnedFd> {
     open_event_of(attributes, -1, i32::try_from(cpu).unwrap_or(0))
+}
+
+/// The same, and the event tells how many of its records found no room (Linux 6.0), where it can.
+pub(crate) fn open_event_with_lost(how: &mut [u64; 14], cpu: usize) -> io::Result<OwnedFd> {
+    const LOST: u64 = 1 << 4;
+    how[4] |= LOST; // read_format
+    let event = open_event(how, cpu);
+    let is_old = |e: &io::Error| e.raw_os_error() == Some(libc::EINVAL);
+    if !event.as_ref().is_err_and(is_old) {
+        return event;
+    }
+    how[4] &= !LOST;
+    open_event(how, cpu)
 }
 
 fn open_event_of(attributes: &mut [u64; 14], pid: i32, cpu: i32) -> io::Result<OwnedFd> {
@@ -442,6 +457,16 @@ impl Ring {
         })
     }
 
+    /// PERF_EVENT_IOC_ENABLE: begins what was opened [`DISABLED`].
+    ///
+    /// # Errors
+    /// Those of the ioctl.
+    pub(crate) fn enable(&self) -> io::Result<()> {
+        const ENABLE: libc::c_ulong = 0x2400;
+        // SAFETY: a perf descriptor of ours; the argument is a number.
+        done(unsafe { libc::ioctl(self.main.as_raw_fd(), ENABLE, 0) })
+    }
+
     /// data_head (offset 1024) or data_tail (1032) of struct perf_event_mmap_page.
     fn word(&self, offset: usize) -> &AtomicU64 {
         // SAFETY: the mapping is `pages` + 1 pages and `offset` lies in the first, aligned to 8.
@@ -468,7 +493,12 @@ impl Ring {
 
     /// How often its event has happened, also where there was no room for a record.
     pub(crate) fn happened(&self) -> u64 {
-        counted(self.main.as_fd()).map_or(0, |(count, _)| count)
+        counted(self.main.as_fd()).map_or(0, |counted| counted.times)
+    }
+
+    /// For how many records there was no room, where that is told.
+    pub(crate) fn lost(&self) -> Option<u64> {
+        crate::processors::counted(self.main.as_fd())?.lost
     }
 
     /// Takes each record that is there.

@@ -71,7 +71,7 @@ impl<T: AsFd> EachProcessor<T> {
         self.all.retain(|one| !one.has_ended);
         for one in &mut self.all {
             // One that cannot be read is taken to go on.
-            let now = counted(one.it.as_fd()).map_or(u64::MAX, |(_, on_for)| on_for);
+            let now = counted(one.it.as_fd()).map_or(u64::MAX, |c| c.on_for);
             one.has_ended = now == std::mem::replace(&mut one.on_for, now) && now != u64::MAX;
         }
         let has_one = |cpu: usize| self.all.iter().any(|one| one.cpu == cpu && !one.has_ended);
@@ -97,12 +97,28 @@ fn has_gone(e: &io::Error) -> bool {
     e.raw_os_error() == Some(rustix::io::Errno::NODEV.raw_os_error())
 }
 
-/// How often an event has happened, and for how many nanoseconds it has been on.
-pub(crate) fn counted(event: BorrowedFd<'_>) -> Option<(u64, u64)> {
-    let mut both = [0u8; 16];
-    let len = rustix::io::read(event, &mut both).ok()?;
-    let word = |at: usize| Some(u64::from_ne_bytes(both[at..at + 8].try_into().ok()?));
-    (len == both.len()).then_some((word(0)?, word(8)?))
+/// What an event tells of itself.
+pub(crate) struct Counted {
+    /// How often it has happened.
+    pub times: u64,
+    /// For how many nanoseconds it has been on.
+    on_for: u64,
+    /// How many of its records found no room, where it was asked for that.
+    pub lost: Option<u64>,
+}
+
+pub(crate) fn counted(event: BorrowedFd<'_>) -> Option<Counted> {
+    let mut all = [0u8; 24];
+    let len = rustix::io::read(event, &mut all).ok()?;
+    let word = |at: usize| {
+        let bytes = all[..len].get(at..at + 8)?;
+        Some(u64::from_ne_bytes(bytes.try_into().ok()?))
+    };
+    Some(Counted {
+        times: word(0)?,
+        on_for: word(8)?,
+        lost: word(16),
+    })
 }
 
 /// The processors of the machine, whatever this process may run on: "0-3,6".

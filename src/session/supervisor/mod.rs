@@ -435,6 +435,9 @@ impl Supervisor {
             fds.push((self.slots_door.as_fd(), For::Input));
         }
         fds.extend(self.keeper.iter().map(|k| (k.as_fd(), For::Input)));
+        // A ring that is full takes nothing, and says nothing of whose disk it was.
+        let refusing = self.failed_flushes.iter().flat_map(FailedFlushes::fds);
+        fds.extend(refusing.map(|fd| (fd, For::Input)));
         fds.extend(self.recording_fds().into_iter().map(|fd| (fd, For::Input)));
         fds.extend(self.settles.values().map(|s| (s.as_fd(), For::Input)));
         fds.extend(

@@ -4,17 +4,22 @@
  *
  * Promise: it is looked for where the dynamic linker would have looked: first where all programs'
  * libraries are, then in what the caller was loaded with, which nobody else sees (RTLD_LOCAL of
- * dlopen(3), a plugin with a library of its own). What was found counts as long as no library has
- * gone since, and what was found for one caller as long as none has come. To look waits for whoever
- * loads a library just then; to see that nothing has changed does not.
+ * dlopen(3), a plugin with a library of its own). It is looked for once for each place that calls,
+ * where its library is one that we may keep loaded for good: a plugin that brings it itself may go.
+ *
+ * To look waits for whoever loads a library just then. What is remembered takes no lock: in a child
+ * of a fork somebody might have it for ever.
  */
 #include "shim.h"
 
-#define RTLD_NEXT_   ((void *)-1l)
-#define RTLD_LAZY_   1
-#define RTLD_NOLOAD_ 4
-#define OBJECT_MAX   1024 /* of a library's path */
-#define BUSY         1
+#define RTLD_NEXT_     ((void *)-1l)
+#define RTLD_LAZY_     1
+#define RTLD_NOLOAD_   4
+#define RTLD_NODELETE_ 0x1000
+#define OBJECT_MAX     1024 /* of a library's path */
+
+/* Keys that are no caller's address: of what is being filled, and of what is true for all. */
+enum { BUSY = 1, ANYBODYS };
 
 /* Of glibc and musl alike. */
 struct object_at {
@@ -23,12 +28,9 @@ struct object_at {
 	const char *symbol;
 	void *address;
 };
-struct object { /* struct dl_phdr_info */
+struct object { /* the beginning of struct dl_phdr_info */
 	uintptr_t base;
 	const char *path;
-	const void *headers;
-	uint16_t count;
-	unsigned long long adds, subs;
 };
 extern void *dlopen(const char *path, int mode) __attribute__((weak));
 extern int dlclose(void *handle) __attribute__((weak));
@@ -114,15 +116,28 @@ static void *for_caller(const char *name, uint64_t caller)
 	return function;
 }
 
-static int take_changes(struct object *o, size_t size, void *data)
+static int begins(const char *text, const char *with)
 {
-	unsigned long long *changes = data;
+	while (*with && *text == *with)
+		text++, with++;
+	return !*with;
+}
 
-	if (size < offsetof(struct object, subs) + sizeof o->subs)
-		return 1;
-	changes[0] = o->adds;
-	changes[1] = o->subs;
-	return 1;
+/* Whether a function is there for good. A plugin that brings one itself may go. */
+static int stays(void *function)
+{
+	struct object_at at;
+	const char *name, *c;
+
+	if (!dlopen || !dladdr)
+		return 1; /* nor can anybody unload one */
+	if (!dladdr(function, &at))
+		return 0;
+	for (name = c = at.path; *c; c++)
+		if (*c == '/')
+			name = c + 1;
+	return (begins(name, "liburing.") || begins(name, "libc.") || begins(name, "librt.")) &&
+	       dlopen(at.path, RTLD_LAZY_ | RTLD_NOLOAD_ | RTLD_NODELETE_);
 }
 
 static void *recall(struct sl_found *f, uint64_t key)
@@ -139,7 +154,7 @@ static void remember(struct sl_found *f, uint64_t key, void *function)
 {
 	uint64_t before = __atomic_load_n(&f->key, __ATOMIC_ACQUIRE);
 
-	if (!function || before == BUSY || !CAS(f->key, before, BUSY))
+	if (!function || before == BUSY || !stays(function) || !CAS(f->key, before, BUSY))
 		return;
 	__atomic_store_n(&f->function, function, __ATOMIC_RELEASE);
 	__atomic_store_n(&f->key, key, __ATOMIC_RELEASE);
@@ -147,29 +162,21 @@ static void remember(struct sl_found *f, uint64_t key, void *function)
 
 void *sl_next(struct sl_next *next, const char *name, uint64_t caller)
 {
-	const uint64_t factor = 0x9e3779b97f4a7c15ull;
-	struct sl_found *its = &next->of[1 + (caller * factor >> 61)];
-	unsigned long long changes[2] = { 0, 0 };
-	uint64_t shared, own;
-	void *function;
+	struct sl_found *its = &next->of[1 + (caller * 0x9e3779b97f4a7c15ull >> 61)];
+	void *function = recall(&next->of[0], ANYBODYS);
 	int *e, was;
 
-	if (dl_iterate_phdr)
-		dl_iterate_phdr(take_changes, changes);
-	shared = (changes[1] + 1) * factor | 2;
-	own = ((changes[0] * factor ^ shared) * factor ^ caller) | 2;
-	function = recall(&next->of[0], shared);
 	if (!function)
-		function = recall(its, own);
+		function = recall(its, caller);
 	if (LIKELY(function) || !dlsym)
 		return function;
 	e = __errno_location ? __errno_location() : &was;
 	was = *e;
 	function = dlsym(RTLD_NEXT_, name);
-	remember(&next->of[0], shared, function);
+	remember(&next->of[0], ANYBODYS, function);
 	if (!function) {
 		function = for_caller(name, caller);
-		remember(its, own, function);
+		remember(its, caller, function);
 	}
 	*e = was;
 	return function;

@@ -374,7 +374,7 @@ fn tell(args: &Args, s: &Supervisor, report: &RunReport, tty: bool) {
             Trouble::new(
                 format!("writes were lost on {} ({})", e.mount, e.device),
                 format!(
-                    "the kernel reported {} to a settle there, ours or another",
+                    "the kernel reported {} to a settle or flush there, ours or another's",
                     e.name
                 ),
                 "look at `dmesg`; check the disk, then run the command again",

@@ -3,12 +3,12 @@
 use super::durable::has_log_elsewhere;
 use super::filesystems::{dev_of, mounts_of};
 use rustix::fs::{fstat, major, makedev, minor, stat, FileType};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use synclater_model::policy::filesystem::Mount;
 use synclater_sys::blockdev::number_in;
 pub use synclater_sys::blockdev::Number;
-use synclater_sys::mount;
+use synclater_sys::mount::{self, Holds};
 use synclater_sys::patient::Patient;
 
 /// A descriptor on a file system that is mounted in our sight and lies on a block device: its
@@ -34,10 +34,26 @@ pub fn mounted_of(device: impl AsFd) -> Option<OwnedFd> {
     })
 }
 
+/// Whether the btrfs of `fd` lies on this disk, or may, in whichever namespace it is mounted: its
+/// own number is no disk's. `None` where it is another file system, or /sys does not name it.
+fn btrfs_lies_on(fd: impl AsFd, disk: Number) -> Option<bool> {
+    matches!(mount::what_holds(&fd), Some(Holds::Btrfs(_))).then_some(())?;
+    let uuid = mount::btrfs_uuid_of_fd(fd)?;
+    let all = disks_in(&Path::new("/sys/fs/btrfs").join(uuid))?;
+    (!all.is_empty()).then(|| all.iter().any(|dev| lies_on(*dev, disk)))
+}
+
+/// Whether a file system lies on this disk, or may, by a descriptor on it that is held, or else by
+/// its number.
+#[must_use]
+pub fn may_lie(held: Option<BorrowedFd<'_>>, dev: u64, disk: Number) -> bool {
+    let known = held.and_then(|fd| btrfs_lies_on(fd, disk));
+    known.unwrap_or_else(|| may_lie_on(dev, disk))
+}
+
 /// Whether a file system with this device number lies on this disk, or may: what is not known does.
 /// A file system of several disks may lie on any.
-#[must_use]
-pub fn may_lie_on(dev: u64, disk: Number) -> bool {
+fn may_lie_on(dev: u64, disk: Number) -> bool {
     let is_it = |m: &Mount| match m.fstype.as_str() {
         "btrfs" => disks_of_btrfs(m).is_none_or(|all| all.iter().any(|dev| lies_on(*dev, disk))),
         // Its folders are known by their paths alone, which may lead elsewhere by now.
@@ -58,13 +74,16 @@ fn disks_of_btrfs(m: &Mount) -> Option<Vec<Number>> {
     let first = stat(&m.source).ok()?.st_rdev;
     let first = (major(first), minor(first));
     let all = std::fs::read_dir("/sys/fs/btrfs").ok()?.flatten();
-    let of = |one: &Path| {
-        let devices = std::fs::read_dir(one.join("devices")).into_iter().flatten();
-        let numbers = devices.flatten().map(|e| number_in(&e.path().join("dev")));
-        numbers.collect::<Option<Vec<Number>>>()
-    };
-    all.filter_map(|one| of(&one.path()))
+    all.filter_map(|one| disks_in(&one.path()))
         .find(|disks| disks.contains(&first))
+}
+
+/// The disks of the btrfs with this folder in /sys.
+fn disks_in(folder: &Path) -> Option<Vec<Number>> {
+    let devices = std::fs::read_dir(folder.join("devices"));
+    let numbers =
+        { devices.into_iter().flatten().flatten() }.map(|e| number_in(&e.path().join("dev")));
+    numbers.collect()
 }
 
 /// Down through partitions, what RAID and LVM put together, and the files of loop devices.

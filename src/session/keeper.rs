@@ -503,8 +503,9 @@ impl Vigil {
         let lies = |held: &Holding, disk: Option<Number>| {
             let fd = held.parts().0.first().copied();
             let at = fd.map(told::mounts_beside).unwrap_or_default();
-            let may_lie = |disk| at.iter().any(|m| device::may_lie_on(dev_of(m), disk));
-            at.is_empty() || disk.is_none_or(may_lie)
+            // 0 is no disk's: what is not known may lie on any.
+            let first = at.first().map_or(0, dev_of);
+            disk.is_none_or(|disk| device::may_lie(fd, first, disk))
         };
         let is_lost = |held: &Holding| disks.iter().any(|(_, disk)| lies(held, *disk));
         let lost: Vec<usize> = { self.held.iter() }

@@ -207,6 +207,22 @@ fn a_flush_that_failed_for_somebody_else_is_heard_of() {
     ends_well(&other, &mut second);
 }
 
+/// A btrfs that is mounted in the command's own namespace alone: its number there is no disk's.
+#[test]
+fn a_flush_that_another_disk_refused_is_not_that_of_a_container_s_btrfs() {
+    if !as_root("a_flush_that_another_disk_refused_is_not_that_of_a_container_s_btrfs") {
+        return;
+    }
+    let (disk, its) = (may_refuse(0), Disk::new("btrfs", 160));
+    let stage = Stage::new("container");
+    let (mut scribe, _) = scribe_apart(&stage, &its, "true");
+    warm(&stage, &mut scribe, its.path());
+    save(&mut scribe, its.path(), &["a"]);
+    refuses(&disk);
+    save(&mut scribe, its.path(), &["b"]);
+    ends_well(&stage, &mut scribe);
+}
+
 #[test]
 fn a_flush_that_failed_while_nothing_was_to_be_settled_is_heard_of() {
     if !as_root("a_flush_that_failed_while_nothing_was_to_be_settled_is_heard_of") {

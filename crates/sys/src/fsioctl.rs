@@ -15,6 +15,31 @@ pub(crate) fn btrfs_sync(fd: BorrowedFd<'_>) -> i32 {
     }
 }
 
+/// BTRFS_IOC_FS_INFO: the UUID by which /sys/fs/btrfs names it; another file system refuses.
+pub(crate) fn btrfs_uuid(fd: BorrowedFd<'_>) -> Option<String> {
+    const BTRFS_IOC_FS_INFO: libc::c_ulong = 0x8400_941f;
+    let mut answer = [0u64; 128];
+    // SAFETY: the call writes at most the 1,024 bytes of `answer`, as its number says.
+    let r = unsafe { libc::ioctl(fd.as_raw_fd(), BTRFS_IOC_FS_INFO, answer.as_mut_ptr()) };
+    // Behind max_id and num_devices.
+    let bytes: Vec<u8> = answer[2..4].iter().flat_map(|w| w.to_ne_bytes()).collect();
+    (r == 0).then(|| as_text(&bytes))
+}
+
+/// A UUID as people write it.
+fn as_text(uuid: &[u8]) -> String {
+    let hex: Vec<String> = uuid.iter().map(|b| format!("{b:02x}")).collect();
+    let part = |r: std::ops::Range<usize>| hex[r].concat();
+    [
+        part(0..4),
+        part(4..6),
+        part(6..8),
+        part(8..10),
+        part(10..16),
+    ]
+    .join("-")
+}
+
 /// EXT4_IOC_CHECKPOINT_FLAG_DRY_RUN: nothing but whether it may be asked.
 pub(crate) const DRY_RUN: u32 = 4;
 
@@ -39,18 +64,7 @@ pub(crate) fn filesystem_uuid(fd: BorrowedFd<'_>) -> Option<String> {
     if r != 0 || answer[0] != 16 || answer[1..] == [0; 16] {
         return None;
     }
-    let hex: Vec<String> = answer[1..].iter().map(|b| format!("{b:02x}")).collect();
-    let part = |r: std::ops::Range<usize>| hex[r].concat();
-    Some(
-        [
-            part(0..4),
-            part(4..6),
-            part(6..8),
-            part(8..10),
-            part(10..16),
-        ]
-        .join("-"),
-    )
+    Some(as_text(&answer[1..]))
 }
 
 /// FS_IOC_FIEMAP of no extents: `struct fiemap`, without any `struct fiemap_extent` behind it.

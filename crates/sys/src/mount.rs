@@ -193,6 +193,12 @@ pub fn uuid_of_fd(fd: impl AsFd) -> Option<String> {
     crate::fsioctl::filesystem_uuid(fd.as_fd())
 }
 
+/// The UUID by which /sys/fs/btrfs names the btrfs of `fd`; `None` of another file system.
+#[must_use]
+pub fn btrfs_uuid_of_fd(fd: impl AsFd) -> Option<String> {
+    crate::fsioctl::btrfs_uuid(fd.as_fd())
+}
+
 /// Has a btrfs commit what it has (BTRFS_IOC_SYNC): 0 or an errno. EROFS behind a transaction that
 /// was aborted, whoever has heard of that, and not for being mounted read-only.
 #[must_use]

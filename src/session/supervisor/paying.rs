@@ -109,12 +109,11 @@ impl Supervisor {
             is_settling || owes_unseen || !settle::debts(self.shared, *row).is_empty()
         };
         let all = owes(&page::ALL_FS);
-        let is_below = |dev: u64, disk: &Option<device::Number>| {
-            disk.is_none_or(|disk| device::may_lie_on(dev, disk))
-        };
         let concerned = |row: usize| {
             let fs = self.filesystems.get(row)?;
-            let is_it = disks.iter().any(|disk| is_below(fs.dev, disk));
+            let held = fs.held().and_then(|held| held.parts().0.first().copied());
+            let is_it =
+                { disks.iter() }.any(|disk| disk.is_none_or(|d| device::may_lie(held, fs.dev, d)));
             is_it.then(|| Refused {
                 row,
                 dev: fs.dev,

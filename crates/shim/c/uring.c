@@ -10,12 +10,12 @@
 
 #define NO_FILE UINT32_MAX
 
-/* FSYNC and SYNC_FILE_RANGE entries become NOP before they are handed
- * to the kernel; writes to a stripped descriptor get their flag back. An entry that waits for
- * others (linked behind one, or drained, or submitted while a drained one may still wait) stays
- * real: what it waits for has not been written yet, and a settle in between would miss it. So does
- * one of a registered file, which has no descriptor, and one of a ring that may be allowed fsyncs
- * and no NOPs: restrictions can be put only on a ring that began disabled. */
+/* FSYNC and SYNC_FILE_RANGE entries become NOP before they are handed to the kernel; writes to a
+ * stripped descriptor get their flag back. An entry that waits for others (linked behind one, or
+ * drained, or submitted while a drained one may still wait) stays real: what it waits for has not
+ * been written yet, and a settle in between would miss it. So does one of a registered file,
+ * which has no descriptor, and one of a ring that may be allowed fsyncs and no NOPs: restrictions
+ * can be put only on a ring that began disabled. */
 struct sqe {
 	uint8_t opcode, flags;
 	uint16_t ioprio;

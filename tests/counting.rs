@@ -446,3 +446,18 @@ fn a_plugin_with_a_liburing_of_its_own_submits_what_it_did() {
         }
     }
 }
+
+/// Of a fork beside a thread that submits, no lock of the linker's is left to the child.
+#[test]
+fn children_of_a_program_that_submits_submit_too() {
+    let scene = Scene::new("forks-uring");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tools/forks_uring.c");
+    let program = scene.file("forks");
+    let mut gcc = clean("gcc");
+    gcc.args(["-O2", "-D_GNU_SOURCE", "-o"])
+        .arg(&program)
+        .arg(source);
+    run(gcc.args(["-luring", "-lpthread"])).must_succeed();
+    let outcome = run(reported(&scene, "exit").arg(&program).arg("300")).must_succeed();
+    assert_eq!(outcome.stdout, "300 of 300\n", "{outcome}");
+}

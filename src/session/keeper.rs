@@ -339,9 +339,9 @@ impl Vigil {
     fn wait(&self, parent: &OwnedFd) -> bool {
         let is_known = self.alone_since.is_some();
         let mut fds: Vec<(BorrowedFd<'_>, wait::For)> = Vec::new();
+        // No more than these: poll(2) takes as many as there may be files, and few may be left.
         let jobs = self.settles.values().map(AsFd::as_fd);
-        let refusing = self.flushes.iter().flat_map(FailedFlushes::fds);
-        fds.extend(jobs.chain(refusing).map(|fd| (fd, wait::For::Input)));
+        fds.extend(jobs.map(|fd| (fd, wait::For::Input)));
         let supervisors = [self.socket.as_fd(), parent.as_fd()];
         if !is_known {
             fds.extend(supervisors.map(|fd| (fd, wait::For::Input)));

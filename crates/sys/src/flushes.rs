@@ -105,7 +105,7 @@ impl FailedFlushes {
         self.rings.look();
         for Failed { ring, taken, lost } in self.rings.iter_mut() {
             // In this order: one that comes in between is taken the next time.
-            let happened = ring.happened();
+            let counted = ring.counted();
             let mut take = || {
                 ring.each(|record| {
                     *taken += u64::from(record.first() == Some(&SAMPLE));
@@ -113,14 +113,14 @@ impl FailedFlushes {
                 });
                 *taken
             };
-            let is_lost = match ring.lost() {
+            let is_lost = match counted.lost {
                 Some(now) => {
                     take();
                     std::mem::replace(lost, now) != now
                 }
                 None => {
-                    !comes_to(happened, take) && {
-                        *taken = happened;
+                    !comes_to(counted.times, take) && {
+                        *taken = counted.times;
                         true
                     }
                 }

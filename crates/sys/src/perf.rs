@@ -491,14 +491,9 @@ impl Ring {
         self.each(|record| records.extend(parse(record, &self.whole)));
     }
 
-    /// How often its event has happened, also where there was no room for a record.
-    pub(crate) fn happened(&self) -> u64 {
-        counted(self.main.as_fd()).map_or(0, |counted| counted.times)
-    }
-
-    /// For how many records there was no room, where that is told.
-    pub(crate) fn lost(&self) -> Option<u64> {
-        crate::processors::counted(self.main.as_fd())?.lost
+    /// What its event tells of itself, also of what found no room for a record.
+    pub(crate) fn counted(&self) -> Counted {
+        counted(self.main.as_fd()).unwrap_or_default()
     }
 
     /// Takes each record that is there.

@@ -98,6 +98,7 @@ fn has_gone(e: &io::Error) -> bool {
 }
 
 /// What an event tells of itself.
+#[derive(Default)]
 pub(crate) struct Counted {
     /// How often it has happened.
     pub times: u64,

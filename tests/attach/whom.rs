@@ -51,7 +51,7 @@ fn a_process_whose_name_is_no_text_is_attached() {
 #[test]
 fn processes_of_an_executable_are_attached_those_too_that_begin_later() {
     let stage = Stage::new("exe");
-    let program = named(&stage, "an-exe-23");
+    let program = named(&stage, "many-exe-23");
     let start = || {
         let mut command = clean(&program);
         command.arg(stage.work());
@@ -59,7 +59,7 @@ fn processes_of_an_executable_are_attached_those_too_that_begin_later() {
     };
     let (mut first, mut second) = (start(), start());
     let other = demand(&stage);
-    let session = stage.attach(&["--exe", "an-exe-*", "-u", "1h"]);
+    let session = stage.attach(&["--exe", "many-exe-*", "-u", "1h"]);
     assert!(is_attached(&stage, &first) && is_attached(&stage, &second));
     assert!(!is_attached(&stage, &other));
     stage.warm(&mut first);
@@ -336,7 +336,7 @@ fn a_process_in_a_container_is_attached() {
     // Namespaces of its own, another user, and a root folder without /proc.
     let root = stage.work().join("root");
     std::fs::create_dir_all(root.join("w")).expect("a root folder");
-    crate::harness::command::copy_program(program("demand_static"), root.join("an-exe-37"));
+    crate::harness::command::copy_program(program("demand_static"), root.join("root-exe-37"));
     give_to_nobody(&root.join("w"));
     let mut command = clean("unshare");
     command.args([
@@ -349,10 +349,10 @@ fn a_process_in_a_container_is_attached() {
         "--kill-child",
     ]);
     let script = "mount --bind \"$1\" \"$1\" && \
-        exec chroot --userspec=65534:65534 \"$1\" /an-exe-37 /w";
+        exec chroot --userspec=65534:65534 \"$1\" /root-exe-37 /w";
     command.args(["sh", "-c", script, "sh"]).arg(&root);
     let mut victim = started(&stage, command);
-    let session = stage.attach(&["--exe", "an-exe-37", "-u", "1h"]);
+    let session = stage.attach(&["--exe", "root-exe-37", "-u", "1h"]);
     let put_off = until(LIMIT, || {
         assert_eq!(victim.sync("file"), 0);
         stage.counted().1 > 0

@@ -6,10 +6,13 @@ use super::OURS;
 use crate::reach::attach::target::{self, Refusal};
 use crate::reach::attach::{Told, Whose, Work};
 use crate::reach::whom::{self, Seen};
-use crate::session::control::{is_there, listed, Request};
+use crate::session::belongings::memory_of;
+use crate::session::control::{self, is_there, listed, Request};
 use crate::session::last_report::LastReport;
 use crate::session::stale::Debtor;
 use crate::session::supervisor::reached::{not_let_go, not_seen, still_held};
+use std::ffi::OsStr;
+use std::path::Path;
 use std::time::{Duration, Instant};
 use synclater_model::report::message::Trouble;
 use synclater_model::report::number::counted;
@@ -43,14 +46,17 @@ pub struct Args {
 pub fn run(args: &Args) -> anyhow::Result<i32> {
     super::needs_proc("detach")?;
     let id = &args.session;
-    // Whoever clears up may take away what says where its ledger is.
+    // Whoever clears up may take away what says where its ledger is, and its memory.
     let debtor = Debtor::named(id);
+    let memory = control::session(id).map(|s| memory_of(&s.dir));
     let _ = super::clear_stale();
     let lives = listed()?.iter().any(|s| s.id == *id && is_there(s));
     if lives {
         return ask(args);
     }
-    let left = whom::left_by(id);
+    // Another session may be called so, in another SYNCLATER_RUN_DIR say; its memory is not.
+    let name = memory.as_deref().and_then(Path::file_name);
+    let left = whom::left_by(&name.map_or(id.into(), OsStr::to_string_lossy));
     match LastReport::take(id) {
         None if left.found.is_empty() => ask(args),
         last => let_go_of_all(args, &debtor, left, last),

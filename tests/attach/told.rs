@@ -190,6 +190,37 @@ fn keeper(stage: &Stage) -> Pid {
         .expect("a keeper")
 }
 
+#[test]
+fn what_another_dead_session_of_the_same_name_left_stays() {
+    let stages = ["same-name", "same-name-too"].map(Stage::new);
+    let left = |stage: &Stage| {
+        stage.leave_one_name();
+        let mut victim = demand(stage);
+        let session = stage.attach_to(&victim, "1h");
+        stage.warm(&mut victim);
+        // The session's folder stays as long as the keeper has not settled.
+        let keeper = keeper(stage);
+        kill_process(keeper, Signal::STOP).expect("it runs");
+        end_of_supervisor(stage);
+        (victim, session, keeper)
+    };
+    let all: Vec<_> = stages.iter().map(left).collect();
+    let [(first, session, _), (second, same, _)] = &all[..] else {
+        panic!("there are two");
+    };
+    assert_eq!(session, same);
+    let outcome = stages[0].ask(&["detach", session]);
+    assert!(outcome.stdout.contains("1 process let go of"), "{outcome}");
+    assert_eq!(changed_code(first.pid()), Vec::<String>::new());
+    assert_ne!(changed_code(second.pid()), Vec::<String>::new());
+    for (_, _, keeper) in &all {
+        kill_process(*keeper, Signal::CONT).expect("it is there");
+    }
+    assert!(until(LIMIT, || stages
+        .iter()
+        .all(|s| s.entries().is_empty())));
+}
+
 fn is_taken_out_at_once(stage: &Stage) {
     let mut victim = demand(stage);
     let session = stage.attach_to(&victim, "1h");

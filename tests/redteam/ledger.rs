@@ -383,25 +383,9 @@ fn an_entry_that_cannot_be_read_is_told_by_settle_too() {
     assert!(has_four_parts(&status.stderr), "{status}");
 }
 
-/// Takes every other name in the stage's folder of sessions.
-fn leave_one_name(stage: &Stage) {
-    let words = [
-        "alder", "amber", "anchor", "apple", "aspen", "basil", "birch", "bluff", "brook", "cedar",
-        "clover", "coral", "cove", "crane", "delta", "dune", "ember", "fern", "finch", "fjord",
-        "flint", "forest", "gale", "garnet", "glade", "grove", "harbor", "hazel", "heron", "iris",
-        "ivy", "jade", "juniper", "kelp", "lagoon", "larch", "lark", "lily", "linden", "maple",
-        "marsh", "meadow", "moss", "oak", "opal", "orchid", "otter", "pearl", "pine", "plum",
-        "quartz", "reef", "ridge", "river", "robin", "sage", "shore", "spruce", "stone", "thorn",
-        "tulip", "willow", "wren",
-    ];
-    for word in words {
-        std::fs::create_dir(stage.run_dir().join(word)).expect("a folder");
-    }
-}
-
 /// A session that has put nothing off, in the ledger of `of`, with the name that both have.
 pub(super) fn namesake(stage: &Stage, of: &Stage) -> Running {
-    leave_one_name(stage);
+    stage.leave_one_name();
     let mut command = session(stage, &[]);
     command.env("SYNCLATER_STATE_DIR", of.state());
     command.arg(tool("scribe"));

@@ -91,6 +91,22 @@ impl Stage {
         self.scene.file("run")
     }
 
+    /// Takes every name but one in the folder of sessions.
+    pub fn leave_one_name(&self) {
+        let words = [
+            "alder", "amber", "anchor", "apple", "aspen", "basil", "birch", "bluff", "brook",
+            "cedar", "clover", "coral", "cove", "crane", "delta", "dune", "ember", "fern", "finch",
+            "fjord", "flint", "forest", "gale", "garnet", "glade", "grove", "harbor", "hazel",
+            "heron", "iris", "ivy", "jade", "juniper", "kelp", "lagoon", "larch", "lark", "lily",
+            "linden", "maple", "marsh", "meadow", "moss", "oak", "opal", "orchid", "otter",
+            "pearl", "pine", "plum", "quartz", "reef", "ridge", "river", "robin", "sage", "shore",
+            "spruce", "stone", "thorn", "tulip", "willow", "wren",
+        ];
+        for word in words {
+            std::fs::create_dir(self.run_dir().join(word)).expect("a folder");
+        }
+    }
+
     /// What is in the folder of sessions but the folder that is kept for the next one.
     pub fn left_in_run_dir(&self) -> Vec<PathBuf> {
         let entries = std::fs::read_dir(self.run_dir()).expect("the folder of sessions");

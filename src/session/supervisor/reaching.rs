@@ -22,6 +22,10 @@ use synclater_sys::sharing::{self, Known};
 /// At most so many processes are stopped at a time.
 const AT_ONCE: usize = 4;
 
+/// So often it is looked at the end for processes to let go of, as long as some say nothing: a busy
+/// machine, too, keeps a look waiting.
+const LOOKS_AT_THE_END: u32 = 4;
+
 /// Programs that are not reached are named up to this number.
 pub(super) const NAMED: usize = 1000;
 
@@ -40,6 +44,8 @@ pub struct Reach {
     stuck: Vec<(u32, Refusal)>,
     /// Those of which it is not known whether there is something to let go of.
     unseen: Vec<u32>,
+    /// How often it was looked for processes to let go of.
+    looks_at_the_end: u32,
     detached: u64,
     pause_of_detach: Duration,
     leaving: bool,
@@ -72,6 +78,7 @@ impl Reach {
             held: Vec::new(),
             stuck: Vec::new(),
             unseen: Vec::new(),
+            looks_at_the_end: 0,
             detached: 0,
             pause_of_detach: Duration::ZERO,
             leaving: false,
@@ -178,8 +185,14 @@ impl Reach {
         tasked || self.attached.keys().any(is_it) || self.refused.keys().any(is_it)
     }
 
+    /// Whether somebody said nothing at the last look, and may at the next one.
+    fn looks_once_more(&self) -> bool {
+        !self.unseen.is_empty() && self.looks_at_the_end < LOOKS_AT_THE_END
+    }
+
     /// Detaches what has the session's page and is not being detached yet.
     fn let_go_of_all(&mut self, page: &std::path::Path) {
+        self.looks_at_the_end = self.looks_at_the_end.saturating_add(1);
         let mut all: BTreeSet<Who> = self.attached.keys().copied().collect();
         let seen = whom::in_session(page);
         let forked = seen.found.into_iter();
@@ -488,7 +501,8 @@ impl Supervisor {
             reach.let_go_of_all(&self.shared.path);
         }
         let begun = reach.start();
-        let (idle, leaving) = (!reach.is_busy(), reach.leaving);
+        let idle = !reach.is_busy() && !reach.looks_once_more();
+        let leaving = reach.leaving;
         let lost = reach.has_lost_everybody();
         let fresh = std::mem::take(&mut reach.fresh);
         begun.into_iter().for_each(|pid| self.escapes.is_ours(pid));
@@ -500,7 +514,8 @@ impl Supervisor {
         } else if idle && lost {
             // What they have forked may live on.
             self.leave();
-            if !self.reach.as_ref().is_some_and(Reach::is_busy) {
+            let is_more = |r: &Reach| r.is_busy() || r.looks_once_more();
+            if !self.reach.as_ref().is_some_and(is_more) {
                 self.outcome.get_or_insert(Outcome::Exited(0));
             }
         }

@@ -452,3 +452,52 @@ fn what_sync_owed_of_a_dead_session_is_settled_wherever_it_is_mounted() {
     let file = std::fs::metadata(disk.cut().path().join("a"));
     assert_eq!(file.map_or(0, |m| m.len()), 1 << 20);
 }
+
+/// Opens a file with O_DSYNC while that is put off, ends the relaxation, and writes there while the
+/// number becomes another file's. The kernel keeps the file for the whole call, and syncs it.
+fn is_synced_though_its_number_goes(stage: &Stage, scribe: &mut Running, kind: &'static str) {
+    let disk = Disk::new(kind, 320);
+    warm(stage, scribe, disk.path());
+    let path = disk.path().join("kept");
+    assert_eq!(does(scribe, &format!("dsync 3 {}", path.display())), 0);
+    stage.ask(&["set", &stage.id(), "-u", "now"]).must_succeed();
+    assert_eq!(does(scribe, "slip 3"), 0);
+    are_whole(disk.cut().path(), &["kept"]);
+    stage.ask(&["set", &stage.id(), "-u", "1h"]).must_succeed();
+    // While it is put off it is settled with the rest.
+    let path = disk.path().join("later");
+    warm(stage, scribe, disk.path());
+    assert_eq!(does(scribe, &format!("dsync 3 {}", path.display())), 0);
+    assert_eq!(does(scribe, "slip 3"), 0);
+    stage.ask(&["settle", &stage.id()]).must_succeed();
+    are_whole(disk.cut().path(), &["kept", "later"]);
+}
+
+#[test]
+fn a_write_whose_number_goes_to_another_file_meanwhile_is_synced() {
+    if !as_root("a_write_whose_number_goes_to_another_file_meanwhile_is_synced") {
+        return;
+    }
+    for kind in ["ext4", "xfs", "btrfs"] {
+        let stage = Stage::new("slip");
+        let mut scribe = scribe(&stage, &["-u", "1h"]);
+        is_synced_though_its_number_goes(&stage, &mut scribe, kind);
+        ends_well(&stage, &mut scribe);
+    }
+}
+
+#[test]
+fn so_it_is_in_a_process_that_is_attached() {
+    if !as_root("so_it_is_in_a_process_that_is_attached") {
+        return;
+    }
+    let stage = Stage::new("slip-there");
+    let mut scribe = Running::start(&stage, clean(tool("scribe")));
+    scribe.be_ready();
+    let pid = scribe.pid().to_string();
+    stage
+        .ask(&["attach", "--pid", &pid, "-u", "1h"])
+        .must_succeed();
+    is_synced_though_its_number_goes(&stage, &mut scribe, "ext4");
+    stage.ask(&["detach", &stage.id()]).must_succeed();
+}

@@ -15,6 +15,8 @@
  *   stream PATH     opens a file with O_SYNC for stdio; flush N writes N blocks to it, by stdio
  *   wants PATH      opens a file with O_SYNC as number 7, which stays open in what is executed
  *   append N        appends a block to it
+ *   dsync N PATH    opens a file with O_DSYNC to be kept as number N
+ *   slip N          appends a block to it, while its descriptor becomes one of /dev/null
  *   again           executes itself
  *   filter          has the kernel filter its system calls, of which all pass
  *   jail PATH       changes its root
@@ -34,11 +36,14 @@
 #include <linux/aio_abi.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <linux/userfaultfd.h>
+#include <poll.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
@@ -198,6 +203,47 @@ static int submit(int fd)
 
 static int append(int fd) { return write(fd, block, sizeof block) == sizeof block ? 0 : errno; }
 
+struct slip {
+	int fd, error;
+	char *from;
+};
+
+static void *write_slowly(void *of)
+{
+	struct slip *s = of;
+
+	s->error = write(s->fd, s->from, sizeof block) == sizeof block ? 0 : errno;
+	return NULL;
+}
+
+/* The write waits for its memory, which comes once the number is another file's. */
+static int slip(int fd)
+{
+	struct slip s = { fd, 0, mmap(NULL, sizeof block, PROT_READ | PROT_WRITE,
+				      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) };
+	struct uffdio_api api = { .api = UFFD_API };
+	struct uffdio_register all = { .range = { (uintptr_t)s.from, sizeof block },
+				       .mode = UFFDIO_REGISTER_MODE_MISSING };
+	struct uffdio_copy copy = { .dst = (uintptr_t)s.from,
+				    .src = (uintptr_t)block,
+				    .len = sizeof block };
+	struct pollfd waits = { (int)syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK), POLLIN, 0 };
+	int null = open("/dev/null", O_WRONLY | O_CLOEXEC);
+	pthread_t writer;
+
+	if (null < 0 || ioctl(waits.fd, UFFDIO_API, &api) ||
+	    ioctl(waits.fd, UFFDIO_REGISTER, &all) ||
+	    pthread_create(&writer, NULL, write_slowly, &s))
+		return errno;
+	if (poll(&waits, 1, 60000) != 1 || dup2(null, fd) != fd ||
+	    ioctl(waits.fd, UFFDIO_COPY, &copy))
+		return errno;
+	pthread_join(writer, NULL);
+	close(waits.fd);
+	close(null);
+	return s.error;
+}
+
 static int be_filtered(void)
 {
 	struct sock_filter pass[] = { { BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW } };
@@ -335,6 +381,8 @@ static int obey(const char *verb, char *first, char *second)
 		return want(first);
 	if (!strcmp(verb, "append"))
 		return append(files[n]);
+	if (!strcmp(verb, "slip"))
+		return slip(files[n]);
 	if (!strcmp(verb, "touch"))
 		return touch(first);
 	if (!strcmp(verb, "msync"))
@@ -369,6 +417,8 @@ static int obey(const char *verb, char *first, char *second)
 		return keep_lock(files[n], second);
 	if (!strcmp(verb, "open"))
 		return hold(n, open(second, O_CREAT | O_RDWR | O_APPEND | O_CLOEXEC, 0666));
+	if (!strcmp(verb, "dsync"))
+		return hold(n, open(second, O_CREAT | O_RDWR | O_APPEND | O_DSYNC | O_CLOEXEC, 0666));
 	if (!strcmp(verb, "grow"))
 		return grow(files[n], atoi(second));
 	if (!strcmp(verb, "take"))

@@ -12,7 +12,8 @@
  * the relaxation ends. So the description is marked: F_SETSIG survives dup, exec and SCM_RIGHTS,
  * and a fresh open has none. The marks are the signal numbers that the libcs keep for themselves
  * (32, 33), which no program can mean. A write to a marked description is followed by the request
- * that it implies, which is answered late or made for real like any other. F_GETFL shows the flag.
+ * that it implies, where that may be answered late; otherwise the kernel makes it with the write
+ * (RWF_DSYNC). F_GETFL shows the flag.
  * A program that uses F_SETSIG itself wins: from then on every write of it counts as marked. Not
  * seen: writes that the libc makes inside (stdio on fdopen), see docs/LIMITS.md.
  */
@@ -72,7 +73,8 @@ int sl_mark_flags(int fd)
 	return !mark ? 0 : mark & O_SYNC_BIT_ ? 4 /* RWF_SYNC */ : 2 /* RWF_DSYNC */;
 }
 
-/* After N bytes went to FD: the request that an O_SYNC description implies. */
+/* After N bytes went to FD: the request that an O_SYNC description implies. By then the number may
+ * be another file's: what is to be real is made with the write, where it can be (writes.c). */
 long sl_written(int fd, long n, uint64_t caller)
 {
 	int mark;
@@ -90,7 +92,7 @@ long sl_written(int fd, long n, uint64_t caller)
 		return n;
 	r = sl_sync_written(fd, !(mark & O_SYNC_BIT_),
 			    mark & O_SYNC_BIT_ ? SL_KIND_OSYNC : SL_KIND_ODSYNC, caller);
-	return is_error(r) ? r : n;
+	return is_error(r) && r != -EBADF_ && r != -EINVAL_ ? r : n;
 }
 
 /* Another description of FD, with those of FLAGS that it can have. */

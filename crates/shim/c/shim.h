@@ -77,6 +77,7 @@ extern char **environ __attribute__((weak));
 #define EINVAL_ 22
 #define ESPIPE_ 29
 #define ENOSYS_ 38
+#define EOPNOTSUPP_ 95
 
 #define AT_FDCWD_   (-100)
 #define O_ACCMODE_  3

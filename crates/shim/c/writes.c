@@ -67,11 +67,116 @@ static NOINLINE long write_recorded(int fd, int blocks, long nr, const long a[6]
 	return sl_written(fd, r, caller);
 }
 
+/* A write as pwritev2 makes it. */
+struct flagged {
+	struct {
+		const void *from;
+		size_t len;
+	} one;
+	const void *all;
+	long count, at, high, flags;
+};
+
+/* 0 where pwritev2 cannot make it. */
+static int is_flagged(struct flagged *w, long nr, const long a[6])
+{
+	int is_here = nr == NR_write || nr == NR_writev; /* where the file's offset is */
+
+	w->all = (const void *)a[1], w->count = a[2];
+	w->at = is_here ? -1 : a[3], w->high = is_here ? -1 : a[4], w->flags = 0;
+	switch (nr) {
+	case NR_write:
+	case NR_pwrite64:
+		w->one.from = (const void *)a[1], w->one.len = (size_t)a[2];
+		w->all = &w->one, w->count = 1;
+		break;
+	case NR_writev:
+	case NR_pwritev:
+		break;
+	case NR_pwritev2:
+		w->flags = a[5];
+		return 1;
+	default:
+		return 0;
+	}
+	/* There -1 is no offset. */
+	return is_here || w->at != -1 || (__SIZEOF_LONG__ == 4 && w->high != -1);
+}
+
+/* Whether all that may be put off is: the look before a write costs as much as a small write. */
+static int is_relaxed(void)
+{
+	const struct sl_page *p;
+	unsigned i;
+
+	if (!sl_active() || sl.alone)
+		return sl.alone;
+	for (i = 0; i < sl.levels; i++) {
+		p = sl.level[i].page;
+		if (!LOAD(p->relax) || p->rule_count || LOAD(p->now_mask) & 1 || !sl_lease_runs(p))
+			return 0;
+	}
+	return 1;
+}
+
+/* The RWF_ flags of what the kernel is to do with a write to FD, since it may not be put off; 0
+ * where there is nothing to do, or where a filter of the program's own may forbid the call. */
+static int real_flags(int fd, struct verdict *v)
+{
+	int flags;
+
+	if (LIKELY(!sl_any_stripped()) || sl.outside || is_relaxed())
+		return 0;
+	flags = sl_mark_flags(fd);
+	v->kept = SL_KEPT_NOW;
+	if (!flags || !sl_active())
+		return flags;
+	if (sl_maybe_later())
+		v->kept = sl_would_keep(fd);
+	return v->kept == LATER ? 0 : flags;
+}
+
+/* The kernel makes the request with the write: it keeps the file for the whole call, while another
+ * thread, or the handler of a signal that comes meanwhile, may give the number to another file. */
+static NOINLINE long write_synced(int fd, int blocks, const struct flagged *w, int flags,
+				  const struct verdict *v, uint64_t caller)
+{
+	unsigned kind = flags & 4 /* RWF_SYNC */ ? SL_KIND_OSYNC : SL_KIND_ODSYNC;
+	long high = __SIZEOF_LONG__ == 8 ? sl_cookie() : w->high;
+	struct note n;
+	long r;
+
+	n.on = 0;
+	if (sl_active() && sl_note(&n, kind, fd, caller))
+		sl_note_real(&n);
+	if (blocks)
+		r = sl_cancellable(NR_pwritev2, fd, (long)w->all, w->count, w->at, high,
+				   w->flags | flags);
+	else
+		r = raw6(NR_pwritev2, fd, w->all, w->count, w->at, high, w->flags | flags);
+	if (r <= 0 || !sl_active())
+		return r;
+	sl_count_request(0);
+	sl_count_kept(v->kept, 0);
+	n.e.bytes += n.on ? (uint64_t)r : 0;
+	sl_note_end(&n, v, SL_DONE_REAL, r);
+	return r;
+}
+
 /* A write of any kind: cancellable while it BLOCKS, then the request that a mark on FD implies. */
 long sl_write_call(int fd, int blocks, long nr, const long a[6], uint64_t caller)
 {
+	struct verdict v;
+	struct flagged w;
+	int flags = real_flags(fd, &v);
 	long r;
 
+	if (UNLIKELY(flags) && is_flagged(&w, nr, a)) {
+		r = write_synced(fd, blocks, &w, flags, &v, caller);
+		/* Nothing was written: a file or a filter that has no such call. */
+		if (r != -ENOSYS_ && r != -EOPNOTSUPP_ && r != -EPERM_)
+			return r;
+	}
 	if (UNLIKELY(sl_active() && sl_recording()))
 		return write_recorded(fd, blocks, nr, a, caller);
 	r = make_write(blocks, nr, a);

@@ -121,6 +121,7 @@ pub const MADE: &[Made] = &[
         347,
         &[Any, Any, Is(1), Any, Is(1), Is(0)],
     )),
+    if_possible(made("pwritev2", 328, 379, &[])),
     made("statx", 332, 383, &[]),
 ];
 

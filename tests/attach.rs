@@ -5,6 +5,7 @@ mod aarch64;
 mod cycles;
 mod ends;
 mod follow;
+mod forks;
 mod opened;
 pub mod refusals;
 mod sandboxed;

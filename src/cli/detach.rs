@@ -3,7 +3,7 @@
 use super::paid::is_paid;
 use super::set::ask_named;
 use super::OURS;
-use crate::reach::attach::target::{self, Refusal};
+use crate::reach::attach::target::{self, Incarnation, Refusal};
 use crate::reach::attach::{Told, Whose, Work};
 use crate::reach::whom::{self, Seen};
 use crate::session::belongings::memory_of;
@@ -11,12 +11,14 @@ use crate::session::control::{self, is_there, listed, Request};
 use crate::session::last_report::LastReport;
 use crate::session::stale::Debtor;
 use crate::session::supervisor::reached::{not_let_go, not_seen, still_held};
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 use synclater_model::report::message::Trouble;
 use synclater_model::report::number::counted;
 use synclater_sys::clock::{LeaseClock, Reading};
+use synclater_sys::process;
 use synclater_sys::sharing::Known;
 
 /// Ends a session that was attached: lets go of its processes, settles what they owe, and reports.
@@ -56,10 +58,11 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
     }
     // Another session may be called so, in another SYNCLATER_RUN_DIR say; its memory is not.
     let name = memory.as_deref().and_then(Path::file_name);
-    let left = whom::left_by(&name.map_or(id.into(), OsStr::to_string_lossy));
+    let name = name.map_or(id.into(), OsStr::to_string_lossy);
+    let left = whom::left_by(&name);
     match LastReport::take(id) {
         None if left.found.is_empty() => ask(args),
-        last => let_go_of_all(args, &debtor, left, last),
+        last => let_go_of_all(args, &debtor, &name, left, last),
     }
 }
 
@@ -71,37 +74,23 @@ fn ask(args: &Args) -> anyhow::Result<i32> {
     Ok(done.status)
 }
 
-/// Lets go of what a session has left that is over, and says what it had to say.
+/// Lets go of what a session has left that is over, and says what it had to say. `left` is the
+/// first look for what has memory called `name`.
 fn let_go_of_all(
     args: &Args,
     debtor: &Debtor,
+    name: &str,
     left: Seen,
     last: Option<LastReport>,
 ) -> anyhow::Result<i32> {
     let id = &args.session;
-    let clock = LeaseClock::new(Reading::now());
-    let (mut freed, mut held, mut others) = (0, false, Vec::new());
     let stuck = last.as_ref().map_or(&[][..], |l| &l.stuck);
-    let is_stuck = |pid: &u32| {
-        { stuck.iter() }.any(|(of, program)| of == pid && target::executes(*pid, *program))
-    };
-    // What they have forked executes what they do.
-    let exes: Vec<String> = left.found.iter().map(|pid| target::exe_of(*pid)).collect();
-    let is_fork = |pid: &u32| exes.contains(&target::exe_of(*pid));
-    let mut unseen = left.silent;
-    unseen.retain(|pid| is_stuck(pid) || is_fork(pid));
-    unseen.extend(left.closed.into_iter().filter(is_stuck));
-    let mut known = Known::nobody();
-    for pid in left.found {
-        match let_go(id, (pid, &mut known), clock)? {
-            LetGo::Freed { sites } => freed += u64::from(sites > 0),
-            LetGo::Others(trouble) => others.push(trouble),
-            LetGo::Held(trouble) => {
-                held = true;
-                super::say(&format!("{trouble}\n"));
-            }
-        }
-    }
+    let Gone {
+        freed,
+        mut held,
+        others,
+        unseen,
+    } = let_go_of_each(id, name, left, stuck)?;
     // Names are used again: those of another session were meant only where there is none but that.
     if freed == 0 && !held && last.is_none() {
         held = !others.is_empty();
@@ -129,6 +118,85 @@ fn let_go_of_all(
     Ok(if held { OURS } else { status })
 }
 
+/// What became of the processes that a session has left.
+#[derive(Default)]
+struct Gone {
+    /// So many were put back.
+    freed: u64,
+    /// One was not; it has been told of.
+    held: bool,
+    /// What is to be said of those of another session.
+    others: Vec<Trouble>,
+    /// Those of which it is not known.
+    unseen: Vec<u32>,
+}
+
+/// Lets go of each, and of what they have forked meanwhile. `stuck` is what the session itself
+/// could not let go of.
+fn let_go_of_each(
+    id: &str,
+    name: &str,
+    mut left: Seen,
+    stuck: &[(u32, Incarnation)],
+) -> std::io::Result<Gone> {
+    let clock = LeaseClock::new(Reading::now());
+    let is_stuck = |pid: &u32| {
+        { stuck.iter() }.any(|(of, program)| of == pid && target::executes(*pid, *program))
+    };
+    let (mut gone, mut known) = (Gone::default(), Known::nobody());
+    let (mut done, mut exes) = (BTreeSet::new(), BTreeSet::new());
+    let until = Instant::now() + STORM;
+    loop {
+        let who = |pid: &u32| Some((*pid, process::began(*pid)?));
+        let mut fresh: Vec<_> = left.found.iter().filter_map(who).collect();
+        fresh.retain(|who| done.insert(*who));
+        // What they have forked executes what they do.
+        exes.extend(fresh.iter().map(|(pid, _)| target::exe_of(*pid)));
+        let before = gone.freed;
+        for (pid, _) in &fresh {
+            match let_go(id, (*pid, &mut known), clock)? {
+                LetGo::Freed { sites } => gone.freed += u64::from(sites > 0),
+                LetGo::Others(trouble) => gone.others.push(trouble),
+                LetGo::Held(trouble) => {
+                    gone.held = true;
+                    super::say(&format!("{trouble}\n"));
+                }
+            }
+        }
+        // What is forked by those that are as they were is so, too, whatever memory it has.
+        if gone.freed == before {
+            break;
+        }
+        if Instant::now() > until {
+            gone.held = true;
+            super::say(&format!("{}\n", forks_too_fast(id)));
+            break;
+        }
+        left = whom::left_by(name);
+    }
+    let is_fork = |pid: &u32| exes.contains(&target::exe_of(*pid));
+    gone.unseen = left.silent;
+    gone.unseen.retain(|pid| is_stuck(pid) || is_fork(pid));
+    gone.unseen.extend(left.closed.into_iter().filter(is_stuck));
+    Ok(gone)
+}
+
+/// So long it is looked for what is forked meanwhile.
+const STORM: Duration = Duration::from_secs(60);
+
+/// What is said where each look finds another one.
+fn forks_too_fast(id: &str) -> Trouble {
+    Trouble::new(
+        format!("cannot let go of all that {id} has left"),
+        format!(
+            "after {} s of it there are still new ones: they fork",
+            STORM.as_secs()
+        ),
+        format!("end what forks, or once it forks less: synclater detach {id}"),
+        "they make every sync request for real; code of theirs may still lead through the gate",
+    )
+}
+
 /// How long it is waited for whoever settles in a dead session's place.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -150,6 +218,9 @@ fn let_go(id: &str, (pid, known): (u32, &mut Known), clock: LeaseClock) -> std::
     let begun = Instant::now();
     let whose = Whose { page: None, clock };
     let mut last = Refusal::new("", "try again in a moment");
+    let Some(program) = target::incarnation(pid) else {
+        return Ok(LetGo::Freed { sites: 0 });
+    };
     while begun.elapsed() < Duration::from_secs(5) {
         known.renew();
         match until_finished(Work::detach(pid, whose, known)?) {
@@ -158,6 +229,10 @@ fn let_go(id: &str, (pid, known): (u32, &mut Known), clock: LeaseClock) -> std::
                     super::say(&format!("synclater: {pid}: {why}\n"));
                 }
                 return Ok(LetGo::Freed { sites });
+            }
+            // It has ended meanwhile, or executes something else.
+            Told::Refused { .. } | Told::Busy { .. } if !target::executes(pid, program) => {
+                return Ok(LetGo::Freed { sites: 0 });
             }
             Told::Refused { refusal } => {
                 return Ok(LetGo::Held(not_let_go(id, pid, &refusal)));

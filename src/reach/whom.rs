@@ -9,6 +9,7 @@
 use super::attach::target::{exe_of, executes, may_be_same, Incarnation, Refusal};
 use super::seen_here::Program;
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -258,11 +259,19 @@ pub struct Seen {
     pub closed: Vec<u32>,
 }
 
-/// Processes that have a page mapped that lies, or lay, at `page`.
+/// Processes that have a page mapped that lies, or lay, in a folder called like that of `page`: its
+/// name is a random one, while its way may be another one in their view, or by a symbolic link.
 #[must_use]
 pub fn in_session(page: &Path) -> Seen {
-    let page = page.to_string_lossy();
-    with_page(Duration::from_secs(1), Looks::Two, |name| name == page)
+    let folder = page.parent().and_then(Path::file_name);
+    let is_it = |name: &str| folder.is_some() && folder_of(name) == folder;
+    with_page(Duration::from_secs(1), Looks::Two, is_it)
+}
+
+/// What the folder of a page is called.
+fn folder_of(page: &str) -> Option<&OsStr> {
+    let folder = page.strip_suffix("/page").map(Path::new);
+    folder.filter(|f| f.is_absolute()).and_then(Path::file_name)
 }
 
 /// How long a command looks for what was left: it has no heartbeat.
@@ -272,19 +281,17 @@ const PATIENCE: Duration = Duration::from_secs(30);
 #[must_use]
 pub fn left_by(id: &str) -> Seen {
     with_page(PATIENCE, Looks::Two, |name| {
-        let folder = name
-            .strip_suffix("/page")
-            .and_then(|n| n.rsplit('/').next());
+        let folder = folder_of(name).map(OsStr::to_string_lossy);
         folder.is_some_and(|f| f == id || f.split('.').next() == Some(id))
     })
 }
 
-/// Processes that have a page mapped that lies, or lay, in none of these folders.
+/// Processes that have a page mapped that lies, or lay, in none of these folders, by their names.
 #[must_use]
 pub fn outside(folders: &[PathBuf]) -> Vec<u32> {
     let seen = with_page(PATIENCE, Looks::One, |name| {
-        let folder = name.strip_suffix("/page").map(Path::new);
-        folder.is_some_and(|f| f.is_absolute() && !folders.iter().any(|known| known == f))
+        let folder = folder_of(name);
+        folder.is_some() && !folders.iter().any(|known| known.file_name() == folder)
     });
     seen.found
 }

@@ -22,9 +22,9 @@ use synclater_sys::sharing::{self, Known};
 /// At most so many processes are stopped at a time.
 const AT_ONCE: usize = 4;
 
-/// So often it is looked at the end for processes to let go of, as long as some say nothing: a busy
-/// machine, too, keeps a look waiting.
-const LOOKS_AT_THE_END: u32 = 4;
+/// So often in a row it is looked at the end for processes to let go of where some say nothing: a
+/// busy machine, too, keeps a look waiting.
+const LOOKS: u32 = 4;
 
 /// Programs that are not reached are named up to this number.
 pub(super) const NAMED: usize = 1000;
@@ -44,8 +44,11 @@ pub struct Reach {
     stuck: Vec<(u32, Refusal)>,
     /// Those of which it is not known whether there is something to let go of.
     unseen: Vec<u32>,
-    /// How often it was looked for processes to let go of.
-    looks_at_the_end: u32,
+    /// At so many looks in a row there were some.
+    looks: u32,
+    /// Since the last look for processes to let go of, one was put back or attached: what it has
+    /// forked meanwhile is as it was.
+    may_have_forked: bool,
     detached: u64,
     pause_of_detach: Duration,
     leaving: bool,
@@ -78,7 +81,8 @@ impl Reach {
             held: Vec::new(),
             stuck: Vec::new(),
             unseen: Vec::new(),
-            looks_at_the_end: 0,
+            looks: 0,
+            may_have_forked: true,
             detached: 0,
             pause_of_detach: Duration::ZERO,
             leaving: false,
@@ -185,14 +189,19 @@ impl Reach {
         tasked || self.attached.keys().any(is_it) || self.refused.keys().any(is_it)
     }
 
+    /// Whether there may be more to let go of than there was at the last look. What is forked by
+    /// those that were put back is as they are: whoever forks fast keeps nobody waiting.
+    fn is_to_look(&mut self) -> bool {
+        std::mem::take(&mut self.may_have_forked) || self.looks_once_more()
+    }
+
     /// Whether somebody said nothing at the last look, and may at the next one.
     fn looks_once_more(&self) -> bool {
-        !self.unseen.is_empty() && self.looks_at_the_end < LOOKS_AT_THE_END
+        (1..LOOKS).contains(&self.looks)
     }
 
     /// Detaches what has the session's page and is not being detached yet.
     fn let_go_of_all(&mut self, page: &std::path::Path) {
-        self.looks_at_the_end = self.looks_at_the_end.saturating_add(1);
         let mut all: BTreeSet<Who> = self.attached.keys().copied().collect();
         let seen = whom::in_session(page);
         let forked = seen.found.into_iter();
@@ -216,6 +225,11 @@ impl Reach {
             .filter(is_like_one)
             .filter(|pid| may_be_forked(pid))
             .collect();
+        self.looks = if self.unseen.is_empty() {
+            0
+        } else {
+            self.looks + 1
+        };
         for who in all {
             // What is being attached at this moment is let go of when that is over.
             let is_busy = self.tasks.iter().any(|t| t.who == who);
@@ -315,6 +329,7 @@ impl Reach {
             } => {
                 let exe = target::exe_of(pid);
                 let pause = Duration::from_nanos(pause_ns);
+                self.may_have_forked = true;
                 self.attached.insert(
                     task.who,
                     Reached {
@@ -332,8 +347,11 @@ impl Reach {
             // It is in another session by now.
             Told::Others { .. } | Told::Left { .. } => {}
             Told::Detached {
-                pause_ns, marked, ..
+                pause_ns,
+                marked,
+                sites,
             } => {
+                self.may_have_forked |= sites > 0;
                 self.held.extend(still_held(marked).map(|why| (pid, why)));
                 self.detached += 1;
                 self.pause_of_detach = self.pause_of_detach.max(Duration::from_nanos(pause_ns));
@@ -496,7 +514,7 @@ impl Supervisor {
         if !reach.leaving {
             reach.look();
         }
-        if reach.leaving && !reach.is_busy() {
+        if reach.leaving && !reach.is_busy() && reach.is_to_look() {
             // What was forked or attached meanwhile.
             reach.let_go_of_all(&self.shared.path);
         }

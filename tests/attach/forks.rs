@@ -1,0 +1,113 @@
+//! What is forked while its session ends.
+
+use super::*;
+use crate::harness::command::run;
+use crate::harness::disk::keep_mounts_private;
+use crate::sessions::death::children;
+use crate::sessions::stage::as_root;
+use rustix::process::{kill_process, Signal};
+
+/// Forks until there is a file `enough`; each other child lives until there is one `done`.
+const STORM: &str = "\
+import os, sys, time
+there = lambda name: os.path.exists(sys.argv[1] + '/' + name)
+fd = os.open(sys.argv[1] + '/file', os.O_CREAT | os.O_RDWR)
+print('ready', flush=True)
+k = 0
+while not there('done'):
+    os.fsync(fd)
+    if not there('enough'):
+        k += 1
+        if not os.fork():
+            end = time.monotonic() + 0.2
+            while not there('done') and (k % 2 or time.monotonic() < end):
+                os.fsync(fd)
+                time.sleep(0.2)
+            os._exit(0)
+        time.sleep(0.02)
+    elif k:
+        time.sleep(0.02)
+while k:
+    os.wait()
+    k -= 1
+";
+
+/// The storm, attached by `ask`, once it has forked some; the session's name.
+fn storm(stage: &Stage, ask: &dyn Fn(&[&str]) -> Outcome) -> (Running, String) {
+    let mut command = clean("python3");
+    command.args(["-c", STORM]).arg(stage.work());
+    let mut storm = Running::start(stage, command);
+    storm.be_ready();
+    let pid = number(storm.pid());
+    let outcome = ask(&["attach", "--json", "--pid", &pid, "-u", "1h"]).must_succeed();
+    let told: Value = serde_json::from_str(&outcome.stdout).expect("JSON");
+    let session = told["id"].as_str().expect("an id").to_owned();
+    assert!(until(LIMIT, || forked(&storm).len() > 20));
+    (storm, session)
+}
+
+fn forked(storm: &Running) -> Vec<Pid> {
+    children(storm.pid(), "python3")
+}
+
+/// None of the processes has code of ours; then it ends.
+fn all_are_let_go_of(stage: &Stage, mut storm: Running) {
+    let touch = |name: &str| std::fs::write(stage.work().join(name), "").expect("a file");
+    touch("enough");
+    // Those that live for a moment are zombies by then: they have no code.
+    let lives = |pid: &Pid| !crate::sessions::death::is_gone(pid);
+    let few = until(LIMIT, || {
+        let all = forked(&storm);
+        all.iter().filter(|pid| lives(pid)).count() * 2 <= all.len() + 1
+    });
+    assert!(few, "{:?}", forked(&storm));
+    let all: Vec<Pid> = { forked(&storm).into_iter() }.filter(lives).collect();
+    assert!(all.len() > 5, "{all:?}");
+    let changed = |pid: Pid| !changed_code(pid).is_empty();
+    let left = { all.iter().copied() }.filter(|pid| changed(*pid)).count();
+    assert_eq!(left, 0, "of {}", all.len());
+    assert!(!changed(storm.pid()));
+    touch("done");
+    storm.end().must_succeed();
+}
+
+#[test]
+fn what_is_forked_is_let_go_of_whatever_its_folder_is_called() {
+    if !as_root("what_is_forked_is_let_go_of_whatever_its_folder_is_called") {
+        return;
+    }
+    keep_mounts_private();
+    let stage = Stage::new("linked");
+    // Where it lies in memory, that lies in the folder; the kernel names it without the link.
+    let mut mount = clean("mount");
+    run(mount
+        .args(["-t", "tmpfs", "-o", "mode=711", "none"])
+        .arg(stage.run_dir()))
+    .must_succeed();
+    let link = stage.file("link");
+    std::os::unix::fs::symlink(".", &link).expect("a link");
+    let dir = link.join("run");
+    let ask = |words: &[&str]| run(stage.synclater(words).env("SYNCLATER_RUN_DIR", &dir));
+    let (storm, session) = storm(&stage, &ask);
+    ask(&["detach", &session]).must_succeed();
+    all_are_let_go_of(&stage, storm);
+    run(clean("umount").arg("-l").arg(stage.run_dir())).must_succeed();
+}
+
+#[test]
+fn what_is_forked_while_a_dead_session_is_let_go_of_is_let_go_of_too() {
+    let stage = Stage::new("storm");
+    let ask = |words: &[&str]| stage.ask(words);
+    let (storm, session) = storm(&stage, &ask);
+    for pid in stage.of_synclater() {
+        // It may have ended by itself.
+        let _ = kill_process(pid, Signal::KILL);
+    }
+    let outcome = ask(&["detach", &session]);
+    // What it owes may be settled by nobody else, and then it is said.
+    let is_settled = !outcome.stderr.contains("not everything is settled");
+    let status = outcome.status.code();
+    assert_eq!(status, Some(if is_settled { 0 } else { 125 }), "{outcome}");
+    assert!(!outcome.stderr.contains("cannot let go of"), "{outcome}");
+    all_are_let_go_of(&stage, storm);
+}

@@ -14,6 +14,7 @@ mod keepers;
 mod ledger;
 mod model;
 mod mounts;
+mod numbers;
 mod strangers;
 mod told;
 mod unreadable;

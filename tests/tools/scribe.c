@@ -29,6 +29,9 @@
  *                   whether the lock is still there
  *   tell PROGRAM …  has another program run
  *   sync            makes everything durable
+ *
+ * As `scribe beside FOLDER` it is a thread with a table of descriptors of its own, whose numbers
+ * are those of files in FOLDER for the first thread.
  */
 #include <aio.h>
 #include <errno.h>
@@ -426,12 +429,27 @@ static int obey(const char *verb, char *first, char *second)
 	return EINVAL;
 }
 
+/* Holds files of a folder under each number that a thread with its own table gets first. */
+static int have_files(const char *folder)
+{
+	char path[4096];
+
+	for (int i = 0; i < 40; i++) {
+		snprintf(path, sizeof path, "%s/held-%d", folder, i);
+		if (open(path, O_CREAT | O_RDWR | O_CLOEXEC, 0666) < 0)
+			return errno;
+	}
+	return 0;
+}
+
 static void *serve(void *apart)
 {
 	char line[8192];
 
 	if (apart && unshare(CLONE_FILES))
 		exit(99);
+	if (apart && !strcmp(apart, "beside"))
+		close_range(3, ~0u, 0);
 
 	memset(block, 'k', sizeof block);
 	setvbuf(stdout, NULL, _IOLBF, 0);
@@ -453,6 +471,9 @@ int main(int argc, char **argv)
 
 	if (argc < 2)
 		serve(NULL);
+	if (argc > 2 && !strcmp(argv[1], "beside"))
+		return have_files(argv[2]) || pthread_create(&thread, NULL, serve, argv[1]) ||
+		       pthread_join(thread, NULL);
 	if (strcmp(argv[1], "apart") || pthread_create(&thread, NULL, serve, argv[1]))
 		return 99;
 	pthread_exit(NULL);

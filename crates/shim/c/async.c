@@ -106,11 +106,7 @@ static int may_change(void)
 #ifdef SL_GATE
 	return 0;
 #else
-	unsigned i, net = 0;
-
-	for (i = 0; i < sl.levels; i++)
-		net |= LOAD_RELAXED(sl.level[i].page->net);
-	return sl.filters <= !!net && !raw1(NR_unshare, 0x100 /* CLONE_VM: changes nothing */);
+	return !sl_is_filtered() && !raw1(NR_unshare, 0x100 /* CLONE_VM: changes nothing */);
 #endif
 }
 

@@ -226,21 +226,44 @@ int sl_copy_in(void *to, const void *from, size_t len)
 	return r > 0 || r == -EFAULT_ ? 0 : -1;
 }
 
-/* The magic link to FD, which readlink and open take. */
-void sl_fd_link(int fd, char link[32])
+/* FD in decimal. */
+void sl_digits(int fd, char text[12])
 {
-	static const char head[] = "/proc/self/fd/";
 	char digits[12];
-	int n = 0, at;
+	int n = 0, at = 0;
 
-	for (at = 0; head[at]; at++)
-		link[at] = head[at];
 	do
 		digits[n++] = (char)('0' + fd % 10);
 	while (fd /= 10);
 	while (n)
-		link[at++] = digits[--n];
-	link[at] = 0;
+		text[at++] = digits[--n];
+	text[at] = 0;
+}
+
+/* The magic link to FD, for a name to be shown: behind a chroot it may be anybody's. */
+void sl_fd_link(int fd, char link[32])
+{
+	static const char head[] = "/proc/thread-self/fd/";
+	int at;
+
+	for (at = 0; head[at]; at++)
+		link[at] = head[at];
+	sl_digits(fd, link + at);
+}
+
+/* Whether a filter that is no session's may forbid a call that the program has not made, or kill at
+ * it. What is attached was looked at then. */
+int sl_is_filtered(void)
+{
+#ifdef SL_GATE
+	return sl.outside;
+#else
+	unsigned i, net = 0;
+
+	for (i = 0; i < sl.levels; i++)
+		net |= LOAD_RELAXED(sl.level[i].page->net);
+	return sl.filters > !!net;
+#endif
 }
 
 /* Asks the supervisor about a number that the page does not know; FD has it, or is -1. */

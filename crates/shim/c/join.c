@@ -156,7 +156,8 @@ static int join(const char *at, long len)
 	long i, last = 0;
 
 	if (len <= 0 || len > (long)sizeof path - 16) {
-		has_filter = seccomp_filters() > 0;
+		sl.filters = seccomp_filters();
+		has_filter = sl.filters > 0;
 		return 0;
 	}
 	for (i = 0; i < len; i++) {

@@ -213,6 +213,7 @@ static void step_back(void)
 	for (fd = 0; looks && fd < INHERITED && !sl_marks.here; fd++)
 		sl_marks.here = sl_mark_of(fd) != 0;
 	sl.outside = 1;
+	sl.filters = UINT32_MAX;
 }
 
 void sl_before_filter(long nr, long option)

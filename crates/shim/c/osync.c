@@ -95,15 +95,36 @@ long sl_written(int fd, long n, uint64_t caller)
 	return is_error(r) && r != -EBADF_ && r != -EINVAL_ ? r : n;
 }
 
-/* Another description of FD, with those of FLAGS that it can have. */
+/* Whether two descriptors are of one file. */
+static int is_same_file(int a, int b)
+{
+	enum { INO = 0x20 / 8, DEV = 0x88 / 8 };
+	uint64_t of_a[32], of_b[32];
+	int at = 0x1000 | 0x4000; /* EMPTY_PATH, DONT_SYNC */
+
+	return !is_error(raw5(NR_statx, a, "", at, 0x100 /* INO */, of_a)) &&
+	       !is_error(raw5(NR_statx, b, "", at, 0x100, of_b)) && of_a[INO] == of_b[INO] &&
+	       of_a[DEV] == of_b[DEV];
+}
+
+/* Another description of FD, with those of FLAGS that it can have. Its number is what this thread
+ * has under it: the fresh one is compared all the same, since it takes the other's place. */
 static long opened_again(int fd, int flags)
 {
 	int keep = flags & (O_ACCMODE_ | O_APPEND_ | O_NONBLOCK_ | O_DIRECT_ | O_LARGEFILE_ |
 			    O_NOATIME_ | O_SYNC_BIT_ | O_DSYNC_);
-	char link[32];
+	long fds = sl_open_fds(), r;
+	char name[12];
 
-	sl_fd_link(fd, link);
-	return raw6(NR_openat, AT_FDCWD_, link, keep | O_CLOEXEC_, 0, 0, sl_cookie());
+	if (is_error(fds))
+		return fds;
+	sl_digits(fd, name);
+	r = raw6(NR_openat, fds, name, keep | O_CLOEXEC_, 0, 0, sl_cookie());
+	raw1(NR_close, fds);
+	if (is_error(r) || is_same_file((int)r, fd))
+		return r;
+	raw1(NR_close, r);
+	return -ENOENT_;
 }
 
 /* Whether something may still be put off. The gate is taken out of a program at some time; what is

@@ -52,15 +52,19 @@ void sl_apply_exe_rules(struct level *l, const char *exe)
 
 static const char *path_of(const struct subject *s, char *buf, long size)
 {
-	char link[32];
-	long r;
+	char name[12];
+	long fds, r;
 
 	if (s->path)
 		return s->path;
 	if (s->fd < 0)
 		return NULL;
-	sl_fd_link(s->fd, link);
-	r = raw4(NR_readlinkat, AT_FDCWD_, link, buf, size - 1);
+	fds = sl_open_fds();
+	if (is_error(fds))
+		return NULL;
+	sl_digits(s->fd, name);
+	r = raw4(NR_readlinkat, fds, name, buf, size - 1);
+	raw1(NR_close, fds);
 	if (r <= 0)
 		return NULL;
 	buf[r] = 0;

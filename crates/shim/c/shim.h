@@ -158,7 +158,7 @@ extern struct state {
 	uint32_t ready;    /* 0 no, 1 being set up, 2 done */
 	uint32_t levels;   /* sessions found; with dead set, none of them counts */
 	uint32_t alone;    /* SYNCLATER_UNTIL=never and no session */
-	uint32_t filters;  /* seccomp filters that it had at its start (library only) */
+	uint32_t filters;  /* seccomp filters that it had at its start, or many (library only) */
 	uint32_t outside; /* it has a seccomp filter of its own, or could not join: all is real */
 	uint32_t followed; /* what the victim executes is reached, too (gate only) */
 	uint32_t keeps_sync; /* O_SYNC is not taken off: it may write unseen (gate only) */
@@ -169,6 +169,8 @@ extern struct state {
 /* session.c */
 int sl_make_mine(void);
 long sl_read_file(const char *path, char *buf, long size);
+long sl_open_proc(const char *path, int flags);
+long sl_open_fds(void);
 void *sl_map(long fd, uint32_t size, uint64_t at);
 uint32_t sl_number_in(const char *text);
 uint32_t sl_owner_of(int fd);
@@ -345,6 +347,8 @@ void sl_ring(struct sl_slots *slots);
 long sl_futex_wait(uint32_t *word, uint32_t value, long ms);
 int sl_copy_in(void *to, const void *from, size_t len);
 void sl_fd_link(int fd, char link[32]);
+void sl_digits(int fd, char text[12]);
+int sl_is_filtered(void);
 long sl_type(int dir, const char *path, int at);
 
 /* glob.c */

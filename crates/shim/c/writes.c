@@ -89,6 +89,8 @@ static int is_flagged(struct flagged *w, long nr, const long a[6])
 	case NR_pwrite64:
 		w->one.from = (const void *)a[1], w->one.len = (size_t)a[2];
 		w->all = &w->one, w->count = 1;
+		if (a[2] < 0) /* too long for a vector */
+			return 0;
 		break;
 	case NR_writev:
 	case NR_pwritev:
@@ -125,7 +127,7 @@ static int real_flags(int fd, struct verdict *v)
 {
 	int flags;
 
-	if (LIKELY(!sl_any_stripped()) || sl.outside || is_relaxed())
+	if (LIKELY(!sl_any_stripped()) || is_relaxed() || sl_is_filtered())
 		return 0;
 	flags = sl_mark_flags(fd);
 	v->kept = SL_KEPT_NOW;
@@ -163,6 +165,14 @@ static NOINLINE long write_synced(int fd, int blocks, const struct flagged *w, i
 	return r;
 }
 
+/* Whether such a write was not made: by a file that has no such call, or a filter that lets none
+ * pass, whatever that says. A disk's errors are no such answers. */
+static int is_refused(long r)
+{
+	return !r || r == -ENOSYS_ || r == -EOPNOTSUPP_ || r == -EPERM_ || r == -EACCES_ ||
+	       r == -EINVAL_;
+}
+
 /* A write of any kind: cancellable while it BLOCKS, then the request that a mark on FD implies. */
 long sl_write_call(int fd, int blocks, long nr, const long a[6], uint64_t caller)
 {
@@ -173,8 +183,7 @@ long sl_write_call(int fd, int blocks, long nr, const long a[6], uint64_t caller
 
 	if (UNLIKELY(flags) && is_flagged(&w, nr, a)) {
 		r = write_synced(fd, blocks, &w, flags, &v, caller);
-		/* Nothing was written: a file or a filter that has no such call. */
-		if (r != -ENOSYS_ && r != -EOPNOTSUPP_ && r != -EPERM_)
+		if (!is_refused(r))
 			return r;
 	}
 	if (UNLIKELY(sl_active() && sl_recording()))

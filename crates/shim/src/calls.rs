@@ -51,8 +51,6 @@ const fn if_possible(made: Made) -> Made {
     }
 }
 
-/// `AT_FDCWD`.
-const HERE: Argument = Is(-100);
 const O_CREAT: u32 = 0o100;
 const O_CLOEXEC: u32 = 0o2_000_000;
 
@@ -110,8 +108,8 @@ pub const MADE: &[Made] = &[
     made("futex", 202, 240, &[Any, Is(1), Is(1)]),
     made("clock_gettime", 228, 403, &[Is(0)]),
     made("tgkill", 234, 270, &[Any, Any, Is(23)]),
-    made("openat", 257, 295, &[HERE, Any, Within(!O_CREAT), Is(0)]),
-    made("readlinkat", 267, 305, &[HERE]),
+    made("openat", 257, 295, &[Any, Any, Within(!O_CREAT), Is(0)]),
+    made("readlinkat", 267, 305, &[]),
     made("sync_file_range", 277, 314, &[]),
     made("fallocate", 285, 324, &[Any, Is(0)]),
     made("dup3", 292, 330, &[Any, Any, Within(O_CLOEXEC)]),

@@ -154,7 +154,7 @@ fn let_go_of_each(
         exes.extend(fresh.iter().map(|(pid, _)| target::exe_of(*pid)));
         let before = gone.freed;
         for (pid, _) in &fresh {
-            match let_go(id, (*pid, &mut known), clock)? {
+            match let_go(id, name != id, (*pid, &mut known), clock)? {
                 LetGo::Freed { sites } => gone.freed += u64::from(sites > 0),
                 LetGo::Others(trouble) => gone.others.push(trouble),
                 LetGo::Held(trouble) => {
@@ -177,7 +177,11 @@ fn let_go_of_each(
     let is_fork = |pid: &u32| exes.contains(&target::exe_of(*pid));
     gone.unseen = left.silent;
     gone.unseen.retain(|pid| is_stuck(pid) || is_fork(pid));
-    gone.unseen.extend(left.closed.into_iter().filter(is_stuck));
+    let first = done.iter().map(|(_, began)| *began).min();
+    let names = done.iter().map(|(pid, _)| whom::name_of(*pid)).collect();
+    let is_hidden = |pid: &u32| first.is_some() && whom::may_be_hidden_fork(*pid, first, &names);
+    let hidden = |pid: &u32| is_stuck(pid) || is_hidden(pid);
+    gone.unseen.extend(left.closed.into_iter().filter(hidden));
     Ok(gone)
 }
 
@@ -213,8 +217,14 @@ enum LetGo {
     Others(Trouble),
 }
 
-/// Lets go of a process that the dead session `id` left.
-fn let_go(id: &str, (pid, known): (u32, &mut Known), clock: LeaseClock) -> std::io::Result<LetGo> {
+/// Lets go of a process that the dead session `id` left; `is_its` where its memory says so, and not
+/// only a name that another one may have.
+fn let_go(
+    id: &str,
+    is_its: bool,
+    (pid, known): (u32, &mut Known),
+    clock: LeaseClock,
+) -> std::io::Result<LetGo> {
     let begun = Instant::now();
     let whose = Whose { page: None, clock };
     let mut last = Refusal::new("", "try again in a moment");
@@ -237,6 +247,8 @@ fn let_go(id: &str, (pid, known): (u32, &mut Known), clock: LeaseClock) -> std::
             Told::Refused { refusal } => {
                 return Ok(LetGo::Held(not_let_go(id, pid, &refusal)));
             }
+            // Its lease runs for a moment.
+            Told::Others { refusal } if is_its => last = refusal,
             Told::Others { refusal } => return Ok(LetGo::Others(others(pid, refusal))),
             Told::Busy { why } => last.why = why,
             Told::Attached { .. } | Told::Left { .. } => {}

@@ -4,7 +4,7 @@ use super::*;
 use crate::harness::command::run;
 use crate::harness::disk::keep_mounts_private;
 use crate::sessions::death::children;
-use crate::sessions::stage::as_root;
+use crate::sessions::stage::{as_root, AS_NOBODY, SYNCLATER};
 use rustix::process::{kill_process, Signal};
 
 /// Forks until there is a file `enough`; each other child lives until there is one `done`.
@@ -21,8 +21,7 @@ while not there('done'):
         if not os.fork():
             end = time.monotonic() + 0.2
             while not there('done') and (k % 2 or time.monotonic() < end):
-                os.fsync(fd)
-                time.sleep(0.2)
+                time.sleep(0.1)
             os._exit(0)
         time.sleep(0.02)
     elif k:
@@ -34,7 +33,7 @@ while k:
 
 /// The storm, attached by `ask`, once it has forked some; the session's name.
 fn storm(stage: &Stage, ask: &dyn Fn(&[&str]) -> Outcome) -> (Running, String) {
-    let mut command = clean("python3");
+    let mut command = clean("/usr/bin/python3");
     command.args(["-c", STORM]).arg(stage.work());
     let mut storm = Running::start(stage, command);
     storm.be_ready();
@@ -50,6 +49,15 @@ fn forked(storm: &Running) -> Vec<Pid> {
     children(storm.pid(), "python3")
 }
 
+/// Kills what the session consists of.
+fn kill_all(stage: &Stage) {
+    for pid in stage.of_synclater() {
+        // It may have ended by itself.
+        let _ = kill_process(pid, Signal::KILL);
+    }
+    assert!(until(LIMIT, || stage.of_synclater().is_empty()));
+}
+
 /// None of the processes has code of ours; then it ends.
 fn all_are_let_go_of(stage: &Stage, mut storm: Running) {
     let touch = |name: &str| std::fs::write(stage.work().join(name), "").expect("a file");
@@ -63,7 +71,9 @@ fn all_are_let_go_of(stage: &Stage, mut storm: Running) {
     assert!(few, "{:?}", forked(&storm));
     let all: Vec<Pid> = { forked(&storm).into_iter() }.filter(lives).collect();
     assert!(all.len() > 5, "{all:?}");
-    let changed = |pid: Pid| !changed_code(pid).is_empty();
+    // What was forked in the middle of the attach may keep what it was brought by, behind the
+    // program's own code, which nothing leads to (docs/LIMITS.md).
+    let changed = |pid: Pid| changed_code(pid).iter().any(|at| at.contains("libc.so"));
     let left = { all.iter().copied() }.filter(|pid| changed(*pid)).count();
     assert_eq!(left, 0, "of {}", all.len());
     assert!(!changed(storm.pid()));
@@ -99,10 +109,7 @@ fn what_is_forked_while_a_dead_session_is_let_go_of_is_let_go_of_too() {
     let stage = Stage::new("storm");
     let ask = |words: &[&str]| stage.ask(words);
     let (storm, session) = storm(&stage, &ask);
-    for pid in stage.of_synclater() {
-        // It may have ended by itself.
-        let _ = kill_process(pid, Signal::KILL);
-    }
+    kill_all(&stage);
     let outcome = ask(&["detach", &session]);
     // What it owes may be settled by nobody else, and then it is said.
     let is_settled = !outcome.stderr.contains("not everything is settled");
@@ -110,4 +117,56 @@ fn what_is_forked_while_a_dead_session_is_let_go_of_is_let_go_of_too() {
     assert_eq!(status, Some(if is_settled { 0 } else { 125 }), "{outcome}");
     assert!(!outcome.stderr.contains("cannot let go of"), "{outcome}");
     all_are_let_go_of(&stage, storm);
+}
+
+/// Forks a child that hides its memory, as it is told; both live until there is a file `done`.
+const HIDES: &str = "\
+import ctypes, os, sys
+there = lambda name: os.path.exists(sys.argv[1] + '/' + name)
+libc = ctypes.CDLL(None)
+fd = os.open(sys.argv[1] + '/file', os.O_CREAT | os.O_RDWR)
+print('ready', flush=True)
+for line in sys.stdin:
+    os.fsync(fd)
+    if line == 'fork\\n' and not os.fork():
+        libc.prctl(4, 0, 0, 0, 0)
+        print('hidden', flush=True)
+        sys.stdin.readline()
+        os._exit(0)
+    if line == 'sync\\n':
+        print('synced', flush=True)
+";
+
+#[test]
+fn a_fork_that_hides_its_memory_is_named() {
+    if !as_root("a_fork_that_hides_its_memory_is_named") {
+        return;
+    }
+    for is_dead in [false, true] {
+        let stage = Stage::for_nobody("hides");
+        let as_nobody = |words: &[&str]| {
+            let mut command = stage.with_folders(AS_NOBODY[0]);
+            command.args(&AS_NOBODY[1..]).arg(SYNCLATER).args(words);
+            run(&mut command)
+        };
+        let mut command = clean(AS_NOBODY[0]);
+        command
+            .args(&AS_NOBODY[1..])
+            .args(["/usr/bin/python3", "-c", HIDES])
+            .arg(stage.work());
+        let mut victim = Running::start(&stage, command);
+        victim.be_ready();
+        let pid = number(victim.pid());
+        let told = as_nobody(&["attach", "--json", "--pid", &pid, "-u", "1h"]).must_succeed();
+        let told: Value = serde_json::from_str(&told.stdout).expect("JSON");
+        let session = told["id"].as_str().expect("an id");
+        victim.tell("fork");
+        assert_eq!(victim.hear(), "hidden");
+        if is_dead {
+            kill_all(&stage);
+        }
+        let outcome = as_nobody(&["detach", session]);
+        assert_eq!(outcome.status.code(), Some(125), "{outcome}");
+        assert!(outcome.stderr.contains("cannot be looked at"), "{outcome}");
+    }
 }

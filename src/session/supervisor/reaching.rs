@@ -225,6 +225,9 @@ impl Reach {
             .filter(is_like_one)
             .filter(|pid| may_be_forked(pid))
             .collect();
+        let names = self.reached().map(|(pid, _)| whom::name_of(pid)).collect();
+        let hidden = |pid: &u32| whom::may_be_hidden_fork(*pid, us, &names);
+        self.unseen.extend(seen.closed.into_iter().filter(hidden));
         self.looks = if self.unseen.is_empty() {
             0
         } else {

@@ -7,7 +7,7 @@ use crate::sessions::death::children;
 use crate::sessions::stage::{as_root, AS_NOBODY, SYNCLATER};
 use rustix::process::{kill_process, Signal};
 
-/// Forks until there is a file `enough`; each other child lives until there is one `done`.
+/// Forks each so many seconds until there is a file `enough`; each other child lives until there is one `done`.
 const STORM: &str = "\
 import os, sys, time
 there = lambda name: os.path.exists(sys.argv[1] + '/' + name)
@@ -23,7 +23,7 @@ while not there('done'):
             while not there('done') and (k % 2 or time.monotonic() < end):
                 time.sleep(0.1)
             os._exit(0)
-        time.sleep(0.02)
+        time.sleep(float(sys.argv[2]))
     elif k:
         time.sleep(0.02)
 while k:
@@ -31,10 +31,11 @@ while k:
     k -= 1
 ";
 
-/// The storm, attached by `ask`, once it has forked some; the session's name.
-fn storm(stage: &Stage, ask: &dyn Fn(&[&str]) -> Outcome) -> (Running, String) {
+/// The storm, with so many seconds between two forks, attached by `ask`, once it has forked some;
+/// the session's name.
+fn storm(stage: &Stage, gap: &str, ask: &dyn Fn(&[&str]) -> Outcome) -> (Running, String) {
     let mut command = clean("/usr/bin/python3");
-    command.args(["-c", STORM]).arg(stage.work());
+    command.args(["-c", STORM]).arg(stage.work()).arg(gap);
     let mut storm = Running::start(stage, command);
     storm.be_ready();
     let pid = number(storm.pid());
@@ -98,7 +99,7 @@ fn what_is_forked_is_let_go_of_whatever_its_folder_is_called() {
     std::os::unix::fs::symlink(".", &link).expect("a link");
     let dir = link.join("run");
     let ask = |words: &[&str]| run(stage.synclater(words).env("SYNCLATER_RUN_DIR", &dir));
-    let (storm, session) = storm(&stage, &ask);
+    let (storm, session) = storm(&stage, "0.02", &ask);
     ask(&["detach", &session]).must_succeed();
     all_are_let_go_of(&stage, storm);
     run(clean("umount").arg("-l").arg(stage.run_dir())).must_succeed();
@@ -108,7 +109,8 @@ fn what_is_forked_is_let_go_of_whatever_its_folder_is_called() {
 fn what_is_forked_while_a_dead_session_is_let_go_of_is_let_go_of_too() {
     let stage = Stage::new("storm");
     let ask = |words: &[&str]| stage.ask(words);
-    let (storm, session) = storm(&stage, &ask);
+    // A build for debugging takes 50 ms for each that it lets go of.
+    let (storm, session) = storm(&stage, "0.1", &ask);
     kill_all(&stage);
     let outcome = ask(&["detach", &session]);
     // What it owes may be settled by nobody else, and then it is said.

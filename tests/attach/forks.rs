@@ -7,7 +7,8 @@ use crate::sessions::death::children;
 use crate::sessions::stage::{as_root, AS_NOBODY, SYNCLATER};
 use rustix::process::{kill_process, Signal};
 
-/// Forks each so many seconds until there is a file `enough`; each other child lives until there is one `done`.
+/// Forks each so many seconds until there is a file `enough`; each other child lives until there
+/// is one `done`.
 const STORM: &str = "\
 import os, sys, time
 there = lambda name: os.path.exists(sys.argv[1] + '/' + name)

@@ -58,8 +58,8 @@ fn so_it_is_in_a_process_that_is_attached() {
     stage.ask(&["detach", &stage.id()]).must_succeed();
 }
 
-/// A scribe that is a thread with a table of descriptors of its own; what the first thread has under
-/// its numbers lies in `held`.
+/// A scribe that is a thread with a table of descriptors of its own; what the first thread has
+/// under its numbers lies in `held`.
 fn scribe_beside(stage: &Stage, options: &[&str], held: &Path) -> Running {
     std::fs::create_dir_all(held).expect("a folder");
     let mut command = session(stage, options);

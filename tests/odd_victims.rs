@@ -278,6 +278,38 @@ impl Drop for Device {
     }
 }
 
+/// Takes 700 groups and a filter that says EPERM to sync_file_range, and executes a dd that syncs.
+const FILTERED: &str = "\
+import ctypes, os, struct, sys
+os.setgroups([1000000000 + k for k in range(700)])
+call, error = int(sys.argv[2]), 0x50001
+says = [(0x20, 0, 0, 0), (0x15, 0, 1, call), (6, 0, 0, error), (6, 0, 0, 0x7fff0000)]
+code = ctypes.create_string_buffer(b''.join(struct.pack('HBBI', *i) for i in says))
+filter = ctypes.create_string_buffer(struct.pack('HxxxxxxQ', 4, ctypes.addressof(code)))
+libc = ctypes.CDLL(None)
+assert libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, 2, filter, 0, 0) == 0
+dd = ['dd', 'if=/dev/zero', 'of=' + sys.argv[1], 'count=1', 'conv=fsync', 'status=none']
+os.execvp('dd', dd)
+";
+
+/// The line that tells of filters stands behind that of the groups.
+#[test]
+fn a_filter_is_seen_however_many_groups_a_user_has() {
+    if !as_root("a_filter_is_seen_however_many_groups_a_user_has") {
+        return;
+    }
+    let stage = Stage::new("groups");
+    let number = if cfg!(target_arch = "x86_64") {
+        "277"
+    } else {
+        "84"
+    };
+    let mut command = reported(&stage, &[]);
+    command.args(["/usr/bin/python3", "-c", FILTERED]);
+    command.arg(stage.file("written")).arg(number);
+    run(&mut command).must_succeed();
+}
+
 /// Syncs of a script that reach the kernel in a session; $1 is a block device, $2 a hammer, $3 a
 /// directory. A device is told from a file by nothing here, so scripts sync devices only.
 fn real_syncs(stage: &Stage, script: &str, device: &Device) -> u64 {

@@ -158,6 +158,49 @@ fn behind_a_chroot_no_proc_is_believed_that_anybody_can_make() {
     }
 }
 
+/// In it there may be a procfs, and what somebody calls /proc leads to his own process there.
+#[test]
+fn behind_a_chroot_nobody_is_taken_for_the_process_that_asks() {
+    if !as_root("behind_a_chroot_nobody_is_taken_for_the_process_that_asks") {
+        return;
+    }
+    let (disk, stage) = (Disk::new("ext4", 320), Stage::new("proc-of-another"));
+    let jail = disk.path().join("jail");
+    let held = jail.join("scratch");
+    for dir in [&held, &jail.join("p"), &jail.join("proc")] {
+        std::fs::create_dir_all(dir).expect("a folder");
+    }
+    mount(&["-t", "proc"], "none", &jail.join("p"));
+    let mut command = clean(tool("scribe"));
+    command.arg("beside").arg(&held);
+    let mut other = Running::start(&stage, command);
+    other.be_ready();
+    let its = format!("/p/{}", other.pid());
+    for (link, to) in [
+        ("self", its.clone()),
+        ("thread-self", format!("{its}/task/{}", other.pid())),
+    ] {
+        std::os::unix::fs::symlink(to, jail.join("proc").join(link)).expect("a link");
+    }
+    let mut scribe = scribe_in(&stage, &["-u", "never", "--only", "path=**/scratch/**"]);
+    warm(&stage, &mut scribe, &held);
+    assert_eq!(does(&mut scribe, &format!("jail {}", jail.display())), 0);
+    save(&mut scribe, Path::new("/"), &["a", "b", "c"]);
+    are_whole(&disk.cut().path().join("jail"), &["a", "b", "c"]);
+    scribe.end();
+    other.end();
+    umount(&jail.join("p"));
+}
+
+/// A scribe in a session.
+fn scribe_in(stage: &Stage, options: &[&str]) -> Running {
+    let mut command = session(stage, options);
+    command.arg(tool("scribe"));
+    let mut scribe = Running::start(stage, command);
+    scribe.be_ready();
+    scribe
+}
+
 /// Behind the end of its session: what it executes finds no session, and no filter.
 #[test]
 fn so_it_is_of_what_is_executed_behind_the_end() {

@@ -31,23 +31,49 @@ static const char *env(const char *name)
 	return NULL;
 }
 
+/* The number behind KEY in TEXT, where that and the end of its line are there; else NULL. */
+static const char *number_behind(const char *key, const char *text)
+{
+	long k;
+
+	for (; *text; text++) {
+		for (k = 0; key[k] && text[k] == key[k]; k++)
+			;
+		if (key[k])
+			continue;
+		for (text += k, k = 0; text[k] && text[k] != '\n'; k++)
+			;
+		return text[k] ? text : NULL;
+	}
+	return NULL;
+}
+
 /* How many seccomp filters this process has; more than the supervisor had means that a victim put
- * one in, which may kill at a system call that it does not expect. Unreadable: as if there were. */
+ * one in, which may kill at a system call that it does not expect. Unreadable: as if there were.
+ * The line stands behind that of the groups, of which a user may have tens of thousands. */
 static uint32_t seccomp_filters(void)
 {
-	static const char key[] = "\nSeccomp_filters:\t";
+	enum { LINE = 64 };
 	char buf[4096];
-	long i, k;
+	const char *number = NULL;
+	long fd = raw4(NR_openat, AT_FDCWD_, "/proc/self/status", O_CLOEXEC_, 0), n, i, len = 0;
 
-	if (sl_read_file("/proc/self/status", buf, sizeof buf) <= 0)
+	if (is_error(fd))
 		return UINT32_MAX;
-	for (i = 0; buf[i]; i++) {
-		for (k = 0; key[k] && buf[i + k] == key[k]; k++)
-			;
-		if (!key[k])
-			return sl_number_in(buf + i + k);
+	while (!number && (n = raw3(NR_read, fd, buf + len, sizeof buf - 1 - len)) > 0) {
+		buf[len += n] = 0;
+		number = number_behind("\nSeccomp_filters:\t", buf);
+		if (number || len <= LINE)
+			continue;
+		/* What may be the beginning of the line stays. */
+		for (i = 0; i < LINE; i++)
+			buf[i] = buf[len - LINE + i];
+		len = LINE;
 	}
-	return 0; /* a kernel before 5.9, or without seccomp */
+	raw1(NR_close, fd);
+	if (number)
+		return sl_number_in(number);
+	return len && !n ? 0 : UINT32_MAX; /* a kernel before 5.9, or without seccomp */
 }
 
 static void *map(long fd, uint32_t size, int prot)
@@ -139,10 +165,14 @@ static struct sl_slots *map_slots(char *path, long last, const struct level *l)
 static void apply_exe_rules(struct level *l)
 {
 	char exe[4096];
-	long n = -1;
+	long n = -1, link = -1;
 
 	if (l->page->rule_needs & SL_NEEDS_EXE)
-		n = raw4(NR_readlinkat, AT_FDCWD_, "/proc/self/exe", exe, sizeof exe - 1);
+		link = sl_open_proc("self/exe", O_PATH_ | O_NOFOLLOW_);
+	if (link >= 0) {
+		n = raw4(NR_readlinkat, link, "", exe, sizeof exe - 1);
+		raw1(NR_close, link);
+	}
 	if (n > 0)
 		exe[n] = 0;
 	sl_apply_exe_rules(l, n > 0 ? exe : NULL);

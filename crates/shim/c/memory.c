@@ -27,7 +27,7 @@ struct map_query {
  * -errno. */
 static long file_at(uint64_t address, char *name, uint32_t size, struct map_query *q)
 {
-	long maps = sl_open_proc("/proc/self/maps", 0), r;
+	long maps = sl_open_proc("self/maps", 0), r;
 
 	if (is_error(maps))
 		return maps;
@@ -202,7 +202,7 @@ static int decide_range(struct verdict *v, long maps, uint64_t from, uint64_t to
 static struct verdict decide_memory(const char *addr, size_t len)
 {
 	struct verdict v = { .kept = SL_KEPT_UNKNOWN };
-	long maps = sl_maybe_later() ? sl_open_proc("/proc/self/maps", 0) : -EBADF_;
+	long maps = sl_maybe_later() ? sl_open_proc("self/maps", 0) : -EBADF_;
 
 	if (!is_error(maps)) {
 		v.kept = decide_range(&v, maps, (uintptr_t)addr, (uintptr_t)addr + len);

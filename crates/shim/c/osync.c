@@ -119,7 +119,7 @@ static long opened_again(int fd, int flags)
 	if (is_error(fds))
 		return fds;
 	sl_digits(fd, name);
-	r = raw6(NR_openat, fds, name, keep | O_CLOEXEC_, 0, 0, sl_cookie());
+	r = raw6(NR_openat, fds, name, keep | O_CLOEXEC_ | O_NOCTTY_, 0, 0, sl_cookie());
 	raw1(NR_close, fds);
 	if (is_error(r) || is_same_file((int)r, fd))
 		return r;

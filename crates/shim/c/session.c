@@ -22,24 +22,42 @@ long sl_read_file(const char *path, char *buf, long size)
 	return at;
 }
 
-/* Opens PATH, which is the kernel's own below /proc: else -ENOENT. Behind a chroot anybody may have
- * made what is there; nobody waits for it (a FIFO). */
-long sl_open_proc(const char *path, int flags)
+/* The root of a procfs. */
+static long open_proc_root(void)
 {
+	enum { INO = 0x20 / 8 };
 	struct {
 		long words[64];
 	} s;
-	long fd = raw4(NR_openat, AT_FDCWD_, path, flags | O_CLOEXEC_ | O_NONBLOCK_, 0);
+	uint64_t x[32];
+	long fd = raw4(NR_openat, AT_FDCWD_, "/proc", O_PATH_ | O_DIRECTORY_ | O_CLOEXEC_, 0);
+	int at = 0x1000 | 0x4000; /* EMPTY_PATH, DONT_SYNC */
 
-	if (is_error(fd) ||
-	    (!is_error(raw2(NR_fstatfs, fd, &s)) && s.words[0] == 0x9fa0 /* PROC_SUPER_MAGIC */))
+	if (is_error(fd))
+		return fd;
+	if (!is_error(raw2(NR_fstatfs, fd, &s)) && s.words[0] == 0x9fa0 /* PROC_SUPER_MAGIC */ &&
+	    !is_error(raw5(NR_statx, fd, "", at, 0x100 /* INO */, x)) &&
+	    x[INO] == 1 /* PROC_ROOT_INO */)
 		return fd;
 	raw1(NR_close, fd);
 	return -ENOENT_;
 }
 
+/* Opens what the kernel has at NAME below /proc; where that is no procfs -ENOENT. Behind a chroot
+ * anybody may have made /proc, and put links there that lead into somebody else's folder. */
+long sl_open_proc(const char *name, int flags)
+{
+	long root = open_proc_root(), fd;
+
+	if (is_error(root))
+		return root;
+	fd = raw4(NR_openat, root, name, flags | O_CLOEXEC_, 0);
+	raw1(NR_close, root);
+	return fd;
+}
+
 /* The folder of this thread's descriptors: /proc/self has those of the first thread. */
-long sl_open_fds(void) { return sl_open_proc("/proc/thread-self/fd", O_PATH_ | O_DIRECTORY_); }
+long sl_open_fds(void) { return sl_open_proc("thread-self/fd", O_PATH_ | O_DIRECTORY_); }
 
 /* The decimal number that TEXT begins with. */
 uint32_t sl_number_in(const char *text)

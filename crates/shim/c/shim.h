@@ -86,6 +86,7 @@ extern char **environ __attribute__((weak));
 #define O_CREAT_    0100
 #define O_EXCL_     0200
 #define O_APPEND_   02000
+#define O_NOCTTY_   0400
 #define O_NONBLOCK_ 04000
 #define O_DSYNC_    010000
 #define O_NOATIME_  01000000

@@ -178,8 +178,10 @@ fn let_go_of_each(
     gone.unseen = left.silent;
     gone.unseen.retain(|pid| is_stuck(pid) || is_fork(pid));
     let first = done.iter().map(|(_, began)| *began).min();
-    let names = done.iter().map(|(pid, _)| whom::name_of(*pid)).collect();
-    let is_hidden = |pid: &u32| first.is_some() && whom::may_be_hidden_fork(*pid, first, &names);
+    let pids: BTreeSet<u32> = done.iter().map(|(pid, _)| *pid).collect();
+    let names = pids.iter().map(|pid| whom::name_of(*pid)).collect();
+    let is_fork = |pid: u32| whom::may_be_hidden_fork(pid, first, &pids, &names);
+    let is_hidden = |pid: &u32| first.is_some() && is_fork(*pid);
     let hidden = |pid: &u32| is_stuck(pid) || is_hidden(pid);
     gone.unseen.extend(left.closed.into_iter().filter(hidden));
     Ok(gone)

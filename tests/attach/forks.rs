@@ -145,7 +145,8 @@ fn a_fork_that_hides_its_memory_is_named() {
     if !as_root("a_fork_that_hides_its_memory_is_named") {
         return;
     }
-    for is_dead in [false, true] {
+    // Also where who has forked it has ended.
+    for (is_dead, ends) in [(false, false), (false, true), (true, false)] {
         let stage = Stage::for_nobody("hides");
         let as_nobody = |words: &[&str]| {
             let mut command = stage.with_folders(AS_NOBODY[0]);
@@ -165,6 +166,12 @@ fn a_fork_that_hides_its_memory_is_named() {
         let session = told["id"].as_str().expect("an id");
         victim.tell("fork");
         assert_eq!(victim.hear(), "hidden");
+        if ends {
+            victim.send(Signal::KILL);
+            assert!(until(LIMIT, || crate::sessions::death::is_gone(
+                &victim.pid()
+            )));
+        }
         if is_dead {
             kill_all(&stage);
         }

@@ -12,6 +12,8 @@ use synclater_model::report::text::shown;
 pub struct Reached {
     /// What it executes.
     pub exe: String,
+    /// What it was called then, and what it forks is.
+    pub name: String,
     /// Sites that lead to the gate.
     pub sites: u64,
     /// Sites that do not: they are too far away.

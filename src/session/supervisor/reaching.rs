@@ -225,8 +225,10 @@ impl Reach {
             .filter(is_like_one)
             .filter(|pid| may_be_forked(pid))
             .collect();
-        let names = self.reached().map(|(pid, _)| whom::name_of(pid)).collect();
-        let hidden = |pid: &u32| whom::may_be_hidden_fork(*pid, us, &names);
+        let pids: BTreeSet<u32> = self.reached().map(|(pid, _)| pid).collect();
+        let mut names: BTreeSet<String> = pids.iter().map(|pid| whom::name_of(*pid)).collect();
+        names.extend(self.reached().map(|(_, r)| r.name.clone()));
+        let hidden = |pid: &u32| whom::may_be_hidden_fork(*pid, us, &pids, &names);
         self.unseen.extend(seen.closed.into_iter().filter(hidden));
         self.looks = if self.unseen.is_empty() {
             0
@@ -337,6 +339,7 @@ impl Reach {
                     task.who,
                     Reached {
                         exe,
+                        name: whom::name_of(pid),
                         sites,
                         far,
                         pause,
@@ -400,6 +403,7 @@ impl Reach {
                 (Ok(()), Some(program)) => {
                     let reached = Reached {
                         exe: target::exe_of(pid),
+                        name: whom::name_of(pid),
                         sites: 0,
                         far: 0,
                         pause: Duration::ZERO,

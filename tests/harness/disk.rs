@@ -5,6 +5,7 @@
 //! has failed. They are mounted in a mount namespace of the test's own thread, and of what it
 //! starts from then on: no other test's session sees them, and would hold a descriptor on them.
 
+use super::apart::{Apart, Kind};
 use super::command::{clean, run, Outcome};
 use super::dir::Dir;
 use super::victims::tool;
@@ -261,10 +262,12 @@ pub struct SmallDisk {
     pub mount: PathBuf,
     memory: PathBuf,
     _dir: Dir,
+    _apart: Apart,
 }
 
 impl SmallDisk {
     pub fn new() -> SmallDisk {
+        let apart = Apart::from_others(Kind::Refusing);
         keep_mounts_private();
         let dir = Dir::new("small");
         let (memory, mount) = (dir.make("memory"), dir.make("mount"));
@@ -290,6 +293,7 @@ impl SmallDisk {
             mount,
             memory,
             _dir: dir,
+            _apart: apart,
         }
     }
 
@@ -334,6 +338,7 @@ pub struct Erratic {
 /// A mounted file system whose disk takes its time for each flush.
 pub struct SlowDisk {
     dir: Dir,
+    _apart: Apart,
 }
 
 impl SlowDisk {
@@ -353,6 +358,7 @@ impl SlowDisk {
     pub fn erratic(kind: &str, size_mib: u64, flush_ms: u32, bad: Erratic) -> SlowDisk {
         keep_mounts_private();
         let disk = SlowDisk {
+            _apart: Apart::from_others(Kind::Served),
             dir: Dir::new("slow"),
         };
         let mut command = disk.script("up");

@@ -4,6 +4,7 @@
 //! Promise: nothing that a test starts, mounts or writes outlives it, except the directory of a
 //! failed test, which is kept and named.
 
+pub mod apart;
 pub mod backend;
 pub mod browser;
 pub mod command;

@@ -55,7 +55,7 @@ fn a_commit_that_failed_for_somebody_else_fails_the_run() {
     ];
     for (fs, variable) in ways {
         // Which flush it is depends on how many requests were real.
-        let met = (3..10).map(|n| on_a_failing_disk(fs, n, variable));
+        let met = (3..20).map(|n| on_a_failing_disk(fs, n, variable));
         let heard = { met }.find(|(is_heard, _)| *is_heard);
         let (_, status) = heard.expect("a commit failed for the other");
         assert_eq!(status, Some(125), "{fs}, {variable}");

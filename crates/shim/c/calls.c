@@ -324,10 +324,9 @@ static long write_flagged(int fd, const void *iov, int n, int64_t at, int flags,
 	/* What sync_file_range refuses is no file: the flag has no effect there, and is passed on. */
 	int counts = asked && sl_active() && !is_error(raw_sync_file_range(fd, 0, 1, 0));
 	/* First, for this file: some files that sync_file_range takes refuse the flag (proc(5)). */
-	int kept = counts && sl_maybe_later() ? sl_would_keep(fd) : (int)SL_KEPT_NOW;
-	/* Noted before as well: by the end of the write the number may be another file's. */
-	int later = counts && kept == LATER && (sl.alone || sl_owes_unseen(fd));
-	struct verdict now = { .kept = kept == LATER ? (int)SL_KEPT_LEDGER : kept };
+	int kept = counts && sl_maybe_later() ? sl_owes_unseen(fd) : (int)SL_KEPT_NOW;
+	int later = counts && kept == LATER;
+	struct verdict now = { .kept = kept };
 	struct note note;
 	long r, s;
 
@@ -347,7 +346,7 @@ static long write_flagged(int fd, const void *iov, int n, int64_t at, int flags,
 		return r;
 	if (!later) {
 		sl_count_request(0);
-		sl_count_kept(now.kept, 0);
+		sl_count_kept(kept, 0);
 		note.e.bytes += (uint64_t)r;
 		note.e.flags = (uint32_t)flags;
 		sl_note_end(&note, &now, SL_DONE_REAL, r);

@@ -324,11 +324,7 @@ static int old_error(int fd, const struct place *w, const struct verdict *v)
 
 static int is_memory(int fd)
 {
-	union {
-		long words[64];
-	} s = { { 0 } };
-
-	return fd >= 0 && !is_error(raw2(NR_fstatfs, fd, &s)) && s.words[0] == 0x01021994;
+	return fd >= 0 && sl_is_on(fd, 0x01021994 /* TMPFS_MAGIC */);
 }
 
 /* Which superblock has the number DEV on a mount, and whether it may owe. */
@@ -429,8 +425,8 @@ static void has_owed(unsigned i, const struct verdict *v)
 			  1u << v->fs[i] % 32, __ATOMIC_SEQ_CST);
 }
 
-/* FD has lost its O_SYNC: what is written there by calls that nobody sees (stdio) is owed. Returns
- * 0 where it may not owe any more. */
+/* What becomes of a request for FD; where it is put off that is owed for good, whatever the number
+ * is by then, and whoever writes there unseen (stdio, to what has lost its O_SYNC). */
 int sl_owes_unseen(int fd)
 {
 	struct subject s = { fd, NULL, 0, 0 };
@@ -441,7 +437,7 @@ int sl_owes_unseen(int fd)
 	decide(&v, &s, &w);
 	for (i = 0; i < sl.levels && v.kept == LATER && !v.error; i++)
 		has_owed(i, &v);
-	return v.kept == LATER;
+	return v.kept;
 }
 
 /* Decides for one request that was counted already; the order: see the head of this file. */

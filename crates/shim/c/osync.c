@@ -224,7 +224,7 @@ static int is_marked(int fd, int flags)
 	long signal = flags & O_SYNC_BIT_ ? SL_MARK_SYNC : SL_MARK_DSYNC;
 
 	return !is_error(raw3(NR_fcntl, fd, F_SETSIG_, signal)) && is_in_time() &&
-	       (sl.alone || sl_owes_unseen(fd));
+	       (sl.alone || sl_owes_unseen(fd) == LATER);
 }
 
 /* Whether the file system of FD may owe again: an umount of it fails while a file is open there. */

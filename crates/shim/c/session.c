@@ -22,20 +22,27 @@ long sl_read_file(const char *path, char *buf, long size)
 	return at;
 }
 
+/* Whether FD lies on a file system of this type (statfs(2)). */
+int sl_is_on(int fd, long magic)
+{
+	struct {
+		long words[64];
+	} s;
+
+	return !is_error(raw2(NR_fstatfs, fd, &s)) && s.words[0] == magic;
+}
+
 /* The root of a procfs. */
 static long open_proc_root(void)
 {
 	enum { INO = 0x20 / 8 };
-	struct {
-		long words[64];
-	} s;
 	uint64_t x[32];
 	long fd = raw4(NR_openat, AT_FDCWD_, "/proc", O_PATH_ | O_DIRECTORY_ | O_CLOEXEC_, 0);
 	int at = 0x1000 | 0x4000; /* EMPTY_PATH, DONT_SYNC */
 
 	if (is_error(fd))
 		return fd;
-	if (!is_error(raw2(NR_fstatfs, fd, &s)) && s.words[0] == 0x9fa0 /* PROC_SUPER_MAGIC */ &&
+	if (sl_is_on((int)fd, 0x9fa0 /* PROC_SUPER_MAGIC */) &&
 	    !is_error(raw5(NR_statx, fd, "", at, 0x100 /* INO */, x)) &&
 	    x[INO] == 1 /* PROC_ROOT_INO */)
 		return fd;

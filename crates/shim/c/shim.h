@@ -170,7 +170,8 @@ extern struct state {
 /* session.c */
 int sl_make_mine(void);
 long sl_read_file(const char *path, char *buf, long size);
-long sl_open_proc(const char *path, int flags);
+int sl_is_on(int fd, long magic);
+long sl_open_proc(const char *name, int flags);
 long sl_open_fds(void);
 void *sl_map(long fd, uint32_t size, uint64_t at);
 uint32_t sl_number_in(const char *text);

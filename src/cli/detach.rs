@@ -180,8 +180,7 @@ fn let_go_of_each(
     let first = done.iter().map(|(_, began)| *began).min();
     let pids: BTreeSet<u32> = done.iter().map(|(pid, _)| *pid).collect();
     let names = pids.iter().map(|pid| whom::name_of(*pid)).collect();
-    let is_fork = |pid: u32| whom::may_be_hidden_fork(pid, first, &pids, &names);
-    let is_hidden = |pid: &u32| first.is_some() && is_fork(*pid);
+    let is_hidden = |pid: &u32| whom::may_be_hidden_fork(*pid, first, &pids, &names);
     let hidden = |pid: &u32| is_stuck(pid) || is_hidden(pid);
     gone.unseen.extend(left.closed.into_iter().filter(hidden));
     Ok(gone)

@@ -46,8 +46,8 @@ pub struct Reach {
     unseen: Vec<u32>,
     /// At so many looks in a row there were some.
     looks: u32,
-    /// Since the last look for processes to let go of, one was put back or attached: what it has
-    /// forked meanwhile is as it was.
+    /// Since the last look for processes to let go of, one was put back or attached: what it had
+    /// forked by then has code of ours.
     may_have_forked: bool,
     detached: u64,
     pause_of_detach: Duration,

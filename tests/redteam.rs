@@ -38,11 +38,17 @@ fn session(stage: &Stage, options: &[&str]) -> Command {
 
 /// A scribe in a session whose first request has been put off.
 fn scribe(stage: &Stage, options: &[&str]) -> Running {
+    let mut scribe = cold_scribe(stage, options, &[]);
+    warm(stage, &mut scribe, &stage.work());
+    scribe
+}
+
+/// A scribe in a session, with these words on its command line.
+fn cold_scribe(stage: &Stage, options: &[&str], words: &[&Path]) -> Running {
     let mut command = session(stage, options);
-    command.arg(tool("scribe"));
+    command.arg(tool("scribe")).args(words);
     let mut scribe = Running::start(stage, command);
     scribe.be_ready();
-    warm(stage, &mut scribe, &stage.work());
     scribe
 }
 

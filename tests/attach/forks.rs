@@ -122,10 +122,9 @@ fn what_is_forked_while_a_dead_session_is_let_go_of_is_let_go_of_too() {
     all_are_let_go_of(&stage, storm);
 }
 
-/// Forks a child that hides its memory, as it is told; both live until there is a file `done`.
+/// Forks a child that hides its memory, as it is told.
 const HIDES: &str = "\
 import ctypes, os, sys
-there = lambda name: os.path.exists(sys.argv[1] + '/' + name)
 libc = ctypes.CDLL(None)
 fd = os.open(sys.argv[1] + '/file', os.O_CREAT | os.O_RDWR)
 print('ready', flush=True)
@@ -136,8 +135,6 @@ for line in sys.stdin:
         print('hidden', flush=True)
         sys.stdin.readline()
         os._exit(0)
-    if line == 'sync\\n':
-        print('synced', flush=True)
 ";
 
 #[test]

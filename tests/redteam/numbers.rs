@@ -62,11 +62,7 @@ fn so_it_is_in_a_process_that_is_attached() {
 /// under its numbers lies in `held`.
 fn scribe_beside(stage: &Stage, options: &[&str], held: &Path) -> Running {
     std::fs::create_dir_all(held).expect("a folder");
-    let mut command = session(stage, options);
-    command.arg(tool("scribe")).arg("beside").arg(held);
-    let mut scribe = Running::start(stage, command);
-    scribe.be_ready();
-    scribe
+    cold_scribe(stage, options, &[Path::new("beside"), held])
 }
 
 #[test]
@@ -182,7 +178,11 @@ fn behind_a_chroot_nobody_is_taken_for_the_process_that_asks() {
     ] {
         std::os::unix::fs::symlink(to, jail.join("proc").join(link)).expect("a link");
     }
-    let mut scribe = scribe_in(&stage, &["-u", "never", "--only", "path=**/scratch/**"]);
+    let mut scribe = cold_scribe(
+        &stage,
+        &["-u", "never", "--only", "path=**/scratch/**"],
+        &[],
+    );
     warm(&stage, &mut scribe, &held);
     assert_eq!(does(&mut scribe, &format!("jail {}", jail.display())), 0);
     save(&mut scribe, Path::new("/"), &["a", "b", "c"]);
@@ -190,15 +190,6 @@ fn behind_a_chroot_nobody_is_taken_for_the_process_that_asks() {
     scribe.end();
     other.end();
     umount(&jail.join("p"));
-}
-
-/// A scribe in a session.
-fn scribe_in(stage: &Stage, options: &[&str]) -> Running {
-    let mut command = session(stage, options);
-    command.arg(tool("scribe"));
-    let mut scribe = Running::start(stage, command);
-    scribe.be_ready();
-    scribe
 }
 
 /// Behind the end of its session: what it executes finds no session, and no filter.

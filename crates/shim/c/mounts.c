@@ -174,7 +174,7 @@ static void blank_unreachable(void)
 {
 	char *from = preload_value(), *end, *p;
 	char folder[1024];
-	long n;
+	long n, there;
 
 	for (; from && *from; from = *end ? end + 1 : end) {
 		for (end = from; *end && *end != ':' && *end != ' '; end++)
@@ -184,9 +184,11 @@ static void blank_unreachable(void)
 		for (n = 0; from + n < end && from[n] != '$' && n < (long)sizeof folder - 1; n++)
 			folder[n] = from[n];
 		folder[n] = 0;
-		if (raw4(NR_openat, AT_FDCWD_, folder, O_PATH_ | O_CLOEXEC_, 0) == -ENOENT_)
-			for (p = from; p < end; p++)
-				*p = ' ';
+		there = raw4(NR_openat, AT_FDCWD_, folder, O_PATH_ | O_CLOEXEC_, 0);
+		if (!is_error(there))
+			raw1(NR_close, there);
+		for (p = from; there == -ENOENT_ && p < end; p++)
+			*p = ' ';
 	}
 }
 

@@ -404,6 +404,8 @@ static int obey(const char *verb, char *first, char *second)
 		return queue(files[n]);
 	if (!strcmp(verb, "umount"))
 		return umount2(first, 0) ? errno : 0;
+	if (!strcmp(verb, "lazily"))
+		return umount2(first, MNT_DETACH) ? errno : 0;
 	if (!strcmp(verb, "expire"))
 		return umount2(first, MNT_EXPIRE) ? errno : 0;
 	if (!strcmp(verb, "keep"))

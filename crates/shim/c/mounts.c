@@ -14,7 +14,6 @@
 #include "gate.h"
 #include <stdarg.h>
 
-#define MNT_DETACH_      2
 #define MNT_EXPIRE_      4
 #define UMOUNT_NOFOLLOW_ 8
 #define PR_SET_SECCOMP_  22
@@ -116,11 +115,9 @@ static long umount_let_go(unsigned n, long nr, const char *path, long flags)
 
 long sl_umount(long nr, const char *path, long flags)
 {
-	/* A lazy one is never busy: what lost its O_SYNC there is settled with the rest at the end. */
-	int stays = flags & MNT_DETACH_ && sl_any_stripped();
 	/* The first of these marks the mount, and whoever looks there takes the mark off again. */
 	int first = flags & MNT_EXPIRE_;
-	unsigned n = !stays && sl_active() ? sl.levels : 0;
+	unsigned n = sl_active() ? sl.levels : 0;
 	long r = -EBUSY_;
 
 	if (!n || first)

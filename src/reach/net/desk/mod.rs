@@ -330,9 +330,7 @@ impl Desk {
     /// and let go of it.
     fn of_mount(&self, visitor: &Visitor, call: &Call) -> Option<Verdict> {
         const UMOUNT_NOFOLLOW: u64 = 8;
-        const MNT_DETACH: u64 = 2;
-        let is_lazy = call.arguments[1] & MNT_DETACH != 0;
-        if self.terms.shared.lease_is_over() || is_lazy && self.terms.shared.any_stripped() {
+        if self.terms.shared.lease_is_over() {
             return None;
         }
         let path = text_at(call.tid, call.arguments[0])?;

@@ -2,11 +2,10 @@
  *
  * O_SYNC and O_DSYNC: every write to such a descriptor is a sync request.
  *
- * Every file is opened as asked. Where the verdict is that a request for it may be put off, a
- * description of it without the flag, marked, takes the descriptor's number; the requests that its
- * writes imply are then answered late or made for real, like any other. Everything else (a rule, a
- * file system that is not on the tested list or not in the ledger, one that cannot be opened again)
- * keeps the flag: the kernel does it. Where the ledger has not said yet, the open waits for it.
+ * Where the verdict is that a request for the file may be put off, it is opened without the flag,
+ * and marked; the requests that its writes imply are then answered late or made for real, like any
+ * other. Everything else (a rule, a file system that is not on the tested list or not in the
+ * ledger) keeps the flag: the kernel does it. Where the ledger has not said yet, the open waits.
  *
  * F_SETFL can neither take the flag nor bring it (open(2), fcntl(2)), and it has to come back when
  * the relaxation ends. So the description is marked: F_SETSIG survives dup, exec and SCM_RIGHTS,
@@ -191,31 +190,38 @@ static int stays_real(int fd)
 }
 
 /* What becomes of the O_SYNC of an open. A file that is there is looked at before, so that it is
- * opened once: who closes another descriptor of it loses its locks (fcntl(2)). */
-enum { AS_ASKED, OPEN_WITHOUT, REPLACE };
+ * opened once: who closes another descriptor of it loses its locks (fcntl(2)), and whoever watches
+ * its folder is told that somebody who could write has closed it (inotify(7)). So for one that is
+ * to be made it is its folder that is looked at; REPLACE is what is left where that stays real. */
+enum { AS_ASKED, OPEN_WITHOUT, MAKE_WITHOUT, REPLACE };
 
-/* Of a file that is to be made. */
-static int how_to_make(void)
+/* Whether what PROBE, an O_PATH descriptor, leads to has to be left to the kernel. Closes it. */
+static int probed_stays_real(long probe)
 {
-	tell_of_marks();
-	return REPLACE;
-}
+	int stays;
 
-/* By PROBE, which is opened with O_PATH, or the error of that. */
-static int how_to_open(long probe, int flags)
-{
-	int how;
-
-	if (is_error(probe))
-		return probe == -ENOENT_ && flags & O_CREAT_ ? how_to_make() : AS_ASKED;
 	sl_forget((int)probe);
-	how = sl_type((int)probe, "", 0x1000 /* EMPTY_PATH */) == S_IFREG_ &&
-			      !stays_real((int)probe)
-		      ? OPEN_WITHOUT
-		      : AS_ASKED;
+	stays = stays_real((int)probe);
 	sl_forget((int)probe);
 	raw1(NR_close, probe);
-	return how;
+	return stays;
+}
+
+/* Of a file that is to be made in the folder FOLDER, which is opened with O_PATH, or the error of
+ * that. */
+static int how_to_make(long folder)
+{
+	tell_of_marks();
+	return !is_error(folder) && !probed_stays_real(folder) ? MAKE_WITHOUT : REPLACE;
+}
+
+/* Of a file that is there, by PROBE, which is opened with O_PATH. */
+static int how_to_open(long probe)
+{
+	if (sl_type((int)probe, "", 0x1000 /* EMPTY_PATH */) == S_IFREG_)
+		return probed_stays_real(probe) ? AS_ASKED : OPEN_WITHOUT;
+	raw1(NR_close, probe);
+	return AS_ASKED;
 }
 
 /* FD has no O_SYNC: marks it. 0 where the kernel has to do it after all. */
@@ -247,9 +253,9 @@ static int has_locks(int fd)
 }
 
 /* FD was opened without the O_SYNC of FLAGS. 0, 1 where it has that again, or -errno: no file may
- * go on without. Where that would cost locks it goes on marked: what is seen to be written there is
- * synced. */
-static long mark(int fd, int flags)
+ * go on without. Where that would cost locks, or a new file cannot be opened again (its mode), it
+ * goes on marked: what is seen to be written there is synced. */
+static long mark(int fd, int flags, int is_new)
 {
 	long fresh, r;
 
@@ -257,7 +263,7 @@ static long mark(int fd, int flags)
 		return 0;
 	fresh = opened_again(fd, flags);
 	if (is_error(fresh))
-		return fresh;
+		return is_new ? 0 : fresh;
 	r = raw3(NR_dup3, fresh, fd, flags & O_CLOEXEC_);
 	raw1(NR_close, fresh);
 	return is_error(r) ? r : 1;
@@ -297,7 +303,8 @@ static long opened(long fd, int flags, int how)
 	if (flags & O_PATH_)
 		return fd;
 	if (UNLIKELY(how != AS_ASKED))
-		is_real = how == REPLACE ? replace((int)fd, flags) : mark((int)fd, flags);
+		is_real = how == REPLACE ? replace((int)fd, flags)
+					 : mark((int)fd, flags, how == MAKE_WITHOUT);
 	if (UNLIKELY(is_error(is_real))) {
 		raw1(NR_close, fd);
 		return is_real;
@@ -310,10 +317,24 @@ static long opened(long fd, int flags, int how)
 	return fd;
 }
 
-/* The flags for the open itself. */
+/* The flags for the open itself. What is made is to be new, so that it is an ordinary file. */
 static int by(int how, int flags)
 {
-	return how == OPEN_WITHOUT ? flags & ~(O_SYNC_BIT_ | O_DSYNC_) : flags;
+	int without = flags & ~(O_SYNC_BIT_ | O_DSYNC_);
+
+	if (how == MAKE_WITHOUT && !(flags & O_TMPFILE_BIT_))
+		return without | O_EXCL_;
+	return how == OPEN_WITHOUT || how == MAKE_WITHOUT ? without : flags;
+}
+
+/* Whether the open of a file that was to be made, which gave R, is to be tried as it was asked: it
+ * has been made meanwhile, or its name is a link that leads nowhere. */
+static int is_there_already(long r, int flags, int *how)
+{
+	if (LIKELY(r != -EEXIST_ || *how != MAKE_WITHOUT || flags & O_EXCL_))
+		return 0;
+	*how = REPLACE;
+	return 1;
 }
 
 /* Whether an open asks that every write be synced. */
@@ -335,22 +356,61 @@ static int may_take(int flags)
 
 #define PROBE (O_PATH_ | O_CLOEXEC_)
 
-/* What becomes of the O_SYNC of an open by a name. */
-static int how_at(int dir, const char *path, int flags)
+/* A reference to what an open by a name would open, bound by the same RESOLVE_ flags. */
+static long probe_at(int dir, const char *path, int flags, uint64_t resolve)
 {
+	struct {
+		uint64_t flags, mode, resolve;
+	} how = { PROBE | (uint64_t)(flags & (O_NOFOLLOW_ | O_DIRECTORY_)), 0, resolve };
+
+	if (!resolve)
+		return raw4(NR_openat, dir, path, (long)how.flags, 0);
+	return raw4(NR_openat2, dir, path, &how, sizeof how);
+}
+
+/* The same of the folder that PATH lies in, which the kernel has just read. */
+static long probe_folder(int dir, const char *path, uint64_t resolve)
+{
+	char folder[512];
+	unsigned n, end = 0;
+
+	for (n = 0; path[n]; n++) {
+		if (n == sizeof folder - 1)
+			return -ENAMETOOLONG_;
+		folder[n] = path[n];
+		if (path[n] == '/')
+			end = n + 1;
+	}
+	folder[end] = 0;
+	return probe_at(dir, end ? folder : ".", O_DIRECTORY_, resolve);
+}
+
+/* What becomes of the O_SYNC of an open by a name. */
+static int how_by_name(int dir, const char *path, int flags, uint64_t resolve)
+{
+	long probe;
+
 	if (!may_take(flags))
 		return AS_ASKED;
 	if (flags & O_TMPFILE_BIT_)
-		return how_to_make();
-	return how_to_open(
-		raw4(NR_openat, dir, path, PROBE | (flags & O_NOFOLLOW_), 0), flags);
+		return how_to_make(probe_at(dir, path, O_DIRECTORY_, resolve));
+	probe = probe_at(dir, path, flags & O_NOFOLLOW_, resolve);
+	if (!is_error(probe))
+		return how_to_open(probe);
+	return probe == -ENOENT_ && flags & O_CREAT_
+		       ? how_to_make(probe_folder(dir, path, resolve))
+		       : AS_ASKED;
 }
 
 long sl_open_at(int dir, const char *path, int flags, unsigned mode)
 {
-	int how = how_at(dir, path, flags);
-	long fd = sl_cancellable(NR_openat, dir, (long)path, by(how, flags), mode, 0, sl_cookie());
+	int how = how_by_name(dir, path, flags, 0);
+	long fd;
 
+	do
+		fd = sl_cancellable(NR_openat, dir, (long)path, by(how, flags), mode, 0,
+				    sl_cookie());
+	while (is_there_already(fd, flags, &how));
 	return opened(fd, flags, how);
 }
 
@@ -454,31 +514,25 @@ static int has_copied(struct how *how)
 	       sl_copy_in(&how->h, how->from, how->size) > 0;
 }
 
-/* What becomes of its O_SYNC: the probe is bound by the same RESOLVE_ flags, in the third word. */
+/* What becomes of its O_SYNC: the RESOLVE_ flags are the third word. */
 static int how_by(int dir, const char *path, const struct how *how)
 {
-	int flags = (int)how->h.flags;
-	struct {
-		uint64_t flags, mode, resolve;
-	} probe = { PROBE | (uint64_t)(flags & O_NOFOLLOW_), 0, how->h.words[2] };
-
-	if (!may_take(flags))
-		return AS_ASKED;
-	if (flags & O_TMPFILE_BIT_)
-		return how_to_make();
-	return how_to_open(raw4(NR_openat2, dir, path, &probe, sizeof probe), flags);
+	return how_by_name(dir, path, (int)how->h.flags, how->h.words[2]);
 }
 
 /* By our copy: the program's may be another by the time of the call. */
 static long open_how(int dir, const char *path, struct how *how, int becomes)
 {
 	int flags = (int)how->h.flags;
+	uint64_t others = how->h.flags & ~(uint64_t)UINT32_MAX;
+	long fd;
 
-	if (becomes == OPEN_WITHOUT)
-		how->h.flags &= ~(uint64_t)(O_SYNC_BIT_ | O_DSYNC_);
-	return opened(sl_cancellable(NR_openat2, dir, (long)path, (long)&how->h, (long)how->size,
-				     0, sl_cookie()),
-		      flags, becomes);
+	do {
+		how->h.flags = others | (uint32_t)by(becomes, flags);
+		fd = sl_cancellable(NR_openat2, dir, (long)path, (long)&how->h, (long)how->size, 0,
+				    sl_cookie());
+	} while (is_there_already(fd, flags, &becomes));
+	return opened(fd, flags, becomes);
 }
 
 long sl_open_how(int dir, const char *path, const void *from, size_t size)
@@ -503,9 +557,12 @@ EXPORT int openat2(int dir, const char *path, const void *how, size_t size)
 
 static int how_handle(int mount, void *handle, int flags)
 {
+	long probe;
+
 	if (!may_take(flags))
 		return AS_ASKED;
-	return how_to_open(raw3(NR_open_by_handle_at, mount, handle, PROBE), flags);
+	probe = raw3(NR_open_by_handle_at, mount, handle, PROBE);
+	return is_error(probe) ? AS_ASKED : how_to_open(probe);
 }
 
 static long open_handle(int mount, void *handle, int flags, int how)
@@ -551,15 +608,19 @@ static long leave_open(int dir, const char *path, int flags)
  * program has may forbid the other one. */
 long sl_gate_open(long nr, int dir, const char *path, int flags, unsigned mode)
 {
-	int how = how_at(dir, path, flags);
+	int how = how_by_name(dir, path, flags, 0);
 	long fd;
 
 	if (how == AS_ASKED)
 		return leave_open(dir, path, flags);
-	if (nr == NR_open)
-		fd = raw6(NR_open, path, by(how, flags), mode, 0, 0, sl_cookie());
-	else
-		fd = raw6(NR_openat, dir, path, by(how, flags), mode, 0, sl_cookie());
+	do {
+		int asked = by(how, flags);
+
+		if (nr == NR_open)
+			fd = raw6(NR_open, path, asked, mode, 0, 0, sl_cookie());
+		else
+			fd = raw6(NR_openat, dir, path, asked, mode, 0, sl_cookie());
+	} while (is_there_already(fd, flags, &how));
 	return opened(fd, flags, how);
 }
 

@@ -74,8 +74,10 @@ extern char **environ __attribute__((weak));
 #define EACCES_ 13
 #define EFAULT_ 14
 #define EBUSY_  16
+#define EEXIST_ 17
 #define EINVAL_ 22
 #define ESPIPE_ 29
+#define ENAMETOOLONG_ 36
 #define ENOSYS_ 38
 #define EOPNOTSUPP_ 95
 

@@ -16,8 +16,6 @@ static int exe_matches(const struct sl_page *p, const struct sl_rule *r, const c
 
 	if (!r->exe)
 		return 1;
-	if (!exe)
-		return 0;
 	for (c = glob; *c; c++)
 		full |= *c == '/';
 	for (c = exe; *c; c++)
@@ -26,7 +24,8 @@ static int exe_matches(const struct sl_page *p, const struct sl_rule *r, const c
 	return full ? sl_glob(glob, exe, 1) : sl_glob(glob, base, 0);
 }
 
-/* Settles once what the rules say about this executable: EXE, or NULL where it is not known. */
+/* Settles once what the rules say about this executable: EXE, or NULL where it is not known. Then a
+ * rule about one may or may not match: from there on nothing is certain, so nothing matches. */
 void sl_apply_exe_rules(struct level *l, const char *exe)
 {
 	const struct sl_page *p = l->page;
@@ -37,6 +36,8 @@ void sl_apply_exe_rules(struct level *l, const char *exe)
 	for (i = 0; i < p->rule_count && i < SL_RULE_MAX; i++) {
 		const struct sl_rule *r = rule_of(p, i);
 
+		if (r->exe && !exe)
+			break;
 		if (!exe_matches(p, r, exe))
 			continue;
 		if (!r->users && !r->path && !ask) {

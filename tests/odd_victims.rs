@@ -2,8 +2,7 @@
 //! that the library does not reach. Each has the right outcome or real syncs.
 
 use crate::harness::command::{clean, run, Outcome, LIMIT};
-use crate::harness::disk::keep_mounts_private;
-use crate::harness::disk::{Disk, SlowDisk};
+use crate::harness::disk::{keep_mounts_private, mount_copy, Disk, SlowDisk};
 use crate::servers::leftovers::Leftovers;
 use crate::sessions::stage::{as_root, program, progress, Running, Stage, SyncLog, SYNCLATER};
 use crate::wait::until;
@@ -141,47 +140,94 @@ fn a_time_namespace_changes_nothing() {
 }
 
 #[test]
-fn a_mount_namespace_that_is_gone_before_the_settle_loses_no_promise() {
-    if !as_root("a_mount_namespace_that_is_gone_before_the_settle_loses_no_promise") {
+fn a_mount_namespace_that_ends_leaves_what_was_mounted_there_whole() {
+    if !as_root("a_mount_namespace_that_ends_leaves_what_was_mounted_there_whole") {
         return;
     }
-    let stage = Stage::new("gone");
+    // Real ones.
+    const INSIDE: u64 = 503;
+    // As whoever builds an image does: the end of the namespace is its umount.
     let script = "set -e; cd \"$1\"; mkdir mnt; truncate -s 32M img; mkfs.ext4 -q img; \
-        mount -o loop img mnt; \"$2\" mnt 1 \"$3\"; cp mnt/progress seen";
-    let mut command = stage.with_folders("env");
-    let log = stage.traced(&mut command, "syncfs,fsync", "synclater.log");
-    command
-        .args([SYNCLATER, "run", "--quiet"])
-        .args(stage.json());
+        unshare -m sh -c 'mount -o loop img mnt; \"$0\" mnt 1 \"$1\"' \"$2\" \"$4\"; \
+        losetup -j img > held; cp img copy; e2fsck -fy img; resize2fs -M img; \
+        \"$2\" . 1 \"$3\"";
+    for dial in ["exit", "1s"] {
+        let stage = Stage::new("gone");
+        let mut command = stage.with_folders(SYNCLATER);
+        command.args(["run", "--quiet", "--until", dial]);
+        command.args(stage.json());
+        command.args(["--", "sh", "-c", script, "sh"]);
+        command.arg(stage.work());
+        command.arg(program("hammer"));
+        command.args([REQUESTS.to_string(), INSIDE.to_string()]);
+        run(&mut command).must_succeed();
+        let work = stage.work();
+        let held = std::fs::read_to_string(work.join("held")).expect("what losetup said");
+        assert_eq!(held, "", "{dial}: its loop device is still held");
+        let at = work.join("look");
+        std::fs::create_dir(&at).expect("a mount point");
+        for image in ["copy", "img"] {
+            run(clean("fsck.ext4").arg("-fn").arg(work.join(image))).must_succeed();
+            mount_copy("ext4", &work.join(image), &at);
+            let seen = progress(&at);
+            run(clean("umount").arg(&at)).must_succeed();
+            assert_eq!(seen.0, INSIDE, "{dial}: {image}");
+        }
+        let report = stage.report();
+        let kept =
+            &report["kept_real"]["the file system is mounted in another mount namespace alone"];
+        assert!(kept.as_u64() > Some(0), "{dial}: {report:#}");
+        // What is in sight is put off all the same.
+        assert!(number(&report, "skipped") > 0, "{dial}: {report:#}");
+        assert!(stage.entries().is_empty());
+    }
+}
+
+/// What a rule keeps at `now` stays there where nobody can tell what is executed: a /proc that is
+/// no root of a procfs.
+#[test]
+fn a_program_that_cannot_be_told_is_none_that_a_laxer_rule_means() {
+    if !as_root("a_program_that_cannot_be_told_is_none_that_a_laxer_rule_means") {
+        return;
+    }
+    let stage = Stage::new("no-exe");
+    let rules = stage.file("rules.toml");
+    let text = "[[rule]]\nexe = \"hammer\"\nuntil = \"now\"\n[[rule]]\nuntil = \"exit\"\n";
+    std::fs::write(&rules, text).expect("rules");
+    let script = "set -e; mkdir \"$1/p\"; mount --rbind /proc \"$1/p\"; \
+        mount -t tmpfs none /proc; \
+        for of in self thread-self; do ln -s \"$1/p/$of\" /proc/$of; done; \
+        exec \"$2\" \"$1\" 1 \"$3\"";
+    let mut command = stage.with_folders(SYNCLATER);
+    command.args(["run", "--quiet", "--rules"]).arg(rules);
+    command.args(stage.json());
     command.args(["--", "unshare", "-m", "sh", "-c", script, "sh"]);
-    command
-        .arg(stage.work())
-        .arg(program("hammer"))
-        .arg(REQUESTS.to_string());
+    command.arg(stage.work()).arg(program("hammer")).arg("503");
     run(&mut command).must_succeed();
     let report = stage.report();
-    let mounts = report["filesystems"]
-        .as_array()
-        .expect("file systems")
-        .clone();
-    let own = mounts
-        .iter()
-        .find(|f| f["mount"].as_str().is_some_and(|m| m.ends_with("mnt")));
-    // By then the namespace was gone: only a descriptor taken before can have reached it.
-    if number(&report, "skipped") > 0 && own.is_some_and(|f| f["requests"] != 0) {
-        assert!(log.count("syncfs") > 0, "{report:#}");
-        assert_eq!(report["settled"], report["skipped"], "{report:#}");
-    } else {
-        assert!(log.count("fsync") >= REQUESTS, "{report:#}");
+    assert_eq!(number(&report, "skipped"), 0, "{report:#}");
+}
+
+const ROOTS: &str = "\
+import os
+for _ in range(20):
+    os.chroot('/')
+print(os.open('/dev/null', os.O_RDONLY))
+";
+
+#[test]
+fn chroot_takes_no_descriptor() {
+    if !as_root("chroot_takes_no_descriptor") {
+        return;
     }
-    assert!(stage.entries().is_empty());
-    let image = stage.work().join("img");
-    let free = until(LIMIT, || {
-        let left = run(clean("losetup").arg("-j").arg(&image)).must_succeed();
-        left.stdout.is_empty()
-    });
-    assert!(free, "the loop device is still held");
-    run(clean("fsck.ext4").arg("-fn").arg(&image)).must_succeed();
+    let bare = run(clean("python3").args(["-c", ROOTS])).must_succeed();
+    for dial in ["now", "exit"] {
+        let stage = Stage::new("roots");
+        let mut command = stage.with_folders(SYNCLATER);
+        command.args(["run", "--quiet", "--until", dial, "--"]);
+        let within = run(command.args(["python3", "-c", ROOTS])).must_succeed();
+        assert_eq!(within.stdout, bare.stdout, "{dial}");
+    }
 }
 
 #[test]

@@ -19,6 +19,7 @@ mod strangers;
 mod told;
 mod unreadable;
 mod unseen;
+mod watched;
 
 use crate::harness::command::{clean, run};
 use crate::harness::disk::{Disk, SlowDisk};
@@ -72,16 +73,19 @@ fn ledger_has(ledger: &SlowDisk, kind: &str) -> bool {
     paths.any(|p| p.extension().is_some_and(|x| x == kind))
 }
 
-/// A scribe in a session and in a mount namespace of its own, in which `disk` is mounted, and
-/// `more` is done with it as "$1". With it comes what keeps the namespace: its end would unmount
-/// what is mounted there, and so write all.
+/// A scribe in a session that is, as a whole, in a mount namespace of its own, in which `disk` is
+/// mounted, and `more` is done with it as "$1". With it comes what keeps the namespace: its end
+/// would unmount what is mounted there, and so write all.
 fn scribe_apart(stage: &Stage, disk: &Disk, more: &str) -> (Running, std::fs::File) {
     umount(disk.path());
-    let script = format!("mount -o loop \"$0\" \"$1\" && {more} && exec \"$2\"");
-    let mut command = session(stage, &[]);
-    command.args(["unshare", "-m", "--propagation", "private"]);
+    let script = format!("mount -o loop \"$0\" \"$1\" && {more} && shift && exec \"$@\"");
+    let mut command = clean("unshare");
+    command.args(["-m", "--propagation", "private"]);
     command.args(["sh", "-c", &script]);
     command.arg(disk.image()).arg(disk.path());
+    let inner = session(stage, &[]);
+    command.arg(inner.get_program()).args(inner.get_args());
+    command.envs(inner.get_envs().filter_map(|(k, v)| Some((k, v?))));
     command.arg(tool("scribe"));
     let mut scribe = Running::start(stage, command);
     scribe.be_ready();

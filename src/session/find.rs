@@ -17,7 +17,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::PathBuf;
 use synclater_model::policy::filesystem::{kind, FsKind, Mount};
 use synclater_shim::page;
-use synclater_sys::mount::{id_of_fd, place_of_fd, unique_id_of_fd, what_is, Place, MNT_ID};
+use synclater_sys::mount::{self, id_of_fd, place_of_fd, unique_id_of_fd, what_is, Place, MNT_ID};
 
 /// A request that was made for a number that nobody knows. All of it is the asker's word.
 #[derive(Clone, Copy, Debug)]
@@ -55,6 +55,31 @@ pub enum Finding {
     Tested(Box<Found>),
     /// The number is not one that may owe: what the page is to say of it.
     Named(Number, u32),
+}
+
+/// A mount in one of the tables that were read.
+struct Seen {
+    mount: Mount,
+    /// Whether it is in our own.
+    in_sight: bool,
+    /// Whether its superblock is mounted in our own mount namespace. In another one alone it would
+    /// be unmounted as that ends, whoever ends it and however: the kernel writes it out before the
+    /// parent hears of the end. A descriptor of ours would keep it mounted, and whoever copies,
+    /// checks or mounts its device next would find it incomplete.
+    is_ours: bool,
+}
+
+/// Whether a process is in our mount namespace; behind another root it may see other mounts.
+fn shares_mounts(pid: u32) -> bool {
+    let of = |pid| mount::namespace_number(format!("/proc/{pid}/ns/mnt").as_ref());
+    pid == std::process::id() || (of(pid) != 0 && of(pid) == of(std::process::id()))
+}
+
+/// Whether our root folder has one of these numbers: behind a chroot no table need show it.
+fn is_at_our_root(numbers: &[u64]) -> bool {
+    let root = known_at("/".as_ref(), OFlags::DIRECTORY);
+    root.and_then(|root| what_is(&root).ok())
+        .is_some_and(|(dev, _)| numbers.contains(&dev))
 }
 
 /// Whoever asks, and what of it could be had.
@@ -119,14 +144,17 @@ fn find_by_descriptor(question: &Question) -> Finding {
         dev: question.dev,
         theirs,
     };
-    let Some((mount, in_sight)) = asked.mount() else {
+    let Some(seen) = asked.mount() else {
         return Finding::Named(asked.anywhere(), page::NAME_UNKNOWN);
     };
-    let number = asked.number(&mount).unwrap_or(asked.anywhere());
-    if let Some(named) = refused(&mount) {
+    let number = asked.number(&seen.mount).unwrap_or(asked.anywhere());
+    if let Some(named) = refused(&seen.mount) {
         return Finding::Named(number, named);
     }
-    match asked.taken(mount, in_sight) {
+    if !seen.is_ours {
+        return Finding::Named(number, page::NAME_AWAY);
+    }
+    match asked.taken(seen.mount, seen.in_sight) {
         Ok(found) if !lacks_file(&found) => Finding::Tested(Box::new(found)),
         Ok(_) | Err(page::NAME_UNKNOWN) => Finding::Named(asked.anywhere(), page::NAME_UNKNOWN),
         Err(named) => Finding::Named(number, named),
@@ -240,8 +268,8 @@ impl Asked {
         })
     }
 
-    /// The mount that it lies on, and whether we see that; or another one of the same superblock.
-    fn mount(&self) -> Option<(Mount, bool)> {
+    /// The mount that it lies on, or another one of the same superblock.
+    fn mount(&self) -> Option<Seen> {
         // Read while the descriptor is open: its mount and its superblock are the same all the
         // time.
         let id = { self.theirs.as_ref() }.and_then(|(fd, _)| id_of_fd(fd, MNT_ID).ok());
@@ -256,7 +284,15 @@ impl Asked {
                 .find_map(|(k, table)| Some((table.iter().find(by_number)?, k == 0)))
         };
         let (mount, in_sight) = found.or_else(or_other)?;
-        Some((mount.clone(), in_sight))
+        let of_ours = |m: &Mount| dev_of(m) == dev_of(mount);
+        let whose = [std::process::id(), self.question.pid, 1];
+        let mut tables = { tables.iter().zip(whose) }.filter(|(t, _)| t.iter().any(of_ours));
+        Some(Seen {
+            in_sight,
+            is_ours: is_at_our_root(&[self.dev, dev_of(mount)])
+                || tables.any(|(_, pid)| shares_mounts(pid)),
+            mount: mount.clone(),
+        })
     }
 
     /// The number, and where it counts; `None` where that cannot be told.

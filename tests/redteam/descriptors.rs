@@ -292,6 +292,39 @@ fn what_stdio_writes_behind_a_lazy_umount_is_settled_at_the_end() {
     }
 }
 
+/// Where nobody has anything open there the umount has written all when it returns, as the kernel's
+/// own: whoever copies the image next finds it whole.
+#[test]
+fn a_lazy_umount_has_settled_what_nobody_has_open_there() {
+    if !as_root("a_lazy_umount_has_settled_what_nobody_has_open_there") {
+        return;
+    }
+    for net in [&[][..], &["--net"]] {
+        if !net.is_empty() && !needs_net("a_lazy_umount_has_settled_what_nobody_has_open_there") {
+            continue;
+        }
+        let (disk, stage) = (Disk::new("ext4", 64), Stage::new("lazily-settled"));
+        let mut scribe = scribe(&stage, net);
+        let elsewhere = format!("stream {}", stage.work().join("log").display());
+        for line in [&elsewhere, "flush"] {
+            assert_eq!(does(&mut scribe, line), 0, "{line}");
+        }
+        warm(&stage, &mut scribe, disk.path());
+        save(&mut scribe, disk.path(), &["a", "b", "c"]);
+        let at = disk.path().display();
+        let line = match net {
+            [] => format!("lazily {at}"),
+            _ => format!("tell env -i umount -l {at}"),
+        };
+        assert_eq!(does(&mut scribe, &line), 0, "{line}");
+        are_whole(disk.cut().path(), &["a", "b", "c"]);
+        let image = disk.image();
+        let left = run(clean("losetup").arg("-j").arg(image)).must_succeed();
+        assert_eq!(left.stdout, "", "its device is still held");
+        ends_well(&stage, &mut scribe);
+    }
+}
+
 /// The kernel syncs what is mapped, and says ENOMEM then (mm/msync.c, Linux 6.18).
 #[test]
 fn what_msync_synced_beside_a_gap_is_durable() {
@@ -432,7 +465,18 @@ fn what_sync_owed_of_a_dead_session_is_settled_wherever_it_is_mounted() {
         return;
     }
     let (disk, stage) = (Disk::new("ext4", 64), Stage::new("sync-owed"));
-    let (mut scribe, _namespace) = scribe_apart(&stage, &disk, "true");
+    umount(disk.path());
+    let mut command = session(&stage, &[]);
+    command.args(["unshare", "-m", "--propagation", "private", "sh", "-c"]);
+    command.arg("mount -o loop \"$0\" \"$1\" && exec \"$2\"");
+    command.arg(disk.image()).arg(disk.path());
+    let mut scribe = Running::start(&stage, {
+        command.arg(tool("scribe"));
+        command
+    });
+    scribe.be_ready();
+    let namespace = format!("/proc/{}/ns/mnt", super::mounts::pid_of_scribe(&stage));
+    let _namespace = File::open(namespace).expect("a namespace");
     let put_off = |scribe: &mut Running| {
         let before = stage.counted().1;
         assert_eq!(does(scribe, "sync"), 0);

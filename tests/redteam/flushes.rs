@@ -207,7 +207,7 @@ fn a_flush_that_failed_for_somebody_else_is_heard_of() {
     ends_well(&other, &mut second);
 }
 
-/// A btrfs that is mounted in the command's own namespace alone: its number there is no disk's.
+/// A btrfs that is mounted in the session's own namespace alone: its number is no disk's.
 #[test]
 fn a_flush_that_another_disk_refused_is_not_that_of_a_container_s_btrfs() {
     if !as_root("a_flush_that_another_disk_refused_is_not_that_of_a_container_s_btrfs") {

@@ -345,6 +345,8 @@ static int fs_by_number(unsigned i, uint64_t dev, uint64_t mount, int fd, uint8_
 		return SL_KEPT_FS;
 	case SL_NAME_UNKNOWN:
 		return SL_KEPT_UNKNOWN;
+	case SL_NAME_AWAY:
+		return SL_KEPT_AWAY;
 	default:
 		return dev ? ask(i, dev, fd) : (int)SL_KEPT_UNKNOWN;
 	}

@@ -56,6 +56,7 @@
 #define SL_NAME_REAL    256u /* not on the tested list when it was asked about */
 #define SL_NAME_MEMORY  257u /* tmpfs: nothing to make durable, where fstatfs says so too */
 #define SL_NAME_UNKNOWN 258u /* the file system could not be told */
+#define SL_NAME_AWAY    259u /* mounted in another mount namespace alone */
 #define SL_NAME_GONE    UINT64_MAX /* sl_name.dev: nothing stands here any more */
 
 /* Why a request was kept real: index into sl_slot.kept. */
@@ -69,6 +70,7 @@
 #define SL_KEPT_SYNC_ALL 7u  /* sync() where a file system must stay real */
 #define SL_KEPT_OSYNC    8u  /* O_SYNC that could not be taken off */
 #define SL_KEPT_AIO      9u  /* asynchronous request that this libc gives no way to put off */
+#define SL_KEPT_AWAY     10u /* the file system is mounted in another mount namespace alone */
 
 /* The signal numbers (F_SETSIG) that mark a descriptor which lost O_DSYNC, or O_SYNC. */
 #define SL_MARK_DSYNC 32

@@ -46,6 +46,8 @@ pub const NAME_REAL: u32 = 256;
 pub const NAME_MEMORY: u32 = 257;
 /// [`Name::fs`]: the file system could not be told.
 pub const NAME_UNKNOWN: u32 = 258;
+/// [`Name::fs`]: mounted in another mount namespace alone.
+pub const NAME_AWAY: u32 = 259;
 /// [`Name::dev`]: nothing stands here any more.
 pub const NAME_GONE: u64 = u64::MAX;
 
@@ -96,10 +98,12 @@ pub enum Kept {
     SyncAll = 7,
     /// `O_SYNC` that could not be taken off.
     OSync = 8,
+    /// The file system is mounted in another mount namespace alone, with which it would go.
+    Away = 10,
 }
 
 /// Why requests were kept real, by index into [`Slot::kept`], in words for people.
-pub const KEPT_WORDS: [&str; 10] = [
+pub const KEPT_WORDS: [&str; 11] = [
     "the dial was at now",
     "a rule says now, or none matches",
     "the lease had run out",
@@ -110,6 +114,7 @@ pub const KEPT_WORDS: [&str; 10] = [
     "sync() where a file system must stay real",
     "O_SYNC that could not be taken off",
     "asynchronous, and this libc gives no way to put it off",
+    "the file system is mounted in another mount namespace alone",
 ];
 
 /// One superblock.

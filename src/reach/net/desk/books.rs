@@ -129,6 +129,7 @@ impl Desk {
             }
             Some(page::NAME_MEMORY) if file.is_some_and(is_memory) => Ok(NOTHING),
             Some(page::NAME_MEMORY | page::NAME_REAL) => Err(Kept::Filesystem),
+            Some(page::NAME_AWAY) => Err(Kept::Away),
             Some(_) => Err(Kept::Unknown),
             None if number == 0 => Err(Kept::Unknown),
             None => {

@@ -284,9 +284,15 @@ impl Asked {
                 .find_map(|(k, table)| Some((table.iter().find(by_number)?, k == 0)))
         };
         let (mount, in_sight) = found.or_else(or_other)?;
-        let of_ours = |m: &Mount| dev_of(m) == dev_of(mount);
+        let of_ours = |m: &&Mount| dev_of(m) == dev_of(mount);
+        // Rather our own: theirs may be unmounted any moment, and nobody tells us.
+        let (mount, in_sight) = match tables[0].iter().find(of_ours) {
+            Some(ours) => (ours, true),
+            None => (mount, in_sight),
+        };
         let whose = [std::process::id(), self.question.pid, 1];
-        let mut tables = { tables.iter().zip(whose) }.filter(|(t, _)| t.iter().any(of_ours));
+        let mut tables =
+            { tables.iter().zip(whose) }.filter(|(t, _)| t.iter().any(|m| of_ours(&m)));
         Some(Seen {
             in_sight,
             is_ours: is_at_our_root(&[self.dev, dev_of(mount)])

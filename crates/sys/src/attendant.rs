@@ -89,6 +89,7 @@ pub fn attend(bell: Option<(&Doorbell, &AtomicU32)>, held: &Held<'_>) -> io::Res
         LINGERS.store(!held.longer.is_empty(), Ordering::Relaxed);
         // A session of its own: what is sent to the terminal's processes is not for it.
         process::leave_session();
+        leave_mounts();
         process::move_to_init();
         process::set_name(c"synclater-attend");
         signal::handle(libc::SIGTERM, end);
@@ -103,6 +104,15 @@ pub fn attend(bell: Option<(&Doorbell, &AtomicU32)>, held: &Held<'_>) -> io::Res
             },
         }
     })
+}
+
+/// Goes to the root of process 1's mount namespace, where that is allowed (root; setns(2)): it
+/// outlives its parent, and would keep the parent's namespace, with what is mounted there alone.
+fn leave_mounts() {
+    use rustix::thread::{move_into_link_name_space, LinkNameSpaceType};
+    if let Ok(namespace) = std::fs::File::open("/proc/1/ns/mnt") {
+        let _ = move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Mount));
+    }
 }
 
 fn listen(bell: &Doorbell, word: &AtomicU32) -> ! {

@@ -4,10 +4,16 @@
 //! looks at every heartbeat only, which a bound of milliseconds does not allow for.
 
 use super::{Supervisor, BEAT};
+use crate::session::filesystems::root_stays;
 use std::io;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use synclater_sys::attendant::{attend, Held};
 use synclater_sys::job::Job;
+use synclater_sys::mount::namespace_number;
+
+/// How long one that has just been started may take to go away, and how often it is looked.
+const BEGINS: Duration = Duration::from_millis(20);
+const LOOK_EVERY: Duration = Duration::from_micros(200);
 
 /// Whose doorbell is listened to.
 #[derive(Clone, Copy, Debug)]
@@ -34,13 +40,28 @@ pub(super) struct Attendants {
 }
 
 impl Attendants {
-    pub(super) fn is_empty(&self) -> bool {
+    fn is_empty(&self) -> bool {
         self.jobs.is_empty()
     }
 
     /// Ends them, and waits until they are gone with all that they held.
-    pub(super) fn end(self) {
+    fn end(self) {
         self.jobs.into_iter().for_each(|(job, _)| job.end());
+    }
+
+    /// Whether all are in the mount namespace of process 1, which they go to as they begin: in ours
+    /// they would keep that, and what is mounted there alone.
+    fn are_away(&self) -> bool {
+        let number = |pid: u32| namespace_number(format!("/proc/{pid}/ns/mnt").as_ref());
+        let begun = Instant::now();
+        let is_away = |pid| loop {
+            let (its, of_init) = (number(pid), number(1));
+            if of_init == 0 || its == of_init || begun.elapsed() > BEGINS {
+                return of_init != 0 && its == of_init;
+            }
+            std::thread::sleep(LOOK_EVERY);
+        };
+        self.jobs.iter().all(|(job, _)| is_away(job.pid()))
     }
 }
 
@@ -54,6 +75,18 @@ impl Supervisor {
     pub(super) fn hold_for_later(&mut self) {
         let job = attend(None, &self.escapes.held());
         self.is_attended_by(job, None);
+    }
+
+    /// At the end of the session: they stay for a second, where nothing of ours is kept by that. In
+    /// a chroot, say, that is unmounted next, nothing of ours may be left.
+    pub(super) fn leave_attendants(&mut self) {
+        let stays = root_stays();
+        if stays && self.attendants.is_empty() {
+            self.hold_for_later();
+        }
+        if !stays || !self.attendants.are_away() {
+            std::mem::take(&mut self.attendants).end();
+        }
     }
 
     /// Listens to the doorbells of other users that have joined since, too.

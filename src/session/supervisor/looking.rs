@@ -7,9 +7,13 @@ use super::*;
 use crate::reach::whom;
 use crate::session::escape::descendants;
 use crate::session::look::{Look, Written};
+use crate::session::usage;
 
 /// How often it is looked who writes where, while sync() is put off.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// How often it is looked whether somebody still writes to what was unmounted and is held on.
+const LOOK_AT_LEFT_EVERY: Duration = Duration::from_secs(1);
 
 /// How often the members are looked at, as long as new ones are found, where one that is not seen
 /// would be lost: it may have started another meanwhile, given it the file, and ended.
@@ -29,6 +33,8 @@ pub(super) struct Looks {
     /// and whatever else.
     soon: Option<Instant>,
     again: Option<Instant>,
+    /// When it was looked last who writes to what is held on although it was unmounted.
+    left: Option<Instant>,
 }
 
 struct Asked {
@@ -66,6 +72,22 @@ impl Supervisor {
         };
         if self.is_about_sync() && next.is_none_or(|at| Instant::now() >= at) {
             self.begin_look();
+        }
+    }
+
+    /// What was unmounted while a member had a file open there that had lost its `O_SYNC` is held on,
+    /// until that was closed.
+    pub(super) fn look_at_what_was_left(&mut self) {
+        let (now, looks) = (Instant::now(), &mut self.looks);
+        let is_early = looks.left.is_some_and(|at| now < at + LOOK_AT_LEFT_EVERY)
+            || looks.again.is_some_and(|at| now < at)
+            || looks.running.is_some();
+        if is_early || !self.shared.any_stripped() || usage::may_be_hidden() {
+            return;
+        }
+        looks.left = Some(now);
+        for index in self.filesystems.gone() {
+            self.leaves(index);
         }
     }
 

@@ -31,7 +31,7 @@ use super::control::{Answer, Client, Request, Server};
 use super::counts::Census;
 use super::device;
 use super::escape::Escapes;
-use super::filesystems::{root_stays, Filesystems};
+use super::filesystems::Filesystems;
 use super::keeper::Keeper;
 use super::ledger::Ledger;
 use super::settle::{self, Settle, Settled};
@@ -510,6 +510,7 @@ impl Supervisor {
         self.answer_questions();
         self.write_ledger();
         self.look_who_writes();
+        self.look_at_what_was_left();
     }
 
     /// Closes the ledger entry, ends the keeper, removes the session's files. Where something was
@@ -523,12 +524,7 @@ impl Supervisor {
         }
         self.waker.take().into_iter().for_each(Job::end);
         self.looks.end();
-        if !root_stays() {
-            // In a chroot, say, that is unmounted next: nothing of ours may be left in it.
-            std::mem::take(&mut self.attendants).end();
-        } else if self.attendants.is_empty() {
-            self.hold_for_later();
-        }
+        self.leave_attendants();
         // Whoever unmounts a file system right after us must not find it busy.
         self.filesystems.release_all();
         if self.close_entry().is_err() && self.paid.error.is_some() {

@@ -145,7 +145,7 @@ impl Supervisor {
     /// member may have a file there that has lost its `O_SYNC`, so that it would go on writing what
     /// nobody sees (stdio), and an umount is refused anyway. Whether one has may have to be looked
     /// for first, and then it is told later who stays.
-    fn leaves(&mut self, index: usize) -> bool {
+    pub(super) fn leaves(&mut self, index: usize) -> bool {
         let held = self.filesystems.get(index);
         if held.is_none_or(|f| f.leaving || f.held().is_none()) {
             return true;

@@ -183,6 +183,31 @@ fn a_mount_namespace_that_ends_leaves_what_was_mounted_there_whole() {
     }
 }
 
+/// Nothing of the session keeps its namespace behind its end: what is mounted there alone is as
+/// free as without.
+#[test]
+fn a_session_in_a_namespace_of_its_own_leaves_nothing_that_keeps_it() {
+    if !as_root("a_session_in_a_namespace_of_its_own_leaves_nothing_that_keeps_it") {
+        return;
+    }
+    let script = "set -e; mount -o loop \"$1/img\" \"$1/mnt\"; shift; exec \"$@\"";
+    for dial in ["now", "exit", "1s"] {
+        let stage = Stage::new("inside");
+        let work = stage.work();
+        std::fs::create_dir(work.join("mnt")).expect("a mount point");
+        run(clean("truncate").args(["-s", "32M"]).arg(work.join("img"))).must_succeed();
+        run(clean("mkfs.ext4").arg("-q").arg(work.join("img"))).must_succeed();
+        let mut command = stage.with_folders("unshare");
+        command.args(["-m", "sh", "-c", script, "sh"]).arg(&work);
+        command.args([SYNCLATER, "run", "--quiet", "--until", dial, "--"]);
+        hammer(&mut command, &work.join("mnt"));
+        run(&mut command).must_succeed();
+        let held = run(clean("losetup").arg("-j").arg(work.join("img"))).must_succeed();
+        assert_eq!(held.stdout, "", "{dial}: its loop device is still held");
+        run(clean("fsck.ext4").arg("-fn").arg(work.join("img"))).must_succeed();
+    }
+}
+
 /// What a rule keeps at `now` stays there where nobody can tell what is executed: a /proc that is
 /// no root of a procfs.
 #[test]

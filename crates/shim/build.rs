@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const SOURCES: [&str; 15] = [
+const SOURCES: [&str; 16] = [
     "session.c",
     "join.c",
     "core.c",
@@ -15,6 +15,7 @@ const SOURCES: [&str; 15] = [
     "calls.c",
     "memory.c",
     "osync.c",
+    "opens.c",
     "writes.c",
     "mounts.c",
     "async.c",

@@ -318,11 +318,80 @@ fn a_lazy_umount_has_settled_what_nobody_has_open_there() {
         };
         assert_eq!(does(&mut scribe, &line), 0, "{line}");
         are_whole(disk.cut().path(), &["a", "b", "c"]);
-        let image = disk.image();
-        let left = run(clean("losetup").arg("-j").arg(image)).must_succeed();
-        assert_eq!(left.stdout, "", "its device is still held");
+        assert!(is_free(&disk), "its device is still held");
         ends_well(&stage, &mut scribe);
     }
+}
+
+/// Opens a file with O_SYNC, and keeps it open as long as somebody holds the other end of a FIFO.
+const KEEPS: &str = "\
+import os, sys
+f = os.open(sys.argv[1], os.O_CREAT | os.O_WRONLY | os.O_SYNC, 0o600)
+os.write(f, b'k' * 4096)
+open(sys.argv[2]).read()
+";
+
+fn is_free(disk: &Disk) -> bool {
+    let left = run(clean("losetup").arg("-j").arg(disk.image())).must_succeed();
+    left.stdout.is_empty()
+}
+
+#[test]
+fn what_was_unmounted_lazily_is_let_go_of_once_nobody_writes_there() {
+    if !as_root("what_was_unmounted_lazily_is_let_go_of_once_nobody_writes_there") {
+        return;
+    }
+    let (disk, stage) = (Disk::new("ext4", 64), Stage::new("left-lazily"));
+    let mut scribe = scribe(&stage, &[]);
+    warm(&stage, &mut scribe, disk.path());
+    let (program, fifo) = (stage.file("keeps.py"), stage.work().join("fifo"));
+    std::fs::write(&program, KEEPS).expect("a program");
+    run(clean("mkfifo").arg(&fifo)).must_succeed();
+    let file = disk.path().join("log");
+    let words = [&program, &file, &fifo].map(|p| p.display().to_string());
+    let line = format!(
+        "tell python3 {} > {}/said 2>&1 &",
+        words.join(" "),
+        stage.work().display()
+    );
+    assert_eq!(does(&mut scribe, &line), 0);
+    // Opens once the other end does: it has opened its file by then.
+    let end = File::options().write(true).open(&fifo).expect("the FIFO");
+    let line = format!("lazily {}", disk.path().display());
+    assert_eq!(does(&mut scribe, &line), 0);
+    assert!(!is_free(&disk), "a file is open there");
+    drop(end);
+    assert!(until(LIMIT, || is_free(&disk)), "its device is still held");
+    are_whole(disk.cut().path(), &["log"]);
+    ends_well(&stage, &mut scribe);
+}
+
+/// A subvolume's number is found by the mount of whoever asks: another namespace's, which may end.
+#[test]
+fn a_subvolume_that_is_asked_about_elsewhere_is_held_on_our_own_mount() {
+    if !as_root("a_subvolume_that_is_asked_about_elsewhere_is_held_on_our_own_mount") {
+        return;
+    }
+    let (disk, stage) = (Disk::new("btrfs", 320), Stage::new("subvolume"));
+    let sub = disk.path().join("sub");
+    run(clean("btrfs").args(["subvolume", "create"]).arg(&sub)).must_succeed();
+    let mut scribe = scribe(&stage, &[]);
+    let elsewhere = format!("stream {}", stage.work().join("log").display());
+    for line in [&elsewhere, "flush"] {
+        assert_eq!(does(&mut scribe, line), 0, "{line}");
+    }
+    let line = format!(
+        "tell unshare -m sh -c 'for i in $(seq 100); do sync {0}; done'",
+        sub.display()
+    );
+    assert_eq!(does(&mut scribe, &line), 0);
+    warm(&stage, &mut scribe, &sub);
+    save(&mut scribe, &sub, &["a", "b", "c"]);
+    let line = format!("umount {}", disk.path().display());
+    assert_eq!(does(&mut scribe, &line), 0);
+    assert!(is_free(&disk), "its device is still held");
+    are_whole(&disk.cut().path().join("sub"), &["a", "b", "c"]);
+    ends_well(&stage, &mut scribe);
 }
 
 /// The kernel syncs what is mapped, and says ENOMEM then (mm/msync.c, Linux 6.18).

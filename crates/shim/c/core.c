@@ -410,9 +410,12 @@ static void decide(struct verdict *v, const struct subject *s, struct place *w)
 }
 
 /* What would become of a request about FD, without asking for its errors: LATER or SL_KEPT_*. */
-int sl_would_keep(int fd)
+int sl_would_keep(int fd) { return sl_would_keep_as(fd, NULL); }
+
+/* The same of what has the name PATH, for rules, and lies where FD does. */
+int sl_would_keep_as(int fd, const char *path)
 {
-	struct subject s = { fd, NULL, 0, 0 };
+	struct subject s = { fd, path, 0, 0 };
 	struct place w = { .type = 0 };
 	struct verdict v;
 

@@ -51,19 +51,30 @@ void sl_apply_exe_rules(struct level *l, const char *exe)
 		l->fixed = CLASS_ASK;
 }
 
-static const char *path_of(const struct subject *s, char *buf, long size)
+/* Whether a rule of any session looks at paths. */
+int sl_rules_by_path(void)
+{
+	const struct sl_page *p;
+	uint32_t needs = 0;
+	unsigned i;
+
+	for (i = 0; i < sl.levels; i++) {
+		p = sl.level[i].page;
+		needs |= p->rule_count ? p->rule_needs : 0;
+	}
+	return !!(needs & SL_NEEDS_PATH);
+}
+
+/* The path of FD, in BUF; NULL where that cannot be told. */
+const char *sl_path_of(int fd, char *buf, long size)
 {
 	char name[12];
 	long fds, r;
 
-	if (s->path)
-		return s->path;
-	if (s->fd < 0)
-		return NULL;
-	fds = sl_open_fds();
+	fds = fd < 0 ? -EBADF_ : sl_open_fds();
 	if (is_error(fds))
 		return NULL;
-	sl_digits(s->fd, name);
+	sl_digits(fd, name);
 	r = raw4(NR_readlinkat, fds, name, buf, size - 1);
 	raw1(NR_close, fds);
 	if (r <= 0)
@@ -83,13 +94,12 @@ static int user_matches(const struct sl_page *p, const struct sl_rule *r, uint32
 	return 0;
 }
 
-/* The class of the first rule that matches this request, or CLASS_NONE. A path that cannot be told
- * may or may not match: from there on nothing is certain, so nothing matches. */
-static uint32_t match_rules(const struct level *l, const struct subject *s)
+/* The class of the first rule that matches a request about what lies at PATH, or CLASS_NONE. A path
+ * that cannot be told (NULL) may or may not match: from there on nothing is certain, so nothing
+ * matches. */
+static uint32_t match_rules(const struct level *l, const char *path)
 {
 	const struct sl_page *p = l->page;
-	char buf[4096];
-	const char *path = p->rule_needs & SL_NEEDS_PATH ? path_of(s, buf, sizeof buf) : NULL;
 	uint32_t uid = p->rule_needs & SL_NEEDS_USER ? (uint32_t)raw0(NR_geteuid) : 0, i;
 
 	for (i = 0; i < p->rule_count && i < SL_RULE_MAX; i++) {
@@ -107,12 +117,20 @@ static uint32_t match_rules(const struct level *l, const struct subject *s)
 	return CLASS_NONE;
 }
 
+static NOINLINE uint32_t match_by_path(const struct level *l, int fd)
+{
+	char buf[4096];
+
+	return match_rules(l, sl_path_of(fd, buf, sizeof buf));
+}
+
 int sl_class_of(const struct level *l, const struct subject *s, uint8_t *class_)
 {
 	uint32_t c = l->page->rule_count ? l->fixed : 0;
 
 	if (UNLIKELY(c == CLASS_ASK))
-		c = match_rules(l, s);
+		c = s->path || !(l->page->rule_needs & SL_NEEDS_PATH) ? match_rules(l, s->path)
+								      : match_by_path(l, s->fd);
 	if (c >= SL_CLASS_MAX)
 		return SL_KEPT_RULE;
 	*class_ = (uint8_t)c;

@@ -208,6 +208,8 @@ long sl_attach(const struct sl_errand *e, int page, int slots);
 
 /* rules.c */
 void sl_apply_exe_rules(struct level *l, const char *exe);
+int sl_rules_by_path(void);
+const char *sl_path_of(int fd, char *buf, long size);
 int sl_class_of(const struct level *l, const struct subject *s, uint8_t *class_);
 
 /* Our ring in one session. */
@@ -341,6 +343,7 @@ long sl_real_in_place(int why, int hint, long nr, const long args[6]);
 long sl_real(int why, int hint, long nr, const long args[6]);
 void sl_decide(struct verdict *v, const struct subject *s);
 int sl_would_keep(int fd);
+int sl_would_keep_as(int fd, const char *path);
 int sl_owes_unseen(int fd);
 int sl_owe(const struct verdict *v);
 int sl_owe_for(int fd);
@@ -366,7 +369,7 @@ int sl_maybe_later(void);
 long sl_covered(long nr, long a, long b, long c, long d, long e, long f, uint64_t caller);
 long sl_cancellable_by_others(long nr, long a, long b, long c, long d, long e, long f);
 
-/* Passes a call of syscall() on, or to the wrapper in osync.c, mounts.c or async.c that it has. */
+/* Passes a call of syscall() on, or to the wrapper in opens.c, mounts.c or async.c that it has. */
 long sl_other_syscall(long nr, long a, long b, long c, long d, long e, long f, uint64_t caller);
 
 /* memory.c */
@@ -374,6 +377,10 @@ long sl_file_at(uint64_t address, char *name, uint32_t size, uint64_t *offset);
 long sl_sync_memory(char *addr, size_t len, int flags, uint64_t caller);
 
 /* osync.c */
+void sl_tell_of_marks(void);
+int sl_stays_real(int fd, const char *path);
+long sl_mark(int fd, int flags, int is_new);
+long sl_replace(int fd, int flags);
 int sl_any_stripped(void);
 int sl_wait_for_ledger(int fd);
 int sl_mark_of(int fd);

@@ -75,7 +75,7 @@ impl Supervisor {
         }
     }
 
-    /// What was unmounted while a member had a file open there that had lost its `O_SYNC` is held on,
+    /// What was unmounted while a member had a file open there that had lost its `O_SYNC` is held,
     /// until that was closed.
     pub(super) fn look_at_what_was_left(&mut self) {
         let (now, looks) = (Instant::now(), &mut self.looks);

@@ -57,16 +57,31 @@ pub enum Finding {
     Named(Number, u32),
 }
 
-/// A mount in one of the tables that were read.
+/// A superblock in the tables that were read.
 struct Seen {
     mount: Mount,
-    /// Whether it is in our own.
-    in_sight: bool,
-    /// Whether its superblock is mounted in our own mount namespace. In another one alone it would
-    /// be unmounted as that ends, whoever ends it and however: the kernel writes it out before the
-    /// parent hears of the end. A descriptor of ours would keep it mounted, and whoever copies,
-    /// checks or mounts its device next would find it incomplete.
-    is_ours: bool,
+    /// Its mounts in our own table: it is in our sight where there are some.
+    in_sight: Vec<Mount>,
+    /// Its mounts in our own mount namespace, by their ids: what is held lies on one of these. In
+    /// another namespace alone it would be unmounted as that ends, whoever ends it and however: the
+    /// kernel writes it out before the parent hears of the end. A descriptor of ours would keep it
+    /// mounted, and whoever copies, checks or mounts its device next would find it incomplete.
+    ours: Vec<u64>,
+}
+
+impl Seen {
+    /// A mount in our own table.
+    fn at(mount: &Mount) -> Seen {
+        Seen {
+            mount: mount.clone(),
+            in_sight: vec![mount.clone()],
+            ours: vec![mount.id],
+        }
+    }
+
+    fn is_on_ours(&self, fd: &OwnedFd) -> bool {
+        id_of_fd(fd, MNT_ID).is_ok_and(|id| self.ours.contains(&id))
+    }
 }
 
 /// Whether a process is in our mount namespace; behind another root it may see other mounts.
@@ -75,11 +90,12 @@ fn shares_mounts(pid: u32) -> bool {
     pid == std::process::id() || (of(pid) != 0 && of(pid) == of(std::process::id()))
 }
 
-/// Whether our root folder has one of these numbers: behind a chroot no table need show it.
-fn is_at_our_root(numbers: &[u64]) -> bool {
-    let root = known_at("/".as_ref(), OFlags::DIRECTORY);
-    root.and_then(|root| what_is(&root).ok())
-        .is_some_and(|(dev, _)| numbers.contains(&dev))
+/// The mount that our root folder lies on, where that has one of these numbers: behind a chroot no
+/// table need show it.
+fn at_our_root(numbers: &[u64]) -> Option<u64> {
+    let root = known_at("/".as_ref(), OFlags::DIRECTORY)?;
+    let is_it = numbers.contains(&what_is(&root).ok()?.0);
+    is_it.then(|| id_of_fd(&root, MNT_ID).ok()).flatten()
 }
 
 /// Whoever asks, and what of it could be had.
@@ -151,10 +167,10 @@ fn find_by_descriptor(question: &Question) -> Finding {
     if let Some(named) = refused(&seen.mount) {
         return Finding::Named(number, named);
     }
-    if !seen.is_ours {
+    if seen.ours.is_empty() {
         return Finding::Named(number, page::NAME_AWAY);
     }
-    match asked.taken(seen.mount, seen.in_sight) {
+    match asked.taken(&seen) {
         Ok(found) if !lacks_file(&found) => Finding::Tested(Box::new(found)),
         Ok(_) | Err(page::NAME_UNKNOWN) => Finding::Named(asked.anywhere(), page::NAME_UNKNOWN),
         Err(named) => Finding::Named(number, named),
@@ -234,7 +250,7 @@ pub fn find_mounted(mount: &Mount) -> Option<Found> {
     };
     refused(mount)
         .is_none()
-        .then(|| asked.taken(mount.clone(), true).ok())
+        .then(|| asked.taken(&Seen::at(mount)).ok())
         .flatten()
 }
 
@@ -277,27 +293,23 @@ impl Asked {
         let tables = [mounts_of("self"), theirs, mounts_of("1")];
         let by_id = |m: &&Mount| id == Some(m.id);
         let by_number = |m: &&Mount| dev_of(m) == self.dev;
-        let found = { tables.iter().enumerate() }
-            .find_map(|(k, table)| Some((table.iter().find(by_id)?, k == 0)));
-        let or_other = || {
-            { tables.iter().enumerate() }
-                .find_map(|(k, table)| Some((table.iter().find(by_number)?, k == 0)))
-        };
-        let (mount, in_sight) = found.or_else(or_other)?;
-        let of_ours = |m: &&Mount| dev_of(m) == dev_of(mount);
-        // Rather our own: theirs may be unmounted any moment, and nobody tells us.
-        let (mount, in_sight) = match tables[0].iter().find(of_ours) {
-            Some(ours) => (ours, true),
-            None => (mount, in_sight),
-        };
+        let mount = { tables.iter() }
+            .find_map(|table| table.iter().find(by_id))
+            .or_else(|| tables.iter().find_map(|table| table.iter().find(by_number)))?;
+        let of_it = |m: &&Mount| dev_of(m) == dev_of(mount);
+        let in_sight: Vec<Mount> = tables[0].iter().filter(of_it).cloned().collect();
         let whose = [std::process::id(), self.question.pid, 1];
-        let mut tables =
-            { tables.iter().zip(whose) }.filter(|(t, _)| t.iter().any(|m| of_ours(&m)));
+        let ours = { tables.iter().zip(whose) }
+            .filter(|(table, pid)| table.iter().any(|m| of_it(&m)) && shares_mounts(*pid))
+            .flat_map(|(table, _)| table.iter().filter(of_it))
+            .map(|m| m.id);
         Some(Seen {
+            ours: ours
+                .chain(at_our_root(&[self.dev, dev_of(mount)]))
+                .collect(),
+            // Rather our own: theirs may be unmounted any moment, and nobody tells us.
+            mount: in_sight.first().unwrap_or(mount).clone(),
             in_sight,
-            is_ours: is_at_our_root(&[self.dev, dev_of(mount)])
-                || tables.any(|(_, pid)| shares_mounts(pid)),
-            mount: mount.clone(),
         })
     }
 
@@ -325,21 +337,32 @@ impl Asked {
         fd.try_clone().ok()
     }
 
-    /// A descriptor of our own on the superblock of `mount`; else what the page is to say of it.
-    fn taken(&self, mount: Mount, in_sight: bool) -> Result<Found, u32> {
-        let found = { self.taken_by(mount, in_sight) }.ok_or(page::NAME_UNKNOWN)?;
+    /// A descriptor of our own on a superblock; else what the page is to say of it.
+    fn taken(&self, seen: &Seen) -> Result<Found, u32> {
+        let found = self.taken_by(seen).ok_or(page::NAME_UNKNOWN)?;
         match durable::is_below_known(&found.mount, found.file.as_ref()) {
             true => Ok(found),
             false => Err(page::NAME_REAL),
         }
     }
 
-    fn taken_by(&self, mount: Mount, in_sight: bool) -> Option<Found> {
+    fn taken_by(&self, seen: &Seen) -> Option<Found> {
+        // One may be covered by another mount.
+        let opened = { seen.in_sight.iter() }.find_map(|m| Some((m, at_point(m)?)));
+        let (mount, at_point) = match opened {
+            Some((mount, fd)) => (mount.clone(), Some(fd)),
+            None => (seen.mount.clone(), None),
+        };
         let there = [dev_of(&mount), self.dev];
         let opening = Opening::of(&mount);
-        let at_point = in_sight.then(|| at_point(&mount)).flatten();
-        let folder = self.folder(there, opening);
-        let again = || opening.again(&self.theirs.as_ref()?.0).ok();
+        let is_on_ours = |fd: &OwnedFd| seen.is_on_ours(fd);
+        let folder = self.folder(there, opening).filter(is_on_ours);
+        let again = || {
+            opening
+                .again(&self.theirs.as_ref()?.0)
+                .ok()
+                .filter(is_on_ours)
+        };
         let dirs = [at_point.as_ref(), folder.as_ref()];
         let number = self.number(&mount)?;
         let is_unique = { self.theirs.as_ref() }.is_some_and(|(_, place)| place.is_unique);
@@ -352,7 +375,7 @@ impl Asked {
                 .flatten()
                 .find_map(|d| durable::file_below(d.as_fd()))
         };
-        let theirs = || self.own_file(opening);
+        let theirs = || self.own_file(opening).filter(is_on_ours);
         let file_alone = match (&at_point, &folder) {
             (None, None) => Some(again()?),
             _ => None,
@@ -370,7 +393,7 @@ impl Asked {
         let fd = at_point.or(folder).or(file_alone)?;
         Some(Found {
             mount,
-            in_sight,
+            in_sight: !seen.in_sight.is_empty(),
             fd,
             file,
             number,

@@ -366,6 +366,33 @@ fn what_was_unmounted_lazily_is_let_go_of_once_nobody_writes_there() {
     ends_well(&stage, &mut scribe);
 }
 
+/// So it is where ours is covered when it is asked about: there nothing of it is held.
+#[test]
+fn what_is_covered_here_is_not_held_on_a_mount_of_elsewhere() {
+    if !as_root("what_is_covered_here_is_not_held_on_a_mount_of_elsewhere") {
+        return;
+    }
+    let (disk, stage) = (Disk::new("ext4", 64), Stage::new("covered"));
+    let mut scribe = scribe(&stage, &[]);
+    let elsewhere = format!("stream {}", stage.work().join("log").display());
+    for line in [&elsewhere, "flush"] {
+        assert_eq!(does(&mut scribe, line), 0, "{line}");
+    }
+    mount(&["-t", "tmpfs"], "none", disk.path());
+    let script = "env -u LD_PRELOAD umount {0} && for i in $(seq 100); do sync {0}; done";
+    let script = script.replace("{0}", &disk.path().display().to_string());
+    let line = format!("tell unshare -m --propagation private sh -c '{script}'");
+    assert_eq!(does(&mut scribe, &line), 0);
+    umount(disk.path());
+    warm(&stage, &mut scribe, disk.path());
+    save(&mut scribe, disk.path(), &["a", "b", "c"]);
+    let line = format!("umount {}", disk.path().display());
+    assert_eq!(does(&mut scribe, &line), 0);
+    assert!(is_free(&disk), "its device is still held");
+    are_whole(disk.cut().path(), &["a", "b", "c"]);
+    ends_well(&stage, &mut scribe);
+}
+
 /// A subvolume's number is found by the mount of whoever asks: another namespace's, which may end.
 #[test]
 fn a_subvolume_that_is_asked_about_elsewhere_is_held_on_our_own_mount() {

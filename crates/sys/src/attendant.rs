@@ -89,7 +89,7 @@ pub fn attend(bell: Option<(&Doorbell, &AtomicU32)>, held: &Held<'_>) -> io::Res
         LINGERS.store(!held.longer.is_empty(), Ordering::Relaxed);
         // A session of its own: what is sent to the terminal's processes is not for it.
         process::leave_session();
-        leave_mounts();
+        leave_namespaces();
         process::move_to_init();
         process::set_name(c"synclater-attend");
         signal::handle(libc::SIGTERM, end);
@@ -106,12 +106,18 @@ pub fn attend(bell: Option<(&Doorbell, &AtomicU32)>, held: &Held<'_>) -> io::Res
     })
 }
 
-/// Goes to the root of process 1's mount namespace, where that is allowed (root; setns(2)): it
-/// outlives its parent, and would keep the parent's namespace, with what is mounted there alone.
-fn leave_mounts() {
+/// Goes to process 1's network, and to the root of its mount namespace, where that is allowed (root;
+/// setns(2)): it outlives its parent, and would keep the parent's, with what is there alone.
+fn leave_namespaces() {
     use rustix::thread::{move_into_link_name_space, LinkNameSpaceType};
-    if let Ok(namespace) = std::fs::File::open("/proc/1/ns/mnt") {
-        let _ = move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Mount));
+    let kinds = [
+        ("net", LinkNameSpaceType::Network),
+        ("mnt", LinkNameSpaceType::Mount),
+    ];
+    for (name, kind) in kinds {
+        if let Ok(namespace) = std::fs::File::open(format!("/proc/1/ns/{name}")) {
+            let _ = move_into_link_name_space(namespace.as_fd(), Some(kind));
+        }
     }
 }
 

@@ -106,8 +106,8 @@ pub fn attend(bell: Option<(&Doorbell, &AtomicU32)>, held: &Held<'_>) -> io::Res
     })
 }
 
-/// Goes to process 1's network, and to the root of its mount namespace, where that is allowed (root;
-/// setns(2)): it outlives its parent, and would keep the parent's, with what is there alone.
+/// Goes to process 1's network, and to the root of its mount namespace, where that is allowed
+/// (root; setns(2)): it outlives its parent, and would keep the parent's, with what is there alone.
 fn leave_namespaces() {
     use rustix::thread::{move_into_link_name_space, LinkNameSpaceType};
     let kinds = [

@@ -476,15 +476,26 @@ impl Filesystems {
         self.indexes(|f| (f.held.is_some() || f.is_kept) && has(f))
     }
 
-    /// Superblocks that owe, were mounted in our sight, and are not any more.
+    /// Superblocks that owe, were mounted in our sight, and are not any more; and those whose mount
+    /// that we hold is not: whoever unmounts another one of theirs would not find us in the way.
     #[must_use]
     pub fn gone(&self) -> Vec<usize> {
-        let seen: Vec<u64> = mounts_of("self").iter().map(dev_of).collect();
-        if seen.is_empty() {
+        let table = mounts_of("self");
+        if table.is_empty() {
             // Something is mounted always: it is /proc that is gone, or another's.
             return Vec::new();
         }
-        self.indexes(|f| f.held.is_some() && !f.leaving && f.in_sight && !seen.contains(&f.dev))
+        let numbers: BTreeSet<u64> = table.iter().map(dev_of).collect();
+        // Behind a chroot no line need show what our root lies on.
+        let ids: BTreeSet<u64> = { table.iter().map(|m| m.id) }.chain(root_mount()).collect();
+        let stands = |held: &Holding| {
+            let id = held.parts().0.first().map(|fd| mount::id_of_fd(fd, MNT_ID));
+            id.is_none_or(|id| id.is_ok_and(|id| ids.contains(&id)))
+        };
+        self.indexes(|f| {
+            let held = f.held.as_ref().filter(|_| !f.leaving && f.in_sight);
+            held.is_some_and(|held| !(numbers.contains(&f.dev) && stands(held)))
+        })
     }
 
     /// Lets go of every superblock, at the end of the session.

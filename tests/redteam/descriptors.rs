@@ -366,6 +366,33 @@ fn what_was_unmounted_lazily_is_let_go_of_once_nobody_writes_there() {
     ends_well(&stage, &mut scribe);
 }
 
+/// What we hold on one mount of it is held anew on another once that one is gone: whoever unmounts
+/// the other one would not find us in the way.
+#[test]
+fn what_was_unmounted_lazily_in_one_place_is_held_in_the_other() {
+    if !as_root("what_was_unmounted_lazily_in_one_place_is_held_in_the_other") {
+        return;
+    }
+    let (disk, stage) = (Disk::new("ext4", 64), Stage::new("two-places"));
+    let (device, other) = (disk.device(), stage.work().join("other"));
+    std::fs::create_dir(&other).expect("a mount point");
+    let mut scribe = scribe(&stage, &[]);
+    let elsewhere = format!("stream {}", stage.work().join("log").display());
+    for line in [&elsewhere, "flush"] {
+        assert_eq!(does(&mut scribe, line), 0, "{line}");
+    }
+    warm(&stage, &mut scribe, disk.path());
+    mount(&["-t", "ext4"], &device, &other);
+    run(clean("umount").arg("-l").arg(disk.path())).must_succeed();
+    warm(&stage, &mut scribe, &other);
+    save(&mut scribe, &other, &["a", "b", "c"]);
+    let line = format!("umount {}", other.display());
+    assert_eq!(does(&mut scribe, &line), 0);
+    assert!(is_free(&disk), "its device is still held");
+    are_whole(disk.cut().path(), &["a", "b", "c"]);
+    ends_well(&stage, &mut scribe);
+}
+
 /// So it is where ours is covered when it is asked about: there nothing of it is held.
 #[test]
 fn what_is_covered_here_is_not_held_on_a_mount_of_elsewhere() {

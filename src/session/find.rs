@@ -110,24 +110,32 @@ struct Asked {
 /// not touched.
 #[must_use]
 pub fn find(question: &Question) -> Finding {
-    let table = mounts_of("self");
-    if let Some(mount) = table.iter().find(|m| dev_of(m) == question.dev) {
-        if let Some(named) = refused(mount) {
-            return Finding::Named(Number::everywhere(question.dev), named);
-        }
-        if let Some(mut found) = find_mounted(mount) {
-            if lacks_file(&found) {
-                let folder = Asked::of(question).and_then(|asked| asked.folder_on(mount));
-                found.file = file_to_ask_by(mount, &[mount.id], [None, folder.as_ref()]);
-            }
-            return match lacks_file(&found) {
-                true if is_closed(question) => Finding::Gone,
-                true => Finding::Named(found.number, page::NAME_UNKNOWN),
-                false => Finding::Tested(Box::new(found)),
-            };
-        }
+    let number = Number::everywhere(question.dev);
+    let mut mounts = mounts_of("self");
+    mounts.retain(|m| dev_of(m) == question.dev);
+    if let Some(named) = mounts.first().and_then(refused) {
+        return Finding::Named(number, named);
     }
-    find_by_descriptor(question)
+    let mut lacks_one = false;
+    // One may be covered by another mount, or be one to be read alone.
+    for mount in &mounts {
+        let Some(mut found) = find_mounted(mount) else {
+            continue;
+        };
+        if lacks_file(&found) {
+            let folder = Asked::of(question).and_then(|asked| asked.folder_on(mount));
+            found.file = file_to_ask_by(mount, &[mount.id], [None, folder.as_ref()]);
+        }
+        if !lacks_file(&found) {
+            return Finding::Tested(Box::new(found));
+        }
+        lacks_one = true;
+    }
+    match lacks_one {
+        true if is_closed(question) => Finding::Gone,
+        true => Finding::Named(number, page::NAME_UNKNOWN),
+        false => find_by_descriptor(question),
+    }
 }
 
 /// Whether nothing would tell of a commit that failed there: then nothing may be put off.

@@ -121,8 +121,13 @@ fn nothing_of_an_ext4_is_put_off_before_a_user_can_ask_of_its_journal() {
         return;
     }
     // A user's own folder; one of root's that takes a file of his, and no attribute, where the
-    // folder that is mounted does not open for him.
-    for (mounted, mode, owner) in [(0o755, 0o755, 65534), (0o1711, 0o1777, 0)] {
+    // folder that is mounted does not open for him; his own by a second mount, which is listed
+    // behind one that takes nothing.
+    for (mounted, mode, owner, bound) in [
+        (0o755, 0o755, 65534, false),
+        (0o1711, 0o1777, 0, false),
+        (0o755, 0o755, 65534, true),
+    ] {
         for _ in 0..5 {
             let (disk, stage) = (Disk::new("ext4", 64), Stage::for_nobody("asks"));
             crate::programs::let_others_in(disk.path().parent().expect("above"));
@@ -140,10 +145,25 @@ fn nothing_of_an_ext4_is_put_off_before_a_user_can_ask_of_its_journal() {
             set(&dir, mode);
             set(disk.path(), mounted);
             run(clean("sync").arg("-f").arg(&clean_file)).must_succeed();
+            let other = stage.work().join("other");
+            std::fs::create_dir(&other).expect("a mount point");
+            let dir = if bound { other } else { dir };
+            if bound {
+                mount(
+                    &["--bind"],
+                    &disk.path().join("dir").display().to_string(),
+                    &dir,
+                );
+            }
+            let clean_file = dir.join("clean");
             let mut command = stage.with_folders(AS_NOBODY[0]);
             command.args(&AS_NOBODY[1..]).arg(&program);
             command.args(["run", "--quiet", "--", "python3", "-c", ASKS_QUICKLY]);
-            let held = run(command.arg(disk.path()).arg(&clean_file)).must_succeed();
+            let held = run(command.arg(disk.path()).arg(&clean_file));
+            if bound {
+                umount(&dir);
+            }
+            let held = held.must_succeed();
             let is_ours = |link: &str| {
                 let path = Path::new(link).strip_prefix(&dir);
                 path.is_ok() && link.ends_with(" (deleted)")

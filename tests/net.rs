@@ -88,6 +88,23 @@ fn soak_a_go_program_is_seen() {
     all_were_seen(&stage, &outcome, 1);
 }
 
+/// It asks for the errors of each file, once.
+#[test]
+fn what_the_library_asks_is_no_hint_of_the_program() {
+    if !needs_net("what_the_library_asks_is_no_hint_of_the_program") {
+        return;
+    }
+    let stage = Stage::new("no-hints");
+    let script = "for i in $(seq 80); do \
+        dd if=/dev/zero of=\"$1/f$i\" bs=1 count=1 conv=fsync status=none; done";
+    let mut command = reaching(&stage, &NET);
+    command.args(["sh", "-c", script, "sh"]).arg(stage.work());
+    run(&mut command).must_succeed();
+    let report = stage.report();
+    assert!(number(&report, "skipped") > 0, "{report:#}");
+    assert!(report["hints"].is_null(), "{report:#}");
+}
+
 #[test]
 fn what_the_library_makes_for_real_is_not_asked_about_again() {
     if !needs_net("what_the_library_makes_for_real_is_not_asked_about_again") {

@@ -546,7 +546,13 @@ static inline uint64_t sl_soundness(int fd, const struct place *w, uint32_t held
  * write. It refuses what fsync refuses, too. */
 static ALWAYS_INLINE long sl_ask_errors(int fd)
 {
-	return raw_sync_file_range(fd, 0x7ffffffffffff000, 1, 1 /* WAIT_BEFORE */);
+	const int64_t far = 0x7ffffffffffff000;
+
+#if __SIZEOF_LONG__ == 8
+	return raw6(NR_sync_file_range, fd, far, 1, 1 /* WAIT_BEFORE */, 0, sl_cookie());
+#else
+	return raw_sync_file_range(fd, far, 1, 1 /* WAIT_BEFORE */);
+#endif
 }
 
 /* The file behind FD has been asked for its errors. */

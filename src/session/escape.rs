@@ -23,8 +23,8 @@ use synclater_sys::perf::{self, Syncs};
 use synclater_sys::{mount, process};
 
 const OWN_CALLS_OR_FILTER: &str = "has the library, but makes system calls of its own \
-     (Go, io_uring, inline), has a seccomp filter, or makes a call that syncs along the way \
-     (losetup, mount -o loop)";
+     (Go, io_uring, inline), has a seccomp filter, writes to what another process has opened with \
+     O_SYNC, or makes a call that syncs along the way (losetup, mount -o loop)";
 const NOT_KNOWN: &str = "the library is not mapped; whether it syncs cannot be seen";
 
 /// In a process that was attached.

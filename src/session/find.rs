@@ -116,25 +116,32 @@ pub fn find(question: &Question) -> Finding {
     if let Some(named) = mounts.first().and_then(refused) {
         return Finding::Named(number, named);
     }
-    let mut lacks_one = false;
-    // One may be covered by another mount, or be one to be read alone.
-    for mount in &mounts {
-        let Some(mut found) = find_mounted(mount) else {
-            continue;
-        };
-        if lacks_file(&found) {
-            let folder = Asked::of(question).and_then(|asked| asked.folder_on(mount));
+    let Some(mut found) = mounts.first().and_then(find_mounted) else {
+        return find_by_descriptor(question);
+    };
+    if lacks_file(&found) {
+        // The asker's own mount is tried, too: others there may be in any number.
+        let asked = Asked::of(question);
+        let own = asked.as_ref().and_then(Asked::mount_id);
+        let of_asker = { mounts.iter().skip(1) }.find(|m| Some(m.id) == own);
+        let with_file = |mount: &Mount, mut found: Found| {
+            let folder = asked.as_ref().and_then(|asked| asked.folder_on(mount));
             found.file = file_to_ask_by(mount, &[mount.id], [None, folder.as_ref()]);
+            found
+        };
+        found = with_file(&mounts[0], found);
+        if let Some(mount) = of_asker.filter(|_| lacks_file(&found)) {
+            let own = find_mounted(mount).map(|own| match lacks_file(&own) {
+                true => with_file(mount, own),
+                false => own,
+            });
+            found = own.unwrap_or(found);
         }
-        if !lacks_file(&found) {
-            return Finding::Tested(Box::new(found));
-        }
-        lacks_one = true;
     }
-    match lacks_one {
+    match lacks_file(&found) {
         true if is_closed(question) => Finding::Gone,
         true => Finding::Named(number, page::NAME_UNKNOWN),
-        false => find_by_descriptor(question),
+        false => Finding::Tested(Box::new(found)),
     }
 }
 
@@ -292,11 +299,16 @@ impl Asked {
         })
     }
 
+    /// The mount that the asker's file lies on.
+    fn mount_id(&self) -> Option<u64> {
+        id_of_fd(&self.theirs.as_ref()?.0, MNT_ID).ok()
+    }
+
     /// The mount that it lies on, or another one of the same superblock.
     fn mount(&self) -> Option<Seen> {
         // Read while the descriptor is open: its mount and its superblock are the same all the
         // time.
-        let id = { self.theirs.as_ref() }.and_then(|(fd, _)| id_of_fd(fd, MNT_ID).ok());
+        let id = self.mount_id();
         let theirs = first_mounts_of(self.question.pid);
         let tables = [mounts_of("self"), theirs, mounts_of("1")];
         let by_id = |m: &&Mount| id == Some(m.id);
@@ -391,8 +403,8 @@ impl Asked {
         let on_it = { dirs.into_iter().flatten().next() }.or(file_alone.as_ref())?;
         let file = if durable::asks_by_file(&mount, on_it) {
             // Whoever finds that there is none has it real.
-            let own = { self.theirs.as_ref() }.and_then(|(fd, _)| id_of_fd(fd, MNT_ID).ok());
-            file_to_ask_by(&mount, &[mount.id, own.unwrap_or(mount.id)], dirs)
+            let own = self.mount_id().unwrap_or(mount.id);
+            file_to_ask_by(&mount, &[mount.id, own], dirs)
         } else if durable::needs_file(&mount) {
             Some(made().or_else(theirs)?)
         } else {

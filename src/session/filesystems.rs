@@ -188,6 +188,23 @@ pub fn uuid_of(found: &Found) -> Option<String> {
     mount::uuid_of_fd(&found.fd).or_else(of_device)
 }
 
+/// Whether what is held of a superblock lies on a mount that has left our sight, by our table now.
+fn has_left() -> impl Fn(&Filesystem) -> bool {
+    let table = mounts_of("self");
+    let numbers: BTreeSet<u64> = table.iter().map(dev_of).collect();
+    // Behind a chroot no line need show what our root lies on.
+    let ids: BTreeSet<u64> = { table.iter().map(|m| m.id) }.chain(root_mount()).collect();
+    let stands = move |f: &Filesystem, held: &Holding| {
+        let id = held.parts().0.first().map(|fd| mount::id_of_fd(fd, MNT_ID));
+        numbers.contains(&f.dev) && id.is_none_or(|id| id.is_ok_and(|id| ids.contains(&id)))
+    };
+    // Something is mounted always: else it is /proc that is gone, or another's.
+    move |f| {
+        let held = f.held.as_ref().filter(|_| f.in_sight && !table.is_empty());
+        held.is_some_and(|held| !stands(f, held))
+    }
+}
+
 fn counts_as_disk(m: &Mount) -> bool {
     m.writable && matches!(kind(&m.fstype), FsKind::Tested | FsKind::Untested(_))
 }
@@ -480,22 +497,14 @@ impl Filesystems {
     /// that we hold is not: whoever unmounts another one of theirs would not find us in the way.
     #[must_use]
     pub fn gone(&self) -> Vec<usize> {
-        let table = mounts_of("self");
-        if table.is_empty() {
-            // Something is mounted always: it is /proc that is gone, or another's.
-            return Vec::new();
-        }
-        let numbers: BTreeSet<u64> = table.iter().map(dev_of).collect();
-        // Behind a chroot no line need show what our root lies on.
-        let ids: BTreeSet<u64> = { table.iter().map(|m| m.id) }.chain(root_mount()).collect();
-        let stands = |held: &Holding| {
-            let id = held.parts().0.first().map(|fd| mount::id_of_fd(fd, MNT_ID));
-            id.is_none_or(|id| id.is_ok_and(|id| ids.contains(&id)))
-        };
-        self.indexes(|f| {
-            let held = f.held.as_ref().filter(|_| !f.leaving && f.in_sight);
-            held.is_some_and(|held| !(numbers.contains(&f.dev) && stands(held)))
-        })
+        let has_left = has_left();
+        self.indexes(|f| !f.leaving && has_left(f))
+    }
+
+    /// Whether superblock `index` is held on a mount that was in our sight, and is not any more.
+    #[must_use]
+    pub fn has_left(&self, index: usize) -> bool {
+        self.get(index).is_some_and(has_left())
     }
 
     /// Lets go of every superblock, at the end of the session.

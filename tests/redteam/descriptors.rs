@@ -328,8 +328,47 @@ const KEEPS: &str = "\
 import os, sys
 f = os.open(sys.argv[1], os.O_CREAT | os.O_WRONLY | os.O_SYNC, 0o600)
 os.write(f, b'k' * 4096)
+with open(sys.argv[2] + '.pid', 'w') as pid:
+    pid.write(str(os.getpid()))
 open(sys.argv[2]).read()
 ";
+
+/// A member that does that.
+struct Keeper {
+    end: Option<File>,
+    pid: PathBuf,
+}
+
+impl Keeper {
+    fn start(stage: &Stage, scribe: &mut Running, file: &Path) -> Keeper {
+        let work = stage.work();
+        let (program, fifo) = (work.join("keeps.py"), work.join("fifo"));
+        let pid = work.join("fifo.pid");
+        std::fs::write(&program, KEEPS).expect("a program");
+        run(clean("mkfifo").arg(&fifo)).must_succeed();
+        let words = [&program, file, &fifo].map(|p| p.display().to_string());
+        let line = format!("tell python3 {} &", words.join(" "));
+        assert_eq!(does(scribe, &line), 0);
+        // Opens once the other end does: it has opened its file by then.
+        let end = File::options().write(true).open(&fifo).expect("the FIFO");
+        Keeper {
+            end: Some(end),
+            pid,
+        }
+    }
+
+    /// Returns when it has ended.
+    fn end(&mut self) {
+        self.end = None;
+        let pid = std::fs::read_to_string(&self.pid).expect("its number");
+        assert!(!pid.is_empty());
+        // Nobody need have waited for it.
+        let stat = format!("/proc/{}/stat", pid.trim());
+        let has_ended =
+            || std::fs::read_to_string(&stat).map_or(true, |text| text.contains(") Z "));
+        assert!(until(LIMIT, has_ended), "it goes on");
+    }
+}
 
 fn is_free(disk: &Disk) -> bool {
     let left = run(clean("losetup").arg("-j").arg(disk.image())).must_succeed();
@@ -344,23 +383,11 @@ fn what_was_unmounted_lazily_is_let_go_of_once_nobody_writes_there() {
     let (disk, stage) = (Disk::new("ext4", 64), Stage::new("left-lazily"));
     let mut scribe = scribe(&stage, &[]);
     warm(&stage, &mut scribe, disk.path());
-    let (program, fifo) = (stage.file("keeps.py"), stage.work().join("fifo"));
-    std::fs::write(&program, KEEPS).expect("a program");
-    run(clean("mkfifo").arg(&fifo)).must_succeed();
-    let file = disk.path().join("log");
-    let words = [&program, &file, &fifo].map(|p| p.display().to_string());
-    let line = format!(
-        "tell python3 {} > {}/said 2>&1 &",
-        words.join(" "),
-        stage.work().display()
-    );
-    assert_eq!(does(&mut scribe, &line), 0);
-    // Opens once the other end does: it has opened its file by then.
-    let end = File::options().write(true).open(&fifo).expect("the FIFO");
+    let mut keeper = Keeper::start(&stage, &mut scribe, &disk.path().join("log"));
     let line = format!("lazily {}", disk.path().display());
     assert_eq!(does(&mut scribe, &line), 0);
     assert!(!is_free(&disk), "a file is open there");
-    drop(end);
+    keeper.end();
     assert!(until(LIMIT, || is_free(&disk)), "its device is still held");
     are_whole(disk.cut().path(), &["log"]);
     ends_well(&stage, &mut scribe);
@@ -390,6 +417,33 @@ fn what_was_unmounted_lazily_in_one_place_is_held_in_the_other() {
     assert_eq!(does(&mut scribe, &line), 0);
     assert!(is_free(&disk), "its device is still held");
     are_whole(disk.cut().path(), &["a", "b", "c"]);
+    ends_well(&stage, &mut scribe);
+}
+
+/// Also as long as it is held on in the first place, for somebody who writes there.
+#[test]
+fn who_unmounts_the_other_place_finds_it_settled() {
+    if !as_root("who_unmounts_the_other_place_finds_it_settled") {
+        return;
+    }
+    let (disk, stage) = (Disk::new("ext4", 64), Stage::new("kept-in-one"));
+    let (device, other) = (disk.device(), stage.work().join("other"));
+    std::fs::create_dir(&other).expect("a mount point");
+    let mut scribe = scribe(&stage, &[]);
+    warm(&stage, &mut scribe, disk.path());
+    mount(&["-t", "ext4"], &device, &other);
+    let mut keeper = Keeper::start(&stage, &mut scribe, &other.join("log"));
+    run(clean("umount").arg("-l").arg(disk.path())).must_succeed();
+    // Three answers: it has been looked at by then who writes there.
+    for _ in 0..3 {
+        stage.counted();
+    }
+    save(&mut scribe, &other, &["a", "b", "c"]);
+    keeper.end();
+    let line = format!("umount {}", other.display());
+    assert_eq!(does(&mut scribe, &line), 0);
+    assert!(is_free(&disk), "its device is still held");
+    are_whole(disk.cut().path(), &["a", "b", "c", "log"]);
     ends_well(&stage, &mut scribe);
 }
 

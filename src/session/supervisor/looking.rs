@@ -13,7 +13,7 @@ use crate::session::usage;
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// How often it is looked whether somebody still writes to what was unmounted and is held on.
-const LOOK_AT_LEFT_EVERY: Duration = Duration::from_secs(1);
+const LOOK_AT_LEFT_EVERY: Duration = Duration::from_secs(3);
 
 /// How often the members are looked at, as long as new ones are found, where one that is not seen
 /// would be lost: it may have started another meanwhile, given it the file, and ended.

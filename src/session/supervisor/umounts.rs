@@ -125,12 +125,13 @@ impl Supervisor {
 
     /// Whether what we hold of superblock `index` keeps a member from its umount. What is held on
     /// another mount does not, and goes on being held where `O_SYNC` was taken off: what stdio
-    /// writes through that one nobody would ask for again.
+    /// writes through that one nobody would ask for again. One that has left keeps all of them.
     fn is_in_the_way(&self, index: usize, slot: &page::Slot) -> bool {
         let mount = Some(slot.umount_mount.load(SeqCst)).filter(|id| *id != 0);
         let mount = mount.filter(|_| self.shared.any_stripped());
         let held = self.filesystems.get(index);
         mount.is_none_or(|mount| held.is_none_or(|f| f.stands_on(mount)))
+            || self.filesystems.has_left(index)
     }
 
     /// The own number of the superblock that a member wants to unmount, by the mount that it named.

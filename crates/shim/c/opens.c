@@ -368,6 +368,7 @@ EXPORT int open_by_handle_at(int mount, void *handle, int flags)
 #ifdef SL_GATE
 /* The same in a program that ran before: what is not changed is made by its own instruction, as by
  * SL_AT_SITE. */
+
 /* An open that the program makes by itself. PATH NULL: it is not known. */
 static long leave_open(int dir, const char *path, int flags)
 {

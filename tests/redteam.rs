@@ -9,6 +9,7 @@ mod broken;
 mod descriptors;
 mod dials;
 mod flushes;
+mod held;
 mod judged;
 mod keepers;
 mod ledger;

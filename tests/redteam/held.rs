@@ -1,0 +1,215 @@
+//! What the session holds, and on which mount: whoever unmounts a file system finds it settled and
+//! free, whatever was unmounted, covered or asked about before, and by whom.
+
+use super::*;
+use crate::harness::command::LIMIT;
+use crate::harness::limits::needs_net;
+use crate::sessions::stage::as_root;
+use crate::wait::until;
+use std::fs::File;
+use std::path::PathBuf;
+
+/// Has a file outside of the disk lose its `O_SYNC`: from then on it counts who writes where.
+fn takes_a_flag_off_elsewhere(stage: &Stage, scribe: &mut Running) {
+    let elsewhere = format!("stream {}", stage.work().join("log").display());
+    for line in [&elsewhere, "flush"] {
+        assert_eq!(does(scribe, line), 0, "{line}");
+    }
+}
+
+/// Has it unmount what is mounted at `at`, behind which nobody holds the disk.
+fn unmounts(scribe: &mut Running, at: &Path, disk: &Disk) {
+    let line = format!("umount {}", at.display());
+    assert_eq!(does(scribe, &line), 0);
+    assert!(is_free(disk), "its device is still held");
+}
+
+fn is_free(disk: &Disk) -> bool {
+    let left = run(clean("losetup").arg("-j").arg(disk.image())).must_succeed();
+    left.stdout.is_empty()
+}
+
+/// Where nobody has anything open there the umount has written all when it returns, as the kernel's
+/// own: whoever copies the image next finds it whole.
+#[test]
+fn a_lazy_umount_has_settled_what_nobody_has_open_there() {
+    if !as_root("a_lazy_umount_has_settled_what_nobody_has_open_there") {
+        return;
+    }
+    for net in [&[][..], &["--net"]] {
+        if !net.is_empty() && !needs_net("a_lazy_umount_has_settled_what_nobody_has_open_there") {
+            continue;
+        }
+        let (disk, stage) = (Disk::new("ext4", 64), Stage::new("lazily-settled"));
+        let mut scribe = scribe(&stage, net);
+        takes_a_flag_off_elsewhere(&stage, &mut scribe);
+        warm(&stage, &mut scribe, disk.path());
+        save(&mut scribe, disk.path(), &["a", "b", "c"]);
+        let at = disk.path().display();
+        let line = match net {
+            [] => format!("lazily {at}"),
+            _ => format!("tell env -i umount -l {at}"),
+        };
+        assert_eq!(does(&mut scribe, &line), 0, "{line}");
+        are_whole(disk.cut().path(), &["a", "b", "c"]);
+        assert!(is_free(&disk), "its device is still held");
+        ends_well(&stage, &mut scribe);
+    }
+}
+
+/// Opens a file with O_SYNC, and keeps it open as long as somebody holds the other end of a FIFO.
+const KEEPS: &str = "\
+import os, sys
+f = os.open(sys.argv[1], os.O_CREAT | os.O_WRONLY | os.O_SYNC, 0o600)
+os.write(f, b'k' * 4096)
+with open(sys.argv[2] + '.pid', 'w') as pid:
+    pid.write(str(os.getpid()))
+open(sys.argv[2]).read()
+";
+
+/// A member that does that.
+struct Keeper {
+    end: Option<File>,
+    pid: PathBuf,
+}
+
+impl Keeper {
+    fn start(stage: &Stage, scribe: &mut Running, file: &Path) -> Keeper {
+        let work = stage.work();
+        let (program, fifo) = (work.join("keeps.py"), work.join("fifo"));
+        let pid = work.join("fifo.pid");
+        std::fs::write(&program, KEEPS).expect("a program");
+        run(clean("mkfifo").arg(&fifo)).must_succeed();
+        let words = [&program, file, &fifo].map(|p| p.display().to_string());
+        let line = format!("tell python3 {} &", words.join(" "));
+        assert_eq!(does(scribe, &line), 0);
+        // Opens once the other end does: it has opened its file by then.
+        let end = File::options().write(true).open(&fifo).expect("the FIFO");
+        Keeper {
+            end: Some(end),
+            pid,
+        }
+    }
+
+    /// Returns when it has ended.
+    fn end(&mut self) {
+        self.end = None;
+        let pid = std::fs::read_to_string(&self.pid).expect("its number");
+        assert!(!pid.is_empty());
+        // Nobody need have waited for it.
+        let stat = format!("/proc/{}/stat", pid.trim());
+        let has_ended =
+            || std::fs::read_to_string(&stat).map_or(true, |text| text.contains(") Z "));
+        assert!(until(LIMIT, has_ended), "it goes on");
+    }
+}
+
+#[test]
+fn what_was_unmounted_lazily_is_let_go_of_once_nobody_writes_there() {
+    if !as_root("what_was_unmounted_lazily_is_let_go_of_once_nobody_writes_there") {
+        return;
+    }
+    let (disk, stage) = (Disk::new("ext4", 64), Stage::new("left-lazily"));
+    let mut scribe = scribe(&stage, &[]);
+    warm(&stage, &mut scribe, disk.path());
+    let mut keeper = Keeper::start(&stage, &mut scribe, &disk.path().join("log"));
+    let line = format!("lazily {}", disk.path().display());
+    assert_eq!(does(&mut scribe, &line), 0);
+    assert!(!is_free(&disk), "a file is open there");
+    keeper.end();
+    assert!(until(LIMIT, || is_free(&disk)), "its device is still held");
+    are_whole(disk.cut().path(), &["log"]);
+    ends_well(&stage, &mut scribe);
+}
+
+/// What we hold on one mount of it is held anew on another once that one is gone: whoever unmounts
+/// the other one would not find us in the way.
+#[test]
+fn what_was_unmounted_lazily_in_one_place_is_held_in_the_other() {
+    if !as_root("what_was_unmounted_lazily_in_one_place_is_held_in_the_other") {
+        return;
+    }
+    let (disk, stage) = (Disk::new("ext4", 64), Stage::new("two-places"));
+    let (device, other) = (disk.device(), stage.work().join("other"));
+    std::fs::create_dir(&other).expect("a mount point");
+    let mut scribe = scribe(&stage, &[]);
+    takes_a_flag_off_elsewhere(&stage, &mut scribe);
+    warm(&stage, &mut scribe, disk.path());
+    mount(&["-t", "ext4"], &device, &other);
+    run(clean("umount").arg("-l").arg(disk.path())).must_succeed();
+    warm(&stage, &mut scribe, &other);
+    save(&mut scribe, &other, &["a", "b", "c"]);
+    unmounts(&mut scribe, &other, &disk);
+    are_whole(disk.cut().path(), &["a", "b", "c"]);
+    ends_well(&stage, &mut scribe);
+}
+
+/// Also as long as it is held on in the first place, for somebody who writes there.
+#[test]
+fn who_unmounts_the_other_place_finds_it_settled() {
+    if !as_root("who_unmounts_the_other_place_finds_it_settled") {
+        return;
+    }
+    let (disk, stage) = (Disk::new("ext4", 64), Stage::new("kept-in-one"));
+    let (device, other) = (disk.device(), stage.work().join("other"));
+    std::fs::create_dir(&other).expect("a mount point");
+    let mut scribe = scribe(&stage, &[]);
+    warm(&stage, &mut scribe, disk.path());
+    mount(&["-t", "ext4"], &device, &other);
+    let mut keeper = Keeper::start(&stage, &mut scribe, &other.join("log"));
+    run(clean("umount").arg("-l").arg(disk.path())).must_succeed();
+    // Three answers: it has been looked at by then who writes there.
+    for _ in 0..3 {
+        stage.counted();
+    }
+    save(&mut scribe, &other, &["a", "b", "c"]);
+    keeper.end();
+    unmounts(&mut scribe, &other, &disk);
+    are_whole(disk.cut().path(), &["a", "b", "c", "log"]);
+    ends_well(&stage, &mut scribe);
+}
+
+/// So it is where ours is covered when it is asked about: there nothing of it is held.
+#[test]
+fn what_is_covered_here_is_not_held_on_a_mount_of_elsewhere() {
+    if !as_root("what_is_covered_here_is_not_held_on_a_mount_of_elsewhere") {
+        return;
+    }
+    let (disk, stage) = (Disk::new("ext4", 64), Stage::new("covered"));
+    let mut scribe = scribe(&stage, &[]);
+    takes_a_flag_off_elsewhere(&stage, &mut scribe);
+    mount(&["-t", "tmpfs"], "none", disk.path());
+    let script = "env -u LD_PRELOAD umount {0} && for i in $(seq 100); do sync {0}; done";
+    let script = script.replace("{0}", &disk.path().display().to_string());
+    let line = format!("tell unshare -m --propagation private sh -c '{script}'");
+    assert_eq!(does(&mut scribe, &line), 0);
+    umount(disk.path());
+    warm(&stage, &mut scribe, disk.path());
+    save(&mut scribe, disk.path(), &["a", "b", "c"]);
+    unmounts(&mut scribe, disk.path(), &disk);
+    are_whole(disk.cut().path(), &["a", "b", "c"]);
+    ends_well(&stage, &mut scribe);
+}
+
+/// A subvolume's number is found by the mount of whoever asks: another namespace's, which may end.
+#[test]
+fn a_subvolume_that_is_asked_about_elsewhere_is_held_on_our_own_mount() {
+    if !as_root("a_subvolume_that_is_asked_about_elsewhere_is_held_on_our_own_mount") {
+        return;
+    }
+    let (disk, stage) = (Disk::new("btrfs", 320), Stage::new("subvolume"));
+    let sub = disk.path().join("sub");
+    run(clean("btrfs").args(["subvolume", "create"]).arg(&sub)).must_succeed();
+    let mut scribe = scribe(&stage, &[]);
+    takes_a_flag_off_elsewhere(&stage, &mut scribe);
+    let line = format!(
+        "tell unshare -m sh -c 'for i in $(seq 100); do sync {0}; done'",
+        sub.display()
+    );
+    assert_eq!(does(&mut scribe, &line), 0);
+    warm(&stage, &mut scribe, &sub);
+    save(&mut scribe, &sub, &["a", "b", "c"]);
+    unmounts(&mut scribe, disk.path(), &disk);
+    are_whole(&disk.cut().path().join("sub"), &["a", "b", "c"]);
+    ends_well(&stage, &mut scribe);
+}

@@ -44,6 +44,8 @@ pub struct Filesystem {
     /// Members of the session write to it, or its keeper has met an error there.
     pub is_used: bool,
     held: Option<Holding>,
+    /// By what it is held next, once it was let go of: another of its mounts, in our sight.
+    moves_to: Option<Box<Found>>,
     /// The numbers that it has been known by since it was held, its own first, with what keeps the
     /// mounts that they count on.
     numbers: Vec<(Number, Option<OwnedFd>)>,
@@ -59,10 +61,10 @@ impl Filesystem {
         self.held.as_ref()
     }
 
-    /// Whether we hold it on this mount, by its number as mountinfo has it; also where that cannot
-    /// be told, and where only the keeper does.
+    /// Whether we hold it on one of these mounts, by their numbers in mountinfo; also where that
+    /// cannot be told, and where only the keeper does.
     #[must_use]
-    pub fn stands_on(&self, mount: u64) -> bool {
+    pub fn stands_on(&self, mounts: &BTreeSet<u64>) -> bool {
         let held = self.held.as_ref().map(|held| held.parts().0);
         let pins = self
             .numbers
@@ -70,7 +72,7 @@ impl Filesystem {
             .filter_map(|(_, pin)| Some(pin.as_ref()?.as_fd()));
         let mut ids = { held.iter().flatten().copied().chain(pins) }
             .map(|fd| mount::id_of_fd(fd, MNT_ID).ok());
-        held.is_none() || ids.any(|id| id.is_none_or(|id| id == mount))
+        held.is_none() || ids.any(|id| id.is_none_or(|id| mounts.contains(&id)))
     }
 
     fn is_known_by(&self, number: Number) -> bool {
@@ -327,6 +329,7 @@ impl Filesystems {
             leaving: false,
             is_used: false,
             held: Some(Holding::new(found.fd, found.file, opening)),
+            moves_to: None,
             numbers: vec![(own, None)],
             in_sight: found.in_sight,
             is_kept: false,
@@ -409,6 +412,32 @@ impl Filesystems {
         for (number, _) in numbers {
             names::put(shared.page(), *number, page::NAME_UNKNOWN);
         }
+    }
+
+    /// Whether superblock `index`, whose mount has left, is held on another one of ours that stands
+    /// as soon as it was let go of.
+    pub fn moves(&mut self, index: usize) -> bool {
+        let Some(f) = self.get(index).filter(|f| has_left()(f)) else {
+            return false;
+        };
+        let table = mounts_of("self");
+        let mut its = table.iter().filter(|m| dev_of(m) == f.dev);
+        let found = its.find_map(|m| find_mounted(m).filter(|found| !lacks_file(found)));
+        let f = &mut self.list[index];
+        if let Some(found) = found {
+            f.mount_id = mount::unique_id_of_fd(&found.fd);
+            f.moves_to = Some(Box::new(found));
+        }
+        f.moves_to.is_some()
+    }
+
+    /// Superblock `index` was let go of, by the keeper, too: holds it where it moves to. Its index.
+    pub fn arrive(&mut self, index: usize, shared: &Shared) -> Option<usize> {
+        let f = self.list.get_mut(index).filter(|f| f.held.is_none())?;
+        let found = f.moves_to.take()?;
+        f.leaving = false;
+        f.numbers.clear();
+        self.take(*found, shared)
     }
 
     /// Nobody is about to unmount any more: what was let go of may be found again. Its numbers, of
@@ -511,6 +540,7 @@ impl Filesystems {
     pub fn release_all(&mut self) {
         for f in &mut self.list {
             f.held = None;
+            f.moves_to = None;
             f.numbers.clear();
         }
     }

@@ -1,6 +1,7 @@
 //! What the session holds, and on which mount: whoever unmounts a file system finds it settled and
 //! free, whatever was unmounted, covered or asked about before, and by whom.
 
+use super::told::{is_slow, quick};
 use super::*;
 use crate::harness::command::LIMIT;
 use crate::harness::limits::needs_net;
@@ -212,4 +213,148 @@ fn a_subvolume_that_is_asked_about_elsewhere_is_held_on_our_own_mount() {
     unmounts(&mut scribe, disk.path(), &disk);
     are_whole(&disk.cut().path().join("sub"), &["a", "b", "c"]);
     ends_well(&stage, &mut scribe);
+}
+
+/// With an umount go its copies where what it is mounted on is shared, as it mostly is: ours may be
+/// one of them.
+#[test]
+fn an_umount_that_takes_ours_along_finds_it_settled() {
+    if !as_root("an_umount_that_takes_ours_along_finds_it_settled") {
+        return;
+    }
+    for verb in ["umount", "lazily"] {
+        let (disk, stage) = (Disk::new("ext4", 64), Stage::new("copies"));
+        let [base, peer] = ["base", "peer"].map(|name| stage.work().join(name));
+        for folder in [&base, &peer] {
+            std::fs::create_dir(folder).expect("a folder");
+        }
+        umount(disk.path());
+        let _folders = Tree::shared(&base, &peer);
+        let ours = base.join("at");
+        std::fs::create_dir(&ours).expect("a mount point");
+        mount(&["-o", "loop"], &disk.image().display().to_string(), &ours);
+        let mut scribe = scribe(&stage, &[]);
+        takes_a_flag_off_elsewhere(&stage, &mut scribe);
+        warm(&stage, &mut scribe, &ours);
+        save(&mut scribe, &ours, &["a", "b", "c"]);
+        let line = format!("{verb} {}", peer.join("at").display());
+        assert_eq!(does(&mut scribe, &line), 0, "{line}");
+        are_whole(disk.cut().path(), &["a", "b", "c"]);
+        assert!(is_free(&disk), "its device is still held");
+        ends_well(&stage, &mut scribe);
+    }
+}
+
+/// It stays mounted for that one, and what is owed is settled all the same.
+#[test]
+fn a_lazy_umount_has_settled_what_somebody_has_open_there() {
+    if !as_root("a_lazy_umount_has_settled_what_somebody_has_open_there") {
+        return;
+    }
+    let (disk, stage) = (SlowDisk::new("ext4", 64, 1500), Stage::new("lazily-open"));
+    std::fs::write(quick(&disk), "").expect("as long as this is there");
+    let mut scribe = scribe(&stage, &[]);
+    warm(&stage, &mut scribe, &disk.path());
+    let open = format!("stream {}", disk.path().join("log").display());
+    for line in [&open, "flush"] {
+        assert_eq!(does(&mut scribe, line), 0, "{line}");
+    }
+    stage.ask(&["settle", &stage.id()]).must_succeed();
+    save(&mut scribe, &disk.path(), &["a", "b", "c"]);
+    is_slow(&disk);
+    let line = format!("lazily {}", disk.path().display());
+    assert_eq!(does(&mut scribe, &line), 0);
+    assert_eq!(stage.session()["debt"], 0, "{:#}", stage.session());
+    std::fs::write(quick(&disk), "").expect("it is quick again");
+    ends_well(&stage, &mut scribe);
+}
+
+/// With a lazy umount goes what is mounted below.
+#[test]
+fn a_lazy_umount_has_settled_what_is_mounted_below() {
+    if !as_root("a_lazy_umount_has_settled_what_is_mounted_below") {
+        return;
+    }
+    let (disk, stage) = (SlowDisk::new("ext4", 64, 1500), Stage::new("below"));
+    std::fs::write(quick(&disk), "").expect("as long as this is there");
+    let (device, top) = (disk.device(), stage.work().join("top"));
+    umount(&disk.path());
+    std::fs::create_dir(&top).expect("a mount point");
+    let memory = Tree::in_memory(&top);
+    let below = top.join("below");
+    std::fs::create_dir(&below).expect("a mount point");
+    mount(&["-t", "ext4"], &device, &below);
+    let mut scribe = scribe(&stage, &[]);
+    warm(&stage, &mut scribe, &below);
+    save(&mut scribe, &below, &["a", "b", "c"]);
+    is_slow(&disk);
+    let line = format!("lazily {}", top.display());
+    assert_eq!(does(&mut scribe, &line), 0);
+    let alive = Path::new("/sys/fs/ext4").join(device.trim_start_matches("/dev/"));
+    assert!(!alive.exists(), "it is still mounted");
+    std::fs::write(quick(&disk), "").expect("it is quick again");
+    ends_well(&stage, &mut scribe);
+    drop(memory);
+}
+
+/// A descriptor of another namespace's mount, from before this one: nobody can tell what is written
+/// by it. What is held on a mount that has left is held on another then.
+#[test]
+fn what_nobody_can_look_at_is_held_where_an_umount_is_refused() {
+    if !as_root("what_nobody_can_look_at_is_held_where_an_umount_is_refused") {
+        return;
+    }
+    let (disk, stage) = (Disk::new("ext4", 64), Stage::new("from-before"));
+    let other = stage.work().join("other");
+    std::fs::create_dir(&other).expect("a mount point");
+    let script = "exec 9>>\"$0\"; exec unshare -m --propagation private \"$@\"";
+    let mut command = clean("sh");
+    command.args(["-c", script]).arg(stage.file("from-before"));
+    let inner = session(&stage, &[]);
+    command.arg(inner.get_program()).args(inner.get_args());
+    command.envs(inner.get_envs().filter_map(|(k, v)| Some((k, v?))));
+    command.arg(tool("scribe"));
+    let mut scribe = Running::start(&stage, command);
+    scribe.be_ready();
+    let at = disk.path().display();
+    let line = format!("tell mount --bind {at} {}", other.display());
+    assert_eq!(does(&mut scribe, &line), 0, "{line}");
+    takes_a_flag_off_elsewhere(&stage, &mut scribe);
+    warm(&stage, &mut scribe, disk.path());
+    save(&mut scribe, &other, &["a"]);
+    assert_eq!(does(&mut scribe, &format!("lazily {at}")), 0);
+    warm(&stage, &mut scribe, &other);
+    save(&mut scribe, &other, &["b", "c"]);
+    let line = format!("umount {}", other.display());
+    let busy = rustix::io::Errno::BUSY.raw_os_error();
+    assert_eq!(does(&mut scribe, &line), busy);
+    ends_well(&stage, &mut scribe);
+    are_whole(disk.cut().path(), &["a", "b", "c"]);
+}
+
+/// Mounts, and whatever is mounted below them.
+struct Tree<'a>(Vec<&'a Path>);
+
+impl<'a> Tree<'a> {
+    fn in_memory(at: &'a Path) -> Tree<'a> {
+        mount(&["-t", "tmpfs"], "none", at);
+        Tree(vec![at])
+    }
+
+    /// Two mounts of one folder that are peers.
+    fn shared(base: &'a Path, peer: &'a Path) -> Tree<'a> {
+        let folder = base.display().to_string();
+        mount(&["--bind"], &folder, base);
+        run(clean("mount").arg("--make-shared").arg(base)).must_succeed();
+        mount(&["--bind"], &folder, peer);
+        Tree(vec![base, peer])
+    }
+}
+
+impl Drop for Tree<'_> {
+    fn drop(&mut self) {
+        for at in &self.0 {
+            run(clean("umount").arg("-qR").arg(at));
+        }
+    }
 }

@@ -29,6 +29,8 @@ pub(super) struct Looks {
     seen: Option<(u64, Written)>,
     /// Superblocks that are to be let go of, if nobody writes there.
     asked: BTreeMap<usize, Asked>,
+    /// Those that somebody does write to, until they are settled.
+    pub(super) stay: BTreeSet<usize>,
     /// When it is looked next what a sync() is about: one that was made since the last look began,
     /// and whatever else.
     soon: Option<Instant>,
@@ -158,22 +160,23 @@ impl Supervisor {
         let (later, decided) = { std::mem::take(&mut self.looks.asked).into_iter() }
             .partition::<BTreeMap<_, _>, _>(|(_, asked)| asked.number > number);
         self.looks.asked = later;
-        let mut stays = BTreeSet::new();
         for (index, asked) in &decided {
+            let moves = seen.is_none() && self.filesystems.moves(*index);
             let Some(fs) = self.filesystems.get_mut(*index) else {
                 continue;
             };
-            if seen.as_ref().is_none_or(|to| to.contains(&fs.dev)) {
+            if !moves && seen.as_ref().is_none_or(|to| to.contains(&fs.dev)) {
                 fs.leaving = false;
-                stays.insert(*index);
+                self.looks.stay.insert(*index);
                 if asked.owed {
                     self.filesystems.publish(*index, self.shared);
                 }
             }
             self.settle(*index);
-        }
-        if !decided.is_empty() {
-            self.go_on_with_umounts(&stays);
+            if !self.settles.contains_key(index) {
+                let stays = self.looks.stay.take(index).into_iter().collect();
+                self.go_on_with_umounts(&stays);
+            }
         }
         if !self.looks.asked.is_empty() {
             self.begin_look();

@@ -232,10 +232,7 @@ impl Supervisor {
             // The same of a class that came to `now` before this settle began.
             settle::take_classes(self.shared, index, now_mask(&self.plan.classes));
         }
-        let leaves = self.filesystems.get(index).is_some_and(|f| f.leaving);
-        if leaves && !self.looks.is_asked(index) {
-            self.let_go(index);
-        }
+        self.goes_or_stays(index);
     }
 
     pub(super) fn settle_answer(&self, said: Option<String>) -> Answer {

@@ -6,6 +6,43 @@ use crate::session::filesystems::{dev_of, mounts_of};
 use crate::session::find::{find, open_on, Finding, Question};
 use crate::session::names::{self, Number};
 use crate::session::usage;
+use synclater_model::policy::filesystem::Mount;
+
+/// What goes as a member unmounts something.
+struct Going {
+    /// The own number of the superblock there, where it can be told.
+    dev: Option<u64>,
+    /// The mounts, and the superblocks of those below it, which go with a lazy umount.
+    mounts: BTreeSet<u64>,
+    below: BTreeSet<u64>,
+    /// Copies of it elsewhere, perhaps ours, go with it: what it is mounted on is shared, or cannot
+    /// be seen (mount_namespaces(7)).
+    copies: bool,
+}
+
+impl Going {
+    /// With `mount`, in the sight of whoever unmounts it.
+    fn with(mount: u64, table: &[Mount]) -> Going {
+        let at = |id: u64| table.iter().find(|m| m.id == id);
+        let mut going = Going {
+            dev: at(mount).map(dev_of),
+            mounts: BTreeSet::from([mount]),
+            below: BTreeSet::new(),
+            copies: { at(mount).and_then(|m| at(m.parent)) }.is_none_or(|on| on.is_shared),
+        };
+        // One that was moved may stand in front of what it is mounted on.
+        let mut known = 0;
+        while known < going.mounts.len() {
+            known = going.mounts.len();
+            for m in table {
+                if going.mounts.contains(&m.parent) && going.mounts.insert(m.id) {
+                    going.below.insert(dev_of(m));
+                }
+            }
+        }
+        going
+    }
+}
 
 impl Supervisor {
     /// Looks at the mount table where the kernel says that it changed.
@@ -105,18 +142,26 @@ impl Supervisor {
         if !may_unmount(user) {
             return ready(slot);
         }
+        let going = self.going(user, slot);
         let mut ours = self.filesystems.ours_with(slot.umount_dev.load(SeqCst));
-        if ours.is_empty() {
+        if let Some(dev) = going
+            .as_ref()
+            .and_then(|g| g.dev)
+            .filter(|_| ours.is_empty())
+        {
             // The root of a btrfs is a subvolume: it may be one that nobody has asked about.
-            let own = self.superblock_at(user, slot);
-            ours = own.map_or(ours, |dev| self.filesystems.ours_with(dev));
-            if let Some(dev) = own.filter(|_| !ours.is_empty()) {
+            ours = self.filesystems.ours_with(dev);
+            if !ours.is_empty() {
                 // By what it is known by when it has been let go of.
                 slot.umount_dev.store(dev, SeqCst);
             }
         }
+        let below = { going.iter() }.flat_map(|g| &g.below);
+        ours.extend(below.flat_map(|dev| self.filesystems.ours_with(*dev)));
         ours.retain(|index| {
-            !stay.contains(index) && self.is_in_the_way(*index, slot) && self.leaves(*index)
+            !stay.contains(index)
+                && self.is_in_the_way(*index, going.as_ref())
+                && (self.looks.stay.contains(index) || self.leaves(*index))
         });
         if ours.is_empty() {
             ready(slot);
@@ -126,20 +171,21 @@ impl Supervisor {
     /// Whether what we hold of superblock `index` keeps a member from its umount. What is held on
     /// another mount does not, and goes on being held where `O_SYNC` was taken off: what stdio
     /// writes through that one nobody would ask for again. One that has left keeps all of them.
-    fn is_in_the_way(&self, index: usize, slot: &page::Slot) -> bool {
-        let mount = Some(slot.umount_mount.load(SeqCst)).filter(|id| *id != 0);
-        let mount = mount.filter(|_| self.shared.any_stripped());
+    fn is_in_the_way(&self, index: usize, going: Option<&Going>) -> bool {
+        let Some(going) = going.filter(|_| self.shared.any_stripped()) else {
+            return true;
+        };
         let held = self.filesystems.get(index);
-        mount.is_none_or(|mount| held.is_none_or(|f| f.stands_on(mount)))
+        going.copies
+            || held.is_none_or(|f| f.stands_on(&going.mounts))
             || self.filesystems.has_left(index)
     }
 
-    /// The own number of the superblock that a member wants to unmount, by the mount that it named.
-    fn superblock_at(&self, user: Option<u32>, slot: &page::Slot) -> Option<u64> {
+    /// What goes with the mount that a member has named; `None` where it could not, or is gone.
+    fn going(&self, user: Option<u32>, slot: &page::Slot) -> Option<Going> {
         let mount = Some(slot.umount_mount.load(SeqCst)).filter(|id| *id != 0)?;
         let pid = self.census.members.pid_of(user, slot)?;
-        let table = mounts_of(&pid.to_string());
-        table.iter().find(|m| m.id == mount).map(dev_of)
+        Some(Going::with(mount, &mounts_of(&pid.to_string())))
     }
 
     /// Superblock `index` owes no more; once it is settled it is let go of. False where it stays: a
@@ -155,7 +201,9 @@ impl Supervisor {
         // First: who opens a file there from now on keeps its O_SYNC.
         self.filesystems.unpublish(index, self.shared);
         let stripped = self.shared.any_stripped();
-        if stripped && usage::may_be_hidden() {
+        let is_unknown = stripped && usage::may_be_hidden();
+        let moves = is_unknown && self.filesystems.moves(index);
+        if is_unknown && !moves {
             if owed {
                 self.filesystems.publish(index, self.shared);
             }
@@ -164,11 +212,23 @@ impl Supervisor {
         if let Some(fs) = self.filesystems.get_mut(index) {
             fs.leaving = true;
         }
-        match stripped {
+        match stripped && !moves {
             true => self.ask_who_writes_to(index, owed),
             false => self.settle(index),
         }
         true
+    }
+
+    /// Superblock `index` is settled: it is let go of if it leaves, and whoever waits to unmount it
+    /// goes on if it is known to stay.
+    pub(super) fn goes_or_stays(&mut self, index: usize) {
+        let stays = self.looks.stay.remove(&index);
+        let leaves = self.filesystems.get(index).is_some_and(|f| f.leaving);
+        if leaves && !self.looks.is_asked(index) {
+            self.let_go(index);
+        } else if stays {
+            self.go_on_with_umounts(&BTreeSet::from([index]));
+        }
     }
 
     /// Lets go of a file system that has been settled, and has the keeper do so.
@@ -184,6 +244,9 @@ impl Supervisor {
 
     pub(super) fn umount_ready(&mut self, index: usize) {
         self.filesystems.is_kept(index, false);
+        if let Some(index) = self.filesystems.arrive(index, self.shared) {
+            self.enter(index);
+        }
         self.go_on_with_umounts(&BTreeSet::new());
         self.end_of_umounts();
     }

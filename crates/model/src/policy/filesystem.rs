@@ -35,6 +35,9 @@ pub struct Mount {
     pub writable: bool,
     /// Options of the file system, as the kernel wrote them.
     pub super_options: String,
+    /// Whether what is mounted on it, or unmounted there, is so in other places, too (a shared
+    /// mount, mount_namespaces(7)).
+    pub is_shared: bool,
 }
 
 impl Mount {
@@ -208,7 +211,11 @@ fn parse_line(line: &[u8]) -> Option<Mount> {
     let root = unescape(fields.next()?);
     let point = unescape(fields.next()?);
     let options = text(fields.next()?);
-    fields.find(|&field| field == b"-")?;
+    let mut is_shared = false;
+    fields.find(|&field| {
+        is_shared |= field.starts_with(b"shared:");
+        field == b"-"
+    })?;
     let fstype = text(fields.next()?);
     let source = text(fields.next()?);
     let super_options = text(fields.next()?);
@@ -223,6 +230,7 @@ fn parse_line(line: &[u8]) -> Option<Mount> {
         options,
         writable: true,
         super_options,
+        is_shared,
     };
     mount.writable = !mount.has("ro");
     Some(mount)
@@ -294,8 +302,11 @@ mod tests {
             options: "rw".into(),
             writable: true,
             super_options: "rw,subvol=/@home".into(),
+            is_shared: true,
         };
         assert_eq!(mounts[2], want);
+        let shared: Vec<bool> = mounts.iter().map(|m| m.is_shared).collect();
+        assert_eq!(shared, [true, true, true, false, false, false]);
     }
 
     #[test]

@@ -6,11 +6,13 @@
 //! Not promised: to see what was closed before anybody looked.
 
 use super::filesystems::{dev_of, mounts_of};
+use rustix::fs::{memfd_create, MemfdFlags};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use synclater_model::policy::filesystem::Mount;
 use synclater_sys::mount::{self, MNT_ID};
 use synclater_sys::{process, threads};
@@ -70,7 +72,7 @@ fn seen_of(pid: u32, ours: &[Mount], most: usize) -> Option<BTreeSet<u64>> {
             };
             match number(id) {
                 Some(dev) => seen.extend([dev]),
-                None if is_no_file(&task, &file.file_name()) => {}
+                None if is_no_file(&task, &file.file_name(), id) => {}
                 None => return None,
             }
         }
@@ -85,12 +87,31 @@ fn seen_of(pid: u32, ours: &[Mount], most: usize) -> Option<BTreeSet<u64>> {
     Some(seen)
 }
 
-/// Whether a descriptor is a socket, a pipe, or something else that lies on no mount.
-fn is_no_file(task: &str, fd: &OsStr) -> bool {
+/// Whether a descriptor is a socket, a pipe, or something else that lies on no mount, or one that
+/// only the kernel sees: `mount` is its number.
+fn is_no_file(task: &str, fd: &OsStr, mount: u64) -> bool {
     let link = std::fs::read_link(Path::new(task).join("fd").join(fd));
-    link.map_or(true, |to| {
-        let to = to.as_os_str().as_bytes();
-        to.first() != Some(&b'/') || to.starts_with(b"/memfd:")
+    // A file on a mount that was unmounted lazily may have the name of any memfd.
+    let has_path = |to: PathBuf| to.as_os_str().as_bytes().first() == Some(&b'/');
+    !link.is_ok_and(has_path) || mounts_of_memfds().contains(&mount)
+}
+
+/// The kernel's own mounts that memfds lie on: they last.
+fn mounts_of_memfds() -> &'static [u64] {
+    static MOUNTS: OnceLock<Vec<u64>> = OnceLock::new();
+    MOUNTS.get_or_init(|| {
+        let kinds = [
+            MemfdFlags::CLOEXEC,
+            MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB,
+        ];
+        let made = |how| {
+            // Without, it may be forbidden (vm.memfd_noexec); with, it is unknown before Linux 6.3.
+            let strict = memfd_create(c"synclater", how | MemfdFlags::NOEXEC_SEAL);
+            strict.or_else(|_| memfd_create(c"synclater", how)).ok()
+        };
+        let ours = kinds.into_iter().filter_map(made);
+        ours.filter_map(|fd| mount::id_of_fd(&fd, MNT_ID).ok())
+            .collect()
     })
 }
 
@@ -140,6 +161,15 @@ mod tests {
         }
         assert_eq!(mapped_shared(&of("rw-p")), None);
         assert_eq!(mapped_shared(""), None);
+    }
+
+    #[test]
+    fn a_memfd_lies_on_no_mount_that_is_seen() {
+        let memfd = memfd_create(c"synclater", MemfdFlags::CLOEXEC).expect("a memfd");
+        let mount = mount::id_of_fd(&memfd, MNT_ID).expect("its mount");
+        assert!(mounts_of_memfds().contains(&mount));
+        let seen = mounts_of("self");
+        assert!(!seen.iter().any(|m| mounts_of_memfds().contains(&m.id)));
     }
 
     #[test]

@@ -281,7 +281,7 @@ fn a_flush_that_failed_counts_also_where_its_file_system_has_left() {
 }
 
 /// Whether a process has something open on a device.
-fn is_held(pid: Pid, number: u64) -> bool {
+pub(super) fn is_held(pid: Pid, number: u64) -> bool {
     let files = std::fs::read_dir(format!("/proc/{}/fd", pid.as_raw_nonzero()));
     let all = files.expect("its descriptors").flatten();
     let is_it = |path: PathBuf| rustix::fs::stat(path).is_ok_and(|s| s.st_dev == number);

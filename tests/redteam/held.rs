@@ -1,6 +1,7 @@
 //! What the session holds, and on which mount: whoever unmounts a file system finds it settled and
 //! free, whatever was unmounted, covered or asked about before, and by whom.
 
+use super::flushes::is_held;
 use super::told::{is_slow, quick};
 use super::*;
 use crate::harness::command::LIMIT;
@@ -266,6 +267,25 @@ fn a_lazy_umount_has_settled_what_somebody_has_open_there() {
     assert_eq!(does(&mut scribe, &line), 0);
     assert_eq!(stage.session()["debt"], 0, "{:#}", stage.session());
     std::fs::write(quick(&disk), "").expect("it is quick again");
+    ends_well(&stage, &mut scribe);
+}
+
+/// A file whose path there begins as a memfd's name does.
+#[test]
+fn what_somebody_writes_to_is_held_whatever_its_name_is() {
+    if !as_root("what_somebody_writes_to_is_held_whatever_its_name_is") {
+        return;
+    }
+    let (disk, stage) = (Disk::new("ext4", 64), Stage::new("named-memfd"));
+    let number = rustix::fs::stat(disk.path()).expect("a disk").st_dev;
+    let mut scribe = scribe(&stage, &[]);
+    warm(&stage, &mut scribe, disk.path());
+    let open = format!("stream {}", disk.path().join("memfd:log").display());
+    let line = format!("lazily {}", disk.path().display());
+    for line in [&open, "flush", &line] {
+        assert_eq!(does(&mut scribe, line), 0, "{line}");
+    }
+    assert!(is_held(scribe.pid(), number), "{:#}", stage.session());
     ends_well(&stage, &mut scribe);
 }
 

@@ -272,19 +272,19 @@ fn tell_of_the_cut(ledger: &Ledger) {
 }
 
 fn path(name: &str) -> Result<String, Trouble> {
-    let trouble = |why: String| {
-        let state = NOT_KNOWN;
-        Trouble::new(
-            format!("cannot settle {name}"),
-            why,
-            "look at `dmesg` for write errors",
-            state,
-        )
+    const FOR_ERRORS: &str = "look at `dmesg` for write errors";
+    let trouble_if = |why: String, try_: &str| {
+        Trouble::new(format!("cannot settle {name}"), why, try_, NOT_KNOWN)
     };
+    let trouble = |why| trouble_if(why, FOR_ERRORS);
     let ledger = Ledger::existing().ok().flatten();
     let fd = mount::open_for_sync(Path::new(name)).map_err(|e| {
         const EIO: i32 = rustix::io::Errno::IO.raw_os_error();
-        if let Some(ledger) = ledger.as_ref().filter(|_| e.raw_os_error() == Some(EIO)) {
+        if e.raw_os_error() != Some(EIO) {
+            let try_ = "name a file, a folder or a disk there that you may open";
+            return trouble_if(e.to_string(), try_);
+        }
+        if let Some(ledger) = &ledger {
             told::note_for_others_at(ledger, EIO, Path::new(name));
         }
         trouble(e.to_string())

@@ -151,12 +151,6 @@ impl Recorder {
         })
     }
 
-    /// Its process id.
-    #[must_use]
-    pub fn pid(&self) -> u32 {
-        self.job.pid()
-    }
-
     fn tell(&self, message: &[u8; 16]) {
         let _ = socket::send(&self.socket, message, &[]);
     }

@@ -19,12 +19,13 @@ use synclater_shim::page::{SLOT_MARK_LOST, SLOT_OSYNC_KEPT};
 use synclater_shim::NAMES;
 use synclater_sys::attendant::Held;
 use synclater_sys::patient::Patient;
-use synclater_sys::perf::{self, Syncs};
+use synclater_sys::perf::{self, Seen, Syncs};
 use synclater_sys::{mount, process};
 
 const OWN_CALLS_OR_FILTER: &str = "has the library, but makes system calls of its own \
-     (Go, io_uring, inline), has a seccomp filter, writes to what another process has opened with \
-     O_SYNC, or makes a call that syncs along the way (losetup, mount -o loop)";
+     (Go, io_uring, inline), has a seccomp filter, does not see the session's folder (a sandbox), \
+     writes to what another process has opened with O_SYNC, or makes a call that syncs along the \
+     way (losetup, mount -o loop)";
 const NOT_KNOWN: &str = "the library is not mapped; whether it syncs cannot be seen";
 
 /// In a process that was attached.
@@ -43,8 +44,6 @@ pub struct Escapes {
     error: Option<std::io::Error>,
     /// Without the permission to see: processes that were found without the library.
     unmapped: BTreeMap<u32, Escape>,
-    /// Processes of ours.
-    own: Vec<u32>,
 }
 
 impl Escapes {
@@ -74,7 +73,6 @@ impl Escapes {
             last: None,
             error,
             unmapped: BTreeMap::new(),
-            own: vec![std::process::id()],
         }
     }
 
@@ -105,13 +103,6 @@ impl Escapes {
         self.syncs.is_some()
     }
 
-    /// Excludes a process of ours.
-    pub fn is_ours(&mut self, pid: u32) {
-        if !self.own.contains(&pid) {
-            self.own.push(pid);
-        }
-    }
-
     /// Reads what the rings hold up to now, so that they do not fill.
     pub fn drain(&mut self) {
         if let Some(syncs) = &mut self.syncs {
@@ -132,7 +123,7 @@ impl Escapes {
             syncs.look_for_processors();
         }
         if self.syncs.is_none() && !self.are_attached && !self.are_followed {
-            let found = unmapped(&self.own, rules);
+            let found = unmapped(rules);
             self.unmapped.extend(found.into_iter().map(|e| (e.pid, e)));
         }
     }
@@ -172,7 +163,6 @@ impl Escapes {
             self.look_around(rules);
             return self.unmapped.values().cloned().collect();
         }
-        let own = self.own.clone();
         let Some(syncs) = &self.syncs else {
             return Vec::new();
         };
@@ -181,17 +171,17 @@ impl Escapes {
         // made is counted, and not whose it was. What another user says of them excuses nobody.
         let of_nobody = |p: &Process| p.counts.real.saturating_sub(p.unvouched);
         let mut nobodys = counted.get(&0).map_or(0, of_nobody);
-        let mut found: Vec<Escape> = seen
-            .by_pid
-            .iter()
-            .filter(|(pid, p)| !own.contains(pid) && p.executed && !is_another_of_us(p))
-            .filter(|(pid, p)| {
-                let ours = !counted.contains_key(pid) && p.has_library && p.file_syncs <= nobodys;
-                nobodys -= if ours { p.file_syncs } else { 0 };
-                !ours
-            })
-            .filter_map(|(pid, p)| escaped(*pid, p, counted.get(pid), rules))
-            .collect();
+        let mut found = Vec::new();
+        for (pid, mut those) in with_number(seen) {
+            if !counted.contains_key(&pid) {
+                those.retain(|p| {
+                    let ours = p.has_library && p.file_syncs <= nobodys;
+                    nobodys -= if ours { p.file_syncs } else { 0 };
+                    !ours
+                });
+            }
+            found.extend(escaped(pid, those, counted.get(&pid), rules));
+        }
         if self.are_attached {
             let has_library = |pid| seen.by_pid.get(&pid).is_some_and(|p| p.has_library);
             for e in &mut found {
@@ -223,44 +213,61 @@ fn is_another_of_us(p: &perf::Process) -> bool {
     std::env::current_exe().is_ok_and(|exe| exe.as_os_str() == p.exe.as_str())
 }
 
+/// Whoever has a number and made syncs, and those that had it before.
+fn with_number(seen: &Seen) -> BTreeMap<u32, Vec<&perf::Process>> {
+    let mut all: BTreeMap<u32, Vec<&perf::Process>> = BTreeMap::new();
+    let before = { seen.before.iter() }.flat_map(|(pid, those)| those.iter().map(|p| (*pid, p)));
+    let now = seen.by_pid.iter().map(|(pid, p)| (*pid, p));
+    // What was forked of us and has executed nothing is ours.
+    let is_meant = |p: &perf::Process| p.has_synced() && p.executed && !is_another_of_us(p);
+    for (pid, process) in before.chain(now).filter(|(_, p)| is_meant(p)) {
+        all.entry(pid).or_default().push(process);
+    }
+    all
+}
+
+/// Those of a number that have escaped, of whom the shim has counted all together.
 fn escaped(
     pid: u32,
-    seen: &perf::Process,
+    mut those: Vec<&perf::Process>,
     counted: Option<&Process>,
     rules: Option<&RuleSet>,
-) -> Option<Escape> {
-    let exe = if seen.exe.is_empty() {
-        seen.name.clone()
-    } else {
-        seen.exe.clone()
-    };
-    if rules.is_some_and(|r| !r.could_relax_exe(exe.as_bytes())) {
-        return None;
-    }
-    let requests = match counted {
+) -> Vec<Escape> {
+    let seen: u64 = those.iter().map(|p| p.file_syncs).sum();
+    let mut left = match counted {
         // What the shim made for real is no escape; whole-file-system calls touch several.
         Some(p) if p.counts.flags & (SLOT_OSYNC_KEPT | SLOT_MARK_LOST) != 0 => 0,
-        Some(p) => {
-            let by_itself = p.counts.real.saturating_sub(p.counts.elsewhere);
-            seen.file_syncs.saturating_sub(by_itself)
-        }
-        // The kernel syncs a whole file system inside mount and umount too: no request by itself.
-        None if seen.has_library => seen.file_syncs,
-        None => seen.file_syncs.max(seen.fs_syncs.min(1)),
+        Some(p) => seen.saturating_sub(p.counts.real.saturating_sub(p.counts.elsewhere)),
+        None => u64::MAX,
     };
-    if requests == 0 {
-        return None;
+    // Whoever is without the library has not been counted.
+    those.sort_by_key(|p| p.has_library);
+    let mut found = Vec::new();
+    for p in those {
+        let made = match counted {
+            // The kernel syncs a whole file system inside mount and umount too: no request by
+            // itself.
+            None if !p.has_library => p.file_syncs.max(p.fs_syncs.min(1)),
+            _ => p.file_syncs,
+        };
+        let requests = made.min(left);
+        left -= requests;
+        let exe = if p.exe.is_empty() { &p.name } else { &p.exe }.clone();
+        let is_meant = || rules.is_none_or(|r| r.could_relax_exe(exe.as_bytes()));
+        if requests > 0 && is_meant() {
+            found.push(Escape {
+                pid,
+                why: why(p, counted, &exe).to_owned(),
+                exe,
+                requests: Some(requests),
+            });
+        }
     }
-    Some(Escape {
-        pid,
-        why: why(seen, counted, &exe).to_owned(),
-        exe,
-        requests: Some(requests),
-    })
+    found
 }
 
 fn why(seen: &perf::Process, counted: Option<&Process>, exe: &str) -> &'static str {
-    if counted.is_some() {
+    if seen.has_library && counted.is_some() {
         OWN_CALLS
     } else if seen.has_library {
         OWN_CALLS_OR_FILTER
@@ -281,9 +288,8 @@ fn gains_rights(exe: &str) -> bool {
 }
 
 /// Descendants in which the library is not mapped.
-fn unmapped(own: &[u32], rules: Option<&RuleSet>) -> Vec<Escape> {
-    let mut below = descendants(std::process::id());
-    below.retain(|p| !own.contains(p));
+fn unmapped(rules: Option<&RuleSet>) -> Vec<Escape> {
+    let below = descendants(std::process::id());
     let mapped = mapped_in(&below);
     let lacks = |mapped: &Mapped| matches!(mapped, Mapped::Gate | Mapped::Nothing);
     let mut patient = Patient::default();
@@ -291,7 +297,7 @@ fn unmapped(own: &[u32], rules: Option<&RuleSet>) -> Vec<Escape> {
         let exe = patient.exe(pid)?;
         let exe = exe.to_string_lossy().into_owned();
         if std::env::current_exe().is_ok_and(|own| own.as_os_str() == exe.as_str()) {
-            return None; // on its way from fork to exec
+            return None; // ours, or on its way from fork to exec
         }
         let about = rules.is_none_or(|r| r.could_relax_exe(exe.as_bytes()));
         about.then(|| Escape {
@@ -329,4 +335,44 @@ pub fn descendants(root: u32) -> Vec<u32> {
         }
     }
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::counts::Counts;
+    use super::*;
+
+    fn made(exe: &str, has_library: bool, file_syncs: u64) -> perf::Process {
+        perf::Process {
+            file_syncs,
+            exe: exe.to_owned(),
+            has_library,
+            has_linker: true,
+            executed: true,
+            ..perf::Process::default()
+        }
+    }
+
+    #[test]
+    fn of_those_that_had_one_number_the_one_without_the_library_has_escaped() {
+        let [kept, lost, other] = [("/a", true, 3), ("/b", false, 2), ("/c", true, 1)]
+            .map(|(exe, has_library, syncs)| made(exe, has_library, syncs));
+        let counted = |real| Process {
+            counts: Counts {
+                real,
+                ..Counts::default()
+            },
+            ..Process::default()
+        };
+        let found = |real| {
+            let all = escaped(5, vec![&kept, &lost, &other], Some(&counted(real)), None);
+            let told = all.into_iter().map(|e| (e.exe, e.requests, e.why));
+            told.collect::<Vec<_>>()
+        };
+        let of = |exe: &str, n, why: &str| (exe.to_owned(), Some(n), why.to_owned());
+        assert_eq!(found(4), [of("/b", 2, CLEARED_ENVIRONMENT)]);
+        let two = [of("/b", 2, CLEARED_ENVIRONMENT), of("/a", 1, OWN_CALLS)];
+        assert_eq!(found(3), two);
+        assert_eq!(found(6), []);
+    }
 }

@@ -118,12 +118,6 @@ impl Keeper {
         })
     }
 
-    /// Its process id.
-    #[must_use]
-    pub fn pid(&self) -> u32 {
-        self.job.pid()
-    }
-
     /// Whether it has ended, which it does by itself only when told to.
     #[must_use]
     pub fn has_ended(&self) -> bool {

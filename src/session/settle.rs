@@ -153,12 +153,6 @@ impl Settle {
     pub fn running_for(&self) -> Duration {
         self.began.elapsed()
     }
-
-    /// The process that does it.
-    #[must_use]
-    pub fn pid(&self) -> u32 {
-        self.job.pid()
-    }
 }
 
 impl AsFd for Settle {

@@ -43,6 +43,7 @@ pub mod registers;
 pub mod remote;
 #[allow(unsafe_code)]
 pub mod seccomp;
+mod seen;
 pub mod sharing;
 #[allow(unsafe_code)]
 pub mod signal;

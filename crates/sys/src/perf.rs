@@ -12,8 +12,9 @@
 
 use crate::attendant::Held;
 use crate::processors::{counted, Counted, EachProcessor};
+use crate::seen::Record;
+pub use crate::seen::{Process, Seen};
 use crate::tracefs::Tracefs;
-use std::collections::BTreeMap;
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -33,45 +34,6 @@ const POINTS: [(&str, bool); 7] = [
 
 const RING_PAGES: usize = 64;
 pub(crate) const PAGE: usize = 4096;
-
-/// One process, as the kernel told of it.
-#[derive(Clone, Debug, Default)]
-pub struct Process {
-    /// Syncs of files that reached a file system.
-    pub file_syncs: u64,
-    /// Syncs of whole file systems.
-    pub fs_syncs: u64,
-    /// Its short name.
-    pub name: String,
-    /// The file it executes.
-    pub exe: String,
-    /// Whether the watched library was mapped.
-    pub has_library: bool,
-    /// Whether a dynamic linker was mapped.
-    pub has_linker: bool,
-    /// Whether it executed a file while we watched, so that the flags above are known.
-    pub executed: bool,
-}
-
-/// What was seen, by process id.
-#[derive(Debug, Default)]
-pub struct Seen {
-    /// Processes.
-    pub by_pid: BTreeMap<u32, Process>,
-    /// Records that a full ring lost.
-    pub lost: u64,
-    /// Whether a process that executes another program is nobody of ours any more.
-    by_program: bool,
-}
-
-enum Record {
-    Sync { pid: u32, whole: bool },
-    Fork { pid: u32, parent: u32 },
-    End { pid: u32 },
-    Name { pid: u32, name: String, exec: bool },
-    Map { pid: u32, file: String },
-    Lost(u64),
-}
 
 pub(crate) struct Ring {
     start: NonNull<u8>,
@@ -116,7 +78,7 @@ impl Syncs {
     /// As [`Syncs::count_descendants`].
     pub fn count_chosen() -> io::Result<Syncs> {
         let mut syncs = Syncs::count(&[])?;
-        syncs.seen.by_program = true;
+        syncs.seen = Seen::of_programs();
         Ok(syncs)
     }
 
@@ -191,80 +153,6 @@ impl Syncs {
     #[must_use]
     pub fn fds(&self) -> Vec<BorrowedFd<'_>> {
         self.rings.iter().map(|r| r.main.as_fd()).collect()
-    }
-}
-
-impl Seen {
-    /// Takes one record; those of processes that do not descend from us are left out.
-    fn note(&mut self, record: Record, libraries: &[&str]) {
-        match record {
-            Record::Lost(n) => self.lost += n,
-            Record::Fork { pid, parent } => {
-                if let Some(of_parent) = self.by_pid.get(&parent).cloned() {
-                    let child = Process {
-                        file_syncs: 0,
-                        fs_syncs: 0,
-                        ..of_parent
-                    };
-                    self.by_pid.insert(pid, child);
-                } else if self.by_program {
-                    // The number was that of another one.
-                    self.by_pid.remove(&pid);
-                }
-            }
-            Record::End { pid } => {
-                let none = |p: &Process| p.file_syncs == 0 && p.fs_syncs == 0;
-                if self.by_program && self.by_pid.get(&pid).is_some_and(none) {
-                    self.by_pid.remove(&pid);
-                }
-            }
-            Record::Sync { pid, whole } => {
-                if let Some(p) = self.by_pid.get_mut(&pid) {
-                    *(if whole {
-                        &mut p.fs_syncs
-                    } else {
-                        &mut p.file_syncs
-                    }) += 1;
-                }
-            }
-            Record::Name {
-                pid, exec: true, ..
-            } if self.by_program => drop(self.by_pid.remove(&pid)),
-            Record::Name { pid, name, exec } => {
-                if let Some(p) = self.by_pid.get_mut(&pid) {
-                    p.is_named(name, exec);
-                }
-            }
-            Record::Map { pid, file } => {
-                if let Some(p) = self.by_pid.get_mut(&pid) {
-                    p.maps(file, libraries);
-                }
-            }
-        }
-    }
-}
-
-impl Process {
-    fn is_named(&mut self, name: String, exec: bool) {
-        if exec {
-            let (file_syncs, fs_syncs) = (self.file_syncs, self.fs_syncs);
-            *self = Process {
-                file_syncs,
-                fs_syncs,
-                executed: true,
-                ..Process::default()
-            };
-        }
-        self.name = name;
-    }
-
-    fn maps(&mut self, file: String, libraries: &[&str]) {
-        let base = file.rsplit('/').next().unwrap_or("");
-        self.has_library |= libraries.contains(&base);
-        self.has_linker |= base.starts_with("ld-") || base.starts_with("ld.");
-        if self.exe.is_empty() {
-            self.exe = file;
-        }
     }
 }
 

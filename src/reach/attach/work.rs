@@ -80,12 +80,6 @@ impl Work {
         Ok(Work { job, answer, begun })
     }
 
-    /// The number of the process that does it.
-    #[must_use]
-    pub fn pid(&self) -> u32 {
-        self.job.pid()
-    }
-
     /// Whether it has kept others waiting.
     #[must_use]
     pub fn is_slow(&self) -> bool {

@@ -180,11 +180,6 @@ impl Net {
         let another = Job::start(move || clerk::take_over(terms, seats, fd));
         self.clerks.extend(another);
     }
-
-    /// The processes that answer and are children of this one.
-    pub fn pids(&self) -> impl Iterator<Item = u32> + '_ {
-        self.clerks.iter().map(Job::pid)
-    }
 }
 
 /// A number that is not 0, and that no program's register holds by chance.

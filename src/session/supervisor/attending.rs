@@ -140,7 +140,6 @@ impl Supervisor {
     pub(super) fn is_attended_by(&mut self, job: io::Result<Job>, bell: Option<Bell>) {
         match job {
             Ok(job) => {
-                self.escapes.is_ours(job.pid());
                 self.attendants.jobs.push((job, bell));
             }
             Err(_) => self.attendants.unheard.extend(bell),

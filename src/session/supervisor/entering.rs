@@ -83,7 +83,6 @@ impl Supervisor {
         self.entering.writes_sync = entry.sync;
         match self.start_writing(&ledger, &entry) {
             Ok(job) => {
-                self.escapes.is_ours(job.pid());
                 self.entering.writing = Some((job, fresh));
             }
             Err(e) => self.not_entered(&e.to_string(), fresh),
@@ -238,7 +237,6 @@ impl Supervisor {
     fn start_keeper(&mut self, ledger: &Ledger) -> bool {
         match Keeper::start(self.shared, ledger.clone(), self.belongings.clone()) {
             Ok(keeper) => {
-                self.escapes.is_ours(keeper.pid());
                 keeper.settle_at_death(self.must_settle() || !self.settles.is_empty());
                 self.keeper = Some(keeper);
                 self.prove_to_keeper();

@@ -108,7 +108,6 @@ impl Following {
 impl Supervisor {
     /// Follows whatever the command starts.
     pub fn follow(&mut self, follower: Follower) {
-        self.escapes.is_ours(follower.pid());
         self.escapes.are_followed(true);
         self.following = Some(Following::new(follower));
     }

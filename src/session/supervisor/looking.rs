@@ -121,9 +121,6 @@ impl Supervisor {
             ROUNDS_MAX
         };
         let look = Look::begin(rounds, || self.members_of(us));
-        if let Some(job) = look.job() {
-            self.escapes.is_ours(job.pid());
-        }
         self.looks.begun += 1;
         self.looks.running = Some(look);
     }

@@ -20,7 +20,6 @@ impl Supervisor {
             rules,
         };
         let net = Net::start(terms)?;
-        net.pids().for_each(|pid| self.escapes.is_ours(pid));
         self.net = Some(net);
         Ok(())
     }
@@ -32,10 +31,8 @@ impl Supervisor {
     }
 
     pub(super) fn look_at_net(&mut self) {
-        let Some(net) = &mut self.net else {
-            return;
-        };
-        net.look();
-        net.pids().for_each(|pid| self.escapes.is_ours(pid));
+        if let Some(net) = &mut self.net {
+            net.look();
+        }
     }
 }

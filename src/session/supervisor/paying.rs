@@ -356,7 +356,6 @@ impl Supervisor {
         };
         match job {
             Ok(job) => {
-                self.escapes.is_ours(job.pid());
                 self.covering
                     .insert(index, self.census.total(self.shared).skipped());
                 self.settles.insert(index, job);

@@ -249,10 +249,9 @@ impl Reach {
     }
 
     /// Starts what may be started.
-    fn start(&mut self) -> Vec<u32> {
+    fn start(&mut self) {
         let mut free =
             AT_ONCE.saturating_sub(self.tasks.iter().filter(|t| t.work.is_some()).count());
-        let mut begun = Vec::new();
         let nobody = Known::nobody();
         let waiting = self.tasks.iter().filter(|t| t.work.is_none()).count();
         let known = if free > 0 && waiting > AT_ONCE {
@@ -273,14 +272,12 @@ impl Reach {
             };
             match work {
                 Ok(work) => {
-                    begun.push(work.pid());
                     task.work = Some(work);
                     free -= 1;
                 }
                 Err(e) => task.again(Refusal::new(e.to_string(), LATER)),
             }
         }
-        begun
     }
 
     /// Takes note of what has been done.
@@ -525,12 +522,11 @@ impl Supervisor {
             // What was forked or attached meanwhile.
             reach.let_go_of_all(&self.shared.path);
         }
-        let begun = reach.start();
+        reach.start();
         let idle = !reach.is_busy() && !reach.looks_once_more();
         let leaving = reach.leaving;
         let lost = reach.has_lost_everybody();
         let fresh = std::mem::take(&mut reach.fresh);
-        begun.into_iter().for_each(|pid| self.escapes.is_ours(pid));
         for pid in fresh {
             self.escapes.include(pid, &target::exe_of(pid));
         }

@@ -1,0 +1,212 @@
+//! What the kernel's records say of processes: which are ours, what they execute, and how many
+//! syncs of each reached a file system.
+//!
+//! Promise: what a process made stays its own when its number is given again, and that number is
+//! ours only if the next one descends from us, too.
+
+use std::collections::BTreeMap;
+
+/// One process, as the kernel told of it.
+#[derive(Clone, Debug, Default)]
+pub struct Process {
+    /// Syncs of files that reached a file system.
+    pub file_syncs: u64,
+    /// Syncs of whole file systems.
+    pub fs_syncs: u64,
+    /// Its short name.
+    pub name: String,
+    /// The file it executes.
+    pub exe: String,
+    /// Whether the watched library was mapped.
+    pub has_library: bool,
+    /// Whether a dynamic linker was mapped.
+    pub has_linker: bool,
+    /// Whether it executed a file while we watched, so that the flags above are known.
+    pub executed: bool,
+}
+
+/// What was seen, by process id.
+#[derive(Debug, Default)]
+pub struct Seen {
+    /// Processes.
+    pub by_pid: BTreeMap<u32, Process>,
+    /// Those that had a number before it was given again, and made syncs; those of one kind as one.
+    pub before: BTreeMap<u32, Vec<Process>>,
+    /// Records that a full ring lost.
+    pub lost: u64,
+    /// Whether a process that executes another program is nobody of ours any more.
+    by_program: bool,
+}
+
+pub(crate) enum Record {
+    Sync { pid: u32, whole: bool },
+    Fork { pid: u32, parent: u32 },
+    End { pid: u32 },
+    Name { pid: u32, name: String, exec: bool },
+    Map { pid: u32, file: String },
+    Lost(u64),
+}
+
+impl Seen {
+    /// Of processes that are nobody of ours any more once they execute another program.
+    pub(crate) fn of_programs() -> Seen {
+        Seen {
+            by_program: true,
+            ..Seen::default()
+        }
+    }
+
+    /// Takes one record; those of processes that do not descend from us are left out.
+    pub(crate) fn note(&mut self, record: Record, libraries: &[&str]) {
+        match record {
+            Record::Lost(n) => self.lost += n,
+            Record::Fork { pid, parent } => {
+                // The number may have been that of another one, and be nobody's of ours now.
+                if let Some(ended) = self.by_pid.remove(&pid).filter(Process::has_synced) {
+                    self.was_before(pid, ended);
+                }
+                if let Some(of_parent) = self.by_pid.get(&parent).cloned() {
+                    let child = Process {
+                        file_syncs: 0,
+                        fs_syncs: 0,
+                        ..of_parent
+                    };
+                    self.by_pid.insert(pid, child);
+                }
+            }
+            Record::End { pid } => {
+                if self.by_program && self.by_pid.get(&pid).is_some_and(|p| !p.has_synced()) {
+                    self.by_pid.remove(&pid);
+                }
+            }
+            Record::Sync { pid, whole } => {
+                if let Some(p) = self.by_pid.get_mut(&pid) {
+                    *(if whole {
+                        &mut p.fs_syncs
+                    } else {
+                        &mut p.file_syncs
+                    }) += 1;
+                }
+            }
+            Record::Name {
+                pid, exec: true, ..
+            } if self.by_program => drop(self.by_pid.remove(&pid)),
+            Record::Name { pid, name, exec } => {
+                if let Some(p) = self.by_pid.get_mut(&pid) {
+                    p.is_named(name, exec);
+                }
+            }
+            Record::Map { pid, file } => {
+                if let Some(p) = self.by_pid.get_mut(&pid) {
+                    p.maps(file, libraries);
+                }
+            }
+        }
+    }
+}
+
+impl Seen {
+    fn was_before(&mut self, pid: u32, ended: Process) {
+        let those = self.before.entry(pid).or_default();
+        let kind = |p: &Process| (p.exe.clone(), p.has_library, p.has_linker, p.executed);
+        match those.iter_mut().find(|p| kind(p) == kind(&ended)) {
+            Some(like) => {
+                like.file_syncs += ended.file_syncs;
+                like.fs_syncs += ended.fs_syncs;
+            }
+            None => those.push(ended),
+        }
+    }
+}
+
+impl Process {
+    /// Whether it has made any.
+    #[must_use]
+    pub fn has_synced(&self) -> bool {
+        self.file_syncs > 0 || self.fs_syncs > 0
+    }
+
+    fn is_named(&mut self, name: String, exec: bool) {
+        if exec {
+            let (file_syncs, fs_syncs) = (self.file_syncs, self.fs_syncs);
+            *self = Process {
+                file_syncs,
+                fs_syncs,
+                executed: true,
+                ..Process::default()
+            };
+        }
+        self.name = name;
+    }
+
+    fn maps(&mut self, file: String, libraries: &[&str]) {
+        let base = file.rsplit('/').next().unwrap_or("");
+        self.has_library |= libraries.contains(&base);
+        self.has_linker |= base.starts_with("ld-") || base.starts_with("ld.");
+        if self.exe.is_empty() {
+            self.exe = file;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is seen of these records, by a session whose own number is 1.
+    fn seen(by_program: bool, records: Vec<Record>) -> Seen {
+        let mut seen = Seen {
+            by_program,
+            ..Seen::default()
+        };
+        seen.by_pid.insert(1, Process::default());
+        for record in records {
+            seen.note(record, &["lib.so"]);
+        }
+        seen
+    }
+
+    fn fork(parent: u32, pid: u32) -> Record {
+        Record::Fork { pid, parent }
+    }
+
+    fn executes(pid: u32, file: &str) -> [Record; 2] {
+        let name = file.to_owned();
+        let map = Record::Map {
+            pid,
+            file: name.clone(),
+        };
+        let exec = true;
+        [Record::Name { pid, name, exec }, map]
+    }
+
+    fn syncs(pid: u32) -> Record {
+        Record::Sync { pid, whole: false }
+    }
+
+    #[test]
+    fn a_number_is_nobody_of_ours_once_somebody_else_has_it() {
+        for by_program in [false, true] {
+            let strangers = [fork(9, 5), syncs(5), fork(5, 6), syncs(6)];
+            let records = [fork(1, 5), syncs(5)].into_iter().chain(strangers);
+            let seen = seen(by_program, records.collect());
+            assert_eq!(seen.by_pid.keys().collect::<Vec<_>>(), [&1]);
+            assert_eq!(seen.before[&5][0].file_syncs, 1);
+        }
+    }
+
+    #[test]
+    fn what_had_a_number_before_keeps_what_it_made() {
+        let mut records = Vec::new();
+        for (file, times) in [("/a", 2), ("/b", 1), ("/a", 3), ("/b", 0), ("/c", 1)] {
+            records.push(fork(1, 5));
+            records.extend(executes(5, file));
+            records.extend((0..times).map(|_| syncs(5)));
+        }
+        let seen = seen(false, records);
+        let made = |p: &Process| (p.exe.clone(), p.file_syncs);
+        let before: Vec<_> = seen.before[&5].iter().map(made).collect();
+        assert_eq!(before, [("/a".to_owned(), 5), ("/b".to_owned(), 1)]);
+        assert_eq!(made(&seen.by_pid[&5]), ("/c".to_owned(), 1));
+    }
+}

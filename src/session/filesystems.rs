@@ -245,6 +245,13 @@ impl Filesystems {
         self.indexes(|f| f.held.is_some())
     }
 
+    /// The own numbers of those that are held: none of them can be another's meanwhile.
+    #[must_use]
+    pub fn own_numbers(&self) -> BTreeSet<u64> {
+        let held = self.list.iter().filter(|f| f.held.is_some());
+        held.map(|f| f.dev).collect()
+    }
+
     /// Indexes of the superblocks that we let go of, and the keeper has not yet.
     #[must_use]
     pub fn kept_only(&self) -> Vec<usize> {

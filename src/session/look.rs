@@ -41,13 +41,14 @@ enum Way {
 
 impl Look {
     /// Begins to look at `members`, which is asked so often at most, as long as it tells of new
-    /// ones.
+    /// ones. `held` are the own numbers of the superblocks that are held.
     #[must_use]
-    pub fn begin(rounds: usize, members: impl Fn() -> BTreeSet<u32>) -> Look {
+    pub fn begin(rounds: usize, held: &BTreeSet<u64>, members: impl Fn() -> BTreeSet<u32>) -> Look {
         let begun = Instant::now();
-        let way = match in_a_child(rounds, &members) {
+        let look = |most| look(rounds, held, &members, most);
+        let way = match in_a_child(|| look(DESCRIPTORS_MAX)) {
             Ok((job, answer)) => Way::Child(job, answer),
-            Err(_) => Way::Here(look(rounds, &members, DESCRIPTORS_MAX_HERE)),
+            Err(_) => Way::Here(look(DESCRIPTORS_MAX_HERE)),
         };
         Look { way, begun }
     }
@@ -106,10 +107,10 @@ impl Look {
     }
 }
 
-fn in_a_child(rounds: usize, members: &impl Fn() -> BTreeSet<u32>) -> io::Result<(Job, OwnedFd)> {
+fn in_a_child(look: impl FnOnce() -> Written) -> io::Result<(Job, OwnedFd)> {
     let (answer, theirs) = socket::pair()?;
     let job = job::beside_us(c"synclater-look", &[theirs.as_fd()], |kept| {
-        let done = tell(kept[0].as_fd(), &look(rounds, members, DESCRIPTORS_MAX));
+        let done = tell(kept[0].as_fd(), &look());
         i32::from(done.is_err())
     })?;
     Ok((job, answer))
@@ -117,7 +118,12 @@ fn in_a_child(rounds: usize, members: &impl Fn() -> BTreeSet<u32>) -> io::Result
 
 /// Where others start all the time each round finds new ones: what so many have open is answer
 /// enough.
-fn look(rounds: usize, members: &impl Fn() -> BTreeSet<u32>, most: usize) -> Written {
+fn look(
+    rounds: usize,
+    held: &BTreeSet<u64>,
+    members: &impl Fn() -> BTreeSet<u32>,
+    most: usize,
+) -> Written {
     let ours = mounts_of("self");
     let mut written = BTreeSet::new();
     let mut before = BTreeSet::new();
@@ -125,7 +131,7 @@ fn look(rounds: usize, members: &impl Fn() -> BTreeSet<u32>, most: usize) -> Wri
         let mut now = members();
         now.remove(&std::process::id());
         for pid in &now {
-            written.extend(written_by(*pid, &ours, most)?);
+            written.extend(written_by(*pid, (&ours, held), most)?);
         }
         if now.is_subset(&before) {
             break;
@@ -169,9 +175,10 @@ mod tests {
     #[test]
     fn what_cannot_be_told_of_one_is_not_told_of_all() {
         let us = std::process::id();
-        let seen = Look::begin(1, || BTreeSet::from([us])).result();
+        let none = BTreeSet::new();
+        let seen = Look::begin(1, &none, || BTreeSet::from([us])).result();
         assert!(seen.is_some());
-        let nobody = Look::begin(4, BTreeSet::new).result();
+        let nobody = Look::begin(4, &none, BTreeSet::new).result();
         assert_eq!(nobody, Some(BTreeSet::new()));
     }
 }

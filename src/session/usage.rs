@@ -19,9 +19,13 @@ use synclater_sys::{process, threads};
 
 /// Device numbers of the superblocks that a process writes to, as mountinfo shows them. `None`
 /// where that cannot be told, as where it has more than `most` descriptors; empty for a process
-/// that is gone. `ours` are the mounts in our sight.
+/// that is gone. `ours` are the mounts in our sight, and the numbers of what is held.
 #[must_use]
-pub fn written_by(pid: u32, ours: &[Mount], most: usize) -> Option<BTreeSet<u64>> {
+pub fn written_by(
+    pid: u32,
+    ours: (&[Mount], &BTreeSet<u64>),
+    most: usize,
+) -> Option<BTreeSet<u64>> {
     let seen = seen_of(pid, ours, most);
     let has_files = || threads::with_files(pid).is_ok_and(|all| !all.is_empty());
     match process::is_ended(pid) && !has_files() {
@@ -45,12 +49,26 @@ pub fn may_be_hidden() -> bool {
     !process::proc_is_ours() || process::effective_user() != 0 && is_hiding()
 }
 
-fn seen_of(pid: u32, ours: &[Mount], most: usize) -> Option<BTreeSet<u64>> {
+fn seen_of(
+    pid: u32,
+    (ours, held): (&[Mount], &BTreeSet<u64>),
+    most: usize,
+) -> Option<BTreeSet<u64>> {
     // Where it has changed its root, or its namespace, it does not see all that it has open.
     let theirs = mounts_of(&pid.to_string());
     let number = |id: u64| {
         let mut all = theirs.iter().chain(ours);
         all.find(|m| m.id == id).map(dev_of)
+    };
+    // On a mount that neither sees: what shows the number of a superblock lies there. What lies on
+    // a btrfs, and some files of an overlay, show one that no superblock has.
+    let is_own = |dev: &u64| {
+        let mut all = theirs.iter().chain(ours);
+        held.contains(dev) || all.any(|m| dev_of(m) == *dev)
+    };
+    let own_number = |task: &str, fd: &OsStr| {
+        let dev = mount::dev_of_path(&Path::new(task).join("fd").join(fd));
+        dev.ok().filter(is_own)
     };
     let mut seen = BTreeSet::new();
     let mut looked_at = 0;
@@ -70,7 +88,7 @@ fn seen_of(pid: u32, ours: &[Mount], most: usize) -> Option<BTreeSet<u64>> {
             let Some(id) = mount_written_to(&text) else {
                 continue;
             };
-            match number(id) {
+            match number(id).or_else(|| own_number(&task, &file.file_name())) {
                 Some(dev) => seen.extend([dev]),
                 None if is_no_file(&task, &file.file_name(), id) => {}
                 None => return None,
@@ -100,19 +118,32 @@ fn is_no_file(task: &str, fd: &OsStr, mount: u64) -> bool {
 fn mounts_of_memfds() -> &'static [u64] {
     static MOUNTS: OnceLock<Vec<u64>> = OnceLock::new();
     MOUNTS.get_or_init(|| {
-        let kinds = [
-            MemfdFlags::CLOEXEC,
-            MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB,
-        ];
+        let plain = MemfdFlags::CLOEXEC;
+        let huge = huge_pages().map(|size| plain | MemfdFlags::HUGETLB | size);
+        let kinds = std::iter::once(plain).chain(huge);
         let made = |how| {
             // Without, it may be forbidden (vm.memfd_noexec); with, it is unknown before Linux 6.3.
             let strict = memfd_create(c"synclater", how | MemfdFlags::NOEXEC_SEAL);
             strict.or_else(|_| memfd_create(c"synclater", how)).ok()
         };
-        let ours = kinds.into_iter().filter_map(made);
+        let ours = kinds.filter_map(made);
         ours.filter_map(|fd| mount::id_of_fd(&fd, MNT_ID).ok())
             .collect()
     })
+}
+
+/// The sizes of huge pages that there are, as memfd_create(2) takes them: each has a mount.
+fn huge_pages() -> impl Iterator<Item = MemfdFlags> {
+    const SHIFT: u32 = 26; // MFD_HUGE_SHIFT
+    let size = |entry: io::Result<std::fs::DirEntry>| {
+        let name = entry.ok()?.file_name().into_string().ok()?;
+        let kib = name.strip_prefix("hugepages-")?.strip_suffix("kB")?;
+        let bytes = kib.parse::<u64>().ok()?.checked_mul(1024)?;
+        let flag = bytes.checked_ilog2()? << SHIFT;
+        Some(MemfdFlags::from_bits_retain(flag))
+    };
+    let all = std::fs::read_dir("/sys/kernel/mm/hugepages");
+    all.into_iter().flatten().filter_map(size)
 }
 
 /// The superblock of a file that is mapped shared, from a line of maps (proc(5)). It may have been
@@ -165,9 +196,12 @@ mod tests {
 
     #[test]
     fn a_memfd_lies_on_no_mount_that_is_seen() {
-        let memfd = memfd_create(c"synclater", MemfdFlags::CLOEXEC).expect("a memfd");
-        let mount = mount::id_of_fd(&memfd, MNT_ID).expect("its mount");
-        assert!(mounts_of_memfds().contains(&mount));
+        let sizes = huge_pages().map(|size| MemfdFlags::HUGETLB | size);
+        for kind in std::iter::once(MemfdFlags::empty()).chain(sizes) {
+            let memfd = memfd_create(c"synclater", MemfdFlags::CLOEXEC | kind).expect("a memfd");
+            let mount = mount::id_of_fd(&memfd, MNT_ID).expect("its mount");
+            assert!(mounts_of_memfds().contains(&mount));
+        }
         let seen = mounts_of("self");
         assert!(!seen.iter().any(|m| mounts_of_memfds().contains(&m.id)));
     }
@@ -181,7 +215,8 @@ mod tests {
             .find(|m| mount::id_of_path(&dir, MNT_ID).is_ok_and(|id| id == m.id))
             .map(dev_of);
         let ours = mounts_of("self");
-        let written = written_by(std::process::id(), &ours, 1024).expect("few descriptors");
+        let written = written_by(std::process::id(), (&ours, &BTreeSet::new()), 1024)
+            .expect("few descriptors");
         assert!(dev.is_some_and(|dev| written.contains(&dev)));
         let _ = std::fs::remove_file(dir);
     }

@@ -317,39 +317,118 @@ fn a_lazy_umount_has_settled_what_is_mounted_below() {
     drop(memory);
 }
 
-/// A descriptor of another namespace's mount, from before this one: nobody can tell what is written
-/// by it. What is held on a mount that has left is held on another then.
+/// Where two stay, and are settled one after the other.
+#[test]
+fn a_lazy_umount_of_a_tree_ends_though_members_write_to_two_of_its_file_systems() {
+    let name = "a_lazy_umount_of_a_tree_ends_though_members_write_to_two_of_its_file_systems";
+    if !as_root(name) {
+        return;
+    }
+    let (disk, other) = (Disk::new("ext4", 64), Disk::new("ext4", 64));
+    let stage = Stage::new("two-stay");
+    let below = disk.path().join("below");
+    std::fs::create_dir(&below).expect("a mount point");
+    umount(other.path());
+    let image = other.image().display().to_string();
+    mount(&["-o", "loop"], &image, &below);
+    let mut scribe = scribe(&stage, &[]);
+    warm(&stage, &mut scribe, disk.path());
+    warm(&stage, &mut scribe, &below);
+    let log = format!("stream {}", disk.path().join("log").display());
+    assert_eq!(does(&mut scribe, &log), 0);
+    let mut keeper = Keeper::start(&stage, &mut scribe, &below.join("log"));
+    save(&mut scribe, &below, &["a", "b"]);
+    let line = format!("lazily {}", disk.path().display());
+    assert_eq!(does(&mut scribe, &line), 0);
+    are_whole(other.cut().path(), &["a", "b", "log"]);
+    keeper.end();
+    ends_well(&stage, &mut scribe);
+}
+
+/// A scribe in a mount namespace of its session's own, with a log open from before that.
+fn scribe_with_log(stage: &Stage, log: &Path) -> Running {
+    let script = "exec 9>>\"$0\"; exec unshare -m --propagation private \"$@\"";
+    let mut command = clean("sh");
+    command.args(["-c", script]).arg(log);
+    let inner = session(stage, &[]);
+    command.arg(inner.get_program()).args(inner.get_args());
+    command.envs(inner.get_envs().filter_map(|(k, v)| Some((k, v?))));
+    command.arg(tool("scribe"));
+    let mut scribe = Running::start(stage, command);
+    scribe.be_ready();
+    scribe
+}
+
+/// Has it hold the disk where that is mounted first, unmount that lazily, and save more by the
+/// other place. What it gets there for an umount.
+fn unmounts_both(stage: &Stage, scribe: &mut Running, disk: &Disk) -> i32 {
+    let (at, other) = (disk.path().display(), stage.work().join("other"));
+    std::fs::create_dir(&other).expect("a mount point");
+    let line = format!("tell mount --bind {at} {}", other.display());
+    assert_eq!(does(scribe, &line), 0, "{line}");
+    takes_a_flag_off_elsewhere(stage, scribe);
+    warm(stage, scribe, disk.path());
+    save(scribe, &other, &["a"]);
+    assert_eq!(does(scribe, &format!("lazily {at}")), 0);
+    warm(stage, scribe, &other);
+    save(scribe, &other, &["b", "c"]);
+    does(scribe, &format!("umount {}", other.display()))
+}
+
+/// A descriptor of another namespace's mount, from before this one, on a file system whose files
+/// do not show its number: nobody can tell what is written by it. What is held on a mount that has
+/// left is held on another then.
 #[test]
 fn what_nobody_can_look_at_is_held_where_an_umount_is_refused() {
     if !as_root("what_nobody_can_look_at_is_held_where_an_umount_is_refused") {
         return;
     }
-    let (disk, stage) = (Disk::new("ext4", 64), Stage::new("from-before"));
-    let other = stage.work().join("other");
-    std::fs::create_dir(&other).expect("a mount point");
-    let script = "exec 9>>\"$0\"; exec unshare -m --propagation private \"$@\"";
-    let mut command = clean("sh");
-    command.args(["-c", script]).arg(stage.file("from-before"));
-    let inner = session(&stage, &[]);
-    command.arg(inner.get_program()).args(inner.get_args());
-    command.envs(inner.get_envs().filter_map(|(k, v)| Some((k, v?))));
-    command.arg(tool("scribe"));
-    let mut scribe = Running::start(&stage, command);
-    scribe.be_ready();
-    let at = disk.path().display();
-    let line = format!("tell mount --bind {at} {}", other.display());
-    assert_eq!(does(&mut scribe, &line), 0, "{line}");
-    takes_a_flag_off_elsewhere(&stage, &mut scribe);
-    warm(&stage, &mut scribe, disk.path());
-    save(&mut scribe, &other, &["a"]);
-    assert_eq!(does(&mut scribe, &format!("lazily {at}")), 0);
-    warm(&stage, &mut scribe, &other);
-    save(&mut scribe, &other, &["b", "c"]);
-    let line = format!("umount {}", other.display());
-    let busy = rustix::io::Errno::BUSY.raw_os_error();
-    assert_eq!(does(&mut scribe, &line), busy);
+    let (disk, logs) = (Disk::new("ext4", 64), Disk::new("btrfs", 160));
+    let stage = Stage::new("from-before");
+    let mut scribe = scribe_with_log(&stage, &logs.path().join("log"));
+    let told = unmounts_both(&stage, &mut scribe, &disk);
+    assert_eq!(told, rustix::io::Errno::BUSY.raw_os_error());
     ends_well(&stage, &mut scribe);
     are_whole(disk.cut().path(), &["a", "b", "c"]);
+}
+
+/// Of others it can be told.
+#[test]
+fn a_log_from_before_a_namespace_is_in_the_way_of_no_umount() {
+    if !as_root("a_log_from_before_a_namespace_is_in_the_way_of_no_umount") {
+        return;
+    }
+    let (disk, logs) = (Disk::new("ext4", 64), Disk::new("ext4", 64));
+    let stage = Stage::new("plain-log");
+    let mut scribe = scribe_with_log(&stage, &logs.path().join("log"));
+    let told = unmounts_both(&stage, &mut scribe, &disk);
+    assert_eq!(told, 0);
+    are_whole(disk.cut().path(), &["a", "b", "c"]);
+    ends_well(&stage, &mut scribe);
+}
+
+/// Who writes by the mount that has left keeps nobody from unmounting the other one, as without us.
+#[test]
+fn a_writer_on_a_mount_that_has_left_is_in_the_way_of_no_umount() {
+    if !as_root("a_writer_on_a_mount_that_has_left_is_in_the_way_of_no_umount") {
+        return;
+    }
+    let (disk, stage) = (Disk::new("ext4", 64), Stage::new("writer-left"));
+    let (device, other) = (disk.device(), stage.work().join("other"));
+    std::fs::create_dir(&other).expect("a mount point");
+    mount(&["-t", "ext4"], &device, &other);
+    let mut scribe = scribe(&stage, &[]);
+    warm(&stage, &mut scribe, disk.path());
+    let mut keeper = Keeper::start(&stage, &mut scribe, &disk.path().join("log"));
+    let line = format!("lazily {}", disk.path().display());
+    assert_eq!(does(&mut scribe, &line), 0);
+    save(&mut scribe, &other, &["a", "b", "c"]);
+    let line = format!("umount {}", other.display());
+    assert_eq!(does(&mut scribe, &line), 0);
+    are_whole(disk.cut().path(), &["a", "b", "c", "log"]);
+    keeper.end();
+    assert!(until(LIMIT, || is_free(&disk)), "its device is still held");
+    ends_well(&stage, &mut scribe);
 }
 
 /// Mounts, and whatever is mounted below them.

@@ -48,6 +48,16 @@ pub fn dev_of_fd(fd: impl AsFd) -> io::Result<u64> {
     what_is(fd).map(|(dev, _)| dev)
 }
 
+/// The same of a path, without asking its file system.
+///
+/// # Errors
+/// Those of statx(2).
+pub fn dev_of_path(path: &Path) -> io::Result<u64> {
+    let flags = AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
+    let x = statx(CWD, path, flags, StatxFlags::TYPE)?;
+    Ok(u64::from(x.stx_dev_major) << 32 | u64::from(x.stx_dev_minor))
+}
+
 /// As [`dev_of_fd`], and what kind of file it is.
 ///
 /// # Errors

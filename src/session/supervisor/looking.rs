@@ -31,6 +31,9 @@ pub(super) struct Looks {
     asked: BTreeMap<usize, Asked>,
     /// Those that somebody does write to, until they are settled.
     pub(super) stay: BTreeSet<usize>,
+    /// The slots of those who are known to wait to unmount something; of each, what has been
+    /// settled since it waits, and stays.
+    pub(super) asking: BTreeMap<usize, BTreeSet<usize>>,
     /// When it is looked next what a sync() is about: one that was made since the last look began,
     /// and whatever else.
     soon: Option<Instant>,
@@ -120,7 +123,8 @@ impl Supervisor {
         } else {
             ROUNDS_MAX
         };
-        let look = Look::begin(rounds, || self.members_of(us));
+        let held = self.filesystems.own_numbers();
+        let look = Look::begin(rounds, &held, || self.members_of(us));
         self.looks.begun += 1;
         self.looks.running = Some(look);
     }
@@ -170,9 +174,12 @@ impl Supervisor {
                 }
             }
             self.settle(*index);
-            if !self.settles.contains_key(index) {
-                let stays = self.looks.stay.take(index).into_iter().collect();
-                self.go_on_with_umounts(&stays);
+            if self.settles.contains_key(index) {
+                continue;
+            }
+            match self.looks.stay.remove(index) {
+                true => self.stays(*index),
+                false => self.go_on_with_umounts(),
             }
         }
         if !self.looks.asked.is_empty() {

@@ -15,8 +15,8 @@ struct Going {
     /// The mounts, and the superblocks of those below it, which go with a lazy umount.
     mounts: BTreeSet<u64>,
     below: BTreeSet<u64>,
-    /// Copies of it elsewhere, perhaps ours, go with it: what it is mounted on is shared, or cannot
-    /// be seen (mount_namespaces(7)).
+    /// Copies of one elsewhere, perhaps ours, go with it: what it is mounted on is shared, or
+    /// cannot be seen (mount_namespaces(7)).
     copies: bool,
 }
 
@@ -28,7 +28,7 @@ impl Going {
             dev: at(mount).map(dev_of),
             mounts: BTreeSet::from([mount]),
             below: BTreeSet::new(),
-            copies: { at(mount).and_then(|m| at(m.parent)) }.is_none_or(|on| on.is_shared),
+            copies: false,
         };
         // One that was moved may stand in front of what it is mounted on.
         let mut known = 0;
@@ -40,6 +40,12 @@ impl Going {
                 }
             }
         }
+        let is_on_shared = |id: &u64| {
+            at(*id)
+                .and_then(|m| at(m.parent))
+                .is_none_or(|on| on.is_shared)
+        };
+        going.copies = going.mounts.iter().any(is_on_shared);
         going
     }
 }
@@ -60,9 +66,7 @@ impl Supervisor {
         self.entering.disallow_sync(self.shared);
         for index in self.filesystems.gone() {
             // Gone from our sight, perhaps by somebody else's umount: pay and let go.
-            if !self.leaves(index) {
-                self.settle(index);
-            }
+            self.leaves(index);
         }
     }
 
@@ -74,11 +78,22 @@ impl Supervisor {
         for (user, slot) in self.shared.rooms().flat_map(of_room) {
             match slot.umount.load(SeqCst) {
                 page::UMOUNT_ASKED if begun.elapsed() <= ANSWERS_FOR => {
-                    self.begin_umount(user, slot, &BTreeSet::new());
+                    let is_new = !self.looks.asking.contains_key(&key_of(slot));
+                    self.looks.asking.entry(key_of(slot)).or_default();
+                    let later = self.begin_umount(user, slot);
+                    // What is being settled need not cover what was put off behind its begin.
+                    { later.into_iter() }
+                        .filter(|_| is_new)
+                        .for_each(|i| self.settle(i));
                 }
-                page::UMOUNT_OVER => self.end_umount(slot),
                 // The rest waits for the next turn, behind the heartbeat.
-                _ => {}
+                page::UMOUNT_ASKED => {}
+                state => {
+                    self.looks.asking.remove(&key_of(slot));
+                    if state == page::UMOUNT_OVER {
+                        self.end_umount(slot);
+                    }
+                }
             }
         }
         for (user, slot) in self.shared.rooms().flat_map(of_room) {
@@ -136,11 +151,12 @@ impl Supervisor {
         rooms.flat_map(|(_, s)| &s.slot).any(busy)
     }
 
-    /// Has superblocks leave that a member wants to unmount, but for `stay`: it may go on once none
-    /// is left that is going to.
-    fn begin_umount(&mut self, user: Option<u32>, slot: &page::Slot, stay: &BTreeSet<usize>) {
+    /// Has superblocks leave that a member wants to unmount, but for those that were settled for
+    /// that and stay: it may go on once none is left. Those that stay, and are being settled.
+    fn begin_umount(&mut self, user: Option<u32>, slot: &page::Slot) -> Vec<usize> {
         if !may_unmount(user) {
-            return ready(slot);
+            self.is_ready(slot);
+            return Vec::new();
         }
         let going = self.going(user, slot);
         let mut ours = self.filesystems.ours_with(slot.umount_dev.load(SeqCst));
@@ -158,14 +174,27 @@ impl Supervisor {
         }
         let below = { going.iter() }.flat_map(|g| &g.below);
         ours.extend(below.flat_map(|dev| self.filesystems.ours_with(*dev)));
-        ours.retain(|index| {
-            !stay.contains(index)
-                && self.is_in_the_way(*index, going.as_ref())
-                && (self.looks.stay.contains(index) || self.leaves(*index))
-        });
-        if ours.is_empty() {
-            ready(slot);
+        let settled = self.looks.asking.get(&key_of(slot));
+        let is_settled = |i: &usize| settled.is_some_and(|all| all.contains(i));
+        ours.retain(|i| !is_settled(i) && self.is_in_the_way(*i, going.as_ref()));
+        for index in &ours {
+            if !self.looks.stay.contains(index) {
+                self.leaves(*index);
+            }
         }
+        if ours.is_empty() {
+            self.is_ready(slot);
+        }
+        ours.retain(|index| self.looks.stay.contains(index));
+        ours
+    }
+
+    /// Tells the victim behind `slot` that nothing of ours stands in the way of its umount.
+    fn is_ready(&mut self, slot: &page::Slot) {
+        self.looks.asking.remove(&key_of(slot));
+        let _ = job::wait_for_the_young(YOUNG);
+        slot.umount.store(page::UMOUNT_READY, SeqCst);
+        wait::wake(&slot.umount);
     }
 
     /// Whether what we hold of superblock `index` keeps a member from its umount. What is held on
@@ -188,35 +217,34 @@ impl Supervisor {
         Some(Going::with(mount, &mounts_of(&pid.to_string())))
     }
 
-    /// Superblock `index` owes no more; once it is settled it is let go of. False where it stays: a
-    /// member may have a file there that has lost its `O_SYNC`, so that it would go on writing what
-    /// nobody sees (stdio), and an umount is refused anyway. Whether one has may have to be looked
-    /// for first, and then it is told later who stays.
-    pub(super) fn leaves(&mut self, index: usize) -> bool {
+    /// Superblock `index` owes no more, and is settled; then it is let go of, or it stays: a member
+    /// may have a file there that has lost its `O_SYNC`, so that it would go on writing what nobody
+    /// sees (stdio), and an umount is refused anyway. Whether one has may have to be looked for
+    /// first.
+    pub(super) fn leaves(&mut self, index: usize) {
         let held = self.filesystems.get(index);
         if held.is_none_or(|f| f.leaving || f.held().is_none()) {
-            return true;
+            return;
         }
         let owed = self.filesystems.may_owe(index, self.shared);
         // First: who opens a file there from now on keeps its O_SYNC.
         self.filesystems.unpublish(index, self.shared);
         let stripped = self.shared.any_stripped();
         let is_unknown = stripped && usage::may_be_hidden();
-        let moves = is_unknown && self.filesystems.moves(index);
-        if is_unknown && !moves {
+        let goes = !is_unknown || self.filesystems.moves(index);
+        if let Some(fs) = self.filesystems.get_mut(index).filter(|_| goes) {
+            fs.leaving = true;
+        }
+        if stripped && !is_unknown {
+            return self.ask_who_writes_to(index, owed);
+        }
+        if !goes {
+            self.looks.stay.insert(index);
             if owed {
                 self.filesystems.publish(index, self.shared);
             }
-            return false;
         }
-        if let Some(fs) = self.filesystems.get_mut(index) {
-            fs.leaving = true;
-        }
-        match stripped && !moves {
-            true => self.ask_who_writes_to(index, owed),
-            false => self.settle(index),
-        }
-        true
+        self.settle(index);
     }
 
     /// Superblock `index` is settled: it is let go of if it leaves, and whoever waits to unmount it
@@ -227,8 +255,16 @@ impl Supervisor {
         if leaves && !self.looks.is_asked(index) {
             self.let_go(index);
         } else if stays {
-            self.go_on_with_umounts(&BTreeSet::from([index]));
+            self.stays(index);
         }
+    }
+
+    /// Superblock `index` stays, and was settled for all who wait to unmount it.
+    pub(super) fn stays(&mut self, index: usize) {
+        for settled in self.looks.asking.values_mut() {
+            settled.insert(index);
+        }
+        self.go_on_with_umounts();
     }
 
     /// Lets go of a file system that has been settled, and has the keeper do so.
@@ -247,18 +283,20 @@ impl Supervisor {
         if let Some(index) = self.filesystems.arrive(index, self.shared) {
             self.enter(index);
         }
-        self.go_on_with_umounts(&BTreeSet::new());
+        self.go_on_with_umounts();
         self.end_of_umounts();
     }
 
-    /// Looks again whether those who wait to unmount something may, where `stay` are known to stay.
-    pub(super) fn go_on_with_umounts(&mut self, stay: &BTreeSet<usize>) {
+    /// Looks again whether those who wait to unmount something may.
+    pub(super) fn go_on_with_umounts(&mut self) {
         let of_room = |(user, slots): (_, &'static page::Slots)| {
             slots.slot.iter().map(move |slot| (user, slot))
         };
         for (user, slot) in self.shared.rooms().flat_map(of_room) {
-            if slot.umount.load(SeqCst) == page::UMOUNT_ASKED {
-                self.begin_umount(user, slot, stay);
+            // Who has asked since is new.
+            let is_known = self.looks.asking.contains_key(&key_of(slot));
+            if is_known && slot.umount.load(SeqCst) == page::UMOUNT_ASKED {
+                self.begin_umount(user, slot);
             }
         }
     }
@@ -331,9 +369,33 @@ fn may_unmount(user: Option<u32>) -> bool {
     user.is_none_or(|user| user == 0)
 }
 
-/// Tells the victim behind `slot` that nothing of ours stands in the way of its umount.
-fn ready(slot: &page::Slot) {
-    let _ = job::wait_for_the_young(YOUNG);
-    slot.umount.store(page::UMOUNT_READY, SeqCst);
-    wait::wake(&slot.umount);
+/// What a slot is known by.
+fn key_of(slot: &page::Slot) -> usize {
+    std::ptr::from_ref(slot).addr()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use synclater_model::policy::filesystem::parse_mountinfo;
+
+    #[test]
+    fn copies_go_along_where_what_a_mount_of_the_tree_is_on_is_shared() {
+        const TABLE: &[u8] = b"\
+20 1 8:1 / / rw - ext4 /dev/sda1 rw
+23 22 7:2 / /top/boot/efi rw - vfat /dev/loop2 rw
+21 20 7:0 / /top rw shared:1 - ext4 /dev/loop0 rw
+22 21 7:1 / /top/boot rw - ext4 /dev/loop1 rw
+24 20 7:3 / /other rw shared:2 - ext4 /dev/loop3 rw
+25 99 7:4 / /hidden rw - ext4 /dev/loop4 rw
+";
+        let table = parse_mountinfo(TABLE);
+        let of = |mount| Going::with(mount, &table);
+        let tree = of(21);
+        assert_eq!(tree.mounts, BTreeSet::from([21, 22, 23]));
+        assert_eq!(tree.below, BTreeSet::from([7 << 32 | 1, 7 << 32 | 2]));
+        let copies = [20, 21, 22, 23, 24, 25, 26].map(|mount| of(mount).copies);
+        assert_eq!(copies, [true, true, true, false, false, true, true]);
+        assert_eq!([tree.dev, of(26).dev], [Some(7 << 32), None]);
+    }
 }

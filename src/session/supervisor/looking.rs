@@ -19,6 +19,9 @@ const LOOK_AT_LEFT_EVERY: Duration = Duration::from_secs(3);
 /// would be lost: it may have started another meanwhile, given it the file, and ended.
 const ROUNDS_MAX: usize = 4;
 
+/// A process, and the mount that it wants to unmount.
+type Who = (u32, u64);
+
 /// What is looked for, and what the last look has told.
 #[derive(Default)]
 pub(super) struct Looks {
@@ -31,9 +34,9 @@ pub(super) struct Looks {
     asked: BTreeMap<usize, Asked>,
     /// Those that somebody does write to, until they are settled.
     pub(super) stay: BTreeSet<usize>,
-    /// The slots of those who are known to wait to unmount something; of each, what has been
-    /// settled since it waits, and stays.
-    pub(super) asking: BTreeMap<usize, BTreeSet<usize>>,
+    /// The slots of those who are known to wait to unmount something; of each, who and what, and
+    /// what has been settled since it waits, and stays.
+    pub(super) asking: BTreeMap<usize, (Who, BTreeSet<usize>)>,
     /// When it is looked next what a sync() is about: one that was made since the last look began,
     /// and whatever else.
     soon: Option<Instant>,

@@ -78,8 +78,11 @@ impl Supervisor {
         for (user, slot) in self.shared.rooms().flat_map(of_room) {
             match slot.umount.load(SeqCst) {
                 page::UMOUNT_ASKED if begun.elapsed() <= ANSWERS_FOR => {
-                    let is_new = !self.looks.asking.contains_key(&key_of(slot));
-                    self.looks.asking.entry(key_of(slot)).or_default();
+                    let is_new = !self.is_known(slot);
+                    if is_new {
+                        let asked = (what_of(slot), BTreeSet::new());
+                        self.looks.asking.insert(key_of(slot), asked);
+                    }
                     let later = self.begin_umount(user, slot);
                     // What is being settled need not cover what was put off behind its begin.
                     { later.into_iter() }
@@ -175,7 +178,7 @@ impl Supervisor {
         let below = { going.iter() }.flat_map(|g| &g.below);
         ours.extend(below.flat_map(|dev| self.filesystems.ours_with(*dev)));
         let settled = self.looks.asking.get(&key_of(slot));
-        let is_settled = |i: &usize| settled.is_some_and(|all| all.contains(i));
+        let is_settled = |i: &usize| settled.is_some_and(|(_, all)| all.contains(i));
         ours.retain(|i| !is_settled(i) && self.is_in_the_way(*i, going.as_ref()));
         for index in &ours {
             if !self.looks.stay.contains(index) {
@@ -187,6 +190,12 @@ impl Supervisor {
         }
         ours.retain(|index| self.looks.stay.contains(index));
         ours
+    }
+
+    /// Whether what is asked for in `slot` was asked for when it was looked there before.
+    fn is_known(&self, slot: &page::Slot) -> bool {
+        let known = self.looks.asking.get(&key_of(slot));
+        known.is_some_and(|(what, _)| *what == what_of(slot))
     }
 
     /// Tells the victim behind `slot` that nothing of ours stands in the way of its umount.
@@ -261,7 +270,7 @@ impl Supervisor {
 
     /// Superblock `index` stays, and was settled for all who wait to unmount it.
     pub(super) fn stays(&mut self, index: usize) {
-        for settled in self.looks.asking.values_mut() {
+        for (_, settled) in self.looks.asking.values_mut() {
             settled.insert(index);
         }
         self.go_on_with_umounts();
@@ -294,8 +303,7 @@ impl Supervisor {
         };
         for (user, slot) in self.shared.rooms().flat_map(of_room) {
             // Who has asked since is new.
-            let is_known = self.looks.asking.contains_key(&key_of(slot));
-            if is_known && slot.umount.load(SeqCst) == page::UMOUNT_ASKED {
+            if self.is_known(slot) && slot.umount.load(SeqCst) == page::UMOUNT_ASKED {
                 self.begin_umount(user, slot);
             }
         }
@@ -372,6 +380,12 @@ fn may_unmount(user: Option<u32>) -> bool {
 /// What a slot is known by.
 fn key_of(slot: &page::Slot) -> usize {
     std::ptr::from_ref(slot).addr()
+}
+
+/// Who asks in a slot, and about which mount: several threads of a process have one slot, and it is
+/// another process's behind that.
+fn what_of(slot: &page::Slot) -> (u32, u64) {
+    (slot.pid.load(SeqCst), slot.umount_mount.load(SeqCst))
 }
 
 #[cfg(test)]

@@ -31,6 +31,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use std::ffi::OsString;
 use std::io::IsTerminal;
 use synclater_model::report::message::Trouble;
+use synclater_model::report::text::shown;
 
 /// Status of a usage or internal error, or of a run whose settling failed.
 pub const OURS: i32 = 125;
@@ -240,7 +241,7 @@ pub fn tell_cleared(cleared: &[Cleared]) -> bool {
             );
             say(&format!("{trouble}\n"));
         } else if !c.settled.is_empty() {
-            let list = c.settled.join(", ");
+            let list = shown(&c.settled.join(", "));
             say(&format!(
                 "synclater: session {} had been killed; synced {list} in its place; a write \
                  that was lost before that is in `dmesg` only\n",

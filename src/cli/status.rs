@@ -5,6 +5,7 @@ use crate::session::stale::{self, life_of, was_cut, Life};
 use crate::session::{control, dirs};
 use synclater_model::ledger::{cut_sessions, render_status, status_json, Boot, Entry};
 use synclater_model::report::message::Trouble;
+use synclater_model::report::text::shown;
 
 /// Names the sessions that were cut by a power failure or crash, what they owed, and what to do.
 ///
@@ -80,7 +81,7 @@ fn unsettled(entries: &[Entry], boot: &str, ledger: &Ledger) -> Result<(), Troub
         .filter(|e| e.boot(boot) == Boot::This && !living.iter().any(|s| s.id == e.id))
         .filter(has_ended)
     {
-        let list: Vec<&str> = e.filesystems.iter().map(|f| f.mount.as_str()).collect();
+        let list: Vec<String> = e.filesystems.iter().map(|f| shown(&f.mount)).collect();
         let (id, all, each) = (&e.id, list.join(", "), list.join(" "));
         let what = match list.is_empty() {
             true => format!(

@@ -99,9 +99,17 @@ const INT: i32 = Signal::INT.as_raw();
 
 /// Sends signals to synclater one after the other; what the command makes of them.
 fn signalled(signals: &[i32]) -> (Stage, Outcome) {
+    signalled_behind("true", signals)
+}
+
+/// The same of a synclater that a shell becomes behind `script`.
+fn signalled_behind(script: &str, signals: &[i32]) -> (Stage, Outcome) {
     let stage = Stage::new("signalled");
     let json = stage.json();
-    let mut command = stage.synclater(&["run", "--quiet", &json[0], &json[1], "--"]);
+    let script = format!("{script}; exec \"$0\" \"$@\"");
+    let mut command = stage.with_folders("sh");
+    command.args(["-c", &script, SYNCLATER]);
+    command.args(["run", "--quiet", &json[0], &json[1], "--"]);
     command.args(["python3", "-c", COUNTS_SIGNALS]);
     command
         .arg(stage.work().join("file"))
@@ -163,6 +171,47 @@ fn signals_that_were_ignored_stay_ignored() {
     let script = "trap '' HUP INT TERM PIPE; exec grep -E '^Sig(Ign|Blk)' /proc/self/status";
     let without = run(clean("sh").args(["-c", script]));
     assert_eq!(with.stdout, without.stdout, "{with}");
+}
+
+/// As of what a script starts in the background, and of what nohup does.
+#[test]
+fn signals_that_were_ignored_reach_a_command_that_handles_them() {
+    let hup = Signal::HUP.as_raw();
+    let (stage, end) = signalled_behind("trap '' INT HUP", &[INT, hup, INT]);
+    is_settled(&stage, &end);
+}
+
+/// Sets its timers, and becomes what the rest says.
+const SETS_TIMERS: &str = "\
+import os, signal, sys
+timers = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
+for timer in timers:
+    signal.setitimer(timer, float(sys.argv[1]), 7)
+os.execvp(sys.argv[2], sys.argv[2:])
+";
+
+/// Says what is left of them.
+const TELLS_TIMERS: &str = "\
+import signal
+for timer in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF):
+    left, every = signal.getitimer(timer)
+    print(0 < left <= 600, every)
+";
+
+#[test]
+fn timers_that_were_set_before_are_the_commands_own() {
+    let stage = Stage::new("timers");
+    for options in [&["--quiet"][..], &["--quiet", "--follow"]] {
+        let mut command = stage.with_folders("python3");
+        command.args(["-c", SETS_TIMERS, "600", SYNCLATER, "run"]);
+        command.args(options);
+        let told = run(command.args(["--", "python3", "-c", TELLS_TIMERS]));
+        assert_eq!(told.stdout, "True 7.0\n".repeat(3), "{options:?} {told}");
+    }
+    let mut command = stage.with_folders("python3");
+    command.args(["-c", SETS_TIMERS, "0.2", SYNCLATER, "run", "--quiet", "--"]);
+    let end = run(command.args(["sleep", "100"]));
+    assert_eq!(end.status.signal(), Some(Signal::ALARM.as_raw()), "{end}");
 }
 
 /// The letter of a process's state.

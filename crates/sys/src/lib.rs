@@ -52,5 +52,7 @@ pub mod socket;
 mod spawn;
 #[allow(unsafe_code)]
 pub mod threads;
+#[allow(unsafe_code)]
+mod timers;
 pub mod tracefs;
 pub mod wait;

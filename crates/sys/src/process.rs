@@ -4,9 +4,9 @@
 //! we were started with (as after env(1) or nohup(1)), although Rust's runtime and the supervisor
 //! change some of them for themselves.
 
-use crate::job;
 use crate::seccomp::Filter;
 use crate::spawn;
+use crate::{job, timers};
 use rustix::process::{Pid, Signal};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -64,8 +64,8 @@ fn restore(mask: &libc::sigset_t) -> io::Result<()> {
 /// # Errors
 /// Those of fork and exec, the latter as the command's own: `ENOENT`, `EACCES`, `ENOEXEC`…
 pub fn spawn(mut command: Command, inherited: &crate::signal::Inherited) -> io::Result<u32> {
-    // posix_spawn(3) can make a signal default, and not ignored.
-    if !CHILD_IGNORED.load(Ordering::Relaxed) {
+    // posix_spawn(3) can make a signal default, and not ignored, and sets no timers.
+    if !CHILD_IGNORED.load(Ordering::Relaxed) && !timers::run() {
         let default = CHANGED.iter().filter(|(_, i)| !i.load(Ordering::Relaxed));
         match spawn::beside(&command, &inherited.mask, default.map(|(s, _)| *s)) {
             // A script without `#!` is for /bin/sh: execvp(3) does that, posix_spawnp(3) does not.
@@ -74,7 +74,7 @@ pub fn spawn(mut command: Command, inherited: &crate::signal::Inherited) -> io::
         }
     }
     with_inherited(&mut command, inherited);
-    Ok(command.spawn()?.id())
+    timers::start(command)
 }
 
 /// What a command does before it is executed.
@@ -108,7 +108,7 @@ pub fn spawn_after(
         // SAFETY: as above.
         unsafe { command.pre_exec(move || filter.install()) };
     }
-    Ok(command.spawn()?.id())
+    timers::start(command)
 }
 
 fn be_traced(door: i32, tracer: u32) -> io::Result<()> {

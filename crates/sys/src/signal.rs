@@ -1,6 +1,6 @@
 //! Signals as data: which were inherited, and those that arrive, through a descriptor.
 
-use crate::process;
+use crate::{process, timers};
 use std::io;
 use std::mem::{size_of, MaybeUninit};
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -42,8 +42,10 @@ fn passed() -> impl Iterator<Item = i32> {
 pub struct Arrived {
     /// Its number.
     pub number: i32,
-    /// Whether the kernel sent it: a key at the terminal.
+    /// Whether the kernel sent it.
     pub by_kernel: bool,
+    /// Whether it was ignored when we were started: it is the command's alone.
+    pub was_ignored: bool,
     /// The process that sent it; 0 where it cannot be named (another pid namespace).
     pub sender: u32,
 }
@@ -62,17 +64,18 @@ impl Arrived {
             libc::SIGPWR,
             libc::SIGSTKFLT,
         ];
-        END.contains(&self.number) || self.number >= libc::SIGRTMIN()
+        !self.was_ignored && (END.contains(&self.number) || self.number >= libc::SIGRTMIN())
     }
 }
 
 impl Arrived {
     /// Sends it to our child `command` (0: to nobody), but for what reached that by itself: a key
     /// at the terminal, unless it left our process group. The terminal's end reaches who leads its
-    /// session alone.
+    /// session alone, and a timer's end us.
     pub fn pass_on(&self, command: u32) {
         let hung_up = self.number == libc::SIGHUP && process::leads_session();
-        let by_key = self.by_kernel && !hung_up && process::is_in_our_group(command);
+        let is_ours = hung_up || timers::end_with(self.number);
+        let by_key = self.by_kernel && !is_ours && process::is_in_our_group(command);
         if command == 0 || by_key || self.sender == command {
             return;
         }
@@ -87,24 +90,27 @@ impl Arrived {
 /// Signals of this process, read from a descriptor.
 pub struct Signals {
     fd: OwnedFd,
+    ignored: Vec<i32>,
     /// What the command is to inherit.
     pub inherited: Inherited,
 }
 
 impl Signals {
-    /// Takes over the signals that are passed on, and SIGCHLD; those that were ignored stay so.
+    /// Takes over the signals that are passed on, and SIGCHLD; those that were ignored stay so. One
+    /// that is blocked comes all the same (signal(7)).
     ///
     /// # Errors
     /// Those of signalfd(2).
     pub fn take() -> io::Result<Signals> {
         let mut set = empty_set();
         add(&mut set, libc::SIGCHLD);
-        { passed().filter(|s| !is_ignored(*s)) }.for_each(|s| add(&mut set, s));
+        passed().for_each(|s| add(&mut set, s));
         let mut mask = empty_set();
         // SAFETY: both sets are initialised and live through the call.
         unsafe { libc::sigprocmask(libc::SIG_BLOCK, &raw const set, &raw mut mask) };
         Ok(Signals {
             fd: descriptor_for(&set)?,
+            ignored: passed().filter(|s| is_ignored(*s)).collect(),
             inherited: Inherited { mask },
         })
     }
@@ -119,8 +125,10 @@ impl Signals {
         }
         // SAFETY: the buffer holds one whole structure of plain integers, read from a signalfd.
         let info: libc::signalfd_siginfo = unsafe { std::ptr::read_unaligned(buf.as_ptr().cast()) };
+        let number = info.ssi_signo.cast_signed();
         Some(Arrived {
-            number: info.ssi_signo.cast_signed(),
+            number,
+            was_ignored: self.ignored.contains(&number),
             by_kernel: info.ssi_code > 0,
             sender: info.ssi_pid,
         })

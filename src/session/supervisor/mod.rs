@@ -468,6 +468,7 @@ impl Supervisor {
                 continue;
             }
             match signal.number {
+                _ if signal.was_ignored => {}
                 libc_signal::INT | libc_signal::TERM => self.interrupts += 1,
                 // The terminal has gone: nobody is there any more who does not want to wait. Shell
                 // and kernel tell it each, and systemd behind a SIGTERM.

@@ -30,7 +30,8 @@ pub struct Process {
 pub struct Seen {
     /// Processes.
     pub by_pid: BTreeMap<u32, Process>,
-    /// Those that had a number before it was given again, and made syncs; those of one kind as one.
+    /// What had a number before it was given again, or before it executed something else, and made
+    /// syncs; those of one kind as one.
     pub before: BTreeMap<u32, Vec<Process>>,
     /// Records that a full ring lost.
     pub lost: u64,
@@ -92,8 +93,21 @@ impl Seen {
                 pid, exec: true, ..
             } if self.by_program => drop(self.by_pid.remove(&pid)),
             Record::Name { pid, name, exec } => {
-                if let Some(p) = self.by_pid.get_mut(&pid) {
-                    p.is_named(name, exec);
+                let Some(p) = self.by_pid.get_mut(&pid) else {
+                    return;
+                };
+                if !exec {
+                    p.name = name;
+                    return;
+                }
+                let executes = Process {
+                    name,
+                    executed: true,
+                    ..Process::default()
+                };
+                let ended = std::mem::replace(p, executes);
+                if ended.has_synced() {
+                    self.was_before(pid, ended);
                 }
             }
             Record::Map { pid, file } => {
@@ -124,19 +138,6 @@ impl Process {
     #[must_use]
     pub fn has_synced(&self) -> bool {
         self.file_syncs > 0 || self.fs_syncs > 0
-    }
-
-    fn is_named(&mut self, name: String, exec: bool) {
-        if exec {
-            let (file_syncs, fs_syncs) = (self.file_syncs, self.fs_syncs);
-            *self = Process {
-                file_syncs,
-                fs_syncs,
-                executed: true,
-                ..Process::default()
-            };
-        }
-        self.name = name;
     }
 
     fn maps(&mut self, file: String, libraries: &[&str]) {
@@ -203,10 +204,13 @@ mod tests {
             records.extend(executes(5, file));
             records.extend((0..times).map(|_| syncs(5)));
         }
+        records.extend(executes(5, "/d"));
+        records.push(syncs(5));
         let seen = seen(false, records);
         let made = |p: &Process| (p.exe.clone(), p.file_syncs);
         let before: Vec<_> = seen.before[&5].iter().map(made).collect();
-        assert_eq!(before, [("/a".to_owned(), 5), ("/b".to_owned(), 1)]);
-        assert_eq!(made(&seen.by_pid[&5]), ("/c".to_owned(), 1));
+        let all = [("/a", 5), ("/b", 1), ("/c", 1)].map(|(exe, n)| (exe.to_owned(), n));
+        assert_eq!(before, all);
+        assert_eq!(made(&seen.by_pid[&5]), ("/d".to_owned(), 1));
     }
 }

@@ -27,6 +27,19 @@ const DESCRIPTORS_MAX_HERE: usize = 1024;
 /// More superblocks than these are any.
 const SUPERBLOCKS_MAX: usize = 4096;
 
+/// How often the members are looked at, as long as new ones are found, where one that is not seen
+/// would be lost: it may have started another meanwhile, given it the file, and ended.
+const ROUNDS_MAX: usize = 4;
+
+/// What it is looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum About {
+    /// A sync() that was put off: whatever members have written to, or may, counts.
+    Sync,
+    /// An umount: what they have open to write to counts.
+    Umount,
+}
+
 /// One that has been begun.
 pub struct Look {
     way: Way,
@@ -40,12 +53,12 @@ enum Way {
 }
 
 impl Look {
-    /// Begins to look at `members`, which is asked so often at most, as long as it tells of new
-    /// ones. `held` are the own numbers of the superblocks that are held.
+    /// Begins to look at `members`, who are asked for as often as it takes. `held` are the own
+    /// numbers of the superblocks that are held.
     #[must_use]
-    pub fn begin(rounds: usize, held: &BTreeSet<u64>, members: impl Fn() -> BTreeSet<u32>) -> Look {
+    pub fn begin(about: About, held: &BTreeSet<u64>, members: impl Fn() -> BTreeSet<u32>) -> Look {
         let begun = Instant::now();
-        let look = |most| look(rounds, held, &members, most);
+        let look = |most| look(about, held, &members, most);
         let way = match in_a_child(|| look(DESCRIPTORS_MAX)) {
             Ok((job, answer)) => Way::Child(job, answer),
             Err(_) => Way::Here(look(DESCRIPTORS_MAX_HERE)),
@@ -119,7 +132,7 @@ fn in_a_child(look: impl FnOnce() -> Written) -> io::Result<(Job, OwnedFd)> {
 /// Where others start all the time each round finds new ones: what so many have open is answer
 /// enough.
 fn look(
-    rounds: usize,
+    about: About,
     held: &BTreeSet<u64>,
     members: &impl Fn() -> BTreeSet<u32>,
     most: usize,
@@ -127,11 +140,15 @@ fn look(
     let ours = mounts_of("self");
     let mut written = BTreeSet::new();
     let mut before = BTreeSet::new();
+    let rounds = match about {
+        About::Sync => 1,
+        About::Umount => ROUNDS_MAX,
+    };
     for _ in 0..rounds {
         let mut now = members();
         now.remove(&std::process::id());
         for pid in &now {
-            written.extend(written_by(*pid, (&ours, held), most)?);
+            written.extend(written_by(*pid, (&ours, held), (about, most))?);
         }
         if now.is_subset(&before) {
             break;
@@ -176,9 +193,9 @@ mod tests {
     fn what_cannot_be_told_of_one_is_not_told_of_all() {
         let us = std::process::id();
         let none = BTreeSet::new();
-        let seen = Look::begin(1, &none, || BTreeSet::from([us])).result();
+        let seen = Look::begin(About::Sync, &none, || BTreeSet::from([us])).result();
         assert!(seen.is_some());
-        let nobody = Look::begin(4, &none, BTreeSet::new).result();
+        let nobody = Look::begin(About::Umount, &none, BTreeSet::new).result();
         assert_eq!(nobody, Some(BTreeSet::new()));
     }
 }

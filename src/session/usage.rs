@@ -6,6 +6,7 @@
 //! Not promised: to see what was closed before anybody looked.
 
 use super::filesystems::{dev_of, mounts_of};
+use super::look::About;
 use rustix::fs::{memfd_create, MemfdFlags};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -24,9 +25,9 @@ use synclater_sys::{process, threads};
 pub fn written_by(
     pid: u32,
     ours: (&[Mount], &BTreeSet<u64>),
-    most: usize,
+    how: (About, usize),
 ) -> Option<BTreeSet<u64>> {
-    let seen = seen_of(pid, ours, most);
+    let seen = seen_of(pid, ours, how);
     let has_files = || threads::with_files(pid).is_ok_and(|all| !all.is_empty());
     match process::is_ended(pid) && !has_files() {
         true => Some(seen.unwrap_or_default()),
@@ -52,7 +53,7 @@ pub fn may_be_hidden() -> bool {
 fn seen_of(
     pid: u32,
     (ours, held): (&[Mount], &BTreeSet<u64>),
-    most: usize,
+    (about, most): (About, usize),
 ) -> Option<BTreeSet<u64>> {
     // Where it has changed its root, or its namespace, it does not see all that it has open.
     let theirs = mounts_of(&pid.to_string());
@@ -93,6 +94,9 @@ fn seen_of(
                 None if is_no_file(&task, &file.file_name(), id) => {}
                 None => return None,
             }
+        }
+        if about == About::Umount {
+            continue;
         }
         let cwd = mount::id_of_path(Path::new(&format!("{task}/cwd")), MNT_ID);
         match cwd {
@@ -215,8 +219,12 @@ mod tests {
             .find(|m| mount::id_of_path(&dir, MNT_ID).is_ok_and(|id| id == m.id))
             .map(dev_of);
         let ours = mounts_of("self");
-        let written = written_by(std::process::id(), (&ours, &BTreeSet::new()), 1024)
-            .expect("few descriptors");
+        let written = written_by(
+            std::process::id(),
+            (&ours, &BTreeSet::new()),
+            (About::Sync, 1024),
+        )
+        .expect("few descriptors");
         assert!(dev.is_some_and(|dev| written.contains(&dev)));
         let _ = std::fs::remove_file(dir);
     }

@@ -77,13 +77,22 @@ struct Keeper {
 
 impl Keeper {
     fn start(stage: &Stage, scribe: &mut Running, file: &Path) -> Keeper {
+        Keeper::start_in(&stage.work(), stage, scribe, file)
+    }
+
+    /// With this working directory.
+    fn start_in(folder: &Path, stage: &Stage, scribe: &mut Running, file: &Path) -> Keeper {
         let work = stage.work();
         let (program, fifo) = (work.join("keeps.py"), work.join("fifo"));
         let pid = work.join("fifo.pid");
         std::fs::write(&program, KEEPS).expect("a program");
         run(clean("mkfifo").arg(&fifo)).must_succeed();
         let words = [&program, file, &fifo].map(|p| p.display().to_string());
-        let line = format!("tell python3 {} &", words.join(" "));
+        let line = format!(
+            "tell cd {} && python3 {} &",
+            folder.display(),
+            words.join(" ")
+        );
         assert_eq!(does(scribe, &line), 0);
         // Opens once the other end does: it has opened its file by then.
         let end = File::options().write(true).open(&fifo).expect("the FIFO");
@@ -315,6 +324,29 @@ fn a_lazy_umount_has_settled_what_is_mounted_below() {
     std::fs::write(quick(&disk), "").expect("it is quick again");
     ends_well(&stage, &mut scribe);
     drop(memory);
+}
+
+/// It writes to nothing.
+#[test]
+fn a_working_directory_is_in_the_way_of_no_umount_of_another_place() {
+    if !as_root("a_working_directory_is_in_the_way_of_no_umount_of_another_place") {
+        return;
+    }
+    let (disk, stage) = (Disk::new("ext4", 64), Stage::new("only-there"));
+    let (device, other) = (disk.device(), stage.work().join("other"));
+    std::fs::create_dir(&other).expect("a mount point");
+    mount(&["-t", "ext4"], &device, &other);
+    let mut scribe = scribe(&stage, &[]);
+    warm(&stage, &mut scribe, disk.path());
+    let log = stage.work().join("log");
+    let mut keeper = Keeper::start_in(&other, &stage, &mut scribe, &log);
+    save(&mut scribe, disk.path(), &["a", "b", "c"]);
+    let line = format!("umount {}", disk.path().display());
+    assert_eq!(does(&mut scribe, &line), 0);
+    are_whole(disk.cut().path(), &["a", "b", "c"]);
+    keeper.end();
+    ends_well(&stage, &mut scribe);
+    umount(&other);
 }
 
 /// Where two stay, and are settled one after the other.

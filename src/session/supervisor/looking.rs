@@ -6,7 +6,7 @@
 use super::*;
 use crate::reach::whom;
 use crate::session::escape::descendants;
-use crate::session::look::{Look, Written};
+use crate::session::look::{About, Look, Written};
 use crate::session::usage;
 
 /// How often it is looked who writes where, while sync() is put off.
@@ -14,10 +14,6 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// How often it is looked whether somebody still writes to what was unmounted and is held on.
 const LOOK_AT_LEFT_EVERY: Duration = Duration::from_secs(3);
-
-/// How often the members are looked at, as long as new ones are found, where one that is not seen
-/// would be lost: it may have started another meanwhile, given it the file, and ended.
-const ROUNDS_MAX: usize = 4;
 
 /// A process, and the mount that it wants to unmount.
 type Who = (u32, u64);
@@ -121,13 +117,12 @@ impl Supervisor {
         for slots in self.shared.all_slots() {
             slots.want_sync.fetch_and(!page::SYNC_LATER, SeqCst);
         }
-        let rounds = if self.looks.asked.is_empty() {
-            1
-        } else {
-            ROUNDS_MAX
+        let about = match self.looks.asked.is_empty() {
+            true => About::Sync,
+            false => About::Umount,
         };
         let held = self.filesystems.own_numbers();
-        let look = Look::begin(rounds, &held, || self.members_of(us));
+        let look = Look::begin(about, &held, || self.members_of(us));
         self.looks.begun += 1;
         self.looks.running = Some(look);
     }

@@ -175,6 +175,11 @@ impl Supervisor {
                 slot.umount_dev.store(dev, SeqCst);
             }
         }
+        if going.as_ref().is_some_and(|g| g.dev.is_none()) {
+            // In another namespace than that of the process's first thread.
+            ours = self.filesystems.owing();
+            ours.extend(self.filesystems.kept_only());
+        }
         let below = { going.iter() }.flat_map(|g| &g.below);
         ours.extend(below.flat_map(|dev| self.filesystems.ours_with(*dev)));
         let settled = self.looks.asking.get(&key_of(slot));

@@ -24,7 +24,7 @@
  *   take N PATH     connects to a socket and takes the descriptor that it is sent as number N
  *   umount PATH     unmounts
  *   expire PATH     unmounts what nobody has used since it was said before
- *   both PATH PATH  unmounts both at the same moment
+ *   both PATH PATH  unmounts both at the same moment; so bothlazily
  *   lock N PATH     locks it, opens it 4,000 times with O_SYNC while it unmounts PATH; looks
  *                   whether the lock is still there
  *   tell PROGRAM …  has another program run
@@ -260,17 +260,20 @@ static int be_filtered(void)
 
 static pthread_barrier_t start;
 
+static int umount_flags;
+
 static void *unmount_at_once(void *path)
 {
 	pthread_barrier_wait(&start);
-	return (void *)(long)(umount2(path, 0) ? errno : 0);
+	return (void *)(long)(umount2(path, umount_flags) ? errno : 0);
 }
 
-static int unmount_both(char *first, char *second)
+static int unmount_both(char *first, char *second, int flags)
 {
 	pthread_t other;
 	void *own, *others;
 
+	umount_flags = flags;
 	pthread_barrier_init(&start, NULL, 2);
 	if (pthread_create(&other, NULL, unmount_at_once, second))
 		return errno;
@@ -416,8 +419,8 @@ static int obey(const char *verb, char *first, char *second)
 		return EINVAL;
 	if (!strcmp(verb, "tell"))
 		return tell(first, second);
-	if (!strcmp(verb, "both"))
-		return unmount_both(first, second);
+	if (!strcmp(verb, "both") || !strcmp(verb, "bothlazily"))
+		return unmount_both(first, second, verb[4] ? MNT_DETACH : 0);
 	if (!strcmp(verb, "lock"))
 		return keep_lock(files[n], second);
 	if (!strcmp(verb, "open"))

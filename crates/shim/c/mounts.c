@@ -66,6 +66,15 @@ static int is_disturbed(unsigned level, uint64_t mount)
 	       (LOAD(s->umount) != SL_UMOUNT_READY || LOAD(s->umount_mount) != mount);
 }
 
+static unsigned any_is_disturbed(unsigned n, uint64_t mount)
+{
+	unsigned i, any = 0;
+
+	for (i = 0; i < n; i++)
+		any |= (unsigned)is_disturbed(i, mount);
+	return any;
+}
+
 static void over(unsigned level)
 {
 	struct sl_slot *s;
@@ -98,13 +107,15 @@ static long umount_let_go(unsigned n, long nr, const char *path, long flags)
 	uint64_t mount;
 	long r = -EBUSY_;
 
-	for (turn = 0; turn < THREADS && disturbed && r == -EBUSY_; turn++) {
+	for (turn = 1; turn <= THREADS && disturbed; turn++) {
 		mount = 0;
 		for (i = 0; i < n; i++)
 			mount = let_go(i, path, flags);
+		/* Another thread's answer says nothing of ours, and a lazy umount is refused nowhere. */
+		if (turn < THREADS && any_is_disturbed(n, mount))
+			continue;
 		r = raw6(nr, path, flags, 0, 0, 0, sl_cookie());
-		for (disturbed = i = 0; i < n; i++)
-			disturbed |= (unsigned)is_disturbed(i, mount);
+		disturbed = r == -EBUSY_ && any_is_disturbed(n, mount);
 	}
 	for (i = 0; i < n; i++)
 		over(i);

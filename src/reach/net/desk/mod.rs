@@ -42,6 +42,8 @@ pub struct Unmounting {
     slot: usize,
     tid: u32,
     number: u32,
+    /// What is mounted there, and the mount.
+    what: (u64, u64),
 }
 
 /// A call that is made for somebody, or answered at once: what is open for it is closed behind.
@@ -340,23 +342,39 @@ impl Desk {
         let mount = id_of_fd(&point, MNT_ID).unwrap_or(0);
         drop(point);
         let slot = visitor.place(self.slots());
-        let at = &self.slots().slot[slot];
-        at.umount_mount.store(mount, SeqCst);
-        at.umount_dev.store(number, SeqCst);
-        at.umount.store(page::UMOUNT_ASKED, SeqCst);
-        self.ring();
-        Some(Verdict::Unmounts(Unmounting {
+        let unmounting = Unmounting {
             slot,
             tid: call.tid,
             number: call.number,
-        }))
+            what: (number, mount),
+        };
+        self.ask_for_umount(&unmounting);
+        Some(Verdict::Unmounts(unmounting))
     }
 
-    /// Waits until nothing of ours stands in the way.
+    fn ask_for_umount(&self, of: &Unmounting) {
+        let at = &self.slots().slot[of.slot];
+        at.umount_dev.store(of.what.0, SeqCst);
+        at.umount_mount.store(of.what.1, SeqCst);
+        at.umount.store(page::UMOUNT_ASKED, SeqCst);
+        self.ring();
+    }
+
+    /// Waits until nothing of ours stands in the way. As in the library: threads of one process
+    /// have one slot, and another one's answer says nothing of this.
     pub fn get_out_of_the_way(&self, of: &Unmounting) {
-        let word = &self.slots().slot[of.slot].umount;
-        while word.load(SeqCst) == page::UMOUNT_ASKED && !self.terms.shared.lease_is_over() {
-            wait::sleep_on(word, page::UMOUNT_ASKED, LOOK_EVERY);
+        const THREADS: u32 = 64; // that unmount at once, at most
+        let at = &self.slots().slot[of.slot];
+        let is_over = || self.terms.shared.lease_is_over();
+        for _ in 0..THREADS {
+            while at.umount.load(SeqCst) == page::UMOUNT_ASKED && !is_over() {
+                wait::sleep_on(&at.umount, page::UMOUNT_ASKED, LOOK_EVERY);
+            }
+            let is_told = at.umount.load(SeqCst) == page::UMOUNT_READY;
+            if is_over() || (is_told && at.umount_mount.load(SeqCst) == of.what.1) {
+                return;
+            }
+            self.ask_for_umount(of);
         }
     }
 

@@ -54,7 +54,10 @@ impl Arrived {
     /// Whether it asks for our end.
     #[must_use]
     pub fn ends(&self) -> bool {
-        const END: [i32; 8] = [
+        const END: [i32; 11] = [
+            libc::SIGALRM,
+            libc::SIGVTALRM,
+            libc::SIGPROF,
             libc::SIGHUP,
             libc::SIGINT,
             libc::SIGQUIT,
@@ -76,7 +79,8 @@ impl Arrived {
         let hung_up = self.number == libc::SIGHUP && process::leads_session();
         let is_ours = hung_up || timers::end_with(self.number);
         let by_key = self.by_kernel && !is_ours && process::is_in_our_group(command);
-        if command == 0 || by_key || self.sender == command {
+        let of_child = self.number == libc::SIGCHLD;
+        if command == 0 || of_child || by_key || self.sender == command {
             return;
         }
         let _ = process::kill(command, self.number);

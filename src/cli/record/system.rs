@@ -136,7 +136,7 @@ impl Watch<'_> {
     fn look(&mut self) {
         while let Some(signal) = self.signals.next() {
             match self.child {
-                Some(pid) if signal.ends() => signal.pass_on(pid),
+                Some(pid) => signal.pass_on(pid),
                 None if signal.ends() => self.stopped = true,
                 _ => {}
             }

@@ -113,14 +113,16 @@ impl Supervisor {
             return;
         }
         let us = std::process::id();
-        // First: of a sync() that is made from now on it may see too little.
-        for slots in self.shared.all_slots() {
-            slots.want_sync.fetch_and(!page::SYNC_LATER, SeqCst);
-        }
         let about = match self.looks.asked.is_empty() {
             true => About::Sync,
             false => About::Umount,
         };
+        if about == About::Sync {
+            // First: of a sync() that is made from now on it may see too little.
+            for slots in self.shared.all_slots() {
+                slots.want_sync.fetch_and(!page::SYNC_LATER, SeqCst);
+            }
+        }
         let held = self.filesystems.own_numbers();
         let look = Look::begin(about, &held, || self.members_of(us));
         self.looks.begun += 1;

@@ -12,6 +12,7 @@
 //! what of that has no folder; `last_report` what one that
 //! ended by itself had to tell.
 
+mod again;
 pub mod alive;
 pub mod belongings;
 pub mod compile;

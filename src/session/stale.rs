@@ -6,21 +6,19 @@
 //! ledger that the lock file names) is settled first; the entry is closed only when that succeeded.
 //! Where the entry cannot be read, nobody knows what is owed: then everything stays as it is.
 
+use super::again::settle_again;
 use super::alive::Found;
 use super::belongings::{folder_id, forget_unborn, ledger_of, memory_of, without_mount, Kept};
 use super::control::{self, Living};
 use super::counts::Numbers;
-use super::durable::{errno_name, is_found_broken, Holding};
-use super::find::{self, find_mounted, unique_id_at};
+use super::durable::errno_name;
 use super::ledger::{Filed, Ledger, Unread};
-use super::opening::Opening;
-use super::{dirs, filesystems, shared, told};
+use super::{dirs, shared, told};
 use crate::folder::take_lock;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
-use synclater_model::ledger::{Boot, Entry, LedgerFs};
-use synclater_model::policy::filesystem::Mount;
+use synclater_model::ledger::{Boot, Entry};
 use synclater_sys::job::Job;
 use synclater_sys::{everything, mount, process};
 
@@ -556,45 +554,4 @@ fn settle_each(
         list.push(fs.mount.clone());
     }
     Ok(())
-}
-
-/// Settles the file system that an entry names: 0 or an errno. `None` where it is mounted nowhere
-/// in our sight: whether its unmount has written everything cannot be told any more.
-fn settle_again(
-    fs: &LedgerFs,
-    locks: &[BorrowedFd<'_>],
-    note: impl Fn(i32, BorrowedFd<'_>),
-) -> Option<i32> {
-    let table = filesystems::mounts_of("self");
-    let alike = |m: &&Mount| m.fstype == fs.fstype && m.source == fs.source;
-    let mut alike: Vec<&Mount> = table.iter().rev().filter(alike).collect();
-    // First what is at its point, the uppermost before others there.
-    alike.sort_by_key(|m| m.path() != Path::new(&fs.mount));
-    let is_it = |m: &&&Mount| m.source.starts_with('/') || m.path() == Path::new(&fs.mount);
-    if alike.iter().filter(is_it).any(|m| is_found_broken(m)) {
-        // It can tell nothing any more, and a repaired one has forgotten.
-        return Some(rustix::io::Errno::IO.raw_os_error());
-    }
-    let found = on_its_mount(fs, &alike).or_else(|| by_its_uuid(fs, &alike))?;
-    let held = Holding::new(found.fd, found.file, Opening::of(&found.mount));
-    Some(held.settle_with(locks, note))
-}
-
-/// The file system on the very mount that an entry names.
-fn on_its_mount(fs: &LedgerFs, alike: &[&Mount]) -> Option<find::Found> {
-    fs.mount_id?;
-    let mut there = alike.iter().filter(|m| unique_id_at(m) == fs.mount_id);
-    let found = there.find_map(|m| find_mounted(m))?;
-    // Another one may have come to its place since.
-    (mount::unique_id_of_fd(&found.fd) == fs.mount_id).then_some(found)
-}
-
-/// The file system on another mount of it, or where the kernel does not number mounts for ever.
-/// Type and source are no proof: "overlay" is the source of every container's.
-///
-/// Nor is an overlay's UUID: a copy of its upper folder has it, too.
-fn by_its_uuid(fs: &LedgerFs, alike: &[&Mount]) -> Option<find::Found> {
-    fs.uuid.as_ref().filter(|_| fs.fstype != "overlay")?;
-    let found = alike.iter().filter_map(|m| find_mounted(m));
-    { found }.find(|found| filesystems::uuid_of(found) == fs.uuid)
 }

@@ -222,3 +222,33 @@ fn nothing_is_relaxed_without_a_keeper_behind_the_first_entry() {
     warm(&stage, &mut scribe, &stage.work());
     ends_well(&stage, &mut scribe);
 }
+
+/// A btrfs shows the present name of its device: whoever scans that by another one changes it.
+#[test]
+fn what_a_dead_session_owes_is_found_whatever_the_name_of_its_device_is_by_now() {
+    let name = "what_a_dead_session_owes_is_found_whatever_the_name_of_its_device_is_by_now";
+    if !as_root(name) {
+        return;
+    }
+    let (disk, stage) = (Disk::new("btrfs", 160), Stage::new("other-name"));
+    let mut scribe = scribe(&stage, &[]);
+    warm(&stage, &mut scribe, disk.path());
+    save(&mut scribe, disk.path(), &["a", "b", "c"]);
+    let keeper = named(&stage, "synclater-keep");
+    scribe.send(Signal::STOP);
+    kill_process(keeper, Signal::KILL).expect("it lives");
+    scribe.send(Signal::KILL);
+    let (before, other) = (disk.device(), stage.file("other"));
+    let number = rustix::fs::stat(before.as_str()).expect("a device").st_rdev;
+    let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
+    let mut make = clean("mknod");
+    make.arg(&other).arg("b");
+    run(make.args([major.to_string(), minor.to_string()])).must_succeed();
+    run(clean("btrfs").args(["device", "scan"]).arg(&other)).must_succeed();
+    assert_ne!(disk.device(), before);
+    let told = stage.ask(&["settle"]).must_succeed();
+    assert!(told.stderr.contains("had been killed; synced"), "{told}");
+    are_whole(disk.cut().path(), &["a", "b", "c"]);
+    assert!(stage.entries().is_empty());
+    scribe.end();
+}

@@ -1,8 +1,9 @@
 //! The file system that an entry of a ledger names: found again, and settled in its session's
 //! place.
 //!
-//! Promise: what is settled is what the entry named. A mount's unique id says so, or a UUID; type
-//! and source do not, and a device may have another name by now.
+//! Promise: what is settled is what the entry named. A mount's unique id says so, whatever its
+//! device is called by now; else the UUID of what lies on the device with that name: a copy
+//! elsewhere has the UUID, too.
 
 use super::durable::{is_found_broken, Holding};
 use super::filesystems;
@@ -22,13 +23,14 @@ pub fn settle_again(
     note: impl Fn(i32, BorrowedFd<'_>),
 ) -> Option<i32> {
     let table = filesystems::mounts_of("self");
-    let (there, is_alike) = (Path::new(&fs.mount), |m: &&Mount| m.fstype == fs.fstype);
-    let mut alike: Vec<&Mount> = table.iter().rev().filter(is_alike).collect();
-    // First what is at its point, the uppermost before others there. A device may have another
-    // name by now.
-    alike.sort_by_key(|m| (m.source != fs.source, m.path() != there));
-    let is_named = |m: &Mount| m.source.starts_with('/') || m.path() == there;
-    let is_it = |m: &Mount| is_its_mount(fs, m) || (m.source == fs.source && is_named(m));
+    let there = Path::new(&fs.mount);
+    // The device of the very mount may have another name by now.
+    let is_alike = |m: &&Mount| m.source == fs.source || is_its_mount(fs, m);
+    let of_type = table.iter().rev().filter(|m| m.fstype == fs.fstype);
+    let mut alike: Vec<&Mount> = of_type.filter(is_alike).collect();
+    // First what is at its point, the uppermost before others there.
+    alike.sort_by_key(|m| m.path() != there);
+    let is_it = |m: &Mount| m.source.starts_with('/') || m.path() == there;
     if alike.iter().any(|m| is_it(m) && is_found_broken(m)) {
         // It can tell nothing any more, and a repaired one has forgotten.
         return Some(rustix::io::Errno::IO.raw_os_error());
@@ -50,8 +52,8 @@ fn on_its_mount(fs: &LedgerFs, alike: &[&Mount]) -> Option<find::Found> {
     (mount::unique_id_of_fd(&found.fd) == fs.mount_id).then_some(found)
 }
 
-/// The file system on another mount of it, or where the kernel does not number mounts for ever.
-/// Type and source are no proof: "overlay" is the source of every container's.
+/// The file system on another mount of it, or where the kernel does not number mounts for ever: one
+/// of its device. Type and source are no proof: "overlay" is the source of every container's.
 ///
 /// Nor is an overlay's UUID: a copy of its upper folder has it, too.
 fn by_its_uuid(fs: &LedgerFs, alike: &[&Mount]) -> Option<find::Found> {

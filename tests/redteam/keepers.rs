@@ -223,6 +223,34 @@ fn nothing_is_relaxed_without_a_keeper_behind_the_first_entry() {
     ends_well(&stage, &mut scribe);
 }
 
+/// Both are killed, and the supervisor cannot notice that of the other one.
+fn kill_with_keeper(stage: &Stage, scribe: &Running) {
+    let keeper = named(stage, "synclater-keep");
+    scribe.send(Signal::STOP);
+    kill_process(keeper, Signal::KILL).expect("it lives");
+    scribe.send(Signal::KILL);
+}
+
+/// A copy has the UUID, and what is owed is not on it.
+#[test]
+fn what_a_dead_session_owes_is_not_found_on_a_copy() {
+    if !as_root("what_a_dead_session_owes_is_not_found_on_a_copy") {
+        return;
+    }
+    let (disk, stage) = (Disk::new("ext4", 64), Stage::new("on-a-copy"));
+    let copy = disk.cut();
+    let mut scribe = scribe(&stage, &[]);
+    warm(&stage, &mut scribe, disk.path());
+    save(&mut scribe, disk.path(), &["a", "b", "c"]);
+    kill_with_keeper(&stage, &scribe);
+    run(clean("umount").arg("-l").arg(disk.path())).must_succeed();
+    let told = stage.ask(&["settle"]);
+    assert_eq!(told.status.code(), Some(125), "{told}");
+    assert!(told.stderr.contains("is not mounted here"), "{told}");
+    drop(copy);
+    scribe.end();
+}
+
 /// A btrfs shows the present name of its device: whoever scans that by another one changes it.
 #[test]
 fn what_a_dead_session_owes_is_found_whatever_the_name_of_its_device_is_by_now() {
@@ -234,10 +262,7 @@ fn what_a_dead_session_owes_is_found_whatever_the_name_of_its_device_is_by_now()
     let mut scribe = scribe(&stage, &[]);
     warm(&stage, &mut scribe, disk.path());
     save(&mut scribe, disk.path(), &["a", "b", "c"]);
-    let keeper = named(&stage, "synclater-keep");
-    scribe.send(Signal::STOP);
-    kill_process(keeper, Signal::KILL).expect("it lives");
-    scribe.send(Signal::KILL);
+    kill_with_keeper(&stage, &scribe);
     let (before, other) = (disk.device(), stage.file("other"));
     let number = rustix::fs::stat(before.as_str()).expect("a device").st_rdev;
     let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));

@@ -84,14 +84,20 @@ fn scribe_apart(stage: &Stage, disk: &Disk, more: &str) -> (Running, std::fs::Fi
     command.args(["-m", "--propagation", "private"]);
     command.args(["sh", "-c", &script]);
     command.arg(disk.image()).arg(disk.path());
+    let scribe = scribe_behind(command, stage);
+    let namespace = format!("/proc/{}/ns/mnt", mounts::pid_of_scribe(stage));
+    (scribe, std::fs::File::open(namespace).expect("a namespace"))
+}
+
+/// A scribe in a session that `command` becomes, whose last words are that one's command line.
+fn scribe_behind(mut command: Command, stage: &Stage) -> Running {
     let inner = session(stage, &[]);
     command.arg(inner.get_program()).args(inner.get_args());
     command.envs(inner.get_envs().filter_map(|(k, v)| Some((k, v?))));
     command.arg(tool("scribe"));
     let mut scribe = Running::start(stage, command);
     scribe.be_ready();
-    let namespace = format!("/proc/{}/ns/mnt", mounts::pid_of_scribe(stage));
-    (scribe, std::fs::File::open(namespace).expect("a namespace"))
+    scribe
 }
 
 /// Has it save a file in `dir` until that is put off: on a busy machine what could not be had at

@@ -382,13 +382,7 @@ fn scribe_with_log(stage: &Stage, log: &Path) -> Running {
     let script = "exec 9>>\"$0\"; exec unshare -m --propagation private \"$@\"";
     let mut command = clean("sh");
     command.args(["-c", script]).arg(log);
-    let inner = session(stage, &[]);
-    command.arg(inner.get_program()).args(inner.get_args());
-    command.envs(inner.get_envs().filter_map(|(k, v)| Some((k, v?))));
-    command.arg(tool("scribe"));
-    let mut scribe = Running::start(stage, command);
-    scribe.be_ready();
-    scribe
+    scribe_behind(command, stage)
 }
 
 /// Has it hold the disk where that is mounted first, unmount that lazily, and save more by the

@@ -16,7 +16,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 const LOOK_AT_LEFT_EVERY: Duration = Duration::from_secs(3);
 
 /// A process, and the mount that it wants to unmount.
-type Who = (u32, u64);
+pub(super) type Who = (u32, u64);
 
 /// What is looked for, and what the last look has told.
 #[derive(Default)]

@@ -5,6 +5,7 @@ use crate::session::durable::errno_name;
 use crate::session::filesystems::{dev_of, mounts_of};
 use crate::session::find::{find, open_on, Finding, Question};
 use crate::session::names::{self, Number};
+use crate::session::supervisor::looking::Who;
 use crate::session::usage;
 use synclater_model::policy::filesystem::Mount;
 
@@ -157,12 +158,17 @@ impl Supervisor {
     /// Has superblocks leave that a member wants to unmount, but for those that were settled for
     /// that and stay: it may go on once none is left. Those that stay, and are being settled.
     fn begin_umount(&mut self, user: Option<u32>, slot: &page::Slot) -> Vec<usize> {
+        let (asked, dev) = (what_of(slot), slot.umount_dev.load(SeqCst));
         if !may_unmount(user) {
-            self.is_ready(slot);
+            self.is_ready(slot, asked);
             return Vec::new();
         }
-        let going = self.going(user, slot);
-        let mut ours = self.filesystems.ours_with(slot.umount_dev.load(SeqCst));
+        if what_of(slot) != asked {
+            // Another thread is writing its own there.
+            return Vec::new();
+        }
+        let going = self.going(user, slot, asked.1);
+        let mut ours = self.filesystems.ours_with(dev);
         if let Some(dev) = going
             .as_ref()
             .and_then(|g| g.dev)
@@ -191,7 +197,7 @@ impl Supervisor {
             }
         }
         if ours.is_empty() {
-            self.is_ready(slot);
+            self.is_ready(slot, asked);
         }
         ours.retain(|index| self.looks.stay.contains(index));
         ours
@@ -203,12 +209,16 @@ impl Supervisor {
         known.is_some_and(|(what, _)| *what == what_of(slot))
     }
 
-    /// Tells the victim behind `slot` that nothing of ours stands in the way of its umount.
-    fn is_ready(&mut self, slot: &page::Slot) {
+    /// Tells the victim behind `slot` that nothing of ours stands in the way of the umount that it
+    /// has asked for. Where another thread has put its own question there, that one is answered.
+    fn is_ready(&mut self, slot: &page::Slot, asked: Who) {
         self.looks.asking.remove(&key_of(slot));
         let _ = job::wait_for_the_young(YOUNG);
-        slot.umount.store(page::UMOUNT_READY, SeqCst);
-        wait::wake(&slot.umount);
+        let (old, new) = (page::UMOUNT_ASKED, page::UMOUNT_READY);
+        if what_of(slot) == asked {
+            let _ = slot.umount.compare_exchange(old, new, SeqCst, SeqCst);
+            wait::wake(&slot.umount);
+        }
     }
 
     /// Whether what we hold of superblock `index` keeps a member from its umount. What is held on
@@ -225,8 +235,8 @@ impl Supervisor {
     }
 
     /// What goes with the mount that a member has named; `None` where it could not, or is gone.
-    fn going(&self, user: Option<u32>, slot: &page::Slot) -> Option<Going> {
-        let mount = Some(slot.umount_mount.load(SeqCst)).filter(|id| *id != 0)?;
+    fn going(&self, user: Option<u32>, slot: &page::Slot, mount: u64) -> Option<Going> {
+        let mount = Some(mount).filter(|id| *id != 0)?;
         let pid = self.census.members.pid_of(user, slot)?;
         Some(Going::with(mount, &mounts_of(&pid.to_string())))
     }
@@ -389,7 +399,7 @@ fn key_of(slot: &page::Slot) -> usize {
 
 /// Who asks in a slot, and about which mount: several threads of a process have one slot, and it is
 /// another process's behind that.
-fn what_of(slot: &page::Slot) -> (u32, u64) {
+fn what_of(slot: &page::Slot) -> Who {
     (slot.pid.load(SeqCst), slot.umount_mount.load(SeqCst))
 }
 

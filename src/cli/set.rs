@@ -110,8 +110,12 @@ pub fn ask_named(id: &str, request: &Request) -> Result<Done, Trouble> {
                 Request::Settle => format!("cannot settle {id}"),
                 _ => format!("what {id} had put off before is not durable"),
             };
-            let try_ = "look at `dmesg` for write errors";
-            return Err(Trouble::new(what, why, try_, super::settle::NOT_KNOWN));
+            return Err(Trouble::new(
+                what,
+                why,
+                super::settle::FOR_ERRORS,
+                super::settle::NOT_KNOWN,
+            ));
         }
         Ok(Answer::Refused { why }) => (why, "synclater ps"),
         Ok(Answer::Session { .. } | Answer::Watching { .. }) => {

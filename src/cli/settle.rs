@@ -41,6 +41,9 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// How long a session may take from its last answer until its name is gone.
 const ENDING: Duration = Duration::from_secs(2);
 
+/// What to try where writes were lost.
+pub const FOR_ERRORS: &str = "look at `dmesg` for write errors";
+
 /// How things stand where something was not settled.
 pub const NOT_KNOWN: &str = "nothing is known to be durable that was not before";
 
@@ -132,12 +135,7 @@ pub(super) fn lost_elsewhere(name: &str, what: String) -> Option<Trouble> {
         Ok(error) => format!("{}{}", error?, told::TO_OTHERS),
         Err(unread) => format!("what others were told cannot be read: {}", unread.why),
     };
-    Some(Trouble::new(
-        what,
-        why,
-        "look at `dmesg` for write errors",
-        NOT_KNOWN,
-    ))
+    Some(Trouble::new(what, why, FOR_ERRORS, NOT_KNOWN))
 }
 
 fn is_told(name: &str, said: Result<String, Trouble>) -> anyhow::Result<bool> {
@@ -272,7 +270,6 @@ fn tell_of_the_cut(ledger: &Ledger) {
 }
 
 fn path(name: &str) -> Result<String, Trouble> {
-    const FOR_ERRORS: &str = "look at `dmesg` for write errors";
     let trouble_if = |why: String, try_: &str| {
         Trouble::new(format!("cannot settle {name}"), why, try_, NOT_KNOWN)
     };

@@ -117,13 +117,10 @@ impl Seen {
             }
         }
     }
-}
 
-impl Seen {
     fn was_before(&mut self, pid: u32, ended: Process) {
         let those = self.before.entry(pid).or_default();
-        let kind = |p: &Process| (p.exe.clone(), p.has_library, p.has_linker, p.executed);
-        match those.iter_mut().find(|p| kind(p) == kind(&ended)) {
+        match those.iter_mut().find(|p| p.is_like(&ended)) {
             Some(like) => {
                 like.file_syncs += ended.file_syncs;
                 like.fs_syncs += ended.fs_syncs;
@@ -138,6 +135,11 @@ impl Process {
     #[must_use]
     pub fn has_synced(&self) -> bool {
         self.file_syncs > 0 || self.fs_syncs > 0
+    }
+
+    fn is_like(&self, other: &Process) -> bool {
+        let flags = |p: &Process| (p.has_library, p.has_linker, p.executed);
+        self.exe == other.exe && flags(self) == flags(other)
     }
 
     fn maps(&mut self, file: String, libraries: &[&str]) {
@@ -156,9 +158,9 @@ mod tests {
 
     /// What is seen of these records, by a session whose own number is 1.
     fn seen(by_program: bool, records: Vec<Record>) -> Seen {
-        let mut seen = Seen {
-            by_program,
-            ..Seen::default()
+        let mut seen = match by_program {
+            true => Seen::of_programs(),
+            false => Seen::default(),
         };
         seen.by_pid.insert(1, Process::default());
         for record in records {

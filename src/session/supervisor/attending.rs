@@ -139,9 +139,7 @@ impl Supervisor {
 
     pub(super) fn is_attended_by(&mut self, job: io::Result<Job>, bell: Option<Bell>) {
         match job {
-            Ok(job) => {
-                self.attendants.jobs.push((job, bell));
-            }
+            Ok(job) => self.attendants.jobs.push((job, bell)),
             Err(_) => self.attendants.unheard.extend(bell),
         }
     }

@@ -82,9 +82,7 @@ impl Supervisor {
         self.entering.says_sync &= entry.sync;
         self.entering.writes_sync = entry.sync;
         match self.start_writing(&ledger, &entry) {
-            Ok(job) => {
-                self.entering.writing = Some((job, fresh));
-            }
+            Ok(job) => self.entering.writing = Some((job, fresh)),
             Err(e) => self.not_entered(&e.to_string(), fresh),
         }
     }

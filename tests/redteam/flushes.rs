@@ -1,7 +1,7 @@
 //! Written is not flushed: the disk's cache.
 
 use super::keepers::{is_in_kernel, named, waits_for_one};
-use super::told::{is_slow, quick};
+use super::told::{is_slow, quick, quick_at_first};
 use super::*;
 use crate::harness::command::LIMIT;
 use crate::harness::disk::{flushes, Disk, SlowDisk, SmallFolder};
@@ -163,8 +163,7 @@ fn an_ext4_without_a_journal_is_flushed_behind_all_though_nobody_can_see_what_it
 
 /// An ext4 without a journal, on a disk that can refuse flushes: one that fails does not end it.
 fn may_refuse(flush_ms: u32) -> SlowDisk {
-    let disk = SlowDisk::new("ext4", 64, flush_ms);
-    std::fs::write(quick(&disk), "").expect("as long as this is there");
+    let disk = quick_at_first(flush_ms);
     umount(&disk.path());
     let mut make = clean("mkfs.ext4");
     make.args(["-q", "-F", "-O", "^has_journal"]);
@@ -415,8 +414,7 @@ fn nothing_is_put_off_while_a_sync_that_was_put_off_is_made() {
     if !as_root("nothing_is_put_off_while_a_sync_that_was_put_off_is_made") {
         return;
     }
-    let (disk, stage) = (SlowDisk::new("ext4", 64, 3000), Stage::new("behind-sync"));
-    std::fs::write(quick(&disk), "").expect("as long as this is there");
+    let (disk, stage) = (quick_at_first(3000), Stage::new("behind-sync"));
     let mut apart = WithoutFuse::new(&stage);
     let mut scribe = apart.scribe(&stage);
     for folder in [&disk.path(), &stage.work()] {
@@ -448,8 +446,7 @@ fn nothing_is_put_off_while_a_keeper_makes_a_sync_that_was_put_off() {
     if !as_root("nothing_is_put_off_while_a_keeper_makes_a_sync_that_was_put_off") {
         return;
     }
-    let (other, stage) = (SlowDisk::new("ext4", 64, 6000), Stage::new("keepers-sync"));
-    std::fs::write(quick(&other), "").expect("as long as this is there");
+    let (other, stage) = (quick_at_first(6000), Stage::new("keepers-sync"));
     let mut apart = WithoutFuse::new(&stage);
     // Out of sight, it is flushed by sync(2) alone.
     let mut hide = clean("nsenter");

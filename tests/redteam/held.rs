@@ -2,7 +2,7 @@
 //! free, whatever was unmounted, covered or asked about before, and by whom.
 
 use super::flushes::is_held;
-use super::told::{is_slow, quick};
+use super::told::{is_slow, quick, quick_at_first};
 use super::*;
 use crate::harness::command::LIMIT;
 use crate::harness::limits::needs_net;
@@ -261,8 +261,7 @@ fn a_lazy_umount_has_settled_what_somebody_has_open_there() {
     if !as_root("a_lazy_umount_has_settled_what_somebody_has_open_there") {
         return;
     }
-    let (disk, stage) = (SlowDisk::new("ext4", 64, 1500), Stage::new("lazily-open"));
-    std::fs::write(quick(&disk), "").expect("as long as this is there");
+    let (disk, stage) = (quick_at_first(1500), Stage::new("lazily-open"));
     let mut scribe = scribe(&stage, &[]);
     warm(&stage, &mut scribe, &disk.path());
     let open = format!("stream {}", disk.path().join("log").display());
@@ -277,6 +276,34 @@ fn a_lazy_umount_has_settled_what_somebody_has_open_there() {
     assert_eq!(stage.session()["debt"], 0, "{:#}", stage.session());
     std::fs::write(quick(&disk), "").expect("it is quick again");
     ends_well(&stage, &mut scribe);
+}
+
+/// The kernel refuses no lazy one, whoever is in its way.
+#[test]
+fn threads_that_unmount_lazily_at_the_same_moment_find_both_settled() {
+    if !as_root("threads_that_unmount_lazily_at_the_same_moment_find_both_settled") {
+        return;
+    }
+    for slow_is_first in [true, false] {
+        let (slow, fast) = (quick_at_first(500), Disk::new("ext4", 64));
+        let (device, stage) = (slow.device(), Stage::new("both-lazily"));
+        let mut scribe = scribe(&stage, &[]);
+        for folder in [&slow.path(), fast.path()] {
+            warm(&stage, &mut scribe, folder);
+            save(&mut scribe, folder, &["a"]);
+        }
+        is_slow(&slow);
+        let mut both = [slow.path(), fast.path().to_owned()];
+        if !slow_is_first {
+            both.reverse();
+        }
+        let line = format!("bothlazily {} {}", both[0].display(), both[1].display());
+        assert_eq!(does(&mut scribe, &line), 0);
+        assert!(!is_mounted_anywhere(&device), "it is still mounted");
+        are_whole(fast.cut().path(), &["a"]);
+        std::fs::write(quick(&slow), "").expect("it is quick again");
+        ends_well(&stage, &mut scribe);
+    }
 }
 
 /// A file whose path there begins as a memfd's name does.
@@ -298,14 +325,19 @@ fn what_somebody_writes_to_is_held_whatever_its_name_is() {
     ends_well(&stage, &mut scribe);
 }
 
+/// Whether the kernel still has the ext4 of a device.
+fn is_mounted_anywhere(device: &str) -> bool {
+    let of_ext4 = Path::new("/sys/fs/ext4");
+    of_ext4.join(device.trim_start_matches("/dev/")).exists()
+}
+
 /// With a lazy umount goes what is mounted below.
 #[test]
 fn a_lazy_umount_has_settled_what_is_mounted_below() {
     if !as_root("a_lazy_umount_has_settled_what_is_mounted_below") {
         return;
     }
-    let (disk, stage) = (SlowDisk::new("ext4", 64, 1500), Stage::new("below"));
-    std::fs::write(quick(&disk), "").expect("as long as this is there");
+    let (disk, stage) = (quick_at_first(1500), Stage::new("below"));
     let (device, top) = (disk.device(), stage.work().join("top"));
     umount(&disk.path());
     std::fs::create_dir(&top).expect("a mount point");
@@ -319,8 +351,7 @@ fn a_lazy_umount_has_settled_what_is_mounted_below() {
     is_slow(&disk);
     let line = format!("lazily {}", top.display());
     assert_eq!(does(&mut scribe, &line), 0);
-    let alive = Path::new("/sys/fs/ext4").join(device.trim_start_matches("/dev/"));
-    assert!(!alive.exists(), "it is still mounted");
+    assert!(!is_mounted_anywhere(&device), "it is still mounted");
     std::fs::write(quick(&disk), "").expect("it is quick again");
     ends_well(&stage, &mut scribe);
     drop(memory);

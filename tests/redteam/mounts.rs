@@ -1,6 +1,5 @@
 //! Mounts that others make, move and take away, and numbers that are used again.
 
-use super::told::{is_slow, quick};
 use super::*;
 use crate::harness::command::LIMIT;
 use crate::harness::disk::{keep_mounts_private, Disk};
@@ -505,36 +504,6 @@ fn threads_that_unmount_at_the_same_moment_are_both_made_room_for() {
     assert_eq!(does(&mut scribe, &line), 0);
     { disks.iter() }.for_each(|disk| are_whole(disk.cut().path(), &["a"]));
     ends_well(&stage, &mut scribe);
-}
-
-/// The kernel refuses no lazy one, whoever is in its way.
-#[test]
-fn threads_that_unmount_lazily_at_the_same_moment_find_both_settled() {
-    if !as_root("threads_that_unmount_lazily_at_the_same_moment_find_both_settled") {
-        return;
-    }
-    for slow_is_first in [true, false] {
-        let (slow, fast) = (SlowDisk::new("ext4", 64, 500), Disk::new("ext4", 64));
-        std::fs::write(quick(&slow), "").expect("as long as this is there");
-        let (device, stage) = (slow.device(), Stage::new("both-lazily"));
-        let mut scribe = scribe(&stage, &[]);
-        for folder in [&slow.path(), fast.path()] {
-            warm(&stage, &mut scribe, folder);
-            save(&mut scribe, folder, &["a"]);
-        }
-        is_slow(&slow);
-        let mut both = [slow.path(), fast.path().to_owned()];
-        if !slow_is_first {
-            both.reverse();
-        }
-        let line = format!("bothlazily {} {}", both[0].display(), both[1].display());
-        assert_eq!(does(&mut scribe, &line), 0);
-        let alive = Path::new("/sys/fs/ext4").join(device.trim_start_matches("/dev/"));
-        assert!(!alive.exists(), "it is still mounted");
-        are_whole(fast.cut().path(), &["a"]);
-        std::fs::write(quick(&slow), "").expect("it is quick again");
-        ends_well(&stage, &mut scribe);
-    }
 }
 
 #[test]

@@ -14,13 +14,19 @@ use std::path::PathBuf;
 
 /// A session that owes on a disk whose flush takes `flush_ms` from [`is_slow`] on, and its keeper.
 pub(super) fn on_slow_disk(stage: &Stage, flush_ms: u32) -> (SlowDisk, Running, Pid) {
-    let slow = SlowDisk::new("ext4", 64, flush_ms);
-    std::fs::write(quick(&slow), "").expect("as long as this is there");
+    let slow = quick_at_first(flush_ms);
     let mut scribe = scribe(stage, &["--until", "1h"]);
     warm(stage, &mut scribe, &slow.path());
     save(&mut scribe, &slow.path(), &["slow"]);
     let keeper = named(stage, "synclater-keep");
     (slow, scribe, keeper)
+}
+
+/// An ext4 on a disk that takes so many milliseconds for each flush, once [`is_slow`] says so.
+pub(super) fn quick_at_first(flush_ms: u32) -> SlowDisk {
+    let disk = SlowDisk::new("ext4", 64, flush_ms);
+    std::fs::write(quick(&disk), "").expect("as long as this is there");
+    disk
 }
 
 pub(super) fn quick(slow: &SlowDisk) -> PathBuf {

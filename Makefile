@@ -72,10 +72,11 @@ test: ## setup, lint and all tests; says at the end what was skipped and why
 export RUST_TEST_THREADS ?= $(shell echo $$(( ($$(nproc) * 3 + 1) / 2 )))
 
 # A test that cannot run here appends `SKIPPED name: reason` to the file named by the variable.
+# A failure in one crate leaves the tests of the others to run: one run tells all that fails.
 tests: ## the tests alone
 	@mkdir -p $(TARGET_DIR) && : >$(SKIP_LOG)
-	@status=0; \
-	SYNCLATER_SKIP_LOG=$(SKIP_LOG) $(CARGO) test --locked --workspace $(FEATURES) || status=$$?; \
+	@status=0; SYNCLATER_SKIP_LOG=$(SKIP_LOG) \
+	$(CARGO) test --locked --no-fail-fast --workspace $(FEATURES) || status=$$?; \
 	$(call print_skipped); exit $$status
 
 # Tests with a large count have soak_ in their names: `make test` runs them small, this in full.

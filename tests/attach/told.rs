@@ -393,6 +393,9 @@ fn doctor_says_where_the_pages_of_sessions_lie() {
 #[test]
 fn a_session_that_ends_by_itself_has_its_report_kept_for_detach() {
     let stage = Stage::new("last-report");
+    // A name that no other test's session has: `detach` would name that one, which lives.
+    stage.leave_one_name();
+    std::fs::create_dir(stage.run_dir().join("inlet")).expect("a folder");
     let mut victim = demand(&stage);
     let words = ["--pid", &number(victim.pid()), "-u", "1h", "--for", "1h"];
     let session = stage.attach(&words);

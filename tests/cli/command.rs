@@ -269,9 +269,14 @@ sys.stdout.buffer.write(seen.replace(b'\\r', b''))
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) & 255)
 ";
 
+// A signal that comes right before a read(2) is heard once that has returned: it is waited for in a
+// select(2), which the descriptor of set_wakeup_fd ends however early the signal was.
 const READS_A_LINE: &str = "\
-import os, signal, sys
+import os, select, signal, sys
 got = 0
+heard_of, tells = os.pipe()
+os.set_blocking(tells, False)
+signal.set_wakeup_fd(tells)
 def heard(number, frame):
     global got
     got += 1
@@ -279,6 +284,7 @@ def heard(number, frame):
 signal.signal(signal.SIGINT, heard)
 print('terminal', os.isatty(0), os.isatty(1), os.isatty(2), flush=True)
 os.write(1, b'ready\\n')
+select.select([heard_of], [], [])
 line = sys.stdin.readline()
 print('count', got, line.strip(), flush=True)
 sys.exit(23)

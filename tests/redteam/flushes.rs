@@ -3,6 +3,7 @@
 use super::keepers::{is_in_kernel, named, waits_for_one};
 use super::told::{is_slow, quick, quick_at_first};
 use super::*;
+use crate::harness::apart::{Apart, Kind};
 use crate::harness::command::LIMIT;
 use crate::harness::disk::{flushes, Disk, SlowDisk, SmallFolder};
 use crate::harness::limits::needs_net;
@@ -131,6 +132,8 @@ fn an_ext4_without_a_journal_is_flushed_behind_all_though_nobody_can_see_what_it
     if !as_root(name) {
         return;
     }
+    // Which disk refuses a flush cannot be told without /sys: it might be this one.
+    let _apart = Apart::from_others(Kind::Refusing);
     let (disk, stage) = (Disk::new("ext4", 64), Stage::new("no-sys"));
     umount(disk.path());
     let image = disk.image();
@@ -387,6 +390,7 @@ fn a_sync_that_is_made_in_a_sessions_place_hides_no_flush_that_fails() {
     if !as_root("a_sync_that_is_made_in_a_sessions_place_hides_no_flush_that_fails") {
         return;
     }
+    let _apart = Apart::from_others(Kind::Each);
     let (disk, stage) = (may_refuse(0), Stage::new("refused-once"));
     let mut apart = WithoutFuse::new(&stage);
     let mut scribe = apart.scribe(&stage);
@@ -414,6 +418,7 @@ fn nothing_is_put_off_while_a_sync_that_was_put_off_is_made() {
     if !as_root("nothing_is_put_off_while_a_sync_that_was_put_off_is_made") {
         return;
     }
+    let _apart = Apart::from_others(Kind::Each);
     let (disk, stage) = (quick_at_first(3000), Stage::new("behind-sync"));
     let mut apart = WithoutFuse::new(&stage);
     let mut scribe = apart.scribe(&stage);
@@ -446,6 +451,7 @@ fn nothing_is_put_off_while_a_keeper_makes_a_sync_that_was_put_off() {
     if !as_root("nothing_is_put_off_while_a_keeper_makes_a_sync_that_was_put_off") {
         return;
     }
+    let _apart = Apart::from_others(Kind::Each);
     let (other, stage) = (quick_at_first(6000), Stage::new("keepers-sync"));
     let mut apart = WithoutFuse::new(&stage);
     // Out of sight, it is flushed by sync(2) alone.
@@ -473,7 +479,9 @@ fn nothing_is_put_off_while_a_keeper_makes_a_sync_that_was_put_off() {
     apart.0.end();
 }
 
-/// A mount namespace that has no FUSE: with one in sight every sync() is real.
+/// A mount namespace that has no FUSE: with one in sight every sync() is real. A session there sees
+/// no disk that is served in user space, so it is told what any of them refuses: its test is
+/// [`Apart`] from each.
 struct WithoutFuse(Running);
 
 impl WithoutFuse {
@@ -509,6 +517,7 @@ fn a_sync_that_was_put_off_flushes_an_xfs_of_another_namespace() {
     if !as_root("a_sync_that_was_put_off_flushes_an_xfs_of_another_namespace") {
         return;
     }
+    let _apart = Apart::from_others(Kind::Each);
     for is_in_sight in [false, true] {
         let (disk, stage) = (Disk::new("xfs", 320), Stage::new("elsewhere"));
         let device = disk.device();

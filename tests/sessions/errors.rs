@@ -2,7 +2,7 @@
 //! tmpfs of limited size.
 
 use super::stage::{as_root, has_four_parts, pass, program, Running, Stage, AS_NOBODY, SYNCLATER};
-use crate::harness::command::{clean, run, LIMIT};
+use crate::harness::command::{clean, copy_program, run, LIMIT};
 use crate::harness::disk::{keep_mounts_private, SmallDisk};
 use crate::wait::until;
 use rustix::process::Signal;
@@ -103,7 +103,7 @@ fn a_lost_write_at_the_end_fails_a_command_that_succeeded() {
 fn lossy(as_whom: &[&str], disk: &SmallDisk, stage: &Stage) -> Running {
     for copy in [SYNCLATER.as_ref(), program("demand").as_path()] {
         let name = Path::new(copy).file_name().expect("a name");
-        std::fs::copy(copy, stage.work().join(name)).expect("a copy");
+        copy_program(copy, stage.work().join(name));
     }
     if as_whom.is_empty() {
         for dir in ["work", "run", "state"] {

@@ -193,10 +193,11 @@ impl Stage {
         let run = format!("SYNCLATER_RUN_DIR={}", self.run_dir().display());
         let entries = std::fs::read_dir("/proc").expect("/proc").flatten();
         let pids = entries.filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
+        let copy = self.file("synclater");
         let is_it = |pid: &i32| {
             let exe = std::fs::read_link(format!("/proc/{pid}/exe"));
             let environ = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-            exe.is_ok_and(|x| x == Path::new(SYNCLATER))
+            exe.is_ok_and(|x| x == Path::new(SYNCLATER) || x == copy)
                 && environ.split(|b| *b == 0).any(|v| v == run.as_bytes())
         };
         pids.filter(is_it).filter_map(Pid::from_raw).collect()

@@ -9,7 +9,9 @@ use crate::follow::{
 use crate::harness::command::{run, Outcome, LIMIT};
 use crate::harness::disk::{Disk, SlowDisk};
 use crate::harness::limits::{count, is_root, needs_net, needs_root, seed, skip};
-use crate::sessions::stage::{as_root, pass, program, progress, Running, Stage, SYNCLATER};
+use crate::sessions::stage::{
+    as_root, pass, program, progress, Running, Stage, AS_NOBODY, SYNCLATER,
+};
 use crate::wait::until;
 use rustix::process::{kill_process, Pid, Signal};
 use serde_json::{json, Value};
@@ -309,6 +311,31 @@ fn without_rights_it_says_what_no_program_gains_any_more() {
 }
 
 /// Ends with our own status, and says why.
+/// Without the right to count in the kernel whoever lacks the library is suspected.
+#[test]
+fn whom_the_net_answers_is_not_said_to_escape() {
+    let name = "whom_the_net_answers_is_not_said_to_escape";
+    if !needs_net(name) || !as_root(name) {
+        return;
+    }
+    let stage = Stage::for_nobody("net-suspects");
+    let report = stage.file("report.json");
+    std::fs::write(&report, "").expect("a report");
+    crate::sessions::stage::give_to_nobody(&report);
+    let mut command = stage.with_folders(AS_NOBODY[0]);
+    command.args(&AS_NOBODY[1..]).arg(SYNCLATER);
+    command.args(["run", "--quiet", "--net"]).args(stage.json());
+    command
+        .arg("--")
+        .arg(program("hammer_static"))
+        .arg(stage.work());
+    // So many that it is looked at meanwhile.
+    run(command.args(["1", "40000"])).must_succeed();
+    let report = stage.report();
+    assert!(report["skipped"].as_u64() > Some(30_000), "{report:#}");
+    assert_eq!(report["escaped"], json!([]), "{report:#}");
+}
+
 fn is_refused(outcome: &Outcome, why: &str) {
     assert_eq!(outcome.status.code(), Some(125), "{outcome}");
     assert!(outcome.stderr.contains("cannot cast the net"), "{outcome}");

@@ -16,6 +16,7 @@ mod ledger;
 mod model;
 mod mounts;
 mod numbers;
+mod rings;
 mod strangers;
 mod told;
 mod unreadable;

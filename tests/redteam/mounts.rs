@@ -506,6 +506,31 @@ fn threads_that_unmount_at_the_same_moment_are_both_made_room_for() {
     ends_well(&stage, &mut scribe);
 }
 
+/// Each asks the supervisor once (a look at what is mounted there), however many wait beside it.
+#[test]
+fn threads_that_unmount_at_once_take_turns() {
+    if !as_root("threads_that_unmount_at_once_take_turns") {
+        return;
+    }
+    const THREADS: usize = 48;
+    let stage = Stage::new("turns");
+    let (log, at) = (stage.file("asked"), stage.work());
+    let script = "mkdir $(seq $N) && for k in $(seq $N); do mount --bind . $k || exit 9; done
+        exec \"$@\" $(seq $N)";
+    let mut command = stage.with_folders("unshare");
+    command.env("N", THREADS.to_string()).current_dir(&at);
+    command.args(["-m", "--propagation", "private", "bash", "-c", script, "0"]);
+    command.args([SYNCLATER, "run", "--quiet", "-u", "exit", "--"]);
+    command.args(["strace", "-f", "-qq", "-e", "trace=statx", "-o"]);
+    command.arg(&log).args(["python3", "-c"]);
+    command.arg(include_str!("at_once.py"));
+    let outcome = run(&mut command).must_succeed();
+    assert_eq!(outcome.stdout.trim(), "0", "{outcome}");
+    let calls = crate::harness::trace::calls_in(&log);
+    let asked = { calls.iter() }.filter(|call| call.arguments.contains("NO_AUTOMOUNT"));
+    assert_eq!(asked.count(), THREADS);
+}
+
 #[test]
 fn an_umount_beside_programs_that_fork_all_the_time_is_not_refused() {
     if !as_root("an_umount_beside_programs_that_fork_all_the_time_is_not_refused") {

@@ -56,7 +56,7 @@ static uint64_t let_go(unsigned level, const char *path, long flags)
 }
 
 /* Whether what was asked about MOUNT stands no more: a slot has room for one such question, and
- * another thread has put its own there. */
+ * another thread, or process where a slot is shared, has put its own there. */
 static int is_disturbed(unsigned level, uint64_t mount)
 {
 	struct sl_slot *s;
@@ -98,27 +98,77 @@ static void hold_again(const char *path)
 	raw1(NR_close, fd);
 }
 
-#define THREADS 64 /* that unmount at once, at most */
+#define TIMES 64 /* that it is asked, at most */
+
+/* The thread that unmounts, of those of this process: they have one slot, and take turns. A fork
+ * inherits the number of one that is not its own. */
+static uint32_t turn;
+
+#define STALLS 40 /* of 250 ms, that a turn lasts at most but for what is being settled */
+
+static int is_asking(unsigned n)
+{
+	struct sl_slot *s;
+	unsigned i, any = 0;
+
+	for (i = 0; i < n; i++) {
+		shard_of(i, &s);
+		any |= LOAD(s->umount) == SL_UMOUNT_ASKED && sl_lease_runs(sl.level[i].page);
+	}
+	return (int)any;
+}
+
+static int is_a_thread_of_ours(uint32_t tid)
+{
+	return raw3(NR_tgkill, raw0(NR_getpid), tid, 0) != -ESRCH_;
+}
+
+/* Waits until no other thread unmounts, and returns ours. It may be ours already: a signal's
+ * handler unmounts, or jumped out of one. From one whose umount has no end it is taken. */
+static uint32_t take_turn(unsigned n)
+{
+	uint32_t us = (uint32_t)raw0(NR_gettid), who, last = 0;
+	int stalls = 0;
+
+	while ((who = LOAD(turn)) != us) {
+		if (who != last)
+			stalls = 0;
+		last = who;
+		if ((!who || stalls >= STALLS || !is_a_thread_of_ours(who)) && CAS(turn, who, us))
+			break;
+		if (who && sl_futex_wait(&turn, who, 250) == -ETIMEDOUT_ && !is_asking(n))
+			stalls++;
+	}
+	return us;
+}
+
+static void give_turn_back(uint32_t us)
+{
+	if (CAS(turn, us, 0))
+		raw3(NR_futex, &turn, 1 /* FUTEX_WAKE */, 1);
+}
 
 /* The umount of what each of N sessions has let go of. */
 static long umount_let_go(unsigned n, long nr, const char *path, long flags)
 {
-	unsigned i, turn, disturbed = 1;
+	unsigned i, asked, disturbed = 1;
+	uint32_t us = take_turn(n);
 	uint64_t mount;
 	long r = -EBUSY_;
 
-	for (turn = 1; turn <= THREADS && disturbed; turn++) {
+	for (asked = 1; asked <= TIMES && disturbed; asked++) {
 		mount = 0;
 		for (i = 0; i < n; i++)
 			mount = let_go(i, path, flags);
-		/* Another thread's answer says nothing of ours, and a lazy umount is refused nowhere. */
-		if (turn < THREADS && any_is_disturbed(n, mount))
+		/* Another's answer says nothing of ours, and a lazy umount is refused nowhere. */
+		if (asked < TIMES && any_is_disturbed(n, mount))
 			continue;
 		r = raw6(nr, path, flags, 0, 0, 0, sl_cookie());
 		disturbed = r == -EBUSY_ && any_is_disturbed(n, mount);
 	}
 	for (i = 0; i < n; i++)
 		over(i);
+	give_turn_back(us);
 	if (UNLIKELY(is_error(r) && sl_any_stripped()))
 		hold_again(path);
 	return r;

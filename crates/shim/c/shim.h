@@ -69,6 +69,7 @@ extern char **environ __attribute__((weak));
 
 #define EPERM_  1
 #define ENOENT_ 2
+#define ESRCH_  3
 #define EBADF_  9
 #define ENOMEM_ 12
 #define EACCES_ 13
@@ -80,6 +81,7 @@ extern char **environ __attribute__((weak));
 #define ENAMETOOLONG_ 36
 #define ENOSYS_ 38
 #define EOPNOTSUPP_ 95
+#define ETIMEDOUT_ 110
 
 #define AT_FDCWD_   (-100)
 #define O_ACCMODE_  3
@@ -165,6 +167,7 @@ extern struct state {
 	uint32_t outside; /* it has a seccomp filter of its own, or could not join: all is real */
 	uint32_t followed; /* what the victim executes is reached, too (gate only) */
 	uint32_t keeps_sync; /* O_SYNC is not taken off: it may write unseen (gate only) */
+	uint32_t began_as; /* the process in which it was set up: no fork of that (library only) */
 	uint64_t pid_ns;   /* number of our pid namespace, where somebody told us; 0: look */
 	struct level level[LEVELS_MAX];
 } sl;

@@ -108,6 +108,7 @@ pub const MADE: &[Made] = &[
     made("futex", 202, 240, &[Any, Is(1), Is(1)]),
     made("clock_gettime", 228, 403, &[Is(0)]),
     made("tgkill", 234, 270, &[Any, Any, Is(23)]),
+    if_possible(made("tgkill", 234, 270, &[Any, Any, Is(0)])),
     made("openat", 257, 295, &[Any, Any, Within(!O_CREAT), Is(0)]),
     made("readlinkat", 267, 305, &[]),
     made("sync_file_range", 277, 314, &[]),

@@ -113,7 +113,7 @@ pub const KEPT_WORDS: [&str; 11] = [
     "the file system could not be told",
     "sync() where a file system must stay real",
     "O_SYNC that could not be taken off",
-    "asynchronous, and this libc gives no way to put it off",
+    "asynchronous, and of a kind that cannot be put off",
     "the file system is mounted in another mount namespace alone",
 ];
 

@@ -245,9 +245,8 @@ impl Threads {
                 Verdict::Answered(answer) => self.end(seat, &call, answer),
                 Verdict::Made(making) => self.end(seat, &call, self.make(making)),
                 Verdict::Unmounts(unmounting) => {
-                    self.desk.get_out_of_the_way(&unmounting);
-                    self.end(seat, &call, Answer::Itself);
-                    self.desk.see_it_made(&unmounting);
+                    let made = || self.end(seat, &call, Answer::Itself);
+                    self.desk.unmount(&unmounting, made);
                 }
             }
         }

@@ -9,6 +9,7 @@
 //! event that was lost.
 
 mod books;
+mod umounts;
 
 use super::visitor::{Visitor, Visitors};
 use super::Terms;
@@ -18,14 +19,13 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
-use std::time::Duration;
 use synclater_model::reach::filter::{asked, telling_argument, Asked};
 use synclater_model::reach::maps::{self, Mapping};
 use synclater_shim::page::{self, Kept, Page, Slots};
-use synclater_sys::mount::{id_of_fd, what_is, MNT_ID};
 use synclater_sys::remote::Memory;
 use synclater_sys::seccomp::{check_fsync, has_x32, sync_range, Answer, Call};
-use synclater_sys::wait;
+use umounts::Turns;
+pub use umounts::Unmounting;
 
 /// What is to be done about a call.
 pub enum Verdict {
@@ -35,15 +35,6 @@ pub enum Verdict {
     Made(Making),
     /// It is made by the program, once nothing of ours stands in the way.
     Unmounts(Unmounting),
-}
-
-/// A umount that somebody is about to make.
-pub struct Unmounting {
-    slot: usize,
-    tid: u32,
-    number: u32,
-    /// What is mounted there, and the mount.
-    what: (u64, u64),
 }
 
 /// A call that is made for somebody, or answered at once: what is open for it is closed behind.
@@ -57,12 +48,6 @@ pub struct Making {
     shard: usize,
 }
 
-/// How often is looked whether the supervisor lives, and whether a call was made.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
-const LOOK_AGAIN: Duration = Duration::from_millis(1);
-/// At how many looks a program runs before it is on its way back.
-const RUNS: u32 = 50;
-
 /// How far a call had come when its answerer ended: it was counted.
 pub const COUNTED: u64 = 1;
 /// So was what becomes of it.
@@ -71,6 +56,7 @@ pub const ALL_COUNTED: u64 = 2;
 /// Where it is decided.
 pub struct Desk {
     terms: Terms,
+    turns: Turns,
 }
 
 /// What a request is about.
@@ -95,7 +81,8 @@ impl Desk {
     /// With the terms of a session.
     #[must_use]
     pub fn new(terms: Terms) -> Desk {
-        Desk { terms }
+        let turns = Turns::default();
+        Desk { terms, turns }
     }
 
     fn page(&self) -> &'static Page {
@@ -326,76 +313,6 @@ impl Desk {
         }
         { debts.into_iter() }.for_each(|(fs, class)| self.owe(fs, class));
         Ok(if has_gap { Err(Errno::NOMEM) } else { Ok(()) })
-    }
-
-    /// umount: as the library (crates/shim/c/mounts.c), has the supervisor settle the file system
-    /// and let go of it.
-    fn of_mount(&self, visitor: &Visitor, call: &Call) -> Option<Verdict> {
-        const UMOUNT_NOFOLLOW: u64 = 8;
-        if self.terms.shared.lease_is_over() {
-            return None;
-        }
-        let path = text_at(call.tid, call.arguments[0])?;
-        let stays_on_link = call.arguments[1] & UMOUNT_NOFOLLOW != 0;
-        let point = visitor.open(&path, stays_on_link).ok()?;
-        let (number, _) = what_is(&point).ok()?;
-        let mount = id_of_fd(&point, MNT_ID).unwrap_or(0);
-        drop(point);
-        let slot = visitor.place(self.slots());
-        let unmounting = Unmounting {
-            slot,
-            tid: call.tid,
-            number: call.number,
-            what: (number, mount),
-        };
-        self.ask_for_umount(&unmounting);
-        Some(Verdict::Unmounts(unmounting))
-    }
-
-    fn ask_for_umount(&self, of: &Unmounting) {
-        let at = &self.slots().slot[of.slot];
-        at.umount_dev.store(of.what.0, SeqCst);
-        at.umount_mount.store(of.what.1, SeqCst);
-        at.umount.store(page::UMOUNT_ASKED, SeqCst);
-        self.ring();
-    }
-
-    /// Waits until nothing of ours stands in the way. As in the library: threads of one process
-    /// have one slot, and another one's answer says nothing of this.
-    pub fn get_out_of_the_way(&self, of: &Unmounting) {
-        const THREADS: u32 = 64; // that unmount at once, at most
-        let at = &self.slots().slot[of.slot];
-        let is_over = || self.terms.shared.lease_is_over();
-        for _ in 0..THREADS {
-            while at.umount.load(SeqCst) == page::UMOUNT_ASKED && !is_over() {
-                wait::sleep_on(&at.umount, page::UMOUNT_ASKED, LOOK_EVERY);
-            }
-            let is_told = at.umount.load(SeqCst) == page::UMOUNT_READY;
-            if is_over() || (is_told && at.umount_mount.load(SeqCst) == of.what.1) {
-                return;
-            }
-            self.ask_for_umount(of);
-        }
-    }
-
-    /// Waits until the call was made, and says so.
-    pub fn see_it_made(&self, of: &Unmounting) {
-        let number = of.number.to_string();
-        let (mut runs, mut looks) = (0, 0);
-        while runs < RUNS && !self.terms.shared.lease_is_over() {
-            let text = std::fs::read_to_string(format!("/proc/{}/syscall", of.tid));
-            match text.unwrap_or_default().split_whitespace().next() {
-                // On its way there, or back.
-                Some("running") => runs += 1,
-                Some(its) if its == number => runs = 0,
-                _ => break,
-            }
-            looks += 1;
-            std::thread::sleep(if looks < RUNS { LOOK_AGAIN } else { LOOK_EVERY });
-        }
-        let word = &self.slots().slot[of.slot].umount;
-        word.store(page::UMOUNT_OVER, SeqCst);
-        self.ring();
     }
 
     /// Calls that are counted, and made by the program itself.

@@ -1,0 +1,101 @@
+//! Rings of io_uring of which the kernel takes what the library has looked at later, or elsewhere.
+
+use super::*;
+use crate::harness::disk::Disk;
+use crate::sessions::stage::{as_root, program};
+
+/// A command in a session that owes already where it asks for more: behind so many requests, of
+/// which those are real that come before the ledger has the file system.
+fn warm_command(stage: &Stage, way: &str) -> Command {
+    warm_command_on(&stage.work(), stage, way)
+}
+
+fn warm_command_on(dir: &Path, stage: &Stage, way: &str) -> Command {
+    let file = dir.join("ring");
+    let script = "\"$0\" \"$1\" 1 20003; shift; exec \"$@\"";
+    let mut command = session(stage, &["--until", "exit"]);
+    command.args(["sh", "-c", script]);
+    command.arg(program("hammer")).arg(dir);
+    command.arg(program("rings_uring")).arg(file).arg(way);
+    command
+}
+
+/// Whether the only session owes anything.
+fn owes(stage: &Stage) -> bool {
+    stage.sessions()[0]["oldest_s"].is_number()
+}
+
+#[test]
+fn what_the_kernel_left_in_a_ring_is_owed_as_of_when_it_is_taken() {
+    let stage = Stage::new("in-part");
+    let mut ring = Running::start(&stage, warm_command(&stage, "part"));
+    assert_eq!(ring.hear(), "part");
+    assert!(owes(&stage));
+    let id = stage.sessions()[0]["id"]
+        .as_str()
+        .expect("an id")
+        .to_owned();
+    run(&mut stage.synclater(&["settle", &id])).must_succeed();
+    assert!(!owes(&stage), "{:#?}", stage.sessions());
+    ring.tell("on");
+    assert_eq!(ring.hear(), "rest");
+    assert!(owes(&stage), "{:#?}", stage.sessions());
+    ring.tell("on");
+    ends_well(&stage, &mut ring);
+}
+
+/// Nothing of such a program is put off any more.
+#[test]
+fn what_the_kernel_left_in_a_ring_is_real_behind_a_seccomp_filter() {
+    if !as_root("what_the_kernel_left_in_a_ring_is_real_behind_a_seccomp_filter") {
+        return;
+    }
+    let (disk, stage) = (Disk::new("ext4", 64), Stage::new("filtered"));
+    let command = warm_command_on(disk.path(), &stage, "filtered");
+    let mut ring = Running::start(&stage, command);
+    assert_eq!(ring.hear(), "part");
+    ring.tell("on");
+    assert_eq!(ring.hear(), "rest");
+    let [kept, written] = [disk.cut().path(), disk.path()].map(|dir| {
+        let file = std::fs::metadata(dir.join("ring"));
+        file.map_or(0, |m| m.len())
+    });
+    assert_eq!(kept, written);
+    ring.tell("on");
+    ends_well(&stage, &mut ring);
+}
+
+/// A thread of the kernel's looks in its maker's descriptors, and the library in the child's.
+#[test]
+fn what_a_child_asks_of_its_parents_polled_ring_stays_real() {
+    for (way, real) in [("own", None), ("parents", Some(10))] {
+        let stage = Stage::new("polled");
+        run(&mut warm_command(&stage, way)).must_succeed();
+        let report = stage.report();
+        assert_eq!(report["requests"], 20003 + 10, "{report:#}");
+        let kept = &report["kept_real"]["asynchronous, and of a kind that cannot be put off"];
+        assert_eq!(kept.as_u64(), real, "{way}: {report:#}");
+    }
+}
+
+/// The kernel changes no entry, so a program may prepare them once.
+#[test]
+fn entries_that_are_prepared_once_are_requests_each_time() {
+    let stage = Stage::new("once");
+    let mut ring = Running::start(&stage, warm_command(&stage, "once"));
+    assert_eq!(ring.hear(), "once");
+    stage
+        .ask(&["set", &stage.id(), "--until", "now"])
+        .must_succeed();
+    ring.tell("on");
+    ends_well(&stage, &mut ring);
+    let report = stage.report();
+    // Half of the 8 entries are hints; the dial is at `now` for the last two of five rounds.
+    assert_eq!(report["requests"], 20003 + 5 * 4, "{report:#}");
+    assert_eq!(report["hints"], 5 * 4, "{report:#}");
+    assert_eq!(
+        report["kept_real"]["the dial was at now"],
+        2 * 4,
+        "{report:#}"
+    );
+}

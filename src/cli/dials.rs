@@ -132,7 +132,8 @@ impl Wanted {
         start: Reading,
         escapes: impl FnOnce() -> Escapes,
     ) -> anyhow::Result<Supervisor> {
-        let ledger = ledger(&self);
+        super::needs_time("make a session", &start, NOT_STARTED)?;
+        let (ledger, no_ledger) = ledger(&self);
         let rules = self.rules;
         let users = Users::asked_for_by(rules.as_ref());
         let mut compiled = compile::compile(&rules.clone().unwrap_or_default(), self.until, &users);
@@ -149,17 +150,8 @@ impl Wanted {
             // Mostly a matter of the memory that it shares.
             let above = belongings.memory.parent();
             let place = { above }.filter(|p| *p != belongings.dir).unwrap_or(&run);
-            let try_ = match Errno::from_io_error(&e) {
-                Some(Errno::MFILE | Errno::NFILE) => "raise the limit of open files (ulimit -n)",
-                Some(Errno::FBIG) => "raise the limit of the size of files (ulimit -f)",
-                _ => "free space there, or name another folder in SYNCLATER_RUN_DIR",
-            };
-            Trouble::new(
-                format!("cannot make {what} in {}", place.display()),
-                e.to_string(),
-                try_,
-                NOT_STARTED,
-            )
+            let what = format!("cannot make {what} in {}", place.display());
+            Trouble::new(what, e.to_string(), remedy_of(&e), NOT_STARTED)
         };
         let door = door_name();
         let shared = Shared::create(&belongings.memory, &compiled, &door, start);
@@ -183,6 +175,9 @@ impl Wanted {
             ends: self.for_.map(|t| Instant::now() + t),
             started: humantime::format_rfc3339_seconds(std::time::SystemTime::now()).to_string(),
         };
+        if let Some(trouble) = no_ledger {
+            super::say(&format!("{trouble}\n"));
+        }
         let parts = Parts {
             plan,
             shared: Box::leak(Box::new(shared)),
@@ -199,31 +194,28 @@ impl Wanted {
     }
 }
 
-fn ledger(wanted: &Wanted) -> Option<Ledger> {
+/// What to try where something of a session cannot be made.
+fn remedy_of(e: &std::io::Error) -> &'static str {
+    match Errno::from_io_error(e) {
+        Some(Errno::MFILE | Errno::NFILE) => "raise the limit of open files (ulimit -n)",
+        Some(Errno::FBIG) => "raise the limit of the size of files (ulimit -f)",
+        _ => "free space there, or name another folder in SYNCLATER_RUN_DIR",
+    }
+}
+
+/// The ledger, or why there is none where a dial would need one.
+fn ledger(wanted: &Wanted) -> (Option<Ledger>, Option<Trouble>) {
     // Who is a member, and what it has open, is read in /proc.
     let opened = crate::cli::needs_proc("put requests off").and_then(|()| Ledger::open());
-    match opened {
-        Ok(ledger) => Some(ledger),
-        Err(trouble) => {
-            let relaxes = |u: Until| u != Until::Now && u != Until::Never;
-            let any = relaxes(wanted.until)
-                || wanted
-                    .rules
-                    .as_ref()
-                    .is_some_and(|r| r.dials().into_iter().any(relaxes));
-            if any {
-                let state = wanted.state;
-                crate::cli::say(&format!(
-                    "{}\n",
-                    Trouble {
-                        state: state.into(),
-                        ..trouble
-                    }
-                ));
-            }
-            None
-        }
-    }
+    let trouble = match opened {
+        Ok(ledger) => return (Some(ledger), None),
+        Err(trouble) => trouble,
+    };
+    let relaxes = |u: Until| u != Until::Now && u != Until::Never;
+    let mut dials = wanted.rules.iter().flat_map(|r| r.dials());
+    let any = relaxes(wanted.until) || dials.any(relaxes);
+    let state = wanted.state.into();
+    (None, any.then_some(Trouble { state, ..trouble }))
 }
 
 /// The dials that are possible without a ledger: nothing may owe that would have to be settled.

@@ -32,6 +32,7 @@ use std::ffi::OsString;
 use std::io::IsTerminal;
 use synclater_model::report::message::Trouble;
 use synclater_model::report::text::shown;
+use synclater_sys::clock::Reading;
 
 /// Status of a usage or internal error, or of a run whose settling failed.
 pub const OURS: i32 = 125;
@@ -205,6 +206,26 @@ pub fn needs_proc(verb: &str) -> Result<(), Trouble> {
     Err(Trouble::new(format!("cannot {verb}"), why, try_, state))
 }
 
+/// Whether time goes as fast as the kernel says, since `start`.
+///
+/// # Errors
+/// A [`Trouble`] where it does not: what is put off would be settled at another time.
+pub fn needs_time(verb: &str, start: &Reading, state: &'static str) -> Result<(), Trouble> {
+    let Some(speed) = start.wrong_speed() else {
+        return Ok(());
+    };
+    let preload = std::env::var("LD_PRELOAD").unwrap_or_default();
+    Err(Trouble::new(
+        format!("cannot {verb}"),
+        format!(
+            "time goes at {speed:.2} of its speed for this program (LD_PRELOAD: {preload:?}); \
+             libfaketime does that"
+        ),
+        "synclater run -- faketime TIME COMMAND, not faketime TIME synclater run -- COMMAND",
+        state,
+    ))
+}
+
 /// Clears away what dead sessions left, and says so.
 pub fn clear_stale() -> Vec<Cleared> {
     let cleared = crate::session::stale::clear();
@@ -220,20 +241,24 @@ pub fn tell_cleared(cleared: &[Cleared]) -> bool {
         } else if !c.is_whole() {
             let list = c.failed.join(", ");
             let why = match &c.error {
-                None => format!("{list} is not mounted here any more"),
+                None => format!(
+                    "{list} is not mounted here any more, or there is no folder on it in which you \
+                     may make a file (HOME, TMPDIR)"
+                ),
                 Some(name) if list.is_empty() => {
                     format!("{name}: writes were lost, on a file system that was unmounted since")
                 }
                 Some(name) => format!("{name} on {list}: writes were lost"),
             };
+            let look = "look at `dmesg` for write errors, and at what it wrote";
+            let way = match c.error.is_none() {
+                true => "`TMPDIR=FOLDER synclater settle`, with a folder of yours there; or ",
+                false => "",
+            };
             let trouble = Trouble::new(
                 format!("session {} ended without settling", c.id),
                 why,
-                format!(
-                    "look at `dmesg` for write errors, and at what it wrote; then \
-                     `synclater status --forget {}`",
-                    c.id
-                ),
+                format!("{way}{look}; then `synclater status --forget {}`", c.id),
                 format!(
                     "its ledger entry {} stays open; nothing of it is relaxed any more",
                     c.entry.display()

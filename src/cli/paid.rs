@@ -1,5 +1,6 @@
 //! Whether what a dead session owed is settled, by its keeper or by somebody in its place.
 
+use crate::session::orphans::Silence;
 use crate::session::stale::{Debt, Debtor};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -11,9 +12,21 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// Waits as long as somebody settles what a dead session owed, for `patience` at most.
 pub fn wait_for(debtor: &Debtor, patience: Duration) {
     let begun = Instant::now();
+    let mut silence = Silence::begin();
     while debtor.debt() == Ok(Debt::BeingPaid) && begun.elapsed() < patience {
+        if silence.ends() {
+            say_that_it_waits(debtor.id());
+        }
         sleep(PAUSE);
     }
+}
+
+/// Says for whom it is waited.
+pub fn say_that_it_waits(id: &str) {
+    super::say(&format!(
+        "synclater: session {id} has been killed, and its keeper, or another command, settles: \
+         waiting for that\n"
+    ));
 }
 
 /// Whether all that a dead session owed is settled, after [`wait_for`]; says why not.

@@ -17,6 +17,7 @@ use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 use synclater_model::report::message::Trouble;
+use synclater_sys::clock::Reading;
 use synclater_sys::mount;
 
 /// Makes durable what was asked for so far: of one session, of file systems, or of all sessions.
@@ -61,6 +62,7 @@ EXAMPLES
 /// # Errors
 /// Those of the output; what could not be settled is told, and gives the status 125.
 pub fn run(args: &Args) -> anyhow::Result<i32> {
+    super::needs_time("settle", &Reading::now(), NOT_KNOWN)?;
     // First: one that ends while others are settled may leave something behind.
     let debtors = args.what.is_empty().then(listed);
     let cleared = super::clear_stale();
@@ -70,7 +72,7 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
         Some(Ok(debtors)) => all(debtors, &cleared)?,
         Some(Err(trouble)) => {
             super::say(&format!("{trouble}\n"));
-            let _ = settle_orphans();
+            let _ = settle_orphans(&cleared);
             false
         }
     };
@@ -93,7 +95,7 @@ fn each(what: &[String]) -> anyhow::Result<bool> {
 /// Settles what these sessions owe, but for those that were `cleared` just now, and what others owe
 /// that are gone. Whether all could be settled.
 fn all(mut debtors: Vec<Debtor>, cleared: &[Cleared]) -> anyhow::Result<bool> {
-    let mut is_whole = settle_orphans();
+    let mut is_whole = settle_orphans(cleared);
     // What became of a dead one was told just now.
     debtors.retain(|d| !cleared.iter().any(|c| c.id == d.id()));
     if debtors.is_empty() && is_whole && are_settled(cleared) {
@@ -239,12 +241,12 @@ fn is_gone(id: &str, patience: Duration, is_going: impl Fn(&Living) -> bool) -> 
 }
 
 /// Settles what sessions owe that are gone without a trace. Whether all of the ledger could be
-/// read, and is durable.
-fn settle_orphans() -> bool {
+/// read, and is durable. What was `tried` just now is not tried again.
+fn settle_orphans(tried: &[Cleared]) -> bool {
     match Ledger::existing() {
         Ok(None) => true,
         Ok(Some(ledger)) => {
-            let (cleared, unread) = orphans::settle_all(&ledger);
+            let (cleared, unread) = orphans::settle_all(&ledger, tried, paid::say_that_it_waits);
             { unread.iter() }.for_each(|u| super::say(&format!("{}\n", u.trouble())));
             tell_of_the_cut(&ledger);
             super::tell_cleared(&cleared) && unread.is_empty()
@@ -315,7 +317,8 @@ fn path(name: &str) -> Result<String, Trouble> {
         None => told::note_without_ledger(errno, Some(fd)),
     };
     // First: they are told by nobody else.
-    let left = { ledger.as_ref() }.map(|ledger| orphans::settle_on(ledger, on_it.as_fd()));
+    let settle_on = |ledger| orphans::settle_on(ledger, on_it.as_fd(), paid::say_that_it_waits);
+    let left = ledger.as_ref().map(settle_on);
     let (cleared, unread) = left.unwrap_or_default();
     { unread.iter() }.for_each(|u| super::say(&format!("{}\n", u.trouble())));
     super::tell_cleared(&cleared);

@@ -2,7 +2,7 @@
 
 use crate::session::ledger::{Filed, Ledger, Unread};
 use crate::session::stale::{self, life_of, was_cut, Life};
-use crate::session::{control, dirs};
+use crate::session::{closing, control, dirs};
 use synclater_model::ledger::{cut_sessions, render_status, status_json, Boot, Entry};
 use synclater_model::report::message::Trouble;
 use synclater_model::report::text::shown;
@@ -83,13 +83,17 @@ fn unsettled(entries: &[Entry], boot: &str, ledger: &Ledger) -> Result<(), Troub
     {
         let list: Vec<String> = e.filesystems.iter().map(|f| shown(&f.mount)).collect();
         let (id, all, each) = (&e.id, list.join(", "), list.join(" "));
+        let yet = match life_of(e, ledger) {
+            Life::Lives => " yet (its keeper, or another command, may be at it: look again later)",
+            Life::Ended | Life::NotKnown => "",
+        };
         let what = match list.is_empty() {
             true => format!(
                 "{id}: writes were lost, on a file system that was unmounted since (`dmesg` tells);"
             ),
             false => format!(
-                "{id}: ended without settling {all}, or writes were lost there (`dmesg` tells); \
-                 run `synclater settle {each}`,"
+                "{id}: ended without settling {all}{yet}, or writes were lost there \
+                 (`dmesg` tells); run `synclater settle {each}`,"
             ),
         };
         super::print(&format!(
@@ -115,7 +119,7 @@ fn forget(id: &str, filed: &[Filed], ledger: Option<&Ledger>) -> anyhow::Result<
     let Some((ledger, known)) = known else {
         return Err(trouble("no cut session has this name".into()).into());
     };
-    let closed = ledger.close_here(known);
+    let closed = closing::close(known, ledger);
     closed.map_err(|e| trouble(e.to_string()))?;
     stale::forget(&known.entry);
     super::print(&format!("{id}: forgotten\n"))?;

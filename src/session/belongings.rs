@@ -37,6 +37,8 @@ pub struct Belongings {
     pub memory: PathBuf,
     /// Locked as long as the file is open, here or in the keeper.
     pub lock: Arc<File>,
+    /// Where the lock file says whether there is an entry.
+    mark_at: u64,
 }
 
 /// Where the session in `dir` has its memory, as its lock file says.
@@ -133,6 +135,63 @@ pub fn without_mount(folder_id: &str) -> &str {
         .map_or(folder_id, |(file, _)| file)
 }
 
+/// What a lock file says of an entry in the ledger.
+const ENTRY: u8 = b'1';
+const NO_ENTRY: u8 = b'0';
+
+/// What a lock file says of an entry.
+struct Mark {
+    /// Where it does.
+    at: u64,
+    has_entry: bool,
+    /// In which boot; empty where it was not told.
+    boot: String,
+}
+
+/// What a lock file of this text says of an entry; `None` where it does not.
+fn mark_in(text: &[u8]) -> Option<Mark> {
+    let behind = text.iter().position(|b| *b == b'\n')? + 1;
+    let (_, rest) = split_at_nul(&text[behind..])?;
+    let (_, rest) = split_at_nul(rest)?;
+    let (_, rest) = split_at_nul(rest)?;
+    let (mark, boot) = split_at_nul(rest)?;
+    let (boot, _) = split_at_nul(boot)?;
+    let has_entry = match mark {
+        [ENTRY] => true,
+        [NO_ENTRY] => false,
+        _ => return None,
+    };
+    Some(Mark {
+        at: (text.len() - rest.len()) as u64,
+        has_entry,
+        boot: String::from_utf8_lossy(boot).into_owned(),
+    })
+}
+
+/// Whether the session in `dir` has an entry in its ledger, as its lock file says; `None` where it
+/// does not say it. Of another boot no entry is missed: a closed one may have left its mark, since
+/// nobody waits for the disk there, and what was put off then nobody can settle.
+#[must_use]
+pub fn was_entered(dir: &Path) -> Option<bool> {
+    let mark = mark_in(&said_by_lock(dir).ok()?)?;
+    let now = dirs::boot_id();
+    let is_of_another_boot = !mark.boot.is_empty() && !now.is_empty() && mark.boot != now;
+    Some(mark.has_entry && !is_of_another_boot)
+}
+
+/// From now on the entry of the dead session in `dir` may be gone: somebody settles what it says,
+/// and closes it.
+///
+/// # Errors
+/// Those of writing its lock file.
+pub fn is_being_closed(dir: &Path) -> io::Result<()> {
+    let Some(mark) = mark_in(&said_by_lock(dir)?).filter(|mark| mark.has_entry) else {
+        return Ok(());
+    };
+    let lock = File::options().write(true).open(dir.join("lock"))?;
+    lock.write_all_at(&[NO_ENTRY], mark.at)
+}
+
 /// The text of a lock file; none where there is no such file.
 fn said_by_lock(dir: &Path) -> io::Result<Vec<u8>> {
     match std::fs::read(dir.join("lock")) {
@@ -155,25 +214,22 @@ impl Belongings {
     pub fn make(run: &Path, ledger: Option<&Ledger>, filters: u32) -> Result<Belongings, Trouble> {
         let taken = |id: &str| ledger.is_some_and(|l| l.path(id).exists());
         // Locked before it has a name: another command would take an unlocked one for a dead
-        // session's.
-        let (fresh, lock) = spare(run)
-            .map_or_else(|| make_locked(run, UNBORN), Ok)
+        // session's. One of an earlier session may lie in a lower layer of a container's overlay,
+        // which lets no folder of that be renamed (EXDEV).
+        let (id, dir, lock) = { spare(run) }
+            .and_then(|spare| with_name(run, spare, taken).ok())
+            .map_or_else(
+                || make_locked(run, UNBORN).and_then(|fresh| with_name(run, fresh, taken)),
+                Ok,
+            )
             .map_err(|e| cannot_make(run, &e))?;
-        for id in ids().filter(|id| !taken(id)) {
-            let dir = run.join(&id);
-            // Where somebody was faster the folder is not empty, and the next name is tried.
-            if !dir.exists() && std::fs::rename(&fresh, &dir).is_ok() {
-                let lock = Arc::new(lock);
-                LastReport::forget(&id);
-                let memory = format!("{id}.{}.{filters}", random_name());
-                let made = Belongings::with_memory(id, &dir, run, &memory, lock, ledger);
-                return made.inspect_err(|_| {
-                    let _ = std::fs::remove_dir_all(dir);
-                });
-            }
-        }
-        let all = io::Error::other("every session name is taken");
-        Err(cannot_make(run, &all))
+        let lock = Arc::new(lock);
+        LastReport::forget(&id);
+        let memory = format!("{id}.{}.{filters}", random_name());
+        let made = Belongings::with_memory(id, &dir, run, &memory, lock, ledger);
+        made.inspect_err(|_| {
+            remove_folder(&dir);
+        })
     }
 
     fn with_memory(
@@ -191,12 +247,13 @@ impl Belongings {
         }
         let above = if base == run { dir } else { &base };
         let memory = above.join(name);
-        let made = Belongings {
+        let mut made = Belongings {
             id,
             token: random_name(),
             dir: dir.to_path_buf(),
             memory,
             lock,
+            mark_at: 0,
         };
         // Before there is memory: what no lock file names nobody removes.
         made.tell(ledger)?;
@@ -207,7 +264,7 @@ impl Belongings {
 
     /// Has the lock file say where the memory and the ledger lie, and the token: a line, and what
     /// ends with NUL, as a path may hold anything else.
-    fn tell(&self, ledger: Option<&Ledger>) -> Result<(), Trouble> {
+    fn tell(&mut self, ledger: Option<&Ledger>) -> Result<(), Trouble> {
         let mut text = Vec::new();
         let memory = { self.memory.strip_prefix(&self.dir) }.unwrap_or(&self.memory);
         text.extend_from_slice(memory.as_os_str().as_bytes());
@@ -219,13 +276,37 @@ impl Belongings {
         let folder = ledger.and_then(|l| folder_id(l.dir()));
         text.extend_from_slice(folder.unwrap_or_default().as_bytes());
         text.push(0);
+        self.mark_at = text.len() as u64;
+        text.extend_from_slice(&[NO_ENTRY, 0]);
+        text.extend_from_slice(dirs::boot_id().as_bytes());
+        text.push(0);
         // Never shortened: on a disk mounted with `discard` that waits for the disk.
         { self.lock.write_all_at(&text, 0) }.map_err(|e| cannot_make(&self.dir, &e))
+    }
+
+    /// The session's folder, for whoever settles in its place by its entry; `None` where its name
+    /// is no text.
+    #[must_use]
+    pub fn folder(&self) -> Option<String> {
+        let dir = std::path::absolute(&self.dir).ok()?;
+        dir.into_os_string().into_string().ok()
+    }
+
+    /// Has the lock file say whether the session has an entry in its ledger. Where the page is
+    /// lost, as with a container that was killed and started again, nothing else does.
+    ///
+    /// # Errors
+    /// Those of writing it.
+    pub fn say_entered(&self, has_entry: bool) -> io::Result<()> {
+        let mark = if has_entry { ENTRY } else { NO_ENTRY };
+        self.lock.write_all_at(&[mark], self.mark_at)
     }
 
     /// Gives them back: the session has no files any more. Where it has left processes behind their
     /// memory keeps the name of its folder, which nobody else may have then.
     pub fn give_back(&self, has_left_some: bool) {
+        // The folder is nobody's now, and the next session's before that has written its own text.
+        let _ = self.say_entered(false);
         let _ = std::fs::remove_dir_all(&self.memory);
         let files = std::fs::read_dir(&self.dir).into_iter().flatten().flatten();
         for file in files.filter(|f| f.file_name() != "lock") {
@@ -233,14 +314,29 @@ impl Belongings {
         }
         let spare = self.dir.with_file_name(SPARE);
         if has_left_some || std::fs::rename(&self.dir, spare).is_err() {
-            let _ = std::fs::remove_dir_all(&self.dir);
+            remove_folder(&self.dir);
         }
+    }
+}
+
+/// Also where there is no descriptor left to look for what is in it.
+fn remove_folder(dir: &Path) {
+    let _ = std::fs::remove_file(dir.join("lock"));
+    if std::fs::remove_dir(dir).is_err() {
+        let _ = std::fs::remove_dir_all(dir);
     }
 }
 
 /// No session has these names: they are hidden.
 const SPARE: &str = ".spare";
 const UNBORN: &str = ".new-";
+
+/// What rename(2) says of a folder where there is one that is not empty, or a file.
+const TAKEN: [io::ErrorKind; 3] = [
+    io::ErrorKind::AlreadyExists,
+    io::ErrorKind::DirectoryNotEmpty,
+    io::ErrorKind::NotADirectory,
+];
 
 /// Removes folders of sessions that were killed before they had a name.
 pub fn forget_unborn() {
@@ -257,6 +353,33 @@ fn spare(run: &Path) -> Option<(PathBuf, File)> {
         let _ = std::fs::remove_dir_all(&dir);
     }
     is_private.then_some((dir, lock))
+}
+
+/// Gives a folder the name of a session that no other one has, nor one that is `taken`. Where that
+/// fails the folder is removed.
+fn with_name(
+    run: &Path,
+    (fresh, lock): (PathBuf, File),
+    taken: impl Fn(&str) -> bool,
+) -> io::Result<(String, PathBuf, File)> {
+    let mut failed = io::Error::other("every session name is taken");
+    for id in ids().filter(|id| !taken(id)) {
+        let dir = run.join(&id);
+        if dir.exists() {
+            continue;
+        }
+        match std::fs::rename(&fresh, &dir) {
+            Ok(()) => return Ok((id, dir, lock)),
+            // Somebody was faster: the folder is not empty.
+            Err(e) if TAKEN.contains(&e.kind()) => {}
+            Err(e) => {
+                failed = e;
+                break;
+            }
+        }
+    }
+    let _ = std::fs::remove_dir_all(fresh);
+    Err(failed)
 }
 
 fn cannot_make(dir: &Path, e: &io::Error) -> Trouble {
@@ -286,4 +409,26 @@ fn ids() -> impl Iterator<Item = String> {
     (0..WORDS.len())
         .map(move |k| word(k).to_owned())
         .chain(numbered)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Its entry was gone at the end, and nobody had said so.
+    #[test]
+    fn a_folder_that_is_given_back_has_no_entry() {
+        let run = Path::new("/dev/shm").join(format!("belongings-{}", std::process::id()));
+        DirBuilder::new().create(&run).expect("a run folder");
+        let (dir, lock) = make_locked(&run, UNBORN).expect("a session's folder");
+        let made = Belongings::with_memory("kelp".into(), &dir, &run, "m", Arc::new(lock), None);
+        let made = made.expect("a session's belongings");
+        let here = || was_entered(&dir);
+        assert_eq!(here(), Some(false));
+        made.say_entered(true).expect("the lock file is ours");
+        assert_eq!(here(), Some(true));
+        made.give_back(false);
+        assert_eq!(was_entered(&run.join(SPARE)), Some(false));
+        std::fs::remove_dir_all(&run).expect("the run folder");
+    }
 }

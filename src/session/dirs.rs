@@ -61,16 +61,29 @@ pub fn state_dir() -> Option<PathBuf> {
 }
 
 /// The folder for the shared memory of a session: the session's own where that lies in memory,
-/// otherwise one under /dev/shm, since a page on a disk would be written back at every heartbeat
-/// and could make a victim wait for that disk.
+/// otherwise the first of ours under /dev/shm, since a page on a disk would be written back at
+/// every heartbeat and could make a victim wait for that disk.
 #[must_use]
 pub fn memory_dir(run: &Path) -> PathBuf {
     let shm = Path::new("/dev/shm");
     if mount::is_tmpfs(run) || !mount::is_tmpfs(shm) {
         return run.to_path_buf();
     }
-    shm.join(format!("synclater-{}", process::effective_user()))
+    let user = process::effective_user();
+    let first = shm.join(format!("synclater-{user}"));
+    let others = (2..=NAMES).map(|n| shm.join(format!("synclater-{user}-{n}")));
+    let is_anothers = |dir: &PathBuf| {
+        let seen = dir.symlink_metadata();
+        seen.is_ok_and(|seen| distrust(&seen).is_some())
+    };
+    { std::iter::once(first.clone()).chain(others) }
+        .find(|dir| !is_anothers(dir))
+        .unwrap_or(first)
 }
+
+/// How many names are tried. All user namespaces (those of rootless containers) have one /dev/shm,
+/// and each may have a user of this number.
+const NAMES: u32 = 100;
 
 /// The mode of our folders: root's victims may be other users, who must reach the page.
 #[must_use]
@@ -88,17 +101,19 @@ pub fn mode() -> u32 {
 /// What failed, as a message for the user.
 pub fn make(dir: &Path, what: &str, instead: &str) -> Result<(), Trouble> {
     let made = DirBuilder::new().recursive(true).mode(mode()).create(dir);
-    let trouble = |why: String| {
+    let trouble = |why: String, remedy: &str| {
         Trouble::new(
             format!("cannot use {} as {what}", dir.display()),
             why,
-            format!("make it writable, or name another one in {instead}"),
+            format!("{remedy}, or name another one in {instead}"),
             UNTOUCHED,
         )
     };
-    made.map_err(|e| trouble(e.to_string()))?;
-    let seen = dir.symlink_metadata().map_err(|e| trouble(e.to_string()))?;
-    distrust(&seen).map_or(Ok(()), |why| Err(trouble(why)))
+    let failed = |e: std::io::Error| trouble(e.to_string(), "make it writable");
+    made.map_err(failed)?;
+    let seen = dir.symlink_metadata().map_err(failed)?;
+    let remedy = "make it a folder of yours that nobody else may write";
+    distrust(&seen).map_or(Ok(()), |why| Err(trouble(why, remedy)))
 }
 
 /// Why a folder or file cannot be trusted, if it cannot.
@@ -114,13 +129,19 @@ pub fn distrust(seen: &Metadata) -> Option<String> {
             seen.uid()
         ));
     }
+    // Root's number never stands for others, and root's /proc is not kept busy for that.
+    if user != 0 && may_be_anybody(user) {
+        return Some(format!(
+            "it may be anybody's: {user} stands for all that this user namespace has no number for"
+        ));
+    }
     (seen.mode() & 0o022 != 0)
         .then(|| format!("others may write it (mode {:04o})", seen.mode() & 0o7777))
 }
 
 /// Whether a user's number stands for all that this user namespace does not know (a sandbox's,
-/// say), root among them.
-fn may_be_roots(user: u32) -> bool {
+/// say), root among them; user_namespaces(7).
+fn may_be_anybody(user: u32) -> bool {
     let number = |file| std::fs::read_to_string(file).unwrap_or_default();
     let nobody = number("/proc/sys/kernel/overflowuid").trim().parse() == Ok(user);
     nobody
@@ -133,7 +154,7 @@ fn may_be_roots(user: u32) -> bool {
 #[must_use]
 pub fn distrust_above(seen: &Metadata) -> Option<String> {
     let is_ours = seen.uid() == 0 || seen.uid() == process::effective_user();
-    if !is_ours && !may_be_roots(seen.uid()) {
+    if !is_ours && !may_be_anybody(seen.uid()) {
         return Some(format!("it belongs to user {}", seen.uid()));
     }
     // In a sticky folder nobody renames what is another's.

@@ -38,6 +38,8 @@ pub struct Escapes {
     are_attached: bool,
     /// Whether a tracer tells of every program that it does not reach.
     are_followed: bool,
+    /// Whether the net sees what programs without the library ask for.
+    are_netted: bool,
     /// What was found when everybody was about to be let go of.
     last: Option<Vec<Escape>>,
     /// Why there is nothing that watches, where that is so.
@@ -70,6 +72,7 @@ impl Escapes {
             syncs,
             are_attached: false,
             are_followed: false,
+            are_netted: false,
             last: None,
             error,
             unmapped: BTreeMap::new(),
@@ -116,13 +119,19 @@ impl Escapes {
         self.are_followed = yes;
     }
 
+    /// The net sees what programs without the library ask for: nobody is suspected for want of it.
+    pub fn are_netted(&mut self) {
+        self.are_netted = true;
+    }
+
     /// Looks for processors that have come back; where there are no rings, for processes without
     /// the library.
     pub fn look_around(&mut self, rules: Option<&RuleSet>) {
         if let Some(syncs) = &mut self.syncs {
             syncs.look_for_processors();
         }
-        if self.syncs.is_none() && !self.are_attached && !self.are_followed {
+        let are_reached = self.are_attached || self.are_followed || self.are_netted;
+        if self.syncs.is_none() && !are_reached {
             let found = unmapped(rules);
             self.unmapped.extend(found.into_iter().map(|e| (e.pid, e)));
         }

@@ -15,6 +15,7 @@ use rustix::fs::{flock, renameat_with, FlockOperation, Mode, OFlags, RenameFlags
 use rustix::io::Errno;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use synclater_model::ledger::{is_name, Entry};
 
@@ -79,6 +80,8 @@ pub(super) const LOCK: &str = "lock";
 pub(super) const LOST: &str = "lost";
 /// The same, where somebody else was told that who settled there for himself.
 pub(super) const HEARD: &str = "heard";
+/// What was an entry, and was closed by somebody else than its session.
+pub(super) const CLOSED: &str = "closed";
 
 impl Fresh {
     /// What keeps others from removing it: as long as one has that.
@@ -137,6 +140,8 @@ pub(super) enum Kind {
     Fresh,
     /// It proves that its session lives, or says what that has lost.
     Beside { id: String, token: String },
+    /// It was an entry.
+    Closed { id: String },
 }
 
 impl Kind {
@@ -150,6 +155,7 @@ impl Kind {
         match kind {
             _ if !is_name(id) || !is_random(random) => None,
             FRESH => Some(Kind::Fresh),
+            CLOSED => Some(Kind::Closed { id: id.to_owned() }),
             LOCK | LOST | HEARD => Some(Kind::Beside {
                 id: id.to_owned(),
                 token: random.to_owned(),
@@ -163,12 +169,12 @@ fn is_random(word: &str) -> bool {
     word.len() == 22 && word.bytes().all(|b| b.is_ascii_hexdigit())
 }
 
-/// Gives a file a name that no file has: `EEXIST` where one does.
-fn take_free_name(fresh: &Path, path: &Path) -> io::Result<()> {
+/// Gives a file a name that no file has (`EEXIST` where one does). Whether it keeps its own, too.
+fn take_free_name(fresh: &Path, path: &Path) -> io::Result<bool> {
     match renameat_with(CWD, fresh, CWD, path, RenameFlags::NOREPLACE) {
         // A file system that cannot do that can link (NFS), which replaces nothing either.
-        Err(Errno::INVAL | Errno::NOSYS) => std::fs::hard_link(fresh, path),
-        done => Ok(done?),
+        Err(Errno::INVAL | Errno::NOSYS) => std::fs::hard_link(fresh, path).map(|()| true),
+        done => Ok(done.map(|()| false)?),
     }
 }
 
@@ -237,6 +243,57 @@ pub(super) fn remove(path: &Path) -> io::Result<()> {
         Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
         _ => sync_dir(folder_of(path), folder_of(path)),
     }
+}
+
+/// Gives an entry that is closed the name by which its session finds it.
+///
+/// # Errors
+/// Those of rename(2) and fsync(2); none where there is no such entry.
+pub(super) fn put_aside(path: &Path, closed: &Path) -> io::Result<()> {
+    match std::fs::rename(path, closed) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
+        _ => sync_dir(folder_of(path), folder_of(path)),
+    }
+}
+
+/// Gives it the name of an entry again.
+///
+/// # Errors
+/// Those of renameat2(2) and fsync(2); `EEXIST` where another one has the name.
+pub(super) fn take_back(closed: &Path, path: &Path) -> io::Result<()> {
+    if take_free_name(closed, path)? {
+        let _ = std::fs::remove_file(closed);
+    }
+    sync_dir(folder_of(path), folder_of(path))
+}
+
+/// Whether what was the entry in `path`, which had this `token`, says of no lost write, nor does a
+/// file beside it.
+pub(super) fn says_no_error(closed: &Path, path: &Path, token: &str) -> bool {
+    if closed.symlink_metadata().is_err() {
+        return false;
+    }
+    let entry = { text_of(closed).ok() }.and_then(|text| Entry::from_json(&text).ok());
+    let is_noted = |kind| matches!(noted(path, token, kind), Ok(Some(_)));
+    !(entry.is_some_and(|entry| entry.error.is_some()) || is_noted(LOST) || is_noted(HEARD))
+}
+
+/// Whether what was an entry of session `id` is one of another boot, and no container's that names
+/// its boots itself.
+pub(super) fn is_of_another_boot(closed: &Path, id: &str) -> bool {
+    let text = text_of(closed).unwrap_or_default();
+    let is_cut = Entry::of_file(id, &text).is_ok_and(|entry| entry.is_cut(&dirs::boot_id()));
+    let changed = closed.symlink_metadata().map(|m| m.ctime()).ok();
+    is_cut
+        && changed
+            .zip(booted())
+            .is_some_and(|(changed, booted)| changed < booted)
+}
+
+/// When this boot began, proc_stat(5).
+fn booted() -> Option<i64> {
+    let stat = std::fs::read_to_string("/proc/stat").ok()?;
+    { stat.lines() }.find_map(|line| line.strip_prefix("btime ")?.trim().parse().ok())
 }
 
 /// Makes the names beside an entry durable.

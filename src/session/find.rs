@@ -10,7 +10,7 @@ use super::durable;
 use super::filesystems::{dev_of, first_mounts_of, mounts_of};
 use super::health;
 use super::names::Number;
-use super::opening::{known_at, Opening};
+use super::opening::{found_at, known_at, Opening};
 use rustix::fs::{open, FileType, Mode, OFlags};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -214,19 +214,30 @@ fn places_of_ours() -> impl Iterator<Item = PathBuf> {
     let known = ["/tmp", "/var/tmp"].into_iter().map(PathBuf::from);
     named
         .map(PathBuf::from)
+        .chain(super::dirs::state_dir())
         .chain(known)
         .filter(|dir| dir.is_absolute())
 }
 
-/// A new file that takes a question about its journal, below one of `dirs` or where we may mostly
-/// write, on the mount with one of these ids: on another one it would keep that busy as well.
+/// A new file that takes a question about its journal.
 fn file_to_ask_by(mount: &Mount, ids: &[u64], dirs: [Option<&OwnedFd>; 2]) -> Option<OwnedFd> {
+    file_among(mount, ids, dirs, health::takes_question)
+}
+
+/// A new file that is `good`, below one of `dirs` or where we may mostly write, on the mount with
+/// one of these ids: on another one it would keep that busy as well.
+fn file_among(
+    mount: &Mount,
+    ids: &[u64],
+    dirs: [Option<&OwnedFd>; 2],
+    is_good: impl Fn(&OwnedFd) -> bool,
+) -> Option<OwnedFd> {
     let is_there = |fd: &OwnedFd| id_of_fd(fd, MNT_ID).is_ok_and(|id| ids.contains(&id));
-    let known = |dir: PathBuf| known_at(&dir, OFlags::DIRECTORY).filter(is_there);
+    let found = |dir: PathBuf| found_at(&dir, OFlags::DIRECTORY).filter(is_there);
     let opened = |dir| Opening::of(mount).again(dir).ok();
-    let below = |dir: &OwnedFd| durable::file_below(dir.as_fd()).filter(health::takes_question);
+    let below = |dir: &OwnedFd| durable::file_below(dir.as_fd()).filter(|file| is_good(file));
     let mut given = { dirs.into_iter().flatten() }.filter(|dir| is_there(dir) && may_write(dir));
-    let ours = places_of_ours().filter_map(known).filter_map(opened);
+    let ours = places_of_ours().filter_map(found).filter_map(opened);
     let mut ours = ours.filter(may_write);
     { given.find_map(below) }.or_else(|| ours.find_map(|dir| below(&dir)))
 }
@@ -401,12 +412,13 @@ impl Asked {
             _ => None,
         };
         let on_it = { dirs.into_iter().flatten().next() }.or(file_alone.as_ref())?;
+        let ids = [mount.id, self.mount_id().unwrap_or(mount.id)];
         let file = if durable::asks_by_file(&mount, on_it) {
             // Whoever finds that there is none has it real.
-            let own = self.mount_id().unwrap_or(mount.id);
-            file_to_ask_by(&mount, &[mount.id, own], dirs)
+            file_to_ask_by(&mount, &ids, dirs)
         } else if durable::needs_file(&mount) {
-            Some(made().or_else(theirs)?)
+            let ours = || file_among(&mount, &ids, [None; 2], |_| true);
+            Some(made().or_else(theirs).or_else(ours)?)
         } else {
             None
         };

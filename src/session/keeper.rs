@@ -585,6 +585,7 @@ impl Vigil {
             Ok(Some(own)) if own.entry.error.is_some() && !own.entry.is_free() => false,
             Ok(Some(own)) => {
                 self.shared.page().entered.store(0, SeqCst);
+                let _ = self.what.say_entered(false);
                 self.ledger.close_here(own).is_ok()
             }
             Err(_) => false,

@@ -12,7 +12,7 @@
 use super::alive::{self, Proof};
 use super::dirs;
 use super::durable::errno_name;
-use super::filing::{self, read, Fresh, Kind, HEARD, LOCK, LOST};
+use super::filing::{self, read, Fresh, Kind, CLOSED, HEARD, LOCK, LOST};
 use rustix::fs::{flock, Access, AtFlags, FlockOperation, Mode, OFlags};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -120,6 +120,19 @@ impl Unread {
             what: "page",
             cannot: "be written",
             remedy: "make that file writable, then `synclater settle`",
+        }
+    }
+
+    /// The page of a dead session that has lost a write, where no entry can say so.
+    #[must_use]
+    pub fn lost(path: &Path, why: impl ToString) -> Unread {
+        Unread {
+            path: path.into(),
+            why: why.to_string(),
+            what: "page",
+            cannot: "be noted in the ledger, and it says that a write was lost",
+            remedy:
+                "look at `dmesg`, and at what the command wrote; then remove the session's folder",
         }
     }
 
@@ -321,13 +334,71 @@ impl Ledger {
     /// Those of unlink(2) and fsync(2).
     pub fn close_here(&self, filed: &Filed) -> io::Result<()> {
         filing::remove(&filed.path)?;
+        self.remove_beside(filed);
+        Ok(())
+    }
+
+    /// The same, so that its session finds that it was closed.
+    ///
+    /// # Errors
+    /// Those of rename(2) and fsync(2).
+    pub fn close_and_say_so(&self, filed: &Filed) -> io::Result<()> {
+        let (entry, path) = (&filed.entry, &filed.path);
+        let closed = { entry.token.as_deref() }.and_then(|t| filing::beside(path, t, CLOSED));
+        match closed {
+            Some(closed) => filing::put_aside(path, &closed)?,
+            None => filing::remove(path)?,
+        }
+        // Whoever closes it knows what is said of a lost write, which stays where that was said.
+        match &entry.token {
+            Some(token) if entry.error.is_some() => self.remove_lock(&entry.id, token),
+            _ => self.remove_beside(filed),
+        }
+        Ok(())
+    }
+
+    /// Whether the entry that the session `id` with this `token` had was closed by somebody else.
+    #[must_use]
+    pub fn was_closed(&self, id: &str, token: &str) -> bool {
+        let closed = filing::beside(&self.path(id), token, CLOSED);
+        closed.is_some_and(|path| path.symlink_metadata().is_ok())
+    }
+
+    /// The same by who did not know of a lost write: it is said neither in it nor beside it.
+    #[must_use]
+    pub fn was_closed_untold(&self, id: &str, token: &str) -> bool {
+        let closed = filing::beside(&self.path(id), token, CLOSED);
+        closed.is_some_and(|closed| filing::says_no_error(&closed, &self.path(id), token))
+    }
+
+    /// Has an entry that somebody else has closed under its name again.
+    ///
+    /// # Errors
+    /// Those of renameat2(2) and fsync(2); `EEXIST` where another one has the name.
+    pub fn reopen(&self, id: &str, token: &str) -> io::Result<()> {
+        let path = self.path(id);
+        match filing::beside(&path, token, CLOSED) {
+            Some(closed) => filing::take_back(&closed, &path),
+            None => Ok(()),
+        }
+    }
+
+    /// Nobody will ask that any more.
+    pub fn forget_closed(&self, id: &str, token: &str) {
+        let remove = |kind| filing::beside(&self.path(id), token, kind).map(std::fs::remove_file);
+        // Without it they may tell of an entry that is open.
+        if matches!(remove(CLOSED), Some(Ok(()))) {
+            let _ = [LOST, HEARD].map(remove);
+        }
+    }
+
+    fn remove_beside(&self, filed: &Filed) {
         let entry = &filed.entry;
         let token = entry.token.as_deref().unwrap_or_default();
         self.remove_lock(&entry.id, token);
         for kind in [LOST, HEARD] {
             let _ = filing::beside(&filed.path, token, kind).map(std::fs::remove_file);
         }
-        Ok(())
     }
 
     /// Removes the lock of a session that has no entry any more, or never had one. One that cannot
@@ -365,19 +436,20 @@ impl Ledger {
                 continue;
             };
             let is_free = flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok();
-            if is_free && !self.may_be_needed(&kind) {
+            if is_free && !self.may_be_needed(&path, &kind) {
                 let _ = std::fs::remove_file(path);
             }
         }
     }
 
     /// Whether a file that nobody has locked tells of an entry that its session is dead.
-    fn may_be_needed(&self, kind: &Kind) -> bool {
+    fn may_be_needed(&self, path: &Path, kind: &Kind) -> bool {
         match kind {
             Kind::Fresh => false,
+            Kind::Closed { id } => !filing::is_of_another_boot(path, id),
             Kind::Beside { id, token } => match self.entry(id) {
-                Ok(Some(there)) => there.entry.token.as_ref() == Some(token),
-                Ok(None) => false,
+                Ok(Some(there)) if there.entry.token.as_ref() == Some(token) => true,
+                Ok(_) => self.was_closed(id, token),
                 Err(_) => true,
             },
         }

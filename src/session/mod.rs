@@ -15,6 +15,7 @@
 mod again;
 pub mod alive;
 pub mod belongings;
+pub mod closing;
 pub mod compile;
 pub mod control;
 pub mod counts;

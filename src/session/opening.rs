@@ -7,6 +7,7 @@
 //! synchronisation, asking a file system; nor closing a folder of one.
 
 use rustix::fs::{open, openat2, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -71,10 +72,27 @@ fn opened_again(theirs: BorrowedFd<'_>) -> io::Result<OwnedFd> {
 /// nothing.
 #[must_use]
 pub fn known_at(path: &Path, flags: OFlags) -> Option<OwnedFd> {
-    let how = ResolveFlags::IN_ROOT | ResolveFlags::CACHED;
-    let reference = OFlags::PATH | OFlags::CLOEXEC;
-    let root = open("/", reference, Mode::empty()).ok()?;
-    openat2(root, path, flags | reference, Mode::empty(), how).ok()
+    let root = open("/", REFERENCE, Mode::empty()).ok()?;
+    below(&root, path, flags, ResolveFlags::CACHED).ok()
+}
+
+/// The same, where a file system may be asked for the way, for as long as an open may take.
+#[must_use]
+pub fn found_at(path: &Path, flags: OFlags) -> Option<OwnedFd> {
+    let root = open("/", REFERENCE, Mode::empty()).ok()?;
+    match below(&root, path, flags, ResolveFlags::CACHED) {
+        Err(Errno::AGAIN) => in_time(root.as_fd(), |root| {
+            Ok(below(root, path, flags, ResolveFlags::empty())?)
+        }),
+        known => known.ok(),
+    }
+}
+
+const REFERENCE: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
+
+fn below(root: &OwnedFd, path: &Path, flags: OFlags, how: ResolveFlags) -> Result<OwnedFd, Errno> {
+    let how = how | ResolveFlags::IN_ROOT;
+    openat2(root, path, flags | REFERENCE, Mode::empty(), how)
 }
 
 /// What `work` opens by `at`, in a process of its own. `None` where it fails, or takes too long.

@@ -310,8 +310,11 @@ pub fn was_entered(path: &Path) -> Option<bool> {
 
 /// From now on the entry of the dead session whose page this is may be gone: somebody settles what
 /// it says, and closes it.
-pub fn is_being_closed(path: &Path) {
-    let _ = clear_word(path, offset_of!(Page, entered));
+///
+/// # Errors
+/// Those of writing it; `ENOENT` where it is not in sight.
+pub fn is_being_closed(path: &Path) -> io::Result<()> {
+    clear_word(path, offset_of!(Page, entered))
 }
 
 /// Programs of the dead session whose page this is put nothing off any more: until its lease is

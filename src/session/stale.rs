@@ -8,12 +8,14 @@
 
 use super::again::settle_again;
 use super::alive::Found;
-use super::belongings::{folder_id, forget_unborn, ledger_of, memory_of, without_mount, Kept};
+use super::belongings::{
+    self, folder_id, forget_unborn, ledger_of, memory_of, without_mount, Kept,
+};
 use super::control::{self, Living};
 use super::counts::Numbers;
 use super::durable::errno_name;
 use super::ledger::{Filed, Ledger, Unread};
-use super::{dirs, shared, told};
+use super::{closing, dirs, orphans, shared, told};
 use crate::folder::take_lock;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -86,13 +88,22 @@ fn clear_if_dead(session: &Living) -> Option<Cleared> {
 /// Settles what a dead session owes; also says whether its folder may go.
 fn pay(session: &Living, lock: BorrowedFd<'_>) -> Result<(Option<Cleared>, bool), Unread> {
     // The entry is written before the first debt.
-    let Some((mut filed, ledger)) = entry_of(session)? else {
-        return Ok((None, true));
-    };
     let page = page_of(session);
+    let has_lost = shared::error_in(&page).is_some();
+    if has_lost {
+        // Who has closed its entry may not have seen the page.
+        closing::reopen(session).map_err(|e| Unread::lost(&page, e))?;
+    }
+    let Some((mut filed, ledger)) = entry_of(session)? else {
+        let is_closed_again = has_lost && closing::was_closed_untold(session);
+        return match is_closed_again {
+            true => Err(Unread::lost(&page, "somebody else has closed its entry")),
+            false => Ok((None, true)),
+        };
+    };
     shared::relaxes_no_more(&page).map_err(|e| Unread::page(&page, e))?;
     let is_told = is_told_of_a_lost_write(session, &mut filed, &ledger);
-    let out = settle_alone(&filed, &ledger, Some((&page, lock)))?;
+    let out = settle_alone(&filed, &ledger, Some((session, lock)))?;
     let is_open = out.as_ref().is_some_and(|out| !out.is_whole());
     // Its folder alone says where its ledger is.
     let is_elsewhere = dirs::state_dir().as_deref() != Some(ledger.dir());
@@ -121,13 +132,16 @@ fn entry_of(session: &Living) -> Result<Option<(Filed, Ledger)>, Unread> {
         return Ok(None);
     };
     let Some(filed) = filed.filter(|f| f.entry.token.as_ref() == kept.token()) else {
+        if closing::was_closed(session) {
+            return Ok(None);
+        }
         // A mount over it, or a link: its own one may say more.
         let now = || folder_id(ledger.dir());
         let is_another = || {
             kept.folder()
                 .is_some_and(|told| now().as_ref() != Some(told))
         };
-        return match shared::was_entered(&page_of(session)).unwrap_or_else(is_another) {
+        return match was_entered(session).unwrap_or_else(is_another) {
             true => Err(Unread::ledger(
                 ledger.dir(),
                 "the session has had an entry, and it is not there",
@@ -145,6 +159,17 @@ fn entry_of(session: &Living) -> Result<Option<(Filed, Ledger)>, Unread> {
         Boot::Another => Ok(None),
         Boot::NotKnown => Err(Unread::of_no_boot(&filed.path)),
     }
+}
+
+/// Whether a session has had an entry, as its page says. One that lies on a disk may be of another
+/// boot, which the lock file knows.
+fn was_entered(session: &Living) -> Option<bool> {
+    let page = page_of(session);
+    let by_page = || shared::was_entered(&page);
+    let in_memory = shared::is_in_memory(&page).then(by_page).flatten();
+    in_memory
+        .or_else(|| belongings::was_entered(&session.dir))
+        .or_else(by_page)
 }
 
 /// The ledger of a session, where `kept` says, and what it has under the name `id`, whosever it is.
@@ -171,8 +196,7 @@ fn look_up(id: &str, kept: &Kept) -> Result<Option<(Option<Filed>, Ledger)>, Unr
 /// Removes what a dead session has left, whose entry is closed by somebody's word: not what another
 /// one of its name has.
 pub fn forget(entry: &Entry) {
-    let session = control::session(&entry.id);
-    if let Some(session) = session.filter(|s| Debtor::of(s).has_written(entry)) {
+    if let Some(session) = closing::session_of(entry) {
         if let Some(_lock) = take_lock(&session.dir) {
             remove_files(&session);
         }
@@ -189,16 +213,16 @@ fn remove_files(session: &Living) {
     if ours && name.starts_with(&session.id) {
         let _ = std::fs::remove_dir_all(&memory);
     }
-    let _ = std::fs::remove_dir_all(&session.dir);
+    closing::remove_folder(session);
 }
 
 /// Settles what an entry names, if nobody else does: the kernel tells of a lost write once, so of
-/// two who settle at once one would hear of it, and the other close the entry. Of a session whose
-/// folder is there, its page and the lock of that come with it.
+/// two who settle at once one would hear of it, and the other close the entry. A session
+/// whose folder is there comes with it, and the lock of that. Its programs put nothing off by then.
 pub(super) fn settle_alone(
     filed: &Filed,
     ledger: &Ledger,
-    folder: Option<(&Path, BorrowedFd<'_>)>,
+    folder: Option<(&Living, BorrowedFd<'_>)>,
 ) -> Result<Option<Cleared>, Unread> {
     // Seen by way of another mount, the locks of one that lives are other ones.
     match life_of(&filed.entry, ledger) {
@@ -219,11 +243,11 @@ pub(super) fn settle_alone(
         // One that could not be noted there.
         now.entry.error = now.entry.error.take().or(filed.entry.error.clone());
     }
-    let page = folder.map(|(page, _)| page);
+    let session = folder.map(|(session, _)| session);
     let locks: Vec<BorrowedFd<'_>> = { lock.iter().map(AsFd::as_fd) }
         .chain(folder.map(|(_, lock)| lock))
         .collect();
-    now.map(|now| settle_filed(&now, ledger, page, &locks))
+    now.map(|now| settle_filed(&now, ledger, session, &locks))
         .transpose()
 }
 
@@ -350,7 +374,10 @@ impl Debtor {
     /// Why what would say it cannot be read, or that somebody settles it.
     pub fn settle(&self) -> Result<Option<Cleared>, Unread> {
         match self.entry()? {
-            Some((filed, ledger)) if !self.is_there() => settle_alone(&filed, &ledger, None),
+            Some((filed, ledger)) if !self.is_there() => {
+                orphans::relax_no_more(std::slice::from_ref(&filed));
+                settle_alone(&filed, &ledger, None)
+            }
             _ => Ok(None),
         }
     }
@@ -475,7 +502,7 @@ fn life_of_process(pid: u32, entry: &Entry) -> Life {
 fn settle_filed(
     filed: &Filed,
     ledger: &Ledger,
-    page: Option<&Path>,
+    session: Option<&Living>,
     locks: &[BorrowedFd<'_>],
 ) -> Result<Cleared, Unread> {
     let mut out = match filed.entry.is_never {
@@ -483,25 +510,25 @@ fn settle_filed(
         false => settle_entry(filed, ledger, locks).map_err(|e| Unread::full(&filed.path, e)),
     }?;
     if filed.entry.is_free() {
-        page.map(shared::is_being_closed);
-        let _ = ledger.close_here(filed);
+        let _ = closing::close(filed, ledger);
         return Ok(out);
     }
     // Another one who settled may have been told since they were read.
     let now = ledger.entry(&filed.entry.id)?;
     let now = now.filter(|now| now.entry.token == filed.entry.token);
     out.error = out.error.or(now.and_then(|now| now.entry.error));
-    if let Some(errno) = page
-        .and_then(shared::error_in)
-        .filter(|_| out.error.is_none())
-    {
+    let of_page = || {
+        let by_entry = || closing::session_of(&filed.entry);
+        let session = session.cloned().or_else(by_entry)?;
+        shared::error_in(&page_of(&session))
+    };
+    if let Some(errno) = { out.error.is_none() }.then(of_page).flatten() {
         let noted = ledger.note_error(&filed.path, errno);
         noted.map_err(|e| Unread::full(&filed.path, e))?;
         out.error = Some(errno_name(errno));
     }
     if out.is_whole() {
-        page.map(shared::is_being_closed);
-        let _ = ledger.close_here(filed);
+        let _ = closing::close(filed, ledger);
     }
     Ok(out)
 }

@@ -3,13 +3,19 @@
 //! settled.
 
 use super::ledger::{entry_of, has_ended, is_settled, is_told, kill, overlay, scribe_with_ledger};
+use super::mounts::overlay_on;
 use super::*;
-use crate::harness::command::LIMIT;
+use crate::harness::command::{Outcome, LIMIT};
 use crate::harness::disk::Disk;
 use crate::sessions::stage::{as_root, has_four_parts};
 use crate::wait::until;
+use rustix::io::Errno;
 use rustix::process::Signal;
+use std::fs::File;
+use std::mem::offset_of;
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
+use synclater_shim::page::Page;
 
 #[test]
 fn a_session_in_another_pid_namespace_keeps_its_entry() {
@@ -139,6 +145,230 @@ fn a_session_lives_by_whatever_mount_its_folders_are_seen() {
     }
     ends_well(&stage, &mut scribe);
     umount(&run_dir);
+    umount(&at);
+}
+
+/// Where the only session has its memory.
+fn memory_of(stage: &Stage) -> PathBuf {
+    let lock = stage.left_in_run_dir()[0].join("lock");
+    let text = std::fs::read(lock).expect("a lock file");
+    let memory = text.split(|b| *b == b'\n').next().expect("a line");
+    PathBuf::from(String::from_utf8_lossy(memory).into_owned())
+}
+
+/// A container that was killed comes again with its folders, and without its memory.
+fn lose_memory(stage: &Stage) {
+    std::fs::remove_dir_all(memory_of(stage)).expect("the session's memory");
+}
+
+/// A dead session without its memory, and its entry.
+fn owing_without_memory(name: &str) -> (Stage, PathBuf) {
+    let stage = Stage::new(name);
+    let scribe = scribe(&stage, &[]);
+    kill(&stage, &scribe);
+    lose_memory(&stage);
+    let (entry, _) = entry_of(&stage);
+    (stage, entry)
+}
+
+#[test]
+fn what_had_no_entry_has_none_in_a_next_life() {
+    if !as_root("what_had_no_entry_has_none_in_a_next_life") {
+        return;
+    }
+    let stage = Stage::new("no-entry");
+    let scribe = cold_scribe(&stage, &["--until", "now"], &[]);
+    kill(&stage, &scribe);
+    lose_memory(&stage);
+    // Where the mount of the ledger has another number, as in another container.
+    let settle = run(&mut where_it_is(&stage, "true", &["settle"]));
+    assert_eq!(settle.status.code(), Some(0), "{settle}");
+    assert!(stage.left_in_run_dir().is_empty());
+}
+
+#[test]
+fn what_had_an_entry_is_not_forgotten_in_a_next_life() {
+    if !as_root("what_had_an_entry_is_not_forgotten_in_a_next_life") {
+        return;
+    }
+    let (stage, entry) = owing_without_memory("its-entry");
+    std::fs::rename(&entry, stage.file("later")).expect("another name");
+    is_told(&stage.ask(&["settle"]), &stage.state());
+    std::fs::rename(stage.file("later"), &entry).expect("its own name");
+    is_settled(&stage, &stage.ask(&["settle"]));
+}
+
+#[test]
+fn what_was_settled_from_another_run_folder_is_missed_by_nobody() {
+    if !as_root("what_was_settled_from_another_run_folder_is_missed_by_nobody") {
+        return;
+    }
+    for keeps_memory in [true, false] {
+        let stage = Stage::new("by-the-ledger");
+        let scribe = scribe(&stage, &[]);
+        kill(&stage, &scribe);
+        if !keeps_memory {
+            lose_memory(&stage);
+        }
+        let mut settle = stage.synclater(&["settle"]);
+        let settle = run(settle.env("SYNCLATER_RUN_DIR", stage.file("other")));
+        assert!(settle.stderr.contains("synced"), "{keeps_memory}: {settle}");
+        let settle = stage.ask(&["settle"]);
+        assert_eq!(settle.status.code(), Some(0), "{keeps_memory}: {settle}");
+        assert!(stage.left_in_run_dir().is_empty(), "{keeps_memory}");
+    }
+}
+
+/// `settle` with another run folder, the session's own one in sight or not.
+fn settle_elsewhere(stage: &Stage, in_sight: bool) -> Outcome {
+    ask_elsewhere(stage, in_sight, &["settle"])
+}
+
+fn ask_elsewhere(stage: &Stage, in_sight: bool, words: &[&str]) -> Outcome {
+    let run_dir = stage.run_dir();
+    let hide = format!(
+        "mount -t tmpfs none /dev/shm && mount -t tmpfs none {}",
+        run_dir.display()
+    );
+    let script = if in_sight { "true" } else { &hide };
+    let mut command = where_it_is(stage, script, words);
+    run(command.env("SYNCLATER_RUN_DIR", stage.file("other")))
+}
+
+/// They had two seconds left, in which nobody would have settled for them.
+#[test]
+fn programs_of_the_dead_put_nothing_off_behind_a_settle_by_the_ledger() {
+    if !as_root("programs_of_the_dead_put_nothing_off_behind_a_settle_by_the_ledger") {
+        return;
+    }
+    for in_sight in [true, false] {
+        let (disk, stage) = (Disk::new("ext4", 320), Stage::new("goes-on"));
+        let mut scribe = scribe_that_owes_on(&stage, &disk);
+        kill(&stage, &scribe);
+        let settle = settle_elsewhere(&stage, in_sight);
+        assert_eq!(settle.status.code(), Some(0), "{in_sight}: {settle}");
+        save(&mut scribe, disk.path(), &["a", "b", "c"]);
+        are_whole(disk.cut().path(), &["a", "b", "c"]);
+        // Nobody misses the entry, and nothing is left that would say that it was closed.
+        let own = stage.ask(&["settle"]);
+        assert_eq!(own.status.code(), Some(0), "{in_sight}: {own}");
+        assert!(stage.left_in_run_dir().is_empty(), "{in_sight}");
+        assert_eq!(files_in(&stage.state()), 0, "{in_sight}");
+    }
+}
+
+fn files_in(dir: &Path) -> usize {
+    std::fs::read_dir(dir).expect("a folder").count()
+}
+
+/// Has the page of the only session say that it has lost a write.
+fn lose_a_write(stage: &Stage) {
+    let page = memory_of(stage).join("page");
+    let page = File::options().write(true).open(page).expect("a page");
+    let error = Errno::IO.raw_os_error().to_ne_bytes();
+    let at = offset_of!(Page, error) as u64;
+    page.write_all_at(&error, at).expect("it is ours");
+}
+
+/// The page alone remembers what the ledger had no room for.
+#[test]
+fn a_lost_write_that_a_page_remembers_is_told_whoever_settles() {
+    if !as_root("a_lost_write_that_a_page_remembers_is_told_whoever_settles") {
+        return;
+    }
+    for in_sight in [true, false] {
+        let (disk, stage) = (Disk::new("ext4", 64), Stage::new("remembered"));
+        let scribe = scribe_that_owes_on(&stage, &disk);
+        kill(&stage, &scribe);
+        lose_a_write(&stage);
+        let settle = settle_elsewhere(&stage, in_sight);
+        let status = if in_sight { 125 } else { 0 };
+        assert_eq!(settle.status.code(), Some(status), "{settle}");
+        // Whatever looks first, and until it is forgotten.
+        stage.ask(&["ps"]).must_succeed();
+        for _ in 0..2 {
+            let own = stage.ask(&["settle"]);
+            assert_eq!(own.status.code(), Some(125), "{in_sight}: {own}");
+            assert!(own.stderr.contains("EIO"), "{in_sight}: {own}");
+            assert_eq!(stage.entries().len(), 1, "{in_sight}");
+        }
+        let entry = stage.entries()[0].clone();
+        let id = entry.file_stem().expect("a name").to_string_lossy();
+        stage.ask(&["status", "--forget", &id]).must_succeed();
+        stage.ask(&["settle"]).must_succeed();
+        assert!(stage.left_in_run_dir().is_empty(), "{in_sight}");
+    }
+}
+
+/// The page still says what whoever forgot it did not see there.
+#[test]
+fn a_lost_write_is_forgotten_once_wherever_that_is() {
+    if !as_root("a_lost_write_is_forgotten_once_wherever_that_is") {
+        return;
+    }
+    for in_sight in [true, false] {
+        let (disk, stage) = (Disk::new("ext4", 64), Stage::new("forgotten"));
+        let scribe = scribe_that_owes_on(&stage, &disk);
+        kill(&stage, &scribe);
+        lose_a_write(&stage);
+        let settle = settle_elsewhere(&stage, true);
+        assert_eq!(settle.status.code(), Some(125), "{in_sight}: {settle}");
+        let entry = stage.entries()[0].clone();
+        let id = entry.file_stem().expect("a name").to_string_lossy();
+        ask_elsewhere(&stage, in_sight, &["status", "--forget", &id]).must_succeed();
+        for _ in 0..2 {
+            stage.ask(&["settle"]).must_succeed();
+        }
+        assert!(stage.left_in_run_dir().is_empty(), "{in_sight}");
+        assert_eq!(files_in(&stage.state()), 0, "{in_sight}");
+    }
+}
+
+/// Nobody waits for the disk until it says so, too: a power cut behind the end may find it open.
+#[test]
+fn a_lock_file_of_another_boot_misses_no_entry() {
+    if !as_root("a_lock_file_of_another_boot_misses_no_entry") {
+        return;
+    }
+    let (stage, entry) = owing_without_memory("other-boot");
+    std::fs::remove_file(&entry).expect("it goes");
+    is_told(&stage.ask(&["settle"]), &stage.state());
+    let lock = stage.left_in_run_dir()[0].join("lock");
+    let text = std::fs::read(&lock).expect("a lock file");
+    let boot = std::fs::read("/proc/sys/kernel/random/boot_id").expect("an id");
+    let boot = boot.trim_ascii();
+    let at = text.windows(boot.len()).position(|w| w == boot);
+    let mut other = text;
+    other[at.expect("it names its boot")] ^= 1;
+    std::fs::write(&lock, other).expect("written");
+    stage.ask(&["settle"]).must_succeed();
+    assert!(stage.left_in_run_dir().is_empty());
+}
+
+/// What an image holds already lies in a lower layer, whose folders get no other name.
+#[test]
+fn a_session_starts_in_a_layer_above_that_of_another() {
+    if !as_root("a_session_starts_in_a_layer_above_that_of_another") {
+        return;
+    }
+    let (disk, stage) = (Disk::new("ext4", 64), Stage::new("layers"));
+    let starts = |at: &Path| {
+        let mut command = session(&stage, &[]);
+        command.env("SYNCLATER_RUN_DIR", at.join("run")).arg("true");
+        run(&mut command).must_succeed();
+        assert!(at.join("run/.spare").exists(), "there is none to take");
+    };
+    let first = overlay(&disk, "first");
+    starts(&first);
+    umount(&first);
+    let (above, at) = (disk.path().join("above"), disk.path().join("at-above"));
+    std::fs::create_dir(&above).expect("a directory");
+    std::fs::create_dir(&at).expect("a directory");
+    let lower = format!("lowerdir={}:", disk.path().join("first/upper").display());
+    let options = overlay_on(&above).replace("lowerdir=", &lower);
+    mount(&["-t", "overlay", "-o", &options], "overlay", &at);
+    starts(&at);
+    starts(&at);
     umount(&at);
 }
 

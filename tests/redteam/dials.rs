@@ -4,7 +4,7 @@ use super::*;
 use crate::harness::command::LIMIT;
 use crate::harness::disk::{Disk, SmallFolder};
 use crate::sessions::death::children;
-use crate::sessions::stage::as_root;
+use crate::sessions::stage::{as_root, has_four_parts};
 use crate::wait::until;
 use rustix::process::Pid;
 use std::path::PathBuf;
@@ -265,4 +265,30 @@ fn a_keeper_writes_nothing_to_what_lies_over_a_control_group() {
     ends_well(&stage, &mut scribe);
     let text = std::fs::read_to_string(&precious).expect("a file");
     assert_eq!(text, "precious");
+}
+
+/// Whose bound would come late, or never: no process is left to wait for it.
+#[test]
+fn a_session_by_a_clock_that_is_slow_is_refused() {
+    let stage = Stage::new("slow-clock");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tools/still.c");
+    let library = stage.file("libstill.so");
+    let mut gcc = clean("gcc");
+    gcc.args(["-O1", "-shared", "-fPIC", "-o"]).arg(&library);
+    run(gcc.arg(&source)).must_succeed();
+    for (slower, starts) in [("1", true), ("0", false), ("10", false)] {
+        for words in [
+            &["run", "-u", "1s", "--", "echo", "it runs"][..],
+            &["settle"],
+        ] {
+            let mut command = stage.synclater(words);
+            command.env("LD_PRELOAD", &library).env("SLOWER", slower);
+            let outcome = run(&mut command);
+            let status = if starts { 0 } else { 125 };
+            assert_eq!(outcome.status.code(), Some(status), "{slower}: {outcome}");
+            let has_run = outcome.stdout.contains("it runs");
+            assert_eq!(has_run, starts && words[0] == "run", "{slower}: {outcome}");
+            assert!(starts || has_four_parts(&outcome.stderr), "{outcome}");
+        }
+    }
 }

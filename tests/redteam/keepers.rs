@@ -2,13 +2,13 @@
 //! themselves, have too little, or wait for a disk.
 
 use super::broken::owing;
-use super::ledger::is_settled;
+use super::ledger::{has_ended, is_settled, kill};
 use super::told::{is_slow, on_slow_disk, quick};
 use super::*;
 use crate::harness::command::LIMIT;
 use crate::harness::disk::{Disk, SlowDisk, SmallDisk};
 use crate::sessions::death::children;
-use crate::sessions::stage::as_root;
+use crate::sessions::stage::{as_root, give_to_nobody, AS_NOBODY};
 use crate::wait::until;
 use rustix::process::{getrlimit, kill_process, prlimit, Pid, Resource, Rlimit, Signal};
 
@@ -276,4 +276,58 @@ fn what_a_dead_session_owes_is_found_whatever_the_name_of_its_device_is_by_now()
     are_whole(disk.cut().path(), &["a", "b", "c"]);
     assert!(stage.entries().is_empty());
     scribe.end();
+}
+
+#[test]
+fn what_a_keeper_is_at_is_said_to_be_settled_yet() {
+    let stage = Stage::new("at-it");
+    let mut scribe = scribe(&stage, &[]);
+    let keeper = named(&stage, "synclater-keep");
+    kill_process(keeper, Signal::STOP).expect("it lives");
+    scribe.send(Signal::KILL);
+    assert!(until(LIMIT, || has_ended(&scribe)), "the supervisor lives");
+    let status = stage.ask(&["status"]).must_succeed();
+    assert!(status.stdout.contains("may be at it"), "{status}");
+    kill_process(keeper, Signal::CONT).expect("it lives");
+    assert!(until(LIMIT, || stage.entries().is_empty()), "it stays open");
+    let _ = scribe.end();
+}
+
+/// On XFS a file of one's own is needed, and its top folder is mostly root's.
+#[test]
+fn the_dead_are_settled_for_where_their_user_may_write_in_a_folder_alone() {
+    if !as_root("the_dead_are_settled_for_where_their_user_may_write_in_a_folder_alone") {
+        return;
+    }
+    let (disk, stage) = (Disk::new("xfs", 320), Stage::for_nobody("home"));
+    let home = disk.path().join("home");
+    std::fs::create_dir(&home).expect("a folder");
+    give_to_nobody(&home);
+    crate::programs::let_others_in(disk.path());
+    let [ours, its] = [Path::new(SYNCLATER), &tool("scribe")].map(|program| stage.copy_of(program));
+    let as_nobody = |words: &[&str]| {
+        let mut command = stage.with_folders(AS_NOBODY[0]);
+        command.env("HOME", &home);
+        command.args(&AS_NOBODY[1..]).arg(&ours).args(words);
+        command
+    };
+    let mut command = as_nobody(&["run", "--quiet", "--"]);
+    command.arg(its);
+    let mut scribe = Running::start(&stage, command);
+    scribe.be_ready();
+    let owes = until(LIMIT, || {
+        save(&mut scribe, &home, &["warm"]);
+        stage.entries().len() == 1
+    });
+    assert!(owes, "it owes nothing");
+    let is_keeper = |pid: &Pid| is_named(*pid, "synclater-keep");
+    let is_kept = || stage.of_synclater().iter().any(is_keeper);
+    assert!(until(LIMIT, is_kept), "it has no keeper");
+    kill(&stage, &scribe);
+    let without = run(as_nobody(&["settle"]).env("HOME", "/nowhere"));
+    assert_eq!(without.status.code(), Some(125), "{without}");
+    assert_eq!(without.stderr.matches("TMPDIR=").count(), 1, "{without}");
+    let settle = run(&mut as_nobody(&["settle"]));
+    assert_eq!(settle.status.code(), Some(0), "{settle}");
+    assert!(settle.stderr.contains("synced"), "{settle}");
 }

@@ -160,10 +160,9 @@ fn a_keeper_that_has_not_settled_yet_is_not_settled_for() {
     assert!(until(LIMIT, || has_ended(&scribe)), "the supervisor lives");
     let (entry, _) = entry_of(&stage);
     let mut settle = stage.synclater(&["settle"]);
-    is_told(
-        &run(settle.env("SYNCLATER_RUN_DIR", stage.file("other"))),
-        &entry,
-    );
+    let settle = run(settle.env("SYNCLATER_RUN_DIR", stage.file("other")));
+    is_told(&settle, &entry);
+    assert!(settle.stderr.contains("waiting for that"), "{settle}");
     assert_eq!(stage.entries().len(), 1);
     kill_process(keeper, Signal::CONT).expect("it lives");
     assert!(

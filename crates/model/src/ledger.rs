@@ -37,6 +37,10 @@ pub struct Entry {
     /// Absent in entries of releases that did not write it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid_started: Option<u64>,
+    /// The session's folder, which tells that it has an entry; absent where its name is no text,
+    /// and in entries of releases that did not write it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub folder: Option<String>,
     /// The command and its arguments.
     pub command: Vec<String>,
     /// When the session began: RFC 3339, UTC.
@@ -230,6 +234,7 @@ mod tests {
             pid_ns: None,
             pid_started: None,
             sync: false,
+            folder: None,
             command: vec!["make".into(), "install".into()],
             started: "2025-01-31T12:00:00Z".into(),
             until: "exit".into(),

@@ -26,9 +26,17 @@ pub struct LeaseClock {
 #[derive(Clone, Copy, Debug)]
 pub struct Reading {
     counter: u64,
-    /// The counter was read between these.
-    before: Instant,
-    after: Instant,
+    /// The counter was read between these, of the kernel's monotonic clock.
+    before: Duration,
+    after: Duration,
+    /// So was this: what the C library says, or what was loaded in front of that.
+    told: Instant,
+}
+
+/// The kernel's monotonic clock, past the C library: one that stands still is waited for in vain.
+fn monotonic() -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    Duration::try_from(now).unwrap_or_default()
 }
 
 impl Reading {
@@ -53,12 +61,37 @@ impl Reading {
     }
 
     fn once() -> Reading {
-        let before = Instant::now();
-        let counter = counter();
+        let before = monotonic();
+        let (counter, told) = (counter(), Instant::now());
         Reading {
             counter,
             before,
-            after: Instant::now(),
+            after: monotonic(),
+            told,
+        }
+    }
+
+    /// How fast the clock of the C library goes since then, where that differs from the kernel's by
+    /// more than a tenth. Time is told by it everywhere, and libfaketime (`LD_PRELOAD`) may answer.
+    #[must_use]
+    pub fn wrong_speed(&self) -> Option<f64> {
+        const TRIES: u32 = 20;
+        let mut speed = 1.0;
+        // Once more where it was interrupted between the two.
+        for span in 1..=TRIES {
+            self.wait_until(Duration::from_millis(1) * span);
+            let (told, went) = (self.told.elapsed(), monotonic() - self.before);
+            speed = told.as_secs_f64() / went.as_secs_f64();
+            if (0.9..1.1).contains(&speed) {
+                return None;
+            }
+        }
+        Some(speed)
+    }
+
+    fn wait_until(&self, age: Duration) {
+        while monotonic() - self.before < age {
+            std::hint::spin_loop();
         }
     }
 
@@ -69,7 +102,7 @@ impl Reading {
     /// Ticks a second since `start`, and no more than there were: a lease that is measured by it is
     /// never longer than it should be, whoever interrupted us.
     fn speed_since(&self, start: &Reading) -> f64 {
-        let took = self.after.duration_since(start.before);
+        let took = self.after.saturating_sub(start.before);
         (self.counter.saturating_sub(start.counter)) as f64 / took.as_secs_f64()
     }
 }
@@ -85,9 +118,7 @@ impl LeaseClock {
                 ticks_per_second: 1e9,
             };
         }
-        while start.before.elapsed() < Duration::from_millis(1) {
-            std::hint::spin_loop();
-        }
+        start.wait_until(Duration::from_millis(1));
         LeaseClock {
             source: Source::Counter,
             ticks_per_second: Reading::now().speed_since(&start),
@@ -308,12 +339,13 @@ mod tests {
 
     #[test]
     fn whoever_is_interrupted_while_he_measures_finds_no_faster_clock() {
-        let (ms, begin) = (Duration::from_millis, Instant::now());
+        let (ms, told) = (Duration::from_millis, Instant::now());
         // A counter of nanoseconds, read at some time between two others.
         let reading = |before, at: u64, after| Reading {
             counter: 1_000_000 * at,
-            before: begin + ms(before),
-            after: begin + ms(after),
+            before: ms(before),
+            after: ms(after),
+            told,
         };
         for (start, end) in [
             (reading(0, 0, 0), reading(5, 5, 5)),
@@ -327,6 +359,18 @@ mod tests {
         }
         let now = Reading::now();
         assert!(now.counter > 0 && now.before <= now.after);
+    }
+
+    #[test]
+    fn a_library_that_tells_another_time_is_noticed() {
+        assert_eq!(Reading::now().wrong_speed(), None);
+        let mut start = Reading::now();
+        start.wait_until(Duration::from_millis(20));
+        start.told = Instant::now();
+        assert!(
+            start.wrong_speed().is_some_and(|s| s < 0.9),
+            "it stood still"
+        );
     }
 
     #[test]

@@ -103,6 +103,15 @@ fn session_directory_check(asker: &Asker, table: &[Mount]) -> Check {
     let mut seen = format!("{}{exec}", dir.display());
     let pages = where_pages_lie(&dir);
     if pages != dir {
+        if let Err(fault) = usable(&pages, asker.uid) {
+            let means = "No session can be started: what it shares with processes would not be \
+                         safe from other users, or cannot be written.";
+            let advice = format!(
+                "{}, or set SYNCLATER_RUN_DIR to a directory of your own in memory (tmpfs)",
+                fault.advice
+            );
+            return Check::new(name, Status::Bad, fault.seen, means).advise(advice);
+        }
         seen.push_str(&format!(", pages in {}", pages.display()));
     }
     let means = "Sessions lie here, their pages in memory, writable by their owner alone.";

@@ -260,6 +260,7 @@ impl Supervisor {
             pid: std::process::id(),
             pid_ns: pid_namespace(),
             pid_started: process::started(std::process::id()),
+            folder: self.belongings.folder(),
             command: self.plan.command.clone(),
             started: self.plan.started.clone(),
             until: laxest.to_string(),
@@ -282,6 +283,9 @@ impl Supervisor {
         if status != 0 {
             let why = std::io::Error::from_raw_os_error(status).to_string();
             return self.not_entered(&why, fresh);
+        }
+        if let Err(e) = self.belongings.say_entered(true) {
+            return self.not_entered(&format!("its lock file cannot be written: {e}"), fresh);
         }
         self.shared.page().entered.store(1, SeqCst);
         self.prove_to_keeper();

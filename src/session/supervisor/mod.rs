@@ -570,6 +570,7 @@ impl Supervisor {
         match &self.paid.error {
             _ if self.paid.complete => {
                 self.shared.page().entered.store(0, SeqCst);
+                let _ = self.belongings.say_entered(false);
                 ledger.close_here(&own)
             }
             Some(error) => ledger.note_error(&own.path, error.errno),

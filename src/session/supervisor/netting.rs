@@ -21,6 +21,7 @@ impl Supervisor {
         };
         let net = Net::start(terms)?;
         self.net = Some(net);
+        self.escapes.are_netted();
         Ok(())
     }
 

@@ -145,11 +145,24 @@ pub fn kind(fstype: &str) -> FsKind {
 fn why_untested(fstype: &str) -> &'static str {
     if fstype.starts_with("fuse") {
         "a FUSE file system may not pass syncfs on"
-    } else if NETWORK.contains(&fstype) || fstype.starts_with("nfs") {
+    } else if is_network(fstype) {
         "a network file system"
     } else {
         "not on the tested list"
     }
+}
+
+/// Types that are served by a program, or by another machine: a look at them may have no end.
+const SERVED: &[&str] = &["autofs", "beegfs", "coda", "orangefs", "vboxsf", "virtiofs"];
+
+fn is_network(fstype: &str) -> bool {
+    NETWORK.contains(&fstype) || fstype.starts_with("nfs")
+}
+
+/// Whether a look at what lies there has an end, whoever else is ill.
+#[must_use]
+pub fn answers(fstype: &str) -> bool {
+    !(fstype.starts_with("fuse") || is_network(fstype) || SERVED.contains(&fstype))
 }
 
 /// The server of a network file system, from what is mounted: `nas1` of `nas1:/home`, of
@@ -157,7 +170,7 @@ fn why_untested(fstype: &str) -> &'static str {
 /// named.
 #[must_use]
 pub fn server_of(mount: &Mount) -> Option<&str> {
-    let network = NETWORK.contains(&mount.fstype.as_str()) || mount.fstype.starts_with("nfs");
+    let network = is_network(&mount.fstype);
     let source = mount.source.as_str();
     let host = if let Some(rest) = source.strip_prefix("//") {
         rest.split('/').next()?
@@ -286,6 +299,16 @@ mod tests {
 28 24 7:0 / /snap/x ro - squashfs /dev/loop0 ro
 29 24 0:50 / /empty rw - tmpfs  rw,size=8k
 ";
+
+    #[test]
+    fn what_a_program_or_another_machine_serves_may_not_answer() {
+        for fstype in ["ext4", "ext2", "overlay", "tmpfs", "zfs", "f2fs", "vfat"] {
+            assert!(answers(fstype), "{fstype}");
+        }
+        for fstype in ["fuse.sshfs", "fuseblk", "nfs4", "9p", "virtiofs", "autofs"] {
+            assert!(!answers(fstype), "{fstype}");
+        }
+    }
 
     #[test]
     fn every_field_is_read() {

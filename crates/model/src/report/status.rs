@@ -217,6 +217,7 @@ mod tests {
             pid: 4100,
             pid_ns: None,
             pid_started: None,
+            folder: None,
             sync: false,
             command: vec!["make".into(), "install".into()],
             started: "2025-01-31T12:00:00Z".into(),

@@ -275,30 +275,36 @@ impl Herd {
         is_it
     }
 
-    /// Lets a program go on, and notes what became of it.
+    /// Tells what became of a program, and lets it go on. In this order: it may end at once, and
+    /// the supervisor with it.
     fn go_on(&mut self, pid: u32, thread: Option<Thread>, begun: Begun) {
-        match thread {
-            Some(mut thread) => {
-                thread.resume();
-                let known = self.known.entry(pid).or_default();
-                match &begun {
-                    Begun::Reached(how) => {
-                        if known.told.unwrap_or(How::Launch) == *how {
-                            return;
-                        }
-                        known.told = Some(*how);
-                    }
-                    Begun::Ahead(range) => known.ahead = Some(range.clone()),
-                    Begun::Missed { .. } => known.told = None,
+        match &begun {
+            // It is gone, or is let go of.
+            _ if thread.is_none() => self.forget(pid),
+            Begun::Left { .. } => self.forget(pid),
+            Begun::Reached(how) => {
+                let told = self.known.entry(pid).or_default().told.replace(*how);
+                if told.unwrap_or(How::Launch) == *how {
+                    return thread.into_iter().for_each(|mut thread| thread.resume());
                 }
             }
-            // It is gone, or was let go of.
-            None => self.forget(pid),
+            Begun::Ahead(range) => {
+                self.known.entry(pid).or_default().ahead = Some(range.clone());
+            }
+            Begun::Missed { .. } => self.known.entry(pid).or_default().told = None,
         }
+        let is_left = matches!(begun, Begun::Left { .. });
         match begun {
             Begun::Reached(how) => self.tell(News::Reached { pid, how }),
             Begun::Ahead(_) => {}
-            Begun::Missed { exe, why } => self.tell(News::Missed { pid, exe, why }),
+            Begun::Left { exe, why } | Begun::Missed { exe, why } => {
+                self.tell(News::Missed { pid, exe, why });
+            }
+        }
+        match thread {
+            Some(thread) if is_left => thread.release(),
+            Some(mut thread) => thread.resume(),
+            None => {}
         }
     }
 }

@@ -5,6 +5,7 @@
 //! of the first time is left: execve(2) has replaced what it replaces already.
 
 use super::start::{Begun, Program};
+use crate::reach::attach::target::exe_of;
 use rustix::fs::{getxattr, statvfs, statx, AtFlags, StatVfs, StatVfsMountFlags, StatxFlags, CWD};
 use std::ffi::OsStr;
 use std::io;
@@ -37,21 +38,22 @@ fn is_forbidden(pid: u32, exe: &str) -> bool {
     by_process || statvfs(exe).is_ok_and(nosuid)
 }
 
-/// Has a program executed again, with nobody tracing it.
-pub fn give_back(mut thread: Thread, program: &Program) -> (Option<Thread>, Begun) {
-    match again(&mut thread, program) {
+/// Has a program executed again, with nobody tracing it: once it is let go of.
+pub fn give_back(mut thread: Thread, program: &Program) -> (Thread, Begun) {
+    let exe = exe_of(program.pid);
+    let begun = match again(&mut thread, program) {
         Ok(()) => {
             let why = "it gains rights, which whoever is traced does not: not followed, nor is \
                        what it starts (as root both are)";
-            let begun = Begun::missed(program.pid, why);
-            thread.release();
-            (None, begun)
+            let why = why.into();
+            Begun::Left { exe, why }
         }
         Err(e) => {
             let why = format!("it was to gain rights and does not, being traced ({e})");
-            (Some(thread), Begun::missed(program.pid, why))
+            Begun::Missed { exe, why }
         }
-    }
+    };
+    (thread, begun)
 }
 
 fn again(thread: &mut Thread, program: &Program) -> io::Result<()> {

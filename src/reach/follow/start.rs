@@ -32,6 +32,13 @@ pub enum Begun {
         /// Why not.
         why: String,
     },
+    /// They will not, and it is to be let go of.
+    Left {
+        /// The program.
+        exe: String,
+        /// Why.
+        why: String,
+    },
 }
 
 impl Begun {
@@ -119,7 +126,8 @@ impl Start {
 
     fn reach(&self, thread: Thread, program: &Program) -> (Option<Thread>, Begun) {
         if !self.is_root && rights::would_be_gained(program.pid) {
-            return rights::give_back(thread, program);
+            let (thread, begun) = rights::give_back(thread, program);
+            return (Some(thread), begun);
         }
         let has_linker = program.stack.aux(aux::BASE).unwrap_or(0) != 0;
         let library = match &self.baggage.manner {

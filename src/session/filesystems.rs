@@ -21,7 +21,7 @@ use std::time::Duration;
 use synclater_model::ledger::LedgerFs;
 use synclater_model::policy::filesystem::{kind, parse_mountinfo, FsKind, Mount};
 use synclater_shim::page;
-use synclater_sys::job::Job;
+use synclater_sys::job::{self, Job};
 use synclater_sys::mount::{self, MNT_ID};
 use synclater_sys::wait;
 
@@ -158,21 +158,24 @@ fn root_mount_of_namespace() -> Option<u64> {
     use rustix::thread::{move_into_link_name_space, LinkNameSpaceType};
     let (reader, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).ok()?;
     let job = Job::start(|| {
+        let kept = job::keep_only(&[writer.as_fd()]);
         let entered = std::fs::File::open("/proc/self/ns/mnt").is_ok_and(|namespace| {
             let kind = Some(LinkNameSpaceType::Mount);
             move_into_link_name_space(namespace.as_fd(), kind).is_ok()
         });
         let found = { entered.then(root_mount).flatten() }.map(u64::to_ne_bytes);
-        let told = found.is_some_and(|id| rustix::io::write(&writer, &id).is_ok());
+        let told = found.is_some_and(|id| rustix::io::write(&kept[0], &id).is_ok());
+        std::mem::forget(kept);
         i32::from(!told)
     });
     drop(writer);
+    let job = job.ok()?;
+    if !wait::any(&[(job.as_fd(), wait::For::Input)], Duration::from_secs(1))[0] {
+        job.kill();
+        return None;
+    }
     let mut id = [0; 8];
-    let told = wait::any(
-        &[(reader.as_fd(), wait::For::Input)],
-        Duration::from_secs(1),
-    )[0] && rustix::io::read(&reader, &mut id) == Ok(8);
-    drop(job);
+    let told = rustix::io::read(&reader, &mut id) == Ok(8);
     told.then(|| u64::from_ne_bytes(id))
 }
 

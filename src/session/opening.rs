@@ -112,6 +112,8 @@ pub fn in_time(
         return None;
     }
     let (_, fds) = socket::receive(&ours, &mut [0u8; 1]).ok()?;
+    // It has what it opened, too: whoever unmounts that next must not find it busy.
+    let _ = wait::any(&[(job.as_fd(), wait::For::Input)], patience);
     fds.into_iter().next()
 }
 

@@ -7,6 +7,7 @@ use super::mounts::overlay_on;
 use super::*;
 use crate::harness::command::{Outcome, LIMIT};
 use crate::harness::disk::Disk;
+use crate::harness::limits::count;
 use crate::sessions::stage::{as_root, has_four_parts};
 use crate::wait::until;
 use rustix::io::Errno;
@@ -370,6 +371,26 @@ fn a_session_starts_in_a_layer_above_that_of_another() {
     starts(&at);
     starts(&at);
     umount(&at);
+}
+
+/// A child of the session's that ends with it may be the last to have a trace point, whose close
+/// waits for each processor: what it has besides is closed before.
+#[test]
+fn soak_a_layer_can_be_unmounted_right_behind_its_session() {
+    if !as_root("soak_a_layer_can_be_unmounted_right_behind_its_session") {
+        return;
+    }
+    let (disk, stage) = (Disk::new("ext4", 64), Stage::new("layer"));
+    for round in 0..count(15, 1000) {
+        let at = overlay(&disk, &format!("layer-{round}"));
+        for _ in 0..2 {
+            let mut command = session(&stage, &[]);
+            command.env("SYNCLATER_RUN_DIR", at.join("run")).arg("true");
+            run(&mut command).must_succeed();
+        }
+        let outcome = run(clean("umount").arg(&at));
+        assert!(outcome.status.success(), "round {round}: {outcome}");
+    }
 }
 
 /// Whether nobody holds the lock beside an entry.

@@ -14,8 +14,8 @@ use rustix::process::{
 use std::collections::BTreeMap;
 use std::ffi::CStr;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::SeqCst};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -65,8 +65,7 @@ impl Job {
                 }
                 let status = match is_known(&theirs) {
                     true => {
-                        // Open until `keep_only` closes it with all the rest.
-                        std::mem::forget(theirs);
+                        OURS.store(theirs.into_raw_fd(), SeqCst);
                         // Work that hangs must not keep the folder we were started in from being
                         // unmounted.
                         let _ = rustix::process::chdir("/");
@@ -74,6 +73,7 @@ impl Job {
                     }
                     false => libc::EAGAIN,
                 };
+                let _ = keep_only(&[]);
                 // SAFETY: ends the child without running the parent's exit handlers.
                 unsafe { libc::_exit(status) }
             }
@@ -187,15 +187,23 @@ fn is_known(to: &OwnedFd) -> bool {
 /// what it keeps.
 static YOUNG: Mutex<Vec<OwnedFd>> = Mutex::new(Vec::new());
 
+/// The other end of that in a child: closed behind all that it does not keep, also where the close
+/// of one of those waits (the last one of a trace point's waits for each processor).
+static OURS: AtomicI32 = AtomicI32::new(NONE);
+
+/// No descriptor.
+const NONE: i32 = -1;
+
 /// Waits until no child of [`Job::start`] has what we have closed by now; false where that took
-/// longer. It takes no time where none was started a moment ago.
+/// longer than half a second. It takes no time where none was started a moment ago.
 #[must_use]
-pub fn wait_for_the_young(patience: Duration) -> bool {
+pub fn wait_for_the_young() -> bool {
+    const PATIENCE: Duration = Duration::from_millis(500);
     let young = &mut *lock(&YOUNG);
     let begun = Instant::now();
     loop {
         forget_the_grown(young);
-        let left = patience.saturating_sub(begun.elapsed());
+        let left = PATIENCE.saturating_sub(begun.elapsed());
         let (Some(one), false) = (young.first(), left.is_zero()) else {
             return young.is_empty();
         };
@@ -248,10 +256,9 @@ pub fn syncfs(fd: BorrowedFd<'_>) -> i32 {
 pub fn keep_only(fds: &[BorrowedFd<'_>]) -> Vec<OwnedFd> {
     // Our parent's, whose numbers are closed below.
     std::mem::forget(std::mem::take(&mut *lock(&YOUNG)));
-    let mut kept: Vec<libc::c_uint> = fds
-        .iter()
-        .map(|fd| fd.as_raw_fd().cast_unsigned())
-        .collect();
+    let last = OURS.swap(NONE, SeqCst);
+    let kept = fds.iter().map(|fd| fd.as_raw_fd()).chain([last]);
+    let mut kept: Vec<libc::c_uint> = kept.filter_map(|fd| fd.try_into().ok()).collect();
     kept.sort_unstable();
     let mut next = 0;
     for fd in kept {
@@ -263,6 +270,10 @@ pub fn keep_only(fds: &[BorrowedFd<'_>]) -> Vec<OwnedFd> {
     }
     // SAFETY: as above.
     unsafe { libc::close_range(next, libc::c_uint::MAX, 0) };
+    if last != NONE {
+        // SAFETY: as above.
+        unsafe { libc::close(last) };
+    }
     // SAFETY: they are open, and the objects that own them in the parent are not dropped here.
     let own = |fd: &BorrowedFd<'_>| unsafe { OwnedFd::from_raw_fd(fd.as_raw_fd()) };
     fds.iter().map(own).collect()
@@ -271,7 +282,9 @@ pub fn keep_only(fds: &[BorrowedFd<'_>]) -> Vec<OwnedFd> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::net::sockopt::set_socket_linger;
     use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
 
     /// From now on pidfd_open(2) fails for the calling process, as where the machine has no file
     /// left.
@@ -311,5 +324,54 @@ mod tests {
         let mut work = Vec::new();
         told.read_to_end(&mut work).expect("what was done");
         assert_eq!(work, b"w");
+    }
+
+    /// A connection whose close waits for a second, and its peer.
+    fn slow_to_close() -> io::Result<(TcpStream, TcpStream)> {
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let mut slow = TcpStream::connect(listener.local_addr()?)?;
+        let (peer, _) = listener.accept()?;
+        set_socket_linger(&slow, Some(Duration::from_secs(1)))?;
+        slow.set_nonblocking(true)?;
+        while slow.write(&[0; 1 << 16]).is_ok() {}
+        Ok((slow, peer))
+    }
+
+    /// Whether a child that is not young any more has closed what is slow, and what has lower and
+    /// higher numbers.
+    fn closes_all(first: usize, work: fn()) -> io::Result<bool> {
+        const PATIENCE: Duration = Duration::from_secs(10);
+        let mut numbers: Vec<_> = (0..4).map(|_| std::io::pipe()).collect();
+        let (low, low_end) = std::io::pipe()?;
+        let (slow, _peer) = slow_to_close()?;
+        let (high, high_end) = std::io::pipe()?;
+        numbers.truncate(first);
+        let job = Job::start(|| {
+            work();
+            0
+        })?;
+        drop((slow, low_end, high_end));
+        let begun = Instant::now();
+        while !wait_for_the_young() && begun.elapsed() < PATIENCE {}
+        let all = [low.as_fd(), high.as_fd()].map(|fd| (fd, For::Input));
+        let are_closed = wait::any(&all, Duration::ZERO);
+        job.end();
+        Ok(are_closed == [true, true])
+    }
+
+    #[test]
+    fn one_is_young_until_it_has_closed_all_that_it_does_not_keep() {
+        let keeps_nothing = || {
+            let _ = keep_only(&[]);
+            std::thread::sleep(Duration::from_secs(60));
+        };
+        for (which, work) in [(0, keeps_nothing as fn()), (1, || {})] {
+            // Its own end has a lower number than all of these, or a higher one.
+            for first in [0, 4] {
+                let alone = Job::start(|| i32::from(closes_all(first, work).ok() != Some(true)));
+                let seen = alone.expect("a child").result();
+                assert_eq!(seen, 0, "work {which}, {first} numbers are taken");
+            }
+        }
     }
 }

@@ -515,8 +515,14 @@ impl Supervisor {
     }
 
     /// Closes the ledger entry, ends the keeper, removes the session's files. Where something was
-    /// not settled, the entry stays.
+    /// not settled, the entry stays. Whoever unmounts a file system right after us does not find it
+    /// busy.
     pub fn close(&mut self) {
+        self.close_all();
+        let _ = job::wait_for_the_young();
+    }
+
+    fn close_all(&mut self) {
         self.shared.relax(false);
         self.shared.end_lease();
         self.end_recording();
@@ -526,7 +532,6 @@ impl Supervisor {
         self.waker.take().into_iter().for_each(Job::end);
         self.looks.end();
         self.leave_attendants();
-        // Whoever unmounts a file system right after us must not find it busy.
         self.filesystems.release_all();
         if self.close_entry().is_err() && self.paid.error.is_some() {
             // The page says what the entry does not: whoever clears up behind us needs it.

@@ -213,7 +213,7 @@ impl Supervisor {
     /// has asked for. Where another thread has put its own question there, that one is answered.
     fn is_ready(&mut self, slot: &page::Slot, asked: Who) {
         self.looks.asking.remove(&key_of(slot));
-        let _ = job::wait_for_the_young(YOUNG);
+        let _ = job::wait_for_the_young();
         let (old, new) = (page::UMOUNT_ASKED, page::UMOUNT_READY);
         if what_of(slot) == asked {
             let _ = slot.umount.compare_exchange(old, new, SeqCst, SeqCst);
@@ -382,9 +382,6 @@ const REFUSED_FOR: Duration = Duration::from_secs(10);
 
 /// How long questions are answered in one turn of the loop.
 const ANSWERS_FOR: Duration = Duration::from_millis(100);
-
-/// How long a child of ours that has just been started may take to close what it need not have.
-const YOUNG: Duration = Duration::from_millis(500);
 
 /// Whether a member from the room of `user` is let unmount: what another user says there is his
 /// word alone, and he unmounts nothing but in a namespace of his own.

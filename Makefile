@@ -11,6 +11,7 @@ TARGET_DIR := $(abspath $(or $(CARGO_TARGET_DIR),target))
 BIN        := $(TARGET_DIR)/release/synclater
 HOST        = $(shell rustc -vV | sed -n 's/^host: //p')
 SKIP_LOG   := $(TARGET_DIR)/skipped.log
+TESTS_LOG  := $(TARGET_DIR)/tests.log
 
 BINDIR  := $(DESTDIR)$(PREFIX)/bin
 LIBDIR  := $(DESTDIR)$(PREFIX)/lib/synclater
@@ -75,8 +76,9 @@ export RUST_TEST_THREADS ?= $(shell echo $$(( ($$(nproc) * 3 + 1) / 2 )))
 # A failure in one crate leaves the tests of the others to run: one run tells all that fails.
 tests: ## the tests alone
 	@mkdir -p $(TARGET_DIR) && : >$(SKIP_LOG)
-	@status=0; SYNCLATER_SKIP_LOG=$(SKIP_LOG) \
-	$(CARGO) test --locked --no-fail-fast --workspace $(FEATURES) || status=$$?; \
+	@status=0; set -o pipefail; SYNCLATER_SKIP_LOG=$(SKIP_LOG) \
+	$(CARGO) test --locked --no-fail-fast --workspace $(FEATURES) 2>&1 | tee $(TESTS_LOG) || \
+	  { status=$$?; $(call print_failures); }; \
 	$(call print_skipped); exit $$status
 
 # Tests with a large count have soak_ in their names: `make test` runs them small, this in full.
@@ -90,6 +92,12 @@ soak: ## the tests with a large count, in full, one after the other
 	$(call print_skipped); \
 	echo "soak: $$(( $$(date +%s) - begin )) s, exit status $$status, kernel $$(uname -r);" \
 	  "write it into docs/SOAK.md, also when it failed"; exit $$status
+
+# What each test that failed has said, once more behind all the rest, without its stack.
+define print_failures
+awk '/^failures:$$/ { on = 0 } /^---- .* stdout ----$$/ { on = 1 } on' $(TESTS_LOG) | \
+  grep -vE '^ +([0-9]+: |at )|^stack backtrace:|^$$' | cut -c 1-400
+endef
 
 define print_skipped
 echo "skipped: $$(grep -c '^SKIPPED' $(SKIP_LOG)) tests"; sort -u $(SKIP_LOG) | sed 's/^/  /'

@@ -272,15 +272,15 @@ fn soak_what_is_followed_is_recorded() {
     for words in all {
         let recording = stage.file("recording").display().to_string();
         let _ = std::fs::remove_file(&recording);
-        let mut command = stage.synclater(&["run", "--quiet", "--follow", "--record", &recording]);
-        run(command.args(["--", "env", "-i"]).args(&words)).must_succeed();
+        let mut command = stage.synclater(&["run", "--follow", "--record", &recording]);
+        let outcome = run(command.args(["--", "env", "-i"]).args(&words)).must_succeed();
         let report = stage.ask(&["report", "--json", &recording]).must_succeed();
         let report: Value = serde_json::from_str(&report.stdout).expect("JSON");
         let expected = json!([requests(), 0]);
         assert_eq!(
             json!([report["requests"], report["lost"]]),
             expected,
-            "{words:?}"
+            "{outcome}"
         );
     }
 }

@@ -97,10 +97,10 @@ static int decide_part(struct range *r, uint32_t major, uint32_t minor, uint64_t
 	return LATER;
 }
 
-/* By one call a mapping. Returns LATER, why not, or -errno where the kernel has no such call. */
-static NOINLINE long decide_by_query(struct range *r, long maps)
+/* By one call a mapping, whose NAME has SIZE bytes. Returns LATER, why not, or -errno where the
+ * kernel has no such call, or a name has no room. */
+static long decide_by_query(struct range *r, long maps, char *name, uint32_t size)
 {
-	char name[NAME_MAX_];
 	uint64_t at = r->from;
 	int k, kept;
 
@@ -108,10 +108,12 @@ static NOINLINE long decide_by_query(struct range *r, long maps)
 		struct map_query q = { .size = sizeof q,
 				       .flags = 0x10 /* covering or next */,
 				       .addr = at,
-				       .name_size = sizeof name,
+				       .name_size = size,
 				       .name = (uintptr_t)name };
 		long e = raw3(NR_ioctl, maps, MAP_QUERY_IOCTL, &q);
 
+		if (e == -ENAMETOOLONG_)
+			return e;
 		if (is_error(e))
 			return k || e == LATER ? (long)SL_KEPT_UNKNOWN : e;
 		at = q.end;
@@ -124,6 +126,22 @@ static NOINLINE long decide_by_query(struct range *r, long maps)
 			return kept;
 	}
 	return at < r->to ? (long)SL_KEPT_UNKNOWN : LATER;
+}
+
+/* The stack may be a signal's, of which the kernel's own frame takes 3 KiB with AVX-512. */
+static NOINLINE long decide_by_short_names(struct range *r, long maps)
+{
+	char name[512];
+
+	return decide_by_query(r, maps, name, sizeof name);
+}
+
+static NOINLINE long decide_by_long_names(struct range *r, long maps)
+{
+	char name[NAME_MAX_];
+	long kept = decide_by_query(r, maps, name, sizeof name);
+
+	return kept == -ENAMETOOLONG_ ? (long)SL_KEPT_UNKNOWN : kept;
 }
 
 /* One line of /proc/PID/maps: "start-end perms offset major:minor inode   name". */
@@ -189,8 +207,10 @@ static NOINLINE long decide_by_text(struct range *r, long maps)
 static int decide_range(struct verdict *v, long maps, uint64_t from, uint64_t to)
 {
 	struct range r = { v, from, to, 0 };
-	long kept = decide_by_query(&r, maps);
+	long kept = decide_by_short_names(&r, maps);
 
+	if (kept == -ENAMETOOLONG_)
+		kept = decide_by_long_names(&r, maps);
 	if (is_error(kept) && kept != LATER)
 		kept = decide_by_text(&r, maps);
 	if (kept == LATER && !r.seen) /* memory only: the kernel has nothing to write either */

@@ -3,7 +3,7 @@
 use super::*;
 use crate::harness::command::run;
 use crate::harness::disk::keep_mounts_private;
-use crate::sessions::death::children;
+use crate::sessions::death::{children, is_gone};
 use crate::sessions::stage::{as_root, AS_NOBODY, SYNCLATER};
 use rustix::process::{kill_process, Signal};
 
@@ -53,11 +53,14 @@ fn forked(storm: &Running) -> Vec<Pid> {
 
 /// Kills what the session consists of.
 fn kill_all(stage: &Stage) {
-    for pid in stage.of_synclater() {
+    let pids = stage.of_synclater();
+    for pid in &pids {
         // It may have ended by itself.
-        let _ = kill_process(pid, Signal::KILL);
+        let _ = kill_process(*pid, Signal::KILL);
     }
-    assert!(until(LIMIT, || stage.of_synclater().is_empty()));
+    // A process that ends has no program any more while it still closes its files.
+    let are_gone = || pids.iter().all(is_gone) && stage.of_synclater().is_empty();
+    assert!(until(LIMIT, are_gone));
 }
 
 /// None of the processes has code of ours; then it ends.
@@ -65,7 +68,7 @@ fn all_are_let_go_of(stage: &Stage, mut storm: Running) {
     let touch = |name: &str| std::fs::write(stage.work().join(name), "").expect("a file");
     touch("enough");
     // Those that live for a moment are zombies by then: they have no code.
-    let lives = |pid: &Pid| !crate::sessions::death::is_gone(pid);
+    let lives = |pid: &Pid| !is_gone(pid);
     let few = until(LIMIT, || {
         let all = forked(&storm);
         all.iter().filter(|pid| lives(pid)).count() * 2 <= all.len() + 1

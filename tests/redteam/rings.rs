@@ -4,6 +4,9 @@ use super::*;
 use crate::harness::disk::Disk;
 use crate::sessions::stage::{as_root, program};
 
+/// The reason for which a request is real.
+const OF_A_KIND: &str = "asynchronous, and of a kind that cannot be put off";
+
 /// A command in a session that owes already where it asks for more: behind so many requests, of
 /// which those are real that come before the ledger has the file system.
 fn warm_command(stage: &Stage, way: &str) -> Command {
@@ -73,7 +76,7 @@ fn what_a_child_asks_of_its_parents_polled_ring_stays_real() {
         run(&mut warm_command(&stage, way)).must_succeed();
         let report = stage.report();
         assert_eq!(report["requests"], 20003 + 10, "{report:#}");
-        let kept = &report["kept_real"]["asynchronous, and of a kind that cannot be put off"];
+        let kept = &report["kept_real"][OF_A_KIND];
         assert_eq!(kept.as_u64(), real, "{way}: {report:#}");
     }
 }
@@ -98,4 +101,23 @@ fn entries_that_are_prepared_once_are_requests_each_time() {
         2 * 4,
         "{report:#}"
     );
+}
+
+/// What was made of it for the kernel is undone whatever is written into it.
+#[test]
+fn an_entry_that_was_prepared_once_is_a_request_whatever_is_changed_in_it() {
+    let stage = Stage::new("changed");
+    run(&mut warm_command(&stage, "changed")).must_succeed();
+    let report = stage.report();
+    assert_eq!(report["requests"], 20003 + 5, "{report:#}");
+    assert_eq!(report["kept_real"][OF_A_KIND], 1, "{report:#}");
+}
+
+#[test]
+fn what_is_linked_behind_what_the_kernel_left_in_a_ring_stays_real() {
+    let stage = Stage::new("linked");
+    run(&mut warm_command(&stage, "linked")).must_succeed();
+    let report = stage.report();
+    assert_eq!(report["requests"], 20003 + 1, "{report:#}");
+    assert_eq!(report["kept_real"][OF_A_KIND], 1, "{report:#}");
 }

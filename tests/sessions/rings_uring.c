@@ -7,6 +7,9 @@
  *   parents   the same by a child to its parent's ring, where the number is another file's
  *   once      the entries of a ring as they were prepared once: all, then each by itself; says
  *             "once", reads a line, and submits each twice more, which the kernel is to see
+ *   changed   an entry that was prepared once, and of which descriptor or flags are written anew:
+ *             answers as the kernel's, and 5 requests that it would carry out; last its own NOP
+ *   linked    an FSYNC linked behind a write that stays in the ring, as one before it is refused
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -129,7 +132,7 @@ static void prepared_once(void)
 		if (k % 2)
 			io_uring_prep_sync_file_range(entry, file, 3, 1, SYNC_FILE_RANGE_WRITE);
 		else
-			io_uring_prep_fsync(entry, file, IORING_FSYNC_DATASYNC);
+			io_uring_prep_fsync(entry, file, 0);
 	}
 	memcpy(was, ring->sq.sqes, sizeof was);
 	must(io_uring_submit(ring) == ENTRIES, "submit");
@@ -152,8 +155,67 @@ static void prepared_once(void)
 		must(io_uring_submit(ring) == 1, "submit");
 		must(completed() == 0, "fsync");
 		must(is_as_it_was(at, was) == (k >= ENTRIES), "what the kernel took");
-		must(is_as_it_was((at + ENTRIES - 1) % ENTRIES, was), "what it took before");
 	}
+}
+
+static int handed_in(void)
+{
+	ring->sq.sqe_tail++;
+	must(io_uring_submit(ring) == 1, "submit");
+	return completed();
+}
+
+/* In a ring of one entry. */
+static void changed(void)
+{
+	struct io_uring_sqe *entry = ring->sq.sqes;
+	int other = dup(file), pipes[2];
+
+	must(pipe(pipes) == 0, "a pipe");
+	io_uring_prep_fsync(entry, file, 0);
+	must(handed_in() == 0, "fsync");
+	entry->fd = other;
+	entry->fsync_flags = IORING_FSYNC_DATASYNC;
+	must(handed_in() == 0, "fdatasync by another descriptor");
+	entry->fd = -1;
+	must(handed_in() == -EBADF, "none");
+	entry->fd = pipes[0];
+	must(handed_in() == -EINVAL, "a pipe");
+	must(dup2(file, 0) == 0, "dup2");
+	entry->fd = 0;
+	must(handed_in() == 0, "the first descriptor");
+	must(io_uring_register_files(ring, &other, 1) == 0, "a registered file");
+	entry->flags = IOSQE_FIXED_FILE;
+	must(handed_in() == 0, "by its number");
+	entry->flags = 0;
+	must(handed_in() == 0, "by a descriptor");
+	io_uring_prep_nop(entry);
+	must(handed_in() == 0, "a NOP of its own");
+}
+
+static void linked(void)
+{
+	struct io_uring_sqe *entry = io_uring_get_sqe(ring);
+	int pipes[2];
+	char text[5];
+
+	must(pipe(pipes) == 0, "a pipe");
+	io_uring_prep_nop(entry);
+	entry->opcode = UNKNOWN;
+	entry = io_uring_get_sqe(ring);
+	io_uring_prep_read(entry, pipes[0], text, sizeof text, 0);
+	entry->flags |= IOSQE_IO_LINK;
+	entry = io_uring_get_sqe(ring);
+	io_uring_prep_write(entry, file, "bytes", sizeof text, 0);
+	entry->flags |= IOSQE_IO_LINK;
+	must(io_uring_submit(ring) == 1, "an entry is refused");
+	must(completed() == -EINVAL, "it is told");
+	io_uring_prep_fsync(io_uring_get_sqe(ring), file, 0);
+	must(io_uring_submit(ring) == 3, "the rest is taken");
+	must(write(pipes[1], "bytes", sizeof text) == sizeof text, "to the pipe");
+	must(completed() == sizeof text, "read");
+	must(completed() == sizeof text, "write");
+	must(completed() == 0, "fsync");
 }
 
 static void by_a_child(void)
@@ -179,18 +241,22 @@ int main(int count, char **arguments)
 	must(count == 3, "usage: rings_uring FILE WAY");
 	const char *way = arguments[2];
 	int filtered = !strcmp(way, "filtered"), in_parts = filtered || !strcmp(way, "part");
-	int once = !strcmp(way, "once");
-	unsigned setup = in_parts || once ? 0 : IORING_SETUP_SQPOLL;
+	int one = !strcmp(way, "changed"), polled = !strcmp(way, "own") || !strcmp(way, "parents");
+	unsigned setup = polled ? IORING_SETUP_SQPOLL : 0;
 
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	ring = mmap(NULL, sizeof *ring, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	must(ring != MAP_FAILED, "mmap");
 	file = open(arguments[1], O_CREAT | O_RDWR | O_APPEND, 0644);
 	must(file >= 0, arguments[1]);
-	must(io_uring_queue_init(ENTRIES, ring, setup) == 0, "a ring");
+	must(io_uring_queue_init(one ? 1 : ENTRIES, ring, setup) == 0, "a ring");
 	if (in_parts)
 		in_part(filtered);
-	else if (once)
+	else if (one)
+		changed();
+	else if (!strcmp(way, "linked"))
+		linked();
+	else if (!strcmp(way, "once"))
 		prepared_once();
 	else if (!strcmp(way, "own"))
 		ask_for_all();

@@ -9,8 +9,6 @@
 #include "gate.h"
 
 #define NO_FILE (-1)
-#define PLACES  32  /* rings of which something may be put off at a time */
-#define DEEP    256 /* entries of a submission that may be */
 
 /* FSYNC and SYNC_FILE_RANGE entries become NOP before they are handed to the kernel; writes to a
  * stripped descriptor get their flag back. An entry that waits for others (linked behind one, or
@@ -24,7 +22,7 @@ struct sqe {
 	int32_t fd;
 	uint64_t off, addr;
 	uint32_t len, op_flags;
-	uint64_t user_data, rest[3];
+	uint64_t user_data, more, addr3, pad;
 };
 struct uring {
 	unsigned *khead, *ktail, *kmask, *kentries, *kflags, *kdropped, *array;
@@ -59,7 +57,7 @@ static int is_good(const struct sqe *e)
 {
 	int range = e->opcode == OP_RANGE;
 	uint32_t known = range ? 7 : 1 /* IORING_FSYNC_DATASYNC */;
-	uint64_t more = e->rest[0] & ~0xffff0000ull; /* buf_index, splice_fd_in; no personality */
+	uint64_t more = e->more & ~0xffff0000ull; /* buf_index, splice_fd_in; no personality */
 
 	if (e->ioprio || e->addr || more || e->op_flags & ~known || (int64_t)e->off < 0)
 		return 0;
@@ -74,114 +72,66 @@ static int sqe_writes(const struct sqe *e)
 	       e->opcode == OP_WRITEV_FIXED;
 }
 
-/* What was made of an entry. */
-struct record {
-	int32_t fd;   /* its descriptor */
-	uint32_t was; /* 0 of one that is as the program wrote it; else its flags, and which of these */
-};
-#define WAS_FSYNC   0x100
-#define WAS_RANGE   0x200
-#define WAS_REFUSED 0x400
+/* A program may prepare an entry once, as the kernel changes none, and write what changes alone.
+ * So what is made of one says what it was, and which it was of all that were handed in, where the
+ * kernel does not look: it is undone when the entry is handed in again. Behind a submission nothing
+ * may be touched: another thread may have ended the ring, or filled it again. */
+#define MARK      (0x534cull << 48) /* of no address that a process can have */
+#define WAS_RANGE 0x200
 
-/* The rings of which something was put off, by their entries (a program may move the rest), and
- * what they were handed last, from FROM on. All of that is as it was at the next submission. Behind
- * this one nothing may be touched: another thread may have ended the ring, or filled it again. */
-static void *rings[PLACES];
-static struct handed {
-	unsigned from, to;
-	struct record of[DEEP];
-} handed[PLACES];
+static int is_marked(uint64_t word) { return word >> 48 == MARK >> 48; }
 
-static struct handed *place_of(const struct uring *u)
+/* An FSYNC with an address is refused, so it has none; who prepares another entry writes one. */
+static void be_put_off(struct sqe *e, uint32_t at)
 {
-	unsigned first = (uintptr_t)u->sqes / 4096, n;
+	uint64_t was = e->op_flags | (e->opcode == OP_RANGE ? WAS_RANGE : 0);
 
-	for (n = 0; n < PLACES; n++)
-		if (LOAD(rings[(first + n) % PLACES]) == u->sqes)
-			return &handed[(first + n) % PLACES];
-	return NULL;
-}
-
-static void empty(struct handed *p)
-{
-	unsigned i;
-
-	for (i = 0; i < DEEP; i++)
-		p->of[i].was = 0;
-	p->from = p->to = 0;
-}
-
-/* NULL where there is none: its requests stay real. */
-static struct handed *new_place(const struct uring *u, unsigned head)
-{
-	unsigned first = (uintptr_t)u->sqes / 4096, n;
-
-	for (n = 0; n < PLACES; n++) {
-		unsigned i = (first + n) % PLACES;
-		void *none = NULL;
-
-		if (!__atomic_compare_exchange_n(&rings[i], &none, (void *)u->sqes, 0,
-						 __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
-			continue;
-		empty(&handed[i]);
-		handed[i].from = head;
-		return &handed[i];
-	}
-	return NULL;
-}
-
-static struct record *record_of(struct handed *p, unsigned at)
-{
-	return p && at - p->from < DEEP ? &p->of[at - p->from] : NULL;
-}
-
-static void be_put_off(struct sqe *e, struct record *r)
-{
-	r->fd = e->fd;
-	r->was = e->op_flags | (e->opcode == OP_RANGE ? WAS_RANGE : WAS_FSYNC);
+	e->addr = MARK | was << 32 | at;
 	e->op_flags = 0;
 	e->opcode = OP_NOP; /* which takes no notice of descriptor, offset, address and length */
 }
 
 /* It completes with EBADF. */
-static void be_refused(struct sqe *e, struct record *r)
+static void be_refused(struct sqe *e, uint32_t at)
 {
-	if (r) {
-		r->fd = e->fd;
-		r->was = WAS_REFUSED;
-	}
+	e->addr3 = MARK | (at & 0xffffull) << 32 | (uint32_t)e->fd;
 	e->fd = NO_FILE;
 }
 
-/* Whether an entry that is handed in again as a NOP is the request that it was. A NOP of the
- * program's own names no file, or 0, or has flags of its own. */
-static int is_still(const struct sqe *e, const struct record *r)
+/* Whether that was made of it when it was handed in as number AT: it has not been taken since. */
+static int is_put_off(const struct sqe *e, uint32_t at)
 {
-	int flagged = e->op_flags && !(r->was & WAS_RANGE && e->op_flags <= 7);
-
-	return e->fd == r->fd || (e->fd > 0 ? !flagged : !e->fd && sl_active() && is_good(e));
+	return is_marked(e->addr) && (uint32_t)e->addr == at;
 }
 
-/* Undoes either: a program may prepare an entry once, since the kernel changes none, and write what
- * changes alone. One that it HANDS IN again may have had its flags cleared (io_uring_get_sqe of
- * liburing 2.4), where the stronger request is meant. */
-static void be_as_before(struct sqe *e, struct record *r, int handed_in)
+static int is_refused(const struct sqe *e, uint32_t at)
 {
-	uint32_t was = r->was;
+	return is_marked(e->addr3) && (e->addr3 >> 32 & 0xffff) == (at & 0xffff);
+}
 
-	if (was & WAS_REFUSED) {
+/* Undoes either. An entry that is HANDED IN again may have had its flags cleared (io_uring_get_sqe
+ * of liburing 2.4), where the stronger request is meant. What a program has made another entry by
+ * hand, or a NOP with flags of its own, stays that. */
+static void be_as_before(struct sqe *e, int handed_in)
+{
+	uint32_t was = e->addr >> 32 & 0xffff;
+
+	if (is_marked(e->addr3)) {
 		if (e->fd == NO_FILE)
-			e->fd = r->fd;
-	} else if (e->opcode == OP_NOP && (!handed_in || is_still(e, r))) {
-		e->opcode = was & WAS_RANGE ? OP_RANGE : OP_FSYNC;
-		if (!e->op_flags && (was & WAS_RANGE || !handed_in))
-			e->op_flags = was & 7;
+			e->fd = (int32_t)(uint32_t)e->addr3;
+		e->addr3 = 0;
 	}
-	r->was = 0;
+	if (!is_marked(e->addr))
+		return;
+	e->addr = 0;
+	if (e->opcode != OP_NOP || e->op_flags & ~(was & WAS_RANGE ? 7u : 1u))
+		return;
+	e->opcode = was & WAS_RANGE ? OP_RANGE : OP_FSYNC;
+	if (!e->op_flags && (was & WAS_RANGE || !handed_in))
+		e->op_flags = was & 7;
 }
 
-/* R is where to note what becomes of it. */
-static void put_off_sqe(struct sqe *e, struct record *r, int stays)
+static void put_off_sqe(struct sqe *e, uint32_t at, int stays)
 {
 	struct subject s = { e->fd, NULL, 0, 0 };
 	struct verdict v = { .kept = LATER };
@@ -198,11 +148,9 @@ static void put_off_sqe(struct sqe *e, struct record *r, int stays)
 	}
 	if (UNLIKELY(v.kept == LATER && v.error)) {
 		sl_count_failed(hint);
-		be_refused(e, r);
+		be_refused(e, at);
 		return;
 	}
-	if (v.kept == LATER && !r)
-		v.kept = SL_KEPT_AIO;
 	sl_note_queued(hint ? SL_KIND_URING_RANGE : SL_KIND_URING,
 		       e->flags & SQE_FIXED_FILE ? -1 : e->fd, &v, v.kept == LATER);
 	if (v.kept != LATER) {
@@ -210,32 +158,26 @@ static void put_off_sqe(struct sqe *e, struct record *r, int stays)
 		return;
 	}
 	sl_owe(&v);
-	be_put_off(e, r);
+	be_put_off(e, at);
 }
 
-/* An entry that the kernel left in the ring when it took others (it stops behind one that it
- * refuses, or lacks memory): what has been written since then is its request's, too. */
-static void put_off_again(struct sqe *e, struct record *r, int active)
+/* An entry that is still in the ring as it was handed in: the kernel stops behind one that it
+ * refuses, or lacks memory. What has been written since then is its request's, too. */
+static void put_off_again(struct sqe *e, uint32_t at, int active)
 {
 	struct subject s = { e->fd, NULL, 0, 0 };
 	struct verdict v = { .kept = LATER };
 
-	if (!r->was || r->was & WAS_REFUSED)
-		return;
-	if (e->opcode != OP_NOP) { /* the program has made another of it meanwhile */
-		r->was = 0;
-		return;
-	}
-	if (!active || !sl.levels) {
-		be_as_before(e, r, 0);
+	if (e->opcode != OP_NOP || !active || !sl.levels) {
+		be_as_before(e, 0);
 		return;
 	}
 	sl_decide(&v, &s);
 	if (v.kept == LATER && !v.error) {
 		sl_owe(&v);
 	} else if (v.error || is_error(raw1(NR_fsync, e->fd))) {
-		be_as_before(e, r, 0);
-		be_refused(e, r);
+		be_as_before(e, 0);
+		be_refused(e, at);
 	}
 }
 
@@ -247,78 +189,61 @@ static int is_polled_for_another(const struct uring *u)
 	       (uint32_t)raw0(NR_getpid) != sl.began_as;
 }
 
-static struct sqe *sqe_at(const struct uring *u, unsigned at)
+static struct sqe *sqe_at(const struct uring *u, uint32_t at)
 {
 	return &u->sqes[(at & *u->kmask) << (u->flags & SETUP_SQE128 ? 1 : 0)];
 }
 
-/* What was handed in last is as it was, as far as the kernel has taken it: before HEAD. P begins
- * with what it has not taken then. */
-static void give_back(struct uring *u, struct handed *p, unsigned head, int active)
+/* What the kernel has left in the ring, from HEAD on. Returns whether the last of that links what
+ * comes behind. */
+static int look_at_left(const struct uring *u, uint32_t head, int active)
 {
-	unsigned at, size = *u->kmask + 1;
+	uint32_t at;
 
-	/* One function of liburing's may call another: nobody has taken any of it yet. */
-	if (p->to == u->tail && p->to != u->head && p->from == head)
-		return;
-	/* Else it is a ring that lies where another one was. */
-	if (p->to != u->head || p->to - p->from > size || head - p->from > p->to - p->from)
-		empty(p);
-	for (at = p->from; at != p->to && at - p->from < DEEP; at++) {
-		struct record *r = record_of(p, at);
+	if (head == u->head || u->head - head > *u->kmask + 1)
+		return 0;
+	for (at = head; at != u->head && !(u->flags & SETUP_SQPOLL); at++)
+		if (is_put_off(sqe_at(u, at), at))
+			put_off_again(sqe_at(u, at), at, active);
+	return (sqe_at(u, u->head - 1)->flags & SQE_LINKS) != 0;
+}
 
-		if (!r->was)
-			continue;
-		if ((int)(head - at) > 0)
-			be_as_before(sqe_at(u, at), r, at + size - u->head < u->tail - u->head);
-		else if (!(u->flags & SETUP_SQPOLL))
-			put_off_again(sqe_at(u, at), r, active);
-	}
-	for (at = head; at != u->head && at - p->from < DEEP; at++) {
-		struct record left = *record_of(p, at);
-
-		record_of(p, at)->was = 0;
-		p->of[at - head] = left;
-	}
-	p->from = head;
+/* One function of liburing's may call another: then it has been looked at already. */
+static void look_at_fresh(struct sqe *e, uint32_t at, int active)
+{
+	if (is_put_off(e, at))
+		put_off_again(e, at, active);
+	else if (!is_refused(e, at))
+		be_as_before(e, 1);
 }
 
 void sl_put_off_ring(void *ring)
 {
-	struct uring *u = ring;
+	const struct uring *u = ring;
 	static uint32_t drained; /* for good: when its turn came cannot be seen */
-	int linked = 0, active = sl_active(), stays;
-	unsigned head, at, n = 0;
-	struct handed *p;
+	int linked, active = sl_active(), stays;
+	uint32_t at, n = 0;
 
 	if (!u || !u->kmask || !u->sqes)
 		return;
 	if (active)
 		sl_slot_flag(SL_SLOT_URING);
-	head = LOAD(*u->khead);
-	p = place_of(u);
-	if (p)
-		give_back(u, p, head, active);
+	linked = look_at_left(u, LOAD(*u->khead), active);
 	stays = u->flags & SETUP_DISABLED || is_polled_for_another(u);
 	for (at = u->head; at != u->tail && n <= *u->kmask; at++, n++) {
 		struct sqe *e = sqe_at(u, at);
 
+		look_at_fresh(e, at, active);
 		if (e->flags & SQE_DRAIN)
 			__atomic_store_n(&drained, 1, __ATOMIC_RELAXED);
 		if (e->opcode == OP_FSYNC || e->opcode == OP_RANGE) {
-			if (active && !(u->flags & SETUP_IOPOLL)) { /* it refuses both, and no NOP */
-				if (!p)
-					p = new_place(u, head);
-				put_off_sqe(e, record_of(p, at),
-					    linked || stays || LOAD_RELAXED(drained));
-			}
+			if (active && !(u->flags & SETUP_IOPOLL)) /* it refuses both, and no NOP */
+				put_off_sqe(e, at, linked || stays || LOAD_RELAXED(drained));
 		} else if (sqe_writes(e) && !(e->flags & SQE_FIXED_FILE)) {
 			e->op_flags |= (uint32_t)sl_mark_flags(e->fd);
 		}
 		linked = (e->flags & SQE_LINKS) != 0;
 	}
-	if (p)
-		p->to = u->tail;
 }
 
 #define NEXT(name, type)                                                        \
@@ -326,20 +251,6 @@ void sl_put_off_ring(void *ring)
 	__typeof__(type) next = (__typeof__(type))sl_next(&found, name, CALLER); \
 	if (!next)                                                              \
 		return -ENOSYS_;
-
-/* Its place is another ring's. */
-EXPORT void io_uring_queue_exit(struct uring *u)
-{
-	static struct sl_next found;
-	void (*next)(struct uring *) =
-		(void (*)(struct uring *))sl_next(&found, "io_uring_queue_exit", CALLER);
-	struct handed *p = u ? place_of(u) : NULL;
-
-	if (p)
-		__atomic_store_n(&rings[p - handed], NULL, __ATOMIC_RELEASE);
-	if (next)
-		next(u);
-}
 
 EXPORT int io_uring_submit(struct uring *u)
 {

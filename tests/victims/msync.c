@@ -34,6 +34,26 @@ static void all_flags(const char *range, void *from, size_t length)
 	}
 }
 
+/* A file whose name is longer than most. */
+static char *map_long_name(void)
+{
+	char name[3 * 201 + 8] = "";
+	char *end = name;
+	int fd;
+
+	for (int k = 0; k < 3; k++) {
+		memset(end, 'n', 200);
+		end += 200;
+		*end = 0;
+		must(mkdir(in_work(name), 0700), "mkdir");
+		*end++ = '/';
+	}
+	memcpy(end, "file", 5);
+	fd = make_file(name, O_RDWR);
+	must(ftruncate(fd, (off_t)(PAGES * page)), "ftruncate");
+	return map(PROT_READ | PROT_WRITE, MAP_SHARED, fd);
+}
+
 int main(int count, char **arguments)
 {
 	char *shared, *private, *memory, *reading, *holed, *locked;
@@ -63,6 +83,7 @@ int main(int count, char **arguments)
 	all_flags("range with a hole", holed, PAGES * page);
 	all_flags("range that ends in a hole", holed + 2 * page, 2 * page);
 	all_flags("locked page", locked, page);
+	all_flags("long name", map_long_name(), PAGES * page);
 	all_flags("unmapped", holed + 3 * page, page);
 	all_flags("unaligned", shared + 1, page);
 	all_flags("length 0", shared, 0);

@@ -109,7 +109,7 @@ fn an_entry_that_was_prepared_once_is_a_request_whatever_is_changed_in_it() {
     let stage = Stage::new("changed");
     run(&mut warm_command(&stage, "changed")).must_succeed();
     let report = stage.report();
-    assert_eq!(report["requests"], 20003 + 5, "{report:#}");
+    assert_eq!(report["requests"], 20003 + 6, "{report:#}");
     assert_eq!(report["kept_real"][OF_A_KIND], 1, "{report:#}");
 }
 

@@ -8,7 +8,7 @@
  *   once      the entries of a ring as they were prepared once: all, then each by itself; says
  *             "once", reads a line, and submits each twice more, which the kernel is to see
  *   changed   an entry that was prepared once, and of which descriptor or flags are written anew:
- *             answers as the kernel's, and 5 requests that it would carry out; last its own NOP
+ *             answers as the kernel's, and 6 requests that it would carry out; last its own NOP
  *   linked    an FSYNC linked behind a write that stays in the ring, as one before it is refused
  */
 #define _GNU_SOURCE
@@ -189,6 +189,12 @@ static void changed(void)
 	must(handed_in() == 0, "by its number");
 	entry->flags = 0;
 	must(handed_in() == 0, "by a descriptor");
+	entry->addr = 0;
+	entry->fsync_flags = 2;
+	must(handed_in() == -EINVAL, "flags that nobody knows");
+	entry->addr = 0;
+	entry->fsync_flags = 0;
+	must(handed_in() == 0, "an address of its own");
 	io_uring_prep_nop(entry);
 	must(handed_in() == 0, "a NOP of its own");
 }

@@ -73,58 +73,60 @@ static int sqe_writes(const struct sqe *e)
 }
 
 /* A program may prepare an entry once, as the kernel changes none, and write what changes alone.
- * So what is made of one says what it was, and which it was of all that were handed in, where the
- * kernel does not look: it is undone when the entry is handed in again. Behind a submission nothing
- * may be touched: another thread may have ended the ring, or filled it again. */
-#define MARK      (0x534cull << 48) /* of no address that a process can have */
-#define WAS_RANGE 0x200
+ * So one that is put off says what it was where the kernel does not look in a NOP: that is undone
+ * when it is handed in again. Behind a submission nothing may be touched: another thread may have
+ * ended the ring, or filled it again.
+ *
+ * It says so twice. An FSYNC that is put off has no address; who prepares another entry writes one,
+ * and so may who writes all of an FSYNC but its opcode. io_uring_get_sqe of liburing 2.4 clears the
+ * pad. */
+#define MARK      0x534c5941bd2eull /* the upper 48 bits: of no address that a process can have */
+#define WAS_RANGE 8
 
-static int is_marked(uint64_t word) { return word >> 48 == MARK >> 48; }
+static int is_marked(uint64_t word) { return word >> 16 == MARK; }
 
-/* An FSYNC with an address is refused, so it has none; who prepares another entry writes one. */
-static void be_put_off(struct sqe *e, uint32_t at)
+static void be_put_off(struct sqe *e)
 {
-	uint64_t was = e->op_flags | (e->opcode == OP_RANGE ? WAS_RANGE : 0);
-
-	e->addr = MARK | was << 32 | at;
+	e->addr = e->pad = MARK << 16 | e->op_flags | (e->opcode == OP_RANGE ? WAS_RANGE : 0);
 	e->op_flags = 0;
 	e->opcode = OP_NOP; /* which takes no notice of descriptor, offset, address and length */
 }
 
-/* It completes with EBADF. */
+/* It completes with EBADF. A signal's handler may submit what is being submitted: number AT. */
 static void be_refused(struct sqe *e, uint32_t at)
 {
-	e->addr3 = MARK | (at & 0xffffull) << 32 | (uint32_t)e->fd;
+	e->addr3 = MARK << 48 | (at & 0xffffull) << 32 | (uint32_t)e->fd;
 	e->fd = NO_FILE;
 }
 
-/* Whether that was made of it when it was handed in as number AT: it has not been taken since. */
-static int is_put_off(const struct sqe *e, uint32_t at)
+static int was_refused(const struct sqe *e)
 {
-	return is_marked(e->addr) && (uint32_t)e->addr == at;
+	return (e->opcode == OP_FSYNC || e->opcode == OP_RANGE) && e->addr3 >> 48 == (MARK & 0xffff);
 }
 
 static int is_refused(const struct sqe *e, uint32_t at)
 {
-	return is_marked(e->addr3) && (e->addr3 >> 32 & 0xffff) == (at & 0xffff);
+	return was_refused(e) && (e->addr3 >> 32 & 0xffff) == (at & 0xffff);
 }
 
 /* Undoes either. An entry that is HANDED IN again may have had its flags cleared (io_uring_get_sqe
  * of liburing 2.4), where the stronger request is meant. What a program has made another entry by
- * hand, or a NOP with flags of its own, stays that. */
+ * hand stays that, and what io_uring_prep_nop has made, which names no file. */
 static void be_as_before(struct sqe *e, int handed_in)
 {
-	uint32_t was = e->addr >> 32 & 0xffff;
+	int addressed = is_marked(e->addr), padded = is_marked(e->pad);
+	uint64_t was = addressed ? e->addr : e->pad;
 
-	if (is_marked(e->addr3)) {
+	if (was_refused(e)) {
 		if (e->fd == NO_FILE)
 			e->fd = (int32_t)(uint32_t)e->addr3;
 		e->addr3 = 0;
 	}
-	if (!is_marked(e->addr))
-		return;
-	e->addr = 0;
-	if (e->opcode != OP_NOP || e->op_flags & ~(was & WAS_RANGE ? 7u : 1u))
+	if (addressed)
+		e->addr = 0;
+	if (padded)
+		e->pad = 0;
+	if (e->opcode != OP_NOP || !(addressed || (padded && e->fd != NO_FILE)))
 		return;
 	e->opcode = was & WAS_RANGE ? OP_RANGE : OP_FSYNC;
 	if (!e->op_flags && (was & WAS_RANGE || !handed_in))
@@ -158,7 +160,7 @@ static void put_off_sqe(struct sqe *e, uint32_t at, int stays)
 		return;
 	}
 	sl_owe(&v);
-	be_put_off(e, at);
+	be_put_off(e);
 }
 
 /* An entry that is still in the ring as it was handed in: the kernel stops behind one that it
@@ -168,6 +170,8 @@ static void put_off_again(struct sqe *e, uint32_t at, int active)
 	struct subject s = { e->fd, NULL, 0, 0 };
 	struct verdict v = { .kept = LATER };
 
+	if (!is_marked(e->addr) && !is_marked(e->pad))
+		return;
 	if (e->opcode != OP_NOP || !active || !sl.levels) {
 		be_as_before(e, 0);
 		return;
@@ -203,18 +207,8 @@ static int look_at_left(const struct uring *u, uint32_t head, int active)
 	if (head == u->head || u->head - head > *u->kmask + 1)
 		return 0;
 	for (at = head; at != u->head && !(u->flags & SETUP_SQPOLL); at++)
-		if (is_put_off(sqe_at(u, at), at))
-			put_off_again(sqe_at(u, at), at, active);
+		put_off_again(sqe_at(u, at), at, active);
 	return (sqe_at(u, u->head - 1)->flags & SQE_LINKS) != 0;
-}
-
-/* One function of liburing's may call another: then it has been looked at already. */
-static void look_at_fresh(struct sqe *e, uint32_t at, int active)
-{
-	if (is_put_off(e, at))
-		put_off_again(e, at, active);
-	else if (!is_refused(e, at))
-		be_as_before(e, 1);
 }
 
 void sl_put_off_ring(void *ring)
@@ -233,7 +227,8 @@ void sl_put_off_ring(void *ring)
 	for (at = u->head; at != u->tail && n <= *u->kmask; at++, n++) {
 		struct sqe *e = sqe_at(u, at);
 
-		look_at_fresh(e, at, active);
+		if (!is_refused(e, at))
+			be_as_before(e, 1);
 		if (e->flags & SQE_DRAIN)
 			__atomic_store_n(&drained, 1, __ATOMIC_RELAXED);
 		if (e->opcode == OP_FSYNC || e->opcode == OP_RANGE) {

@@ -9,6 +9,8 @@
  *             "once", reads a line, and submits each twice more, which the kernel is to see
  *   changed   an entry that was prepared once, and of which descriptor or flags are written anew:
  *             answers as the kernel's, and 6 requests that it would carry out; last its own NOP
+ *   rewritten all of an FSYNC but its opcode, behind a line: says "part" before and "rest" behind,
+ *             and once more behind another line, of a file that was opened meanwhile
  *   linked    an FSYNC linked behind a write that stays in the ring, as one before it is refused
  */
 #define _GNU_SOURCE
@@ -199,6 +201,23 @@ static void changed(void)
 	must(handed_in() == 0, "a NOP of its own");
 }
 
+/* In a ring of one entry. */
+static void rewritten(void)
+{
+	struct io_uring_sqe *entry = ring->sq.sqes;
+
+	io_uring_prep_fsync(entry, file, 0);
+	must(handed_in() == 0, "fsync");
+	for (int k = 0; k < 2; k++) {
+		say_and_hear("part");
+		append();
+		memset(&entry->flags, 0, sizeof *entry - sizeof entry->opcode);
+		entry->fd = k ? dup(file) : file;
+		must(handed_in() == 0, "what is still an fsync");
+		say_and_hear("rest");
+	}
+}
+
 static void linked(void)
 {
 	struct io_uring_sqe *entry = io_uring_get_sqe(ring);
@@ -247,7 +266,8 @@ int main(int count, char **arguments)
 	must(count == 3, "usage: rings_uring FILE WAY");
 	const char *way = arguments[2];
 	int filtered = !strcmp(way, "filtered"), in_parts = filtered || !strcmp(way, "part");
-	int one = !strcmp(way, "changed"), polled = !strcmp(way, "own") || !strcmp(way, "parents");
+	int is_rewritten = !strcmp(way, "rewritten"), one = is_rewritten || !strcmp(way, "changed");
+	int polled = !strcmp(way, "own") || !strcmp(way, "parents");
 	unsigned setup = polled ? IORING_SETUP_SQPOLL : 0;
 
 	setvbuf(stdout, NULL, _IOLBF, 0);
@@ -258,6 +278,8 @@ int main(int count, char **arguments)
 	must(io_uring_queue_init(one ? 1 : ENTRIES, ring, setup) == 0, "a ring");
 	if (in_parts)
 		in_part(filtered);
+	else if (is_rewritten)
+		rewritten();
 	else if (one)
 		changed();
 	else if (!strcmp(way, "linked"))

@@ -85,8 +85,11 @@ static int sqe_writes(const struct sqe *e)
 
 static int is_marked(uint64_t word) { return word >> 16 == MARK; }
 
+static uint32_t any_put_off;
+
 static void be_put_off(struct sqe *e)
 {
+	__atomic_store_n(&any_put_off, 1, __ATOMIC_RELAXED);
 	e->addr = e->pad = MARK << 16 | e->op_flags | (e->opcode == OP_RANGE ? WAS_RANGE : 0);
 	e->op_flags = 0;
 	e->opcode = OP_NOP; /* which takes no notice of descriptor, offset, address and length */
@@ -163,24 +166,47 @@ static void put_off_sqe(struct sqe *e, uint32_t at, int stays)
 	be_put_off(e);
 }
 
-/* An entry that is still in the ring as it was handed in: the kernel stops behind one that it
- * refuses, or lacks memory. What has been written since then is its request's, too. */
-static void put_off_again(struct sqe *e, uint32_t at, int active)
+/* An entry that is still in the ring since it was handed in: the kernel stops behind one that it
+ * refuses, or lacks memory. What has been written since then is its request's, too, and what the
+ * program has changed in it holds. */
+static void put_off_again(struct sqe *e, uint32_t at, int stays)
 {
 	struct subject s = { e->fd, NULL, 0, 0 };
 	struct verdict v = { .kept = LATER };
 
 	if (!is_marked(e->addr) && !is_marked(e->pad))
 		return;
-	if (e->opcode != OP_NOP || !active || !sl.levels) {
-		be_as_before(e, 0);
+	be_as_before(e, 0);
+	if ((e->opcode != OP_FSYNC && e->opcode != OP_RANGE) || !sl.levels || stays || !is_good(e))
 		return;
-	}
 	sl_decide(&v, &s);
+	if (v.kept == LATER && v.error) {
+		be_refused(e, at);
+	} else if (v.kept == LATER) {
+		sl_owe(&v);
+		be_put_off(e);
+	}
+}
+
+/* A NOP that names a file may be what was put off: the program has written all of it anew but its
+ * opcode. It stays a NOP, and what it may ask for is owed, or made at once. */
+static void owe_nop(struct sqe *e, uint32_t at, int active)
+{
+	struct subject s = { e->fd, NULL, 0, 0 };
+	struct verdict v = { .kept = SL_KEPT_NOW };
+
+	if (e->fd <= 0 || e->flags & SQE_FIXED_FILE)
+		return;
+	if (is_error(raw_sync_file_range(e->fd, 0, 1, 0)))
+		return;
+	if (active && sl.levels) {
+		v.kept = LATER;
+		sl_decide(&v, &s);
+	}
 	if (v.kept == LATER && !v.error) {
 		sl_owe(&v);
-	} else if (v.error || is_error(raw1(NR_fsync, e->fd))) {
-		be_as_before(e, 0);
+	} else if (v.kept == LATER || is_error(raw1(NR_fsync, e->fd))) {
+		e->opcode = OP_FSYNC; /* the error is told by nobody else */
 		be_refused(e, at);
 	}
 }
@@ -198,23 +224,39 @@ static struct sqe *sqe_at(const struct uring *u, uint32_t at)
 	return &u->sqes[(at & *u->kmask) << (u->flags & SETUP_SQE128 ? 1 : 0)];
 }
 
+/* For good: when the turn of a drained entry came cannot be seen. */
+static uint32_t drained;
+
+static void look_for_drain(const struct sqe *e)
+{
+	if (e->flags & SQE_DRAIN)
+		__atomic_store_n(&drained, 1, __ATOMIC_RELAXED);
+}
+
 /* What the kernel has left in the ring, from HEAD on. Returns whether the last of that links what
  * comes behind. */
 static int look_at_left(const struct uring *u, uint32_t head, int active)
 {
 	uint32_t at;
+	int linked = 0;
 
 	if (head == u->head || u->head - head > *u->kmask + 1)
 		return 0;
-	for (at = head; at != u->head && !(u->flags & SETUP_SQPOLL); at++)
-		put_off_again(sqe_at(u, at), at, active);
-	return (sqe_at(u, u->head - 1)->flags & SQE_LINKS) != 0;
+	for (at = head; at != u->head; at++) {
+		struct sqe *e = sqe_at(u, at);
+		int stays = linked || !active || e->flags & SQE_FIXED_FILE;
+
+		look_for_drain(e);
+		if (!(u->flags & SETUP_SQPOLL))
+			put_off_again(e, at, stays || LOAD_RELAXED(drained));
+		linked = (e->flags & SQE_LINKS) != 0;
+	}
+	return linked;
 }
 
 void sl_put_off_ring(void *ring)
 {
 	const struct uring *u = ring;
-	static uint32_t drained; /* for good: when its turn came cannot be seen */
 	int linked, active = sl_active(), stays;
 	uint32_t at, n = 0;
 
@@ -229,13 +271,14 @@ void sl_put_off_ring(void *ring)
 
 		if (!is_refused(e, at))
 			be_as_before(e, 1);
-		if (e->flags & SQE_DRAIN)
-			__atomic_store_n(&drained, 1, __ATOMIC_RELAXED);
+		look_for_drain(e);
 		if (e->opcode == OP_FSYNC || e->opcode == OP_RANGE) {
 			if (active && !(u->flags & SETUP_IOPOLL)) /* it refuses both, and no NOP */
 				put_off_sqe(e, at, linked || stays || LOAD_RELAXED(drained));
 		} else if (sqe_writes(e) && !(e->flags & SQE_FIXED_FILE)) {
 			e->op_flags |= (uint32_t)sl_mark_flags(e->fd);
+		} else if (e->opcode == OP_NOP && LOAD_RELAXED(any_put_off)) {
+			owe_nop(e, at, active);
 		}
 		linked = (e->flags & SQE_LINKS) != 0;
 	}

@@ -65,6 +65,8 @@ static int is_good(const struct sqe *e)
 					     range ? e->len : 1, 0));
 }
 
+static int sqe_syncs(const struct sqe *e) { return e->opcode == OP_FSYNC || e->opcode == OP_RANGE; }
+
 /* The writes that can bear a RWF_ flag. */
 static int sqe_writes(const struct sqe *e)
 {
@@ -104,7 +106,7 @@ static void be_refused(struct sqe *e, uint32_t at)
 
 static int was_refused(const struct sqe *e)
 {
-	return (e->opcode == OP_FSYNC || e->opcode == OP_RANGE) && e->addr3 >> 48 == (MARK & 0xffff);
+	return sqe_syncs(e) && e->addr3 >> 48 == (MARK & 0xffff);
 }
 
 static int is_refused(const struct sqe *e, uint32_t at)
@@ -177,7 +179,7 @@ static void put_off_again(struct sqe *e, uint32_t at, int stays)
 	if (!is_marked(e->addr) && !is_marked(e->pad))
 		return;
 	be_as_before(e, 0);
-	if ((e->opcode != OP_FSYNC && e->opcode != OP_RANGE) || !sl.levels || stays || !is_good(e))
+	if (!sqe_syncs(e) || !sl.levels || stays || !is_good(e))
 		return;
 	sl_decide(&v, &s);
 	if (v.kept == LATER && v.error) {
@@ -272,7 +274,7 @@ void sl_put_off_ring(void *ring)
 		if (!is_refused(e, at))
 			be_as_before(e, 1);
 		look_for_drain(e);
-		if (e->opcode == OP_FSYNC || e->opcode == OP_RANGE) {
+		if (sqe_syncs(e)) {
 			if (active && !(u->flags & SETUP_IOPOLL)) /* it refuses both, and no NOP */
 				put_off_sqe(e, at, linked || stays || LOAD_RELAXED(drained));
 		} else if (sqe_writes(e) && !(e->flags & SQE_FIXED_FILE)) {

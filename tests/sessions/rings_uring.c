@@ -10,7 +10,7 @@
  *   changed   an entry that was prepared once, and of which descriptor or flags are written anew:
  *             answers as the kernel's, and 6 requests that it would carry out; last its own NOP
  *   rewritten all of an FSYNC but its opcode, behind a line: says "part" before and "rest" behind,
- *             and once more behind another line, of a file that was opened meanwhile
+ *             and twice more, of another descriptor
  *   linked    an FSYNC linked behind a write that stays in the ring, as one before it is refused
  */
 #define _GNU_SOURCE
@@ -208,7 +208,7 @@ static void rewritten(void)
 
 	io_uring_prep_fsync(entry, file, 0);
 	must(handed_in() == 0, "fsync");
-	for (int k = 0; k < 2; k++) {
+	for (int k = 0; k < 3; k++) {
 		say_and_hear("part");
 		append();
 		memset(&entry->flags, 0, sizeof *entry - sizeof entry->opcode);

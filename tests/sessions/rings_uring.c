@@ -91,12 +91,16 @@ static void in_part(int filtered)
 	say_and_hear("rest");
 }
 
+/* One entry, to a ring that is polled: that may report more (io_uring_submit(3)), as an entry that
+ * completes at once is told before it is counted as taken. */
+static void submit_polled(void) { must(io_uring_submit(ring) >= 1, "submit"); }
+
 static void ask_for_all(void)
 {
 	for (int k = 0; k < ASKED; k++) {
 		append();
 		io_uring_prep_fsync(io_uring_get_sqe(ring), file, 0);
-		must(io_uring_submit(ring) == 1, "submit");
+		submit_polled();
 		must(completed() == 0, "fsync");
 	}
 }
@@ -253,7 +257,7 @@ static void by_a_child(void)
 			must(write(copy, "bytes", 5) == 5, "write");
 			must(dup2(other, file) == file, "dup2");
 			io_uring_prep_fsync(io_uring_get_sqe(ring), file, 0);
-			must(io_uring_submit(ring) == 1, "submit");
+			submit_polled();
 			must(completed() == 0, "fsync");
 		}
 		_exit(0);

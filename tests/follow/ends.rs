@@ -2,22 +2,13 @@
 
 use super::*;
 use crate::harness::limits::seed;
+use crate::sessions::death::named_child;
 use crate::sessions::stage::{pass, progress};
 use rustix::process::{kill_process, Pid, Signal};
 use std::time::Duration;
 
 fn rounds() -> usize {
     count(5, 200)
-}
-
-/// A child of a process that is called so.
-fn child_named(name: &str, parent: Pid) -> Option<Pid> {
-    let parent = parent.as_raw_nonzero();
-    let file = |path: String| std::fs::read_to_string(path).unwrap_or_default();
-    let children = file(format!("/proc/{parent}/task/{parent}/children"));
-    let is_it = |pid: &&str| file(format!("/proc/{pid}/comm")).trim_end() == name;
-    let pid = children.split_whitespace().find(is_it)?;
-    Pid::from_raw(pid.parse().ok()?)
 }
 
 /// Programs that lose the library, one after the other, for as long as `go` is there. Each must
@@ -49,7 +40,7 @@ fn soak_a_killed_tracer_harms_nobody() {
         let begun = until(LIMIT, || progress(&stage.work()).0 > 0);
         assert!(begun, "{}", victim.stderr());
         pause(seed, round);
-        let tracer = child_named("synclater-trace", victim.pid()).expect("a tracer");
+        let tracer = named_child(victim.pid(), "synclater-trace");
         kill_process(tracer, Signal::KILL).expect("it runs");
         let tells = || {
             let all = stage.sessions();

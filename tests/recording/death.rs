@@ -4,6 +4,7 @@ use super::read;
 use crate::harness::command::{clean, run, LIMIT};
 use crate::harness::disk::Disk;
 use crate::harness::limits::needs_root;
+use crate::sessions::death::named_child;
 use crate::sessions::stage::{has_four_parts, program, progress, Running, Stage};
 use crate::wait::until;
 use rustix::process::{kill_process, Pid, Signal};
@@ -43,15 +44,7 @@ impl Hammered {
 
     /// The process of this session with that name.
     fn process(&self, name: &str) -> Pid {
-        let supervisor = self.running.pid().as_raw_nonzero();
-        let tasks = format!("/proc/{supervisor}/task/{supervisor}/children");
-        let children = std::fs::read_to_string(tasks).expect("children");
-        let is_it = |pid: &&str| {
-            let comm = std::fs::read_to_string(format!("/proc/{pid}/comm"));
-            comm.is_ok_and(|c| c.trim() == name)
-        };
-        let pid = children.split_whitespace().find(|p| is_it(p)).expect(name);
-        Pid::from_raw(pid.parse().expect("a number")).expect("a process")
+        named_child(self.running.pid(), name)
     }
 }
 

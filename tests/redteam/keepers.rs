@@ -12,12 +12,16 @@ use crate::sessions::stage::{as_root, give_to_nobody, AS_NOBODY};
 use crate::wait::until;
 use rustix::process::{getrlimit, kill_process, prlimit, Pid, Resource, Rlimit, Signal};
 
-/// The process of a session that has this name.
+/// The process of a session that takes this name, which it does by itself.
 pub(super) fn named(stage: &Stage, name: &str) -> Pid {
-    let found = stage.of_synclater().into_iter();
-    { found.into_iter() }
-        .find(|pid| is_named(*pid, name))
-        .expect("it lives")
+    let mut found = None;
+    let lives = until(LIMIT, || {
+        let all = stage.of_synclater();
+        found = all.into_iter().find(|pid| is_named(*pid, name));
+        found.is_some()
+    });
+    assert!(lives, "nobody of the session is {name}");
+    found.expect("it lives")
 }
 
 fn is_named(pid: Pid, name: &str) -> bool {

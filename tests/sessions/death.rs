@@ -15,6 +15,18 @@ pub(super) fn child(parent: Pid, name: &str) -> Option<Pid> {
     children(parent, name).into_iter().next()
 }
 
+/// The child that takes this name, which it does by itself: a session that puts off need not have
+/// waited for that. The kernel's list of children may also miss one while another one ends.
+pub fn named_child(parent: Pid, name: &str) -> Pid {
+    let mut found = None;
+    let is_there = until(LIMIT, || {
+        found = child(parent, name);
+        found.is_some()
+    });
+    assert!(is_there, "{name} is no child of {parent:?}");
+    found.expect("it is there")
+}
+
 /// All children of this name.
 pub fn children(parent: Pid, name: &str) -> Vec<Pid> {
     let tasks = format!("/proc/{0}/task/{0}/children", parent.as_raw_nonzero());
@@ -185,7 +197,7 @@ fn settle_says_no_good_of_a_session_that_ends_while_others_are_settled() {
     both.sort_by_key(id);
     let [mut victim, mut before] = both;
     // Nobody is left to settle it.
-    let keeper = child(before.pid(), "synclater-keep").expect("a keeper");
+    let keeper = named_child(before.pid(), "synclater-keep");
     for signal in [Signal::STOP, Signal::KILL] {
         before.send(signal);
         kill_process(keeper, signal).expect("it lives");
@@ -222,7 +234,7 @@ fn who_continues_a_stopped_command_alone_continues_its_run() {
     let stage = Stage::new("continued");
     let mut victim = stage.demand(&[]);
     stage.warm(&mut victim);
-    let command = child(victim.pid(), "demand").expect("the command");
+    let command = named_child(victim.pid(), "demand");
     for signal in [Signal::STOP, Signal::TSTP] {
         kill_process(command, signal).expect("it runs");
         let is_stopped = || {
@@ -297,7 +309,7 @@ fn a_helper_that_is_stopped_and_goes_on_keeps_no_end_waiting() {
         let mut victim = stage.demand(options);
         stage.warm(&mut victim);
         for signal in [Signal::STOP, Signal::CONT, Signal::STOP] {
-            let helper = child(victim.pid(), name).expect("a helper");
+            let helper = named_child(victim.pid(), name);
             kill_process(helper, signal).expect("it runs");
             let is_stopped = || {
                 let stat = format!("/proc/{}/stat", helper.as_raw_nonzero());
@@ -307,7 +319,7 @@ fn a_helper_that_is_stopped_and_goes_on_keeps_no_end_waiting() {
             };
             assert!(until(LIMIT, || is_stopped() == (signal == Signal::STOP)));
         }
-        let helper = child(victim.pid(), name).expect("a helper");
+        let helper = named_child(victim.pid(), name);
         victim.no_more();
         kill_process(helper, Signal::CONT).expect("it is there");
         victim.end().must_succeed();
@@ -327,7 +339,7 @@ fn a_helper_that_is_killed_keeps_no_end_waiting() {
     let has = |name| child(victim.pid(), name).is_some();
     let is_left = || has("cat") && !has("sh") && has("synclater-atte");
     assert!(until(LIMIT, is_left), "{}", victim.stderr());
-    let helper = child(victim.pid(), "synclater-atte").expect("a helper");
+    let helper = named_child(victim.pid(), "synclater-atte");
     kill_process(helper, Signal::KILL).expect("it runs");
     let number = helper.as_raw_nonzero().get().unsigned_abs();
     assert!(until(LIMIT, || synclater_sys::process::is_ended(number)));

@@ -1,6 +1,6 @@
 //! A DURATION: settled in the background, by the age of the oldest request.
 
-use super::death::{child, children, is_gone};
+use super::death::{children, is_gone, named_child};
 use super::stage::{as_root, pass, program, Running, Stage, SyncLog, AS_NOBODY, SYNCLATER};
 use crate::harness::command::{clean, run, LIMIT};
 use crate::harness::disk::{flushes, SlowDisk};
@@ -181,7 +181,7 @@ fn what_a_killed_keeper_was_settling_is_settled_by_its_age() {
     let mut victim = stage.demand_on(&disk.path(), &["-u", "10s"]);
     stage.warm(&mut victim);
     assert_eq!(victim.sync("file"), 0);
-    let keeper = child(victim.pid(), "synclater-keep").expect("a keeper");
+    let keeper = named_child(victim.pid(), "synclater-keep");
     victim.send(Signal::STOP);
     let mut settling = Vec::new();
     let settles = until(LIMIT, || {

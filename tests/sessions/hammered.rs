@@ -1,6 +1,6 @@
 //! Supervisors and keepers that are killed or stopped while eight threads sync as fast as they can.
 
-use super::death::{child, is_gone};
+use super::death::{child, is_gone, named_child};
 use super::stage::{as_root, pass, program, progress, Running, Stage, SyncLog, SYNCLATER};
 use crate::harness::command::{run, LIMIT};
 use crate::harness::disk::SmallDisk;
@@ -61,7 +61,7 @@ impl Hammered {
     }
 
     fn keeper(&self) -> Pid {
-        self.keeper_if_any().expect("a keeper")
+        named_child(self.running.pid(), "synclater-keep")
     }
 
     fn keeper_if_any(&self) -> Option<Pid> {

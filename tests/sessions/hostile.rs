@@ -163,7 +163,7 @@ fn a_member_of_another_user_does_not_speak_for_a_program_in_a_recording() {
     let file = stage.file("recording");
     let mut root = member(&stage, &["-u", "now", "--record", &file.to_string_lossy()]);
     assert_eq!(root.sync("before"), 0);
-    let pid = super::death::child(root.pid(), "python").expect("the member");
+    let pid = super::death::named_child(root.pid(), "python");
     let pid = pid.as_raw_nonzero();
     let what = format!("impersonate {pid}");
     assert_eq!(does(&mut root, NOBODY, &what), "done");

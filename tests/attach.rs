@@ -6,6 +6,7 @@ mod cycles;
 mod ends;
 mod follow;
 mod forks;
+mod guests;
 mod left;
 mod opened;
 pub mod refusals;

@@ -6,7 +6,7 @@ use crate::sessions::stage::{as_root, has_four_parts, AS_NOBODY, SYNCLATER};
 use std::path::PathBuf;
 
 /// Attaching process `pid` fails, with this in the message.
-fn refused(stage: &Stage, pid: &str, why: &str) {
+pub(super) fn refused(stage: &Stage, pid: &str, why: &str) {
     let outcome = stage.ask(&["attach", "--pid", pid]);
     assert_eq!(outcome.status.code(), Some(125), "{outcome}");
     assert!(outcome.stderr.contains(why), "{why}: {outcome}");

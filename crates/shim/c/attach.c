@@ -24,6 +24,15 @@ static int is_good(const struct sl_page *p, const struct sl_slots *s, const stru
 	       p->size <= e->page_size && s->magic == SL_SLOTS_MAGIC && s->version == SL_VERSION;
 }
 
+/* Whether this thread may read the counter that tells the time. */
+static int has_clock(const struct sl_page *p)
+{
+	int counter = 1; /* PR_TSC_ENABLE */
+
+	raw2(NR_prctl, 25 /* PR_GET_TSC */, &counter);
+	return p->clock != SL_CLOCK_TSC || counter == 1;
+}
+
 /* What this process kept of an earlier session is nothing to the next. */
 static int begin_anew(void)
 {
@@ -38,7 +47,8 @@ static int begin_anew(void)
 	return 1;
 }
 
-/* Joins the session whose page and slots are PAGE and SLOTS. Returns 0 or -errno. */
+/* Joins the session whose page and slots are PAGE and SLOTS. Returns 0, -errno or
+ * SL_ERRAND_NO_CLOCK. */
 long sl_attach(const struct sl_errand *e, int page, int slots)
 {
 	struct level *l = &sl.level[0];
@@ -55,6 +65,8 @@ long sl_attach(const struct sl_errand *e, int page, int slots)
 	l->owner = sl_owner_of(page);
 	if (!is_good(l->page, l->slots, e))
 		return -EINVAL_;
+	if (!has_clock(l->page))
+		return SL_ERRAND_NO_CLOCK;
 	if (!begin_anew())
 		return -ENOMEM_;
 	for (i = 0; i < SL_RULE_MAX / 32; i++)

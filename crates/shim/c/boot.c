@@ -7,9 +7,14 @@
  * the thread's own stack, and signals are blocked by the thread itself. Where the tracer is gone,
  * the descriptors do not come, and the thread goes on after SECONDS.
  *
- * The descriptors come by SCM_RIGHTS over a socket pair that the thread makes, the other end of
+ * Whatever needs a descriptor is done by a helper, a process with the same memory and a table of
+ * descriptors of its own, while the thread waits for its end (as in vfork(2)): the program's
+ * numbers stay free, and nothing that the program places by dup2(2) comes between. It sends no
+ * signal when it ends, and only __WCLONE or __WALL would see it (wait(2)).
+ *
+ * The descriptors come by SCM_RIGHTS over a socket pair that the helper makes, the other end of
  * which the tracer takes (pidfd_getfd, Linux 5.6): so neither a root folder, nor a namespace, nor a
- * user is in the way. They are there for some 100 us, with close-on-exec.
+ * user is in the way.
  *
  * Nothing outside of this section may be used: it is copied.
  */
@@ -26,7 +31,20 @@
 #define INLINED inline __attribute__((always_inline))
 #define SECONDS 2
 
-enum { NR_rt_sigprocmask = 14, NR_sendto = 44, NR_socketpair = 53 };
+enum {
+	NR_rt_sigprocmask = 14,
+	NR_sendto = 44,
+	NR_socketpair = 53,
+	NR_clone = 56,
+	NR_exit = 60,
+	NR_wait4 = 61,
+};
+
+/* CLONE_VM, CLONE_VFORK, CLONE_UNTRACED; no signal at its end */
+#define HELPER 0x804100
+/* How often it is looked whether it has ended: what it had of the program's files is closed then,
+ * which asks whoever serves them (FUSE, NFS). A dead one would keep the thread for good. */
+#define LOOKS 100000
 
 #define PROT_READ_   1
 #define PROT_WRITE_  2
@@ -74,7 +92,7 @@ SL_STATIC_ASSERT(offsetof(struct sl_errand, saved) == 1120, "the offset in sl_bo
 SL_STATIC_ASSERT(offsetof(struct sl_errand, back) == 1256, "the offset in sl_boot");
 
 /* The tracer looks at it while we wait. */
-#define STATE(e, value) __atomic_store_n(&(e)->state, value, __ATOMIC_SEQ_CST)
+#define STATE(e, value) __atomic_store_n(&(e)->state, (int32_t)(value), __ATOMIC_SEQ_CST)
 
 /* What recvmsg takes, and one message of two descriptors as it brings it. */
 struct boot_message {
@@ -116,58 +134,90 @@ static INLINED long map_image(const struct sl_errand *e, int library)
 	return r;
 }
 
-static INLINED long take_fds(const struct sl_errand *e, struct boot_fds *c)
+static INLINED long take_fds(int socket, struct boot_fds *c)
 {
 	char byte;
 	__typeof__(*((struct boot_message *)0)->iov) iov = { &byte, 1 };
 	struct boot_message m = { 0, 0, &iov, 1, c, sizeof *c, 0 };
-	int32_t *at;
 	long r;
 
 	c->len = 0;
-	r = raw3(NR_recvmsg, e->fd[0], &m, 0x40000000 /* MSG_CMSG_CLOEXEC */);
+	r = raw3(NR_recvmsg, socket, &m, 0x40000000 /* MSG_CMSG_CLOEXEC */);
 	if (is_error(r))
 		return r;
-	if (c->len == offsetof(struct boot_fds, fd) + 3 * 4)
-		return 0;
-	/* It has no room for all of them. */
-	for (at = c->fd; (char *)at < (char *)c + c->len; at++)
-		raw1(NR_close, *at);
-	return -24; /* EMFILE */
+	/* EMFILE: it has no room for all of them. */
+	return c->len == offsetof(struct boot_fds, fd) + 3 * 4 ? 0 : -24;
 }
 
-BOOT void sl_boot_work(struct sl_errand *e)
+/* The helper's side. */
+BOOT void sl_boot_help(struct sl_errand *e)
 {
 	long patience[2] = { SECONDS, 0 };
 	struct boot_fds c;
 	int64_t answer;
+	int32_t fd[2];
+	long r = raw4(NR_socketpair, 1, 5 | 02000000, 0, fd); /* SOCK_SEQPACKET | SOCK_CLOEXEC */
+
+	if (is_error(r)) {
+		STATE(e, r);
+		return;
+	}
+	raw5(NR_setsockopt, fd[0], 1, 20, patience, sizeof patience); /* SO_RCVTIMEO */
+	e->helper = (int32_t)raw0(NR_getpid);
+	e->socket = fd[1];
+	STATE(e, 1);
+	r = take_fds(fd[0], &c);
+	/* From here on the tracer has the only other end: if it dies we know at once. */
+	raw1(NR_close, fd[1]);
+	if (!is_error(r))
+		r = map_image(e, c.fd[0]);
+	if (!is_error(r))
+		r = ((long (*)(struct sl_errand *, const int *))(uintptr_t)e->there)(e, c.fd);
+	answer = r;
+	raw6(NR_sendto, fd[0], &answer, 8, 0x4040 /* DONTWAIT, NOSIGNAL */, 0, 0);
+	/* Until the tracer knows where the thread is to stop. */
+	raw3(NR_read, fd[0], &answer, 8);
+	raw1(NR_close, fd[0]);
+}
+
+/* Has the helper do it, on the stack below ours. Returns its number or -errno. */
+static INLINED long have_helped(struct sl_errand *e)
+{
+	register long r10 __asm__("r10") = 0;
+	register long r8 __asm__("r8") = 0;
 	long r;
-	int i;
+
+	__asm__ volatile("lea -128(%%rsp), %%rsp\n\t"
+			 "syscall\n\t"
+			 "test %%rax, %%rax\n\t"
+			 "jnz 1f\n\t"
+			 "mov %%rbx, %%rdi\n\t"
+			 "and $-16, %%rsp\n\t"
+			 "call sl_boot_help\n\t"
+			 "xor %%edi, %%edi\n\t"
+			 "mov $60, %%eax\n\t" /* NR_exit */
+			 "syscall\n"
+			 "1:\tlea 128(%%rsp), %%rsp"
+			 : "=a"(r), "+r"(r10), "+r"(r8)
+			 : "0"(NR_clone), "D"(HELPER), "S"(0), "d"(0), "b"(e)
+			 : "rcx", "r11", "memory");
+	return r;
+}
+
+BOOT void sl_boot_work(struct sl_errand *e)
+{
+	int looks = 0;
+	long r;
 
 	/* The errand comes with every signal in it. */
 	raw4(NR_rt_sigprocmask, 2 /* SIG_SETMASK */, &e->mask, &e->mask, 8);
-	r = raw4(NR_socketpair, 1, 5 | 02000000, 0, e->fd); /* SOCK_SEQPACKET | SOCK_CLOEXEC */
-	if (!is_error(r)) {
-		raw5(NR_setsockopt, e->fd[0], 1, 20, patience, sizeof patience); /* SO_RCVTIMEO */
-		STATE(e, 1);
-		r = take_fds(e, &c);
-		/* From here on the tracer has the only other end: if it dies we know at once. */
-		raw1(NR_close, e->fd[1]);
-		if (!is_error(r)) {
-			r = map_image(e, c.fd[0]);
-			if (!is_error(r))
-				r = ((long (*)(struct sl_errand *, const int *))(uintptr_t)e->there)(e, c.fd);
-			for (i = 0; i < 3; i++)
-				raw1(NR_close, c.fd[i]);
-		}
-		answer = r;
-		raw6(NR_sendto, e->fd[0], &answer, 8, 0x4040 /* DONTWAIT, NOSIGNAL */, 0, 0);
-		/* Where the process is stopped (SIGSTOP), it is stopped here again. */
-		raw3(NR_read, e->fd[0], &answer, 8);
-		raw1(NR_close, e->fd[0]);
-	} else {
+	r = have_helped(e);
+	if (is_error(r))
 		STATE(e, r);
-	}
+	else
+		while (raw4(NR_wait4, r, NULL, 0x80000001 /* __WCLONE | WNOHANG */, NULL) == 0 &&
+		       looks++ < LOOKS)
+			raw0(NR_sched_yield);
 	raw4(NR_rt_sigprocmask, 2, &e->mask, NULL, 8);
 }
 #endif

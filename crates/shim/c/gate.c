@@ -378,7 +378,7 @@ __attribute__((used)) long sl_gate_answer(const struct frame *f, uint64_t site)
 /* liburing is about to hand over what is queued in the ring. */
 __attribute__((used)) void sl_submit(const struct frame *f) { sl_put_off_ring((void *)f->a[0]); }
 
-/* Joins the session that the errand names; called by the process itself, signals blocked. */
+/* Joins the session that the errand names; called in the process's memory, signals blocked. */
 __attribute__((used)) long sl_there(struct sl_errand *e, const int *fd)
 {
 	sl.ready = 1; /* decides nothing meanwhile */

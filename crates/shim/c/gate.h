@@ -20,6 +20,9 @@
 #define SL_ERRAND_FOLLOWED 2u /* what it executes is reached, too */
 #define SL_ERRAND_RINGS    4u /* it may write by rings that nobody sees */
 
+/* What an errand may answer beside an errno. */
+#define SL_ERRAND_NO_CLOCK (-2001) /* the thread may not read the counter (PR_SET_TSC) */
+
 #pragma GCC diagnostic push
 #pragma GCC diagnostic error "-Wpadded"
 
@@ -67,8 +70,9 @@ struct sl_place {
 /* What a thread of the process is sent to do. It lies on that thread's own stack, below the red
  * zone; the tracer writes all of it, but for what is marked. */
 struct sl_errand {
-	int64_t state;  /* written by the thread: 1 the sockets are there; or -errno */
-	int32_t fd[2];  /* the sockets; written by the thread */
+	/* Written by the thread and its helper: the state, 1 where the socket is there, or -errno;
+	 * the helper's number as it sees itself; the number of the socket that the tracer takes. */
+	int32_t state, helper, socket, unused;
 	uint64_t mask;  /* all signals; then the thread's own mask, written by it */
 	uint64_t image; /* where the library lies, or is to lie */
 	uint64_t room;  /* bytes from there on that are to be free, or 0: the library is there */

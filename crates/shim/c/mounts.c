@@ -18,6 +18,7 @@
 #define UMOUNT_NOFOLLOW_ 8
 #define PR_SET_SECCOMP_  22
 #define PR_SET_TSC_      26
+#define PR_SET_DISPATCH_ 59 /* PR_SET_SYSCALL_USER_DISPATCH, Linux 5.11 */
 
 /* The number of what is mounted at PATH, or 0, and its mount. */
 static uint64_t number_of(const char *path, long flags, uint64_t *mount)
@@ -262,7 +263,8 @@ EXPORT int chroot(const char *path)
 /* Descriptors that were inherited are looked at up to this number. */
 #define INHERITED 1024
 
-/* The victim's own filter, or a trap on the time stamp counter, is about to stand. What lost its
+/* The victim's own filter, its own dispatch of system calls, or a trap on the time stamp counter
+ * is about to stand. What lost its
  * O_SYNC before this image was executed bears a mark that nobody has looked for. */
 static void step_back(void)
 {
@@ -278,7 +280,9 @@ static void step_back(void)
 
 void sl_before_filter(long nr, long option)
 {
-	if (nr == NR_seccomp ? option < 2 : option == PR_SET_SECCOMP_ || option == PR_SET_TSC_)
+	if (nr == NR_seccomp ? option < 2 :
+			       option == PR_SET_SECCOMP_ || option == PR_SET_TSC_ ||
+				       option == PR_SET_DISPATCH_)
 		step_back();
 }
 

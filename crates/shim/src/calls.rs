@@ -83,6 +83,14 @@ pub const MADE: &[Made] = &[
     made("madvise", 28, 219, &[Any, Any, Is(18)]),
     made("madvise", 28, 219, &[Any, Any, Is(23)]),
     made("getpid", 39, 20, &[]),
+    made(
+        "clone",
+        56,
+        120,
+        &[Is(0x80_4100), Is(0), Is(0), Is(0), Is(0)],
+    ),
+    made("exit", 60, 1, &[Is(0)]),
+    made("wait4", 61, 114, &[Any, Any, Is(0x8000_0001), Any]),
     made("socket", 41, 359, &[Is(1), Is(0x8_0001), Is(0)]),
     made("connect", 42, 362, &[]),
     made(
@@ -103,6 +111,7 @@ pub const MADE: &[Made] = &[
     made("fdatasync", 75, 148, &[]),
     made("geteuid", 107, 201, &[]),
     made("fstatfs", 138, 100, &[]),
+    if_possible(made("prctl", 157, 172, &[Is(25)])),
     made("gettid", 186, 224, &[]),
     made("futex", 202, 240, &[Any, Is(0)]),
     made("futex", 202, 240, &[Any, Is(1), Is(1)]),

@@ -228,6 +228,27 @@ impl Thread {
         told.map_or(0, |_| answer[0])
     }
 
+    /// Whether a thread that stands still has the kernel hand its system calls back to it
+    /// (PR_SET_SYSCALL_USER_DISPATCH, Linux 5.11).
+    ///
+    /// # Errors
+    /// `EIO` where the kernel does not tell (before Linux 6.4); `ESRCH` where the thread is gone or
+    /// runs.
+    pub fn dispatches(&self) -> io::Result<bool> {
+        const PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG: libc::c_uint = 0x4211;
+        // Mode; selector; offset; length.
+        let mut answer = [0u64; 4];
+        let size = size_of_val(&answer);
+        let data = answer.as_mut_ptr().cast();
+        request(
+            PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG,
+            self.tid,
+            size,
+            data,
+        )?;
+        Ok(answer[0] != 0)
+    }
+
     /// The signals that a thread which stands still has blocked, a bit each.
     ///
     /// # Errors

@@ -409,11 +409,11 @@ impl Plan<'_> {
         // One that begins has stood still since they were read.
         let still = |tracer: &Tracer| {
             if begins {
-                Ok(())
-            } else {
-                alone.still()?;
-                filters.recheck(tracer)
+                return Ok(());
             }
+            alone.still()?;
+            tracer.standing().try_for_each(sandbox::check_dispatch)?;
+            filters.recheck(tracer)
         };
         let pause = exchange_if(tracer, memory, &changes, still)?;
         Ok(Told::Attached {

@@ -95,6 +95,37 @@ impl Filters {
     }
 }
 
+/// Whether a thread that stands still has the kernel make its calls: where they are handed back to
+/// it, those that are made for us in it would be, too.
+///
+/// # Errors
+/// That it does not, or may not.
+pub(super) fn check_dispatch(thread: &Thread) -> Result<(), Refusal> {
+    let refused = |why: &str| {
+        let try_ = "it stays as it is: every request of its own is real";
+        Err(Refusal::new(why, try_))
+    };
+    match thread.dispatches() {
+        Ok(false) => Ok(()),
+        Ok(true) => refused(
+            "it dispatches its system calls itself (PR_SET_SYSCALL_USER_DISPATCH, as Wine does), \
+             and would those that are made for attaching it",
+        ),
+        // Gone, or on its way.
+        Err(e) if e.kind() != io::ErrorKind::InvalidInput && e.raw_os_error() != Some(EIO) => {
+            Ok(())
+        }
+        Err(_) if target::handles(thread.tid(), SIGSYS) => refused(
+            "it handles SIGSYS, and whether it dispatches its system calls itself \
+             (PR_SET_SYSCALL_USER_DISPATCH, as Wine does) is told from Linux 6.4 on",
+        ),
+        Err(_) => Ok(()),
+    }
+}
+
+const EIO: i32 = 5;
+const SIGSYS: u32 = 31;
+
 fn put_on() -> Failure {
     Failure::Busy("it is putting a seccomp filter on itself".into())
 }

@@ -219,6 +219,18 @@ pub fn at_start(pid: u32, class: Class, filters: u32) -> Result<Target, Refusal>
     })
 }
 
+/// Whether a thread's process has a handler for a signal; where that cannot be told, it may.
+#[must_use]
+pub fn handles(tid: u32, signal: u32) -> bool {
+    let Some(status) = Status::of(tid) else {
+        return true;
+    };
+    let caught = status
+        .get("SigCgt")
+        .map(|mask| u64::from_str_radix(mask, 16));
+    caught.is_none_or(|mask| mask.is_ok_and(|mask| mask >> (signal - 1) & 1 == 1))
+}
+
 /// How many seccomp filters a thread of a process has; `None` where it is gone.
 #[must_use]
 pub fn filters_of(pid: u32, tid: u32) -> Option<u64> {

@@ -9,6 +9,8 @@ pub struct Mapping {
     pub range: Range<u64>,
     /// Whether it may be executed.
     pub executable: bool,
+    /// Whether what is written to it is written to its file, for everyone who maps that.
+    pub shared: bool,
     /// Where it begins in its file.
     pub offset: u64,
     /// The superblock of its file, `major << 32 | minor`.
@@ -37,6 +39,7 @@ impl Mapping {
         Some(Mapping {
             range: hex(start)?..hex(end)?,
             executable: rights.as_bytes().get(2) == Some(&b'x'),
+            shared: rights.as_bytes().get(3) == Some(&b's'),
             offset,
             device: hex(major)? << 32 | hex(minor)?,
             inode,

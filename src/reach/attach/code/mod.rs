@@ -238,7 +238,7 @@ pub enum Kind {
 /// Whether a mapping is of a file whose name begins like one of these.
 fn is_named(m: &Mapping, files: &[&str]) -> bool {
     let name = m.name.rsplit('/').next().unwrap_or_default();
-    is_code(m) && files.iter().any(|file| name.starts_with(file))
+    may_change(m) && files.iter().any(|file| name.starts_with(file))
 }
 
 /// Where system calls are: in libc's own files, and in the program where it is static or Go's.
@@ -252,7 +252,7 @@ fn code_with_calls(pid: u32, mappings: &[Mapping]) -> Vec<(&Mapping, Kind)> {
     } else {
         Kind::Program
     };
-    let of_exe = |m: &&Mapping| is_code(m) && target::without_mark(&m.name) == exe;
+    let of_exe = |m: &&Mapping| may_change(m) && target::without_mark(&m.name) == exe;
     all.extend(mappings.iter().filter(of_exe).map(|m| (m, kind)));
     all
 }
@@ -260,6 +260,12 @@ fn code_with_calls(pid: u32, mappings: &[Mapping]) -> Vec<(&Mapping, Kind)> {
 /// Code of a file, and not ours.
 fn is_code(m: &Mapping) -> bool {
     m.executable && m.inode != 0 && m.name != MAPPED_AS
+}
+
+/// Such code that is this process's alone once it is changed: never that of a file, which others
+/// have mapped, too.
+fn may_change(m: &Mapping) -> bool {
+    is_code(m) && !m.shared
 }
 
 /// The same version of the library: others are left alone.
@@ -461,7 +467,7 @@ impl Survey {
     #[must_use]
     pub fn slack(&self, memory: &Memory, code: &[u8]) -> Option<u64> {
         let len = code.len() as u64 + 16;
-        let files = self.mappings.iter().filter(|m| is_code(m));
+        let files = self.mappings.iter().filter(|m| may_change(m));
         let ends = files.filter_map(|m| Some((m, self.end_of_code(m, memory)?)));
         let fits = |(m, end): &(&Mapping, u64)| {
             m.range.contains(end) && m.range.end - end >= len && m.range.end - end < 4096

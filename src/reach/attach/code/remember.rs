@@ -140,6 +140,7 @@ mod tests {
         Mapping {
             range: 0x1000..0x2000,
             executable: true,
+            shared: false,
             offset: 0,
             device: 0,
             inode,

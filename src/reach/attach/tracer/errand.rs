@@ -2,8 +2,10 @@
 //! away.
 
 use super::super::code::{Class, Stack};
+use super::super::sandbox;
 use super::super::target::{self, Refusal};
 use super::{as_it_may_go_on, gone, state, Failure, Tracer, NAP};
+use rustix::io::Errno;
 use std::io;
 use std::ops::Range;
 use std::thread::sleep;
@@ -12,7 +14,7 @@ use synclater_shim::gate::{Errand, Head, Saved};
 use synclater_sys::ptrace::{Stop, Thread};
 use synclater_sys::registers::Registers;
 use synclater_sys::remote::{self, Memory};
-use synclater_sys::{socket, wait};
+use synclater_sys::{process, socket, wait};
 
 /// How long an errand may take: the others run.
 const ERRAND: Duration = Duration::from_secs(2);
@@ -51,6 +53,12 @@ impl Sent {
     }
 }
 
+/// Who does for a thread what needs descriptors.
+struct Peer {
+    socket: std::os::fd::OwnedFd,
+    helper: u32,
+}
+
 /// Where a thread is on its errand.
 #[derive(Default)]
 pub(super) enum Errands {
@@ -61,7 +69,7 @@ pub(super) enum Errands {
     On(Sent),
     /// It has brought it.
     Leaving(Sent),
-    /// It has closed what it had opened: all that is left is to come back.
+    /// Its helper is gone, without a trace: all that is left is to come back.
     Over(Sent),
     /// Its call has ended (EINTR): all that is left is to come back with that.
     Ended(Sent),
@@ -73,6 +81,17 @@ impl Errands {
     /// The thread that has not brought its answer.
     pub(super) fn is_on(&self, tid: u32) -> bool {
         matches!(self, Errands::On(sent) if sent.tid == tid)
+    }
+
+    /// Whether the thread is on one, or comes back from it.
+    pub(super) fn is_of(&self, tid: u32) -> bool {
+        match self {
+            Errands::None | Errands::Lost => false,
+            Errands::On(sent)
+            | Errands::Leaving(sent)
+            | Errands::Over(sent)
+            | Errands::Ended(sent) => sent.tid == tid,
+        }
     }
 
     /// Whether the thread may still go through the errand's code. `ip` tells of a thread that
@@ -154,6 +173,7 @@ impl Tracer {
         })?;
         let lost = |e: io::Error| Failure::Busy(format!("thread {tid} could not be sent: {e}"));
         self.is_stopped = matches!(self.stop_of(tid), Some(Stop::Group(_)));
+        sandbox::check_dispatch(&self.threads[&tid])?;
         let (sent, at) = send(&self.threads[&tid], memory, boot, head, errand)
             .map_err(lost)?
             .ok_or_else(|| Failure::Busy("a thread has no stack".into()))?;
@@ -176,6 +196,7 @@ impl Tracer {
         self.let_come_back(tid, &peer, memory, at);
         match i32::try_from(-result) {
             Ok(0) => Ok(()),
+            _ if result == Errand::NO_CLOCK => Err(no_clock().into()),
             Ok(errno) => {
                 let e = io::Error::from_raw_os_error(errno);
                 Err(Failure::Busy(format!(
@@ -207,16 +228,16 @@ impl Tracer {
         at: u64,
         tid: u32,
         fds: &[std::os::fd::BorrowedFd<'_>],
-    ) -> Result<(i64, std::os::fd::OwnedFd), Failure> {
+    ) -> Result<(i64, Peer), Failure> {
         let lost = |e: io::Error| Failure::Busy(format!("thread {tid} was lost: {e}"));
         let peer = self.socket(memory, at, tid)?;
-        socket::send(&peer, b"s", fds).map_err(lost)?;
-        let result = self.answer(&peer, tid)?;
+        socket::send(&peer.socket, b"s", fds).map_err(lost)?;
+        let result = self.answer(&peer.socket, tid)?;
         Ok((result, peer))
     }
 
     /// Lets the thread on the errand at `at` go back to what it did before.
-    fn let_come_back(&mut self, tid: u32, peer: &std::os::fd::OwnedFd, memory: &Memory, at: u64) {
+    fn let_come_back(&mut self, tid: u32, peer: &Peer, memory: &Memory, at: u64) {
         let is_back = |back: Vec<u8>, sent: &Sent| back == sent.back.to_le_bytes();
         if let Errands::Leaving(sent) = std::mem::take(&mut self.errands) {
             // Where a handler ran before it began, it comes back with EINTR: that is all there is.
@@ -232,7 +253,7 @@ impl Tracer {
             // It is to stand still again before it comes back.
             self.threads[&tid].interrupt();
         }
-        let _ = socket::send(peer, b"a", &[]);
+        let _ = socket::send(&peer.socket, b"a", &[]);
         if !stands_still && self.has_left(peer) {
             self.errands = match std::mem::take(&mut self.errands) {
                 Errands::Leaving(sent) => Errands::Over(sent),
@@ -241,32 +262,22 @@ impl Tracer {
         }
     }
 
-    /// Whether the thread has closed its end, after which it does nothing but come back.
-    fn has_left(&mut self, peer: &std::os::fd::OwnedFd) -> bool {
-        use std::os::fd::AsFd;
+    /// Whether the helper has ended and was waited for: then the thread does nothing but come back.
+    fn has_left(&mut self, peer: &Peer) -> bool {
         let begun = Instant::now();
-        while begun.elapsed() < LEAVING {
-            let ends = [(peer.as_fd(), wait::For::Input)];
-            if wait::any(&ends, Duration::from_millis(1)) == [true] {
-                return matches!(socket::receive(peer, &mut [0; 8]), Ok((0, _)));
-            }
+        while process::is_alive(peer.helper) && begun.elapsed() < LEAVING {
             self.attend();
+            sleep(NAP);
         }
-        // Where another thread has forked meanwhile, its child has that end, too.
-        false
+        !process::is_alive(peer.helper)
     }
 
     fn stop_of(&mut self, tid: u32) -> Option<Stop> {
         self.threads.get_mut(&tid).and_then(Thread::look)
     }
 
-    /// The other end of the socket that the thread on the errand at `at` makes.
-    fn socket(
-        &mut self,
-        memory: &Memory,
-        at: u64,
-        tid: u32,
-    ) -> Result<std::os::fd::OwnedFd, Failure> {
+    /// The other end of the socket that the helper of the thread on the errand at `at` makes.
+    fn socket(&mut self, memory: &Memory, at: u64, tid: u32) -> Result<Peer, Failure> {
         let begun = Instant::now();
         let lost = |e: io::Error| Failure::Busy(format!("thread {tid} was lost: {e}"));
         loop {
@@ -275,12 +286,7 @@ impl Tracer {
             match i32::from_le_bytes(state.try_into().unwrap_or_default()) {
                 0 => {}
                 1 => break,
-                e => {
-                    let e = io::Error::from_raw_os_error(-e);
-                    let why = format!("it can open no more files: {e}");
-                    let try_ = "raise its RLIMIT_NOFILE (prlimit), then try again";
-                    return Err(Failure::Refused(Refusal::new(why, try_)));
-                }
+                e => return Err(no_helper(&io::Error::from_raw_os_error(-e)).into()),
             }
             self.attend();
             if self.stop_of(tid) == Some(Stop::Gone) {
@@ -291,10 +297,13 @@ impl Tracer {
             }
             sleep(NAP);
         }
-        let number = memory.bytes(at + Errand::SOCKET, 4).map_err(lost)?;
-        let number = i32::from_le_bytes(number.try_into().unwrap_or_default());
-        remote::descriptor(self.pid, tid, number)
-            .map_err(|e| Failure::Busy(format!("its socket could not be taken: {e}")))
+        let told = memory.bytes(at + Errand::HELPER, 8).map_err(lost)?;
+        let number = |at: usize| told[at..at + 4].try_into().map_or(-1, i32::from_le_bytes);
+        let helper = helper_of(self.pid, tid, number(0))
+            .ok_or_else(|| Failure::Busy(format!("the helper of thread {tid} is not seen")))?;
+        let socket = remote::descriptor(helper, helper, number(4))
+            .map_err(|e| Failure::Busy(format!("its socket could not be taken: {e}")))?;
+        Ok(Peer { socket, helper })
     }
 
     fn answer(&mut self, peer: &std::os::fd::OwnedFd, tid: u32) -> Result<i64, Failure> {
@@ -321,6 +330,43 @@ impl Tracer {
             }
         }
     }
+}
+
+/// The child of a thread that is `own` for itself. The kernel's list of children may miss one while
+/// another one ends, and need not be there (CONFIG_PROC_CHILDREN).
+fn helper_of(pid: u32, tid: u32, own: i32) -> Option<u32> {
+    let list = process::text(format!("/proc/{pid}/task/{tid}/children")).unwrap_or_default();
+    let mut listed = list
+        .split_whitespace()
+        .filter_map(|child| child.parse().ok());
+    let is_it = |child: &u32| {
+        let status = process::text(format!("/proc/{child}/status")).unwrap_or_default();
+        let last = |key: &str| {
+            let line = status.lines().find_map(|l| l.strip_prefix(key))?;
+            line.split_whitespace().last()?.parse::<i64>().ok()
+        };
+        last("PPid:") == Some(pid.into()) && last("NSpid:") == Some(own.into())
+    };
+    { listed.find(is_it) }.or_else(|| process::all().find(is_it))
+}
+
+/// What is said of a process that can have no helper.
+fn no_helper(e: &io::Error) -> Refusal {
+    let why = format!("it can have no helper for a moment: {e}");
+    let try_ = match Errno::from_io_error(e) {
+        Some(Errno::AGAIN) => "raise its RLIMIT_NPROC, or pids.max of its control group",
+        Some(Errno::MFILE) => "raise its RLIMIT_NOFILE (prlimit), then try again",
+        _ => "start it under synclater: synclater run -- COMMAND",
+    };
+    Refusal::new(why, try_)
+}
+
+/// What is said of a thread that is killed where it reads the processor's counter, by which a lease
+/// is known to be over.
+fn no_clock() -> Refusal {
+    let why =
+        "it may not read the time stamp counter (PR_SET_TSC of prctl(2)), as the library does";
+    Refusal::new(why, "it stays as it is: every request of its own is real")
 }
 
 /// A thread that could run and does not.

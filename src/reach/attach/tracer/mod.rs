@@ -333,7 +333,8 @@ impl Tracer {
                 }
                 break;
             }
-            let in_kernel = |tid: &u32| state(self.pid, *tid) == 'D';
+            // Who comes back from an errand waits for its helper's end.
+            let in_kernel = |tid: &u32| !self.errands.is_of(*tid) && state(self.pid, *tid) == 'D';
             if naps > 2 && !fresh_ones_run && running.iter().all(in_kernel) {
                 if running
                     .iter()

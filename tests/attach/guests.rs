@@ -1,0 +1,118 @@
+//! Programs that are not like others: attached without a trace, or refused with the reason.
+
+use super::refusals::refused;
+use super::*;
+use crate::harness::limits::count;
+use rustix::process::Signal;
+
+/// A program that is `what` (tests/sessions/guest.c), of the class that `name` tells of.
+fn guest(stage: &Stage, name: &str, what: &str) -> Running {
+    let mut command = clean(program(name));
+    command.arg(what).arg(stage.work());
+    let mut victim = Running::start(stage, command);
+    victim.be_ready();
+    victim
+}
+
+/// How often something was not as it is without us.
+fn wrong(victim: &mut Running) -> String {
+    victim.tell("check");
+    victim.hear()
+}
+
+#[test]
+fn one_that_may_not_read_the_counter_is_refused_and_lives() {
+    for name in ["guest", "guest_static", "guest_32"] {
+        let stage = Stage::new("clock");
+        let mut victim = guest(&stage, name, "clock");
+        refused(&stage, &number(victim.pid()), "time stamp counter");
+        assert_eq!(victim.sync("file"), 0, "{name}");
+        assert_eq!(changed_code(victim.pid()), Vec::<String>::new(), "{name}");
+        victim.end();
+    }
+}
+
+#[test]
+fn one_that_forbids_itself_the_counter_later_is_answered_by_the_kernel() {
+    for name in ["guest", "guest_32"] {
+        let stage = Stage::new("later-clock");
+        let mut victim = guest(&stage, name, "later-clock");
+        let session = stage.attach_to(&victim, "1s");
+        stage.warm(&mut victim);
+        victim.tell("now");
+        assert_eq!(victim.hear(), "now 0");
+        assert!(!stage.is_later(&mut victim), "{name}");
+        stage.detach(&session);
+        assert_eq!(victim.sync("file"), 0, "{name}");
+        victim.end();
+    }
+}
+
+/// What it forbade itself before it executed a program is forbidden to that, too.
+#[test]
+fn one_that_is_executed_without_the_counter_is_told_of_and_lives() {
+    for name in ["guest_static", "guest_32_static"] {
+        let stage = Stage::new("executed");
+        let mut command = stage.synclater(&["run", "--follow", "--quiet", "-u", "1s", "--"]);
+        command.arg(program(name)).arg("executed").arg(stage.work());
+        let mut victim = Running::start(&stage, command);
+        victim.be_ready();
+        assert_eq!(victim.sync("file"), 0, "{name}");
+        let session = stage.session();
+        let told = session["escaped"].to_string();
+        assert!(told.contains("time stamp counter"), "{name}: {session:#}");
+        victim.no_more();
+        victim.end().must_succeed();
+    }
+}
+
+#[test]
+fn one_that_dispatches_its_own_calls_is_refused_and_meets_none_of_ours() {
+    let stage = Stage::new("dispatch");
+    let mut victim = guest(&stage, "guest", "dispatch");
+    refused(&stage, &number(victim.pid()), "SYSCALL_USER_DISPATCH");
+    assert_eq!(victim.sync("file"), 0);
+    assert_eq!(wrong(&mut victim), "check 0");
+    victim.end();
+    // It may begin to later.
+    let mut victim = guest(&stage, "guest", "later-dispatch");
+    let session = stage.attach_to(&victim, "1s");
+    stage.warm(&mut victim);
+    victim.tell("now");
+    assert_eq!(victim.hear(), "now 0");
+    assert!(!stage.is_later(&mut victim));
+    assert_eq!(wrong(&mut victim), "check 0");
+    stage.detach(&session);
+    victim.end();
+}
+
+#[test]
+fn code_that_is_mapped_shared_stays_as_it_is_in_its_file() {
+    for name in ["guest", "guest_32"] {
+        let stage = Stage::new("shared");
+        let mut victim = guest(&stage, name, "shared");
+        let session = stage.attach_to(&victim, "1s");
+        stage.warm(&mut victim);
+        assert_eq!(wrong(&mut victim), "check 0", "{name}");
+        stage.detach(&session);
+        assert_eq!(wrong(&mut victim), "check 0", "{name}");
+        victim.end();
+    }
+}
+
+/// A program whose own descriptors come and go at the lowest numbers meets none of ours there.
+#[test]
+fn soak_the_numbers_of_a_programs_descriptors_are_its_own() {
+    for name in ["guest", "guest_static", "guest_32"] {
+        let stage = Stage::new("numbers");
+        let mut victim = guest(&stage, name, "numbers");
+        for _ in 0..count(20, 500) {
+            let session = stage.attach_to(&victim, "1s");
+            stage.detach(&session);
+        }
+        assert_eq!(wrong(&mut victim), "check 0", "{name}");
+        assert_eq!(crate::sessions::death::children(victim.pid(), ""), []);
+        victim.send(Signal::KILL);
+        victim.end();
+    }
+}

@@ -1,0 +1,175 @@
+/* guest WHAT FOLDER: a program that is not like others. Says "ready", and then one line for each
+ * that it reads:
+ *
+ *   sync NAME    appends a byte to FOLDER/file and syncs it: `sync 0`, or `sync ERRNO`
+ *   check        how often something was not as it is without synclater: `check N`
+ *   now          is WHAT from now on, where WHAT begins with "later-": `now 0`
+ *
+ * WHAT is
+ *   clock        it is killed where it reads the time stamp counter (PR_SET_TSC)
+ *   executed     the same, from before it executed this
+ *   dispatch     its calls from outside of libc are its own handler's (Syscall User Dispatch)
+ *   shared       it has mapped a file that it may write and execute, called libc.img; `check` tells
+ *                how many bytes of that file have changed
+ *   numbers      a thread places descriptors at the lowest numbers, and reads what it has sent
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define PR_SET_DISPATCH 59
+
+enum { LEN = 8192, HELD = 20, PLACED = 6, HIGH = 200 };
+
+static long wrong;
+static volatile char selector;
+static unsigned char *image, was[LEN];
+static int image_fd;
+
+static void must(int is_done, const char *what)
+{
+	if (!is_done) {
+		perror(what);
+		exit(1);
+	}
+}
+
+static void handle(int signal)
+{
+	(void)signal;
+	selector = 0;
+	wrong++;
+}
+
+static void dispatch(void)
+{
+	unsigned long from, to, first = 0, last = 0;
+	char line[400], rights[8];
+	FILE *maps = fopen("/proc/self/maps", "r");
+
+	must(maps != NULL, "maps");
+	while (fgets(line, sizeof line, maps))
+		if (sscanf(line, "%lx-%lx %7s", &from, &to, rights) == 3 && rights[2] == 'x' &&
+		    strstr(line, "/libc."))
+			first = from, last = to;
+	fclose(maps);
+	signal(SIGSYS, handle);
+	must(!prctl(PR_SET_DISPATCH, 1, first, last - first, &selector), "dispatch");
+	selector = 1;
+}
+
+static void map_shared(const char *folder)
+{
+	char path[400];
+
+	snprintf(path, sizeof path, "%s/libc.img", folder);
+	image_fd = open(path, O_CREAT | O_RDWR | O_TRUNC, 0600);
+	must(!ftruncate(image_fd, LEN), path);
+	image = mmap(NULL, LEN, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_SHARED, image_fd, 0);
+	must(image != MAP_FAILED, path);
+	memset(image, 0x90, LEN);
+	/* mov $74, %eax; syscall; ret: fsync. mov $118, %eax; call *%gs:16; ret: that of i386. */
+	memcpy(image + 100, "\xb8\x4a\0\0\0\x0f\x05\xc3", 8);
+	memcpy(image + 200, "\xb8\x76\0\0\0\x65\xff\x15\x10\0\0\0\xc3", 13);
+	memcpy(was, image, LEN);
+}
+
+static void compare_image(void)
+{
+	unsigned char is[LEN];
+
+	must(pread(image_fd, is, LEN, 0) == LEN, "image");
+	for (int i = 0; i < LEN; i++)
+		wrong += is[i] != was[i];
+}
+
+/* Where a number that it has placed is another one's, what it reads is too. */
+static void *place_numbers(void *unused)
+{
+	for (;;) {
+		int pair[2], far, near;
+		char got[8];
+
+		must(!socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair), "socketpair");
+		near = fcntl(pair[0], F_DUPFD, HIGH);
+		far = fcntl(pair[1], F_DUPFD, HIGH);
+		/* A number that somebody else holds for a moment is not the one that it was before. */
+		wrong += pair[0] != HELD || pair[1] != HELD + 1;
+		close(pair[0]);
+		close(pair[1]);
+		for (int k = HELD; k < HELD + PLACED; k++)
+			wrong += dup2(near, k) != k;
+		must(write(far, "message", 8) == 8, "write");
+		struct pollfd has_it = { HELD, POLLIN, 0 };
+		wrong += poll(&has_it, 1, 100) != 1 || read(HELD, got, 8) != 8;
+		for (int k = HELD; k < HELD + PLACED; k++)
+			wrong += close(k) != 0;
+		close(near);
+		close(far);
+	}
+	return unused;
+}
+
+static void be(const char *what, const char *folder)
+{
+	pthread_t thread;
+
+	if (!strcmp(what, "clock"))
+		must(!prctl(PR_SET_TSC, PR_TSC_SIGSEGV), "PR_SET_TSC");
+	else if (!strcmp(what, "dispatch"))
+		dispatch();
+	else if (!strcmp(what, "shared"))
+		map_shared(folder);
+	else if (!strcmp(what, "numbers"))
+		must(!pthread_create(&thread, NULL, place_numbers, NULL), "a thread");
+}
+
+int main(int count, char **words)
+{
+	char line[100], path[400];
+	int fd, later;
+
+	if (count != 3)
+		return 2;
+	if (!strcmp(words[1], "executed")) {
+		must(!prctl(PR_SET_TSC, PR_TSC_SIGSEGV), "PR_SET_TSC");
+		execl("/proc/self/exe", "guest", "as it is", words[2], NULL);
+		must(0, "exec");
+	}
+	setlinebuf(stdout);
+	snprintf(path, sizeof path, "%s/file", words[2]);
+	fd = open(path, O_CREAT | O_WRONLY | O_APPEND, 0666);
+	must(fd >= 0, path);
+	while (!strcmp(words[1], "numbers") && open("/dev/null", O_RDONLY) < HELD - 1)
+		;
+	later = !strncmp(words[1], "later-", 6);
+	if (!later)
+		be(words[1], words[2]);
+	puts("ready");
+	while (fgets(line, sizeof line, stdin)) {
+		if (!strncmp(line, "sync ", 5)) {
+			(void)!write(fd, "x", 1);
+			printf("sync %d\n", fsync(fd) ? errno : 0);
+		} else if (!strcmp(line, "check\n")) {
+			if (image)
+				compare_image();
+			printf("check %ld\n", wrong);
+		} else if (!strcmp(line, "now\n") && later) {
+			be(words[1] + 6, words[2]);
+			puts("now 0");
+		} else {
+			return 2;
+		}
+	}
+	return 0;
+}

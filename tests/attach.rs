@@ -15,6 +15,7 @@ mod servers;
 mod sharing;
 mod told;
 mod units;
+mod waits;
 mod whom;
 
 use crate::harness::command::{clean, Outcome, LIMIT};

@@ -5,6 +5,7 @@
 //! this ends soon after: the kernel then lets go of what still runs.
 
 mod errand;
+mod waits;
 
 use super::code::Class;
 use super::sandbox;
@@ -17,7 +18,9 @@ use std::time::{Duration, Instant};
 use synclater_sys::process;
 use synclater_sys::ptrace::{Stop, Thread};
 use synclater_sys::registers::Registers;
+use synclater_sys::remote::Memory;
 use synclater_sys::threads;
+use waits::Waits;
 
 /// How long all threads may take to stop: they are stopped meanwhile, one after the other. While
 /// the machine itself stands still does not count: so often at least is looked.
@@ -43,6 +46,7 @@ pub struct Tracer {
     class: Class,
     /// The thread that is on an errand, and whether its process is stopped (SIGSTOP) meanwhile.
     errands: Errands,
+    waits: Waits,
     is_stopped: bool,
     /// Whether it goes on tracing those that it lets go of.
     keeps: bool,
@@ -153,6 +157,7 @@ impl Tracer {
             pid,
             class,
             errands: Errands::None,
+            waits: Waits::new(pid, class),
             is_stopped: false,
             keeps: false,
             filters: BTreeMap::new(),
@@ -208,6 +213,7 @@ impl Tracer {
 
     /// Traces a thread, and has it stop soon. Nothing where it is gone.
     fn take(&mut self, tid: u32) -> Result<(), Failure> {
+        self.waits.note(tid);
         match Thread::seize(tid) {
             Ok(thread) => {
                 thread.interrupt();
@@ -310,8 +316,19 @@ impl Tracer {
     /// `Busy` where that took too long, or where a child runs in the same memory (vfork).
     pub fn stop_all(&mut self) -> Result<Instant, Failure> {
         let begun = Instant::now();
-        let running = self.threads.values().filter(|t| t.stop().is_none());
-        running.for_each(Thread::interrupt);
+        let is_due = |t: &&Thread| t.stop().is_none();
+        for thread in self
+            .threads
+            .values()
+            .filter(is_due)
+            .filter(|t| !t.is_asked())
+        {
+            self.waits.note(thread.tid());
+        }
+        self.threads
+            .values()
+            .filter(is_due)
+            .for_each(Thread::interrupt);
         let mut naps = 0;
         loop {
             let all = threads_of(self.pid);
@@ -362,7 +379,7 @@ impl Tracer {
     pub fn release(&mut self) {
         if self.keeps {
             for thread in self.threads.values_mut().filter(|t| t.stop().is_some()) {
-                prepare(thread, &self.errands);
+                prepare(thread, &self.errands, &self.waits);
                 thread.resume();
             }
             return;
@@ -380,7 +397,7 @@ impl Tracer {
     }
 
     fn prepare(&self, thread: &Thread) {
-        prepare(thread, &self.errands);
+        prepare(thread, &self.errands, &self.waits);
     }
 
     /// Lets go of threads that are on their way to a stop, when they are there: without us whatever
@@ -419,7 +436,7 @@ impl Tracer {
                 }
                 Some(Stop::Interrupted | Stop::Signal(_)) => {
                     // A signal that is ignored would not have disturbed it.
-                    prepare(thread, &self.errands);
+                    prepare(thread, &self.errands, &self.waits);
                     thread.go();
                 }
                 Some(Stop::Group(_)) => thread.resume(),
@@ -435,7 +452,12 @@ impl Tracer {
         // One that waits is the best: nobody waits for it.
         let mut candidates = threads_of(self.pid);
         // Its state may be another one a moment later: a sort that looks twice is none.
-        candidates.sort_by_cached_key(|tid| state(self.pid, *tid) != 'S');
+        // One that has a time limit is the worst: it is known a little late when it began.
+        candidates.sort_by_cached_key(|tid| match state(self.pid, *tid) {
+            'S' if self.waits.has_limit(*tid) => 2,
+            'S' => 0,
+            _ => 1,
+        });
         let mut candidates = candidates.into_iter();
         let mut asked: Option<Instant> = None;
         loop {
@@ -473,7 +495,12 @@ impl Tracer {
     /// Has a thread stop soon, and traces it if it is not traced yet.
     fn ask(&mut self, tid: u32) -> Result<(), Failure> {
         match self.threads.get(&tid) {
-            Some(thread) => thread.interrupt(),
+            Some(thread) => {
+                if !thread.is_asked() && thread.stop().is_none() {
+                    self.waits.note(tid);
+                }
+                thread.interrupt();
+            }
             None => self.take(tid)?,
         }
         Ok(())
@@ -509,21 +536,29 @@ impl Drop for Tracer {
 }
 
 /// Has a thread that stands still go on later as if it had not been disturbed.
-fn prepare(thread: &Thread, errands: &Errands) {
+fn prepare(thread: &Thread, errands: &Errands, waits: &Waits) {
     errands.ready(thread);
-    undisturb(thread, false);
+    undisturb_with(thread, false, |registers| {
+        let memory = Memory::open(thread.tid()).ok();
+        waits.with_what_is_left(thread.tid(), registers, memory.as_ref())
+    });
 }
 
 /// Has a call that says EINTR because we interrupted it be made again; and one that the kernel
 /// would restart by a call of its own, where the thread may not make that. Where nobody knows
 /// whether it may, `by_kernel` tells what is done: one that is begun anew takes longer, each time.
 pub fn undisturb(thread: &Thread, by_kernel: bool) {
+    undisturb_with(thread, by_kernel, |registers| registers);
+}
+
+/// The same; what is made again is `changed` before.
+fn undisturb_with(thread: &Thread, by_kernel: bool, changed: impl Fn(Registers) -> Registers) {
     let Ok(registers) = thread.registers() else {
         return;
     };
     let changed = match as_it_may_go_on(thread, &registers, by_kernel) {
         Some(anew) => Some(anew),
-        None => registers.undisturbed(),
+        None => registers.undisturbed().map(changed),
     };
     if let Some(registers) = changed {
         let _ = thread.send(&registers);

@@ -1,0 +1,123 @@
+//! What a program waits in while it is attached and let go of goes on, with the time that was left.
+
+use super::*;
+use crate::sessions::stage::pass;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+use synclater_sys::ptrace::{Stop, Thread};
+
+/// What the kernel goes on with by itself, whoever disturbs it.
+const GO_ON: [&str; 4] = ["poll", "nanosleep", "select", "sem_timedwait"];
+
+/// Those whose time limit is a socket's, which begins anew (docs/LIMITS.md).
+const OF_SOCKETS: [&str; 17] = [
+    "write", "send", "writev", "pwritev2", "sendmsg", "sendmmsg", "sendfile", "splice", "read",
+    "recv", "readv", "preadv2", "recvmsg", "recvmmsg", "connect", "accept", "accept4",
+];
+
+/// For each call what it returned, and after how many milliseconds (tests/sessions/waits.c).
+type Waited = BTreeMap<String, (String, u64)>;
+
+fn waited(outcome: Outcome) -> Waited {
+    let outcome = outcome.must_succeed();
+    let rows = outcome.stdout.lines().filter(|l| *l != "ready");
+    let all: Waited = { rows }
+        .map(|row| {
+            let (answer, took) = row.rsplit_once(' ').expect("a time");
+            let (name, answer) = answer.split_once(' ').expect("an answer");
+            (
+                name.into(),
+                (answer.into(), took.parse().expect("milliseconds")),
+            )
+        })
+        .collect();
+    assert_eq!(all.len(), GO_ON.len() + OF_SOCKETS.len() + 5, "{outcome}");
+    all
+}
+
+fn answers(all: &Waited) -> BTreeMap<&str, &str> {
+    all.iter()
+        .map(|(name, (answer, _))| (&name[..], &answer[..]))
+        .collect()
+}
+
+fn waits(stage: &Stage, name: &str, seconds: &str) -> Running {
+    let mut command = clean(program(name));
+    command.arg(seconds);
+    let mut victim = Running::start(stage, command);
+    victim.be_ready();
+    pass(Duration::from_millis(300));
+    victim
+}
+
+/// Has each thread stop once as a tracer does who knows nothing of calls.
+fn disturb(victim: &Running) {
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", number(victim.pid())));
+    for task in tasks.expect("tasks").flatten() {
+        let tid = task
+            .file_name()
+            .to_string_lossy()
+            .parse()
+            .expect("a number");
+        let mut thread = Thread::seize(tid).expect("it is not traced");
+        thread.interrupt();
+        let stops = until(LIMIT, || thread.look() == Some(Stop::Interrupted));
+        assert!(stops, "{:?}", thread.stop());
+        thread.release();
+    }
+}
+
+/// The table of such calls is the kernel's: each says EINTR when it is disturbed, and no other.
+#[test]
+fn calls_that_say_eintr_in_vain_are_those_that_are_made_again() {
+    for name in ["waits", "waits_32"] {
+        let stage = Stage::new("disturbed");
+        let mut victim = waits(&stage, name, "2");
+        disturb(&victim);
+        let all = waited(victim.end());
+        let is_such = |(name, (answer, _)): (&String, &(String, u64))| {
+            (answer == "-1 4").then(|| name.clone())
+        };
+        let such: BTreeSet<String> = all.iter().filter_map(is_such).collect();
+        let others = GO_ON.map(String::from);
+        let expected: BTreeSet<String> = all
+            .keys()
+            .filter(|n| !others.contains(n))
+            .cloned()
+            .collect();
+        assert_eq!(such, expected, "{name}");
+    }
+}
+
+#[test]
+fn a_wait_goes_on_through_attach_and_detach_with_the_time_that_is_left() {
+    for name in ["waits", "waits_32", "waits_static"] {
+        let stage = Stage::new("waits");
+        let bare = waited(waits(&stage, name, "1").end());
+        let mut victim = waits(&stage, name, "4");
+        pass(Duration::from_secs(1));
+        for _ in 0..4 {
+            let session = stage.attach_to(&victim, "1s");
+            stage.detach(&session);
+        }
+        let all = waited(victim.end());
+        assert_eq!(answers(&all), answers(&bare), "{name}");
+        for (call, (_, took)) in all.iter().filter(|(n, _)| !OF_SOCKETS.contains(&&n[..])) {
+            // Each of what would be begun anew as a whole would take more than a second longer.
+            assert!((3990..5000).contains(took), "{name}: {call} {took} ms");
+        }
+    }
+}
+
+/// A signal that is ignored disturbs nobody, and a tracer hears of it.
+#[test]
+fn an_ignored_signal_ends_no_wait_of_a_program_that_is_followed() {
+    for name in ["waits", "waits_32_static"] {
+        let stage = Stage::new("ignored");
+        let bare = waited(waits(&stage, name, "1").end());
+        let mut command = stage.synclater(&["run", "--follow", "--quiet", "-u", "1s", "--"]);
+        command.arg(program(name)).args(["2", "signals"]);
+        let all = waited(crate::harness::command::run(&mut command));
+        assert_eq!(answers(&all), answers(&bare), "{name}");
+    }
+}

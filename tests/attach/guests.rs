@@ -100,6 +100,29 @@ fn code_that_is_mapped_shared_stays_as_it_is_in_its_file() {
     }
 }
 
+/// What a static program of musl has in front of its calls depends on whether it can cancel a thread.
+#[test]
+fn a_static_program_of_musl_that_cancels_no_thread_is_reached() {
+    let stage = Stage::new("musl");
+    let path = program("guest_musl_static");
+    let symbols = std::fs::read(&path).expect("the program");
+    let has = |name: &[u8]| symbols.windows(name.len()).any(|w| w == name);
+    assert!(has(b"__syscall_cp_c\0") && !has(b"\0pthread_cancel\0"));
+    let mut victim = guest(&stage, "guest_musl_static", "as it is");
+    let session = stage.attach_to(&victim, "1s");
+    stage.warm(&mut victim);
+    stage.detach(&session);
+    assert_eq!(changed_code(victim.pid()), Vec::<String>::new());
+    victim.end();
+    let mut command = stage.synclater(&["run", "--follow", "--quiet", "-u", "1s", "--"]);
+    command.arg(&path).arg("as it is").arg(stage.work());
+    let mut victim = Running::start(&stage, command);
+    stage.warm(&mut victim);
+    assert_eq!(stage.session()["escaped"], serde_json::json!([]));
+    victim.no_more();
+    victim.end().must_succeed();
+}
+
 /// A program whose own descriptors come and go at the lowest numbers meets none of ours there.
 #[test]
 fn soak_the_numbers_of_a_programs_descriptors_are_its_own() {

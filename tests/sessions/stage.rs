@@ -397,7 +397,7 @@ pub fn program(name: &str) -> PathBuf {
         std::fs::create_dir_all(&into).expect("a directory for programs");
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/sessions");
         let fresh = path.with_extension("new");
-        let mut command = clean(if name.ends_with("_musl") {
+        let mut command = clean(if name.contains("_musl") {
             "musl-gcc"
         } else {
             "gcc"

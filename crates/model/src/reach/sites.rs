@@ -7,7 +7,7 @@
 //! | machine | what is overwritten | what enters |
 //! |---|---|---|
 //! | x86-64 | `b8 NR 00 00 00`: `mov $NR, %eax` | `0f 05`: `syscall`; moves may be between |
-//! | x86-64, `syscall(3)` | `4c 8b 4c 24 08`: `mov 8(%rsp), %r9` | the same |
+//! | x86-64, any number | `4c 8b 4c 24 08`: `mov 8(%rsp), %r9` | the same; moves may be between |
 //! | x86-64, musl's cancellation points | `4c 89 5c 24 08`: `mov %r11, 8(%rsp)` | the same |
 //! | x86-64, Go | `48 89 df`: `mov %rbx, %rdi`, see [`go`] | the same |
 //! | i386 | `65 ff 15 10 00 00 00`: `call *%gs:0x10`, itself | by that, in the vdso |
@@ -42,7 +42,7 @@ pub const LEN: usize = 5;
 
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
 /// What stands in front of calls of any number: the last argument is loaded in syscall(3) and in
-/// musl's programs without threads, a place is kept in its others.
+/// musl's programs without `pthread_cancel`, a place is kept in its others.
 const ANY: [[u8; LEN]; 2] = [
     [0x4c, 0x8b, 0x4c, 0x24, 0x08],
     [0x4c, 0x89, 0x5c, 0x24, 0x08],
@@ -66,7 +66,7 @@ pub fn x86_64(code: &[u8]) -> impl Iterator<Item = Site> + '_ {
         (0..=MOVES).find_map(|moves| {
             let at = entry.checked_sub(LEN + moves)?;
             let b = &code[at..at + LEN];
-            let any = moves == 0 && ANY.iter().any(|any| b == any);
+            let any = ANY.iter().any(|any| b == any);
             if !any && is_part_of_another(&code[..at]) {
                 return None;
             }
@@ -354,6 +354,20 @@ mod tests {
 
     fn all(sites: impl Iterator<Item = Site>) -> Vec<(usize, Call)> {
         sites.map(|s| (s.at, s.call)).collect()
+    }
+
+    /// As __syscall_cp_c of a static musl program without `pthread_cancel` has it.
+    #[test]
+    fn a_call_of_any_number_may_have_moves_in_front_of_it_too() {
+        let code = [
+            0x48, 0x89, 0xd6, 0x4c, 0x8b, 0x4c, 0x24, 0x08, 0x48, 0x89, 0xca, 0x0f, 0x05, 0xc3,
+        ];
+        let (at, len, call) = (3, 8, Call::Any);
+        assert_eq!(x86_64(&code).collect::<Vec<_>>(), [Site { at, len, call }]);
+        // What is moved to eax is the number.
+        let mut other = code;
+        other[10] = 0xc8;
+        assert_eq!(x86_64(&other).count(), 0);
     }
 
     #[test]

@@ -100,7 +100,7 @@ fn code_that_is_mapped_shared_stays_as_it_is_in_its_file() {
     }
 }
 
-/// What a static program of musl has in front of its calls depends on whether it can cancel a thread.
+/// Its calls have another form where it can cancel a thread.
 #[test]
 fn a_static_program_of_musl_that_cancels_no_thread_is_reached() {
     let stage = Stage::new("musl");
@@ -121,6 +121,26 @@ fn a_static_program_of_musl_that_cancels_no_thread_is_reached() {
     assert_eq!(stage.session()["escaped"], serde_json::json!([]));
     victim.no_more();
     victim.end().must_succeed();
+}
+
+/// Programs that have instructions of their own to enter the kernel: a system call keeps the flags.
+#[test]
+fn a_request_that_is_answered_keeps_the_flags() {
+    for name in ["guest_static", "guest_32_static"] {
+        let stage = Stage::new("flags");
+        let mut victim = guest(&stage, name, "flags");
+        assert_eq!(wrong(&mut victim), "check 0", "{name}");
+        for until_when in ["1s", "1h"] {
+            let session = stage.attach_to(&victim, until_when);
+            stage.warm(&mut victim);
+            let before = stage.counted();
+            assert_eq!(wrong(&mut victim), "check 0", "{name}");
+            // It was they that were answered.
+            assert!(stage.counted().0 >= before.0 + 1000, "{name}: {before:?}");
+            stage.detach(&session);
+        }
+        victim.end();
+    }
 }
 
 /// A program whose own descriptors come and go at the lowest numbers meets none of ours there.

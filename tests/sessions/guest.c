@@ -11,6 +11,8 @@
  *   dispatch     its calls from outside of libc are its own handler's (Syscall User Dispatch)
  *   shared       it has mapped a file that it may write and execute, called libc.img; `check` tells
  *                how many bytes of that file have changed
+ *   flags        it enters the kernel by instructions of its own; `check` tells how often the flags
+ *                were others behind that
  *   numbers      a thread places descriptors at the lowest numbers, and reads what it has sent
  */
 #define _GNU_SOURCE
@@ -120,6 +122,52 @@ static void *place_numbers(void *unused)
 	return unused;
 }
 
+/* The flags behind an fsync, where they were FLAGS in front of it. */
+static unsigned long flags_behind(unsigned long flags, int fd)
+{
+	unsigned long behind;
+
+#ifdef __x86_64__
+	__asm__ volatile("lea -128(%%rsp), %%rsp\n\t"
+			 "push %1\n\t"
+			 "popfq\n\t"
+			 "mov $74, %%eax\n\t"
+			 "syscall\n\t"
+			 "pushfq\n\t"
+			 "pop %0\n\t"
+			 "push $0x202\n\t"
+			 "popfq\n\t"
+			 "lea 128(%%rsp), %%rsp"
+			 : "=&r"(behind)
+			 : "r"(flags), "D"((long)fd)
+			 : "rax", "rcx", "r11", "memory", "cc");
+#else
+	__asm__ volatile("push %1\n\t"
+			 "popf\n\t"
+			 "mov $118, %%eax\n\t"
+			 "call *%%gs:16\n\t"
+			 "pushf\n\t"
+			 "pop %0\n\t"
+			 "push $0x202\n\t"
+			 "popf"
+			 : "=&r"(behind)
+			 : "r"(flags), "b"(fd)
+			 : "eax", "memory", "cc");
+#endif
+	return behind;
+}
+
+/* Carry, parity, auxiliary, zero, sign, direction, overflow, alignment check: alone and all. */
+static void compare_flags(int fd)
+{
+	static const unsigned long each[] = { 0, 1, 4, 16, 64, 128, 1024, 2048, 0x40000, 0x40cd5 };
+	const unsigned long all = 0x40cd5;
+
+	for (int round = 0; round < 100; round++)
+		for (size_t k = 0; k < sizeof each / sizeof *each; k++)
+			wrong += (flags_behind(0x202 | each[k], fd) & all) != each[k];
+}
+
 static void be(const char *what, const char *folder)
 {
 	pthread_t thread;
@@ -163,6 +211,8 @@ int main(int count, char **words)
 		} else if (!strcmp(line, "check\n")) {
 			if (image)
 				compare_image();
+			if (!strcmp(words[1], "flags"))
+				compare_flags(fd);
 			printf("check %ld\n", wrong);
 		} else if (!strcmp(line, "now\n") && later) {
 			be(words[1] + 6, words[2]);

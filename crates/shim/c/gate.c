@@ -9,11 +9,11 @@
  *     syscall         ◄────────────────────────────────────   the program's own call is made
  *     ...             ◄────────────────────────────────────   or is answered
  *
- * Promise: to the program it looks like the system call: every register as it was, but rax, rcx and
- * r11, which a system call changes too; vector registers are not used at all. What is not answered
- * is made by the program's own instruction, so that signals, restarts, cancellation and backtraces
- * are its own. Only a request that is recorded (its time is wanted) or that is changed is made
- * here.
+ * Promise: to the program it looks like the system call: every register and flag as it was, but
+ * rax, rcx and r11, which a system call changes too; vector registers are not used at all. What is
+ * not answered is made by the program's own instruction, so that signals, restarts, cancellation
+ * and backtraces are its own. Only a request that is recorded (its time is wanted) or that is
+ * changed is made here.
  *
  * Relies on: 128 bytes below the stack pointer belonging to the program (the red zone of the x86-64
  * ABI); 5 KiB of stack below that, 12 for msync.
@@ -23,46 +23,69 @@
 
 #ifdef SL_GATE
 
-#define BIT(nr) (1ull << (nr) % 64)
-
 #ifdef __x86_64__
-/* The calls that are looked at, one bit each. Some sites make any call that there is (syscall(3),
- * musl's cancellation points): the rest of them goes back at once. */
-__attribute__((used)) const uint64_t sl_wanted[8] = {
-	BIT(NR_open) | BIT(NR_msync),
-	BIT(NR_fsync) | BIT(NR_fdatasync),
-	BIT(NR_prctl) | BIT(NR_sync) | BIT(NR_umount2),
-	BIT(NR_io_submit),
-	BIT(NR_openat) | BIT(NR_sync_file_range) | BIT(NR_open_by_handle_at) | BIT(NR_syncfs) |
-		BIT(NR_seccomp),
-	BIT(NR_pwritev2),
-	BIT(NR_io_uring_setup) | BIT(NR_openat2),
-};
-/* Those that are looked at only while some descriptor has lost its O_SYNC. */
-__attribute__((used)) const uint64_t sl_wanted_if_stripped[8] = {
-	BIT(NR_write) | BIT(NR_pwrite64) | BIT(NR_writev) | BIT(NR_sendfile),
-	BIT(NR_fcntl),
-	0,
-	0,
-	BIT(NR_splice) | BIT(NR_pwritev),
-	BIT(NR_copy_file_range),
-};
+/* What is done about a call: nothing, so that it goes back at once, which is the rest of those that
+ * some sites make (syscall(3), musl's cancellation points); it is looked at, or only while some
+ * descriptor has lost its O_SYNC. */
+enum { LOOKED_AT = 1, IF_STRIPPED = 2 };
+#define ROW(nr) ((nr) - 256)
 
+/* A row for each upper byte of a 16-bit number: the first one has nothing in it. */
+__attribute__((used)) const struct {
+	uint32_t row[256]; /* bytes from here */
+	uint8_t kind[3][256];
+} sl_kinds = {
+	.row = { [0] = 1024 + 256, [1] = 1024 + 512, [2 ... 255] = 1024 },
+	.kind = {
+		[1] = {
+			[NR_open] = LOOKED_AT, [NR_msync] = LOOKED_AT, [NR_fsync] = LOOKED_AT,
+			[NR_fdatasync] = LOOKED_AT, [NR_prctl] = LOOKED_AT, [NR_sync] = LOOKED_AT,
+			[NR_umount2] = LOOKED_AT, [NR_io_submit] = LOOKED_AT,
+			[NR_write] = IF_STRIPPED, [NR_pwrite64] = IF_STRIPPED,
+			[NR_writev] = IF_STRIPPED, [NR_sendfile] = IF_STRIPPED,
+			[NR_fcntl] = IF_STRIPPED,
+		},
+		[2] = {
+			[ROW(NR_openat)] = LOOKED_AT, [ROW(NR_sync_file_range)] = LOOKED_AT,
+			[ROW(NR_open_by_handle_at)] = LOOKED_AT, [ROW(NR_syncfs)] = LOOKED_AT,
+			[ROW(NR_seccomp)] = LOOKED_AT, [ROW(NR_pwritev2)] = LOOKED_AT,
+			[ROW(NR_io_uring_setup)] = LOOKED_AT, [ROW(NR_openat2)] = LOOKED_AT,
+			[ROW(NR_splice)] = IF_STRIPPED, [ROW(NR_pwritev)] = IF_STRIPPED,
+			[ROW(NR_copy_file_range)] = IF_STRIPPED,
+		},
+	},
+};
+SL_STATIC_ASSERT(offsetof(__typeof__(sl_kinds), kind) == 1024, "the rows");
+
+/* A system call keeps the flags. So nothing in front of SAVE changes one, and nothing behind
+ * RESTORE: jrcxz looks at none. ROOM is what is left below the stack pointer, with r11 on it. */
+#define LEAVE_UNLESS_WANTED(room) \
+	"lea -" room "(%rsp), %rsp\n\t" \
+	"mov %r11, (%rsp)\n\t" \
+	"lea sl_kinds(%rip), %r11\n\t" \
+	"movzbl %ah, %ecx\n\t" \
+	"mov (%r11,%rcx,4), %ecx\n\t" \
+	"lea (%r11,%rcx), %r11\n\t" \
+	"movzbl %al, %ecx\n\t" \
+	"movzbl (%r11,%rcx), %ecx\n\t" \
+	"mov (%rsp), %r11\n\t" \
+	"jrcxz 2f\n\t" \
+	"lea -1(%rcx), %rcx\n\t" \
+	"jrcxz 5f\n\t" \
+	"mov sl_stripped_at(%rip), %rcx\n\t" \
+	"mov (%rcx), %ecx\n\t" \
+	"jrcxz 2f\n\t" \
+	"jmp 5f\n" \
+	"8:\tpopfq\n" \
+	"2:\tlea " room "(%rsp), %rsp\n\t" \
+	"mov (%r11), %rcx\n\t" \
+	"jmp *%rcx\n" \
+	"5:\tpushfq\n\t" \
+	"cmp $511, %rax\n\t" /* there were 16 bits */ \
+	"ja 8b\n\t"
 /* What both gates begin and end with. The stack holds struct frame where C is called; rbx, which C
  * preserves, says where. */
-#define LEAVE_UNLESS_WANTED \
-	"cmp $511, %rax\n\t" \
-	"ja 2f\n\t" \
-	"bt %rax, sl_wanted(%rip)\n\t" \
-	"jc 5f\n\t" \
-	"bt %rax, sl_wanted_if_stripped(%rip)\n\t" \
-	"jnc 2f\n\t" \
-	"mov sl_stripped_at(%rip), %rcx\n\t" \
-	"cmpl $0, (%rcx)\n\t" \
-	"je 2f\n" \
-	"5:\t"
 #define SAVE \
-	"push %r11\n\t" \
 	"push %rbx\n\t" \
 	"push %r9\n\t" \
 	"push %r8\n\t" \
@@ -73,6 +96,15 @@ __attribute__((used)) const uint64_t sl_wanted_if_stripped[8] = {
 	"push %rax\n\t" \
 	"mov %rsp, %rbx\n\t" \
 	"mov %rsp, %rdi\n\t"
+/* As C expects them: copying forward, and reading from everywhere (AC). */
+#define SET_FLAGS \
+	"cld\n\t" \
+	"testl $0x40000, 64(%rbx)\n\t" \
+	"jz 1f\n\t" \
+	"pushfq\n\t" \
+	"andl $~0x40000, (%rsp)\n\t" \
+	"popfq\n" \
+	"1:\t"
 /* What C said: rax, the answer; or rdx, where a debt stands that is noted if it is not 0, and the
  * answer is that of sync_file_range(fd, 0, 1, 0) then. */
 #define CHECK \
@@ -90,7 +122,7 @@ __attribute__((used)) const uint64_t sl_wanted_if_stripped[8] = {
 	"cmpq $0, (%r8)\n\t" \
 	"jne 6f\n" \
 	"7:\tmov %rbx, %rdi\n\t" \
-	"mov 64(%rbx), %rsi\n\t" /* r11, as SAVE has it */ \
+	"mov 72(%rbx), %rsi\n\t" /* r11, behind the flags */ \
 	"mov (%rsi), %rsi\n\t" \
 	"mov %rax, %rdx\n\t" \
 	"call sl_gate_checked\n" \
@@ -103,23 +135,23 @@ __attribute__((used)) const uint64_t sl_wanted_if_stripped[8] = {
 	"pop %r8\n\t" \
 	"pop %r9\n\t" \
 	"pop %rbx\n\t" \
+	"popfq\n\t" \
 	"pop %r11\n\t"
+/* To where r11 points, and so many bytes further as rcx has it. */
 #define GO_BACK \
-	"add (%r11), %rcx\n\t" \
-	"jmp *%rcx\n" \
-	"2:\tmov (%r11), %rcx\n\t" \
+	"mov (%r11), %r11\n\t" \
+	"lea (%r11,%rcx), %rcx\n\t" \
 	"jmp *%rcx\n"
 
 __asm__(".text\n"
 	".globl sl_gate\n"
 	".hidden sl_gate\n"
 	"sl_gate:\n\t"
-	LEAVE_UNLESS_WANTED
-	"lea -128(%rsp), %rsp\n\t"
+	LEAVE_UNLESS_WANTED("136")
 	SAVE
 	"mov (%r11), %rsi\n\t"
 	"and $-16, %rsp\n\t"
-	"cld\n\t"
+	SET_FLAGS
 	"call sl_gate_answer\n\t"
 	CHECK
 	"mov %rbx, %rsp\n\t"
@@ -149,9 +181,9 @@ __asm__(".text\n"
 	".globl sl_gate_go\n"
 	".hidden sl_gate_go\n"
 	"sl_gate_go:\n\t"
-	LEAVE_UNLESS_WANTED
-	"push %r12\n\t"
+	LEAVE_UNLESS_WANTED("8")
 	SAVE
+	"push %r12\n\t"
 	"mov (%r11), %rsi\n"
 	"3:\tmov sl_free_stacks(%rip), %rcx\n\t"
 	"bsf %rcx, %r12\n\t"
@@ -162,21 +194,21 @@ __asm__(".text\n"
 	"shl $15, %rcx\n\t"
 	"lea sl_stacks + 32768(%rip), %rsp\n\t"
 	"add %rcx, %rsp\n\t"
-	"cld\n\t"
+	SET_FLAGS
 	"call sl_gate_answer\n\t"
 	CHECK
-	"mov %rbx, %rsp\n\t"
+	"lea -8(%rbx), %rsp\n\t"
 	"lock bts %r12, sl_free_stacks(%rip)\n\t"
 	"mov $1, %ecx\n\t"
 	"shl $63, %rcx\n\t"
 	"cmp %rcx, %rax\n\t"
 	"mov $2, %ecx\n\t"
 	"jne 1f\n"
-	"8:\tmov (%rsp), %rax\n\t"
+	"8:\tmov (%rbx), %rax\n\t"
 	"xor %ecx, %ecx\n"
-	"1:\tlea 8(%rsp), %rsp\n\t"
+	"1:\tpop %r12\n\t"
+	"lea 8(%rsp), %rsp\n\t"
 	RESTORE
-	"pop %r12\n\t"
 	GO_BACK
 	/* No stack is free. */
 	"4:\tmov sl_stripped_at(%rip), %rcx\n\t"
@@ -195,6 +227,8 @@ __asm__(".text\n"
 	"sl_gate_uring:\n\t"
 	"push %rax\n\t"
 	"push %rcx\n\t"
+	"push %r11\n\t"
+	"pushfq\n\t"
 	SAVE
 	"and $-16, %rsp\n\t"
 	"cld\n\t"

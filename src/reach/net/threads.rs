@@ -10,7 +10,7 @@
 
 use super::desk::{Desk, Making, Verdict, ALL_COUNTED, COUNTED};
 use super::visitor::Visitors;
-use rustix::process::{getrlimit, Resource};
+use rustix::process::{getrlimit, setrlimit, Resource};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Mutex, OnceLock};
@@ -23,7 +23,7 @@ use synclater_sys::seccomp::{Answer, Block, Call, Listener, Seat, Seats};
 pub const THREADS: usize = 32;
 
 /// Threads that ask and are remembered by each of them, at most.
-const REMEMBERED: usize = 256;
+const REMEMBERED: usize = 4096;
 
 /// For how many calls another one receives at once where more than one thread asks.
 const SEVERAL: u32 = 100;
@@ -72,6 +72,10 @@ struct Pool {
 
 /// Starts the threads; they end when nobody is left who could ask. False where none can be had.
 pub fn open(desk: Desk, seats: &'static Seats, listener: &'static Listener, block: Block) -> bool {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    // Each that is remembered takes a descriptor.
+    let _ = setrlimit(Resource::Nofile, limit);
     let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     let each = usize::try_from(files).unwrap_or(usize::MAX) / THREADS;
     let threads: &'static Threads = Box::leak(Box::new(Threads {

@@ -307,6 +307,20 @@ impl Thread {
         }
     }
 
+    /// Whether a thread that stands still has a seccomp filter; `None` where that cannot be told:
+    /// without `CAP_SYS_ADMIN` in the first user namespace, with a filter of our own, or where the
+    /// kernel shows none (`CONFIG_CHECKPOINT_RESTORE`, which ns_last_pid is a part of).
+    #[must_use]
+    pub fn has_filter(&self) -> Option<bool> {
+        let shows = std::path::Path::new("/proc/sys/kernel/ns_last_pid").exists();
+        let first = || request(PTRACE_SECCOMP_GET_FILTER, self.tid, 0, null_mut());
+        match shows.then(first)? {
+            Ok(_) => Some(true),
+            Err(e) if e.raw_os_error() == Some(libc::EINVAL) => Some(false),
+            Err(_) => None,
+        }
+    }
+
     /// The registers of a thread that stands still.
     ///
     /// # Errors

@@ -133,7 +133,8 @@ fn put_on() -> Failure {
 /// Whether no thread of a process that had no filter has one.
 fn has_none(tracer: &Tracer) -> Result<(), Failure> {
     let pid = tracer.pid();
-    let has_one = |thread: &Thread| target::filters_of(pid, thread.tid()).is_some_and(|n| n > 0);
+    let counted = |tid| target::filters_of(pid, tid).is_some_and(|n| n > 0);
+    let has_one = |thread: &Thread| thread.has_filter().unwrap_or_else(|| counted(thread.tid()));
     if tracer.standing().any(has_one) {
         return Err(put_on());
     }
@@ -276,6 +277,9 @@ pub(super) fn may_restart(thread: &Thread, registers: &Registers) -> Option<bool
     } else {
         Class::Small
     };
+    if thread.has_filter() == Some(false) {
+        return Some(true);
+    }
     let data = call(arch(class), registers.restart_call());
     let count = target::filters_of(thread.tid(), thread.tid())?;
     match thread.filters() {

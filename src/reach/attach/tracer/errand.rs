@@ -393,7 +393,7 @@ fn send(
     let registers = as_it_may_go_on(thread, &registers, false).unwrap_or(registers);
     let registers = match registers.undisturbed() {
         // It is made by the thread itself then, where a handler may run before.
-        Some(_) => waits.with_what_is_left(thread.tid(), registers, None),
+        Some(_) => waits.with_what_is_left(thread.tid(), registers, || None),
         None => registers,
     };
     const RED_ZONE: u64 = 128;

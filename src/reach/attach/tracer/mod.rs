@@ -213,10 +213,15 @@ impl Tracer {
 
     /// Traces a thread, and has it stop soon. Nothing where it is gone.
     fn take(&mut self, tid: u32) -> Result<(), Failure> {
-        self.waits.note(tid);
+        self.trace(tid)?;
+        self.threads.get(&tid).map(Thread::interrupt);
+        Ok(())
+    }
+
+    /// Traces a thread, which runs on. Nothing where it is gone.
+    fn trace(&mut self, tid: u32) -> Result<(), Failure> {
         match Thread::seize(tid) {
             Ok(thread) => {
-                thread.interrupt();
                 self.threads.insert(tid, thread);
                 Ok(())
             }
@@ -225,9 +230,7 @@ impl Tracer {
                     return Ok(());
                 }
                 if self.keeps && tracer_of(self.pid) == std::process::id() {
-                    let thread = Thread::running(tid);
-                    thread.interrupt();
-                    self.threads.insert(tid, thread);
+                    self.threads.insert(tid, Thread::running(tid));
                     return Ok(());
                 }
                 Err(refused(self.pid, &e))
@@ -310,25 +313,31 @@ impl Tracer {
         std::mem::take(&mut self.gone)
     }
 
+    /// What can be done of a stop while everything runs: traces all threads that there are, and
+    /// notes since when they wait.
+    fn get_ready_to_stop(&mut self) -> Result<(), Failure> {
+        let is_due = |t: &&Thread| t.stop().is_none() && !t.is_asked();
+        for thread in self.threads.values().filter(is_due) {
+            self.waits.note(thread.tid());
+        }
+        for tid in threads_of(self.pid) {
+            if !self.threads.contains_key(&tid) {
+                self.waits.note(tid);
+                self.trace(tid)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Stops every thread but those in state D. Returns when the first was asked to.
     ///
     /// # Errors
     /// `Busy` where that took too long, or where a child runs in the same memory (vfork).
     pub fn stop_all(&mut self) -> Result<Instant, Failure> {
+        self.get_ready_to_stop()?;
         let begun = Instant::now();
-        let is_due = |t: &&Thread| t.stop().is_none();
-        for thread in self
-            .threads
-            .values()
-            .filter(is_due)
-            .filter(|t| !t.is_asked())
-        {
-            self.waits.note(thread.tid());
-        }
-        self.threads
-            .values()
-            .filter(is_due)
-            .for_each(Thread::interrupt);
+        let running = self.threads.values().filter(|t| t.stop().is_none());
+        running.for_each(Thread::interrupt);
         let mut naps = 0;
         loop {
             let all = threads_of(self.pid);
@@ -350,8 +359,9 @@ impl Tracer {
                 }
                 break;
             }
-            // Who comes back from an errand waits for its helper's end.
-            let in_kernel = |tid: &u32| !self.errands.is_of(*tid) && state(self.pid, *tid) == 'D';
+            // Who is on an errand still waits for its helper's end.
+            let is_helped = |tid| self.errands.is_of(tid) && is_in_clone(self.pid, tid, self.class);
+            let in_kernel = |tid: &u32| state(self.pid, *tid) == 'D' && !is_helped(*tid);
             if naps > 2 && !fresh_ones_run && running.iter().all(in_kernel) {
                 if running
                     .iter()
@@ -501,7 +511,10 @@ impl Tracer {
                 }
                 thread.interrupt();
             }
-            None => self.take(tid)?,
+            None => {
+                self.waits.note(tid);
+                self.take(tid)?;
+            }
         }
         Ok(())
     }
@@ -539,8 +552,8 @@ impl Drop for Tracer {
 fn prepare(thread: &Thread, errands: &Errands, waits: &Waits) {
     errands.ready(thread);
     undisturb_with(thread, false, |registers| {
-        let memory = Memory::open(thread.tid()).ok();
-        waits.with_what_is_left(thread.tid(), registers, memory.as_ref())
+        let memory = || Memory::open(thread.tid()).ok();
+        waits.with_what_is_left(thread.tid(), registers, memory)
     });
 }
 

@@ -71,13 +71,13 @@ impl Waits {
     }
 
     /// A thread that is to begin its call anew, with what is left of its limit; as it is where that
-    /// is not known. A limit that lies in memory is put below its stack, in `memory`: nothing of
-    /// its own may run before the call.
+    /// is not known. A limit that lies in memory is put below its stack, where there is a `memory`
+    /// for that: nothing of its own may run before the call.
     pub(super) fn with_what_is_left(
         &self,
         tid: u32,
         registers: Registers,
-        memory: Option<&Memory>,
+        memory: impl FnOnce() -> Option<Memory>,
     ) -> Registers {
         let began = self.began.borrow_mut().remove(&tid);
         let changed = began.and_then(|began| {
@@ -89,7 +89,7 @@ impl Waits {
                     Some(registers.with_limit(Limit::Milliseconds(left)))
                 }
                 Limit::At(at, word) => {
-                    let memory = memory?;
+                    let memory = memory()?;
                     let all = time(&memory.bytes(at, 2 * word).ok()?, word)?;
                     let left = all.saturating_sub(Duration::from_nanos(waited));
                     let below = registers.sp().checked_sub(RED_ZONE + 32)? & !15;

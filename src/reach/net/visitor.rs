@@ -81,8 +81,8 @@ impl Visitors {
     }
 }
 
-/// Forgets one where `most` are known, and `tid` is not: any one, so that most are known still where
-/// more ask in turn than there is room for.
+/// Forgets one where `most` are known, and `tid` is not: any one, so that most are known still
+/// where more ask in turn than there is room for.
 fn make_room<T>(known: &mut HashMap<u32, T>, most: usize, tid: u32) {
     if known.len() >= most && !known.contains_key(&tid) {
         let one = known.keys().next().copied();

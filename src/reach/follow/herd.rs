@@ -224,7 +224,7 @@ impl Herd {
             }
             Some(Stop::Signal(_)) => {
                 // One that is ignored disturbs nobody who is not traced.
-                undisturb(&thread, true);
+                let _ = undisturb(&thread, true);
                 thread.go();
             }
             Some(Stop::Executed(former)) => {

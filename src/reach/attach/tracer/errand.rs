@@ -4,7 +4,6 @@
 use super::super::code::{Class, Stack};
 use super::super::sandbox;
 use super::super::target::{self, Refusal};
-use super::waits::Waits;
 use super::{as_it_may_go_on, gone, state, Failure, Tracer, NAP};
 use rustix::io::Errno;
 use std::io;
@@ -175,7 +174,7 @@ impl Tracer {
         let lost = |e: io::Error| Failure::Busy(format!("thread {tid} could not be sent: {e}"));
         self.is_stopped = matches!(self.stop_of(tid), Some(Stop::Group(_)));
         sandbox::check_dispatch(&self.threads[&tid])?;
-        let (sent, at) = send(&self.threads[&tid], &self.waits, memory, boot, head, errand)
+        let (sent, at) = send(&self.threads[&tid], memory, boot, head, errand)
             .map_err(lost)?
             .ok_or_else(|| Failure::Busy("a thread has no stack".into()))?;
         self.errands = Errands::On(sent);
@@ -383,7 +382,6 @@ fn frozen(tid: u32) -> Refusal {
 /// on. Returns where the errand lies, too; `None` where there is no stack.
 fn send(
     thread: &Thread,
-    waits: &Waits,
     memory: &Memory,
     boot: u64,
     head: &Head,
@@ -391,11 +389,6 @@ fn send(
 ) -> io::Result<Option<(Sent, u64)>> {
     let registers = thread.registers()?;
     let registers = as_it_may_go_on(thread, &registers, false).unwrap_or(registers);
-    let registers = match registers.undisturbed() {
-        // It is made by the thread itself then, where a handler may run before.
-        Some(_) => waits.with_what_is_left(thread.tid(), registers, || None),
-        None => registers,
-    };
     const RED_ZONE: u64 = 128;
     let Some(at) = (registers.sp()).checked_sub(RED_ZONE + Errand::SIZE as u64) else {
         return Ok(None);

@@ -5,7 +5,6 @@
 //! this ends soon after: the kernel then lets go of what still runs.
 
 mod errand;
-mod waits;
 
 use super::code::Class;
 use super::sandbox;
@@ -18,9 +17,7 @@ use std::time::{Duration, Instant};
 use synclater_sys::process;
 use synclater_sys::ptrace::{Stop, Thread};
 use synclater_sys::registers::Registers;
-use synclater_sys::remote::Memory;
 use synclater_sys::threads;
-use waits::Waits;
 
 /// How long all threads may take to stop: they are stopped meanwhile, one after the other. While
 /// the machine itself stands still does not count: so often at least is looked.
@@ -46,7 +43,6 @@ pub struct Tracer {
     class: Class,
     /// The thread that is on an errand, and whether its process is stopped (SIGSTOP) meanwhile.
     errands: Errands,
-    waits: Waits,
     is_stopped: bool,
     /// Whether it goes on tracing those that it lets go of.
     keeps: bool,
@@ -157,7 +153,6 @@ impl Tracer {
             pid,
             class,
             errands: Errands::None,
-            waits: Waits::new(pid, class),
             is_stopped: false,
             keeps: false,
             filters: BTreeMap::new(),
@@ -313,16 +308,10 @@ impl Tracer {
         std::mem::take(&mut self.gone)
     }
 
-    /// What can be done of a stop while everything runs: traces all threads that there are, and
-    /// notes since when they wait.
-    fn get_ready_to_stop(&mut self) -> Result<(), Failure> {
-        let is_due = |t: &&Thread| t.stop().is_none() && !t.is_asked();
-        for thread in self.threads.values().filter(is_due) {
-            self.waits.note(thread.tid());
-        }
+    /// Traces those that are not traced yet; they run on.
+    fn trace_all(&mut self) -> Result<(), Failure> {
         for tid in threads_of(self.pid) {
             if !self.threads.contains_key(&tid) {
-                self.waits.note(tid);
                 self.trace(tid)?;
             }
         }
@@ -334,7 +323,8 @@ impl Tracer {
     /// # Errors
     /// `Busy` where that took too long, or where a child runs in the same memory (vfork).
     pub fn stop_all(&mut self) -> Result<Instant, Failure> {
-        self.get_ready_to_stop()?;
+        // What can be done while everything runs.
+        self.trace_all()?;
         let begun = Instant::now();
         let running = self.threads.values().filter(|t| t.stop().is_none());
         running.for_each(Thread::interrupt);
@@ -389,7 +379,7 @@ impl Tracer {
     pub fn release(&mut self) {
         if self.keeps {
             for thread in self.threads.values_mut().filter(|t| t.stop().is_some()) {
-                prepare(thread, &self.errands, &self.waits);
+                prepare(thread, &self.errands);
                 thread.resume();
             }
             return;
@@ -406,8 +396,8 @@ impl Tracer {
         self.catch_up_with(asked);
     }
 
-    fn prepare(&self, thread: &Thread) {
-        prepare(thread, &self.errands, &self.waits);
+    fn prepare(&self, thread: &Thread) -> bool {
+        prepare(thread, &self.errands)
     }
 
     /// Lets go of threads that are on their way to a stop, when they are there: without us whatever
@@ -446,7 +436,7 @@ impl Tracer {
                 }
                 Some(Stop::Interrupted | Stop::Signal(_)) => {
                     // A signal that is ignored would not have disturbed it.
-                    prepare(thread, &self.errands, &self.waits);
+                    prepare(thread, &self.errands);
                     thread.go();
                 }
                 Some(Stop::Group(_)) => thread.resume(),
@@ -462,12 +452,7 @@ impl Tracer {
         // One that waits is the best: nobody waits for it.
         let mut candidates = threads_of(self.pid);
         // Its state may be another one a moment later: a sort that looks twice is none.
-        // One that has a time limit is the worst: it is known a little late when it began.
-        candidates.sort_by_cached_key(|tid| match state(self.pid, *tid) {
-            'S' if self.waits.has_limit(*tid) => 2,
-            'S' => 0,
-            _ => 1,
-        });
+        candidates.sort_by_cached_key(|tid| state(self.pid, *tid) != 'S');
         let mut candidates = candidates.into_iter();
         let mut asked: Option<Instant> = None;
         loop {
@@ -505,16 +490,8 @@ impl Tracer {
     /// Has a thread stop soon, and traces it if it is not traced yet.
     fn ask(&mut self, tid: u32) -> Result<(), Failure> {
         match self.threads.get(&tid) {
-            Some(thread) => {
-                if !thread.is_asked() && thread.stop().is_none() {
-                    self.waits.note(tid);
-                }
-                thread.interrupt();
-            }
-            None => {
-                self.waits.note(tid);
-                self.take(tid)?;
-            }
+            Some(thread) => thread.interrupt(),
+            None => self.take(tid)?,
         }
         Ok(())
     }
@@ -549,33 +526,25 @@ impl Drop for Tracer {
 }
 
 /// Has a thread that stands still go on later as if it had not been disturbed.
-fn prepare(thread: &Thread, errands: &Errands, waits: &Waits) {
+/// Returns whether its wait had ended because of us.
+fn prepare(thread: &Thread, errands: &Errands) -> bool {
     errands.ready(thread);
-    undisturb_with(thread, false, |registers| {
-        let memory = || Memory::open(thread.tid()).ok();
-        waits.with_what_is_left(thread.tid(), registers, memory)
-    });
+    undisturb(thread, false)
 }
 
 /// Has a call that says EINTR because we interrupted it be made again; and one that the kernel
 /// would restart by a call of its own, where the thread may not make that. Where nobody knows
 /// whether it may, `by_kernel` tells what is done: one that is begun anew takes longer, each time.
-pub fn undisturb(thread: &Thread, by_kernel: bool) {
-    undisturb_with(thread, by_kernel, |registers| registers);
-}
-
-/// The same; what is made again is `changed` before.
-fn undisturb_with(thread: &Thread, by_kernel: bool, changed: impl Fn(Registers) -> Registers) {
+/// Returns whether there was one.
+pub fn undisturb(thread: &Thread, by_kernel: bool) -> bool {
     let Ok(registers) = thread.registers() else {
-        return;
+        return false;
     };
     let changed = match as_it_may_go_on(thread, &registers, by_kernel) {
         Some(anew) => Some(anew),
-        None => registers.undisturbed().map(changed),
+        None => registers.undisturbed(),
     };
-    if let Some(registers) = changed {
-        let _ = thread.send(&registers);
-    }
+    changed.is_some_and(|registers| thread.send(&registers).is_ok())
 }
 
 /// The thread about to begin its call anew, where it may not restart it.

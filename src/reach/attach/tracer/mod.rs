@@ -184,7 +184,9 @@ impl Tracer {
         self.threads.remove(&tid)
     }
 
-    /// Traces the first thread, which runs on: nobody else can trace the process meanwhile.
+    /// Traces all threads, which run on: nobody else can trace the process meanwhile. All, since a
+    /// signal that is ignored (SIGCHLD) ends a wait of any of them with EINTR where the one is
+    /// traced that it is about, and only who traces the other can undo that.
     ///
     /// # Errors
     /// `Busy` where somebody does, if only for a moment.
@@ -192,12 +194,12 @@ impl Tracer {
         match Thread::seize(self.pid) {
             Ok(thread) => {
                 self.threads.insert(self.pid, thread);
-                Ok(())
+                self.trace_all()
             }
             Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
                 match (state(self.pid, self.pid), tracer_of(self.pid)) {
                     // The first thread has ended; others may go on.
-                    ('Z', _) => Ok(()),
+                    ('Z', _) => self.trace_all(),
                     (_, 0) => Err(refused(self.pid, &e)),
                     (_, tracer) => Err(Failure::Busy(format!("it is traced by {tracer}"))),
                 }
@@ -384,15 +386,22 @@ impl Tracer {
             }
             return;
         }
-        let mut asked = Vec::new();
-        for (_, thread) in std::mem::take(&mut self.threads) {
-            if thread.stop().is_none() && thread.is_asked() {
+        let (mut asked, mut others, mut disturbed) = (Vec::new(), Vec::new(), Vec::new());
+        for (_, mut thread) in std::mem::take(&mut self.threads) {
+            if thread.look().is_none() && thread.is_asked() {
                 asked.push(thread);
-                continue;
+            } else if self.prepare(&thread) {
+                disturbed.push(thread);
+            } else {
+                others.push(thread);
             }
-            self.prepare(&thread);
-            thread.release();
         }
+        // In one go, and those last whose wait would say EINTR: a signal that is ignored ends the
+        // wait of one that was let go of, where another one that it is about is traced still.
+        others
+            .into_iter()
+            .chain(disturbed)
+            .for_each(Thread::release);
         self.catch_up_with(asked);
     }
 

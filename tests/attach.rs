@@ -9,6 +9,7 @@ mod forks;
 mod guests;
 mod left;
 mod opened;
+mod random;
 pub mod refusals;
 mod sandboxed;
 mod servers;

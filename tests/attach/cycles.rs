@@ -12,6 +12,21 @@ fn cycles(program: &str, threads: usize) {
     cycles_of(&stage, program, victim);
 }
 
+/// What a victim has open with O_SYNC at the moment in which it is let go of keeps some sites, and
+/// `left` tells of that. The next detach then lets go of it as a whole.
+pub fn must_be_let_go_of(stage: &Stage, victim: &Running, mut left: Value) {
+    let is_restored = until(LIMIT, || {
+        let is_whole = !left["escaped"].to_string().contains("lost O_SYNC");
+        if !is_whole {
+            let session = stage.attach_to(victim, "1s");
+            left = stage.detach(&session);
+        }
+        is_whole
+    });
+    assert!(is_restored, "{left:#}");
+    assert_eq!(changed_code(victim.pid()), Vec::<String>::new());
+}
+
 /// Attaches and lets go of a busy victim, which must have seen no wrong answer.
 pub fn cycles_of(stage: &Stage, program: &str, mut victim: Running) {
     let (mut skipped, mut left) = (0, Value::Null);
@@ -26,17 +41,7 @@ pub fn cycles_of(stage: &Stage, program: &str, mut victim: Running) {
         skipped += left["skipped"].as_u64().expect("skipped");
         must_run(victim.pid());
     }
-    // What it has open with O_SYNC at the moment in which it is let go of keeps some sites.
-    let is_restored = until(LIMIT, || {
-        let is_whole = !left["escaped"].to_string().contains("lost O_SYNC");
-        if !is_whole {
-            let session = stage.attach_to(&victim, "1s");
-            left = stage.detach(&session);
-        }
-        is_whole
-    });
-    assert!(is_restored, "{left:#}");
-    assert_eq!(changed_code(victim.pid()), Vec::<String>::new());
+    must_be_let_go_of(stage, &victim, left);
     must_be_right(&mut victim);
     assert!(skipped > 0);
     println!("{program}: {skipped} requests answered at once");

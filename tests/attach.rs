@@ -26,6 +26,7 @@ use rustix::process::Pid;
 use serde_json::Value;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::process::Command;
 
 /// A victim that does what it is told, outside of any session.
 fn demand(stage: &Stage) -> Running {
@@ -36,6 +37,11 @@ fn demand(stage: &Stage) -> Running {
 fn demand_in(stage: &Stage, dir: &Path) -> Running {
     let mut command = clean(program("demand"));
     command.arg(dir);
+    started(stage, command)
+}
+
+/// A victim that has begun.
+fn started(stage: &Stage, command: Command) -> Running {
     let mut victim = Running::start(stage, command);
     victim.be_ready();
     victim
@@ -45,9 +51,7 @@ fn demand_in(stage: &Stage, dir: &Path) -> Running {
 fn busy(stage: &Stage, name: &str, threads: usize) -> Running {
     let mut command = clean(program(name));
     command.arg(stage.work()).arg(threads.to_string());
-    let mut victim = Running::start(stage, command);
-    victim.be_ready();
-    victim
+    started(stage, command)
 }
 
 fn number(pid: Pid) -> String {

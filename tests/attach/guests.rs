@@ -9,9 +9,7 @@ use rustix::process::Signal;
 fn guest(stage: &Stage, name: &str, what: &str) -> Running {
     let mut command = clean(program(name));
     command.arg(what).arg(stage.work());
-    let mut victim = Running::start(stage, command);
-    victim.be_ready();
-    victim
+    started(stage, command)
 }
 
 /// How often something was not as it is without us.

@@ -14,12 +14,10 @@ fn said(outcome: &Outcome) -> [u64; 4] {
     all.try_into().unwrap_or_else(|_| panic!("{outcome}"))
 }
 
-fn started(stage: &Stage, name: &str, seed: u64) -> Running {
+fn random(stage: &Stage, name: &str, seed: u64) -> Running {
     let mut command = clean(program(name));
     command.arg(stage.work()).arg(seed.to_string());
-    let mut victim = Running::start(stage, command);
-    victim.be_ready();
-    victim
+    started(stage, command)
 }
 
 /// Whether the threads of a program make processes, or send each other signals, as its seed says.
@@ -33,7 +31,7 @@ fn has_children(seed: u64) -> bool {
 fn one(name: &str, seed: u64) -> [u64; 3] {
     let stage = Stage::new("random");
     let what = format!("{name}, seed {seed}");
-    let mut victim = started(&stage, name, seed);
+    let mut victim = random(&stage, name, seed);
     let begun = Instant::now();
     for _ in 0..count(12, 200) {
         let session = stage.attach_to(&victim, "1s");
@@ -48,7 +46,7 @@ fn one(name: &str, seed: u64) -> [u64; 3] {
     assert!(rounds > 0, "{what}: {outcome}");
     // An ignored signal (SIGCHLD) may do that (docs/LIMITS.md).
     assert!(disturbed == 0 || has_children(seed), "{what}: {outcome}");
-    let mut bare = started(&stage, name, seed);
+    let mut bare = random(&stage, name, seed);
     crate::sessions::stage::pass(took.min(Duration::from_secs(2)));
     let outcome = bare.end().must_succeed();
     let [_, wrong, late_alone, disturbed_alone] = said(&outcome);

@@ -38,8 +38,7 @@ fn answers(all: &Waited) -> BTreeMap<&str, &str> {
 fn waits(stage: &Stage, name: &str, seconds: &str) -> Running {
     let mut command = clean(program(name));
     command.arg(seconds);
-    let mut victim = Running::start(stage, command);
-    victim.be_ready();
+    let victim = started(stage, command);
     pass(Duration::from_millis(300));
     victim
 }

@@ -5,19 +5,12 @@ use crate::harness::command::run;
 use crate::harness::disk::Disk;
 use crate::sessions::stage::{as_root, give_to_nobody, AS_NOBODY};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 /// A copy of the obedient victim under a name that nothing else has.
 fn named(stage: &Stage, name: &str) -> PathBuf {
     let path = stage.file(name);
     crate::harness::command::copy_program(program("demand"), &path);
     path
-}
-
-fn started(stage: &Stage, command: Command) -> Running {
-    let mut victim = Running::start(stage, command);
-    victim.be_ready();
-    victim
 }
 
 pub(super) fn is_attached(stage: &Stage, victim: &Running) -> bool {

@@ -11,6 +11,7 @@ use crate::registers::Registers;
 use std::cell::Cell;
 use std::io;
 use std::ptr::null_mut;
+use std::sync::OnceLock;
 
 /// Why a traced thread stands still.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -312,9 +313,10 @@ impl Thread {
     /// kernel shows none (`CONFIG_CHECKPOINT_RESTORE`, which ns_last_pid is a part of).
     #[must_use]
     pub fn has_filter(&self) -> Option<bool> {
-        let shows = std::path::Path::new("/proc/sys/kernel/ns_last_pid").exists();
+        static SHOWS: OnceLock<bool> = OnceLock::new();
+        let look = || std::path::Path::new("/proc/sys/kernel/ns_last_pid").exists();
         let first = || request(PTRACE_SECCOMP_GET_FILTER, self.tid, 0, null_mut());
-        match shows.then(first)? {
+        match SHOWS.get_or_init(look).then(first)? {
             Ok(_) => Some(true),
             Err(e) if e.raw_os_error() == Some(libc::EINVAL) => Some(false),
             Err(_) => None,

@@ -141,6 +141,11 @@ impl Status {
             .map(|(_, value)| value.trim())
     }
 
+    /// The process's number for itself.
+    fn own_number(&self) -> Option<u32> {
+        self.get("NSpid")?.split_whitespace().last()?.parse().ok()
+    }
+
     fn number(&self, key: &str) -> u64 {
         let word = self.get(key).and_then(|v| v.split_whitespace().next());
         word.and_then(|w| w.parse().ok()).unwrap_or(0)
@@ -231,6 +236,12 @@ pub fn handles(tid: u32, signal: u32) -> bool {
     caught.is_none_or(|mask| mask.is_ok_and(|mask| mask >> (signal - 1) & 1 == 1))
 }
 
+/// The number of a process for itself; `None` where it is gone.
+#[must_use]
+pub fn own_number_of(pid: u32) -> Option<u32> {
+    Status::of(pid)?.own_number()
+}
+
 /// How many seccomp filters a thread of a process has; `None` where it is gone.
 #[must_use]
 pub fn filters_of(pid: u32, tid: u32) -> Option<u64> {
@@ -240,9 +251,7 @@ pub fn filters_of(pid: u32, tid: u32) -> Option<u64> {
 }
 
 fn described(pid: u32, status: &Status, exe: String, class: Class) -> Target {
-    let own_pid = { status.get("NSpid") }
-        .and_then(|v| v.split_whitespace().last()?.parse().ok())
-        .unwrap_or(pid);
+    let own_pid = status.own_number().unwrap_or(pid);
     let ns = |pid: &str, kind| mount::namespace_number(&Path::new("/proc").join(pid).join(kind));
     let of = pid.to_string();
     Target {

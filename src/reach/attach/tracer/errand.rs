@@ -340,12 +340,8 @@ fn helper_of(pid: u32, tid: u32, own: i32) -> Option<u32> {
         .split_whitespace()
         .filter_map(|child| child.parse().ok());
     let is_it = |child: &u32| {
-        let status = process::text(format!("/proc/{child}/status")).unwrap_or_default();
-        let last = |key: &str| {
-            let line = status.lines().find_map(|l| l.strip_prefix(key))?;
-            line.split_whitespace().last()?.parse::<i64>().ok()
-        };
-        last("PPid:") == Some(pid.into()) && last("NSpid:") == Some(own.into())
+        process::parent_of(*child) == Some(pid)
+            && target::own_number_of(*child).map(u32::cast_signed) == Some(own)
     };
     { listed.find(is_it) }.or_else(|| process::all().find(is_it))
 }

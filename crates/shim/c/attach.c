@@ -47,9 +47,10 @@ static int begin_anew(void)
 	return 1;
 }
 
-/* Joins the session whose page and slots are PAGE and SLOTS. Returns 0, -errno or
+/* Joins the session whose page and slots are PAGE and SLOTS; EXE is executed, where that is known.
+ * Returns 0, -errno or
  * SL_ERRAND_NO_CLOCK. */
-long sl_attach(const struct sl_errand *e, int page, int slots)
+long sl_attach(const struct sl_errand *e, const char *exe, int page, int slots)
 {
 	struct level *l = &sl.level[0];
 	uint32_t i;
@@ -74,7 +75,7 @@ long sl_attach(const struct sl_errand *e, int page, int slots)
 	l->fixed = 0;
 	l->rings_path[0] = 0; /* asked for: behind another root it could be anybody's */
 	if (l->page->rule_count)
-		sl_apply_exe_rules(l, e->exe[0] ? e->exe : NULL);
+		sl_apply_exe_rules(l, exe);
 	if (sl_marks.here)
 		STORE(l->slots->stripped, 1);
 	sl.followed = e->flags_of & SL_ERRAND_FOLLOWED;

@@ -63,12 +63,12 @@ __asm__(".pushsection .gate.boot.first, \"ax\"\n"
 	".hidden sl_boot\n"
 	"sl_boot:\n\t"
 	"jmp 1f\n\t"
-	"movq $-4, 1120(%rdi)\n\t" /* -EINTR, in saved[0] */
-	"addq $2, 1256(%rdi)\n" /* back */
+	"movq $-4, 104(%rdi)\n\t" /* -EINTR, in saved[0] */
+	"addq $2, 240(%rdi)\n" /* back */
 	"1:\tcld\n\t"
 	"mov %rdi, %rbx\n\t"
 	"call sl_boot_work\n\t"
-	"lea 1120(%rbx), %rsp\n\t"
+	"lea 104(%rbx), %rsp\n\t"
 	"pop %rax\n\t"
 	"pop %rbx\n\t"
 	"pop %rcx\n\t"
@@ -88,8 +88,8 @@ __asm__(".pushsection .gate.boot.first, \"ax\"\n"
 	"popf\n\t"
 	"ret $128\n"
 	".popsection\n");
-SL_STATIC_ASSERT(offsetof(struct sl_errand, saved) == 1120, "the offset in sl_boot");
-SL_STATIC_ASSERT(offsetof(struct sl_errand, back) == 1256, "the offset in sl_boot");
+SL_STATIC_ASSERT(offsetof(struct sl_errand, saved) == 104, "the offset in sl_boot");
+SL_STATIC_ASSERT(offsetof(struct sl_errand, back) == 240, "the offset in sl_boot");
 
 /* The tracer looks at it while we wait. */
 #define STATE(e, value) __atomic_store_n(&(e)->state, (int32_t)(value), __ATOMIC_SEQ_CST)
@@ -172,7 +172,7 @@ BOOT void sl_boot_help(struct sl_errand *e)
 	if (!is_error(r))
 		r = map_image(e, c.fd[0]);
 	if (!is_error(r))
-		r = ((long (*)(struct sl_errand *, const int *))(uintptr_t)e->there)(e, c.fd);
+		r = ((long (*)(struct sl_errand *, const int *, int))(uintptr_t)e->there)(e, c.fd, fd[0]);
 	answer = r;
 	raw6(NR_sendto, fd[0], &answer, 8, 0x4040 /* DONTWAIT, NOSIGNAL */, 0, 0);
 	/* Until the tracer knows where the thread is to stop. */

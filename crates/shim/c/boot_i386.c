@@ -22,8 +22,8 @@ SL_STATIC_ASSERT(offsetof(struct sl_errand, room) == 32, "the offsets below");
 SL_STATIC_ASSERT(offsetof(struct sl_errand, data_at) == 40, "the offsets below");
 SL_STATIC_ASSERT(offsetof(struct sl_errand, whole) == 44, "the offsets below");
 SL_STATIC_ASSERT(offsetof(struct sl_errand, there) == 48, "the offsets below");
-SL_STATIC_ASSERT(offsetof(struct sl_errand, saved) == 1120, "the offsets below");
-SL_STATIC_ASSERT(offsetof(struct sl_errand, back) == 1256, "the offsets below");
+SL_STATIC_ASSERT(offsetof(struct sl_errand, saved) == 104, "the offsets below");
+SL_STATIC_ASSERT(offsetof(struct sl_errand, back) == 240, "the offsets below");
 
 /* ebp is the errand all the time, but where a call has a sixth argument. int $0x80 keeps every
  * register but eax. */
@@ -32,8 +32,8 @@ __asm__(".pushsection .gate.boot.first, \"ax\"\n"
 	".hidden sl_boot\n"
 	"sl_boot:\n\t"
 	"jmp 1f\n\t"
-	"movl $-4, 1120(%edi)\n\t" /* -EINTR, in saved[0] */
-	"addl $2, 1256(%edi)\n"    /* back */
+	"movl $-4, 104(%edi)\n\t" /* -EINTR, in saved[0] */
+	"addl $2, 240(%edi)\n"    /* back */
 	"1:\tcld\n\t"
 	"mov %edi, %ebp\n\t"
 	"lea 16(%ebp), %edx\n\t"
@@ -68,7 +68,7 @@ __asm__(".pushsection .gate.boot.first, \"ax\"\n"
 	"mov %eax, (%ebp)\n"
 	"4:\txor %edx, %edx\n\t"
 	"call .Lmask\n\t"
-	"lea 1120(%ebp), %esp\n\t"
+	"lea 104(%ebp), %esp\n\t"
 	/* Of each the upper half, which nobody has, goes to the next one first. */
 	"pop %eax\n\t"
 	"pop %ebx\n\t"
@@ -196,6 +196,7 @@ __asm__(".pushsection .gate.boot.first, \"ax\"\n"
 	"pop %edi\n"
 	".Lthere:\n\t"
 	"lea 12(%edi), %eax\n\t"
+	"push 36(%edi)\n\t" /* our end */
 	"push %eax\n\t"
 	"push %ebp\n\t"
 	"call *48(%ebp)\n"

@@ -412,11 +412,46 @@ __attribute__((used)) long sl_gate_answer(const struct frame *f, uint64_t site)
 /* liburing is about to hand over what is queued in the ring. */
 __attribute__((used)) void sl_submit(const struct frame *f) { sl_put_off_ring((void *)f->a[0]); }
 
-/* Joins the session that the errand names; called in the process's memory, signals blocked. */
-__attribute__((used)) long sl_there(struct sl_errand *e, const int *fd)
+/* Joins the session that the errand names; called in the process's memory, by a helper of its own,
+ * signals blocked. What it executes comes by the SOCKET. Where nobody else has it, this is called
+ * on a stack of ours. */
+__attribute__((used)) char sl_errand_stack[SL_ERRAND_STACK] __attribute__((aligned(16)));
+__attribute__((used)) uint32_t sl_errand_is_on;
+
+__attribute__((used)) long sl_there_on(const struct sl_errand *e, const int *fd, int socket)
 {
+	static char exe[SL_EXE_MAX];
+	long n = e->exe_len ? raw3(NR_read, socket, exe, sizeof exe - 1) : 0;
+
+	if (n != (long)e->exe_len)
+		return is_error(n) ? n : -EPIPE_;
+	exe[n] = 0;
 	sl.ready = 1; /* decides nothing meanwhile */
-	return sl_attach(e, fd[1], fd[2]);
+	return sl_attach(e, n ? exe : NULL, fd[1], fd[2]);
 }
+
+#ifdef __x86_64__
+__asm__(".text\n"
+	".globl sl_there\n"
+	".hidden sl_there\n"
+	"sl_there:\n\t"
+	"push %rbx\n\t"
+	"push %r12\n\t"
+	"mov %rsp, %rbx\n\t"
+	"mov $1, %r12d\n\t"
+	"xchg %r12d, sl_errand_is_on(%rip)\n\t"
+	"test %r12d, %r12d\n\t"
+	"jnz 1f\n\t"
+	"lea sl_errand_stack + 8192(%rip), %rsp\n"
+	"1:\tcall sl_there_on\n\t"
+	"mov %rbx, %rsp\n\t"
+	"test %r12d, %r12d\n\t"
+	"jnz 2f\n\t"
+	"mov %r12d, sl_errand_is_on(%rip)\n"
+	"2:\tpop %r12\n\t"
+	"pop %rbx\n\t"
+	"ret\n");
+#endif
+SL_STATIC_ASSERT(SL_ERRAND_STACK == 8192, "sl_there");
 
 #endif

@@ -14,6 +14,7 @@
 
 #define SL_GATE_MAGIC 0x6574616774616c73ull /* "slatgate", little endian */
 #define SL_EXE_MAX    1024u
+#define SL_ERRAND_STACK 8192
 
 /* sl_errand.flags_of */
 #define SL_ERRAND_MARKED   1u /* an earlier session took O_SYNC off descriptors that it may have */
@@ -68,7 +69,7 @@ struct sl_place {
 };
 
 /* What a thread of the process is sent to do. It lies on that thread's own stack, below the red
- * zone; the tracer writes all of it, but for what is marked. */
+ * zone, which may be a small one; the tracer writes all of it, but for what is marked. */
 struct sl_errand {
 	/* Written by the thread and its helper: the state, 1 where the socket is there, or -errno;
 	 * the helper's number as it sees itself; the number of the socket that the tracer takes. */
@@ -83,7 +84,8 @@ struct sl_errand {
 	uint32_t pid; /* as this process sees itself */
 	uint32_t flags_of; /* SL_ERRAND_* */
 	uint64_t pid_ns;
-	char exe[SL_EXE_MAX];
+	uint32_t exe_len; /* bytes of what it executes, which the socket brings; 0: not known */
+	uint32_t reserved;
 	/* The thread's registers, in the order in which they are taken off again. */
 	uint64_t saved[16], flags, back;
 };

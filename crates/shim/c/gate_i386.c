@@ -109,6 +109,35 @@ __asm__(".text\n"
 	".set sl_gate_go, sl_gate\n"
 	".set sl_gate_uring, sl_gate\n");
 
+/* As in gate.c. */
+__asm__(".text\n"
+	".globl sl_there\n"
+	".hidden sl_there\n"
+	"sl_there:\n\t"
+	"push %ebx\n\t"
+	"push %esi\n\t"
+	"push %ebp\n\t"
+	"mov %esp, %ebp\n\t"
+	"call 1f\n"
+	"1:\tpop %ebx\n\t"
+	"mov $1, %esi\n\t"
+	"xchg %esi, sl_errand_is_on-1b(%ebx)\n\t"
+	"test %esi, %esi\n\t"
+	"jnz 2f\n\t"
+	"lea sl_errand_stack+8192-1b(%ebx), %esp\n"
+	"2:\tpush 24(%ebp)\n\t"
+	"push 20(%ebp)\n\t"
+	"push 16(%ebp)\n\t"
+	"call sl_there_on\n\t"
+	"mov %ebp, %esp\n\t"
+	"test %esi, %esi\n\t"
+	"jnz 3f\n\t"
+	"mov %esi, sl_errand_is_on-1b(%ebx)\n"
+	"3:\tpop %ebp\n\t"
+	"pop %esi\n\t"
+	"pop %ebx\n\t"
+	"ret\n");
+
 /* Where a followed program begins: see gate.c. There may be no thread pointer yet (musl), so the
  * kernel is entered without it. Every register is as it was, and esp and the signal mask with them;
  * the entry lies on the stack, since there is no red zone that a signal's handler would spare. */

@@ -78,6 +78,7 @@ extern char **environ __attribute__((weak));
 #define EEXIST_ 17
 #define EINVAL_ 22
 #define ESPIPE_ 29
+#define EPIPE_  32
 #define ENAMETOOLONG_ 36
 #define ENOSYS_ 38
 #define EOPNOTSUPP_ 95
@@ -206,7 +207,7 @@ long sl_gate_write(int fd, long nr, const long a[6], uint64_t site);
 long sl_gate_file_control(long nr, int fd, int cmd, long arg);
 
 struct sl_errand;
-long sl_attach(const struct sl_errand *e, int page, int slots);
+long sl_attach(const struct sl_errand *e, const char *exe, int page, int slots);
 #endif
 
 /* rules.c */

@@ -277,7 +277,7 @@ pub struct Errand {
 
 impl Errand {
     /// Bytes of the errand; the thread's stack pointer was 128 bytes above its end.
-    pub const SIZE: usize = 1120 + 8 * 18;
+    pub const SIZE: usize = 104 + 8 * 18;
 
     /// Where the thread, or its helper, writes the state: 1, or -errno.
     pub const STATE: u64 = 0;
@@ -292,6 +292,16 @@ impl Errand {
     /// Where the thread notes where it goes on: two bytes further than it was told if a handler ran
     /// in front of the errand, which ends the call that it was waiting in.
     pub const BACK: u64 = Errand::SIZE as u64 - 8;
+
+    /// What it executes, as the socket brings it: nothing where that is too long.
+    #[must_use]
+    pub fn name(&self) -> &[u8] {
+        if self.exe.len() < EXE_MAX {
+            &self.exe
+        } else {
+            &[]
+        }
+    }
 
     /// As it is to lie on the thread's stack, for the image with this head.
     #[must_use]
@@ -308,14 +318,8 @@ impl Errand {
         let shared = pair(self.page_size, self.slots_size);
         longs(&[self.there, self.page, self.slots, shared], &mut b);
         let who = pair(self.pid, flags);
-        longs(&[who, self.pid_ns], &mut b);
-        let name = if self.exe.len() < EXE_MAX {
-            &self.exe[..]
-        } else {
-            &[]
-        };
-        b.extend(name);
-        b.resize(b.len() + EXE_MAX - name.len(), 0);
+        let len = u64::try_from(self.name().len()).unwrap_or(0);
+        longs(&[who, self.pid_ns, len], &mut b);
         longs(&saved.general, &mut b);
         longs(&[0, saved.flags, saved.back], &mut b);
         b

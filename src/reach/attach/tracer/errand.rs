@@ -179,7 +179,7 @@ impl Tracer {
             .ok_or_else(|| Failure::Busy("a thread has no stack".into()))?;
         self.errands = Errands::On(sent);
         self.threads.get_mut(&tid).map(Thread::go);
-        let mut done = self.accompany(memory, at, tid, &fds);
+        let mut done = self.accompany(memory, at, tid, &fds, errand.name());
         if let Errands::On(sent) = std::mem::take(&mut self.errands) {
             let runs = state(self.pid, tid) == 'R';
             self.errands = match done {
@@ -228,10 +228,14 @@ impl Tracer {
         at: u64,
         tid: u32,
         fds: &[std::os::fd::BorrowedFd<'_>],
+        exe: &[u8],
     ) -> Result<(i64, Peer), Failure> {
         let lost = |e: io::Error| Failure::Busy(format!("thread {tid} was lost: {e}"));
         let peer = self.socket(memory, at, tid)?;
         socket::send(&peer.socket, b"s", fds).map_err(lost)?;
+        if !exe.is_empty() {
+            socket::send(&peer.socket, exe, &[]).map_err(lost)?;
+        }
         let result = self.answer(&peer.socket, tid)?;
         Ok((result, peer))
     }

@@ -14,6 +14,7 @@ pub mod refusals;
 mod sandboxed;
 mod servers;
 mod sharing;
+mod stack;
 mod told;
 mod units;
 mod waits;

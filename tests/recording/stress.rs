@@ -127,6 +127,19 @@ fn soak_of_processes_that_are_killed_while_they_write_what_was_answered_is_there
     }
 }
 
+/// What such a handler leaves behind is lost to the process, until it makes do with its stack.
+#[test]
+fn of_a_program_whose_handlers_jump_out_of_syncs_nothing_is_missing_later() {
+    for until in ["now", "1s"] {
+        let (own, _, table) = many("jumps", 200, &["-u", until]);
+        everybody_is_named(&table);
+        let seen = in_recording(&table);
+        let after = seen.iter().filter(|s| s.path.ends_with("/after-0"));
+        let good = after.filter(|s| !s.failed).count() as u64;
+        assert_eq!((own, good), (100, 100), "{until}");
+    }
+}
+
 /// A session in which somebody scribbles while a child makes `number` syncs.
 fn scribbled(how: &str, number: usize) -> (Outcome, Table) {
     let stage = Stage::new("record_scribble");

@@ -5,12 +5,14 @@
  *   many threads DIR N   4 threads that sync all the while; N forks, whose children make 3 syncs
  *                        each without executing anything
  *   many killed DIR N    N processes that sync without a pause and are killed while they do
+ *   many jumps DIR N     N times a handler jumps out of a sync; then 100 syncs of "after-0"
  *
  * Prints how many syncs were answered: of this process, and of its children.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
+#include <setjmp.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -162,6 +164,50 @@ static void run_killed(long n)
 	}
 }
 
+static sigjmp_buf out;
+static volatile sig_atomic_t syncs_now;
+
+static void jump(int number)
+{
+	if (syncs_now)
+		siglongjmp(out, number);
+}
+
+static void *disturb(void *whom)
+{
+	while (!__atomic_load_n(&shared->over, __ATOMIC_SEQ_CST)) {
+		pthread_kill(*(pthread_t *)whom, SIGUSR1);
+		usleep(50);
+	}
+	return NULL;
+}
+
+static void run_jumps(long n)
+{
+	struct sigaction action = { .sa_handler = jump };
+	pthread_t self = pthread_self(), other;
+	int fd = opened("before", 0);
+	volatile long jumps = 0;
+
+	sigaction(SIGUSR1, &action, NULL);
+	if (pthread_create(&other, NULL, disturb, &self))
+		fail("a thread");
+	if (sigsetjmp(out, 1))
+		jumps++;
+	while (jumps < n) {
+		if (pwrite(fd, "a", 1, 0) != 1)
+			fail("pwrite");
+		syncs_now = 1;
+		if (fsync(fd))
+			fail("fsync");
+		syncs_now = 0;
+	}
+	syncs_now = 0;
+	__atomic_store_n(&shared->over, 1, __ATOMIC_SEQ_CST);
+	pthread_join(other, NULL);
+	sync_times(opened("after", 0), 100, &shared->own);
+}
+
 int main(int count, char **arguments)
 {
 	const char *how = count > 3 ? arguments[1] : "";
@@ -181,6 +227,8 @@ int main(int count, char **arguments)
 		run_threads(n);
 	else if (!strcmp(how, "killed"))
 		run_killed(n);
+	else if (!strcmp(how, "jumps"))
+		run_jumps(n);
 	else
 		return 2;
 	printf("%llu %llu\n", (unsigned long long)shared->own,

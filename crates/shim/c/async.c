@@ -61,12 +61,11 @@ static int is_sync(const struct iocb *b)
 /* Counts and decides a request on FD; whether it may be put off. */
 static int decided(struct verdict *v, int fd)
 {
-	struct subject s = { fd, NULL, 0, 0 };
 
 	v->kept = LATER, v->error = 0;
 	if (sl.levels) {
 		sl_count_request(0);
-		sl_decide(v, &s);
+		sl_decide(v, fd);
 	}
 	return v->kept == LATER;
 }
@@ -304,7 +303,6 @@ static long owe_behind(int fd)
 
 static int aio_later(int op, const struct aiocb *b, struct verdict *v)
 {
-	struct subject s = { b->fd, NULL, 0, 0 };
 	long mode;
 
 	if ((op != O_DSYNC_ && op != O_SYNC_FLAG) || !sl_active())
@@ -315,7 +313,7 @@ static int aio_later(int op, const struct aiocb *b, struct verdict *v)
 	v->kept = LATER, v->error = 0;
 	if (sl.levels) {
 		sl_count_request(0);
-		sl_decide(v, &s);
+		sl_decide(v, b->fd);
 	}
 	if (v->kept == LATER && !v->error && !has_queue())
 		v->kept = SL_KEPT_AIO;

@@ -40,22 +40,13 @@ long sl_cancellable_by_others(long nr, long a, long b, long c, long d, long e, l
 	return r;
 }
 
-static const struct subject no_subject = { -1, NULL, 0, 0 };
-
-static struct subject of_fd(int fd)
-{
-	struct subject s = { fd, NULL, 0, 0 };
-
-	return s;
-}
-
 /* Carries out the verdict of a request whose arguments were found good. */
-static long answer(const struct verdict *v, int hint, long nr, const long a[6])
+static long answer(const struct verdict *v, long nr, int fd)
 {
 	if (v->kept != LATER)
-		return sl_real_in_place(v->kept, hint, nr, a);
+		return sl_real_one_in_place(v->kept, nr, fd);
 	if (UNLIKELY(v->error)) {
-		sl_count_failed(hint);
+		sl_count_failed(0);
 		return -v->error;
 	}
 	return sl_owe(v);
@@ -69,17 +60,16 @@ unsigned sl_done_as(const struct verdict *v)
 }
 
 /* As above, for a request that is recorded. */
-static long answer_noted(const struct verdict *v, int hint, long nr, const long a[6],
-			 struct note *n)
+static long answer_noted(const struct verdict *v, long nr, int fd, struct note *n)
 {
 	unsigned done = sl_done_as(v);
 	long r;
 
 	if (done == SL_DONE_REAL) {
 		sl_note_real(n);
-		r = sl_real(v->kept, hint, nr, a);
+		r = sl_real_one(v->kept, nr, fd);
 	} else {
-		r = answer(v, hint, nr, a);
+		r = answer(v, nr, fd);
 	}
 	sl_note_end(n, v, done, r);
 	return r;
@@ -122,29 +112,24 @@ static ALWAYS_INLINE long check(long nr, int fd)
 /* Decides for a request that was counted already, and records it. */
 static NOINLINE long sync_noted(long nr, int fd, unsigned kind, uint64_t caller)
 {
-	const long a[6] = { fd };
-	struct subject s = of_fd(fd);
 	struct verdict v;
-	struct note n;
+	struct note *n = NOTE(kind, fd, caller);
 	long r = 0;
 
-	sl_note(&n, kind, fd, caller);
-	if (sl_maybe_later() && (nr == NR_syncfs || !n.good))
+	if (sl_maybe_later() && (nr == NR_syncfs || !n || !n->good))
 		r = check(nr, fd);
 	if (UNLIKELY(is_error(r))) {
 		sl_count_failed(0);
-		sl_note_end(&n, NULL, SL_DONE_NOTHING, r);
+		sl_note_end(n, NULL, SL_DONE_NOTHING, r);
 		return r;
 	}
-	sl_decide(&v, &s);
-	return answer_noted(&v, 0, nr, a, &n);
+	sl_decide(&v, fd);
+	return answer_noted(&v, nr, fd, n);
 }
 
 /* Decides for a request that was counted already. */
 static NOINLINE long sync_counted(long nr, int fd, unsigned kind, uint64_t caller)
 {
-	const long a[6] = { fd };
-	struct subject s = of_fd(fd);
 	struct verdict v;
 	long r;
 
@@ -154,8 +139,8 @@ static NOINLINE long sync_counted(long nr, int fd, unsigned kind, uint64_t calle
 		sl_count_failed(0);
 		return r;
 	}
-	sl_decide(&v, &s);
-	return answer(&v, 0, nr, a);
+	sl_decide(&v, fd);
+	return answer(&v, nr, fd);
 }
 
 static NOINLINE long sync_anywhere(long nr, int fd, unsigned kind, uint64_t caller)
@@ -191,41 +176,94 @@ static NOINLINE long sync_fresh(long nr, int fd, unsigned kind, uint64_t caller,
 	return 0;
 }
 
-/* Inlined: the first return behind a system call costs 20 to 50 ns where the kernel has spoilt the
- * prediction of returns (Safe RET on AMD), so the usual case has one. */
-static ALWAYS_INLINE long sync_fd(long nr, int fd, unsigned kind, uint64_t caller)
+/* What the usual case leaves over: one that was not even counted (NOT_COUNTED), or the first sync
+ * of a file (FRESH is not 0), or what sl_decide has to tell (0). */
+#define NOT_COUNTED UINT64_MAX
+
+static long sync_rest(long nr, int fd, unsigned kind, uint64_t caller, const uint64_t *debt,
+		      uint64_t fresh)
+{
+	if (fresh == NOT_COUNTED)
+		return sync_anywhere(nr, fd, kind, caller);
+	return fresh ? sync_fresh(nr, fd, kind, caller, debt, fresh)
+		     : sync_counted(nr, fd, kind, caller);
+}
+
+/* The same, returned as a libc does. */
+static NOINLINE int sync_rest_set(long nr, int fd, unsigned kind, uint64_t caller,
+				  const uint64_t *debt, uint64_t fresh)
+{
+	return (int)sl_set(sync_rest(nr, fd, kind, caller, debt, fresh));
+}
+
+/* Whether a sync is the usual case, and answered. Inlined: the first return behind a system call
+ * costs 20 to 50 ns where the kernel has spoilt the prediction of returns (Safe RET on AMD), so the
+ * usual case has one. X is written to. */
+static ALWAYS_INLINE int is_usual(int fd, const uint64_t **debt, uint64_t *fresh,
+				  struct statx_answer *x)
+{
+	*debt = NULL, *fresh = NOT_COUNTED;
+	if (UNLIKELY(LOAD_RELAXED(sl.ready) != 2 || sl.outside || sl.levels != 1))
+		return 0;
+	ADD(shard_of(0, NULL)->requests, 1);
+	*debt = usual_debt(&sl.level[0], fd, fresh, x);
+	if (UNLIKELY(!*debt))
+		*fresh = 0;
+	/* The first one since the last settle rings. */
+	return LIKELY(*debt && !*fresh) && LOAD(**debt);
+}
+
+static NOINLINE long sync_fd(long nr, int fd, unsigned kind, uint64_t caller)
 {
 	const uint64_t *debt;
+	struct statx_answer *x;
 	uint64_t fresh;
+	int usual;
 
-	if (UNLIKELY(LOAD_RELAXED(sl.ready) != 2 || sl.outside || sl.levels != 1))
-		return sync_anywhere(nr, fd, kind, caller);
-	ADD(shard_of(0, NULL)->requests, 1);
-	debt = usual_debt(&sl.level[0], fd, &fresh);
-	if (UNLIKELY(!debt))
-		return sync_counted(nr, fd, kind, caller);
-	if (UNLIKELY(fresh))
-		return sync_fresh(nr, fd, kind, caller, debt, fresh);
-	/* The first one since the last settle rings. */
-	return LIKELY(LOAD(*debt)) ? 0 : sync_counted(nr, fd, kind, caller);
+	if (!sl_active())
+		return raw1(nr, fd);
+	x = sl_take_answer();
+	usual = is_usual(fd, &debt, &fresh, x);
+	sl_leave_answer(x);
+	return usual ? 0 : sync_rest(nr, fd, kind, caller, debt, fresh);
 }
+
+#ifdef __i386__
+#define IN_A_FRAME NOINLINE /* no call there can take the place of its caller's frame */
+#else
+#define IN_A_FRAME ALWAYS_INLINE
+#endif
+
+/* The same with an answer on the stack, which is free again when the rest is called. */
+static IN_A_FRAME int is_usual_here(int fd, const uint64_t **debt, uint64_t *fresh)
+{
+	struct statx_answer x;
+
+	return is_usual(fd, debt, fresh, &x);
+}
+
+#define SYNC_FD(nr, fd, kind)                                              \
+	__extension__({                                                    \
+		const uint64_t *debt_;                                     \
+		uint64_t fresh_;                                           \
+		if (LIKELY(is_usual_here(fd, &debt_, &fresh_)))            \
+			return 0;                                          \
+		return sync_rest_set(nr, fd, kind, CALLER, debt_, fresh_); \
+	})
 
 EXPORT int fsync(int fd)
 {
 	testcancel();
-	return (int)sl_set(sync_fd(NR_fsync, fd, SL_KIND_FSYNC, CALLER));
+	SYNC_FD(NR_fsync, fd, SL_KIND_FSYNC);
 }
 
 EXPORT int fdatasync(int fd)
 {
 	testcancel();
-	return (int)sl_set(sync_fd(NR_fdatasync, fd, SL_KIND_FDATASYNC, CALLER));
+	SYNC_FD(NR_fdatasync, fd, SL_KIND_FDATASYNC);
 }
 
-EXPORT int syncfs(int fd)
-{
-	return (int)sl_set(sync_fd(NR_syncfs, fd, SL_KIND_SYNCFS, CALLER));
-}
+EXPORT int syncfs(int fd) { SYNC_FD(NR_syncfs, fd, SL_KIND_SYNCFS); }
 
 /* The sync that a write to a stripped O_SYNC descriptor asks for, after the write. */
 long sl_sync_written(int fd, int data_only, unsigned kind, uint64_t caller)
@@ -242,21 +280,17 @@ long sl_sync_written(int fd, int data_only, unsigned kind, uint64_t caller)
 
 static long sync_all(uint64_t caller)
 {
-	static const long a[6];
 	struct verdict v;
-	struct note n;
+	struct note *n;
 
 	if (!sl_active())
 		return raw0(NR_sync);
 	if (sl.alone)
 		return 0;
 	sl_count_request(0);
-	if (!sl_note(&n, SL_KIND_SYNC, -1, caller)) {
-		sl_decide(&v, &no_subject);
-		return answer(&v, 0, NR_sync, a);
-	}
-	sl_decide(&v, &no_subject);
-	return answer_noted(&v, 0, NR_sync, a, &n);
+	n = NOTE(SL_KIND_SYNC, -1, caller);
+	sl_decide(&v, -1);
+	return n ? answer_noted(&v, NR_sync, 0, n) : answer(&v, NR_sync, 0);
 }
 
 EXPORT void sync(void) { sync_all(CALLER); }
@@ -282,9 +316,8 @@ static long do_hint(const struct verdict *v, int fd, int64_t at, int64_t n, unsi
 
 static long hint(int fd, int64_t at, int64_t n, unsigned flags, uint64_t caller)
 {
-	struct subject s = of_fd(fd);
 	struct verdict v;
-	struct note note;
+	struct note *note;
 	long r;
 
 	if (!sl_active())
@@ -294,16 +327,17 @@ static long hint(int fd, int64_t at, int64_t n, unsigned flags, uint64_t caller)
 	if (sl.alone || is_error(r))
 		return r;
 	sl_count_request(1);
-	sl_decide(&v, &s);
-	if (LIKELY(!sl_note(&note, SL_KIND_RANGE, fd, caller)))
+	sl_decide(&v, fd);
+	note = NOTE(SL_KIND_RANGE, fd, caller);
+	if (LIKELY(!note))
 		return do_hint(&v, fd, at, n, flags, sl_real_in_place);
-	note.e.flags = flags;
-	note.e.has &= (uint16_t)~SL_HAS_BYTES; /* they stay owed */
-	sl_note_written(fd, (long)note.e.bytes);
+	note->e.flags = flags;
+	note->e.has &= (uint16_t)~SL_HAS_BYTES; /* they stay owed */
+	sl_note_written(fd, (long)note->e.bytes);
 	if (v.kept != LATER)
-		sl_note_real(&note);
+		sl_note_real(note);
 	r = do_hint(&v, fd, at, n, flags, sl_real);
-	sl_note_end(&note, &v, sl_done_as(&v), r);
+	sl_note_end(note, &v, sl_done_as(&v), r);
 	return r;
 }
 
@@ -327,29 +361,33 @@ static long write_flagged(int fd, const void *iov, int n, int64_t at, int flags,
 	int kept = counts && sl_maybe_later() ? sl_owes_unseen(fd) : (int)SL_KEPT_NOW;
 	int later = counts && kept == LATER;
 	struct verdict now = { .kept = kept };
-	struct note note;
+	struct note *note = NULL;
 	long r, s;
 
-	note.on = 0;
 	if (!asked)
 		return sl_write_call(fd, 1, NR_pwritev2,
 				     (const long[6]){ fd, (long)iov, n, (long)at,
 						      __SIZEOF_LONG__ == 8 ? 0 : (long)(at >> 32),
 						      flags },
 				     caller);
-	if (counts && !later && sl_note(&note, kind, fd, caller))
-		sl_note_real(&note);
+	if (counts && !later)
+		note = NOTE(kind, fd, caller);
+	sl_note_real(note);
 	r = sl_cancellable(NR_pwritev2, fd, (long)iov, n, (long)at,
 			   __SIZEOF_LONG__ == 8 ? sl_cookie() : (long)(at >> 32),
 			   later ? flags & ~asked : flags | mark);
-	if (!counts || r <= 0)
+	if (!counts || r <= 0) {
+		sl_note_drop(note);
 		return r;
+	}
 	if (!later) {
 		sl_count_request(0);
 		sl_count_kept(kept, 0);
-		note.e.bytes += (uint64_t)r;
-		note.e.flags = (uint32_t)flags;
-		sl_note_end(&note, &now, SL_DONE_REAL, r);
+		if (note) {
+			note->e.bytes += (uint64_t)r;
+			note->e.flags = (uint32_t)flags;
+		}
+		sl_note_end(note, &now, SL_DONE_REAL, r);
 		return r;
 	}
 	sl_note_written(fd, r);
@@ -369,20 +407,23 @@ EXPORT long pwritev64v2(int fd, const void *iov, int n, int64_t at, int flags)
 }
 
 #ifdef SL_GATE
-/* Begins fsync or fdatasync. In the usual case all that is left is to check the arguments, by
- * sync_file_range, and then to look whether the debt that DEBT is set to is noted: a return behind
- * a system call is what costs most (see sync_fd), so the gate does that without one. Else DEBT is
- * set to NULL, and the answer is returned. */
+/* Begins fsync or fdatasync of a process that is in a session. Usually all that is left then is
+ * to check the arguments, by sync_file_range, and then to look whether the debt that DEBT is set to
+ * is noted: a return behind a system call is what costs most (see is_usual), so the gate does that
+ * without one. Else DEBT is set to NULL, and the answer is returned. */
 long sl_begin_sync(long nr, int fd, uint64_t site, const uint64_t **debt)
 {
 	unsigned kind = nr == NR_fsync ? SL_KIND_FSYNC : SL_KIND_FDATASYNC;
+	struct statx_answer *x;
 	uint64_t fresh = 0;
 
 	*debt = NULL;
 	if (UNLIKELY(sl.levels != 1))
 		return sync_anywhere(nr, fd, kind, site);
 	ADD(shard_of(0, NULL)->requests, 1);
-	*debt = usual_debt(&sl.level[0], fd, &fresh);
+	x = sl_take_answer();
+	*debt = usual_debt(&sl.level[0], fd, &fresh, x);
+	sl_leave_answer(x);
 	if (LIKELY(*debt && !fresh))
 		return 0;
 	*debt = NULL;

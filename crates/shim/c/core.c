@@ -190,18 +190,45 @@ long sl_real(int why, int hint, long nr, const long a[6])
 	return r;
 }
 
-/* As above for a request that is not recorded: it is of no interest how long it takes, so a running
- * program that was attached makes it by its own instruction. */
-long sl_real_in_place(int why, int hint, long nr, const long a[6])
+/* The same for a call of one argument, or of none. */
+long sl_real_one(int why, long nr, long arg)
+{
+	const long a[6] = { arg };
+
+	return sl_real(why, 0, nr, a);
+}
+
+/* Whether the program's own instruction makes a call for real, which is counted here. */
+static int is_left_to_site(int why, int hint)
 {
 #ifdef SL_GATE
-	/* Its own instruction would be seen by the session's filter. */
+	/* The session's filter would see that. */
 	if (!sl_cookie()) {
 		sl_count_kept(why, hint);
-		return SL_AT_SITE;
+		return 1;
 	}
+#else
+	(void)why, (void)hint;
 #endif
-	return sl_real(why, hint, nr, a);
+	return 0;
+}
+
+#ifdef SL_GATE
+#define AT_SITE SL_AT_SITE
+#else
+#define AT_SITE 0 /* there is none */
+#endif
+
+/* As sl_real for a request that is not recorded: it is of no interest how long it takes, so a
+ * running program that was attached makes it by its own instruction. */
+long sl_real_in_place(int why, int hint, long nr, const long a[6])
+{
+	return is_left_to_site(why, hint) ? AT_SITE : sl_real(why, hint, nr, a);
+}
+
+long sl_real_one_in_place(int why, long nr, long arg)
+{
+	return is_left_to_site(why, 0) ? AT_SITE : sl_real_one(why, nr, arg);
 }
 
 /* Whether the supervisor's promise to settle still stands. */
@@ -283,13 +310,12 @@ static int ask(unsigned level, uint64_t dev, int fd)
 /* The file type (S_IFMT) of PATH below DIR, with AT_ flags AT, or -errno. */
 long sl_type(int dir, const char *path, int at)
 {
-	union {
-		char bytes[256];
-		uint32_t words[64];
-	} x;
-	long r = raw5(NR_statx, dir, path, at | 0x4000 /* DONT_SYNC */, 1 /* STATX_TYPE */, &x);
+	struct statx_answer *x = ROOM(sizeof *x);
+	long r = raw5(NR_statx, dir, path, at | 0x4000 /* DONT_SYNC */, STATX_TYPE_, x);
 
-	return is_error(r) ? r : (*(uint16_t *)(void *)&x.bytes[28] & S_IFMT_);
+	r = is_error(r) ? r : (long)(x->mode & S_IFMT_);
+	sl_leave(x);
+	return r;
 }
 
 /* Another file may be open as FD now, or one that cannot be synced (O_PATH); -1: as any. */
@@ -324,7 +350,7 @@ static int old_error(int fd, const struct place *w, const struct verdict *v)
 
 static int is_memory(int fd)
 {
-	return fd >= 0 && sl_is_on(fd, 0x01021994 /* TMPFS_MAGIC */);
+	return fd >= 0 && sl_magic_of(fd) == 0x01021994 /* TMPFS_MAGIC */;
 }
 
 /* Which superblock has the number DEV on a mount, and whether it may owe. */
@@ -362,23 +388,24 @@ static int want_sync(struct sl_slots *s)
 }
 
 /* Which superblock a request is about: what its descriptor says now (W), whatever it said once. */
-static int fs_of(unsigned i, const struct subject *s, struct verdict *v, struct place *w)
+static int fs_of(unsigned i, int fd, struct verdict *v, struct place *w)
 {
-	if (s->has_dev)
-		return fs_by_number(i, s->dev, 0, -1, &v->fs[i]);
-	if (s->fd < 0) {
+	if (fd < 0) {
 		v->fs[i] = SL_ALL_FS;
 		return LOAD(sl.level[i].page->sync_ok) ? LATER : want_sync(sl.level[i].slots);
 	}
-	if (!w->type && is_error(sl_place_of(s->fd, w)))
+	if (!w->type && is_error(sl_place(fd, w)))
 		return SL_KEPT_UNKNOWN;
 	if (w->type != S_IFREG_ && w->type != S_IFDIR_ && w->type != S_IFLNK_)
 		return SL_KEPT_BLOCK;
-	return fs_by_number(i, w->dev, w->mount, s->fd, &v->fs[i]);
+	return fs_by_number(i, w->dev, w->mount, fd, &v->fs[i]);
 }
 
+#define ANY_DEV UINT64_MAX
+
 /* Decides at one level. Returns LATER or why not. */
-static int decide_level(unsigned i, struct verdict *v, const struct subject *s, struct place *w)
+static int decide_level(unsigned i, struct verdict *v, int fd, const char *path, uint64_t dev,
+			struct place *w)
 {
 	const struct sl_page *p = sl.level[i].page;
 	int kept;
@@ -387,26 +414,30 @@ static int decide_level(unsigned i, struct verdict *v, const struct subject *s, 
 		return SL_KEPT_NOW;
 	if (UNLIKELY(!sl_lease_runs(p)))
 		return SL_KEPT_LEASE;
-	kept = sl_class_of(&sl.level[i], s, &v->class_[i]);
+	kept = sl_class_of(&sl.level[i], fd, path, &v->class_[i]);
 	if (kept != LATER)
 		return kept;
 	if (UNLIKELY(LOAD(p->error))) {
 		v->error = (int)LOAD(p->error);
 		return LATER;
 	}
-	return fs_of(i, s, v, w);
+	return dev == ANY_DEV ? fs_of(i, fd, v, w) : fs_by_number(i, dev, 0, -1, &v->fs[i]);
 }
 
-/* Decides at each level; W is what the descriptor was found to be. What one session has lost is the
- * answer, whatever the others say. */
-static void decide(struct verdict *v, const struct subject *s, struct place *w)
+/* Decides at each level, about FD (-1: none), what is called PATH, where that is known, and the
+ * superblock DEV, where that is not FD's. What one session has lost is the answer, whatever the
+ * others say; with ASKS also what the kernel says that the file has lost. */
+static NOINLINE void decide(struct verdict *v, int fd, const char *path, uint64_t dev, int asks)
 {
+	struct place w = { .type = 0 };
 	unsigned i;
 
 	v->error = 0;
 	v->kept = LATER;
 	for (i = 0; i < sl.levels && v->kept == LATER && !v->error; i++)
-		v->kept = decide_level(i, v, s, w);
+		v->kept = decide_level(i, v, fd, path, dev, &w);
+	if (asks && v->kept == LATER && !v->error && w.type)
+		v->error = old_error(fd, &w, v);
 }
 
 /* What would become of a request about FD, without asking for its errors: LATER or SL_KEPT_*. */
@@ -415,11 +446,9 @@ int sl_would_keep(int fd) { return sl_would_keep_as(fd, NULL); }
 /* The same of what has the name PATH, for rules, and lies where FD does. */
 int sl_would_keep_as(int fd, const char *path)
 {
-	struct subject s = { fd, path, 0, 0 };
-	struct place w = { .type = 0 };
 	struct verdict v;
 
-	decide(&v, &s, &w);
+	decide(&v, fd, path, ANY_DEV, 0);
 	return v.kept;
 }
 
@@ -434,25 +463,23 @@ static void has_owed(unsigned i, const struct verdict *v)
  * is by then, and whoever writes there unseen (stdio, to what has lost its O_SYNC). */
 int sl_owes_unseen(int fd)
 {
-	struct subject s = { fd, NULL, 0, 0 };
-	struct place w = { .type = 0 };
 	struct verdict v;
 	unsigned i;
 
-	decide(&v, &s, &w);
+	decide(&v, fd, NULL, ANY_DEV, 0);
 	for (i = 0; i < sl.levels && v.kept == LATER && !v.error; i++)
 		has_owed(i, &v);
 	return v.kept;
 }
 
-/* Decides for one request that was counted already; the order: see the head of this file. */
-void sl_decide(struct verdict *v, const struct subject *s)
-{
-	struct place w = { .type = 0 };
+/* Decides for one request that was counted already, about FD, or about everything (-1); the order:
+ * see the head of this file. */
+void sl_decide(struct verdict *v, int fd) { decide(v, fd, NULL, ANY_DEV, 1); }
 
-	decide(v, s, &w);
-	if (v->kept == LATER && !v->error && w.type)
-		v->error = old_error(s->fd, &w, v);
+/* The same about what is called PATH, on the superblock of the number DEV. */
+void sl_decide_by_number(struct verdict *v, const char *path, uint64_t dev)
+{
+	decide(v, -1, path, dev, 1);
 }
 
 /* Notes the debt of a request that is about to be answered. */
@@ -487,11 +514,9 @@ int sl_owe(const struct verdict *v)
  * off any more. */
 int sl_owe_for(int fd)
 {
-	struct subject s = { fd, NULL, 0, 0 };
-	struct place w = { .type = 0 };
 	struct verdict v;
 
-	decide(&v, &s, &w);
+	decide(&v, fd, NULL, ANY_DEV, 0);
 	if (v.kept == LATER && !v.error)
 		sl_owe(&v);
 	return v.kept == LATER;

@@ -263,15 +263,16 @@ static void give_stat(struct note *n, const struct io_fd *d)
 static NOINLINE void slow_transfer(unsigned kind, int fd, uint64_t start, uint64_t took, long r,
 				   uint64_t caller)
 {
-	struct note n;
 	struct io_fd own = { .checked = 0 }, *d = entry_of(fd);
+	struct note *n;
 
 	d = d ? d : &own;
 	if (!look(fd, d, start + took))
 		return;
-	begin(&n, kind, fd, start, took, r);
-	give_stat(&n, d);
-	sl_note_slow(&n, caller);
+	n = ROOM(sizeof *n);
+	begin(n, kind, fd, start, took, r);
+	give_stat(n, d);
+	sl_note_slow(n, caller);
 }
 
 /* A call on FD that began at START (0: nobody wants to know) has come back with R. */
@@ -323,15 +324,15 @@ static void remember(struct io_fd *d, int dir, const char *path, int flags)
 static NOINLINE void slow_open(uint64_t start, uint64_t took, long fd, const struct io_fd *d,
 			       int dir, const char *path, int flags, uint64_t caller)
 {
-	struct note n;
+	struct note *n = ROOM(sizeof *n);
 
-	begin(&n, SL_KIND_OPEN, is_error(fd) ? -1 : (int)fd, start, took, is_error(fd) ? fd : 0);
-	n.e.flags = (uint32_t)flags;
+	begin(n, SL_KIND_OPEN, is_error(fd) ? -1 : (int)fd, start, took, is_error(fd) ? fd : 0);
+	n->e.flags = (uint32_t)flags;
 	if (!is_error(fd))
-		give_stat(&n, d);
+		give_stat(n, d);
 	else if (path && fd != -EFAULT_)
-		give_absolute(&n, dir, path);
-	sl_note_slow(&n, caller);
+		give_absolute(n, dir, path);
+	sl_note_slow(n, caller);
 }
 
 /* An open that began at START (0: nobody wants to know) has come back with FD. */
@@ -364,24 +365,24 @@ void sl_io_opened(uint64_t start, long fd, int dir, const char *path, int flags,
 static NOINLINE void slow_close(int fd, const struct io_fd *d, int known, uint64_t start,
 				uint64_t took, long r, uint64_t caller)
 {
-	struct note n;
+	struct note *n = ROOM(sizeof *n);
 
-	begin(&n, SL_KIND_CLOSE, fd, start, took, r);
-	n.e.has = SL_HAS_NO_FILE;
+	begin(n, SL_KIND_CLOSE, fd, start, took, r);
+	n->e.has = SL_HAS_NO_FILE;
 	if (known) {
-		n.e.has = 0;
+		n->e.has = 0;
 		/* The name as it is now, if it is the same file; else as it was given. */
 		if (d->named && d->named == d->hash) {
-			if (!is_error(look_up(&n, AT_FDCWD_, d->name, 0)) && n.hash == d->hash)
-				n.e.has |= SL_HAS_TEXT;
+			if (!is_error(look_up(n, AT_FDCWD_, d->name, 0)) && n->hash == d->hash)
+				n->e.has |= SL_HAS_TEXT;
 			else if (d->name[0] == '/')
-				give_absolute(&n, AT_FDCWD_, d->name);
+				give_absolute(n, AT_FDCWD_, d->name);
 			else
-				n.e.text = 0;
+				n->e.text = 0;
 		}
-		give_stat(&n, d);
+		give_stat(n, d);
 	}
-	sl_note_slow(&n, caller);
+	sl_note_slow(n, caller);
 }
 
 static long make_close(int fd, int blocks)
@@ -426,15 +427,15 @@ static long close_file(int fd, int blocks, uint64_t caller)
 static NOINLINE void slow_rename(uint64_t start, uint64_t took, long r, int dir, const char *path,
 				 unsigned flags, uint64_t caller)
 {
-	struct note n;
+	struct note *n = ROOM(sizeof *n);
 
-	begin(&n, SL_KIND_RENAME, -1, start, took, r);
-	n.e.flags = flags;
-	if (!is_error(r) && !is_error(look_up(&n, dir, path, O_NOFOLLOW_)))
-		n.e.has |= SL_HAS_TEXT | SL_HAS_STAT;
+	begin(n, SL_KIND_RENAME, -1, start, took, r);
+	n->e.flags = flags;
+	if (!is_error(r) && !is_error(look_up(n, dir, path, O_NOFOLLOW_)))
+		n->e.has |= SL_HAS_TEXT | SL_HAS_STAT;
 	else if (r != -EFAULT_)
-		give_absolute(&n, dir, path);
-	sl_note_slow(&n, caller);
+		give_absolute(n, dir, path);
+	sl_note_slow(n, caller);
 }
 
 /* The call NR with arguments A; DIR and PATH are the new name. */

@@ -10,9 +10,10 @@
 
 #define MS_ASYNC_ 1
 #define MS_SYNC_  4
-/* Bytes of a path, with its end: this may run on the 8 KiB of a signal's stack. A mapping with a
- * longer one is synced for real. */
-#define NAME_MAX_ 1024
+/* Bytes of a path, with its end, where /proc/self/maps is read, and where the stack has to do. A
+ * mapping with a longer one is synced for real. */
+#define NAME_MAX_    1024
+#define QUERY_LEAST_ 616
 
 /* struct procmap_query of linux/fs.h (Linux 6.11). */
 struct map_query {
@@ -23,6 +24,18 @@ struct map_query {
 #define MAP_QUERY_IOCTL 0xc0686611ul
 #define MAP_QUERY_MAX   64
 
+/* Asks what is mapped at ADDRESS, with FLAGS; the name goes to NAME, which has SIZE bytes. */
+static long query(long maps, struct map_query *q, uint64_t address, uint64_t flags, char *name,
+		  uint32_t size)
+{
+	*q = (struct map_query){ .size = sizeof *q,
+				 .flags = flags,
+				 .addr = address,
+				 .name_size = size,
+				 .name = (uintptr_t)name };
+	return raw3(NR_ioctl, maps, MAP_QUERY_IOCTL, q);
+}
+
 /* The file that is mapped at ADDRESS, and where in it that lies. Returns the length of its name, or
  * -errno. */
 static long file_at(uint64_t address, char *name, uint32_t size, struct map_query *q)
@@ -31,11 +44,7 @@ static long file_at(uint64_t address, char *name, uint32_t size, struct map_quer
 
 	if (is_error(maps))
 		return maps;
-	*q = (struct map_query){ .size = sizeof *q,
-				 .addr = address,
-				 .name_size = size,
-				 .name = (uintptr_t)name };
-	r = raw3(NR_ioctl, maps, MAP_QUERY_IOCTL, q);
+	r = query(maps, q, address, 0, name, size);
 	raw1(NR_close, maps);
 	if (is_error(r))
 		return r;
@@ -44,11 +53,12 @@ static long file_at(uint64_t address, char *name, uint32_t size, struct map_quer
 
 long sl_file_at(uint64_t address, char *name, uint32_t size, uint64_t *offset)
 {
-	struct map_query q;
-	long r = file_at(address, name, size, &q);
+	struct map_query *q = ROOM(sizeof *q);
+	long r = file_at(address, name, size, q);
 
 	if (!is_error(r))
-		*offset = address - q.start + q.offset;
+		*offset = address - q->start + q->offset;
+	sl_leave(q);
 	return r;
 }
 
@@ -64,31 +74,24 @@ struct range {
  * inode is the same: the mapping keeps it. (Mappings do not show a subvolume's number.) */
 static int is_file(const char *name, uint64_t dev, uint64_t inode)
 {
-	union {
-		char bytes[256];
-		uint16_t halves[128];
-		uint32_t words[64];
-		uint64_t longs[32];
-	} x;
-	int at = 0x800 | 0x100 | 0x4000; /* NO_AUTOMOUNT, SYMLINK_NOFOLLOW, DONT_SYNC */
-	uint64_t there;
+	struct sl_what w;
+	int at = 0x800 | 0x100; /* NO_AUTOMOUNT, SYMLINK_NOFOLLOW */
 
-	if (is_error(raw5(NR_statx, AT_FDCWD_, name, at, 0x101 /* INO, TYPE */, &x)))
+	if (is_error(sl_what_at(AT_FDCWD_, name, at, STATX_INO_ | STATX_TYPE_, &w)))
 		return 0;
-	there = (uint64_t)x.words[0x88 / 4] << 32 | x.words[0x8c / 4];
-	return (x.halves[0x1c / 2] & S_IFMT_) == S_IFREG_ && x.longs[0x20 / 8] == inode &&
-	       (there == dev || !(there >> 32 | dev >> 32));
+	return (w.mode & S_IFMT_) == S_IFREG_ && w.inode == inode &&
+	       (w.dev == dev || !(w.dev >> 32 | dev >> 32));
 }
 
 /* Decides for the part of the range that lies on one file. Returns LATER or why not. */
 static int decide_part(struct range *r, uint32_t major, uint32_t minor, uint64_t inode,
 		       const char *name)
 {
-	struct subject s = { -1, name, (uint64_t)major << 32 | minor, 1 };
+	uint64_t dev = (uint64_t)major << 32 | minor;
 
-	if (!is_file(name, s.dev, inode))
+	if (!is_file(name, dev, inode))
 		return r->v->kept = SL_KEPT_UNKNOWN;
-	sl_decide(r->v, &s);
+	sl_decide_by_number(r->v, name, dev);
 	if (r->v->kept != LATER)
 		return r->v->kept;
 	r->seen = 1;
@@ -97,51 +100,38 @@ static int decide_part(struct range *r, uint32_t major, uint32_t minor, uint64_t
 	return LATER;
 }
 
-/* By one call a mapping, whose NAME has SIZE bytes. Returns LATER, why not, or -errno where the
- * kernel has no such call, or a name has no room. */
-static long decide_by_query(struct range *r, long maps, char *name, uint32_t size)
+/* By one call a mapping, with Q, behind which there is room for a name, SIZE bytes together.
+ * Returns LATER, why not, or -errno where the kernel has no such call. */
+static ALWAYS_INLINE long by_query(struct range *r, long maps, struct map_query *q, uint32_t size)
 {
+	char *name = (char *)(q + 1);
 	uint64_t at = r->from;
 	int k, kept;
 
 	for (k = 0; k < MAP_QUERY_MAX && at < r->to; k++) {
-		struct map_query q = { .size = sizeof q,
-				       .flags = 0x10 /* covering or next */,
-				       .addr = at,
-				       .name_size = size,
-				       .name = (uintptr_t)name };
-		long e = raw3(NR_ioctl, maps, MAP_QUERY_IOCTL, &q);
+		long e = query(maps, q, at, 0x10 /* covering or next */, name, size - sizeof *q);
 
-		if (e == -ENAMETOOLONG_)
-			return e;
 		if (is_error(e))
-			return k || e == LATER ? (long)SL_KEPT_UNKNOWN : e;
-		at = q.end;
-		if (q.start >= r->to || !q.inode)
+			return k || e == LATER || e == -ENAMETOOLONG_ ? (long)SL_KEPT_UNKNOWN : e;
+		at = q->end;
+		if (q->start >= r->to || !q->inode)
 			continue;
-		if (!q.name_size)
+		if (!q->name_size)
 			name[0] = 0;
-		kept = decide_part(r, q.dev_major, q.dev_minor, q.inode, name);
+		kept = decide_part(r, q->dev_major, q->dev_minor, q->inode, name);
 		if (kept != LATER)
 			return kept;
 	}
 	return at < r->to ? (long)SL_KEPT_UNKNOWN : LATER;
 }
 
-/* The stack may be a signal's, of which the kernel's own frame takes 3 KiB with AVX-512. */
-static NOINLINE long decide_by_short_names(struct range *r, long maps)
+static NOINLINE long decide_by_query(struct range *r, long maps)
 {
-	char name[512];
+	struct map_query *q = ROOM(QUERY_LEAST_);
+	long kept = by_query(r, maps, q, sl_room_size(q, QUERY_LEAST_));
 
-	return decide_by_query(r, maps, name, sizeof name);
-}
-
-static NOINLINE long decide_by_long_names(struct range *r, long maps)
-{
-	char name[NAME_MAX_];
-	long kept = decide_by_query(r, maps, name, sizeof name);
-
-	return kept == -ENAMETOOLONG_ ? (long)SL_KEPT_UNKNOWN : kept;
+	sl_leave(q);
+	return kept;
 }
 
 /* One line of /proc/PID/maps: "start-end perms offset major:minor inode   name". */
@@ -177,40 +167,57 @@ static int decide_line(struct range *r, struct map_line *l)
 			   l->number[MAP_INODE], l->name);
 }
 
-/* By the text, before Linux 6.11. */
-static NOINLINE long decide_by_text(struct range *r, long maps)
-{
-	struct map_line l = { .field = 0 };
+struct map_text {
+	struct map_line l;
 	char buf[1024];
+};
+SL_STATIC_ASSERT(sizeof(struct map_text) <= SL_ROOM_BYTES, "a piece has room for it");
+
+static void begin_line(struct map_line *l)
+{
+	for (l->field = MAP_NAME + 1; l->field;)
+		l->number[--l->field] = 0;
+	l->length = 0;
+}
+
+static long by_text(struct range *r, long maps, struct map_text *t)
+{
 	long n, i;
 
-	while ((n = raw3(NR_read, maps, buf, sizeof buf)) > 0) {
+	begin_line(&t->l);
+	while ((n = raw3(NR_read, maps, t->buf, sizeof t->buf)) > 0) {
 		for (i = 0; i < n; i++) {
 			int kept;
 
-			if (buf[i] != '\n') {
-				take_byte(&l, buf[i]);
+			if (t->buf[i] != '\n') {
+				take_byte(&t->l, t->buf[i]);
 				continue;
 			}
-			kept = decide_line(r, &l);
-			if (kept != LATER || l.number[MAP_START] >= r->to)
+			kept = decide_line(r, &t->l);
+			if (kept != LATER || t->l.number[MAP_START] >= r->to)
 				return kept;
-			for (l.field = MAP_NAME + 1; l.field;)
-				l.number[--l.field] = 0;
-			l.length = 0;
+			begin_line(&t->l);
 		}
 	}
 	return n ? (long)SL_KEPT_UNKNOWN : LATER;
+}
+
+/* By the text, before Linux 6.11. */
+static NOINLINE long decide_by_text(struct range *r, long maps)
+{
+	struct map_text *t = ROOM(sizeof *t);
+	long kept = by_text(r, maps, t);
+
+	sl_leave(t);
+	return kept;
 }
 
 /* Debts of one msync: every file system that the range touches. Returns LATER or why not. */
 static int decide_range(struct verdict *v, long maps, uint64_t from, uint64_t to)
 {
 	struct range r = { v, from, to, 0 };
-	long kept = decide_by_short_names(&r, maps);
+	long kept = decide_by_query(&r, maps);
 
-	if (kept == -ENAMETOOLONG_)
-		kept = decide_by_long_names(&r, maps);
 	if (is_error(kept) && kept != LATER)
 		kept = decide_by_text(&r, maps);
 	if (kept == LATER && !r.seen) /* memory only: the kernel has nothing to write either */
@@ -219,39 +226,45 @@ static int decide_range(struct verdict *v, long maps, uint64_t from, uint64_t to
 }
 
 /* Decides for one msync whose arguments are good. */
-static struct verdict decide_memory(const char *addr, size_t len)
+static NOINLINE void decide_memory(struct verdict *v, const char *addr, size_t len)
 {
-	struct verdict v = { .kept = SL_KEPT_UNKNOWN };
 	long maps = sl_maybe_later() ? sl_open_proc("self/maps", 0) : -EBADF_;
 
+	*v = (struct verdict){ .kept = SL_KEPT_UNKNOWN };
 	if (!is_error(maps)) {
-		v.kept = decide_range(&v, maps, (uintptr_t)addr, (uintptr_t)addr + len);
+		v->kept = decide_range(v, maps, (uintptr_t)addr, (uintptr_t)addr + len);
 		raw1(NR_close, maps);
 	} else if (!sl_maybe_later()) {
-		v.kept = SL_KEPT_NOW;
+		v->kept = SL_KEPT_NOW;
 	}
-	return v;
 }
 
 /* Tells which file the memory at ADDR is. */
-static void note_memory(struct note *n, const char *addr)
+static NOINLINE void note_memory(struct note *n, const char *addr)
 {
-	struct map_query q;
-	long r = file_at((uintptr_t)addr, n->text, sizeof n->text, &q);
+	struct map_query *q = ROOM(sizeof *q);
+	long r = file_at((uintptr_t)addr, n->text, sizeof n->text, q);
 
-	if (is_error(r) || !q.inode)
-		return;
-	n->e.text = (uint16_t)r;
-	n->e.has |= SL_HAS_TEXT | SL_HAS_STAT;
-	n->stat = (struct sl_stat){ .inode = q.inode,
-				    .dev = (uint64_t)q.dev_major << 32 | q.dev_minor };
+	if (!is_error(r) && q->inode) {
+		n->e.text = (uint16_t)r;
+		n->e.has |= SL_HAS_TEXT | SL_HAS_STAT;
+		n->stat = (struct sl_stat){ .inode = q->inode,
+					    .dev = (uint64_t)q->dev_major << 32 | q->dev_minor };
+	}
+	sl_leave(q);
+}
+
+static NOINLINE long make_real(int why, char *addr, size_t len, int flags, int noted)
+{
+	const long a[6] = { (long)addr, (long)len, flags };
+
+	return (noted ? sl_real : sl_real_in_place)(why, 0, NR_msync, a);
 }
 
 long sl_sync_memory(char *addr, size_t len, int flags, uint64_t caller)
 {
-	const long a[6] = { (long)addr, (long)len, flags };
 	struct verdict v;
-	struct note n;
+	struct note *n;
 	int in_part;
 	long r;
 
@@ -261,30 +274,31 @@ long sl_sync_memory(char *addr, size_t len, int flags, uint64_t caller)
 	if (sl.alone)
 		return r;
 	sl_count_request(0);
-	if (sl_note(&n, SL_KIND_MSYNC, -1, caller)) {
-		n.e.flags = (uint32_t)flags;
-		note_memory(&n, addr);
+	n = NOTE(SL_KIND_MSYNC, -1, caller);
+	if (n) {
+		n->e.flags = (uint32_t)flags;
+		note_memory(n, addr);
 	}
 	/* Behind a gap (ENOMEM), and at a locked page (EBUSY), the kernel has synced the rest. */
 	in_part = r == -ENOMEM_ || r == -EBUSY_;
 	if (is_error(r) && !in_part && sl_maybe_later()) {
 		sl_count_failed(0);
-		sl_note_end(&n, NULL, SL_DONE_NOTHING, r);
+		sl_note_end(n, NULL, SL_DONE_NOTHING, r);
 		return r;
 	}
 	if (in_part)
 		v = (struct verdict){ .kept = SL_KEPT_UNKNOWN };
 	else
-		v = decide_memory(addr, len);
+		decide_memory(&v, addr, len);
 	/* What the range owes was noted by decide_range. */
-	sl_note_real(&n);
+	sl_note_real(n);
 	if (v.kept == LATER)
 		r = -v.error;
 	else
-		r = (n.on ? sl_real : sl_real_in_place)(v.kept, 0, NR_msync, a);
+		r = make_real(v.kept, addr, len, flags, n != NULL);
 	if (v.kept == LATER && v.error)
 		sl_count_failed(0);
-	sl_note_end(&n, &v, sl_done_as(&v), r);
+	sl_note_end(n, &v, sl_done_as(&v), r);
 	return r;
 }
 

@@ -23,17 +23,13 @@
 /* The number of what is mounted at PATH, or 0, and its mount. */
 static uint64_t number_of(const char *path, long flags, uint64_t *mount)
 {
-	union {
-		char bytes[256];
-		uint32_t words[64];
-		uint64_t longs[32];
-	} x;
-	int at = 0x800 /* NO_AUTOMOUNT */ | 0x4000 | (flags & UMOUNT_NOFOLLOW_ ? 0x100 : 0);
+	struct sl_what w;
+	int at = 0x800 /* NO_AUTOMOUNT */ | (flags & UMOUNT_NOFOLLOW_ ? 0x100 : 0);
 
-	if (is_error(raw5(NR_statx, AT_FDCWD_, path, at, 0x1001 /* MNT_ID, TYPE */, &x)))
+	if (is_error(sl_what_at(AT_FDCWD_, path, at, STATX_MNT_ID_ | STATX_TYPE_, &w)))
 		return 0;
-	*mount = x.words[0] & 0x1000 ? x.longs[0x90 / 8] : 0;
-	return (uint64_t)x.words[0x88 / 4] << 32 | x.words[0x8c / 4];
+	*mount = w.mount;
+	return w.dev;
 }
 
 /* Has the supervisor settle what is mounted at PATH and let go of it: it may hold it already where

@@ -24,20 +24,19 @@ static int probed_stays_real(long probe, const char *path)
 	return stays;
 }
 
-#define PATH_MAX_ 4096
+#define PATH_MAX_ SL_ROOM_BYTES
 
 /* Whether what is to be there as NAME has to be left to the kernel, where rules look at paths. Once
  * it is made that is too late: its mode may forbid to open it again, to bring the flag back. */
-static NOINLINE int named_stays_real(long folder, const char *name)
+static int joined_stays_real(long folder, const char *name, char path[PATH_MAX_])
 {
-	char path[PATH_MAX_];
 	long at = 0;
 
-	if (!*name || !sl_path_of((int)folder, path, sizeof path - 2))
+	if (!*name || !sl_path_of((int)folder, path, PATH_MAX_ - 2))
 		return 1;
 	while (path[at])
 		at++;
-	if (at == sizeof path - 3)
+	if (at == PATH_MAX_ - 3)
 		return 1; /* it may go on */
 	if (path[at - 1] != '/')
 		path[at++] = '/';
@@ -45,6 +44,15 @@ static NOINLINE int named_stays_real(long folder, const char *name)
 		path[at++] = *name++;
 	path[at] = 0;
 	return *name || probed_stays_real(folder, path);
+}
+
+static NOINLINE int named_stays_real(long folder, const char *name)
+{
+	char *path = ROOM(PATH_MAX_);
+	int stays = joined_stays_real(folder, name, path);
+
+	sl_leave(path);
+	return stays;
 }
 
 /* Of a file that is to be made as NAME in the folder FOLDER, which is opened with O_PATH, or the
@@ -153,18 +161,21 @@ static long probe_at(int dir, const char *path, int flags, uint64_t resolve)
 /* What becomes of the O_SYNC of a file that is to be made as PATH, which the kernel has read. */
 static int how_to_make_at(int dir, const char *path, uint64_t resolve)
 {
-	char folder[512];
-	unsigned n, end = 0;
+	enum { LEAST = 512 };
+	char *folder = ROOM(LEAST);
+	unsigned n, end = 0, size = sl_room_size(folder, LEAST);
+	long opened;
 
-	for (n = 0; path[n] && n < sizeof folder - 1; n++) {
+	for (n = 0; path[n] && n < size - 1; n++) {
 		folder[n] = path[n];
 		if (path[n] == '/')
 			end = n + 1;
 	}
 	folder[end] = 0;
-	return how_to_make(path[n] ? -ENAMETOOLONG_
-				   : probe_at(dir, end ? folder : ".", O_DIRECTORY_, resolve),
-			   path + end);
+	opened = path[n] ? -ENAMETOOLONG_
+			 : probe_at(dir, end ? folder : ".", O_DIRECTORY_, resolve);
+	sl_leave(folder);
+	return how_to_make(opened, path + end);
 }
 
 /* What becomes of the O_SYNC of an open by a name. */
@@ -316,17 +327,36 @@ static long open_how(int dir, const char *path, struct how *how, int becomes)
 	return opened(fd, flags, becomes);
 }
 
+/* The open is made as it was asked. */
+#define NOT_OURS ((long)(1ul << (8 * sizeof(long) - 1)))
+
+/* By a copy of ours where the flag is taken off, else NOT_OURS. FLAGS is set where they can be
+ * read. */
+static NOINLINE long open_by_copy(int dir, const char *path, const void *from, size_t size,
+				  int *flags)
+{
+	struct how *how = ROOM(sizeof *how);
+	int becomes = AS_ASKED;
+	long r = NOT_OURS;
+
+	how->from = from, how->size = size;
+	if (has_copied(how)) {
+		*flags = (int)how->h.flags;
+		becomes = how_by(dir, path, how);
+	}
+	if (becomes != AS_ASKED)
+		r = open_how(dir, path, how, becomes);
+	sl_leave(how);
+	return r;
+}
+
 long sl_open_how(int dir, const char *path, const void *from, size_t size)
 {
-	struct how how;
-	int becomes = AS_ASKED;
-	long fd;
+	int flags;
+	long fd = open_by_copy(dir, path, from, size, &flags);
 
-	how.from = from, how.size = size;
-	if (has_copied(&how))
-		becomes = how_by(dir, path, &how);
-	if (becomes != AS_ASKED)
-		return open_how(dir, path, &how, becomes);
+	if (fd != NOT_OURS)
+		return fd;
 	fd = sl_cancellable(NR_openat2, dir, (long)path, (long)from, (long)size, 0, sl_cookie());
 	return opened(fd, O_RDWR_, AS_ASKED);
 }
@@ -406,15 +436,12 @@ long sl_gate_open(long nr, int dir, const char *path, int flags, unsigned mode)
 
 long sl_gate_open_how(int dir, const char *path, const void *from, size_t size)
 {
-	struct how how;
-	int becomes = AS_ASKED;
+	int flags = O_PATH_; /* maybe */
+	long fd = NOT_OURS;
 
-	how.from = from, how.size = size, how.h.flags = O_PATH_; /* maybe */
-	if (sl_maybe_later() && has_copied(&how))
-		becomes = how_by(dir, path, &how);
-	if (becomes != AS_ASKED)
-		return open_how(dir, path, &how, becomes);
-	return leave_open(dir, path, (int)how.h.flags);
+	if (sl_maybe_later())
+		fd = open_by_copy(dir, path, from, size, &flags);
+	return fd == NOT_OURS ? leave_open(dir, path, flags) : fd;
 }
 
 long sl_gate_open_handle(int mount, void *handle, int flags)

@@ -99,13 +99,10 @@ long sl_written(int fd, long n, uint64_t caller)
 /* Whether two descriptors are of one file. */
 static int is_same_file(int a, int b)
 {
-	enum { INO = 0x20 / 8, DEV = 0x88 / 8 };
-	uint64_t of_a[32], of_b[32];
-	int at = 0x1000 | 0x4000; /* EMPTY_PATH, DONT_SYNC */
+	struct place of_a, of_b;
 
-	return !is_error(raw5(NR_statx, a, "", at, 0x100 /* INO */, of_a)) &&
-	       !is_error(raw5(NR_statx, b, "", at, 0x100, of_b)) && of_a[INO] == of_b[INO] &&
-	       of_a[DEV] == of_b[DEV];
+	return !is_error(sl_place(a, &of_a)) && !is_error(sl_place(b, &of_b)) &&
+	       of_a.inode == of_b.inode && of_a.dev == of_b.dev;
 }
 
 /* Another description of FD, with those of FLAGS that it can have. Its number is what this thread

@@ -27,24 +27,6 @@ SL_STATIC_ASSERT(LIBRARY_MAX <= SL_TEXT_MAX, "a note has room for one");
 #define EXT4_MAGIC 0xef53
 #define XFS_MAGIC  0x58465342
 
-/* statx(2) */
-struct statx_time {
-	int64_t seconds;
-	uint32_t ns;
-	int32_t reserved;
-};
-struct statx_answer {
-	uint32_t mask, block_size;
-	uint64_t attributes;
-	uint32_t links, uid, gid;
-	uint16_t mode, spare;
-	uint64_t inode, size, blocks, attributes_mask;
-	struct statx_time accessed, born, changed, modified;
-	uint32_t rdev_major, rdev_minor, dev_major, dev_minor;
-	uint64_t mount, more[13];
-};
-SL_STATIC_ASSERT(sizeof(struct statx_answer) == 256, "statx");
-
 int sl_recording(void)
 {
 	unsigned i;
@@ -218,7 +200,7 @@ static int can_tell(void)
 
 /* Tells who this process is: by the time the recorder looks it may be gone. Returns 0 where that
  * was lost. */
-static int tell_process(char text[SL_TEXT_MAX])
+static NOINLINE int tell_process(char text[SL_TEXT_MAX])
 {
 	struct sl_event e = { .tid = (uint32_t)raw0(NR_getpid), .fd = -1 };
 	long n, r;
@@ -260,30 +242,24 @@ static void forget(char room[SL_TEXT_MAX])
 		STORE(sl_mine->introduced, 1);
 }
 
-static uint64_t in_ns(const struct statx_time *t)
-{
-	return (uint64_t)t->seconds * 1000000000u + t->ns;
-}
-
 /* What FD is like, and a number for what it is. */
 static long what_is(int fd, struct sl_stat *stat, uint32_t *hash)
 {
-	struct statx_answer x = { .mask = 0 };
+	struct sl_what w;
 	/* type, mode, mtime, ctime, inode, size, birth, mount id */
-	long r = sl_statx(fd, 0x1bc3, &x);
+	long r = sl_what_at(fd, NULL, 0, 0x1bc3, &w);
 
 	if (is_error(r))
 		return r;
-	stat->mode = x.mode;
-	stat->inode = x.inode;
-	stat->mount = x.mask & 0x1000 ? x.mount : 0;
-	stat->dev = (uint64_t)x.dev_major << 32 | x.dev_minor;
-	stat->mtime_ns = in_ns(&x.modified);
-	stat->ctime_ns = in_ns(&x.changed);
-	stat->size = x.size;
+	stat->mode = w.mode;
+	stat->inode = w.inode;
+	stat->mount = w.mount;
+	stat->dev = w.dev;
+	stat->mtime_ns = w.modified_ns;
+	stat->ctime_ns = w.changed_ns;
+	stat->size = w.size;
 	/* Birth and inode together: numbers are given to new files at once. */
-	*hash = (uint32_t)((x.inode ^ in_ns(&x.born) ^ stat->dev << 7) * 0x9e3779b97f4a7c15ull >> 32) |
-		1;
+	*hash = (uint32_t)((w.inode ^ w.born_ns ^ w.dev << 7) * 0x9e3779b97f4a7c15ull >> 32) | 1;
 	return 0;
 }
 
@@ -298,14 +274,10 @@ static long ask(struct note *n)
 /* The generation of FD's inode where its file system gives each file another one; else 0. */
 static uint32_t generation(int fd)
 {
-	union {
-		long magic;
-		char bytes[128];
-	} fs;
 	unsigned long g = 0;
+	long magic = sl_magic_of(fd);
 
-	if (is_error(raw2(NR_fstatfs, fd, &fs)) ||
-	    (fs.magic != EXT4_MAGIC && fs.magic != XFS_MAGIC) ||
+	if ((magic != EXT4_MAGIC && magic != XFS_MAGIC) ||
 	    is_error(raw3(NR_ioctl, fd, GETVERSION, &g)))
 		return 0;
 	return (uint32_t)g | 1;
@@ -383,14 +355,13 @@ static void identify(struct note *n, int skipping)
 	}
 }
 
-/* Tells in which file the code at ADDRESS lies, once. NAME is written to. */
-static void tell_caller(struct note *n, uint64_t address, char name[LIBRARY_MAX])
+static NOINLINE void tell_new_caller(uint32_t tid, uint64_t *told, uint64_t address,
+				     char name[LIBRARY_MAX])
 {
-	uint64_t *told = &sl_mine->caller[address * 0x9e3779b97f4a7c15ull >> 58];
-	struct sl_event e = { .tid = n->e.tid, .fd = -1, .caller = address };
+	struct sl_event e = { .tid = tid, .fd = -1, .caller = address };
 	long r;
 
-	if (LIKELY(LOAD_RELAXED(*told) == address) || !can_tell())
+	if (!can_tell())
 		return;
 	r = sl_file_at(address, name, LIBRARY_MAX, &e.start);
 	e.text = is_error(r) ? 0 : (uint16_t)r;
@@ -398,14 +369,19 @@ static void tell_caller(struct note *n, uint64_t address, char name[LIBRARY_MAX]
 		STORE(*told, address);
 }
 
-/* Begins the note of a request. Returns 0 where nothing is recorded: then the other functions do
- * nothing with it. */
-int sl_note(struct note *n, unsigned kind, int fd, uint64_t caller)
+/* Tells in which file the code at ADDRESS lies, once. NAME is written to. */
+static void tell_caller(struct note *n, uint64_t address, char name[LIBRARY_MAX])
+{
+	uint64_t *told = &sl_mine->caller[address * 0x9e3779b97f4a7c15ull >> 58];
+
+	if (UNLIKELY(LOAD_RELAXED(*told) != address))
+		tell_new_caller(n->e.tid, told, address, name);
+}
+
+/* Begins the note of a request in the room N. */
+struct note *sl_note(struct note *n, unsigned kind, int fd, uint64_t caller)
 {
 	n->good = 0;
-	n->on = sl_recording();
-	if (LIKELY(!n->on))
-		return 0;
 	forget(n->text);
 	n->stat.mode = 0;
 	n->entry = NULL;
@@ -417,13 +393,20 @@ int sl_note(struct note *n, unsigned kind, int fd, uint64_t caller)
 		tell_caller(n, caller, n->text);
 	identify(n, sl_maybe_later());
 	n->e.start = sl_ticks();
-	return 1;
+	return n;
+}
+
+/* There was no request after all. */
+void sl_note_drop(struct note *n)
+{
+	if (n)
+		sl_leave(n);
 }
 
 /* The request will be made for real: notes what the file is like before. */
 void sl_note_real(struct note *n)
 {
-	if (!n->on)
+	if (!n)
 		return;
 	if (n->e.fd >= 0 && !(n->e.has & (SL_HAS_STAT | SL_HAS_NO_FILE)))
 		ask(n);
@@ -434,10 +417,11 @@ void sl_note_real(struct note *n)
 void sl_note_end(struct note *n, const struct verdict *v, unsigned done, long result)
 {
 	const uint8_t *fs = v && done == SL_DONE_OWED ? v->fs : NULL;
-	int fd = n->e.fd;
+	int fd;
 
-	if (!n->on)
+	if (!n)
 		return;
+	fd = n->e.fd;
 	n->e.took = sl_ticks() - n->e.start;
 	n->e.done = (uint8_t)done;
 	n->e.result = result > INT32_MAX ? INT32_MAX : (int32_t)result;
@@ -449,15 +433,13 @@ void sl_note_end(struct note *n, const struct verdict *v, unsigned done, long re
 	} else if (fd >= 0 && fd < FDS_MAX) {
 		STORE(sl_mine->fd[fd].id, 0); /* what it is was not heard */
 	}
+	sl_leave(n);
 }
 
 /* A request that is left to the kernel asynchronously, or put off: its end is not seen. */
 void sl_note_queued(unsigned kind, int fd, const struct verdict *v, int later)
 {
-	struct note n;
-
-	if (sl_note(&n, kind, fd, 0))
-		sl_note_end(&n, v, later ? SL_DONE_OWED : SL_DONE_QUEUED, 0);
+	sl_note_end(NOTE(kind, fd, 0), v, later ? SL_DONE_OWED : SL_DONE_QUEUED, 0);
 }
 
 /* N bytes were written to FD. */
@@ -479,9 +461,10 @@ void sl_note_opened(int fd)
 #ifdef SL_IO
 void sl_tell(void)
 {
-	char room[SL_TEXT_MAX];
+	char *room = ROOM(SL_TEXT_MAX);
 
 	forget(room);
+	sl_leave(room);
 }
 
 uint64_t sl_millisecond(void) { return millisecond(); }
@@ -522,13 +505,15 @@ static void identify_slow(struct note *n)
 /* What the note says of its file stands where others are told by. */
 static NOINLINE void tell_slow_caller(struct note *n, uint64_t caller)
 {
-	char name[LIBRARY_MAX];
+	char *name = ROOM(LIBRARY_MAX);
 
 	tell_caller(n, caller, name);
+	sl_leave(name);
 }
 
 /* Records a call that is no request, and that was slow in one of the sessions at least. The caller
- * has filled in what it was, when, and of the file what it knows: stat and hash, or a text. */
+ * has filled in what it was, when, and of the file what it knows: stat and hash, or a text. N is
+ * left. */
 void sl_note_slow(struct note *n, uint64_t caller)
 {
 	int fd = n->e.fd;
@@ -558,5 +543,6 @@ void sl_note_slow(struct note *n, uint64_t caller)
 		if (fd >= 0 && fd < FDS_MAX)
 			STORE(sl_mine->fd[fd].id, 0); /* what it is was not heard */
 	}
+	sl_leave(n);
 }
 #endif

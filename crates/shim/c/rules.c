@@ -119,18 +119,22 @@ static uint32_t match_rules(const struct level *l, const char *path)
 
 static NOINLINE uint32_t match_by_path(const struct level *l, int fd)
 {
-	char buf[4096];
+	char *path = ROOM(SL_ROOM_BYTES);
+	uint32_t matched = match_rules(l, sl_path_of(fd, path, SL_ROOM_BYTES));
 
-	return match_rules(l, sl_path_of(fd, buf, sizeof buf));
+	sl_leave(path);
+	return matched;
 }
 
-int sl_class_of(const struct level *l, const struct subject *s, uint8_t *class_)
+/* The class of a request about FD, whose path is PATH (NULL: to be found where a rule needs it).
+ * LATER, or why it is real. */
+int sl_class_of(const struct level *l, int fd, const char *path, uint8_t *class_)
 {
 	uint32_t c = l->page->rule_count ? l->fixed : 0;
 
 	if (UNLIKELY(c == CLASS_ASK))
-		c = s->path || !(l->page->rule_needs & SL_NEEDS_PATH) ? match_rules(l, s->path)
-								      : match_by_path(l, s->fd);
+		c = path || !(l->page->rule_needs & SL_NEEDS_PATH) ? match_rules(l, path)
+								   : match_by_path(l, fd);
 	if (c >= SL_CLASS_MAX)
 		return SL_KEPT_RULE;
 	*class_ = (uint8_t)c;

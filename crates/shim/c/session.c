@@ -22,29 +22,28 @@ long sl_read_file(const char *path, char *buf, long size)
 	return at;
 }
 
-/* Whether FD lies on a file system of this type (statfs(2)). */
-int sl_is_on(int fd, long magic)
+/* The type of the file system that FD lies on, as statfs(2) has it, or 0. */
+long sl_magic_of(int fd)
 {
-	struct {
-		long words[64];
-	} s;
+	enum { LEAST = 128 };
+	long *statfs = ROOM(LEAST);
+	long magic = is_error(raw2(NR_fstatfs, fd, statfs)) ? 0 : statfs[0];
 
-	return !is_error(raw2(NR_fstatfs, fd, &s)) && s.words[0] == magic;
+	sl_leave(statfs);
+	return magic;
 }
 
 /* The root of a procfs. */
 static long open_proc_root(void)
 {
-	enum { INO = 0x20 / 8 };
-	uint64_t x[32];
+	struct place w;
 	long fd = raw4(NR_openat, AT_FDCWD_, "/proc", O_PATH_ | O_DIRECTORY_ | O_CLOEXEC_, 0);
-	int at = 0x1000 | 0x4000; /* EMPTY_PATH, DONT_SYNC */
 
 	if (is_error(fd))
 		return fd;
-	if (sl_is_on((int)fd, 0x9fa0 /* PROC_SUPER_MAGIC */) &&
-	    !is_error(raw5(NR_statx, fd, "", at, 0x100 /* INO */, x)) &&
-	    x[INO] == 1 /* PROC_ROOT_INO */)
+	if (sl_magic_of((int)fd) == 0x9fa0 /* PROC_SUPER_MAGIC */ &&
+	    !is_error(sl_place((int)fd, &w)) &&
+	    w.inode == 1 /* PROC_ROOT_INO */)
 		return fd;
 	raw1(NR_close, fd);
 	return -ENOENT_;
@@ -79,13 +78,9 @@ uint32_t sl_number_in(const char *text)
 /* The user that FD's file belongs to, as this process sees users; else what is no user's number. */
 uint32_t sl_owner_of(int fd)
 {
-	union {
-		char bytes[256];
-		uint32_t words[64];
-	} x;
-	long r = raw5(NR_statx, fd, "", 0x1000 /* EMPTY_PATH */, 8 /* STATX_UID */, &x);
+	struct sl_what w;
 
-	return is_error(r) ? UINT32_MAX : x.words[5];
+	return is_error(sl_what_at(fd, NULL, 0, STATX_UID_, &w)) ? UINT32_MAX : w.uid;
 }
 
 /* Maps SIZE bytes at AT of FD to read and write; NULL where that fails. */
@@ -189,11 +184,14 @@ long sl_ask_fd(const struct sl_page *page, uint32_t owner, int which)
 /* Makes the memory that belongs to this process alone. Returns 0 where there is none. */
 int sl_make_mine(void)
 {
-	long p = raw6(NR_mmap, 0, sizeof *sl_mine, PROT_READ_ | PROT_WRITE_, MAP_PRIVATE_ANON_, -1, 0);
+	const unsigned long own = (sizeof *sl_mine + 4095) & ~4095ul;
+	long p = raw6(NR_mmap, 0, own + SL_ROOMS * SL_ROOM_BYTES, PROT_READ_ | PROT_WRITE_,
+		      MAP_PRIVATE_ANON_, -1, 0);
 
 	if (is_error(p) ||
-	    is_error(raw3(NR_madvise, p, sizeof *sl_mine, 18 /* MADV_WIPEONFORK, Linux 4.14 */)))
+	    is_error(raw3(NR_madvise, p, own, 18 /* MADV_WIPEONFORK, Linux 4.14 */)))
 		return 0;
+	sl_rooms_at((char *)p + own);
 	sl_mine = (struct mine *)p;
 	return 1;
 }

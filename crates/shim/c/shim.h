@@ -11,6 +11,7 @@
  *      gate.c   how system calls of a running program come here, boot.c what put it there, attach.c
  *               its joining: in the flat image alone, which is most of these files with SL_GATE;
  *               gate_i386.c and boot_i386.c are what these have in assembler, for i386
+ *      room.c   memory for what a small stack has no room for
  *      core.c   slots, counts, lease, verdicts, debt
  *      rules.c  which rule matches
  *      glob.c   matching names and paths
@@ -143,14 +144,6 @@ struct level {
 #define CLASS_NONE 100u /* no rule matches: real */
 #define CLASS_ASK  101u /* a rule looks at the user or the path: ask at each request */
 
-/* What is being synced, as far as it is known. */
-struct subject {
-	int fd;           /* -1: none */
-	const char *path; /* or NULL: found from fd where a rule needs it */
-	uint64_t dev;     /* with has_dev: which superblock, as in maps */
-	int has_dev;
-};
-
 /* The verdict on one request: LATER, or why not. */
 #define LATER (-1)
 struct verdict {
@@ -173,10 +166,38 @@ extern struct state {
 	struct level level[LEVELS_MAX];
 } sl;
 
+/* room.c */
+#define SL_ROOM_BYTES 4096
+#define SL_ROOMS      64u
+void sl_rooms_at(char *at);
+char *sl_room(void);
+uint32_t sl_room_size(const void *room, uint32_t least);
+void sl_leave(const void *room);
+
+/* Room for N bytes, SL_ROOM_BYTES at most: a piece, or where none is free of this function's own
+ * stack. To be left by sl_leave. */
+#define ROOM(n)                                            \
+	__extension__({                                    \
+		void *room_ = sl_room();                   \
+		room_ ? room_ : __builtin_alloca(n);       \
+	})
+
+/* What statx(2) says of a file: of what was asked for alone. */
+struct sl_what {
+	uint32_t mask, mode, uid;
+	uint64_t inode, size, dev;
+	uint64_t mount; /* 0: not known */
+	uint64_t born_ns, modified_ns, changed_ns;
+};
+
+/* What lies at PATH below DIR, by AT_ flags AT; with PATH NULL what DIR is itself. Returns -errno
+ * where that fails. */
+long sl_what_at(int dir, const char *path, int at, uint32_t mask, struct sl_what *w);
+
 /* session.c */
 int sl_make_mine(void);
 long sl_read_file(const char *path, char *buf, long size);
-int sl_is_on(int fd, long magic);
+long sl_magic_of(int fd);
 long sl_open_proc(const char *name, int flags);
 long sl_open_fds(void);
 void *sl_map(long fd, uint32_t size, uint64_t at);
@@ -214,7 +235,7 @@ long sl_attach(const struct sl_errand *e, const char *exe, int page, int slots);
 void sl_apply_exe_rules(struct level *l, const char *exe);
 int sl_rules_by_path(void);
 const char *sl_path_of(int fd, char *buf, long size);
-int sl_class_of(const struct level *l, const struct subject *s, uint8_t *class_);
+int sl_class_of(const struct level *l, int fd, const char *path, uint8_t *class_);
 
 /* Our ring in one session. */
 struct ring {
@@ -261,6 +282,39 @@ struct io_fd {
 };
 #endif
 
+/* statx(2) */
+struct statx_time {
+	int64_t seconds;
+	uint32_t ns;
+	int32_t reserved;
+};
+struct statx_answer {
+	uint32_t mask, block_size;
+	uint64_t attributes;
+	uint32_t links, uid, gid;
+	uint16_t mode, spare;
+	uint64_t inode, size, blocks, attributes_mask;
+	struct statx_time accessed, born, changed, modified;
+	uint32_t rdev_major, rdev_minor, dev_major, dev_minor;
+	uint64_t mount, more[13];
+};
+SL_STATIC_ASSERT(sizeof(struct statx_answer) == 256, "statx");
+#define STATX_TYPE_       0x1u
+#define STATX_UID_        0x8u
+#define STATX_INO_        0x100u
+#define STATX_MNT_ID_     0x1000u
+#define STATX_ANY_MNT_ID_ 0x5000u /* or a unique one, Linux 6.8, which is told in its place */
+
+#ifdef SL_GATE
+/* Where a thread has statx answer, in the usual case. Whoever jumps out of a signal's handler in
+ * between leaves it taken: the others that have it go the longer way. */
+#define LANES 64
+struct lane {
+	uint32_t taken, reserved[15];
+	struct statx_answer x;
+};
+#endif
+
 /* What belongs to this process alone. The kernel wipes it in a forked child (MADV_WIPEONFORK),
  * which then claims slots and rings of its own; a vfork child shares it, and counts for its
  * parent. */
@@ -273,6 +327,9 @@ extern struct mine {
 	uint64_t caller[CALLERS_MAX];
 	uint64_t sound[SOUND_MAX]; /* sl_soundness of what was asked last by each descriptor */
 	struct fd_entry fd[FDS_MAX];
+#ifdef SL_GATE
+	struct lane lane[LANES];
+#endif
 #ifdef SL_IO
 	struct io_fd io[FDS_MAX];
 #endif
@@ -286,7 +343,6 @@ struct note {
 	struct fd_entry *entry; /* to be filled once this event is written, or NULL */
 	uint32_t generation;    /* for it */
 	uint32_t hash;          /* of what the file is */
-	int on;                 /* it is recorded */
 	int good;               /* it is a file that can be synced */
 	char text[SL_TEXT_MAX];
 };
@@ -298,12 +354,23 @@ void sl_wake_recorder(struct sl_rings *r);
 
 /* record.c */
 int sl_recording(void);
-int sl_note(struct note *n, unsigned kind, int fd, uint64_t caller);
+struct note *sl_note(struct note *n, unsigned kind, int fd, uint64_t caller);
 void sl_note_real(struct note *n);
+void sl_note_drop(struct note *n);
 void sl_note_end(struct note *n, const struct verdict *v, unsigned done, long result);
 void sl_note_queued(unsigned kind, int fd, const struct verdict *v, int later);
 void sl_note_written(int fd, long n);
 void sl_note_opened(int fd);
+
+/* Begins the note of a request; NULL where nothing is recorded, with which the other functions do
+ * nothing. It ends with sl_note_end or sl_note_drop. */
+#define NOTE(kind, fd, caller)                                                              \
+	__extension__({                                                                     \
+		struct note *note_ = NULL;                                                  \
+		if (UNLIKELY(sl_recording()))                                               \
+			note_ = sl_note(ROOM(sizeof(struct note)), kind, fd, caller);       \
+		note_;                                                                      \
+	})
 
 #ifdef SL_IO
 /* record.c, for io.c */
@@ -345,7 +412,10 @@ void sl_count_failed(int hint);
 void sl_count_kept(int why, int hint);
 long sl_real_in_place(int why, int hint, long nr, const long args[6]);
 long sl_real(int why, int hint, long nr, const long args[6]);
-void sl_decide(struct verdict *v, const struct subject *s);
+long sl_real_one(int why, long nr, long arg);
+long sl_real_one_in_place(int why, long nr, long arg);
+void sl_decide(struct verdict *v, int fd);
+void sl_decide_by_number(struct verdict *v, const char *path, uint64_t dev);
 int sl_would_keep(int fd);
 int sl_would_keep_as(int fd, const char *path);
 int sl_owes_unseen(int fd);
@@ -452,10 +522,12 @@ static ALWAYS_INLINE long sl_cancellable(long nr, long a, long b, long c, long d
 /* Which of 8 lines of counters this thread uses. The factor is one of 1,200 that were tried: it
  * spreads threads whose stacks lie 2 or 8 MiB or 64 to 256 KiB apart, as those of the libcs and of
  * Rust do, over 5 to 8 of 8 shards (the golden ratio, over 2 to 7). */
-static inline uint32_t shard_number(void)
+static inline uint32_t thread_hash(void)
 {
-	return (uint32_t)(thread_number() >> 6) * 0x855c3845u >> 29;
+	return (uint32_t)(thread_number() >> 6) * 0x855c3845u;
 }
+
+static inline uint32_t shard_number(void) { return thread_hash() >> 29; }
 
 /* Where this thread counts at a level; SLOT, if any, is set to our slot there. */
 static inline struct sl_shard *shard_of(unsigned i, struct sl_slot **slot)
@@ -471,7 +543,7 @@ static inline struct sl_shard *shard_of(unsigned i, struct sl_slot **slot)
 }
 
 /* statx of FD itself. Since Linux 6.11 without a path: a tenth less than with an empty one. */
-static ALWAYS_INLINE long sl_statx(int fd, uint32_t mask, void *x)
+static ALWAYS_INLINE long sl_statx(int fd, uint32_t mask, struct statx_answer *x)
 {
 	static int empty;
 	int at = 0x1000 | 0x4000; /* EMPTY_PATH, DONT_SYNC */
@@ -489,24 +561,22 @@ struct place {
 	uint64_t mount; /* 0: not known */
 	uint32_t type; /* S_IFMT */
 };
+#define PLACE_MASK (STATX_ANY_MNT_ID_ | STATX_INO_ | STATX_TYPE_)
 
-static ALWAYS_INLINE long sl_place_of(int fd, struct place *w)
+/* room.c */
+long sl_place(int fd, struct place *w);
+
+/* X is written to. */
+static ALWAYS_INLINE long sl_place_of(int fd, struct place *w, struct statx_answer *x)
 {
-	union {
-		char bytes[256];
-		uint16_t halves[128];
-		uint32_t words[64];
-		uint64_t longs[32];
-	} x;
-	/* MNT_ID (Linux 5.8), MNT_ID_UNIQUE (6.8, which is told in its place), INO, TYPE */
-	long r = sl_statx(fd, 0x5101, &x);
+	long r = sl_statx(fd, PLACE_MASK, x);
 
 	if (UNLIKELY(is_error(r)))
 		return r;
-	w->type = x.halves[0x1c / 2] & S_IFMT_;
-	w->inode = x.longs[0x20 / 8];
-	w->dev = (uint64_t)x.words[0x88 / 4] << 32 | x.words[0x8c / 4];
-	w->mount = x.words[0] & 0x5000 ? x.longs[0x90 / 8] : 0;
+	w->type = x->mode & S_IFMT_;
+	w->inode = x->inode;
+	w->dev = (uint64_t)x->dev_major << 32 | x->dev_minor;
+	w->mount = x->mask & STATX_ANY_MNT_ID_ ? x->mount : 0;
 	return 0;
 }
 
@@ -588,11 +658,34 @@ static ALWAYS_INLINE void sl_count_fs(const struct level *l, uint32_t fs)
 		__atomic_fetch_add(&l->slots->fs_requests[fs], 1, __ATOMIC_RELAXED);
 }
 
+#ifdef SL_GATE
+/* Where statx answers in the usual case: the lane of this thread, or NULL where another one is in
+ * it. */
+static ALWAYS_INLINE struct statx_answer *sl_take_answer(void)
+{
+	struct lane *lane = &sl_mine->lane[thread_hash() >> 26];
+
+	return __atomic_exchange_n(&lane->taken, 1, __ATOMIC_ACQUIRE) ? NULL : &lane->x;
+}
+
+static ALWAYS_INLINE void sl_leave_answer(struct statx_answer *x)
+{
+	struct lane *lane = (struct lane *)(void *)((char *)x - offsetof(struct lane, x));
+
+	if (LIKELY(x))
+		__atomic_store_n(&lane->taken, 0, __ATOMIC_RELEASE);
+}
+#else
+#define sl_take_answer() ((struct statx_answer *)ROOM(sizeof(struct statx_answer)))
+#define sl_leave_answer  sl_leave
+#endif
+
 /* The usual case at one look, for the calls that programs make most: no rules, a file system whose
  * debt is noted already. Reads what sl_decide reads. Returns the debt that a request adds to, or
  * NULL where sl_decide has to tell. FRESH is set to 0, or to the number of a file that was not
- * asked for its errors yet. */
-static ALWAYS_INLINE const uint64_t *usual_debt(const struct level *l, int fd, uint64_t *fresh)
+ * asked for its errors yet. X is written to; where it is NULL there is no usual case. */
+static ALWAYS_INLINE const uint64_t *usual_debt(const struct level *l, int fd, uint64_t *fresh,
+						struct statx_answer *x)
 {
 	const struct sl_page *p = l->page;
 	struct place w;
@@ -602,7 +695,7 @@ static ALWAYS_INLINE const uint64_t *usual_debt(const struct level *l, int fd, u
 	    LOAD(p->error) || p->clock != SL_CLOCK_TSC ||
 	    LOAD(p->lease_until) - counter_ticks() > p->lease_span)
 		return NULL;
-	if (is_error(sl_place_of(fd, &w)) || (w.type != S_IFREG_ && w.type != S_IFDIR_))
+	if (!x || is_error(sl_place_of(fd, &w, x)) || (w.type != S_IFREG_ && w.type != S_IFDIR_))
 		return NULL;
 	fs = sl_named(p, w.dev, w.mount);
 	if (fs >= SL_FS_MAX || LOAD(p->fs[fs].state) != SL_FS_OWES || !LOAD(l->slots->debt[fs][0]))

@@ -140,7 +140,6 @@ static void be_as_before(struct sqe *e, int handed_in)
 
 static void put_off_sqe(struct sqe *e, uint32_t at, int stays)
 {
-	struct subject s = { e->fd, NULL, 0, 0 };
 	struct verdict v = { .kept = LATER };
 	int hint = e->opcode == OP_RANGE;
 
@@ -151,7 +150,7 @@ static void put_off_sqe(struct sqe *e, uint32_t at, int stays)
 	if (sl.levels) {
 		sl_count_request(hint);
 		if (v.kept == LATER)
-			sl_decide(&v, &s);
+			sl_decide(&v, e->fd);
 	}
 	if (UNLIKELY(v.kept == LATER && v.error)) {
 		sl_count_failed(hint);
@@ -173,7 +172,6 @@ static void put_off_sqe(struct sqe *e, uint32_t at, int stays)
  * program has changed in it holds. */
 static void put_off_again(struct sqe *e, uint32_t at, int stays)
 {
-	struct subject s = { e->fd, NULL, 0, 0 };
 	struct verdict v = { .kept = LATER };
 
 	if (!is_marked(e->addr) && !is_marked(e->pad))
@@ -181,7 +179,7 @@ static void put_off_again(struct sqe *e, uint32_t at, int stays)
 	be_as_before(e, 0);
 	if (!sqe_syncs(e) || !sl.levels || stays || !is_good(e))
 		return;
-	sl_decide(&v, &s);
+	sl_decide(&v, e->fd);
 	if (v.kept == LATER && v.error) {
 		be_refused(e, at);
 	} else if (v.kept == LATER) {
@@ -194,7 +192,6 @@ static void put_off_again(struct sqe *e, uint32_t at, int stays)
  * opcode. It stays a NOP, and what it may ask for is owed, or made at once. */
 static void owe_nop(struct sqe *e, uint32_t at, int active)
 {
-	struct subject s = { e->fd, NULL, 0, 0 };
 	struct verdict v = { .kept = SL_KEPT_NOW };
 
 	if (e->fd <= 0 || e->flags & SQE_FIXED_FILE)
@@ -203,7 +200,7 @@ static void owe_nop(struct sqe *e, uint32_t at, int active)
 		return;
 	if (active && sl.levels) {
 		v.kept = LATER;
-		sl_decide(&v, &s);
+		sl_decide(&v, e->fd);
 	}
 	if (v.kept == LATER && !v.error) {
 		sl_owe(&v);

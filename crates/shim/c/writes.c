@@ -26,22 +26,22 @@ static NOINLINE long write_noted(int fd, int blocks, long nr, const long a[6], u
 				 unsigned kind)
 {
 	struct verdict v = { .kept = SL_KEPT_OSYNC };
-	struct note n;
+	struct note *n = NOTE(kind, fd, caller);
 	long r;
 
-	if (sl_note(&n, kind, fd, caller)) {
+	if (n) {
 		sl_count_request(0);
-		sl_note_real(&n);
+		sl_note_real(n);
 	}
 	r = make_write(blocks, nr, a);
-	if (!n.on)
+	if (!n)
 		return r;
 	if (is_error(r))
 		sl_count_failed(0);
 	else
 		sl_count_kept(SL_KEPT_OSYNC, 0);
-	n.e.bytes += is_error(r) ? 0 : (uint64_t)r;
-	sl_note_end(&n, &v, is_error(r) ? SL_DONE_NOTHING : SL_DONE_REAL, r);
+	n->e.bytes += is_error(r) ? 0 : (uint64_t)r;
+	sl_note_end(n, &v, is_error(r) ? SL_DONE_NOTHING : SL_DONE_REAL, r);
 	return r;
 }
 
@@ -121,47 +121,49 @@ static int is_relaxed(void)
 	return 1;
 }
 
-/* The RWF_ flags of what the kernel is to do with a write to FD, since it may not be put off; 0
- * where there is nothing to do, or where a filter of the program's own may forbid the call. */
-static int real_flags(int fd, struct verdict *v)
+/* The RWF_ flags of what the kernel is to do with a write to FD, since its request is KEPT; 0 where
+ * there is nothing to do, or where a filter of the program's own may forbid the call. */
+static int real_flags(int fd, int *kept)
 {
 	int flags;
 
 	if (LIKELY(!sl_any_stripped()) || is_relaxed() || sl_is_filtered())
 		return 0;
 	flags = sl_mark_flags(fd);
-	v->kept = SL_KEPT_NOW;
+	*kept = SL_KEPT_NOW;
 	if (!flags || !sl_active())
 		return flags;
 	if (sl_maybe_later())
-		v->kept = sl_would_keep(fd);
-	return v->kept == LATER ? 0 : flags;
+		*kept = sl_would_keep(fd);
+	return *kept == LATER ? 0 : flags;
 }
 
 /* The kernel makes the request with the write: it keeps the file for the whole call, while another
  * thread, or the handler of a signal that comes meanwhile, may give the number to another file. */
-static NOINLINE long write_synced(int fd, int blocks, const struct flagged *w, int flags,
-				  const struct verdict *v, uint64_t caller)
+static NOINLINE long write_synced(int fd, int blocks, const struct flagged *w, int flags, int kept,
+				  uint64_t caller)
 {
 	unsigned kind = flags & 4 /* RWF_SYNC */ ? SL_KIND_OSYNC : SL_KIND_ODSYNC;
 	long high = __SIZEOF_LONG__ == 8 ? sl_cookie() : w->high;
-	struct note n;
+	struct verdict v = { .kept = kept };
+	struct note *n = sl_active() ? NOTE(kind, fd, caller) : NULL;
 	long r;
 
-	n.on = 0;
-	if (sl_active() && sl_note(&n, kind, fd, caller))
-		sl_note_real(&n);
+	sl_note_real(n);
 	if (blocks)
 		r = sl_cancellable(NR_pwritev2, fd, (long)w->all, w->count, w->at, high,
 				   w->flags | flags);
 	else
 		r = raw6(NR_pwritev2, fd, w->all, w->count, w->at, high, w->flags | flags);
-	if (r <= 0 || !sl_active())
+	if (r <= 0 || !sl_active()) {
+		sl_note_drop(n);
 		return r;
+	}
 	sl_count_request(0);
-	sl_count_kept(v->kept, 0);
-	n.e.bytes += n.on ? (uint64_t)r : 0;
-	sl_note_end(&n, v, SL_DONE_REAL, r);
+	sl_count_kept(kept, 0);
+	if (n)
+		n->e.bytes += (uint64_t)r;
+	sl_note_end(n, &v, SL_DONE_REAL, r);
 	return r;
 }
 
@@ -173,19 +175,24 @@ static int is_refused(long r)
 	       r == -EINVAL_;
 }
 
+/* A write that the kernel is to sync, by FLAGS, since its request is KEPT. 0: it was not made. */
+static NOINLINE long write_kept(int fd, int blocks, long nr, const long a[6], int flags, int kept,
+				uint64_t caller)
+{
+	struct flagged w;
+	long r = is_flagged(&w, nr, a) ? write_synced(fd, blocks, &w, flags, kept, caller) : 0;
+
+	return is_refused(r) ? 0 : r;
+}
+
 /* A write of any kind: cancellable while it BLOCKS, then the request that a mark on FD implies. */
 long sl_write_call(int fd, int blocks, long nr, const long a[6], uint64_t caller)
 {
-	struct verdict v;
-	struct flagged w;
-	int flags = real_flags(fd, &v);
-	long r;
+	int kept, flags = real_flags(fd, &kept);
+	long r = UNLIKELY(flags) ? write_kept(fd, blocks, nr, a, flags, kept, caller) : 0;
 
-	if (UNLIKELY(flags) && is_flagged(&w, nr, a)) {
-		r = write_synced(fd, blocks, &w, flags, &v, caller);
-		if (!is_refused(r))
-			return r;
-	}
+	if (UNLIKELY(r))
+		return r;
 	if (UNLIKELY(sl_active() && sl_recording()))
 		return write_recorded(fd, blocks, nr, a, caller);
 	r = make_write(blocks, nr, a);

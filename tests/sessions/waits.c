@@ -234,6 +234,22 @@ static long do_io_getevents(int fd)
 	return syscall(SYS_io_getevents, context, 1L, 1L, event, &limit);
 }
 
+static int ring(void)
+{
+	uint32_t parameters[30] = { 0 };
+
+	return (int)syscall(425 /* io_uring_setup */, 1, parameters);
+}
+
+static long do_io_uring_enter(int fd)
+{
+	int64_t limit[2] = { seconds, 0 };
+	uint64_t argument[3] = { 0, 0, (uintptr_t)limit };
+
+	/* GETEVENTS, EXT_ARG */
+	return syscall(426, fd, 0, 1, 1 | 8, argument, sizeof argument);
+}
+
 /* What the kernel goes on with by itself. */
 static long do_poll(int fd) { (void)fd; return poll(NULL, 0, (int)seconds * 1000); }
 
@@ -278,6 +294,7 @@ static const struct way way[] = {
 	{ "epoll_pwait2", epoll, do_epoll_pwait2 },
 	{ "semtimedop", none, do_semtimedop }, { "sigtimedwait", none, do_sigtimedwait },
 	{ "io_getevents", none, do_io_getevents },
+	{ "io_uring_enter", ring, do_io_uring_enter },
 	{ "poll", none, do_poll },	   { "nanosleep", none, do_nanosleep },
 	{ "select", none, do_select },	   { "sem_timedwait", none, do_sem_timedwait },
 };

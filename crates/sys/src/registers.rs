@@ -44,6 +44,82 @@ const SAY_EINTR_32: [u64; 31] = [
 ];
 const EINTR: i64 = -4;
 
+/// How long a call may wait, as its arguments have it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limit {
+    /// Milliseconds.
+    Milliseconds(u32),
+    /// What lies at this address: seconds and nanoseconds, of so many bytes each.
+    At(u64, usize),
+    /// What `struct io_uring_getevents_arg` says, which lies at this address.
+    OfRing(u64),
+}
+
+/// An argument of a call, counted from 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Argument {
+    /// Milliseconds, all the time there is where they are negative.
+    Milliseconds(usize),
+    /// The address of seconds and nanoseconds, of so many bytes each; none at 0.
+    At(usize, usize),
+    /// That of io_uring_enter(2), behind its flags.
+    OfRing(usize),
+}
+
+impl Argument {
+    fn index(self) -> usize {
+        match self {
+            Argument::Milliseconds(k) | Argument::At(k, _) | Argument::OfRing(k) => k,
+        }
+    }
+}
+
+/// Calls of [`SAY_EINTR`] that have a time limit which is counted from their begin:
+/// rt_sigtimedwait, io_getevents, semtimedop, epoll_wait, epoll_pwait, io_pgetevents,
+/// io_uring_enter, epoll_pwait2.
+const LIMITED: [(u64, Argument); 8] = [
+    (128, Argument::At(2, 8)),
+    (208, Argument::At(4, 8)),
+    (220, Argument::At(3, 8)),
+    (232, Argument::Milliseconds(3)),
+    (281, Argument::Milliseconds(3)),
+    (333, Argument::At(4, 8)),
+    (426, Argument::OfRing(4)),
+    (441, Argument::At(3, 8)),
+];
+/// The same on i386: ipc, where it is semtimedop; rt_sigtimedwait, io_getevents, epoll_wait,
+/// epoll_pwait, io_pgetevents; with times of 64 bits io_pgetevents, semtimedop, rt_sigtimedwait,
+/// io_uring_enter, epoll_pwait2.
+const LIMITED_32: [(u64, Argument); 11] = [
+    (IPC, Argument::At(5, 4)),
+    (177, Argument::At(2, 4)),
+    (247, Argument::At(4, 4)),
+    (256, Argument::Milliseconds(3)),
+    (319, Argument::Milliseconds(3)),
+    (385, Argument::At(4, 4)),
+    (416, Argument::At(4, 8)),
+    (420, Argument::At(3, 8)),
+    (421, Argument::At(2, 8)),
+    (426, Argument::OfRing(4)),
+    (441, Argument::At(3, 8)),
+];
+
+const IPC: u64 = 117;
+/// What ipc(2) is told where it is semtimedop.
+const SEMTIMEDOP: u64 = 4;
+
+/// Whether a call, of 64-bit code or of other, may have a time limit that is begun anew with it.
+#[must_use]
+pub fn may_have_limit(call: u64, is_64: bool) -> bool {
+    limited(call, is_64).is_some()
+}
+
+fn limited(call: u64, is_64: bool) -> Option<Argument> {
+    let all: &[(u64, Argument)] = if is_64 { &LIMITED } else { &LIMITED_32 };
+    let found = all.iter().find(|(number, _)| *number == call);
+    found.map(|(_, argument)| *argument)
+}
+
 /// Bytes of a `syscall` instruction.
 const SYSCALL_LEN: u64 = 2;
 
@@ -202,6 +278,91 @@ impl Registers {
         self.says_eintr_for_us().then_some(r)
     }
 
+    fn argument(&self, k: usize) -> u64 {
+        let r = &self.0;
+        let all = if self.is_64() {
+            [r.rdi, r.rsi, r.rdx, r.r10, r.r8, r.r9]
+        } else {
+            [r.rbx, r.rcx, r.rdx, r.rsi, r.rdi, r.rbp].map(|word| word & 0xffff_ffff)
+        };
+        all[k]
+    }
+
+    /// How long the call may wait that the thread is in, counted from its begin; `None` where
+    /// nothing says so, or where the kernel knows what is left.
+    #[must_use]
+    pub fn limit(&self) -> Option<Limit> {
+        let call = self.call()?;
+        if !self.is_64() && call == IPC && self.argument(0) & 0xffff != SEMTIMEDOP {
+            return None;
+        }
+        match limited(call, self.is_64())? {
+            Argument::Milliseconds(k) => {
+                let all = (self.argument(k) as u32).cast_signed();
+                u32::try_from(all).ok().map(Limit::Milliseconds)
+            }
+            Argument::At(k, word) => Some(self.argument(k))
+                .filter(|at| *at != 0)
+                .map(|at| Limit::At(at, word)),
+            Argument::OfRing(k) => {
+                // IORING_ENTER_EXT_ARG; with ABS_TIMER the limit is a moment, with EXT_ARG_REG the
+                // argument lies elsewhere.
+                const KIND: u64 = 1 << 3 | 1 << 5 | 1 << 6;
+                let is_such = self.argument(3) & KIND == 1 << 3 && self.argument(5) == 24;
+                is_such.then(|| Limit::OfRing(self.argument(k)))
+            }
+        }
+    }
+
+    /// The thread in the same call with another limit, or with its limit at another address.
+    #[must_use]
+    pub fn with_limit(&self, limit: Limit) -> Registers {
+        let mut with = self.clone();
+        let argument = self.call().and_then(|call| limited(call, self.is_64()));
+        let (Some(argument), is_64) = (argument, self.is_64()) else {
+            return with;
+        };
+        let r = &mut with.0;
+        let all = if is_64 {
+            [
+                &mut r.rdi, &mut r.rsi, &mut r.rdx, &mut r.r10, &mut r.r8, &mut r.r9,
+            ]
+        } else {
+            [
+                &mut r.rbx, &mut r.rcx, &mut r.rdx, &mut r.rsi, &mut r.rdi, &mut r.rbp,
+            ]
+        };
+        if let Some(word) = all.into_iter().nth(argument.index()) {
+            *word = match limit {
+                Limit::Milliseconds(all) => all.into(),
+                Limit::At(at, _) | Limit::OfRing(at) => at,
+            };
+        }
+        with
+    }
+
+    /// The register that has that limit, or its address, by its number in instructions, and what it
+    /// holds.
+    #[must_use]
+    pub fn limit_register(&self) -> Option<(u8, u64)> {
+        let k = limited(self.call()?, self.is_64())?.index();
+        // rdi, rsi, rdx, r10, r8, r9; ebx, ecx, edx, esi, edi, ebp.
+        let numbers: [u8; 6] = if self.is_64() {
+            [7, 6, 2, 10, 8, 9]
+        } else {
+            [3, 1, 2, 6, 7, 5]
+        };
+        Some((numbers[k], self.argument(k)))
+    }
+
+    /// The thread in the same call, made by an instruction that lies at `entry`.
+    #[must_use]
+    pub fn in_call_at(&self, entry: u64) -> Registers {
+        let mut r = self.clone();
+        r.0.rip = entry + SYSCALL_LEN;
+        r
+    }
+
     /// The number of restart_syscall(2), as the thread's code has it.
     #[must_use]
     pub fn restart_call(&self) -> u32 {
@@ -330,6 +491,43 @@ mod tests {
                 assert_eq!((general[0], back), (7, 0x1000));
             }
         }
+    }
+
+    #[test]
+    fn a_limit_is_found_and_changed_where_the_call_has_it() {
+        let mut r = in_call(232, -4);
+        r.0.r10 = 4000;
+        assert_eq!(r.limit(), Some(Limit::Milliseconds(4000)));
+        assert_eq!(r.with_limit(Limit::Milliseconds(7)).0.r10, 7);
+        r.0.r10 = u64::from(u32::MAX);
+        assert_eq!(r.limit(), None);
+        let mut r = in_call(128, -4);
+        assert_eq!(r.limit(), None);
+        r.0.rdx = 0x5000;
+        assert_eq!(r.limit(), Some(Limit::At(0x5000, 8)));
+        let moved = r.with_limit(Limit::At(0x7000, 8));
+        assert_eq!(
+            (moved.0.rdx, moved.limit()),
+            (0x7000, Some(Limit::At(0x7000, 8)))
+        );
+        r.0.cs = 0x23;
+        r.0.orig_rax = 247;
+        r.0.rdi = 0xffff_ffff_0000_6000;
+        assert_eq!(r.limit(), Some(Limit::At(0x6000, 4)));
+        assert_eq!(in_call(0, -4).limit(), None);
+        let mut r = in_call(426, -4);
+        (r.0.r10, r.0.r8, r.0.r9) = (1 | 1 << 3, 0x8000, 24);
+        assert_eq!(r.limit(), Some(Limit::OfRing(0x8000)));
+        assert_eq!(r.with_limit(Limit::OfRing(0x9000)).0.r8, 0x9000);
+        assert_eq!(r.limit_register(), Some((8, 0x8000)));
+        r.0.r10 |= 1 << 5;
+        assert_eq!(r.limit(), None);
+        assert!(may_have_limit(441, false) && !may_have_limit(0, true));
+        // Each of them is one that is made again.
+        assert!(LIMITED.iter().all(|(call, _)| SAY_EINTR.contains(call)));
+        assert!(LIMITED_32
+            .iter()
+            .all(|(call, _)| SAY_EINTR_32.contains(call)));
     }
 
     #[test]

@@ -15,6 +15,10 @@
 static uint32_t taken[SL_ROOMS / 32];
 static char *first;
 
+#ifdef SL_GATE
+struct lane sl_lanes[LANES];
+#endif
+
 /* The pieces lie at AT, or nowhere (NULL). */
 void sl_rooms_at(char *at) { first = at; }
 

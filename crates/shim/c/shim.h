@@ -307,12 +307,13 @@ SL_STATIC_ASSERT(sizeof(struct statx_answer) == 256, "statx");
 
 #ifdef SL_GATE
 /* Where a thread has statx answer, in the usual case. Whoever jumps out of a signal's handler in
- * between leaves it taken: the others that have it go the longer way. */
+ * between leaves it taken, as does another thread at a fork: who has it goes the longer way. (Not
+ * wiped at a fork: one may be made by a handler that comes in between, and the child goes on.) */
 #define LANES 64
-struct lane {
+extern struct lane {
 	uint32_t taken, reserved[15];
 	struct statx_answer x;
-};
+} sl_lanes[LANES];
 #endif
 
 /* What belongs to this process alone. The kernel wipes it in a forked child (MADV_WIPEONFORK),
@@ -327,9 +328,6 @@ extern struct mine {
 	uint64_t caller[CALLERS_MAX];
 	uint64_t sound[SOUND_MAX]; /* sl_soundness of what was asked last by each descriptor */
 	struct fd_entry fd[FDS_MAX];
-#ifdef SL_GATE
-	struct lane lane[LANES];
-#endif
 #ifdef SL_IO
 	struct io_fd io[FDS_MAX];
 #endif
@@ -663,7 +661,7 @@ static ALWAYS_INLINE void sl_count_fs(const struct level *l, uint32_t fs)
  * it. */
 static ALWAYS_INLINE struct statx_answer *sl_take_answer(void)
 {
-	struct lane *lane = &sl_mine->lane[thread_hash() >> 26];
+	struct lane *lane = &sl_lanes[thread_hash() >> 26];
 
 	return __atomic_exchange_n(&lane->taken, 1, __ATOMIC_ACQUIRE) ? NULL : &lane->x;
 }

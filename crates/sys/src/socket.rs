@@ -67,6 +67,23 @@ pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
 /// # Errors
 /// Those of sendmsg(2).
 pub fn send(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    send_with(SendFlags::empty(), socket, bytes, fds)
+}
+
+/// The same without waiting for room.
+///
+/// # Errors
+/// Those of sendmsg(2); `EAGAIN`: there is none.
+pub fn send_now(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    send_with(SendFlags::DONTWAIT, socket, bytes, fds)
+}
+
+fn send_with(
+    flags: SendFlags,
+    socket: impl AsFd,
+    bytes: &[u8],
+    fds: &[BorrowedFd<'_>],
+) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
@@ -76,7 +93,7 @@ pub fn send(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Resu
         socket,
         &[IoSlice::new(bytes)],
         &mut control,
-        SendFlags::NOSIGNAL,
+        flags | SendFlags::NOSIGNAL,
     )?;
     Ok(())
 }

@@ -254,9 +254,9 @@ impl Tracer {
     ) -> Result<(i64, Peer), Failure> {
         let lost = |e: io::Error| Failure::Busy(format!("thread {tid} was lost: {e}"));
         let peer = self.socket(memory, at, tid)?;
-        socket::send(&peer.socket, b"s", fds).map_err(lost)?;
+        socket::send_now(&peer.socket, b"s", fds).map_err(lost)?;
         if !exe.is_empty() {
-            socket::send(&peer.socket, exe, &[]).map_err(lost)?;
+            socket::send_now(&peer.socket, exe, &[]).map_err(lost)?;
         }
         let result = self.answer(&peer.socket, tid)?;
         Ok((result, peer))
@@ -279,7 +279,7 @@ impl Tracer {
             // It is to stand still again before it comes back.
             self.threads[&tid].interrupt();
         }
-        let _ = socket::send(&peer.socket, b"a", &[]);
+        let _ = socket::send_now(&peer.socket, b"a", &[]);
         if !stands_still && self.has_left(peer) {
             self.errands = match std::mem::take(&mut self.errands) {
                 Errands::Leaving(sent) => Errands::Over(sent),

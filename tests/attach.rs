@@ -90,12 +90,20 @@ fn must_be_right(victim: &mut Running) {
     assert!(!last.starts_with("rounds 0 "), "{outcome}");
 }
 
-/// Where a process's code differs from its files, and the name of the file.
-fn changed_code(pid: Pid) -> Vec<String> {
+/// Code of a file that a process has mapped, as it is in memory and as it is in the file.
+struct Code {
+    name: String,
+    start: u64,
+    offset: usize,
+    memory: Vec<u8>,
+    file: Vec<u8>,
+}
+
+fn code_of(pid: Pid) -> Vec<Code> {
     let pid = number(pid);
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("maps");
     let memory = std::fs::File::open(format!("/proc/{pid}/mem")).expect("mem");
-    let mut changed = Vec::new();
+    let mut all = Vec::new();
     for line in maps.lines() {
         let words: Vec<&str> = line.split_whitespace().collect();
         let [range, rights, offset, _, _, name] = words[..] else {
@@ -109,14 +117,27 @@ fn changed_code(pid: Pid) -> Vec<String> {
         let (start, len) = (hex(start), (hex(end) - hex(start)) as usize);
         let mut there = vec![0; len];
         memory.read_exact_at(&mut there, start).expect("code");
-        let file = std::fs::read(name).expect(name);
-        let from = hex(offset) as usize;
-        let mut file = file[from..].to_vec();
+        let offset = hex(offset) as usize;
+        let mut file = std::fs::read(name).expect(name)[offset..].to_vec();
         file.resize(len, 0);
-        let differs = there.iter().zip(&file).position(|(a, b)| a != b);
-        changed.extend(differs.map(|at| format!("{name} at {:x}", from + at)));
+        all.push(Code {
+            name: name.to_owned(),
+            start,
+            offset,
+            memory: there,
+            file,
+        });
     }
-    changed
+    all
+}
+
+/// Where a process's code differs from its files, and the name of the file.
+fn changed_code(pid: Pid) -> Vec<String> {
+    let changed = |code: &Code| {
+        let at = { code.memory.iter().zip(&code.file) }.position(|(a, b)| a != b)?;
+        Some(format!("{} at {:x}", code.name, code.offset + at))
+    };
+    code_of(pid).iter().filter_map(changed).collect()
 }
 
 /// Threads of a process in a state that a tracer leaves them in.

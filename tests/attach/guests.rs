@@ -98,6 +98,49 @@ fn code_that_is_mapped_shared_stays_as_it_is_in_its_file() {
     }
 }
 
+/// Whoever watches an instruction of a program has the kernel put a byte there and the file's byte
+/// back (uprobes): over the first one of a jump of ours.
+#[test]
+fn what_becomes_of_a_jump_that_somebody_watches_is_put_back() {
+    // mov $SYS_sync, %eax; syscall
+    const SITE: [u8; 7] = [0xb8, 162, 0, 0, 0, 0x0f, 0x05];
+    const BREAKPOINT: u8 = 0xcc;
+    let stage = Stage::new("watched");
+    let mut victim = demand(&stage);
+    let all = code_of(victim.pid());
+    let found = all.iter().find_map(|code| {
+        let at = code.file.windows(SITE.len()).position(|w| w == SITE)?;
+        Some((
+            code.start + at as u64,
+            code.memory[at..at + SITE.len()] == SITE,
+        ))
+    });
+    let (at, is_plain) = found.expect("a site");
+    assert!(is_plain);
+    let path = format!("/proc/{}/mem", number(victim.pid()));
+    let memory = std::fs::File::options().write(true).open(path);
+    let memory = memory.expect("its memory");
+    for first in [SITE[0], BREAKPOINT] {
+        let session = stage.attach_to(&victim, "1s");
+        memory.write_all_at(&[first], at).expect("a byte");
+        stage.detach(&session);
+        if first == BREAKPOINT {
+            // It is taken away later.
+            memory.write_all_at(&SITE[..1], at).expect("a byte");
+        }
+        assert_eq!(
+            changed_code(victim.pid()),
+            Vec::<String>::new(),
+            "{first:x}"
+        );
+    }
+    let session = stage.attach_to(&victim, "1s");
+    stage.warm(&mut victim);
+    stage.detach(&session);
+    assert_eq!(victim.sync("file"), 0);
+    victim.end();
+}
+
 /// Its calls have another form where it can cancel a thread.
 #[test]
 fn a_static_program_of_musl_that_cancels_no_thread_is_reached() {

@@ -151,6 +151,38 @@ pub(super) fn boot_left(pid: u32, found: &Survey, memory: &Memory) -> Option<Cha
     })
 }
 
+/// Jumps to the library whose first byte is another's: the kernel's, where somebody watches the
+/// instruction that was there (uprobes), or the one that it put back when that was over. What is
+/// behind it is put back too, so that the instruction is what it was.
+pub(super) fn spoiled(library: &Library, memory: &Memory) -> Vec<Change> {
+    const BREAKPOINT: u8 = 0xcc;
+    let one = |k: usize, place: &Place| {
+        let Place::Call { was, entry } = place else {
+            return None;
+        };
+        let at = entry.checked_sub(was.len() as u64)?;
+        let ours = jump(at, library.place(k))?;
+        let before = memory.bytes(at, ours.len()).ok()?;
+        let mut after = was.get(..ours.len())?.to_vec();
+        let is_watched = before[0] == BREAKPOINT;
+        if before[1..] != ours[1..] || !(is_watched || before[0] == after[0]) || before == after {
+            return None;
+        }
+        after[0] = before[0];
+        let what = What::Site;
+        Some(Change {
+            what,
+            at,
+            before,
+            after,
+        })
+    };
+    let places = library.places.iter().enumerate();
+    places
+        .filter_map(|(k, place)| one(k, place.as_ref()?))
+        .collect()
+}
+
 /// Exchanges the bytes of all sites while nothing of the process runs. Returns how long it stood
 /// still.
 pub(super) fn exchange(

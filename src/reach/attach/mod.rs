@@ -23,7 +23,7 @@ mod work;
 
 use crate::session::shared::Shared;
 pub use begin::{put_in_at_start, put_in_on_arrival, Begun, Entry};
-use change::{boot_left, call_gate, exchange, exchange_if, fill_places, redirect, Change};
+use change::{boot_left, call_gate, exchange, exchange_if, fill_places, redirect, spoiled, Change};
 use code::{survey, survey_at_start, Class, Library, Remembered, Site, Survey};
 pub use owner::Whose;
 use sandbox::Filters;
@@ -35,7 +35,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 use synclater_model::reach::sites;
-use synclater_shim::gate::{jump, Errand, Marks};
+use synclater_shim::gate::{jump, Errand, Marks, Place};
 use synclater_shim::page::Slots;
 use synclater_sys::clock::LeaseClock;
 use synclater_sys::job::{self, Job};
@@ -402,6 +402,9 @@ impl Plan<'_> {
         }
         let library = brought?;
         let mut changes = fill_places(&library, found.class, &self.sites, memory)?;
+        if found.library.is_some() {
+            changes.extend(spoiled(&library, memory));
+        }
         if !begins {
             // One that begins is still in it.
             changes.extend(boot_left(pid, found, memory));
@@ -543,6 +546,8 @@ fn take_out(pid: u32, whose: Whose, known: &Known) -> Result<Told, Failure> {
     let sites = found.redirected().filter(leaves).count() as u64;
     let of_sites = found.redirected().filter(leaves).filter_map(back);
     let mut changes: Vec<Change> = of_sites.flatten().collect();
+    let of_library = found.library.as_ref();
+    changes.extend(of_library.map_or(Vec::new(), |library| spoiled(library, &memory)));
     changes.extend(boot_left(pid, &found, &memory));
     let pause = if changes.is_empty() {
         tracer.release();

@@ -2,7 +2,9 @@
 //! time limit is what it is without us.
 
 use super::*;
+use crate::follow::in_go;
 use crate::harness::limits::{count, seed};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// What a program said at its end: rounds, wrong answers, waits that took too long, those that said
@@ -14,9 +16,13 @@ fn said(outcome: &Outcome) -> [u64; 4] {
     all.try_into().unwrap_or_else(|_| panic!("{outcome}"))
 }
 
-fn random(stage: &Stage, name: &str, seed: u64) -> Running {
-    let mut command = clean(program(name));
+fn random(stage: &Stage, path: &Path, seed: u64) -> Running {
+    let mut command = clean(path);
     command.arg(stage.work()).arg(seed.to_string());
+    if path.ends_with("random_static") {
+        // It has what cancels threads, so limits begin anew (docs/LIMITS.md).
+        command.arg("anew");
+    }
     started(stage, command)
 }
 
@@ -28,10 +34,10 @@ fn has_children(seed: u64) -> bool {
 
 /// One program; then alone for as long as it was attached, for comparison: how many waits took too
 /// long, of the one and of the other, and how many were disturbed.
-fn one(name: &str, seed: u64) -> [u64; 3] {
+fn one(path: &Path, seed: u64) -> [u64; 3] {
     let stage = Stage::new("random");
-    let what = format!("{name}, seed {seed}");
-    let mut victim = random(&stage, name, seed);
+    let what = format!("{}, seed {seed}", path.display());
+    let mut victim = random(&stage, path, seed);
     let begun = Instant::now();
     for _ in 0..count(12, 200) {
         let session = stage.attach_to(&victim, "1s");
@@ -46,7 +52,9 @@ fn one(name: &str, seed: u64) -> [u64; 3] {
     assert!(rounds > 0, "{what}: {outcome}");
     // An ignored signal (SIGCHLD) may do that (docs/LIMITS.md).
     assert!(disturbed == 0 || has_children(seed), "{what}: {outcome}");
-    let mut bare = random(&stage, name, seed);
+    let _ = std::fs::remove_dir_all(stage.work());
+    std::fs::create_dir(stage.work()).expect("a folder");
+    let mut bare = random(&stage, path, seed);
     crate::sessions::stage::pass(took.min(Duration::from_secs(2)));
     let outcome = bare.end().must_succeed();
     let [_, wrong, late_alone, disturbed_alone] = said(&outcome);
@@ -58,10 +66,16 @@ fn one(name: &str, seed: u64) -> [u64; 3] {
 fn soak_programs_that_a_seed_has_made_up_notice_nothing() {
     let seed = seed();
     let names = ["random", "random_static", "random_32", "random_musl"];
+    let stage = Stage::new("made-up");
+    let mut kinds: Vec<PathBuf> = names.iter().map(|name| program(name)).collect();
+    match in_go(&stage, "tests/attach/random.go") {
+        Some(path) => kinds.push(path),
+        None => println!("no Go compiler (go) is installed: C alone"),
+    }
     let mut sums = [0, 0, 0];
-    for program in 0..count(8, 1000) as u64 {
-        let name = names[usize::try_from(program).unwrap_or(0) % names.len()];
-        let all = one(name, seed.wrapping_add(program));
+    for number in 0..count(10, 1000) as u64 {
+        let path = &kinds[usize::try_from(number).unwrap_or(0) % kinds.len()];
+        let all = one(path, seed.wrapping_add(number));
         sums = std::array::from_fn(|k| sums[k] + all[k]);
     }
     let [late, alone, disturbed] = sums;

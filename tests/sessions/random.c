@@ -1,11 +1,13 @@
-/* random DIRECTORY SEED: a program that SEED has made up: threads that do what they drew, again and
- * again, and check every answer and every time limit.
+/* random DIRECTORY SEED [anew]: a program that SEED has made up: threads that do what they drew,
+ * again and again, and check every answer and every time limit.
  *
  * Says "ready", and at the end of its input "rounds N wrong M late L disturbed D": L waits took
  * more than 10 ms longer than their limit, which a busy machine does as well; D said EINTR without
- * a handler. Each wrong answer goes to stderr.
+ * a handler. Each wrong answer goes to stderr, and each wait that took two seconds longer, unless
+ * limits may begin anew (docs/LIMITS.md).
  */
 #define _GNU_SOURCE
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -23,9 +25,15 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
+#ifdef __GLIBC__
+#include <ucontext.h>
+#endif
 #include <unistd.h>
 
-enum { MOST_THREADS = 6, PAGE = 4096, DEPTH = 16384, LATE_MS = 10, SENT = 50 };
+enum {
+	MOST_THREADS = 6, PAGE = 4096, DEPTH = 16384, LATE_MS = 10, TOO_LATE_MS = 2000, SENT = 50,
+	COROUTINES = 3, COROUTINE_STACK = 8192, GUARD = 4096,
+};
 
 static atomic_long rounds, wrong, late, disturbed;
 static atomic_int is_over;
@@ -33,7 +41,7 @@ static const char *directory;
 static pthread_t threads[MOST_THREADS];
 /* Whether they make processes, or send each other signals: not both. An ignored signal (SIGCHLD)
  * may end another thread's wait while both are traced (docs/LIMITS.md). */
-static int thread_count, has_children;
+static int thread_count, has_children, limits_begin_anew;
 
 /* What a thread has of its own. */
 struct own {
@@ -85,6 +93,8 @@ static void ended(int line, const char *what, int64_t begin, long ms, int was_in
 		atomic_fetch_add(&disturbed, 1);
 	if (took > (ms + LATE_MS) * 1000000LL)
 		atomic_fetch_add(&late, 1);
+	if (took > (ms + TOO_LATE_MS) * 1000000LL && !limits_begin_anew)
+		is_wrong(line, what);
 }
 
 /* X waits for MS: then it returns R, with errno E where that is -1. */
@@ -121,7 +131,7 @@ static void do_syncs(struct own *o)
 
 static void do_waits(struct own *o)
 {
-	long ms = 1 + (long)draw(o, 40);
+	long ms = draw(o, 4) ? 1 + (long)draw(o, 40) : 100 + (long)draw(o, 400);
 	struct timespec limit = of_ms(ms), left = limit;
 	struct epoll_event event;
 	sigset_t none, one;
@@ -211,6 +221,74 @@ static __attribute__((noinline)) void do_deep(struct own *o)
 		}
 }
 
+/* A library comes and goes: the dynamic linker's calls, and other code for a moment. */
+extern void *dlopen(const char *, int) __attribute__((weak));
+
+static void do_library(struct own *o)
+{
+	void *library;
+
+	if (!dlopen || draw(o, 8))
+		return;
+	library = dlopen("libnss_files.so.2", RTLD_NOW | RTLD_LOCAL);
+	GOOD(!library || dlclose(library) == 0);
+}
+
+#ifdef __GLIBC__
+/* Requests and waits on stacks that are hardly larger than a signal's, side by side, with what is
+ * somebody else's in between. */
+struct coroutines {
+	unsigned char memory[COROUTINES][GUARD + COROUTINE_STACK];
+	ucontext_t of[COROUTINES], caller;
+	struct own *own;
+};
+static __thread struct coroutines *coroutines;
+
+static void in_coroutine(int k)
+{
+	struct coroutines *c = coroutines;
+	struct own *o = c->own;
+	struct epoll_event event;
+
+	GOOD(fsync(o->fd) == 0);
+	swapcontext(&c->of[k], k + 1 < COROUTINES ? &c->of[k + 1] : &c->caller);
+	GOOD(epoll_wait(o->events, &event, 1, 1) == 0 || (errno == EINTR && taken));
+	GOOD(msync(o->memory, PAGE, MS_SYNC) == 0);
+	swapcontext(&c->of[k], k + 1 < COROUTINES ? &c->of[k + 1] : &c->caller);
+}
+
+/* Signals are blocked: their handlers would need more than there is. */
+static void do_coroutines(struct own *o)
+{
+	struct coroutines *c = coroutines ? coroutines : malloc(sizeof *c);
+	sigset_t all, before;
+
+	coroutines = c;
+	c->own = o;
+	memset(c->memory, 0xa5, sizeof c->memory);
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	for (int k = 0; k < COROUTINES; k++) {
+		getcontext(&c->of[k]);
+		c->of[k].uc_stack.ss_sp = c->memory[k] + GUARD;
+		c->of[k].uc_stack.ss_size = COROUTINE_STACK;
+		c->of[k].uc_link = NULL;
+		makecontext(&c->of[k], (void (*)(void))in_coroutine, 1, k);
+	}
+	swapcontext(&c->caller, &c->of[0]);
+	swapcontext(&c->caller, &c->of[0]);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	for (int k = 0; k < COROUTINES; k++)
+		for (int at = 0; at < GUARD; at++)
+			if (c->memory[k][at] != 0xa5) {
+				is_wrong(__LINE__, "below a coroutine's stack");
+				return;
+			}
+}
+#else
+static void do_coroutines(struct own *o) { (void)o; }
+#endif
+
 static void do_signal(struct own *o)
 {
 	int to = (int)draw(o, (uint64_t)thread_count);
@@ -231,10 +309,10 @@ static void *live(void *of)
 {
 	struct own *o = of;
 	/* What it does more often than others, which is its nature. */
-	uint64_t likes = draw(o, 7);
+	uint64_t likes = draw(o, 9);
 
 	while (!atomic_load(&is_over)) {
-		uint64_t what = draw(o, 3) ? draw(o, 7) : likes;
+		uint64_t what = draw(o, 3) ? draw(o, 9) : likes;
 
 		switch (what) {
 		case 0: do_syncs(o); break;
@@ -243,6 +321,8 @@ static void *live(void *of)
 		case 3: do_numbers(o); break;
 		case 4: has_children ? do_processes(o) : do_signal(o); break;
 		case 5: do_memory(o); break;
+		case 6: do_library(o); break;
+		case 7: do_coroutines(o); break;
 		default: do_deep(o);
 		}
 		atomic_fetch_add(&rounds, 1);
@@ -273,9 +353,10 @@ int main(int count, char **words)
 	char byte;
 	long r;
 
-	if (count != 3)
+	if (count < 3)
 		return 2;
 	directory = words[1];
+	limits_begin_anew = count > 3;
 	uint64_t seed = strtoull(words[2], NULL, 10);
 	thread_count = 1 + (int)(seed % MOST_THREADS);
 	has_children = (int)(seed / MOST_THREADS % 2);

@@ -41,6 +41,23 @@ fn a_thread_is_no_process() {
 }
 
 #[test]
+fn a_process_that_can_have_no_helper_is_refused_and_goes_on() {
+    const NAME: &str = "a_process_that_can_have_no_helper_is_refused_and_goes_on";
+    if !as_root(NAME) {
+        return;
+    }
+    let (stage, others) = (Stage::new("roots"), Stage::for_nobody("no-helper"));
+    let mut command = clean(AS_NOBODY[0]);
+    command.args(&AS_NOBODY[1..]).args(["prlimit", "--nproc=1"]);
+    command.arg(program("demand")).arg(others.work());
+    let mut victim = started(&others, command);
+    refused(&stage, &number(victim.pid()), "it can have no helper");
+    assert_eq!(victim.sync("file"), 0);
+    assert_eq!(changed_code(victim.pid()), Vec::<String>::new());
+    victim.end();
+}
+
+#[test]
 fn a_process_that_is_traced_is_refused_until_the_tracer_has_gone() {
     let stage = Stage::new("traced");
     let mut victim = demand(&stage);

@@ -65,6 +65,13 @@ impl Sent {
         self
     }
 
+    /// Whether the thread could have no helper, or that one no socket.
+    fn has_no_helper(&self, memory: &Memory) -> bool {
+        let state = memory.bytes(self.at + Errand::STATE, 4);
+        let state = state.ok().and_then(|state| state.try_into().ok());
+        state.is_some_and(|state| i32::from_le_bytes(state) < 0)
+    }
+
     /// Whether it has not blocked all signals yet, SIGSTOP aside, which nobody can.
     fn takes_signals(&self, thread: &Thread) -> bool {
         const ALL: u64 = !(1 << 8 | 1 << 18);
@@ -203,6 +210,8 @@ impl Tracer {
             let runs = state(self.pid, tid) == 'R';
             self.errands = match done {
                 Ok(_) => Errands::Leaving(sent),
+                // It has answered by itself, and comes back.
+                Err(_) if sent.has_no_helper(memory) => Errands::Leaving(sent),
                 Err(_) if self.stays(&sent) => Errands::None,
                 // Without an answer it comes back when it likes.
                 Err(_) => Errands::Lost,

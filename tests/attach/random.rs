@@ -77,6 +77,9 @@ fn soak_programs_that_a_seed_has_made_up_notice_nothing() {
         let path = &kinds[usize::try_from(number).unwrap_or(0) % kinds.len()];
         let all = one(path, seed.wrapping_add(number));
         sums = std::array::from_fn(|k| sums[k] + all[k]);
+        if number % 50 == 49 {
+            println!("{} programs, seed {seed}: {sums:?}", number + 1);
+        }
     }
     let [late, alone, disturbed] = sums;
     println!("seed {seed}: {late} waits were late, {alone} alone; {disturbed} disturbed");

@@ -108,7 +108,6 @@ fn compile_gate(dir: &Path, class: &[&str], image: &Path) -> bool {
         ])
         .args([
             "-Wl,--entry=sl_gate,--undefined=sl_there,--undefined=sl_boot",
-            "-Wl,--undefined=sl_wait_states",
             "-Wl,--orphan-handling=error",
         ])
         .arg(format!("-Wl,--defsym=sl_version={}", layout_version(dir)))

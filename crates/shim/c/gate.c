@@ -23,8 +23,6 @@
 
 #ifdef SL_GATE
 
-__attribute__((used)) uint8_t sl_wait_states[SL_WAITS];
-
 #ifdef __x86_64__
 /* What is done about a call: nothing, so that it goes back at once, which is the rest of those that
  * some sites make (syscall(3), musl's cancellation points); it is looked at, or only while some

@@ -42,9 +42,6 @@ struct sl_gate_head {
 	uint32_t arrival;        /* struct sl_arrival, filled by the tracer */
 	uint32_t gate_uring;     /* the gate in front of a function of liburing's */
 	uint32_t marks;          /* struct sl_marks */
-	uint32_t waits_at, waits_len; /* struct sl_wait, filled by the tracer */
-	uint32_t wait_states;         /* a byte for each: SL_WAIT_* */
-	uint32_t reserved;
 };
 
 /* What O_SYNC that was taken off has left in a process, for good. */
@@ -71,21 +68,6 @@ struct sl_place {
 	uint64_t entry; /* address of the `syscall` instruction, or of the function */
 };
 
-/* A wait that a tracer has disturbed, and that is to end when it would have ended: the call is made
- * here, with what is left of its limit. Then the limit's register is as it was, the state is
- * SL_WAIT_OVER, and the thread goes on behind its own instruction. */
-struct sl_wait {
-	uint8_t code[40];
-	uint64_t until;   /* monotonic clock, ns */
-	uint64_t left[2]; /* as the call takes it */
-	uint64_t of_ring[3], reserved[5]; /* struct io_uring_getevents_arg, which leads there */
-};
-
-#define SL_WAITS      256
-#define SL_WAIT_FRESH 0u /* nobody was ever there */
-#define SL_WAIT_TAKEN 1u
-#define SL_WAIT_OVER  2u /* somebody may be at the last two instructions */
-
 /* What a thread of the process is sent to do. It lies on that thread's own stack, below the red
  * zone, which may be a small one; the tracer writes all of it, but for what is marked. */
 struct sl_errand {
@@ -111,7 +93,6 @@ struct sl_errand {
 #pragma GCC diagnostic pop
 
 SL_STATIC_ASSERT(sizeof(struct sl_place) == 32, "sl_place");
-SL_STATIC_ASSERT(sizeof(struct sl_gate_head) == 80, "sl_gate_head");
-SL_STATIC_ASSERT(sizeof(struct sl_wait) * SL_WAITS == 32768, "gate.ld");
+SL_STATIC_ASSERT(sizeof(struct sl_gate_head) == 64, "sl_gate_head");
 
 #endif

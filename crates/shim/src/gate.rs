@@ -37,12 +37,6 @@ pub struct Head {
     pub gate_uring: u32,
     /// Where the process notes what `O_SYNC` that was taken off has left in it: [`Marks`].
     pub marks: u32,
-    /// Where disturbed waits go on: [`Wait`].
-    pub waits_at: u32,
-    /// Bytes of all of them.
-    pub waits_len: u32,
-    /// A byte for each: [`Wait::FRESH`] and so on.
-    pub wait_states: u32,
 }
 
 /// `struct sl_marks`.
@@ -80,7 +74,7 @@ const MAGIC: u64 = 0x6574_6167_7461_6c73;
 
 impl Head {
     /// Bytes of the head.
-    pub const SIZE: usize = 80;
+    pub const SIZE: usize = 64;
 
     /// Reads the head of an image; `None` where it is none, or one of another version.
     #[must_use]
@@ -104,9 +98,6 @@ impl Head {
             arrival: word(11)?,
             gate_uring: word(12)?,
             marks: word(13)?,
-            waits_at: word(14)?,
-            waits_len: word(15)?,
-            wait_states: word(16)?,
         };
         (magic == MAGIC && word(0)? == VERSION).then_some(head)
     }
@@ -115,12 +106,6 @@ impl Head {
     #[must_use]
     pub fn places(&self) -> usize {
         self.places_len as usize / Place::SIZE
-    }
-
-    /// How many waits there is room for.
-    #[must_use]
-    pub fn waits(&self) -> usize {
-        self.waits_len as usize / Wait::SIZE
     }
 
     /// The boot code of `image`, whose head this is.
@@ -220,71 +205,6 @@ impl Place {
     }
 }
 
-/// `struct sl_wait`: a call that is made in the library instead of where the program makes it,
-/// since its time limit is another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wait {
-    /// The register of the limit, by its number in instructions.
-    pub register: u8,
-    /// What it is to hold behind the call.
-    pub held: u64,
-    /// Where the thread goes on behind the call.
-    pub back: u64,
-}
-
-impl Wait {
-    /// Bytes of one.
-    pub const SIZE: usize = 128;
-    /// Nobody was ever there.
-    pub const FRESH: u8 = 0;
-    /// Somebody waits there, or did not come back.
-    pub const TAKEN: u8 = 1;
-    /// Nobody waits there any more, but one may be at its last instructions.
-    pub const OVER: u8 = 2;
-    /// Where it notes when the wait is to end.
-    pub const UNTIL: u64 = 40;
-    /// Where a limit is that lies in memory.
-    pub const LEFT: u64 = 48;
-    /// Where a ring's argument is that leads to it.
-    pub const OF_RING: u64 = 64;
-
-    /// The code, of 64-bit programs or of others, as it lies at `at`, where the byte of its state
-    /// is at `state`; `None` where something is out of reach.
-    #[must_use]
-    pub fn code(&self, is_64: bool, at: u64, state: u64) -> Option<[u8; 40]> {
-        let mut b = Vec::with_capacity(40);
-        let low = self.register & 7;
-        if is_64 {
-            // syscall; mov $held, register; movb $OVER, state(%rip); mov $back, %rcx; jmp *%rcx:
-            // behind a system call rcx is where it was made.
-            b.extend([0x0f, 0x05]);
-            b.extend([if self.register < 8 { 0x48 } else { 0x49 }, 0xb8 | low]);
-            b.extend(self.held.to_le_bytes());
-            let by = i32::try_from(state.wrapping_sub(at + 19).cast_signed()).ok()?;
-            b.extend([0xc6, 0x05]);
-            b.extend(by.to_le_bytes());
-            b.push(Wait::OVER);
-            b.extend([0x48, 0xb9]);
-            b.extend(self.back.to_le_bytes());
-            b.extend([0xff, 0xe1]);
-        } else {
-            // int $0x80; mov $held, register; movb $OVER, state; jmp back: addresses end where
-            // they begin, so that goes everywhere.
-            b.extend([0xcd, 0x80]);
-            b.push(0xb8 | low);
-            b.extend(u32::try_from(self.held).ok()?.to_le_bytes());
-            b.extend([0xc6, 0x05]);
-            b.extend(u32::try_from(state).ok()?.to_le_bytes());
-            b.push(Wait::OVER);
-            let behind = at + b.len() as u64 + 5;
-            b.push(0xe9);
-            b.extend(&self.back.wrapping_sub(behind).to_le_bytes()[..4]);
-        }
-        b.resize(40, 0xcc);
-        b.try_into().ok()
-    }
-}
-
 /// `call` with an offset of 32 bits.
 const CALL: u8 = 0xe8;
 
@@ -366,9 +286,6 @@ impl Errand {
     /// socket that the tracer takes.
     pub const HELPER: u64 = 4;
 
-    /// Where its general registers are.
-    pub const GENERAL: u64 = 104;
-
     /// What is answered where the thread may not read the processor's counter.
     pub const NO_CLOCK: i64 = -2001;
 
@@ -433,13 +350,6 @@ mod tests {
         for offset in [head.arrival, head.marks] {
             assert!((head.data_at..head.whole).contains(&offset), "{head:?}");
         }
-        assert_eq!(head.waits(), 256);
-        assert!(
-            head.places_at + head.places_len <= head.waits_at,
-            "{head:?}"
-        );
-        assert!(head.waits_at + head.waits_len <= head.data_at, "{head:?}");
-        assert!(head.data_at <= head.wait_states, "{head:?}");
         for at in [head.places_at, head.data_at, head.whole] {
             assert_eq!(at % 4096, 0, "{head:?}");
         }
@@ -504,41 +414,6 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_goes_on_where_its_call_was_made() {
-        let wait = Wait {
-            register: 10,
-            held: 0x1122,
-            back: 0x7f00_0000_1002,
-        };
-        let (at, state) = (0x7f00_1000_0000, 0x7f00_1000_8001u64);
-        let code = wait.code(true, at, state).expect("near");
-        assert_eq!(code[..4], [0x0f, 0x05, 0x49, 0xba]);
-        assert_eq!(code[4..12], 0x1122u64.to_le_bytes());
-        let by = i32::from_le_bytes(code[14..18].try_into().expect("four"));
-        assert_eq!((at + 19).wrapping_add_signed(by.into()), state);
-        assert_eq!(
-            (code[18], code[19..21].to_vec()),
-            (Wait::OVER, vec![0x48, 0xb9])
-        );
-        assert_eq!(code[21..29], wait.back.to_le_bytes());
-        assert_eq!(wait.code(true, at, state + (1 << 32)), None);
-        let small = Wait {
-            register: 6,
-            held: 77,
-            back: 0xf7f0_1002,
-        };
-        let at = 0xf7e0_0000;
-        let code = small.code(false, at, 0xf7e0_8000).expect("near");
-        assert_eq!(code[..7], [0xcd, 0x80, 0xbe, 77, 0, 0, 0]);
-        assert_eq!(target(&code[14..], at + 14), Some(small.back));
-        // From the begin of all addresses to their end.
-        let code = small.code(false, 0x0900_0000, 0x0900_8000).expect("near");
-        let by = u32::from_le_bytes(code[15..19].try_into().expect("four"));
-        assert_eq!(0x0900_0013u32.wrapping_add(by), 0xf7f0_1002);
-        assert_eq!(small.code(false, at, 1 << 33), None);
-    }
-
-    #[test]
     fn an_errand_is_as_long_as_it_says() {
         let head = Head::read(&[]).unwrap_or(Head {
             places_at: 0,
@@ -554,9 +429,6 @@ mod tests {
             arrival: 0,
             gate_uring: 0,
             marks: 0,
-            waits_at: 0,
-            waits_len: 0,
-            wait_states: 0,
         });
         let long = Errand {
             exe: vec![b'x'; EXE_MAX],

@@ -2,23 +2,6 @@
 
 use std::io;
 
-/// How long a call may wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Limit {
-    /// Milliseconds.
-    Milliseconds(u32),
-    /// What lies at this address: seconds and nanoseconds, of so many bytes each.
-    At(u64, usize),
-    /// What `struct io_uring_getevents_arg` says, which lies at this address.
-    OfRing(u64),
-}
-
-/// No.
-#[must_use]
-pub fn may_have_limit(_call: u64, _is_64: bool) -> bool {
-    false
-}
-
 /// Registers.
 #[derive(Clone, Debug, Default)]
 pub struct Registers(());
@@ -93,30 +76,6 @@ impl Registers {
     #[must_use]
     pub fn undisturbed(&self) -> Option<Registers> {
         None
-    }
-
-    /// None.
-    #[must_use]
-    pub fn limit(&self) -> Option<Limit> {
-        None
-    }
-
-    /// Itself.
-    #[must_use]
-    pub fn with_limit(&self, _limit: Limit) -> Registers {
-        self.clone()
-    }
-
-    /// None.
-    #[must_use]
-    pub fn limit_register(&self) -> Option<(u8, u64)> {
-        None
-    }
-
-    /// Itself.
-    #[must_use]
-    pub fn in_call_at(&self, _entry: u64) -> Registers {
-        self.clone()
     }
 
     /// None.

@@ -140,8 +140,7 @@ pub(super) fn boot_left(pid: u32, found: &Survey, memory: &Memory) -> Option<Cha
     let is_there = memory.bytes(at, before.len()).ok()? == before;
     let after = is_there.then(|| found.in_file(pid, at, before.len()))?;
     let image = { found.library.as_ref() }.map(|library| library.image);
-    // Behind that only calls are made that were begun elsewhere.
-    let (from, to) = image.map_or((0, 0), |at| (at, at + u64::from(head.places_at)));
+    let (from, to) = image.map_or((0, 0), |at| (at, at + u64::from(head.whole)));
     let what = What::Boot(from, to);
     Some(Change {
         what,

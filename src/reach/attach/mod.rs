@@ -328,7 +328,6 @@ fn put_in(
     plan.far += unseen;
     plan.alone = alone;
     let mut tracer = Tracer::new(pid, plan.found.class);
-    plan.found.library.iter().for_each(|l| tracer.know(l));
     tracer.hold()?;
     // From here on its number is nobody else's.
     if !target::executes(pid, program) {
@@ -492,7 +491,7 @@ fn bring(
         }
     };
     let also = found.slack(memory, head.boot_code(bytes));
-    tracer.run(memory, (boot, also), &library, errand, fds, room)?;
+    tracer.run(memory, (boot, also), &head, errand, fds, room)?;
     Ok(library)
 }
 
@@ -521,7 +520,6 @@ fn take_out(pid: u32, whose: Whose, known: &Known) -> Result<Told, Failure> {
         }
     }
     let mut tracer = Tracer::new(pid, found.class);
-    found.library.iter().for_each(|l| tracer.know(l));
     let mut begun = None;
     let mut marked = 0;
     if let Some(library) = found.library.as_ref().filter(|l| may_be_marked(l, &memory)) {

@@ -1,7 +1,6 @@
 //! Which bytes of a process's code lead to the gate, or could.
 
 use super::{Library, MOST_CODE};
-use object::read::ReadCache;
 use object::{Object, ObjectSegment, ObjectSymbol};
 use synclater_model::reach::maps::Mapping;
 use synclater_model::reach::{sites, uring};
@@ -313,40 +312,23 @@ fn function(pid: u32, m: &Mapping, name: &str) -> Option<usize> {
     usize::try_from(offset.checked_sub(m.offset)?).ok()
 }
 
-/// Whether what is mapped names a function, or may do so unseen: `None` where that cannot be told.
-/// What is Go's calls no libc.
-pub fn names(pid: u32, m: &Mapping, function: &str) -> Option<bool> {
-    let bytes = ReadCache::new(mapped(pid, m)?);
-    let file = object::File::parse(&bytes).ok()?;
-    let mut symbols = file.dynamic_symbols().chain(file.symbols()).peekable();
-    if symbols.peek().is_none() {
-        let is_go = file.section_by_name(".gopclntab").is_some();
-        return is_go.then_some(false);
-    }
-    Some(symbols.any(|s| s.name() == Ok(function)))
-}
-
 /// What is mapped, as a whole; `None` where something else has taken its name.
 fn mapped_file(pid: u32, m: &Mapping) -> Option<Vec<u8>> {
-    read_bounded(&mapped(pid, m)?)
-}
-
-fn mapped(pid: u32, m: &Mapping) -> Option<std::fs::File> {
     let (start, end) = (m.range.start, m.range.end);
-    let itself = std::fs::File::open(format!("/proc/{pid}/map_files/{start:x}-{end:x}"));
-    itself.ok().or_else(|| {
+    let itself = read_bounded(format!("/proc/{pid}/map_files/{start:x}-{end:x}"));
+    itself.or_else(|| {
         use std::os::unix::fs::MetadataExt;
         // Only with CAP_CHECKPOINT_RESTORE.
         let path = format!("/proc/{pid}/root{}", m.name);
-        let file = std::fs::File::open(path).ok()?;
-        let same = file.metadata().is_ok_and(|meta| meta.ino() == m.inode);
-        same.then_some(file)
+        let same = std::fs::metadata(&path).is_ok_and(|meta| meta.ino() == m.inode);
+        same.then(|| read_bounded(path)).flatten()
     })
 }
 
 /// A file, where it is no longer than what is searched of a program.
-fn read_bounded(file: &std::fs::File) -> Option<Vec<u8>> {
+fn read_bounded(path: String) -> Option<Vec<u8>> {
     use std::io::Read;
+    let file = std::fs::File::open(path).ok()?;
     let length = file.metadata().ok()?.len();
     let mut bytes = Vec::new();
     (length <= MOST_CODE).then_some(())?;

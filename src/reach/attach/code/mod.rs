@@ -165,17 +165,6 @@ pub fn survey_at_start(
     })
 }
 
-/// Whether a program may cancel its threads (pthread_cancel(3)): who is cancelled in a call finds
-/// what it has to do by the address where it made that.
-#[must_use]
-pub fn may_cancel(pid: u32) -> bool {
-    let all = mappings(pid).unwrap_or_default();
-    let of_program = |m: &&Mapping| is_code(m) && !is_named(m, &LIBC);
-    let mut seen = std::collections::BTreeSet::new();
-    let mut files = { all.iter().filter(of_program) }.filter(|m| seen.insert(m.inode));
-    all.is_empty() || files.any(|m| find::names(pid, m, "pthread_cancel").unwrap_or(true))
-}
-
 fn mappings(pid: u32) -> Result<Vec<Mapping>, Refusal> {
     let text = process::text(format!("/proc/{pid}/maps"));
     Ok(maps::read(&text.map_err(|e| unreadable(&e))?))
@@ -252,15 +241,11 @@ fn is_named(m: &Mapping, files: &[&str]) -> bool {
     may_change(m) && files.iter().any(|file| name.starts_with(file))
 }
 
-/// How the names of libc's own files begin.
-const LIBC: [&str; 4] = ["libc.", "libc-", "libpthread", "ld-"];
-
 /// Where system calls are: in libc's own files, and in the program where it is static or Go's.
 fn code_with_calls(pid: u32, mappings: &[Mapping]) -> Vec<(&Mapping, Kind)> {
+    const FILES: [&str; 5] = ["libc.", "libc-", "libpthread", "libaio", "ld-"];
     let exe = target::exe_of(pid);
-    let libc = mappings
-        .iter()
-        .filter(|m| is_named(m, &LIBC) || is_named(m, &["libaio"]));
+    let libc = mappings.iter().filter(|m| is_named(m, &FILES));
     let mut all: Vec<(&Mapping, Kind)> = libc.map(|m| (m, Kind::Libc)).collect();
     let kind = if all.is_empty() {
         Kind::Whole

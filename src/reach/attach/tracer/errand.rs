@@ -1,10 +1,9 @@
 //! Sending one thread of a process on an errand, and having it come back as if it had not been
 //! away.
 
-use super::super::code::{Class, Library, Stack};
+use super::super::code::{Class, Stack};
 use super::super::sandbox;
 use super::super::target::{self, Refusal};
-use super::waits::{Wait, Waits};
 use super::{as_it_may_go_on, gone, state, Failure, Tracer, NAP};
 use rustix::io::Errno;
 use std::io;
@@ -37,8 +36,6 @@ pub(super) struct Sent {
     back: u64,
     /// The signals that it had blocked.
     mask: u64,
-    /// The wait that it was taken out of, where the end of that is known.
-    wait: Option<Wait>,
 }
 
 impl Sent {
@@ -47,22 +44,6 @@ impl Sent {
         let memory = Memory::open(self.tid);
         let state = memory.and_then(|memory| memory.bytes(self.at + Errand::STATE, 4));
         state.is_ok_and(|state| state == [0; 4])
-    }
-
-    /// Has it go on with what is left of the time limit of its wait, where that is known.
-    fn with_what_is_left(mut self, waits: &Waits, memory: &Memory) -> Sent {
-        let changed = { self.wait }.and_then(|w| waits.with_what_is_left(&self.registers, w));
-        let Some(registers) = changed else {
-            return self;
-        };
-        let (general, _, back) = registers.to_come_back();
-        let general: Vec<u8> = general.iter().flat_map(|v| v.to_le_bytes()).collect();
-        // In this order: we may be killed in between, and the limit is the whole one then.
-        let written = memory.write(self.at + Errand::BACK, &back.to_le_bytes());
-        if written.is_ok() && memory.write(self.at + Errand::GENERAL, &general).is_ok() {
-            (self.registers, self.back) = (registers, back);
-        }
-        self
     }
 
     /// Whether the thread could have no helper, or that one no socket.
@@ -173,12 +154,12 @@ impl Tracer {
         &mut self,
         memory: &Memory,
         (boot, also): (u64, Option<u64>),
-        library: &Library,
+        head: &Head,
         errand: &Errand,
         fds: [std::os::fd::BorrowedFd<'_>; 3],
         has_room: impl Fn(&Stack) -> bool,
     ) -> Result<(), Failure> {
-        let (class, head) = (self.class, &library.head);
+        let class = self.class;
         let (pid, keeps, filters) = (self.pid, self.keeps, self.filters.clone());
         let has_known_filters = |thread: &Thread| {
             let known = filters.get(&thread.tid()).copied().unwrap_or(0);
@@ -200,7 +181,7 @@ impl Tracer {
         let lost = |e: io::Error| Failure::Busy(format!("thread {tid} could not be sent: {e}"));
         self.is_stopped = matches!(self.stop_of(tid), Some(Stop::Group(_)));
         sandbox::check_dispatch(&self.threads[&tid])?;
-        let (sent, at) = send(&self.threads[&tid], &self.waits, memory, boot, head, errand)
+        let (sent, at) = send(&self.threads[&tid], memory, boot, head, errand)
             .map_err(lost)?
             .ok_or_else(|| Failure::Busy("a thread has no stack".into()))?;
         self.errands = Errands::On(sent);
@@ -221,9 +202,6 @@ impl Tracer {
             }
         }
         let (result, peer) = done?;
-        if result == 0 {
-            self.know(library);
-        }
         self.let_come_back(tid, &peer, memory, at);
         match i32::try_from(-result) {
             Ok(0) => Ok(()),
@@ -278,7 +256,7 @@ impl Tracer {
             // Where a handler ran before it began, it comes back with EINTR: that is all there is.
             let back = memory.bytes(at + Errand::BACK, 8);
             self.errands = if back.is_ok_and(|back| is_back(back, &sent)) {
-                Errands::Leaving(sent.with_what_is_left(&self.waits, memory))
+                Errands::Leaving(sent)
             } else {
                 Errands::Ended(sent)
             };
@@ -413,14 +391,12 @@ fn frozen(tid: u32) -> Refusal {
 /// on. Returns where the errand lies, too; `None` where there is no stack.
 fn send(
     thread: &Thread,
-    waits: &Waits,
     memory: &Memory,
     boot: u64,
     head: &Head,
     errand: &Errand,
 ) -> io::Result<Option<(Sent, u64)>> {
     let registers = thread.registers()?;
-    let wait = waits.of(thread.tid(), &registers);
     let registers = as_it_may_go_on(thread, &registers, false).unwrap_or(registers);
     const RED_ZONE: u64 = 128;
     let Some(at) = (registers.sp()).checked_sub(RED_ZONE + Errand::SIZE as u64) else {
@@ -444,7 +420,6 @@ fn send(
         at,
         back,
         mask,
-        wait,
     };
     Ok(Some((sent, at)))
 }

@@ -5,9 +5,8 @@
 //! this ends soon after: the kernel then lets go of what still runs.
 
 mod errand;
-mod waits;
 
-use super::code::{Class, Library};
+use super::code::Class;
 use super::sandbox;
 use super::target::{self, Refusal};
 use errand::Errands;
@@ -19,7 +18,6 @@ use synclater_sys::process;
 use synclater_sys::ptrace::{Stop, Thread};
 use synclater_sys::registers::Registers;
 use synclater_sys::threads;
-use waits::Waits;
 
 /// How long all threads may take to stop: they are stopped meanwhile, one after the other. While
 /// the machine itself stands still does not count: so often at least is looked.
@@ -47,7 +45,6 @@ pub struct Tracer {
     class: Class,
     /// The thread that is on an errand, and whether its process is stopped (SIGSTOP) meanwhile.
     errands: Errands,
-    waits: Waits,
     is_stopped: bool,
     /// Whether it goes on tracing those that it lets go of.
     keeps: bool,
@@ -158,7 +155,6 @@ impl Tracer {
             pid,
             class,
             errands: Errands::None,
-            waits: Waits::new(pid, class),
             is_stopped: false,
             keeps: false,
             filters: BTreeMap::new(),
@@ -175,11 +171,6 @@ impl Tracer {
         tracer.keeps = true;
         tracer.threads.insert(thread.tid(), thread);
         tracer
-    }
-
-    /// The process has this library, where disturbed waits can go on.
-    pub fn know(&mut self, library: &Library) {
-        self.waits.know(library);
     }
 
     /// Whether its process has not made a step of its own yet.
@@ -222,7 +213,6 @@ impl Tracer {
     /// Traces a thread, and has it stop soon. Nothing where it is gone.
     fn take(&mut self, tid: u32) -> Result<(), Failure> {
         self.trace(tid)?;
-        self.waits.note(tid);
         self.threads.get(&tid).map(Thread::interrupt);
         Ok(())
     }
@@ -339,10 +329,6 @@ impl Tracer {
     pub fn stop_all(&mut self) -> Result<Instant, Failure> {
         // What can be done while everything runs.
         self.trace_all()?;
-        let is_due = |t: &&Thread| t.stop().is_none() && !t.is_asked();
-        for thread in self.threads.values().filter(is_due) {
-            self.waits.note(thread.tid());
-        }
         let begun = Instant::now();
         let running = self.threads.values().filter(|t| t.stop().is_none());
         running.for_each(Thread::interrupt);
@@ -390,10 +376,6 @@ impl Tracer {
         }
         self.standing()
             .for_each(|thread| self.errands.ready(thread));
-        let ip = |thread: &Thread| thread.registers().map_or(0, |r| r.ip());
-        let ips: Vec<u64> = self.standing().map(ip).collect();
-        self.waits
-            .find_rooms(self.all_stand().then(|| ips.into_iter()));
         Ok(begun)
     }
 
@@ -401,7 +383,7 @@ impl Tracer {
     pub fn release(&mut self) {
         if self.keeps {
             for thread in self.threads.values_mut().filter(|t| t.stop().is_some()) {
-                prepare(thread, &self.errands, &self.waits);
+                prepare(thread, &self.errands);
                 thread.resume();
             }
             return;
@@ -426,7 +408,7 @@ impl Tracer {
     }
 
     fn prepare(&self, thread: &Thread) -> bool {
-        prepare(thread, &self.errands, &self.waits)
+        prepare(thread, &self.errands)
     }
 
     /// Lets go of threads that are on their way to a stop, when they are there: without us whatever
@@ -465,7 +447,7 @@ impl Tracer {
                 }
                 Some(Stop::Interrupted | Stop::Signal(_)) => {
                     // A signal that is ignored would not have disturbed it.
-                    prepare(thread, &self.errands, &self.waits);
+                    prepare(thread, &self.errands);
                     thread.go();
                 }
                 Some(Stop::Group(_)) => thread.resume(),
@@ -525,12 +507,7 @@ impl Tracer {
     /// Has a thread stop soon, and traces it if it is not traced yet.
     fn ask(&mut self, tid: u32) -> Result<(), Failure> {
         match self.threads.get(&tid) {
-            Some(thread) => {
-                if thread.stop().is_none() && !thread.is_asked() {
-                    self.waits.note(tid);
-                }
-                thread.interrupt();
-            }
+            Some(thread) => thread.interrupt(),
             None => self.take(tid)?,
         }
         Ok(())
@@ -567,12 +544,9 @@ impl Drop for Tracer {
 
 /// Has a thread that stands still go on later as if it had not been disturbed.
 /// Returns whether its wait had ended because of us.
-fn prepare(thread: &Thread, errands: &Errands, waits: &Waits) -> bool {
+fn prepare(thread: &Thread, errands: &Errands) -> bool {
     errands.ready(thread);
-    undisturb_with(thread, false, |before, again| {
-        let wait = waits.of(thread.tid(), before)?;
-        waits.with_what_is_left(again, wait)
-    })
+    undisturb(thread, false)
 }
 
 /// Has a call that says EINTR because we interrupted it be made again; and one that the kernel
@@ -580,24 +554,12 @@ fn prepare(thread: &Thread, errands: &Errands, waits: &Waits) -> bool {
 /// whether it may, `by_kernel` tells what is done: one that is begun anew takes longer, each time.
 /// Returns whether there was one.
 pub fn undisturb(thread: &Thread, by_kernel: bool) -> bool {
-    undisturb_with(thread, by_kernel, |_, _| None)
-}
-
-/// The same; `with_limit` tells of its registers before and then how it goes on with what is left
-/// of its time limit, where that is known.
-fn undisturb_with(
-    thread: &Thread,
-    by_kernel: bool,
-    with_limit: impl FnOnce(&Registers, &Registers) -> Option<Registers>,
-) -> bool {
     let Ok(registers) = thread.registers() else {
         return false;
     };
     let changed = match as_it_may_go_on(thread, &registers, by_kernel) {
         Some(anew) => Some(anew),
-        None => registers
-            .undisturbed()
-            .map(|again| with_limit(&registers, &again).unwrap_or(again)),
+        None => registers.undisturbed(),
     };
     changed.is_some_and(|registers| thread.send(&registers).is_ok())
 }

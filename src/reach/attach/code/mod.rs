@@ -116,22 +116,27 @@ pub struct Survey {
 /// # Errors
 /// Where its memory cannot be read: it has ended, or executed another program.
 pub fn survey(pid: u32, class: Class, memory: &Memory) -> Result<Survey, Refusal> {
-    let mappings = mappings(pid)?;
-    let library = { mappings.iter() }.find_map(|m| find_library(m, class, memory));
+    let mapped = mappings(pid)?;
+    let library = { mapped.iter() }.find_map(|m| find_library(m, class, memory));
     let mut sites = Vec::new();
     if class == Class::Long {
-        for m in mappings.iter().filter(|m| is_named(m, &["liburing."])) {
+        for m in mapped.iter().filter(|m| is_named(m, &["liburing."])) {
             sites.extend(submits_in(pid, m, library.as_ref(), memory));
         }
     }
-    for (m, kind) in within_bounds(code_with_calls(pid, &mappings))? {
+    for (m, kind) in within_bounds(code_with_calls(pid, &mapped))? {
         let start = m.range.start;
-        sites.extend(search(m, kind, start, class, library.as_ref(), memory)?);
+        match search(m, kind, start, class, library.as_ref(), memory) {
+            Ok(found) => sites.extend(found),
+            // Unloaded meanwhile (dlclose(3)).
+            Err(_) if !mappings(pid)?.contains(m) => {}
+            Err(refusal) => return Err(refusal),
+        }
     }
     sites.sort_unstable_by_key(|s| s.at);
     Ok(Survey {
         class,
-        mappings,
+        mappings: mapped,
         library,
         sites,
     })
@@ -245,16 +250,33 @@ fn is_named(m: &Mapping, files: &[&str]) -> bool {
 fn code_with_calls(pid: u32, mappings: &[Mapping]) -> Vec<(&Mapping, Kind)> {
     const FILES: [&str; 5] = ["libc.", "libc-", "libpthread", "libaio", "ld-"];
     let exe = target::exe_of(pid);
-    let libc = mappings.iter().filter(|m| is_named(m, &FILES));
+    let is_exe = |m: &Mapping| may_change(m) && target::without_mark(&m.name) == exe;
+    // A static program that loads a libc beside its own (dlopen(3)) makes its calls by its own.
+    // What is executed by the name of the dynamic linker has one, too.
+    let is_linker = |m: &Mapping| is_exe(m) && is_named(m, &["ld-"]);
+    let is_static = is_static(pid) && !mappings.iter().any(is_linker);
+    let is_libc = |m: &&Mapping| is_named(m, &FILES) && (is_exe(m) || !is_static);
+    let libc = mappings.iter().filter(is_libc);
     let mut all: Vec<(&Mapping, Kind)> = libc.map(|m| (m, Kind::Libc)).collect();
     let kind = if all.is_empty() {
         Kind::Whole
     } else {
         Kind::Program
     };
-    let of_exe = |m: &&Mapping| may_change(m) && target::without_mark(&m.name) == exe;
+    let of_exe = |m: &&Mapping| is_exe(m) && !is_named(m, &FILES);
     all.extend(mappings.iter().filter(of_exe).map(|m| (m, kind)));
     all
+}
+
+/// Whether a program was executed without a dynamic linker; not where that is not told.
+fn is_static(pid: u32) -> bool {
+    const AT_BASE: u64 = 7;
+    let auxv = std::fs::read(format!("/proc/{pid}/auxv")).unwrap_or_default();
+    let word = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_le_bytes);
+    let base = auxv
+        .chunks_exact(16)
+        .find(|pair| word(&pair[..8]) == AT_BASE);
+    base.is_some_and(|pair| word(&pair[8..]) == 0)
 }
 
 /// Code of a file, and not ours.

@@ -213,22 +213,16 @@ static int is_left_to_site(int why, int hint)
 	return 0;
 }
 
-#ifdef SL_GATE
-#define AT_SITE SL_AT_SITE
-#else
-#define AT_SITE 0 /* there is none */
-#endif
-
 /* As sl_real for a request that is not recorded: it is of no interest how long it takes, so a
  * running program that was attached makes it by its own instruction. */
 long sl_real_in_place(int why, int hint, long nr, const long a[6])
 {
-	return is_left_to_site(why, hint) ? AT_SITE : sl_real(why, hint, nr, a);
+	return is_left_to_site(why, hint) ? SL_AT_SITE : sl_real(why, hint, nr, a);
 }
 
 long sl_real_one_in_place(int why, long nr, long arg)
 {
-	return is_left_to_site(why, 0) ? AT_SITE : sl_real_one(why, nr, arg);
+	return is_left_to_site(why, 0) ? SL_AT_SITE : sl_real_one(why, nr, arg);
 }
 
 /* Whether the supervisor's promise to settle still stands. */

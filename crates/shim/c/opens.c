@@ -327,17 +327,14 @@ static long open_how(int dir, const char *path, struct how *how, int becomes)
 	return opened(fd, flags, becomes);
 }
 
-/* The open is made as it was asked. */
-#define NOT_OURS ((long)(1ul << (8 * sizeof(long) - 1)))
-
-/* By a copy of ours where the flag is taken off, else NOT_OURS. FLAGS is set where they can be
+/* By a copy of ours where the flag is taken off, else SL_AT_SITE. FLAGS is set where they can be
  * read. */
 static NOINLINE long open_by_copy(int dir, const char *path, const void *from, size_t size,
 				  int *flags)
 {
 	struct how *how = ROOM(sizeof *how);
 	int becomes = AS_ASKED;
-	long r = NOT_OURS;
+	long r = SL_AT_SITE;
 
 	how->from = from, how->size = size;
 	if (has_copied(how)) {
@@ -355,7 +352,7 @@ long sl_open_how(int dir, const char *path, const void *from, size_t size)
 	int flags;
 	long fd = open_by_copy(dir, path, from, size, &flags);
 
-	if (fd != NOT_OURS)
+	if (fd != SL_AT_SITE)
 		return fd;
 	fd = sl_cancellable(NR_openat2, dir, (long)path, (long)from, (long)size, 0, sl_cookie());
 	return opened(fd, O_RDWR_, AS_ASKED);
@@ -437,11 +434,11 @@ long sl_gate_open(long nr, int dir, const char *path, int flags, unsigned mode)
 long sl_gate_open_how(int dir, const char *path, const void *from, size_t size)
 {
 	int flags = O_PATH_; /* maybe */
-	long fd = NOT_OURS;
+	long fd = SL_AT_SITE;
 
 	if (sl_maybe_later())
 		fd = open_by_copy(dir, path, from, size, &flags);
-	return fd == NOT_OURS ? leave_open(dir, path, flags) : fd;
+	return fd == SL_AT_SITE ? leave_open(dir, path, flags) : fd;
 }
 
 long sl_gate_open_handle(int mount, void *handle, int flags)

@@ -72,7 +72,6 @@ long sl_what_at(int dir, const char *path, int at, uint32_t mask, struct sl_what
 		      : sl_statx(dir, mask, x);
 
 	if (!is_error(r)) {
-		w->mask = x->mask;
 		w->mode = x->mode;
 		w->uid = x->uid;
 		w->inode = x->inode;

@@ -184,7 +184,7 @@ void sl_leave(const void *room);
 
 /* What statx(2) says of a file: of what was asked for alone. */
 struct sl_what {
-	uint32_t mask, mode, uid;
+	uint32_t mode, uid;
 	uint64_t inode, size, dev;
 	uint64_t mount; /* 0: not known */
 	uint64_t born_ns, modified_ns, changed_ns;
@@ -209,10 +209,11 @@ long sl_ask_fd(const struct sl_page *page, uint32_t owner, int which);
 void sl_init(void);
 int sl_active(void);
 
-#ifdef SL_GATE
-/* What the gate says where the program's own instruction is to make the call: no call's result. */
+/* The call is to be made as it was asked, behind a gate by the program's own instruction: no call's
+ * result. */
 #define SL_AT_SITE ((long)(1ul << (8 * sizeof(long) - 1)))
 
+#ifdef SL_GATE
 /* core.c */
 
 /* calls.c */

@@ -41,16 +41,17 @@ pub(super) struct Sent {
 impl Sent {
     /// Whether it has not told anything yet.
     fn is_new(&self) -> bool {
-        let memory = Memory::open(self.tid);
-        let state = memory.and_then(|memory| memory.bytes(self.at + Errand::STATE, 4));
-        state.is_ok_and(|state| state == [0; 4])
+        Memory::open(self.tid).is_ok_and(|memory| self.state(&memory) == Some(0))
     }
 
     /// Whether the thread could have no helper, or that one no socket.
     fn has_no_helper(&self, memory: &Memory) -> bool {
-        let state = memory.bytes(self.at + Errand::STATE, 4);
-        let state = state.ok().and_then(|state| state.try_into().ok());
-        state.is_some_and(|state| i32::from_le_bytes(state) < 0)
+        self.state(memory).is_some_and(|state| state < 0)
+    }
+
+    fn state(&self, memory: &Memory) -> Option<i32> {
+        let state = memory.bytes(self.at + Errand::STATE, 4).ok()?;
+        Some(i32::from_le_bytes(state.try_into().ok()?))
     }
 
     /// Whether it has not blocked all signals yet, SIGSTOP aside, which nobody can.

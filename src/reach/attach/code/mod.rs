@@ -3,11 +3,13 @@
 
 mod find;
 mod remember;
+mod stack;
 
 use super::target::{self, Refusal};
 pub use find::{far_jump, Site};
 use find::{go_sites_in, sites_in, small_sites_in, submits_in, unseen_in};
 pub use remember::Remembered;
+pub use stack::Stack;
 use std::ops::Range;
 use synclater_model::reach::maps::Mapping;
 use synclater_model::reach::{maps, room};
@@ -15,7 +17,6 @@ use synclater_model::report::number::bytes;
 use synclater_shim::gate::{Head, Place};
 use synclater_shim::{IMAGE, IMAGE_32};
 use synclater_sys::process;
-use synclater_sys::registers::Registers;
 use synclater_sys::remote::Memory;
 
 /// Bytes that the page may have.
@@ -308,33 +309,6 @@ fn find_library(m: &Mapping, class: Class, memory: &Memory) -> Option<Library> {
         head,
         places: places.collect(),
     })
-}
-
-/// The stack that a thread stands on.
-pub struct Stack {
-    /// Its pointer.
-    pub pointer: u64,
-    /// Whether the thread waits where Go's runtime does so.
-    pub waits_in_runtime: bool,
-    /// All of it, where it is that of the goroutine that the thread names, if it is Go's.
-    pub of_goroutine: Option<Range<u64>>,
-}
-
-impl Stack {
-    /// That of a thread with these registers.
-    #[must_use]
-    pub fn of(registers: &Registers, memory: &Memory) -> Stack {
-        let pointer = registers.sp();
-        // The first two words that Go has of a goroutine (`g.stack`).
-        let bounds = memory.bytes(registers.goroutine(), 16).ok();
-        let word = |bytes: &[u8]| bytes.try_into().map(u64::from_le_bytes);
-        let whole = bounds.and_then(|b| Some(word(&b[..8]).ok()?..word(&b[8..]).ok()?));
-        Stack {
-            pointer,
-            waits_in_runtime: registers.waits_in_runtime(),
-            of_goroutine: whole.filter(|whole| whole.contains(&pointer)),
-        }
-    }
 }
 
 impl Survey {

@@ -67,20 +67,33 @@ fn state(pid: u32, tid: u32) -> char {
     stat.and_then(|rest| rest.chars().next()).unwrap_or('?')
 }
 
-/// Whether a thread is about to make one that may run in the same memory, or waits for its child of
-/// vfork(2), which does. System calls: vfork, clone, clone3.
-fn is_in_clone(pid: u32, tid: u32, class: Class) -> bool {
-    let text = process::text(format!("/proc/{pid}/task/{tid}/syscall"));
-    let text = text.unwrap_or_default();
-    let call = text.split(' ').next();
+/// Where a thread is that cannot be stopped now.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Deep {
+    /// It is about to make a thread that may run in the same memory, or waits for its child of
+    /// vfork(2), which does.
+    Clone,
+    /// In another call.
+    Other,
+}
+
+/// Where a thread is that was asked to stop and is in state D; `None` where it is not, or runs
+/// again. System calls: vfork, clone, clone3.
+fn deep(pid: u32, tid: u32, class: Class) -> Option<Deep> {
+    // In this order: behind its call it would have stopped. Read the other way round the call may
+    // be the one of a thread that stands still by now.
+    let text = process::text(format!("/proc/{pid}/task/{tid}/syscall")).ok()?;
+    if state(pid, tid) != 'D' {
+        return None;
+    }
     let (vfork, clone) = match class {
         Class::Long => ("58", "56"),
         Class::Small => ("190", "120"),
     };
-    match call {
-        Some("435") => true,
-        Some(call) => call == vfork || call == clone,
-        None => false,
+    match text.split_whitespace().next()? {
+        "running" => None,
+        call if call == "435" || call == vfork || call == clone => Some(Deep::Clone),
+        _ => Some(Deep::Other),
     }
 }
 
@@ -353,16 +366,7 @@ impl Tracer {
                 }
                 break;
             }
-            // Who is on an errand still waits for its helper's end.
-            let is_helped = |tid| self.errands.is_of(tid) && is_in_clone(self.pid, tid, self.class);
-            let in_kernel = |tid: &u32| state(self.pid, *tid) == 'D' && !is_helped(*tid);
-            if naps > 2 && !fresh_ones_run && running.iter().all(in_kernel) {
-                if running
-                    .iter()
-                    .any(|tid| is_in_clone(self.pid, *tid, self.class))
-                {
-                    return Err(Failure::Busy("a child of vfork runs in its memory".into()));
-                }
+            if naps > 2 && !fresh_ones_run && self.may_stay(&running)? {
                 break;
             }
             if begun.elapsed() > STOPPING && naps > LOOKS {
@@ -377,6 +381,26 @@ impl Tracer {
         self.standing()
             .for_each(|thread| self.errands.ready(thread));
         Ok(begun)
+    }
+
+    /// Whether these threads, which were asked to stop, are all deep in the kernel and may stay
+    /// there.
+    ///
+    /// # Errors
+    /// `Busy` where they are, and one waits for its child of vfork(2).
+    fn may_stay(&self, running: &[u32]) -> Result<bool, Failure> {
+        let one = |tid: &u32| Some((*tid, deep(self.pid, *tid, self.class)?));
+        let Some(all) = running.iter().map(one).collect::<Option<Vec<_>>>() else {
+            return Ok(false);
+        };
+        let mut clones = all.iter().filter(|(_, deep)| *deep == Deep::Clone);
+        // Who is on an errand still waits for its helper's end.
+        let is_helped = |(tid, _): &(u32, Deep)| self.errands.is_of(*tid);
+        if !clones.clone().all(is_helped) {
+            let why = "a child of vfork runs in its memory";
+            return Err(Failure::Busy(why.into()));
+        }
+        Ok(clones.next().is_none())
     }
 
     /// Lets go of every thread, as if nothing had been.

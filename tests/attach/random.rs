@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::follow::in_go;
-use crate::harness::limits::{count, seed};
+use crate::harness::limits::{count, is_root, seed};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -18,8 +18,11 @@ fn said(outcome: &Outcome) -> [u64; 4] {
 
 fn random(stage: &Stage, path: &Path, seed: u64) -> Running {
     let mut command = clean(path);
-    // Limits of disturbed waits begin anew (docs/LIMITS.md).
-    command.arg(stage.work()).arg(seed.to_string()).arg("anew");
+    command.arg(stage.work()).arg(seed.to_string());
+    if !is_root() {
+        // Limits of disturbed waits begin anew (docs/LIMITS.md).
+        command.arg("anew");
+    }
     started(stage, command)
 }
 

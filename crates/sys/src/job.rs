@@ -241,6 +241,30 @@ pub fn beside_us(
     })
 }
 
+/// Leaves `work` to a process of this name that goes on without us: it is nobody's child but init's
+/// (or a subreaper's), in a session and with mounts that keep nobody's busy, and keeps nothing open
+/// but `fds`, which are the work's.
+///
+/// # Errors
+/// As [`Job::start`].
+pub fn left_behind(name: &CStr, fds: &[BorrowedFd<'_>], work: impl FnOnce()) -> io::Result<()> {
+    let between = Job::start(|| {
+        process::leave_session();
+        let last = Job::start(|| {
+            process::set_name(name);
+            std::mem::forget(keep_only(fds));
+            process::move_to_init();
+            work();
+            0
+        });
+        last.map_or_else(|e| e.raw_os_error().unwrap_or(libc::EIO), |_| 0)
+    })?;
+    match between.result() {
+        0 => Ok(()),
+        errno => Err(io::Error::from_raw_os_error(errno)),
+    }
+}
+
 /// Makes a file system durable; the status for [`Job`].
 #[must_use]
 pub fn syncfs(fd: BorrowedFd<'_>) -> i32 {

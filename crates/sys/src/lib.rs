@@ -16,8 +16,10 @@ pub mod everything;
 pub mod flushes;
 #[allow(unsafe_code)]
 mod fsioctl;
+pub mod in_call;
 #[allow(unsafe_code)]
 pub mod job;
+pub mod limits;
 #[allow(unsafe_code)]
 pub mod lock;
 #[allow(unsafe_code)]

@@ -72,6 +72,12 @@ impl Registers {
         false
     }
 
+    /// None.
+    #[must_use]
+    pub fn ended(&self, _call: u64, _behind: u64, _result: i64) -> Option<Registers> {
+        None
+    }
+
     /// Nothing to undo.
     #[must_use]
     pub fn undisturbed(&self) -> Option<Registers> {

@@ -293,7 +293,8 @@ pub(crate) fn open_event_with_lost(how: &mut [u64; 14], cpu: usize) -> io::Resul
     open_event(how, cpu)
 }
 
-fn open_event_of(attributes: &mut [u64; 14], pid: i32, cpu: i32) -> io::Result<OwnedFd> {
+/// The same of one thread, on every processor (-1) or on one.
+pub(crate) fn open_event_of(attributes: &mut [u64; 14], pid: i32, cpu: i32) -> io::Result<OwnedFd> {
     const CLOEXEC: libc::c_ulong = 8;
     let (a, number) = (attributes.as_mut_ptr(), libc::SYS_perf_event_open);
     // SAFETY: the kernel reads `size` bytes (112, the array's length) from `a`.

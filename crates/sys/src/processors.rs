@@ -103,7 +103,7 @@ pub(crate) struct Counted {
     /// How often it has happened.
     pub times: u64,
     /// For how many nanoseconds it has been on.
-    on_for: u64,
+    pub on_for: u64,
     /// How many of its records found no room, where it was asked for that.
     pub lost: Option<u64>,
 }

@@ -202,6 +202,17 @@ impl Registers {
         self.says_eintr_for_us().then_some(r)
     }
 
+    /// The thread as it would be had its call ended with `result`, where it is in `call`, would go
+    /// on at `behind`, and has that call interrupted by us alone.
+    #[must_use]
+    pub fn ended(&self, call: u64, behind: u64, result: i64) -> Option<Registers> {
+        let is_interrupted = self.says_eintr_for_us() || self.result() == UNLESS_HANDLED;
+        let is_it = is_interrupted && self.call() == Some(call) && self.ip() == behind;
+        let mut r = self.clone();
+        r.0.rax = result.cast_unsigned();
+        is_it.then_some(r)
+    }
+
     /// The number of restart_syscall(2), as the thread's code has it.
     #[must_use]
     pub fn restart_call(&self) -> u32 {
@@ -330,6 +341,18 @@ mod tests {
                 assert_eq!((general[0], back), (7, 0x1000));
             }
         }
+    }
+
+    #[test]
+    fn only_the_call_that_was_interrupted_ends() {
+        let ends = |call, result| in_call(call, result).ended(232, 0x1002, 0).is_some();
+        assert!(ends(232, -4) && ends(232, -514));
+        assert!(!ends(281, -4) && !ends(232, 3) && !ends(232, -512) && !ends(-1, -4));
+        let r = in_call(232, -4);
+        assert!(r.ended(232, 0x1004, 0).is_none());
+        let ended = r.ended(232, 0x1002, -11).expect("it is it");
+        assert_eq!((ended.result(), ended.ip()), (-11, 0x1002));
+        assert_eq!(ended.to_come_back().2, 0x1002);
     }
 
     #[test]

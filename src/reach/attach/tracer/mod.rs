@@ -5,11 +5,15 @@
 //! this ends soon after: the kernel then lets go of what still runs.
 
 mod errand;
+mod state;
+mod waits;
 
 use super::code::Class;
 use super::sandbox;
 use super::target::{self, Refusal};
 use errand::Errands;
+use state::{deep, seize, state, Deep};
+pub use state::{threads_of, tracer_of};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::thread::sleep;
@@ -17,7 +21,7 @@ use std::time::{Duration, Instant};
 use synclater_sys::process;
 use synclater_sys::ptrace::{Stop, Thread};
 use synclater_sys::registers::Registers;
-use synclater_sys::threads;
+use waits::Waits;
 
 /// How long all threads may take to stop: they are stopped meanwhile, one after the other. While
 /// the machine itself stands still does not count: so often at least is looked.
@@ -45,6 +49,7 @@ pub struct Tracer {
     class: Class,
     /// The thread that is on an errand, and whether its process is stopped (SIGSTOP) meanwhile.
     errands: Errands,
+    waits: Waits,
     is_stopped: bool,
     /// Whether it goes on tracing those that it lets go of.
     keeps: bool,
@@ -52,56 +57,6 @@ pub struct Tracer {
     filters: BTreeMap<u32, u64>,
     threads: BTreeMap<u32, Thread>,
     gone: Vec<u32>,
-}
-
-/// The threads of a process, in their order.
-pub fn threads_of(pid: u32) -> Vec<u32> {
-    let mut all = threads::of(pid);
-    all.sort_unstable();
-    all
-}
-
-/// The state of a thread, as one letter (proc(5)); `?` where it is gone.
-fn state(pid: u32, tid: u32) -> char {
-    let stat = process::stat(&format!("{pid}/task/{tid}"));
-    stat.and_then(|rest| rest.chars().next()).unwrap_or('?')
-}
-
-/// Where a thread is that cannot be stopped now.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Deep {
-    /// It is about to make a thread that may run in the same memory, or waits for its child of
-    /// vfork(2), which does.
-    Clone,
-    /// In another call.
-    Other,
-}
-
-/// Where a thread is that was asked to stop and is in state D; `None` where it is not, or runs
-/// again. System calls: vfork, clone, clone3.
-fn deep(pid: u32, tid: u32, class: Class) -> Option<Deep> {
-    // In this order: behind its call it would have stopped. Read the other way round the call may
-    // be the one of a thread that stands still by now.
-    let text = process::text(format!("/proc/{pid}/task/{tid}/syscall")).ok()?;
-    if state(pid, tid) != 'D' {
-        return None;
-    }
-    let (vfork, clone) = match class {
-        Class::Long => ("58", "56"),
-        Class::Small => ("190", "120"),
-    };
-    match text.split_whitespace().next()? {
-        "running" => None,
-        call if call == "435" || call == vfork || call == clone => Some(Deep::Clone),
-        _ => Some(Deep::Other),
-    }
-}
-
-/// Who traces a process; 0: nobody.
-pub fn tracer_of(pid: u32) -> u32 {
-    let status = process::text(format!("/proc/{pid}/status")).unwrap_or_default();
-    let line = status.lines().find_map(|l| l.strip_prefix("TracerPid:"));
-    line.and_then(|n| n.trim().parse().ok()).unwrap_or(0)
 }
 
 /// Why a process is left alone whose memory another one has.
@@ -168,6 +123,7 @@ impl Tracer {
             pid,
             class,
             errands: Errands::None,
+            waits: Waits::new(pid, class),
             is_stopped: false,
             keeps: false,
             filters: BTreeMap::new(),
@@ -206,7 +162,7 @@ impl Tracer {
     /// # Errors
     /// `Busy` where somebody does, if only for a moment.
     pub fn hold(&mut self) -> Result<(), Failure> {
-        match Thread::seize(self.pid) {
+        match seize(self.pid) {
             Ok(thread) => {
                 self.threads.insert(self.pid, thread);
                 self.trace_all()
@@ -226,13 +182,14 @@ impl Tracer {
     /// Traces a thread, and has it stop soon. Nothing where it is gone.
     fn take(&mut self, tid: u32) -> Result<(), Failure> {
         self.trace(tid)?;
+        self.note(tid);
         self.threads.get(&tid).map(Thread::interrupt);
         Ok(())
     }
 
     /// Traces a thread, which runs on. Nothing where it is gone.
     fn trace(&mut self, tid: u32) -> Result<(), Failure> {
-        match Thread::seize(tid) {
+        match seize(tid) {
             Ok(thread) => {
                 self.threads.insert(tid, thread);
                 Ok(())
@@ -245,7 +202,10 @@ impl Tracer {
                     self.threads.insert(tid, Thread::running(tid));
                     return Ok(());
                 }
-                Err(refused(self.pid, &e))
+                match tracer_of(tid) {
+                    0 => Err(refused(self.pid, &e)),
+                    tracer => Err(Failure::Busy(format!("thread {tid} is traced by {tracer}"))),
+                }
             }
             Err(_) => Ok(()),
         }
@@ -342,6 +302,8 @@ impl Tracer {
     pub fn stop_all(&mut self) -> Result<Instant, Failure> {
         // What can be done while everything runs.
         self.trace_all()?;
+        let threads: Vec<u32> = self.threads.keys().copied().collect();
+        threads.into_iter().for_each(|tid| self.note(tid));
         let begun = Instant::now();
         let running = self.threads.values().filter(|t| t.stop().is_none());
         running.for_each(Thread::interrupt);
@@ -429,6 +391,7 @@ impl Tracer {
             .chain(disturbed)
             .for_each(Thread::release);
         self.catch_up_with(asked);
+        self.waits.leave();
     }
 
     fn prepare(&self, thread: &Thread) -> bool {
@@ -531,10 +494,22 @@ impl Tracer {
     /// Has a thread stop soon, and traces it if it is not traced yet.
     fn ask(&mut self, tid: u32) -> Result<(), Failure> {
         match self.threads.get(&tid) {
-            Some(thread) => thread.interrupt(),
+            Some(_) => {
+                self.note(tid);
+                self.threads[&tid].interrupt();
+            }
             None => self.take(tid)?,
         }
         Ok(())
+    }
+
+    /// Notes until when a thread waits that is about to be interrupted. Those of a program that is
+    /// followed are not: they are told of by signals, and nobody looks before.
+    fn note(&mut self, tid: u32) {
+        let is_due = |t: &Thread| t.stop().is_none() && !t.is_asked();
+        if !self.keeps && self.threads.get(&tid).is_some_and(is_due) {
+            self.waits.note(tid);
+        }
     }
 
     /// Whether every thread stands still: none is deep in the kernel.

@@ -5,6 +5,8 @@ use super::*;
 use crate::follow::in_go;
 use crate::harness::limits::{count, is_root, seed};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// What a program said at its end: rounds, wrong answers, waits that took too long, those that said
@@ -62,6 +64,17 @@ fn one(path: &Path, seed: u64) -> [u64; 3] {
     [late, late_alone, disturbed]
 }
 
+/// Has others begin no more where one has failed.
+struct EndOfAll<'a>(&'a AtomicU64);
+
+impl Drop for EndOfAll<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.store(u64::MAX / 2, SeqCst);
+        }
+    }
+}
+
 #[test]
 fn soak_programs_that_a_seed_has_made_up_notice_nothing() {
     let seed = seed();
@@ -72,15 +85,28 @@ fn soak_programs_that_a_seed_has_made_up_notice_nothing() {
         Some(path) => kinds.push(path),
         None => println!("no Go compiler (go) is installed: C alone"),
     }
-    let mut sums = [0, 0, 0];
-    for number in 0..count(10, 1000) as u64 {
-        let path = &kinds[usize::try_from(number).unwrap_or(0) % kinds.len()];
-        let all = one(path, seed.wrapping_add(number));
-        sums = std::array::from_fn(|k| sums[k] + all[k]);
-        if number % 50 == 49 {
-            println!("{} programs, seed {seed}: {sums:?}", number + 1);
+    // Most of the time it is waited for the kernel.
+    let workers = std::thread::available_parallelism().map_or(1, |n| 2 * n.get());
+    let (next, done) = (AtomicU64::new(0), Mutex::new((0, [0, 0, 0])));
+    std::thread::scope(|scope| {
+        for _ in 0..workers {
+            scope.spawn(|| loop {
+                let _end = EndOfAll(&next);
+                let number = next.fetch_add(1, SeqCst);
+                if number >= count(12, 1000) as u64 {
+                    return;
+                }
+                let path = &kinds[usize::try_from(number).unwrap_or(0) % kinds.len()];
+                let all = one(path, seed.wrapping_add(number));
+                let mut done = done.lock().expect("none has failed");
+                done.0 += 1;
+                done.1 = std::array::from_fn(|k| done.1[k] + all[k]);
+                if done.0 % 50 == 0 {
+                    println!("{} programs, seed {seed}: {:?}", done.0, done.1);
+                }
+            });
         }
-    }
-    let [late, alone, disturbed] = sums;
+    });
+    let (_, [late, alone, disturbed]) = *done.lock().expect("none has failed");
     println!("seed {seed}: {late} waits were late, {alone} alone; {disturbed} disturbed");
 }

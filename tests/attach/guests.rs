@@ -227,3 +227,20 @@ fn soak_the_numbers_of_a_programs_descriptors_are_its_own() {
         victim.end();
     }
 }
+
+/// What a program prepared once, and what the kernel had not taken yet, is an FSYNC again.
+#[test]
+fn entries_of_a_ring_that_are_put_off_are_what_they_were_behind_a_detach() {
+    let stage = Stage::new("put-back");
+    let mut command = clean(program("rings_uring"));
+    command.arg(stage.work().join("ring")).arg("attached");
+    let mut victim = started(&stage, command);
+    let session = stage.attach_to(&victim, "1h");
+    let owes = || stage.session()["debt"].as_u64() > Some(0);
+    assert!(until(LIMIT, owes), "{:#}", stage.session());
+    victim.tell("on");
+    assert_eq!(victim.hear(), "once");
+    stage.detach(&session);
+    victim.tell("on");
+    victim.end().must_succeed();
+}

@@ -7,6 +7,7 @@
  *   parents   the same by a child to its parent's ring, where the number is another file's
  *   once      the entries of a ring as they were prepared once: all, then each by itself; says
  *             "once", reads a line, and submits each twice more, which the kernel is to see
+ *   attached  the same, behind "ready" and FSYNCs until it reads a line
  *   changed   an entry that was prepared once, and of which descriptor or flags are written anew:
  *             answers as the kernel's, and 6 requests that it would carry out; last its own NOP
  *   rewritten all of an FSYNC but its opcode, behind a line: says "part" before and "rest" behind,
@@ -19,6 +20,7 @@
 #include <liburing.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -164,6 +166,18 @@ static void prepared_once(void)
 	}
 }
 
+/* Until somebody says that it is in a session, and the file system in the ledger. */
+static void ask_until_told(void)
+{
+	struct pollfd input = { .fd = 0, .events = POLLIN };
+	char line[16];
+
+	puts("ready");
+	while (!poll(&input, 1, 1))
+		must(fsync(file) == 0, "fsync");
+	must(fgets(line, sizeof line, stdin) != NULL, "a line");
+}
+
 static int handed_in(void)
 {
 	ring->sq.sqe_tail++;
@@ -290,6 +304,8 @@ int main(int count, char **arguments)
 		linked();
 	else if (!strcmp(way, "once"))
 		prepared_once();
+	else if (!strcmp(way, "attached"))
+		ask_until_told(), prepared_once();
 	else if (!strcmp(way, "own"))
 		ask_for_all();
 	else

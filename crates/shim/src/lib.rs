@@ -7,6 +7,7 @@
 
 pub mod calls;
 pub mod counts;
+pub mod entry;
 pub mod gate;
 #[allow(unsafe_code)]
 pub mod page;

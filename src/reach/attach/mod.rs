@@ -9,13 +9,14 @@
 //!
 //! Map: [`target`] says whether it can be done, `owner` whose a process is, [`code`] where,
 //! [`tracer`] stops threads and sends them on errands; `sandbox` reads what forbids calls to it;
-//! `change` exchanges bytes; `work` is the process that does it for one that runs, `begin` does it
-//! for one that has just been executed.
+//! `change` exchanges bytes, `rings` puts back what was put off in rings; `work` is the process
+//! that does it for one that runs, `begin` does it for one that has just been executed.
 
 mod begin;
 mod change;
 mod code;
 mod owner;
+mod rings;
 mod sandbox;
 pub mod target;
 pub mod tracer;
@@ -551,9 +552,15 @@ fn take_out(pid: u32, whose: Whose, known: &Known) -> Result<Told, Failure> {
         tracer.release();
         Duration::ZERO
     } else {
-        let is_its_still = |_: &Tracer| match owner::is_as_it_was(pid, &found) {
-            true => alone.still(),
-            false => Err(Failure::Busy("another session attaches to it".into())),
+        let is_its_still = |_: &Tracer| {
+            if !owner::is_as_it_was(pid, &found) {
+                return Err(Failure::Busy("another session attaches to it".into()));
+            }
+            alone.still()?;
+            if found.redirected().any(|site| site.function.is_some()) {
+                rings::put_back(pid, &memory);
+            }
+            Ok(())
         };
         exchange_if(&mut tracer, &memory, &changes, is_its_still)?
     };

@@ -39,6 +39,18 @@ fn monotonic() -> Duration {
     Duration::try_from(now).unwrap_or_default()
 }
 
+/// Whether the monotonic clock runs as fast as the machine's, to a thousandth: it may be set right
+/// by that (slewed), but nobody has given its ticks another length (adjtimex(2)).
+#[must_use]
+pub fn runs_evenly() -> bool {
+    const USUAL: libc::c_long = 10_000; // microseconds: USER_HZ is 100
+    let mut told = std::mem::MaybeUninit::<libc::timex>::zeroed();
+    // SAFETY: with no mode it only reads, into a structure of integers for which zero is a value.
+    let state = unsafe { libc::adjtimex(told.as_mut_ptr()) };
+    // SAFETY: as above.
+    state >= 0 && unsafe { told.assume_init() }.tick == USUAL
+}
+
 impl Reading {
     /// Reads both now: of some tries that which was interrupted least.
     #[must_use]

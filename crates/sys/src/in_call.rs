@@ -7,7 +7,8 @@
 //! is made anew. Who leaves it by a signal's handler, and for good by siglongjmp(3), had a signal
 //! delivered: the trace point `signal:signal_deliver` counts those. Events end with their thread,
 //! and are none of another one that has its number later: time stands still for them then.
-//! Needs CAP_PERFMON, and one of the four breakpoints that a thread may have.
+//! Needs CAP_PERFMON, and one of the four breakpoints that a thread may have: two are left to
+//! debuggers, so that two may watch at the same time.
 
 use crate::perf::{attributes, open_event_of, TRACEPOINT};
 use crate::processors::{counted, Counted};
@@ -39,8 +40,8 @@ impl InCall {
     /// Begins to watch a thread that goes on at `behind` when it leaves its call.
     ///
     /// # Errors
-    /// `EACCES` or `EPERM` where that is not permitted; `ENOSPC` without a free breakpoint; `ESRCH`
-    /// where the thread is gone.
+    /// `EACCES` or `EPERM` where that is not permitted; `ENOSPC` without three free breakpoints;
+    /// `ESRCH` where the thread is gone.
     pub fn watch(tid: u32, behind: u64, signals: Signals) -> io::Result<InCall> {
         const BREAKPOINT: u32 = 5;
         const EXCLUDE_KERNEL: u64 = 1 << 5;
@@ -54,8 +55,11 @@ impl InCall {
         let mut breakpoint = attributes(BREAKPOINT, 0, EXCLUDE_KERNEL);
         (breakpoint[7], breakpoint[8]) = (behind, LENGTH);
         breakpoint[6] = WHEN_EXECUTED << 32;
+        let behind = open(&mut breakpoint)?;
+        let left_to_others = [open(&mut breakpoint)?, open(&mut breakpoint)?];
+        drop(left_to_others);
         Ok(InCall {
-            behind: open(&mut breakpoint)?,
+            behind,
             signals: open(&mut attributes(TRACEPOINT, signals.0, 0))?,
         })
     }
@@ -72,6 +76,13 @@ impl InCall {
     #[must_use]
     pub fn ran_for(&self) -> u64 {
         counted(self.behind.as_fd()).map_or(0, |c| c.on_for)
+    }
+
+    /// Watches it no more. What is left of the watch may take tens of milliseconds to close, where
+    /// nobody else has that trace point open.
+    #[must_use]
+    pub fn end(self) -> OwnedFd {
+        self.signals
     }
 
     /// What keeps it watched.

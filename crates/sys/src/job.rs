@@ -241,20 +241,25 @@ pub fn beside_us(
     })
 }
 
-/// Leaves `work` to a process of this name that goes on without us: it is nobody's child but init's
-/// (or a subreaper's), in a session and with mounts that keep nobody's busy, and keeps nothing open
-/// but `fds`, which are the work's.
+/// Leaves `work` on `it` to a process of this name that goes on without us: it is nobody's child
+/// but init's (or a subreaper's), in a session and with mounts that keep nobody's busy, and keeps
+/// nothing open but the descriptors `of` it.
 ///
 /// # Errors
 /// As [`Job::start`].
-pub fn left_behind(name: &CStr, fds: &[BorrowedFd<'_>], work: impl FnOnce()) -> io::Result<()> {
+pub fn left_behind<T>(
+    name: &CStr,
+    it: T,
+    of: impl FnOnce(&T) -> Vec<BorrowedFd<'_>>,
+    work: impl FnOnce(T),
+) -> io::Result<()> {
     let between = Job::start(|| {
         process::leave_session();
         let last = Job::start(|| {
             process::set_name(name);
-            std::mem::forget(keep_only(fds));
+            std::mem::forget(keep_only(&of(&it)));
             process::move_to_init();
-            work();
+            work(it);
             0
         });
         last.map_or_else(|e| e.raw_os_error().unwrap_or(libc::EIO), |_| 0)

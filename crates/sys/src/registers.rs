@@ -202,6 +202,16 @@ impl Registers {
         self.says_eintr_for_us().then_some(r)
     }
 
+    /// The thread behind its call, where that says EINTR and is not to be made again.
+    #[must_use]
+    pub fn answered(&self) -> Registers {
+        let mut r = self.clone();
+        if self.says_eintr_for_us() {
+            r.0.orig_rax = u64::MAX;
+        }
+        r
+    }
+
     /// The thread as it would be had its call ended with `result`, where it is in `call`, would go
     /// on at `behind`, and has that call interrupted by us alone.
     #[must_use]
@@ -341,6 +351,15 @@ mod tests {
                 assert_eq!((general[0], back), (7, 0x1000));
             }
         }
+    }
+
+    #[test]
+    fn what_was_answered_is_not_made_again() {
+        let answered = in_call(232, -4).answered();
+        assert_eq!(answered.undisturbed().map(|r| r.ip()), None);
+        let (general, _, back) = answered.to_come_back();
+        assert_eq!((general[0].cast_signed(), back), (-4, 0x1002));
+        assert!(in_call(7, -516).answered().restarts());
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use super::super::code::{Class, Stack};
 use super::super::sandbox;
 use super::super::target::{self, Refusal};
-use super::{as_it_may_go_on, gone, state, Failure, Tracer, NAP};
+use super::{as_it_may_go_on, gone, is_stopped, state, Failure, Tracer, NAP};
 use rustix::io::Errno;
 use std::io;
 use std::ops::Range;
@@ -364,7 +364,10 @@ fn helper_of(pid: u32, tid: u32, own: i32) -> Option<u32> {
 fn no_helper(e: &io::Error) -> Refusal {
     let why = format!("it can have no helper for a moment: {e}");
     let try_ = match Errno::from_io_error(e) {
-        Some(Errno::AGAIN) => "raise its RLIMIT_NPROC, or pids.max of its control group",
+        Some(Errno::AGAIN) => {
+            "raise its RLIMIT_NPROC, or pids.max of its control group; a SCHED_DEADLINE thread \
+             takes chrt --reset-on-fork"
+        }
         Some(Errno::MFILE) => "raise its RLIMIT_NOFILE (prlimit), then try again",
         _ => "start it under synclater: synclater run -- COMMAND",
     };
@@ -399,6 +402,11 @@ fn send(
 ) -> io::Result<Option<(Sent, u64)>> {
     let registers = thread.registers()?;
     let registers = as_it_may_go_on(thread, &registers, false).unwrap_or(registers);
+    let registers = if is_stopped(thread) {
+        registers.answered()
+    } else {
+        registers
+    };
     const RED_ZONE: u64 = 128;
     let Some(at) = (registers.sp()).checked_sub(RED_ZONE + Errand::SIZE as u64) else {
         return Ok(None);

@@ -162,6 +162,8 @@ impl Tracer {
     /// # Errors
     /// `Busy` where somebody does, if only for a moment.
     pub fn hold(&mut self) -> Result<(), Failure> {
+        // Before, since that may take a while, and whoever ends a wait has to trace its thread.
+        self.note_all();
         match seize(self.pid) {
             Ok(thread) => {
                 self.threads.insert(self.pid, thread);
@@ -301,9 +303,8 @@ impl Tracer {
     /// `Busy` where that took too long, or where a child runs in the same memory (vfork).
     pub fn stop_all(&mut self) -> Result<Instant, Failure> {
         // What can be done while everything runs.
+        self.note_all();
         self.trace_all()?;
-        let threads: Vec<u32> = self.threads.keys().copied().collect();
-        threads.into_iter().for_each(|tid| self.note(tid));
         let begun = Instant::now();
         let running = self.threads.values().filter(|t| t.stop().is_none());
         running.for_each(Thread::interrupt);
@@ -507,9 +508,14 @@ impl Tracer {
     /// followed are not: they are told of by signals, and nobody looks before.
     fn note(&mut self, tid: u32) {
         let is_due = |t: &Thread| t.stop().is_none() && !t.is_asked();
-        if !self.keeps && self.threads.get(&tid).is_some_and(is_due) {
+        if !self.keeps && self.threads.get(&tid).is_none_or(is_due) {
             self.waits.note(tid);
         }
+    }
+
+    fn note_all(&mut self) {
+        let threads = threads_of(self.pid);
+        threads.into_iter().for_each(|tid| self.note(tid));
     }
 
     /// Whether every thread stands still: none is deep in the kernel.
@@ -558,9 +564,15 @@ pub fn undisturb(thread: &Thread, by_kernel: bool) -> bool {
     };
     let changed = match as_it_may_go_on(thread, &registers, by_kernel) {
         Some(anew) => Some(anew),
+        None if is_stopped(thread) => None,
         None => registers.undisturbed(),
     };
     changed.is_some_and(|registers| thread.send(&registers).is_ok())
+}
+
+/// Whether its process is stopped (SIGSTOP): that alone has a call say EINTR (signal(7)).
+fn is_stopped(thread: &Thread) -> bool {
+    matches!(thread.stop(), Some(Stop::Group(_)))
 }
 
 /// The thread about to begin its call anew, where it may not restart it.

@@ -5,19 +5,21 @@
 //! program's. So a process of ours stays behind, for as long as such a wait has time left, and has
 //! the call return what it returns when that is over.
 //!
-//! Promise: no wait ends too early. What is not known (when it began, that it is the same) makes it
-//! longer.
+//! Promise: no wait ends too early. What is not known (when it began, that it is the same, what
+//! counts its limit) makes it longer.
 //!
 //! Relies on: /proc/PID/sched (`CONFIG_SCHED_DEBUG`), whose `se.exec_start` tells when a thread
 //! last had a processor, and so when it began to wait, by a clock that each processor has for
-//! itself: a look at our own on the same one tells what the monotonic clock says then. And on
-//! [`InCall`], which takes the rights of root. A thread that was woken in vain, by the kernel or by
-//! another tracer, has waited for longer than is known.
+//! itself: a look at our own on the same one tells what the monotonic clock says then. It says 0
+//! where a thread was moved in its sleep (Linux 6.18). On /proc/PID/stack for what it sleeps in.
+//! And on [`InCall`], which takes the rights of root. A thread that was woken in vain, by the
+//! kernel or by another tracer, has waited for longer than is known.
 
 use super::super::code::Class;
+use super::state::state;
 use super::undisturb;
-use rustix::net::sockopt::{socket_domain, socket_timeout, Timeout};
-use rustix::net::AddressFamily;
+use rustix::net::sockopt::{socket_domain, socket_timeout, socket_type, Timeout};
+use rustix::net::{AddressFamily, SocketType};
 use rustix::thread::{sched_getaffinity, sched_setaffinity, CpuSet};
 use rustix::time::{clock_gettime, ClockId};
 use std::collections::BTreeMap;
@@ -28,20 +30,26 @@ use synclater_sys::in_call::{InCall, Signals};
 use synclater_sys::limits::{limited, limited_socket_call, Limit, Limited};
 use synclater_sys::ptrace::{Stop, Thread};
 use synclater_sys::remote::{self, Memory};
-use synclater_sys::{job, process};
+use synclater_sys::{clock, job, process};
 
 /// So long at most a process stays behind, for so many waits.
 const LONGEST: Duration = Duration::from_secs(600);
 const MOST: usize = 256;
 /// How often it looks whether they have ended by themselves.
-const LOOK: Duration = Duration::from_millis(20);
+const LOOK: Duration = Duration::from_millis(10);
+const LOOK_FOR_EACH: Duration = Duration::from_millis(1);
 /// How long it tries to end one that somebody else traces.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Between two looks at it.
+/// Between two looks at a thread that is about to stop, and before one is tried again.
 const NAP: Duration = Duration::from_micros(20);
+const SOON: Duration = Duration::from_millis(1);
+/// A message of so many bytes is never sent in pieces: half of the smallest SO_SNDBUF is more.
+const ONE_PIECE: u64 = 2048;
 /// What the monotonic clock and a processor's may differ by while the former is set right (slewed):
 /// a part of a thousand.
 const SLEW: i64 = 1000;
+/// How much later than it was to a wait may end, for all the kernel says (select(2)).
+const SLACK: Nanoseconds = 200_000_000;
 /// What stays behind.
 const NAME: &std::ffi::CStr = c"synclater-wait";
 
@@ -67,6 +75,15 @@ struct Wait {
     result: i64,
     watch: InCall,
     ran_for: u64,
+    stopping: Option<Stopping>,
+}
+
+/// A thread on its way to a stop.
+struct Stopping {
+    thread: Thread,
+    /// How long it had run before.
+    ran_for: u64,
+    since: Instant,
 }
 
 /// A call as /proc/PID/syscall shows it, of a thread that sleeps in it.
@@ -141,7 +158,7 @@ impl Waits {
         // front of the call.
         let is_asleep = || Call::of(&task).as_ref() == Some(&call);
         let slept = is_asleep().then(|| asleep_since(&task))??;
-        if !is_asleep() || watch.has_left() || faults(&task) {
+        if !is_asleep() || watch.has_left() || !clock::runs_evenly() {
             return None;
         }
         let ahead = self.ahead.entry(slept.on);
@@ -149,8 +166,9 @@ impl Waits {
         let now = now();
         let ago = now - began;
         let until = began.checked_add(limit)?.checked_add(ago / SLEW)?;
-        let left = u64::try_from(until - now).ok()?;
-        let is_near = ago >= 0 && left <= LONGEST.as_nanos() as u64;
+        // One whose time is over is about to end, some time later where its limit is long (timer
+        // slack).
+        let is_near = ago >= 0 && ago - limit <= SLACK && until - now <= nanoseconds(LONGEST)?;
         is_near.then(|| Wait {
             call: call.number,
             behind: call.behind,
@@ -158,12 +176,19 @@ impl Waits {
             result,
             ran_for: watch.ran_for(),
             watch,
+            stopping: None,
         })
     }
 
     /// How long a call may wait, and what it returns then.
     fn limit(&self, tid: u32, call: Limited, memory: &Memory) -> Option<(Nanoseconds, i64)> {
-        let socket = |number: i32| remote::descriptor(self.pid, tid, number).ok();
+        let socket = |number: i32| {
+            // Anything else may have to be flushed when a copy is closed (FUSE).
+            let link = format!("/proc/{}/task/{tid}/fd/{number}", self.pid);
+            let name = std::fs::read_link(link).ok()?;
+            let is_socket = name.to_string_lossy().starts_with("socket:");
+            is_socket.then(|| remote::descriptor(self.pid, tid, number).ok())?
+        };
         let time = match call.limit {
             Limit::Milliseconds(all) => Duration::from_millis(all.into()),
             Limit::At(at, word) => time_at(memory, at, word)?,
@@ -175,23 +200,29 @@ impl Waits {
                 time_at(memory, Some(time).filter(|_| has_one)?, 8)?
             }
             Limit::Receiving(number) => of_socket(&socket(number)?, Timeout::Recv)?,
-            Limit::Sending(number) => of_socket(&socket(number)?, Timeout::Send)?,
+            Limit::Sending(number, bytes) => {
+                let socket = socket(number)?;
+                // What goes in several pieces may wait as long for each.
+                let in_one =
+                    || bytes <= ONE_PIECE && socket_type(&socket) == Ok(SocketType::STREAM);
+                let is_local = socket_domain(&socket).ok()? == AddressFamily::UNIX;
+                (!is_local || in_one()).then(|| of_socket(&socket, Timeout::Send))??
+            }
             Limit::Connecting(number) => {
                 let socket = socket(number)?;
                 let time = of_socket(&socket, Timeout::Send)?;
                 let is_local = socket_domain(&socket).ok()? == AddressFamily::UNIX;
                 let result = if is_local { EAGAIN } else { call.result };
-                return Some((Nanoseconds::try_from(time.as_nanos()).ok()?, result));
+                return Some((nanoseconds(time)?, result));
             }
-            Limit::Splicing(from, to) => of_socket(&socket(from)?, Timeout::Recv)
-                .or_else(|| of_socket(&socket(to)?, Timeout::Send))?,
             Limit::OfSocketCall(number, at) => {
-                let number_of = memory.bytes(at, 4).ok()?;
-                let fd = i32::from_le_bytes(number_of.try_into().ok()?);
-                return self.limit(tid, limited_socket_call(number, fd)?, memory);
+                let words: [u8; 12] = memory.bytes(at, 12).ok()?.try_into().ok()?;
+                let words = words.as_chunks().0;
+                let words = std::array::from_fn(|k| u32::from_le_bytes(words[k]));
+                return self.limit(tid, limited_socket_call(number, words)?, memory);
             }
         };
-        Some((Nanoseconds::try_from(time.as_nanos()).ok()?, call.result))
+        Some((nanoseconds(time)?, call.result))
     }
 
     /// Leaves those that are still going on to a process that ends them when their time is over.
@@ -202,93 +233,103 @@ impl Waits {
         if all.is_empty() {
             return;
         }
-        let fds: Vec<BorrowedFd<'_>> = all.values().flat_map(|w| w.watch.fds()).collect();
         // Without it they take longer.
-        let _ = job::left_behind(NAME, &fds, || end_in_time(all.iter().collect()));
+        let _ = job::left_behind(NAME, all, fds_of, end_in_time);
     }
+}
+
+fn fds_of(all: &BTreeMap<u32, Wait>) -> Vec<BorrowedFd<'_>> {
+    all.values().flat_map(|w| w.watch.fds()).collect()
 }
 
 /// EAGAIN, as a call returns it.
 const EAGAIN: i64 = -11;
 
 /// Ends each wait when its time is over.
-fn end_in_time(mut all: BTreeMap<&u32, &Wait>) {
+fn end_in_time(mut all: BTreeMap<u32, Wait>) {
     process::be_punctual();
-    while !all.is_empty() {
-        let mut is_stuck = false;
-        all.retain(|tid, wait| {
-            let over = now() - wait.until;
-            let is_hopeless = over > PATIENCE.as_nanos() as Nanoseconds;
-            if is_stuck || wait.watch.has_left() || is_hopeless {
-                return false;
-            }
-            let end = if over < 0 {
-                End::Later
+    let (begun, mut done) = (Instant::now(), Vec::new());
+    // What is still traced then, the kernel lets go of.
+    while !all.is_empty() && begun.elapsed() < LONGEST + PATIENCE {
+        for (tid, mut wait) in std::mem::take(&mut all) {
+            if wait.has_ended(tid) {
+                // Another one may need its breakpoint.
+                done.push(wait.watch.end());
             } else {
-                wait.end(**tid)
-            };
-            is_stuck = end == End::Never;
-            end == End::Later
-        });
-        if is_stuck {
-            // The kernel lets go of what is traced.
-            return;
+                all.insert(tid, wait);
+            }
         }
         let now = now();
         let next = all.values().map(|w| w.until - now).min().unwrap_or(0);
-        let next = Duration::from_nanos(next.max(1_000_000).unsigned_abs());
-        sleep(next.min(LOOK));
+        let is_near = |s: &Stopping| s.since.elapsed() < SOON * 5;
+        let is_stopping = all
+            .values()
+            .filter_map(|w| w.stopping.as_ref())
+            .any(is_near);
+        let soonest = if is_stopping { NAP } else { SOON };
+        let next = Duration::from_nanos(next.max(0).unsigned_abs()).max(soonest);
+        sleep(next.min(LOOK.max(LOOK_FOR_EACH * u32::try_from(all.len()).unwrap_or(0))));
     }
 }
 
-/// What became of an attempt to end a wait.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum End {
-    /// There is nothing more to do.
-    Done,
-    /// It is tried again.
-    Later,
-    /// Its thread does not stop.
-    Never,
-}
-
 impl Wait {
-    /// Ends it where it still goes on.
-    fn end(&self, tid: u32) -> End {
-        let ran_for = self.watch.ran_for();
-        let mut thread = match Thread::seize(tid) {
-            Ok(thread) => thread,
-            // Somebody else traces it.
-            Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => return End::Later,
-            Err(_) => return End::Done,
-        };
-        thread.interrupt();
-        let begun = Instant::now();
-        while thread.look().is_none() {
-            // One that is frozen stops when it is thawed.
-            if begun.elapsed() > LONGEST {
-                return End::Never;
-            }
-            sleep(NAP.max(begun.elapsed() / 8));
+    /// Whether there is nothing more to do: it has ended by itself, or is ended now.
+    fn has_ended(&mut self, tid: u32) -> bool {
+        if let Some(stopping) = self.stopping.take() {
+            return self.has_stopped(stopping);
         }
-        let mut end = End::Done;
-        // One whose process was stopped (SIGSTOP) says EINTR, as without us.
-        if let (Some(Stop::Interrupted | Stop::Signal(_)), Ok(r)) =
-            (thread.stop(), thread.registers())
-        {
-            let is_it = !self.watch.has_left() && self.watch.ran_for() > ran_for;
-            if is_it && r.ip() != self.behind {
-                // About to begin it anew.
-                end = End::Later;
+        let over = now() - self.until;
+        if self.watch.has_left() || nanoseconds(PATIENCE).is_some_and(|most| over > most) {
+            return true;
+        }
+        // In another state it cannot be stopped now, or somebody else traces it.
+        if over < 0 || state(tid, tid) != 'S' {
+            return false;
+        }
+        let ran_for = self.watch.ran_for();
+        match Thread::seize(tid) {
+            Ok(thread) => {
+                thread.interrupt();
+                let since = Instant::now();
+                self.stopping = Some(Stopping {
+                    thread,
+                    ran_for,
+                    since,
+                });
+                false
             }
+            Err(e) => e.kind() != std::io::ErrorKind::PermissionDenied,
+        }
+    }
+
+    /// Ends it where its thread stands still, and is where it was; whether there is nothing more to
+    /// do. One that is frozen stops when it is thawed.
+    fn has_stopped(&mut self, mut stopping: Stopping) -> bool {
+        let Some(stop) = stopping.thread.look() else {
+            self.stopping = Some(stopping);
+            return false;
+        };
+        let Stopping {
+            thread, ran_for, ..
+        } = stopping;
+        let mut is_done = true;
+        // One whose process was stopped (SIGSTOP) says EINTR, as without us.
+        if let (Stop::Interrupted | Stop::Signal(_), Ok(r)) = (stop, thread.registers()) {
+            let is_it = !self.watch.has_left() && self.watch.ran_for() > ran_for;
+            // About to begin it anew it is tried again.
+            is_done = !is_it || r.ip() == self.behind;
             match r.ended(self.call, self.behind, self.result) {
                 Some(ended) if is_it => drop(thread.send(&ended)),
                 _ => drop(undisturb(&thread, false)),
             }
         }
         thread.release();
-        end
+        is_done
     }
+}
+
+fn nanoseconds(time: Duration) -> Option<Nanoseconds> {
+    time.as_nanos().try_into().ok()
 }
 
 fn now() -> Nanoseconds {
@@ -302,18 +343,25 @@ struct Slept {
     on: usize,
 }
 
+/// `None` where it does not sleep, or not in the wait that its limit is for.
 fn asleep_since(task: &str) -> Option<Slept> {
-    // Milliseconds, with six digits behind the point.
-    let start = |text: &str| {
-        let line = text.lines().find(|l| l.starts_with("se.exec_start "))?;
-        let (whole, rest) = line.split_once(':')?.1.trim().split_once('.')?;
-        let part: Nanoseconds = rest.get(..6)?.parse().ok()?;
-        Some(whole.parse::<Nanoseconds>().ok()? * 1_000_000 + part)
-    };
-    let since = start(&process::text(format!("/proc/{task}/sched")).ok()?)?;
+    let since = last_ran(task)?;
+    let stat = process::stat(task)?;
     // Field 39 of proc(5), 36 behind the state.
-    let on = process::stat(task)?.split(' ').nth(36)?.parse().ok()?;
-    Some(Slept { since, on })
+    let on = stat.split(' ').nth(36)?.parse().ok()?;
+    let is_it = stat.starts_with('S') && waits_for_its_limit(task) && last_ran(task)? == since;
+    is_it.then_some(Slept { since, on })
+}
+
+/// When a task last had a processor, by that one's clock; `None` where that is not known.
+fn last_ran(task: &str) -> Option<Nanoseconds> {
+    let text = process::text(format!("/proc/{task}/sched")).ok()?;
+    let line = text.lines().find(|l| l.starts_with("se.exec_start "))?;
+    // Milliseconds, with six digits behind the point.
+    let (whole, rest) = line.split_once(':')?.1.trim().split_once('.')?;
+    let part: Nanoseconds = rest.get(..6)?.parse().ok()?;
+    let at = whole.parse::<Nanoseconds>().ok()? * 1_000_000 + part;
+    (at != 0).then_some(at)
 }
 
 /// By how much the monotonic clock is ahead of a processor's, which we go to for that.
@@ -327,17 +375,59 @@ fn ahead_of(processor: usize) -> Option<Nanoseconds> {
     sched_setaffinity(None, &one).ok()?;
     // So that it begins to run there now.
     sleep(Duration::from_micros(1));
-    let slept = asleep_since("self");
+    let ran = last_ran("self");
     let now = now();
+    let on = process::stat("self").and_then(|stat| stat.split(' ').nth(36)?.parse().ok());
     let _ = sched_setaffinity(None, &whole);
-    slept.filter(|s| s.on == processor).map(|s| now - s.since)
+    (on == Some(processor)).then_some(now - ran?)
 }
 
-/// Whether a thread waits for memory that its call needs (userfaultfd, a file on FUSE), and not for
-/// what it asks for; true where that is not known.
-fn faults(task: &str) -> bool {
-    let stack = process::text(format!("/proc/{task}/stack"));
-    stack.map_or(true, |s| s.is_empty() || s.contains("exc_page_fault"))
+/// Functions of the kernel that wait for what a call asks for, and whose limit is counted from no
+/// later than the begin of that: of epoll, semtimedop, sigtimedwait, io_getevents, io_uring_enter;
+/// of sockets that receive, accept, send, connect (Linux 5.10 to 6.18).
+const WAITING: [&str; 19] = [
+    "ep_poll",
+    "do_epoll_wait",
+    "do_semtimedop",
+    "__do_semtimedop",
+    "do_sigtimedwait",
+    "read_events",
+    "io_cqring_wait",
+    "unix_stream_read_generic",
+    "unix_stream_data_wait",
+    "__skb_wait_for_more_packets",
+    "sk_wait_data",
+    "inet_csk_accept",
+    "inet_csk_wait_for_connect",
+    "sk_stream_wait_memory",
+    "sock_alloc_send_pskb",
+    "sock_wait_for_wmem",
+    "unix_wait_for_peer",
+    "inet_wait_for_connect",
+    "__inet_stream_connect",
+];
+
+/// Whether a task sleeps in one of those, and not for memory that its call needs (userfaultfd, a
+/// file on FUSE), for a supervisor that has to allow it (seccomp), or for what comes before.
+fn waits_for_its_limit(task: &str) -> bool {
+    let stack = process::text(format!("/proc/{task}/stack")).unwrap_or_default();
+    // [<0>] wait_woken+0x4a/0x70; the compiler's parts of a function have a point in their names.
+    let name = |line: &str| {
+        Some(
+            line.split_whitespace()
+                .nth(1)?
+                .split(['+', '.'])
+                .next()?
+                .to_owned(),
+        )
+    };
+    let mut names = stack
+        .lines()
+        .filter_map(name)
+        .skip_while(|name| name == "wait_woken");
+    names
+        .next()
+        .is_some_and(|name| WAITING.contains(&&name[..]))
 }
 
 /// A socket's limit; `None` where it has none, or is none.

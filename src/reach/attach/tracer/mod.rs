@@ -18,9 +18,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
-use synclater_sys::process;
 use synclater_sys::ptrace::{Stop, Thread};
 use synclater_sys::registers::Registers;
+use synclater_sys::{job, process};
 use waits::Waits;
 
 /// How long all threads may take to stop: they are stopped meanwhile, one after the other. While
@@ -82,6 +82,16 @@ pub fn why_refused(pid: u32, e: &io::Error) -> String {
         },
         tracer => format!("it is traced by {tracer} already"),
     }
+}
+
+/// What a thread means that is traced: one of ours ends a wait, and is gone a moment later.
+fn traced_by(tracer: u32) -> Failure {
+    let refusal = target::traced_by(tracer.into());
+    let comm = process::text(format!("/proc/{tracer}/comm")).unwrap_or_default();
+    if comm.starts_with(job::NAME) {
+        return Failure::Busy(refusal.why);
+    }
+    refusal.into()
 }
 
 /// What a refused PTRACE_SEIZE means.
@@ -206,7 +216,7 @@ impl Tracer {
                 }
                 match tracer_of(tid) {
                     0 => Err(refused(self.pid, &e)),
-                    tracer => Err(Failure::Busy(format!("thread {tid} is traced by {tracer}"))),
+                    tracer => Err(traced_by(tracer)),
                 }
             }
             Err(_) => Ok(()),

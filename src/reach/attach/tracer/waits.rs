@@ -157,7 +157,8 @@ impl Waits {
         // Asleep in its call, when it was that, and in the same call still: that was no sleep in
         // front of the call.
         let is_asleep = || Call::of(&task).as_ref() == Some(&call);
-        let slept = is_asleep().then(|| asleep_since(&task))??;
+        let connects = matches!(limited.limit, Limit::Connecting(_));
+        let slept = is_asleep().then(|| asleep_since(&task, connects))??;
         if !is_asleep() || watch.has_left() || !clock::runs_evenly() {
             return None;
         }
@@ -344,12 +345,13 @@ struct Slept {
 }
 
 /// `None` where it does not sleep, or not in the wait that its limit is for.
-fn asleep_since(task: &str) -> Option<Slept> {
+fn asleep_since(task: &str, connects: bool) -> Option<Slept> {
     let since = last_ran(task)?;
     let stat = process::stat(task)?;
     // Field 39 of proc(5), 36 behind the state.
     let on = stat.split(' ').nth(36)?.parse().ok()?;
-    let is_it = stat.starts_with('S') && waits_for_its_limit(task) && last_ran(task)? == since;
+    let is_it =
+        stat.starts_with('S') && waits_for_its_limit(task, connects) && last_ran(task)? == since;
     is_it.then_some(Slept { since, on })
 }
 
@@ -385,7 +387,7 @@ fn ahead_of(processor: usize) -> Option<Nanoseconds> {
 /// Functions of the kernel that wait for what a call asks for, and whose limit is counted from no
 /// later than the begin of that: of epoll, semtimedop, sigtimedwait, io_getevents, io_uring_enter;
 /// of sockets that receive, accept, send, connect (Linux 5.10 to 6.18).
-const WAITING: [&str; 19] = [
+const WAITING: [&str; 17] = [
     "ep_poll",
     "do_epoll_wait",
     "do_semtimedop",
@@ -403,31 +405,22 @@ const WAITING: [&str; 19] = [
     "sock_alloc_send_pskb",
     "sock_wait_for_wmem",
     "unix_wait_for_peer",
-    "inet_wait_for_connect",
-    "__inet_stream_connect",
 ];
+/// The same of TCP's connect(2), and of a send that connects, which returns something else.
+const CONNECTING: [&str; 2] = ["inet_wait_for_connect", "__inet_stream_connect"];
 
 /// Whether a task sleeps in one of those, and not for memory that its call needs (userfaultfd, a
 /// file on FUSE), for a supervisor that has to allow it (seccomp), or for what comes before.
-fn waits_for_its_limit(task: &str) -> bool {
+fn waits_for_its_limit(task: &str, connects: bool) -> bool {
     let stack = process::text(format!("/proc/{task}/stack")).unwrap_or_default();
     // [<0>] wait_woken+0x4a/0x70; the compiler's parts of a function have a point in their names.
-    let name = |line: &str| {
-        Some(
-            line.split_whitespace()
-                .nth(1)?
-                .split(['+', '.'])
-                .next()?
-                .to_owned(),
-        )
-    };
-    let mut names = stack
+    let names = stack
         .lines()
-        .filter_map(name)
-        .skip_while(|name| name == "wait_woken");
+        .filter_map(|line| line.split_once("] ")?.1.split(['+', '.']).next());
+    let mut names = names.skip_while(|name| *name == "wait_woken");
     names
         .next()
-        .is_some_and(|name| WAITING.contains(&&name[..]))
+        .is_some_and(|name| WAITING.contains(&name) || connects && CONNECTING.contains(&name))
 }
 
 /// A socket's limit; `None` where it has none, or is none.

@@ -129,6 +129,8 @@ fn without_a_folder_that_allows_execution_the_command_is_not_started() {
     let _no_exec = NoExec::over(&CACHES);
     let stage = Stage::new("noexec");
     let mut command = stage.synclater(&["run", "--quiet", "--", "touch"]);
+    // That of all tests may be root's.
+    command.env_remove("XDG_CACHE_HOME");
     let outcome = run(command.arg(stage.work().join("ran")));
     assert_eq!(outcome.status.code(), Some(125), "{outcome}");
     assert!(has_four_parts(&outcome.stderr), "{outcome}");
@@ -214,8 +216,13 @@ fn a_folder_of_nobody_known_is_not_taken_for_ones_own() {
     stage.open_to_others(0o755);
     std::fs::set_permissions(stage.run_dir(), Permissions::from_mode(0o755)).expect("it is ours");
     chown(stage.run_dir(), Some(54321), None).expect("it is ours");
+    // What it makes in that of all would be in the way of other users.
+    let cache = stage.file("cache");
+    std::fs::create_dir(&cache).expect("a folder");
+    std::fs::set_permissions(&cache, Permissions::from_mode(0o1777)).expect("it is ours");
     for words in [&["run", "--", "true"][..], &["ps"]] {
         let mut command = stage.with_folders("setpriv");
+        command.env("XDG_CACHE_HOME", &cache);
         command.args([
             "--reuid=12345",
             "--clear-groups",

@@ -41,9 +41,17 @@ fn one(path: &Path, seed: u64) -> [u64; 3] {
     let what = format!("{}, seed {seed}", path.display());
     let mut victim = random(&stage, path, seed);
     let begun = Instant::now();
-    for _ in 0..count(12, 200) {
-        let session = stage.attach_to(&victim, "1s");
-        stage.detach(&session);
+    for cycle in 0..count(12, 200) {
+        let pid = number(victim.pid());
+        let told = stage.ask(&["attach", "--json", "--pid", &pid, "-u", "1s"]);
+        let is_done = told.status.success();
+        assert!(
+            is_done,
+            "{what}, cycle {cycle}, {:?}: {told}",
+            victim.has_ended()
+        );
+        let told: Value = serde_json::from_str(&told.stdout).expect("JSON");
+        stage.detach(told["id"].as_str().expect("an id"));
     }
     let took = begun.elapsed();
     must_run(victim.pid());

@@ -292,6 +292,11 @@ impl Running {
         Pid::from_child(&self.child)
     }
 
+    /// How it has ended, if it has.
+    pub fn has_ended(&mut self) -> Option<std::process::ExitStatus> {
+        self.child.try_wait().expect("wait")
+    }
+
     pub fn send(&self, signal: Signal) {
         kill_process(self.pid(), signal).expect("it runs");
     }

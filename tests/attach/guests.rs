@@ -228,6 +228,19 @@ fn soak_the_numbers_of_a_programs_descriptors_are_its_own() {
     }
 }
 
+/// A thread of the kernel's, which is one of the process's, is in no call.
+#[test]
+fn a_program_with_a_worker_of_a_ring_is_attached() {
+    let stage = Stage::new("worker");
+    let mut command = clean(program("rings_uring"));
+    command.arg(stage.work().join("ring")).arg("worker");
+    let mut victim = started(&stage, command);
+    let session = stage.attach_to(&victim, "1s");
+    stage.detach(&session);
+    victim.tell("on");
+    victim.end().must_succeed();
+}
+
 /// What a program prepared once, and what the kernel had not taken yet, is an FSYNC again.
 #[test]
 fn entries_of_a_ring_that_are_put_off_are_what_they_were_behind_a_detach() {

@@ -8,6 +8,7 @@
  *   once      the entries of a ring as they were prepared once: all, then each by itself; says
  *             "once", reads a line, and submits each twice more, which the kernel is to see
  *   attached  the same, behind "ready" and FSYNCs until it reads a line
+ *   worker    a read that waits in a thread of the kernel's: says "ready", reads a line
  *   changed   an entry that was prepared once, and of which descriptor or flags are written anew:
  *             answers as the kernel's, and 6 requests that it would carry out; last its own NOP
  *   rewritten all of an FSYNC but its opcode, behind a line: says "part" before and "rest" behind,
@@ -178,6 +179,24 @@ static void ask_until_told(void)
 	must(fgets(line, sizeof line, stdin) != NULL, "a line");
 }
 
+static void by_a_worker(void)
+{
+	struct io_uring_sqe *entry = io_uring_get_sqe(ring);
+	struct __kernel_timespec soon = { .tv_nsec = 1000000 };
+	struct io_uring_cqe *none;
+	static char byte;
+	int pipes[2];
+
+	must(pipe(pipes) == 0, "a pipe");
+	io_uring_prep_read(entry, pipes[0], &byte, 1, 0);
+	entry->flags = IOSQE_ASYNC;
+	/* The thread looks as if it were in the same call. */
+	io_uring_submit_and_wait_timeout(ring, &none, 1, &soon, NULL);
+	say_and_hear("ready");
+	must(write(pipes[1], "x", 1) == 1, "write");
+	must(completed() == 1, "read");
+}
+
 static int handed_in(void)
 {
 	ring->sq.sqe_tail++;
@@ -306,6 +325,8 @@ int main(int count, char **arguments)
 		prepared_once();
 	else if (!strcmp(way, "attached"))
 		ask_until_told(), prepared_once();
+	else if (!strcmp(way, "worker"))
+		by_a_worker();
 	else if (!strcmp(way, "own"))
 		ask_for_all();
 	else

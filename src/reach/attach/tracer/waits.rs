@@ -147,8 +147,9 @@ impl Waits {
         let limited = limited(call.number, &call.arguments, is_64)?;
         let memory = Memory::open(tid).ok()?;
         let entry: [u8; 2] = if is_64 { [0x0f, 0x05] } else { [0xcd, 0x80] };
-        if memory.bytes(call.behind - 2, 2).ok()? != entry {
-            // A call of another table.
+        if memory.bytes(call.behind.checked_sub(2)?, 2).ok()? != entry {
+            // A call of another table, or a thread of the kernel's (io_uring) that looks like whom
+            // it works for, and goes on nowhere.
             return None;
         }
         let (limit, result) = self.limit(tid, limited, &memory)?;

@@ -59,13 +59,17 @@ fn number(pid: Pid) -> String {
     pid.as_raw_nonzero().get().to_string()
 }
 
+/// The name of the session that an attach has begun.
+fn session_of(attached: &Outcome) -> String {
+    let told: Value = serde_json::from_str(&attached.stdout).expect("JSON");
+    told["id"].as_str().expect("an id").to_owned()
+}
+
 impl Stage {
     /// Attaches with `options`; the session's name.
     fn attach(&self, options: &[&str]) -> String {
         let words = [&["attach", "--json"], options].concat();
-        let outcome = self.ask(&words).must_succeed();
-        let told: Value = serde_json::from_str(&outcome.stdout).expect("JSON");
-        told["id"].as_str().expect("an id").to_owned()
+        session_of(&self.ask(&words).must_succeed())
     }
 
     /// Attaches a victim at `until`.

@@ -228,13 +228,18 @@ fn soak_the_numbers_of_a_programs_descriptors_are_its_own() {
     }
 }
 
+/// A program that uses a ring in this way (tests/sessions/rings_uring.c).
+fn with_ring(stage: &Stage, way: &str) -> Running {
+    let mut command = clean(program("rings_uring"));
+    command.arg(stage.work().join("ring")).arg(way);
+    started(stage, command)
+}
+
 /// A thread of the kernel's, which is one of the process's, is in no call.
 #[test]
 fn a_program_with_a_worker_of_a_ring_is_attached() {
     let stage = Stage::new("worker");
-    let mut command = clean(program("rings_uring"));
-    command.arg(stage.work().join("ring")).arg("worker");
-    let mut victim = started(&stage, command);
+    let mut victim = with_ring(&stage, "worker");
     let session = stage.attach_to(&victim, "1s");
     stage.detach(&session);
     victim.tell("on");
@@ -245,9 +250,7 @@ fn a_program_with_a_worker_of_a_ring_is_attached() {
 #[test]
 fn entries_of_a_ring_that_are_put_off_are_what_they_were_behind_a_detach() {
     let stage = Stage::new("put-back");
-    let mut command = clean(program("rings_uring"));
-    command.arg(stage.work().join("ring")).arg("attached");
-    let mut victim = started(&stage, command);
+    let mut victim = with_ring(&stage, "attached");
     let session = stage.attach_to(&victim, "1h");
     let owes = || stage.session()["debt"].as_u64() > Some(0);
     assert!(until(LIMIT, owes), "{:#}", stage.session());

@@ -50,8 +50,7 @@ fn one(path: &Path, seed: u64) -> [u64; 3] {
             "{what}, cycle {cycle}, {:?}: {told}",
             victim.has_ended()
         );
-        let told: Value = serde_json::from_str(&told.stdout).expect("JSON");
-        stage.detach(told["id"].as_str().expect("an id"));
+        stage.detach(&session_of(&told));
     }
     let took = begun.elapsed();
     must_run(victim.pid());

@@ -76,7 +76,7 @@ fn gone() -> Failure {
 /// Why process `pid` may not be traced, where PTRACE_SEIZE says `e`.
 pub fn why_refused(pid: u32, e: &io::Error) -> String {
     match tracer_of(pid) {
-        0 => match refused(pid, e) {
+        0 => match refused(pid, pid, e) {
             Failure::Refused(refusal) => refusal.why,
             Failure::Busy(why) => why,
         },
@@ -84,21 +84,17 @@ pub fn why_refused(pid: u32, e: &io::Error) -> String {
     }
 }
 
-/// What a thread means that is traced: one of ours ends a wait, and is gone a moment later.
-fn traced_by(tracer: u32) -> Failure {
-    let refusal = target::traced_by(tracer.into());
-    let comm = process::text(format!("/proc/{tracer}/comm")).unwrap_or_default();
-    if comm.starts_with(job::NAME) {
-        return Failure::Busy(refusal.why);
-    }
-    refusal.into()
-}
-
-/// What a refused PTRACE_SEIZE means.
-fn refused(pid: u32, e: &io::Error) -> Failure {
-    let tracer = tracer_of(pid);
+/// What a refused PTRACE_SEIZE of thread `tid` of a process means.
+fn refused(pid: u32, tid: u32, e: &io::Error) -> Failure {
+    let tracer = tracer_of(tid);
     if tracer != 0 && tracer != std::process::id() {
-        return target::traced_by(tracer.into()).into();
+        let refusal = target::traced_by(tracer.into());
+        let comm = process::text(format!("/proc/{tracer}/comm")).unwrap_or_default();
+        // One of ours ends a wait, and is gone a moment later.
+        return match comm.starts_with(job::NAME) {
+            true => Failure::Busy(refusal.why),
+            false => refusal.into(),
+        };
     }
     let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
     let (why, try_) = match scope.trim() {
@@ -183,7 +179,7 @@ impl Tracer {
                 match (state(self.pid, self.pid), tracer_of(self.pid)) {
                     // The first thread has ended; others may go on.
                     ('Z', _) => self.trace_all(),
-                    (_, 0) => Err(refused(self.pid, &e)),
+                    (_, 0) => Err(refused(self.pid, self.pid, &e)),
                     (_, tracer) => Err(Failure::Busy(format!("it is traced by {tracer}"))),
                 }
             }
@@ -214,10 +210,7 @@ impl Tracer {
                     self.threads.insert(tid, Thread::running(tid));
                     return Ok(());
                 }
-                match tracer_of(tid) {
-                    0 => Err(refused(self.pid, &e)),
-                    tracer => Err(traced_by(tracer)),
-                }
+                Err(refused(self.pid, tid, &e))
             }
             Err(_) => Ok(()),
         }

@@ -49,8 +49,8 @@ enum How {
     Ipc,
 }
 
-/// Resource temporarily unavailable; timer expired; operation now in progress.
-const EAGAIN: i64 = -11;
+/// What calls return: resource temporarily unavailable; timer expired; operation now in progress.
+pub const EAGAIN: i64 = -11;
 const ETIME: i64 = -62;
 const EINPROGRESS: i64 = -115;
 

@@ -558,7 +558,7 @@ fn take_out(pid: u32, whose: Whose, known: &Known) -> Result<Told, Failure> {
             }
             alone.still()?;
             if found.redirected().any(|site| site.function.is_some()) {
-                rings::put_back(pid, &memory);
+                rings::put_back(pid, &memory)?;
             }
             Ok(())
         };

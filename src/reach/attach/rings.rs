@@ -1,9 +1,10 @@
 //! Entries of io_uring's rings in a process that is let go of: what was put off in them, and may be
 //! handed in again as it is, is what it was.
 
-use synclater_model::reach::maps;
+use super::code;
+use super::target::Refusal;
+use synclater_model::reach::maps::Mapping;
 use synclater_shim::entry::{as_before, OFFSET, SIZE};
-use synclater_sys::process;
 use synclater_sys::remote::Memory;
 
 /// Has all of them be what they were. Nothing of the process runs, so that none is put off
@@ -11,11 +12,12 @@ use synclater_sys::remote::Memory;
 ///
 /// What cannot be read stays: entries that lie in memory of the program's own
 /// (`IORING_SETUP_NO_MMAP`), and all of them before the kernel lets others see its mappings.
-pub(super) fn put_back(pid: u32, memory: &Memory) {
-    let mappings = maps::read(&process::text(format!("/proc/{pid}/maps")).unwrap_or_default());
-    let is_ring =
-        |m: &&maps::Mapping| m.shared && m.offset == OFFSET && m.name == "anon_inode:[io_uring]";
-    for ring in mappings.iter().filter(is_ring) {
+///
+/// # Errors
+/// Where its mappings cannot be read: it has ended.
+pub(super) fn put_back(pid: u32, memory: &Memory) -> Result<(), Refusal> {
+    let is_ring = |m: &Mapping| m.shared && m.offset == OFFSET && m.name == "anon_inode:[io_uring]";
+    for ring in code::mappings(pid)?.into_iter().filter(is_ring) {
         let len = usize::try_from(ring.range.end - ring.range.start).unwrap_or(0);
         let bytes = memory.bytes(ring.range.start, len).unwrap_or_default();
         for (k, entry) in bytes.as_chunks::<SIZE>().0.iter().enumerate() {
@@ -25,4 +27,5 @@ pub(super) fn put_back(pid: u32, memory: &Memory) {
             }
         }
     }
+    Ok(())
 }

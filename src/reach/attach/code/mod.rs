@@ -171,7 +171,11 @@ pub fn survey_at_start(
     })
 }
 
-fn mappings(pid: u32) -> Result<Vec<Mapping>, Refusal> {
+/// All that a process has mapped.
+///
+/// # Errors
+/// Where that cannot be read: it has ended, or is another user's.
+pub(super) fn mappings(pid: u32) -> Result<Vec<Mapping>, Refusal> {
     let text = process::text(format!("/proc/{pid}/maps"));
     Ok(maps::read(&text.map_err(|e| unreadable(&e))?))
 }

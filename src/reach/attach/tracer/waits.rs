@@ -27,7 +27,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 use synclater_sys::in_call::{InCall, Signals};
-use synclater_sys::limits::{limited, limited_socket_call, Limit, Limited};
+use synclater_sys::limits::{limited, limited_socket_call, Limit, Limited, EAGAIN};
 use synclater_sys::ptrace::{Stop, Thread};
 use synclater_sys::remote::{self, Memory};
 use synclater_sys::{clock, job, process};
@@ -153,6 +153,9 @@ impl Waits {
             return None;
         }
         let (limit, result) = self.limit(tid, limited, &memory)?;
+        if !clock::runs_evenly() {
+            return None;
+        }
         let signals = *self.signals.get_or_insert_with(|| Signals::find().ok());
         let watch = InCall::watch(tid, call.behind, signals?).ok()?;
         // Asleep in its call, when it was that, and in the same call still: that was no sleep in
@@ -160,7 +163,7 @@ impl Waits {
         let is_asleep = || Call::of(&task).as_ref() == Some(&call);
         let connects = matches!(limited.limit, Limit::Connecting(_));
         let slept = is_asleep().then(|| asleep_since(&task, connects))??;
-        if !is_asleep() || watch.has_left() || !clock::runs_evenly() {
+        if !is_asleep() || watch.has_left() {
             return None;
         }
         let ahead = self.ahead.entry(slept.on);
@@ -207,14 +210,16 @@ impl Waits {
                 // What goes in several pieces may wait as long for each.
                 let in_one =
                     || bytes <= ONE_PIECE && socket_type(&socket) == Ok(SocketType::STREAM);
-                let is_local = socket_domain(&socket).ok()? == AddressFamily::UNIX;
-                (!is_local || in_one()).then(|| of_socket(&socket, Timeout::Send))??
+                (!is_local(&socket) || in_one()).then(|| of_socket(&socket, Timeout::Send))??
             }
             Limit::Connecting(number) => {
                 let socket = socket(number)?;
                 let time = of_socket(&socket, Timeout::Send)?;
-                let is_local = socket_domain(&socket).ok()? == AddressFamily::UNIX;
-                let result = if is_local { EAGAIN } else { call.result };
+                let result = if is_local(&socket) {
+                    EAGAIN
+                } else {
+                    call.result
+                };
                 return Some((nanoseconds(time)?, result));
             }
             Limit::OfSocketCall(number, at) => {
@@ -240,12 +245,10 @@ impl Waits {
     }
 }
 
+/// What keeps the watches up.
 fn fds_of(all: &BTreeMap<u32, Wait>) -> Vec<BorrowedFd<'_>> {
     all.values().flat_map(|w| w.watch.fds()).collect()
 }
-
-/// EAGAIN, as a call returns it.
-const EAGAIN: i64 = -11;
 
 /// Ends each wait when its time is over.
 fn end_in_time(mut all: BTreeMap<u32, Wait>) {
@@ -254,7 +257,7 @@ fn end_in_time(mut all: BTreeMap<u32, Wait>) {
     // What is still traced then, the kernel lets go of.
     while !all.is_empty() && begun.elapsed() < LONGEST + PATIENCE {
         for (tid, mut wait) in std::mem::take(&mut all) {
-            if wait.has_ended(tid) {
+            if wait.attend(tid) {
                 // Another one may need its breakpoint.
                 done.push(wait.watch.end());
             } else {
@@ -275,10 +278,10 @@ fn end_in_time(mut all: BTreeMap<u32, Wait>) {
 }
 
 impl Wait {
-    /// Whether there is nothing more to do: it has ended by itself, or is ended now.
-    fn has_ended(&mut self, tid: u32) -> bool {
+    /// Does what is due; whether there is nothing more to do: it has ended by itself, or is ended.
+    fn attend(&mut self, tid: u32) -> bool {
         if let Some(stopping) = self.stopping.take() {
-            return self.has_stopped(stopping);
+            return self.end(stopping);
         }
         let over = now() - self.until;
         if self.watch.has_left() || nanoseconds(PATIENCE).is_some_and(|most| over > most) {
@@ -306,7 +309,7 @@ impl Wait {
 
     /// Ends it where its thread stands still, and is where it was; whether there is nothing more to
     /// do. One that is frozen stops when it is thawed.
-    fn has_stopped(&mut self, mut stopping: Stopping) -> bool {
+    fn end(&mut self, mut stopping: Stopping) -> bool {
         let Some(stop) = stopping.thread.look() else {
             self.stopping = Some(stopping);
             return false;
@@ -349,11 +352,16 @@ struct Slept {
 fn asleep_since(task: &str, connects: bool) -> Option<Slept> {
     let since = last_ran(task)?;
     let stat = process::stat(task)?;
-    // Field 39 of proc(5), 36 behind the state.
-    let on = stat.split(' ').nth(36)?.parse().ok()?;
+    let on = processor_of(&stat)?;
     let is_it =
         stat.starts_with('S') && waits_for_its_limit(task, connects) && last_ran(task)? == since;
     is_it.then_some(Slept { since, on })
+}
+
+/// The processor that a task has, or had last, by its [`process::stat`].
+fn processor_of(stat: &str) -> Option<usize> {
+    // Field 39 of proc(5), 36 behind the state.
+    stat.split(' ').nth(36)?.parse().ok()
 }
 
 /// When a task last had a processor, by that one's clock; `None` where that is not known.
@@ -380,7 +388,7 @@ fn ahead_of(processor: usize) -> Option<Nanoseconds> {
     sleep(Duration::from_micros(1));
     let ran = last_ran("self");
     let now = now();
-    let on = process::stat("self").and_then(|stat| stat.split(' ').nth(36)?.parse().ok());
+    let on = process::stat("self").and_then(|stat| processor_of(&stat));
     let _ = sched_setaffinity(None, &whole);
     (on == Some(processor)).then_some(now - ran?)
 }
@@ -422,6 +430,10 @@ fn waits_for_its_limit(task: &str, connects: bool) -> bool {
     names
         .next()
         .is_some_and(|name| WAITING.contains(&name) || connects && CONNECTING.contains(&name))
+}
+
+fn is_local(socket: &OwnedFd) -> bool {
+    socket_domain(socket) == Ok(AddressFamily::UNIX)
 }
 
 /// A socket's limit; `None` where it has none, or is none.

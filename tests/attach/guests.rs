@@ -3,6 +3,7 @@
 use super::refusals::refused;
 use super::*;
 use crate::harness::limits::count;
+use crate::sessions::stage::as_root;
 use rustix::process::Signal;
 
 /// A program that is `what` (tests/sessions/guest.c), of the class that `name` tells of.
@@ -226,6 +227,38 @@ fn soak_the_numbers_of_a_programs_descriptors_are_its_own() {
         victim.send(Signal::KILL);
         victim.end();
     }
+}
+
+/// That time is told of, too, in which it stood still in vain.
+#[test]
+fn the_pause_is_the_longest_of_all_tries() {
+    const NAME: &str = "the_pause_is_the_longest_of_all_tries";
+    if !as_root(NAME) {
+        return;
+    }
+    let stage = Stage::new("faults");
+    let mut victim = started(&stage, clean(program("faults")));
+    let pid = number(victim.pid());
+    let attach = stage.synclater(&["attach", "--json", "--pid", &pid, "-u", "1s"]);
+    let mut attach = Running::start(&stage, attach);
+    // One that is to stop looks for its page again and again.
+    let runs = || {
+        let read = |path| std::fs::read_to_string(path).unwrap_or_default();
+        let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("tasks");
+        let mut stats = tasks.flatten().map(|task| read(task.path().join("stat")));
+        stats.any(|stat| stat.contains(") R "))
+    };
+    assert!(until(LIMIT, runs), "{}", attach.stderr());
+    victim.tell("bring it");
+    assert_eq!(victim.hear(), "brought");
+    let told = attach.end().must_succeed();
+    let session = session_of(&told);
+    let told: Value = serde_json::from_str(&told.stdout).expect("JSON");
+    let pause = told["attached"][0]["pause_s"].as_f64();
+    // As long as threads may take to stop.
+    assert!(pause >= Some(0.2), "{told:#}");
+    stage.detach(&session);
+    victim.end().must_succeed();
 }
 
 /// A program that uses a ring in this way (tests/sessions/rings_uring.c).

@@ -84,7 +84,6 @@ fn put_in_first(
         return Ok(Begun::Done(Told::Attached {
             sites: 0,
             far: 0,
-            pause_ns: 0,
             open: Open::default(),
         }));
     };
@@ -125,12 +124,11 @@ fn put_in_late(
         .ok_or_else(|| Refusal::new("the library is gone from its memory", "start it anew"))?;
     let (_, sites) = found.place_library(code::heap(pid, &found.mappings))?;
     let changes = fill_places(&library, found.class, &sites, &memory)?;
-    let pause = exchange(tracer, &memory, &changes)?;
+    exchange(tracer, &memory, &changes)?;
     let open = target::open(pid);
     Ok(Told::Attached {
         sites: sites.len() as u64,
         far: (found.sites.len() - sites.len()) as u64,
-        pause_ns: nanoseconds(pause),
         open,
     })
 }

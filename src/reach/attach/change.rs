@@ -182,13 +182,12 @@ pub(super) fn spoiled(library: &Library, memory: &Memory) -> Vec<Change> {
         .collect()
 }
 
-/// Exchanges the bytes of all sites while nothing of the process runs. Returns how long it stood
-/// still.
+/// Exchanges the bytes of all sites while nothing of the process runs.
 pub(super) fn exchange(
     tracer: &mut Tracer,
     memory: &Memory,
     changes: &[Change],
-) -> Result<Duration, Failure> {
+) -> Result<(), Failure> {
     exchange_if(tracer, memory, changes, |_| Ok(()))
 }
 
@@ -198,8 +197,8 @@ pub(super) fn exchange_if(
     memory: &Memory,
     changes: &[Change],
     is_right: impl FnOnce(&Tracer) -> Result<(), Failure>,
-) -> Result<Duration, Failure> {
-    let begun = tracer.stop_all()?;
+) -> Result<(), Failure> {
+    tracer.stop_all()?;
     if let Err(failure) = is_right(tracer) {
         tracer.release();
         return Err(failure);
@@ -237,10 +236,7 @@ pub(super) fn exchange_if(
         }
     }
     tracer.release();
-    match failed {
-        None => Ok(begun.elapsed()),
-        Some(e) => Err(Failure::Busy(e.to_string())),
-    }
+    failed.map_or(Ok(()), |e| Err(Failure::Busy(e.to_string())))
 }
 
 /// Those that lie in one page together; whatever goes beyond its page is alone. Where some lead by

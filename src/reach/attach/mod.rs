@@ -45,7 +45,7 @@ use synclater_sys::ptrace::Thread;
 use synclater_sys::remote::{self, Memory};
 use synclater_sys::sharing::{self, Has, Known, Search};
 use target::{Incarnation, Open, Refusal, Target};
-use tracer::{Failure, Tracer};
+use tracer::{Failure, Still, Tracer};
 pub use work::Work;
 
 /// What a session brings into its processes.
@@ -78,8 +78,6 @@ pub enum Told {
         sites: u64,
         /// Sites that are too far away for a jump, or have an unknown form.
         far: u64,
-        /// How long it stood still.
-        pause_ns: u64,
         /// What it had open already.
         open: Open,
     },
@@ -90,8 +88,6 @@ pub enum Told {
         /// Descriptors that lost their `O_SYNC` meanwhile: while there are some, the sites that
         /// may write to them lead through the gate still, which syncs what is written.
         marked: u64,
-        /// How long it stood still.
-        pause_ns: u64,
     },
     /// Not now; a moment later it may work.
     Busy {
@@ -297,6 +293,7 @@ fn put_in(
     is_new: bool,
     luggage: &Luggage,
     known: &Known,
+    still: &Still,
 ) -> Result<Told, Failure> {
     let tracer = tracer::tracer_of(pid);
     let comm = (tracer != 0).then(|| process::text(format!("/proc/{tracer}/comm")));
@@ -314,7 +311,6 @@ fn put_in(
             return Ok(Told::Attached {
                 sites,
                 far: 0,
-                pause_ns: 0,
                 open: target::open(pid),
             });
         }
@@ -328,7 +324,7 @@ fn put_in(
     let mut plan = Plan::make(pid, target, found, luggage, &memory)?;
     plan.far += unseen;
     plan.alone = alone;
-    let mut tracer = Tracer::new(pid, plan.found.class);
+    let mut tracer = Tracer::new(pid, plan.found.class, still);
     tracer.hold()?;
     // From here on its number is nobody else's.
     if !target::executes(pid, program) {
@@ -419,18 +415,13 @@ impl Plan<'_> {
             tracer.standing().try_for_each(sandbox::check_dispatch)?;
             filters.recheck(tracer)
         };
-        let pause = exchange_if(tracer, memory, &changes, still)?;
+        exchange_if(tracer, memory, &changes, still)?;
         Ok(Told::Attached {
             sites: self.sites.len() as u64,
             far: self.far,
-            pause_ns: nanoseconds(pause),
             open: self.open,
         })
     }
-}
-
-fn nanoseconds(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// What a thread of the process is to do.
@@ -506,7 +497,7 @@ fn lend_room(found: &Survey, code: &[u8], memory: &Memory) -> Result<u64, Failur
     Ok(boot)
 }
 
-fn take_out(pid: u32, whose: Whose, known: &Known) -> Result<Told, Failure> {
+fn take_out(pid: u32, whose: Whose, known: &Known, still: &Still) -> Result<Told, Failure> {
     let memory = Memory::open(pid).map_err(|e| cannot_see(pid, &e))?;
     let mut alone = Alone::found(pid, known)?;
     let found = survey(pid, target::class_of(pid).unwrap_or(Class::Long), &memory)?;
@@ -520,13 +511,12 @@ fn take_out(pid: u32, whose: Whose, known: &Known) -> Result<Told, Failure> {
             }
         }
     }
-    let mut tracer = Tracer::new(pid, found.class);
-    let mut begun = None;
+    let mut tracer = Tracer::new(pid, found.class, still);
     let mut marked = 0;
     if let Some(library) = found.library.as_ref().filter(|l| may_be_marked(l, &memory)) {
         // The relaxation is over: who opens from now on leaves the flag, and who has just marked
         // what it has opened brings it back.
-        begun = Some(tracer.stop_all()?);
+        tracer.stop_all()?;
         marked = target::marked(pid) + u64::from(marks(library, &memory).lost);
     }
     let back = |s: &Site| {
@@ -548,9 +538,8 @@ fn take_out(pid: u32, whose: Whose, known: &Known) -> Result<Told, Failure> {
     let of_library = found.library.as_ref();
     changes.extend(of_library.map_or(Vec::new(), |library| spoiled(library, &memory)));
     changes.extend(boot_left(pid, &found, &memory));
-    let pause = if changes.is_empty() {
+    if changes.is_empty() {
         tracer.release();
-        Duration::ZERO
     } else {
         let is_its_still = |_: &Tracer| {
             if !owner::is_as_it_was(pid, &found) {
@@ -562,13 +551,9 @@ fn take_out(pid: u32, whose: Whose, known: &Known) -> Result<Told, Failure> {
             }
             Ok(())
         };
-        exchange_if(&mut tracer, &memory, &changes, is_its_still)?
-    };
-    Ok(Told::Detached {
-        sites,
-        marked,
-        pause_ns: nanoseconds(begun.map_or(pause, |begun| begun.elapsed())),
-    })
+        exchange_if(&mut tracer, &memory, &changes, is_its_still)?;
+    }
+    Ok(Told::Detached { sites, marked })
 }
 
 /// Whether any process of the session has taken `O_SYNC` off, as far as that can be told.

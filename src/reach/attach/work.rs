@@ -9,6 +9,14 @@ pub struct Work {
     job: Job,
     answer: File,
     begun: Instant,
+    stood_still: Duration,
+}
+
+/// What such a process says at its end.
+#[derive(Serialize, Deserialize)]
+struct Report {
+    told: Told,
+    stood_still: Duration,
 }
 
 /// No work takes longer: whatever it waits for does not come.
@@ -26,8 +34,8 @@ impl Work {
         luggage: &Luggage,
         known: &Known,
     ) -> io::Result<Work> {
-        Work::begin(luggage.fds().collect(), || {
-            put_in(pid, program, is_new, luggage, known).unwrap_or_else(Into::into)
+        Work::begin(luggage.fds().collect(), |still| {
+            put_in(pid, program, is_new, luggage, known, still).unwrap_or_else(Into::into)
         })
     }
 
@@ -36,8 +44,8 @@ impl Work {
     /// # Errors
     /// As [`Work::attach`].
     pub fn detach(pid: u32, whose: Whose, known: &Known) -> io::Result<Work> {
-        Work::begin(Vec::new(), || {
-            take_out(pid, whose, known).unwrap_or_else(Into::into)
+        Work::begin(Vec::new(), |still| {
+            take_out(pid, whose, known, still).unwrap_or_else(Into::into)
         })
     }
 
@@ -46,7 +54,7 @@ impl Work {
     /// # Errors
     /// As [`Work::attach`].
     pub fn look(pid: u32, clock: LeaseClock) -> io::Result<Work> {
-        Work::begin(Vec::new(), || Told::Left {
+        Work::begin(Vec::new(), |_| Told::Left {
             session: left_by(pid, clock),
         })
     }
@@ -57,27 +65,36 @@ impl Work {
     /// # Errors
     /// As [`Work::attach`].
     pub fn consider(pid: u32) -> io::Result<Work> {
-        Work::begin(Vec::new(), || match target::look(pid) {
+        Work::begin(Vec::new(), |_| match target::look(pid) {
             Ok(_) => Told::Left { session: None },
             Err(refusal) => Told::Refused { refusal },
         })
     }
 
-    fn begin(fds: Vec<BorrowedFd<'_>>, work: impl FnOnce() -> Told) -> io::Result<Work> {
+    fn begin(fds: Vec<BorrowedFd<'_>>, work: impl FnOnce(&Still) -> Told) -> io::Result<Work> {
         let (answer, theirs) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
         let job = Job::start(|| {
             process::be_punctual();
             let all: Vec<_> = fds.into_iter().chain([theirs.as_fd()]).collect();
             let kept = job::keep_only(&all);
-            let told = serde_json::to_vec(&work()).unwrap_or_default();
+            let still = Still::default();
+            let told = work(&still);
+            let stood_still = still.longest();
+            let report = Report { told, stood_still };
+            let report = serde_json::to_vec(&report).unwrap_or_default();
             let to = all.last().map(|fd| fd.as_fd());
-            let done = to.is_some_and(|fd| rustix::io::write(fd, &told).is_ok());
+            let done = to.is_some_and(|fd| rustix::io::write(fd, &report).is_ok());
             std::mem::forget(kept);
             i32::from(!done)
         })?;
         let answer = answer.into();
         let begun = Instant::now();
-        Ok(Work { job, answer, begun })
+        Ok(Work {
+            job,
+            answer,
+            begun,
+            stood_still: Duration::ZERO,
+        })
     }
 
     /// Whether it has kept others waiting.
@@ -104,10 +121,19 @@ impl Work {
         let status = self.job.status()?;
         let mut text = Vec::new();
         let _ = self.answer.read_to_end(&mut text);
-        let told = serde_json::from_slice(&text);
-        Some(told.unwrap_or_else(|_| Told::Busy {
-            why: format!("what traced it ended early (status {status})"),
-        }))
+        let Ok(Report { told, stood_still }) = serde_json::from_slice(&text) else {
+            let why = format!("what traced it ended early (status {status})");
+            return Some(Told::Busy { why });
+        };
+        self.stood_still = stood_still;
+        Some(told)
+    }
+
+    /// The longest time that the process stood still for it, whatever became of it; zero before it
+    /// has finished.
+    #[must_use]
+    pub fn stood_still(&self) -> Duration {
+        self.stood_still
     }
 }
 

@@ -290,6 +290,8 @@ impl Reach {
                 return !self.gives_up(task);
             };
             let work = task.work.take();
+            let stood_still = work.as_ref().map_or(Duration::ZERO, Work::stood_still);
+            task.pause = task.pause.max(stood_still);
             if work.as_ref().is_some_and(Work::took_too_long) {
                 // Nor would it be let go of the next time, and others wait for their turn.
                 task.tries = TRIES;
@@ -323,14 +325,8 @@ impl Reach {
                     return !self.gives_up(task);
                 }
             },
-            Told::Attached {
-                sites,
-                far,
-                pause_ns,
-                open,
-            } => {
+            Told::Attached { sites, far, open } => {
                 let exe = target::exe_of(pid);
-                let pause = Duration::from_nanos(pause_ns);
                 self.may_have_forked = true;
                 self.attached.insert(
                     task.who,
@@ -339,7 +335,7 @@ impl Reach {
                         name: whom::name_of(pid),
                         sites,
                         far,
-                        pause,
+                        pause: task.pause,
                         open,
                         how: "attach",
                     },
@@ -349,15 +345,11 @@ impl Reach {
             }
             // It is in another session by now.
             Told::Others { .. } | Told::Left { .. } => {}
-            Told::Detached {
-                pause_ns,
-                marked,
-                sites,
-            } => {
+            Told::Detached { marked, sites } => {
                 self.may_have_forked |= sites > 0;
                 self.held.extend(still_held(marked).map(|why| (pid, why)));
                 self.detached += 1;
-                self.pause_of_detach = self.pause_of_detach.max(Duration::from_nanos(pause_ns));
+                self.pause_of_detach = self.pause_of_detach.max(task.pause);
                 let reached = self.attached.remove(&task.who);
                 self.past.extend(reached.map(|r| (pid, r)));
             }

@@ -29,6 +29,8 @@ pub(super) struct Task {
     /// Why it was not possible the last time.
     pub last: Refusal,
     pub work: Option<Work>,
+    /// The longest time that its process stood still, in any of the tries.
+    pub pause: Duration,
 }
 
 impl Task {
@@ -40,6 +42,7 @@ impl Task {
             not_before: Instant::now(),
             last: Refusal::new("", LATER),
             work: None,
+            pause: Duration::ZERO,
         }
     }
 

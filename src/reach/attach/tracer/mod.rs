@@ -6,6 +6,7 @@
 
 mod errand;
 mod state;
+mod still;
 mod waits;
 
 use super::code::Class;
@@ -18,6 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+pub use still::Still;
 use synclater_sys::ptrace::{Stop, Thread};
 use synclater_sys::registers::Registers;
 use synclater_sys::{job, process};
@@ -51,6 +53,7 @@ pub struct Tracer {
     errands: Errands,
     waits: Waits,
     is_stopped: bool,
+    still: Still,
     /// Whether it goes on tracing those that it lets go of.
     keeps: bool,
     /// How many seccomp filters each thread had that were read, and found good.
@@ -124,13 +127,14 @@ fn is_root() -> bool {
 impl Tracer {
     /// Of a process; nothing is traced yet.
     #[must_use]
-    pub fn new(pid: u32, class: Class) -> Tracer {
+    pub fn new(pid: u32, class: Class, still: &Still) -> Tracer {
         Tracer {
             pid,
             class,
             errands: Errands::None,
             waits: Waits::new(pid, class),
             is_stopped: false,
+            still: still.clone(),
             keeps: false,
             filters: BTreeMap::new(),
             threads: BTreeMap::new(),
@@ -142,7 +146,7 @@ impl Tracer {
     /// traced.
     #[must_use]
     pub fn with(thread: Thread, class: Class) -> Tracer {
-        let mut tracer = Tracer::new(thread.tid(), class);
+        let mut tracer = Tracer::new(thread.tid(), class, &Still::default());
         tracer.keeps = true;
         tracer.threads.insert(thread.tid(), thread);
         tracer
@@ -300,15 +304,16 @@ impl Tracer {
         Ok(())
     }
 
-    /// Stops every thread but those in state D. Returns when the first was asked to.
+    /// Stops every thread but those in state D.
     ///
     /// # Errors
     /// `Busy` where that took too long, or where a child runs in the same memory (vfork).
-    pub fn stop_all(&mut self) -> Result<Instant, Failure> {
+    pub fn stop_all(&mut self) -> Result<(), Failure> {
         // What can be done while everything runs.
         self.note_all();
         self.trace_all()?;
         let begun = Instant::now();
+        self.still.begins();
         let running = self.threads.values().filter(|t| t.stop().is_none());
         running.for_each(Thread::interrupt);
         let mut naps = 0;
@@ -346,7 +351,7 @@ impl Tracer {
         }
         self.standing()
             .for_each(|thread| self.errands.ready(thread));
-        Ok(begun)
+        Ok(())
     }
 
     /// Whether these threads, which were asked to stop, are all deep in the kernel and may stay
@@ -376,6 +381,7 @@ impl Tracer {
                 prepare(thread, &self.errands);
                 thread.resume();
             }
+            self.still.ends();
             return;
         }
         let (mut asked, mut others, mut disturbed) = (Vec::new(), Vec::new(), Vec::new());
@@ -394,6 +400,7 @@ impl Tracer {
             .into_iter()
             .chain(disturbed)
             .for_each(Thread::release);
+        self.still.ends();
         self.catch_up_with(asked);
         self.waits.leave();
     }

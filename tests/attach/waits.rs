@@ -1,7 +1,7 @@
 //! What a program waits in while it is attached and let go of goes on.
 
 use super::*;
-use crate::harness::limits::needs_root;
+use crate::harness::limits::{count, needs_root};
 use crate::sessions::stage::pass;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -164,4 +164,34 @@ fn a_limit_that_begins_later_in_a_call_ends_no_sooner() {
         let took = waited_again("waits_later", how);
         assert!((2990..3500).contains(&took), "{how}: {took} ms");
     }
+}
+
+/// Waits `how` (tests/sessions/waits_signals.c) in some threads; what it says at its end.
+fn disturbed_often(how: &str, threads: &str, cycles: usize) -> String {
+    let stage = Stage::new(how);
+    let mut command = clean(program("waits_signals"));
+    command.args([how, threads]);
+    let mut victim = started(&stage, command);
+    for _ in 0..cycles {
+        let session = stage.attach_to(&victim, "1s");
+        pass(Duration::from_millis(250));
+        stage.detach(&session);
+        // Nobody watches by then, so that to begin takes some time again.
+        pass(Duration::from_millis(250));
+    }
+    victim.end().must_succeed().stdout
+}
+
+/// The kernel says either that a signal's handler has run, or that the time is over.
+#[test]
+fn soak_no_wait_says_that_its_time_is_over_where_a_handler_has_run() {
+    let said = disturbed_often("open", "40", count(8, 200));
+    assert!(said.ends_with(" wrong 0\n"), "{said}");
+}
+
+/// The limit is that of the call that is disturbed, whatever was there when it was looked at first.
+#[test]
+fn soak_no_wait_has_the_limit_of_the_one_before() {
+    let said = disturbed_often("turns", "1", count(8, 300));
+    assert!(said.ends_with(" wrong 0\n"), "{said}");
 }

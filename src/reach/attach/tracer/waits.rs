@@ -61,8 +61,8 @@ pub(super) struct Waits {
     pid: u32,
     class: Class,
     all: BTreeMap<u32, Wait>,
-    /// By how much the monotonic clock is ahead of a processor's.
-    ahead: BTreeMap<usize, Option<Nanoseconds>>,
+    /// The clocks of processors, as they were when they were looked at last.
+    clocks: BTreeMap<usize, ProcessorClock>,
     signals: Option<Option<Signals>>,
 }
 
@@ -122,7 +122,7 @@ impl Waits {
             pid,
             class,
             all: BTreeMap::new(),
-            ahead: BTreeMap::new(),
+            clocks: BTreeMap::new(),
             signals: None,
         }
     }
@@ -152,22 +152,21 @@ impl Waits {
             // it works for, and goes on nowhere.
             return None;
         }
-        let (limit, result) = self.limit(tid, limited, &memory)?;
-        if !clock::runs_evenly() {
+        if self.limit(tid, limited, &memory).is_none() || !clock::runs_evenly() {
             return None;
         }
         let signals = *self.signals.get_or_insert_with(|| Signals::find().ok());
         let watch = InCall::watch(tid, call.behind, signals?).ok()?;
-        // Asleep in its call, when it was that, and in the same call still: that was no sleep in
-        // front of the call.
+        // From here on it is one call, whose limit that is. Asleep in it, when it was that, and in
+        // the same call still: that was no sleep in front of the call.
         let is_asleep = || Call::of(&task).as_ref() == Some(&call);
         let connects = matches!(limited.limit, Limit::Connecting(_));
         let slept = is_asleep().then(|| asleep_since(&task, connects))??;
+        let (limit, result) = self.limit(tid, limited, &memory)?;
         if !is_asleep() || watch.has_left() {
             return None;
         }
-        let ahead = self.ahead.entry(slept.on);
-        let began = slept.since + (*ahead.or_insert_with(|| ahead_of(slept.on)))?;
+        let began = self.by_our_clock(&slept)?;
         let now = now();
         let ago = now - began;
         let until = began.checked_add(limit)?.checked_add(ago / SLEW)?;
@@ -182,6 +181,19 @@ impl Waits {
             ran_for: watch.ran_for(),
             watch,
             stopping: None,
+        })
+    }
+
+    /// When it began to sleep, or later. A processor's clock falls behind (where a hypervisor takes
+    /// its time away), so that one looked at before is none.
+    fn by_our_clock(&mut self, slept: &Slept) -> Option<Nanoseconds> {
+        let known = self.clocks.get(&slept.on);
+        let known = known.and_then(|clock| clock.when(slept.since));
+        known.or_else(|| {
+            let clock = ProcessorClock::look(slept.on)?;
+            let when = clock.when(slept.since);
+            self.clocks.insert(slept.on, clock);
+            when
         })
     }
 
@@ -321,10 +333,18 @@ impl Wait {
         // One whose process was stopped (SIGSTOP) says EINTR, as without us.
         if let (Stop::Interrupted | Stop::Signal(_), Ok(r)) = (stop, thread.registers()) {
             let is_it = !self.watch.has_left() && self.watch.ran_for() > ran_for;
-            // About to begin it anew it is tried again.
-            is_done = !is_it || r.ip() == self.behind;
+            // A signal that is on its way ends it, unless it is ignored. About to begin it anew it
+            // is tried again.
+            let ends = is_it && stop == Stop::Interrupted;
+            is_done = !is_it || ends && r.ip() == self.behind;
+            // No signal that is blocked behind the call comes in it any more (epoll_pwait).
+            let closes = || {
+                { thread.mask() }
+                    .and_then(|mask| thread.set_mask(mask))
+                    .is_ok()
+            };
             match r.ended(self.call, self.behind, self.result) {
-                Some(ended) if is_it => drop(thread.send(&ended)),
+                Some(ended) if ends && closes() => drop(thread.send(&ended)),
                 _ => drop(undisturb(&thread, false)),
             }
         }
@@ -375,22 +395,40 @@ fn last_ran(task: &str) -> Option<Nanoseconds> {
     (at != 0).then_some(at)
 }
 
-/// By how much the monotonic clock is ahead of a processor's, which we go to for that.
-fn ahead_of(processor: usize) -> Option<Nanoseconds> {
-    let whole = sched_getaffinity(None).ok()?;
-    let mut one = CpuSet::new();
-    if processor >= CpuSet::MAX_CPU {
-        return None;
+/// The clock of a processor, at one moment.
+struct ProcessorClock {
+    at: Nanoseconds,
+    /// By how much the monotonic clock is ahead of it.
+    behind: Nanoseconds,
+}
+
+impl ProcessorClock {
+    /// Looks at it, on that processor.
+    fn look(processor: usize) -> Option<ProcessorClock> {
+        let whole = sched_getaffinity(None).ok()?;
+        let mut one = CpuSet::new();
+        if processor >= CpuSet::MAX_CPU {
+            return None;
+        }
+        one.set(processor);
+        sched_setaffinity(None, &one).ok()?;
+        // So that it begins to run there now.
+        sleep(Duration::from_micros(1));
+        let at = last_ran("self");
+        let now = now();
+        let on = process::stat("self").and_then(|stat| processor_of(&stat));
+        let _ = sched_setaffinity(None, &whole);
+        let at = at.filter(|_| on == Some(processor))?;
+        Some(ProcessorClock {
+            at,
+            behind: now - at,
+        })
     }
-    one.set(processor);
-    sched_setaffinity(None, &one).ok()?;
-    // So that it begins to run there now.
-    sleep(Duration::from_micros(1));
-    let ran = last_ran("self");
-    let now = now();
-    let on = process::stat("self").and_then(|stat| processor_of(&stat));
-    let _ = sched_setaffinity(None, &whole);
-    (on == Some(processor)).then_some(now - ran?)
+
+    /// When it was `at`, by the monotonic clock, or later; `None` where that was behind our look.
+    fn when(&self, at: Nanoseconds) -> Option<Nanoseconds> {
+        (at <= self.at).then(|| at + self.behind)
+    }
 }
 
 /// Functions of the kernel that wait for what a call asks for, and whose limit is counted from no

@@ -60,6 +60,7 @@ long sl_attach(const struct sl_errand *e, const char *exe, int page, int slots)
 		sl_marks.here = 1;
 	__atomic_store_n(&sl_stripped_at, &sl_marks.here, __ATOMIC_SEQ_CST);
 	STORE(sl.levels, 0);
+	STORE(sl_marks.let_go, 0);
 	l->page = map_at(e->page, e->page_size, PROT_READ_, page);
 	l->slots = (struct sl_slots *)(uintptr_t)map_at(e->slots, e->slots_size,
 							PROT_READ_ | PROT_WRITE_, slots);

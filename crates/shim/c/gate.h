@@ -44,10 +44,11 @@ struct sl_gate_head {
 	uint32_t marks;          /* struct sl_marks */
 };
 
-/* What O_SYNC that was taken off has left in a process, for good. */
+/* What O_SYNC that was taken off has left in a process, for good; and whether it was let go of. */
 struct sl_marks {
 	uint32_t here; /* this process, or one it was forked from, marked a description; or MAYBE */
 	uint32_t lost; /* a mark was overwritten by the program: be careful with every write */
+	uint32_t let_go; /* written by the tracer: what is put off in a ring from now on is undone */
 };
 
 #define SL_MARKS_MAYBE 2u /* it could not join: what it inherited may bear a mark */

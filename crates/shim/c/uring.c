@@ -253,17 +253,38 @@ static int look_at_left(const struct uring *u, uint32_t head, int active)
 	return linked;
 }
 
+#ifdef SL_GATE
+/* Who was in the middle of this when the process was let go of finds that here: the tracer has
+ * undone what it had put off until then. */
+static void undo_if_let_go(const struct uring *u, uint32_t head)
+{
+	uint32_t at, n = 0;
+
+	if (!LOAD(sl_marks.let_go))
+		return;
+	for (at = head; at != u->tail && n <= *u->kmask; at++, n++)
+		be_as_before(sqe_at(u, at), 0);
+}
+#else
+static void undo_if_let_go(const struct uring *u, uint32_t head)
+{
+	(void)u;
+	(void)head;
+}
+#endif
+
 void sl_put_off_ring(void *ring)
 {
 	const struct uring *u = ring;
 	int linked, active = sl_active(), stays;
-	uint32_t at, n = 0;
+	uint32_t at, head, n = 0;
 
 	if (!u || !u->kmask || !u->sqes)
 		return;
 	if (active)
 		sl_slot_flag(SL_SLOT_URING);
-	linked = look_at_left(u, LOAD(*u->khead), active);
+	head = LOAD(*u->khead);
+	linked = look_at_left(u, head, active);
 	stays = u->flags & SETUP_DISABLED || is_polled_for_another(u);
 	for (at = u->head; at != u->tail && n <= *u->kmask; at++, n++) {
 		struct sqe *e = sqe_at(u, at);
@@ -281,6 +302,7 @@ void sl_put_off_ring(void *ring)
 		}
 		linked = (e->flags & SQE_LINKS) != 0;
 	}
+	undo_if_let_go(u, head);
 }
 
 #define NEXT(name, type)                                                        \

@@ -1,4 +1,5 @@
-//! The mirror of what `c/uring.c` makes of entries of a ring: how one is put off, and undone.
+//! The mirror of what `c/uring.c` makes of entries of a ring: how one is put off, or refused, and
+//! undone.
 
 /// Bytes of an entry (`struct io_uring_sqe`), or of the first half of a long one.
 pub const SIZE: usize = 64;
@@ -14,11 +15,13 @@ const SYNC_FILE_RANGE: u8 = 8;
 const FD: usize = 4;
 const ADDRESS: usize = 16;
 const FLAGS: usize = 28;
+/// Of one that is refused: the lower 16 bits of the mark, a number, the descriptor.
+const ADDRESS_3: usize = 48;
 const PAD: usize = 56;
 
-/// What is to be written to an entry that is put off, in this order, so that it is what it was:
-/// each by its offset. The kernel may take it at any time: it is a request, or a NOP, whatever of
-/// that is written.
+/// What is to be written to an entry that is put off, or refused, in this order, so that it is what
+/// it was: each by its offset. The kernel may take it at any time: it is a request, or a NOP,
+/// whatever of that is written.
 ///
 /// Nothing for another one. A NOP that names no file is the program's own (`io_uring_prep_nop`).
 #[must_use]
@@ -28,6 +31,14 @@ pub fn as_before(entry: &[u8; SIZE]) -> Vec<(u64, Vec<u8>)> {
         Some(u64::from_le_bytes(bytes)).filter(|word| word >> 16 == MARK)
     };
     let (address, pad) = (word(ADDRESS), word(PAD));
+    let third = &entry[ADDRESS_3..ADDRESS_3 + 8];
+    let is_refused = third[6..] == (MARK as u16).to_le_bytes();
+    if is_refused && matches!(entry[0], FSYNC | SYNC_FILE_RANGE) {
+        let names_none = entry[FD..FD + 4] == [0xff; 4];
+        let file = names_none.then(|| (FD as u64, third[..4].to_vec()));
+        let cleared = (ADDRESS_3 as u64, vec![0; 8]);
+        return file.into_iter().chain([cleared]).collect();
+    }
     let names_a_file = entry[FD..FD + 4] != [0xff; 4];
     let Some(was) = address.or(pad.filter(|_| names_a_file)) else {
         return Vec::new();
@@ -80,6 +91,7 @@ mod tests {
         for line in [
             "#define MARK      0x534c5941bd2eull ",
             "#define WAS_RANGE 8\n",
+            "e->addr3 = MARK << 48 | (at & 0xffffull) << 32 | (uint32_t)e->fd;",
         ] {
             assert!(source.contains(line), "{line}");
         }
@@ -97,6 +109,20 @@ mod tests {
                 entry[at..at + 8].fill(0);
                 assert_eq!(undone(entry), expected, "{was}, {at}");
             }
+        }
+    }
+
+    #[test]
+    fn what_is_refused_names_its_file_again() {
+        for (fd, back) in [([0xff; 4], 7), ([3, 0, 0, 0], 3)] {
+            let mut entry = [0; SIZE];
+            entry[0] = FSYNC;
+            entry[FD..FD + 4].copy_from_slice(&fd);
+            let word = MARK << 48 | 5 << 32 | 7;
+            entry[ADDRESS_3..ADDRESS_3 + 8].copy_from_slice(&word.to_le_bytes());
+            let mut expected = [0; SIZE];
+            (expected[0], expected[FD]) = (FSYNC, back);
+            assert_eq!(undone(entry), expected);
         }
     }
 

@@ -49,8 +49,12 @@ pub struct Marks {
 }
 
 impl Marks {
-    /// Bytes of it.
+    /// Bytes that are read of it.
     pub const SIZE: usize = 8;
+
+    /// Where it is written behind them that the process is let go of, so that a thread in the
+    /// middle of putting off entries of a ring undoes that; four bytes.
+    pub const LET_GO: u64 = 8;
 
     /// Reads it.
     #[must_use]

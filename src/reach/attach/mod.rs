@@ -546,8 +546,9 @@ fn take_out(pid: u32, whose: Whose, known: &Known, still: &Still) -> Result<Told
                 return Err(Failure::Busy("another session attaches to it".into()));
             }
             alone.still()?;
-            if found.redirected().any(|site| site.function.is_some()) {
-                rings::put_back(pid, &memory)?;
+            let has_rings = found.redirected().any(|site| site.function.is_some());
+            if let Some(library) = found.library.as_ref().filter(|_| has_rings) {
+                rings::put_back(pid, &memory, marks_at(library))?;
             }
             Ok(())
         };
@@ -564,14 +565,18 @@ fn may_be_marked(library: &Library, memory: &Memory) -> bool {
     any || marks(library, memory).here
 }
 
+/// Where they lie in the process.
+fn marks_at(library: &Library) -> u64 {
+    library.image + u64::from(library.head.marks)
+}
+
 /// What the process notes of that by itself; where that cannot be read, it may be all of it.
 fn marks(library: &Library, memory: &Memory) -> Marks {
     const IN_DOUBT: Marks = Marks {
         here: true,
         lost: true,
     };
-    let at = library.image + u64::from(library.head.marks);
     memory
-        .bytes(at, Marks::SIZE)
+        .bytes(marks_at(library), Marks::SIZE)
         .map_or(IN_DOUBT, |b| Marks::read(&b))
 }

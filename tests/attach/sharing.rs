@@ -1,6 +1,7 @@
 //! Processes that have one memory without being threads of each other: none is entered, as the
 //! threads of another one run there.
 
+use super::refusals::refused;
 use super::*;
 use crate::harness::command::run;
 use crate::harness::disk::Disk;
@@ -96,6 +97,42 @@ fn what_lost_o_sync_is_synced_behind_a_detach_beside_a_child_of_vfork() {
         assert_eq!(written, 16 * 4096, "{detach}");
         ends(parent);
     }
+}
+
+/// The other one would write without a sync to what has lost its `O_SYNC`.
+#[test]
+fn processes_that_have_one_table_of_descriptors_are_left_alone() {
+    let stage = Stage::new("one-table");
+    let mut parent = sharing(&stage, &stage.work());
+    let child = has_one(&mut parent, "table");
+    for pid in [&child, &number(parent.pid())] {
+        refused(
+            &stage,
+            pid,
+            "has the same descriptors (clone with CLONE_FILES)",
+        );
+    }
+    ends(parent);
+}
+
+/// One that is made while it is attached is in the session, and finds the mark.
+#[test]
+fn a_process_that_comes_to_have_ones_descriptors_syncs_what_lost_o_sync() {
+    if !as_root("a_process_that_comes_to_have_ones_descriptors_syncs_what_lost_o_sync") {
+        return;
+    }
+    let (disk, stage) = (Disk::new("ext4", 64), Stage::new("later-table"));
+    let mut parent = sharing(&stage, disk.path());
+    let session = stage.attach(&["--pid", &number(parent.pid()), "-u", "1h"]);
+    has_one(&mut parent, "table");
+    let detach = stage.ask(&["detach", &session]);
+    assert!(detach.status.success(), "{detach}");
+    parent.tell("write");
+    assert_eq!(parent.hear(), "write");
+    let log = std::fs::read(disk.cut().path().join("log")).expect("the log");
+    let written = log.iter().filter(|b| **b == b'k').count();
+    assert_eq!(written, 16 * 4096, "{detach}");
+    ends(parent);
 }
 
 /// Whoever is listed has ended when it is compared, and whom it has made was not listed.

@@ -1,6 +1,8 @@
 /* sharing FOLDER: says "ready", then of each line that it reads what it has done:
  * "child": another process runs in its memory (CLONE_VM), and nobody waits for it; "child PID".
  * "orphan": the same of one whose parent has ended; "orphan PID".
+ * "table": another process has its table of descriptors (CLONE_FILES), and a memory of its own, and
+ *   opens FOLDER/log with O_SYNC; "table PID".
  * "apart": a "child" of group 100, of a process that becomes user and group 65534, as its child
  *   does; "apart PID". Needs root.
  * "vfork MS": a thread of it has a child of vfork(2) for MS milliseconds, whose descriptors are
@@ -84,6 +86,29 @@ static int start_one_and_end(void *stack)
 	_exit(0);
 }
 
+static int open_log(void) { return open("log", O_WRONLY | O_CREAT | O_SYNC | O_CLOEXEC, 0644); }
+
+static int open_and_sync_for_ever(void *told)
+{
+	int log = open_log();
+
+	if (write(*(int *)told, &log, sizeof log) != sizeof log)
+		_exit(1);
+	return sync_for_ever(NULL);
+}
+
+/* The descriptor that the other one has opened. */
+static int started_with_table(int *pid)
+{
+	char *stack = malloc(STACK);
+	int ends[2], log = -1;
+
+	must(stack && !pipe(ends), "a pipe");
+	*pid = clone(open_and_sync_for_ever, stack + STACK, CLONE_FILES | SIGCHLD, &ends[1]);
+	must(*pid > 0 && read(ends[0], &log, sizeof log) == sizeof log && log >= 0, "clone");
+	return log;
+}
+
 static int started(int is_orphan)
 {
 	char *stack = calloc(2, STACK);
@@ -138,6 +163,9 @@ static void *serve(void *said)
 		line[strcspn(line, "\n")] = 0;
 		if (strcmp(line, "child") == 0 || strcmp(line, "orphan") == 0) {
 			printf("%s %d\n", line, started(line[0] == 'o'));
+		} else if (strcmp(line, "table") == 0) {
+			log = started_with_table(&ms);
+			printf("table %d\n", ms);
 		} else if (strcmp(line, "apart") == 0) {
 			printf("apart %d\n", started_apart());
 		} else if (sscanf(line, "vfork %d", &ms) == 1) {
@@ -156,7 +184,7 @@ static void *serve(void *said)
 				poll(NULL, 0, 1);
 			printf("chain %d\n", begun);
 		} else if (strcmp(line, "open") == 0) {
-			log = open("log", O_WRONLY | O_CREAT | O_SYNC | O_CLOEXEC, 0644);
+			log = open_log();
 			must(pwrite(log, page, 1, 0) == 1, "write");
 			puts("open");
 		} else if (strcmp(line, "leave") == 0) {

@@ -1,5 +1,5 @@
 //! Which processes have one memory without being threads of each other: by clone(2) with
-//! `CLONE_VM`, or vfork(2).
+//! `CLONE_VM`, or vfork(2). And which have one table of descriptors (`CLONE_FILES`).
 //!
 //! Promise: whoever has the memory of a process while that is looked for, and whom it makes
 //! meanwhile, is found: it is looked until nobody was met that could not be compared.
@@ -52,6 +52,7 @@ pub enum Has {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Both {
     OneMemory,
+    OneTable,
     TheirOwn,
     /// One is gone, or has no code: it may have made another one.
     Gone,
@@ -68,6 +69,7 @@ pub struct Search<'a> {
     seen: HashSet<u32>,
     /// The number that was given away last before all were looked at.
     last: Option<u32>,
+    table_of: Option<u32>,
 }
 
 impl<'a> Search<'a> {
@@ -82,7 +84,14 @@ impl<'a> Search<'a> {
             known,
             seen: HashSet::from([pid]),
             last: None,
+            table_of: None,
         })
+    }
+
+    /// One that was met that has its table of descriptors, and a memory of its own.
+    #[must_use]
+    pub fn table_of(&self) -> Option<u32> {
+        self.table_of
     }
 
     /// Looks; the next time at those alone that have begun since.
@@ -99,6 +108,7 @@ impl<'a> Search<'a> {
                 match self.compare(other) {
                     Both::OneMemory => return Has::ThatOf(other),
                     Both::Hidden => return Has::NotCompared(other),
+                    Both::OneTable => self.table_of = Some(other),
                     Both::TheirOwn => {}
                     // It may have had the memory, and have made one that has it, not listed.
                     Both::Gone => has_missed = true,
@@ -244,6 +254,7 @@ fn compare(a: u32, b: u32) -> Both {
     const KCMP_VM: libc::c_int = 1;
     match threads::compare(a, b, KCMP_VM) {
         Ok(0) => Both::OneMemory,
+        Ok(_) if threads::share_descriptors(a, b) => Both::OneTable,
         Ok(_) => Both::TheirOwn,
         Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
             // That is so of a memory, and the first one's is not.

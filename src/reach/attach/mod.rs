@@ -270,6 +270,16 @@ impl<'a> Alone<'a> {
         Ok(alone)
     }
 
+    /// That no process that was met has its descriptors: it would find those that lost their
+    /// `O_SYNC`, and not know.
+    fn has_its_own_table(&self) -> Result<(), Failure> {
+        let other = self.0.as_ref().and_then(Search::table_of);
+        other.map_or(Ok(()), |other| {
+            let why = format!("process {other} has the same descriptors (clone with CLONE_FILES)");
+            Err(Refusal::new(why, "start it under synclater: synclater run -- COMMAND").into())
+        })
+    }
+
     /// Looks again, at whoever has begun since.
     fn still(&mut self) -> Result<(), Failure> {
         match self.0.as_mut().map_or(Has::ItsOwn, Search::look) {
@@ -316,6 +326,7 @@ fn put_in(
         }
         owner::is_free(library, &found, &memory, luggage.clock)?;
     }
+    alone.has_its_own_table()?;
     if !found.is_ready() && (is_new || target::is_young(pid)) {
         return Err(Failure::Busy("its libc is not there yet".into()));
     }
@@ -412,6 +423,7 @@ impl Plan<'_> {
                 return Ok(());
             }
             alone.still()?;
+            alone.has_its_own_table()?;
             tracer.standing().try_for_each(sandbox::check_dispatch)?;
             filters.recheck(tracer)
         };

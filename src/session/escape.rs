@@ -13,9 +13,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use synclater_model::policy::rules::RuleSet;
 use synclater_model::report::escape::{
-    Escape, CLEARED_ENVIRONMENT, GAINED_RIGHTS, OF_ANOTHER, OWN_CALLS, STATIC_PROGRAM,
+    Escape, CLEARED_ENVIRONMENT, GAINED_RIGHTS, OF_ANOTHER, OWN_CALLS, RESTRICTED, STATIC_PROGRAM,
 };
-use synclater_shim::page::{SLOT_MARK_LOST, SLOT_OSYNC_KEPT};
+use synclater_shim::page::{SLOT_MARK_LOST, SLOT_OSYNC_KEPT, SLOT_RESTRICTED};
 use synclater_shim::NAMES;
 use synclater_sys::attendant::Held;
 use synclater_sys::patient::Patient;
@@ -200,6 +200,12 @@ impl Escapes {
                     AROUND_THE_GATE
                 };
                 e.why = why.to_owned();
+            }
+        }
+        let flags = |pid| counted.get(pid).map_or(0, |p| p.counts.flags);
+        for e in &mut found {
+            if flags(&e.pid) & SLOT_RESTRICTED != 0 {
+                RESTRICTED.clone_into(&mut e.why);
             }
         }
         if seen.lost > 0 {

@@ -270,6 +270,8 @@ static void step_back(void)
 		sl_marks.here = 0;
 	for (fd = 0; looks && fd < INHERITED && !sl_marks.here; fd++)
 		sl_marks.here = sl_mark_of(fd) != 0;
+	if (sl_active())
+		sl_slot_flag(SL_SLOT_RESTRICTED);
 	sl.outside = 1;
 	sl.filters = UINT32_MAX;
 }

@@ -80,6 +80,7 @@
 #define SL_SLOT_URING      1u /* set up an io_uring by a call that was seen */
 #define SL_SLOT_MARK_LOST  2u /* took the signal number that marks a stripped descriptor */
 #define SL_SLOT_OSYNC_KEPT 4u /* holds O_SYNC descriptors that were not stripped */
+#define SL_SLOT_RESTRICTED 8u /* restricts its own calls: every request is real from then on */
 
 /* sl_slot.umount */
 #define SL_UMOUNT_NONE  0u

@@ -59,6 +59,9 @@ pub const MARKS: [i32; 2] = [32, 33];
 pub const SLOT_MARK_LOST: u32 = 2;
 /// [`Slot::flags`]: the process holds `O_SYNC` descriptors that were not stripped.
 pub const SLOT_OSYNC_KEPT: u32 = 4;
+/// [`Slot::flags`]: the process restricts its own calls (a seccomp filter, and its like), so that
+/// every request is real from then on.
+pub const SLOT_RESTRICTED: u32 = 8;
 
 /// [`Slot::umount`]: nothing asked.
 pub const UMOUNT_NONE: u32 = 0;

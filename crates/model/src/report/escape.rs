@@ -25,6 +25,10 @@ pub const GAINED_RIGHTS: &str = "gained rights (setuid, setgid or capabilities)"
 /// A session inside of this one answers, or nobody: this one does not.
 pub const OF_ANOTHER: &str = "is in another session (synclater run), whose dial holds for it";
 
+/// What the library would have to ask is forbidden to it, or handed back to the program.
+pub const RESTRICTED: &str = "has restricted its own calls (seccomp filter, PR_SET_TSC, \
+                              PR_SET_SYSCALL_USER_DISPATCH)";
+
 /// A process that reached the kernel without the library, as `ps` and the summary name it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Escape {

@@ -20,7 +20,7 @@ static const void *map_at(uint64_t at, uint32_t size, int prot, int fd)
 
 static int is_good(const struct sl_page *p, const struct sl_slots *s, const struct sl_errand *e)
 {
-	return p && s && p->magic == SL_PAGE_MAGIC && p->version == SL_VERSION &&
+	return p->magic == SL_PAGE_MAGIC && p->version == SL_VERSION &&
 	       p->size <= e->page_size && s->magic == SL_SLOTS_MAGIC && s->version == SL_VERSION;
 }
 
@@ -65,6 +65,8 @@ long sl_attach(const struct sl_errand *e, const char *exe, int page, int slots)
 	l->slots = (struct sl_slots *)(uintptr_t)map_at(e->slots, e->slots_size,
 							PROT_READ_ | PROT_WRITE_, slots);
 	l->owner = sl_owner_of(page);
+	if (!l->page || !l->slots)
+		return -ENOMEM_;
 	if (!is_good(l->page, l->slots, e))
 		return -EINVAL_;
 	if (!has_clock(l->page))

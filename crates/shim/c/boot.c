@@ -149,6 +149,19 @@ static INLINED long take_fds(int socket, struct boot_fds *c)
 	return c->len == offsetof(struct boot_fds, fd) + 3 * 4 ? 0 : -24;
 }
 
+/* Joins the session. Where that fails, what was mapped for it is taken away: a process near its
+ * limits (vm.max_map_count) has use for it. Returns as sl_attach(). */
+static INLINED long join(const struct sl_errand *e, const int *fds, int socket)
+{
+	long (*there)(const struct sl_errand *, const int *, int) =
+		(long (*)(const struct sl_errand *, const int *, int))(uintptr_t)e->there;
+	long r = there(e, fds, socket);
+
+	if (r && e->room)
+		raw2(NR_munmap, e->image, e->room);
+	return r;
+}
+
 /* The helper's side. */
 BOOT void sl_boot_help(struct sl_errand *e)
 {
@@ -172,7 +185,7 @@ BOOT void sl_boot_help(struct sl_errand *e)
 	if (!is_error(r))
 		r = map_image(e, c.fd[0]);
 	if (!is_error(r))
-		r = ((long (*)(struct sl_errand *, const int *, int))(uintptr_t)e->there)(e, c.fd, fd[0]);
+		r = join(e, c.fd, fd[0]);
 	answer = r;
 	raw6(NR_sendto, fd[0], &answer, 8, 0x4040 /* DONTWAIT, NOSIGNAL */, 0, 0);
 	/* Until the tracer knows where the thread is to stop. */

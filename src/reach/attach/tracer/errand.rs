@@ -207,12 +207,7 @@ impl Tracer {
         match i32::try_from(-result) {
             Ok(0) => Ok(()),
             _ if result == Errand::NO_CLOCK => Err(no_clock().into()),
-            Ok(errno) => {
-                let e = io::Error::from_raw_os_error(errno);
-                Err(Failure::Busy(format!(
-                    "the library could not be mapped: {e}"
-                )))
-            }
+            Ok(errno) => Err(not_mapped(&io::Error::from_raw_os_error(errno))),
             Err(_) => Err(Failure::Busy(format!("the errand answered {result}"))),
         }
     }
@@ -372,6 +367,19 @@ fn no_helper(e: &io::Error) -> Refusal {
         _ => "start it under synclater: synclater run -- COMMAND",
     };
     Refusal::new(why, try_)
+}
+
+/// What is said of a process that the library could not be brought into.
+fn not_mapped(e: &io::Error) -> Failure {
+    let why = format!("the library could not be mapped: {e}");
+    match Errno::from_io_error(e) {
+        Some(Errno::NOMEM | Errno::AGAIN) => {
+            let try_ = "raise vm.max_map_count, or its RLIMIT_AS, RLIMIT_DATA or RLIMIT_MEMLOCK \
+                        (prlimit); it takes two mappings more, and 2 MiB of addresses";
+            Refusal::new(why, try_).into()
+        }
+        _ => Failure::Busy(why),
+    }
 }
 
 /// What is said of a thread that is killed where it reads the processor's counter, by which a lease

@@ -14,6 +14,8 @@ pub mod contain;
 pub mod each;
 pub mod everything;
 pub mod flushes;
+#[cfg_attr(test, allow(unsafe_code))]
+pub mod frames;
 #[allow(unsafe_code)]
 mod fsioctl;
 pub mod in_call;

@@ -205,20 +205,31 @@ pub(super) fn exchange_if(
     }
     let mut done = Vec::new();
     let mut failed = None;
+    // Of a site none can be in the middle: it is one instruction.
+    let has_more = changes.iter().any(|c| c.what != What::Site);
+    let (stand_at, return_to) = if has_more {
+        (tracer.stand_at(), tracer.return_to(memory))
+    } else {
+        Default::default()
+    };
+    let is_in = |all: &[u64], range: &Range<u64>| all.iter().any(|ip| range.contains(ip));
     let is_in_use = |c: &&Change| match c.what {
         What::Site => false,
-        What::Hole => tracer.is_anyone_in(&c.range()),
+        What::Hole => is_in(&stand_at, &c.range()) || is_in(&return_to, &c.range()),
         What::Boot(from, to) => {
             tracer.is_errand_out()
                 || !tracer.all_stand()
-                || tracer.is_anyone_in(&c.range())
-                || tracer.is_anyone_in(&(from..to))
+                || is_in(&stand_at, &c.range())
+                || is_in(&return_to, &c.range())
+                || is_in(&stand_at, &(from..to))
         }
     };
     let in_use: Vec<&Change> = changes.iter().filter(is_in_use).collect();
     if in_use.iter().any(|c| c.what == What::Hole) {
         tracer.release();
-        return Err(Failure::Busy("a thread is on its way to the gate".into()));
+        let why =
+            "a thread is on its way to the gate, or in the handler of a signal that came there";
+        return Err(Failure::Busy(why.into()));
     }
     // What is left of the boot code goes at the next opportunity.
     let is_left = |c: &&Change| !in_use.iter().any(|used| used.at == c.at);

@@ -6,6 +6,7 @@ use super::super::sandbox;
 use super::super::target::{self, Refusal};
 use super::{as_it_may_go_on, gone, is_stopped, state, Failure, Tracer, NAP};
 use rustix::io::Errno;
+use std::cell::Cell;
 use std::io;
 use std::ops::Range;
 use std::thread::sleep;
@@ -36,6 +37,8 @@ pub(super) struct Sent {
     back: u64,
     /// The signals that it had blocked.
     mask: u64,
+    /// Whether it was called back in front of its errand.
+    is_called_back: Cell<bool>,
 }
 
 impl Sent {
@@ -91,6 +94,11 @@ impl Errands {
         matches!(self, Errands::On(sent) if sent.tid == tid)
     }
 
+    /// Whether the thread was sent, and is none on an errand after all.
+    fn has_called_back(&self) -> bool {
+        matches!(self, Errands::On(sent) if sent.is_called_back.get())
+    }
+
     /// Whether the thread is on one, or comes back from it.
     pub(super) fn is_of(&self, tid: u32) -> bool {
         match self {
@@ -117,7 +125,8 @@ impl Errands {
 
     /// Readies a thread that stands still for a signal that it is about to take: that is to
     /// interrupt the call that the thread was taken out of, and not the errand, behind which the
-    /// call would be made anew.
+    /// call would be made anew. Where a handler comes first the thread is called back: nobody knows
+    /// when that returns, and by then the errand's code may be gone.
     pub(super) fn ready(&self, thread: &Thread) {
         let (Errands::On(sent) | Errands::Leaving(sent) | Errands::Over(sent)) = self else {
             return;
@@ -126,17 +135,26 @@ impl Errands {
         if thread.tid() != sent.tid || !sent.code.contains(&ip()) {
             return;
         }
-        let is_signal = matches!(thread.stop(), Some(Stop::Signal(_)));
-        match self {
+        let signal = match thread.stop() {
+            Some(Stop::Signal(signal)) => Some(signal.unsigned_abs()),
+            _ => None,
+        };
+        match (self, signal) {
             // In front of the call that blocks them: nothing has been done yet.
-            Errands::On(_) if is_signal && sent.takes_signals(thread) && sent.is_new() => {
-                let _ = thread.send(&sent.first);
+            (Errands::On(_), Some(signal)) if sent.takes_signals(thread) && sent.is_new() => {
+                let is_called_back = target::handles(sent.tid, signal);
+                let goes_to = match is_called_back {
+                    true => &sent.registers,
+                    false => &sent.first,
+                };
+                sent.is_called_back
+                    .set(thread.send(goes_to).is_ok() && is_called_back);
             }
             // Behind the call that lets them come again.
-            Errands::Leaving(_) if sent.takes_signals(thread) => {
+            (Errands::Leaving(_), _) if sent.takes_signals(thread) => {
                 let _ = thread.send(&sent.registers);
             }
-            Errands::Over(_) if thread.set_mask(sent.mask).is_ok() => {
+            (Errands::Over(_), _) if thread.set_mask(sent.mask).is_ok() => {
                 let _ = thread.send(&sent.registers);
             }
             _ => {}
@@ -189,16 +207,17 @@ impl Tracer {
         self.threads.get_mut(&tid).map(Thread::go);
         let mut done = self.accompany(memory, at, tid, &fds, errand.name());
         if let Errands::On(sent) = std::mem::take(&mut self.errands) {
-            let runs = state(self.pid, tid) == 'R';
+            let is_frozen = state(self.pid, tid) != 'R' && !sent.is_called_back.get();
             self.errands = match done {
                 Ok(_) => Errands::Leaving(sent),
+                Err(_) if sent.is_called_back.get() => Errands::None,
                 // It has answered by itself, and comes back.
                 Err(_) if sent.has_no_helper(memory) => Errands::Leaving(sent),
                 Err(_) if self.stays(&sent) => Errands::None,
                 // Without an answer it comes back when it likes.
                 Err(_) => Errands::Lost,
             };
-            if done.is_err() && !runs && matches!(self.errands, Errands::None) {
+            if done.is_err() && is_frozen && matches!(self.errands, Errands::None) {
                 done = Err(frozen(tid).into());
             }
         }
@@ -300,6 +319,10 @@ impl Tracer {
             self.attend();
             if self.stop_of(tid) == Some(Stop::Gone) {
                 return Err(gone());
+            }
+            if self.errands.has_called_back() {
+                let why = format!("thread {tid} has a signal to take first");
+                return Err(Failure::Busy(why));
             }
             if begun.elapsed() > ERRAND {
                 return Err(Failure::Busy(format!("thread {tid} does not run")));
@@ -437,6 +460,7 @@ fn send(
         at,
         back,
         mask,
+        is_called_back: Cell::new(false),
     };
     Ok(Some((sent, at)))
 }

@@ -5,14 +5,17 @@
 //! this ends soon after: the kernel then lets go of what still runs.
 
 mod errand;
+mod failure;
 mod state;
 mod still;
 mod waits;
 
 use super::code::Class;
 use super::sandbox;
-use super::target::{self, Refusal};
+use super::target;
 use errand::Errands;
+use failure::{gone, refused};
+pub use failure::{shares_memory, why_refused, Failure};
 use state::{deep, seize, state, Deep};
 pub use state::{threads_of, tracer_of};
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,9 +23,10 @@ use std::io;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 pub use still::Still;
+use synclater_sys::frames;
 use synclater_sys::ptrace::{Stop, Thread};
 use synclater_sys::registers::Registers;
-use synclater_sys::{job, process};
+use synclater_sys::remote::Memory;
 use waits::Waits;
 
 /// How long all threads may take to stop: they are stopped meanwhile, one after the other. While
@@ -35,15 +39,6 @@ const CATCHING: Duration = Duration::from_millis(500);
 const PATIENCE: Duration = Duration::from_millis(2);
 /// Between two looks.
 const NAP: Duration = Duration::from_micros(20);
-
-/// Why it did not work.
-#[derive(Debug)]
-pub enum Failure {
-    /// It may work a moment later: why not at this one.
-    Busy(String),
-    /// It will not work.
-    Refused(Refusal),
-}
 
 /// Threads of one process under our control.
 pub struct Tracer {
@@ -60,68 +55,6 @@ pub struct Tracer {
     filters: BTreeMap<u32, u64>,
     threads: BTreeMap<u32, Thread>,
     gone: Vec<u32>,
-}
-
-/// Why a process is left alone whose memory another one has.
-pub fn shares_memory(other: u32) -> Failure {
-    Failure::Busy(format!(
-        "process {other} runs in its memory (vfork, or CLONE_VM)"
-    ))
-}
-
-fn gone() -> Failure {
-    Failure::Refused(Refusal::new(
-        "it has ended meanwhile",
-        "look for it: pgrep NAME",
-    ))
-}
-
-/// Why process `pid` may not be traced, where PTRACE_SEIZE says `e`.
-pub fn why_refused(pid: u32, e: &io::Error) -> String {
-    match tracer_of(pid) {
-        0 => match refused(pid, pid, e) {
-            Failure::Refused(refusal) => refusal.why,
-            Failure::Busy(why) => why,
-        },
-        tracer => format!("it is traced by {tracer} already"),
-    }
-}
-
-/// What a refused PTRACE_SEIZE of thread `tid` of a process means.
-fn refused(pid: u32, tid: u32, e: &io::Error) -> Failure {
-    let tracer = tracer_of(tid);
-    if tracer != 0 && tracer != std::process::id() {
-        let refusal = target::traced_by(tracer.into());
-        let comm = process::text(format!("/proc/{tracer}/comm")).unwrap_or_default();
-        // One of ours ends a wait, and is gone a moment later.
-        return match comm.starts_with(job::NAME) {
-            true => Failure::Busy(refusal.why),
-            false => refusal.into(),
-        };
-    }
-    let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
-    let (why, try_) = match scope.trim() {
-        "1" | "2" | "3" if !is_root() => (
-            format!(
-                "ptrace refused ({e}): kernel.yama.ptrace_scope is {}",
-                scope.trim()
-            ),
-            format!("sudo synclater attach --pid {pid}"),
-        ),
-        "3" => (
-            format!("ptrace refused ({e}): kernel.yama.ptrace_scope is 3"),
-            "start it under synclater: synclater run -- COMMAND".to_owned(),
-        ),
-        _ => (
-            format!("ptrace refused ({e})"),
-            "end whatever traces it (strace, gdb), or try as root".to_owned(),
-        ),
-    };
-    Failure::Refused(Refusal { why, try_ })
-}
-
-fn is_root() -> bool {
-    process::effective_user() == 0
 }
 
 impl Tracer {
@@ -534,11 +467,31 @@ impl Tracer {
         self.threads.values().all(|t| t.stop().is_some())
     }
 
-    /// Whether a thread stands at one of these addresses or inside of the range.
+    /// Where its threads stand.
     #[must_use]
-    pub fn is_anyone_in(&self, range: &std::ops::Range<u64>) -> bool {
+    pub fn stand_at(&self) -> Vec<u64> {
         let ip = |t: &Thread| t.registers().map_or(0, |r| r.ip());
-        self.threads.values().any(|t| range.contains(&ip(t)))
+        self.threads.values().map(ip).collect()
+    }
+
+    /// Where the handlers of signals return to that its threads are in.
+    #[must_use]
+    pub fn return_to(&self, memory: &Memory) -> Vec<u64> {
+        let handled = target::handled(self.pid);
+        let of_one = |(tid, thread): (&u32, &Thread)| {
+            let sp = match thread.registers() {
+                Ok(registers) => registers.sp(),
+                Err(_) => waits::stack_pointer(self.pid, *tid)?,
+            };
+            let may_be_in_one = thread.mask().map_or(u64::MAX, |mask| mask & handled) != 0;
+            let most = if may_be_in_one {
+                frames::MUCH
+            } else {
+                frames::LITTLE
+            };
+            Some(frames::returns(memory, self.class == Class::Long, sp, most))
+        };
+        self.threads.iter().filter_map(of_one).flatten().collect()
     }
 
     /// Whether a thread may still need the code of its errand.

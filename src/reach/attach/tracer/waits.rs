@@ -115,6 +115,11 @@ impl Call {
     }
 }
 
+/// The stack pointer of a thread that does not run, as far as the kernel tells.
+pub(super) fn stack_pointer(pid: u32, tid: u32) -> Option<u64> {
+    Call::of(&format!("{pid}/task/{tid}")).map(|call| call.sp)
+}
+
 impl Waits {
     /// Of a process; nobody waits as far as is known.
     pub(super) fn new(pid: u32, class: Class) -> Waits {

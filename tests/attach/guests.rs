@@ -2,7 +2,8 @@
 
 use super::refusals::refused;
 use super::*;
-use crate::harness::limits::count;
+use crate::follow::in_go;
+use crate::harness::limits::{count, skip};
 use crate::sessions::stage::as_root;
 use rustix::process::Signal;
 
@@ -229,6 +230,71 @@ fn soak_the_numbers_of_a_programs_descriptors_are_its_own() {
     }
 }
 
+/// What is no file's code any more is put back, too.
+#[test]
+fn code_that_is_a_copy_by_then_is_put_back() {
+    let stage = Stage::new("moved");
+    let mut victim = guest(&stage, "guest", "later-moved");
+    let session = stage.attach_to(&victim, "1s");
+    stage.warm(&mut victim);
+    victim.tell("now");
+    assert_eq!(victim.hear(), "now 0");
+    assert_ne!(wrong(&mut victim), "check 0");
+    stage.detach(&session);
+    let before = wrong(&mut victim);
+    assert_eq!(wrong(&mut victim), before);
+    victim.end();
+}
+
+#[test]
+fn one_that_may_have_no_more_mappings_is_refused_and_keeps_those_it_may_have() {
+    let stage = Stage::new("full");
+    let mut victim = guest(&stage, "guest", "full");
+    assert_eq!(wrong(&mut victim), "check 0");
+    refused(&stage, &number(victim.pid()), "Cannot allocate memory");
+    assert_eq!(wrong(&mut victim), "check 0");
+    assert_eq!(changed_code(victim.pid()), Vec::<String>::new());
+    victim.end();
+}
+
+/// It would return to code that may be gone by then.
+#[test]
+fn soak_no_signals_handler_interrupts_what_brings_the_library() {
+    for name in ["guest", "guest_32"] {
+        let stage = Stage::new("kicked");
+        let mut victim = guest(&stage, name, "kicked");
+        for _ in 0..count(4, 100) {
+            let session = stage.attach_to(&victim, "1s");
+            stage.detach(&session);
+        }
+        assert_eq!(wrong(&mut victim), "check 0", "{name}");
+        assert_eq!(changed_code(victim.pid()), Vec::<String>::new());
+        victim.end();
+    }
+}
+
+/// A handler of its own returns to the jump between two functions of a Go program: that stays.
+#[test]
+fn where_a_handler_returns_to_is_there_still() {
+    const NAME: &str = "where_a_handler_returns_to_is_there_still";
+    let stage = Stage::new("hole");
+    let Some(path) = in_go(&stage, "tests/attach/hole.go") else {
+        return skip(NAME, "no Go compiler (go) is installed");
+    };
+    let mut victim = started(&stage, clean(path));
+    let session = stage.attach_to(&victim, "1s");
+    assert_eq!(victim.hear(), "there");
+    let told = stage.ask(&["detach", &session]);
+    assert_eq!(told.status.code(), Some(125), "{told}");
+    let why = "in the handler of a signal";
+    assert!((told.stdout.clone() + &told.stderr).contains(why), "{told}");
+    victim.tell("go on");
+    assert_eq!(victim.hear(), "back");
+    stage.detach(&session);
+    assert_eq!(changed_code(victim.pid()), Vec::<String>::new());
+    victim.end().must_succeed();
+}
+
 /// That time is told of, too, in which it stood still in vain.
 #[test]
 fn the_pause_is_the_longest_of_all_tries() {
@@ -241,14 +307,23 @@ fn the_pause_is_the_longest_of_all_tries() {
     let pid = number(victim.pid());
     let attach = stage.synclater(&["attach", "--json", "--pid", &pid, "-u", "1s"]);
     let mut attach = Running::start(&stage, attach);
-    // One that is to stop looks for its page again and again.
-    let runs = || {
-        let read = |path| std::fs::read_to_string(path).unwrap_or_default();
+    // One that is to stop looks for its page again and again, while the other one stands still.
+    let mut looks = 0;
+    let stands_still = || {
         let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("tasks");
-        let mut stats = tasks.flatten().map(|task| read(task.path().join("stat")));
-        stats.any(|stat| stat.contains(") R "))
+        let states = tasks.flatten().map(|task| {
+            let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+            let first = task.file_name().to_string_lossy() == pid;
+            stat.contains(if first { ") t " } else { ") R " })
+        });
+        looks = if states.into_iter().all(|it| it) {
+            looks + 1
+        } else {
+            0
+        };
+        looks > 5
     };
-    assert!(until(LIMIT, runs), "{}", attach.stderr());
+    assert!(until(LIMIT, stands_still), "{}", attach.stderr());
     victim.tell("bring it");
     assert_eq!(victim.hear(), "brought");
     let told = attach.end().must_succeed();
@@ -292,4 +367,20 @@ fn entries_of_a_ring_that_are_put_off_are_what_they_were_behind_a_detach() {
     stage.detach(&session);
     victim.tell("on");
     victim.end().must_succeed();
+}
+
+/// Who is in the middle of putting one off when it is let go of finds that.
+#[test]
+fn soak_no_entry_of_a_ring_stays_put_off_behind_a_detach() {
+    let stage = Stage::new("busy-rings");
+    let mut command = clean(program("rings_busy_uring"));
+    command.arg(stage.work()).arg("2");
+    let mut victim = started(&stage, command);
+    for cycle in 0..count(10, 1000) {
+        let session = stage.attach_to(&victim, "1s");
+        stage.detach(&session);
+        victim.tell("look");
+        assert_eq!(victim.hear(), "gone 0", "cycle {cycle}");
+    }
+    victim.end();
 }

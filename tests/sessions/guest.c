@@ -14,6 +14,12 @@
  *   flags        it enters the kernel by instructions of its own; `check` tells how often the flags
  *                were others behind that
  *   numbers      a thread places descriptors at the lowest numbers, and reads what it has sent
+ *   moved        fsync's code is a copy of what was there; `check` tells how many bytes differ from
+ *                what it was at the start
+ *   full         it may have three mappings more (vm.max_map_count); `check` tells how many of them
+ *                are gone
+ *   kicked       it takes one signal after the other; `check` tells how often that was behind the
+ *                end of its code, where nothing is
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -27,11 +33,12 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <ucontext.h>
 #include <unistd.h>
 
 #define PR_SET_DISPATCH 59
 
-enum { LEN = 8192, HELD = 20, PLACED = 6, HIGH = 200 };
+enum { LEN = 8192, HELD = 20, PLACED = 6, HIGH = 200, ROOM = 3 };
 
 static long wrong;
 static volatile char selector;
@@ -122,6 +129,87 @@ static void *place_numbers(void *unused)
 	return unused;
 }
 
+static unsigned char *fsync_code(void) { return (unsigned char *)((unsigned long)fsync & ~4095ul); }
+
+static void move_code(void)
+{
+	void *copy = mmap(NULL, LEN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	unsigned char *to = fsync_code();
+
+	must(copy != MAP_FAILED, "a copy");
+	memcpy(copy, to, LEN);
+	must(!mprotect(copy, LEN, PROT_READ | PROT_EXEC), "mprotect");
+	must(mremap(copy, LEN, LEN, MREMAP_MAYMOVE | MREMAP_FIXED, to) == to, "mremap");
+}
+
+static void compare_code(void)
+{
+	for (int i = 0; i < LEN; i++)
+		wrong += fsync_code()[i] != was[i];
+}
+
+static void *one_mapping(int protection, int flags)
+{
+	return mmap(NULL, 4096, protection, flags | MAP_ANONYMOUS, -1, 0);
+}
+
+static int mappings_left(void)
+{
+	void *all[ROOM + 1];
+	int n = 0;
+
+	while (n <= ROOM && (all[n] = one_mapping(PROT_READ, MAP_SHARED)) != MAP_FAILED)
+		n++;
+	for (int i = 0; i < n; i++)
+		munmap(all[i], 4096);
+	return n;
+}
+
+static void fill_mappings(void)
+{
+	void *volatile heap = malloc(1); /* which is one, too */
+	void *last[ROOM] = { 0 }, *p;
+
+	must(heap != NULL, "a heap");
+	/* None is one with the one before. */
+	for (int i = 0; (p = one_mapping(i % 2 ? PROT_READ : PROT_NONE, MAP_PRIVATE)) != MAP_FAILED; i++)
+		last[i % ROOM] = p;
+	for (int i = 0; i < ROOM; i++)
+		munmap(last[i], 4096);
+}
+
+static void handle_anywhere(int signal, siginfo_t *info, void *context)
+{
+	const ucontext_t *c = context;
+#ifdef __x86_64__
+	unsigned long at = (unsigned long)c->uc_mcontext.gregs[REG_RIP];
+#else
+	unsigned long at = (unsigned long)c->uc_mcontext.gregs[REG_EIP];
+#endif
+	extern char etext;
+	unsigned long end = (unsigned long)&etext;
+
+	(void)signal;
+	(void)info;
+	wrong += at >= end && at < ((end + 4095) & ~4095ul);
+}
+
+static void be_kicked(void)
+{
+	struct sigaction action = { .sa_sigaction = handle_anywhere, .sa_flags = SA_SIGINFO | SA_RESTART };
+	pid_t whom = getpid();
+
+	must(!sigaction(SIGUSR1, &action, NULL), "a handler");
+	if (fork())
+		return;
+	prctl(PR_SET_NAME, "kicks");
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	while (!kill(whom, SIGUSR1))
+		for (volatile int i = 0; i < 20000; i++)
+			;
+	_exit(0);
+}
+
 /* The flags behind an fsync, where they were FLAGS in front of it. */
 static unsigned long flags_behind(unsigned long flags, int fd)
 {
@@ -178,6 +266,12 @@ static void be(const char *what, const char *folder)
 		dispatch();
 	else if (!strcmp(what, "shared"))
 		map_shared(folder);
+	else if (!strcmp(what, "moved"))
+		move_code();
+	else if (!strcmp(what, "full"))
+		fill_mappings();
+	else if (!strcmp(what, "kicked"))
+		be_kicked();
 	else if (!strcmp(what, "numbers"))
 		must(!pthread_create(&thread, NULL, place_numbers, NULL), "a thread");
 }
@@ -201,6 +295,7 @@ int main(int count, char **words)
 	while (!strcmp(words[1], "numbers") && open("/dev/null", O_RDONLY) < HELD - 1)
 		;
 	later = !strncmp(words[1], "later-", 6);
+	memcpy(was, fsync_code(), LEN);
 	if (!later)
 		be(words[1], words[2]);
 	puts("ready");
@@ -211,6 +306,10 @@ int main(int count, char **words)
 		} else if (!strcmp(line, "check\n")) {
 			if (image)
 				compare_image();
+			if (strstr(words[1], "moved"))
+				compare_code();
+			if (!strcmp(words[1], "full"))
+				wrong = ROOM - mappings_left();
 			if (!strcmp(words[1], "flags"))
 				compare_flags(fd);
 			printf("check %ld\n", wrong);

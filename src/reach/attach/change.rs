@@ -155,31 +155,62 @@ pub(super) fn boot_left(pid: u32, found: &Survey, memory: &Memory) -> Option<Cha
 /// behind it is put back too, so that the instruction is what it was.
 pub(super) fn spoiled(library: &Library, memory: &Memory) -> Vec<Change> {
     const BREAKPOINT: u8 = 0xcc;
-    let one = |k: usize, place: &Place| {
-        let Place::Call { was, entry } = place else {
-            return None;
-        };
-        let at = entry.checked_sub(was.len() as u64)?;
-        let ours = jump(at, library.place(k))?;
-        let before = memory.bytes(at, ours.len()).ok()?;
-        let mut after = was.get(..ours.len())?.to_vec();
+    let one = |own: OwnJump| {
+        let before = memory.bytes(own.at, own.jump.len()).ok()?;
+        let mut after = own.was;
         let is_watched = before[0] == BREAKPOINT;
-        if before[1..] != ours[1..] || !(is_watched || before[0] == after[0]) || before == after {
+        if before[1..] != own.jump[1..] || !(is_watched || before[0] == after[0]) || before == after
+        {
             return None;
         }
         after[0] = before[0];
-        let what = What::Site;
         Some(Change {
-            what,
-            at,
+            what: What::Site,
+            at: own.at,
             before,
             after,
         })
     };
-    let places = library.places.iter().enumerate();
-    places
-        .filter_map(|(k, place)| one(k, place.as_ref()?))
+    own_jumps(library).filter_map(one).collect()
+}
+
+/// Jumps to the library in code that is no file's any more: the program has put a copy in its place
+/// (as who moves code to large pages does).
+pub(super) fn moved(library: &Library, found: &Survey, memory: &Memory) -> Vec<Change> {
+    let is_known = |own: &OwnJump| found.redirected().any(|site| site.at == own.at);
+    let is_there = |own: &OwnJump| {
+        let bytes = memory.bytes(own.at, own.jump.len());
+        bytes.is_ok_and(|bytes| bytes == own.jump)
+    };
+    own_jumps(library)
+        .filter(|own| !is_known(own) && is_there(own))
+        .map(|own| Change {
+            what: What::Site,
+            at: own.at,
+            before: own.jump.to_vec(),
+            after: own.was,
+        })
         .collect()
+}
+
+/// A jump that leads to a place of the library, and what was where it is.
+struct OwnJump {
+    at: u64,
+    jump: [u8; 5],
+    was: Vec<u8>,
+}
+
+fn own_jumps(library: &Library) -> impl Iterator<Item = OwnJump> + '_ {
+    let one = |(k, place): (usize, &Option<Place>)| {
+        let Some(Place::Call { was, entry }) = place else {
+            return None;
+        };
+        let at = entry.checked_sub(was.len() as u64)?;
+        let jump = jump(at, library.place(k))?;
+        let was = was.get(..jump.len())?.to_vec();
+        Some(OwnJump { at, jump, was })
+    };
+    library.places.iter().enumerate().filter_map(one)
 }
 
 /// Exchanges the bytes of all sites while nothing of the process runs.

@@ -24,7 +24,9 @@ mod work;
 
 use crate::session::shared::Shared;
 pub use begin::{put_in_at_start, put_in_on_arrival, Begun, Entry};
-use change::{boot_left, call_gate, exchange, exchange_if, fill_places, redirect, spoiled, Change};
+use change::{
+    boot_left, call_gate, exchange, exchange_if, fill_places, moved, redirect, spoiled, Change,
+};
 use code::{survey, survey_at_start, Class, Library, Remembered, Site, Survey};
 pub use owner::Whose;
 use sandbox::Filters;
@@ -547,8 +549,12 @@ fn take_out(pid: u32, whose: Whose, known: &Known, still: &Still) -> Result<Told
     let sites = found.redirected().filter(leaves).count() as u64;
     let of_sites = found.redirected().filter(leaves).filter_map(back);
     let mut changes: Vec<Change> = of_sites.flatten().collect();
-    let of_library = found.library.as_ref();
-    changes.extend(of_library.map_or(Vec::new(), |library| spoiled(library, &memory)));
+    if let Some(library) = &found.library {
+        changes.extend(spoiled(library, &memory));
+        if marked == 0 {
+            changes.extend(moved(library, &found, &memory));
+        }
+    }
     changes.extend(boot_left(pid, &found, &memory));
     if changes.is_empty() {
         tracer.release();

@@ -244,3 +244,17 @@ fn a_program_that_cannot_be_reached_is_named() {
     assert!(named(&report), "{report:#}");
     shell.end().must_succeed();
 }
+
+/// What a thread is about to take when the tracer ends, it takes.
+#[test]
+fn soak_no_signal_is_lost_when_nobody_is_followed_any_more() {
+    let stage = Stage::new("queued");
+    let mut victim = started(&stage, clean(program("queued")));
+    let pid = number(victim.pid());
+    for _ in 0..count(40, 500) {
+        let session = stage.attach(&["--pid", &pid, "-u", "1s", "--follow"]);
+        stage.detach(&session);
+    }
+    let said = victim.end().must_succeed().stdout;
+    assert!(said.ends_with(" lost 0\n"), "{said}");
+}

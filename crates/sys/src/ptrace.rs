@@ -101,20 +101,14 @@ impl Thread {
     /// hands the processor over to whoever waits here, which poll(2) does not get.
     #[must_use]
     pub fn next() -> Next {
-        let mut status = 0;
-        // SAFETY: `status` has room for the answer.
-        let r = unsafe { libc::waitpid(-1, &raw mut status, libc::__WALL) };
-        match u32::try_from(r) {
-            Ok(tid) => {
-                let stop = Some(meaning(tid, status));
+        match next_of(libc::P_ALL, 0, 0) {
+            Ok(Some((tid, stop))) => {
                 let mut thread = Thread::running(tid);
-                thread.stop = stop;
+                thread.stop = Some(stop);
                 Next::Thread(thread)
             }
-            Err(_) if io::Error::last_os_error().raw_os_error() == Some(libc::ECHILD) => {
-                Next::Nobody
-            }
-            Err(_) => Next::Interrupted,
+            Err(e) if e.raw_os_error() == Some(libc::ECHILD) => Next::Nobody,
+            _ => Next::Interrupted,
         }
     }
 
@@ -162,14 +156,9 @@ impl Thread {
     }
 
     fn next_stop(&self) -> Option<Stop> {
-        let mut status = 0;
-        let tid = self.tid.cast_signed();
-        // SAFETY: `status` has room for the answer.
-        let r = unsafe { libc::waitpid(tid, &raw mut status, libc::WNOHANG | libc::__WALL) };
-        match r {
-            0 => None,
-            r if r < 0 => Some(Stop::Gone),
-            _ => Some(meaning(self.tid, status)),
+        match next_of(libc::P_PID, self.tid, libc::WNOHANG) {
+            Ok(next) => next.map(|(_, stop)| stop),
+            Err(_) => Some(Stop::Gone),
         }
     }
 
@@ -340,12 +329,44 @@ impl Thread {
     }
 }
 
-fn meaning(tid: u32, status: i32) -> Stop {
-    if !libc::WIFSTOPPED(status) {
-        return Stop::Gone;
+/// The next thread of those that we trace, or of one, that stands still or is gone; and why.
+///
+/// A stop is looked at, and not taken from the kernel (`WNOWAIT`): where we are killed before the
+/// thread goes on, it takes the signal that it was about to take. Taken, that would be lost
+/// (ptrace(2) does not say so; Linux 6.18). Whoever is told of here has to go on, or to listen,
+/// before the next one is asked for.
+fn next_of(
+    which: libc::idtype_t,
+    id: libc::id_t,
+    also: libc::c_int,
+) -> io::Result<Option<(u32, Stop)>> {
+    let how = libc::WEXITED | libc::WSTOPPED | libc::WNOWAIT | libc::__WALL | also;
+    let mut told = std::mem::MaybeUninit::<libc::siginfo_t>::zeroed();
+    // SAFETY: `told` has room for the answer.
+    if unsafe { libc::waitid(which, id, told.as_mut_ptr(), how) } != 0 {
+        return Err(io::Error::last_os_error());
     }
-    let signal = libc::WSTOPSIG(status);
-    match (status >> 16, signal) {
+    // SAFETY: zeros are one, and the kernel has filled it in.
+    let told = unsafe { told.assume_init() };
+    // SAFETY: waitid(2) tells of a child, or of zeros.
+    let pid = unsafe { told.si_pid() };
+    // SAFETY: as above.
+    let status = unsafe { told.si_status() };
+    let Some(tid) = u32::try_from(pid).ok().filter(|tid| *tid != 0) else {
+        return Ok(None);
+    };
+    if matches!(told.si_code, libc::CLD_TRAPPED | libc::CLD_STOPPED) {
+        return Ok(Some((tid, meaning(tid, status))));
+    }
+    // SAFETY: nothing is asked for but that it be gone.
+    unsafe { libc::waitpid(pid, std::ptr::null_mut(), libc::WNOHANG | libc::__WALL) };
+    Ok(Some((tid, Stop::Gone)))
+}
+
+/// What the status of a thread that stands still means: a signal, and an event above it.
+fn meaning(tid: u32, status: i32) -> Stop {
+    let signal = status & 0xff;
+    match (status >> 8, signal) {
         (libc::PTRACE_EVENT_STOP, libc::SIGTRAP) => Stop::Interrupted,
         (libc::PTRACE_EVENT_STOP, signal) => Stop::Group(signal),
         (libc::PTRACE_EVENT_FORK | libc::PTRACE_EVENT_VFORK | libc::PTRACE_EVENT_CLONE, _) => {

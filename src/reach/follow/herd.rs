@@ -10,7 +10,7 @@ use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use synclater_sys::ptrace::{Next, Stop, Thread};
 use synclater_sys::registers::Registers;
 use synclater_sys::wait::{self, For};
@@ -22,6 +22,9 @@ pub const RING: i32 = 10;
 /// No program takes longer to be seen to: what would, waits for one that waits for us (a file
 /// system that a traced process serves), and the kernel lets go of all when we end.
 const LONGEST_LOOK: u32 = 10;
+
+/// How often it looks at its door at least.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(10);
 
 /// Bytes by which a process is asked for that runs already: its number, how, when it began.
 pub const ASKING: usize = 13;
@@ -75,13 +78,18 @@ impl Herd {
         signal::let_interrupt(RING);
         signal::let_alarm_end();
         self.is_done = !process::end_with_parent(parent);
+        let mut looked = Instant::now();
         while !self.is_done {
             let patience = match Thread::next() {
                 Next::Thread(thread) => {
                     signal::end_after(LONGEST_LOOK);
                     self.attend(thread);
                     signal::end_after(0);
-                    continue;
+                    // Where there is always another one, nobody is heard who rings.
+                    if looked.elapsed() < BETWEEN_LOOKS {
+                        continue;
+                    }
+                    Duration::ZERO
                 }
                 Next::Interrupted => Duration::ZERO,
                 Next::Nobody => {
@@ -105,6 +113,7 @@ impl Herd {
                 self.answer_door();
             }
             self.is_done = over;
+            looked = Instant::now();
         }
         0
     }

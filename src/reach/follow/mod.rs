@@ -21,9 +21,11 @@ use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 use synclater_model::policy::glob::Glob;
 use synclater_model::report::escape::Escape;
 use synclater_sys::job::{self, Job};
+use synclater_sys::wait::{self, For};
 use synclater_sys::{process, socket};
 
 /// What programs find the shim by.
@@ -146,7 +148,7 @@ impl Follower {
         for end in [&news, &to, &behind] {
             rustix::io::ioctl_fionbio(end, true)?;
         }
-        let patience = Some(std::time::Duration::from_secs(10));
+        let patience = Some(Duration::from_secs(10));
         rustix::net::sockopt::set_socket_timeout(&door, Timeout::Recv, patience)?;
         let parent = std::process::id();
         let job = Job::start(move || {
@@ -209,9 +211,22 @@ impl Follower {
         }
     }
 
-    /// Ends the tracer: whoever it traces goes on alone from then on.
+    /// Ends the tracer, once it has seen to the thread that it looks at: whoever it traces goes on
+    /// alone from then on. One that does not end within two seconds is killed.
     pub fn end(self) {
-        self.job.end();
+        const PATIENCE: Duration = Duration::from_secs(2);
+        /// What is rung while it does not wait is not heard.
+        const RINGS: Duration = Duration::from_millis(5);
+        let Follower { job, news, door } = self;
+        drop((news, door));
+        let begun = Instant::now();
+        while job.finished().is_none() {
+            if begun.elapsed() > PATIENCE {
+                return job.end();
+            }
+            let _ = process::kill(job.pid(), herd::RING);
+            let _ = wait::any(&[(job.as_fd(), For::Input)], RINGS);
+        }
     }
 
     /// Whether it has ended, which it does by itself only after us.

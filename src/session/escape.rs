@@ -192,9 +192,10 @@ impl Escapes {
             found.extend(escaped(pid, those, counted.get(&pid), rules));
         }
         if self.are_attached {
+            // One that has made requests of ours is in this one.
             let has_library = |pid| seen.by_pid.get(&pid).is_some_and(|p| p.has_library);
             for e in &mut found {
-                let why = if has_library(e.pid) {
+                let why = if has_library(e.pid) && !counted.contains_key(&e.pid) {
                     OF_ANOTHER
                 } else {
                     AROUND_THE_GATE

@@ -69,6 +69,15 @@ fn a_child_of_vfork_is_left_alone() {
     ends(parent);
 }
 
+/// What it writes to its log is there behind a power cut.
+fn syncs_what_it_writes(sharing: &mut Running, disk: &Disk, detach: &Outcome) {
+    sharing.tell("write");
+    assert_eq!(sharing.hear(), "write");
+    let log = std::fs::read(disk.cut().path().join("log")).expect("the log");
+    let written = log.iter().filter(|b| **b == b'k').count();
+    assert_eq!(written, 16 * 4096, "{detach}");
+}
+
 /// Its own table of descriptors has none that lost `O_SYNC`.
 #[test]
 fn what_lost_o_sync_is_synced_behind_a_detach_beside_a_child_of_vfork() {
@@ -90,11 +99,7 @@ fn what_lost_o_sync_is_synced_behind_a_detach_beside_a_child_of_vfork() {
         let detach = stage.ask(&["detach", &session]);
         let is_named = detach.stdout.contains("1 descriptor lost");
         assert!(leaves || is_named, "{detach}");
-        parent.tell("write");
-        assert_eq!(parent.hear(), "write");
-        let log = std::fs::read(disk.cut().path().join("log")).expect("the log");
-        let written = log.iter().filter(|b| **b == b'k').count();
-        assert_eq!(written, 16 * 4096, "{detach}");
+        syncs_what_it_writes(&mut parent, &disk, &detach);
         ends(parent);
     }
 }
@@ -127,11 +132,7 @@ fn a_process_that_comes_to_have_ones_descriptors_syncs_what_lost_o_sync() {
     has_one(&mut parent, "table");
     let detach = stage.ask(&["detach", &session]);
     assert!(detach.status.success(), "{detach}");
-    parent.tell("write");
-    assert_eq!(parent.hear(), "write");
-    let log = std::fs::read(disk.cut().path().join("log")).expect("the log");
-    let written = log.iter().filter(|b| **b == b'k').count();
-    assert_eq!(written, 16 * 4096, "{detach}");
+    syncs_what_it_writes(&mut parent, &disk, &detach);
     ends(parent);
 }
 

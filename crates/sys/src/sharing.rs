@@ -70,6 +70,8 @@ pub struct Search<'a> {
     /// The number that was given away last before all were looked at.
     last: Option<u32>,
     table_of: Option<u32>,
+    /// A thread for each table of descriptors that it has.
+    tables: Vec<u32>,
 }
 
 impl<'a> Search<'a> {
@@ -85,6 +87,7 @@ impl<'a> Search<'a> {
             seen: HashSet::from([pid]),
             last: None,
             table_of: None,
+            tables: tables_of(pid),
         })
     }
 
@@ -147,10 +150,29 @@ impl<'a> Search<'a> {
         let Some(program) = known.or_else(|| Program::of(other)) else {
             return Both::Gone;
         };
-        if !program.may_have_memory_of(&self.program) {
+        if program.pages != self.program.pages {
             return Both::TheirOwn;
         }
-        compare(self.pid, program.thread)
+        let of_memory = match program.may_have_memory_of(&self.program) {
+            true => compare(self.pid, program.thread),
+            // Another user: it may have become that, and kept its descriptors.
+            false => Both::TheirOwn,
+        };
+        match of_memory {
+            Both::TheirOwn if self.has_a_table_of(other) => Both::OneTable,
+            both => both,
+        }
+    }
+
+    /// Whether a thread of each has one table of descriptors: a thread may have one of its own.
+    fn has_a_table_of(&self, other: u32) -> bool {
+        let theirs = threads::of(other);
+        let has_one = |tid: &u32| {
+            theirs
+                .iter()
+                .any(|other| threads::share_descriptors(*tid, *other))
+        };
+        self.tables.iter().any(has_one)
     }
 }
 
@@ -224,6 +246,20 @@ impl Known {
     }
 }
 
+/// A thread for each table of descriptors that threads of a process have: most have one.
+fn tables_of(pid: u32) -> Vec<u32> {
+    let mut tables: Vec<u32> = Vec::new();
+    for tid in threads::of(pid) {
+        if !tables
+            .iter()
+            .any(|one| threads::share_descriptors(*one, tid))
+        {
+            tables.push(tid);
+        }
+    }
+    tables
+}
+
 /// The number that a process or thread was given last in our pid namespace (proc_loadavg(5)).
 fn last_number() -> Option<u32> {
     let text = std::fs::read_to_string("/proc/loadavg").ok()?;
@@ -254,7 +290,6 @@ fn compare(a: u32, b: u32) -> Both {
     const KCMP_VM: libc::c_int = 1;
     match threads::compare(a, b, KCMP_VM) {
         Ok(0) => Both::OneMemory,
-        Ok(_) if threads::share_descriptors(a, b) => Both::OneTable,
         Ok(_) => Both::TheirOwn,
         Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
             // That is so of a memory, and the first one's is not.

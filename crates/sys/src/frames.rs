@@ -6,12 +6,6 @@
 
 use crate::remote::Memory;
 
-/// How much of a stack to look at, in bytes, of a thread that blocks no signal that has a handler:
-/// it can only be in one that blocks none (`SA_NODEFER`).
-pub const LITTLE: usize = 16 << 10;
-/// The same of another one: it may be deep in a handler.
-pub const MUCH: usize = 1 << 20;
-
 /// So many stacks at most, one handler interrupting another.
 const STACKS: usize = 8;
 
@@ -23,15 +17,26 @@ struct Interrupted {
 }
 
 /// Where the handlers return to that a thread is in whose stack pointer is `sp`, of a program of
-/// 64-bit code, or of i386's. Of each stack `most` bytes are looked at.
+/// 64-bit code, or of i386's. `end` tells where the memory ends that holds an address, if it is
+/// such as stacks are; of each stack `most` bytes are looked at.
 #[must_use]
-pub fn returns(memory: &Memory, is_64: bool, sp: u64, most: usize) -> Vec<u64> {
+pub fn returns(
+    memory: &Memory,
+    is_64: bool,
+    sp: u64,
+    most: usize,
+    end: impl Fn(u64) -> Option<u64>,
+) -> Vec<u64> {
     let (mut all, mut stacks, mut next) = (Vec::new(), vec![sp], 0);
-    while let Some(&at) = stacks.get(next).filter(|_| next < STACKS) {
+    while let Some(&sp) = stacks.get(next).filter(|_| next < STACKS) {
         next += 1;
-        let at = at & !7;
-        let bytes = memory.up_to(at, most).unwrap_or_default();
-        for frame in interrupted(&bytes, is_64) {
+        let at = sp & !7;
+        let Some(end) = end(at) else {
+            continue;
+        };
+        let len = usize::try_from(end - at).map_or(most, |len| len.min(most));
+        let bytes = memory.up_to(at, len).unwrap_or_default();
+        for frame in interrupted(&bytes, at, is_64) {
             all.push(frame.ip);
             let here = at..at + bytes.len() as u64;
             if !here.contains(&frame.sp) && !stacks.contains(&frame.sp) {
@@ -42,28 +47,35 @@ pub fn returns(memory: &Memory, is_64: bool, sp: u64, most: usize) -> Vec<u64> {
     all
 }
 
-fn interrupted(stack: &[u8], is_64: bool) -> Vec<Interrupted> {
+/// What lies `at` an address of a stack.
+fn interrupted(stack: &[u8], at: u64, is_64: bool) -> Vec<Interrupted> {
+    // The state of the vector registers lies behind it, on the same stack: that of a copy does not.
+    const STATE: u64 = 32 << 10;
     let is_flags = |flags: u64| flags & 0b10_1010 == 2 && flags < 1 << 22;
+    let is_behind = |state: u64, at: u64| (at..at + STATE).contains(&state);
     if is_64 {
         let (words, _) = stack.as_chunks::<8>();
         let word = |k: usize| words.get(k).map(|w| u64::from_le_bytes(*w));
-        // sp, ip, flags; and cs, gs, fs, ss of 16 bits each.
+        // sp, ip, flags; cs, gs, fs, ss of 16 bits each; err, trapno, oldmask, cr2, fpstate.
         let one = |k: usize| {
             const CS: u64 = 0x33;
             const SS: u64 = 0x2b << 48;
             let (sp, ip, flags, segments) = (word(k)?, word(k + 1)?, word(k + 2)?, word(k + 3)?);
             let is_one = is_flags(flags) && (segments == CS || segments == CS | SS);
+            let is_one = is_one && is_behind(word(k + 8)?, at + 8 * k as u64);
             is_one.then_some(Interrupted { ip, sp })
         };
         return (0..words.len()).filter_map(one).collect();
     }
     let (words, _) = stack.as_chunks::<4>();
     let word = |k: usize| words.get(k).map(|w| u64::from(u32::from_le_bytes(*w)));
-    // ip, cs, flags, sp, ss.
+    // ip, cs, flags, sp, ss, fpstate.
     let one = |k: usize| {
         let (ip, cs, flags) = (word(k)?, word(k + 1)?, word(k + 2)?);
         let (sp, ss) = (word(k + 3)?, word(k + 4)?);
-        (cs == 0x23 && ss == 0x2b && is_flags(flags)).then_some(Interrupted { ip, sp })
+        let is_one = cs == 0x23 && ss == 0x2b && is_flags(flags);
+        let is_one = is_one && is_behind(word(k + 5)?, at + 4 * k as u64);
+        is_one.then_some(Interrupted { ip, sp })
     };
     (0..words.len()).filter_map(one).collect()
 }
@@ -84,7 +96,8 @@ mod tests {
         RETURNS.store(ip, SeqCst);
         let here = 0u64;
         let memory = Memory::open(std::process::id()).expect("our own");
-        let all = returns(&memory, true, (&raw const here) as u64, LITTLE);
+        let end = |at| Some(at + (16 << 10));
+        let all = returns(&memory, true, (&raw const here) as u64, 16 << 10, end);
         FOUND.store(all.iter().filter(|at| **at == ip).count() as u64, SeqCst);
     }
 
@@ -105,22 +118,27 @@ mod tests {
 
     #[test]
     fn what_is_no_frame_is_none() {
-        let mut stack = [0u8; 64];
-        stack[8..16].copy_from_slice(&0x1234u64.to_le_bytes());
-        stack[16..24].copy_from_slice(&0x246u64.to_le_bytes());
-        assert_eq!(interrupted(&stack, true), []);
-        stack[24] = 0x33;
+        const AT: u64 = 0x7000;
+        let put = |stack: &mut [u8], k: usize, word: u64| {
+            stack[8 * k..8 * k + 8].copy_from_slice(&word.to_le_bytes());
+        };
+        let mut stack = [0u8; 72];
+        for (k, word) in [(1, 0x1234), (2, 0x246), (3, 0x33), (8, AT + 0x100)] {
+            assert_eq!(interrupted(&stack, AT, true), []);
+            put(&mut stack, k, word);
+        }
         let it = Interrupted { ip: 0x1234, sp: 0 };
-        assert_eq!(interrupted(&stack, true), [it]);
-        stack[16] = 0;
-        assert_eq!(interrupted(&stack, true), []);
-        let words = [0x1234u32, 0x23, 0x246, 0x5678, 0x2b];
+        assert_eq!(interrupted(&stack, AT, true), [it]);
+        // A copy of one that was further down.
+        assert_eq!(interrupted(&stack, AT + 0x1000, true), []);
+        let words = [0x1234u32, 0x23, 0x246, 0x5678, 0x2b, 0x7100];
         let small: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
         let it = Interrupted {
             ip: 0x1234,
             sp: 0x5678,
         };
-        assert_eq!(interrupted(&small, false), [it]);
-        assert_eq!(interrupted(&small[..16], false), []);
+        assert_eq!(interrupted(&small, AT, false), [it]);
+        assert_eq!(interrupted(&small, AT + 0x1000, false), []);
+        assert_eq!(interrupted(&small[..20], AT, false), []);
     }
 }

@@ -3,6 +3,7 @@
 //! Promise: all of a list are exchanged, or none; none that is not what it is expected to be.
 
 use super::*;
+use synclater_model::reach::maps::Mapping;
 
 /// What some bytes are.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -12,8 +13,9 @@ pub(super) enum What {
     /// A far jump, between two functions: a thread may be about to make it.
     Hole,
     /// The boot code: a thread of a stopped process may be in it, or in what it calls, which lies
-    /// between these addresses.
-    Boot(u64, u64),
+    /// between these addresses; and, where it `was_left` by an earlier errand, in the handler of a
+    /// signal that returns there. From one of ours a thread is called back in front of a handler.
+    Boot { from: u64, to: u64, was_left: bool },
 }
 
 /// Bytes of the process's code, before and after.
@@ -133,7 +135,12 @@ pub(super) fn redirect(site: &Site, to: u64) -> Option<Vec<Change>> {
 }
 
 /// What was where the boot code is, of this errand or of one whose tracer was killed.
-pub(super) fn boot_left(pid: u32, found: &Survey, memory: &Memory) -> Option<Change> {
+pub(super) fn boot_left(
+    pid: u32,
+    found: &Survey,
+    memory: &Memory,
+    was_left: bool,
+) -> Option<Change> {
     let (bytes, head) = code::image(found.class)?;
     let before = head.boot_code(bytes).to_vec();
     let at = found.slack(memory, &before)?;
@@ -141,7 +148,7 @@ pub(super) fn boot_left(pid: u32, found: &Survey, memory: &Memory) -> Option<Cha
     let after = is_there.then(|| found.in_file(pid, at, before.len()))?;
     let image = { found.library.as_ref() }.map(|library| library.image);
     let (from, to) = image.map_or((0, 0), |at| (at, at + u64::from(head.whole)));
-    let what = What::Boot(from, to);
+    let what = What::Boot { from, to, was_left };
     Some(Change {
         what,
         at,
@@ -175,22 +182,32 @@ pub(super) fn spoiled(library: &Library, memory: &Memory) -> Vec<Change> {
 }
 
 /// Jumps to the library in code that is no file's any more: the program has put a copy in its place
-/// (as who moves code to large pages does).
-pub(super) fn moved(library: &Library, found: &Survey, memory: &Memory) -> Vec<Change> {
+/// (as who moves code to large pages does). What it shares with others, or with a file, is left.
+pub(super) fn moved(
+    pid: u32,
+    library: &Library,
+    found: &Survey,
+    memory: &Memory,
+) -> Result<Vec<Change>, Refusal> {
+    let mappings = code::mappings(pid)?;
+    let is_its_own = |own: &OwnJump| {
+        let holds = |m: &&Mapping| m.range.contains(&own.at);
+        mappings.iter().find(holds).is_some_and(|m| !m.shared)
+    };
     let is_known = |own: &OwnJump| found.redirected().any(|site| site.at == own.at);
     let is_there = |own: &OwnJump| {
         let bytes = memory.bytes(own.at, own.jump.len());
         bytes.is_ok_and(|bytes| bytes == own.jump)
     };
-    own_jumps(library)
-        .filter(|own| !is_known(own) && is_there(own))
+    Ok(own_jumps(library)
+        .filter(|own| !is_known(own) && is_there(own) && is_its_own(own))
         .map(|own| Change {
             what: What::Site,
             at: own.at,
             before: own.jump.to_vec(),
             after: own.was,
         })
-        .collect()
+        .collect())
 }
 
 /// A jump that leads to a place of the library, and what was where it is.
@@ -237,17 +254,28 @@ pub(super) fn exchange_if(
     let mut done = Vec::new();
     let mut failed = None;
     // Of a site none can be in the middle: it is one instruction.
-    let has_more = changes.iter().any(|c| c.what != What::Site);
-    let (stand_at, return_to) = if has_more {
-        (tracer.stand_at(), tracer.return_to(memory))
+    let is_any = |fits: fn(&What) -> bool| changes.iter().any(|c| fits(&c.what));
+    let some_stand = is_any(|what| *what != What::Site);
+    let some_return = is_any(|what| match what {
+        What::Site => false,
+        What::Hole => true,
+        What::Boot { was_left, .. } => *was_left,
+    });
+    let stand_at = if some_stand {
+        tracer.stand_at()
     } else {
-        Default::default()
+        Vec::new()
+    };
+    let return_to = if some_return {
+        tracer.return_to(memory)
+    } else {
+        Vec::new()
     };
     let is_in = |all: &[u64], range: &Range<u64>| all.iter().any(|ip| range.contains(ip));
     let is_in_use = |c: &&Change| match c.what {
         What::Site => false,
         What::Hole => is_in(&stand_at, &c.range()) || is_in(&return_to, &c.range()),
-        What::Boot(from, to) => {
+        What::Boot { from, to, .. } => {
             tracer.is_errand_out()
                 || !tracer.all_stand()
                 || is_in(&stand_at, &c.range())

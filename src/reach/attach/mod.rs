@@ -278,7 +278,7 @@ impl<'a> Alone<'a> {
         let other = self.0.as_ref().and_then(Search::table_of);
         other.map_or(Ok(()), |other| {
             let why = format!("process {other} has the same descriptors (clone with CLONE_FILES)");
-            Err(Refusal::new(why, "start it under synclater: synclater run -- COMMAND").into())
+            Err(Failure::Busy(why))
         })
     }
 
@@ -404,9 +404,11 @@ impl Plan<'_> {
     ) -> Result<Told, Failure> {
         let (pid, found) = (self.pid, &self.found);
         let begins = tracer.is_at_start();
+        let was_left = boot_left(pid, found, memory, true).is_some();
         let brought = bring(tracer, found, &self.errand, luggage, memory);
         if brought.is_err() {
-            let left: Vec<Change> = boot_left(pid, found, memory).into_iter().collect();
+            let left = boot_left(pid, found, memory, was_left);
+            let left: Vec<Change> = left.into_iter().collect();
             let _ = left.is_empty() || exchange(tracer, memory, &left).is_ok();
         }
         let library = brought?;
@@ -416,7 +418,7 @@ impl Plan<'_> {
         }
         if !begins {
             // One that begins is still in it.
-            changes.extend(boot_left(pid, found, memory));
+            changes.extend(boot_left(pid, found, memory, was_left));
         }
         let (filters, alone) = (&mut self.filters, &mut self.alone);
         // One that begins has stood still since they were read.
@@ -552,10 +554,10 @@ fn take_out(pid: u32, whose: Whose, known: &Known, still: &Still) -> Result<Told
     if let Some(library) = &found.library {
         changes.extend(spoiled(library, &memory));
         if marked == 0 {
-            changes.extend(moved(library, &found, &memory));
+            changes.extend(moved(pid, library, &found, &memory)?);
         }
     }
-    changes.extend(boot_left(pid, &found, &memory));
+    changes.extend(boot_left(pid, &found, &memory, true));
     if changes.is_empty() {
         tracer.release();
     } else {
@@ -564,8 +566,9 @@ fn take_out(pid: u32, whose: Whose, known: &Known, still: &Still) -> Result<Told
                 return Err(Failure::Busy("another session attaches to it".into()));
             }
             alone.still()?;
-            let has_rings = found.redirected().any(|site| site.function.is_some());
-            if let Some(library) = found.library.as_ref().filter(|_| has_rings) {
+            let is_of_rings = |place: &Option<Place>| matches!(place, Some(Place::Function { .. }));
+            let has_rings = |library: &&Library| library.places.iter().any(is_of_rings);
+            if let Some(library) = found.library.as_ref().filter(has_rings) {
                 rings::put_back(pid, &memory, marks_at(library))?;
             }
             Ok(())

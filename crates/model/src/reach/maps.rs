@@ -22,6 +22,12 @@ pub struct Mapping {
 }
 
 impl Mapping {
+    /// Whether it is memory of the process alone, and no file's.
+    #[must_use]
+    pub fn is_own_memory(&self) -> bool {
+        !self.shared && self.device == 0 && self.inode == 0
+    }
+
     /// One line; `None` where it is none.
     fn read(line: &str) -> Option<Mapping> {
         let mut rest = line;

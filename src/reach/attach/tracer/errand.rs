@@ -394,15 +394,13 @@ fn no_helper(e: &io::Error) -> Refusal {
 
 /// What is said of a process that the library could not be brought into.
 fn not_mapped(e: &io::Error) -> Failure {
-    let why = format!("the library could not be mapped: {e}");
-    match Errno::from_io_error(e) {
+    let limits = match Errno::from_io_error(e) {
         Some(Errno::NOMEM | Errno::AGAIN) => {
-            let try_ = "raise vm.max_map_count, or its RLIMIT_AS, RLIMIT_DATA or RLIMIT_MEMLOCK \
-                        (prlimit); it takes two mappings more, and 2 MiB of addresses";
-            Refusal::new(why, try_).into()
+            " (vm.max_map_count, RLIMIT_AS, RLIMIT_DATA or RLIMIT_MEMLOCK is reached)"
         }
-        _ => Failure::Busy(why),
-    }
+        _ => "",
+    };
+    Failure::Busy(format!("the library could not be mapped: {e}{limits}"))
 }
 
 /// What is said of a thread that is killed where it reads the processor's counter, by which a lease

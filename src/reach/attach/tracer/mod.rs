@@ -12,7 +12,6 @@ mod waits;
 
 use super::code::Class;
 use super::sandbox;
-use super::target;
 use errand::Errands;
 use failure::{gone, refused};
 pub use failure::{shares_memory, why_refused, Failure};
@@ -474,22 +473,35 @@ impl Tracer {
         self.threads.values().map(ip).collect()
     }
 
-    /// Where the handlers of signals return to that its threads are in.
+    /// Where the handlers of signals return to that its threads are in. Nothing is read but memory
+    /// of the process alone that is no file's, as stacks are: for other memory it may be waited.
     #[must_use]
     pub fn return_to(&self, memory: &Memory) -> Vec<u64> {
-        let handled = target::handled(self.pid);
+        /// All threads stand still meanwhile.
+        const DEEPEST: usize = 256 << 10;
+        const OF_ALL: usize = 64 << 20;
+        let mappings = super::code::mappings(self.pid).unwrap_or_default();
+        let stacks: Vec<_> = mappings.iter().filter(|m| m.is_own_memory()).collect();
+        let end = |at: u64| {
+            let it = stacks.partition_point(|m| m.range.end <= at);
+            stacks
+                .get(it)
+                .filter(|m| m.range.contains(&at))
+                .map(|m| m.range.end)
+        };
+        let most = DEEPEST.min(OF_ALL / self.threads.len().max(1));
         let of_one = |(tid, thread): (&u32, &Thread)| {
             let sp = match thread.registers() {
                 Ok(registers) => registers.sp(),
                 Err(_) => waits::stack_pointer(self.pid, *tid)?,
             };
-            let may_be_in_one = thread.mask().map_or(u64::MAX, |mask| mask & handled) != 0;
-            let most = if may_be_in_one {
-                frames::MUCH
-            } else {
-                frames::LITTLE
-            };
-            Some(frames::returns(memory, self.class == Class::Long, sp, most))
+            Some(frames::returns(
+                memory,
+                self.class == Class::Long,
+                sp,
+                most,
+                end,
+            ))
         };
         self.threads.iter().filter_map(of_one).flatten().collect()
     }

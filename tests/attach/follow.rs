@@ -251,7 +251,7 @@ fn soak_no_signal_is_lost_when_nobody_is_followed_any_more() {
     let stage = Stage::new("queued");
     let mut victim = started(&stage, clean(program("queued")));
     let pid = number(victim.pid());
-    for _ in 0..count(40, 500) {
+    for _ in 0..count(20, 500) {
         let session = stage.attach(&["--pid", &pid, "-u", "1s", "--follow"]);
         stage.detach(&session);
     }

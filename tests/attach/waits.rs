@@ -185,13 +185,13 @@ fn disturbed_often(how: &str, threads: &str, cycles: usize) -> String {
 /// The kernel says either that a signal's handler has run, or that the time is over.
 #[test]
 fn soak_no_wait_says_that_its_time_is_over_where_a_handler_has_run() {
-    let said = disturbed_often("open", "40", count(8, 200));
+    let said = disturbed_often("open", "40", count(6, 200));
     assert!(said.ends_with(" wrong 0\n"), "{said}");
 }
 
 /// The limit is that of the call that is disturbed, whatever was there when it was looked at first.
 #[test]
 fn soak_no_wait_has_the_limit_of_the_one_before() {
-    let said = disturbed_often("turns", "1", count(8, 300));
+    let said = disturbed_often("turns", "1", count(4, 300));
     assert!(said.ends_with(" wrong 0\n"), "{said}");
 }

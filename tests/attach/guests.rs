@@ -290,7 +290,7 @@ fn where_a_handler_returns_to_is_there_still() {
     assert!((told.stdout.clone() + &told.stderr).contains(why), "{told}");
     victim.tell("go on");
     assert_eq!(victim.hear(), "back");
-    stage.detach(&session);
+    stage.ask(&["detach", &session]).must_succeed();
     assert_eq!(changed_code(victim.pid()), Vec::<String>::new());
     victim.end().must_succeed();
 }

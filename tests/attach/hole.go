@@ -5,6 +5,7 @@
 package main
 
 /*
+#define _GNU_SOURCE
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>

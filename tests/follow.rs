@@ -235,7 +235,9 @@ pub fn in_go(stage: &Stage, source: &str) -> Option<PathBuf> {
     go.args(["build", "-o"]).arg(&built);
     go.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join(source));
     go.env("HOME", stage.file(".")).env("GO111MODULE", "off");
-    go.output().ok().filter(|o| o.status.success())?;
+    let told = go.output().ok()?;
+    let complaint = String::from_utf8_lossy(&told.stderr);
+    assert!(told.status.success(), "{source} is not built: {complaint}");
     Some(built)
 }
 

@@ -224,18 +224,16 @@ pub fn at_start(pid: u32, class: Class, filters: u32) -> Result<Target, Refusal>
     })
 }
 
-/// The signals that a thread's process has a handler for, a bit each; all of them where that cannot
-/// be told.
-#[must_use]
-pub fn handled(tid: u32) -> u64 {
-    let caught = || u64::from_str_radix(Status::of(tid)?.get("SigCgt")?, 16).ok();
-    caught().unwrap_or(u64::MAX)
-}
-
 /// Whether a thread's process has a handler for a signal; where that cannot be told, it may.
 #[must_use]
 pub fn handles(tid: u32, signal: u32) -> bool {
-    handled(tid) >> (signal - 1) & 1 == 1
+    let Some(status) = Status::of(tid) else {
+        return true;
+    };
+    let caught = status
+        .get("SigCgt")
+        .map(|mask| u64::from_str_radix(mask, 16));
+    caught.is_none_or(|mask| mask.is_ok_and(|mask| mask >> (signal - 1) & 1 == 1))
 }
 
 /// The number of a process for itself; `None` where it is gone.

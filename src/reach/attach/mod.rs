@@ -566,10 +566,8 @@ fn take_out(pid: u32, whose: Whose, known: &Known, still: &Still) -> Result<Told
                 return Err(Failure::Busy("another session attaches to it".into()));
             }
             alone.still()?;
-            let is_of_rings = |place: &Option<Place>| matches!(place, Some(Place::Function { .. }));
-            let has_rings = |library: &&Library| library.places.iter().any(is_of_rings);
-            if let Some(library) = found.library.as_ref().filter(has_rings) {
-                rings::put_back(pid, &memory, marks_at(library))?;
+            if let Some(library) = &found.library {
+                rings::put_back(pid, &memory, library)?;
             }
             Ok(())
         };

@@ -1,23 +1,29 @@
 //! Entries of io_uring's rings in a process that is let go of: what was put off in them, and may be
 //! handed in again as it is, is what it was.
 
-use super::code;
+use super::code::{self, Library};
+use super::marks_at;
 use super::target::Refusal;
 use synclater_model::reach::maps::Mapping;
 use synclater_shim::entry::{as_before, OFFSET, SIZE};
-use synclater_shim::gate::Marks;
+use synclater_shim::gate::{Marks, Place};
 use synclater_sys::remote::Memory;
 
 /// Has all of them be what they were. Nothing of the process runs; a thread that is about to put
-/// more off finds what is noted in its library's `marks`, and undoes that.
+/// more off finds what is noted in its library's marks, and undoes that. One whose liburing does
+/// not come by has none that were put off.
 ///
 /// What cannot be read stays: entries that lie in memory of the program's own
 /// (`IORING_SETUP_NO_MMAP`), and all of them before the kernel lets others see its mappings.
 ///
 /// # Errors
 /// Where its mappings cannot be read: it has ended.
-pub(super) fn put_back(pid: u32, memory: &Memory, marks: u64) -> Result<(), Refusal> {
-    let _ = memory.write(marks + Marks::LET_GO, &1u32.to_le_bytes());
+pub(super) fn put_back(pid: u32, memory: &Memory, library: &Library) -> Result<(), Refusal> {
+    let is_of_rings = |place: &Option<Place>| matches!(place, Some(Place::Function { .. }));
+    if !library.places.iter().any(is_of_rings) {
+        return Ok(());
+    }
+    let _ = memory.write(marks_at(library) + Marks::LET_GO, &1u32.to_le_bytes());
     let is_ring = |m: &Mapping| m.shared && m.offset == OFFSET && m.name == "anon_inode:[io_uring]";
     for ring in code::mappings(pid)?.into_iter().filter(is_ring) {
         let len = usize::try_from(ring.range.end - ring.range.start).unwrap_or(0);

@@ -33,6 +33,10 @@ const POINTS: [(&str, bool); 7] = [
 ];
 
 const RING_PAGES: usize = 64;
+
+/// struct `perf_event_header`: type, misc and, in its last two bytes, the size of the record.
+const HEADER: usize = 8;
+const MAX_RECORD: usize = u16::MAX as usize;
 pub(crate) const PAGE: usize = 4096;
 
 pub(crate) struct Ring {
@@ -65,7 +69,7 @@ impl Syncs {
     /// # Errors
     /// `EACCES` or `EPERM` where perf events are not permitted; `ENOENT` without trace points.
     pub fn count_descendants(libraries: &'static [&'static str]) -> io::Result<Syncs> {
-        let mut syncs = Syncs::count(libraries)?;
+        let mut syncs = Syncs::count(libraries, MMAP | MMAP2)?;
         let seen = &mut syncs.seen.by_pid;
         seen.insert(std::process::id(), Process::default());
         Ok(syncs)
@@ -77,7 +81,8 @@ impl Syncs {
     /// # Errors
     /// As [`Syncs::count_descendants`].
     pub fn count_chosen() -> io::Result<Syncs> {
-        let mut syncs = Syncs::count(&[])?;
+        // What they execute is known, and what they load makes no difference.
+        let mut syncs = Syncs::count(&[], 0)?;
         syncs.seen = Seen::of_programs();
         Ok(syncs)
     }
@@ -96,10 +101,11 @@ impl Syncs {
         self.seen.by_pid.entry(pid).or_insert(process);
     }
 
-    fn count(libraries: &'static [&'static str]) -> io::Result<Syncs> {
+    /// Counts, and hears of everybody's forks and programs and of what `more` asks for.
+    fn count(libraries: &'static [&'static str], more: u64) -> io::Result<Syncs> {
         let dir = Tracefs::open()?;
         let ids = point_ids(&dir)?;
-        let rings = EachProcessor::open(move |cpu| Ring::open(&ids, cpu))?;
+        let rings = EachProcessor::open(move |cpu| Ring::open(&ids, more, cpu))?;
         let (pending, watched) = (Vec::new(), libraries);
         Ok(Syncs {
             rings,
@@ -313,8 +319,8 @@ impl AsFd for Ring {
 }
 
 impl Ring {
-    fn open(ids: &[(u64, bool)], cpu: usize) -> io::Result<Ring> {
-        let watch = MMAP | MMAP2 | COMM | COMM_EXEC | TASK;
+    fn open(ids: &[(u64, bool)], more: u64, cpu: usize) -> io::Result<Ring> {
+        let watch = COMM | COMM_EXEC | TASK | more;
         let main = open_event(&mut attributes(SOFTWARE, DUMMY, watch), cpu)?;
         let mut ring = Ring::around(main, RING_PAGES)?;
         for &(id, whole) in ids {
@@ -364,16 +370,22 @@ impl Ring {
         unsafe { &*p.cast::<AtomicU64>() }
     }
 
-    fn byte(&self, at: u64) -> u8 {
-        let offset = PAGE + usize::try_from(at).unwrap_or(0) % (self.pages * PAGE);
-        // SAFETY: `offset` is inside the data area, taken modulo its size.
-        let p = unsafe { self.start.as_ptr().add(offset) };
-        // SAFETY: as above; volatile, since the kernel writes the area.
-        unsafe { p.read_volatile() }
+    /// Copies what lies at `at` in the order that it was written in: the area ends and begins anew.
+    fn read(&self, at: u64, to: &mut [u8]) {
+        let area = self.pages * PAGE;
+        let offset = usize::try_from(at % area as u64).unwrap_or(0);
+        let (first, second) = to.split_at_mut(to.len().min(area - offset));
+        self.copy(PAGE + offset, first);
+        self.copy(PAGE, second);
     }
 
-    fn copy(&self, at: u64, len: u64) -> Vec<u8> {
-        (at..at + len).map(|i| self.byte(i)).collect()
+    /// Copies from the mapping, of which `to` is no larger part than there is behind `offset`.
+    fn copy(&self, offset: usize, to: &mut [u8]) {
+        // SAFETY: `offset` is inside the mapping, of `pages` + 1 pages.
+        let from = unsafe { self.start.as_ptr().add(offset) };
+        // SAFETY: as many bytes are there, see above, and the kernel writes no record before the
+        // tail says that it has been read.
+        unsafe { from.copy_to_nonoverlapping(to.as_mut_ptr(), to.len()) };
     }
 
     fn drain(&self, records: &mut Vec<(u64, Record)>) {
@@ -389,13 +401,18 @@ impl Ring {
     pub(crate) fn each(&self, mut take: impl FnMut(&[u8])) {
         let head = self.word(1024).load(Ordering::Acquire);
         let mut at = self.word(1032).load(Ordering::Relaxed);
+        let mut record = [0; MAX_RECORD];
         while at < head {
-            let size = u64::from(self.byte(at + 6)) | u64::from(self.byte(at + 7)) << 8;
-            if size < 8 {
+            let mut header = [0; HEADER];
+            self.read(at, &mut header);
+            let size = u16::from_ne_bytes([header[6], header[7]]);
+            if usize::from(size) < HEADER || u64::from(size) > head - at {
                 break;
             }
-            take(&self.copy(at, size));
-            at += size;
+            let record = &mut record[..usize::from(size)];
+            self.read(at, record);
+            take(record);
+            at += u64::from(size);
         }
         self.word(1032).store(head, Ordering::Release);
     }

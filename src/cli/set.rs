@@ -139,9 +139,18 @@ fn stands_still(session: &Living) -> Trouble {
             format!("its supervisor, process {pid}, is stopped (SIGSTOP, Ctrl-Z)"),
             format!("kill -CONT {pid}, or fg in its shell; then try again"),
         ),
+        Listens::Supervisor { pid, .. } => {
+            let at = process::text(format!("/proc/{pid}/wchan")).unwrap_or_default();
+            let at = Some(at.trim()).filter(|at| !["", "0"].contains(at));
+            let at = at.map_or(String::new(), |at| format!(" (in the kernel's {at})"));
+            (
+                format!("its supervisor, process {pid}, does not answer{at}"),
+                "try again; it may be frozen (cgroup), or traced".into(),
+            )
+        }
         _ => (
             "its supervisor does not answer".into(),
-            "try again; it may be frozen (cgroup), or traced".into(),
+            "try again; it may have ended by now".into(),
         ),
     };
     let state = "every request is real two seconds after it stood still; its keeper settles what \

@@ -19,8 +19,13 @@ use synclater_sys::{process, socket};
 
 /// How long a client waits for an answer where something is settled before.
 const PATIENCE: Duration = Duration::from_secs(3600);
-/// For everything else: a supervisor that runs answers within milliseconds.
+/// For everything else, where the supervisor does not run: one that does answers within
+/// milliseconds.
 const SHORT_PATIENCE: Duration = Duration::from_secs(3);
+/// The same where it does run, on a machine that has little time for it.
+const BUSY_PATIENCE: Duration = Duration::from_secs(60);
+/// How often it is looked whether it runs: it does several times in that.
+const LOOK: Duration = Duration::from_millis(500);
 
 /// How long a client that watches may leave what it asked for unread.
 const UNREAD: Duration = Duration::from_secs(5);
@@ -272,7 +277,7 @@ impl AsFd for Client {
 /// for as long as it goes on answering.
 ///
 /// # Errors
-/// `WouldBlock` where it does not answer in time: it stands still.
+/// `WouldBlock` where it does not answer in time: it has not run for some seconds, or hardly.
 /// `NotFound` or `ConnectionRefused` where nobody listens; `InvalidData` for an answer of another
 /// version.
 pub fn ask(session: &Living, request: &Request) -> io::Result<Answer> {
@@ -360,7 +365,26 @@ fn takes_long(request: &Request) -> bool {
 }
 
 fn put(session: &Living, request: &Request) -> io::Result<(Answer, BufReader<UnixStream>)> {
-    answer(send(session, request)?)
+    let asked = send(session, request)?;
+    wait_for_answer(&asked)?;
+    answer(asked)
+}
+
+/// Waits for an answer for as long as whoever listened runs at times.
+fn wait_for_answer(asked: &UnixStream) -> io::Result<()> {
+    let supervisor = socket::peer(asked)?.pid;
+    let begun = Instant::now();
+    let (mut ran, mut ran_at) = (process::switches(supervisor), begun);
+    while !wait::any(&[(asked.as_fd(), For::Input)], LOOK).contains(&true) {
+        let now = process::switches(supervisor);
+        if now != ran || process::is_runnable(supervisor) {
+            (ran, ran_at) = (now, Instant::now());
+        }
+        if ran_at.elapsed() >= SHORT_PATIENCE || begun.elapsed() >= BUSY_PATIENCE {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+    }
+    Ok(())
 }
 
 fn send(session: &Living, request: &Request) -> io::Result<UnixStream> {

@@ -9,6 +9,7 @@ use crate::wait::until;
 use rustix::process::{kill_process, Pid, Signal};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 const THREADS: u64 = 8;
@@ -222,6 +223,42 @@ fn a_stopped_supervisor_does_not_keep_ps_waiting() {
     assert_ne!(ps.status.code(), Some(124), "ps hangs: {ps}");
     h.running.send(Signal::CONT);
     h.end_victim();
+}
+
+/// How often a process has begun or ceased to run on a processor.
+fn switches(pid: Pid) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", pid.as_raw_nonzero()));
+    let status = status.expect("it is there");
+    let counts = { status.lines() }.filter_map(|l| l.split_once("_ctxt_switches:"));
+    counts
+        .map(|(_, n)| n.trim().parse::<u64>().expect("a number"))
+        .sum()
+}
+
+/// As on a machine that has hardly any time for it: it runs every half second, and comes to
+/// nothing.
+#[test]
+fn who_asks_waits_for_a_supervisor_that_hardly_runs() {
+    let stage = Stage::new("hardly");
+    let mut victim = stage.demand(&[]);
+    victim.sync("file");
+    let supervisor = victim.pid();
+    let stops = |yes| kill_process(supervisor, if yes { Signal::STOP } else { Signal::CONT });
+    stops(true).expect("it runs");
+    let mut command = stage.synclater(&["settle"]);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let asks = command.spawn().expect("it starts");
+    for _ in 0..8 {
+        pass(Duration::from_millis(500));
+        let before = switches(supervisor);
+        stops(false).expect("it is there");
+        stops(true).expect("it is there");
+        assert!(until(LIMIT, || switches(supervisor) > before));
+    }
+    stops(false).expect("it is there");
+    let told = asks.wait_with_output().expect("it ends");
+    assert!(told.status.success(), "{told:?}");
+    victim.end().must_succeed();
 }
 
 #[test]

@@ -469,6 +469,22 @@ pub fn parent_of(pid: u32) -> Option<u32> {
     stat(&pid.to_string())?.split(' ').nth(1)?.parse().ok()
 }
 
+/// How often a process has begun or ceased to run on a processor (`*_ctxt_switches`,
+/// proc_pid_status(5)). `None` where /proc does not say.
+#[must_use]
+pub fn switches(pid: u32) -> Option<u64> {
+    let status = text(format!("/proc/{pid}/status")).ok()?;
+    let counts = { status.lines() }.filter_map(|l| l.split_once("_ctxt_switches:"));
+    counts.map(|(_, n)| n.trim().parse::<u64>().ok()).sum()
+}
+
+/// Whether a process runs, or waits for nothing but a processor; false also where /proc does not
+/// say.
+#[must_use]
+pub fn is_runnable(pid: u32) -> bool {
+    stat(&pid.to_string()).is_some_and(|rest| rest.starts_with('R'))
+}
+
 /// Whether a process stands still for a signal or its tracer; false also where /proc does not say.
 #[must_use]
 pub fn is_stopped(pid: u32) -> bool {

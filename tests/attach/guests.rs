@@ -273,24 +273,44 @@ fn soak_no_signals_handler_interrupts_what_brings_the_library() {
     }
 }
 
-/// A handler of its own returns to the jump between two functions of a Go program: that stays.
+/// A handler returns between two instructions of a Go program that are to become one: they stay.
 #[test]
 fn where_a_handler_returns_to_is_there_still() {
     const NAME: &str = "where_a_handler_returns_to_is_there_still";
-    let stage = Stage::new("hole");
-    let Some(path) = in_go(&stage, "tests/attach/hole.go") else {
+    let stage = Stage::new("between");
+    let Some(path) = in_go(&stage, "tests/attach/between.go") else {
         return skip(NAME, "no Go compiler (go) is installed");
     };
     let mut victim = started(&stage, clean(path));
-    let session = stage.attach_to(&victim, "1s");
     assert_eq!(victim.hear(), "there");
-    let told = stage.ask(&["detach", &session]);
-    assert_eq!(told.status.code(), Some(125), "{told}");
-    let why = "in the handler of a signal";
-    assert!((told.stdout.clone() + &told.stderr).contains(why), "{told}");
+    refused(
+        &stage,
+        &number(victim.pid()),
+        "the handler of a signal returns there",
+    );
     victim.tell("go on");
     assert_eq!(victim.hear(), "back");
-    stage.ask(&["detach", &session]).must_succeed();
+    let session = stage.attach_to(&victim, "1s");
+    stage.detach(&session);
+    assert_eq!(changed_code(victim.pid()), Vec::<String>::new());
+    victim.end().must_succeed();
+}
+
+/// Go's runtime looks up where each of its own signals has come, and ends a program that stands
+/// between two functions.
+#[test]
+fn soak_go_finds_itself_where_it_is_in_each_signal() {
+    const NAME: &str = "soak_go_finds_itself_where_it_is_in_each_signal";
+    let stage = Stage::new("preempted");
+    let Some(path) = in_go(&stage, "tests/attach/preempted.go") else {
+        return skip(NAME, "no Go compiler (go) is installed");
+    };
+    let mut victim = started(&stage, clean(path));
+    let collects = count(2000, 200_000);
+    let session = stage.attach_to(&victim, "1s");
+    victim.tell(&collects.to_string());
+    assert_eq!(victim.hear(), "over");
+    stage.detach(&session);
     assert_eq!(changed_code(victim.pid()), Vec::<String>::new());
     victim.end().must_succeed();
 }

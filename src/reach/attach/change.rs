@@ -10,8 +10,10 @@ use synclater_model::reach::maps::Mapping;
 pub(super) enum What {
     /// Part of an instruction in front of a system call: a thread is before or behind it.
     Site,
-    /// A far jump, between two functions: a thread may be about to make it.
-    Hole,
+    /// Two instructions in front of one that become a jump: a thread may be between them.
+    Pair,
+    /// The address that such a jump reads. Nobody executes it.
+    Address,
     /// The boot code: a thread of a stopped process may be in it, or in what it calls, which lies
     /// between these addresses; and, where it `was_left` by an earlier errand, in the handler of a
     /// signal that returns there. From one of ours a thread is called back in front of a handler.
@@ -54,7 +56,7 @@ pub(super) fn fill_places(
         let k = { places.iter().position(|p| p.as_ref() == Some(&place)) }
             .or_else(|| places.iter().position(Option::is_none));
         let k = k.ok_or_else(|| Refusal::new("it has too many system-call sites", "name them"))?;
-        let gate = match (&site.hole, site.function) {
+        let gate = match (site.address, site.function) {
             (Some(_), _) => library.head.gate_go,
             (None, Some(_)) => library.head.gate_uring,
             (None, None) => library.head.gate,
@@ -99,7 +101,7 @@ pub(super) fn call_gate(site: &Site, gate: u64) -> Change {
 
 /// What makes a site lead to the place at `to`; `None` where that is too far away.
 pub(super) fn redirect(site: &Site, to: u64) -> Option<Vec<Change>> {
-    let Some(hole) = site.hole else {
+    let Some(address) = site.address else {
         let mut after = jump(site.at, to)?.to_vec();
         if site.function.is_some() {
             // A call stays a call.
@@ -112,26 +114,36 @@ pub(super) fn redirect(site: &Site, to: u64) -> Option<Vec<Change>> {
             after,
         }]);
     };
-    let first = hole.step.unwrap_or(hole.far);
-    let by = first.checked_sub(site.at + 2)?;
-    let by = u8::try_from(by).ok().filter(|by| *by < 0x80)?;
-    let fill = |at, after: Vec<u8>| Change {
-        what: What::Hole,
-        at,
-        before: vec![0xcc; after.len()],
-        after,
-    };
-    let mut all = vec![fill(hole.far, code::far_jump(to))];
-    if let Some(step) = hole.step {
-        all.push(fill(step, jump(step, hole.far)?.to_vec()));
-    }
-    all.push(Change {
-        what: What::Site,
-        at: site.at,
-        before: site.was[..2].to_vec(),
-        after: vec![0xeb, by],
-    });
-    Some(all)
+    let to = to.to_le_bytes();
+    Some(vec![
+        Change {
+            what: What::Address,
+            at: address,
+            before: vec![0xcc; to.len()],
+            after: to.to_vec(),
+        },
+        Change {
+            what: What::Pair,
+            at: site.at,
+            before: site.was.clone(),
+            after: sites::go_jump(site.at, address)?.to_vec(),
+        },
+    ])
+}
+
+/// What takes such changes back, in the order that leaves nobody without a way.
+pub(super) fn taken_back(changes: Vec<Change>) -> impl Iterator<Item = Change> {
+    changes.into_iter().rev().map(|c| Change {
+        // A jump is one instruction.
+        what: if c.what == What::Pair {
+            What::Site
+        } else {
+            c.what
+        },
+        at: c.at,
+        before: c.after,
+        after: c.before,
+    })
 }
 
 /// What was where the boot code is, of this errand or of one whose tracer was killed.
@@ -253,28 +265,28 @@ pub(super) fn exchange_if(
     }
     let mut done = Vec::new();
     let mut failed = None;
-    // Of a site none can be in the middle: it is one instruction.
+    // Of a site none can be in the middle where it is one instruction, and nobody is in an address.
     let is_any = |fits: fn(&What) -> bool| changes.iter().any(|c| fits(&c.what));
-    let some_stand = is_any(|what| *what != What::Site);
+    let stand_at = match is_any(|what| matches!(what, What::Pair | What::Boot { .. })) {
+        true => tracer.stand_at(),
+        false => Vec::new(),
+    };
     let some_return = is_any(|what| match what {
-        What::Site => false,
-        What::Hole => true,
+        What::Site | What::Address => false,
+        What::Pair => true,
         What::Boot { was_left, .. } => *was_left,
     });
-    let stand_at = if some_stand {
-        tracer.stand_at()
-    } else {
-        Vec::new()
-    };
-    let return_to = if some_return {
-        tracer.return_to(memory)
-    } else {
-        Vec::new()
+    let return_to = match some_return {
+        true => tracer.return_to(memory),
+        false => Vec::new(),
     };
     let is_in = |all: &[u64], range: &Range<u64>| all.iter().any(|ip| range.contains(ip));
     let is_in_use = |c: &&Change| match c.what {
-        What::Site => false,
-        What::Hole => is_in(&stand_at, &c.range()) || is_in(&return_to, &c.range()),
+        What::Site | What::Address => false,
+        What::Pair => {
+            let inside = c.at + 1..c.range().end;
+            is_in(&stand_at, &inside) || is_in(&return_to, &inside)
+        }
         What::Boot { from, to, .. } => {
             tracer.is_errand_out()
                 || !tracer.all_stand()
@@ -284,10 +296,10 @@ pub(super) fn exchange_if(
         }
     };
     let in_use: Vec<&Change> = changes.iter().filter(is_in_use).collect();
-    if in_use.iter().any(|c| c.what == What::Hole) {
+    if in_use.iter().any(|c| c.what == What::Pair) {
         tracer.release();
         let why =
-            "a thread is on its way to the gate, or in the handler of a signal that came there";
+            "a thread is about to make a system call, or the handler of a signal returns there";
         return Err(Failure::Busy(why.into()));
     }
     // What is left of the boot code goes at the next opportunity.
@@ -312,7 +324,7 @@ pub(super) fn exchange_if(
 /// Those that lie in one page together; whatever goes beyond its page is alone. Where some lead by
 /// way of others each is alone, in their order: we may be killed between two of them.
 fn by_page(mut changes: Vec<&Change>) -> Vec<Vec<&Change>> {
-    if changes.iter().any(|c| c.what == What::Hole) {
+    if changes.iter().any(|c| c.what == What::Address) {
         return changes.into_iter().map(|c| vec![c]).collect();
     }
     changes.sort_by_key(|c| c.at);
@@ -371,7 +383,7 @@ mod tests {
         let expected: [&[u64]; 4] = [&[0x1000, 0x1ff0], &[0x1ffd], &[0x2004, 0x2ffb], &[0x3000]];
         assert_eq!(pages, expected);
         let mut all = [0x1010, 0x1000].map(at);
-        all[0].what = What::Hole;
+        all[0].what = What::Address;
         let order: Vec<u64> = { by_page(all.iter().collect()).iter() }
             .map(|page| page[0].at)
             .collect();

@@ -25,7 +25,8 @@ mod work;
 use crate::session::shared::Shared;
 pub use begin::{put_in_at_start, put_in_on_arrival, Begun, Entry};
 use change::{
-    boot_left, call_gate, exchange, exchange_if, fill_places, moved, redirect, spoiled, Change,
+    boot_left, call_gate, exchange, exchange_if, fill_places, moved, redirect, spoiled, taken_back,
+    Change,
 };
 use code::{survey, survey_at_start, Class, Library, Remembered, Site, Survey};
 pub use owner::Whose;
@@ -540,12 +541,7 @@ fn take_out(pid: u32, whose: Whose, known: &Known, still: &Still) -> Result<Told
             Class::Long => redirect(s, s.leads_to?)?,
             Class::Small => vec![call_gate(s, s.leads_to?)],
         };
-        let swap = |c: Change| Change {
-            before: c.after,
-            after: c.before,
-            ..c
-        };
-        Some(there.into_iter().rev().map(swap))
+        Some(taken_back(there))
     };
     let leaves = |s: &&Site| marked == 0 || !s.may_write();
     let sites = found.redirected().filter(leaves).count() as u64;

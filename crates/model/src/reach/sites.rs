@@ -2,14 +2,15 @@
 //!
 //! A site is an instruction of a fixed length that is directly in front of the one that enters the
 //! kernel, so that it can be overwritten by a jump while the entering instruction stays: a thread
-//! that is inside the call, or has to make it again, never notices.
+//! that is inside the call, or has to make it again, never notices. In Go it is two instructions: a
+//! thread may stand between them.
 //!
 //! | machine | what is overwritten | what enters |
 //! |---|---|---|
 //! | x86-64 | `b8 NR 00 00 00`: `mov $NR, %eax` | `0f 05`: `syscall`; moves may be between |
 //! | x86-64, any number | `4c 8b 4c 24 08`: `mov 8(%rsp), %r9` | the same; moves may be between |
 //! | x86-64, musl's cancellation points | `4c 89 5c 24 08`: `mov %r11, 8(%rsp)` | the same |
-//! | x86-64, Go | `48 89 df`: `mov %rbx, %rdi`, see [`go`] | the same |
+//! | x86-64, Go | `48 89 ce 48 89 df`: `mov %rcx, %rsi; mov %rbx, %rdi`, see [`go`] | the same |
 //! | i386 | `65 ff 15 10 00 00 00`: `call *%gs:0x10`, itself | by that, in the vdso |
 //! | aarch64 | what stands in front, mostly `mov x8, #NR` | `svc #0` |
 //!
@@ -144,30 +145,39 @@ const GO: [u8; 12] = [
     0x49, 0x89, 0xf2, 0x48, 0x89, 0xfa, 0x48, 0x89, 0xce, 0x48, 0x89, 0xdf,
 ];
 
-/// Bytes of the last of these instructions, which can be replaced by a jump of two.
-pub const GO_LEN: usize = 3;
+/// Bytes of the last two of these instructions, which can be replaced by a jump to anywhere.
+pub const GO_LEN: usize = 6;
 
-/// Bytes of a jump to anywhere: `jmp *0(%rip)` and the address.
-pub const FAR_LEN: usize = 14;
+/// Bytes of an address, which such a jump reads.
+pub const ADDRESS_LEN: usize = 8;
 
-/// Bytes of a jump within 2 GiB.
-pub const STEP_LEN: usize = 5;
+/// `jmp *BY(%rip)`, without its `BY` of four bytes.
+const JUMP_BY_ADDRESS: [u8; 2] = [0xff, 0x25];
 
-/// A system call of Go's, and what a jump over more than 127 bytes needs.
+/// A system call of Go's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GoSite {
-    /// Where the last instruction in front of the call is.
+    /// Where the last two instructions in front of the call are.
     pub at: usize,
-    /// Where [`FAR_LEN`] bytes are that no function has.
-    pub hole: usize,
-    /// Where [`STEP_LEN`] such bytes are, on the way there: in reach of a jump of two bytes, which
-    /// the hole is not (from Go 1.26 on, mostly).
-    pub step: Option<usize>,
+    /// Where [`ADDRESS_LEN`] bytes are that no function has, for the address of a jump. Nobody ever
+    /// executes them: Go's runtime, which looks up where each signal has come (to preempt a
+    /// goroutine, or for a profile), ends a program that stands between two functions.
+    pub address: usize,
+}
+
+/// What stands at a site of Go's while it is redirected: a jump to where what lies at `address`
+/// says; `None` where that is more than 2 GiB away.
+#[must_use]
+pub fn go_jump(at: u64, address: u64) -> Option<[u8; GO_LEN]> {
+    let by = address.wrapping_sub(at + GO_LEN as u64).cast_signed();
+    let b = i32::try_from(by).ok()?.to_le_bytes();
+    let [a, c] = JUMP_BY_ADDRESS;
+    Some([a, c, b[0], b[1], b[2], b[3]])
 }
 
 /// The system calls of a Go program, whose linker fills the room between functions with `int3`. A
-/// site that has no hole in reach is left out. `jumps`: where the last instruction has been
-/// replaced already.
+/// site for which there is no such room is left out. `jumps`: where the last two instructions have
+/// been replaced already.
 pub fn go(code: &[u8], jumps: bool) -> Vec<GoSite> {
     let known = GO.len() - GO_LEN;
     let mut found: Vec<GoSite> = Vec::new();
@@ -175,64 +185,34 @@ pub fn go(code: &[u8], jumps: bool) -> Vec<GoSite> {
         let Some(at) = entry.checked_sub(GO_LEN).filter(|at| *at >= known) else {
             continue;
         };
-        let before = code[at - known..at] == GO[..known];
-        if before && jumps && code[at] == 0xeb {
-            let by = i64::from(code[at + 1].cast_signed());
-            found.extend(jumps_to(at + 2, by).and_then(|to| by_step(code, at, to)));
-        } else if before && !jumps && code[at..entry] == GO[known..] {
-            let is_apart =
-                |f: &GoSite, s: &GoSite| f.hole != s.hole && (s.step.is_none() || f.step != s.step);
-            let site = near(code, at).filter(|s| found.iter().all(|f| is_apart(f, s)));
-            found.extend(site);
+        if code[at - known..at] != GO[..known] {
+            continue;
+        }
+        if jumps {
+            found.extend(read_by(code, at).map(|address| GoSite { at, address }));
+        } else if code[at..entry] == GO[known..] {
+            let is_taken = |address: &usize| found.iter().any(|f| f.address == *address);
+            let behind = unused(code, at).find(|address| !is_taken(address));
+            let address = behind.or_else(|| unused(code, 0).find(|address| !is_taken(address)));
+            found.extend(address.map(|address| GoSite { at, address }));
         }
     }
     found
 }
 
-fn jumps_to(behind: usize, by: i64) -> Option<usize> {
-    usize::try_from(i64::try_from(behind).ok()?.checked_add(by)?).ok()
-}
-
-/// The site at `at` that leads to `to` by a jump of two bytes.
-fn by_step(code: &[u8], at: usize, to: usize) -> Option<GoSite> {
-    let none = GoSite {
-        at,
-        hole: to,
-        step: None,
-    };
-    let Some([0xe9, by @ ..]) = code.get(to..to + STEP_LEN) else {
-        return Some(none);
-    };
+/// Where the jump at `at` reads its address from.
+fn read_by(code: &[u8], at: usize) -> Option<usize> {
+    let by = code[at..at + GO_LEN].strip_prefix(&JUMP_BY_ADDRESS)?;
     let by = i64::from(i32::from_le_bytes(by.try_into().ok()?));
-    let hole = jumps_to(to + STEP_LEN, by)?;
-    let step = Some(to);
-    Some(GoSite { at, hole, step })
+    let address = usize::try_from((at + GO_LEN) as i64 + by).ok()?;
+    (address.checked_add(ADDRESS_LEN)? <= code.len()).then_some(address)
 }
 
-/// The site at `at` with the nearest hole, by a step where there is none in reach.
-fn near(code: &[u8], at: usize) -> Option<GoSite> {
-    const REACH: usize = 127;
-    let end = |len| code.len().min(at + 2 + REACH + len);
-    let reached = |hole: &usize| *hole <= at + 2 + REACH;
-    let behind = at + GO_LEN;
-    if let Some(hole) = unused(code, behind..end(FAR_LEN), FAR_LEN).filter(reached) {
-        let step = None;
-        return Some(GoSite { at, hole, step });
-    }
-    let step = unused(code, behind..end(STEP_LEN), STEP_LEN).filter(reached)?;
-    let after = unused(code, step + STEP_LEN..code.len(), FAR_LEN);
-    let hole = after.or_else(|| unused(code, 0..at, FAR_LEN))?;
-    let step = Some(step);
-    Some(GoSite { at, hole, step })
-}
-
-/// The first `len` unused bytes of a range: part of a run of `int3`.
-fn unused(code: &[u8], within: std::ops::Range<usize>, len: usize) -> Option<usize> {
-    let part = code.get(within.clone())?;
-    let at = part
-        .windows(len)
-        .position(|w| w.iter().all(|b| *b == 0xcc))?;
-    Some(within.start + at)
+/// Where there is room for an address behind `from`, aligned, so that it is written at once: in
+/// runs of `int3` that are longer than any constant in an instruction.
+fn unused(code: &[u8], from: usize) -> impl Iterator<Item = usize> + '_ {
+    let runs = memmem::find_iter(&code[from..], &[0xcc; 2 * ADDRESS_LEN]);
+    runs.map(move |at| (from + at).next_multiple_of(ADDRESS_LEN))
 }
 
 /// Bytes that are overwritten on i386: the whole call into the kernel's own piece of code.
@@ -439,52 +419,47 @@ mod tests {
     }
 
     #[test]
-    fn a_site_of_go_has_a_hole_behind_its_function() {
+    fn a_site_of_go_has_room_for_its_address_between_functions() {
         let mut code = vec![0x90; 40];
         code.extend(GO);
         code.extend(SYSCALL);
-        code.extend([0x90; 50]);
-        let far_away = code.clone();
+        // A constant is no room.
+        code.extend([0xcc; 15]);
+        code.extend([0x90; 500]);
+        let without = code.clone();
+        assert_eq!(go(&code, false), []);
         code.extend([0xcc; 20]);
         let site = GoSite {
-            at: 49,
-            hole: 104,
-            step: None,
+            at: 46,
+            address: 576,
         };
         assert_eq!(go(&code, false), [site]);
         assert_eq!(go(&code, true), []);
-        code[49] = 0xeb;
-        code[50] = 104 - 51;
+        code[46..52].copy_from_slice(&go_jump(46, 576).expect("it is near"));
+        assert_eq!(code[46..52], [0xff, 0x25, 0x0c, 0x02, 0, 0]);
         assert_eq!(go(&code, false), []);
         assert_eq!(go(&code, true), [site]);
-        let behind = [far_away, vec![0x90; 80], vec![0xcc; 20]].concat();
-        assert_eq!(go(&behind, false), []);
+        // What it reads has to be there.
+        assert_eq!(go(&code[..580], true), []);
+        let before = [vec![0xcc; 16], without].concat();
+        assert_eq!(go(&before, false)[0].address, 0);
     }
 
     #[test]
-    fn a_site_of_go_may_take_a_step_to_its_hole() {
-        let mut code = vec![0x90; 40];
-        code.extend(GO);
-        code.extend(SYSCALL);
-        code.extend([0x90; 50]);
-        code.extend([0xcc; 10]);
-        let alone = code.clone();
-        code.extend([0x90; 400]);
-        code.extend([0xcc; 16]);
-        let site = GoSite {
-            at: 49,
-            hole: 514,
-            step: Some(104),
-        };
-        assert_eq!(go(&code, false), [site]);
-        code[49] = 0xeb;
-        code[50] = 104 - 51;
-        code[104] = 0xe9;
-        code[105..109].copy_from_slice(&(514i32 - 109).to_le_bytes());
-        assert_eq!(go(&code, true), [site]);
-        assert_eq!(go(&alone, false), []);
-        let before = [vec![0xcc; 14], alone].concat();
-        assert_eq!(go(&before, false)[0].hole, 0);
+    fn two_sites_of_go_have_two_addresses() {
+        let one = [&[0x90; 10][..], &GO, &SYSCALL].concat();
+        let both = [
+            one.clone(),
+            one.clone(),
+            vec![0xcc; 16],
+            vec![0x90; 3],
+            vec![0xcc; 30],
+        ];
+        let both = both.concat();
+        let addresses: Vec<usize> = go(&both, false).iter().map(|s| s.address).collect();
+        assert_eq!(addresses, [48, 72]);
+        let room_for_one = [one.clone(), one, vec![0xcc; 16]].concat();
+        assert_eq!(go(&room_for_one, false).len(), 1);
     }
 
     #[test]

@@ -48,15 +48,6 @@ pub(super) fn unseen_in(code: &[u8]) -> u64 {
         .count() as u64
 }
 
-/// Room that no function has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Hole {
-    /// For a jump to anywhere.
-    pub far: u64,
-    /// For one to there, where that is not in reach of a short one.
-    pub step: Option<u64>,
-}
-
 /// A system-call site, or a call of the function by which liburing submits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Site {
@@ -65,8 +56,8 @@ pub struct Site {
     /// What stands there, up to the instruction that enters the kernel, when nobody is attached. Of
     /// these bytes the first ones are exchanged.
     pub was: Vec<u8>,
-    /// Where there is room for a longer jump, where these bytes do not take one: Go.
-    pub hole: Option<Hole>,
+    /// Where the address of the jump may lie, whose place is out of reach of another: Go.
+    pub address: Option<u64>,
     /// The function that is called here.
     pub function: Option<u64>,
     /// The place that they lead to at present.
@@ -92,10 +83,7 @@ impl Site {
     #[must_use]
     pub fn moved_by(mut self, by: u64) -> Site {
         self.at += by;
-        self.hole = self.hole.map(|hole| Hole {
-            far: hole.far + by,
-            step: hole.step.map(|step| step + by),
-        });
+        self.address = self.address.map(|address| address + by);
         self
     }
 
@@ -150,7 +138,7 @@ pub(super) fn sites_in(code: &[u8], start: u64, library: Option<&Library>) -> Ve
         .map(|s| Site {
             at: start + s.at as u64,
             was: code[s.at..s.at + s.len].to_vec(),
-            hole: None,
+            address: None,
             function: None,
             leads_to: None,
             call: Some(s.call),
@@ -166,7 +154,7 @@ pub(super) fn sites_in(code: &[u8], start: u64, library: Option<&Library>) -> Ve
         Some(Site {
             at: site,
             was: was.to_vec(),
-            hole: None,
+            address: None,
             function: None,
             leads_to: Some(to),
             call: called(was),
@@ -184,7 +172,7 @@ pub(super) fn small_sites_in(code: &[u8], start: u64, library: Option<&Library>)
     let site = |s: sites::Site, leads_to| Site {
         at: start + s.at as u64,
         was: sites::WAS_32.to_vec(),
-        hole: None,
+        address: None,
         function: None,
         leads_to,
         call: Some(s.call),
@@ -200,15 +188,10 @@ pub(super) fn small_sites_in(code: &[u8], start: u64, library: Option<&Library>)
 }
 
 pub(super) fn go_sites_in(code: &[u8], start: u64, library: Option<&Library>) -> Vec<Site> {
-    let hole = |s: &sites::GoSite| {
-        let far = start + s.hole as u64;
-        let step = s.step.map(|step| start + step as u64);
-        Some(Hole { far, step })
-    };
     let plain = sites::go(code, false).into_iter().map(|s| Site {
         at: start + s.at as u64,
         was: code[s.at..s.at + sites::GO_LEN].to_vec(),
-        hole: hole(&s),
+        address: Some(start + s.address as u64),
         function: None,
         leads_to: None,
         call: None,
@@ -218,12 +201,13 @@ pub(super) fn go_sites_in(code: &[u8], start: u64, library: Option<&Library>) ->
     };
     let jumps = sites::go(code, true).into_iter().filter_map(|s| {
         let at = start + s.at as u64;
-        let to = far_target(code.get(s.hole..s.hole + sites::FAR_LEN)?)?;
+        let to = code.get(s.address..s.address + sites::ADDRESS_LEN)?;
+        let to = u64::from_le_bytes(to.try_into().ok()?);
         let place = library.place_at(to)?;
         Some(Site {
             at,
             was: place.was_at(at)?.to_vec(),
-            hole: hole(&s),
+            address: Some(start + s.address as u64),
             function: None,
             leads_to: Some(to),
             call: None,
@@ -262,7 +246,7 @@ pub(super) fn submits_in(
             Some(Site {
                 at: here,
                 was: [&code[at..=at], &was[1..]].concat(),
-                hole: None,
+                address: None,
                 function: Some(function),
                 leads_to,
                 call: None,
@@ -277,19 +261,6 @@ pub(super) fn submits_in(
         Some(all)
     };
     calls().unwrap_or_default()
-}
-
-const JUMP_BY_ADDRESS: [u8; 6] = [0xff, 0x25, 0, 0, 0, 0];
-
-/// `jmp to`, however far away.
-#[must_use]
-pub fn far_jump(to: u64) -> Vec<u8> {
-    [&JUMP_BY_ADDRESS[..], &to.to_le_bytes()].concat()
-}
-
-fn far_target(bytes: &[u8]) -> Option<u64> {
-    let address = bytes.strip_prefix(&JUMP_BY_ADDRESS)?;
-    Some(u64::from_le_bytes(address.try_into().ok()?))
 }
 
 /// The bytes in front of an entry with the entry, and some in front of both.

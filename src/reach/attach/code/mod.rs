@@ -6,7 +6,7 @@ mod remember;
 mod stack;
 
 use super::target::{self, Refusal};
-pub use find::{far_jump, Site};
+pub use find::Site;
 use find::{go_sites_in, sites_in, small_sites_in, submits_in, unseen_in};
 pub use remember::Remembered;
 pub use stack::Stack;
@@ -349,7 +349,7 @@ impl Survey {
     /// Whether a request could be answered at all: the dynamic linker has no such site.
     #[must_use]
     pub fn makes_requests(&self) -> bool {
-        self.has_libc() || self.sites.iter().any(|s| s.hole.is_some())
+        self.has_libc() || self.sites.iter().any(|s| s.address.is_some())
     }
 
     fn has_libc(&self) -> bool {
@@ -419,7 +419,7 @@ impl Survey {
 
     fn sites_near(&self, image: u64, head: &Head) -> Vec<Site> {
         let reach = (1u64 << 31) - whole_room(head);
-        let near = |s: &&Site| s.hole.is_some() || s.at.abs_diff(image) < reach;
+        let near = |s: &&Site| s.address.is_some() || s.at.abs_diff(image) < reach;
         self.sites.iter().filter(near).cloned().collect()
     }
 
@@ -446,7 +446,7 @@ impl Survey {
 
     fn is_of_libc(&self, range: &Range<u64>) -> bool {
         let mut within = self.sites.iter().filter(|s| range.contains(&s.at));
-        within.any(|s| s.hole.is_none())
+        within.any(|s| s.address.is_none())
     }
 
     fn taken(&self, heap: Range<u64>) -> Vec<Range<u64>> {
@@ -504,7 +504,7 @@ impl Survey {
     pub fn has_room_on(&self, stack: &Stack) -> bool {
         const ROOM: u64 = 2048;
         let sp = stack.pointer;
-        let is_go = self.sites.iter().any(|s| s.hole.is_some());
+        let is_go = self.sites.iter().any(|s| s.address.is_some());
         let of = self.mappings.iter().find(|m| m.range.contains(&sp));
         let grows = |m: &Mapping| m.name == "[stack]" || sp - m.range.start >= ROOM;
         // Where Go's heap lies (mallocinit, runtime/malloc.go).

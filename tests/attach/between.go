@@ -1,7 +1,7 @@
-// A program of Go's with a thread of C's that goes through Go's own Syscall6 without a pause, and
-// takes signals meanwhile. The first handler that finds itself where the jump between two functions
-// is says "there", and returns when a line has been read; then the program says "back". At the end
-// of its input it ends.
+// A program of Go's with a thread of C's that goes through Go's own Syscall6 step by step, once. The
+// handler of the step between the two instructions in front of the call that are exchanged says
+// "there", and returns when a line has been read; then the program says "back". At the end of its
+// input it ends.
 package main
 
 /*
@@ -17,65 +17,48 @@ package main
 
 static unsigned long function;
 static volatile int is_there, goes_on, is_back;
-static pthread_t spins;
-
-static void nap(long ns)
-{
-	struct timespec t = { 0, ns };
-
-	syscall(SYS_nanosleep, &t, NULL);
-}
 
 static void handle(int number, siginfo_t *info, void *context)
 {
-	const ucontext_t *c = context;
+	enum { STEPS = 1 << 8 };
+	ucontext_t *c = context;
 	const unsigned char *at = (const unsigned char *)c->uc_mcontext.gregs[REG_RIP];
+	struct timespec nap = { 0, 1000000 };
 
-	// jmp *0(%rip)
-	if (is_there || (unsigned long)at - function > 4096 || memcmp(at, "\xff\x25\0\0\0\0", 6))
+	// mov %rcx, %rsi; here: mov %rbx, %rdi; syscall
+	if ((unsigned long)at - function > 256 || memcmp(at - 3, "\x48\x89\xce\x48\x89\xdf\x0f\x05", 8))
 		return;
 	is_there = 1;
 	while (!goes_on)
-		nap(1000000);
+		syscall(SYS_nanosleep, &nap, NULL);
+	c->uc_mcontext.gregs[REG_EFL] &= ~STEPS;
 	is_back = 1;
 }
 
-static void *spin(void *unused)
+static void *step(void *unused)
 {
 	stack_t stack = { malloc(65536), 0, 65536 };
+	register long rax __asm__("rax") = SYS_getpid;
 
 	sigaltstack(&stack, NULL);
-	for (;;) {
-		register long rax __asm__("rax") = SYS_getpid;
-
-		__asm__ volatile("xor %%ebx, %%ebx; xor %%ecx, %%ecx; xor %%edi, %%edi; xor %%esi, %%esi\n\t"
-				 "xor %%r8d, %%r8d; lea -128(%%rsp), %%rsp; call *%1; lea 128(%%rsp), %%rsp"
-				 : "+a"(rax) : "m"(function)
-				 : "rbx", "rcx", "rdx", "rsi", "rdi", "r8", "r9", "r10", "r11", "memory", "cc");
-	}
-	return unused;
-}
-
-static void *kick(void *unused)
-{
-	while (!is_there) {
-		pthread_kill(spins, SIGRTMIN + 5);
-		nap(30000);
-	}
+	__asm__ volatile("xor %%ebx, %%ebx; xor %%ecx, %%ecx; xor %%edi, %%edi; xor %%esi, %%esi\n\t"
+			 "xor %%r8d, %%r8d; mov %1, %%r9; lea -128(%%rsp), %%rsp\n\t"
+			 "pushfq; orq $256, (%%rsp); popfq; call *%%r9; lea 128(%%rsp), %%rsp"
+			 : "+a"(rax) : "m"(function)
+			 : "rbx", "rcx", "rdx", "rsi", "rdi", "r8", "r9", "r10", "r11", "memory", "cc");
 	return unused;
 }
 
 static int begin(unsigned long at)
 {
 	struct sigaction action;
-	pthread_t kicks;
+	pthread_t steps;
 
 	function = at;
 	memset(&action, 0, sizeof action);
 	action.sa_sigaction = handle;
 	action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART;
-	return sigaction(SIGRTMIN + 5, &action, NULL) || pthread_create(&spins, NULL, spin, NULL) ||
-	       pthread_create(&kicks, NULL, kick, NULL);
+	return sigaction(SIGTRAP, &action, NULL) || pthread_create(&steps, NULL, step, NULL);
 }
 
 static int there(void) { return is_there; }

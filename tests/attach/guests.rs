@@ -281,19 +281,23 @@ fn where_a_handler_returns_to_is_there_still() {
     let Some(path) = in_go(&stage, "tests/attach/between.go") else {
         return skip(NAME, "no Go compiler (go) is installed");
     };
-    let mut victim = started(&stage, clean(path));
-    assert_eq!(victim.hear(), "there");
-    refused(
-        &stage,
-        &number(victim.pid()),
-        "the handler of a signal returns there",
-    );
-    victim.tell("go on");
-    assert_eq!(victim.hear(), "back");
-    let session = stage.attach_to(&victim, "1s");
-    stage.detach(&session);
-    assert_eq!(changed_code(victim.pid()), Vec::<String>::new());
-    victim.end().must_succeed();
+    for its_stack in ["heap", "locked", "shared"] {
+        let mut command = clean(&path);
+        command.arg(its_stack);
+        let mut victim = started(&stage, command);
+        assert_eq!(victim.hear(), "there");
+        refused(
+            &stage,
+            &number(victim.pid()),
+            "the handler of a signal returns there",
+        );
+        victim.tell("go on");
+        assert_eq!(victim.hear(), "back");
+        let session = stage.attach_to(&victim, "1s");
+        stage.detach(&session);
+        assert_eq!(changed_code(victim.pid()), Vec::<String>::new());
+        victim.end().must_succeed();
+    }
 }
 
 /// Go's runtime looks up where each of its own signals has come, and ends a program that stands

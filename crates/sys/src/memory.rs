@@ -16,6 +16,20 @@ use std::os::fd::AsFd;
 use std::ptr::{null_mut, NonNull};
 use std::sync::atomic::{AtomicU64, AtomicU8};
 
+/// The superblock of memory that several share and that is in no file system (memfd_create(2),
+/// MAP_SHARED with MAP_ANONYMOUS, shmget(2)), `major << 32 | minor`, as /proc/PID/maps has it.
+///
+/// # Errors
+/// Those of memfd_create(2).
+pub fn device_of_memory() -> io::Result<u64> {
+    let flags = MemfdFlags::CLOEXEC;
+    let fd = memfd_create(c"synclater", flags | MemfdFlags::NOEXEC_SEAL)
+        .or_else(|_| memfd_create(c"synclater", flags))?;
+    let device = fstat(&fd)?.st_dev;
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    Ok(u64::from(major) << 32 | u64::from(minor))
+}
+
 /// A shared mapping of a whole file.
 pub struct Mapping {
     start: NonNull<AtomicU8>,

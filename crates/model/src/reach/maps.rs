@@ -7,6 +7,8 @@ use std::ops::Range;
 pub struct Mapping {
     /// Its addresses.
     pub range: Range<u64>,
+    /// Whether it may be written to.
+    pub writable: bool,
     /// Whether it may be executed.
     pub executable: bool,
     /// Whether what is written to it is written to its file, for everyone who maps that.
@@ -22,12 +24,6 @@ pub struct Mapping {
 }
 
 impl Mapping {
-    /// Whether it is memory of the process alone, and no file's.
-    #[must_use]
-    pub fn is_own_memory(&self) -> bool {
-        !self.shared && self.device == 0 && self.inode == 0
-    }
-
     /// One line; `None` where it is none.
     fn read(line: &str) -> Option<Mapping> {
         let mut rest = line;
@@ -44,6 +40,7 @@ impl Mapping {
         let inode = field()?.parse().ok()?;
         Some(Mapping {
             range: hex(start)?..hex(end)?,
+            writable: rights.as_bytes().get(1) == Some(&b'w'),
             executable: rights.as_bytes().get(2) == Some(&b'x'),
             shared: rights.as_bytes().get(3) == Some(&b's'),
             offset,
@@ -58,6 +55,22 @@ impl Mapping {
 #[must_use]
 pub fn read(text: &str) -> Vec<Mapping> {
     text.lines().filter_map(Mapping::read).collect()
+}
+
+/// Where stacks may be: memory that is written to and no file's, or one of `device`, the kernel's
+/// own for memory that is shared. What adjoins is one: of a stack that is locked in part, as by
+/// mlock(2), there are two mappings.
+#[must_use]
+pub fn memory(all: &[Mapping], device: u64) -> Vec<Range<u64>> {
+    let is_files = |m: &Mapping| (m.device != 0 || m.inode != 0) && m.device != device;
+    let mut ranges: Vec<Range<u64>> = Vec::new();
+    for m in all.iter().filter(|m| m.writable && !is_files(m)) {
+        match ranges.last_mut() {
+            Some(before) if before.end == m.range.start => before.end = m.range.end,
+            _ => ranges.push(m.range.clone()),
+        }
+    }
+    ranges
 }
 
 #[cfg(test)]
@@ -80,8 +93,25 @@ nonsense
         assert_eq!(all[0].device, 8 << 32 | 1);
         assert_eq!(all[0].range, 0x55d0_c8a0_0000..0x55d0_c8a2_a000);
         assert!(all[0].executable && !all[1].executable);
+        assert!(!all[0].writable && all[1].writable);
         assert_eq!(all[1].name, "[stack]");
         assert_eq!(all[2].name, "");
+    }
+
+    #[test]
+    fn stacks_are_in_memory_and_what_adjoins_is_one() {
+        let text = "\
+1000-2000 rw-p 00000000 00:00 0
+2000-3000 rw-p 00000000 00:00 0 [anon: locked]
+3000-4000 ---p 00000000 00:00 0
+4000-5000 rw-p 00000000 00:00 0
+5000-6000 rw-p 00000000 08:01 12 /usr/bin/a
+6000-7000 rw-s 00000000 00:01 13 /dev/zero (deleted)
+7000-8000 rw-p 00000000 00:01 14 /memfd:b (deleted)
+8000-9000 r--p 00000000 00:00 0
+";
+        let ranges = memory(&read(text), 1);
+        assert_eq!(ranges, [0x1000..0x3000, 0x4000..0x5000, 0x6000..0x8000]);
     }
 
     proptest! {

@@ -139,6 +139,7 @@ mod tests {
     fn mapping(inode: u64) -> Mapping {
         Mapping {
             range: 0x1000..0x2000,
+            writable: false,
             executable: true,
             shared: false,
             offset: 0,

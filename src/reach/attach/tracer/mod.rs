@@ -22,7 +22,9 @@ use std::io;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 pub use still::Still;
+use synclater_model::reach::maps;
 use synclater_sys::frames;
+use synclater_sys::memory::device_of_memory;
 use synclater_sys::ptrace::{Stop, Thread};
 use synclater_sys::registers::Registers;
 use synclater_sys::remote::Memory;
@@ -474,20 +476,18 @@ impl Tracer {
     }
 
     /// Where the handlers of signals return to that its threads are in. Nothing is read but memory
-    /// of the process alone that is no file's, as stacks are: for other memory it may be waited.
+    /// that is no file's, as stacks are: for that of a file it may be waited.
     #[must_use]
     pub fn return_to(&self, memory: &Memory) -> Vec<u64> {
         /// All threads stand still meanwhile.
         const DEEPEST: usize = 256 << 10;
         const OF_ALL: usize = 64 << 20;
         let mappings = super::code::mappings(self.pid).unwrap_or_default();
-        let stacks: Vec<_> = mappings.iter().filter(|m| m.is_own_memory()).collect();
+        let stacks = maps::memory(&mappings, device_of_memory().unwrap_or(0));
         let end = |at: u64| {
-            let it = stacks.partition_point(|m| m.range.end <= at);
-            stacks
-                .get(it)
-                .filter(|m| m.range.contains(&at))
-                .map(|m| m.range.end)
+            let it = stacks.partition_point(|range| range.end <= at);
+            let range = stacks.get(it).filter(|range| range.contains(&at));
+            range.map(|range| range.end)
         };
         let most = DEEPEST.min(OF_ALL / self.threads.len().max(1));
         let of_one = |(tid, thread): (&u32, &Thread)| {

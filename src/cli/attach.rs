@@ -112,6 +112,9 @@ struct Begun {
     rules_until: Option<String>,
     attached: Vec<Row>,
     refused: Vec<No>,
+    /// Why nobody was attached, where nobody was refused either.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    missed: String,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -173,8 +176,7 @@ fn tell(args: &Args, answer: OwnedFd) -> anyhow::Result<i32> {
     if begun.id.is_empty() && begun.refused.is_empty() {
         return Err(Trouble::new(
             "nothing was attached",
-            "what was named has ended meanwhile, or executes something else by now; or --for was \
-             over before",
+            begun.missed,
             "look it up with `ps`, then try again",
             "no session is left",
         )
@@ -387,14 +389,18 @@ fn tell_front(s: &Supervisor, to: &OwnedFd, id: &str) -> bool {
         exe: exe.to_owned(),
         refusal: refusal.clone(),
     };
-    let begun = Begun {
+    let mut begun = Begun {
         version: 1,
         id: id.to_owned(),
         until: s.plan.classes[0].to_string(),
         rules_until: s.rules_until().map(|until| until.to_string()),
         attached: reach.attached().map(row).collect(),
         refused: reach.refused().map(no).collect(),
+        missed: String::new(),
     };
+    if begun.id.is_empty() && begun.refused.is_empty() {
+        begun.missed = s.missed();
+    }
     let text = serde_json::to_string(&begun).unwrap_or_default();
     rustix::io::write(to.as_fd(), text.as_bytes()).is_ok()
 }

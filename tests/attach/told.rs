@@ -432,3 +432,17 @@ fn settle_goes_on_behind_what_cannot_be_settled() {
     }
     stage.detach(&session);
 }
+
+#[test]
+fn why_nobody_was_attached_is_told_of_each() {
+    let stage = Stage::new("too-short");
+    let mut victim = demand(&stage);
+    let pid = number(victim.pid());
+    let told = stage.ask(&["attach", "--pid", &pid, "--until", "1s", "--for", "1us"]);
+    assert_eq!(told.status.code(), Some(125), "{told}");
+    let why = format!("--for was over before; {pid} is there, and was not attached");
+    assert!(told.stderr.contains(&why), "{told}");
+    assert!(has_four_parts(&told.stderr), "{told}");
+    assert_eq!(stage.sessions(), Vec::<Value>::new());
+    victim.end().must_succeed();
+}

@@ -12,6 +12,7 @@ mod finding;
 pub mod following;
 mod herd;
 mod looking;
+mod missed;
 pub mod netting;
 mod parents;
 mod paying;

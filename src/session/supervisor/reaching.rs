@@ -56,6 +56,8 @@ pub struct Reach {
     left: BTreeSet<Who>,
     /// Attached since the last look.
     fresh: Vec<u32>,
+    /// What was told last of those that were neither attached nor refused.
+    pub(super) dropped: BTreeMap<u32, String>,
     /// What others executed a moment ago.
     others: Known,
     pub(super) herd: Option<Herd>,
@@ -72,6 +74,7 @@ impl Reach {
             whom,
             left: BTreeSet::new(),
             fresh: Vec::new(),
+            dropped: BTreeMap::new(),
             others: Known::nobody(),
             herd: None,
             tasks: Vec::new(),
@@ -313,7 +316,9 @@ impl Reach {
                 task.again(Refusal::new(why, LATER));
                 return !self.gives_up(task);
             }
-            Told::Refused { .. } if !target::executes(pid, program) => {}
+            Told::Refused { refusal } if !target::executes(pid, program) => {
+                self.dropped.insert(pid, refusal.why);
+            }
             Told::Refused { refusal } => match task.doing {
                 Doing::Attach => {
                     let exe = target::exe_of(pid);
@@ -344,7 +349,8 @@ impl Reach {
                 self.follow_from(task.who);
             }
             // It is in another session by now.
-            Told::Others { .. } | Told::Left { .. } => {}
+            Told::Others { refusal } => drop(self.dropped.insert(pid, refusal.why)),
+            Told::Left { .. } => {}
             Told::Detached { marked, sites } => {
                 self.may_have_forked |= sites > 0;
                 self.held.extend(still_held(marked).map(|why| (pid, why)));
@@ -422,6 +428,7 @@ impl Reach {
             return false;
         }
         if gone {
+            self.dropped.insert(pid, task.last.why.clone());
             return true;
         }
         let why = format!("tried {} times: {}", task.tries, task.last.why);

@@ -36,9 +36,21 @@ pub struct Args {
     /// The session, as `synclater ps` and `synclater attach` name it.
     session: String,
 
-    /// Print the report as JSON.
+    /// Print the report as JSON; of a session whose supervisor was killed: `id`, `let_go`
+    /// (processes that were let go of now), `settled`.
     #[arg(long)]
     json: bool,
+}
+
+/// What is told of a session whose supervisor was killed.
+#[derive(serde::Serialize)]
+struct HadEnded<'a> {
+    version: u32,
+    id: &'a str,
+    /// Processes that were let go of now.
+    let_go: u64,
+    /// Whether nothing is owed any more.
+    settled: bool,
 }
 
 /// Asks the session's supervisor, or does it in its place.
@@ -104,8 +116,19 @@ fn let_go_of_all(
         held = true;
         super::say(&format!("{}\n", not_seen(id, pid)));
     }
-    held |= !is_paid(debtor, PATIENCE);
+    let settled = is_paid(debtor, PATIENCE);
+    held |= !settled;
     let mut status = 0;
+    if args.json && last.is_none() {
+        // What it counted has gone with its supervisor.
+        let told = HadEnded {
+            version: 1,
+            id,
+            let_go: freed,
+            settled,
+        };
+        super::print(&format!("{}\n", serde_json::to_string(&told)?))?;
+    }
     if let Some(last) = last {
         super::print(&last.said(args.json))?;
         // What could not be let go of then has been now, or is told of again.

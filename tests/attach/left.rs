@@ -6,6 +6,7 @@ use crate::harness::command::run;
 use crate::harness::disk::{keep_mounts_private, Disk, SlowDisk};
 use crate::sessions::stage::as_root;
 use rustix::process::{kill_process, Signal};
+use serde_json::json;
 use std::path::PathBuf;
 
 #[test]
@@ -68,8 +69,11 @@ fn what_another_dead_session_of_the_same_name_left_stays() {
         panic!("there are two");
     };
     assert_eq!(session, same);
-    let outcome = stages[0].ask(&["detach", session]);
-    assert!(outcome.stdout.contains("1 process let go of"), "{outcome}");
+    let outcome = stages[0].ask(&["detach", session, "--json"]);
+    let told: Value = serde_json::from_str(&outcome.stdout).expect("JSON");
+    assert_eq!((&told["id"], &told["let_go"]), (&json!(session), &json!(1)));
+    // The keeper, which is stopped, has not settled.
+    assert_eq!(told["settled"], json!(false), "{outcome}");
     assert_eq!(changed_code(first.pid()), Vec::<String>::new());
     assert_ne!(changed_code(second.pid()), Vec::<String>::new());
     for (_, _, keeper) in &all {

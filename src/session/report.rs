@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 use synclater_model::policy::dial::Until;
-use synclater_model::report::escape::Escape;
+use synclater_model::report::escape::{Escape, RESTRICTED};
 use synclater_model::report::ps::{PsProcess, PsSession};
 use synclater_model::report::run::{RunFilesystem, RunReport};
 use synclater_shim::page;
@@ -165,7 +165,12 @@ fn name_attached(s: &Supervisor, processes: &BTreeMap<u32, Process>, all: &mut V
     for mut escape in named {
         let counted = { all.iter() }.position(|e| e.pid == escape.pid && e.requests.is_some());
         if let Some(at) = counted {
-            escape.requests = all.remove(at).requests;
+            let seen = all.remove(at);
+            escape.requests = seen.requests;
+            // What it has been seen to do is no guess.
+            if seen.why == RESTRICTED {
+                escape.why = format!("{RESTRICTED}; {}", escape.why);
+            }
         } else if reached.contains(&escape.pid) && flags(escape.pid) & unknown == 0 {
             escape.requests = s.escapes.knows().then_some(0);
         }

@@ -3,7 +3,7 @@
 use super::refusals::refused;
 use super::*;
 use crate::follow::in_go;
-use crate::harness::limits::{count, skip};
+use crate::harness::limits::{count, is_root, skip};
 use crate::sessions::stage::as_root;
 use rustix::process::Signal;
 
@@ -42,6 +42,9 @@ fn one_that_forbids_itself_the_counter_later_is_answered_by_the_kernel() {
         victim.tell("now");
         assert_eq!(victim.hear(), "now 0");
         assert!(!stage.is_later(&mut victim), "{name}");
+        let escaped = stage.session()["escaped"].to_string();
+        let is_named = escaped.contains("has restricted its own calls");
+        assert_eq!(is_named, is_root(), "{name}: {escaped}");
         stage.detach(&session);
         assert_eq!(victim.sync("file"), 0, "{name}");
         victim.end();

@@ -270,6 +270,11 @@ fn a_program_that_puts_a_filter_on_itself_later_is_real_from_then_on() {
     victim.tell("filter");
     assert_eq!(victim.hear(), "filter 0");
     assert!(!stage.is_later(&mut victim));
+    let escaped = stage.session()["escaped"].to_string();
+    assert!(
+        escaped.contains("has restricted its own calls"),
+        "{escaped}"
+    );
     stage.detach(&session);
     assert_eq!(changed_code(victim.pid()), Vec::<String>::new());
     // What it has is known now, and lets all pass.

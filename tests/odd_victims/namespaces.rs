@@ -209,3 +209,26 @@ fn a_tmpfs_in_a_private_mount_namespace_owes_nothing() {
     assert_eq!(number(&stage.report(), "requests"), REQUESTS);
     assert!(stage.entries().is_empty());
 }
+
+#[test]
+fn a_session_is_asked_from_another_pid_namespace() {
+    if !as_root("a_session_is_asked_from_another_pid_namespace") {
+        return;
+    }
+    let stage = Stage::new("asked");
+    let mut victim = stage.demand(&[]);
+    assert_eq!(victim.sync("file"), 0);
+    let id = stage.id();
+    for words in [
+        &["ps"][..],
+        &["set", &id, "--until", "2s"],
+        &["settle", &id],
+    ] {
+        let mut command = stage.with_folders("unshare");
+        command.args(["-fp", "--mount-proc", SYNCLATER]).args(words);
+        let told = run(&mut command).must_succeed();
+        assert!(told.stdout.contains(&id), "{told}");
+    }
+    assert_eq!(stage.session()["until"], "2s");
+    victim.end().must_succeed();
+}

@@ -1,5 +1,6 @@
 //! `synclater set`: moves the dial of a live session.
 
+use crate::reach::attach::tracer::tracer_of;
 use crate::session::belongings::memory_of;
 use crate::session::control::{self, ask, listed, Answer, Listens, Living, Request};
 use std::time::Duration;
@@ -135,6 +136,17 @@ pub fn ask_named(id: &str, request: &Request) -> Result<Done, Trouble> {
 /// Nobody answers in time.
 fn stands_still(session: &Living) -> Trouble {
     let (who, try_) = match control::listens_in(&memory_of(&session.dir)) {
+        Listens::Supervisor { pid, .. } if tracer_of(pid) != 0 => {
+            let by = tracer_of(pid);
+            let name = process::text(format!("/proc/{by}/comm")).unwrap_or_default();
+            (
+                format!(
+                    "its supervisor, process {pid}, is traced by {by} ({})",
+                    name.trim()
+                ),
+                "end that (gdb, strace), then try again".into(),
+            )
+        }
         Listens::Supervisor { pid, .. } if process::is_stopped(pid) => (
             format!("its supervisor, process {pid}, is stopped (SIGSTOP, Ctrl-Z)"),
             format!("kill -CONT {pid}, or fg in its shell; then try again"),
@@ -145,7 +157,7 @@ fn stands_still(session: &Living) -> Trouble {
             let at = at.map_or(String::new(), |at| format!(" (in the kernel's {at})"));
             (
                 format!("its supervisor, process {pid}, does not answer{at}"),
-                "try again; it may be frozen (cgroup), or traced".into(),
+                "try again; it may be frozen (cgroup)".into(),
             )
         }
         _ => (

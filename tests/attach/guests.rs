@@ -3,8 +3,9 @@
 use super::refusals::refused;
 use super::*;
 use crate::follow::in_go;
+use crate::harness::command::run;
 use crate::harness::limits::{count, is_root, skip};
-use crate::sessions::stage::as_root;
+use crate::sessions::stage::{as_root, SYNCLATER};
 use rustix::process::Signal;
 
 /// A program that is `what` (tests/sessions/guest.c), of the class that `name` tells of.
@@ -319,6 +320,37 @@ fn soak_go_finds_itself_where_it_is_in_each_signal() {
     assert_eq!(victim.hear(), "over");
     stage.detach(&session);
     assert_eq!(changed_code(victim.pid()), Vec::<String>::new());
+    victim.end().must_succeed();
+}
+
+/// Whoever writes the address that a jump of Go's reads is killed before it writes the jump.
+#[test]
+fn no_address_is_left_by_an_attach_that_is_killed() {
+    const NAME: &str = "no_address_is_left_by_an_attach_that_is_killed";
+    if !as_root(NAME) {
+        return;
+    }
+    let stage = Stage::new("left-address");
+    let Some(path) = in_go(&stage, "tests/attach/preempted.go") else {
+        return skip(NAME, "no Go compiler (go) is installed");
+    };
+    let mut victim = started(&stage, clean(path));
+    let pid = number(victim.pid());
+    let mut changed = Vec::new();
+    for nth in 3..7 {
+        let mut command = stage.with_folders("strace");
+        command.args(["-f", "-qq", "-o", "/dev/null", "-e", "trace=pwrite64", "-e"]);
+        command.arg(format!("inject=pwrite64:signal=SIGKILL:when={nth}"));
+        command.args([
+            SYNCLATER, "attach", "--pid", &pid, "-u", "1s", "--for", "4s",
+        ]);
+        run(&mut command);
+        changed.push(changed_code(victim.pid()).len());
+        let session = stage.attach_to(&victim, "1s");
+        stage.detach(&session);
+        assert_eq!(changed_code(victim.pid()), Vec::<String>::new(), "{nth}");
+    }
+    assert!(changed.iter().any(|n| *n > 0), "{changed:?}");
     victim.end().must_succeed();
 }
 

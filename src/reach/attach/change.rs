@@ -193,6 +193,16 @@ pub(super) fn spoiled(library: &Library, memory: &Memory) -> Vec<Change> {
     own_jumps(library).filter_map(one).collect()
 }
 
+/// What takes addresses back that nobody reads.
+pub(super) fn unread(found: &Survey) -> impl Iterator<Item = Change> + '_ {
+    found.left.iter().map(|(at, to)| Change {
+        what: What::Address,
+        at: *at,
+        before: to.to_le_bytes().to_vec(),
+        after: vec![0xcc; sites::ADDRESS_LEN],
+    })
+}
+
 /// Jumps to the library in code that is no file's any more: the program has put a copy in its place
 /// (as who moves code to large pages does). What it shares with others, or with a file, is left.
 pub(super) fn moved(

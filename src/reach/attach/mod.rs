@@ -26,7 +26,7 @@ use crate::session::shared::Shared;
 pub use begin::{put_in_at_start, put_in_on_arrival, Begun, Entry};
 use change::{
     boot_left, call_gate, exchange, exchange_if, fill_places, moved, redirect, spoiled, taken_back,
-    Change,
+    unread, Change,
 };
 use code::{survey, survey_at_start, Class, Library, Remembered, Site, Survey};
 pub use owner::Whose;
@@ -416,6 +416,7 @@ impl Plan<'_> {
         let mut changes = fill_places(&library, found.class, &self.sites, memory)?;
         if found.library.is_some() {
             changes.extend(spoiled(&library, memory));
+            changes.extend(unread(found));
         }
         if !begins {
             // One that begins is still in it.
@@ -549,6 +550,7 @@ fn take_out(pid: u32, whose: Whose, known: &Known, still: &Still) -> Result<Told
     let mut changes: Vec<Change> = of_sites.flatten().collect();
     if let Some(library) = &found.library {
         changes.extend(spoiled(library, &memory));
+        changes.extend(unread(&found));
         if marked == 0 {
             changes.extend(moved(pid, library, &found, &memory)?);
         }

@@ -216,6 +216,19 @@ pub(super) fn go_sites_in(code: &[u8], start: u64, library: Option<&Library>) ->
     plain.chain(jumps).collect()
 }
 
+/// Addresses of places in the room between two functions of a Go program: where each lies, and what
+/// it is.
+pub(super) fn addresses_in(code: &[u8], start: u64, library: &Library) -> Vec<(u64, u64)> {
+    let (words, _) = code.as_chunks::<{ sites::ADDRESS_LEN }>();
+    let is_place = |(k, word): (usize, &[u8; sites::ADDRESS_LEN])| {
+        let (at, to) = (k * sites::ADDRESS_LEN, u64::from_le_bytes(*word));
+        library.place_at(to)?;
+        let is_between = code.get(at + sites::ADDRESS_LEN) == Some(&0xcc);
+        is_between.then_some((start + at as u64, to))
+    };
+    words.iter().enumerate().filter_map(is_place).collect()
+}
+
 /// Where liburing calls the function that hands entries over; none where it has another form than
 /// those that are known.
 pub(super) fn submits_in(

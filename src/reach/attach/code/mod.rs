@@ -2,12 +2,14 @@
 //! for it where it is not.
 
 mod find;
+mod library;
 mod remember;
 mod stack;
 
 use super::target::{self, Refusal};
 pub use find::Site;
-use find::{go_sites_in, sites_in, small_sites_in, submits_in, unseen_in};
+use find::{addresses_in, go_sites_in, sites_in, small_sites_in, submits_in, unseen_in};
+pub use library::Library;
 pub use remember::Remembered;
 pub use stack::Stack;
 use std::ops::Range;
@@ -25,43 +27,6 @@ pub const PAGE_ROOM: u64 = 1 << 20;
 /// The library's name among the mappings of a process.
 pub const NAME: &std::ffi::CStr = c"synclater";
 const MAPPED_AS: &str = "/memfd:synclater (deleted)";
-
-/// The library in a process.
-#[derive(Clone, Debug)]
-pub struct Library {
-    /// Where it lies.
-    pub image: u64,
-    /// Its head.
-    pub head: Head,
-    /// Its places, in order; none where there is none yet.
-    pub places: Vec<Option<Place>>,
-}
-
-impl Library {
-    fn places_at(&self) -> u64 {
-        self.image + u64::from(self.head.places_at)
-    }
-
-    /// The address of place `k`.
-    #[must_use]
-    pub fn place(&self, k: usize) -> u64 {
-        self.places_at() + (k * Place::SIZE) as u64
-    }
-
-    /// Where the slots and the page are mapped, in this order.
-    #[must_use]
-    pub fn shared(&self) -> (u64, u64) {
-        shared(self.image, &self.head)
-    }
-
-    /// The place that is at `at`.
-    fn place_at(&self, at: u64) -> Option<Place> {
-        let by = at.checked_sub(self.places_at())?;
-        let k = usize::try_from(by).ok()? / Place::SIZE;
-        let is_begin = by % Place::SIZE as u64 == 0;
-        self.places.get(k).filter(|_| is_begin)?.clone()
-    }
-}
 
 /// Where the slots and the page are mapped beside an image at `image`, in this order.
 #[must_use]
@@ -110,6 +75,9 @@ pub struct Survey {
     pub library: Option<Library>,
     /// Its sites, in order of address.
     pub sites: Vec<Site>,
+    /// Where addresses of places lie that no jump reads: whoever wrote them was killed between the
+    /// two.
+    pub left: Vec<(u64, u64)>,
 }
 
 /// Looks through a process's code.
@@ -119,7 +87,7 @@ pub struct Survey {
 pub fn survey(pid: u32, class: Class, memory: &Memory) -> Result<Survey, Refusal> {
     let mapped = mappings(pid)?;
     let library = { mapped.iter() }.find_map(|m| find_library(m, class, memory));
-    let mut sites = Vec::new();
+    let (mut sites, mut left) = (Vec::new(), Vec::new());
     if class == Class::Long {
         for m in mapped.iter().filter(|m| is_named(m, &["liburing."])) {
             sites.extend(submits_in(pid, m, library.as_ref(), memory));
@@ -127,19 +95,30 @@ pub fn survey(pid: u32, class: Class, memory: &Memory) -> Result<Survey, Refusal
     }
     for (m, kind) in within_bounds(code_with_calls(pid, &mapped))? {
         let start = m.range.start;
-        match search(m, kind, start, class, library.as_ref(), memory) {
-            Ok(found) => sites.extend(found),
+        match bytes_of(m, memory) {
+            Ok(code) => {
+                sites.extend(search(&code, kind, start, class, library.as_ref()));
+                let of_go = library.as_ref().filter(|_| kind != Kind::Libc);
+                left.extend(
+                    of_go
+                        .into_iter()
+                        .flat_map(|l| addresses_in(&code, start, l)),
+                );
+            }
             // Unloaded meanwhile (dlclose(3)).
             Err(_) if !mappings(pid)?.contains(m) => {}
             Err(refusal) => return Err(refusal),
         }
     }
     sites.sort_unstable_by_key(|s| s.at);
+    let is_read = |at: u64| { sites.iter() }.any(|s| s.leads_to.is_some() && s.address == Some(at));
+    left.retain(|(at, _)| !is_read(*at));
     Ok(Survey {
         class,
         mappings: mapped,
         library,
         sites,
+        left,
     })
 }
 
@@ -159,7 +138,8 @@ pub fn survey_at_start(
     let mut sites = Vec::new();
     for (m, kind) in within_bounds(code_with_calls(pid, &mappings))? {
         let file = executed.filter(|_| kind != Kind::Libc);
-        let found = remembered.sites(file, m, kind, || search(m, kind, 0, class, None, memory))?;
+        let look = || Ok(search(&bytes_of(m, memory)?, kind, 0, class, None));
+        let found = remembered.sites(file, m, kind, look)?;
         sites.extend(found.into_iter().map(|s| s.moved_by(m.range.start)));
     }
     sites.sort_unstable_by_key(|s| s.at);
@@ -168,6 +148,7 @@ pub fn survey_at_start(
         mappings,
         library: None,
         sites,
+        left: Vec::new(),
     })
 }
 
@@ -198,33 +179,36 @@ fn within_bounds(code: Vec<(&Mapping, Kind)>) -> Result<Vec<(&Mapping, Kind)>, R
     ))
 }
 
-/// The sites of the code that `m` maps, as if it began at `start`.
+/// The code that `m` maps.
+fn bytes_of(m: &Mapping, memory: &Memory) -> Result<Vec<u8>, Refusal> {
+    let len = usize::try_from(m.range.end - m.range.start).unwrap_or(0);
+    memory.bytes(m.range.start, len).map_err(|e| unreadable(&e))
+}
+
+/// The sites of some code, as if it began at `start`.
 fn search(
-    m: &Mapping,
+    code: &[u8],
     kind: Kind,
     start: u64,
     class: Class,
     library: Option<&Library>,
-    memory: &Memory,
-) -> Result<Vec<Site>, Refusal> {
-    let len = usize::try_from(m.range.end - m.range.start).unwrap_or(0);
-    let code = { memory.bytes(m.range.start, len) }.map_err(|e| unreadable(&e))?;
+) -> Vec<Site> {
     let mut sites = Vec::new();
     match class {
         Class::Small if kind != Kind::Program => {
-            sites.extend(small_sites_in(&code, start, library));
+            sites.extend(small_sites_in(code, start, library));
         }
         Class::Small => {}
         Class::Long => {
             if kind != Kind::Program {
-                sites.extend(sites_in(&code, start, library));
+                sites.extend(sites_in(code, start, library));
             }
             if kind != Kind::Libc {
-                sites.extend(go_sites_in(&code, start, library));
+                sites.extend(go_sites_in(code, start, library));
             }
         }
     }
-    Ok(sites)
+    sites
 }
 
 fn unreadable(e: &std::io::Error) -> Refusal {

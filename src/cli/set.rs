@@ -1,5 +1,6 @@
 //! `synclater set`: moves the dial of a live session.
 
+use crate::reach::attach::target::{traced_by, Refusal};
 use crate::reach::attach::tracer::tracer_of;
 use crate::session::belongings::memory_of;
 use crate::session::control::{self, ask, listed, Answer, Listens, Living, Request};
@@ -137,15 +138,8 @@ pub fn ask_named(id: &str, request: &Request) -> Result<Done, Trouble> {
 fn stands_still(session: &Living) -> Trouble {
     let (who, try_) = match control::listens_in(&memory_of(&session.dir)) {
         Listens::Supervisor { pid, .. } if tracer_of(pid) != 0 => {
-            let by = tracer_of(pid);
-            let name = process::text(format!("/proc/{by}/comm")).unwrap_or_default();
-            (
-                format!(
-                    "its supervisor, process {pid}, is traced by {by} ({})",
-                    name.trim()
-                ),
-                "end that (gdb, strace), then try again".into(),
-            )
+            let Refusal { why, try_ } = traced_by(tracer_of(pid).into());
+            (format!("of its supervisor, process {pid}: {why}"), try_)
         }
         Listens::Supervisor { pid, .. } if process::is_stopped(pid) => (
             format!("its supervisor, process {pid}, is stopped (SIGSTOP, Ctrl-Z)"),

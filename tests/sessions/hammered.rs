@@ -225,16 +225,6 @@ fn a_stopped_supervisor_does_not_keep_ps_waiting() {
     h.end_victim();
 }
 
-/// How often a process has begun or ceased to run on a processor.
-fn switches(pid: Pid) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", pid.as_raw_nonzero()));
-    let status = status.expect("it is there");
-    let counts = { status.lines() }.filter_map(|l| l.split_once("_ctxt_switches:"));
-    counts
-        .map(|(_, n)| n.trim().parse::<u64>().expect("a number"))
-        .sum()
-}
-
 /// As on a machine that has hardly any time for it: it runs every half second, and comes to
 /// nothing.
 #[test]
@@ -243,6 +233,8 @@ fn who_asks_waits_for_a_supervisor_that_hardly_runs() {
     let mut victim = stage.demand(&[]);
     victim.sync("file");
     let supervisor = victim.pid();
+    let number = supervisor.as_raw_nonzero().get().unsigned_abs();
+    let ran = || synclater_sys::process::switches(number).expect("it is there");
     let stops = |yes| kill_process(supervisor, if yes { Signal::STOP } else { Signal::CONT });
     stops(true).expect("it runs");
     let mut command = stage.synclater(&["settle"]);
@@ -250,10 +242,10 @@ fn who_asks_waits_for_a_supervisor_that_hardly_runs() {
     let asks = command.spawn().expect("it starts");
     for _ in 0..8 {
         pass(Duration::from_millis(500));
-        let before = switches(supervisor);
+        let before = ran();
         stops(false).expect("it is there");
         stops(true).expect("it is there");
-        assert!(until(LIMIT, || switches(supervisor) > before));
+        assert!(until(LIMIT, || ran() > before));
     }
     stops(false).expect("it is there");
     let told = asks.wait_with_output().expect("it ends");

@@ -23,6 +23,14 @@ impl Supervisor {
 }
 
 impl Reach {
+    /// Notes why one that was named is neither attached nor refused.
+    pub(super) fn drop_one(&mut self, pid: u32, why: String) {
+        // Of an executable there may be as many as there are numbers.
+        if self.whom.has(pid) {
+            self.dropped.insert(pid, why);
+        }
+    }
+
     /// Those that were named by their number and neither attached nor refused, and why, as far as
     /// that can be seen now.
     fn missed(&self) -> impl Iterator<Item = String> + '_ {

@@ -56,7 +56,7 @@ pub struct Reach {
     left: BTreeSet<Who>,
     /// Attached since the last look.
     fresh: Vec<u32>,
-    /// What was told last of those that were neither attached nor refused.
+    /// What was told last of those that were named, and neither attached nor refused.
     pub(super) dropped: BTreeMap<u32, String>,
     /// What others executed a moment ago.
     others: Known,
@@ -317,7 +317,7 @@ impl Reach {
                 return !self.gives_up(task);
             }
             Told::Refused { refusal } if !target::executes(pid, program) => {
-                self.dropped.insert(pid, refusal.why);
+                self.drop_one(pid, refusal.why);
             }
             Told::Refused { refusal } => match task.doing {
                 Doing::Attach => {
@@ -349,7 +349,7 @@ impl Reach {
                 self.follow_from(task.who);
             }
             // It is in another session by now.
-            Told::Others { refusal } => drop(self.dropped.insert(pid, refusal.why)),
+            Told::Others { refusal } => self.drop_one(pid, refusal.why),
             Told::Left { .. } => {}
             Told::Detached { marked, sites } => {
                 self.may_have_forked |= sites > 0;
@@ -428,7 +428,7 @@ impl Reach {
             return false;
         }
         if gone {
-            self.dropped.insert(pid, task.last.why.clone());
+            self.drop_one(pid, task.last.why.clone());
             return true;
         }
         let why = format!("tried {} times: {}", task.tries, task.last.why);

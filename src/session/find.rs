@@ -12,6 +12,7 @@ use super::health;
 use super::names::Number;
 use super::opening::{found_at, known_at, Opening};
 use rustix::fs::{open, FileType, Mode, OFlags};
+use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::PathBuf;
@@ -106,6 +107,14 @@ struct Asked {
     dev: u64,
 }
 
+/// Why it could not be looked at what an asker has open.
+enum Unseen {
+    /// It was closed, or its number is another file's: who comes back asks again.
+    Closed,
+    /// It is not shown to us, or nothing is open.
+    Hidden,
+}
+
 /// Answers a question. Mostly a mount in our sight has the number: then what the asker has open is
 /// not touched.
 #[must_use]
@@ -121,7 +130,11 @@ pub fn find(question: &Question) -> Finding {
     };
     if lacks_file(&found) {
         // The asker's own mount is tried, too: others there may be in any number.
-        let asked = Asked::of(question);
+        let asked = match Asked::of(question) {
+            Ok(asked) => Some(asked),
+            Err(Unseen::Closed) => return Finding::Gone,
+            Err(Unseen::Hidden) => None,
+        };
         let own = asked.as_ref().and_then(Asked::mount_id);
         let of_asker = { mounts.iter().skip(1) }.find(|m| Some(m.id) == own);
         let with_file = |mount: &Mount, mut found: Found| {
@@ -139,7 +152,6 @@ pub fn find(question: &Question) -> Finding {
         }
     }
     match lacks_file(&found) {
-        true if is_closed(question) => Finding::Gone,
         true => Finding::Named(number, page::NAME_UNKNOWN),
         false => Finding::Tested(Box::new(found)),
     }
@@ -151,25 +163,14 @@ pub fn lacks_file(found: &Found) -> bool {
     found.file.is_none() && durable::asks_by_file(&found.mount, &found.fd)
 }
 
-/// Whether it was closed, or another file has its number: who comes back asks again.
-fn is_closed(question: &Question) -> bool {
-    let dev = |fd| Some(place_of_fd(&place_of(question.pid, fd)?).ok()?.dev);
-    let is_another = |fd| dev(fd).is_some_and(|dev| dev != question.dev);
-    { question.fd }.is_some_and(|fd| is_gone(question.pid, fd) || is_another(fd))
-}
-
 fn find_by_descriptor(question: &Question) -> Finding {
-    if is_closed(question) {
-        return Finding::Gone;
-    }
     let is_file = |p: &Place| matches!(p.kind, FileType::RegularFile | FileType::Directory);
-    let theirs = { question.fd }
-        .and_then(|fd| place_of(question.pid, fd))
-        .and_then(|fd| place_of_fd(&fd).ok().map(|place| (fd, place)))
-        .filter(|(_, place)| is_file(place));
-    if { theirs.as_ref() }.is_some_and(|(_, place)| place.dev != question.dev) {
-        return Finding::Gone;
-    }
+    let asked = question.fd.map(|fd| Asked::by(question, fd));
+    let theirs = match asked {
+        Some(Err(Unseen::Closed)) => return Finding::Gone,
+        Some(Ok(asked)) => asked.theirs.filter(|(_, place)| is_file(place)),
+        Some(Err(Unseen::Hidden)) | None => None,
+    };
     let asked = Asked {
         question: *question,
         dev: question.dev,
@@ -198,7 +199,7 @@ pub fn open_on(pid: u32, left: &[Vec<u64>]) -> Vec<Question> {
     let files = std::fs::read_dir(format!("/proc/{pid}/fd"));
     let files = files.into_iter().flatten().flatten();
     let question = |fd: i32| {
-        let dev = place_of_fd(&place_of(pid, fd)?).ok()?.dev;
+        let dev = place_of_fd(&place_of(pid, fd).ok()?).ok()?.dev;
         let is_left = left.iter().flatten().any(|n| *n == dev);
         let fd = Some(fd);
         is_left.then_some((dev, Question { pid, fd, dev }))
@@ -249,15 +250,10 @@ fn may_write(dir: &OwnedFd) -> bool {
     accessat(CWD, link, Access::WRITE_OK, AtFlags::EACCESS).is_ok()
 }
 
-fn is_gone(pid: u32, fd: i32) -> bool {
-    let link = rustix::fs::readlink(format!("/proc/{pid}/fd/{fd}"), Vec::new());
-    link.is_err_and(|e| e == rustix::io::Errno::NOENT)
-}
-
 /// Where a process's descriptor leads to, as the kernel has it: the same mount and the same file.
-fn place_of(pid: u32, fd: i32) -> Option<OwnedFd> {
+fn place_of(pid: u32, fd: i32) -> Result<OwnedFd, Errno> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
-    open(format!("/proc/{pid}/fd/{fd}"), flags, Mode::empty()).ok()
+    open(format!("/proc/{pid}/fd/{fd}"), flags, Mode::empty())
 }
 
 /// The superblock of a mount in our own sight.
@@ -298,14 +294,27 @@ fn refused(mount: &Mount) -> Option<u32> {
 
 impl Asked {
     /// Where what is asked about lies; of a mapping, what else the asker has open there.
-    fn of(question: &Question) -> Option<Asked> {
+    fn of(question: &Question) -> Result<Asked, Unseen> {
         let (pid, dev) = (question.pid, question.dev);
         let others = || open_on(pid, &[vec![dev]]).first().and_then(|q| q.fd);
-        let theirs = place_of(pid, question.fd.or_else(others)?)?;
-        let place = place_of_fd(&theirs).ok().filter(|place| place.dev == dev)?;
-        Some(Asked {
+        let fd = question.fd.or_else(others).ok_or(Unseen::Hidden)?;
+        Asked::by(question, fd)
+    }
+
+    /// Where the asker's descriptor `fd` leads to. One look tells that and whether it is still the
+    /// one that was asked about: a second one would find what has the number next.
+    fn by(question: &Question, fd: i32) -> Result<Asked, Unseen> {
+        let theirs = place_of(question.pid, fd).map_err(|errno| match errno {
+            Errno::NOENT => Unseen::Closed,
+            _ => Unseen::Hidden,
+        })?;
+        let place = place_of_fd(&theirs).map_err(|_| Unseen::Hidden)?;
+        if place.dev != question.dev {
+            return Err(Unseen::Closed);
+        }
+        Ok(Asked {
             question: *question,
-            dev,
+            dev: question.dev,
             theirs: Some((theirs, place)),
         })
     }

@@ -42,7 +42,10 @@ fn relative_names_mean_the_callers_folder() {
 
 /// What traces a process, from before it returns until it is told to end.
 fn trace(stage: &Stage, pid: &str) -> Running {
-    let mut command = clean("strace");
+    trace_by(stage, clean("strace"), pid)
+}
+
+fn trace_by(stage: &Stage, mut command: Command, pid: &str) -> Running {
     command
         .args(["-f", "-p", pid, "-o"])
         .arg(stage.file("strace"));
@@ -83,6 +86,23 @@ fn a_process_that_is_traced_meanwhile_is_not_said_to_be_let_go_of() {
     tracer.end();
     stage.ask(&["detach", &session]).must_succeed();
     assert_eq!(changed_code(victim.pid()), Vec::<String>::new());
+}
+
+/// As `synclater-wait` does when it ends a wait, a moment behind another attach or detach.
+#[test]
+fn a_process_that_one_of_ours_traces_for_a_moment_is_attached() {
+    let stage = Stage::new("traced-by-ours");
+    let mut victim = demand(&stage);
+    let ours = stage.file("synclater-strace");
+    let strace = crate::harness::command::run(clean("sh").args(["-c", "command -v strace"]));
+    std::fs::copy(strace.must_succeed().stdout.trim(), &ours).expect("a copy");
+    let mut command = clean("timeout");
+    command.arg("0.3").arg(&ours);
+    let mut tracer = trace_by(&stage, command, &number(victim.pid()));
+    let session = stage.attach_to(&victim, "1s");
+    tracer.end();
+    stage.detach(&session);
+    victim.end();
 }
 
 #[test]

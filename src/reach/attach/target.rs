@@ -13,7 +13,7 @@ use synclater_model::policy::filesystem::{self, FsKind, Mount};
 use synclater_model::report::message::Trouble;
 use synclater_shim::page::MARKS;
 use synclater_shim::NAMES;
-use synclater_sys::{mount, process, remote, threads};
+use synclater_sys::{job, mount, process, remote, threads};
 
 /// Why a process is not attached.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -301,8 +301,16 @@ fn executable(pid: u32, status: &Status) -> Result<String, Refusal> {
 fn who_has_it(status: &Status) -> Result<(), Refusal> {
     match status.number("TracerPid") {
         0 => Ok(()),
+        // Whoever attaches finds that it has gone, or tries again.
+        tracer if traces_for_a_moment(tracer) => Ok(()),
         tracer => Err(traced_by(tracer)),
     }
+}
+
+/// Whether it is one of ours that attaches, lets go or ends a wait (`tracer::waits`).
+pub(super) fn traces_for_a_moment(tracer: u64) -> bool {
+    let name = process::text(format!("/proc/{tracer}/comm"));
+    name.is_ok_and(|name| name.starts_with(job::NAME))
 }
 
 /// What is said of a process that is traced by another one.

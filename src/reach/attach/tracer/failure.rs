@@ -3,7 +3,7 @@
 use super::super::target::{self, Refusal};
 use super::tracer_of;
 use std::io;
-use synclater_sys::{job, process};
+use synclater_sys::process;
 
 /// Why it did not work.
 #[derive(Debug)]
@@ -44,9 +44,7 @@ pub(super) fn refused(pid: u32, tid: u32, e: &io::Error) -> Failure {
     let tracer = tracer_of(tid);
     if tracer != 0 && tracer != std::process::id() {
         let refusal = target::traced_by(tracer.into());
-        let comm = process::text(format!("/proc/{tracer}/comm")).unwrap_or_default();
-        // One of ours ends a wait, and is gone a moment later.
-        return match comm.starts_with(job::NAME) {
+        return match target::traces_for_a_moment(tracer.into()) {
             true => Failure::Busy(refusal.why),
             false => refusal.into(),
         };

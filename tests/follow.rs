@@ -512,6 +512,25 @@ fn whoever_is_traced_already_is_told_so() {
     all_were_seen(&stage, &outcome, 1);
 }
 
+/// Its own session takes for real what it asks for, and the one around it is not to answer.
+#[test]
+fn a_static_program_of_a_session_inside_is_named_as_that_ones() {
+    if !as_root("a_static_program_of_a_session_inside_is_named_as_that_ones") {
+        return;
+    }
+    let stage = Stage::new("inside");
+    let mut command = session(&stage, true);
+    command.args([SYNCLATER, "run", "--quiet", "--"]);
+    run(command.args(hammer("hammer_static", &stage.work()))).must_succeed();
+    let report = stage.report();
+    let escaped = report["escaped"].as_array().expect("escaped");
+    assert_eq!(escaped.len(), 1, "{report:#}");
+    assert_eq!(escaped[0]["requests"], requests(), "{report:#}");
+    let why = escaped[0]["why"].as_str().expect("why");
+    assert!(why.starts_with("is in another session"), "{report:#}");
+    assert_eq!(number(&report, "requests"), 0, "{report:#}");
+}
+
 #[test]
 fn a_command_that_is_not_there_is_not_found() {
     let stage = Stage::new("not-there");

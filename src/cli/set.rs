@@ -137,6 +137,10 @@ pub fn ask_named(id: &str, request: &Request) -> Result<Done, Trouble> {
 /// Nobody answers in time.
 fn stands_still(session: &Living) -> Trouble {
     let (who, try_) = match control::listens_in(&memory_of(&session.dir)) {
+        Listens::Supervisor { pid: 0, .. } => (
+            "its supervisor, in another pid namespace, does not answer".into(),
+            "try again, or ask from within its container; it may be stopped or frozen".into(),
+        ),
         Listens::Supervisor { pid, .. } if tracer_of(pid) != 0 => {
             let Refusal { why, try_ } = traced_by(tracer_of(pid).into());
             (format!("of its supervisor, process {pid}: {why}"), try_)

@@ -253,7 +253,7 @@ impl Client {
         Ok(OwnedFd::from(self.stream.try_clone()?).into())
     }
 
-    /// Who asks, by number.
+    /// Who asks, by number; 0 where it is in another pid namespace.
     #[must_use]
     pub fn pid(&self) -> u32 {
         socket::peer(&self.stream).map_or(0, |peer| peer.pid)
@@ -321,7 +321,7 @@ pub fn is_there(session: &Living) -> bool {
 pub enum Listens {
     /// A supervisor, if only a stopped one.
     Supervisor {
-        /// Its process id.
+        /// Its process id; 0 where it is in another pid namespace.
         pid: u32,
         /// Its user.
         uid: u32,
@@ -399,7 +399,10 @@ fn send(session: &Living, request: &Request) -> io::Result<UnixStream> {
 fn answer(from: UnixStream) -> io::Result<(Answer, BufReader<UnixStream>)> {
     let mut line = String::new();
     let mut rest = BufReader::with_capacity(1 << 18, from);
-    rest.read_line(&mut line)?;
+    if rest.read_line(&mut line)? == 0 {
+        let why = "it ended before it had answered";
+        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, why));
+    }
     let answer = serde_json::from_str(&line);
     let answer = answer.map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?;
     Ok((answer, rest))

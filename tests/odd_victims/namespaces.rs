@@ -210,25 +210,39 @@ fn a_tmpfs_in_a_private_mount_namespace_owes_nothing() {
     assert!(stage.entries().is_empty());
 }
 
+/// By somebody inside of another one, and by somebody around its own.
 #[test]
 fn a_session_is_asked_from_another_pid_namespace() {
     if !as_root("a_session_is_asked_from_another_pid_namespace") {
         return;
     }
-    let stage = Stage::new("asked");
-    let mut victim = stage.demand(&[]);
-    assert_eq!(victim.sync("file"), 0);
-    let id = stage.id();
-    for words in [
-        &["ps"][..],
-        &["set", &id, "--until", "2s"],
-        &["settle", &id],
-    ] {
-        let mut command = stage.with_folders("unshare");
-        command.args(["-fp", "--mount-proc", SYNCLATER]).args(words);
-        let told = run(&mut command).must_succeed();
-        assert!(told.stdout.contains(&id), "{told}");
+    let inside = &["unshare", "-fp", "--mount-proc", "--kill-child"][..];
+    for (victims, askers) in [(&[][..], inside), (inside, &[]), (inside, inside)] {
+        let stage = Stage::new("asked");
+        let within = |namespace: &[&str]| {
+            let mut command = stage.with_folders("env");
+            command.args(namespace).arg(SYNCLATER);
+            command
+        };
+        let mut command = within(victims);
+        command.args(["run", "--quiet", "--"]);
+        command.arg(program("demand")).arg(stage.work());
+        let mut victim = Running::start(&stage, command);
+        assert_eq!(victim.sync("file"), 0);
+        let ask = |words: &[&str]| {
+            let told = run(within(askers).args(words)).must_succeed();
+            assert_eq!(told.stderr, "", "{told}");
+            told.stdout
+        };
+        let listed = ask(&["ps", "--json"]);
+        let listed: serde_json::Value = serde_json::from_str(&listed).expect("JSON");
+        let id = listed[0]["id"].as_str().expect("an id");
+        for words in [&["set", id, "--until", "2s"][..], &["settle", id]] {
+            let told = ask(words);
+            assert!(told.contains(id), "{told}");
+        }
+        let listed = ask(&["ps"]);
+        assert!(listed.contains("until 2s"), "{listed}");
+        victim.end().must_succeed();
     }
-    assert_eq!(stage.session()["until"], "2s");
-    victim.end().must_succeed();
 }

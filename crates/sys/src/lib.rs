@@ -51,6 +51,7 @@ mod seen;
 pub mod sharing;
 #[allow(unsafe_code)]
 pub mod signal;
+#[allow(unsafe_code)]
 pub mod socket;
 #[allow(unsafe_code)]
 mod spawn;

@@ -567,22 +567,6 @@ pub fn watch(pid: u32) -> Option<std::os::fd::OwnedFd> {
     pidfd_open(Pid::from_raw(pid.cast_signed())?, PidfdFlags::empty()).ok()
 }
 
-/// The same of the process that connected to a local socket, also when its number is another's.
-pub(crate) fn watch_peer(socket: BorrowedFd<'_>) -> io::Result<std::os::fd::OwnedFd> {
-    use std::os::fd::{FromRawFd, OwnedFd};
-    const SO_PEERPIDFD: libc::c_int = 77;
-    let mut fd: libc::c_int = -1;
-    let mut size: libc::socklen_t = 4;
-    let (level, to, len) = (libc::SOL_SOCKET, (&raw mut fd).cast(), &raw mut size);
-    // SAFETY: both point to variables of ours, and `size` is that of the one that is written.
-    let r = unsafe { libc::getsockopt(socket.as_raw_fd(), level, SO_PEERPIDFD, to, len) };
-    if r != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the call has made this descriptor, and nobody else knows it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
-}
-
 /// Whether this process leads its session: it alone is told when the terminal hangs up
 /// (`tty_signal_session_leader`, Linux 6.18).
 #[must_use]

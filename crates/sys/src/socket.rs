@@ -6,7 +6,7 @@ use rustix::net::{
 };
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use std::time::Duration;
 /// Who is at the other end of a local socket, as the kernel says.
 #[derive(Clone, Copy, Debug)]
 pub struct Peer {
-    /// Process.
+    /// Process; 0: it is in a pid namespace that is none of ours, nor below one of ours.
     pub pid: u32,
     /// Effective user.
     pub uid: u32,
@@ -25,20 +25,39 @@ pub struct Peer {
 /// # Errors
 /// Those of getsockopt(2).
 pub fn peer(socket: &UnixStream) -> io::Result<Peer> {
-    let c = rustix::net::sockopt::socket_peercred(socket)?;
-    Ok(Peer {
-        pid: c.pid.as_raw_nonzero().get().unsigned_abs(),
-        uid: c.uid.as_raw(),
-    })
+    // Not rustix: its number of a process is never 0.
+    let (pid, uid, gid) = (0, 0, 0);
+    let c = option(socket, libc::SO_PEERCRED, libc::ucred { pid, uid, gid })?;
+    let (pid, uid) = (c.pid.unsigned_abs(), c.uid);
+    Ok(Peer { pid, uid })
 }
 
 /// Whether who connected has ended, so that its number may be another's: a connection waits for as
 /// long as it likes, held by whoever got it. Asked by SO_PEERPIDFD (Linux 6.5); false before.
 #[must_use]
 pub fn peer_has_ended(socket: &UnixStream) -> bool {
-    match crate::process::watch_peer(socket.as_fd()) {
-        Ok(end) => crate::wait::any(&[(end.as_fd(), crate::wait::For::Input)], Duration::ZERO)[0],
+    const SO_PEERPIDFD: libc::c_int = 77;
+    match option(socket, SO_PEERPIDFD, -1) {
+        Ok(fd) => {
+            // SAFETY: the call has made this descriptor, and nobody else knows it.
+            let end = unsafe { OwnedFd::from_raw_fd(fd) };
+            crate::wait::any(&[(end.as_fd(), crate::wait::For::Input)], Duration::ZERO)[0]
+        }
         Err(e) => e.raw_os_error() != Some(rustix::io::Errno::NOPROTOOPT.raw_os_error()),
+    }
+}
+
+/// What getsockopt(2) says of the socket itself, in place of `value`: something of C's that may be
+/// of any bits.
+fn option<T>(socket: &UnixStream, name: libc::c_int, mut value: T) -> io::Result<T> {
+    let whole = size_of::<T>().try_into().map_err(io::Error::other)?;
+    let mut size: libc::socklen_t = whole;
+    let (level, to, len) = (libc::SOL_SOCKET, (&raw mut value).cast(), &raw mut size);
+    // SAFETY: both point to variables of ours, and `size` is that of the one that is written.
+    match unsafe { libc::getsockopt(socket.as_raw_fd(), level, name, to, len) } {
+        0 if size == whole => Ok(value),
+        0 => Err(io::ErrorKind::InvalidData.into()),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 

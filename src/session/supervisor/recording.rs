@@ -104,7 +104,11 @@ impl Supervisor {
                 to: To::Client(other),
                 ..
             }) => {
-                let why = format!("process {} is watching it already", other.pid());
+                let who = match other.pid() {
+                    0 => "somebody in another pid namespace".to_owned(),
+                    pid => format!("process {pid}"),
+                };
+                let why = format!("{who} is watching it already");
                 client.answer(&Answer::Refused { why });
             }
             None => {

@@ -261,13 +261,20 @@ impl Holding {
         })
     }
 
-    /// As [`Holding::begin`], and waits for it; settles here where no process can be had.
+    /// As [`Holding::begin`], and waits for it; settles here where no process can be had. Where
+    /// that one is killed another one does it: by what was opened before, so that it is told of
+    /// each error that the first one may have been told of.
     #[must_use]
     pub fn settle_with(&self, locks: &[BorrowedFd<'_>], note: impl Fn(i32, BorrowedFd<'_>)) -> i32 {
-        match self.begin(locks, &note) {
-            Ok(job) => job.result(),
-            Err(_) => self.settle_here(note),
-        }
+        let spare = self.again();
+        let Ok(job) = self.begin(locks, &note) else {
+            return self.settle_here(note);
+        };
+        let result = job.ending();
+        result.unwrap_or_else(|| match spare.map(|spare| spare.begin(locks, &note)) {
+            Ok(Ok(job)) => job.result(),
+            _ => rustix::io::Errno::IO.raw_os_error(),
+        })
     }
 
     /// Settles in this process, which is told what there is to be noted.

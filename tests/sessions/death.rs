@@ -8,7 +8,7 @@ use crate::harness::limits::count;
 use crate::kernel::stage::can_watch;
 use crate::wait::until;
 use rustix::process::{kill_process, Pid, Signal};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// A child of this name.
 pub(super) fn child(parent: Pid, name: &str) -> Option<Pid> {
@@ -140,6 +140,27 @@ fn settle_says_no_good_of_a_session_that_ends_without_having_settled() {
         let open = stage.entries();
         assert!(open.is_empty(), "{open:?} is open behind: {settle}");
     }
+}
+
+#[test]
+fn what_a_killed_helper_was_settling_is_settled_by_another() {
+    if !as_root("what_a_killed_helper_was_settling_is_settled_by_another") {
+        return;
+    }
+    let (disk, stage) = (
+        SlowDisk::new("ext4", 64, 500),
+        Stage::new("settling-killed"),
+    );
+    let mut victim = stage.demand_on(&disk.path(), &["-u", "exit"]);
+    stage.warm(&mut victim);
+    interrupt_twice(&mut victim);
+    assert_eq!(stage.entries().len(), 1);
+    let mut settle = Running::start(&stage, stage.synclater(&["settle"]));
+    let helper = || waiting_for_disk(settle.pid()).first().copied();
+    assert!(until(LIMIT, || helper().is_some()), "{}", settle.stderr());
+    kill_process(helper().expect("it waits"), Signal::KILL).expect("it is there");
+    settle.end().must_succeed();
+    assert_eq!(stage.entries(), Vec::<PathBuf>::new());
 }
 
 #[test]

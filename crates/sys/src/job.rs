@@ -132,9 +132,15 @@ impl Job {
     /// The result, once there is one.
     #[must_use]
     pub fn result(&self) -> i32 {
+        self.ending().unwrap_or(libc::EIO)
+    }
+
+    /// The result, once there is one: `None` where the child was killed.
+    #[must_use]
+    pub fn ending(&self) -> Option<i32> {
         loop {
-            if let Some(result) = self.finished() {
-                return result;
+            if let Some(ended) = self.ended() {
+                return ended.ok();
             }
             let _ = wait::any(&[(self.as_fd(), For::Input)], Duration::from_secs(60));
         }

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use synclater_model::policy::rules::RuleSet;
 use synclater_model::report::escape::{
-    Escape, CLEARED_ENVIRONMENT, GAINED_RIGHTS, OF_ANOTHER, OWN_CALLS, RESTRICTED, STATIC_PROGRAM,
+    Escape, CLEARED_ENVIRONMENT, GAINED_RIGHTS, OWN_CALLS, RESTRICTED, STATIC_PROGRAM,
 };
 use synclater_shim::page::{SLOT_MARK_LOST, SLOT_OSYNC_KEPT, SLOT_RESTRICTED};
 use synclater_shim::NAMES;
@@ -29,7 +29,7 @@ const OWN_CALLS_OR_FILTER: &str = "has the library, but makes system calls of it
 const NOT_KNOWN: &str = "the library is not mapped; whether it syncs cannot be seen";
 
 /// In a process that was attached.
-const AROUND_THE_GATE: &str = "makes system calls of its own (io_uring, inline)";
+const AROUND_THE_GATE: &str = "makes system calls of its own (io_uring, inline, a Go library's)";
 
 /// What watches the kernel for one session.
 pub struct Escapes {
@@ -192,16 +192,7 @@ impl Escapes {
             found.extend(escaped(pid, those, counted.get(&pid), rules));
         }
         if self.are_attached {
-            // One that has made requests of ours is in this one.
-            let has_library = |pid| seen.by_pid.get(&pid).is_some_and(|p| p.has_library);
-            for e in &mut found {
-                let why = if has_library(e.pid) && !counted.contains_key(&e.pid) {
-                    OF_ANOTHER
-                } else {
-                    AROUND_THE_GATE
-                };
-                e.why = why.to_owned();
-            }
+            { found.iter_mut() }.for_each(|e| AROUND_THE_GATE.clone_into(&mut e.why));
         }
         let flags = |pid| counted.get(pid).map_or(0, |p| p.counts.flags);
         for e in &mut found {

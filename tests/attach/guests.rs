@@ -90,6 +90,25 @@ fn one_that_dispatches_its_own_calls_is_refused_and_meets_none_of_ours() {
 }
 
 #[test]
+fn one_that_never_comes_to_the_gate_is_said_to_make_its_own_calls() {
+    if !as_root("one_that_never_comes_to_the_gate_is_said_to_make_its_own_calls") {
+        return;
+    }
+    let stage = Stage::new("own-calls");
+    let mut command = clean(program("made_static"));
+    command.arg(stage.work());
+    let mut victim = started(&stage, command);
+    let session = stage.attach_to(&victim, "1s");
+    assert_eq!(victim.sync("file"), 0);
+    let escaped = &stage.session()["escaped"][0];
+    assert_eq!(escaped["requests"], 1, "{escaped}");
+    let why = escaped["why"].as_str().expect("why");
+    assert!(why.contains("system calls of its own"), "{escaped}");
+    stage.detach(&session);
+    victim.end();
+}
+
+#[test]
 fn code_that_is_mapped_shared_stays_as_it_is_in_its_file() {
     for name in ["guest", "guest_32"] {
         let stage = Stage::new("shared");

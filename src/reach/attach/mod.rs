@@ -226,11 +226,19 @@ impl From<Refusal> for Failure {
 /// descriptors need that lost their `O_SYNC`; `None` also where we may not look.
 fn left_by(pid: u32, clock: LeaseClock) -> Option<String> {
     let memory = Memory::open(pid).ok()?;
-    let found = survey(pid, target::class_of(pid)?, &memory).ok()?;
+    let class = target::class_of(pid)?;
+    let look = || {
+        let found = survey(pid, class, &memory).ok()?;
+        let id = owner::session_of(found.library.as_ref()?, &found)?;
+        let is_left = found.redirected().any(|s| !s.may_write());
+        is_left.then_some((id, found))
+    };
+    let (id, found) = look()?;
     let library = found.library.as_ref()?;
-    let is_left = found.redirected().any(|s| !s.may_write());
-    let is_free = owner::is_free(library, &found, &memory, clock).is_ok();
-    (is_left && is_free).then(|| owner::session_of(library, &found))?
+    owner::is_free(library, &found, &memory, clock).ok()?;
+    // One that has ended between the two may have let go of it before.
+    let (still, _) = look()?;
+    (still == id).then_some(id)
 }
 
 fn memory_of(pid: u32) -> Result<Memory, Refusal> {

@@ -2,6 +2,7 @@
 
 use super::whom::is_attached;
 use super::*;
+use crate::harness::limits::skip;
 use crate::sessions::stage::{as_root, SYNCLATER};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -14,7 +15,12 @@ impl Group {
         let mounts = std::fs::read_to_string("/proc/self/mounts").expect("mounts");
         let root = { mounts.lines() }
             .find_map(|l| Some(l.split(' ').nth(1)?).filter(|_| l.contains(" cgroup2 ")));
-        let dir = Path::new(root.expect("control groups of version 2")).join(name);
+        let root = Path::new(root.expect("control groups of version 2"));
+        Group::below(root, name)
+    }
+
+    fn below(root: &Path, name: &str) -> Group {
+        let dir = root.join(name);
         std::fs::create_dir(&dir).expect("a control group");
         Group(dir)
     }
@@ -30,6 +36,8 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         let empty = || {
+            // Nobody dies in a frozen one.
+            let _ = std::fs::write(self.0.join("freezer.state"), "THAWED");
             let procs = std::fs::read_to_string(self.0.join("cgroup.procs")).unwrap_or_default();
             for pid in procs.lines().filter_map(|l| Pid::from_raw(l.parse().ok()?)) {
                 let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
@@ -282,12 +290,55 @@ fn a_frozen_process_is_refused_and_goes_on_when_it_is_thawed() {
     let attach = stage.ask(&["attach", "--pid", &pid, "-u", "1h"]);
     assert_eq!(attach.status.code(), Some(125), "{attach}");
     assert!(attach.stderr.contains("may be frozen"), "{attach}");
+    assert_eq!(changed_code(victim.pid()), Vec::<String>::new());
     write("cgroup.freeze", "0").expect("thawed");
     let begun = Instant::now();
     assert_eq!(victim.sync("file"), 0);
     let took = begun.elapsed();
     assert!(took < Duration::from_secs(20), "{took:?} behind the thaw");
     let session = stage.attach(&["--pid", &pid, "-u", "1h"]);
+    stage.warm(&mut victim);
+    stage.detach(&session);
+    victim.end();
+}
+
+/// By control groups of version 1, where nothing of it can be stopped, and put back.
+#[test]
+fn nothing_is_changed_in_a_process_of_which_no_thread_can_be_had() {
+    const NAME: &str = "nothing_is_changed_in_a_process_of_which_no_thread_can_be_had";
+    if !as_root(NAME) {
+        return;
+    }
+    let mounts = std::fs::read_to_string("/proc/self/mounts").expect("mounts");
+    let is_freezer = |l: &&str| l.contains(" cgroup ") && l.contains("freezer");
+    let Some(mount) = { mounts.lines() }.find(is_freezer) else {
+        return skip(NAME, "there is no freezer of version 1");
+    };
+    let root = Path::new(mount.split(' ').nth(1).expect("its point"));
+    let group = Group::below(root, "synclater-test-freezer");
+    let stage = Stage::new("freezer");
+    let mut victim = demand(&stage);
+    let pid = number(victim.pid());
+    let state = |to: &str| std::fs::write(group.0.join("freezer.state"), to);
+    std::fs::write(group.0.join("cgroup.procs"), &pid).expect("a member");
+    state("FROZEN").expect("it is frozen");
+    let attach = ["attach", "--json", "--pid", &pid, "-u", "1h"];
+    let mut attach = Running::start(&stage, stage.synclater(&attach));
+    let is_traced = || {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status"));
+        !status.expect("its status").contains("TracerPid:\t0")
+    };
+    // A try, and the next one.
+    for is_to_be in [true, false, true] {
+        assert!(
+            until(LIMIT, || is_traced() == is_to_be),
+            "{}",
+            attach.stderr()
+        );
+    }
+    assert_eq!(changed_code(victim.pid()), Vec::<String>::new());
+    state("THAWED").expect("it is thawed");
+    let session = session_of(&attach.end());
     stage.warm(&mut victim);
     stage.detach(&session);
     victim.end();

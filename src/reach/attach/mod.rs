@@ -12,6 +12,7 @@
 //! `change` exchanges bytes, `rings` puts back what was put off in rings; `work` is the process
 //! that does it for one that runs, `begin` does it for one that has just been executed.
 
+mod alone;
 mod begin;
 mod change;
 mod code;
@@ -23,6 +24,7 @@ pub mod tracer;
 mod work;
 
 use crate::session::shared::Shared;
+use alone::Alone;
 pub use begin::{put_in_at_start, put_in_on_arrival, Begun, Entry};
 use change::{
     boot_left, call_gate, exchange, exchange_if, fill_places, moved, redirect, spoiled, taken_back,
@@ -46,9 +48,9 @@ use synclater_sys::job::{self, Job};
 use synclater_sys::process;
 use synclater_sys::ptrace::Thread;
 use synclater_sys::remote::{self, Memory};
-use synclater_sys::sharing::{self, Has, Known, Search};
+use synclater_sys::sharing::Known;
 use target::{Incarnation, Open, Refusal, Target};
-use tracer::{Failure, Still, Tracer};
+use tracer::{Boot, Failure, Still, Tracer};
 pub use work::Work;
 
 /// What a session brings into its processes.
@@ -262,52 +264,6 @@ fn lost(e: io::Error) -> Failure {
     Failure::Busy(format!("its memory: {e}"))
 }
 
-/// That no other process has its memory: what is changed there is changed for both, and the threads
-/// of one alone are stopped for that.
-struct Alone<'a>(Option<Search<'a>>);
-
-impl<'a> Alone<'a> {
-    /// Looks; where others are `known` it need not be at all of them.
-    fn found(pid: u32, known: &'a Known) -> Result<Alone<'a>, Failure> {
-        if !sharing::can_compare() {
-            let why =
-                "kcmp(2) is missing or forbidden here: whether others have its memory is not \
-                       known";
-            let try_ = "allow kcmp, or do it outside of this container";
-            return Err(Refusal::new(why, try_).into());
-        }
-        let mut alone = Alone(Search::of(pid, known));
-        alone.still()?;
-        Ok(alone)
-    }
-
-    /// That no process that was met has its descriptors: it would find those that lost their
-    /// `O_SYNC`, and not know.
-    fn has_its_own_table(&self) -> Result<(), Failure> {
-        let other = self.0.as_ref().and_then(Search::table_of);
-        other.map_or(Ok(()), |other| {
-            let why = format!("process {other} has the same descriptors (clone with CLONE_FILES)");
-            Err(Failure::Busy(why))
-        })
-    }
-
-    /// Looks again, at whoever has begun since.
-    fn still(&mut self) -> Result<(), Failure> {
-        match self.0.as_mut().map_or(Has::ItsOwn, Search::look) {
-            Has::ItsOwn => Ok(()),
-            Has::ThatOf(other) => Err(tracer::shares_memory(other)),
-            Has::NotCompared(other) => {
-                let why = format!("process {other} may have its memory, and may not be compared");
-                Err(Refusal::new(why, "become root (sudo)").into())
-            }
-            Has::Unknown => {
-                let why = "processes come and go too fast: whether one has its memory is not known";
-                Err(Failure::Busy(why.into()))
-            }
-        }
-    }
-}
-
 fn put_in(
     pid: u32,
     program: Incarnation,
@@ -400,8 +356,7 @@ impl Plan<'_> {
             sites,
             open,
             errand,
-            // One that begins is.
-            alone: Alone(None),
+            alone: Alone::begins(),
         })
     }
 
@@ -497,30 +452,34 @@ fn bring(
     let begins = tracer.is_at_start();
     let room = |stack: &code::Stack| begins || found.has_room_on(stack);
     let fds = luggage.fds_for(found.class, tracer.pid())?;
-    let (library, boot) = match &found.library {
-        Some(library) => (library.clone(), library.image + u64::from(head.boot)),
+    let code = head.boot_code(bytes);
+    let (library, at, to_be_written) = match &found.library {
+        Some(library) => (library.clone(), library.image + u64::from(head.boot), None),
         None => {
             let library = Library {
                 image: errand.image,
                 head,
                 places: vec![None; head.places()],
             };
-            (library, lend_room(found, head.boot_code(bytes), memory)?)
+            (library, room_for(found, code, memory)?, Some(code))
         }
     };
-    let also = found.slack(memory, head.boot_code(bytes));
-    tracer.run(memory, (boot, also), &head, errand, fds, room)?;
+    let also = found.slack(memory, code);
+    let boot = Boot {
+        at,
+        to_be_written,
+        also,
+    };
+    tracer.run(memory, &boot, &head, errand, fds, room)?;
     Ok(library)
 }
 
-/// Puts the boot code where there is room for it; says where.
-fn lend_room(found: &Survey, code: &[u8], memory: &Memory) -> Result<u64, Failure> {
-    let boot = found.slack(memory, code).ok_or_else(|| {
+/// Where there is room for the boot code.
+fn room_for(found: &Survey, code: &[u8], memory: &Memory) -> Result<u64, Refusal> {
+    found.slack(memory, code).ok_or_else(|| {
         let why = "there is no room behind any of its code for the first instructions";
         Refusal::new(why, "start it under synclater: synclater run -- COMMAND")
-    })?;
-    memory.write(boot, code).map_err(lost)?;
-    Ok(boot)
+    })
 }
 
 fn take_out(pid: u32, whose: Whose, known: &Known, still: &Still) -> Result<Told, Failure> {

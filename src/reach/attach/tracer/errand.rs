@@ -162,17 +162,26 @@ impl Errands {
     }
 }
 
+/// The code that begins an errand.
+pub struct Boot<'a> {
+    /// Where it lies.
+    pub at: u64,
+    /// What is to be written there first, once there is a thread to be sent.
+    pub to_be_written: Option<&'a [u8]>,
+    /// Where that of an earlier errand may lie: who is still on that is not sent.
+    pub also: Option<u64>,
+}
+
 impl Tracer {
-    /// Sends a thread on an errand with descriptors of ours, and waits until it has done it. `boot`
-    /// is where the code for it lies, `also` where that of an earlier errand may lie: who is still
-    /// on that is not sent. `has_room` tells of a stack whether the errand may lie there.
+    /// Sends a thread on an errand with descriptors of ours, and waits until it has done it.
+    /// `has_room` tells of a stack whether the errand may lie there.
     ///
     /// # Errors
     /// `Busy` where no thread could be had; what the errand itself met.
     pub fn run(
         &mut self,
         memory: &Memory,
-        (boot, also): (u64, Option<u64>),
+        boot: &Boot<'_>,
         head: &Head,
         errand: &Errand,
         fds: [std::os::fd::BorrowedFd<'_>; 3],
@@ -186,8 +195,9 @@ impl Tracer {
         };
         let tid = self.catch_one(|thread| {
             let code = |from| from..from + u64::from(head.boot_len);
-            let is_away =
-                |ip| code(boot).contains(&ip) || also.is_some_and(|at| code(at).contains(&ip));
+            let is_away = |ip| {
+                code(boot.at).contains(&ip) || boot.also.is_some_and(|at| code(at).contains(&ip))
+            };
             let fits = |r: &Registers| {
                 let in_section = r.is_in_program() && is_in_sequence(thread, memory);
                 let is_its = r.is_64() == (class == Class::Long);
@@ -200,7 +210,9 @@ impl Tracer {
         let lost = |e: io::Error| Failure::Busy(format!("thread {tid} could not be sent: {e}"));
         self.is_stopped = matches!(self.stop_of(tid), Some(Stop::Group(_)));
         sandbox::check_dispatch(&self.threads[&tid])?;
-        let (sent, at) = send(&self.threads[&tid], memory, boot, head, errand)
+        // Not before: what is there while no thread stands still may not be taken away.
+        { boot.to_be_written }.map_or(Ok(()), |code| memory.write(boot.at, code).map_err(lost))?;
+        let (sent, at) = send(&self.threads[&tid], memory, boot.at, head, errand)
             .map_err(lost)?
             .ok_or_else(|| Failure::Busy("a thread has no stack".into()))?;
         self.errands = Errands::On(sent);

@@ -12,6 +12,7 @@ mod waits;
 
 use super::code::Class;
 use super::sandbox;
+pub use errand::Boot;
 use errand::Errands;
 use failure::{gone, refused};
 pub use failure::{shares_memory, why_refused, Failure};

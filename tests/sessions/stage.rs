@@ -301,6 +301,22 @@ impl Running {
         kill_process(self.pid(), signal).expect("it runs");
     }
 
+    /// What each of its threads does, as the kernel has it.
+    fn threads(&self) -> String {
+        let tasks = format!("/proc/{}/task", self.pid().as_raw_nonzero());
+        let tasks = std::fs::read_dir(tasks).into_iter().flatten().flatten();
+        let one = |task: std::fs::DirEntry| {
+            let of = |file| std::fs::read_to_string(task.path().join(file)).unwrap_or_default();
+            let status = of("status");
+            let told = ["Name", "State", "TracerPid", "SigPnd", "ShdPnd", "SigBlk"];
+            let is_told = |line: &&str| told.iter().any(|name| line.starts_with(name));
+            let status: Vec<&str> = status.lines().filter(is_told).collect();
+            let (call, stack) = (of("syscall"), of("stack"));
+            format!("{}\n{call}{stack}", status.join(", "))
+        };
+        tasks.map(one).collect()
+    }
+
     pub fn stdout(&self) -> String {
         String::from_utf8_lossy(&std::fs::read(&self.out).expect("stdout")).into_owned()
     }
@@ -327,9 +343,11 @@ impl Running {
         });
         assert!(
             said,
-            "it says no more: {}\n{}",
+            "it says no more ({:?}):\n{}\n{}\n{}",
+            self.has_ended(),
             self.stdout(),
-            self.stderr()
+            self.stderr(),
+            self.threads()
         );
         self.heard += 1;
         line.expect("said")

@@ -236,7 +236,11 @@ fn recorded(report: &RunReport) -> Vec<String> {
 }
 
 fn escaped(report: &RunReport) -> String {
-    let shown_ones = report.escaped.iter().take(ESCAPES_SHOWN);
+    // Those without a number say that others may be missing from the list.
+    let all = || report.escaped.iter();
+    let first = all().filter(|e| e.pid == 0);
+    let first = first.chain(all().filter(|e| e.pid != 0));
+    let shown_ones = first.take(ESCAPES_SHOWN);
     let mut text: String = shown_ones
         .map(|one| wrapped(MARGIN, &one.sentence()))
         .collect();
@@ -445,8 +449,10 @@ synclater: 4,813 sync requests in 3 file systems answered at once,
         ];
         report
             .escaped
-            .extend((0..9).map(|pid| escape(pid, STATIC_PROGRAM)));
+            .extend((1..9).map(|pid| escape(pid, STATIC_PROGRAM)));
+        report.escaped.push(escape(0, "140 kernel records were lost"));
         let text = summary(&report);
+        assert!(text.contains("140 kernel records were lost"), "{text}");
         assert!(text.contains("escaped: cron (4121), 3 requests kept real: lost the library"));
         assert!(text.contains("escaped: 6 more, all of them in --json"));
         assert!(text.ends_with("to keep the library: --follow, or what `synclater env` prints\n"));

@@ -121,12 +121,13 @@ pictures: ## make the pictures of the report in docs/ again, with Chromium
 lint: lint-rust lint-c lint-scripts ## fmt, clippy, docs, the repository's own rules, C with clang
 
 # The fuzz targets are a workspace of their own: what a crate came to need must be in its lock too.
+# `--workspace` at the last command: with other features half of it would be built once more.
 lint-rust:
 	$(CARGO) metadata --locked --format-version 1 --manifest-path fuzz/Cargo.toml >/dev/null
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace $(FEATURES) --all-targets -- -D warnings
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --locked --workspace $(FEATURES) --no-deps --quiet
-	$(CARGO) test --locked --quiet $(FEATURES) --test integration tidy::
+	$(CARGO) test --locked --quiet --workspace $(FEATURES) --test integration tidy::
 
 # The library as a second compiler and a second machine see it; nothing is linked.
 C_CHECK = -std=gnu11 -ffreestanding -fPIC -fsyntax-only -Wall -Wextra -Werror

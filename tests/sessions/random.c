@@ -382,11 +382,13 @@ int main(int count, char **words)
 	sigaddset(&set, SIGUSR2);
 	for (int k = 0; k < thread_count; k++)
 		begin(&own[k], k, seed);
-	pthread_barrier_init(&all_are_there, NULL, (unsigned)thread_count);
+	/* And whoever makes them: musl tells a thread's name behind its begin. */
+	pthread_barrier_init(&all_are_there, NULL, (unsigned)thread_count + 1);
 	for (int k = 0; k < thread_count; k++)
 		if (pthread_create(&threads[k], NULL, live, &own[k]))
 			return 1;
 	pthread_sigmask(SIG_BLOCK, &set, NULL);
+	pthread_barrier_wait(&all_are_there);
 	printf("ready\n");
 	fflush(stdout);
 	while ((r = read(0, &byte, 1)) > 0)

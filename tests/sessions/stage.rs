@@ -260,6 +260,7 @@ impl SyncLog {
 
 /// A command in the background, in a process group of its own; killed with its guard.
 pub struct Running {
+    words: String,
     child: Child,
     input: Option<ChildStdin>,
     out: PathBuf,
@@ -280,6 +281,7 @@ impl Running {
             .spawn()
             .unwrap_or_else(|e| panic!("{command:?}: {e}"));
         Running {
+            words: format!("{command:?}"),
             input: child.stdin.take(),
             child,
             out,
@@ -341,10 +343,11 @@ impl Running {
             line = whole.lines().nth(nth).map(str::to_owned);
             line.is_some()
         });
+        let end = self.has_ended();
         assert!(
             said,
-            "it says no more ({:?}):\n{}\n{}\n{}",
-            self.has_ended(),
+            "{} says no more ({end:?}):\n{}\n{}\n{}",
+            self.words,
             self.stdout(),
             self.stderr(),
             self.threads()

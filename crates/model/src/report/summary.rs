@@ -450,7 +450,9 @@ synclater: 4,813 sync requests in 3 file systems answered at once,
         report
             .escaped
             .extend((1..9).map(|pid| escape(pid, STATIC_PROGRAM)));
-        report.escaped.push(escape(0, "140 kernel records were lost"));
+        report
+            .escaped
+            .push(escape(0, "140 kernel records were lost"));
         let text = summary(&report);
         assert!(text.contains("140 kernel records were lost"), "{text}");
         assert!(text.contains("escaped: cron (4121), 3 requests kept real: lost the library"));

@@ -5,6 +5,7 @@ use crate::harness::command::run;
 use crate::harness::limits::count;
 use crate::harness::victims::SMALL;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 fn cycles(program: &str, threads: usize) {
     let stage = Stage::new(program);
@@ -235,4 +236,36 @@ fn requests_of_an_attached_process_are_recorded() {
     let told: Value = serde_json::from_str(&outcome.stdout).expect("JSON");
     assert_eq!(told["requests"], 23, "{told:#}");
     assert_eq!(told["by_process"][0]["pid"].to_string(), pid, "{told:#}");
+}
+
+/// By whoever lists sessions of another run folder meanwhile.
+#[test]
+fn soak_a_session_that_lets_go_is_not_said_to_have_left_its_processes() {
+    let (stage, beside) = (Stage::new("lets-go"), Stage::new("lists"));
+    let mut victim = demand(&stage);
+    let of_victim = format!("{} (demand)", number(victim.pid()));
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let _over = Over(&is_over);
+            for _ in 0..count(20, 1000) {
+                let session = stage.attach_to(&victim, "1s");
+                stage.detach(&session);
+            }
+        });
+        while !is_over.load(SeqCst) {
+            let told = beside.ask(&["ps"]).must_succeed();
+            assert!(!told.stderr.contains(&of_victim), "{told}");
+        }
+    });
+    victim.end();
+}
+
+/// Says that it is over, also where it has failed.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, SeqCst);
+    }
 }

@@ -26,6 +26,7 @@ mod top;
 mod whole_file;
 mod whose;
 
+use crate::session::durable::{errno_name, KILLED};
 use crate::session::stale::Cleared;
 use clap::{CommandFactory, Parser, Subcommand};
 use std::ffi::OsString;
@@ -233,6 +234,11 @@ pub fn clear_stale() -> Vec<Cleared> {
     cleared
 }
 
+/// What is told of [`KILLED`].
+const SETTLE_WAS_KILLED: &str =
+    "the process that settled it was killed, and with it what the disk \
+                                 answered: writes may have been lost";
+
 /// Says what was settled in place of dead sessions, and what could not be. Whether all could.
 pub fn tell_cleared(cleared: &[Cleared]) -> bool {
     for c in cleared {
@@ -245,6 +251,9 @@ pub fn tell_cleared(cleared: &[Cleared]) -> bool {
                     "{list} is not mounted here any more, or there is no folder on it in which you \
                      may make a file (HOME, TMPDIR)"
                 ),
+                Some(name) if *name == errno_name(KILLED) => {
+                    format!("{name} on {list}: {SETTLE_WAS_KILLED}")
+                }
                 Some(name) if list.is_empty() => {
                     format!("{name}: writes were lost, on a file system that was unmounted since")
                 }

@@ -5,7 +5,7 @@ use super::{paid, OURS};
 use crate::session::belongings::memory_of;
 use crate::session::control::{self, Listens, Living, Request};
 use crate::session::device;
-use crate::session::durable::{self, Settled};
+use crate::session::durable::{self, Settled, KILLED};
 use crate::session::ledger::Ledger;
 use crate::session::orphans::{self, PATIENCE};
 use crate::session::shared;
@@ -336,6 +336,7 @@ fn path(name: &str) -> Result<String, Trouble> {
         Ok(Settled::Written(why)) => Ok(format!(
             "file system written; whether it is durable is not known: {why}"
         )),
+        Err(e) if e.raw_os_error() == Some(KILLED) => Err(trouble(super::SETTLE_WAS_KILLED.into())),
         Err(e) => Err(trouble(e.to_string())),
     }
 }

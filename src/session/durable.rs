@@ -181,6 +181,10 @@ impl Past {
     }
 }
 
+/// Who settled was killed: what would have been an errno is not known (`ECANCELED`, which nobody
+/// else says).
+pub const KILLED: i32 = rustix::io::Errno::CANCELED.raw_os_error();
+
 /// What settles a superblock: descriptors on it, which keep it.
 pub struct Holding {
     fd: OwnedFd,
@@ -262,18 +266,16 @@ impl Holding {
     }
 
     /// As [`Holding::begin`], and waits for it; settles here where no process can be had. Where
-    /// that one is killed another one does it: by what was opened before, so that it is told of
-    /// each error that the first one may have been told of.
+    /// somebody kills that one, what its disk has answered is gone with it, and told to nobody
+    /// again (a FLUSH that failed): that is noted as [`KILLED`].
     #[must_use]
     pub fn settle_with(&self, locks: &[BorrowedFd<'_>], note: impl Fn(i32, BorrowedFd<'_>)) -> i32 {
-        let spare = self.again();
         let Ok(job) = self.begin(locks, &note) else {
             return self.settle_here(note);
         };
-        let result = job.ending();
-        result.unwrap_or_else(|| match spare.map(|spare| spare.begin(locks, &note)) {
-            Ok(Ok(job)) => job.result(),
-            _ => rustix::io::Errno::IO.raw_os_error(),
+        job.ending().unwrap_or_else(|| {
+            note(KILLED, self.fd.as_fd());
+            KILLED
         })
     }
 
@@ -441,6 +443,7 @@ pub fn errno_name(errno: i32) -> String {
         30 => "EROFS".into(),
         117 => "EUCLEAN".into(),
         122 => "EDQUOT".into(),
+        KILLED => "ECANCELED".into(),
         other => io::Error::from_raw_os_error(other).to_string(),
     }
 }

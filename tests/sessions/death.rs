@@ -2,13 +2,13 @@
 
 use super::hammered::sample;
 use super::stage::{as_root, program, progress, Running, Stage, SYNCLATER};
-use crate::harness::command::{clean, run, LIMIT};
+use crate::harness::command::{clean, run, Outcome, LIMIT};
 use crate::harness::disk::SlowDisk;
 use crate::harness::limits::count;
 use crate::kernel::stage::can_watch;
 use crate::wait::until;
 use rustix::process::{kill_process, Pid, Signal};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// A child of this name.
 pub(super) fn child(parent: Pid, name: &str) -> Option<Pid> {
@@ -142,9 +142,10 @@ fn settle_says_no_good_of_a_session_that_ends_without_having_settled() {
     }
 }
 
+/// What the disk has answered to it may be an error that it tells nobody else.
 #[test]
-fn what_a_killed_helper_was_settling_is_settled_by_another() {
-    if !as_root("what_a_killed_helper_was_settling_is_settled_by_another") {
+fn what_a_killed_helper_was_settling_is_not_said_to_be_durable() {
+    if !as_root("what_a_killed_helper_was_settling_is_not_said_to_be_durable") {
         return;
     }
     let (disk, stage) = (
@@ -154,13 +155,29 @@ fn what_a_killed_helper_was_settling_is_settled_by_another() {
     let mut victim = stage.demand_on(&disk.path(), &["-u", "exit"]);
     stage.warm(&mut victim);
     interrupt_twice(&mut victim);
-    assert_eq!(stage.entries().len(), 1);
-    let mut settle = Running::start(&stage, stage.synclater(&["settle"]));
-    let helper = || waiting_for_disk(settle.pid()).first().copied();
-    assert!(until(LIMIT, || helper().is_some()), "{}", settle.stderr());
-    kill_process(helper().expect("it waits"), Signal::KILL).expect("it is there");
-    settle.end().must_succeed();
-    assert_eq!(stage.entries(), Vec::<PathBuf>::new());
+    let open = stage.entries();
+    assert_eq!(open.len(), 1);
+    let settled_by_a_killed_one = |what: &[&Path]| {
+        let mut command = stage.synclater(&["settle"]);
+        command.args(what);
+        let mut settle = Running::start(&stage, command);
+        let helper = || waiting_for_disk(settle.pid()).first().copied();
+        assert!(until(LIMIT, || helper().is_some()), "{}", settle.stderr());
+        kill_process(helper().expect("it waits"), Signal::KILL).expect("it is there");
+        settle.end()
+    };
+    let says_so = |told: &Outcome| {
+        assert_eq!(told.status.code(), Some(125), "{told}");
+        assert!(told.stderr.contains("was killed, and with it"), "{told}");
+    };
+    says_so(&settled_by_a_killed_one(&[]));
+    // It is known from then on.
+    says_so(&stage.ask(&["settle"]));
+    assert_eq!(stage.entries(), open);
+    let id = open[0].file_stem().expect("a name").to_string_lossy();
+    let id = id.split('.').next().expect("an id");
+    stage.ask(&["status", "--forget", id]).must_succeed();
+    says_so(&settled_by_a_killed_one(&[&disk.path()]));
 }
 
 #[test]

@@ -4,7 +4,7 @@
 use super::detach::until_finished;
 use super::dials::{Dials, Recorded, Wanted};
 use super::{print, whose, OURS};
-use crate::reach::attach::target::{self, Refusal};
+use crate::reach::attach::target::{self, Incarnation, Refusal};
 use crate::reach::attach::{Luggage, Told, Work};
 use crate::reach::follow::{Baggage, Follower, Manner};
 use crate::reach::whom::{Groups, Whom};
@@ -133,6 +133,12 @@ struct No {
     refusal: Refusal,
 }
 
+impl No {
+    fn say(&self) {
+        super::say(&format!("{}\n", self.refusal.trouble(self.pid, &self.exe)));
+    }
+}
+
 /// Makes the session, waits until the processes are attached, and returns.
 ///
 /// # Errors
@@ -145,7 +151,11 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
     for until in { rules.iter() }.flat_map(RuleSet::dials) {
         check(until, args.dials.for_, "a rule with until =")?;
     }
-    let whom = whom(args)?;
+    let mut whom = whom(args)?;
+    whom.pids = match named(args) {
+        Ok(named) => named,
+        Err(refused) => return refuse(args, refused),
+    };
     let _ = super::clear_stale();
     let (answer, theirs) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
     let wanted = Wanted {
@@ -182,9 +192,7 @@ fn tell(args: &Args, answer: OwnedFd) -> anyhow::Result<i32> {
         )
         .into());
     }
-    for no in &begun.refused {
-        super::say(&format!("{}\n", no.refusal.trouble(no.pid, &no.exe)));
-    }
+    { begun.refused.iter() }.for_each(No::say);
     if args.json {
         print(&format!("{text}\n"))?;
     } else if begun.refused.is_empty() || !begun.attached.is_empty() {
@@ -235,6 +243,47 @@ fn check(until: Until, for_: Option<Duration>, said: &str) -> Result<(), Trouble
     }
 }
 
+/// The processes that are named by number, or those of them that cannot be attached.
+fn named(args: &Args) -> Result<Vec<(u32, Incarnation)>, Vec<No>> {
+    let mut refused = Vec::new();
+    let mut all = Vec::new();
+    for &pid in &args.pid {
+        let program = target::incarnation(pid);
+        let looked = can_be_attached(pid).and_then(|()| program.ok_or_else(target::has_ended));
+        match looked {
+            Ok(program) => all.push((pid, program)),
+            Err(refusal) => refused.push(No {
+                pid,
+                exe: target::exe_of(pid),
+                refusal,
+            }),
+        }
+    }
+    match refused.is_empty() {
+        true => Ok(all),
+        false => Err(refused),
+    }
+}
+
+/// Says why nobody is attached.
+fn refuse(args: &Args, refused: Vec<No>) -> anyhow::Result<i32> {
+    { refused.iter() }.for_each(No::say);
+    if args.json {
+        let begun = Begun {
+            version: 1,
+            id: String::new(),
+            until: args.until.to_string(),
+            rules_until: None,
+            attached: Vec::new(),
+            refused,
+            missed: String::new(),
+        };
+        print(&format!("{}\n", serde_json::to_string(&begun)?))?;
+    }
+    Ok(OURS)
+}
+
+/// Who is asked for otherwise.
 fn whom(args: &Args) -> Result<Whom, Trouble> {
     let mut groups = Groups::default();
     if !args.unit.is_empty() {
@@ -265,18 +314,8 @@ fn whom(args: &Args) -> Result<Whom, Trouble> {
         })
     });
     let exes = exes.collect::<Result<_, _>>()?;
-    let pids = args.pid.iter().map(|&pid| {
-        let program = target::incarnation(pid);
-        let looked = can_be_attached(pid).and_then(|()| program.ok_or_else(target::has_ended));
-        looked
-            .map(|program| (pid, program))
-            .map_err(|r| r.trouble(pid, &target::exe_of(pid)))
-    });
-    Ok(Whom {
-        pids: pids.collect::<Result<_, _>>()?,
-        exes,
-        groups,
-    })
+    let pids = Vec::new();
+    Ok(Whom { pids, exes, groups })
 }
 
 fn can_be_attached(pid: u32) -> Result<(), Refusal> {

@@ -93,7 +93,7 @@ fn a_process_that_is_traced_meanwhile_is_not_said_to_be_let_go_of() {
 fn a_process_that_one_of_ours_traces_for_a_moment_is_attached() {
     let stage = Stage::new("traced-by-ours");
     let mut victim = demand(&stage);
-    let ours = stage.file("synclater-strace");
+    let ours = stage.file("synclater-wait");
     let strace = crate::harness::command::run(clean("sh").args(["-c", "command -v strace"]));
     std::fs::copy(strace.must_succeed().stdout.trim(), &ours).expect("a copy");
     let mut command = clean("timeout");
@@ -103,6 +103,26 @@ fn a_process_that_one_of_ours_traces_for_a_moment_is_attached() {
     tracer.end();
     stage.detach(&session);
     victim.end();
+}
+
+/// By a session that follows it, for as long as that goes on.
+#[test]
+fn a_process_that_another_session_follows_is_refused_at_once() {
+    let (stage, other) = (Stage::new("followed"), Stage::new("other"));
+    let mut command = other.synclater(&["run", "--follow", "--quiet", "-u", "1s", "--"]);
+    command.arg(program("made_static")).arg(other.work());
+    let mut victim = Running::start(&other, command);
+    victim.be_ready();
+    let child = crate::sessions::death::named_child(victim.pid(), "made_static");
+    let pid = number(child);
+    let refused = stage.ask(&["attach", "--json", "--pid", &pid, "-u", "1s"]);
+    assert_eq!(refused.status.code(), Some(125), "{refused}");
+    let told: Value = serde_json::from_str(&refused.stdout).expect("JSON");
+    let no = &told["refused"][0];
+    assert_eq!(no["pid"].to_string(), pid, "{told}");
+    let why = no["why"].as_str().expect("why");
+    assert!(why.contains("(synclater-trace)"), "{told}");
+    victim.end().must_succeed();
 }
 
 #[test]

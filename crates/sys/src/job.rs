@@ -31,6 +31,9 @@ pub struct Job {
 /// What the names of processes begin with that do something for us.
 pub const NAME: &str = "synclater-";
 
+/// What does a piece of work is called this, as /proc/PID/comm has it.
+pub const WORKS: &CStr = c"synclater-job";
+
 /// The children whose end belongs to a job, by the order in which they were started.
 static ALL: Mutex<BTreeMap<u64, u32>> = Mutex::new(BTreeMap::new());
 
@@ -61,7 +64,7 @@ impl Job {
                 // A job's own keeps its name.
                 if !rustix::thread::name().is_ok_and(|n| n.to_bytes().starts_with(NAME.as_bytes()))
                 {
-                    process::set_name(c"synclater-job");
+                    process::set_name(WORKS);
                 }
                 let status = match is_known(&theirs) {
                     true => {

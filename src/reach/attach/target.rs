@@ -3,6 +3,7 @@
 //! Promise: nothing here changes or stops the process.
 
 use super::code::{self, Class};
+use super::tracer;
 use crate::reach::whom;
 use crate::session::filesystems::mounts_of;
 use rustix::fs::{statx, AtFlags, FileType, StatxFlags, CWD};
@@ -307,10 +308,11 @@ fn who_has_it(status: &Status) -> Result<(), Refusal> {
     }
 }
 
-/// Whether it is one of ours that attaches, lets go or ends a wait (`tracer::waits`).
+/// Whether it is one of ours that attaches, lets go or ends a wait: not one that follows.
 pub(super) fn traces_for_a_moment(tracer: u64) -> bool {
-    let name = process::text(format!("/proc/{tracer}/comm"));
-    name.is_ok_and(|name| name.starts_with(job::NAME))
+    let name = process::text(format!("/proc/{tracer}/comm")).unwrap_or_default();
+    let name = name.trim().as_bytes();
+    { [job::WORKS, tracer::ENDS_WAITS].iter() }.any(|ours| ours.to_bytes() == name)
 }
 
 /// What is said of a process that is traced by another one.

@@ -30,6 +30,7 @@ use synclater_sys::ptrace::{Stop, Thread};
 use synclater_sys::registers::Registers;
 use synclater_sys::remote::Memory;
 use waits::Waits;
+pub use waits::ENDS_WAITS;
 
 /// How long all threads may take to stop: they are stopped meanwhile, one after the other. While
 /// the machine itself stands still does not count: so often at least is looked.

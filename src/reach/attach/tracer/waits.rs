@@ -50,8 +50,8 @@ const ONE_PIECE: u64 = 2048;
 const SLEW: i64 = 1000;
 /// How much later than it was to a wait may end, for all the kernel says (select(2)).
 const SLACK: Nanoseconds = 200_000_000;
-/// What stays behind.
-const NAME: &std::ffi::CStr = c"synclater-wait";
+/// What stays behind, as /proc/PID/comm has it.
+pub const ENDS_WAITS: &std::ffi::CStr = c"synclater-wait";
 
 /// Times are of the monotonic clock, in nanoseconds.
 type Nanoseconds = i64;
@@ -258,7 +258,7 @@ impl Waits {
             return;
         }
         // Without it they take longer.
-        let _ = job::left_behind(NAME, all, fds_of, end_in_time);
+        let _ = job::left_behind(ENDS_WAITS, all, fds_of, end_in_time);
     }
 }
 

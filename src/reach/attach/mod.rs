@@ -238,9 +238,10 @@ fn left_by(pid: u32, clock: LeaseClock) -> Option<String> {
     let (id, found) = look()?;
     let library = found.library.as_ref()?;
     owner::is_free(library, &found, &memory, clock).ok()?;
-    // One that has ended between the two may have let go of it before.
-    let (still, _) = look()?;
-    (still == id).then_some(id)
+    // One that has ended between the two may have let go of it before; and another one may attach
+    // to it while it is looked at.
+    let (still, found) = look()?;
+    (still == id && owner::is_as_it_was(pid, &found)).then_some(id)
 }
 
 fn memory_of(pid: u32) -> Result<Memory, Refusal> {

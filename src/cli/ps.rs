@@ -16,6 +16,9 @@ use synclater_sys::clock::{LeaseClock, Reading};
 /// How long processes that sessions have left are looked for.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// How long the last steps of a session take at most.
+const ENDING: Duration = Duration::from_secs(1);
+
 /// Lists sessions: processes, dial, debt, lease left, and what escaped.
 ///
 /// Names, on stderr, processes that a session has left whose supervisor was killed.
@@ -47,8 +50,9 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
                 "synclater: {} answered something else\n",
                 session.id
             )),
-            // It ended while we looked.
+            // It ended while we looked, or is about to.
             Err(_) if !session.dir.exists() => {}
+            Err(e) if hung_up(&e) && has_gone(&session) => {}
             Err(e) if e.kind() == ErrorKind::ConnectionRefused => {
                 super::say(&format!(
                     "synclater: session {}: its supervisor was killed; its debt is being settled\n",
@@ -74,6 +78,24 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
     }
     name_left(&living);
     Ok(if all_told { 0 } else { super::OURS })
+}
+
+/// Whether nobody listens any more, or somebody has ceased to.
+fn hung_up(e: &std::io::Error) -> bool {
+    use ErrorKind::{BrokenPipe, ConnectionReset, NotFound, UnexpectedEof};
+    matches!(
+        e.kind(),
+        BrokenPipe | ConnectionReset | NotFound | UnexpectedEof
+    )
+}
+
+/// Whether the folder of a session that ends is gone, too, a moment later.
+fn has_gone(session: &Living) -> bool {
+    let begun = Instant::now();
+    while session.dir.exists() && begun.elapsed() < ENDING {
+        std::thread::sleep(ENDING / 100);
+    }
+    !session.dir.exists()
 }
 
 /// Names processes that sessions which were killed have left.

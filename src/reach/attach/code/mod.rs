@@ -356,7 +356,7 @@ impl Survey {
     #[must_use]
     pub fn has_no_site(&self) -> Refusal {
         let known = match self.class {
-            Class::Long => "Go before 1.18?",
+            Class::Long => "Go before 1.18, or code that was moved out of its file?",
             Class::Small => "of 32-bit programs glibc's are known",
         };
         let why = format!("no system-call site that can be redirected was found ({known})");

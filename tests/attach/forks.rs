@@ -32,6 +32,9 @@ while k:
     k -= 1
 ";
 
+/// A build for debugging takes 50 ms for each that it lets go of, and half of them live on.
+const SELDOM: &str = "0.1";
+
 /// The storm, with so many seconds between two forks, attached by `ask`, once it has forked some;
 /// the session's name.
 fn storm(stage: &Stage, gap: &str, ask: &dyn Fn(&[&str]) -> Outcome) -> (Running, String) {
@@ -103,7 +106,7 @@ fn what_is_forked_is_let_go_of_whatever_its_folder_is_called() {
     std::os::unix::fs::symlink(".", &link).expect("a link");
     let dir = link.join("run");
     let ask = |words: &[&str]| run(stage.synclater(words).env("SYNCLATER_RUN_DIR", &dir));
-    let (storm, session) = storm(&stage, "0.02", &ask);
+    let (storm, session) = storm(&stage, SELDOM, &ask);
     ask(&["detach", &session]).must_succeed();
     all_are_let_go_of(&stage, storm);
     run(clean("umount").arg("-l").arg(stage.run_dir())).must_succeed();
@@ -113,8 +116,7 @@ fn what_is_forked_is_let_go_of_whatever_its_folder_is_called() {
 fn what_is_forked_while_a_dead_session_is_let_go_of_is_let_go_of_too() {
     let stage = Stage::new("storm");
     let ask = |words: &[&str]| stage.ask(words);
-    // A build for debugging takes 50 ms for each that it lets go of.
-    let (storm, session) = storm(&stage, "0.1", &ask);
+    let (storm, session) = storm(&stage, SELDOM, &ask);
     kill_all(&stage);
     let outcome = ask(&["detach", &session]);
     // What it owes may be settled by nobody else, and then it is said.

@@ -431,7 +431,7 @@ impl Reach {
             self.drop_one(pid, task.last.why.clone());
             return true;
         }
-        let why = format!("tried {} times: {}", task.tries, task.last.why);
+        let why = format!("tried {} times: {}", task.tries, task.why());
         let refusal = Refusal::new(why, &task.last.try_);
         match task.doing {
             Doing::Attach => {

@@ -5,6 +5,7 @@ use super::set::ask_named;
 use super::OURS;
 use crate::reach::attach::target::{self, Incarnation, Refusal};
 use crate::reach::attach::{Told, Whose, Work};
+use crate::reach::forkers::{name_of, Forkers};
 use crate::reach::whom::{self, Seen};
 use crate::session::belongings::memory_of;
 use crate::session::control::{self, is_there, listed, Request};
@@ -167,14 +168,16 @@ fn let_go_of_each(
         { stuck.iter() }.any(|(of, program)| of == pid && target::executes(*pid, *program))
     };
     let (mut gone, mut known) = (Gone::default(), Known::nobody());
-    let (mut done, mut exes) = (BTreeSet::new(), BTreeSet::new());
+    let (mut done, mut forkers) = (BTreeSet::new(), Forkers::default());
     let until = Instant::now() + STORM;
     loop {
         let who = |pid: &u32| Some((*pid, process::began(*pid)?));
         let mut fresh: Vec<_> = left.found.iter().filter_map(who).collect();
         fresh.retain(|who| done.insert(*who));
         // What they have forked executes what they do.
-        exes.extend(fresh.iter().map(|(pid, _)| target::exe_of(*pid)));
+        for (pid, _) in &fresh {
+            forkers.add(*pid, &target::exe_of(*pid), &name_of(*pid));
+        }
         let before = gone.freed;
         for (pid, _) in &fresh {
             match let_go(id, name != id, (*pid, &mut known), clock)? {
@@ -197,14 +200,12 @@ fn let_go_of_each(
         }
         left = whom::left_by(name);
     }
-    let is_fork = |pid: &u32| exes.contains(&target::exe_of(*pid));
-    gone.unseen = left.silent;
-    gone.unseen.retain(|pid| is_stuck(pid) || is_fork(pid));
     let first = done.iter().map(|(_, began)| *began).min();
-    let pids: BTreeSet<u32> = done.iter().map(|(pid, _)| *pid).collect();
-    let names = pids.iter().map(|pid| whom::name_of(*pid)).collect();
-    let is_hidden = |pid: &u32| whom::may_be_hidden_fork(*pid, first, &pids, &names);
+    let is_hidden = |pid: &u32| forkers.may_have_hidden(*pid, first);
     let hidden = |pid: &u32| is_stuck(pid) || is_hidden(pid);
+    gone.unseen = left.silent;
+    gone.unseen
+        .retain(|pid| hidden(pid) || forkers.execute_the_same(*pid));
     gone.unseen.extend(left.closed.into_iter().filter(hidden));
     Ok(gone)
 }

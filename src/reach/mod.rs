@@ -4,6 +4,7 @@
 
 pub mod attach;
 pub mod follow;
+pub mod forkers;
 pub mod launch;
 pub mod library;
 pub mod net;

@@ -286,31 +286,6 @@ pub fn left_by(id: &str) -> Seen {
     })
 }
 
-/// What a process is called, which whoever hides its memory tells all the same; what it forks is
-/// called so, too.
-#[must_use]
-pub fn name_of(pid: u32) -> String {
-    process::text(format!("/proc/{pid}/comm")).unwrap_or_default()
-}
-
-/// Whether a process that may not be looked at may have been forked, since `began`, by one of
-/// `pids`, which have, or had, these names: it is our user's.
-#[must_use]
-pub fn may_be_hidden_fork(
-    pid: u32,
-    began: Option<u64>,
-    pids: &BTreeSet<u32>,
-    names: &BTreeSet<String>,
-) -> bool {
-    let name = name_of(pid);
-    // Another one of the name, which is none of them, has forked it.
-    let is_anothers = |of: u32| !pids.contains(&of) && name_of(of) == name;
-    process::effective_user_of(pid) == Some(process::effective_user())
-        && process::began(pid).is_some_and(|its| Some(its) >= began)
-        && names.contains(&name)
-        && !process::parent_of(pid).is_some_and(is_anothers)
-}
-
 /// Processes that have a page mapped that lies, or lay, in none of these folders, by their names.
 #[must_use]
 pub fn outside(folders: &[PathBuf]) -> Vec<u32> {

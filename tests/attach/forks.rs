@@ -147,8 +147,13 @@ fn a_fork_that_hides_its_memory_is_named() {
     if !as_root("a_fork_that_hides_its_memory_is_named") {
         return;
     }
-    // Also where who has forked it has ended.
-    for (is_dead, ends) in [(false, false), (false, true), (true, false)] {
+    // Also where who has forked it has ended, and the session has noticed that and ends, too.
+    for case in [
+        "lives",
+        "has ended",
+        "its session has ended",
+        "supervisor killed",
+    ] {
         let stage = Stage::for_nobody("hides");
         let as_nobody = |words: &[&str]| {
             let mut command = stage.with_folders(AS_NOBODY[0]);
@@ -168,17 +173,23 @@ fn a_fork_that_hides_its_memory_is_named() {
         let session = told["id"].as_str().expect("an id");
         victim.tell("fork");
         assert_eq!(victim.hear(), "hidden");
-        if ends {
+        if case.contains("ended") {
             victim.send(Signal::KILL);
             assert!(until(LIMIT, || crate::sessions::death::is_gone(
                 &victim.pid()
             )));
         }
-        if is_dead {
-            kill_all(&stage);
+        match case {
+            "its session has ended" => {
+                let listed = || as_nobody(&["ps", "--json"]).stdout.contains(session);
+                assert!(until(LIMIT, || !listed()));
+            }
+            "supervisor killed" => kill_all(&stage),
+            _ => {}
         }
         let outcome = as_nobody(&["detach", session]);
-        assert_eq!(outcome.status.code(), Some(125), "{outcome}");
-        assert!(outcome.stderr.contains("cannot be looked at"), "{outcome}");
+        assert_eq!(outcome.status.code(), Some(125), "{case}: {outcome}");
+        let is_named = outcome.stderr.contains("cannot be looked at");
+        assert!(is_named, "{case}: {outcome}");
     }
 }

@@ -95,8 +95,13 @@ impl Reach {
             return;
         }
         self.finding.next_sweep = now + BEAT;
-        self.attached
-            .retain(|(pid, program), _| target::executes(*pid, *program));
+        self.attached.retain(|(pid, program), reached| {
+            let executes = target::executes(*pid, *program);
+            if !executes {
+                self.gone.add(*pid, &reached.exe, &reached.name);
+            }
+            executes
+        });
         let found = self.whom.find();
         self.finding
             .passed_over

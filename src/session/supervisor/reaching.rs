@@ -13,11 +13,12 @@ use crate::reach::attach::target::{self, Refusal};
 use crate::reach::attach::tracer::tracer_of;
 use crate::reach::attach::{Luggage, Told, Work};
 use crate::reach::follow::{Follow, Follower, How};
+use crate::reach::forkers::{name_of, Forkers};
 use crate::reach::whom::{self, Whom};
 use std::collections::BTreeSet;
 use synclater_model::report::escape::Escape;
 use synclater_sys::patient::Patient;
-use synclater_sys::sharing::{self, Known};
+use synclater_sys::sharing::Known;
 
 /// At most so many processes are stopped at a time.
 const AT_ONCE: usize = 4;
@@ -38,6 +39,8 @@ pub struct Reach {
     pub(super) refused: BTreeMap<Who, (String, Refusal)>,
     /// Those that were let go of.
     past: Vec<(u32, Reached)>,
+    /// Those that ended while they were attached.
+    pub(super) gone: Forkers,
     /// Those that were not let go of as a whole, and why.
     held: Vec<(u32, String)>,
     /// Those that could not be let go of.
@@ -81,6 +84,7 @@ impl Reach {
             attached: BTreeMap::new(),
             refused: BTreeMap::new(),
             past: Vec::new(),
+            gone: Forkers::default(),
             held: Vec::new(),
             stuck: Vec::new(),
             unseen: Vec::new(),
@@ -203,35 +207,39 @@ impl Reach {
         (1..LOOKS).contains(&self.looks)
     }
 
+    /// Those that may have forked what is found at the end.
+    fn forkers(&self) -> Forkers {
+        let mut all = self.gone.clone();
+        for (pid, r) in self.reached() {
+            all.add(pid, &r.exe, &r.name);
+            all.add(pid, &r.exe, &name_of(pid));
+        }
+        all
+    }
+
     /// Detaches what has the session's page and is not being detached yet.
     fn let_go_of_all(&mut self, page: &std::path::Path) {
         let mut all: BTreeSet<Who> = self.attached.keys().copied().collect();
         let seen = whom::in_session(page);
         let forked = seen.found.into_iter();
         all.extend(forked.filter_map(|pid| Some((pid, target::incarnation(pid)?))));
-        // What was forked has begun after us, and executes what one that was attached does.
+        // What was forked has begun after us.
         let us = process::began(std::process::id());
+        let forkers = self.forkers();
+        let hidden = |pid: &u32| forkers.may_have_hidden(*pid, us);
         let mut patient = Patient::default();
-        let is_like_one = |pid: &u32| {
-            // One that is just executing something is no fork of anybody.
-            if !sharing::has_code(*pid) {
+        let mut may_be_forked = |pid: &u32| {
+            let is_like_one = forkers.execute_the_same(*pid);
+            if !is_like_one && !forkers.are_called_like(*pid) {
                 return false;
             }
-            let exe = target::exe_of(*pid);
-            self.reached().any(|(_, r)| r.exe == exe)
-        };
-        let mut may_be_forked = |pid: &u32| {
             let began = patient.began(*pid);
-            began.is_none_or(|began| Some(began) >= us) && process::is_alive(*pid)
+            let is_young = began.is_none_or(|began| Some(began) >= us);
+            is_young && process::is_alive(*pid) && (is_like_one || (began.is_some() && hidden(pid)))
         };
         self.unseen = { seen.silent.into_iter() }
-            .filter(is_like_one)
             .filter(|pid| may_be_forked(pid))
             .collect();
-        let pids: BTreeSet<u32> = self.reached().map(|(pid, _)| pid).collect();
-        let mut names: BTreeSet<String> = pids.iter().map(|pid| whom::name_of(*pid)).collect();
-        names.extend(self.reached().map(|(_, r)| r.name.clone()));
-        let hidden = |pid: &u32| whom::may_be_hidden_fork(*pid, us, &pids, &names);
         self.unseen.extend(seen.closed.into_iter().filter(hidden));
         self.looks = if self.unseen.is_empty() {
             0
@@ -337,7 +345,7 @@ impl Reach {
                     task.who,
                     Reached {
                         exe,
-                        name: whom::name_of(pid),
+                        name: name_of(pid),
                         sites,
                         far,
                         pause: task.pause,
@@ -398,7 +406,7 @@ impl Reach {
                 (Ok(()), Some(program)) => {
                     let reached = Reached {
                         exe: target::exe_of(pid),
-                        name: whom::name_of(pid),
+                        name: name_of(pid),
                         sites: 0,
                         far: 0,
                         pause: Duration::ZERO,

@@ -80,7 +80,7 @@ static inline const char *in_work(const char *name)
 {
 	static char path[4][PATH_MAX];
 	static unsigned turn;
-	char *p = path[turn++ % 4];
+	char *p = path[__atomic_fetch_add(&turn, 1, __ATOMIC_RELAXED) % 4];
 
 	snprintf(p, PATH_MAX, "%s/%s", work, name);
 	return p;

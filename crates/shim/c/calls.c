@@ -406,40 +406,6 @@ EXPORT long pwritev64v2(int fd, const void *iov, int n, int64_t at, int flags)
 	return (long)sl_set(write_flagged(fd, iov, n, at, flags, CALLER));
 }
 
-#ifdef SL_GATE
-/* Begins fsync or fdatasync of a process that is in a session. Usually all that is left then is
- * to check the arguments, by sync_file_range, and then to look whether the debt that DEBT is set to
- * is noted: a return behind a system call is what costs most (see is_usual), so the gate does that
- * without one. Else DEBT is set to NULL, and the answer is returned. */
-long sl_begin_sync(long nr, int fd, uint64_t site, const uint64_t **debt)
-{
-	unsigned kind = nr == NR_fsync ? SL_KIND_FSYNC : SL_KIND_FDATASYNC;
-	struct statx_answer *x;
-	uint64_t fresh = 0;
-
-	*debt = NULL;
-	if (UNLIKELY(sl.levels != 1))
-		return sync_anywhere(nr, fd, kind, site);
-	ADD(shard_of(0, NULL)->requests, 1);
-	x = sl_take_answer();
-	*debt = usual_debt(&sl.level[0], fd, &fresh, x);
-	sl_leave_answer(x);
-	if (LIKELY(*debt && !fresh))
-		return 0;
-	*debt = NULL;
-	return sync_counted(nr, fd, kind, site);
-}
-
-/* Ends what sl_begin_sync began, where the check said CHECKED and the answer is not 0 at once. */
-long sl_end_sync(long nr, int fd, uint64_t site, long checked)
-{
-	if (!is_error(checked))
-		return sync_counted(nr, fd, nr == NR_fsync ? SL_KIND_FSYNC : SL_KIND_FDATASYNC, site);
-	sl_count_failed(0);
-	return checked == -ESPIPE_ ? -EINVAL_ : checked;
-}
-#endif
-
 /* The calls of this library, by number, for programs that go through syscall(). */
 long sl_covered(long nr, long a, long b, long c, long d, long e, long f, uint64_t caller)
 {

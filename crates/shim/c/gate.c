@@ -105,28 +105,6 @@ SL_STATIC_ASSERT(offsetof(__typeof__(sl_kinds), kind) == 1024, "the rows");
 	"andl $~0x40000, (%rsp)\n\t" \
 	"popfq\n" \
 	"1:\t"
-/* What C said: rax, the answer; or rdx, where a debt stands that is noted if it is not 0, and the
- * answer is that of sync_file_range(fd, 0, 1, 0) then. */
-#define CHECK \
-	"test %rdx, %rdx\n\t" \
-	"jz 6f\n\t" \
-	"mov %rdx, %r8\n\t" \
-	"mov 8(%rbx), %rdi\n\t" \
-	"xor %esi, %esi\n\t" \
-	"mov $1, %edx\n\t" \
-	"xor %r10d, %r10d\n\t" \
-	"mov $277, %eax\n\t" \
-	"syscall\n\t" \
-	"test %rax, %rax\n\t" \
-	"jnz 7f\n\t" \
-	"cmpq $0, (%r8)\n\t" \
-	"jne 6f\n" \
-	"7:\tmov %rbx, %rdi\n\t" \
-	"mov 72(%rbx), %rsi\n\t" /* r11, behind the flags */ \
-	"mov (%rsi), %rsi\n\t" \
-	"mov %rax, %rdx\n\t" \
-	"call sl_gate_checked\n" \
-	"6:\t"
 #define RESTORE \
 	"pop %rdi\n\t" \
 	"pop %rsi\n\t" \
@@ -153,7 +131,6 @@ __asm__(".text\n"
 	"and $-16, %rsp\n\t"
 	SET_FLAGS
 	"call sl_gate_answer\n\t"
-	CHECK
 	"mov %rbx, %rsp\n\t"
 	"mov $1, %ecx\n\t"
 	"shl $63, %rcx\n\t"
@@ -196,7 +173,6 @@ __asm__(".text\n"
 	"add %rcx, %rsp\n\t"
 	SET_FLAGS
 	"call sl_gate_answer\n\t"
-	CHECK
 	"lea -8(%rbx), %rsp\n\t"
 	"lock bts %r12, sl_free_stacks(%rip)\n\t"
 	"mov $1, %ecx\n\t"
@@ -346,7 +322,7 @@ static long answer_for_marks(const struct frame *f, uint64_t site)
 }
 
 /* The answer to a call, or SL_AT_SITE: the program is to make it. SITE is where. */
-static NOINLINE long answer(const struct frame *f, uint64_t site)
+__attribute__((used)) long sl_gate_answer(const struct frame *f, uint64_t site)
 {
 	const long *a = f->a;
 	long r;
@@ -379,35 +355,6 @@ static NOINLINE long answer(const struct frame *f, uint64_t site)
 		return r == SL_AT_SITE ? answer_for_marks(f, site) : r;
 	}
 }
-
-#ifdef __x86_64__
-/* As CHECK has it. */
-struct answer {
-	long value;
-	const uint64_t *debt;
-};
-
-__attribute__((used)) struct answer sl_gate_answer(const struct frame *f, uint64_t site)
-{
-	struct answer a;
-
-	if (LIKELY((f->nr == NR_fsync || f->nr == NR_fdatasync) && sl_active()))
-		a.value = sl_begin_sync(f->nr, (int)f->a[0], site, &a.debt);
-	else
-		a.value = answer(f, site), a.debt = NULL;
-	return a;
-}
-
-__attribute__((used)) long sl_gate_checked(const struct frame *f, uint64_t site, long checked)
-{
-	return sl_end_sync(f->nr, (int)f->a[0], site, checked);
-}
-#else
-__attribute__((used)) long sl_gate_answer(const struct frame *f, uint64_t site)
-{
-	return answer(f, site);
-}
-#endif
 
 /* liburing is about to hand over what is queued in the ring. */
 __attribute__((used)) void sl_submit(const struct frame *f) { sl_put_off_ring((void *)f->a[0]); }

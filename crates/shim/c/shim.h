@@ -214,12 +214,6 @@ int sl_active(void);
 #define SL_AT_SITE ((long)(1ul << (8 * sizeof(long) - 1)))
 
 #ifdef SL_GATE
-/* core.c */
-
-/* calls.c */
-long sl_begin_sync(long nr, int fd, uint64_t site, const uint64_t **debt);
-long sl_end_sync(long nr, int fd, uint64_t site, long checked);
-
 /* osync.c: where it stands whether any descriptor of the session bears a mark. */
 extern uint32_t *sl_stripped_at;
 long sl_gate_open(long nr, int dir, const char *path, int flags, unsigned mode);

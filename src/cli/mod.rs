@@ -26,12 +26,12 @@ mod top;
 mod whole_file;
 mod whose;
 
-use crate::session::durable::{errno_name, KILLED};
 use crate::session::stale::Cleared;
 use clap::{CommandFactory, Parser, Subcommand};
 use std::ffi::OsString;
 use std::io::IsTerminal;
 use synclater_model::report::message::Trouble;
+use synclater_model::report::run::SettleError;
 use synclater_model::report::text::shown;
 use synclater_sys::clock::Reading;
 
@@ -234,11 +234,6 @@ pub fn clear_stale() -> Vec<Cleared> {
     cleared
 }
 
-/// What is told of [`KILLED`].
-const SETTLE_WAS_KILLED: &str =
-    "the process that settled it was killed, and with it what the disk \
-                                 answered: writes may have been lost";
-
 /// Says what was settled in place of dead sessions, and what could not be. Whether all could.
 pub fn tell_cleared(cleared: &[Cleared]) -> bool {
     for c in cleared {
@@ -251,8 +246,8 @@ pub fn tell_cleared(cleared: &[Cleared]) -> bool {
                     "{list} is not mounted here any more, or there is no folder on it in which you \
                      may make a file (HOME, TMPDIR)"
                 ),
-                Some(name) if *name == errno_name(KILLED) => {
-                    format!("{name} on {list}: {SETTLE_WAS_KILLED}")
+                Some(name) if name == SettleError::KILLED => {
+                    format!("{list}: {}: writes may be lost", SettleError::WAS_KILLED)
                 }
                 Some(name) if list.is_empty() => {
                     format!("{name}: writes were lost, on a file system that was unmounted since")

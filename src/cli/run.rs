@@ -24,7 +24,7 @@ use std::time::Duration;
 use synclater_model::policy::dial::Until;
 use synclater_model::policy::duration::parse_duration;
 use synclater_model::report::message::Trouble;
-use synclater_model::report::run::{summary, warnings, RunReport};
+use synclater_model::report::run::{summary, warnings, RunReport, SettleError};
 use synclater_sys::clock::Reading;
 use synclater_sys::process;
 use synclater_sys::registers::Registers;
@@ -369,14 +369,18 @@ fn end(
 
 fn tell(args: &Args, s: &Supervisor, report: &RunReport, tty: bool) {
     if let Some(e) = &report.error {
+        let name = &e.name;
+        let why = match e.was_killed() {
+            true => SettleError::WAS_KILLED.to_owned(),
+            false => {
+                format!("the kernel reported {name} to a settle or flush there, ours or another's")
+            }
+        };
         crate::cli::say(&format!(
             "{}\n",
             Trouble::new(
-                format!("writes were lost on {} ({})", e.mount, e.device),
-                format!(
-                    "the kernel reported {} to a settle or flush there, ours or another's",
-                    e.name
-                ),
+                e.what(),
+                why,
                 "look at `dmesg`; check the disk, then run the command again",
                 "what the command wrote since the last good settle may not be on the disk",
             )

@@ -17,6 +17,7 @@ use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 use synclater_model::report::message::Trouble;
+use synclater_model::report::run::SettleError;
 use synclater_sys::clock::Reading;
 use synclater_sys::mount;
 
@@ -134,7 +135,7 @@ fn session(name: &str) -> Result<String, Trouble> {
 /// Why what session `name` put off is not durable although it says so: `what` is not.
 pub(super) fn lost_elsewhere(name: &str, what: String) -> Option<Trouble> {
     let why = match Debtor::named(name).lost_elsewhere() {
-        Ok(error) => format!("{}{}", error?, told::TO_OTHERS),
+        Ok(error) => told::to_others(&error?),
         Err(unread) => format!("what others were told cannot be read: {}", unread.why),
     };
     Some(Trouble::new(what, why, FOR_ERRORS, NOT_KNOWN))
@@ -271,6 +272,17 @@ fn tell_of_the_cut(ledger: &Ledger) {
     }
 }
 
+/// What is said of session `id` where an error of this name is known of it.
+fn lost_of(id: &str, name: &str) -> String {
+    match name {
+        SettleError::KILLED => {
+            let why = SettleError::WAS_KILLED;
+            format!("{why}: writes of session {id} may be lost")
+        }
+        _ => format!("{name}: writes of session {id} were lost"),
+    }
+}
+
 fn path(name: &str) -> Result<String, Trouble> {
     let trouble_if = |why: String, try_: &str| {
         Trouble::new(format!("cannot settle {name}"), why, try_, NOT_KNOWN)
@@ -329,14 +341,14 @@ fn path(name: &str) -> Result<String, Trouble> {
     let settled = durable::settle_at(&on_it, note);
     let known = { ledger.as_ref() }.and_then(|ledger| told::known_on(ledger, on_it.as_fd()));
     if let Some((id, name)) = known.filter(|_| settled.is_ok()) {
-        return Err(trouble(format!("{name}: writes of session {id} were lost")));
+        return Err(trouble(lost_of(&id, &name)));
     }
     match settled {
         Ok(Settled::Durable) => Ok("file system settled".into()),
         Ok(Settled::Written(why)) => Ok(format!(
             "file system written; whether it is durable is not known: {why}"
         )),
-        Err(e) if e.raw_os_error() == Some(KILLED) => Err(trouble(super::SETTLE_WAS_KILLED.into())),
+        Err(e) if e.raw_os_error() == Some(KILLED) => Err(trouble(SettleError::WAS_KILLED.into())),
         Err(e) => Err(trouble(e.to_string())),
     }
 }

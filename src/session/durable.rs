@@ -32,6 +32,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use synclater_model::policy::filesystem::{kind, upper_of, FsKind, Mount};
+use synclater_model::report::run::SettleError;
 use synclater_sys::job::{self, Job};
 use synclater_sys::{blockdev, mount, process, signal};
 
@@ -184,6 +185,16 @@ impl Past {
 /// Who settled was killed: what would have been an errno is not known (`ECANCELED`, which nobody
 /// else says).
 pub const KILLED: i32 = rustix::io::Errno::CANCELED.raw_os_error();
+
+/// The errno that requests answer from then on.
+#[must_use]
+pub fn for_requests(errno: i32) -> u32 {
+    match errno {
+        KILLED => rustix::io::Errno::IO.raw_os_error(),
+        errno => errno,
+    }
+    .unsigned_abs()
+}
 
 /// What settles a superblock: descriptors on it, which keep it.
 pub struct Holding {
@@ -443,7 +454,7 @@ pub fn errno_name(errno: i32) -> String {
         30 => "EROFS".into(),
         117 => "EUCLEAN".into(),
         122 => "EDQUOT".into(),
-        KILLED => "ECANCELED".into(),
+        KILLED => SettleError::KILLED.into(),
         other => io::Error::from_raw_os_error(other).to_string(),
     }
 }

@@ -8,7 +8,7 @@
 
 use super::belongings::Belongings;
 use super::device::{self, Number};
-use super::durable::{Holding, Past};
+use super::durable::{for_requests, Holding, Past, KILLED};
 use super::filesystems::dev_of;
 use super::hierarchy::{self, enter_own_cgroup, KEEPERS};
 use super::ledger::{Filed, Ledger, Unread};
@@ -469,7 +469,7 @@ impl Vigil {
     fn take_ends(&mut self) {
         let all = self.settles.iter();
         let ended: Vec<(usize, i32)> = all
-            .filter_map(|(i, job)| Some((*i, job.finished()?)))
+            .filter_map(|(i, job)| Some((*i, job.finished_or(KILLED)?)))
             .collect();
         for (index, errno) in ended {
             self.settles.remove(&index);
@@ -527,8 +527,13 @@ impl Vigil {
     /// through the page and to the supervisor, should it go on.
     fn lost(&mut self, index: usize, errno: i32) {
         self.lost = errno;
-        // One that was killed has noted nothing.
-        self.note_in_session(errno);
+        // One that was killed has noted nothing, for others that owe there neither.
+        let held = self.held.iter().find(|(i, _)| *i == index);
+        let fd = held.and_then(|(_, held)| held.parts().0.first().copied());
+        match fd.filter(|_| errno == KILLED) {
+            Some(fd) => self.note(errno, fd),
+            None => self.note_in_session(errno),
+        }
         let byte = |n: usize| u8::try_from(n).unwrap_or(u8::MAX);
         let errno = u8::try_from(errno).unwrap_or(5);
         let _ = socket::send(&self.socket, &[LOST, byte(index), errno], &[]);
@@ -544,14 +549,14 @@ impl Vigil {
 
     /// Notes that somebody was told of a lost write on the file system of `fd`.
     fn note(&self, errno: i32, fd: BorrowedFd<'_>) {
-        self.shared.page().error.store(errno.unsigned_abs(), SeqCst);
+        self.shared.page().error.store(for_requests(errno), SeqCst);
         told::note(&self.ledger, (&self.what.id, &self.what.token), errno, fd);
     }
 
     /// Notes it where the next command looks: one that settles in another run folder sees no page.
     fn note_in_session(&self, errno: i32) {
         let page = self.shared.page();
-        page.error.store(errno.unsigned_abs(), SeqCst);
+        page.error.store(for_requests(errno), SeqCst);
         let (id, token) = (&self.what.id, &self.what.token);
         self.ledger.note_own(id, token, errno);
     }

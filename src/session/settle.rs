@@ -3,7 +3,7 @@
 //! Promise: a settle of a file system covers every request that was counted before its debt was
 //! taken; `oldest` tells the age of the oldest of them when the settle ended.
 
-use super::durable::Holding;
+use super::durable::{Holding, KILLED};
 use super::shared::Shared;
 use rustix::fd::{AsFd, BorrowedFd};
 use std::io;
@@ -24,7 +24,7 @@ pub struct Settle {
 /// A settle that ended.
 #[derive(Clone, Copy, Debug)]
 pub struct Settled {
-    /// 0, or the errno of a lost write.
+    /// 0, or the errno of a lost write, or [`KILLED`].
     pub errno: i32,
     /// How long it took.
     pub took: Duration,
@@ -133,7 +133,7 @@ impl Settle {
     /// The result, where there is one.
     #[must_use]
     pub fn finished(&self, shared: &Shared) -> Option<Settled> {
-        let errno = self.job.finished()?;
+        let errno = self.job.finished_or(KILLED)?;
         let age = (self.oldest != 0).then(|| shared.age(self.oldest));
         Some(Settled {
             errno,

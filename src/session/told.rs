@@ -20,11 +20,18 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use synclater_model::ledger::{Boot, Entry, LedgerFs};
 use synclater_model::policy::filesystem::{mount_of, Mount};
+use synclater_model::report::run::SettleError;
 use synclater_sys::mount::{self, Holds};
 use synclater_sys::process;
 
-/// What is said of an error behind its name.
-pub const TO_OTHERS: &str = " was told to somebody else who settled there: writes were lost";
+/// What is said of the error of this name that others have noted.
+#[must_use]
+pub fn to_others(name: &str) -> String {
+    match name {
+        SettleError::KILLED => format!("{}: writes may be lost", SettleError::WAS_KILLED),
+        _ => format!("{name} was told to somebody else who settled there: writes were lost"),
+    }
+}
 
 /// Notes what was told of the file system of `fd` for session `id` with this `token`, as well as
 /// can be.

@@ -180,6 +180,53 @@ fn what_a_killed_helper_was_settling_is_not_said_to_be_durable() {
     says_so(&settled_by_a_killed_one(&[&disk.path()]));
 }
 
+/// Has whoever settles for a session be killed while its disk answers, and then another session
+/// end that owes there: what it says.
+fn beside_a_killed_settle(by_keeper: bool) -> (Outcome, Outcome) {
+    let stage = Stage::new("settling-beside");
+    let disk = SlowDisk::new("ext4", 64, 500);
+    let mut other = stage.demand_on(&disk.path(), &["-u", "exit"]);
+    stage.warm(&mut other);
+    let here = Stage::new("settling-alone");
+    let mut command = here.synclater(&["run", "--quiet", "-u", "exit", "--"]);
+    command.arg(program("demand")).arg(disk.path());
+    command.env("SYNCLATER_STATE_DIR", stage.state());
+    let mut victim = Running::start(&here, command);
+    here.warm(&mut victim);
+    let run = victim.pid();
+    let who = match by_keeper {
+        true => child(run, "synclater-keep").expect("a keeper"),
+        false => run,
+    };
+    victim.send(if by_keeper {
+        Signal::KILL
+    } else {
+        Signal::TERM
+    });
+    assert!(until(LIMIT, || waits_for_disk(who)));
+    kill_process(waiting_for_disk(who)[0], Signal::KILL).expect("it is there");
+    let victim = victim.end();
+    // Until the keeper has heard of it, it is known to nobody.
+    assert!(until(LIMIT, || !by_keeper || is_gone(&who)));
+    other.send(Signal::TERM);
+    (victim, other.end())
+}
+
+#[test]
+fn a_killed_settle_of_a_living_session_is_told_to_others_that_owe_there() {
+    if !as_root("a_killed_settle_of_a_living_session_is_told_to_others_that_owe_there") {
+        return;
+    }
+    let says_so = |told: &Outcome| {
+        assert_eq!(told.status.code(), Some(125), "{told}");
+        assert!(told.stderr.contains("was killed, and with it"), "{told}");
+    };
+    let (its_own, other) = beside_a_killed_settle(false);
+    says_so(&other);
+    says_so(&its_own);
+    says_so(&beside_a_killed_settle(true).1);
+}
+
 #[test]
 fn settle_knows_the_ledger_of_a_session_that_ends_while_another_is_waited_for() {
     if !as_root("settle_knows_the_ledger_of_a_session_that_ends_while_another_is_waited_for") {

@@ -129,7 +129,13 @@ impl Job {
     /// The exit status where the child has ended: 0, an errno, or `EIO` where it was killed.
     #[must_use]
     pub fn finished(&self) -> Option<i32> {
-        self.ended().map(|status| status.unwrap_or(libc::EIO))
+        self.finished_or(libc::EIO)
+    }
+
+    /// The same; `killed` where it was.
+    #[must_use]
+    pub fn finished_or(&self, killed: i32) -> Option<i32> {
+        self.ended().map(|status| status.unwrap_or(killed))
     }
 
     /// The result, once there is one.

@@ -1,7 +1,7 @@
 //! Settling: what falls due, what was told by it, and the end.
 
 use super::*;
-use crate::session::durable::errno_name;
+use crate::session::durable::{errno_name, for_requests, KILLED};
 use crate::session::filesystems::Filesystem;
 use crate::session::told;
 use synclater_model::report::message::Trouble;
@@ -179,6 +179,14 @@ impl Supervisor {
         let covered = self.covering.remove(&index).unwrap_or(0);
         self.paid.requests = self.paid.requests.max(covered);
         self.paid.oldest = self.paid.oldest.max(end.age);
+        if end.errno == KILLED {
+            // It has noted nothing, and others may owe there.
+            let held = self.filesystems.get(index).and_then(Filesystem::held);
+            self.note(
+                KILLED,
+                held.and_then(|held| held.parts().0.first().copied()),
+            );
+        }
         if end.errno != 0 {
             self.lost_write(index, end.errno);
         }
@@ -238,11 +246,9 @@ impl Supervisor {
     pub(super) fn settle_answer(&self, said: Option<String>) -> Answer {
         let lost = match &self.paid.error {
             None if self.heard() == 0 => None,
-            None => Some(format!("{}{}", errno_name(self.heard()), told::TO_OTHERS)),
-            Some(e) => {
-                let (name, mount, device) = (&e.name, &e.mount, &e.device);
-                Some(format!("{name} on {mount} ({device}): writes were lost"))
-            }
+            None => Some(told::to_others(&errno_name(self.heard()))),
+            Some(e) if e.was_killed() => Some(format!("{}: {}", e.what(), SettleError::WAS_KILLED)),
+            Some(e) => Some(format!("{}: {}", e.name, e.what())),
         };
         match lost {
             None => Answer::Done {
@@ -304,7 +310,7 @@ impl Supervisor {
     }
 
     fn has_lost(&mut self, errno: i32, mount: String, device: String) {
-        self.shared.page().error.store(errno.unsigned_abs(), SeqCst);
+        self.shared.page().error.store(for_requests(errno), SeqCst);
         if self.paid.error.is_some() {
             return;
         }

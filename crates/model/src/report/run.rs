@@ -119,8 +119,31 @@ pub struct SettleError {
     pub device: String,
     /// The errno's number.
     pub errno: i32,
-    /// The errno's name, such as `EIO`.
+    /// The errno's name, such as `EIO`, or [`SettleError::KILLED`].
     pub name: String,
+}
+
+impl SettleError {
+    /// What it is called where the process that settled was killed, and with it what the disk
+    /// answered, which it may tell nobody else.
+    pub const KILLED: &str = "ECANCELED";
+
+    /// Why writes may be lost that are not known to be, for people.
+    pub const WAS_KILLED: &str =
+        "a process that settled there was killed, and with it what the disk answered";
+
+    /// Whether it is not known what the disk answered.
+    #[must_use]
+    pub fn was_killed(&self) -> bool {
+        self.name == SettleError::KILLED
+    }
+
+    /// What became of writes, and where: a sentence.
+    #[must_use]
+    pub fn what(&self) -> String {
+        let are = if self.was_killed() { "may be" } else { "were" };
+        format!("writes {are} lost on {} ({})", self.mount, self.device)
+    }
 }
 
 impl RunReport {

@@ -107,15 +107,23 @@ fn settled(report: &RunReport) -> String {
 
 fn lost(error: &SettleError) -> Vec<String> {
     let (mount, device) = (shown(&error.mount), shown(&error.device));
-    vec![
-        format!(
+    let first = match error.was_killed() {
+        true => vec![
+            format!("{mount} ({device}):"),
+            "a process that settled there was killed,".to_owned(),
+            "and with it what the disk answered:".to_owned(),
+        ],
+        false => vec![format!(
             "{mount} ({device}) failed with {} (errno {}):",
             shown(&error.name),
             error.errno
-        ),
+        )],
+    };
+    let rest = vec![
         "data written there during the run may be lost;".to_owned(),
         "settling again will not bring it back".to_owned(),
-    ]
+    ];
+    [first, rest].concat()
 }
 
 fn is_never(report: &RunReport) -> bool {

@@ -4,7 +4,7 @@ use super::detach::until_finished;
 use crate::reach::attach::{target, Told, Work};
 use crate::reach::whom;
 use crate::session::belongings::memory_of;
-use crate::session::control::{ask, listed, Answer, Living, Request};
+use crate::session::control::{ask, has_ended, listed, Answer, Living, Request};
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -52,7 +52,6 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
             )),
             // It ended while we looked, or is about to.
             Err(_) if !session.dir.exists() => {}
-            Err(e) if hung_up(&e) && has_gone(&session) => {}
             Err(e) if e.kind() == ErrorKind::ConnectionRefused => {
                 super::say(&format!(
                     "synclater: session {}: its supervisor was killed; its debt is being settled\n",
@@ -60,6 +59,7 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
                 ));
                 continue;
             }
+            Err(e) if (has_ended(&e) || e.kind() == ErrorKind::NotFound) && has_gone(&session) => {}
             Err(e) => {
                 all_answer = false;
                 super::say(&format!(
@@ -78,15 +78,6 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
     }
     name_left(&living);
     Ok(if all_told { 0 } else { super::OURS })
-}
-
-/// Whether nobody listens any more, or somebody has ceased to.
-fn hung_up(e: &std::io::Error) -> bool {
-    use ErrorKind::{BrokenPipe, ConnectionReset, NotFound, UnexpectedEof};
-    matches!(
-        e.kind(),
-        BrokenPipe | ConnectionReset | NotFound | UnexpectedEof
-    )
 }
 
 /// Whether the folder of a session that ends is gone, too, a moment later.

@@ -124,6 +124,9 @@ pub fn ask_named(id: &str, request: &Request) -> Result<Done, Trouble> {
             ("it answered another question".into(), "synclater ps")
         }
         Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => return Err(stands_still(session)),
+        Err(e) if control::has_ended(&e) || !session.dir.exists() => {
+            return Err(ended_meanwhile(id));
+        }
         Err(e) => (e.to_string(), "synclater ps"),
     };
     Err(Trouble::new(
@@ -132,6 +135,17 @@ pub fn ask_named(id: &str, request: &Request) -> Result<Done, Trouble> {
         try_,
         "the session is as it was",
     ))
+}
+
+/// It ends, or was killed, while it is asked.
+fn ended_meanwhile(id: &str) -> Trouble {
+    Trouble::new(
+        format!("session {id} did not do it"),
+        control::UNANSWERED,
+        format!("synclater status, which names {id} where it owes something; synclater settle"),
+        "every request is real within two seconds; what was put off is settled in its end, or by \
+         its keeper, but for what was put off at never",
+    )
 }
 
 /// Nobody answers in time.

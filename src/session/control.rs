@@ -388,6 +388,22 @@ fn wait_for_answer(asked: &UnixStream) -> io::Result<()> {
     Ok(())
 }
 
+/// What is said where [`has_ended`].
+pub const UNANSWERED: &str = "it ended before it had answered";
+
+/// Whether an error of [`ask`] says that the session ended, or was killed, before it had answered.
+#[must_use]
+pub fn has_ended(e: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionRefused, ConnectionReset, UnexpectedEof};
+    [
+        BrokenPipe,
+        ConnectionRefused,
+        ConnectionReset,
+        UnexpectedEof,
+    ]
+    .contains(&e.kind())
+}
+
 fn send(session: &Living, request: &Request) -> io::Result<UnixStream> {
     let (path, _folder) = socket_in(&memory_of(&session.dir))?;
     let mut stream = UnixStream::connect(path)?;
@@ -400,8 +416,7 @@ fn answer(from: UnixStream) -> io::Result<(Answer, BufReader<UnixStream>)> {
     let mut line = String::new();
     let mut rest = BufReader::with_capacity(1 << 18, from);
     if rest.read_line(&mut line)? == 0 {
-        let why = "it ended before it had answered";
-        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, why));
+        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, UNANSWERED));
     }
     let answer = serde_json::from_str(&line);
     let answer = answer.map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?;

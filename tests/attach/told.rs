@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::harness::disk::SmallFolder;
+use crate::harness::limits::count;
 use crate::sessions::stage::{as_root, has_four_parts, AS_NOBODY, SYNCLATER};
 use rustix::process::{kill_process, Signal};
 
@@ -276,6 +277,23 @@ fn nothing_is_left_of_a_session_whose_processes_are_all_refused() {
         assert!(until(LIMIT, || stage.of_synclater().is_empty()));
         // What is not attached is not recorded either.
         assert_eq!(std::fs::read(&earlier).expect("a recording"), recorded);
+    }
+}
+
+#[test]
+fn soak_who_detaches_beside_another_is_told_that_it_has_ended() {
+    let stage = Stage::new("detached");
+    for _ in 0..count(5, 200) {
+        let victim = demand(&stage);
+        let session = stage.attach_to(&victim, "1s");
+        let all: Vec<Running> = (0..16)
+            .map(|_| Running::start(&stage, stage.synclater(&["detach", &session])))
+            .collect();
+        for mut one in all {
+            let told = one.end();
+            // There is one report; who comes later finds no session any more.
+            assert!(!told.stderr.contains("is as it was"), "{told}");
+        }
     }
 }
 

@@ -246,3 +246,23 @@ fn a_session_is_asked_from_another_pid_namespace() {
         victim.end().must_succeed();
     }
 }
+
+#[test]
+fn one_that_does_not_answer_from_another_pid_namespace_is_said_to_be_there() {
+    if !as_root("one_that_does_not_answer_from_another_pid_namespace_is_said_to_be_there") {
+        return;
+    }
+    let stage = Stage::new("unanswered");
+    let mut victim = stage.demand(&["-u", "1h"]);
+    victim.be_ready();
+    let id = stage.id();
+    victim.send(Signal::STOP);
+    let mut command = stage.with_folders("unshare");
+    command.args(["-fp", "--mount-proc", "--kill-child", SYNCLATER]);
+    let told = run(command.args(["set", &id, "--until", "2s"]));
+    victim.send(Signal::CONT);
+    assert_eq!(told.status.code(), Some(125), "{told}");
+    let says = "its supervisor, in another pid namespace, does not answer";
+    assert!(told.stderr.contains(says), "{told}");
+    victim.end().must_succeed();
+}

@@ -91,6 +91,32 @@ fn settle_waits_for_the_keeper_of_a_session_that_was_killed() {
     }
 }
 
+#[test]
+fn a_session_that_is_killed_before_it_has_answered_is_said_to_have_ended() {
+    let stage = Stage::new("unanswered");
+    let mut victim = stage.demand(&["-u", "1h"]);
+    stage.warm(&mut victim);
+    let id = stage.id();
+    victim.send(Signal::STOP);
+    let mut asks = Running::start(&stage, stage.synclater(&["settle", &id]));
+    let fds = format!("/proc/{}/fd", asks.pid().as_raw_nonzero());
+    let has_a_socket = || {
+        let all = std::fs::read_dir(&fds).into_iter().flatten().flatten();
+        let mut all = all.filter_map(|e| std::fs::read_link(e.path()).ok());
+        all.any(|to| to.to_string_lossy().starts_with("socket:"))
+    };
+    assert!(until(LIMIT, has_a_socket), "{}", asks.stderr());
+    victim.send(Signal::KILL);
+    let told = asks.end();
+    assert_eq!(told.status.code(), Some(125), "{told}");
+    assert!(
+        told.stderr.contains("ended before it had answered"),
+        "{told}"
+    );
+    assert!(!told.stderr.contains("is as it was"), "{told}");
+    victim.end();
+}
+
 /// A session whose disk takes its time, and a `settle` with a ledger in `state` that waits for it.
 fn being_settled(stage: &Stage, disk: &SlowDisk, state: &Path) -> (Running, Running) {
     let mut victim = stage.demand_on(&disk.path(), &["-u", "exit"]);

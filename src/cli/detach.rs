@@ -176,7 +176,7 @@ fn let_go_of_each(
         fresh.retain(|who| done.insert(*who));
         // What they have forked executes what they do.
         for (pid, _) in &fresh {
-            forkers.add(*pid, &target::exe_of(*pid), &name_of(*pid));
+            forkers.add(&target::exe_of(*pid), &name_of(*pid));
         }
         let before = gone.freed;
         for (pid, _) in &fresh {

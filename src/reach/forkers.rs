@@ -10,15 +10,13 @@ use synclater_sys::{process, sharing};
 /// Processes that are, or were, attached.
 #[derive(Clone, Debug, Default)]
 pub struct Forkers {
-    pids: BTreeSet<u32>,
     names: BTreeSet<String>,
     exes: BTreeSet<String>,
 }
 
 impl Forkers {
     /// Adds one that executes `exe`, and was called `name` at some time.
-    pub fn add(&mut self, pid: u32, exe: &str, name: &str) {
-        self.pids.insert(pid);
+    pub fn add(&mut self, exe: &str, name: &str) {
         self.exes.insert(exe.to_owned());
         self.names.insert(name.to_owned());
     }
@@ -40,13 +38,10 @@ impl Forkers {
     /// `began`, in ticks: it is our user's, and called like one of them.
     #[must_use]
     pub fn may_have_hidden(&self, pid: u32, began: Option<u64>) -> bool {
-        let name = name_of(pid);
-        // Another one of the name, which is none of them, has forked it.
-        let is_anothers = |of: u32| !self.pids.contains(&of) && name_of(of) == name;
-        self.names.contains(&name)
+        // Its parent says nothing: whoever has forked it may have ended, or execute something else.
+        self.are_called_like(pid)
             && process::effective_user_of(pid) == Some(process::effective_user())
             && process::began(pid).is_some_and(|its| Some(its) >= began)
-            && !process::parent_of(pid).is_some_and(is_anothers)
     }
 }
 

@@ -140,6 +140,13 @@ for line in sys.stdin:
         print('hidden', flush=True)
         sys.stdin.readline()
         os._exit(0)
+    if line == 'exec\\n' and not os.fork():
+        libc.prctl(4, 0, 0, 0, 0)
+        if os.fork():
+            program = 'import sys; print(\"hidden\", flush=True); sys.stdin.readline()'
+            os.execv(sys.executable, ['python3', '-c', program])
+        sys.stdin.readline()
+        os._exit(0)
 ";
 
 #[test]
@@ -147,13 +154,16 @@ fn a_fork_that_hides_its_memory_is_named() {
     if !as_root("a_fork_that_hides_its_memory_is_named") {
         return;
     }
-    // Also where who has forked it has ended, and the session has noticed that and ends, too.
-    for case in [
+    // Also where who has forked it has ended, and the session has noticed that and ends, too, or
+    // executes something else, under the same name.
+    let cases = [
         "lives",
+        "executes",
         "has ended",
         "its session has ended",
         "supervisor killed",
-    ] {
+    ];
+    for case in cases {
         let stage = Stage::for_nobody("hides");
         let as_nobody = |words: &[&str]| {
             let mut command = stage.with_folders(AS_NOBODY[0]);
@@ -171,7 +181,8 @@ fn a_fork_that_hides_its_memory_is_named() {
         let told = as_nobody(&["attach", "--json", "--pid", &pid, "-u", "1h"]).must_succeed();
         let told: Value = serde_json::from_str(&told.stdout).expect("JSON");
         let session = told["id"].as_str().expect("an id");
-        victim.tell("fork");
+        let is_exec = case == "executes";
+        victim.tell(if is_exec { "exec" } else { "fork" });
         assert_eq!(victim.hear(), "hidden");
         if case.contains("ended") {
             victim.send(Signal::KILL);

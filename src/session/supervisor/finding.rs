@@ -98,7 +98,7 @@ impl Reach {
         self.attached.retain(|(pid, program), reached| {
             let executes = target::executes(*pid, *program);
             if !executes {
-                self.gone.add(*pid, &reached.exe, &reached.name);
+                self.gone.add(&reached.exe, &reached.name);
             }
             executes
         });

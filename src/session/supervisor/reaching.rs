@@ -211,8 +211,8 @@ impl Reach {
     fn forkers(&self) -> Forkers {
         let mut all = self.gone.clone();
         for (pid, r) in self.reached() {
-            all.add(pid, &r.exe, &r.name);
-            all.add(pid, &r.exe, &name_of(pid));
+            all.add(&r.exe, &r.name);
+            all.add(&r.exe, &name_of(pid));
         }
         all
     }

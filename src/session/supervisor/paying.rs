@@ -473,11 +473,15 @@ impl Supervisor {
     /// At the end all that was put off is being settled: a member that goes on noting what it owes
     /// would have that begin anew for ever.
     pub(super) fn start_due(&mut self) {
-        if self.entering.is_over {
-            return;
+        if !self.entering.is_over {
+            self.start_due_within(Duration::ZERO);
         }
+    }
+
+    /// The same of what falls due soon: nothing begins meanwhile.
+    pub(super) fn start_due_within(&mut self, soon: Duration) {
         for (row, left) in self.due() {
-            if left.is_zero() {
+            if left <= soon {
                 self.settle(row);
             }
         }

@@ -27,6 +27,9 @@ const AT_ONCE: usize = 4;
 /// busy machine, too, keeps a look waiting.
 const LOOKS: u32 = 4;
 
+/// How long it takes at most to look at all processes, a machine of thousands being busy.
+const LOOKED_FOR: Duration = Duration::from_secs(2);
+
 /// Programs that are not reached are named up to this number.
 pub(super) const NAMED: usize = 1000;
 
@@ -506,7 +509,15 @@ impl Supervisor {
         }
         // What has not begun is not begun any more.
         reach.tasks.retain(|t| t.work.is_some());
-        reach.let_go_of_all(&self.shared.path);
+        self.let_go_of_all();
+    }
+
+    /// Has all be let go of. To look for them may take a while, in which nothing is settled.
+    fn let_go_of_all(&mut self) {
+        self.start_due_within(LOOKED_FOR);
+        if let Some(reach) = &mut self.reach {
+            reach.let_go_of_all(&self.shared.path);
+        }
     }
 
     pub(super) fn look_at_reach(&mut self) {
@@ -527,8 +538,11 @@ impl Supervisor {
         }
         if reach.leaving && !reach.is_busy() && reach.is_to_look() {
             // What was forked or attached meanwhile.
-            reach.let_go_of_all(&self.shared.path);
+            self.let_go_of_all();
         }
+        let Some(reach) = self.reach.as_mut() else {
+            return;
+        };
         reach.start();
         let idle = !reach.is_busy() && !reach.looks_once_more();
         let leaving = reach.leaving;

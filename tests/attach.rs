@@ -105,10 +105,10 @@ struct Code {
 
 fn code_of(pid: Pid) -> Vec<Code> {
     let pid = number(pid);
-    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("maps");
+    let maps = || std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("maps");
     let memory = std::fs::File::open(format!("/proc/{pid}/mem")).expect("mem");
     let mut all = Vec::new();
-    for line in maps.lines() {
+    for line in maps().lines() {
         let words: Vec<&str> = line.split_whitespace().collect();
         let [range, rights, offset, _, _, name] = words[..] else {
             continue;
@@ -120,7 +120,11 @@ fn code_of(pid: Pid) -> Vec<Code> {
         let (start, end) = range.split_once('-').expect("a range");
         let (start, len) = (hex(start), (hex(end) - hex(start)) as usize);
         let mut there = vec![0; len];
-        memory.read_exact_at(&mut there, start).expect("code");
+        if let Err(e) = memory.read_exact_at(&mut there, start) {
+            // A program that goes on may unmap a library (dlclose) meanwhile.
+            assert!(!maps().lines().any(|l| l == line), "{line}: {e}");
+            continue;
+        }
         let offset = hex(offset) as usize;
         let mut file = std::fs::read(name).expect(name)[offset..].to_vec();
         file.resize(len, 0);

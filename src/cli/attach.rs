@@ -95,7 +95,8 @@ EXAMPLES
 
 After a power cut meanwhile, what was being changed may be lost or torn, at any
 dial but now. Exit status: 0 where every process that was named by --pid, and
-any of the others, is attached; 125 otherwise.";
+any of those that --exe and --unit found, is attached, or where they found none
+yet; 125 otherwise.";
 
 const UNTOUCHED: &str = "nothing was changed; no process was stopped";
 

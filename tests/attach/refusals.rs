@@ -3,6 +3,7 @@
 use super::*;
 use crate::harness::command::run;
 use crate::sessions::stage::{as_root, has_four_parts, AS_NOBODY, SYNCLATER};
+use rustix::process::Signal;
 use std::path::PathBuf;
 
 /// Attaching process `pid` fails, with this in the message.
@@ -38,6 +39,23 @@ fn a_thread_is_no_process() {
         &other.expect("a thread"),
         "it is a thread of process",
     );
+}
+
+#[test]
+fn what_is_not_there_is_not_said_to_run() {
+    let stage = Stage::new("nobody");
+    let mut ended = demand(&stage);
+    ended.send(Signal::KILL);
+    let zombie = number(ended.pid());
+    assert!(until(LIMIT, || crate::sessions::death::is_gone(
+        &ended.pid()
+    )));
+    for pid in ["4194305", &zombie] {
+        let told = stage.ask(&["attach", "--pid", pid]);
+        assert_eq!(told.status.code(), Some(125), "{told}");
+        assert!(!told.stderr.contains("as before"), "{told}");
+    }
+    ended.end();
 }
 
 #[test]

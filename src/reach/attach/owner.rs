@@ -12,6 +12,7 @@ use crate::session::control::{self, Listens};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use synclater_model::reach::maps::{self, Mapping};
+use synclater_model::report::escape::ATTACHED_TO;
 use synclater_shim::page::Page;
 use synclater_sys::clock::LeaseClock;
 use synclater_sys::process;
@@ -103,8 +104,7 @@ pub fn is_free(
     // Its folder may be another session's by now, or another one as we see it.
     let is_there = { std::fs::metadata(&page.name) }.is_ok_and(|seen| seen.ino() == page.inode);
     if let Listens::Supervisor { pid, uid } = asked(is_there, folder) {
-        let why =
-            format!("it is attached to session {id} of user {uid}, which lives (supervisor {pid})");
+        let why = format!("{ATTACHED_TO}{id} of user {uid}, which lives (supervisor {pid})");
         let try_ = format!(
             "{}synclater set {id} ..., or synclater detach {id}",
             in_whose_place(folder, pid, uid)
@@ -112,7 +112,7 @@ pub fn is_free(
         return Err(Refusal::new(why, try_).into());
     }
     if lease_runs(library, memory, clock) {
-        let why = format!("it is attached to session {id}, whose lease still runs");
+        let why = format!("{ATTACHED_TO}{id}, whose lease still runs");
         return Err(Failure::Busy(why));
     }
     Ok(())

@@ -42,7 +42,9 @@ impl Refusal {
             .to_string_lossy();
         let name = if name.is_empty() { "?" } else { &*name };
         let what = format!("cannot attach to {pid} ({name})");
-        let state = format!("nothing was changed; {pid} runs as before");
+        let goes_on = || format!("; {pid} runs as before");
+        let goes_on = incarnation(pid).map_or(String::new(), |_| goes_on());
+        let state = format!("nothing was changed{goes_on}");
         Trouble::new(what, &self.why, &self.try_, state)
     }
 }

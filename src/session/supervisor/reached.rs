@@ -68,7 +68,9 @@ pub fn not_let_go(id: &str, pid: u32, refusal: &Refusal) -> Trouble {
 /// What is told of a process whose memory could not be looked at.
 #[must_use]
 pub fn not_seen(id: &str, pid: u32) -> Trouble {
-    let try_ = "once it keeps no reader of /proc/PID/maps waiting, or as root";
+    let try_ =
+        "as root, or once it neither hides its memory (PR_SET_DUMPABLE) nor keeps a reader of \
+                /proc/PID/maps waiting";
     let state =
         "if it is, its code leads through the gate, and it makes every sync request for real";
     still_there(id, pid, &Refusal::new(UNSEEN, try_), state)

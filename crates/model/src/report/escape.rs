@@ -29,6 +29,9 @@ pub const OF_ANOTHER: &str = "is in another session (synclater run), whose dial 
 pub const RESTRICTED: &str = "has restricted its own calls (seccomp filter, PR_SET_TSC, \
                               PR_SET_SYSCALL_USER_DISPATCH)";
 
+/// What is said, before its name, of the session that has a process.
+pub const ATTACHED_TO: &str = "it is attached to session ";
+
 /// A process that reached the kernel without the library, as `ps` and the summary name it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Escape {
@@ -48,6 +51,8 @@ impl Escape {
     pub fn sentence(&self) -> String {
         let requests = match self.requests {
             Some(number) => format!("{} kept real", counted(number, "request")),
+            // That one's dial decides.
+            None if self.why.contains(ATTACHED_TO) => "requests not relaxed here".to_owned(),
             None => "requests kept real, not counted".to_owned(),
         };
         let exe = shown(self.exe.rsplit('/').next().unwrap_or(&self.exe));
@@ -92,6 +97,8 @@ mod tests {
              library"
         );
         assert!(escape("x", None).sentence().contains("not counted"));
+        let of_another = escape(&format!("not attached: {ATTACHED_TO}kelp"), None).sentence();
+        assert!(!of_another.contains("real"), "{of_another}");
     }
 
     #[test]

@@ -66,8 +66,18 @@ endef
 test: ## setup, lint and all tests; says at the end what was skipped and why
 	$(call phase,tools/setup test,setup)
 	$(call phase,$(MAKE) --no-print-directory lint,lint)
-	$(call phase,$(MAKE) --no-print-directory tests,tests)
+	$(call phase,( $(tests_beside_a_build) ),tests)
 	$(call phase,$(call fuzz,rings,$(FUZZ_SECONDS_IN_TEST)),fuzz)
+
+# What is fuzzed behind the tests is built while those wait, once they are built: cargo builds one
+# thing at a time. Whether it could be is told by the phase that needs it.
+define tests_beside_a_build
+rm -f $(TESTS_LOG); \
+{ until grep -qs '^ *Running ' $(TESTS_LOG); do sleep 1; done; \
+  nice $(call fuzz_build,rings) >/dev/null 2>&1; } & \
+$(MAKE) --no-print-directory tests; status=$$?; \
+kill $$! 2>/dev/null; wait; exit $$status
+endef
 
 # Three tests to two processors: for half of its time a test waits for a disk, a tick or a process.
 export RUST_TEST_THREADS ?= $(shell echo $$(( ($$(nproc) * 3 + 1) / 2 )))
@@ -169,9 +179,9 @@ uninstall: ## remove what install put below PREFIX; ledger and sessions stay
 	rm -rf '$(LIBDIR)'
 
 # As the tests are built, so that what those have built already is not built again.
-fuzz = $(CARGO) run --quiet --locked --manifest-path fuzz/Cargo.toml --target-dir $(TARGET_DIR) \
-  --bin $(1) -- \
-  --seconds $(2)
+fuzz_target = --quiet --locked --manifest-path fuzz/Cargo.toml --target-dir $(TARGET_DIR) --bin $(1)
+fuzz_build = $(CARGO) build $(call fuzz_target,$(1))
+fuzz = $(CARGO) run $(call fuzz_target,$(1)) -- --seconds $(2)
 
 fuzz: ## fuzz the parsers of what others can write, FUZZ_SECONDS each (60)
 	@set -e; for target in $(FUZZ_TARGETS); do \

@@ -20,7 +20,7 @@
 //!
 //! Not told: where we may not write there.
 
-use super::durable::lost_without_journal;
+use super::durable::{lost_without_journal, KILLED};
 use super::opening;
 use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -76,7 +76,8 @@ fn in_time(fd: BorrowedFd<'_>, ask: impl Fn(BorrowedFd<'_>) -> i32) -> i32 {
         return known(fd);
     };
     let _ = wait::any(&[(job.as_fd(), wait::For::Input)], PATIENCE);
-    job.finished().unwrap_or_else(|| {
+    // Killed by somebody else it has told nothing, nor changed anything.
+    job.finished_or(KILLED).unwrap_or_else(|| {
         job.kill();
         0
     })

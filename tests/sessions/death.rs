@@ -206,19 +206,29 @@ fn what_a_killed_helper_was_settling_is_not_said_to_be_durable() {
     says_so(&settled_by_a_killed_one(&[&disk.path()]));
 }
 
-/// Has whoever settles for a session be killed while its disk answers, and then another session
-/// end that owes there: what it says.
-fn beside_a_killed_settle(by_keeper: bool) -> (Outcome, Outcome) {
-    let stage = Stage::new("settling-beside");
+/// A session of a run folder of its own, with the ledger of `ledger`.
+fn beside(ledger: &Stage, stage: &Stage, disk: &SlowDisk) -> Running {
+    let mut command = stage.synclater(&["run", "--quiet", "-u", "exit"]);
+    command.args(stage.json()).arg("--").arg(program("demand"));
+    command.arg(disk.path());
+    command.env("SYNCLATER_STATE_DIR", ledger.state());
+    let mut victim = Running::start(stage, command);
+    victim.be_ready();
+    victim
+}
+
+/// Has whoever settles for a session be killed while its disk answers, and then others end: what
+/// the session says, and one that owes there, with its report, and one that has put off nothing.
+fn beside_a_killed_settle(by_keeper: bool) -> [Outcome; 3] {
+    let [stage, owing, idle] = ["settling-beside", "owing", "idle"].map(Stage::new);
     let disk = SlowDisk::new("ext4", 64, 500);
-    let mut other = stage.demand_on(&disk.path(), &["-u", "exit"]);
-    stage.warm(&mut other);
-    let here = Stage::new("settling-alone");
-    let mut command = here.synclater(&["run", "--quiet", "-u", "exit", "--"]);
-    command.arg(program("demand")).arg(disk.path());
-    command.env("SYNCLATER_STATE_DIR", stage.state());
-    let mut victim = Running::start(&here, command);
-    here.warm(&mut victim);
+    let mut others = [&owing, &idle].map(|other| beside(&stage, other, &disk));
+    owing.warm(&mut others[0]);
+    // It has an entry, and is real.
+    assert_eq!(others[1].sync("file"), 0);
+    assert!(until(LIMIT, || stage.entries().len() == 2));
+    let mut victim = stage.demand_on(&disk.path(), &["-u", "exit"]);
+    stage.warm(&mut victim);
     let run = victim.pid();
     let who = match by_keeper {
         true => child(run, "synclater-keep").expect("a keeper"),
@@ -234,8 +244,11 @@ fn beside_a_killed_settle(by_keeper: bool) -> (Outcome, Outcome) {
     let victim = victim.end();
     // Until the keeper has heard of it, it is known to nobody.
     assert!(until(LIMIT, || !by_keeper || is_gone(&who)));
-    other.send(Signal::TERM);
-    (victim, other.end())
+    assert_eq!(idle.counted().1, 0, "it owes something");
+    let [owes, owes_nothing] = others.map(|mut other| other.end());
+    assert_eq!(owing.report()["error"]["name"], "ECANCELED");
+    assert_eq!(owing.report()["error"]["errno"], 125);
+    [victim, owes, owes_nothing]
 }
 
 #[test]
@@ -247,10 +260,13 @@ fn a_killed_settle_of_a_living_session_is_told_to_others_that_owe_there() {
         assert_eq!(told.status.code(), Some(125), "{told}");
         assert!(told.stderr.contains("was killed, and with it"), "{told}");
     };
-    let (its_own, other) = beside_a_killed_settle(false);
-    says_so(&other);
+    let [its_own, owes, owes_nothing] = beside_a_killed_settle(false);
+    says_so(&owes);
     says_so(&its_own);
-    says_so(&beside_a_killed_settle(true).1);
+    owes_nothing.must_succeed();
+    let [_, owes, owes_nothing] = beside_a_killed_settle(true);
+    says_so(&owes);
+    owes_nothing.must_succeed();
 }
 
 #[test]

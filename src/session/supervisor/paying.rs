@@ -267,15 +267,21 @@ impl Supervisor {
     /// The errno that somebody else was told who settled where we owe, or the keeper, that may not
     /// have lived to say so; or 0.
     fn heard(&self) -> i32 {
-        let was_owed = |row: &usize| self.shared.was_owed(*row);
-        // What it has put off may lie where nothing is held any more.
-        let has_put_off = self.census.total(self.shared).skipped() > 0;
-        if !has_put_off && !self.rows().iter().any(was_owed) {
+        if self.never_owed() {
             return 0;
         }
         let page = self.shared.page();
         let all = [&page.error, &page.heard].map(|errno| errno.load(SeqCst).cast_signed());
         all.into_iter().find(|errno| *errno != 0).unwrap_or(0)
+    }
+
+    /// Whether nothing was ever put off, so that nothing that others are told concerns it.
+    fn never_owed(&self) -> bool {
+        let was_owed = |row: &usize| self.shared.was_owed(*row);
+        // What it has put off may lie where nothing is held any more; and a file without its O_SYNC
+        // is written uncounted.
+        let has_put_off = self.census.total(self.shared).skipped() > 0;
+        !has_put_off && !self.shared.any_stripped() && !self.rows().iter().any(was_owed)
     }
 
     fn what_is_settled(&self) -> String {
@@ -540,7 +546,7 @@ impl Supervisor {
     fn hear_what_others_were_told(&mut self) -> bool {
         let (id, token) = (&self.plan.id, &self.belongings.token);
         // Nothing was ever to be settled, or nothing is known to be lost but that.
-        if !self.has_promised || self.paid.error.is_some() {
+        if !self.has_promised || self.paid.error.is_some() || self.never_owed() {
             return true;
         }
         let entered = self.shared.page().entered.load(SeqCst) != 0;
@@ -570,7 +576,11 @@ impl Supervisor {
         self.paid.error = Some(SettleError {
             mount: format!("{one_of}{}", joined(&|fs| fs.point.display().to_string())),
             device: joined(&|fs| fs.source.clone()),
-            errno: EIO,
+            errno: if name == SettleError::KILLED {
+                KILLED
+            } else {
+                EIO
+            },
             name,
         });
         true

@@ -326,6 +326,12 @@ impl Tracer {
             match i32::from_le_bytes(state.try_into().unwrap_or_default()) {
                 0 => {}
                 1 => break,
+                // The thread has ended its errand, and has something else there by now.
+                e if !(-4095..0).contains(&e) => {
+                    return Err(Failure::Busy(format!(
+                        "thread {tid} went on without a helper"
+                    )));
+                }
                 e => return Err(no_helper(&io::Error::from_raw_os_error(-e)).into()),
             }
             self.attend();

@@ -239,8 +239,20 @@ fn beside_a_killed_settle(by_keeper: bool) -> [Outcome; 3] {
     } else {
         Signal::TERM
     });
-    assert!(until(LIMIT, || waits_for_disk(who)));
-    kill_process(waiting_for_disk(who)[0], Signal::KILL).expect("it is there");
+    // What waits at several looks in a row waits for the flush, and is there still.
+    let (mut helper, mut looks) = (None, 0);
+    let waits = until(LIMIT, || {
+        let now = waiting_for_disk(who).first().copied();
+        looks = if now.is_some() && now == helper {
+            looks + 1
+        } else {
+            0
+        };
+        helper = now;
+        looks == 3
+    });
+    assert!(waits, "nobody settles");
+    kill_process(helper.expect("it waits"), Signal::KILL).expect("it is there");
     let victim = victim.end();
     // Until the keeper has heard of it, it is known to nobody.
     assert!(until(LIMIT, || !by_keeper || is_gone(&who)));

@@ -243,6 +243,12 @@ impl Holding {
         })
     }
 
+    /// The descriptor on it.
+    #[must_use]
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
     /// The descriptors, and the past.
     #[must_use]
     pub fn parts(&self) -> (Vec<BorrowedFd<'_>>, Past) {

@@ -495,11 +495,11 @@ impl Vigil {
         }
         let disks = std::mem::take(&mut self.refusals);
         let lies = |held: &Holding, disk: Option<Number>| {
-            let fd = held.parts().0.first().copied();
-            let at = fd.map(told::mounts_beside).unwrap_or_default();
+            let fd = held.fd();
+            let at = told::mounts_beside(fd);
             // 0 is no disk's: what is not known may lie on any.
             let first = at.first().map_or(0, dev_of);
-            disk.is_none_or(|disk| device::may_lie(fd, first, disk))
+            disk.is_none_or(|disk| device::may_lie(Some(fd), first, disk))
         };
         let is_lost = |held: &Holding| disks.iter().any(|(_, disk)| lies(held, *disk));
         let lost: Vec<usize> = { self.held.iter() }
@@ -529,7 +529,7 @@ impl Vigil {
         self.lost = errno;
         // One that was killed has noted nothing, for others that owe there neither.
         let held = self.held.iter().find(|(i, _)| *i == index);
-        let fd = held.and_then(|(_, held)| held.parts().0.first().copied());
+        let fd = held.map(|(_, held)| held.fd());
         match fd.filter(|_| errno == KILLED) {
             Some(fd) => self.note(errno, fd),
             None => self.note_in_session(errno),

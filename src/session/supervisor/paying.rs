@@ -1,7 +1,7 @@
 //! Settling: what falls due, what was told by it, and the end.
 
 use super::*;
-use crate::session::durable::{errno_name, for_requests, KILLED};
+use crate::session::durable::{errno_name, for_requests, Holding, KILLED};
 use crate::session::filesystems::Filesystem;
 use crate::session::told;
 use synclater_model::report::message::Trouble;
@@ -111,7 +111,7 @@ impl Supervisor {
         let all = owes(&page::ALL_FS);
         let concerned = |row: usize| {
             let fs = self.filesystems.get(row)?;
-            let held = fs.held().and_then(|held| held.parts().0.first().copied());
+            let held = fs.held().map(Holding::fd);
             let is_it =
                 { disks.iter() }.any(|disk| disk.is_none_or(|d| device::may_lie(held, fs.dev, d)));
             is_it.then(|| Refused {
@@ -182,10 +182,7 @@ impl Supervisor {
         if end.errno == KILLED {
             // It has noted nothing, and others may owe there.
             let held = self.filesystems.get(index).and_then(Filesystem::held);
-            self.note(
-                KILLED,
-                held.and_then(|held| held.parts().0.first().copied()),
-            );
+            self.note(KILLED, held.map(Holding::fd));
         }
         if end.errno != 0 {
             self.lost_write(index, end.errno);

@@ -76,7 +76,7 @@ fn in_time(fd: BorrowedFd<'_>, ask: impl Fn(BorrowedFd<'_>) -> i32) -> i32 {
         return known(fd);
     };
     let _ = wait::any(&[(job.as_fd(), wait::For::Input)], PATIENCE);
-    // Killed by somebody else it has told nothing, nor changed anything.
+    // What one that somebody else kills was told is gone with it.
     job.finished_or(KILLED).unwrap_or_else(|| {
         job.kill();
         0

@@ -42,9 +42,10 @@ impl Refusal {
             .to_string_lossy();
         let name = if name.is_empty() { "?" } else { &*name };
         let what = format!("cannot attach to {pid} ({name})");
-        let goes_on = || format!("; {pid} runs as before");
-        let goes_on = incarnation(pid).map_or(String::new(), |_| goes_on());
-        let state = format!("nothing was changed{goes_on}");
+        let state = match incarnation(pid) {
+            Some(_) => format!("nothing was changed; {pid} runs as before"),
+            None => "nothing was changed".to_owned(),
+        };
         Trouble::new(what, &self.why, &self.try_, state)
     }
 }

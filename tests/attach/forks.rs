@@ -7,8 +7,8 @@ use crate::sessions::death::{children, is_gone};
 use crate::sessions::stage::{as_root, AS_NOBODY, SYNCLATER};
 use rustix::process::{kill_process, Signal};
 
-/// Forks each so many seconds until there is a file `enough`; each other child lives until there
-/// is one `done`.
+/// Forks each so many seconds until there is a file `enough`, then makes one `heard`; each other
+/// child lives until there is one `done`.
 const STORM: &str = "\
 import os, sys, time
 there = lambda name: os.path.exists(sys.argv[1] + '/' + name)
@@ -25,7 +25,8 @@ while not there('done'):
                 time.sleep(0.1)
             os._exit(0)
         time.sleep(float(sys.argv[2]))
-    elif k:
+    else:
+        open(sys.argv[1] + '/heard', 'w').close()
         time.sleep(0.02)
 while k:
     os.wait()
@@ -70,6 +71,8 @@ fn kill_all(stage: &Stage) {
 fn all_are_let_go_of(stage: &Stage, mut storm: Running) {
     let touch = |name: &str| std::fs::write(stage.work().join(name), "").expect("a file");
     touch("enough");
+    let heard = stage.work().join("heard");
+    assert!(until(LIMIT, || heard.exists()), "{:?}", forked(&storm));
     // Those that live for a moment are zombies by then: they have no code.
     let lives = |pid: &Pid| !is_gone(pid);
     let few = until(LIMIT, || {

@@ -19,6 +19,7 @@ mod numbers;
 mod rings;
 mod strangers;
 mod told;
+mod underway;
 mod unreadable;
 mod unseen;
 mod watched;

@@ -11,8 +11,9 @@ use crate::session::orphans::{self, PATIENCE};
 use crate::session::shared;
 use crate::session::stale::{self, Cleared, Debt, Debtor};
 use crate::session::told;
+use crate::session::underway::{self, Mark, Place};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -64,12 +65,13 @@ EXAMPLES
 /// Those of the output; what could not be settled is told, and gives the status 125.
 pub fn run(args: &Args) -> anyhow::Result<i32> {
     super::needs_time("settle", &Reading::now(), NOT_KNOWN)?;
+    let killed = underway::note_killed();
     // First: one that ends while others are settled may leave something behind.
     let debtors = args.what.is_empty().then(listed);
     let cleared = super::clear_stale();
     let is_whole = are_settled(&cleared);
     let is_done = match debtors {
-        None => each(&args.what)?,
+        None => each(&args.what, &killed)?,
         Some(Ok(debtors)) => all(debtors, &cleared)?,
         Some(Err(trouble)) => {
             super::say(&format!("{trouble}\n"));
@@ -80,12 +82,12 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
     Ok(if is_whole && is_done { 0 } else { OURS })
 }
 
-/// Settles what is named. Whether all could be settled.
-fn each(what: &[String]) -> anyhow::Result<bool> {
+/// Settles what is named; some may have been `killed` who did. Whether all could be settled.
+fn each(what: &[String], killed: &[Place]) -> anyhow::Result<bool> {
     let mut is_whole = true;
     for name in what {
         let said = match name.contains('/') || name == "." {
-            true => path(name),
+            true => path(name, killed),
             false => session(name),
         };
         is_whole &= is_told(name, said)?;
@@ -283,7 +285,9 @@ fn lost_of(id: &str, name: &str) -> String {
     }
 }
 
-fn path(name: &str) -> Result<String, Trouble> {
+/// Settles the file system that a path is on, or its device; some may have been `killed` there who
+/// did.
+fn path(name: &str, killed: &[Place]) -> Result<String, Trouble> {
     let trouble_if = |why: String, try_: &str| {
         Trouble::new(format!("cannot settle {name}"), why, try_, NOT_KNOWN)
     };
@@ -300,29 +304,15 @@ fn path(name: &str) -> Result<String, Trouble> {
         }
         trouble(e.to_string())
     })?;
-    let on_it = if mount::is_block_device(&fd) {
-        let synced = rustix::fs::fsync(&fd);
-        let on_it = device::mounted_of(&fd);
-        match (synced, &ledger, &on_it) {
-            (Err(e), Some(ledger), Some(on_it)) => {
-                told::note_for_others(ledger, e.raw_os_error(), on_it.as_fd());
+    let on_it = match mount::is_block_device(&fd) {
+        false => fd,
+        true => {
+            let synced = sync_device(&fd, ledger.as_ref());
+            match synced.map_err(|e| trouble(e.to_string()))? {
+                Some(on_it) => on_it,
+                None => return Ok(OF_DEVICE.into()),
             }
-            (Err(e), Some(ledger), None) => {
-                told::note_for_device(ledger, e.raw_os_error(), fd.as_fd());
-            }
-            (Err(e), None, on_it) => {
-                let on_it = on_it.as_ref().map(AsFd::as_fd);
-                told::note_without_ledger(e.raw_os_error(), on_it);
-            }
-            _ => {}
         }
-        synced.map_err(|e| trouble(e.to_string()))?;
-        match on_it {
-            Some(on_it) => on_it,
-            None => return Ok(OF_DEVICE.into()),
-        }
-    } else {
-        fd
     };
     let note = |errno, fd: BorrowedFd<'_>| match &ledger {
         Some(ledger) => told::note_for_others(ledger, errno, fd),
@@ -339,11 +329,15 @@ fn path(name: &str) -> Result<String, Trouble> {
         return Err(trouble(unread.why.clone()));
     }
     let settled = durable::settle_at(&on_it, note);
+    let killed = [killed, &underway::note_killed()].concat();
+    let here = Place::of(on_it.as_fd());
+    let was_killed = here.is_some_and(|here| killed.iter().any(|place| place.may_be(&here)));
     let known = { ledger.as_ref() }.and_then(|ledger| told::known_on(ledger, on_it.as_fd()));
     if let Some((id, name)) = known.filter(|_| settled.is_ok()) {
         return Err(trouble(lost_of(&id, &name)));
     }
     match settled {
+        Ok(_) if was_killed => Err(trouble(SettleError::WAS_KILLED.into())),
         Ok(Settled::Durable) => Ok("file system settled".into()),
         Ok(Settled::Written(why)) => Ok(format!(
             "file system written; whether it is durable is not known: {why}"
@@ -351,4 +345,25 @@ fn path(name: &str) -> Result<String, Trouble> {
         Err(e) if e.raw_os_error() == Some(KILLED) => Err(trouble(SettleError::WAS_KILLED.into())),
         Err(e) => Err(trouble(e.to_string())),
     }
+}
+
+/// Syncs a disk: what is mounted that lies on it.
+fn sync_device(disk: &OwnedFd, ledger: Option<&Ledger>) -> rustix::io::Result<Option<OwnedFd>> {
+    let _mark = Place::on_disk(disk.as_fd()).as_ref().and_then(Mark::of);
+    let synced = rustix::fs::fsync(disk);
+    let on_it = device::mounted_of(disk);
+    match (synced, ledger, &on_it) {
+        (Err(e), Some(ledger), Some(on_it)) => {
+            told::note_for_others(ledger, e.raw_os_error(), on_it.as_fd());
+        }
+        (Err(e), Some(ledger), None) => {
+            told::note_for_device(ledger, e.raw_os_error(), disk.as_fd());
+        }
+        (Err(e), None, on_it) => {
+            let on_it = on_it.as_ref().map(AsFd::as_fd);
+            told::note_without_ledger(e.raw_os_error(), on_it);
+        }
+        _ => {}
+    }
+    synced.map(|()| on_it)
 }

@@ -26,6 +26,7 @@
 
 use super::health::ails;
 use super::opening::{self, Opening};
+use super::underway::{self, Mark};
 use rustix::fs::{FileType, Mode, OFlags};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -274,6 +275,7 @@ impl Holding {
             process::leave_session();
             signal::hold_back_all();
             let kept = job::keep_only(&all);
+            let _mark = Mark::on(kept[0].as_fd());
             let errno = settle_by(&kept[..fds.len()], past);
             if errno != 0 {
                 note(errno, kept[0].as_fd());
@@ -292,6 +294,7 @@ impl Holding {
         };
         job.ending().unwrap_or_else(|| {
             note(KILLED, self.fd.as_fd());
+            let _ = underway::note_killed();
             KILLED
         })
     }
@@ -299,21 +302,12 @@ impl Holding {
     /// Settles in this process, which is told what there is to be noted.
     #[must_use]
     pub fn settle_here(&self, note: impl Fn(i32, BorrowedFd<'_>)) -> i32 {
-        let _until_it_is_noted = signal::HeldBack::all();
+        let _until_it_is_noted = (signal::HeldBack::all(), Mark::on(self.fd.as_fd()));
         let errno = settle_by(&self.parts().0, self.past);
         if errno != 0 {
             note(errno, self.fd.as_fd());
         }
         errno
-    }
-}
-
-/// As [`settle_by`], in a process of its own where one can be had. This one may have executed
-/// synclater as something else before, for which the net around it would still take it.
-fn settle_apart(fds: &[BorrowedFd<'_>], past: Past) -> i32 {
-    match Job::start(|| settle_by(&job::keep_only(fds), past)) {
-        Ok(job) => job.result(),
-        Err(_) => settle_by(fds, past),
     }
 }
 
@@ -560,16 +554,8 @@ pub fn settle_at(fd: &OwnedFd, note: impl Fn(i32, BorrowedFd<'_>)) -> io::Result
     })?;
     let table = super::filesystems::mounts_of("self");
     let at = table.iter().find(|m| m.id == id);
-    let may_owe = at.is_some_and(|m| kind(&m.fstype) == FsKind::Tested);
+    // Also what is on no list here: it may be mounted in sight elsewhere.
     let settled = |file: Option<&OwnedFd>| {
-        if !may_owe {
-            // It may be mounted in sight elsewhere.
-            let errno = settle_apart(&[fd.as_fd()], past);
-            if errno != 0 {
-                note(errno, fd.as_fd());
-            }
-            return result(errno);
-        }
         let again = |fd: &OwnedFd| fd.try_clone();
         let held = Holding::received(again(fd)?, file.map(again).transpose()?, past);
         result(held.settle_with(&[], &note))

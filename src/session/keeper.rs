@@ -13,7 +13,7 @@ use super::filesystems::dev_of;
 use super::hierarchy::{self, enter_own_cgroup, KEEPERS};
 use super::ledger::{Filed, Ledger, Unread};
 use super::shared::Shared;
-use super::told;
+use super::{told, underway};
 use rustix::fs::{unlinkat, AtFlags};
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -317,10 +317,17 @@ impl Vigil {
         }
     }
 
-    /// Whoever unmounts a file system behind us must not find it busy.
+    /// Whoever unmounts a file system behind us must not find it busy. One that does not end by
+    /// itself is killed, and leaves its mark.
     fn end_settles(&mut self) {
+        const PATIENCE: Duration = Duration::from_millis(800);
+        self.wait_for_settles(PATIENCE);
         self.settles.values().for_each(Job::kill);
-        let until = Instant::now() + Duration::from_secs(1);
+        self.wait_for_settles(PATIENCE);
+    }
+
+    fn wait_for_settles(&mut self, patience: Duration) {
+        let until = Instant::now() + patience;
         while !self.settles.is_empty() && Instant::now() < until {
             let all = self.settles.values();
             let fds: Vec<_> = all.map(|job| (job.as_fd(), wait::For::Input)).collect();
@@ -531,7 +538,10 @@ impl Vigil {
         let held = self.held.iter().find(|(i, _)| *i == index);
         let fd = held.map(|(_, held)| held.fd());
         match fd.filter(|_| errno == KILLED) {
-            Some(fd) => self.note(errno, fd),
+            Some(fd) => {
+                self.note(errno, fd);
+                let _ = underway::note_killed();
+            }
             None => self.note_in_session(errno),
         }
         let byte = |n: usize| u8::try_from(n).unwrap_or(u8::MAX);
@@ -563,6 +573,8 @@ impl Vigil {
 
     /// The supervisor is dead, and what can be settled is: clears up behind it.
     fn close(self) -> i32 {
+        // The supervisor may have been killed together with what settled for it.
+        let _ = underway::note_killed();
         // What the supervisor has met is not told again.
         let met = self.shared.page().lost().cast_signed();
         let is_settled = self.settles.is_empty() && self.missing.is_empty() && self.lost == 0;

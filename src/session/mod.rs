@@ -5,8 +5,8 @@
 //! `filesystems` which are held and owe, `names` as the page has them; `durable` what makes each
 //! type durable; `ledger` what a power cut leaves to be read, in the files of `filing`, `alive` the
 //! proof beside it that the session lives, `told` what the kernel tells once; `settle` carrying
-//! debt out; `keeper` who does so when the supervisor cannot, in a `hierarchy` of its own;
-//! `counts` and `escape` what was seen;
+//! debt out, `underway` what is left of one that was killed; `keeper` who does so when the
+//! supervisor cannot, in a `hierarchy` of its own; `counts` and `escape` what was seen;
 //! `usage` and `look` who writes where, `mapped` who has the library; `control` how other commands
 //! speak to it; `supervisor` the loop; `stale` what dead ones left, `orphans`
 //! what of that has no folder; `last_report` what one that
@@ -44,4 +44,5 @@ pub mod shared;
 pub mod stale;
 pub mod supervisor;
 pub mod told;
+pub mod underway;
 pub mod usage;

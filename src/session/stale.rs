@@ -15,7 +15,7 @@ use super::control::{self, Living};
 use super::counts::Numbers;
 use super::durable::errno_name;
 use super::ledger::{Filed, Ledger, Unread};
-use super::{closing, dirs, orphans, shared, told};
+use super::{closing, dirs, orphans, shared, told, underway};
 use crate::folder::take_lock;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -59,6 +59,7 @@ impl Cleared {
 /// Clears away what dead sessions left; sessions that live are not touched.
 pub fn clear() -> Vec<Cleared> {
     forget_unborn();
+    let _ = underway::note_killed();
     let all = control::sessions();
     all.iter().filter_map(clear_if_dead).collect()
 }
@@ -513,7 +514,8 @@ fn settle_filed(
         let _ = closing::close(filed, ledger);
         return Ok(out);
     }
-    // Another one who settled may have been told since they were read.
+    // Another one who settled may have been told since they were read, or killed.
+    let _ = underway::note_killed();
     let now = ledger.entry(&filed.entry.id)?;
     let now = now.filter(|now| now.entry.token == filed.entry.token);
     out.error = out.error.or(now.and_then(|now| now.entry.error));

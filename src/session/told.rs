@@ -8,10 +8,12 @@
 //! What it does not do: entries of other ledgers are not in sight, and of a file system that is
 //! mounted nowhere in sight it is not known what it was called.
 
+use super::durable::KILLED;
 use super::filesystems::dev_of;
 use super::ledger::{Filed, Ledger};
 use super::opening::known_at;
 use super::stale::{life_of, page_of, Debtor, Life};
+use super::underway::Place;
 use super::{control, dirs, filesystems, shared};
 use rustix::fs::{Mode, OFlags};
 use std::collections::BTreeSet;
@@ -101,13 +103,31 @@ fn tell_living(errno: i32, entries: &[Filed]) {
 /// those that others have.
 pub fn note_without_ledger(errno: i32, fd: Option<BorrowedFd<'_>>) {
     tell_living(errno, &[]);
+    if let Some(fd) = fd {
+        { ledgers(None).iter() }.for_each(|ledger| note_for_others(ledger, errno, fd));
+    }
+}
+
+/// Our `own` ledger, and those of the sessions of our run folder.
+fn ledgers(own: Option<Ledger>) -> Vec<Ledger> {
+    let own = own.map(|ledger| ledger.dir().to_owned());
     let all: BTreeSet<PathBuf> = { control::sessions().iter() }
         .filter_map(|s| Debtor::of(s).ledger())
+        .chain(own)
         .collect();
-    for dir in all {
-        if let (Ok(Some(ledger)), Some(fd)) = (Ledger::at(&dir), fd) {
-            note_for_others(&ledger, errno, fd);
-        }
+    { all.iter() }
+        .filter_map(|dir| Ledger::at(dir).ok().flatten())
+        .collect()
+}
+
+/// Notes that somebody was killed who settled a file system, in the entries of all sessions that
+/// owe there, and for those that have no ledger.
+pub fn note_killed_on(place: &Place) {
+    tell_living(KILLED, &[]);
+    let table = filesystems::mounts_of("self");
+    for ledger in ledgers(Ledger::existing().ok().flatten()) {
+        let owing = owing_where(&ledger, |fs| place.is(fs, &table));
+        note_heard(&ledger, KILLED, &owing);
     }
 }
 
@@ -160,12 +180,16 @@ pub fn owing_on(ledger: &Ledger, fd: BorrowedFd<'_>) -> Vec<Filed> {
 
 /// Sessions that owe on a file system that is mounted so.
 fn owing(ledger: &Ledger, mounts: &[Mount]) -> Vec<Filed> {
+    owing_where(ledger, |fs| mounts.iter().any(|m| is_of(fs, m)))
+}
+
+/// Sessions that owe on a file system that is the one that was meant.
+fn owing_where(ledger: &Ledger, is_meant: impl Fn(&LedgerFs) -> bool) -> Vec<Filed> {
     let boot = dirs::boot_id();
     let owes = |e: &Entry| {
-        let is_named = |m: &Mount| e.filesystems.iter().any(|fs| is_of(fs, m));
         // What lives does, whatever a container calls its boot.
         let is_now = || e.boot(&boot) == Boot::This || life_of(e, ledger) == Life::Lives;
-        mounts.iter().any(is_named) && is_now()
+        e.filesystems.iter().any(&is_meant) && is_now()
     };
     let (mut filed, _) = ledger.entries();
     filed.retain(|f| owes(&f.entry));
@@ -194,7 +218,8 @@ pub fn known_on(ledger: &Ledger, fd: BorrowedFd<'_>) -> Option<(String, String)>
 
 /// Whether an entry means the file system that is mounted there. What is no path is the source of
 /// many.
-fn is_of(fs: &LedgerFs, m: &Mount) -> bool {
+#[must_use]
+pub fn is_of(fs: &LedgerFs, m: &Mount) -> bool {
     let is_there = || m.source.starts_with('/') || m.path() == Path::new(&fs.mount);
     m.fstype == fs.fstype && m.source == fs.source && is_there()
 }

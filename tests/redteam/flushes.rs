@@ -165,7 +165,7 @@ fn an_ext4_without_a_journal_is_flushed_behind_all_though_nobody_can_see_what_it
 }
 
 /// An ext4 without a journal, on a disk that can refuse flushes: one that fails does not end it.
-fn may_refuse(flush_ms: u32) -> SlowDisk {
+pub(super) fn may_refuse(flush_ms: u32) -> SlowDisk {
     let disk = quick_at_first(flush_ms);
     umount(&disk.path());
     let mut make = clean("mkfs.ext4");

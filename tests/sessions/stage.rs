@@ -10,6 +10,7 @@ use rustix::process::{kill_process, kill_process_group, Pid, Signal};
 use serde_json::Value;
 use std::fs::{File, Permissions};
 use std::io::Write;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -210,6 +211,19 @@ impl Stage {
         paths
             .filter(|p| p.extension().is_some_and(|x| x == "json"))
             .collect()
+    }
+
+    /// Marks of settles under way, and of killed ones that nobody has noted yet.
+    pub fn marks(&self) -> usize {
+        let seen = std::fs::metadata(self.run_dir()).expect("the run folder");
+        let prefix = format!(".settling.{}.{}.", seen.dev(), seen.ino());
+        let all = [self.run_dir(), "/dev/shm/synclater-0".into()];
+        let names = { all.iter() }.flat_map(|dir| std::fs::read_dir(dir).into_iter().flatten());
+        let is_one = |file: &std::fs::DirEntry| {
+            let name = file.file_name();
+            name.to_string_lossy().starts_with(&prefix)
+        };
+        names.flatten().filter(is_one).count()
     }
 
     /// How many requests were made and how many of them answered at once, by all processes.

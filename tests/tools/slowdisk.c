@@ -28,7 +28,7 @@ static char quick[PATH_MAX + 8];
 static char bad[PATH_MAX + 8];
 /* While there is a file of this name flushes fail. */
 static char refuses[PATH_MAX + 16];
-/* Where there is a file of this name one flush fails, and takes it away. */
+/* Where there is a file of this name one flush fails, at its end, and takes it away. */
 static char refuses_once[PATH_MAX + 16];
 static pthread_mutex_t head = PTHREAD_MUTEX_INITIALIZER;
 
@@ -121,14 +121,14 @@ static int write_disk(const char *path, const char *bytes, size_t n, off_t at,
 static int flush_disk(const char *path, int data_only, struct fuse_file_info *file)
 {
 	(void)path, (void)data_only, (void)file;
-	if (!access(refuses, F_OK) || !unlink(refuses_once))
+	if (!access(refuses, F_OK))
 		return -EIO;
-	if (!access(quick, F_OK))
-		return 0;
-	pthread_mutex_lock(&head);
-	take_ms(slow_ms + delay_ms());
-	pthread_mutex_unlock(&head);
-	return 0;
+	if (access(quick, F_OK)) {
+		pthread_mutex_lock(&head);
+		take_ms(slow_ms + delay_ms());
+		pthread_mutex_unlock(&head);
+	}
+	return unlink(refuses_once) ? 0 : -EIO;
 }
 
 static int allocate(const char *path, int mode, off_t at, off_t n, struct fuse_file_info *file)

@@ -3,7 +3,7 @@
 use super::*;
 use crate::session::durable::{errno_name, for_requests, Holding, KILLED};
 use crate::session::filesystems::Filesystem;
-use crate::session::told;
+use crate::session::{told, underway};
 use synclater_model::report::message::Trouble;
 use synclater_sys::attendant::{attend, Held};
 
@@ -183,6 +183,7 @@ impl Supervisor {
             // It has noted nothing, and others may owe there.
             let held = self.filesystems.get(index).and_then(Filesystem::held);
             self.note(KILLED, held.map(Holding::fd));
+            let _ = underway::note_killed();
         }
         if end.errno != 0 {
             self.lost_write(index, end.errno);
@@ -267,6 +268,7 @@ impl Supervisor {
         if self.never_owed() {
             return 0;
         }
+        let _ = underway::note_killed();
         let page = self.shared.page();
         let all = [&page.error, &page.heard].map(|errno| errno.load(SeqCst).cast_signed());
         all.into_iter().find(|errno| *errno != 0).unwrap_or(0)

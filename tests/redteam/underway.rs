@@ -1,0 +1,205 @@
+//! Settles whose process is killed together with whoever waits for it, while a disk refuses what it
+//! is asked: nobody else is told, and what flushes next is told nothing.
+
+use super::flushes::may_refuse;
+use super::told::{is_slow, quick};
+use super::*;
+use crate::harness::command::{Outcome, LIMIT};
+use crate::sessions::death::{children, is_gone, waiting_for_disk};
+use crate::sessions::stage::as_root;
+use crate::wait::until;
+use rustix::process::{kill_process, Pid, Signal};
+use std::path::PathBuf;
+
+/// synclater as who may not watch what disks refuse.
+fn blind(stage: &Stage, words: &[&str]) -> Command {
+    let mut command = stage.with_folders("setpriv");
+    for set in ["--bounding-set", "--inh-caps"] {
+        command.args([set, "-perfmon,-sys_admin"]);
+    }
+    command.arg(SYNCLATER).args(words);
+    command
+}
+
+/// A session that owes on a disk, beside others of its run folder.
+fn owing(stage: &Stage, disk: &SlowDisk) -> Running {
+    let skipped = || -> u64 {
+        let all = stage.sessions();
+        let of = |key| move |value: &serde_json::Value| value[key].as_u64();
+        let rows = { all.iter() }.filter_map(|s| s["processes"].as_array());
+        rows.flatten().filter_map(of("skipped")).sum()
+    };
+    let mut command = blind(stage, &["run", "--quiet", "--until", "exit", "--"]);
+    command.arg(tool("scribe"));
+    let mut scribe = Running::start(stage, command);
+    scribe.be_ready();
+    let before = skipped();
+    let is_put_off = until(LIMIT, || {
+        save(&mut scribe, &disk.path(), &["a"]);
+        skipped() > before
+    });
+    assert!(is_put_off, "{:#?}", stage.sessions());
+    scribe
+}
+
+/// The disk takes its time from now on, and refuses the first flush at its end.
+fn refuses_once(disk: &SlowDisk) -> PathBuf {
+    let once = disk.path().with_file_name("img.once");
+    std::fs::write(&once, "").expect("until one was refused");
+    is_slow(disk);
+    once
+}
+
+/// The child of a process that waits for the disk, and goes on doing so.
+fn helper_of(of: Pid) -> Pid {
+    let (mut helper, mut looks) = (None, 0);
+    let waits = until(LIMIT, || {
+        let now = waiting_for_disk(of).first().copied();
+        looks = if now.is_some() && now == helper {
+            looks + 1
+        } else {
+            0
+        };
+        helper = now;
+        looks == 3
+    });
+    assert!(waits, "nobody settles for {of:?}");
+    helper.expect("it waits")
+}
+
+/// Kills these at once: none of them learns of the others.
+fn kill_at_once(pids: &[Pid]) {
+    for signal in [Signal::STOP, Signal::KILL] {
+        for pid in pids {
+            kill_process(*pid, signal).expect("it is there");
+        }
+    }
+}
+
+/// The disk has refused what the dead had asked for, and is quick again.
+fn has_refused(disk: &SlowDisk, once: &Path, dead: &[Pid]) {
+    assert!(until(LIMIT, || !once.exists()), "it has refused nothing");
+    std::fs::write(quick(disk), "").expect("it is quick again");
+    assert!(until(LIMIT, || dead.iter().all(is_gone)), "{dead:?}");
+}
+
+fn says_that_one_was_killed(told: &Outcome) {
+    assert_eq!(told.status.code(), Some(125), "{told}");
+    assert!(told.stderr.contains("was killed, and with it"), "{told}");
+}
+
+/// Two sessions owe on a disk that refuses a flush while `kill` has who settles for the first be
+/// killed, as it ends or is killed itself: it returns these. Then neither is durable.
+fn is_known_of(kill: impl Fn(&Stage, &SlowDisk, &mut Running) -> Vec<Pid>) {
+    let (disk, stage) = (may_refuse(500), Stage::new("both-killed"));
+    let mut other = owing(&stage, &disk);
+    let mut first = owing(&stage, &disk);
+    let once = refuses_once(&disk);
+    let dead = kill(&stage, &disk, &mut first);
+    has_refused(&disk, &once, &dead);
+    says_that_one_was_killed(&other.end());
+    match is_gone(&first.pid()) {
+        // Its keeper may be at it.
+        true => {
+            let told = run(&mut blind(&stage, &["settle"]));
+            says_that_one_was_killed(&told);
+            first.end();
+        }
+        false => says_that_one_was_killed(&first.end()),
+    }
+    assert_eq!(stage.marks(), 0);
+}
+
+fn keeper_of(session: &Running) -> Pid {
+    children(session.pid(), "synclater-keep")[0]
+}
+
+#[test]
+fn a_settle_that_is_killed_with_its_supervisor_and_keeper_is_known() {
+    if !as_root("a_settle_that_is_killed_with_its_supervisor_and_keeper_is_known") {
+        return;
+    }
+    is_known_of(|_, _, first| {
+        let keeper = keeper_of(first);
+        first.send(Signal::TERM);
+        let all = vec![first.pid(), keeper, helper_of(first.pid())];
+        kill_at_once(&all);
+        all
+    });
+}
+
+/// The keeper settles behind them.
+#[test]
+fn a_settle_that_is_killed_with_its_supervisor_is_known() {
+    if !as_root("a_settle_that_is_killed_with_its_supervisor_is_known") {
+        return;
+    }
+    is_known_of(|_, _, first| {
+        let keeper = keeper_of(first);
+        first.send(Signal::TERM);
+        let both = [first.pid(), helper_of(first.pid())];
+        kill_at_once(&both);
+        // It ends once it has settled.
+        [&both[..], &[keeper]].concat()
+    });
+}
+
+#[test]
+fn a_settle_that_is_killed_with_its_keeper_is_known() {
+    if !as_root("a_settle_that_is_killed_with_its_keeper_is_known") {
+        return;
+    }
+    is_known_of(|_, _, first| {
+        let keeper = keeper_of(first);
+        first.send(Signal::KILL);
+        let both = vec![keeper, helper_of(keeper)];
+        kill_at_once(&both);
+        both
+    });
+}
+
+/// `synclater settle PATH`, killed with what settles for it.
+fn settle_is_killed(stage: &Stage, disk: &SlowDisk) -> Vec<Pid> {
+    let path = disk.path().display().to_string();
+    let mut settle = Running::start(stage, blind(stage, &["settle", &path]));
+    let both = vec![settle.pid(), helper_of(settle.pid())];
+    kill_at_once(&both);
+    settle.end();
+    both
+}
+
+#[test]
+fn a_settle_of_a_path_that_is_killed_with_its_command_is_known() {
+    if !as_root("a_settle_of_a_path_that_is_killed_with_its_command_is_known") {
+        return;
+    }
+    is_known_of(|stage, disk, _| settle_is_killed(stage, disk));
+    // Also where nobody owes.
+    let (disk, stage) = (may_refuse(500), Stage::new("nobody-owes"));
+    let once = refuses_once(&disk);
+    let dead = settle_is_killed(&stage, &disk);
+    has_refused(&disk, &once, &dead);
+    let path = disk.path().display().to_string();
+    says_that_one_was_killed(&stage.ask(&["settle", &path]));
+    stage.ask(&["settle", &path]).must_succeed();
+}
+
+/// Nor does one that has ended by itself leave anything.
+#[test]
+fn a_settle_that_ends_leaves_no_mark() {
+    if !as_root("a_settle_that_ends_leaves_no_mark") {
+        return;
+    }
+    let (disk, stage) = (may_refuse(500), Stage::new("marks"));
+    let mut session = owing(&stage, &disk);
+    is_slow(&disk);
+    session.no_more();
+    helper_of(session.pid());
+    assert_eq!(stage.marks(), 1);
+    // Who looks meanwhile takes it for no dead one's.
+    let path = disk.path().display().to_string();
+    stage.ask(&["settle", &path]).must_succeed();
+    let end = session.end();
+    assert_eq!(end.status.code(), Some(0), "{end}");
+    assert_eq!(stage.marks(), 0);
+}

@@ -5,11 +5,12 @@
 //! probe left goes with the next probe in the same folder.
 
 use crate::folder::{make_locked, remove_abandoned};
+use crate::session::underway::SyncMark;
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::ReadWriteFlags;
 use std::fs::File;
 use std::io::{self, IoSlice};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -68,6 +69,11 @@ pub struct Place {
 }
 
 impl Place {
+    /// Marks that there are syncs under way in it.
+    pub fn marked(&self) -> Option<SyncMark> {
+        SyncMark::on(self.dir.as_fd())
+    }
+
     /// Makes it in `above`, and removes what a killed probe left there.
     ///
     /// # Errors

@@ -63,6 +63,7 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
     let dir = std::fs::canonicalize(&args.dir).map_err(|e| cannot(&e, nothing))?;
     let signals = Signals::take().map_err(|e| cannot(&e, nothing))?;
     let place = Place::new(&dir).map_err(|e| cannot(&e, nothing))?;
+    let until_it_is_noted = place.marked();
     let stop = AtomicBool::new(false);
     let mut probe = about(&dir);
     let ended_by = std::thread::scope(|scope| {
@@ -88,6 +89,7 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
     if let Err(e) = &ended_by {
         told::note_of_ours(e, &dir);
     }
+    drop(until_it_is_noted);
     match ended_by.map_err(|e| cannot(&e, "what was written is removed"))? {
         Some(signal) => {
             process::die_of(signal);

@@ -11,7 +11,7 @@ use crate::session::orphans::{self, PATIENCE};
 use crate::session::shared;
 use crate::session::stale::{self, Cleared, Debt, Debtor};
 use crate::session::told;
-use crate::session::underway::{self, Mark, Place};
+use crate::session::underway::{self, SyncMark, SyncedFs};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -20,7 +20,8 @@ use std::time::{Duration, Instant};
 use synclater_model::report::message::Trouble;
 use synclater_model::report::run::SettleError;
 use synclater_sys::clock::Reading;
-use synclater_sys::mount;
+use synclater_sys::job::{self, Job};
+use synclater_sys::{mount, process, signal};
 
 /// Makes durable what was asked for so far: of one session, of file systems, or of all sessions.
 ///
@@ -83,7 +84,7 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
 }
 
 /// Settles what is named; some may have been `killed` who did. Whether all could be settled.
-fn each(what: &[String], killed: &[Place]) -> anyhow::Result<bool> {
+fn each(what: &[String], killed: &[SyncedFs]) -> anyhow::Result<bool> {
     let mut is_whole = true;
     for name in what {
         let said = match name.contains('/') || name == "." {
@@ -287,11 +288,15 @@ fn lost_of(id: &str, name: &str) -> String {
 
 /// Settles the file system that a path is on, or its device; some may have been `killed` there who
 /// did.
-fn path(name: &str, killed: &[Place]) -> Result<String, Trouble> {
+fn path(name: &str, killed: &[SyncedFs]) -> Result<String, Trouble> {
     let trouble_if = |why: String, try_: &str| {
         Trouble::new(format!("cannot settle {name}"), why, try_, NOT_KNOWN)
     };
     let trouble = |why| trouble_if(why, FOR_ERRORS);
+    let why = |errno| match errno {
+        KILLED => SettleError::WAS_KILLED.into(),
+        errno => io::Error::from_raw_os_error(errno).to_string(),
+    };
     let ledger = Ledger::existing().ok().flatten();
     let fd = mount::open_for_sync(Path::new(name)).map_err(|e| {
         const EIO: i32 = rustix::io::Errno::IO.raw_os_error();
@@ -307,9 +312,11 @@ fn path(name: &str, killed: &[Place]) -> Result<String, Trouble> {
     let on_it = match mount::is_block_device(&fd) {
         false => fd,
         true => {
-            let synced = sync_device(&fd, ledger.as_ref());
-            match synced.map_err(|e| trouble(e.to_string()))? {
+            let known = |fs: &SyncedFs| fs.may_be(&SyncedFs::on_disk(fd.as_fd()));
+            let was_killed = killed.iter().any(known);
+            match sync_device(&fd, ledger.as_ref()).map_err(|errno| trouble(why(errno)))? {
                 Some(on_it) => on_it,
+                None if was_killed => return Err(trouble(why(KILLED))),
                 None => return Ok(OF_DEVICE.into()),
             }
         }
@@ -330,40 +337,66 @@ fn path(name: &str, killed: &[Place]) -> Result<String, Trouble> {
     }
     let settled = durable::settle_at(&on_it, note);
     let killed = [killed, &underway::note_killed()].concat();
-    let here = Place::of(on_it.as_fd());
-    let was_killed = here.is_some_and(|here| killed.iter().any(|place| place.may_be(&here)));
+    let is_here = |fs: &SyncedFs| fs.may_be(&SyncedFs::of(on_it.as_fd()));
+    let was_killed = killed.iter().any(is_here);
     let known = { ledger.as_ref() }.and_then(|ledger| told::known_on(ledger, on_it.as_fd()));
     if let Some((id, name)) = known.filter(|_| settled.is_ok()) {
         return Err(trouble(lost_of(&id, &name)));
     }
     match settled {
-        Ok(_) if was_killed => Err(trouble(SettleError::WAS_KILLED.into())),
+        Ok(_) if was_killed => Err(trouble(why(KILLED))),
         Ok(Settled::Durable) => Ok("file system settled".into()),
         Ok(Settled::Written(why)) => Ok(format!(
             "file system written; whether it is durable is not known: {why}"
         )),
-        Err(e) if e.raw_os_error() == Some(KILLED) => Err(trouble(SettleError::WAS_KILLED.into())),
-        Err(e) => Err(trouble(e.to_string())),
+        Err(e) => Err(trouble(e.raw_os_error().map_or_else(|| e.to_string(), why))),
     }
 }
 
-/// Syncs a disk: what is mounted that lies on it.
-fn sync_device(disk: &OwnedFd, ledger: Option<&Ledger>) -> rustix::io::Result<Option<OwnedFd>> {
-    let _mark = Place::on_disk(disk.as_fd()).as_ref().and_then(Mark::of);
-    let synced = rustix::fs::fsync(disk);
+/// Syncs a disk by a process that goes on if we are interrupted, and notes what it is told, as that
+/// of [`durable::Holding::begin`] does: what is mounted that lies on it.
+///
+/// # Errors
+/// An errno, or [`KILLED`].
+fn sync_device(disk: &OwnedFd, ledger: Option<&Ledger>) -> Result<Option<OwnedFd>, i32> {
     let on_it = device::mounted_of(disk);
-    match (synced, ledger, &on_it) {
-        (Err(e), Some(ledger), Some(on_it)) => {
-            told::note_for_others(ledger, e.raw_os_error(), on_it.as_fd());
+    let note = |errno, disk: BorrowedFd<'_>, on_it: Option<BorrowedFd<'_>>| match (ledger, on_it) {
+        (Some(ledger), Some(on_it)) => told::note_for_others(ledger, errno, on_it),
+        (Some(ledger), None) => told::note_for_device(ledger, errno, disk),
+        (None, on_it) => told::note_without_ledger(errno, on_it),
+    };
+    let sync = |disk: BorrowedFd<'_>, on_it: Option<BorrowedFd<'_>>| {
+        let synced = on_it.map_or_else(|| SyncedFs::on_disk(disk), SyncedFs::of);
+        let _until_it_is_noted = SyncMark::of(&synced);
+        let synced = rustix::fs::fsync(disk);
+        let errno = synced.map_or_else(rustix::io::Errno::raw_os_error, |()| 0);
+        if errno != 0 {
+            note(errno, disk, on_it);
         }
-        (Err(e), Some(ledger), None) => {
-            told::note_for_device(ledger, e.raw_os_error(), disk.as_fd());
+        errno
+    };
+    let fds: Vec<BorrowedFd<'_>> = { std::iter::once(disk).chain(&on_it) }
+        .map(AsFd::as_fd)
+        .collect();
+    let job = Job::start(|| {
+        process::leave_session();
+        signal::hold_back_all();
+        let kept = job::keep_only(&fds);
+        sync(kept[0].as_fd(), kept.get(1).map(AsFd::as_fd))
+    });
+    let errno = match job {
+        Ok(job) => job.ending().unwrap_or_else(|| {
+            note(KILLED, fds[0], fds.get(1).copied());
+            let _ = underway::note_killed();
+            KILLED
+        }),
+        Err(_) => {
+            let _until_it_is_noted = signal::HeldBack::all();
+            sync(fds[0], fds.get(1).copied())
         }
-        (Err(e), None, on_it) => {
-            let on_it = on_it.as_ref().map(AsFd::as_fd);
-            told::note_without_ledger(e.raw_os_error(), on_it);
-        }
-        _ => {}
+    };
+    match errno {
+        0 => Ok(on_it),
+        errno => Err(errno),
     }
-    synced.map(|()| on_it)
 }

@@ -7,8 +7,10 @@
 //! which leaves a file with a name of its own.
 
 use crate::session::told;
+use crate::session::underway::marked;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
+use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -103,6 +105,8 @@ fn fill(mut file: File, path: &Path, text: &str) -> io::Result<()> {
         file.set_permissions(before.permissions())?;
     }
     file.write_all(text.as_bytes())?;
-    file.sync_all()
-        .inspect_err(|e| told::note_of_ours(e, folder_of(path)))
+    marked(file.as_fd(), || {
+        let synced = file.sync_all();
+        synced.inspect_err(|e| told::note_of_ours(e, folder_of(path)))
+    })
 }

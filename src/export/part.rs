@@ -7,9 +7,12 @@
 //! What it does not do: several files are renamed one after the other; each is whole, but a power
 //! cut in between leaves some of them new and some old.
 
+use crate::session::told;
+use crate::session::underway::marked;
 use rustix::fs::{flock, FlockOperation};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
+use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -77,7 +80,7 @@ impl Unfinished {
         let mut sizes = Vec::new();
         for part in parts {
             let of = |e| (part.path.clone(), e);
-            part.file.sync_all().map_err(of)?;
+            sync(&part.file, &part.path).map_err(of)?;
             sizes.push(part.file.metadata().map_err(of)?.len());
         }
         let mut unfinished = self.lock();
@@ -96,11 +99,19 @@ impl Unfinished {
         dirs.sort();
         dirs.dedup();
         for dir in dirs {
-            let sync = || File::open(&dir)?.sync_all();
-            sync().map_err(|e| (dir.clone(), e))?;
+            let sync_it = || sync(&File::open(&dir)?, &dir);
+            sync_it().map_err(|e| (dir.clone(), e))?;
         }
         Ok(sizes)
     }
+}
+
+/// Makes a file or folder durable; sessions that owe there may have to be told what that is told.
+fn sync(file: &File, path: &Path) -> io::Result<()> {
+    marked(file.as_fd(), || {
+        let synced = file.sync_all();
+        synced.inspect_err(|e| told::note_of_ours(e, path))
+    })
 }
 
 fn above(path: &Path) -> Option<&Path> {

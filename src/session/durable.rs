@@ -26,7 +26,7 @@
 
 use super::health::ails;
 use super::opening::{self, Opening};
-use super::underway::{self, Mark};
+use super::underway::{self, SyncMark};
 use rustix::fs::{FileType, Mode, OFlags};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -275,7 +275,7 @@ impl Holding {
             process::leave_session();
             signal::hold_back_all();
             let kept = job::keep_only(&all);
-            let _mark = Mark::on(kept[0].as_fd());
+            let _mark = SyncMark::on(kept[0].as_fd());
             let errno = settle_by(&kept[..fds.len()], past);
             if errno != 0 {
                 note(errno, kept[0].as_fd());
@@ -302,7 +302,7 @@ impl Holding {
     /// Settles in this process, which is told what there is to be noted.
     #[must_use]
     pub fn settle_here(&self, note: impl Fn(i32, BorrowedFd<'_>)) -> i32 {
-        let _until_it_is_noted = (signal::HeldBack::all(), Mark::on(self.fd.as_fd()));
+        let _until_it_is_noted = (signal::HeldBack::all(), SyncMark::on(self.fd.as_fd()));
         let errno = settle_by(&self.parts().0, self.past);
         if errno != 0 {
             note(errno, self.fd.as_fd());

@@ -10,6 +10,7 @@
 //! Relies on: renameat2(2) with RENAME_EXCHANGE, which needs a file under either name; flock(2).
 
 use super::dirs;
+use super::underway::marked;
 use crate::folder::random_name;
 use rustix::fs::{flock, renameat_with, FlockOperation, Mode, OFlags, RenameFlags, CWD};
 use rustix::io::Errno;
@@ -62,8 +63,10 @@ fn sync_dir(dir: &Path, ledger: &Path) -> io::Result<()> {
 /// Makes a file of the ledger in this folder durable, or the folder above. Who owes there is told
 /// no more what that is told.
 fn sync(file: &OwnedFd, ledger: &Path) -> io::Result<()> {
-    let synced = rustix::fs::fsync(file).map_err(io::Error::from);
-    synced.inspect_err(|e| super::told::note_of_ledger(e, ledger, file.as_fd()))
+    marked(file.as_fd(), || {
+        let synced = rustix::fs::fsync(file).map_err(io::Error::from);
+        synced.inspect_err(|e| super::told::note_of_ledger(e, ledger, file.as_fd()))
+    })
 }
 
 /// An entry that is being written: under a name that nobody else has, and locked. With it goes the
@@ -315,10 +318,10 @@ fn make_durable(path: &Path, file: &OwnedFd) -> io::Result<()> {
     // The folder itself may be new.
     match dir.parent().map_or(Ok(()), |above| sync_dir(above, dir)) {
         // Where the folder above cannot be opened, its whole file system is made durable instead.
-        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
+        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => marked(file.as_fd(), || {
             let synced = rustix::fs::syncfs(file).map_err(io::Error::from);
             synced.inspect_err(|e| super::told::note_of_ledger(e, dir, file.as_fd()))
-        }
+        }),
         done => done,
     }
 }

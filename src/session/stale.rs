@@ -322,6 +322,11 @@ impl Debtor {
         !matches!(self.kept, Kept::NotTold | Kept::NotRead(_))
     }
 
+    /// Whether its lock file could be read.
+    pub(super) fn can_be_read(&self) -> bool {
+        !matches!(self.kept, Kept::NotRead(_))
+    }
+
     /// Whether its folder is there: not that of another one of its name.
     #[must_use]
     pub fn is_there(&self) -> bool {

@@ -8,15 +8,18 @@
 //! What it does not do: entries of other ledgers are not in sight, and of a file system that is
 //! mounted nowhere in sight it is not known what it was called.
 
+use super::control::{self, Living};
 use super::durable::KILLED;
 use super::filesystems::dev_of;
-use super::ledger::{Filed, Ledger};
+use super::ledger::{Filed, Ledger, Unread};
 use super::opening::known_at;
 use super::stale::{life_of, page_of, Debtor, Life};
-use super::underway::Place;
-use super::{control, dirs, filesystems, shared};
+use super::underway::SyncedFs;
+use super::{dirs, filesystems, shared};
 use rustix::fs::{Mode, OFlags};
 use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::ErrorKind;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -104,14 +107,16 @@ fn tell_living(errno: i32, entries: &[Filed]) {
 pub fn note_without_ledger(errno: i32, fd: Option<BorrowedFd<'_>>) {
     tell_living(errno, &[]);
     if let Some(fd) = fd {
-        { ledgers(None).iter() }.for_each(|ledger| note_for_others(ledger, errno, fd));
+        let all = ledgers_of(&control::sessions(), None);
+        all.iter()
+            .for_each(|ledger| note_for_others(ledger, errno, fd));
     }
 }
 
-/// Our `own` ledger, and those of the sessions of our run folder.
-fn ledgers(own: Option<Ledger>) -> Vec<Ledger> {
+/// The ledgers of sessions, and our `own`.
+fn ledgers_of(sessions: &[Living], own: Option<Ledger>) -> Vec<Ledger> {
     let own = own.map(|ledger| ledger.dir().to_owned());
-    let all: BTreeSet<PathBuf> = { control::sessions().iter() }
+    let all: BTreeSet<PathBuf> = { sessions.iter() }
         .filter_map(|s| Debtor::of(s).ledger())
         .chain(own)
         .collect();
@@ -120,15 +125,28 @@ fn ledgers(own: Option<Ledger>) -> Vec<Ledger> {
         .collect()
 }
 
-/// Notes that somebody was killed who settled a file system, in the entries of all sessions that
-/// owe there, and for those that have no ledger.
-pub fn note_killed_on(place: &Place) {
+/// Notes that somebody was killed who synced a file system, in the entries of all sessions that owe
+/// there, and for those that have no ledger. Whether that could be done.
+pub fn note_killed_on(killed_on: &SyncedFs) -> bool {
+    let Ok(sessions) = control::listed() else {
+        return false;
+    };
     tell_living(KILLED, &[]);
-    let table = filesystems::mounts_of("self");
-    for ledger in ledgers(Ledger::existing().ok().flatten()) {
-        let owing = owing_where(&ledger, |fs| place.is(fs, &table));
-        note_heard(&ledger, KILLED, &owing);
+    let mut is_noted = sessions.iter().all(|s| Debtor::of(s).can_be_read());
+    is_noted &= !dirs::boot_id().is_empty();
+    for ledger in ledgers_of(&sessions, Ledger::existing().ok().flatten()) {
+        let (owing, unread) = owing_where(&ledger, |fs| killed_on.is(fs));
+        // What can be read and means nothing is nobody's.
+        is_noted &= { unread.iter() }.all(|unread| File::open(&unread.path).is_ok());
+        tell_living(KILLED, &owing);
+        let note = |one: &Filed| match ledger.note_heard(&one.path, KILLED) {
+            // It has closed its entry meanwhile.
+            Err(e) => e.kind() == ErrorKind::NotFound,
+            Ok(()) => true,
+        };
+        is_noted &= owing.iter().all(note);
     }
+    is_noted
 }
 
 /// Notes it for whoever owes on a file system of this device that is mounted nowhere in sight.
@@ -180,20 +198,20 @@ pub fn owing_on(ledger: &Ledger, fd: BorrowedFd<'_>) -> Vec<Filed> {
 
 /// Sessions that owe on a file system that is mounted so.
 fn owing(ledger: &Ledger, mounts: &[Mount]) -> Vec<Filed> {
-    owing_where(ledger, |fs| mounts.iter().any(|m| is_of(fs, m)))
+    owing_where(ledger, |fs| mounts.iter().any(|m| is_of(fs, m))).0
 }
 
-/// Sessions that owe on a file system that is the one that was meant.
-fn owing_where(ledger: &Ledger, is_meant: impl Fn(&LedgerFs) -> bool) -> Vec<Filed> {
+/// Sessions that owe on a file system that is meant, and what cannot be read.
+fn owing_where(ledger: &Ledger, is_meant: impl Fn(&LedgerFs) -> bool) -> (Vec<Filed>, Vec<Unread>) {
     let boot = dirs::boot_id();
     let owes = |e: &Entry| {
         // What lives does, whatever a container calls its boot.
         let is_now = || e.boot(&boot) == Boot::This || life_of(e, ledger) == Life::Lives;
         e.filesystems.iter().any(&is_meant) && is_now()
     };
-    let (mut filed, _) = ledger.entries();
+    let (mut filed, unread) = ledger.entries();
     filed.retain(|f| owes(&f.entry));
-    filed
+    (filed, unread)
 }
 
 /// A session of which it is known that it has lost a write on the file system of `fd`, and the name
@@ -236,7 +254,11 @@ pub fn mount_of_fd(fd: BorrowedFd<'_>) -> Option<u64> {
 /// Where the file system of `fd` is mounted in our sight, or may be: its own mount need not be.
 #[must_use]
 pub fn mounts_beside(fd: BorrowedFd<'_>) -> Vec<Mount> {
-    let mut table = filesystems::mounts_of("self");
+    beside(fd, filesystems::mounts_of("self"))
+}
+
+/// The same of a table of mounts that has been read.
+pub(super) fn beside(fd: BorrowedFd<'_>, mut table: Vec<Mount>) -> Vec<Mount> {
     let id = mount_of_fd(fd);
     if let Some(dev) = table.iter().find(|m| Some(m.id) == id).map(|m| m.dev) {
         table.retain(|m| m.dev == dev);

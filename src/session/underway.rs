@@ -1,15 +1,17 @@
-//! Settles under way: each has a mark in memory, which one that was killed leaves.
+//! Syncs of ours under way: each has a mark in memory, which one that was killed leaves.
 //!
-//! Promise: where a process that settles is killed, what its disk has answered is gone with it, and
-//! told to nobody again (a flush that failed). Whoever waits for that process notes it as
-//! [`KILLED`](super::durable::KILLED). Where he was killed as well, whoever is about to say
-//! "durable" in this run folder finds the mark, and notes it for all that owe there.
+//! Promise: where a process of ours is killed that settles, or syncs a file of its own, what its
+//! disk has answered is gone with it, and told to nobody again (a flush that failed). Whoever waits
+//! for what settles notes that as [`KILLED`](super::durable::KILLED). Where nobody does, or he was
+//! killed as well, whoever is about to say "durable" in this run folder finds the mark, and notes
+//! it for all whom an error would have been noted for. It stays until that has succeeded.
 //!
 //! What it does not do: marks of another run folder are not in sight; where none can be made (no
-//! room, no folder), it is settled without one.
+//! room, no folder), it is synced without one.
 //!
 //! Relies on flock(2): a mark is locked from before it has its name until its process has ended.
 
+use super::counts::Numbers;
 use super::{dirs, told};
 use crate::folder::random_name;
 use rustix::fs::{flock, linkat, AtFlags, FlockOperation, Mode, OFlags, CWD};
@@ -19,81 +21,87 @@ use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 use synclater_model::ledger::LedgerFs;
-use synclater_model::policy::filesystem::Mount;
-use synclater_sys::{mount, process};
+use synclater_model::policy::filesystem::{parse_mountinfo, Mount};
+use synclater_sys::{mount, process, signal};
 
-/// A file system, by what tells it also once it has been mounted anew.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
-    dev: (u32, u32),
-    /// `None` where it tells none.
+/// What is synced: a file system as whoever syncs it sees it, who may be in another namespace, or
+/// before it is mounted anew.
+#[derive(Clone, Debug, Default)]
+pub struct SyncedFs {
+    /// Where it is mounted, as lines of mountinfo.
+    lines: Vec<u8>,
+    mounts: Vec<Mount>,
     uuid: Option<String>,
+    /// The disk that is synced, where none is known that is mounted of it.
+    disk: Option<u64>,
 }
 
-impl Place {
+impl SyncedFs {
     /// That of a descriptor.
     #[must_use]
-    pub fn of(fd: BorrowedFd<'_>) -> Option<Place> {
-        let mounted = { told::mounts_beside(fd).first() }.map(|m| m.dev);
-        let told = || mount::what_is(fd).ok().map(|(dev, _)| dev);
-        let dev = mounted.or_else(|| told().map(|dev| ((dev >> 32) as u32, dev as u32)))?;
-        let uuid = mount::uuid_of_fd(fd);
-        Some(Place { dev, uuid })
+    pub fn of(fd: BorrowedFd<'_>) -> SyncedFs {
+        let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+        let mounts = told::beside(fd, parse_mountinfo(&table));
+        let is_its = |line: &&[u8]| {
+            let id = parse_mountinfo(line).first().map(|m| m.id);
+            mounts.iter().any(|m| Some(m.id) == id)
+        };
+        let lines: Vec<&[u8]> = { table.split_inclusive(|b| *b == b'\n') }
+            .filter(is_its)
+            .collect();
+        SyncedFs {
+            lines: lines.concat(),
+            uuid: mount::uuid_of_fd(fd),
+            mounts,
+            disk: None,
+        }
     }
 
-    /// That on a disk.
+    /// A disk of which nothing is known to be mounted.
     #[must_use]
-    pub fn on_disk(disk: BorrowedFd<'_>) -> Option<Place> {
-        let number = rustix::fs::fstat(disk).ok()?.st_rdev;
-        let dev = (rustix::fs::major(number), rustix::fs::minor(number));
-        Some(Place { dev, uuid: None })
+    pub fn on_disk(disk: BorrowedFd<'_>) -> SyncedFs {
+        SyncedFs {
+            disk: rustix::fs::fstat(disk).map(|s| s.st_rdev).ok(),
+            ..SyncedFs::default()
+        }
     }
 
     /// Whether an entry means it.
     #[must_use]
-    pub fn is(&self, fs: &LedgerFs, table: &[Mount]) -> bool {
-        match (&self.uuid, &fs.uuid) {
-            // A copy of an overlay's upper folder has its UUID, too.
-            (Some(ours), Some(its)) if fs.fstype != "overlay" => ours == its,
-            _ => { table.iter() }.any(|m| m.dev == self.dev && told::is_of(fs, m)),
+    pub fn is(&self, fs: &LedgerFs) -> bool {
+        let number = || rustix::fs::stat(&fs.source).map(|s| s.st_rdev).ok();
+        match (self.disk, self.mounts.is_empty()) {
+            (Some(disk), _) => number() == Some(disk),
+            // It was mounted where nobody sees it. A copy of an overlay has its UUID.
+            (None, true) => fs.fstype != "overlay" && self.uuid.is_some() && fs.uuid == self.uuid,
+            (None, false) => self.mounts.iter().any(|m| told::is_of(fs, m)),
         }
     }
 
     /// Whether it may be this one.
     #[must_use]
-    pub fn may_be(&self, other: &Place) -> bool {
-        match (&self.uuid, &other.uuid) {
-            (Some(ours), Some(its)) => ours == its,
-            _ => self.dev == other.dev,
-        }
-    }
-
-    fn from_words(words: &[&str]) -> Option<Place> {
-        let [major, minor, uuid] = words else {
-            return None;
+    pub fn may_be(&self, other: &SyncedFs) -> bool {
+        let name = |m: &Mount| {
+            let point = Some(m.point.clone()).filter(|_| !m.source.starts_with('/'));
+            (m.fstype.clone(), m.source.clone(), point)
         };
-        Some(Place {
-            dev: (major.parse().ok()?, minor.parse().ok()?),
-            uuid: Some((*uuid).to_owned()).filter(|uuid| uuid != NONE),
-        })
+        let is_named = |m: &Mount| other.mounts.iter().any(|o| name(o) == name(m));
+        let is_its_disk = self.disk.is_some() && self.disk == other.disk;
+        is_its_disk || self.mounts.iter().any(is_named)
     }
 }
 
-/// Stands for a UUID that is not known.
-const NONE: &str = "-";
-
-/// The mark of a settle; it goes with this.
-pub struct Mark {
+/// The mark of a sync under way; it goes with this.
+pub struct SyncMark {
     path: PathBuf,
     _lock: File,
 }
 
-impl Mark {
-    /// Marks that this process settles a file system from now on; `None` where that cannot be.
+impl SyncMark {
+    /// Marks that this process syncs a file system from now on; `None` where that cannot be.
     #[must_use]
-    pub fn of(place: &Place) -> Option<Mark> {
+    pub fn of(fs: &SyncedFs) -> Option<SyncMark> {
         const NAMED_IN: &str = "SYNCLATER_RUN_DIR";
         dirs::make(&dirs::run_dir(), "the run folder", NAMED_IN).ok()?;
         let (dir, prefix) = marks_of_run()?;
@@ -102,28 +110,44 @@ impl Mark {
         let file = rustix::fs::open(&dir, flags, Mode::RUSR | Mode::WUSR).ok()?;
         // Whoever finds it unlocked takes it for one of a process that was killed.
         flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
-        let (major, minor) = place.dev;
-        let uuid = place.uuid.as_deref().unwrap_or(NONE);
-        let (boot, pid) = (dirs::boot_id(), std::process::id());
         let mut lock = File::from(file);
-        writeln!(lock, "{boot} {pid} {major} {minor} {uuid}").ok()?;
+        let uuid = fs.uuid.as_deref().unwrap_or(NONE);
+        let disk = fs.disk.map_or(NONE.into(), |disk| disk.to_string());
+        let (pid, ns) = (std::process::id(), own_pid_namespace());
+        let head = format!("{} {pid} {ns} {uuid} {disk}\n", dirs::boot_id());
+        lock.write_all(&[head.as_bytes(), &fs.lines].concat())
+            .ok()?;
         let path = dir.join(format!("{prefix}{}", random_name()));
         let unnamed = format!("/proc/self/fd/{}", lock.as_raw_fd());
         linkat(CWD, unnamed, CWD, &path, AtFlags::SYMLINK_FOLLOW).ok()?;
-        Some(Mark { path, _lock: lock })
+        Some(SyncMark { path, _lock: lock })
     }
 
     /// The same of the file system of `fd`.
     #[must_use]
-    pub fn on(fd: BorrowedFd<'_>) -> Option<Mark> {
-        Place::of(fd).as_ref().and_then(Mark::of)
+    pub fn on(fd: BorrowedFd<'_>) -> Option<SyncMark> {
+        SyncMark::of(&SyncedFs::of(fd))
     }
 }
 
-impl Drop for Mark {
+impl Drop for SyncMark {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.path);
     }
+}
+
+/// Syncs something of our own on the file system of `fd`, marked: by `sync`, which notes what it is
+/// told.
+pub fn marked<T>(fd: BorrowedFd<'_>, sync: impl FnOnce() -> T) -> T {
+    let _until_it_is_noted = (signal::HeldBack::all(), SyncMark::on(fd));
+    sync()
+}
+
+/// Stands for what is not known.
+const NONE: &str = "-";
+
+fn own_pid_namespace() -> u64 {
+    mount::namespace_number(Path::new("/proc/self/ns/pid"))
 }
 
 /// Where the marks of our run folder lie, and what their names begin with: a folder of memory may
@@ -131,65 +155,77 @@ impl Drop for Mark {
 fn marks_of_run() -> Option<(PathBuf, String)> {
     let run = dirs::run_dir();
     let seen = run.symlink_metadata().ok()?;
-    let prefix = format!(".settling.{}.{}.", seen.dev(), seen.ino());
+    let prefix = format!(".syncing.{}.{}.", seen.dev(), seen.ino());
     Some((dirs::memory_dir(&run), prefix))
 }
 
-/// Notes, for all that owe there, each settle that was killed and that nobody has noted yet, as
-/// well as can be: the file systems.
-pub fn note_killed() -> Vec<Place> {
+/// Notes, for all that owe there, each sync of ours that was killed: the file systems. What cannot
+/// be noted is found again by the next one who looks.
+pub fn note_killed() -> Vec<SyncedFs> {
     let Some((dir, prefix)) = marks_of_run() else {
         return Vec::new();
     };
     let files = std::fs::read_dir(dir).into_iter().flatten().flatten();
     let marks = files.filter(|f| f.file_name().to_string_lossy().starts_with(&prefix));
-    let mut places = Vec::new();
+    let mut all = Vec::new();
     for path in marks.map(|f| f.path()) {
-        if let Some((_until_it_is_noted, place)) = left_at(&path) {
-            told::note_killed_on(&place);
-            let _ = std::fs::remove_file(path);
-            places.push(place);
+        if let Some((lock, fs)) = left_at(&path) {
+            if told::note_killed_on(&fs) && lock.is_some() {
+                let _ = std::fs::remove_file(path);
+            }
+            all.push(fs);
         }
     }
-    places
+    all
 }
 
-/// The mark at `path`, locked, where its process was killed.
-fn left_at(path: &Path) -> Option<(File, Place)> {
-    /// How long what is killed may take behind its system call, and another one who notes it.
-    const PATIENCE: Duration = Duration::from_millis(200);
+/// The mark at `path` where its process was killed; locked where that has ended. Until then what it
+/// has asked for may still be refused, also what others wrote meanwhile.
+fn left_at(path: &Path) -> Option<(Option<File>, SyncedFs)> {
     let seen = path.symlink_metadata().ok()?;
     if dirs::distrust(&seen).is_some() {
         return None;
     }
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let mut file = File::from(rustix::fs::open(path, flags, Mode::empty()).ok()?);
-    let mut text = String::new();
-    file.read_to_string(&mut text).ok()?;
-    let words: Vec<&str> = text.split_whitespace().collect();
-    let [boot, pid, place @ ..] = &words[..] else {
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes).ok()?;
+    let end = bytes.iter().position(|b| *b == b'\n')?;
+    let head = String::from_utf8_lossy(&bytes[..end]).into_owned();
+    let [boot, pid, ns, uuid, disk] = head.split(' ').collect::<Vec<_>>()[..] else {
         return None;
     };
-    let (place, pid) = (Place::from_words(place)?, pid.parse().ok()?);
-    let begun = Instant::now();
-    while flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
-        if settles_still(pid) || begun.elapsed() > PATIENCE {
-            return None;
-        }
-        std::thread::sleep(PATIENCE / 200);
+    let is_locked = flock(&file, FlockOperation::NonBlockingLockExclusive).is_err();
+    if is_locked && !is_killed(pid.parse().ok()?, ns.parse().ok()?) {
+        return None;
     }
-    // It has ended by itself, or another one has noted it.
+    // One that has ended by itself has removed it before, and so has another one who noted it.
     if file.metadata().ok()?.nlink() == 0 {
         return None;
     }
-    if *boot != dirs::boot_id() {
-        let _ = std::fs::remove_file(path);
+    let now = dirs::boot_id();
+    if boot != now {
+        // Too many files are open to know it, or it lies on a disk, and is of another boot.
+        if !now.is_empty() {
+            let _ = std::fs::remove_file(path);
+        }
         return None;
     }
-    Some((file, place))
+    let lines = bytes[end + 1..].to_vec();
+    let fs = SyncedFs {
+        mounts: parse_mountinfo(&lines),
+        lines,
+        uuid: Some(uuid.to_owned()).filter(|uuid| uuid != NONE),
+        disk: disk.parse().ok(),
+    };
+    Some(((!is_locked).then_some(file), fs))
 }
 
-/// Whether a process lives, and goes on to: then it notes by itself what it is told.
-fn settles_still(pid: u32) -> bool {
-    !process::is_ended(pid) && !process::has_pending(pid, Signal::KILL.as_raw())
+/// Whether a process, by its number in a pid namespace, has ended or is about to: it notes nothing
+/// any more.
+fn is_killed(pid: u32, ns: u64) -> bool {
+    let ours = Numbers::now().of(pid, ns);
+    ours.is_some_and(|pid| {
+        process::is_ended(pid) || process::has_pending(pid, Signal::KILL.as_raw())
+    })
 }

@@ -1,4 +1,4 @@
-//! Settles whose process is killed together with whoever waits for it, while a disk refuses what it
+//! Syncs of ours whose process is killed, with whoever waits for it, while a disk refuses what it
 //! is asked: nobody else is told, and what flushes next is told nothing.
 
 use super::flushes::may_refuse;
@@ -23,6 +23,11 @@ fn blind(stage: &Stage, words: &[&str]) -> Command {
 
 /// A session that owes on a disk, beside others of its run folder.
 fn owing(stage: &Stage, disk: &SlowDisk) -> Running {
+    owing_by(stage, &disk.path(), |_| {})
+}
+
+/// The same of a session whose command is changed by `with`.
+fn owing_by(stage: &Stage, disk: &Path, with: impl Fn(&mut Command)) -> Running {
     let skipped = || -> u64 {
         let all = stage.sessions();
         let of = |key| move |value: &serde_json::Value| value[key].as_u64();
@@ -30,12 +35,12 @@ fn owing(stage: &Stage, disk: &SlowDisk) -> Running {
         rows.flatten().filter_map(of("skipped")).sum()
     };
     let mut command = blind(stage, &["run", "--quiet", "--until", "exit", "--"]);
-    command.arg(tool("scribe"));
+    with(command.arg(tool("scribe")));
     let mut scribe = Running::start(stage, command);
     scribe.be_ready();
     let before = skipped();
     let is_put_off = until(LIMIT, || {
-        save(&mut scribe, &disk.path(), &["a"]);
+        save(&mut scribe, disk, &["a"]);
         skipped() > before
     });
     assert!(is_put_off, "{:#?}", stage.sessions());
@@ -96,6 +101,8 @@ fn is_known_of(kill: impl Fn(&Stage, &SlowDisk, &mut Running) -> Vec<Pid>) {
     let mut first = owing(&stage, &disk);
     let once = refuses_once(&disk);
     let dead = kill(&stage, &disk, &mut first);
+    // Who looks before they are gone takes nothing away from who looks later.
+    stage.ask(&["ps"]);
     has_refused(&disk, &once, &dead);
     says_that_one_was_killed(&other.end());
     match is_gone(&first.pid()) {
@@ -107,7 +114,7 @@ fn is_known_of(kill: impl Fn(&Stage, &SlowDisk, &mut Running) -> Vec<Pid>) {
         }
         false => says_that_one_was_killed(&first.end()),
     }
-    assert_eq!(stage.marks(), 0);
+    assert_eq!(stage.marked(), []);
 }
 
 fn keeper_of(session: &Running) -> Pid {
@@ -184,6 +191,164 @@ fn a_settle_of_a_path_that_is_killed_with_its_command_is_known() {
     stage.ask(&["settle", &path]).must_succeed();
 }
 
+/// The same of a device, whose file system has another number (btrfs).
+#[test]
+fn a_settle_of_a_device_that_is_killed_with_its_command_is_known() {
+    if !as_root("a_settle_of_a_device_that_is_killed_with_its_command_is_known") {
+        return;
+    }
+    let (disk, stage) = (
+        SlowDisk::new("btrfs", 160, 500),
+        Stage::new("device-killed"),
+    );
+    std::fs::write(quick(&disk), "").expect("as long as this is there");
+    let mut other = owing(&stage, &disk);
+    let settles = || Running::start(&stage, blind(&stage, &["settle", &disk.device()]));
+    let once = refuses_once(&disk);
+    let mut settle = settles();
+    let both = [settle.pid(), helper_of(settle.pid())];
+    kill_at_once(&both);
+    has_refused(&disk, &once, &both);
+    settle.end();
+    says_that_one_was_killed(&other.end());
+    // Of one that nobody has mounted.
+    umount(&disk.path());
+    let once = refuses_once(&disk);
+    let mut settle = settles();
+    let both = [settle.pid(), helper_of(settle.pid())];
+    kill_at_once(&both);
+    has_refused(&disk, &once, &both);
+    settle.end();
+    says_that_one_was_killed(&settles().end());
+    settles().end().must_succeed();
+    mount(&[], &disk.device(), &disk.path());
+}
+
+/// A command that is interrupted leaves what settles for it to its end.
+#[test]
+fn a_settle_that_is_interrupted_is_none_that_was_killed() {
+    if !as_root("a_settle_that_is_interrupted_is_none_that_was_killed") {
+        return;
+    }
+    for signal in [Signal::INT, Signal::TERM] {
+        let (disk, stage) = (may_refuse(500), Stage::new("interrupted-settle"));
+        let mut other = owing(&stage, &disk);
+        for what in [disk.device(), disk.path().display().to_string()] {
+            is_slow(&disk);
+            let mut settle = Running::start(&stage, blind(&stage, &["settle", &what]));
+            let helper = helper_of(settle.pid());
+            settle.send(signal);
+            settle.end();
+            std::fs::write(quick(&disk), "").expect("it is quick again");
+            assert!(until(LIMIT, || is_gone(&helper)), "{what}");
+            assert_eq!(stage.marked(), [], "{what}");
+        }
+        let end = other.end();
+        assert_eq!(end.status.code(), Some(0), "{end}");
+    }
+}
+
+/// The session that keeps it lives, and owes elsewhere.
+#[test]
+fn a_sync_of_the_ledger_that_is_killed_is_known_of_who_owes_on_its_disk() {
+    let name = "a_sync_of_the_ledger_that_is_killed_is_known_of_who_owes_on_its_disk";
+    if !as_root(name) {
+        return;
+    }
+    let (disk, stage) = (may_refuse(500), Stage::new("ledger-killed"));
+    let (ledger, elsewhere) = (disk.path().join("ledger"), Disk::new("ext4", 64));
+    std::fs::create_dir(&ledger).expect("a folder");
+    let with_it = |command: &mut Command| {
+        command.env("SYNCLATER_STATE_DIR", &ledger);
+    };
+    let mut other = owing_by(&stage, &disk.path(), with_it);
+    let once = refuses_once(&disk);
+    let mut command = blind(&stage, &["run", "--quiet", "--until", "exit", "--"]);
+    with_it(command.arg(tool("scribe")));
+    let mut first = Running::start(&stage, command);
+    first.be_ready();
+    save(&mut first, elsewhere.path(), &["a"]);
+    let mut writer = None;
+    let waits = until(LIMIT, || {
+        let waiting = waiting_for_disk(first.pid());
+        writer = { stage.marked().into_iter() }.find(|pid| waiting.contains(pid));
+        writer.is_some()
+    });
+    assert!(waits, "no entry is written");
+    let writer = writer.expect("it waits");
+    kill_at_once(&[writer]);
+    has_refused(&disk, &once, &[writer]);
+    says_that_one_was_killed(&other.end());
+    first.end();
+}
+
+#[test]
+fn a_probe_that_is_killed_is_known_of_who_owes_there() {
+    if !as_root("a_probe_that_is_killed_is_known_of_who_owes_there") {
+        return;
+    }
+    let (disk, stage) = (may_refuse(500), Stage::new("probe-killed"));
+    let mut other = owing(&stage, &disk);
+    let once = refuses_once(&disk);
+    let path = disk.path().display().to_string();
+    let mut probe = Running::start(&stage, blind(&stage, &["probe", &path]));
+    let waits = || std::fs::read_dir(format!("/proc/{}/task", probe.pid())).is_ok_and(in_disk);
+    assert!(until(LIMIT, waits), "it does not probe");
+    let pid = probe.pid();
+    kill_at_once(&[pid]);
+    has_refused(&disk, &once, &[pid]);
+    probe.end();
+    says_that_one_was_killed(&other.end());
+}
+
+/// Whether one of these threads waits for a disk.
+fn in_disk(threads: std::fs::ReadDir) -> bool {
+    let stat = |thread: std::fs::DirEntry| std::fs::read_to_string(thread.path().join("stat"));
+    let waits = |thread| stat(thread).is_ok_and(|stat| stat.contains(") D "));
+    threads.flatten().any(waits)
+}
+
+/// Who may write no file, and who has another table of mounts.
+#[test]
+fn who_looks_and_can_note_nothing_takes_nothing_away() {
+    if !as_root("who_looks_and_can_note_nothing_takes_nothing_away") {
+        return;
+    }
+    // Where too few files may be opened, it is noted or left.
+    let prlimit = |limit: &str| vec!["prlimit".to_owned(), limit.into(), "--".into()];
+    let unseen = "umount -l \"$0\" && exec \"$@\"";
+    let apart = [
+        "unshare",
+        "-m",
+        "--propagation",
+        "private",
+        "sh",
+        "-c",
+        unseen,
+    ];
+    let apart = apart.map(str::to_owned).to_vec();
+    let too_few = (4..9).map(|n| (prlimit(&format!("--nofile={n}")), None));
+    let all = [(prlimit("--fsize=0"), Some(1)), (apart, Some(0))].into_iter();
+    for (mut words, left) in all.chain(too_few) {
+        let (disk, stage) = (may_refuse(500), Stage::new("cannot-note"));
+        let mut other = owing(&stage, &disk);
+        let once = refuses_once(&disk);
+        let dead = settle_is_killed(&stage, &disk);
+        has_refused(&disk, &once, &dead);
+        if words[0] == "unshare" {
+            words.push(disk.path().display().to_string());
+        }
+        let mut command = stage.with_folders(&words[0]);
+        command.args(&words[1..]).args([SYNCLATER, "status"]);
+        let told = run(&mut command);
+        assert!(
+            left.is_none_or(|left| stage.marked().len() == left),
+            "{told}"
+        );
+        says_that_one_was_killed(&other.end());
+    }
+}
+
 /// Nor does one that has ended by itself leave anything.
 #[test]
 fn a_settle_that_ends_leaves_no_mark() {
@@ -195,11 +360,11 @@ fn a_settle_that_ends_leaves_no_mark() {
     is_slow(&disk);
     session.no_more();
     helper_of(session.pid());
-    assert_eq!(stage.marks(), 1);
+    assert_eq!(stage.marked().len(), 1);
     // Who looks meanwhile takes it for no dead one's.
     let path = disk.path().display().to_string();
     stage.ask(&["settle", &path]).must_succeed();
     let end = session.end();
     assert_eq!(end.status.code(), Some(0), "{end}");
-    assert_eq!(stage.marks(), 0);
+    assert_eq!(stage.marked(), []);
 }

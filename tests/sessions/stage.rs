@@ -213,17 +213,19 @@ impl Stage {
             .collect()
     }
 
-    /// Marks of settles under way, and of killed ones that nobody has noted yet.
-    pub fn marks(&self) -> usize {
+    /// Who has a mark of a sync under way, or had when he was killed.
+    pub fn marked(&self) -> Vec<Pid> {
         let seen = std::fs::metadata(self.run_dir()).expect("the run folder");
-        let prefix = format!(".settling.{}.{}.", seen.dev(), seen.ino());
+        let prefix = format!(".syncing.{}.{}.", seen.dev(), seen.ino());
         let all = [self.run_dir(), "/dev/shm/synclater-0".into()];
-        let names = { all.iter() }.flat_map(|dir| std::fs::read_dir(dir).into_iter().flatten());
-        let is_one = |file: &std::fs::DirEntry| {
+        let files = { all.iter() }.flat_map(|dir| std::fs::read_dir(dir).into_iter().flatten());
+        let marks = files.flatten().filter(|file| {
             let name = file.file_name();
             name.to_string_lossy().starts_with(&prefix)
-        };
-        names.flatten().filter(is_one).count()
+        });
+        let pid = |text: String| Pid::from_raw(text.split(' ').nth(1)?.parse().ok()?);
+        let texts = marks.filter_map(|file| std::fs::read_to_string(file.path()).ok());
+        texts.filter_map(pid).collect()
     }
 
     /// How many requests were made and how many of them answered at once, by all processes.

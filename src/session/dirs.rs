@@ -69,16 +69,35 @@ pub fn memory_dir(run: &Path) -> PathBuf {
     if mount::is_tmpfs(run) || !mount::is_tmpfs(shm) {
         return run.to_path_buf();
     }
-    let user = process::effective_user();
-    let first = shm.join(format!("synclater-{user}"));
-    let others = (2..=NAMES).map(|n| shm.join(format!("synclater-{user}-{n}")));
     let is_anothers = |dir: &PathBuf| {
         let seen = dir.symlink_metadata();
         seen.is_ok_and(|seen| distrust(&seen).is_some())
     };
-    { std::iter::once(first.clone()).chain(others) }
+    { in_shm() }
         .find(|dir| !is_anothers(dir))
-        .unwrap_or(first)
+        .unwrap_or_else(|| run.to_path_buf())
+}
+
+/// Each folder that may be, or may have been, the [`memory_dir`] of this run folder, and is ours:
+/// which is the first may change, as others take names and give them back.
+#[must_use]
+pub fn memory_dirs(run: &Path) -> Vec<PathBuf> {
+    let is_ours = |dir: &PathBuf| {
+        let seen = dir.symlink_metadata();
+        seen.is_ok_and(|seen| seen.is_dir() && distrust(&seen).is_none())
+    };
+    std::iter::once(run.to_path_buf())
+        .chain(in_shm())
+        .filter(is_ours)
+        .collect()
+}
+
+fn in_shm() -> impl Iterator<Item = PathBuf> {
+    let user = process::effective_user();
+    let first = std::iter::once(format!("synclater-{user}"));
+    let others = (2..=NAMES).map(move |n| format!("synclater-{user}-{n}"));
+    let shm = Path::new("/dev/shm");
+    first.chain(others).map(|name| shm.join(name))
 }
 
 /// How many names are tried. All user namespaces (those of rootless containers) have one /dev/shm,

@@ -107,37 +107,38 @@ fn tell_living(errno: i32, entries: &[Filed]) {
 pub fn note_without_ledger(errno: i32, fd: Option<BorrowedFd<'_>>) {
     tell_living(errno, &[]);
     if let Some(fd) = fd {
-        let all = ledgers_of(&control::sessions(), None);
-        all.iter()
-            .for_each(|ledger| note_for_others(ledger, errno, fd));
+        for dir in ledgers_of(&control::sessions()) {
+            if let Ok(Some(ledger)) = Ledger::at(&dir) {
+                note_for_others(&ledger, errno, fd);
+            }
+        }
     }
 }
 
-/// The ledgers of sessions, and our `own`.
-fn ledgers_of(sessions: &[Living], own: Option<Ledger>) -> Vec<Ledger> {
-    let own = own.map(|ledger| ledger.dir().to_owned());
-    let all: BTreeSet<PathBuf> = { sessions.iter() }
+/// The folders of the ledgers that sessions have.
+fn ledgers_of(sessions: &[Living]) -> BTreeSet<PathBuf> {
+    { sessions.iter() }
         .filter_map(|s| Debtor::of(s).ledger())
-        .chain(own)
-        .collect();
-    { all.iter() }
-        .filter_map(|dir| Ledger::at(dir).ok().flatten())
         .collect()
 }
 
 /// Notes that somebody was killed who synced a file system, in the entries of all sessions that owe
 /// there, and for those that have no ledger. Whether that could be done.
 pub fn note_killed_on(killed_on: &SyncedFs) -> bool {
-    let Ok(sessions) = control::listed() else {
+    let (Ok(sessions), Ok(own)) = (control::listed(), Ledger::existing()) else {
         return false;
     };
     tell_living(KILLED, &[]);
     let mut is_noted = sessions.iter().all(|s| Debtor::of(s).can_be_read());
-    is_noted &= !dirs::boot_id().is_empty();
-    for ledger in ledgers_of(&sessions, Ledger::existing().ok().flatten()) {
-        let (owing, unread) = owing_where(&ledger, |fs| killed_on.is(fs));
-        // What can be read and means nothing is nobody's.
-        is_noted &= { unread.iter() }.all(|unread| File::open(&unread.path).is_ok());
+    let mut dirs = ledgers_of(&sessions);
+    dirs.extend(own.map(|ledger| ledger.dir().to_owned()));
+    for dir in dirs {
+        let Ok(Some(ledger)) = Ledger::at(&dir) else {
+            is_noted = false;
+            continue;
+        };
+        let (owing, unread) = owing_where(&ledger, killed_on.boot(), |fs| killed_on.is(fs));
+        is_noted &= !unread.iter().any(|unread| is_out_of_reach(&unread.path));
         tell_living(KILLED, &owing);
         let note = |one: &Filed| match ledger.note_heard(&one.path, KILLED) {
             // It has closed its entry meanwhile.
@@ -147,6 +148,16 @@ pub fn note_killed_on(killed_on: &SyncedFs) -> bool {
         is_noted &= owing.iter().all(note);
     }
     is_noted
+}
+
+/// Whether what could not be read may be, by another process: a whole ledger, or where too much is
+/// open. An entry that nobody can read keeps nobody from noting in the others.
+fn is_out_of_reach(path: &Path) -> bool {
+    use rustix::io::Errno;
+    let too_much = [Errno::MFILE, Errno::NFILE, Errno::NOMEM];
+    let error = File::open(path).err();
+    let errno = error.and_then(|e| Errno::from_io_error(&e));
+    errno.is_some_and(|errno| too_much.contains(&errno)) || path.is_dir() && errno.is_some()
 }
 
 /// Notes it for whoever owes on a file system of this device that is mounted nowhere in sight.
@@ -193,20 +204,30 @@ pub fn note_of_ledger(e: &std::io::Error, dir: &Path, file: BorrowedFd<'_>) {
 /// Sessions that owe on the file system of `fd`.
 #[must_use]
 pub fn owing_on(ledger: &Ledger, fd: BorrowedFd<'_>) -> Vec<Filed> {
-    owing(ledger, &mounts_beside(fd))
+    let (mounts, id) = (mounts_beside(fd), mount::unique_id_of_fd(fd));
+    // What is no path is the source of many, and a mount may have been moved since.
+    let is_it = |fs: &LedgerFs| {
+        let is_its_mount = id.is_some() && fs.mount_id == id;
+        is_its_mount || mounts.iter().any(|m| is_of(fs, m))
+    };
+    owing_where(ledger, &dirs::boot_id(), is_it).0
 }
 
 /// Sessions that owe on a file system that is mounted so.
 fn owing(ledger: &Ledger, mounts: &[Mount]) -> Vec<Filed> {
-    owing_where(ledger, |fs| mounts.iter().any(|m| is_of(fs, m))).0
+    let is_it = |fs: &LedgerFs| mounts.iter().any(|m| is_of(fs, m));
+    owing_where(ledger, &dirs::boot_id(), is_it).0
 }
 
-/// Sessions that owe on a file system that is meant, and what cannot be read.
-fn owing_where(ledger: &Ledger, is_meant: impl Fn(&LedgerFs) -> bool) -> (Vec<Filed>, Vec<Unread>) {
-    let boot = dirs::boot_id();
+/// Sessions that owe, in this boot, on a file system that is meant, and what cannot be read.
+fn owing_where(
+    ledger: &Ledger,
+    boot: &str,
+    is_meant: impl Fn(&LedgerFs) -> bool,
+) -> (Vec<Filed>, Vec<Unread>) {
     let owes = |e: &Entry| {
         // What lives does, whatever a container calls its boot.
-        let is_now = || e.boot(&boot) == Boot::This || life_of(e, ledger) == Life::Lives;
+        let is_now = || e.boot(boot) == Boot::This || life_of(e, ledger) == Life::Lives;
         e.filesystems.iter().any(&is_meant) && is_now()
     };
     let (mut filed, unread) = ledger.entries();
@@ -225,12 +246,14 @@ pub fn known_on(ledger: &Ledger, fd: BorrowedFd<'_>) -> Option<(String, String)>
         let differs = fs.uuid.is_some() && uuid.is_some() && fs.uuid != uuid;
         differs && fs.fstype != "overlay"
     };
+    let id = mount::unique_id_of_fd(fd);
     let means = |e: &Entry| {
         let its = || { e.filesystems.iter() }.filter(|fs| !is_another(fs));
-        let is_named = || its().any(|fs| mounts.iter().any(|m| is_of(fs, m)));
+        let is_its_mount = |fs: &LedgerFs| id.is_some() && fs.mount_id == id;
+        let is_named = || its().any(|fs| is_its_mount(fs) || mounts.iter().any(|m| is_of(fs, m)));
         is_named() || life_of(e, ledger) == Life::Lives
     };
-    let all = { owing(ledger, &mounts).into_iter() }.map(|f| f.entry);
+    let all = { owing_on(ledger, fd).into_iter() }.map(|f| f.entry);
     { all.filter(|e| !e.is_never && means(e)) }.find_map(|e| Some((e.id, e.error?)))
 }
 

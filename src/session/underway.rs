@@ -33,8 +33,12 @@ pub struct SyncedFs {
     lines: Vec<u8>,
     mounts: Vec<Mount>,
     uuid: Option<String>,
+    /// The mount of what is synced, which has its number wherever it is moved to.
+    mount_id: Option<u64>,
     /// The disk that is synced, where none is known that is mounted of it.
     disk: Option<u64>,
+    /// The boot, by the name that whoever syncs knows: containers may have their own.
+    boot: String,
 }
 
 impl SyncedFs {
@@ -53,8 +57,9 @@ impl SyncedFs {
         SyncedFs {
             lines: lines.concat(),
             uuid: mount::uuid_of_fd(fd),
+            mount_id: mount::unique_id_of_fd(fd),
             mounts,
-            disk: None,
+            ..SyncedFs::default()
         }
     }
 
@@ -67,9 +72,18 @@ impl SyncedFs {
         }
     }
 
+    /// The boot in which it was synced.
+    #[must_use]
+    pub fn boot(&self) -> &str {
+        &self.boot
+    }
+
     /// Whether an entry means it.
     #[must_use]
     pub fn is(&self, fs: &LedgerFs) -> bool {
+        if self.mount_id.is_some() && fs.mount_id == self.mount_id {
+            return true;
+        }
         let number = || rustix::fs::stat(&fs.source).map(|s| s.st_rdev).ok();
         match (self.disk, self.mounts.is_empty()) {
             (Some(disk), _) => number() == Some(disk),
@@ -88,7 +102,8 @@ impl SyncedFs {
         };
         let is_named = |m: &Mount| other.mounts.iter().any(|o| name(o) == name(m));
         let is_its_disk = self.disk.is_some() && self.disk == other.disk;
-        is_its_disk || self.mounts.iter().any(is_named)
+        let is_its_mount = self.mount_id.is_some() && self.mount_id == other.mount_id;
+        is_its_disk || is_its_mount || self.mounts.iter().any(is_named)
     }
 }
 
@@ -104,7 +119,8 @@ impl SyncMark {
     pub fn of(fs: &SyncedFs) -> Option<SyncMark> {
         const NAMED_IN: &str = "SYNCLATER_RUN_DIR";
         dirs::make(&dirs::run_dir(), "the run folder", NAMED_IN).ok()?;
-        let (dir, prefix) = marks_of_run()?;
+        let (run, prefix) = marks_of_run()?;
+        let dir = dirs::memory_dir(&run);
         dirs::make(&dir, "the folder of memory", NAMED_IN).ok()?;
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
         let file = rustix::fs::open(&dir, flags, Mode::RUSR | Mode::WUSR).ok()?;
@@ -112,9 +128,10 @@ impl SyncMark {
         flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
         let mut lock = File::from(file);
         let uuid = fs.uuid.as_deref().unwrap_or(NONE);
-        let disk = fs.disk.map_or(NONE.into(), |disk| disk.to_string());
+        let [mount, disk] =
+            [fs.mount_id, fs.disk].map(|n| n.map_or(NONE.into(), |n| n.to_string()));
         let (pid, ns) = (std::process::id(), own_pid_namespace());
-        let head = format!("{} {pid} {ns} {uuid} {disk}\n", dirs::boot_id());
+        let head = format!("{} {pid} {ns} {uuid} {mount} {disk}\n", dirs::boot_id());
         lock.write_all(&[head.as_bytes(), &fs.lines].concat())
             .ok()?;
         let path = dir.join(format!("{prefix}{}", random_name()));
@@ -150,22 +167,23 @@ fn own_pid_namespace() -> u64 {
     mount::namespace_number(Path::new("/proc/self/ns/pid"))
 }
 
-/// Where the marks of our run folder lie, and what their names begin with: a folder of memory may
-/// have those of several.
+/// Our run folder, and what the names of its marks begin with: a folder of memory may have those of
+/// several.
 fn marks_of_run() -> Option<(PathBuf, String)> {
     let run = dirs::run_dir();
     let seen = run.symlink_metadata().ok()?;
     let prefix = format!(".syncing.{}.{}.", seen.dev(), seen.ino());
-    Some((dirs::memory_dir(&run), prefix))
+    Some((run, prefix))
 }
 
 /// Notes, for all that owe there, each sync of ours that was killed: the file systems. What cannot
 /// be noted is found again by the next one who looks.
 pub fn note_killed() -> Vec<SyncedFs> {
-    let Some((dir, prefix)) = marks_of_run() else {
+    let Some((run, prefix)) = marks_of_run() else {
         return Vec::new();
     };
-    let files = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let dirs = dirs::memory_dirs(&run).into_iter();
+    let files = dirs.flat_map(|dir| std::fs::read_dir(dir).into_iter().flatten().flatten());
     let marks = files.filter(|f| f.file_name().to_string_lossy().starts_with(&prefix));
     let mut all = Vec::new();
     for path in marks.map(|f| f.path()) {
@@ -192,7 +210,7 @@ fn left_at(path: &Path) -> Option<(Option<File>, SyncedFs)> {
     file.read_to_end(&mut bytes).ok()?;
     let end = bytes.iter().position(|b| *b == b'\n')?;
     let head = String::from_utf8_lossy(&bytes[..end]).into_owned();
-    let [boot, pid, ns, uuid, disk] = head.split(' ').collect::<Vec<_>>()[..] else {
+    let [boot, pid, ns, uuid, mount, disk] = head.split(' ').collect::<Vec<_>>()[..] else {
         return None;
     };
     let is_locked = flock(&file, FlockOperation::NonBlockingLockExclusive).is_err();
@@ -203,12 +221,8 @@ fn left_at(path: &Path) -> Option<(Option<File>, SyncedFs)> {
     if file.metadata().ok()?.nlink() == 0 {
         return None;
     }
-    let now = dirs::boot_id();
-    if boot != now {
-        // Too many files are open to know it, or it lies on a disk, and is of another boot.
-        if !now.is_empty() {
-            let _ = std::fs::remove_file(path);
-        }
+    // What lies in memory is of this boot, whatever a container calls its own.
+    if boot != dirs::boot_id() && !mount::is_tmpfs(path) {
         return None;
     }
     let lines = bytes[end + 1..].to_vec();
@@ -216,7 +230,9 @@ fn left_at(path: &Path) -> Option<(Option<File>, SyncedFs)> {
         mounts: parse_mountinfo(&lines),
         lines,
         uuid: Some(uuid.to_owned()).filter(|uuid| uuid != NONE),
+        mount_id: mount.parse().ok(),
         disk: disk.parse().ok(),
+        boot: boot.to_owned(),
     };
     Some(((!is_locked).then_some(file), fs))
 }

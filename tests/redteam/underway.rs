@@ -5,6 +5,7 @@ use super::flushes::may_refuse;
 use super::told::{is_slow, quick};
 use super::*;
 use crate::harness::command::{Outcome, LIMIT};
+use crate::harness::disk::keep_mounts_private;
 use crate::sessions::death::{children, is_gone, waiting_for_disk};
 use crate::sessions::stage::as_root;
 use crate::wait::until;
@@ -308,45 +309,121 @@ fn in_disk(threads: std::fs::ReadDir) -> bool {
     threads.flatten().any(waits)
 }
 
-/// Who may write no file, and who has another table of mounts.
-#[test]
-fn who_looks_and_can_note_nothing_takes_nothing_away() {
-    if !as_root("who_looks_and_can_note_nothing_takes_nothing_away") {
-        return;
-    }
-    // Where too few files may be opened, it is noted or left.
-    let prlimit = |limit: &str| vec!["prlimit".to_owned(), limit.into(), "--".into()];
-    let unseen = "umount -l \"$0\" && exec \"$@\"";
-    let apart = [
+/// What a command is begun by that sees less than others: words in front of it.
+type Apart = fn(&Stage, &SlowDisk) -> Vec<String>;
+
+/// Has `script` be run in a mount namespace of its own: by `$0`, what is named there, and the
+/// command.
+fn in_namespace(script: &str, named: &Path) -> Vec<String> {
+    let words = [
         "unshare",
         "-m",
         "--propagation",
         "private",
         "sh",
         "-c",
-        unseen,
+        script,
     ];
-    let apart = apart.map(str::to_owned).to_vec();
-    let too_few = (4..9).map(|n| (prlimit(&format!("--nofile={n}")), None));
-    let all = [(prlimit("--fsize=0"), Some(1)), (apart, Some(0))].into_iter();
-    for (mut words, left) in all.chain(too_few) {
+    let named = named.display().to_string();
+    { words.map(str::to_owned).into_iter() }
+        .chain([named])
+        .collect()
+}
+
+fn with_limit(limit: &str) -> Vec<String> {
+    ["prlimit", limit, "--"].map(str::to_owned).to_vec()
+}
+
+/// Who looks, how many marks are left then, where that is certain.
+const LOOKERS: [(Apart, Option<usize>); 9] = [
+    (|_, _| with_limit("--fsize=0"), Some(1)),
+    (
+        |_, disk| in_namespace("umount -l \"$0\" && exec \"$@\"", &disk.path()),
+        Some(0),
+    ),
+    (
+        |stage, _| {
+            let boot = stage.file("boot_id");
+            std::fs::write(&boot, "1d5e2c5c-0f1c-4a54-8e39-0d4f9a3c0c11\n").expect("an id");
+            let script = "mount --bind \"$0\" /proc/sys/kernel/random/boot_id && exec \"$@\"";
+            in_namespace(script, &boot)
+        },
+        Some(0),
+    ),
+    (
+        |stage, _| {
+            let script =
+                "state=$SYNCLATER_STATE_DIR; mv \"$state\" \"$0\"; \"$@\"; mv \"$0\" \"$state\"";
+            in_namespace(script, &stage.file("moved"))
+        },
+        Some(1),
+    ),
+    (|_, _| with_limit("--nofile=4"), None),
+    (|_, _| with_limit("--nofile=5"), None),
+    (|_, _| with_limit("--nofile=6"), None),
+    (|_, _| with_limit("--nofile=7"), None),
+    (|_, _| with_limit("--nofile=8"), None),
+];
+
+#[test]
+fn who_looks_and_can_note_nothing_takes_nothing_away() {
+    if !as_root("who_looks_and_can_note_nothing_takes_nothing_away") {
+        return;
+    }
+    for (number, (apart, left)) in LOOKERS.iter().enumerate() {
         let (disk, stage) = (may_refuse(500), Stage::new("cannot-note"));
         let mut other = owing(&stage, &disk);
         let once = refuses_once(&disk);
         let dead = settle_is_killed(&stage, &disk);
         has_refused(&disk, &once, &dead);
-        if words[0] == "unshare" {
-            words.push(disk.path().display().to_string());
-        }
+        let words = apart(&stage, &disk);
         let mut command = stage.with_folders(&words[0]);
-        command.args(&words[1..]).args([SYNCLATER, "status"]);
-        let told = run(&mut command);
+        let told = run(command.args(&words[1..]).args([SYNCLATER, "status"]));
+        let marks = stage.marked().len();
         assert!(
-            left.is_none_or(|left| stage.marked().len() == left),
-            "{told}"
+            left.is_none_or(|left| marks == left),
+            "{number}: {marks}, {told}"
         );
         says_that_one_was_killed(&other.end());
     }
+}
+
+/// An overlay is known by where it is mounted, and that may be moved meanwhile.
+#[test]
+fn a_killed_settle_of_an_overlay_that_was_moved_is_known() {
+    if !as_root("a_killed_settle_of_an_overlay_that_was_moved_is_known") {
+        return;
+    }
+    keep_mounts_private();
+    let (disk, stage) = (may_refuse(500), Stage::new("moved"));
+    let [lower, upper, work] = ["lower", "upper", "work"].map(|name| disk.path().join(name));
+    let (above, moved) = (stage.file("above"), stage.file("elsewhere"));
+    let point = above.join("point");
+    for folder in [&lower, &upper, &work, &point] {
+        std::fs::create_dir_all(folder).expect("a folder");
+    }
+    let layers = format!(
+        "lowerdir={},upperdir={},workdir={}",
+        lower.display(),
+        upper.display(),
+        work.display()
+    );
+    mount(&["-t", "overlay", "-o", &layers], "overlay", &point);
+    let mut other = owing_by(&stage, &point, |_| {});
+    let mut first = owing_by(&stage, &point, |_| {});
+    std::fs::rename(&above, &moved).expect("another name");
+    let once = refuses_once(&disk);
+    let keeper = keeper_of(&first);
+    first.send(Signal::TERM);
+    let dead = [first.pid(), keeper, helper_of(first.pid())];
+    kill_at_once(&dead);
+    has_refused(&disk, &once, &dead);
+    says_that_one_was_killed(&other.end());
+    let path = moved.join("point").display().to_string();
+    let told = run(&mut blind(&stage, &["settle", &path]));
+    assert_eq!(told.status.code(), Some(125), "{told}");
+    first.end();
+    umount(&moved.join("point"));
 }
 
 /// Nor does one that has ended by itself leave anything.

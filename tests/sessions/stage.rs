@@ -34,8 +34,30 @@ struct Memory {
     run: PathBuf,
 }
 
+/// Marks of syncs under way for the sessions of a run folder, or of those that were killed.
+fn marks_of(run: &Path) -> Vec<PathBuf> {
+    let Ok(seen) = std::fs::metadata(run) else {
+        return Vec::new();
+    };
+    let prefix = format!(".syncing.{}.{}.", seen.dev(), seen.ino());
+    let names = |dir: &Path| std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let is_named = |file: &std::fs::DirEntry, prefix: &str| {
+        let name = file.file_name();
+        name.to_string_lossy().starts_with(prefix)
+    };
+    let memory = names(Path::new("/dev/shm")).filter(|dir| is_named(dir, "synclater-"));
+    std::iter::once(run.to_path_buf())
+        .chain(memory.map(|dir| dir.path()))
+        .flat_map(|dir| names(&dir).filter(|file| is_named(file, &prefix)))
+        .map(|file| file.path())
+        .collect()
+}
+
 impl Drop for Memory {
     fn drop(&mut self) {
+        for mark in marks_of(&self.run) {
+            let _ = std::fs::remove_file(mark);
+        }
         let sessions = std::fs::read_dir(&self.run).into_iter().flatten().flatten();
         for file in sessions.map(|s| s.path().join("lock")) {
             let text = std::fs::read_to_string(file).unwrap_or_default();
@@ -215,16 +237,9 @@ impl Stage {
 
     /// Who has a mark of a sync under way, or had when he was killed.
     pub fn marked(&self) -> Vec<Pid> {
-        let seen = std::fs::metadata(self.run_dir()).expect("the run folder");
-        let prefix = format!(".syncing.{}.{}.", seen.dev(), seen.ino());
-        let all = [self.run_dir(), "/dev/shm/synclater-0".into()];
-        let files = { all.iter() }.flat_map(|dir| std::fs::read_dir(dir).into_iter().flatten());
-        let marks = files.flatten().filter(|file| {
-            let name = file.file_name();
-            name.to_string_lossy().starts_with(&prefix)
-        });
         let pid = |text: String| Pid::from_raw(text.split(' ').nth(1)?.parse().ok()?);
-        let texts = marks.filter_map(|file| std::fs::read_to_string(file.path()).ok());
+        let marks = marks_of(&self.run_dir()).into_iter();
+        let texts = marks.filter_map(|path| std::fs::read_to_string(path).ok());
         texts.filter_map(pid).collect()
     }
 

@@ -571,10 +571,17 @@ impl Supervisor {
             all.iter().map(|fs| of(fs)).collect::<Vec<_>>().join(", ")
         };
         // Nobody has noted on which of them.
-        let one_of = if all.len() > 1 { "one of " } else { "" };
+        let mount = match all.len() {
+            0 => "a file system that is not known".to_owned(),
+            1 => joined(&|fs| fs.point.display().to_string()),
+            _ => format!("one of {}", joined(&|fs| fs.point.display().to_string())),
+        };
         self.paid.error = Some(SettleError {
-            mount: format!("{one_of}{}", joined(&|fs| fs.point.display().to_string())),
-            device: joined(&|fs| fs.source.clone()),
+            mount,
+            device: match all.is_empty() {
+                true => "the session has no ledger".into(),
+                false => joined(&|fs| fs.source.clone()),
+            },
             errno: if name == SettleError::KILLED {
                 KILLED
             } else {

@@ -1,23 +1,23 @@
-//! `synclater status`: what the ledger says after a power cut.
+//! `synclater status`: what the ledger says of sessions that a power cut, or something else, ended.
 
 use crate::session::ledger::{Filed, Ledger, Unread};
 use crate::session::stale::{self, life_of, was_cut, Life};
 use crate::session::{closing, control, dirs};
-use synclater_model::ledger::{cut_sessions, render_status, status_json, Boot, Entry};
+use synclater_model::ledger::{render_status, status_json, Boot, Entry, OpenSession, Outcome};
 use synclater_model::report::message::Trouble;
-use synclater_model::report::text::shown;
 
-/// Names the sessions that were cut by a power failure or crash, what they owed, and what to do.
+/// Names the sessions that were cut by a power failure or crash, that ended without settling, or
+/// that lost writes: what they owed, and what to do.
 ///
-/// Exit status: 0 where nothing was cut, 1 where something was, or an entry cannot be read.
+/// Exit status: 0 where there is none, 1 where there is one, or an entry cannot be read.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Print JSON: an array of cut sessions.
+    /// Print JSON: an array of these sessions; "outcome" is "cut", "unsettled" or "lost_writes".
     #[arg(long)]
     json: bool,
 
-    /// Close the entry of a cut session, once you have checked its data.
+    /// Close the entry of such a session, once you have checked its data.
     #[arg(long, value_name = "ID")]
     forget: Option<String>,
 }
@@ -28,7 +28,7 @@ EXAMPLES
   synclater status --json
   synclater status --forget kelp";
 
-/// Prints what was cut.
+/// Prints what has ended with an open entry.
 ///
 /// # Errors
 /// A [`Trouble`] where the ledger is not to be trusted, or an entry to forget is not there or
@@ -55,52 +55,33 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
     if let Some(id) = &args.forget {
         return forget(id, &filed, ledger.as_ref());
     }
-    let entries: Vec<Entry> = filed.into_iter().map(|f| f.entry).collect();
-    let is_cut = |e: &&Entry| ledger.as_ref().is_some_and(|l| was_cut(e, l));
-    let cut: Vec<Entry> = entries.iter().filter(is_cut).cloned().collect();
-    let text = if args.json {
-        status_json(&cut_sessions(&cut, &boot))
-    } else {
-        render_status(&cut)
-    };
-    super::print(&text)?;
-    if let Some(ledger) = ledger.filter(|_| !args.json) {
-        unsettled(&entries, &boot, &ledger)?;
-    }
-    let is_clean = cut.is_empty() && bad.is_empty() && told.is_empty();
+    let open = ledger.as_ref().map(|ledger| ended(&filed, &boot, ledger));
+    let open = open.unwrap_or_default();
+    super::print(&match args.json {
+        true => status_json(&open),
+        false => render_status(&open),
+    })?;
+    let is_clean = open.is_empty() && bad.is_empty() && told.is_empty();
     Ok(i32::from(!is_clean))
 }
 
-/// Entries of this boot that belong to no living session: settling failed, or was stopped.
-fn unsettled(entries: &[Entry], boot: &str, ledger: &Ledger) -> Result<(), Trouble> {
+/// Those of the entries whose sessions have ended.
+fn ended(filed: &[Filed], boot: &str, ledger: &Ledger) -> Vec<OpenSession> {
     let mut living = control::sessions();
     living.retain(control::is_there);
-    let has_ended = |e: &&Entry| stale::has_ended(e, ledger);
-    for e in entries
-        .iter()
-        .filter(|e| e.boot(boot) == Boot::This && !living.iter().any(|s| s.id == e.id))
-        .filter(has_ended)
-    {
-        let list: Vec<String> = e.filesystems.iter().map(|f| shown(&f.mount)).collect();
-        let (id, all, each) = (&e.id, list.join(", "), list.join(" "));
-        let yet = match life_of(e, ledger) {
-            Life::Lives => " yet (its keeper, or another command, may be at it: look again later)",
-            Life::Ended | Life::NotKnown => "",
-        };
-        let what = match list.is_empty() {
-            true => format!(
-                "{id}: writes were lost, on a file system that was unmounted since (`dmesg` tells);"
-            ),
-            false => format!(
-                "{id}: ended without settling {all}{yet}, or writes were lost there \
-                 (`dmesg` tells); run `synclater settle {each}`,"
-            ),
-        };
-        super::print(&format!(
-            "{what} check what the command wrote, then `synclater status --forget {id}`\n"
-        ))?;
-    }
-    Ok(())
+    let outcome = |entry: &Entry| {
+        if was_cut(entry, ledger) {
+            return Some(Outcome::Cut);
+        }
+        let lives = living.iter().any(|s| s.id == entry.id);
+        let has_ended = entry.boot(boot) == Boot::This && !lives && stale::has_ended(entry, ledger);
+        let is_being_settled = || life_of(entry, ledger) == Life::Lives;
+        has_ended.then(|| Outcome::of_ended(entry, is_being_settled()))
+    };
+    let entries = filed.iter().map(|filed| &filed.entry);
+    { entries.filter_map(|entry| Some((entry, outcome(entry)?))) }
+        .map(|(entry, outcome)| OpenSession::new(entry, outcome))
+        .collect()
 }
 
 fn forget(id: &str, filed: &[Filed], ledger: Option<&Ledger>) -> anyhow::Result<i32> {
@@ -117,7 +98,7 @@ fn forget(id: &str, filed: &[Filed], ledger: Option<&Ledger>) -> anyhow::Result<
         Some((ledger, filed.iter().find(is_it)?))
     });
     let Some((ledger, known)) = known else {
-        return Err(trouble("no cut session has this name".into()).into());
+        return Err(trouble("no session of this name has ended with an open entry".into()).into());
     };
     let closed = closing::close(known, ledger);
     closed.map_err(|e| trouble(e.to_string()))?;

@@ -420,5 +420,9 @@ fn a_second_interrupt_while_settling_ends_at_once_and_is_remembered() {
     assert!(crate::sessions::stage::has_four_parts(&end.stderr), "{end}");
     assert_eq!(stage.entries().len(), 1);
     let status = stage.ask(&["status"]);
+    assert_eq!(status.status.code(), Some(1), "{status}");
     assert!(status.stdout.contains("ended without settling"), "{status}");
+    let told = stage.ask(&["status", "--json"]).stdout;
+    let all: serde_json::Value = serde_json::from_str(&told).expect("JSON");
+    assert_eq!(all[0]["outcome"], "unsettled", "{all:#}");
 }

@@ -72,7 +72,8 @@ fn a_lost_write_is_told_where_its_file_system_has_left_the_entry() {
         is_told(&settle, &path);
         assert!(settle.stderr.contains("EIO: writes were lost"), "{settle}");
     }
-    let status = stage.ask(&["status"]).must_succeed();
+    let status = stage.ask(&["status"]);
+    assert_eq!(status.status.code(), Some(1), "{status}");
     assert!(status.stdout.contains("writes were lost"), "{status}");
     stage.ask(&["status", "--forget", "kelp"]).must_succeed();
     stage.ask(&["settle"]).must_succeed();

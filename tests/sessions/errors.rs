@@ -45,7 +45,13 @@ fn is_told(stage: &Stage, disk: &SmallDisk, victim: &mut Running) {
     }
     assert_eq!(stage.entries().len(), 1, "the entry was closed");
     let status = stage.ask(&["status"]);
+    assert_eq!(status.status.code(), Some(1), "{status}");
     assert!(status.stdout.contains(&mount), "{status}");
+    let status = stage.ask(&["status", "--json"]);
+    assert_eq!(status.status.code(), Some(1), "{status}");
+    let all: serde_json::Value = serde_json::from_str(&status.stdout).expect("JSON");
+    assert_eq!(all[0]["outcome"], "lost_writes", "{status}");
+    assert_eq!(all[0]["error"], name_of(errno), "{status}");
 }
 
 #[test]

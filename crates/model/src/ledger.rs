@@ -12,7 +12,7 @@
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-pub use crate::report::status::{advice, cut_sessions, render_status, status_json, CutSession};
+pub use crate::report::status::{advice, render_status, status_json, OpenSession, Outcome};
 
 /// What one session owes, or owed when the power went.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -193,11 +193,6 @@ impl Entry {
     /// True when the session was cut: its entry is still there, but the boot is another one.
     pub fn is_cut(&self, this_boot: &str) -> bool {
         self.boot(this_boot) == Boot::Another
-    }
-
-    /// What the cut may have done and what to do about it; see [`advice`].
-    pub fn advice(&self) -> String {
-        advice(self)
     }
 }
 

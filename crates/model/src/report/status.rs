@@ -1,57 +1,93 @@
-//! What `status` says of sessions that a power cut ended.
+//! What `status` says of sessions that ended with an open entry: cut by a reboot, not settled, or
+//! with lost writes.
 //!
-//! Promise: for each dial, both what may be lost (*when*) and what may be torn (*order*), then
-//! what to do. The file systems that are named are "at least these".
+//! Promise: of a cut, for each dial, both what may be lost (*when*) and what may be torn (*order*);
+//! of each, what to do. The file systems that are named are "at least these".
 //!
 //! What it does not do: it does not look at the data; only the program's own check can.
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use super::text::{command_line, shown, truncated, wrapped, COLUMNS};
 use crate::ledger::{Entry, LedgerFs};
 use crate::policy::dial::Until;
+use crate::report::run::SettleError;
 
-/// A session that was cut, as `status --json` shows it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CutSession {
+/// How a session ended whose entry is open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// Another boot than this one left the entry.
+    Cut,
+    /// It ended in this boot, and what it owed was not settled.
+    Unsettled,
+    /// The same, and its keeper, or another command, may be settling it at the moment.
+    #[serde(rename = "unsettled")]
+    BeingSettled,
+    /// It ended in this boot, and the kernel told of a write that was lost, or could not tell.
+    LostWrites,
+}
+
+impl Outcome {
+    /// That of a session of this boot that has ended.
+    #[must_use]
+    pub fn of_ended(entry: &Entry, is_being_settled: bool) -> Outcome {
+        match (&entry.error, is_being_settled) {
+            (Some(_), _) => Outcome::LostWrites,
+            (None, true) => Outcome::BeingSettled,
+            (None, false) => Outcome::Unsettled,
+        }
+    }
+}
+
+/// A session that has ended and whose entry is open, as `status --json` shows it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct OpenSession {
     /// Version of this form: 1.
     pub version: u32,
     /// Session id.
     pub id: String,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// The name of the error by which the kernel told of a lost write.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
     /// The command and its arguments.
     pub command: Vec<String>,
     /// When the session began: RFC 3339, UTC.
     pub started: String,
-    /// The boot that was cut.
+    /// The boot in which it began.
     pub boot_id: String,
     /// The dial that was in force.
     pub until: String,
     /// Directory that was kept consistent, if there was one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub consistent: Option<String>,
     /// File systems that owed: at least these.
     pub filesystems: Vec<LedgerFs>,
-    /// What the cut may have done and what to do about it.
+    /// What may be lost or torn, and what to do about it.
     pub advice: String,
 }
 
-impl CutSession {
+impl OpenSession {
     /// Version of the form that this crate writes.
     pub const VERSION: u32 = 1;
-}
 
-impl From<&Entry> for CutSession {
-    fn from(entry: &Entry) -> CutSession {
-        CutSession {
-            version: CutSession::VERSION,
+    /// By its entry.
+    #[must_use]
+    pub fn new(entry: &Entry, outcome: Outcome) -> OpenSession {
+        OpenSession {
+            version: OpenSession::VERSION,
             id: entry.id.clone(),
+            outcome,
+            error: entry.error.clone(),
             command: entry.command.clone(),
             started: entry.started.clone(),
             boot_id: entry.boot_id.clone(),
             until: entry.until.clone(),
             consistent: entry.consistent.clone(),
             filesystems: { entry.filesystems.iter() }.map(after_reboot).collect(),
-            advice: advice(entry),
+            advice: advice(entry, outcome),
         }
     }
 }
@@ -64,36 +100,65 @@ fn after_reboot(fs: &LedgerFs) -> LedgerFs {
     }
 }
 
-/// Those of the entries that another boot than this one left open.
-pub fn cut_sessions(entries: &[Entry], this_boot: &str) -> Vec<CutSession> {
-    entries
-        .iter()
-        .filter(|entry| entry.is_cut(this_boot))
-        .map(CutSession::from)
-        .collect()
-}
-
-/// The cut sessions as a JSON array, indented, with a newline at its end.
-pub fn status_json(sessions: &[CutSession]) -> String {
+/// The sessions as a JSON array, indented, with a newline at its end.
+pub fn status_json(sessions: &[OpenSession]) -> String {
     super::json(&sessions)
 }
 
-/// Says what the cut may have done to what the session wrote, and what to do about it.
-pub fn advice(entry: &Entry) -> String {
-    let (id, order) = (shown(&entry.id), order(entry));
+/// Says what may be lost of what the session wrote, and what to do about it.
+pub fn advice(entry: &Entry, outcome: Outcome) -> String {
+    let forget = format!("`synclater status --forget {}`", shown(&entry.id));
+    let check = format!(
+        "check the data on {}: run the program's own check, or restore it from a copy",
+        places(entry)
+    );
+    match outcome {
+        Outcome::Cut => advice_of_cut(entry, &check, &forget),
+        Outcome::Unsettled => format!(
+            "Run `synclater settle`: where that says that everything is settled, nothing is lost. \
+             Where it cannot, {check}. When that is done: {forget}."
+        ),
+        Outcome::BeingSettled => "Its keeper, or another command, may be at it: look again later, \
+             or run `synclater settle`, which waits for it."
+            .to_owned(),
+        Outcome::LostWrites => format!(
+            "{}, and settling again does not bring them back; `dmesg` may say which. So {check}. \
+             When that is done: {forget}.",
+            lost_by(entry)
+        ),
+    }
+}
+
+/// What is known of the writes of a session that has met an error.
+fn lost_by(entry: &Entry) -> String {
+    match entry.error.as_deref() {
+        Some(SettleError::KILLED) => {
+            let why = SettleError::WAS_KILLED;
+            format!(
+                "{}{}: writes may be lost",
+                why[..1].to_uppercase(),
+                &why[1..]
+            )
+        }
+        Some(name) => format!("{}: writes were lost", shown(name)),
+        None => "Writes were lost".to_owned(),
+    }
+}
+
+fn advice_of_cut(entry: &Entry, check: &str, forget: &str) -> String {
+    let order = order(entry);
     let lost = |name: &String| format!("A write was lost before the cut: {}. ", shown(name));
     let lost = entry.error.as_ref().map(lost).unwrap_or_default();
     let when = format!("{lost}{}", when(entry));
     if entry.until.parse() == Ok(Until::Now) {
         return format!(
-            "{when} {order} Nothing has to be done for synclater's sake. \
-             Then: `synclater status --forget {id}`."
+            "{when} {order} Nothing has to be done for synclater's sake. Then: {forget}."
         );
     }
     format!(
-        "{when} {order} Check the data on {}: run the program's own check, or restore it from a \
-         copy; then run the command again. When that is done: `synclater status --forget {id}`.",
-        places(entry)
+        "{when} {order} {}{}; then run the command again. When that is done: {forget}.",
+        check[..1].to_uppercase(),
+        &check[1..]
     )
 }
 
@@ -149,38 +214,46 @@ fn places(entry: &Entry) -> String {
     format!("at least {}", mounts.join(", "))
 }
 
-/// Entries as text for people, a blank line between two. All of them are taken to be cut: the
-/// caller leaves out those of this boot.
-pub fn render_status(entries: &[Entry]) -> String {
-    if entries.is_empty() {
-        return "no session was cut\n".to_owned();
+/// Sessions as text for people, a blank line between two.
+pub fn render_status(sessions: &[OpenSession]) -> String {
+    if sessions.is_empty() {
+        return "no session was cut or left unsettled\n".to_owned();
     }
-    entries
+    sessions
         .iter()
-        .map(render_entry)
+        .map(render_session)
         .collect::<Vec<_>>()
         .join("\n")
 }
 
-fn render_entry(entry: &Entry) -> String {
-    let head = format!("{}  {}", shown(&entry.id), command_line(&entry.command));
+fn render_session(session: &OpenSession) -> String {
+    let head = format!("{}  {}", shown(&session.id), command_line(&session.command));
     let mut text = format!("{}\n", truncated(&head, COLUMNS));
-    let (started, until) = (shown(&entry.started), shown(&entry.until));
+    let (started, until) = (shown(&session.started), shown(&session.until));
+    let how = match session.outcome {
+        Outcome::Cut => "cut by a reboot",
+        Outcome::Unsettled => "ended without settling",
+        Outcome::BeingSettled => "ended without settling yet",
+        Outcome::LostWrites => "ended with lost writes",
+    };
     text.push_str(&wrapped(
         "  ",
-        &format!("cut by a reboot; started {started}, until {until}"),
+        &format!("{how}; started {started}, until {until}"),
     ));
-    if let Some(dir) = &entry.consistent {
+    if let Some(dir) = &session.consistent {
         text.push_str(&wrapped("  ", &format!("consistent {}", shown(dir))));
     }
     text.push_str("  file systems that owed, at least these:\n");
-    for filesystem in &entry.filesystems {
+    for filesystem in &session.filesystems {
         text.push_str(&wrapped("    ", &describe(filesystem)));
     }
-    if entry.filesystems.is_empty() {
-        text.push_str("    none was noted before the cut\n");
+    if session.filesystems.is_empty() {
+        text.push_str(match session.outcome {
+            Outcome::Cut => "    none was noted before the cut\n",
+            _ => "    none that is still mounted\n",
+        });
     }
-    text.push_str(&wrapped("  ", &advice(entry)));
+    text.push_str(&wrapped("  ", &session.advice));
     text
 }
 
@@ -239,7 +312,7 @@ mod tests {
     #[test]
     fn advice_says_when_and_order_and_what_to_do_for_each_dial() {
         for until in ["1s", "exit", "never", "a dial of tomorrow"] {
-            let advice = advice(&entry(until));
+            let advice = advice(&entry(until), Outcome::Cut);
             for words in [
                 "When: ",
                 "Order: not kept",
@@ -257,47 +330,67 @@ mod tests {
 
     #[test]
     fn a_measured_session_lost_nothing_to_synclater() {
-        let advice = advice(&entry("now"));
+        let advice = advice(&entry("now"), Outcome::Cut);
         assert!(advice.contains("as without synclater") && advice.contains("--forget kelp"));
         assert!(!advice.contains("may be lost"));
     }
 
     #[test]
     fn a_duration_says_how_far_back_and_the_others_that_it_was_all() {
-        assert!(advice(&entry("1s")).contains("requests could wait 1s and the time that settling"));
-        assert!(advice(&entry("exit")).contains("during the whole run may be lost"));
-        assert!(advice(&entry("never")).contains("without a bound"));
+        let of_cut = |until| advice(&entry(until), Outcome::Cut);
+        assert!(of_cut("1s").contains("requests could wait 1s and the time that settling"));
+        assert!(of_cut("exit").contains("during the whole run may be lost"));
+        assert!(of_cut("never").contains("without a bound"));
     }
 
     #[test]
     fn a_session_without_a_known_file_system_is_not_said_to_have_none() {
         let mut unknown = entry("exit");
         unknown.filesystems.clear();
-        assert!(advice(&unknown).contains("every file system that the command wrote to"));
+        let unknown = OpenSession::new(&unknown, Outcome::Cut);
+        let named = "every file system that the command wrote to";
+        assert!(unknown.advice.contains(named));
         assert!(render_status(&[unknown]).contains("none was noted before the cut"));
     }
 
     #[test]
-    fn only_sessions_of_another_boot_are_cut() {
-        let entries = [
-            entry("exit"),
-            Entry {
-                boot_id: "other".into(),
-                ..entry("1s")
-            },
-        ];
-        let cut = cut_sessions(&entries, "other\n");
-        assert_eq!(cut.len(), 1);
-        assert_eq!(cut[0], CutSession::from(&entries[0]));
-        assert_eq!(status_json(&[]), "[]\n");
+    fn what_ended_in_this_boot_is_settled_or_checked() {
+        let lost = |name: &str| Entry {
+            error: Some(name.into()),
+            ..entry("1s")
+        };
+        let said = |entry: &Entry, is_being_settled| {
+            let outcome = Outcome::of_ended(entry, is_being_settled);
+            let open = OpenSession::new(entry, outcome);
+            let json = status_json(std::slice::from_ref(&open));
+            let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+            let outcome = json[0]["outcome"].as_str().unwrap().to_owned();
+            (outcome, json[0]["error"].clone(), render_status(&[open]))
+        };
+        let (outcome, error, text) = said(&entry("1s"), false);
+        assert_eq!((outcome.as_str(), error.is_null()), ("unsettled", true));
+        assert!(text.contains("ended without settling;"), "{text}");
+        assert!(text.contains("`synclater settle`"), "{text}");
+        let (outcome, _, text) = said(&entry("1s"), true);
+        assert_eq!(outcome, "unsettled");
+        assert!(text.contains("may be at it"), "{text}");
+        let (outcome, error, text) = said(&lost("EIO"), true);
+        assert_eq!((outcome.as_str(), error), ("lost_writes", "EIO".into()));
+        for words in ["EIO: writes were lost", "/srv", "--forget kelp"] {
+            assert!(text.contains(words), "{words}: {text}");
+        }
+        let (_, _, text) = said(&lost(SettleError::KILLED), false);
+        assert!(text.contains("writes may be lost"), "{text}");
+        assert!(!text.contains("ECANCELED"), "{text}");
     }
 
     #[test]
     fn json_has_the_keys_that_others_rely_on() {
-        let text = status_json(&cut_sessions(&[entry("exit")], "other"));
+        let text = status_json(&[OpenSession::new(&entry("exit"), Outcome::Cut)]);
+        assert_eq!(status_json(&[]), "[]\n");
         let json: serde_json::Value = serde_json::from_str(&text).unwrap();
         for key in [
-            "version", "id", "command", "started", "boot_id", "until", "advice",
+            "version", "id", "outcome", "command", "started", "boot_id", "until", "advice",
         ] {
             assert!(!json[0][key].is_null(), "{key}");
         }
@@ -311,13 +404,14 @@ mod tests {
             command: vec!["\x1b[2J".repeat(40)],
             ..entry("never")
         };
-        let text = render_status(&[entry("exit"), hostile]);
+        let cut = [entry("exit"), hostile].map(|entry| OpenSession::new(&entry, Outcome::Cut));
+        let text = render_status(&cut);
         assert!(text.starts_with(
             "kelp  make install\n  cut by a reboot; started 2025-01-31T12:00:00Z, until exit\n  \
              file systems that owed, at least these:\n    /srv (ext4, /dev/sdb1, UUID 7d4c)\n"
         ));
         assert!(!text.contains('\x1b'));
         assert!(text.lines().all(|line| width(line) <= COLUMNS), "{text}");
-        assert_eq!(render_status(&[]), "no session was cut\n");
+        assert_eq!(render_status(&[]), "no session was cut or left unsettled\n");
     }
 }

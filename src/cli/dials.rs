@@ -31,8 +31,8 @@ pub struct Dials {
     pub for_: Option<Duration>,
 
     /// Relax only what matches: exe=GLOB (base name, or full path with a /), user=GLOB (effective
-    /// user, name or number), path=GLOB (absolute; * stops at /, ** does not). Repeatable: same key
-    /// = or, different keys = and.
+    /// user, name or number), path=GLOB (absolute; a folder means what is below it, too; * stops at
+    /// /, ** does not). Repeatable: same key = or, different keys = and.
     #[arg(long, value_name = "KEY=GLOB", conflicts_with = "rules")]
     only: Vec<String>,
 

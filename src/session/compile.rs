@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use synclater_model::policy::dial::Until;
 use synclater_model::policy::glob::{Glob, Mode};
-use synclater_model::policy::rules::RuleSet;
+use synclater_model::policy::rules::{self, RuleSet};
 use synclater_shim::page::{self, Page, Rule};
 
 /// Rules ready to be laid behind the page.
@@ -94,19 +94,26 @@ pub fn compile(rules: &RuleSet, base: Until, users: &Users) -> Compiled {
         ..Compiled::default()
     };
     c.now_mask = now_mask(&c.classes);
-    c.count = u32::try_from(rules.rules.len()).unwrap_or(0);
+    let all: Vec<(&rules::Rule, Option<String>)> = { rules.rules.iter() }
+        .flat_map(|rule| {
+            for_each_path(rule)
+                .into_iter()
+                .map(move |path| (rule, path))
+        })
+        .collect();
+    c.count = u32::try_from(all.len()).unwrap_or(0);
     let mut tail = Tail {
-        start: size_of::<Page>() + rules.rules.len() * size_of::<Rule>(),
+        start: size_of::<Page>() + all.len() * size_of::<Rule>(),
         ..Tail::default()
     };
     let mut records = Vec::new();
-    for rule in &rules.rules {
+    for (rule, path) in all {
         let (users_at, user_count) = rule
             .user
             .as_deref()
             .map_or((0, 0), |g| tail.users(&users.matching(g)));
         let exe = rule.exe.as_deref().map_or(0, |g| tail.string(g));
-        let path = rule.path.as_deref().map_or(0, |g| tail.string(g));
+        let path = path.map_or(0, |g| tail.string(&g));
         let class = class_of(&c.classes, rule.until);
         records.extend([
             exe,
@@ -134,6 +141,14 @@ pub fn compile(rules: &RuleSet, base: Until, users: &Users) -> Compiled {
         .chain(tail.bytes)
         .collect();
     c
+}
+
+/// What a rule is about, path by path: `None` is any.
+fn for_each_path(rule: &rules::Rule) -> Vec<Option<String>> {
+    match &rule.path {
+        None => vec![None],
+        Some(glob) => rules::path_globs(glob).into_iter().map(Some).collect(),
+    }
 }
 
 /// The dial of each class: the session's own, `base`, and those that the rules name.

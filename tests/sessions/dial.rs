@@ -132,6 +132,43 @@ fn settle_and_set_refuse_what_is_not_there() {
     }
 }
 
+/// Syncs a file, the folder that it is in, or one beside that, as it is told.
+const SYNCS: &str = "\
+import os, sys
+folder = sys.argv[1]
+os.makedirs(folder + '/inner')
+flags = os.O_CREAT | os.O_RDWR
+files = {'file': os.open(folder + '/inner/a', flags), 'beside': os.open(folder + '/b', flags)}
+files['folder'] = os.open(folder + '/inner', os.O_RDONLY)
+print('ready', flush=True)
+for line in sys.stdin:
+    os.fsync(files[line.strip()])
+    print('synced', flush=True)
+";
+
+#[test]
+fn a_rule_about_a_folder_is_about_it_and_what_is_in_it() {
+    for form in ["inner", "inner/", "inner/**"] {
+        let stage = Stage::new("folder-rule");
+        let folder = stage.work().join("below");
+        let only = format!("path={}/{form}", folder.display());
+        let mut command = stage.synclater(&["run", "--quiet", "--only", &only, "--"]);
+        command.args(["/usr/bin/python3", "-c", SYNCS]).arg(&folder);
+        let mut victim = Running::start(&stage, command);
+        victim.be_ready();
+        let mut is_put_off = |what: &str| {
+            let before = stage.counted().1;
+            victim.tell(what);
+            assert_eq!(victim.hear(), "synced");
+            stage.counted().1 > before
+        };
+        assert!(until(LIMIT, || is_put_off("file")), "{form}");
+        assert!(is_put_off("folder"), "{form}");
+        assert!(!is_put_off("beside"), "{form}");
+        victim.end().must_succeed();
+    }
+}
+
 #[test]
 fn a_lease_ends_and_its_debt_is_paid() {
     let stage = Stage::new("lease");

@@ -13,7 +13,7 @@ use toml::Spanned;
 
 use super::dial::{Until, UntilError};
 use super::glob::GlobError;
-use super::rules::{GlobFault, GlobKey, Rule, RuleSet, DIALS_MAX, KEYS, RULES_MAX};
+use super::rules::{path_globs, GlobFault, GlobKey, Rule, RuleSet, DIALS_MAX, KEYS, RULES_MAX};
 
 /// Why a rules file is refused, and where.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -80,8 +80,8 @@ pub enum RuleFault {
     /// A value of `until` that is no dial.
     #[error("\"until\": {0}")]
     Until(UntilError),
-    /// More than [`RULES_MAX`] rules.
-    #[error("this is rule number {}: at most {RULES_MAX} rules are taken", RULES_MAX + 1)]
+    /// More than [`RULES_MAX`] rules; one about a folder counts twice.
+    #[error("with this rule there are more than {RULES_MAX} (one about a folder counts twice)")]
     TooManyRules,
     /// More than [`DIALS_MAX`] different values of `until`.
     #[error("\"{until}\" is one different until too many: at most {DIALS_MAX} are taken")]
@@ -143,14 +143,20 @@ fn read_rules<'a, 'i: 'a>(
 ) -> Result<Vec<Rule>, Fault> {
     let mut read = Vec::new();
     let mut dials = Vec::new();
+    let mut count = 0;
     for rule in rules {
-        if read.len() == RULES_MAX {
-            return Err((rule.span().start, RuleFault::TooManyRules));
-        }
         let DeValue::Table(table) = rule.get_ref() else {
             return Err((rule.span().start, not_a_rule(rule.get_ref())));
         };
-        read.push(read_rule(table, &mut dials)?);
+        let read_rule = read_rule(table, &mut dials)?;
+        count += read_rule
+            .path
+            .as_deref()
+            .map_or(1, |glob| path_globs(glob).len());
+        if count > RULES_MAX {
+            return Err((rule.span().start, RuleFault::TooManyRules));
+        }
+        read.push(read_rule);
     }
     Ok(read)
 }
@@ -413,7 +419,7 @@ mod tests {
         assert_eq!(RuleSet::from_toml(&text).unwrap().rules.len(), RULES_MAX);
         let error = refused(&format!("{text}[[rule]]\n"));
         assert!(
-            error.starts_with("line 16385, column 1: this is rule number 16385"),
+            error.starts_with("line 16385, column 1: with this rule there are more than 16384"),
             "{error}"
         );
     }

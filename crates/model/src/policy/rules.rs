@@ -12,7 +12,8 @@ use super::glob::{Glob, GlobError, Mode};
 pub use super::only::OnlyError;
 pub use super::rule_file::{RuleError, RuleFault};
 
-/// The most rules that a set may have; it bounds what a request can cost.
+/// The most rules that a set may have, where one about a folder counts twice ([`path_globs`]); it
+/// bounds what a request can cost.
 pub const RULES_MAX: usize = 16_384;
 
 /// The most different `until` values that a set may have, beside the session's own.
@@ -28,7 +29,8 @@ pub struct Rule {
     pub exe: Option<String>,
     /// Glob for the effective user at the request, name or number.
     pub user: Option<String>,
-    /// Glob for the absolute path of the file; `*` stops at `/`, `**` does not.
+    /// Glob for the absolute path of the file; `*` stops at `/`, `**` does not. What it means is
+    /// said by [`path_globs`].
     pub path: Option<String>,
     /// The dial for what fits; absent: the session's.
     pub until: Option<Until>,
@@ -127,7 +129,25 @@ impl Rule {
 }
 
 fn fits_path(glob: &str, path: &[u8]) -> bool {
-    Glob::new(glob, Mode::Path).is_ok_and(|glob| glob.matches(path))
+    let fits = |glob: &String| Glob::new(glob, Mode::Path).is_ok_and(|glob| glob.matches(path));
+    path_globs(glob).iter().any(fits)
+}
+
+/// The globs for what a user means by one for paths: a path without a wildcard in its last part
+/// means also all that is below it, and what ends with `/**` also the folder itself. A program that
+/// syncs a file it has made syncs its folder, too.
+pub fn path_globs(glob: &str) -> Vec<String> {
+    let is_plain = |part: &str| !part.is_empty() && !part.contains(['*', '?', '[', '\\']);
+    let below = |folder: &str| format!("{folder}/**");
+    let folder = glob.strip_suffix("/**").or_else(|| glob.strip_suffix('/'));
+    match folder {
+        Some("") => vec!["/".to_owned(), below("")],
+        Some(folder) => vec![folder.to_owned(), below(folder)],
+        None if is_plain(glob.rsplit('/').next().unwrap_or_default()) => {
+            vec![glob.to_owned(), below(glob)]
+        }
+        None => vec![glob.to_owned()],
+    }
 }
 
 /// Why a glob is refused under its key.
@@ -248,6 +268,28 @@ mod tests {
         assert_eq!(decide("/usr/bin/postgres", "builder", None), None);
         assert_eq!(decide("/bin/cp", "builder", None), Some(1));
         assert_eq!(decide("/bin/cp", "root", None), None);
+    }
+
+    #[test]
+    fn a_path_means_the_folder_and_what_is_below_it() {
+        let is_about = |glob: &str, path: &str| fits_path(glob, path.as_bytes());
+        for folder in ["/srv/db", "/srv/db/", "/srv/db/**", "/s*/db", "**/db"] {
+            for (path, is_meant) in [
+                ("/srv/db", true),
+                ("/srv/db/x", true),
+                ("/srv/db/x/y", true),
+                ("/srv/db2", false),
+                ("/srv", false),
+            ] {
+                assert_eq!(is_about(folder, path), is_meant, "{folder}, {path}");
+            }
+        }
+        for all in ["/", "/**", "**"] {
+            assert!(is_about(all, "/") && is_about(all, "/srv/x"), "{all}");
+        }
+        // A wildcard in the last part means what it says.
+        assert!(is_about("/srv/*", "/srv/db") && !is_about("/srv/*", "/srv/db/x"));
+        assert_eq!(path_globs("/srv/*.db"), ["/srv/*.db"]);
     }
 
     #[test]

@@ -73,8 +73,10 @@ pub fn memory_dir(run: &Path) -> PathBuf {
         let seen = dir.symlink_metadata();
         seen.is_ok_and(|seen| distrust(&seen).is_some())
     };
+    // Where all are others', the first is named with whose it is.
     { in_shm() }
         .find(|dir| !is_anothers(dir))
+        .or_else(|| in_shm().next())
         .unwrap_or_else(|| run.to_path_buf())
 }
 

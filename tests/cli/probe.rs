@@ -153,8 +153,8 @@ fn the_median_of_an_fsync_is_the_one_that_fio_finds() {
 }
 
 /// A probe that goes on until it is stopped, once it writes.
-fn long_probe(dir: &Path) -> Child {
-    let mut command = clean(SYNCLATER);
+fn long_probe(stage: &Stage, dir: &Path) -> Child {
+    let mut command = stage.with_folders(SYNCLATER);
     command.args(["probe", "--for", "1h"]).arg(dir);
     let child = command.stdout(Stdio::null()).spawn().expect("a probe");
     let writes = || {
@@ -179,9 +179,9 @@ fn stop(mut probe: Child, signal: Signal) -> ExitStatus {
 
 #[test]
 fn an_interrupted_probe_dies_of_the_signal_and_leaves_nothing() {
-    let dir = Dir::new("probed");
+    let (dir, stage) = (Dir::new("probed"), Stage::new("probes"));
     for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
-        let status = stop(long_probe(dir.path()), signal);
+        let status = stop(long_probe(&stage, dir.path()), signal);
         assert_eq!(status.signal(), Some(signal.as_raw()));
         assert!(names_in(dir.path()).is_empty());
     }
@@ -189,15 +189,16 @@ fn an_interrupted_probe_dies_of_the_signal_and_leaves_nothing() {
 
 #[test]
 fn what_a_killed_probe_left_goes_with_the_next_one_and_a_living_one_is_left_alone() {
-    let dir = Dir::new("probed");
-    let killed = stop(long_probe(dir.path()), Signal::KILL);
+    // Whoever settles there is told that one was killed: nobody of another test is.
+    let (dir, stage) = (Dir::new("probed"), Stage::new("probes"));
+    let killed = stop(long_probe(&stage, dir.path()), Signal::KILL);
     assert_eq!(killed.signal(), Some(Signal::KILL.as_raw()));
     assert_eq!(names_in(dir.path()).len(), 1);
     let mut short = clean(SYNCLATER);
     short.args(["probe", "--for", "1ms"]).arg(dir.path());
     run(&mut short).must_succeed();
     assert!(names_in(dir.path()).is_empty());
-    let lives = long_probe(dir.path());
+    let lives = long_probe(&stage, dir.path());
     run(&mut short).must_succeed();
     assert_eq!(names_in(dir.path()).len(), 1);
     stop(lives, Signal::INT);

@@ -462,7 +462,7 @@ fn an_installed_library_is_not_taken_from_a_folder_of_somebody_else() {
 #[test]
 fn settle_needs_nobody_to_hear_how_children_end() {
     let stage = Stage::new("deaf");
-    let mut command = clean("env");
+    let mut command = stage.with_folders("env");
     command.args(["--ignore-signal=CHLD", SYNCLATER, "settle"]);
     let settle = run(command.arg(stage.work())).must_succeed();
     assert!(settle.stdout.contains("file system settled"), "{settle}");

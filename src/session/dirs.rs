@@ -88,8 +88,18 @@ pub fn memory_dirs(run: &Path) -> Vec<PathBuf> {
         let seen = dir.symlink_metadata();
         seen.is_ok_and(|seen| seen.is_dir() && distrust(&seen).is_none())
     };
+    let first = format!("synclater-{}", process::effective_user());
+    let is_named = |name: &str| {
+        let rest = name.strip_prefix(&first);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+    };
+    let there = std::fs::read_dir("/dev/shm")
+        .into_iter()
+        .flatten()
+        .flatten();
+    let named = there.filter(|dir| dir.file_name().to_str().is_some_and(is_named));
     std::iter::once(run.to_path_buf())
-        .chain(in_shm())
+        .chain(named.map(|dir| dir.path()))
         .filter(is_ours)
         .collect()
 }

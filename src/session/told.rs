@@ -204,12 +204,7 @@ pub fn note_of_ledger(e: &std::io::Error, dir: &Path, file: BorrowedFd<'_>) {
 /// Sessions that owe on the file system of `fd`.
 #[must_use]
 pub fn owing_on(ledger: &Ledger, fd: BorrowedFd<'_>) -> Vec<Filed> {
-    let (mounts, id) = (mounts_beside(fd), mount::unique_id_of_fd(fd));
-    // What is no path is the source of many, and a mount may have been moved since.
-    let is_it = |fs: &LedgerFs| {
-        let is_its_mount = id.is_some() && fs.mount_id == id;
-        is_its_mount || mounts.iter().any(|m| is_of(fs, m))
-    };
+    let is_it = names_file_system_of(fd);
     owing_where(ledger, &dirs::boot_id(), is_it).0
 }
 
@@ -239,22 +234,26 @@ fn owing_where(
 /// of the error.
 #[must_use]
 pub fn known_on(ledger: &Ledger, fd: BorrowedFd<'_>) -> Option<(String, String)> {
-    let (mounts, uuid) = (mounts_beside(fd), mount::uuid_of_fd(fd));
+    let (is_it, uuid) = (names_file_system_of(fd), mount::uuid_of_fd(fd));
     // A device has its name from another one that is gone. What is mounted keeps it; an overlay's
     // UUID says nothing (stale.rs).
     let is_another = |fs: &LedgerFs| {
         let differs = fs.uuid.is_some() && uuid.is_some() && fs.uuid != uuid;
         differs && fs.fstype != "overlay"
     };
-    let id = mount::unique_id_of_fd(fd);
     let means = |e: &Entry| {
-        let its = || { e.filesystems.iter() }.filter(|fs| !is_another(fs));
-        let is_its_mount = |fs: &LedgerFs| id.is_some() && fs.mount_id == id;
-        let is_named = || its().any(|fs| is_its_mount(fs) || mounts.iter().any(|m| is_of(fs, m)));
+        let is_named = || { e.filesystems.iter() }.any(|fs| !is_another(fs) && is_it(fs));
         is_named() || life_of(e, ledger) == Life::Lives
     };
     let all = { owing_on(ledger, fd).into_iter() }.map(|f| f.entry);
     { all.filter(|e| !e.is_never && means(e)) }.find_map(|e| Some((e.id, e.error?)))
+}
+
+/// Tells whether an entry means the file system of `fd`: what is no path is the source of many, and
+/// a mount may have been moved since, which keeps its number.
+fn names_file_system_of(fd: BorrowedFd<'_>) -> impl Fn(&LedgerFs) -> bool {
+    let (mounts, id) = (mounts_beside(fd), mount::unique_id_of_fd(fd));
+    move |fs| id.is_some() && fs.mount_id == id || mounts.iter().any(|m| is_of(fs, m))
 }
 
 /// Whether an entry means the file system that is mounted there. What is no path is the source of

@@ -6,7 +6,7 @@ use super::told::{is_slow, quick};
 use super::*;
 use crate::harness::command::{Outcome, LIMIT};
 use crate::harness::disk::keep_mounts_private;
-use crate::sessions::death::{children, is_gone, waiting_for_disk};
+use crate::sessions::death::{children, helper_of, is_gone, waiting_for_disk};
 use crate::sessions::stage::as_root;
 use crate::wait::until;
 use rustix::process::{kill_process, Pid, Signal};
@@ -54,23 +54,6 @@ fn refuses_once(disk: &SlowDisk) -> PathBuf {
     std::fs::write(&once, "").expect("until one was refused");
     is_slow(disk);
     once
-}
-
-/// The child of a process that waits for the disk, and goes on doing so.
-fn helper_of(of: Pid) -> Pid {
-    let (mut helper, mut looks) = (None, 0);
-    let waits = until(LIMIT, || {
-        let now = waiting_for_disk(of).first().copied();
-        looks = if now.is_some() && now == helper {
-            looks + 1
-        } else {
-            0
-        };
-        helper = now;
-        looks == 3
-    });
-    assert!(waits, "nobody settles for {of:?}");
-    helper.expect("it waits")
 }
 
 /// Kills these at once: none of them learns of the others.

@@ -142,6 +142,24 @@ pub fn waiting_for_disk(of: Pid) -> Vec<Pid> {
     children(of, "").into_iter().filter(waits).collect()
 }
 
+/// The child of a process that waits for a disk at several looks in a row: it waits for the flush,
+/// and is there still.
+pub fn helper_of(of: Pid) -> Pid {
+    let (mut helper, mut looks) = (None, 0);
+    let waits = until(LIMIT, || {
+        let now = waiting_for_disk(of).first().copied();
+        looks = if now.is_some() && now == helper {
+            looks + 1
+        } else {
+            0
+        };
+        helper = now;
+        looks == 3
+    });
+    assert!(waits, "nobody settles for {of:?}");
+    helper.expect("it waits")
+}
+
 /// Ends a run by two interrupts: its entry stays open.
 fn interrupt_twice(victim: &mut Running) {
     // The first one ends the command, the second its settling.
@@ -239,20 +257,7 @@ fn beside_a_killed_settle(by_keeper: bool) -> [Outcome; 3] {
     } else {
         Signal::TERM
     });
-    // What waits at several looks in a row waits for the flush, and is there still.
-    let (mut helper, mut looks) = (None, 0);
-    let waits = until(LIMIT, || {
-        let now = waiting_for_disk(who).first().copied();
-        looks = if now.is_some() && now == helper {
-            looks + 1
-        } else {
-            0
-        };
-        helper = now;
-        looks == 3
-    });
-    assert!(waits, "nobody settles");
-    kill_process(helper.expect("it waits"), Signal::KILL).expect("it is there");
+    kill_process(helper_of(who), Signal::KILL).expect("it is there");
     let victim = victim.end();
     // Until the keeper has heard of it, it is known to nobody.
     assert!(until(LIMIT, || !by_keeper || is_gone(&who)));

@@ -234,6 +234,9 @@ fn render_session(session: &OpenSession) -> String {
         Outcome::Cut => "cut by a reboot",
         Outcome::Unsettled => "ended without settling",
         Outcome::BeingSettled => "ended without settling yet",
+        Outcome::LostWrites if session.error.as_deref() == Some(SettleError::KILLED) => {
+            "ended, and writes may be lost"
+        }
         Outcome::LostWrites => "ended with lost writes",
     };
     text.push_str(&wrapped(
@@ -381,6 +384,7 @@ mod tests {
         }
         let (_, _, text) = said(&lost(SettleError::KILLED), false);
         assert!(text.contains("writes may be lost"), "{text}");
+        assert!(text.contains("ended, and writes may be lost;"), "{text}");
         assert!(!text.contains("ECANCELED"), "{text}");
     }
 

@@ -28,7 +28,6 @@ FEATURES = $(shell $(call HAS_BPF))
 FEATURES_STATIC = $(shell $(call HAS_BPF,-static))
 
 SCRIPTS = tools/setup .ci/run $(wildcard tools/demo benches/run tests/*.sh)
-FUZZ_TARGETS = $(filter-out all,$(basename $(notdir $(wildcard fuzz/src/bin/*.rs))))
 FUZZ_SECONDS ?= 60
 FUZZ_SECONDS_IN_TEST ?= 10
 
@@ -74,7 +73,7 @@ test: ## setup, lint and all tests; says at the end what was skipped and why
 define tests_beside_a_build
 rm -f $(TESTS_LOG); \
 { until grep -qs '^ *Running ' $(TESTS_LOG); do sleep 1; done; \
-  nice $(call fuzz_build,rings) >/dev/null 2>&1; } & \
+  nice $(fuzz_build) >/dev/null 2>&1; } & \
 $(MAKE) --no-print-directory tests; status=$$?; \
 kill $$! 2>/dev/null; wait; exit $$status
 endef
@@ -130,10 +129,8 @@ pictures: ## make the pictures of the report in docs/ again, with Chromium
 
 lint: lint-rust lint-c lint-scripts ## fmt, clippy, docs, the repository's own rules, C with clang
 
-# The fuzz targets are a workspace of their own: what a crate came to need must be in its lock too.
 # `--workspace` at the last command: with other features half of it would be built once more.
 lint-rust:
-	$(CARGO) metadata --locked --format-version 1 --manifest-path fuzz/Cargo.toml >/dev/null
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace $(FEATURES) --all-targets -- -D warnings
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --locked --workspace $(FEATURES) --no-deps --quiet
@@ -179,15 +176,11 @@ uninstall: ## remove what install put below PREFIX; ledger and sessions stay
 	rm -rf '$(LIBDIR)'
 
 # As the tests are built, so that what those have built already is not built again.
-fuzz_target = --quiet --locked --manifest-path fuzz/Cargo.toml --target-dir $(TARGET_DIR) --bin $(1)
-fuzz_build = $(CARGO) build $(call fuzz_target,$(1))
-fuzz = $(CARGO) run $(call fuzz_target,$(1)) -- --seconds $(2)
+fuzz_build = $(CARGO) build --quiet --locked --workspace $(FEATURES) --bin synclater-fuzz
+fuzz = $(fuzz_build) && $(TARGET_DIR)/debug/synclater-fuzz $(1) --seconds $(2)
 
 fuzz: ## fuzz the parsers of what others can write, FUZZ_SECONDS each (60)
-	@set -e; for target in $(FUZZ_TARGETS); do \
-	  $(CARGO) run --release --quiet --manifest-path fuzz/Cargo.toml --bin $$target -- \
-	    --seconds $(FUZZ_SECONDS); \
-	done
+	@$(CARGO) run --profile fuzz --quiet --locked -p synclater-fuzz -- --seconds $(FUZZ_SECONDS)
 
 audit: build ## what a reviewer wants to see first: unsafe code, library symbols, sizes, licences
 	@echo '== unsafe code, by file'; \
@@ -207,4 +200,3 @@ audit: build ## what a reviewer wants to see first: unsafe code, library symbols
 
 clean: ## remove what was built
 	$(CARGO) clean
-	rm -rf fuzz/target

@@ -7,9 +7,9 @@
 //! What it does not do: it has no coverage feedback; good seeds are what makes it find things. It
 //! cannot break off an input that never returns: CI's own time limit has to.
 //!
-//! Usage of every binary: `--seconds N` for each target (default: `FUZZ_SECONDS` of the
-//! environment, else 10), `--seed S` (default: from the clock), `--input HEX` to run one input as
-//! it was printed.
+//! Usage: `[TARGET]...` (default: all) `--seconds N` for each target (default: `FUZZ_SECONDS` of
+//! the environment, else 10), `--seed S` (default: from the clock), `--input HEX` to run one input
+//! as it was printed.
 
 pub mod mutate;
 pub mod random;
@@ -40,6 +40,7 @@ pub struct Target {
 /// What the command line asked for.
 #[derive(Debug, PartialEq, Eq)]
 struct Options {
+    targets: Vec<String>,
     time: Duration,
     seed: Option<u64>,
     input: Option<Vec<u8>>,
@@ -47,18 +48,23 @@ struct Options {
 
 /// Runs the targets, up to the first that fails, as the command line says; returns the exit status
 /// of the process: 0 nothing found, 1 something found, 125 the command line is wrong.
-pub fn main_of(targets: &[&Target]) -> ExitCode {
+pub fn main() -> ExitCode {
     let default_seconds = std::env::var("FUZZ_SECONDS").ok();
     let options = match read_options(std::env::args().skip(1), default_seconds) {
         Ok(options) => options,
         Err(error) => {
-            eprintln!("{error}\nusage: [--seconds N] [--seed S] [--input HEX]");
+            let names: Vec<&str> = targets::ALL.iter().map(|t| t.name).collect();
+            eprintln!("{error}\nusage: [TARGET]... [--seconds N] [--seed S] [--input HEX]");
+            eprintln!("targets: {}", names.join(" "));
             return ExitCode::from(125);
         }
     };
-    let found = targets
+    let is_wanted =
+        |t: &Target| options.targets.is_empty() || options.targets.contains(&t.name.to_owned());
+    let found = targets::ALL
         .iter()
-        .find_map(|target| run_target(target, &options));
+        .filter(|t| is_wanted(t))
+        .find_map(|t| run_target(t, &options));
     match found {
         Some(()) => ExitCode::FAILURE,
         None => ExitCode::SUCCESS,
@@ -111,7 +117,8 @@ fn try_input(target: &Target, input: &[u8]) -> Option<String> {
 
 fn report(target: &Target, fault: &str, input: &[u8]) {
     let hex: String = input.iter().map(|byte| format!("{byte:02x}")).collect();
-    println!("{}: {fault}; again with:\n  --input {hex}", target.name);
+    let name = target.name;
+    println!("{name}: {fault}; again with:\n  {name} --input {hex}");
 }
 
 fn read_options(
@@ -120,11 +127,19 @@ fn read_options(
 ) -> Result<Options, String> {
     let default = default_seconds.unwrap_or_else(|| "10".to_owned());
     let mut options = Options {
+        targets: Vec::new(),
         time: read_time(&default)?,
         seed: None,
         input: None,
     };
     while let Some(option) = words.next() {
+        if targets::ALL.iter().any(|t| t.name == option) {
+            options.targets.push(option);
+            continue;
+        }
+        if !option.starts_with("--") {
+            return Err(format!("no target is called {option}"));
+        }
         let value = words
             .next()
             .ok_or_else(|| format!("{option} has no value"))?;
@@ -154,7 +169,7 @@ fn bytes_of_hex(hex: &str) -> Option<Vec<u8>> {
     let digits = digits?;
     let pairs = digits
         .chunks(2)
-        .map(|pair| Some(pair[0] << 4 | *pair.get(1)?));
+        .map(|pair| Some((pair[0] << 4) | *pair.get(1)?));
     pairs.collect()
 }
 
@@ -187,8 +202,9 @@ mod tests {
     #[test]
     fn options_are_read() {
         let read = |line: &str| read_options(line.split_whitespace().map(str::to_owned), None);
-        let options = read("--seconds 3 --seed 5 --input 2f00").unwrap();
+        let options = read("rules --seconds 3 --seed 5 --input 2f00 slots").unwrap();
         let want = Options {
+            targets: vec!["rules".to_owned(), "slots".to_owned()],
             time: Duration::from_secs(3),
             seed: Some(5),
             input: Some(vec![0x2f, 0]),
@@ -196,6 +212,7 @@ mod tests {
         assert_eq!(options, want);
         for bad in [
             "--seconds",
+            "nobody",
             "--seconds x",
             "--input 2",
             "--input xx",

@@ -4,7 +4,7 @@
 //! Claims: nothing panics or hangs; no more mounts than lines; a path has no more bytes than its
 //! text; an entry that was read is written in a form that reads back.
 
-use synclater_model::ledger::{render_status, Entry};
+use synclater_model::ledger::{render_status, status_json, Entry, OpenSession, Outcome};
 use synclater_model::policy::filesystem::{kind, parse_mountinfo};
 
 use crate::Target;
@@ -57,13 +57,21 @@ fn read_entry(text: &str) {
     match Entry::from_json(text) {
         Ok(entry) => {
             assert_eq!(Entry::from_json(&entry.to_json()).as_ref(), Ok(&entry));
-            let status = render_status(&[entry]);
-            let steers = |c: char| c.is_control() && c != '\n';
-            assert!(
-                !status.contains(steers),
-                "a control character is shown: {status:?}"
-            );
+            let ended = Outcome::of_ended(&entry, false);
+            for outcome in [Outcome::Cut, Outcome::BeingSettled, ended] {
+                read_status(&[OpenSession::new(&entry, outcome)]);
+            }
         }
         Err(error) => assert!(!error.to_string().is_empty()),
     }
+}
+
+fn read_status(open: &[OpenSession]) {
+    let status = render_status(open);
+    let steers = |c: char| c.is_control() && c != '\n';
+    assert!(
+        !status.contains(steers),
+        "a control character is shown: {status:?}"
+    );
+    assert!(!status_json(open).is_empty());
 }

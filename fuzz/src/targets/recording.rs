@@ -109,7 +109,7 @@ fn change(bytes: &mut Vec<u8>, how: &[u8]) {
         return;
     }
     // Small numbers name places near the beginning, others are spread over all of it.
-    let at = (u64::from(at) * bytes.len() as u64 >> 24) as usize % bytes.len();
+    let at = ((u64::from(at) * bytes.len() as u64) >> 24) as usize % bytes.len();
     let to = (at + with as usize % 4096).min(bytes.len());
     match what {
         0 => bytes[at] ^= 1 << (with % 8),

@@ -9,9 +9,7 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU8};
 
 use synclater_shim::page::Layout;
-use synclater_shim::rings::{
-    cells_of, ring_bytes, Reader, Record, Rest, Rings, CELL, RINGS_DATA,
-};
+use synclater_shim::rings::{cells_of, ring_bytes, Reader, Record, Rest, Rings, CELL, RINGS_DATA};
 
 use crate::Target;
 

@@ -11,6 +11,7 @@ mod library;
 mod mounts;
 
 use serde::Serialize;
+use synclater_model::report::text::columns;
 
 /// How a check came out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -130,7 +131,6 @@ fn text(checks: &[Check]) -> String {
     out
 }
 
-const COLUMNS: usize = 80;
 const INDENT: &str = "        ";
 
 /// `head` and the text behind it, wrapped to 80 columns; further lines are indented.
@@ -139,7 +139,7 @@ fn wrapped(head: &str, text: &str) -> String {
     for word in text.split_whitespace() {
         let line = lines.last_mut().expect("never empty");
         let blank = if line.ends_with(' ') { "" } else { " " };
-        if line.chars().count() + blank.len() + word.chars().count() > COLUMNS {
+        if line.chars().count() + blank.len() + word.chars().count() > columns() {
             lines.push(format!("{INDENT}{word}"));
         } else {
             line.push_str(blank);
@@ -160,7 +160,10 @@ mod tests {
     #[test]
     fn no_line_of_an_explanation_is_wider_than_80_columns() {
         let text = text(&[check()]);
-        assert!(text.lines().all(|l| l.chars().count() <= COLUMNS), "{text}");
+        assert!(
+            text.lines().all(|l| l.chars().count() <= columns()),
+            "{text}"
+        );
         assert_eq!(text.matches("word").count(), 30);
     }
 

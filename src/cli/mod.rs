@@ -32,7 +32,7 @@ use std::ffi::OsString;
 use std::io::IsTerminal;
 use synclater_model::report::message::Trouble;
 use synclater_model::report::run::SettleError;
-use synclater_model::report::text::shown;
+use synclater_model::report::text::{fit, shown};
 use synclater_sys::clock::Reading;
 
 /// Status of a usage or internal error, or of a run whose settling failed.
@@ -114,6 +114,7 @@ pub fn main() -> i32 {
     synclater_sys::process::be_synclater();
     let argv: Vec<OsString> = std::env::args_os().collect();
     crate::session::dirs::begin_here();
+    fit_terminal();
     if eatmydata::is_meant(&argv) {
         return said(eatmydata::run(&argv));
     }
@@ -153,6 +154,19 @@ pub fn main() -> i32 {
         Verb::Env(args) => env::run(&args),
         Verb::Generate(args) => generate::run(&args),
     })
+}
+
+/// What is printed is as wide as the terminal, where it goes to one.
+fn fit_terminal() {
+    let width =
+        |fd: std::os::fd::BorrowedFd<'_>| Some(rustix::termios::tcgetwinsize(fd).ok()?.ws_col);
+    let (out, err) = (rustix::stdio::stdout(), rustix::stdio::stderr());
+    if let Some(columns) = width(out)
+        .or_else(|| width(err))
+        .filter(|columns| *columns > 0)
+    {
+        fit(columns.into());
+    }
 }
 
 /// Prints what went wrong, once, and gives the exit status.

@@ -2,7 +2,7 @@
 
 use super::view::Typing;
 use synclater_model::analysis::live::By;
-use synclater_model::report::number::{count, seconds};
+use synclater_model::report::number::{count, Unit};
 use synclater_model::report::text::{shown, truncated, width};
 use synclater_model::report::top::{Figures, Line, Sort};
 
@@ -24,12 +24,27 @@ const NAME_MIN: usize = 20;
 pub struct Layout {
     name: usize,
     columns: Vec<(Sort, &'static str, usize)>,
+    /// Of each column of times.
+    units: [Unit; 3],
+}
+
+/// The columns of times.
+const TIMES: [Sort; 3] = [Sort::P50, Sort::P99, Sort::Max];
+
+/// The time in a column of times.
+fn time_in(what: Sort, f: &Figures) -> Option<f64> {
+    match what {
+        Sort::P50 => f.p50_s,
+        Sort::P99 => f.p99_s,
+        Sort::Max => f.max_s,
+        _ => None,
+    }
 }
 
 impl Layout {
-    /// For a table of a width.
+    /// For a table of a width, with these lines.
     #[must_use]
-    pub fn of(columns: usize) -> Layout {
+    pub fn of(columns: usize, lines: &[Line]) -> Layout {
         let mut kept = COLUMNS.to_vec();
         let taken = |kept: &[(Sort, &str, usize, u8)]| kept.iter().map(|c| c.2).sum::<usize>();
         while taken(&kept) + NAME_MIN > columns && !kept.is_empty() {
@@ -39,6 +54,20 @@ impl Layout {
         Layout {
             name: columns - taken(&kept),
             columns: kept.into_iter().map(|c| (c.0, c.1, c.2)).collect(),
+            units: TIMES
+                .map(|what| Unit::of(lines.iter().filter_map(|l| time_in(what, &l.figures)))),
+        }
+    }
+
+    fn unit(&self, what: Sort) -> Option<Unit> {
+        let at = TIMES.iter().position(|time| *time == what)?;
+        Some(self.units[at])
+    }
+
+    fn value(&self, what: Sort, f: &Figures) -> String {
+        match self.unit(what) {
+            Some(unit) => time_in(what, f).map_or("-".into(), |s| unit.show(s)),
+            None => value(what, f),
         }
     }
 
@@ -50,7 +79,8 @@ impl Layout {
         let name = truncated(&name, self.name);
         let mut head = format!("{name:<0$}", self.name);
         for (what, title, columns) in &self.columns {
-            let title = format!("{}{title}", mark(sort == *what));
+            let unit = { self.unit(*what) }.map_or(String::new(), |unit| format!(" {}", unit.name));
+            let title = format!("{}{title}{unit}", mark(sort == *what));
             head.push_str(&format!("{title:>columns$}"));
         }
         head
@@ -67,7 +97,7 @@ impl Layout {
         };
         let mut line = format!("{name:<0$}", self.name);
         for (what, _, columns) in &self.columns {
-            let value = truncated(&value(*what, figures), columns.saturating_sub(1));
+            let value = truncated(&self.value(*what, figures), columns.saturating_sub(1));
             line.push_str(&format!("{value:>columns$}"));
         }
         line
@@ -80,11 +110,8 @@ fn value(what: Sort, f: &Figures) -> String {
         Sort::Requests => Some(rate(f.requests_per_s)),
         Sort::Real => Some(rate(f.real_per_s)),
         Sort::Time => share(f.time_share),
-        Sort::P50 => f.p50_s.map(seconds),
-        Sort::P99 => f.p99_s.map(seconds),
-        Sort::Max => f.max_s.map(seconds),
         Sort::Needless => share(f.needless_share),
-        Sort::Name => None,
+        Sort::P50 | Sort::P99 | Sort::Max | Sort::Name => None,
     };
     value.unwrap_or_else(|| "-".into())
 }

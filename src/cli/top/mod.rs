@@ -20,7 +20,7 @@ use synclater_bpf::Filter;
 use synclater_model::analysis::live::{By, Live, KEPT};
 use synclater_model::policy::duration::parse_duration;
 use synclater_model::report::message::Trouble;
-use synclater_model::report::text::COLUMNS;
+use synclater_model::report::text::columns;
 use synclater_model::report::top::{Top, TopSession};
 use synclater_sys::process;
 use synclater_sys::signal::Signals;
@@ -248,7 +248,7 @@ fn print_figures(args: &Args, watched: &Watched) -> anyhow::Result<i32> {
             let mut screen = Screen::new(args.by, interval_s, false);
             (screen.top, screen.session, screen.note) = (Some(top), session, watched.note());
             screen.machine = watched.machine().map(str::to_owned);
-            view::text(&screen, COLUMNS, usize::MAX)
+            view::text(&screen, columns(), usize::MAX)
         };
         let mut out = std::io::stdout().lock();
         let heard = out.write_all(text.as_bytes()).and_then(|()| out.flush());

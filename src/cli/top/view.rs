@@ -280,7 +280,7 @@ impl Screen {
         } else {
             let chosen = self.chosen();
             all.push((self.grouping(columns, chosen.len()), Style::new()));
-            let layout = lines::Layout::of(columns);
+            let layout = lines::Layout::of(columns, &chosen);
             let head = Style::new().add_modifier(Modifier::REVERSED);
             all.push((layout.head(self.by, self.sort), head));
             let room = rows.saturating_sub(all.len() + keys);

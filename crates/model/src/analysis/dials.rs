@@ -8,8 +8,6 @@
 //! - `exit`: one settle for each file system.
 //! - `1s`: one settle for each file system in each second in which anything was asked for. They go
 //!   on beside the program, so that this is more than it waits; but they use the same disk.
-//! - `reply`: of each group of requests that always come together, its longest; what belongs to no
-//!   group stays as it is.
 //!
 //! A settle is taken to cost what settles of the same file system cost in this recording, on the
 //! average; where there was none, the 90th percentile of its requests, since a settle has more to
@@ -117,17 +115,15 @@ impl Savings {
             .fold(0, |sum, w| sum.saturating_add(of(w)))
     }
 
-    /// The dials; `waiting_ns` is the time in which anyone waited, `together_ns` what one sync for
-    /// each group would save.
+    /// The dials; `waiting_ns` is the time in which anyone waited.
     #[must_use]
-    pub fn dials(&self, waiting_ns: u64, together_ns: u64) -> Vec<Dial> {
+    pub fn dials(&self, waiting_ns: u64) -> Vec<Dial> {
         let exit = |w: &Waiting| w.movable_ns.saturating_sub(w.settle_ns);
         let second = |w: &Waiting| {
             let settles = w.settle_ns.saturating_mul(w.seconds);
             w.movable_ns.saturating_sub(settles)
         };
         let saved = [
-            ("reply", together_ns.min(self.movable_ns()), AT_STAKE_REPLY),
             ("1s", self.total(second), AT_STAKE_SECOND),
             ("exit", self.total(exit), AT_STAKE_EXIT),
             ("never", self.movable_ns(), AT_STAKE_NEVER),
@@ -196,10 +192,6 @@ fn settles_ns(order: &Order, place: &Place) -> Vec<u64> {
     made.into_iter().zip(took).map(of_one).collect()
 }
 
-const AT_STAKE_REPLY: &str = "When: nothing that anyone was told of is lost, where order is kept. \
-    Order: not kept on any usual file system; what was being changed may be torn, and with it what \
-    was acknowledged before.";
-
 const AT_STAKE_SECOND: &str = "When: a power cut takes at most the last second and the time that \
     settling takes. Order: not kept; what was settled and not touched since is there, what was \
     being changed may be lost or torn: a mailbox of immutable files loses its last second, a \
@@ -250,11 +242,11 @@ mod tests {
         t
     }
 
-    fn saved(t: &Table, waiting_ns: u64, together_ns: u64) -> Vec<f64> {
+    fn saved(t: &Table, waiting_ns: u64) -> Vec<f64> {
         let requests = Requests::durability(t);
         let order = Order::of(&requests);
         let savings = Savings::of(&order, &ByTime::of(&requests));
-        let dials = savings.dials(waiting_ns, together_ns);
+        let dials = savings.dials(waiting_ns);
         let round = |d: &Dial| (d.saved_s.expect("known") * 1e6).round() / 1e6;
         dials.iter().map(round).collect()
     }
@@ -265,7 +257,7 @@ mod tests {
     fn a_settle_a_second_and_one_at_the_end_stay_to_be_paid() {
         let rows: Vec<_> = (0..1000).map(|k| (1, k * 4_000_000, 2 * MS)).collect();
         let t = table(&rows);
-        assert_eq!(saved(&t, 2000 * MS, 500 * MS), [0.5, 1.992, 1.998, 2.0]);
+        assert_eq!(saved(&t, 2000 * MS), [1.992, 1.998, 2.0]);
     }
 
     #[test]
@@ -279,20 +271,20 @@ mod tests {
             debt: None,
             errno: 0,
         });
-        assert_eq!(saved(&t, 200 * MS, 0), [0.0, 0.15, 0.15, 0.2]);
+        assert_eq!(saved(&t, 200 * MS), [0.15, 0.15, 0.2]);
     }
 
     #[test]
     fn what_stays_real_saves_nothing() {
         let mut t = table(&[(2, 0, 80 * MS), (1, 0, 10 * MS), (1, 5, 10 * MS)]);
         t.rows.reason[2] = 1;
-        assert_eq!(saved(&t, 100 * MS, 0)[3], 0.01);
+        assert_eq!(saved(&t, 100 * MS)[2], 0.01);
     }
 
     #[test]
     fn threads_that_wait_at_once_save_no_more_than_the_clock_shows() {
         let rows: Vec<_> = (0..800).map(|k| (1, k / 8 * 4_000_000, 2 * MS)).collect();
-        assert_eq!(saved(&table(&rows), 200 * MS, 0)[3], 0.2);
+        assert_eq!(saved(&table(&rows), 200 * MS)[2], 0.2);
     }
 
     #[test]
@@ -302,7 +294,7 @@ mod tests {
         let requests = Requests::durability(&t);
         let order = Order::of(&requests);
         let savings = Savings::of(&order, &ByTime::of(&requests));
-        assert!(savings.dials(0, 0).iter().all(|d| d.saved_s.is_none()));
+        assert!(savings.dials(0).iter().all(|d| d.saved_s.is_none()));
     }
 
     proptest! {
@@ -316,7 +308,7 @@ mod tests {
             let order = Order::of(&requests);
             prop_assume!(order.sum_ns > 0);
             let savings = Savings::of(&order, &ByTime::of(&requests));
-            let dials = savings.dials(order.sum_ns, 0);
+            let dials = savings.dials(order.sum_ns);
             let s: Vec<f64> = dials.iter().map(|d| d.saved_s.expect("known")).collect();
             prop_assert!(s.windows(2).all(|w| w[0] <= w[1]), "{:?}", s);
             for d in &dials {

@@ -57,6 +57,43 @@ fn time(time_s: f64, round: fn(f64) -> f64) -> String {
     }
 }
 
+/// The one unit of the times in a column of a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unit {
+    /// Its name, for the head of the column.
+    pub name: &'static str,
+    /// How many of it are a second.
+    a_second: u32,
+}
+
+impl Unit {
+    /// By the longest of these seconds.
+    pub fn of(times_s: impl IntoIterator<Item = f64>) -> Unit {
+        let longest = times_s.into_iter().fold(0.0, f64::max);
+        let (name, a_second) = match longest {
+            t if t < 0.999e-6 => ("ns", 1_000_000_000),
+            t if t < 0.999e-3 => ("µs", 1_000_000),
+            t if t < 0.999 => ("ms", 1_000),
+            _ => ("s", 1),
+        };
+        Unit { name, a_second }
+    }
+
+    /// Writes a time without its unit: `31`, `7.7`, `0.064`; `<0.001` where that would be shown as
+    /// nothing, and `?` for a negative time, or one that is no number.
+    pub fn show(self, time_s: f64) -> String {
+        let number = time_s * f64::from(self.a_second);
+        match number {
+            n if !n.is_finite() || n < 0.0 => "?".to_owned(),
+            0.0 => "0".to_owned(),
+            n if n < 0.000_95 => "<0.001".to_owned(),
+            n if n < 0.095 => format!("{n:.3}"),
+            n if n < 999.5 => two_digits(n, f64::round),
+            n => count(n.round() as u64),
+        }
+    }
+}
+
 /// Writes a number of bytes in binary units: `512 B`, `4.0 KiB`, `1.2 GiB`.
 pub fn bytes(number: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
@@ -109,6 +146,27 @@ mod tests {
         }
         assert_eq!(counted(1, "request"), "1 request");
         assert_eq!(counted(0, "request"), "0 requests");
+    }
+
+    #[test]
+    fn the_times_of_a_column_have_one_unit() {
+        let shown = |times: &[f64]| {
+            let unit = Unit::of(times.iter().copied());
+            let shown: Vec<String> = times.iter().map(|t| unit.show(*t)).collect();
+            (unit.name, shown.join(" "))
+        };
+        let want = ("s", "18 7.7 0.32 0.064 <0.001 0".to_owned());
+        assert_eq!(shown(&[18.0, 7.7, 0.32, 0.064, 420e-9, 0.0]), want);
+        assert_eq!(
+            shown(&[0.18, 0.012, 13e-6]),
+            ("ms", "180 12 0.013".to_owned())
+        );
+        assert_eq!(shown(&[420e-9, 20e-9]), ("ns", "420 20".to_owned()));
+        assert_eq!(
+            shown(&[7200.0, -1.0, f64::NAN]),
+            ("s", "7,200 ? ?".to_owned())
+        );
+        assert_eq!(shown(&[]), ("ns", String::new()));
     }
 
     #[test]

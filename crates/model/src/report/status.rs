@@ -8,7 +8,7 @@
 
 use serde::Serialize;
 
-use super::text::{command_line, shown, truncated, wrapped, COLUMNS};
+use super::text::{columns, command_line, shown, truncated, wrapped};
 use crate::ledger::{Entry, LedgerFs};
 use crate::policy::dial::Until;
 use crate::report::run::SettleError;
@@ -228,7 +228,7 @@ pub fn render_status(sessions: &[OpenSession]) -> String {
 
 fn render_session(session: &OpenSession) -> String {
     let head = format!("{}  {}", shown(&session.id), command_line(&session.command));
-    let mut text = format!("{}\n", truncated(&head, COLUMNS));
+    let mut text = format!("{}\n", truncated(&head, columns()));
     let (started, until) = (shown(&session.started), shown(&session.until));
     let how = match session.outcome {
         Outcome::Cut => "cut by a reboot",
@@ -415,7 +415,7 @@ mod tests {
              file systems that owed, at least these:\n    /srv (ext4, /dev/sdb1, UUID 7d4c)\n"
         ));
         assert!(!text.contains('\x1b'));
-        assert!(text.lines().all(|line| width(line) <= COLUMNS), "{text}");
+        assert!(text.lines().all(|line| width(line) <= columns()), "{text}");
         assert_eq!(render_status(&[]), "no session was cut or left unsettled\n");
     }
 }

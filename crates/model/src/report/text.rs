@@ -5,8 +5,24 @@
 //!
 //! What it does not do: widths are counted in characters; wide East Asian ones count as one.
 
-/// The width of all texts, in columns.
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+/// The width of all texts where no terminal has another one, in columns.
 pub const COLUMNS: usize = 80;
+/// Narrower than this they would fall apart, and wider nobody reads them.
+const FITS: std::ops::RangeInclusive<usize> = 60..=200;
+
+static WIDTH: AtomicUsize = AtomicUsize::new(COLUMNS);
+
+/// Texts are as wide as a terminal of so many columns from now on, within 60 and 200.
+pub fn fit(terminal: usize) {
+    WIDTH.store(terminal.clamp(*FITS.start(), *FITS.end()), Relaxed);
+}
+
+/// The width of all texts, in columns.
+pub fn columns() -> usize {
+    WIDTH.load(Relaxed)
+}
 
 /// Shows a name that someone else chose: each control character, and each character that would
 /// turn the direction of text, is written as its escape.
@@ -59,7 +75,7 @@ pub fn truncated(text: &str, columns: usize) -> String {
     format!("{kept}…")
 }
 
-/// Breaks words into lines of [`COLUMNS`]: the first begins with `lead`, the others with as many
+/// Breaks words into lines of [`columns`]: the first begins with `lead`, the others with as many
 /// spaces. A word that is longer than a line stands alone and is left whole, to be copied.
 pub fn wrapped(lead: &str, words: &str) -> String {
     laid_out(lead, words.split_whitespace())
@@ -67,7 +83,7 @@ pub fn wrapped(lead: &str, words: &str) -> String {
 
 /// As [`wrapped`], but breaks only between clauses where a clause fits a line by itself.
 pub fn wrapped_clauses(lead: &str, clauses: &[String]) -> String {
-    let room = COLUMNS.saturating_sub(width(lead));
+    let room = columns().saturating_sub(width(lead));
     let pieces = clauses
         .iter()
         .flat_map(|clause| match width(clause) > room {
@@ -79,11 +95,12 @@ pub fn wrapped_clauses(lead: &str, clauses: &[String]) -> String {
 
 fn laid_out<'a>(lead: &str, pieces: impl Iterator<Item = &'a str>) -> String {
     let margin = " ".repeat(width(lead));
+    let columns = columns();
     let mut text = lead.to_owned();
     let mut column = width(lead);
     let mut at_start = true;
     for piece in pieces {
-        if !at_start && column + 1 + width(piece) > COLUMNS {
+        if !at_start && column + 1 + width(piece) > columns {
             text.push('\n');
             text.push_str(&margin);
             column = width(&margin);

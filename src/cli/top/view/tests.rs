@@ -100,9 +100,9 @@ real ones: p50 1.2 ms   p99 8.1 ms   max 31 ms
 requests                                                       ▁█▄ ≤ 40/s
 p99                                                            ▁█▄ ≤ 40 µs
 by [process] file  device  kind  caller
-PROCESS                    REQ/S  REAL/S ▼TIME     P50     P99     MAX  NEEDLESS
-7 a                           10     3.0   25%  1.2 ms  8.1 ms   31 ms       50%
-41 b ./some files         12,335     3.0   25%  1.2 ms  8.1 ms   31 ms       50%
+PROCESS                    REQ/S  REAL/S ▼TIME  P50 ms  P99 ms  MAX ms  NEEDLESS
+7 a                           10     3.0   25%     1.2     8.1      31       50%
+41 b ./some files         12,335     3.0   25%     1.2     8.1      31       50%
 
 
 ? help  q quit  tab group  s sort  / filter  space pause  u dial  S settle";

@@ -341,18 +341,13 @@ impl RecordingReport {
     }
 
     fn advice(&mut self, order: &Order, in_time: &InTime) {
-        let saved = |t: &Together| t.saves_ns;
-        let groups = in_time.together.iter();
-        let together_ns = groups.map(saved).fold(0, u64::saturating_add);
         let top = in_time.together.iter().take(TOGETHER_MAX);
         self.together = top.map(together_row).collect();
         let measured = thresholds::of(order);
         self.thresholds = measured.iter().map(threshold_row).collect();
         let savings = Savings::of(order, &in_time.by_time);
-        let dials = savings.dials(in_time.waiting_ns, together_ns);
-        // What this version does not have comes last.
-        let (later, now): (Vec<&Dial>, Vec<&Dial>) = dials.iter().partition(|d| d.until == "reply");
-        self.dials = now.into_iter().chain(later).map(dial_row).collect();
+        let dials = savings.dials(in_time.waiting_ns);
+        self.dials = dials.iter().map(dial_row).collect();
         self.settings = settings::of(order.requests);
     }
 }
@@ -458,15 +453,11 @@ fn dial_row(dial: &Dial) -> DialRow {
         Some(s) => format!("saves at most {}", number::seconds(s)),
         None => "saves what this recording does not tell: nothing was made for real".to_owned(),
     };
-    let built = match dial.until {
-        "reply" => " (not in this version)",
-        _ => "",
-    };
     DialRow {
         until: dial.until.to_owned(),
         saved_s: dial.saved_s,
         at_stake: dial.at_stake.to_owned(),
-        sentence: format!("{}{built} {saves}. {}", dial.until, dial.at_stake),
+        sentence: format!("{} {saves}. {}", dial.until, dial.at_stake),
     }
 }
 

@@ -5,8 +5,8 @@
 use super::picture::{heat, histogram};
 use super::{GroupRow, RecordingReport};
 use crate::analysis::stats::seconds as of_ns;
-use crate::report::number::{bytes, count, counted, seconds};
-use crate::report::text::{command_line, shown, truncated, width, wrapped, COLUMNS};
+use crate::report::number::{bytes, count, counted, seconds, Unit};
+use crate::report::text::{columns, command_line, shown, truncated, width, wrapped, COLUMNS};
 use std::fmt::Write as _;
 
 /// What requests are grouped by.
@@ -127,6 +127,17 @@ fn percent(share: f64) -> String {
     }
 }
 
+/// The units of total, p50, p99 and longest in a table of these rows.
+fn units(rows: &[GroupRow]) -> [Unit; 4] {
+    let of = |ns: fn(&GroupRow) -> Option<u64>| Unit::of(rows.iter().filter_map(ns).map(of_ns));
+    [
+        Unit::of(rows.iter().filter_map(|row| row.sync_s)),
+        of(|row| row.p50_ns),
+        of(|row| row.p99_ns),
+        of(|row| row.max_ns),
+    ]
+}
+
 impl RecordingReport {
     /// As text for a terminal.
     #[must_use]
@@ -166,12 +177,12 @@ impl RecordingReport {
         out.push_str(&wrapped("", &about));
         match r.command.is_empty() {
             true if !r.whose.is_empty() => {
-                let _ = writeln!(out, "{}", truncated(&shown(&r.whose), COLUMNS));
+                let _ = writeln!(out, "{}", truncated(&shown(&r.whose), columns()));
             }
             true if r.engine == "kernel" => out.push_str("the whole machine\n"),
             true => {}
             false => {
-                let line = truncated(&command_line(&r.command), COLUMNS);
+                let line = truncated(&command_line(&r.command), columns());
                 let _ = writeln!(out, "{line}");
             }
         }
@@ -259,7 +270,12 @@ impl RecordingReport {
             return;
         }
         let relaxed = self.real < self.requests;
-        let room = if relaxed { 19 } else { 28 };
+        let figures = if relaxed { 61 } else { 52 };
+        let longest = rows.iter().take(top).map(|row| width(&by.name(row))).max();
+        // What is wider than the longest name keeps the figures from their names.
+        let room = longest
+            .unwrap_or(0)
+            .clamp(COLUMNS - figures, (columns().max(COLUMNS)) - figures);
         let real = |text: String| {
             if relaxed {
                 format!("{text:>9}")
@@ -268,34 +284,36 @@ impl RecordingReport {
             }
         };
         let (one, many) = by.nouns();
+        let [total_in, p50_in, p99_in, max_in] = units(&rows[..rows.len().min(top)]);
         let _ = writeln!(
             out,
             "\n{:<room$}{:>10}{}{:>10}{:>6}{:>9}{:>9}{:>8}",
             format!("by {one}"),
             "requests",
             real("real".into()),
-            "total",
+            format!("total {}", total_in.name),
             "share",
-            "p50",
-            "p99",
-            "max"
+            format!("p50 {}", p50_in.name),
+            format!("p99 {}", p99_in.name),
+            format!("max {}", max_in.name)
         );
         for row in rows.iter().take(top) {
             let mut name = by.name(row);
             if width(&name) > room {
-                let _ = writeln!(out, "{}", tail(&name, COLUMNS));
+                let _ = writeln!(out, "{}", tail(&name, columns()));
                 name.clear();
             }
-            let ns = |ns: Option<u64>| ns.map_or("-".to_owned(), |ns| seconds(of_ns(ns)));
+            let ns =
+                |unit: Unit, ns: Option<u64>| ns.map_or("-".to_owned(), |ns| unit.show(of_ns(ns)));
             let line = format!(
                 "{name:<room$}{:>10}{}{:>10}{:>6}{:>9}{:>9}{:>8}",
                 count(row.requests),
                 real(count(row.real)),
-                row.sync_s.map_or("-".to_owned(), seconds),
+                { row.sync_s }.map_or("-".to_owned(), |s| total_in.show(s)),
                 row.share.map_or("-".to_owned(), percent),
-                ns(row.p50_ns),
-                ns(row.p99_ns),
-                ns(row.max_ns)
+                ns(p50_in, row.p50_ns),
+                ns(p99_in, row.p99_ns),
+                ns(max_in, row.max_ns)
             );
             let _ = writeln!(out, "{line}");
         }
@@ -371,11 +389,7 @@ impl RecordingReport {
         for dial in &self.dials {
             let name = format!("  {:<6}", dial.until);
             let saved = dial.saved_s.map_or("-".to_owned(), seconds);
-            let built = match dial.until.as_str() {
-                "reply" => " (not in this version)",
-                _ => "",
-            };
-            let words = format!("{saved}{built}. {}", dial.at_stake);
+            let words = format!("{saved}. {}", dial.at_stake);
             out.push_str(&wrapped(&name, &words));
         }
     }

@@ -14,6 +14,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
+use synclater_model::report::probe::IN_PLACE;
 
 /// A measurement ends here also where time is left: the disk is not to be filled.
 const COUNT_MAX: usize = 5000;
@@ -26,6 +27,8 @@ pub enum Kind {
     Fsync,
     /// fdatasync(2).
     Fdatasync,
+    /// fdatasync(2) of what was written over: the file is as long as before, and lies where it lay.
+    InPlace,
     /// A write to a file opened with `O_DSYNC`.
     Dsync,
     /// pwritev2(2) with `RWF_DSYNC`.
@@ -38,9 +41,10 @@ pub enum Kind {
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Kind; 6] = [
+    pub const ALL: [Kind; 7] = [
         Kind::Fsync,
         Kind::Fdatasync,
+        Kind::InPlace,
         Kind::Dsync,
         Kind::RwfDsync,
         Kind::Syncfs,
@@ -53,6 +57,7 @@ impl Kind {
         match self {
             Kind::Fsync => "fsync",
             Kind::Fdatasync => "fdatasync",
+            Kind::InPlace => IN_PLACE,
             Kind::Dsync => "O_DSYNC",
             Kind::RwfDsync => "RWF_DSYNC",
             Kind::Syncfs => "syncfs",
@@ -147,6 +152,10 @@ fn hammer(
     };
     let name = format!("{thread}");
     let file = place.open(&name, flags)?;
+    if kind == Kind::InPlace {
+        // The first one decides where it lies.
+        sync_once(place, kind, &file, &name, 0)?;
+    }
     let mut took_s = Vec::new();
     while took_s.len() < COUNT_MAX && Instant::now() < end && !stop.load(Relaxed) {
         let at = took_s.len() as u64;
@@ -165,7 +174,8 @@ fn sync_once(
     at: u64,
 ) -> io::Result<Duration> {
     const BLOCK: [u8; 4096] = [0x5a; 4096];
-    let offset = at * BLOCK.len() as u64;
+    let in_place = kind == Kind::InPlace;
+    let offset = if in_place { 0 } else { at * BLOCK.len() as u64 };
     let write = |flags| rustix::io::pwritev2(file, &[IoSlice::new(&BLOCK)], offset, flags);
     match kind {
         Kind::Dsync | Kind::RwfDsync => {
@@ -188,12 +198,12 @@ fn sync_once(
             rustix::fs::fsync(&place.dir)?;
             Ok(begin.elapsed())
         }
-        Kind::Fsync | Kind::Fdatasync | Kind::Syncfs => {
+        Kind::Fsync | Kind::Fdatasync | Kind::InPlace | Kind::Syncfs => {
             write(ReadWriteFlags::empty())?;
             let begin = Instant::now();
             match kind {
                 Kind::Fsync => rustix::fs::fsync(file)?,
-                Kind::Fdatasync => rustix::fs::fdatasync(file)?,
+                Kind::Fdatasync | Kind::InPlace => rustix::fs::fdatasync(file)?,
                 _ => rustix::fs::syncfs(file)?,
             }
             Ok(begin.elapsed())

@@ -10,4 +10,5 @@ mod hammered;
 mod hostile;
 mod ledger;
 mod nested;
+mod saved;
 pub mod stage;

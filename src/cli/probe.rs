@@ -3,6 +3,7 @@
 use super::OURS;
 use crate::probe::{measure, Kind, Place};
 use crate::session::filesystems::mounts_of;
+use crate::session::probed::Probed;
 use crate::session::told;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -18,7 +19,9 @@ use synclater_sys::signal::Signals;
 /// Measures what syncs cost on the disk of a folder, and how even they are.
 ///
 /// Each kind of sync is made by 1, 2, 4... threads at once, each after 4 KiB appended to a file of
-/// its own. What is written is removed in the end; Ctrl-C ends it early and removes it too.
+/// its own. What is written is removed in the end; Ctrl-C ends it early and removes it too. For a
+/// day, and until the next boot, runs that put syncs off on the same file system tell by it how
+/// much time they have saved.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -96,6 +99,8 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
             Ok(OURS)
         }
         None => {
+            // It is of use to later runs, and no part of what was asked for.
+            let _ = Probed::keep(&dir, &probe);
             super::print(&if args.json {
                 probe.to_json()
             } else {

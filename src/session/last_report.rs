@@ -1,20 +1,16 @@
 //! The report of a session that ended while nobody asked for it: kept for whoever names it next.
 //!
-//! Promise: told once. Not promised: that it survives a power cut, or that many are kept; the
-//! ledger is another thing, and is closed by then.
+//! Promise: told once. Not promised: what [`Shelf`] does not; the ledger is another thing, and is
+//! closed by then.
 
-use super::dirs;
+use super::shelf::Shelf;
 use crate::reach::attach::target::Incarnation;
 use serde::{Deserialize, Serialize};
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::io;
 use synclater_model::report::number::counted;
 use synclater_model::report::run::{summary, RunReport};
 
-/// So many are kept, the youngest.
-const MOST: usize = 64;
+const REPORTS: Shelf = Shelf("reports");
 
 /// What is told at the end of a session that was attached.
 #[derive(Debug, Serialize, Deserialize)]
@@ -53,60 +49,19 @@ impl LastReport {
     /// Keeps it.
     ///
     /// # Errors
-    /// Those of the folder's files; there may be no such folder.
+    /// Those of [`Shelf::keep`].
     pub fn keep(&self) -> io::Result<()> {
-        let dir = folder().ok_or(io::ErrorKind::NotFound)?;
-        let made = dirs::make(&dir, "the folder of last reports", "SYNCLATER_STATE_DIR");
-        made.map_err(io::Error::other)?;
-        forget_the_oldest(&dir);
-        let path = dir.join(format!("{}.json", self.report.id));
-        let fresh = path.with_extension("new");
-        // What it names is nobody else's business.
-        let mut file = { std::fs::OpenOptions::new() }
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(&fresh)?;
-        file.write_all(&serde_json::to_vec(self)?)?;
-        std::fs::rename(fresh, path)
+        REPORTS.keep(&self.report.id, &serde_json::to_vec(self)?)
     }
 
     /// Forgets that of an earlier session `id`: another one takes the name.
     pub fn forget(id: &str) {
-        if let Some(dir) = folder() {
-            // Mostly there is none.
-            let _ = std::fs::remove_file(dir.join(format!("{id}.json")));
-        }
+        REPORTS.forget(id);
     }
 
     /// That of session `id`, which is forgotten then.
     #[must_use]
     pub fn take(id: &str) -> Option<LastReport> {
-        let dir = folder()?;
-        let seen = dir.symlink_metadata().ok()?;
-        let is_name = !id.contains('/') && dirs::distrust(&seen).is_none();
-        let path = is_name.then(|| dir.join(format!("{id}.json")))?;
-        let text = std::fs::read(&path).ok()?;
-        std::fs::remove_file(path).ok()?;
-        serde_json::from_slice(&text).ok()
-    }
-}
-
-fn folder() -> Option<PathBuf> {
-    dirs::state_dir().map(|dir| dir.join("reports"))
-}
-
-/// Makes room for one more.
-fn forget_the_oldest(dir: &Path) {
-    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
-    let age = |e: &std::fs::DirEntry| e.metadata().and_then(|m| m.modified());
-    let mut all: Vec<(SystemTime, PathBuf)> = { entries }
-        .filter_map(|e| Some((age(&e).ok()?, e.path())))
-        .collect();
-    all.sort_unstable();
-    let more = (all.len() + 1).saturating_sub(MOST);
-    for (_, path) in all.drain(..more) {
-        let _ = std::fs::remove_file(path);
+        serde_json::from_slice(&REPORTS.take(id)?).ok()
     }
 }

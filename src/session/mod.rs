@@ -9,8 +9,8 @@
 //! supervisor cannot, in a `hierarchy` of its own; `counts` and `escape` what was seen;
 //! `usage` and `look` who writes where, `mapped` who has the library; `control` how other commands
 //! speak to it; `supervisor` the loop; `stale` what dead ones left, `orphans`
-//! what of that has no folder; `last_report` what one that
-//! ended by itself had to tell.
+//! what of that has no folder; `sequence` and `probed` what it has saved; `last_report` what one
+//! that ended by itself had to tell, on a `shelf`.
 
 mod again;
 pub mod alive;
@@ -38,9 +38,12 @@ pub mod names;
 pub mod opening;
 pub mod orphans;
 pub mod others;
+pub mod probed;
 pub mod report;
+pub mod sequence;
 pub mod settle;
 pub mod shared;
+pub mod shelf;
 pub mod stale;
 pub mod supervisor;
 pub mod told;

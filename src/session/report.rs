@@ -1,18 +1,21 @@
 //! What a session has to tell: the report of a run, and its row in `ps`.
 
 use super::compile::Users;
-use super::counts::{Counts, Process};
+use super::counts::Process;
 use super::escape::descendants;
 use super::mapped::{mapped_in, Mapped};
+use super::probed::Probed;
 use super::settle;
-use super::supervisor::{Outcome, Supervisor};
+use super::supervisor::{Outcome, Owed, Supervisor};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 use synclater_model::policy::dial::Until;
 use synclater_model::report::escape::{Escape, RESTRICTED};
+use synclater_model::report::number::count;
 use synclater_model::report::ps::{PsProcess, PsSession};
 use synclater_model::report::run::{RunFilesystem, RunReport};
+use synclater_model::report::saving::{saving, Cost, Part};
 use synclater_shim::page;
 use synclater_sys::process::{self, effective_user_of};
 
@@ -71,7 +74,7 @@ pub fn run(s: &mut Supervisor, outcome: Outcome) -> RunReport {
         .filter(|_| r.bound_s.is_some())
         .map(|d| d.as_secs_f64());
     r.filesystems = filesystems(s, r.skipped);
-    estimate(&mut r, &total, s.shared.clock.span(total.ticks));
+    estimate(&mut r, s);
     r.escaped = escapes(s);
     r.escapes_unknown = s.escapes.unknown_because();
     r.recorded = s.recorded().map(|(_, r)| r.requests);
@@ -81,21 +84,43 @@ pub fn run(s: &mut Supervisor, outcome: Outcome) -> RunReport {
     r
 }
 
-/// The time that the skipped requests would have taken, from what the real ones of this session
-/// took: there are some in nearly every session, before the ledger entry is on disk.
-fn estimate(r: &mut RunReport, total: &Counts, real: Duration) {
-    if total.timed == 0 || r.skipped == 0 {
+/// The time that the skipped requests would have taken, from what syncs of the same disk took:
+/// those of this session that were real, or those that were measured there.
+fn estimate(r: &mut RunReport, s: &mut Supervisor) {
+    s.sequence.look(s.shared);
+    let on_disk = r.skipped.saturating_sub(s.shared.in_memory());
+    let in_sequence = s.sequence.of(on_disk) as f64;
+    let at_once = on_disk as f64 / in_sequence.max(1.0);
+    let parts: Vec<Part> = { s.owed().iter().zip(&r.filesystems) }
+        .map(|(owed, row)| Part {
+            requests: row.requests.unwrap_or(0),
+            cost: cost(s, owed, at_once),
+        })
+        .collect();
+    let Some(saving) = saving(&parts, in_sequence, r.settle_s.unwrap_or(0.0)) else {
         return;
+    };
+    r.saved_s_estimate = Some(saving.about_s);
+    r.saved_s_from = Some(saving.from_s);
+    r.saved_s_to = Some(saving.to_s);
+    r.saved_s_each = Some(saving.each_s);
+    r.saved_basis = Some(saving.basis);
+}
+
+/// What a sync costs on a file system that owed where so many are waited for at once, and how that
+/// is known.
+fn cost(s: &Supervisor, owed: &Owed, at_once: f64) -> Option<(Cost, String)> {
+    let took = owed.index.map(|index| s.shared.took(index));
+    let before = owed.took.iter().copied().chain(std::iter::repeat(0));
+    let took = { took.unwrap_or(vec![0; page::TOOK_PLACES]).into_iter() }.zip(before);
+    let seconds = |place| { s.shared.clock.span(page::took_ticks(place)) }.as_secs_f64();
+    let took =
+        { took.enumerate() }.map(|(k, (now, before))| (seconds(k), now.saturating_add(before)));
+    if let Some(cost) = Cost::of(took) {
+        let n = count(cost.count);
+        return Some((cost, format!("{n} real ones of this run")));
     }
-    let each = real.as_secs_f64() / total.timed as f64;
-    let saved = each * r.skipped as f64 - r.settle_s.unwrap_or(0.0);
-    if saved > 0.0 {
-        r.saved_s_estimate = Some(saved);
-        r.saved_basis = Some(format!(
-            "the mean of the {} real ones of this run",
-            total.timed
-        ));
-    }
+    Probed::last_on(&owed.fs)?.cost(at_once)
 }
 
 /// T plus the longest settle so far, where the longest of all dials is a DURATION. What is asked
@@ -114,15 +139,14 @@ fn filesystems(s: &Supervisor, skipped: u64) -> Vec<RunFilesystem> {
         let all = s.shared.all_slots().filter_map(|s| s.fs_requests.get(i));
         all.fold(0, |sum: u64, n| sum.saturating_add(n.load(SeqCst)))
     };
-    let counted =
-        |o: &super::supervisor::Owed| o.requests.saturating_add(o.index.map_or(0, counted));
+    let counted = |o: &Owed| o.requests.saturating_add(o.index.map_or(0, counted));
     let looked = { s.owed().iter() }.fold(0, |a: u64, o| a.saturating_add(counted(o)));
     // Requests from before there was a second one belong to the first.
-    let rest = skipped.saturating_sub(looked);
-    let one = |(k, o): (usize, &super::supervisor::Owed)| RunFilesystem {
-        mount: o.mount.clone(),
-        fstype: o.fstype.clone(),
-        device: o.device.clone(),
+    let rest = { skipped.saturating_sub(s.shared.in_memory()) }.saturating_sub(looked);
+    let one = |(k, o): (usize, &Owed)| RunFilesystem {
+        mount: o.fs.mount.clone(),
+        fstype: o.fs.fstype.clone(),
+        device: o.fs.source.clone(),
         requests: Some(counted(o).saturating_add(if k == 0 { rest } else { 0 })),
     };
     s.owed().iter().enumerate().map(one).collect()

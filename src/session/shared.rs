@@ -9,7 +9,7 @@ use std::io;
 use std::mem::offset_of;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 use synclater_shim::page::{self, Layout, Page, Slots};
 use synclater_sys::clock::{LeaseClock, Reading, Source};
@@ -158,6 +158,34 @@ impl Shared {
     #[must_use]
     pub fn any_stripped(&self) -> bool {
         self.all_slots().any(|s| s.stripped.load(SeqCst) & 1 != 0)
+    }
+
+    /// How many syncs of file system `fs` were made for real, by the places of [`Slots::took`].
+    #[must_use]
+    pub fn took(&self, fs: usize) -> Vec<u64> {
+        self.each_took(fs, |n| n.load(SeqCst))
+    }
+
+    /// The same, of which the next look knows nothing more.
+    pub fn take_took(&self, fs: usize) -> Vec<u64> {
+        self.each_took(fs, |n| n.swap(0, SeqCst))
+    }
+
+    fn each_took(&self, fs: usize, read: impl Fn(&AtomicU32) -> u32) -> Vec<u64> {
+        let mut all = vec![0u64; page::TOOK_PLACES];
+        for row in self.all_slots().filter_map(|s| s.took.get(fs)) {
+            for (sum, n) in all.iter_mut().zip(row) {
+                *sum = sum.saturating_add(read(n).into());
+            }
+        }
+        all
+    }
+
+    /// Requests that were put off of files in memory.
+    #[must_use]
+    pub fn in_memory(&self) -> u64 {
+        let all = self.all_slots().map(|s| s.in_memory.load(SeqCst));
+        all.fold(0, u64::saturating_add)
     }
 
     /// Row `fs` is another superblock's from now on.

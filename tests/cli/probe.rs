@@ -50,6 +50,7 @@ fn the_cost_of_a_sync_is_the_disk_s_also_in_a_session_that_relaxes() {
             "fdatasync",
             "O_DSYNC",
             "RWF_DSYNC",
+            "fdatasync in place",
             "rename+fsync(dir)",
         ] {
             let cost = median(&report, kind);

@@ -74,6 +74,28 @@ struct sl_slot *sl_claim(unsigned i)
 	return s;
 }
 
+/* The line of counters of this thread, which is not where it is looked for first (AT). A thread
+ * that has ended may have left its own to one at the same address. */
+NOINLINE uint32_t sl_line(uint32_t at)
+{
+	uint64_t self = thread_number() & ~(uint64_t)(SL_SHARDS - 1);
+	uint32_t k, line, to = at;
+
+	for (k = 0; k < 4; k++) {
+		uint64_t there = LOAD_RELAXED(sl_mine->line[at ^ k]);
+
+		if (there && (there ^ self) < SL_SHARDS)
+			return (uint32_t)there % SL_SHARDS;
+		if (!there) {
+			to = at ^ k;
+			break;
+		}
+	}
+	line = __atomic_fetch_add(&sl_mine->lines, 1, __ATOMIC_RELAXED) % SL_SHARDS;
+	__atomic_store_n(&sl_mine->line[to], self | line, __ATOMIC_RELAXED);
+	return line;
+}
+
 void sl_count_request(int hint)
 {
 	unsigned i;
@@ -169,6 +191,38 @@ static long sixth(long nr, const long a[6])
 	return sl_cookie();
 }
 
+static unsigned took_place(uint64_t t)
+{
+	unsigned doubling = 63 - (unsigned)__builtin_clzll(t | 1);
+	unsigned place;
+
+	if (doubling < SL_TOOK_FIRST)
+		return 0;
+	place = (doubling - SL_TOOK_FIRST) * 8 + (unsigned)(t >> (doubling - 3) & 7);
+	return place < SL_TOOK_PLACES ? place : SL_TOOK_PLACES - 1;
+}
+
+/* Notes how long a sync of FD took, where its file system may owe: so long one takes there that is
+ * put off. */
+static void note_took(int fd, uint64_t took)
+{
+	struct place w = { .type = 0 };
+	unsigned i;
+
+	for (i = 0; i < sl.levels; i++) {
+		const struct sl_page *p = sl.level[i].page;
+		uint32_t fs;
+
+		/* Nothing owes: that costs no question. */
+		if (!LOAD_RELAXED(p->fs[0].dev) || (!w.type && is_error(sl_place(fd, &w))))
+			continue;
+		fs = sl_named(p, w.dev, w.mount);
+		if (fs < SL_FS_MAX)
+			__atomic_fetch_add(&sl.level[i].slots->took[fs][took_place(took)], 1,
+					   __ATOMIC_RELAXED);
+	}
+}
+
 /* Makes the call for real, counts why, and how long it took. It is counted first: who compares that
  * with what the kernel sees, or is killed in the call, finds none too many there. */
 long sl_real(int why, int hint, long nr, const long a[6])
@@ -187,6 +241,8 @@ long sl_real(int why, int hint, long nr, const long a[6])
 		ADD(shard_of(i, NULL)->ticks, took);
 		ADD(shard_of(i, NULL)->timed, 1);
 	}
+	if ((nr == NR_fsync || nr == NR_fdatasync) && !is_error(r))
+		note_took((int)a[0], took);
 	return r;
 }
 
@@ -486,8 +542,10 @@ int sl_owe(const struct verdict *v)
 		struct sl_slots *s = sl.level[i].slots;
 		uint64_t *cell = &s->debt[v->fs[i] % (SL_FS_MAX + 1)][v->class_[i]];
 
-		if (v->fs[i] == SL_NO_FS)
+		if (v->fs[i] == SL_NO_FS) {
+			ADD(s->in_memory, 1);
 			continue;
+		}
 		if (v->fs[i] < SL_FS_MAX && LOAD_RELAXED(p->several))
 			__atomic_fetch_add(&s->fs_requests[v->fs[i]], 1, __ATOMIC_RELAXED);
 		if (LIKELY(LOAD(*cell)) && v->fs[i] != SL_ALL_FS)

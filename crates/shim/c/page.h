@@ -24,7 +24,7 @@
 #define SL_PAGE_MAGIC  0x6567617074616c73ull /* "slatpage", little endian */
 #define SL_SLOTS_MAGIC 0x746f6c7374616c73ull /* "slatslot" */
 #define SL_RINGS_MAGIC 0x676e697274616c73ull /* "slatring" */
-#define SL_VERSION     6u
+#define SL_VERSION     7u
 
 #define SL_FS_MAX    64u
 #define SL_SYNC_WANTS 1u
@@ -37,6 +37,10 @@
 #define SL_RULE_MAX  16384u
 #define SL_SLOT_MAX  512u /* slot 0 serves every process that found no other */
 #define SL_SHARDS    8u
+/* Places of `took`: eight to a doubling, from 2^SL_TOOK_FIRST ticks on; what is shorter, or longer
+ * than all of them, falls into the first, or the last. */
+#define SL_TOOK_FIRST  10u
+#define SL_TOOK_PLACES 240u
 #define SL_KEPT_MAX  16u
 
 /* The upper half of the cookie of sl_page.net, where an argument has 64 bits. */
@@ -210,12 +214,15 @@ struct sl_slots {
 	 * before the debt is; the supervisor clears one when another superblock gets its index. */
 	uint32_t owed[3];
 	uint32_t reserved_owed;
-	uint64_t reserved[2];
+	uint64_t in_memory; /* requests put off that owe nothing: of what lies in memory */
+	uint64_t reserved;
 	/* Ticks of the oldest request that is owed, by file system and class; 0 = none. Set by the
 	 * shim from 0 only; taken (exchanged with 0) by the supervisor before it settles. */
 	uint64_t debt[SL_FS_MAX + 1][SL_CLASS_MAX];
 	uint64_t fs_requests[SL_FS_MAX]; /* counted with sl_page.several */
 	struct sl_slot slot[SL_SLOT_MAX];
+	/* By file system: how many syncs that were made for real took how long (SL_TOOK_FIRST). */
+	uint32_t took[SL_FS_MAX][SL_TOOK_PLACES];
 };
 
 /* Events on their way to the recorder. One ring belongs to one process, whose threads all write it:
@@ -358,6 +365,7 @@ SL_STATIC_ASSERT(sizeof(struct sl_slot) == 128 + 64 * SL_SHARDS, "sl_slot");
 SL_STATIC_ASSERT(sizeof(struct sl_page) == 144 + 16 * SL_FS_MAX + 24 * SL_NAME_MAX, "sl_page");
 SL_STATIC_ASSERT(sizeof(struct sl_slots) == 64 + 8 * (SL_FS_MAX + 1) * SL_CLASS_MAX +
 						    8 * SL_FS_MAX +
+						    4 * SL_FS_MAX * SL_TOOK_PLACES +
 						    sizeof(struct sl_slot) * SL_SLOT_MAX,
 		 "sl_slots");
 SL_STATIC_ASSERT(sizeof(struct sl_cell) == 64, "sl_cell");

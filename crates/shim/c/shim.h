@@ -311,6 +311,8 @@ extern struct lane {
 } sl_lanes[LANES];
 #endif
 
+#define LINES_MAX 64
+
 /* What belongs to this process alone. The kernel wipes it in a forked child (MADV_WIPEONFORK),
  * which then claims slots and rings of its own; a vfork child shares it, and counts for its
  * parent. */
@@ -320,6 +322,8 @@ extern struct mine {
 	uint64_t user_at; /* ticks */
 	uint32_t user, told, tid_place;
 	uint32_t introduced; /* the recorder has heard who we are */
+	uint32_t lines; /* how many threads got a line of counters */
+	uint64_t line[LINES_MAX]; /* the thread that has one, and which in the low three bits */
 	uint64_t caller[CALLERS_MAX];
 	uint64_t sound[SOUND_MAX]; /* sl_soundness of what was asked last by each descriptor */
 	struct fd_entry fd[FDS_MAX];
@@ -416,6 +420,7 @@ int sl_owe(const struct verdict *v);
 int sl_owe_for(int fd);
 int sl_lease_runs(const struct sl_page *p);
 void sl_forget(int fd);
+uint32_t sl_line(uint32_t at);
 void sl_slot_flag(uint32_t flag);
 void sl_ring(struct sl_slots *slots);
 long sl_futex_wait(uint32_t *word, uint32_t value, long ms);
@@ -512,15 +517,24 @@ static ALWAYS_INLINE long sl_cancellable(long nr, long a, long b, long c, long d
 	return raw(nr, a, b, c, d, e, f);
 }
 
-/* Which of 8 lines of counters this thread uses. The factor is one of 1,200 that were tried: it
- * spreads threads whose stacks lie 2 or 8 MiB or 64 to 256 KiB apart, as those of the libcs and of
- * Rust do, over 5 to 8 of 8 shards (the golden ratio, over 2 to 7). */
+/* The factor is one of 1,200 that were tried: it spreads threads whose stacks lie 2 or 8 MiB or 64
+ * to 256 KiB apart, as those of the libcs and of Rust do, best. */
 static inline uint32_t thread_hash(void)
 {
 	return (uint32_t)(thread_number() >> 6) * 0x855c3845u;
 }
 
-static inline uint32_t shard_number(void) { return thread_hash() >> 29; }
+/* Which of 8 lines of counters this thread uses: each gets the next, so that up to 8 threads have
+ * one of their own, which tells who could have waited at the same time as whom. */
+static inline uint32_t shard_number(void)
+{
+	uint32_t at = thread_hash() >> 26;
+	uint64_t there = LOAD_RELAXED(sl_mine->line[at]);
+
+	if (LIKELY((there ^ thread_number()) < SL_SHARDS))
+		return (uint32_t)there % SL_SHARDS;
+	return sl_line(at);
+}
 
 /* Where this thread counts at a level; SLOT, if any, is set to our slot there. */
 static inline struct sl_shard *shard_of(unsigned i, struct sl_slot **slot)

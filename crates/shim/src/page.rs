@@ -10,7 +10,7 @@ pub const PAGE_MAGIC: u64 = 0x6567617074616c73;
 /// First bytes of a slots file.
 pub const SLOTS_MAGIC: u64 = 0x746f6c7374616c73;
 /// Layout version; a shim of another version makes every call for real.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;
 /// File systems of one session.
 pub const FS_MAX: usize = 64;
 /// The row of debt that `sync()` owes on everything.
@@ -27,6 +27,10 @@ pub const RULE_MAX: usize = 16384;
 pub const SLOT_MAX: usize = 512;
 /// Counter lines of one slot.
 pub const SHARDS: usize = 8;
+/// Places of [`Slots::took`], eight to a doubling.
+pub const TOOK_PLACES: usize = 240;
+/// The first of them ends at 2 to this, and an eighth, in ticks.
+pub const TOOK_FIRST: u32 = 10;
 /// Reasons of [`Slot::kept`].
 pub const KEPT_MAX: usize = 16;
 
@@ -301,13 +305,17 @@ pub struct Slots {
     /// Bit i ([`FS_MAX`]: sync): a request was put off there, settled meanwhile or not.
     pub owed: [AtomicU32; 3],
     reserved_owed: u32,
-    reserved: [u64; 2],
+    /// Requests put off that owe nothing: of what lies in memory.
+    pub in_memory: AtomicU64,
+    reserved: u64,
     /// Ticks of the oldest request owed, by file system and class.
     pub debt: [[AtomicU64; CLASS_MAX]; FS_MAX + 1],
     /// Requests by file system, with [`Page::several`].
     pub fs_requests: [AtomicU64; FS_MAX],
     /// Processes.
     pub slot: [Slot; SLOT_MAX],
+    /// By file system: how many syncs that were made for real took how long.
+    pub took: [[AtomicU32; TOOK_PLACES]; FS_MAX],
 }
 
 /// The upper half of a cookie, where an argument has 64 bits: `SL_COOKIE`.
@@ -324,6 +332,13 @@ pub fn cookie(net: u32) -> u64 {
 #[must_use]
 pub fn name_place(dev: u64) -> usize {
     (dev.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32 as usize
+}
+
+/// The ticks in the middle of a place of [`Slots::took`].
+#[must_use]
+pub fn took_ticks(place: usize) -> u64 {
+    let eighth = (1u64 << TOOK_FIRST << (place.min(TOOK_PLACES - 1) / 8)) / 8;
+    eighth * (8 + place as u64 % 8) + eighth / 2
 }
 
 impl Page {
@@ -398,5 +413,9 @@ const _: () = assert!(size_of::<Slot>() == 128 + 64 * SHARDS);
 const _: () = assert!(size_of::<Page>() == 144 + 16 * FS_MAX + 24 * NAME_MAX);
 const _: () = assert!(
     size_of::<Slots>()
-        == 64 + 8 * (FS_MAX + 1) * CLASS_MAX + 8 * FS_MAX + SLOT_MAX * size_of::<Slot>()
+        == 64
+            + 8 * (FS_MAX + 1) * CLASS_MAX
+            + 8 * FS_MAX
+            + 4 * FS_MAX * TOOK_PLACES
+            + SLOT_MAX * size_of::<Slot>()
 );

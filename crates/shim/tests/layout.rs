@@ -45,7 +45,7 @@ fn mirror() -> Vec<String> {
             kept "kept", shard "shard" }
         Slots "sl_slots" { magic "magic", version "version", size "size", doorbell "doorbell",
             stripped "stripped", want_sync "want_sync", owed "owed", debt "debt",
-            fs_requests "fs_requests", slot "slot" }
+            fs_requests "fs_requests", in_memory "in_memory", took "took", slot "slot" }
         Ring "sl_ring" { pid "pid", backed "backed", pid_ns "pid_ns", head "head", lost "lost",
             tail "tail" }
         Rings "sl_rings" { magic "magic", version "version", count "count",

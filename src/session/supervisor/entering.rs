@@ -370,24 +370,22 @@ impl Supervisor {
     }
 
     fn note_owed(&mut self, index: usize) {
-        let Some(f) = self.filesystems.get(index) else {
+        let Some(fs) = self.filesystems.for_ledger(&[index]).pop() else {
             return;
-        };
-        let fresh = Owed {
-            index: Some(index),
-            requests: 0,
-            mount: f.point.to_string_lossy().into_owned(),
-            fstype: f.fstype.clone(),
-            device: f.source.clone(),
         };
         let ever = &mut self.entering.ever;
         let is_it = |o: &&mut Owed| {
-            (&o.mount, &o.fstype, &o.device) == (&fresh.mount, &fresh.fstype, &fresh.device)
+            (&o.fs.mount, &o.fs.fstype, &o.fs.source) == (&fs.mount, &fs.fstype, &fs.source)
                 && o.index.is_none_or(|i| i == index)
         };
         match ever.iter_mut().find(is_it) {
-            Some(owed) => owed.index = Some(index),
-            None => ever.push(fresh),
+            Some(owed) => (owed.index, owed.fs) = (Some(index), fs),
+            None => ever.push(Owed {
+                index: Some(index),
+                requests: 0,
+                took: Vec::new(),
+                fs,
+            }),
         }
         if ever.len() > 1 {
             self.shared.page().several.store(1, SeqCst);
@@ -398,9 +396,15 @@ impl Supervisor {
     pub(super) fn count_for(&mut self, index: usize) {
         let cells = { self.shared.all_slots() }.filter_map(|s| s.fs_requests.get(index));
         let counted = cells.fold(0, |all: u64, n| all.saturating_add(n.swap(0, SeqCst)));
+        let took = self.shared.take_took(index);
         let its = { self.entering.ever.iter_mut() }.find(|o| o.index == Some(index));
         if let Some(owed) = its {
             owed.requests = owed.requests.saturating_add(counted);
+            owed.took = took
+                .iter()
+                .zip(&owed.took)
+                .map(|(a, b)| a.saturating_add(*b))
+                .collect();
             owed.index = None;
         }
     }

@@ -35,6 +35,7 @@ use super::escape::Escapes;
 use super::filesystems::Filesystems;
 use super::keeper::Keeper;
 use super::ledger::Ledger;
+use super::sequence::Sequence;
 use super::settle::{self, Settle, Settled};
 use super::shared::Shared;
 use crate::reach::net::Net;
@@ -45,7 +46,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixListener;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
-use synclater_model::ledger::Entry;
+use synclater_model::ledger::{Entry, LedgerFs};
 use synclater_model::policy::dial::Until;
 use synclater_model::policy::rules::RuleSet;
 use synclater_model::report::run::SettleError;
@@ -123,12 +124,10 @@ pub struct Owed {
     pub index: Option<usize>,
     /// Requests that were counted for it before.
     pub requests: u64,
-    /// Where it is, or was, mounted.
-    pub mount: String,
-    /// Its type.
-    pub fstype: String,
-    /// Its source.
-    pub device: String,
+    /// How many syncs were made for real there before, by the places of [`page::Slots::took`].
+    pub took: Vec<u64>,
+    /// What it is, and where it is, or was, mounted.
+    pub fs: LedgerFs,
 }
 
 /// The ledger entry's way to the disk.
@@ -176,6 +175,8 @@ pub struct Supervisor {
     pub filesystems: Filesystems,
     /// Who made requests.
     pub census: Census,
+    /// How requests came one behind the other.
+    pub sequence: Sequence,
     /// Who escaped.
     pub escapes: Escapes,
     /// What was settled.
@@ -282,6 +283,7 @@ impl Supervisor {
             shared,
             filesystems: Filesystems::default(),
             census: Census::new(),
+            sequence: Sequence::default(),
             escapes: parts.escapes,
             paid: Paid::default(),
             belongings: parts.belongings,
@@ -399,8 +401,10 @@ impl Supervisor {
     /// Waits for whatever comes first, then looks at everything.
     fn turn(&mut self) {
         self.wait();
-        if Instant::now() >= self.next_beat {
+        let beats = Instant::now() >= self.next_beat;
+        if beats {
             self.beat();
+            self.sequence.look(self.shared);
             self.census.sweep(self.shared);
             self.escapes.look_around(self.plan.rules.as_ref());
             self.look_for_lost_writes();

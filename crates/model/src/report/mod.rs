@@ -18,6 +18,7 @@ pub mod probe;
 pub mod ps;
 pub mod recording;
 pub mod run;
+pub mod saving;
 pub mod status;
 pub mod summary;
 pub mod text;

@@ -2,6 +2,8 @@
 
 use super::distribution::{bins, Axis, Bin};
 use super::number::{count, counted, seconds};
+use super::saving::Cost;
+use super::text::{columns, wrapped};
 use crate::policy::filesystem::{kind, FsKind};
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -11,10 +13,13 @@ const SLOW_FACTOR: f64 = 4.0;
 /// Slow syncs are named from this share on: fewer are what every machine has now and then.
 const SLOW_SHARE_MIN: f64 = 0.005;
 
+/// The kind that syncs what was written over: it costs least.
+pub const IN_PLACE: &str = "fdatasync in place";
+
 /// One kind of sync by a number of threads at once.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Measured {
-    /// `fsync`, `fdatasync`, `O_DSYNC`, `RWF_DSYNC`, `syncfs`, `rename+fsync(dir)`.
+    /// `fsync`, `fdatasync`, [`IN_PLACE`], `O_DSYNC`, `RWF_DSYNC`, `syncfs`, `rename+fsync(dir)`.
     pub kind: String,
     /// How many threads synced at the same time, each a file of its own.
     pub threads: usize,
@@ -24,8 +29,12 @@ pub struct Measured {
     pub per_second: f64,
     /// Shortest, in seconds.
     pub min_s: f64,
+    /// 25th percentile, in seconds.
+    pub p25_s: f64,
     /// Median, in seconds.
     pub p50_s: f64,
+    /// 75th percentile, in seconds.
+    pub p75_s: f64,
     /// 90th percentile, in seconds.
     pub p90_s: f64,
     /// 99th percentile, in seconds.
@@ -48,7 +57,8 @@ pub struct Measured {
 
 /// Columns of a line's name and number of threads.
 const LEAD: usize = 26;
-const COLUMNS: usize = super::text::COLUMNS - LEAD - 1;
+/// The axis at least.
+const AXIS_MIN: usize = 30;
 
 /// The value below which `share` of the sorted `values` lie (nearest rank).
 fn percentile(values: &[f64], share: f64) -> f64 {
@@ -73,7 +83,9 @@ impl Measured {
             count: took_s.len() as u64,
             per_second: took_s.len() as f64 / wall_s,
             min_s: first,
+            p25_s: percentile(&took_s, 0.25),
             p50_s,
+            p75_s: percentile(&took_s, 0.75),
             p90_s: percentile(&took_s, 0.9),
             p99_s: percentile(&took_s, 0.99),
             max_s: last,
@@ -113,15 +125,33 @@ impl Probe {
         super::json(self)
     }
 
+    /// What a sync costs, by threads at once, fewest first: an fsync of what was appended, or less
+    /// where a file is written over.
+    #[must_use]
+    pub fn costs(&self) -> Vec<(usize, Cost)> {
+        let of = |kind: &'static str| self.syncs.iter().filter(move |m| m.kind == kind);
+        let cost = |m: &Measured| {
+            let least = of(IN_PLACE).find(|other| other.threads == m.threads);
+            Cost {
+                count: m.count,
+                low_s: least.map_or(m.p25_s, |least| least.p25_s.min(m.p25_s)),
+                p50_s: m.p50_s,
+                high_s: m.p75_s,
+            }
+        };
+        of("fsync").map(|m| (m.threads, cost(m))).collect()
+    }
+
     /// As a table for a terminal.
     #[must_use]
     pub fn render(&self) -> String {
+        let head = format!(
+            "{} on {} ({}), each after 4 KiB appended to a file, or written over (in place):",
+            self.fstype, self.device, self.mount
+        );
         let mut out = format!(
-            "{} on {} ({}), each after 4 KiB appended to a file:\n\n\
-             {:<18}{:>8}{:>9}{:>9}{:>9}{:>9}{:>9}{:>9}\n",
-            self.fstype,
-            self.device,
-            self.mount,
+            "{}\n{:<18}{:>8}{:>9}{:>9}{:>9}{:>9}{:>9}{:>9}\n",
+            wrapped("", &head),
             "",
             "threads",
             "syncs/s",
@@ -162,7 +192,7 @@ impl Probe {
         let (Some(shortest), Some(longest)) = (shortest, longest) else {
             return String::new();
         };
-        let axis = Axis::over(shortest, longest, COLUMNS);
+        let axis = Axis::over(shortest, longest, (columns() - 1 - LEAD).max(AXIS_MIN));
         let fewest = self.syncs.iter().map(|m| m.threads).min();
         let most = self.syncs.iter().map(|m| m.threads).max();
         let wanted = |m: &&Measured| [fewest, most].contains(&Some(m.threads));

@@ -41,6 +41,16 @@ pub struct RunReport {
     /// Time saved, estimated from what a real request costs; absent without a measurement.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub saved_s_estimate: Option<f64>,
+    /// The least of that, by the quarter of syncs that took longest and by that which took
+    /// shortest: the range of the estimate; absent with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub saved_s_from: Option<f64>,
+    /// The most of that; absent with the estimate.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub saved_s_to: Option<f64>,
+    /// What a real request costs, the median; absent with the estimate.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub saved_s_each: Option<f64>,
     /// Where the cost of a real request was measured, in words; absent with the estimate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub saved_basis: Option<String>,
@@ -164,6 +174,9 @@ impl RunReport {
             settles: None,
             settle_s: None,
             saved_s_estimate: None,
+            saved_s_from: None,
+            saved_s_to: None,
+            saved_s_each: None,
             saved_basis: None,
             filesystems: Vec::new(),
             escaped: Vec::new(),

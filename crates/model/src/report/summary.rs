@@ -8,12 +8,15 @@
 
 use super::escape::remedies;
 use super::number::{count, counted, seconds, seconds_up};
-use super::run::{RunReport, SettleError};
+use super::run::{RunFilesystem, RunReport, SettleError};
 use super::text::{shown, wrapped, wrapped_clauses};
 use crate::policy::dial::Until;
 
 const LEAD: &str = "synclater: ";
 const MARGIN: &str = "           ";
+
+/// Of fewer requests nobody asks how much time they have saved.
+const SAVED_MIN: u64 = 10;
 
 /// At most this many escaped processes are named one by one; the JSON has them all.
 const ESCAPES_SHOWN: usize = 5;
@@ -141,19 +144,38 @@ fn never(report: &RunReport) -> Vec<String> {
 }
 
 fn saved(report: &RunReport) -> Vec<String> {
-    let Some(saved_s) = report.saved_s_estimate.filter(|_| report.skipped > 0) else {
+    let (Some(saved_s), Some(from_s), Some(to_s), Some(each_s)) = (
+        report.saved_s_estimate,
+        report.saved_s_from,
+        report.saved_s_to,
+        report.saved_s_each,
+    ) else {
+        return how_to_know_what_was_saved(report);
+    };
+    let basis = report.saved_basis.as_deref().unwrap_or_default();
+    let about = match saved_s > 0.0 {
+        true => format!("about {} saved", seconds(saved_s)),
+        false => "no time saved".to_owned(),
+    };
+    vec![
+        format!("{about} ({} to {}):", seconds(from_s), seconds(to_s)),
+        format!("each would have cost {},", seconds(each_s)),
+        format!("the median of {}", shown(basis)),
+    ]
+}
+
+fn how_to_know_what_was_saved(report: &RunReport) -> Vec<String> {
+    let requests = |fs: &&RunFilesystem| fs.requests.unwrap_or(0);
+    let most = report.filesystems.iter().max_by_key(requests);
+    let is_worth_it = report.skipped >= SAVED_MIN && report.error.is_none();
+    let Some(most) = most.filter(|most| is_worth_it && requests(most) > 0) else {
         return Vec::new();
     };
-    // Settling has taken some of it back.
-    let real_s = saved_s + report.settle_s.unwrap_or(0.0);
-    let each = seconds(real_s / report.skipped as f64);
-    let basis = report
-        .saved_basis
-        .as_ref()
-        .map_or(String::new(), |at| format!(" at {}", shown(at)));
+    let mount = shown(&most.mount);
     vec![
-        format!("up to {} saved", seconds(saved_s)),
-        format!("(each would have cost {each}{basis})"),
+        "time saved: not known.".to_owned(),
+        format!("`synclater probe {mount}` measures what one costs there,"),
+        "`synclater run -u now` what all of them do".to_owned(),
     ]
 }
 
@@ -303,15 +325,25 @@ mod tests {
     #[test]
     fn a_run_that_was_settled_is_durable() {
         let mut report = report("exit");
-        report.saved_s_estimate = Some(30.8);
-        report.saved_basis = Some("the median of `synclater probe /`".into());
+        saves(&mut report, 30.8, "`synclater probe /`, 12 min ago");
         let want = "\
 synclater: 4,813 sync requests in 3 file systems answered at once,
            settled in 0.21 s; all durable
-           up to 31 s saved
-           (each would have cost 6.4 ms at the median of `synclater probe /`)
+           about 31 s saved (15 s to 62 s): each would have cost 6.4 ms,
+           the median of `synclater probe /`, 12 min ago
 ";
         assert_eq!(summary(&report), want);
+        saves(&mut report, 0.0, "240 real ones of this run");
+        let text = summary(&report);
+        assert!(text.contains("no time saved (0 s to 0 s): each"), "{text}");
+    }
+
+    fn saves(report: &mut RunReport, about_s: f64, basis: &str) {
+        report.saved_s_estimate = Some(about_s);
+        report.saved_s_from = Some(about_s / 2.0);
+        report.saved_s_to = Some(about_s * 2.0);
+        report.saved_s_each = Some(0.0064);
+        report.saved_basis = Some(basis.into());
     }
 
     #[test]

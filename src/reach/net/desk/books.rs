@@ -147,6 +147,7 @@ impl Desk {
     pub(super) fn owe(&self, fs: usize, class: usize) {
         let (page, slots) = (self.page(), self.slots());
         if fs == NOTHING {
+            add(&slots.in_memory);
             return;
         }
         if fs < page::FS_MAX && page.several.load(SeqCst) != 0 {

@@ -100,6 +100,61 @@ fn a_victim_with_a_filter_of_its_own_is_not_killed_and_syncs_for_real() {
     }
 }
 
+#[test]
+fn a_filter_that_the_kernel_has_refused_keeps_nothing_real() {
+    for (how, victim) in FILTERED_BY {
+        if !how.is_empty() && !as_root("a_filter_that_the_kernel_has_refused_keeps_nothing_real") {
+            return;
+        }
+        let stage = Stage::new("refused-filter");
+        is_kept(&stage, &filters(&stage, how, victim, "tried"));
+        let report = stage.report();
+        assert!(
+            number(&report, "skipped") > REQUESTS / 2,
+            "{how:?}: {report:#}"
+        );
+    }
+}
+
+/// How a victim is reached that puts a filter on itself.
+const FILTERED_BY: [(&[&str], &str); 3] = [
+    (&[], "filter"),
+    (&["--follow"], "filter"),
+    (&["--follow"], "filter_static"),
+];
+
+fn filters(stage: &Stage, how: &[&str], victim: &str, way: &str) -> Outcome {
+    let mut command = stage.with_folders(SYNCLATER);
+    command
+        .args(["run", "--quiet"])
+        .args(stage.json())
+        .args(how);
+    command
+        .arg("--")
+        .arg(program(victim))
+        .arg(stage.work())
+        .arg(way);
+    run(command.arg(REQUESTS.to_string()))
+}
+
+#[test]
+fn a_filter_behind_one_that_was_refused_keeps_all_real() {
+    for (how, victim) in FILTERED_BY {
+        if !how.is_empty() && !as_root("a_filter_behind_one_that_was_refused_keeps_all_real") {
+            return;
+        }
+        let stage = Stage::new("both-filters");
+        let outcome = filters(&stage, how, victim, "both").must_succeed();
+        assert_eq!(outcome.stdout, "alive\n", "{outcome}");
+        let report = stage.report();
+        let [requests, skipped] = ["requests", "skipped"].map(|key| number(&report, key));
+        assert!(
+            requests <= REQUESTS / 2 + 1 && skipped > 0,
+            "{how:?}: {report:#}"
+        );
+    }
+}
+
 // --- Block devices -------------------------------------------------------------------------------
 
 /// A loop device on an image; detached with its guard.

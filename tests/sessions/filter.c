@@ -1,8 +1,12 @@
-/* A victim that puts a seccomp filter on itself: filter DIRECTORY prctl|seccomp|exec REQUESTS
+/* A victim that puts a seccomp filter on itself:
+ *
+ *     filter DIRECTORY prctl|seccomp|exec|tried|both REQUESTS
  *
  * The filter kills at calls that the libc's fsync does not make, and a preloaded library might:
  * sync_file_range, statx, futex, readlinkat, clock_gettime, getpid, geteuid, connect, and others.
- * With `exec` it executes itself behind the filter, which must then let ld.so work.
+ * With `exec` it executes itself behind the filter, which must then let ld.so work. With `tried` it
+ * makes only such calls as the kernel refuses, as libseccomp's constructor does; with `both` first
+ * these, and the filter in the middle of its requests.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -46,20 +50,36 @@ static int install(int by_number)
 	return prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter, 0, 0);
 }
 
+/* What stands of these: none is to. */
+static int tried(void)
+{
+	return !prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, NULL, 0, 0) ||
+	       !syscall(SYS_seccomp, SECCOMP_SET_MODE_STRICT, 1, NULL) ||
+	       !syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, NULL) ||
+	       !prctl(PR_SET_TSC, 23, 0, 0, 0);
+}
+
 int main(int count, char **arguments)
 {
-	int fd;
+	const char *way = arguments[2];
+	int fd, requests, both = !strcmp(way, "both");
 
 	if (count != 4 || chdir(arguments[1]))
 		return 2;
-	if (strcmp(arguments[2], "filtered") && install(!strcmp(arguments[2], "seccomp")))
+	requests = atoi(arguments[3]);
+	if (!strcmp(way, "tried") || both ? tried() :
+	    strcmp(way, "filtered")	  ? install(!strcmp(way, "seccomp")) :
+					    0)
 		return 3;
-	if (!strcmp(arguments[2], "exec"))
+	if (!strcmp(way, "exec"))
 		return execl("/proc/self/exe", "filter", ".", "filtered", arguments[3], NULL);
 	fd = open("file", O_CREAT | O_RDWR, 0600);
-	for (int i = atoi(arguments[3]); i > 0; i--)
+	for (int i = requests; i > 0; i--) {
+		if (both && i == requests / 2 && install(1))
+			return 3;
 		if (write(fd, "a", 1) != 1 || fsync(fd))
 			return 4;
+	}
 	puts("alive");
 	return 0;
 }

@@ -147,6 +147,17 @@ void sl_slot_flag(uint32_t flag)
 	}
 }
 
+void sl_slot_unflag(uint32_t flag)
+{
+	struct sl_slot *s;
+	unsigned i;
+
+	for (i = 0; i < sl.levels; i++) {
+		shard_of(i, &s);
+		__atomic_fetch_and(&s->flags, ~flag, __ATOMIC_RELAXED);
+	}
+}
+
 static uint64_t ticks(const struct sl_page *p)
 {
 	int64_t t[2] = { 0, 0 };
@@ -339,7 +350,7 @@ int sl_is_filtered(void)
 
 	for (i = 0; i < sl.levels; i++)
 		net |= LOAD_RELAXED(sl.level[i].page->net);
-	return sl.filters > !!net;
+	return LOAD(sl.outside) >= SL_RESTRICTS || sl.filters > !!net;
 #endif
 }
 

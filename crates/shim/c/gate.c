@@ -327,6 +327,10 @@ __attribute__((used)) long sl_gate_answer(const struct frame *f, uint64_t site)
 	const long *a = f->a;
 	long r;
 
+	/* Also where another thread is about to restrict the process: one of the two may fail. */
+	if (f->nr == NR_prctl || f->nr == NR_seccomp)
+		return LOAD(sl.levels) && sl_restricts(f->nr, a[0]) ? sl_restrict(f->nr, a) :
+								       SL_AT_SITE;
 	if (!sl_active())
 		return answer_for_marks(f, site);
 	switch (f->nr) {
@@ -346,10 +350,6 @@ __attribute__((used)) long sl_gate_answer(const struct frame *f, uint64_t site)
 #endif
 	case NR_io_submit:
 		return sl_io_submit(a[0], a[1], (void **)a[2]);
-	case NR_prctl:
-	case NR_seccomp:
-		sl_before_filter(f->nr, a[0]);
-		return SL_AT_SITE;
 	default:
 		r = look_at(a, f->nr);
 		return r == SL_AT_SITE ? answer_for_marks(f, site) : r;

@@ -260,8 +260,8 @@ EXPORT int chroot(const char *path)
 #define INHERITED 1024
 
 /* The victim's own filter, its own dispatch of system calls, or a trap on the time stamp counter
- * is about to stand. What lost its
- * O_SYNC before this image was executed bears a mark that nobody has looked for. */
+ * is about to stand. What lost its O_SYNC before this image was executed bears a mark that nobody
+ * has looked for. */
 static void step_back(void)
 {
 	int fd, looks = sl_marks.here == SL_MARKS_MAYBE || (sl_active() && sl_any_stripped());
@@ -272,16 +272,44 @@ static void step_back(void)
 		sl_marks.here = sl_mark_of(fd) != 0;
 	if (sl_active())
 		sl_slot_flag(SL_SLOT_RESTRICTED);
-	sl.outside = 1;
-	sl.filters = UINT32_MAX;
+	__atomic_fetch_add(&sl.outside, SL_RESTRICTS, __ATOMIC_SEQ_CST);
 }
 
-void sl_before_filter(long nr, long option)
+/* None of these stands: it was asked for to see what the kernel answers (libseccomp does so before
+ * main). Where another thread's may stand by now, nothing is taken back. */
+static void step_forward(void)
 {
-	if (nr == NR_seccomp ? option < 2 :
-			       option == PR_SET_SECCOMP_ || option == PR_SET_TSC_ ||
-				       option == PR_SET_DISPATCH_)
-		step_back();
+	if (__atomic_sub_fetch(&sl.outside, SL_RESTRICTS, __ATOMIC_SEQ_CST))
+		return;
+	if (sl_active())
+		sl_slot_unflag(SL_SLOT_RESTRICTED);
+}
+
+int sl_restricts(long nr, long option)
+{
+	return nr == NR_seccomp ? option < 2 :
+				  option == PR_SET_SECCOMP_ || option == PR_SET_TSC_ ||
+					  option == PR_SET_DISPATCH_;
+}
+
+/* Makes a call that restricts its own process, as sl_restricts says. Behind one that has not failed
+ * nothing is asked of the kernel any more. */
+long sl_restrict(long nr, const long a[6])
+{
+	long r;
+
+	step_back();
+	r = raw(nr, a[0], a[1], a[2], a[3], a[4], a[5]);
+	if (is_error(r))
+		step_forward();
+	return r;
+}
+
+static long may_restrict(long nr, const long a[6])
+{
+	if (sl_restricts(nr, a[0]))
+		return sl_restrict(nr, a);
+	return raw(nr, a[0], a[1], a[2], a[3], a[4], a[5]);
 }
 
 EXPORT int prctl(int option, ...)
@@ -295,8 +323,8 @@ EXPORT int prctl(int option, ...)
 	c = va_arg(more, unsigned long);
 	d = va_arg(more, unsigned long);
 	va_end(more);
-	sl_before_filter(NR_prctl, option);
-	return (int)sl_set(raw5(NR_prctl, option, a, b, c, d));
+	return (int)sl_set(may_restrict(NR_prctl, (const long[6]){ option, (long)a, (long)b,
+								   (long)c, (long)d }));
 }
 
 #ifdef __aarch64__
@@ -352,8 +380,7 @@ long sl_other_syscall(long nr, long a, long b, long c, long d, long e, long f, u
 		return raw(nr, a, b, c, d, e, f);
 	case NR_prctl:
 	case NR_seccomp:
-		sl_before_filter(nr, a);
-		return raw(nr, a, b, c, d, e, f);
+		return may_restrict(nr, (const long[6]){ a, b, c, d, e, f });
 	default:
 #ifdef SL_IO
 		return sl_io_syscall(nr, a, b, c, d, e, f, caller);

@@ -153,12 +153,16 @@ struct verdict {
 	uint8_t class_[LEVELS_MAX];
 };
 
+/* What `outside` is more by for each call that may have restricted the process. */
+#define SL_RESTRICTS 0x10000u
+
 extern struct state {
 	uint32_t ready;    /* 0 no, 1 being set up, 2 done */
 	uint32_t levels;   /* sessions found; with dead set, none of them counts */
 	uint32_t alone;    /* SYNCLATER_UNTIL=never and no session */
 	uint32_t filters;  /* seccomp filters that it had at its start, or many (library only) */
-	uint32_t outside; /* it has a seccomp filter of its own, or could not join: all is real */
+	uint32_t outside; /* not 0: it could not join, or restricts itself (SL_RESTRICTS): all is
+			   * real */
 	uint32_t followed; /* what the victim executes is reached, too (gate only) */
 	uint32_t keeps_sync; /* O_SYNC is not taken off: it may write unseen (gate only) */
 	uint32_t began_as; /* the process in which it was set up: no fork of that (library only) */
@@ -422,6 +426,7 @@ int sl_lease_runs(const struct sl_page *p);
 void sl_forget(int fd);
 uint32_t sl_line(uint32_t at);
 void sl_slot_flag(uint32_t flag);
+void sl_slot_unflag(uint32_t flag);
 void sl_ring(struct sl_slots *slots);
 long sl_futex_wait(uint32_t *word, uint32_t value, long ms);
 int sl_copy_in(void *to, const void *from, size_t len);
@@ -467,7 +472,8 @@ long sl_open_how(int dir, const char *path, const void *how, size_t size);
 
 /* mounts.c */
 long sl_umount(long nr, const char *path, long flags);
-void sl_before_filter(long nr, long option);
+int sl_restricts(long nr, long option);
+long sl_restrict(long nr, const long a[6]);
 
 /* async.c */
 long sl_io_submit(long context, long n, void **blocks);

@@ -405,6 +405,74 @@ fn a_chroot_without_the_library_says_nothing() {
     }
 }
 
+#[test]
+fn what_runs_in_a_chroot_is_said_to_and_the_advice_reaches_it() {
+    if !as_root("what_runs_in_a_chroot_is_said_to_and_the_advice_reaches_it") {
+        return;
+    }
+    let stage = Stage::new("chrooted");
+    let world = small_world(&stage);
+    furnish(&world, &[&program("hammer")]);
+    let ran = |more: &[&str]| {
+        let mut command = stage.with_folders(SYNCLATER);
+        command
+            .args(["run", "--summary"])
+            .args(stage.json())
+            .args(more);
+        command.args(["--", "chroot"]).arg(&world);
+        command.args(["/bin/hammer", "/", "1", &REQUESTS.to_string()]);
+        (run(&mut command).must_succeed().stderr, stage.report())
+    };
+    let (said, report) = ran(&[]);
+    assert_eq!(number(&report, "requests"), 0, "{report:#}");
+    assert!(said.contains("another root: chroot"), "{said}");
+    assert!(
+        said.ends_with("to reach programs in another root: --follow\n"),
+        "{said}"
+    );
+    let (said, report) = ran(&["--follow"]);
+    assert_eq!(report["escaped"], serde_json::json!([]), "{report:#}");
+    assert!(number(&report, "skipped") > REQUESTS / 2, "{report:#}");
+    assert!(!said.contains("--follow"), "{said}");
+}
+
+#[test]
+fn in_a_chroot_without_proc_nothing_is_said_to_be_seen() {
+    if !as_root("in_a_chroot_without_proc_nothing_is_said_to_be_seen") {
+        return;
+    }
+    let stage = Stage::new("no-proc");
+    let root = stage.file("world");
+    furnish(&root, &[SYNCLATER.as_ref(), &program("hammer")]);
+    let hammers = ["--", "/bin/hammer", "/", "1", "7"];
+    for (words, code) in [
+        (&["run", "--summary"][..], 0),
+        (&["run", "--summary", "-u", "now"], 0),
+        (&["run", "--summary", "-u", "never"], 0),
+        (&["record", "-o", "/a.rec"], 125),
+        (&["run", "--record", "/b.rec"], 125),
+    ] {
+        let mut command = clean("chroot");
+        command
+            .arg(&root)
+            .arg("/bin/synclater")
+            .args(words)
+            .args(hammers);
+        let outcome = run(&mut command);
+        assert_eq!(outcome.status.code(), Some(code), "{outcome}");
+        let four = crate::sessions::stage::has_four_parts(&outcome.stderr);
+        assert!(
+            four && outcome.stderr.contains("/proc is not mounted"),
+            "{words:?}: {outcome}"
+        );
+        assert!(
+            !outcome.stderr.contains("no sync requests\n"),
+            "{words:?}: {outcome}"
+        );
+    }
+    assert!(!root.join("a.rec").exists() && !root.join("b.rec").exists());
+}
+
 /// Runs synclater in a chroot that is a disk of its own, and unmounts it at once.
 fn unmounts_after(words: &[&str]) {
     let disk = Disk::new("ext4", 1024);

@@ -44,6 +44,8 @@ impl Process {
 #[derive(Default)]
 pub struct Census {
     past: BTreeMap<u32, Process>,
+    /// What those counted who have ended and of whom nothing else is to be told.
+    forgotten: Counts,
     exes: BTreeMap<u32, String>,
     patient: Patient,
     /// Who is behind the slots.
@@ -156,12 +158,25 @@ impl Census {
     /// All counters of the session added up.
     #[must_use]
     pub fn total(&self, shared: &Shared) -> Counts {
-        self.processes(shared)
-            .values()
-            .fold(Counts::default(), |mut sum, p| {
-                sum.add(&p.counts);
-                sum
-            })
+        let sum = |mut sum: Counts, p: &Process| {
+            sum.add(&p.counts);
+            sum
+        };
+        let all = self.processes(shared);
+        all.values().fold(self.forgotten.clone(), sum)
+    }
+
+    /// Forgets who has ended where `is_told` of what it counted, but for the sum.
+    pub fn forget_ended(&mut self, mut is_told: impl FnMut(u32, &Process) -> bool) {
+        // Who is nobody in particular never ends.
+        self.past.retain(|pid, p| {
+            let forgets = *pid != 0 && is_told(*pid, p);
+            if forgets {
+                self.exes.remove(pid);
+                self.forgotten.add(&p.counts);
+            }
+            !forgets
+        });
     }
 }
 

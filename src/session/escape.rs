@@ -5,7 +5,7 @@
 //! Without the permission the report says that it cannot know, and names the processes of the
 //! session in which the library is not mapped.
 
-use super::counts::Process;
+use super::counts::{Census, Process};
 use super::mapped::{mapped_in, Mapped};
 use super::opening::known_at;
 use rustix::fs::OFlags;
@@ -13,9 +13,11 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use synclater_model::policy::rules::RuleSet;
 use synclater_model::report::escape::{
-    Escape, CLEARED_ENVIRONMENT, GAINED_RIGHTS, OWN_CALLS, RESTRICTED, STATIC_PROGRAM,
+    Escape, CLEARED_ENVIRONMENT, FOLLOW, GAINED_RIGHTS, NET, OTHER_ROOT, OWN_CALLS, OWN_RING,
+    RESTRICTED, STATIC_PROGRAM,
 };
-use synclater_shim::page::{SLOT_MARK_LOST, SLOT_OSYNC_KEPT, SLOT_RESTRICTED};
+use synclater_model::report::number::counted;
+use synclater_shim::page::{SLOT_MARK_LOST, SLOT_OSYNC_KEPT, SLOT_RESTRICTED, SLOT_URING};
 use synclater_shim::NAMES;
 use synclater_sys::attendant::Held;
 use synclater_sys::patient::Patient;
@@ -38,6 +40,8 @@ pub struct Escapes {
     are_attached: bool,
     /// Whether a tracer tells of every program that it does not reach.
     are_followed: bool,
+    /// Whether one ever did.
+    has_followed: bool,
     /// Whether the net sees what programs without the library ask for.
     are_netted: bool,
     /// What was found when everybody was about to be let go of.
@@ -72,6 +76,7 @@ impl Escapes {
             syncs,
             are_attached: false,
             are_followed: false,
+            has_followed: false,
             are_netted: false,
             last: None,
             error,
@@ -108,20 +113,55 @@ impl Escapes {
 
     /// Reads what the rings hold up to now, so that they do not fill.
     pub fn drain(&mut self) {
-        if let Some(syncs) = &mut self.syncs {
-            syncs.seen();
+        let Some(syncs) = &mut self.syncs else {
+            return;
+        };
+        let lost = syncs.so_far().lost;
+        if syncs.seen().lost > lost && !self.are_attached {
+            let own = std::process::id();
+            syncs.keep_only(&descendants(own).into_iter().chain([own]).collect());
         }
+    }
+
+    /// Forgets who has ended and made nothing that the shim has not counted; behind a
+    /// [`Escapes::drain`].
+    pub fn forget_ended(&mut self, census: &mut Census) {
+        const TELLS: u32 = SLOT_OSYNC_KEPT | SLOT_MARK_LOST | SLOT_RESTRICTED;
+        let syncs = &mut self.syncs;
+        census.forget_ended(|pid, counted| {
+            let Some(syncs) = syncs.as_mut().filter(|_| counted.counts.flags & TELLS == 0) else {
+                return syncs.is_none();
+            };
+            let seen = syncs.so_far();
+            let before = seen.before.get(&pid).into_iter().flatten();
+            let is_over = !seen.by_pid.contains_key(&pid);
+            let made_all = || escaped(pid, before.collect(), Some(counted), None).is_empty();
+            let forgets = is_over && made_all();
+            if forgets {
+                syncs.forget(pid);
+            }
+            forgets
+        });
     }
 
     /// Notes whether a tracer tells of every program that it does not reach: then nobody has to be
     /// suspected for want of the library.
     pub fn are_followed(&mut self, yes: bool) {
         self.are_followed = yes;
+        self.has_followed |= yes;
     }
 
     /// The net sees what programs without the library ask for: nobody is suspected for want of it.
     pub fn are_netted(&mut self) {
         self.are_netted = true;
+    }
+
+    /// The ways into programs that the session has besides the library.
+    #[must_use]
+    pub fn ways(&self) -> Vec<String> {
+        let ways = [(self.has_followed, FOLLOW), (self.are_netted, NET)];
+        let used = ways.into_iter().filter(|(is_used, _)| *is_used);
+        used.map(|(_, way)| way.to_owned()).collect()
     }
 
     /// Looks for processors that have come back; where there are no rings, for processes without
@@ -140,6 +180,11 @@ impl Escapes {
     /// Why it cannot be told what escaped, where it cannot.
     #[must_use]
     pub fn unknown_because(&self) -> Option<String> {
+        let lost = self.syncs.as_ref().map_or(0, |syncs| syncs.so_far().lost);
+        if lost > 0 {
+            let n = counted(lost, "record");
+            return Some(format!("{n} of the kernel found no room in its buffers"));
+        }
         let error = self.error.as_ref()?;
         if error.kind() != std::io::ErrorKind::PermissionDenied {
             return Some(format!("no trace point of a file system here ({error})"));
@@ -199,17 +244,6 @@ impl Escapes {
             if flags(&e.pid) & SLOT_RESTRICTED != 0 {
                 RESTRICTED.clone_into(&mut e.why);
             }
-        }
-        if seen.lost > 0 {
-            found.push(Escape {
-                pid: 0,
-                exe: "(unknown)".into(),
-                why: format!(
-                    "{} kernel records were lost: the rings were full",
-                    seen.lost
-                ),
-                requests: None,
-            });
         }
         found
     }
@@ -274,7 +308,10 @@ fn escaped(
 }
 
 fn why(seen: &perf::Process, counted: Option<&Process>, exe: &str) -> &'static str {
-    if seen.has_library && counted.is_some() {
+    let has_ring = |p: &Process| p.counts.flags & SLOT_URING != 0;
+    if seen.has_library && counted.is_some_and(has_ring) {
+        OWN_RING
+    } else if seen.has_library && counted.is_some() {
         OWN_CALLS
     } else if seen.has_library {
         OWN_CALLS_OR_FILTER
@@ -282,9 +319,18 @@ fn why(seen: &perf::Process, counted: Option<&Process>, exe: &str) -> &'static s
         STATIC_PROGRAM
     } else if gains_rights(exe) {
         GAINED_RIGHTS
+    } else if is_elsewhere(seen) {
+        OTHER_ROOT
     } else {
         CLEARED_ENVIRONMENT
     }
+}
+
+/// Whether what a process executes is not what its path leads to here.
+fn is_elsewhere(seen: &perf::Process) -> bool {
+    let here = known_at(Path::new(&seen.exe), OFlags::empty());
+    let here = here.and_then(|file| rustix::fs::fstat(file).ok());
+    seen.inode != 0 && here.is_none_or(|here| here.st_ino != seen.inode)
 }
 
 /// Whether a program gains rights by its file, as far as that is known without asking its file

@@ -76,6 +76,7 @@ pub fn run(s: &mut Supervisor, outcome: Outcome) -> RunReport {
     r.filesystems = filesystems(s, r.skipped);
     estimate(&mut r, s);
     r.escaped = escapes(s);
+    r.ways = s.escapes.ways();
     r.escapes_unknown = s.escapes.unknown_because();
     r.recorded = s.recorded().map(|(_, r)| r.requests);
     r.recording_lost = s.recorded().map(|(_, r)| r.lost);
@@ -249,6 +250,8 @@ pub fn ps(s: &mut Supervisor) -> PsSession {
         until: s.plan.classes[0].to_string(),
         consistent: None,
         lease_left_s: left,
+        started: s.plan.started.clone(),
+        age_s: Some(s.shared.age_of_session().as_secs_f64()),
         debt: if ages.is_empty() {
             0
         } else {
@@ -256,6 +259,7 @@ pub fn ps(s: &mut Supervisor) -> PsSession {
         },
         processes: rows(&processes, s),
         escaped: escapes(s),
+        ways: s.escapes.ways(),
         bound_s: bound(s).map(|d| d.as_secs_f64()),
         oldest_s: oldest.map(|d| d.as_secs_f64()),
         trouble: s.trouble(),

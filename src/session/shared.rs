@@ -240,6 +240,12 @@ impl Shared {
         std::iter::once(&self.slots_file).chain(self.others.files())
     }
 
+    /// How long ago the session began.
+    #[must_use]
+    pub fn age_of_session(&self) -> Duration {
+        self.began.elapsed()
+    }
+
     /// How old a request is that a member noted at `tick`: not older than the session, which is
     /// also what is believed of one in the future.
     #[must_use]

@@ -15,6 +15,7 @@ use crate::processors::{counted, Counted, EachProcessor};
 use crate::seen::Record;
 pub use crate::seen::{Process, Seen};
 use crate::tracefs::Tracefs;
+use std::collections::BTreeSet;
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -120,6 +121,16 @@ impl Syncs {
     #[must_use]
     pub fn so_far(&self) -> &Seen {
         &self.seen
+    }
+
+    /// Of those that are there still, these alone are ours.
+    pub fn keep_only(&mut self, ours: &BTreeSet<u32>) {
+        self.seen.keep_only(ours);
+    }
+
+    /// Forgets what those made that had this number before.
+    pub fn forget(&mut self, pid: u32) {
+        self.seen.forget(pid);
     }
 
     /// Watches on processors that have come back, too.
@@ -447,9 +458,12 @@ fn parse(b: &[u8], whole: &[u64]) -> Option<(u64, Record)> {
                 exec,
             }
         }
-        // Its first thread.
-        4 if u32_at(b, 16)? == pid => Record::End { pid },
+        4 => Record::End {
+            pid,
+            is_first: u32_at(b, 16)? == pid,
+        },
         7 if pid != other => Record::Fork { pid, parent: other },
+        7 => Record::Thread { pid },
         9 => {
             // PERF_SAMPLE_ID comes last of the three.
             let whole = whole.contains(&u64_at(b, 24)?);
@@ -458,6 +472,7 @@ fn parse(b: &[u8], whole: &[u64]) -> Option<(u64, Record)> {
         10 => Record::Map {
             pid,
             file: text_at(b, 72)?,
+            inode: u64_at(b, 48)?,
         },
         _ => return None,
     };

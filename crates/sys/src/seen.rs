@@ -2,9 +2,10 @@
 //! syncs of each reached a file system.
 //!
 //! Promise: what a process made stays its own when its number is given again, and that number is
-//! ours only if the next one descends from us, too.
+//! ours only if the next one descends from us, too. Whoever ended is forgotten, but for what
+//! reached a file system.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// One process, as the kernel told of it.
 #[derive(Clone, Debug, Default)]
@@ -15,14 +16,18 @@ pub struct Process {
     pub fs_syncs: u64,
     /// Its short name.
     pub name: String,
-    /// The file it executes.
+    /// The file it executes, by its path below the root of whoever executes it.
     pub exe: String,
+    /// The number of that file; 0: not known.
+    pub inode: u64,
     /// Whether the watched library was mapped.
     pub has_library: bool,
     /// Whether a dynamic linker was mapped.
     pub has_linker: bool,
     /// Whether it executed a file while we watched, so that the flags above are known.
     pub executed: bool,
+    /// Its threads; 0: not known, it ran already.
+    pub threads: u32,
 }
 
 /// What was seen, by process id.
@@ -42,9 +47,10 @@ pub struct Seen {
 pub(crate) enum Record {
     Sync { pid: u32, whole: bool },
     Fork { pid: u32, parent: u32 },
-    End { pid: u32 },
+    Thread { pid: u32 },
+    End { pid: u32, is_first: bool },
     Name { pid: u32, name: String, exec: bool },
-    Map { pid: u32, file: String },
+    Map { pid: u32, file: String, inode: u64 },
     Lost(u64),
 }
 
@@ -70,16 +76,18 @@ impl Seen {
                     let child = Process {
                         file_syncs: 0,
                         fs_syncs: 0,
+                        threads: 1,
                         ..of_parent
                     };
                     self.by_pid.insert(pid, child);
                 }
             }
-            Record::End { pid } => {
-                if self.by_program && self.by_pid.get(&pid).is_some_and(|p| !p.has_synced()) {
-                    self.by_pid.remove(&pid);
+            Record::Thread { pid } => {
+                if let Some(p) = self.by_pid.get_mut(&pid).filter(|p| p.threads > 0) {
+                    p.threads = p.threads.saturating_add(1);
                 }
             }
+            Record::End { pid, is_first } => self.thread_ends(pid, is_first),
             Record::Sync { pid, whole } => {
                 if let Some(p) = self.by_pid.get_mut(&pid) {
                     *(if whole {
@@ -103,6 +111,7 @@ impl Seen {
                 let executes = Process {
                     name,
                     executed: true,
+                    threads: p.threads,
                     ..Process::default()
                 };
                 let ended = std::mem::replace(p, executes);
@@ -110,12 +119,51 @@ impl Seen {
                     self.was_before(pid, ended);
                 }
             }
-            Record::Map { pid, file } => {
+            Record::Map { pid, file, inode } => {
                 if let Some(p) = self.by_pid.get_mut(&pid) {
-                    p.maps(file, libraries);
+                    p.maps(file, inode, libraries);
                 }
             }
         }
+    }
+
+    /// With its last thread a process has ended: what bears its number behind that is another one.
+    fn thread_ends(&mut self, pid: u32, is_first: bool) {
+        let Some(p) = self.by_pid.get_mut(&pid) else {
+            return;
+        };
+        let has_ended = match p.threads {
+            // Others of its threads may go on.
+            0 => is_first && self.by_program && !p.has_synced(),
+            _ => {
+                p.threads -= 1;
+                p.threads == 0
+            }
+        };
+        if has_ended {
+            self.leaves(pid);
+        }
+    }
+
+    fn leaves(&mut self, pid: u32) {
+        // What was forked of us and has executed nothing is ours.
+        let told = |p: &Process| p.has_synced() && p.executed;
+        if let Some(ended) = self.by_pid.remove(&pid).filter(told) {
+            self.was_before(pid, ended);
+        }
+    }
+
+    /// Of those that are there still, these alone are ours: records were lost that would have told.
+    pub fn keep_only(&mut self, ours: &BTreeSet<u32>) {
+        let others = self.by_pid.keys().filter(|pid| !ours.contains(pid));
+        for pid in others.copied().collect::<Vec<u32>>() {
+            self.leaves(pid);
+        }
+    }
+
+    /// Forgets what those made that had this number before.
+    pub fn forget(&mut self, pid: u32) {
+        self.before.remove(&pid);
     }
 
     fn was_before(&mut self, pid: u32, ended: Process) {
@@ -142,12 +190,13 @@ impl Process {
         self.exe == other.exe && flags(self) == flags(other)
     }
 
-    fn maps(&mut self, file: String, libraries: &[&str]) {
+    fn maps(&mut self, file: String, inode: u64, libraries: &[&str]) {
         let base = file.rsplit('/').next().unwrap_or("");
         self.has_library |= libraries.contains(&base);
         self.has_linker |= base.starts_with("ld-") || base.starts_with("ld.");
         if self.exe.is_empty() {
             self.exe = file;
+            self.inode = inode;
         }
     }
 }
@@ -178,6 +227,7 @@ mod tests {
         let map = Record::Map {
             pid,
             file: name.clone(),
+            inode: 23,
         };
         let exec = true;
         [Record::Name { pid, name, exec }, map]
@@ -185,6 +235,54 @@ mod tests {
 
     fn syncs(pid: u32) -> Record {
         Record::Sync { pid, whole: false }
+    }
+
+    fn ends(pid: u32, is_first: bool) -> Record {
+        Record::End { pid, is_first }
+    }
+
+    #[test]
+    fn a_number_is_nobody_s_once_its_last_thread_has_ended() {
+        let mut records = vec![fork(1, 5)];
+        records.extend(executes(5, "/a"));
+        records.extend([Record::Thread { pid: 5 }, syncs(5), ends(5, true), syncs(5)]);
+        assert_eq!(seen(false, records).by_pid[&5].file_syncs, 2);
+        let mut records = vec![fork(1, 5)];
+        records.extend(executes(5, "/a"));
+        // The fork of the stranger that has the number next is not told.
+        records.extend([syncs(5), ends(5, true), syncs(5), syncs(5)]);
+        let seen = seen(false, records);
+        assert_eq!(seen.by_pid.keys().collect::<Vec<_>>(), [&1]);
+        assert_eq!(seen.before[&5][0].file_syncs, 1);
+    }
+
+    #[test]
+    fn who_has_ended_and_made_nothing_is_forgotten() {
+        let mut records = Vec::new();
+        for pid in 5..500 {
+            records.push(fork(1, pid));
+            records.extend(executes(pid, "/a"));
+            records.push(ends(pid, true));
+        }
+        // Ours: a process that settles.
+        records.extend([fork(1, 500), syncs(500), ends(500, true)]);
+        let seen = seen(false, records);
+        assert_eq!((seen.by_pid.len(), seen.before.len()), (1, 0));
+    }
+
+    #[test]
+    fn where_records_were_lost_only_descendants_are_ours() {
+        let mut records = Vec::new();
+        for pid in [5, 6] {
+            records.push(fork(1, pid));
+            records.extend(executes(pid, "/a"));
+            records.push(syncs(pid));
+        }
+        let mut seen = seen(false, records);
+        seen.keep_only(&[1, 6].into());
+        seen.note(syncs(5), &[]);
+        assert_eq!(seen.by_pid.keys().collect::<Vec<_>>(), [&1, &6]);
+        assert_eq!(seen.before[&5][0].file_syncs, 1);
     }
 
     #[test]

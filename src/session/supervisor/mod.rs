@@ -412,6 +412,9 @@ impl Supervisor {
             self.look_at_net();
         }
         self.escapes.drain();
+        if beats {
+            self.escapes.forget_ended(&mut self.census);
+        }
         self.take_signals();
         self.finish_jobs();
         self.look_at_recorder();

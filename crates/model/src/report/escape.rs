@@ -6,7 +6,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::number::counted;
+use std::collections::HashMap;
+
+use super::number::{count, counted};
 use super::text::shown;
 
 /// The library is not mapped although the environment could have brought it along.
@@ -24,6 +26,13 @@ pub const GAINED_RIGHTS: &str = "gained rights (setuid, setgid or capabilities)"
 
 /// A session inside of this one answers, or nobody: this one does not.
 pub const OF_ANOTHER: &str = "is in another session (synclater run), whose dial holds for it";
+
+/// What it executes is not what bears that name here: the library is not there either.
+pub const OTHER_ROOT: &str = "does not see the library (it has another root: chroot, container)";
+
+/// What is in a ring is known to the program and the kernel alone.
+pub const OWN_RING: &str =
+    "has the library, but makes requests in an io_uring, or by system calls of its own";
 
 /// What the library would have to ask is forbidden to it, or handed back to the program.
 pub const RESTRICTED: &str = "has restricted its own calls (seccomp filter, PR_SET_TSC, \
@@ -46,32 +55,79 @@ pub struct Escape {
     pub requests: Option<u64>,
 }
 
-impl Escape {
+/// Processes that execute one file and escaped for one reason.
+struct Alike<'a> {
+    first: &'a Escape,
+    more: u64,
+    requests: Option<u64>,
+}
+
+impl Alike<'_> {
     /// One sentence: who, how much, why.
-    pub fn sentence(&self) -> String {
+    fn sentence(&self) -> String {
+        let Escape { pid, exe, why, .. } = self.first;
         let requests = match self.requests {
             Some(number) => format!("{} kept real", counted(number, "request")),
             // That one's dial decides.
-            None if self.why.contains(ATTACHED_TO) => "requests not relaxed here".to_owned(),
+            None if why.contains(ATTACHED_TO) => "requests not relaxed here".to_owned(),
             None => "requests kept real, not counted".to_owned(),
         };
-        let exe = shown(self.exe.rsplit('/').next().unwrap_or(&self.exe));
-        format!(
-            "escaped: {exe} ({}), {requests}: {}",
-            self.pid,
-            shown(&self.why)
-        )
+        let exe = shown(exe.rsplit('/').next().unwrap_or(exe));
+        let more = match self.more {
+            0 => String::new(),
+            more => format!(" and {} more", count(more)),
+        };
+        format!("escaped: {exe} ({pid}{more}), {requests}: {}", shown(why))
     }
 }
 
-/// What to do about the escapes, one sentence for each cause that has a remedy.
-pub fn remedies(escapes: &[Escape]) -> Vec<&'static str> {
+/// A sentence for all that execute one file and escaped for one reason, in the order of the first
+/// of each.
+pub fn sentences(escapes: &[Escape]) -> Vec<String> {
+    let mut groups: Vec<Alike> = Vec::new();
+    let mut places: HashMap<(&str, &str), usize> = HashMap::new();
+    for escape in escapes {
+        let place = *places
+            .entry((&escape.exe, &escape.why))
+            .or_insert(groups.len());
+        match groups.get_mut(place) {
+            None => groups.push(Alike {
+                first: escape,
+                more: 0,
+                requests: escape.requests,
+            }),
+            Some(group) => {
+                let both = group.requests.zip(escape.requests);
+                group.requests = both.map(|(a, b)| a.saturating_add(b));
+                group.more += 1;
+            }
+        }
+    }
+    groups.iter().map(Alike::sentence).collect()
+}
+
+/// The way into a program by a tracer, as it is asked for.
+pub const FOLLOW: &str = "--follow";
+/// The way by a seccomp filter, as it is asked for.
+pub const NET: &str = "--net";
+
+/// What to do about the escapes, one sentence for each cause that has a remedy, of a session that
+/// has the ways `used` already.
+pub fn remedies(escapes: &[Escape], used: &[String]) -> Vec<&'static str> {
     let any = |whys: &[&str]| escapes.iter().any(|e| whys.contains(&e.why.as_str()));
+    let has = |way: &str| used.iter().any(|u| u == way);
     let mut all = Vec::new();
-    if any(&[CLEARED_ENVIRONMENT]) {
+    if has(NET) {
+        return all;
+    }
+    if any(&[CLEARED_ENVIRONMENT]) && !has(FOLLOW) {
         all.push("to keep the library: --follow, or what `synclater env` prints");
-    } else if any(&[STATIC_PROGRAM, OWN_CALLS]) {
+    } else if any(&[OTHER_ROOT]) && !has(FOLLOW) {
+        all.push("to reach programs in another root: --follow");
+    } else if any(&[STATIC_PROGRAM, OWN_CALLS]) && !has(FOLLOW) {
         all.push("to reach static programs and Go: --follow; whatever it is: run --net");
+    } else if any(&[CLEARED_ENVIRONMENT, OTHER_ROOT, STATIC_PROGRAM, OWN_CALLS]) {
+        all.push("to reach whatever it is: run --net");
     }
     all
 }
@@ -91,22 +147,61 @@ mod tests {
 
     #[test]
     fn a_sentence_says_who_how_much_and_why() {
+        let sentence = |escape: Escape| sentences(&[escape]).concat();
         assert_eq!(
-            escape(STATIC_PROGRAM, Some(2_300)).sentence(),
+            sentence(escape(STATIC_PROGRAM, Some(2_300))),
             "escaped: cron (4121), 2,300 requests kept real: a static program, which loads no \
              library"
         );
-        assert!(escape("x", None).sentence().contains("not counted"));
-        let of_another = escape(&format!("not attached: {ATTACHED_TO}kelp"), None).sentence();
+        assert!(sentence(escape("x", None)).contains("not counted"));
+        let of_another = sentence(escape(&format!("not attached: {ATTACHED_TO}kelp"), None));
         assert!(!of_another.contains("real"), "{of_another}");
+    }
+
+    #[test]
+    fn those_that_are_alike_are_told_together() {
+        let other = |pid| Escape {
+            pid,
+            ..escape("y", Some(2))
+        };
+        let all = [
+            other(7),
+            escape("x", None),
+            other(8),
+            other(9),
+            escape("x", Some(1)),
+        ];
+        let want = [
+            "escaped: cron (7 and 2 more), 6 requests kept real: y",
+            "escaped: cron (4121 and 1 more), requests kept real, not counted: x",
+        ];
+        assert_eq!(sentences(&all), want);
     }
 
     #[test]
     fn a_remedy_is_named_once_and_only_where_it_helps() {
         let lost = escape(CLEARED_ENVIRONMENT, None);
-        assert_eq!(remedies(&[lost.clone(), lost]).len(), 1);
-        assert!(remedies(&[escape(GAINED_RIGHTS, None)]).is_empty());
-        assert_eq!(remedies(&[escape(STATIC_PROGRAM, None)]).len(), 1);
+        assert_eq!(remedies(&[lost.clone(), lost], &[]).len(), 1);
+        assert!(remedies(&[escape(GAINED_RIGHTS, None)], &[]).is_empty());
+        assert_eq!(remedies(&[escape(STATIC_PROGRAM, None)], &[]).len(), 1);
+    }
+
+    #[test]
+    fn what_is_on_already_is_not_advised() {
+        let whys = [CLEARED_ENVIRONMENT, OTHER_ROOT, STATIC_PROGRAM, OWN_CALLS];
+        for why in whys {
+            let all = [escape(why, Some(3))];
+            let with = |ways: &[&str]| {
+                let ways: Vec<String> = ways.iter().map(|w| (*w).to_owned()).collect();
+                remedies(&all, &ways).concat()
+            };
+            assert!(with(&[]).contains(FOLLOW), "{why}");
+            assert!(!with(&[FOLLOW]).contains(FOLLOW), "{why}");
+            assert!(with(&[FOLLOW]).contains(NET), "{why}");
+            assert_eq!(with(&[NET]), "", "{why}");
+            assert_eq!(with(&[FOLLOW, NET]), "", "{why}");
+        }
+        assert!(remedies(&[escape(OWN_RING, Some(3))], &[]).is_empty());
     }
 
     #[test]

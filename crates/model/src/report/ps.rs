@@ -1,15 +1,15 @@
 //! What `ps` shows: each living session with its processes, its debt and what escaped.
 //!
 //! Promise: the JSON keys are fixed, a key is absent when its value is not known; the text fits 80
-//! columns, long commands are cut with `…`.
+//! columns, or the terminal; long commands are cut with `…`.
 //!
 //! What it does not do: it finds no sessions and measures nothing.
 
 use serde::{Deserialize, Serialize};
 
-use super::escape::{remedies, Escape};
+use super::escape::{remedies, sentences, Escape};
 use super::number::{count, counted, seconds, seconds_up};
-use super::text::{command_line, shown, truncated, wrapped, wrapped_clauses, COLUMNS};
+use super::text::{columns, command_line, shown, truncated, wrapped, wrapped_clauses};
 
 /// One living session.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -32,10 +32,19 @@ pub struct PsSession {
     pub lease_left_s: Option<f64>,
     /// Requests that were answered but not yet carried out.
     pub debt: u64,
+    /// When it began: RFC 3339, UTC.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub started: String,
+    /// How long ago that was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub age_s: Option<f64>,
     /// Processes in which the library is mapped.
     pub processes: Vec<PsProcess>,
     /// Processes that the session does not reach.
     pub escaped: Vec<Escape>,
+    /// Ways into programs that it has besides the library: `--follow`, `--net`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ways: Vec<String>,
     /// With a DURATION: its time and the longest settle time so far together, or twice the latter
     /// where that is longer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -89,7 +98,7 @@ pub fn render(sessions: &[PsSession]) -> String {
 
 fn render_session(session: &PsSession) -> String {
     let head = format!("{}  {}", shown(&session.id), command_line(&session.command));
-    let mut text = format!("{}\n", truncated(&head, COLUMNS));
+    let mut text = format!("{}\n", truncated(&head, columns()));
     text.push_str(&wrapped_clauses("  ", &facts(session)));
     if let Some(trouble) = &session.trouble {
         text.push_str(&wrapped("  ", &format!("trouble: {}", shown(trouble))));
@@ -102,10 +111,10 @@ fn render_session(session: &PsSession) -> String {
     for process in &session.processes {
         text.push_str(&render_process(process));
     }
-    for escape in &session.escaped {
-        text.push_str(&wrapped("  ", &escape.sentence()));
+    for sentence in sentences(&session.escaped) {
+        text.push_str(&wrapped("  ", &sentence));
     }
-    for remedy in remedies(&session.escaped) {
+    for remedy in remedies(&session.escaped, &session.ways) {
         text.push_str(&wrapped("  ", remedy));
     }
     text
@@ -117,6 +126,10 @@ fn facts(session: &PsSession) -> Vec<String> {
         format!("supervisor {}", session.pid),
         format!("debt {}", counted(session.debt, "request")),
     ];
+    let age = session
+        .age_s
+        .map(|age_s| format!("for {} now", seconds(age_s)));
+    facts.splice(1..1, age);
     facts.extend(
         session
             .oldest_s
@@ -158,13 +171,13 @@ fn render_process(process: &PsProcess) -> String {
 /// executable, which comes last, is cut shorter.
 fn process_line([pid, user, how, requests, skipped, exe]: [&str; 6]) -> String {
     let line = format!("  {pid:>7}  {user:<12} {how:<8} {requests:>11} {skipped:>11}  {exe}");
-    format!("{}\n", truncated(&line, COLUMNS))
+    format!("{}\n", truncated(&line, columns()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::escape::CLEARED_ENVIRONMENT;
-    use super::super::text::width;
+    use super::super::text::{width, COLUMNS};
     use super::*;
 
     fn session() -> PsSession {
@@ -177,6 +190,8 @@ mod tests {
             consistent: None,
             lease_left_s: Some(59.7),
             debt: 2_300,
+            started: String::new(),
+            age_s: None,
             processes: vec![PsProcess {
                 pid: 4121,
                 exe: "/usr/bin/make".into(),
@@ -191,6 +206,7 @@ mod tests {
                 why: CLEARED_ENVIRONMENT.into(),
                 requests: None,
             }],
+            ways: Vec::new(),
             bound_s: Some(1.21),
             oldest_s: None,
             trouble: None,

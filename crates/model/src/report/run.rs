@@ -58,6 +58,9 @@ pub struct RunReport {
     pub filesystems: Vec<RunFilesystem>,
     /// Processes that the session did not reach.
     pub escaped: Vec<Escape>,
+    /// Ways into programs that the session had besides the library: `--follow`, `--net`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ways: Vec<String>,
     /// Why it cannot be told what escaped; absent where it can.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub escapes_unknown: Option<String>,
@@ -180,6 +183,7 @@ impl RunReport {
             saved_basis: None,
             filesystems: Vec::new(),
             escaped: Vec::new(),
+            ways: Vec::new(),
             escapes_unknown: None,
             exit_status: 0,
             hints: None,

@@ -165,7 +165,10 @@ impl Wanted {
         let doorbell = Doorbell::new(&shared.slots().doorbell);
         let doorbell = doorbell.map_err(|e| cannot("the doorbell", e))?;
         // Without /proc nothing is put off that would have to be settled: no mount matters.
-        let mountinfo = File::open("/proc/self/mountinfo").or_else(|_| File::open("/dev/null"));
+        let flags = rustix::fs::MemfdFlags::CLOEXEC;
+        let none = || rustix::fs::memfd_create("no mounts", flags).map(File::from);
+        let mountinfo = File::open("/proc/self/mountinfo").or_else(|_| none());
+        let mountinfo = mountinfo.map_err(std::io::Error::from);
         let mountinfo = mountinfo.map_err(|e| cannot("a look at the mounts", e))?;
         let plan = Plan {
             id: belongings.id.clone(),
@@ -206,15 +209,19 @@ fn remedy_of(e: &std::io::Error) -> &'static str {
 /// The ledger, or why there is none where a dial would need one.
 fn ledger(wanted: &Wanted) -> (Option<Ledger>, Option<Trouble>) {
     // Who is a member, and what it has open, is read in /proc.
-    let opened = crate::cli::needs_proc("put requests off").and_then(|()| Ledger::open());
-    let trouble = match opened {
+    // Without that programs do not even join, at any dial.
+    let blind = crate::cli::needs_proc("put requests off, or count them");
+    let state = wanted.state.into();
+    if let Err(trouble) = blind {
+        return (None, Some(Trouble { state, ..trouble }));
+    }
+    let trouble = match Ledger::open() {
         Ok(ledger) => return (Some(ledger), None),
         Err(trouble) => trouble,
     };
     let relaxes = |u: Until| u != Until::Now && u != Until::Never;
     let mut dials = wanted.rules.iter().flat_map(|r| r.dials());
     let any = relaxes(wanted.until) || dials.any(relaxes);
-    let state = wanted.state.into();
     (None, any.then_some(Trouble { state, ..trouble }))
 }
 

@@ -186,10 +186,11 @@ pub fn run(args: Args) -> anyhow::Result<i32> {
     let _ = super::clear_stale();
     let early = Early::begin(start);
     let mut json = args.json.as_deref().map(open_json).transpose()?;
-    let record = args
-        .recorded
-        .record
-        .as_deref()
+    if args.recorded.record.is_some() {
+        // Nothing would be in it, which looks as if there were nothing.
+        super::needs_proc("record what a command asks for")?;
+    }
+    let record = { args.recorded.record.as_deref() }
         .map(open_recording)
         .transpose()?;
     let library = locate_library(args.other_calls)?;

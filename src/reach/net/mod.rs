@@ -81,7 +81,7 @@ impl Net {
     pub fn start(terms: Terms) -> io::Result<Net> {
         if !process::proc_is_ours() {
             return Err(io::Error::other(
-                "/proc shows another pid namespace than ours",
+                "/proc is not there, or shows another pid namespace than ours",
             ));
         }
         // Before there are threads.

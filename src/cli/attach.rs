@@ -25,6 +25,7 @@ use synclater_model::policy::glob::Glob;
 use synclater_model::policy::rules::RuleSet;
 use synclater_model::report::message::Trouble;
 use synclater_model::report::number::counted;
+use synclater_model::report::text::shown;
 use synclater_sys::clock::Reading;
 use synclater_sys::job::Job;
 use synclater_sys::process;
@@ -46,8 +47,8 @@ pub struct Args {
     pid: Vec<u32>,
 
     /// Processes that execute this: a base name, or a full path with a /; those too that begin
-    /// later. A file of this machine, not of a container; and as root, by a base name, one of
-    /// root's. Repeatable.
+    /// later. Without --follow there has to be one already. A file of this machine, not of a
+    /// container; and as root, by a base name, one of root's. Repeatable.
     #[arg(long, value_name = "GLOB", group = "whom")]
     exe: Vec<String>,
 
@@ -95,8 +96,8 @@ EXAMPLES
 
 After a power cut meanwhile, what was being changed may be lost or torn, at any
 dial but now. Exit status: 0 where every process that was named by --pid, and
-any of those that --exe and --unit found, is attached, or where they found none
-yet; 125 otherwise.";
+any of those that --exe and --unit found, is attached, or where --unit, or
+--exe with --follow, found none yet; 125 otherwise.";
 
 const UNTOUCHED: &str = "nothing was changed; no process was stopped";
 
@@ -111,6 +112,8 @@ struct Begun {
     /// The longest dial of its rules, where that is longer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     rules_until: Option<String>,
+    /// Whether it ends by itself.
+    ends: bool,
     attached: Vec<Row>,
     refused: Vec<No>,
     /// Why nobody was attached, where nobody was refused either.
@@ -157,6 +160,11 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
         Ok(named) => named,
         Err(refused) => return refuse(args, refused),
     };
+    // Where others were named, too, they are what is wanted.
+    let by_exe_alone = args.pid.is_empty() && args.unit.is_empty();
+    if by_exe_alone && !args.follow && whom.find().is_empty() {
+        return Err(nobody(args).into());
+    }
     let _ = super::clear_stale();
     let (answer, theirs) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
     let wanted = Wanted {
@@ -208,19 +216,36 @@ fn tell(args: &Args, answer: OwnedFd) -> anyhow::Result<i32> {
     })
 }
 
+/// Nobody executes what was named: a slip of the pen, mostly.
+fn nobody(args: &Args) -> Trouble {
+    let named: Vec<String> = args.exe.iter().map(|exe| shown(exe)).collect();
+    let named = named.join(" or ");
+    Trouble::new(
+        format!("no process executes {named}"),
+        format!(
+            "none of {} does",
+            counted(process::all().count() as u64, "process")
+        ),
+        "look it up with `ps -e -o pid,exe`; to wait for one that begins later: --follow",
+        UNTOUCHED,
+    )
+}
+
 fn sentence(begun: &Begun) -> String {
+    let id = &begun.id;
+    let to_end = match begun.ends {
+        true => String::new(),
+        false => format!("; nothing but `synclater detach {id}` ends this (--for T does, too)"),
+    };
     let by_rules = { begun.rules_until.as_ref() }.map(|until| format!(" ({until} by its rules)"));
     let until = format!("until {}{}", begun.until, by_rules.unwrap_or_default());
     let longest = begun.attached.iter().map(|r| r.pause_s).fold(0.0, f64::max);
     if begun.attached.is_empty() {
-        return format!("{}: no such process yet; {until} as they begin", begun.id);
+        return format!("{id}: no such process yet; {until} as they begin{to_end}");
     }
-    format!(
-        "{}: {} attached, {until}; the longest pause was {:.1} ms",
-        begun.id,
-        counted(begun.attached.len() as u64, "process"),
-        longest * 1e3,
-    )
+    let attached = counted(begun.attached.len() as u64, "process");
+    let pause = format!("the longest pause was {:.1} ms", longest * 1e3);
+    format!("{id}: {attached} attached, {until}; {pause}{to_end}")
 }
 
 /// Whether `said`, an option or a rule, may ask for this dial.
@@ -275,6 +300,7 @@ fn refuse(args: &Args, refused: Vec<No>) -> anyhow::Result<i32> {
             id: String::new(),
             until: args.until.to_string(),
             rules_until: None,
+            ends: args.dials.for_.is_some(),
             attached: Vec::new(),
             refused,
             missed: String::new(),
@@ -434,6 +460,7 @@ fn tell_front(s: &Supervisor, to: &OwnedFd, id: &str) -> bool {
         id: id.to_owned(),
         until: s.plan.classes[0].to_string(),
         rules_until: s.rules_until().map(|until| until.to_string()),
+        ends: s.plan.ends.is_some(),
         attached: reach.attached().map(row).collect(),
         refused: reach.refused().map(no).collect(),
         missed: String::new(),

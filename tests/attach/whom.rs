@@ -3,7 +3,7 @@
 use super::*;
 use crate::harness::command::run;
 use crate::harness::disk::Disk;
-use crate::sessions::stage::{as_root, give_to_nobody, AS_NOBODY};
+use crate::sessions::stage::{as_root, give_to_nobody, has_four_parts, AS_NOBODY};
 use std::path::{Path, PathBuf};
 
 /// A copy of the obedient victim under a name that nothing else has.
@@ -85,11 +85,50 @@ fn a_program_that_is_not_position_independent_is_attached_again_once_it_has_exec
 }
 
 #[test]
+fn an_executable_that_nobody_runs_is_said_and_leaves_no_session() {
+    let stage = Stage::new("nobody");
+    let outcome = stage.ask(&["attach", "--exe", "an-exe-28", "--exe", "/no/exe-28"]);
+    assert_eq!(outcome.status.code(), Some(125), "{outcome}");
+    assert!(has_four_parts(&outcome.stderr), "{outcome}");
+    assert!(
+        outcome
+            .stderr
+            .contains("no process executes an-exe-28 or /no/exe-28"),
+        "{outcome}"
+    );
+    assert!(outcome.stderr.contains("--follow"), "{outcome}");
+    assert_eq!(stage.ask(&["ps"]).must_succeed().stdout, "no sessions\n");
+}
+
+#[test]
+fn without_an_end_it_is_said_what_ends_it_and_since_when_it_goes_on() {
+    let stage = Stage::new("no-end");
+    let program = named(&stage, "an-exe-27");
+    let mut command = clean(&program);
+    command.arg(stage.work());
+    let _victim = started(&stage, command);
+    for (more, ends) in [(&[][..], false), (&["--for", "1h"], true)] {
+        let words = [&["attach", "--exe", "an-exe-27"][..], more].concat();
+        let said = stage.ask(&words).must_succeed().stdout;
+        let id = stage.id();
+        let what = format!("; nothing but `synclater detach {id}` ends this");
+        assert_eq!(said.contains(&what), !ends, "{said}");
+        let shown = stage.ask(&["ps"]).must_succeed().stdout;
+        assert!(
+            shown.contains(", for ") && shown.contains(" now, supervisor"),
+            "{shown}"
+        );
+        stage.detach(&id);
+    }
+}
+
+#[test]
 fn an_executable_that_nobody_runs_yet_is_waited_for() {
     let stage = Stage::new("later");
     let program = named(&stage, "an-exe-29");
     let whole = program.display().to_string();
-    let outcome = stage.ask(&["attach", "--exe", &whole]).must_succeed();
+    let words = ["attach", "--exe", &whole, "--follow"];
+    let outcome = stage.ask(&words).must_succeed();
     assert!(outcome.stdout.contains("no such process yet"), "{outcome}");
     let mut command = clean(&program);
     command.arg(stage.work());

@@ -1,6 +1,7 @@
 //! `synclater ps`: the living sessions.
 
 use super::detach::until_finished;
+use super::set::stands_still;
 use crate::reach::attach::{target, Told, Work};
 use crate::reach::whom;
 use crate::session::belongings::memory_of;
@@ -23,8 +24,8 @@ const ENDING: Duration = Duration::from_secs(1);
 ///
 /// Names, on stderr, processes that a session has left whose supervisor was killed.
 ///
-/// Exit status: 0, or 125 where it cannot be told which sessions there are, or what a dead one
-/// owes.
+/// Exit status: 0, or 125 where it cannot be told which sessions there are, what one has to tell,
+/// or what a dead one owes.
 #[derive(clap::Args)]
 #[command(after_help = "EXAMPLES\n  synclater ps\n  synclater ps --json")]
 pub struct Args {
@@ -60,6 +61,11 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
                 continue;
             }
             Err(e) if (has_ended(&e) || e.kind() == ErrorKind::NotFound) && has_gone(&session) => {}
+            Err(e) if e.kind() == ErrorKind::WouldBlock => {
+                all_answer = false;
+                let what = format!("session {} cannot be shown", session.id);
+                super::say(&format!("{}\n", stands_still(&session, what)));
+            }
             Err(e) => {
                 all_answer = false;
                 super::say(&format!(
@@ -77,7 +83,11 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
         super::print(&ps::render(&rows))?;
     }
     name_left(&living);
-    Ok(if all_told { 0 } else { super::OURS })
+    Ok(if all_told && all_answer {
+        0
+    } else {
+        super::OURS
+    })
 }
 
 /// Whether the folder of a session that ends is gone, too, a moment later.

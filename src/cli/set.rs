@@ -123,7 +123,10 @@ pub fn ask_named(id: &str, request: &Request) -> Result<Done, Trouble> {
         Ok(Answer::Session { .. } | Answer::Watching { .. }) => {
             ("it answered another question".into(), "synclater ps")
         }
-        Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => return Err(stands_still(session)),
+        Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {
+            let what = format!("session {id} did not do it");
+            return Err(stands_still(session, what));
+        }
         Err(e) if control::has_ended(&e) || !session.dir.exists() => {
             return Err(ended_meanwhile(id));
         }
@@ -149,7 +152,7 @@ fn ended_meanwhile(id: &str) -> Trouble {
 }
 
 /// Nobody answers in time.
-fn stands_still(session: &Living) -> Trouble {
+pub fn stands_still(session: &Living, what: String) -> Trouble {
     let (who, try_) = match control::listens_in(&memory_of(&session.dir)) {
         Listens::Supervisor { pid: 0, .. } => (
             "its supervisor, in another pid namespace, does not answer".into(),
@@ -179,10 +182,5 @@ fn stands_still(session: &Living) -> Trouble {
     };
     let state = "every request is real two seconds after it stood still; its keeper settles what \
                  it owes, but for what was put off at never";
-    Trouble::new(
-        format!("session {} did not do it", session.id),
-        who,
-        try_,
-        state,
-    )
+    Trouble::new(what, who, try_, state)
 }

@@ -277,7 +277,8 @@ impl AsFd for Client {
 /// for as long as it goes on answering.
 ///
 /// # Errors
-/// `WouldBlock` where it does not answer in time: it has not run for some seconds, or hardly.
+/// `WouldBlock` where it does not answer in time: it stands still, has not run for some seconds, or
+/// hardly.
 /// `NotFound` or `ConnectionRefused` where nobody listens; `InvalidData` for an answer of another
 /// version.
 pub fn ask(session: &Living, request: &Request) -> io::Result<Answer> {
@@ -381,7 +382,9 @@ fn wait_for_answer(asked: &UnixStream) -> io::Result<()> {
         if now != ran || process::is_runnable(supervisor) {
             (ran, ran_at) = (now, Instant::now());
         }
-        if ran_at.elapsed() >= SHORT_PATIENCE || begun.elapsed() >= BUSY_PATIENCE {
+        let is_late = ran_at.elapsed() >= SHORT_PATIENCE || begun.elapsed() >= BUSY_PATIENCE;
+        let stands_still = ran_at.elapsed() > LOOK * 2 && process::is_stopped(supervisor);
+        if is_late || stands_still {
             return Err(io::ErrorKind::WouldBlock.into());
         }
     }

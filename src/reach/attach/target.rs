@@ -296,6 +296,10 @@ fn executable(pid: u32, status: &Status) -> Result<String, Refusal> {
     let link = std::fs::read_link(format!("/proc/{pid}/exe"));
     link.map(|l| without_mark(&l.to_string_lossy()))
         .map_err(|e| {
+            // Nothing but what we may not see is kept from us: it has ended since.
+            if e.kind() != std::io::ErrorKind::PermissionDenied {
+                return has_ended();
+            }
             let (user, me) = (status.number("Uid"), process::effective_user());
             let why = format!("it belongs to user {user}, we are user {me} ({e})");
             Refusal::new(why, "sudo synclater attach ...")

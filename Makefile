@@ -40,8 +40,9 @@ help: ## this list
 	@sed -n 's/^\([a-z]*\):.* ## \(.*\)/  \1|\2/p' $(firstword $(MAKEFILE_LIST)) | \
 	  awk -F'|' '{ printf "%-11s %s\n", $$1, $$2 }'
 
-setup: ## install what build, demo, tests and benchmarks need (Debian, Ubuntu)
-	@tools/setup
+# The tests' servers, and whatever else demo, tests and benchmarks run, those bring along.
+setup: ## install what building needs (Debian, Ubuntu)
+	@tools/setup build
 
 # Linked statically: one file for every image, whatever its libc; and it starts 0.5 ms faster.
 # Such flags must not reach proc-macros, which a --target keeps them from.

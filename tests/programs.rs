@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The only reason for which a request may be kept real here.
-const NOT_YET: &str = "the file system was not in the ledger yet";
+const NOT_YET: &str = "the session was still starting on that file system";
 
 /// In front of each script: $1 is the victim that warms the session up, $2 the directory to work
 /// in.

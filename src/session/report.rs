@@ -319,3 +319,14 @@ fn rows(counted: &BTreeMap<u32, Process>, s: &Supervisor) -> Vec<PsProcess> {
     let how = |pid| how.get(&pid).copied().unwrap_or("attach");
     pids.into_iter().map(|pid| row(pid, how(pid))).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_real_at_the_start_has_one_name() {
+        let early = page::KEPT_WORDS[page::Kept::Ledger as usize];
+        assert_eq!(early, RunReport::STARTING);
+    }
+}

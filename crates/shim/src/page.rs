@@ -114,7 +114,7 @@ pub const KEPT_WORDS: [&str; 11] = [
     "the dial was at now",
     "a rule says now, or none matches",
     "the lease had run out",
-    "the file system was not in the ledger yet",
+    "the session was still starting on that file system",
     "the file system is not on the tested list",
     "a block device or another special file",
     "the file system could not be told",

@@ -163,6 +163,9 @@ impl RunReport {
     /// Version of the form that this crate writes.
     pub const VERSION: u32 = 1;
 
+    /// Why requests are kept real that are made before their file system is known to a session.
+    pub const STARTING: &str = "the session was still starting on that file system";
+
     /// A report of a run in which nothing has been seen yet.
     pub fn new(id: impl Into<String>, command: &[String], until: impl Into<String>) -> RunReport {
         RunReport {

@@ -84,11 +84,24 @@ fn all_real(report: &RunReport) -> Vec<String> {
         .real_s
         .map(|time_s| format!("{} spent in them", seconds(time_s)));
     let durable = report.error.as_ref().map(|_| "NOT durable".to_owned());
-    let mut clauses = vec![format!("{requests}, all kept real")];
+    let mut clauses = match is_too_short(report) {
+        true => vec![
+            "too short to gain:".to_owned(),
+            format!("{} ran normally", counted(report.real, "sync")),
+            "while the session was starting".to_owned(),
+        ],
+        false => vec![format!("{requests}, all kept real")],
+    };
     for clause in time.into_iter().chain(durable) {
         push_after(&mut clauses, ";", clause);
     }
     clauses
+}
+
+/// Whether the command was over before anything could be put off.
+fn is_too_short(report: &RunReport) -> bool {
+    let were_early = report.kept_real.get(RunReport::STARTING) == Some(&report.real);
+    report.skipped == 0 && report.real > 0 && were_early
 }
 
 fn settled(report: &RunReport) -> String {
@@ -220,17 +233,18 @@ fn push_after(clauses: &mut Vec<String>, mark: &str, clause: String) {
 
 fn kept_real(report: &RunReport) -> Vec<String> {
     // Where all were real at the dial `now`, the first line has said it.
-    if report.kept_real.is_empty() && (report.real == 0 || report.skipped == 0) {
+    let says_nothing = report.kept_real.is_empty() && (report.real == 0 || report.skipped == 0);
+    if says_nothing || is_too_short(report) {
         return Vec::new();
     }
     let mut clauses = vec![format!("{} kept real", counted(report.real, "request"))];
     for (place, (reason, number)) in report.kept_real.iter().enumerate() {
         let mark = if place == 0 { ":" } else { "," };
-        push_after(
-            &mut clauses,
-            mark,
-            format!("{} {}", count(*number), shown(reason)),
-        );
+        let why = match *number == report.real {
+            true => shown(reason),
+            false => format!("{} ({})", shown(reason), count(*number)),
+        };
+        push_after(&mut clauses, mark, why);
     }
     clauses
 }
@@ -346,15 +360,19 @@ synclater: 4,813 sync requests in 3 file systems answered at once,
     }
 
     #[test]
-    fn what_a_request_would_have_cost_includes_what_settling_took_back() {
+    fn what_is_not_known_to_be_saved_is_said_how_to_measure() {
         let mut report = report("exit");
-        (report.skipped, report.settled) = (100, 100);
-        (report.saved_s_estimate, report.settle_s) = (Some(0.3), Some(0.5));
-        assert!(
-            summary(&report).contains("(each would have cost 8.0 ms)"),
-            "{}",
-            summary(&report)
-        );
+        report.filesystems[1].requests = Some(4_813);
+        let want = "           time saved: not known.
+           `synclater probe /srv` measures what one costs there,
+           `synclater run -u now` what all of them do
+";
+        let text = summary(&report);
+        assert!(text.ends_with(want), "{text}");
+        (report.skipped, report.settled) = (9, 9);
+        assert!(!summary(&report).contains("time saved"));
+        (report.skipped, report.real) = (0, 4_813);
+        assert!(!summary(&report).contains("time saved"));
     }
 
     #[test]
@@ -455,6 +473,21 @@ synclater: 4,813 sync requests in 3 file systems answered at once,
     }
 
     #[test]
+    fn a_command_that_was_over_before_the_session_had_begun_is_said_to_gain_nothing() {
+        let mut report = report("exit");
+        (report.requests, report.skipped, report.settled, report.real) = (4, 0, 0, 4);
+        (report.settle_s, report.real_s) = (None, Some(0.033));
+        report.kept_real.insert(RunReport::STARTING.into(), 4);
+        let want =
+            "synclater: too short to gain: 4 syncs ran normally\n           while the session \
+                    was starting; 33 ms spent in them\n";
+        assert_eq!(summary(&report), want);
+        report.kept_real.insert("on a block device".into(), 1);
+        report.real = 5;
+        assert!(summary(&report).contains("all kept real"));
+    }
+
+    #[test]
     fn what_was_kept_real_is_named_with_its_reasons() {
         let mut report = report("exit");
         report.requests += 23;
@@ -467,8 +500,8 @@ synclater: 4,813 sync requests in 3 file systems answered at once,
             .insert("on a network file system".into(), 6);
         let text = summary(&report);
         let want = "
-           23 requests kept real: 17 on a block device,
-           6 on a network file system
+           23 requests kept real: on a block device (17),
+           on a network file system (6)
            2 requests answered with an error; 7 hints of sync_file_range apart\n";
         assert!(text.ends_with(want), "{text}");
     }

@@ -3,7 +3,7 @@
 //! Promise: rings of processes that are gone are given back before anything else is done; every
 //! request is a row, or counted as lost.
 
-use super::recorder::{Before, END, GO, SETTLE, SETTLED};
+use super::recorder::{Before, END, ESCAPED, GO, MESSAGE_MAX, SETTLE, SETTLED};
 use super::rings::SharedRings;
 use super::rows::{Rows, Writer};
 use super::sink::{now_ns, Sink};
@@ -16,6 +16,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 use synclater_model::record::event;
 use synclater_model::record::row::Row;
+use synclater_model::report::escape::Escape;
 use synclater_shim::page;
 use synclater_shim::rings::{Cell, Count, Hist, Reader, Record, Rest, Ring};
 use synclater_sys::clock::Timeline;
@@ -365,18 +366,39 @@ impl Drain {
     }
 
     fn listen(&mut self) -> io::Result<Then> {
-        let mut m = [0; 16];
+        let mut message = [0; MESSAGE_MAX];
         while self.told == Then::GoOn {
-            match socket::receive(&self.socket, &mut m) {
+            let received = socket::receive(&self.socket, &mut message);
+            let m: &[u8; 16] = message.first_chunk().unwrap_or(&[0; 16]);
+            match received {
+                Ok((len, _)) if m[0] == ESCAPED => self.escaped(&message[1..len])?,
                 Ok((16, _)) if m[0] == END => self.told = Then::End,
                 Ok((16, _)) if m[0] == GO => self.out.sink.go()?,
-                Ok((16, _)) => self.settle(&m)?,
+                Ok((16, _)) => self.settle(m)?,
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
                 // The supervisor is gone; its processes may go on.
                 _ => (self.told, self.was_left) = (Then::End, true),
             }
         }
         Ok(self.told)
+    }
+
+    fn escaped(&mut self, json: &[u8]) -> io::Result<()> {
+        let Ok(escape) = serde_json::from_slice::<Escape>(json) else {
+            return Ok(());
+        };
+        let sink = &mut self.out.sink;
+        let names = sink.names();
+        let row = Row {
+            event: names.name(event::ESCAPED),
+            time_ns: now_ns(),
+            pid: Some(escape.pid).filter(|pid| *pid != 0),
+            exe: names.name(&escape.exe),
+            reason: names.name(&escape.why),
+            value: escape.requests.map(|n| n as f64),
+            ..Row::default()
+        };
+        sink.other(row)
     }
 
     fn settle(&mut self, m: &[u8; 16]) -> io::Result<()> {

@@ -15,8 +15,9 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering::SeqCst;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use synclater_model::record::header::Header;
+use synclater_model::report::escape::{alike, Escape};
 use synclater_sys::job::{self, Job};
 use synclater_sys::{process, socket, wait};
 
@@ -31,6 +32,14 @@ pub const SETTLED: u8 = b'T';
 pub const END: u8 = b'E';
 /// The command was started: what was in the file before may go.
 pub const GO: u8 = b'G';
+/// Who escaped: the letter, and an [`Escape`] as JSON; of process 0, why that is not all.
+pub const ESCAPED: u8 = b'X';
+/// The longest message.
+pub const MESSAGE_MAX: usize = 8192;
+/// So many kinds of escape are told: they are what differs.
+const ESCAPES_MAX: usize = 100;
+/// How long it may take to hear of one.
+const HEARS_WITHIN: Duration = Duration::from_secs(2);
 /// Its answers: a letter and three numbers.
 const DONE: u8 = b'D';
 const FAILED: u8 = b'F';
@@ -170,6 +179,28 @@ impl Recorder {
     pub fn settle_ended(&self, fs: usize, ticks: u64, errno: i32) {
         let fs = u8::try_from(fs).unwrap_or(u8::MAX);
         self.tell(&message(SETTLED, fs, ticks, errno));
+    }
+
+    /// Who is missing in it, and why it is not known who else is.
+    pub fn escaped(&self, all: &[Escape], unknown: Option<&str>) {
+        let rest = unknown.map(|why| Escape {
+            pid: 0,
+            exe: String::new(),
+            why: why.to_owned(),
+            requests: None,
+        });
+        let begun = Instant::now();
+        for escape in alike(all).into_iter().take(ESCAPES_MAX).chain(rest) {
+            let mut message = vec![ESCAPED];
+            message.extend(serde_json::to_vec(&escape).unwrap_or_default());
+            let full = |e: io::Error| e.kind() == io::ErrorKind::WouldBlock;
+            while message.len() <= MESSAGE_MAX
+                && socket::send(&self.socket, &message, &[]).is_err_and(full)
+                && begun.elapsed() < HEARS_WITHIN
+            {
+                std::thread::sleep(HEARS_WITHIN / 1000);
+            }
+        }
     }
 
     /// Whether the recording has ended before it was told to; tells so once.

@@ -1,8 +1,9 @@
 //! `synclater report`: its figures are those of the rows, its keys are the contract, and what is no
 //! recording is told in words.
 
+use crate::harness::browser::Browser;
 use crate::harness::command::{clean, run, Outcome};
-use crate::sessions::stage::{as_root, has_four_parts, Stage, AS_NOBODY, SYNCLATER};
+use crate::sessions::stage::{as_root, has_four_parts, program, Stage, AS_NOBODY, SYNCLATER};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use synclater_model::record::header::Header;
@@ -475,6 +476,55 @@ fn a_recording_that_was_cut_off_says_what_is_missing() {
 }
 
 #[test]
+fn who_escaped_is_in_the_recording() {
+    if !as_root("who_escaped_is_in_the_recording") {
+        return;
+    }
+    let stage = Stage::new("who-escaped");
+    let file = stage.file("a.rec");
+    let mut command = stage.with_folders(SYNCLATER);
+    command
+        .args(["record", "--quiet", "-o"])
+        .arg(&file)
+        .arg("--");
+    command
+        .arg(program("hammer_static"))
+        .arg(stage.work())
+        .args(["1", "7"]);
+    run(&mut command).must_succeed();
+    let text = report(&stage, &file, &[]).must_succeed().stdout;
+    assert!(!text.contains("No sync request was recorded"), "{text}");
+    assert!(text.contains("whoever made some escaped"), "{text}");
+    assert!(
+        text.contains(", 7 requests kept real: a static program"),
+        "{text}"
+    );
+    let escaped = &json(&stage, &file)["escaped"];
+    assert_eq!(escaped[0]["requests"], 7, "{escaped}");
+    let page = stage.file("a.html");
+    report(&stage, &file, &["--html", &page.display().to_string()]).must_succeed();
+    if let Some(mut browser) = Browser::start("who_escaped_is_in_the_recording") {
+        browser.open(&page);
+        let said = browser.ask("document.querySelector('.warning').textContent");
+        let said = said.as_str().expect("a text");
+        assert!(said.contains("hammer_static, pid"), "{said}");
+        assert!(said.contains(": 7 requests, a static program"), "{said}");
+    }
+    // What was cut off before there was a request says nothing of what was asked for.
+    let whole = std::fs::read(&file).expect("a recording");
+    let head = (0..whole.len()).rev().find_map(|len| {
+        std::fs::write(&file, &whole[..len]).expect("a file");
+        let text = report(&stage, &file, &[]).stdout;
+        (!text.contains("whoever made some escaped")).then_some(text)
+    });
+    let head = head.expect("less than all");
+    assert!(
+        head.contains("No sync request is in what there is of it"),
+        "{head}"
+    );
+}
+
+#[test]
 fn a_recording_of_no_request_says_so() {
     let stage = Stage::new("nothing");
     let file = recorded(&stage, |_| {});
@@ -484,9 +534,10 @@ fn a_recording_of_no_request_says_so() {
         "{outcome}"
     );
     let r = json(&stage, &file);
+    // What is not known is not promised.
     assert_eq!(
-        (&r["requests"], &r["dials"][0].get("saved_s")),
-        (&0.into(), &None)
+        (&r["requests"], &r["dials"]),
+        (&0.into(), &serde_json::json!([]))
     );
     assert!(
         r.get("quantiles").is_none() && r.get("wall_s").is_none(),

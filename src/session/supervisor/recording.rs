@@ -8,6 +8,7 @@ use super::*;
 use crate::record::recorder::{self, Outcome as Recorded, Recorder};
 use crate::record::rings::SharedRings;
 use crate::record::sink;
+use crate::session::report;
 use std::path::PathBuf;
 
 /// How often somebody who watches is sent what is new.
@@ -198,6 +199,10 @@ impl Supervisor {
             r.recorder.stop(self.shared, rings);
             return;
         };
+        // What is missing in it belongs to it.
+        let escaped = report::escapes(self);
+        let unknown = self.escapes.unknown_because();
+        r.recorder.escaped(&escaped, unknown.as_deref());
         let outcome = r.recorder.end(self.shared, rings);
         if outcome.errno != 0 {
             crate::cli::say(&format!("{}\n", trouble(&name, &outcome)));

@@ -2,13 +2,13 @@
 //!
 //! Several seconds that share a point are averaged. A point without a figure is null.
 
-use crate::record::table::Table;
+use crate::record::table::{Filesystem, Table};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
 /// The most points.
 pub const POINTS_MAX: u64 = 300;
-/// The most devices; those that were at work most come first.
+/// The most devices; those that requests went to come first, then those that were at work most.
 const DEVICES_MAX: usize = 20;
 
 /// A line of figures.
@@ -19,6 +19,8 @@ pub type Line = Vec<Option<f64>>;
 pub struct DeviceSamples {
     /// The device.
     pub device: String,
+    /// Requests of the recording that went to it.
+    pub requests: u64,
     /// Share of the time in which it was at work, 0 to 1.
     pub utilisation: Line,
     /// Flushes completed a second.
@@ -92,6 +94,7 @@ impl Samples {
         names.retain(|d| !d.is_empty());
         let device = |d: &&str| DeviceSamples {
             device: (*d).to_owned(),
+            requests: 0,
             utilisation: line(d, "utilisation"),
             flushes_per_s: line(d, "flushes_per_s"),
             write_wait_ms: line(d, "write_wait_ms"),
@@ -100,6 +103,15 @@ impl Samples {
         let mut devices: Vec<DeviceSamples> = names.iter().map(device).collect();
         let busy = |d: &DeviceSamples| -> f64 { d.utilisation.iter().flatten().sum() };
         devices.sort_by(|a, b| busy(b).total_cmp(&busy(a)));
+        let requests = requests_of(table);
+        for d in &mut devices {
+            let its = table.filesystems.iter().zip(&requests);
+            d.requests = its
+                .filter(|(fs, _)| lies_on(fs, &d.device))
+                .map(|(_, n)| n)
+                .sum();
+        }
+        devices.sort_by_key(|d| std::cmp::Reverse(d.requests));
         devices.truncate(DEVICES_MAX);
         Samples {
             seconds: (0..points as u64).map(|p| (p * each_s) as f64).collect(),
@@ -111,6 +123,27 @@ impl Samples {
             },
         }
     }
+}
+
+/// Requests by file system.
+fn requests_of(table: &Table) -> Vec<u64> {
+    let mut requests = vec![0u64; table.filesystems.len()];
+    for file in &table.rows.file {
+        let at = table
+            .files
+            .get(*file as usize)
+            .map(|f| f.filesystem as usize);
+        if let Some(n) = at.and_then(|at| requests.get_mut(at)) {
+            *n += 1;
+        }
+    }
+    requests
+}
+
+/// Whether a device is that of a file system, or what that is made of.
+fn lies_on(fs: &Filesystem, device: &str) -> bool {
+    let is_it = fs.device.rsplit('/').next() == Some(device);
+    is_it || fs.parents.split([' ', '<', '+']).any(|part| part == device)
 }
 
 #[cfg(test)]
@@ -125,6 +158,39 @@ mod tests {
             metric: metric.into(),
             value,
         }
+    }
+
+    #[test]
+    fn the_disk_of_the_requests_comes_before_the_busiest_one() {
+        use crate::record::table::{File, Filesystem};
+        let fs = |device: &str, parents: &str| Filesystem {
+            device: device.into(),
+            parents: parents.into(),
+            ..Filesystem::default()
+        };
+        let file = |filesystem| File {
+            filesystem,
+            ..File::default()
+        };
+        let mut table = Table {
+            samples: vec![
+                sample(0, "sda", "utilisation", 0.9),
+                sample(0, "sdb", "utilisation", 0.1),
+                sample(0, "sdb1", "utilisation", 0.1),
+            ],
+            filesystems: vec![Filesystem::default(), fs("/dev/sdb1", "sdb1 < sdb")],
+            files: vec![File::default(), file(1)],
+            ..Table::default()
+        };
+        let named = |table: &Table| {
+            let devices = Samples::of(table, (0, 0)).devices;
+            let named = devices.into_iter().map(|d| (d.device, d.requests));
+            named.collect::<Vec<_>>()
+        };
+        assert_eq!(named(&table)[0], ("sda".to_owned(), 0));
+        table.rows.file = vec![1, 1, 0];
+        let all = [("sdb", 2), ("sdb1", 2), ("sda", 0)].map(|(d, n)| (d.to_owned(), n));
+        assert_eq!(named(&table), all);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use super::header::Header;
 use super::table::{Done, File, Filesystem, IoRest, Process, Sample, Settle, Table, UNKNOWN};
 use super::{done, event};
+use crate::report::escape::Escape;
 use arrow_array::cast::AsArray;
 use arrow_array::types::{
     ArrowPrimitiveType, Float64Type, Int32Type, Int64Type, TimestampNanosecondType, UInt32Type,
@@ -360,6 +361,7 @@ impl Builder {
             event::SETTLE,
             event::LOST,
             event::END,
+            event::ESCAPED,
         ];
         let words = words.map(|w| self.texts.id(w));
         for row in 0..batch.num_rows() {
@@ -376,10 +378,25 @@ impl Builder {
                     *lost = lost.saturating_add(count);
                 }
                 Some(6) => self.table.end_ns = Some(c.time(row)),
+                Some(7) => self.escaped(&c, row),
                 // A kind of row that a later program of the same version may write.
                 _ => {}
             }
         }
+    }
+
+    fn escaped(&mut self, c: &Columns, row: usize) {
+        let why = self.texts.text(c.reason.ids[row]);
+        let Some(pid) = c.pid.get(row) else {
+            self.table.escapes_unknown = Some(why);
+            return;
+        };
+        self.table.escaped.push(Escape {
+            pid,
+            exe: self.texts.text(c.exe.ids[row]),
+            why,
+            requests: c.value.get(row).map(|n| n as u64),
+        });
     }
 
     fn where_it_lies(&mut self, c: &Columns, row: usize) -> u32 {

@@ -35,6 +35,9 @@ pub mod event {
     pub const SETTLE: &str = "settle";
     /// Requests that a full ring lost.
     pub const LOST: &str = "lost";
+    /// A process whose requests the session did not reach, at its end; without a process: why it is
+    /// not known who else there was.
+    pub const ESCAPED: &str = "escaped";
     /// The last row of a recording that was ended in order.
     pub const END: &str = "end";
 }

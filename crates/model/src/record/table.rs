@@ -7,6 +7,7 @@ use super::build::Builder;
 use super::header::Header;
 use super::kind;
 use super::read::{Stream, Unreadable};
+use crate::report::escape::Escape;
 use std::collections::HashMap;
 use std::io::Read;
 use std::sync::mpsc::sync_channel;
@@ -178,6 +179,10 @@ pub struct Table {
     pub settles: Vec<Settle>,
     /// Requests that rings lost, by process number.
     pub lost: HashMap<u32, u64>,
+    /// Processes whose requests are not in it, because the session did not reach them.
+    pub escaped: Vec<Escape>,
+    /// Why it is not known who else escaped.
+    pub escapes_unknown: Option<String>,
     /// Nanoseconds since 1970 of the end of the recording; `None` where the end is missing.
     pub end_ns: Option<i64>,
     /// Why reading stopped, where it stopped in the middle.

@@ -81,9 +81,8 @@ impl Alike<'_> {
     }
 }
 
-/// A sentence for all that execute one file and escaped for one reason, in the order of the first
-/// of each.
-pub fn sentences(escapes: &[Escape]) -> Vec<String> {
+/// In the order of the first of each.
+fn groups(escapes: &[Escape]) -> Vec<Alike<'_>> {
     let mut groups: Vec<Alike> = Vec::new();
     let mut places: HashMap<(&str, &str), usize> = HashMap::new();
     for escape in escapes {
@@ -103,7 +102,22 @@ pub fn sentences(escapes: &[Escape]) -> Vec<String> {
             }
         }
     }
-    groups.iter().map(Alike::sentence).collect()
+    groups
+}
+
+/// A sentence for all that execute one file and escaped for one reason.
+pub fn sentences(escapes: &[Escape]) -> Vec<String> {
+    groups(escapes).iter().map(Alike::sentence).collect()
+}
+
+/// One for all that execute one file and escaped for one reason: the first, with the requests of
+/// all.
+pub fn alike(escapes: &[Escape]) -> Vec<Escape> {
+    let one = |group: Alike| Escape {
+        requests: group.requests,
+        ..group.first.clone()
+    };
+    groups(escapes).into_iter().map(one).collect()
 }
 
 /// The way into a program by a tracer, as it is asked for.

@@ -60,6 +60,16 @@ function warnings(report) {
     said.push([`${what} not recorded, `, "because a ring was full. All figures here are without ",
       "them. ", by]);
   }
+  const escaped = list(report.escaped);
+  if (escaped.length > 0) {
+    const one = (e, i) => [i > 0 && "; ", el("bdi", {}, shown(e.exe)), `, pid ${shown(e.pid)}: `,
+      has(e.requests) ? counted(e.requests, "request") : "requests", ", ", shown(e.why)];
+    said.push(["Some escaped, and are not in any figure here: ", escaped.slice(0, 8).map(one),
+      escaped.length > 8 && ` and ${counted(escaped.length - 8, "program")} more`, "."]);
+  }
+  if (has(report.escapes_unknown)) {
+    said.push(["What else escaped cannot be known: ", shown(report.escapes_unknown), "."]);
+  }
   if (report.failed > 0) {
     said.push([`${counted(report.failed, "request")} failed. `,
       "What was to be made durable then may not be."]);

@@ -33,7 +33,8 @@ function strips(samples, span, cursor) {
   const known = (of, figures) => figures.filter(([key]) => list(of[key]).some(isNumber));
   const draw = (of, figures) => known(of, figures).map(([key, name, unit, full]) =>
     strip({ name, unit, full, times, values: of[key], span, cursor }));
-  const busiest = devices.reduce((best, d, i) =>
+  // Those that the recording's requests went to come first; without any, the busiest one.
+  const busiest = devices.length > 0 && devices[0].requests > 0 ? 0 : devices.reduce((best, d, i) =>
     (meanOf(d.utilisation) > meanOf(devices[best].utilisation) ? i : best), 0);
   const ofDevice = el("div", { class: "strips", id: "device-strips" });
   const choose = (i) => ofDevice.replaceChildren(...draw(devices[i], OF_DEVICE));

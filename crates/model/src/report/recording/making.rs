@@ -297,6 +297,8 @@ impl RecordingReport {
         self.needless = (all.dirty_known > 0).then_some(all.needless);
         self.needless_known_of = all.dirty_known;
         self.sync_s = known_seconds(&all);
+        self.escaped.clone_from(&table.escaped);
+        self.escapes_unknown.clone_from(&table.escapes_unknown);
         self.lost = { table.lost.values() }.fold(0, |sum, n| sum.saturating_add(*n));
         let losers = table.processes.iter().filter_map(|p| {
             let pid = p.pid.filter(|pid| table.lost.contains_key(pid))?;
@@ -347,7 +349,9 @@ impl RecordingReport {
         self.thresholds = measured.iter().map(threshold_row).collect();
         let savings = Savings::of(order, &in_time.by_time);
         let dials = savings.dials(in_time.waiting_ns);
-        self.dials = dials.iter().map(dial_row).collect();
+        // Without a request there is nothing to save.
+        let dials = dials.iter().filter(|_| self.requests > 0);
+        self.dials = dials.map(dial_row).collect();
         self.settings = settings::of(order.requests);
     }
 }

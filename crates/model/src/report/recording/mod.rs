@@ -17,6 +17,7 @@ use crate::analysis::modes::Mode;
 use crate::analysis::samples::Samples;
 use crate::analysis::settings::Setting;
 use crate::analysis::stats::Quantiles;
+use crate::report::escape::Escape;
 use serde::Serialize;
 
 /// What the recording says of itself.
@@ -210,6 +211,12 @@ pub struct RecordingReport {
     pub lost: u64,
     /// By whom.
     pub lost_by_process: Vec<LostBy>,
+    /// Processes whose requests are not in it, because the session did not reach them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub escaped: Vec<Escape>,
+    /// Why it is not known who else escaped.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub escapes_unknown: Option<String>,
     /// Real ones whose end was not seen: they are in no sum of times.
     pub untimed: u64,
     /// Length of the recording.

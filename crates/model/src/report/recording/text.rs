@@ -5,6 +5,7 @@
 use super::picture::{heat, histogram};
 use super::{GroupRow, RecordingReport};
 use crate::analysis::stats::seconds as of_ns;
+use crate::report::escape::sentences;
 use crate::report::number::{bytes, count, counted, seconds, Unit};
 use crate::report::text::{columns, command_line, shown, truncated, width, wrapped, COLUMNS};
 use std::fmt::Write as _;
@@ -127,6 +128,9 @@ fn percent(share: f64) -> String {
     }
 }
 
+/// At most this many kinds of escape are named; the JSON has them all.
+const ESCAPES_SHOWN: usize = 5;
+
 /// The units of total, p50, p99 and longest in a table of these rows.
 fn units(rows: &[GroupRow]) -> [Unit; 4] {
     let of = |ns: fn(&GroupRow) -> Option<u64>| Unit::of(rows.iter().filter_map(ns).map(of_ns));
@@ -145,6 +149,7 @@ impl RecordingReport {
         let mut out = String::new();
         self.head(&mut out);
         out.push_str(&self.headline());
+        self.escapes(&mut out);
         if self.requests > 0 {
             for by in view.tables(self) {
                 self.table(&mut out, by, view.top);
@@ -215,7 +220,7 @@ impl RecordingReport {
                 0 => String::new(),
                 n => format!(" ({}, which keep nothing)", counted(n, "write-back hint")),
             };
-            return wrapped("", &format!("No sync request was recorded{hints}."));
+            return wrapped("", &format!("{}{hints}.", self.nothing()));
         }
         let mut words = String::new();
         match (self.waiting_s, self.wall_s) {
@@ -262,6 +267,32 @@ impl RecordingReport {
             );
         }
         wrapped("", &words)
+    }
+
+    /// What is said where no request is in it.
+    fn nothing(&self) -> &'static str {
+        match (&self.recording.missing, self.escaped.is_empty()) {
+            (_, false) => "No sync request could be recorded: whoever made some escaped",
+            (Some(_), _) => "No sync request is in what there is of it",
+            (None, _) if self.escapes_unknown.is_some() => "No sync request was seen",
+            (None, _) => "No sync request was recorded",
+        }
+    }
+
+    /// Who is missing in it.
+    fn escapes(&self, out: &mut String) {
+        let all = sentences(&self.escaped);
+        for one in all.iter().take(ESCAPES_SHOWN) {
+            out.push_str(&wrapped("  ", one));
+        }
+        if let Some(more) = all.len().checked_sub(ESCAPES_SHOWN + 1) {
+            let more = counted(more as u64 + 1, "program");
+            let _ = writeln!(out, "  escaped: {more} more, all of them in --json");
+        }
+        if let Some(why) = &self.escapes_unknown {
+            let words = format!("What else escaped cannot be known: {}.", shown(why));
+            out.push_str(&wrapped("", &words));
+        }
     }
 
     fn table(&self, out: &mut String, by: By, top: usize) {

@@ -3,7 +3,7 @@
 
 mod namespaces;
 
-use crate::harness::command::{clean, run, Outcome, LIMIT};
+use crate::harness::command::{clean, copy_program, run, Outcome, LIMIT};
 use crate::harness::disk::{keep_mounts_private, mount_copy, Disk, SlowDisk};
 use crate::servers::leftovers::Leftovers;
 use crate::sessions::stage::{as_root, program, progress, Running, Stage, SyncLog, SYNCLATER};
@@ -402,6 +402,51 @@ fn a_chroot_without_the_library_says_nothing() {
         let outcome = run(&mut command).must_succeed();
         assert_eq!(outcome.stdout, "child\nparent\n", "{outcome}");
         assert_eq!(outcome.stderr, "", "{outcome}");
+    }
+}
+
+#[test]
+fn what_gains_rights_is_named_and_so_is_what_it_starts() {
+    if !as_root("what_gains_rights_is_named_and_so_is_what_it_starts") {
+        return;
+    }
+    let stage = Stage::new("gains");
+    // Root is not told to gain anything: another user starts them.
+    stage.open_to_others(0o777);
+    let copy = |name: &str, of: &str| {
+        let path = stage.file(name);
+        copy_program(program(of), &path);
+        path
+    };
+    let (group, capable) = (copy("set-group", "hammer"), copy("capable", "hammer"));
+    let plain = copy("plain", "hammer_static");
+    run(clean("chgrp").arg("daemon").arg(&group)).must_succeed();
+    run(clean("chmod").arg("2755").arg(&group)).must_succeed();
+    run(clean("chmod").arg("755").args([&capable, &plain])).must_succeed();
+    run(clean("setcap").arg("cap_net_raw+ep").arg(&capable)).must_succeed();
+    run(clean("chmod").arg("777").arg(stage.work())).must_succeed();
+    let script = "for p; do setpriv --reuid 65534 --clear-groups $p . 1 7; done";
+    let mut command = reported(&stage, &[]);
+    command
+        .args(["sh", "-c", script, "sh"])
+        .args([&group, &capable, &plain]);
+    run(command.current_dir(stage.work())).must_succeed();
+    let report = stage.report();
+    let escaped = report["escaped"].as_array().expect("a list");
+    for (exe, why) in [
+        (&group, "gained rights"),
+        (&capable, "gained rights"),
+        (&plain, "a static program"),
+    ] {
+        let its = { escaped.iter() }.find(|e| e["exe"] == exe.display().to_string());
+        let its = its.unwrap_or_else(|| panic!("{exe:?}: {report:#}"));
+        assert_eq!(its["requests"], 7, "{its}");
+        assert!(
+            its["why"]
+                .as_str()
+                .is_some_and(|said| said.starts_with(why)),
+            "{its}"
+        );
     }
 }
 

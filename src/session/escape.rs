@@ -10,11 +10,13 @@ use super::mapped::{mapped_in, Mapped};
 use super::opening::known_at;
 use rustix::fs::OFlags;
 use std::collections::BTreeMap;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use synclater_model::policy::rules::RuleSet;
 use synclater_model::report::escape::{
-    Escape, CLEARED_ENVIRONMENT, FOLLOW, GAINED_RIGHTS, NET, OTHER_ROOT, OWN_CALLS, OWN_RING,
-    RESTRICTED, STATIC_PROGRAM,
+    Escape, CLEARED_ENVIRONMENT, FOLLOW, GAINED_RIGHTS, LOST_SOMEHOW, NET, OTHER_ROOT, OWN_CALLS,
+    OWN_RING, RESTRICTED, STATIC_PROGRAM,
 };
 use synclater_model::report::number::counted;
 use synclater_shim::page::{SLOT_MARK_LOST, SLOT_OSYNC_KEPT, SLOT_RESTRICTED, SLOT_URING};
@@ -128,6 +130,7 @@ impl Escapes {
     pub fn forget_ended(&mut self, census: &mut Census) {
         const TELLS: u32 = SLOT_OSYNC_KEPT | SLOT_MARK_LOST | SLOT_RESTRICTED;
         let syncs = &mut self.syncs;
+        syncs.iter_mut().for_each(Syncs::sweep);
         census.forget_ended(|pid, counted| {
             let Some(syncs) = syncs.as_mut().filter(|_| counted.counts.flags & TELLS == 0) else {
                 return syncs.is_none();
@@ -249,9 +252,12 @@ impl Escapes {
     }
 }
 
-/// A supervisor of a session inside this one: its ledger and its settles are made for real.
+/// A supervisor of a session inside this one: its ledger and its settles are made for real. Another
+/// file may be called by our path, in another root.
 fn is_another_of_us(p: &perf::Process) -> bool {
-    std::env::current_exe().is_ok_and(|exe| exe.as_os_str() == p.exe.as_str())
+    let is_ours = |exe: &Path| exe.as_os_str() == p.exe.as_str();
+    let inode = || std::fs::metadata("/proc/self/exe").map_or(0, |seen| seen.ino());
+    std::env::current_exe().is_ok_and(|exe| is_ours(&exe)) && [0, inode()].contains(&p.inode)
 }
 
 /// Whoever has a number and made syncs, and those that had it before.
@@ -319,25 +325,47 @@ fn why(seen: &perf::Process, counted: Option<&Process>, exe: &str) -> &'static s
         STATIC_PROGRAM
     } else if gains_rights(exe) {
         GAINED_RIGHTS
-    } else if is_elsewhere(seen) {
-        OTHER_ROOT
     } else {
-        CLEARED_ENVIRONMENT
+        match is_elsewhere(seen) {
+            Some(true) => OTHER_ROOT,
+            Some(false) => CLEARED_ENVIRONMENT,
+            None => LOST_SOMEHOW,
+        }
     }
 }
 
-/// Whether what a process executes is not what its path leads to here.
-fn is_elsewhere(seen: &perf::Process) -> bool {
-    let here = known_at(Path::new(&seen.exe), OFlags::empty());
-    let here = here.and_then(|file| rustix::fs::fstat(file).ok());
-    seen.inode != 0 && here.is_none_or(|here| here.st_ino != seen.inode)
+/// Whether what a process executes is not what its path leads to here; `None` where that may have
+/// been removed or replaced since: what is there, or its folder, has changed today.
+fn is_elsewhere(seen: &perf::Process) -> Option<bool> {
+    let path = Path::new(&seen.exe);
+    if seen.inode == 0 || !path.is_absolute() || seen.exe.ends_with(" (deleted)") {
+        return Some(false);
+    }
+    let at = |path: &Path| rustix::fs::fstat(known_at(path, OFlags::empty())?).ok();
+    let here = at(path);
+    if here.as_ref().is_some_and(|here| here.st_ino == seen.inode) {
+        return Some(false);
+    }
+    let changed = here
+        .or_else(|| at(path.parent()?))
+        .map(|seen| seen.st_ctime);
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime).tv_sec;
+    let is_fresh = changed.is_none_or(|at| now.saturating_sub(at) < SECONDS_OF_A_DAY);
+    (!is_fresh).then_some(true)
 }
+
+const SECONDS_OF_A_DAY: i64 = 24 * 60 * 60;
 
 /// Whether a program gains rights by its file, as far as that is known without asking its file
 /// system: the path is the program's, and may lead to where another program answers.
 fn gains_rights(exe: &str) -> bool {
-    let file = known_at(Path::new(exe), OFlags::empty());
-    { file.and_then(|file| mount::mode_of_fd(file).ok()) }.is_some_and(|mode| mode & 0o6000 != 0)
+    let Some(file) = known_at(Path::new(exe), OFlags::empty()) else {
+        return false;
+    };
+    // What is open by its path alone is asked through /proc.
+    let link = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let capabilities = rustix::fs::getxattr(link, "security.capability", &mut [0u8; 64]);
+    capabilities.is_ok() || mount::mode_of_fd(file).is_ok_and(|mode| mode & 0o6000 != 0)
 }
 
 /// Descendants in which the library is not mapped.

@@ -128,6 +128,11 @@ impl Syncs {
         self.seen.keep_only(ours);
     }
 
+    /// Those that were said to end, and have, are nobody of ours from now on.
+    pub fn sweep(&mut self) {
+        self.seen.sweep(crate::process::is_alive);
+    }
+
     /// Forgets what those made that had this number before.
     pub fn forget(&mut self, pid: u32) {
         self.seen.forget(pid);

@@ -28,6 +28,9 @@ pub struct Process {
     pub executed: bool,
     /// Its threads; 0: not known, it ran already.
     pub threads: u32,
+    /// Its last thread was said to end. The kernel says so, too, of one that has executed what not
+    /// everybody may read, or what gains rights (begin_new_exec, Linux 6.18): it may live.
+    pub ended: bool,
 }
 
 /// What was seen, by process id.
@@ -77,6 +80,7 @@ impl Seen {
                         file_syncs: 0,
                         fs_syncs: 0,
                         threads: 1,
+                        ended: false,
                         ..of_parent
                     };
                     self.by_pid.insert(pid, child);
@@ -127,7 +131,7 @@ impl Seen {
         }
     }
 
-    /// With its last thread a process has ended: what bears its number behind that is another one.
+    /// With its last thread a process has ended, mostly.
     fn thread_ends(&mut self, pid: u32, is_first: bool) {
         let Some(p) = self.by_pid.get_mut(&pid) else {
             return;
@@ -135,14 +139,28 @@ impl Seen {
         let has_ended = match p.threads {
             // Others of its threads may go on.
             0 => is_first && self.by_program && !p.has_synced(),
+            1 => {
+                p.ended = true;
+                false
+            }
             _ => {
                 p.threads -= 1;
-                p.threads == 0
+                false
             }
         };
         if has_ended {
             self.leaves(pid);
         }
+    }
+
+    /// Those that were said to end, and are not there any more, are nobody of ours from now on.
+    pub fn sweep(&mut self, is_there: impl Fn(u32) -> bool) {
+        let ended = self
+            .by_pid
+            .iter()
+            .filter(|(pid, p)| p.ended && !is_there(**pid));
+        let ended: Vec<u32> = ended.map(|(pid, _)| *pid).collect();
+        ended.into_iter().for_each(|pid| self.leaves(pid));
     }
 
     fn leaves(&mut self, pid: u32) {
@@ -246,14 +264,28 @@ mod tests {
         let mut records = vec![fork(1, 5)];
         records.extend(executes(5, "/a"));
         records.extend([Record::Thread { pid: 5 }, syncs(5), ends(5, true), syncs(5)]);
-        assert_eq!(seen(false, records).by_pid[&5].file_syncs, 2);
-        let mut records = vec![fork(1, 5)];
-        records.extend(executes(5, "/a"));
+        let mut all = seen(false, records);
+        // One of its threads has not ended: it is not asked whether it is there.
+        all.sweep(|_| false);
+        assert_eq!(all.by_pid[&5].file_syncs, 2);
+        all.note(ends(5, false), &[]);
+        all.sweep(|_| false);
         // The fork of the stranger that has the number next is not told.
-        records.extend([syncs(5), ends(5, true), syncs(5), syncs(5)]);
-        let seen = seen(false, records);
-        assert_eq!(seen.by_pid.keys().collect::<Vec<_>>(), [&1]);
-        assert_eq!(seen.before[&5][0].file_syncs, 1);
+        all.note(syncs(5), &[]);
+        assert_eq!(all.by_pid.keys().collect::<Vec<_>>(), [&1]);
+        assert_eq!(all.before[&5][0].file_syncs, 2);
+    }
+
+    #[test]
+    fn what_gains_rights_is_said_to_end_and_lives() {
+        let mut records = vec![fork(1, 5)];
+        records.extend(executes(5, "/bin/su"));
+        records.extend([ends(5, true), syncs(5), fork(5, 6), syncs(6)]);
+        let mut all = seen(false, records);
+        all.sweep(|pid| pid == 5 || pid == 6);
+        all.note(syncs(5), &[]);
+        assert_eq!(all.by_pid[&5].file_syncs, 2);
+        assert_eq!(all.by_pid[&6].file_syncs, 1);
     }
 
     #[test]
@@ -266,7 +298,8 @@ mod tests {
         }
         // Ours: a process that settles.
         records.extend([fork(1, 500), syncs(500), ends(500, true)]);
-        let seen = seen(false, records);
+        let mut seen = seen(false, records);
+        seen.sweep(|_| false);
         assert_eq!((seen.by_pid.len(), seen.before.len()), (1, 0));
     }
 

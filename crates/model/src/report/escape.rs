@@ -30,6 +30,10 @@ pub const OF_ANOTHER: &str = "is in another session (synclater run), whose dial 
 /// What it executes is not what bears that name here: the library is not there either.
 pub const OTHER_ROOT: &str = "does not see the library (it has another root: chroot, container)";
 
+/// One of the two: what was executed is not there any more to be compared.
+pub const LOST_SOMEHOW: &str =
+    "lost the library (a cleared environment, or another root: chroot, container)";
+
 /// What is in a ring is known to the program and the kernel alone.
 pub const OWN_RING: &str =
     "has the library, but makes requests in an io_uring, or by system calls of its own";
@@ -136,11 +140,17 @@ pub fn remedies(escapes: &[Escape], used: &[String]) -> Vec<&'static str> {
     }
     if any(&[CLEARED_ENVIRONMENT]) && !has(FOLLOW) {
         all.push("to keep the library: --follow, or what `synclater env` prints");
-    } else if any(&[OTHER_ROOT]) && !has(FOLLOW) {
+    } else if any(&[OTHER_ROOT, LOST_SOMEHOW]) && !has(FOLLOW) {
         all.push("to reach programs in another root: --follow");
     } else if any(&[STATIC_PROGRAM, OWN_CALLS]) && !has(FOLLOW) {
         all.push("to reach static programs and Go: --follow; whatever it is: run --net");
-    } else if any(&[CLEARED_ENVIRONMENT, OTHER_ROOT, STATIC_PROGRAM, OWN_CALLS]) {
+    } else if any(&[
+        CLEARED_ENVIRONMENT,
+        OTHER_ROOT,
+        LOST_SOMEHOW,
+        STATIC_PROGRAM,
+        OWN_CALLS,
+    ]) {
         all.push("to reach whatever it is: run --net");
     }
     all
@@ -202,7 +212,13 @@ mod tests {
 
     #[test]
     fn what_is_on_already_is_not_advised() {
-        let whys = [CLEARED_ENVIRONMENT, OTHER_ROOT, STATIC_PROGRAM, OWN_CALLS];
+        let whys = [
+            CLEARED_ENVIRONMENT,
+            OTHER_ROOT,
+            LOST_SOMEHOW,
+            STATIC_PROGRAM,
+            OWN_CALLS,
+        ];
         for why in whys {
             let all = [escape(why, Some(3))];
             let with = |ways: &[&str]| {

@@ -108,6 +108,9 @@ fn estimate(r: &mut RunReport, s: &mut Supervisor) {
     r.saved_basis = Some(saving.basis);
 }
 
+/// Seconds within which no disk has answered: a sync that had nothing to write.
+const NOTHING_WRITTEN_S: f64 = 5e-6;
+
 /// What a sync costs on a file system that owed where so many are waited for at once, and how that
 /// is known.
 fn cost(s: &Supervisor, owed: &Owed, at_once: f64) -> Option<(Cost, String)> {
@@ -117,6 +120,8 @@ fn cost(s: &Supervisor, owed: &Owed, at_once: f64) -> Option<(Cost, String)> {
     let seconds = |place| { s.shared.clock.span(page::took_ticks(place)) }.as_secs_f64();
     let took =
         { took.enumerate() }.map(|(k, (now, before))| (seconds(k), now.saturating_add(before)));
+    // What found nothing to write tells nothing of what others had to.
+    let took = took.filter(|(took_s, _)| *took_s > NOTHING_WRITTEN_S);
     if let Some(cost) = Cost::of(took) {
         let n = count(cost.count);
         return Some((cost, format!("{n} real ones of this run")));

@@ -3,8 +3,8 @@
 //!
 //! Promise: the requests of threads of one process count as waited for together, up to those of the
 //! busiest: answered at once, threads are over before they meet, and real ones would wait beside
-//! each other. So do those of processes that were there at two looks. What a process asked for that
-//! was not there at the last look counts as asked for by itself.
+//! each other. So do those of processes that were there at two looks. Of those that were not there at
+//! the last look, as many wait together as were there at a look, on the average.
 //!
 //! What it does not do: it does not see when a request was made between two looks, nor which
 //! thread waited for which other one.
@@ -13,6 +13,7 @@ use super::shared::Shared;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::SeqCst;
 use synclater_shim::page::{Shard, Slot, SHARDS};
+use synclater_sys::process;
 
 /// What a process had put off at the last look.
 #[derive(Clone, Copy)]
@@ -29,6 +30,9 @@ struct Last {
 pub struct Sequence {
     last: HashMap<(usize, usize), Last>,
     together: u64,
+    /// Looks that found processes which had not been there, and how many of these were there still.
+    looks: u64,
+    there: u64,
 }
 
 fn put_off(shard: &Shard) -> u64 {
@@ -43,6 +47,7 @@ impl Sequence {
     /// Looks at what was counted since the last look; before slots are freed.
     pub fn look(&mut self, shared: &Shared) {
         let (mut pooled, mut longest) = (0u64, 0u64);
+        let (mut fresh, mut there) = (0u64, 0u64);
         let mut now = HashMap::new();
         for (room, slots) in shared.all_slots().enumerate() {
             for (k, slot) in slots.slot.iter().enumerate().skip(1) {
@@ -56,12 +61,21 @@ impl Sequence {
                 if let Some(last) = last {
                     let more = seen.busiest.saturating_sub(last.busiest);
                     (pooled, longest) = (pooled.saturating_add(more), longest.max(more));
+                } else {
+                    fresh = fresh.saturating_add(seen.busiest);
+                    there += u64::from(process::is_alive(seen.pid));
                 }
                 now.insert((room, k), seen);
             }
         }
         self.last = now;
         self.adds(pooled - longest);
+        // At the end nobody is there.
+        if there > 0 {
+            (self.looks, self.there) = (self.looks + 1, self.there + there);
+        }
+        let at_once = (self.there / self.looks.max(1)).max(1);
+        self.adds(fresh - fresh / at_once);
     }
 
     fn adds(&mut self, together: u64) {

@@ -160,7 +160,8 @@ impl Shared {
         self.all_slots().any(|s| s.stripped.load(SeqCst) & 1 != 0)
     }
 
-    /// How many syncs of file system `fs` were made for real, by the places of [`Slots::took`].
+    /// How many syncs of file system `fs` were made for real, by the places of [`Slots::took`]: those
+    /// of the session's own user; others could make up any.
     #[must_use]
     pub fn took(&self, fs: usize) -> Vec<u64> {
         self.each_took(fs, |n| n.load(SeqCst))
@@ -173,10 +174,11 @@ impl Shared {
 
     fn each_took(&self, fs: usize, read: impl Fn(&AtomicU32) -> u32) -> Vec<u64> {
         let mut all = vec![0u64; page::TOOK_PLACES];
-        for row in self.all_slots().filter_map(|s| s.took.get(fs)) {
-            for (sum, n) in all.iter_mut().zip(row) {
-                *sum = sum.saturating_add(read(n).into());
-            }
+        for (sum, n) in all
+            .iter_mut()
+            .zip(self.slots().took.get(fs).into_iter().flatten())
+        {
+            *sum = read(n).into();
         }
         all
     }

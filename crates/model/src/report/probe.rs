@@ -1,7 +1,7 @@
 //! What syncs cost on one disk: the figures of `synclater probe`, and how even they are.
 
 use super::distribution::{bins, Axis, Bin};
-use super::number::{count, counted, seconds};
+use super::number::{count, counted, seconds, Unit};
 use super::saving::Cost;
 use super::text::{columns, wrapped};
 use crate::policy::filesystem::{kind, FsKind};
@@ -149,32 +149,22 @@ impl Probe {
             "{} on {} ({}), each after 4 KiB appended to a file, or written over (in place):",
             self.fstype, self.device, self.mount
         );
-        let mut out = format!(
-            "{}\n{:<18}{:>8}{:>9}{:>9}{:>9}{:>9}{:>9}{:>9}\n",
-            wrapped("", &head),
-            "",
-            "threads",
-            "syncs/s",
-            "min",
-            "p50",
-            "p90",
-            "p99",
-            "max"
-        );
-        for m in &self.syncs {
-            let _ = writeln!(
-                out,
-                "{:<18}{:>8}{:>9}{:>9}{:>9}{:>9}{:>9}{:>9}",
-                m.kind,
-                m.threads,
-                count(m.per_second.round() as u64),
-                seconds(m.min_s),
-                seconds(m.p50_s),
-                seconds(m.p90_s),
-                seconds(m.p99_s),
-                seconds(m.max_s)
-            );
+        let times = |m: &Measured| [m.min_s, m.p50_s, m.p90_s, m.p99_s, m.max_s];
+        let units: [Unit; 5] =
+            std::array::from_fn(|k| Unit::of(self.syncs.iter().map(|m| times(m)[k])));
+        let mut out = wrapped("", &head);
+        let _ = write!(out, "\n{:<18}{:>8}{:>9}", "", "threads", "syncs/s");
+        for (name, unit) in ["min", "p50", "p90", "p99", "max"].iter().zip(units) {
+            let _ = write!(out, "{:>9}", format!("{name} {}", unit.name));
         }
+        for m in &self.syncs {
+            let rate = count(m.per_second.round() as u64);
+            let _ = write!(out, "\n{:<18}{:>8}{rate:>9}", m.kind, m.threads);
+            for (time_s, unit) in times(m).into_iter().zip(units) {
+                let _ = write!(out, "{:>9}", unit.show(time_s));
+            }
+        }
+        out.push('\n');
         for (name, why) in &self.refused {
             let _ = writeln!(out, "{name:<18}not here: {why}");
         }

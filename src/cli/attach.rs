@@ -17,8 +17,9 @@ use crate::session::supervisor::reaching::Reach;
 use crate::session::supervisor::Supervisor;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::time::Duration;
 use synclater_model::policy::dial::Until;
 use synclater_model::policy::glob::Glob;
@@ -155,6 +156,10 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
     for until in { rules.iter() }.flat_map(RuleSet::dials) {
         check(until, args.dials.for_, "a rule with until =")?;
     }
+    if args.recorded.record.as_deref() == Some(Path::new("-")) {
+        let why = "attach returns at once, and standard output is closed behind it";
+        return Err(Trouble::new("cannot record into -", why, "name a file", UNTOUCHED).into());
+    }
     let mut whom = whom(args)?;
     whom.pids = match named(args) {
         Ok(named) => named,
@@ -220,13 +225,27 @@ fn tell(args: &Args, answer: OwnedFd) -> anyhow::Result<i32> {
 fn nobody(args: &Args) -> Trouble {
     let named: Vec<String> = args.exe.iter().map(|exe| shown(exe)).collect();
     let named = named.join(" or ");
+    let (mut all, mut hidden) = (0, 0);
+    for pid in process::all() {
+        let exe = std::fs::read_link(format!("/proc/{pid}/exe"));
+        all += 1;
+        hidden += u64::from(exe.is_err_and(|e| e.kind() == ErrorKind::PermissionDenied));
+    }
+    let all = counted(all, "process");
+    let to_wait = "to wait for one that begins later: --follow";
+    if hidden == 0 || process::effective_user() == 0 {
+        let look = "look it up with `ps -e -o pid,comm`";
+        return Trouble::new(
+            format!("no process executes {named}"),
+            format!("none of {all} does"),
+            format!("{look}; {to_wait}"),
+            UNTOUCHED,
+        );
+    }
     Trouble::new(
-        format!("no process executes {named}"),
-        format!(
-            "none of {} does",
-            counted(process::all().count() as u64, "process")
-        ),
-        "look it up with `ps -e -o pid,exe`; to wait for one that begins later: --follow",
+        format!("no process of yours executes {named}"),
+        format!("none of {all} does, but for {hidden} of others, who cannot be looked at"),
+        format!("sudo synclater attach ...; {to_wait}"),
         UNTOUCHED,
     )
 }
@@ -373,7 +392,9 @@ fn in_background(
     // We are in the root folder by now.
     let name = args.recorded.record.as_deref().map(dirs::from_here);
     let record = { name.as_deref() }
-        .map(|path| out::open(path).map_err(|e| super::run::cannot_record(path, &e)))
+        .map(|path| {
+            out::open(path, args.recorded.force).map_err(|e| super::run::cannot_record(path, &e))
+        })
         .transpose()?;
     // What stays holds no lock, and no pipe, of who started us.
     process::close_all(left_open);

@@ -49,6 +49,10 @@ pub struct Recorded {
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,
 
+    /// Write over a recording that is in FILE already.
+    #[arg(long, requires = "record")]
+    pub force: bool,
+
     /// Memory in which a process's requests wait to be recorded: a power of two, 16K to 256M.
     #[arg(long, value_name = "SIZE", default_value = "4M", value_parser = super::run::ring_bytes)]
     #[arg(requires = "record")]

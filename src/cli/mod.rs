@@ -74,8 +74,6 @@ enum Verb {
     Explain(explain::Args),
     Diff(diff::Args),
     Crash(crash::Args),
-    #[command(hide = true)]
-    CrashCheck(crash_check::Args),
     Export(export::Args),
     Top(top::Args),
     Ps(ps::Args),
@@ -118,11 +116,14 @@ pub fn main() -> i32 {
     if eatmydata::is_meant(&argv) {
         return said(eatmydata::run(&argv));
     }
+    if let Some(done) = crash_check::called(&argv) {
+        return said(done);
+    }
     let cli = match Cli::try_parse_from(&argv) {
         Ok(cli) => cli,
         Err(e) => {
             if e.use_stderr() {
-                let _ = e.print();
+                say(&wrong_usage(&e));
                 return OURS;
             }
             let text = if std::io::stdout().is_terminal() {
@@ -145,7 +146,6 @@ pub fn main() -> i32 {
         Verb::Doctor(args) => doctor::run(args.json),
         Verb::Top(args) => top::run(&args),
         Verb::Crash(args) => crash::run(&args),
-        Verb::CrashCheck(args) => crash_check::run(&args),
         Verb::Probe(args) => probe::run(&args),
         Verb::Report(args) => report::run(&args),
         Verb::Diff(args) => diff::run(&args),
@@ -154,6 +154,19 @@ pub fn main() -> i32 {
         Verb::Env(args) => env::run(&args),
         Verb::Generate(args) => generate::run(&args),
     })
+}
+
+/// What clap says of a wrong command line, with ranges as people write them.
+fn wrong_usage(e: &clap::Error) -> String {
+    let text = match std::io::stderr().is_terminal() {
+        true => e.render().ansi().to_string(),
+        false => e.render().to_string(),
+    };
+    let plain = |line: &str| match line.contains(" is not in ") {
+        true => line.replace("..=", " to "),
+        false => line.to_owned(),
+    };
+    text.split_inclusive('\n').map(plain).collect()
 }
 
 /// What is printed is as wide as the terminal, where it goes to one.

@@ -3,6 +3,7 @@
 
 mod system;
 
+use super::dials::Recorded;
 use super::run::{self, ring_bytes, OtherCalls};
 use super::whose::Whose;
 use std::ffi::OsString;
@@ -20,9 +21,14 @@ use synclater_model::report::message::Trouble;
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// The recording.
+    /// The recording; - is standard output, and what the command prints there goes to standard
+    /// error.
     #[arg(id = "record", short = 'o', long = "output", value_name = "FILE")]
     output: PathBuf,
+
+    /// Write over a recording that is in FILE already.
+    #[arg(long)]
+    force: bool,
 
     /// Ask the kernel: all processes, or the command and what it starts.
     #[arg(long)]
@@ -63,6 +69,7 @@ EXAMPLES
   synclater record -o import.rec --io --slower 5ms -- ./import-mail
   synclater record -o db.rec --unit postgresql --for 1min
   synclater record -o all.rec --system
+  synclater record -o - -- ./import-mail | ssh archive 'cat > import.rec'
   synclater report import.rec";
 
 impl Args {
@@ -97,6 +104,11 @@ pub fn run(args: Args) -> anyhow::Result<i32> {
         }
         .into());
     }
-    let measured = run::Args::measuring(args.command, args.output, args.ring, args.other_calls);
+    let recorded = Recorded {
+        record: Some(args.output),
+        force: args.force,
+        ring: args.ring,
+    };
+    let measured = run::Args::measuring(args.command, recorded, args.other_calls);
     run::run(measured.telling(args.summary, args.quiet))
 }

@@ -142,21 +142,13 @@ then that takes two seconds and what settling takes.";
 
 impl Args {
     /// A run that only measures.
-    pub fn measuring(
-        command: Vec<OsString>,
-        record: PathBuf,
-        ring: usize,
-        other_calls: OtherCalls,
-    ) -> Args {
+    pub fn measuring(command: Vec<OsString>, recorded: Recorded, other_calls: OtherCalls) -> Args {
         Args {
             until: Until::Now,
             dials: Dials::default(),
             follow: false,
             net: false,
-            recorded: Recorded {
-                record: Some(record),
-                ring,
-            },
+            recorded,
             other_calls,
             summary: false,
             quiet: false,
@@ -191,7 +183,7 @@ pub fn run(args: Args) -> anyhow::Result<i32> {
         super::needs_proc("record what a command asks for")?;
     }
     let record = { args.recorded.record.as_deref() }
-        .map(open_recording)
+        .map(|path| open_recording(path, args.recorded.force))
         .transpose()?;
     let library = locate_library(args.other_calls)?;
     let wanted = Wanted {
@@ -293,15 +285,14 @@ fn cannot_net(why: &str) -> Trouble {
     Trouble::new("cannot cast the net", why, try_, NOT_STARTED)
 }
 
-fn open_recording(path: &Path) -> Result<File, Trouble> {
-    out::open(path).map_err(|e| cannot_record(path, &e))
+fn open_recording(path: &Path, over: bool) -> Result<File, Trouble> {
+    out::open(path, over).map_err(|e| cannot_record(path, &e))
 }
 
 /// Why nothing can be recorded.
 pub fn cannot_record(path: &Path, e: &std::io::Error) -> Trouble {
     let what = format!("cannot record into {}", path.display());
-    let try_ = "name a recording or a new file, where you can write and there is room";
-    Trouble::new(what, e.to_string(), try_, NOT_STARTED)
+    Trouble::new(what, e.to_string(), out::remedy_of(e), NOT_STARTED)
 }
 
 fn begin_recording(s: &mut Supervisor, args: &Args, file: File) -> Result<(), Trouble> {

@@ -4,7 +4,7 @@
 //! cannot be started costs nobody an earlier recording.
 
 use std::fs::File;
-use std::io::{self, Read, Seek, Write};
+use std::io::{self, IsTerminal, Read, Seek, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
@@ -19,11 +19,16 @@ pub struct Out {
     held: Option<Vec<u8>>,
 }
 
-/// Opens a file for a recording; what is in it is left for now.
+/// Opens a file for a recording; what is in it is left for now. `-` is standard output: what else
+/// is printed there goes to standard error from then on.
 ///
 /// # Errors
-/// Those of open(2); `InvalidInput` where it holds something that is no recording.
-pub fn open(path: &Path) -> io::Result<File> {
+/// Those of open(2); `InvalidInput` where it holds something that is no recording, or is a
+/// terminal; `AlreadyExists` where it holds one, and nothing may be written `over` it.
+pub fn open(path: &Path, over: bool) -> io::Result<File> {
+    if path == Path::new("-") {
+        return standard_output();
+    }
     let mut how = File::options();
     // It holds names that others may not read.
     how.write(true).create(true).truncate(false).mode(0o600);
@@ -36,8 +41,34 @@ pub fn open(path: &Path) -> io::Result<File> {
             let why = "it holds something that is no recording";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
         }
+        if !over {
+            let why = "it holds a recording already";
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, why));
+        }
     }
     Ok(file)
+}
+
+/// Standard output for a recording alone.
+fn standard_output() -> io::Result<File> {
+    let out = rustix::stdio::stdout();
+    if out.is_terminal() {
+        let why = "standard output is a terminal, and a recording is no text";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+    }
+    let ours = rustix::io::fcntl_dupfd_cloexec(out, 3)?;
+    rustix::stdio::dup2_stdout(rustix::stdio::stderr())?;
+    Ok(ours.into())
+}
+
+/// What to try where [`open`] fails.
+#[must_use]
+pub fn remedy_of(e: &io::Error) -> &'static str {
+    match e.kind() {
+        io::ErrorKind::AlreadyExists => "--force writes over it; or name another file",
+        io::ErrorKind::NotFound => "make the folder, or name another file",
+        _ => "name a recording or a new file, where you can write and there is room",
+    }
 }
 
 impl Out {

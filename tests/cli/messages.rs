@@ -310,3 +310,81 @@ fn what_env_prints_works_in_a_shell() {
         "{outcome}"
     );
 }
+
+#[test]
+fn an_earlier_recording_is_not_written_over_unless_that_is_asked_for() {
+    let stage = Stage::new("over");
+    let file = stage.file("a.rec").display().to_string();
+    let record = |more: &[&str]| {
+        let words = [&["record", "-o", &file][..], more, &["--", "true"]].concat();
+        stage.ask(&words)
+    };
+    record(&[]).must_succeed();
+    let before = std::fs::read(&file).expect("a recording");
+    for words in [
+        &["record", "-o", &file, "--", "touch", "ran"][..],
+        &["run", "--record", &file, "--", "touch", "ran"],
+    ] {
+        let outcome = run(stage.synclater(words).current_dir(stage.work()));
+        assert_eq!(outcome.status.code(), Some(125), "{outcome}");
+        assert!(has_four_parts(&outcome.stderr), "{outcome}");
+        assert!(
+            outcome.stderr.contains("--force writes over it"),
+            "{outcome}"
+        );
+        assert!(!stage.work().join("ran").exists(), "{outcome}");
+        assert_eq!(std::fs::read(&file).expect("a recording"), before);
+    }
+    // What is advised does it.
+    record(&["--force"]).must_succeed();
+    assert_ne!(std::fs::read(&file).expect("a recording"), before);
+}
+
+#[test]
+fn a_recording_goes_to_standard_output_alone() {
+    let stage = Stage::new("stdout");
+    let file = stage.file("a.rec");
+    let hammer = program("hammer");
+    let mut command = stage.synclater(&["record", "-o", "-", "--", "sh", "-c"]);
+    command
+        .arg("echo said; \"$1\" \"$2\" 1 7")
+        .arg("sh")
+        .arg(hammer)
+        .arg(stage.work());
+    command.stdout(std::fs::File::create(&file).expect("a file"));
+    let status = command.status().expect("it runs");
+    assert!(status.success(), "{status}");
+    let text = stage
+        .ask(&["report", &file.display().to_string()])
+        .must_succeed();
+    assert!(text.stdout.contains(" 7 requests"), "{text}");
+    assert!(!stage.work().join("-").exists());
+    let attach = stage.ask(&["attach", "--pid", "1", "--record", "-"]);
+    assert_eq!(attach.status.code(), Some(125), "{attach}");
+    assert!(has_four_parts(&attach.stderr), "{attach}");
+}
+
+#[test]
+fn ranges_are_written_as_people_do_and_no_verb_is_offered_that_is_not_for_them() {
+    let stage = Stage::new("usage");
+    for words in [
+        &["probe", "--threads", "1000"][..],
+        &["report", "--top", "0", "x"],
+    ] {
+        let said = stage.ask(words).stderr;
+        assert!(
+            said.contains(" is not in 1 to ") && !said.contains("..="),
+            "{said}"
+        );
+    }
+    let said = stage.ask(&["crash-chek"]).stderr;
+    assert!(
+        said.contains("'crash'") && !said.contains("crash-check"),
+        "{said}"
+    );
+    let help = stage.ask(&["crash-check", "--help"]).must_succeed().stdout;
+    assert!(
+        help.contains("Usage: synclater crash-check <CHECK>"),
+        "{help}"
+    );
+}

@@ -46,7 +46,7 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
         args.ring
     };
     let engine = whose::engine(&filter, ring, PURPOSE)?;
-    let file = out::open(&args.output).map_err(|e| cannot_write(&args.output, &e))?;
+    let file = out::open(&args.output, args.force).map_err(|e| cannot_write(&args.output, &e))?;
     let command: Vec<String> = { args.command.iter() }
         .map(|w| w.to_string_lossy().into_owned())
         .collect();
@@ -61,11 +61,7 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
 
 fn cannot_write(path: &Path, e: &std::io::Error) -> Trouble {
     let what = format!("cannot record into {}", path.display());
-    cannot(
-        what,
-        e.to_string(),
-        "name a file that you can write, with room",
-    )
+    cannot(what, e.to_string(), out::remedy_of(e))
 }
 
 /// Starts the command, if any, and records until its end, the time, or a signal.

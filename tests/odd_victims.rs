@@ -138,6 +138,34 @@ fn filters(stage: &Stage, how: &[&str], victim: &str, way: &str) -> Outcome {
 }
 
 #[test]
+fn a_child_that_is_forked_while_a_filter_is_refused_has_none() {
+    for (how, victim) in FILTERED_BY {
+        let name = "a_child_that_is_forked_while_a_filter_is_refused_has_none";
+        if !how.is_empty() && !as_root(name) {
+            return;
+        }
+        let stage = Stage::new("forked-filter");
+        let outcome = filters(&stage, how, victim, "forks");
+        let report = stage.report();
+        assert_eq!(
+            outcome.status.code(),
+            Some(0),
+            "{how:?}: {outcome}\n{report:#}"
+        );
+        // Those of one child are 62.
+        assert!(
+            number(&report, "skipped") > REQUESTS - 500,
+            "{how:?}: {report:#}"
+        );
+        assert_eq!(
+            report["escaped"],
+            serde_json::json!([]),
+            "{how:?}: {report:#}"
+        );
+    }
+}
+
+#[test]
 fn a_filter_behind_one_that_was_refused_keeps_all_real() {
     for (how, victim) in FILTERED_BY {
         if !how.is_empty() && !as_root("a_filter_behind_one_that_was_refused_keeps_all_real") {

@@ -3,8 +3,8 @@
 //!
 //! Promise: the requests of threads of one process count as waited for together, up to those of the
 //! busiest: answered at once, threads are over before they meet, and real ones would wait beside
-//! each other. So do those of processes that were there at two looks. Of those that were not there at
-//! the last look, as many wait together as were there at a look, on the average.
+//! each other. So do those of processes that were there at two looks. Of those that were not there
+//! at the last look, as many wait together as were there at a look, on the average.
 //!
 //! What it does not do: it does not see when a request was made between two looks, nor which
 //! thread waited for which other one.

@@ -160,8 +160,8 @@ impl Shared {
         self.all_slots().any(|s| s.stripped.load(SeqCst) & 1 != 0)
     }
 
-    /// How many syncs of file system `fs` were made for real, by the places of [`Slots::took`]: those
-    /// of the session's own user; others could make up any.
+    /// How many syncs of file system `fs` were made for real, by the places of [`Slots::took`]:
+    /// those of the session's own user; others could make up any.
     #[must_use]
     pub fn took(&self, fs: usize) -> Vec<u64> {
         self.each_took(fs, |n| n.load(SeqCst))

@@ -93,6 +93,10 @@ long sl_attach(const struct sl_errand *e, const char *exe, int page, int slots)
 
 void sl_init(void) {}
 
-int sl_active(void) { return LOAD(sl.ready) == 2 && LOAD(sl.levels) && LIKELY(!sl.outside); }
+int sl_active(void)
+{
+	return LOAD(sl.ready) == 2 && LOAD(sl.levels) &&
+	       (LIKELY(!LOAD_RELAXED(sl.outside)) || !sl_still_outside());
+}
 
 #endif

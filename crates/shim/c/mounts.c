@@ -272,7 +272,24 @@ static void step_back(void)
 		sl_marks.here = sl_mark_of(fd) != 0;
 	if (sl_active())
 		sl_slot_flag(SL_SLOT_RESTRICTED);
+	/* In this order: see sl_still_outside. */
+	if (sl_mine)
+		__atomic_fetch_add(&sl_mine->tries, 1, __ATOMIC_SEQ_CST);
 	__atomic_fetch_add(&sl.outside, SL_RESTRICTS, __ATOMIC_SEQ_CST);
+	__atomic_fetch_add(&sl.tries, 1, __ATOMIC_SEQ_CST);
+}
+
+/* Whether this process is outside. A child that another thread has forked while such a call was
+ * under way has none of that: what is this process's alone was wiped there. */
+int sl_still_outside(void)
+{
+	uint32_t tries = LOAD(sl.tries);
+
+	if (tries && sl_mine && !LOAD(sl_mine->tries)) {
+		STORE(sl.tries, 0);
+		__atomic_fetch_sub(&sl.outside, tries * SL_RESTRICTS, __ATOMIC_SEQ_CST);
+	}
+	return LOAD(sl.outside) != 0;
 }
 
 /* None of these stands: it was asked for to see what the kernel answers (libseccomp does so before
@@ -300,8 +317,11 @@ long sl_restrict(long nr, const long a[6])
 
 	step_back();
 	r = raw(nr, a[0], a[1], a[2], a[3], a[4], a[5]);
+	__atomic_fetch_sub(&sl.tries, 1, __ATOMIC_SEQ_CST);
 	if (is_error(r))
 		step_forward();
+	if (sl_mine)
+		__atomic_fetch_sub(&sl_mine->tries, 1, __ATOMIC_SEQ_CST);
 	return r;
 }
 

@@ -163,6 +163,7 @@ extern struct state {
 	uint32_t filters;  /* seccomp filters that it had at its start, or many (library only) */
 	uint32_t outside; /* not 0: it could not join, or restricts itself (SL_RESTRICTS): all is
 			   * real */
+	uint32_t tries; /* calls under way that may restrict it */
 	uint32_t followed; /* what the victim executes is reached, too (gate only) */
 	uint32_t keeps_sync; /* O_SYNC is not taken off: it may write unseen (gate only) */
 	uint32_t began_as; /* the process in which it was set up: no fork of that (library only) */
@@ -326,6 +327,7 @@ extern struct mine {
 	uint64_t user_at; /* ticks */
 	uint32_t user, told, tid_place;
 	uint32_t introduced; /* the recorder has heard who we are */
+	uint32_t tries; /* as sl.tries, of this process's own threads */
 	uint32_t lines; /* how many threads got a line of counters */
 	uint64_t line[LINES_MAX]; /* the thread that has one, and which in the low three bits */
 	uint64_t caller[CALLERS_MAX];
@@ -472,6 +474,7 @@ long sl_open_how(int dir, const char *path, const void *how, size_t size);
 
 /* mounts.c */
 long sl_umount(long nr, const char *path, long flags);
+int sl_still_outside(void);
 int sl_restricts(long nr, long option);
 long sl_restrict(long nr, const long a[6]);
 

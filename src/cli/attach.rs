@@ -8,7 +8,6 @@ use crate::reach::attach::target::{self, Incarnation, Refusal};
 use crate::reach::attach::{Luggage, Told, Work};
 use crate::reach::follow::{Baggage, Follower, Manner};
 use crate::reach::whom::{Groups, Whom};
-use crate::record::out;
 use crate::session::dirs;
 use crate::session::escape::Escapes;
 use crate::session::hierarchy;
@@ -391,11 +390,9 @@ fn in_background(
 ) -> anyhow::Result<i32> {
     // We are in the root folder by now.
     let name = args.recorded.record.as_deref().map(dirs::from_here);
-    let record = { name.as_deref() }
-        .map(|path| {
-            out::open(path, args.recorded.force).map_err(|e| super::run::cannot_record(path, &e))
-        })
-        .transpose()?;
+    let over = args.recorded.force;
+    let record = { name.as_deref() }.map(|path| super::run::open_recording(path, over));
+    let record = record.transpose()?;
     // What stays holds no lock, and no pipe, of who started us.
     process::close_all(left_open);
     let mut s = wanted.make(Reading::now(), Escapes::watch_chosen)?;

@@ -285,7 +285,11 @@ fn cannot_net(why: &str) -> Trouble {
     Trouble::new("cannot cast the net", why, try_, NOT_STARTED)
 }
 
-fn open_recording(path: &Path, over: bool) -> Result<File, Trouble> {
+/// The file of a recording, `over` an earlier one or not.
+///
+/// # Errors
+/// A [`Trouble`] where it cannot be written.
+pub fn open_recording(path: &Path, over: bool) -> Result<File, Trouble> {
     out::open(path, over).map_err(|e| cannot_record(path, &e))
 }
 

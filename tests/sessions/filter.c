@@ -6,8 +6,8 @@
  * sync_file_range, statx, futex, readlinkat, clock_gettime, getpid, geteuid, connect, and others.
  * With `exec` it executes itself behind the filter, which must then let ld.so work. With `tried` it
  * makes only such calls as the kernel refuses, as libseccomp's constructor does; with `both` first
- * these, and the filter in the middle of its requests; with `forks` half of the requests are made by
- * forty children, forked while another thread makes such calls.
+ * these, and the filter in the middle of its requests; with `forks` half of the requests are made
+ * by forty children, forked while another thread makes such calls.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>

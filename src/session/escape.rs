@@ -6,11 +6,12 @@
 //! session in which the library is not mapped.
 
 use super::counts::{Census, Process};
+use super::filesystems::mounts_of;
 use super::mapped::{mapped_in, Mapped};
 use super::opening::known_at;
 use rustix::fs::OFlags;
 use std::collections::BTreeMap;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use synclater_model::policy::rules::RuleSet;
@@ -138,8 +139,7 @@ impl Escapes {
             let seen = syncs.so_far();
             let before = seen.before.get(&pid).into_iter().flatten();
             let is_over = !seen.by_pid.contains_key(&pid);
-            let made_all = || escaped(pid, before.collect(), Some(counted), None).is_empty();
-            let forgets = is_over && made_all();
+            let forgets = is_over && passed(before, counted) == 0;
             if forgets {
                 syncs.forget(pid);
             }
@@ -273,6 +273,17 @@ fn with_number(seen: &Seen) -> BTreeMap<u32, Vec<&perf::Process>> {
     all
 }
 
+/// How many syncs of those that had a number the shim has not counted.
+fn passed<'a>(those: impl Iterator<Item = &'a perf::Process>, counted: &Process) -> u64 {
+    let c = &counted.counts;
+    // What the shim made for real is no escape; whole-file-system calls touch several.
+    if c.flags & (SLOT_OSYNC_KEPT | SLOT_MARK_LOST) != 0 {
+        return 0;
+    }
+    let seen: u64 = those.map(|p| p.file_syncs).sum();
+    seen.saturating_sub(c.real.saturating_sub(c.elsewhere))
+}
+
 /// Those of a number that have escaped, of whom the shim has counted all together.
 fn escaped(
     pid: u32,
@@ -280,13 +291,7 @@ fn escaped(
     counted: Option<&Process>,
     rules: Option<&RuleSet>,
 ) -> Vec<Escape> {
-    let seen: u64 = those.iter().map(|p| p.file_syncs).sum();
-    let mut left = match counted {
-        // What the shim made for real is no escape; whole-file-system calls touch several.
-        Some(p) if p.counts.flags & (SLOT_OSYNC_KEPT | SLOT_MARK_LOST) != 0 => 0,
-        Some(p) => seen.saturating_sub(p.counts.real.saturating_sub(p.counts.elsewhere)),
-        None => u64::MAX,
-    };
+    let mut left = counted.map_or(u64::MAX, |p| passed(those.iter().copied(), p));
     // Whoever is without the library has not been counted.
     those.sort_by_key(|p| p.has_library);
     let mut found = Vec::new();
@@ -362,10 +367,21 @@ fn gains_rights(exe: &str) -> bool {
     let Some(file) = known_at(Path::new(exe), OFlags::empty()) else {
         return false;
     };
+    has_capabilities(&file) || mount::mode_of_fd(file).is_ok_and(|mode| mode & 0o6000 != 0)
+}
+
+/// Whether a file has capabilities. Only where the kernel answers: on a file system of a program's
+/// the question would wait for that.
+fn has_capabilities(file: &OwnedFd) -> bool {
+    let id = mount::id_of_fd(file, mount::MNT_ID).ok();
+    let mounts = mounts_of("self");
+    let at = mounts.iter().find(|m| Some(m.id) == id);
+    if !at.is_some_and(|m| ["ext4", "xfs", "btrfs", "tmpfs"].contains(&m.fstype.as_str())) {
+        return false;
+    }
     // What is open by its path alone is asked through /proc.
     let link = format!("/proc/self/fd/{}", file.as_raw_fd());
-    let capabilities = rustix::fs::getxattr(link, "security.capability", &mut [0u8; 64]);
-    capabilities.is_ok() || mount::mode_of_fd(file).is_ok_and(|mode| mode & 0o6000 != 0)
+    rustix::fs::getxattr(link, "security.capability", &mut [0u8; 64]).is_ok()
 }
 
 /// Descendants in which the library is not mapped.

@@ -94,7 +94,8 @@ fn seen(slot: &Slot) -> Option<Last> {
     let lines: [u64; SHARDS] = std::array::from_fn(|k| put_off(&slot.shard[k]));
     let busiest = lines.iter().max().copied().unwrap_or(0);
     let all = lines.into_iter().fold(0, u64::saturating_add);
-    (pid != 0).then_some(Last {
+    // Any number may stand there.
+    (pid != 0 && i32::try_from(pid).is_ok()).then_some(Last {
         pid,
         busiest,
         beside: all - busiest,

@@ -350,7 +350,7 @@ int sl_is_filtered(void)
 
 	for (i = 0; i < sl.levels; i++)
 		net |= LOAD_RELAXED(sl.level[i].page->net);
-	return LOAD(sl.outside) >= SL_RESTRICTS || sl.filters > !!net;
+	return LOAD(sl.outside) >= SL_TRIES || sl.filters > !!net;
 #endif
 }
 

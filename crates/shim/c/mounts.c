@@ -275,20 +275,17 @@ static void step_back(void)
 	/* In this order: see sl_still_outside. */
 	if (sl_mine)
 		__atomic_fetch_add(&sl_mine->tries, 1, __ATOMIC_SEQ_CST);
-	__atomic_fetch_add(&sl.outside, SL_RESTRICTS, __ATOMIC_SEQ_CST);
-	__atomic_fetch_add(&sl.tries, 1, __ATOMIC_SEQ_CST);
+	__atomic_fetch_add(&sl.outside, SL_TRIES, __ATOMIC_SEQ_CST);
 }
 
 /* Whether this process is outside. A child that another thread has forked while such a call was
  * under way has none of that: what is this process's alone was wiped there. */
 int sl_still_outside(void)
 {
-	uint32_t tries = LOAD(sl.tries);
+	uint32_t outside = LOAD(sl.outside), tries = outside & (SL_RESTRICTS - SL_TRIES);
 
-	if (tries && sl_mine && !LOAD(sl_mine->tries)) {
-		STORE(sl.tries, 0);
-		__atomic_fetch_sub(&sl.outside, tries * SL_RESTRICTS, __ATOMIC_SEQ_CST);
-	}
+	if (tries && sl_mine && !LOAD(sl_mine->tries))
+		CAS(sl.outside, outside, outside - tries);
 	return LOAD(sl.outside) != 0;
 }
 
@@ -296,7 +293,7 @@ int sl_still_outside(void)
  * main). Where another thread's may stand by now, nothing is taken back. */
 static void step_forward(void)
 {
-	if (__atomic_sub_fetch(&sl.outside, SL_RESTRICTS, __ATOMIC_SEQ_CST))
+	if (__atomic_sub_fetch(&sl.outside, SL_TRIES, __ATOMIC_SEQ_CST))
 		return;
 	if (sl_active())
 		sl_slot_unflag(SL_SLOT_RESTRICTED);
@@ -317,9 +314,10 @@ long sl_restrict(long nr, const long a[6])
 
 	step_back();
 	r = raw(nr, a[0], a[1], a[2], a[3], a[4], a[5]);
-	__atomic_fetch_sub(&sl.tries, 1, __ATOMIC_SEQ_CST);
 	if (is_error(r))
 		step_forward();
+	else
+		__atomic_fetch_add(&sl.outside, SL_RESTRICTS - SL_TRIES, __ATOMIC_SEQ_CST);
 	if (sl_mine)
 		__atomic_fetch_sub(&sl_mine->tries, 1, __ATOMIC_SEQ_CST);
 	return r;

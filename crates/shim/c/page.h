@@ -167,7 +167,7 @@ struct sl_page {
 #define SL_NEEDS_USER 2u
 #define SL_NEEDS_PATH 4u
 
-/* One cache line of counters; a thread uses the one its thread pointer hashes to. */
+/* One cache line of counters; a thread uses the one that it has got (shard_number). */
 struct sl_shard {
 	uint64_t requests; /* every covered request that was made */
 	uint64_t real;     /* made for real */
@@ -331,7 +331,7 @@ struct sl_ring {
 };
 
 /* How many calls took how long, of those that were faster than the threshold. Added to by victims,
- * each thread in the shard that its thread pointer hashes to; taken (exchanged with 0) by the
+ * each thread in the shard that it has got (shard_number); taken (exchanged with 0) by the
  * recorder once a second, and when the process is gone. */
 struct sl_hist_shard {
 	uint32_t count[SL_HIST_KINDS][SL_HIST_PLACES];

@@ -153,8 +153,10 @@ struct verdict {
 	uint8_t class_[LEVELS_MAX];
 };
 
-/* What `outside` is more by for each call that may have restricted the process. */
-#define SL_RESTRICTS 0x10000u
+/* What `outside` is more by for each call that may restrict the process and is under way, and for
+ * each that has not failed. */
+#define SL_TRIES     0x100u
+#define SL_RESTRICTS 0x100000u
 
 extern struct state {
 	uint32_t ready;    /* 0 no, 1 being set up, 2 done */
@@ -163,7 +165,6 @@ extern struct state {
 	uint32_t filters;  /* seccomp filters that it had at its start, or many (library only) */
 	uint32_t outside; /* not 0: it could not join, or restricts itself (SL_RESTRICTS): all is
 			   * real */
-	uint32_t tries; /* calls under way that may restrict it */
 	uint32_t followed; /* what the victim executes is reached, too (gate only) */
 	uint32_t keeps_sync; /* O_SYNC is not taken off: it may write unseen (gate only) */
 	uint32_t began_as; /* the process in which it was set up: no fork of that (library only) */
@@ -327,7 +328,7 @@ extern struct mine {
 	uint64_t user_at; /* ticks */
 	uint32_t user, told, tid_place;
 	uint32_t introduced; /* the recorder has heard who we are */
-	uint32_t tries; /* as sl.tries, of this process's own threads */
+	uint32_t tries; /* this process's own calls that `outside` counts as SL_TRIES */
 	uint32_t lines; /* how many threads got a line of counters */
 	uint64_t line[LINES_MAX]; /* the thread that has one, and which in the low three bits */
 	uint64_t caller[CALLERS_MAX];

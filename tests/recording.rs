@@ -24,7 +24,7 @@ pub fn read(path: &Path) -> Table {
 /// Runs `words` with `options` and a recording; both.
 pub fn recorded(stage: &Stage, options: &[&str], words: &[&str]) -> (Outcome, Table) {
     let file = stage.file("recording");
-    let mut command = stage.synclater(&["run", "--quiet", "--record"]);
+    let mut command = stage.synclater(&["run", "--quiet", "--force", "--record"]);
     command.arg(&file).args(options).arg("--").args(words);
     command.current_dir(stage.work());
     let outcome = run(&mut command);

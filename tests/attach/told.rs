@@ -263,7 +263,7 @@ fn nothing_is_left_of_a_session_whose_processes_are_all_refused() {
         &["--exe", "an-exe-41"][..],
         &["--pid", &number(victim.pid())],
     ] {
-        let words = [&["attach", "--json", "--record", &earlier], by].concat();
+        let words = [&["attach", "--json", "--force", "--record", &earlier], by].concat();
         let outcome = stage.ask(&words);
         assert_eq!(outcome.status.code(), Some(125), "{outcome}");
         assert!(outcome.stderr.contains("no system-call site"), "{outcome}");

@@ -139,9 +139,17 @@ fn what_is_in_the_file_stays_where_nothing_is_recorded() {
         .must_succeed();
     let before = std::fs::read(&file).expect("the recording");
     for words in [
-        vec!["record", "-o", path, "--", "/no/such/command"],
-        vec!["record", "-o", path, "--system", "--", "/no/such/command"],
-        vec!["record", "-o", path, "--unit", "no-such-unit"],
+        vec!["record", "--force", "-o", path, "--", "/no/such/command"],
+        vec![
+            "record",
+            "--force",
+            "-o",
+            path,
+            "--system",
+            "--",
+            "/no/such/command",
+        ],
+        vec!["record", "--force", "-o", path, "--unit", "no-such-unit"],
     ] {
         let outcome = stage.ask(&words);
         assert!(!outcome.status.success(), "{outcome}");
@@ -149,7 +157,7 @@ fn what_is_in_the_file_stays_where_nothing_is_recorded() {
     }
     // Another recording takes its place.
     stage
-        .ask(&["record", "-o", path, "--", "true"])
+        .ask(&["record", "--force", "-o", path, "--", "true"])
         .must_succeed();
     assert_eq!(read(&file).rows.len(), 0);
     assert!(read(&file).is_whole());

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 
 use super::number::{count, counted};
-use super::text::shown;
+use super::text::{shown, wrapped};
 
 /// The library is not mapped although the environment could have brought it along.
 pub const CLEARED_ENVIRONMENT: &str = "lost the library (cleared environment)";
@@ -112,6 +112,25 @@ fn groups(escapes: &[Escape]) -> Vec<Alike<'_>> {
 /// A sentence for all that execute one file and escaped for one reason.
 pub fn sentences(escapes: &[Escape]) -> Vec<String> {
     groups(escapes).iter().map(Alike::sentence).collect()
+}
+
+/// At most this many are told one by one; the JSON has them all.
+const SHOWN: usize = 5;
+
+/// The first of [`sentences`] as lines that begin with `lead`, and how many more there are.
+pub fn told(escapes: &[Escape], lead: &str) -> String {
+    let all = sentences(escapes);
+    let shown_ones = all.iter().take(SHOWN);
+    let mut text: String = shown_ones.map(|one| wrapped(lead, one)).collect();
+    let more = all.len().saturating_sub(SHOWN) as u64;
+    if more > 0 {
+        let more = counted(more, "program");
+        text += &wrapped(
+            lead,
+            &format!("escaped: {more} more, all of them in --json"),
+        );
+    }
+    text
 }
 
 /// One for all that execute one file and escaped for one reason: the first, with the requests of

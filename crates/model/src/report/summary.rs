@@ -6,7 +6,7 @@
 //!
 //! What it does not do: it measures nothing; the estimate stands with what it was made from.
 
-use super::escape::{remedies, sentences};
+use super::escape::{remedies, told};
 use super::number::{count, counted, seconds, seconds_up};
 use super::run::{RunFilesystem, RunReport, SettleError};
 use super::text::{shown, wrapped, wrapped_clauses};
@@ -17,9 +17,6 @@ const MARGIN: &str = "           ";
 
 /// Of fewer requests nobody asks how much time they have saved.
 const SAVED_MIN: u64 = 10;
-
-/// At most this many escaped processes are named one by one; the JSON has them all.
-const ESCAPES_SHOWN: usize = 5;
 
 /// Writes the summary: lines of at most 80 columns, the last one with its newline.
 pub fn summary(report: &RunReport) -> String {
@@ -281,17 +278,7 @@ fn recorded(report: &RunReport) -> Vec<String> {
 }
 
 fn escaped(report: &RunReport) -> String {
-    let all = sentences(&report.escaped);
-    let shown_ones = all.iter().take(ESCAPES_SHOWN);
-    let mut text: String = shown_ones.map(|one| wrapped(MARGIN, one)).collect();
-    let more = all.len().saturating_sub(ESCAPES_SHOWN) as u64;
-    if more > 0 {
-        let more = format!(
-            "escaped: {} more, all of them in --json",
-            counted(more, "program")
-        );
-        text.push_str(&wrapped(MARGIN, &more));
-    }
+    let mut text = told(&report.escaped, MARGIN);
     for remedy in remedies(&report.escaped, &report.ways) {
         text.push_str(&wrapped(MARGIN, remedy));
     }

@@ -5,7 +5,7 @@
 use super::picture::{heat, histogram};
 use super::{GroupRow, RecordingReport};
 use crate::analysis::stats::seconds as of_ns;
-use crate::report::escape::sentences;
+use crate::report::escape::told;
 use crate::report::number::{bytes, count, counted, seconds, Unit};
 use crate::report::text::{columns, command_line, shown, truncated, width, wrapped, COLUMNS};
 use std::fmt::Write as _;
@@ -127,9 +127,6 @@ fn percent(share: f64) -> String {
         format!("{percent:.0} %")
     }
 }
-
-/// At most this many kinds of escape are named; the JSON has them all.
-const ESCAPES_SHOWN: usize = 5;
 
 /// The units of total, p50, p99 and longest in a table of these rows.
 fn units(rows: &[GroupRow]) -> [Unit; 4] {
@@ -281,14 +278,7 @@ impl RecordingReport {
 
     /// Who is missing in it.
     fn escapes(&self, out: &mut String) {
-        let all = sentences(&self.escaped);
-        for one in all.iter().take(ESCAPES_SHOWN) {
-            out.push_str(&wrapped("  ", one));
-        }
-        if let Some(more) = all.len().checked_sub(ESCAPES_SHOWN + 1) {
-            let more = counted(more as u64 + 1, "program");
-            let _ = writeln!(out, "  escaped: {more} more, all of them in --json");
-        }
+        out.push_str(&told(&self.escaped, "  "));
         if let Some(why) = &self.escapes_unknown {
             let words = format!("What else escaped cannot be known: {}.", shown(why));
             out.push_str(&wrapped("", &words));

@@ -21,6 +21,7 @@ use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 use synclater_model::ledger::LedgerFs;
 use synclater_model::policy::filesystem::{parse_mountinfo, Mount};
 use synclater_sys::{mount, process, signal};
@@ -120,6 +121,7 @@ impl SyncMark {
         const NAMED_IN: &str = "SYNCLATER_RUN_DIR";
         dirs::make(&dirs::run_dir(), "the run folder", NAMED_IN).ok()?;
         let (run, prefix) = marks_of_run()?;
+        let born = birth_of(&run).map_or(NONE.into(), |born| born.to_string());
         let dir = dirs::memory_dir(&run);
         dirs::make(&dir, "the folder of memory", NAMED_IN).ok()?;
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
@@ -131,7 +133,10 @@ impl SyncMark {
         let [mount, disk] =
             [fs.mount_id, fs.disk].map(|n| n.map_or(NONE.into(), |n| n.to_string()));
         let (pid, ns) = (std::process::id(), own_pid_namespace());
-        let head = format!("{} {pid} {ns} {uuid} {mount} {disk}\n", dirs::boot_id());
+        let head = format!(
+            "{} {pid} {ns} {uuid} {mount} {disk} {born}\n",
+            dirs::boot_id()
+        );
         lock.write_all(&[head.as_bytes(), &fs.lines].concat())
             .ok()?;
         let path = dir.join(format!("{prefix}{}", random_name()));
@@ -176,6 +181,14 @@ fn marks_of_run() -> Option<(PathBuf, String)> {
     Some((run, prefix))
 }
 
+/// When a folder was made, in nanoseconds: what tells it from one that had its inode before. None
+/// where its file system does not say (statx(2), `STATX_BTIME`).
+fn birth_of(dir: &Path) -> Option<u128> {
+    let made = dir.symlink_metadata().ok()?.created().ok()?;
+    let since = made.duration_since(SystemTime::UNIX_EPOCH).ok()?;
+    Some(since.as_nanos())
+}
+
 /// Notes, for all that owe there, each sync of ours that was killed: the file systems. What cannot
 /// be noted is found again by the next one who looks.
 pub fn note_killed() -> Vec<SyncedFs> {
@@ -185,9 +198,10 @@ pub fn note_killed() -> Vec<SyncedFs> {
     let dirs = dirs::memory_dirs(&run).into_iter();
     let files = dirs.flat_map(|dir| std::fs::read_dir(dir).into_iter().flatten().flatten());
     let marks = files.filter(|f| f.file_name().to_string_lossy().starts_with(&prefix));
+    let born = birth_of(&run);
     let mut all = Vec::new();
     for path in marks.map(|f| f.path()) {
-        if let Some((lock, fs)) = left_at(&path) {
+        if let Some((lock, fs)) = left_at(&path, born) {
             if told::note_killed_on(&fs) && lock.is_some() {
                 let _ = std::fs::remove_file(path);
             }
@@ -198,8 +212,9 @@ pub fn note_killed() -> Vec<SyncedFs> {
 }
 
 /// The mark at `path` where its process was killed; locked where that has ended. Until then what it
-/// has asked for may still be refused, also what others wrote meanwhile.
-fn left_at(path: &Path) -> Option<(Option<File>, SyncedFs)> {
+/// has asked for may still be refused, also what others wrote meanwhile. None of a run folder
+/// that was not `born` when ours was: another one had its inode.
+fn left_at(path: &Path, born: Option<u128>) -> Option<(Option<File>, SyncedFs)> {
     let seen = path.symlink_metadata().ok()?;
     if dirs::distrust(&seen).is_some() {
         return None;
@@ -210,7 +225,8 @@ fn left_at(path: &Path) -> Option<(Option<File>, SyncedFs)> {
     file.read_to_end(&mut bytes).ok()?;
     let end = bytes.iter().position(|b| *b == b'\n')?;
     let head = String::from_utf8_lossy(&bytes[..end]).into_owned();
-    let [boot, pid, ns, uuid, mount, disk] = head.split(' ').collect::<Vec<_>>()[..] else {
+    let [boot, pid, ns, uuid, mount, disk, its_birth] = head.split(' ').collect::<Vec<_>>()[..]
+    else {
         return None;
     };
     let is_locked = flock(&file, FlockOperation::NonBlockingLockExclusive).is_err();
@@ -219,6 +235,10 @@ fn left_at(path: &Path) -> Option<(Option<File>, SyncedFs)> {
     }
     // One that has ended by itself has removed it before, and so has another one who noted it.
     if file.metadata().ok()?.nlink() == 0 {
+        return None;
+    }
+    let is_of_another = |birth: u128| born.is_some_and(|born| born != birth);
+    if its_birth.parse().is_ok_and(is_of_another) {
         return None;
     }
     // What lies in memory is of this boot, whatever a container calls its own.

@@ -10,6 +10,7 @@ use crate::sessions::death::{children, helper_of, is_gone, waiting_for_disk};
 use crate::sessions::stage::as_root;
 use crate::wait::until;
 use rustix::process::{kill_process, Pid, Signal};
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 /// synclater as who may not watch what disks refuse.
@@ -283,6 +284,42 @@ fn a_probe_that_is_killed_is_known_of_who_owes_there() {
     has_refused(&disk, &once, &[pid]);
     probe.end();
     says_that_one_was_killed(&other.end());
+}
+
+/// The folder is gone by then, and its inode given to another one.
+#[test]
+fn a_sync_that_was_killed_in_another_run_folder_of_that_inode_is_not_this_ones() {
+    let name = "a_sync_that_was_killed_in_another_run_folder_of_that_inode_is_not_this_ones";
+    if !as_root(name) {
+        return;
+    }
+    for is_anothers in [false, true] {
+        let (disk, stage) = (may_refuse(500), Stage::new("its-inode"));
+        let mut other = owing(&stage, &disk);
+        // Not made at the same tick of the clock.
+        let gone = Stage::new("gone");
+        let once = refuses_once(&disk);
+        let probes = if is_anothers { &gone } else { &stage };
+        let path = disk.path().display().to_string();
+        let mut probe = Running::start(probes, blind(probes, &["probe", &path]));
+        let pid = probe.pid();
+        let waits = || std::fs::read_dir(format!("/proc/{pid}/task")).is_ok_and(in_disk);
+        assert!(until(LIMIT, waits), "it does not probe");
+        kill_at_once(&[pid]);
+        has_refused(&disk, &once, &[pid]);
+        probe.end();
+        let inode = |stage: &Stage| std::fs::metadata(stage.run_dir()).expect("a folder").ino();
+        let name = |stage: &Stage| format!(".{}.", inode(stage));
+        for mark in gone.marks() {
+            let given = mark.to_string_lossy().replace(&name(&gone), &name(&stage));
+            std::fs::rename(mark, given).expect("as if it had that inode");
+        }
+        assert_eq!(stage.marked(), [pid]);
+        match (is_anothers, other.end()) {
+            (false, end) => says_that_one_was_killed(&end),
+            (true, end) => assert!(!end.stderr.contains("was killed"), "{end}"),
+        }
+    }
 }
 
 /// Whether one of these threads waits for a disk.

@@ -235,10 +235,15 @@ impl Stage {
             .collect()
     }
 
+    /// The marks of syncs under way in its run folder.
+    pub fn marks(&self) -> Vec<PathBuf> {
+        marks_of(&self.run_dir())
+    }
+
     /// Who has a mark of a sync under way, or had when he was killed.
     pub fn marked(&self) -> Vec<Pid> {
         let pid = |text: String| Pid::from_raw(text.split(' ').nth(1)?.parse().ok()?);
-        let marks = marks_of(&self.run_dir()).into_iter();
+        let marks = self.marks().into_iter();
         let texts = marks.filter_map(|path| std::fs::read_to_string(path).ok());
         texts.filter_map(pid).collect()
     }

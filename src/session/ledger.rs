@@ -19,6 +19,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use synclater_model::ledger::Entry;
 use synclater_model::report::message::Trouble;
+use synclater_model::report::run::SettleError;
 use synclater_sys::job::Job;
 
 /// The ledger of one user.
@@ -575,12 +576,14 @@ impl Note {
         self.fresh.lock()
     }
 
-    /// Notes it, with the name of EIO where there is no room for another, if it is not noted yet.
+    /// Notes it, with the name of EIO where there is no room for another, if none is noted yet but
+    /// that it may be so.
     ///
     /// # Errors
     /// Those of rename(2) and fsync(2).
     pub fn write(&self, errno: i32) -> io::Result<()> {
-        if read(&self.path).is_ok_and(|there| there.error.is_some()) {
+        let is_known = |there: Entry| there.error.is_some_and(|e| e != SettleError::KILLED);
+        if read(&self.path).is_ok_and(is_known) {
             return Ok(());
         }
         let noted = self.ledger.note_error(&self.path, errno);

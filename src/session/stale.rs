@@ -21,6 +21,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use synclater_model::ledger::{Boot, Entry};
+use synclater_model::report::run::SettleError;
 use synclater_sys::job::Job;
 use synclater_sys::{everything, mount, process};
 
@@ -580,7 +581,10 @@ fn settle_each(
             Some(0) if out.error.is_none() => &mut out.settled,
             Some(errno) if errno != 0 => {
                 note.write(errno)?;
-                out.error.get_or_insert_with(|| errno_name(errno));
+                // What is known counts more than what may be.
+                if out.error.as_ref().is_none_or(|e| e == SettleError::KILLED) {
+                    out.error = Some(errno_name(errno));
+                }
                 &mut out.failed
             }
             _ => &mut out.failed,

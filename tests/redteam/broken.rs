@@ -6,7 +6,8 @@ use crate::harness::disk::{keep_mounts_private, Disk, SmallDisk};
 use crate::sessions::stage::as_root;
 use crate::wait::until;
 use rustix::process::{kill_process, Pid, Signal};
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
 const EIO: i32 = rustix::io::Errno::IO.raw_os_error();
 
@@ -260,6 +261,39 @@ fn what_a_settle_in_a_dead_sessions_place_tells_is_noted_or_not_asked() {
     assert_eq!(told.status.code(), Some(125), "{told}");
     assert!(told.stderr.contains("writes were lost"), "{told}");
     assert_eq!(entries.len(), 1, "the entry was closed: {told}");
+}
+
+/// The mark of a sync of ours in this run folder whose process was killed.
+fn leave_a_mark(stage: &Stage, of: &Path) {
+    let read = |path: &str| std::fs::read_to_string(path).expect(path);
+    let of = of.display().to_string();
+    let table = read("/proc/thread-self/mountinfo");
+    let is_its = |line: &&str| line.split(' ').nth(4) == Some(of.as_str());
+    let line = table.lines().find(is_its).expect("it is mounted");
+    let namespace = std::fs::metadata("/proc/self/ns/pid").expect("a namespace");
+    let (boot, ns) = (read("/proc/sys/kernel/random/boot_id"), namespace.ino());
+    let text = format!("{} 999999 {ns} - - - -\n{line}\n", boot.trim());
+    let run = std::fs::metadata(stage.run_dir()).expect("the run folder");
+    let name = format!(".syncing.{}.{}.left", run.dev(), run.ino());
+    std::fs::write(stage.run_dir().join(name), text).expect("a mark");
+}
+
+#[test]
+fn a_loss_that_is_known_is_said_rather_than_one_that_may_be() {
+    if !as_root("a_loss_that_is_known_is_said_rather_than_one_that_may_be") {
+        return;
+    }
+    let (small, stage) = (SmallDisk::new(), Stage::new("known"));
+    let mut scribe = owing(&small, &stage);
+    kill_all(&stage.of_synclater());
+    scribe.no_more();
+    leave_a_mark(&stage, &small.mount);
+    for _ in 0..2 {
+        let told = stage.ask(&["settle"]);
+        assert_eq!(told.status.code(), Some(125), "{told}");
+        assert!(told.stderr.contains("writes were lost"), "{told}");
+    }
+    assert_eq!(stage.marked(), [], "it is noted");
 }
 
 fn has_put_off(session: &serde_json::Value) -> bool {

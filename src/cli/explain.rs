@@ -8,10 +8,12 @@ use synclater_model::policy::duration::parse_duration;
 
 /// Says what the slow sync requests of a recording have in common.
 ///
-/// Slow is the upper mode where durations have two, else what lies above the 99th percentile. Names
-/// where requests went (device, mount, directory, file), who made them, what they were and what was
-/// going on, and pairs of these, if they make slow requests clearly more common than chance does;
-/// else says that they have nothing in common. Only requests that were made for real count.
+/// Slow is the upper mode where durations have two, else a few that took several times as long
+/// as all others, else what lies above the 99th percentile. Names where requests went (device,
+/// mount, directory, file), who made them, what they were, what was going on, and when (a time
+/// that comes back every 10 seconds to 10 minutes), and pairs of these, if they make slow
+/// requests clearly more common than chance does; else says that they have nothing in common.
+/// Only requests that were made for real count.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {

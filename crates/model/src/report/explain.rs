@@ -50,6 +50,7 @@ impl Explanation {
         let over = seconds(self.slow_over_ns as f64 / 1e9);
         let why = match self.how {
             How::UpperMode => "which is where the upper of two modes begins",
+            How::FarAbove => "several times as long as all others",
             How::AboveP99 => "the 99th percentile, for there are no two modes",
             How::AboveP95 => "the 95th percentile: with it more is found than with the 99th",
             How::AboveP90 => "the 90th percentile: with it more is found than with the 99th",
@@ -96,9 +97,16 @@ impl Explanation {
         if self.tried > 0 {
             let (values, dimensions) = (count(self.tried_values), count(self.tried_dimensions));
             let pairs = counted(self.tried.saturating_sub(self.tried_values), "pair");
+            let times = match self.tried_times {
+                0 => String::new(),
+                n => format!(
+                    ", among them the best of {} that come back",
+                    counted(n, "time")
+                ),
+            };
             let text = format!(
-                "{values} values of {dimensions} dimensions, and their {pairs}; p and what is \
-                 named are corrected for all of them."
+                "{values} values of {dimensions} dimensions{times}, and their {pairs}; p and what \
+                 is named are corrected for all of them."
             );
             note("Tried:        ", text);
         }
@@ -185,10 +193,12 @@ mod tests {
             coverage: 0.97,
             lift: 1.94,
             lift_low: 1.5,
+            slow_over_ns: 12_000_000,
             p_value: 1e-200,
             requests: 1000,
             slow: 81,
             leaders_only: false,
+            of_the_rest: false,
             slow_share: 0.081,
             elsewhere_share: 0.002,
             sentence: "97 % of the slow syncs went to /dev/loop1. ".repeat(3),

@@ -24,6 +24,8 @@ pub struct Candidate {
     pub parts: Vec<Vec<Name>>,
     /// How far it may go.
     pub tier: Tier,
+    /// Whether a part of it is a [`Tier::Time`]: it is compared across time.
+    pub is_time: bool,
     /// Logarithm of how many hypotheses count for as much in its dimension.
     pub ln_values: f64,
     /// The requests that have it.
@@ -32,6 +34,8 @@ pub struct Candidate {
     pub figures: Figures,
     /// Whether the figures are of those only.
     pub judged_only: bool,
+    /// Whether they are of those only that no stronger cause has.
+    pub of_the_rest: bool,
     /// How much it tells.
     pub weight: f64,
     /// Logarithm of the probability of chance, corrected.
@@ -87,7 +91,7 @@ impl Figures {
 }
 
 /// The order in which names of the same thing are told.
-const KEYS: [&str; 27] = [
+const KEYS: [&str; 28] = [
     "device",
     "mount",
     "server",
@@ -108,6 +112,7 @@ const KEYS: [&str; 27] = [
     "before",
     "second",
     "minute",
+    "period",
     "in_flight_on_device",
     "in_flight",
     "device_rest",

@@ -18,6 +18,9 @@ pub const NONE: u32 = u32::MAX;
 pub enum Tier {
     /// Where, who, what, when: it was there before the request was slow.
     Cause,
+    /// When, for all requests of a moment alike: those that wait behind a slow one are at that
+    /// time, too, and what counts is how often the time has come.
+    Time,
     /// The state of things at its start, to which slow requests contribute themselves: told apart
     /// from what merely waits behind a slow one, and named only where it explains much more.
     State,
@@ -54,6 +57,8 @@ pub struct Dimension<'a> {
     pub values: usize,
     /// Which numbers have which.
     pub members: Members,
+    /// How many values there were to choose from for each that is one.
+    pub chosen_from: f64,
     /// A value in words.
     pub label: Box<dyn Fn(u32) -> String + 'a>,
 }
@@ -71,6 +76,7 @@ impl<'a> Dimension<'a> {
             tier,
             values: labels.len(),
             members,
+            chosen_from: 1.0,
             label: Box::new(move |v| {
                 let label = labels.get(v as usize);
                 label.map_or(String::new(), |l| l.as_ref().to_owned())

@@ -73,6 +73,25 @@ impl Followers {
     }
 }
 
+/// Requests that began while a slow one of this set was in flight on their device, or one that
+/// waited behind it: what is slow there is slow because of that one.
+pub fn behind(requests: &Requests, set: &Set) -> Set {
+    let (devices, count) = devices(requests);
+    let mut slow_until = vec![i64::MIN; count];
+    let mut members = set.members(&requests.layout).peekable();
+    Set::of(&requests.layout, |at| {
+        let is_member = members.next_if_eq(&at).is_some();
+        let Some(until) = slow_until.get_mut(devices[at] as usize) else {
+            return false;
+        };
+        let follows = requests.began(at) < *until;
+        if requests.is_slow(at) && (is_member || follows) {
+            *until = (*until).max(requests.ended(at));
+        }
+        follows
+    })
+}
+
 /// How many of the numbers in flight are reached.
 fn reached(n: usize) -> u32 {
     IN_FLIGHT.partition_point(|least| *least as usize <= n) as u32

@@ -1,11 +1,16 @@
 //! What the slow requests of a recording have in common.
 //!
-//! Scope: requests for durability that were made for real. Slow is the upper of two modes, else
-//! what lies above p99, or what took longer than was asked for. In a recording of a few thousand
-//! requests the slowest hundredth is too small to find much with: where it shows nothing, the
-//! slowest twentieth and then the tenth are looked at. All three looks together have that one
-//! chance in a hundred, and the wider ones name only where, by whom and when: the usual tail has
-//! reasons of its own, who waits for whom, and that some calls have more to do than others.
+//! Scope: requests for durability that were made for real. Slow is the upper of two modes, else a
+//! few that took several times as long as all others, else what lies above p99; or what took
+//! longer than was asked for. What is slow by less, or by more, may have another cause: where
+//! there are three modes, or a few far above two, each bound is looked at, and behind those few
+//! the slowest hundredth; causes are added to those that are named. In a recording of a few
+//! thousand requests a hundredth is too small to find much with: where nothing was found, the
+//! slowest twentieth and then the tenth are looked at. All looks together have that one chance in
+//! a hundred, and these two name only where, by whom and when: the usual tail has reasons of its
+//! own, who waits for whom, and that some calls have more to do than others. Each look is
+//! repeated without the requests of the causes that it found, and those that waited behind them:
+//! a strong cause hides a weak one.
 //!
 //! Promise: what is named as a cause has at most one chance in a hundred to be none, whatever
 //! else was tried, and even though slow requests come in clusters (`trial` says how); it makes
@@ -28,6 +33,7 @@ mod dimension;
 mod flow;
 mod machine;
 mod odds;
+mod period;
 mod place;
 mod search;
 mod set;
@@ -46,7 +52,7 @@ pub use words::percent;
 use crate::record::table::Table;
 use crate::report::number::{counted, seconds};
 use candidate::{Candidate, Name};
-use search::{search, Found};
+use search::{search, Among, Found};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use slow::Requests;
 
@@ -90,6 +96,8 @@ pub struct Cause {
     pub lift_low: f64,
     /// The probability that chance does as much for any of the hypotheses.
     pub p_value: f64,
+    /// What took longer is slow, here.
+    pub slow_over_ns: u64,
     /// Requests that have it.
     pub requests: u64,
     /// Slow ones among them.
@@ -97,6 +105,9 @@ pub struct Cause {
     /// Whether the figures are of requests only that began while no slow one was in flight (on
     /// their device): those that waited behind one would hide the cause.
     pub leaders_only: bool,
+    /// Whether the figures are of those requests only that none of the causes before it has, which
+    /// would hide it.
+    pub of_the_rest: bool,
     /// The share of slow ones among them.
     pub slow_share: f64,
     /// The share of slow ones among the others.
@@ -159,6 +170,8 @@ pub struct Explanation {
     pub tried: u64,
     /// Values among them.
     pub tried_values: u64,
+    /// Periods, each with its stretches, of which the best is one of these values.
+    pub tried_times: u64,
     /// Dimensions that had values to try.
     pub tried_dimensions: u64,
     /// Why no cause is named; absent where one is.
@@ -174,19 +187,24 @@ pub fn explain(table: &Table, slower: Option<u64>) -> Explanation {
     if all.nothing.is_some() {
         return all;
     }
-    let wider = std::mem::take(&mut requests.wider);
-    let looks = 1 + wider.len();
-    tell_all(&mut all, &requests, looks);
-    for (over_ns, how) in wider {
-        if !all.causes.is_empty() || is_even(over_ns, requests.median_ns) {
-            break;
+    let more = std::mem::take(&mut requests.more);
+    // Each among all, and among the rest.
+    let looks = 2 * (1 + more.len());
+    let mut known = tell_all(&mut all, &requests, looks, &[]);
+    for (over_ns, how) in more {
+        let is_enough = how.is_wider() && !known.is_empty();
+        if is_enough || is_even(over_ns, requests.median_ns) {
+            continue;
         }
         requests.look(over_ns, how);
         let mut look = unexplained(&requests);
-        tell_all(&mut look, &requests, looks);
-        if !look.causes.is_empty() {
+        let found = tell_all(&mut look, &requests, looks, &known);
+        if known.is_empty() && !found.is_empty() {
             all = look;
+        } else {
+            all.causes.append(&mut look.causes);
         }
+        known = found;
     }
     all
 }
@@ -213,24 +231,36 @@ fn unexplained(requests: &Requests) -> Explanation {
         together: None,
         tried: 0,
         tried_values: 0,
+        tried_times: 0,
         tried_dimensions: 0,
         nothing: too_little(requests, slow),
     }
 }
 
-/// Adds what a search finds.
-fn tell_all(all: &mut Explanation, requests: &Requests, looks: usize) {
-    let found = search(requests, looks);
+/// Adds what a search finds besides what is `known`; gives both.
+fn tell_all(
+    all: &mut Explanation,
+    requests: &Requests,
+    looks: usize,
+    known: &[Candidate],
+) -> Vec<Candidate> {
+    let found = search(requests, looks, known, Among::All);
     let tell = |c: &Candidate| tell(c, requests.over_ns);
-    all.causes = found.causes.iter().map(tell).collect();
     all.explained = found.explained.iter().map(tell).collect();
     all.signs = found.signs.iter().map(tell).collect();
     all.behind_another = found.followers;
     all.together = together(requests, all.slow);
     all.tried_values = found.values;
     all.tried_dimensions = found.dimensions as u64;
+    all.tried_times = found.times;
     all.tried = found.values.saturating_add(found.pairs());
     all.nothing = nothing(&found, all.slow);
+    let mut causes = found.causes;
+    if !causes.is_empty() && !requests.how.is_wider() {
+        causes = search(requests, looks, &causes, Among::TheRest).causes;
+    }
+    all.causes = causes[known.len()..].iter().map(tell).collect();
+    causes
 }
 
 /// Whether what lies above this is not worth a search.
@@ -281,8 +311,9 @@ fn tell(c: &Candidate, over_ns: u64) -> Cause {
     let coverage = f.slow_inside as f64 / f.slow.max(1) as f64;
     let (slow_share, elsewhere_share, lift) = f.shares();
     let sentence = format!(
-        "{} of the slow syncs (over {}){} {}: there {} are slow, elsewhere {}.{}",
+        "{} of the {}slow syncs (over {}){} {}: there {} are slow, elsewhere {}.{}",
         percent(coverage),
+        if c.of_the_rest { "other " } else { "" },
         seconds(over_ns as f64 / 1e9),
         match c.judged_only {
             true => " that began while no other slow one was in flight",
@@ -305,9 +336,11 @@ fn tell(c: &Candidate, over_ns: u64) -> Cause {
         lift,
         lift_low: lift * c.bound,
         p_value: c.ln_p.exp().max(f64::MIN_POSITIVE),
+        slow_over_ns: over_ns,
         requests: f.inside,
         slow: f.slow_inside,
         leaders_only: c.judged_only,
+        of_the_rest: c.of_the_rest,
         slow_share,
         elsewhere_share,
         sentence,

@@ -49,6 +49,7 @@ fn file(files: &[File]) -> Dimension<'_> {
     // The first is "no file".
     let known = |(id, f): (u32, &File)| if f.path.is_empty() { NONE } else { id };
     Dimension {
+        chosen_from: 1.0,
         key: "file",
         tier: Tier::Cause,
         values: files.len(),

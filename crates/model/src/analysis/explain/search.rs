@@ -14,8 +14,8 @@ use super::flow::Followers;
 use super::odds::{information, ln_tail, lower_bound};
 use super::set::Set;
 use super::slow::Requests;
-use super::trial::{is_large, trial, Evidence};
-use super::{flow, machine, place, what};
+use super::trial::{is_large, trial, trial_of_times, Evidence};
+use super::{flow, machine, period, place, what};
 
 /// The greatest probability, after correction, at which something is named.
 const P_MAX: f64 = 0.01;
@@ -49,7 +49,7 @@ const SIGNS: usize = 24;
 /// What a search found.
 #[derive(Debug)]
 pub struct Found {
-    /// Causes, the one that tells most first.
+    /// Causes: those that were known, then the others, the one that tells most first.
     pub causes: Vec<Candidate>,
     /// What looked like a cause, and which cause explains it.
     pub explained: Vec<Candidate>,
@@ -59,6 +59,8 @@ pub struct Found {
     pub dimensions: usize,
     /// Values that were tried.
     pub values: u64,
+    /// Times that come back, of which one became a value.
+    pub times: u64,
     /// Whether pairs of them were.
     pub paired: bool,
     /// Slow requests that began while another one was in flight on their device.
@@ -83,9 +85,12 @@ struct Search<'r, 'a> {
     leaders: Set,
     /// Those by which states are judged: nothing slow was in flight when they began.
     quiet: Set,
+    among: Among,
+    known: &'r [Candidate],
     slow: u64,
     looks: usize,
     values: u64,
+    times: u64,
     dimensions: usize,
     singles: Vec<Candidate>,
     common: Vec<Candidate>,
@@ -99,18 +104,40 @@ struct Tried {
     slow_inside: u64,
 }
 
-/// Searches; `looks` is how often this is done for one recording.
-pub fn search(requests: &Requests, looks: usize) -> Found {
-    let all = Set::all(&requests.layout);
+/// Which of the requests are searched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Among {
+    /// All.
+    All,
+    /// Those that no cause has that is known, nor wait behind one that has: a strong cause hides
+    /// what the others have in common.
+    TheRest,
+}
+
+/// Searches for what the causes that are `known` do not explain; `looks` is how often this is done
+/// for one recording.
+pub fn search<'r>(
+    requests: &'r Requests<'r>,
+    looks: usize,
+    known: &'r [Candidate],
+    among: Among,
+) -> Found {
+    let all = match among {
+        Among::All => Set::all(&requests.layout),
+        Among::TheRest => the_rest(requests, known),
+    };
     let followers = Followers::of(requests);
     let mut search = Search {
         requests,
         leaders: leaders(requests, &all, &followers.same),
         quiet: all.without(&followers.any),
+        slow: all.common(&requests.slow),
         all,
-        slow: requests.slow.count(),
+        among,
+        known,
         looks,
         values: 0,
+        times: 0,
         dimensions: 0,
         singles: Vec::new(),
         common: Vec::new(),
@@ -118,11 +145,12 @@ pub fn search(requests: &Requests, looks: usize) -> Found {
     };
     search.families();
     let mut found = Found {
-        causes: Vec::new(),
+        causes: known.to_vec(),
         explained: Vec::new(),
         signs: Vec::new(),
         dimensions: search.dimensions,
         values: search.values,
+        times: search.times,
         paired: false,
         followers: followers.same.common(&requests.slow),
     };
@@ -147,7 +175,7 @@ pub fn search(requests: &Requests, looks: usize) -> Found {
     sort(&mut candidates);
     search.choose(candidates, &mut found);
     let singles: Vec<&Candidate> = singles.iter().collect();
-    for cause in &mut found.causes {
+    for cause in found.causes.iter_mut().skip(known.len()) {
         // Other names need not be certain by themselves.
         if cause.parts.len() == 1 {
             cause.parts[0] = other_names(&singles, cause);
@@ -159,6 +187,16 @@ pub fn search(requests: &Requests, looks: usize) -> Found {
     found
 }
 
+/// Those that no cause has that is known, nor wait behind one that has.
+fn the_rest(requests: &Requests, known: &[Candidate]) -> Set {
+    let mut rest = Set::all(&requests.layout);
+    for cause in known {
+        rest = rest.without(&cause.set);
+        rest = rest.without(&flow::behind(requests, &cause.set));
+    }
+    rest
+}
+
 /// Whether a dimension is what the usual tail is made of: who waits for whom, and what has more
 /// to do.
 fn is_usual(d: &Dimension) -> bool {
@@ -166,6 +204,16 @@ fn is_usual(d: &Dimension) -> bool {
         "folder", "name", "kind", "caller", "bytes", "dirty", "before",
     ];
     d.tier == Tier::State || WHAT.contains(&d.key)
+}
+
+/// Whether a value of this dimension may be the edge of a cause that is known: a stretch of time,
+/// or of sizes, does not end just where it is cut.
+fn begins_where_one_ends(d: &Dimension, known: &[Candidate]) -> bool {
+    let is_edge = |c: &Candidate| match d.tier {
+        Tier::Time => c.is_time,
+        _ => c.parts.iter().flatten().any(|name| name.key == d.key),
+    };
+    (d.tier != Tier::Cause || d.key == "bytes") && known.iter().any(is_edge)
 }
 
 /// Requests that are witnesses. Where those that begin while a slow one is in flight on their
@@ -198,6 +246,9 @@ impl Search<'_, '_> {
         self.family(&what::errors(r));
         what::seconds(r).iter().for_each(|f| self.family(f));
         what::minutes(r).iter().for_each(|f| self.family(f));
+        period::period(r, &self.all)
+            .iter()
+            .for_each(|f| self.family(f));
         self.family(&flow::before(r));
         self.family(&flow::before_on_device(r));
         flow::in_flight(r).iter().for_each(|f| self.family(f));
@@ -214,14 +265,18 @@ impl Search<'_, '_> {
         match tier {
             Tier::Cause => &self.leaders,
             Tier::State => &self.quiet,
-            Tier::Sign => &self.all,
+            Tier::Time | Tier::Sign => &self.all,
         }
     }
 
     fn family(&mut self, family: &Family) {
-        for tier in [Tier::Cause, Tier::State, Tier::Sign] {
+        for tier in [Tier::Cause, Tier::Time, Tier::State, Tier::Sign] {
             let wider = self.requests.how.is_wider();
-            let fits = |d: &&Dimension| d.tier == tier && !(wider && is_usual(d));
+            let (among, known) = (self.among, self.known);
+            let fits = |d: &&Dimension| {
+                let is_edge = among == Among::TheRest && begins_where_one_ends(d, known);
+                d.tier == tier && !(wider && is_usual(d)) && !is_edge
+            };
             let dimensions = || family.dimensions.iter().filter(fits);
             if dimensions().next().is_none() {
                 continue;
@@ -270,7 +325,10 @@ impl Search<'_, '_> {
             .collect();
         self.values += tried.len() as u64;
         self.dimensions += usize::from(!tried.is_empty());
-        let ln_values = (tried.len().max(1) as f64).ln();
+        let ln_values = (tried.len().max(1) as f64 * d.chosen_from).ln();
+        if d.chosen_from > 1.0 {
+            self.times += (tried.len() as f64 * d.chosen_from) as u64;
+        }
         for t in tried.iter().filter(|t| stands_out(t, slow_total, total)) {
             let mut candidate = self.candidate(family, d, t.value);
             candidate.ln_values = ln_values;
@@ -319,18 +377,21 @@ impl Search<'_, '_> {
         Candidate {
             parts,
             tier,
+            is_time: tier == Tier::Time,
             ln_values: 0.0,
             set,
             figures: if judged_only { judged } else { all },
             judged_only,
+            of_the_rest: self.among == Among::TheRest,
             weight: judged.tell() * scale,
             ln_p: 0.0,
             bound: 0.0,
         }
     }
 
-    fn trial(&self, cells: &[Set], set: &Set) -> Evidence {
+    fn trial(&self, cells: &[Set], set: &Set, is_time: bool) -> Evidence {
         let r = self.requests;
+        let trial = if is_time { trial_of_times } else { trial };
         trial(&r.layout, cells, set, &r.slow)
     }
 
@@ -341,7 +402,7 @@ impl Search<'_, '_> {
         let mut signs = std::mem::take(&mut self.signs);
         for c in singles.iter_mut().chain(&mut signs) {
             let cells = [self.universe(c.tier).clone()];
-            let found = self.trial(&cells, &c.set);
+            let found = self.trial(&cells, &c.set, c.is_time);
             convince(c, &found, ln_count);
         }
         sort(&mut signs);
@@ -389,13 +450,14 @@ impl Search<'_, '_> {
             parts[1].retain(|n| !first.iter().any(|f| f.key == n.key));
             let mut pair = self.of_set(parts, a.tier.max(b.tier), set);
             pair.ln_values = a.ln_values + b.ln_values;
+            pair.is_time = a.is_time || b.is_time;
             let universe = self.universe(pair.tier);
             let tests = [
-                (universe.clone(), &pair.set),
-                (universe.and(&a.set), &b.set),
-                (universe.and(&b.set), &a.set),
+                (universe.clone(), &pair.set, pair.is_time),
+                (universe.and(&a.set), &b.set, b.is_time),
+                (universe.and(&b.set), &a.set, a.is_time),
             ];
-            let found = tests.map(|(cell, set)| self.trial(&[cell], set));
+            let found = tests.map(|(cell, set, is_time)| self.trial(&[cell], set, is_time));
             let weakest = found.iter().max_by(|a, b| a.ln_p.total_cmp(&b.ln_p));
             let weakest = weakest.unwrap_or(&Evidence::NONE);
             convince(&mut pair, weakest, self.ln_count(2));
@@ -455,7 +517,7 @@ impl Search<'_, '_> {
             }
             if !found.causes.is_empty() {
                 let cells = self.cells(c.tier, &found.causes);
-                let left = self.trial(&cells, &c.set);
+                let left = self.trial(&cells, &c.set, c.is_time);
                 if left.ln_p + self.ln_count(c.parts.len()) + c.ln_values >= P_MAX.ln() {
                     if single && found.explained.len() < BESIDE && is_new(&c, found) {
                         found.explained.push(c);

@@ -81,6 +81,15 @@ impl Set {
         &self.0[layout.of(block)]
     }
 
+    /// Those in it, in order.
+    pub fn members<'s>(&'s self, layout: &'s Layout) -> impl Iterator<Item = usize> + 's {
+        (0..layout.blocks()).flat_map(move |block| {
+            let (first, words) = (layout.first(block), self.words(layout, block));
+            let has = move |at: &usize| words[(at - first) / 64] >> ((at - first) % 64) & 1 == 1;
+            (first..layout.first(block + 1)).filter(has)
+        })
+    }
+
     /// How many are in it.
     pub fn count(&self) -> u64 {
         self.0.iter().map(|w| u64::from(w.count_ones())).sum()

@@ -64,6 +64,22 @@ pub struct Seen {
     pub bad_time: bool,
 }
 
+/// Times that come back.
+#[derive(Clone, Copy, Debug)]
+pub struct Stretches {
+    pub every_s: f64,
+    pub for_s: f64,
+    pub first_s: f64,
+}
+
+impl Stretches {
+    /// How long the one that this moment lies in has gone on; none where it lies in none.
+    pub fn since(&self, time_s: f64) -> Option<f64> {
+        let since = (time_s - self.first_s).rem_euclid(self.every_s);
+        (since < self.for_s).then_some(since)
+    }
+}
+
 /// How a recording is made.
 pub struct Plan<'a> {
     pub seed: u64,
@@ -76,6 +92,8 @@ pub struct Plan<'a> {
     pub bad_for_s: f64,
     /// Whether bad times are those of one device each, chosen anew.
     pub bad_by_device: bool,
+    /// Whether requests that begin in such times are slow as long as those last.
+    pub stands_still: Option<Stretches>,
     /// Whether the usual duration has a heavy tail.
     pub heavy: bool,
     /// The probability that a request is slow.
@@ -94,6 +112,7 @@ impl Plan<'_> {
             bad_every_s: 0.0,
             bad_for_s: 0.0,
             bad_by_device: false,
+            stands_still: None,
             heavy: false,
             slow,
         }
@@ -226,6 +245,10 @@ impl World<'_, '_> {
             *busy = busy.max(time_s + took);
         } else if *busy > time_s {
             took += *busy - time_s;
+        }
+        let still = self.plan.stands_still;
+        if let Some(left) = still.and_then(|s| Some(s.for_s - s.since(time_s)?)) {
+            took += left;
         }
         let last_end = &mut self.last_end[device as usize];
         *last_end = last_end.max(time_s + took);

@@ -5,6 +5,7 @@
 //! out.
 
 use super::set::{Layout, Set};
+use super::SLOW_MIN;
 use crate::analysis::modes;
 use crate::record::table::{Done, Table, UNKNOWN};
 use serde::Serialize;
@@ -15,6 +16,9 @@ pub enum How {
     /// There are two modes, and it belongs to the upper one.
     #[serde(rename = "upper mode")]
     UpperMode,
+    /// It is one of a few that took several times as long as any other.
+    #[serde(rename = "far above the others")]
+    FarAbove,
     /// It is among the slowest hundredth.
     #[serde(rename = "above p99")]
     AboveP99,
@@ -53,8 +57,8 @@ pub struct Requests<'a> {
     pub how: How,
     /// The median of all, 0 without any.
     pub median_ns: u64,
-    /// Wider looks, to be taken if this one finds nothing.
-    pub wider: Vec<(u64, How)>,
+    /// Looks with other bounds: what is slow by less, or by more, may have another cause.
+    pub more: Vec<(u64, How)>,
 }
 
 impl<'a> Requests<'a> {
@@ -76,18 +80,11 @@ impl<'a> Requests<'a> {
         rows.sort_by_key(|row| r.time_ns[*row as usize]);
         let mut sorted: Vec<u64> = rows.iter().map(|row| r.took_ns[*row as usize]).collect();
         sorted.sort_unstable();
-        let (over_ns, how) = threshold(&sorted, slower);
+        let mut looks = looks(&sorted, slower);
+        let (over_ns, how) = looks.remove(0);
         let layout = Layout::new(rows.len());
         let slow = Set::of(&layout, |at| r.took_ns[rows[at] as usize] > over_ns);
         let median_ns = percentile(&sorted, 50);
-        let small = how == How::AboveP99 && sorted.len() < WIDER_BELOW;
-        let wider = match small {
-            true => vec![
-                (percentile(&sorted, 95), How::AboveP95),
-                (percentile(&sorted, 90), How::AboveP90),
-            ],
-            false => Vec::new(),
-        };
         Requests {
             table,
             rows,
@@ -96,7 +93,7 @@ impl<'a> Requests<'a> {
             over_ns,
             how,
             median_ns,
-            wider,
+            more: looks,
         }
     }
 
@@ -125,14 +122,32 @@ impl<'a> Requests<'a> {
     }
 }
 
-fn threshold(sorted: &[u64], slower: Option<u64>) -> (u64, How) {
+/// What to look at: the bounds above which requests are slow, the first one first; the wider ones
+/// are for where the others show nothing.
+fn looks(sorted: &[u64], slower: Option<u64>) -> Vec<(u64, How)> {
     if let Some(given) = slower {
-        return (given, How::OverTheGivenTime);
+        return vec![(given, How::OverTheGivenTime)];
     }
-    if let Some(from) = upper_mode(sorted) {
-        return (from.saturating_sub(1), How::UpperMode);
+    let above = |from: u64, how| (from.saturating_sub(1), how);
+    let modes = modes::find(sorted.len(), |at| sorted[at]);
+    let mut looks: Vec<(u64, How)> = upper_modes(&modes)
+        .map(|from| above(from, How::UpperMode))
+        .collect();
+    let has_modes = !looks.is_empty();
+    // A mode that lies far above all others is the same.
+    let far = far_above(sorted).map(|from| above(from, How::FarAbove));
+    let count = |over_ns: u64| sorted.len() - sorted.partition_point(|ns| *ns <= over_ns);
+    looks.extend(far.filter(|far| looks.iter().all(|l| count(l.0) != count(far.0))));
+    if has_modes {
+        return looks;
     }
-    (percentile(sorted, 99), How::AboveP99)
+    let of_hundred = |n| percentile(sorted, n);
+    looks.push((of_hundred(99), How::AboveP99));
+    if sorted.len() < WIDER_BELOW {
+        looks.push((of_hundred(95), How::AboveP95));
+        looks.push((of_hundred(90), How::AboveP90));
+    }
+    looks
 }
 
 /// The value below which so many of a hundred lie (nearest rank); 0 without any.
@@ -148,12 +163,35 @@ const UPPER_MAX: f64 = 0.6;
 /// The upper mode's requests, at least.
 const UPPER_MIN: u64 = 12;
 
-/// Where the upper mode begins, as `report` names it, unless it is what is usual here.
-fn upper_mode(sorted: &[u64]) -> Option<u64> {
-    let modes = modes::find(sorted.len(), |at| sorted[at]);
-    let upper = modes.last()?;
-    let fits = upper.share <= UPPER_MAX && upper.n >= UPPER_MIN;
-    modes::slow_from(&modes).filter(|_| fits)
+/// Where modes begin, the uppermost first, as `report` names them; without what is usual here.
+fn upper_modes(modes: &[modes::Mode]) -> impl Iterator<Item = u64> + '_ {
+    let above = |k: usize| -> (f64, u64) {
+        let above = &modes[k + 1..];
+        (
+            above.iter().map(|m| m.share).sum(),
+            above.iter().map(|m| m.n).sum(),
+        )
+    };
+    let below = (0..modes.len().saturating_sub(1)).rev();
+    let fits = move |k: &usize| {
+        let (share, n) = above(*k);
+        share <= UPPER_MAX && n >= UPPER_MIN
+    };
+    below.filter(fits).map(|k| modes[k].to_ns)
+}
+
+/// How many times as long as any other those take that lie far above them.
+const FAR: f64 = 3.0;
+
+/// Where a few begin that took several times as long as any other: they are too few for a mode.
+/// The slowest hundredth hides them among the usual tail.
+fn far_above(sorted: &[u64]) -> Option<u64> {
+    let few = sorted.len().div_ceil(100).max(SLOW_MIN as usize);
+    let first = sorted.len().checked_sub(few)?.max(1);
+    let last = sorted.len() - SLOW_MIN as usize;
+    let times = |at: usize| sorted[at] as f64 / sorted[at - 1].max(1) as f64;
+    let widest = (first..=last).max_by(|a, b| times(*a).total_cmp(&times(*b)))?;
+    (times(widest) >= FAR).then(|| sorted[widest])
 }
 
 #[cfg(test)]
@@ -175,6 +213,10 @@ mod tests {
         all
     }
 
+    fn threshold(sorted: &[u64], slower: Option<u64>) -> (u64, How) {
+        looks(sorted, slower)[0]
+    }
+
     #[test]
     fn slow_is_the_upper_of_two_modes() {
         let all = sorted(around(2e5, 920).chain(around(3.1e7, 80)).collect());
@@ -193,9 +235,33 @@ mod tests {
     }
 
     #[test]
+    fn a_few_that_lie_far_above_all_others_are_no_part_of_the_usual_tail() {
+        let usual = || around(2e5, 9_980);
+        let all = sorted(usual().chain(around(3e9, 20)).collect());
+        let (over, how) = threshold(&all, None);
+        assert_eq!(how, How::FarAbove);
+        assert_eq!(all.iter().filter(|ns| **ns > over).count(), 20);
+        let all = sorted(usual().chain(around(3e9, 7)).collect());
+        assert_eq!(threshold(&all, None).1, How::AboveP99, "too few to tell");
+    }
+
+    #[test]
     fn what_was_asked_for_is_what_counts() {
         let all = sorted(around(2e5, 920).chain(around(3.1e7, 80)).collect());
         assert_eq!(threshold(&all, Some(7)), (7, How::OverTheGivenTime));
+    }
+
+    #[test]
+    fn what_is_slow_by_less_has_a_look_of_its_own() {
+        let modes = || around(2e5, 9_000).chain(around(3e7, 600));
+        let all = sorted(modes().chain(around(4e9, 300)).collect());
+        let two = looks(&all, None);
+        assert_eq!(two.len(), 2, "{two:?}");
+        assert!(two[0].0 > 30_000_000 && two[1].0 < 30_000_000, "{two:?}");
+        // Too few for a mode.
+        let all = sorted(modes().chain(around(4e9, 12)).collect());
+        let two = looks(&all, None).into_iter().map(|(_, how)| how);
+        assert_eq!(two.collect::<Vec<_>>(), [How::UpperMode, How::FarAbove]);
     }
 
     proptest! {

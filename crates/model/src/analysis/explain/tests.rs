@@ -6,7 +6,7 @@ use crate::record::table::Done;
 use proptest::prelude::*;
 
 /// Seeds of each kind of recording: a few, or many for `make soak`.
-fn seeds(few: u64, many: u64) -> std::ops::Range<u64> {
+pub(super) fn seeds(few: u64, many: u64) -> std::ops::Range<u64> {
     let soak = std::env::var_os("SYNCLATER_SOAK").is_some();
     0..if soak { many } else { few }
 }
@@ -23,7 +23,7 @@ fn planted(seed: u64, share: f64, bad: &dyn Fn(&Seen) -> bool) -> Explanation {
 }
 
 /// The names of the first cause.
-fn first(e: &Explanation) -> Vec<(&str, &str)> {
+pub(super) fn first(e: &Explanation) -> Vec<(&str, &str)> {
     let cause = e.causes.first();
     let names = cause.map_or(&[][..], |c| &c.dimensions.0[..]);
     names

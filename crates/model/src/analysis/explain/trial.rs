@@ -345,6 +345,17 @@ pub fn trial(layout: &Layout, cells: &[Set], set: &Set, slow: &Set) -> Evidence 
     best
 }
 
+/// The comparison of times alone: for what all requests of a moment share.
+pub fn trial_of_times(layout: &Layout, cells: &[Set], set: &Set, slow: &Set) -> Evidence {
+    let rates = Rates::of(layout, cells, set, slow);
+    let found = across_time(layout, cells, set, slow, &rates);
+    if found.is_large() {
+        found
+    } else {
+        Evidence::NONE
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -135,7 +135,7 @@ fn of_sixty<'a>(key: &'static str, numbers: Vec<u32>) -> Family<'a> {
     Family {
         numbers,
         count: 60,
-        dimensions: vec![Dimension::new(key, Tier::Cause, members, labels)],
+        dimensions: vec![Dimension::new(key, Tier::Time, members, labels)],
     }
 }
 

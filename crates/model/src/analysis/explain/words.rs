@@ -55,6 +55,7 @@ pub fn did(names: &[Name]) -> String {
         "before" => format!("came right after this by the same thread: {value}"),
         "second" => format!("began in second {value} of a minute"),
         "minute" => format!("began in minute {value} of an hour"),
+        "period" => format!("began in a time that comes back every {value}"),
         "in_flight" => format!("began while {value} others were in flight"),
         "in_flight_on_device" => {
             format!("began while {value} others were in flight on the same device")
@@ -80,7 +81,7 @@ fn aspect(key: &str) -> u8 {
         "device" | "mount" | "server" | "parent" | "fstype" | "directory" | "folder" => 0,
         "file" | "name" => 1,
         "exe" | "pid" | "command" | "user" | "caller" => 2,
-        "second" | "minute" => 3,
+        "second" | "minute" | "period" => 3,
         _ => 4,
     }
 }

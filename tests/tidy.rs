@@ -443,6 +443,46 @@ fn links_of(markdown: &str) -> Vec<&str> {
         .collect()
 }
 
+/// What stands between backticks in a line.
+fn quoted(line: &str) -> Vec<&str> {
+    line.split('`').skip(1).step_by(2).collect()
+}
+
+#[test]
+fn each_figure_of_the_readme_stands_where_it_was_measured() {
+    let read = |path: &str| {
+        fs::read_to_string(root().join(path)).unwrap_or_else(|e| panic!("{path}: {e}"))
+    };
+    let (readme, benchmarks) = (read("README.md"), read("docs/BENCHMARKS.md"));
+    let (measured, table) = benchmarks
+        .split_once("\n## Where the figures are from")
+        .expect("the table of figures");
+    let rows: Vec<&str> = table.lines().filter(|l| l.starts_with("| `")).collect();
+    assert!(rows.len() >= 13, "{rows:?}");
+    let mut wrong = Vec::new();
+    for row in rows {
+        let [said, words] = quoted(row)[..] else {
+            panic!("{row}");
+        };
+        let path = row
+            .split("| ")
+            .nth(2)
+            .and_then(|cell| cell.split(':').next());
+        let source = match path {
+            Some("docs/BENCHMARKS.md") => measured.to_owned(),
+            Some(path) => read(path),
+            None => panic!("{row}"),
+        };
+        if !readme.contains(said) || !source.contains(words) {
+            wrong.push(row.to_owned());
+        }
+    }
+    refuse(
+        "figures that the README does not say, or nobody measured",
+        &wrong,
+    );
+}
+
 #[test]
 fn a_short_sleep_is_a_wait_and_a_long_one_a_victim() {
     assert!(sleeps("sh(\"sleep 1; sync\")"));

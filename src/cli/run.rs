@@ -402,19 +402,9 @@ fn tell(args: &Args, s: &Supervisor, report: &RunReport, tty: bool) {
 
 fn not_started(what: &std::ffi::OsStr, e: &std::io::Error) -> i32 {
     let status = launch::failure_status(e);
-    crate::cli::say(&format!(
-        "{}\n",
-        Trouble::new(
-            format!("cannot run {}", what.to_string_lossy()),
-            e.to_string(),
-            if status == 127 {
-                "check the name and PATH"
-            } else {
-                "check that it is an executable file"
-            },
-            NOT_STARTED,
-        )
-    ));
+    let (why, try_) = launch::why_not(what, e);
+    let what = format!("cannot run {}", what.to_string_lossy());
+    super::say(&format!("{}\n", Trouble::new(what, why, try_, NOT_STARTED)));
     status
 }
 

@@ -6,8 +6,10 @@
 
 use super::library::Variant;
 use std::ffi::{OsStr, OsString};
+use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Entries of a value of `LD_PRELOAD`.
@@ -124,9 +126,88 @@ pub fn failure_status(e: &std::io::Error) -> i32 {
     }
 }
 
+/// Why a command could not be started, and what to try.
+#[must_use]
+pub fn why_not(program: &OsStr, e: &std::io::Error) -> (String, String) {
+    let file = file_of(program);
+    let seen = file
+        .as_deref()
+        .and_then(|file| std::fs::metadata(file).ok());
+    let Some((file, seen)) = file.zip(seen) else {
+        return (e.to_string(), "check the name and PATH".into());
+    };
+    let name = file.display();
+    if seen.is_dir() {
+        return ("it is a folder".into(), "name a program".into());
+    }
+    match (e.kind(), interpreter_of(&file)) {
+        (std::io::ErrorKind::NotFound, Some(interpreter)) => (
+            format!("its first line names {interpreter}, which is not there"),
+            "correct that line, or install what it names".into(),
+        ),
+        (std::io::ErrorKind::NotFound, None) => (
+            format!("{name} is there, but the loader that it names is not"),
+            "it is of another system: run it in an image of that".into(),
+        ),
+        (std::io::ErrorKind::PermissionDenied, _) if seen.permissions().mode() & 0o111 == 0 => (
+            format!(
+                "{name} is not executable (mode {:o})",
+                seen.permissions().mode() & 0o7777
+            ),
+            format!("chmod +x {name}"),
+        ),
+        _ => (e.to_string(), "check that it is an executable file".into()),
+    }
+}
+
+/// The file that a command means: as execvp(3) looks for it, or the first one of its name.
+fn file_of(program: &OsStr) -> Option<PathBuf> {
+    if program.as_bytes().contains(&b'/') {
+        return Some(program.into());
+    }
+    let path = std::env::var_os("PATH")?;
+    let mut all = std::env::split_paths(&path).map(|dir| dir.join(program));
+    all.find(|file| file.is_file())
+}
+
+/// What a script's first line names.
+fn interpreter_of(file: &Path) -> Option<String> {
+    let mut first = [0; 256];
+    let read = std::fs::File::open(file).ok()?.read(&mut first).ok()?;
+    let line = first[..read].split(|b| *b == b'\n').next()?;
+    let named = String::from_utf8_lossy(line.strip_prefix(b"#!")?).into_owned();
+    named.split_whitespace().next().map(str::to_owned)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn told(file: &str, text: &[u8], mode: u32, errno: i32) -> String {
+        let path = std::env::temp_dir().join(format!("sl-launch-{}-{file}", std::process::id()));
+        std::fs::write(&path, text).expect("a file");
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).expect("its mode");
+        let (why, _) = why_not(path.as_os_str(), &std::io::Error::from_raw_os_error(errno));
+        std::fs::remove_file(&path).expect("it is there");
+        why
+    }
+
+    #[test]
+    fn what_cannot_be_started_says_what_is_missing() {
+        assert!(told("script", b"#! /no/such/sh -e\n", 0o755, 2).contains("names /no/such/sh,"));
+        assert!(told("elf", b"\x7fELF", 0o755, 2).contains("the loader that it names is not"));
+        assert!(told("text", b"x", 0o644, 13).contains("not executable (mode 644)"));
+        let (why, _) = why_not("/".as_ref(), &std::io::Error::from_raw_os_error(13));
+        assert_eq!(why, "it is a folder");
+        let (why, try_) = why_not(
+            "no-such-name".as_ref(),
+            &std::io::Error::from_raw_os_error(2),
+        );
+        assert!(
+            why.contains("No such file") && try_.contains("PATH"),
+            "{why}"
+        );
+    }
 
     const ORDINARY: &str = "/c/$LIB/libsynclater.so";
     const IO: &str = "/c/$LIB/libsynclater-io.so";

@@ -74,10 +74,8 @@ fn record(args: &Args, recording: Recording, signals: &Signals) -> anyhow::Resul
             Ok(pid) => child = Some(pid),
             Err(e) => {
                 let what = format!("cannot run {}", program.to_string_lossy());
-                say(&format!(
-                    "{}\n",
-                    cannot(what, e.to_string(), "check its name and rights")
-                ));
+                let (why, try_) = launch::why_not(program, &e);
+                say(&format!("{}\n", cannot(what, why, &try_)));
                 return Ok(launch::failure_status(&e));
             }
         }
@@ -157,10 +155,11 @@ impl Watch<'_> {
 }
 
 fn not_whole(path: &Path, e: &std::io::Error) -> Trouble {
+    let (what, try_) = out::not_whole(path, e);
     Trouble::new(
-        format!("the recording {} is not whole", path.display()),
+        what,
         e.to_string(),
-        "free space there, or name another file, and record again",
+        try_,
         "a command goes on; the file reads up to its last whole batch",
     )
 }

@@ -43,7 +43,13 @@ use synclater_sys::process;
 #[command(group(clap::ArgGroup::new("whom").required(true).multiple(true)))]
 pub struct Args {
     /// This process; repeatable.
-    #[arg(long, value_name = "N", group = "whom")]
+    #[arg(
+        long,
+        value_name = "N",
+        group = "whom",
+        value_parser = super::process_number,
+        allow_hyphen_values = true
+    )]
     pid: Vec<u32>,
 
     /// Processes that execute this: a base name, or a full path with a /; those too that begin

@@ -73,7 +73,11 @@ impl Dials {
                 wrong(
                     format!("cannot read the rules {name}"),
                     e.to_string(),
-                    "check the file's name",
+                    match e.kind() {
+                        std::io::ErrorKind::InvalidData => "write it as UTF-8",
+                        std::io::ErrorKind::PermissionDenied => "make it readable for this user",
+                        _ => "check the file's name",
+                    },
                 )
             })?;
             let set = RuleSet::from_toml(&text).map_err(|e| {

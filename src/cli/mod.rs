@@ -234,6 +234,15 @@ pub fn needs_proc(verb: &str) -> Result<(), Trouble> {
     Err(Trouble::new(format!("cannot {verb}"), why, try_, state))
 }
 
+/// A process number as people write it.
+fn process_number(text: &str) -> Result<u32, String> {
+    let number = text
+        .parse()
+        .ok()
+        .filter(|pid| (1..=i32::MAX as u32).contains(pid));
+    number.ok_or_else(|| "write the number of a process, as `pgrep NAME` prints it".to_owned())
+}
+
 /// Whether time goes as fast as the kernel says, since `start`.
 ///
 /// # Errors

@@ -16,7 +16,12 @@ use synclater_sys::process;
 #[derive(clap::Args)]
 pub struct Whose {
     /// Only this process and what it starts; repeatable.
-    #[arg(long, value_name = "N")]
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = super::process_number,
+        allow_hyphen_values = true
+    )]
     pid: Vec<u32>,
 
     /// Only this systemd unit, or what lies at this way below another; repeatable.

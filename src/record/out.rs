@@ -71,6 +71,22 @@ pub fn remedy_of(e: &io::Error) -> &'static str {
     }
 }
 
+/// What is said of a recording that is not whole, and what to try.
+#[must_use]
+pub fn not_whole(path: &Path, e: &io::Error) -> (String, &'static str) {
+    let what = match path == Path::new("-") {
+        true => "the recording on standard output is not whole".to_owned(),
+        false => format!("the recording {} is not whole", path.display()),
+    };
+    let dead = rustix::io::Errno::OWNERDEAD.raw_os_error();
+    let try_ = match e.kind() {
+        io::ErrorKind::BrokenPipe => "record again, for one who reads to the end",
+        _ if e.raw_os_error() == Some(dead) => "record again",
+        _ => "free space there, or name a file on another disk, and record again",
+    };
+    (what, try_)
+}
+
 impl Out {
     /// Into `file`. Where there is something in it, only once that is said to go.
     #[must_use]

@@ -40,8 +40,10 @@ impl Refusal {
             .file_name()
             .unwrap_or_default()
             .to_string_lossy();
-        let name = if name.is_empty() { "?" } else { &*name };
-        let what = format!("cannot attach to {pid} ({name})");
+        let what = match name.is_empty() {
+            true => format!("cannot attach to {pid}"),
+            false => format!("cannot attach to {pid} ({name})"),
+        };
         let state = match incarnation(pid) {
             Some(_) => format!("nothing was changed; {pid} runs as before"),
             None => "nothing was changed".to_owned(),

@@ -5,6 +5,7 @@
 //! him. One watches at a time: the rings have one reader.
 
 use super::*;
+use crate::record::out;
 use crate::record::recorder::{self, Outcome as Recorded, Recorder};
 use crate::record::rings::SharedRings;
 use crate::record::sink;
@@ -235,14 +236,16 @@ fn trouble(
     outcome: &Recorded,
 ) -> synclater_model::report::message::Trouble {
     let dead = rustix::io::Errno::OWNERDEAD.raw_os_error();
+    let error = std::io::Error::from_raw_os_error(outcome.errno);
     let why = match outcome.errno {
         e if e == dead => "the process that writes it was killed".to_owned(),
-        e => std::io::Error::from_raw_os_error(e).to_string(),
+        _ => error.to_string(),
     };
+    let (what, try_) = out::not_whole(name, &error);
     synclater_model::report::message::Trouble::new(
-        format!("the recording {} is not whole", name.display()),
+        what,
         why,
-        "free space there, or name a file on another disk, and record again",
+        try_,
         "the command is not touched; the file reads up to its last whole batch",
     )
 }

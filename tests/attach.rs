@@ -11,6 +11,7 @@ mod left;
 mod opened;
 mod random;
 pub mod refusals;
+mod restricts;
 mod sandboxed;
 mod servers;
 mod sharing;

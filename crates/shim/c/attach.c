@@ -84,7 +84,8 @@ long sl_attach(const struct sl_errand *e, const char *exe, int page, int slots)
 	sl.followed = e->flags_of & SL_ERRAND_FOLLOWED;
 	sl.keeps_sync = e->flags_of & SL_ERRAND_RINGS;
 	sl.pid_ns = e->pid_ns;
-	sl.outside = 0;
+	/* Who is in such a call is in the gate since a session before this one. */
+	__atomic_fetch_and(&sl.outside, SL_TRIES_ALL, __ATOMIC_SEQ_CST);
 	STORE(sl.levels, 1);
 	STORE(sl.ready, 2);
 	__atomic_store_n(&sl_stripped_at, &l->slots->stripped, __ATOMIC_SEQ_CST);

@@ -147,7 +147,8 @@ __asm__(".text\n"
 
 /* Go's stacks are small, and grow only where a function begins: C is called on one of ours. Where
  * none is free, which takes as many threads in here at once, the request is made by the program and
- * not counted; where a write may need its sync, one is waited for. Go knows no red zone. */
+ * not counted; where a write may need its sync, or the process may restrict itself, one is waited
+ * for. Go knows no red zone. */
 #define STACK_SHIFT 15
 #define STACKS      16
 __attribute__((used)) char sl_stacks[STACKS << STACK_SHIFT] __attribute__((aligned(4096)));
@@ -187,12 +188,35 @@ __asm__(".text\n"
 	RESTORE
 	GO_BACK
 	/* No stack is free. */
-	"4:\tmov sl_stripped_at(%rip), %rcx\n\t"
+	"4:\tcmpl $157, (%rbx)\n\t" /* prctl */
+	"je 5f\n\t"
+	"cmpl $317, (%rbx)\n\t" /* seccomp */
+	"je 5f\n\t"
+	"mov sl_stripped_at(%rip), %rcx\n\t"
 	"cmpl $0, (%rcx)\n\t"
-	"je 8b\n\t"
-	"mov $24, %eax\n\t" /* sched_yield */
+	"je 8b\n"
+	"5:\tmov $24, %eax\n\t" /* sched_yield */
 	"syscall\n\t"
 	"jmp 3b\n");
+
+/* Waits until each one that is on another of these stacks has left it once: it may still ask for
+ * what a filter on all threads forbids. That is soon, or when the disk has answered; what takes a
+ * million looks (some tenths of a second) is not waited for. */
+void sl_wait_for_stacks(void)
+{
+	const uint64_t all = (1ull << STACKS) - 1;
+	char here;
+	uint64_t at = (uint64_t)(uintptr_t)&here - (uint64_t)(uintptr_t)sl_stacks, others;
+	unsigned looks = 1000000;
+
+	if (at >= sizeof sl_stacks)
+		return;
+	others = ~LOAD(sl_free_stacks) & all & ~(1ull << (at >> STACK_SHIFT));
+	while (others && looks--) {
+		raw0(NR_sched_yield);
+		others &= ~LOAD(sl_free_stacks);
+	}
+}
 
 /* In front of liburing's function that hands entries over to the kernel: its only argument is the
  * ring. What a function may change is kept all the same, but for the vector registers, which are
@@ -327,10 +351,14 @@ __attribute__((used)) long sl_gate_answer(const struct frame *f, uint64_t site)
 	const long *a = f->a;
 	long r;
 
-	/* Also where another thread is about to restrict the process: one of the two may fail. */
+	/* Also where another thread is about to restrict the process: one of the two may fail. Behind
+	 * one that stands it matters no more what the next one answers, but where it is made: filters
+	 * and dispatchers may look at that. */
 	if (f->nr == NR_prctl || f->nr == NR_seccomp)
-		return LOAD(sl.levels) && sl_restricts(f->nr, a[0]) ? sl_restrict(f->nr, a) :
-								       SL_AT_SITE;
+		return LOAD(sl.levels) && sl_restricts(f->nr, a) &&
+				       !(LOAD(sl.outside) & ~SL_TRIES_ALL) ?
+			       sl_restrict(f->nr, a) :
+			       SL_AT_SITE;
 	if (!sl_active())
 		return answer_for_marks(f, site);
 	switch (f->nr) {

@@ -18,7 +18,10 @@
 #define UMOUNT_NOFOLLOW_ 8
 #define PR_SET_SECCOMP_  22
 #define PR_SET_TSC_      26
+#define PR_TSC_SIGSEGV_  2
 #define PR_SET_DISPATCH_ 59 /* PR_SET_SYSCALL_USER_DISPATCH, Linux 5.11 */
+#define SECCOMP_TSYNC_        1u
+#define SECCOMP_NEW_LISTENER_ 8u
 
 /* The number of what is mounted at PATH, or 0, and its mount. */
 static uint64_t number_of(const char *path, long flags, uint64_t *mount)
@@ -278,54 +281,99 @@ static void step_back(void)
 	__atomic_fetch_add(&sl.outside, SL_TRIES, __ATOMIC_SEQ_CST);
 }
 
-/* Whether this process is outside. A child that another thread has forked while such a call was
- * under way has none of that: what is this process's alone was wiped there. */
+/* Whether this process is outside. A forked child has none of the calls that were under way in its
+ * parent: what is this process's alone was wiped there, and says how many are its own. */
 int sl_still_outside(void)
 {
-	uint32_t outside = LOAD(sl.outside), tries = outside & (SL_RESTRICTS - SL_TRIES);
+	uint32_t outside = LOAD(sl.outside), tries = outside & SL_TRIES_ALL, own;
 
-	if (tries && sl_mine && !LOAD(sl_mine->tries))
-		CAS(sl.outside, outside, outside - tries);
+	own = sl_mine ? LOAD(sl_mine->tries) * SL_TRIES : tries;
+	if (tries > own)
+		CAS(sl.outside, outside, outside - tries + own);
 	return LOAD(sl.outside) != 0;
 }
 
-/* None of these stands: it was asked for to see what the kernel answers (libseccomp does so before
- * main). Where another thread's may stand by now, nothing is taken back. */
-static void step_forward(void)
+/* Which process this is of those that have had this memory one behind the other. */
+static uint32_t life_of(struct mine *mine)
 {
-	if (__atomic_sub_fetch(&sl.outside, SL_TRIES, __ATOMIC_SEQ_CST))
-		return;
-	if (sl_active())
+	uint32_t life = LOAD(mine->life);
+
+	if (!life) {
+		life = __atomic_add_fetch(&sl.lives, 1, __ATOMIC_SEQ_CST);
+		if (!CAS(mine->life, 0, life))
+			life = LOAD(mine->life);
+	}
+	return life;
+}
+
+/* One of these is over. Where none is under way any more, and none stands, it was asked for to see
+ * what the kernel answers (libseccomp does so before main). */
+static void step_forward(int failed)
+{
+	uint32_t outside;
+
+	do
+		outside = LOAD(sl.outside);
+	while (!CAS(sl.outside, outside, (outside - SL_TRIES) | (failed ? 0 : SL_RESTRICTS)));
+	if (sl_mine)
+		__atomic_fetch_sub(&sl_mine->tries, 1, __ATOMIC_SEQ_CST);
+	if (!LOAD(sl.outside) && sl_active())
 		sl_slot_unflag(SL_SLOT_RESTRICTED);
 }
 
-int sl_restricts(long nr, long option)
+/* As the kernel takes them: an option is an int, a mode of the counter and an operation are
+ * unsigned ones. What switches something off restricts nothing. */
+int sl_restricts(long nr, const long a[6])
 {
-	return nr == NR_seccomp ? option < 2 :
-				  option == PR_SET_SECCOMP_ || option == PR_SET_TSC_ ||
-					  option == PR_SET_DISPATCH_;
+	if (nr == NR_seccomp)
+		return (uint32_t)a[0] < 2;
+	switch ((int)a[0]) {
+	case PR_SET_SECCOMP_:
+		return 1;
+	case PR_SET_TSC_:
+		return (uint32_t)a[1] == PR_TSC_SIGSEGV_;
+	case PR_SET_DISPATCH_:
+		return a[1] != 0;
+	default:
+		return 0;
+	}
+}
+
+/* Where the filters of all threads cannot be made the same, the answer is a thread that has another
+ * one (seccomp(2), SECCOMP_FILTER_FLAG_TSYNC); a listener's descriptor is none. */
+static int has_failed(long nr, const long a[6], long r)
+{
+	uint32_t flags = (uint32_t)a[1];
+
+	return is_error(r) || (nr == NR_seccomp && (uint32_t)a[0] == 1 && flags & SECCOMP_TSYNC_ &&
+			       !(flags & SECCOMP_NEW_LISTENER_) && r > 0);
 }
 
 /* Makes a call that restricts its own process, as sl_restricts says. Behind one that has not failed
- * nothing is asked of the kernel any more. */
+ * nothing is asked of the kernel any more. A handler that runs meanwhile may fork: the child comes
+ * back here, and has begun none. */
 long sl_restrict(long nr, const long a[6])
 {
+	uint32_t life = sl_mine ? life_of(sl_mine) : 0;
 	long r;
 
 	step_back();
+#if defined SL_GATE && defined __x86_64__
+	sl_wait_for_stacks();
+#endif
 	r = raw(nr, a[0], a[1], a[2], a[3], a[4], a[5]);
-	if (is_error(r))
-		step_forward();
-	else
-		__atomic_fetch_add(&sl.outside, SL_RESTRICTS - SL_TRIES, __ATOMIC_SEQ_CST);
-	if (sl_mine)
-		__atomic_fetch_sub(&sl_mine->tries, 1, __ATOMIC_SEQ_CST);
+	if (life && LOAD(sl_mine->life) != life) {
+		if (!has_failed(nr, a, r))
+			__atomic_fetch_or(&sl.outside, SL_RESTRICTS, __ATOMIC_SEQ_CST);
+		return r;
+	}
+	step_forward(has_failed(nr, a, r));
 	return r;
 }
 
 static long may_restrict(long nr, const long a[6])
 {
-	if (sl_restricts(nr, a[0]))
+	if (sl_restricts(nr, a))
 		return sl_restrict(nr, a);
 	return raw(nr, a[0], a[1], a[2], a[3], a[4], a[5]);
 }

@@ -153,10 +153,11 @@ struct verdict {
 	uint8_t class_[LEVELS_MAX];
 };
 
-/* What `outside` is more by for each call that may restrict the process and is under way, and for
- * each that has not failed. */
+/* In `outside`: what it is more by for each call that may restrict the process and is under way;
+ * and what is set once one has not failed. */
 #define SL_TRIES     0x100u
-#define SL_RESTRICTS 0x100000u
+#define SL_TRIES_ALL 0x7fffff00u
+#define SL_RESTRICTS 0x80000000u
 
 extern struct state {
 	uint32_t ready;    /* 0 no, 1 being set up, 2 done */
@@ -167,6 +168,7 @@ extern struct state {
 			   * real */
 	uint32_t followed; /* what the victim executes is reached, too (gate only) */
 	uint32_t keeps_sync; /* O_SYNC is not taken off: it may write unseen (gate only) */
+	uint32_t lives; /* how many processes one behind the other have had this memory, or tried */
 	uint32_t began_as; /* the process in which it was set up: no fork of that (library only) */
 	uint64_t pid_ns;   /* number of our pid namespace, where somebody told us; 0: look */
 	struct level level[LEVELS_MAX];
@@ -226,6 +228,7 @@ long sl_gate_open(long nr, int dir, const char *path, int flags, unsigned mode);
 long sl_gate_open_how(int dir, const char *path, const void *from, size_t size);
 long sl_gate_open_handle(int mount, void *handle, int flags);
 long sl_gate_write(int fd, long nr, const long a[6], uint64_t site);
+void sl_wait_for_stacks(void);
 long sl_gate_file_control(long nr, int fd, int cmd, long arg);
 
 struct sl_errand;
@@ -329,6 +332,7 @@ extern struct mine {
 	uint32_t user, told, tid_place;
 	uint32_t introduced; /* the recorder has heard who we are */
 	uint32_t tries; /* this process's own calls that `outside` counts as SL_TRIES */
+	uint32_t life;	/* which of `lives` this is, once it was asked; never that of its parent */
 	uint32_t lines; /* how many threads got a line of counters */
 	uint64_t line[LINES_MAX]; /* the thread that has one, and which in the low three bits */
 	uint64_t caller[CALLERS_MAX];
@@ -476,7 +480,7 @@ long sl_open_how(int dir, const char *path, const void *how, size_t size);
 /* mounts.c */
 long sl_umount(long nr, const char *path, long flags);
 int sl_still_outside(void);
-int sl_restricts(long nr, long option);
+int sl_restricts(long nr, const long a[6]);
 long sl_restrict(long nr, const long a[6]);
 
 /* async.c */

@@ -187,6 +187,19 @@ impl Registers {
         self.0.r14
     }
 
+    /// Whether the thread is in a system call by which it may restrict its own process: seccomp(2),
+    /// or prctl(2) with `PR_SET_SECCOMP`, `PR_SET_TSC` or `PR_SET_SYSCALL_USER_DISPATCH`.
+    #[must_use]
+    pub fn may_restrict(&self) -> bool {
+        const OPTIONS: [u32; 3] = [22, 26, 59];
+        let (prctl, seccomp, option) = match self.is_64() {
+            true => (157, 317, self.0.rdi as u32),
+            false => (172, 354, self.0.rbx as u32),
+        };
+        let call = self.call();
+        call == Some(seccomp) || call == Some(prctl) && OPTIONS.contains(&option)
+    }
+
     /// Whether the thread is in code of its own, in no system call.
     #[must_use]
     pub fn is_in_program(&self) -> bool {

@@ -395,6 +395,7 @@ impl Plan<'_> {
             alone.still()?;
             alone.has_its_own_table()?;
             tracer.standing().try_for_each(sandbox::check_dispatch)?;
+            { tracer.standing() }.try_for_each(sandbox::restricts_nothing)?;
             filters.recheck(tracer)
         };
         exchange_if(tracer, memory, &changes, still)?;

@@ -123,6 +123,18 @@ pub(super) fn check_dispatch(thread: &Thread) -> Result<(), Refusal> {
     }
 }
 
+/// Whether a thread that stands still is about to restrict its process: nobody would hear of what
+/// the kernel answers.
+///
+/// # Errors
+/// `Busy` where it is.
+pub(super) fn restricts_nothing(thread: &Thread) -> Result<(), Failure> {
+    match thread.registers() {
+        Ok(registers) if registers.may_restrict() => Err(put_on()),
+        _ => Ok(()),
+    }
+}
+
 const EIO: i32 = 5;
 const SIGSYS: u32 = 31;
 

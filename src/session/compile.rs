@@ -143,6 +143,12 @@ pub fn compile(rules: &RuleSet, base: Until, users: &Users) -> Compiled {
     c
 }
 
+/// How many of the page's rules one is.
+#[must_use]
+pub fn places_of(rule: &rules::Rule) -> usize {
+    for_each_path(rule).len()
+}
+
 /// What a rule is about, path by path: `None` is any.
 fn for_each_path(rule: &rules::Rule) -> Vec<Option<String>> {
     match &rule.path {

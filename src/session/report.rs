@@ -1,6 +1,6 @@
 //! What a session has to tell: the report of a run, and its row in `ps`.
 
-use super::compile::Users;
+use super::compile::{places_of, Users};
 use super::counts::Process;
 use super::escape::descendants;
 use super::mapped::{mapped_in, Mapped};
@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 use synclater_model::policy::dial::Until;
+use synclater_model::policy::rules::Rule;
 use synclater_model::report::escape::{Escape, RESTRICTED};
 use synclater_model::report::number::count;
 use synclater_model::report::ps::{PsProcess, PsSession};
@@ -68,6 +69,7 @@ pub fn run(s: &mut Supervisor, outcome: Outcome) -> RunReport {
     r.doubts = Some(s.paid.doubts.iter().cloned().collect()).filter(|d: &Vec<_>| !d.is_empty());
     r.bound_s = bound(s).map(|d| d.as_secs_f64());
     r.rules_until = s.rules_until().map(|until| until.to_string());
+    r.unmatched_rules = unmatched_rules(s);
     r.oldest_s = s
         .paid
         .oldest
@@ -83,6 +85,19 @@ pub fn run(s: &mut Supervisor, outcome: Outcome) -> RunReport {
     r.recording = { s.recorded() }.map(|(file, _)| file.to_string_lossy().into_owned());
     r.exit_status = exit_status(s, outcome);
     r
+}
+
+/// Rules that have decided about nothing.
+fn unmatched_rules(s: &Supervisor) -> Vec<String> {
+    let mut places = 0..0;
+    let mut has_matched = |rule: &Rule| {
+        places = places.end..places.end + places_of(rule);
+        places.clone().any(|place| s.shared.has_matched(place))
+    };
+    let all = s.plan.rules.iter().flat_map(|set| &set.rules);
+    all.filter(|rule| !has_matched(rule))
+        .map(ToString::to_string)
+        .collect()
 }
 
 /// The time that the skipped requests would have taken, from what syncs of the same disk took:

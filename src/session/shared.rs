@@ -160,6 +160,20 @@ impl Shared {
         self.all_slots().any(|s| s.stripped.load(SeqCst) & 1 != 0)
     }
 
+    /// Rule `place` of the page has decided about a request.
+    pub fn has_decided(&self, place: usize) {
+        if let Some(word) = self.slots().matched.get(place / 32) {
+            word.fetch_or(1 << (place % 32), SeqCst);
+        }
+    }
+
+    /// Whether rule `place` of the page has decided about anything.
+    #[must_use]
+    pub fn has_matched(&self, place: usize) -> bool {
+        let word = |s: &Slots| s.matched.get(place / 32).map_or(0, |w| w.load(SeqCst));
+        self.all_slots().any(|s| word(s) >> (place % 32) & 1 == 1)
+    }
+
     /// How many syncs of file system `fs` were made for real, by the places of [`Slots::took`]:
     /// those of the session's own user; others could make up any.
     #[must_use]

@@ -1,7 +1,7 @@
 //! The dial of a live session: `set`, `settle`, `--for`.
 
-use super::stage::{as_root, pass, program, progress, Running, Stage};
-use crate::harness::command::LIMIT;
+use super::stage::{as_root, pass, program, progress, Running, Stage, SYNCLATER};
+use crate::harness::command::{run, LIMIT};
 use crate::harness::disk::SlowDisk;
 use crate::wait::until;
 use serde_json::Value;
@@ -166,6 +166,40 @@ fn a_rule_about_a_folder_is_about_it_and_what_is_in_it() {
         assert!(is_put_off("folder"), "{form}");
         assert!(!is_put_off("beside"), "{form}");
         victim.end().must_succeed();
+    }
+}
+
+#[test]
+fn a_rule_that_decided_about_nothing_is_said_at_the_end() {
+    for (name, options) in [("hammer", &[][..]), ("hammer_static", &["--net"])] {
+        let test = "a_rule_that_decided_about_nothing_is_said_at_the_end";
+        if !options.is_empty() && !as_root(test) {
+            return;
+        }
+        let stage = Stage::new("unmatched");
+        let folder = stage.work().display().to_string();
+        let rules = format!(
+            "[[rule]]\nexe = \"{name}\"\npath = \"{folder}/**\"\n\
+             [[rule]]\npath = \"/not/there/**\"\nuntil = \"never\"\n\
+             [[rule]]\nexe = \"nobody's\"\n"
+        );
+        let file = stage.file("rules.toml");
+        std::fs::write(&file, rules).expect("the rules");
+        let mut command = stage.with_folders(SYNCLATER);
+        command
+            .args(["run", "--summary", "-u", "1s", "--rules"])
+            .arg(&file);
+        command.args(stage.json()).args(options).arg("--");
+        command.arg(program(name)).arg(stage.work());
+        command.args(["1", "2003"]);
+        let outcome = run(&mut command).must_succeed();
+        let said = stage.report()["unmatched_rules"].clone();
+        let want = serde_json::json!(["path=/not/there/** until=never", "exe=nobody's"]);
+        assert_eq!(said, want, "{name}: {outcome}");
+        assert!(
+            outcome.stderr.contains("2 rules matched nothing:"),
+            "{outcome}"
+        );
     }
 }
 

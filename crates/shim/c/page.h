@@ -24,7 +24,7 @@
 #define SL_PAGE_MAGIC  0x6567617074616c73ull /* "slatpage", little endian */
 #define SL_SLOTS_MAGIC 0x746f6c7374616c73ull /* "slatslot" */
 #define SL_RINGS_MAGIC 0x676e697274616c73ull /* "slatring" */
-#define SL_VERSION     7u
+#define SL_VERSION     8u
 
 #define SL_FS_MAX    64u
 #define SL_SYNC_WANTS 1u
@@ -223,6 +223,8 @@ struct sl_slots {
 	struct sl_slot slot[SL_SLOT_MAX];
 	/* By file system: how many syncs that were made for real took how long (SL_TOOK_FIRST). */
 	uint32_t took[SL_FS_MAX][SL_TOOK_PLACES];
+	/* Bit i: rule i has decided about a process or a request. */
+	uint32_t matched[SL_RULE_MAX / 32];
 };
 
 /* Events on their way to the recorder. One ring belongs to one process, whose threads all write it:
@@ -366,6 +368,7 @@ SL_STATIC_ASSERT(sizeof(struct sl_page) == 144 + 16 * SL_FS_MAX + 24 * SL_NAME_M
 SL_STATIC_ASSERT(sizeof(struct sl_slots) == 64 + 8 * (SL_FS_MAX + 1) * SL_CLASS_MAX +
 						    8 * SL_FS_MAX +
 						    4 * SL_FS_MAX * SL_TOOK_PLACES +
+						    SL_RULE_MAX / 8 +
 						    sizeof(struct sl_slot) * SL_SLOT_MAX,
 		 "sl_slots");
 SL_STATIC_ASSERT(sizeof(struct sl_cell) == 64, "sl_cell");

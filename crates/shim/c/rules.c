@@ -24,6 +24,15 @@ static int exe_matches(const struct sl_page *p, const struct sl_rule *r, const c
 	return full ? sl_glob(glob, exe, 1) : sl_glob(glob, base, 0);
 }
 
+/* Rule I has decided something. */
+static void note_match(const struct level *l, uint32_t i)
+{
+	uint32_t *word = &l->slots->matched[i / 32], bit = 1u << i % 32;
+
+	if (!(LOAD_RELAXED(*word) & bit))
+		__atomic_fetch_or(word, bit, __ATOMIC_RELAXED);
+}
+
 /* Settles once what the rules say about this executable: EXE, or NULL where it is not known. Then a
  * rule about one may or may not match: from there on nothing is certain, so nothing matches. */
 void sl_apply_exe_rules(struct level *l, const char *exe)
@@ -41,6 +50,7 @@ void sl_apply_exe_rules(struct level *l, const char *exe)
 		if (!exe_matches(p, r, exe))
 			continue;
 		if (!r->users && !r->path && !ask) {
+			note_match(l, i);
 			l->fixed = r->class_;
 			return;
 		}
@@ -111,8 +121,10 @@ static uint32_t match_rules(const struct level *l, const char *path)
 			continue;
 		if (r->path && !path)
 			return CLASS_NONE;
-		if (!r->path || sl_glob((const char *)p + r->path, path, 1))
+		if (!r->path || sl_glob((const char *)p + r->path, path, 1)) {
+			note_match(l, i);
 			return r->class_;
+		}
 	}
 	return CLASS_NONE;
 }

@@ -10,7 +10,7 @@ pub const PAGE_MAGIC: u64 = 0x6567617074616c73;
 /// First bytes of a slots file.
 pub const SLOTS_MAGIC: u64 = 0x746f6c7374616c73;
 /// Layout version; a shim of another version makes every call for real.
-pub const VERSION: u32 = 7;
+pub const VERSION: u32 = 8;
 /// File systems of one session.
 pub const FS_MAX: usize = 64;
 /// The row of debt that `sync()` owes on everything.
@@ -316,6 +316,8 @@ pub struct Slots {
     pub slot: [Slot; SLOT_MAX],
     /// By file system: how many syncs that were made for real took how long.
     pub took: [[AtomicU32; TOOK_PLACES]; FS_MAX],
+    /// Bit i: rule i, as they lie behind the page, has decided about a process or a request.
+    pub matched: [AtomicU32; RULE_MAX / 32],
 }
 
 /// The upper half of a cookie, where an argument has 64 bits: `SL_COOKIE`.
@@ -417,5 +419,6 @@ const _: () = assert!(
             + 8 * (FS_MAX + 1) * CLASS_MAX
             + 8 * FS_MAX
             + 4 * FS_MAX * TOOK_PLACES
+            + RULE_MAX / 8
             + SLOT_MAX * size_of::<Slot>()
 );

@@ -8,6 +8,7 @@
 
 use super::dial::Until;
 use super::glob::{Glob, GlobError, Mode};
+use std::fmt;
 
 pub use super::only::OnlyError;
 pub use super::rule_file::{RuleError, RuleFault};
@@ -72,9 +73,20 @@ impl RuleSet {
         user_matches: impl Fn(&str) -> bool,
         path: Option<&[u8]>,
     ) -> Option<&Rule> {
-        for rule in &self.rules {
+        let at = self.first_match_at(exe, user_matches, path)?;
+        self.rules.get(at)
+    }
+
+    /// Its place among the rules, as [`RuleSet::first_match`] says.
+    pub fn first_match_at(
+        &self,
+        exe: &[u8],
+        user_matches: impl Fn(&str) -> bool,
+        path: Option<&[u8]>,
+    ) -> Option<usize> {
+        for (at, rule) in self.rules.iter().enumerate() {
             match rule.fit(exe, &user_matches, path) {
-                Fit::Yes => return Some(rule),
+                Fit::Yes => return Some(at),
                 Fit::Unknown => return None,
                 Fit::No => {}
             }
@@ -106,6 +118,20 @@ impl RuleSet {
         dials.sort_unstable();
         dials.dedup();
         dials
+    }
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let until = self.until.map(|until| until.to_string());
+        let keys = [&self.exe, &self.user, &self.path, &until];
+        let said =
+            { KEYS.iter().zip(keys) }.filter_map(|(key, value)| Some((key, value.as_ref()?)));
+        let said: Vec<String> = said.map(|(key, value)| format!("{key}={value}")).collect();
+        match said.is_empty() {
+            true => f.write_str("one about everything"),
+            false => f.write_str(&said.join(" ")),
+        }
     }
 }
 

@@ -78,6 +78,9 @@ pub struct RunReport {
     /// The longest dial of the rules, where it is longer than `until`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rules_until: Option<String>,
+    /// Rules that decided about no process and no request, each in words; absent without any.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unmatched_rules: Vec<String>,
     /// Where the longest dial is a DURATION: its time and the longest settle time together, or
     /// twice the latter where that is longer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -193,6 +196,7 @@ impl RunReport {
             failed: None,
             kept_real: BTreeMap::new(),
             rules_until: None,
+            unmatched_rules: Vec::new(),
             bound_s: None,
             oldest_s: None,
             real_s: None,

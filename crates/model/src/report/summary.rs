@@ -33,6 +33,7 @@ pub fn summary(report: &RunReport) -> String {
         saved(report),
         bound(report),
         kept_real(report),
+        unmatched(report),
         aside(report),
         recorded(report),
     ] {
@@ -73,6 +74,25 @@ fn outcome(report: &RunReport) -> Vec<String> {
         return vec![answered, "never settled".to_owned()];
     }
     vec![answered, settled(report)]
+}
+
+/// Rules that decided about nothing: a name that is misspelt relaxes nothing, without a word.
+fn unmatched(report: &RunReport) -> Vec<String> {
+    const SHOWN: usize = 3;
+    let all = &report.unmatched_rules;
+    if all.is_empty() || report.requests == 0 {
+        return Vec::new();
+    }
+    let rules = counted(all.len() as u64, "rule");
+    let mut named: Vec<String> = { all.iter().take(SHOWN) }.map(|rule| shown(rule)).collect();
+    if all.len() > SHOWN {
+        named.push(format!("{} more", all.len() - SHOWN));
+    }
+    let last = named.len() - 1;
+    named[..last].iter_mut().for_each(|name| name.push(','));
+    std::iter::once(format!("{rules} matched nothing:"))
+        .chain(named)
+        .collect()
 }
 
 fn all_real(report: &RunReport) -> Vec<String> {
@@ -394,6 +414,25 @@ synclater: 4,813 sync requests in 3 file systems answered at once, never settled
            nothing was settled: a power cut may take or tear any of it
 ";
         assert_eq!(summary(&report), want);
+    }
+
+    #[test]
+    fn rules_that_decided_about_nothing_are_shown_up_to_three() {
+        let mut report = report("exit");
+        let rule = |k: u32| format!("path=/srv/mail{k}/**");
+        report.unmatched_rules = vec![rule(1)];
+        let text = summary(&report);
+        assert!(
+            text.contains("1 rule matched nothing: path=/srv/mail1/**\n"),
+            "{text}"
+        );
+        report.unmatched_rules = (1..=5).map(rule).collect();
+        let text = summary(&report);
+        assert!(
+            text.contains("5 rules matched nothing:") && text.contains("2 more"),
+            "{text}"
+        );
+        assert!(!text.contains("mail4"), "{text}");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 use super::{add, shard_of, Desk, Subject};
 use crate::reach::net::visitor::Visitor;
+use crate::session::compile::places_of;
 use rustix::fs::FileType;
 use rustix::io::Errno;
 use std::os::fd::{AsFd, OwnedFd};
@@ -68,8 +69,10 @@ impl Desk {
         let is_user = |glob: &str| user.is_some_and(|uid| users.fit(glob, uid));
         let path = path.as_ref().map(|p| p.as_os_str().as_bytes());
         let exe = exe.as_os_str().as_bytes();
-        let rule = rules.first_match(exe, is_user, path).ok_or(Kept::Rule)?;
-        let class = self.class_of(rule.until);
+        let at = { rules.first_match_at(exe, is_user, path) }.ok_or(Kept::Rule)?;
+        let before = rules.rules[..at].iter().map(places_of).sum();
+        self.terms.shared.has_decided(before);
+        let class = self.class_of(rules.rules[at].until);
         if is_now(class) {
             Err(Kept::Rule)
         } else {

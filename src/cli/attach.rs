@@ -35,8 +35,8 @@ use synclater_sys::process;
 /// Returns once they are attached; the session goes on in the background, under the name that is
 /// printed, until `synclater detach`, or for as long as --for says (`synclater detach` then has the
 /// report). Each process stands still for about a millisecond (one of hundreds of threads for some
-/// 20 us of each), and is put back byte for byte at the end; one that still has files open whose
-/// O_SYNC was taken off meanwhile keeps what syncs its writes. Its sync requests from now on
+/// 5 to 20 us of each), and is put back byte for byte at the end; one that still has files open
+/// whose O_SYNC was taken off meanwhile keeps what syncs its writes. Its sync requests from now on
 /// are as under `synclater run`; descriptors that were open with O_SYNC before stay as they are.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]

@@ -334,7 +334,9 @@ extern struct mine {
 	uint32_t tries; /* this process's own calls that `outside` counts as SL_TRIES */
 	uint32_t life;	/* which of `lives` this is, once it was asked; never that of its parent */
 	uint32_t lines; /* how many threads got a line of counters */
-	uint64_t line[LINES_MAX]; /* the thread that has one, and which in the low three bits */
+	/* i386 aligns them by four: one that crosses a cache line locks the bus, and traps. */
+	uint64_t line[LINES_MAX] __attribute__((aligned(8))); /* the thread that has one, and which
+								* in the low three bits */
 	uint64_t caller[CALLERS_MAX];
 	uint64_t sound[SOUND_MAX]; /* sl_soundness of what was asked last by each descriptor */
 	struct fd_entry fd[FDS_MAX];

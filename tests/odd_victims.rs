@@ -152,9 +152,11 @@ fn a_child_that_is_forked_while_a_filter_is_refused_has_none() {
             Some(0),
             "{how:?}: {outcome}\n{report:#}"
         );
-        // Those of one child are 62.
+        // Those of one child are 62. On a busy machine the session takes its time to begin.
+        let starting = "the session was still starting on that file system";
+        let begun = REQUESTS - report["kept_real"][starting].as_u64().unwrap_or(0);
         assert!(
-            number(&report, "skipped") > REQUESTS - 500,
+            number(&report, "skipped") > begun - 500,
             "{how:?}: {report:#}"
         );
         assert_eq!(

@@ -54,23 +54,23 @@ pub struct Followers {
 impl Followers {
     /// Finds them.
     pub fn of(requests: &Requests) -> Followers {
-        let (devices, count) = devices(requests);
-        let mut slow_until = vec![i64::MIN; count];
-        let follows = |until: &mut i64, at: usize| {
-            let follows = requests.began(at) < *until;
-            if requests.is_slow(at) {
-                *until = (*until).max(requests.ended(at));
-            }
-            follows
-        };
-        let same = Set::of(&requests.layout, |at| {
-            let until = slow_until.get_mut(devices[at] as usize);
-            until.is_some_and(|until| follows(until, at))
-        });
         let mut until = i64::MIN;
-        let any = Set::of(&requests.layout, |at| follows(&mut until, at));
+        let any = Set::of(&requests.layout, |at| {
+            follows(requests, &mut until, at, true)
+        });
+        let same = behind(requests, &Set::all(&requests.layout));
         Followers { same, any }
     }
+}
+
+/// Whether a request began before the last slow one ended, which has lasted `until` then; a slow
+/// one that `counts`, or that follows one, moves that on.
+fn follows(requests: &Requests, until: &mut i64, at: usize, counts: bool) -> bool {
+    let follows = requests.began(at) < *until;
+    if requests.is_slow(at) && (counts || follows) {
+        *until = (*until).max(requests.ended(at));
+    }
+    follows
 }
 
 /// Requests that began while a slow one of this set was in flight on their device, or one that
@@ -81,14 +81,8 @@ pub fn behind(requests: &Requests, set: &Set) -> Set {
     let mut members = set.members(&requests.layout).peekable();
     Set::of(&requests.layout, |at| {
         let is_member = members.next_if_eq(&at).is_some();
-        let Some(until) = slow_until.get_mut(devices[at] as usize) else {
-            return false;
-        };
-        let follows = requests.began(at) < *until;
-        if requests.is_slow(at) && (is_member || follows) {
-            *until = (*until).max(requests.ended(at));
-        }
-        follows
+        let until = slow_until.get_mut(devices[at] as usize);
+        until.is_some_and(|until| follows(requests, until, at, is_member))
     })
 }
 

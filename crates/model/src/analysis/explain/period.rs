@@ -27,8 +27,8 @@ const FINE: usize = 240;
 const WIDTHS: [usize; 14] = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 120];
 /// By how much less than a whole turn two neighbouring periods differ at the end.
 const FINENESS: f64 = 12.0;
-/// How many periods are as good as each that is looked at closely: it, and what has it as a half,
-/// a third and a quarter, whose stretches may be too short to be told apart at first.
+/// What is looked at closely with a period: it, and what has it as a half, a third or a quarter. At
+/// first a stretch may be too short to be told from one of those.
 const MULTIPLES: [f64; 4] = [1.0, 2.0, 3.0, 4.0];
 /// Requests within so much of each other are looked at as one.
 const MOMENT_S: f64 = 0.1;
@@ -264,6 +264,7 @@ mod tests {
     use crate::record::table::Table;
 
     /// How slow times come back, and who writes: by chance.
+    #[derive(Clone)]
     struct Drawn {
         times: Stretches,
         writers: u64,
@@ -327,20 +328,20 @@ mod tests {
         period_of(e).is_some_and(|p| (p - every_s).abs() < 0.06 * every_s)
     }
 
-    /// Slow by one in three, or standing still: in those times.
+    /// Nine in ten slow, or standing still: in those times.
     fn both_kinds(seed: u64, least: u64, with: &dyn Fn(&Seen) -> f64) -> [(Drawn, Table); 2] {
-        let drawn_ = drawn(seed, least);
-        let times = drawn_.times;
+        let drawn = drawn(seed, least);
+        let times = drawn.times;
         let slow = move |s: &Seen| match times.since(s.time_s) {
             Some(_) => 0.9,
             None => with(s),
         };
-        let by_chance = recording(&plan(seed, &drawn_, &slow));
+        let by_chance = recording(&plan(seed, &drawn, &slow));
         let still = Plan {
             stands_still: Some(times),
-            ..plan(seed, &drawn_, with)
+            ..plan(seed, &drawn, with)
         };
-        [(drawn(seed, least), by_chance), (drawn_, recording(&still))]
+        [(drawn.clone(), by_chance), (drawn, recording(&still))]
     }
 
     /// Bad times that come back at no time in particular, as many as those that do.

@@ -2,6 +2,7 @@
 //! part.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use synclater_model::policy::dial::Until;
 use synclater_model::policy::glob::{Glob, Mode};
 use synclater_model::policy::rules::{self, RuleSet};
@@ -143,10 +144,16 @@ pub fn compile(rules: &RuleSet, base: Until, users: &Users) -> Compiled {
     c
 }
 
-/// How many of the page's rules one is.
+/// Which of the page's rules each of these is.
 #[must_use]
-pub fn places_of(rule: &rules::Rule) -> usize {
-    for_each_path(rule).len()
+pub fn places(rules: &RuleSet) -> Vec<Range<usize>> {
+    let mut end = 0;
+    let of = |rule: &rules::Rule| {
+        let first = end;
+        end += for_each_path(rule).len();
+        first..end
+    };
+    rules.rules.iter().map(of).collect()
 }
 
 /// What a rule is about, path by path: `None` is any.

@@ -1,6 +1,6 @@
 //! What a session has to tell: the report of a run, and its row in `ps`.
 
-use super::compile::{places_of, Users};
+use super::compile::{places, Users};
 use super::counts::Process;
 use super::escape::descendants;
 use super::mapped::{mapped_in, Mapped};
@@ -11,7 +11,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 use synclater_model::policy::dial::Until;
-use synclater_model::policy::rules::Rule;
 use synclater_model::report::escape::{Escape, RESTRICTED};
 use synclater_model::report::number::count;
 use synclater_model::report::ps::{PsProcess, PsSession};
@@ -89,14 +88,12 @@ pub fn run(s: &mut Supervisor, outcome: Outcome) -> RunReport {
 
 /// Rules that have decided about nothing.
 fn unmatched_rules(s: &Supervisor) -> Vec<String> {
-    let mut places = 0..0;
-    let mut has_matched = |rule: &Rule| {
-        places = places.end..places.end + places_of(rule);
-        places.clone().any(|place| s.shared.has_matched(place))
+    let Some(set) = &s.plan.rules else {
+        return Vec::new();
     };
-    let all = s.plan.rules.iter().flat_map(|set| &set.rules);
-    all.filter(|rule| !has_matched(rule))
-        .map(ToString::to_string)
+    let all = set.rules.iter().zip(places(set));
+    all.filter(|(_, places)| !places.clone().any(|place| s.shared.has_matched(place)))
+        .map(|(rule, _)| rule.to_string())
         .collect()
 }
 

@@ -21,6 +21,7 @@ use crate::session::compile::Users;
 use crate::session::shared::Shared;
 use rustix::net::sockopt::Timeout;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
@@ -51,6 +52,8 @@ pub struct Terms {
     pub shared: &'static Shared,
     /// The rules, if any.
     pub rules: Option<RuleSet>,
+    /// Which of the page's rules each of them is.
+    pub places: Vec<Range<usize>>,
     /// The dial of each class that the rules name, as they were compiled.
     pub classes: Vec<Until>,
     /// Users, where the rules ask for them.

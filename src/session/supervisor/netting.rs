@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::reach::net::Terms;
-use crate::session::compile::{classes, Users};
+use crate::session::compile::{classes, places, Users};
 
 impl Supervisor {
     /// Has every sync request of the command asked about.
@@ -17,6 +17,7 @@ impl Supervisor {
             users: Users::asked_for_by(rules.as_ref()),
             supervisor: std::process::id(),
             classes: named.unwrap_or_default(),
+            places: rules.as_ref().map(places).unwrap_or_default(),
             rules,
         };
         let net = Net::start(terms)?;

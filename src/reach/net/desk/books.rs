@@ -3,7 +3,6 @@
 
 use super::{add, shard_of, Desk, Subject};
 use crate::reach::net::visitor::Visitor;
-use crate::session::compile::places_of;
 use rustix::fs::FileType;
 use rustix::io::Errno;
 use std::os::fd::{AsFd, OwnedFd};
@@ -70,8 +69,7 @@ impl Desk {
         let path = path.as_ref().map(|p| p.as_os_str().as_bytes());
         let exe = exe.as_os_str().as_bytes();
         let at = { rules.first_match_at(exe, is_user, path) }.ok_or(Kept::Rule)?;
-        let before = rules.rules[..at].iter().map(places_of).sum();
-        self.terms.shared.has_decided(before);
+        self.terms.shared.has_decided(self.terms.places[at].start);
         let class = self.class_of(rules.rules[at].until);
         if is_now(class) {
             Err(Kept::Rule)

@@ -7,6 +7,7 @@ use std::fs::File;
 use std::io::{self, IsTerminal, Read, Seek, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use synclater_model::report::message::Trouble;
 
 /// What every recording begins with: Arrow's mark of a message.
 const MARK: [u8; 4] = [0xff; 4];
@@ -71,20 +72,27 @@ pub fn remedy_of(e: &io::Error) -> &'static str {
     }
 }
 
-/// What is said of a recording that is not whole, and what to try.
+/// What is said of a recording that is not whole; `state` of what it is of.
 #[must_use]
-pub fn not_whole(path: &Path, e: &io::Error) -> (String, &'static str) {
+pub fn not_whole(path: &Path, e: &io::Error, state: &str) -> Trouble {
     let what = match path == Path::new("-") {
         true => "the recording on standard output is not whole".to_owned(),
         false => format!("the recording {} is not whole", path.display()),
     };
     let dead = rustix::io::Errno::OWNERDEAD.raw_os_error();
-    let try_ = match e.kind() {
-        io::ErrorKind::BrokenPipe => "record again, for one who reads to the end",
-        _ if e.raw_os_error() == Some(dead) => "record again",
-        _ => "free space there, or name a file on another disk, and record again",
+    let (why, try_) = match e.kind() {
+        _ if e.raw_os_error() == Some(dead) => (
+            "the process that writes it was killed".to_owned(),
+            "record again",
+        ),
+        io::ErrorKind::BrokenPipe => (e.to_string(), "record again, for one who reads to the end"),
+        _ => (
+            e.to_string(),
+            "free space there, or name a file on another disk, and record again",
+        ),
     };
-    (what, try_)
+    let state = format!("{state}; the file reads up to its last whole batch");
+    Trouble::new(what, why, try_, state)
 }
 
 impl Out {

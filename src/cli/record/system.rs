@@ -99,7 +99,7 @@ fn record(args: &Args, recording: Recording, signals: &Signals) -> anyhow::Resul
             Then::GoOn
         }
     });
-    let told = recorded.map_err(|e| not_whole(&args.output, &e));
+    let told = recorded.map_err(|e| out::not_whole(&args.output, &e, "a command goes on"));
     match &told {
         Ok((requests, lost)) => tell(args, *requests, *lost),
         Err(trouble) => say(&format!("{trouble}\n")),
@@ -152,16 +152,6 @@ impl Watch<'_> {
             self.look();
         }
     }
-}
-
-fn not_whole(path: &Path, e: &std::io::Error) -> Trouble {
-    let (what, try_) = out::not_whole(path, e);
-    Trouble::new(
-        what,
-        e.to_string(),
-        try_,
-        "a command goes on; the file reads up to its last whole batch",
-    )
 }
 
 fn tell(args: &Args, requests: u64, lost: u64) {

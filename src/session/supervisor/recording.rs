@@ -235,17 +235,6 @@ fn trouble(
     name: &std::path::Path,
     outcome: &Recorded,
 ) -> synclater_model::report::message::Trouble {
-    let dead = rustix::io::Errno::OWNERDEAD.raw_os_error();
     let error = std::io::Error::from_raw_os_error(outcome.errno);
-    let why = match outcome.errno {
-        e if e == dead => "the process that writes it was killed".to_owned(),
-        _ => error.to_string(),
-    };
-    let (what, try_) = out::not_whole(name, &error);
-    synclater_model::report::message::Trouble::new(
-        what,
-        why,
-        try_,
-        "the command is not touched; the file reads up to its last whole batch",
-    )
+    out::not_whole(name, &error, "the command is not touched")
 }

@@ -12,10 +12,10 @@ use std::collections::HashMap;
 use std::io::Read;
 use std::path::Path;
 use std::time::{Duration, Instant};
-use synclater_model::policy::filesystem::parse_mountinfo;
 use synclater_model::record::module::{
     address_in, mapping_of, parse_elf, parse_maps, Mapping, Segment, HEAD,
 };
+use synclater_proc::mountinfo::parse_mountinfo;
 use synclater_sys::mount::through_root;
 use synclater_sys::patient::Patient;
 
@@ -147,7 +147,7 @@ fn is_local(pid: u32, dev: (u32, u32)) -> bool {
     let local = |who: &str| {
         let text = read(Path::new(&format!("/proc/{who}/mountinfo")), MAPS_BYTES);
         let mounts = parse_mountinfo(text.as_bytes());
-        let of_it = |m: &synclater_model::policy::filesystem::Mount| m.dev == dev;
+        let of_it = |m: &synclater_proc::mountinfo::Mount| m.dev == dev;
         let mount = mounts.into_iter().find(of_it)?;
         Some(LOCAL.contains(&mount.fstype.as_str()))
     };

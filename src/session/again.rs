@@ -12,7 +12,7 @@ use super::opening::Opening;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 use synclater_model::ledger::LedgerFs;
-use synclater_model::policy::filesystem::Mount;
+use synclater_proc::mountinfo::Mount;
 use synclater_sys::mount;
 
 /// Settles the file system that an entry names: 0 or an errno. `None` where it is mounted nowhere

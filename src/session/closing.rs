@@ -14,7 +14,8 @@ use super::{dirs, shared};
 use std::io;
 use std::path::Path;
 use synclater_model::ledger::Entry;
-use synclater_model::policy::filesystem::{answers, mount_of};
+use synclater_model::policy::filesystem::answers;
+use synclater_proc::mountinfo::mount_of;
 
 /// Closes the entry of a dead session.
 ///

@@ -5,7 +5,7 @@ use super::filesystems::{dev_of, mounts_of};
 use rustix::fs::{fstat, major, makedev, minor, stat, FileType};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use synclater_model::policy::filesystem::Mount;
+use synclater_proc::mountinfo::Mount;
 use synclater_sys::blockdev::number_in;
 pub use synclater_sys::blockdev::Number;
 use synclater_sys::mount::{self, Holds};

@@ -32,8 +32,9 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use synclater_model::policy::filesystem::{kind, upper_of, FsKind, Mount};
+use synclater_model::policy::filesystem::{kind, upper_of, FsKind};
 use synclater_model::report::run::SettleError;
+use synclater_proc::mountinfo::Mount;
 use synclater_sys::job::{self, Job};
 use synclater_sys::{blockdev, mount, process, signal};
 

@@ -9,7 +9,7 @@ use rustix::fs::{mkdirat, openat, Mode, OFlags};
 use std::fs::{File, Metadata};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::PathBuf;
-use synclater_model::policy::filesystem::Mount;
+use synclater_proc::mountinfo::Mount;
 use synclater_sys::mount;
 
 /// The root of cgroup2, and of the one of cgroup v1 that freezes, where it is mounted to be written

@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
-use synclater_model::policy::filesystem::Mount;
+use synclater_proc::mountinfo::Mount;
 use synclater_sys::job::{self, Job};
 use synclater_sys::lock::lock;
 use synclater_sys::{socket, wait};

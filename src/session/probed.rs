@@ -12,10 +12,10 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::Duration;
 use synclater_model::ledger::LedgerFs;
-use synclater_model::policy::filesystem::mount_of;
 use synclater_model::report::number::seconds;
 use synclater_model::report::probe::Probe;
 use synclater_model::report::saving::Cost;
+use synclater_proc::mountinfo::mount_of;
 use synclater_sys::mount;
 
 /// How long a disk is taken to be as it was measured.

@@ -24,8 +24,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use synclater_model::ledger::{Boot, Entry, LedgerFs};
-use synclater_model::policy::filesystem::{mount_of, Mount};
 use synclater_model::report::run::SettleError;
+use synclater_proc::mountinfo::{mount_of, Mount};
 use synclater_sys::mount::{self, Holds};
 use synclater_sys::process;
 

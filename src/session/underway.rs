@@ -23,7 +23,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 use synclater_model::ledger::LedgerFs;
-use synclater_model::policy::filesystem::{parse_mountinfo, Mount};
+use synclater_proc::mountinfo::{parse_mountinfo, Mount};
 use synclater_sys::{mount, process, signal};
 
 /// What is synced: a file system as whoever syncs it sees it, who may be in another namespace, or

@@ -14,7 +14,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
-use synclater_model::policy::filesystem::Mount;
+use synclater_proc::mountinfo::Mount;
 use synclater_sys::mount::{self, MNT_ID};
 use synclater_sys::{process, threads};
 

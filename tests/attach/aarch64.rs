@@ -2,7 +2,7 @@
 
 use crate::harness::command::{clean, run};
 use crate::harness::limits::skip;
-use synclater_model::reach::sites::{self, Call};
+use synclater_patching::sites::{self, Call};
 
 const LIBC: &str = "/usr/aarch64-linux-gnu/lib/libc.so.6";
 

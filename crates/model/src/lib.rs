@@ -9,8 +9,7 @@
 //! Map: [`policy`] decides when requests are kept and for whom; [`record`] is the form of
 //! recordings; [`analysis`] is what they tell; [`crash`] is what a disk may hold after a power cut;
 //! [`report`] is what people and programs read; [`ledger`] is what is left to be read after a power
-//! cut; [`reach`] finds where a running program asks the kernel; [`random`] is chance, the same on
-//! every machine.
+//! cut; [`random`] is chance, the same on every machine.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
@@ -19,6 +18,5 @@ pub mod crash;
 pub mod ledger;
 pub mod policy;
 pub mod random;
-pub mod reach;
 pub mod record;
 pub mod report;

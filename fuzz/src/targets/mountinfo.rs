@@ -5,7 +5,8 @@
 //! text; an entry that was read is written in a form that reads back.
 
 use synclater_model::ledger::{render_status, status_json, Entry, OpenSession, Outcome};
-use synclater_model::policy::filesystem::{kind, parse_mountinfo};
+use synclater_model::policy::filesystem::kind;
+use synclater_proc::mountinfo::parse_mountinfo;
 
 use crate::Target;
 

@@ -11,7 +11,7 @@ use std::fs::{self, Metadata};
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use synclater_model::policy::filesystem::{mount_of, Mount};
+use synclater_proc::mountinfo::{mount_of, Mount};
 
 /// Who asks, and what the environment says.
 struct Asker {

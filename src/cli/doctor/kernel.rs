@@ -8,7 +8,7 @@ use super::{Check, Status};
 use std::fs::{self, OpenOptions};
 use std::path::Path;
 use synclater_bpf::{Engine, Error, Filter};
-use synclater_model::policy::filesystem::Mount;
+use synclater_proc::mountinfo::Mount;
 
 /// All checks of the kernel, the most important first.
 pub fn kernel_checks(table: &[Mount]) -> Vec<Check> {

@@ -9,7 +9,7 @@ use super::mounts::is_noexec;
 use super::{Check, Status};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use synclater_model::policy::filesystem::{mount_of, Mount};
+use synclater_proc::mountinfo::{mount_of, Mount};
 use synclater_shim::NAMES;
 
 /// What `$LIB` becomes in 32-bit programs: Debian's libc6-i386, i386 multiarch, Fedora and SUSE.

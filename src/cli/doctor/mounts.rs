@@ -5,7 +5,8 @@
 
 use super::{Check, Status};
 use std::collections::HashSet;
-use synclater_model::policy::filesystem::{kind, FsKind, Mount};
+use synclater_model::policy::filesystem::{kind, FsKind};
+use synclater_proc::mountinfo::Mount;
 
 /// Whether programs on it cannot be executed or mapped executable.
 pub fn is_noexec(mount: &Mount) -> bool {
@@ -111,7 +112,7 @@ fn sync_option_check(table: &[Mount]) -> Check {
 mod tests {
     use super::*;
     use std::path::Path;
-    use synclater_model::policy::filesystem::{mount_of, parse_mountinfo};
+    use synclater_proc::mountinfo::{mount_of, parse_mountinfo};
 
     const TABLE: &[u8] = b"\
         22 27 0:21 / /proc rw,relatime - proc proc rw\n\

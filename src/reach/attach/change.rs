@@ -3,7 +3,7 @@
 //! Promise: all of a list are exchanged, or none; none that is not what it is expected to be.
 
 use super::*;
-use synclater_model::reach::maps::Mapping;
+use synclater_proc::maps::Mapping;
 
 /// What some bytes are.
 #[derive(Clone, Copy, PartialEq, Eq)]

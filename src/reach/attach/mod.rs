@@ -40,7 +40,7 @@ use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
-use synclater_model::reach::sites;
+use synclater_patching::sites;
 use synclater_shim::gate::{jump, Errand, Marks, Place};
 use synclater_shim::page::Slots;
 use synclater_sys::clock::LeaseClock;

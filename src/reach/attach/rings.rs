@@ -4,7 +4,7 @@
 use super::code::{self, Library};
 use super::marks_at;
 use super::target::Refusal;
-use synclater_model::reach::maps::Mapping;
+use synclater_proc::maps::Mapping;
 use synclater_shim::entry::{as_before, OFFSET, SIZE};
 use synclater_shim::gate::{Marks, Place};
 use synclater_sys::remote::Memory;

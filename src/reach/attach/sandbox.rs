@@ -9,7 +9,7 @@ use super::target::{self, Refusal};
 use super::tracer::{threads_of, Failure, Tracer};
 use std::collections::{BTreeMap, HashSet};
 use std::io;
-use synclater_model::reach::sandbox::{
+use synclater_patching::sandbox::{
     argument, call, is_alike, passes, passes_or_fails, Data, Verdict, Word, ARCH_32, ARCH_64,
 };
 use synclater_shim::calls::{Argument, Made, Own, MADE, OWN};

@@ -13,7 +13,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use synclater_model::reach::start::aux;
+use synclater_patching::start::aux;
 use synclater_sys::process;
 use synclater_sys::ptrace::{Stop, Thread};
 

@@ -27,7 +27,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 use synclater_model::policy::dial::Until;
 use synclater_model::policy::rules::RuleSet;
-use synclater_model::reach::filter;
+use synclater_patching::filter;
 use synclater_shim::page;
 use synclater_sys::job::{self, Job};
 use synclater_sys::seccomp::{has_x32, try_out, Filter, Listener, Seats};

@@ -7,7 +7,7 @@ use crate::session::find::{find, open_on, Finding, Question};
 use crate::session::names::{self, Number};
 use crate::session::supervisor::looking::Who;
 use crate::session::usage;
-use synclater_model::policy::filesystem::Mount;
+use synclater_proc::mountinfo::Mount;
 
 /// What goes as a member unmounts something.
 struct Going {
@@ -403,7 +403,7 @@ fn what_of(slot: &page::Slot) -> Who {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use synclater_model::policy::filesystem::parse_mountinfo;
+    use synclater_proc::mountinfo::parse_mountinfo;
 
     #[test]
     fn copies_go_along_where_what_a_mount_of_the_tree_is_on_is_shared() {

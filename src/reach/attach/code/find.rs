@@ -2,8 +2,8 @@
 
 use super::{Library, MOST_CODE};
 use object::{Object, ObjectSegment, ObjectSymbol};
-use synclater_model::reach::maps::Mapping;
-use synclater_model::reach::{sites, uring};
+use synclater_patching::{sites, uring};
+use synclater_proc::maps::Mapping;
 use synclater_shim::gate::{self, Place};
 use synclater_sys::remote::Memory;
 

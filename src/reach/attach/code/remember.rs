@@ -19,7 +19,7 @@ use rustix::fs::{statfs, statx, AtFlags, Statx, StatxFlags, StatxTimestamp, CWD}
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
-use synclater_model::reach::maps::Mapping;
+use synclater_proc::maps::Mapping;
 
 /// How long a file is to be as it is.
 const SETTLED: Duration = Duration::from_secs(2);

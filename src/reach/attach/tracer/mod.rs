@@ -23,7 +23,7 @@ use std::io;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 pub use still::Still;
-use synclater_model::reach::maps;
+use synclater_proc::maps;
 use synclater_sys::frames;
 use synclater_sys::memory::device_of_memory;
 use synclater_sys::ptrace::{Stop, Thread};

@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::SeqCst;
 use synclater_model::policy::dial::Until;
-use synclater_model::reach::filter::Asked;
+use synclater_patching::filter::Asked;
 use synclater_shim::page::{self, Kept, Shard};
 use synclater_sys::mount::place_of_fd;
 use synclater_sys::seccomp::sync_range;

@@ -23,12 +23,12 @@ use std::time::Duration;
 use synclater_model::policy::dial::Until;
 use synclater_model::policy::glob::Glob;
 use synclater_model::policy::rules::RuleSet;
-use synclater_model::report::message::Trouble;
-use synclater_model::report::number::counted;
-use synclater_model::report::text::shown;
 use synclater_sys::clock::Reading;
 use synclater_sys::job::Job;
 use synclater_sys::process;
+use synclater_text::layout::shown;
+use synclater_text::message::Trouble;
+use synclater_text::number::counted;
 
 /// Relaxes processes that run already, without a restart.
 ///

@@ -18,11 +18,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use synclater_model::policy::dial::Until;
 use synclater_model::policy::duration::parse_duration;
-use synclater_model::report::message::Trouble;
 use synclater_sys::job::Job;
 use synclater_sys::signal::Signals;
 use synclater_sys::wait::{self, For};
 use synclater_sys::{contain, process};
+use synclater_text::message::Trouble;
 
 /// Cuts the power under any program, and shows what it loses and which sync was missing.
 ///

@@ -16,11 +16,11 @@ use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::path::Path;
 use std::time::{Duration, Instant};
-use synclater_model::report::message::Trouble;
-use synclater_model::report::number::counted;
 use synclater_sys::clock::{LeaseClock, Reading};
 use synclater_sys::process;
 use synclater_sys::sharing::Known;
+use synclater_text::message::Trouble;
+use synclater_text::number::counted;
 
 /// Ends a session that was attached: lets go of its processes, settles what they owe, and reports.
 ///

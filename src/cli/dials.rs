@@ -16,11 +16,11 @@ use std::time::{Duration, Instant};
 use synclater_model::policy::dial::Until;
 use synclater_model::policy::duration::parse_duration;
 use synclater_model::policy::rules::RuleSet;
-use synclater_model::report::message::Trouble;
 use synclater_sys::attendant::Doorbell;
 use synclater_sys::clock::Reading;
 use synclater_sys::signal::Signals;
 use synclater_sys::{process, socket};
+use synclater_text::message::Trouble;
 
 /// For how long and for whom requests are relaxed.
 #[derive(clap::Args, Default)]

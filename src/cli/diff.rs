@@ -6,7 +6,7 @@ use synclater_model::analysis::diff::name::By;
 use synclater_model::analysis::diff::side::Side;
 use synclater_model::analysis::diff::{diff, Per};
 use synclater_model::report::diff::{Recording, Report};
-use synclater_model::report::message::Trouble;
+use synclater_text::message::Trouble;
 
 /// Compares two recordings: before and after, two hosts, two disks.
 ///

@@ -11,7 +11,7 @@ mod library;
 mod mounts;
 
 use serde::Serialize;
-use synclater_model::report::text::columns;
+use synclater_text::layout::columns;
 
 /// How a check came out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

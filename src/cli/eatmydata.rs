@@ -4,7 +4,7 @@ use crate::reach::launch;
 use crate::reach::library::{self, Variant};
 use std::ffi::OsString;
 use std::path::Path;
-use synclater_model::report::message::Trouble;
+use synclater_text::message::Trouble;
 
 const HELP: &str = "\
 usage: eatmydata [--] COMMAND [ARG...]

@@ -12,12 +12,12 @@ use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::time::Duration;
 use synclater_model::record::read::{Stream, Unreadable};
-use synclater_model::report::message::Trouble;
-use synclater_model::report::number::{bytes, counted};
-use synclater_model::report::text::shown;
 use synclater_sys::process;
 use synclater_sys::signal::Signals;
 use synclater_sys::wait;
+use synclater_text::layout::shown;
+use synclater_text::message::Trouble;
+use synclater_text::number::{bytes, counted};
 
 /// Writes a recording as Parquet, for DuckDB, pandas, Spark, ClickHouse, Trino.
 ///

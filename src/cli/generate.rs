@@ -3,7 +3,7 @@
 use crate::reach::library;
 use clap_complete::Shell;
 use std::path::{Path, PathBuf};
-use synclater_model::report::message::Trouble;
+use synclater_text::message::Trouble;
 
 /// Writes man pages, completions, or the preload library.
 #[derive(clap::Args)]

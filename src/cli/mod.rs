@@ -30,10 +30,10 @@ use crate::session::stale::Cleared;
 use clap::{CommandFactory, Parser, Subcommand};
 use std::ffi::OsString;
 use std::io::IsTerminal;
-use synclater_model::report::message::Trouble;
 use synclater_model::report::run::SettleError;
-use synclater_model::report::text::{fit, shown};
 use synclater_sys::clock::Reading;
+use synclater_text::layout::{fit, shown};
+use synclater_text::message::Trouble;
 
 /// Status of a usage or internal error, or of a run whose settling failed.
 pub const OURS: i32 = 125;

@@ -4,7 +4,7 @@ use crate::session::orphans::Silence;
 use crate::session::stale::{Debt, Debtor};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
-use synclater_model::report::message::Trouble;
+use synclater_text::message::Trouble;
 
 /// How often it is looked whether somebody still settles.
 const PAUSE: Duration = Duration::from_millis(50);

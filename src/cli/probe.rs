@@ -10,11 +10,11 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 use synclater_model::policy::duration::parse_duration;
-use synclater_model::report::message::Trouble;
 use synclater_model::report::probe::{Measured, Probe};
 use synclater_proc::mountinfo::{mount_of, Mount};
 use synclater_sys::process;
 use synclater_sys::signal::Signals;
+use synclater_text::message::Trouble;
 
 /// Measures what syncs cost on the disk of a folder, and how even they are.
 ///

@@ -10,9 +10,9 @@ use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use synclater_model::report::message::Trouble;
 use synclater_model::report::ps;
 use synclater_sys::clock::{LeaseClock, Reading};
+use synclater_text::message::Trouble;
 
 /// How long processes that sessions have left are looked for.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -7,8 +7,8 @@ use std::path::Path;
 use std::time::Duration;
 use synclater_model::record::read::Unreadable;
 use synclater_model::record::table::Table;
-use synclater_model::report::message::Trouble;
-use synclater_model::report::text::shown;
+use synclater_text::layout::shown;
+use synclater_text::message::Trouble;
 
 const NOTHING_CHANGED: &str = "nothing was changed";
 

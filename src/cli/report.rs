@@ -5,9 +5,9 @@ use super::whole_file::WholeFile;
 use std::path::{Path, PathBuf};
 use synclater_model::record::table::Table;
 use synclater_model::report::html;
-use synclater_model::report::message::Trouble;
 use synclater_model::report::recording::{By, RecordingReport, View};
-use synclater_model::report::text::shown;
+use synclater_text::layout::shown;
+use synclater_text::message::Trouble;
 
 /// Shows what syncs cost in a recording, and what putting them off would save.
 ///

@@ -23,11 +23,11 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use synclater_model::policy::dial::Until;
 use synclater_model::policy::duration::parse_duration;
-use synclater_model::report::message::Trouble;
 use synclater_model::report::run::{summary, warnings, RunReport, SettleError};
 use synclater_sys::clock::Reading;
 use synclater_sys::process;
 use synclater_sys::registers::Registers;
+use synclater_text::message::Trouble;
 
 /// Runs a command with its sync calls answered now and carried out later.
 ///

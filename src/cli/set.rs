@@ -7,8 +7,8 @@ use crate::session::control::{self, ask, listed, Answer, Listens, Living, Reques
 use std::time::Duration;
 use synclater_model::policy::dial::Until;
 use synclater_model::policy::duration::parse_duration;
-use synclater_model::report::message::Trouble;
 use synclater_sys::process;
+use synclater_text::message::Trouble;
 
 /// Changes a live session: all its processes follow at their next request, without a restart.
 #[derive(clap::Args)]

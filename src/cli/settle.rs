@@ -17,11 +17,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
-use synclater_model::report::message::Trouble;
 use synclater_model::report::run::SettleError;
 use synclater_sys::clock::Reading;
 use synclater_sys::job::{self, Job};
 use synclater_sys::{mount, process, signal};
+use synclater_text::message::Trouble;
 
 /// Makes durable what was asked for so far: of one session, of file systems, or of all sessions.
 ///

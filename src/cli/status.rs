@@ -4,7 +4,7 @@ use crate::session::ledger::{Filed, Ledger, Unread};
 use crate::session::stale::{self, life_of, was_cut, Life};
 use crate::session::{closing, control, dirs};
 use synclater_model::ledger::{render_status, status_json, Boot, Entry, OpenSession, Outcome};
-use synclater_model::report::message::Trouble;
+use synclater_text::message::Trouble;
 
 /// Names the sessions that were cut by a power failure or crash, that ended without settling, or
 /// that lost writes: what they owed, and what to do.

@@ -8,9 +8,9 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use synclater_bpf::{cgroup_id, Engine, Error, Filter};
-use synclater_model::report::message::Trouble;
 use synclater_proc::mountinfo::{mount_of, Mount};
 use synclater_sys::process;
+use synclater_text::message::Trouble;
 
 /// Everybody's, or these.
 #[derive(clap::Args)]

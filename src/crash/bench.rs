@@ -13,8 +13,8 @@ use std::sync::{Arc, Mutex, RwLock};
 use synclater_model::crash::log::{Image, Log, Voice};
 use synclater_model::crash::store::Store;
 use synclater_model::crash::tree::Tree;
-use synclater_model::report::message::Trouble;
 use synclater_sys::lock::lock;
+use synclater_text::message::Trouble;
 
 /// What all runs have in common.
 pub struct Bench<'a> {

@@ -3,7 +3,7 @@
 use rustix::mount::MountFlags;
 use std::path::Path;
 use std::process::Command;
-use synclater_model::report::message::Trouble;
+use synclater_text::message::Trouble;
 
 /// A file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]

@@ -14,9 +14,9 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use synclater_model::policy::glob::Glob;
-use synclater_model::report::text::{command_line, shown};
 use synclater_sys::each::{of_each, Looks};
 use synclater_sys::{job, process, sharing};
+use synclater_text::layout::{command_line, shown};
 
 /// Processes to be attached.
 #[derive(Default)]

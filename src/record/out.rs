@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::{self, IsTerminal, Read, Seek, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use synclater_model::report::message::Trouble;
+use synclater_text::message::Trouble;
 
 /// What every recording begins with: Arrow's mark of a message.
 const MARK: [u8; 4] = [0xff; 4];

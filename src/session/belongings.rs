@@ -17,8 +17,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use synclater_model::report::message::Trouble;
 use synclater_sys::mount;
+use synclater_text::message::Trouble;
 
 /// How things stand after a failure.
 pub const NOT_STARTED: &str = "the command was not started; nothing was changed";

@@ -12,10 +12,10 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use synclater_model::report::message::Trouble;
 use synclater_model::report::ps::PsSession;
 use synclater_sys::wait::{self, For};
 use synclater_sys::{process, socket};
+use synclater_text::message::Trouble;
 
 /// How long a client waits for an answer where something is settled before.
 const PATIENCE: Duration = Duration::from_secs(3600);

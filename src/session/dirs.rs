@@ -7,8 +7,8 @@ use std::fs::{DirBuilder, Metadata};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
-use synclater_model::report::message::Trouble;
 use synclater_sys::{mount, process};
+use synclater_text::message::Trouble;
 
 const UNTOUCHED: &str = "nothing was started and nothing was changed";
 

@@ -19,13 +19,13 @@ use synclater_model::report::escape::{
     Escape, CLEARED_ENVIRONMENT, FOLLOW, GAINED_RIGHTS, LOST_SOMEHOW, NET, OTHER_ROOT, OWN_CALLS,
     OWN_RING, RESTRICTED, STATIC_PROGRAM,
 };
-use synclater_model::report::number::counted;
 use synclater_shim::page::{SLOT_MARK_LOST, SLOT_OSYNC_KEPT, SLOT_RESTRICTED, SLOT_URING};
 use synclater_shim::NAMES;
 use synclater_sys::attendant::Held;
 use synclater_sys::patient::Patient;
 use synclater_sys::perf::{self, Seen, Syncs};
 use synclater_sys::{mount, process};
+use synclater_text::number::counted;
 
 const OWN_CALLS_OR_FILTER: &str = "has the library, but makes system calls of its own \
      (Go, io_uring, inline), has a seccomp filter, does not see the session's folder (a sandbox), \

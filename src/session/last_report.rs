@@ -7,8 +7,8 @@ use super::shelf::Shelf;
 use crate::reach::attach::target::Incarnation;
 use serde::{Deserialize, Serialize};
 use std::io;
-use synclater_model::report::number::counted;
 use synclater_model::report::run::{summary, RunReport};
+use synclater_text::number::counted;
 
 const REPORTS: Shelf = Shelf("reports");
 

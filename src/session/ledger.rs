@@ -18,9 +18,9 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use synclater_model::ledger::Entry;
-use synclater_model::report::message::Trouble;
 use synclater_model::report::run::SettleError;
 use synclater_sys::job::Job;
+use synclater_text::message::Trouble;
 
 /// The ledger of one user.
 #[derive(Clone, Debug)]

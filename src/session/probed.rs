@@ -12,11 +12,11 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::Duration;
 use synclater_model::ledger::LedgerFs;
-use synclater_model::report::number::seconds;
 use synclater_model::report::probe::Probe;
 use synclater_model::report::saving::Cost;
 use synclater_proc::mountinfo::mount_of;
 use synclater_sys::mount;
+use synclater_text::number::seconds;
 
 /// How long a disk is taken to be as it was measured.
 pub const RECENT: Duration = Duration::from_secs(24 * 60 * 60);

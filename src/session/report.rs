@@ -12,12 +12,12 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 use synclater_model::policy::dial::Until;
 use synclater_model::report::escape::{Escape, RESTRICTED};
-use synclater_model::report::number::count;
 use synclater_model::report::ps::{PsProcess, PsSession};
 use synclater_model::report::run::{RunFilesystem, RunReport};
 use synclater_model::report::saving::{saving, Cost, Part};
 use synclater_shim::page;
 use synclater_sys::process::{self, effective_user_of};
+use synclater_text::number::count;
 
 /// The status that `run` ends with: the command's own, or 125 where settling failed, or letting go
 /// of what was attached.

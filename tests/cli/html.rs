@@ -12,7 +12,7 @@ use crate::harness::dir::Dir;
 use serde_json::{json, Value};
 use std::path::{Path, PathBuf};
 use synclater_model::report::html::page;
-use synclater_model::report::number;
+use synclater_text::number;
 
 /// The page of a report, open in a browser; `None` where there is no browser.
 struct Open {

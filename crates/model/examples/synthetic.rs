@@ -10,30 +10,19 @@ use synclater_model::record::header::Header;
 use synclater_model::record::row::{Name, Row};
 use synclater_model::record::write::Writer;
 use synclater_model::record::{answered, done, event, kind};
+use synclater_random::Random;
 
 /// 2026-01-01 in nanoseconds.
 const BEGIN_NS: i64 = 1_767_225_600_000_000_000;
 const SECOND_NS: i64 = 1_000_000_000;
 
-/// Numbers that look random, the same at each run.
-struct Dice(u64);
+/// How long something takes, the same at each run.
+struct Dice(Random);
 
 impl Dice {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn even(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1u64 << 53) as f64
-    }
-
     fn log_normal(&mut self, median_ns: f64, spread: f64) -> u64 {
-        let radius = (-2.0 * (1.0 - self.even()).ln()).sqrt();
-        let normal = radius * (std::f64::consts::TAU * self.even()).cos();
+        let radius = (-2.0 * (1.0 - self.0.part()).ln()).sqrt();
+        let normal = radius * (std::f64::consts::TAU * self.0.part()).cos();
         (median_ns * (spread * normal).exp()) as u64
     }
 }
@@ -99,7 +88,7 @@ impl Scene {
             parents: name(parents),
         };
         Scene {
-            dice: Dice(7),
+            dice: Dice(Random::new(7)),
             threads,
             disks: [
                 disk("/srv/a", "/dev/sda1", "sda1 < sda"),
@@ -137,7 +126,7 @@ impl Scene {
             (false, 1) => (format!("{folder}/mail/u{user}/dovecot.index.log"), 1, 1),
             (false, _) => (format!("{folder}/mail/u{user}/dovecot-uidlist"), 1, 1),
         };
-        let slow = disk == 1 && self.dice.even() < 0.08;
+        let slow = disk == 1 && self.dice.0.part() < 0.08;
         let median = if slow { 31e6 } else { 0.2e6 };
         let took = self.dice.log_normal(median, 0.3);
         let d = &self.disks[disk];
@@ -160,8 +149,8 @@ impl Scene {
             result: Some(0),
             answered: self.kernel,
             done: self.real,
-            bytes: Some(4096 + self.dice.next() % 8192),
-            dirty: Some(self.dice.even() > 0.03),
+            bytes: Some(4096 + self.dice.0.draw() % 8192),
+            dirty: Some(self.dice.0.part() > 0.03),
             caller: self.callers[caller],
             ..Row::default()
         };
@@ -190,7 +179,7 @@ fn sample<W: Write>(w: &mut Writer<W>, time_ns: i64, dice: &mut Dice) -> std::io
                 device => w.names.name(device),
             },
             metric: w.names.name(metric),
-            value: Some(around * (0.8 + 0.4 * dice.even())),
+            value: Some(around * (0.8 + 0.4 * dice.0.part())),
             ..Row::default()
         };
         w.push(row)?;

@@ -148,7 +148,7 @@ impl Entry {
 
     /// The entry as JSON, indented, with a newline at its end.
     pub fn to_json(&self) -> String {
-        crate::report::json(self)
+        synclater_text::json(self)
     }
 
     /// Reads the entry in the file `NAME.json`: its id is `name`, and one that a session can have.

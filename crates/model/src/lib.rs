@@ -9,7 +9,7 @@
 //! Map: [`policy`] decides when requests are kept and for whom; [`record`] is the form of
 //! recordings; [`analysis`] is what they tell; [`crash`] is what a disk may hold after a power cut;
 //! [`report`] is what people and programs read; [`ledger`] is what is left to be read after a power
-//! cut; [`random`] is chance, the same on every machine.
+//! cut.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
@@ -17,6 +17,5 @@ pub mod analysis;
 pub mod crash;
 pub mod ledger;
 pub mod policy;
-pub mod random;
 pub mod record;
 pub mod report;

@@ -144,7 +144,7 @@ fn notes(args: &Args, run: &Run, lines: &[u8]) -> Vec<String> {
         }
         Ending::TooLong => notes.push(format!(
             "the command was still running after {}, and was killed (--for)",
-            synclater_model::report::number::seconds(args.for_.as_secs_f64())
+            synclater_text::number::seconds(args.for_.as_secs_f64())
         )),
     }
     if let (1.., Ending::Status(_)) = (run.more, run.ending) {
@@ -229,5 +229,5 @@ fn sentence(log: &Log, cut: &Cut, voice: Voice) -> String {
         (None, _) => "Before it had said anything".to_owned(),
     };
     let words = reached_words(cut, pending);
-    synclater_model::report::text::shown(&format!("{when}, {words}."))
+    synclater_text::layout::shown(&format!("{when}, {words}."))
 }

@@ -22,9 +22,9 @@ use synclater_model::crash::cuts::{Cut, Cuts};
 use synclater_model::crash::log::Voice;
 use synclater_model::crash::store::Store;
 use synclater_model::report::crash::{gist, page, CrashReport, Line};
-use synclater_model::report::message::Trouble;
 use synclater_sys::lock::read;
 use synclater_sys::signal::{Inherited, Signals};
+use synclater_text::message::Trouble;
 
 /// The file by which the outer process says that it is to end.
 const STOP: &str = "stop";

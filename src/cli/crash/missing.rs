@@ -15,7 +15,7 @@ use synclater_model::crash::cuts::{Cut, Cuts, Moment, Reached};
 use synclater_model::crash::log::{Image, Log};
 use synclater_model::crash::tree::{self, Tree};
 use synclater_model::report::crash::CrashReport;
-use synclater_model::report::number::counted;
+use synclater_text::number::counted;
 
 /// Failures for which it is looked for.
 const CLOSED_MAX: usize = 3;

@@ -4,7 +4,7 @@ use super::Budget;
 use indicatif::ProgressStyle;
 use std::io::IsTerminal;
 use std::time::Duration;
-use synclater_model::report::number::count;
+use synclater_text::number::count;
 
 /// A line that tells.
 pub struct Progress {
@@ -32,7 +32,7 @@ impl Progress {
     /// Says what is done now.
     pub fn say(&self, what: &str) {
         if let Some(bar) = &self.bar {
-            bar.set_message(synclater_model::report::text::shown(what));
+            bar.set_message(synclater_text::layout::shown(what));
         }
     }
 

@@ -2,8 +2,8 @@
 
 use crate::crash::kept::{self, NoReplay};
 use std::path::Path;
-use synclater_model::report::message::Trouble;
-use synclater_model::report::text::{command_line, shown};
+use synclater_text::layout::{command_line, shown};
+use synclater_text::message::Trouble;
 
 /// Mounts it, and says where.
 ///

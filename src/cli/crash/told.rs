@@ -7,7 +7,7 @@ use std::path::Path;
 use synclater_model::crash::log::{Log, Mark, Op, Voice};
 use synclater_model::record::table::{Done, Table, UNKNOWN};
 use synclater_model::report::crash::{CrashReport, Line};
-use synclater_model::report::number::{bytes, counted};
+use synclater_text::number::{bytes, counted};
 
 /// By the place of the cut: states, and bad ones.
 pub type Places = BTreeMap<usize, (u64, u64)>;

@@ -11,11 +11,11 @@ use std::io::IsTerminal;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
-use synclater_model::report::message::Trouble;
-use synclater_model::report::number::counted;
 use synclater_sys::process::{self, Change};
 use synclater_sys::signal::Signals;
 use synclater_sys::wait::{self, For};
+use synclater_text::message::Trouble;
+use synclater_text::number::counted;
 
 const NOT_RECORDED: &str = "nothing was recorded, and no command was started";
 const PURPOSE: Purpose = Purpose {

@@ -2,9 +2,9 @@
 
 use super::view::Typing;
 use synclater_model::analysis::live::By;
-use synclater_model::report::number::{count, Unit};
-use synclater_model::report::text::{shown, truncated, width};
 use synclater_model::report::top::{Figures, Line, Sort};
+use synclater_text::layout::{shown, truncated, width};
+use synclater_text::number::{count, Unit};
 
 /// Columns of the table behind the name: what it is, its title, its width, and how soon it is left
 /// out where there is no room.

@@ -19,12 +19,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use synclater_bpf::Filter;
 use synclater_model::analysis::live::{By, Live, KEPT};
 use synclater_model::policy::duration::parse_duration;
-use synclater_model::report::message::Trouble;
-use synclater_model::report::text::columns;
 use synclater_model::report::top::{Top, TopSession};
 use synclater_sys::process;
 use synclater_sys::signal::Signals;
 use synclater_sys::wait::{self, For};
+use synclater_text::layout::columns;
+use synclater_text::message::Trouble;
 use view::Screen;
 
 /// Shows what a session, or the machine, asks for at the moment: requests, what they took, and

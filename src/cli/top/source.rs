@@ -22,9 +22,9 @@ use synclater_model::analysis::live::{Live, Setup};
 use synclater_model::record::read::Stream;
 use synclater_model::record::table::Table;
 use synclater_model::record::tail::tail;
-use synclater_model::report::message::Trouble;
 use synclater_model::report::ps::PsSession;
 use synclater_sys::lock::lock;
+use synclater_text::message::Trouble;
 
 /// How late a connection tells of requests, and a file.
 const LAG: Duration = Duration::from_millis(500);

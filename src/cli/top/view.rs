@@ -8,9 +8,9 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
 use synclater_model::analysis::live::{By, Point};
-use synclater_model::report::number::{count, counted, seconds};
-use synclater_model::report::text::{command_line, shown, truncated};
 use synclater_model::report::top::{sort, Figures, Line, Sort, Top, TopSession};
+use synclater_text::layout::{command_line, shown, truncated};
+use synclater_text::number::{count, counted, seconds};
 
 /// Below this height the graphs are left out.
 const GRAPHS_FROM: u16 = 13;

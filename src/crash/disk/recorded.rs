@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Duration, Instant};
 use synclater_model::crash::log::{Image, Log, Mark, Voice};
 use synclater_model::crash::store::Store;
-use synclater_model::random::Random;
 use synclater_model::record::machine;
+use synclater_random::Random;
 use synclater_sys::lock::{lock, read, write};
 
 /// A line that is longer counts up to here.

@@ -11,11 +11,11 @@ use serde::{Deserialize, Serialize};
 use std::os::fd::AsFd;
 use std::path::Path;
 use synclater_model::policy::filesystem::{self, FsKind};
-use synclater_model::report::message::Trouble;
 use synclater_proc::mountinfo::Mount;
 use synclater_shim::page::MARKS;
 use synclater_shim::NAMES;
 use synclater_sys::{job, mount, process, remote, threads};
+use synclater_text::message::Trouble;
 
 /// Why a process is not attached.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -121,7 +121,7 @@ impl Supervisor {
         let again = Instant::now() + ENTER_AGAIN;
         let before = e.trouble.replace((format!("{what}: {why}"), again));
         if before.is_none() {
-            let trouble = synclater_model::report::message::Trouble::new(
+            let trouble = synclater_text::message::Trouble::new(
                 what,
                 why,
                 remedy,

@@ -4,8 +4,8 @@ use super::*;
 use crate::session::durable::{errno_name, for_requests, Holding, KILLED};
 use crate::session::filesystems::Filesystem;
 use crate::session::{told, underway};
-use synclater_model::report::message::Trouble;
 use synclater_sys::attendant::{attend, Held};
+use synclater_text::message::Trouble;
 
 const EIO: i32 = rustix::io::Errno::IO.raw_os_error();
 
@@ -607,8 +607,8 @@ impl Supervisor {
         format!(
             "synclater: settling {}: {} of {} dirty left",
             names.join(", "),
-            synclater_model::report::number::bytes(left),
-            synclater_model::report::number::bytes(total.max(left)),
+            synclater_text::number::bytes(left),
+            synclater_text::number::bytes(total.max(left)),
         )
     }
 

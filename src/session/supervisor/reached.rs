@@ -3,9 +3,9 @@
 use crate::reach::attach::target::{self, Open, Refusal};
 use std::path::Path;
 use std::time::Duration;
-use synclater_model::report::message::Trouble;
-use synclater_model::report::number::counted;
-use synclater_model::report::text::shown;
+use synclater_text::layout::shown;
+use synclater_text::message::Trouble;
+use synclater_text::number::counted;
 
 /// A process that is attached.
 #[derive(Clone, Debug)]

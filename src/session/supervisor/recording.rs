@@ -231,10 +231,7 @@ fn where_it_is(name: &std::path::Path) -> Answer {
     }
 }
 
-fn trouble(
-    name: &std::path::Path,
-    outcome: &Recorded,
-) -> synclater_model::report::message::Trouble {
+fn trouble(name: &std::path::Path, outcome: &Recorded) -> synclater_text::message::Trouble {
     let error = std::io::Error::from_raw_os_error(outcome.errno);
     out::not_whole(name, &error, "the command is not touched")
 }

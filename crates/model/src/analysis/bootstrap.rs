@@ -21,7 +21,7 @@
 //! What it does not do: it knows only what varies within the sequence. What differs from one day
 //! to the next is not in it, nor is a trend longer than a third of it.
 
-use crate::random::Random;
+use synclater_random::Random;
 
 /// The most cells that a sequence is divided into.
 pub const CELLS_MAX: usize = 1024;

@@ -31,8 +31,8 @@ pub mod side;
 use self::name::By;
 use self::side::{Detail, Group, Side};
 use super::bootstrap::{block_length, interval, Blocks, DRAWS};
-use crate::random::Random;
 use std::collections::BTreeSet;
+use synclater_random::Random;
 
 /// Groups of one kind that are looked at in full; those that cost less are summed up.
 pub const GROUPS_MAX: usize = 200;

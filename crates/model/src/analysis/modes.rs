@@ -211,8 +211,8 @@ fn chance_ln(valley: (usize, usize), beside: (usize, usize)) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::random::Random;
     use proptest::prelude::*;
+    use synclater_random::Random;
 
     /// Log-normal: its median, and the deviation of its natural logarithm.
     fn log_normal(random: &mut Random, median: f64, spread: f64) -> u64 {

@@ -9,9 +9,9 @@
 //! another state where more had been promised.
 
 use super::log::{Image, Log, Mark, Op, Voice};
-use crate::random::Random;
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
+use synclater_random::Random;
 
 /// What of the pending writes reached the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

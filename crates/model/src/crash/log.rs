@@ -4,8 +4,8 @@
 //! everything that was complete when it was made.
 
 use super::store::{Content, Store};
-use crate::random::{finish, Random};
 use std::ops::Range;
+use synclater_random::{finish, Random};
 
 /// Where something was said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -1,8 +1,8 @@
 //! What lies in a folder, small enough to be kept for each acknowledgement, and what differs.
 
-use crate::report::number::{bytes, counted};
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hasher};
+use synclater_text::number::{bytes, counted};
 
 /// Bytes of a block, by which contents are compared.
 pub const BLOCK: usize = 4096;

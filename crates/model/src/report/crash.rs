@@ -5,11 +5,11 @@
 
 pub mod page;
 
-use super::number::{count, counted, seconds};
-use super::text::{command_line, shown, wrapped};
 use crate::crash::cuts::{Cut, Moment, Reached};
 use serde::Serialize;
 use std::fmt::Write;
+use synclater_text::layout::{command_line, shown, wrapped};
+use synclater_text::number::{count, counted, seconds};
 
 /// How a program did.
 #[derive(Clone, Debug, PartialEq, Serialize)]

@@ -3,14 +3,14 @@
 //! Promise: each change has its interval and says when it may be chance; the unit of the changes is
 //! told once, above them. JSON has every group that was looked at, text the costliest ones.
 
-use super::number::{count, counted, seconds};
-use super::text::{shown, wrapped, wrapped_clauses};
 use crate::analysis::diff::name::By;
 use crate::analysis::diff::side::Side;
 use crate::analysis::diff::{Alike, Change, Diff, Estimate, Figures, Per};
 use crate::record::header::Header;
 use serde::Serialize;
 use std::fmt::Write as _;
+use synclater_text::layout::{shown, wrapped, wrapped_clauses};
+use synclater_text::number::{count, counted, seconds};
 
 /// Groups of one kind that the text shows: those that changed, and those within noise.
 const SHOWN: (usize, usize) = (10, 5);
@@ -166,7 +166,7 @@ impl Report {
             groups: l.groups,
             change_s: l.change_s,
         });
-        super::json(&Json {
+        synclater_text::json(&Json {
             version: 1,
             per: self.diff.per.word(),
             measure: self.measure(),

@@ -5,8 +5,8 @@
 //! What it does not do: nothing is smoothed. The height of a block is the share of its column in
 //! the highest one of its line, so that lines compare in shape, not in number.
 
-use super::number::seconds;
 use serde::Serialize;
+use synclater_text::number::seconds;
 
 /// Bins of a decade.
 const BINS: f64 = 10.0;

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use std::collections::HashMap;
 
-use super::number::{count, counted};
-use super::text::{shown, wrapped};
+use synclater_text::layout::{shown, wrapped};
+use synclater_text::number::{count, counted};
 
 /// The library is not mapped although the environment could have brought it along.
 pub const CLEARED_ENVIRONMENT: &str = "lost the library (cleared environment)";

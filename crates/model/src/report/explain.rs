@@ -2,10 +2,10 @@
 //!
 //! Promise: text fits 80 columns where its words can be broken; the JSON has every figure of it.
 
-use super::number::{count, counted, seconds};
-use super::text::{shown, truncated, wrapped};
 use crate::analysis::explain::{percent, Cause, Explanation, How};
 use std::fmt::Write;
+use synclater_text::layout::{shown, truncated, wrapped};
+use synclater_text::number::{count, counted, seconds};
 
 /// Columns of a cause's name in the table.
 const NAME: usize = 33;
@@ -14,7 +14,7 @@ impl Explanation {
     /// As JSON.
     #[must_use]
     pub fn to_json(&self) -> String {
-        super::json(self)
+        synclater_text::json(self)
     }
 
     /// As text for a terminal.
@@ -181,7 +181,7 @@ mod tests {
     use super::*;
     use crate::analysis::explain::{explain, Dimensions};
     use crate::record::table::Table;
-    use crate::report::text::{width, COLUMNS};
+    use synclater_text::layout::{width, COLUMNS};
 
     fn cause(value: &str, parts: usize) -> Cause {
         let names = [("device", value), ("in_flight", "at least 4")];

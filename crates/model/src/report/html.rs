@@ -128,7 +128,7 @@ mod tests {
         #[test]
         fn the_data_means_what_the_report_says(names in proptest::collection::vec(".*", 0..6)) {
             let report = serde_json::json!({ "version": 1, "names": names });
-            for json in [report.to_string(), crate::report::json(&report)] {
+            for json in [report.to_string(), synclater_text::json(&report)] {
                 let page = page(&json);
                 let read: Value = serde_json::from_str(data_of(&page)).expect("JSON");
                 prop_assert_eq!(&read, &report);

@@ -12,8 +12,6 @@ pub mod distribution;
 pub mod escape;
 pub mod explain;
 pub mod html;
-pub mod message;
-pub mod number;
 pub mod probe;
 pub mod ps;
 pub mod recording;
@@ -21,27 +19,4 @@ pub mod run;
 pub mod saving;
 pub mod status;
 pub mod summary;
-pub mod text;
 pub mod top;
-
-/// Writes JSON for people and programs alike: indented, with a newline at its end.
-pub(crate) fn json<T: serde::Serialize>(value: &T) -> String {
-    // Only maps whose keys are not text, and writers that fail, make this an error.
-    let plain = serde_json::to_string_pretty(value).expect("all keys of our JSON are text");
-    let mut text = String::with_capacity(plain.len() + 1);
-    for c in plain.chars() {
-        // JSON escapes the first 32 characters by itself; the others that could steer a terminal
-        // stand in texts only, where an escape means the same.
-        if c != '\n' && text::steers(c) {
-            use std::fmt::Write;
-            let mut units = [0; 2];
-            for unit in c.encode_utf16(&mut units) {
-                let _ = write!(text, "\\u{unit:04x}");
-            }
-        } else {
-            text.push(c);
-        }
-    }
-    text.push('\n');
-    text
-}

@@ -1,12 +1,12 @@
 //! What syncs cost on one disk: the figures of `synclater probe`, and how even they are.
 
 use super::distribution::{bins, Axis, Bin};
-use super::number::{count, counted, seconds, Unit};
 use super::saving::Cost;
-use super::text::{columns, wrapped};
 use crate::policy::filesystem::{kind, FsKind};
 use serde::Serialize;
 use std::fmt::Write as _;
+use synclater_text::layout::{columns, wrapped};
+use synclater_text::number::{count, counted, seconds, Unit};
 
 /// A sync counts as slow above this many times the median: no disk's own spread is that wide.
 const SLOW_FACTOR: f64 = 4.0;
@@ -122,7 +122,7 @@ impl Probe {
     /// As JSON.
     #[must_use]
     pub fn to_json(&self) -> String {
-        super::json(self)
+        synclater_text::json(self)
     }
 
     /// What a sync costs, by threads at once, fewest first: an fsync of what was appended, or less

@@ -8,8 +8,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::escape::{remedies, sentences, Escape};
-use super::number::{count, counted, seconds, seconds_up};
-use super::text::{columns, command_line, shown, truncated, wrapped, wrapped_clauses};
+use synclater_text::layout::{columns, command_line, shown, truncated, wrapped, wrapped_clauses};
+use synclater_text::number::{count, counted, seconds, seconds_up};
 
 /// One living session.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -81,7 +81,7 @@ impl PsSession {
 
 /// The sessions as a JSON array, indented, with a newline at its end.
 pub fn to_json(sessions: &[PsSession]) -> String {
-    super::json(&sessions)
+    synclater_text::json(&sessions)
 }
 
 /// The sessions as text; a blank line between two.
@@ -177,8 +177,8 @@ fn process_line([pid, user, how, requests, skipped, exe]: [&str; 6]) -> String {
 #[cfg(test)]
 mod tests {
     use super::super::escape::CLEARED_ENVIRONMENT;
-    use super::super::text::{width, COLUMNS};
     use super::*;
+    use synclater_text::layout::{width, COLUMNS};
 
     fn session() -> PsSession {
         PsSession {

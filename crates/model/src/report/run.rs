@@ -211,7 +211,7 @@ impl RunReport {
 
     /// The report as JSON, indented, with a newline at its end.
     pub fn to_json(&self) -> String {
-        super::json(self)
+        synclater_text::json(self)
     }
 
     /// True when every covered request is durable: nothing failed to settle, nothing is left.

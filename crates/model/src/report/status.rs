@@ -8,10 +8,10 @@
 
 use serde::Serialize;
 
-use super::text::{columns, command_line, shown, truncated, wrapped};
 use crate::ledger::{Entry, LedgerFs};
 use crate::policy::dial::Until;
 use crate::report::run::SettleError;
+use synclater_text::layout::{columns, command_line, shown, truncated, wrapped};
 
 /// How a session ended whose entry is open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -102,7 +102,7 @@ fn after_reboot(fs: &LedgerFs) -> LedgerFs {
 
 /// The sessions as a JSON array, indented, with a newline at its end.
 pub fn status_json(sessions: &[OpenSession]) -> String {
-    super::json(&sessions)
+    synclater_text::json(&sessions)
 }
 
 /// Says what may be lost of what the session wrote, and what to do about it.
@@ -281,8 +281,8 @@ fn describe(filesystem: &LedgerFs) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::text::width;
     use super::*;
+    use synclater_text::layout::width;
 
     fn entry(until: &str) -> Entry {
         Entry {

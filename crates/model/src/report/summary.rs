@@ -7,10 +7,10 @@
 //! What it does not do: it measures nothing; the estimate stands with what it was made from.
 
 use super::escape::{remedies, told};
-use super::number::{count, counted, seconds, seconds_up};
 use super::run::{RunFilesystem, RunReport, SettleError};
-use super::text::{shown, wrapped, wrapped_clauses};
 use crate::policy::dial::Until;
+use synclater_text::layout::{shown, wrapped, wrapped_clauses};
+use synclater_text::number::{count, counted, seconds, seconds_up};
 
 const LEAD: &str = "synclater: ";
 const MARGIN: &str = "           ";
@@ -313,8 +313,8 @@ fn escaped(report: &RunReport) -> String {
 mod tests {
     use super::super::escape::{Escape, CLEARED_ENVIRONMENT, STATIC_PROGRAM};
     use super::super::run::RunFilesystem;
-    use super::super::text::{width, COLUMNS};
     use super::*;
+    use synclater_text::layout::{width, COLUMNS};
 
     fn report(until: &str) -> RunReport {
         let command = ["apt-get".to_owned(), "install".to_owned()];

@@ -4,7 +4,7 @@
 //! Members that a limit leaves out are in `others`, so that a table adds up.
 //!
 //! What it does not do: it draws nothing; names are as they are, and must go through
-//! [`super::text::shown`] on their way to a terminal.
+//! [`synclater_text::layout::shown`] on their way to a terminal.
 
 use super::ps::PsSession;
 use crate::analysis::live::{By, Key, Sums, Window};

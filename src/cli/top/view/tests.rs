@@ -4,7 +4,7 @@ use super::super::keys::{press, Act};
 use super::*;
 use crate::session::control::Request;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
-use synclater_model::report::text::width;
+use synclater_text::layout::width;
 
 fn line(pid: u32, name: &str, requests_per_s: f64) -> Line {
     Line {

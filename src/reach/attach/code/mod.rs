@@ -13,7 +13,6 @@ pub use library::Library;
 pub use remember::Remembered;
 pub use stack::Stack;
 use std::ops::Range;
-use synclater_model::report::number::bytes;
 use synclater_patching::room;
 use synclater_proc::maps;
 use synclater_proc::maps::Mapping;
@@ -21,6 +20,7 @@ use synclater_shim::gate::{Head, Place};
 use synclater_shim::{IMAGE, IMAGE_32};
 use synclater_sys::process;
 use synclater_sys::remote::Memory;
+use synclater_text::number::bytes;
 
 /// Bytes that the page may have.
 pub const PAGE_ROOM: u64 = 1 << 20;

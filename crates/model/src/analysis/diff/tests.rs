@@ -2,10 +2,10 @@
 //! not there.
 
 use super::*;
-use crate::random::Random;
 use crate::record::kind::{FSYNC, SYNC_FILE_RANGE};
 use crate::record::table::{Done, File, Filesystem, Process, Table, UNKNOWN};
 use proptest::prelude::*;
+use synclater_random::Random;
 
 /// How requests come, and how long they take.
 #[derive(Clone, Copy)]

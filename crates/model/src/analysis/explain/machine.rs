@@ -6,8 +6,8 @@
 
 use super::dimension::{Family, Tier, NONE};
 use super::slow::Requests;
-use crate::report::number::{bytes, count};
 use std::collections::HashMap;
+use synclater_text::number::{bytes, count};
 
 /// A sample is about this long before it, and a little more where it was late, in ns.
 const COVERS_NS: i64 = 1_500_000_000;

@@ -50,11 +50,11 @@ pub use slow::How;
 pub use words::percent;
 
 use crate::record::table::Table;
-use crate::report::number::{counted, seconds};
 use candidate::{Candidate, Name};
 use search::{search, Among, Found};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use slow::Requests;
+use synclater_text::number::{counted, seconds};
 
 /// Slow requests without which nothing can be told.
 const SLOW_MIN: u64 = 8;

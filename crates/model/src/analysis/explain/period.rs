@@ -13,7 +13,7 @@ use super::dimension::{Dimension, Family, Members, Tier, NONE};
 use super::odds::information;
 use super::set::Set;
 use super::slow::Requests;
-use crate::report::number::seconds;
+use synclater_text::number::seconds;
 
 const SHORTEST_S: f64 = 10.0;
 const LONGEST_S: f64 = 600.0;

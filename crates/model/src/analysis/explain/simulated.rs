@@ -5,20 +5,20 @@
 //! A slow request keeps its device busy: whoever comes meanwhile waits behind it, as on a real
 //! disk.
 
-use crate::random;
 use crate::record::kind;
 use crate::record::table::{Done, File, Filesystem, Process, Sample, Table};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use synclater_random;
 
 /// Numbers from a seed.
 #[derive(Clone, Debug)]
-pub struct Random(random::Random);
+pub struct Random(synclater_random::Random);
 
 impl Random {
     pub fn new(seed: u64) -> Random {
         let seed = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x1234_5678;
-        Random(random::Random::new(seed))
+        Random(synclater_random::Random::new(seed))
     }
 
     /// From 0 to 1.

@@ -3,7 +3,7 @@
 use super::dimension::{numbered, Dimension, Family, Members, Numbered, Tier, NONE};
 use super::slow::Requests;
 use crate::record::table::{Process, UNKNOWN};
-use crate::report::number::bytes;
+use synclater_text::number::bytes;
 
 const SECOND: i64 = 1_000_000_000;
 /// The least length of a recording in which seconds of the minute repeat, in seconds.

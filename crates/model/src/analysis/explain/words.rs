@@ -1,7 +1,7 @@
 //! Causes in words, for someone who was woken up.
 
 use super::candidate::Name;
-use crate::report::text::shown;
+use synclater_text::layout::shown;
 
 /// A share: `97 %`, `8.1 %`, `0.02 %`.
 pub fn percent(share: f64) -> String {

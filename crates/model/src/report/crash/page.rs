@@ -4,9 +4,9 @@
 //! whatever a program said stands in it as text. It can be read without colours.
 
 use super::{CrashReport, Failure, Line};
-use crate::report::number::{count, counted, seconds};
-use crate::report::text::{command_line, shown};
 use std::fmt::Write;
+use synclater_text::layout::{command_line, shown};
+use synclater_text::number::{count, counted, seconds};
 
 const STYLE: &str = include_str!("../html/style.css");
 const OWN_STYLE: &str = include_str!("page.css");

@@ -14,9 +14,9 @@ use crate::analysis::stats::{rank, seconds, share};
 use crate::analysis::together::Together;
 use crate::analysis::{modes, roles, settings, thresholds, together, waiting};
 use crate::record::table::{Table, UNKNOWN};
-use crate::report::number;
 use std::collections::HashMap;
 use std::thread::scope;
+use synclater_text::number;
 
 /// The most groups of requests that come together.
 const TOGETHER_MAX: usize = 20;

@@ -294,7 +294,7 @@ impl RecordingReport {
     /// As JSON.
     #[must_use]
     pub fn to_json(&self) -> String {
-        super::json(self)
+        synclater_text::json(self)
     }
 }
 

@@ -3,8 +3,8 @@
 use crate::analysis::heat::Heatmap;
 use crate::analysis::histogram::Bin;
 use crate::analysis::stats::seconds;
-use crate::report::number::{self, count};
 use std::fmt::Write as _;
+use synclater_text::number::{self, count};
 
 /// The most lines of a histogram.
 const LINES_MAX: usize = 24;

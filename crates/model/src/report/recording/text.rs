@@ -6,9 +6,9 @@ use super::picture::{heat, histogram};
 use super::{GroupRow, RecordingReport};
 use crate::analysis::stats::seconds as of_ns;
 use crate::report::escape::told;
-use crate::report::number::{bytes, count, counted, seconds, Unit};
-use crate::report::text::{columns, command_line, shown, truncated, width, wrapped, COLUMNS};
 use std::fmt::Write as _;
+use synclater_text::layout::{columns, command_line, shown, truncated, width, wrapped, COLUMNS};
+use synclater_text::number::{bytes, count, counted, seconds, Unit};
 
 /// What requests are grouped by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

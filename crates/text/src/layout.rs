@@ -39,7 +39,7 @@ pub fn shown(name: &str) -> String {
 }
 
 /// Whether a character would steer the terminal instead of being shown.
-pub(crate) fn steers(c: char) -> bool {
+pub fn steers(c: char) -> bool {
     c.is_control() || steers_direction(c)
 }
 

@@ -58,7 +58,7 @@ fn part(f: &mut fmt::Formatter<'_>, label: &str, text: &str) -> fmt::Result {
             write!(f, "\n{:margin$}", "")?;
         }
         // Others' words may be among them.
-        f.write_str(&super::text::shown(line))?;
+        f.write_str(&super::layout::shown(line))?;
     }
     Ok(())
 }

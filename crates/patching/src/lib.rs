@@ -5,10 +5,10 @@
 //!
 //! What it does not do: it reads no memory and changes none. Callers do.
 //!
-//! Map: [`sites`] finds system calls in a program's code, [`uring`] where liburing submits; [`room`]
-//! finds addresses for our code; [`start`] reads and writes the stack that a program begins with;
-//! [`notes`] tell who made a program file; [`sandbox`] reads a program's seccomp filters;
-//! [`filter`] writes the one by which the kernel asks the session (`--net`).
+//! Map: [`sites`] finds system calls in a program's code, [`uring`] where liburing submits;
+//! [`room`] finds addresses for our code; [`start`] reads and writes the stack that a program
+//! begins with; [`notes`] tell who made a program file; [`sandbox`] reads a program's seccomp
+//! filters; [`filter`] writes the one by which the kernel asks the session (`--net`).
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 

@@ -4,8 +4,8 @@
 //!
 //! What it does not do: it prints nothing, and never reads a text back.
 //!
-//! Map: [`number`] writes numbers, [`layout`] fits lines to a terminal, [`message`] is the four lines
-//! that say what went wrong.
+//! Map: [`number`] writes numbers, [`layout`] fits lines to a terminal, [`message`] is the four
+//! lines that say what went wrong.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 

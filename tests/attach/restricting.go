@@ -1,8 +1,12 @@
-// A Go program of which more threads sync at once than the gate has stacks, while one of them puts a
-// filter on all that kills at calls that Go's fsync does not make. Says "ready"; reads a line, does it,
-// and says "over", or how many syncs failed.
+// A Go program of which many threads sync at once, while one of them restricts all, or asks. Says
+// "ready"; reads a line, does it, and says "over", or what failed.
 //
-//	restricting DIRECTORY
+//	restricting DIRECTORY         more threads than the gate has stacks; a filter on all that kills at
+//	                              calls that Go's fsync does not make
+//	restricting DIRECTORY behind  syncs some, says "warm", reads a line; then four threads sync once,
+//	                              and the filter stands before the disk has answered
+//	restricting DIRECTORY asks    more threads than that; prctl(PR_GET_DUMPABLE) meanwhile: says how
+//	                              many milliseconds the longest took
 package main
 
 import (
@@ -14,6 +18,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 	"unsafe"
 )
 
@@ -49,34 +54,87 @@ func filter() syscall.Errno {
 	return e
 }
 
-func main() {
-	var failed, done atomic.Int64
-	var all sync.WaitGroup
-	fmt.Println("ready")
-	if _, err := bufio.NewReader(os.Stdin).ReadString('\n'); err != nil {
+// Syncs a file of its own so many times.
+func hammer(name string, times int, done, failed *atomic.Int64) {
+	file, err := os.Create(filepath.Join(os.Args[1], name))
+	if err != nil {
+		failed.Add(1)
 		return
 	}
-	for i := range writers {
+	defer file.Close()
+	for range times {
+		file.Write([]byte("x"))
+		if file.Sync() != nil {
+			failed.Add(1)
+		}
+		done.Add(1)
+	}
+}
+
+// Syncs in so many threads at once; tells when all are over.
+func hammers(threads, times int, done, failed *atomic.Int64) *sync.WaitGroup {
+	var all sync.WaitGroup
+	for i := range threads {
 		all.Add(1)
 		go func() {
 			defer all.Done()
-			file, err := os.Create(filepath.Join(os.Args[1], fmt.Sprint(i)))
-			if err != nil {
-				failed.Add(1)
-				return
-			}
-			for range each {
-				file.Write([]byte("x"))
-				if file.Sync() != nil {
-					failed.Add(1)
-				}
-				done.Add(1)
-			}
-			file.Close()
+			runtime.LockOSThread()
+			hammer(fmt.Sprint(i), times, done, failed)
 		}()
 	}
-	for done.Load() < writers*each/4 {
-		runtime.Gosched()
+	return &all
+}
+
+// Whether so many threads of this process wait in fsync.
+func wait(threads int) bool {
+	tasks, _ := filepath.Glob("/proc/self/task/*/syscall")
+	for _, task := range tasks {
+		if call, _ := os.ReadFile(task); len(call) > 3 && string(call[:3]) == "74 " {
+			threads--
+		}
+	}
+	return threads <= 0
+}
+
+func longestAsk(done *atomic.Int64, until int64) time.Duration {
+	var longest time.Duration
+	for done.Load() < until {
+		begun := time.Now()
+		syscall.RawSyscall(syscall.SYS_PRCTL, 3, 0, 0)
+		longest = max(longest, time.Since(begun))
+		time.Sleep(5 * time.Millisecond)
+	}
+	return longest
+}
+
+func main() {
+	var failed, done atomic.Int64
+	in := bufio.NewReader(os.Stdin)
+	fmt.Println("ready")
+	if _, err := in.ReadString('\n'); err != nil {
+		return
+	}
+	var all *sync.WaitGroup
+	switch {
+	case len(os.Args) == 2:
+		all = hammers(writers, each, &done, &failed)
+		for done.Load() < writers*each/4 {
+			runtime.Gosched()
+		}
+	case os.Args[2] == "behind":
+		hammer("warm", each, &done, &failed)
+		fmt.Println("warm")
+		in.ReadString('\n')
+		all = hammers(4, 1, &done, &failed)
+		for !wait(4) {
+			runtime.Gosched()
+		}
+	case os.Args[2] == "asks":
+		all = hammers(writers, 2, &done, &failed)
+		fmt.Println(longestAsk(&done, 2*writers).Milliseconds())
+		all.Wait()
+		in.ReadString('\n')
+		return
 	}
 	if e := filter(); e != 0 {
 		fmt.Println("filter:", e)
@@ -88,5 +146,5 @@ func main() {
 	} else {
 		fmt.Println("failed", failed.Load())
 	}
-	bufio.NewReader(os.Stdin).ReadString('\n')
+	in.ReadString('\n')
 }

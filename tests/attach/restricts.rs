@@ -5,6 +5,7 @@
 use super::refusals::refused;
 use super::*;
 use crate::follow::in_go;
+use crate::harness::disk::SlowDisk;
 use crate::harness::limits::{count, skip};
 use crate::sessions::stage::as_root;
 
@@ -88,6 +89,68 @@ fn one_that_is_about_to_restrict_itself_is_attached_only_behind_that() {
     }
 }
 
+/// Attaches it so that requests for what `path` names may be late, and records.
+fn recorded(stage: &Stage, victim: &Running, path: &Path) -> String {
+    let (pid, record) = (number(victim.pid()), stage.file("go.rec"));
+    let (record, only) = (
+        record.display().to_string(),
+        format!("path={}", path.display()),
+    );
+    let whom = ["--pid", &pid, "--until", "1s", "--only", &only];
+    stage.attach(&[&whom[..], &["--force", "--record", &record]].concat())
+}
+
+/// A Go program that syncs on a slow disk.
+fn on_disk(stage: &Stage, disk: &SlowDisk, what: &str) -> Option<Running> {
+    let path = in_go(stage, "tests/attach/restricting.go")?;
+    let mut command = clean(path);
+    command.arg(disk.path()).arg(what);
+    Some(started(stage, command))
+}
+
+/// The filter forbids to ask where a file lies, which is asked behind a sync that was real.
+#[test]
+fn soak_a_filter_of_a_go_program_that_stands_before_the_disk_answers_kills_nobody() {
+    const NAME: &str =
+        "soak_a_filter_of_a_go_program_that_stands_before_the_disk_answers_kills_nobody";
+    if !as_root(NAME) {
+        return;
+    }
+    for _ in 0..count(1, 20) {
+        let (disk, stage) = (SlowDisk::quick_at_first(4000), Stage::new("go-behind"));
+        let Some(mut victim) = on_disk(&stage, &disk, "behind") else {
+            return skip(NAME, "no Go compiler (go) is installed");
+        };
+        // What is called so may be late, so the disk is one that owes.
+        let session = recorded(&stage, &victim, &disk.path().join("warm"));
+        victim.tell("on");
+        assert_eq!(victim.hear(), "warm");
+        disk.becomes_slow();
+        victim.tell("on");
+        assert_eq!(victim.hear(), "over");
+        stage.detach(&session);
+        victim.end();
+    }
+}
+
+#[test]
+fn a_call_that_restricts_nothing_waits_for_no_disk() {
+    const NAME: &str = "a_call_that_restricts_nothing_waits_for_no_disk";
+    if !as_root(NAME) {
+        return;
+    }
+    let (disk, stage) = (SlowDisk::new("ext4", 64, 2000), Stage::new("go-asks"));
+    let Some(mut victim) = on_disk(&stage, &disk, "asks") else {
+        return skip(NAME, "no Go compiler (go) is installed");
+    };
+    let session = recorded(&stage, &victim, Path::new("/nonexistent"));
+    victim.tell("on");
+    let longest_ms: u64 = victim.hear().parse().expect("milliseconds");
+    assert!(longest_ms < 1000, "{longest_ms} ms");
+    stage.detach(&session);
+    victim.end();
+}
+
 /// While all stacks of the gate are in use, too.
 #[test]
 fn soak_a_filter_of_a_go_program_with_many_threads_kills_nobody() {
@@ -100,18 +163,7 @@ fn soak_a_filter_of_a_go_program_with_many_threads_kills_nobody() {
         let mut command = clean(&path);
         command.arg(stage.work());
         let mut victim = started(&stage, command);
-        let (pid, record) = (number(victim.pid()), stage.file("go.rec"));
-        let record = record.display().to_string();
-        let whom = [
-            "--pid",
-            &pid,
-            "--until",
-            "1s",
-            "--only",
-            "path=/nonexistent",
-        ];
-        let options = [&whom[..], &["--force", "--record", &record]].concat();
-        let session = stage.attach(&options);
+        let session = recorded(&stage, &victim, Path::new("/nonexistent"));
         victim.tell("on");
         assert_eq!(victim.hear(), "over");
         stage.detach(&session);

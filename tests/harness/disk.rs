@@ -373,6 +373,23 @@ impl SlowDisk {
         disk
     }
 
+    /// An ext4 on a disk that takes so many milliseconds for each flush, once it
+    /// [`becomes_slow`](SlowDisk::becomes_slow).
+    pub fn quick_at_first(flush_ms: u32) -> SlowDisk {
+        let disk = SlowDisk::new("ext4", 64, flush_ms);
+        std::fs::write(disk.quick(), "").expect("as long as this is there");
+        disk
+    }
+
+    /// The disk is quick as long as this file is there.
+    pub fn quick(&self) -> PathBuf {
+        self.dir.join("disk/img.quick")
+    }
+
+    pub fn becomes_slow(&self) {
+        std::fs::remove_file(self.quick()).expect("it was quick");
+    }
+
     pub fn path(&self) -> PathBuf {
         self.dir.join("disk/mnt")
     }
@@ -395,7 +412,7 @@ impl Drop for SlowDisk {
     fn drop(&mut self) {
         // What settles there may outlive what began it, for as long as a flush takes: unmounted
         // before that the loop device would stay a while.
-        let _ = std::fs::write(self.dir.join("disk/img.quick"), "");
+        let _ = std::fs::write(self.quick(), "");
         let path = self.path();
         let is_free = || !is_mounted(&path) || run(clean("umount").arg(&path)).status.success();
         crate::wait::until(super::command::LIMIT, is_free);

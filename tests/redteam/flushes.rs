@@ -1,7 +1,6 @@
 //! Written is not flushed: the disk's cache.
 
 use super::keepers::{is_in_kernel, named, waits_for_one};
-use super::told::{is_slow, quick, quick_at_first};
 use super::*;
 use crate::harness::apart::{Apart, Kind};
 use crate::harness::command::LIMIT;
@@ -166,7 +165,7 @@ fn an_ext4_without_a_journal_is_flushed_behind_all_though_nobody_can_see_what_it
 
 /// An ext4 without a journal, on a disk that can refuse flushes: one that fails does not end it.
 pub(super) fn may_refuse(flush_ms: u32) -> SlowDisk {
-    let disk = quick_at_first(flush_ms);
+    let disk = SlowDisk::quick_at_first(flush_ms);
     umount(&disk.path());
     let mut make = clean("mkfs.ext4");
     make.args(["-q", "-F", "-O", "^has_journal"]);
@@ -317,12 +316,12 @@ fn a_flush_that_failed_while_a_keeper_settles_is_heard_of() {
     let (disk, stage) = (may_refuse(1500), Stage::new("refused-alone"));
     let mut scribe = owing_on(&disk.path(), &stage);
     let keeper = named(&stage, "synclater-keep");
-    is_slow(&disk);
+    disk.becomes_slow();
     scribe.send(Signal::KILL);
     assert!(until(LIMIT, || waits_for_one(keeper)));
     refuses(&disk);
     assert!(until(LIMIT, || is_gone(&keeper)));
-    std::fs::write(quick(&disk), "").expect("it is quick again");
+    std::fs::write(disk.quick(), "").expect("it is quick again");
     let told = stage.ask(&["settle"]);
     assert_eq!(told.status.code(), Some(125), "{told}");
     scribe.end();
@@ -419,7 +418,7 @@ fn nothing_is_put_off_while_a_sync_that_was_put_off_is_made() {
         return;
     }
     let _apart = Apart::from_others(Kind::Each);
-    let (disk, stage) = (quick_at_first(3000), Stage::new("behind-sync"));
+    let (disk, stage) = (SlowDisk::quick_at_first(3000), Stage::new("behind-sync"));
     let mut apart = WithoutFuse::new(&stage);
     let mut scribe = apart.scribe(&stage);
     for folder in [&disk.path(), &stage.work()] {
@@ -427,7 +426,7 @@ fn nothing_is_put_off_while_a_sync_that_was_put_off_is_made() {
     }
     save(&mut scribe, &disk.path(), &["a"]);
     if puts_sync_off(&stage, &mut scribe) {
-        is_slow(&disk);
+        disk.becomes_slow();
         let mut settle = stage.with_folders(SYNCLATER);
         settle.args(["settle", &stage.id()]);
         let mut settle = Running::start(&stage, settle);
@@ -437,7 +436,7 @@ fn nothing_is_put_off_while_a_sync_that_was_put_off_is_made() {
         let before = stage.counted().1;
         save(&mut scribe, &stage.work(), &["b", "c"]);
         assert_eq!(stage.counted().1, before, "{:#}", stage.session());
-        std::fs::write(quick(&disk), "").expect("it is quick again");
+        std::fs::write(disk.quick(), "").expect("it is quick again");
         settle.end().must_succeed();
         warm(&stage, &mut scribe, &stage.work());
     }
@@ -452,7 +451,7 @@ fn nothing_is_put_off_while_a_keeper_makes_a_sync_that_was_put_off() {
         return;
     }
     let _apart = Apart::from_others(Kind::Each);
-    let (other, stage) = (quick_at_first(6000), Stage::new("keepers-sync"));
+    let (other, stage) = (SlowDisk::quick_at_first(6000), Stage::new("keepers-sync"));
     let mut apart = WithoutFuse::new(&stage);
     // Out of sight, it is flushed by sync(2) alone.
     let mut hide = clean("nsenter");
@@ -463,7 +462,7 @@ fn nothing_is_put_off_while_a_keeper_makes_a_sync_that_was_put_off() {
     if puts_sync_off(&stage, &mut scribe) {
         let keeper = named(&stage, "synclater-keep");
         let syncs = || children(keeper, "").into_iter().any(is_in_kernel);
-        is_slow(&other);
+        other.becomes_slow();
         scribe.send(Signal::STOP);
         assert!(until(LIMIT, syncs), "the keeper makes no sync()");
         scribe.send(Signal::CONT);
@@ -472,7 +471,7 @@ fn nothing_is_put_off_while_a_keeper_makes_a_sync_that_was_put_off() {
         let after = stage.counted().1;
         // On a busy machine it may be over by now.
         assert!(!syncs() || after == before, "{:#}", stage.session());
-        std::fs::write(quick(&other), "").expect("it is quick again");
+        std::fs::write(other.quick(), "").expect("it is quick again");
         warm(&stage, &mut scribe, &stage.work());
     }
     ends_well(&stage, &mut scribe);

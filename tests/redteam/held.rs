@@ -2,9 +2,9 @@
 //! free, whatever was unmounted, covered or asked about before, and by whom.
 
 use super::flushes::is_held;
-use super::told::{is_slow, quick, quick_at_first};
 use super::*;
 use crate::harness::command::LIMIT;
+use crate::harness::disk::SlowDisk;
 use crate::harness::limits::needs_net;
 use crate::sessions::stage::as_root;
 use crate::wait::until;
@@ -261,7 +261,7 @@ fn a_lazy_umount_has_settled_what_somebody_has_open_there() {
     if !as_root("a_lazy_umount_has_settled_what_somebody_has_open_there") {
         return;
     }
-    let (disk, stage) = (quick_at_first(1500), Stage::new("lazily-open"));
+    let (disk, stage) = (SlowDisk::quick_at_first(1500), Stage::new("lazily-open"));
     let mut scribe = scribe(&stage, &[]);
     warm(&stage, &mut scribe, &disk.path());
     let open = format!("stream {}", disk.path().join("log").display());
@@ -270,11 +270,11 @@ fn a_lazy_umount_has_settled_what_somebody_has_open_there() {
     }
     stage.ask(&["settle", &stage.id()]).must_succeed();
     save(&mut scribe, &disk.path(), &["a", "b", "c"]);
-    is_slow(&disk);
+    disk.becomes_slow();
     let line = format!("lazily {}", disk.path().display());
     assert_eq!(does(&mut scribe, &line), 0);
     assert_eq!(stage.session()["debt"], 0, "{:#}", stage.session());
-    std::fs::write(quick(&disk), "").expect("it is quick again");
+    std::fs::write(disk.quick(), "").expect("it is quick again");
     ends_well(&stage, &mut scribe);
 }
 
@@ -285,14 +285,14 @@ fn threads_that_unmount_lazily_at_the_same_moment_find_both_settled() {
         return;
     }
     for slow_is_first in [true, false] {
-        let (slow, fast) = (quick_at_first(500), Disk::new("ext4", 64));
+        let (slow, fast) = (SlowDisk::quick_at_first(500), Disk::new("ext4", 64));
         let (device, stage) = (slow.device(), Stage::new("both-lazily"));
         let mut scribe = scribe(&stage, &[]);
         for folder in [&slow.path(), fast.path()] {
             warm(&stage, &mut scribe, folder);
             save(&mut scribe, folder, &["a"]);
         }
-        is_slow(&slow);
+        slow.becomes_slow();
         let mut both = [slow.path(), fast.path().to_owned()];
         if !slow_is_first {
             both.reverse();
@@ -301,7 +301,7 @@ fn threads_that_unmount_lazily_at_the_same_moment_find_both_settled() {
         assert_eq!(does(&mut scribe, &line), 0);
         assert!(!is_mounted_anywhere(&device), "it is still mounted");
         are_whole(fast.cut().path(), &["a"]);
-        std::fs::write(quick(&slow), "").expect("it is quick again");
+        std::fs::write(slow.quick(), "").expect("it is quick again");
         ends_well(&stage, &mut scribe);
     }
 }
@@ -337,7 +337,7 @@ fn a_lazy_umount_has_settled_what_is_mounted_below() {
     if !as_root("a_lazy_umount_has_settled_what_is_mounted_below") {
         return;
     }
-    let (disk, stage) = (quick_at_first(1500), Stage::new("below"));
+    let (disk, stage) = (SlowDisk::quick_at_first(1500), Stage::new("below"));
     let (device, top) = (disk.device(), stage.work().join("top"));
     umount(&disk.path());
     std::fs::create_dir(&top).expect("a mount point");
@@ -348,11 +348,11 @@ fn a_lazy_umount_has_settled_what_is_mounted_below() {
     let mut scribe = scribe(&stage, &[]);
     warm(&stage, &mut scribe, &below);
     save(&mut scribe, &below, &["a", "b", "c"]);
-    is_slow(&disk);
+    disk.becomes_slow();
     let line = format!("lazily {}", top.display());
     assert_eq!(does(&mut scribe, &line), 0);
     assert!(!is_mounted_anywhere(&device), "it is still mounted");
-    std::fs::write(quick(&disk), "").expect("it is quick again");
+    std::fs::write(disk.quick(), "").expect("it is quick again");
     ends_well(&stage, &mut scribe);
     drop(memory);
 }

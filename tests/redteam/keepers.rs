@@ -3,7 +3,7 @@
 
 use super::broken::owing;
 use super::ledger::{has_ended, is_settled, kill};
-use super::told::{is_slow, on_slow_disk, quick};
+use super::told::on_slow_disk;
 use super::*;
 use crate::harness::command::LIMIT;
 use crate::harness::disk::{Disk, SlowDisk, SmallDisk};
@@ -163,7 +163,7 @@ fn a_keeper_that_waits_for_one_disk_hears_that_the_supervisor_is_dead() {
     let (disk, stage) = (Disk::new("ext4", 64), Stage::new("one-hangs"));
     let (slow, mut scribe, keeper) = on_slow_disk(&stage, 12_000);
     warm(&stage, &mut scribe, disk.path());
-    is_slow(&slow);
+    slow.becomes_slow();
     scribe.send(Signal::STOP);
     assert!(until(LIMIT, || waits_for_one(keeper)));
     scribe.send(Signal::CONT);
@@ -179,7 +179,7 @@ fn a_keeper_that_waits_for_one_disk_hears_that_the_supervisor_is_dead() {
         killed.elapsed()
     );
     scribe.end();
-    std::fs::write(quick(&slow), "").expect("it is quick again");
+    std::fs::write(slow.quick(), "").expect("it is quick again");
     drop(slow);
 }
 

@@ -12,29 +12,14 @@ use crate::wait::until;
 use rustix::process::{kill_process, Pid, Signal};
 use std::path::PathBuf;
 
-/// A session that owes on a disk whose flush takes `flush_ms` from [`is_slow`] on, and its keeper.
+/// A session that owes on a disk whose flush takes `flush_ms` from `becomes_slow` on; its keeper.
 pub(super) fn on_slow_disk(stage: &Stage, flush_ms: u32) -> (SlowDisk, Running, Pid) {
-    let slow = quick_at_first(flush_ms);
+    let slow = SlowDisk::quick_at_first(flush_ms);
     let mut scribe = scribe(stage, &["--until", "1h"]);
     warm(stage, &mut scribe, &slow.path());
     save(&mut scribe, &slow.path(), &["slow"]);
     let keeper = named(stage, "synclater-keep");
     (slow, scribe, keeper)
-}
-
-/// An ext4 on a disk that takes so many milliseconds for each flush, once [`is_slow`] says so.
-pub(super) fn quick_at_first(flush_ms: u32) -> SlowDisk {
-    let disk = SlowDisk::new("ext4", 64, flush_ms);
-    std::fs::write(quick(&disk), "").expect("as long as this is there");
-    disk
-}
-
-pub(super) fn quick(slow: &SlowDisk) -> PathBuf {
-    slow.path().with_file_name("img.quick")
-}
-
-pub(super) fn is_slow(slow: &SlowDisk) {
-    std::fs::remove_file(quick(slow)).expect("it was quick");
 }
 
 /// The kernel tells of a lost write once.
@@ -50,7 +35,7 @@ fn a_lost_write_is_known_of_a_keeper_that_was_killed_while_another_disk_took_its
     save(&mut scribe, &bad.path(), &["lost"]);
     let like = bad.path().with_file_name("img.bad");
     std::fs::write(&like, "kkkkkkkk").expect("what a saved file is full of");
-    is_slow(&slow);
+    slow.becomes_slow();
     scribe.send(Signal::KILL);
     assert!(until(LIMIT, || waits_for_one(keeper)));
     kill_process(keeper, Signal::KILL).expect("it lives");
@@ -98,7 +83,7 @@ fn on_lossy_disk(stage: &Stage) -> (SlowDisk, Running, Pid) {
 fn is_lossy(disk: &SlowDisk) {
     let like = disk.path().with_file_name("img.bad");
     std::fs::write(like, "kkkkkkkk").expect("what a saved file is full of");
-    is_slow(disk);
+    disk.becomes_slow();
 }
 
 /// What settled it lives on, and is the only one that the kernel has told.
@@ -106,7 +91,7 @@ fn is_told_once_more(stage: &Stage, disk: &SlowDisk) {
     let told = stage.ask(&["settle"]);
     assert_eq!(told.status.code(), Some(125), "{told}");
     std::fs::remove_file(disk.path().with_file_name("img.bad")).expect("it was bad");
-    std::fs::write(quick(disk), "").expect("it is quick again");
+    std::fs::write(disk.quick(), "").expect("it is quick again");
     let told = stage.ask(&["settle"]);
     assert_eq!(told.status.code(), Some(125), "{told}");
     assert_eq!(stage.entries().len(), 1, "{told}");

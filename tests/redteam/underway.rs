@@ -2,7 +2,6 @@
 //! is asked: nobody else is told, and what flushes next is told nothing.
 
 use super::flushes::may_refuse;
-use super::told::{is_slow, quick};
 use super::*;
 use crate::harness::command::{Outcome, LIMIT};
 use crate::harness::disk::keep_mounts_private;
@@ -53,7 +52,7 @@ fn owing_by(stage: &Stage, disk: &Path, with: impl Fn(&mut Command)) -> Running 
 fn refuses_once(disk: &SlowDisk) -> PathBuf {
     let once = disk.path().with_file_name("img.once");
     std::fs::write(&once, "").expect("until one was refused");
-    is_slow(disk);
+    disk.becomes_slow();
     once
 }
 
@@ -69,7 +68,7 @@ fn kill_at_once(pids: &[Pid]) {
 /// The disk has refused what the dead had asked for, and is quick again.
 fn has_refused(disk: &SlowDisk, once: &Path, dead: &[Pid]) {
     assert!(until(LIMIT, || !once.exists()), "it has refused nothing");
-    std::fs::write(quick(disk), "").expect("it is quick again");
+    std::fs::write(disk.quick(), "").expect("it is quick again");
     assert!(until(LIMIT, || dead.iter().all(is_gone)), "{dead:?}");
 }
 
@@ -186,7 +185,7 @@ fn a_settle_of_a_device_that_is_killed_with_its_command_is_known() {
         SlowDisk::new("btrfs", 160, 500),
         Stage::new("device-killed"),
     );
-    std::fs::write(quick(&disk), "").expect("as long as this is there");
+    std::fs::write(disk.quick(), "").expect("as long as this is there");
     let mut other = owing(&stage, &disk);
     let settles = || Running::start(&stage, blind(&stage, &["settle", &disk.device()]));
     let once = refuses_once(&disk);
@@ -219,12 +218,12 @@ fn a_settle_that_is_interrupted_is_none_that_was_killed() {
         let (disk, stage) = (may_refuse(500), Stage::new("interrupted-settle"));
         let mut other = owing(&stage, &disk);
         for what in [disk.device(), disk.path().display().to_string()] {
-            is_slow(&disk);
+            disk.becomes_slow();
             let mut settle = Running::start(&stage, blind(&stage, &["settle", &what]));
             let helper = helper_of(settle.pid());
             settle.send(signal);
             settle.end();
-            std::fs::write(quick(&disk), "").expect("it is quick again");
+            std::fs::write(disk.quick(), "").expect("it is quick again");
             assert!(until(LIMIT, || is_gone(&helper)), "{what}");
             assert_eq!(stage.marked(), [], "{what}");
         }
@@ -454,7 +453,7 @@ fn a_settle_that_ends_leaves_no_mark() {
     }
     let (disk, stage) = (may_refuse(500), Stage::new("marks"));
     let mut session = owing(&stage, &disk);
-    is_slow(&disk);
+    disk.becomes_slow();
     session.no_more();
     helper_of(session.pid());
     assert_eq!(stage.marked().len(), 1);

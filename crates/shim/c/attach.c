@@ -84,8 +84,8 @@ long sl_attach(const struct sl_errand *e, const char *exe, int page, int slots)
 	sl.followed = e->flags_of & SL_ERRAND_FOLLOWED;
 	sl.keeps_sync = e->flags_of & SL_ERRAND_RINGS;
 	sl.pid_ns = e->pid_ns;
-	/* Who is in such a call is in the gate since a session before this one. */
-	__atomic_fetch_and(&sl.outside, SL_TRIES_ALL, __ATOMIC_SEQ_CST);
+	/* Who is in such a call is in the gate since a session before this one: `mine` knows. */
+	STORE(sl.outside, 0);
 	STORE(sl.levels, 1);
 	STORE(sl.ready, 2);
 	__atomic_store_n(&sl_stripped_at, &l->slots->stripped, __ATOMIC_SEQ_CST);
@@ -97,7 +97,7 @@ void sl_init(void) {}
 int sl_active(void)
 {
 	return LOAD(sl.ready) == 2 && LOAD(sl.levels) &&
-	       (LIKELY(!LOAD_RELAXED(sl.outside)) || !sl_still_outside());
+	       !sl_is_outside();
 }
 
 #endif

@@ -203,7 +203,7 @@ static ALWAYS_INLINE int is_usual(int fd, const uint64_t **debt, uint64_t *fresh
 				  struct statx_answer *x)
 {
 	*debt = NULL, *fresh = NOT_COUNTED;
-	if (UNLIKELY(LOAD_RELAXED(sl.ready) != 2 || sl.outside || sl.levels != 1))
+	if (UNLIKELY(LOAD_RELAXED(sl.ready) != 2 || sl_is_outside() || sl.levels != 1))
 		return 0;
 	ADD(shard_of(0, NULL)->requests, 1);
 	*debt = usual_debt(&sl.level[0], fd, fresh, x);

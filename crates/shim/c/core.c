@@ -252,7 +252,8 @@ long sl_real(int why, int hint, long nr, const long a[6])
 		ADD(shard_of(i, NULL)->ticks, took);
 		ADD(shard_of(i, NULL)->timed, 1);
 	}
-	if ((nr == NR_fsync || nr == NR_fdatasync) && !is_error(r))
+	/* A filter on all threads may stand by now, which forbids to ask where the file lies. */
+	if ((nr == NR_fsync || nr == NR_fdatasync) && !is_error(r) && !sl_is_outside())
 		note_took((int)a[0], took);
 	return r;
 }
@@ -344,13 +345,13 @@ void sl_fd_link(int fd, char link[32])
 int sl_is_filtered(void)
 {
 #ifdef SL_GATE
-	return sl.outside;
+	return sl_is_outside();
 #else
 	unsigned i, net = 0;
 
 	for (i = 0; i < sl.levels; i++)
 		net |= LOAD_RELAXED(sl.level[i].page->net);
-	return LOAD(sl.outside) >= SL_TRIES || sl.filters > !!net;
+	return sl_is_outside() || sl.filters > !!net;
 #endif
 }
 

@@ -188,11 +188,22 @@ __asm__(".text\n"
 	RESTORE
 	GO_BACK
 	/* No stack is free. */
-	"4:\tcmpl $157, (%rbx)\n\t" /* prctl */
+	"4:\tmov 8(%rbx), %ecx\n\t" /* the first argument */
+	"cmpl $317, (%rbx)\n\t" /* seccomp: a filter */
+	"jne 6f\n\t"
+	"cmp $2, %ecx\n\t"
+	"jb 5f\n\t"
+	"jmp 8b\n"
+	"6:\tcmpl $157, (%rbx)\n\t" /* prctl: what sl_restricts names */
+	"jne 7f\n\t"
+	"cmp $22, %ecx\n\t"
 	"je 5f\n\t"
-	"cmpl $317, (%rbx)\n\t" /* seccomp */
+	"cmp $26, %ecx\n\t"
 	"je 5f\n\t"
-	"mov sl_stripped_at(%rip), %rcx\n\t"
+	"cmp $59, %ecx\n\t"
+	"je 5f\n\t"
+	"jmp 8b\n"
+	"7:\tmov sl_stripped_at(%rip), %rcx\n\t"
 	"cmpl $0, (%rcx)\n\t"
 	"je 8b\n"
 	"5:\tmov $24, %eax\n\t" /* sched_yield */
@@ -201,7 +212,8 @@ __asm__(".text\n"
 
 /* Waits until each one that is on another of these stacks has left it once: it may still ask for
  * what a filter on all threads forbids. That is soon, or when the disk has answered; what takes a
- * million looks (some tenths of a second) is not waited for. */
+ * million looks (a second and more where processors are few) is not waited for: it asks for nothing
+ * behind the disk's answer any more (sl_real). */
 void sl_wait_for_stacks(void)
 {
 	const uint64_t all = (1ull << STACKS) - 1;
@@ -356,7 +368,7 @@ __attribute__((used)) long sl_gate_answer(const struct frame *f, uint64_t site)
 	 * and dispatchers may look at that. */
 	if (f->nr == NR_prctl || f->nr == NR_seccomp)
 		return LOAD(sl.levels) && sl_restricts(f->nr, a) &&
-				       !(LOAD(sl.outside) & ~SL_TRIES_ALL) ?
+				       !LOAD(sl.outside) ?
 			       sl_restrict(f->nr, a) :
 			       SL_AT_SITE;
 	if (!sl_active())

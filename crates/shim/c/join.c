@@ -263,5 +263,5 @@ int sl_active(void)
 	if (UNLIKELY(LOAD_RELAXED(sl.ready) != 2))
 		sl_init();
 	return sl.ready == 2 && (sl.levels || sl.alone) &&
-	       (LIKELY(!LOAD_RELAXED(sl.outside)) || !sl_still_outside());
+	       !sl_is_outside();
 }

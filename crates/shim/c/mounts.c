@@ -262,6 +262,10 @@ EXPORT int chroot(const char *path)
 /* Descriptors that were inherited are looked at up to this number. */
 #define INHERITED 1024
 
+/* How many calls of this process are under way that may restrict it. A forked child has none of its
+ * parent's: what is this process's alone is wiped there. */
+static uint32_t *tries(void) { return sl_mine ? &sl_mine->tries : &sl.tries; }
+
 /* The victim's own filter, its own dispatch of system calls, or a trap on the time stamp counter
  * is about to stand. What lost its O_SYNC before this image was executed bears a mark that nobody
  * has looked for. */
@@ -275,22 +279,7 @@ static void step_back(void)
 		sl_marks.here = sl_mark_of(fd) != 0;
 	if (sl_active())
 		sl_slot_flag(SL_SLOT_RESTRICTED);
-	/* In this order: see sl_still_outside. */
-	if (sl_mine)
-		__atomic_fetch_add(&sl_mine->tries, 1, __ATOMIC_SEQ_CST);
-	__atomic_fetch_add(&sl.outside, SL_TRIES, __ATOMIC_SEQ_CST);
-}
-
-/* Whether this process is outside. A forked child has none of the calls that were under way in its
- * parent: what is this process's alone was wiped there, and says how many are its own. */
-int sl_still_outside(void)
-{
-	uint32_t outside = LOAD(sl.outside), tries = outside & SL_TRIES_ALL, own;
-
-	own = sl_mine ? LOAD(sl_mine->tries) * SL_TRIES : tries;
-	if (tries > own)
-		CAS(sl.outside, outside, outside - tries + own);
-	return LOAD(sl.outside) != 0;
+	__atomic_fetch_add(tries(), 1, __ATOMIC_SEQ_CST);
 }
 
 /* Which process this is of those that have had this memory one behind the other. */
@@ -310,14 +299,10 @@ static uint32_t life_of(struct mine *mine)
  * what the kernel answers (libseccomp does so before main). */
 static void step_forward(int failed)
 {
-	uint32_t outside;
-
-	do
-		outside = LOAD(sl.outside);
-	while (!CAS(sl.outside, outside, (outside - SL_TRIES) | (failed ? 0 : SL_RESTRICTS)));
-	if (sl_mine)
-		__atomic_fetch_sub(&sl_mine->tries, 1, __ATOMIC_SEQ_CST);
-	if (!LOAD(sl.outside) && sl_active())
+	if (!failed)
+		__atomic_fetch_or(&sl.outside, SL_RESTRICTS, __ATOMIC_SEQ_CST);
+	__atomic_fetch_sub(tries(), 1, __ATOMIC_SEQ_CST);
+	if (sl_active())
 		sl_slot_unflag(SL_SLOT_RESTRICTED);
 }
 
@@ -359,7 +344,8 @@ long sl_restrict(long nr, const long a[6])
 
 	step_back();
 #if defined SL_GATE && defined __x86_64__
-	sl_wait_for_stacks();
+	if (nr == NR_seccomp && (uint32_t)a[1] & SECCOMP_TSYNC_)
+		sl_wait_for_stacks();
 #endif
 	r = raw(nr, a[0], a[1], a[2], a[3], a[4], a[5]);
 	if (life && LOAD(sl_mine->life) != life) {

@@ -26,7 +26,7 @@ uint32_t *sl_stripped_at;
 #endif
 
 /* Whether this process, in which nothing is put off, may have descriptors that lost their flag. */
-int sl_outside_with_marks(void) { return sl.outside && sl_marks.here; }
+int sl_outside_with_marks(void) { return sl_is_outside() && sl_marks.here; }
 
 /* Whether any description of any session may bear a mark. Behind a filter of its own a process
  * looks only where it has put marks itself, or inherited them: then the call that reads them is
@@ -69,7 +69,7 @@ int sl_mark_flags(int fd)
 		return 0;
 	mark = sl_mark_of(fd);
 	if (!mark && sl_marks.lost &&
-	    (sl.outside || sl_type(fd, "", 0x1000 /* EMPTY_PATH */) == S_IFREG_))
+	    (sl_is_outside() || sl_type(fd, "", 0x1000 /* EMPTY_PATH */) == S_IFREG_))
 		mark = O_SYNC_BIT_ | O_DSYNC_;
 	return !mark ? 0 : mark & O_SYNC_BIT_ ? 4 /* RWF_SYNC */ : 2 /* RWF_DSYNC */;
 }

@@ -153,10 +153,7 @@ struct verdict {
 	uint8_t class_[LEVELS_MAX];
 };
 
-/* In `outside`: what it is more by for each call that may restrict the process and is under way;
- * and what is set once one has not failed. */
-#define SL_TRIES     0x100u
-#define SL_TRIES_ALL 0x7fffff00u
+/* In `outside`: a call that restricts this process has not failed. */
 #define SL_RESTRICTS 0x80000000u
 
 extern struct state {
@@ -165,7 +162,8 @@ extern struct state {
 	uint32_t alone;    /* SYNCLATER_UNTIL=never and no session */
 	uint32_t filters;  /* seccomp filters that it had at its start, or many (library only) */
 	uint32_t outside; /* not 0: it could not join, or restricts itself (SL_RESTRICTS): all is
-			   * real */
+			   * real. Asked by sl_is_outside. */
+	uint32_t tries;	  /* what `mine` has of that name, where there is none */
 	uint32_t followed; /* what the victim executes is reached, too (gate only) */
 	uint32_t keeps_sync; /* O_SYNC is not taken off: it may write unseen (gate only) */
 	uint32_t lives; /* how many processes one behind the other have had this memory, or tried */
@@ -326,13 +324,13 @@ extern struct lane {
  * which then claims slots and rings of its own; a vfork child shares it, and counts for its
  * parent. */
 extern struct mine {
+	uint32_t tries; /* calls that may restrict this process and are under way: all is real */
+	uint32_t life;	/* which of `lives` this is, once it was asked; never that of its parent */
 	struct sl_slot *slot[LEVELS_MAX];
 	struct ring ring[LEVELS_MAX];
 	uint64_t user_at; /* ticks */
 	uint32_t user, told, tid_place;
 	uint32_t introduced; /* the recorder has heard who we are */
-	uint32_t tries; /* this process's own calls that `outside` counts as SL_TRIES */
-	uint32_t life;	/* which of `lives` this is, once it was asked; never that of its parent */
 	uint32_t lines; /* how many threads got a line of counters */
 	/* i386 aligns them by four: one that crosses a cache line locks the bus, and traps. */
 	uint64_t line[LINES_MAX] __attribute__((aligned(8))); /* the thread that has one, and which
@@ -481,7 +479,6 @@ long sl_open_how(int dir, const char *path, const void *how, size_t size);
 
 /* mounts.c */
 long sl_umount(long nr, const char *path, long flags);
-int sl_still_outside(void);
 int sl_restricts(long nr, const long a[6]);
 long sl_restrict(long nr, const long a[6]);
 
@@ -658,13 +655,21 @@ static ALWAYS_INLINE void sl_remember(int fd, uint64_t soundness)
 	__atomic_store_n(&sl_mine->sound[(unsigned)fd % SOUND_MAX], soundness, __ATOMIC_RELAXED);
 }
 
+/* Whether all is real: it could not join, has restricted itself, or is about to. */
+static ALWAYS_INLINE int sl_is_outside(void)
+{
+	/* In this order: one that is over has said before whether it stands. */
+	return UNLIKELY((sl_mine && LOAD(sl_mine->tries)) || LOAD(sl.tries) ||
+			LOAD_RELAXED(sl.outside));
+}
+
 /* The usual case at one look, for opens, writes and fcntl: one session, nothing is recorded, and no
  * descriptor of it has lost its O_SYNC. Whoever has such a descriptor got it behind that word. */
 static ALWAYS_INLINE int sl_is_plain(void)
 {
 	const struct level *l = &sl.level[0];
 
-	return LIKELY(LOAD_RELAXED(sl.ready) == 2 && !sl.outside && sl.levels == 1 &&
+	return LIKELY(LOAD_RELAXED(sl.ready) == 2 && !sl_is_outside() && sl.levels == 1 &&
 		      !LOAD_RELAXED(l->page->record) && !LOAD_RELAXED(l->slots->stripped));
 }
 

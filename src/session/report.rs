@@ -15,7 +15,8 @@ use synclater_model::report::escape::{Escape, RESTRICTED};
 use synclater_model::report::ps::{PsProcess, PsSession};
 use synclater_model::report::run::{RunFilesystem, RunReport};
 use synclater_model::report::saving::{saving, Cost, Part};
-use synclater_shim::page;
+use synclater_shim::counts::Counts;
+use synclater_shim::page::{self, Kept};
 use synclater_sys::process::{self, effective_user_of};
 use synclater_text::number::count;
 
@@ -62,13 +63,23 @@ pub fn run(s: &mut Supervisor, outcome: Outcome) -> RunReport {
     r.hints = Some(total.hints).filter(|n| *n > 0);
     r.failed = Some(total.failed).filter(|n| *n > 0);
     r.kept_real = total.kept_words();
+    if s.trouble().is_some() {
+        rename(
+            &mut r.kept_real,
+            RunReport::STARTING,
+            RunReport::NOT_STARTED,
+        );
+    }
+    if { s.plan.classes.iter() }.any(|until| *until != Until::Now) {
+        rename(&mut r.kept_real, RunReport::AT_NOW, RunReport::NONE_LATER);
+    }
     r.real_s = (total.ticks > 0).then(|| s.shared.clock.span(total.ticks).as_secs_f64());
     r.never_settled = (until == Until::Never).then_some(true);
     r.error.clone_from(&s.paid.error);
     r.doubts = Some(s.paid.doubts.iter().cloned().collect()).filter(|d: &Vec<_>| !d.is_empty());
     r.bound_s = bound(s).map(|d| d.as_secs_f64());
     r.rules_until = s.rules_until().map(|until| until.to_string());
-    r.unmatched_rules = unmatched_rules(s);
+    r.unmatched_rules = unmatched_rules(s, &total);
     r.oldest_s = s
         .paid
         .oldest
@@ -86,9 +97,18 @@ pub fn run(s: &mut Supervisor, outcome: Outcome) -> RunReport {
     r
 }
 
-/// Rules that have decided about nothing.
-fn unmatched_rules(s: &Supervisor) -> Vec<String> {
-    let Some(set) = &s.plan.rules else {
+/// Gives a reason its more precise words.
+fn rename(reasons: &mut BTreeMap<String, u64>, from: &str, to: &str) {
+    let number = reasons.remove(from);
+    reasons.extend(number.map(|n| (to.to_owned(), n)));
+}
+
+/// Rules that have decided about nothing; none where a request was real before they were asked.
+fn unmatched_rules(s: &Supervisor, total: &Counts) -> Vec<String> {
+    let before = [Kept::Now, Kept::Lease].map(|why| total.kept[why as usize]);
+    let Some(set) =
+        { s.plan.rules.as_ref() }.filter(|_| before == [0; 2] && !s.shared.any_unasked())
+    else {
         return Vec::new();
     };
     let all = set.rules.iter().zip(places(set));

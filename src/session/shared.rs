@@ -160,6 +160,12 @@ impl Shared {
         self.all_slots().any(|s| s.stripped.load(SeqCst) & 1 != 0)
     }
 
+    /// Whether a request was kept real by a session inside, before this one's rules were asked.
+    #[must_use]
+    pub fn any_unasked(&self) -> bool {
+        self.all_slots().any(|s| s.unasked.load(SeqCst) != 0)
+    }
+
     /// Rule `place` of the page has decided about a request.
     pub fn has_decided(&self, place: usize) {
         if let Some(word) = self.slots().matched.get(place / 32) {

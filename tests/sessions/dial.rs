@@ -203,6 +203,40 @@ fn a_rule_that_decided_about_nothing_is_said_at_the_end() {
     }
 }
 
+/// What was real before the rules were asked says nothing of them.
+#[test]
+fn a_rule_that_was_not_asked_is_not_said_to_match_nothing() {
+    const INNER: [&str; 6] = ["run", "-u", "1s", "--only", "path=/nonexistent", "--"];
+    let ways: [(&[&str], bool); 4] = [
+        (&["-u", "now"], false),
+        (&["-u", "never", "--for", "1us"], false),
+        (&["-u", "1s"], true),
+        (&["-u", "1s"], false),
+    ];
+    for (options, is_nested) in ways {
+        let stage = Stage::new("unasked");
+        let mut command = stage.with_folders(SYNCLATER);
+        command.args(["run", "--summary"]).args(options);
+        command.arg(format!("--only=path={}", stage.work().display()));
+        command.args(stage.json()).arg("--");
+        if is_nested {
+            command.arg(SYNCLATER).args(INNER);
+        }
+        command
+            .arg(program("hammer"))
+            .arg(stage.work())
+            .args(["1", "307"]);
+        let outcome = run(&mut command).must_succeed();
+        let report = stage.report();
+        assert_eq!(report["requests"], 307, "{outcome}");
+        // The rules of the last way were asked, and match.
+        assert!(
+            report["unmatched_rules"].is_null(),
+            "{options:?}: {report:#}"
+        );
+    }
+}
+
 #[test]
 fn a_lease_ends_and_its_debt_is_paid() {
     let stage = Stage::new("lease");

@@ -498,6 +498,9 @@ static NOINLINE void decide(struct verdict *v, int fd, const char *path, uint64_
 	v->kept = LATER;
 	for (i = 0; i < sl.levels && v->kept == LATER && !v->error; i++)
 		v->kept = decide_level(i, v, fd, path, dev, &w);
+	for (; i < sl.levels; i++)
+		if (!LOAD_RELAXED(sl.level[i].slots->unasked))
+			STORE(sl.level[i].slots->unasked, 1);
 	if (asks && v->kept == LATER && !v->error && w.type)
 		v->error = old_error(fd, &w, v);
 }

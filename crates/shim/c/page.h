@@ -24,7 +24,7 @@
 #define SL_PAGE_MAGIC  0x6567617074616c73ull /* "slatpage", little endian */
 #define SL_SLOTS_MAGIC 0x746f6c7374616c73ull /* "slatslot" */
 #define SL_RINGS_MAGIC 0x676e697274616c73ull /* "slatring" */
-#define SL_VERSION     8u
+#define SL_VERSION     9u
 
 #define SL_FS_MAX    64u
 #define SL_SYNC_WANTS 1u
@@ -213,7 +213,8 @@ struct sl_slots {
 	/* Bit i (64: sync): a request was put off there, settled meanwhile or not. Set by the shim
 	 * before the debt is; the supervisor clears one when another superblock gets its index. */
 	uint32_t owed[3];
-	uint32_t reserved_owed;
+	/* Not 0: a request was kept real by a session inside, which was asked before. */
+	uint32_t unasked;
 	uint64_t in_memory; /* requests put off that owe nothing: of what lies in memory */
 	uint64_t reserved;
 	/* Ticks of the oldest request that is owed, by file system and class; 0 = none. Set by the

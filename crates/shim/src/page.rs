@@ -10,7 +10,7 @@ pub const PAGE_MAGIC: u64 = 0x6567617074616c73;
 /// First bytes of a slots file.
 pub const SLOTS_MAGIC: u64 = 0x746f6c7374616c73;
 /// Layout version; a shim of another version makes every call for real.
-pub const VERSION: u32 = 8;
+pub const VERSION: u32 = 9;
 /// File systems of one session.
 pub const FS_MAX: usize = 64;
 /// The row of debt that `sync()` owes on everything.
@@ -115,7 +115,7 @@ pub const KEPT_WORDS: [&str; 11] = [
     "a rule says now, or none matches",
     "the lease had run out",
     "the session was still starting on that file system",
-    "the file system is not on the tested list",
+    "the file system is not tested, or not sound: `synclater doctor` says which",
     "a block device or another special file",
     "the file system could not be told",
     "sync() where a file system must stay real",
@@ -304,7 +304,8 @@ pub struct Slots {
     pub want_sync: AtomicU32,
     /// Bit i ([`FS_MAX`]: sync): a request was put off there, settled meanwhile or not.
     pub owed: [AtomicU32; 3],
-    reserved_owed: u32,
+    /// Not 0: a request was kept real by a session inside, which was asked before.
+    pub unasked: AtomicU32,
     /// Requests put off that owe nothing: of what lies in memory.
     pub in_memory: AtomicU64,
     reserved: u64,

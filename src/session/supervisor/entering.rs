@@ -111,10 +111,12 @@ impl Supervisor {
 
     fn not_entered_until(&mut self, remedy: &str, why: &str, fresh: Vec<usize>) {
         let path = { self.ledger.as_ref() }.map(|l| l.path(&self.plan.id));
-        let what = format!(
-            "cannot write the ledger entry {}",
-            path.unwrap_or_default().display()
-        );
+        let entry = path.unwrap_or_default();
+        let what = format!("cannot write the ledger entry {}", entry.display());
+        self.nothing_is_late(what, remedy, why, fresh);
+    }
+
+    fn nothing_is_late(&mut self, what: String, remedy: &str, why: &str, fresh: Vec<usize>) {
         let e = &mut self.entering;
         e.other_dial = true;
         e.wanted.extend(fresh);
@@ -296,9 +298,9 @@ impl Supervisor {
         self.entering.says_never = self.entering.writes_never;
         self.entering.says_sync = self.entering.writes_sync;
         if let Err(e) = self.watch_for_lost_writes() {
-            let remedy = "raise the limit of open files (ulimit -n)";
-            let why = format!("lost writes cannot be watched for: {e}");
-            return self.not_entered_until(remedy, &why, fresh);
+            let what = "lost writes cannot be watched for".into();
+            let remedy = "raise the limit of open files: ulimit -n 1024";
+            return self.nothing_is_late(what, remedy, &e.to_string(), fresh);
         }
         for index in fresh {
             // One that was let go of and taken again meanwhile wants an entry of its own.

@@ -169,6 +169,16 @@ impl RunReport {
     /// Why requests are kept real that are made before their file system is known to a session.
     pub const STARTING: &str = "the session was still starting on that file system";
 
+    /// Why requests are kept real of a session whose dial is at `now`.
+    pub const AT_NOW: &str = "the dial was at now";
+
+    /// The same of one whose dial is later: what its supervisor was about then is not counted.
+    pub const NONE_LATER: &str =
+        "nothing was put off just then: the dial was at now, its time over, or it was let go of";
+
+    /// As [`Self::STARTING`], where it could not start: what it needs was not to be had.
+    pub const NOT_STARTED: &str = "what a late request needs could not be had: see the message";
+
     /// A report of a run in which nothing has been seen yet.
     pub fn new(id: impl Into<String>, command: &[String], until: impl Into<String>) -> RunReport {
         RunReport {

@@ -4,6 +4,7 @@
 //! which may hang: only file systems that are local by their type are probed.
 
 use super::{Check, Status};
+use crate::session::durable::distrust;
 use std::collections::HashSet;
 use synclater_model::policy::filesystem::{kind, FsKind};
 use synclater_proc::mountinfo::Mount;
@@ -65,6 +66,14 @@ fn tested_check(name: &str, on: &str, mount: &Mount) -> Check {
     if mount.has("ro") {
         let means = "Mounted read-only: nothing can be owed here.";
         return Check::new(name, Status::Ok, format!("{on}, read-only"), means);
+    }
+    if let Some(why) = distrust(mount) {
+        let means = format!("Sync requests stay real here: {why}.");
+        let check = Check::new(name, Status::Warn, on, means);
+        return match mount.fstype.as_str() {
+            "ext4" => check.advise("umount it, then e2fsck -f"),
+            _ => check,
+        };
     }
     let clones = match synclater_sys::clone::supports_clone(mount.path()) {
         Ok(true) => "clones: yes".to_owned(),

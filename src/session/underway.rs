@@ -182,8 +182,12 @@ fn marks_of_run() -> Option<(PathBuf, String)> {
 }
 
 /// When a folder was made, in nanoseconds: what tells it from one that had its inode before. None
-/// where its file system does not say (statx(2), `STATX_BTIME`).
+/// where its file system does not say (statx(2), `STATX_BTIME`), nor on an overlay, whose copy of a
+/// lower folder keeps its inode and is younger.
 fn birth_of(dir: &Path) -> Option<u128> {
+    if mount::is_overlay(dir) {
+        return None;
+    }
     let made = dir.symlink_metadata().ok()?.created().ok()?;
     let since = made.duration_since(SystemTime::UNIX_EPOCH).ok()?;
     Some(since.as_nanos())

@@ -265,6 +265,12 @@ pub fn is_tmpfs(path: &Path) -> bool {
     rustix::fs::statfs(path).is_ok_and(|s| s.f_type as u64 == 0x0102_1994)
 }
 
+/// Whether `path` lies on an overlay: what its inode says is that of a file in one of its layers.
+#[must_use]
+pub fn is_overlay(path: &Path) -> bool {
+    rustix::fs::statfs(path).is_ok_and(|s| s.f_type as u64 == 0x794c_7630)
+}
+
 /// Opens any path for `syncfs` or `fsync`, following links.
 ///
 /// # Errors

@@ -552,8 +552,6 @@ fn settle_entry(filed: &Filed, ledger: &Ledger, locks: &[BorrowedFd<'_>]) -> io:
     if entry.sync {
         // First: what a disk tells once, sync(2) tells nobody.
         settle_each(entry, ledger, &note, locks, &mut out)?;
-        out.settled.clear();
-        out.failed.clear();
         // What the session knows of is settled behind that, by what makes it durable.
         let job = Job::start(|| everything::sync_in_job(locks));
         if job.map_or(true, |job| job.result() != 0) {
@@ -561,10 +559,14 @@ fn settle_entry(filed: &Filed, ledger: &Ledger, locks: &[BorrowedFd<'_>]) -> io:
         }
     }
     settle_each(entry, ledger, &note, locks, &mut out)?;
+    if entry.error.is_some() {
+        // Which one that was the entry does not say.
+        out.failed.append(&mut out.settled);
+    }
     Ok(out)
 }
 
-/// Settles each file system of an entry.
+/// Settles each file system of an entry. One that has failed before has failed: a disk tells once.
 fn settle_each(
     entry: &Entry,
     ledger: &Ledger,
@@ -577,19 +579,20 @@ fn settle_each(
             let _ = note.write(errno);
             told::note_for_others(ledger, errno, fd);
         };
-        let list = match settle_again(fs, locks, noted) {
-            Some(0) if out.error.is_none() => &mut out.settled,
-            Some(errno) if errno != 0 => {
-                note.write(errno)?;
-                // What is known counts more than what may be.
-                if out.error.as_ref().is_none_or(|e| e == SettleError::KILLED) {
-                    out.error = Some(errno_name(errno));
-                }
-                &mut out.failed
+        let answer = settle_again(fs, locks, noted);
+        out.settled.retain(|mount| *mount != fs.mount);
+        match answer {
+            Some(0) if !out.failed.contains(&fs.mount) => out.settled.push(fs.mount.clone()),
+            _ if !out.failed.contains(&fs.mount) => out.failed.push(fs.mount.clone()),
+            _ => {}
+        }
+        if let Some(errno @ 1..) = answer {
+            note.write(errno)?;
+            // What is known counts more than what may be.
+            if out.error.as_ref().is_none_or(|e| e == SettleError::KILLED) {
+                out.error = Some(errno_name(errno));
             }
-            _ => &mut out.failed,
-        };
-        list.push(fs.mount.clone());
+        }
     }
     Ok(())
 }

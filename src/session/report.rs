@@ -277,9 +277,7 @@ pub fn ps(s: &mut Supervisor) -> PsSession {
     let mut ages: Vec<Duration> = debts.iter().map(|t| s.shared.age(*t)).collect();
     ages.extend(s.being_settled());
     let oldest = ages.iter().max().copied();
-    let skipped = { processes.values() }
-        .map(|p| p.counts.skipped())
-        .fold(0, u64::saturating_add);
+    let skipped = s.census.total(s.shared).skipped();
     PsSession {
         version: PsSession::VERSION,
         id: s.plan.id.clone(),
@@ -298,7 +296,8 @@ pub fn ps(s: &mut Supervisor) -> PsSession {
         processes: rows(&processes, s),
         escaped: escapes(s),
         ways: s.escapes.ways(),
-        bound_s: bound(s).map(|d| d.as_secs_f64()),
+        // As long as one takes, no settle is known to take less.
+        bound_s: bound(s).map(|d| d.max(oldest.unwrap_or_default()).as_secs_f64()),
         oldest_s: oldest.map(|d| d.as_secs_f64()),
         trouble: s.trouble(),
     }

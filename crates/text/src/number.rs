@@ -36,6 +36,9 @@ pub fn seconds(time_s: f64) -> String {
 
 /// As [`seconds`], but rounded up: for bounds, which must not be shown smaller than they are.
 pub fn seconds_up(time_s: f64) -> String {
+    if time_s > 0.0 && time_s <= 1e-9 {
+        return "1 ns".to_owned();
+    }
     // Values such as 1.1 are a hair more than they look in binary; a billionth is no bound's worth.
     time(time_s * (1.0 - 1e-9), f64::ceil)
 }

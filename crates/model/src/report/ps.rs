@@ -8,6 +8,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::escape::{remedies, sentences, Escape};
+use super::summary::bound_words;
 use synclater_text::layout::{columns, command_line, shown, truncated, wrapped, wrapped_clauses};
 use synclater_text::number::{count, counted, seconds, seconds_up};
 
@@ -138,13 +139,12 @@ fn facts(session: &PsSession) -> Vec<String> {
     facts.extend(
         session
             .bound_s
-            .map(|bound_s| format!("bound {}", seconds_up(bound_s))),
+            .map(|bound_s| format!("bound {}", bound_words(&session.until, bound_s))),
     );
-    facts.extend(
-        session
-            .lease_left_s
-            .map(|left_s| format!("lease left {}", seconds(left_s))),
-    );
+    facts.extend(session.lease_left_s.map(|left_s| match left_s > 0.0 {
+        true => format!("lease left {}", seconds(left_s)),
+        false => "its time is over: all requests are real".to_owned(),
+    }));
     facts.extend(
         session
             .consistent

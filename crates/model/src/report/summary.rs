@@ -186,10 +186,14 @@ fn saved(report: &RunReport) -> Vec<String> {
     let basis = report.saved_basis.as_deref().unwrap_or_default();
     let about = match saved_s > 0.0 {
         true => format!("about {} saved", seconds(saved_s)),
-        false => "no time saved".to_owned(),
+        false => "no time was saved".to_owned(),
+    };
+    let range = match to_s > 0.0 {
+        true => format!(" ({} to {})", seconds(from_s), seconds(to_s)),
+        false => String::new(),
     };
     vec![
-        format!("{about} ({} to {}):", seconds(from_s), seconds(to_s)),
+        format!("{about}{range}:"),
         format!("each would have cost {},", seconds(each_s)),
         format!("the median of {}", shown(basis)),
     ]
@@ -210,11 +214,24 @@ fn how_to_know_what_was_saved(report: &RunReport) -> Vec<String> {
     ]
 }
 
+/// A bound. Where the dial is nearly all of it, a settle would make another minute of an hour.
+pub(super) fn bound_words(dial: &str, bound_s: f64) -> String {
+    let settle_s = match dial.parse() {
+        Ok(Until::Within(t)) => bound_s - t.as_secs_f64(),
+        _ => bound_s,
+    };
+    if settle_s < 0.01 * bound_s && bound_s >= 119.0 {
+        format!("{} and {}", shown(dial), seconds_up(settle_s.max(1e-9)))
+    } else {
+        seconds_up(bound_s)
+    }
+}
+
 fn bound(report: &RunReport) -> Vec<String> {
     let mut clauses = Vec::new();
     if let Some(bound_s) = report.bound_s {
-        let bound = seconds_up(bound_s);
         let dial = report.rules_until.as_ref().unwrap_or(&report.until);
+        let bound = bound_words(dial, bound_s);
         let of_what = match dial.parse() {
             // What settling takes is the rest.
             Ok(Until::Within(t)) if bound_s > 2.0 * t.as_secs_f64() => {
@@ -355,7 +372,7 @@ synclater: 4,813 sync requests in 3 file systems answered at once,
         assert_eq!(summary(&report), want);
         saves(&mut report, 0.0, "240 real ones of this run");
         let text = summary(&report);
-        assert!(text.contains("no time saved (0 s to 0 s): each"), "{text}");
+        assert!(text.contains("no time was saved: each"), "{text}");
     }
 
     fn saves(report: &mut RunReport, about_s: f64, basis: &str) {

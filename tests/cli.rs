@@ -7,6 +7,7 @@ mod export;
 mod folders;
 mod html;
 mod messages;
+mod odd;
 mod probe;
 mod report;
 mod texts;

@@ -26,7 +26,7 @@ use synclater_model::policy::rules::RuleSet;
 use synclater_sys::clock::Reading;
 use synclater_sys::job::Job;
 use synclater_sys::process;
-use synclater_text::layout::shown;
+use synclater_text::layout::{shown, visible};
 use synclater_text::message::Trouble;
 use synclater_text::number::counted;
 
@@ -118,8 +118,11 @@ struct Begun {
     /// The longest dial of its rules, where that is longer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     rules_until: Option<String>,
-    /// Whether it ends by itself.
+    /// Whether a time ends it.
     ends: bool,
+    /// Whether it goes on without a process, for those that begin later.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    waits: bool,
     attached: Vec<Row>,
     refused: Vec<No>,
     /// Why nobody was attached, where nobody was refused either.
@@ -156,7 +159,7 @@ impl No {
 pub fn run(args: &Args) -> anyhow::Result<i32> {
     let left_open = process::left_open();
     super::needs_proc("attach")?;
-    let rules = args.dials.rules()?;
+    let rules = args.dials.rules().map_err(untouched)?;
     check(args.until, args.dials.for_, "--until")?;
     for until in { rules.iter() }.flat_map(RuleSet::dials) {
         check(until, args.dials.for_, "a rule with until =")?;
@@ -226,6 +229,14 @@ fn tell(args: &Args, answer: OwnedFd) -> anyhow::Result<i32> {
     })
 }
 
+/// The same trouble where there is no command: processes run on.
+fn untouched(trouble: Trouble) -> Trouble {
+    Trouble {
+        state: UNTOUCHED.into(),
+        ..trouble
+    }
+}
+
 /// Nobody executes what was named: a slip of the pen, mostly.
 fn nobody(args: &Args) -> Trouble {
     let named: Vec<String> = args.exe.iter().map(|exe| shown(exe)).collect();
@@ -239,7 +250,11 @@ fn nobody(args: &Args) -> Trouble {
     let all = counted(all, "process");
     let to_wait = "to wait for one that begins later: --follow";
     if hidden == 0 || process::effective_user() == 0 {
-        let look = "look it up with `ps -e -o pid,comm`";
+        let is_relative = |exe: &String| exe.contains('/') && !exe.starts_with('/');
+        let look = match args.exe.iter().any(is_relative) {
+            true => "a name without a /, or a whole path, which begins with one",
+            false => "look it up with `ps -e -o pid,comm`",
+        };
         return Trouble::new(
             format!("no process executes {named}"),
             format!("none of {all} does"),
@@ -249,7 +264,7 @@ fn nobody(args: &Args) -> Trouble {
     }
     Trouble::new(
         format!("no process of yours executes {named}"),
-        format!("none of {all} does, but for {hidden} of others, who cannot be looked at"),
+        format!("none of {all} does that can be looked at; {hidden} of others cannot"),
         format!("sudo synclater attach ...; {to_wait}"),
         UNTOUCHED,
     )
@@ -259,7 +274,10 @@ fn sentence(begun: &Begun) -> String {
     let id = &begun.id;
     let to_end = match begun.ends {
         true => String::new(),
-        false => format!("; nothing but `synclater detach {id}` ends this (--for T does, too)"),
+        false if begun.waits => format!("; it ends by `synclater detach {id}`, or with --for T"),
+        false => {
+            format!("; it ends with what is attached, by `synclater detach {id}`, or with --for T")
+        }
     };
     let by_rules = { begun.rules_until.as_ref() }.map(|until| format!(" ({until} by its rules)"));
     let until = format!("until {}{}", begun.until, by_rules.unwrap_or_default());
@@ -325,6 +343,7 @@ fn refuse(args: &Args, refused: Vec<No>) -> anyhow::Result<i32> {
             until: args.until.to_string(),
             rules_until: None,
             ends: args.dials.for_.is_some(),
+            waits: false,
             attached: Vec::new(),
             refused,
             missed: String::new(),
@@ -343,7 +362,7 @@ fn whom(args: &Args) -> Result<Whom, Trouble> {
     for unit in &args.unit {
         let folder = { groups.root.as_ref() }.and_then(|root| whose::unit_folder(unit, root));
         groups.folders.push(folder.ok_or_else(|| {
-            let why = "no unit of that name in the slices of control groups (version 2)";
+            let why = "no running unit has that name (control groups, version 2)";
             let try_ = "look it up with `systemctl status`, or use --exe or --pid";
             Trouble::new(
                 format!("cannot attach to unit {unit}"),
@@ -357,7 +376,7 @@ fn whom(args: &Args) -> Result<Whom, Trouble> {
         Glob::for_exe(text).map_err(|e| {
             let try_ = "a base name, or a full path with a /";
             Trouble::new(
-                format!("--exe {text} is not valid"),
+                format!("--exe {} is not valid", visible(text)),
                 e.to_string(),
                 try_,
                 UNTOUCHED,
@@ -398,7 +417,7 @@ fn in_background(
     let name = args.recorded.record.as_deref().map(dirs::from_here);
     let over = args.recorded.force;
     let record = { name.as_deref() }.map(|path| super::run::open_recording(path, over));
-    let record = record.transpose()?;
+    let record = record.transpose().map_err(untouched)?;
     // What stays holds no lock, and no pipe, of who started us.
     process::close_all(left_open);
     let mut s = wanted.make(Reading::now(), Escapes::watch_chosen)?;
@@ -406,7 +425,7 @@ fn in_background(
         let name = name.unwrap_or_default();
         if let Err(e) = s.record(file, name.clone(), args.recorded.ring) {
             give_up(&mut s);
-            return Err(super::run::cannot_record(&name, &e).into());
+            return Err(untouched(super::run::cannot_record(&name, &e)).into());
         }
     }
     let luggage = match Luggage::pack(s.shared, args.follow) {
@@ -485,6 +504,7 @@ fn tell_front(s: &Supervisor, to: &OwnedFd, id: &str) -> bool {
         until: s.plan.classes[0].to_string(),
         rules_until: s.rules_until().map(|until| until.to_string()),
         ends: s.plan.ends.is_some(),
+        waits: reach.waits_for_more(),
         attached: reach.attached().map(row).collect(),
         refused: reach.refused().map(no).collect(),
         missed: String::new(),

@@ -7,7 +7,7 @@ use crate::reach::follow::{Baggage, Environment, Follower, Manner};
 use crate::reach::launch;
 use crate::reach::library::{self, Variant};
 use crate::reach::net;
-use crate::record::out;
+use crate::record::out::{self, Out};
 use crate::session::belongings::NOT_STARTED;
 use crate::session::escape::Escapes;
 use crate::session::report;
@@ -27,6 +27,7 @@ use synclater_model::report::run::{summary, warnings, RunReport, SettleError};
 use synclater_sys::clock::Reading;
 use synclater_sys::process;
 use synclater_sys::registers::Registers;
+use synclater_text::layout::visible;
 use synclater_text::message::Trouble;
 
 /// Runs a command with its sync calls answered now and carried out later.
@@ -327,7 +328,7 @@ fn end(
     args: &Args,
     mut s: Supervisor,
     outcome: Outcome,
-    json: Option<&mut Box<dyn Write>>,
+    json: Option<&mut Json>,
 ) -> anyhow::Result<i32> {
     let mut shown = false;
     let tty = std::io::stderr().is_terminal();
@@ -345,17 +346,17 @@ fn end(
     s.close();
     tell(args, &s, &report, tty);
     if let Some(json) = json {
-        json.write_all(report.to_json().as_bytes())
-            .and_then(|()| json.flush())
-            .map_err(|e| {
-                let state = "the command has ended; what it owed was dealt with as the dial says";
-                Trouble::new(
-                    "cannot write the JSON report",
-                    e.to_string(),
-                    "free space, or name another file",
-                    state,
-                )
-            })?;
+        json.write(&report.to_json()).map_err(|e| {
+            let state = "the command has ended; what it owed was dealt with as the dial says";
+            let file = args.json.as_deref().unwrap_or(Path::new("-"));
+            let what = format!("cannot write the JSON report to {}", file.display());
+            Trouble::new(
+                what,
+                e.to_string(),
+                "free space, or name another file",
+                state,
+            )
+        })?;
     }
     if let (Outcome::Signaled(signal), true) = (outcome, report.exit_status != OURS) {
         process::die_of(signal);
@@ -403,17 +404,40 @@ fn tell(args: &Args, s: &Supervisor, report: &RunReport, tty: bool) {
 fn not_started(what: &std::ffi::OsStr, e: &std::io::Error) -> i32 {
     let status = launch::failure_status(e);
     let (why, try_) = launch::why_not(what, e);
-    let what = format!("cannot run {}", what.to_string_lossy());
+    let what = format!("cannot run {}", visible(&what.to_string_lossy()));
     super::say(&format!("{}\n", Trouble::new(what, why, try_, NOT_STARTED)));
     status
 }
 
-fn open_json(path: &Path) -> Result<Box<dyn Write>, Trouble> {
-    if path == Path::new("-") {
-        return Ok(Box::new(std::io::stdout()));
+/// Where the report goes. What is in a file stays until there is one.
+enum Json {
+    Stdout,
+    File(Out),
+}
+
+impl Json {
+    fn write(&mut self, text: &str) -> std::io::Result<()> {
+        match self {
+            Json::Stdout => {
+                let mut out = std::io::stdout();
+                out.write_all(text.as_bytes()).and_then(|()| out.flush())
+            }
+            Json::File(out) => out.write_all(text.as_bytes()).and_then(|()| out.go()),
+        }
     }
-    File::create(path)
-        .map(|f| Box::new(f) as Box<dyn Write>)
+}
+
+fn open_json(path: &Path) -> Result<Json, Trouble> {
+    if path == Path::new("-") {
+        return Ok(Json::Stdout);
+    }
+    let mut options = File::options();
+    options
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(path)
+        .map(|file| Json::File(Out::new(file)))
         .map_err(|e| {
             let what = format!("cannot write the report {}", path.display());
             Trouble::new(
@@ -432,7 +456,8 @@ fn locate_library(other_calls: OtherCalls) -> Result<PathBuf, Trouble> {
         Variant::Ordinary
     };
     library::locate(launch::needed_here(asked)).map_err(|why| {
-        let try_ = "make one of these folders writable and mounted exec, name one of your own in \
+        let try_ =
+            "make one of the folders above writable and mounted exec, name one of your own in \
                     XDG_CACHE_HOME, or `make install`";
         Trouble::new(
             "there is no folder for the preload library",

@@ -8,6 +8,7 @@ use std::time::Duration;
 use synclater_model::policy::dial::Until;
 use synclater_model::policy::duration::parse_duration;
 use synclater_sys::process;
+use synclater_text::layout::visible;
 use synclater_text::message::Trouble;
 
 /// Changes a live session: all its processes follow at their next request, without a restart.
@@ -82,13 +83,13 @@ pub fn ask_named(id: &str, request: &Request) -> Result<Done, Trouble> {
             names.join(", ")
         };
         return Err(Trouble::new(
-            format!("there is no session {id}"),
+            format!("there is no session {}", visible(id)),
             format!("running sessions of this user: {there}"),
-            "synclater ps",
+            "synclater ps; synclater status, of those that have ended",
             "nothing was changed",
         ));
     };
-    let (why, try_) = match ask(session, request) {
+    let (why, try_): (String, String) = match ask(session, request) {
         Ok(Answer::Done { said }) => {
             return Ok(Done {
                 said,
@@ -119,9 +120,12 @@ pub fn ask_named(id: &str, request: &Request) -> Result<Done, Trouble> {
                 super::settle::NOT_KNOWN,
             ));
         }
-        Ok(Answer::Refused { why }) => (why, "synclater ps"),
+        Ok(Answer::Refused { why, remedy }) => {
+            let remedy = Some(remedy).filter(|remedy| !remedy.is_empty());
+            (why, remedy.unwrap_or_else(|| "synclater ps".into()))
+        }
         Ok(Answer::Session { .. } | Answer::Watching { .. }) => {
-            ("it answered another question".into(), "synclater ps")
+            ("it answered another question".into(), "synclater ps".into())
         }
         Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {
             let what = format!("session {id} did not do it");
@@ -130,7 +134,7 @@ pub fn ask_named(id: &str, request: &Request) -> Result<Done, Trouble> {
         Err(e) if control::has_ended(&e) || !session.dir.exists() => {
             return Err(ended_meanwhile(id));
         }
-        Err(e) => (e.to_string(), "synclater ps"),
+        Err(e) => (e.to_string(), "synclater ps".into()),
     };
     Err(Trouble::new(
         format!("session {id} did not do it"),

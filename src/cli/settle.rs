@@ -12,8 +12,10 @@ use crate::session::shared;
 use crate::session::stale::{self, Cleared, Debt, Debtor};
 use crate::session::told;
 use crate::session::underway::{self, SyncMark, SyncedFs};
+use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -36,7 +38,7 @@ pub struct Args {
     /// Sessions, as `synclater ps` names them, or paths (with a /) on the file systems to settle,
     /// or of their devices.
     #[arg(value_name = "SESSION|PATH")]
-    what: Vec<String>,
+    what: Vec<OsString>,
 }
 
 /// How often it is looked whether a session listens or is gone.
@@ -84,14 +86,15 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
 }
 
 /// Settles what is named; some may have been `killed` who did. Whether all could be settled.
-fn each(what: &[String], killed: &[SyncedFs]) -> anyhow::Result<bool> {
+fn each(what: &[OsString], killed: &[SyncedFs]) -> anyhow::Result<bool> {
     let mut is_whole = true;
     for name in what {
-        let said = match name.contains('/') || name == "." {
-            true => path(name, killed),
-            false => session(name),
+        let shown = name.to_string_lossy();
+        let said = match name.as_bytes().contains(&b'/') || name == "." {
+            true => path(Path::new(name), killed),
+            false => session(&shown),
         };
-        is_whole &= is_told(name, said)?;
+        is_whole &= is_told(&shown, said)?;
     }
     Ok(is_whole)
 }
@@ -128,7 +131,13 @@ fn all(mut debtors: Vec<Debtor>, cleared: &[Cleared]) -> anyhow::Result<bool> {
 }
 
 fn session(name: &str) -> Result<String, Trouble> {
-    let done = ask_named(name, &Request::Settle)?;
+    let is_file = || Path::new(name).symlink_metadata().is_ok();
+    let done = ask_named(name, &Request::Settle).map_err(|mut trouble| {
+        if is_file() {
+            trouble.try_ = format!("{}; for the file of that name: ./{name}", trouble.try_);
+        }
+        trouble
+    })?;
     match lost_elsewhere(name, format!("cannot settle {name}")) {
         None => Ok(done.said),
         Some(trouble) => Err(trouble),
@@ -288,9 +297,14 @@ fn lost_of(id: &str, name: &str) -> String {
 
 /// Settles the file system that a path is on, or its device; some may have been `killed` there who
 /// did.
-fn path(name: &str, killed: &[SyncedFs]) -> Result<String, Trouble> {
+fn path(path: &Path, killed: &[SyncedFs]) -> Result<String, Trouble> {
     let trouble_if = |why: String, try_: &str| {
-        Trouble::new(format!("cannot settle {name}"), why, try_, NOT_KNOWN)
+        Trouble::new(
+            format!("cannot settle {}", path.display()),
+            why,
+            try_,
+            NOT_KNOWN,
+        )
     };
     let trouble = |why| trouble_if(why, FOR_ERRORS);
     let why = |errno| match errno {
@@ -298,14 +312,14 @@ fn path(name: &str, killed: &[SyncedFs]) -> Result<String, Trouble> {
         errno => io::Error::from_raw_os_error(errno).to_string(),
     };
     let ledger = Ledger::existing().ok().flatten();
-    let fd = mount::open_for_sync(Path::new(name)).map_err(|e| {
+    let fd = mount::open_for_sync(path).map_err(|e| {
         const EIO: i32 = rustix::io::Errno::IO.raw_os_error();
         if e.raw_os_error() != Some(EIO) {
-            let try_ = "name a file, a folder or a disk there that you may open";
+            let try_ = "name a file or folder there, or a disk, that you may open";
             return trouble_if(e.to_string(), try_);
         }
         if let Some(ledger) = &ledger {
-            told::note_for_others_at(ledger, EIO, Path::new(name));
+            told::note_for_others_at(ledger, EIO, path);
         }
         trouble(e.to_string())
     })?;

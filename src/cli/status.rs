@@ -4,6 +4,7 @@ use crate::session::ledger::{Filed, Ledger, Unread};
 use crate::session::stale::{self, life_of, was_cut, Life};
 use crate::session::{closing, control, dirs};
 use synclater_model::ledger::{render_status, status_json, Boot, Entry, OpenSession, Outcome};
+use synclater_text::layout::visible;
 use synclater_text::message::Trouble;
 
 /// Names the sessions that were cut by a power failure or crash, that ended without settling, or
@@ -86,7 +87,7 @@ fn ended(filed: &[Filed], boot: &str, ledger: &Ledger) -> Vec<OpenSession> {
 
 fn forget(id: &str, filed: &[Filed], ledger: Option<&Ledger>) -> anyhow::Result<i32> {
     let trouble = |why: String| {
-        let what = format!("cannot forget {id}");
+        let what = format!("cannot forget {}", visible(id));
         Trouble::new(what, why, "synclater status", "the ledger is as it was")
     };
     let lives = control::sessions().iter().any(|s| s.id == id);

@@ -8,6 +8,8 @@
 
 use crate::session::told;
 use crate::session::underway::marked;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::os::fd::AsFd;
@@ -64,13 +66,21 @@ impl WholeFile {
                     result => result,
                 }
             }
-            WholeFile::Special(path) => {
-                let mut file = OpenOptions::new().write(true).open(path)?;
-                file.write_all(text.as_bytes())
-            }
+            WholeFile::Special(path) => write_into(path, text),
             WholeFile::Regular(path) => replace(path, text),
         }
     }
+}
+
+/// A pipe that nobody reads is an error: whoever waited for a reader would do so for ever.
+fn write_into(path: &Path, text: &str) -> io::Result<()> {
+    let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let fd = match rustix::fs::open(path, flags, Mode::empty()) {
+        Err(Errno::NXIO) => return Err(io::Error::other("nobody reads it")),
+        opened => opened?,
+    };
+    rustix::fs::fcntl_setfl(&fd, OFlags::empty())?;
+    File::from(fd).write_all(text.as_bytes())
 }
 
 fn is_the_same(found: &fs::Metadata, other: &Path) -> bool {

@@ -8,9 +8,10 @@ use super::library::Variant;
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use synclater_sys::mount::forbids_exec;
 
 /// Entries of a value of `LD_PRELOAD`.
 fn entries(value: Option<&OsStr>) -> impl Iterator<Item = &[u8]> {
@@ -134,13 +135,23 @@ pub fn why_not(program: &OsStr, e: &std::io::Error) -> (String, String) {
         .as_deref()
         .and_then(|file| std::fs::metadata(file).ok());
     let Some((file, seen)) = file.zip(seen) else {
-        return (e.to_string(), "check the name and PATH".into());
+        let try_ = match program.as_bytes().contains(&b'/') {
+            true => "check the name",
+            false => "check the name and PATH",
+        };
+        return (e.to_string(), try_.into());
     };
     let name = file.display();
-    if seen.is_dir() {
-        return ("it is a folder".into(), "name a program".into());
+    if let Some(what) = no_program(seen.file_type()) {
+        return (format!("it is a {what}"), "name a program".into());
     }
     match (e.kind(), interpreter_of(&file)) {
+        (std::io::ErrorKind::NotFound, Some(interpreter)) if interpreter.ends_with('\r') => (
+            "its first line ends with a carriage return, as on Windows, so its interpreter is \
+             not found"
+                .into(),
+            format!("sed -i 's/\\r$//' {name}"),
+        ),
         (std::io::ErrorKind::NotFound, Some(interpreter)) => (
             format!("its first line names {interpreter}, which is not there"),
             "correct that line, or install what it names".into(),
@@ -156,13 +167,32 @@ pub fn why_not(program: &OsStr, e: &std::io::Error) -> (String, String) {
             ),
             format!("chmod +x {name}"),
         ),
+        (std::io::ErrorKind::PermissionDenied, _) if forbids_exec(&file) == Some(true) => (
+            format!("{name} lies on a file system that is mounted noexec"),
+            "copy it to another file system, or mount that without noexec".into(),
+        ),
+        (std::io::ErrorKind::PermissionDenied, Some(interpreter)) => (
+            format!("its first line names {interpreter}, which may not be executed"),
+            "correct that line, or make what it names executable".into(),
+        ),
         _ => (e.to_string(), "check that it is an executable file".into()),
+    }
+}
+
+/// What it is, where that cannot be executed.
+fn no_program(kind: std::fs::FileType) -> Option<&'static str> {
+    match () {
+        () if kind.is_dir() => Some("folder"),
+        () if kind.is_fifo() => Some("named pipe"),
+        () if kind.is_socket() => Some("socket"),
+        () if kind.is_char_device() || kind.is_block_device() => Some("device"),
+        () => None,
     }
 }
 
 /// The file that a command means: as execvp(3) looks for it, or the first one of its name.
 fn file_of(program: &OsStr) -> Option<PathBuf> {
-    if program.as_bytes().contains(&b'/') {
+    if program.as_bytes().contains(&b'/') || matches!(program.as_bytes(), b"." | b"..") {
         return Some(program.into());
     }
     let path = std::env::var_os("PATH")?;
@@ -176,7 +206,9 @@ fn interpreter_of(file: &Path) -> Option<String> {
     let read = std::fs::File::open(file).ok()?.read(&mut first).ok()?;
     let line = first[..read].split(|b| *b == b'\n').next()?;
     let named = String::from_utf8_lossy(line.strip_prefix(b"#!")?).into_owned();
-    named.split_whitespace().next().map(str::to_owned)
+    // As the kernel reads it: a carriage return belongs to the name.
+    let mut words = named.split([' ', '\t']).filter(|word| !word.is_empty());
+    words.next().map(str::to_owned)
 }
 
 #[cfg(test)]
@@ -197,8 +229,13 @@ mod tests {
         assert!(told("script", b"#! /no/such/sh -e\n", 0o755, 2).contains("names /no/such/sh,"));
         assert!(told("elf", b"\x7fELF", 0o755, 2).contains("the loader that it names is not"));
         assert!(told("text", b"x", 0o644, 13).contains("not executable (mode 644)"));
-        let (why, _) = why_not("/".as_ref(), &std::io::Error::from_raw_os_error(13));
-        assert_eq!(why, "it is a folder");
+        assert!(told("dos", b"#!/bin/sh\r\n", 0o755, 2).contains("carriage return"));
+        let may_not = told("log", b"#!/etc/passwd\n", 0o755, 13);
+        assert!(may_not.contains("names /etc/passwd, which may not be executed"));
+        for (name, what) in [("/", "folder"), (".", "folder"), ("/dev/null", "device")] {
+            let (why, _) = why_not(name.as_ref(), &std::io::Error::from_raw_os_error(13));
+            assert_eq!(why, format!("it is a {what}"), "{name}");
+        }
         let (why, try_) = why_not(
             "no-such-name".as_ref(),
             &std::io::Error::from_raw_os_error(2),

@@ -95,7 +95,25 @@ pub enum Answer {
     Refused {
         /// Why.
         why: String,
+        /// What to try; empty where nobody knows.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        remedy: String,
     },
+}
+
+impl Answer {
+    /// Not done, and nothing to try is known.
+    #[must_use]
+    pub fn refused(why: impl Into<String>) -> Answer {
+        Answer::refused_but(why, "")
+    }
+
+    /// Not done.
+    #[must_use]
+    pub fn refused_but(why: impl Into<String>, remedy: impl Into<String>) -> Answer {
+        let (why, remedy) = (why.into(), remedy.into());
+        Answer::Refused { why, remedy }
+    }
 }
 
 /// One living session, as found in the run folder.
@@ -129,8 +147,8 @@ pub fn listed() -> Result<Vec<Living>, Trouble> {
         Trouble::new(
             format!("cannot tell which sessions there are in {}", run.display()),
             why,
-            "look at who has put what there; it is a folder of yours that nobody else may write; \
-             SYNCLATER_RUN_DIR names another one",
+            "look at who has put what there: it has to be a folder of yours that nobody else may \
+             write; SYNCLATER_RUN_DIR names another one",
             "no session was asked, and nothing was changed",
         )
     })

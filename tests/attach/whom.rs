@@ -100,6 +100,23 @@ fn an_executable_that_nobody_runs_is_said_and_leaves_no_session() {
     assert_eq!(stage.ask(&["ps"]).must_succeed().stdout, "no sessions\n");
 }
 
+/// One that names processes ends with them; one that names a program waits for the next.
+#[test]
+fn what_ends_with_its_process_is_not_said_to_go_on() {
+    let stage = Stage::new("ends-with-it");
+    let mut command = clean(program("demand"));
+    command.arg(stage.work());
+    let mut victim = started(&stage, command);
+    let pid = number(victim.pid());
+    let said = stage.ask(&["attach", "--pid", &pid]).must_succeed().stdout;
+    assert!(
+        said.contains("; it ends with what is attached, by "),
+        "{said}"
+    );
+    victim.end();
+    assert!(until(LIMIT, || stage.sessions().is_empty()));
+}
+
 #[test]
 fn without_an_end_it_is_said_what_ends_it_and_since_when_it_goes_on() {
     let stage = Stage::new("no-end");
@@ -111,7 +128,7 @@ fn without_an_end_it_is_said_what_ends_it_and_since_when_it_goes_on() {
         let words = [&["attach", "--exe", "an-exe-27"][..], more].concat();
         let said = stage.ask(&words).must_succeed().stdout;
         let id = stage.id();
-        let what = format!("; nothing but `synclater detach {id}` ends this");
+        let what = format!("; it ends by `synclater detach {id}`, or with --for T");
         assert_eq!(said.contains(&what), !ends, "{said}");
         let shown = stage.ask(&["ps"]).must_succeed().stdout;
         assert!(

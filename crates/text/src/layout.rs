@@ -38,6 +38,15 @@ pub fn shown(name: &str) -> String {
     safe
 }
 
+/// The same of a name that stands alone in a sentence: one that is empty would not be seen.
+#[must_use]
+pub fn visible(name: &str) -> String {
+    match name.is_empty() {
+        true => "\"\"".to_owned(),
+        false => shown(name),
+    }
+}
+
 /// Whether a character would steer the terminal instead of being shown.
 pub fn steers(c: char) -> bool {
     c.is_control() || steers_direction(c)

@@ -22,17 +22,19 @@ pub struct Trouble {
 }
 
 impl Trouble {
-    /// Makes a message of its four parts.
+    /// Makes a message of its four parts. What the kernel has run out of decides what helps.
     pub fn new(
         what: impl Into<String>,
         why: impl Into<String>,
         try_: impl Into<String>,
         state: impl Into<String>,
     ) -> Trouble {
+        let (why, try_): (String, String) = (why.into(), try_.into());
+        let enough = enough_of(&why).filter(|enough| !try_.contains(enough.1));
         Trouble {
             what: what.into(),
-            why: why.into(),
-            try_: try_.into(),
+            try_: enough.map_or(try_, |enough| enough.0.to_owned()),
+            why,
             state: state.into(),
         }
     }
@@ -48,6 +50,27 @@ impl fmt::Display for Trouble {
 }
 
 impl std::error::Error for Trouble {}
+
+/// What helps where the kernel has run out of something (errno(3)), and the word by which a remedy
+/// is known to say so already.
+fn enough_of(why: &str) -> Option<(&'static str, &'static str)> {
+    let table = [
+        (
+            "(os error 23)",
+            "end what has so many files open, or raise fs.file-max",
+            "file-max",
+        ),
+        (
+            "(os error 24)",
+            "raise the limit of open files: ulimit -n 1024",
+            "ulimit -n",
+        ),
+        ("(os error 28)", "free space there", "space"),
+        ("(os error 36)", "a shorter name", "shorter"),
+    ];
+    let (_, remedy, known_by) = table.into_iter().find(|(errno, ..)| why.contains(errno))?;
+    Some((remedy, known_by))
+}
 
 /// Writes one part; its further lines begin in the column of the first one's text.
 fn part(f: &mut fmt::Formatter<'_>, label: &str, text: &str) -> fmt::Result {
@@ -80,6 +103,22 @@ mod tests {
              try:   look at the disk:\n         dmesg | tail\n  \
              state: not durable: what was written to /srv";
         assert_eq!(trouble.to_string(), want);
+    }
+
+    #[test]
+    fn what_the_kernel_has_run_out_of_decides_what_helps() {
+        let remedy = |errno, remedy| {
+            let why = std::io::Error::from_raw_os_error(errno).to_string();
+            Trouble::new("", why, remedy, "").try_
+        };
+        assert_eq!(
+            remedy(24, "look at `dmesg`"),
+            "raise the limit of open files: ulimit -n 1024"
+        );
+        assert_eq!(remedy(28, "make it writable"), "free space there");
+        assert_eq!(remedy(28, "make some space"), "make some space");
+        assert_eq!(remedy(36, "make it writable"), "a shorter name");
+        assert_eq!(remedy(13, "make it writable"), "make it writable");
     }
 
     #[test]

@@ -23,7 +23,7 @@ use synclater_model::report::top::{Top, TopSession};
 use synclater_sys::process;
 use synclater_sys::signal::Signals;
 use synclater_sys::wait::{self, For};
-use synclater_text::layout::columns;
+use synclater_text::layout::{columns, visible};
 use synclater_text::message::Trouble;
 use view::Screen;
 
@@ -193,7 +193,7 @@ fn chosen(id: Option<&str>) -> Result<Living, Trouble> {
         Some(at) => Ok(all.swap_remove(at)),
         None => Err(Trouble::new(
             match id {
-                Some(id) => format!("there is no session {id}"),
+                Some(id) => format!("there is no session {}", visible(id)),
                 None if all.is_empty() => "there is no session to watch".into(),
                 None => "there are several sessions to watch".into(),
             },

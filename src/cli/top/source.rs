@@ -5,6 +5,7 @@
 //! is made again; a recording on disk is read from where it ends now.
 
 use super::PURPOSE;
+use crate::cli::set::stands_still;
 use crate::cli::whose;
 use crate::record::kernel::{Recording, Then};
 use crate::record::sink::{self, now_ns, Sink};
@@ -99,6 +100,10 @@ impl Watched {
             Ok(Source::File(file)) => (Source::File(file), LAG_OF_FILE),
             Ok(connection) => (connection, LAG),
             Err(Closed::Refused(why)) => return Err(trouble(why, "end the other `synclater top`")),
+            Err(Closed::Failed(e)) if e.kind() == io::ErrorKind::WouldBlock => {
+                let what = format!("cannot watch session {}", session.id);
+                return Err(stands_still(&session, what));
+            }
             Err(Closed::Failed(e)) => {
                 let try_ = "synclater ps; a stopped supervisor does not answer";
                 return Err(trouble(e.to_string(), try_));
@@ -212,7 +217,7 @@ impl Watched {
             let answer = match ask(session, &request) {
                 Ok(Answer::Done { said }) => said,
                 Ok(Answer::Lost { why }) => why,
-                Ok(Answer::Refused { why }) => format!("refused: {why}"),
+                Ok(Answer::Refused { why, .. }) => format!("refused: {why}"),
                 Ok(_) => "it answered another question".into(),
                 Err(e) => format!("no answer: {e}"),
             };
@@ -259,7 +264,7 @@ fn open(session: &Living) -> Result<Source, Closed> {
             },
             _,
         ) => Ok(Source::File(Follow::begin(&path)?)),
-        (Answer::Refused { why }, _) => Err(Closed::Refused(why)),
+        (Answer::Refused { why, .. }, _) => Err(Closed::Refused(why)),
         _ => Err(Closed::Refused("it answered another question".into())),
     }
 }

@@ -130,6 +130,12 @@ impl Reach {
         self.attached.is_empty() && !self.refused.is_empty()
     }
 
+    /// Whether processes that begin later may be meant, too.
+    #[must_use]
+    pub fn waits_for_more(&self) -> bool {
+        !self.whom.is_closed()
+    }
+
     /// Whether it lets go of its processes.
     #[must_use]
     pub fn is_leaving(&self) -> bool {
@@ -579,7 +585,7 @@ impl Reach {
             .herd
             .as_ref()
             .is_some_and(|h| h.has_some() || h.is_asking());
-        self.whom.is_closed() && self.attached.is_empty() && !is_followed
+        !self.waits_for_more() && self.attached.is_empty() && !is_followed
     }
 
     fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {

@@ -111,14 +111,14 @@ impl Supervisor {
                     pid => format!("process {pid}"),
                 };
                 let why = format!("{who} is watching it already");
-                client.answer(&Answer::Refused { why });
+                client.answer(&Answer::refused(why));
             }
             None => {
                 let rings = match self.rings(WATCH_RING_BYTES) {
                     Ok(rings) => rings,
                     Err(e) => {
                         let why = format!("there is no memory for it: {e}");
-                        return client.answer(&Answer::Refused { why });
+                        return client.answer(&Answer::refused(why));
                     }
                 };
                 // From here on he sees that we hung up.
@@ -225,9 +225,7 @@ fn where_it_is(name: &std::path::Path) -> Answer {
         Some(path) => Answer::Watching {
             recording: Some(path.to_owned()),
         },
-        None => Answer::Refused {
-            why: "it is being recorded into a file whose name is no text".into(),
-        },
+        None => Answer::refused("it is being recorded into a file whose name is no text"),
     }
 }
 

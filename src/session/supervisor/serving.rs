@@ -109,7 +109,7 @@ impl Supervisor {
     pub(super) fn serve(&mut self) {
         while let Some((client, request)) = self.server.next() {
             match request {
-                Err(why) => client.answer(&Answer::Refused { why }),
+                Err(why) => client.answer(&Answer::refused(why)),
                 Ok(Request::Hello) => client.answer(&Answer::Done {
                     said: String::new(),
                 }),
@@ -154,8 +154,9 @@ impl Supervisor {
     /// Begins to end a session that was attached; the client waits for the report.
     fn detach(&mut self, client: Client, json: bool) {
         if self.reach.is_none() {
-            let why = "it was started by `synclater run`, and ends with its command".into();
-            return client.answer(&Answer::Refused { why });
+            let why = "it was started by `synclater run`, and ends with its command";
+            let remedy = format!("synclater set {} --until now", self.plan.id);
+            return client.answer(&Answer::refused_but(why, remedy));
         }
         self.detach_clients.push((client, json));
         self.leave();
@@ -212,16 +213,15 @@ impl Supervisor {
     /// Moves the dial of a live session. Every request from now on sees it.
     pub(super) fn set(&mut self, until: Option<String>, for_s: Option<f64>) -> Answer {
         if self.outcome.is_some() || self.reach.as_ref().is_some_and(|r| r.is_leaving()) {
-            let why = "it is about to end".into();
-            return Answer::Refused { why };
+            return Answer::refused("it is about to end");
         }
         let dial = match until.as_deref().map(str::parse::<Until>).transpose() {
             Ok(dial) => dial,
-            Err(e) => return Answer::Refused { why: e.to_string() },
+            Err(e) => return Answer::refused(e.to_string()),
         };
         if self.reach.is_some() && dial == Some(Until::Exit) {
-            let why = "it was attached: there is no command whose exit could be meant".into();
-            return Answer::Refused { why };
+            let why = "it was attached: there is no command whose exit could be meant";
+            return Answer::refused_but(why, "a duration: --until 1s");
         }
         let ends = match for_s {
             Some(s) => Some(Instant::now() + Duration::from_secs_f64(s.clamp(0.0, 1e9))),
@@ -233,13 +233,11 @@ impl Supervisor {
         };
         let endless = ends.is_none();
         if self.reach.is_some() && dial == Some(Until::Never) && endless {
-            let why = "it was attached: `never` needs an end (--for)".into();
-            return Answer::Refused { why };
+            let why = "it was attached: `never` needs an end";
+            return Answer::refused_but(why, "add one: --for 10m");
         }
         if self.ledger.is_none() && dial.is_some_and(|dial| dial != Until::Now) {
-            return Answer::Refused {
-                why: "there is no ledger: only `now` is possible".into(),
-            };
+            return Answer::refused("there is no ledger: only `now` is possible");
         }
         self.plan.ends = ends;
         let Some(dial) = dial else {

@@ -1,0 +1,159 @@
+//! Odd names, files and limits: what is said of them is so, and nothing hangs.
+
+use crate::harness::command::{clean, run, Outcome, LIMIT};
+use crate::harness::disk::Disk;
+use crate::sessions::stage::{as_root, has_four_parts, program, Running, Stage, SYNCLATER};
+use crate::wait::until;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+/// What is said of a command line that fails with a status of ours.
+fn told(stage: &Stage, words: &[&str]) -> Outcome {
+    let outcome = run(&mut stage.synclater(words));
+    assert!(has_four_parts(&outcome.stderr), "{words:?}: {outcome}");
+    outcome
+}
+
+fn pipe(stage: &Stage, name: &str) -> String {
+    let path = stage.work().join(name).display().to_string();
+    run(clean("mkfifo").arg(&path)).must_succeed();
+    path
+}
+
+#[test]
+fn what_is_no_program_is_named_and_nobody_waits_for_it() {
+    let stage = Stage::new("no-program");
+    for (what, is) in [
+        (pipe(&stage, "pipe"), "it is a named pipe"),
+        ("/dev/null".into(), "it is a device"),
+        (".".into(), "it is a folder"),
+    ] {
+        let outcome = told(&stage, &["run", "--", &what]);
+        assert_eq!(outcome.status.code(), Some(126), "{outcome}");
+        assert!(outcome.stderr.contains(is), "{outcome}");
+        assert!(!outcome.stderr.contains("chmod"), "{outcome}");
+    }
+}
+
+#[test]
+fn a_page_for_a_pipe_that_nobody_reads_is_not_waited_for() {
+    let stage = Stage::new("page-pipe");
+    let record = stage.work().join("a.rec").display().to_string();
+    run(&mut stage.synclater(&["record", "-o", &record, "--", "true"])).must_succeed();
+    let outcome = told(
+        &stage,
+        &["report", "--html", &pipe(&stage, "pipe"), &record],
+    );
+    assert!(outcome.stderr.contains("nobody reads it"), "{outcome}");
+}
+
+#[test]
+fn an_earlier_report_stays_where_the_command_is_not_there() {
+    let stage = Stage::new("json-stays");
+    let [option, file] = stage.json();
+    std::fs::write(&file, "earlier\n").expect("a file");
+    told(&stage, &["run", &option, &file, "--", "/no/such/program"]);
+    assert_eq!(std::fs::read(&file).expect("it is there"), b"earlier\n");
+    run(&mut stage.synclater(&["run", &option, &file, "--", "true"])).must_succeed();
+    assert_eq!(stage.report()["exit_status"], 0);
+}
+
+#[test]
+fn a_file_is_settled_whatever_its_name_is() {
+    let stage = Stage::new("odd-names");
+    let file = stage.work().join(OsStr::from_bytes(b"no\xfftext"));
+    std::fs::write(&file, "").expect("a file");
+    run(stage.synclater(&["settle"]).arg(&file)).must_succeed();
+    let mut beside = stage.synclater(&["settle", "plain"]);
+    std::fs::write(stage.work().join("plain"), "").expect("a file");
+    let outcome = run(beside.current_dir(stage.work()));
+    assert!(
+        outcome.stderr.contains("of that name: ./plain"),
+        "{outcome}"
+    );
+}
+
+#[test]
+fn who_has_too_few_descriptors_is_told_to_raise_their_number() {
+    let stage = Stage::new("few-files");
+    for (limit, verb) in [
+        (4, "settle /"),
+        (8, "probe ."),
+        (20, "run --follow -- true"),
+    ] {
+        let line = format!("ulimit -n {limit}; exec {SYNCLATER} {verb}");
+        let outcome = run(stage.with_folders("sh").args(["-c", &line]));
+        assert!(outcome.stderr.contains("ulimit -n"), "{verb}: {outcome}");
+    }
+}
+
+#[test]
+fn what_ended_programs_owe_is_debt_too() {
+    let stage = Stage::new("debt");
+    let hammer = program("hammer").display().to_string();
+    let work = stage.work().display().to_string();
+    let mut command = stage.with_folders(SYNCLATER);
+    command.args(["run", "-q", "-u", "1h", "--", "sh", "-c"]);
+    command.arg(format!(
+        "{hammer} {work} 1 2000; {hammer} {work} 1 2000; echo ready; read x"
+    ));
+    let mut shell = Running::start(&stage, command);
+    assert_eq!(shell.hear(), "ready");
+    let owed = || stage.session()["debt"].as_u64().unwrap_or(0);
+    assert!(until(LIMIT, || owed() > 2000), "{:#}", stage.session());
+    // Who has ended is forgotten at the next look for what escaped.
+    let least = (0..30).map(|_| owed()).min();
+    assert!(least > Some(2000), "{least:?}");
+    shell.tell("on");
+    shell.end();
+}
+
+#[test]
+fn a_check_that_fails_judges_nothing() {
+    if !as_root("a_check_that_fails_judges_nothing") {
+        return;
+    }
+    let stage = Stage::new("no-check");
+    let words = [
+        "crash",
+        "--budget",
+        "4",
+        "--check",
+        "/no/such/check",
+        "--",
+        "sync",
+    ];
+    let outcome = run(&mut stage.synclater(&words));
+    assert!(!outcome.stdout.contains("none is bad"), "{outcome}");
+    let json = run(stage.synclater(&words[..1]).arg("--json").args(&words[1..]));
+    assert!(json.stdout.contains("\"complete\": false"), "{json}");
+}
+
+#[test]
+fn doctor_names_an_ext4_that_has_counted_errors() {
+    if !as_root("doctor_names_an_ext4_that_has_counted_errors") {
+        return;
+    }
+    let (stage, disk) = (Stage::new("ill"), Disk::new("ext4", 64));
+    let name = disk.device().replace("/dev/", "");
+    let trigger = format!("/sys/fs/ext4/{name}/trigger_fs_error");
+    std::fs::write(Path::new(&trigger), "odd").expect("the kernel takes it");
+    let outcome = run(&mut stage.synclater(&["doctor"]));
+    let line = format!("file system {}", disk.path().display());
+    let told = { outcome.stdout.split(&line).nth(1) }.unwrap_or_default();
+    let of_it = told.split("\nfile system").next().unwrap_or_default();
+    assert!(of_it.contains("it has met an error before"), "{outcome}");
+}
+
+#[test]
+fn a_script_whose_interpreter_may_not_run_is_told_from_one_that_is_not_executable() {
+    let stage = Stage::new("scripts");
+    let script = stage.work().join("script");
+    std::fs::write(&script, "#!/etc/passwd\n").expect("a script");
+    std::fs::set_permissions(&script, PermissionsExt::from_mode(0o755)).expect("its mode");
+    let outcome = told(&stage, &["run", "--", &script.display().to_string()]);
+    let says = "names /etc/passwd, which may not be executed";
+    assert!(outcome.stderr.contains(says), "{outcome}");
+}

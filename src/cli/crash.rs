@@ -79,7 +79,7 @@ pub struct Args {
     setup: Option<OsString>,
 
     /// The descriptor on which the command acknowledges, in place of stdout: 3 to 9.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(3..10))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(3..=9))]
     ack_fd: Option<u32>,
 
     /// How long to search, or how many states; the search for missing syncs takes up to 30 s more.

@@ -134,7 +134,7 @@ fn notes(args: &Args, run: &Run, lines: &[u8]) -> Vec<String> {
     match run.ending {
         Ending::Status(0) | Ending::Stopped => {}
         Ending::Status(status) => {
-            let said = last_of_stderr(&run.log, 1);
+            let said = last_of_stderr(&run.log, 3).replace('\n', "; ");
             let words = if said.is_empty() {
                 String::new()
             } else {

@@ -263,13 +263,15 @@ fn search(
         .map_err(|e| no_look(&e))?;
     let made = found.states + cuts.same;
     let mut report = found.report(args, run, laboratory.voice);
-    report.complete = complete && !stop.wanted.get();
+    report.complete = complete && !stop.wanted.get() && found.failed.is_none();
     (report.cuts, report.seconds) = (made, begun.elapsed().as_secs_f64());
     if found.bad() > 0 && !matches!(laboratory.check, Check::Neighbours(_)) {
         let judged = laboratory.judge_image("clean", &run.log, run.after.clone());
         if let Ok(Verdict::Bad(words)) = judged {
-            let gist = gist(&words);
-            let note = format!("the check finds fault without any power cut too: {gist}");
+            let note = match gist(&words) {
+                "" => "the check finds fault without any power cut too".to_owned(),
+                gist => format!("the check finds fault without any power cut too: {gist}"),
+            };
             report.notes.insert(0, note);
         }
     }
@@ -362,7 +364,10 @@ fn starts(args: &Args, run: &Run, voice: Voice) -> Result<(), Trouble> {
         said if said.is_empty() => why.to_owned(),
         said => format!("{why}: {said}"),
     };
-    let try_ = "run it by hand in an empty folder; `--setup` makes what it needs";
+    let try_ = match why.contains("No space left on device") {
+        true => "a greater disk: --size 1G",
+        false => "run it by hand in an empty folder; `--setup` makes what it needs",
+    };
     Err(Trouble::new(
         what,
         why,

@@ -285,7 +285,7 @@ impl CrashReport {
         let mut out = String::new();
         let _ = writeln!(out, "{}", command_line(&self.command));
         let about = format!(
-            "{}, until {}: {}, {}, {}",
+            "{}, -u {}: {}, {}, {}",
             self.fs,
             shown(&self.until),
             counted(self.writes, "write"),
@@ -294,9 +294,10 @@ impl CrashReport {
         );
         out.push_str(&wrapped("", &about));
         out.push('\n');
-        let verdict = match self.bad {
-            0 => "none is bad".to_owned(),
-            n => format!("{} BAD", count(n)),
+        let verdict = match (self.bad, &self.check_failed_on) {
+            (0, None) => "none is bad".to_owned(),
+            (0, Some(_)) => "none was judged bad before the check itself failed".to_owned(),
+            (n, _) => format!("{} BAD", count(n)),
         };
         let rest = if self.complete {
             ""

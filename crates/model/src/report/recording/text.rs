@@ -174,7 +174,7 @@ impl RecordingReport {
             let _ = write!(about, ", Linux {}", shown(&r.kernel));
         }
         if !r.until.is_empty() {
-            let _ = write!(about, ", until {}", shown(&r.until));
+            let _ = write!(about, ", -u {}", shown(&r.until));
         }
         out.push_str(&wrapped("", &about));
         match r.command.is_empty() {

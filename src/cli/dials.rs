@@ -106,8 +106,8 @@ impl Dials {
         if let Some(user) = nobody {
             return Err(wrong(
                 format!("--only user={user} is about nobody"),
-                "no user in /etc/passwd has such a name or number".into(),
-                "give the user's number: id -u NAME",
+                "no user in /etc/passwd has that name, and no user can have it as number".into(),
+                "a name, or a number: id -u NAME",
             ));
         }
         Ok(Some(set))

@@ -57,6 +57,15 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
             "files may have been written in part",
         )
     })?;
+    let what = match args.what {
+        What::Man => "man pages",
+        What::Completions => "completions for bash, zsh and fish",
+        What::Library => "the library",
+    };
+    super::say(&format!(
+        "synclater: {what} written to the folder {}\n",
+        dir.display()
+    ));
     Ok(0)
 }
 

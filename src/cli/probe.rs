@@ -65,7 +65,8 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
     let nothing = "nothing was written";
     let dir = std::fs::canonicalize(&args.dir).map_err(|e| cannot(&e, nothing))?;
     let signals = Signals::take().map_err(|e| cannot(&e, nothing))?;
-    let place = Place::new(&dir).map_err(|e| cannot(&e, nothing))?;
+    let unmade = |e| cannot(&format!("no folder can be made there: {e}"), nothing);
+    let place = Place::new(&dir).map_err(|e: std::io::Error| unmade(e))?;
     let until_it_is_noted = place.marked();
     let stop = AtomicBool::new(false);
     let mut probe = about(&dir);

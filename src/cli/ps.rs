@@ -68,10 +68,13 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
             }
             Err(e) => {
                 all_answer = false;
-                super::say(&format!(
-                    "synclater: session {} does not answer: {e}\n",
-                    session.id
-                ));
+                let trouble = Trouble::new(
+                    format!("session {} cannot be shown", session.id),
+                    e.to_string(),
+                    format!("look at who has made {}", session.dir.display()),
+                    "it was not asked, and nothing was changed",
+                );
+                super::say(&format!("{trouble}\n"));
             }
         }
         living.push(session);

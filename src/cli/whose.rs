@@ -139,7 +139,7 @@ fn group_of(unit: &str, purpose: Purpose) -> Result<u64, Trouble> {
     let whom = format!("unit {unit}");
     let root = hierarchy::version_2();
     let Some(found) = { root.as_ref() }.and_then(|root| unit_folder(unit, root)) else {
-        let why = "no unit of that name in the slices of control groups (version 2)";
+        let why = "no running unit has that name (control groups, version 2)";
         let try_ = "look it up with `systemctl status`, or use --pid";
         return Err(purpose.cannot(&whom, why, try_));
     };

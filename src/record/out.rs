@@ -91,7 +91,8 @@ pub fn not_whole(path: &Path, e: &io::Error, state: &str) -> Trouble {
             "free space there, or name a file on another disk, and record again",
         ),
     };
-    let state = format!("{state}; the file reads up to its last whole batch");
+    let state =
+        format!("{state}; what was written reads up to its last whole batch, if it has one");
     Trouble::new(what, why, try_, state)
 }
 

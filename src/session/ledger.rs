@@ -256,8 +256,8 @@ impl Ledger {
             Trouble::new(
                 format!("cannot use {} as the ledger", dir.display()),
                 why,
-                "look at who has put what there; a ledger is a folder of yours that nobody else \
-                 may write; SYNCLATER_STATE_DIR names another one",
+                "look at who has put what there: a ledger has to be a folder of yours that nobody \
+                 else may write; SYNCLATER_STATE_DIR names another one",
                 "none of its entries was believed, settled or removed",
             )
         })

@@ -99,6 +99,8 @@ fn clock_check(cpuinfo: &str) -> Check {
 fn escapes_check(uid: u32) -> Check {
     let name = "escapes";
     let paranoid = read("/proc/sys/kernel/perf_event_paranoid");
+    let paranoid = Some(paranoid.as_str()).filter(|p| !p.is_empty());
+    let paranoid = paranoid.unwrap_or("not to be read");
     let seen = |what: &str| format!("user {uid}, perf_event_paranoid {paranoid}, {what}");
     match synclater_sys::perf::is_permitted() {
         Ok(()) => {

@@ -205,7 +205,7 @@ impl Screen {
         };
         let f = &top.figures;
         let (Some(p50), Some(p99), Some(max)) = (f.p50_s, f.p99_s, f.max_s) else {
-            return vec!["real ones: none that has ended".into()];
+            return vec!["no real one has ended yet".into()];
         };
         vec![
             format!("real ones: p50 {}", seconds(p50)),

@@ -42,7 +42,7 @@ pub enum DurationError {
         seen: String,
     },
     /// The sum is less than a nanosecond.
-    #[error("\"{seen}\" is zero: write a longer time, as in 1s, 250ms or 2h")]
+    #[error("\"{seen}\" is less than a nanosecond: write a longer time, as in 1s, 250ms or 2h")]
     Zero {
         /// The whole text.
         seen: String,

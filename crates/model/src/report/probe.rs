@@ -153,13 +153,16 @@ impl Probe {
         let units: [Unit; 5] =
             std::array::from_fn(|k| Unit::of(self.syncs.iter().map(|m| times(m)[k])));
         let mut out = wrapped("", &head);
-        let _ = write!(out, "\n{:<18}{:>8}{:>9}", "", "threads", "syncs/s");
+        let rate = |m: &Measured| count(m.per_second.round() as u64);
+        let wide = 2 + { self.syncs.iter() }
+            .map(|m| rate(m).len())
+            .fold(7, usize::max);
+        let _ = write!(out, "\n{:<18}{:>8}{:>wide$}", "", "threads", "syncs/s");
         for (name, unit) in ["min", "p50", "p90", "p99", "max"].iter().zip(units) {
             let _ = write!(out, "{:>9}", format!("{name} {}", unit.name));
         }
         for m in &self.syncs {
-            let rate = count(m.per_second.round() as u64);
-            let _ = write!(out, "\n{:<18}{:>8}{rate:>9}", m.kind, m.threads);
+            let _ = write!(out, "\n{:<18}{:>8}{:>wide$}", m.kind, m.threads, rate(m));
             for (time_s, unit) in times(m).into_iter().zip(units) {
                 let _ = write!(out, "{:>9}", unit.show(time_s));
             }

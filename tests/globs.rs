@@ -7,7 +7,7 @@ use crate::harness::command::{clean, run};
 use crate::harness::dir::Dir;
 use crate::harness::limits::{count, seed};
 use crate::harness::victims::tool;
-use synclater_model::policy::glob::{Glob, Mode};
+use synclater_policy::glob::{Glob, Mode};
 
 const LETTERS: &[u8] = b"aab/.-]x";
 const PIECES: [&str; 26] = [

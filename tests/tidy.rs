@@ -27,6 +27,11 @@ const WAITERS: &[&str] = &["tests/wait.rs"];
 /// Crates that may hold `unsafe` code; the compiler forbids it elsewhere, this test keeps the list.
 const UNSAFE_CRATES: &[&str] = &["crates/sys/", "crates/shim/", "crates/bpf/"];
 
+/// Our crates, each above those that it may depend on.
+const LAYERS: [&str; 9] = [
+    "random", "proc", "patching", "text", "policy", "model", "shim", "sys", "bpf",
+];
+
 /// Names that say nothing about what a file holds.
 const EMPTY_NAMES: &[&str] = &[
     "utils", "util", "helper", "helpers", "common", "misc", "manager",
@@ -281,18 +286,50 @@ fn unsafe_code_stands_only_in_the_crates_made_for_it() {
 }
 
 #[test]
-fn the_model_and_the_binary_forbid_unsafe_code() {
-    let found: Vec<&str> = ["crates/model/src/lib.rs", "src/main.rs"]
-        .into_iter()
-        .filter(|name| {
-            let text = fs::read_to_string(root().join(name)).unwrap_or_default();
+fn the_other_crates_and_the_binary_forbid_unsafe_code() {
+    let roots = LAYERS.map(|name| format!("crates/{name}/src/lib.rs"));
+    let may_hold = |path: &String| UNSAFE_CRATES.iter().any(|c| path.starts_with(c));
+    let found: Vec<String> = { roots.into_iter().chain(["src/main.rs".into()]) }
+        .filter(|path| !may_hold(path))
+        .filter(|path| {
+            let text = fs::read_to_string(root().join(path)).unwrap_or_default();
             !text.contains("#![forbid(unsafe_code)]")
         })
         .collect();
-    assert!(
-        found.is_empty(),
-        "without #![forbid(unsafe_code)]: {found:?}"
-    );
+    refuse("without #![forbid(unsafe_code)]", &found);
+}
+
+/// Our crates that the manifest in `dir` names as dependencies.
+fn dependencies(dir: &Path) -> Vec<String> {
+    let text = fs::read_to_string(dir.join("Cargo.toml")).expect("a manifest");
+    let names = text.lines().filter_map(|line| {
+        let (name, rest) = line.strip_prefix("synclater-")?.split_once(" =")?;
+        rest.contains("path").then(|| name.to_owned())
+    });
+    names.collect()
+}
+
+#[test]
+fn no_crate_depends_on_one_above_it() {
+    let crates = fs::read_dir(root().join("crates")).expect("the crates");
+    let mut found = Vec::new();
+    for dir in crates.map(|entry| entry.expect("a crate").path()) {
+        let name = dir
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
+        let Some(layer) = LAYERS.iter().position(|l| *l == name) else {
+            found.push(format!("{name} has no layer"));
+            continue;
+        };
+        let below = &LAYERS[..layer];
+        let up = dependencies(&dir)
+            .into_iter()
+            .filter(|d| !below.contains(&d.as_str()));
+        found.extend(up.map(|d| format!("{name} depends on {d}")));
+    }
+    refuse("imports that go up (docs/INTERNALS.md, \"Crates\")", &found);
 }
 
 // --- Tests ---------------------------------------------------------------------------------------

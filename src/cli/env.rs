@@ -2,7 +2,7 @@
 
 use crate::reach::launch;
 use crate::reach::library::{self, Variant};
-use synclater_model::policy::dial::Until;
+use synclater_policy::dial::Until;
 use synclater_text::message::Trouble;
 
 /// Prints the variables to set where synclater cannot be the parent: containers, CI images, and

@@ -4,7 +4,7 @@ use super::recording;
 use std::path::PathBuf;
 use std::time::Duration;
 use synclater_model::analysis::explain::explain;
-use synclater_model::policy::duration::parse_duration;
+use synclater_policy::duration::parse_duration;
 
 /// Says what the slow sync requests of a recording have in common.
 ///

@@ -9,7 +9,7 @@ use super::whose::Whose;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
-use synclater_model::policy::duration::parse_duration;
+use synclater_policy::duration::parse_duration;
 use synclater_text::message::Trouble;
 
 /// Records every sync request of a command, of running processes, or of the whole machine.

@@ -13,7 +13,7 @@ use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use synclater_model::policy::glob::Glob;
+use synclater_policy::glob::Glob;
 use synclater_sys::each::{of_each, Looks};
 use synclater_sys::{job, process, sharing};
 use synclater_text::layout::{command_line, shown};

@@ -17,7 +17,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use synclater_model::policy::filesystem::{kind, server_of, upper_of, FsKind};
+use synclater_policy::filesystem::{kind, server_of, upper_of, FsKind};
 use synclater_proc::mountinfo::{mount_of, parse_mountinfo, Mount};
 use synclater_sys::mount::namespace_number;
 

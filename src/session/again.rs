@@ -11,7 +11,7 @@ use super::find::{self, find_mounted, unique_id_at};
 use super::opening::Opening;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
-use synclater_model::ledger::LedgerFs;
+use synclater_policy::ledger::LedgerFs;
 use synclater_proc::mountinfo::Mount;
 use synclater_sys::mount;
 

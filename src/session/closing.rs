@@ -13,8 +13,8 @@ use super::stale::{self, Debtor};
 use super::{dirs, shared};
 use std::io;
 use std::path::Path;
-use synclater_model::ledger::Entry;
-use synclater_model::policy::filesystem::answers;
+use synclater_policy::filesystem::answers;
+use synclater_policy::ledger::Entry;
 use synclater_proc::mountinfo::mount_of;
 
 /// Closes the entry of a dead session.

@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use synclater_model::policy::dial::Until;
-use synclater_model::policy::glob::{Glob, Mode};
-use synclater_model::policy::rules::{self, RuleSet};
+use synclater_policy::dial::Until;
+use synclater_policy::glob::{Glob, Mode};
+use synclater_policy::rules::{self, RuleSet};
 use synclater_shim::page::{self, Page, Rule};
 
 /// Rules ready to be laid behind the page.

@@ -14,11 +14,11 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use synclater_model::policy::rules::RuleSet;
 use synclater_model::report::escape::{
     Escape, CLEARED_ENVIRONMENT, FOLLOW, GAINED_RIGHTS, LOST_SOMEHOW, NET, OTHER_ROOT, OWN_CALLS,
     OWN_RING, RESTRICTED, STATIC_PROGRAM,
 };
+use synclater_policy::rules::RuleSet;
 use synclater_shim::page::{SLOT_MARK_LOST, SLOT_OSYNC_KEPT, SLOT_RESTRICTED, SLOT_URING};
 use synclater_shim::NAMES;
 use synclater_sys::attendant::Held;

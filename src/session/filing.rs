@@ -18,7 +18,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use synclater_model::ledger::{is_name, Entry};
+use synclater_policy::ledger::{is_name, Entry};
 
 /// The entry in a file, where that is ours and named after it, with the error that is noted beside
 /// it.

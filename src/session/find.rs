@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::PathBuf;
-use synclater_model::policy::filesystem::{kind, FsKind};
+use synclater_policy::filesystem::{kind, FsKind};
 use synclater_proc::mountinfo::Mount;
 use synclater_shim::page;
 use synclater_sys::mount::{self, id_of_fd, place_of_fd, unique_id_of_fd, what_is, Place, MNT_ID};

@@ -14,7 +14,7 @@ use super::{shared, told};
 use std::os::fd::BorrowedFd;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
-use synclater_model::ledger::Boot;
+use synclater_policy::ledger::Boot;
 
 /// Settles what entries of this boot name whose sessions are gone without a trace: nobody of them
 /// lives, and their folder does not either. The entries that cannot be read come with it, and those

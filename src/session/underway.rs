@@ -22,7 +22,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
-use synclater_model::ledger::LedgerFs;
+use synclater_policy::ledger::LedgerFs;
 use synclater_proc::mountinfo::{parse_mountinfo, Mount};
 use synclater_sys::{mount, process, signal};
 

@@ -15,7 +15,5 @@
 
 pub mod analysis;
 pub mod crash;
-pub mod ledger;
-pub mod policy;
 pub mod record;
 pub mod report;

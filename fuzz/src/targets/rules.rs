@@ -3,9 +3,9 @@
 //! Claims: nothing panics or hangs; an error names a place in the text; what was taken holds the
 //! limits; a dial that was read is written in a form that reads back.
 
-use synclater_model::policy::dial::Until;
-use synclater_model::policy::glob::{Glob, Mode};
-use synclater_model::policy::rules::{RuleSet, DIALS_MAX, RULES_MAX};
+use synclater_policy::dial::Until;
+use synclater_policy::glob::{Glob, Mode};
+use synclater_policy::rules::{RuleSet, DIALS_MAX, RULES_MAX};
 
 use crate::Target;
 

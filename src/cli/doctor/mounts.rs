@@ -6,7 +6,7 @@
 use super::{Check, Status};
 use crate::session::durable::distrust;
 use std::collections::HashSet;
-use synclater_model::policy::filesystem::{kind, FsKind};
+use synclater_policy::filesystem::{kind, FsKind};
 use synclater_proc::mountinfo::Mount;
 
 /// Whether programs on it cannot be executed or mapped executable.

@@ -10,7 +10,7 @@ use rustix::fs::{statx, AtFlags, FileType, StatxFlags, CWD};
 use serde::{Deserialize, Serialize};
 use std::os::fd::AsFd;
 use std::path::Path;
-use synclater_model::policy::filesystem::{self, FsKind};
+use synclater_policy::filesystem::{self, FsKind};
 use synclater_proc::mountinfo::Mount;
 use synclater_shim::page::MARKS;
 use synclater_shim::NAMES;

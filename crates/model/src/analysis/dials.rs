@@ -22,8 +22,8 @@ use super::groups::sums;
 use super::order::{ByTime, Order};
 use super::requests::Requests;
 use super::stats::{percentile, seconds, share};
-use crate::policy::filesystem::{kind, FsKind};
 use crate::record::table::{Filesystem, Table, UNKNOWN};
+use synclater_policy::filesystem::{kind, FsKind};
 
 /// A second.
 const SECOND_NS: i64 = 1_000_000_000;

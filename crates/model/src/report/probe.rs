@@ -2,9 +2,9 @@
 
 use super::distribution::{bins, Axis, Bin};
 use super::saving::Cost;
-use crate::policy::filesystem::{kind, FsKind};
 use serde::Serialize;
 use std::fmt::Write as _;
+use synclater_policy::filesystem::{kind, FsKind};
 use synclater_text::layout::{columns, wrapped};
 use synclater_text::number::{count, counted, seconds, Unit};
 

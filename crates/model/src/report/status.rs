@@ -8,9 +8,9 @@
 
 use serde::Serialize;
 
-use crate::ledger::{Entry, LedgerFs};
-use crate::policy::dial::Until;
 use crate::report::run::SettleError;
+use synclater_policy::dial::Until;
+use synclater_policy::ledger::{Entry, LedgerFs};
 use synclater_text::layout::{columns, command_line, shown, truncated, wrapped};
 
 /// How a session ended whose entry is open.

@@ -8,7 +8,7 @@
 
 use super::escape::{remedies, told};
 use super::run::{RunFilesystem, RunReport, SettleError};
-use crate::policy::dial::Until;
+use synclater_policy::dial::Until;
 use synclater_text::layout::{shown, wrapped, wrapped_clauses};
 use synclater_text::number::{count, counted, seconds, seconds_up};
 

@@ -12,8 +12,6 @@
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-pub use crate::report::status::{advice, render_status, status_json, OpenSession, Outcome};
-
 /// What one session owes, or owed when the power went.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {

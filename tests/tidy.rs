@@ -28,8 +28,8 @@ const WAITERS: &[&str] = &["tests/wait.rs"];
 const UNSAFE_CRATES: &[&str] = &["crates/sys/", "crates/shim/", "crates/bpf/"];
 
 /// Our crates, each above those that it may depend on.
-const LAYERS: [&str; 9] = [
-    "random", "proc", "patching", "text", "policy", "model", "shim", "sys", "bpf",
+const LAYERS: [&str; 10] = [
+    "random", "proc", "patching", "text", "policy", "powercut", "model", "shim", "sys", "bpf",
 ];
 
 /// Names that say nothing about what a file holds.

@@ -10,9 +10,9 @@ use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, RwLock};
-use synclater_model::crash::log::{Image, Log, Voice};
-use synclater_model::crash::store::Store;
-use synclater_model::crash::tree::Tree;
+use synclater_powercut::log::{Image, Log, Voice};
+use synclater_powercut::store::Store;
+use synclater_powercut::tree::Tree;
 use synclater_sys::lock::lock;
 use synclater_text::message::Trouble;
 

@@ -8,7 +8,7 @@ use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use synclater_model::crash::prefix;
+use synclater_powercut::prefix;
 
 /// Which.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]

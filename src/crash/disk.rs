@@ -12,7 +12,7 @@ pub mod state;
 
 use fuser::{Errno, ReplyWrite};
 use std::sync::Arc;
-use synclater_model::crash::log::Voice;
+use synclater_powercut::log::Voice;
 
 /// What the program says, and waits for an answer.
 pub struct Said {

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use synclater_model::crash::tree::{self, Tree};
+use synclater_powercut::tree::{self, Tree};
 use synclater_sys::process;
 use synclater_sys::signal::Inherited;
 

@@ -12,8 +12,8 @@ use std::fs::{DirBuilder, File};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, FileExt};
 use std::path::{Path, PathBuf};
-use synclater_model::crash::log::Image;
-use synclater_model::crash::store::Store;
+use synclater_powercut::log::Image;
+use synclater_powercut::store::Store;
 use synclater_sys::clone::unnamed_file;
 use synclater_sys::loopdev::{Loop, Through};
 

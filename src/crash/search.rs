@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::mpsc::{channel, RecvTimeoutError};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
-use synclater_model::crash::cuts::{Cut, Moment, Reached};
-use synclater_model::crash::log::{Image, Log, Voice};
-use synclater_model::crash::store::Store;
-use synclater_model::crash::tree::Tree;
+use synclater_powercut::cuts::{Cut, Moment, Reached};
+use synclater_powercut::log::{Image, Log, Voice};
+use synclater_powercut::store::Store;
+use synclater_powercut::tree::Tree;
 use synclater_sys::lock::lock;
 
 /// How often the caller is asked whether to go on.

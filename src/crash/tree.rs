@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use synclater_model::crash::tree::{block, Entry, Tree, BLOCK};
+use synclater_powercut::tree::{block, Entry, Tree, BLOCK};
 
 /// Bytes and entries that are read, at most.
 const BYTES_MAX: u64 = 256 << 20;

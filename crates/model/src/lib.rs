@@ -1,4 +1,4 @@
-//! The pure part of synclater: what was asked for, what may be relaxed, and how it is told.
+//! Recordings, what they tell, and what sessions tell.
 //!
 //! Promise: no input makes this crate panic, wait, or do work that is not bounded by the input's
 //! size. The same input always gives the same output.
@@ -6,14 +6,11 @@
 //! What it does not do: no I/O, no clock, no environment. Callers read files, users and time and
 //! hand them in.
 //!
-//! Map: [`policy`] decides when requests are kept and for whom; [`record`] is the form of
-//! recordings; [`analysis`] is what they tell; [`crash`] is what a disk may hold after a power cut;
-//! [`report`] is what people and programs read; [`ledger`] is what is left to be read after a power
-//! cut.
+//! Map: [`record`] is the form of recordings; [`analysis`] is what they tell; [`report`] is what
+//! people and programs read, of recordings and of sessions.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
 pub mod analysis;
-pub mod crash;
 pub mod record;
 pub mod report;

@@ -13,6 +13,9 @@ pub mod layout;
 pub mod message;
 pub mod number;
 
+/// How our pages look, in CSS.
+pub const STYLE: &str = include_str!("style.css");
+
 /// Writes JSON for people and programs alike: indented, with a newline at its end.
 #[must_use]
 pub fn json<T: serde::Serialize>(value: &T) -> String {

@@ -6,9 +6,9 @@ use crate::crash::judge::Verdict;
 use crate::crash::search::Judged;
 use crate::crash::victim::Ending;
 use std::collections::BTreeMap;
-use synclater_model::crash::cuts::{Cut, Moment};
-use synclater_model::crash::log::{Log, Mark, Op, Voice};
-use synclater_model::report::crash::{
+use synclater_powercut::cuts::{Cut, Moment};
+use synclater_powercut::log::{Log, Mark, Op, Voice};
+use synclater_powercut::report::{
     complexity, gist, kind_of, likeness, reached_words, CrashReport, Failure, KindRow,
 };
 

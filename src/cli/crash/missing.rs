@@ -11,10 +11,10 @@ use std::cell::Cell;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use synclater_model::crash::cuts::{Cut, Cuts, Moment, Reached};
-use synclater_model::crash::log::{Image, Log};
-use synclater_model::crash::tree::{self, Tree};
-use synclater_model::report::crash::CrashReport;
+use synclater_powercut::cuts::{Cut, Cuts, Moment, Reached};
+use synclater_powercut::log::{Image, Log};
+use synclater_powercut::report::CrashReport;
+use synclater_powercut::tree::{self, Tree};
 use synclater_text::number::counted;
 
 /// Failures for which it is looked for.

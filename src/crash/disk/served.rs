@@ -16,7 +16,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use synclater_model::crash::log::Voice;
+use synclater_powercut::log::Voice;
 use synclater_sys::contain;
 
 /// The largest piece in which the kernel hands data over.

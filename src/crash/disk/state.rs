@@ -4,8 +4,8 @@ use super::Disk;
 use fuser::Errno;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, RwLock};
-use synclater_model::crash::log::Image;
-use synclater_model::crash::store::Store;
+use synclater_powercut::log::Image;
+use synclater_powercut::store::Store;
 use synclater_sys::lock::{lock, read};
 
 /// What is written to it now goes nowhere else.

@@ -1,6 +1,6 @@
 /* The bundled writer of the laboratory: numbered steps by every way in which programs write, each
  * made durable before the next begins and before its number is printed. So what a power cut leaves
- * is a prefix of them, to the step; crates/model/src/crash/prefix.rs judges that, and is the other
+ * is a prefix of them, to the step; crates/powercut/src/prefix.rs judges that, and is the other
  * half of this contract: the file `plan`, the names, a page for each step.
  *
  *   prefix [STEPS]      in an empty folder
@@ -78,7 +78,7 @@ static void prepare(uint64_t steps)
     must(syncfs(plan) == 0, "syncfs");
 }
 
-/* In the order of crates/model/src/crash/prefix.rs. */
+/* In the order of crates/powercut/src/prefix.rs. */
 static void make(uint64_t step)
 {
     off_t at = (off_t)(step / WAYS) * PAGE;

@@ -8,8 +8,9 @@
 //!
 //! What it relies on: a `<` stands in JSON only within strings, where `\u003c` means the same.
 
+use synclater_text::STYLE;
+
 const PAGE: &str = include_str!("html/page.html");
-const STYLE: &str = include_str!("html/style.css");
 const SCRIPT: &str = concat!(
     include_str!("html/number.js"),
     include_str!("html/dom.js"),

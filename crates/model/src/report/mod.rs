@@ -6,7 +6,6 @@
 //!
 //! What it does not do: it prints nothing, and never reads a text back.
 
-pub mod crash;
 pub mod diff;
 pub mod distribution;
 pub mod escape;

@@ -7,8 +7,8 @@ use super::{CrashReport, Failure, Line};
 use std::fmt::Write;
 use synclater_text::layout::{command_line, shown};
 use synclater_text::number::{count, counted, seconds};
+use synclater_text::STYLE;
 
-const STYLE: &str = include_str!("../html/style.css");
 const OWN_STYLE: &str = include_str!("page.css");
 
 /// Pixels of the line, and of one lane of it.
@@ -53,7 +53,7 @@ pub fn page(report: &CrashReport, line: &Line) -> String {
         out,
         "{STYLE}{OWN_STYLE}</style>\n</head>\n<body>\n<header class=\"top\">\
          <p class=\"brand\"><b>synclater</b> crash <span>{command}</span></p></header>\n\
-         <main>\n<section class=\"hero\"><h1>{}</h1>\n<p class=\"of\">{fs}, until {until}: {}, {}, \
+         <main>\n<section class=\"hero\"><h1>{}</h1>\n<p class=\"of\">{fs}, -u {until}: {}, {}, \
          {}, in {}.{}</p>\n",
         verdict(report),
         counted(report.acknowledged, "acknowledgement"),

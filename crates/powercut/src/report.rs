@@ -5,7 +5,7 @@
 
 pub mod page;
 
-use crate::crash::cuts::{Cut, Moment, Reached};
+use crate::cuts::{Cut, Moment, Reached};
 use serde::Serialize;
 use std::fmt::Write;
 use synclater_text::layout::{command_line, shown, wrapped};
@@ -276,7 +276,7 @@ impl CrashReport {
     /// As JSON, with a line end.
     #[must_use]
     pub fn to_json(&self) -> String {
-        serde_json::to_string_pretty(self).expect("plain data is JSON") + "\n"
+        synclater_text::json(self)
     }
 
     /// For people.

@@ -14,7 +14,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
-use synclater_model::report::probe::IN_PLACE;
+use synclater_account::probe::IN_PLACE;
 
 /// A measurement ends here also where time is left: the disk is not to be filled.
 const COUNT_MAX: usize = 5000;

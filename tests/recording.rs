@@ -13,7 +13,7 @@ use crate::harness::command::{run, Outcome};
 use crate::sessions::stage::Stage;
 use std::collections::BTreeMap;
 use std::path::Path;
-use synclater_model::record::table::{Done, Table};
+use synclater_recording::record::table::{Done, Table};
 
 /// The recording at `path`.
 pub fn read(path: &Path) -> Table {

@@ -28,8 +28,18 @@ const WAITERS: &[&str] = &["tests/wait.rs"];
 const UNSAFE_CRATES: &[&str] = &["crates/sys/", "crates/shim/", "crates/bpf/"];
 
 /// Our crates, each above those that it may depend on.
-const LAYERS: [&str; 10] = [
-    "random", "proc", "patching", "text", "policy", "powercut", "model", "shim", "sys", "bpf",
+const LAYERS: [&str; 11] = [
+    "random",
+    "proc",
+    "patching",
+    "text",
+    "policy",
+    "account",
+    "powercut",
+    "recording",
+    "shim",
+    "sys",
+    "bpf",
 ];
 
 /// Names that say nothing about what a file holds.

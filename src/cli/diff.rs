@@ -2,10 +2,10 @@
 
 use super::recording;
 use std::path::{Path, PathBuf};
-use synclater_model::analysis::diff::name::By;
-use synclater_model::analysis::diff::side::Side;
-use synclater_model::analysis::diff::{diff, Per};
-use synclater_model::report::diff::{Recording, Report};
+use synclater_recording::analysis::diff::name::By;
+use synclater_recording::analysis::diff::side::Side;
+use synclater_recording::analysis::diff::{diff, Per};
+use synclater_recording::report::diff::{Recording, Report};
 use synclater_text::message::Trouble;
 
 /// Compares two recordings: before and after, two hosts, two disks.

@@ -3,8 +3,8 @@
 use super::recording;
 use std::path::PathBuf;
 use std::time::Duration;
-use synclater_model::analysis::explain::explain;
 use synclater_policy::duration::parse_duration;
+use synclater_recording::analysis::explain::explain;
 
 /// Says what the slow sync requests of a recording have in common.
 ///

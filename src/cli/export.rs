@@ -11,7 +11,7 @@ use std::io::{BufReader, ErrorKind};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::time::Duration;
-use synclater_model::record::read::{Stream, Unreadable};
+use synclater_recording::record::read::{Stream, Unreadable};
 use synclater_sys::process;
 use synclater_sys::signal::Signals;
 use synclater_sys::wait;

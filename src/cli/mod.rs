@@ -30,7 +30,7 @@ use crate::session::stale::Cleared;
 use clap::{CommandFactory, Parser, Subcommand};
 use std::ffi::OsString;
 use std::io::IsTerminal;
-use synclater_model::report::run::SettleError;
+use synclater_account::run::SettleError;
 use synclater_sys::clock::Reading;
 use synclater_text::layout::{fit, shown};
 use synclater_text::message::Trouble;

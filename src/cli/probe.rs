@@ -9,7 +9,7 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
-use synclater_model::report::probe::{Measured, Probe};
+use synclater_account::probe::{Measured, Probe};
 use synclater_policy::duration::parse_duration;
 use synclater_proc::mountinfo::{mount_of, Mount};
 use synclater_sys::process;

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use synclater_model::report::ps;
+use synclater_account::ps;
 use synclater_sys::clock::{LeaseClock, Reading};
 use synclater_text::message::Trouble;
 

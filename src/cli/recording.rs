@@ -5,8 +5,8 @@ use std::fs::File;
 use std::io::{BufReader, IsTerminal};
 use std::path::Path;
 use std::time::Duration;
-use synclater_model::record::read::Unreadable;
-use synclater_model::record::table::Table;
+use synclater_recording::record::read::Unreadable;
+use synclater_recording::record::table::Table;
 use synclater_text::layout::shown;
 use synclater_text::message::Trouble;
 
@@ -85,11 +85,11 @@ pub fn progress(size: u64) -> ProgressBar {
 /// What to say about a recording that lacks its end, or columns; empty for a whole one.
 #[must_use]
 pub fn what_is_missing(table: &Table) -> String {
-    synclater_model::report::recording::missing(table).unwrap_or_default()
+    synclater_recording::report::recording::missing(table).unwrap_or_default()
 }
 
 /// As [`what_is_missing`], of a recording that is read in batches.
 #[must_use]
 pub fn missing(cut: Option<&str>, ended: bool) -> String {
-    synclater_model::report::recording::missing_end(cut, ended).unwrap_or_default()
+    synclater_recording::report::recording::missing_end(cut, ended).unwrap_or_default()
 }

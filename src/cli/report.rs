@@ -3,9 +3,9 @@
 use super::recording;
 use super::whole_file::WholeFile;
 use std::path::{Path, PathBuf};
-use synclater_model::record::table::Table;
-use synclater_model::report::html;
-use synclater_model::report::recording::{By, RecordingReport, View};
+use synclater_recording::record::table::Table;
+use synclater_recording::report::html;
+use synclater_recording::report::recording::{By, RecordingReport, View};
 use synclater_text::layout::shown;
 use synclater_text::message::Trouble;
 

@@ -19,7 +19,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
-use synclater_model::report::run::SettleError;
+use synclater_account::run::SettleError;
 use synclater_sys::clock::Reading;
 use synclater_sys::job::{self, Job};
 use synclater_sys::{mount, process, signal};

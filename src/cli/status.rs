@@ -3,7 +3,7 @@
 use crate::session::ledger::{Filed, Ledger, Unread};
 use crate::session::stale::{self, life_of, was_cut, Life};
 use crate::session::{closing, control, dirs};
-use synclater_model::report::status::{render_status, status_json, OpenSession, Outcome};
+use synclater_account::status::{render_status, status_json, OpenSession, Outcome};
 use synclater_policy::ledger::{Boot, Entry};
 use synclater_text::layout::visible;
 use synclater_text::message::Trouble;

@@ -27,10 +27,10 @@ use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use synclater_model::record::event;
-use synclater_model::record::header::Header;
-use synclater_model::record::read::Stream;
-use synclater_model::record::schema::{fields, COLUMNS};
+use synclater_recording::record::event;
+use synclater_recording::record::header::Header;
+use synclater_recording::record::read::Stream;
+use synclater_recording::record::schema::{fields, COLUMNS};
 
 /// Rows of a row group: large enough for its dictionaries to pay, small enough to be held.
 const GROUP_ROWS: usize = 1 << 20;
@@ -248,7 +248,7 @@ fn of_parquet(path: &Path, e: ParquetError) -> Failed {
 
 /// The columns that this version knows, in their order; one that the recording lacks is null.
 fn with_columns(batch: &RecordBatch, schema: &SchemaRef) -> Result<RecordBatch, ArrowError> {
-    let column = |c: &synclater_model::record::schema::Column| {
+    let column = |c: &synclater_recording::record::schema::Column| {
         let found = batch.column_by_name(c.name).cloned();
         found.unwrap_or_else(|| new_null_array(&c.holds.arrow(), batch.num_rows()))
     };

@@ -4,7 +4,7 @@
 //! there; two recordings never share one. A hostile name of a host stays one folder.
 
 use std::path::{Path, PathBuf};
-use synclater_model::record::header::Header;
+use synclater_recording::record::header::Header;
 
 /// Where an export goes.
 #[derive(Clone, Debug, PartialEq, Eq)]

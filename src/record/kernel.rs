@@ -15,9 +15,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use synclater_bpf::{BootClock, Engine, Event, Process, Route};
-use synclater_model::record::row::{Name, Names, Row};
-use synclater_model::record::title::role;
-use synclater_model::record::{answered, done, event};
+use synclater_recording::record::row::{Name, Names, Row};
+use synclater_recording::record::title::role;
+use synclater_recording::record::{answered, done, event};
 
 /// How long the kernel's ring is left alone at most.
 const ROUND: Duration = Duration::from_millis(100);

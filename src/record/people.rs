@@ -13,7 +13,7 @@ use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use synclater_model::record::title::{common_words, role};
+use synclater_recording::record::title::{common_words, role};
 use synclater_sys::patient::Patient;
 
 const AGE: Duration = Duration::from_millis(50);

@@ -16,8 +16,8 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
-use synclater_model::record::header::Header;
-use synclater_model::report::escape::{alike, Escape};
+use synclater_account::escape::{alike, Escape};
+use synclater_recording::record::header::Header;
 use synclater_sys::job::{self, Job};
 use synclater_sys::{process, socket, wait};
 

@@ -12,10 +12,10 @@ use std::collections::HashMap;
 use std::io::Read;
 use std::path::Path;
 use std::time::{Duration, Instant};
-use synclater_model::record::module::{
+use synclater_proc::mountinfo::parse_mountinfo;
+use synclater_recording::record::module::{
     address_in, mapping_of, parse_elf, parse_maps, Mapping, Segment, HEAD,
 };
-use synclater_proc::mountinfo::parse_mountinfo;
 use synclater_sys::mount::through_root;
 use synclater_sys::patient::Patient;
 

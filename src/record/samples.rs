@@ -9,11 +9,11 @@
 use std::collections::HashMap;
 use std::io::Read;
 use std::time::Instant;
-use synclater_model::record::event;
-use synclater_model::record::machine::{
+use synclater_recording::record::event;
+use synclater_recording::record::machine::{
     parse_diskstats, parse_meminfo, parse_pressure, parse_stat, Disk, Figure, Pressure, Processors,
 };
-use synclater_model::record::row::{Name, Names, Row};
+use synclater_recording::record::row::{Name, Names, Row};
 
 /// Bytes of a file under /proc that are read; diskstats has 150 a device.
 const BYTES: u64 = 4 << 20;

@@ -8,10 +8,10 @@ use super::samples::Samples;
 use std::fs::File;
 use std::io;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use synclater_model::record::event;
-use synclater_model::record::header::Header;
-use synclater_model::record::row::{Names, Row};
-use synclater_model::record::write::Writer;
+use synclater_recording::record::event;
+use synclater_recording::record::header::Header;
+use synclater_recording::record::row::{Names, Row};
+use synclater_recording::record::write::Writer;
 
 /// How often the machine's figures are taken.
 const SAMPLE_EVERY: Duration = Duration::from_secs(1);

@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use synclater_model::report::ps::PsSession;
+use synclater_account::ps::PsSession;
 use synclater_sys::wait::{self, For};
 use synclater_sys::{process, socket};
 use synclater_text::message::Trouble;

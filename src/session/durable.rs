@@ -32,7 +32,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use synclater_model::report::run::SettleError;
+use synclater_account::run::SettleError;
 use synclater_policy::filesystem::{kind, upper_of, FsKind};
 use synclater_proc::mountinfo::Mount;
 use synclater_sys::job::{self, Job};

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use synclater_model::report::escape::{
+use synclater_account::escape::{
     Escape, CLEARED_ENVIRONMENT, FOLLOW, GAINED_RIGHTS, LOST_SOMEHOW, NET, OTHER_ROOT, OWN_CALLS,
     OWN_RING, RESTRICTED, STATIC_PROGRAM,
 };

@@ -7,7 +7,8 @@ use super::shelf::Shelf;
 use crate::reach::attach::target::Incarnation;
 use serde::{Deserialize, Serialize};
 use std::io;
-use synclater_model::report::run::{summary, RunReport};
+use synclater_account::run::RunReport;
+use synclater_account::summary::summary;
 use synclater_text::number::counted;
 
 const REPORTS: Shelf = Shelf("reports");

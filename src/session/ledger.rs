@@ -17,7 +17,7 @@ use rustix::fs::{flock, Access, AtFlags, FlockOperation, Mode, OFlags};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use synclater_model::report::run::SettleError;
+use synclater_account::run::SettleError;
 use synclater_policy::ledger::Entry;
 use synclater_sys::job::Job;
 use synclater_text::message::Trouble;

@@ -20,7 +20,7 @@ use crate::folder::take_lock;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
-use synclater_model::report::run::SettleError;
+use synclater_account::run::SettleError;
 use synclater_policy::ledger::{Boot, Entry};
 use synclater_sys::job::Job;
 use synclater_sys::{everything, mount, process};

@@ -23,7 +23,7 @@ use std::io::ErrorKind;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use synclater_model::report::run::SettleError;
+use synclater_account::run::SettleError;
 use synclater_policy::ledger::{Boot, Entry, LedgerFs};
 use synclater_proc::mountinfo::{mount_of, Mount};
 use synclater_sys::mount::{self, Holds};

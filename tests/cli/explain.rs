@@ -5,10 +5,10 @@ use crate::harness::dir::Dir;
 use crate::sessions::stage::{has_four_parts, SYNCLATER};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
-use synclater_model::record::header::Header;
-use synclater_model::record::row::Row;
-use synclater_model::record::write::Writer;
-use synclater_model::record::{done, event, kind};
+use synclater_recording::record::header::Header;
+use synclater_recording::record::row::Row;
+use synclater_recording::record::write::Writer;
+use synclater_recording::record::{done, event, kind};
 
 /// One request of a recording that is made up.
 pub struct Request {

@@ -19,9 +19,9 @@ use std::io::{BufWriter, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use synclater_model::record::header::Header;
-use synclater_model::record::read::Stream;
-use synclater_model::record::schema::{fields, Type, COLUMNS};
+use synclater_recording::record::header::Header;
+use synclater_recording::record::read::Stream;
+use synclater_recording::record::schema::{fields, Type, COLUMNS};
 
 fn command(recording: &Path, to: impl AsRef<OsStr>) -> Command {
     let mut command = clean(SYNCLATER);

@@ -11,7 +11,7 @@ use crate::harness::command::{clean, run};
 use crate::harness::dir::Dir;
 use serde_json::{json, Value};
 use std::path::{Path, PathBuf};
-use synclater_model::report::html::page;
+use synclater_recording::report::html::page;
 use synclater_text::number;
 
 /// The page of a report, open in a browser; `None` where there is no browser.

@@ -6,10 +6,10 @@ use crate::harness::command::{clean, run, Outcome};
 use crate::sessions::stage::{as_root, has_four_parts, program, Stage, AS_NOBODY, SYNCLATER};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
-use synclater_model::record::header::Header;
-use synclater_model::record::row::{Name, Row};
-use synclater_model::record::write::Writer;
-use synclater_model::record::{answered, done, event, kind};
+use synclater_recording::record::header::Header;
+use synclater_recording::record::row::{Name, Row};
+use synclater_recording::record::write::Writer;
+use synclater_recording::record::{answered, done, event, kind};
 
 type Recorder = Writer<Vec<u8>>;
 

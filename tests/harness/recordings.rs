@@ -3,10 +3,10 @@
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
-use synclater_model::record::header::Header;
-use synclater_model::record::row::{Name, Row};
-use synclater_model::record::write::Writer;
-use synclater_model::record::{answered, done, event, kind};
+use synclater_recording::record::header::Header;
+use synclater_recording::record::row::{Name, Row};
+use synclater_recording::record::write::Writer;
+use synclater_recording::record::{answered, done, event, kind};
 
 /// 2026-03-01T00:00:00Z, nanoseconds since 1970.
 pub const MARCH_NS: i64 = 1_772_323_200_000_000_000;

@@ -24,7 +24,7 @@ use crate::wait::until;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
-use synclater_model::record::table::{Process, Table, UNKNOWN};
+use synclater_recording::record::table::{Process, Table, UNKNOWN};
 
 const FLUSH_MS: u32 = 2;
 /// How far two clocks may be apart.

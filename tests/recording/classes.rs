@@ -7,7 +7,7 @@ use crate::harness::command::{clean, run};
 use crate::harness::victims::{victim, Class, CLASSES};
 use crate::sessions::stage::Stage;
 use std::path::Path;
-use synclater_model::record::table::Table;
+use synclater_recording::record::table::Table;
 
 /// A recording of a victim, and strace's log of the same run.
 fn both(name: &str, class: Class) -> (Table, super::seen::Straced) {

@@ -6,7 +6,7 @@ use crate::harness::victims::{victim, Class, CLASSES};
 use crate::sessions::stage::{program, Stage};
 use std::collections::BTreeMap;
 use std::path::Path;
-use synclater_model::record::table::{Done, Table, UNKNOWN};
+use synclater_recording::record::table::{Done, Table, UNKNOWN};
 
 /// What strace -y saw: calls by name and path. Failed calls too.
 fn by_path_in_strace(log: &Path) -> BTreeMap<(String, String), usize> {

@@ -8,7 +8,7 @@ use crate::harness::victims::{victim, CLASSES};
 use crate::sessions::stage::{Stage, SYNCLATER};
 use std::collections::BTreeMap;
 use std::path::Path;
-use synclater_model::record::table::{Table, UNKNOWN};
+use synclater_recording::record::table::{Table, UNKNOWN};
 
 /// How many calls of each kind.
 type Counts = BTreeMap<&'static str, u64>;

@@ -12,7 +12,7 @@ use crate::wait::until;
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use synclater_model::record::table::UNKNOWN;
+use synclater_recording::record::table::UNKNOWN;
 
 /// One sync request.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -10,7 +10,7 @@ use crate::harness::limits::count;
 use crate::harness::victims::tool;
 use crate::sessions::stage::{program, Stage};
 use std::path::Path;
-use synclater_model::record::table::Table;
+use synclater_recording::record::table::Table;
 
 /// Runs `many`; how many syncs of its own and of its children were answered, and the recording.
 fn many(how: &str, number: usize, options: &[&str]) -> (u64, u64, Table) {

@@ -4,7 +4,7 @@
 //! Claims: nothing panics or hangs; no more mounts than lines; a path has no more bytes than its
 //! text; an entry that was read is written in a form that reads back.
 
-use synclater_model::report::status::{render_status, status_json, OpenSession, Outcome};
+use synclater_account::status::{render_status, status_json, OpenSession, Outcome};
 use synclater_policy::filesystem::kind;
 use synclater_policy::ledger::Entry;
 use synclater_proc::mountinfo::parse_mountinfo;

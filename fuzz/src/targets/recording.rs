@@ -7,11 +7,11 @@
 
 use std::sync::LazyLock;
 
-use synclater_model::record::event;
-use synclater_model::record::header::Header;
-use synclater_model::record::row::Row;
-use synclater_model::record::table::{Rows, Table};
-use synclater_model::record::write::Writer;
+use synclater_recording::record::event;
+use synclater_recording::record::header::Header;
+use synclater_recording::record::row::Row;
+use synclater_recording::record::table::{Rows, Table};
+use synclater_recording::record::write::Writer;
 
 use crate::Target;
 

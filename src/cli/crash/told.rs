@@ -4,9 +4,9 @@ use super::found::Bad;
 use crate::crash::bench::Run;
 use std::collections::BTreeMap;
 use std::path::Path;
-use synclater_model::record::table::{Done, Table, UNKNOWN};
 use synclater_powercut::log::{Log, Mark, Op, Voice};
 use synclater_powercut::report::{CrashReport, Line};
+use synclater_recording::record::table::{Done, Table, UNKNOWN};
 use synclater_text::number::{bytes, counted};
 
 /// By the place of the cut: states, and bad ones.

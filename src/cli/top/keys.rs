@@ -3,7 +3,7 @@
 use super::view::{Screen, Typing};
 use crate::session::control::Request;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
-use synclater_model::analysis::live::By;
+use synclater_recording::analysis::live::By;
 
 /// A filter or a dial is not longer.
 const INPUT_MAX: usize = 200;

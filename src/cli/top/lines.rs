@@ -1,8 +1,8 @@
 //! Lines of `top`'s table: which columns there is room for, and what stands in them.
 
 use super::view::Typing;
-use synclater_model::analysis::live::By;
-use synclater_model::report::top::{Figures, Line, Sort};
+use synclater_recording::analysis::live::By;
+use synclater_recording::report::top::{Figures, Line, Sort};
 use synclater_text::layout::{shown, truncated, width};
 use synclater_text::number::{count, Unit};
 

@@ -18,12 +18,12 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
+use synclater_account::ps::PsSession;
 use synclater_bpf::Filter;
-use synclater_model::analysis::live::{Live, Setup};
-use synclater_model::record::read::Stream;
-use synclater_model::record::table::Table;
-use synclater_model::record::tail::tail;
-use synclater_model::report::ps::PsSession;
+use synclater_recording::analysis::live::{Live, Setup};
+use synclater_recording::record::read::Stream;
+use synclater_recording::record::table::Table;
+use synclater_recording::record::tail::tail;
 use synclater_sys::lock::lock;
 use synclater_text::message::Trouble;
 

@@ -7,8 +7,8 @@ use super::lines;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
-use synclater_model::analysis::live::{By, Point};
-use synclater_model::report::top::{sort, Figures, Line, Sort, Top, TopSession};
+use synclater_recording::analysis::live::{By, Point};
+use synclater_recording::report::top::{sort, Figures, Line, Sort, Top, TopSession};
 use synclater_text::layout::{command_line, shown, truncated};
 use synclater_text::number::{count, counted, seconds};
 

@@ -6,10 +6,10 @@ use fuser::Errno;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Duration, Instant};
-use synclater_model::record::machine;
 use synclater_powercut::log::{Image, Log, Mark, Voice};
 use synclater_powercut::store::Store;
 use synclater_random::Random;
+use synclater_recording::record::machine;
 use synclater_sys::lock::{lock, read, write};
 
 /// A line that is longer counts up to here.

@@ -11,7 +11,7 @@ use crate::session::belongings::memory_of;
 use crate::session::control::{self, Listens};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use synclater_model::report::escape::ATTACHED_TO;
+use synclater_account::escape::ATTACHED_TO;
 use synclater_proc::maps::{self, Mapping};
 use synclater_shim::page::Page;
 use synclater_sys::clock::LeaseClock;

@@ -22,7 +22,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
-use synclater_model::report::escape::Escape;
+use synclater_account::escape::Escape;
 use synclater_policy::glob::Glob;
 use synclater_sys::job::{self, Job};
 use synclater_sys::wait::{self, For};

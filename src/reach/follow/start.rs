@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
-use synclater_model::report::escape::{GAINED_RIGHTS, OF_ANOTHER};
+use synclater_account::escape::{GAINED_RIGHTS, OF_ANOTHER};
 use synclater_patching::notes;
 use synclater_patching::start::{aux, Start as Stack, Word};
 use synclater_sys::process;

@@ -4,7 +4,7 @@ use super::*;
 use crate::reach::attach::target;
 use crate::reach::follow::{Follower, How, News};
 use crate::reach::{net, whom};
-use synclater_model::report::escape::Escape;
+use synclater_account::escape::Escape;
 use synclater_sys::process::First;
 
 /// Programs that were missed are named up to this number, and counted from there on.

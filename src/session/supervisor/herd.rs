@@ -6,7 +6,7 @@ use super::*;
 use crate::reach::attach::target;
 use crate::reach::attach::tracer::tracer_of;
 use crate::reach::follow::{Follow, Follower, How, News};
-use synclater_model::report::escape::Escape;
+use synclater_account::escape::Escape;
 
 /// A program that was not reached.
 pub struct NotReached {

@@ -46,7 +46,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixListener;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
-use synclater_model::report::run::SettleError;
+use synclater_account::run::SettleError;
 use synclater_policy::dial::Until;
 use synclater_policy::ledger::{Entry, LedgerFs};
 use synclater_policy::rules::RuleSet;

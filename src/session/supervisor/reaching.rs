@@ -16,7 +16,7 @@ use crate::reach::follow::{Follow, Follower, How};
 use crate::reach::forkers::{name_of, Forkers};
 use crate::reach::whom::{self, Whom};
 use std::collections::BTreeSet;
-use synclater_model::report::escape::Escape;
+use synclater_account::escape::Escape;
 use synclater_sys::patient::Patient;
 use synclater_sys::sharing::Known;
 

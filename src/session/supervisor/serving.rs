@@ -6,7 +6,7 @@ use super::*;
 use crate::reach::attach::target::{incarnation, Incarnation};
 use crate::session::last_report::LastReport;
 use crate::session::shared::Room;
-use synclater_model::report::run::RunReport;
+use synclater_account::run::RunReport;
 
 /// How many are heard in a row who ask for the slots: more than can wait at the door.
 const ASKED_AT_ONCE: usize = 256;
@@ -285,7 +285,7 @@ impl Supervisor {
         others.into_iter().chain(trouble).collect()
     }
 
-    pub(super) fn describe(&mut self) -> synclater_model::report::ps::PsSession {
+    pub(super) fn describe(&mut self) -> synclater_account::ps::PsSession {
         crate::session::report::ps(self)
     }
 }

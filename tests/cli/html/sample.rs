@@ -4,12 +4,12 @@
 //! Promise: the same every time. Its report is made as that of any recording.
 
 use serde_json::{json, Value};
-use synclater_model::record::header::Header;
-use synclater_model::record::row::{Name, Row};
-use synclater_model::record::table::Table;
-use synclater_model::record::write::Writer;
-use synclater_model::record::{answered, done, event, kind};
-use synclater_model::report::recording::RecordingReport;
+use synclater_recording::record::header::Header;
+use synclater_recording::record::row::{Name, Row};
+use synclater_recording::record::table::Table;
+use synclater_recording::record::write::Writer;
+use synclater_recording::record::{answered, done, event, kind};
+use synclater_recording::report::recording::RecordingReport;
 
 const STARTED: &str = "2026-03-14T02:11:09.204518337Z";
 const STARTED_NS: i64 = 1_773_454_269_204_518_337;

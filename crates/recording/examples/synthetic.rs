@@ -1,16 +1,16 @@
 //! Writes a recording of as many requests as are asked for, as a mail server with its database
-//! makes them: `cargo run --release -p synclater-model --example synthetic -- 1000000 > mail.rec`.
+//! makes them: `cargo run --release -p synclater-recording --example synthetic -- 1000000 > mail.rec`.
 //!
 //! Twelve processes in forty threads, two disks of which one is erratic (8 % of its syncs near
 //! 31 ms), maildirs, indexes and a write-ahead log; figures of the machine once a second. The same
 //! number of requests gives the same recording.
 
 use std::io::{BufWriter, Write};
-use synclater_model::record::header::Header;
-use synclater_model::record::row::{Name, Row};
-use synclater_model::record::write::Writer;
-use synclater_model::record::{answered, done, event, kind};
 use synclater_random::Random;
+use synclater_recording::record::header::Header;
+use synclater_recording::record::row::{Name, Row};
+use synclater_recording::record::write::Writer;
+use synclater_recording::record::{answered, done, event, kind};
 
 /// 2026-01-01 in nanoseconds.
 const BEGIN_NS: i64 = 1_767_225_600_000_000_000;

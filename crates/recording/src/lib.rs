@@ -1,4 +1,4 @@
-//! Recordings, what they tell, and what sessions tell.
+//! Recordings: their form, what they tell, and how that is said.
 //!
 //! Promise: no input makes this crate panic, wait, or do work that is not bounded by the input's
 //! size. The same input always gives the same output.
@@ -7,7 +7,7 @@
 //! hand them in.
 //!
 //! Map: [`record`] is the form of recordings; [`analysis`] is what they tell; [`report`] is what
-//! people and programs read, of recordings and of sessions.
+//! people and programs read of that.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 

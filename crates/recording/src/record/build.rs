@@ -3,7 +3,6 @@
 use super::header::Header;
 use super::table::{Done, File, Filesystem, IoRest, Process, Sample, Settle, Table, UNKNOWN};
 use super::{done, event};
-use crate::report::escape::Escape;
 use arrow_array::cast::AsArray;
 use arrow_array::types::{
     ArrowPrimitiveType, Float64Type, Int32Type, Int64Type, TimestampNanosecondType, UInt32Type,
@@ -13,6 +12,7 @@ use arrow_array::{Array, PrimitiveArray, RecordBatch};
 use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
+use synclater_account::escape::Escape;
 
 /// Gives each different value a number, in the order of their first use.
 ///

@@ -1,4 +1,4 @@
-//! What people and programs read: the summary of a run, `ps`, messages, and how numbers look.
+//! What people and programs read of recordings.
 //!
 //! Promise: JSON keys are part of the contract with other programs (`"version": 1`); what is not
 //! known is absent, never 0. Text fits 80 columns where its words can be broken, and shows no
@@ -7,15 +7,7 @@
 //! What it does not do: it prints nothing, and never reads a text back.
 
 pub mod diff;
-pub mod distribution;
-pub mod escape;
 pub mod explain;
 pub mod html;
-pub mod probe;
-pub mod ps;
 pub mod recording;
-pub mod run;
-pub mod saving;
-pub mod status;
-pub mod summary;
 pub mod top;

@@ -8,7 +8,7 @@
 
 use serde::Serialize;
 
-use crate::report::run::SettleError;
+use crate::run::SettleError;
 use synclater_policy::dial::Until;
 use synclater_policy::ledger::{Entry, LedgerFs};
 use synclater_text::layout::{columns, command_line, shown, truncated, wrapped};

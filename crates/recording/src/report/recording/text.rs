@@ -5,8 +5,8 @@
 use super::picture::{heat, histogram};
 use super::{GroupRow, RecordingReport};
 use crate::analysis::stats::seconds as of_ns;
-use crate::report::escape::told;
 use std::fmt::Write as _;
+use synclater_account::escape::told;
 use synclater_text::layout::{columns, command_line, shown, truncated, width, wrapped, COLUMNS};
 use synclater_text::number::{bytes, count, counted, seconds, Unit};
 

@@ -7,11 +7,11 @@ use super::build::Builder;
 use super::header::Header;
 use super::kind;
 use super::read::{Stream, Unreadable};
-use crate::report::escape::Escape;
 use std::collections::HashMap;
 use std::io::Read;
 use std::sync::mpsc::sync_channel;
 use std::thread::scope;
+use synclater_account::escape::Escape;
 
 /// [`Rows::took_ns`] and [`Rows::bytes`] where the value is not known.
 pub const UNKNOWN: u64 = u64::MAX;

@@ -6,9 +6,9 @@
 //! What it does not do: it draws nothing; names are as they are, and must go through
 //! [`synclater_text::layout::shown`] on their way to a terminal.
 
-use super::ps::PsSession;
 use crate::analysis::live::{By, Key, Sums, Window};
 use serde::Serialize;
+use synclater_account::ps::PsSession;
 
 /// One look at a session.
 #[derive(Clone, Debug, PartialEq, Serialize)]

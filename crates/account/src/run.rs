@@ -11,8 +11,6 @@ use serde::{Deserialize, Serialize};
 
 use super::escape::Escape;
 
-pub use super::summary::{summary, warnings};
-
 /// The report of one run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RunReport {

@@ -17,8 +17,8 @@ use crate::analysis::modes::Mode;
 use crate::analysis::samples::Samples;
 use crate::analysis::settings::Setting;
 use crate::analysis::stats::Quantiles;
-use crate::report::escape::Escape;
 use serde::Serialize;
+use synclater_account::escape::Escape;
 
 /// What the recording says of itself.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]

@@ -12,6 +12,7 @@ mod probe;
 mod reach;
 mod record;
 mod session;
+mod voice;
 
 fn main() {
     std::process::exit(cli::main());

@@ -3,7 +3,7 @@
 
 use super::detach::until_finished;
 use super::dials::{Dials, Recorded, Wanted};
-use super::{print, whose, OURS};
+use super::{whose, OURS};
 use crate::reach::attach::target::{self, Incarnation, Refusal};
 use crate::reach::attach::{Luggage, Told, Work};
 use crate::reach::follow::{Baggage, Follower, Manner};
@@ -14,6 +14,7 @@ use crate::session::hierarchy;
 use crate::session::report;
 use crate::session::supervisor::reaching::Reach;
 use crate::session::supervisor::Supervisor;
+use crate::voice;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{ErrorKind, Read};
@@ -148,7 +149,7 @@ struct No {
 
 impl No {
     fn say(&self) {
-        super::say(&format!("{}\n", self.refusal.trouble(self.pid, &self.exe)));
+        voice::say(&format!("{}\n", self.refusal.trouble(self.pid, &self.exe)));
     }
 }
 
@@ -216,9 +217,9 @@ fn tell(args: &Args, answer: OwnedFd) -> anyhow::Result<i32> {
     }
     { begun.refused.iter() }.for_each(No::say);
     if args.json {
-        print(&format!("{text}\n"))?;
+        voice::print(&format!("{text}\n"))?;
     } else if begun.refused.is_empty() || !begun.attached.is_empty() {
-        print(&format!("{}\n", sentence(&begun)))?;
+        voice::print(&format!("{}\n", sentence(&begun)))?;
     }
     let named_fail = begun.refused.iter().any(|no| args.pid.contains(&no.pid));
     let none = begun.attached.is_empty() && !begun.refused.is_empty();
@@ -348,7 +349,7 @@ fn refuse(args: &Args, refused: Vec<No>) -> anyhow::Result<i32> {
             refused,
             missed: String::new(),
         };
-        print(&format!("{}\n", serde_json::to_string(&begun)?))?;
+        voice::print(&format!("{}\n", serde_json::to_string(&begun)?))?;
     }
     Ok(OURS)
 }

@@ -1,6 +1,7 @@
 //! `synclater crash-check`: one of the laboratory's own checks, for one folder.
 
 use crate::crash::builtin::Builtin;
+use crate::voice;
 use clap::Parser;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -40,7 +41,7 @@ fn run(args: &Args) -> anyhow::Result<i32> {
     match args.check.judge(&args.folder, &args.acknowledged)? {
         None => Ok(0),
         Some(words) => {
-            super::print(&(words + "\n"))?;
+            voice::print(&(words + "\n"))?;
             Ok(1)
         }
     }

@@ -12,6 +12,7 @@ use crate::session::control::{self, is_there, listed, Request};
 use crate::session::last_report::LastReport;
 use crate::session::stale::Debtor;
 use crate::session::supervisor::reached::{not_let_go, not_seen, still_held};
+use crate::voice;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::path::Path;
@@ -82,8 +83,8 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
 /// Asks the session's supervisor.
 fn ask(args: &Args) -> anyhow::Result<i32> {
     let done = ask_named(&args.session, &Request::Detach { json: args.json })?;
-    super::say(&done.wrong);
-    super::print(&done.said)?;
+    voice::say(&done.wrong);
+    voice::print(&done.said)?;
     Ok(done.status)
 }
 
@@ -107,15 +108,15 @@ fn let_go_of_all(
     // Names are used again: those of another session were meant only where there is none but that.
     if freed == 0 && !held && last.is_none() {
         held = !others.is_empty();
-        others.iter().for_each(|t| super::say(&format!("{t}\n")));
+        others.iter().for_each(|t| voice::say(&format!("{t}\n")));
     }
     if !args.json && (freed > 0 || (!held && last.is_none())) {
         let processes = counted(freed, "process");
-        super::print(&format!("{id}: had ended; {processes} let go of\n"))?;
+        voice::print(&format!("{id}: had ended; {processes} let go of\n"))?;
     }
     for pid in unseen {
         held = true;
-        super::say(&format!("{}\n", not_seen(id, pid)));
+        voice::say(&format!("{}\n", not_seen(id, pid)));
     }
     let settled = is_paid(debtor, PATIENCE);
     held |= !settled;
@@ -128,10 +129,10 @@ fn let_go_of_all(
             let_go: freed,
             settled,
         };
-        super::print(&format!("{}\n", serde_json::to_string(&told)?))?;
+        voice::print(&format!("{}\n", serde_json::to_string(&told)?))?;
     }
     if let Some(last) = last {
-        super::print(&last.said(args.json))?;
+        voice::print(&last.said(args.json))?;
         // What could not be let go of then has been now, or is told of again.
         status = last.status_but_for_stuck();
         if held {
@@ -185,7 +186,7 @@ fn let_go_of_each(
                 LetGo::Others(trouble) => gone.others.push(trouble),
                 LetGo::Held(trouble) => {
                     gone.held = true;
-                    super::say(&format!("{trouble}\n"));
+                    voice::say(&format!("{trouble}\n"));
                 }
             }
         }
@@ -195,7 +196,7 @@ fn let_go_of_each(
         }
         if Instant::now() > until {
             gone.held = true;
-            super::say(&format!("{}\n", forks_too_fast(id)));
+            voice::say(&format!("{}\n", forks_too_fast(id)));
             break;
         }
         left = whom::left_by(name);
@@ -261,7 +262,7 @@ fn let_go(
         match until_finished(Work::detach(pid, whose, known)?) {
             Told::Detached { sites, marked, .. } => {
                 if let Some(why) = still_held(marked) {
-                    super::say(&format!("synclater: {pid}: {why}\n"));
+                    voice::say(&format!("synclater: {pid}: {why}\n"));
                 }
                 return Ok(LetGo::Freed { sites });
             }

@@ -9,6 +9,7 @@ use crate::session::escape::Escapes;
 use crate::session::ledger::Ledger;
 use crate::session::shared::{seccomp_filters, Shared};
 use crate::session::supervisor::{Parts, Plan, Supervisor};
+use crate::voice;
 use rustix::io::Errno;
 use std::fs::File;
 use std::path::PathBuf;
@@ -187,7 +188,7 @@ impl Wanted {
             started: humantime::format_rfc3339_seconds(std::time::SystemTime::now()).to_string(),
         };
         if let Some(trouble) = no_ledger {
-            super::say(&format!("{trouble}\n"));
+            voice::say(&format!("{trouble}\n"));
         }
         let parts = Parts {
             plan,

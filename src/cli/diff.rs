@@ -1,6 +1,7 @@
 //! `synclater diff`: what changed between two recordings, and whether it is more than noise.
 
 use super::recording;
+use crate::voice;
 use std::path::{Path, PathBuf};
 use synclater_recording::analysis::diff::name::By;
 use synclater_recording::analysis::diff::side::Side;
@@ -64,7 +65,7 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
     let (b, side_b) = reduced(&args.b, &by)?;
     let diff = diff(&side_a, &side_b, &by, args.per);
     let report = Report { a, b, diff };
-    super::print(&if args.json {
+    voice::print(&if args.json {
         report.to_json()
     } else {
         report.render()

@@ -10,6 +10,7 @@ mod kernel;
 mod library;
 mod mounts;
 
+use crate::voice;
 use serde::Serialize;
 use synclater_text::layout::columns;
 
@@ -108,7 +109,7 @@ pub fn run(json: bool) -> anyhow::Result<i32> {
     } else {
         text(&checks)
     };
-    super::print(&text)?;
+    voice::print(&text)?;
     Ok(i32::from(bad))
 }
 

@@ -2,6 +2,7 @@
 
 use crate::reach::launch;
 use crate::reach::library::{self, Variant};
+use crate::voice;
 use std::ffi::OsString;
 use std::path::Path;
 use synclater_text::message::Trouble;
@@ -34,11 +35,11 @@ pub fn run(argv: &[OsString]) -> anyhow::Result<i32> {
     let mut rest = &argv[1..];
     match rest.first().and_then(|a| a.to_str()) {
         Some("--help" | "-h") => {
-            super::print(HELP)?;
+            voice::print(HELP)?;
             return Ok(0);
         }
         Some("--version") => {
-            super::print(&format!(
+            voice::print(&format!(
                 "eatmydata (synclater) {}\n",
                 env!("CARGO_PKG_VERSION")
             ))?;
@@ -48,7 +49,7 @@ pub fn run(argv: &[OsString]) -> anyhow::Result<i32> {
         _ => {}
     }
     if rest.is_empty() {
-        super::say(HELP);
+        voice::say(HELP);
         return Ok(super::OURS);
     }
     let library = library::locate(launch::needed_here(Variant::Ordinary)).map_err(|why| {
@@ -58,6 +59,6 @@ pub fn run(argv: &[OsString]) -> anyhow::Result<i32> {
     let until = [("SYNCLATER_UNTIL", OsString::from("never"))];
     let command = launch::command(rest, &library, &until);
     let e = synclater_sys::process::become_command(command, &synclater_sys::signal::inherited());
-    crate::cli::say(&(format!("eatmydata: cannot run {}: {e}", rest[0].to_string_lossy()) + "\n"));
+    voice::say(&(format!("eatmydata: cannot run {}: {e}", rest[0].to_string_lossy()) + "\n"));
     Ok(launch::failure_status(&e))
 }

@@ -2,6 +2,7 @@
 
 use crate::reach::launch;
 use crate::reach::library::{self, Variant};
+use crate::voice;
 use synclater_policy::dial::Until;
 use synclater_text::message::Trouble;
 
@@ -53,10 +54,10 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
             "version": 1, "LD_PRELOAD": preload, "SYNCLATER_UNTIL": args.until.to_string(),
             "import": IMPORT,
         });
-        super::print(&format!("{object:#}\n"))?;
+        voice::print(&format!("{object:#}\n"))?;
         return Ok(0);
     }
-    super::print(&format!(
+    voice::print(&format!(
         "# The library alone: every process that inherits these.\n\
          export LD_PRELOAD='{preload}'\n\
          export SYNCLATER_UNTIL={}\n\

@@ -1,6 +1,7 @@
 //! `synclater explain`: what the slow requests of a recording have in common.
 
 use super::recording;
+use crate::voice;
 use std::path::PathBuf;
 use std::time::Duration;
 use synclater_policy::duration::parse_duration;
@@ -46,7 +47,7 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
     let mut explanation = explain(&table, slower);
     let missing = recording::what_is_missing(&table);
     explanation.incomplete = (!missing.is_empty()).then_some(missing);
-    super::print(&if args.json {
+    voice::print(&if args.json {
         explanation.to_json()
     } else {
         explanation.render()

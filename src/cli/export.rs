@@ -5,6 +5,7 @@ use crate::export::part::Unfinished;
 use crate::export::place::Place;
 use crate::export::{export, Failed, Written};
 use crate::session::told;
+use crate::voice;
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{BufReader, ErrorKind};
@@ -172,7 +173,7 @@ fn tell(args: &Args, written: &Written, missing: &str) -> Result<(), Trouble> {
         let each = size as f64 / written.requests as f64;
         let _ = write!(text, ", {each:.1} bytes each");
     }
-    super::print(&(text + "\n"))?;
+    voice::print(&(text + "\n"))?;
     let file = shown(&args.file.to_string_lossy());
     if !missing.is_empty() {
         warn(
@@ -194,7 +195,7 @@ fn tell(args: &Args, written: &Written, missing: &str) -> Result<(), Trouble> {
 }
 
 fn warn(what: String, why: &str, try_: &str, state: String) {
-    super::say(&format!(
+    voice::say(&format!(
         "{}\n",
         Trouble::new(what, shown(why), try_, state)
     ));

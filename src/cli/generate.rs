@@ -1,6 +1,7 @@
 //! `synclater generate`: what is made from the one table of flags, and the library.
 
 use crate::reach::library;
+use crate::voice;
 use clap_complete::Shell;
 use std::path::{Path, PathBuf};
 use synclater_text::message::Trouble;
@@ -62,7 +63,7 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
         What::Completions => "completions for bash, zsh and fish",
         What::Library => "the library",
     };
-    super::say(&format!(
+    voice::say(&format!(
         "synclater: {what} written to the folder {}\n",
         dir.display()
     ));
@@ -83,7 +84,7 @@ fn to_stdout(what: What) -> anyhow::Result<()> {
             return Err(Trouble::new(what, why, try_, "nothing was written").into());
         }
     }
-    super::print(&String::from_utf8_lossy(&text))?;
+    voice::print(&String::from_utf8_lossy(&text))?;
     Ok(())
 }
 

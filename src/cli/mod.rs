@@ -27,6 +27,7 @@ mod whole_file;
 mod whose;
 
 use crate::session::stale::Cleared;
+use crate::voice;
 use clap::{CommandFactory, Parser, Subcommand};
 use std::ffi::OsString;
 use std::io::IsTerminal;
@@ -123,7 +124,7 @@ pub fn main() -> i32 {
         Ok(cli) => cli,
         Err(e) => {
             if e.use_stderr() {
-                say(&wrong_usage(&e));
+                voice::say(&wrong_usage(&e));
                 return OURS;
             }
             let text = if std::io::stdout().is_terminal() {
@@ -131,7 +132,7 @@ pub fn main() -> i32 {
             } else {
                 e.render().to_string()
             };
-            return said(print(&text).map(|()| 0).map_err(Into::into));
+            return said(voice::print(&text).map(|()| 0).map_err(Into::into));
         }
     };
     said(match cli.verb {
@@ -186,35 +187,11 @@ fn fit_terminal() {
 fn said(result: anyhow::Result<i32>) -> i32 {
     result.unwrap_or_else(|e| {
         match e.downcast_ref::<Trouble>() {
-            Some(trouble) => crate::cli::say(&(format!("{trouble}") + "\n")),
-            None => crate::cli::say(&(format!("synclater: {e:#}") + "\n")),
+            Some(trouble) => voice::say(&(format!("{trouble}") + "\n")),
+            None => voice::say(&(format!("synclater: {e:#}") + "\n")),
         }
         OURS
     })
-}
-
-/// Prints a text to stdout; a reader that has gone away is no error.
-///
-/// # Errors
-/// A [`Trouble`] where it cannot be written, as on a full disk.
-pub fn print(text: &str) -> Result<(), Trouble> {
-    use std::io::Write;
-    let mut out = std::io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => Err(Trouble::new(
-            "cannot write to standard output",
-            e.to_string(),
-            "free space there, or write elsewhere",
-            "what was printed is not whole; nothing else was changed by that",
-        )),
-        _ => Ok(()),
-    }
-}
-
-/// Says something on stderr; where nobody can hear it, that is no error.
-pub fn say(text: &str) {
-    use std::io::Write;
-    let _ = std::io::stderr().write_all(text.as_bytes());
 }
 
 /// Whether /proc tells of processes, by the numbers that we know them by.
@@ -274,7 +251,7 @@ pub fn clear_stale() -> Vec<Cleared> {
 pub fn tell_cleared(cleared: &[Cleared]) -> bool {
     for c in cleared {
         if let Some((dir, unread)) = &c.left {
-            say(&format!("{}\n", unread.trouble_of(&c.id, dir)));
+            voice::say(&format!("{}\n", unread.trouble_of(&c.id, dir)));
         } else if !c.is_whole() {
             let list = c.failed.join(", ");
             let why = match &c.error {
@@ -304,10 +281,10 @@ pub fn tell_cleared(cleared: &[Cleared]) -> bool {
                     c.entry.display()
                 ),
             );
-            say(&format!("{trouble}\n"));
+            voice::say(&format!("{trouble}\n"));
         } else if !c.settled.is_empty() {
             let list = shown(&c.settled.join(", "));
-            say(&format!(
+            voice::say(&format!(
                 "synclater: session {} had been killed; synced {list} in its place; a write \
                  that was lost before that is in `dmesg` only\n",
                 c.id

@@ -2,6 +2,7 @@
 
 use crate::session::orphans::Silence;
 use crate::session::stale::{Debt, Debtor};
+use crate::voice;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 use synclater_text::message::Trouble;
@@ -23,7 +24,7 @@ pub fn wait_for(debtor: &Debtor, patience: Duration) {
 
 /// Says for whom it is waited.
 pub fn say_that_it_waits(id: &str) {
-    super::say(&format!(
+    voice::say(&format!(
         "synclater: session {id} has been killed, and its keeper, or another command, settles: \
          waiting for that\n"
     ));
@@ -52,6 +53,6 @@ pub fn is_paid(debtor: &Debtor, patience: Duration) -> bool {
         debtor.id()
     );
     let state = "its processes make every request for real within two seconds";
-    super::say(&format!("{}\n", Trouble::new(what, why, try_, state)));
+    voice::say(&format!("{}\n", Trouble::new(what, why, try_, state)));
     false
 }

@@ -5,6 +5,7 @@ use crate::probe::{measure, Kind, Place};
 use crate::session::filesystems::mounts_of;
 use crate::session::probed::Probed;
 use crate::session::told;
+use crate::voice;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -88,7 +89,7 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
     });
     drop(place);
     if std::io::stderr().is_terminal() {
-        super::say("\r\x1b[K");
+        voice::say("\r\x1b[K");
     }
     if let Err(e) = &ended_by {
         told::note_of_ours(e, &dir);
@@ -102,7 +103,7 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
         None => {
             // It is of use to later runs, and no part of what was asked for.
             let _ = Probed::keep(&dir, &probe);
-            super::print(&if args.json {
+            voice::print(&if args.json {
                 probe.to_json()
             } else {
                 probe.render()
@@ -157,7 +158,7 @@ fn progress(done: usize, total: usize, kind: Kind, each: Duration) {
     if std::io::stderr().is_terminal() {
         let left = each.as_secs_f64() * (total - done) as f64;
         let name = kind.name();
-        super::say(&format!(
+        voice::say(&format!(
             "\r\x1b[Ksynclater: {name}, {done} of {total}, {left:.0} s left"
         ));
     }

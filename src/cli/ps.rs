@@ -6,6 +6,7 @@ use crate::reach::attach::{target, Told, Work};
 use crate::reach::whom;
 use crate::session::belongings::memory_of;
 use crate::session::control::{ask, has_ended, listed, Answer, Living, Request};
+use crate::voice;
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -47,14 +48,14 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
     for session in listed()?.into_iter().filter(|s| !is_left(&s.id)) {
         match ask(&session, &Request::Ps) {
             Ok(Answer::Session { session: row }) => rows.push(*row),
-            Ok(_) => super::say(&format!(
+            Ok(_) => voice::say(&format!(
                 "synclater: {} answered something else\n",
                 session.id
             )),
             // It ended while we looked, or is about to.
             Err(_) if !session.dir.exists() => {}
             Err(e) if e.kind() == ErrorKind::ConnectionRefused => {
-                super::say(&format!(
+                voice::say(&format!(
                     "synclater: session {}: its supervisor was killed; its debt is being settled\n",
                     session.id
                 ));
@@ -64,7 +65,7 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
             Err(e) if e.kind() == ErrorKind::WouldBlock => {
                 all_answer = false;
                 let what = format!("session {} cannot be shown", session.id);
-                super::say(&format!("{}\n", stands_still(&session, what)));
+                voice::say(&format!("{}\n", stands_still(&session, what)));
             }
             Err(e) => {
                 all_answer = false;
@@ -74,16 +75,16 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
                     format!("look at who has made {}", session.dir.display()),
                     "it was not asked, and nothing was changed",
                 );
-                super::say(&format!("{trouble}\n"));
+                voice::say(&format!("{trouble}\n"));
             }
         }
         living.push(session);
     }
     let all_told = cleared.iter().all(|c| c.left.is_none());
     if args.json {
-        super::print(&ps::to_json(&rows))?;
+        voice::print(&ps::to_json(&rows))?;
     } else if all_told && all_answer || !rows.is_empty() {
-        super::print(&ps::render(&rows))?;
+        voice::print(&ps::render(&rows))?;
     }
     name_left(&living);
     Ok(if all_told && all_answer {
@@ -114,7 +115,7 @@ fn name_left(living: &[Living]) {
     let mut left: BTreeMap<String, Vec<u32>> = BTreeMap::new();
     for pid in candidates {
         if begun.elapsed() > PATIENCE {
-            super::say("synclater: some processes could not be looked at in time\n");
+            voice::say("synclater: some processes could not be looked at in time\n");
             break;
         }
         // By a process of ours: whose memory lies on a dead disk may be waited for for ever.
@@ -139,6 +140,6 @@ fn name_left(living: &[Living]) {
             format!("synclater detach {id}"),
             "they make every sync request for real",
         );
-        super::say(&format!("{trouble}\n"));
+        voice::say(&format!("{trouble}\n"));
     }
 }

@@ -2,6 +2,7 @@
 
 use super::recording;
 use super::whole_file::WholeFile;
+use crate::voice;
 use std::path::{Path, PathBuf};
 use synclater_recording::record::table::Table;
 use synclater_recording::report::html;
@@ -72,10 +73,10 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
         place.write(&page).map_err(|e| cannot_write(out, &e))?;
         warn_of_missing(&table);
     } else if args.json {
-        super::print(&report.to_json())?;
+        voice::print(&report.to_json())?;
         warn_of_missing(&table);
     } else {
-        super::print(&report.render(&View {
+        voice::print(&report.render(&View {
             by: args.by.clone(),
             top: args.top.into(),
         }))?;
@@ -87,7 +88,7 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
 fn warn_of_missing(table: &Table) {
     let missing = recording::what_is_missing(table);
     if !missing.is_empty() {
-        super::say(&format!("synclater: not whole: {}\n", shown(&missing)));
+        voice::say(&format!("synclater: not whole: {}\n", shown(&missing)));
     }
 }
 

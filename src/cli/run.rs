@@ -14,6 +14,7 @@ use crate::session::report;
 use crate::session::shared::Shared;
 use crate::session::supervisor::following::NotStarted;
 use crate::session::supervisor::{Outcome, Supervisor};
+use crate::voice;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{IsTerminal, Write};
@@ -274,7 +275,7 @@ fn net(s: &mut Supervisor, is_inside: bool, quiet: bool) -> Result<(), Trouble> 
         cannot_net(&why)
     })?;
     if !quiet && net::gives_up_rights() {
-        super::say(
+        voice::say(
             "synclater: --net without CAP_SYS_ADMIN: no program of this run gains rights (sudo, \
              su, ping, mount: no_new_privs)\n",
         );
@@ -336,11 +337,11 @@ fn end(
     s.settle_at_end(|line| {
         if tty && !args.quiet {
             shown = true;
-            crate::cli::say(&format!("\r\x1b[K{line}"));
+            voice::say(&format!("\r\x1b[K{line}"));
         }
     });
     if shown {
-        super::say("\r\x1b[K");
+        voice::say("\r\x1b[K");
     }
     s.end_recording();
     let report = report::run(&mut s, outcome);
@@ -374,7 +375,7 @@ fn tell(args: &Args, s: &Supervisor, report: &RunReport, tty: bool) {
                 format!("the kernel reported {name} to a settle or flush there, ours or another's")
             }
         };
-        crate::cli::say(&format!(
+        voice::say(&format!(
             "{}\n",
             Trouble::new(
                 e.what(),
@@ -384,7 +385,7 @@ fn tell(args: &Args, s: &Supervisor, report: &RunReport, tty: bool) {
             )
         ));
     } else if report.exit_status == OURS && s.interrupts() >= 2 {
-        crate::cli::say(&format!(
+        voice::say(&format!(
             "{}\n",
             Trouble::new(
                 "stopped before everything was settled",
@@ -395,10 +396,10 @@ fn tell(args: &Args, s: &Supervisor, report: &RunReport, tty: bool) {
         ));
     }
     if args.summary || (tty && !args.quiet) {
-        super::say(&summary(report));
+        voice::say(&summary(report));
     } else {
         // Data may be lost: that is said to whoever wants no summary.
-        super::say(&warnings(report));
+        voice::say(&warnings(report));
     }
 }
 
@@ -406,7 +407,7 @@ fn not_started(what: &std::ffi::OsStr, e: &std::io::Error) -> i32 {
     let status = launch::failure_status(e);
     let (why, try_) = launch::why_not(what, e);
     let what = format!("cannot run {}", visible(&what.to_string_lossy()));
-    super::say(&format!("{}\n", Trouble::new(what, why, try_, NOT_STARTED)));
+    voice::say(&format!("{}\n", Trouble::new(what, why, try_, NOT_STARTED)));
     status
 }
 

@@ -4,6 +4,7 @@ use crate::reach::attach::target::{traced_by, Refusal};
 use crate::reach::attach::tracer::tracer_of;
 use crate::session::belongings::memory_of;
 use crate::session::control::{self, ask, listed, Answer, Listens, Living, Request};
+use crate::voice;
 use std::time::Duration;
 use synclater_policy::dial::Until;
 use synclater_policy::duration::parse_duration;
@@ -47,7 +48,7 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
         for_s: args.for_.map(|t| t.as_secs_f64()),
     };
     let id = &args.session;
-    super::print(&format!("{}\n", ask_named(id, &request)?.said))?;
+    voice::print(&format!("{}\n", ask_named(id, &request)?.said))?;
     let what = format!("what {id} had put off before is not durable");
     let is_now = args.until == Some(Until::Now);
     match is_now

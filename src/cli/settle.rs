@@ -12,6 +12,7 @@ use crate::session::shared;
 use crate::session::stale::{self, Cleared, Debt, Debtor};
 use crate::session::told;
 use crate::session::underway::{self, SyncMark, SyncedFs};
+use crate::voice;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -77,7 +78,7 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
         None => each(&args.what, &killed)?,
         Some(Ok(debtors)) => all(debtors, &cleared)?,
         Some(Err(trouble)) => {
-            super::say(&format!("{trouble}\n"));
+            voice::say(&format!("{trouble}\n"));
             let _ = settle_orphans(&cleared);
             false
         }
@@ -106,7 +107,7 @@ fn all(mut debtors: Vec<Debtor>, cleared: &[Cleared]) -> anyhow::Result<bool> {
     // What became of a dead one was told just now.
     debtors.retain(|d| !cleared.iter().any(|c| c.id == d.id()));
     if debtors.is_empty() && is_whole && are_settled(cleared) {
-        super::print("no sessions\n")?;
+        voice::print("no sessions\n")?;
     }
     let mut ended = Vec::new();
     for debtor in &debtors {
@@ -122,7 +123,7 @@ fn all(mut debtors: Vec<Debtor>, cleared: &[Cleared]) -> anyhow::Result<bool> {
     match are_paid(&ended) {
         true => {
             for debtor in ended {
-                super::print(&format!("{}: ended meanwhile\n", debtor.id()))?;
+                voice::print(&format!("{}: ended meanwhile\n", debtor.id()))?;
             }
         }
         false => is_whole = false,
@@ -155,8 +156,8 @@ pub(super) fn lost_elsewhere(name: &str, what: String) -> Option<Trouble> {
 
 fn is_told(name: &str, said: Result<String, Trouble>) -> anyhow::Result<bool> {
     match &said {
-        Ok(said) => super::print(&format!("{name}: {said}\n"))?,
-        Err(trouble) => super::say(&format!("{trouble}\n")),
+        Ok(said) => voice::print(&format!("{name}: {said}\n"))?,
+        Err(trouble) => voice::say(&format!("{trouble}\n")),
     }
     Ok(said.is_ok())
 }
@@ -184,7 +185,7 @@ fn are_paid(ended: &[&Debtor]) -> bool {
         is_whole &= match debtor.settle() {
             Ok(done) => super::tell_cleared(done.as_slice()),
             Err(unread) => {
-                super::say(&format!("{}\n", unread.trouble()));
+                voice::say(&format!("{}\n", unread.trouble()));
                 false
             }
         };
@@ -260,12 +261,12 @@ fn settle_orphans(tried: &[Cleared]) -> bool {
         Ok(None) => true,
         Ok(Some(ledger)) => {
             let (cleared, unread) = orphans::settle_all(&ledger, tried, paid::say_that_it_waits);
-            { unread.iter() }.for_each(|u| super::say(&format!("{}\n", u.trouble())));
+            { unread.iter() }.for_each(|u| voice::say(&format!("{}\n", u.trouble())));
             tell_of_the_cut(&ledger);
             super::tell_cleared(&cleared) && unread.is_empty()
         }
         Err(trouble) => {
-            super::say(&format!("{trouble}\n"));
+            voice::say(&format!("{trouble}\n"));
             false
         }
     }
@@ -278,7 +279,7 @@ fn tell_of_the_cut(ledger: &Ledger) {
     let cut: Vec<&str> = cut.map(|f| f.entry.id.as_str()).collect();
     if !cut.is_empty() {
         let names = cut.join(", ");
-        super::say(&format!(
+        voice::say(&format!(
             "synclater: cut by a reboot, and not settled: {names}; see `synclater status`\n"
         ));
     }
@@ -343,7 +344,7 @@ fn path(path: &Path, killed: &[SyncedFs]) -> Result<String, Trouble> {
     let settle_on = |ledger| orphans::settle_on(ledger, on_it.as_fd(), paid::say_that_it_waits);
     let left = ledger.as_ref().map(settle_on);
     let (cleared, unread) = left.unwrap_or_default();
-    { unread.iter() }.for_each(|u| super::say(&format!("{}\n", u.trouble())));
+    { unread.iter() }.for_each(|u| voice::say(&format!("{}\n", u.trouble())));
     super::tell_cleared(&cleared);
     if let Some(unread) = unread.first() {
         // What could not be noted is not asked for.

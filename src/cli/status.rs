@@ -3,6 +3,7 @@
 use crate::session::ledger::{Filed, Ledger, Unread};
 use crate::session::stale::{self, life_of, was_cut, Life};
 use crate::session::{closing, control, dirs};
+use crate::voice;
 use synclater_account::status::{render_status, status_json, OpenSession, Outcome};
 use synclater_policy::ledger::{Boot, Entry};
 use synclater_text::layout::visible;
@@ -52,14 +53,14 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
             .any(|c| c.left.as_ref().is_some_and(|(_, l)| l == u))
     };
     for unread in bad.iter().filter(|u| !is_told(u)) {
-        super::say(&format!("{}\n", unread.trouble()));
+        voice::say(&format!("{}\n", unread.trouble()));
     }
     if let Some(id) = &args.forget {
         return forget(id, &filed, ledger.as_ref());
     }
     let open = ledger.as_ref().map(|ledger| ended(&filed, &boot, ledger));
     let open = open.unwrap_or_default();
-    super::print(&match args.json {
+    voice::print(&match args.json {
         true => status_json(&open),
         false => render_status(&open),
     })?;
@@ -105,6 +106,6 @@ fn forget(id: &str, filed: &[Filed], ledger: Option<&Ledger>) -> anyhow::Result<
     let closed = closing::close(known, ledger);
     closed.map_err(|e| trouble(e.to_string()))?;
     stale::forget(&known.entry);
-    super::print(&format!("{id}: forgotten\n"))?;
+    voice::print(&format!("{id}: forgotten\n"))?;
     Ok(0)
 }

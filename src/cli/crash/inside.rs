@@ -12,6 +12,7 @@ use crate::crash::judge::{Check, Conditions, Verdict};
 use crate::crash::kept::{About, Shelf};
 use crate::crash::search::Laboratory;
 use crate::crash::victim::{self, Ending};
+use crate::voice;
 use std::cell::Cell;
 use std::ffi::OsString;
 use std::os::unix::fs::PermissionsExt;
@@ -175,7 +176,7 @@ fn tell(
     page_file: Option<WholeFile>,
     line: impl FnOnce() -> Line,
 ) -> Result<(), Trouble> {
-    super::super::print(&match args.json {
+    voice::print(&match args.json {
         true => report.to_json(),
         false => report.render(),
     })?;

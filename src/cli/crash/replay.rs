@@ -1,6 +1,7 @@
 //! `synclater crash --replay`: a state that failed, mounted for a look.
 
 use crate::crash::kept::{self, NoReplay};
+use crate::voice;
 use std::path::Path;
 use synclater_text::layout::{command_line, shown};
 use synclater_text::message::Trouble;
@@ -34,7 +35,7 @@ pub fn run(id: &str, json: bool) -> anyhow::Result<i32> {
             again(&about.check, &replayed.at, &replayed.acknowledged),
         )
     };
-    super::super::print(&text)?;
+    voice::print(&text)?;
     Ok(0)
 }
 

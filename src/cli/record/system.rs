@@ -2,11 +2,12 @@
 
 use super::Args;
 use crate::cli::whose::{self, Purpose};
-use crate::cli::{say, OURS};
+use crate::cli::OURS;
 use crate::reach::launch;
 use crate::record::kernel::{Recording, Then};
 use crate::record::out;
 use crate::record::sink::{self, Sink};
+use crate::voice::say;
 use std::io::IsTerminal;
 use std::path::Path;
 use std::process::Command;

@@ -8,6 +8,7 @@ mod view;
 use super::whose::{Purpose, Whose};
 use super::OURS;
 use crate::session::control::{listed, Living};
+use crate::voice;
 use keys::Act;
 use ratatui::crossterm::{event, execute, terminal};
 use ratatui::DefaultTerminal;
@@ -173,7 +174,7 @@ fn over(watched: &Watched) -> i32 {
             OURS,
         ),
     };
-    super::say(&format!("synclater: {text}\n"));
+    voice::say(&format!("synclater: {text}\n"));
     status
 }
 

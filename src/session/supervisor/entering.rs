@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::session::keeper::News;
+use crate::voice;
 
 impl Supervisor {
     /// Wants superblock `index` in the ledger.
@@ -129,7 +130,7 @@ impl Supervisor {
                 remedy,
                 "the command goes on; what is not in it is made for real; it is tried again",
             );
-            crate::cli::say(&format!("{trouble}\n"));
+            voice::say(&format!("{trouble}\n"));
         }
     }
 

@@ -4,6 +4,7 @@ use super::*;
 use crate::session::durable::{errno_name, for_requests, Holding, KILLED};
 use crate::session::filesystems::Filesystem;
 use crate::session::{told, underway};
+use crate::voice;
 use synclater_sys::attendant::{attend, Held};
 use synclater_text::message::Trouble;
 
@@ -560,7 +561,7 @@ impl Supervisor {
                     "synclater settle, where the ledger can be read",
                     "everything was settled, and nothing is known to be lost",
                 );
-                crate::cli::say(&format!("{trouble}\n"));
+                voice::say(&format!("{trouble}\n"));
                 return false;
             }
             (errno, _) => errno_name(errno),

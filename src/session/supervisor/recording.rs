@@ -10,6 +10,7 @@ use crate::record::recorder::{self, Outcome as Recorded, Recorder};
 use crate::record::rings::SharedRings;
 use crate::record::sink;
 use crate::session::report;
+use crate::voice;
 use std::path::PathBuf;
 
 /// How often somebody who watches is sent what is new.
@@ -172,7 +173,7 @@ impl Supervisor {
             return;
         };
         self.shared.page().record.store(0, SeqCst);
-        crate::cli::say(&format!("{}\n", trouble(name, &outcome)));
+        voice::say(&format!("{}\n", trouble(name, &outcome)));
         self.recorded = Some((name.clone(), outcome));
         self.recording = None;
     }
@@ -206,7 +207,7 @@ impl Supervisor {
         r.recorder.escaped(&escaped, unknown.as_deref());
         let outcome = r.recorder.end(self.shared, rings);
         if outcome.errno != 0 {
-            crate::cli::say(&format!("{}\n", trouble(&name, &outcome)));
+            voice::say(&format!("{}\n", trouble(&name, &outcome)));
         }
         self.recorded = Some((name, outcome));
     }

@@ -4,7 +4,7 @@
 //! a session too. What it writes lies in one folder, which goes with [`Place`]; one that a killed
 //! probe left goes with the next probe in the same folder.
 
-use crate::folder::{make_locked, remove_abandoned};
+use crate::session::folder::{make_locked, remove_abandoned};
 use crate::session::underway::SyncMark;
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::ReadWriteFlags;

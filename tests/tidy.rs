@@ -42,6 +42,19 @@ const LAYERS: [&str; 11] = [
     "bpf",
 ];
 
+/// The parts of the binary, each above those that it may import.
+const PARTS: [&str; 9] = [
+    "voice",
+    "session",
+    "probe",
+    "record",
+    "export",
+    "crash",
+    "reach",
+    "supervisor",
+    "cli",
+];
+
 /// Names that say nothing about what a file holds.
 const EMPTY_NAMES: &[&str] = &[
     "utils", "util", "helper", "helpers", "common", "misc", "manager",
@@ -307,6 +320,27 @@ fn the_other_crates_and_the_binary_forbid_unsafe_code() {
         })
         .collect();
     refuse("without #![forbid(unsafe_code)]", &found);
+}
+
+#[test]
+fn no_part_of_the_binary_imports_one_above_it() {
+    let part_of = |name: &str| {
+        let rest = name.strip_prefix("src/")?;
+        let part = rest.split(['/', '.']).next()?;
+        PARTS.iter().position(|p| *p == part)
+    };
+    let mut found = Vec::new();
+    for source in sources().into_iter().filter(Source::is_rust) {
+        let Some(part) = part_of(&source.name) else {
+            continue;
+        };
+        let code = code_of(&source, Strings::Blank);
+        let imports = code.split("crate::").skip(1);
+        let parts = imports.filter_map(|text| text.split(|c: char| !c.is_alphanumeric()).next());
+        let above = parts.filter(|p| PARTS[part + 1..].contains(p));
+        found.extend(above.map(|p| format!("{} imports {p}", source.name)));
+    }
+    refuse("imports that go up (docs/INTERNALS.md, \"Crates\")", &found);
 }
 
 /// Our crates that the manifest in `dir` names as dependencies.

@@ -11,9 +11,9 @@ use crate::reach::whom::{Groups, Whom};
 use crate::session::dirs;
 use crate::session::escape::Escapes;
 use crate::session::hierarchy;
-use crate::session::report;
-use crate::session::supervisor::reaching::Reach;
-use crate::session::supervisor::Supervisor;
+use crate::supervisor::reaching::Reach;
+use crate::supervisor::report;
+use crate::supervisor::Supervisor;
 use crate::voice;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
@@ -471,7 +471,7 @@ fn in_background(
     s.run_until_left();
     s.settle_at_end(|_| {});
     s.end_recording();
-    let told = report::run(&mut s, crate::session::supervisor::Outcome::Exited(0));
+    let told = report::run(&mut s, crate::supervisor::Outcome::Exited(0));
     s.close();
     let status = told.exit_status;
     s.answer_detach(told);
@@ -488,7 +488,7 @@ fn tell_front(s: &Supervisor, to: &OwnedFd, id: &str) -> bool {
     let Some(reach) = s.reach() else {
         return false;
     };
-    let row = |(pid, r): (u32, &crate::session::supervisor::reached::Reached)| Row {
+    let row = |(pid, r): (u32, &crate::supervisor::reached::Reached)| Row {
         pid,
         exe: r.exe.clone(),
         sites: r.sites,

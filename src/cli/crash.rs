@@ -10,7 +10,7 @@ mod told;
 use super::OURS;
 use crate::crash::builtin::Builtin;
 use crate::crash::fs::Kind;
-use crate::folder;
+use crate::session::folder;
 use clap::ValueEnum;
 use std::ffi::OsString;
 use std::os::fd::AsFd;

@@ -1,14 +1,14 @@
 //! What `run` and `attach` have in common: the dials, and the session that is made of them.
 
-use crate::folder::random_name;
 use crate::session::belongings::{Belongings, NOT_STARTED};
 use crate::session::compile::{self, Users};
 use crate::session::control::Server;
 use crate::session::dirs;
 use crate::session::escape::Escapes;
+use crate::session::folder::random_name;
 use crate::session::ledger::Ledger;
 use crate::session::shared::{seccomp_filters, Shared};
-use crate::session::supervisor::{Parts, Plan, Supervisor};
+use crate::supervisor::{Parts, Plan, Supervisor};
 use crate::voice;
 use rustix::io::Errno;
 use std::fs::File;

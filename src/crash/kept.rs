@@ -74,7 +74,7 @@ impl Shelf {
         let home = state.join(HOME);
         private(&home)?;
         remove_oldest(&home, KEPT_MAX - 1);
-        let name = crate::folder::random_name()[..8].to_owned();
+        let name = crate::session::folder::random_name()[..8].to_owned();
         let dir = home.join(&name);
         private(&dir)?;
         let shelf = Shelf {
@@ -233,7 +233,10 @@ fn mount_copy(image: &Path, about: &About, kind: Kind, at: &Path) -> Result<(), 
     let copy = File::from(copy);
     copy_sparse(image, &copy).map_err(failed("cannot make a copy of it"))?;
     // Where /dev has no node, in a folder that nobody else can write.
-    let nodes = std::env::temp_dir().join(format!("synclater-{}", crate::folder::random_name()));
+    let nodes = std::env::temp_dir().join(format!(
+        "synclater-{}",
+        crate::session::folder::random_name()
+    ));
     let made = DirBuilder::new().mode(0o700).create(&nodes);
     made.map_err(failed("cannot make a folder for a device"))?;
     let mounted = mount_device(&copy, about, kind, at, &nodes);

@@ -50,7 +50,7 @@ pub struct Folder(pub PathBuf);
 
 impl Folder {
     pub fn new() -> Folder {
-        let name = format!("synclater-test-{}", crate::folder::random_name());
+        let name = format!("synclater-test-{}", crate::session::folder::random_name());
         let path = std::env::temp_dir().join(name);
         std::fs::create_dir(&path).expect("a folder");
         Folder(path.canonicalize().expect("its path"))

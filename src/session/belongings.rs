@@ -6,9 +6,9 @@
 //! name is `.spare` then): on a disk mounted with `discard`, removing one waits for the disk.
 
 use super::dirs;
-use super::last_report::LastReport;
+use super::folder::{make_locked, random_name, remove_abandoned, take_lock};
 use super::ledger::Ledger;
-use crate::folder::{make_locked, random_name, remove_abandoned, take_lock};
+use super::shelf;
 use rustix::fs::{Mode, OFlags};
 use std::ffi::OsStr;
 use std::fs::{DirBuilder, File};
@@ -224,7 +224,7 @@ impl Belongings {
             )
             .map_err(|e| cannot_make(run, &e))?;
         let lock = Arc::new(lock);
-        LastReport::forget(&id);
+        shelf::REPORTS.forget(&id);
         let memory = format!("{id}.{}.{filters}", random_name());
         let made = Belongings::with_memory(id, &dir, run, &memory, lock, ledger);
         made.inspect_err(|_| {

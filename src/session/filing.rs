@@ -10,8 +10,8 @@
 //! Relies on: renameat2(2) with RENAME_EXCHANGE, which needs a file under either name; flock(2).
 
 use super::dirs;
+use super::folder::random_name;
 use super::underway::marked;
-use crate::folder::random_name;
 use rustix::fs::{flock, renameat_with, FlockOperation, Mode, OFlags, RenameFlags, CWD};
 use rustix::io::Errno;
 use std::io;

@@ -12,6 +12,10 @@ use std::time::SystemTime;
 /// So many are kept, the youngest.
 const MOST: usize = 64;
 
+/// Reports of sessions that ended while nobody asked for them. One of an earlier session goes when
+/// another one takes its name.
+pub const REPORTS: Shelf = Shelf("reports");
+
 /// One kind of file: the name of its folder below the state folder.
 #[derive(Clone, Copy, Debug)]
 pub struct Shelf(pub &'static str);

@@ -14,9 +14,9 @@ use super::belongings::{
 use super::control::{self, Living};
 use super::counts::Numbers;
 use super::durable::errno_name;
+use super::folder::take_lock;
 use super::ledger::{Filed, Ledger, Unread};
 use super::{closing, dirs, orphans, shared, told, underway};
-use crate::folder::take_lock;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};

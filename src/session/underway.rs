@@ -12,8 +12,8 @@
 //! Relies on flock(2): a mark is locked from before it has its name until its process has ended.
 
 use super::counts::Numbers;
+use super::folder::random_name;
 use super::{dirs, told};
-use crate::folder::random_name;
 use rustix::fs::{flock, linkat, AtFlags, FlockOperation, Mode, OFlags, CWD};
 use rustix::process::Signal;
 use std::fs::File;

@@ -6,9 +6,9 @@
 //!
 //! What it does not do: it prints nothing, asks nobody, and never reads a text back.
 //!
-//! Map: [`run`] is the report of a run, [`summary`] its text; [`ps`] is a living session; [`status`]
-//! is what the ledger says; [`escape`] names who was not reached; [`saving`] estimates what was
-//! saved, by what [`probe`] has measured; [`distribution`] draws a line of blocks.
+//! Map: [`run`] is the report of a run, [`summary`] its text; [`ps`] is a living session;
+//! [`status`] is what the ledger says; [`escape`] names who was not reached; [`saving`] estimates
+//! what was saved, by what [`probe`] has measured; [`distribution`] draws a line of blocks.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 

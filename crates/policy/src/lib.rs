@@ -6,8 +6,9 @@
 //!
 //! What it does not do: it resolves no user names and reads no file.
 //!
-//! Map: [`dial`] and [`duration`] say when requests are kept, [`rules`], [`rule_file`], [`only`] and
-//! [`glob`] for whom; [`filesystem`] says where they may be late; [`ledger`] is an entry's form.
+//! Map: [`dial`] and [`duration`] say when requests are kept, [`rules`], [`rule_file`], [`only`]
+//! and [`glob`] for whom; [`filesystem`] says where they may be late; [`ledger`] is an entry's
+//! form.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 

@@ -1,5 +1,7 @@
 //! Writes a recording of as many requests as are asked for, as a mail server with its database
-//! makes them: `cargo run --release -p synclater-recording --example synthetic -- 1000000 > mail.rec`.
+//! makes them:
+//!
+//!     cargo run --release -p synclater-recording --example synthetic -- 1000000 > mail.rec
 //!
 //! Twelve processes in forty threads, two disks of which one is erratic (8 % of its syncs near
 //! 31 ms), maildirs, indexes and a write-ahead log; figures of the machine once a second. The same

@@ -1,12 +1,12 @@
 //! What a session has to tell: the report of a run, and its row in `ps`.
 
-use super::compile::{places, Users};
-use super::counts::Process;
-use super::escape::descendants;
-use super::mapped::{mapped_in, Mapped};
-use super::probed::Probed;
-use super::settle;
-use super::supervisor::{Outcome, Owed, Supervisor};
+use super::{Outcome, Owed, Supervisor};
+use crate::session::compile::{places, Users};
+use crate::session::counts::Process;
+use crate::session::escape::descendants;
+use crate::session::mapped::{mapped_in, Mapped};
+use crate::session::probed::Probed;
+use crate::session::settle;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};

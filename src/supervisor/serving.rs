@@ -4,8 +4,8 @@ use super::parents::is_descendant;
 use super::reached::{not_let_go, not_seen};
 use super::*;
 use crate::reach::attach::target::{incarnation, Incarnation};
-use crate::session::last_report::LastReport;
 use crate::session::shared::Room;
+use crate::supervisor::last_report::LastReport;
 use synclater_account::run::RunReport;
 
 /// How many are heard in a row who ask for the slots: more than can wait at the door.
@@ -167,7 +167,7 @@ impl Supervisor {
     pub fn answer_detach(&mut self, report: RunReport) {
         let last = LastReport {
             let_go: self.reach.as_ref().map_or(0, |r| r.let_go().0),
-            is_whole: crate::session::report::is_whole(self),
+            is_whole: crate::supervisor::report::is_whole(self),
             stuck: self.stuck_now(),
             report,
         };
@@ -286,6 +286,6 @@ impl Supervisor {
     }
 
     pub(super) fn describe(&mut self) -> synclater_account::ps::PsSession {
-        crate::session::report::ps(self)
+        crate::supervisor::report::ps(self)
     }
 }

@@ -3,7 +3,7 @@
 //! Promise: a folder is locked before anything else is in it; one whose maker was killed is told
 //! from one that is being made just now, and from one that another user has put there.
 
-use crate::session::dirs;
+use super::dirs;
 use std::fs::{DirBuilder, File};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};

@@ -9,7 +9,7 @@ use crate::record::out;
 use crate::record::recorder::{self, Outcome as Recorded, Recorder};
 use crate::record::rings::SharedRings;
 use crate::record::sink;
-use crate::session::report;
+use crate::supervisor::report;
 use crate::voice;
 use std::path::PathBuf;
 

@@ -5,8 +5,8 @@ use crate::session::durable::errno_name;
 use crate::session::filesystems::{dev_of, mounts_of};
 use crate::session::find::{find, open_on, Finding, Question};
 use crate::session::names::{self, Number};
-use crate::session::supervisor::looking::Who;
 use crate::session::usage;
+use crate::supervisor::looking::Who;
 use synclater_proc::mountinfo::Mount;
 
 /// What goes as a member unmounts something.

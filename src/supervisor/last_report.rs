@@ -1,17 +1,15 @@
 //! The report of a session that ended while nobody asked for it: kept for whoever names it next.
 //!
-//! Promise: told once. Not promised: what [`Shelf`] does not; the ledger is another thing, and is
+//! Promise: told once. Not promised: what a shelf does not; the ledger is another thing, and is
 //! closed by then.
 
-use super::shelf::Shelf;
 use crate::reach::attach::target::Incarnation;
+use crate::session::shelf::REPORTS;
 use serde::{Deserialize, Serialize};
 use std::io;
 use synclater_account::run::RunReport;
 use synclater_account::summary::summary;
 use synclater_text::number::counted;
-
-const REPORTS: Shelf = Shelf("reports");
 
 /// What is told at the end of a session that was attached.
 #[derive(Debug, Serialize, Deserialize)]
@@ -50,14 +48,9 @@ impl LastReport {
     /// Keeps it.
     ///
     /// # Errors
-    /// Those of [`Shelf::keep`].
+    /// Those of [`keep`](crate::session::shelf::Shelf::keep).
     pub fn keep(&self) -> io::Result<()> {
         REPORTS.keep(&self.report.id, &serde_json::to_vec(self)?)
-    }
-
-    /// Forgets that of an earlier session `id`: another one takes the name.
-    pub fn forget(id: &str) {
-        REPORTS.forget(id);
     }
 
     /// That of session `id`, which is forgotten then.

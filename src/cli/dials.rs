@@ -184,6 +184,7 @@ impl Wanted {
             command: self.command,
             rules,
             classes: compiled.classes,
+            lacks_ledger: no_ledger.is_some(),
             ends: self.for_.map(|t| Instant::now() + t),
             started: humantime::format_rfc3339_seconds(std::time::SystemTime::now()).to_string(),
         };

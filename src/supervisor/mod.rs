@@ -83,6 +83,8 @@ pub struct Plan {
     pub rules: Option<RuleSet>,
     /// The dial of each class; class 0 is the session's own.
     pub classes: Vec<Until>,
+    /// Whether its dials would need a ledger, and there is none: they are at `now`.
+    pub lacks_ledger: bool,
     /// When the relaxation ends by itself.
     pub ends: Option<Instant>,
     /// When the session began, RFC 3339.

@@ -440,7 +440,8 @@ impl Supervisor {
     }
 
     /// Whether the debts are to be settled at all.
-    pub(super) fn must_settle(&self) -> bool {
+    #[must_use]
+    pub fn must_settle(&self) -> bool {
         self.plan.classes.iter().any(|u| *u != Until::Never)
     }
 

@@ -49,7 +49,8 @@ pub fn run(s: &mut Supervisor, outcome: Outcome) -> RunReport {
     r.requests = total.requests;
     r.skipped = total.skipped();
     r.real = total.real;
-    r.settled = if s.paid.complete && until != Until::Never {
+    // What a rule puts off for ever is settled with the rest, at the end.
+    r.settled = if s.paid.complete && s.must_settle() {
         r.skipped
     } else {
         0
@@ -63,6 +64,9 @@ pub fn run(s: &mut Supervisor, outcome: Outcome) -> RunReport {
     r.hints = Some(total.hints).filter(|n| *n > 0);
     r.failed = Some(total.failed).filter(|n| *n > 0);
     r.kept_real = total.kept_words();
+    if s.plan.lacks_ledger {
+        rename(&mut r.kept_real, RunReport::AT_NOW, RunReport::NOT_STARTED);
+    }
     if s.trouble().is_some() {
         rename(
             &mut r.kept_real,
@@ -74,7 +78,7 @@ pub fn run(s: &mut Supervisor, outcome: Outcome) -> RunReport {
         rename(&mut r.kept_real, RunReport::AT_NOW, RunReport::NONE_LATER);
     }
     r.real_s = (total.ticks > 0).then(|| s.shared.clock.span(total.ticks).as_secs_f64());
-    r.never_settled = (until == Until::Never).then_some(true);
+    r.never_settled = (!s.must_settle()).then_some(true);
     r.error.clone_from(&s.paid.error);
     r.doubts = Some(s.paid.doubts.iter().cloned().collect()).filter(|d: &Vec<_>| !d.is_empty());
     r.bound_s = bound(s).map(|d| d.as_secs_f64());
@@ -284,6 +288,7 @@ pub fn ps(s: &mut Supervisor) -> PsSession {
         pid: std::process::id(),
         command: s.plan.command.clone(),
         until: s.plan.classes[0].to_string(),
+        rules_until: s.rules_until().map(|until| until.to_string()),
         consistent: None,
         lease_left_s: left,
         started: s.plan.started.clone(),

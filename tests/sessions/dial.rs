@@ -197,7 +197,7 @@ fn a_rule_that_decided_about_nothing_is_said_at_the_end() {
         let want = serde_json::json!(["path=/not/there/** until=never", "exe=nobody's"]);
         assert_eq!(said, want, "{name}: {outcome}");
         assert!(
-            outcome.stderr.contains("2 rules matched nothing:"),
+            outcome.stderr.contains("2 rules decided about nothing:"),
             "{outcome}"
         );
     }

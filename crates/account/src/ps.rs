@@ -25,6 +25,9 @@ pub struct PsSession {
     pub command: Vec<String>,
     /// The dial, as `--until` takes it.
     pub until: String,
+    /// The longest dial of its rules, where that is longer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rules_until: Option<String>,
     /// Directory that is kept consistent, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub consistent: Option<String>,
@@ -122,8 +125,10 @@ fn render_session(session: &PsSession) -> String {
 }
 
 fn facts(session: &PsSession) -> Vec<String> {
+    let by_rules = session.rules_until.as_ref();
+    let by_rules = by_rules.map_or(String::new(), |u| format!(" ({} by its rules)", shown(u)));
     let mut facts = vec![
-        format!("until {}", shown(&session.until)),
+        format!("until {}{by_rules}", shown(&session.until)),
         format!("supervisor {}", session.pid),
         format!("debt {}", counted(session.debt, "request")),
     ];
@@ -136,11 +141,15 @@ fn facts(session: &PsSession) -> Vec<String> {
             .oldest_s
             .map(|age_s| format!("oldest {}", seconds_up(age_s))),
     );
-    facts.extend(
-        session
-            .bound_s
-            .map(|bound_s| format!("bound {}", bound_words(&session.until, bound_s))),
-    );
+    facts.extend(session.bound_s.map(|bound_s| {
+        format!(
+            "bound {}",
+            bound_words(
+                session.rules_until.as_ref().unwrap_or(&session.until),
+                bound_s
+            )
+        )
+    }));
     facts.extend(session.lease_left_s.map(|left_s| match left_s > 0.0 {
         true => format!("lease left {}", seconds(left_s)),
         false => "its time is over: all requests are real".to_owned(),
@@ -187,6 +196,7 @@ mod tests {
             pid: 4100,
             command: vec!["make".into(), "-j2".into(), "a target".into()],
             until: "1s".into(),
+            rules_until: None,
             consistent: None,
             lease_left_s: Some(59.7),
             debt: 2_300,

@@ -64,7 +64,11 @@ fn outcome(report: &RunReport) -> Vec<String> {
     if report.skipped == 0 {
         return all_real(report);
     }
-    let places = match report.filesystems.len() as u64 {
+    let owed = report
+        .filesystems
+        .iter()
+        .filter(|fs| fs.requests != Some(0));
+    let places = match owed.count() as u64 {
         0 => String::new(),
         number => format!(" in {}", counted(number, "file system")),
     };
@@ -90,7 +94,7 @@ fn unmatched(report: &RunReport) -> Vec<String> {
     }
     let last = named.len() - 1;
     named[..last].iter_mut().for_each(|name| name.push(','));
-    std::iter::once(format!("{rules} matched nothing:"))
+    std::iter::once(format!("{rules} decided about nothing:"))
         .chain(named)
         .collect()
 }
@@ -161,7 +165,7 @@ fn lost(error: &SettleError) -> Vec<String> {
 }
 
 fn is_never(report: &RunReport) -> bool {
-    report.never_settled == Some(true) || report.until == "never"
+    report.never_settled == Some(true)
 }
 
 fn never(report: &RunReport) -> Vec<String> {
@@ -220,8 +224,11 @@ pub(super) fn bound_words(dial: &str, bound_s: f64) -> String {
         Ok(Until::Within(t)) => bound_s - t.as_secs_f64(),
         _ => bound_s,
     };
-    if settle_s < 0.01 * bound_s && bound_s >= 119.0 {
-        format!("{} and {}", shown(dial), seconds_up(settle_s.max(1e-9)))
+    // Binary fractions do not add up.
+    if settle_s <= 1e-9 * bound_s {
+        format!("{} + settle time, of which none was measured", shown(dial))
+    } else if settle_s < 0.01 * bound_s && bound_s >= 119.0 {
+        format!("{} and {}", shown(dial), seconds_up(settle_s))
     } else {
         seconds_up(bound_s)
     }
@@ -239,7 +246,10 @@ fn bound(report: &RunReport) -> Vec<String> {
             }
             _ => format!("{} + settle time", shown(dial)),
         };
-        clauses.push(format!("bound {bound} ({of_what})"));
+        clauses.push(match bound.contains("settle time") {
+            true => format!("bound {bound}"),
+            false => format!("bound {bound} ({of_what})"),
+        });
     }
     if let Some(oldest_s) = report.oldest_s {
         push_after(
@@ -424,6 +434,7 @@ synclater: 4,813 sync requests in 3 file systems answered at once,
     #[test]
     fn never_says_what_a_power_cut_may_do() {
         let mut report = report("never");
+        report.never_settled = Some(true);
         report.settled = 0;
         report.settle_s = None;
         let want = "\
@@ -440,13 +451,13 @@ synclater: 4,813 sync requests in 3 file systems answered at once, never settled
         report.unmatched_rules = vec![rule(1)];
         let text = summary(&report);
         assert!(
-            text.contains("1 rule matched nothing: path=/srv/mail1/**\n"),
+            text.contains("1 rule decided about nothing: path=/srv/mail1/**\n"),
             "{text}"
         );
         report.unmatched_rules = (1..=5).map(rule).collect();
         let text = summary(&report);
         assert!(
-            text.contains("5 rules matched nothing:") && text.contains("2 more"),
+            text.contains("5 rules decided about nothing:") && text.contains("2 more"),
             "{text}"
         );
         assert!(!text.contains("mail4"), "{text}");

@@ -118,7 +118,7 @@ pub const KEPT_WORDS: [&str; 11] = [
     "the file system is not tested, or not sound: `synclater doctor` says which",
     "a block device or another special file",
     "the file system could not be told",
-    "sync() where a file system must stay real",
+    "sync() where a file system must stay real: `synclater doctor` names it",
     "O_SYNC that could not be taken off",
     "asynchronous, and of a kind that cannot be put off",
     "the file system is mounted in another mount namespace alone",

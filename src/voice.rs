@@ -5,7 +5,8 @@
 //!
 //! What it does not do: it chooses no words, but for its own failure.
 
-use std::io::{ErrorKind, Write};
+use std::io::{self, ErrorKind, Write};
+use synclater_sys::process;
 use synclater_text::message::Trouble;
 
 /// Prints a text to stdout; a reader that has gone away is no error.
@@ -13,16 +14,36 @@ use synclater_text::message::Trouble;
 /// # Errors
 /// A [`Trouble`] where it cannot be written, as on a full disk.
 pub fn print(text: &str) -> Result<(), Trouble> {
+    print_to_reader(text).map(|_| ())
+}
+
+/// The same; whether somebody reads on.
+///
+/// # Errors
+/// As [`print()`].
+pub fn print_to_reader(text: &str) -> Result<bool, Trouble> {
     let mut out = std::io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(e) if e.kind() != ErrorKind::BrokenPipe => Err(Trouble::new(
+    match write_to(&mut out, text) {
+        Ok(()) => Ok(true),
+        Err(e) if e.kind() == ErrorKind::BrokenPipe => Ok(false),
+        Err(e) => Err(Trouble::new(
             "cannot write to standard output",
             e.to_string(),
             "free space there, or write elsewhere",
             "what was printed is not whole; nothing else was changed by that",
         )),
-        _ => Ok(()),
     }
+}
+
+/// Writes to what is standard output, which may have been closed (`>&-`).
+///
+/// # Errors
+/// Those of write(2); where it was closed, that.
+pub fn write_to(out: &mut impl Write, text: &str) -> io::Result<()> {
+    if process::output_was_closed() {
+        return Err(io::Error::other("it was closed (>&-)"));
+    }
+    out.write_all(text.as_bytes()).and_then(|()| out.flush())
 }
 
 /// Says something on stderr; where nobody can hear it, that is no error.

@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{BufReader, ErrorKind};
 use std::os::fd::AsFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use synclater_recording::record::read::{Stream, Unreadable};
 use synclater_sys::process;
@@ -50,6 +50,10 @@ const NOTHING_WRITTEN: &str = "nothing was written";
 pub fn run(args: &Args) -> anyhow::Result<i32> {
     let file = recording::open(&args.file, "export")?;
     let size = file.metadata().map_or(0, |m| m.len());
+    if args.parquet == Path::new("-") {
+        let why = "Parquet is read from its end: it needs a file";
+        return Err(cannot(args, why.into(), "--parquet FILE.parquet".into()).into());
+    }
     let place = Place::of(&args.parquet).map_err(|(why, try_)| cannot(args, why, try_))?;
     let trouble = |e: std::io::Error| cannot(args, e.to_string(), "try again".into());
     // Before the first thread: all of them leave signals to this one.
@@ -90,6 +94,8 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
 enum Cannot {
     Read(Unreadable),
     Write(Failed),
+    /// It is cut off in front of its first row; what is missing.
+    Cut(String),
 }
 
 /// Reads and writes; gives what was written, and what is missing of the recording.
@@ -104,7 +110,11 @@ fn work(
     let exported = Stream::open(input)
         .map_err(Cannot::Read)
         .and_then(|mut stream| {
-            let written = export(&mut stream, place, unfinished).map_err(Cannot::Write)?;
+            let exported = export(&mut stream, place, unfinished);
+            let written = exported.map_err(|e| match (e, stream.cut()) {
+                (Failed::NoRow, Some(_)) => Cannot::Cut(recording::missing(stream.cut(), false)),
+                (e, _) => Cannot::Write(e),
+            })?;
             let missing = recording::missing(stream.cut(), written.ended);
             Ok((written, missing))
         });
@@ -144,6 +154,7 @@ fn why_not(args: &Args, e: Cannot) -> Trouble {
             "its rows are of more than 400 dates".to_owned(),
             "write one file: --parquet FILE.parquet",
         ),
+        Cannot::Cut(missing) => (missing, "record again"),
         Cannot::Write(Failed::NoRow) => (
             "it has no row".to_owned(),
             "record for longer; an export of nothing would be an empty table",

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 use synclater_account::probe::{Measured, Probe};
-use synclater_policy::duration::parse_duration;
+use synclater_policy::duration::{format_duration, parse_duration};
 use synclater_proc::mountinfo::{mount_of, Mount};
 use synclater_sys::process;
 use synclater_sys::signal::Signals;
@@ -99,6 +99,12 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
         Some(signal) => {
             process::die_of(signal);
             Ok(OURS)
+        }
+        None if probe.syncs.is_empty() => {
+            let why = format!("no sync was over within {}", format_duration(args.for_));
+            let what = format!("nothing was measured in {}", args.dir.display());
+            let state = "what was written is removed; what was measured before stays";
+            Err(Trouble::new(what, why, "a longer time: --for 3s", state).into())
         }
         None => {
             // It is of use to later runs, and no part of what was asked for.

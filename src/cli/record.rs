@@ -78,8 +78,7 @@ impl Args {
     }
 }
 
-fn unclear(what: &str, try_: &str) -> Trouble {
-    let why = "the command line does not say what to record, how, or until when";
+fn unclear(what: &str, why: &str, try_: &str) -> Trouble {
     Trouble::new(format!("cannot {what}"), why, try_, "nothing was recorded")
 }
 
@@ -90,17 +89,30 @@ fn unclear(what: &str, try_: &str) -> Trouble {
 pub fn run(args: Args) -> anyhow::Result<i32> {
     if args.asks_the_kernel() {
         if args.other_calls.io {
-            return Err(unclear("record other calls", "leave --io out, or --system").into());
+            return Err(unclear(
+                "record other calls",
+                "--io is the library's, and --system asks the kernel",
+                "leave one of them out",
+            )
+            .into());
         }
         return system::run(&args);
     }
     if args.command.is_empty() || args.for_.is_some() {
         return Err(if args.command.is_empty() {
             let try_ = "add a command, or --system, --pid, --unit, --exe, --device";
-            unclear("record nothing", try_)
+            unclear(
+                "record nothing",
+                "the command line does not say what to record",
+                try_,
+            )
         } else {
             let try_ = "add --system, or leave --for out";
-            unclear("end a command's recording before it", try_)
+            unclear(
+                "end a command's recording before it",
+                "--for is for what the kernel tells",
+                try_,
+            )
         }
         .into());
     }

@@ -18,6 +18,7 @@ use crate::voice;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{IsTerminal, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::SeqCst;
 use std::thread::JoinHandle;
@@ -181,6 +182,7 @@ pub fn run(args: Args) -> anyhow::Result<i32> {
     let _ = super::clear_stale();
     let early = Early::begin(start);
     let mut json = args.json.as_deref().map(open_json).transpose()?;
+    refuse_one_file_for_both(&args)?;
     if args.recorded.record.is_some() {
         // Nothing would be in it, which looks as if there were nothing.
         super::needs_proc("record what a command asks for")?;
@@ -411,6 +413,19 @@ fn not_started(what: &std::ffi::OsStr, e: &std::io::Error) -> i32 {
     status
 }
 
+/// A report and a recording in one file would spoil each other. The report's is there by now.
+fn refuse_one_file_for_both(args: &Args) -> Result<(), Trouble> {
+    let (Some(json), Some(record)) = (&args.json, &args.recorded.record) else {
+        return Ok(());
+    };
+    let which = |path: &Path| std::fs::metadata(path).map(|m| (m.dev(), m.ino())).ok();
+    if which(json).is_some_and(|file| which(record) == Some(file)) {
+        let why = std::io::Error::other("it is the file of --json");
+        return Err(cannot_record(record, &why));
+    }
+    Ok(())
+}
+
 /// Where the report goes. What is in a file stays until there is one.
 enum Json {
     Stdout,
@@ -420,10 +435,7 @@ enum Json {
 impl Json {
     fn write(&mut self, text: &str) -> std::io::Result<()> {
         match self {
-            Json::Stdout => {
-                let mut out = std::io::stdout();
-                out.write_all(text.as_bytes()).and_then(|()| out.flush())
-            }
+            Json::Stdout => voice::write_to(&mut std::io::stdout(), text),
             Json::File(out) => out.write_all(text.as_bytes()).and_then(|()| out.go()),
         }
     }
@@ -458,8 +470,7 @@ fn locate_library(other_calls: OtherCalls) -> Result<PathBuf, Trouble> {
         Variant::Ordinary
     };
     library::locate(launch::needed_here(asked)).map_err(|why| {
-        let try_ =
-            "make one of the folders above writable and mounted exec, name one of your own in \
+        let try_ = "name a folder of yours that is writable and mounted exec in \
                     XDG_CACHE_HOME, or `make install`";
         Trouble::new(
             "there is no folder for the preload library",

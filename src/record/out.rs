@@ -3,6 +3,8 @@
 //! Promise: what was in the file stays until the recording has something to record: a command that
 //! cannot be started costs nobody an earlier recording.
 
+use rustix::fs::{flock, FlockOperation};
+use rustix::io::Errno;
 use std::fs::File;
 use std::io::{self, IsTerminal, Read, Seek, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -34,6 +36,11 @@ pub fn open(path: &Path, over: bool) -> io::Result<File> {
     // It holds names that others may not read.
     how.write(true).create(true).truncate(false).mode(0o600);
     let file = how.open(path)?;
+    // As long as it is written: whoever wrote over it would spoil both.
+    if flock(&file, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK) {
+        let why = "another recorder is writing it";
+        return Err(io::Error::new(io::ErrorKind::ResourceBusy, why));
+    }
     let about = file.metadata()?;
     if about.is_file() && about.len() > 0 {
         let mut begin = [0; 4];
@@ -53,6 +60,10 @@ pub fn open(path: &Path, over: bool) -> io::Result<File> {
 /// Standard output for a recording alone.
 fn standard_output() -> io::Result<File> {
     let out = rustix::stdio::stdout();
+    if synclater_sys::process::output_was_closed() {
+        let why = "standard output was closed (>&-)";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+    }
     if out.is_terminal() {
         let why = "standard output is a terminal, and a recording is no text";
         return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
@@ -68,6 +79,7 @@ pub fn remedy_of(e: &io::Error) -> &'static str {
     match e.kind() {
         io::ErrorKind::AlreadyExists => "--force writes over it; or name another file",
         io::ErrorKind::NotFound => "make the folder, or name another file",
+        io::ErrorKind::ResourceBusy => "wait until it has ended, or name another file",
         _ => "name a recording or a new file, where you can write and there is room",
     }
 }

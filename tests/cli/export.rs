@@ -302,7 +302,7 @@ fn a_full_disk_leaves_no_file_and_no_folder() {
         .arg(&recording);
     let outcome = run(limited.arg("--parquet").arg(dir.join("fleet/")));
     is_refused(&outcome, "File too large");
-    assert!(outcome.stderr.contains("make room"), "{outcome}");
+    assert!(outcome.stderr.contains("ulimit -f"), "{outcome}");
     assert!(!dir.join("fleet").exists());
 }
 

@@ -35,6 +35,18 @@ extern "C" fn before_main() {
     }
     crate::signal::set_disposition(libc::SIGXFSZ, libc::SIG_IGN);
     crate::signal::set_disposition(libc::SIGCHLD, libc::SIG_DFL);
+    // SAFETY: asks about a number.
+    let is_open = unsafe { libc::fcntl(libc::STDOUT_FILENO, libc::F_GETFD) } >= 0;
+    OUTPUT_CLOSED.store(!is_open, Ordering::Relaxed);
+}
+
+/// Whether standard output was closed when we were started; Rust's runtime opens /dev/null there.
+static OUTPUT_CLOSED: AtomicBool = AtomicBool::new(false);
+
+/// Whether we were started without a standard output (`>&-`): what is written there is lost.
+#[must_use]
+pub fn output_was_closed() -> bool {
+    OUTPUT_CLOSED.load(Ordering::Relaxed)
 }
 
 // SAFETY: an entry of .init_array is called once, with C's convention, before main; ours touches an

@@ -14,7 +14,7 @@ use ratatui::crossterm::{event, execute, terminal};
 use ratatui::DefaultTerminal;
 use rustix::process::Signal;
 use source::Watched;
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::os::fd::AsFd;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use synclater_bpf::Filter;
@@ -251,9 +251,7 @@ fn print_figures(args: &Args, watched: &Watched) -> anyhow::Result<i32> {
             screen.machine = watched.machine().map(str::to_owned);
             view::text(&screen, columns(), usize::MAX)
         };
-        let mut out = std::io::stdout().lock();
-        let heard = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-        if args.once || heard.is_err() {
+        if !voice::print_to_reader(&text)? || args.once {
             return Ok(0);
         }
     }
@@ -265,7 +263,8 @@ fn too_short(watched: &Watched) -> Trouble {
             Some(id) => format!("there are no figures of session {id}"),
             None => "there are no figures of the machine".into(),
         },
-        (watched.note()).unwrap_or_else(|| "it ended before one interval was over".into()),
+        { watched.note().filter(|_| watched.id().is_none()) }
+            .unwrap_or_else(|| "it ended before one interval was over".into()),
         "name a shorter --interval, or record the session",
         NOTHING_CHANGED,
     )

@@ -82,7 +82,8 @@ pub struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(3..=9))]
     ack_fd: Option<u32>,
 
-    /// How long to search, or how many states; the search for missing syncs takes up to 30 s more.
+    /// How long to search, or about how many states; the search for missing syncs takes up to 30 s
+    /// more.
     #[arg(long, value_name = "T|N", default_value = "30s", value_parser = budget)]
     budget: Budget,
 
@@ -199,7 +200,7 @@ fn sometimes(text: &str) -> Result<(f64, Duration), String> {
     let time = parse_duration(time).map_err(|e| e.to_string())?;
     match (0.0..=100.0).contains(&share) {
         true => Ok((share / 100.0, time)),
-        false => Err(wrong()),
+        false => Err("not a share from 0 to 100 %".to_owned()),
     }
 }
 

@@ -1,6 +1,6 @@
 //! `synclater status`: what the ledger says of sessions that a power cut, or something else, ended.
 
-use crate::session::ledger::{Filed, Ledger, Unread};
+use crate::session::ledger::{nowhere, Filed, Ledger, Unread};
 use crate::session::stale::{self, life_of, was_cut, Life};
 use crate::session::{closing, control, dirs};
 use crate::voice;
@@ -37,6 +37,9 @@ EXAMPLES
 /// A [`Trouble`] where the ledger is not to be trusted, or an entry to forget is not there or
 /// cannot be removed.
 pub fn run(args: &Args) -> anyhow::Result<i32> {
+    if dirs::state_dir().is_none() {
+        return Err(nowhere().into());
+    }
     let mut told = super::clear_stale();
     told.retain(|c| c.left.is_some());
     let ledger = Ledger::existing()?;

@@ -232,7 +232,7 @@ pub fn locate(variant: Variant) -> Result<PathBuf, String> {
         }
     }
     if why.is_empty() {
-        why.push("XDG_CACHE_HOME, HOME and XDG_RUNTIME_DIR are not set".into());
+        why.push("XDG_CACHE_HOME, HOME and XDG_RUNTIME_DIR name no folder".into());
     }
     Err(why.join("; "))
 }

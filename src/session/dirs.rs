@@ -4,6 +4,7 @@
 //! write it; so no other user can plant a session, a page or a library there.
 
 use std::fs::{DirBuilder, Metadata};
+use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -140,7 +141,12 @@ pub fn make(dir: &Path, what: &str, instead: &str) -> Result<(), Trouble> {
             UNTOUCHED,
         )
     };
-    let failed = |e: std::io::Error| trouble(e.to_string(), "make it writable");
+    let failed = |e: std::io::Error| match e.kind() {
+        ErrorKind::AlreadyExists | ErrorKind::NotADirectory => {
+            trouble("it is no folder".into(), "remove what lies there")
+        }
+        _ => trouble(e.to_string(), "make it writable"),
+    };
     made.map_err(failed)?;
     let seen = dir.symlink_metadata().map_err(failed)?;
     let remedy = "make it a folder of yours that nobody else may write";

@@ -205,6 +205,17 @@ impl Unread {
     }
 }
 
+/// No ledger can be found or made.
+#[must_use]
+pub fn nowhere() -> Trouble {
+    Trouble::new(
+        "there is no folder for the ledger",
+        "neither HOME nor XDG_STATE_HOME is set",
+        "name one in SYNCLATER_STATE_DIR",
+        "nothing was changed",
+    )
+}
+
 fn errno(e: &io::Error) -> i32 {
     e.raw_os_error().unwrap_or(EIO)
 }
@@ -216,12 +227,7 @@ impl Ledger {
     /// Why there is none, as a message for the user.
     pub fn open() -> Result<Ledger, Trouble> {
         let Some(dir) = dirs::state_dir() else {
-            return Err(Trouble::new(
-                "there is no folder for the ledger",
-                "neither HOME nor XDG_STATE_HOME is set",
-                "name one in SYNCLATER_STATE_DIR",
-                "nothing was changed",
-            ));
+            return Err(nowhere());
         };
         if dirs::boot_id().is_empty() {
             return Err(Trouble::new(

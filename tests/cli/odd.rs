@@ -157,3 +157,104 @@ fn a_script_whose_interpreter_may_not_run_is_told_from_one_that_is_not_executabl
     let says = "names /etc/passwd, which may not be executed";
     assert!(outcome.stderr.contains(says), "{outcome}");
 }
+
+#[test]
+fn a_recording_is_written_over_by_nobody_while_it_is_written() {
+    let stage = Stage::new("two-recorders");
+    let record = stage.work().join("a.rec").display().to_string();
+    let mut first = stage.synclater(&["record", "-q", "-o", &record, "--"]);
+    first.arg(program("demand")).arg(stage.work());
+    let mut victim = Running::start(&stage, first);
+    let words = ["record", "-q", "--force", "-o", &record, "--", "true"];
+    let outcome = told(&stage, &words);
+    assert!(
+        outcome.stderr.contains("another recorder is writing it"),
+        "{outcome}"
+    );
+    victim.end();
+    run(&mut stage.synclater(&words)).must_succeed();
+    let [option, file] = stage.json();
+    let both = ["run", "--record", &file, &option, &file, "--", "true"];
+    let outcome = told(&stage, &both);
+    assert!(outcome.stderr.contains("the file of --json"), "{outcome}");
+}
+
+#[test]
+fn a_probe_that_measured_nothing_leaves_what_was_known() {
+    let stage = Stage::new("no-probe");
+    let work = stage.work().display().to_string();
+    let outcome = told(&stage, &["probe", "--for", "1ns", "--threads", "1", &work]);
+    assert!(outcome.stderr.contains("nothing was measured"), "{outcome}");
+    assert!(outcome.stdout.is_empty(), "{outcome}");
+}
+
+#[test]
+fn what_rules_say_later_than_the_dial_is_shown_and_settled() {
+    let stage = Stage::new("rules-later");
+    let rules = stage.file("rules.toml");
+    std::fs::write(&rules, "[[rule]]\nexe = \"demand\"\nuntil = \"never\"\n").expect("rules");
+    let rules = rules.display().to_string();
+    let mut victim = stage.demand(&["-u", "exit", "--rules", &rules]);
+    stage.warm(&mut victim);
+    let id = stage.id();
+    stage.ask(&["set", &id, "-u", "now"]).must_succeed();
+    let shown = stage.ask(&["ps"]).must_succeed().stdout;
+    assert!(shown.contains("until now (never by its rules)"), "{shown}");
+    victim.end().must_succeed();
+
+    std::fs::write(&rules, "[[rule]]\nexe = \"hammer\"\nuntil = \"200ms\"\n").expect("rules");
+    let mut command = stage.synclater(&["run", "--summary", "-u", "never", "--rules", &rules]);
+    command.args(stage.json()).arg("--").arg(program("hammer"));
+    let outcome = run(command.arg(stage.work()).args(["1", "3000"])).must_succeed();
+    let report = stage.report();
+    assert_eq!(report["settled"], report["skipped"], "{report:#}");
+    assert!(report["never_settled"].is_null(), "{report:#}");
+    assert!(outcome.stderr.contains("all durable"), "{outcome}");
+}
+
+#[test]
+fn without_a_ledger_nobody_is_said_to_have_set_the_dial_to_now() {
+    let stage = Stage::new("no-ledger");
+    for state in ["/proc/x", "/dev/null"] {
+        let mut command = stage.synclater(&["run", "--summary", "-u", "1s"]);
+        command.args(stage.json()).arg("--").arg(program("hammer"));
+        command
+            .arg(stage.work())
+            .args(["1", "5"])
+            .env("SYNCLATER_STATE_DIR", state);
+        let outcome = run(&mut command).must_succeed();
+        assert!(!outcome.stderr.contains("at now"), "{state}: {outcome}");
+        let doctor = run(stage
+            .synclater(&["doctor"])
+            .env("SYNCLATER_STATE_DIR", state));
+        let of_it = { doctor.stdout.lines() }.find(|line| line.contains("ledger directory"));
+        assert!(
+            of_it.is_some_and(|line| line.contains("BAD")),
+            "{state}: {doctor}"
+        );
+    }
+}
+
+#[test]
+fn output_that_is_closed_is_an_error_where_something_is_printed() {
+    let stage = Stage::new("closed-output");
+    for (line, status) in [
+        ("ps >&-", 125),
+        ("run -- true >&-", 0),
+        ("run --json - -- true >&-", 125),
+    ] {
+        let line = format!("exec {SYNCLATER} {line}");
+        let outcome = run(stage.with_folders("sh").args(["-c", &line]));
+        assert_eq!(outcome.status.code(), Some(status), "{line}: {outcome}");
+    }
+}
+
+#[test]
+fn a_name_with_a_line_break_makes_no_part_of_a_message() {
+    let stage = Stage::new("line-break");
+    let outcome = told(&stage, &["settle", "/no\n  why:   it is durable\nx"]);
+    let whys = { outcome.stderr.lines() }
+        .filter(|line| line.starts_with("  why:"))
+        .count();
+    assert_eq!(whys, 1, "{outcome}");
+}

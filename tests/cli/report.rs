@@ -389,7 +389,7 @@ fn the_text_fits_a_terminal_and_says_what_matters() {
         "3.0 of 10.0 s were spent in syncs (30 %). 3,002 requests, 3,000 made for real, 1 failed.",
         "17 calls were made but not recorded",
         "… and 993 more files",
-        "334 of 3,000",
+        "334 of the 3,000",
         "one sync for each time would",
         "mail_fsync",
         "1 hint (sync_file_range)",

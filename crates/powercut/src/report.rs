@@ -126,8 +126,8 @@ pub fn kind_of(cut: &Cut) -> &'static str {
         (_, Reached::Without(_)) => "all but one pending write",
         (_, Reached::Only(_)) => "one pending write alone",
         (_, Reached::First(_)) => "the first pending writes",
-        (Moment::Said, Reached::Nothing) => "behind an acknowledgement, nothing pending reached",
-        (Moment::Said, Reached::Everything) => "behind an acknowledgement, all writes reached",
+        (Moment::Said, Reached::Nothing) => "acknowledged or ended, nothing pending reached",
+        (Moment::Said, Reached::Everything) => "acknowledged or ended, all writes reached",
         (Moment::BeforeFlush, Reached::Nothing) => "before a flush, nothing pending reached",
         (Moment::BeforeFlush, Reached::Everything) => "before a flush, all writes reached",
         (Moment::End, Reached::Nothing) => "at the end, nothing pending reached",
@@ -285,7 +285,7 @@ impl CrashReport {
         let mut out = String::new();
         let _ = writeln!(out, "{}", command_line(&self.command));
         let about = format!(
-            "{}, -u {}: {}, {}, {}",
+            "{}, dial {}: {}, {}, {}",
             self.fs,
             shown(&self.until),
             counted(self.writes, "write"),

@@ -42,7 +42,8 @@ impl Trouble {
 
 impl fmt::Display for Trouble {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        part(f, "synclater: ", &self.what)?;
+        // What failed is one line: whatever names are in it, it makes no other part.
+        part(f, "synclater: ", &self.what.replace('\n', "\\u{a}"))?;
         part(f, "\n  why:   ", &self.why)?;
         part(f, "\n  try:   ", &self.try_)?;
         part(f, "\n  state: ", &self.state)
@@ -64,6 +65,11 @@ fn enough_of(why: &str) -> Option<(&'static str, &'static str)> {
             "(os error 24)",
             "raise the limit of open files: ulimit -n 1024",
             "ulimit -n",
+        ),
+        (
+            "(os error 27)",
+            "raise the limit of the size of files: ulimit -f unlimited",
+            "ulimit -f",
         ),
         ("(os error 28)", "free space there", "space"),
         ("(os error 36)", "a shorter name", "shorter"),

@@ -11,6 +11,7 @@ use synclater_powercut::log::{Log, Mark, Op, Voice};
 use synclater_powercut::report::{
     complexity, gist, kind_of, likeness, reached_words, CrashReport, Failure, KindRow,
 };
+use synclater_text::number::counted;
 
 /// Failures that are told apart.
 const FAILURES_MAX: usize = 20;
@@ -131,6 +132,14 @@ impl Found {
 /// What is odd about the run.
 fn notes(args: &Args, run: &Run, lines: &[u8]) -> Vec<String> {
     let mut notes = Vec::new();
+    let is_flush = |op: &&Op| matches!(op, Op::Flush | Op::FlushOfNothing);
+    let flushes = run.log.ops.iter().filter(is_flush).count() as u64;
+    if let Some((first, _)) = args.fail_flush.filter(|(first, _)| *first > flushes) {
+        let asked_for = counted(flushes, "flush");
+        notes.push(format!(
+            "no flush failed: it made {asked_for}, and {first} was to fail"
+        ));
+    }
     match run.ending {
         Ending::Status(0) | Ending::Stopped => {}
         Ending::Status(status) => {

@@ -11,7 +11,8 @@ use std::fs::{self, Metadata};
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use synclater_proc::mountinfo::{mount_of, Mount};
+use synclater_policy::filesystem::{kind, FsKind};
+use synclater_proc::mountinfo::{mount_of, parse_mountinfo, Mount};
 
 /// Who asks, and what the environment says.
 struct Asker {
@@ -178,6 +179,10 @@ struct Fault {
 fn usable(dir: &Path, uid: u32) -> Result<(), Fault> {
     let shown = dir.display();
     let fault = |seen: String, advice: String| Err(Fault { seen, advice });
+    if let Some(fstype) = keeps_no_files(dir) {
+        let seen = format!("{shown} is on {fstype}, which keeps no files of ours");
+        return fault(seen, "name a directory on a disk".into());
+    }
     match fs::symlink_metadata(dir) {
         Err(error) if error.kind() == ErrorKind::NotFound => can_be_made(dir, uid),
         Err(error) => fault(
@@ -200,6 +205,15 @@ fn usable(dir: &Path, uid: u32) -> Result<(), Fault> {
         }
         Ok(_) => Ok(()),
     }
+}
+
+/// The type of the file system at `dir`, or where that would be made, if it is one of the kernel's
+/// own views.
+fn keeps_no_files(dir: &Path) -> Option<String> {
+    let table = fs::read("/proc/self/mountinfo").unwrap_or_default();
+    let table = parse_mountinfo(&table);
+    let mount = mount_of(&table, dir)?;
+    (kind(&mount.fstype) == FsKind::Pseudo).then(|| mount.fstype.clone())
 }
 
 /// The nearest directory above that exists must let `uid` create entries.

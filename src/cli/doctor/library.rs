@@ -53,6 +53,10 @@ fn preload_check(lib: &Path, table: &[Mount]) -> Check {
             let means = "Dynamic 64-bit programs of the C library here can be run under synclater.";
             Check::new(name, Status::Ok, seen("mapped in a child process"), means)
         }
+        Err(why) if why.starts_with(NO_CAT) => {
+            let means = "Whether programs load the library was not tried: there is no cat in PATH.";
+            Check::new(name, Status::Unknown, seen(&why), means)
+        }
         Err(why) => {
             let means = "Programs do not load the library: every sync request stays real.";
             let advice = "look at the output of: LD_DEBUG=libs LD_PRELOAD=LIBRARY cat /dev/null";
@@ -61,6 +65,9 @@ fn preload_check(lib: &Path, table: &[Mount]) -> Check {
     }
 }
 
+/// Why nothing was tried.
+const NO_CAT: &str = "cannot run cat";
+
 /// Runs `cat` with the library; why it is not in the child's maps, or what `ld.so` complained of.
 fn loaded_by_cat(lib: &Path) -> Result<(), String> {
     let mut cat = Command::new("cat");
@@ -68,7 +75,7 @@ fn loaded_by_cat(lib: &Path) -> Result<(), String> {
         .env("LD_PRELOAD", lib)
         .env("SYNCLATER_UNTIL", "now");
     cat.env_remove("SYNCLATER_PAGE");
-    let output = cat.output().map_err(|e| format!("cannot run cat: {e}"))?;
+    let output = cat.output().map_err(|e| format!("{NO_CAT}: {e}"))?;
     let complaint = String::from_utf8_lossy(&output.stderr);
     let file = lib.file_name().unwrap_or_default().to_string_lossy();
     if !String::from_utf8_lossy(&output.stdout).contains(&*file) {

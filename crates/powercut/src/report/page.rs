@@ -53,7 +53,7 @@ pub fn page(report: &CrashReport, line: &Line) -> String {
         out,
         "{STYLE}{OWN_STYLE}</style>\n</head>\n<body>\n<header class=\"top\">\
          <p class=\"brand\"><b>synclater</b> crash <span>{command}</span></p></header>\n\
-         <main>\n<section class=\"hero\"><h1>{}</h1>\n<p class=\"of\">{fs}, -u {until}: {}, {}, \
+         <main>\n<section class=\"hero\"><h1>{}</h1>\n<p class=\"of\">{fs}, dial {until}: {}, {}, \
          {}, in {}.{}</p>\n",
         verdict(report),
         counted(report.acknowledged, "acknowledgement"),

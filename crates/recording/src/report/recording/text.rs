@@ -174,7 +174,7 @@ impl RecordingReport {
             let _ = write!(about, ", Linux {}", shown(&r.kernel));
         }
         if !r.until.is_empty() {
-            let _ = write!(about, ", -u {}", shown(&r.until));
+            let _ = write!(about, ", dial {}", shown(&r.until));
         }
         out.push_str(&wrapped("", &about));
         match r.command.is_empty() {
@@ -375,7 +375,8 @@ impl RecordingReport {
         if let Some(needless) = self.needless {
             let share = needless as f64 / self.needless_known_of.max(1) as f64;
             let words = format!(
-                "Needless: {} of {} real requests ({}) found nothing to make durable.",
+                "Needless: {} of the {} real requests of which it is known ({}) found nothing to \
+                 make durable.",
                 count(needless),
                 count(self.needless_known_of),
                 percent(share)

@@ -275,6 +275,7 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
         let what = "only root may mount the laboratory's disk";
         return Err(Trouble::new(what, why, try_, NOTHING).into());
     }
+    super::needs_proc("make a laboratory")?;
     if let Some(size) = args.size.filter(|size| *size < args.fs.least_size()) {
         let (name, least) = (args.fs.name(), args.fs.least_size() >> 20);
         let what = format!("--size {}M is too small for {name}", size >> 20);

@@ -181,6 +181,9 @@ pub fn run(args: Args) -> anyhow::Result<i32> {
     // Settles what dead sessions left, by a fork: there is no other thread yet.
     let _ = super::clear_stale();
     let early = Early::begin(start);
+    if args.net {
+        super::needs_proc("cast the net")?;
+    }
     let mut json = args.json.as_deref().map(open_json).transpose()?;
     refuse_one_file_for_both(&args)?;
     if args.recorded.record.is_some() {

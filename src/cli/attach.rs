@@ -366,7 +366,7 @@ fn whom(args: &Args) -> Result<Whom, Trouble> {
             let why = "no running unit has that name (control groups, version 2)";
             let try_ = "look it up with `systemctl status`, or use --exe or --pid";
             Trouble::new(
-                format!("cannot attach to unit {unit}"),
+                format!("cannot attach to unit {}", visible(unit)),
                 why,
                 try_,
                 UNTOUCHED,

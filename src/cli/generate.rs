@@ -4,6 +4,7 @@ use crate::reach::library;
 use crate::voice;
 use clap_complete::Shell;
 use std::path::{Path, PathBuf};
+use synclater_text::layout::shown;
 use synclater_text::message::Trouble;
 
 /// Writes man pages, completions, or the preload library.
@@ -65,7 +66,7 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
     };
     voice::say(&format!(
         "synclater: {what} written to the folder {}\n",
-        dir.display()
+        shown(&dir.to_string_lossy())
     ));
     Ok(0)
 }

@@ -24,6 +24,7 @@ use synclater_account::run::SettleError;
 use synclater_sys::clock::Reading;
 use synclater_sys::job::{self, Job};
 use synclater_sys::{mount, process, signal};
+use synclater_text::layout::shown;
 use synclater_text::message::Trouble;
 
 /// Makes durable what was asked for so far: of one session, of file systems, or of all sessions.
@@ -156,7 +157,7 @@ pub(super) fn lost_elsewhere(name: &str, what: String) -> Option<Trouble> {
 
 fn is_told(name: &str, said: Result<String, Trouble>) -> anyhow::Result<bool> {
     match &said {
-        Ok(said) => voice::print(&format!("{name}: {said}\n"))?,
+        Ok(said) => voice::print(&format!("{}: {said}\n", shown(name)))?,
         Err(trouble) => voice::say(&format!("{trouble}\n")),
     }
     Ok(said.is_ok())

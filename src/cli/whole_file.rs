@@ -6,8 +6,10 @@
 //! What it does not do: it makes no folders, and does not guard against being killed in the middle,
 //! which leaves a file with a name of its own.
 
+use crate::record::out;
 use crate::session::told;
 use crate::session::underway::marked;
+use crate::voice;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::fs::{self, File, OpenOptions};
@@ -42,7 +44,11 @@ impl WholeFile {
                 Err(io::Error::other("it is the recording itself"))
             }
             // A link keeps leading to the file.
-            Ok(found) if found.is_file() => Ok(WholeFile::Regular(fs::canonicalize(path)?)),
+            Ok(found) if found.is_file() => {
+                // Taken for a moment: it is not written into, but replaced.
+                File::open(path).map_or(Ok(()), |file| out::share(&file))?;
+                Ok(WholeFile::Regular(fs::canonicalize(path)?))
+            }
             Ok(_) => Ok(WholeFile::Special(path.to_owned())),
             Err(e) if e.kind() == ErrorKind::NotFound => {
                 fs::metadata(folder_of(path))?;
@@ -59,13 +65,10 @@ impl WholeFile {
     /// Those of the file; a reader of stdout that has gone away is none.
     pub fn write(&self, text: &str) -> io::Result<()> {
         match self {
-            WholeFile::Stdout => {
-                let mut out = io::stdout().lock();
-                match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-                    Err(e) if e.kind() == ErrorKind::BrokenPipe => Ok(()),
-                    result => result,
-                }
-            }
+            WholeFile::Stdout => match voice::write_to(&mut io::stdout().lock(), text) {
+                Err(e) if e.kind() == ErrorKind::BrokenPipe => Ok(()),
+                result => result,
+            },
             WholeFile::Special(path) => write_into(path, text),
             WholeFile::Regular(path) => replace(path, text),
         }

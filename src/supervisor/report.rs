@@ -65,7 +65,10 @@ pub fn run(s: &mut Supervisor, outcome: Outcome) -> RunReport {
     r.failed = Some(total.failed).filter(|n| *n > 0);
     r.kept_real = total.kept_words();
     if s.plan.lacks_ledger {
-        rename(&mut r.kept_real, RunReport::AT_NOW, RunReport::NOT_STARTED);
+        let by_rule = page::KEPT_WORDS[Kept::Rule as usize];
+        for reason in [RunReport::AT_NOW, RunReport::STARTING, by_rule] {
+            rename(&mut r.kept_real, reason, RunReport::NOT_STARTED);
+        }
     }
     if s.trouble().is_some() {
         rename(
@@ -103,8 +106,9 @@ pub fn run(s: &mut Supervisor, outcome: Outcome) -> RunReport {
 
 /// Gives a reason its more precise words.
 fn rename(reasons: &mut BTreeMap<String, u64>, from: &str, to: &str) {
-    let number = reasons.remove(from);
-    reasons.extend(number.map(|n| (to.to_owned(), n)));
+    if let Some(number) = reasons.remove(from) {
+        *reasons.entry(to.to_owned()).or_default() += number;
+    }
 }
 
 /// Rules that have decided about nothing; none where a request was real before they were asked.

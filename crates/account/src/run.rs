@@ -172,7 +172,7 @@ impl RunReport {
 
     /// The same of one whose dial is later: what its supervisor was about then is not counted.
     pub const NONE_LATER: &str =
-        "nothing was put off just then: the dial was at now, its time over, or it was let go of";
+        "nothing was put off just then: the dial was at now, or the session stood still or ended";
 
     /// As [`Self::STARTING`], where it could not start: what it needs was not to be had.
     pub const NOT_STARTED: &str = "what a late request needs could not be had: see the message";

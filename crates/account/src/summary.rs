@@ -225,7 +225,7 @@ pub(super) fn bound_words(dial: &str, bound_s: f64) -> String {
         _ => bound_s,
     };
     // Binary fractions do not add up.
-    if settle_s <= 1e-9 * bound_s {
+    if settle_s <= 4.0 * f64::EPSILON * bound_s {
         format!("{} + settle time, of which none was measured", shown(dial))
     } else if settle_s < 0.01 * bound_s && bound_s >= 119.0 {
         format!("{} and {}", shown(dial), seconds_up(settle_s))

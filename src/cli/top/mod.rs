@@ -265,7 +265,7 @@ fn too_short(watched: &Watched) -> Trouble {
         },
         { watched.note().filter(|_| watched.id().is_none()) }
             .unwrap_or_else(|| "it ended before one interval was over".into()),
-        "name a shorter --interval, or record the session",
+        "record it, from its begin on: synclater record",
         NOTHING_CHANGED,
     )
 }

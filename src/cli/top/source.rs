@@ -104,6 +104,9 @@ impl Watched {
                 let what = format!("cannot watch session {}", session.id);
                 return Err(stands_still(&session, what));
             }
+            Err(Closed::Failed(_)) if !session.dir.exists() => {
+                return Err(trouble("it has ended".into(), "synclater ps"));
+            }
             Err(Closed::Failed(e)) => {
                 let try_ = "synclater ps; a stopped supervisor does not answer";
                 return Err(trouble(e.to_string(), try_));

@@ -177,10 +177,15 @@ impl Screen {
         let Some(s) = &self.session else {
             return vec!["the session has not answered yet".into()];
         };
-        let mut facts = vec![format!("until {}", shown(&s.until))];
+        let by_rules = s.rules_until.as_ref();
+        let by_rules = by_rules.map_or(String::new(), |u| format!(" ({} by its rules)", shown(u)));
+        let mut facts = vec![format!("until {}{by_rules}", shown(&s.until))];
         facts.push(format!("debt {}", counted(s.debt, "request")));
         facts.extend(s.oldest_s.map(|age| format!("oldest {}", seconds(age))));
-        facts.extend({ s.lease_left_s }.map(|left| format!("lease left {}", seconds(left))));
+        facts.extend(s.lease_left_s.map(|left| match left > 0.0 {
+            true => format!("lease left {}", seconds(left)),
+            false => "its time is over".into(),
+        }));
         facts.extend((s.escaped > 0).then(|| format!("{} escaped", count(s.escaped as u64))));
         facts
     }

@@ -46,6 +46,9 @@ pub struct TopSession {
     pub command: Vec<String>,
     /// The dial, as `--until` takes it.
     pub until: String,
+    /// The longest dial of its rules, where that is longer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rules_until: Option<String>,
     /// Time until the relaxation ends by itself; absent when it ends with the session.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lease_left_s: Option<f64>,
@@ -210,6 +213,7 @@ impl TopSession {
             session: session.id.clone(),
             command: session.command.clone(),
             until: session.until.clone(),
+            rules_until: session.rules_until.clone(),
             lease_left_s: session.lease_left_s,
             debt: session.debt,
             oldest_s: session.oldest_s,

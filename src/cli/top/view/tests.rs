@@ -27,6 +27,7 @@ fn line(pid: u32, name: &str, requests_per_s: f64) -> Line {
 fn screen(lines: Vec<Line>) -> Screen {
     let mut screen = Screen::new(By::Process, 1.0, true);
     screen.session = Some(TopSession {
+        rules_until: None,
         session: "kelp".into(),
         command: vec!["make".into(), "a target".into()],
         until: "1s".into(),

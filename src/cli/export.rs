@@ -190,7 +190,7 @@ fn tell(args: &Args, written: &Written, missing: &str) -> Result<(), Trouble> {
         warn(
             format!("{file} is not whole"),
             missing,
-            "export it again when its recorder has ended; the files are replaced",
+            "record again; or export it again when its recorder has ended: the files are replaced",
             format!("its {} that are whole were exported", counted(rows, "row")),
         );
     }

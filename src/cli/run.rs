@@ -184,8 +184,9 @@ pub fn run(args: Args) -> anyhow::Result<i32> {
     if args.net {
         super::needs_proc("cast the net")?;
     }
-    let mut json = args.json.as_deref().map(open_json).transpose()?;
     refuse_one_file_for_both(&args)?;
+    let fresh = NewFiles::of([args.json.as_deref(), args.recorded.record.as_deref()]);
+    let mut json = args.json.as_deref().map(open_json).transpose()?;
     if args.recorded.record.is_some() {
         // Nothing would be in it, which looks as if there were nothing.
         super::needs_proc("record what a command asks for")?;
@@ -233,6 +234,7 @@ pub fn run(args: Args) -> anyhow::Result<i32> {
         }
     };
     s.recording_goes();
+    fresh.stay();
     let outcome = s.run(child);
     end(&args, s, outcome, json.as_mut())
 }
@@ -416,17 +418,60 @@ fn not_started(what: &std::ffi::OsStr, e: &std::io::Error) -> i32 {
     status
 }
 
-/// A report and a recording in one file would spoil each other. The report's is there by now.
+/// Files that are not there before the command is started, and go where it is not.
+struct NewFiles(Vec<PathBuf>);
+
+impl NewFiles {
+    fn of(files: [Option<&Path>; 2]) -> NewFiles {
+        let is_new = |path: &&Path| path.symlink_metadata().is_err();
+        let new = { files.into_iter().flatten() }.filter(is_new);
+        NewFiles(new.map(Path::to_owned).collect())
+    }
+
+    fn stay(mut self) {
+        self.0.clear();
+    }
+}
+
+impl Drop for NewFiles {
+    fn drop(&mut self) {
+        self.0
+            .iter()
+            .for_each(|path| drop(std::fs::remove_file(path)));
+    }
+}
+
+/// A report and a recording in one file would spoil each other.
 fn refuse_one_file_for_both(args: &Args) -> Result<(), Trouble> {
     let (Some(json), Some(record)) = (&args.json, &args.recorded.record) else {
         return Ok(());
     };
-    let which = |path: &Path| std::fs::metadata(path).map(|m| (m.dev(), m.ino())).ok();
-    if which(json).is_some_and(|file| which(record) == Some(file)) {
-        let why = std::io::Error::other("it is the file of --json");
-        return Err(cannot_record(record, &why));
+    match is_one_file(json, record) {
+        false => Ok(()),
+        true => Err(Trouble::new(
+            format!("cannot record into {}", record.display()),
+            "it is the file of --json",
+            "name another one",
+            NOT_STARTED,
+        )),
     }
-    Ok(())
+}
+
+/// Whether two paths lead to one file, which may not be there yet.
+fn is_one_file(one: &Path, other: &Path) -> bool {
+    let which = |path: &Path| std::fs::metadata(path).map(|m| (m.dev(), m.ino(), m.is_file()));
+    match (which(one), which(other)) {
+        (Ok(one), Ok(other)) => one == other && one.2,
+        (Err(_), Err(_)) => {
+            let place = |path: &Path| {
+                let folder = path.parent().filter(|p| !p.as_os_str().is_empty());
+                let folder = std::fs::canonicalize(folder.unwrap_or(Path::new("."))).ok()?;
+                Some((folder, path.file_name()?.to_owned()))
+            };
+            place(one).is_some() && place(one) == place(other)
+        }
+        _ => false,
+    }
 }
 
 /// Where the report goes. What is in a file stays until there is one.
@@ -454,7 +499,7 @@ fn open_json(path: &Path) -> Result<Json, Trouble> {
         .create(true)
         .truncate(false)
         .open(path)
-        .map(|file| Json::File(Out::new(file)))
+        .and_then(|file| out::share(&file).map(|()| Json::File(Out::new(file))))
         .map_err(|e| {
             let what = format!("cannot write the report {}", path.display());
             Trouble::new(

@@ -38,8 +38,7 @@ pub fn open(path: &Path, over: bool) -> io::Result<File> {
     let file = how.open(path)?;
     // As long as it is written: whoever wrote over it would spoil both.
     if flock(&file, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK) {
-        let why = "another recorder is writing it";
-        return Err(io::Error::new(io::ErrorKind::ResourceBusy, why));
+        return Err(is_written());
     }
     let about = file.metadata()?;
     if about.is_file() && about.len() > 0 {
@@ -55,6 +54,21 @@ pub fn open(path: &Path, over: bool) -> io::Result<File> {
         }
     }
     Ok(file)
+}
+
+/// Marks a file, as long as it is open, as one into which no recording may be written.
+///
+/// # Errors
+/// `ResourceBusy` where a recorder is writing it.
+pub fn share(file: &File) -> io::Result<()> {
+    match flock(file, FlockOperation::NonBlockingLockShared) {
+        Err(Errno::WOULDBLOCK) => Err(is_written()),
+        _ => Ok(()),
+    }
+}
+
+fn is_written() -> io::Error {
+    io::Error::new(io::ErrorKind::ResourceBusy, "another one is writing it")
 }
 
 /// Standard output for a recording alone.

@@ -55,6 +55,11 @@ fn an_earlier_report_stays_where_the_command_is_not_there() {
     let [option, file] = stage.json();
     std::fs::write(&file, "earlier\n").expect("a file");
     told(&stage, &["run", &option, &file, "--", "/no/such/program"]);
+    let new = stage.work().join("new").display().to_string();
+    for verb in ["--json", "--record"] {
+        told(&stage, &["run", verb, &new, "--", "/no/such/program"]);
+        assert!(!Path::new(&new).exists(), "{verb}");
+    }
     assert_eq!(std::fs::read(&file).expect("it is there"), b"earlier\n");
     run(&mut stage.synclater(&["run", &option, &file, "--", "true"])).must_succeed();
     assert_eq!(stage.report()["exit_status"], 0);
@@ -168,7 +173,7 @@ fn a_recording_is_written_over_by_nobody_while_it_is_written() {
     let words = ["record", "-q", "--force", "-o", &record, "--", "true"];
     let outcome = told(&stage, &words);
     assert!(
-        outcome.stderr.contains("another recorder is writing it"),
+        outcome.stderr.contains("another one is writing it"),
         "{outcome}"
     );
     victim.end();

@@ -84,10 +84,11 @@ struct Report {
 /// Everything that can be looked at, in the order in which it matters.
 pub fn checks() -> Vec<Check> {
     let table = crate::session::filesystems::mounts_of("self");
-    let mut all = library::library_checks(
+    let mut all = Vec::from_iter(proc_check());
+    all.extend(library::library_checks(
         crate::reach::library::locate(crate::reach::library::Variant::Ordinary),
         &table,
-    );
+    ));
     all.extend(directories::directory_checks(&table));
     all.extend(kernel::kernel_checks(&table));
     all.push(attach::attach_check());
@@ -95,6 +96,13 @@ pub fn checks() -> Vec<Check> {
     all.push(attach::net_check());
     all.extend(mounts::mount_checks(&table));
     all
+}
+
+/// Where /proc does not tell of our processes: all else that is looked at may be as it should.
+fn proc_check() -> Option<Check> {
+    let trouble = super::needs_proc("put requests off").err()?;
+    let means = "Every request is real, whatever stands below: members cannot be told.";
+    Some(Check::new("processes", Status::Bad, trouble.why, means).advise(trouble.try_))
 }
 
 /// Prints the checks; the exit status is 1 where one is bad, else 0.

@@ -8,6 +8,8 @@ use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
+use synclater_policy::filesystem::{kind, FsKind};
+use synclater_proc::mountinfo::{mount_of, parse_mountinfo};
 use synclater_sys::{mount, process};
 use synclater_text::message::Trouble;
 
@@ -141,16 +143,36 @@ pub fn make(dir: &Path, what: &str, instead: &str) -> Result<(), Trouble> {
             UNTOUCHED,
         )
     };
-    let failed = |e: std::io::Error| match e.kind() {
-        ErrorKind::AlreadyExists | ErrorKind::NotADirectory => {
-            trouble("it is no folder".into(), "remove what lies there")
+    let failed = |e: std::io::Error| match (e.kind(), keeps_no_files(dir)) {
+        (ErrorKind::AlreadyExists, _) => trouble("it is no folder".into(), "move it away"),
+        (ErrorKind::NotADirectory, _) => {
+            trouble("what it would lie in is no folder".into(), "move that away")
         }
+        (_, Some(why)) => trouble(why, "name a folder on a disk"),
         _ => trouble(e.to_string(), "make it writable"),
     };
     made.map_err(failed)?;
     let seen = dir.symlink_metadata().map_err(failed)?;
     let remedy = "make it a folder of yours that nobody else may write";
     distrust(&seen).map_or(Ok(()), |why| Err(trouble(why, remedy)))
+}
+
+/// Why no files of ours can lie in a folder, or where it would be made: on one of the kernel's own
+/// views, or where nothing may be written.
+#[must_use]
+pub fn keeps_no_files(dir: &Path) -> Option<String> {
+    let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    let table = parse_mountinfo(&table);
+    let mount = mount_of(&table, dir)?;
+    let at = mount.path().display();
+    match kind(&mount.fstype) {
+        FsKind::Pseudo => Some(format!(
+            "it is on {}, which keeps no files of ours",
+            mount.fstype
+        )),
+        _ if !mount.writable => Some(format!("{at} is mounted read-only")),
+        _ => None,
+    }
 }
 
 /// Why a folder or file cannot be trusted, if it cannot.

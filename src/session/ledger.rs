@@ -210,7 +210,7 @@ impl Unread {
 pub fn nowhere() -> Trouble {
     Trouble::new(
         "there is no folder for the ledger",
-        "neither HOME nor XDG_STATE_HOME is set",
+        "HOME and XDG_STATE_HOME name no folder",
         "name one in SYNCLATER_STATE_DIR",
         "nothing was changed",
     )

@@ -63,7 +63,7 @@ pub enum Error {
     #[error("{0}")]
     NotBuilt(&'static str),
     /// A privilege is missing.
-    #[error("it needs {0}, which root usually has")]
+    #[error("it needs {0}, and to read tracefs, as root usually may")]
     NotPermitted(String),
     /// The kernel does not describe its types.
     #[error("this kernel does not describe its types (no /sys/kernel/btf/vmlinux)")]

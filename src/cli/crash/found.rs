@@ -11,7 +11,6 @@ use synclater_powercut::log::{Log, Mark, Op, Voice};
 use synclater_powercut::report::{
     complexity, gist, kind_of, likeness, reached_words, CrashReport, Failure, KindRow,
 };
-use synclater_text::number::counted;
 
 /// Failures that are told apart.
 const FAILURES_MAX: usize = 20;
@@ -135,9 +134,15 @@ fn notes(args: &Args, run: &Run, lines: &[u8]) -> Vec<String> {
     let is_flush = |op: &&Op| matches!(op, Op::Flush | Op::FlushOfNothing);
     let flushes = run.log.ops.iter().filter(is_flush).count() as u64;
     if let Some((first, _)) = args.fail_flush.filter(|(first, _)| *first > flushes) {
-        let asked_for = counted(flushes, "flush");
         notes.push(format!(
-            "no flush failed: it made {asked_for}, and {first} was to fail"
+            "no flush failed: it made {flushes}, and flush {first} was to fail"
+        ));
+    }
+    let is_write = |op: &&Op| matches!(op, Op::Write { .. });
+    let writes = run.log.ops.iter().filter(is_write).count() as u64;
+    if let Some((first, _)) = args.fail_write.filter(|(first, _)| *first > writes) {
+        notes.push(format!(
+            "no write failed: it made {writes}, and write {first} was to fail"
         ));
     }
     match run.ending {

@@ -11,8 +11,7 @@ use std::fs::{self, Metadata};
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use synclater_policy::filesystem::{kind, FsKind};
-use synclater_proc::mountinfo::{mount_of, parse_mountinfo, Mount};
+use synclater_proc::mountinfo::{mount_of, Mount};
 
 /// Who asks, and what the environment says.
 struct Asker {
@@ -134,7 +133,7 @@ fn ledger_check(asker: &Asker, table: &[Mount]) -> Check {
                  before it owes anything.";
     let variable = "set SYNCLATER_STATE_DIR to a directory of your own on a disk";
     let Some(dir) = asker.ledger() else {
-        let seen = "neither HOME nor XDG_STATE_HOME is set";
+        let seen = "HOME and XDG_STATE_HOME name no folder";
         return Check::new(name, Status::Bad, seen, limit).advise(variable);
     };
     if let Err(fault) = usable(&dir, asker.uid) {
@@ -179,9 +178,11 @@ struct Fault {
 fn usable(dir: &Path, uid: u32) -> Result<(), Fault> {
     let shown = dir.display();
     let fault = |seen: String, advice: String| Err(Fault { seen, advice });
-    if let Some(fstype) = keeps_no_files(dir) {
-        let seen = format!("{shown} is on {fstype}, which keeps no files of ours");
-        return fault(seen, "name a directory on a disk".into());
+    if let Some(why) = dirs::keeps_no_files(dir) {
+        return fault(
+            format!("{shown}: {why}"),
+            "name a directory on a disk".into(),
+        );
     }
     match fs::symlink_metadata(dir) {
         Err(error) if error.kind() == ErrorKind::NotFound => can_be_made(dir, uid),
@@ -205,15 +206,6 @@ fn usable(dir: &Path, uid: u32) -> Result<(), Fault> {
         }
         Ok(_) => Ok(()),
     }
-}
-
-/// The type of the file system at `dir`, or where that would be made, if it is one of the kernel's
-/// own views.
-fn keeps_no_files(dir: &Path) -> Option<String> {
-    let table = fs::read("/proc/self/mountinfo").unwrap_or_default();
-    let table = parse_mountinfo(&table);
-    let mount = mount_of(&table, dir)?;
-    (kind(&mount.fstype) == FsKind::Pseudo).then(|| mount.fstype.clone())
 }
 
 /// The nearest directory above that exists must let `uid` create entries.

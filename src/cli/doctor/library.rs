@@ -54,7 +54,7 @@ fn preload_check(lib: &Path, table: &[Mount]) -> Check {
             Check::new(name, Status::Ok, seen("mapped in a child process"), means)
         }
         Err(why) if why.starts_with(NO_CAT) => {
-            let means = "Whether programs load the library was not tried: there is no cat in PATH.";
+            let means = "Whether programs load the library could not be tried.";
             Check::new(name, Status::Unknown, seen(&why), means)
         }
         Err(why) => {
@@ -70,6 +70,9 @@ const NO_CAT: &str = "cannot run cat";
 
 /// Runs `cat` with the library; why it is not in the child's maps, or what `ld.so` complained of.
 fn loaded_by_cat(lib: &Path) -> Result<(), String> {
+    if !Path::new("/proc/self/maps").exists() {
+        return Err(format!("{NO_CAT}: there is no /proc/self/maps to be read"));
+    }
     let mut cat = Command::new("cat");
     cat.arg("/proc/self/maps")
         .env("LD_PRELOAD", lib)

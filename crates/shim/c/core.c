@@ -351,7 +351,8 @@ int sl_is_filtered(void)
 
 	for (i = 0; i < sl.levels; i++)
 		net |= LOAD_RELAXED(sl.level[i].page->net);
-	return sl_is_outside() || sl.filters > !!net;
+	/* One that could not join may ask: nothing of its own forbids that. */
+	return sl_is_trying() || LOAD(sl.outside) & SL_RESTRICTS || sl.filters > !!net;
 #endif
 }
 

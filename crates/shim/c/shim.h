@@ -655,12 +655,17 @@ static ALWAYS_INLINE void sl_remember(int fd, uint64_t soundness)
 	__atomic_store_n(&sl_mine->sound[(unsigned)fd % SOUND_MAX], soundness, __ATOMIC_RELAXED);
 }
 
+/* Whether a call that may restrict this process is under way. */
+static ALWAYS_INLINE int sl_is_trying(void)
+{
+	return (sl_mine && LOAD(sl_mine->tries)) || LOAD(sl.tries);
+}
+
 /* Whether all is real: it could not join, has restricted itself, or is about to. */
 static ALWAYS_INLINE int sl_is_outside(void)
 {
 	/* In this order: one that is over has said before whether it stands. */
-	return UNLIKELY((sl_mine && LOAD(sl_mine->tries)) || LOAD(sl.tries) ||
-			LOAD_RELAXED(sl.outside));
+	return UNLIKELY(sl_is_trying() || LOAD_RELAXED(sl.outside));
 }
 
 /* The usual case at one look, for opens, writes and fcntl: one session, nothing is recorded, and no

@@ -65,10 +65,12 @@ pub fn run(s: &mut Supervisor, outcome: Outcome) -> RunReport {
     r.failed = Some(total.failed).filter(|n| *n > 0);
     r.kept_real = total.kept_words();
     if s.plan.lacks_ledger {
-        let by_rule = page::KEPT_WORDS[Kept::Rule as usize];
-        for reason in [RunReport::AT_NOW, RunReport::STARTING, by_rule] {
+        for reason in [RunReport::AT_NOW, RunReport::STARTING] {
             rename(&mut r.kept_real, reason, RunReport::NOT_STARTED);
         }
+        // Rules that say so themselves are not told from those that had to.
+        let by_rule = page::KEPT_WORDS[Kept::Rule as usize];
+        rename(&mut r.kept_real, by_rule, RunReport::BY_RULE_OR_NOT_STARTED);
     }
     if s.trouble().is_some() {
         rename(

@@ -177,6 +177,10 @@ impl RunReport {
     /// As [`Self::STARTING`], where it could not start: what it needs was not to be had.
     pub const NOT_STARTED: &str = "what a late request needs could not be had: see the message";
 
+    /// The same where rules say which requests may be late.
+    pub const BY_RULE_OR_NOT_STARTED: &str =
+        "a rule says now, none matches, or what it needs could not be had: see the message";
+
     /// A report of a run in which nothing has been seen yet.
     pub fn new(id: impl Into<String>, command: &[String], until: impl Into<String>) -> RunReport {
         RunReport {

@@ -227,7 +227,7 @@ fn dials_that_have_no_end_are_refused() {
         (&["-u", "exit"][..], "there is none that would end"),
         (&["-u", "never"], "add one: --for"),
         (&["--exe", ""], "the glob is empty"),
-        (&["--unit", "no such unit"], "no unit of that name"),
+        (&["--unit", "no such unit"], "no running unit has that name"),
     ] {
         let words = [&["attach", "--pid", "1"][..], options].concat();
         let outcome = stage.ask(&words);

@@ -112,7 +112,10 @@ fn the_whole_machine_is_no_unit() {
     for unit in ["/", "//", "/..", "./", "/./"] {
         let outcome = stage.ask(&["attach", "--unit", unit, "-u", "1h"]);
         assert_eq!(outcome.status.code(), Some(125), "{unit}: {outcome}");
-        assert!(outcome.stderr.contains("no unit of that name"), "{outcome}");
+        assert!(
+            outcome.stderr.contains("no running unit has that name"),
+            "{outcome}"
+        );
     }
 }
 
@@ -144,7 +147,10 @@ fn a_unit_of_a_container_is_not_meant_by_its_name_alone() {
     std::fs::write(theirs.0.join("cgroup.procs"), number(victim.pid())).expect("a member");
     let outcome = stage.ask(&["attach", "--unit", "synclater-test-theirs"]);
     assert_eq!(outcome.status.code(), Some(125), "{outcome}");
-    assert!(outcome.stderr.contains("no unit of that name"), "{outcome}");
+    assert!(
+        outcome.stderr.contains("no running unit has that name"),
+        "{outcome}"
+    );
     let way = "synclater-test-machine.scope/synclater-test-theirs.service";
     let session = stage.attach(&["--unit", way, "-u", "1h"]);
     assert!(is_attached(&stage, &victim));

@@ -170,6 +170,7 @@ fn a_recording_is_written_over_by_nobody_while_it_is_written() {
     let mut first = stage.synclater(&["record", "-q", "-o", &record, "--"]);
     first.arg(program("demand")).arg(stage.work());
     let mut victim = Running::start(&stage, first);
+    victim.be_ready();
     let words = ["record", "-q", "--force", "-o", &record, "--", "true"];
     let outcome = told(&stage, &words);
     assert!(

@@ -21,6 +21,7 @@ use std::io::{ErrorKind, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
+use synclater_account::ps::by_rules;
 use synclater_policy::dial::Until;
 use synclater_policy::glob::Glob;
 use synclater_policy::rules::RuleSet;
@@ -280,8 +281,8 @@ fn sentence(begun: &Begun) -> String {
             format!("; it ends with what is attached, by `synclater detach {id}`, or with --for T")
         }
     };
-    let by_rules = { begun.rules_until.as_ref() }.map(|until| format!(" ({until} by its rules)"));
-    let until = format!("until {}{}", begun.until, by_rules.unwrap_or_default());
+    let by_rules = by_rules(begun.rules_until.as_deref());
+    let until = format!("until {}{by_rules}", begun.until);
     let longest = begun.attached.iter().map(|r| r.pause_s).fold(0.0, f64::max);
     if begun.attached.is_empty() {
         return format!("{id}: no such process yet; {until} as they begin{to_end}");

@@ -6,6 +6,7 @@ use super::*;
 use crate::reach::attach::target::{incarnation, Incarnation};
 use crate::session::shared::Room;
 use crate::supervisor::last_report::LastReport;
+use synclater_account::ps::by_rules;
 use synclater_account::run::RunReport;
 
 /// How many are heard in a row who ask for the slots: more than can wait at the door.
@@ -280,9 +281,9 @@ impl Supervisor {
 
     /// What stands in the way of a dial that was just set.
     fn but(&self) -> String {
-        let others = { self.rules_until() }.map(|u| format!(" ({u} by its rules)"));
+        let rules_until = self.rules_until().map(|until| until.to_string());
         let trouble = self.trouble().map(|why| format!("; but {why}"));
-        others.into_iter().chain(trouble).collect()
+        by_rules(rules_until.as_deref()) + &trouble.unwrap_or_default()
     }
 
     pub(super) fn describe(&mut self) -> synclater_account::ps::PsSession {

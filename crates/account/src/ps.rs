@@ -124,9 +124,16 @@ fn render_session(session: &PsSession) -> String {
     text
 }
 
+/// What stands behind a session's dial where the longest dial of its rules is longer.
+#[must_use]
+pub fn by_rules(rules_until: Option<&str>) -> String {
+    rules_until.map_or(String::new(), |until| {
+        format!(" ({} by its rules)", shown(until))
+    })
+}
+
 fn facts(session: &PsSession) -> Vec<String> {
-    let by_rules = session.rules_until.as_ref();
-    let by_rules = by_rules.map_or(String::new(), |u| format!(" ({} by its rules)", shown(u)));
+    let by_rules = by_rules(session.rules_until.as_deref());
     let mut facts = vec![
         format!("until {}{by_rules}", shown(&session.until)),
         format!("supervisor {}", session.pid),

@@ -7,6 +7,7 @@ use super::lines;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
+use synclater_account::ps::by_rules;
 use synclater_recording::analysis::live::{By, Point};
 use synclater_recording::report::top::{sort, Figures, Line, Sort, Top, TopSession};
 use synclater_text::layout::{command_line, shown, truncated};
@@ -177,8 +178,7 @@ impl Screen {
         let Some(s) = &self.session else {
             return vec!["the session has not answered yet".into()];
         };
-        let by_rules = s.rules_until.as_ref();
-        let by_rules = by_rules.map_or(String::new(), |u| format!(" ({} by its rules)", shown(u)));
+        let by_rules = by_rules(s.rules_until.as_deref());
         let mut facts = vec![format!("until {}{by_rules}", shown(&s.until))];
         facts.push(format!("debt {}", counted(s.debt, "request")));
         facts.extend(s.oldest_s.map(|age| format!("oldest {}", seconds(age))));

@@ -87,6 +87,8 @@ impl Found {
     pub fn report(&self, args: &Args, run: &Run, voice: Voice) -> CrashReport {
         let log = &run.log;
         let number = |is: fn(&Op) -> bool| log.ops.iter().filter(|op| is(op)).count() as u64;
+        let writes = number(|op| matches!(op, Op::Write { .. }));
+        let flushes = number(|op| matches!(op, Op::Flush | Op::FlushOfNothing));
         let lines = log.said(voice, log.ops.len());
         let kinds = self.kinds.iter().map(|(kind, (states, bad))| KindRow {
             kind: (*kind).to_owned(),
@@ -113,8 +115,8 @@ impl Found {
             },
             acknowledged: lines.iter().filter(|b| **b == b'\n').count() as u64,
             zeroed: log.zeroed,
-            writes: number(|op| matches!(op, Op::Write { .. })),
-            flushes: number(|op| matches!(op, Op::Flush | Op::FlushOfNothing)),
+            writes,
+            flushes,
             cuts: 0,
             states: self.states,
             bad: self.bad(),
@@ -123,23 +125,19 @@ impl Found {
             complete: true,
             seconds: 0.0,
             check_failed_on: None,
-            notes: notes(args, run, &lines),
+            notes: notes(args, run, &lines, (writes, flushes)),
         }
     }
 }
 
 /// What is odd about the run.
-fn notes(args: &Args, run: &Run, lines: &[u8]) -> Vec<String> {
+fn notes(args: &Args, run: &Run, lines: &[u8], (writes, flushes): (u64, u64)) -> Vec<String> {
     let mut notes = Vec::new();
-    let is_flush = |op: &&Op| matches!(op, Op::Flush | Op::FlushOfNothing);
-    let flushes = run.log.ops.iter().filter(is_flush).count() as u64;
     if let Some((first, _)) = args.fail_flush.filter(|(first, _)| *first > flushes) {
         notes.push(format!(
             "no flush failed: it made {flushes}, and flush {first} was to fail"
         ));
     }
-    let is_write = |op: &&Op| matches!(op, Op::Write { .. });
-    let writes = run.log.ops.iter().filter(is_write).count() as u64;
     if let Some((first, _)) = args.fail_write.filter(|(first, _)| *first > writes) {
         notes.push(format!(
             "no write failed: it made {writes}, and write {first} was to fail"

@@ -22,12 +22,17 @@ pub(super) fn owing(disk: &SmallDisk, stage: &Stage) -> Running {
     let mut scribe = scribe(stage, &[]);
     warm(stage, &mut scribe, &disk.mount);
     save(&mut scribe, &disk.mount, &["small"]);
-    // No request behind it: somebody may have it written, and lost, at any moment.
+    owes_too_much(&mut scribe, disk);
+    scribe
+}
+
+/// Writes more than the disk takes, without a request behind it: somebody may have it written, and
+/// lost, at any moment.
+fn owes_too_much(scribe: &mut Running, disk: &SmallDisk) {
     let big = format!("open 1 {}", disk.mount.join("big").display());
     for line in [&big, "grow 1 40"] {
-        assert_eq!(does(&mut scribe, line), 0, "{line}");
+        assert_eq!(does(scribe, line), 0, "{line}");
     }
-    scribe
 }
 
 /// The writes are lost, whoever asks, and however often.
@@ -261,6 +266,37 @@ fn what_a_settle_in_a_dead_sessions_place_tells_is_noted_or_not_asked() {
     assert_eq!(told.status.code(), Some(125), "{told}");
     assert!(told.stderr.contains("writes were lost"), "{told}");
     assert_eq!(entries.len(), 1, "the entry was closed: {told}");
+}
+
+/// Neither one that is settled before it, nor one behind it.
+#[test]
+fn a_loss_is_told_of_the_file_system_that_refused_alone() {
+    if !as_root("a_loss_is_told_of_the_file_system_that_refused_alone") {
+        return;
+    }
+    let (small, stage) = (SmallDisk::new(), Stage::new("one-of-three"));
+    let [before, behind] = [(), ()].map(|()| Disk::new("ext4", 64));
+    let mut scribe = scribe(&stage, &[]);
+    for disk in [before.path(), &small.mount, behind.path()] {
+        warm(&stage, &mut scribe, disk);
+        save(&mut scribe, disk, &["a"]);
+    }
+    owes_too_much(&mut scribe, &small);
+    kill_all(&stage.of_synclater());
+    scribe.no_more();
+    let told = stage.ask(&["settle"]);
+    assert_eq!(told.status.code(), Some(125), "{told}");
+    let lost = { told.stderr.lines() }.filter(|line| line.contains("were lost"));
+    let lost: Vec<&str> = lost.collect();
+    let names = |disk: &Path| {
+        lost.iter()
+            .any(|line| line.contains(&*disk.to_string_lossy()))
+    };
+    assert!(names(&small.mount), "{told}");
+    assert!(
+        ![&before, &behind].iter().any(|d| names(d.path())),
+        "{told}"
+    );
 }
 
 /// The mark of a sync of ours in this run folder whose process was killed.

@@ -1,6 +1,7 @@
 //! Syncs of ours whose process is killed, with whoever waits for it, while a disk refuses what it
 //! is asked: nobody else is told, and what flushes next is told nothing.
 
+use super::broken::kill_all;
 use super::flushes::may_refuse;
 use super::*;
 use crate::harness::command::{Outcome, LIMIT};
@@ -319,6 +320,50 @@ fn a_sync_that_was_killed_in_another_run_folder_of_that_inode_is_not_this_ones()
             (true, end) => assert!(!end.stderr.contains("was killed"), "{end}"),
         }
     }
+}
+
+/// An overlay copies the folder meanwhile: the copy has its inode, and is younger.
+#[test]
+fn a_sync_that_was_killed_in_a_run_folder_that_an_overlay_copies_is_known() {
+    let name = "a_sync_that_was_killed_in_a_run_folder_that_an_overlay_copies_is_known";
+    if !as_root(name) {
+        return;
+    }
+    keep_mounts_private();
+    let (disk, stage) = (may_refuse(500), Stage::new("copied-up"));
+    let mut other = owing(&stage, &disk);
+    kill_all(&stage.of_synclater());
+    other.end();
+    let layers = Disk::new("ext4", 64);
+    let [lower, upper, work, point] =
+        ["lower", "upper", "work", "point"].map(|name| layers.path().join(name));
+    for folder in [&lower.join("run"), &upper, &work, &point] {
+        std::fs::create_dir_all(folder).expect("a folder");
+    }
+    let [lower, upper, work] = [lower, upper, work].map(|path| path.display().to_string());
+    let layers = format!("lowerdir={lower},upperdir={upper},workdir={work}");
+    mount(&["-t", "overlay", "-o", &layers], "overlay", &point);
+    let run_folder = point.join("run");
+    let there = |words: &[&str]| {
+        let mut command = blind(&stage, words);
+        command.env("SYNCLATER_RUN_DIR", &run_folder);
+        command
+    };
+    let once = refuses_once(&disk);
+    let path = disk.path().display().to_string();
+    let mut probe = Running::start(&stage, there(&["probe", &path]));
+    let pid = probe.pid();
+    let waits = || std::fs::read_dir(format!("/proc/{pid}/task")).is_ok_and(in_disk);
+    assert!(until(LIMIT, waits), "it does not probe");
+    let made = || std::fs::metadata(&run_folder).expect("a folder").created();
+    let before = made().expect("its file system says when");
+    kill_at_once(&[pid]);
+    has_refused(&disk, &once, &[pid]);
+    probe.end();
+    std::fs::write(run_folder.join("new"), "").expect("what has it copied");
+    assert_ne!(made().expect("its file system says when"), before);
+    says_that_one_was_killed(&run(&mut there(&["settle"])));
+    umount(&point);
 }
 
 /// Whether one of these threads waits for a disk.

@@ -7,7 +7,9 @@ use crate::session::escape::descendants;
 use crate::session::mapped::{mapped_in, Mapped};
 use crate::session::probed::Probed;
 use crate::session::settle;
+use rustix::fs::{accessat, Access, AtFlags, CWD};
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 use synclater_account::escape::{Escape, RESTRICTED};
@@ -63,25 +65,7 @@ pub fn run(s: &mut Supervisor, outcome: Outcome) -> RunReport {
     r.settles = Some(s.paid.settles).filter(|n| *n > 0);
     r.hints = Some(total.hints).filter(|n| *n > 0);
     r.failed = Some(total.failed).filter(|n| *n > 0);
-    r.kept_real = total.kept_words();
-    if s.plan.lacks_ledger {
-        for reason in [RunReport::AT_NOW, RunReport::STARTING] {
-            rename(&mut r.kept_real, reason, RunReport::NOT_STARTED);
-        }
-        // Rules that say so themselves are not told from those that had to.
-        let by_rule = page::KEPT_WORDS[Kept::Rule as usize];
-        rename(&mut r.kept_real, by_rule, RunReport::BY_RULE_OR_NOT_STARTED);
-    }
-    if s.trouble().is_some() {
-        rename(
-            &mut r.kept_real,
-            RunReport::STARTING,
-            RunReport::NOT_STARTED,
-        );
-    }
-    if { s.plan.classes.iter() }.any(|until| *until != Until::Now) {
-        rename(&mut r.kept_real, RunReport::AT_NOW, RunReport::NONE_LATER);
-    }
+    r.kept_real = why_real(s, &total);
     r.real_s = (total.ticks > 0).then(|| s.shared.clock.span(total.ticks).as_secs_f64());
     r.never_settled = (!s.must_settle()).then_some(true);
     r.error.clone_from(&s.paid.error);
@@ -95,6 +79,10 @@ pub fn run(s: &mut Supervisor, outcome: Outcome) -> RunReport {
         .filter(|_| r.bound_s.is_some())
         .map(|d| d.as_secs_f64());
     r.filesystems = filesystems(s, r.skipped);
+    let points = r.filesystems.iter().map(|fs| fs.mount.clone());
+    r.not_writable = points
+        .filter(|point| !may_write(Path::new(point)))
+        .collect();
     estimate(&mut r, s);
     r.escaped = escapes(s);
     r.ways = s.escapes.ways();
@@ -107,6 +95,35 @@ pub fn run(s: &mut Supervisor, outcome: Outcome) -> RunReport {
 }
 
 /// Gives a reason its more precise words.
+/// Why requests were made for real, in the words that hold for this session.
+fn why_real(s: &Supervisor, total: &Counts) -> BTreeMap<String, u64> {
+    let mut reasons = total.kept_words();
+    if s.plan.lacks_ledger {
+        for reason in [RunReport::AT_NOW, RunReport::STARTING] {
+            rename(&mut reasons, reason, RunReport::NOT_STARTED);
+        }
+        // Rules that say so themselves are not told from those that had to.
+        let by_rule = page::KEPT_WORDS[Kept::Rule as usize];
+        rename(&mut reasons, by_rule, RunReport::BY_RULE_OR_NOT_STARTED);
+    }
+    if s.trouble().is_some() {
+        rename(&mut reasons, RunReport::STARTING, RunReport::NOT_STARTED);
+    }
+    if { s.plan.classes.iter() }.any(|until| *until != Until::Now) {
+        let is_over = s.plan.ends.is_some_and(|end| Instant::now() >= end);
+        let why = match is_over {
+            true => RunReport::FOR_IS_OVER,
+            false => RunReport::NONE_LATER,
+        };
+        rename(&mut reasons, RunReport::AT_NOW, why);
+    }
+    reasons
+}
+
+fn may_write(dir: &Path) -> bool {
+    accessat(CWD, dir, Access::WRITE_OK, AtFlags::EACCESS).is_ok()
+}
+
 fn rename(reasons: &mut BTreeMap<String, u64>, from: &str, to: &str) {
     if let Some(number) = reasons.remove(from) {
         *reasons.entry(to.to_owned()).or_default() += number;

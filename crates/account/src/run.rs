@@ -52,6 +52,9 @@ pub struct RunReport {
     /// Where the cost of a real request was measured, in words; absent with the estimate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub saved_basis: Option<String>,
+    /// Mount points at which this user may not write, so not measure either. Not part of the JSON.
+    #[serde(skip)]
+    pub not_writable: Vec<String>,
     /// File systems that owed.
     pub filesystems: Vec<RunFilesystem>,
     /// Processes that the session did not reach.
@@ -174,6 +177,10 @@ impl RunReport {
     pub const NONE_LATER: &str =
         "nothing was put off just then: the dial was at now, or the session stood still or ended";
 
+    /// The same where `--for` is over.
+    pub const FOR_IS_OVER: &str =
+        "nothing was put off just then: --for was over, or the session stood still or ended";
+
     /// As [`Self::STARTING`], where it could not start: what it needs was not to be had.
     pub const NOT_STARTED: &str = "what a late request needs could not be had: see the message";
 
@@ -199,6 +206,7 @@ impl RunReport {
             saved_s_to: None,
             saved_s_each: None,
             saved_basis: None,
+            not_writable: Vec::new(),
             filesystems: Vec::new(),
             escaped: Vec::new(),
             ways: Vec::new(),

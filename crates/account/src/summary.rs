@@ -211,9 +211,15 @@ fn how_to_know_what_was_saved(report: &RunReport) -> Vec<String> {
         return Vec::new();
     };
     let mount = shown(&most.mount);
+    let probe = match report.not_writable.contains(&most.mount) {
+        false => format!("`synclater probe {mount}` measures what one costs there,"),
+        true => {
+            format!("`synclater probe` of a folder of yours on {mount} measures what one costs,")
+        }
+    };
     vec![
         "time saved: not known.".to_owned(),
-        format!("`synclater probe {mount}` measures what one costs there,"),
+        probe,
         "`synclater run -u now` what all of them do".to_owned(),
     ]
 }
@@ -403,6 +409,9 @@ synclater: 4,813 sync requests in 3 file systems answered at once,
 ";
         let text = summary(&report);
         assert!(text.ends_with(want), "{text}");
+        report.not_writable = vec!["/srv".to_owned()];
+        let text = summary(&report);
+        assert!(text.contains("of a folder of yours on /srv"), "{text}");
         (report.skipped, report.settled) = (9, 9);
         assert!(!summary(&report).contains("time saved"));
         (report.skipped, report.real) = (0, 4_813);

@@ -202,11 +202,16 @@ pub fn needs_proc(verb: &str) -> Result<(), Trouble> {
     if synclater_sys::process::proc_is_ours() {
         return Ok(());
     }
-    let why = match std::fs::read_link("/proc/self") {
-        Err(e) => format!("/proc is not mounted here (/proc/self: {e})"),
-        Ok(_) => "/proc is that of another pid namespace".to_owned(),
+    let (why, try_) = match std::fs::read_link("/proc/self") {
+        Err(e) => (
+            format!("/proc is not mounted here (/proc/self: {e})"),
+            "mount -t proc proc /proc, or do it outside of this root",
+        ),
+        Ok(_) => (
+            "/proc is that of another pid namespace".to_owned(),
+            "begin that namespace with a /proc of its own (unshare --mount-proc), or do it outside",
+        ),
     };
-    let try_ = "mount -t proc proc /proc, or do it outside of this root";
     let state = "nothing was changed; no process was looked at";
     Err(Trouble::new(format!("cannot {verb}"), why, try_, state))
 }

@@ -383,10 +383,14 @@ fn with_name(
 }
 
 fn cannot_make(dir: &Path, e: &io::Error) -> Trouble {
+    let (why, first) = match dirs::keeps_no_files(dir) {
+        Some(why) => (why, "name a folder on a disk"),
+        None => (e.to_string(), "make the folder writable"),
+    };
     Trouble::new(
         format!("cannot make the session in {}", dir.display()),
-        e.to_string(),
-        "make the folder writable, or name another one in SYNCLATER_RUN_DIR",
+        why,
+        format!("{first}, or name another one in SYNCLATER_RUN_DIR"),
         NOT_STARTED,
     )
 }

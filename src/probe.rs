@@ -5,7 +5,7 @@
 //! probe left goes with the next probe in the same folder.
 
 use crate::session::folder::{make_locked, remove_abandoned};
-use crate::session::underway::SyncMark;
+use crate::session::marks::SyncMark;
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::ReadWriteFlags;
 use std::fs::File;

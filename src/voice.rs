@@ -6,7 +6,7 @@
 //! What it does not do: it chooses no words, but for its own failure.
 
 use std::io::{self, ErrorKind, Write};
-use synclater_sys::process;
+use synclater_sys::command;
 use synclater_text::message::Trouble;
 
 /// Prints a text to stdout; a reader that has gone away is no error.
@@ -29,7 +29,7 @@ pub fn print_to_reader(text: &str) -> Result<bool, Trouble> {
         Err(e) => Err(Trouble::new(
             "cannot write to standard output",
             e.to_string(),
-            match process::output_was_closed() {
+            match command::output_was_closed() {
                 true => "leave it open, as with >/dev/null",
                 false => "free space there, or write elsewhere",
             },
@@ -43,7 +43,7 @@ pub fn print_to_reader(text: &str) -> Result<bool, Trouble> {
 /// # Errors
 /// Those of write(2); where it was closed, that.
 pub fn write_to(out: &mut impl Write, text: &str) -> io::Result<()> {
-    if process::output_was_closed() {
+    if command::output_was_closed() {
         return Err(io::Error::other("it was closed (>&-)"));
     }
     out.write_all(text.as_bytes()).and_then(|()| out.flush())

@@ -4,13 +4,15 @@
 use super::detach::until_finished;
 use super::dials::{Dials, Recorded, Wanted};
 use super::{whose, OURS};
-use crate::reach::attach::target::{self, Incarnation, Refusal};
+use crate::reach::attach::refusal::{self, Refusal};
 use crate::reach::attach::{Luggage, Told, Work};
 use crate::reach::follow::{Baggage, Follower, Manner};
+use crate::reach::program::{self, Incarnation};
 use crate::reach::whom::{Groups, Whom};
 use crate::session::dirs;
 use crate::session::escape::Escapes;
 use crate::session::hierarchy;
+use crate::supervisor::missed::FOR_WAS_OVER;
 use crate::supervisor::reaching::Reach;
 use crate::supervisor::report;
 use crate::supervisor::Supervisor;
@@ -208,10 +210,14 @@ fn tell(args: &Args, answer: OwnedFd) -> anyhow::Result<i32> {
         return Ok(OURS);
     };
     if begun.id.is_empty() && begun.refused.is_empty() {
+        let try_ = match begun.missed.starts_with(FOR_WAS_OVER) {
+            true => "a longer --for",
+            false => "look it up with `ps`, then try again",
+        };
         return Err(Trouble::new(
             "nothing was attached",
             begun.missed,
-            "look it up with `ps`, then try again",
+            try_,
             "no session is left",
         )
         .into());
@@ -318,13 +324,13 @@ fn named(args: &Args) -> Result<Vec<(u32, Incarnation)>, Vec<No>> {
     let mut refused = Vec::new();
     let mut all = Vec::new();
     for &pid in &args.pid {
-        let program = target::incarnation(pid);
-        let looked = can_be_attached(pid).and_then(|()| program.ok_or_else(target::has_ended));
+        let program = program::incarnation(pid);
+        let looked = can_be_attached(pid).and_then(|()| program.ok_or_else(refusal::has_ended));
         match looked {
             Ok(program) => all.push((pid, program)),
             Err(refusal) => refused.push(No {
                 pid,
-                exe: target::exe_of(pid),
+                exe: program::exe_of(pid),
                 refusal,
             }),
         }

@@ -5,6 +5,7 @@ mod inside;
 mod missing;
 mod progress;
 mod replay;
+mod stop;
 mod told;
 
 use super::OURS;
@@ -329,7 +330,7 @@ fn attend(job: &Job, signals: &Signals, dir: &Path) -> i32 {
         }
         match ends {
             0 => {}
-            1 => inside::stop(dir),
+            1 => stop::stop(dir),
             _ => job.kill(),
         }
     }

@@ -3,13 +3,14 @@
 use super::paid::is_paid;
 use super::set::ask_named;
 use super::OURS;
-use crate::reach::attach::target::{self, Incarnation, Refusal};
+use crate::reach::attach::refusal::Refusal;
 use crate::reach::attach::{Told, Whose, Work};
 use crate::reach::forkers::{name_of, Forkers};
+use crate::reach::program::{self, Incarnation};
 use crate::reach::whom::{self, Seen};
 use crate::session::belongings::memory_of;
 use crate::session::control::{self, is_there, listed, Request};
-use crate::session::stale::Debtor;
+use crate::session::debtor::Debtor;
 use crate::supervisor::last_report::LastReport;
 use crate::supervisor::reached::{not_let_go, not_seen, still_held};
 use crate::voice;
@@ -166,7 +167,7 @@ fn let_go_of_each(
 ) -> std::io::Result<Gone> {
     let clock = LeaseClock::new(Reading::now());
     let is_stuck = |pid: &u32| {
-        { stuck.iter() }.any(|(of, program)| of == pid && target::executes(*pid, *program))
+        { stuck.iter() }.any(|(of, program)| of == pid && program::executes(*pid, *program))
     };
     let (mut gone, mut known) = (Gone::default(), Known::nobody());
     let (mut done, mut forkers) = (BTreeSet::new(), Forkers::default());
@@ -177,7 +178,7 @@ fn let_go_of_each(
         fresh.retain(|who| done.insert(*who));
         // What they have forked executes what they do.
         for (pid, _) in &fresh {
-            forkers.add(&target::exe_of(*pid), &name_of(*pid));
+            forkers.add(&program::exe_of(*pid), &name_of(*pid));
         }
         let before = gone.freed;
         for (pid, _) in &fresh {
@@ -254,7 +255,7 @@ fn let_go(
     let begun = Instant::now();
     let whose = Whose { page: None, clock };
     let mut last = Refusal::new("", "try again in a moment");
-    let Some(program) = target::incarnation(pid) else {
+    let Some(program) = program::incarnation(pid) else {
         return Ok(LetGo::Freed { sites: 0 });
     };
     while begun.elapsed() < Duration::from_secs(5) {
@@ -267,7 +268,7 @@ fn let_go(
                 return Ok(LetGo::Freed { sites });
             }
             // It has ended meanwhile, or executes something else.
-            Told::Refused { .. } | Told::Busy { .. } if !target::executes(pid, program) => {
+            Told::Refused { .. } | Told::Busy { .. } if !program::executes(pid, program) => {
                 return Ok(LetGo::Freed { sites: 0 });
             }
             Told::Refused { refusal } => {

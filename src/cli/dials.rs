@@ -8,9 +8,11 @@ use crate::session::escape::Escapes;
 use crate::session::folder::random_name;
 use crate::session::ledger::Ledger;
 use crate::session::shared::{seccomp_filters, Shared};
+use crate::session::told;
 use crate::supervisor::{Parts, Plan, Supervisor};
 use crate::voice;
 use rustix::io::Errno;
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -20,7 +22,8 @@ use synclater_policy::rules::RuleSet;
 use synclater_sys::attendant::Doorbell;
 use synclater_sys::clock::Reading;
 use synclater_sys::signal::Signals;
-use synclater_sys::{process, socket};
+use synclater_sys::{children, socket};
+use synclater_text::layout::visible;
 use synclater_text::message::Trouble;
 
 /// For how long and for whom requests are relaxed.
@@ -55,7 +58,7 @@ pub struct Recorded {
     pub force: bool,
 
     /// Memory in which a process's requests wait to be recorded: a power of two, 16K to 256M.
-    #[arg(long, value_name = "SIZE", default_value = "4M", value_parser = super::run::ring_bytes)]
+    #[arg(long, value_name = "SIZE", default_value = "4M", value_parser = ring_bytes)]
     #[arg(requires = "record")]
     pub ring: usize,
 }
@@ -89,6 +92,13 @@ impl Dials {
                     try_,
                 )
             })?;
+            // No error: other machines may have that user.
+            for user in about_nobody(&set) {
+                let user = visible(&user);
+                voice::say(&format!(
+                    "synclater: the rules in {name}: user {user} is nobody in /etc/passwd here\n"
+                ));
+            }
             return Ok(Some(set));
         }
         if self.only.is_empty() {
@@ -101,10 +111,7 @@ impl Dials {
                 "write exe=GLOB, user=GLOB or path=/GLOB",
             )
         })?;
-        let users = Users::asked_for_by(Some(&set));
-        let nobody =
-            { set.rules.iter() }.find_map(|r| r.user.as_deref().filter(|u| !users.have(u)));
-        if let Some(user) = nobody {
+        if let Some(user) = about_nobody(&set).first() {
             return Err(wrong(
                 format!("--only user={user} is about nobody"),
                 "no user in /etc/passwd has that name, and no user can have it as number".into(),
@@ -113,6 +120,13 @@ impl Dials {
         }
         Ok(Some(set))
     }
+}
+
+/// What rules say of users that is about nobody, each once.
+fn about_nobody(set: &RuleSet) -> BTreeSet<String> {
+    let users = Users::asked_for_by(Some(set));
+    let named = set.rules.iter().filter_map(|rule| rule.user.clone());
+    named.filter(|user| !users.have(user)).collect()
 }
 
 /// A session that is to be made.
@@ -169,7 +183,7 @@ impl Wanted {
             Server::open(&belongings.memory).map_err(|e| cannot("the control socket", e))?;
         let slots_door =
             socket::listen_abstract(&door).map_err(|e| cannot("the slots' socket", e))?;
-        process::adopt_orphans();
+        children::adopt_orphans();
         let signals = Signals::take().map_err(|e| cannot("a signal descriptor", e))?;
         let doorbell = Doorbell::new(&shared.slots().doorbell);
         let doorbell = doorbell.map_err(|e| cannot("the doorbell", e))?;
@@ -225,7 +239,7 @@ fn ledger(wanted: &Wanted) -> (Option<Ledger>, Option<Trouble>) {
     if let Err(trouble) = blind {
         return (None, Some(Trouble { state, ..trouble }));
     }
-    let trouble = match Ledger::open() {
+    let trouble = match Ledger::open(told::note_of_ledger) {
         Ok(ledger) => return (Some(ledger), None),
         Err(trouble) => trouble,
     };
@@ -247,4 +261,17 @@ fn door_name() -> [u8; 32] {
     let mut name = *b"synclater-0000000000000000000000";
     name[10..].copy_from_slice(random_name().as_bytes());
     name
+}
+
+/// A size such as 64K or 4M, a power of two.
+pub fn ring_bytes(text: &str) -> Result<usize, String> {
+    let (digits, unit) = match text.as_bytes().last() {
+        Some(b'K' | b'k') => (&text[..text.len() - 1], 1 << 10),
+        Some(b'M' | b'm') => (&text[..text.len() - 1], 1 << 20),
+        _ => (text, 1),
+    };
+    let bytes = { digits.parse::<usize>().ok() }
+        .and_then(|n| n.checked_mul(unit))
+        .filter(|n| n.is_power_of_two() && (16 << 10..=256 << 20).contains(n));
+    bytes.ok_or_else(|| format!("{text} is no power of two from 16K to 256M"))
 }

@@ -83,14 +83,14 @@ struct Report {
 
 /// Everything that can be looked at, in the order in which it matters.
 pub fn checks() -> Vec<Check> {
-    let table = crate::session::filesystems::mounts_of("self");
+    let table = crate::session::mounts::mounts_of("self");
     let mut all = Vec::from_iter(proc_check());
     all.extend(library::library_checks(
         crate::reach::library::locate(crate::reach::library::Variant::Ordinary),
         &table,
     ));
     all.extend(directories::directory_checks(&table));
-    all.extend(kernel::kernel_checks(&table));
+    all.extend(kernel::kernel_checks());
     all.push(attach::attach_check());
     all.push(attach::follow_check());
     all.push(attach::net_check());

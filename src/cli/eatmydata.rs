@@ -58,7 +58,7 @@ pub fn run(argv: &[OsString]) -> anyhow::Result<i32> {
     })?;
     let until = [("SYNCLATER_UNTIL", OsString::from("never"))];
     let command = launch::command(rest, &library, &until);
-    let e = synclater_sys::process::become_command(command, &synclater_sys::signal::inherited());
+    let e = synclater_sys::command::become_command(command, &synclater_sys::signal::inherited());
     voice::say(&(format!("eatmydata: cannot run {}: {e}", rest[0].to_string_lossy()) + "\n"));
     Ok(launch::failure_status(&e))
 }

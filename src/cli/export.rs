@@ -13,7 +13,7 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use synclater_recording::record::read::{Stream, Unreadable};
-use synclater_sys::process;
+use synclater_sys::signal;
 use synclater_sys::signal::Signals;
 use synclater_sys::wait;
 use synclater_text::layout::shown;
@@ -76,7 +76,7 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
             if signal.ends() {
                 // The worker makes no new file while this is held; it ends with the process.
                 let _held = unfinished.remove();
-                process::die_of(signal.number);
+                signal::die_of(signal.number);
                 return Ok(OURS);
             }
         }

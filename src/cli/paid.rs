@@ -1,7 +1,9 @@
 //! Whether what a dead session owed is settled, by its keeper or by somebody in its place.
 
+use crate::session::debtor::Debtor;
+use crate::session::losses;
 use crate::session::orphans::Silence;
-use crate::session::stale::{Debt, Debtor};
+use crate::session::stale::Debt;
 use crate::voice;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -55,4 +57,19 @@ pub fn is_paid(debtor: &Debtor, patience: Duration) -> bool {
     let state = "its processes make every request for real within two seconds";
     voice::say(&format!("{}\n", Trouble::new(what, why, try_, state)));
     false
+}
+
+/// What to try where writes were lost.
+pub const FOR_ERRORS: &str = "look at `dmesg` for write errors";
+
+/// How things stand where something was not settled.
+pub const NOT_KNOWN: &str = "nothing is known to be durable that was not before";
+
+/// Why what session `name` put off is not durable although it says so: `what` is not.
+pub(super) fn lost_elsewhere(name: &str, what: String) -> Option<Trouble> {
+    let why = match Debtor::named(name).lost_elsewhere() {
+        Ok(error) => losses::to_others(&error?),
+        Err(unread) => format!("what others were told cannot be read: {}", unread.why),
+    };
+    Some(Trouble::new(what, why, FOR_ERRORS, NOT_KNOWN))
 }

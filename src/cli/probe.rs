@@ -2,7 +2,7 @@
 
 use super::OURS;
 use crate::probe::{measure, Kind, Place};
-use crate::session::filesystems::mounts_of;
+use crate::session::mounts::mounts_of;
 use crate::session::probed::Probed;
 use crate::session::told;
 use crate::voice;
@@ -13,7 +13,7 @@ use std::time::Duration;
 use synclater_account::probe::{Measured, Probe};
 use synclater_policy::duration::{format_duration, parse_duration};
 use synclater_proc::mountinfo::{mount_of, Mount};
-use synclater_sys::process;
+use synclater_sys::signal;
 use synclater_sys::signal::Signals;
 use synclater_text::message::Trouble;
 
@@ -97,7 +97,7 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
     drop(until_it_is_noted);
     match ended_by.map_err(|e| cannot(&e, "what was written is removed"))? {
         Some(signal) => {
-            process::die_of(signal);
+            signal::die_of(signal);
             Ok(OURS)
         }
         None if probe.syncs.is_empty() => {

@@ -2,8 +2,8 @@
 
 use super::detach::until_finished;
 use super::set::stands_still;
-use crate::reach::attach::{target, Told, Work};
-use crate::reach::whom;
+use crate::reach::attach::{Told, Work};
+use crate::reach::{program, whom};
 use crate::session::belongings::memory_of;
 use crate::session::control::{ask, has_ended, listed, Answer, Living, Request};
 use crate::voice;
@@ -126,7 +126,7 @@ fn name_left(living: &[Living]) {
     }
     for (id, pids) in left {
         let name = |pid: &u32| {
-            let exe = target::exe_of(*pid);
+            let exe = program::exe_of(*pid);
             let name = Path::new(&exe).file_name().unwrap_or_default();
             format!("{pid} ({})", name.to_string_lossy())
         };

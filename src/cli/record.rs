@@ -3,8 +3,8 @@
 
 mod system;
 
-use super::dials::Recorded;
-use super::run::{self, ring_bytes, OtherCalls};
+use super::dials::{ring_bytes, Recorded};
+use super::run::{self, OtherCalls};
 use super::whose::Whose;
 use std::ffi::OsString;
 use std::path::PathBuf;

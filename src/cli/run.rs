@@ -28,8 +28,8 @@ use synclater_account::summary::{summary, warnings};
 use synclater_policy::dial::Until;
 use synclater_policy::duration::parse_duration;
 use synclater_sys::clock::Reading;
-use synclater_sys::process;
 use synclater_sys::registers::Registers;
+use synclater_sys::signal;
 use synclater_text::layout::visible;
 use synclater_text::message::Trouble;
 
@@ -115,19 +115,6 @@ fn threshold(text: &str) -> Result<Duration, String> {
         return Err(format!("{text} is too long: write at most 1h"));
     }
     Ok(time)
-}
-
-/// A size such as 64K or 4M, a power of two.
-pub fn ring_bytes(text: &str) -> Result<usize, String> {
-    let (digits, unit) = match text.as_bytes().last() {
-        Some(b'K' | b'k') => (&text[..text.len() - 1], 1 << 10),
-        Some(b'M' | b'm') => (&text[..text.len() - 1], 1 << 20),
-        _ => (text, 1),
-    };
-    let bytes = { digits.parse::<usize>().ok() }
-        .and_then(|n| n.checked_mul(unit))
-        .filter(|n| n.is_power_of_two() && (16 << 10..=256 << 20).contains(n));
-    bytes.ok_or_else(|| format!("{text} is no power of two from 16K to 256M"))
 }
 
 const EXAMPLES: &str = "\
@@ -368,7 +355,7 @@ fn end(
         })?;
     }
     if let (Outcome::Signaled(signal), true) = (outcome, report.exit_status != OURS) {
-        process::die_of(signal);
+        signal::die_of(signal);
     }
     Ok(report.exit_status)
 }

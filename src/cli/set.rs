@@ -1,7 +1,8 @@
 //! `synclater set`: moves the dial of a live session.
 
-use crate::reach::attach::target::{traced_by, Refusal};
-use crate::reach::attach::tracer::tracer_of;
+use crate::reach::attach::refusal::Refusal;
+use crate::reach::attach::tracer::traced_by;
+use crate::reach::status::tracer_of;
 use crate::session::belongings::memory_of;
 use crate::session::control::{self, ask, listed, Answer, Listens, Living, Request};
 use crate::voice;
@@ -52,7 +53,7 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
     let what = format!("what {id} had put off before is not durable");
     let is_now = args.until == Some(Until::Now);
     match is_now
-        .then(|| super::settle::lost_elsewhere(id, what))
+        .then(|| super::paid::lost_elsewhere(id, what))
         .flatten()
     {
         None => Ok(0),
@@ -117,8 +118,8 @@ pub fn ask_named(id: &str, request: &Request) -> Result<Done, Trouble> {
             return Err(Trouble::new(
                 what,
                 why,
-                super::settle::FOR_ERRORS,
-                super::settle::NOT_KNOWN,
+                super::paid::FOR_ERRORS,
+                super::paid::NOT_KNOWN,
             ));
         }
         Ok(Answer::Refused { why, remedy }) => {

@@ -1,17 +1,22 @@
 //! `synclater settle`: pay now.
 
+use super::paid::{lost_elsewhere, FOR_ERRORS, NOT_KNOWN};
 use super::set::ask_named;
 use super::{paid, OURS};
 use crate::session::belongings::memory_of;
 use crate::session::control::{self, Listens, Living, Request};
+use crate::session::debtor::Debtor;
 use crate::session::device;
-use crate::session::durable::{self, Settled, KILLED};
+use crate::session::durable::{self, Settled};
 use crate::session::ledger::Ledger;
+use crate::session::life;
+use crate::session::losses::KILLED;
+use crate::session::marks::{SyncMark, SyncedFs};
 use crate::session::orphans::{self, PATIENCE};
 use crate::session::shared;
-use crate::session::stale::{self, Cleared, Debt, Debtor};
+use crate::session::stale::{self, Cleared, Debt};
 use crate::session::told;
-use crate::session::underway::{self, SyncMark, SyncedFs};
+use crate::session::underway;
 use crate::voice;
 use std::ffi::OsString;
 use std::io;
@@ -48,12 +53,6 @@ const PAUSE: Duration = Duration::from_millis(10);
 
 /// How long a session may take from its last answer until its name is gone.
 const ENDING: Duration = Duration::from_secs(2);
-
-/// What to try where writes were lost.
-pub const FOR_ERRORS: &str = "look at `dmesg` for write errors";
-
-/// How things stand where something was not settled.
-pub const NOT_KNOWN: &str = "nothing is known to be durable that was not before";
 
 const OF_DEVICE: &str = "\
 device settled; what a file system on it holds in memory is not: none was found that is mounted";
@@ -144,15 +143,6 @@ fn session(name: &str) -> Result<String, Trouble> {
         None => Ok(done.said),
         Some(trouble) => Err(trouble),
     }
-}
-
-/// Why what session `name` put off is not durable although it says so: `what` is not.
-pub(super) fn lost_elsewhere(name: &str, what: String) -> Option<Trouble> {
-    let why = match Debtor::named(name).lost_elsewhere() {
-        Ok(error) => told::to_others(&error?),
-        Err(unread) => format!("what others were told cannot be read: {}", unread.why),
-    };
-    Some(Trouble::new(what, why, FOR_ERRORS, NOT_KNOWN))
 }
 
 fn is_told(name: &str, said: Result<String, Trouble>) -> anyhow::Result<bool> {
@@ -258,7 +248,7 @@ fn is_gone(id: &str, patience: Duration, is_going: impl Fn(&Living) -> bool) -> 
 /// Settles what sessions owe that are gone without a trace. Whether all of the ledger could be
 /// read, and is durable. What was `tried` just now is not tried again.
 fn settle_orphans(tried: &[Cleared]) -> bool {
-    match Ledger::existing() {
+    match Ledger::existing(told::note_of_ledger) {
         Ok(None) => true,
         Ok(Some(ledger)) => {
             let (cleared, unread) = orphans::settle_all(&ledger, tried, paid::say_that_it_waits);
@@ -276,7 +266,7 @@ fn settle_orphans(tried: &[Cleared]) -> bool {
 /// Sessions of another boot owe nothing that could be settled.
 fn tell_of_the_cut(ledger: &Ledger) {
     let (filed, _) = ledger.entries();
-    let cut = { filed.iter() }.filter(|f| stale::was_cut(&f.entry, ledger));
+    let cut = { filed.iter() }.filter(|f| life::was_cut(&f.entry, ledger));
     let cut: Vec<&str> = cut.map(|f| f.entry.id.as_str()).collect();
     if !cut.is_empty() {
         let names = cut.join(", ");
@@ -313,7 +303,7 @@ fn path(path: &Path, killed: &[SyncedFs]) -> Result<String, Trouble> {
         KILLED => SettleError::WAS_KILLED.into(),
         errno => io::Error::from_raw_os_error(errno).to_string(),
     };
-    let ledger = Ledger::existing().ok().flatten();
+    let ledger = Ledger::existing(told::note_of_ledger).ok().flatten();
     let fd = mount::open_for_sync(path).map_err(|e| {
         const EIO: i32 = rustix::io::Errno::IO.raw_os_error();
         if e.raw_os_error() != Some(EIO) {

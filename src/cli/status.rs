@@ -1,10 +1,13 @@
 //! `synclater status`: what the ledger says of sessions that a power cut, or something else, ended.
 
 use crate::session::ledger::{nowhere, Filed, Ledger, Unread};
-use crate::session::stale::{self, life_of, was_cut, Life};
-use crate::session::{closing, control, dirs};
+use crate::session::life::{self, life_of, was_cut, Life};
+use crate::session::stale;
+use crate::session::{closing, control, dirs, told};
 use crate::voice;
-use synclater_account::status::{render_status, status_json, OpenSession, Outcome};
+use synclater_account::status::{
+    render_status, status_json, Listed, OpenSession, Outcome, UnreadEntry,
+};
 use synclater_policy::ledger::{Boot, Entry};
 use synclater_text::layout::visible;
 use synclater_text::message::Trouble;
@@ -16,7 +19,8 @@ use synclater_text::message::Trouble;
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Print JSON: an array of these sessions; "outcome" is "cut", "unsettled" or "lost_writes".
+    /// Print JSON: an array of these sessions; "outcome" is "cut", "unsettled" or "lost_writes", or
+    /// "unreadable" where the entry that would say it cannot be read.
     #[arg(long)]
     json: bool,
 
@@ -42,7 +46,7 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
     }
     let mut told = super::clear_stale();
     told.retain(|c| c.left.is_some());
-    let ledger = Ledger::existing()?;
+    let ledger = Ledger::existing(told::note_of_ledger)?;
     let (filed, mut bad) = ledger.as_ref().map(Ledger::entries).unwrap_or_default();
     let boot = dirs::boot_id();
     let of_no_boot = |f: &&Filed| {
@@ -63,12 +67,25 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
     }
     let open = ledger.as_ref().map(|ledger| ended(&filed, &boot, ledger));
     let open = open.unwrap_or_default();
+    let mut unread: Vec<&Unread> = told
+        .iter()
+        .filter_map(|c| Some(&c.left.as_ref()?.1))
+        .collect();
+    unread.extend(bad.iter().filter(|u| !is_told(u)));
+    let is_clean = open.is_empty() && unread.is_empty();
     voice::print(&match args.json {
-        true => status_json(&open),
-        false => render_status(&open),
+        true => {
+            let open = open.into_iter().map(Listed::Open);
+            let unread = unread.iter().map(|u| Listed::Unread(of_unread(u)));
+            status_json(&open.chain(unread).collect::<Vec<_>>())
+        }
+        false => render_status(&open, unread.len()),
     })?;
-    let is_clean = open.is_empty() && bad.is_empty() && told.is_empty();
     Ok(i32::from(!is_clean))
+}
+
+fn of_unread(unread: &Unread) -> UnreadEntry {
+    UnreadEntry::new(&unread.path, &unread.why, unread.remedy())
 }
 
 /// Those of the entries whose sessions have ended.
@@ -80,7 +97,7 @@ fn ended(filed: &[Filed], boot: &str, ledger: &Ledger) -> Vec<OpenSession> {
             return Some(Outcome::Cut);
         }
         let lives = living.iter().any(|s| s.id == entry.id);
-        let has_ended = entry.boot(boot) == Boot::This && !lives && stale::has_ended(entry, ledger);
+        let has_ended = entry.boot(boot) == Boot::This && !lives && life::has_ended(entry, ledger);
         let is_being_settled = || life_of(entry, ledger) == Life::Lives;
         has_ended.then(|| Outcome::of_ended(entry, is_being_settled()))
     };

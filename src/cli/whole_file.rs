@@ -7,8 +7,8 @@
 //! which leaves a file with a name of its own.
 
 use crate::record::out;
+use crate::session::marks::marked;
 use crate::session::told;
-use crate::session::underway::marked;
 use crate::voice;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;

@@ -1,8 +1,8 @@
 //! Whose requests the kernel is asked for: options of `record` and `top`, and the filter that they
 //! come to.
 
-use crate::session::filesystems::mounts_of;
 use crate::session::hierarchy;
+use crate::session::mounts::mounts_of;
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};

@@ -1,7 +1,7 @@
 //! Checks that are brought along. Each runs in a process of its own, so that one that hangs or
 //! crashes on what a power cut has left takes nothing with it.
 
-use super::judge;
+use super::damage;
 use anyhow::Context;
 use std::collections::BTreeSet;
 use std::io::{self, Read};
@@ -50,7 +50,7 @@ impl Builtin {
             Builtin::Prefix => steps(folder, &lines),
         };
         judged.or_else(|e| match e.downcast_ref::<io::Error>() {
-            Some(damage) if judge::is_damage(damage) => Ok(Some(judge::unreadable(damage))),
+            Some(damage) if damage::is_damage(damage) => Ok(Some(damage::unreadable(damage))),
             _ => Err(e),
         })
     }

@@ -1,6 +1,7 @@
 //! What is thought of a state.
 
 use super::builtin::Builtin;
+use super::damage::{is_damage, unreadable};
 use rustix::fs::OFlags;
 use rustix::process::{kill_process, kill_process_group, Pid, Signal};
 use std::ffi::OsString;
@@ -12,6 +13,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use synclater_powercut::tree::{self, Tree};
+use synclater_sys::command;
 use synclater_sys::process;
 use synclater_sys::signal::Inherited;
 
@@ -107,7 +109,7 @@ impl Check {
         command.env(MARK, scratch).current_dir(&conditions.cwd);
         command.stdin(Stdio::null()).process_group(0);
         command.stdout(write.try_clone()?).stderr(write);
-        process::with_inherited(&mut command, &conditions.inherited);
+        command::with_inherited(&mut command, &conditions.inherited);
         let mut child = command.spawn()?;
         drop(command);
         let begun = Instant::now();
@@ -177,22 +179,6 @@ impl Said {
             self.1.extend_from_slice(&piece[..room.min(*n)]);
         }) {}
     }
-}
-
-/// Whether an error of reading tells of the state, not of the machine.
-#[must_use]
-pub fn is_damage(e: &io::Error) -> bool {
-    use rustix::io::Errno;
-    matches!(
-        Errno::from_io_error(e),
-        Some(Errno::IO | Errno::BADMSG | Errno::UCLEAN)
-    )
-}
-
-/// What is said of such a state.
-#[must_use]
-pub fn unreadable(e: &io::Error) -> String {
-    format!("something in the folder cannot be read: {e}")
 }
 
 /// Ends what a check has started in groups of their own, servers for instance, and has left. One

@@ -12,6 +12,7 @@
 pub mod bench;
 pub mod builtin;
 pub mod closing;
+mod damage;
 pub mod disk;
 pub mod fs;
 pub mod judge;

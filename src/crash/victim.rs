@@ -1,6 +1,5 @@
 //! The program on the laboratory's disk.
 
-use super::bench::Run;
 use super::disk::recorded::Recorded;
 use super::station::Station;
 use rustix::process::{kill_process, Pid, Signal};
@@ -12,6 +11,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
+use synclater_sys::command;
 use synclater_sys::process;
 use synclater_sys::signal::Inherited;
 
@@ -103,10 +103,10 @@ pub fn end_everybody() -> usize {
 }
 
 impl Plan {
-    /// The same for further runs, which may take longer than the first, but not by much.
+    /// The same for further runs, which may take longer than the first, but not by much: what
+    /// happened to the disk in that was at these `times`.
     #[must_use]
-    pub fn with_patience_after(&self, first: &Run) -> Plan {
-        let times = &first.log.times_ns;
+    pub fn with_patience_after(&self, times: &[i64]) -> Plan {
         let took = times
             .last()
             .zip(times.first())
@@ -137,7 +137,7 @@ impl Plan {
         command.args(["run", "--quiet", "--until", &self.until, "--record"]);
         command.arg(recording).arg("--").args(words);
         command.current_dir(folder);
-        process::with_inherited(&mut command, &self.inherited);
+        command::with_inherited(&mut command, &self.inherited);
         Ok(command)
     }
 
@@ -204,7 +204,7 @@ pub fn set_up(
         .current_dir(folder)
         .stdin(Stdio::null());
     command.stdout(io::stderr());
-    process::with_inherited(&mut command, &plan.inherited);
+    command::with_inherited(&mut command, &plan.inherited);
     let mut child = command.spawn()?;
     let ending = plan.end_of(&mut child, &mut stop)?;
     end_everybody();

@@ -7,8 +7,8 @@
 //! What it does not do: several files are renamed one after the other; each is whole, but a power
 //! cut in between leaves some of them new and some old.
 
+use crate::session::marks::marked;
 use crate::session::told;
-use crate::session::underway::marked;
 use rustix::fs::{flock, FlockOperation};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};

@@ -3,7 +3,7 @@
 //! What was forked by a process that was attached has its code, and leads through the gate; where
 //! its memory cannot be looked at, nothing but what it is called, or executes, says that it may be.
 
-use super::attach::target::exe_of;
+use super::program::exe_of;
 use std::collections::BTreeSet;
 use synclater_sys::{process, sharing};
 

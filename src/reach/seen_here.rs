@@ -6,7 +6,7 @@
 //! executes the same file as one without.
 //! Promise: no server of a file system is asked; what cannot be told is none of ours.
 
-use crate::session::filesystems::mounts_of;
+use crate::session::mounts::mounts_of;
 use rustix::fs::{openat2, statx, AtFlags, Mode, OFlags, ResolveFlags, Statx, StatxFlags, CWD};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};

@@ -6,7 +6,8 @@
 //! A number means the program that has it when it is said: numbers are used again.
 //! Not promised: what such a process does. Its user may have put code of his into it.
 
-use super::attach::target::{exe_of, executes, may_be_same, Incarnation, Refusal};
+use super::attach::refusal::Refusal;
+use super::program::{exe_of, executes, may_be_same, Incarnation};
 use super::seen_here::Program;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;

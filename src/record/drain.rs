@@ -3,11 +3,11 @@
 //! Promise: rings of processes that are gone are given back before anything else is done; every
 //! request is a row, or counted as lost.
 
-use super::recorder::{Before, END, ESCAPED, GO, MESSAGE_MAX, SETTLE, SETTLED};
+use super::messages::{number, Before, END, ESCAPED, GO, MESSAGE_MAX, SETTLE, SETTLED};
 use super::rings::SharedRings;
 use super::rows::{Rows, Writer};
 use super::sink::{now_ns, Sink};
-use crate::session::counts::Numbers;
+use crate::session::pids::Numbers;
 use crate::session::shared::Shared;
 use std::collections::HashMap;
 use std::io;
@@ -402,7 +402,7 @@ impl Drain {
     }
 
     fn settle(&mut self, m: &[u8; 16]) -> io::Result<()> {
-        let (fs, ticks) = (m[1], super::recorder::number(&m[8..]));
+        let (fs, ticks) = (m[1], number(&m[8..]));
         let Out { sink, rows, .. } = &mut self.out;
         if m[0] == SETTLE {
             let debt = rows.debts.begin(fs, ticks);

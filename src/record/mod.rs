@@ -4,12 +4,14 @@
 //! Promise: whatever victims, /proc and /sys say, nothing here panics or works without bound; of a
 //! process that is gone the last that was known stays. No path that a victim chose is opened.
 //!
-//! Map: [`recorder`] is the process, [`drain`] its work; [`rings`] what it reads, [`rows`] what it
-//! makes of that with [`people`], [`places`] and [`resolve`], [`sink`] where it goes, with
-//! [`samples`] of the machine. [`kernel`] is another source: the kernel's trace points.
+//! Map: [`recorder`] is the process, `messages` what it is told, [`drain`] its work; [`rings`] what
+//! it reads, [`rows`] what it makes of that with [`people`], [`places`] and [`resolve`], [`sink`]
+//! where it goes, with [`samples`] of the machine. [`kernel`] is another source: the kernel's trace
+//! points.
 
 pub mod drain;
 pub mod kernel;
+mod messages;
 pub mod out;
 pub mod parents;
 pub mod people;

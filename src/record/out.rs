@@ -74,7 +74,7 @@ fn is_written() -> io::Error {
 /// Standard output for a recording alone.
 fn standard_output() -> io::Result<File> {
     let out = rustix::stdio::stdout();
-    if synclater_sys::process::output_was_closed() {
+    if synclater_sys::command::output_was_closed() {
         let why = "standard output was closed (>&-)";
         return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
     }

@@ -13,6 +13,7 @@ use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use synclater_proc::status::Status;
 use synclater_recording::record::title::{common_words, role};
 use synclater_sys::patient::Patient;
 
@@ -152,13 +153,14 @@ impl Known {
 
 /// Looks; `None` of a process that is gone or a zombie, whose files are empty.
 fn look(pid: u32, patient: &mut Patient) -> Option<Person> {
-    let status = read(&format!("/proc/{pid}/status"), COMMAND_BYTES)?;
-    let field = |key: &str| status.lines().find_map(|line| line.strip_prefix(key));
-    let state = field("State:").unwrap_or_default().trim_start();
-    if state.starts_with(['Z', 'X', 'x']) {
+    let status = Status::parse(read(&format!("/proc/{pid}/status"), COMMAND_BYTES)?);
+    if status
+        .field("State")
+        .unwrap_or_default()
+        .starts_with(['Z', 'X', 'x'])
+    {
         return None;
     }
-    let effective = |ids: &str| ids.split_ascii_whitespace().nth(1)?.parse().ok();
     let exe = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
     let exe = exe.to_string_lossy();
     let command = format!("/proc/{pid}/cmdline");
@@ -167,7 +169,7 @@ fn look(pid: u32, patient: &mut Patient) -> Option<Person> {
     Some(Person {
         exe: exe.strip_suffix(" (deleted)").unwrap_or(&exe).to_owned(),
         command: role(command.trim_end_matches('\0').replace('\0', " ").trim_end()),
-        uid: field("Uid:").and_then(effective).unwrap_or_default(),
+        uid: status.users().get(1).copied().unwrap_or_default(),
     })
 }
 

@@ -8,6 +8,7 @@
 //! What it does not do: it decides nothing, and settles nothing.
 
 use super::drain::Drain;
+use super::messages::{number, Before, END, ESCAPED, GO, MESSAGE_MAX, SETTLE, SETTLED};
 use super::rings::SharedRings;
 use super::sink::Sink;
 use crate::session::shared::Shared;
@@ -26,16 +27,6 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// The same where it writes to somebody who may not read.
 const SHORT_PATIENCE: Duration = Duration::from_millis(50);
 
-/// Messages to it: a letter, the file system, ticks, errno.
-pub const SETTLE: u8 = b'S';
-pub const SETTLED: u8 = b'T';
-pub const END: u8 = b'E';
-/// The command was started: what was in the file before may go.
-pub const GO: u8 = b'G';
-/// Who escaped: the letter, and an [`Escape`] as JSON; of process 0, why that is not all.
-pub const ESCAPED: u8 = b'X';
-/// The longest message.
-pub const MESSAGE_MAX: usize = 8192;
 /// So many kinds of escape are told: they are what differs.
 const ESCAPES_MAX: usize = 100;
 /// How long it may take to hear of one.
@@ -68,35 +59,6 @@ pub struct Plan {
     pub hurries: bool,
 }
 
-/// Where things stood before it began, for what was there is not its own.
-pub struct Before {
-    /// Ticks of the lease clock.
-    pub ticks: u64,
-    /// What each ring had lost.
-    pub rings: Vec<u64>,
-    /// What each slot had lost.
-    pub slots: Vec<u64>,
-}
-
-impl Before {
-    fn now(shared: &Shared, rings: &SharedRings) -> Before {
-        let slots = shared.all_slots().flat_map(|s| &s.slot);
-        let mut lost = vec![0; rings.end()];
-        { rings.all() }.for_each(|(index, ring, _)| lost[index] = ring.lost.load(SeqCst));
-        Before {
-            ticks: shared.clock.now(),
-            rings: lost,
-            slots: slots.map(|s| s.lost.load(SeqCst)).collect(),
-        }
-    }
-
-    /// Whether a request was made before, and is left over from another recording.
-    pub fn covers(&self, ticks: u64) -> bool {
-        // The sign of the difference: what a victim writes is any number.
-        ticks.wrapping_sub(self.ticks) > u64::MAX / 2
-    }
-}
-
 /// The supervisor's end.
 pub struct Recorder {
     job: Job,
@@ -110,11 +72,6 @@ fn message(letter: u8, fs: u8, ticks: u64, errno: i32) -> [u8; 16] {
     m[4..8].copy_from_slice(&errno.to_le_bytes());
     m[8..].copy_from_slice(&ticks.to_le_bytes());
     m
-}
-
-/// A number in a message.
-pub fn number(bytes: &[u8]) -> u64 {
-    bytes.try_into().map_or(0, u64::from_le_bytes)
 }
 
 impl Recorder {

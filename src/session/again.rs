@@ -6,9 +6,9 @@
 //! elsewhere has the UUID, too.
 
 use super::durable::{is_found_broken, Holding};
-use super::filesystems;
 use super::find::{self, find_mounted, unique_id_at};
 use super::opening::Opening;
+use super::{filesystems, mounts};
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 use synclater_policy::ledger::LedgerFs;
@@ -22,7 +22,7 @@ pub fn settle_again(
     locks: &[BorrowedFd<'_>],
     note: impl Fn(i32, BorrowedFd<'_>),
 ) -> Option<i32> {
-    let table = filesystems::mounts_of("self");
+    let table = mounts::mounts_of("self");
     let there = Path::new(&fs.mount);
     // The device of the very mount may have another name by now.
     let is_alike = |m: &&Mount| m.source == fs.source || is_its_mount(fs, m);

@@ -7,10 +7,10 @@
 
 use super::belongings::{self, ledger_of, Kept};
 use super::control::{self, Living};
-use super::filesystems::mounts_of;
+use super::debtor::Debtor;
 use super::ledger::{Filed, Ledger};
-use super::stale::{self, Debtor};
-use super::{dirs, shared};
+use super::mounts::mounts_of;
+use super::{dirs, shared, told};
 use std::io;
 use std::path::Path;
 use synclater_policy::filesystem::answers;
@@ -55,7 +55,7 @@ fn may_be_looked_at(dir: &Path) -> bool {
 /// Whether the session's folder says from now on that its entry may be gone, wherever it is.
 fn is_told(entry: &Entry) -> bool {
     session_of(entry).is_some_and(|session| {
-        let page = shared::is_being_closed(&stale::page_of(&session));
+        let page = shared::is_being_closed(&session.page());
         page.is_ok() && belongings::is_being_closed(&session.dir).is_ok()
     })
 }
@@ -99,5 +99,17 @@ fn beside(session: &Living) -> Option<(Ledger, String)> {
     let Kept::In { ledger, .. } = kept else {
         return None;
     };
-    Some((Ledger::at(&ledger).ok()??, token))
+    Some((Ledger::at(&ledger, told::note_of_ledger).ok()??, token))
+}
+
+/// Programs of the sessions that wrote these entries, which are dead, put nothing off any more.
+pub(super) fn relax_no_more(dead: &[Filed]) {
+    let is_told = |filed: &Filed| {
+        let page = session_of(&filed.entry).map(|session| session.page());
+        page.is_some_and(|page| page.exists() && shared::relaxes_no_more(&page).is_ok())
+    };
+    let told: Vec<bool> = dead.iter().map(is_told).collect();
+    if told.contains(&false) {
+        shared::wait_for_lease();
+    }
 }

@@ -125,6 +125,14 @@ pub struct Living {
     pub dir: PathBuf,
 }
 
+impl Living {
+    /// The page that it shares with its victims.
+    #[must_use]
+    pub fn page(&self) -> PathBuf {
+        memory_of(&self.dir).join("page")
+    }
+}
+
 /// The session of the run folder that has this id, if there is one; a dead one, too.
 #[must_use]
 pub fn session(id: &str) -> Option<Living> {

@@ -2,13 +2,12 @@
 
 use super::members::{Members, Met};
 use super::shared::Shared;
-use std::collections::{BTreeMap, HashMap, HashSet};
-use std::path::Path;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::Ordering::SeqCst;
 pub use synclater_shim::counts::Counts;
 use synclater_shim::page::{Slot, Slots};
 use synclater_sys::patient::Patient;
-use synclater_sys::{mount, process};
+use synclater_sys::process;
 
 /// One process as `ps` shows it.
 #[derive(Clone, Debug, Default)]
@@ -178,72 +177,4 @@ impl Census {
             !forgets
         });
     }
-}
-
-/// Our numbers for processes, as of one moment: /proc is gone through at most once.
-#[derive(Debug)]
-pub struct Numbers {
-    own_ns: Option<u64>,
-    elsewhere: Option<HashMap<(u64, u32), u32>>,
-}
-
-impl Numbers {
-    /// As of now.
-    #[must_use]
-    pub fn now() -> Numbers {
-        Numbers {
-            own_ns: None,
-            elsewhere: None,
-        }
-    }
-
-    /// As of now, where our pid namespace is known.
-    #[must_use]
-    pub fn in_namespace(own_ns: u64) -> Numbers {
-        Numbers {
-            own_ns: Some(own_ns),
-            elsewhere: None,
-        }
-    }
-
-    /// Whether /proc has been gone through: to ask again costs nothing.
-    #[must_use]
-    pub fn have_looked(&self) -> bool {
-        self.elsewhere.is_some()
-    }
-
-    /// Our pid namespace, looked for once; 0 where /proc does not tell.
-    fn own_ns(&mut self) -> u64 {
-        let look = || mount::namespace_number(Path::new("/proc/self/ns/pid"));
-        *self.own_ns.get_or_insert_with(look)
-    }
-
-    /// Whether /proc tells who is who.
-    pub fn are_known(&mut self) -> bool {
-        self.own_ns() != 0
-    }
-
-    /// Our number for the process that calls itself `pid` in the pid namespace `ns` (0 or 1: not
-    /// known).
-    pub fn of(&mut self, pid: u32, ns: u64) -> Option<u32> {
-        if pid == 0 || pid > i32::MAX as u32 {
-            return None;
-        }
-        if ns <= 1 || ns == self.own_ns() {
-            return Some(pid);
-        }
-        let elsewhere = self.elsewhere.get_or_insert_with(|| nested().collect());
-        elsewhere.get(&(ns, pid)).copied()
-    }
-}
-
-/// Processes of pid namespaces inside ours: namespace, the number there, and ours.
-fn nested() -> impl Iterator<Item = ((u64, u32), u32)> {
-    process::all().filter_map(|p| {
-        let status = process::text(format!("/proc/{p}/status")).ok()?;
-        let line = status.lines().find_map(|l| l.strip_prefix("NSpid:"))?;
-        let pid = line.split_whitespace().skip(1).last()?.parse().ok()?;
-        let ns = mount::namespace_number(Path::new(&format!("/proc/{p}/ns/pid")));
-        Some(((ns, pid), p))
-    })
 }

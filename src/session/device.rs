@@ -1,7 +1,7 @@
 //! Which file system lies on which block device.
 
 use super::durable::has_log_elsewhere;
-use super::filesystems::{dev_of, mounts_of};
+use super::mounts::{dev_of, mounts_of};
 use rustix::fs::{fstat, major, makedev, minor, stat, FileType};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};

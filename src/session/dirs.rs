@@ -3,13 +3,14 @@
 //! Promise: a folder is used only if it is a real directory (no link), ours, and nobody else may
 //! write it; so no other user can plant a session, a page or a library there.
 
+use super::mounts::mounts_of;
 use std::fs::{DirBuilder, Metadata};
 use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use synclater_policy::filesystem::{kind, FsKind};
-use synclater_proc::mountinfo::{mount_of, parse_mountinfo};
+use synclater_proc::mountinfo::mount_of;
 use synclater_sys::{mount, process};
 use synclater_text::message::Trouble;
 
@@ -161,8 +162,7 @@ pub fn make(dir: &Path, what: &str, instead: &str) -> Result<(), Trouble> {
 /// views, or where nothing may be written.
 #[must_use]
 pub fn keeps_no_files(dir: &Path) -> Option<String> {
-    let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
-    let table = parse_mountinfo(&table);
+    let table = mounts_of("self");
     let mount = mount_of(&table, dir)?;
     let at = mount.path().display();
     match kind(&mount.fstype) {
@@ -201,12 +201,8 @@ pub fn distrust(seen: &Metadata) -> Option<String> {
 /// Whether a user's number stands for all that this user namespace does not know (a sandbox's,
 /// say), root among them; user_namespaces(7).
 fn may_be_anybody(user: u32) -> bool {
-    let number = |file| std::fs::read_to_string(file).unwrap_or_default();
-    let nobody = number("/proc/sys/kernel/overflowuid").trim().parse() == Ok(user);
-    nobody
-        && !number("/proc/self/uid_map")
-            .trim_end()
-            .ends_with(" 4294967295")
+    let nobody = std::fs::read_to_string("/proc/sys/kernel/overflowuid").unwrap_or_default();
+    nobody.trim().parse() == Ok(user) && process::is_in_user_namespace()
 }
 
 /// Why somebody else could put another folder into the place of what lies in this one.

@@ -24,15 +24,20 @@
 //! ext4 tells an error of its own structures to `fsync` alone, and
 //! throws the data away (mpage_map_and_submit_extent, fs/ext4/inode.c). It counts them.
 
+use super::ext4::{
+    count, counts_errors, disk_of, has_journal_elsewhere, has_no_journal_on, has_own_journal,
+    ERR_EIO,
+};
 use super::health::ails;
+use super::losses::{errno_of_fsync, KILLED};
+use super::marks::SyncMark;
 use super::opening::{self, Opening};
-use super::underway::{self, SyncMark};
-use rustix::fs::{FileType, Mode, OFlags};
+use super::{mounts, underway};
+use rustix::fs::{makedev, FileType, Mode, OFlags};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use synclater_account::run::SettleError;
 use synclater_policy::filesystem::{kind, upper_of, FsKind};
 use synclater_proc::mountinfo::Mount;
 use synclater_sys::job::{self, Job};
@@ -55,72 +60,14 @@ pub fn needs_file(mount: &Mount) -> bool {
 /// a journal whoever may not have that written out is refused it by most folders.
 #[must_use]
 pub fn asks_by_file(at: &Mount, fd: &OwnedFd) -> bool {
-    let has_journal = || disk_name(at.dev).is_none_or(|name| !has_no_journal(&name));
+    let has_journal = || !has_no_journal_on(at.dev);
     at.fstype == "ext4" && has_journal() && !mount::may_checkpoint_ext4(fd)
-}
-
-/// Whether an ext4 has a journal, and not in inode 8 of its own, by what the kernel shows.
-fn has_journal_elsewhere(dev: (u32, u32)) -> bool {
-    let Some(name) = disk_name(dev) else {
-        return true;
-    };
-    !has_no_journal(&name) && !has_own_journal(&name)
-}
-
-fn has_own_journal(name: &str) -> bool {
-    Path::new(&format!("/proc/fs/jbd2/{name}-8")).exists()
 }
 
 fn is_btrfs(fd: BorrowedFd<'_>) -> bool {
     const BTRFS: rustix::fs::FsWord = 0x9123_683e; // linux/magic.h
     rustix::fs::fstatfs(fd).is_ok_and(|fs| fs.f_type == BTRFS)
 }
-
-fn has_no_journal(name: &str) -> bool {
-    let task = std::fs::read_to_string(format!("/sys/fs/ext4/{name}/journal_task"));
-    task.is_ok_and(|t| t.trim() == "<none>")
-}
-
-/// The name of the disk of a file system that lies on one.
-fn disk_of(fd: BorrowedFd<'_>) -> Option<String> {
-    let (dev, _) = mount::what_is(fd).ok()?;
-    disk_name(((dev >> 32) as u32, dev as u32))
-}
-
-/// The kernel's name of the disk with this number, or of its partition.
-fn disk_name((major, minor): (u32, u32)) -> Option<String> {
-    let device = std::fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")).ok()?;
-    Some(device.file_name()?.to_string_lossy().into_owned())
-}
-
-/// What the disk of an ext4 without a journal has lost of folders, inodes and maps: they lie in the
-/// disk's own pages, and of those ext4 asks only where it changes something. An error is told to
-/// each who opens the disk until somebody has heard of it that way (errseq_sample, Linux 4.13). 0
-/// where it is another file system, or its disk may not be opened, as by a user without rights.
-#[must_use]
-pub fn lost_without_journal(fd: BorrowedFd<'_>) -> i32 {
-    let Ok((dev, _)) = mount::what_is(fd) else {
-        return 0;
-    };
-    let dev = ((dev >> 32) as u32, dev as u32);
-    let name = disk_name(dev).filter(|name| has_no_journal(name));
-    let disk = name.and_then(|name| blockdev::open(dev, &name, |number| number == of(dev)));
-    disk.map_or(0, flush)
-}
-
-/// What an ext4 counts in sysfs(5): `errors_count` (Linux 2.6.36) or `msg_count` (5.9).
-fn ext4_count(fd: BorrowedFd<'_>, which: &str) -> Option<u64> {
-    ext4_number(&disk_of(fd)?, which)
-}
-
-/// A number that sysfs has of the ext4 on the disk of this name.
-fn ext4_number(name: &str, which: &str) -> Option<u64> {
-    let text = std::fs::read_to_string(format!("/sys/fs/ext4/{name}/{which}")).ok()?;
-    text.trim().parse().ok()
-}
-
-/// What ext4 calls an error of its disk (EXT4_ERR_EIO, fs/ext4/ext4.h).
-const ERR_EIO: u64 = 2;
 
 /// What a file system had met when it was first held.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -136,8 +83,8 @@ impl Past {
     #[must_use]
     pub fn of(fd: BorrowedFd<'_>) -> Past {
         Past {
-            errors: ext4_count(fd, "errors_count"),
-            messages: ext4_count(fd, "msg_count"),
+            errors: count(fd, "errors_count"),
+            messages: count(fd, "msg_count"),
             needs_one: is_btrfs(fd) || disk_of(fd).is_some_and(|name| has_own_journal(&name)),
         }
     }
@@ -173,7 +120,7 @@ impl Past {
     /// Whether it has met an error since. The kernel counts one a moment after it has told of it.
     fn has_erred(self, fd: BorrowedFd<'_>) -> bool {
         let more = |before: Option<u64>, which| {
-            before.is_some_and(|n| ext4_count(fd, which).is_some_and(|now| now > n))
+            before.is_some_and(|n| count(fd, which).is_some_and(|now| now > n))
         };
         let erred = || more(self.errors, "errors_count");
         let until = Instant::now() + LATE;
@@ -182,20 +129,6 @@ impl Past {
         }
         erred()
     }
-}
-
-/// Who settled was killed: what would have been an errno is not known (`ECANCELED`, which nobody
-/// else says).
-pub const KILLED: i32 = rustix::io::Errno::CANCELED.raw_os_error();
-
-/// The errno that requests answer from then on.
-#[must_use]
-pub fn for_requests(errno: i32) -> u32 {
-    match errno {
-        KILLED => rustix::io::Errno::IO.raw_os_error(),
-        errno => errno,
-    }
-    .unsigned_abs()
 }
 
 /// What settles a superblock: descriptors on it, which keep it.
@@ -350,7 +283,7 @@ pub fn is_found_broken(at: &Mount) -> bool {
     let says_so = || {
         let there = opening::known_at(at.path(), OFlags::empty())?;
         let error = mount::what_is(&there).err()?;
-        let is_it = super::told::mount_of_fd(there.as_fd()) == Some(at.id);
+        let is_it = mounts::mount_of_fd(there.as_fd()) == Some(at.id);
         Some(is_it && error.raw_os_error() == Some(EIO))
     };
     is_broken(at) || says_so() == Some(true)
@@ -375,7 +308,7 @@ pub fn upper_mount(mount: &Mount) -> Option<Mount> {
     let path = upper_of(mount)?;
     let path = Path::new(std::ffi::OsStr::from_bytes(&path));
     let id = mount::id_of_fd(opening::known_at(path, OFlags::empty())?, mount::MNT_ID).ok()?;
-    let table = super::filesystems::mounts_of("self");
+    let table = mounts::mounts_of("self");
     table.into_iter().find(|m| m.id == id)
 }
 
@@ -385,20 +318,6 @@ pub fn upper_mount(mount: &Mount) -> Option<Mount> {
 #[must_use]
 pub fn is_below_known(mount: &Mount, file: Option<&OwnedFd>) -> bool {
     mount.fstype != "overlay" || file.is_some_and(mount::file_has_map)
-}
-
-/// Whether an ext4 counts errors of its own structures, which only e2fsck(8) takes back. What it
-/// cannot place then stays in memory behind a syncfs that says 0, and is not counted once more:
-/// blocks that are known to be spoilt are passed over (mpage_map_and_submit_extent, Linux 6.18).
-/// Of errors of its disk alone (EXT4_ERR_EIO) it tells as others do.
-fn counts_errors(mount: &Mount) -> bool {
-    let Some(name) = disk_name(mount.dev).filter(|_| mount.fstype == "ext4") else {
-        return false;
-    };
-    let number = |which| ext4_number(&name, which);
-    let of_its_disk = |which| number(which) == Some(ERR_EIO);
-    number("errors_count").is_some_and(|n| n > 0)
-        && !(of_its_disk("first_error_errcode") && of_its_disk("last_error_errcode"))
 }
 
 /// Settles by the parts of a [`Holding`], in a process that has nothing else: see
@@ -416,7 +335,7 @@ pub fn settle_by(fds: &[impl AsFd], past: Past) -> i32 {
     let told = ails(fd, file);
     match past.has_erred(fd) {
         // Its disk took or gave something not: as fsync says it.
-        true if ext4_count(fd, "last_error_errcode") == Some(ERR_EIO) => {
+        true if count(fd, "last_error_errcode") == Some(ERR_EIO) => {
             rustix::io::Errno::IO.raw_os_error()
         }
         // What ext4 says of structures that it cannot make sense of.
@@ -434,7 +353,7 @@ fn settle(fd: BorrowedFd<'_>, file: Option<BorrowedFd<'_>>, past: Past) -> i32 {
     let disk = Disk::below(fd);
     let before = disk.as_ref().and_then(Disk::flushes);
     let done = match (job::syncfs(fd), file) {
-        (0, Some(file)) => flush(file),
+        (0, Some(file)) => errno_of_fsync(file),
         (0, None) if !past.needs_one => job::syncfs(fd),
         (errno, _) => errno,
     };
@@ -444,24 +363,6 @@ fn settle(fd: BorrowedFd<'_>, file: Option<BorrowedFd<'_>>, past: Past) -> i32 {
         (0, Some(_)) if !is_seen() => disk.map_or(0, |d| d.flush()),
         _ => done,
     }
-}
-
-/// The name of an error of a settle, for people.
-#[must_use]
-pub fn errno_name(errno: i32) -> String {
-    match errno {
-        5 => "EIO".into(),
-        28 => "ENOSPC".into(),
-        30 => "EROFS".into(),
-        117 => "EUCLEAN".into(),
-        122 => "EDQUOT".into(),
-        KILLED => SettleError::KILLED.into(),
-        other => io::Error::from_raw_os_error(other).to_string(),
-    }
-}
-
-fn flush(file: impl AsFd) -> i32 {
-    rustix::fs::fsync(file).map_or_else(rustix::io::Errno::raw_os_error, |()| 0)
 }
 
 /// The disk below a file system that has one alone.
@@ -495,14 +396,10 @@ impl Disk {
     /// Flushes it; 0 where it may not be opened, as by a user without rights.
     fn flush(&self) -> i32 {
         let name = self.folder.file_name().unwrap_or_default();
-        let is_it = |number| number == of(self.dev) || name_is(&self.folder, number);
-        blockdev::open(self.dev, &name.to_string_lossy(), is_it).map_or(0, flush)
+        let is_it =
+            |number| number == makedev(self.dev.0, self.dev.1) || name_is(&self.folder, number);
+        blockdev::open(self.dev, &name.to_string_lossy(), is_it).map_or(0, errno_of_fsync)
     }
-}
-
-/// A device number as stat(2) has it.
-fn of((major, minor): (u32, u32)) -> u64 {
-    rustix::fs::makedev(major, minor)
 }
 
 /// Whether the disk with this folder has this number.
@@ -553,7 +450,7 @@ pub fn settle_at(fd: &OwnedFd, note: impl Fn(i32, BorrowedFd<'_>)) -> io::Result
             .into_iter()
             .for_each(|errno| note(errno, fd.as_fd()))
     })?;
-    let table = super::filesystems::mounts_of("self");
+    let table = mounts::mounts_of("self");
     let at = table.iter().find(|m| m.id == id);
     // Also what is on no list here: it may be mounted in sight elsewhere.
     let settled = |file: Option<&OwnedFd>| {

@@ -6,8 +6,8 @@
 //! session in which the library is not mapped.
 
 use super::counts::{Census, Process};
-use super::filesystems::mounts_of;
 use super::mapped::{mapped_in, Mapped};
+use super::mounts::mounts_of;
 use super::opening::known_at;
 use rustix::fs::OFlags;
 use std::collections::BTreeMap;

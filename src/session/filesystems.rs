@@ -8,19 +8,19 @@
 
 use super::durable::Holding;
 use super::find::{find_mounted, lacks_file, unique_id_at, Found};
+use super::mounts::{dev_of, mounts_of};
 use super::names::{self, Number};
 use super::opening::Opening;
 use super::settle;
 use super::shared::Shared;
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 use synclater_policy::filesystem::{kind, FsKind};
 use synclater_policy::ledger::LedgerFs;
-use synclater_proc::mountinfo::{parse_mountinfo, Mount};
+use synclater_proc::mountinfo::Mount;
 use synclater_shim::page;
 use synclater_sys::job::{self, Job};
 use synclater_sys::mount::{self, MNT_ID};
@@ -108,35 +108,6 @@ pub struct Filesystems {
     /// what is written to these nobody sees, so they owe from the moment that they are held again.
     /// With the mount that each was held on, by a number that is never given again.
     owe_unseen: BTreeMap<u64, Option<u64>>,
-}
-
-/// A mount's superblock, as one number.
-#[must_use]
-pub fn dev_of(m: &Mount) -> u64 {
-    u64::from(m.dev.0) << 32 | u64::from(m.dev.1)
-}
-
-/// The mounts that process `pid` sees; empty where /proc is not mounted.
-#[must_use]
-pub fn mounts_of(pid: &str) -> Vec<Mount> {
-    parse_mountinfo(&std::fs::read(format!("/proc/{pid}/mountinfo")).unwrap_or_default())
-}
-
-/// The first of the mounts that process `pid` sees: as many as can be read and looked through in
-/// some hundredths of a second (4 MiB of text). Who made that namespace may have made any number.
-#[must_use]
-pub fn first_mounts_of(pid: u32) -> Vec<Mount> {
-    const MOST: u64 = 4 << 20;
-    let mut text = Vec::new();
-    if let Ok(file) = std::fs::File::open(format!("/proc/{pid}/mountinfo")) {
-        let _ = file.take(MOST).read_to_end(&mut text);
-    }
-    // The last line may have been cut.
-    let whole = text
-        .iter()
-        .rposition(|b| *b == b'\n')
-        .map_or(0, |at| at + 1);
-    parse_mountinfo(&text[..whole])
 }
 
 /// Whether our root directory lies on the mount that is the root of process 1, or of our mount

@@ -11,7 +11,7 @@
 
 use super::dirs;
 use super::folder::random_name;
-use super::underway::marked;
+use super::marks::marked;
 use rustix::fs::{flock, renameat_with, FlockOperation, Mode, OFlags, RenameFlags, CWD};
 use rustix::io::Errno;
 use std::io;
@@ -55,20 +55,6 @@ pub(super) fn beside(path: &Path, token: &str, kind: &str) -> Option<PathBuf> {
     is_random(token).then(|| path.with_extension(format!("{token}.{kind}")))
 }
 
-fn sync_dir(dir: &Path, ledger: &Path) -> io::Result<()> {
-    let fd = rustix::fs::open(dir, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-    sync(&fd, ledger)
-}
-
-/// Makes a file of the ledger in this folder durable, or the folder above. Who owes there is told
-/// no more what that is told.
-fn sync(file: &OwnedFd, ledger: &Path) -> io::Result<()> {
-    marked(file.as_fd(), || {
-        let synced = rustix::fs::fsync(file).map_err(io::Error::from);
-        synced.inspect_err(|e| super::told::note_of_ledger(e, ledger, file.as_fd()))
-    })
-}
-
 /// An entry that is being written: under a name that nobody else has, and locked. With it goes the
 /// name.
 pub(super) struct Fresh {
@@ -90,13 +76,6 @@ impl Fresh {
     /// What keeps others from removing it: as long as one has that.
     pub(super) fn lock(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
-    }
-
-    /// One that is written durably; its name is not yet.
-    pub(super) fn with(path: &Path, text: &[u8]) -> io::Result<Fresh> {
-        let fresh = Fresh::written(path, text)?;
-        sync(&fresh.fd, folder_of(path))?;
-        Ok(fresh)
     }
 
     /// The same that may not be durable yet.
@@ -134,6 +113,168 @@ impl Fresh {
 impl Drop for Fresh {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// Is told what a sync of a file of a ledger was told, with the ledger's folder and the file:
+/// whoever owes on its file system is told no more.
+pub type OnLoss = fn(&io::Error, &Path, BorrowedFd<'_>);
+
+/// How the files of a ledger are changed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Files {
+    /// Called at once by the process that was told, before anything else is done.
+    pub(super) on_loss: OnLoss,
+}
+
+impl Files {
+    /// One that is written durably; its name is not yet.
+    pub(super) fn fresh(&self, path: &Path, text: &[u8]) -> io::Result<Fresh> {
+        let fresh = Fresh::written(path, text)?;
+        self.sync(&fresh.fd, folder_of(path))?;
+        Ok(fresh)
+    }
+
+    fn sync_dir(&self, dir: &Path, ledger: &Path) -> io::Result<()> {
+        let fd = rustix::fs::open(dir, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        self.sync(&fd, ledger)
+    }
+
+    /// Makes a file of the ledger in this folder durable, or the folder above. Who owes there is
+    /// told no more what that is told.
+    fn sync(&self, file: &OwnedFd, ledger: &Path) -> io::Result<()> {
+        marked(file.as_fd(), || {
+            let synced = rustix::fs::fsync(file).map_err(io::Error::from);
+            synced.inspect_err(|e| (self.on_loss)(e, ledger, file.as_fd()))
+        })
+    }
+
+    /// Writes a new entry.
+    ///
+    /// # Errors
+    /// Those of writing a file; `EEXIST` where another one has the name.
+    pub(super) fn write_new(&self, path: &Path, entry: &Entry) -> io::Result<()> {
+        let fresh = self.fresh(path, entry.to_json().as_bytes())?;
+        take_free_name(&fresh.path, path)?;
+        self.make_durable(path, &fresh.fd)
+    }
+
+    /// Writes an entry in the place of an earlier one of the same session.
+    ///
+    /// # Errors
+    /// Those of writing a file; `ENOENT` where there is none any more, `EEXIST` where another
+    /// session's has the name by now.
+    pub(super) fn write_again(&self, path: &Path, entry: &Entry) -> io::Result<()> {
+        let fresh = self.fresh(path, entry.to_json().as_bytes())?;
+        let exchange = || renameat_with(CWD, &fresh.path, CWD, path, RenameFlags::EXCHANGE);
+        match exchange() {
+            Ok(()) => {
+                let name = path.file_stem().unwrap_or_default().to_string_lossy();
+                let was = text_of(&fresh.path).ok();
+                let was = was.and_then(|text| Entry::of_file(&name, &text).ok());
+                if was.is_some_and(|was| was.token != entry.token) {
+                    exchange()?;
+                    return Err(Errno::EXIST.into());
+                }
+            }
+            Err(Errno::INVAL | Errno::NOSYS) => std::fs::rename(&fresh.path, path)?,
+            Err(e) => return Err(e.into()),
+        }
+        self.make_durable(path, &fresh.fd)
+    }
+
+    /// Notes beside the entry in `path` that a write was lost.
+    ///
+    /// # Errors
+    /// Those of rename(2) and fsync(2).
+    pub(super) fn note_loss(
+        &self,
+        fresh: &Fresh,
+        path: &Path,
+        token: &str,
+        kind: &str,
+    ) -> io::Result<()> {
+        let lost = beside(path, token, kind).ok_or(Errno::INVAL)?;
+        std::fs::rename(&fresh.path, lost)?;
+        self.make_durable(path, &fresh.fd)
+    }
+
+    /// The same where nothing is prepared: it has its name also if it cannot be made durable, as
+    /// those who live see it then.
+    ///
+    /// # Errors
+    /// Those of writing a file.
+    pub(super) fn note_at_once(
+        &self,
+        path: &Path,
+        token: &str,
+        kind: &str,
+        text: &[u8],
+    ) -> io::Result<()> {
+        let fresh = Fresh::written(path, text)?;
+        let synced = self.sync(&fresh.fd, folder_of(path));
+        self.note_loss(&fresh, path, token, kind)?;
+        synced
+    }
+
+    /// Removes an entry.
+    ///
+    /// # Errors
+    /// Those of unlink(2) and fsync(2); none where there is no such entry.
+    pub(super) fn remove(&self, path: &Path) -> io::Result<()> {
+        match std::fs::remove_file(path) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
+            _ => self.sync_dir(folder_of(path), folder_of(path)),
+        }
+    }
+
+    /// Gives an entry that is closed the name by which its session finds it.
+    ///
+    /// # Errors
+    /// Those of rename(2) and fsync(2); none where there is no such entry.
+    pub(super) fn put_aside(&self, path: &Path, closed: &Path) -> io::Result<()> {
+        match std::fs::rename(path, closed) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
+            _ => self.sync_dir(folder_of(path), folder_of(path)),
+        }
+    }
+
+    /// Gives it the name of an entry again.
+    ///
+    /// # Errors
+    /// Those of renameat2(2) and fsync(2); `EEXIST` where another one has the name.
+    pub(super) fn take_back(&self, closed: &Path, path: &Path) -> io::Result<()> {
+        if take_free_name(closed, path)? {
+            let _ = std::fs::remove_file(closed);
+        }
+        self.sync_dir(folder_of(path), folder_of(path))
+    }
+
+    /// Makes the names beside an entry durable.
+    ///
+    /// # Errors
+    /// Those of fsync(2).
+    pub(super) fn sync_folder_of(&self, path: &Path) -> io::Result<()> {
+        self.sync_dir(folder_of(path), folder_of(path))
+    }
+
+    /// Makes the name of an entry durable, whose `file` is.
+    fn make_durable(&self, path: &Path, file: &OwnedFd) -> io::Result<()> {
+        let dir = folder_of(path);
+        self.sync_dir(dir, dir)?;
+        // The folder itself may be new.
+        match dir
+            .parent()
+            .map_or(Ok(()), |above| self.sync_dir(above, dir))
+        {
+            // Where the folder above cannot be opened, its whole file system is made durable
+            // instead.
+            Err(e) if e.kind() == io::ErrorKind::PermissionDenied => marked(file.as_fd(), || {
+                let synced = rustix::fs::syncfs(file).map_err(io::Error::from);
+                synced.inspect_err(|e| (self.on_loss)(e, dir, file.as_fd()))
+            }),
+            done => done,
+        }
     }
 }
 
@@ -181,95 +322,6 @@ fn take_free_name(fresh: &Path, path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Writes a new entry.
-///
-/// # Errors
-/// Those of writing a file; `EEXIST` where another one has the name.
-pub(super) fn write_new(path: &Path, entry: &Entry) -> io::Result<()> {
-    let fresh = Fresh::with(path, entry.to_json().as_bytes())?;
-    take_free_name(&fresh.path, path)?;
-    make_durable(path, &fresh.fd)
-}
-
-/// Writes an entry in the place of an earlier one of the same session.
-///
-/// # Errors
-/// Those of writing a file; `ENOENT` where there is none any more, `EEXIST` where another session's
-/// has the name by now.
-pub(super) fn write_again(path: &Path, entry: &Entry) -> io::Result<()> {
-    let fresh = Fresh::with(path, entry.to_json().as_bytes())?;
-    let exchange = || renameat_with(CWD, &fresh.path, CWD, path, RenameFlags::EXCHANGE);
-    match exchange() {
-        Ok(()) => {
-            let name = path.file_stem().unwrap_or_default().to_string_lossy();
-            let was = text_of(&fresh.path).ok();
-            let was = was.and_then(|text| Entry::of_file(&name, &text).ok());
-            if was.is_some_and(|was| was.token != entry.token) {
-                exchange()?;
-                return Err(Errno::EXIST.into());
-            }
-        }
-        Err(Errno::INVAL | Errno::NOSYS) => std::fs::rename(&fresh.path, path)?,
-        Err(e) => return Err(e.into()),
-    }
-    make_durable(path, &fresh.fd)
-}
-
-/// Notes beside the entry in `path` that a write was lost.
-///
-/// # Errors
-/// Those of rename(2) and fsync(2).
-pub(super) fn note_loss(fresh: &Fresh, path: &Path, token: &str, kind: &str) -> io::Result<()> {
-    let lost = beside(path, token, kind).ok_or(Errno::INVAL)?;
-    std::fs::rename(&fresh.path, lost)?;
-    make_durable(path, &fresh.fd)
-}
-
-/// The same where nothing is prepared: it has its name also if it cannot be made durable, as those
-/// who live see it then.
-///
-/// # Errors
-/// Those of writing a file.
-pub(super) fn note_at_once(path: &Path, token: &str, kind: &str, text: &[u8]) -> io::Result<()> {
-    let fresh = Fresh::written(path, text)?;
-    let synced = sync(&fresh.fd, folder_of(path));
-    note_loss(&fresh, path, token, kind)?;
-    synced
-}
-
-/// Removes an entry.
-///
-/// # Errors
-/// Those of unlink(2) and fsync(2); none where there is no such entry.
-pub(super) fn remove(path: &Path) -> io::Result<()> {
-    match std::fs::remove_file(path) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
-        _ => sync_dir(folder_of(path), folder_of(path)),
-    }
-}
-
-/// Gives an entry that is closed the name by which its session finds it.
-///
-/// # Errors
-/// Those of rename(2) and fsync(2); none where there is no such entry.
-pub(super) fn put_aside(path: &Path, closed: &Path) -> io::Result<()> {
-    match std::fs::rename(path, closed) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
-        _ => sync_dir(folder_of(path), folder_of(path)),
-    }
-}
-
-/// Gives it the name of an entry again.
-///
-/// # Errors
-/// Those of renameat2(2) and fsync(2); `EEXIST` where another one has the name.
-pub(super) fn take_back(closed: &Path, path: &Path) -> io::Result<()> {
-    if take_free_name(closed, path)? {
-        let _ = std::fs::remove_file(closed);
-    }
-    sync_dir(folder_of(path), folder_of(path))
-}
-
 /// Whether what was the entry in `path`, which had this `token`, says of no lost write, nor does a
 /// file beside it.
 pub(super) fn says_no_error(closed: &Path, path: &Path, token: &str) -> bool {
@@ -299,29 +351,6 @@ fn booted() -> Option<i64> {
     { stat.lines() }.find_map(|line| line.strip_prefix("btime ")?.trim().parse().ok())
 }
 
-/// Makes the names beside an entry durable.
-///
-/// # Errors
-/// Those of fsync(2).
-pub(super) fn sync_folder_of(path: &Path) -> io::Result<()> {
-    sync_dir(folder_of(path), folder_of(path))
-}
-
 fn folder_of(path: &Path) -> &Path {
     path.parent().unwrap_or(path)
-}
-
-/// Makes the name of an entry durable, whose `file` is.
-fn make_durable(path: &Path, file: &OwnedFd) -> io::Result<()> {
-    let dir = folder_of(path);
-    sync_dir(dir, dir)?;
-    // The folder itself may be new.
-    match dir.parent().map_or(Ok(()), |above| sync_dir(above, dir)) {
-        // Where the folder above cannot be opened, its whole file system is made durable instead.
-        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => marked(file.as_fd(), || {
-            let synced = rustix::fs::syncfs(file).map_err(io::Error::from);
-            synced.inspect_err(|e| super::told::note_of_ledger(e, dir, file.as_fd()))
-        }),
-        done => done,
-    }
 }

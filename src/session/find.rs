@@ -7,8 +7,8 @@
 //! both. A btrfs subvolume loses its number when it is deleted, whoever has it open.
 
 use super::durable;
-use super::filesystems::{dev_of, first_mounts_of, mounts_of};
 use super::health;
+use super::mounts::{dev_of, first_mounts_of, mounts_of};
 use super::names::Number;
 use super::opening::{found_at, known_at, Opening};
 use rustix::fs::{open, FileType, Mode, OFlags};

@@ -20,7 +20,8 @@
 //!
 //! Not told: where we may not write there.
 
-use super::durable::{lost_without_journal, KILLED};
+use super::ext4::lost_without_journal;
+use super::losses::KILLED;
 use super::opening;
 use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -4,7 +4,7 @@
 //! now, which somebody else has made: so it is looked at once it is open, and not gone by again.
 
 use super::dirs;
-use super::filesystems::mounts_of;
+use super::mounts::mounts_of;
 use rustix::fs::{mkdirat, openat, Mode, OFlags};
 use std::fs::{File, Metadata};
 use std::os::fd::{AsRawFd, OwnedFd};

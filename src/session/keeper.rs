@@ -8,10 +8,11 @@
 
 use super::belongings::Belongings;
 use super::device::{self, Number};
-use super::durable::{for_requests, Holding, Past, KILLED};
-use super::filesystems::dev_of;
+use super::durable::{Holding, Past};
 use super::hierarchy::{self, enter_own_cgroup, KEEPERS};
 use super::ledger::{Filed, Ledger, Unread};
+use super::losses::{for_requests, KILLED};
+use super::mounts::{dev_of, mounts_beside};
 use super::shared::Shared;
 use super::{told, underway};
 use rustix::fs::{unlinkat, AtFlags};
@@ -503,7 +504,7 @@ impl Vigil {
         let disks = std::mem::take(&mut self.refusals);
         let lies = |held: &Holding, disk: Option<Number>| {
             let fd = held.fd();
-            let at = told::mounts_beside(fd);
+            let at = mounts_beside(fd);
             // 0 is no disk's: what is not known may lie on any.
             let first = at.first().map_or(0, dev_of);
             disk.is_none_or(|disk| device::may_lie(Some(fd), first, disk))

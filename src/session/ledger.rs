@@ -11,8 +11,8 @@
 
 use super::alive::{self, Proof};
 use super::dirs;
-use super::durable::errno_name;
-use super::filing::{self, read, Fresh, Kind, CLOSED, HEARD, LOCK, LOST};
+use super::filing::{self, read, Files, Fresh, Kind, OnLoss, CLOSED, HEARD, LOCK, LOST};
+use super::losses::errno_name;
 use rustix::fs::{flock, Access, AtFlags, FlockOperation, Mode, OFlags};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -26,6 +26,7 @@ use synclater_text::message::Trouble;
 #[derive(Clone, Debug)]
 pub struct Ledger {
     dir: PathBuf,
+    files: Files,
 }
 
 /// An entry, and its file.
@@ -49,6 +50,12 @@ pub struct Unread {
 }
 
 impl Unread {
+    /// What to do about it.
+    #[must_use]
+    pub fn remedy(&self) -> &str {
+        self.remedy
+    }
+
     /// An entry.
     #[must_use]
     pub fn entry(path: &Path, why: impl ToString) -> Unread {
@@ -221,11 +228,16 @@ fn errno(e: &io::Error) -> i32 {
 }
 
 impl Ledger {
+    fn in_folder(dir: PathBuf, on_loss: OnLoss) -> Ledger {
+        let files = Files { on_loss };
+        Ledger { dir, files }
+    }
+
     /// Opens the ledger, making its folder.
     ///
     /// # Errors
     /// Why there is none, as a message for the user.
-    pub fn open() -> Result<Ledger, Trouble> {
+    pub fn open(on_loss: OnLoss) -> Result<Ledger, Trouble> {
         let Some(dir) = dirs::state_dir() else {
             return Err(nowhere());
         };
@@ -247,18 +259,18 @@ impl Ledger {
                 "nothing was changed",
             )
         })?;
-        Ok(Ledger { dir })
+        Ok(Ledger::in_folder(dir, on_loss))
     }
 
     /// The ledger for reading and closing; there may be none.
     ///
     /// # Errors
     /// Why it cannot be trusted, as a message for the user.
-    pub fn existing() -> Result<Option<Ledger>, Trouble> {
+    pub fn existing(on_loss: OnLoss) -> Result<Option<Ledger>, Trouble> {
         let Some(dir) = dirs::state_dir() else {
             return Ok(None);
         };
-        Ledger::at(&dir).map_err(|why| {
+        Ledger::at(&dir, on_loss).map_err(|why| {
             Trouble::new(
                 format!("cannot use {} as the ledger", dir.display()),
                 why,
@@ -273,7 +285,7 @@ impl Ledger {
     ///
     /// # Errors
     /// Why it cannot be trusted, or looked at.
-    pub fn at(dir: &Path) -> Result<Option<Ledger>, String> {
+    pub fn at(dir: &Path, on_loss: OnLoss) -> Result<Option<Ledger>, String> {
         let seen = match dir.symlink_metadata() {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
             seen => seen.map_err(|e| e.to_string())?,
@@ -281,7 +293,7 @@ impl Ledger {
         match dirs::distrust(&seen) {
             Some(why) => Err(why),
             None if !seen.is_dir() => Err("it is no folder".into()),
-            None => Ok(Some(Ledger { dir: dir.into() })),
+            None => Ok(Some(Ledger::in_folder(dir.into(), on_loss))),
         }
     }
 
@@ -321,8 +333,8 @@ impl Ledger {
         let path = self.path(&entry.id);
         // One that cannot be read is another's, too.
         match read(&path) {
-            Ok(there) if there.token == entry.token => filing::write_again(&path, entry),
-            _ => filing::write_new(&path, entry),
+            Ok(there) if there.token == entry.token => self.files.write_again(&path, entry),
+            _ => self.files.write_new(&path, entry),
         }
     }
 
@@ -340,7 +352,7 @@ impl Ledger {
     /// # Errors
     /// Those of unlink(2) and fsync(2).
     pub fn close_here(&self, filed: &Filed) -> io::Result<()> {
-        filing::remove(&filed.path)?;
+        self.files.remove(&filed.path)?;
         self.remove_beside(filed);
         Ok(())
     }
@@ -353,8 +365,8 @@ impl Ledger {
         let (entry, path) = (&filed.entry, &filed.path);
         let closed = { entry.token.as_deref() }.and_then(|t| filing::beside(path, t, CLOSED));
         match closed {
-            Some(closed) => filing::put_aside(path, &closed)?,
-            None => filing::remove(path)?,
+            Some(closed) => self.files.put_aside(path, &closed)?,
+            None => self.files.remove(path)?,
         }
         // Whoever closes it knows what is said of a lost write, which stays where that was said.
         match &entry.token {
@@ -385,7 +397,7 @@ impl Ledger {
     pub fn reopen(&self, id: &str, token: &str) -> io::Result<()> {
         let path = self.path(id);
         match filing::beside(&path, token, CLOSED) {
-            Some(closed) => filing::take_back(&closed, &path),
+            Some(closed) => self.files.take_back(&closed, &path),
             None => Ok(()),
         }
     }
@@ -468,7 +480,7 @@ impl Ledger {
     /// # Errors
     /// Those of writing a file; `ENOENT` where there is no such entry.
     pub fn note_error(&self, path: &Path, errno: i32) -> io::Result<()> {
-        Ledger::note_in(path, errno, LOST)
+        self.note_in(path, errno, LOST)
     }
 
     /// The same of what somebody was told who settled for himself.
@@ -476,7 +488,7 @@ impl Ledger {
     /// # Errors
     /// As [`Ledger::note_error`].
     pub fn note_heard(&self, path: &Path, errno: i32) -> io::Result<()> {
-        Ledger::note_in(path, errno, HEARD)
+        self.note_in(path, errno, HEARD)
     }
 
     /// What the session `id` with this `token` has been told by others: the name of an error.
@@ -492,19 +504,19 @@ impl Ledger {
         }
     }
 
-    fn note_in(path: &Path, errno: i32, kind: &str) -> io::Result<()> {
+    fn note_in(&self, path: &Path, errno: i32, kind: &str) -> io::Result<()> {
         let mut entry = read(path)?;
         let there = { entry.token.as_deref() }.map(|token| filing::noted(path, token, kind));
         if there.transpose()?.flatten().is_some() {
             // Whoever noted that may have been killed before its name was durable.
-            return filing::sync_folder_of(path);
+            return self.files.sync_folder_of(path);
         }
         let name = errno_name(errno);
         let Some(token) = entry.token.clone() else {
             entry.error = Some(name);
-            return filing::write_again(path, &entry);
+            return self.files.write_again(path, &entry);
         };
-        filing::note_at_once(path, &token, kind, name.as_bytes())
+        self.files.note_at_once(path, &token, kind, name.as_bytes())
     }
 
     /// Notes that in the entry that the session `id` with this `token` has written, as well as can
@@ -525,7 +537,7 @@ impl Ledger {
             ledger: self.clone(),
             path: filed.path.clone(),
             token: filed.entry.token.clone(),
-            fresh: Fresh::with(&filed.path, errno_name(EIO).as_bytes())?,
+            fresh: self.files.fresh(&filed.path, errno_name(EIO).as_bytes())?,
         })
     }
 
@@ -594,9 +606,11 @@ impl Note {
         }
         let noted = self.ledger.note_error(&self.path, errno);
         match &self.token {
-            Some(token) => {
-                noted.or_else(|_| filing::note_loss(&self.fresh, &self.path, token, LOST))
-            }
+            Some(token) => noted.or_else(|_| {
+                self.ledger
+                    .files
+                    .note_loss(&self.fresh, &self.path, token, LOST)
+            }),
             None => noted,
         }
     }

@@ -1,8 +1,8 @@
 //! A look at who of a session writes where, by a child: it takes as long as the members have files
 //! open, and longer where the kernel keeps one of them waiting.
 
-use super::filesystems::mounts_of;
-use super::usage::written_by;
+use super::mounts::mounts_of;
+use super::usage::{written_by, About};
 use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -30,15 +30,6 @@ const SUPERBLOCKS_MAX: usize = 4096;
 /// How often the members are looked at, as long as new ones are found, where one that is not seen
 /// would be lost: it may have started another meanwhile, given it the file, and ended.
 const ROUNDS_MAX: usize = 4;
-
-/// What it is looked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum About {
-    /// A sync() that was put off: whatever members have written to, or may, counts.
-    Sync,
-    /// An umount: what they have open to write to counts.
-    Umount,
-}
 
 /// One that has been begun.
 pub struct Look {

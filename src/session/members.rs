@@ -7,7 +7,7 @@
 //! Relies on: the four users of a process in /proc (a set-uid program is one of its starter's);
 //! none of what is asked here waiting for a process.
 
-use super::counts::Numbers;
+use super::pids::Numbers;
 use super::shared::Shared;
 use std::collections::{HashMap, HashSet};
 use std::path::Path;

@@ -3,14 +3,14 @@
 //! Promise: nobody else settles them at the same time, and one that somebody else settles is waited
 //! for: the kernel tells of a lost write once.
 
-use super::closing::session_of;
+use super::closing::relax_no_more;
 use super::control;
+use super::debtor::Debtor;
 use super::dirs;
 use super::ledger::{Filed, Ledger, Unread};
-use super::stale::{
-    life_by_number, life_of, page_of, settle_alone, was_cut, Cleared, Debtor, Life,
-};
-use super::{shared, told};
+use super::life::{life_by_number, life_of, was_cut, Life};
+use super::stale::{settle_alone, Cleared};
+use super::told;
 use std::os::fd::BorrowedFd;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -57,18 +57,6 @@ fn settle_each(dead: &[Filed], ledger: &Ledger, unread: &mut Vec<Unread>) -> Vec
         }
     }
     cleared
-}
-
-/// Programs of the sessions that wrote these entries, which are dead, put nothing off any more.
-pub(super) fn relax_no_more(dead: &[Filed]) {
-    let is_told = |filed: &Filed| {
-        let page = session_of(&filed.entry).map(|session| page_of(&session));
-        page.is_some_and(|page| page.exists() && shared::relaxes_no_more(&page).is_ok())
-    };
-    let told: Vec<bool> = dead.iter().map(is_told).collect();
-    if told.contains(&false) {
-        shared::wait_for_lease();
-    }
 }
 
 /// The same of those of dead sessions that owe on the file system of `fd`: whoever opens that anew

@@ -4,7 +4,7 @@
 //! on which it was: the same mount, or the same UUID from the same source.
 
 use super::shelf::Shelf;
-use super::{dirs, filesystems};
+use super::{dirs, mounts};
 use rustix::time::{clock_gettime, ClockId};
 use serde::{Deserialize, Serialize};
 use std::io;
@@ -42,7 +42,7 @@ fn since_boot_s() -> u64 {
 
 /// What the folder `dir`, open as `fd`, lies on.
 fn lies_on(dir: &Path, fd: impl AsFd) -> Option<LedgerFs> {
-    let mounts = filesystems::mounts_of("self");
+    let mounts = mounts::mounts_of("self");
     let mount = mount_of(&mounts, dir)?;
     Some(LedgerFs {
         mount: mount.path().to_string_lossy().into_owned(),

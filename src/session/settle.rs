@@ -3,7 +3,8 @@
 //! Promise: a settle of a file system covers every request that was counted before its debt was
 //! taken; `oldest` tells the age of the oldest of them when the settle ended.
 
-use super::durable::{Holding, KILLED};
+use super::durable::Holding;
+use super::losses::KILLED;
 use super::shared::Shared;
 use rustix::fd::{AsFd, BorrowedFd};
 use std::io;

@@ -11,6 +11,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::time::{Duration, Instant};
+use synclater_proc::status::Status;
 use synclater_shim::page::{self, Layout, Page, Slots};
 use synclater_sys::clock::{LeaseClock, Reading, Source};
 use synclater_sys::memory::Mapping;
@@ -404,9 +405,7 @@ pub fn seccomp_filters() -> u32 {
     if !synclater_sys::process::is_filtered() {
         return 0;
     }
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status
-        .lines()
-        .find_map(|l| l.strip_prefix("Seccomp_filters:"));
-    line.and_then(|n| n.trim().parse().ok()).unwrap_or(0)
+    let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let filters = Status::parse(text).number("Seccomp_filters");
+    filters.and_then(|n| n.try_into().ok()).unwrap_or(0)
 }

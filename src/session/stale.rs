@@ -12,18 +12,19 @@ use super::belongings::{
     self, folder_id, forget_unborn, ledger_of, memory_of, without_mount, Kept,
 };
 use super::control::{self, Living};
-use super::counts::Numbers;
-use super::durable::errno_name;
+use super::debtor::Debtor;
 use super::folder::take_lock;
 use super::ledger::{Filed, Ledger, Unread};
-use super::{closing, dirs, orphans, shared, told, underway};
+use super::life::{life_by_number, life_of, was_cut, Life};
+use super::losses::errno_name;
+use super::{closing, dirs, shared, told, underway};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use synclater_account::run::SettleError;
 use synclater_policy::ledger::{Boot, Entry};
+use synclater_sys::everything;
 use synclater_sys::job::Job;
-use synclater_sys::{everything, mount, process};
 
 /// What was cleared away, for one line to the user each.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -67,7 +68,7 @@ pub fn clear() -> Vec<Cleared> {
 
 fn clear_if_dead(session: &Living) -> Option<Cleared> {
     let mut lock = take_lock(&session.dir)?;
-    if !page_of(session).exists() && matches!(entry_of(session), Ok(Some(_))) {
+    if !session.page().exists() && matches!(entry_of(session), Ok(Some(_))) {
         // Not with its lock: others would take it for one that lives.
         drop(lock);
         shared::wait_for_lease();
@@ -90,7 +91,7 @@ fn clear_if_dead(session: &Living) -> Option<Cleared> {
 /// Settles what a dead session owes; also says whether its folder may go.
 fn pay(session: &Living, lock: BorrowedFd<'_>) -> Result<(Option<Cleared>, bool), Unread> {
     // The entry is written before the first debt.
-    let page = page_of(session);
+    let page = session.page();
     let has_lost = shared::error_in(&page).is_some();
     if has_lost {
         // Who has closed its entry may not have seen the page.
@@ -112,14 +113,10 @@ fn pay(session: &Living, lock: BorrowedFd<'_>) -> Result<(Option<Cleared>, bool)
     Ok((out, is_told && !(is_open && is_elsewhere)))
 }
 
-pub(super) fn page_of(session: &Living) -> PathBuf {
-    memory_of(&session.dir).join("page")
-}
-
 /// Whether an entry says that the session has lost a write, if it has: its page remembers that
 /// where it could not be written, and is kept until it can.
 fn is_told_of_a_lost_write(session: &Living, filed: &mut Filed, ledger: &Ledger) -> bool {
-    let lost = shared::error_in(&page_of(session));
+    let lost = shared::error_in(&session.page());
     let Some(errno) = lost.filter(|_| filed.entry.error.is_none()) else {
         return true;
     };
@@ -151,7 +148,7 @@ fn entry_of(session: &Living) -> Result<Option<(Filed, Ledger)>, Unread> {
             false => Ok(None),
         };
     };
-    let boot = match shared::is_in_memory(&page_of(session)) {
+    let boot = match shared::is_in_memory(&session.page()) {
         // No reboot leaves that, whatever a container says of its boots.
         true => Boot::This,
         false => filed.entry.boot(&dirs::boot_id()),
@@ -166,7 +163,7 @@ fn entry_of(session: &Living) -> Result<Option<(Filed, Ledger)>, Unread> {
 /// Whether a session has had an entry, as its page says. One that lies on a disk may be of another
 /// boot, which the lock file knows.
 fn was_entered(session: &Living) -> Option<bool> {
-    let page = page_of(session);
+    let page = session.page();
     let by_page = || shared::was_entered(&page);
     let in_memory = shared::is_in_memory(&page).then(by_page).flatten();
     in_memory
@@ -188,7 +185,7 @@ fn look_up(id: &str, kept: &Kept) -> Result<Option<(Option<Filed>, Ledger)>, Unr
     let Some(dir) = dir else {
         return Ok(None);
     };
-    match Ledger::at(&dir).map_err(|why| Unread::ledger(&dir, why))? {
+    match Ledger::at(&dir, told::note_of_ledger).map_err(|why| Unread::ledger(&dir, why))? {
         Some(ledger) => Ok(Some((ledger.entry(id)?, ledger))),
         None if kept.token().is_some() => Err(Unread::ledger(&dir, "there is no such folder")),
         None => Ok(None),
@@ -264,76 +261,7 @@ pub enum Debt {
     Open(PathBuf),
 }
 
-/// A session that was there, and what its lock file said of its ledger: its folder may be gone
-/// by the time that somebody asks what it owed.
-#[derive(Clone, Debug)]
-pub struct Debtor {
-    id: String,
-    kept: Kept,
-}
-
 impl Debtor {
-    /// As it is now.
-    #[must_use]
-    pub fn of(session: &Living) -> Debtor {
-        let (id, kept) = (session.id.clone(), ledger_of(&session.dir));
-        Debtor { id, kept }
-    }
-
-    /// By its name; one that is gone is looked for in the ledger of whoever asks.
-    #[must_use]
-    pub fn named(id: &str) -> Debtor {
-        let kept = control::session(id).map_or(Kept::NotTold, |s| ledger_of(&s.dir));
-        let id = id.to_owned();
-        Debtor { id, kept }
-    }
-
-    /// Whether it has written an entry: not another one of its name.
-    pub(super) fn has_written(&self, entry: &Entry) -> bool {
-        self.id == entry.id && self.kept.token() == entry.token.as_ref()
-    }
-
-    /// Whether its entry is in this ledger.
-    pub(super) fn has_ledger(&self, ledger: &Ledger) -> bool {
-        matches!(&self.kept, Kept::In { ledger: its, .. } if its == ledger.dir())
-    }
-
-    /// Where its ledger is.
-    pub(super) fn ledger(&self) -> Option<PathBuf> {
-        match &self.kept {
-            Kept::In { ledger, .. } => Some(ledger.clone()),
-            _ => None,
-        }
-    }
-
-    /// Whether it keeps no ledger.
-    pub(super) fn has_no_ledger(&self) -> bool {
-        matches!(self.kept, Kept::Nowhere)
-    }
-
-    /// Its id.
-    #[must_use]
-    pub fn id(&self) -> &str {
-        &self.id
-    }
-
-    /// Whether its lock file said where its ledger is, or that it has none.
-    #[must_use]
-    pub fn is_told(&self) -> bool {
-        !matches!(self.kept, Kept::NotTold | Kept::NotRead(_))
-    }
-
-    /// Whether its lock file could be read.
-    pub(super) fn can_be_read(&self) -> bool {
-        !matches!(self.kept, Kept::NotRead(_))
-    }
-
-    /// Whether its folder is there: not that of another one of its name.
-    #[must_use]
-    pub fn is_there(&self) -> bool {
-        self.session().is_some()
-    }
-
     /// What it has left to settle once it is dead, behind [`clear`].
     ///
     /// # Errors
@@ -382,15 +310,11 @@ impl Debtor {
     pub fn settle(&self) -> Result<Option<Cleared>, Unread> {
         match self.entry()? {
             Some((filed, ledger)) if !self.is_there() => {
-                orphans::relax_no_more(std::slice::from_ref(&filed));
+                closing::relax_no_more(std::slice::from_ref(&filed));
                 settle_alone(&filed, &ledger, None)
             }
             _ => Ok(None),
         }
-    }
-
-    fn session(&self) -> Option<Living> {
-        control::session(&self.id).filter(|s| ledger_of(&s.dir) == self.kept)
     }
 
     fn entry(&self) -> Result<Option<(Filed, Ledger)>, Unread> {
@@ -418,93 +342,6 @@ impl Debtor {
     }
 }
 
-/// What is known of a supervisor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Life {
-    /// It lives.
-    Lives,
-    /// It has ended.
-    Ended,
-    /// It is, or was, in a pid namespace that is not in our sight.
-    NotKnown,
-}
-
-/// Whether the session that wrote an entry was cut: of another boot, and dead. Containers may have
-/// boot ids of their own.
-#[must_use]
-pub fn was_cut(entry: &Entry, ledger: &Ledger) -> bool {
-    entry.is_cut(&dirs::boot_id()) && life_of(entry, ledger) != Life::Lives
-}
-
-/// Whether the session that wrote an entry lives, in whatever run folder and container.
-#[must_use]
-pub fn life_of(entry: &Entry, ledger: &Ledger) -> Life {
-    match ledger.lock_beside(entry, false) {
-        Found::Held => Life::Lives,
-        Found::Free(_) => Life::Ended,
-        Found::Another(_) | Found::Nothing => match life_by_number(entry) {
-            // Numbers of another boot are in nobody's sight.
-            Life::NotKnown if entry.is_cut(&dirs::boot_id()) => Life::Ended,
-            life => life,
-        },
-        Found::NotTold => match life_by_number(entry) {
-            Life::Lives => Life::Lives,
-            _ if entry.is_cut(&dirs::boot_id()) => Life::Ended,
-            _ => Life::NotKnown,
-        },
-    }
-}
-
-/// Whether the session that wrote an entry has ended, also where what it had begun to settle, or
-/// another command, is still at that.
-#[must_use]
-pub fn has_ended(entry: &Entry, ledger: &Ledger) -> bool {
-    match life_of(entry, ledger) {
-        Life::Ended => true,
-        Life::Lives => life_by_number(entry) == Life::Ended,
-        Life::NotKnown => false,
-    }
-}
-
-/// The same where nothing is locked, by the number of the supervisor and when it was started. A
-/// number may be another's by now, and anybody can have its name: not its user.
-pub(super) fn life_by_number(entry: &Entry) -> Life {
-    /// The pid namespace that all others are in (PROC_PID_INIT_INO).
-    const OUTERMOST: u64 = 0xefff_fffc;
-    let ours = mount::namespace_number(Path::new("/proc/self/ns/pid"));
-    let theirs = entry.pid_ns.unwrap_or(ours);
-    match Numbers::now().of(entry.pid, theirs) {
-        Some(pid) => life_of_process(pid, entry),
-        None if theirs == ours || ours == OUTERMOST => Life::Ended,
-        None => Life::NotKnown,
-    }
-}
-
-/// Whether process `pid` is the supervisor that wrote an entry. Seen from another user namespace
-/// its user has another number, and from another time namespace it has begun at another time.
-fn life_of_process(pid: u32, entry: &Entry) -> Life {
-    match process::text(format!("/proc/{pid}/comm")) {
-        _ if process::is_ended(pid) => return Life::Ended,
-        Ok(name) if !name.starts_with("synclater") => return Life::Ended,
-        Ok(_) => {}
-        Err(_) => return Life::NotKnown,
-    }
-    let is_ours = process::effective_user_of(pid) == Some(process::effective_user());
-    let started = entry.pid_started;
-    let is_as_old = started.is_none() || started == process::started(pid);
-    let number = |of: &str, kind| {
-        let link = format!("/proc/{of}/ns/{kind}");
-        mount::namespace_number(Path::new(&link))
-    };
-    let numbers_are_ours =
-        ["user", "time"].map(|kind| number("self", kind) == number(&pid.to_string(), kind));
-    match is_as_old && is_ours {
-        true => Life::Lives,
-        false if numbers_are_ours == [true; 2] => Life::Ended,
-        false => Life::NotKnown,
-    }
-}
-
 /// Settles what an entry names, in place of its session, and closes it where all was.
 fn settle_filed(
     filed: &Filed,
@@ -528,7 +365,7 @@ fn settle_filed(
     let of_page = || {
         let by_entry = || closing::session_of(&filed.entry);
         let session = session.cloned().or_else(by_entry)?;
-        shared::error_in(&page_of(&session))
+        shared::error_in(&session.page())
     };
     if let Some(errno) = { out.error.is_none() }.then(of_page).flatten() {
         let noted = ledger.note_error(&filed.path, errno);

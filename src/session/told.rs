@@ -9,34 +9,23 @@
 //! mounted nowhere in sight it is not known what it was called.
 
 use super::control::{self, Living};
-use super::durable::KILLED;
-use super::filesystems::dev_of;
+use super::debtor::Debtor;
 use super::ledger::{Filed, Ledger, Unread};
-use super::opening::known_at;
-use super::stale::{life_of, page_of, Debtor, Life};
-use super::underway::SyncedFs;
-use super::{dirs, filesystems, shared};
+use super::life::{life_of, Life};
+use super::losses::{loss, KILLED};
+use super::marks::SyncedFs;
+use super::mounts::{self, is_of, names_file_system_of};
+use super::{dirs, shared};
 use rustix::fs::{Mode, OFlags};
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::ErrorKind;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use synclater_account::run::SettleError;
 use synclater_policy::ledger::{Boot, Entry, LedgerFs};
 use synclater_proc::mountinfo::{mount_of, Mount};
-use synclater_sys::mount::{self, Holds};
-use synclater_sys::process;
-
-/// What is said of the error of this name that others have noted.
-#[must_use]
-pub fn to_others(name: &str) -> String {
-    match name {
-        SettleError::KILLED => format!("{}: writes may be lost", SettleError::WAS_KILLED),
-        _ => format!("{name} was told to somebody else who settled there: writes were lost"),
-    }
-}
+use synclater_sys::mount;
 
 /// Notes what was told of the file system of `fd` for session `id` with this `token`, as well as
 /// can be.
@@ -58,7 +47,7 @@ pub fn note_for_others_at(ledger: &Ledger, errno: i32, path: &Path) {
     if let Ok(there) = rustix::fs::open(path, flags, Mode::empty()) {
         return note_for_others(ledger, errno, there.as_fd());
     }
-    let table = filesystems::mounts_of("self");
+    let table = mounts::mounts_of("self");
     let path = std::path::absolute(path).unwrap_or_default();
     let at: Vec<Mount> = mount_of(&table, &path).cloned().into_iter().collect();
     note_heard(ledger, errno, &owing(ledger, &at));
@@ -71,7 +60,7 @@ pub fn note_of_ours(e: &std::io::Error, place: &Path) {
     let is_gone = |e: std::io::Error| e.kind() == std::io::ErrorKind::NotFound;
     let is_there = |p: &&Path| !p.symlink_metadata().is_err_and(is_gone);
     let place = place.ancestors().find(is_there).unwrap_or(Path::new("."));
-    let ledger = Ledger::existing().ok().flatten();
+    let ledger = Ledger::existing(note_of_ledger).ok().flatten();
     match (loss(e), ledger) {
         (Some(errno), Some(ledger)) => note_for_others_at(&ledger, errno, place),
         (Some(errno), None) => {
@@ -97,7 +86,7 @@ fn tell_living(errno: i32, entries: &[Filed]) {
         let debtor = Debtor::of(&session);
         let owes = |one: &Filed| debtor.has_written(&one.entry);
         if debtor.has_no_ledger() || entries.iter().any(owes) {
-            shared::tell(&page_of(&session), errno);
+            shared::tell(&session.page(), errno);
         }
     }
 }
@@ -108,7 +97,7 @@ pub fn note_without_ledger(errno: i32, fd: Option<BorrowedFd<'_>>) {
     tell_living(errno, &[]);
     if let Some(fd) = fd {
         for dir in ledgers_of(&control::sessions()) {
-            if let Ok(Some(ledger)) = Ledger::at(&dir) {
+            if let Ok(Some(ledger)) = Ledger::at(&dir, note_of_ledger) {
                 note_for_others(&ledger, errno, fd);
             }
         }
@@ -125,7 +114,7 @@ fn ledgers_of(sessions: &[Living]) -> BTreeSet<PathBuf> {
 /// Notes that somebody was killed who synced a file system, in the entries of all sessions that owe
 /// there, and for those that have no ledger. Whether that could be done.
 pub fn note_killed_on(killed_on: &SyncedFs) -> bool {
-    let (Ok(sessions), Ok(own)) = (control::listed(), Ledger::existing()) else {
+    let (Ok(sessions), Ok(own)) = (control::listed(), Ledger::existing(note_of_ledger)) else {
         return false;
     };
     tell_living(KILLED, &[]);
@@ -133,7 +122,7 @@ pub fn note_killed_on(killed_on: &SyncedFs) -> bool {
     let mut dirs = ledgers_of(&sessions);
     dirs.extend(own.map(|ledger| ledger.dir().to_owned()));
     for dir in dirs {
-        let Ok(Some(ledger)) = Ledger::at(&dir) else {
+        let Ok(Some(ledger)) = Ledger::at(&dir, note_of_ledger) else {
             is_noted = false;
             continue;
         };
@@ -172,21 +161,6 @@ pub fn note_for_device(ledger: &Ledger, errno: i32, device: BorrowedFd<'_>) {
     note_heard(ledger, errno, &filed);
 }
 
-/// The errno of what a disk may have lost: what it says itself (blk_errors, Linux 6.18).
-fn loss(e: &std::io::Error) -> Option<i32> {
-    use rustix::io::Errno;
-    let all = [
-        Errno::IO,
-        Errno::NODATA,
-        Errno::REMOTEIO,
-        Errno::NOLINK,
-        Errno::ILSEQ,
-        Errno::TIMEDOUT,
-    ];
-    let errno = Errno::from_io_error(e).filter(|errno| all.contains(errno));
-    errno.map(Errno::raw_os_error)
-}
-
 /// Notes that a sync of a file of the ledger in folder `dir` was told of a lost write: sessions may
 /// owe on its file system.
 pub fn note_of_ledger(e: &std::io::Error, dir: &Path, file: BorrowedFd<'_>) {
@@ -195,7 +169,7 @@ pub fn note_of_ledger(e: &std::io::Error, dir: &Path, file: BorrowedFd<'_>) {
     let Some(errno) = loss(e).filter(|_| !IS_NOTING.swap(true, Ordering::SeqCst)) else {
         return;
     };
-    if let Ok(Some(ledger)) = Ledger::at(dir) {
+    if let Ok(Some(ledger)) = Ledger::at(dir, note_of_ledger) {
         note_for_others(&ledger, errno, file);
     }
     IS_NOTING.store(false, Ordering::SeqCst);
@@ -247,57 +221,4 @@ pub fn known_on(ledger: &Ledger, fd: BorrowedFd<'_>) -> Option<(String, String)>
     };
     let all = { owing_on(ledger, fd).into_iter() }.map(|f| f.entry);
     { all.filter(|e| !e.is_never && means(e)) }.find_map(|e| Some((e.id, e.error?)))
-}
-
-/// Tells whether an entry means the file system of `fd`: what is no path is the source of many, and
-/// a mount may have been moved since, which keeps its number.
-fn names_file_system_of(fd: BorrowedFd<'_>) -> impl Fn(&LedgerFs) -> bool {
-    let (mounts, id) = (mounts_beside(fd), mount::unique_id_of_fd(fd));
-    move |fs| id.is_some() && fs.mount_id == id || mounts.iter().any(|m| is_of(fs, m))
-}
-
-/// Whether an entry means the file system that is mounted there. What is no path is the source of
-/// many.
-#[must_use]
-pub fn is_of(fs: &LedgerFs, m: &Mount) -> bool {
-    let is_there = || m.source.starts_with('/') || m.path() == Path::new(&fs.mount);
-    m.fstype == fs.fstype && m.source == fs.source && is_there()
-}
-
-/// The number of the mount of `fd`, also of a file system that was shut down: it answers nothing
-/// itself.
-#[must_use]
-pub fn mount_of_fd(fd: BorrowedFd<'_>) -> Option<u64> {
-    let info = process::text(format!("/proc/self/fdinfo/{}", fd.as_raw_fd())).ok()?;
-    let id = info.lines().find_map(|l| l.strip_prefix("mnt_id:"))?;
-    id.trim().parse().ok()
-}
-
-/// Where the file system of `fd` is mounted in our sight, or may be: its own mount need not be.
-#[must_use]
-pub fn mounts_beside(fd: BorrowedFd<'_>) -> Vec<Mount> {
-    beside(fd, filesystems::mounts_of("self"))
-}
-
-/// The same of a table of mounts that has been read.
-pub(super) fn beside(fd: BorrowedFd<'_>, mut table: Vec<Mount>) -> Vec<Mount> {
-    let id = mount_of_fd(fd);
-    if let Some(dev) = table.iter().find(|m| Some(m.id) == id).map(|m| m.dev) {
-        table.retain(|m| m.dev == dev);
-        return table;
-    }
-    let kind = mount::what_holds(fd);
-    // The number of a file of btrfs is its subvolume's.
-    let dev = match kind {
-        Some(Holds::Xfs(dev)) => Some(dev),
-        _ => mount::what_is(fd).ok().map(|(dev, _)| dev),
-    };
-    let is_same = |m: &Mount| {
-        let there = known_at(m.path(), OFlags::empty());
-        let there = there.filter(|fd| mount_of_fd(fd.as_fd()) == Some(m.id));
-        m.fstype == "btrfs" && there.is_some_and(|fd| mount::what_holds(fd) == kind)
-    };
-    let is_btrfs = matches!(kind, Some(Holds::Btrfs(_)));
-    table.retain(|m| dev == Some(dev_of(m)) || is_btrfs && is_same(m));
-    table
 }

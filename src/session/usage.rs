@@ -5,8 +5,7 @@
 //! cannot be read of one that lives is any file system.
 //! Not promised: to see what was closed before anybody looked.
 
-use super::filesystems::{dev_of, mounts_of};
-use super::look::About;
+use super::mounts::{dev_of, mounts_of};
 use rustix::fs::{memfd_create, MemfdFlags};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -17,6 +16,15 @@ use std::sync::OnceLock;
 use synclater_proc::mountinfo::Mount;
 use synclater_sys::mount::{self, MNT_ID};
 use synclater_sys::{process, threads};
+
+/// What it is looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum About {
+    /// A sync() that was put off: whatever members have written to, or may, counts.
+    Sync,
+    /// An umount: what they have open to write to counts.
+    Umount,
+}
 
 /// Device numbers of the superblocks that a process writes to, as mountinfo shows them. `None`
 /// where that cannot be told, as where it has more than `most` descriptors; empty for a process

@@ -1,11 +1,12 @@
 //! The command and all that it starts, traced: who was reached how, and the end of the last.
 
 use super::*;
-use crate::reach::attach::target;
 use crate::reach::follow::{Follower, How, News};
+use crate::reach::program;
 use crate::reach::{net, whom};
 use synclater_account::escape::Escape;
-use synclater_sys::process::First;
+use synclater_sys::command;
+use synclater_sys::command::First;
 
 /// Programs that were missed are named up to this number, and counted from there on.
 const NAMED: usize = 1000;
@@ -25,7 +26,7 @@ pub enum NotStarted {
 /// What is known of those that are followed.
 pub struct Following {
     follower: Follower,
-    how: BTreeMap<u32, (target::Incarnation, How)>,
+    how: BTreeMap<u32, (program::Incarnation, How)>,
     missed: Vec<Escape>,
     unnamed: u64,
     refused: Option<String>,
@@ -53,7 +54,7 @@ impl Following {
     #[must_use]
     pub fn how(&self, pid: u32) -> &'static str {
         match self.how.get(&pid) {
-            Some((program, how)) if target::incarnation(pid) == Some(*program) => how.word(),
+            Some((program, how)) if program::incarnation(pid) == Some(*program) => how.word(),
             _ => How::Launch.word(),
         }
     }
@@ -79,7 +80,7 @@ impl Following {
         while let Some(news) = self.follower.news() {
             match news {
                 News::Reached { pid, how } => {
-                    let program = target::incarnation(pid);
+                    let program = program::incarnation(pid);
                     self.how
                         .extend(program.map(|program| (pid, (program, how))));
                 }
@@ -123,11 +124,11 @@ impl Supervisor {
         let inherited = self.signals.inherited;
         let filter = self.net.as_ref().and_then(Net::filter);
         if self.following.is_none() && filter.is_none() {
-            return process::spawn(command, &inherited).map_err(|e| (e, None));
+            return command::spawn(command, &inherited).map_err(|e| (e, None));
         }
         let traced =
             { self.following.as_ref() }.and_then(|f| Some((f.follower.door()?, f.follower.pid())));
-        let started = process::spawn_after(command, &inherited, First { traced, filter });
+        let started = command::spawn_after(command, &inherited, First { traced, filter });
         self.why_not(started)
     }
 
@@ -194,7 +195,7 @@ impl Supervisor {
     /// Our children that are no jobs of ours: orphans that the command has left.
     fn left_behind(&self) -> Vec<u32> {
         let jobs = job::children();
-        let mut all = process::children();
+        let mut all = children::children();
         // A job's own that waits for a disk may be an orphan, too.
         all.retain(|pid| !jobs.contains(pid) && !whom::is_job(*pid));
         all

@@ -3,9 +3,9 @@
 //! Promise: whoever is asked for is asked for until it is followed, or refused.
 
 use super::*;
-use crate::reach::attach::target;
-use crate::reach::attach::tracer::tracer_of;
 use crate::reach::follow::{Follow, Follower, How, News};
+use crate::reach::program;
+use crate::reach::status::tracer_of;
 use synclater_account::escape::Escape;
 
 /// A program that was not reached.
@@ -101,7 +101,7 @@ impl Herd {
                 News::Taken { pid, began, why } => {
                     self.asked.remove(&(pid, began));
                     self.has_some |= why.is_none();
-                    let gone = |why: &String| target::incarnation(pid).is_none() || why.is_empty();
+                    let gone = |why: &String| program::incarnation(pid).is_none() || why.is_empty();
                     self.refused
                         .extend(why.filter(|w| !gone(w)).map(|why| (pid, why)));
                 }
@@ -128,7 +128,7 @@ impl Herd {
     pub fn escaped(&self) -> impl Iterator<Item = Escape> + '_ {
         let refused = self.refused.iter().map(|(pid, why)| Escape {
             pid: *pid,
-            exe: target::exe_of(*pid),
+            exe: program::exe_of(*pid),
             why: format!("what it starts is not followed: {why}"),
             requests: None,
         });

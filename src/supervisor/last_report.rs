@@ -3,7 +3,7 @@
 //! Promise: told once. Not promised: what a shelf does not; the ledger is another thing, and is
 //! closed by then.
 
-use crate::reach::attach::target::Incarnation;
+use crate::reach::program::Incarnation;
 use crate::session::shelf::REPORTS;
 use serde::{Deserialize, Serialize};
 use std::io;

@@ -6,8 +6,9 @@
 use super::*;
 use crate::reach::whom;
 use crate::session::escape::descendants;
-use crate::session::look::{About, Look, Written};
+use crate::session::look::{Look, Written};
 use crate::session::usage;
+use crate::session::usage::About;
 
 /// How often it is looked who writes where, while sync() is put off.
 const LOOK_EVERY: Duration = Duration::from_millis(50);

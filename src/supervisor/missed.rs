@@ -3,15 +3,18 @@
 use super::reaching::Reach;
 use super::task::Who;
 use super::Supervisor;
-use crate::reach::attach::target;
+use crate::reach::program;
 use std::time::Instant;
+
+/// What is said first where `--for` was too short to attach anybody.
+pub const FOR_WAS_OVER: &str = "--for was over before";
 
 impl Supervisor {
     /// Why nobody was attached, where nobody was refused either.
     #[must_use]
     pub fn missed(&self) -> String {
         let early = match self.plan.ends {
-            Some(end) if Instant::now() >= end => Some("--for was over before".to_owned()),
+            Some(end) if Instant::now() >= end => Some(FOR_WAS_OVER.to_owned()),
             _ if self.interrupts > 0 => Some("SIGINT or SIGTERM ended the session".to_owned()),
             _ if self.hung_up => Some("its terminal hung up (SIGHUP)".to_owned()),
             _ => None,
@@ -40,14 +43,16 @@ impl Reach {
         };
         let missed = self.whom.pids.iter().filter(move |(pid, _)| !is_told(*pid));
         missed.map(|(pid, then)| {
-            let now = match target::incarnation(*pid) {
-                None => "has ended meanwhile",
-                Some(now) if !target::may_be_same(now, *then) => "executes something else by now",
-                Some(_) => "is there, and was not attached",
-            };
             let told = { self.dropped.get(pid) }.filter(|told| !told.is_empty());
-            let told = told.map_or(String::new(), |told| format!(" ({told})"));
-            format!("{pid} {now}{told}")
+            match (program::incarnation(*pid), told) {
+                (None, _) => format!("{pid} has ended meanwhile"),
+                // What is noted is about the program of before.
+                (Some(now), _) if !program::may_be_same(now, *then) => {
+                    format!("{pid} executes something else by now")
+                }
+                (Some(_), None) => format!("{pid} is there, and was not attached"),
+                (Some(_), Some(told)) => format!("{pid} is there, and was not attached ({told})"),
+            }
         })
     }
 }

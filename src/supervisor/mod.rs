@@ -13,7 +13,7 @@ pub mod following;
 mod herd;
 pub mod last_report;
 mod looking;
-mod missed;
+pub mod missed;
 pub mod netting;
 mod parents;
 mod paying;
@@ -23,6 +23,7 @@ pub mod recording;
 pub mod report;
 mod serving;
 mod standing;
+mod sweeping;
 mod syncing;
 mod task;
 mod umounts;
@@ -54,11 +55,12 @@ use synclater_policy::ledger::{Entry, LedgerFs};
 use synclater_policy::rules::RuleSet;
 use synclater_shim::page;
 use synclater_sys::attendant::Doorbell;
+use synclater_sys::children::{self, Change};
 use synclater_sys::clock::Setback;
 use synclater_sys::flushes::FailedFlushes;
 use synclater_sys::job::{self, Job};
 use synclater_sys::perf::LostWrites;
-use synclater_sys::process::{self, Change};
+use synclater_sys::process;
 use synclater_sys::signal::Signals;
 use synclater_sys::wait::{self, For};
 
@@ -498,7 +500,7 @@ impl Supervisor {
     fn reap(&mut self) {
         self.waker.take_if(|job| job.finished().is_some());
         self.forget_attendants_that_ended();
-        while let Some((pid, change)) = process::next_change(self.child) {
+        while let Some((pid, change)) = children::next_change(self.child) {
             if pid != self.child {
                 continue;
             }

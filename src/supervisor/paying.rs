@@ -1,8 +1,9 @@
 //! Settling: what falls due, what was told by it, and the end.
 
 use super::*;
-use crate::session::durable::{errno_name, for_requests, Holding, KILLED};
+use crate::session::durable::Holding;
 use crate::session::filesystems::Filesystem;
+use crate::session::losses::{self, errno_name, for_requests, KILLED};
 use crate::session::{told, underway};
 use crate::voice;
 use synclater_sys::attendant::{attend, Held};
@@ -245,7 +246,7 @@ impl Supervisor {
     pub(super) fn settle_answer(&self, said: Option<String>) -> Answer {
         let lost = match &self.paid.error {
             None if self.heard() == 0 => None,
-            None => Some(told::to_others(&errno_name(self.heard()))),
+            None => Some(losses::to_others(&errno_name(self.heard()))),
             Some(e) if e.was_killed() => Some(format!("{}: {}", e.what(), SettleError::WAS_KILLED)),
             Some(e) => Some(format!("{}: {}", e.name, e.what())),
         };

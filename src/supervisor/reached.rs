@@ -1,6 +1,8 @@
 //! What is told of a process that is attached, and of one that could not be let go of.
 
-use crate::reach::attach::target::{self, Open, Refusal};
+use crate::reach::attach::refusal::Refusal;
+use crate::reach::attach::target::Open;
+use crate::reach::program;
 use std::path::Path;
 use std::time::Duration;
 use synclater_text::layout::shown;
@@ -77,7 +79,7 @@ pub fn not_seen(id: &str, pid: u32) -> Trouble {
 }
 
 fn still_there(id: &str, pid: u32, refusal: &Refusal, state: &str) -> Trouble {
-    let exe = target::exe_of(pid);
+    let exe = program::exe_of(pid);
     let name = Path::new(&exe).file_name().unwrap_or_default();
     Trouble::new(
         format!(

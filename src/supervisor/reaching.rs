@@ -9,11 +9,13 @@ use super::parents::has_ancestor;
 use super::reached::{still_held, Reached, UNSEEN};
 use super::task::{Doing, Task, Who, LATER, TRIES};
 use super::*;
-use crate::reach::attach::target::{self, Refusal};
-use crate::reach::attach::tracer::tracer_of;
+use crate::reach::attach::refusal::Refusal;
+use crate::reach::attach::target;
 use crate::reach::attach::{Luggage, Told, Work};
 use crate::reach::follow::{Follow, Follower, How};
 use crate::reach::forkers::{name_of, Forkers};
+use crate::reach::program;
+use crate::reach::status::tracer_of;
 use crate::reach::whom::{self, Whom};
 use std::collections::BTreeSet;
 use synclater_account::escape::Escape;
@@ -173,7 +175,7 @@ impl Reach {
         let held = self.held.iter().cloned().chain(stuck).chain(unseen);
         let held = held.map(|(pid, why)| Escape {
             pid,
-            exe: target::exe_of(pid),
+            exe: program::exe_of(pid),
             why,
             requests: None,
         });
@@ -200,7 +202,7 @@ impl Reach {
     }
 
     pub(super) fn knows(&self, who: Who) -> bool {
-        let is_it = |w: &Who| w.0 == who.0 && target::may_be_same(who.1, w.1);
+        let is_it = |w: &Who| w.0 == who.0 && program::may_be_same(who.1, w.1);
         let tasked = self.tasks.iter().any(|t| is_it(&t.who));
         tasked || self.attached.keys().any(is_it) || self.refused.keys().any(is_it)
     }
@@ -231,7 +233,7 @@ impl Reach {
         let mut all: BTreeSet<Who> = self.attached.keys().copied().collect();
         let seen = whom::in_session(page);
         let forked = seen.found.into_iter();
-        all.extend(forked.filter_map(|pid| Some((pid, target::incarnation(pid)?))));
+        all.extend(forked.filter_map(|pid| Some((pid, program::incarnation(pid)?))));
         // What was forked has begun after us.
         let us = process::began(std::process::id());
         let forkers = self.forkers();
@@ -333,12 +335,12 @@ impl Reach {
                 task.again(Refusal::new(why, LATER));
                 return !self.gives_up(task);
             }
-            Told::Refused { refusal } if !target::executes(pid, program) => {
+            Told::Refused { refusal } if !program::executes(pid, program) => {
                 self.drop_one(pid, refusal.why);
             }
             Told::Refused { refusal } => match task.doing {
                 Doing::Attach => {
-                    let exe = target::exe_of(pid);
+                    let exe = program::exe_of(pid);
                     self.refused.insert(task.who, (exe, refusal));
                 }
                 // Whoever traces it now may be gone a moment later.
@@ -348,7 +350,7 @@ impl Reach {
                 }
             },
             Told::Attached { sites, far, open } => {
-                let exe = target::exe_of(pid);
+                let exe = program::exe_of(pid);
                 self.may_have_forked = true;
                 self.attached.insert(
                     task.who,
@@ -409,12 +411,12 @@ impl Reach {
             return;
         };
         for (pid, told) in herd.listen() {
-            let program = target::incarnation(pid);
+            let program = program::incarnation(pid);
             match (told, program) {
                 (Ok(()), None) => {}
                 (Ok(()), Some(program)) => {
                     let reached = Reached {
-                        exe: target::exe_of(pid),
+                        exe: program::exe_of(pid),
                         name: name_of(pid),
                         sites: 0,
                         far: 0,
@@ -440,7 +442,7 @@ impl Reach {
 
     fn gives_up(&mut self, task: &Task) -> bool {
         let (pid, program) = task.who;
-        let gone = !target::executes(pid, program);
+        let gone = !program::executes(pid, program);
         if task.work.is_some() || (!gone && task.tries < TRIES) {
             return false;
         }
@@ -453,7 +455,7 @@ impl Reach {
         match task.doing {
             Doing::Attach => {
                 self.refused
-                    .insert(task.who, (target::exe_of(pid), refusal));
+                    .insert(task.who, (program::exe_of(pid), refusal));
             }
             Doing::Detach => self.stuck.push((pid, refusal)),
         }
@@ -555,7 +557,7 @@ impl Supervisor {
         let lost = reach.has_lost_everybody();
         let fresh = std::mem::take(&mut reach.fresh);
         for pid in fresh {
-            self.escapes.include(pid, &target::exe_of(pid));
+            self.escapes.include(pid, &program::exe_of(pid));
         }
         if idle && leaving {
             self.outcome.get_or_insert(Outcome::Exited(0));

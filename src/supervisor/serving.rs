@@ -3,7 +3,7 @@
 use super::parents::is_descendant;
 use super::reached::{not_let_go, not_seen};
 use super::*;
-use crate::reach::attach::target::{incarnation, Incarnation};
+use crate::reach::program::{incarnation, Incarnation};
 use crate::session::shared::Room;
 use crate::supervisor::last_report::LastReport;
 use synclater_account::ps::by_rules;

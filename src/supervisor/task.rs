@@ -1,7 +1,8 @@
 //! A process that is about to be attached, or to be let go of.
 
-use crate::reach::attach::target::{self, Refusal};
+use crate::reach::attach::refusal::Refusal;
 use crate::reach::attach::Work;
+use crate::reach::program;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -13,7 +14,7 @@ const BETWEEN_TRIES: [Duration; 2] = [Duration::from_millis(2), Duration::from_m
 pub(super) const LATER: &str = "try again in a moment";
 
 /// A process, and which program of it.
-pub(super) type Who = (u32, target::Incarnation);
+pub(super) type Who = (u32, program::Incarnation);
 
 pub(super) enum Doing {
     Attach,

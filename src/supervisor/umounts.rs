@@ -1,9 +1,9 @@
 //! Mounts that come and go under the session: whoever unmounts must not find us holding on.
 
 use super::*;
-use crate::session::durable::errno_name;
-use crate::session::filesystems::{dev_of, mounts_of};
 use crate::session::find::{find, open_on, Finding, Question};
+use crate::session::losses::errno_name;
+use crate::session::mounts::{dev_of, mounts_of};
 use crate::session::names::{self, Number};
 use crate::session::usage;
 use crate::supervisor::looking::Who;

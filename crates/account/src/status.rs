@@ -7,11 +7,13 @@
 //! What it does not do: it does not look at the data; only the program's own check can.
 
 use serde::Serialize;
+use std::path::Path;
 
 use crate::run::SettleError;
 use synclater_policy::dial::Until;
 use synclater_policy::ledger::{Entry, LedgerFs};
 use synclater_text::layout::{columns, command_line, shown, truncated, wrapped};
+use synclater_text::number::counted;
 
 /// How a session ended whose entry is open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -92,6 +94,49 @@ impl OpenSession {
     }
 }
 
+/// What is known of a session whose entry cannot be read: its name, why, and what to do.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct UnreadEntry {
+    /// Version of this form: 1.
+    pub version: u32,
+    /// Its name, by that of the file.
+    pub id: String,
+    /// Always `unreadable`: how it ended is not known.
+    pub outcome: &'static str,
+    /// The file, or the folder.
+    pub entry: String,
+    /// Why it cannot be read.
+    pub why: String,
+    /// What to do.
+    pub advice: String,
+}
+
+impl UnreadEntry {
+    /// Of this file, or folder.
+    #[must_use]
+    pub fn new(entry: &Path, why: &str, advice: &str) -> UnreadEntry {
+        let id = entry.file_stem().unwrap_or_default();
+        UnreadEntry {
+            version: OpenSession::VERSION,
+            id: id.to_string_lossy().into_owned(),
+            outcome: "unreadable",
+            entry: entry.to_string_lossy().into_owned(),
+            why: why.to_owned(),
+            advice: advice.to_owned(),
+        }
+    }
+}
+
+/// One of what `status --json` lists.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum Listed {
+    /// A session that has ended with an open entry.
+    Open(OpenSession),
+    /// An entry that cannot be read.
+    Unread(UnreadEntry),
+}
+
 /// A file system without what means nothing by now.
 fn after_reboot(fs: &LedgerFs) -> LedgerFs {
     LedgerFs {
@@ -100,9 +145,9 @@ fn after_reboot(fs: &LedgerFs) -> LedgerFs {
     }
 }
 
-/// The sessions as a JSON array, indented, with a newline at its end.
-pub fn status_json(sessions: &[OpenSession]) -> String {
-    synclater_text::json(&sessions)
+/// All of them as a JSON array, indented, with a newline at its end.
+pub fn status_json(all: &[Listed]) -> String {
+    synclater_text::json(&all)
 }
 
 /// Says what may be lost of what the session wrote, and what to do about it.
@@ -215,15 +260,25 @@ fn places(entry: &Entry) -> String {
 }
 
 /// Sessions as text for people, a blank line between two.
-pub fn render_status(sessions: &[OpenSession]) -> String {
-    if sessions.is_empty() {
-        return "no session was cut or left unsettled\n".to_owned();
+///
+/// Of `unread` entries more it is not known.
+pub fn render_status(sessions: &[OpenSession], unread: usize) -> String {
+    match (sessions.is_empty(), unread) {
+        (true, 0) => return "no session was cut or left unsettled\n".to_owned(),
+        (true, n) => {
+            let unread = counted(n as u64, "file");
+            return wrapped(
+                "",
+                &format!(
+                    "no session is known to have been cut or left unsettled, but {unread} of the \
+                     ledger cannot be read"
+                ),
+            );
+        }
+        (false, _) => {}
     }
-    sessions
-        .iter()
-        .map(render_session)
-        .collect::<Vec<_>>()
-        .join("\n")
+    let each: Vec<String> = sessions.iter().map(render_session).collect();
+    each.join("\n")
 }
 
 fn render_session(session: &OpenSession) -> String {
@@ -353,7 +408,7 @@ mod tests {
         let unknown = OpenSession::new(&unknown, Outcome::Cut);
         let named = "every file system that the command wrote to";
         assert!(unknown.advice.contains(named));
-        assert!(render_status(&[unknown]).contains("none was noted before the cut"));
+        assert!(render_status(&[unknown], 0).contains("none was noted before the cut"));
     }
 
     #[test]
@@ -365,10 +420,10 @@ mod tests {
         let said = |entry: &Entry, is_being_settled| {
             let outcome = Outcome::of_ended(entry, is_being_settled);
             let open = OpenSession::new(entry, outcome);
-            let json = status_json(std::slice::from_ref(&open));
+            let json = status_json(&[Listed::Open(open.clone())]);
             let json: serde_json::Value = serde_json::from_str(&json).unwrap();
             let outcome = json[0]["outcome"].as_str().unwrap().to_owned();
-            (outcome, json[0]["error"].clone(), render_status(&[open]))
+            (outcome, json[0]["error"].clone(), render_status(&[open], 0))
         };
         let (outcome, error, text) = said(&entry("1s"), false);
         assert_eq!((outcome.as_str(), error.is_null()), ("unsettled", true));
@@ -390,7 +445,8 @@ mod tests {
 
     #[test]
     fn json_has_the_keys_that_others_rely_on() {
-        let text = status_json(&[OpenSession::new(&entry("exit"), Outcome::Cut)]);
+        let cut = OpenSession::new(&entry("exit"), Outcome::Cut);
+        let text = status_json(&[Listed::Open(cut)]);
         assert_eq!(status_json(&[]), "[]\n");
         let json: serde_json::Value = serde_json::from_str(&text).unwrap();
         for key in [
@@ -409,13 +465,16 @@ mod tests {
             ..entry("never")
         };
         let cut = [entry("exit"), hostile].map(|entry| OpenSession::new(&entry, Outcome::Cut));
-        let text = render_status(&cut);
+        let text = render_status(&cut, 0);
         assert!(text.starts_with(
             "kelp  make install\n  cut by a reboot; started 2025-01-31T12:00:00Z, until exit\n  \
              file systems that owed, at least these:\n    /srv (ext4, /dev/sdb1, UUID 7d4c)\n"
         ));
         assert!(!text.contains('\x1b'));
         assert!(text.lines().all(|line| width(line) <= columns()), "{text}");
-        assert_eq!(render_status(&[]), "no session was cut or left unsettled\n");
+        assert_eq!(
+            render_status(&[], 0),
+            "no session was cut or left unsettled\n"
+        );
     }
 }

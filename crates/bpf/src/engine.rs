@@ -2,8 +2,9 @@
 
 use crate::event::{Event, Process};
 use crate::filter::{device_key, exe_key};
+use crate::kernel::{self, refused};
 use crate::record::{self, Record};
-use crate::{kernel, points, Error, Filter};
+use crate::{points, Error, Filter};
 use libbpf_rs::{Link, MapCore, MapFlags, Object, OpenObject, RingBuffer, RingBufferBuilder};
 use rustix::event::{epoll, Timespec};
 use std::collections::{BTreeMap, HashMap};
@@ -50,17 +51,6 @@ impl Drop for Engine {
             // A thread that could not be waited for ends by itself.
             let _ = thread.join();
         }
-    }
-}
-
-pub(crate) fn refused(what: &str, e: &dyn std::fmt::Display) -> Error {
-    let why = match kernel::last_words() {
-        words if words.is_empty() => e.to_string(),
-        words => format!("{e}: {words}"),
-    };
-    Error::Kernel {
-        what: what.into(),
-        why,
     }
 }
 

@@ -7,6 +7,7 @@ use libbpf_rs::PrintLevel;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Mutex;
+use synclater_proc::status::Status;
 use synclater_sys::lock::lock;
 use synclater_sys::process;
 
@@ -49,8 +50,7 @@ pub(crate) struct Kernel {
 
 impl Kernel {
     pub(crate) fn look() -> Result<Kernel, Error> {
-        let btf =
-            Btf::from_vmlinux().map_err(|e| crate::engine::refused("reading its types", &e))?;
+        let btf = Btf::from_vmlinux().map_err(|e| refused("reading its types", &e))?;
         // Each has one parameter of the tracer's own before those of the trace point.
         let submit = trace_point(&btf, "io_uring_submit_req");
         let complete = trace_point(&btf, "io_uring_complete");
@@ -92,9 +92,7 @@ pub(crate) fn check() -> Result<(), Error> {
     const CAPABILITIES: [(&str, u32); 2] = [("CAP_PERFMON", 38), ("CAP_BPF", 39)];
     const ADMIN: u32 = 21;
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let effective = status.lines().find_map(|l| l.strip_prefix("CapEff:"));
-    let effective = effective.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
-    let effective = effective.unwrap_or(u64::MAX);
+    let effective = Status::parse(status).set("CapEff").unwrap_or(u64::MAX);
     let has = |bit: u32| effective >> bit & 1 != 0;
     let missing: Vec<&str> = CAPABILITIES
         .iter()
@@ -120,4 +118,16 @@ pub(crate) fn parents() -> BTreeMap<u32, u32> {
         Some((pid, rest.split_whitespace().nth(1)?.parse().ok()?))
     };
     process::all().filter_map(parent).collect()
+}
+
+/// That the kernel refused something, with the last words that it had for it.
+pub(crate) fn refused(what: &str, e: &dyn std::fmt::Display) -> Error {
+    let why = match last_words() {
+        words if words.is_empty() => e.to_string(),
+        words => format!("{e}: {words}"),
+    };
+    Error::Kernel {
+        what: what.into(),
+        why,
+    }
 }

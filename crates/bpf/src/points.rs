@@ -1,7 +1,6 @@
 //! Which program is attached to which trace point.
 
-use crate::engine::refused;
-use crate::kernel::Kernel;
+use crate::kernel::{refused, Kernel};
 use crate::{Error, Filter};
 use libbpf_rs::{Link, Object, PerfEventOpts, ProgramMut};
 use std::os::fd::{AsRawFd, IntoRawFd};

@@ -10,9 +10,6 @@ use super::dial::Until;
 use super::glob::{Glob, GlobError, Mode};
 use std::fmt;
 
-pub use super::only::OnlyError;
-pub use super::rule_file::{RuleError, RuleFault};
-
 /// The most rules that a set may have, where one about a folder counts twice ([`path_globs`]); it
 /// bounds what a request can cost.
 pub const RULES_MAX: usize = 16_384;

@@ -4,9 +4,10 @@
 //!
 //! What it does not do: it reads no file. Callers do, and hand in what was there.
 //!
-//! Map: [`mountinfo`] lists mounts, [`maps`] what a process has mapped.
+//! Map: [`mountinfo`] lists mounts, [`maps`] what a process has mapped, [`status`] what it is.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
 pub mod maps;
 pub mod mountinfo;
+pub mod status;

@@ -7,8 +7,12 @@ pub mod attendant;
 pub mod births;
 pub mod blockdev;
 #[allow(unsafe_code)]
+pub mod children;
+#[allow(unsafe_code)]
 pub mod clock;
 pub mod clone;
+#[allow(unsafe_code)]
+pub mod command;
 #[allow(unsafe_code)]
 pub mod contain;
 pub mod each;
@@ -37,6 +41,8 @@ pub mod process;
 mod processors;
 #[allow(unsafe_code)]
 pub mod ptrace;
+#[allow(unsafe_code)]
+mod ptrace_call;
 #[cfg(target_arch = "x86_64")]
 #[allow(unsafe_code)]
 pub mod registers;

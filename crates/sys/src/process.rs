@@ -1,171 +1,11 @@
-//! Starting the command, and what it needs to see of its parent: nothing.
+//! This process, and others as /proc shows them: who they are, whose, and what they are about.
 //!
-//! Promise: the command starts with the signal mask, the ignored signals and the descriptors that
-//! we were started with (as after env(1) or nohup(1)), although Rust's runtime and the supervisor
-//! change some of them for themselves.
+//! Promise: nothing here waits for another process, or its file systems.
 
-use crate::seccomp::Filter;
-use crate::spawn;
-use crate::{job, timers};
 use rustix::process::{Pid, Signal};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::os::unix::process::CommandExt;
-use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
-
-/// Whether SIGPIPE was ignored when we were started; Rust's runtime ignores it before main.
-static PIPE_IGNORED: AtomicBool = AtomicBool::new(false);
-/// Whether SIGXFSZ was: we ignore it, so that a file size limit is an error that can be told.
-static SIZE_IGNORED: AtomicBool = AtomicBool::new(false);
-/// Whether SIGCHLD was: then nobody would hear how a child of ours has ended (wait(2)).
-static CHILD_IGNORED: AtomicBool = AtomicBool::new(false);
-
-/// Signals that are ignored here, or not, whatever they were before.
-const CHANGED: [(i32, &AtomicBool); 3] = [
-    (libc::SIGPIPE, &PIPE_IGNORED),
-    (libc::SIGXFSZ, &SIZE_IGNORED),
-    (libc::SIGCHLD, &CHILD_IGNORED),
-];
-
-/// Runs before Rust's runtime, which would hide how SIGPIPE stood.
-extern "C" fn before_main() {
-    for (signal, ignored) in CHANGED {
-        ignored.store(crate::signal::is_ignored(signal), Ordering::Relaxed);
-    }
-    crate::signal::set_disposition(libc::SIGXFSZ, libc::SIG_IGN);
-    crate::signal::set_disposition(libc::SIGCHLD, libc::SIG_DFL);
-    // SAFETY: asks about a number.
-    let is_open = unsafe { libc::fcntl(libc::STDOUT_FILENO, libc::F_GETFD) } >= 0;
-    OUTPUT_CLOSED.store(!is_open, Ordering::Relaxed);
-}
-
-/// Whether standard output was closed when we were started; Rust's runtime opens /dev/null there.
-static OUTPUT_CLOSED: AtomicBool = AtomicBool::new(false);
-
-/// Whether we were started without a standard output (`>&-`): what is written there is lost.
-#[must_use]
-pub fn output_was_closed() -> bool {
-    OUTPUT_CLOSED.load(Ordering::Relaxed)
-}
-
-// SAFETY: an entry of .init_array is called once, with C's convention, before main; ours touches an
-// atomic and makes one system call.
-#[used]
-#[unsafe(link_section = ".init_array")]
-static BEFORE_MAIN: extern "C" fn() = before_main;
-
-/// Restores what the command is to inherit; runs between fork and exec.
-fn restore(mask: &libc::sigset_t) -> io::Result<()> {
-    let as_before = |ignored: bool| {
-        if ignored {
-            libc::SIG_IGN
-        } else {
-            libc::SIG_DFL
-        }
-    };
-    for (signal, ignored) in CHANGED {
-        crate::signal::set_disposition(signal, as_before(ignored.load(Ordering::Relaxed)));
-    }
-    crate::signal::set_mask(mask);
-    Ok(())
-}
-
-/// Starts `command` with the signal state of `inherited`; returns its process id.
-///
-/// # Errors
-/// Those of fork and exec, the latter as the command's own: `ENOENT`, `EACCES`, `ENOEXEC`…
-pub fn spawn(mut command: Command, inherited: &crate::signal::Inherited) -> io::Result<u32> {
-    // posix_spawn(3) can make a signal default, and not ignored, and sets no timers.
-    if !CHILD_IGNORED.load(Ordering::Relaxed) && !timers::run() {
-        let default = CHANGED.iter().filter(|(_, i)| !i.load(Ordering::Relaxed));
-        match spawn::beside(&command, &inherited.mask, default.map(|(s, _)| *s)) {
-            // A script without `#!` is for /bin/sh: execvp(3) does that, posix_spawnp(3) does not.
-            Err(e) if e.raw_os_error() == Some(libc::ENOEXEC) => {}
-            done => return done,
-        }
-    }
-    with_inherited(&mut command, inherited);
-    timers::start(command)
-}
-
-/// What a command does before it is executed.
-#[derive(Default)]
-pub struct First<'a> {
-    /// It has process `.1` trace it, by sending its number to `.0` (of a sequenced-packet socket)
-    /// and waiting for four bytes: 0, or an errno.
-    pub traced: Option<(BorrowedFd<'a>, u32)>,
-    /// It puts a filter on itself.
-    pub filter: Option<Filter>,
-}
-
-/// As [`spawn`]; the child does something first.
-///
-/// # Errors
-/// As [`spawn`]; the tracer's errno, `ECONNRESET` where it has ended, `ETIMEDOUT` where it does not
-/// answer within the time that the socket is set to; those of seccomp(2).
-pub fn spawn_after(
-    mut command: Command,
-    inherited: &crate::signal::Inherited,
-    first: First<'_>,
-) -> io::Result<u32> {
-    with_inherited(&mut command, inherited);
-    if let Some((door, tracer)) = first.traced {
-        let door = door.as_raw_fd();
-        // SAFETY: `be_traced` makes system calls only, all async-signal-safe; the door is open
-        // until the command is executed.
-        unsafe { command.pre_exec(move || be_traced(door, tracer)) };
-    }
-    if let Some(filter) = first.filter {
-        // SAFETY: as above.
-        unsafe { command.pre_exec(move || filter.install()) };
-    }
-    timers::start(command)
-}
-
-fn be_traced(door: i32, tracer: u32) -> io::Result<()> {
-    // Where Yama wants it said (prctl(2), Linux 3.4); others do not know it.
-    // SAFETY: prctl takes numbers.
-    unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::c_ulong::from(tracer)) };
-    // SAFETY: getpid has no precondition.
-    let pid = unsafe { libc::getpid() }.to_ne_bytes();
-    // SAFETY: four bytes of ours are read.
-    let sent = unsafe { libc::send(door, pid.as_ptr().cast(), 4, libc::MSG_NOSIGNAL) };
-    let mut answer = [0u8; 4];
-    let mut n = -1;
-    while sent == 4 && n < 0 {
-        // SAFETY: `answer` has room for four bytes.
-        n = unsafe { libc::recv(door, answer.as_mut_ptr().cast(), 4, 0) };
-        if n < 0 && io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
-            break;
-        }
-    }
-    match (n, i32::from_ne_bytes(answer)) {
-        (4, 0) => Ok(()),
-        (4, errno) => Err(io::Error::from_raw_os_error(errno)),
-        (-1, _) => Err(io::Error::from_raw_os_error(libc::ETIMEDOUT)),
-        _ => Err(io::Error::from_raw_os_error(libc::ECONNRESET)),
-    }
-}
-
-/// Becomes `command`; returns only where that failed.
-#[must_use]
-pub fn become_command(mut command: Command, inherited: &crate::signal::Inherited) -> io::Error {
-    with_inherited(&mut command, inherited);
-    command.exec()
-}
-
-/// Has `command` begin with the signal state of `inherited`.
-pub fn with_inherited(command: &mut Command, inherited: &crate::signal::Inherited) {
-    let mask = inherited.mask;
-    // SAFETY: `restore` calls sigaction and sigprocmask only, both async-signal-safe.
-    unsafe { command.pre_exec(move || restore(&mask)) };
-}
-
-/// Makes orphans among our descendants our children, so that the session's processes can be told.
-pub fn adopt_orphans() {
-    let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
-}
+use std::os::fd::AsFd;
+use synclater_proc::status::Status;
 
 /// Starts a session of its own for the calling process (setsid(2)).
 pub fn leave_session() {
@@ -261,68 +101,6 @@ pub fn set_name(name: &std::ffi::CStr) {
     let _ = rustix::thread::set_name(name);
 }
 
-/// What waiting for a child told.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
-    /// It exited with this status.
-    Exited(i32),
-    /// A signal ended it.
-    Signaled(i32),
-    /// A signal stopped it.
-    Stopped,
-    /// It goes on.
-    Continued,
-}
-
-/// The next change of state among our children, without waiting: of `first`, then of others. Not
-/// of a job, whose end belongs to its [`job::Job`].
-#[must_use]
-pub fn next_change(first: u32) -> Option<(u32, Change)> {
-    let jobs = job::children();
-    let stands_or_goes_on = libc::WSTOPPED | libc::WCONTINUED | libc::WNOHANG;
-    let how = libc::WEXITED | stands_or_goes_on;
-    // A job may have the number of one that has ended.
-    let first = Some(first).filter(|pid| *pid != 0 && !jobs.contains(pid));
-    if let Some(change) = first.and_then(|pid| wait_info(libc::P_PID, pid, how)) {
-        return Some(change);
-    }
-    loop {
-        let (pid, change) = wait_info(libc::P_ALL, 0, how | libc::WNOWAIT)?;
-        if !jobs.contains(&pid) {
-            return wait_info(libc::P_PID, pid, how);
-        }
-        if matches!(change, Change::Exited(_) | Change::Signaled(_)) {
-            // It hides what has changed in others as long as nobody asks how it ended.
-            let others = children().into_iter().filter(|pid| !jobs.contains(pid));
-            return { others }.find_map(|pid| wait_info(libc::P_PID, pid, how));
-        }
-        // Nobody wants to know, and it hides what has changed in others.
-        wait_info(libc::P_PID, pid, stands_or_goes_on)?;
-    }
-}
-
-fn wait_info(kind: libc::idtype_t, id: u32, how: i32) -> Option<(u32, Change)> {
-    let mut info = std::mem::MaybeUninit::<libc::siginfo_t>::zeroed();
-    // SAFETY: `info` has room for the answer.
-    let r = unsafe { libc::waitid(kind, id, info.as_mut_ptr(), how) };
-    // SAFETY: zeroed is a valid siginfo_t, and waitid may have filled it in.
-    let info = unsafe { info.assume_init() };
-    // SAFETY: after waitid the fields of SIGCHLD are the ones in use; zeroed they read 0.
-    let pid = unsafe { info.si_pid() };
-    // SAFETY: as above.
-    let status = unsafe { info.si_status() };
-    if r != 0 || pid == 0 {
-        return None;
-    }
-    let change = match info.si_code {
-        libc::CLD_EXITED => Change::Exited(status),
-        libc::CLD_KILLED | libc::CLD_DUMPED => Change::Signaled(status),
-        libc::CLD_CONTINUED => Change::Continued,
-        _ => Change::Stopped,
-    };
-    Some((pid.unsigned_abs(), change))
-}
-
 /// Sends a signal to one process.
 ///
 /// # Errors
@@ -334,56 +112,29 @@ pub fn kill(pid: u32, signal: i32) -> io::Result<()> {
     Ok(rustix::process::kill_process(pid, signal)?)
 }
 
-/// Ends this process by `signal`, as the command was; returns where that signal does not end it.
-pub fn die_of(signal: i32) {
-    let none = rustix::process::Rlimit {
-        current: Some(0),
-        maximum: None,
-    };
-    let now = rustix::process::getrlimit(rustix::process::Resource::Core);
-    let limit = rustix::process::Rlimit {
-        current: Some(0),
-        maximum: now.maximum.or(none.maximum),
-    };
-    let _ = rustix::process::setrlimit(rustix::process::Resource::Core, limit);
-    crate::signal::set_disposition(signal, libc::SIG_DFL);
-    crate::signal::unblock(signal);
-    let _ = kill(std::process::id(), signal);
-}
-
 /// Every process that /proc shows, by its number; none where /proc cannot be read.
 pub fn all() -> impl Iterator<Item = u32> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     entries.filter_map(|e| e.file_name().to_str()?.parse().ok())
 }
 
+/// What `/proc/PID/status` says of a process, or of a thread.
+///
+/// # Errors
+/// As [`text`]: that it is gone, or /proc is not there.
+pub fn status(pid: u32) -> io::Result<Status> {
+    text(format!("/proc/{pid}/status")).map(Status::parse)
+}
+
 /// Who made a thread: for the first of a process its parent, for others their process.
 #[must_use]
 pub fn maker(tid: u32) -> Option<u32> {
-    let status = text(format!("/proc/{tid}/status")).ok()?;
-    let number = |key: &str| {
-        let mut lines = status.lines();
-        lines.find_map(|l| l.strip_prefix(key)?.trim().parse().ok())
-    };
-    number("Tgid:")
+    let status = status(tid).ok()?;
+    let parent = || u32::try_from(status.number("PPid")?).ok();
+    status
+        .process()
         .filter(|process| *process != tid)
-        .or_else(|| number("PPid:"))
-}
-
-/// Our children, zombies too, by number; as /proc says it.
-#[must_use]
-pub fn children() -> Vec<u32> {
-    let mut all = Vec::new();
-    let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten();
-    for task in tasks.flatten() {
-        let list = std::fs::read_to_string(task.path().join("children"));
-        let list = list.unwrap_or_default();
-        all.extend(
-            list.split_whitespace()
-                .filter_map(|pid| pid.parse::<u32>().ok()),
-        );
-    }
-    all
+        .or_else(parent)
 }
 
 /// Whether a process is there (not a zombie's grave: a zombie counts as there).
@@ -485,9 +236,7 @@ pub fn parent_of(pid: u32) -> Option<u32> {
 /// proc_pid_status(5)). `None` where /proc does not say.
 #[must_use]
 pub fn switches(pid: u32) -> Option<u64> {
-    let status = text(format!("/proc/{pid}/status")).ok()?;
-    let counts = { status.lines() }.filter_map(|l| l.split_once("_ctxt_switches:"));
-    counts.map(|(_, n)| n.trim().parse::<u64>().ok()).sum()
+    status(pid).ok()?.switches()
 }
 
 /// Whether a process runs, or waits for nothing but a processor; false also where /proc does not
@@ -507,9 +256,7 @@ pub fn is_stopped(pid: u32) -> bool {
 /// say.
 #[must_use]
 pub fn has_pending(pid: u32, signal: i32) -> bool {
-    let status = text(format!("/proc/{pid}/status")).unwrap_or_default();
-    let pending = status.lines().find_map(|l| l.strip_prefix("ShdPnd:"));
-    let pending = pending.and_then(|set| u64::from_str_radix(set.trim(), 16).ok());
+    let pending = status(pid).ok().and_then(|status| status.set("ShdPnd"));
     pending.is_some_and(|set| set >> (signal - 1) & 1 != 0)
 }
 
@@ -531,6 +278,14 @@ pub fn effective_user() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
+/// Whether this process is in another user namespace than the first, whose numbers are all there is
+/// (user_namespaces(7)); true also where /proc does not say.
+#[must_use]
+pub fn is_in_user_namespace() -> bool {
+    let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    map.split_whitespace().last() != Some("4294967295")
+}
+
 /// The user that another process, or thread, acts as (proc_pid_status(5)).
 #[must_use]
 pub fn effective_user_of(pid: u32) -> Option<u32> {
@@ -541,10 +296,7 @@ pub fn effective_user_of(pid: u32) -> Option<u32> {
 /// one that it opens files as. None where it is gone.
 #[must_use]
 pub fn users_of(pid: u32) -> Vec<u32> {
-    let status = text(format!("/proc/{pid}/status")).unwrap_or_default();
-    let line = status.lines().find_map(|l| l.strip_prefix("Uid:"));
-    let words = line.unwrap_or_default().split_whitespace();
-    words.filter_map(|w| w.parse().ok()).collect()
+    status(pid).map(|status| status.users()).unwrap_or_default()
 }
 
 /// When a process began, in ticks since the machine did; with its number it is one process for

@@ -7,6 +7,7 @@
 //! Relies on: PTRACE_SEIZE (Linux 3.4), which neither stops a thread nor leaves a signal behind. A
 //! traced thread stops at each signal that it gets and has to be attended to.
 
+use crate::ptrace_call::request;
 use crate::registers::Registers;
 use std::cell::Cell;
 use std::io;
@@ -55,20 +56,6 @@ pub struct Thread {
     stop: Option<Stop>,
     /// Whether it was asked to stop, and has not done so as far as is known.
     asked: Cell<bool>,
-}
-
-pub(crate) fn request(
-    what: libc::c_uint,
-    tid: u32,
-    address: usize,
-    data: *mut libc::c_void,
-) -> io::Result<i64> {
-    // SAFETY: the requests used here read and write the structures of their callers alone.
-    let r = unsafe { libc::ptrace(what, tid.cast_signed(), address, data) };
-    if r == -1 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(r)
 }
 
 impl Thread {

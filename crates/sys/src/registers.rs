@@ -1,6 +1,6 @@
 //! The registers of an x86-64 thread as ptrace(2) shows them.
 
-use crate::ptrace::request;
+use crate::ptrace_call::request;
 use std::io;
 
 /// Registers.

@@ -4,7 +4,7 @@
 //! Claims: nothing panics or hangs; no more mounts than lines; a path has no more bytes than its
 //! text; an entry that was read is written in a form that reads back.
 
-use synclater_account::status::{render_status, status_json, OpenSession, Outcome};
+use synclater_account::status::{render_status, status_json, Listed, OpenSession, Outcome};
 use synclater_policy::filesystem::kind;
 use synclater_policy::ledger::Entry;
 use synclater_proc::mountinfo::parse_mountinfo;
@@ -69,11 +69,12 @@ fn read_entry(text: &str) {
 }
 
 fn read_status(open: &[OpenSession]) {
-    let status = render_status(open);
+    let status = render_status(open, 0);
     let steers = |c: char| c.is_control() && c != '\n';
     assert!(
         !status.contains(steers),
         "a control character is shown: {status:?}"
     );
-    assert!(!status_json(open).is_empty());
+    let listed: Vec<Listed> = open.iter().cloned().map(Listed::Open).collect();
+    assert!(!status_json(&listed).is_empty());
 }

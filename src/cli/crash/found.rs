@@ -224,7 +224,7 @@ fn failure(log: &Log, bad: &Bad, number: u32, voice: Voice) -> Failure {
 /// What it had said last when the power was cut.
 fn last_words(log: &Log, cut: &Cut, voice: Voice) -> Option<String> {
     let (_, line) = log.lines(voice, cut.at).next_back()?;
-    Some(super::told::line_of(line))
+    Some(line_of(line))
 }
 
 fn sentence(log: &Log, cut: &Cut, voice: Voice) -> String {
@@ -243,3 +243,15 @@ fn sentence(log: &Log, cut: &Cut, voice: Voice) -> String {
     let words = reached_words(cut, pending);
     synclater_text::layout::shown(&format!("{when}, {words}."))
 }
+
+/// A line that was said, cut where it is long.
+pub fn line_of(line: &[u8]) -> String {
+    let line = String::from_utf8_lossy(line);
+    match line.char_indices().nth(WORDS_MAX) {
+        Some((end, _)) => format!("{}\u{2026}", &line[..end]),
+        None => line.into_owned(),
+    }
+}
+
+/// Characters of a line that was said, at most.
+const WORDS_MAX: usize = 60;

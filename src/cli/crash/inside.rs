@@ -3,6 +3,7 @@
 use super::found::{last_of_stderr, Bad, Found};
 use super::missing::Search;
 use super::progress::Progress;
+use super::stop::Stop;
 use super::{told, Args, Budget, Judge, NOTHING, WRITER};
 use crate::cli::whole_file::WholeFile;
 use crate::crash::bench::{Before, Bench, Run};
@@ -13,7 +14,6 @@ use crate::crash::kept::{About, Shelf};
 use crate::crash::search::Laboratory;
 use crate::crash::victim::{self, Ending};
 use crate::voice;
-use std::cell::Cell;
 use std::ffi::OsString;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -27,34 +27,8 @@ use synclater_sys::lock::read;
 use synclater_sys::signal::{Inherited, Signals};
 use synclater_text::message::Trouble;
 
-/// The file by which the outer process says that it is to end.
-const STOP: &str = "stop";
 /// The writer that is brought along: src/crash/writer/prefix.c.
 const PREFIX: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/prefix"));
-
-/// Says that it is to end.
-pub fn stop(dir: &Path) {
-    let _ = std::fs::write(dir.join(STOP), "");
-}
-
-/// Whether somebody wants an end.
-pub struct Stop<'a> {
-    signals: Signals,
-    dir: &'a Path,
-    wanted: Cell<bool>,
-}
-
-impl Stop<'_> {
-    /// Asks.
-    pub fn is_wanted(&self) -> bool {
-        while let Some(signal) = self.signals.next() {
-            self.wanted.set(self.wanted.get() || signal.ends());
-        }
-        let asked = self.wanted.get() || self.dir.join(STOP).exists();
-        self.wanted.set(asked);
-        asked
-    }
-}
 
 fn plan(args: &Args) -> Plan {
     let words = args.mkfs.as_deref().unwrap_or("").split_whitespace();
@@ -100,11 +74,7 @@ fn words(args: &Args, lab: &Path) -> std::io::Result<Vec<OsString>> {
 /// # Errors
 /// A [`Trouble`] where the laboratory does not work.
 pub fn run(args: &Args, dir: &Path, inherited: Inherited) -> anyhow::Result<i32> {
-    let stop = Stop {
-        signals: Signals::take()?,
-        dir,
-        wanted: Cell::new(false),
-    };
+    let stop = Stop::new(Signals::take()?, dir);
     let page_file = args.html.as_deref().map(page_at).transpose()?;
     let lab = in_memory(dir)?;
     let plan = plan(args);
@@ -149,7 +119,7 @@ pub fn run(args: &Args, dir: &Path, inherited: Inherited) -> anyhow::Result<i32>
     let syncs = told::syncs(&run);
     told::explain(&run, &syncs, &bad, &mut report);
     if !args.no_rerun && found.failed.is_none() {
-        let again = victim.with_patience_after(&run);
+        let again = victim.with_patience_after(&run.log.times_ns);
         let again = Bench {
             victim: &again,
             store: bench.store.clone(),
@@ -164,7 +134,7 @@ pub fn run(args: &Args, dir: &Path, inherited: Inherited) -> anyhow::Result<i32>
     tell(args, &report, page_file, line)?;
     match (&found.failed, report.bad) {
         (Some((_, why)), _) => Err(check_failed(why, &report).into()),
-        (None, 0) if stop.wanted.get() => Ok(crate::cli::OURS),
+        (None, 0) if stop.was_wanted() => Ok(crate::cli::OURS),
         (None, bad) => Ok(i32::from(bad > 0)),
     }
 }
@@ -264,7 +234,7 @@ fn search(
         .map_err(|e| no_look(&e))?;
     let made = found.states + cuts.same;
     let mut report = found.report(args, run, laboratory.voice);
-    report.complete = complete && !stop.wanted.get() && found.failed.is_none();
+    report.complete = complete && !stop.was_wanted() && found.failed.is_none();
     (report.cuts, report.seconds) = (made, begun.elapsed().as_secs_f64());
     if found.bad() > 0 && !matches!(laboratory.check, Check::Neighbours(_)) {
         let judged = laboratory.judge_image("clean", &run.log, run.after.clone());
@@ -276,7 +246,7 @@ fn search(
             report.notes.insert(0, note);
         }
     }
-    if stop.wanted.get() {
+    if stop.was_wanted() {
         report
             .notes
             .push("it was ended before its time; this is what it has".into());

@@ -1,8 +1,8 @@
 //! The sync that would have closed a failure, found by making it; and what is not there without it.
 
 use super::found::{Bad, Found};
-use super::inside::Stop;
 use super::progress::Progress;
+use super::stop::Stop;
 use crate::crash::bench::{Before, Bench, Run};
 use crate::crash::closing::Closing;
 use crate::crash::judge::Check;

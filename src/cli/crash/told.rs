@@ -1,6 +1,6 @@
 //! The program's own requests, and what the disk was asked, around a cut.
 
-use super::found::Bad;
+use super::found::{line_of, Bad};
 use crate::crash::bench::Run;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,8 +16,6 @@ pub type Places = BTreeMap<usize, (u64, u64)>;
 const REQUESTS: usize = 4;
 /// Steps of the disk that are told of each failure.
 const STEPS: usize = 12;
-/// Characters of a line that was said, at most.
-const WORDS_MAX: usize = 60;
 
 /// A sync request of the program.
 pub struct Sync {
@@ -106,15 +104,6 @@ fn step(op: &Op) -> String {
         Op::FlushOfNothing => "flush (not made)".to_owned(),
         Op::Mark(Mark::Line(_, line)) => format!("\u{201c}{}\u{201d}", line_of(line)),
         Op::Mark(Mark::Exit(status)) => format!("exit {status}"),
-    }
-}
-
-/// A line that was said, cut where it is long.
-pub fn line_of(line: &[u8]) -> String {
-    let line = String::from_utf8_lossy(line);
-    match line.char_indices().nth(WORDS_MAX) {
-        Some((end, _)) => format!("{}\u{2026}", &line[..end]),
-        None => line.into_owned(),
     }
 }
 

@@ -12,6 +12,7 @@ use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use synclater_proc::mountinfo::{mount_of, Mount};
+use synclater_sys::process::effective_user;
 
 /// Who asks, and what the environment says.
 struct Asker {
@@ -60,20 +61,6 @@ impl Asker {
             (None, None, None) => None,
         }
     }
-}
-
-/// The effective user: the owner of /proc/self, or root's number where /proc is not mounted.
-pub fn effective_user() -> u32 {
-    fs::read_to_string("/proc/self/status")
-        .ok()
-        .and_then(|s| parse_user(&s))
-        .unwrap_or(0)
-}
-
-/// The second number of `Uid:`, proc_pid_status(5).
-fn parse_user(status: &str) -> Option<u32> {
-    let line = status.lines().find_map(|l| l.strip_prefix("Uid:"))?;
-    line.split_whitespace().nth(1)?.parse().ok()
 }
 
 /// Checks both directories for the user who asks.
@@ -257,15 +244,6 @@ mod tests {
         let dir = env::temp_dir().join(format!("synclater-doctor-{name}-{}", std::process::id()));
         fs::create_dir(&dir).expect("scratch directory");
         dir
-    }
-
-    #[test]
-    fn the_effective_user_is_the_second_number() {
-        assert_eq!(
-            parse_user("Name:\tx\nUid:\t1000\t33\t1000\t1000\n"),
-            Some(33)
-        );
-        assert_eq!(parse_user("Name:\tx\n"), None);
     }
 
     #[test]

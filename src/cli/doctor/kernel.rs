@@ -1,23 +1,20 @@
-//! What the kernel offers: its version, clock, tracing, freezer, ptrace and seccomp.
+//! What the kernel offers: its version, clock, tracing, ptrace and seccomp.
 //!
 //! Relies on: /proc and /sys as proc(5) and the kernel's Documentation describe them.
 //! What cannot be read is `unknown`, never guessed.
 
-use super::directories::effective_user;
 use super::{Check, Status};
-use std::fs::{self, OpenOptions};
-use std::path::Path;
+use std::fs;
 use synclater_bpf::{Engine, Error, Filter};
-use synclater_proc::mountinfo::Mount;
+use synclater_sys::process::effective_user;
 
 /// All checks of the kernel, the most important first.
-pub fn kernel_checks(table: &[Mount]) -> Vec<Check> {
+pub fn kernel_checks() -> Vec<Check> {
     vec![
         version_check(&read("/proc/sys/kernel/osrelease")),
         clock_check(&read("/proc/cpuinfo")),
         escapes_check(effective_user()),
         system_check(),
-        freezer_check(table),
         ptrace_check(&read("/proc/sys/kernel/yama/ptrace_scope")),
         seccomp_check(
             &read("/proc/self/status"),
@@ -145,56 +142,6 @@ fn system_check() -> Check {
             Check::new(name, Status::Warn, e.to_string(), means).advise(advice)
         }
     }
-}
-
-fn freezer_check(table: &[Mount]) -> Check {
-    let name = "cgroup freezer";
-    let means = "Not used by this version: it stops writers for an instant while a consistent \
-                 state is taken.";
-    let v2 = table.iter().find(|m| m.fstype == "cgroup2");
-    let v1 = table
-        .iter()
-        .find(|m| m.fstype == "cgroup" && m.has("freezer"));
-    match (v2.filter(|m| can_freeze(m.path())), v1) {
-        (Some(mount), _) => {
-            let seen = format!("version 2 at {}", mount.path().display());
-            Check::new(name, Status::Ok, seen, means)
-        }
-        (None, Some(mount)) if can_write(&mount.path().join("cgroup.procs")) => {
-            let seen = format!("version 1 at {}", mount.path().display());
-            Check::new(name, Status::Ok, seen, means)
-        }
-        _ => {
-            let seen = if v2.is_some() || v1.is_some() {
-                "mounted, not writable by this user"
-            } else {
-                "no cgroup mounted"
-            };
-            Check::new(name, Status::Warn, seen, means)
-                .advise("nothing now; later: run as root or in a delegated cgroup")
-        }
-    }
-}
-
-/// The root has no cgroup.freeze; our own cgroup has, and must let us write it.
-fn can_freeze(mount: &Path) -> bool {
-    let own = read("/proc/self/cgroup");
-    let own = own
-        .lines()
-        .find_map(|l| l.strip_prefix("0::/"))
-        .unwrap_or("");
-    let dir = mount.join(own);
-    let file = dir.join("cgroup.freeze");
-    // In the root cgroup: a child can be made where its list of processes can be written.
-    can_write(&if file.exists() {
-        file
-    } else {
-        dir.join("cgroup.procs")
-    })
-}
-
-fn can_write(file: &Path) -> bool {
-    OpenOptions::new().write(true).open(file).is_ok()
 }
 
 fn ptrace_check(scope: &str) -> Check {

@@ -12,7 +12,9 @@ use std::io::IsTerminal;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
-use synclater_sys::process::{self, Change};
+use synclater_sys::children::{self, Change};
+use synclater_sys::command;
+use synclater_sys::signal;
 use synclater_sys::signal::Signals;
 use synclater_sys::wait::{self, For};
 use synclater_text::message::Trouble;
@@ -71,7 +73,7 @@ fn record(args: &Args, recording: Recording, signals: &Signals) -> anyhow::Resul
     if let Some((program, rest)) = args.command.split_first() {
         let mut command = Command::new(program);
         command.args(rest);
-        match process::spawn(command, &signals.inherited) {
+        match command::spawn(command, &signals.inherited) {
             Ok(pid) => child = Some(pid),
             Err(e) => {
                 let what = format!("cannot run {}", program.to_string_lossy());
@@ -110,7 +112,7 @@ fn record(args: &Args, recording: Recording, signals: &Signals) -> anyhow::Resul
         (Err(_), _) => OURS,
         (_, Some(Change::Exited(status))) => status,
         (_, Some(Change::Signaled(signal))) => {
-            process::die_of(signal);
+            signal::die_of(signal);
             OURS
         }
         _ => 0,
@@ -136,7 +138,7 @@ impl Watch<'_> {
                 _ => {}
             }
         }
-        while let Some((pid, change)) = process::next_change(self.child.unwrap_or(0)) {
+        while let Some((pid, change)) = children::next_change(self.child.unwrap_or(0)) {
             if Some(pid) == self.child && matches!(change, Change::Exited(_) | Change::Signaled(_))
             {
                 self.outcome = Some(change);

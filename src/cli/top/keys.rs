@@ -1,6 +1,7 @@
 //! What the keys of `top` do: all of it changes the screen, but for what is asked of the session.
 
-use super::view::{Screen, Typing};
+use super::typing::Typing;
+use super::view::Screen;
 use crate::session::control::Request;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use synclater_recording::analysis::live::By;

@@ -1,6 +1,6 @@
 //! Lines of `top`'s table: which columns there is room for, and what stands in them.
 
-use super::view::Typing;
+use super::typing::Typing;
 use synclater_recording::analysis::live::By;
 use synclater_recording::report::top::{Figures, Line, Sort};
 use synclater_text::layout::{shown, truncated, width};

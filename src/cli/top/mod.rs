@@ -3,6 +3,7 @@
 mod keys;
 mod lines;
 mod source;
+mod typing;
 mod view;
 
 use super::whose::{Purpose, Whose};
@@ -22,6 +23,7 @@ use synclater_policy::duration::parse_duration;
 use synclater_recording::analysis::live::{By, Live, KEPT};
 use synclater_recording::report::top::{Top, TopSession};
 use synclater_sys::process;
+use synclater_sys::signal;
 use synclater_sys::signal::Signals;
 use synclater_sys::wait::{self, For};
 use synclater_text::layout::{columns, visible};
@@ -126,7 +128,7 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
         Ended::Quit => Ok(0),
         Ended::Over => Ok(over(&view.watched)),
         Ended::Signal(signal) => {
-            process::die_of(signal);
+            signal::die_of(signal);
             Ok(OURS)
         }
     }

@@ -4,6 +4,7 @@
 //! victim chose reaches the terminal with a character that steers it.
 
 use super::lines;
+use super::typing::Typing;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
@@ -36,19 +37,6 @@ const HELP: [&str; 16] = [
     "escaped          processes that the session does not reach; `synclater ps`",
     "lost             not seen: a ring was full; counted in requests/s",
 ];
-
-/// What the keyboard is for at the moment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Typing {
-    /// Commands.
-    Nothing,
-    /// The filter's text.
-    Filter,
-    /// A dial.
-    Dial,
-    /// Whether to settle.
-    Settle,
-}
 
 /// Everything that is drawn.
 #[derive(Clone, Debug)]

@@ -1,6 +1,6 @@
 //! Whether a process has its memory, and its table of descriptors, for itself.
 
-use super::target::Refusal;
+use super::refusal::Refusal;
 use super::tracer::{self, Failure};
 use synclater_sys::sharing::{self, Has, Known, Search};
 

@@ -153,7 +153,7 @@ pub(super) fn boot_left(
     memory: &Memory,
     was_left: bool,
 ) -> Option<Change> {
-    let (bytes, head) = code::image(found.class)?;
+    let (bytes, head) = class::image(found.class)?;
     let before = head.boot_code(bytes).to_vec();
     let at = found.slack(memory, &before)?;
     let is_there = memory.bytes(at, before.len()).ok()? == before;

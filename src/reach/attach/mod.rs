@@ -8,21 +8,27 @@
 //! through it at any time. The next session uses it again.
 //!
 //! Map: [`target`] says whether it can be done, `owner` whose a process is, [`code`] where,
-//! [`tracer`] stops threads and sends them on errands; `sandbox` reads what forbids calls to it;
-//! `change` exchanges bytes, `rings` puts back what was put off in rings; `work` is the process
-//! that does it for one that runs, `begin` does it for one that has just been executed.
+//! [`tracer`] stops threads and sends them on errands; `filters` reads what forbids calls to it,
+//! and `sandbox` judges that; [`class`] is what code it consists of, [`refusal`] why it is left
+//! alone; `change` exchanges bytes, `rings` puts back what was put off in rings; `work` is the
+//! process that does it for one that runs, `begin` does it for one that has just been executed.
 
 mod alone;
 mod begin;
 mod change;
+pub mod class;
 mod code;
+mod filters;
 mod owner;
+pub mod refusal;
 mod rings;
 mod sandbox;
 pub mod target;
 pub mod tracer;
 mod work;
 
+use crate::reach::program::{self, Incarnation};
+use crate::reach::status;
 use crate::session::shared::Shared;
 use alone::Alone;
 pub use begin::{put_in_at_start, put_in_on_arrival, Begun, Entry};
@@ -30,9 +36,11 @@ use change::{
     boot_left, call_gate, exchange, exchange_if, fill_places, moved, redirect, spoiled, taken_back,
     unread, Change,
 };
-use code::{survey, survey_at_start, Class, Library, Remembered, Site, Survey};
+use class::Class;
+use code::{survey, survey_at_start, Library, Remembered, Site, Survey};
+use filters::Filters;
 pub use owner::Whose;
-use sandbox::Filters;
+use refusal::Refusal;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{self, Read};
@@ -49,7 +57,7 @@ use synclater_sys::process;
 use synclater_sys::ptrace::Thread;
 use synclater_sys::remote::{self, Memory};
 use synclater_sys::sharing::Known;
-use target::{Incarnation, Open, Refusal, Target};
+use target::{Open, Target};
 use tracer::{Boot, Failure, Still, Tracer};
 pub use work::Work;
 
@@ -126,7 +134,7 @@ fn no_memory(e: &io::Error) -> Refusal {
 /// # Errors
 /// Why not.
 pub fn can_bring_image() -> Result<(), Refusal> {
-    let (image, _) = code::image(Class::Long).ok_or_else(|| code::no_gate(Class::Long))?;
+    let (image, _) = class::image(Class::Long).ok_or_else(|| code::no_gate(Class::Long))?;
     let file = remote::executable_memory(code::NAME, image);
     file.map(|_| ()).map_err(|e| no_memory(&e))
 }
@@ -138,11 +146,11 @@ impl Luggage {
     /// # Errors
     /// Why processes cannot be attached at all: no gate for this machine, no memory to execute.
     pub fn pack(shared: &'static Shared, followed: bool) -> Result<Luggage, Refusal> {
-        let (image, _) = code::image(Class::Long).ok_or_else(|| code::no_gate(Class::Long))?;
+        let (image, _) = class::image(Class::Long).ok_or_else(|| code::no_gate(Class::Long))?;
         let open = |e: &io::Error| Refusal::new(e.to_string(), "free a descriptor, and try again");
         let memory = |image| remote::executable_memory(code::NAME, image);
         let library = memory(image).map_err(|e| no_memory(&e))?;
-        let small = code::image(Class::Small).map(|(image, _)| memory(image));
+        let small = class::image(Class::Small).map(|(image, _)| memory(image));
         let small = small.transpose().map_err(|e| no_memory(&e))?;
         let page = File::open(&shared.path).map_err(|e| open(&e))?;
         let page_size = shared.page().size.load(SeqCst);
@@ -198,7 +206,7 @@ impl Luggage {
     fn fds_for(&self, class: Class, pid: u32) -> Result<[BorrowedFd<'_>; 3], Refusal> {
         let small = self.small.as_ref().filter(|_| class == Class::Small);
         let library = small.unwrap_or(&self.library);
-        let user = target::user_of(pid, self.shared.user()).ok_or_else(target::has_ended)?;
+        let user = status::user_of(pid, self.shared.user()).ok_or_else(refusal::has_ended)?;
         let room = self.shared.room_of(user).ok_or_else(|| {
             let most = self.shared.others().len();
             let why = format!("{most} other users are in the session, which has no room for more");
@@ -228,7 +236,7 @@ impl From<Refusal> for Failure {
 /// descriptors need that lost their `O_SYNC`; `None` also where we may not look.
 fn left_by(pid: u32, clock: LeaseClock) -> Option<String> {
     let memory = Memory::open(pid).ok()?;
-    let class = target::class_of(pid)?;
+    let class = class::class_of(pid)?;
     let look = || {
         let found = survey(pid, class, &memory).ok()?;
         let id = owner::session_of(found.library.as_ref()?, &found)?;
@@ -273,7 +281,7 @@ fn put_in(
     known: &Known,
     still: &Still,
 ) -> Result<Told, Failure> {
-    let tracer = tracer::tracer_of(pid);
+    let tracer = status::tracer_of(pid);
     let comm = (tracer != 0).then(|| process::text(format!("/proc/{tracer}/comm")));
     if comm.is_some_and(|name| name.is_ok_and(|name| name.starts_with("synclater"))) {
         // A piece of work like this one, at the program before, say.
@@ -295,7 +303,7 @@ fn put_in(
         owner::is_free(library, &found, &memory, luggage.clock)?;
     }
     alone.has_its_own_table()?;
-    if !found.is_ready() && (is_new || target::is_young(pid)) {
+    if !found.is_ready() && (is_new || program::is_young(pid)) {
         return Err(Failure::Busy("its libc is not there yet".into()));
     }
     let unseen = found.unseen(pid, &memory);
@@ -306,8 +314,8 @@ fn put_in(
     let mut tracer = Tracer::new(pid, plan.found.class, still);
     tracer.hold()?;
     // From here on its number is nobody else's.
-    if !target::executes(pid, program) {
-        return Err(target::has_ended().into());
+    if !program::executes(pid, program) {
+        return Err(refusal::has_ended().into());
     }
     if !plan.found.still_holds(pid, &memory) || !owner::is_as_it_was(pid, &plan.found) {
         return Err(Failure::Busy("another session attaches to it".into()));
@@ -395,7 +403,7 @@ impl Plan<'_> {
             alone.still()?;
             alone.has_its_own_table()?;
             tracer.standing().try_for_each(sandbox::check_dispatch)?;
-            { tracer.standing() }.try_for_each(sandbox::restricts_nothing)?;
+            { tracer.standing() }.try_for_each(filters::restricts_nothing)?;
             filters.recheck(tracer)
         };
         exchange_if(tracer, memory, &changes, still)?;
@@ -416,7 +424,7 @@ fn errand(
     luggage: &Luggage,
     memory: &Memory,
 ) -> Result<Errand, Refusal> {
-    let (_, head) = code::image(found.class).ok_or_else(|| code::no_gate(found.class))?;
+    let (_, head) = class::image(found.class).ok_or_else(|| code::no_gate(found.class))?;
     let (slots, page) = code::shared(image, &head);
     let marks = { found.library.as_ref() }.map(|library| marks(library, memory));
     Ok(Errand {
@@ -449,7 +457,7 @@ fn bring(
     luggage: &Luggage,
     memory: &Memory,
 ) -> Result<Library, Failure> {
-    let (bytes, head) = code::image(found.class).ok_or_else(|| code::no_gate(found.class))?;
+    let (bytes, head) = class::image(found.class).ok_or_else(|| code::no_gate(found.class))?;
     // A program that has just begun has the whole of its stack.
     let begins = tracer.is_at_start();
     let room = |stack: &code::Stack| begins || found.has_room_on(stack);
@@ -487,7 +495,7 @@ fn room_for(found: &Survey, code: &[u8], memory: &Memory) -> Result<u64, Refusal
 fn take_out(pid: u32, whose: Whose, known: &Known, still: &Still) -> Result<Told, Failure> {
     let memory = Memory::open(pid).map_err(|e| cannot_see(pid, &e))?;
     let mut alone = Alone::found(pid, known)?;
-    let found = survey(pid, target::class_of(pid).unwrap_or(Class::Long), &memory)?;
+    let found = survey(pid, class::class_of(pid).unwrap_or(Class::Long), &memory)?;
     if let Some(library) = &found.library {
         let is_its = matches!(whose.page, Some(page) if owner::has_page(library, &found, page));
         // Whose supervisor is dead may be taken out by anybody.

@@ -5,8 +5,9 @@
 //! its lease runs.
 
 use super::code::{Library, Survey};
-use super::target::{self, Refusal};
+use super::refusal::Refusal;
 use super::tracer::Failure;
+use crate::reach::program;
 use crate::session::belongings::memory_of;
 use crate::session::control::{self, Listens};
 use std::os::unix::fs::MetadataExt;
@@ -73,7 +74,7 @@ pub fn is_ours(library: &Library, found: &Survey, page: Option<PageFile>) -> Opt
 
 /// The name of the session that a process is, or was, in.
 pub fn session_of(library: &Library, found: &Survey) -> Option<String> {
-    let name = target::without_mark(&page_of(library, found)?.name);
+    let name = program::without_mark(&page_of(library, found)?.name);
     Some(session_in(Path::new(&name).parent()?))
 }
 
@@ -98,7 +99,7 @@ pub fn is_free(
     let Some(page) = page_of(library, found).filter(|_| found.redirected().next().is_some()) else {
         return Ok(());
     };
-    let path = target::without_mark(&page.name);
+    let path = program::without_mark(&page.name);
     let folder = Path::new(&path).parent().unwrap_or(Path::new("/"));
     let id = session_in(folder);
     // Its folder may be another session's by now, or another one as we see it.

@@ -3,7 +3,7 @@
 
 use super::code::{self, Library};
 use super::marks_at;
-use super::target::Refusal;
+use super::refusal::Refusal;
 use synclater_proc::maps::Mapping;
 use synclater_shim::entry::{as_before, OFFSET, SIZE};
 use synclater_shim::gate::{Marks, Place};

@@ -3,9 +3,11 @@
 //! Promise: nothing is waited for longer than ten seconds: then the kernel ends us, and lets go of
 //! all. It ends when the supervisor does.
 
-use super::start::{Begun, Start};
+use super::begun::Begun;
+use super::start::Start;
 use super::{Baggage, How, News, LONGEST};
 use crate::reach::attach::tracer::{self, undisturb};
+use crate::reach::status;
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::ops::Range;
@@ -168,7 +170,7 @@ impl Herd {
                 match Thread::seize_all(tid) {
                     Ok(_) => fresh += 1,
                     // Begun by one that is traced already, or taken before.
-                    Err(_) if tracer::tracer_of(pid) == std::process::id() => {}
+                    Err(_) if status::tracer_of(pid) == std::process::id() => {}
                     Err(e) if tid == pid => return Err(tracer::why_refused(pid, &e)),
                     Err(_) => {}
                 }

@@ -7,9 +7,12 @@
 //! forks cost nothing measurable; each signal stops its thread for the tracer.
 //!
 //! Map: [`Follower`] is what the supervisor sees of it; `herd` is the process that traces; `start`
-//! decides what a program needs; `rights` sees to those that gain some.
+//! decides what a `program` needs, and `begun` is what became of it; `rights` sees to those that
+//! gain some.
 
+mod begun;
 mod herd;
+mod program;
 mod rights;
 mod start;
 

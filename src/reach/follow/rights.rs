@@ -4,8 +4,9 @@
 //! Promise: such a program is executed once more, untraced, before its first instruction. Nothing
 //! of the first time is left: execve(2) has replaced what it replaces already.
 
-use super::start::{Begun, Program};
-use crate::reach::attach::target::exe_of;
+use super::begun::Begun;
+use super::program::Program;
+use crate::reach::program::exe_of;
 use rustix::fs::{getxattr, statvfs, statx, AtFlags, StatVfs, StatVfsMountFlags, StatxFlags, CWD};
 use std::ffi::OsStr;
 use std::io;
@@ -30,10 +31,7 @@ pub fn would_be_gained(pid: u32) -> bool {
 
 /// Whether nobody gains rights by this process, or on this mount.
 fn is_forbidden(pid: u32, exe: &str) -> bool {
-    let status = process::text(format!("/proc/{pid}/status")).unwrap_or_default();
-    let by_process = status
-        .lines()
-        .any(|l| l.split_whitespace().eq(["NoNewPrivs:", "1"]));
+    let by_process = process::status(pid).is_ok_and(|s| s.number("NoNewPrivs") == Some(1));
     let nosuid = |fs: StatVfs| fs.f_flag.contains(StatVfsMountFlags::NOSUID);
     by_process || statvfs(exe).is_ok_and(nosuid)
 }

@@ -98,16 +98,11 @@ impl Visitor {
         let gone = || io::Error::from(Errno::SRCH);
         let number = |n: u32| Pid::from_raw(n.cast_signed()).ok_or_else(gone);
         let thread = pidfd_open(number(tid)?, PIDFD_THREAD);
-        let status = process::text(format!("/proc/{tid}/status"))?;
-        let field = |key: &str| {
-            let line = status.lines().find_map(|l| l.strip_prefix(key));
-            line.map(str::split_whitespace)
-        };
-        let last = |key| field(key)?.last()?.parse::<u32>().ok();
+        let status = process::status(tid)?;
         let (pidfd, stays) = match thread {
             Ok(fd) => (fd, true),
             Err(Errno::INVAL) => {
-                let process = last("Tgid:").ok_or_else(gone)?;
+                let process = status.process().ok_or_else(gone)?;
                 if process != tid && !share_descriptors(tid, process) {
                     return Err(Errno::PERM.into());
                 }
@@ -118,11 +113,9 @@ impl Visitor {
         let mut visitor = Visitor {
             tid,
             pidfd,
-            pid: last("NStgid:").or_else(|| last("Tgid:")).ok_or_else(gone)?,
+            pid: status.own_process().ok_or_else(gone)?,
             pid_ns: mount::namespace_number(std::path::Path::new(&format!("/proc/{tid}/ns/pid"))),
-            uid: { field("Uid:") }
-                .and_then(|mut ids| ids.nth(1)?.parse().ok())
-                .unwrap_or(0),
+            uid: status.users().get(1).copied().unwrap_or(0),
             slot: 0,
             is_one_of_us: whom::is_synclater(tid),
             is_inside: OnceCell::new(),

@@ -1,6 +1,7 @@
 //! Builds a [`Table`], batch by batch.
 
 use super::header::Header;
+use super::read::{Stream, Unreadable};
 use super::table::{Done, File, Filesystem, IoRest, Process, Sample, Settle, Table, UNKNOWN};
 use super::{done, event};
 use arrow_array::cast::AsArray;
@@ -11,7 +12,10 @@ use arrow_array::types::{
 use arrow_array::{Array, PrimitiveArray, RecordBatch};
 use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
+use std::io::Read;
+use std::sync::mpsc::sync_channel;
 use std::sync::Arc;
+use std::thread::scope;
 use synclater_account::escape::Escape;
 
 /// Gives each different value a number, in the order of their first use.
@@ -274,6 +278,44 @@ pub(super) struct Builder {
 
 fn small(id: u32) -> u16 {
     u16::try_from(id).unwrap_or(u16::MAX)
+}
+
+impl Table {
+    /// Reads a whole recording. One that is cut off gives its whole batches and says so
+    /// ([`Table::is_whole`]). Batches are unpacked by this thread and taken in by another.
+    ///
+    /// # Errors
+    /// Why it is no recording.
+    pub fn read(input: impl Read) -> Result<Table, Unreadable> {
+        let mut stream = Stream::open(input)?;
+        let mut builder = Builder::new(stream.header().clone());
+        let (send, receive) = sync_channel(2);
+        let mut table = scope(|s| {
+            let taken_in = s.spawn(move || {
+                receive.iter().for_each(|batch| builder.add(&batch));
+                builder.table
+            });
+            while let Some(batch) = stream.next_batch() {
+                if send.send(batch).is_err() {
+                    break;
+                }
+            }
+            drop(send);
+            taken_in.join().expect("taking a batch in does not panic")
+        });
+        let absent = stream.absent().iter();
+        table.absent = absent.map(|name| (*name).to_owned()).collect();
+        table.cut = stream.cut().map(str::to_owned);
+        Ok(table)
+    }
+
+    /// One batch of a recording, as a table of its own.
+    #[must_use]
+    pub fn of_batch(header: &Header, batch: &arrow_array::RecordBatch) -> Table {
+        let mut builder = Builder::new(header.clone());
+        builder.add(batch);
+        builder.table
+    }
 }
 
 impl Builder {

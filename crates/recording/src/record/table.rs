@@ -3,14 +3,9 @@
 //! Texts are numbers here. A process is its pid, user, executable and command line; a file is its
 //! path and where it lies. So whatever groups requests compares small numbers.
 
-use super::build::Builder;
 use super::header::Header;
 use super::kind;
-use super::read::{Stream, Unreadable};
 use std::collections::HashMap;
-use std::io::Read;
-use std::sync::mpsc::sync_channel;
-use std::thread::scope;
 use synclater_account::escape::Escape;
 
 /// [`Rows::took_ns`] and [`Rows::bytes`] where the value is not known.
@@ -194,42 +189,6 @@ pub struct Table {
 }
 
 impl Table {
-    /// Reads a whole recording. One that is cut off gives its whole batches and says so
-    /// ([`Table::is_whole`]). Batches are unpacked by this thread and taken in by another.
-    ///
-    /// # Errors
-    /// Why it is no recording.
-    pub fn read(input: impl Read) -> Result<Table, Unreadable> {
-        let mut stream = Stream::open(input)?;
-        let mut builder = Builder::new(stream.header().clone());
-        let (send, receive) = sync_channel(2);
-        let mut table = scope(|s| {
-            let taken_in = s.spawn(move || {
-                receive.iter().for_each(|batch| builder.add(&batch));
-                builder.table
-            });
-            while let Some(batch) = stream.next_batch() {
-                if send.send(batch).is_err() {
-                    break;
-                }
-            }
-            drop(send);
-            taken_in.join().expect("taking a batch in does not panic")
-        });
-        let absent = stream.absent().iter();
-        table.absent = absent.map(|name| (*name).to_owned()).collect();
-        table.cut = stream.cut().map(str::to_owned);
-        Ok(table)
-    }
-
-    /// One batch of a recording, as a table of its own.
-    #[must_use]
-    pub fn of_batch(header: &Header, batch: &arrow_array::RecordBatch) -> Table {
-        let mut builder = Builder::new(header.clone());
-        builder.add(batch);
-        builder.table
-    }
-
     /// Whether the recording has its end.
     #[must_use]
     pub fn is_whole(&self) -> bool {
@@ -286,6 +245,7 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use super::super::header::Header;
+    use super::super::read::Unreadable;
     use super::super::row::Row;
     use super::super::write::Writer;
     use super::super::{done, event, kind};

@@ -6,7 +6,9 @@ mod library;
 mod remember;
 mod stack;
 
-use super::target::{self, Refusal};
+use super::class::{image, Class};
+use super::refusal::Refusal;
+use crate::reach::program;
 pub use find::Site;
 use find::{addresses_in, go_sites_in, sites_in, small_sites_in, submits_in, unseen_in};
 pub use library::Library;
@@ -17,7 +19,6 @@ use synclater_patching::room;
 use synclater_proc::maps;
 use synclater_proc::maps::Mapping;
 use synclater_shim::gate::{Head, Place};
-use synclater_shim::{IMAGE, IMAGE_32};
 use synclater_sys::process;
 use synclater_sys::remote::Memory;
 use synclater_text::number::bytes;
@@ -38,25 +39,6 @@ pub fn shared(image: u64, head: &Head) -> (u64, u64) {
 
 fn slots_room() -> u64 {
     (size_of::<synclater_shim::page::Slots>() as u64).next_multiple_of(4096)
-}
-
-/// What code a program consists of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Class {
-    /// x86-64.
-    Long,
-    /// i386.
-    Small,
-}
-
-/// The image that is brought along for programs of a class, and its head.
-#[must_use]
-pub fn image(class: Class) -> Option<(&'static [u8], Head)> {
-    let image = match class {
-        Class::Long => IMAGE,
-        Class::Small => IMAGE_32,
-    };
-    image.and_then(|image| Some((image, Head::read(image)?)))
 }
 
 /// Bytes that the image, the slots and the page need.
@@ -239,8 +221,8 @@ fn is_named(m: &Mapping, files: &[&str]) -> bool {
 /// Where system calls are: in libc's own files, and in the program where it is static or Go's.
 fn code_with_calls(pid: u32, mappings: &[Mapping]) -> Vec<(&Mapping, Kind)> {
     const FILES: [&str; 5] = ["libc.", "libc-", "libpthread", "libaio", "ld-"];
-    let exe = target::exe_of(pid);
-    let is_exe = |m: &Mapping| may_change(m) && target::without_mark(&m.name) == exe;
+    let exe = program::exe_of(pid);
+    let is_exe = |m: &Mapping| may_change(m) && program::without_mark(&m.name) == exe;
     // A static program that loads a libc beside its own (dlopen(3)) makes its calls by its own.
     // What is executed by the name of the dynamic linker has one, too.
     let is_linker = |m: &Mapping| is_exe(m) && is_named(m, &["ld-"]);

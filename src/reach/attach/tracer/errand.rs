@@ -1,10 +1,12 @@
 //! Sending one thread of a process on an errand, and having it come back as if it had not been
 //! away.
 
-use super::super::code::{Class, Stack};
+use super::super::class::Class;
+use super::super::code::Stack;
+use super::super::refusal::Refusal;
 use super::super::sandbox;
-use super::super::target::{self, Refusal};
 use super::{as_it_may_go_on, gone, is_stopped, state, Failure, Tracer, NAP};
+use crate::reach::status;
 use rustix::io::Errno;
 use std::cell::Cell;
 use std::io;
@@ -142,7 +144,7 @@ impl Errands {
         match (self, signal) {
             // In front of the call that blocks them: nothing has been done yet.
             (Errands::On(_), Some(signal)) if sent.takes_signals(thread) && sent.is_new() => {
-                let is_called_back = target::handles(sent.tid, signal);
+                let is_called_back = status::handles(sent.tid, signal);
                 let goes_to = match is_called_back {
                     true => &sent.registers,
                     false => &sent.first,
@@ -191,7 +193,7 @@ impl Tracer {
         let (pid, keeps, filters) = (self.pid, self.keeps, self.filters.clone());
         let has_known_filters = |thread: &Thread| {
             let known = filters.get(&thread.tid()).copied().unwrap_or(0);
-            keeps || target::filters_of(pid, thread.tid()) == Some(known)
+            keeps || status::filters_of(pid, thread.tid()) == Some(known)
         };
         let tid = self.catch_one(|thread| {
             let code = |from| from..from + u64::from(head.boot_len);
@@ -391,7 +393,7 @@ fn helper_of(pid: u32, tid: u32, own: i32) -> Option<u32> {
         .filter_map(|child| child.parse().ok());
     let is_it = |child: &u32| {
         process::parent_of(*child) == Some(pid)
-            && target::own_number_of(*child).map(u32::cast_signed) == Some(own)
+            && status::own_number_of(*child).map(u32::cast_signed) == Some(own)
     };
     { listed.find(is_it) }.or_else(|| process::all().find(is_it))
 }

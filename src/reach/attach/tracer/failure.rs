@@ -1,9 +1,10 @@
 //! Why a process was not entered, or not let go of.
 
-use super::super::target::{self, Refusal};
-use super::tracer_of;
+use super::super::refusal::{self, Refusal};
+use super::waits::ENDS_WAITS;
+use crate::reach::status::tracer_of;
 use std::io;
-use synclater_sys::process;
+use synclater_sys::{job, process};
 
 /// Why it did not work.
 #[derive(Debug)]
@@ -22,10 +23,7 @@ pub fn shares_memory(other: u32) -> Failure {
 }
 
 pub(super) fn gone() -> Failure {
-    Failure::Refused(Refusal::new(
-        "it has ended meanwhile",
-        "look for it: pgrep NAME",
-    ))
+    Failure::Refused(refusal::has_ended())
 }
 
 /// Why process `pid` may not be traced, where PTRACE_SEIZE says `e`.
@@ -43,8 +41,8 @@ pub fn why_refused(pid: u32, e: &io::Error) -> String {
 pub(super) fn refused(pid: u32, tid: u32, e: &io::Error) -> Failure {
     let tracer = tracer_of(tid);
     if tracer != 0 && tracer != std::process::id() {
-        let refusal = target::traced_by(tracer.into());
-        return match target::traces_for_a_moment(tracer.into()) {
+        let refusal = traced_by(tracer.into());
+        return match traces_for_a_moment(tracer.into()) {
             true => Failure::Busy(refusal.why),
             false => refusal.into(),
         };
@@ -72,4 +70,22 @@ pub(super) fn refused(pid: u32, tid: u32, e: &io::Error) -> Failure {
 
 fn is_root() -> bool {
     process::effective_user() == 0
+}
+
+/// Whether it is one of ours that attaches, lets go or ends a wait: not one that follows.
+pub fn traces_for_a_moment(tracer: u64) -> bool {
+    let name = process::text(format!("/proc/{tracer}/comm")).unwrap_or_default();
+    let name = name.trim().as_bytes();
+    { [job::WORKS, ENDS_WAITS].iter() }.any(|ours| ours.to_bytes() == name)
+}
+
+/// What is said of a process that is traced by another one.
+#[must_use]
+pub fn traced_by(tracer: u64) -> Refusal {
+    let name = process::text(format!("/proc/{tracer}/comm")).unwrap_or_default();
+    let why = format!("it is traced by {tracer} ({})", name.trim());
+    Refusal::new(
+        why,
+        "end that (strace, gdb, another synclater), then try again",
+    )
 }

@@ -10,14 +10,15 @@ mod state;
 mod still;
 mod waits;
 
-use super::code::Class;
+use super::class::Class;
 use super::sandbox;
+use crate::reach::status::tracer_of;
 pub use errand::Boot;
 use errand::Errands;
 use failure::{gone, refused};
-pub use failure::{shares_memory, why_refused, Failure};
+pub use failure::{shares_memory, traced_by, traces_for_a_moment, why_refused, Failure};
+pub use state::threads_of;
 use state::{deep, seize, state, Deep};
-pub use state::{threads_of, tracer_of};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::thread::sleep;
@@ -30,7 +31,6 @@ use synclater_sys::ptrace::{Stop, Thread};
 use synclater_sys::registers::Registers;
 use synclater_sys::remote::Memory;
 use waits::Waits;
-pub use waits::ENDS_WAITS;
 
 /// How long all threads may take to stop: they are stopped meanwhile, one after the other. While
 /// the machine itself stands still does not count: so often at least is looked.

@@ -49,13 +49,6 @@ pub(super) fn deep(pid: u32, tid: u32, class: Class) -> Option<Deep> {
     }
 }
 
-/// Who traces a process; 0: nobody.
-pub fn tracer_of(pid: u32) -> u32 {
-    let status = process::text(format!("/proc/{pid}/status")).unwrap_or_default();
-    let line = status.lines().find_map(|l| l.strip_prefix("TracerPid:"));
-    line.and_then(|n| n.trim().parse().ok()).unwrap_or(0)
-}
-
 /// Begins to trace a thread, also where somebody else does so for a moment (`waits`).
 pub(super) fn seize(tid: u32) -> io::Result<Thread> {
     const TRIES: u32 = 10;

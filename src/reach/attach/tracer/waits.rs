@@ -15,7 +15,7 @@
 //! And on [`InCall`], which takes the rights of root. A thread that was woken in vain, by the
 //! kernel or by another tracer, has waited for longer than is known.
 
-use super::super::code::Class;
+use super::super::class::Class;
 use super::state::state;
 use super::undisturb;
 use rustix::net::sockopt::{socket_domain, socket_timeout, socket_type, Timeout};

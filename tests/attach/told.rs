@@ -500,6 +500,7 @@ fn why_nobody_was_attached_is_told_of_each() {
     assert_eq!(told.status.code(), Some(125), "{told}");
     let why = format!("--for was over before; {pid} is there, and was not attached");
     assert!(told.stderr.contains(&why), "{told}");
+    assert!(told.stderr.contains("a longer --for"), "{told}");
     assert!(has_four_parts(&told.stderr), "{told}");
     assert_eq!(stage.sessions(), Vec::<Value>::new());
     victim.end().must_succeed();

@@ -264,3 +264,107 @@ fn a_name_with_a_line_break_makes_no_part_of_a_message() {
         .count();
     assert_eq!(whys, 1, "{outcome}");
 }
+
+/// Nobody can know that nothing was cut.
+#[test]
+fn an_entry_that_cannot_be_read_is_counted_by_status() {
+    let stage = Stage::new("unread-entry");
+    run(&mut stage.synclater(&["run", "-u", "1s", "--", "true"])).must_succeed();
+    std::fs::create_dir_all(stage.state()).expect("the ledger");
+    std::fs::write(stage.state().join("fox.json"), "garbage").expect("an entry");
+    let told = stage.ask(&["status"]);
+    assert_eq!(told.status.code(), Some(1), "{told}");
+    for words in ["is known to have been cut", "1 file of the ledger"] {
+        assert!(told.stdout.contains(words), "{words}: {told}");
+    }
+    let told = stage.ask(&["status", "--json"]);
+    let all: serde_json::Value = serde_json::from_str(&told.stdout).expect("JSON");
+    let [id, outcome] = ["id", "outcome"].map(|key| all[0][key].as_str());
+    assert_eq!((id, outcome), (Some("fox"), Some("unreadable")), "{told}");
+    assert!(all[0]["advice"].is_string(), "{told}");
+}
+
+#[test]
+fn a_folder_of_the_kernels_own_is_named_as_one() {
+    let stage = Stage::new("kernels-folder");
+    for dir in ["/proc", "/sys"] {
+        let outcome = run(stage
+            .synclater(&["run", "--", "true"])
+            .env("SYNCLATER_RUN_DIR", dir));
+        assert_eq!(outcome.status.code(), Some(125), "{outcome}");
+        let words = "which keeps no files of ours";
+        assert!(outcome.stderr.contains(words), "{dir}: {outcome}");
+        assert!(!outcome.stderr.contains("writable"), "{dir}: {outcome}");
+    }
+}
+
+/// /proc mounted over it would be everybody's around.
+#[test]
+fn where_proc_is_another_namespaces_nobody_is_told_to_mount_it_over() {
+    let name = "where_proc_is_another_namespaces_nobody_is_told_to_mount_it_over";
+    if !as_root(name) {
+        return;
+    }
+    let stage = Stage::new("other-proc");
+    let mut command = stage.with_folders("unshare");
+    command.args(["-pf", SYNCLATER, "run", "--", "true"]);
+    let outcome = run(&mut command);
+    assert!(has_four_parts(&outcome.stderr), "{outcome}");
+    assert!(outcome.stderr.contains("--mount-proc"), "{outcome}");
+    assert!(!outcome.stderr.contains("mount -t proc"), "{outcome}");
+}
+
+#[test]
+fn who_is_root_in_a_user_namespace_alone_is_told_so() {
+    let stage = Stage::new("user-namespace");
+    let mut victim = Running::start(&stage, {
+        let mut command = clean(program("demand"));
+        command.arg(stage.work());
+        command
+    });
+    victim.be_ready();
+    let pid = victim.pid().as_raw_nonzero().to_string();
+    let mut command = stage.with_folders("unshare");
+    command.args([
+        "-Ur", SYNCLATER, "attach", "--for", "1s", "-u", "1s", "--pid", &pid,
+    ]);
+    let outcome = run(&mut command);
+    assert_eq!(outcome.status.code(), Some(125), "{outcome}");
+    assert!(outcome.stderr.contains("of a user namespace"), "{outcome}");
+    assert!(!outcome.stderr.contains("sudo"), "{outcome}");
+    victim.end().must_succeed();
+}
+
+#[test]
+fn a_relaxation_that_is_over_is_why_requests_were_real() {
+    let stage = Stage::new("for-is-over");
+    let mut command = stage.synclater(&["run", "-u", "exit", "--for", "1ms"]);
+    command.args(stage.json()).arg("--").arg(program("hammer"));
+    run(command.arg(stage.work()).args(["1", "300"])).must_succeed();
+    let report = stage.report();
+    let reasons = report["kept_real"].as_object().expect("some were real");
+    let has = |words: &str| reasons.keys().any(|reason| reason.contains(words));
+    assert!(
+        has("--for was over") && !has("dial was at now"),
+        "{report:#}"
+    );
+}
+
+#[test]
+fn a_rule_about_a_user_whom_nobody_knows_is_warned_of() {
+    let stage = Stage::new("nobody-known");
+    let rules = stage.work().join("rules.toml");
+    let rule = |user: &str| format!("[[rule]]\nuser = {user:?}\nuntil = \"exit\"\n");
+    std::fs::write(&rules, rule("nosuch") + &rule("root")).expect("rules");
+    let rules = rules.display().to_string();
+    let outcome = stage
+        .ask(&["run", "--rules", &rules, "--", "true"])
+        .must_succeed();
+    let warned: Vec<&str> = { outcome.stderr.lines() }
+        .filter(|line| line.contains("/etc/passwd"))
+        .collect();
+    assert!(
+        matches!(warned[..], [one] if one.contains("user nosuch")),
+        "{outcome}"
+    );
+}

@@ -281,8 +281,9 @@ fn a_loss_is_told_of_the_file_system_that_refused_alone() {
         warm(&stage, &mut scribe, disk);
         save(&mut scribe, disk, &["a"]);
     }
-    owes_too_much(&mut scribe, &small);
+    // First: a session that hears of the loss notes that, and not on which of them it was.
     kill_all(&stage.of_synclater());
+    owes_too_much(&mut scribe, &small);
     scribe.no_more();
     let told = stage.ask(&["settle"]);
     assert_eq!(told.status.code(), Some(125), "{told}");

@@ -12,7 +12,7 @@ mod mounts;
 
 use crate::voice;
 use serde::Serialize;
-use synclater_text::layout::columns;
+use synclater_text::layout::{columns, width};
 
 /// How a check came out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -148,7 +148,7 @@ fn wrapped(head: &str, text: &str) -> String {
     for word in text.split_whitespace() {
         let line = lines.last_mut().expect("never empty");
         let blank = if line.ends_with(' ') { "" } else { " " };
-        if line.chars().count() + blank.len() + word.chars().count() > columns() {
+        if width(line) + blank.len() + width(word) > columns() {
             lines.push(format!("{INDENT}{word}"));
         } else {
             line.push_str(blank);
@@ -169,10 +169,7 @@ mod tests {
     #[test]
     fn no_line_of_an_explanation_is_wider_than_80_columns() {
         let text = text(&[check()]);
-        assert!(
-            text.lines().all(|l| l.chars().count() <= columns()),
-            "{text}"
-        );
+        assert!(text.lines().all(|l| width(l) <= columns()), "{text}");
         assert_eq!(text.matches("word").count(), 30);
     }
 

@@ -6,6 +6,7 @@
 //! the highest one of its line, so that lines compare in shape, not in number.
 
 use serde::Serialize;
+use synclater_text::layout::width;
 use synclater_text::number::seconds;
 
 /// Bins of a decade.
@@ -132,11 +133,11 @@ impl Axis {
                 marks.push(if decade == self.decades { '┤' } else { '┼' });
             }
             let label = seconds(power(self.first + decade as i32));
-            let width = label.chars().count();
-            let used = labels.chars().count();
+            let takes = width(&label);
+            let used = width(&labels);
             // The last one ends where the axis does.
             let at = if decade == self.decades {
-                (at + 1).saturating_sub(width)
+                (at + 1).saturating_sub(takes)
             } else {
                 at
             };

@@ -6,6 +6,7 @@
 //! What it does not do: widths are counted in characters; wide East Asian ones count as one.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 /// The width of all texts where no terminal has another one, in columns.
 pub const COLUMNS: usize = 80;
@@ -77,10 +78,17 @@ fn quoted(word: &str) -> String {
 
 /// Cuts a text to `columns`, the last of which is `…` where something was cut off.
 pub fn truncated(text: &str, columns: usize) -> String {
-    if text.chars().count() <= columns {
+    if width(text) <= columns {
         return text.to_owned();
     }
-    let kept: String = text.chars().take(columns.saturating_sub(1)).collect();
+    let (mut kept, mut room) = (String::new(), columns.saturating_sub(1));
+    for c in text.chars() {
+        let Some(left) = room.checked_sub(c.width().unwrap_or(0)) else {
+            break;
+        };
+        kept.push(c);
+        room = left;
+    }
     format!("{kept}…")
 }
 
@@ -127,9 +135,16 @@ fn laid_out<'a>(lead: &str, pieces: impl Iterator<Item = &'a str>) -> String {
     text
 }
 
-/// Columns that a text takes.
+/// A text with blanks behind it, so that it takes `columns`; a longer one as it is.
+pub fn padded(text: &str, columns: usize) -> String {
+    let blanks = columns.saturating_sub(width(text));
+    format!("{text}{:blanks$}", "")
+}
+
+/// Columns that a text takes: two of most characters of Chinese, Japanese and Korean, none of those
+/// that combine (Unicode Standard Annex 11).
 pub fn width(text: &str) -> usize {
-    text.chars().count()
+    text.width()
 }
 
 #[cfg(test)]
@@ -157,6 +172,15 @@ mod tests {
         assert_eq!(truncated("abcdef", 6), "abcdef");
         assert_eq!(truncated("abcdef", 5), "abcd…");
         assert_eq!(truncated("äöüß", 3), "äö…");
+        assert_eq!(
+            (width("邮件"), truncated("邮件箱", 5).as_str()),
+            (4, "邮件…")
+        );
+        assert_eq!(truncated("邮件箱", 4), "邮…");
+        assert_eq!(
+            (padded("邮", 4).as_str(), padded("abc", 2).as_str()),
+            ("邮  ", "abc")
+        );
     }
 
     #[test]
@@ -179,7 +203,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_line_is_too_wide(words in "([a-zé]{1,30} ){0,40}") {
+        fn no_line_is_too_wide(words in "([a-zé邮]{1,30} ){0,40}") {
             for line in wrapped("synclater: ", &words).lines() {
                 prop_assert!(width(line) <= COLUMNS);
             }

@@ -3,7 +3,7 @@
 use super::typing::Typing;
 use synclater_recording::analysis::live::By;
 use synclater_recording::report::top::{Figures, Line, Sort};
-use synclater_text::layout::{shown, truncated, width};
+use synclater_text::layout::{padded, shown, truncated, width};
 use synclater_text::number::{count, Unit};
 
 /// Columns of the table behind the name: what it is, its title, its width, and how soon it is left
@@ -77,7 +77,7 @@ impl Layout {
         let mark = |is_it: bool| if is_it { "▼" } else { "" };
         let name = format!("{}{}", mark(sort == Sort::Name), by.name().to_uppercase());
         let name = truncated(&name, self.name);
-        let mut head = format!("{name:<0$}", self.name);
+        let mut head = padded(&name, self.name);
         for (what, title, columns) in &self.columns {
             let unit = { self.unit(*what) }.map_or(String::new(), |unit| format!(" {}", unit.name));
             let title = format!("{}{title}{unit}", mark(sort == *what));
@@ -95,7 +95,7 @@ impl Layout {
             By::File | By::Caller => end_of(name, room),
             _ => truncated(name, room),
         };
-        let mut line = format!("{name:<0$}", self.name);
+        let mut line = padded(&name, self.name);
         for (what, _, columns) in &self.columns {
             let value = truncated(&self.value(*what, figures), columns.saturating_sub(1));
             line.push_str(&format!("{value:>columns$}"));
@@ -166,15 +166,12 @@ pub fn spread(left: &str, right: &str, columns: usize) -> String {
 
 /// The end of a text, with a mark where something was cut off in front.
 fn end_of(text: &str, columns: usize) -> String {
-    let length = width(text);
-    if length <= columns {
+    if width(text) <= columns {
         return text.to_owned();
     }
-    let end: String = text
-        .chars()
-        .skip(length - columns.saturating_sub(1))
-        .collect();
-    truncated(&format!("…{end}"), columns)
+    let ends = text.char_indices().map(|(at, _)| &text[at..]);
+    let end = { ends.skip(1) }.find(|end| width(end) < columns);
+    truncated(&format!("…{}", end.unwrap_or_default()), columns)
 }
 
 /// A line that fits: of what is being typed the end stays in sight.

@@ -4,7 +4,7 @@
 
 use crate::analysis::explain::{percent, Cause, Explanation, How};
 use std::fmt::Write;
-use synclater_text::layout::{shown, truncated, wrapped};
+use synclater_text::layout::{padded, shown, truncated, wrapped};
 use synclater_text::number::{count, counted, seconds};
 
 /// Columns of a cause's name in the table.
@@ -156,7 +156,8 @@ fn table(causes: &[Cause]) -> String {
         let name = truncated(&format!("{number}  {}", name(cause)), NAME - 1);
         let _ = writeln!(
             out,
-            "{name:<NAME$}{:>8}{:>12}{:>11}{:>7.1}{:>9}",
+            "{}{:>8}{:>12}{:>11}{:>7.1}{:>9}",
+            padded(&name, NAME),
             percent(cause.coverage),
             percent(cause.slow_share),
             percent(cause.elsewhere_share),

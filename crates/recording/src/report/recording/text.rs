@@ -7,7 +7,9 @@ use super::{GroupRow, RecordingReport};
 use crate::analysis::stats::seconds as of_ns;
 use std::fmt::Write as _;
 use synclater_account::escape::told;
-use synclater_text::layout::{columns, command_line, shown, truncated, width, wrapped, COLUMNS};
+use synclater_text::layout::{
+    columns, command_line, padded, shown, truncated, width, wrapped, COLUMNS,
+};
 use synclater_text::number::{bytes, count, counted, seconds, Unit};
 
 /// What requests are grouped by.
@@ -327,7 +329,8 @@ impl RecordingReport {
             let ns =
                 |unit: Unit, ns: Option<u64>| ns.map_or("-".to_owned(), |ns| unit.show(of_ns(ns)));
             let line = format!(
-                "{name:<room$}{:>10}{}{:>10}{:>6}{:>9}{:>9}{:>8}",
+                "{}{:>10}{}{:>10}{:>6}{:>9}{:>9}{:>8}",
+                padded(&name, room),
                 count(row.requests),
                 real(count(row.real)),
                 { row.sync_s }.map_or("-".to_owned(), |s| total_in.show(s)),

@@ -32,7 +32,7 @@ FUZZ_SECONDS ?= 60
 FUZZ_SECONDS_IN_TEST ?= 10
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test tests soak bench pictures lint lint-rust lint-c lint-scripts \
+.PHONY: help setup build demo check test tests soak bench pictures lint lint-rust lint-c lint-scripts \
         install uninstall fuzz audit clean
 
 help: ## this list
@@ -81,6 +81,13 @@ endef
 
 # Three tests to two processors: for half of its time a test waits for a disk, a tick or a process.
 export RUST_TEST_THREADS ?= $(shell echo $$(( ($$(nproc) * 3 + 1) / 2 )))
+
+# What to run before a commit; the rest is for CI.
+check: ## fmt, clippy, unit tests, the repository's rules, a program of each route
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --locked --workspace $(FEATURES) --all-targets -- -D warnings
+	$(CARGO) test --locked --quiet --workspace $(FEATURES) --lib --bins
+	$(CARGO) test --locked --quiet --workspace $(FEATURES) --test integration -- tidy:: counting::
 
 # A test that cannot run here appends `SKIPPED name: reason` to the file named by the variable.
 # A failure in one crate leaves the tests of the others to run: one run tells all that fails.

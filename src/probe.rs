@@ -1,8 +1,8 @@
 //! Measuring what syncs cost on a disk: each kind, by one thread and by several at once.
 //!
 //! Promise: the syncs are made by system calls that no preloaded library sees, so they are real in
-//! a session too. What it writes lies in one folder, which goes with [`Place`]; one that a killed
-//! probe left goes with the next probe in the same folder.
+//! a session too. What it writes lies in one folder, which goes with [`ScratchFolder`]; one that a
+//! killed probe left goes with the next probe in the same folder.
 
 use crate::session::folder::{make_locked, remove_abandoned};
 use crate::session::marks::SyncMark;
@@ -67,13 +67,13 @@ impl Kind {
 }
 
 /// The folder that is written to; removed when it is dropped.
-pub struct Place {
+pub struct ScratchFolder {
     path: PathBuf,
     dir: OwnedFd,
     _lock: File,
 }
 
-impl Place {
+impl ScratchFolder {
     /// Marks that there are syncs under way in it.
     pub fn marked(&self) -> Option<SyncMark> {
         SyncMark::on(self.dir.as_fd())
@@ -83,11 +83,11 @@ impl Place {
     ///
     /// # Errors
     /// Those of mkdir(2) and open(2).
-    pub fn new(above: &Path) -> io::Result<Place> {
+    pub fn new(above: &Path) -> io::Result<ScratchFolder> {
         remove_abandoned(above, PREFIX);
         let (path, _lock) = make_locked(above, PREFIX)?;
         let dir = rustix::fs::open(&path, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-        Ok(Place { path, dir, _lock })
+        Ok(ScratchFolder { path, dir, _lock })
     }
 
     fn open(&self, name: &str, flags: OFlags) -> io::Result<OwnedFd> {
@@ -97,7 +97,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for ScratchFolder {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.path);
     }
@@ -116,7 +116,7 @@ pub struct Series {
 /// # Errors
 /// The first that a thread met: `EOPNOTSUPP` for a kind that the file system has not, `ENOSPC`…
 pub fn measure(
-    place: &Place,
+    place: &ScratchFolder,
     kind: Kind,
     threads: usize,
     patience: Duration,
@@ -139,7 +139,7 @@ pub fn measure(
 }
 
 fn hammer(
-    place: &Place,
+    place: &ScratchFolder,
     kind: Kind,
     thread: usize,
     end: Instant,
@@ -167,7 +167,7 @@ fn hammer(
 
 /// Writes 4 KiB and makes them durable; the time of the latter.
 fn sync_once(
-    place: &Place,
+    place: &ScratchFolder,
     kind: Kind,
     file: &OwnedFd,
     name: &str,

@@ -3,12 +3,12 @@
 
 use super::detach::until_finished;
 use super::dials::{Dials, Recorded, Wanted};
-use super::{whose, OURS};
+use super::{requesters, OURS};
 use crate::reach::attach::refusal::{self, Refusal};
-use crate::reach::attach::{Luggage, Told, Work};
-use crate::reach::follow::{Baggage, Follower, Manner};
+use crate::reach::attach::{AttachOutcome, Payload, Work};
+use crate::reach::follow::{FollowPlan, Follower, Manner};
 use crate::reach::program::{self, Incarnation};
-use crate::reach::whom::{Groups, Whom};
+use crate::reach::selector::{Groups, ProcessSelector};
 use crate::session::dirs;
 use crate::session::escape::Escapes;
 use crate::session::hierarchy;
@@ -113,7 +113,7 @@ const UNTOUCHED: &str = "nothing was changed; no process was stopped";
 
 /// What the session in the background has to tell the command that began it.
 #[derive(Debug, Serialize, Deserialize)]
-struct Begun {
+struct AttachReport {
     version: u32,
     /// Empty where there is no session any more.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -127,15 +127,15 @@ struct Begun {
     /// Whether it goes on without a process, for those that begin later.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     waits: bool,
-    attached: Vec<Row>,
-    refused: Vec<No>,
+    attached: Vec<AttachedProcess>,
+    refused: Vec<RefusedProcess>,
     /// Why nobody was attached, where nobody was refused either.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     missed: String,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Row {
+struct AttachedProcess {
     pid: u32,
     exe: String,
     sites: u64,
@@ -143,14 +143,14 @@ struct Row {
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-struct No {
+struct RefusedProcess {
     pid: u32,
     exe: String,
     #[serde(flatten)]
     refusal: Refusal,
 }
 
-impl No {
+impl RefusedProcess {
     fn say(&self) {
         voice::say(&format!("{}\n", self.refusal.trouble(self.pid, &self.exe)));
     }
@@ -206,7 +206,7 @@ fn tell(args: &Args, answer: OwnedFd) -> anyhow::Result<i32> {
     let mut text = String::new();
     File::from(answer).read_to_string(&mut text)?;
     // It has said by itself what went wrong.
-    let Ok(begun) = serde_json::from_str::<Begun>(&text) else {
+    let Ok(begun) = serde_json::from_str::<AttachReport>(&text) else {
         return Ok(OURS);
     };
     if begun.id.is_empty() && begun.refused.is_empty() {
@@ -222,7 +222,7 @@ fn tell(args: &Args, answer: OwnedFd) -> anyhow::Result<i32> {
         )
         .into());
     }
-    { begun.refused.iter() }.for_each(No::say);
+    { begun.refused.iter() }.for_each(RefusedProcess::say);
     if args.json {
         voice::print(&format!("{text}\n"))?;
     } else if begun.refused.is_empty() || !begun.attached.is_empty() {
@@ -278,7 +278,7 @@ fn nobody(args: &Args) -> Trouble {
     )
 }
 
-fn sentence(begun: &Begun) -> String {
+fn sentence(begun: &AttachReport) -> String {
     let id = &begun.id;
     let to_end = match begun.ends {
         true => String::new(),
@@ -320,7 +320,7 @@ fn check(until: Until, for_: Option<Duration>, said: &str) -> Result<(), Trouble
 }
 
 /// The processes that are named by number, or those of them that cannot be attached.
-fn named(args: &Args) -> Result<Vec<(u32, Incarnation)>, Vec<No>> {
+fn named(args: &Args) -> Result<Vec<(u32, Incarnation)>, Vec<RefusedProcess>> {
     let mut refused = Vec::new();
     let mut all = Vec::new();
     for &pid in &args.pid {
@@ -328,7 +328,7 @@ fn named(args: &Args) -> Result<Vec<(u32, Incarnation)>, Vec<No>> {
         let looked = can_be_attached(pid).and_then(|()| program.ok_or_else(refusal::has_ended));
         match looked {
             Ok(program) => all.push((pid, program)),
-            Err(refusal) => refused.push(No {
+            Err(refusal) => refused.push(RefusedProcess {
                 pid,
                 exe: program::exe_of(pid),
                 refusal,
@@ -342,10 +342,10 @@ fn named(args: &Args) -> Result<Vec<(u32, Incarnation)>, Vec<No>> {
 }
 
 /// Says why nobody is attached.
-fn refuse(args: &Args, refused: Vec<No>) -> anyhow::Result<i32> {
-    { refused.iter() }.for_each(No::say);
+fn refuse(args: &Args, refused: Vec<RefusedProcess>) -> anyhow::Result<i32> {
+    { refused.iter() }.for_each(RefusedProcess::say);
     if args.json {
-        let begun = Begun {
+        let begun = AttachReport {
             version: 1,
             id: String::new(),
             until: args.until.to_string(),
@@ -362,13 +362,13 @@ fn refuse(args: &Args, refused: Vec<No>) -> anyhow::Result<i32> {
 }
 
 /// Who is asked for otherwise.
-fn whom(args: &Args) -> Result<Whom, Trouble> {
+fn whom(args: &Args) -> Result<ProcessSelector, Trouble> {
     let mut groups = Groups::default();
     if !args.unit.is_empty() {
         groups.root = hierarchy::version_2();
     }
     for unit in &args.unit {
-        let folder = { groups.root.as_ref() }.and_then(|root| whose::unit_folder(unit, root));
+        let folder = { groups.root.as_ref() }.and_then(|root| requesters::unit_folder(unit, root));
         groups.folders.push(folder.ok_or_else(|| {
             let why = "no running unit has that name (control groups, version 2)";
             let try_ = "look it up with `systemctl status`, or use --exe or --pid";
@@ -393,14 +393,14 @@ fn whom(args: &Args) -> Result<Whom, Trouble> {
     });
     let exes = exes.collect::<Result<_, _>>()?;
     let pids = Vec::new();
-    Ok(Whom { pids, exes, groups })
+    Ok(ProcessSelector { pids, exes, groups })
 }
 
 fn can_be_attached(pid: u32) -> Result<(), Refusal> {
     let told = Work::consider(pid).map(until_finished);
     match told.map_err(|e| Refusal::new(e.to_string(), "try again in a moment"))? {
-        Told::Refused { refusal } => Err(refusal),
-        Told::Busy { why } => Err(Refusal::new(why, "try again in a moment")),
+        AttachOutcome::Refused { refusal } => Err(refusal),
+        AttachOutcome::Busy { why } => Err(Refusal::new(why, "try again in a moment")),
         _ => Ok(()),
     }
 }
@@ -417,7 +417,7 @@ fn words(args: &Args) -> Vec<String> {
 fn in_background(
     args: &Args,
     wanted: Wanted,
-    whom: Whom,
+    whom: ProcessSelector,
     to: OwnedFd,
     left_open: &[i32],
 ) -> anyhow::Result<i32> {
@@ -436,8 +436,8 @@ fn in_background(
             return Err(untouched(super::run::cannot_record(&name, &e)).into());
         }
     }
-    let luggage = match Luggage::pack(s.shared, args.follow) {
-        Ok(luggage) => luggage,
+    let payload = match Payload::pack(s.session.shared, args.follow) {
+        Ok(payload) => payload,
         Err(refusal) => {
             give_up(&mut s);
             let what = "cannot attach to any process";
@@ -445,13 +445,13 @@ fn in_background(
         }
     };
     let exes = whom.exes.clone();
-    let mut reach = Reach::new(luggage, whom);
+    let mut reach = Reach::new(payload, whom);
     if args.follow {
-        let baggage = Baggage {
+        let plan = FollowPlan {
             manner: Manner::Sites(exes),
-            luggage: Luggage::pack(s.shared, true).map_err(|refusal| refusal.why),
+            payload: Payload::pack(s.session.shared, true).map_err(|refusal| refusal.why),
         };
-        match Follower::start(baggage) {
+        match Follower::start(plan) {
             Ok(follower) => reach.follow(follower),
             Err(e) => {
                 give_up(&mut s);
@@ -470,7 +470,7 @@ fn in_background(
         return Ok(OURS);
     }
     s.recording_goes();
-    if !tell_front(&s, &to, &s.plan.id) {
+    if !tell_front(&s, &to, &s.session.plan.id) {
         s.leave();
     }
     drop(to);
@@ -495,23 +495,23 @@ fn tell_front(s: &Supervisor, to: &OwnedFd, id: &str) -> bool {
     let Some(reach) = s.reach() else {
         return false;
     };
-    let row = |(pid, r): (u32, &crate::supervisor::reached::Reached)| Row {
+    let row = |(pid, r): (u32, &crate::supervisor::reached::Reached)| AttachedProcess {
         pid,
         exe: r.exe.clone(),
         sites: r.sites,
         pause_s: r.pause.max(Duration::from_nanos(1)).as_secs_f64(),
     };
-    let no = |(pid, exe, refusal): (u32, &str, &Refusal)| No {
+    let no = |(pid, exe, refusal): (u32, &str, &Refusal)| RefusedProcess {
         pid,
         exe: exe.to_owned(),
         refusal: refusal.clone(),
     };
-    let mut begun = Begun {
+    let mut begun = AttachReport {
         version: 1,
         id: id.to_owned(),
-        until: s.plan.classes[0].to_string(),
+        until: s.session.plan.classes[0].to_string(),
         rules_until: s.rules_until().map(|until| until.to_string()),
-        ends: s.plan.ends.is_some(),
+        ends: s.session.plan.ends.is_some(),
         waits: reach.waits_for_more(),
         attached: reach.attached().map(row).collect(),
         refused: reach.refused().map(no).collect(),

@@ -4,10 +4,10 @@ use super::paid::is_paid;
 use super::set::ask_named;
 use super::OURS;
 use crate::reach::attach::refusal::Refusal;
-use crate::reach::attach::{Told, Whose, Work};
+use crate::reach::attach::{AttachOutcome, SourceSession, Work};
 use crate::reach::forkers::{name_of, Forkers};
 use crate::reach::program::{self, Incarnation};
-use crate::reach::whom::{self, Seen};
+use crate::reach::selector::{self, Seen};
 use crate::session::belongings::memory_of;
 use crate::session::control::{self, is_there, listed, Request};
 use crate::session::debtor::Debtor;
@@ -20,7 +20,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use synclater_sys::clock::{LeaseClock, Reading};
 use synclater_sys::process;
-use synclater_sys::sharing::Known;
+use synclater_sys::sharing::MemorySurvey;
 use synclater_text::message::Trouble;
 use synclater_text::number::counted;
 
@@ -74,7 +74,7 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
     // Another session may be called so, in another SYNCLATER_RUN_DIR say; its memory is not.
     let name = memory.as_deref().and_then(Path::file_name);
     let name = name.map_or(id.into(), OsStr::to_string_lossy);
-    let left = whom::left_by(&name);
+    let left = selector::left_by(&name);
     match LastReport::take(id) {
         None if left.found.is_empty() => ask(args),
         last => let_go_of_all(args, &debtor, &name, left, last),
@@ -169,7 +169,7 @@ fn let_go_of_each(
     let is_stuck = |pid: &u32| {
         { stuck.iter() }.any(|(of, program)| of == pid && program::executes(*pid, *program))
     };
-    let (mut gone, mut known) = (Gone::default(), Known::nobody());
+    let (mut gone, mut known) = (Gone::default(), MemorySurvey::nobody());
     let (mut done, mut forkers) = (BTreeSet::new(), Forkers::default());
     let until = Instant::now() + STORM;
     loop {
@@ -200,7 +200,7 @@ fn let_go_of_each(
             voice::say(&format!("{}\n", forks_too_fast(id)));
             break;
         }
-        left = whom::left_by(name);
+        left = selector::left_by(name);
     }
     let first = done.iter().map(|(_, began)| *began).min();
     let is_hidden = |pid: &u32| forkers.may_have_hidden(*pid, first);
@@ -249,11 +249,11 @@ enum LetGo {
 fn let_go(
     id: &str,
     is_its: bool,
-    (pid, known): (u32, &mut Known),
+    (pid, known): (u32, &mut MemorySurvey),
     clock: LeaseClock,
 ) -> std::io::Result<LetGo> {
     let begun = Instant::now();
-    let whose = Whose { page: None, clock };
+    let whose = SourceSession { page: None, clock };
     let mut last = Refusal::new("", "try again in a moment");
     let Some(program) = program::incarnation(pid) else {
         return Ok(LetGo::Freed { sites: 0 });
@@ -261,24 +261,26 @@ fn let_go(
     while begun.elapsed() < Duration::from_secs(5) {
         known.renew();
         match until_finished(Work::detach(pid, whose, known)?) {
-            Told::Detached { sites, marked, .. } => {
+            AttachOutcome::Detached { sites, marked, .. } => {
                 if let Some(why) = still_held(marked) {
                     voice::say(&format!("synclater: {pid}: {why}\n"));
                 }
                 return Ok(LetGo::Freed { sites });
             }
             // It has ended meanwhile, or executes something else.
-            Told::Refused { .. } | Told::Busy { .. } if !program::executes(pid, program) => {
+            AttachOutcome::Refused { .. } | AttachOutcome::Busy { .. }
+                if !program::executes(pid, program) =>
+            {
                 return Ok(LetGo::Freed { sites: 0 });
             }
-            Told::Refused { refusal } => {
+            AttachOutcome::Refused { refusal } => {
                 return Ok(LetGo::Held(not_let_go(id, pid, &refusal)));
             }
             // Its lease runs for a moment.
-            Told::Others { refusal } if is_its => last = refusal,
-            Told::Others { refusal } => return Ok(LetGo::Others(others(pid, refusal))),
-            Told::Busy { why } => last.why = why,
-            Told::Attached { .. } | Told::Left { .. } => {}
+            AttachOutcome::Others { refusal } if is_its => last = refusal,
+            AttachOutcome::Others { refusal } => return Ok(LetGo::Others(others(pid, refusal))),
+            AttachOutcome::Busy { why } => last.why = why,
+            AttachOutcome::Attached { .. } | AttachOutcome::Left { .. } => {}
         }
         std::thread::sleep(Duration::from_millis(50));
     }
@@ -293,7 +295,7 @@ fn others(pid: u32, refusal: Refusal) -> Trouble {
 }
 
 /// Waits for some work, which gives up by itself.
-pub fn until_finished(mut work: Work) -> Told {
+pub fn until_finished(mut work: Work) -> AttachOutcome {
     use std::os::fd::AsFd;
     loop {
         if let Some(told) = work.finished() {

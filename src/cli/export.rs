@@ -2,7 +2,7 @@
 
 use super::{recording, OURS};
 use crate::export::part::Unfinished;
-use crate::export::place::Place;
+use crate::export::place::Destination;
 use crate::export::{export, Failed, Written};
 use crate::session::told;
 use crate::voice;
@@ -54,7 +54,7 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
         let why = "Parquet is read from its end: it needs a file";
         return Err(cannot(args, why.into(), "--parquet FILE.parquet".into()).into());
     }
-    let place = Place::of(&args.parquet).map_err(|(why, try_)| cannot(args, why, try_))?;
+    let place = Destination::of(&args.parquet).map_err(|(why, try_)| cannot(args, why, try_))?;
     let trouble = |e: std::io::Error| cannot(args, e.to_string(), "try again".into());
     // Before the first thread: all of them leave signals to this one.
     let signals = Signals::take().map_err(trouble)?;
@@ -102,7 +102,7 @@ enum Cannot {
 fn work(
     file: File,
     size: u64,
-    place: &Place,
+    place: &Destination,
     unfinished: &Unfinished,
 ) -> Result<(Written, String), Cannot> {
     let bar = recording::progress(size);

@@ -18,13 +18,13 @@ mod ps;
 mod record;
 pub mod recording;
 mod report;
+mod requesters;
 mod run;
 mod set;
 mod settle;
 mod status;
 mod top;
 mod whole_file;
-mod whose;
 
 use crate::session::stale::Cleared;
 use crate::voice;

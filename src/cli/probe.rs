@@ -1,7 +1,7 @@
 //! `synclater probe`: what a sync costs on this disk.
 
 use super::OURS;
-use crate::probe::{measure, Kind, Place};
+use crate::probe::{measure, Kind, ScratchFolder};
 use crate::session::mounts::mounts_of;
 use crate::session::probed::Probed;
 use crate::session::told;
@@ -67,7 +67,7 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
     let dir = std::fs::canonicalize(&args.dir).map_err(|e| cannot(&e, nothing))?;
     let signals = Signals::take().map_err(|e| cannot(&e, nothing))?;
     let unmade = |e| cannot(&format!("no folder can be made there: {e}"), nothing);
-    let place = Place::new(&dir).map_err(|e: std::io::Error| unmade(e))?;
+    let place = ScratchFolder::new(&dir).map_err(|e: std::io::Error| unmade(e))?;
     let until_it_is_noted = place.marked();
     let stop = AtomicBool::new(false);
     let mut probe = about(&dir);
@@ -121,7 +121,7 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
 
 fn measure_all(
     args: &Args,
-    place: &Place,
+    place: &ScratchFolder,
     stop: &AtomicBool,
     probe: &mut Probe,
 ) -> std::io::Result<()> {

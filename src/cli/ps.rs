@@ -2,8 +2,8 @@
 
 use super::detach::until_finished;
 use super::set::stands_still;
-use crate::reach::attach::{Told, Work};
-use crate::reach::{program, whom};
+use crate::reach::attach::{AttachOutcome, Work};
+use crate::reach::{program, selector};
 use crate::session::belongings::memory_of;
 use crate::session::control::{ask, has_ended, listed, Answer, Living, Request};
 use crate::voice;
@@ -106,7 +106,7 @@ fn has_gone(session: &Living) -> bool {
 /// Names processes that sessions which were killed have left.
 fn name_left(living: &[Living]) {
     let known: Vec<PathBuf> = living.iter().map(|s| memory_of(&s.dir)).collect();
-    let candidates = whom::outside(&known);
+    let candidates = selector::outside(&known);
     if candidates.is_empty() {
         return;
     }
@@ -120,7 +120,7 @@ fn name_left(living: &[Living]) {
         }
         // By a process of ours: whose memory lies on a dead disk may be waited for for ever.
         let told = Work::look(pid, clock).map(until_finished);
-        if let Ok(Told::Left { session: Some(id) }) = told {
+        if let Ok(AttachOutcome::Left { session: Some(id) }) = told {
             left.entry(id).or_default().push(pid);
         }
     }

@@ -4,8 +4,8 @@
 mod system;
 
 use super::dials::{ring_bytes, Recorded};
+use super::requesters::RequesterFilter;
 use super::run::{self, OtherCalls};
-use super::whose::Whose;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -35,7 +35,7 @@ pub struct Args {
     system: bool,
 
     #[command(flatten)]
-    whose: Whose,
+    whose: RequesterFilter,
 
     /// End after this time; without it and without a command, at Ctrl-C, or when every process of
     /// --pid is gone.

@@ -14,7 +14,7 @@ use synclater_text::message::Trouble;
 
 /// Everybody's, or these.
 #[derive(clap::Args)]
-pub struct Whose {
+pub struct RequesterFilter {
     /// Only this process and what it starts; repeatable.
     #[arg(
         long,
@@ -58,7 +58,7 @@ impl Purpose {
     }
 }
 
-impl Whose {
+impl RequesterFilter {
     /// Whether nothing was said.
     pub fn is_everybody(&self) -> bool {
         self.pid.is_empty() && self.unit.is_empty() && self.exe.is_empty() && self.device.is_empty()

@@ -2,8 +2,8 @@
 
 use super::dials::{Dials, Recorded, Wanted};
 use super::OURS;
-use crate::reach::attach::Luggage;
-use crate::reach::follow::{Baggage, Environment, Follower, Manner};
+use crate::reach::attach::Payload;
+use crate::reach::follow::{Environment, FollowPlan, Follower, Manner};
 use crate::reach::launch;
 use crate::reach::library::{self, Variant};
 use crate::reach::net;
@@ -195,7 +195,7 @@ pub fn run(args: Args) -> anyhow::Result<i32> {
         begin_recording(&mut s, &args, file)?;
     }
     let outer = outer_pages();
-    let mut pages = s.shared.path.clone().into_os_string();
+    let mut pages = s.session.shared.path.clone().into_os_string();
     outer.iter().for_each(|p| {
         pages.push(":");
         pages.push(p);
@@ -230,16 +230,16 @@ pub fn run(args: Args) -> anyhow::Result<i32> {
 fn follow(s: &mut Supervisor, library: PathBuf, pages: OsString) -> Result<(), Trouble> {
     let environment = Environment {
         library,
-        page: s.shared.path.clone(),
+        page: s.session.shared.path.clone(),
         pages,
         supervisor: std::process::id(),
     };
-    let baggage = Baggage {
+    let plan = FollowPlan {
         manner: Manner::Environment(environment),
-        luggage: Luggage::pack(s.shared, true).map_err(|refusal| refusal.why),
+        payload: Payload::pack(s.session.shared, true).map_err(|refusal| refusal.why),
     };
     let started = if Registers::ARE_KNOWN {
-        Follower::start(baggage).map_err(|e| format!("no process for the tracer: {e}"))
+        Follower::start(plan).map_err(|e| format!("no process for the tracer: {e}"))
     } else {
         Err("not on this machine (x86-64 only)".into())
     };
@@ -299,8 +299,8 @@ pub fn cannot_record(path: &Path, e: &std::io::Error) -> Trouble {
 fn begin_recording(s: &mut Supervisor, args: &Args, file: File) -> Result<(), Trouble> {
     let name = args.recorded.record.clone().unwrap_or_default();
     if args.other_calls.io {
-        time_other_calls(s.shared, args.other_calls.slower);
-        s.slower = Some(args.other_calls.slower);
+        time_other_calls(s.session.shared, args.other_calls.slower);
+        s.recordings.slower = Some(args.other_calls.slower);
     }
     s.record(file, name.clone(), args.recorded.ring)
         .map_err(|e| {

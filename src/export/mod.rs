@@ -22,7 +22,7 @@ use parquet::file::metadata::KeyValue;
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::schema::types::ColumnPath;
 use part::{Part, Unfinished};
-use place::Place;
+use place::Destination;
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
@@ -74,7 +74,7 @@ struct Output {
 
 /// An export at work.
 struct Export<'a> {
-    place: &'a Place,
+    place: &'a Destination,
     header: &'a Header,
     unfinished: &'a Unfinished,
     schema: SchemaRef,
@@ -90,7 +90,7 @@ struct Export<'a> {
 /// Why it came to nothing; what was begun is in `unfinished`.
 pub fn export<R: Read>(
     stream: &mut Stream<R>,
-    place: &Place,
+    place: &Destination,
     unfinished: &Unfinished,
 ) -> Result<Written, Failed> {
     let header = stream.header().clone();
@@ -119,7 +119,7 @@ impl Export<'_> {
         }
         let times = batch.column(1).as_primitive::<TimestampNanosecondType>();
         let first = times.value(0);
-        if let Place::File(_) = self.place {
+        if let Destination::File(_) = self.place {
             return self.write(0, first, &batch);
         }
         let mut days: BTreeMap<i64, Vec<u32>> = BTreeMap::new();
@@ -179,8 +179,8 @@ impl Export<'_> {
 
     fn path(&mut self, day: i64, first_ns: i64) -> PathBuf {
         match self.place {
-            Place::File(path) => path.clone(),
-            Place::Folder(dir) => {
+            Destination::File(path) => path.clone(),
+            Destination::Folder(dir) => {
                 let host = format!("host={}", place::escaped(&self.header.host));
                 let date = format!("date={}", place::date(day));
                 let header = self.header;
@@ -192,7 +192,7 @@ impl Export<'_> {
     }
 
     fn open(&self, path: &Path) -> io::Result<Output> {
-        if let (Place::Folder(_), Some(dir)) = (self.place, path.parent()) {
+        if let (Destination::Folder(_), Some(dir)) = (self.place, path.parent()) {
             self.unfinished.make_dir(dir)?;
         }
         let part = self.unfinished.make(path.to_owned())?;

@@ -8,24 +8,24 @@ use synclater_recording::record::header::Header;
 
 /// Where an export goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum Destination {
     /// One file.
     File(PathBuf),
     /// `host=…/date=…` below a folder.
     Folder(PathBuf),
 }
 
-impl Place {
+impl Destination {
     /// What `out` means: a folder where it is one or ends with a slash, else a file.
     ///
     /// # Errors
     /// Why it is neither, and what to write instead.
-    pub fn of(out: &Path) -> Result<Place, (String, String)> {
+    pub fn of(out: &Path) -> Result<Destination, (String, String)> {
         use std::os::unix::ffi::OsStrExt;
         let slash = out.as_os_str().as_bytes().ends_with(b"/");
         let shown = out.display();
         match std::fs::metadata(out) {
-            Ok(m) if m.is_dir() => Ok(Place::Folder(out.to_owned())),
+            Ok(m) if m.is_dir() => Ok(Destination::Folder(out.to_owned())),
             Ok(m) if !m.is_file() => Err((
                 "it exists, and is neither a file nor a folder".into(),
                 "name a file that ends in .parquet, or a folder".into(),
@@ -35,7 +35,7 @@ impl Place {
                 "name a new file, or a folder; nothing else is overwritten".into(),
             )),
             // Where a link leads the file is replaced, and the link stays.
-            Ok(_) => Ok(Place::File(
+            Ok(_) => Ok(Destination::File(
                 out.canonicalize().unwrap_or_else(|_| out.to_owned()),
             )),
             Err(e) if e.kind() == std::io::ErrorKind::NotADirectory => Err((
@@ -46,9 +46,9 @@ impl Place {
                 e.to_string(),
                 "name a file or folder that you can write".into(),
             )),
-            Err(_) if slash => Ok(Place::Folder(out.to_owned())),
+            Err(_) if slash => Ok(Destination::Folder(out.to_owned())),
             Err(_) if out.extension().is_some_and(|x| x == "parquet") => {
-                Ok(Place::File(out.to_owned()))
+                Ok(Destination::File(out.to_owned()))
             }
             Err(_) => Err((
                 "it does not exist, and may be meant as a file or as a folder".into(),

@@ -28,14 +28,10 @@ pub type Incarnation = (u64, u64);
 #[must_use]
 pub fn incarnation(pid: u32) -> Option<Incarnation> {
     let stat = process::stat(&pid.to_string())?;
-    let mut fields = stat.split(' ');
-    let is_dead = matches!(fields.next(), Some("Z" | "X"));
-    // starttime, startcode and startstack, fields 22, 26 and 28 of proc(5).
-    let began = fields.nth(18)?.parse().ok()?;
-    let mut number = |n| fields.nth(n)?.parse::<u64>().ok();
-    let place = number(3)?.wrapping_add(number(1)?);
+    let place = stat.code()?.wrapping_add(stat.stack()?);
     // The first thread may have ended before others.
-    (!is_dead || process::is_running(pid)).then_some((began, place))
+    let lives = !stat.has_ended() || process::is_running(pid);
+    lives.then_some((stat.started()?, place))
 }
 
 /// What a program's code begins at for those who may not know; its stack does at 0.

@@ -21,7 +21,7 @@ use synclater_text::layout::{command_line, shown};
 
 /// Processes to be attached.
 #[derive(Default)]
-pub struct Whom {
+pub struct ProcessSelector {
     /// These, and which program they executed when they were named.
     pub pids: Vec<(u32, Incarnation)>,
     /// Those that execute one of these.
@@ -42,7 +42,7 @@ pub struct Groups {
 /// Processes of control groups at one moment.
 pub struct Members(BTreeSet<u32>);
 
-impl Whom {
+impl ProcessSelector {
     /// Whether no process can be added any more.
     #[must_use]
     pub fn is_closed(&self) -> bool {

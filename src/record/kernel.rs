@@ -25,14 +25,14 @@ const ROUND: Duration = Duration::from_millis(100);
 const PROCESSES_MAX: usize = 1 << 16;
 
 /// A process with the names of its executable and command.
-type Known = (Arc<Process>, Name, Name);
+type CachedProcess = (Arc<Process>, Name, Name);
 
 /// A recording under way.
 pub struct Recording {
     engine: Engine,
     sink: Sink,
     places: Places,
-    processes: HashMap<u32, Known>,
+    processes: HashMap<u32, CachedProcess>,
     lost: BTreeMap<u32, u64>,
 }
 

@@ -36,7 +36,7 @@ pub struct Person {
     pub uid: u32,
 }
 
-struct Known {
+struct CachedPerson {
     person: Arc<Person>,
     looked: Instant,
     titles: u32,
@@ -48,7 +48,7 @@ struct Known {
 /// The processes that were asked for.
 #[derive(Default)]
 pub struct People {
-    known: HashMap<u32, Known>,
+    known: HashMap<u32, CachedPerson>,
     patient: Patient,
 }
 
@@ -70,7 +70,7 @@ impl People {
             None => {
                 self.make_room(now);
                 let person = Arc::new(look(pid, &mut self.patient).unwrap_or_default());
-                let fresh = Known {
+                let fresh = CachedPerson {
                     person: person.clone(),
                     looked: now,
                     titles: 0,
@@ -101,7 +101,7 @@ impl People {
             exe: exe.unwrap_or(&person.exe).to_owned(),
             ..person
         };
-        let fresh = Known {
+        let fresh = CachedPerson {
             person: Arc::new(person),
             looked: now,
             titles: 0,
@@ -117,7 +117,7 @@ impl People {
 
     fn make_room(&mut self, now: Instant) {
         if self.known.len() >= PEOPLE_MAX {
-            let recent = |k: &Known| now.saturating_duration_since(k.looked) < FORGET;
+            let recent = |k: &CachedPerson| now.saturating_duration_since(k.looked) < FORGET;
             self.known.retain(|_, k| recent(k));
             if self.known.len() >= PEOPLE_MAX {
                 self.known.clear();
@@ -126,7 +126,7 @@ impl People {
     }
 }
 
-impl Known {
+impl CachedPerson {
     fn update(&mut self, mut seen: Person) {
         let lacks = |seen: &str, known: &str| seen.is_empty() && !known.is_empty();
         if lacks(&seen.exe, &self.person.exe) || lacks(&seen.command, &self.person.command) {
@@ -262,7 +262,7 @@ mod tests {
 
     #[test]
     fn a_title_that_changes_all_the_time_gives_few_commands() {
-        let mut known = Known {
+        let mut known = CachedPerson {
             person: Arc::default(),
             looked: Instant::now(),
             titles: 0,
@@ -295,7 +295,7 @@ mod tests {
             command: command.into(),
             uid: 4,
         };
-        let mut known = Known {
+        let mut known = CachedPerson {
             person: Arc::new(person("/bin/a", "a b")),
             looked: Instant::now(),
             titles: 0,

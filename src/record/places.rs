@@ -37,7 +37,7 @@ const DEPTH: usize = 4;
 
 /// Where a file lies; what is not known is empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct Location {
     /// Type of the file system.
     pub fstype: String,
     /// Its mount point, as the process sees it.
@@ -56,9 +56,9 @@ struct View {
     root: OsString,
 }
 
-struct Known {
+struct CachedMount {
     mount: Mount,
-    place: Arc<Place>,
+    place: Arc<Location>,
     made: Instant,
 }
 
@@ -66,7 +66,7 @@ struct Known {
 struct Table {
     mounts: Vec<Mount>,
     by_id: HashMap<u64, usize>,
-    places: HashMap<u64, Known>,
+    places: HashMap<u64, CachedMount>,
     read: Instant,
     took: Duration,
 }
@@ -77,7 +77,7 @@ pub struct Places {
     /// By view; the default one is our own.
     tables: HashMap<View, Table>,
     views: HashMap<u32, (View, Instant)>,
-    devices: HashMap<(u32, u32), (Arc<Place>, Instant)>,
+    devices: HashMap<(u32, u32), (Arc<Location>, Instant)>,
 }
 
 impl Default for Places {
@@ -100,7 +100,7 @@ impl Places {
 
     /// Where the mount lies that process `pid` knows by `mount_id`, the first field of mountinfo
     /// (0: not known). `dev` is the device number that stat shows, (0, 0) where it is not known.
-    pub fn of_mount(&mut self, pid: u32, mount_id: u64, dev: (u32, u32)) -> Arc<Place> {
+    pub fn of_mount(&mut self, pid: u32, mount_id: u64, dev: (u32, u32)) -> Arc<Location> {
         let now = Instant::now();
         let view = self.view_of(pid, now);
         let own = View::default();
@@ -124,7 +124,7 @@ impl Places {
     }
 
     /// Where the file system with a device number lies.
-    pub fn of_dev(&mut self, dev: (u32, u32)) -> Arc<Place> {
+    pub fn of_dev(&mut self, dev: (u32, u32)) -> Arc<Location> {
         let now = Instant::now();
         let own = View::default();
         let id = self.id_of(&own, "self", dev, now);
@@ -170,7 +170,7 @@ impl Places {
         id: u64,
         dev: (u32, u32),
         now: Instant,
-    ) -> Option<Arc<Place>> {
+    ) -> Option<Arc<Location>> {
         let fits = |m: &&Mount| !contradicts(m.dev, dev);
         self.refresh(view, who, now, false);
         if self.tables.get(view)?.mount(id).filter(fits).is_none() {
@@ -192,7 +192,7 @@ impl Places {
         let place = known.filter(|k| **k == fresh);
         let place = place.unwrap_or_else(|| Arc::new(fresh));
         let made = now;
-        let entry = Known {
+        let entry = CachedMount {
             mount,
             place: place.clone(),
             made,
@@ -252,13 +252,13 @@ impl Places {
     }
 
     /// What /sys says of a device that no table has.
-    fn bare(&mut self, dev: (u32, u32), now: Instant) -> Arc<Place> {
+    fn bare(&mut self, dev: (u32, u32), now: Instant) -> Arc<Location> {
         if let Some((place, made)) = self.devices.get(&dev) {
             if now.saturating_duration_since(*made) < PLACE_AGE {
                 return place.clone();
             }
         }
-        let mut place = Place::default();
+        let mut place = Location::default();
         if let Some(part) = self.blocks.by_number(dev).filter(|_| dev.0 != 0) {
             place.device = self.blocks.path_of(&part);
             place.parents = self.chain(vec![part]);
@@ -271,9 +271,9 @@ impl Places {
         place
     }
 
-    fn place_of(&self, mount: &Mount, view: &View) -> Place {
+    fn place_of(&self, mount: &Mount, view: &View) -> Location {
         let (device, parts) = self.origin(mount, view, DEPTH);
-        Place {
+        Location {
             fstype: mount.fstype.clone(),
             mount: mount.path().to_string_lossy().into_owned(),
             device,
@@ -375,7 +375,7 @@ mod tests {
     use std::process::Command;
 
     /// The device below the temporary folder, as `/dev/NAME` and with its parents.
-    fn below_images(places: &mut Places) -> Arc<Place> {
+    fn below_images(places: &mut Places) -> Arc<Location> {
         let (id, dev) = numbers(&std::env::temp_dir());
         places.of_mount(this_thread(), id, dev)
     }
@@ -536,7 +536,7 @@ mod tests {
         let through = format!("/proc/{}/root{point}", process.id());
         let (id, dev) = numbers(Path::new(&through));
         let mut places = Places::new();
-        let want = Place {
+        let want = Location {
             fstype: "tmpfs".into(),
             mount: point,
             device: "memory".into(),
@@ -548,7 +548,7 @@ mod tests {
         // Who comes later finds nothing of it.
         assert_eq!(
             *Places::new().of_mount(process.id(), id, dev),
-            Place::default()
+            Location::default()
         );
     }
 
@@ -592,8 +592,8 @@ mod tests {
     fn of_nothing_nothing_is_known() {
         let mut places = Places::new();
         for (pid, id, dev) in [(0, 0, (0, 0)), (u32::MAX, u64::MAX, (u32::MAX, u32::MAX))] {
-            assert_eq!(*places.of_mount(pid, id, dev), Place::default());
-            assert_eq!(*places.of_dev(dev), Place::default());
+            assert_eq!(*places.of_mount(pid, id, dev), Location::default());
+            assert_eq!(*places.of_dev(dev), Location::default());
         }
     }
 }

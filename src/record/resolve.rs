@@ -31,7 +31,7 @@ const LOCAL: &[&str] = &[
     "bcachefs", "btrfs", "overlay", "ramfs", "squashfs", "tmpfs", "zfs",
 ];
 
-struct Known {
+struct ProcessMaps {
     maps: Vec<Mapping>,
     read: Instant,
 }
@@ -42,7 +42,7 @@ type File = ((u32, u32), u64, String);
 /// The code of processes, as far as it was asked for.
 #[derive(Default)]
 pub struct Modules {
-    processes: HashMap<u32, Known>,
+    processes: HashMap<u32, ProcessMaps>,
     segments: HashMap<File, Vec<Segment>>,
     patient: Patient,
 }
@@ -90,7 +90,7 @@ impl Modules {
             self.processes.clear();
         }
         let read = now;
-        let known = { self.processes.entry(pid) }.or_insert(Known {
+        let known = { self.processes.entry(pid) }.or_insert(ProcessMaps {
             maps: Vec::new(),
             read,
         });

@@ -4,7 +4,7 @@
 //! another process.
 
 use super::people::{People, Person};
-use super::places::{Place, Places};
+use super::places::{Location, Places};
 use super::resolve::Modules;
 use super::sink::now_ns;
 use std::collections::HashMap;
@@ -31,7 +31,7 @@ struct Where {
 }
 
 impl Where {
-    fn of(place: &Place, names: &mut Names) -> Where {
+    fn of(place: &Location, names: &mut Names) -> Where {
         let mut name = |text: &str| {
             if text.is_empty() {
                 Name::NONE
@@ -50,7 +50,7 @@ impl Where {
 
 /// What a descriptor is.
 #[derive(Clone, Copy, Debug, Default)]
-struct Known {
+struct OpenFile {
     path: Name,
     inode: Option<u64>,
     place: Where,
@@ -65,7 +65,7 @@ pub struct Writer {
     index: usize,
     /// Whose the ring is; `None` for the session's own user, who is believed.
     pub user: Option<u32>,
-    files: HashMap<i32, Known>,
+    files: HashMap<i32, OpenFile>,
     callers: HashMap<u64, Name>,
     /// Who it is, with the names of executable and command.
     person: Option<(Arc<Person>, Name, Name)>,
@@ -353,19 +353,19 @@ impl Rows {
         stat: Option<&Stat>,
         path: Option<&[u8]>,
         names: &mut Names,
-    ) -> Known {
+    ) -> OpenFile {
         if e.no_file {
             from.files.remove(&e.fd);
-            return Known::default();
+            return OpenFile::default();
         }
         let Some(path) = path else {
             return from.files.get(&e.fd).copied().unwrap_or_default();
         };
         let place = stat.map_or_else(
-            || Arc::new(Place::default()),
+            || Arc::new(Location::default()),
             |s| self.places.of_mount(from.pid, s.mount, s.dev),
         );
-        let known = Known {
+        let known = OpenFile {
             path: name_of(path, names),
             inode: stat.map(|s| s.inode),
             place: Where::of(&place, names),
@@ -413,7 +413,7 @@ impl Rows {
         from: &mut Writer,
         e: &Event,
         stat: Option<&Stat>,
-        known: Known,
+        known: OpenFile,
         names: &mut Names,
     ) -> Row {
         let (exe, command) = self.who(from, names);

@@ -19,7 +19,9 @@ use std::path::PathBuf;
 use synclater_policy::filesystem::{kind, FsKind};
 use synclater_proc::mountinfo::Mount;
 use synclater_shim::page;
-use synclater_sys::mount::{self, id_of_fd, place_of_fd, unique_id_of_fd, what_is, Place, MNT_ID};
+use synclater_sys::mount::{
+    self, id_of_fd, place_of_fd, unique_id_of_fd, what_is, DescriptorPlace, MNT_ID,
+};
 
 /// A request that was made for a number that nobody knows. All of it is the asker's word.
 #[derive(Clone, Copy, Debug)]
@@ -104,7 +106,7 @@ fn at_our_root(numbers: &[u64]) -> Option<u64> {
 struct Asked {
     question: Question,
     /// The same place, for as long as we look: not its open file, whose locks would live longer.
-    theirs: Option<(OwnedFd, Place)>,
+    theirs: Option<(OwnedFd, DescriptorPlace)>,
     dev: u64,
 }
 
@@ -165,7 +167,8 @@ pub fn lacks_file(found: &Found) -> bool {
 }
 
 fn find_by_descriptor(question: &Question) -> Finding {
-    let is_file = |p: &Place| matches!(p.kind, FileType::RegularFile | FileType::Directory);
+    let is_file =
+        |p: &DescriptorPlace| matches!(p.kind, FileType::RegularFile | FileType::Directory);
     let asked = question.fd.map(|fd| Asked::by(question, fd));
     let theirs = match asked {
         Some(Err(Unseen::Closed)) => return Finding::Gone,

@@ -86,7 +86,7 @@ fn life_of_process(pid: u32, entry: &Entry) -> Life {
     }
     let is_ours = process::effective_user_of(pid) == Some(process::effective_user());
     let started = entry.pid_started;
-    let is_as_old = started.is_none() || started == process::started(pid);
+    let is_as_old = started.is_none() || started == process::began(pid);
     let number = |of: &str, kind| {
         let link = format!("/proc/{of}/ns/{kind}");
         mount::namespace_number(Path::new(&link))

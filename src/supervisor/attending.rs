@@ -73,7 +73,7 @@ impl Supervisor {
 
     /// Starts what only switches the trace points off.
     pub(super) fn hold_for_later(&mut self) {
-        let job = attend(None, &self.escapes.held());
+        let job = attend(None, &self.seen.escapes.held());
         self.is_attended_by(job, None);
     }
 
@@ -81,18 +81,18 @@ impl Supervisor {
     /// a chroot, say, that is unmounted next, nothing of ours may be left.
     pub(super) fn leave_attendants(&mut self) {
         let stays = root_stays();
-        if stays && self.attendants.is_empty() {
+        if stays && self.ways.attendants.is_empty() {
             self.hold_for_later();
         }
-        if !stays || !self.attendants.are_away() {
-            std::mem::take(&mut self.attendants).end();
+        if !stays || !self.ways.attendants.are_away() {
+            std::mem::take(&mut self.ways.attendants).end();
         }
     }
 
     /// Listens to the doorbells of other users that have joined since, too.
     pub(super) fn attend_others(&mut self) {
-        let taken = self.shared.others().taken();
-        let begun = std::mem::replace(&mut self.attendants.others, taken);
+        let taken = self.session.shared.others().taken();
+        let begun = std::mem::replace(&mut self.ways.attendants.others, taken);
         for room in begun..taken {
             self.listen_to(Bell::Of { room });
         }
@@ -100,7 +100,7 @@ impl Supervisor {
 
     /// Takes note of those that were killed.
     pub(super) fn forget_attendants_that_ended(&mut self) {
-        let Attendants { jobs, unheard, .. } = &mut self.attendants;
+        let Attendants { jobs, unheard, .. } = &mut self.ways.attendants;
         jobs.retain(|(job, bell)| {
             let is_there = job.finished().is_none();
             if !is_there {
@@ -112,12 +112,12 @@ impl Supervisor {
 
     /// Starts those again that were killed, or could not be started.
     pub(super) fn attend_again(&mut self) {
-        let all = &mut self.attendants;
+        let all = &mut self.ways.attendants;
         if all.unheard.is_empty() || all.again.is_some_and(|at| at.elapsed() < BEAT) {
             return;
         }
         all.again = Some(Instant::now());
-        for bell in std::mem::take(&mut self.attendants.unheard) {
+        for bell in std::mem::take(&mut self.ways.attendants.unheard) {
             self.listen_to(bell);
         }
     }
@@ -125,12 +125,15 @@ impl Supervisor {
     fn listen_to(&mut self, bell: Bell) {
         let job = match bell {
             Bell::Own => {
-                let word = &self.shared.slots().doorbell;
-                attend(Some((&self.doorbell, word)), &self.escapes.held())
+                let word = &self.session.shared.slots().doorbell;
+                attend(
+                    Some((&self.doors.doorbell, word)),
+                    &self.seen.escapes.held(),
+                )
             }
             Bell::Of { room } => {
-                let word = &self.shared.others().slots(room).doorbell;
-                let bell = self.doorbell.beside();
+                let word = &self.session.shared.others().slots(room).doorbell;
+                let bell = self.doors.doorbell.beside();
                 bell.and_then(|bell| attend(Some((&bell, word)), &Held::default()))
             }
         };
@@ -139,8 +142,8 @@ impl Supervisor {
 
     pub(super) fn is_attended_by(&mut self, job: io::Result<Job>, bell: Option<Bell>) {
         match job {
-            Ok(job) => self.attendants.jobs.push((job, bell)),
-            Err(_) => self.attendants.unheard.extend(bell),
+            Ok(job) => self.ways.attendants.jobs.push((job, bell)),
+            Err(_) => self.ways.attendants.unheard.extend(bell),
         }
     }
 }

@@ -1,14 +1,25 @@
 //! The way into the ledger: what is asked for is held, handed to the keeper, written durably, and
 //! only then may it owe.
 
-use super::*;
-use crate::session::keeper::News;
+use super::{Entering, Owed, Supervisor, ENTER_AGAIN};
+use crate::session::alive::Proof;
+use crate::session::keeper::{Keeper, News};
+use crate::session::ledger::Ledger;
+use crate::session::settle;
+use crate::session::shared::Shared;
 use crate::voice;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Instant;
+use synclater_policy::dial::Until;
+use synclater_policy::ledger::Entry;
+use synclater_shim::page;
+use synclater_sys::job::Job;
+use synclater_sys::process;
 
 impl Supervisor {
     /// Wants superblock `index` in the ledger.
     pub(super) fn enter(&mut self, index: usize) {
-        if self.ledger.is_none() && !self.must_settle() {
+        if self.entering.ledger.is_none() && !self.must_settle() {
             // Nothing will be settled, so there is nothing to remember either; but another dial may
             // come. Where there is no room for that it is asked for again.
             let _ = self.watch_for_lost_writes();
@@ -20,7 +31,7 @@ impl Supervisor {
             .writing
             .as_ref()
             .is_some_and(|(_, list)| list.contains(&index));
-        if known || writing || self.ledger.is_none() {
+        if known || writing || self.entering.ledger.is_none() {
             return;
         }
         if self.filesystems.stays(index) {
@@ -30,16 +41,16 @@ impl Supervisor {
 
     /// From now on requests for superblock `index` may be put off.
     fn may_owe(&mut self, index: usize) {
-        if self.filesystems.stays(index) && self.watches {
+        if self.filesystems.stays(index) && self.paying.watches {
             self.note_owed(index);
-            self.filesystems.publish(index, self.shared);
+            self.filesystems.publish(index, self.session.shared);
         }
     }
 
     pub(super) fn enter_everything(&mut self) {
         self.entering.sync_all = true;
         if self.mounts_are_steady() {
-            for index in self.filesystems.hold_all_disks(self.shared) {
+            for index in self.filesystems.hold_all_disks(self.session.shared) {
                 self.enter(index);
             }
         }
@@ -57,7 +68,7 @@ impl Supervisor {
             self.allow_sync();
             return;
         }
-        let Some(ledger) = self.ledger.clone() else {
+        let Some(ledger) = self.entering.ledger.clone() else {
             return;
         };
         if !self.has_whole_keeper(&ledger) {
@@ -99,7 +110,7 @@ impl Supervisor {
     /// Gives the keeper the lock that proves that the session lives, once there is one.
     fn prove_to_keeper(&mut self) {
         let lock = self.entering.proof.as_mut().and_then(Proof::lock);
-        if let (Some(lock), Some(keeper)) = (lock, &self.keeper) {
+        if let (Some(lock), Some(keeper)) = (lock, &self.entering.keeper) {
             keeper.prove(lock);
         }
     }
@@ -111,7 +122,7 @@ impl Supervisor {
     }
 
     fn not_entered_until(&mut self, remedy: &str, why: &str, fresh: Vec<usize>) {
-        let path = { self.ledger.as_ref() }.map(|l| l.path(&self.plan.id));
+        let path = { self.entering.ledger.as_ref() }.map(|l| l.path(&self.session.plan.id));
         let entry = path.unwrap_or_default();
         let what = format!("cannot write the ledger entry {}", entry.display());
         self.nothing_is_late(what, remedy, why, fresh);
@@ -150,7 +161,7 @@ impl Supervisor {
         let mut held = true;
         let goes_on = |i: &usize| match self.hand_to_keeper(*i) {
             Err(e) if e.kind() == std::io::ErrorKind::TimedOut => {
-                self.filesystems.do_without(*i, self.shared);
+                self.filesystems.do_without(*i, self.session.shared);
                 false
             }
             done => {
@@ -163,7 +174,7 @@ impl Supervisor {
 
     fn hand_to_keeper(&mut self, index: usize) -> std::io::Result<()> {
         let held = self.filesystems.get(index).and_then(|f| f.held());
-        let (Some(held), Some(keeper)) = (held, &self.keeper) else {
+        let (Some(held), Some(keeper)) = (held, &self.entering.keeper) else {
             return Err(std::io::ErrorKind::NotFound.into());
         };
         let done = keeper.hold(index, held);
@@ -174,16 +185,16 @@ impl Supervisor {
     /// Whether there is a keeper that has been told of everything that owes; starts it, and tells
     /// it, where it has not been.
     fn has_whole_keeper(&mut self, ledger: &Ledger) -> bool {
-        if self.keeper.is_none() && !self.start_keeper(ledger) {
+        if self.entering.keeper.is_none() && !self.start_keeper(ledger) {
             return false;
         }
-        if self.keeper.as_ref().is_some_and(Keeper::is_whole) {
+        if self.entering.keeper.as_ref().is_some_and(Keeper::is_whole) {
             return true;
         }
         let has_all = { self.entered() }
             .into_iter()
             .all(|i| self.hand_to_keeper(i).is_ok());
-        let Some(keeper) = self.keeper.as_mut().filter(|_| has_all) else {
+        let Some(keeper) = self.entering.keeper.as_mut().filter(|_| has_all) else {
             return false;
         };
         if self.entering.sync_was_allowed {
@@ -191,22 +202,24 @@ impl Supervisor {
         }
         keeper.knows_all();
         self.settle_for_keeper();
-        self.keeper.as_ref().is_some_and(Keeper::is_whole)
+        self.entering.keeper.as_ref().is_some_and(Keeper::is_whole)
     }
 
     /// A new keeper's descriptors tell nothing of what was lost before they were opened, and ours
     /// do: it closes no entry before everything was settled by those.
     fn settle_for_keeper(&mut self) {
-        let before: BTreeSet<usize> = self.settles.keys().copied().collect();
+        let before = self.paying.schedule.rows();
         let begins = self.must_settle() && !self.entered().is_empty();
         if begins {
             self.settle_all();
         }
         // What was being settled already is settled once more.
         let times = |i: &usize| 1 + u32::from(begins && before.contains(i));
-        self.entering.before_closing = { self.settles.keys() }.map(|i| (*i, times(i))).collect();
+        self.entering.before_closing = { self.paying.schedule.rows().iter() }
+            .map(|i| (*i, times(i)))
+            .collect();
         if self.entering.before_closing.is_empty() {
-            self.keeper.iter().for_each(Keeper::may_close);
+            self.entering.keeper.iter().for_each(Keeper::may_close);
         }
     }
 
@@ -221,7 +234,7 @@ impl Supervisor {
             waits.remove(&index);
         }
         if waits.is_empty() {
-            self.keeper.iter().for_each(Keeper::may_close);
+            self.entering.keeper.iter().for_each(Keeper::may_close);
         }
     }
 
@@ -236,10 +249,14 @@ impl Supervisor {
     }
 
     fn start_keeper(&mut self, ledger: &Ledger) -> bool {
-        match Keeper::start(self.shared, ledger.clone(), self.belongings.clone()) {
+        match Keeper::start(
+            self.session.shared,
+            ledger.clone(),
+            self.session.belongings.clone(),
+        ) {
             Ok(keeper) => {
-                keeper.settle_at_death(self.must_settle() || !self.settles.is_empty());
-                self.keeper = Some(keeper);
+                keeper.settle_at_death(self.must_settle() || !self.paying.schedule.is_idle());
+                self.entering.keeper = Some(keeper);
                 self.prove_to_keeper();
                 true
             }
@@ -249,6 +266,7 @@ impl Supervisor {
 
     pub(super) fn entry(&self, list: &[usize]) -> Entry {
         let laxest = self
+            .session
             .plan
             .classes
             .iter()
@@ -257,20 +275,19 @@ impl Supervisor {
             .unwrap_or(Until::Now);
         Entry {
             version: Entry::VERSION,
-            id: self.plan.id.clone(),
-            token: Some(self.belongings.token.clone()),
+            id: self.session.plan.id.clone(),
+            token: Some(self.session.belongings.token.clone()),
             boot_id: crate::session::dirs::boot_id(),
             pid: std::process::id(),
             pid_ns: pid_namespace(),
-            pid_started: process::started(std::process::id()),
-            folder: self.belongings.folder(),
-            command: self.plan.command.clone(),
-            started: self.plan.started.clone(),
+            pid_started: process::began(std::process::id()),
+            folder: self.session.belongings.folder(),
+            command: self.session.plan.command.clone(),
+            started: self.session.plan.started.clone(),
             until: laxest.to_string(),
-            is_never: !self.must_settle() && self.settles.is_empty(),
-            promised: self.has_promised,
-            error: self.paid.error.as_ref().map(|e| e.name.clone()),
-            consistent: None,
+            is_never: !self.must_settle() && self.paying.schedule.is_idle(),
+            promised: self.paying.has_promised,
+            error: self.paying.paid.error.as_ref().map(|e| e.name.clone()),
             sync: self.entering.sync_all || self.entering.sync_was_allowed,
             filesystems: self.filesystems.for_ledger(list),
         }
@@ -287,10 +304,10 @@ impl Supervisor {
             let why = std::io::Error::from_raw_os_error(status).to_string();
             return self.not_entered(&why, fresh);
         }
-        if let Err(e) = self.belongings.say_entered(true) {
+        if let Err(e) = self.session.belongings.say_entered(true) {
             return self.not_entered(&format!("its lock file cannot be written: {e}"), fresh);
         }
-        self.shared.page().entered.store(1, SeqCst);
+        self.session.shared.page().entered.store(1, SeqCst);
         self.prove_to_keeper();
         if self.entering.proof.as_ref().is_some_and(Proof::was_lost) {
             return self.not_entered("no descriptor was left for its lock", fresh);
@@ -318,7 +335,7 @@ impl Supervisor {
 
     /// sync() may be put off once every disk in sight is in the ledger, and all are tested.
     pub(super) fn allow_sync(&mut self) {
-        let page = self.shared.page();
+        let page = self.session.shared.page();
         if !self.entering.sync_all || page.sync_ok.load(SeqCst) != 0 {
             return;
         }
@@ -327,7 +344,7 @@ impl Supervisor {
             && self.mounts_are_steady()
             && self.filesystems.all_disks_are(is_written)
         {
-            if let Some(keeper) = &self.keeper {
+            if let Some(keeper) = &self.entering.keeper {
                 keeper.owe_everything();
             }
             self.entering.sync_was_allowed = true;
@@ -336,7 +353,7 @@ impl Supervisor {
     }
 
     pub(super) fn keeper_news(&mut self) {
-        while let Some(news) = self.keeper.as_ref().and_then(Keeper::news) {
+        while let Some(news) = self.entering.keeper.as_ref().and_then(Keeper::news) {
             match news {
                 News::Dropped(index) => self.umount_ready(index),
                 News::Lost(index, errno) => {
@@ -347,9 +364,9 @@ impl Supervisor {
                 News::NoSync => self.keeper_makes_no_sync(),
             }
         }
-        if let Some(dead) = self.keeper.take_if(|k| k.has_ended()) {
+        if let Some(dead) = self.entering.keeper.take_if(|k| k.has_ended()) {
             // Somebody killed it: without a keeper nothing may owe, so there has to be another.
-            let Some(ledger) = self.ledger.clone() else {
+            let Some(ledger) = self.entering.ledger.clone() else {
                 return;
             };
             let all = self.filesystems.owing();
@@ -358,9 +375,9 @@ impl Supervisor {
             // It lets go of what it was told to, and of all else.
             let left = self.filesystems.kept_only();
             left.into_iter().for_each(|i| self.umount_ready(i));
-            self.keeper_syncs = 0;
+            self.paying.keeper_syncs = 0;
             if dead.has_failed_at_once() || !self.has_whole_keeper(&ledger) {
-                let would_relax = self.relaxing || self.entering.holds_back;
+                let would_relax = self.paying.relaxing || self.entering.holds_back;
                 self.relax(false);
                 // Until there is one: it is tried again as the entry is.
                 self.entering.holds_back = would_relax;
@@ -391,15 +408,15 @@ impl Supervisor {
             }),
         }
         if ever.len() > 1 {
-            self.shared.page().several.store(1, SeqCst);
+            self.session.shared.page().several.store(1, SeqCst);
         }
     }
 
     /// What was counted for superblock `index` belongs to it, whoever has the index next.
     pub(super) fn count_for(&mut self, index: usize) {
-        let cells = { self.shared.all_slots() }.filter_map(|s| s.fs_requests.get(index));
+        let cells = { self.session.shared.all_slots() }.filter_map(|s| s.fs_requests.get(index));
         let counted = cells.fold(0, |all: u64, n| all.saturating_add(n.swap(0, SeqCst)));
-        let took = self.shared.take_took(index);
+        let took = self.session.shared.take_took(index);
         let its = { self.entering.ever.iter_mut() }.find(|o| o.index == Some(index));
         if let Some(owed) = its {
             owed.requests = owed.requests.saturating_add(counted);
@@ -413,7 +430,7 @@ impl Supervisor {
     }
 
     fn mounts_are_steady(&self) -> bool {
-        !self.mounts_changed
+        !self.umounts.mounts_changed
     }
 
     /// File systems that owed at any time.

@@ -1,7 +1,7 @@
 //! How far the looking for processes has come that are to be attached.
 
 use super::task::Who;
-use crate::reach::whom::Whom;
+use crate::reach::selector::ProcessSelector;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 use synclater_sys::births::Births;
@@ -23,7 +23,7 @@ pub struct Finding {
 impl Finding {
     /// From now on.
     #[must_use]
-    pub fn new(whom: &Whom) -> Finding {
+    pub fn new(whom: &ProcessSelector) -> Finding {
         let births = (!whom.is_closed()).then(|| Births::listen().ok());
         Finding {
             births: births.flatten(),

@@ -2,10 +2,13 @@
 //!
 //! Promise: whoever is asked for is asked for until it is followed, or refused.
 
-use super::*;
+use super::BEAT;
 use crate::reach::follow::{Follow, Follower, How, News};
 use crate::reach::program;
 use crate::reach::status::tracer_of;
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Instant;
 use synclater_account::escape::Escape;
 
 /// A program that was not reached.
@@ -17,7 +20,7 @@ pub struct NotReached {
 }
 
 /// What traces those that are attached, for what they start.
-pub struct Herd {
+pub struct Followers {
     follower: Follower,
     /// Asked for, and not answered yet: the number and when it began.
     asked: BTreeMap<(u32, u64), Follow>,
@@ -29,11 +32,11 @@ pub struct Herd {
     refused: Vec<(u32, String)>,
 }
 
-impl Herd {
+impl Followers {
     /// Nobody is followed yet.
     #[must_use]
-    pub fn new(follower: Follower) -> Herd {
-        Herd {
+    pub fn new(follower: Follower) -> Followers {
+        Followers {
             follower,
             asked: BTreeMap::new(),
             asked_at: Instant::now(),
@@ -137,7 +140,7 @@ impl Herd {
     }
 }
 
-impl AsFd for Herd {
+impl AsFd for Followers {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.follower.as_fd()
     }

@@ -1,12 +1,15 @@
 //! The command and all that it starts, traced: who was reached how, and the end of the last.
 
-use super::*;
+use super::{Outcome, Supervisor};
 use crate::reach::follow::{Follower, How, News};
-use crate::reach::program;
-use crate::reach::{net, whom};
+use crate::reach::net::{self, Net};
+use crate::reach::{program, selector};
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, BorrowedFd};
 use synclater_account::escape::Escape;
-use synclater_sys::command;
-use synclater_sys::command::First;
+use synclater_shim::page;
+use synclater_sys::command::{self, First};
+use synclater_sys::{children, job, process};
 
 /// Programs that were missed are named up to this number, and counted from there on.
 const NAMED: usize = 1000;
@@ -109,8 +112,8 @@ impl Following {
 impl Supervisor {
     /// Follows whatever the command starts.
     pub fn follow(&mut self, follower: Follower) {
-        self.escapes.are_followed(true);
-        self.following = Some(Following::new(follower));
+        self.seen.escapes.are_followed(true);
+        self.ways.following = Some(Following::new(follower));
     }
 
     /// Starts the command, traced where it is to be followed.
@@ -121,13 +124,13 @@ impl Supervisor {
         &mut self,
         command: std::process::Command,
     ) -> Result<u32, (std::io::Error, Option<NotStarted>)> {
-        let inherited = self.signals.inherited;
-        let filter = self.net.as_ref().and_then(Net::filter);
-        if self.following.is_none() && filter.is_none() {
+        let inherited = self.doors.signals.inherited;
+        let filter = self.ways.net.as_ref().and_then(Net::filter);
+        if self.ways.following.is_none() && filter.is_none() {
             return command::spawn(command, &inherited).map_err(|e| (e, None));
         }
-        let traced =
-            { self.following.as_ref() }.and_then(|f| Some((f.follower.door()?, f.follower.pid())));
+        let traced = { self.ways.following.as_ref() }
+            .and_then(|f| Some((f.follower.door()?, f.follower.pid())));
         let started = command::spawn_after(command, &inherited, First { traced, filter });
         self.why_not(started)
     }
@@ -137,58 +140,61 @@ impl Supervisor {
         &mut self,
         started: std::io::Result<u32>,
     ) -> Result<u32, (std::io::Error, Option<NotStarted>)> {
-        if let Some(following) = &mut self.following {
+        if let Some(following) = &mut self.ways.following {
             following.follower.close_door();
             following.hear();
         }
         let Err(e) = started else {
-            self.net.iter_mut().for_each(Net::command_started);
+            self.ways.net.iter_mut().for_each(Net::command_started);
             return started.map_err(|e| (e, None));
         };
-        if let Some(why) = self.net.as_mut().and_then(Net::command_failed) {
+        if let Some(why) = self.ways.net.as_mut().and_then(Net::command_failed) {
             return Err((e, Some(NotStarted::Net(net::explain(&why)))));
         }
         // It was stopped, or killed, meanwhile.
         let silent = matches!(e.raw_os_error(), Some(DOOR_SILENT | DOOR_CLOSED));
         let silent = silent.then(|| format!("the tracer does not answer ({e})"));
-        let refused = { self.following.as_mut() }.and_then(|f| f.refused.take().or(silent));
+        let refused = { self.ways.following.as_mut() }.and_then(|f| f.refused.take().or(silent));
         Err((e, refused.map(NotStarted::Follow)))
     }
 
     /// What is known of those that are followed, where any are.
     #[must_use]
     pub fn following(&self) -> Option<&Following> {
-        self.following.as_ref()
+        self.ways.following.as_ref()
     }
 
     /// Notes how the command has ended, which may leave others behind.
     pub(super) fn command_ended(&mut self, outcome: Outcome) {
         // Its number may be another's from now on.
-        self.child = 0;
-        match &mut self.following {
-            Some(following) => following.ended = Some((outcome, self.interrupts)),
-            None => self.outcome = Some(outcome),
+        self.command.child = 0;
+        match &mut self.ways.following {
+            Some(following) => following.ended = Some((outcome, self.command.interrupts)),
+            None => self.command.outcome = Some(outcome),
         }
     }
 
     /// Whether the command has ended and others go on.
     pub(super) fn outlives_command(&self) -> bool {
-        self.following.as_ref().is_some_and(|f| f.ended.is_some())
+        self.ways
+            .following
+            .as_ref()
+            .is_some_and(|f| f.ended.is_some())
     }
 
     pub(super) fn look_at_following(&mut self) {
-        let Some(following) = &mut self.following else {
+        let Some(following) = &mut self.ways.following else {
             return;
         };
         following.hear();
-        self.escapes.are_followed(!following.is_lost);
-        let ended = following.ended.filter(|_| self.outcome.is_none());
+        self.seen.escapes.are_followed(!following.is_lost);
+        let ended = following.ended.filter(|_| self.command.outcome.is_none());
         let Some((ended, interrupts)) = ended else {
             return;
         };
         // Who interrupts twice from then on does not want to wait for them.
-        if self.interrupts > interrupts + 1 || self.left_behind().is_empty() {
-            self.outcome = Some(ended);
+        if self.command.interrupts > interrupts + 1 || self.left_behind().is_empty() {
+            self.command.outcome = Some(ended);
         }
     }
 
@@ -197,7 +203,7 @@ impl Supervisor {
         let jobs = job::children();
         let mut all = children::children();
         // A job's own that waits for a disk may be an orphan, too.
-        all.retain(|pid| !jobs.contains(pid) && !whom::is_job(*pid));
+        all.retain(|pid| !jobs.contains(pid) && !selector::is_job(*pid));
         all
     }
 
@@ -209,7 +215,7 @@ impl Supervisor {
     }
 
     pub(super) fn following_fd(&self) -> Option<BorrowedFd<'_>> {
-        let following = self.following.as_ref().filter(|f| !f.is_lost)?;
+        let following = self.ways.following.as_ref().filter(|f| !f.is_lost)?;
         Some(following.follower.as_fd())
     }
 }

@@ -3,12 +3,16 @@
 //!
 //! A child looks; the loop, and with it heartbeat and bound, does not wait for it.
 
-use super::*;
-use crate::reach::whom;
+use super::Supervisor;
+use crate::reach::selector;
 use crate::session::escape::descendants;
 use crate::session::look::{Look, Written};
-use crate::session::usage;
-use crate::session::usage::About;
+use crate::session::usage::{self, About};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::{Duration, Instant};
+use synclater_shim::page;
+use synclater_sys::job::Job;
 
 /// How often it is looked who writes where, while sync() is put off.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -71,9 +75,9 @@ impl Supervisor {
     /// have ended before an error comes.
     pub(super) fn look_who_writes(&mut self) {
         let was_made = |s: &page::Slots| s.want_sync.load(SeqCst) & page::SYNC_LATER != 0;
-        let next = match self.shared.all_slots().any(was_made) {
-            true => self.looks.soon,
-            false => self.looks.again,
+        let next = match self.session.shared.all_slots().any(was_made) {
+            true => self.umounts.looks.soon,
+            false => self.umounts.looks.again,
         };
         if self.is_about_sync() && next.is_none_or(|at| Instant::now() >= at) {
             self.begin_look();
@@ -83,11 +87,11 @@ impl Supervisor {
     /// What was unmounted while a member had a file open there that had lost its `O_SYNC` is held,
     /// until that was closed.
     pub(super) fn look_at_what_was_left(&mut self) {
-        let (now, looks) = (Instant::now(), &mut self.looks);
+        let (now, looks) = (Instant::now(), &mut self.umounts.looks);
         let is_early = looks.left.is_some_and(|at| now < at + LOOK_AT_LEFT_EVERY)
             || looks.again.is_some_and(|at| now < at)
             || looks.running.is_some();
-        if is_early || !self.shared.any_stripped() || usage::may_be_hidden() {
+        if is_early || !self.session.shared.any_stripped() || usage::may_be_hidden() {
             return;
         }
         looks.left = Some(now);
@@ -104,35 +108,38 @@ impl Supervisor {
     /// Superblock `index`, whose names have been removed, is let go of if nobody writes there by
     /// the next look, and otherwise stays; it could owe before if `owed`.
     pub(super) fn ask_who_writes_to(&mut self, index: usize, owed: bool) {
-        let number = self.looks.begun + 1;
-        self.looks.asked.insert(index, Asked { number, owed });
+        let number = self.umounts.looks.begun + 1;
+        self.umounts
+            .looks
+            .asked
+            .insert(index, Asked { number, owed });
         self.begin_look();
     }
 
     fn begin_look(&mut self) {
-        if self.looks.running.is_some() {
+        if self.umounts.looks.running.is_some() {
             return;
         }
         let us = std::process::id();
-        let about = match self.looks.asked.is_empty() {
+        let about = match self.umounts.looks.asked.is_empty() {
             true => About::Sync,
             false => About::Umount,
         };
         if about == About::Sync {
             // First: of a sync() that is made from now on it may see too little.
-            for slots in self.shared.all_slots() {
+            for slots in self.session.shared.all_slots() {
                 slots.want_sync.fetch_and(!page::SYNC_LATER, SeqCst);
             }
         }
         let held = self.filesystems.own_numbers();
         let look = Look::begin(about, &held, || self.members_of(us));
-        self.looks.begun += 1;
-        self.looks.running = Some(look);
+        self.umounts.looks.begun += 1;
+        self.umounts.looks.running = Some(look);
     }
 
     /// Takes what has been seen, if the look is over; `waits` for it until then.
     pub(super) fn hear_look(&mut self, waits: bool) {
-        let Some(look) = &self.looks.running else {
+        let Some(look) = &self.umounts.looks.running else {
             return;
         };
         let seen = match waits {
@@ -145,23 +152,23 @@ impl Supervisor {
         // However many they are, a tenth of the time at most, and half of it where each is about
         // another sync().
         let (now, took) = (Instant::now(), look.age());
-        self.looks.soon = Some(now + took);
-        self.looks.again = Some(now + LOOK_EVERY.max(took * 10));
-        self.looks.running = None;
+        self.umounts.looks.soon = Some(now + took);
+        self.umounts.looks.again = Some(now + LOOK_EVERY.max(took * 10));
+        self.umounts.looks.running = None;
         if self.is_about_sync() {
             self.filesystems.are_used(seen.as_ref());
         }
-        self.looks.seen = Some((self.looks.begun, seen));
+        self.umounts.looks.seen = Some((self.umounts.looks.begun, seen));
     }
 
     /// Decides on the superblocks that have waited for the look that has ended.
     pub(super) fn decide_who_leaves(&mut self) {
-        let Some((number, seen)) = self.looks.seen.take() else {
+        let Some((number, seen)) = self.umounts.looks.seen.take() else {
             return;
         };
-        let (later, decided) = { std::mem::take(&mut self.looks.asked).into_iter() }
+        let (later, decided) = { std::mem::take(&mut self.umounts.looks.asked).into_iter() }
             .partition::<BTreeMap<_, _>, _>(|(_, asked)| asked.number > number);
-        self.looks.asked = later;
+        self.umounts.looks.asked = later;
         for (index, asked) in &decided {
             let moves = seen.is_none() && self.filesystems.moves(*index);
             let Some(fs) = self.filesystems.get_mut(*index) else {
@@ -169,21 +176,21 @@ impl Supervisor {
             };
             if !moves && seen.as_ref().is_none_or(|to| to.contains(&fs.dev)) {
                 fs.leaving = false;
-                self.looks.stay.insert(*index);
+                self.umounts.looks.stay.insert(*index);
                 if asked.owed {
-                    self.filesystems.publish(*index, self.shared);
+                    self.filesystems.publish(*index, self.session.shared);
                 }
             }
             self.settle(*index);
-            if self.settles.contains_key(index) {
+            if self.paying.schedule.is_settling(*index) {
                 continue;
             }
-            match self.looks.stay.remove(index) {
+            match self.umounts.looks.stay.remove(index) {
                 true => self.stays(*index),
                 false => self.go_on_with_umounts(),
             }
         }
-        if !self.looks.asked.is_empty() {
+        if !self.umounts.looks.asked.is_empty() {
             self.begin_look();
         }
     }
@@ -193,9 +200,9 @@ impl Supervisor {
     fn members_of(&self, us: u32) -> BTreeSet<u32> {
         // What settles has a file of ours open for writing there.
         let below = descendants(us).into_iter();
-        let below = below.filter(|pid| !whom::is_fork_of_ours(*pid));
+        let below = below.filter(|pid| !selector::is_fork_of_ours(*pid));
         let mut members: BTreeSet<u32> = below.collect();
-        members.extend(self.census.processes(self.shared).keys());
+        members.extend(self.seen.census.processes(self.session.shared).keys());
         members.remove(&0);
         members
     }

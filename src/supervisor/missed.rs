@@ -13,13 +13,15 @@ impl Supervisor {
     /// Why nobody was attached, where nobody was refused either.
     #[must_use]
     pub fn missed(&self) -> String {
-        let early = match self.plan.ends {
+        let early = match self.session.plan.ends {
             Some(end) if Instant::now() >= end => Some(FOR_WAS_OVER.to_owned()),
-            _ if self.interrupts > 0 => Some("SIGINT or SIGTERM ended the session".to_owned()),
-            _ if self.hung_up => Some("its terminal hung up (SIGHUP)".to_owned()),
+            _ if self.command.interrupts > 0 => {
+                Some("SIGINT or SIGTERM ended the session".to_owned())
+            }
+            _ if self.command.hung_up => Some("its terminal hung up (SIGHUP)".to_owned()),
             _ => None,
         };
-        let of_each = self.reach.iter().flat_map(Reach::missed);
+        let of_each = self.ways.reach.iter().flat_map(Reach::missed);
         let all: Vec<String> = early.into_iter().chain(of_each).collect();
         all.join("; ")
     }

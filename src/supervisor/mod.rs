@@ -5,12 +5,18 @@
 //! settled by processes of their own, so that the heartbeat, signals and other file systems go on.
 //! Order: an entry is on disk before its file systems may owe (`filesystems` in the page turn to
 //! `FS_OWES` when the job that wrote it has ended well and the keeper holds their descriptors).
+//!
+//! Map: a session is what it was asked for ([`Session`]), what was seen of requests ([`Seen`]), and
+//! what its parts own: `paying` what is settled, when by its `schedule`; `entering` the ledger and
+//! the keeper; `umounts`, with `looking`, what is let go of; `reaching`, `finding`, `sweeping`,
+//! `following` and `netting` the ways into programs; `serving` other commands; `recording`;
+//! [`report`] is what is told at the end.
 
 mod attending;
 mod entering;
 mod finding;
+mod followers;
 pub mod following;
-mod herd;
 pub mod last_report;
 mod looking;
 pub mod missed;
@@ -21,6 +27,7 @@ pub mod reached;
 pub mod reaching;
 pub mod recording;
 pub mod report;
+mod schedule;
 mod serving;
 mod standing;
 mod sweeping;
@@ -31,27 +38,23 @@ mod umounts;
 use crate::reach::net::Net;
 use crate::session::alive::Proof;
 use crate::session::belongings::Belongings;
-use crate::session::compile::now_mask;
-use crate::session::control::{Answer, Client, Request, Server};
+use crate::session::control::{Client, Server};
 use crate::session::counts::Census;
-use crate::session::device;
 use crate::session::escape::Escapes;
 use crate::session::filesystems::Filesystems;
 use crate::session::keeper::Keeper;
 use crate::session::ledger::Ledger;
 use crate::session::sequence::Sequence;
-use crate::session::settle::{self, Settle, Settled};
 use crate::session::shared::Shared;
 use attending::Attendants;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixListener;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
-use synclater_account::run::SettleError;
 use synclater_policy::dial::Until;
-use synclater_policy::ledger::{Entry, LedgerFs};
+use synclater_policy::ledger::LedgerFs;
 use synclater_policy::rules::RuleSet;
 use synclater_shim::page;
 use synclater_sys::attendant::Doorbell;
@@ -59,8 +62,6 @@ use synclater_sys::children::{self, Change};
 use synclater_sys::clock::Setback;
 use synclater_sys::flushes::FailedFlushes;
 use synclater_sys::job::{self, Job};
-use synclater_sys::perf::LostWrites;
-use synclater_sys::process;
 use synclater_sys::signal::Signals;
 use synclater_sys::wait::{self, For};
 
@@ -102,27 +103,6 @@ pub enum Outcome {
     Signaled(i32),
 }
 
-/// What settling has told so far.
-#[derive(Clone, Debug, Default)]
-pub struct Paid {
-    /// Longest settle of each file system, by index.
-    pub longest: BTreeMap<usize, Duration>,
-    /// Greatest age that a request had when it was settled.
-    pub oldest: Option<Duration>,
-    /// The first write-back error.
-    pub error: Option<SettleError>,
-    /// File systems that could not be settled, on which nothing is known to have been put off.
-    pub doubts: BTreeSet<String>,
-    /// Time from the end of the command to the end of the last settle.
-    pub final_settle: Option<Duration>,
-    /// Whether everything that owed has been settled at the end.
-    pub complete: bool,
-    /// How often a file system was settled.
-    pub settles: u64,
-    /// Requests that the settles so far have covered.
-    pub requests: u64,
-}
-
 /// A file system that owed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owed {
@@ -139,6 +119,8 @@ pub struct Owed {
 /// The ledger entry's way to the disk.
 #[derive(Default)]
 struct Entering {
+    ledger: Option<Ledger>,
+    keeper: Option<Keeper>,
     wanted: Vec<usize>,
     writing: Option<(Job, Vec<usize>)>,
     written: Vec<usize>,
@@ -171,88 +153,79 @@ struct Entering {
     proof: Option<Proof>,
 }
 
-/// A running session.
-pub struct Supervisor {
+/// What the session is.
+pub struct Session {
     /// What was asked for.
     pub plan: Plan,
     /// Page and slots.
     pub shared: &'static Shared,
-    /// File systems in sight.
-    pub filesystems: Filesystems,
-    /// Who made requests.
+    /// Everything that must be removed at the end.
+    pub belongings: Belongings,
+}
+
+/// What was seen of requests.
+pub struct Seen {
+    /// Who made them.
     pub census: Census,
-    /// How requests came one behind the other.
+    /// How they came one behind the other.
     pub sequence: Sequence,
     /// Who escaped.
     pub escapes: Escapes,
-    /// What was settled.
-    pub paid: Paid,
-    /// Everything that must be removed at the end.
-    pub belongings: Belongings,
-    ledger: Option<Ledger>,
-    entering: Entering,
-    looks: looking::Looks,
-    keeper: Option<Keeper>,
-    settles: BTreeMap<usize, Settle>,
-    /// Requests that had been answered late when the settle of a file system began.
-    covering: BTreeMap<usize, u64>,
-    again: Vec<usize>,
-    /// How often everything is settled once more before whoever asked for that is answered.
-    rounds: usize,
-    /// The dial came to `never` while something of an earlier one was still being settled.
-    dial_changes: bool,
-    /// Whoever waits for the end of a settle, and what it is told instead of what is usual.
-    settle_clients: Vec<(Client, Option<String>)>,
-    detach_clients: Vec<(Client, bool)>,
+}
+
+/// Ways into programs, besides the library.
+#[derive(Default)]
+struct Ways {
     reach: Option<reaching::Reach>,
     following: Option<following::Following>,
     net: Option<Net>,
+    /// Listen to the doorbell, and hold the trace points until after our end.
+    attendants: Attendants,
+}
+
+/// What the loop hears of.
+struct Doors {
     signals: Signals,
     doorbell: Doorbell,
-    setback: Setback,
     server: Server,
     slots_door: UnixListener,
     /// Until when nobody is heard who asks for slots.
     strangers_wait: Option<Instant>,
     strangers: serving::Strangers,
-    mountinfo: File,
-    /// The mount table has changed since it was looked at.
-    mounts_changed: bool,
-    /// When numbers that may not owe were forgotten last.
-    refused_at: Instant,
+    detach_clients: Vec<(Client, bool)>,
     next_beat: Instant,
+}
+
+/// The command, as far as it has come.
+#[derive(Default)]
+struct Progress {
+    /// Its process; 0 where there is none.
     child: u32,
     outcome: Option<Outcome>,
     interrupts: u32,
     /// The terminal has gone.
     hung_up: bool,
-    relaxing: bool,
-    lost_writes: Option<LostWrites>,
-    failed_flushes: Option<FailedFlushes>,
-    /// Whether those watch, as far as that is permitted.
-    watches: bool,
-    /// Where one was refused: at `never` nobody is told.
-    refused: Vec<paying::Refused>,
-    /// File systems that are being settled before sync(2) is, where that is owed.
-    before_sync: Option<BTreeSet<usize>>,
-    /// How often the keeper was asked to say that it makes no sync(2), and has not said so.
-    keeper_syncs: u32,
-    /// Whether something was to be settled at any time.
-    has_promised: bool,
-    last_ask: Instant,
-    /// Whether a lost write was told of since: nobody is asked while nothing is put off.
-    is_to_ask: bool,
-    /// Listen to the doorbell, and hold the trace points until after our end.
-    attendants: Attendants,
     /// Continues us with the command.
     waker: Option<Job>,
-    recording: Option<recording::Recording>,
-    rings: Option<&'static crate::record::rings::SharedRings>,
-    /// Recordings that were begun.
-    recordings: u32,
-    /// From how long on other calls are slow, where they are timed.
-    pub slower: Option<Duration>,
-    recorded: Option<(std::path::PathBuf, crate::record::recorder::Outcome)>,
+}
+
+/// A running session.
+pub struct Supervisor {
+    /// What it is.
+    pub session: Session,
+    /// File systems in sight.
+    pub filesystems: Filesystems,
+    /// What was seen of requests.
+    pub seen: Seen,
+    /// What was settled, and what is to be.
+    pub paying: paying::Paying,
+    entering: Entering,
+    umounts: umounts::Umounts,
+    ways: Ways,
+    doors: Doors,
+    command: Progress,
+    /// Recordings.
+    pub recordings: recording::Recordings,
 }
 
 /// What a supervisor is made of.
@@ -285,62 +258,38 @@ impl Supervisor {
     pub fn new(parts: Parts) -> Supervisor {
         let shared = parts.shared;
         let mut s = Supervisor {
-            plan: parts.plan,
-            shared,
+            session: Session {
+                plan: parts.plan,
+                shared,
+                belongings: parts.belongings,
+            },
             filesystems: Filesystems::default(),
-            census: Census::new(),
-            sequence: Sequence::default(),
-            escapes: parts.escapes,
-            paid: Paid::default(),
-            belongings: parts.belongings,
-            ledger: parts.ledger,
-            entering: Entering::default(),
-            looks: looking::Looks::default(),
-            keeper: None,
-            settles: BTreeMap::new(),
-            covering: BTreeMap::new(),
-            again: Vec::new(),
-            rounds: 0,
-            dial_changes: false,
-            settle_clients: Vec::new(),
-            detach_clients: Vec::new(),
-            reach: None,
-            following: None,
-            net: None,
-            signals: parts.signals,
-            doorbell: parts.doorbell,
-            setback: Setback::new(shared.clock),
-            server: parts.server,
-            slots_door: parts.slots_door,
-            strangers_wait: None,
-            strangers: serving::Strangers::default(),
-            mountinfo: parts.mountinfo,
-            mounts_changed: false,
-            refused_at: Instant::now(),
-            next_beat: Instant::now(),
-            child: 0,
-            outcome: None,
-            interrupts: 0,
-            hung_up: false,
-            relaxing: false,
-            lost_writes: None,
-            failed_flushes: None,
-            watches: false,
-            refused: Vec::new(),
-            before_sync: None,
-            keeper_syncs: 0,
-            has_promised: false,
-            last_ask: Instant::now(),
-            is_to_ask: false,
-            attendants: Attendants::default(),
-            waker: None,
-            recording: None,
-            rings: None,
-            recordings: 0,
-            slower: None,
-            recorded: None,
+            seen: Seen {
+                census: Census::new(),
+                sequence: Sequence::default(),
+                escapes: parts.escapes,
+            },
+            paying: paying::Paying::new(Setback::new(shared.clock)),
+            entering: Entering {
+                ledger: parts.ledger,
+                ..Entering::default()
+            },
+            umounts: umounts::Umounts::new(parts.mountinfo),
+            ways: Ways::default(),
+            doors: Doors {
+                signals: parts.signals,
+                doorbell: parts.doorbell,
+                server: parts.server,
+                slots_door: parts.slots_door,
+                strangers_wait: None,
+                strangers: serving::Strangers::default(),
+                detach_clients: Vec::new(),
+                next_beat: Instant::now(),
+            },
+            command: Progress::default(),
+            recordings: recording::Recordings::default(),
         };
-        s.has_promised = s.must_settle();
+        s.paying.has_promised = s.must_settle();
         s.relax_by_dial();
         s.beat();
         s
@@ -348,10 +297,10 @@ impl Supervisor {
 
     /// Runs the loop until the command, process `child`, has ended.
     pub fn run(&mut self, child: u32) -> Outcome {
-        self.child = child;
+        self.command.child = child;
         self.attend();
         loop {
-            if let Some(outcome) = self.outcome {
+            if let Some(outcome) = self.command.outcome {
                 return outcome;
             }
             self.turn();
@@ -361,28 +310,28 @@ impl Supervisor {
     /// The longest dial of the rules, where it is longer than the session's own.
     #[must_use]
     pub fn rules_until(&self) -> Option<Until> {
-        let longest = self.plan.classes.iter().max().copied();
-        longest.filter(|until| *until > self.plan.classes[0])
+        let longest = self.session.plan.classes.iter().max().copied();
+        longest.filter(|until| *until > self.session.plan.classes[0])
     }
 
     /// Whether the command has ended, or everything was let go of.
     #[must_use]
     pub fn is_over(&self) -> bool {
-        self.outcome.is_some()
+        self.command.outcome.is_some()
     }
 
     fn relax(&mut self, on: bool) {
         self.entering.holds_back = false;
-        self.relaxing = on;
-        self.shared.relax(on);
+        self.paying.relaxing = on;
+        self.session.shared.relax(on);
     }
 
     /// Relaxes where any dial is later than `now`; where that has to be settled, and the entry says
     /// that nothing has, or the keeper does not know what may owe, not before it is written anew;
     /// nor while sync(2) is made.
     fn relax_by_dial(&mut self) {
-        let later = self.plan.classes.iter().any(|u| *u != Until::Now);
-        let knows = self.keeper.as_ref().is_some_and(Keeper::is_whole);
+        let later = self.session.plan.classes.iter().any(|u| *u != Until::Now);
+        let knows = self.entering.keeper.as_ref().is_some_and(Keeper::is_whole);
         let e = &self.entering;
         let is_unknown = (!e.written.is_empty() || e.writing.is_some()) && !knows;
         let says_never = self.must_settle() && self.entering.says_never;
@@ -393,33 +342,35 @@ impl Supervisor {
 
     fn beat(&mut self) {
         // Before it is renewed nothing is put off.
-        if self.shared.lease_is_over() {
+        if self.session.shared.lease_is_over() {
             self.wait_for_keepers_sync();
         }
-        if self.shared.heartbeat() {
+        if self.session.shared.heartbeat() {
             self.wait_for_keepers_sync();
         }
         // The keeper may have ended the relaxation while we stood still.
-        self.shared.relax(self.relaxing);
-        self.next_beat = Instant::now() + BEAT;
+        self.session.shared.relax(self.paying.relaxing);
+        self.doors.next_beat = Instant::now() + BEAT;
     }
 
     /// Waits for whatever comes first, then looks at everything.
     fn turn(&mut self) {
         self.wait();
-        let beats = Instant::now() >= self.next_beat;
+        let beats = Instant::now() >= self.doors.next_beat;
         if beats {
             self.beat();
-            self.sequence.look(self.shared);
-            self.census.sweep(self.shared);
-            self.escapes.look_around(self.plan.rules.as_ref());
+            self.seen.sequence.look(self.session.shared);
+            self.seen.census.sweep(self.session.shared);
+            self.seen
+                .escapes
+                .look_around(self.session.plan.rules.as_ref());
             self.look_for_lost_writes();
             self.end_of_umounts();
             self.look_at_net();
         }
-        self.escapes.drain();
+        self.seen.escapes.drain();
         if beats {
-            self.escapes.forget_ended(&mut self.census);
+            self.seen.escapes.forget_ended(&mut self.seen.census);
         }
         self.take_signals();
         self.finish_jobs();
@@ -438,70 +389,82 @@ impl Supervisor {
     fn wait(&mut self) {
         const MOUNTINFO: usize = 0;
         let mut fds: Vec<(BorrowedFd<'_>, For)> = vec![
-            (self.mountinfo.as_fd(), For::Change),
-            (self.signals.as_fd(), For::Input),
-            (self.doorbell.as_fd(), For::Input),
-            (self.server.as_fd(), For::Input),
+            (self.umounts.mountinfo.as_fd(), For::Change),
+            (self.doors.signals.as_fd(), For::Input),
+            (self.doors.doorbell.as_fd(), For::Input),
+            (self.doors.server.as_fd(), For::Input),
         ];
         let now = Instant::now();
-        let strangers_wait = self.strangers_wait.filter(|until| now < *until);
+        let strangers_wait = self.doors.strangers_wait.filter(|until| now < *until);
         if strangers_wait.is_none() {
-            fds.push((self.slots_door.as_fd(), For::Input));
+            fds.push((self.doors.slots_door.as_fd(), For::Input));
         }
-        fds.extend(self.keeper.iter().map(|k| (k.as_fd(), For::Input)));
+        fds.extend(self.entering.keeper.iter().map(|k| (k.as_fd(), For::Input)));
         // A ring that is full takes nothing, and says nothing of whose disk it was.
-        let refusing = self.failed_flushes.iter().flat_map(FailedFlushes::fds);
+        let refusing = self
+            .paying
+            .failed_flushes
+            .iter()
+            .flat_map(FailedFlushes::fds);
         fds.extend(refusing.map(|fd| (fd, For::Input)));
         fds.extend(self.recording_fds().into_iter().map(|fd| (fd, For::Input)));
-        fds.extend(self.settles.values().map(|s| (s.as_fd(), For::Input)));
+        let settles = self.paying.schedule.under_way();
+        fds.extend(settles.map(|(_, s)| (s.as_fd(), For::Input)));
         fds.extend(
             self.entering
                 .writing
                 .iter()
                 .map(|(j, _)| (j.as_fd(), For::Input)),
         );
-        fds.extend(self.looks.job().map(|j| (j.as_fd(), For::Input)));
-        fds.extend(self.escapes.fds().into_iter().map(|fd| (fd, For::Input)));
+        fds.extend(self.umounts.looks.job().map(|j| (j.as_fd(), For::Input)));
+        fds.extend(
+            self.seen
+                .escapes
+                .fds()
+                .into_iter()
+                .map(|fd| (fd, For::Input)),
+        );
         fds.extend(self.reach_fds().map(|fd| (fd, For::Input)));
         fds.extend(self.following_fd().map(|fd| (fd, For::Input)));
         let patience = self
+            .doors
             .next_beat
             .min(self.next_due())
-            .min(self.next_reach().unwrap_or(self.next_beat))
-            .min(strangers_wait.unwrap_or(self.next_beat))
+            .min(self.next_reach().unwrap_or(self.doors.next_beat))
+            .min(strangers_wait.unwrap_or(self.doors.next_beat))
             .saturating_duration_since(Instant::now());
         let ready = wait::any(&fds, patience);
         // The kernel tells of a change once.
         let changed = ready.get(MOUNTINFO).is_some_and(|r| *r);
-        self.mounts_changed |= changed;
+        self.umounts.mounts_changed |= changed;
     }
 
     fn take_signals(&mut self) {
-        while let Some(signal) = self.signals.next() {
+        while let Some(signal) = self.doors.signals.next() {
             if signal.number == libc_signal::CHLD {
                 continue;
             }
             match signal.number {
                 _ if signal.was_ignored => {}
-                libc_signal::INT | libc_signal::TERM => self.interrupts += 1,
+                libc_signal::INT | libc_signal::TERM => self.command.interrupts += 1,
                 // The terminal has gone: nobody is there any more who does not want to wait. Shell
                 // and kernel tell it each, and systemd behind a SIGTERM.
-                libc_signal::HUP => self.hung_up = true,
+                libc_signal::HUP => self.command.hung_up = true,
                 _ => {}
             }
             if self.outlives_command() {
                 self.pass_on_to_left_behind(signal.number);
                 continue;
             }
-            signal.pass_on(self.child);
+            signal.pass_on(self.command.child);
         }
     }
 
     fn reap(&mut self) {
-        self.waker.take_if(|job| job.finished().is_some());
+        self.command.waker.take_if(|job| job.finished().is_some());
         self.forget_attendants_that_ended();
-        while let Some((pid, change)) = children::next_change(self.child) {
-            if pid != self.child {
+        while let Some((pid, change)) = children::next_change(self.command.child) {
+            if pid != self.command.child {
                 continue;
             }
             match change {
@@ -514,12 +477,12 @@ impl Supervisor {
     }
 
     fn look_at_slots(&mut self) {
-        self.doorbell.clear();
-        self.census.members.meet(self.shared);
+        self.doors.doorbell.clear();
+        self.seen.census.members.meet(self.session.shared);
         self.attend_others();
         self.filesystems_changed();
         let wants = |s: &page::Slots| s.want_sync.load(SeqCst) & page::SYNC_WANTS != 0;
-        if self.shared.all_slots().any(wants) && !self.entering.sync_all {
+        if self.session.shared.all_slots().any(wants) && !self.entering.sync_all {
             self.enter_everything();
         }
         self.answer_questions();
@@ -537,32 +500,33 @@ impl Supervisor {
     }
 
     fn close_all(&mut self) {
-        self.shared.relax(false);
-        self.shared.end_lease();
+        self.session.shared.relax(false);
+        self.session.shared.end_lease();
         self.end_recording();
-        if let Some(keeper) = self.keeper.take() {
+        if let Some(keeper) = self.entering.keeper.take() {
             keeper.end();
         }
-        self.waker.take().into_iter().for_each(Job::end);
-        self.looks.end();
+        self.command.waker.take().into_iter().for_each(Job::end);
+        self.umounts.looks.end();
         self.leave_attendants();
         self.filesystems.release_all();
-        if self.close_entry().is_err() && self.paid.error.is_some() {
+        if self.close_entry().is_err() && self.paying.paid.error.is_some() {
             // The page says what the entry does not: whoever clears up behind us needs it.
             return;
         }
-        if !self.settles.is_empty() {
+        if !self.paying.schedule.is_idle() {
             // Those that go on behind our end note what they are told in the entry, and where that
             // has no room in the page.
             return self.note_what_was_told_last();
         }
-        let has_left_some = self.reach.as_ref().is_some_and(|r| r.has_left_some());
-        self.belongings.give_back(has_left_some);
+        let has_left_some = self.ways.reach.as_ref().is_some_and(|r| r.has_left_some());
+        self.session.belongings.give_back(has_left_some);
     }
 
     /// Of settles that were not waited for.
     fn note_what_was_told_last(&self) {
-        let ended = { self.settles.values() }.filter_map(|s| s.finished(self.shared));
+        let ended = { self.paying.schedule.under_way() }
+            .filter_map(|(_, s)| s.finished(self.session.shared));
         let lost = ended.map(|end| end.errno).find(|errno| *errno != 0);
         lost.into_iter().for_each(|errno| self.note(errno, None));
     }
@@ -572,24 +536,24 @@ impl Supervisor {
     /// # Errors
     /// Those of writing it.
     fn close_entry(&self) -> std::io::Result<()> {
-        let Some(ledger) = &self.ledger else {
+        let Some(ledger) = &self.entering.ledger else {
             return Ok(());
         };
-        let token = &self.belongings.token;
-        let own = match ledger.own_entry(&self.plan.id, token) {
+        let token = &self.session.belongings.token;
+        let own = match ledger.own_entry(&self.session.plan.id, token) {
             Ok(Some(own)) => own,
             Ok(None) => {
                 if self.entering.proof.is_some() {
-                    ledger.remove_lock(&self.plan.id, token);
+                    ledger.remove_lock(&self.session.plan.id, token);
                 }
                 return Ok(());
             }
             Err(unread) => return Err(std::io::Error::other(unread.why)),
         };
-        match &self.paid.error {
-            _ if self.paid.complete => {
-                self.shared.page().entered.store(0, SeqCst);
-                let _ = self.belongings.say_entered(false);
+        match &self.paying.paid.error {
+            _ if self.paying.paid.complete => {
+                self.session.shared.page().entered.store(0, SeqCst);
+                let _ = self.session.belongings.say_entered(false);
                 ledger.close_here(&own)
             }
             Some(error) => ledger.note_error(&own.path, error.errno),
@@ -600,7 +564,7 @@ impl Supervisor {
     /// Whether the command was interrupted, and how often.
     #[must_use]
     pub fn interrupts(&self) -> u32 {
-        self.interrupts
+        self.command.interrupts
     }
 }
 

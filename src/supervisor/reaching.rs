@@ -4,23 +4,25 @@
 //! heartbeat and settles go on meanwhile.
 
 use super::finding::Finding;
-use super::herd::{Herd, NotReached};
+use super::followers::{Followers, NotReached};
 use super::parents::has_ancestor;
 use super::reached::{still_held, Reached, UNSEEN};
 use super::task::{Doing, Task, Who, LATER, TRIES};
-use super::*;
+use super::{Outcome, Supervisor};
 use crate::reach::attach::refusal::Refusal;
-use crate::reach::attach::target;
-use crate::reach::attach::{Luggage, Told, Work};
+use crate::reach::attach::{target, AttachOutcome, Payload, Work};
 use crate::reach::follow::{Follow, Follower, How};
 use crate::reach::forkers::{name_of, Forkers};
 use crate::reach::program;
+use crate::reach::selector::{self, ProcessSelector};
 use crate::reach::status::tracer_of;
-use crate::reach::whom::{self, Whom};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
 use synclater_account::escape::Escape;
 use synclater_sys::patient::Patient;
-use synclater_sys::sharing::Known;
+use synclater_sys::process;
+use synclater_sys::sharing::MemorySurvey;
 
 /// At most so many processes are stopped at a time.
 const AT_ONCE: usize = 4;
@@ -37,8 +39,8 @@ pub(super) const NAMED: usize = 1000;
 
 /// Which processes are to be attached, and what became of them.
 pub struct Reach {
-    luggage: Luggage,
-    pub(super) whom: Whom,
+    payload: Payload,
+    pub(super) whom: ProcessSelector,
     tasks: Vec<Task>,
     pub(super) attached: BTreeMap<Who, Reached>,
     pub(super) refused: BTreeMap<Who, (String, Refusal)>,
@@ -67,24 +69,24 @@ pub struct Reach {
     /// What was told last of those that were named, and neither attached nor refused.
     pub(super) dropped: BTreeMap<u32, String>,
     /// What others executed a moment ago.
-    others: Known,
-    pub(super) herd: Option<Herd>,
+    others: MemorySurvey,
+    pub(super) followers: Option<Followers>,
     pub(super) finding: Finding,
 }
 
 impl Reach {
     /// Nobody yet.
     #[must_use]
-    pub fn new(luggage: Luggage, whom: Whom) -> Reach {
+    pub fn new(payload: Payload, whom: ProcessSelector) -> Reach {
         Reach {
             finding: Finding::new(&whom),
-            luggage,
+            payload,
             whom,
             left: BTreeSet::new(),
             fresh: Vec::new(),
             dropped: BTreeMap::new(),
-            others: Known::nobody(),
-            herd: None,
+            others: MemorySurvey::nobody(),
+            followers: None,
             tasks: Vec::new(),
             attached: BTreeMap::new(),
             refused: BTreeMap::new(),
@@ -103,7 +105,7 @@ impl Reach {
 
     /// Follows those that are attached, and what they start, from now on.
     pub fn follow(&mut self, follower: Follower) {
-        self.herd = Some(Herd::new(follower));
+        self.followers = Some(Followers::new(follower));
     }
 
     /// Processes that are attached, by number.
@@ -147,7 +149,7 @@ impl Reach {
     /// Whether something is still being done.
     #[must_use]
     pub fn is_busy(&self) -> bool {
-        let asks = self.herd.as_ref().is_some_and(Herd::is_asking);
+        let asks = self.followers.as_ref().is_some_and(Followers::is_asking);
         asks || self.is_looking() || !self.tasks.is_empty()
     }
 
@@ -179,8 +181,8 @@ impl Reach {
             why,
             requests: None,
         });
-        let herd = self.herd.iter().flat_map(Herd::escaped);
-        in_part.chain(not_attached).chain(held).chain(herd)
+        let followers = self.followers.iter().flat_map(Followers::escaped);
+        in_part.chain(not_attached).chain(held).chain(followers)
     }
 
     /// Processes that could not be let go of.
@@ -231,7 +233,7 @@ impl Reach {
     /// Detaches what has the session's page and is not being detached yet.
     fn let_go_of_all(&mut self, page: &std::path::Path) {
         let mut all: BTreeSet<Who> = self.attached.keys().copied().collect();
-        let seen = whom::in_session(page);
+        let seen = selector::in_session(page);
         let forked = seen.found.into_iter();
         all.extend(forked.filter_map(|pid| Some((pid, program::incarnation(pid)?))));
         // What was forked has begun after us.
@@ -274,7 +276,7 @@ impl Reach {
     fn start(&mut self) {
         let mut free =
             AT_ONCE.saturating_sub(self.tasks.iter().filter(|t| t.work.is_some()).count());
-        let nobody = Known::nobody();
+        let nobody = MemorySurvey::nobody();
         let waiting = self.tasks.iter().filter(|t| t.work.is_none()).count();
         let known = if free > 0 && waiting > AT_ONCE {
             self.others.renew();
@@ -289,8 +291,8 @@ impl Reach {
                 continue;
             }
             let work = match task.doing {
-                Doing::Attach => Work::attach(task.who, task.is_new(), &self.luggage, known),
-                Doing::Detach => Work::detach(task.who.0, self.luggage.whose(), known),
+                Doing::Attach => Work::attach(task.who, task.is_new(), &self.payload, known),
+                Doing::Detach => Work::detach(task.who.0, self.payload.whose(), known),
             };
             match work {
                 Ok(work) => {
@@ -328,17 +330,17 @@ impl Reach {
     }
 
     /// Notes what became of a task; whether it is to be tried again.
-    fn note(&mut self, task: &mut Task, told: Told) -> bool {
+    fn note(&mut self, task: &mut Task, told: AttachOutcome) -> bool {
         let (pid, program) = task.who;
         match told {
-            Told::Busy { why } => {
+            AttachOutcome::Busy { why } => {
                 task.again(Refusal::new(why, LATER));
                 return !self.gives_up(task);
             }
-            Told::Refused { refusal } if !program::executes(pid, program) => {
+            AttachOutcome::Refused { refusal } if !program::executes(pid, program) => {
                 self.drop_one(pid, refusal.why);
             }
-            Told::Refused { refusal } => match task.doing {
+            AttachOutcome::Refused { refusal } => match task.doing {
                 Doing::Attach => {
                     let exe = program::exe_of(pid);
                     self.refused.insert(task.who, (exe, refusal));
@@ -349,7 +351,7 @@ impl Reach {
                     return !self.gives_up(task);
                 }
             },
-            Told::Attached { sites, far, open } => {
+            AttachOutcome::Attached { sites, far, open } => {
                 let exe = program::exe_of(pid);
                 self.may_have_forked = true;
                 self.attached.insert(
@@ -368,9 +370,9 @@ impl Reach {
                 self.follow_from(task.who);
             }
             // It is in another session by now.
-            Told::Others { refusal } => self.drop_one(pid, refusal.why),
-            Told::Left { .. } => {}
-            Told::Detached { marked, sites } => {
+            AttachOutcome::Others { refusal } => self.drop_one(pid, refusal.why),
+            AttachOutcome::Left { .. } => {}
+            AttachOutcome::Detached { marked, sites } => {
                 self.may_have_forked |= sites > 0;
                 self.held.extend(still_held(marked).map(|why| (pid, why)));
                 self.detached += 1;
@@ -386,12 +388,12 @@ impl Reach {
     fn follow_from(&mut self, (pid, (began, _)): Who) {
         // Who is to be attached as well is followed then.
         let parent = { process::parent_of(pid).filter(|parent| *parent > 2) }
-            .filter(|p| !self.whom.exes.is_empty() && !whom::is_synclater(*p))
+            .filter(|p| !self.whom.exes.is_empty() && !selector::is_synclater(*p))
             .filter(|p| !self.whom.names(*p) && !self.whom.includes(*p, &self.whom.members()));
-        let Some(herd) = self.herd.as_mut().filter(|h| !h.is_lost()) else {
+        let Some(followers) = self.followers.as_mut().filter(|h| !h.is_lost()) else {
             return;
         };
-        herd.ask(pid, began, Follow::All);
+        followers.ask(pid, began, Follow::All);
         let parent = parent.filter(|p| tracer_of(*p) == 0);
         // In this order: it is the parent still, so it is the parent that began then.
         if let Some((parent, began)) =
@@ -401,16 +403,16 @@ impl Reach {
                     process::parent_of(pid) == Some(*p) && process::began(pid) == Some(began)
                 })
         {
-            herd.ask(parent, began, Follow::Meant);
+            followers.ask(parent, began, Follow::Meant);
         }
     }
 
     /// Takes note of what those that are followed have executed.
     fn listen(&mut self) {
-        let Some(herd) = &mut self.herd else {
+        let Some(followers) = &mut self.followers else {
             return;
         };
-        for (pid, told) in herd.listen() {
+        for (pid, told) in followers.listen() {
             let program = program::incarnation(pid);
             match (told, program) {
                 (Ok(()), None) => {}
@@ -466,13 +468,13 @@ impl Reach {
 impl Supervisor {
     /// Attaches processes from now on.
     pub fn reach_out(&mut self, reach: Reach) {
-        self.reach = Some(reach);
+        self.ways.reach = Some(reach);
     }
 
     /// What was attached, where this session attaches.
     #[must_use]
     pub fn reach(&self) -> Option<&Reach> {
-        self.reach.as_ref()
+        self.ways.reach.as_ref()
     }
 
     /// Runs the loop until everything that was found at the beginning is attached or refused.
@@ -480,7 +482,9 @@ impl Supervisor {
         self.attend();
         loop {
             self.turn();
-            if self.outcome.is_some() || self.reach.as_ref().is_none_or(|r| !r.is_busy()) {
+            if self.command.outcome.is_some()
+                || self.ways.reach.as_ref().is_none_or(|r| !r.is_busy())
+            {
                 return;
             }
         }
@@ -489,7 +493,7 @@ impl Supervisor {
     /// Runs the loop until the session is to end and every process has been let go of.
     pub fn run_until_left(&mut self) -> Outcome {
         loop {
-            if let Some(outcome) = self.outcome {
+            if let Some(outcome) = self.command.outcome {
                 return outcome;
             }
             self.turn();
@@ -499,21 +503,21 @@ impl Supervisor {
     /// Ends the relaxation and lets go of every process.
     pub fn leave(&mut self) {
         self.relax(false);
-        if self.reach.as_ref().is_some_and(|r| !r.leaving) {
-            self.escapes.drain();
-            let counted = self.census.processes(self.shared);
-            let rules = self.plan.rules.as_ref();
-            self.escapes.find_at_last(&counted, rules);
+        if self.ways.reach.as_ref().is_some_and(|r| !r.leaving) {
+            self.seen.escapes.drain();
+            let counted = self.seen.census.processes(self.session.shared);
+            let rules = self.session.plan.rules.as_ref();
+            self.seen.escapes.find_at_last(&counted, rules);
         }
-        let Some(reach) = self.reach.as_mut().filter(|r| !r.leaving) else {
+        let Some(reach) = self.ways.reach.as_mut().filter(|r| !r.leaving) else {
             return;
         };
         reach.leaving = true;
         reach.finding.stop();
         reach.listen();
         // Nobody else may trace them when they are let go of.
-        if let Some(herd) = reach.herd.take() {
-            herd.end();
+        if let Some(followers) = reach.followers.take() {
+            followers.end();
         }
         // What has not begun is not begun any more.
         reach.tasks.retain(|t| t.work.is_some());
@@ -523,20 +527,24 @@ impl Supervisor {
     /// Has all be let go of. To look for them may take a while, in which nothing is settled.
     fn let_go_of_all(&mut self) {
         self.start_due_within(LOOKED_FOR);
-        if let Some(reach) = &mut self.reach {
-            reach.let_go_of_all(&self.shared.path);
+        if let Some(reach) = &mut self.ways.reach {
+            reach.let_go_of_all(&self.session.shared.path);
         }
     }
 
     pub(super) fn look_at_reach(&mut self) {
-        if self.reach.is_none() || self.outcome.is_some() {
+        if self.ways.reach.is_none() || self.command.outcome.is_some() {
             return;
         }
-        let is_over = self.plan.ends.is_some_and(|end| Instant::now() >= end);
-        if self.interrupts > 0 || self.hung_up || is_over {
+        let is_over = self
+            .session
+            .plan
+            .ends
+            .is_some_and(|end| Instant::now() >= end);
+        if self.command.interrupts > 0 || self.command.hung_up || is_over {
             self.leave();
         }
-        let Some(reach) = self.reach.as_mut() else {
+        let Some(reach) = self.ways.reach.as_mut() else {
             return;
         };
         reach.listen();
@@ -548,7 +556,7 @@ impl Supervisor {
             // What was forked or attached meanwhile.
             self.let_go_of_all();
         }
-        let Some(reach) = self.reach.as_mut() else {
+        let Some(reach) = self.ways.reach.as_mut() else {
             return;
         };
         reach.start();
@@ -557,23 +565,23 @@ impl Supervisor {
         let lost = reach.has_lost_everybody();
         let fresh = std::mem::take(&mut reach.fresh);
         for pid in fresh {
-            self.escapes.include(pid, &program::exe_of(pid));
+            self.seen.escapes.include(pid, &program::exe_of(pid));
         }
         if idle && leaving {
-            self.outcome.get_or_insert(Outcome::Exited(0));
+            self.command.outcome.get_or_insert(Outcome::Exited(0));
         } else if idle && lost {
             // What they have forked may live on.
             self.leave();
             let is_more = |r: &Reach| r.is_busy() || r.looks_once_more();
-            if !self.reach.as_ref().is_some_and(is_more) {
-                self.outcome.get_or_insert(Outcome::Exited(0));
+            if !self.ways.reach.as_ref().is_some_and(is_more) {
+                self.command.outcome.get_or_insert(Outcome::Exited(0));
             }
         }
     }
 
     /// Whether `pid`, or one of its ancestors, was attached: it may have the slots and the rings.
     pub(super) fn has_attached(&self, pid: u32) -> bool {
-        let Some(reach) = &self.reach else {
+        let Some(reach) = &self.ways.reach else {
             return false;
         };
         has_ancestor(pid, |at| reach.attached().any(|(p, _)| p == at))
@@ -584,7 +592,7 @@ impl Reach {
     /// Whether only certain processes were asked for, and they are all gone.
     fn has_lost_everybody(&self) -> bool {
         let is_followed = self
-            .herd
+            .followers
             .as_ref()
             .is_some_and(|h| h.has_some() || h.is_asking());
         !self.waits_for_more() && self.attached.is_empty() && !is_followed
@@ -595,7 +603,12 @@ impl Reach {
             .iter()
             .filter_map(|t| t.work.as_ref())
             .map(AsFd::as_fd)
-            .chain(self.herd.iter().filter(|h| !h.is_lost()).map(AsFd::as_fd))
+            .chain(
+                self.followers
+                    .iter()
+                    .filter(|h| !h.is_lost())
+                    .map(AsFd::as_fd),
+            )
     }
 
     /// When to look again although nothing happened.
@@ -614,10 +627,10 @@ impl Reach {
 
 impl Supervisor {
     pub(super) fn reach_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.reach.iter().flat_map(Reach::fds)
+        self.ways.reach.iter().flat_map(Reach::fds)
     }
 
     pub(super) fn next_reach(&self) -> Option<Instant> {
-        self.reach.as_ref().and_then(Reach::next)
+        self.ways.reach.as_ref().and_then(Reach::next)
     }
 }

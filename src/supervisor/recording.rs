@@ -4,14 +4,18 @@
 //! not read, recording is switched off without a word; the end of the session does not wait for
 //! him. One watches at a time: the rings have one reader.
 
-use super::*;
-use crate::record::out;
+use super::Supervisor;
 use crate::record::recorder::{self, Outcome as Recorded, Recorder};
 use crate::record::rings::SharedRings;
-use crate::record::sink;
+use crate::record::{out, sink};
+use crate::session::control::{Answer, Client};
 use crate::supervisor::report;
 use crate::voice;
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
 
 /// How often somebody who watches is sent what is new.
 const WATCH_EVERY: Duration = Duration::from_millis(200);
@@ -36,6 +40,18 @@ enum To {
     Client(Client),
 }
 
+/// The session's recordings.
+#[derive(Default)]
+pub struct Recordings {
+    recording: Option<Recording>,
+    pub(super) rings: Option<&'static SharedRings>,
+    /// Those that were begun.
+    begun: u32,
+    /// From how long on other calls are slow, where they are timed.
+    pub slower: Option<Duration>,
+    recorded: Option<(PathBuf, Recorded)>,
+}
+
 impl Supervisor {
     /// Everything is recorded into `file` from now on, through rings of `ring_bytes`.
     ///
@@ -45,13 +61,13 @@ impl Supervisor {
         let rings = self.rings(ring_bytes)?;
         let recorder = self.start_recorder(rings, file, FILE_EVERY, true)?;
         let to = To::File(name);
-        self.recording = Some(Recording { recorder, to });
+        self.recordings.recording = Some(Recording { recorder, to });
         Ok(())
     }
 
     /// The command was started: what was in the file before may go.
     pub fn recording_goes(&self) {
-        if let Some(recording) = &self.recording {
+        if let Some(recording) = &self.recordings.recording {
             recording.recorder.go();
         }
     }
@@ -61,17 +77,17 @@ impl Supervisor {
     /// # Errors
     /// Where there is no memory for them.
     pub fn rings(&mut self, ring_bytes: usize) -> std::io::Result<&'static SharedRings> {
-        if let Some(rings) = self.rings {
+        if let Some(rings) = self.recordings.rings {
             return Ok(rings);
         }
-        let memory = &self.belongings.memory;
-        let rings = SharedRings::create(memory, ring_bytes, self.shared.others().len());
+        let memory = &self.session.belongings.memory;
+        let rings = SharedRings::create(memory, ring_bytes, self.session.shared.others().len());
         let rings = rings.map_err(|e| {
             let why = format!("no room for its rings in {}: {e}", memory.display());
             std::io::Error::new(e.kind(), format!("{why}; a smaller --ring needs less"))
         })?;
         let rings: &'static SharedRings = Box::leak(Box::new(rings));
-        self.rings = Some(rings);
+        self.recordings.rings = Some(rings);
         Ok(rings)
     }
 
@@ -82,24 +98,29 @@ impl Supervisor {
         every: Duration,
         hurries: bool,
     ) -> std::io::Result<Recorder> {
-        let until = self.plan.classes[0].to_string();
-        self.recordings = self.recordings.wrapping_add(1).max(1);
-        let mut header = sink::header(&self.plan.id, &self.plan.command, &until, "library");
+        let until = self.session.plan.classes[0].to_string();
+        self.recordings.begun = self.recordings.begun.wrapping_add(1).max(1);
+        let mut header = sink::header(
+            &self.session.plan.id,
+            &self.session.plan.command,
+            &until,
+            "library",
+        );
         let ns = |slower: Duration| u64::try_from(slower.as_nanos()).unwrap_or(u64::MAX);
-        header.slower_ns = self.slower.map(ns);
+        header.slower_ns = self.recordings.slower.map(ns);
         let plan = recorder::Plan {
             header,
-            number: self.recordings,
+            number: self.recordings.begun,
             every,
             hurries,
         };
-        Recorder::start(self.shared, rings, file, plan)
+        Recorder::start(self.session.shared, rings, file, plan)
     }
 
     /// Shows `client` every request from now on, or says where it can read of them.
     pub(super) fn watch(&mut self, mut client: Client) {
         self.look_at_watcher();
-        match &self.recording {
+        match &self.recordings.recording {
             Some(Recording {
                 to: To::File(name), ..
             }) => client.answer(&where_it_is(name)),
@@ -128,7 +149,7 @@ impl Supervisor {
                 };
                 if let Ok(recorder) = self.start_recorder(rings, file, WATCH_EVERY, false) {
                     let to = To::Client(client);
-                    self.recording = Some(Recording { recorder, to });
+                    self.recordings.recording = Some(Recording { recorder, to });
                 }
             }
         }
@@ -137,7 +158,7 @@ impl Supervisor {
     /// What to wait for on behalf of the recording.
     pub(super) fn recording_fds(&self) -> Vec<BorrowedFd<'_>> {
         let mut fds: Vec<BorrowedFd<'_>> = Vec::new();
-        if let Some(r) = &self.recording {
+        if let Some(r) = &self.recordings.recording {
             fds.push(r.recorder.as_fd());
             if let To::Client(client) = &r.to {
                 fds.push(client.as_fd());
@@ -147,14 +168,15 @@ impl Supervisor {
     }
 
     pub(super) fn settle_begins(&self, index: usize) {
-        if let Some(r) = &self.recording {
-            r.recorder.settle_begins(index, self.shared.clock.now());
+        if let Some(r) = &self.recordings.recording {
+            r.recorder
+                .settle_begins(index, self.session.shared.clock.now());
         }
     }
 
     pub(super) fn settle_ended(&self, index: usize, errno: i32) {
-        if let Some(r) = &self.recording {
-            let now = self.shared.clock.now();
+        if let Some(r) = &self.recordings.recording {
+            let now = self.session.shared.clock.now();
             r.recorder.settle_ended(index, now, errno);
         }
     }
@@ -165,17 +187,17 @@ impl Supervisor {
         let Some(Recording {
             recorder,
             to: To::File(name),
-        }) = &mut self.recording
+        }) = &mut self.recordings.recording
         else {
             return;
         };
         let Some(outcome) = recorder.failure().filter(|o| o.errno != 0) else {
             return;
         };
-        self.shared.page().record.store(0, SeqCst);
+        self.session.shared.page().record.store(0, SeqCst);
         voice::say(&format!("{}\n", trouble(name, &outcome)));
-        self.recorded = Some((name.clone(), outcome));
-        self.recording = None;
+        self.recordings.recorded = Some((name.clone(), outcome));
+        self.recordings.recording = None;
     }
 
     /// Who watched and is gone, or did not read, is forgotten.
@@ -183,7 +205,7 @@ impl Supervisor {
         let Some(Recording {
             recorder,
             to: To::Client(client),
-        }) = &mut self.recording
+        }) = &mut self.recordings.recording
         else {
             return;
         };
@@ -194,28 +216,29 @@ impl Supervisor {
 
     /// Ends the recording; says so where that fails.
     pub fn end_recording(&mut self) {
-        let (Some(mut r), Some(rings)) = (self.recording.take(), self.rings) else {
+        let (Some(mut r), Some(rings)) = (self.recordings.recording.take(), self.recordings.rings)
+        else {
             return;
         };
         let To::File(name) = r.to else {
-            r.recorder.stop(self.shared, rings);
+            r.recorder.stop(self.session.shared, rings);
             return;
         };
         // What is missing in it belongs to it.
         let escaped = report::escapes(self);
-        let unknown = self.escapes.unknown_because();
+        let unknown = self.seen.escapes.unknown_because();
         r.recorder.escaped(&escaped, unknown.as_deref());
-        let outcome = r.recorder.end(self.shared, rings);
+        let outcome = r.recorder.end(self.session.shared, rings);
         if outcome.errno != 0 {
             voice::say(&format!("{}\n", trouble(&name, &outcome)));
         }
-        self.recorded = Some((name, outcome));
+        self.recordings.recorded = Some((name, outcome));
     }
 
     /// What the recording came to, once it has ended.
     #[must_use]
     pub fn recorded(&self) -> Option<&(PathBuf, Recorded)> {
-        self.recorded.as_ref()
+        self.recordings.recorded.as_ref()
     }
 }
 

@@ -40,40 +40,47 @@ pub fn exit_status(s: &Supervisor, outcome: Outcome) -> i32 {
 #[must_use]
 pub fn is_whole(s: &Supervisor) -> bool {
     let half_recorded = s.recorded().is_some_and(|(_, r)| r.errno != 0);
-    s.paid.error.is_none() && s.paid.complete && !half_recorded
+    s.paying.paid.error.is_none() && s.paying.paid.complete && !half_recorded
 }
 
 /// The report of a run that has been settled (or could not be).
 pub fn run(s: &mut Supervisor, outcome: Outcome) -> RunReport {
-    let total = s.census.total(s.shared);
-    let until = s.plan.classes[0];
-    let mut r = RunReport::new(&s.plan.id, &s.plan.command, until.to_string());
+    let total = s.seen.census.total(s.session.shared);
+    let until = s.session.plan.classes[0];
+    let mut r = RunReport::new(
+        &s.session.plan.id,
+        &s.session.plan.command,
+        until.to_string(),
+    );
     r.requests = total.requests;
     r.skipped = total.skipped();
     r.real = total.real;
     // What a rule puts off for ever is settled with the rest, at the end.
-    r.settled = if s.paid.complete && s.must_settle() {
+    r.settled = if s.paying.paid.complete && s.must_settle() {
         r.skipped
     } else {
         0
     };
     r.settle_s = s
+        .paying
         .paid
         .final_settle
         .filter(|_| r.skipped > 0)
         .map(|d| d.as_secs_f64());
-    r.settles = Some(s.paid.settles).filter(|n| *n > 0);
+    r.settles = Some(s.paying.paid.settles).filter(|n| *n > 0);
     r.hints = Some(total.hints).filter(|n| *n > 0);
     r.failed = Some(total.failed).filter(|n| *n > 0);
     r.kept_real = why_real(s, &total);
-    r.real_s = (total.ticks > 0).then(|| s.shared.clock.span(total.ticks).as_secs_f64());
+    r.real_s = (total.ticks > 0).then(|| s.session.shared.clock.span(total.ticks).as_secs_f64());
     r.never_settled = (!s.must_settle()).then_some(true);
-    r.error.clone_from(&s.paid.error);
-    r.doubts = Some(s.paid.doubts.iter().cloned().collect()).filter(|d: &Vec<_>| !d.is_empty());
+    r.error.clone_from(&s.paying.paid.error);
+    r.doubts =
+        Some(s.paying.paid.doubts.iter().cloned().collect()).filter(|d: &Vec<_>| !d.is_empty());
     r.bound_s = bound(s).map(|d| d.as_secs_f64());
     r.rules_until = s.rules_until().map(|until| until.to_string());
     r.unmatched_rules = unmatched_rules(s, &total);
     r.oldest_s = s
+        .paying
         .paid
         .oldest
         .filter(|_| r.bound_s.is_some())
@@ -85,8 +92,8 @@ pub fn run(s: &mut Supervisor, outcome: Outcome) -> RunReport {
         .collect();
     estimate(&mut r, s);
     r.escaped = escapes(s);
-    r.ways = s.escapes.ways();
-    r.escapes_unknown = s.escapes.unknown_because();
+    r.ways = s.seen.escapes.ways();
+    r.escapes_unknown = s.seen.escapes.unknown_because();
     r.recorded = s.recorded().map(|(_, r)| r.requests);
     r.recording_lost = s.recorded().map(|(_, r)| r.lost);
     r.recording = { s.recorded() }.map(|(file, _)| file.to_string_lossy().into_owned());
@@ -98,7 +105,7 @@ pub fn run(s: &mut Supervisor, outcome: Outcome) -> RunReport {
 /// Why requests were made for real, in the words that hold for this session.
 fn why_real(s: &Supervisor, total: &Counts) -> BTreeMap<String, u64> {
     let mut reasons = total.kept_words();
-    if s.plan.lacks_ledger {
+    if s.session.plan.lacks_ledger {
         for reason in [RunReport::AT_NOW, RunReport::STARTING] {
             rename(&mut reasons, reason, RunReport::NOT_STARTED);
         }
@@ -109,8 +116,8 @@ fn why_real(s: &Supervisor, total: &Counts) -> BTreeMap<String, u64> {
     if s.trouble().is_some() {
         rename(&mut reasons, RunReport::STARTING, RunReport::NOT_STARTED);
     }
-    if { s.plan.classes.iter() }.any(|until| *until != Until::Now) {
-        let is_over = s.plan.ends.is_some_and(|end| Instant::now() >= end);
+    if { s.session.plan.classes.iter() }.any(|until| *until != Until::Now) {
+        let is_over = s.session.plan.ends.is_some_and(|end| Instant::now() >= end);
         let why = match is_over {
             true => RunReport::FOR_IS_OVER,
             false => RunReport::NONE_LATER,
@@ -133,23 +140,27 @@ fn rename(reasons: &mut BTreeMap<String, u64>, from: &str, to: &str) {
 /// Rules that have decided about nothing; none where a request was real before they were asked.
 fn unmatched_rules(s: &Supervisor, total: &Counts) -> Vec<String> {
     let before = [Kept::Now, Kept::Lease].map(|why| total.kept[why as usize]);
-    let Some(set) =
-        { s.plan.rules.as_ref() }.filter(|_| before == [0; 2] && !s.shared.any_unasked())
+    let Some(set) = { s.session.plan.rules.as_ref() }
+        .filter(|_| before == [0; 2] && !s.session.shared.any_unasked())
     else {
         return Vec::new();
     };
     let all = set.rules.iter().zip(places(set));
-    all.filter(|(_, places)| !places.clone().any(|place| s.shared.has_matched(place)))
-        .map(|(rule, _)| rule.to_string())
-        .collect()
+    all.filter(|(_, places)| {
+        !places
+            .clone()
+            .any(|place| s.session.shared.has_matched(place))
+    })
+    .map(|(rule, _)| rule.to_string())
+    .collect()
 }
 
 /// The time that the skipped requests would have taken, from what syncs of the same disk took:
 /// those of this session that were real, or those that were measured there.
 fn estimate(r: &mut RunReport, s: &mut Supervisor) {
-    s.sequence.look(s.shared);
-    let on_disk = r.skipped.saturating_sub(s.shared.in_memory());
-    let in_sequence = s.sequence.of(on_disk) as f64;
+    s.seen.sequence.look(s.session.shared);
+    let on_disk = r.skipped.saturating_sub(s.session.shared.in_memory());
+    let in_sequence = s.seen.sequence.of(on_disk) as f64;
     let at_once = on_disk as f64 / in_sequence.max(1.0);
     let parts: Vec<Part> = { s.owed().iter().zip(&r.filesystems) }
         .map(|(owed, row)| Part {
@@ -173,10 +184,10 @@ const NOTHING_WRITTEN_S: f64 = 5e-6;
 /// What a sync costs on a file system that owed where so many are waited for at once, and how that
 /// is known.
 fn cost(s: &Supervisor, owed: &Owed, at_once: f64) -> Option<(Cost, String)> {
-    let took = owed.index.map(|index| s.shared.took(index));
+    let took = owed.index.map(|index| s.session.shared.took(index));
     let before = owed.took.iter().copied().chain(std::iter::repeat(0));
     let took = { took.unwrap_or(vec![0; page::TOOK_PLACES]).into_iter() }.zip(before);
-    let seconds = |place| { s.shared.clock.span(page::took_ticks(place)) }.as_secs_f64();
+    let seconds = |place| { s.session.shared.clock.span(page::took_ticks(place)) }.as_secs_f64();
     let took =
         { took.enumerate() }.map(|(k, (now, before))| (seconds(k), now.saturating_add(before)));
     // What found nothing to write tells nothing of what others had to.
@@ -192,8 +203,15 @@ fn cost(s: &Supervisor, owed: &Owed, at_once: f64) -> Option<(Cost, String)> {
 /// right behind the beginning of a settle waits for that one and for the next: twice the settle
 /// time where that is longer than T.
 fn bound(s: &Supervisor) -> Option<Duration> {
-    let longest = s.paid.longest.values().max().copied().unwrap_or_default();
-    match s.rules_until().unwrap_or(s.plan.classes[0]) {
+    let longest = s
+        .paying
+        .paid
+        .longest
+        .values()
+        .max()
+        .copied()
+        .unwrap_or_default();
+    match s.rules_until().unwrap_or(s.session.plan.classes[0]) {
         Until::Within(t) => Some(t.max(longest) + longest),
         _ => None,
     }
@@ -201,13 +219,17 @@ fn bound(s: &Supervisor) -> Option<Duration> {
 
 fn filesystems(s: &Supervisor, skipped: u64) -> Vec<RunFilesystem> {
     let counted = |i: usize| {
-        let all = s.shared.all_slots().filter_map(|s| s.fs_requests.get(i));
+        let all = s
+            .session
+            .shared
+            .all_slots()
+            .filter_map(|s| s.fs_requests.get(i));
         all.fold(0, |sum: u64, n| sum.saturating_add(n.load(SeqCst)))
     };
     let counted = |o: &Owed| o.requests.saturating_add(o.index.map_or(0, counted));
     let looked = { s.owed().iter() }.fold(0, |a: u64, o| a.saturating_add(counted(o)));
     // Requests from before there was a second one belong to the first.
-    let rest = { skipped.saturating_sub(s.shared.in_memory()) }.saturating_sub(looked);
+    let rest = { skipped.saturating_sub(s.session.shared.in_memory()) }.saturating_sub(looked);
     let one = |(k, o): (usize, &Owed)| RunFilesystem {
         mount: o.fs.mount.clone(),
         fstype: o.fs.fstype.clone(),
@@ -220,9 +242,12 @@ fn filesystems(s: &Supervisor, skipped: u64) -> Vec<RunFilesystem> {
 /// Who the session did not reach, up to now.
 pub fn escapes(s: &mut Supervisor) -> Vec<Escape> {
     // A request counts in a process before it reaches the kernel, so the kernel is asked first.
-    s.escapes.drain();
-    let processes = s.census.processes(s.shared);
-    let mut all = s.escapes.find(&processes, s.plan.rules.as_ref());
+    s.seen.escapes.drain();
+    let processes = s.seen.census.processes(s.session.shared);
+    let mut all = s
+        .seen
+        .escapes
+        .find(&processes, s.session.plan.rules.as_ref());
     name_attached(s, &processes, &mut all);
     name_missed(s, &mut all);
     all
@@ -262,7 +287,7 @@ fn name_attached(s: &Supervisor, processes: &BTreeMap<u32, Process>, all: &mut V
                 escape.why = format!("{RESTRICTED}; {}", escape.why);
             }
         } else if reached.contains(&escape.pid) && flags(escape.pid) & unknown == 0 {
-            escape.requests = s.escapes.knows().then_some(0);
+            escape.requests = s.seen.escapes.knows().then_some(0);
         }
         all.push(escape);
     }
@@ -278,7 +303,7 @@ fn name_missed(s: &Supervisor, all: &mut Vec<Escape>) {
         let is_it = |e: &&mut Escape| e.pid == missed.pid && e.exe == missed.exe;
         match all.iter_mut().find(is_it) {
             Some(seen) => seen.why = missed.why,
-            None if s.escapes.knows() => {}
+            None if s.seen.escapes.knows() => {}
             None => all.push(missed),
         }
     }
@@ -287,35 +312,35 @@ fn name_missed(s: &Supervisor, all: &mut Vec<Escape>) {
 
 /// The session as `ps` shows it.
 pub fn ps(s: &mut Supervisor) -> PsSession {
-    s.census.sweep(s.shared);
-    let processes = s.census.processes(s.shared);
+    s.seen.census.sweep(s.session.shared);
+    let processes = s.seen.census.processes(s.session.shared);
     let left = s
+        .session
         .plan
         .ends
         .map(|e| e.saturating_duration_since(Instant::now()).as_secs_f64());
     let debts: Vec<u64> = s
         .rows()
         .into_iter()
-        .flat_map(|row| settle::debts(s.shared, row))
+        .flat_map(|row| settle::debts(s.session.shared, row))
         // What a class at `now` still shows was noted late, and is covered.
-        .filter(|(class, _)| s.plan.classes.get(*class) != Some(&Until::Now))
+        .filter(|(class, _)| s.session.plan.classes.get(*class) != Some(&Until::Now))
         .map(|(_, tick)| tick)
         .collect();
-    let mut ages: Vec<Duration> = debts.iter().map(|t| s.shared.age(*t)).collect();
+    let mut ages: Vec<Duration> = debts.iter().map(|t| s.session.shared.age(*t)).collect();
     ages.extend(s.being_settled());
     let oldest = ages.iter().max().copied();
-    let skipped = s.census.total(s.shared).skipped();
+    let skipped = s.seen.census.total(s.session.shared).skipped();
     PsSession {
         version: PsSession::VERSION,
-        id: s.plan.id.clone(),
+        id: s.session.plan.id.clone(),
         pid: std::process::id(),
-        command: s.plan.command.clone(),
-        until: s.plan.classes[0].to_string(),
+        command: s.session.plan.command.clone(),
+        until: s.session.plan.classes[0].to_string(),
         rules_until: s.rules_until().map(|until| until.to_string()),
-        consistent: None,
         lease_left_s: left,
-        started: s.plan.started.clone(),
-        age_s: Some(s.shared.age_of_session().as_secs_f64()),
+        started: s.session.plan.started.clone(),
+        age_s: Some(s.session.shared.age_of_session().as_secs_f64()),
         debt: if ages.is_empty() {
             0
         } else {
@@ -323,7 +348,7 @@ pub fn ps(s: &mut Supervisor) -> PsSession {
         },
         processes: rows(&processes, s),
         escaped: escapes(s),
-        ways: s.escapes.ways(),
+        ways: s.seen.escapes.ways(),
         // As long as one takes, no settle is known to take less.
         bound_s: bound(s).map(|d| d.max(oldest.unwrap_or_default()).as_secs_f64()),
         oldest_s: oldest.map(|d| d.as_secs_f64()),

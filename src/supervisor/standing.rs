@@ -15,10 +15,10 @@ const STOPPING: Duration = Duration::from_secs(1);
 impl Supervisor {
     /// Stops us, since the command was stopped: whoever waits for us sees what it would see of it.
     pub(super) fn stand_still(&mut self) {
-        self.waker.take().into_iter().for_each(Job::end);
+        self.command.waker.take().into_iter().for_each(Job::end);
         // Without a waker we could stand still for good.
-        self.waker = waker(self.child).ok();
-        if self.waker.is_some() {
+        self.command.waker = waker(self.command.child).ok();
+        if self.command.waker.is_some() {
             let _ = process::kill(std::process::id(), Signal::STOP.as_raw());
         }
     }

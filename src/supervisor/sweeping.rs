@@ -73,7 +73,10 @@ impl Reach {
                 break;
             };
             // What is followed is seen to by whoever follows it.
-            let is_followed = self.herd.as_ref().is_some_and(|herd| herd.has(pid));
+            let is_followed = self
+                .followers
+                .as_ref()
+                .is_some_and(|followers| followers.has(pid));
             let has_code = sharing::has_code(pid);
             let may_be_meant = || self.whom.includes(pid, &members) || self.whom.has(pid);
             let is_asked = has_code && !is_followed && may_be_meant();

@@ -1,13 +1,21 @@
 //! Mounts that come and go under the session: whoever unmounts must not find us holding on.
 
-use super::*;
+use super::looking::Looks;
+use super::Supervisor;
 use crate::session::find::{find, open_on, Finding, Question};
 use crate::session::losses::errno_name;
 use crate::session::mounts::{dev_of, mounts_of};
 use crate::session::names::{self, Number};
 use crate::session::usage;
 use crate::supervisor::looking::Who;
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::{Duration, Instant};
+use synclater_account::run::SettleError;
 use synclater_proc::mountinfo::Mount;
+use synclater_shim::page;
+use synclater_sys::{job, wait};
 
 /// What goes as a member unmounts something.
 struct Going {
@@ -51,20 +59,42 @@ impl Going {
     }
 }
 
+/// What is mounted, and who is about to unmount something.
+pub(super) struct Umounts {
+    pub(super) mountinfo: File,
+    /// The mount table has changed since it was looked at.
+    pub(super) mounts_changed: bool,
+    /// When numbers that may not owe were forgotten last.
+    refused_at: Instant,
+    pub(super) looks: Looks,
+}
+
+impl Umounts {
+    /// By our table of mounts.
+    pub(super) fn new(mountinfo: File) -> Umounts {
+        Umounts {
+            mountinfo,
+            mounts_changed: false,
+            refused_at: Instant::now(),
+            looks: Looks::default(),
+        }
+    }
+}
+
 impl Supervisor {
     /// Looks at the mount table where the kernel says that it changed.
     pub(super) fn filesystems_changed(&mut self) {
-        if self.refused_at.elapsed() > REFUSED_FOR {
+        if self.umounts.refused_at.elapsed() > REFUSED_FOR {
             // What could not be had a moment ago, of a busy disk say, is tried again.
-            self.refused_at = Instant::now();
-            names::forget_refused(self.shared.page());
+            self.umounts.refused_at = Instant::now();
+            names::forget_refused(self.session.shared.page());
         }
-        if !std::mem::take(&mut self.mounts_changed) {
+        if !std::mem::take(&mut self.umounts.mounts_changed) {
             return;
         }
         // A number may be another file system's now, and a disk may have come into sight.
-        names::forget_refused(self.shared.page());
-        self.entering.disallow_sync(self.shared);
+        names::forget_refused(self.session.shared.page());
+        self.entering.disallow_sync(self.session.shared);
         for index in self.filesystems.gone() {
             // Gone from our sight, perhaps by somebody else's umount: pay and let go.
             self.leaves(index);
@@ -76,13 +106,13 @@ impl Supervisor {
             slots.slot.iter().map(move |slot| (user, slot))
         };
         let begun = Instant::now();
-        for (user, slot) in self.shared.rooms().flat_map(of_room) {
+        for (user, slot) in self.session.shared.rooms().flat_map(of_room) {
             match slot.umount.load(SeqCst) {
                 page::UMOUNT_ASKED if begun.elapsed() <= ANSWERS_FOR => {
                     let is_new = !self.is_known(slot);
                     if is_new {
                         let asked = (what_of(slot), BTreeSet::new());
-                        self.looks.asking.insert(key_of(slot), asked);
+                        self.umounts.looks.asking.insert(key_of(slot), asked);
                     }
                     let later = self.begin_umount(user, slot);
                     // What is being settled need not cover what was put off behind its begin.
@@ -93,14 +123,14 @@ impl Supervisor {
                 // The rest waits for the next turn, behind the heartbeat.
                 page::UMOUNT_ASKED => {}
                 state => {
-                    self.looks.asking.remove(&key_of(slot));
+                    self.umounts.looks.asking.remove(&key_of(slot));
                     if state == page::UMOUNT_OVER {
                         self.end_umount(slot);
                     }
                 }
             }
         }
-        for (user, slot) in self.shared.rooms().flat_map(of_room) {
+        for (user, slot) in self.session.shared.rooms().flat_map(of_room) {
             let dev = slot.ask_dev.load(SeqCst);
             if dev == 0 {
                 continue;
@@ -111,6 +141,7 @@ impl Supervisor {
             }
             // What is about to be unmounted may not be held again. It stays real meanwhile.
             if let Some(pid) = self
+                .seen
                 .census
                 .members
                 .pid_of(user, slot)
@@ -127,7 +158,7 @@ impl Supervisor {
         match find(question) {
             Finding::Tested(found) => {
                 let number = found.number;
-                match self.filesystems.take(*found, self.shared) {
+                match self.filesystems.take(*found, self.session.shared) {
                     Some(index) => self.enter(index),
                     None => self.refuse(number, page::NAME_UNKNOWN),
                 }
@@ -140,7 +171,7 @@ impl Supervisor {
     fn refuse(&self, number: Number, name: u32) {
         // One that is held has its name already: the question was an old one.
         if self.filesystems.by_number(number).is_none() {
-            names::put(self.shared.page(), number, name);
+            names::put(self.session.shared.page(), number, name);
         }
     }
 
@@ -151,7 +182,11 @@ impl Supervisor {
                 page::UMOUNT_ASKED | page::UMOUNT_READY
             )
         };
-        let rooms = self.shared.rooms().filter(|(user, _)| may_unmount(*user));
+        let rooms = self
+            .session
+            .shared
+            .rooms()
+            .filter(|(user, _)| may_unmount(*user));
         rooms.flat_map(|(_, s)| &s.slot).any(busy)
     }
 
@@ -188,31 +223,31 @@ impl Supervisor {
         }
         let below = { going.iter() }.flat_map(|g| &g.below);
         ours.extend(below.flat_map(|dev| self.filesystems.ours_with(*dev)));
-        let settled = self.looks.asking.get(&key_of(slot));
+        let settled = self.umounts.looks.asking.get(&key_of(slot));
         let is_settled = |i: &usize| settled.is_some_and(|(_, all)| all.contains(i));
         ours.retain(|i| !is_settled(i) && self.is_in_the_way(*i, going.as_ref()));
         for index in &ours {
-            if !self.looks.stay.contains(index) {
+            if !self.umounts.looks.stay.contains(index) {
                 self.leaves(*index);
             }
         }
         if ours.is_empty() {
             self.is_ready(slot, asked);
         }
-        ours.retain(|index| self.looks.stay.contains(index));
+        ours.retain(|index| self.umounts.looks.stay.contains(index));
         ours
     }
 
     /// Whether what is asked for in `slot` was asked for when it was looked there before.
     fn is_known(&self, slot: &page::Slot) -> bool {
-        let known = self.looks.asking.get(&key_of(slot));
+        let known = self.umounts.looks.asking.get(&key_of(slot));
         known.is_some_and(|(what, _)| *what == what_of(slot))
     }
 
     /// Tells the victim behind `slot` that nothing of ours stands in the way of the umount that it
     /// has asked for. Where another thread has put its own question there, that one is answered.
     fn is_ready(&mut self, slot: &page::Slot, asked: Who) {
-        self.looks.asking.remove(&key_of(slot));
+        self.umounts.looks.asking.remove(&key_of(slot));
         let _ = job::wait_for_the_young();
         let (old, new) = (page::UMOUNT_ASKED, page::UMOUNT_READY);
         if what_of(slot) == asked {
@@ -225,7 +260,7 @@ impl Supervisor {
     /// another mount does not, and goes on being held where `O_SYNC` was taken off: what stdio
     /// writes through that one nobody would ask for again. One that has left keeps all of them.
     fn is_in_the_way(&self, index: usize, going: Option<&Going>) -> bool {
-        let Some(going) = going.filter(|_| self.shared.any_stripped()) else {
+        let Some(going) = going.filter(|_| self.session.shared.any_stripped()) else {
             return true;
         };
         let held = self.filesystems.get(index);
@@ -237,7 +272,7 @@ impl Supervisor {
     /// What goes with the mount that a member has named; `None` where it could not, or is gone.
     fn going(&self, user: Option<u32>, slot: &page::Slot, mount: u64) -> Option<Going> {
         let mount = Some(mount).filter(|id| *id != 0)?;
-        let pid = self.census.members.pid_of(user, slot)?;
+        let pid = self.seen.census.members.pid_of(user, slot)?;
         Some(Going::with(mount, &mounts_of(&pid.to_string())))
     }
 
@@ -250,10 +285,10 @@ impl Supervisor {
         if held.is_none_or(|f| f.leaving || f.held().is_none()) {
             return;
         }
-        let owed = self.filesystems.may_owe(index, self.shared);
+        let owed = self.filesystems.may_owe(index, self.session.shared);
         // First: who opens a file there from now on keeps its O_SYNC.
-        self.filesystems.unpublish(index, self.shared);
-        let stripped = self.shared.any_stripped();
+        self.filesystems.unpublish(index, self.session.shared);
+        let stripped = self.session.shared.any_stripped();
         let is_unknown = stripped && usage::may_be_hidden();
         let goes = !is_unknown || self.filesystems.moves(index);
         if let Some(fs) = self.filesystems.get_mut(index).filter(|_| goes) {
@@ -263,9 +298,9 @@ impl Supervisor {
             return self.ask_who_writes_to(index, owed);
         }
         if !goes {
-            self.looks.stay.insert(index);
+            self.umounts.looks.stay.insert(index);
             if owed {
-                self.filesystems.publish(index, self.shared);
+                self.filesystems.publish(index, self.session.shared);
             }
         }
         self.settle(index);
@@ -274,9 +309,9 @@ impl Supervisor {
     /// Superblock `index` is settled: it is let go of if it leaves, and whoever waits to unmount it
     /// goes on if it is known to stay.
     pub(super) fn goes_or_stays(&mut self, index: usize) {
-        let stays = self.looks.stay.remove(&index);
+        let stays = self.umounts.looks.stay.remove(&index);
         let leaves = self.filesystems.get(index).is_some_and(|f| f.leaving);
-        if leaves && !self.looks.is_asked(index) {
+        if leaves && !self.umounts.looks.is_asked(index) {
             self.let_go(index);
         } else if stays {
             self.stays(index);
@@ -285,7 +320,7 @@ impl Supervisor {
 
     /// Superblock `index` stays, and was settled for all who wait to unmount it.
     pub(super) fn stays(&mut self, index: usize) {
-        for (_, settled) in self.looks.asking.values_mut() {
+        for (_, settled) in self.umounts.looks.asking.values_mut() {
             settled.insert(index);
         }
         self.go_on_with_umounts();
@@ -294,9 +329,9 @@ impl Supervisor {
     /// Lets go of a file system that has been settled, and has the keeper do so.
     pub(super) fn let_go(&mut self, index: usize) {
         self.count_for(index);
-        self.filesystems.release(index, self.shared);
+        self.filesystems.release(index, self.session.shared);
         self.entering.forget(index);
-        match &self.keeper {
+        match &self.entering.keeper {
             Some(keeper) => keeper.let_go(index),
             None => self.umount_ready(index),
         }
@@ -304,7 +339,7 @@ impl Supervisor {
 
     pub(super) fn umount_ready(&mut self, index: usize) {
         self.filesystems.is_kept(index, false);
-        if let Some(index) = self.filesystems.arrive(index, self.shared) {
+        if let Some(index) = self.filesystems.arrive(index, self.session.shared) {
             self.enter(index);
         }
         self.go_on_with_umounts();
@@ -316,7 +351,7 @@ impl Supervisor {
         let of_room = |(user, slots): (_, &'static page::Slots)| {
             slots.slot.iter().map(move |slot| (user, slot))
         };
-        for (user, slot) in self.shared.rooms().flat_map(of_room) {
+        for (user, slot) in self.session.shared.rooms().flat_map(of_room) {
             // Who has asked since is new.
             if self.is_known(slot) && slot.umount.load(SeqCst) == page::UMOUNT_ASKED {
                 self.begin_umount(user, slot);
@@ -333,8 +368,8 @@ impl Supervisor {
         let left = self.filesystems.forget_left();
         // What lost its O_SYNC there may be written to by calls that nobody sees (stdio): nobody
         // would ask for it again.
-        if self.shared.any_stripped() && !left.is_empty() {
-            for index in self.filesystems.hold_again(&left, self.shared) {
+        if self.session.shared.any_stripped() && !left.is_empty() {
+            for index in self.filesystems.hold_again(&left, self.session.shared) {
                 self.enter(index);
             }
             // What a member has open there need not be mounted in our sight.
@@ -350,7 +385,7 @@ impl Supervisor {
         if left.is_empty() {
             return;
         }
-        for index in self.filesystems.hold_again(&left, self.shared) {
+        for index in self.filesystems.hold_again(&left, self.session.shared) {
             self.enter(index);
         }
     }
@@ -360,7 +395,7 @@ impl Supervisor {
         for fs in self.filesystems.unseen_in_sight() {
             // Whatever was written there is in memory at best.
             let errno = rustix::io::Errno::IO.raw_os_error();
-            self.paid.error.get_or_insert_with(|| SettleError {
+            self.paying.paid.error.get_or_insert_with(|| SettleError {
                 mount: fs.path().to_string_lossy().into_owned(),
                 device: fs.source.clone(),
                 errno,

@@ -139,6 +139,20 @@ fn no_two_files_import_each_other() {
     refuse("files that import each other", &found);
 }
 
+/// What such a file needs nobody sees, nor the test above.
+#[test]
+fn no_file_but_a_test_imports_all_of_another() {
+    let of_tests = |name: &str| name.ends_with("/tests.rs") || name.starts_with("tests/");
+    let all = sources()
+        .into_iter()
+        .filter(|s| s.is_rust() && !of_tests(&s.name));
+    let imports_all = |text: &str| { text.lines() }.any(|line| line == "use super::*;");
+    let found: Vec<String> = { all.filter(|s| imports_all(&s.text)) }
+        .map(|s| s.name)
+        .collect();
+    refuse("files that import all of another", &found);
+}
+
 #[test]
 fn a_tree_of_imports_is_written_out() {
     let code = "use super::{a::B, c::{self, D as E}};\nfn f() { crate::x::y(self::z) }";

@@ -28,9 +28,6 @@ pub struct PsSession {
     /// The longest dial of its rules, where that is longer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rules_until: Option<String>,
-    /// Directory that is kept consistent, if there is one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub consistent: Option<String>,
     /// Time until the relaxation ends by itself; absent when it ends with the session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease_left_s: Option<f64>,
@@ -161,12 +158,6 @@ fn facts(session: &PsSession) -> Vec<String> {
         true => format!("lease left {}", seconds(left_s)),
         false => "its time is over: all requests are real".to_owned(),
     }));
-    facts.extend(
-        session
-            .consistent
-            .as_ref()
-            .map(|dir| format!("consistent {}", shown(dir))),
-    );
     let last = facts.len() - 1;
     facts[..last].iter_mut().for_each(|fact| fact.push(','));
     facts
@@ -204,7 +195,6 @@ mod tests {
             command: vec!["make".into(), "-j2".into(), "a target".into()],
             until: "1s".into(),
             rules_until: None,
-            consistent: None,
             lease_left_s: Some(59.7),
             debt: 2_300,
             started: String::new(),
@@ -282,7 +272,7 @@ kelp  make -j2 'a target'
     fn what_is_not_known_is_absent_from_json() {
         let json: serde_json::Value = serde_json::from_str(&to_json(&[session()])).unwrap();
         let one = json[0].as_object().unwrap();
-        assert!(!one.contains_key("oldest_s") && !one.contains_key("consistent"));
+        assert!(!one.contains_key("oldest_s"));
         assert_eq!(one["lease_left_s"], 59.7);
         assert_eq!(one["processes"][0]["how"], "launch");
     }

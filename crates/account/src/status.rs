@@ -62,9 +62,6 @@ pub struct OpenSession {
     pub boot_id: String,
     /// The dial that was in force.
     pub until: String,
-    /// Directory that was kept consistent, if there was one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub consistent: Option<String>,
     /// File systems that owed: at least these.
     pub filesystems: Vec<LedgerFs>,
     /// What may be lost or torn, and what to do about it.
@@ -87,7 +84,6 @@ impl OpenSession {
             started: entry.started.clone(),
             boot_id: entry.boot_id.clone(),
             until: entry.until.clone(),
-            consistent: entry.consistent.clone(),
             filesystems: { entry.filesystems.iter() }.map(after_reboot).collect(),
             advice: advice(entry, outcome),
         }
@@ -298,9 +294,6 @@ fn render_session(session: &OpenSession) -> String {
         "  ",
         &format!("{how}; started {started}, until {until}"),
     ));
-    if let Some(dir) = &session.consistent {
-        text.push_str(&wrapped("  ", &format!("consistent {}", shown(dir))));
-    }
     text.push_str("  file systems that owed, at least these:\n");
     for filesystem in &session.filesystems {
         text.push_str(&wrapped("    ", &describe(filesystem)));
@@ -356,7 +349,6 @@ mod tests {
             is_never: false,
             promised: true,
             error: None,
-            consistent: None,
             filesystems: vec![LedgerFs {
                 mount: "/srv".into(),
                 fstype: "ext4".into(),
@@ -455,7 +447,6 @@ mod tests {
             assert!(!json[0][key].is_null(), "{key}");
         }
         assert_eq!(json[0]["filesystems"][0]["uuid"], "7d4c");
-        assert!(json[0].get("consistent").is_none());
     }
 
     #[test]

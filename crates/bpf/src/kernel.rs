@@ -110,14 +110,9 @@ pub(crate) fn check() -> Result<(), Error> {
 
 /// Every process with its parent.
 pub(crate) fn parents() -> BTreeMap<u32, u32> {
-    let parent = |pid: u32| {
-        let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
-        // Behind the name, which may hold anything but is in brackets.
-        let after = stat.iter().rposition(|b| *b == b')')?;
-        let rest = String::from_utf8_lossy(&stat[after + 1..]).into_owned();
-        Some((pid, rest.split_whitespace().nth(1)?.parse().ok()?))
-    };
-    process::all().filter_map(parent).collect()
+    let all = process::all();
+    all.filter_map(|pid| Some((pid, process::parent_of(pid)?)))
+        .collect()
 }
 
 /// That the kernel refused something, with the last words that it had for it.

@@ -54,9 +54,6 @@ pub struct Entry {
     /// The name of the error of a write that was lost: no settle can bring it back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// Directory that was kept consistent, if there was one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub consistent: Option<String>,
     /// sync() was put off, or might be: every file system of the machine owes, those too that are
     /// mounted nowhere in sight.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -234,7 +231,6 @@ mod tests {
             is_never: false,
             promised: true,
             error: None,
-            consistent: None,
             filesystems: vec![LedgerFs {
                 mount: "/srv".into(),
                 fstype: "ext4".into(),

@@ -125,9 +125,9 @@ fn spread<T>(all: Vec<T>) -> Vec<T> {
 }
 
 /// A place in the log, and why there.
-type Place = (usize, Moment);
+type CutPoint = (usize, Moment);
 
-fn cut((at, moment): Place, reached: Reached) -> Cut {
+fn cut((at, moment): CutPoint, reached: Reached) -> Cut {
     Cut {
         at,
         moment,
@@ -136,7 +136,7 @@ fn cut((at, moment): Place, reached: Reached) -> Cut {
 }
 
 /// A place, and whether any write is pending there.
-type Considered = (Place, bool);
+type Considered = (CutPoint, bool);
 
 /// The cuts to be tried: first nothing of what was pending, at each moment; then by turns all of
 /// it, single writes, and chance.
@@ -145,9 +145,9 @@ pub struct Cuts<'a> {
     /// Where something was acknowledged, in order.
     said: Vec<usize>,
     /// Moments for which nothing reached the disk, backwards.
-    nothing: Vec<Place>,
+    nothing: Vec<CutPoint>,
     /// Moments at which something was pending, the most promising first.
-    pending: Vec<Place>,
+    pending: Vec<CutPoint>,
     /// How many of these had everything tried, and how many single writes.
     everything: usize,
     singled: usize,

@@ -4,10 +4,12 @@
 //!
 //! What it does not do: it reads no file. Callers do, and hand in what was there.
 //!
-//! Map: [`mountinfo`] lists mounts, [`maps`] what a process has mapped, [`status`] what it is.
+//! Map: [`mountinfo`] lists mounts, [`maps`] what a process has mapped, [`status`] what it is,
+//! [`stat`] what it is about.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
 pub mod maps;
 pub mod mountinfo;
+pub mod stat;
 pub mod status;

@@ -109,7 +109,7 @@ impl Head {
     /// How many places there are.
     #[must_use]
     pub fn places(&self) -> usize {
-        self.places_len as usize / Place::SIZE
+        self.places_len as usize / Detour::SIZE
     }
 
     /// The boot code of `image`, whose head this is.
@@ -124,10 +124,10 @@ impl Head {
 
 /// `struct sl_place`: what is jumped to from a site.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum Detour {
     /// In front of a system call.
     Call {
-        /// The bytes in front of it, up to [`Place::MOST`]: whole instructions that mean the same
+        /// The bytes in front of it, up to [`Detour::MOST`]: whole instructions that mean the same
         /// at another address.
         was: Vec<u8>,
         /// The `syscall` instruction behind them.
@@ -143,7 +143,7 @@ pub enum Place {
 /// `lea 24(place), %r11`, but for where it counts from.
 const LEA: [u8; 3] = [0x4c, 0x8d, 0x1d];
 
-impl Place {
+impl Detour {
     /// Bytes of a place.
     pub const SIZE: usize = 32;
 
@@ -154,7 +154,7 @@ impl Place {
     #[must_use]
     pub fn entry(&self) -> u64 {
         match self {
-            Place::Call { entry, .. } | Place::Function { entry } => *entry,
+            Detour::Call { entry, .. } | Detour::Function { entry } => *entry,
         }
     }
 
@@ -162,19 +162,19 @@ impl Place {
     #[must_use]
     pub fn was_at(&self, at: u64) -> Option<&[u8]> {
         match self {
-            Place::Call { was, entry } if entry - was.len() as u64 == at => Some(was),
+            Detour::Call { was, entry } if entry - was.len() as u64 == at => Some(was),
             _ => None,
         }
     }
 
     /// As it lies at `at`, where the gate is at `gate`; `None` where that is too far away.
     #[must_use]
-    pub fn bytes(&self, at: u64, gate: u64) -> Option<[u8; Place::SIZE]> {
-        let mut b = [0xcc; Place::SIZE];
+    pub fn bytes(&self, at: u64, gate: u64) -> Option<[u8; Detour::SIZE]> {
+        let mut b = [0xcc; Detour::SIZE];
         match self {
-            Place::Call { was, .. } => {
+            Detour::Call { was, .. } => {
                 let n = was.len();
-                if n > Place::MOST {
+                if n > Detour::MOST {
                     return None;
                 }
                 b[..n].copy_from_slice(was);
@@ -184,7 +184,7 @@ impl Place {
                 b[n + 3..n + 7].copy_from_slice(&by.to_le_bytes());
                 b[n + 7..n + 12].copy_from_slice(&jump(at + n as u64 + 7, gate)?);
             }
-            Place::Function { entry } => {
+            Detour::Function { entry } => {
                 b[..5].copy_from_slice(&call(at, gate)?);
                 b[5..10].copy_from_slice(&jump(at + 5, *entry)?);
             }
@@ -195,17 +195,17 @@ impl Place {
 
     /// Reads a place; `None` where none was made.
     #[must_use]
-    pub fn read(bytes: &[u8]) -> Option<Place> {
+    pub fn read(bytes: &[u8]) -> Option<Detour> {
         let entry = u64::from_le_bytes(bytes.get(24..32)?.try_into().ok()?);
         if entry == 0 {
             return None;
         }
         if bytes[0] == CALL {
-            return Some(Place::Function { entry });
+            return Some(Detour::Function { entry });
         }
         let n = bytes[..24].windows(3).position(|w| w == LEA)?;
         let was = bytes[..n].to_vec();
-        Some(Place::Call { was, entry })
+        Some(Detour::Call { was, entry })
     }
 }
 
@@ -386,13 +386,13 @@ mod tests {
             let entry = 0x7fff_1234_5678;
             let was = was.to_vec();
             let len = was.len();
-            let place = Place::Call {
+            let place = Detour::Call {
                 was: was.clone(),
                 entry,
             };
             let (at, gate) = (0x7f00_0000_4000, 0x7f00_0000_0123);
             let bytes = place.bytes(at, gate).expect("near");
-            assert_eq!(Place::read(&bytes), Some(place.clone()));
+            assert_eq!(Detour::read(&bytes), Some(place.clone()));
             let jump = len + 7;
             assert_eq!(target(&bytes[jump..], at + jump as u64), Some(gate));
             assert_eq!(place.bytes(at, gate + (1 << 32)), None);
@@ -400,11 +400,11 @@ mod tests {
             assert_eq!(place.was_at(entry), None);
         }
         let (at, gate, entry) = (0x7f00_0000_4000, 0x7f00_0000_0123, 0x7eff_ffff_0000);
-        let function = Place::Function { entry };
+        let function = Detour::Function { entry };
         let bytes = function.bytes(at, gate).expect("near");
-        assert_eq!(Place::read(&bytes), Some(function));
+        assert_eq!(Detour::read(&bytes), Some(function));
         assert_eq!(target(&bytes[5..], at + 5), Some(entry));
-        assert_eq!(Place::read(&[0; 32]), None);
+        assert_eq!(Detour::read(&[0; 32]), None);
     }
 
     #[test]

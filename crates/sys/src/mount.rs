@@ -115,7 +115,7 @@ pub fn what_holds(fd: impl AsFd) -> Option<Holds> {
 
 /// Where a descriptor lies.
 #[derive(Clone, Copy, Debug)]
-pub struct Place {
+pub struct DescriptorPlace {
     /// As [`dev_of_fd`]; 0 in a subvolume that was deleted.
     pub dev: u64,
     /// What kind of file it is.
@@ -131,14 +131,14 @@ pub struct Place {
 ///
 /// # Errors
 /// Those of statx(2).
-pub fn place_of_fd(fd: impl AsFd) -> io::Result<Place> {
+pub fn place_of_fd(fd: impl AsFd) -> io::Result<DescriptorPlace> {
     const MNT_ID: u32 = 0x1000;
     const UNIQUE: u32 = 0x4000;
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
     let want = StatxFlags::TYPE | StatxFlags::from_bits_retain(MNT_ID | UNIQUE);
     let x = statx(fd, "", flags, want)?;
     let is_told = x.stx_mask & (MNT_ID | UNIQUE) != 0;
-    Ok(Place {
+    Ok(DescriptorPlace {
         dev: u64::from(x.stx_dev_major) << 32 | u64::from(x.stx_dev_minor),
         kind: FileType::from_raw_mode(x.stx_mode.into()),
         mount: if is_told { x.stx_mnt_id } else { 0 },

@@ -12,6 +12,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use synclater_proc::stat::Stat;
 
 /// How much longer than one has kept the child waiting nothing is read behind it.
 const SHARE: u32 = 10;
@@ -46,7 +47,7 @@ impl Patient {
     /// When a process began, as [`process::began`] tells it; `None` as for [`Patient::read`].
     pub fn began(&mut self, pid: u32) -> Option<u64> {
         let text = self.read(Path::new(&format!("/proc/{pid}/stat")), 4096)?;
-        process::began_by(String::from_utf8_lossy(&text).rsplit_once(") ")?.1)
+        Stat::parse(&String::from_utf8_lossy(&text))?.started()
     }
 
     /// What a process executes. Those of our own user are asked at once; `None` as for

@@ -5,6 +5,7 @@
 use rustix::process::{Pid, Signal};
 use std::io;
 use std::os::fd::AsFd;
+use synclater_proc::stat::Stat;
 use synclater_proc::status::Status;
 
 /// Starts a session of its own for the calling process (setsid(2)).
@@ -151,10 +152,8 @@ pub fn is_alive(pid: u32) -> bool {
 /// Whether a process was made by fork(2), and has not executed anything since.
 #[must_use]
 pub fn is_forked(pid: u32) -> bool {
-    // proc_pid_stat(5), from the third field on; linux/sched.h.
-    const FLAGS: usize = 6;
-    const PF_FORKNOEXEC: u64 = 0x40;
-    let flags = stat(&pid.to_string()).and_then(|s| s.split(' ').nth(FLAGS)?.parse::<u64>().ok());
+    const PF_FORKNOEXEC: u64 = 0x40; // linux/sched.h
+    let flags = stat_of(pid).and_then(|stat| stat.flags());
     flags.is_some_and(|flags| flags & PF_FORKNOEXEC != 0)
 }
 
@@ -162,18 +161,10 @@ pub fn is_forked(pid: u32) -> bool {
 /// still hangs in the kernel. One that /proc hides from us (`hidepid`) has not.
 #[must_use]
 pub fn is_ended(pid: u32) -> bool {
-    match stat(&pid.to_string()) {
-        Some(stat) => stat.starts_with(['Z', 'X']),
+    match stat_of(pid) {
+        Some(stat) => stat.has_ended(),
         None => !is_alive(pid),
     }
-}
-
-/// When a process was started, in clock ticks since boot (field 22 of /proc/PID/stat): with its
-/// number, which process of a boot it is.
-#[must_use]
-pub fn started(pid: u32) -> Option<u64> {
-    // The first field here is the third.
-    stat(&pid.to_string())?.split(' ').nth(19)?.parse().ok()
 }
 
 /// Whether /proc shows our pid namespace.
@@ -217,19 +208,20 @@ pub fn be_punctual() {
     let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
 }
 
-/// The fields of `/proc/OF/stat` (proc(5)) from the state on, with a blank between; `of` is a
-/// process, or `PID/task/TID`. `None` where it is gone.
+/// What `/proc/OF/stat` says; `of` is a process, or `PID/task/TID`. `None` where it is gone.
 #[must_use]
-pub fn stat(of: &str) -> Option<String> {
-    let stat = text(format!("/proc/{of}/stat")).ok()?;
-    // The name in parentheses may hold anything.
-    stat.rsplit_once(") ").map(|(_, rest)| rest.to_owned())
+pub fn stat(of: &str) -> Option<Stat> {
+    Stat::parse(&text(format!("/proc/{of}/stat")).ok()?)
+}
+
+fn stat_of(pid: u32) -> Option<Stat> {
+    stat(&pid.to_string())
 }
 
 /// The parent of a process that is there, or of the process of a thread.
 #[must_use]
 pub fn parent_of(pid: u32) -> Option<u32> {
-    stat(&pid.to_string())?.split(' ').nth(1)?.parse().ok()
+    stat_of(pid)?.parent()
 }
 
 /// How often a process has begun or ceased to run on a processor (`*_ctxt_switches`,
@@ -243,13 +235,13 @@ pub fn switches(pid: u32) -> Option<u64> {
 /// say.
 #[must_use]
 pub fn is_runnable(pid: u32) -> bool {
-    stat(&pid.to_string()).is_some_and(|rest| rest.starts_with('R'))
+    stat_of(pid).is_some_and(|stat| stat.state() == 'R')
 }
 
 /// Whether a process stands still for a signal or its tracer; false also where /proc does not say.
 #[must_use]
 pub fn is_stopped(pid: u32) -> bool {
-    stat(&pid.to_string()).is_some_and(|rest| rest.starts_with(['T', 't']))
+    stat_of(pid).is_some_and(|stat| matches!(stat.state(), 'T' | 't'))
 }
 
 /// Whether a signal waits for a process as a whole (`ShdPnd`, proc(5)); false where /proc does not
@@ -263,8 +255,7 @@ pub fn has_pending(pid: u32, signal: i32) -> bool {
 /// Whether a process is there and no zombie; as /proc says it.
 #[must_use]
 pub fn is_running(pid: u32) -> bool {
-    let state = stat(&pid.to_string()).and_then(|rest| rest.chars().next());
-    match state {
+    match stat_of(pid).map(|stat| stat.state()) {
         None | Some('X') => false,
         // The first thread has ended; others may go on.
         Some('Z') => std::fs::read_dir(format!("/proc/{pid}/task")).is_ok_and(|t| t.count() > 1),
@@ -303,7 +294,7 @@ pub fn users_of(pid: u32) -> Vec<u32> {
 /// ever. `None` where it is gone.
 #[must_use]
 pub fn began(pid: u32) -> Option<u64> {
-    began_by(&stat(&pid.to_string())?)
+    stat_of(pid)?.started()
 }
 
 /// A number that no other process ever has, and that nobody waits for: that of its descriptor
@@ -317,11 +308,6 @@ pub fn identity(pid: u32) -> Option<u64> {
         true => rustix::fs::fstat(&fd).ok().map(|stat| stat.st_ino),
         false => began(pid),
     }
-}
-
-/// Field 22 of proc(5), in those from the state on.
-pub(crate) fn began_by(stat: &str) -> Option<u64> {
-    stat.split(' ').nth(19)?.parse().ok()
 }
 
 /// A descriptor that becomes readable when process `pid` ends; `None` where it is gone already.

@@ -65,7 +65,7 @@ enum Both {
 pub struct Search<'a> {
     pid: u32,
     program: Program,
-    known: &'a Known,
+    known: &'a MemorySurvey,
     seen: HashSet<u32>,
     /// The number that was given away last before all were looked at.
     last: Option<u32>,
@@ -78,7 +78,7 @@ impl<'a> Search<'a> {
     /// Of a process, beside those that are `known`. `None` where it has no code (it is of the
     /// kernel, or has ended), or is none that we may look at.
     #[must_use]
-    pub fn of(pid: u32, known: &'a Known) -> Option<Search<'a>> {
+    pub fn of(pid: u32, known: &'a MemorySurvey) -> Option<Search<'a>> {
         let program = Program::of(pid).filter(|p| p.thread == pid)?;
         (compare(pid, pid) == Both::OneMemory).then(|| Search {
             pid,
@@ -209,21 +209,21 @@ impl Program {
 
 /// What is known of all processes at one moment: for those who ask of many, one after the other.
 #[derive(Debug, Default)]
-pub struct Known {
+pub struct MemorySurvey {
     programs: HashMap<u32, Program>,
     as_of: Option<Instant>,
 }
 
-impl Known {
+impl MemorySurvey {
     /// Nobody is.
     #[must_use]
-    pub fn nobody() -> Known {
-        Known::default()
+    pub fn nobody() -> MemorySurvey {
+        MemorySurvey::default()
     }
 
     /// As they are now.
     #[must_use]
-    pub fn now() -> Known {
+    pub fn now() -> MemorySurvey {
         // One without code has its own memory, or none; one that is gone is met by nobody.
         let none = |pid| Program {
             thread: pid,
@@ -231,7 +231,7 @@ impl Known {
             users: [0; 4],
         };
         let look = |pid| (pid, Program::of(pid).unwrap_or_else(|| none(pid)));
-        Known {
+        MemorySurvey {
             as_of: Some(Instant::now()),
             programs: process::all().map(look).collect(),
         }
@@ -241,7 +241,7 @@ impl Known {
     pub fn renew(&mut self) {
         const OLD: Duration = Duration::from_secs(1);
         if self.as_of.is_none_or(|at| at.elapsed() > OLD) {
-            *self = Known::now();
+            *self = MemorySurvey::now();
         }
     }
 }
@@ -384,9 +384,9 @@ mod tests {
     #[test]
     fn each_of_many_has_its_own_memory_whatever_is_known_of_them() {
         let all = some();
-        let known = Known::now();
+        let known = MemorySurvey::now();
         for a in &all {
-            for known in [&known, &Known::nobody()] {
+            for known in [&known, &MemorySurvey::nobody()] {
                 let mut search = Search::of(a.id(), known).expect("it has code");
                 assert_eq!(search.look(), Has::ItsOwn);
                 assert_eq!(search.look(), Has::ItsOwn);

@@ -36,7 +36,6 @@ pub const TARGET: Target = Target {
         b"\\u001b",
         b"\"version\": 2,",
         b"[[[[[[[[",
-        b"\"consistent\": ",
     ],
     run,
 };

@@ -1,7 +1,7 @@
 //! `synclater record` by the kernel's trace points.
 
 use super::Args;
-use crate::cli::whose::{self, Purpose};
+use crate::cli::requesters::{self, Purpose};
 use crate::cli::OURS;
 use crate::reach::launch;
 use crate::record::kernel::{Recording, Then};
@@ -48,7 +48,7 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
     } else {
         args.ring
     };
-    let engine = whose::engine(&filter, ring, PURPOSE)?;
+    let engine = requesters::engine(&filter, ring, PURPOSE)?;
     let file = out::open(&args.output, args.force).map_err(|e| cannot_write(&args.output, &e))?;
     let command: Vec<String> = { args.command.iter() }
         .map(|w| w.to_string_lossy().into_owned())

@@ -6,7 +6,7 @@ mod source;
 mod typing;
 mod view;
 
-use super::whose::{Purpose, Whose};
+use super::requesters::{Purpose, RequesterFilter};
 use super::OURS;
 use crate::session::control::{listed, Living};
 use crate::voice;
@@ -48,7 +48,7 @@ pub struct Args {
     system: bool,
 
     #[command(flatten)]
-    whose: Whose,
+    whose: RequesterFilter,
 
     /// How often the figures change, from 0.2 s to an hour.
     #[arg(long, value_name = "T", default_value = "1s", value_parser = interval)]

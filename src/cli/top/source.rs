@@ -5,8 +5,8 @@
 //! is made again; a recording on disk is read from where it ends now.
 
 use super::PURPOSE;
+use crate::cli::requesters;
 use crate::cli::set::stands_still;
-use crate::cli::whose;
 use crate::record::kernel::{Recording, Then};
 use crate::record::sink::{self, now_ns, Sink};
 use crate::session::control::{ask, watch, Answer, Living, Request};
@@ -62,7 +62,7 @@ enum Target {
 
 /// What the threads have found out.
 #[derive(Default)]
-struct Told {
+struct SourceState {
     session: Option<PsSession>,
     /// The session has not answered since.
     silent_since: Option<Instant>,
@@ -76,7 +76,7 @@ struct Told {
 struct State {
     target: Target,
     live: Mutex<Live>,
-    told: Mutex<Told>,
+    told: Mutex<SourceState>,
     /// Whether something was told since it was last looked at.
     news: AtomicBool,
     over: AtomicBool,
@@ -131,7 +131,7 @@ impl Watched {
         interval: Duration,
         spanning: bool,
     ) -> Result<Watched, Trouble> {
-        let engine = whose::engine(filter, RING_BYTES, PURPOSE)?;
+        let engine = requesters::engine(filter, RING_BYTES, PURPOSE)?;
         let trouble = |e: io::Error| PURPOSE.cannot("the machine", e.to_string(), "try again");
         let (ours, theirs) = UnixStream::pair().map_err(trouble)?;
         let header = sink::header("", &[], "now", "kernel");

@@ -2,7 +2,7 @@
 
 use super::refusal::Refusal;
 use super::tracer::{self, Failure};
-use synclater_sys::sharing::{self, Has, Known, Search};
+use synclater_sys::sharing::{self, Has, MemorySurvey, Search};
 
 /// That no other process has its memory: what is changed there is changed for both, and the threads
 /// of one alone are stopped for that.
@@ -15,7 +15,7 @@ impl<'a> Alone<'a> {
     }
 
     /// Looks; where others are `known` it need not be at all of them.
-    pub(super) fn found(pid: u32, known: &'a Known) -> Result<Alone<'a>, Failure> {
+    pub(super) fn found(pid: u32, known: &'a MemorySurvey) -> Result<Alone<'a>, Failure> {
         if !sharing::can_compare() {
             let why =
                 "kcmp(2) is missing or forbidden here: whether others have its memory is not \

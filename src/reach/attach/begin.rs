@@ -1,7 +1,17 @@
 //! Programs that have just been executed, and are traced by this process: attached before their
 //! first instruction, or as soon as their libraries are there.
 
-use super::*;
+use super::change::{exchange, fill_places};
+use super::class::Class;
+use super::code::{self, survey, survey_at_start};
+use super::filters::Filters;
+use super::refusal::Refusal;
+use super::target::{self, Open};
+use super::tracer::{Failure, Tracer};
+use super::{bring, errand, lost, memory_of, AttachOutcome, Payload, Plan};
+use std::ops::Range;
+use synclater_sys::ptrace::Thread;
+use synclater_sys::remote::Memory;
 
 /// Where a program that has just been executed will begin.
 #[derive(Clone, Copy, Debug)]
@@ -15,9 +25,9 @@ pub struct Entry {
 }
 
 /// What became of a program that has just been executed.
-pub enum Begun {
+pub enum StartOutcome {
     /// This.
-    Done(Told),
+    Done(AttachOutcome),
     /// Its libraries are not there yet: it will stop for SIGURG in this range, when they are.
     Ahead(Range<u64>),
 }
@@ -28,24 +38,27 @@ pub enum Begun {
 pub fn put_in_at_start(
     thread: Thread,
     entry: Option<Entry>,
-    luggage: &Luggage,
+    payload: &Payload,
     memory: &Memory,
-) -> (Option<Thread>, Begun) {
+) -> (Option<Thread>, StartOutcome) {
     let pid = thread.tid();
     let class = class_of(&thread);
     let mut tracer = Tracer::with(thread, class);
-    let begun = put_in_first(pid, class, &mut tracer, entry, luggage, memory);
-    let begun = begun.unwrap_or_else(|failure| Begun::Done(failure.into()));
+    let begun = put_in_first(pid, class, &mut tracer, entry, payload, memory);
+    let begun = begun.unwrap_or_else(|failure| StartOutcome::Done(failure.into()));
     (tracer.thread_of(pid), begun)
 }
 
 /// Goes on with a program that was prepared, and has its libraries now.
 /// Returns its other threads that have ended meanwhile, too.
-pub fn put_in_on_arrival(thread: Thread, luggage: &Luggage) -> (Option<Thread>, Told, Vec<u32>) {
+pub fn put_in_on_arrival(
+    thread: Thread,
+    payload: &Payload,
+) -> (Option<Thread>, AttachOutcome, Vec<u32>) {
     let pid = thread.tid();
     let class = class_of(&thread);
     let mut tracer = Tracer::with(thread, class);
-    let told = put_in_late(pid, class, &mut tracer, luggage).unwrap_or_else(Into::into);
+    let told = put_in_late(pid, class, &mut tracer, payload).unwrap_or_else(Into::into);
     let gone = tracer.gone();
     (tracer.thread_of(pid), told, gone)
 }
@@ -63,17 +76,19 @@ fn put_in_first(
     class: Class,
     tracer: &mut Tracer,
     entry: Option<Entry>,
-    luggage: &Luggage,
+    payload: &Payload,
     memory: &Memory,
-) -> Result<Begun, Failure> {
-    let target = target::at_start(pid, class, luggage.filters)?;
-    let found = survey_at_start(pid, target.class, memory, &luggage.remembered)?;
+) -> Result<StartOutcome, Failure> {
+    let target = target::at_start(pid, class, payload.filters)?;
+    let found = survey_at_start(pid, target.class, memory, &payload.remembered)?;
     if target.is_filtered {
         Filters::new(target.class).look_at_all(tracer)?;
     }
     if found.makes_requests() {
-        let plan = Plan::make(pid, target, found, luggage, memory)?;
-        return plan.carry_out(tracer, luggage, memory).map(Begun::Done);
+        let plan = Plan::make(pid, target, found, payload, memory)?;
+        return plan
+            .carry_out(tracer, payload, memory)
+            .map(StartOutcome::Done);
     }
     if class == Class::Small && entry.is_none() && found.sites.is_empty() {
         // Static, and of another libc: whatever it asks for, it asks for in an unknown form.
@@ -81,7 +96,7 @@ fn put_in_first(
     }
     let Some(entry) = entry else {
         // Nothing in it could be answered, so nothing is missed.
-        return Ok(Begun::Done(Told::Attached {
+        return Ok(StartOutcome::Done(AttachOutcome::Attached {
             sites: 0,
             far: 0,
             open: Open::default(),
@@ -89,8 +104,8 @@ fn put_in_first(
     };
     let image = found.place_ahead(entry.linker, code::heap(pid, &found.mappings))?;
     let open = target::open(pid);
-    let errand = errand(&target, open, &found, image, luggage, memory)?;
-    let library = bring(tracer, &found, &errand, luggage, memory)?;
+    let errand = errand(&target, open, &found, image, payload, memory)?;
+    let library = bring(tracer, &found, &errand, payload, memory)?;
     let at = |offset: u32| image + u64::from(offset);
     let arrival = synclater_shim::gate::arrival(entry.at, entry.told);
     memory
@@ -105,18 +120,18 @@ fn put_in_first(
     memory.write(entry.told, &told[..len]).map_err(lost)?;
     exchange(tracer, memory, &[])?;
     const LONGEST: u64 = 256;
-    Ok(Begun::Ahead(arrive..arrive + LONGEST))
+    Ok(StartOutcome::Ahead(arrive..arrive + LONGEST))
 }
 
 fn put_in_late(
     pid: u32,
     class: Class,
     tracer: &mut Tracer,
-    luggage: &Luggage,
-) -> Result<Told, Failure> {
+    payload: &Payload,
+) -> Result<AttachOutcome, Failure> {
     let memory = memory_of(pid)?;
     let found = survey(pid, class, &memory)?;
-    if target::at_start(pid, class, luggage.filters)?.is_filtered {
+    if target::at_start(pid, class, payload.filters)?.is_filtered {
         // Put on by what runs in front of its entry.
         Filters::new(class).look_at_all(tracer)?;
     }
@@ -126,7 +141,7 @@ fn put_in_late(
     let changes = fill_places(&library, found.class, &sites, &memory)?;
     exchange(tracer, &memory, &changes)?;
     let open = target::open(pid);
-    Ok(Told::Attached {
+    Ok(AttachOutcome::Attached {
         sites: sites.len() as u64,
         far: (found.sites.len() - sites.len()) as u64,
         open,

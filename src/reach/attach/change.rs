@@ -2,8 +2,17 @@
 //!
 //! Promise: all of a list are exchanged, or none; none that is not what it is expected to be.
 
-use super::*;
+use super::class::{self, Class};
+use super::code::{self, Library, Site, Survey};
+use super::lost;
+use super::refusal::Refusal;
+use super::tracer::{Failure, Tracer};
+use std::io;
+use std::ops::Range;
+use synclater_patching::sites;
 use synclater_proc::maps::Mapping;
+use synclater_shim::gate::{jump, Detour};
+use synclater_sys::remote::Memory;
 
 /// What some bytes are.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -240,8 +249,8 @@ struct OwnJump {
 }
 
 fn own_jumps(library: &Library) -> impl Iterator<Item = OwnJump> + '_ {
-    let one = |(k, place): (usize, &Option<Place>)| {
-        let Some(Place::Call { was, entry }) = place else {
+    let one = |(k, place): (usize, &Option<Detour>)| {
+        let Some(Detour::Call { was, entry }) = place else {
             return None;
         };
         let at = entry.checked_sub(was.len() as u64)?;

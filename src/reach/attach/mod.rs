@@ -31,38 +31,33 @@ use crate::reach::program::{self, Incarnation};
 use crate::reach::status;
 use crate::session::shared::Shared;
 use alone::Alone;
-pub use begin::{put_in_at_start, put_in_on_arrival, Begun, Entry};
+pub use begin::{put_in_at_start, put_in_on_arrival, Entry, StartOutcome};
 use change::{
     boot_left, call_gate, exchange, exchange_if, fill_places, moved, redirect, spoiled, taken_back,
     unread, Change,
 };
 use class::Class;
-use code::{survey, survey_at_start, Library, Remembered, Site, Survey};
+use code::{survey, Library, Remembered, Site, Survey};
 use filters::Filters;
-pub use owner::Whose;
+pub use owner::SourceSession;
 use refusal::Refusal;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
-use std::io::{self, Read};
-use std::ops::Range;
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering::SeqCst;
-use std::time::{Duration, Instant};
-use synclater_patching::sites;
-use synclater_shim::gate::{jump, Errand, Marks, Place};
+use synclater_shim::gate::{Errand, Marks};
 use synclater_shim::page::Slots;
 use synclater_sys::clock::LeaseClock;
-use synclater_sys::job::{self, Job};
 use synclater_sys::process;
-use synclater_sys::ptrace::Thread;
 use synclater_sys::remote::{self, Memory};
-use synclater_sys::sharing::Known;
+use synclater_sys::sharing::MemorySurvey;
 use target::{Open, Target};
 use tracer::{Boot, Failure, Still, Tracer};
 pub use work::Work;
 
 /// What a session brings into its processes.
-pub struct Luggage {
+pub struct Payload {
     library: File,
     /// The same for i386 programs, where there is one.
     small: Option<File>,
@@ -84,7 +79,7 @@ pub struct Luggage {
 /// What became of one process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "lowercase")]
-pub enum Told {
+pub enum AttachOutcome {
     /// It is attached.
     Attached {
         /// Sites that lead to the gate.
@@ -139,13 +134,13 @@ pub fn can_bring_image() -> Result<(), Refusal> {
     file.map(|_| ()).map_err(|e| no_memory(&e))
 }
 
-impl Luggage {
+impl Payload {
     /// What `shared` is made of, for processes of which it is said whether what they execute is
     /// reached, too.
     ///
     /// # Errors
     /// Why processes cannot be attached at all: no gate for this machine, no memory to execute.
-    pub fn pack(shared: &'static Shared, followed: bool) -> Result<Luggage, Refusal> {
+    pub fn pack(shared: &'static Shared, followed: bool) -> Result<Payload, Refusal> {
         let (image, _) = class::image(Class::Long).ok_or_else(|| code::no_gate(Class::Long))?;
         let open = |e: &io::Error| Refusal::new(e.to_string(), "free a descriptor, and try again");
         let memory = |image| remote::executable_memory(code::NAME, image);
@@ -163,7 +158,7 @@ impl Luggage {
         }
         let slots_size = shared.page().slots_size.load(SeqCst);
         let clock = shared.clock;
-        Ok(Luggage {
+        Ok(Payload {
             library,
             small,
             page,
@@ -186,8 +181,8 @@ impl Luggage {
 
     /// The session that this is brought for.
     #[must_use]
-    pub fn whose(&self) -> Whose {
-        Whose {
+    pub fn whose(&self) -> SourceSession {
+        SourceSession {
             page: Some(self.mapped),
             clock: self.clock,
         }
@@ -217,11 +212,11 @@ impl Luggage {
     }
 }
 
-impl From<Failure> for Told {
-    fn from(failure: Failure) -> Told {
+impl From<Failure> for AttachOutcome {
+    fn from(failure: Failure) -> AttachOutcome {
         match failure {
-            Failure::Busy(why) => Told::Busy { why },
-            Failure::Refused(refusal) => Told::Refused { refusal },
+            Failure::Busy(why) => AttachOutcome::Busy { why },
+            Failure::Refused(refusal) => AttachOutcome::Refused { refusal },
         }
     }
 }
@@ -277,10 +272,10 @@ fn put_in(
     pid: u32,
     program: Incarnation,
     is_new: bool,
-    luggage: &Luggage,
-    known: &Known,
+    payload: &Payload,
+    known: &MemorySurvey,
     still: &Still,
-) -> Result<Told, Failure> {
+) -> Result<AttachOutcome, Failure> {
     let tracer = status::tracer_of(pid);
     let comm = (tracer != 0).then(|| process::text(format!("/proc/{tracer}/comm")));
     if comm.is_some_and(|name| name.is_ok_and(|name| name.starts_with("synclater"))) {
@@ -292,15 +287,15 @@ fn put_in(
     let memory = memory_of(pid)?;
     let found = survey(pid, target.class, &memory)?;
     if let Some(library) = &found.library {
-        if let Some(sites) = owner::is_ours(library, &found, luggage.mapped) {
+        if let Some(sites) = owner::is_ours(library, &found, payload.mapped) {
             // Forked by one that is attached.
-            return Ok(Told::Attached {
+            return Ok(AttachOutcome::Attached {
                 sites,
                 far: 0,
                 open: target::open(pid),
             });
         }
-        owner::is_free(library, &found, &memory, luggage.clock)?;
+        owner::is_free(library, &found, &memory, payload.clock)?;
     }
     alone.has_its_own_table()?;
     if !found.is_ready() && (is_new || program::is_young(pid)) {
@@ -308,7 +303,7 @@ fn put_in(
     }
     let unseen = found.unseen(pid, &memory);
     let is_filtered = target.is_filtered;
-    let mut plan = Plan::make(pid, target, found, luggage, &memory)?;
+    let mut plan = Plan::make(pid, target, found, payload, &memory)?;
     plan.far += unseen;
     plan.alone = alone;
     let mut tracer = Tracer::new(pid, plan.found.class, still);
@@ -323,7 +318,7 @@ fn put_in(
     if is_filtered {
         plan.filters.check(&mut tracer)?;
     }
-    plan.carry_out(&mut tracer, luggage, &memory)
+    plan.carry_out(&mut tracer, payload, &memory)
 }
 
 /// What is to be done to a process.
@@ -345,7 +340,7 @@ impl Plan<'_> {
         pid: u32,
         target: Target,
         found: Survey,
-        luggage: &Luggage,
+        payload: &Payload,
         memory: &Memory,
     ) -> Result<Self, Refusal> {
         let heap = code::heap(pid, &found.mappings);
@@ -355,7 +350,7 @@ impl Plan<'_> {
             // What liburing submits comes by.
             open.rings = 0;
         }
-        let errand = errand(&target, open, &found, image, luggage, memory)?;
+        let errand = errand(&target, open, &found, image, payload, memory)?;
         let far = (found.sites.len() - sites.len()) as u64;
         Ok(Plan {
             pid,
@@ -372,13 +367,13 @@ impl Plan<'_> {
     fn carry_out(
         mut self,
         tracer: &mut Tracer,
-        luggage: &Luggage,
+        payload: &Payload,
         memory: &Memory,
-    ) -> Result<Told, Failure> {
+    ) -> Result<AttachOutcome, Failure> {
         let (pid, found) = (self.pid, &self.found);
         let begins = tracer.is_at_start();
         let was_left = boot_left(pid, found, memory, true).is_some();
-        let brought = bring(tracer, found, &self.errand, luggage, memory);
+        let brought = bring(tracer, found, &self.errand, payload, memory);
         if brought.is_err() {
             let left = boot_left(pid, found, memory, was_left);
             let left: Vec<Change> = left.into_iter().collect();
@@ -407,7 +402,7 @@ impl Plan<'_> {
             filters.recheck(tracer)
         };
         exchange_if(tracer, memory, &changes, still)?;
-        Ok(Told::Attached {
+        Ok(AttachOutcome::Attached {
             sites: self.sites.len() as u64,
             far: self.far,
             open: self.open,
@@ -421,7 +416,7 @@ fn errand(
     open: Open,
     found: &Survey,
     image: u64,
-    luggage: &Luggage,
+    payload: &Payload,
     memory: &Memory,
 ) -> Result<Errand, Refusal> {
     let (_, head) = class::image(found.class).ok_or_else(|| code::no_gate(found.class))?;
@@ -437,13 +432,13 @@ fn errand(
         there: image + u64::from(head.there),
         page,
         slots,
-        page_size: luggage.page_size,
-        slots_size: luggage.slots_size,
+        page_size: payload.page_size,
+        slots_size: payload.slots_size,
         pid: target.own_pid,
         pid_ns: target.pid_ns,
         // An earlier session left some sites as they were, or marked what is open still.
         marked: found.redirected().next().is_some() || marks.unwrap_or_default().here,
-        followed: luggage.followed,
+        followed: payload.followed,
         rings: open.rings > 0,
         exe: target.exe.clone().into_bytes(),
     })
@@ -454,14 +449,14 @@ fn bring(
     tracer: &mut Tracer,
     found: &Survey,
     errand: &Errand,
-    luggage: &Luggage,
+    payload: &Payload,
     memory: &Memory,
 ) -> Result<Library, Failure> {
     let (bytes, head) = class::image(found.class).ok_or_else(|| code::no_gate(found.class))?;
     // A program that has just begun has the whole of its stack.
     let begins = tracer.is_at_start();
     let room = |stack: &code::Stack| begins || found.has_room_on(stack);
-    let fds = luggage.fds_for(found.class, tracer.pid())?;
+    let fds = payload.fds_for(found.class, tracer.pid())?;
     let code = head.boot_code(bytes);
     let (library, at, to_be_written) = match &found.library {
         Some(library) => (library.clone(), library.image + u64::from(head.boot), None),
@@ -492,7 +487,12 @@ fn room_for(found: &Survey, code: &[u8], memory: &Memory) -> Result<u64, Refusal
     })
 }
 
-fn take_out(pid: u32, whose: Whose, known: &Known, still: &Still) -> Result<Told, Failure> {
+fn take_out(
+    pid: u32,
+    whose: SourceSession,
+    known: &MemorySurvey,
+    still: &Still,
+) -> Result<AttachOutcome, Failure> {
     let memory = Memory::open(pid).map_err(|e| cannot_see(pid, &e))?;
     let mut alone = Alone::found(pid, known)?;
     let found = survey(pid, class::class_of(pid).unwrap_or(Class::Long), &memory)?;
@@ -501,7 +501,7 @@ fn take_out(pid: u32, whose: Whose, known: &Known, still: &Still) -> Result<Told
         // Whose supervisor is dead may be taken out by anybody.
         if !is_its {
             match owner::is_free(library, &found, &memory, whose.clock) {
-                Err(Failure::Refused(refusal)) => return Ok(Told::Others { refusal }),
+                Err(Failure::Refused(refusal)) => return Ok(AttachOutcome::Others { refusal }),
                 free => free?,
             }
         }
@@ -548,7 +548,7 @@ fn take_out(pid: u32, whose: Whose, known: &Known, still: &Still) -> Result<Told
         };
         exchange_if(&mut tracer, &memory, &changes, is_its_still)?;
     }
-    Ok(Told::Detached { sites, marked })
+    Ok(AttachOutcome::Detached { sites, marked })
 }
 
 /// Whether any process of the session has taken `O_SYNC` off, as far as that can be told.

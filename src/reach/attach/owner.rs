@@ -24,7 +24,7 @@ pub type PageFile = (u64, u64);
 
 /// Out of which session a process is taken: one with this page, or one that is dead.
 #[derive(Clone, Copy, Debug)]
-pub struct Whose {
+pub struct SourceSession {
     /// The page; `Some(None)`: not known, any.
     pub page: Option<Option<PageFile>>,
     /// The clock of leases.

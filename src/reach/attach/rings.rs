@@ -6,7 +6,7 @@ use super::marks_at;
 use super::refusal::Refusal;
 use synclater_proc::maps::Mapping;
 use synclater_shim::entry::{as_before, OFFSET, SIZE};
-use synclater_shim::gate::{Marks, Place};
+use synclater_shim::gate::{Detour, Marks};
 use synclater_sys::remote::Memory;
 
 /// Has all of them be what they were. Nothing of the process runs; a thread that is about to put
@@ -19,7 +19,7 @@ use synclater_sys::remote::Memory;
 /// # Errors
 /// Where its mappings cannot be read: it has ended.
 pub(super) fn put_back(pid: u32, memory: &Memory, library: &Library) -> Result<(), Refusal> {
-    let is_of_rings = |place: &Option<Place>| matches!(place, Some(Place::Function { .. }));
+    let is_of_rings = |place: &Option<Detour>| matches!(place, Some(Detour::Function { .. }));
     if !library.places.iter().any(is_of_rings) {
         return Ok(());
     }

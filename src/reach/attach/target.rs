@@ -6,7 +6,7 @@ use super::class::{head_of, image, Class};
 use super::refusal::{has_ended, Refusal};
 use super::tracer::{traced_by, traces_for_a_moment};
 use crate::reach::program::without_mark;
-use crate::reach::{status, whom};
+use crate::reach::{selector, status};
 use crate::session::mounts::mounts_of;
 use rustix::fs::{statx, AtFlags, FileType, StatxFlags, CWD};
 use serde::{Deserialize, Serialize};
@@ -123,7 +123,7 @@ fn who_it_is(pid: u32, status: &Status) -> Result<(), Refusal> {
         let why = format!("it is a thread of process {}", number(status, "Tgid"));
         return Err(Refusal::new(why, "name the process"));
     }
-    if whom::is_synclater(pid) {
+    if selector::is_synclater(pid) {
         return Err(Refusal::new("it is synclater itself", elsewhere));
     }
     Ok(())

@@ -2,7 +2,20 @@
 //!
 //! Promise: nothing waits for it; what takes too long is given up.
 
-use super::*;
+use super::owner::SourceSession;
+use super::refusal::Refusal;
+use super::tracer::Still;
+use super::{left_by, put_in, take_out, target, AttachOutcome, Payload};
+use crate::reach::program::Incarnation;
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
+use synclater_sys::clock::LeaseClock;
+use synclater_sys::job::{self, Job};
+use synclater_sys::process;
+use synclater_sys::sharing::MemorySurvey;
 
 /// One process being attached or detached, by a process of ours.
 pub struct Work {
@@ -15,7 +28,7 @@ pub struct Work {
 /// What such a process says at its end.
 #[derive(Serialize, Deserialize)]
 struct Report {
-    told: Told,
+    told: AttachOutcome,
     stood_still: Duration,
 }
 
@@ -31,11 +44,11 @@ impl Work {
     pub fn attach(
         (pid, program): (u32, Incarnation),
         is_new: bool,
-        luggage: &Luggage,
-        known: &Known,
+        payload: &Payload,
+        known: &MemorySurvey,
     ) -> io::Result<Work> {
-        Work::begin(luggage.fds().collect(), |still| {
-            put_in(pid, program, is_new, luggage, known, still).unwrap_or_else(Into::into)
+        Work::begin(payload.fds().collect(), |still| {
+            put_in(pid, program, is_new, payload, known, still).unwrap_or_else(Into::into)
         })
     }
 
@@ -43,7 +56,7 @@ impl Work {
     ///
     /// # Errors
     /// As [`Work::attach`].
-    pub fn detach(pid: u32, whose: Whose, known: &Known) -> io::Result<Work> {
+    pub fn detach(pid: u32, whose: SourceSession, known: &MemorySurvey) -> io::Result<Work> {
         Work::begin(Vec::new(), |still| {
             take_out(pid, whose, known, still).unwrap_or_else(Into::into)
         })
@@ -54,24 +67,27 @@ impl Work {
     /// # Errors
     /// As [`Work::attach`].
     pub fn look(pid: u32, clock: LeaseClock) -> io::Result<Work> {
-        Work::begin(Vec::new(), |_| Told::Left {
+        Work::begin(Vec::new(), |_| AttachOutcome::Left {
             session: left_by(pid, clock),
         })
     }
 
-    /// Begins to look whether process `pid` can be attached: [`Told::Refused`] where it cannot. Its
-    /// memory and its program may keep whoever looks waiting.
+    /// Begins to look whether process `pid` can be attached: [`AttachOutcome::Refused`] where it
+    /// cannot. Its memory and its program may keep whoever looks waiting.
     ///
     /// # Errors
     /// As [`Work::attach`].
     pub fn consider(pid: u32) -> io::Result<Work> {
         Work::begin(Vec::new(), |_| match target::look(pid) {
-            Ok(_) => Told::Left { session: None },
-            Err(refusal) => Told::Refused { refusal },
+            Ok(_) => AttachOutcome::Left { session: None },
+            Err(refusal) => AttachOutcome::Refused { refusal },
         })
     }
 
-    fn begin(fds: Vec<BorrowedFd<'_>>, work: impl FnOnce(&Still) -> Told) -> io::Result<Work> {
+    fn begin(
+        fds: Vec<BorrowedFd<'_>>,
+        work: impl FnOnce(&Still) -> AttachOutcome,
+    ) -> io::Result<Work> {
         let (answer, theirs) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
         let job = Job::start(|| {
             process::be_punctual();
@@ -110,20 +126,20 @@ impl Work {
     }
 
     /// What became of it, once that is known; the process that did it is gone then.
-    pub fn finished(&mut self) -> Option<Told> {
+    pub fn finished(&mut self) -> Option<AttachOutcome> {
         if self.took_too_long() {
             // It may wait for a dead disk, and not die of that at once.
             self.job.kill();
             let why = format!("it could not be looked at for {} s", LIMIT.as_secs());
             let refusal = Refusal::new(why, "look for a dead FUSE or NFS below it");
-            return Some(Told::Refused { refusal });
+            return Some(AttachOutcome::Refused { refusal });
         }
         let status = self.job.status()?;
         let mut text = Vec::new();
         let _ = self.answer.read_to_end(&mut text);
         let Ok(Report { told, stood_still }) = serde_json::from_slice(&text) else {
             let why = format!("what traced it ended early (status {status})");
-            return Some(Told::Busy { why });
+            return Some(AttachOutcome::Busy { why });
         };
         self.stood_still = stood_still;
         Some(told)

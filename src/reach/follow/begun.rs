@@ -1,12 +1,12 @@
 //! What became of a program that one of ours has executed.
 
 use super::How;
-use crate::reach::attach::Told;
+use crate::reach::attach::AttachOutcome;
 use crate::reach::program::exe_of;
 use std::ops::Range;
 
 /// What became of a program.
-pub enum Begun {
+pub enum FollowOutcome {
     /// Its requests will be seen.
     Reached(How),
     /// They will, once its libraries are there: when it stops for SIGURG in this range.
@@ -27,22 +27,22 @@ pub enum Begun {
     },
 }
 
-impl Begun {
+impl FollowOutcome {
     /// Missed: what a process executes at this moment.
-    pub fn missed(pid: u32, why: impl Into<String>) -> Begun {
+    pub fn missed(pid: u32, why: impl Into<String>) -> FollowOutcome {
         let (exe, why) = (exe_of(pid), why.into());
-        Begun::Missed { exe, why }
+        FollowOutcome::Missed { exe, why }
     }
 
     /// What became of a process that was to be attached.
-    pub(super) fn of(pid: u32, told: Told) -> Begun {
+    pub(super) fn of(pid: u32, told: AttachOutcome) -> FollowOutcome {
         match told {
-            Told::Attached { .. } => Begun::Reached(How::Sites),
-            Told::Refused { refusal } => Begun::missed(pid, refusal.why),
-            Told::Busy { why } => Begun::missed(pid, why),
-            Told::Detached { .. } | Told::Others { .. } | Told::Left { .. } => {
-                Begun::missed(pid, "it was let go of")
-            }
+            AttachOutcome::Attached { .. } => FollowOutcome::Reached(How::Sites),
+            AttachOutcome::Refused { refusal } => FollowOutcome::missed(pid, refusal.why),
+            AttachOutcome::Busy { why } => FollowOutcome::missed(pid, why),
+            AttachOutcome::Detached { .. }
+            | AttachOutcome::Others { .. }
+            | AttachOutcome::Left { .. } => FollowOutcome::missed(pid, "it was let go of"),
         }
     }
 }

@@ -6,18 +6,17 @@
 //! killed, the kernel lets go of every process, and what was reached stays so. System calls and
 //! forks cost nothing measurable; each signal stops its thread for the tracer.
 //!
-//! Map: [`Follower`] is what the supervisor sees of it; `herd` is the process that traces; `start`
-//! decides what a `program` needs, and `begun` is what became of it; `rights` sees to those that
-//! gain some.
+//! Map: [`Follower`] is what the supervisor sees of it; `tracees` is the process that traces;
+//! `start` decides what a `program` needs, and `begun` is what became of it; `rights` sees to those
+//! that gain some.
 
 mod begun;
-mod herd;
 mod program;
 mod rights;
 mod start;
+mod tracees;
 
-use super::attach::Luggage;
-use herd::Herd;
+use super::attach::Payload;
 use rustix::net::sockopt::Timeout;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
@@ -30,6 +29,7 @@ use synclater_policy::glob::Glob;
 use synclater_sys::job::{self, Job};
 use synclater_sys::wait::{self, For};
 use synclater_sys::{process, socket};
+use tracees::Tracees;
 
 /// What programs find the shim by.
 pub struct Environment {
@@ -53,11 +53,11 @@ pub enum Manner {
 }
 
 /// What programs are to begin with.
-pub struct Baggage {
+pub struct FollowPlan {
     /// How.
     pub manner: Manner,
     /// What goes into programs that load no library; why there is none.
-    pub luggage: Result<Luggage, String>,
+    pub payload: Result<Payload, String>,
 }
 
 /// How a program was reached.
@@ -144,7 +144,7 @@ impl Follower {
     ///
     /// # Errors
     /// `EAGAIN` where no process can be had.
-    pub fn start(baggage: Baggage) -> io::Result<Follower> {
+    pub fn start(plan: FollowPlan) -> io::Result<Follower> {
         let (news, to) = socket::pair()?;
         let (door, behind) = socket::pair()?;
         // A child waits at the door.
@@ -156,10 +156,10 @@ impl Follower {
         let parent = std::process::id();
         let job = Job::start(move || {
             let mut all = vec![to.as_fd(), behind.as_fd()];
-            all.extend({ baggage.luggage.iter() }.flat_map(Luggage::fds));
+            all.extend({ plan.payload.iter() }.flat_map(Payload::fds));
             // What was kept stays open under the numbers that it has.
             std::mem::forget(job::keep_only(&all));
-            Herd::new(baggage, to, behind).tend(parent)
+            Tracees::new(plan, to, behind).tend(parent)
         })?;
         let door = Some(door);
         Ok(Follower { job, news, door })
@@ -199,7 +199,7 @@ impl Follower {
         message.extend(began.to_ne_bytes());
         let sent = self.door().map(|door| socket::send(door, &message, &[]));
         if sent.is_some_and(|sent| sent.is_ok()) {
-            let _ = process::kill(self.pid(), herd::RING);
+            let _ = process::kill(self.pid(), tracees::RING);
         }
     }
 
@@ -227,7 +227,7 @@ impl Follower {
             if begun.elapsed() > PATIENCE {
                 return job.end();
             }
-            let _ = process::kill(job.pid(), herd::RING);
+            let _ = process::kill(job.pid(), tracees::RING);
             let _ = wait::any(&[(job.as_fd(), For::Input)], RINGS);
         }
     }

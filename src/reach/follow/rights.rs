@@ -4,7 +4,7 @@
 //! Promise: such a program is executed once more, untraced, before its first instruction. Nothing
 //! of the first time is left: execve(2) has replaced what it replaces already.
 
-use super::begun::Begun;
+use super::begun::FollowOutcome;
 use super::program::Program;
 use crate::reach::program::exe_of;
 use rustix::fs::{getxattr, statvfs, statx, AtFlags, StatVfs, StatVfsMountFlags, StatxFlags, CWD};
@@ -37,18 +37,18 @@ fn is_forbidden(pid: u32, exe: &str) -> bool {
 }
 
 /// Has a program executed again, with nobody tracing it: once it is let go of.
-pub fn give_back(mut thread: Thread, program: &Program) -> (Thread, Begun) {
+pub fn give_back(mut thread: Thread, program: &Program) -> (Thread, FollowOutcome) {
     let exe = exe_of(program.pid);
     let begun = match again(&mut thread, program) {
         Ok(()) => {
             let why = "it gains rights, which whoever is traced does not: not followed, nor is \
                        what it starts (as root both are)";
             let why = why.into();
-            Begun::Left { exe, why }
+            FollowOutcome::Left { exe, why }
         }
         Err(e) => {
             let why = format!("it was to gain rights and does not, being traced ({e})");
-            Begun::Missed { exe, why }
+            FollowOutcome::Missed { exe, why }
         }
     };
     (thread, begun)

@@ -2,11 +2,11 @@
 //!
 //! Promise: until the last step of a change nothing of it is in force, and that step is one store.
 
-use super::begun::Begun;
+use super::begun::FollowOutcome;
 use super::program::Program;
-use super::{rights, Baggage, Environment, How, Manner};
-use crate::reach::attach::{self, put_in_at_start, put_in_on_arrival, Told};
-use crate::reach::{launch, whom};
+use super::{rights, Environment, FollowPlan, How, Manner};
+use crate::reach::attach::{self, put_in_at_start, put_in_on_arrival, AttachOutcome};
+use crate::reach::{launch, selector};
 use rustix::fs::{statx, AtFlags, StatxFlags, CWD};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -19,7 +19,7 @@ use synclater_sys::ptrace::Thread;
 
 /// What programs are to begin with.
 pub struct Start {
-    baggage: Baggage,
+    plan: FollowPlan,
     /// Whoever is traced by root gains its rights all the same.
     is_root: bool,
     root: Option<Root>,
@@ -31,11 +31,11 @@ type Root = (PathBuf, (u32, u32, u64, u64));
 
 impl Start {
     /// With this.
-    pub fn new(baggage: Baggage) -> Start {
+    pub fn new(plan: FollowPlan) -> Start {
         let is_root = process::effective_user() == 0;
         let root = root_of("self");
         Start {
-            baggage,
+            plan,
             is_root,
             root,
         }
@@ -43,48 +43,50 @@ impl Start {
 
     /// Whether a program is meant that a process executes which is only watched.
     pub fn is_meant(&self, pid: u32) -> bool {
-        let Manner::Sites(exes) = &self.baggage.manner else {
+        let Manner::Sites(exes) = &self.plan.manner else {
             return true;
         };
-        whom::is_meant(exes, pid)
+        selector::is_meant(exes, pid)
     }
 
     /// Gives a program what it needs; its only thread stands still. Returns that.
-    pub fn begin(&self, thread: Thread) -> (Option<Thread>, Begun) {
-        let is_named = whom::is_synclater(thread.tid());
+    pub fn begin(&self, thread: Thread) -> (Option<Thread>, FollowOutcome) {
+        let is_named = selector::is_synclater(thread.tid());
         match Program::of(&thread) {
             // It is to settle at once what it is told to.
             Ok(program) if is_named || program.has_note_of(notes::SYNCLATER) => {
-                (Some(thread), Begun::Reached(How::Launch))
+                (Some(thread), FollowOutcome::Reached(How::Launch))
             }
             Ok(program) => self.reach(thread, &program),
             Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => {
                 let why = "it may not be read: rights that it gives, it does not give to one that \
                            is traced (as root it does)";
-                let begun = Begun::missed(thread.tid(), why);
+                let begun = FollowOutcome::missed(thread.tid(), why);
                 (Some(thread), begun)
             }
             Err(e) => {
-                let begun = Begun::missed(thread.tid(), format!("its stack: {e}"));
+                let begun = FollowOutcome::missed(thread.tid(), format!("its stack: {e}"));
                 (Some(thread), begun)
             }
         }
     }
 
-    fn reach(&self, thread: Thread, program: &Program) -> (Option<Thread>, Begun) {
+    fn reach(&self, thread: Thread, program: &Program) -> (Option<Thread>, FollowOutcome) {
         if !self.is_root && rights::would_be_gained(program.pid) {
             let (thread, begun) = rights::give_back(thread, program);
             return (Some(thread), begun);
         }
         let has_linker = program.stack.aux(aux::BASE).unwrap_or(0) != 0;
-        let library = match &self.baggage.manner {
+        let library = match &self.plan.manner {
             Manner::Environment(wanted) => self.give_library(&thread, program, wanted),
             Manner::Sites(_) => self.join_library(&thread, program),
         };
         let is_of_go = program.has_note_of(notes::GO);
         match library {
-            Ok(how) if has_linker && !is_of_go => (Some(thread), Begun::Reached(how)),
-            _ if self.is_inside(program) => (Some(thread), Begun::missed(program.pid, OF_ANOTHER)),
+            Ok(how) if has_linker && !is_of_go => (Some(thread), FollowOutcome::Reached(how)),
+            _ if self.is_inside(program) => {
+                (Some(thread), FollowOutcome::missed(program.pid, OF_ANOTHER))
+            }
             library => self.patch(thread, program, is_of_go, library),
         }
     }
@@ -92,12 +94,12 @@ impl Start {
     /// Whether a session inside of this one takes for real what its program asks for by itself: the
     /// gate would ask this session alone.
     fn is_inside(&self, program: &Program) -> bool {
-        let supervisor = match &self.baggage.manner {
+        let supervisor = match &self.plan.manner {
             Manner::Environment(wanted) => wanted.supervisor,
             // None of what is attached descends from it.
             Manner::Sites(_) => 0,
         };
-        whom::is_inside(program.pid, supervisor)
+        selector::is_inside(program.pid, supervisor)
     }
 
     /// Has the sites of a program lead to the gate.
@@ -107,29 +109,36 @@ impl Start {
         program: &Program,
         is_of_go: bool,
         library: Result<How, String>,
-    ) -> (Option<Thread>, Begun) {
-        let luggage = match &self.baggage.luggage {
-            Ok(luggage) => luggage,
-            Err(why) => return (Some(thread), Begun::missed(program.pid, why)),
+    ) -> (Option<Thread>, FollowOutcome) {
+        let payload = match &self.plan.payload {
+            Ok(payload) => payload,
+            Err(why) => return (Some(thread), FollowOutcome::missed(program.pid, why)),
         };
         // What loads the library needs it at no other sites than Go's own.
         let entry = program.entry().filter(|_| library.is_err());
-        let (thread, begun) = put_in_at_start(thread, entry, luggage, &program.memory);
+        let (thread, begun) = put_in_at_start(thread, entry, payload, &program.memory);
         let begun = match begun {
-            attach::Begun::Ahead(range) => Begun::Ahead(range),
-            attach::Begun::Done(Told::Attached { sites: 0, .. }) if is_of_go => Begun::missed(
-                program.pid,
-                "no system call of Go's was found (before 1.18? 32-bit?)",
-            ),
+            attach::StartOutcome::Ahead(range) => FollowOutcome::Ahead(range),
+            attach::StartOutcome::Done(AttachOutcome::Attached { sites: 0, .. }) if is_of_go => {
+                FollowOutcome::missed(
+                    program.pid,
+                    "no system call of Go's was found (before 1.18? 32-bit?)",
+                )
+            }
             // ld.so, executed by its name, loads the library as ever, if it may.
-            attach::Begun::Done(Told::Attached { sites: 0, .. }) if program.is_linker() => {
-                library.map_or_else(|why| Begun::missed(program.pid, why), Begun::Reached)
+            attach::StartOutcome::Done(AttachOutcome::Attached { sites: 0, .. })
+                if program.is_linker() =>
+            {
+                library.map_or_else(
+                    |why| FollowOutcome::missed(program.pid, why),
+                    FollowOutcome::Reached,
+                )
             }
             // Nothing in it could be answered.
-            attach::Begun::Done(Told::Attached { sites: 0, .. }) => {
-                Begun::Reached(library.unwrap_or(How::Launch))
+            attach::StartOutcome::Done(AttachOutcome::Attached { sites: 0, .. }) => {
+                FollowOutcome::Reached(library.unwrap_or(How::Launch))
             }
-            attach::Begun::Done(told) => Begun::of(program.pid, told),
+            attach::StartOutcome::Done(told) => FollowOutcome::of(program.pid, told),
         };
         (thread, begun)
     }
@@ -158,7 +167,7 @@ impl Start {
     /// the library answers, and asks no gate. It stays joined when it is let go of: then all of it
     /// is real.
     fn join_library(&self, thread: &Thread, program: &Program) -> Result<How, String> {
-        let luggage = self.baggage.luggage.as_ref()?;
+        let payload = self.plan.payload.as_ref()?;
         let value = |name| program.stack.variable(name).map(OsStr::from_bytes);
         let is_inside = launch::has_one_of_ours(value("LD_PRELOAD"));
         let Some(pages) = value("SYNCLATER_PAGE").filter(|p| is_inside && !p.is_empty()) else {
@@ -167,7 +176,7 @@ impl Start {
         if program.stack.aux(aux::SECURE).unwrap_or(0) != 0 {
             return Err(GAINED_RIGHTS.into());
         }
-        let page = luggage.page_path();
+        let page = payload.page_path();
         if !self.is_our_root(program) && !program.sees(page) {
             return Err("its root folder hides the session's memory".into());
         }
@@ -185,14 +194,14 @@ impl Start {
 
     /// Goes on with a program whose libraries are there.
     /// Returns its other threads that have ended meanwhile, too.
-    pub fn arrive(&self, thread: Thread) -> (Option<Thread>, Begun, Vec<u32>) {
+    pub fn arrive(&self, thread: Thread) -> (Option<Thread>, FollowOutcome, Vec<u32>) {
         let pid = thread.tid();
-        match self.baggage.luggage.as_ref() {
-            Ok(luggage) => {
-                let (thread, told, gone) = put_in_on_arrival(thread, luggage);
-                (thread, Begun::of(pid, told), gone)
+        match self.plan.payload.as_ref() {
+            Ok(payload) => {
+                let (thread, told, gone) = put_in_on_arrival(thread, payload);
+                (thread, FollowOutcome::of(pid, told), gone)
             }
-            Err(why) => (Some(thread), Begun::missed(pid, why), Vec::new()),
+            Err(why) => (Some(thread), FollowOutcome::missed(pid, why), Vec::new()),
         }
     }
 }

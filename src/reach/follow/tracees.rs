@@ -3,9 +3,9 @@
 //! Promise: nothing is waited for longer than ten seconds: then the kernel ends us, and lets go of
 //! all. It ends when the supervisor does.
 
-use super::begun::Begun;
+use super::begun::FollowOutcome;
 use super::start::Start;
-use super::{Baggage, How, News, LONGEST};
+use super::{FollowPlan, How, News, LONGEST};
 use crate::reach::attach::tracer::{self, undisturb};
 use crate::reach::status;
 use std::collections::{HashMap, VecDeque};
@@ -36,7 +36,7 @@ const MOST_NEWS: usize = 10_000;
 
 /// What is known of a thread.
 #[derive(Clone, Default)]
-struct Known {
+struct Tracee {
     /// Whether its process is only watched.
     watched: bool,
     /// Where it will stop when the libraries of its program are there.
@@ -46,23 +46,23 @@ struct Known {
 }
 
 /// Everything that is traced.
-pub struct Herd {
+pub struct Tracees {
     start: Start,
     news: OwnedFd,
     door: OwnedFd,
-    known: HashMap<u32, Known>,
+    known: HashMap<u32, Tracee>,
     untold: VecDeque<News>,
     /// Whether anybody was traced since that was last told.
     has_some: bool,
     is_done: bool,
 }
 
-impl Herd {
+impl Tracees {
     /// Nothing is traced yet.
     #[must_use]
-    pub fn new(baggage: Baggage, news: OwnedFd, door: OwnedFd) -> Herd {
-        Herd {
-            start: Start::new(baggage),
+    pub fn new(plan: FollowPlan, news: OwnedFd, door: OwnedFd) -> Tracees {
+        Tracees {
+            start: Start::new(plan),
             news,
             door,
             known: HashMap::new(),
@@ -260,10 +260,10 @@ impl Herd {
 
     /// What is known of whatever `maker` makes. Of one that nobody knows any more, what it executes
     /// is looked at before it is followed.
-    fn made_by(&self, maker: u32) -> Known {
-        let unknown = Known {
+    fn made_by(&self, maker: u32) -> Tracee {
+        let unknown = Tracee {
             watched: true,
-            ..Known::default()
+            ..Tracee::default()
         };
         self.known.get(&maker).cloned().unwrap_or(unknown)
     }
@@ -288,27 +288,27 @@ impl Herd {
 
     /// Tells what became of a program, and lets it go on. In this order: it may end at once, and
     /// the supervisor with it.
-    fn go_on(&mut self, pid: u32, thread: Option<Thread>, begun: Begun) {
+    fn go_on(&mut self, pid: u32, thread: Option<Thread>, begun: FollowOutcome) {
         match &begun {
             // It is gone, or is let go of.
             _ if thread.is_none() => self.forget(pid),
-            Begun::Left { .. } => self.forget(pid),
-            Begun::Reached(how) => {
+            FollowOutcome::Left { .. } => self.forget(pid),
+            FollowOutcome::Reached(how) => {
                 let told = self.known.entry(pid).or_default().told.replace(*how);
                 if told.unwrap_or(How::Launch) == *how {
                     return thread.into_iter().for_each(|mut thread| thread.resume());
                 }
             }
-            Begun::Ahead(range) => {
+            FollowOutcome::Ahead(range) => {
                 self.known.entry(pid).or_default().ahead = Some(range.clone());
             }
-            Begun::Missed { .. } => self.known.entry(pid).or_default().told = None,
+            FollowOutcome::Missed { .. } => self.known.entry(pid).or_default().told = None,
         }
-        let is_left = matches!(begun, Begun::Left { .. });
+        let is_left = matches!(begun, FollowOutcome::Left { .. });
         match begun {
-            Begun::Reached(how) => self.tell(News::Reached { pid, how }),
-            Begun::Ahead(_) => {}
-            Begun::Left { exe, why } | Begun::Missed { exe, why } => {
+            FollowOutcome::Reached(how) => self.tell(News::Reached { pid, how }),
+            FollowOutcome::Ahead(_) => {}
+            FollowOutcome::Left { exe, why } | FollowOutcome::Missed { exe, why } => {
                 self.tell(News::Missed { pid, exe, why });
             }
         }

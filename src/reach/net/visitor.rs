@@ -5,7 +5,7 @@
 //! That it is still there is not asked again: an answer to one that is gone goes nowhere, and what
 //! was synced or owed instead, of a process with the same number, is synced or owed once more.
 
-use crate::reach::whom;
+use crate::reach::selector;
 use rustix::io::Errno;
 use rustix::process::{pidfd_getfd, pidfd_open, Pid, PidfdFlags, PidfdGetfdFlags};
 use std::cell::OnceCell;
@@ -117,7 +117,7 @@ impl Visitor {
             pid_ns: mount::namespace_number(std::path::Path::new(&format!("/proc/{tid}/ns/pid"))),
             uid: status.users().get(1).copied().unwrap_or(0),
             slot: 0,
-            is_one_of_us: whom::is_synclater(tid),
+            is_one_of_us: selector::is_synclater(tid),
             is_inside: OnceCell::new(),
             stays,
         };
@@ -198,7 +198,7 @@ impl Visitor {
     /// first: who starts a program is not changed by what that executes.
     #[must_use]
     pub fn is_inside(&self, supervisor: u32) -> bool {
-        let look = || whom::is_inside(self.tid, supervisor);
+        let look = || selector::is_inside(self.tid, supervisor);
         *self.is_inside.get_or_init(look)
     }
 

@@ -71,7 +71,7 @@ impl Savings {
     #[must_use]
     pub fn of(order: &Order, by_time: &ByTime) -> Savings {
         let (requests, table) = (order.requests, order.requests.table);
-        let place = Place::of(table);
+        let place = RowPlaces::of(table);
         let movable = |i: usize| place.of_row(requests, i).is_some_and(|f| place.movable[f]);
         let kept = |i: usize| requests.rows.reason[i] != 0;
         let n = table.filesystems.len();
@@ -145,14 +145,14 @@ impl Savings {
 }
 
 /// Where rows lie, and whether their requests may be put off there.
-struct Place {
+struct RowPlaces {
     filesystem: Vec<u32>,
     movable: Vec<bool>,
 }
 
-impl Place {
-    fn of(table: &Table) -> Place {
-        Place {
+impl RowPlaces {
+    fn of(table: &Table) -> RowPlaces {
+        RowPlaces {
             filesystem: table.files.iter().map(|f| f.filesystem).collect(),
             movable: table.filesystems.iter().map(may_be_put_off).collect(),
         }
@@ -166,7 +166,7 @@ impl Place {
 
 /// What a settle of each file system costs: as those in the recording, else as the 90th percentile
 /// of its requests.
-fn settles_ns(order: &Order, place: &Place) -> Vec<u64> {
+fn settles_ns(order: &Order, place: &RowPlaces) -> Vec<u64> {
     let n = place.movable.len();
     let mut made = vec![(0u64, 0u64); n];
     let known = order.requests.table.settles.iter();

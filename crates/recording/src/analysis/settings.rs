@@ -25,7 +25,7 @@ pub struct Setting {
 }
 
 /// How a program is recognised.
-struct Known {
+struct ProgramSetting {
     /// Names of its executables; empty: any that writes such files.
     programs: &'static [&'static str],
     /// Parts of an executable's path.
@@ -39,8 +39,8 @@ const fn known(
     programs: &'static [&'static str],
     files: &'static [&'static str],
     setting: Setting,
-) -> Known {
-    Known {
+) -> ProgramSetting {
+    ProgramSetting {
         programs,
         folders: &[],
         files,
@@ -54,8 +54,8 @@ const QEMU: &[&str] = &["qemu-system-x86_64", "qemu-system-aarch64", "qemu-kvm"]
 const GIT_SOURCE: &str =
     "https://git-scm.com/docs/git-config#Documentation/git-config.txt-corefsync";
 
-const ALL: [Known; 21] = [
-    Known {
+const ALL: [ProgramSetting; 21] = [
+    ProgramSetting {
         programs: &[],
         folders: &["/dovecot/"],
         files: &[],
@@ -321,7 +321,7 @@ const ALL: [Known; 21] = [
 pub fn of(requests: &Requests) -> Vec<Setting> {
     let table = requests.table;
     let programs: Vec<String> = table.processes.iter().map(program).collect();
-    let about = |known: &&Known| {
+    let about = |known: &&ProgramSetting| {
         let is = |p: usize| {
             let by_name = known.programs.contains(&programs[p].as_str());
             let in_folder = |folder: &&str| table.processes[p].exe.contains(folder);
@@ -388,7 +388,7 @@ mod tests {
 
     #[test]
     fn every_setting_has_values_a_risk_and_a_source() {
-        for Known { setting: s, .. } in &ALL {
+        for ProgramSetting { setting: s, .. } in &ALL {
             assert!(s.values.contains(','), "{s:?}");
             assert!(
                 s.risk.len() > 20 && s.source.starts_with("https://"),

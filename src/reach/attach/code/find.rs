@@ -4,7 +4,7 @@ use super::{Library, MOST_CODE};
 use object::{Object, ObjectSegment, ObjectSymbol};
 use synclater_patching::{sites, uring};
 use synclater_proc::maps::Mapping;
-use synclater_shim::gate::{self, Place};
+use synclater_shim::gate::{self, Detour};
 use synclater_sys::remote::Memory;
 
 /// System calls of x86-64 that lead to the gate: the requests (msync, fsync, fdatasync, sync,
@@ -69,10 +69,10 @@ pub struct Site {
 impl Site {
     /// The place that it is to lead to.
     #[must_use]
-    pub fn place(&self) -> Place {
+    pub fn place(&self) -> Detour {
         match self.function {
-            Some(entry) => Place::Function { entry },
-            None => Place::Call {
+            Some(entry) => Detour::Function { entry },
+            None => Detour::Call {
                 was: self.was.clone(),
                 entry: self.at + self.was.len() as u64,
             },
@@ -248,8 +248,8 @@ pub(super) fn submits_in(
         let first = address(uring::first_call(&code, submit)?);
         // The place that it leads to already.
         let place = library.and_then(|l| match l.place_at(first)? {
-            Place::Function { entry } => Some((first, entry)),
-            Place::Call { .. } => None,
+            Detour::Function { entry } => Some((first, entry)),
+            Detour::Call { .. } => None,
         });
         let function = place.map_or(first, |(_, entry)| entry);
         m.range.contains(&function).then_some(())?;

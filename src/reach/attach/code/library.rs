@@ -1,7 +1,7 @@
 //! Our library in a process, and its places.
 
 use super::shared;
-use synclater_shim::gate::{Head, Place};
+use synclater_shim::gate::{Detour, Head};
 
 /// The library in a process.
 #[derive(Clone, Debug)]
@@ -11,7 +11,7 @@ pub struct Library {
     /// Its head.
     pub head: Head,
     /// Its places, in order; none where there is none yet.
-    pub places: Vec<Option<Place>>,
+    pub places: Vec<Option<Detour>>,
 }
 
 impl Library {
@@ -22,7 +22,7 @@ impl Library {
     /// The address of place `k`.
     #[must_use]
     pub fn place(&self, k: usize) -> u64 {
-        self.places_at() + (k * Place::SIZE) as u64
+        self.places_at() + (k * Detour::SIZE) as u64
     }
 
     /// Where the slots and the page are mapped, in this order.
@@ -32,10 +32,10 @@ impl Library {
     }
 
     /// The place that is at `at`.
-    pub(super) fn place_at(&self, at: u64) -> Option<Place> {
+    pub(super) fn place_at(&self, at: u64) -> Option<Detour> {
         let by = at.checked_sub(self.places_at())?;
-        let k = usize::try_from(by).ok()? / Place::SIZE;
-        let is_begin = by % Place::SIZE as u64 == 0;
+        let k = usize::try_from(by).ok()? / Detour::SIZE;
+        let is_begin = by % Detour::SIZE as u64 == 0;
         self.places.get(k).filter(|_| is_begin)?.clone()
     }
 }

@@ -18,7 +18,7 @@ use std::ops::Range;
 use synclater_patching::room;
 use synclater_proc::maps;
 use synclater_proc::maps::Mapping;
-use synclater_shim::gate::{Head, Place};
+use synclater_shim::gate::{Detour, Head};
 use synclater_sys::process;
 use synclater_sys::remote::Memory;
 use synclater_text::number::bytes;
@@ -274,7 +274,7 @@ fn find_library(m: &Mapping, class: Class, memory: &Memory) -> Option<Library> {
         return None;
     }
     let end = places_at + head.places_len as usize;
-    let places = there[places_at..end].chunks(Place::SIZE).map(Place::read);
+    let places = there[places_at..end].chunks(Detour::SIZE).map(Detour::read);
     Some(Library {
         image: m.range.start,
         head,
@@ -548,9 +548,8 @@ pub fn no_gate(class: Class) -> Refusal {
 /// The heap of a process as it stands.
 #[must_use]
 pub fn heap(pid: u32, mappings: &[Mapping]) -> Range<u64> {
-    // start_brk, field 47 of proc(5), 44 behind the state.
-    let begin = process::stat(&pid.to_string()).and_then(|s| s.split(' ').nth(44)?.parse().ok());
-    let begin: u64 = begin.unwrap_or(0);
+    let stat = process::stat(&pid.to_string());
+    let begin = stat.and_then(|stat| stat.heap()).unwrap_or(0);
     let end = mappings
         .iter()
         .find(|m| m.name == "[heap]")

@@ -16,7 +16,7 @@ pub fn threads_of(pid: u32) -> Vec<u32> {
 /// The state of a thread, as one letter (proc(5)); `?` where it is gone.
 pub(super) fn state(pid: u32, tid: u32) -> char {
     let stat = process::stat(&format!("{pid}/task/{tid}"));
-    stat.and_then(|rest| rest.chars().next()).unwrap_or('?')
+    stat.map_or('?', |stat| stat.state())
 }
 
 /// Where a thread is that cannot be stopped now.

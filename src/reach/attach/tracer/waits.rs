@@ -377,16 +377,10 @@ struct Slept {
 fn asleep_since(task: &str, connects: bool) -> Option<Slept> {
     let since = last_ran(task)?;
     let stat = process::stat(task)?;
-    let on = processor_of(&stat)?;
+    let on = stat.processor()?;
     let is_it =
-        stat.starts_with('S') && waits_for_its_limit(task, connects) && last_ran(task)? == since;
+        stat.state() == 'S' && waits_for_its_limit(task, connects) && last_ran(task)? == since;
     is_it.then_some(Slept { since, on })
-}
-
-/// The processor that a task has, or had last, by its [`process::stat`].
-fn processor_of(stat: &str) -> Option<usize> {
-    // Field 39 of proc(5), 36 behind the state.
-    stat.split(' ').nth(36)?.parse().ok()
 }
 
 /// When a task last had a processor, by that one's clock; `None` where that is not known.
@@ -421,7 +415,7 @@ impl ProcessorClock {
         sleep(Duration::from_micros(1));
         let at = last_ran("self");
         let now = now();
-        let on = process::stat("self").and_then(|stat| processor_of(&stat));
+        let on = process::stat("self").and_then(|stat| stat.processor());
         let _ = sched_setaffinity(None, &whole);
         let at = at.filter(|_| on == Some(processor))?;
         Some(ProcessorClock {

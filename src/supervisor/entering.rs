@@ -8,6 +8,7 @@ use crate::session::ledger::Ledger;
 use crate::session::settle;
 use crate::session::shared::Shared;
 use crate::voice;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Instant;
 use synclater_policy::dial::Until;
@@ -41,7 +42,7 @@ impl Supervisor {
 
     /// From now on requests for superblock `index` may be put off.
     fn may_owe(&mut self, index: usize) {
-        if self.filesystems.stays(index) && self.paying.watches {
+        if self.filesystems.stays(index) && self.paying.watch.watches {
             self.note_owed(index);
             self.filesystems.publish(index, self.session.shared);
         }
@@ -441,6 +442,12 @@ impl Supervisor {
 }
 
 impl Entering {
+    /// What tells of the keeper, and of an entry that is being written.
+    pub(super) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let writing = self.writing.iter().map(|(job, _)| job.as_fd());
+        { self.keeper.iter() }.map(AsFd::as_fd).chain(writing)
+    }
+
     /// Superblock `index` is in the entry no more.
     pub(super) fn forget(&mut self, index: usize) {
         self.names_too_many |= self.written.contains(&index);

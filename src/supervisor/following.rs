@@ -39,6 +39,13 @@ pub struct Following {
 }
 
 impl Following {
+    /// What tells of the tracer, as long as there is one.
+    pub(super) fn fd(&self) -> Option<BorrowedFd<'_>> {
+        (!self.is_lost).then(|| self.follower.as_fd())
+    }
+}
+
+impl Following {
     /// Nobody yet.
     #[must_use]
     pub fn new(follower: Follower) -> Following {
@@ -212,10 +219,5 @@ impl Supervisor {
         for pid in self.left_behind() {
             let _ = process::kill(pid, signal);
         }
-    }
-
-    pub(super) fn following_fd(&self) -> Option<BorrowedFd<'_>> {
-        let following = self.ways.following.as_ref().filter(|f| !f.is_lost)?;
-        Some(following.follower.as_fd())
     }
 }

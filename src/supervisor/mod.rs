@@ -7,10 +7,10 @@
 //! `FS_OWES` when the job that wrote it has ended well and the keeper holds their descriptors).
 //!
 //! Map: a session is what it was asked for ([`Session`]), what was seen of requests ([`Seen`]), and
-//! what its parts own: `paying` what is settled, when by its `schedule`; `entering` the ledger and
-//! the keeper; `umounts`, with `looking`, what is let go of; `reaching`, `finding`, `sweeping`,
-//! `following` and `netting` the ways into programs; `serving` other commands; `recording`;
-//! [`report`] is what is told at the end.
+//! what its parts own: `paying` what is settled, when by its `schedule`, with `losses` of writes;
+//! `entering` the ledger and the keeper; `umounts`, with `looking`, what is let go of; `reaching`,
+//! `finding`, `sweeping`, `following` and `netting` the ways into programs; `serving` other
+//! commands; `recording`; [`report`] is what is told at the end.
 
 mod attending;
 mod entering;
@@ -19,6 +19,7 @@ mod followers;
 pub mod following;
 pub mod last_report;
 mod looking;
+mod losses;
 pub mod missed;
 pub mod netting;
 mod parents;
@@ -60,18 +61,12 @@ use synclater_shim::page;
 use synclater_sys::attendant::Doorbell;
 use synclater_sys::children::{self, Change};
 use synclater_sys::clock::Setback;
-use synclater_sys::flushes::FailedFlushes;
 use synclater_sys::job::{self, Job};
 use synclater_sys::signal::Signals;
 use synclater_sys::wait::{self, For};
 
 /// Time between two heartbeats; the lease is seven of them.
 const BEAT: Duration = Duration::from_millis(250);
-
-/// How often the file systems that owe are asked for write-back errors where the kernel may not be
-/// watched. Asking is settling: dirty data of this age is written by the kernel anyhow
-/// (`vm.dirty_expire_centisecs`).
-const ASK_EVERY: Duration = Duration::from_secs(30);
 
 /// How long a ledger that could not be written is left alone.
 const ENTER_AGAIN: Duration = Duration::from_secs(10);
@@ -194,6 +189,45 @@ struct Doors {
     strangers: serving::Strangers,
     detach_clients: Vec<(Client, bool)>,
     next_beat: Instant,
+}
+
+impl Ways {
+    fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let following = self.following.iter().filter_map(following::Following::fd);
+        { self.reach.iter() }
+            .flat_map(reaching::Reach::fds)
+            .chain(following)
+    }
+
+    /// When something is to be done although nothing happens.
+    fn next(&self) -> Option<Instant> {
+        self.reach.as_ref().and_then(reaching::Reach::next)
+    }
+}
+
+impl Doors {
+    fn fds(&self) -> Vec<BorrowedFd<'_>> {
+        let mut fds = vec![
+            self.signals.as_fd(),
+            self.doorbell.as_fd(),
+            self.server.as_fd(),
+        ];
+        if self.are_strangers_heard() {
+            fds.push(self.slots_door.as_fd());
+        }
+        fds
+    }
+
+    fn are_strangers_heard(&self) -> bool {
+        self.strangers_wait
+            .is_none_or(|until| Instant::now() >= until)
+    }
+
+    /// When the page is to hear that we live, or strangers are heard again.
+    fn next(&self) -> Instant {
+        let heard = self.strangers_wait.filter(|_| !self.are_strangers_heard());
+        heard.map_or(self.next_beat, |at| at.min(self.next_beat))
+    }
 }
 
 /// The command, as far as it has come.
@@ -388,51 +422,19 @@ impl Supervisor {
 
     fn wait(&mut self) {
         const MOUNTINFO: usize = 0;
-        let mut fds: Vec<(BorrowedFd<'_>, For)> = vec![
-            (self.umounts.mountinfo.as_fd(), For::Change),
-            (self.doors.signals.as_fd(), For::Input),
-            (self.doors.doorbell.as_fd(), For::Input),
-            (self.doors.server.as_fd(), For::Input),
-        ];
-        let now = Instant::now();
-        let strangers_wait = self.doors.strangers_wait.filter(|until| now < *until);
-        if strangers_wait.is_none() {
-            fds.push((self.doors.slots_door.as_fd(), For::Input));
-        }
-        fds.extend(self.entering.keeper.iter().map(|k| (k.as_fd(), For::Input)));
-        // A ring that is full takes nothing, and says nothing of whose disk it was.
-        let refusing = self
-            .paying
-            .failed_flushes
-            .iter()
-            .flat_map(FailedFlushes::fds);
-        fds.extend(refusing.map(|fd| (fd, For::Input)));
-        fds.extend(self.recording_fds().into_iter().map(|fd| (fd, For::Input)));
-        let settles = self.paying.schedule.under_way();
-        fds.extend(settles.map(|(_, s)| (s.as_fd(), For::Input)));
-        fds.extend(
-            self.entering
-                .writing
-                .iter()
-                .map(|(j, _)| (j.as_fd(), For::Input)),
-        );
-        fds.extend(self.umounts.looks.job().map(|j| (j.as_fd(), For::Input)));
-        fds.extend(
-            self.seen
-                .escapes
-                .fds()
-                .into_iter()
-                .map(|fd| (fd, For::Input)),
-        );
-        fds.extend(self.reach_fds().map(|fd| (fd, For::Input)));
-        fds.extend(self.following_fd().map(|fd| (fd, For::Input)));
-        let patience = self
-            .doors
-            .next_beat
-            .min(self.next_due())
-            .min(self.next_reach().unwrap_or(self.doors.next_beat))
-            .min(strangers_wait.unwrap_or(self.doors.next_beat))
-            .saturating_duration_since(Instant::now());
+        let mut fds = vec![(self.umounts.mountinfo.as_fd(), For::Change)];
+        let all = { self.doors.fds().into_iter() }
+            .chain(self.entering.fds())
+            .chain(self.paying.fds())
+            .chain(self.umounts.looks.job().map(AsFd::as_fd))
+            .chain(self.seen.escapes.fds())
+            .chain(self.ways.fds())
+            .chain(self.recordings.fds());
+        fds.extend(all.map(|fd| (fd, For::Input)));
+        let deadlines = [self.next_due(), self.doors.next()];
+        let soonest = deadlines.into_iter().chain(self.ways.next()).min();
+        let patience = soonest.map(|at| at.saturating_duration_since(Instant::now()));
+        let patience = patience.unwrap_or(BEAT);
         let ready = wait::any(&fds, patience);
         // The kernel tells of a change once.
         let changed = ready.get(MOUNTINFO).is_some_and(|r| *r);

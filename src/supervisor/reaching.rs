@@ -598,7 +598,7 @@ impl Reach {
         !self.waits_for_more() && self.attached.is_empty() && !is_followed
     }
 
-    fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+    pub(super) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.tasks
             .iter()
             .filter_map(|t| t.work.as_ref())
@@ -612,7 +612,7 @@ impl Reach {
     }
 
     /// When to look again although nothing happened.
-    fn next(&self) -> Option<Instant> {
+    pub(super) fn next(&self) -> Option<Instant> {
         let waiting = self.tasks.iter().filter(|t| t.work.is_none());
         let look = (!self.leaving).then(|| self.finding.next());
         waiting.map(|t| t.not_before).chain(look).min()
@@ -625,12 +625,4 @@ impl Reach {
     }
 }
 
-impl Supervisor {
-    pub(super) fn reach_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.ways.reach.iter().flat_map(Reach::fds)
-    }
-
-    pub(super) fn next_reach(&self) -> Option<Instant> {
-        self.ways.reach.as_ref().and_then(Reach::next)
-    }
-}
+impl Supervisor {}

@@ -52,6 +52,20 @@ pub struct Recordings {
     recorded: Option<(PathBuf, Recorded)>,
 }
 
+impl Recordings {
+    /// What tells of the recorder, and whether somebody who watches has hung up.
+    pub(super) fn fds(&self) -> Vec<BorrowedFd<'_>> {
+        let Some(recording) = &self.recording else {
+            return Vec::new();
+        };
+        let mut fds = vec![recording.recorder.as_fd()];
+        if let To::Client(client) = &recording.to {
+            fds.push(client.as_fd());
+        }
+        fds
+    }
+}
+
 impl Supervisor {
     /// Everything is recorded into `file` from now on, through rings of `ring_bytes`.
     ///
@@ -153,18 +167,6 @@ impl Supervisor {
                 }
             }
         }
-    }
-
-    /// What to wait for on behalf of the recording.
-    pub(super) fn recording_fds(&self) -> Vec<BorrowedFd<'_>> {
-        let mut fds: Vec<BorrowedFd<'_>> = Vec::new();
-        if let Some(r) = &self.recordings.recording {
-            fds.push(r.recorder.as_fd());
-            if let To::Client(client) = &r.to {
-                fds.push(client.as_fd());
-            }
-        }
-        fds
     }
 
     pub(super) fn settle_begins(&self, index: usize) {

@@ -9,7 +9,16 @@
 //! What it does not do: it begins nothing and waits for nothing. Its owner does, and says so.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 use synclater_shim::page::ALL_FS;
+
+/// How long the settle of a request of this `age` may wait that is to be kept `within` a time: so
+/// that one that takes a quarter longer than the longest so far `took` has ended by then. Half of
+/// the time is waited at least: what takes longer is late whenever it begins.
+pub(super) fn time_left(within: Duration, took: Duration, age: Duration) -> Duration {
+    let early = (took + took / 4).min(within / 2);
+    (within - early).saturating_sub(age)
+}
 
 /// What its owner is to do about a row that was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -221,6 +230,22 @@ mod tests {
             prop_assert!(owner.schedule.is_idle(), "{:?}", owner.schedule);
             prop_assert_eq!(owner.owed, BTreeSet::new());
             prop_assert!(!owner.schedule.is_seen_to(ALL_FS));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_request_is_kept_in_time_where_a_settle_leaves_that(
+            within in 1u32..1 << 30, took in 0u32..1 << 30, age in 0u32..1 << 30
+        ) {
+            let [within, took, age] = [within, took, age].map(|n| Duration::from_micros(n.into()));
+            let begins = age + time_left(within, took, age);
+            prop_assert!(begins >= within / 2);
+            prop_assert!(begins <= within.max(age));
+            let is_young = age <= within / 2;
+            if is_young && took + took / 4 <= within / 2 {
+                prop_assert!(begins + took + took / 4 <= within);
+            }
         }
     }
 

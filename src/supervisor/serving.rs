@@ -64,11 +64,7 @@ impl Supervisor {
     /// Gives members the slots and rings of the user that they are, as the kernel says. Where there
     /// are too many users it gives none: then every request of theirs is real.
     pub(super) fn hand_out_slots(&mut self) {
-        if self
-            .doors
-            .strangers_wait
-            .is_some_and(|until| Instant::now() < until)
-        {
+        if !self.doors.are_strangers_heard() {
             return;
         }
         let begun = Instant::now();

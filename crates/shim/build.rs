@@ -1,7 +1,7 @@
 //! Compiles the preload library, once for x86-64 (glibc and musl alike) and once for i386, so that
 //! the binary can carry both; and both once more with `SL_IO`, for sessions that time other calls
-//! too. Relies on gcc (or `CC`) and binutils only: no 32-bit libc is needed. Without `-m32` the
-//! 32-bit libraries are empty, and `synclater doctor` says so.
+//! too. Relies on gcc (or what `SYNCLATER_CC` names) and binutils only: no 32-bit libc is needed.
+//! Without `-m32` the 32-bit libraries are empty, and `synclater doctor` says so.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

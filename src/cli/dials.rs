@@ -92,11 +92,17 @@ impl Dials {
                     try_,
                 )
             })?;
+            if set.rules.is_empty() {
+                voice::say(&format!(
+                    "synclater: no rule is in {name}: every request is made for real\n"
+                ));
+            }
             // No error: other machines may have that user.
             for user in about_nobody(&set) {
                 let user = visible(&user);
                 voice::say(&format!(
-                    "synclater: the rules in {name}: user {user} is nobody in /etc/passwd here\n"
+                    "synclater: the rules in {name} name user {user}, whom /etc/passwd does not \
+                     have\n"
                 ));
             }
             return Ok(Some(set));
@@ -158,8 +164,7 @@ impl Wanted {
         super::needs_time("make a session", &start, NOT_STARTED)?;
         let (ledger, no_ledger) = ledger(&self);
         let rules = self.rules;
-        let users = Users::asked_for_by(rules.as_ref());
-        let mut compiled = compile::compile(&rules.clone().unwrap_or_default(), self.until, &users);
+        let mut compiled = compiled(rules.as_ref(), self.until);
         if ledger.is_none() {
             without_ledger(&mut compiled.classes);
             compiled.now_mask = compile::now_mask(&compiled.classes);
@@ -170,29 +175,27 @@ impl Wanted {
         let belongings = Belongings::make(&run, ledger.as_ref(), filters)?;
         let cannot = |what: &str, e: std::io::Error| {
             belongings.give_back(false);
-            // Mostly a matter of the memory that it shares.
-            let above = belongings.memory.parent();
-            let place = { above }.filter(|p| *p != belongings.dir).unwrap_or(&run);
-            let what = format!("cannot make {what} in {}", place.display());
+            let what = format!("cannot make {what}");
             Trouble::new(what, e.to_string(), remedy_of(&e), NOT_STARTED)
         };
+        // Mostly a matter of the memory that it shares.
+        let above = { belongings.memory.parent() }.filter(|dir| *dir != belongings.dir);
+        let memory = format!(
+            "the session's memory in {}",
+            above.unwrap_or(&run).display()
+        );
         let door = door_name();
         let shared = Shared::create(&belongings.memory, &compiled, &door, start);
-        let shared = shared.map_err(|e| cannot("the session", e))?;
+        let shared = shared.map_err(|e| cannot(&memory, e))?;
         let server =
-            Server::open(&belongings.memory).map_err(|e| cannot("the control socket", e))?;
-        let slots_door =
-            socket::listen_abstract(&door).map_err(|e| cannot("the slots' socket", e))?;
+            Server::open(&belongings.memory).map_err(|e| cannot("its control socket", e))?;
+        let slots_door = socket::listen_abstract(&door)
+            .map_err(|e| cannot("the socket for other users of it", e))?;
         children::adopt_orphans();
-        let signals = Signals::take().map_err(|e| cannot("a signal descriptor", e))?;
+        let signals = Signals::take().map_err(|e| cannot("a descriptor for its signals", e))?;
         let doorbell = Doorbell::new(&shared.slots().doorbell);
-        let doorbell = doorbell.map_err(|e| cannot("the doorbell", e))?;
-        // Without /proc nothing is put off that would have to be settled: no mount matters.
-        let flags = rustix::fs::MemfdFlags::CLOEXEC;
-        let none = || rustix::fs::memfd_create("no mounts", flags).map(File::from);
-        let mountinfo = File::open("/proc/self/mountinfo").or_else(|_| none());
-        let mountinfo = mountinfo.map_err(std::io::Error::from);
-        let mountinfo = mountinfo.map_err(|e| cannot("a look at the mounts", e))?;
+        let doorbell = doorbell.map_err(|e| cannot("the thread that hears its programs", e))?;
+        let mountinfo = mount_table().map_err(|e| cannot("a descriptor for its mounts", e))?;
         let plan = Plan {
             id: belongings.id.clone(),
             command: self.command,
@@ -219,6 +222,24 @@ impl Wanted {
         };
         Ok(Supervisor::new(parts))
     }
+}
+
+/// The rules, as programs read them: what none of them matches stays at `now`.
+fn compiled(rules: Option<&RuleSet>, until: Until) -> compile::Compiled {
+    let users = Users::asked_for_by(rules);
+    match rules {
+        Some(rules) if rules.rules.is_empty() => compile::compile(rules, Until::Now, &users),
+        Some(rules) => compile::compile(rules, until, &users),
+        None => compile::compile(&RuleSet::default(), until, &users),
+    }
+}
+
+/// Tells of changes of the mounts. Without /proc nothing is put off that would have to be settled:
+/// no mount matters.
+fn mount_table() -> std::io::Result<File> {
+    let flags = rustix::fs::MemfdFlags::CLOEXEC;
+    let none = || rustix::fs::memfd_create("no mounts", flags).map(File::from);
+    Ok(File::open("/proc/self/mountinfo").or_else(|_| none())?)
 }
 
 /// What to try where something of a session cannot be made.

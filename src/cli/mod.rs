@@ -167,7 +167,12 @@ fn wrong_usage(e: &clap::Error) -> String {
         true => line.replace("..=", " to "),
         false => line.to_owned(),
     };
-    text.split_inclusive('\n').map(plain).collect()
+    // An option that is misspelt is not to become the command.
+    let is_harmful = |line: &&str| line.contains("as a value, use");
+    { text.split_inclusive('\n') }
+        .filter(|line| !is_harmful(line))
+        .map(plain)
+        .collect()
 }
 
 /// What is printed is as wide as the terminal, where it goes to one.

@@ -352,6 +352,7 @@ fn path(path: &Path, killed: &[SyncedFs]) -> Result<String, Trouble> {
     match settled {
         Ok(_) if was_killed => Err(trouble(why(KILLED))),
         Ok(Settled::Durable) => Ok("file system settled".into()),
+        Ok(Settled::Never(why)) => Ok(format!("nothing there can be made durable: {why}")),
         Ok(Settled::Written(why)) => Ok(format!(
             "file system written; whether it is durable is not known: {why}"
         )),

@@ -6,6 +6,7 @@
 
 use super::library::Variant;
 use std::ffi::{OsStr, OsString};
+use std::fs::File;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
@@ -117,6 +118,13 @@ pub fn command(argv: &[OsString], library: &Path, variables: &[(&str, OsString)]
     c
 }
 
+/// Whether a file begins as programs do; true where it cannot be read.
+fn begins_a_program(file: &Path) -> bool {
+    let mut head = [0; 4];
+    let read = File::open(file).and_then(|mut file| file.read(&mut head));
+    read.is_err() || head.starts_with(b"#!") || head == *b"\x7fELF"
+}
+
 /// The status for a command that could not be started: 127 not found, 126 not executable, 125 ours.
 #[must_use]
 pub fn failure_status(e: &std::io::Error) -> i32 {
@@ -165,7 +173,10 @@ pub fn why_not(program: &OsStr, e: &std::io::Error) -> (String, String) {
                 "{name} is not executable (mode {:o})",
                 seen.permissions().mode() & 0o7777
             ),
-            format!("chmod +x {name}"),
+            match begins_a_program(&file) {
+                true => format!("chmod +x {name}"),
+                false => "name a program: it begins with neither #! nor the mark of ELF".into(),
+            },
         ),
         (std::io::ErrorKind::PermissionDenied, _) if forbids_exec(&file) == Some(true) => (
             format!("{name} lies on a file system that is mounted noexec"),

@@ -383,14 +383,18 @@ fn with_name(
 }
 
 fn cannot_make(dir: &Path, e: &io::Error) -> Trouble {
-    let (why, first) = match dirs::keeps_no_files(dir) {
-        Some(why) => (why, "name a folder on a disk"),
-        None => (e.to_string(), "make the folder writable"),
+    const ANOTHER: &str = "name another one in SYNCLATER_RUN_DIR";
+    let (why, remedy) = match dirs::keeps_no_files(dir) {
+        Some(why) => (why, ANOTHER.to_owned()),
+        None => (
+            e.to_string(),
+            format!("make the folder writable, or {ANOTHER}"),
+        ),
     };
     Trouble::new(
         format!("cannot make the session in {}", dir.display()),
         why,
-        format!("{first}, or name another one in SYNCLATER_RUN_DIR"),
+        remedy,
         NOT_STARTED,
     )
 }

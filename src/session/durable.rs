@@ -427,6 +427,8 @@ pub enum Settled {
     Durable,
     /// All that it had is written; why more is not known, as part of a sentence.
     Written(&'static str),
+    /// Nothing: why nothing there outlives a power cut, as part of a sentence.
+    Never(&'static str),
 }
 
 /// Settles the file system that a descriptor lies on, whatever its type. As [`Holding::begin`] does
@@ -464,7 +466,8 @@ pub fn settle_at(fd: &OwnedFd, note: impl Fn(i32, BorrowedFd<'_>)) -> io::Result
     let doubt = match kind(&at.fstype) {
         FsKind::Untested(why) => Some(why),
         FsKind::Tested => distrust(at),
-        FsKind::Memory | FsKind::Pseudo => return settled(None).map(|()| Settled::Durable),
+        FsKind::Memory => return settled(None).map(|()| Settled::Never("its files lie in memory")),
+        FsKind::Pseudo => return settled(None).map(|()| Settled::Never("it stores nothing")),
     };
     if !needs_file(at) {
         let file = { asks_by_file(at, fd) }.then(|| file_below(fd.as_fd()));

@@ -16,7 +16,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use synclater_account::escape::{
     Escape, CLEARED_ENVIRONMENT, FOLLOW, GAINED_RIGHTS, LOST_SOMEHOW, NET, OTHER_ROOT, OWN_CALLS,
-    OWN_RING, RESTRICTED, STATIC_PROGRAM,
+    OWN_CALLS_OR_HIDDEN, OWN_RING, RESTRICTED, STATIC_PROGRAM,
 };
 use synclater_policy::rules::RuleSet;
 use synclater_shim::page::{SLOT_MARK_LOST, SLOT_OSYNC_KEPT, SLOT_RESTRICTED, SLOT_URING};
@@ -27,10 +27,6 @@ use synclater_sys::perf::{self, Seen, Syncs};
 use synclater_sys::{mount, process};
 use synclater_text::number::counted;
 
-const OWN_CALLS_OR_FILTER: &str = "has the library, but makes system calls of its own \
-     (Go, io_uring, inline), has a seccomp filter, does not see the session's folder (a sandbox), \
-     writes to what another process has opened with O_SYNC, or makes a call that syncs along the \
-     way (losetup, mount -o loop)";
 const NOT_KNOWN: &str = "the library is not mapped; whether it syncs cannot be seen";
 
 /// In a process that was attached.
@@ -189,6 +185,9 @@ impl Escapes {
             return Some(format!("{n} of the kernel found no room in its buffers"));
         }
         let error = self.error.as_ref()?;
+        if !process::proc_is_ours() {
+            return Some("/proc is not there, or that of another pid namespace".to_owned());
+        }
         if error.kind() != std::io::ErrorKind::PermissionDenied {
             return Some(format!("no trace point of a file system here ({error})"));
         }
@@ -325,7 +324,7 @@ fn why(seen: &perf::Process, counted: Option<&Process>, exe: &str) -> &'static s
     } else if seen.has_library && counted.is_some() {
         OWN_CALLS
     } else if seen.has_library {
-        OWN_CALLS_OR_FILTER
+        OWN_CALLS_OR_HIDDEN
     } else if !seen.has_linker && seen.executed {
         STATIC_PROGRAM
     } else if gains_rights(exe) {

@@ -64,13 +64,11 @@ pub fn has_ended(entry: &Entry, ledger: &Ledger) -> bool {
 /// The same where nothing is locked, by the number of the supervisor and when it was started. A
 /// number may be another's by now, and anybody can have its name: not its user.
 pub(super) fn life_by_number(entry: &Entry) -> Life {
-    /// The pid namespace that all others are in (PROC_PID_INIT_INO).
-    const OUTERMOST: u64 = 0xefff_fffc;
     let ours = mount::namespace_number(Path::new("/proc/self/ns/pid"));
     let theirs = entry.pid_ns.unwrap_or(ours);
     match Numbers::now().of(entry.pid, theirs) {
         Some(pid) => life_of_process(pid, entry),
-        None if theirs == ours || ours == OUTERMOST => Life::Ended,
+        None if theirs == ours || mount::is_in_outermost_pid_namespace() => Life::Ended,
         None => Life::NotKnown,
     }
 }

@@ -85,6 +85,7 @@ pub fn run(s: &mut Supervisor, outcome: Outcome) -> RunReport {
         .oldest
         .filter(|_| r.bound_s.is_some())
         .map(|d| d.as_secs_f64());
+    r.in_memory = Some(s.session.shared.in_memory()).filter(|n| *n > 0);
     r.filesystems = filesystems(s, r.skipped);
     let points = r.filesystems.iter().map(|fs| fs.mount.clone());
     r.not_writable = points

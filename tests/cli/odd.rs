@@ -368,3 +368,87 @@ fn a_rule_about_a_user_whom_nobody_knows_is_warned_of() {
         "{outcome}"
     );
 }
+
+/// With a status and a message of its own, where it writes to nothing.
+#[test]
+fn a_command_begins_without_the_streams_that_were_closed() {
+    let stage = Stage::new("closed-streams");
+    for redirected in ["<&-", ">&-", "2>&-"] {
+        for options in ["", "-u now", "--follow"] {
+            let line = format!(
+                "exec {SYNCLATER} run -q {options} -- sh -c 'for n in 0 1 2; do \
+                 test -e /proc/$$/fd/$n || exit $((40 + n)); done' {redirected}"
+            );
+            let outcome = run(stage.with_folders("sh").args(["-c", &line]));
+            let closed = ["<&-", ">&-", "2>&-"].iter().position(|r| *r == redirected);
+            let want = closed.and_then(|n| i32::try_from(40 + n).ok());
+            assert_eq!(outcome.status.code(), want, "{line}: {outcome}");
+        }
+    }
+}
+
+#[test]
+fn a_file_without_a_rule_puts_nothing_off() {
+    let stage = Stage::new("no-rule");
+    let rules = stage.work().join("rules.toml");
+    std::fs::write(&rules, "# nothing yet\n").expect("rules");
+    let mut command = stage.synclater(&["run", "-u", "never", "--rules"]);
+    command.arg(&rules).args(stage.json()).arg("--");
+    command
+        .arg(program("hammer"))
+        .arg(stage.work())
+        .args(["1", "100"]);
+    let outcome = run(&mut command).must_succeed();
+    assert_eq!(stage.report()["skipped"], 0, "{outcome}");
+    assert!(outcome.stderr.contains("no rule is in"), "{outcome}");
+}
+
+#[test]
+fn what_lies_in_memory_is_not_said_to_be_durable() {
+    if !as_root("what_lies_in_memory_is_not_said_to_be_durable") {
+        return;
+    }
+    let (memory, stage) = (Disk::in_memory(), Stage::new("in-memory"));
+    let at = memory.path().display().to_string();
+    let mut command = stage.synclater(&["run", "--summary", "-u", "exit", "--"]);
+    // A request takes less than a microsecond there: many are made before the first is put off.
+    command.arg(program("hammer")).args([&at, "1", "1000000"]);
+    let told = run(&mut command).must_succeed().stderr;
+    let told = told.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(
+        told.contains("in memory (tmpfs), which keeps nothing"),
+        "{told}"
+    );
+    for place in [at.as_str(), "/proc", "/dev/null"] {
+        let settled = stage.ask(&["settle", place]).must_succeed();
+        let words = "nothing there can be made durable";
+        assert!(settled.stdout.contains(words), "{place}: {settled}");
+    }
+}
+
+#[test]
+fn the_first_process_of_a_namespace_is_not_the_machines() {
+    if !as_root("the_first_process_of_a_namespace_is_not_the_machines") {
+        return;
+    }
+    let stage = Stage::new("first-process");
+    let line = format!("{SYNCLATER} attach --pid 1 -u 1s --for 1s; true");
+    let mut command = stage.with_folders("unshare");
+    let outcome = run(command.args(["-pf", "--mount-proc", "sh", "-c", &line]));
+    assert!(outcome.stderr.contains("from outside of that"), "{outcome}");
+    assert!(!outcome.stderr.contains("the machine"), "{outcome}");
+}
+
+#[test]
+fn advice_makes_no_program_of_what_is_none() {
+    let stage = Stage::new("no-advice");
+    let outcome = stage.ask(&["run", "--utnil", "exit", "--", "true"]);
+    assert!(outcome.stderr.contains("--until"), "{outcome}");
+    assert!(!outcome.stderr.contains("-- --utnil"), "{outcome}");
+    let file = stage.work().join("text");
+    std::fs::write(&file, "a text\n").expect("a file");
+    let file = file.display().to_string();
+    let outcome = told(&stage, &["run", "--", &file]);
+    assert!(outcome.stderr.contains("name a program"), "{outcome}");
+    assert!(!outcome.stderr.contains("chmod"), "{outcome}");
+}

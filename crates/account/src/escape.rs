@@ -18,6 +18,12 @@ pub const CLEARED_ENVIRONMENT: &str = "lost the library (cleared environment)";
 pub const OWN_CALLS: &str =
     "has the library, but makes system calls of its own (Go, io_uring, inline)";
 
+/// The same of one that has not joined the session: its memory may be hidden from it.
+pub const OWN_CALLS_OR_HIDDEN: &str = "has the library, but makes system calls of its own \
+     (Go, io_uring, inline), has a seccomp filter, does not see the session's memory (a sandbox, a \
+     chroot without /dev/shm), writes to what another process has opened with O_SYNC, or makes a \
+     call that syncs along the way (losetup, mount -o loop)";
+
 /// A program without a dynamic linker loads no library.
 pub const STATIC_PROGRAM: &str = "a static program, which loads no library";
 
@@ -169,6 +175,7 @@ pub fn remedies(escapes: &[Escape], used: &[String]) -> Vec<&'static str> {
         LOST_SOMEHOW,
         STATIC_PROGRAM,
         OWN_CALLS,
+        OWN_CALLS_OR_HIDDEN,
     ]) {
         all.push("to reach whatever it is: run --net");
     }

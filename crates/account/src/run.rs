@@ -52,6 +52,10 @@ pub struct RunReport {
     /// Where the cost of a real request was measured, in words; absent with the estimate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub saved_basis: Option<String>,
+    /// Of `skipped`, those on file systems in memory, of which nothing survives a power cut; absent
+    /// where there were none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub in_memory: Option<u64>,
     /// Mount points at which this user may not write, so not measure either. Not part of the JSON.
     #[serde(skip)]
     pub not_writable: Vec<String>,
@@ -206,6 +210,7 @@ impl RunReport {
             saved_s_to: None,
             saved_s_each: None,
             saved_basis: None,
+            in_memory: None,
             not_writable: Vec::new(),
             filesystems: Vec::new(),
             escaped: Vec::new(),

@@ -134,7 +134,11 @@ fn settled(report: &RunReport) -> String {
             true => "all durable",
             false => "durable, but for the warning",
         };
-        return format!("settled{time}; {all}");
+        let but = match report.in_memory {
+            None => String::new(),
+            Some(n) => format!(", but {} in memory (tmpfs), which keeps nothing", count(n)),
+        };
+        return format!("settled{time}; {all}{but}");
     }
     if report.error.is_some() {
         return "settling failed; NOT durable".to_owned();
@@ -507,6 +511,18 @@ synclater: 4,813 sync requests in 3 file systems answered at once,
            settling again will not bring it back
 ";
         assert_eq!(summary(&report), want);
+    }
+
+    #[test]
+    fn what_lies_in_memory_is_not_called_durable() {
+        let mut report = report("exit");
+        report.in_memory = Some(23);
+        let text = summary(&report);
+        let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(
+            text.contains("all durable, but 23 in memory (tmpfs), which keeps"),
+            "{text}"
+        );
     }
 
     #[test]

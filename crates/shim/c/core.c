@@ -443,11 +443,11 @@ static int fs_by_number(unsigned i, uint64_t dev, uint64_t mount, int fd, uint8_
 
 static int want_sync(struct sl_slots *s)
 {
-	if (!(LOAD(s->want_sync) & SL_SYNC_WANTS)) {
-		__atomic_fetch_or(&s->want_sync, SL_SYNC_WANTS, __ATOMIC_SEQ_CST);
-		sl_ring(s);
-	}
-	return SL_KEPT_SYNC_ALL;
+	if (LOAD(s->want_sync) & SL_SYNC_WANTS)
+		return SL_KEPT_SYNC_ALL;
+	__atomic_fetch_or(&s->want_sync, SL_SYNC_WANTS, __ATOMIC_SEQ_CST);
+	sl_ring(s);
+	return SL_KEPT_LEDGER;
 }
 
 /* Which superblock a request is about: what its descriptor says now (W), whatever it said once. */

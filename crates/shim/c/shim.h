@@ -2,7 +2,7 @@
  *
  * What the files of the shim share. Rules for whoever edits any of them:
  *  - no libc: only raw(); the undefined symbols are weak ones that any libc has (see below);
- *  - no heap, no lock, no unbounded loop, no printing, never end the victim;
+ *  - no heap, no lock, no printing, never end the victim; no wait that outlasts the lease;
  *  - errno is set on failure only;
  *  - in doubt make the real call: slower, never wrong.
  *

@@ -29,8 +29,9 @@ const CHANGED: [(i32, &AtomicBool); 3] = [
     (libc::SIGCHLD, &CHILD_IGNORED),
 ];
 
-/// Whether standard output was closed when we were started; Rust's runtime opens /dev/null there.
-static OUTPUT_CLOSED: AtomicBool = AtomicBool::new(false);
+/// Whether standard input, output and error were closed when we were started; Rust's runtime opens
+/// /dev/null there.
+static CLOSED: [AtomicBool; 3] = [const { AtomicBool::new(false) }; 3];
 
 /// Runs before Rust's runtime, which would hide how SIGPIPE stood.
 extern "C" fn before_main() {
@@ -39,15 +40,27 @@ extern "C" fn before_main() {
     }
     crate::signal::set_disposition(libc::SIGXFSZ, libc::SIG_IGN);
     crate::signal::set_disposition(libc::SIGCHLD, libc::SIG_DFL);
-    // SAFETY: asks about a number.
-    let is_open = unsafe { libc::fcntl(libc::STDOUT_FILENO, libc::F_GETFD) } >= 0;
-    OUTPUT_CLOSED.store(!is_open, Ordering::Relaxed);
+    for (number, closed) in (0..).zip(&CLOSED) {
+        // SAFETY: asks about a number.
+        let is_open = unsafe { libc::fcntl(number, libc::F_GETFD) } >= 0;
+        closed.store(!is_open, Ordering::Relaxed);
+    }
+}
+
+/// Has the command begin without those of its standard streams that we were started without.
+fn hand_on_what_was_closed() {
+    for (number, closed) in (0..).zip(&CLOSED) {
+        if closed.load(Ordering::Relaxed) {
+            // SAFETY: sets a flag of a number; what is there is /dev/null, opened by our runtime.
+            unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) };
+        }
+    }
 }
 
 /// Whether we were started without a standard output (`>&-`): what is written there is lost.
 #[must_use]
 pub fn output_was_closed() -> bool {
-    OUTPUT_CLOSED.load(Ordering::Relaxed)
+    CLOSED[1].load(Ordering::Relaxed)
 }
 
 // SAFETY: an entry of .init_array is called once, with C's convention, before main; ours touches an
@@ -77,6 +90,7 @@ fn restore(mask: &libc::sigset_t) -> io::Result<()> {
 /// # Errors
 /// Those of fork and exec, the latter as the command's own: `ENOENT`, `EACCES`, `ENOEXEC`…
 pub fn spawn(mut command: Command, inherited: &Inherited) -> io::Result<u32> {
+    hand_on_what_was_closed();
     // posix_spawn(3) can make a signal default, and not ignored, and sets no timers.
     if !CHILD_IGNORED.load(Ordering::Relaxed) && !timers::run() {
         let default = CHANGED.iter().filter(|(_, i)| !i.load(Ordering::Relaxed));
@@ -110,6 +124,7 @@ pub fn spawn_after(
     inherited: &Inherited,
     first: First<'_>,
 ) -> io::Result<u32> {
+    hand_on_what_was_closed();
     with_inherited(&mut command, inherited);
     if let Some((door, tracer)) = first.traced {
         let door = door.as_raw_fd();
@@ -152,6 +167,7 @@ fn be_traced(door: i32, tracer: u32) -> io::Result<()> {
 /// Becomes `command`; returns only where that failed.
 #[must_use]
 pub fn become_command(mut command: Command, inherited: &Inherited) -> io::Error {
+    hand_on_what_was_closed();
     with_inherited(&mut command, inherited);
     command.exec()
 }

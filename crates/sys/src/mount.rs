@@ -265,6 +265,14 @@ pub fn is_tmpfs(path: &Path) -> bool {
     rustix::fs::statfs(path).is_ok_and(|s| s.f_type as u64 == 0x0102_1994)
 }
 
+/// Whether we are in the pid namespace that all others are in (`PROC_PID_INIT_INO`,
+/// linux/proc_ns.h).
+#[must_use]
+pub fn is_in_outermost_pid_namespace() -> bool {
+    const OUTERMOST: u64 = 0xefff_fffc;
+    namespace_number(Path::new("/proc/self/ns/pid")) == OUTERMOST
+}
+
 /// Whether `path` lies on an overlay: what its inode says is that of a file in one of its layers.
 #[must_use]
 pub fn is_overlay(path: &Path) -> bool {

@@ -287,76 +287,83 @@ fn lost_of(id: &str, name: &str) -> String {
     }
 }
 
+/// What failed: that a path is settled.
+fn trouble(path: &Path, why: String, try_: &str) -> Trouble {
+    let what = format!("cannot settle {}", path.display());
+    Trouble::new(what, why, try_, NOT_KNOWN)
+}
+
+fn why(errno: i32) -> String {
+    match errno {
+        KILLED => SettleError::WAS_KILLED.into(),
+        errno => io::Error::from_raw_os_error(errno).to_string(),
+    }
+}
+
+/// What a path leads to, open to be synced. One that was shut down says EIO to that, which is
+/// noted.
+fn opened(path: &Path, ledger: Option<&Ledger>) -> Result<OwnedFd, Trouble> {
+    const EIO: i32 = rustix::io::Errno::IO.raw_os_error();
+    mount::open_for_sync(path).map_err(|e| {
+        if e.raw_os_error() != Some(EIO) {
+            let try_ = "name a file or folder there, or a disk, that you may open";
+            return trouble(path, e.to_string(), try_);
+        }
+        if let Some(ledger) = ledger {
+            told::note_for_others_at(ledger, EIO, path);
+        }
+        trouble(path, e.to_string(), FOR_ERRORS)
+    })
+}
+
 /// Settles the file system that a path is on, or its device; some may have been `killed` there who
 /// did.
 fn path(path: &Path, killed: &[SyncedFs]) -> Result<String, Trouble> {
-    let trouble_if = |why: String, try_: &str| {
-        Trouble::new(
-            format!("cannot settle {}", path.display()),
-            why,
-            try_,
-            NOT_KNOWN,
-        )
-    };
-    let trouble = |why| trouble_if(why, FOR_ERRORS);
-    let why = |errno| match errno {
-        KILLED => SettleError::WAS_KILLED.into(),
-        errno => io::Error::from_raw_os_error(errno).to_string(),
-    };
+    let lost = |why| trouble(path, why, FOR_ERRORS);
     let ledger = Ledger::existing(told::note_of_ledger).ok().flatten();
-    let fd = mount::open_for_sync(path).map_err(|e| {
-        const EIO: i32 = rustix::io::Errno::IO.raw_os_error();
-        if e.raw_os_error() != Some(EIO) {
-            let try_ = "name a file or folder there, or a disk, that you may open";
-            return trouble_if(e.to_string(), try_);
-        }
-        if let Some(ledger) = &ledger {
-            told::note_for_others_at(ledger, EIO, path);
-        }
-        trouble(e.to_string())
-    })?;
+    let fd = opened(path, ledger.as_ref())?;
     let on_it = match mount::is_block_device(&fd) {
         false => fd,
         true => {
-            let known = |fs: &SyncedFs| fs.may_be(&SyncedFs::on_disk(fd.as_fd()));
-            let was_killed = killed.iter().any(known);
-            match sync_device(&fd, ledger.as_ref()).map_err(|errno| trouble(why(errno)))? {
+            let disk = SyncedFs::on_disk(fd.as_fd());
+            let was_killed = killed.iter().any(|fs| fs.may_be(&disk));
+            match sync_device(&fd, ledger.as_ref()).map_err(|errno| lost(why(errno)))? {
                 Some(on_it) => on_it,
-                None if was_killed => return Err(trouble(why(KILLED))),
+                None if was_killed => return Err(lost(why(KILLED))),
                 None => return Ok(OF_DEVICE.into()),
             }
         }
     };
-    let note = |errno, fd: BorrowedFd<'_>| match &ledger {
-        Some(ledger) => told::note_for_others(ledger, errno, fd),
-        None => told::note_without_ledger(errno, Some(fd)),
-    };
     // First: they are told by nobody else.
-    let settle_on = |ledger| orphans::settle_on(ledger, on_it.as_fd(), paid::say_that_it_waits);
-    let left = ledger.as_ref().map(settle_on);
+    let left = ledger
+        .as_ref()
+        .map(|ledger| orphans::settle_on(ledger, on_it.as_fd(), paid::say_that_it_waits));
     let (cleared, unread) = left.unwrap_or_default();
     { unread.iter() }.for_each(|u| voice::say(&format!("{}\n", u.trouble())));
     super::tell_cleared(&cleared);
     if let Some(unread) = unread.first() {
         // What could not be noted is not asked for.
-        return Err(trouble(unread.why.clone()));
+        return Err(lost(unread.why.clone()));
     }
-    let settled = durable::settle_at(&on_it, note);
+    let settled = durable::settle_at(&on_it, |errno, fd| match &ledger {
+        Some(ledger) => told::note_for_others(ledger, errno, fd),
+        None => told::note_without_ledger(errno, Some(fd)),
+    });
     let killed = [killed, &underway::note_killed()].concat();
-    let is_here = |fs: &SyncedFs| fs.may_be(&SyncedFs::of(on_it.as_fd()));
-    let was_killed = killed.iter().any(is_here);
+    let here = SyncedFs::of(on_it.as_fd());
+    let was_killed = killed.iter().any(|fs| fs.may_be(&here));
     let known = { ledger.as_ref() }.and_then(|ledger| told::known_on(ledger, on_it.as_fd()));
     if let Some((id, name)) = known.filter(|_| settled.is_ok()) {
-        return Err(trouble(lost_of(&id, &name)));
+        return Err(lost(lost_of(&id, &name)));
     }
     match settled {
-        Ok(_) if was_killed => Err(trouble(why(KILLED))),
+        Ok(_) if was_killed => Err(lost(why(KILLED))),
         Ok(Settled::Durable) => Ok("file system settled".into()),
         Ok(Settled::Never(why)) => Ok(format!("nothing there can be made durable: {why}")),
         Ok(Settled::Written(why)) => Ok(format!(
             "file system written; whether it is durable is not known: {why}"
         )),
-        Err(e) => Err(trouble(e.raw_os_error().map_or_else(|| e.to_string(), why))),
+        Err(e) => Err(lost(e.raw_os_error().map_or_else(|| e.to_string(), why))),
     }
 }
 

@@ -437,65 +437,87 @@ pub enum Settled {
 /// # Errors
 /// Those of syncfs(2) and fsync(2).
 pub fn settle_at(fd: &OwnedFd, note: impl Fn(i32, BorrowedFd<'_>)) -> io::Result<Settled> {
-    let result = |errno| match errno {
-        0 => Ok(()),
-        errno => Err(io::Error::from_raw_os_error(errno)),
-    };
     let past = Past::of(fd.as_fd());
-    // One that was shut down answers that with EIO.
-    let told = |e: &io::Error| {
-        { e.raw_os_error() }.filter(|errno| *errno == rustix::io::Errno::IO.raw_os_error())
-    };
-    let id = mount::id_of_fd(fd, mount::MNT_ID);
-    let id = id.inspect_err(|e| {
-        told(e)
-            .into_iter()
-            .for_each(|errno| note(errno, fd.as_fd()))
-    })?;
+    let id = mount_or_note(fd, &note)?;
     let table = mounts::mounts_of("self");
-    let at = table.iter().find(|m| m.id == id);
     // Also what is on no list here: it may be mounted in sight elsewhere.
-    let settled = |file: Option<&OwnedFd>| {
-        let again = |fd: &OwnedFd| fd.try_clone();
-        let held = Holding::received(again(fd)?, file.map(again).transpose()?, past);
-        result(held.settle_with(&[], &note))
-    };
-    let Some(at) = at else {
-        return settled(None).map(|()| Settled::Written("it is not among the mounts"));
+    let Some(at) = table.iter().find(|m| m.id == id) else {
+        settle_by_file(fd, None, past, &note)?;
+        return Ok(Settled::Written("it is not among the mounts"));
     };
     let doubt = match kind(&at.fstype) {
         FsKind::Untested(why) => Some(why),
         FsKind::Tested => distrust(at),
-        FsKind::Memory => return settled(None).map(|()| Settled::Never("its files lie in memory")),
-        FsKind::Pseudo => return settled(None).map(|()| Settled::Never("it stores nothing")),
+        FsKind::Memory => {
+            settle_by_file(fd, None, past, &note)?;
+            return Ok(Settled::Never("its files lie in memory"));
+        }
+        FsKind::Pseudo => {
+            settle_by_file(fd, None, past, &note)?;
+            return Ok(Settled::Never("it stores nothing"));
+        }
     };
     if !needs_file(at) {
         let file = { asks_by_file(at, fd) }.then(|| file_below(fd.as_fd()));
-        settled(file.flatten().as_ref())?;
+        settle_by_file(fd, file.flatten().as_ref(), past, &note)?;
         return Ok(doubt.map_or(Settled::Durable, Settled::Written));
     }
+    let file = file_that_flushes(fd, at)?;
+    settle_by_file(fd, file.as_ref(), past, &note)?;
+    let why = doubt.or_else(|| is_not_flushed(at, file.as_ref()));
+    Ok(why.map_or(Settled::Durable, Settled::Written))
+}
+
+/// The mount of a descriptor. One whose file system was shut down answers that with EIO, which is
+/// noted.
+fn mount_or_note(fd: &OwnedFd, note: impl Fn(i32, BorrowedFd<'_>)) -> io::Result<u64> {
+    const EIO: i32 = rustix::io::Errno::IO.raw_os_error();
+    let id = mount::id_of_fd(fd, mount::MNT_ID);
+    id.inspect_err(|e| {
+        if e.raw_os_error() == Some(EIO) {
+            note(EIO, fd.as_fd());
+        }
+    })
+}
+
+/// Settles by a descriptor, and by a file there that flushes its disk, where it takes one.
+fn settle_by_file(
+    fd: &OwnedFd,
+    file: Option<&OwnedFd>,
+    past: Past,
+    note: impl Fn(i32, BorrowedFd<'_>),
+) -> io::Result<()> {
+    let file = file.map(OwnedFd::try_clone).transpose()?;
+    let held = Holding::received(fd.try_clone()?, file, past);
+    match held.settle_with(&[], note) {
+        0 => Ok(()),
+        errno => Err(io::Error::from_raw_os_error(errno)),
+    }
+}
+
+/// A file whose fsync flushes the disk of the file system of `fd`, which is mounted `at`: one of
+/// ours, or that of `fd` itself.
+fn file_that_flushes(fd: &OwnedFd, at: &Mount) -> io::Result<Option<OwnedFd>> {
     let (_, what) = mount::what_is(fd)?;
     // Where others have mounted something over it, another one's disk would be flushed.
-    let is_its = |point: &OwnedFd| mount::id_of_fd(point, mount::MNT_ID).is_ok_and(|i| i == id);
-    let point = || mount::open_point(at.path()).ok().filter(is_its);
-    let made = file_below(fd.as_fd()).or_else(|| file_below(point()?.as_fd()));
-    let is_overlay = at.fstype == "overlay";
+    let is_its = |point: &OwnedFd| mount::id_of_fd(point, mount::MNT_ID).is_ok_and(|i| i == at.id);
+    let made = file_below(fd.as_fd()).or_else(|| {
+        let point = mount::open_point(at.path()).ok().filter(is_its)?;
+        file_below(point.as_fd())
+    });
     // A file of an overlay may not lie where others are written to.
-    let own = || {
-        (what == FileType::RegularFile && !is_overlay)
-            .then(|| fd.try_clone().ok())
-            .flatten()
-    };
-    let file = made.or_else(own);
-    settled(file.as_ref())?;
-    let none = || {
-        file.is_none()
-            .then_some("nothing was found that flushes its disk's cache")
-    };
-    let hidden = || {
-        let is_known = is_below_known(at, file.as_ref());
-        (!is_known).then_some("no disk is known below this overlay")
-    };
-    let why = doubt.or_else(none).or_else(hidden);
-    Ok(why.map_or(Settled::Durable, Settled::Written))
+    let is_one = what == FileType::RegularFile && at.fstype != "overlay";
+    Ok(match made {
+        None if is_one => fd.try_clone().ok(),
+        made => made,
+    })
+}
+
+/// Why it is not known that the disk of a file system was flushed by this file.
+fn is_not_flushed(at: &Mount, file: Option<&OwnedFd>) -> Option<&'static str> {
+    match file {
+        None => Some("nothing was found that flushes its disk's cache"),
+        Some(_) if !is_below_known(at, file) => Some("no disk is known below this overlay"),
+        Some(_) => None,
+    }
 }

@@ -49,35 +49,55 @@ pub fn returns(
 
 /// What lies `at` an address of a stack.
 fn interrupted(stack: &[u8], at: u64, is_64: bool) -> Vec<Interrupted> {
-    // The state of the vector registers lies behind it, on the same stack: that of a copy does not.
-    const STATE: u64 = 32 << 10;
-    let is_flags = |flags: u64| flags & 0b10_1010 == 2 && flags < 1 << 22;
-    let is_behind = |state: u64, at: u64| (at..at + STATE).contains(&state);
-    if is_64 {
-        let (words, _) = stack.as_chunks::<8>();
-        let word = |k: usize| words.get(k).map(|w| u64::from_le_bytes(*w));
-        // sp, ip, flags; cs, gs, fs, ss of 16 bits each; err, trapno, oldmask, cr2, fpstate.
-        let one = |k: usize| {
-            const CS: u64 = 0x33;
-            const SS: u64 = 0x2b << 48;
-            let (sp, ip, flags, segments) = (word(k)?, word(k + 1)?, word(k + 2)?, word(k + 3)?);
-            let is_one = is_flags(flags) && (segments == CS || segments == CS | SS);
-            let is_one = is_one && is_behind(word(k + 8)?, at + 8 * k as u64);
-            is_one.then_some(Interrupted { ip, sp })
-        };
-        return (0..words.len()).filter_map(one).collect();
+    match is_64 {
+        true => {
+            let (words, _) = stack.as_chunks::<8>();
+            let words: Vec<u64> = words.iter().map(|w| u64::from_le_bytes(*w)).collect();
+            let all = (0..words.len()).filter_map(|k| frame_64(&words[k..], at + 8 * k as u64));
+            all.collect()
+        }
+        false => {
+            let (words, _) = stack.as_chunks::<4>();
+            let words = words.iter().map(|w| u64::from(u32::from_le_bytes(*w)));
+            let words: Vec<u64> = words.collect();
+            let all = (0..words.len()).filter_map(|k| frame_32(&words[k..], at + 4 * k as u64));
+            all.collect()
+        }
     }
-    let (words, _) = stack.as_chunks::<4>();
-    let word = |k: usize| words.get(k).map(|w| u64::from(u32::from_le_bytes(*w)));
-    // ip, cs, flags, sp, ss, fpstate.
-    let one = |k: usize| {
-        let (ip, cs, flags) = (word(k)?, word(k + 1)?, word(k + 2)?);
-        let (sp, ss) = (word(k + 3)?, word(k + 4)?);
-        let is_one = cs == 0x23 && ss == 0x2b && is_flags(flags);
-        let is_one = is_one && is_behind(word(k + 5)?, at + 4 * k as u64);
-        is_one.then_some(Interrupted { ip, sp })
+}
+
+/// sp, ip, flags; cs, gs, fs, ss of 16 bits each; err, trapno, oldmask, cr2, fpstate.
+fn frame_64(words: &[u64], at: u64) -> Option<Interrupted> {
+    const CS: u64 = 0x33;
+    const SS: u64 = 0x2b << 48;
+    let [sp, ip, flags, segments, _, _, _, _, state, ..] = *words else {
+        return None;
     };
-    (0..words.len()).filter_map(one).collect()
+    let is_one = are_flags(flags) && (segments == CS || segments == CS | SS);
+    (is_one && is_behind(state, at)).then_some(Interrupted { ip, sp })
+}
+
+/// ip, cs, flags, sp, ss, fpstate.
+fn frame_32(words: &[u64], at: u64) -> Option<Interrupted> {
+    const CS: u64 = 0x23;
+    const SS: u64 = 0x2b;
+    let [ip, cs, flags, sp, ss, state, ..] = *words else {
+        return None;
+    };
+    let is_one = cs == CS && ss == SS && are_flags(flags);
+    (is_one && is_behind(state, at)).then_some(Interrupted { ip, sp })
+}
+
+/// Bit 1 of the flags is always set; 3 and 5 never are, nor any from 22 on.
+fn are_flags(flags: u64) -> bool {
+    flags & 0b10_1010 == 2 && flags < 1 << 22
+}
+
+/// Whether the state of the vector registers lies behind a frame `at` this address, on the same
+/// stack: that of a copy does not.
+fn is_behind(state: u64, at: u64) -> bool {
+    const MOST: u64 = 32 << 10;
+    (at..at + MOST).contains(&state)
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use super::*;
 use crate::harness::command::{Outcome, LIMIT};
 use crate::harness::disk::keep_mounts_private;
 use crate::sessions::death::{children, helper_of, is_gone, waiting_for_disk};
-use crate::sessions::stage::as_root;
+use crate::sessions::stage::{as_root, marked_in};
 use crate::wait::until;
 use rustix::process::{kill_process, Pid, Signal};
 use std::os::unix::fs::MetadataExt;
@@ -277,8 +277,7 @@ fn a_probe_that_is_killed_is_known_of_who_owes_there() {
     let once = refuses_once(&disk);
     let path = disk.path().display().to_string();
     let mut probe = Running::start(&stage, blind(&stage, &["probe", &path]));
-    let waits = || std::fs::read_dir(format!("/proc/{}/task", probe.pid())).is_ok_and(in_disk);
-    assert!(until(LIMIT, waits), "it does not probe");
+    is_syncing(probe.pid(), &stage.run_dir());
     let pid = probe.pid();
     kill_at_once(&[pid]);
     has_refused(&disk, &once, &[pid]);
@@ -303,8 +302,7 @@ fn a_sync_that_was_killed_in_another_run_folder_of_that_inode_is_not_this_ones()
         let path = disk.path().display().to_string();
         let mut probe = Running::start(probes, blind(probes, &["probe", &path]));
         let pid = probe.pid();
-        let waits = || std::fs::read_dir(format!("/proc/{pid}/task")).is_ok_and(in_disk);
-        assert!(until(LIMIT, waits), "it does not probe");
+        is_syncing(pid, &probes.run_dir());
         kill_at_once(&[pid]);
         has_refused(&disk, &once, &[pid]);
         probe.end();
@@ -353,8 +351,7 @@ fn a_sync_that_was_killed_in_a_run_folder_that_an_overlay_copies_is_known() {
     let path = disk.path().display().to_string();
     let mut probe = Running::start(&stage, there(&["probe", &path]));
     let pid = probe.pid();
-    let waits = || std::fs::read_dir(format!("/proc/{pid}/task")).is_ok_and(in_disk);
-    assert!(until(LIMIT, waits), "it does not probe");
+    is_syncing(pid, &run_folder);
     let made = || std::fs::metadata(&run_folder).expect("a folder").created();
     let before = made().expect("its file system says when");
     kill_at_once(&[pid]);
@@ -364,6 +361,13 @@ fn a_sync_that_was_killed_in_a_run_folder_that_an_overlay_copies_is_known() {
     assert_ne!(made().expect("its file system says when"), before);
     says_that_one_was_killed(&run(&mut there(&["settle"])));
     umount(&point);
+}
+
+/// It waits for a disk, and has said so in this run folder: what it waited for before is no sync.
+fn is_syncing(pid: Pid, run_folder: &Path) {
+    let waits = || std::fs::read_dir(format!("/proc/{pid}/task")).is_ok_and(in_disk);
+    let is = || marked_in(run_folder).contains(&pid) && waits();
+    assert!(until(LIMIT, is), "it does not probe");
 }
 
 /// Whether one of these threads waits for a disk.

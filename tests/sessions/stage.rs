@@ -34,6 +34,14 @@ struct Memory {
     run: PathBuf,
 }
 
+/// The same of a run folder.
+pub fn marked_in(run_folder: &Path) -> Vec<Pid> {
+    let pid = |text: String| Pid::from_raw(text.split(' ').nth(1)?.parse().ok()?);
+    let marks = marks_of(run_folder).into_iter();
+    let texts = marks.filter_map(|path| std::fs::read_to_string(path).ok());
+    texts.filter_map(pid).collect()
+}
+
 /// Marks of syncs under way for the sessions of a run folder, or of those that were killed.
 fn marks_of(run: &Path) -> Vec<PathBuf> {
     let Ok(seen) = std::fs::metadata(run) else {
@@ -242,10 +250,7 @@ impl Stage {
 
     /// Who has a mark of a sync under way, or had when he was killed.
     pub fn marked(&self) -> Vec<Pid> {
-        let pid = |text: String| Pid::from_raw(text.split(' ').nth(1)?.parse().ok()?);
-        let marks = self.marks().into_iter();
-        let texts = marks.filter_map(|path| std::fs::read_to_string(path).ok());
-        texts.filter_map(pid).collect()
+        marked_in(&self.run_dir())
     }
 
     /// How many requests were made and how many of them answered at once, by all processes.

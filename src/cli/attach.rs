@@ -192,22 +192,32 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
         command: words(args),
         state: "every sync request is made for real",
     };
-    let _background = Job::start(move || {
+    let background = Job::start(move || {
         process::leave_session();
         process::set_name(c"synclater");
         let done = in_background(args, wanted, whom, theirs, &left_open);
         done.unwrap_or_else(|e| super::said(Err(e)))
     })?;
-    tell(args, answer)
+    tell(args, answer, &background)
 }
 
 /// Reads what the background has to tell, prints it, and gives the status.
-fn tell(args: &Args, answer: OwnedFd) -> anyhow::Result<i32> {
+fn tell(args: &Args, answer: OwnedFd, background: &Job) -> anyhow::Result<i32> {
     let mut text = String::new();
     File::from(answer).read_to_string(&mut text)?;
-    // It has said by itself what went wrong.
     let Ok(begun) = serde_json::from_str::<AttachReport>(&text) else {
-        return Ok(OURS);
+        let was_killed = text.is_empty() && background.ending().is_none();
+        return match was_killed {
+            // It has said by itself what went wrong.
+            false => Ok(OURS),
+            true => Err(Trouble::new(
+                "it is not known what was attached",
+                "the supervisor was killed before it said so",
+                "attach again: that takes over what was begun",
+                "requests of what was attached are real; its keeper settles what was owed",
+            )
+            .into()),
+        };
     };
     if begun.id.is_empty() && begun.refused.is_empty() {
         let try_ = match begun.missed.starts_with(FOR_WAS_OVER) {
@@ -370,8 +380,7 @@ fn whom(args: &Args) -> Result<ProcessSelector, Trouble> {
     for unit in &args.unit {
         let folder = { groups.root.as_ref() }.and_then(|root| requesters::unit_folder(unit, root));
         groups.folders.push(folder.ok_or_else(|| {
-            let why = "no running unit has that name (control groups, version 2)";
-            let try_ = "look it up with `systemctl status`, or use --exe or --pid";
+            let (why, try_) = requesters::no_unit();
             Trouble::new(
                 format!("cannot attach to unit {}", visible(unit)),
                 why,

@@ -5,7 +5,8 @@ use super::refusals::refused;
 use super::*;
 use crate::harness::command::run;
 use crate::harness::disk::Disk;
-use crate::sessions::stage::{as_root, SYNCLATER};
+use crate::sessions::stage::{as_root, has_four_parts, SYNCLATER};
+use rustix::process::{kill_process, Signal};
 
 /// One that does what it is told, and a line that it is told, with the number it answers.
 fn sharing(stage: &Stage, folder: &Path) -> Running {
@@ -66,6 +67,30 @@ fn a_child_of_vfork_is_left_alone() {
     let mut parent = sharing(&stage, &stage.work());
     let child = has_one(&mut parent, "vfork 20000");
     is_refused(&stage, &child);
+    ends(parent);
+}
+
+/// It is tried for some seconds, and nobody else could say what came of it.
+#[test]
+fn whoever_attaches_is_told_where_the_supervisor_was_killed_meanwhile() {
+    let stage = Stage::new("killed-meanwhile");
+    let mut parent = sharing(&stage, &stage.work());
+    let child = has_one(&mut parent, "vfork 20000");
+    let command = stage.synclater(&["attach", "--pid", &child, "-u", "1h"]);
+    let mut attach = Running::start(&stage, command);
+    assert!(until(LIMIT, || !stage.sessions().is_empty()));
+    let supervisor = stage.session()["pid"]
+        .as_i64()
+        .and_then(|pid| i32::try_from(pid).ok());
+    let supervisor = supervisor.and_then(Pid::from_raw).expect("a process");
+    kill_process(supervisor, Signal::KILL).expect("it tries");
+    let told = attach.end();
+    assert_eq!(told.status.code(), Some(125), "{told}");
+    assert!(
+        told.stderr.contains("not known what was attached"),
+        "{told}"
+    );
+    assert!(has_four_parts(&told.stderr), "{told}");
     ends(parent);
 }
 

@@ -134,13 +134,28 @@ pub fn engine(filter: &Filter, ring: usize, purpose: Purpose) -> Result<Engine, 
     })
 }
 
+/// Why no unit has a name, and what to try.
+pub fn no_unit() -> (&'static str, &'static str) {
+    // sd_booted(3)
+    match Path::new("/run/systemd/system").is_dir() {
+        true => (
+            "no running unit has that name (control groups, version 2)",
+            "look it up with `systemctl status`, or use --exe or --pid",
+        ),
+        false => (
+            "no running unit has that name (control groups, version 2), and systemd does not run \
+             here (/run/systemd/system)",
+            "use --exe or --pid",
+        ),
+    }
+}
+
 /// The control group of a unit.
 fn group_of(unit: &str, purpose: Purpose) -> Result<u64, Trouble> {
     let whom = format!("unit {unit}");
     let root = hierarchy::version_2();
     let Some(found) = { root.as_ref() }.and_then(|root| unit_folder(unit, root)) else {
-        let why = "no running unit has that name (control groups, version 2)";
-        let try_ = "look it up with `systemctl status`, or use --pid";
+        let (why, try_) = no_unit();
         return Err(purpose.cannot(&whom, why, try_));
     };
     cgroup_id(&found).map_err(|e| purpose.cannot(&whom, e.to_string(), "use --pid"))

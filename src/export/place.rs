@@ -24,6 +24,8 @@ impl Destination {
         use std::os::unix::ffi::OsStrExt;
         let slash = out.as_os_str().as_bytes().ends_with(b"/");
         let shown = out.display();
+        let above = out.parent().filter(|dir| !dir.as_os_str().is_empty());
+        let above = above.unwrap_or(Path::new("."));
         match std::fs::metadata(out) {
             Ok(m) if m.is_dir() => Ok(Destination::Folder(out.to_owned())),
             Ok(m) if !m.is_file() => Err((
@@ -47,6 +49,10 @@ impl Destination {
                 "name a file or folder that you can write".into(),
             )),
             Err(_) if slash => Ok(Destination::Folder(out.to_owned())),
+            Err(_) if !slash && !above.is_dir() => Err((
+                format!("the folder {} does not exist", above.display()),
+                "make it, or name another one".into(),
+            )),
             Err(_) if out.extension().is_some_and(|x| x == "parquet") => {
                 Ok(Destination::File(out.to_owned()))
             }

@@ -244,7 +244,7 @@ fn an_output_that_cannot_be_is_refused_with_what_to_write() {
         (dir.join("notes.parquet"), "is no Parquet file"),
         (slash("notes.parquet").into(), "a part of it is a file"),
         (dir.join("fleet"), "may be meant as a file or as a folder"),
-        (dir.join("not/there.parquet"), "No such file"),
+        (dir.join("not/there.parquet"), "not does not exist"),
         ("/dev/null".into(), "neither a file nor a folder"),
         ("/proc/mail.parquet".into(), "/proc/mail.parquet"),
         ("/proc".into(), "/proc/host=mail1"),

@@ -387,6 +387,36 @@ fn a_command_begins_without_the_streams_that_were_closed() {
     }
 }
 
+/// What is advised is not what a library without a session would settle: nothing.
+#[test]
+fn who_lost_the_library_keeps_it_by_what_is_advised() {
+    let stage = Stage::new("handed-on");
+    let mut command = stage.synclater(&["run", "-u", "exit"]);
+    command.args(stage.json()).args(["--", "sh", "-c"]);
+    command.arg(
+        "exec env -i LD_PRELOAD=\"$LD_PRELOAD\" SYNCLATER_PAGE=\"$SYNCLATER_PAGE\" \
+         SYNCLATER_UNTIL=\"$SYNCLATER_UNTIL\" \"$@\"",
+    );
+    command.arg("sh").arg(program("hammer")).arg(stage.work());
+    run(command.args(["1", "2000"])).must_succeed();
+    let report = stage.report();
+    assert!(report["skipped"].as_u64() > Some(0), "{report:#}");
+    assert_eq!(report["skipped"], report["settled"], "{report:#}");
+    assert_eq!(report["escaped"], serde_json::json!([]), "{report:#}");
+}
+
+#[test]
+fn a_folder_that_is_not_there_is_named_where_a_file_is_to_be_exported() {
+    let stage = Stage::new("no-folder");
+    let record = stage.work().join("a.rec").display().to_string();
+    run(&mut stage.synclater(&["record", "-o", &record, "--", "true"])).must_succeed();
+    for file in ["gone/x", "gone/x.parquet"] {
+        let to = stage.work().join(file).display().to_string();
+        let outcome = told(&stage, &["export", &record, "--parquet", &to]);
+        assert!(outcome.stderr.contains("gone does not exist"), "{outcome}");
+    }
+}
+
 #[test]
 fn a_file_without_a_rule_puts_nothing_off() {
     let stage = Stage::new("no-rule");

@@ -154,6 +154,11 @@ pub const FOLLOW: &str = "--follow";
 /// The way by a seccomp filter, as it is asked for.
 pub const NET: &str = "--net";
 
+/// Where an environment was cleared. (What `synclater env` prints is for a library without a
+/// session, which settles nothing.)
+const KEEP_LIBRARY: &str =
+    "to keep the library: --follow, or hand on LD_PRELOAD, SYNCLATER_PAGE and SYNCLATER_UNTIL";
+
 /// What to do about the escapes, one sentence for each cause that has a remedy, of a session that
 /// has the ways `used` already.
 pub fn remedies(escapes: &[Escape], used: &[String]) -> Vec<&'static str> {
@@ -164,7 +169,7 @@ pub fn remedies(escapes: &[Escape], used: &[String]) -> Vec<&'static str> {
         return all;
     }
     if any(&[CLEARED_ENVIRONMENT]) && !has(FOLLOW) {
-        all.push("to keep the library: --follow, or what `synclater env` prints");
+        all.push(KEEP_LIBRARY);
     } else if any(&[OTHER_ROOT, LOST_SOMEHOW]) && !has(FOLLOW) {
         all.push("to reach programs in another root: --follow");
     } else if any(&[STATIC_PROGRAM, OWN_CALLS]) && !has(FOLLOW) {

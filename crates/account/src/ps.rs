@@ -238,7 +238,8 @@ kelp  make -j2 'a target'
      4121  build        launch         4,813       4,811  /usr/bin/make
   escaped: sudo (4130), requests kept real, not counted: lost the library
   (cleared environment)
-  to keep the library: --follow, or what `synclater env` prints
+  to keep the library: --follow, or hand on LD_PRELOAD, SYNCLATER_PAGE and
+  SYNCLATER_UNTIL
 ";
         assert_eq!(render(&[session()]), want);
     }

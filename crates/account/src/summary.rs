@@ -608,7 +608,7 @@ synclater: 4,813 sync requests in 3 file systems answered at once,
         assert!(text.contains("escaped: 5 programs more, all of them in --json"));
         let unknown = "           what else escaped cannot be known: 140 records of the kernel\n";
         let text = text.strip_suffix(unknown).expect("that it is not all");
-        assert!(text.ends_with("to keep the library: --follow, or what `synclater env` prints\n"));
+        assert!(text.contains("to keep the library: --follow, or hand on LD_PRELOAD"));
     }
 
     #[test]

@@ -362,7 +362,10 @@ fn names_what_it_lost(mut mail: Mail, program: &str, send: fn(&mut Mail, usize))
         "{escaped:?}"
     );
     let name = program.trim_start_matches('/');
-    for words in [format!("escaped: {name} ("), "synclater env".to_owned()] {
+    for words in [
+        format!("escaped: {name} ("),
+        "hand on LD_PRELOAD".to_owned(),
+    ] {
         assert!(
             stopped.output.contains(&words),
             "{words}\n{}",

@@ -6,7 +6,7 @@ use crate::reach::status::tracer_of;
 use crate::session::belongings::memory_of;
 use crate::session::control::{self, ask, listed, Answer, Listens, Living, Request};
 use crate::voice;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use synclater_policy::dial::Until;
 use synclater_policy::duration::parse_duration;
 use synclater_sys::process;
@@ -133,7 +133,7 @@ pub fn ask_named(id: &str, request: &Request) -> Result<Done, Trouble> {
             let what = format!("session {id} did not do it");
             return Err(stands_still(session, what));
         }
-        Err(e) if control::has_ended(&e) || !session.dir.exists() => {
+        Err(e) if control::has_ended(&e) || is_gone(session, &e) => {
             return Err(ended_meanwhile(id));
         }
         Err(e) => (e.to_string(), "synclater ps".into()),
@@ -144,6 +144,21 @@ pub fn ask_named(id: &str, request: &Request) -> Result<Done, Trouble> {
         try_,
         "the session is as it was",
     ))
+}
+
+/// Whether a session that could not be asked has ended: it takes its socket away first, and its
+/// folder in the next moment. Without a socket a folder that stays is of one out of sight.
+fn is_gone(session: &Living, e: &std::io::Error) -> bool {
+    const CLEARING_UP: Duration = Duration::from_secs(1);
+    const NAP: Duration = Duration::from_millis(5);
+    let begun = Instant::now();
+    while e.kind() == std::io::ErrorKind::NotFound
+        && session.dir.exists()
+        && begun.elapsed() < CLEARING_UP
+    {
+        std::thread::sleep(NAP);
+    }
+    !session.dir.exists()
 }
 
 /// It ends, or was killed, while it is asked.

@@ -190,10 +190,13 @@ fn a_loop_device_that_was_written_to_can_be_unmounted_inside_the_run() {
     }
     keep_mounts_private();
     let stage = Stage::new("builder");
+    // Whoever looks at all loop devices, another test say, has this one open for a moment.
     let script = "set -e; cd \"$1\"; mkdir mnt; truncate -s 16M img; mkfs.ext4 -q img; \
         for round in 1 2 3; do mount -o loop img mnt; \
         dd if=/dev/zero of=mnt/f bs=4k count=9 conv=fsync status=none; sync; \
-        \"$2\" mnt 2 300; umount mnt; done; losetup -j img; mountpoint mnt || true";
+        \"$2\" mnt 2 300; umount mnt; done; \
+        timeout 10 sh -c 'while losetup -j img | grep -q .; do :; done' || losetup -j img; \
+        mountpoint mnt || true";
     let json = stage.json();
     let mut command = stage.synclater(&["run", "--quiet", &json[0], &json[1], "--"]);
     command.args(["sh", "-c", script, "sh"]).arg(stage.work());

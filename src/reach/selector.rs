@@ -15,6 +15,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use synclater_policy::glob::Glob;
+use synclater_proc::maps;
 use synclater_sys::each::{of_each, Looks};
 use synclater_sys::{job, process, sharing};
 use synclater_text::layout::{command_line, shown};
@@ -313,10 +314,7 @@ fn with_page(patience: Duration, looks: Looks, is_it: impl Fn(&str) -> bool) -> 
         };
         // Mapped by the gate: otherwise the process was started with the library.
         let has = maps.contains("/memfd:synclater")
-            && maps.lines().any(|l| {
-                let name = l.splitn(6, ' ').nth(5).unwrap_or_default().trim_start();
-                is_it(name.strip_suffix(" (deleted)").unwrap_or(name))
-            });
+            && maps::read(&maps).iter().any(|m| is_it(m.name_of_file()));
         if has {
             FOUND
         } else {

@@ -12,10 +12,9 @@ use std::collections::HashMap;
 use std::io::Read;
 use std::path::Path;
 use std::time::{Duration, Instant};
+use synclater_proc::elf::{address_in, segments, Segment, HEAD};
+use synclater_proc::maps::{self, mapping_of, Mapping};
 use synclater_proc::mountinfo::parse_mountinfo;
-use synclater_recording::record::module::{
-    address_in, mapping_of, parse_elf, parse_maps, Mapping, Segment, HEAD,
-};
 use synclater_sys::mount::through_root;
 use synclater_sys::patient::Patient;
 
@@ -37,7 +36,7 @@ struct ProcessMaps {
 }
 
 /// A file by device, inode and path: the same one in many processes.
-type File = ((u32, u32), u64, String);
+type File = (u64, u64, String);
 
 /// The code of processes, as far as it was asked for.
 #[derive(Default)]
@@ -60,7 +59,7 @@ impl Modules {
         let mapping = self.mapping(pid, address, now)?;
         let offset = mapping.offset_of(address)?;
         let place = address_in(self.segments_of(pid, &mapping), offset);
-        Some(format!("{}+{place:#x}", mapping.path))
+        Some(format!("{}+{place:#x}", mapping.name_of_file()))
     }
 
     /// The process is gone, or runs another program now.
@@ -80,7 +79,8 @@ impl Modules {
             .patient
             .read(Path::new(&maps), MAPS_BYTES)
             .unwrap_or_default();
-        let maps = parse_maps(&String::from_utf8_lossy(&maps));
+        let mut maps = maps::read(&String::from_utf8_lossy(&maps));
+        maps.retain(Mapping::is_code_of_file);
         let known = self.processes.get(&pid);
         if maps.is_empty() && known.is_none() {
             // Gone already: nothing is kept of it, numbers of processes are many.
@@ -102,7 +102,8 @@ impl Modules {
     }
 
     fn segments_of(&mut self, pid: u32, mapping: &Mapping) -> &[Segment] {
-        let file = (mapping.dev, mapping.inode, mapping.path.clone());
+        let path = mapping.name_of_file().to_owned();
+        let file = (mapping.device, mapping.inode, path);
         if !self.segments.contains_key(&file) {
             if self.segments.len() >= FILES_MAX {
                 self.segments.clear();
@@ -126,11 +127,11 @@ fn read(path: &Path, most: u64) -> String {
 /// by now.
 fn read_segments(pid: u32, mapping: &Mapping) -> Option<Vec<Segment>> {
     use rustix::fs::{fstat, open, FileType, Mode, OFlags};
-    if !is_local(pid, mapping.dev) {
+    if !is_local(pid, mapping.device) {
         return None;
     }
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-    let path = through_root(pid, mapping.path.as_bytes());
+    let path = through_root(pid, mapping.name_of_file().as_bytes());
     let file = open(&path, flags, Mode::empty()).ok()?;
     let seen = fstat(&file).ok()?;
     let is_file = FileType::from_raw_mode(seen.st_mode) == FileType::RegularFile;
@@ -140,10 +141,11 @@ fn read_segments(pid: u32, mapping: &Mapping) -> Option<Vec<Segment>> {
     let mut head = Vec::new();
     let file = std::fs::File::from(file);
     file.take(HEAD as u64).read_to_end(&mut head).ok()?;
-    Some(parse_elf(&head))
+    Some(segments(&head))
 }
 
-fn is_local(pid: u32, dev: (u32, u32)) -> bool {
+fn is_local(pid: u32, device: u64) -> bool {
+    let dev = ((device >> 32) as u32, device as u32);
     let local = |who: &str| {
         let text = read(Path::new(&format!("/proc/{who}/mountinfo")), MAPS_BYTES);
         let mounts = parse_mountinfo(text.as_bytes());

@@ -13,6 +13,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
+use synclater_proc::maps;
 use synclater_proc::mountinfo::Mount;
 use synclater_sys::mount::{self, MNT_ID};
 use synclater_sys::{process, threads};
@@ -112,7 +113,7 @@ fn seen_of(
             cwd => seen.extend(cwd.ok().and_then(number)),
         }
         let maps = process::text(format!("{task}/maps")).ok()?;
-        seen.extend(maps.lines().filter_map(mapped_shared));
+        seen.extend(mapped_shared(&maps));
     }
     Some(seen)
 }
@@ -158,16 +159,11 @@ fn huge_pages() -> impl Iterator<Item = MemfdFlags> {
     all.into_iter().flatten().filter_map(size)
 }
 
-/// The superblock of a file that is mapped shared, from a line of maps (proc(5)). It may have been
-/// written to whatever may be done there now: mprotect(2) takes that back.
-fn mapped_shared(line: &str) -> Option<u64> {
-    let mut fields = line.split_whitespace().skip(1);
-    let (permissions, dev) = (fields.next()?, fields.nth(1)?);
-    let (major, minor) = dev.split_once(':')?;
-    let number = |text| u64::from_str_radix(text, 16).ok();
-    (permissions.ends_with('s'))
-        .then(|| Some(number(major)? << 32 | number(minor)?))
-        .flatten()
+/// The superblocks of the files that a process maps shared, from its maps (proc(5)). They may have
+/// been written to whatever may be done there now: mprotect(2) takes that back.
+fn mapped_shared(maps: &str) -> Vec<u64> {
+    let all = maps::read(maps);
+    all.iter().filter(|m| m.shared).map(|m| m.device).collect()
 }
 
 /// The mount of a descriptor that is open for writing, from its fdinfo (proc(5)).
@@ -200,10 +196,10 @@ mod tests {
     fn a_mapping_counts_where_it_is_shared() {
         let of = |permissions| format!("7f0-7f1 {permissions} 00000000 fe:01 17   /srv/a file");
         for permissions in ["rw-s", "-w-s", "r--s"] {
-            assert_eq!(mapped_shared(&of(permissions)), Some(0xfe << 32 | 1));
+            assert_eq!(mapped_shared(&of(permissions)), [0xfe << 32 | 1]);
         }
-        assert_eq!(mapped_shared(&of("rw-p")), None);
-        assert_eq!(mapped_shared(""), None);
+        assert!(mapped_shared(&of("rw-p")).is_empty());
+        assert!(mapped_shared("").is_empty());
     }
 
     #[test]

@@ -49,12 +49,38 @@ impl Mapping {
             name: rest.to_owned(),
         })
     }
+
+    /// Its name without what the kernel appends to that of a file that was deleted.
+    #[must_use]
+    pub fn name_of_file(&self) -> &str {
+        self.name.strip_suffix(" (deleted)").unwrap_or(&self.name)
+    }
+
+    /// Whether it is code of a file that has a path.
+    #[must_use]
+    pub fn is_code_of_file(&self) -> bool {
+        self.executable && self.name.starts_with('/')
+    }
+
+    /// The offset in the file of an address; `None` where it lies outside.
+    #[must_use]
+    pub fn offset_of(&self, address: u64) -> Option<u64> {
+        let inside = self.range.contains(&address);
+        inside.then(|| (address - self.range.start).checked_add(self.offset))?
+    }
 }
 
 /// All of them, in order.
 #[must_use]
 pub fn read(text: &str) -> Vec<Mapping> {
     text.lines().filter_map(Mapping::read).collect()
+}
+
+/// The mapping of an address among some of [`read`], in their order.
+#[must_use]
+pub fn mapping_of(all: &[Mapping], address: u64) -> Option<&Mapping> {
+    let after = all.partition_point(|m| m.range.start <= address);
+    all[..after].last().filter(|m| address < m.range.end)
 }
 
 /// Where stacks may be: memory that is written to and no file's, or one of `device`, the kernel's
@@ -114,10 +140,42 @@ nonsense
         assert_eq!(ranges, [0x1000..0x3000, 0x4000..0x5000, 0x6000..0x8000]);
     }
 
+    #[test]
+    fn an_address_is_found_in_its_mapping_and_nowhere_else() {
+        let text = "\
+55cd728d4000-55cd728d6000 r--p 00000000 fe:00 247026                     /usr/bin/cat
+55cd728d6000-55cd728db000 r-xp 00002000 fe:00 247026                     /usr/bin/cat
+7f0000000000-7f0000001000 r-xp 00001000 00:2a 77                         /a b/c d (deleted)
+7fff00000000-7fff00001000 r-xp 00000000 00:00 0                          [vdso]
+";
+        let all: Vec<Mapping> = read(text)
+            .into_iter()
+            .filter(Mapping::is_code_of_file)
+            .collect();
+        let names: Vec<&str> = all.iter().map(Mapping::name_of_file).collect();
+        assert_eq!(names, ["/usr/bin/cat", "/a b/c d"]);
+        let found = mapping_of(&all, 0x55cd_728d_6010).expect("it is there");
+        assert_eq!(found.offset_of(0x55cd_728d_6010), Some(0x2010));
+        assert_eq!(found.offset_of(0x55cd_728d_b000), None);
+        for address in [
+            0,
+            0x55cd_728d_4000,
+            0x55cd_728d_b000,
+            0x7fff_0000_0000,
+            u64::MAX,
+        ] {
+            assert_eq!(mapping_of(&all, address), None);
+        }
+    }
+
     proptest! {
         #[test]
-        fn no_text_is_a_trouble(text in "[0-9a-f :rwxp/\\[\\]\n-]{0,200}") {
-            let _ = read(&text);
+        fn no_text_is_a_trouble(
+            text in "[0-9a-f :rwxp/\\[\\]\n-]{0,200}",
+            address in any::<u64>(),
+        ) {
+            let all = read(&text);
+            let _ = mapping_of(&all, address).and_then(|m| m.offset_of(address));
         }
     }
 }

@@ -1,5 +1,4 @@
-//! Recordings: what a row is, how rows are written as an Arrow IPC stream, and how they are read;
-//! and how the texts under /proc that rows are made of are understood.
+//! Recordings: what a row is, how rows are written as an Arrow IPC stream, and how they are read.
 //!
 //! Promise: what was written before the writer died is read back, up to the last whole batch, and
 //! the reader says whether the end is missing. A recording of a newer version is refused, never
@@ -12,7 +11,6 @@ mod build;
 mod gate;
 pub mod header;
 pub mod machine;
-pub mod module;
 pub mod read;
 pub mod row;
 pub mod schema;

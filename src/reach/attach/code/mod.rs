@@ -16,8 +16,8 @@ pub use remember::Remembered;
 pub use stack::Stack;
 use std::ops::Range;
 use synclater_patching::room;
-use synclater_proc::maps;
-use synclater_proc::maps::Mapping;
+use synclater_proc::elf;
+use synclater_proc::maps::{self, Mapping};
 use synclater_shim::gate::{Detour, Head};
 use synclater_sys::process;
 use synclater_sys::remote::Memory;
@@ -501,38 +501,10 @@ impl Survey {
     fn end_of_code(&self, m: &Mapping, memory: &Memory) -> Option<u64> {
         let of_file = |o: &&Mapping| o.inode == m.inode && o.name == m.name && o.offset == 0;
         let base = self.mappings.iter().find(of_file)?.range.start;
-        let head = memory.bytes(base, 4096).ok()?;
-        let long = |at: usize| Some(u64::from_le_bytes(head.get(at..at + 8)?.try_into().ok()?));
-        let word = |at: usize| Some(u32::from_le_bytes(head.get(at..at + 4)?.try_into().ok()?));
-        let short = |at: usize| Some(u16::from_le_bytes(head.get(at..at + 2)?.try_into().ok()?));
-        let is_long = head.starts_with(b"\x7fELF\x02");
-        if !is_long && !head.starts_with(b"\x7fELF\x01") {
-            return None;
-        }
-        let (from, size) = if is_long {
-            (long(32)?, 54)
-        } else {
-            (word(28)?.into(), 42)
-        };
-        let (size, count) = (usize::from(short(size)?), usize::from(short(size + 2)?));
-        let from = usize::try_from(from).ok()?;
-        const PT_LOAD: u32 = 1;
-        const PF_X: u32 = 1;
-        let segments = (0..count).filter_map(|k| {
-            let at = from.checked_add(k * size)?;
-            let (flags, offset, in_file) = if is_long {
-                (word(at + 4)?, long(at + 8)?, long(at + 32)?)
-            } else {
-                (word(at + 24)?, word(at + 4)?.into(), word(at + 16)?.into())
-            };
-            (word(at)? == PT_LOAD && flags & PF_X != 0).then_some((offset, in_file))
-        });
-        let holds = |(offset, len): &(u64, u64)| {
-            (m.offset..m.offset + (m.range.end - m.range.start)).contains(&(offset & !4095))
-                && offset.checked_add(*len).is_some()
-        };
-        let (offset, len) = segments.into_iter().find(holds)?;
-        Some(m.range.start + (offset + len).checked_sub(m.offset)?)
+        let segments = elf::segments(&memory.bytes(base, elf::HEAD).ok()?);
+        let mapped = m.offset..m.offset + (m.range.end - m.range.start);
+        let end = elf::end_of_code(&segments, &mapped)?;
+        Some(m.range.start + end.checked_sub(m.offset)?)
     }
 }
 

@@ -59,6 +59,14 @@ pub struct Part {
     pub cost: Option<(Cost, String)>,
 }
 
+impl Part {
+    /// Seconds that all of them would have taken, each `of` its cost; 0 where that is unknown.
+    fn all_s(&self, of: fn(&Cost) -> f64) -> f64 {
+        let each = self.cost.as_ref().map_or(0.0, |(cost, _)| of(cost));
+        each * self.requests as f64
+    }
+}
+
 /// What was saved.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Saving {
@@ -88,15 +96,11 @@ pub fn saving(parts: &[Part], in_sequence: f64, settle_s: f64) -> Option<Saving>
         return None;
     }
     let share = (in_sequence / all).clamp(0.0, 1.0);
-    let sum = |of: fn(&Cost) -> f64| {
-        let each = |p: &Part| p.cost.as_ref().map_or(0.0, |(c, _)| of(c)) * p.requests as f64;
-        parts.iter().map(each).sum::<f64>()
-    };
-    let weight = |p: &Part| p.cost.as_ref().map_or(0.0, |(c, _)| c.p50_s) * p.requests as f64;
     let most = parts
         .iter()
-        .max_by(|a, b| weight(a).total_cmp(&weight(b)))?;
+        .max_by(|a, b| a.all_s(|c| c.p50_s).total_cmp(&b.all_s(|c| c.p50_s)))?;
     let (cost, basis) = most.cost.clone()?;
+    let sum = |of: fn(&Cost) -> f64| parts.iter().map(|p| p.all_s(of)).sum::<f64>();
     let less = |would_have_taken_s: f64| (would_have_taken_s - settle_s).max(0.0);
     Some(Saving {
         about_s: less(sum(|c| c.p50_s) * share),

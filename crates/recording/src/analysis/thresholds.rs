@@ -119,26 +119,40 @@ const ALL: [Threshold; 6] = [
 /// The limits that are about programs of this recording, with what was measured.
 #[must_use]
 pub fn of(order: &Order) -> Vec<Measured> {
-    let table = order.requests.table;
-    let programs: Vec<String> = table.processes.iter().map(program).collect();
-    let measure = |threshold: &Threshold| {
-        let is = |name: &String| threshold.program.contains(&name.as_str());
+    let processes = &order.requests.table.processes;
+    let programs: Vec<String> = processes.iter().map(program).collect();
+    let measured = ALL
+        .iter()
+        .map(|threshold| threshold.measure(order, &programs));
+    measured.flatten().collect()
+}
+
+impl Threshold {
+    /// What was measured; `None` where it is about none of `programs`, those of the processes.
+    fn measure(&self, order: &Order, programs: &[String]) -> Option<Measured> {
+        let is = |name: &String| self.program.contains(&name.as_str());
         let processes: Vec<bool> = programs.iter().map(is).collect();
         if !processes.contains(&true) {
             return None;
         }
-        let named = |path: &str| threshold.files.iter().any(|part| path.contains(part));
-        let files: Vec<bool> = table.files.iter().map(|f| named(&f.path)).collect();
+        let files = &order.requests.table.files;
+        let files: Vec<bool> = files.iter().map(|f| self.names(&f.path)).collect();
         let rows = order.requests.rows;
-        let has = |list: &[bool], k: u32| list.get(k as usize).is_some_and(|is| *is);
-        let took = order.only(|i| has(&processes, rows.process[i]) && has(&files, rows.file[i]));
+        let took = order.only(|i| {
+            let is_program = processes.get(rows.process[i] as usize) == Some(&true);
+            is_program && files.get(rows.file[i] as usize) == Some(&true)
+        });
         Some(Measured {
-            threshold: *threshold,
-            measured_ns: percentile(&took, threshold.share)?,
+            threshold: *self,
+            measured_ns: percentile(&took, self.share)?,
             n: took.len() as u64,
         })
-    };
-    ALL.iter().filter_map(measure).collect()
+    }
+
+    /// Whether it is about a file with this path.
+    fn names(&self, path: &str) -> bool {
+        self.files.iter().any(|part| path.contains(part))
+    }
 }
 
 #[cfg(test)]

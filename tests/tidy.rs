@@ -8,6 +8,7 @@ mod circles;
 mod scan;
 
 use scan::{code_of, functions_of, line_of, words, Function, Source, Strings};
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -528,6 +529,26 @@ fn links_of(markdown: &str) -> Vec<&str> {
 /// What stands between backticks in a line.
 fn quoted(line: &str) -> Vec<&str> {
     line.split('`').skip(1).step_by(2).collect()
+}
+
+#[test]
+fn the_glossary_says_each_word_once() {
+    let path = root().join("docs/GLOSSARY.md");
+    let text = fs::read_to_string(path).expect("docs/GLOSSARY.md");
+    let defined: Vec<&str> = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("| ")?.split(" | ").next())
+        .filter(|cell| *cell != "word")
+        .flat_map(|cell| cell.split(", "))
+        .collect();
+    assert!(defined.len() >= 60, "{defined:?}");
+    let mut seen = BTreeSet::new();
+    let twice: Vec<String> = defined
+        .iter()
+        .filter(|word| !seen.insert(**word))
+        .map(|word| (*word).to_owned())
+        .collect();
+    refuse("words that docs/GLOSSARY.md says twice", &twice);
 }
 
 #[test]

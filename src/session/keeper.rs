@@ -438,7 +438,8 @@ impl Vigil {
         self.sync_where_it_is_next();
     }
 
-    /// Behind what is held: what a disk tells once, sync(2) tells nobody.
+    /// After the settles of what is held: a disk reports a refused flush once, and sync(2), which
+    /// returns no error, would lose that report.
     fn sync_where_it_is_next(&mut self) {
         if self.settles.is_empty() && std::mem::take(&mut self.sync_is_next) {
             self.settle(ALL_FS);

@@ -387,7 +387,7 @@ fn settle_entry(filed: &Filed, ledger: &Ledger, locks: &[BorrowedFd<'_>]) -> io:
     let note = ledger.prepare_note(filed)?;
     let locks = &[locks, &[note.lock()]].concat();
     if entry.sync {
-        // First: what a disk tells once, sync(2) tells nobody.
+        // First: a disk reports a refused flush once, and sync(2) would lose that report.
         settle_each(entry, ledger, &note, locks, &mut out)?;
         // What the session knows of is settled behind that, by what makes it durable.
         let job = Job::start(|| everything::sync_in_job(locks));
@@ -403,7 +403,8 @@ fn settle_entry(filed: &Filed, ledger: &Ledger, locks: &[BorrowedFd<'_>]) -> io:
     Ok(out)
 }
 
-/// Settles each file system of an entry. One that has failed before has failed: a disk tells once.
+/// Settles each file system of an entry. One that has failed before has failed: a disk reports a
+/// refused flush once.
 fn settle_each(
     entry: &Entry,
     ledger: &Ledger,

@@ -1,7 +1,8 @@
 //! What sync() owes: when sync(2) is made for it, and that nothing is put off meanwhile.
 //!
 //! Promise: from the settles in front of it until it has ended nothing is put off, also where the
-//! keeper makes it. What a disk tells once, sync(2) tells nobody.
+//! keeper makes it. A disk reports a refused flush once; sync(2) would take that report, and
+//! returns no error.
 
 use super::Supervisor;
 use synclater_shim::page;

@@ -390,7 +390,7 @@ fn the_text_fits_a_terminal_and_says_what_matters() {
         "17 calls were made but not recorded",
         "… and 993 more files",
         "334 of the 3,000",
-        "one sync for each time would",
+        "one sync instead of the 3 would",
         "mail_fsync",
         "1 hint (sync_file_range)",
     ] {

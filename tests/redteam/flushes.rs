@@ -383,7 +383,7 @@ fn puts_sync_off(stage: &Stage, scribe: &mut Running) -> bool {
     })
 }
 
-/// A disk tells once that it has refused a flush, and sync(2) tells nobody.
+/// A disk reports a refused flush once; sync(2) returns no error, and would lose that report.
 #[test]
 fn a_sync_that_is_made_in_a_sessions_place_hides_no_flush_that_fails() {
     if !as_root("a_sync_that_is_made_in_a_sessions_place_hides_no_flush_that_fails") {

@@ -150,8 +150,9 @@ pub fn complexity(cut: &Cut) -> (u8, u8, usize) {
 }
 
 /// No write was pending.
-const MEMORY_ONLY: &str = "everything that was written had reached the disk; what the kernel had \
-    only in memory is lost";
+const MEMORY_ONLY: &str =
+    "all that had been sent to the disk was on it; what the kernel had only in \
+    memory is lost";
 
 /// What was in the disk's cache and what reached the disk, in words; of so many pending writes.
 #[must_use]

@@ -399,20 +399,23 @@ fn together_row(t: &Together) -> TogetherRow {
     let parts: Vec<String> = t.parts.iter().map(part).collect();
     let parts = parts.join(" + ");
     let saves_s = (t.timed > 0).then(|| seconds(t.saves_ns));
+    let each = t.parts.len();
     let saves = match saves_s {
-        Some(s) => format!("; one sync for each time would save {}", number::seconds(s)),
+        Some(s) => format!(
+            "; one sync instead of the {each} would save {}",
+            number::seconds(s)
+        ),
         None => String::new(),
     };
     let sentence = format!(
-        "{} makes {} requests for one answer, {}: {parts}{saves}",
+        "{} makes {each} requests right after each other, {}: {parts}{saves}",
         t.program,
-        t.parts.len(),
         number::counted(t.times, "time"),
     );
     TogetherRow {
         what: format!("{}: {parts}", t.program),
         times: t.times,
-        requests_each: t.parts.len() as u64,
+        requests_each: each as u64,
         saves_s,
         sentence,
     }

@@ -2,9 +2,9 @@
 //! all that is held in front of a sync(2).
 //!
 //! Promise: whoever asks for a row has it settled by a settle that begins after he asked, in
-//! whatever order rows are asked for and end: no debt is dropped. A disk that refuses a flush tells
-//! it once, and sync(2) tells nobody: so it begins only once each row that was being settled when
-//! it was asked for has ended, and is not to be settled again.
+//! whatever order rows are asked for and end: no debt is dropped. A disk reports a refused flush
+//! once, and sync(2), which returns no error, would lose that report. So sync(2) begins only once
+//! each row that was being settled when it was asked for has ended, and is not to be settled again.
 //!
 //! What it does not do: it begins nothing and waits for nothing. Its owner does, and says so.
 

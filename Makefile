@@ -146,14 +146,19 @@ lint-rust:
 
 # The library as a second compiler and a second machine see it; nothing is linked.
 C_CHECK = -std=gnu11 -ffreestanding -fPIC -fsyntax-only -Wall -Wextra -Werror
+NUMBERS = $(TARGET_DIR)/numbers
 lint-c:
-	@set -e; for file in crates/shim/c/*.c; do \
+	@set -e; for machine in x86_64 aarch64; do \
+	  mkdir -p $(NUMBERS)/$$machine; \
+	  $(CARGO) run --locked --quiet -p synclater-calls --example header -- $$machine \
+	    >$(NUMBERS)/$$machine/numbers.h; \
+	done; for file in crates/shim/c/*.c; do \
 	  for variant in -USL_IO -DSL_IO=1; do \
-	    clang $(C_CHECK) $$variant $$file; \
+	    clang $(C_CHECK) -I$(NUMBERS)/x86_64 $$variant $$file; \
 	    ! command -v aarch64-linux-gnu-gcc >/dev/null || \
-	      aarch64-linux-gnu-gcc $(C_CHECK) $$variant $$file; \
+	      aarch64-linux-gnu-gcc $(C_CHECK) -I$(NUMBERS)/aarch64 $$variant $$file; \
 	  done; \
-	done; clang $(C_CHECK) -DSL_GATE=1 -mgeneral-regs-only crates/shim/c/*.c; \
+	done; clang $(C_CHECK) -I$(NUMBERS)/x86_64 -DSL_GATE=1 -mgeneral-regs-only crates/shim/c/*.c; \
 	echo "lint-c: ok"
 
 lint-scripts:

@@ -30,7 +30,8 @@ const WAITERS: &[&str] = &["tests/wait.rs"];
 const UNSAFE_CRATES: &[&str] = &["crates/sys/", "crates/shim/", "crates/bpf/"];
 
 /// Our crates, each above those that it may depend on.
-const LAYERS: [&str; 11] = [
+const LAYERS: [&str; 12] = [
+    "calls",
     "random",
     "proc",
     "patching",

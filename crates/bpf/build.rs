@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use synclater_calls::{header, Machine};
 
 const SOURCE: &str = "c/trace.bpf.c";
 
@@ -24,13 +25,16 @@ fn compile() -> Result<(), String> {
     if std::env::var_os("CARGO_FEATURE_BPF").is_none() {
         return Err("the feature `bpf` was left out when it was built".into());
     }
-    let machine = match std::env::var("CARGO_CFG_TARGET_ARCH").as_deref() {
-        Ok("x86_64") => "x86",
-        Ok("aarch64") => "arm64",
+    let (machine, calls) = match std::env::var("CARGO_CFG_TARGET_ARCH").as_deref() {
+        Ok("x86_64") => ("x86", Machine::X86_64),
+        Ok("aarch64") => ("arm64", Machine::Aarch64),
         _ => return Err("there are no trace programs for this machine's processor".into()),
     };
     let headers = std::env::var("DEP_BPF_INCLUDE").map_err(|_| "libbpf's headers are missing")?;
-    let out = PathBuf::from(std::env::var("OUT_DIR").unwrap()).join("trace.o");
+    let folder = PathBuf::from(std::env::var("OUT_DIR").unwrap());
+    let numbers = [header(calls, "NR_"), header(Machine::I386, "NR32_")].concat();
+    std::fs::write(folder.join("numbers.h"), numbers).unwrap();
+    let out = folder.join("trace.o");
     let clang = std::env::var("SYNCLATER_CLANG").unwrap_or_else(|_| "clang".into());
     if Command::new(&clang).arg("--version").output().is_err() {
         println!("cargo:warning=no clang: `record --system` will not be there");
@@ -51,6 +55,7 @@ fn run(clang: &str, machine: &str, headers: &str, out: &Path) -> bool {
         .args(["-Wno-unused-function", "-fno-ident"])
         .arg(format!("-D__TARGET_ARCH_{machine}"))
         .arg(format!("-I{headers}"))
+        .arg(format!("-I{}", out.parent().unwrap().display()))
         .args(["-c", SOURCE, "-o"])
         .arg(out)
         .status()

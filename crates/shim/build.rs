@@ -5,6 +5,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use synclater_calls::Machine;
 
 const SOURCES: [&str; 17] = [
     "session.c",
@@ -83,6 +84,19 @@ fn layout_version(dir: &Path) -> u32 {
         .expect("a number in page.h")
 }
 
+/// Writes the numbers of a machine's system calls to `out`/`machine`/numbers.h, and returns what
+/// makes the compiler find it.
+fn numbers(out: &Path, machine: Machine) -> String {
+    let folder = out.join(format!("{machine:?}"));
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(
+        folder.join("numbers.h"),
+        synclater_calls::header(machine, "NR_"),
+    )
+    .unwrap();
+    format!("-I{}", folder.display())
+}
+
 /// Compiles the image for running processes of a class: linked at 0, without a relocation, flat. It
 /// may touch no vector register: to the program it is a system call, which changes none.
 fn compile_gate(dir: &Path, class: &[&str], image: &Path) -> bool {
@@ -158,13 +172,16 @@ fn main() {
     let out = PathBuf::from(std::env::var("OUT_DIR").unwrap());
     println!("cargo:rerun-if-changed=c");
     println!("cargo:rerun-if-env-changed=SYNCLATER_CC");
-    let native: &[&str] = match std::env::var("CARGO_CFG_TARGET_ARCH").as_deref() {
-        Ok("x86_64") => &["-m64"],
-        Ok("aarch64") => &["-mno-outline-atomics"],
+    let (machine, flag) = match std::env::var("CARGO_CFG_TARGET_ARCH").as_deref() {
+        Ok("x86_64") => (Machine::X86_64, "-m64"),
+        Ok("aarch64") => (Machine::Aarch64, "-mno-outline-atomics"),
         arch => panic!("synclater's preload library has no system-call layer for {arch:?}"),
     };
-    let class32 = ["-m32", "-march=i686"];
-    let has32 = native == ["-m64"] && can_compile(&out, &class32);
+    let is_x86 = machine == Machine::X86_64;
+    let (numbers, numbers32) = (numbers(&out, machine), numbers(&out, Machine::I386));
+    let native = [flag, &numbers];
+    let class32 = ["-m32", "-march=i686", &numbers32];
+    let has32 = is_x86 && can_compile(&out, &class32);
     if !has32 {
         println!("cargo:warning=no 32-bit preload library: gcc -m32 does not work here");
     }
@@ -172,7 +189,7 @@ fn main() {
     for variant in &VARIANTS {
         let file = out.join(format!("native{}.so", variant.name));
         assert!(
-            compile(&dir, &out, &file, native, variant),
+            compile(&dir, &out, &file, &native, variant),
             "the preload library did not compile: is gcc installed?"
         );
         let small = out.join(format!("small{}.so", variant.name));
@@ -189,12 +206,9 @@ fn main() {
     let gate = out.join("gate.bin");
     let gate32 = out.join("gate32.bin");
     // It aligns no stack by 16: nothing in it asks for that.
-    let tight = [class32[0], class32[1], "-mpreferred-stack-boundary=2"];
-    let tight64 = ["-m64", "-mpreferred-stack-boundary=3"];
-    let gates = [
-        (&gate, native == ["-m64"], &tight64[..]),
-        (&gate32, has32, &tight[..]),
-    ];
+    let tight = [&class32[..], &["-mpreferred-stack-boundary=2"]].concat();
+    let tight64 = [&native[..], &["-mpreferred-stack-boundary=3"]].concat();
+    let gates = [(&gate, is_x86, &tight64[..]), (&gate32, has32, &tight[..])];
     for (image, is_made, class) in gates {
         if is_made {
             assert!(

@@ -225,6 +225,8 @@ struct btrfs_inode {
 
 enum bpf_func_id { BPF_FUNC_find_vma = 180 };
 
+#include "numbers.h" /* made of calls.def: NR_*, NR32_* */
+
 /* --- Registers at the system call ------------------------------------------------------------- */
 
 #ifdef __TARGET_ARCH_x86
@@ -233,19 +235,9 @@ struct pt_regs { unsigned long bp, bx, di, dx, r9, orig_ax; } READ;
 #define FIRST_OF(r) BPF_CORE_READ(r, di)
 #define THIRD_OF(r) BPF_CORE_READ(r, dx)
 #define SIXTH_OF(r) BPF_CORE_READ(r, r9)
-enum {
-	NR_write = 1, NR_pwrite64 = 18, NR_writev = 20, NR_msync = 26, NR_sendfile = 40,
-	NR_fsync = 74, NR_fdatasync = 75, NR_splice = 275, NR_fallocate = 285, NR_pwritev = 296,
-	NR_copy_file_range = 326, NR_pwritev2 = 328,
-};
-/* Of 32-bit programs, which the trace points of single system calls do not see. */
+/* Of 32-bit programs (NR32_*), which the trace points of single system calls do not see. */
 #define FIRST32_OF(r) ((int)BPF_CORE_READ(r, bx))
 #define SIXTH32_OF(r) ((__u32)BPF_CORE_READ(r, bp))
-enum {
-	NR32_write = 4, NR32_fsync = 118, NR32_msync = 144, NR32_writev = 146,
-	NR32_fdatasync = 148, NR32_pwrite64 = 181, NR32_sendfile = 187, NR32_sendfile64 = 239,
-	NR32_fallocate = 324, NR32_pwritev = 334, NR32_pwritev2 = 379,
-};
 #else
 struct user_pt_regs { __u64 regs[31]; } READ;
 struct pt_regs { __u64 regs[31]; __s32 syscallno; } READ;
@@ -253,11 +245,6 @@ struct pt_regs { __u64 regs[31]; __s32 syscallno; } READ;
 #define FIRST_OF(r) BPF_CORE_READ(r, regs[0])
 #define THIRD_OF(r) BPF_CORE_READ(r, regs[2])
 #define SIXTH_OF(r) BPF_CORE_READ(r, regs[5])
-enum {
-	NR_fallocate = 47, NR_write = 64, NR_writev = 66, NR_pwrite64 = 68, NR_pwritev = 70,
-	NR_sendfile = 71, NR_splice = 76, NR_fsync = 82, NR_fdatasync = 83, NR_msync = 227,
-	NR_copy_file_range = 285, NR_pwritev2 = 287,
-};
 #endif
 
 /* What a trace point of one system call hands over. */

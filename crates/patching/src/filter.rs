@@ -4,7 +4,10 @@
 //! Promise: whatever is no sync request passes without a question, and its verdict depends on its
 //! number alone, so that the kernel finds it in a table (Linux 5.11); a request that carries the
 //! session's cookie passes too. A kind of program that is not known here passes whole.
-//! Source: seccomp(2), <linux/filter.h>, <linux/audit.h>; numbers as in the kernel's tables.
+//! Source: seccomp(2), <linux/filter.h>, <linux/audit.h>; numbers: calls.def.
+
+use synclater_calls::number;
+use synclater_calls::Machine::{Aarch64, Arm, I386 as Small, X86_64 as Long};
 
 /// One instruction of classic BPF: what to do, jumps if true and if false, operand.
 pub type Instruction = (u16, u8, u8, u32);
@@ -37,6 +40,7 @@ pub enum Asked {
 }
 
 /// One call of one kind of program.
+#[derive(Clone, Copy)]
 struct Call {
     number: u32,
     asked: Asked,
@@ -97,21 +101,26 @@ static X86_64: Abi = Abi {
     is_wide: true,
     number: !0x4000_0000,
     calls: &[
-        call(74, Asked::Fsync),
-        call(75, Asked::Fdatasync),
-        tested(26, Asked::Msync, 2, MS_SYNC),
-        tested(277, Asked::Range, 3, RANGE_FLAGS),
-        tested(257, Asked::Open, 2, O_DSYNC),
-        tested(2, Asked::Open, 1, O_DSYNC),
-        tested(304, Asked::Open, 2, O_DSYNC),
-        call(437, Asked::OpenHow),
-        call(306, Asked::Syncfs),
-        call(162, Asked::Sync),
-        write(328),
+        call(number(Long, "fsync"), Asked::Fsync),
+        call(number(Long, "fdatasync"), Asked::Fdatasync),
+        tested(number(Long, "msync"), Asked::Msync, 2, MS_SYNC),
+        tested(
+            number(Long, "sync_file_range"),
+            Asked::Range,
+            3,
+            RANGE_FLAGS,
+        ),
+        tested(number(Long, "openat"), Asked::Open, 2, O_DSYNC),
+        tested(number(Long, "open"), Asked::Open, 1, O_DSYNC),
+        tested(number(Long, "open_by_handle_at"), Asked::Open, 2, O_DSYNC),
+        call(number(Long, "openat2"), Asked::OpenHow),
+        call(number(Long, "syncfs"), Asked::Syncfs),
+        call(number(Long, "sync"), Asked::Sync),
+        write(number(Long, "pwritev2")),
         // x32's own, whose place in a file is one argument.
         tested(547, Asked::FlaggedWrite, 4, RWF_DSYNC | RWF_SYNC),
-        call(425, Asked::Ring),
-        call(166, Asked::Umount),
+        call(number(Long, "io_uring_setup"), Asked::Ring),
+        call(number(Long, "umount2"), Asked::Umount),
     ],
 };
 
@@ -121,18 +130,18 @@ static I386: Abi = Abi {
     is_wide: false,
     number: u32::MAX,
     calls: &[
-        call(118, Asked::Fsync),
-        call(148, Asked::Fdatasync),
-        tested(144, Asked::Msync, 2, MS_SYNC),
-        tested(295, Asked::Open, 2, O_DSYNC),
-        tested(5, Asked::Open, 1, O_DSYNC),
-        tested(342, Asked::Open, 2, O_DSYNC),
-        call(437, Asked::OpenHow),
-        call(344, Asked::Syncfs),
-        call(36, Asked::Sync),
-        call(425, Asked::Ring),
-        call(22, Asked::Umount),
-        call(52, Asked::Umount),
+        call(number(Small, "fsync"), Asked::Fsync),
+        call(number(Small, "fdatasync"), Asked::Fdatasync),
+        tested(number(Small, "msync"), Asked::Msync, 2, MS_SYNC),
+        tested(number(Small, "openat"), Asked::Open, 2, O_DSYNC),
+        tested(number(Small, "open"), Asked::Open, 1, O_DSYNC),
+        tested(number(Small, "open_by_handle_at"), Asked::Open, 2, O_DSYNC),
+        call(number(Small, "openat2"), Asked::OpenHow),
+        call(number(Small, "syncfs"), Asked::Syncfs),
+        call(number(Small, "sync"), Asked::Sync),
+        call(number(Small, "io_uring_setup"), Asked::Ring),
+        call(number(Small, "umount"), Asked::Umount),
+        call(number(Small, "umount2"), Asked::Umount),
     ],
 };
 
@@ -141,18 +150,28 @@ static AARCH64: Abi = Abi {
     is_wide: true,
     number: u32::MAX,
     calls: &[
-        call(82, Asked::Fsync),
-        call(83, Asked::Fdatasync),
-        tested(227, Asked::Msync, 2, MS_SYNC),
-        tested(84, Asked::Range, 3, RANGE_FLAGS),
-        tested(56, Asked::Open, 2, O_DSYNC),
-        tested(265, Asked::Open, 2, O_DSYNC),
-        call(437, Asked::OpenHow),
-        call(267, Asked::Syncfs),
-        call(81, Asked::Sync),
-        write(287),
-        call(425, Asked::Ring),
-        call(39, Asked::Umount),
+        call(number(Aarch64, "fsync"), Asked::Fsync),
+        call(number(Aarch64, "fdatasync"), Asked::Fdatasync),
+        tested(number(Aarch64, "msync"), Asked::Msync, 2, MS_SYNC),
+        tested(
+            number(Aarch64, "sync_file_range"),
+            Asked::Range,
+            3,
+            RANGE_FLAGS,
+        ),
+        tested(number(Aarch64, "openat"), Asked::Open, 2, O_DSYNC),
+        tested(
+            number(Aarch64, "open_by_handle_at"),
+            Asked::Open,
+            2,
+            O_DSYNC,
+        ),
+        call(number(Aarch64, "openat2"), Asked::OpenHow),
+        call(number(Aarch64, "syncfs"), Asked::Syncfs),
+        call(number(Aarch64, "sync"), Asked::Sync),
+        write(number(Aarch64, "pwritev2")),
+        call(number(Aarch64, "io_uring_setup"), Asked::Ring),
+        call(number(Aarch64, "umount2"), Asked::Umount),
     ],
 };
 
@@ -162,18 +181,18 @@ static ARM: Abi = Abi {
     is_wide: false,
     number: u32::MAX,
     calls: &[
-        call(118, Asked::Fsync),
-        call(148, Asked::Fdatasync),
-        tested(144, Asked::Msync, 2, MS_SYNC),
-        tested(322, Asked::Open, 2, O_DSYNC),
-        tested(5, Asked::Open, 1, O_DSYNC),
-        tested(371, Asked::Open, 2, O_DSYNC),
-        call(437, Asked::OpenHow),
-        call(373, Asked::Syncfs),
-        call(36, Asked::Sync),
-        call(425, Asked::Ring),
-        call(22, Asked::Umount),
-        call(52, Asked::Umount),
+        call(number(Arm, "fsync"), Asked::Fsync),
+        call(number(Arm, "fdatasync"), Asked::Fdatasync),
+        tested(number(Arm, "msync"), Asked::Msync, 2, MS_SYNC),
+        tested(number(Arm, "openat"), Asked::Open, 2, O_DSYNC),
+        tested(number(Arm, "open"), Asked::Open, 1, O_DSYNC),
+        tested(number(Arm, "open_by_handle_at"), Asked::Open, 2, O_DSYNC),
+        call(number(Arm, "openat2"), Asked::OpenHow),
+        call(number(Arm, "syncfs"), Asked::Syncfs),
+        call(number(Arm, "sync"), Asked::Sync),
+        call(number(Arm, "io_uring_setup"), Asked::Ring),
+        call(number(Arm, "umount"), Asked::Umount),
+        call(number(Arm, "umount2"), Asked::Umount),
     ],
 };
 

@@ -31,15 +31,6 @@
 #define INLINED inline __attribute__((always_inline))
 #define SECONDS 2
 
-enum {
-	NR_rt_sigprocmask = 14,
-	NR_sendto = 44,
-	NR_socketpair = 53,
-	NR_clone = 56,
-	NR_exit = 60,
-	NR_wait4 = 61,
-};
-
 /* CLONE_VM, CLONE_VFORK, CLONE_UNTRACED; no signal at its end */
 #define HELPER 0x804100
 /* How often it is looked whether it has ended: what it had of the program's files is closed then,
@@ -208,7 +199,7 @@ static INLINED long have_helped(struct sl_errand *e)
 			 "and $-16, %%rsp\n\t"
 			 "call sl_boot_help\n\t"
 			 "xor %%edi, %%edi\n\t"
-			 "mov $60, %%eax\n\t" /* NR_exit */
+			 "mov $" SL_TEXT(NR_exit) ", %%eax\n\t"
 			 "syscall\n"
 			 "1:\tlea 128(%%rsp), %%rsp"
 			 : "=a"(r), "+r"(r10), "+r"(r8)

@@ -28,32 +28,15 @@
  * some sites make (syscall(3), musl's cancellation points); it is looked at, or only while some
  * descriptor has lost its O_SYNC. */
 enum { LOOKED_AT = 1, IF_STRIPPED = 2 };
-#define ROW(nr) ((nr) - 256)
+#define ROW_OF(name, what) [256 + NR_##name] = what,
 
 /* A row for each upper byte of a 16-bit number: the first one has nothing in it. */
 __attribute__((used)) const struct {
 	uint32_t row[256]; /* bytes from here */
-	uint8_t kind[3][256];
+	uint8_t kind[3 * 256];
 } sl_kinds = {
 	.row = { [0] = 1024 + 256, [1] = 1024 + 512, [2 ... 255] = 1024 },
-	.kind = {
-		[1] = {
-			[NR_open] = LOOKED_AT, [NR_msync] = LOOKED_AT, [NR_fsync] = LOOKED_AT,
-			[NR_fdatasync] = LOOKED_AT, [NR_prctl] = LOOKED_AT, [NR_sync] = LOOKED_AT,
-			[NR_umount2] = LOOKED_AT, [NR_io_submit] = LOOKED_AT,
-			[NR_write] = IF_STRIPPED, [NR_pwrite64] = IF_STRIPPED,
-			[NR_writev] = IF_STRIPPED, [NR_sendfile] = IF_STRIPPED,
-			[NR_fcntl] = IF_STRIPPED,
-		},
-		[2] = {
-			[ROW(NR_openat)] = LOOKED_AT, [ROW(NR_sync_file_range)] = LOOKED_AT,
-			[ROW(NR_open_by_handle_at)] = LOOKED_AT, [ROW(NR_syncfs)] = LOOKED_AT,
-			[ROW(NR_seccomp)] = LOOKED_AT, [ROW(NR_pwritev2)] = LOOKED_AT,
-			[ROW(NR_io_uring_setup)] = LOOKED_AT, [ROW(NR_openat2)] = LOOKED_AT,
-			[ROW(NR_splice)] = IF_STRIPPED, [ROW(NR_pwritev)] = IF_STRIPPED,
-			[ROW(NR_copy_file_range)] = IF_STRIPPED,
-		},
-	},
+	.kind = { SL_CALLS_gate(ROW_OF, LOOKED_AT) SL_CALLS_marks(ROW_OF, IF_STRIPPED) },
 };
 SL_STATIC_ASSERT(offsetof(__typeof__(sl_kinds), kind) == 1024, "the rows");
 
@@ -189,12 +172,12 @@ __asm__(".text\n"
 	GO_BACK
 	/* No stack is free. */
 	"4:\tmov 8(%rbx), %ecx\n\t" /* the first argument */
-	"cmpl $317, (%rbx)\n\t" /* seccomp: a filter */
+	"cmpl $" SL_TEXT(NR_seccomp) ", (%rbx)\n\t" /* a filter */
 	"jne 6f\n\t"
 	"cmp $2, %ecx\n\t"
 	"jb 5f\n\t"
 	"jmp 8b\n"
-	"6:\tcmpl $157, (%rbx)\n\t" /* prctl: what sl_restricts names */
+	"6:\tcmpl $" SL_TEXT(NR_prctl) ", (%rbx)\n\t" /* what sl_restricts names */
 	"jne 7f\n\t"
 	"cmp $22, %ecx\n\t"
 	"je 5f\n\t"
@@ -206,7 +189,7 @@ __asm__(".text\n"
 	"7:\tmov sl_stripped_at(%rip), %rcx\n\t"
 	"cmpl $0, (%rcx)\n\t"
 	"je 8b\n"
-	"5:\tmov $24, %eax\n\t" /* sched_yield */
+	"5:\tmov $" SL_TEXT(NR_sched_yield) ", %eax\n\t"
 	"syscall\n\t"
 	"jmp 3b\n");
 
@@ -273,23 +256,23 @@ __asm__(".text\n"
 	"jz 1f\n\t"
 	"mov %rax, (%rcx)\n"
 	"1:\tmovq $0x400000, (%rsp)\n\t" /* SIGURG */
-	"mov $14, %eax\n\t" /* rt_sigprocmask(SIG_UNBLOCK) */
+	"mov $" SL_TEXT(NR_rt_sigprocmask) ", %eax\n\t" /* rt_sigprocmask(SIG_UNBLOCK) */
 	"mov $1, %edi\n\t"
 	"mov %rsp, %rsi\n\t"
 	"lea 8(%rsp), %rdx\n\t"
 	"mov $8, %r10d\n\t"
 	"syscall\n\t"
-	"mov $39, %eax\n\t" /* getpid */
+	"mov $" SL_TEXT(NR_getpid) ", %eax\n\t"
 	"syscall\n\t"
 	"mov %rax, %r8\n\t"
-	"mov $186, %eax\n\t" /* gettid */
+	"mov $" SL_TEXT(NR_gettid) ", %eax\n\t"
 	"syscall\n\t"
 	"mov %r8, %rdi\n\t"
 	"mov %rax, %rsi\n\t"
 	"mov $23, %edx\n\t"
-	"mov $234, %eax\n\t" /* tgkill */
+	"mov $" SL_TEXT(NR_tgkill) ", %eax\n\t"
 	"syscall\n\t"
-	"mov $14, %eax\n\t" /* rt_sigprocmask(SIG_SETMASK) */
+	"mov $" SL_TEXT(NR_rt_sigprocmask) ", %eax\n\t" /* rt_sigprocmask(SIG_SETMASK) */
 	"mov $2, %edi\n\t"
 	"lea 8(%rsp), %rsi\n\t"
 	"xor %edx, %edx\n\t"

@@ -12,27 +12,14 @@
 
 #if defined(SL_GATE) && defined(__i386__)
 
-#define BIT(nr) (1ull << (nr) % 64)
-
-/* The calls that are looked at, one bit each, as in gate.c. */
-__attribute__((used)) const uint64_t sl_wanted[8] = {
-	BIT(NR_open) | BIT(NR_umount) | BIT(NR_sync) | BIT(NR_umount2),
-	BIT(NR_fsync),
-	BIT(NR_msync) | BIT(NR_fdatasync) | BIT(NR_prctl),
-	BIT(NR_io_submit),
-	BIT(NR_openat) | BIT(NR_sync_file_range),
-	BIT(NR_open_by_handle_at) | BIT(NR_syncfs) | BIT(NR_seccomp) |
-		BIT(NR_pwritev2),
-	BIT(NR_io_uring_setup) | BIT(NR_openat2),
-};
-__attribute__((used)) const uint64_t sl_wanted_if_stripped[8] = {
-	BIT(NR_write) | BIT(NR_fcntl32),
-	0,
-	BIT(NR_writev) | BIT(NR_pwrite64) | BIT(NR_sendfile),
-	BIT(NR_fcntl) | BIT(NR_sendfile64),
-	BIT(NR_splice),
-	BIT(NR_pwritev) | BIT(NR_copy_file_range),
-};
+/* The calls that are looked at, one bit each, as in gate.c: word by word. */
+#define BIT(name, word) | (NR_##name / 64 == (word) ? 1ull << NR_##name % 64 : 0)
+#define WORD(calls, n)  (0 calls(BIT, n))
+#define WORDS(calls)                                                                           \
+	{ WORD(calls, 0), WORD(calls, 1), WORD(calls, 2), WORD(calls, 3),                      \
+	  WORD(calls, 4), WORD(calls, 5), WORD(calls, 6), WORD(calls, 7) }
+__attribute__((used)) const uint64_t sl_wanted[8] = WORDS(SL_CALLS_gate);
+__attribute__((used)) const uint64_t sl_wanted_if_stripped[8] = WORDS(SL_CALLS_marks);
 
 /* What is called in the place of the kernel's own entry, `call *%gs:16`: its arguments are in
  * registers, and all but eax come back as they were. No place is needed: what is not answered goes
@@ -160,22 +147,22 @@ __asm__(".text\n"
 	"2:\tsub $8, %esp\n\t" /* the old mask */
 	"push $0\n\t"
 	"push $0x400000\n\t" /* SIGURG */
-	"mov $175, %eax\n\t" /* rt_sigprocmask(SIG_UNBLOCK) */
+	"mov $" SL_TEXT(NR_rt_sigprocmask) ", %eax\n\t" /* rt_sigprocmask(SIG_UNBLOCK) */
 	"mov $1, %ebx\n\t"
 	"mov %esp, %ecx\n\t"
 	"lea 8(%esp), %edx\n\t"
 	"mov $8, %esi\n\t"
 	"int $0x80\n\t"
-	"mov $20, %eax\n\t" /* getpid */
+	"mov $" SL_TEXT(NR_getpid) ", %eax\n\t"
 	"int $0x80\n\t"
 	"mov %eax, %ebx\n\t"
-	"mov $224, %eax\n\t" /* gettid */
+	"mov $" SL_TEXT(NR_gettid) ", %eax\n\t"
 	"int $0x80\n\t"
 	"mov %eax, %ecx\n\t"
 	"mov $23, %edx\n\t"
-	"mov $270, %eax\n\t" /* tgkill */
+	"mov $" SL_TEXT(NR_tgkill) ", %eax\n\t"
 	"int $0x80\n\t"
-	"mov $175, %eax\n\t" /* rt_sigprocmask(SIG_SETMASK) */
+	"mov $" SL_TEXT(NR_rt_sigprocmask) ", %eax\n\t" /* rt_sigprocmask(SIG_SETMASK) */
 	"mov $2, %ebx\n\t"
 	"lea 8(%esp), %ecx\n\t"
 	"xor %edx, %edx\n\t"

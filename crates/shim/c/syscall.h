@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
- * The machine layer: raw system calls, their numbers, the lease clock's counter and a cheap number
+ * The machine layer: raw system calls, the lease clock's counter and a cheap number
  * for the running thread, for x86-64, i386 and aarch64. Nothing here knows what synclater does.
  *
  * raw() returns what the kernel returns: a value, or -errno. It never touches errno.
@@ -8,82 +8,19 @@
 #ifndef SYNCLATER_SYSCALL_H
 #define SYNCLATER_SYSCALL_H
 
+#include "numbers.h" /* made of calls.def: NR_* */
 #include <stddef.h>
 #include <stdint.h>
+
+/* A number as text, for assembler. */
+#define SL_TEXT_OF(x) #x
+#define SL_TEXT(x)    SL_TEXT_OF(x)
 
 #define ERRNO_MAX 4095
 static inline int is_error(long r) { return (unsigned long)r > (unsigned long)-(ERRNO_MAX + 1); }
 
 #if defined(__x86_64__)
 #define SL_ARCH "x86_64"
-enum {
-	NR_gettid = 186,
-	NR_fstatfs = 138,
-	NR_sched_yield = 24,
-	NR_read = 0,
-	NR_write = 1,
-	NR_open = 2,
-	NR_close = 3,
-	NR_pread64 = 17,
-	NR_readv = 19,
-	NR_getcwd = 79,
-	NR_rename = 82,
-	NR_renameat = 264,
-	NR_preadv = 295,
-	NR_renameat2 = 316,
-	NR_preadv2 = 327,
-	NR_fstat = 5,
-	NR_mmap = 9,
-	NR_munmap = 11,
-	NR_rt_sigreturn = 15,
-	NR_ioctl = 16,
-	NR_pwrite64 = 18,
-	NR_writev = 20,
-	NR_msync = 26,
-	NR_madvise = 28,
-	NR_tgkill = 234,
-	NR_getpid = 39,
-	NR_sendfile = 40,
-	NR_socket = 41,
-	NR_connect = 42,
-	NR_recvmsg = 47,
-	NR_setsockopt = 54,
-	NR_getsockopt = 55,
-	NR_fcntl = 72,
-	NR_fsync = 74,
-	NR_fdatasync = 75,
-	NR_readlink = 89,
-	NR_geteuid = 107,
-	NR_rt_sigqueueinfo = 129,
-	NR_prctl = 157,
-	NR_chroot = 161,
-	NR_sync = 162,
-	NR_umount2 = 166,
-	NR_futex = 202,
-	NR_io_submit = 209,
-	NR_io_cancel = 210,
-	NR_unshare = 272,
-	NR_eventfd2 = 290,
-	NR_clock_gettime = 228,
-	NR_openat = 257,
-	NR_readlinkat = 267,
-	NR_splice = 275,
-	NR_process_vm_readv = 310,
-	NR_kill = 62,
-	NR_sync_file_range = 277,
-	NR_dup3 = 292,
-	NR_pwritev = 296,
-	NR_open_by_handle_at = 304,
-	NR_syncfs = 306,
-	NR_seccomp = 317,
-	NR_copy_file_range = 326,
-	NR_pwritev2 = 328,
-	NR_statx = 332,
-	NR_fallocate = 285,
-	NR_io_uring_setup = 425,
-	NR_io_uring_enter = 426,
-	NR_openat2 = 437,
-};
 
 /* Clears the last two: a call that the program makes by itself may find its arguments there, and
  * would pass the session's filter with a cookie of ours (sl_cookie). */
@@ -121,77 +58,6 @@ static inline uintptr_t thread_number(void)
 
 #elif defined(__i386__)
 #define SL_ARCH "i386"
-enum {
-	NR_gettid = 224,
-	NR_fstatfs = 100,
-	NR_sched_yield = 158,
-	NR_read = 3,
-	NR_write = 4,
-	NR_open = 5,
-	NR_close = 6,
-	NR_rename = 38,
-	NR_readv = 145,
-	NR_pread64 = 180,
-	NR_getcwd = 183,
-	NR_renameat = 302,
-	NR_preadv = 333,
-	NR_renameat2 = 353,
-	NR_preadv2 = 378,
-	NR_fstat = 197,
-	NR_mmap = 192,
-	NR_munmap = 91,
-	NR_rt_sigreturn = 173,
-	NR_ioctl = 54,
-	NR_pwrite64 = 181,
-	NR_writev = 146,
-	NR_msync = 144,
-	NR_madvise = 219,
-	NR_tgkill = 270,
-	NR_getpid = 20,
-	NR_sendfile = 187,
-	NR_sendfile64 = 239,
-	NR_socket = 359,
-	NR_connect = 362,
-	NR_recvmsg = 372,
-	NR_getsockopt = 365,
-	NR_setsockopt = 366,
-	NR_fcntl = 221,
-	NR_fcntl32 = 55,
-	NR_fsync = 118,
-	NR_fdatasync = 148,
-	NR_readlink = 85,
-	NR_geteuid = 201,
-	NR_rt_sigqueueinfo = 178,
-	NR_prctl = 172,
-	NR_chroot = 61,
-	NR_sync = 36,
-	NR_umount2 = 52,
-	NR_umount = 22,
-	NR_futex = 240,
-	NR_io_submit = 248,
-	NR_io_cancel = 249,
-	NR_unshare = 310,
-	NR_eventfd2 = 328,
-	NR_clock_gettime = 403,
-	NR_openat = 295,
-	NR_readlinkat = 305,
-	NR_splice = 313,
-	NR_process_vm_readv = 347,
-	NR_kill = 37,
-	NR_sync_file_range = 314,
-	NR_dup3 = 330,
-	NR_pwritev = 334,
-	NR_open_by_handle_at = 342,
-	NR_syncfs = 344,
-	NR_seccomp = 354,
-	NR_copy_file_range = 377,
-	NR_pwritev2 = 379,
-	NR_statx = 383,
-	NR_fallocate = 324,
-	NR_io_uring_setup = 425,
-	NR_io_uring_enter = 426,
-	NR_openat2 = 437,
-};
 
 /* Through the vDSO's entry, which both libcs keep at %gs:16: int $0x80 costs 25 times as much here.
  * noipa and the memory operand: gcc otherwise splits the argument block and runs out of registers.
@@ -264,72 +130,6 @@ static inline uintptr_t thread_number(void)
 
 #elif defined(__aarch64__)
 #define SL_ARCH "aarch64"
-/* No open, readlink, rename: the *at calls with AT_FDCWD serve. */
-enum {
-	NR_gettid = 178,
-	NR_fstatfs = 44,
-	NR_sched_yield = 124,
-	NR_read = 63,
-	NR_write = 64,
-	NR_close = 57,
-	NR_getcwd = 17,
-	NR_renameat = 38,
-	NR_readv = 65,
-	NR_pread64 = 67,
-	NR_preadv = 69,
-	NR_renameat2 = 276,
-	NR_preadv2 = 286,
-	NR_fstat = 80,
-	NR_mmap = 222,
-	NR_munmap = 215,
-	NR_rt_sigreturn = 139,
-	NR_ioctl = 29,
-	NR_pwrite64 = 68,
-	NR_writev = 66,
-	NR_msync = 227,
-	NR_madvise = 233,
-	NR_tgkill = 131,
-	NR_getpid = 172,
-	NR_sendfile = 71,
-	NR_socket = 198,
-	NR_connect = 203,
-	NR_recvmsg = 212,
-	NR_setsockopt = 208,
-	NR_getsockopt = 209,
-	NR_fcntl = 25,
-	NR_fsync = 82,
-	NR_fdatasync = 83,
-	NR_geteuid = 175,
-	NR_rt_sigqueueinfo = 138,
-	NR_prctl = 167,
-	NR_chroot = 51,
-	NR_sync = 81,
-	NR_umount2 = 39,
-	NR_futex = 98,
-	NR_io_submit = 2,
-	NR_io_cancel = 3,
-	NR_unshare = 97,
-	NR_eventfd2 = 19,
-	NR_clock_gettime = 113,
-	NR_openat = 56,
-	NR_readlinkat = 78,
-	NR_splice = 76,
-	NR_process_vm_readv = 270,
-	NR_kill = 129,
-	NR_sync_file_range = 84,
-	NR_dup3 = 24,
-	NR_pwritev = 70,
-	NR_open_by_handle_at = 265,
-	NR_syncfs = 267,
-	NR_seccomp = 277,
-	NR_copy_file_range = 285,
-	NR_pwritev2 = 287,
-	NR_statx = 291,
-	NR_fallocate = 47,
-	NR_io_uring_setup = 425,
-	NR_io_uring_enter = 426,
-	NR_openat2 = 437,
-};
 
 /* Clears the last two, as on x86-64. */
 static inline long raw(long nr, long a, long b, long c, long d, long e, long f)

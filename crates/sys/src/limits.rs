@@ -2,6 +2,9 @@
 //!
 //! What the kernel goes on with by itself (poll, nanosleep, futex...) is not among them.
 
+#[cfg(target_arch = "x86_64")]
+use synclater_calls::{self as calls, Machine};
+
 /// How long a call may wait, as its arguments have it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
@@ -54,81 +57,85 @@ pub const EAGAIN: i64 = -11;
 const ETIME: i64 = -62;
 const EINPROGRESS: i64 = -115;
 
-/// read, write, readv, writev, connect, accept, sendto, recvfrom, sendmsg, recvmsg,
-/// rt_sigtimedwait, io_getevents, semtimedop, epoll_wait, epoll_pwait, accept4, recvmmsg, sendmmsg,
-/// preadv2, pwritev2, io_pgetevents, io_uring_enter, epoll_pwait2. Not sendfile and splice: each
-/// piece may take as long.
+/// A call of x86-64, and one of i386.
 #[cfg(target_arch = "x86_64")]
-const LIMITED: [(u64, How); 23] = [
-    (0, How::Receives),
-    (1, How::Sends(Some(2))),
-    (19, How::Receives),
-    (20, How::Sends(None)),
-    (42, How::Connects),
-    (43, How::Receives),
-    (44, How::Sends(Some(2))),
-    (45, How::Receives),
-    (46, How::Sends(None)),
-    (47, How::Receives),
-    (128, How::At(2, 8, EAGAIN)),
-    (208, How::At(4, 8, 0)),
-    (220, How::At(3, 8, EAGAIN)),
-    (232, How::Milliseconds(3)),
-    (281, How::Milliseconds(3)),
-    (288, How::Receives),
-    (299, How::ReceivesSome),
-    (307, How::SendsSome),
-    (327, How::Receives),
-    (328, How::Sends(None)),
-    (333, How::At(4, 8, 0)),
-    (426, How::OfRing),
-    (441, How::At(3, 8, 0)),
+const fn long(name: &str) -> u32 {
+    calls::number(Machine::X86_64, name)
+}
+#[cfg(target_arch = "x86_64")]
+const fn small(name: &str) -> u32 {
+    calls::number(Machine::I386, name)
+}
+
+/// Not sendfile and splice: each piece may take as long.
+#[cfg(target_arch = "x86_64")]
+const LIMITED: [(u32, How); 23] = [
+    (long("read"), How::Receives),
+    (long("write"), How::Sends(Some(2))),
+    (long("readv"), How::Receives),
+    (long("writev"), How::Sends(None)),
+    (long("connect"), How::Connects),
+    (long("accept"), How::Receives),
+    (long("sendto"), How::Sends(Some(2))),
+    (long("recvfrom"), How::Receives),
+    (long("sendmsg"), How::Sends(None)),
+    (long("recvmsg"), How::Receives),
+    (long("rt_sigtimedwait"), How::At(2, 8, EAGAIN)),
+    (long("io_getevents"), How::At(4, 8, 0)),
+    (long("semtimedop"), How::At(3, 8, EAGAIN)),
+    (long("epoll_wait"), How::Milliseconds(3)),
+    (long("epoll_pwait"), How::Milliseconds(3)),
+    (long("accept4"), How::Receives),
+    (long("recvmmsg"), How::ReceivesSome),
+    (long("sendmmsg"), How::SendsSome),
+    (long("preadv2"), How::Receives),
+    (long("pwritev2"), How::Sends(None)),
+    (long("io_pgetevents"), How::At(4, 8, 0)),
+    (long("io_uring_enter"), How::OfRing),
+    (long("epoll_pwait2"), How::At(3, 8, 0)),
 ];
-/// The same on i386: read, write, socketcall, ipc, readv, writev, rt_sigtimedwait, io_getevents,
-/// epoll_wait, epoll_pwait, recvmmsg, sendmmsg, connect, accept4, sendto, sendmsg, recvfrom,
-/// recvmsg, preadv2, pwritev2, io_pgetevents; with times of 64 bits io_pgetevents, recvmmsg,
-/// semtimedop, rt_sigtimedwait, io_uring_enter, epoll_pwait2.
+/// The same on i386, with the forms that take times of 64 bits.
 #[cfg(target_arch = "x86_64")]
-const LIMITED_32: [(u64, How); 27] = [
-    (3, How::Receives),
-    (4, How::Sends(Some(2))),
-    (102, How::SocketCall),
-    (117, How::Ipc),
-    (145, How::Receives),
-    (146, How::Sends(None)),
-    (177, How::At(2, 4, EAGAIN)),
-    (247, How::At(4, 4, 0)),
-    (256, How::Milliseconds(3)),
-    (319, How::Milliseconds(3)),
-    (337, How::ReceivesSome),
-    (345, How::SendsSome),
-    (362, How::Connects),
-    (364, How::Receives),
-    (369, How::Sends(Some(2))),
-    (370, How::Sends(None)),
-    (371, How::Receives),
-    (372, How::Receives),
-    (378, How::Receives),
-    (379, How::Sends(None)),
-    (385, How::At(4, 4, 0)),
-    (416, How::At(4, 8, 0)),
-    (417, How::ReceivesSome),
-    (420, How::At(3, 8, EAGAIN)),
-    (421, How::At(2, 8, EAGAIN)),
-    (426, How::OfRing),
-    (441, How::At(3, 8, 0)),
+const LIMITED_32: [(u32, How); 27] = [
+    (small("read"), How::Receives),
+    (small("write"), How::Sends(Some(2))),
+    (small("socketcall"), How::SocketCall),
+    (small("ipc"), How::Ipc),
+    (small("readv"), How::Receives),
+    (small("writev"), How::Sends(None)),
+    (small("rt_sigtimedwait"), How::At(2, 4, EAGAIN)),
+    (small("io_getevents"), How::At(4, 4, 0)),
+    (small("epoll_wait"), How::Milliseconds(3)),
+    (small("epoll_pwait"), How::Milliseconds(3)),
+    (small("recvmmsg"), How::ReceivesSome),
+    (small("sendmmsg"), How::SendsSome),
+    (small("connect"), How::Connects),
+    (small("accept4"), How::Receives),
+    (small("sendto"), How::Sends(Some(2))),
+    (small("sendmsg"), How::Sends(None)),
+    (small("recvfrom"), How::Receives),
+    (small("recvmsg"), How::Receives),
+    (small("preadv2"), How::Receives),
+    (small("pwritev2"), How::Sends(None)),
+    (small("io_pgetevents"), How::At(4, 4, 0)),
+    (small("io_pgetevents_time64"), How::At(4, 8, 0)),
+    (small("recvmmsg_time64"), How::ReceivesSome),
+    (small("semtimedop_time64"), How::At(3, 8, EAGAIN)),
+    (small("rt_sigtimedwait_time64"), How::At(2, 8, EAGAIN)),
+    (small("io_uring_enter"), How::OfRing),
+    (small("epoll_pwait2"), How::At(3, 8, 0)),
 ];
 #[cfg(not(target_arch = "x86_64"))]
-const LIMITED: [(u64, How); 0] = [];
+const LIMITED: [(u32, How); 0] = [];
 #[cfg(not(target_arch = "x86_64"))]
-const LIMITED_32: [(u64, How); 0] = [];
+const LIMITED_32: [(u32, How); 0] = [];
 
 /// The limit of a call that is made with these arguments, by 64-bit code or by other; `None` where
 /// it has none, or keeps it when it is disturbed.
 #[must_use]
 pub fn limited(call: u64, arguments: &[u64; 6], is_64: bool) -> Option<Limited> {
-    let all: &[(u64, How)] = if is_64 { &LIMITED } else { &LIMITED_32 };
-    let (_, how) = all.iter().find(|(number, _)| *number == call)?;
+    let all: &[(u32, How)] = if is_64 { &LIMITED } else { &LIMITED_32 };
+    let (_, how) = all.iter().find(|(number, _)| u64::from(*number) == call)?;
     let number = |k: usize| (arguments[k] as u32).cast_signed();
     let (limit, result) = match *how {
         How::Milliseconds(k) => (Limit::Milliseconds(u32::try_from(number(k)).ok()?), 0),

@@ -2,6 +2,7 @@
 
 use crate::ptrace_call::request;
 use std::io;
+use synclater_calls::{self as calls, Kind, Machine};
 
 /// Registers.
 #[derive(Clone, Debug)]
@@ -19,29 +20,9 @@ const AGAIN: [i64; 3] = [-512, -513, UNLESS_HANDLED];
 const UNLESS_HANDLED: i64 = -514;
 /// The same, by restart_syscall(2), which knows how much time is left.
 const AGAIN_BY_BLOCK: i64 = -516;
-const RESTART_SYSCALL: u64 = 219;
-const RESTART_SYSCALL_32: u64 = 0;
+const RESTART_SYSCALL: u64 = calls::number(Machine::X86_64, "restart_syscall") as u64;
+const RESTART_SYSCALL_32: u64 = calls::number(Machine::I386, "restart_syscall") as u64;
 
-/// Calls that say EINTR where the kernel looked for signals in vain: those that signal(7) names in
-/// "Interruption of system calls and library functions by stop signals"; of sockets with a time
-/// limit (SO_RCVTIMEO, SO_SNDTIMEO) whatever reads or writes; fallocate of a tmpfs. Each has done
-/// nothing then, and may be made again. read, write, readv, writev, sendfile, connect, accept,
-/// sendto, recvfrom, sendmsg, recvmsg, semop, rt_sigtimedwait, io_getevents, semtimedop,
-/// epoll_wait, splice, epoll_pwait, fallocate, accept4, recvmmsg, sendmmsg, preadv2, pwritev2,
-/// io_pgetevents, io_uring_enter, epoll_pwait2.
-const SAY_EINTR: [u64; 27] = [
-    0, 1, 19, 20, 40, 42, 43, 44, 45, 46, 47, 65, 128, 208, 220, 232, 275, 281, 285, 288, 299, 307,
-    327, 328, 333, 426, 441,
-];
-/// The same on i386, with those that take times of 64 bits, and socketcall and ipc: read, write,
-/// socketcall, ipc, readv, writev, rt_sigtimedwait, sendfile, sendfile64, io_getevents, epoll_wait,
-/// splice, epoll_pwait, fallocate, recvmmsg, sendmmsg, connect, accept4, sendto, sendmsg, recvfrom,
-/// recvmsg, preadv2, pwritev2, io_pgetevents; io_pgetevents, recvmmsg, semtimedop, rt_sigtimedwait,
-/// io_uring_enter, epoll_pwait2.
-const SAY_EINTR_32: [u64; 31] = [
-    3, 4, 102, 117, 145, 146, 177, 187, 239, 247, 256, 313, 319, 324, 337, 345, 362, 364, 369, 370,
-    371, 372, 378, 379, 385, 416, 417, 420, 421, 426, 441,
-];
 const EINTR: i64 = -4;
 
 /// Bytes of a `syscall` instruction.
@@ -165,20 +146,30 @@ impl Registers {
         }
     }
 
-    fn says_eintr_for_us(&self) -> bool {
-        let all: &[u64] = if self.is_64() {
-            &SAY_EINTR
+    /// What the code that runs is for.
+    fn machine(&self) -> Machine {
+        if self.is_64() {
+            Machine::X86_64
         } else {
-            &SAY_EINTR_32
-        };
-        self.result() == EINTR && self.call().is_some_and(|call| all.contains(&call))
+            Machine::I386
+        }
+    }
+
+    fn says_eintr_for_us(&self) -> bool {
+        let machine = self.machine();
+        let may = |call: u64| calls::is_of(Kind::Eintr, machine, call as u32);
+        self.result() == EINTR && self.call().is_some_and(may)
     }
 
     /// Whether the thread waits where Go's runtime does so: in futex, epoll_wait, epoll_pwait or
     /// nanosleep. Mostly that is on a stack of its own; for a lock of a channel on a goroutine's.
     #[must_use]
     pub fn waits_in_runtime(&self) -> bool {
-        [202, 232, 281, 35].contains(&self.0.orig_rax)
+        const WAITS: [u32; 4] = calls::numbers(
+            Machine::X86_64,
+            ["futex", "epoll_wait", "epoll_pwait", "nanosleep"],
+        );
+        WAITS.iter().any(|call| u64::from(*call) == self.0.orig_rax)
     }
 
     /// Where Go has what it knows of the goroutine that runs (`g`, from Go 1.17 on).
@@ -192,12 +183,12 @@ impl Registers {
     #[must_use]
     pub fn may_restrict(&self) -> bool {
         const OPTIONS: [u32; 3] = [22, 26, 59];
-        let (prctl, seccomp, option) = match self.is_64() {
-            true => (157, 317, self.0.rdi as u32),
-            false => (172, 354, self.0.rbx as u32),
+        let option = match self.machine() {
+            Machine::X86_64 => self.0.rdi as u32,
+            _ => self.0.rbx as u32,
         };
-        let call = self.call();
-        call == Some(seccomp) || call == Some(prctl) && OPTIONS.contains(&option)
+        let makes = |name| self.call() == Some(calls::number(self.machine(), name).into());
+        makes("seccomp") || makes("prctl") && OPTIONS.contains(&option)
     }
 
     /// Whether the thread is in code of its own, in no system call.

@@ -2,49 +2,27 @@
 
 use super::{Library, MOST_CODE};
 use object::{Object, ObjectSegment, ObjectSymbol};
+use synclater_calls::{self as calls, Kind, Machine};
 use synclater_patching::{sites, uring};
 use synclater_proc::maps::Mapping;
 use synclater_shim::gate::{self, Detour};
 use synclater_sys::remote::Memory;
 
-/// System calls of x86-64 that lead to the gate: the requests (msync, fsync, fdatasync, sync,
-/// sync_file_range, syncfs, pwritev2, io_submit), and what changes what they stand on (open,
-/// openat, openat2, open_by_handle_at, mount, umount2, move_mount, unshare, setns, prctl, seccomp,
-/// io_uring_setup).
-const WANTED: [u32; 21] = [
-    26, 74, 75, 162, 277, 306, 328, 209, 2, 85, 257, 437, 304, 165, 166, 429, 272, 308, 157, 317,
-    425,
-];
+/// Whether a call leads to the gate: a request, or what changes what requests stand on, or what is
+/// looked at for the descriptors whose `O_SYNC` was taken off. In a process that has such
+/// descriptors the sites of these last ones stay when the rest is taken out.
+fn is_wanted(machine: Machine, number: u32) -> bool {
+    calls::is_of(Kind::Gate, machine, number) || calls::is_of(Kind::Marks, machine, number)
+}
 
-/// The same of i386, in the same order, with umount behind its like.
-const WANTED_32: [u32; 22] = [
-    144, 118, 148, 36, 314, 344, 379, 248, 5, 8, 295, 437, 342, 21, 52, 22, 429, 310, 346, 172,
-    354, 425,
-];
-
-/// Calls that lead there for the descriptors whose `O_SYNC` was taken off: write, pwrite64, writev,
-/// pwritev, sendfile, splice, copy_file_range, and fcntl. In a process that has such descriptors
-/// these sites stay when the rest is taken out.
-const OF_MARKS: [u32; 8] = [1, 18, 20, 296, 40, 275, 326, 72];
-
-/// The same of i386, with sendfile64 and fcntl64 behind their likes.
-const OF_MARKS_32: [u32; 10] = [4, 181, 146, 334, 187, 239, 313, 377, 55, 221];
-
-/// fsync and fdatasync: without a site of either there is nothing to attach.
-const REQUESTS: [u32; 2] = [74, 75];
-
-/// The same of i386.
-const REQUESTS_32: [u32; 2] = [118, 148];
-
-/// Calls that no program should make where nobody sees it: the requests of [`WANTED`], and
-/// io_uring_enter.
-const UNSEEN: [u32; 9] = [26, 74, 75, 162, 277, 306, 328, 209, 426];
+/// Without a site of either there is nothing to attach.
+const REQUESTS: [&str; 2] = ["fsync", "fdatasync"];
 
 /// How many instructions that enter the kernel are in code that nobody redirects, and make a sync
 /// request, as far as their number is loaded near by.
 pub(super) fn unseen_in(code: &[u8]) -> u64 {
     sites::entries(code)
-        .filter(|number| number.is_some_and(|n| UNSEEN.contains(&n)))
+        .filter(|number| number.is_some_and(|n| calls::is_of(Kind::Sync, Machine::X86_64, n)))
         .count() as u64
 }
 
@@ -95,12 +73,14 @@ impl Site {
     /// library of a filter that forbids it to look.
     #[must_use]
     pub fn may_write(&self) -> bool {
-        /// pwritev2, io_submit; prctl, seccomp.
-        const MORE: [u32; 4] = [328, 209, 157, 317];
+        const MORE: [u32; 4] = calls::numbers(
+            Machine::X86_64,
+            ["pwritev2", "io_submit", "prctl", "seccomp"],
+        );
         match self.call {
             // Of i386 a number may be that of another call.
             Some(sites::Call::Number(number)) if !self.is_small() => {
-                OF_MARKS.contains(&number) || MORE.contains(&number)
+                calls::is_of(Kind::Marks, Machine::X86_64, number) || MORE.contains(&number)
             }
             // Liburing's calls give writes their flag back.
             _ => true,
@@ -111,9 +91,9 @@ impl Site {
     #[must_use]
     pub fn makes_request(&self) -> bool {
         let requests = if self.is_small() {
-            REQUESTS_32
+            calls::numbers(Machine::I386, REQUESTS)
         } else {
-            REQUESTS
+            calls::numbers(Machine::X86_64, REQUESTS)
         };
         match self.call {
             Some(sites::Call::Number(number)) => requests.contains(&number),
@@ -130,7 +110,7 @@ fn called(was: &[u8]) -> Option<sites::Call> {
 
 pub(super) fn sites_in(code: &[u8], start: u64, library: Option<&Library>) -> Vec<Site> {
     let wanted = |call| match call {
-        sites::Call::Number(number) => WANTED.contains(&number) || OF_MARKS.contains(&number),
+        sites::Call::Number(number) => is_wanted(Machine::X86_64, number),
         sites::Call::Any => true,
     };
     let plain = sites::x86_64(code)
@@ -166,7 +146,7 @@ pub(super) fn sites_in(code: &[u8], start: u64, library: Option<&Library>) -> Ve
 /// The calls of i386 code into the kernel, which lead to the gate itself.
 pub(super) fn small_sites_in(code: &[u8], start: u64, library: Option<&Library>) -> Vec<Site> {
     let wanted = |call| match call {
-        sites::Call::Number(number) => WANTED_32.contains(&number) || OF_MARKS_32.contains(&number),
+        sites::Call::Number(number) => is_wanted(Machine::I386, number),
         sites::Call::Any => true,
     };
     let site = |s: sites::Site, leads_to| Site {

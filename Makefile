@@ -147,18 +147,20 @@ lint-rust:
 # The library as a second compiler and a second machine see it; nothing is linked.
 C_CHECK = -std=gnu11 -ffreestanding -fPIC -fsyntax-only -Wall -Wextra -Werror
 NUMBERS = $(TARGET_DIR)/numbers
+SHIM = crates/shim/c
 lint-c:
 	@set -e; for machine in x86_64 aarch64; do \
 	  mkdir -p $(NUMBERS)/$$machine; \
 	  $(CARGO) run --locked --quiet -p synclater-calls --example header -- $$machine \
 	    >$(NUMBERS)/$$machine/numbers.h; \
-	done; for file in crates/shim/c/*.c; do \
+	done; for file in $(SHIM)/*.c $(SHIM)/*/*.c; do \
 	  for variant in -USL_IO -DSL_IO=1; do \
-	    clang $(C_CHECK) -I$(NUMBERS)/x86_64 $$variant $$file; \
+	    clang $(C_CHECK) -I$(SHIM) -I$(NUMBERS)/x86_64 $$variant $$file; \
 	    ! command -v aarch64-linux-gnu-gcc >/dev/null || \
-	      aarch64-linux-gnu-gcc $(C_CHECK) -I$(NUMBERS)/aarch64 $$variant $$file; \
+	      aarch64-linux-gnu-gcc $(C_CHECK) -I$(SHIM) -I$(NUMBERS)/aarch64 $$variant $$file; \
 	  done; \
-	done; clang $(C_CHECK) -I$(NUMBERS)/x86_64 -DSL_GATE=1 -mgeneral-regs-only crates/shim/c/*.c; \
+	done; clang $(C_CHECK) -I$(SHIM) -I$(NUMBERS)/x86_64 -DSL_GATE=1 -mgeneral-regs-only \
+	  $(SHIM)/*.c $(SHIM)/*/*.c; \
 	echo "lint-c: ok"
 
 lint-scripts:
@@ -198,7 +200,7 @@ fuzz: ## fuzz the parsers of what others can write, FUZZ_SECONDS each (60)
 audit: build ## what a reviewer wants to see first: unsafe code, library symbols, sizes, licences
 	@echo '== unsafe code, by file'; \
 	grep -rc --include='*.rs' -w 'unsafe' crates src | grep -v ':0$$' || echo none
-	@echo '== the library: lines of C'; wc -l crates/shim/c/*
+	@echo '== the library: lines of C'; wc -l crates/shim/c/*.* crates/shim/c/*/*
 	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && $(BIN) generate library "$$dir" && \
 	cd "$$dir" && find . -name 'libsynclater*.so' -print0 | sort -z | \
 	while IFS= read -r -d '' file; do \

@@ -7,27 +7,36 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use synclater_calls::Machine;
 
-const SOURCES: [&str; 17] = [
-    "session.c",
-    "room.c",
-    "join.c",
-    "core.c",
-    "rules.c",
-    "glob.c",
-    "calls.c",
-    "memory.c",
-    "osync.c",
-    "opens.c",
-    "writes.c",
-    "mounts.c",
-    "async.c",
-    "uring.c",
-    "next.c",
-    "record.c",
-    "ring.c",
+/// The rooms of c/, each of which calls those in front of it (c/core/core.h).
+const SOURCES: [&str; 25] = [
+    "core/session.c",
+    "core/room.c",
+    "core/identity.c",
+    "core/join.c",
+    "core/count.c",
+    "core/real.c",
+    "core/decide.c",
+    "core/rules.c",
+    "core/glob.c",
+    "core/fsync.c",
+    "watch/noted.c",
+    "watch/address.c",
+    "watch/record.c",
+    "watch/ring.c",
+    "routes/range.c",
+    "routes/memory.c",
+    "routes/osync.c",
+    "routes/opens.c",
+    "routes/writes.c",
+    "routes/mounts.c",
+    "routes/restrict.c",
+    "routes/async.c",
+    "routes/uring.c",
+    "routes/next.c",
+    "entry.c",
 ];
 
-/// Keeps the library free of libc: see the head of c/shim.h for what each flag guards.
+/// Keeps the library free of libc: see the head of c/core/core.h for what each flag guards.
 const FLAGS: [&str; 17] = [
     "-std=gnu11",
     "-O2",
@@ -66,17 +75,26 @@ const VARIANTS: [Variant; 2] = [
     Variant {
         name: "-io",
         soname: "libsynclater-io.so",
-        more: &["io.c"],
+        more: &["watch/io.c"],
         flags: &["-DSL_IO=1"],
     },
 ];
 
-/// What the image for running processes has beside [`SOURCES`], and in the place of `join.c`.
-const GATE_SOURCES: [&str; 5] = ["gate.c", "gate_i386.c", "boot.c", "boot_i386.c", "attach.c"];
+/// How a program that was started with the library finds its sessions.
+const JOIN: &str = "core/join.c";
+
+/// What the image for running processes has beside [`SOURCES`], and in the place of [`JOIN`].
+const GATE_SOURCES: [&str; 5] = [
+    "gate/gate.c",
+    "gate/gate_i386.c",
+    "gate/boot.c",
+    "gate/boot_i386.c",
+    "gate/attach.c",
+];
 
 /// `SL_VERSION`, as page.h has it.
 fn layout_version(dir: &Path) -> u32 {
-    let text = std::fs::read_to_string(dir.join("page.h")).expect("page.h");
+    let text = std::fs::read_to_string(dir.join("core/page.h")).expect("page.h");
     let defined = { text.lines() }.find_map(|l| l.strip_prefix("#define SL_VERSION "));
     let number = defined.map(|l| l.trim().trim_end_matches('u').parse());
     number
@@ -97,6 +115,11 @@ fn numbers(out: &Path, machine: Machine) -> String {
     format!("-I{}", folder.display())
 }
 
+/// What makes the compiler find the headers of the rooms.
+fn rooms(dir: &Path) -> String {
+    format!("-I{}", dir.display())
+}
+
 /// Compiles the image for running processes of a class: linked at 0, without a relocation, flat. It
 /// may touch no vector register: to the program it is a system call, which changes none.
 fn compile_gate(dir: &Path, class: &[&str], image: &Path) -> bool {
@@ -106,10 +129,11 @@ fn compile_gate(dir: &Path, class: &[&str], image: &Path) -> bool {
         "-Wl,-z,defs,-z,relro,-z,now",
         "-Wl,--hash-style=both",
     ];
-    let sources = SOURCES.iter().filter(|s| **s != "join.c");
+    let sources = SOURCES.iter().filter(|s| **s != JOIN);
     let linked = Command::new(compiler())
         .args(FLAGS.iter().filter(|f| !shared.contains(f)))
         .args(class)
+        .arg(rooms(dir))
         .args(["-DSL_GATE=1", "-mgeneral-regs-only", "-fno-jump-tables"])
         .args([
             "-ffunction-sections",
@@ -126,7 +150,7 @@ fn compile_gate(dir: &Path, class: &[&str], image: &Path) -> bool {
         ])
         .arg(format!("-Wl,--defsym=sl_version={}", layout_version(dir)))
         .arg("-Wl,-T")
-        .arg(dir.join("gate.ld"))
+        .arg(dir.join("gate/gate.ld"))
         .arg("-o")
         .arg(&elf)
         .args(sources.chain(&GATE_SOURCES).map(|s| dir.join(s)))
@@ -156,6 +180,7 @@ fn compile(dir: &Path, out: &Path, file: &Path, class: &[&str], variant: &Varian
     let exports = exports(dir, out, variant);
     Command::new(compiler())
         .args(class)
+        .arg(rooms(dir))
         .args(FLAGS)
         .args(variant.flags)
         .arg(format!("-Wl,-soname,{}", variant.soname))

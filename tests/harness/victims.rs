@@ -121,7 +121,11 @@ pub fn tool(name: &str) -> PathBuf {
     let source = root.join("tests/tools").join(format!("{name}.c"));
     let shim = root.join("crates/shim/c");
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    let sources = [&source, &shim.join("glob.c"), &shim.join("page.h")];
+    let sources = [
+        &source,
+        &shim.join("core/glob.c"),
+        &shim.join("core/page.h"),
+    ];
     if sources.iter().any(|s| modified(&program) < modified(s)) {
         let fresh = program.with_extension("new");
         let mut command = clean("gcc");
@@ -133,7 +137,7 @@ pub fn tool(name: &str) -> PathBuf {
             .arg(&fresh)
             .arg(&source);
         if name == "glob_lines" {
-            command.arg(shim.join("glob.c"));
+            command.arg(shim.join("core/glob.c"));
         }
         if name == "slowfiles" {
             let mut flags = clean("pkg-config");

@@ -36,7 +36,7 @@ import subprocess
 import sys
 import time
 
-# Where they begin in c/page.h, and how long they are. Not the debts of sync(): to settle those takes
+# Where they begin in c/core/page.h, and how long they are. Not the debts of sync(): to settle those takes
 # as long as the machine's slowest disk.
 DEBTS, CELLS = 64, 64 * 16
 SLOTS, SLOT, REQUESTS = 8896, 640, 128

@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 
-#include "page.h"
+#include "core/page.h"
 
 static struct sl_page page;
 static struct sl_slots slots;

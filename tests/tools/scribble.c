@@ -6,7 +6,7 @@
  * until the child has made N. Ends with status 7; 99 where the child failed, 98 where there is no
  * session that records.
  */
-#include "page.h"
+#include "watch/rings.h"
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-//! The mirror of what `c/uring.c` makes of entries of a ring: how one is put off, or refused, and
-//! undone.
+//! The mirror of what `c/routes/uring.c` makes of entries of a ring: how one is put off, or
+//! refused, and undone.
 
 /// Bytes of an entry (`struct io_uring_sqe`), or of the first half of a long one.
 pub const SIZE: usize = 64;
@@ -87,7 +87,7 @@ mod tests {
 
     #[test]
     fn the_mark_is_the_library_s() {
-        let source = include_str!("../c/uring.c");
+        let source = include_str!("../c/routes/uring.c");
         for line in [
             "#define MARK      0x534c5941bd2eull ",
             "#define WAS_RANGE 8\n",

@@ -1,5 +1,5 @@
-//! The mirror of `c/gate.h`: what the tracer reads of the image, and writes for a thread of the
-//! process that it sends on an errand.
+//! The mirror of `c/gate/gate.h`: what the tracer reads of the image, and writes for a thread of
+//! the process that it sends on an errand.
 //!
 //! Little endian, as the machines are that have a gate.
 

@@ -1,8 +1,8 @@
 //! Both halves of the contract with the program under control: the preload library (C, in `c/`),
 //! embedded as bytes, and the mirror of the memory it shares with the supervisor.
 //!
-//! Promise: [`page`] has the layout of `c/page.h`; a witness compiled from that header is compared
-//! with it in the tests. What this crate does not do: no file, no mapping, no system call.
+//! Promise: [`page`] has the layout of `c/core/page.h`; a witness compiled from that header is
+//! compared with it in the tests. What this crate does not do: no file, no mapping, no system call.
 #![deny(unsafe_code)]
 
 pub mod calls;

@@ -1,4 +1,5 @@
-//! The mirror of `c/page.h`: what stands where, who writes it, and in which unit, is said there.
+//! The mirror of `c/core/page.h`: what stands where, who writes it, and in which unit, is said
+//! there.
 //!
 //! Every field that the other side may write while we look is an atomic. The page is written by us
 //! alone; the slots are written by victims, so each value is input: load once, check, then use.

@@ -1,4 +1,4 @@
-//! The mirror of the rings in `c/page.h`, and their reader.
+//! The mirror of `c/watch/rings.h`, and their reader.
 //!
 //! Promise: whatever stands in the rings, reading ends after as many cells as a ring has, follows
 //! no value as a pointer or an index, and gives what was written in the order of its places. A

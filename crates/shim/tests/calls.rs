@@ -6,7 +6,7 @@ use synclater_calls::{Kind, CALLS};
 use synclater_shim::calls::{Argument, Made, MADE, OWN};
 
 /// Files of C that the image is not made of.
-const ELSEWHERE: [&str; 2] = ["join.c", "io.c"];
+const ELSEWHERE: [&str; 2] = ["core/join.c", "watch/io.c"];
 
 /// Calls that stand in files of the image, in functions that are not in it.
 const NOT_IN_IT: [&str; 7] = [
@@ -20,7 +20,12 @@ const NOT_IN_IT: [&str; 7] = [
 ];
 
 /// Files with assembler.
-const IN_ASSEMBLER: [&str; 4] = ["gate.c", "gate_i386.c", "boot.c", "boot_i386.c"];
+const IN_ASSEMBLER: [&str; 4] = [
+    "gate/gate.c",
+    "gate/gate_i386.c",
+    "gate/boot.c",
+    "gate/boot_i386.c",
+];
 
 fn read(name: &str) -> String {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("c");
@@ -40,11 +45,15 @@ fn plain(text: &str) -> String {
 }
 
 fn sources() -> Vec<(String, String)> {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("c");
-    let entries = std::fs::read_dir(dir).expect("c").flatten();
-    let names = entries.map(|e| e.file_name().to_string_lossy().into_owned());
+    let rooms = ["core", "watch", "routes", "gate"];
+    let names = rooms.iter().flat_map(|room| {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("c").join(room);
+        let entries = std::fs::read_dir(folder).expect(room).flatten();
+        entries.map(move |e| format!("{room}/{}", e.file_name().to_string_lossy()))
+    });
     let is_ours = |n: &String| n.ends_with(".c") && !ELSEWHERE.contains(&n.as_str());
-    let all = names.filter(is_ours).chain(["syscall.h".to_owned()]);
+    let more = ["core/machine.h", "core/core.h", "entry.c"].map(str::to_owned);
+    let all = names.filter(is_ours).chain(more);
     all.map(|n| (n.clone(), plain(&read(&n)))).collect()
 }
 
@@ -94,7 +103,15 @@ fn arguments(call: &str) -> Vec<String> {
 /// Numbers that names stand for, all of them where there are several.
 fn macros() -> BTreeMap<String, BTreeSet<i64>> {
     let mut all: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
-    for name in ["shim.h", "boot.c", "record.c", "memory.c", "page.h"] {
+    for name in [
+        "core/core.h",
+        "core/linux.h",
+        "core/page.h",
+        "watch/rings.h",
+        "watch/record.c",
+        "watch/address.c",
+        "gate/boot.c",
+    ] {
         for line in read(name).lines() {
             let mut words = line.split_whitespace();
             if words.next() != Some("#define") {
@@ -247,7 +264,7 @@ fn assembler_names_the_calls_that_it_makes() {
 /// What the gate lets in is what the switches behind it know.
 #[test]
 fn each_call_that_leads_to_the_gate_is_known_there() {
-    let text = ["gate.c", "mounts.c"].map(read).concat();
+    let text = ["gate/gate.c", "routes/restrict.c"].map(read).concat();
     for row in &CALLS {
         if row.is(Kind::Gate) || row.is(Kind::Marks) {
             let case = format!("NR_{}", row.name);

@@ -1,5 +1,6 @@
-//! The page's two descriptions, page.h and page.rs, lay every field at the same place, for both
-//! word sizes; and the library is what the head of c/shim.h promises: no libc, its exports only.
+//! The page's two descriptions, the headers and their mirrors, lay every field at the same place,
+//! for both word sizes; and the library is what the head of c/core/core.h promises: no libc, its
+//! exports only.
 
 use std::mem::offset_of;
 use std::path::{Path, PathBuf};
@@ -62,7 +63,9 @@ fn here() -> PathBuf {
 fn witness(class: &str) -> Vec<String> {
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("witness{class}"));
     let built = Command::new("gcc")
-        .args([class, "-Wall", "-Werror", "-o"])
+        .args([class, "-Wall", "-Werror", "-I"])
+        .arg(here().join("c"))
+        .arg("-o")
         .arg(&program)
         .arg(here().join("tests/witness.c"))
         .status()

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
- * Prints name, offset and size of every field of page.h, as this compiler lays them out. */
+ * Prints name, offset and size of every field of page.h and rings.h, as this compiler lays them
+ * out. */
 #include <stdio.h>
 #include <stddef.h>
-#include "../c/page.h"
+#include "../c/watch/rings.h"
 #define F(s, f) printf(#s "." #f " %zu %zu\n", offsetof(struct s, f), sizeof(((struct s *)0)->f))
 int main(void)
 {

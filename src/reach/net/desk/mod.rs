@@ -1,5 +1,5 @@
 //! What a request that the filter asks about is answered: the decisions of the library
-//! (crates/shim/c/core.c, calls.c), made from outside.
+//! (crates/shim/c/core/), made from outside.
 //!
 //! Promise: the same order as there: a request is counted first, and only then are the dial, the
 //! lease and the state of the file system read; so a settle that begins after the relaxation was

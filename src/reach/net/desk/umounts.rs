@@ -1,8 +1,8 @@
 //! Umounts of programs that the library does not reach.
 //!
-//! Promise: as in the library (crates/shim/c/mounts.c), the supervisor has settled the file system
-//! and let go of it when the call is made. The threads of a process have one slot, with room for
-//! one such question: they take turns.
+//! Promise: as in the library (crates/shim/c/routes/mounts.c), the supervisor has settled the file
+//! system and let go of it when the call is made. The threads of a process have one slot, with room
+//! for one such question: they take turns.
 
 use super::super::visitor::Visitor;
 use super::{text_at, Desk, Verdict};

@@ -1,6 +1,7 @@
 //! Containers and odd victims: namespaces, limits, filters, block devices, chroots, and programs
 //! that the library does not reach. Each has the right outcome or real syncs.
 
+mod filters;
 mod namespaces;
 
 use crate::harness::command::{clean, copy_program, run, Outcome, LIMIT};
@@ -49,7 +50,7 @@ fn is_kept(stage: &Stage, outcome: &Outcome) {
     assert!(stage.entries().is_empty(), "{:?}", stage.entries());
 }
 
-// --- Limits and filters --------------------------------------------------------------------------
+// --- Limits --------------------------------------------------------------------------------------
 
 const NO_ROOM: &str = "\
 import os, resource, sys
@@ -85,104 +86,6 @@ fn synclater_that_may_write_no_file_says_so() {
     );
     let said = outcome.status.success() || crate::sessions::stage::has_four_parts(&outcome.stderr);
     assert!(said, "{outcome}");
-}
-
-#[test]
-fn a_victim_with_a_filter_of_its_own_is_not_killed_and_syncs_for_real() {
-    for way in ["prctl", "seccomp", "exec"] {
-        let stage = Stage::new("filter");
-        let mut command = reported(&stage, &[]);
-        let log = stage.traced(&mut command, "fsync", "victim.log");
-        command.arg(program("filter")).arg(stage.work()).arg(way);
-        let outcome = run(command.arg(REQUESTS.to_string())).must_succeed();
-        assert_eq!(outcome.stdout, "alive\n", "{way}: {outcome}");
-        assert_eq!(log.count("fsync"), REQUESTS, "{way}");
-    }
-}
-
-#[test]
-fn a_filter_that_the_kernel_has_refused_keeps_nothing_real() {
-    for (how, victim) in FILTERED_BY {
-        if !how.is_empty() && !as_root("a_filter_that_the_kernel_has_refused_keeps_nothing_real") {
-            return;
-        }
-        let stage = Stage::new("refused-filter");
-        is_kept(&stage, &filters(&stage, how, victim, "tried"));
-        let report = stage.report();
-        assert!(
-            number(&report, "skipped") > REQUESTS / 2,
-            "{how:?}: {report:#}"
-        );
-    }
-}
-
-/// How a victim is reached that puts a filter on itself.
-const FILTERED_BY: [(&[&str], &str); 3] = [
-    (&[], "filter"),
-    (&["--follow"], "filter"),
-    (&["--follow"], "filter_static"),
-];
-
-fn filters(stage: &Stage, how: &[&str], victim: &str, way: &str) -> Outcome {
-    let mut command = stage.with_folders(SYNCLATER);
-    command
-        .args(["run", "--quiet"])
-        .args(stage.json())
-        .args(how);
-    command
-        .arg("--")
-        .arg(program(victim))
-        .arg(stage.work())
-        .arg(way);
-    run(command.arg(REQUESTS.to_string()))
-}
-
-#[test]
-fn a_child_that_is_forked_while_a_filter_is_refused_has_none() {
-    for (how, victim) in FILTERED_BY {
-        let name = "a_child_that_is_forked_while_a_filter_is_refused_has_none";
-        if !how.is_empty() && !as_root(name) {
-            return;
-        }
-        let stage = Stage::new("forked-filter");
-        let outcome = filters(&stage, how, victim, "forks");
-        let report = stage.report();
-        assert_eq!(
-            outcome.status.code(),
-            Some(0),
-            "{how:?}: {outcome}\n{report:#}"
-        );
-        // Those of one child are 62. On a busy machine the session takes its time to begin.
-        let starting = "the session was still starting on that file system";
-        let begun = REQUESTS - report["kept_real"][starting].as_u64().unwrap_or(0);
-        assert!(
-            number(&report, "skipped") > begun - 500,
-            "{how:?}: {report:#}"
-        );
-        assert_eq!(
-            report["escaped"],
-            serde_json::json!([]),
-            "{how:?}: {report:#}"
-        );
-    }
-}
-
-#[test]
-fn a_filter_behind_one_that_was_refused_keeps_all_real() {
-    for (how, victim) in FILTERED_BY {
-        if !how.is_empty() && !as_root("a_filter_behind_one_that_was_refused_keeps_all_real") {
-            return;
-        }
-        let stage = Stage::new("both-filters");
-        let outcome = filters(&stage, how, victim, "both").must_succeed();
-        assert_eq!(outcome.stdout, "alive\n", "{outcome}");
-        let report = stage.report();
-        let [requests, skipped] = ["requests", "skipped"].map(|key| number(&report, key));
-        assert!(
-            requests <= REQUESTS / 2 + 1 && skipped > 0,
-            "{how:?}: {report:#}"
-        );
-    }
 }
 
 // --- Block devices -------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ pub const PAGE_MAGIC: u64 = 0x6567617074616c73;
 /// First bytes of a slots file.
 pub const SLOTS_MAGIC: u64 = 0x746f6c7374616c73;
 /// Layout version; a shim of another version makes every call for real.
-pub const VERSION: u32 = 9;
+pub const VERSION: u32 = 10;
 /// File systems of one session.
 pub const FS_MAX: usize = 64;
 /// The row of debt that `sync()` owes on everything.
@@ -28,6 +28,8 @@ pub const RULE_MAX: usize = 16384;
 pub const SLOT_MAX: usize = 512;
 /// Counter lines of one slot.
 pub const SHARDS: usize = 8;
+/// Numbers of kin in [`Slots::tsyncs`].
+pub const KIN_MAX: usize = 64;
 /// Places of [`Slots::took`], eight to a doubling.
 pub const TOOK_PLACES: usize = 240;
 /// The first of them ends at 2 to this, and an eighth, in ticks.
@@ -320,6 +322,8 @@ pub struct Slots {
     pub took: [[AtomicU32; TOOK_PLACES]; FS_MAX],
     /// Bit i: rule i, as they lie behind the page, has decided about a process or a request.
     pub matched: [AtomicU32; RULE_MAX / 32],
+    /// How many calls were to put a filter on all threads of a process, by kin.
+    pub tsyncs: [AtomicU32; KIN_MAX],
 }
 
 /// The upper half of a cookie, where an argument has 64 bits: `SL_COOKIE`.
@@ -422,5 +426,6 @@ const _: () = assert!(
             + 8 * FS_MAX
             + 4 * FS_MAX * TOOK_PLACES
             + RULE_MAX / 8
+            + 4 * KIN_MAX
             + SLOT_MAX * size_of::<Slot>()
 );

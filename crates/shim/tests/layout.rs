@@ -46,7 +46,8 @@ fn mirror() -> Vec<String> {
             kept "kept", shard "shard" }
         Slots "sl_slots" { magic "magic", version "version", size "size", doorbell "doorbell",
             stripped "stripped", want_sync "want_sync", owed "owed", debt "debt",
-            fs_requests "fs_requests", in_memory "in_memory", took "took", slot "slot" }
+            fs_requests "fs_requests", in_memory "in_memory", took "took", slot "slot",
+            tsyncs "tsyncs" }
         Ring "sl_ring" { pid "pid", backed "backed", pid_ns "pid_ns", head "head", lost "lost",
             tail "tail" }
         Rings "sl_rings" { magic "magic", version "version", count "count",

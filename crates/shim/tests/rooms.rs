@@ -10,7 +10,7 @@ use synclater_calls::{header, Machine};
 const ROOMS: [&str; 5] = ["core", "watch", "routes", "entry", "gate"];
 
 /// Functions that a lower room calls: where a recording is made, core/ leaves a request to watch/.
-const HOOKS: [&str; 2] = ["sl_sync_noted", "sl_wait_for_stacks"];
+const HOOKS: [&str; 1] = ["sl_sync_noted"];
 
 fn c() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("c")

@@ -30,7 +30,7 @@ int main(void)
 	F(sl_slots, magic); F(sl_slots, version); F(sl_slots, size); F(sl_slots, doorbell);
 	F(sl_slots, stripped); F(sl_slots, want_sync); F(sl_slots, owed);
 	F(sl_slots, debt); F(sl_slots, fs_requests); F(sl_slots, in_memory); F(sl_slots, took);
-	F(sl_slots, slot);
+	F(sl_slots, slot); F(sl_slots, tsyncs);
 	F(sl_ring, pid); F(sl_ring, backed); F(sl_ring, pid_ns); F(sl_ring, head); F(sl_ring, lost);
 	F(sl_ring, tail);
 	F(sl_rings, magic); F(sl_rings, version); F(sl_rings, count);

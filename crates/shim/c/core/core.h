@@ -92,22 +92,33 @@ struct verdict {
 	uint8_t class_[LEVELS_MAX];
 };
 
+/* In `trying`: the call is to restrict all threads of the process. */
+#define SL_OF_ALL 1u
+
 /* In `outside`: a call that restricts this process has not failed. */
 #define SL_RESTRICTS 0x80000000u
 
+#define TRYING_MAX 8u
+
 extern struct state {
-	uint32_t ready;    /* 0 no, 1 being set up, 2 done */
-	uint32_t levels;   /* sessions found; with dead set, none of them counts */
-	uint32_t alone;    /* SYNCLATER_UNTIL=never and no session */
-	uint32_t filters;  /* seccomp filters that it had at its start, or many (library only) */
+	uint32_t ready;	  /* 0 no, 1 being set up, 2 done */
+	uint32_t levels;  /* sessions found; with dead set, none of them counts */
+	uint32_t alone;	  /* SYNCLATER_UNTIL=never and no session */
 	uint32_t outside; /* not 0: it could not join, or restricts itself (SL_RESTRICTS): all is
 			   * real. Asked by sl_is_outside. */
-	uint32_t tries;	  /* what `mine` has of that name, where there is none */
-	uint32_t followed; /* what the victim executes is reached, too (gate only) */
+	/* Calls that may restrict this process and are under way: all is real. A forked child has
+	 * those of its parent's; sl_begin_life takes off what no thread of its own is in. */
+	uint32_t tries;
+	/* How many of them were to restrict all threads, as this memory knows; and the place of the
+	 * same number where a fork copies none (sl_slots.tsyncs). */
+	uint32_t tsyncs, kin;
+	uint32_t filters; /* seccomp filters that it had at its start, or many (library only) */
+	uint32_t followed;   /* what the victim executes is reached, too (gate only) */
 	uint32_t keeps_sync; /* O_SYNC is not taken off: it may write unseen (gate only) */
-	uint32_t lives; /* how many processes one behind the other have had this memory, or tried */
 	uint32_t began_as; /* the process in which it was set up: no fork of that (library only) */
-	uint64_t pid_ns;   /* number of our pid namespace, where somebody told us; 0: look */
+	uint32_t unknown; /* of `tries` those whose thread is not known */
+	uint64_t trying[TRYING_MAX]; /* the threads of the others, with SL_OF_ALL */
+	uint64_t pid_ns; /* number of our pid namespace, where somebody told us; 0: look */
 	struct level level[LEVELS_MAX];
 } sl;
 
@@ -169,6 +180,8 @@ uint64_t sl_pid_namespace(void);
 void sl_fd_link(int fd, char link[32]);
 void sl_digits(int fd, char text[12]);
 int sl_is_filtered(void);
+void sl_begin_life(void);
+void sl_meet_kin(uint32_t pid);
 
 /* Joins the sessions; in the library, at the first call. */
 void sl_init(void);
@@ -191,8 +204,7 @@ int sl_class_of(const struct level *l, int fd, const char *path, uint8_t *class_
  * which then claims slots and rings of its own; a vfork child shares it, and counts for its
  * parent. Behind it is what a recording keeps (watch.h). */
 extern struct mine {
-	uint32_t tries; /* calls that may restrict this process and are under way: all is real */
-	uint32_t life;	/* which of `lives` this is, once it was asked; never that of its parent */
+	uint32_t known; /* 0 in a forked child, up to sl_begin_life */
 	struct sl_slot *slot[LEVELS_MAX];
 	uint32_t lines; /* how many threads got a line of counters */
 	/* i386 aligns them by four: one that crosses a cache line locks the bus, and traps. */
@@ -448,17 +460,13 @@ static ALWAYS_INLINE void sl_remember(int fd, uint64_t soundness)
 	__atomic_store_n(&sl_mine->sound[(unsigned)fd % SOUND_MAX], soundness, __ATOMIC_RELAXED);
 }
 
-/* Whether a call that may restrict this process is under way. */
-static ALWAYS_INLINE int sl_is_trying(void)
-{
-	return (sl_mine && LOAD(sl_mine->tries)) || LOAD(sl.tries);
-}
-
 /* Whether all is real: it could not join, has restricted itself, or is about to. */
 static ALWAYS_INLINE int sl_is_outside(void)
 {
+	if (UNLIKELY(sl_mine && !LOAD_RELAXED(sl_mine->known)))
+		sl_begin_life();
 	/* In this order: one that is over has said before whether it stands. */
-	return UNLIKELY(sl_is_trying() || LOAD_RELAXED(sl.outside));
+	return UNLIKELY(LOAD(sl.tries) || LOAD_RELAXED(sl.outside));
 }
 
 /* The usual case at one look, for opens, writes and fcntl: one session, nothing is recorded, and no

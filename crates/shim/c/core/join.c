@@ -250,7 +250,9 @@ __attribute__((constructor)) void sl_init(void)
 		sl.filters = seccomp_filters();
 	if (!sl.alone && !join_all(page ? page : ""))
 		stay_outside();
-	else if (!sl.alone) /* no call before that: a filter may kill at it */
+	else if (!sl.alone) { /* no call before that: a filter may kill at it */
 		sl.began_as = (uint32_t)raw0(NR_getpid);
+		sl_meet_kin(sl.began_as);
+	}
 	STORE(sl.ready, 2);
 }

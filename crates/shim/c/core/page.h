@@ -22,7 +22,7 @@
 
 #define SL_PAGE_MAGIC  0x6567617074616c73ull /* "slatpage", little endian */
 #define SL_SLOTS_MAGIC 0x746f6c7374616c73ull /* "slatslot" */
-#define SL_VERSION     9u
+#define SL_VERSION     10u
 
 #define SL_FS_MAX    64u
 #define SL_SYNC_WANTS 1u
@@ -35,6 +35,7 @@
 #define SL_RULE_MAX  16384u
 #define SL_SLOT_MAX  512u /* slot 0 serves every process that found no other */
 #define SL_SHARDS    8u
+#define SL_KIN_MAX   64u
 /* Places of `took`: eight to a doubling, from 2^SL_TOOK_FIRST ticks on; what is shorter, or longer
  * than all of them, falls into the first, or the last. */
 #define SL_TOOK_FIRST  10u
@@ -246,6 +247,10 @@ struct sl_slots {
 	uint32_t took[SL_FS_MAX][SL_TOOK_PLACES];
 	/* Bit i: rule i has decided about a process or a request. */
 	uint32_t matched[SL_RULE_MAX / 32];
+	/* How many calls were to put a filter on all threads of a process (seccomp, TSYNC), by kin: those
+	 * that were forked from the same process, without execution between, by its number. Only grows,
+	 * in front of each such call: a child whose memory knows less of them may have such a filter. */
+	uint32_t tsyncs[SL_KIN_MAX];
 };
 
 #pragma GCC diagnostic pop
@@ -260,7 +265,7 @@ SL_STATIC_ASSERT(sizeof(struct sl_page) == 144 + 16 * SL_FS_MAX + 24 * SL_NAME_M
 SL_STATIC_ASSERT(sizeof(struct sl_slots) == 64 + 8 * (SL_FS_MAX + 1) * SL_CLASS_MAX +
 						    8 * SL_FS_MAX +
 						    4 * SL_FS_MAX * SL_TOOK_PLACES +
-						    SL_RULE_MAX / 8 +
+						    SL_RULE_MAX / 8 + 4 * SL_KIN_MAX +
 						    sizeof(struct sl_slot) * SL_SLOT_MAX,
 		 "sl_slots");
 

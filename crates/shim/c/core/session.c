@@ -5,7 +5,9 @@
  */
 #include "core/core.h"
 
-struct state sl;
+/* Aligned: who forks copies what `tries`, `tsyncs` and `trying` are at one moment. */
+struct state sl __attribute__((aligned(128)));
+SL_STATIC_ASSERT(offsetof(struct state, pid_ns) <= 128, "in one page");
 
 struct mine *sl_mine;
 
@@ -124,7 +126,7 @@ int sl_is_filtered(void)
 	for (i = 0; i < sl.levels; i++)
 		net |= LOAD_RELAXED(sl.level[i].page->net);
 	/* One that could not join may ask: nothing of its own forbids that. */
-	return sl_is_trying() || LOAD(sl.outside) & SL_RESTRICTS || sl.filters > !!net;
+	return LOAD(sl.tries) || LOAD(sl.outside) & SL_RESTRICTS || sl.filters > !!net;
 #endif
 }
 
@@ -247,6 +249,40 @@ int sl_make_mine(void)
 	sl_rooms_at((char *)p + own);
 	sl_mine = (struct mine *)p;
 	return 1;
+}
+
+/* Where the memory of this process, and of all that are forked from it, counts the calls that were
+ * to restrict all threads. */
+void sl_meet_kin(uint32_t pid)
+{
+	sl.kin = pid % SL_KIN_MAX;
+	STORE(sl.tsyncs, LOAD(sl.level[0].slots->tsyncs[sl.kin]));
+	STORE(sl_mine->known, 1);
+}
+
+/* Begins what a forked child does for itself; before that it makes no call of ours.
+ *
+ * What its parent's other threads were in is nothing to it, but for filters that were to be put on
+ * all threads: this one may have got it while it was forked. Where its memory is from before that
+ * call began, the number says so that is not copied. (One that had failed, or is its kin's alone,
+ * makes it real for nothing.) */
+NOINLINE void sl_begin_life(void)
+{
+	uint64_t self = thread_number() & ~(uint64_t)SL_OF_ALL, there;
+	uint32_t left = LOAD(sl.unknown);
+	unsigned i;
+
+	if (sl.levels && LOAD(sl.level[0].slots->tsyncs[sl.kin]) != LOAD(sl.tsyncs))
+		__atomic_fetch_or(&sl.outside, SL_RESTRICTS, __ATOMIC_SEQ_CST);
+	for (i = 0; i < TRYING_MAX; i++) {
+		there = LOAD(sl.trying[i]);
+		if (there & SL_OF_ALL || there == self)
+			left += there != 0;
+		else
+			STORE(sl.trying[i], 0);
+	}
+	STORE(sl.tries, left);
+	STORE(sl_mine->known, 1);
 }
 
 /* Whether anything is to be decided here: in a session, or alone at `never`. Not once the victim

@@ -199,7 +199,7 @@ __asm__(".text\n"
  * what a filter on all threads forbids. That is soon, or when the disk has answered; what takes a
  * million looks (a second and more where processors are few) is not waited for: it asks for nothing
  * behind the disk's answer any more (sl_real). */
-void sl_wait_for_stacks(void)
+static void wait_for_stacks(void)
 {
 	const uint64_t all = (1ull << STACKS) - 1;
 	char here;
@@ -342,6 +342,21 @@ static long answer_for_marks(const struct frame *f, uint64_t site)
 	}
 }
 
+/* A call by which the program may restrict itself, made here. */
+static long restrict_itself(long nr, const long a[6])
+{
+	uint64_t *trying = sl_begin_restricting(nr, a);
+	long r;
+
+#ifdef __x86_64__
+	if (nr == NR_seccomp && (uint32_t)a[1] & 1 /* SECCOMP_FILTER_FLAG_TSYNC */)
+		wait_for_stacks();
+#endif
+	r = raw(nr, a[0], a[1], a[2], a[3], a[4], a[5]);
+	sl_end_restricting(trying, nr, a, r);
+	return r;
+}
+
 /* The answer to a call, or SL_AT_SITE: the program is to make it. SITE is where. */
 __attribute__((used)) long sl_gate_answer(const struct frame *f, uint64_t site)
 {
@@ -354,7 +369,7 @@ __attribute__((used)) long sl_gate_answer(const struct frame *f, uint64_t site)
 	if (f->nr == NR_prctl || f->nr == NR_seccomp)
 		return LOAD(sl.levels) && sl_restricts(f->nr, a) &&
 				       !LOAD(sl.outside) ?
-			       sl_restrict(f->nr, a) :
+			       restrict_itself(f->nr, a) :
 			       SL_AT_SITE;
 	if (!sl_active())
 		return answer_for_marks(f, site);

@@ -19,50 +19,6 @@
 /* Descriptors that were inherited are looked at up to this number. */
 #define INHERITED 1024
 
-/* How many calls of this process are under way that may restrict it. A forked child has none of its
- * parent's: what is this process's alone is wiped there. */
-static uint32_t *tries(void) { return sl_mine ? &sl_mine->tries : &sl.tries; }
-
-/* The victim's own filter, its own dispatch of system calls, or a trap on the time stamp counter
- * is about to stand. What lost its O_SYNC before this image was executed bears a mark that nobody
- * has looked for. */
-static void step_back(void)
-{
-	int fd, looks = sl_marks.here == SL_MARKS_MAYBE || (sl_active() && sl_any_stripped());
-
-	if (sl_marks.here == SL_MARKS_MAYBE)
-		sl_marks.here = 0;
-	for (fd = 0; looks && fd < INHERITED && !sl_marks.here; fd++)
-		sl_marks.here = sl_mark_of(fd) != 0;
-	if (sl_active())
-		sl_slot_flag(SL_SLOT_RESTRICTED);
-	__atomic_fetch_add(tries(), 1, __ATOMIC_SEQ_CST);
-}
-
-/* Which process this is of those that have had this memory one behind the other. */
-static uint32_t life_of(struct mine *mine)
-{
-	uint32_t life = LOAD(mine->life);
-
-	if (!life) {
-		life = __atomic_add_fetch(&sl.lives, 1, __ATOMIC_SEQ_CST);
-		if (!CAS(mine->life, 0, life))
-			life = LOAD(mine->life);
-	}
-	return life;
-}
-
-/* One of these is over. Where none is under way any more, and none stands, it was asked for to see
- * what the kernel answers (libseccomp does so before main). */
-static void step_forward(int failed)
-{
-	if (!failed)
-		__atomic_fetch_or(&sl.outside, SL_RESTRICTS, __ATOMIC_SEQ_CST);
-	__atomic_fetch_sub(tries(), 1, __ATOMIC_SEQ_CST);
-	if (sl_active())
-		sl_slot_unflag(SL_SLOT_RESTRICTED);
-}
-
 /* As the kernel takes them: an option is an int, a mode of the counter and an operation are
  * unsigned ones. What switches something off restricts nothing. */
 int sl_restricts(long nr, const long a[6])
@@ -81,6 +37,62 @@ int sl_restricts(long nr, const long a[6])
 	}
 }
 
+/* Whether a call is to put a filter on all threads, those that are being forked among them. */
+static int is_of_all(long nr, const long a[6])
+{
+#ifndef SL_GATE
+	/* No other thread is there to fork. */
+	if (&__libc_single_threaded && __libc_single_threaded)
+		return 0;
+#endif
+	/* At NULL the kernel reads no filter. */
+	return nr == NR_seccomp && (uint32_t)a[0] == 1 && (uint32_t)a[1] & SECCOMP_TSYNC_ && a[2];
+}
+
+/* What lost its O_SYNC before this image was executed bears a mark that nobody has looked for. */
+static void look_for_marks(void)
+{
+	int fd, looks = sl_marks.here == SL_MARKS_MAYBE || (sl_active() && sl_any_stripped());
+
+	if (sl_marks.here == SL_MARKS_MAYBE)
+		sl_marks.here = 0;
+	for (fd = 0; looks && fd < INHERITED && !sl_marks.here; fd++)
+		sl_marks.here = sl_mark_of(fd) != 0;
+}
+
+/* Notes whose call is under way. NULL: as that of nobody who is known. */
+static uint64_t *note_trying(int is_of_all)
+{
+	uint64_t self = (thread_number() & ~(uint64_t)SL_OF_ALL) | (is_of_all ? SL_OF_ALL : 0);
+	unsigned i;
+
+	for (i = 0; self && i < TRYING_MAX; i++)
+		if (!LOAD(sl.trying[i]) && CAS(sl.trying[i], 0, self))
+			return &sl.trying[i];
+	ADD(sl.unknown, 1);
+	return NULL;
+}
+
+/* The victim's own filter, its own dispatch of system calls, or a trap on the time stamp counter is
+ * about to stand. Returns what sl_end_restricting takes. */
+uint64_t *sl_begin_restricting(long nr, const long a[6])
+{
+	int of_all = is_of_all(nr, a) && sl.levels;
+	uint64_t *trying;
+
+	look_for_marks();
+	if (sl_active())
+		sl_slot_flag(SL_SLOT_RESTRICTED);
+	/* In this order: who is forked meanwhile knows of the call, or less of them than its kin. */
+	if (of_all)
+		ADD(sl.level[0].slots->tsyncs[sl.kin], 1);
+	ADD(sl.tries, 1);
+	trying = note_trying(of_all);
+	if (of_all)
+		ADD(sl.tsyncs, 1);
+	return trying;
+}
+
 /* Where the filters of all threads cannot be made the same, the answer is a thread that has another
  * one (seccomp(2), SECCOMP_FILTER_FLAG_TSYNC); a listener's descriptor is none. */
 static int has_failed(long nr, const long a[6], long r)
@@ -91,34 +103,33 @@ static int has_failed(long nr, const long a[6], long r)
 			       !(flags & SECCOMP_NEW_LISTENER_) && r > 0);
 }
 
-/* Makes a call that restricts its own process, as sl_restricts says. Behind one that has not failed
- * nothing is asked of the kernel any more. A handler that runs meanwhile may fork: the child comes
- * back here, and has begun none. */
-long sl_restrict(long nr, const long a[6])
+/* Such a call has come back with R. Behind one that has not failed nothing is asked of the kernel
+ * any more. Where none is under way, and none stands, it was asked for to see what the kernel
+ * answers (libseccomp does so before main). A handler that ran meanwhile may have forked: its child
+ * comes back here, too. */
+void sl_end_restricting(uint64_t *trying, long nr, const long a[6], long r)
 {
-	uint32_t life = sl_mine ? life_of(sl_mine) : 0;
-	long r;
-
-	step_back();
-#if defined SL_GATE && defined __x86_64__
-	if (nr == NR_seccomp && (uint32_t)a[1] & SECCOMP_TSYNC_)
-		sl_wait_for_stacks();
-#endif
-	r = raw(nr, a[0], a[1], a[2], a[3], a[4], a[5]);
-	if (life && LOAD(sl_mine->life) != life) {
-		if (!has_failed(nr, a, r))
-			__atomic_fetch_or(&sl.outside, SL_RESTRICTS, __ATOMIC_SEQ_CST);
-		return r;
-	}
-	step_forward(has_failed(nr, a, r));
-	return r;
+	if (!has_failed(nr, a, r))
+		__atomic_fetch_or(&sl.outside, SL_RESTRICTS, __ATOMIC_SEQ_CST);
+	if (trying)
+		STORE(*trying, 0);
+	else
+		__atomic_fetch_sub(&sl.unknown, 1, __ATOMIC_SEQ_CST);
+	__atomic_fetch_sub(&sl.tries, 1, __ATOMIC_SEQ_CST);
+	if (sl_active())
+		sl_slot_unflag(SL_SLOT_RESTRICTED);
 }
 
+/* Makes a call by which a process may restrict itself. */
 long sl_may_restrict(long nr, const long a[6])
 {
-	if (sl_restricts(nr, a))
-		return sl_restrict(nr, a);
-	return raw(nr, a[0], a[1], a[2], a[3], a[4], a[5]);
+	int may = sl_restricts(nr, a);
+	uint64_t *trying = may ? sl_begin_restricting(nr, a) : NULL;
+	long r = raw(nr, a[0], a[1], a[2], a[3], a[4], a[5]);
+
+	if (may)
+		sl_end_restricting(trying, nr, a, r);
+	return r;
 }
 
 EXPORT int prctl(int option, ...)

@@ -48,7 +48,8 @@ long sl_umount(long nr, const char *path, long flags);
 
 /* restrict.c */
 int sl_restricts(long nr, const long a[6]);
-long sl_restrict(long nr, const long a[6]);
+uint64_t *sl_begin_restricting(long nr, const long a[6]);
+void sl_end_restricting(uint64_t *trying, long nr, const long a[6], long r);
 long sl_may_restrict(long nr, const long a[6]);
 
 /* async.c */
@@ -74,7 +75,6 @@ long sl_gate_open_how(int dir, const char *path, const void *from, size_t size);
 long sl_gate_open_handle(int mount, void *handle, int flags);
 long sl_gate_write(int fd, long nr, const long a[6], uint64_t site);
 long sl_gate_file_control(long nr, int fd, int cmd, long arg);
-void sl_wait_for_stacks(void);
 #endif
 
 /* entry.c */

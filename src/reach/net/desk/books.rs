@@ -93,8 +93,10 @@ impl Desk {
             if page.sync_ok.load(SeqCst) != 0 {
                 return Ok(Ok(page::ALL_FS));
             }
-            if slots.want_sync.fetch_or(page::SYNC_WANTS, SeqCst) & page::SYNC_WANTS == 0 {
+            let before = slots.want_sync.fetch_or(page::SYNC_WANTS, SeqCst);
+            if before & page::SYNC_WANTS == 0 {
                 self.ring();
+                return Err(Kept::Ledger);
             }
             return Err(Kept::SyncAll);
         };

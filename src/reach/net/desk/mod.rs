@@ -9,6 +9,8 @@
 //! event that was lost.
 
 mod books;
+#[cfg(test)]
+mod same;
 mod umounts;
 
 use super::visitor::{Visitor, Visitors};

@@ -22,7 +22,8 @@
 #endif
 
 /* Passes a call on, or to the wrapper that it has. */
-static long other_call(long nr, long a, long b, long c, long d, long e, long f, uint64_t caller)
+static NOINLINE long other_call(long nr, long a, long b, long c, long d, long e, long f,
+				uint64_t caller)
 {
 	switch (nr) {
 		OPEN_CASES

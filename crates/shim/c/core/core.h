@@ -69,6 +69,10 @@ extern void *dlsym(void *handle, const char *name) __attribute__((weak));
 extern const char *gnu_get_libc_version(void) __attribute__((weak));
 extern char **environ __attribute__((weak));
 
+/* What is ours is called directly, in the library, too: on i386 a call by way of a table needs a
+ * register, and more of the stack. */
+#pragma GCC visibility push(hidden)
+
 #define LEVELS_MAX 4u
 
 /* One session that this process belongs to; nested sessions make several. */
@@ -541,5 +545,7 @@ static ALWAYS_INLINE const uint64_t *usual_debt(const struct level *l, int fd, u
 		sl_count_fs(l, fs);
 	return &l->slots->debt[fs][0];
 }
+
+#pragma GCC visibility pop
 
 #endif

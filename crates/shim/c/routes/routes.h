@@ -18,6 +18,8 @@
 
 #include "watch/watch.h"
 
+#pragma GCC visibility push(hidden)
+
 /* range.c */
 long sl_hint(int fd, int64_t at, int64_t n, unsigned flags, uint64_t caller);
 long sl_write_flagged(int fd, const void *iov, int n, int64_t at, int flags, uint64_t caller);
@@ -79,5 +81,7 @@ long sl_gate_file_control(long nr, int fd, int cmd, long arg);
 
 /* entry.c */
 long sl_covered(long nr, long a, long b, long c, long d, long e, long f, uint64_t caller);
+
+#pragma GCC visibility pop
 
 #endif

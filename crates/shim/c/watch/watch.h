@@ -9,6 +9,8 @@
 #include "core/core.h"
 #include "watch/rings.h"
 
+#pragma GCC visibility push(hidden)
+
 /* Our ring in one session. */
 struct ring {
 	struct sl_rings *rings;
@@ -152,5 +154,7 @@ long sl_io_syscall(long nr, long a, long b, long c, long d, long e, long f, uint
 #else
 #define TIMED_OPEN(dir, path, flags, caller, open) (open)
 #endif
+
+#pragma GCC visibility pop
 
 #endif

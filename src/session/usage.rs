@@ -53,10 +53,12 @@ pub fn may_be_hidden() -> bool {
         let mut options = m.super_options.split(',');
         options.any(|o| o.starts_with("hidepid=") && o != "hidepid=0" && o != "hidepid=off")
     };
-    let of_proc = |m: &Mount| m.path() == Path::new("/proc");
+    if !process::proc_is_ours() {
+        return true;
+    }
     let table = mounts_of("self");
-    let is_hiding = || table.iter().rfind(|m| of_proc(m)).is_some_and(hides);
-    !process::proc_is_ours() || process::effective_user() != 0 && is_hiding()
+    let of_proc = table.iter().rfind(|m| m.path() == Path::new("/proc"));
+    process::effective_user() != 0 && of_proc.is_some_and(hides)
 }
 
 fn seen_of(
@@ -76,10 +78,6 @@ fn seen_of(
         let mut all = theirs.iter().chain(ours);
         held.contains(dev) || all.any(|m| dev_of(m) == *dev)
     };
-    let own_number = |task: &str, fd: &OsStr| {
-        let dev = mount::dev_of_path(&Path::new(task).join("fd").join(fd));
-        dev.ok().filter(is_own)
-    };
     let mut seen = BTreeSet::new();
     let mut looked_at = 0;
     for task in threads::with_files(pid).ok()? {
@@ -98,7 +96,9 @@ fn seen_of(
             let Some(id) = mount_written_to(&text) else {
                 continue;
             };
-            match number(id).or_else(|| own_number(&task, &file.file_name())) {
+            let path = Path::new(&task).join("fd").join(file.file_name());
+            let dev = number(id).or_else(|| mount::dev_of_path(&path).ok().filter(is_own));
+            match dev {
                 Some(dev) => seen.extend([dev]),
                 None if is_no_file(&task, &file.file_name(), id) => {}
                 None => return None,
@@ -215,21 +215,22 @@ mod tests {
     }
 
     #[test]
-    fn we_write_where_we_have_a_file_open() {
+    fn a_process_writes_where_it_has_a_file_open() {
         let dir = std::env::temp_dir().join(format!("usage-{}", std::process::id()));
-        let _file = std::fs::File::create(&dir).expect("a file");
+        let file = std::fs::File::create(&dir).expect("a file");
+        // Not ourselves: other tests open and close here meanwhile.
+        let mut cat = std::process::Command::new("cat");
+        let cat = { cat.stdin(std::process::Stdio::piped()) }.stdout(file);
+        let mut cat = cat.spawn().expect("cat");
         let dev = mounts_of("self")
             .iter()
             .find(|m| mount::id_of_path(&dir, MNT_ID).is_ok_and(|id| id == m.id))
             .map(dev_of);
         let ours = mounts_of("self");
-        let written = written_by(
-            std::process::id(),
-            (&ours, &BTreeSet::new()),
-            (About::Sync, 1024),
-        )
-        .expect("few descriptors");
-        assert!(dev.is_some_and(|dev| written.contains(&dev)));
+        let written = written_by(cat.id(), (&ours, &BTreeSet::new()), (About::Sync, 1024));
         let _ = std::fs::remove_file(dir);
+        cat.kill().and_then(|()| cat.wait()).expect("its end");
+        let written = written.expect("few descriptors");
+        assert!(dev.is_some_and(|dev| written.contains(&dev)));
     }
 }

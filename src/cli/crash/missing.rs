@@ -233,8 +233,8 @@ const NO_SYNC_HELPS: &str = "no sync before the acknowledgement helps, not even 
 
 fn missing(closing: &Closing, states: u64) -> String {
     format!(
-        "{} before it was acknowledged: with that made, none of {} behind an acknowledgement is \
-         bad in other runs",
+        "{} before it was acknowledged: in other runs, with that made, none of {} behind an \
+         acknowledgement is bad",
         closing.words(),
         counted(states, "state")
     )

@@ -194,8 +194,22 @@ uninstall: ## remove what install put below PREFIX; ledger and sessions stay
 fuzz_build = $(CARGO) build --quiet --locked --workspace $(FEATURES) --bin synclater-fuzz
 fuzz = $(fuzz_build) && $(TARGET_DIR)/debug/synclater-fuzz $(1) --seconds $(2)
 
-fuzz: ## fuzz the parsers of what others can write, FUZZ_SECONDS each (60)
-	@$(CARGO) run --profile fuzz --quiet --locked -p synclater-fuzz -- --seconds $(FUZZ_SECONDS)
+# What libFuzzer needs of the code that it runs; as cargo-fuzz asks for it, on the stable toolchain.
+# With a --target, so that build scripts are built as ever.
+COVERAGE = -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
+  -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
+  -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares
+FUZZ_DIR = $(TARGET_DIR)/fuzz-corpus
+fuzz: ## fuzz the parsers of what others can write by coverage, FUZZ_SECONDS each (60)
+	@RUSTFLAGS='$(COVERAGE)' CXX="$${CXX:-clang++}" $(CARGO) build --quiet --locked --profile fuzz \
+	  -p synclater-fuzz --features coverage --bins --target $(HOST)
+	@set -e; bin=$(TARGET_DIR)/$(HOST)/fuzz; $$bin/synclater-fuzz --corpus $(FUZZ_DIR); \
+	for dict in $(FUZZ_DIR)/*.dict; do \
+	  name=$$(basename $$dict .dict); echo "== $$name"; \
+	  SYNCLATER_FUZZ_TARGET=$$name $$bin/synclater-fuzz-covered $(FUZZ_DIR)/$$name -dict=$$dict \
+	    -max_total_time=$(FUZZ_SECONDS) -timeout=10 -print_final_stats=1 \
+	    -artifact_prefix=$(FUZZ_DIR)/$$name- 2>&1 | grep -v '^#[0-9]*.*\(NEW\|REDUCE\|pulse\) '; \
+	done
 
 audit: build ## what a reviewer wants to see first: unsafe code, library symbols, sizes, licences
 	@echo '== unsafe code, by file'; \

@@ -4,23 +4,27 @@
 //! panic, or take longer than [`SLOW`], is printed as hex with the seed and its number, and the
 //! exit status is 1.
 //!
-//! What it does not do: it has no coverage feedback; good seeds are what makes it find things. It
-//! cannot break off an input that never returns: CI's own time limit has to.
+//! What it does not do: it has no coverage feedback; good seeds are what makes it find things. For
+//! that there is `make fuzz`: the same targets below libFuzzer (covered.rs), from the same seeds.
+//! In every test run this one is used, since an instrumented build would be a second one of all
+//! that the readers depend on. It cannot break off an input that never returns: CI's own time limit
+//! has to.
 //!
 //! Usage: `[TARGET]...` (default: all) `--seconds N` for each target (default: `FUZZ_SECONDS` of
 //! the environment, else 10), `--seed S` (default: from the clock), `--input HEX` to run one input
-//! as it was printed.
+//! as it was printed, `--corpus DIR` to write each target's seeds to DIR/TARGET and its words to
+//! DIR/TARGET.dict, as libFuzzer reads them, and do no more.
 
 pub mod mutate;
-pub mod random;
 pub mod targets;
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use mutate::mutated;
-use random::Random;
+use synclater_random::Random;
 
 /// The longest that one input may take: inputs are a few KiB, readers are linear.
 pub const SLOW: Duration = Duration::from_secs(2);
@@ -44,6 +48,7 @@ struct Options {
     time: Duration,
     seed: Option<u64>,
     input: Option<Vec<u8>>,
+    corpus: Option<PathBuf>,
 }
 
 /// Runs the targets, up to the first that fails, as the command line says; returns the exit status
@@ -54,7 +59,9 @@ pub fn main() -> ExitCode {
         Ok(options) => options,
         Err(error) => {
             let names: Vec<&str> = targets::ALL.iter().map(|t| t.name).collect();
-            eprintln!("{error}\nusage: [TARGET]... [--seconds N] [--seed S] [--input HEX]");
+            eprintln!(
+                "{error}\nusage: [TARGET]... [--seconds N] [--seed S] [--input HEX] [--corpus DIR]"
+            );
             eprintln!("targets: {}", names.join(" "));
             return ExitCode::from(125);
         }
@@ -72,6 +79,10 @@ pub fn main() -> ExitCode {
 }
 
 fn run_target(target: &Target, options: &Options) -> Option<()> {
+    if let Some(dir) = &options.corpus {
+        let written = write_corpus(target, dir);
+        return written.err().map(|e| eprintln!("{}: {e}", target.name));
+    }
     match &options.input {
         Some(input) => try_input(target, input).map(|fault| report(target, &fault, input)),
         None => fuzz(
@@ -80,6 +91,20 @@ fn run_target(target: &Target, options: &Options) -> Option<()> {
             options.time,
         ),
     }
+}
+
+/// Writes what libFuzzer begins with: a file a seed, and a dictionary.
+fn write_corpus(target: &Target, dir: &Path) -> std::io::Result<()> {
+    let folder = dir.join(target.name);
+    std::fs::create_dir_all(&folder)?;
+    for (k, seed) in target.seeds.iter().enumerate() {
+        std::fs::write(folder.join(format!("seed-{k}")), seed)?;
+    }
+    let word = |bytes: &&[u8]| -> String { bytes.iter().map(|b| format!("\\x{b:02x}")).collect() };
+    let words: String = { target.words.iter() }
+        .map(|w| format!("\"{}\"\n", word(w)))
+        .collect();
+    std::fs::write(dir.join(format!("{}.dict", target.name)), words)
 }
 
 fn fuzz(target: &Target, seed: u64, time: Duration) -> Option<()> {
@@ -131,6 +156,7 @@ fn read_options(
         time: read_time(&default)?,
         seed: None,
         input: None,
+        corpus: None,
     };
     while let Some(option) = words.next() {
         if targets::ALL.iter().any(|t| t.name == option) {
@@ -147,6 +173,7 @@ fn read_options(
         match option.as_str() {
             "--seconds" => options.time = read_time(&value)?,
             "--seed" => options.seed = Some(value.parse().map_err(|_| bad())?),
+            "--corpus" => options.corpus = Some(value.into()),
             "--input" => options.input = Some(bytes_of_hex(&value).ok_or_else(bad)?),
             _ => return Err(format!("unknown option {option}")),
         }
@@ -208,6 +235,7 @@ mod tests {
             time: Duration::from_secs(3),
             seed: Some(5),
             input: Some(vec![0x2f, 0]),
+            corpus: None,
         };
         assert_eq!(options, want);
         for bad in [

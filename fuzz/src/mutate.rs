@@ -4,7 +4,7 @@
 //!
 //! What it does not do: it knows nothing of what the target reads but its seeds and words.
 
-use crate::random::Random;
+use synclater_random::Random;
 
 /// The longest input.
 pub const INPUT_BYTES_MAX: usize = 8192;
@@ -17,11 +17,11 @@ const EDGES: &[u8] = b"\0\x01\x7f\x80\xff\n\r\t \"'\\[]{}=#-*?!^/:,.09az";
 
 /// Takes one of the seeds, or two in a row, and changes it some times.
 pub fn mutated(seeds: &[&[u8]], words: &[&[u8]], random: &mut Random) -> Vec<u8> {
-    let mut input = random.pick(seeds).map_or(Vec::new(), |seed| seed.to_vec());
-    if random.below(4) == 0 {
-        input.extend_from_slice(random.pick(seeds).copied().unwrap_or_default());
+    let mut input = pick(random, seeds).map_or(Vec::new(), |seed| seed.to_vec());
+    if below(random, 4) == 0 {
+        input.extend_from_slice(pick(random, seeds).copied().unwrap_or_default());
     }
-    for _ in 0..=random.below(CHANGES_MAX) {
+    for _ in 0..=below(random, CHANGES_MAX) {
         change(&mut input, words, random);
     }
     input.truncate(INPUT_BYTES_MAX);
@@ -29,8 +29,8 @@ pub fn mutated(seeds: &[&[u8]], words: &[&[u8]], random: &mut Random) -> Vec<u8>
 }
 
 fn change(input: &mut Vec<u8>, words: &[&[u8]], random: &mut Random) {
-    let at = random.below(input.len() + 1);
-    match random.below(7) {
+    let at = below(random, input.len() + 1);
+    match below(random, 7) {
         0 => flip(input, at, random),
         1 => replace(input, at, random),
         2 => input.insert(at, edge_or_any(random)),
@@ -38,7 +38,7 @@ fn change(input: &mut Vec<u8>, words: &[&[u8]], random: &mut Random) {
         4 => copy(input, at, random),
         5 => input.truncate(at),
         _ => {
-            let word = random.pick(words).copied().unwrap_or_default();
+            let word = pick(random, words).copied().unwrap_or_default();
             input.splice(at..at, word.iter().copied());
         }
     }
@@ -46,7 +46,7 @@ fn change(input: &mut Vec<u8>, words: &[&[u8]], random: &mut Random) {
 
 fn flip(input: &mut [u8], at: usize, random: &mut Random) {
     if let Some(byte) = input.get_mut(at) {
-        *byte ^= 1 << random.below(8);
+        *byte ^= 1 << below(random, 8);
     }
 }
 
@@ -57,15 +57,15 @@ fn replace(input: &mut [u8], at: usize, random: &mut Random) {
 }
 
 fn edge_or_any(random: &mut Random) -> u8 {
-    match random.below(3) {
-        0 => random.byte(),
-        _ => random.pick(EDGES).copied().unwrap_or_default(),
+    match below(random, 3) {
+        0 => random.draw() as u8,
+        _ => pick(random, EDGES).copied().unwrap_or_default(),
     }
 }
 
 fn stretch(input: &[u8], random: &mut Random) -> std::ops::Range<usize> {
-    let start = random.below(input.len() + 1);
-    let bytes = random.below((input.len() - start).min(64) + 1);
+    let start = below(random, input.len() + 1);
+    let bytes = below(random, (input.len() - start).min(64) + 1);
     start..start + bytes
 }
 
@@ -77,7 +77,7 @@ fn cut_out(input: &mut Vec<u8>, random: &mut Random) {
 /// Puts a stretch of the input in once more, some times over: long runs find what is quadratic.
 fn copy(input: &mut Vec<u8>, at: usize, random: &mut Random) {
     let stretch = input[stretch(input, random)].to_vec();
-    let times = 1 << random.below(7);
+    let times = 1 << below(random, 7);
     let room = INPUT_BYTES_MAX.saturating_sub(input.len());
     let copies = stretch
         .iter()
@@ -86,6 +86,16 @@ fn copy(input: &mut Vec<u8>, at: usize, random: &mut Random) {
         .take((stretch.len() * times).min(room));
     let copies: Vec<u8> = copies.collect();
     input.splice(at..at, copies);
+}
+
+/// A number below `bound`; 0 when the bound is 0.
+pub fn below(random: &mut Random, bound: usize) -> usize {
+    random.below(bound as u64) as usize
+}
+
+/// One of these; `None` when there is none.
+fn pick<'a, T>(random: &mut Random, choices: &'a [T]) -> Option<&'a T> {
+    choices.get(below(random, choices.len()))
 }
 
 #[cfg(test)]

@@ -131,18 +131,22 @@ fn run(input: &[u8]) {
 
 /// Writes nonsense until it is over.
 fn scribble(stage: &Stage, over: &AtomicBool) {
-    let mut random = crate::random::Random::new(1);
+    let mut random = synclater_random::Random::new(1);
     let ring = &stage.rings().ring[0];
     while !over.load(Relaxed) {
-        let place = random.number();
-        stage.state(place, random.byte() % 6, random.byte());
-        stage.put(place, 56, &random.number().to_le_bytes());
+        let place = random.draw();
+        stage.state(
+            place,
+            (random.draw() >> 56) as u8 % 6,
+            (random.draw() >> 56) as u8,
+        );
+        stage.put(place, 56, &random.draw().to_le_bytes());
         if random.below(4) == 0 {
             let near = ring
                 .tail
                 .load(Relaxed)
-                .wrapping_add(random.below(2 * CELLS) as u64);
-            let any = [near, random.number()][random.below(2)];
+                .wrapping_add(random.below(2 * CELLS as u64));
+            let any = [near, random.draw()][random.below(2) as usize];
             ring.head.store(any, Relaxed);
         }
     }

@@ -173,8 +173,8 @@ fn let_go_of_each(
     let (mut done, mut forkers) = (BTreeSet::new(), Forkers::default());
     let until = Instant::now() + STORM;
     loop {
-        let who = |pid: &u32| Some((*pid, process::began(*pid)?));
-        let mut fresh: Vec<_> = left.found.iter().filter_map(who).collect();
+        let found = { left.found.iter() }.filter_map(|pid| Some((*pid, process::began(*pid)?)));
+        let mut fresh: Vec<_> = found.collect();
         fresh.retain(|who| done.insert(*who));
         // What they have forked executes what they do.
         for (pid, _) in &fresh {
@@ -203,8 +203,7 @@ fn let_go_of_each(
         left = selector::left_by(name);
     }
     let first = done.iter().map(|(_, began)| *began).min();
-    let is_hidden = |pid: &u32| forkers.may_have_hidden(*pid, first);
-    let hidden = |pid: &u32| is_stuck(pid) || is_hidden(pid);
+    let hidden = |pid: &u32| is_stuck(pid) || forkers.may_have_hidden(*pid, first);
     gone.unseen = left.silent;
     gone.unseen
         .retain(|pid| hidden(pid) || forkers.execute_the_same(*pid));

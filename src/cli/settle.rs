@@ -191,9 +191,8 @@ fn clear_for(ended: &[&Debtor]) -> Vec<Cleared> {
     let begun = Instant::now();
     let mut cleared = super::clear_stale();
     let is_missed = |debtor: &Debtor, cleared: &[Cleared]| {
-        let is_open = || matches!(debtor.debt(), Ok(Debt::Open(_)));
-        let is_new = || cleared.iter().all(|one| one.id != debtor.id());
-        debtor.is_there() && is_new() && is_open()
+        let is_new = cleared.iter().all(|one| one.id != debtor.id());
+        is_new && debtor.is_there() && matches!(debtor.debt(), Ok(Debt::Open(_)))
     };
     while ended.iter().any(|d| is_missed(d, &cleared)) && begun.elapsed() < PATIENCE {
         sleep(PAUSE);

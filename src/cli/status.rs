@@ -49,11 +49,10 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
     let ledger = Ledger::existing(told::note_of_ledger)?;
     let (filed, mut bad) = ledger.as_ref().map(Ledger::entries).unwrap_or_default();
     let boot = dirs::boot_id();
-    let of_no_boot = |f: &&Filed| {
-        let lives = |l| life_of(&f.entry, l) == Life::Lives;
-        f.entry.boot(&boot) == Boot::NotKnown && !ledger.as_ref().is_some_and(lives)
-    };
-    let of_no_boot = filed.iter().filter(of_no_boot);
+    let lives =
+        |f: &Filed| { ledger.as_ref() }.is_some_and(|l| life_of(&f.entry, l) == Life::Lives);
+    let not_known = { filed.iter() }.filter(|f| f.entry.boot(&boot) == Boot::NotKnown);
+    let of_no_boot = not_known.filter(|f| !lives(f));
     bad.extend(of_no_boot.map(|f| Unread::of_no_boot(&f.path)));
     let is_told = |u: &Unread| {
         told.iter()
@@ -117,8 +116,8 @@ fn forget(id: &str, filed: &[Filed], ledger: Option<&Ledger>) -> anyhow::Result<
         was_cut(e, ledger) || !(lives || life_of(e, ledger) == Life::Lives)
     };
     let known = ledger.and_then(|ledger| {
-        let is_it = |f: &&Filed| f.entry.id == id && is_over(&f.entry, ledger);
-        Some((ledger, filed.iter().find(is_it)?))
+        let mut of_name = filed.iter().filter(|f| f.entry.id == id);
+        Some((ledger, of_name.find(|f| is_over(&f.entry, ledger))?))
     });
     let Some((ledger, known)) = known else {
         return Err(trouble("no session of this name has ended with an open entry".into()).into());

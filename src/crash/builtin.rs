@@ -223,12 +223,11 @@ fn damage_of_repository(repository: &Path) -> anyhow::Result<Option<String>> {
 }
 
 fn repositories(top: &Path, lines: &str) -> anyhow::Result<Option<String>> {
-    let is_one = |p: &&PathBuf| {
-        p.join("HEAD").is_file() && p.join("objects").is_dir() && p.join("refs").is_dir()
-    };
     let mut all = below(top)?;
     all.push(top.to_path_buf());
-    let all: Vec<PathBuf> = all.iter().filter(is_one).cloned().collect();
+    all.retain(|p| {
+        p.join("HEAD").is_file() && p.join("objects").is_dir() && p.join("refs").is_dir()
+    });
     for repository in &all {
         if let Some(damage) = damage_of_repository(repository)? {
             return Ok(Some(said_of(repository, top, &damage)));

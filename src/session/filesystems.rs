@@ -338,9 +338,9 @@ impl Filesystems {
     fn room_for(&self, mount: &Mount) -> Option<usize> {
         let is_free = |f: &Filesystem| f.held.is_none() && !f.leaving;
         let again = self.list.iter().position(|f| is_free(f) && f.is_at(mount));
-        let new = || (self.list.len() < page::FS_MAX).then_some(self.list.len());
-        let old = || self.list.iter().position(is_free);
-        again.or_else(new).or_else(old)
+        again
+            .or_else(|| (self.list.len() < page::FS_MAX).then_some(self.list.len()))
+            .or_else(|| self.list.iter().position(is_free))
     }
 
     /// Has the page name superblock `index`: from now on it may owe.

@@ -238,12 +238,13 @@ fn file_among(
     is_good: impl Fn(&OwnedFd) -> bool,
 ) -> Option<OwnedFd> {
     let is_there = |fd: &OwnedFd| id_of_fd(fd, MNT_ID).is_ok_and(|id| ids.contains(&id));
-    let found = |dir: PathBuf| found_at(&dir, OFlags::DIRECTORY).filter(is_there);
-    let opened = |dir| Opening::of(mount).again(dir).ok();
     let below = |dir: &OwnedFd| durable::file_below(dir.as_fd()).filter(|file| is_good(file));
     let mut given = { dirs.into_iter().flatten() }.filter(|dir| is_there(dir) && may_write(dir));
-    let ours = places_of_ours().filter_map(found).filter_map(opened);
-    let mut ours = ours.filter(may_write);
+    let found = places_of_ours().filter_map(|dir| found_at(&dir, OFlags::DIRECTORY));
+    let mut ours = found
+        .filter(is_there)
+        .filter_map(|dir| Opening::of(mount).again(dir).ok())
+        .filter(may_write);
     { given.find_map(below) }.or_else(|| ours.find_map(|dir| below(&dir)))
 }
 
@@ -335,11 +336,10 @@ impl Asked {
         let id = self.mount_id();
         let theirs = first_mounts_of(self.question.pid);
         let tables = [mounts_of("self"), theirs, mounts_of("1")];
-        let by_id = |m: &&Mount| id == Some(m.id);
-        let by_number = |m: &&Mount| dev_of(m) == self.dev;
-        let mount = { tables.iter() }
-            .find_map(|table| table.iter().find(by_id))
-            .or_else(|| tables.iter().find_map(|table| table.iter().find(by_number)))?;
+        let all = || tables.iter().flatten();
+        let mount = { all() }
+            .find(|m| id == Some(m.id))
+            .or_else(|| all().find(|m| dev_of(m) == self.dev))?;
         let of_it = |m: &&Mount| dev_of(m) == dev_of(mount);
         let in_sight: Vec<Mount> = tables[0].iter().filter(of_it).cloned().collect();
         let whose = [std::process::id(), self.question.pid, 1];
@@ -390,6 +390,11 @@ impl Asked {
         }
     }
 
+    /// The asker's own file, opened again.
+    fn file_again(&self, opening: Opening) -> Option<OwnedFd> {
+        opening.again(&self.theirs.as_ref()?.0).ok()
+    }
+
     fn taken_by(&self, seen: &Seen) -> Option<Found> {
         // One may be covered by another mount.
         let opened = { seen.in_sight.iter() }.find_map(|m| Some((m, at_point(m)?)));
@@ -401,12 +406,6 @@ impl Asked {
         let opening = Opening::of(&mount);
         let is_on_ours = |fd: &OwnedFd| seen.is_on_ours(fd);
         let folder = self.folder(there, opening).filter(is_on_ours);
-        let again = || {
-            opening
-                .again(&self.theirs.as_ref()?.0)
-                .ok()
-                .filter(is_on_ours)
-        };
         let dirs = [at_point.as_ref(), folder.as_ref()];
         let number = self.number(&mount)?;
         let is_unique = { self.theirs.as_ref() }.is_some_and(|(_, place)| place.is_unique);
@@ -414,14 +413,8 @@ impl Asked {
             true => None,
             false => Some(self.pin(dirs)?),
         };
-        let made = || {
-            dirs.into_iter()
-                .flatten()
-                .find_map(|d| durable::file_below(d.as_fd()))
-        };
-        let theirs = || self.own_file(opening).filter(is_on_ours);
         let file_alone = match (&at_point, &folder) {
-            (None, None) => Some(again()?),
+            (None, None) => Some(self.file_again(opening).filter(is_on_ours)?),
             _ => None,
         };
         let on_it = { dirs.into_iter().flatten().next() }.or(file_alone.as_ref())?;
@@ -430,8 +423,10 @@ impl Asked {
             // Whoever finds that there is none has it real.
             file_to_ask_by(&mount, &ids, dirs)
         } else if durable::needs_file(&mount) {
-            let ours = || file_among(&mount, &ids, [None; 2], |_| true);
-            Some(made().or_else(theirs).or_else(ours)?)
+            let mut folders = dirs.into_iter().flatten();
+            let made = folders.find_map(|d| durable::file_below(d.as_fd()));
+            let theirs = made.or_else(|| self.own_file(opening).filter(is_on_ours));
+            Some(theirs.or_else(|| file_among(&mount, &ids, [None; 2], |_| true))?)
         } else {
             None
         };

@@ -12,14 +12,22 @@ use std::path::PathBuf;
 use synclater_proc::mountinfo::Mount;
 use synclater_sys::mount;
 
+/// Whether a mount is the hierarchy of version 1 that freezes, and may be written to.
+fn freezes(m: &Mount) -> bool {
+    let has_it = m.super_options.split(',').any(|o| o == "freezer");
+    m.fstype == "cgroup" && has_it && m.writable
+}
+
+/// Whether it is that of version 2, and may be written to.
+fn is_v2(m: &Mount) -> bool {
+    m.fstype == "cgroup2" && m.writable
+}
+
 /// The root of cgroup2, and of the one of cgroup v1 that freezes, where it is mounted to be written
 /// and nobody else's.
 pub fn to_write() -> impl Iterator<Item = OwnedFd> {
-    let freezes = |m: &Mount| m.super_options.split(',').any(|o| o == "freezer");
-    let is_v1 = |m: &Mount| m.fstype == "cgroup" && freezes(m) && m.writable;
-    let is_v2 = |m: &Mount| m.fstype == "cgroup2" && m.writable;
     let is_ours = |seen: &Metadata| dirs::distrust(seen).is_none();
-    let found = [outermost(is_v1, is_ours), outermost(is_v2, is_ours)];
+    let found = [outermost(freezes, is_ours), outermost(is_v2, is_ours)];
     found.into_iter().flatten()
 }
 

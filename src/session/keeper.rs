@@ -495,8 +495,9 @@ impl Vigil {
         self.refusals.extend(told.map(|disk| (now, disk)));
         if self.alone_since.is_none() {
             // One that stands still judges nothing.
-            let is_judged = |heard: Instant| heard + JUDGED < now && !self.shared.lease_is_over();
-            self.refusals.retain(|(heard, _)| !is_judged(*heard));
+            let judges = !self.shared.lease_is_over();
+            self.refusals
+                .retain(|(heard, _)| !judges || *heard + JUDGED >= now);
             return;
         }
         if self.never {

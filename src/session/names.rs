@@ -38,13 +38,11 @@ impl Number {
 
 /// Has a number stand for `fs`, an index or `NAME_*`; false where there is no room.
 pub fn put(page: &Page, number: Number, fs: u32) -> bool {
-    let is_free = |place: &&Name| matches!(place.dev.load(SeqCst), 0 | NAME_GONE);
-    // A subvolume's is asked about again when it is wanted.
-    let is_of_one_mount = |place: &&Name| place.mount.load(SeqCst) != 0;
     let places = || page.places(number.dev);
     let place = { places().find(|place| number.stands_at(place)) }
-        .or_else(|| places().find(is_free))
-        .or_else(|| places().find(is_of_one_mount));
+        .or_else(|| places().find(|place| matches!(place.dev.load(SeqCst), 0 | NAME_GONE)))
+        // A subvolume's is asked about again when it is wanted.
+        .or_else(|| places().find(|place| place.mount.load(SeqCst) != 0));
     place.is_some_and(|place| {
         change(place, number, fs);
         true

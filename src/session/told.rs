@@ -216,8 +216,8 @@ pub fn known_on(ledger: &Ledger, fd: BorrowedFd<'_>) -> Option<(String, String)>
         differs && fs.fstype != "overlay"
     };
     let means = |e: &Entry| {
-        let is_named = || { e.filesystems.iter() }.any(|fs| !is_another(fs) && is_it(fs));
-        is_named() || life_of(e, ledger) == Life::Lives
+        { e.filesystems.iter() }.any(|fs| !is_another(fs) && is_it(fs))
+            || life_of(e, ledger) == Life::Lives
     };
     let all = { owing_on(ledger, fd).into_iter() }.map(|f| f.entry);
     { all.filter(|e| !e.is_never && means(e)) }.find_map(|e| Some((e.id, e.error?)))

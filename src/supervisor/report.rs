@@ -218,16 +218,18 @@ fn bound(s: &Supervisor) -> Option<Duration> {
     }
 }
 
+/// How many requests the slots have counted on the file system with this index.
+fn counted_at(s: &Supervisor, index: usize) -> u64 {
+    let slots = s.session.shared.all_slots();
+    let counts = slots.filter_map(|slots| slots.fs_requests.get(index));
+    counts.fold(0, |sum: u64, n| sum.saturating_add(n.load(SeqCst)))
+}
+
 fn filesystems(s: &Supervisor, skipped: u64) -> Vec<RunFilesystem> {
-    let counted = |i: usize| {
-        let all = s
-            .session
-            .shared
-            .all_slots()
-            .filter_map(|s| s.fs_requests.get(i));
-        all.fold(0, |sum: u64, n| sum.saturating_add(n.load(SeqCst)))
+    let counted = |o: &Owed| {
+        o.requests
+            .saturating_add(o.index.map_or(0, |i| counted_at(s, i)))
     };
-    let counted = |o: &Owed| o.requests.saturating_add(o.index.map_or(0, counted));
     let looked = { s.owed().iter() }.fold(0, |a: u64, o| a.saturating_add(counted(o)));
     // Requests from before there was a second one belong to the first.
     let rest = { skipped.saturating_sub(s.session.shared.in_memory()) }.saturating_sub(looked);
@@ -379,24 +381,15 @@ fn rows(counted: &BTreeMap<u32, Process>, s: &Supervisor) -> Vec<PsProcess> {
     let has_library = |pid: &u32| matches!(mapped.get(pid), Some(Mapped::Library | Mapped::Gate));
     let mut pids = below;
     pids.retain(|p| has_library(p) || counted.contains_key(p));
-    let row = |pid: u32, how: &str| {
-        let p = counted.get(&pid).cloned().unwrap_or_default();
-        let user = effective_user_of(pid);
-        PsProcess {
-            pid,
-            exe: exe_of(pid, user, p.exe),
-            user: users.name(user.unwrap_or(p.uid)),
-            how: how.into(),
-            requests: p.counts.requests,
-            skipped: p.counts.skipped(),
-        }
-    };
+    let row = |pid: u32, how: &str| row(pid, how, counted.get(&pid), &users);
     let Some(reach) = s.reach() else {
-        let how = |pid| match s.following().map_or("launch", |f| f.how(pid)) {
-            "launch" if s.has_net() && !has_library(&pid) => "net",
-            how => how,
-        };
-        return pids.into_iter().map(|pid| row(pid, how(pid))).collect();
+        let of_launch =
+            pids.into_iter()
+                .map(|pid| match s.following().map_or("launch", |f| f.how(pid)) {
+                    "launch" if s.has_net() && !has_library(&pid) => row(pid, "net"),
+                    how => row(pid, how),
+                });
+        return of_launch.collect();
     };
     // What they forked has their code, and is attached as they are.
     let how: BTreeMap<u32, &str> = reach.attached().map(|(pid, r)| (pid, r.how)).collect();
@@ -407,8 +400,23 @@ fn rows(counted: &BTreeMap<u32, Process>, s: &Supervisor) -> Vec<PsProcess> {
             .filter(|(pid, p)| **pid != 0 && p.alive)
             .map(|(pid, _)| *pid),
     );
-    let how = |pid| how.get(&pid).copied().unwrap_or("attach");
-    pids.into_iter().map(|pid| row(pid, how(pid))).collect()
+    pids.into_iter()
+        .map(|pid| row(pid, how.get(&pid).copied().unwrap_or("attach")))
+        .collect()
+}
+
+/// The row of one process, of which `counted` is what it did.
+fn row(pid: u32, how: &str, counted: Option<&Process>, users: &Users) -> PsProcess {
+    let p = counted.cloned().unwrap_or_default();
+    let user = effective_user_of(pid);
+    PsProcess {
+        pid,
+        exe: exe_of(pid, user, p.exe),
+        user: users.name(user.unwrap_or(p.uid)),
+        how: how.into(),
+        requests: p.counts.requests,
+        skipped: p.counts.skipped(),
+    }
 }
 
 #[cfg(test)]

@@ -3,6 +3,8 @@
 //! Promise: whatever is not known of a call's arguments may be anything: every way through the
 //! filter that they may lead is gone. A filter that takes too many is one that forbids. What a
 //! filter has returned for one value of an argument says nothing about another.
+//! By hand, since the libraries for filters make them; none tells what one says to a call whose
+//! arguments are not all known.
 //! Source: seccomp(2), <linux/filter.h>, kernel/seccomp.c (seccomp_check_filter: the instructions
 //! that a filter may have; Linux 6.18).
 

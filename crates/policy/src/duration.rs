@@ -4,6 +4,9 @@
 //! minutes; what [`format_duration`] writes, [`parse_duration`] reads back as the same duration,
 //! except for zero, which is no dial.
 //!
+//! By hand, since each error has to say what was seen and what to write instead, and a month (`1M`
+//! of humantime, beside `1m`) is no dial.
+//!
 //! What it does not do: months and years (their length is a convention), bare numbers, `infinity`.
 //!
 //! Relies on: systemd.time(7), PARSING TIME SPANS, for the units' names.

@@ -1,5 +1,8 @@
 //! Globs: which executables, users and paths a rule is about.
 //!
+//! By hand, since the library in C has to match by the same rules, byte by byte, in time that is
+//! linear in the text: no crate promises either.
+//!
 //! # Semantics
 //! Subjects and patterns are bytes; no byte has a meaning beyond the ones below, and upper and
 //! lower case differ. The whole subject has to match. Two modes:

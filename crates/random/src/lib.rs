@@ -3,6 +3,8 @@
 //! Promise: the same seed gives the same numbers on every machine and with every release: seeds
 //! stand in reports, and what they gave has to be found again.
 //!
+//! By hand, since no crate of random numbers promises that.
+//!
 //! What it does not do: it keeps no secret. Names that nobody may guess come from the kernel.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]

@@ -4,6 +4,9 @@
 //! [`Thread::send`]; a thread that is let go has what it had. Whoever traces ends without letting
 //! go of its threads: the kernel does it then.
 //!
+//! By hand, since each thread here is waited for by its own number, and let go of when its value
+//! ends, whatever happened: the wrappers of the calls know neither.
+//!
 //! Relies on: PTRACE_SEIZE (Linux 3.4), which neither stops a thread nor leaves a signal behind. A
 //! traced thread stops at each signal that it gets and has to be attended to.
 

@@ -209,25 +209,23 @@ impl Screen {
 
     /// Requests and 99th percentile, the last of each at the right.
     fn graphs(&self, columns: usize) -> [String; 2] {
-        let requests = |p: &Point| p.requests as f64 / self.interval_s;
-        let p99 = |p: &Point| p.p99_ns.map_or(0.0, |ns| ns as f64 / 1e9);
-        let values = |of: &dyn Fn(&Point) -> f64| -> Vec<f64> {
-            let room = columns.saturating_sub(24);
-            let skipped = self.history.len().saturating_sub(room);
-            self.history.iter().skip(skipped).map(of).collect()
+        let room = columns.saturating_sub(WORDS);
+        let shown = || {
+            self.history
+                .iter()
+                .skip(self.history.len().saturating_sub(room))
         };
-        // What is highest is said at the end, so that the graph has a scale.
-        let line = |name: &str, values: &[f64], most: fn(f64) -> String| {
-            let highest = values.iter().copied().fold(0.0, f64::max);
-            let (graph, most) = (graph(values, highest), most(highest));
-            let room = columns.saturating_sub(24);
-            truncated(&format!("{name:<10}{graph:>room$} ≤ {most}"), columns)
-        };
+        let per_second: Vec<f64> = shown()
+            .map(|p| p.requests as f64 / self.interval_s)
+            .collect();
+        let p99: Vec<f64> = shown()
+            .map(|p| p.p99_ns.map_or(0.0, |ns| ns as f64 / 1e9))
+            .collect();
         [
-            line("requests", &values(&requests), |r| {
+            line("requests", &per_second, columns, |r| {
                 format!("{}/s", lines::rate(r))
             }),
-            line("p99", &values(&p99), seconds),
+            line("p99", &p99, columns, seconds),
         ]
     }
 
@@ -320,6 +318,17 @@ pub fn text(screen: &Screen, columns: usize, rows: usize) -> String {
         .iter()
         .map(|(line, _)| format!("{}\n", line.trim_end()));
     lines.collect()
+}
+
+/// Columns beside a graph: its name, and what is highest.
+const WORDS: usize = 24;
+
+/// A graph with its name. What is highest is said at the end, so that it has a scale.
+fn line(name: &str, values: &[f64], columns: usize, most: fn(f64) -> String) -> String {
+    let highest = values.iter().copied().fold(0.0, f64::max);
+    let (graph, most) = (graph(values, highest), most(highest));
+    let room = columns.saturating_sub(WORDS);
+    truncated(&format!("{name:<10}{graph:>room$} ≤ {most}"), columns)
 }
 
 /// As many of the clauses as there is room for.

@@ -221,17 +221,9 @@ pub(super) fn moved(
     memory: &Memory,
 ) -> Result<Vec<Change>, Refusal> {
     let mappings = code::mappings(pid)?;
-    let is_its_own = |own: &OwnJump| {
-        let holds = |m: &&Mapping| m.range.contains(&own.at);
-        mappings.iter().find(holds).is_some_and(|m| !m.shared)
-    };
     let is_known = |own: &OwnJump| found.redirected().any(|site| site.at == own.at);
-    let is_there = |own: &OwnJump| {
-        let bytes = memory.bytes(own.at, own.jump.len());
-        bytes.is_ok_and(|bytes| bytes == own.jump)
-    };
     Ok(own_jumps(library)
-        .filter(|own| !is_known(own) && is_there(own) && is_its_own(own))
+        .filter(|own| !is_known(own) && own.is_there(memory) && own.is_its_own(&mappings))
         .map(|own| Change {
             what: What::Site,
             at: own.at,
@@ -246,6 +238,20 @@ struct OwnJump {
     at: u64,
     jump: [u8; 5],
     was: Vec<u8>,
+}
+
+impl OwnJump {
+    /// Whether it stands there.
+    fn is_there(&self, memory: &Memory) -> bool {
+        let bytes = memory.bytes(self.at, self.jump.len());
+        bytes.is_ok_and(|bytes| bytes == self.jump)
+    }
+
+    /// Whether it lies in memory that is the process's own.
+    fn is_its_own(&self, mappings: &[Mapping]) -> bool {
+        let mut holding = mappings.iter().filter(|m| m.range.contains(&self.at));
+        holding.next().is_some_and(|m| !m.shared)
+    }
 }
 
 fn own_jumps(library: &Library) -> impl Iterator<Item = OwnJump> + '_ {
@@ -268,6 +274,11 @@ pub(super) fn exchange(
     changes: &[Change],
 ) -> Result<(), Failure> {
     exchange_if(tracer, memory, changes, |_| Ok(()))
+}
+
+/// Whether one of `all` lies in a range.
+fn is_in(all: &[u64], range: &Range<u64>) -> bool {
+    all.iter().any(|ip| range.contains(ip))
 }
 
 /// As above, if that is right still while nothing of the process runs.
@@ -299,7 +310,6 @@ pub(super) fn exchange_if(
         true => tracer.return_to(memory),
         false => Vec::new(),
     };
-    let is_in = |all: &[u64], range: &Range<u64>| all.iter().any(|ip| range.contains(ip));
     let is_in_use = |c: &&Change| match c.what {
         What::Site | What::Address => false,
         What::Pair => {
@@ -322,8 +332,8 @@ pub(super) fn exchange_if(
         return Err(Failure::Busy(why.into()));
     }
     // What is left of the boot code goes at the next opportunity.
-    let is_left = |c: &&Change| !in_use.iter().any(|used| used.at == c.at);
-    let changes: Vec<&Change> = changes.iter().filter(is_left).collect();
+    let mut changes: Vec<&Change> = changes.iter().collect();
+    changes.retain(|c| !in_use.iter().any(|used| used.at == c.at));
     for page in by_page(changes) {
         if let Err(e) = exchange_page(memory, &page) {
             failed = Some(e);

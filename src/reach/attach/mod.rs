@@ -514,16 +514,14 @@ fn take_out(
         tracer.stop_all()?;
         marked = target::marked(pid) + u64::from(marks(library, &memory).lost);
     }
-    let back = |s: &Site| {
-        let there = match found.class {
-            Class::Long => redirect(s, s.leads_to?)?,
-            Class::Small => vec![call_gate(s, s.leads_to?)],
-        };
-        Some(taken_back(there))
-    };
     let leaves = |s: &&Site| marked == 0 || !s.may_write();
     let sites = found.redirected().filter(leaves).count() as u64;
-    let of_sites = found.redirected().filter(leaves).filter_map(back);
+    let of_sites = found.redirected().filter(leaves).filter_map(|s| {
+        Some(taken_back(match found.class {
+            Class::Long => redirect(s, s.leads_to?)?,
+            Class::Small => vec![call_gate(s, s.leads_to?)],
+        }))
+    });
     let mut changes: Vec<Change> = of_sites.flatten().collect();
     if let Some(library) = &found.library {
         changes.extend(spoiled(library, &memory));

@@ -19,6 +19,19 @@ pub(super) struct Program {
     pub(super) is_64: bool,
 }
 
+/// The kind of a program header.
+fn kind_of(header: &[u8]) -> u32 {
+    u32::from_le_bytes(header[..4].try_into().unwrap_or_default())
+}
+
+/// The word that `bytes` begin with, of a 64-bit program or of a 32-bit one.
+fn word_of(bytes: &[u8], is_64: bool) -> u64 {
+    let mut word = [0; 8];
+    let len = if is_64 { 8 } else { 4 };
+    word[..len].copy_from_slice(&bytes[..len]);
+    u64::from_le_bytes(word)
+}
+
 impl Program {
     /// Where it begins, if it has a dynamic linker.
     pub(super) fn entry(&self) -> Option<Entry> {
@@ -91,28 +104,23 @@ impl Program {
         let Some(headers) = begin.get(..len_of_all) else {
             return false;
         };
-        let kind = |h: &[u8]| u32::from_le_bytes(h[..4].try_into().unwrap_or_default());
-        let word = |h: &[u8], at: usize| {
-            let mut word = [0; 8];
-            let bytes = if self.is_64 { 8 } else { 4 };
-            word[..bytes].copy_from_slice(&h[at..at + bytes]);
-            u64::from_le_bytes(word)
-        };
+        let word = |h: &[u8], at: usize| word_of(&h[at..], self.is_64);
         let mut all = headers.chunks_exact(len);
         // Where the file says that its headers are, and where they are.
         let moved = { all.clone() }
-            .find(|h| kind(h) == PT_PHDR)
+            .find(|h| kind_of(h) == PT_PHDR)
             .map_or(0, |h| at.wrapping_sub(word(h, address)));
         all.any(|h| {
             let from = word(h, address).wrapping_add(moved);
             let len = usize::try_from(word(h, size).min(1 << 16)).unwrap_or(0);
             let behind = usize::try_from(from.wrapping_sub(at)).unwrap_or(usize::MAX);
-            let is_its = |bytes: &[u8]| notes::are_of(whose, bytes);
-            kind(h) == PT_NOTE
-                && match begin.get(behind..behind.saturating_add(len)) {
-                    Some(bytes) => is_its(bytes),
-                    None => { self.memory.bytes(from, len) }.is_ok_and(|bytes| is_its(&bytes)),
-                }
+            if kind_of(h) != PT_NOTE {
+                return false;
+            }
+            match begin.get(behind..behind.saturating_add(len)) {
+                Some(bytes) => notes::are_of(whose, bytes),
+                None => { self.memory.bytes(from, len) }.is_ok_and(|b| notes::are_of(whose, &b)),
+            }
         })
     }
 

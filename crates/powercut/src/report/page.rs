@@ -94,6 +94,12 @@ fn verdict(report: &CrashReport) -> String {
 /// A mark of a lane: from, to, its words, and whether it is bad.
 type Mark = (f64, f64, String, bool);
 
+/// The mark of a cut: when, how many states were tried, how many of them were bad.
+fn mark_of_cut((at, states, bad): &(f64, u64, u64)) -> Mark {
+    let words = format!("{}, {} bad", counted(*states, "state"), count(*bad));
+    (*at, *at, words, *bad > 0)
+}
+
 fn time_line(out: &mut String, line: &Line) {
     let point = |(at, words): &(f64, String)| (*at, *at, words.clone(), false);
     let said: Vec<Mark> = line.said.iter().map(point).collect();
@@ -108,11 +114,7 @@ fn time_line(out: &mut String, line: &Line) {
         .iter()
         .map(|at| (*at, *at, "flush".into(), false))
         .collect();
-    let cut = |(at, states, bad): &(f64, u64, u64)| {
-        let words = format!("{}, {} bad", counted(*states, "state"), count(*bad));
-        (*at, *at, words, *bad > 0)
-    };
-    let cuts = line.cuts.iter().map(cut).collect();
+    let cuts = line.cuts.iter().map(mark_of_cut).collect();
     let lanes: [(&str, &str, Vec<Mark>); 5] = [
         ("acknowledged", "said", said),
         ("sync requests", "sync", syncs),

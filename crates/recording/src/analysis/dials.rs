@@ -118,14 +118,14 @@ impl Savings {
     /// The dials; `waiting_ns` is the time in which anyone waited.
     #[must_use]
     pub fn dials(&self, waiting_ns: u64) -> Vec<Dial> {
-        let exit = |w: &Waiting| w.movable_ns.saturating_sub(w.settle_ns);
-        let second = |w: &Waiting| {
-            let settles = w.settle_ns.saturating_mul(w.seconds);
+        // What is settled each second, and what is settled once.
+        let less = |w: &Waiting, times: u64| {
+            let settles = w.settle_ns.saturating_mul(times);
             w.movable_ns.saturating_sub(settles)
         };
         let saved = [
-            ("1s", self.total(second), AT_STAKE_SECOND),
-            ("exit", self.total(exit), AT_STAKE_EXIT),
+            ("1s", self.total(|w| less(w, w.seconds)), AT_STAKE_SECOND),
+            ("exit", self.total(|w| less(w, 1)), AT_STAKE_EXIT),
             ("never", self.movable_ns(), AT_STAKE_NEVER),
         ];
         // Where nothing was made for real, nothing tells what it would have cost.

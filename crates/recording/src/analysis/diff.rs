@@ -241,6 +241,15 @@ struct Drawn<'a> {
     blocks: Blocks<5>,
 }
 
+/// The length of blocks for the ratio of two figures of each cell, by what is left when its mean is
+/// taken away.
+fn length_of(cells: &[[f64; 5]], value: usize, weight: usize) -> usize {
+    let sum = |k: usize| cells.iter().map(|c| c[k]).sum::<f64>();
+    let mean = sum(value) / sum(weight);
+    let off: Vec<f64> = cells.iter().map(|c| c[value] - mean * c[weight]).collect();
+    block_length(&off)
+}
+
 impl<'a> Drawn<'a> {
     fn new(side: &'a Side, group: &'a Group, measure: Measure) -> Option<Drawn<'a>> {
         let detail = group.detail.as_deref()?;
@@ -257,13 +266,7 @@ impl<'a> Drawn<'a> {
             _ => 3,
         };
         // Likeness of what is left when the mean is taken away, of both figures; the longer counts.
-        let length = |value: usize, weight: usize| {
-            let sum = |k: usize| cells.iter().map(|c| c[k]).sum::<f64>();
-            let mean = sum(value) / sum(weight);
-            let off: Vec<f64> = cells.iter().map(|c| c[value] - mean * c[weight]).collect();
-            block_length(&off)
-        };
-        let length = length(0, by_time).max(length(2, 1));
+        let length = length_of(&cells, 0, by_time).max(length_of(&cells, 2, 1));
         let below: u64 = detail.pieces.iter().map(|p| u64::from(p.below)).sum();
         Some(Drawn {
             side,

@@ -204,12 +204,11 @@ fn detail(top: &mut [Group], requests: &Requests, values: usize, key: impl Fn(us
         slots[group.key as usize] = slot;
     }
     let rows = || {
-        let timed = |i: u32| {
+        requests.all().filter_map(|i| {
             let took = requests.waited_ns(i as usize)?;
             let slot = *slots.get(key(i as usize) as usize)?;
             (slot != NONE).then_some((usize::from(slot), took))
-        };
-        requests.all().filter_map(timed)
+        })
     };
     let mut counts = vec![0u32; NARROW * top.len()];
     for (slot, took) in rows() {

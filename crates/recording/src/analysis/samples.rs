@@ -31,6 +31,13 @@ pub struct DeviceSamples {
     pub flush_wait_ms: Line,
 }
 
+impl DeviceSamples {
+    /// How busy it was in all.
+    fn busy(&self) -> f64 {
+        self.utilisation.iter().flatten().sum()
+    }
+}
+
 /// The machine's figures.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct MachineSamples {
@@ -101,8 +108,7 @@ impl Samples {
             flush_wait_ms: line(d, "flush_wait_ms"),
         };
         let mut devices: Vec<DeviceSamples> = names.iter().map(device).collect();
-        let busy = |d: &DeviceSamples| -> f64 { d.utilisation.iter().flatten().sum() };
-        devices.sort_by(|a, b| busy(b).total_cmp(&busy(a)));
+        devices.sort_by(|a, b| b.busy().total_cmp(&a.busy()));
         let requests = requests_of(table);
         for d in &mut devices {
             let its = table.filesystems.iter().zip(&requests);

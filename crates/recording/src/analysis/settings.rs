@@ -323,10 +323,10 @@ pub fn of(requests: &Requests) -> Vec<Setting> {
     let programs: Vec<String> = table.processes.iter().map(program).collect();
     let about = |known: &&ProgramSetting| {
         let is = |p: usize| {
+            let exe = &table.processes[p].exe;
             let by_name = known.programs.contains(&programs[p].as_str());
-            let in_folder = |folder: &&str| table.processes[p].exe.contains(folder);
             let anybody = known.programs.is_empty() && known.folders.is_empty();
-            anybody || by_name || known.folders.iter().any(in_folder)
+            anybody || by_name || known.folders.iter().any(|folder| exe.contains(folder))
         };
         let processes: Vec<bool> = (0..programs.len()).map(is).collect();
         let any = processes.iter().any(|is| *is);

@@ -216,12 +216,11 @@ pub struct Pressure {
 #[must_use]
 pub fn parse_pressure(text: &str) -> Pressure {
     let total = |kind: &str| {
-        let words = |line: &'_ str| -> Option<u64> {
-            let mut words = line.split_ascii_whitespace();
-            let total = |word: &str| word.strip_prefix("total=")?.parse().ok();
-            (words.next()? == kind).then(|| words.find_map(total))?
-        };
-        text.lines().find_map(words)
+        let mut rests = text
+            .lines()
+            .filter_map(|line| line.strip_prefix(kind)?.strip_prefix(' '));
+        let mut words = rests.next()?.split_ascii_whitespace();
+        words.find_map(|word| word.strip_prefix("total=")?.parse().ok())
     };
     Pressure {
         some_us: total("some"),

@@ -6,6 +6,9 @@
 //!
 //! What it does not do: it draws nothing itself. The parts in `html/` do that in the browser.
 //!
+//! Charts by hand, since each mark answers to the mouse and to keys, and the page is to stay small:
+//! a library of pictures does neither.
+//!
 //! What it relies on: a `<` stands in JSON only within strings, where `\u003c` means the same.
 
 use synclater_text::STYLE;

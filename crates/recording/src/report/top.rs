@@ -147,18 +147,21 @@ impl Sort {
     }
 }
 
+fn in_seconds(ns: Option<u64>) -> Option<f64> {
+    ns.map(|ns| ns as f64 / 1e9)
+}
+
 fn figures(sums: &Sums, seconds: f64, all_ns: u64) -> Figures {
     let rate = |n: u64| n as f64 / seconds;
-    let time = |ns: Option<u64>| ns.map(|ns| ns as f64 / 1e9);
     let share = |part: u64, of: u64| (of > 0).then(|| part as f64 / of as f64);
     Figures {
         requests_per_s: rate(sums.requests),
         real_per_s: rate(sums.real),
         skipped_per_s: rate(sums.skipped),
         time_share: share(sums.took_ns, all_ns),
-        p50_s: time(sums.times.percentile_ns(0.5)),
-        p99_s: time(sums.times.percentile_ns(0.99)),
-        max_s: time(sums.times.max_ns()),
+        p50_s: in_seconds(sums.times.percentile_ns(0.5)),
+        p99_s: in_seconds(sums.times.percentile_ns(0.99)),
+        max_s: in_seconds(sums.times.max_ns()),
         needless_share: share(sums.needless, sums.known),
     }
 }

@@ -217,43 +217,45 @@ pub(super) fn submits_in(
     library: Option<&Library>,
     memory: &Memory,
 ) -> Vec<Site> {
-    let calls = || {
-        let submit = function(pid, m, "io_uring_submit")?;
-        let len = (m.range.end - m.range.start).min(MOST_CODE);
-        let code = memory
-            .bytes(m.range.start, usize::try_from(len).ok()?)
-            .ok()?;
-        let address = |to: i64| m.range.start.wrapping_add_signed(to);
-        let offset = |at: u64| at.wrapping_sub(m.range.start).cast_signed();
-        let first = address(uring::first_call(&code, submit)?);
-        // The place that it leads to already.
-        let place = library.and_then(|l| match l.place_at(first)? {
-            Detour::Function { entry } => Some((first, entry)),
-            Detour::Call { .. } => None,
-        });
-        let function = place.map_or(first, |(_, entry)| entry);
-        m.range.contains(&function).then_some(())?;
-        let site = |at: usize, leads_to| {
-            let here = m.range.start + at as u64;
-            let was = gate::jump(here, function)?;
-            Some(Site {
-                at: here,
-                was: [&code[at..=at], &was[1..]].concat(),
-                address: None,
-                function: Some(function),
-                leads_to,
-                call: None,
-            })
-        };
-        let plain = uring::near_ones(&code, offset(function)).filter_map(|at| site(at, None));
-        let mut all: Vec<Site> = plain.collect();
-        if let Some((to, _)) = place {
-            let led = uring::near_ones(&code, offset(to));
-            all.extend(led.filter_map(|at| site(at, Some(to))));
-        }
-        Some(all)
+    calls_of_submit(pid, m, library, memory).unwrap_or_default()
+}
+
+fn calls_of_submit(
+    pid: u32,
+    m: &Mapping,
+    library: Option<&Library>,
+    memory: &Memory,
+) -> Option<Vec<Site>> {
+    let submit = function(pid, m, "io_uring_submit")?;
+    let start = m.range.start;
+    let len = (m.range.end - start).min(MOST_CODE);
+    let code = memory.bytes(start, usize::try_from(len).ok()?).ok()?;
+    let first = start.wrapping_add_signed(uring::first_call(&code, submit)?);
+    // The place that it leads to already.
+    let place = library.and_then(|l| match l.place_at(first)? {
+        Detour::Function { entry } => Some((first, entry)),
+        Detour::Call { .. } => None,
+    });
+    let function = place.map_or(first, |(_, entry)| entry);
+    m.range.contains(&function).then_some(())?;
+    let site = |at: usize, leads_to| {
+        let here = start + at as u64;
+        let was = gate::jump(here, function)?;
+        Some(Site {
+            at: here,
+            was: [&code[at..=at], &was[1..]].concat(),
+            address: None,
+            function: Some(function),
+            leads_to,
+            call: None,
+        })
     };
-    calls().unwrap_or_default()
+    let near = |at: u64| uring::near_ones(&code, at.wrapping_sub(start).cast_signed());
+    let mut all: Vec<Site> = near(function).filter_map(|at| site(at, None)).collect();
+    if let Some((to, _)) = place {
+        all.extend(near(to).filter_map(|at| site(at, Some(to))));
+    }
+    Some(all)
 }
 
 /// The bytes in front of an entry with the entry, and some in front of both.

@@ -227,16 +227,16 @@ fn code_with_calls(pid: u32, mappings: &[Mapping]) -> Vec<(&Mapping, Kind)> {
     // What is executed by the name of the dynamic linker has one, too.
     let is_linker = |m: &Mapping| is_exe(m) && is_named(m, &["ld-"]);
     let is_static = is_static(pid) && !mappings.iter().any(is_linker);
-    let is_libc = |m: &&Mapping| is_named(m, &FILES) && (is_exe(m) || !is_static);
-    let libc = mappings.iter().filter(is_libc);
+    let (named, others): (Vec<_>, Vec<_>) = mappings.iter().partition(|m| is_named(m, &FILES));
+    let libc = named.into_iter().filter(|m| is_exe(m) || !is_static);
     let mut all: Vec<(&Mapping, Kind)> = libc.map(|m| (m, Kind::Libc)).collect();
     let kind = if all.is_empty() {
         Kind::Whole
     } else {
         Kind::Program
     };
-    let of_exe = |m: &&Mapping| is_exe(m) && !is_named(m, &FILES);
-    all.extend(mappings.iter().filter(of_exe).map(|m| (m, kind)));
+    let of_exe = others.into_iter().filter(|m| is_exe(m));
+    all.extend(of_exe.map(|m| (m, kind)));
     all
 }
 

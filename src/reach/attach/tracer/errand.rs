@@ -174,6 +174,14 @@ pub struct Boot<'a> {
     pub also: Option<u64>,
 }
 
+impl Boot<'_> {
+    /// Whether `ip` is in the code, or where it was before.
+    fn covers(&self, ip: u64, head: &Head) -> bool {
+        let mut begins = [Some(self.at), self.also].into_iter().flatten();
+        begins.any(|from| (from..from + u64::from(head.boot_len)).contains(&ip))
+    }
+}
+
 impl Tracer {
     /// Sends a thread on an errand with descriptors of ours, and waits until it has done it.
     /// `has_room` tells of a stack whether the errand may lie there.
@@ -191,23 +199,21 @@ impl Tracer {
     ) -> Result<(), Failure> {
         let class = self.class;
         let (pid, keeps, filters) = (self.pid, self.keeps, self.filters.clone());
-        let has_known_filters = |thread: &Thread| {
-            let known = filters.get(&thread.tid()).copied().unwrap_or(0);
-            keeps || status::filters_of(pid, thread.tid()) == Some(known)
-        };
         let tid = self.catch_one(|thread| {
-            let code = |from| from..from + u64::from(head.boot_len);
-            let is_away = |ip| {
-                code(boot.at).contains(&ip) || boot.also.is_some_and(|at| code(at).contains(&ip))
-            };
             let fits = |r: &Registers| {
                 let in_section = r.is_in_program() && is_in_sequence(thread, memory);
                 let is_its = r.is_64() == (class == Class::Long);
-                is_its && !in_section && !is_away(r.ip()) && has_room(&Stack::of(r, memory))
+                is_its
+                    && !in_section
+                    && !boot.covers(r.ip(), head)
+                    && has_room(&Stack::of(r, memory))
             };
+            if !thread.registers().is_ok_and(|r| fits(&r)) {
+                return false;
+            }
             // What puts a filter on itself at this moment is not sent: nobody has read that.
-            let fits = |r: &Registers| fits(r) && has_known_filters(thread);
-            thread.registers().is_ok_and(|r| fits(&r))
+            let known = filters.get(&thread.tid()).copied().unwrap_or(0);
+            keeps || status::filters_of(pid, thread.tid()) == Some(known)
         })?;
         let lost = |e: io::Error| Failure::Busy(format!("thread {tid} could not be sent: {e}"));
         self.is_stopped = matches!(self.stop_of(tid), Some(Stop::Group(_)));

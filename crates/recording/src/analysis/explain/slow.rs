@@ -141,11 +141,10 @@ fn looks(sorted: &[u64], slower: Option<u64>) -> Vec<(u64, How)> {
     if has_modes {
         return looks;
     }
-    let of_hundred = |n| percentile(sorted, n);
-    looks.push((of_hundred(99), How::AboveP99));
+    looks.push((percentile(sorted, 99), How::AboveP99));
     if sorted.len() < WIDER_BELOW {
-        looks.push((of_hundred(95), How::AboveP95));
-        looks.push((of_hundred(90), How::AboveP90));
+        looks.push((percentile(sorted, 95), How::AboveP95));
+        looks.push((percentile(sorted, 90), How::AboveP90));
     }
     looks
 }

@@ -32,8 +32,8 @@ FUZZ_SECONDS ?= 60
 FUZZ_SECONDS_IN_TEST ?= 10
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo check test tests soak bench pictures lint lint-rust lint-c lint-scripts \
-        install uninstall fuzz audit clean
+.PHONY: help setup build demo check test tests soak bench pictures lint lint-rust \
+        lint-rules lint-builds lint-c lint-scripts install uninstall fuzz audit clean
 
 help: ## this list
 	@echo 'make TARGET:'
@@ -65,22 +65,27 @@ endef
 # What victims can write while a recording is made is fuzzed in every run, the rest by `make fuzz`.
 test: ## setup, lint and all tests; says at the end what was skipped and why
 	$(call phase,tools/setup test,setup)
-	$(call phase,$(MAKE) --no-print-directory lint,lint)
-	$(call phase,( $(tests_beside_a_build) ),tests)
+	$(call phase,$(MAKE) --no-print-directory lint-rules lint-c lint-scripts,lint)
+	$(call phase,( $(tests_beside_builds) ),tests)
 	$(call phase,$(call fuzz,rings,$(FUZZ_SECONDS_IN_TEST)),fuzz)
 
-# What is fuzzed behind the tests is built while those wait, once they are built: cargo builds one
-# thing at a time. Whether it could be is told by the phase that needs it.
-define tests_beside_a_build
-rm -f $(TESTS_LOG); \
+# The tests wait for two thirds of their time. What is fuzzed behind them is built meanwhile, and
+# clippy and rustdoc look at everything, once the tests are built: cargo builds one thing at a time.
+# Whether the fuzzer could be built is told by the phase that needs it.
+SIDE_LOG := $(TARGET_DIR)/side.log
+define tests_beside_builds
+rm -f $(TESTS_LOG) $(SIDE_LOG); \
 { until grep -qs '^ *Running ' $(TESTS_LOG); do sleep 1; done; \
-  nice $(fuzz_build) >/dev/null 2>&1; } & \
-$(MAKE) --no-print-directory tests; status=$$?; \
-kill $$! 2>/dev/null; wait; exit $$status
+  nice $(fuzz_build) >/dev/null 2>&1; \
+  nice $(MAKE) --no-print-directory lint-builds >$(SIDE_LOG) 2>&1; } & side=$$!; \
+status=0; $(MAKE) --no-print-directory tests || status=$$?; \
+grep -qs '^ *Running ' $(TESTS_LOG) || kill $$side 2>/dev/null; \
+wait $$side || { cat $(SIDE_LOG) 2>/dev/null; [ $$status != 0 ] || status=1; }; \
+exit $$status
 endef
 
-# Three tests to two processors: for half of its time a test waits for a disk, a tick or a process.
-export RUST_TEST_THREADS ?= $(shell echo $$(( ($$(nproc) * 3 + 1) / 2 )))
+# Two tests to a processor: for two thirds of its time a test waits for a disk, a tick or a process.
+export RUST_TEST_THREADS ?= $(shell echo $$(( $$(nproc) * 2 )))
 
 # What to run before a commit; the rest is for CI.
 check: ## fmt, clippy, unit tests, the repository's rules, a program of each route
@@ -137,12 +142,16 @@ pictures: ## make the pictures of the report in docs/ again, with Chromium
 
 lint: lint-rust lint-c lint-scripts ## fmt, clippy, docs, the repository's own rules, C with clang
 
-# `--workspace` at the last command: with other features half of it would be built once more.
-lint-rust:
+lint-rust: lint-rules lint-builds
+
+# `--workspace`: with other features half of it would be built once more.
+lint-rules:
 	$(CARGO) fmt --all --check
+	$(CARGO) test --locked --quiet --workspace $(FEATURES) --test integration tidy::
+
+lint-builds:
 	$(CARGO) clippy --locked --workspace $(FEATURES) --all-targets -- -D warnings
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --locked --workspace $(FEATURES) --no-deps --quiet
-	$(CARGO) test --locked --quiet --workspace $(FEATURES) --test integration tidy::
 
 # The library as a second compiler and a second machine see it; nothing is linked.
 C_CHECK = -std=gnu11 -ffreestanding -fPIC -fsyntax-only -Wall -Wextra -Werror
@@ -201,14 +210,15 @@ COVERAGE = -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
   -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares
 FUZZ_DIR = $(TARGET_DIR)/fuzz-corpus
 fuzz: ## fuzz the parsers of what others can write by coverage, FUZZ_SECONDS each (60)
+	@$(fuzz_build) && $(TARGET_DIR)/debug/synclater-fuzz --corpus $(FUZZ_DIR)
 	@RUSTFLAGS='$(COVERAGE)' CXX="$${CXX:-clang++}" $(CARGO) build --quiet --locked --profile fuzz \
-	  -p synclater-fuzz --features coverage --bins --target $(HOST)
-	@set -e; bin=$(TARGET_DIR)/$(HOST)/fuzz; $$bin/synclater-fuzz --corpus $(FUZZ_DIR); \
-	for dict in $(FUZZ_DIR)/*.dict; do \
+	  -p synclater-fuzz --features coverage --bin synclater-fuzz-covered --target $(HOST)
+	@set -e -o pipefail; for dict in $(FUZZ_DIR)/*.dict; do \
 	  name=$$(basename $$dict .dict); echo "== $$name"; \
-	  SYNCLATER_FUZZ_TARGET=$$name $$bin/synclater-fuzz-covered $(FUZZ_DIR)/$$name -dict=$$dict \
-	    -max_total_time=$(FUZZ_SECONDS) -timeout=10 -print_final_stats=1 \
-	    -artifact_prefix=$(FUZZ_DIR)/$$name- 2>&1 | grep -v '^#[0-9]*.*\(NEW\|REDUCE\|pulse\) '; \
+	  SYNCLATER_FUZZ_TARGET=$$name $(TARGET_DIR)/$(HOST)/fuzz/synclater-fuzz-covered \
+	    $(FUZZ_DIR)/$$name -dict=$$dict -max_total_time=$(FUZZ_SECONDS) -timeout=10 \
+	    -print_final_stats=1 -artifact_prefix=$(FUZZ_DIR)/$$name- 2>&1 | \
+	  grep -E '^(==|#.*DONE|Done|stat|artifact|Test unit|thread)|ERROR|panicked'; \
 	done
 
 audit: build ## what a reviewer wants to see first: unsafe code, library symbols, sizes, licences

@@ -161,7 +161,8 @@ fn look(pid: u32, patient: &mut Patient) -> Option<Person> {
     {
         return None;
     }
-    let exe = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
+    // Whoever is executing something keeps waiting who asks for this (Linux 6.18).
+    let exe = patient.exe(pid).unwrap_or_default();
     let exe = exe.to_string_lossy();
     let command = format!("/proc/{pid}/cmdline");
     let command = patient.read(Path::new(&command), COMMAND_BYTES);

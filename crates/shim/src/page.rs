@@ -29,7 +29,7 @@ pub const SLOT_MAX: usize = 512;
 /// Counter lines of one slot.
 pub const SHARDS: usize = 8;
 /// Numbers of kin in [`Slots::tsyncs`].
-pub const KIN_MAX: usize = 64;
+pub const KIN_MAX: usize = 4096;
 /// Places of [`Slots::took`], eight to a doubling.
 pub const TOOK_PLACES: usize = 240;
 /// The first of them ends at 2 to this, and an eighth, in ticks.

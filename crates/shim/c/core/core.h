@@ -102,7 +102,10 @@ struct verdict {
 /* In `outside`: a call that restricts this process has not failed. */
 #define SL_RESTRICTS 0x80000000u
 
-#define TRYING_MAX 8u
+/* `tries`: a bit for each place of `trying` that is taken, and above them how many calls have none.
+ */
+#define TRYING_MAX 24u
+#define ONE_UNKNOWN (1u << TRYING_MAX)
 
 extern struct state {
 	uint32_t ready;	  /* 0 no, 1 being set up, 2 done */
@@ -120,8 +123,8 @@ extern struct state {
 	uint32_t followed;   /* what the victim executes is reached, too (gate only) */
 	uint32_t keeps_sync; /* O_SYNC is not taken off: it may write unseen (gate only) */
 	uint32_t began_as; /* the process in which it was set up: no fork of that (library only) */
-	uint32_t unknown; /* of `tries` those whose thread is not known */
-	uint64_t trying[TRYING_MAX]; /* the threads of the others, with SL_OF_ALL */
+	uint32_t reserved;
+	uint64_t trying[TRYING_MAX]; /* the threads that are in such calls, with SL_OF_ALL */
 	uint64_t pid_ns; /* number of our pid namespace, where somebody told us; 0: look */
 	struct level level[LEVELS_MAX];
 } sl;

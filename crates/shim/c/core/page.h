@@ -35,7 +35,7 @@
 #define SL_RULE_MAX  16384u
 #define SL_SLOT_MAX  512u /* slot 0 serves every process that found no other */
 #define SL_SHARDS    8u
-#define SL_KIN_MAX   64u
+#define SL_KIN_MAX   4096u
 /* Places of `took`: eight to a doubling, from 2^SL_TOOK_FIRST ticks on; what is shorter, or longer
  * than all of them, falls into the first, or the last. */
 #define SL_TOOK_FIRST  10u
@@ -248,8 +248,9 @@ struct sl_slots {
 	/* Bit i: rule i has decided about a process or a request. */
 	uint32_t matched[SL_RULE_MAX / 32];
 	/* How many calls were to put a filter on all threads of a process (seccomp, TSYNC), by kin: those
-	 * that were forked from the same process, without execution between, by its number. Only grows,
-	 * in front of each such call: a child whose memory knows less of them may have such a filter. */
+	 * that were forked from the same process, without execution between, by a number that they
+	 * share (strangers seldom have the same). Only grows, in front of each such call: a child whose
+	 * memory knows less of them may have such a filter. */
 	uint32_t tsyncs[SL_KIN_MAX];
 };
 

@@ -80,6 +80,8 @@ long sl_attach(const struct sl_errand *e, const char *exe, int page, int slots)
 	sl.followed = e->flags_of & SL_ERRAND_FOLLOWED;
 	sl.keeps_sync = e->flags_of & SL_ERRAND_RINGS;
 	sl.pid_ns = e->pid_ns;
+	if (!LOAD_RELAXED(sl_mine->known)) /* forked since it was let go of */
+		sl_begin_life();
 	sl_meet_kin(e->pid);
 	/* Who is in such a call is in the gate since a session before this one: `tries` knows. */
 	STORE(sl.outside, 0);

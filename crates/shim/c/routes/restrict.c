@@ -60,17 +60,34 @@ static void look_for_marks(void)
 		sl_marks.here = sl_mark_of(fd) != 0;
 }
 
-/* Notes whose call is under way. NULL: as that of nobody who is known. */
+/* A free place of `trying`, which is ours now; TRYING_MAX: there is none. */
+static uint32_t take_place(void)
+{
+	uint32_t there, place;
+
+	for (;;) {
+		there = LOAD(sl.tries);
+		place = (uint32_t)__builtin_ctz(~there | ONE_UNKNOWN);
+		if (place >= TRYING_MAX || CAS(sl.tries, there, there | 1u << place))
+			return place;
+	}
+}
+
+/* Notes whose call is under way. A handler may come between any two steps, and fork: its child goes
+ * on here, behind sl_begin_life, which goes by `trying` alone. NULL: as that of nobody who is
+ * known. */
 static uint64_t *note_trying(int is_of_all)
 {
-	uint64_t self = (thread_number() & ~(uint64_t)SL_OF_ALL) | (is_of_all ? SL_OF_ALL : 0);
-	unsigned i;
+	uint64_t self = thread_number() & ~(uint64_t)SL_OF_ALL;
+	uint32_t place = self ? take_place() : TRYING_MAX;
 
-	for (i = 0; self && i < TRYING_MAX; i++)
-		if (!LOAD(sl.trying[i]) && CAS(sl.trying[i], 0, self))
-			return &sl.trying[i];
-	ADD(sl.unknown, 1);
-	return NULL;
+	if (place >= TRYING_MAX) {
+		ADD(sl.tries, ONE_UNKNOWN);
+		return NULL;
+	}
+	STORE(sl.trying[place], self | (is_of_all ? SL_OF_ALL : 0));
+	__atomic_fetch_or(&sl.tries, 1u << place, __ATOMIC_SEQ_CST);
+	return &sl.trying[place];
 }
 
 /* The victim's own filter, its own dispatch of system calls, or a trap on the time stamp counter is
@@ -86,7 +103,6 @@ uint64_t *sl_begin_restricting(long nr, const long a[6])
 	/* In this order: who is forked meanwhile knows of the call, or less of them than its kin. */
 	if (of_all)
 		ADD(sl.level[0].slots->tsyncs[sl.kin], 1);
-	ADD(sl.tries, 1);
 	trying = note_trying(of_all);
 	if (of_all)
 		ADD(sl.tsyncs, 1);
@@ -111,11 +127,12 @@ void sl_end_restricting(uint64_t *trying, long nr, const long a[6], long r)
 {
 	if (!has_failed(nr, a, r))
 		__atomic_fetch_or(&sl.outside, SL_RESTRICTS, __ATOMIC_SEQ_CST);
-	if (trying)
+	if (trying) {
 		STORE(*trying, 0);
-	else
-		__atomic_fetch_sub(&sl.unknown, 1, __ATOMIC_SEQ_CST);
-	__atomic_fetch_sub(&sl.tries, 1, __ATOMIC_SEQ_CST);
+		__atomic_fetch_and(&sl.tries, ~(1u << (trying - sl.trying)), __ATOMIC_SEQ_CST);
+	} else {
+		__atomic_fetch_sub(&sl.tries, ONE_UNKNOWN, __ATOMIC_SEQ_CST);
+	}
 	if (sl_active())
 		sl_slot_unflag(SL_SLOT_RESTRICTED);
 }

@@ -7,6 +7,8 @@
 //! raw system calls, io_uring and O_SYNC writes alike, and unlike the `sys_enter_*` ones they put
 //! no tax on the other system calls of the machine. Only file systems of a type that is mounted at
 //! the start are watched: each trace point costs 0.2 ms of start-up.
+//! Its twenty numbers (perf_event_open(2), <linux/perf_event.h>) stand here, since neither libc nor
+//! linux-raw-sys has them.
 //! Needs root (CAP_PERFMON) or `kernel.perf_event_paranoid` below 0, and tracefs for the event
 //! numbers, which is mounted detached where it is not mounted.
 

@@ -624,5 +624,3 @@ impl Reach {
         (self.detached, self.pause_of_detach)
     }
 }
-
-impl Supervisor {}

@@ -40,14 +40,6 @@ static inline long raw(long nr, long a, long b, long c, long d, long e, long f)
 	return r;
 }
 
-static inline uint64_t counter_ticks(void)
-{
-	uint32_t lo, hi;
-
-	__asm__ volatile("rdtsc" : "=a"(lo), "=d"(hi));
-	return (uint64_t)hi << 32 | lo;
-}
-
 static inline uintptr_t thread_number(void)
 {
 	uintptr_t p;
@@ -112,14 +104,6 @@ static inline long raw(long nr, long a, long b, long c, long d, long e, long f)
 	return raw_args(&s);
 }
 
-static inline uint64_t counter_ticks(void)
-{
-	uint32_t lo, hi;
-
-	__asm__ volatile("rdtsc" : "=a"(lo), "=d"(hi));
-	return (uint64_t)hi << 32 | lo;
-}
-
 static inline uintptr_t thread_number(void)
 {
 	uintptr_t p;
@@ -169,6 +153,16 @@ static inline uintptr_t thread_number(void)
 
 #else
 #error "synclater's shim has no system-call layer for this machine"
+#endif
+
+#if defined(__x86_64__) || defined(__i386__)
+static inline uint64_t counter_ticks(void)
+{
+	uint32_t lo, hi;
+
+	__asm__ volatile("rdtsc" : "=a"(lo), "=d"(hi));
+	return (uint64_t)hi << 32 | lo;
+}
 #endif
 
 #define raw0(n)                raw(n, 0, 0, 0, 0, 0, 0)

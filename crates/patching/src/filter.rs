@@ -6,8 +6,7 @@
 //! session's cookie passes too. A kind of program that is not known here passes whole.
 //! Source: seccomp(2), <linux/filter.h>, <linux/audit.h>; numbers: calls.def.
 
-use synclater_calls::number;
-use synclater_calls::Machine::{Aarch64, Arm, I386 as Small, X86_64 as Long};
+use synclater_calls::{if_any, Machine};
 
 /// One instruction of classic BPF: what to do, jumps if true and if false, operand.
 pub type Instruction = (u16, u8, u8, u32);
@@ -39,10 +38,9 @@ pub enum Asked {
     Umount,
 }
 
-/// One call of one kind of program.
-#[derive(Clone, Copy)]
+/// One call that is asked about, wherever it has a number.
 struct Call {
-    number: u32,
+    number: Number,
     asked: Asked,
     /// The argument that tells, and the bits of which one must be set.
     test: Option<(u8, u32)>,
@@ -50,7 +48,30 @@ struct Call {
     cookie: u8,
 }
 
-const fn call(number: u32, asked: Asked) -> Call {
+/// Where the number of a call is.
+enum Number {
+    /// In calls.def.
+    Of(&'static str),
+    /// The same, and only where arguments have 64 bits: others have six of them here and no room
+    /// for a cookie, so they pass.
+    OfWide(&'static str),
+    /// x32 alone has it.
+    X32(u32),
+}
+use Number::{Of, OfWide, X32};
+
+impl Number {
+    const fn on(&self, machine: Machine, is_wide: bool) -> Option<u32> {
+        match self {
+            Of(name) => if_any(machine, name),
+            OfWide(name) if is_wide => if_any(machine, name),
+            X32(number) if matches!(machine, Machine::X86_64) => Some(*number),
+            _ => None,
+        }
+    }
+}
+
+const fn call(number: Number, asked: Asked) -> Call {
     Call {
         number,
         asked,
@@ -59,22 +80,10 @@ const fn call(number: u32, asked: Asked) -> Call {
     }
 }
 
-const fn tested(number: u32, asked: Asked, argument: u8, bits: u32) -> Call {
+const fn tested(number: Number, asked: Asked, argument: u8, bits: u32) -> Call {
     Call {
-        number,
-        asked,
         test: Some((argument, bits)),
-        cookie: 5,
-    }
-}
-
-/// With the cookie in its fifth argument: it has a sixth of its own.
-const fn write(number: u32) -> Call {
-    Call {
-        number,
-        asked: Asked::FlaggedWrite,
-        test: Some((5, RWF_DSYNC | RWF_SYNC)),
-        cookie: 4,
+        ..call(number, asked)
     }
 }
 
@@ -86,122 +95,78 @@ const O_DSYNC: u32 = 0x1000;
 const RWF_DSYNC: u32 = 2;
 const RWF_SYNC: u32 = 4;
 
-/// A kind of program: its number in <linux/audit.h>, its calls, whether its arguments have 64 bits,
-/// and which bits of a call's number count.
+/// The calls.
+static CALLS: [Call; 15] = [
+    call(Of("fsync"), Asked::Fsync),
+    call(Of("fdatasync"), Asked::Fdatasync),
+    tested(Of("msync"), Asked::Msync, 2, MS_SYNC),
+    tested(OfWide("sync_file_range"), Asked::Range, 3, RANGE_FLAGS),
+    tested(Of("openat"), Asked::Open, 2, O_DSYNC),
+    tested(Of("open"), Asked::Open, 1, O_DSYNC),
+    tested(Of("open_by_handle_at"), Asked::Open, 2, O_DSYNC),
+    call(Of("openat2"), Asked::OpenHow),
+    call(Of("syncfs"), Asked::Syncfs),
+    call(Of("sync"), Asked::Sync),
+    Call {
+        // It has a sixth argument of its own.
+        cookie: 4,
+        ..tested(
+            OfWide("pwritev2"),
+            Asked::FlaggedWrite,
+            5,
+            RWF_DSYNC | RWF_SYNC,
+        )
+    },
+    // Its place in a file is one argument.
+    tested(X32(547), Asked::FlaggedWrite, 4, RWF_DSYNC | RWF_SYNC),
+    call(Of("io_uring_setup"), Asked::Ring),
+    call(Of("umount"), Asked::Umount),
+    call(Of("umount2"), Asked::Umount),
+];
+
+/// A kind of program: its number in <linux/audit.h>, whether its arguments have 64 bits, which bits
+/// of a call's number count, and the numbers of [`CALLS`], where it has them.
 struct Abi {
     arch: u32,
-    calls: &'static [Call],
     is_wide: bool,
     number: u32,
+    numbers: [Option<u32>; CALLS.len()],
 }
 
-/// x32's numbers are these with one more bit; the one of its own is that of pwritev2.
-static X86_64: Abi = Abi {
-    arch: 0xc000_003e,
-    is_wide: true,
-    number: !0x4000_0000,
-    calls: &[
-        call(number(Long, "fsync"), Asked::Fsync),
-        call(number(Long, "fdatasync"), Asked::Fdatasync),
-        tested(number(Long, "msync"), Asked::Msync, 2, MS_SYNC),
-        tested(
-            number(Long, "sync_file_range"),
-            Asked::Range,
-            3,
-            RANGE_FLAGS,
-        ),
-        tested(number(Long, "openat"), Asked::Open, 2, O_DSYNC),
-        tested(number(Long, "open"), Asked::Open, 1, O_DSYNC),
-        tested(number(Long, "open_by_handle_at"), Asked::Open, 2, O_DSYNC),
-        call(number(Long, "openat2"), Asked::OpenHow),
-        call(number(Long, "syncfs"), Asked::Syncfs),
-        call(number(Long, "sync"), Asked::Sync),
-        write(number(Long, "pwritev2")),
-        // x32's own, whose place in a file is one argument.
-        tested(547, Asked::FlaggedWrite, 4, RWF_DSYNC | RWF_SYNC),
-        call(number(Long, "io_uring_setup"), Asked::Ring),
-        call(number(Long, "umount2"), Asked::Umount),
-    ],
-};
+impl Abi {
+    const fn new(arch: u32, machine: Machine, is_wide: bool, number: u32) -> Abi {
+        let (mut numbers, mut at) = ([None; CALLS.len()], 0);
+        while at < CALLS.len() {
+            numbers[at] = CALLS[at].number.on(machine, is_wide);
+            at += 1;
+        }
+        Abi {
+            arch,
+            is_wide,
+            number,
+            numbers,
+        }
+    }
 
-/// sync_file_range and pwritev2 have six arguments here and no room for a cookie: they pass.
-static I386: Abi = Abi {
-    arch: 0x4000_0003,
-    is_wide: false,
-    number: u32::MAX,
-    calls: &[
-        call(number(Small, "fsync"), Asked::Fsync),
-        call(number(Small, "fdatasync"), Asked::Fdatasync),
-        tested(number(Small, "msync"), Asked::Msync, 2, MS_SYNC),
-        tested(number(Small, "openat"), Asked::Open, 2, O_DSYNC),
-        tested(number(Small, "open"), Asked::Open, 1, O_DSYNC),
-        tested(number(Small, "open_by_handle_at"), Asked::Open, 2, O_DSYNC),
-        call(number(Small, "openat2"), Asked::OpenHow),
-        call(number(Small, "syncfs"), Asked::Syncfs),
-        call(number(Small, "sync"), Asked::Sync),
-        call(number(Small, "io_uring_setup"), Asked::Ring),
-        call(number(Small, "umount"), Asked::Umount),
-        call(number(Small, "umount2"), Asked::Umount),
-    ],
-};
+    /// The calls that it has, with their numbers.
+    fn calls(&self) -> impl Iterator<Item = (u32, &'static Call)> + '_ {
+        { self.numbers.iter().zip(&CALLS) }.filter_map(|(number, call)| Some(((*number)?, call)))
+    }
+}
 
-static AARCH64: Abi = Abi {
-    arch: 0xc000_00b7,
-    is_wide: true,
-    number: u32::MAX,
-    calls: &[
-        call(number(Aarch64, "fsync"), Asked::Fsync),
-        call(number(Aarch64, "fdatasync"), Asked::Fdatasync),
-        tested(number(Aarch64, "msync"), Asked::Msync, 2, MS_SYNC),
-        tested(
-            number(Aarch64, "sync_file_range"),
-            Asked::Range,
-            3,
-            RANGE_FLAGS,
-        ),
-        tested(number(Aarch64, "openat"), Asked::Open, 2, O_DSYNC),
-        tested(
-            number(Aarch64, "open_by_handle_at"),
-            Asked::Open,
-            2,
-            O_DSYNC,
-        ),
-        call(number(Aarch64, "openat2"), Asked::OpenHow),
-        call(number(Aarch64, "syncfs"), Asked::Syncfs),
-        call(number(Aarch64, "sync"), Asked::Sync),
-        write(number(Aarch64, "pwritev2")),
-        call(number(Aarch64, "io_uring_setup"), Asked::Ring),
-        call(number(Aarch64, "umount2"), Asked::Umount),
-    ],
-};
-
-/// As I386.
-static ARM: Abi = Abi {
-    arch: 0x4000_0028,
-    is_wide: false,
-    number: u32::MAX,
-    calls: &[
-        call(number(Arm, "fsync"), Asked::Fsync),
-        call(number(Arm, "fdatasync"), Asked::Fdatasync),
-        tested(number(Arm, "msync"), Asked::Msync, 2, MS_SYNC),
-        tested(number(Arm, "openat"), Asked::Open, 2, O_DSYNC),
-        tested(number(Arm, "open"), Asked::Open, 1, O_DSYNC),
-        tested(number(Arm, "open_by_handle_at"), Asked::Open, 2, O_DSYNC),
-        call(number(Arm, "openat2"), Asked::OpenHow),
-        call(number(Arm, "syncfs"), Asked::Syncfs),
-        call(number(Arm, "sync"), Asked::Sync),
-        call(number(Arm, "io_uring_setup"), Asked::Ring),
-        call(number(Arm, "umount"), Asked::Umount),
-        call(number(Arm, "umount2"), Asked::Umount),
-    ],
-};
-
-/// Every one of them: a machine has programs of its own kinds only.
-static ALL: [&Abi; 4] = [&X86_64, &I386, &AARCH64, &ARM];
+/// Every one of them: a machine has programs of its own kinds only. x32's numbers are those of
+/// x86-64 with one more bit.
+static ALL: [Abi; 4] = [
+    Abi::new(0xc000_003e, Machine::X86_64, true, !0x4000_0000),
+    Abi::new(0x4000_0003, Machine::I386, false, u32::MAX),
+    Abi::new(0xc000_00b7, Machine::Aarch64, true, u32::MAX),
+    Abi::new(0x4000_0028, Machine::Arm, false, u32::MAX),
+];
 
 fn find(arch: u32, number: u32) -> Option<&'static Call> {
     let abi = ALL.iter().find(|abi| abi.arch == arch)?;
-    { abi.calls.iter() }.find(|call| call.number == number & abi.number)
+    let mut found = abi.calls().filter(|(its, _)| *its == number & abi.number);
+    found.next().map(|(_, call)| call)
 }
 
 /// What call `number` of a program of kind `arch` asks for, where the filter asks about it.
@@ -240,7 +205,7 @@ fn argument_at(argument: u8, upper: bool) -> u32 {
 #[must_use]
 pub fn program(cookie: u64) -> Vec<Instruction> {
     let mut all = vec![];
-    for abi in ALL {
+    for abi in &ALL {
         let of_it = of_abi(abi, cookie);
         all.push((LOAD, 0, 0, ARCH_AT));
         // A jump that depends on something reaches 255 instructions.
@@ -258,14 +223,9 @@ pub fn program(cookie: u64) -> Vec<Instruction> {
 
 fn of_abi(abi: &Abi, cookie: u64) -> Vec<Instruction> {
     let mut all = vec![(LOAD, 0, 0, NUMBER_AT), (AND, 0, 0, abi.number)];
-    for call in abi.calls {
+    for (number, call) in abi.calls() {
         let of_it = of_call(call, abi, cookie);
-        all.push((
-            IS,
-            0,
-            u8::try_from(of_it.len()).unwrap_or(u8::MAX),
-            call.number,
-        ));
+        all.push((IS, 0, u8::try_from(of_it.len()).unwrap_or(u8::MAX), number));
         all.extend(of_it);
     }
     all.push((END, 0, 0, PASS));
@@ -330,50 +290,34 @@ mod tests {
             assert!(*code == END || at + 1 + usize::from(*yes.max(no)) < program.len());
             assert!([LOAD, AND, IS, HAS, END].contains(code));
         }
-        for abi in ALL {
+        for abi in &ALL {
             assert!(of_abi(abi, COOKIE).len() <= 255);
             assert!(abi
-                .calls
-                .iter()
-                .all(|c| of_call(c, abi, COOKIE).len() <= 255));
+                .calls()
+                .all(|(_, c)| of_call(c, abi, COOKIE).len() <= 255));
         }
     }
 
     #[test]
     fn each_request_is_asked_about_unless_it_carries_the_cookie() {
-        for abi in ALL {
-            for call in abi.calls {
+        for abi in &ALL {
+            for (number, call) in abi.calls() {
                 let mut arguments = [0; 6];
                 if let Some((argument, bits)) = call.test {
-                    assert_eq!(run(abi.arch, call.number, arguments), PASS);
+                    assert_eq!(run(abi.arch, number, arguments), PASS);
                     arguments[usize::from(argument)] = u64::from(bits & bits.wrapping_neg());
                 }
-                assert_eq!(
-                    run(abi.arch, call.number, arguments),
-                    ASK,
-                    "{}",
-                    call.number
-                );
-                assert_eq!(asked(abi.arch, call.number), Some(call.asked));
+                assert_eq!(run(abi.arch, number, arguments), ASK, "{}", number);
+                assert_eq!(asked(abi.arch, number), Some(call.asked));
                 let cookie = usize::from(call.cookie);
                 arguments[cookie] = if abi.is_wide {
                     COOKIE
                 } else {
                     COOKIE as u32 as u64
                 };
-                assert_eq!(
-                    run(abi.arch, call.number, arguments),
-                    PASS,
-                    "{}",
-                    call.number
-                );
+                assert_eq!(run(abi.arch, number, arguments), PASS, "{}", number);
                 arguments[cookie] ^= 1 << if abi.is_wide { 32 } else { 31 };
-                assert_eq!(
-                    run(abi.arch, call.number, arguments),
-                    ASK,
-                    "{}",
-                    call.number
-                );
+                assert_eq!(run(abi.arch, number, arguments), ASK, "{}", number);
             }
         }
     }

@@ -61,6 +61,24 @@ fn a_recording_of_any_class_of_program_has_what_strace_sees() {
     }
 }
 
+#[test]
+fn a_ring_of_any_class_of_program_is_found_while_the_supervisor_stands_still() {
+    for class in CLASSES {
+        let stage = Stage::new("record_alone");
+        let tree = victim("fork_tree", class);
+        let line = "kill -STOP $PPID; \"$0\" \"$1\"; kill -CONT $PPID";
+        let work = stage.work();
+        let [tree, work] = [tree, work].map(|p| p.to_str().expect("text").to_owned());
+        let (outcome, table) = recorded(&stage, &["-u", "now"], &["sh", "-c", line, &tree, &work]);
+        assert!(
+            table.lost.is_empty(),
+            "{class:?}: {:?} {outcome}",
+            table.lost
+        );
+        assert!(table.rows.kind.len() > 900, "{class:?}: {outcome}");
+    }
+}
+
 /// What addr2line says about the callers of a recording.
 fn places(table: &Table) -> Vec<String> {
     let of_caller = |caller: &String| {

@@ -152,7 +152,8 @@ static struct sl_slots *map_slots(char *path, long last, const struct level *l)
 	set_last(path, last, "slots");
 	if (page->slots_size < sizeof(struct sl_slots))
 		return NULL;
-	fd = raw4(NR_openat, AT_FDCWD_, path, O_RDWR_ | O_CLOEXEC_ | O_NOFOLLOW_, 0);
+	fd = raw4(NR_openat, AT_FDCWD_, path,
+		  O_RDWR_ | O_CLOEXEC_ | O_NOFOLLOW_ | O_LARGEFILE_, 0);
 	if (is_error(fd))
 		fd = sl_ask_fd(page, l->owner, 0);
 	if (is_error(fd))

@@ -109,8 +109,9 @@ static long open_rings(const struct level *l)
 	long fd = -ENOENT_;
 
 	if (l->rings_path[0])
-		fd = raw4(NR_openat, AT_FDCWD_, l->rings_path, O_RDWR_ | O_CLOEXEC_ | O_NOFOLLOW_,
-			  0);
+		/* More than 2 GiB: a 32-bit process has to say that it can have that. */
+		fd = raw4(NR_openat, AT_FDCWD_, l->rings_path,
+			  O_RDWR_ | O_CLOEXEC_ | O_NOFOLLOW_ | O_LARGEFILE_, 0);
 	return is_error(fd) ? sl_ask_fd(l->page, l->owner, 1) : fd;
 }
 

@@ -8,7 +8,7 @@ use crate::session::belongings::memory_of;
 use crate::session::control::{ask, has_ended, listed, Answer, Living, Request};
 use crate::voice;
 use std::collections::BTreeMap;
-use std::io::ErrorKind;
+use std::io::{Error, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use synclater_account::ps;
@@ -46,7 +46,7 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
     let mut living = Vec::new();
     let mut all_answer = true;
     for session in listed()?.into_iter().filter(|s| !is_left(&s.id)) {
-        match ask(&session, &Request::Ps) {
+        match asked(&session) {
             Ok(Answer::Session { session: row }) => rows.push(*row),
             Ok(_) => voice::say(&format!(
                 "synclater: {} answered something else\n",
@@ -92,6 +92,18 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
     } else {
         super::OURS
     })
+}
+
+/// Asks it; again where it ended, or was killed, before it had answered: the next time tells which.
+fn asked(session: &Living) -> Result<Answer, Error> {
+    let is_cut = |e: &Error| has_ended(e) && e.kind() != ErrorKind::ConnectionRefused;
+    let mut answer = ask(session, &Request::Ps);
+    let begun = Instant::now();
+    while answer.as_ref().is_err_and(is_cut) && session.dir.exists() && begun.elapsed() < ENDING {
+        std::thread::sleep(ENDING / 100);
+        answer = ask(session, &Request::Ps);
+    }
+    answer
 }
 
 /// Whether the folder of a session that ends is gone, too, a moment later.

@@ -8,6 +8,7 @@ use crate::sessions::stage::as_root;
 use rustix::process::{kill_process, Signal};
 use serde_json::json;
 use std::path::PathBuf;
+use std::process::Stdio;
 
 #[test]
 fn what_a_killed_supervisor_left_is_taken_out_at_once() {
@@ -32,7 +33,10 @@ fn so_it_is_where_sessions_lie_in_memory() {
 
 /// Kills it; nobody answers any more.
 fn end_of_supervisor(stage: &Stage) {
-    let pid = supervisor(stage);
+    end_of(supervisor(stage));
+}
+
+fn end_of(pid: Pid) {
     kill_process(pid, Signal::KILL).expect("it runs");
     let is_gone = || rustix::process::test_kill_process(pid).is_err();
     assert!(until(LIMIT, is_gone), "it lives");
@@ -109,6 +113,38 @@ fn is_taken_out_at_once(stage: &Stage) {
     );
     assert_eq!(changed_code(victim.pid()), Vec::<String>::new());
     assert!(!named());
+    kill_process(keeper, Signal::CONT).expect("it is there");
+    assert!(until(LIMIT, || stage.entries().is_empty()));
+}
+
+#[test]
+fn ps_names_a_supervisor_that_is_killed_while_it_is_asked() {
+    let stage = Stage::new("left-asked");
+    let mut victim = demand(&stage);
+    let session = stage.attach_to(&victim, "1h");
+    stage.warm(&mut victim);
+    // The session's folder stays as long as the keeper has not settled.
+    let keeper = keeper(&stage);
+    kill_process(keeper, Signal::STOP).expect("it runs");
+    let supervisor = supervisor(&stage);
+    kill_process(supervisor, Signal::STOP).expect("it runs");
+    let mut command = stage.synclater(&["ps"]);
+    let asks = { command.stdout(Stdio::piped()).stderr(Stdio::piped()) }.spawn();
+    let asks = asks.expect("it starts");
+    let pid = Pid::from_child(&asks);
+    let waits = || {
+        let at = std::fs::read_to_string(format!("/proc/{}/wchan", number(pid)));
+        at.expect("it runs").contains("poll")
+    };
+    assert!(until(LIMIT, waits), "it does not ask");
+    kill_process(pid, Signal::STOP).expect("it waits");
+    end_of(supervisor);
+    kill_process(pid, Signal::CONT).expect("it is stopped");
+    let ended = asks.wait_with_output().expect("it ends");
+    let said = String::from_utf8_lossy(&ended.stderr);
+    let killed = format!("session {session}: its supervisor was killed");
+    assert!(said.contains(&killed), "{said}");
+    assert!(ended.status.success(), "{said}");
     kill_process(keeper, Signal::CONT).expect("it is there");
     assert!(until(LIMIT, || stage.entries().is_empty()));
 }

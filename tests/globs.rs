@@ -1,4 +1,4 @@
-//! The library's matcher (crates/shim/c/core/glob.c) and the model's give the same answers.
+//! The library's matcher (crates/shim/c/base/glob.c) and the model's give the same answers.
 //!
 //! Method: patterns and subjects over a small alphabet, half of the subjects grown from the pattern
 //! so that many match. The library's side is a small program that reads one case a line.

@@ -9,15 +9,14 @@ use synclater_calls::Machine;
 
 /// The rooms of c/, each of which calls those in front of it (c/core/core.h).
 const SOURCES: [&str; 25] = [
+    "base/glob.c",
     "core/session.c",
     "core/room.c",
     "core/identity.c",
-    "core/join.c",
     "core/count.c",
     "core/real.c",
     "core/decide.c",
     "core/rules.c",
-    "core/glob.c",
     "core/fsync.c",
     "watch/noted.c",
     "watch/address.c",
@@ -34,6 +33,7 @@ const SOURCES: [&str; 25] = [
     "routes/uring.c",
     "routes/next.c",
     "entry.c",
+    "join.c",
 ];
 
 /// Keeps the library free of libc: see the head of c/core/core.h for what each flag guards.
@@ -81,7 +81,7 @@ const VARIANTS: [Variant; 2] = [
 ];
 
 /// How a program that was started with the library finds its sessions.
-const JOIN: &str = "core/join.c";
+const JOIN: &str = "join.c";
 
 /// What the image for running processes has beside [`SOURCES`], and in the place of [`JOIN`].
 const GATE_SOURCES: [&str; 5] = [

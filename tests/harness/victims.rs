@@ -123,7 +123,7 @@ pub fn tool(name: &str) -> PathBuf {
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let sources = [
         &source,
-        &shim.join("core/glob.c"),
+        &shim.join("base/glob.c"),
         &shim.join("core/page.h"),
     ];
     if sources.iter().any(|s| modified(&program) < modified(s)) {
@@ -137,7 +137,7 @@ pub fn tool(name: &str) -> PathBuf {
             .arg(&fresh)
             .arg(&source);
         if name == "glob_lines" {
-            command.arg(shim.join("core/glob.c"));
+            command.arg(shim.join("base/glob.c"));
         }
         if name == "slowfiles" {
             let mut flags = clean("pkg-config");

@@ -1,8 +1,8 @@
 /* Asks the library's matcher about each line of a file, `mode<TAB>pattern<TAB>text`: prints 0 or 1.
  *
- * Linked with crates/shim/c/core/glob.c.
+ * Linked with crates/shim/c/base/glob.c.
  */
-#include "core/glob.h"
+#include "base/glob.h"
 #include <stdio.h>
 #include <string.h>
 

@@ -6,7 +6,7 @@ use synclater_calls::{Kind, CALLS};
 use synclater_shim::calls::{Argument, Made, MADE, OWN};
 
 /// Files of C that the image is not made of.
-const ELSEWHERE: [&str; 2] = ["core/join.c", "watch/io.c"];
+const ELSEWHERE: [&str; 1] = ["watch/io.c"];
 
 /// Calls that stand in files of the image, in functions that are not in it.
 const NOT_IN_IT: [&str; 7] = [
@@ -45,14 +45,14 @@ fn plain(text: &str) -> String {
 }
 
 fn sources() -> Vec<(String, String)> {
-    let rooms = ["core", "watch", "routes", "gate"];
+    let rooms = ["base", "core", "watch", "routes", "gate"];
     let names = rooms.iter().flat_map(|room| {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("c").join(room);
         let entries = std::fs::read_dir(folder).expect(room).flatten();
         entries.map(move |e| format!("{room}/{}", e.file_name().to_string_lossy()))
     });
     let is_ours = |n: &String| n.ends_with(".c") && !ELSEWHERE.contains(&n.as_str());
-    let more = ["core/machine.h", "core/core.h", "entry.c"].map(str::to_owned);
+    let more = ["base/machine.h", "core/core.h", "entry.c"].map(str::to_owned);
     let all = names.filter(is_ours).chain(more);
     all.map(|n| (n.clone(), plain(&read(&n)))).collect()
 }
@@ -105,7 +105,7 @@ fn macros() -> BTreeMap<String, BTreeSet<i64>> {
     let mut all: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
     for name in [
         "core/core.h",
-        "core/linux.h",
+        "base/linux.h",
         "core/page.h",
         "watch/rings.h",
         "watch/record.c",

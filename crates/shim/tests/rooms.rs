@@ -7,10 +7,11 @@ use std::process::Command;
 use synclater_calls::{header, Machine};
 
 /// The rooms, each above those in front of it.
-const ROOMS: [&str; 5] = ["core", "watch", "routes", "entry", "gate"];
+const ROOMS: [&str; 7] = ["base", "core", "watch", "routes", "entry", "join", "gate"];
 
-/// Functions that a lower room calls: where a recording is made, core/ leaves a request to watch/.
-const HOOKS: [&str; 1] = ["sl_sync_noted"];
+/// Functions that a lower room calls: where a recording is made, core/ leaves a request to watch/,
+/// and where a program syncs before the library was begun, that begins it (join.c, or the gate).
+const HOOKS: [&str; 2] = ["sl_sync_noted", "sl_init"];
 
 fn c() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("c")
@@ -18,8 +19,9 @@ fn c() -> PathBuf {
 
 /// The files of a room, by their path below c/.
 fn files(room: &str, end: &str) -> Vec<String> {
-    if room == "entry" {
-        return vec!["entry.c".into()];
+    let alone = format!("{room}.c");
+    if c().join(&alone).exists() {
+        return vec![alone];
     }
     let entries = std::fs::read_dir(c().join(room)).expect(room).flatten();
     let names = entries.map(|e| format!("{room}/{}", e.file_name().to_string_lossy()));

@@ -5,19 +5,21 @@
  *
  *   fsync.c     fsync, fdatasync, syncfs, sync: what a program calls
  *   decide.c    later, or for real? And the debt of what is put off
- *   rules.c     which rule matches; glob.c: names and paths
+ *   rules.c     which rule matches
  *   real.c      calls that are made for real, counted and timed
  *   count.c     the slot of this process, its counters
  *   identity.c  what a descriptor is: kind, number, mount
- *   session.c   what this process keeps of its sessions; join.c finds them
+ *   session.c   what this process keeps of its sessions
  *   room.c      memory for what a small stack has no room for
  *   page.h      the contract with the supervisor
- *   linux.h     what the kernel's headers say; machine.h: system calls of each machine
  *
- * Above it, each calling down only: watch/ (events of a recording), routes/ (every other way to ask
- * for durability, and what changes what that stands on), entry.c (syscall), gate/ (how a running
- * program comes here). One call goes up: where a recording is made, fsync.c leaves a request to
- * watch/noted.c, which takes the same steps with a note. A test reads the symbols of each room.
+ * Below it lies base/, which knows nothing of sessions: what the kernel's headers say, the system
+ * calls of each machine, globs. Above it, each calling down only: watch/ (events of a recording),
+ * routes/ (every other way to ask for durability, and what changes what that stands on), entry.c
+ * (syscall), join.c (which sessions a program that begins is in), gate/ (how a running program
+ * comes here). Two calls go up: where a recording is made, fsync.c leaves a request to
+ * watch/noted.c, which takes the same steps with a note; and the first request begins the library
+ * where it was not begun, by join.c's sl_init or the gate's. A test reads the symbols of each room.
  *
  * Rules for whoever edits any of these files:
  *  - no libc: only raw(); the undefined symbols are weak ones that any libc has (see below);
@@ -29,9 +31,9 @@
 #ifndef SYNCLATER_CORE_H
 #define SYNCLATER_CORE_H
 
-#include "core/glob.h"
-#include "core/linux.h"
-#include "core/machine.h"
+#include "base/glob.h"
+#include "base/linux.h"
+#include "base/machine.h"
 #include "core/page.h"
 
 #ifdef SL_GATE

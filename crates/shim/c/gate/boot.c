@@ -18,7 +18,7 @@
  *
  * Nothing outside of this section may be used: it is copied.
  */
-#include "core/machine.h"
+#include "base/machine.h"
 #include "gate/gate.h"
 
 #ifdef __x86_64__

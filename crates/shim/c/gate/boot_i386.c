@@ -10,7 +10,7 @@
  */
 #include <stddef.h>
 
-#include "core/machine.h"
+#include "base/machine.h"
 #include "gate/gate.h"
 
 #if defined(SL_GATE) && defined(__i386__)

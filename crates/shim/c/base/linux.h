@@ -6,7 +6,7 @@
 #ifndef SYNCLATER_LINUX_H
 #define SYNCLATER_LINUX_H
 
-#include "core/page.h"
+#include <stdint.h>
 
 #define EPERM_  1
 #define ENOENT_ 2
@@ -86,7 +86,7 @@ struct statx_answer {
 	uint32_t rdev_major, rdev_minor, dev_major, dev_minor;
 	uint64_t mount, more[13];
 };
-SL_STATIC_ASSERT(sizeof(struct statx_answer) == 256, "statx");
+_Static_assert(sizeof(struct statx_answer) == 256, "statx");
 #define STATX_TYPE_       0x1u
 #define STATX_UID_        0x8u
 #define STATX_INO_        0x100u

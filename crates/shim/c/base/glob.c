@@ -7,7 +7,7 @@
  * `**` (or more) does not. No recursion: on a mismatch the last `*` takes one byte more, and where
  * that may not go on, the last `**` does; so the time is bounded by pattern x text per `**`.
  */
-#include "glob.h"
+#include "base/glob.h"
 #include <stddef.h>
 
 /* Matches C against the set that starts behind '['. Returns the pattern behind the set, or NULL

@@ -143,7 +143,11 @@ fn code_of(pid: Pid) -> Vec<Code> {
 /// Where a process's code differs from its files, and the name of the file.
 fn changed_code(pid: Pid) -> Vec<String> {
     let changed = |code: &Code| {
-        let at = { code.memory.iter().zip(&code.file) }.position(|(a, b)| a != b)?;
+        let at = code
+            .memory
+            .iter()
+            .zip(&code.file)
+            .position(|(a, b)| a != b)?;
         Some(format!("{} at {:x}", code.name, code.offset + at))
     };
     code_of(pid).iter().filter_map(changed).collect()

@@ -371,7 +371,9 @@ fn what_gains_rights_is_named_and_so_is_what_it_starts() {
         (&capable, "gained rights"),
         (&plain, "a static program"),
     ] {
-        let its = { escaped.iter() }.find(|e| e["exe"] == exe.display().to_string());
+        let its = escaped
+            .iter()
+            .find(|e| e["exe"] == exe.display().to_string());
         let its = its.unwrap_or_else(|| panic!("{exe:?}: {report:#}"));
         assert_eq!(its["requests"], 7, "{its}");
         assert!(

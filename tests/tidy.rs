@@ -316,7 +316,9 @@ fn unsafe_code_stands_only_in_the_crates_made_for_it() {
 fn the_other_crates_and_the_binary_forbid_unsafe_code() {
     let roots = LAYERS.map(|name| format!("crates/{name}/src/lib.rs"));
     let may_hold = |path: &String| UNSAFE_CRATES.iter().any(|c| path.starts_with(c));
-    let found: Vec<String> = { roots.into_iter().chain(["src/main.rs".into()]) }
+    let found: Vec<String> = roots
+        .into_iter()
+        .chain(["src/main.rs".into()])
         .filter(|path| !may_hold(path))
         .filter(|path| {
             let text = fs::read_to_string(root().join(path)).unwrap_or_default();

@@ -101,7 +101,9 @@ fn write_corpus(target: &Target, dir: &Path) -> std::io::Result<()> {
         std::fs::write(folder.join(format!("seed-{k}")), seed)?;
     }
     let word = |bytes: &&[u8]| -> String { bytes.iter().map(|b| format!("\\x{b:02x}")).collect() };
-    let words: String = { target.words.iter() }
+    let words: String = target
+        .words
+        .iter()
         .map(|w| format!("\"{}\"\n", word(w)))
         .collect();
     std::fs::write(dir.join(format!("{}.dict", target.name)), words)

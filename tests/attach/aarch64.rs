@@ -21,7 +21,9 @@ const FUNCTIONS: [(&str, u32); 8] = [
 /// Where a function is in the file, and how long it is; code and file offsets are the same there.
 fn function(name: &str) -> (usize, usize) {
     let outcome = run(clean("aarch64-linux-gnu-nm").args(["-D", "-S", LIBC])).must_succeed();
-    let line = { outcome.stdout.lines() }
+    let line = outcome
+        .stdout
+        .lines()
         .find(|l| l.contains(&format!(" {name}@@")))
         .unwrap_or_else(|| panic!("no {name}"));
     let hex = |word: Option<&str>| usize::from_str_radix(word.expect("a number"), 16).expect("hex");
@@ -54,6 +56,6 @@ fn every_call_of_debians_libc_for_aarch64_is_a_site() {
         }
     }
     let (from, len) = function("syscall");
-    let any = { all.iter() }.find(|s| (from..from + len).contains(&s.at));
+    let any = all.iter().find(|s| (from..from + len).contains(&s.at));
     assert_eq!(any.map(|s| s.call), Some(Call::Any));
 }

@@ -80,12 +80,12 @@ fn all_are_let_go_of(stage: &Stage, mut storm: Running) {
         all.iter().filter(|pid| lives(pid)).count() * 2 <= all.len() + 1
     });
     assert!(few, "{:?}", forked(&storm));
-    let all: Vec<Pid> = { forked(&storm).into_iter() }.filter(lives).collect();
+    let all: Vec<Pid> = forked(&storm).into_iter().filter(lives).collect();
     assert!(all.len() > 5, "{all:?}");
     // What was forked in the middle of the attach may keep what it was brought by, behind the
     // program's own code, which nothing leads to (docs/LIMITS.md).
     let changed = |pid: Pid| changed_code(pid).iter().any(|at| at.contains("libc.so"));
-    let left = { all.iter().copied() }.filter(|pid| changed(*pid)).count();
+    let left = all.iter().copied().filter(|pid| changed(*pid)).count();
     assert_eq!(left, 0, "of {}", all.len());
     assert!(!changed(storm.pid()));
     touch("done");

@@ -129,7 +129,10 @@ fn ps_names_a_supervisor_that_is_killed_while_it_is_asked() {
     let supervisor = supervisor(&stage);
     kill_process(supervisor, Signal::STOP).expect("it runs");
     let mut command = stage.synclater(&["ps"]);
-    let asks = { command.stdout(Stdio::piped()).stderr(Stdio::piped()) }.spawn();
+    let asks = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
     let asks = asks.expect("it starts");
     let pid = Pid::from_child(&asks);
     let waits = || {
@@ -211,7 +214,7 @@ fn detach_says_no_good_while_another_command_settles_in_a_dead_sessions_place() 
     assert_eq!(stage.ask(&["settle"]).status.code(), Some(125));
     let files = std::fs::read_dir(stage.state()).expect("the ledger");
     let is_lock = |path: &PathBuf| path.extension().is_some_and(|x| x == "lock");
-    let lock = { files.flatten().map(|f| f.path()) }.find(is_lock);
+    let lock = files.flatten().map(|f| f.path()).find(is_lock);
     let lock = std::fs::File::open(lock.expect("a lock")).expect("it opens");
     rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).expect("nobody has it");
     let outcome = stage.ask(&["detach", &session]);

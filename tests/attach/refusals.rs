@@ -31,7 +31,9 @@ fn a_thread_is_no_process() {
     let stage = Stage::new("thread");
     let victim = busy(&stage, "busy", 1);
     let tasks = std::fs::read_dir(format!("/proc/{}/task", number(victim.pid())));
-    let other = { tasks.expect("tasks").flatten() }
+    let other = tasks
+        .expect("tasks")
+        .flatten()
         .map(|t| t.file_name().to_string_lossy().into_owned())
         .find(|tid| *tid != number(victim.pid()));
     refused(

@@ -58,7 +58,11 @@ fn what_restricts_itself_is_answered_by_the_kernel_and_real_only_where_that_stan
 fn asks(victim: &Running) -> bool {
     let tasks = std::fs::read_dir(format!("/proc/{}/task", victim.pid().as_raw_nonzero()));
     let call = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("syscall"));
-    { tasks.into_iter().flatten().flatten() }.any(|t| call(t).is_ok_and(|c| c.starts_with("317 ")))
+    tasks
+        .into_iter()
+        .flatten()
+        .flatten()
+        .any(|t| call(t).is_ok_and(|c| c.starts_with("317 ")))
 }
 
 #[test]

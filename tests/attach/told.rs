@@ -436,7 +436,9 @@ fn doctor_says_where_the_pages_of_sessions_lie() {
     let session = stage.attach_to(&victim, "1s");
     let maps = std::fs::read_to_string(format!("/proc/{}/maps", number(victim.pid())));
     let maps = maps.expect("maps");
-    let page = { maps.lines() }.find_map(|l| l.split(' ').next_back()?.strip_suffix("/page"));
+    let page = maps
+        .lines()
+        .find_map(|l| l.split(' ').next_back()?.strip_suffix("/page"));
     let page = std::path::Path::new(page.expect("a page"));
     let said = stage.ask(&["doctor", "--json"]).stdout;
     let said: Value = serde_json::from_str(&said).expect("JSON");

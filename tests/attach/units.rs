@@ -13,7 +13,8 @@ struct Group(PathBuf);
 impl Group {
     fn new(name: &str) -> Group {
         let mounts = std::fs::read_to_string("/proc/self/mounts").expect("mounts");
-        let root = { mounts.lines() }
+        let root = mounts
+            .lines()
             .find_map(|l| Some(l.split(' ').nth(1)?).filter(|_| l.contains(" cgroup2 ")));
         let root = Path::new(root.expect("control groups of version 2"));
         Group::below(root, name)
@@ -317,7 +318,7 @@ fn nothing_is_changed_in_a_process_of_which_no_thread_can_be_had() {
     }
     let mounts = std::fs::read_to_string("/proc/self/mounts").expect("mounts");
     let is_freezer = |l: &&str| l.contains(" cgroup ") && l.contains("freezer");
-    let Some(mount) = { mounts.lines() }.find(is_freezer) else {
+    let Some(mount) = mounts.lines().find(is_freezer) else {
         return skip(NAME, "there is no freezer of version 1");
     };
     let root = Path::new(mount.split(' ').nth(1).expect("its point"));

@@ -21,7 +21,7 @@ type Waited = BTreeMap<String, (String, u64)>;
 fn waited(outcome: Outcome) -> Waited {
     let outcome = outcome.must_succeed();
     let rows = outcome.stdout.lines().filter(|l| *l != "ready");
-    let all: Waited = { rows }
+    let all: Waited = rows
         .map(|row| {
             let (answer, took) = row.rsplit_once(' ').expect("a time");
             let (name, answer) = answer.split_once(' ').expect("an answer");

@@ -187,7 +187,11 @@ fn newer(file: &Path) {
     write(file, &requests(is_on_b), true);
     let mut bytes = std::fs::read(file).expect("the recording");
     let version = [1, 0, 0, 0, b'1', 0];
-    let ones = { bytes.windows(6).take(4000).enumerate() }.filter(|(_, w)| **w == version);
+    let ones = bytes
+        .windows(6)
+        .take(4000)
+        .enumerate()
+        .filter(|(_, w)| **w == version);
     let places: Vec<usize> = ones.map(|(at, _)| at + 4).collect();
     assert_eq!(places.len(), 1, "one value of the metadata is 1");
     bytes[places[0]] = b'9';

@@ -159,7 +159,7 @@ fn told_of_folder(command: &mut Command) -> String {
     let outcome = run(command.args([SYNCLATER, "doctor"]));
     let lines = outcome.stdout.lines();
     let told = lines.skip_while(|l| !l.contains("session directory"));
-    let words = { told.take(2) }.flat_map(str::split_whitespace);
+    let words = told.take(2).flat_map(str::split_whitespace);
     words.collect::<Vec<_>>().join(" ")
 }
 

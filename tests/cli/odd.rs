@@ -147,7 +147,7 @@ fn doctor_names_an_ext4_that_has_counted_errors() {
     std::fs::write(Path::new(&trigger), "odd").expect("the kernel takes it");
     let outcome = run(&mut stage.synclater(&["doctor"]));
     let line = format!("file system {}", disk.path().display());
-    let told = { outcome.stdout.split(&line).nth(1) }.unwrap_or_default();
+    let told = outcome.stdout.split(&line).nth(1).unwrap_or_default();
     let of_it = told.split("\nfile system").next().unwrap_or_default();
     assert!(of_it.contains("it has met an error before"), "{outcome}");
 }
@@ -233,7 +233,10 @@ fn without_a_ledger_nobody_is_said_to_have_set_the_dial_to_now() {
         let doctor = run(stage
             .synclater(&["doctor"])
             .env("SYNCLATER_STATE_DIR", state));
-        let of_it = { doctor.stdout.lines() }.find(|line| line.contains("ledger directory"));
+        let of_it = doctor
+            .stdout
+            .lines()
+            .find(|line| line.contains("ledger directory"));
         assert!(
             of_it.is_some_and(|line| line.contains("BAD")),
             "{state}: {doctor}"
@@ -259,7 +262,9 @@ fn output_that_is_closed_is_an_error_where_something_is_printed() {
 fn a_name_with_a_line_break_makes_no_part_of_a_message() {
     let stage = Stage::new("line-break");
     let outcome = told(&stage, &["settle", "/no\n  why:   it is durable\nx"]);
-    let whys = { outcome.stderr.lines() }
+    let whys = outcome
+        .stderr
+        .lines()
         .filter(|line| line.starts_with("  why:"))
         .count();
     assert_eq!(whys, 1, "{outcome}");
@@ -360,7 +365,9 @@ fn a_rule_about_a_user_whom_nobody_knows_is_warned_of() {
     let outcome = stage
         .ask(&["run", "--rules", &rules, "--", "true"])
         .must_succeed();
-    let warned: Vec<&str> = { outcome.stderr.lines() }
+    let warned: Vec<&str> = outcome
+        .stderr
+        .lines()
         .filter(|line| line.contains("/etc/passwd"))
         .collect();
     assert!(

@@ -548,7 +548,9 @@ fn a_recording_of_no_request_says_so() {
 /// The whole of `bytes`, one place of which is `from`, with `to` in its stead.
 fn changed(bytes: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {
     assert_eq!(from.len(), to.len());
-    let places: Vec<usize> = { bytes.windows(from.len()).enumerate() }
+    let places: Vec<usize> = bytes
+        .windows(from.len())
+        .enumerate()
         .filter(|(_, w)| *w == from)
         .map(|(at, _)| at)
         .collect();

@@ -153,7 +153,8 @@ pub fn keep_mounts_private() {
         let kind = line.split(" - ").nth(1).unwrap_or_default();
         !is_virtual(kind.split(' ').next().unwrap_or_default()) && !is_needed(Path::new(at))
     };
-    for other in { mounts.lines() }
+    for other in mounts
+        .lines()
         .filter(is_other)
         .filter_map(|l| l.split(' ').nth(4))
     {

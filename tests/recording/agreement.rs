@@ -232,7 +232,10 @@ fn agrees_with_the_kernel(load: Load, name: &str, least: usize) {
     let ours = in_recording(&table);
     // The session's own processes sync too.
     let session = |p: &&Process| p.exe.ends_with("/synclater");
-    let own: Vec<u32> = { kernel.processes.iter().filter(session) }
+    let own: Vec<u32> = kernel
+        .processes
+        .iter()
+        .filter(session)
         .filter_map(|p| p.pid)
         .collect();
     let mut theirs = in_recording(&kernel);
@@ -262,7 +265,9 @@ fn agrees_with_the_kernel(load: Load, name: &str, least: usize) {
 
 /// Durations of one kind in each view, in order of size.
 fn times(seen: &[Seen], kind: &str) -> Vec<u64> {
-    let mut times: Vec<u64> = { seen.iter().filter(|s| s.kind == kind) }
+    let mut times: Vec<u64> = seen
+        .iter()
+        .filter(|s| s.kind == kind)
         .map(|s| s.took_ns)
         .collect();
     times.sort_unstable();

@@ -15,7 +15,8 @@ fn both(name: &str, class: Class) -> (Table, super::seen::Straced) {
     let log = stage.file("strace");
     let mut traced = clean("true");
     strace(&mut traced, &log);
-    let words: Vec<String> = { traced.get_args() }
+    let words: Vec<String> = traced
+        .get_args()
         .map(|w| w.to_str().expect("text").to_owned())
         .chain([victim(name, class), stage.work()].map(|p| p.to_str().expect("text").to_owned()))
         .collect();
@@ -31,7 +32,7 @@ fn both(name: &str, class: Class) -> (Table, super::seen::Straced) {
 
 /// Without hints: a victim makes some that ask for nothing.
 fn durable(seen: Vec<Seen>) -> Vec<Seen> {
-    { seen.into_iter() }
+    seen.into_iter()
         .filter(|s| s.kind != "sync_file_range")
         .collect()
 }

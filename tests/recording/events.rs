@@ -362,7 +362,7 @@ fn asynchronous_requests_are_recorded_without_an_end() {
             .iter()
             .position(|k| k == kind)
             .expect("it is there");
-        let rows = { 0..table.rows.len() }.filter(|i| usize::from(table.rows.kind[*i]) == at);
+        let rows = (0..table.rows.len()).filter(|i| usize::from(table.rows.kind[*i]) == at);
         assert!(
             rows.map(|i| table.rows.took_ns[i]).all(|t| t == UNKNOWN),
             "{name}"

@@ -21,7 +21,9 @@ fn many(how: &str, number: usize, options: &[&str]) -> (u64, u64, Table) {
     let words = [&text(&program), how, &text(&work), &number];
     let (outcome, table) = recorded(&stage, options, &words);
     let outcome = outcome.must_succeed();
-    let numbers: Vec<u64> = { outcome.stdout.split_whitespace() }
+    let numbers: Vec<u64> = outcome
+        .stdout
+        .split_whitespace()
         .map(|n| n.parse().unwrap_or_else(|e| panic!("{e}: {outcome}")))
         .collect();
     assert!(table.is_whole(), "{outcome}");

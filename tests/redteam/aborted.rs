@@ -58,8 +58,8 @@ fn a_commit_that_failed_for_somebody_else_fails_the_run() {
         // Which flush it is depends on how many requests were real, which may differ from one
         // number to the next: a search beside others has met it at none of them.
         let numbers = (0..3).flat_map(|_| 3..20);
-        let met = numbers.map(|n| on_a_failing_disk(fs, n, variable));
-        let heard = { met }.find(|(is_heard, _)| *is_heard);
+        let mut met = numbers.map(|n| on_a_failing_disk(fs, n, variable));
+        let heard = met.find(|(is_heard, _)| *is_heard);
         let (_, status) = heard.expect("a commit failed for the other");
         assert_eq!(status, Some(125), "{fs}, {variable}");
     }

@@ -395,7 +395,7 @@ fn soak_a_layer_can_be_unmounted_right_behind_its_session() {
 
 /// Whether nobody holds the lock beside an entry.
 fn is_locked_by_nobody(entry: &Path) -> bool {
-    let files = { entry.parent() }.map(std::fs::read_dir);
+    let files = entry.parent().map(std::fs::read_dir);
     let files = files.expect("a ledger").expect("files").flatten();
     let is_lock = |p: &PathBuf| p.extension().is_some_and(|x| x == "lock");
     let lock = files.map(|f| f.path()).find(is_lock).expect("a lock");

@@ -287,7 +287,10 @@ fn a_loss_is_told_of_the_file_system_that_refused_alone() {
     scribe.no_more();
     let told = stage.ask(&["settle"]);
     assert_eq!(told.status.code(), Some(125), "{told}");
-    let lost = { told.stderr.lines() }.filter(|line| line.contains("were lost"));
+    let lost = told
+        .stderr
+        .lines()
+        .filter(|line| line.contains("were lost"));
     let lost: Vec<&str> = lost.collect();
     let names = |disk: &Path| {
         lost.iter()
@@ -384,7 +387,9 @@ fn an_error_from_between_two_sessions_that_a_process_was_attached_to_is_told() {
     assert_eq!(does(&mut scribe, &big), 0);
     let pid = scribe.pid().as_raw_nonzero().to_string();
     let attach = |scribe: &mut Running| {
-        { stage.ask(&["attach", "--pid", &pid, "--until", "1h"]) }.must_succeed();
+        stage
+            .ask(&["attach", "--pid", &pid, "--until", "1h"])
+            .must_succeed();
         warm(&stage, scribe, &small.mount);
     };
     attach(&mut scribe);

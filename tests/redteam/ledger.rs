@@ -108,7 +108,7 @@ fn what_somebody_settles_in_a_dead_sessions_place_is_not_settled_by_another() {
     kill(&stage, &scribe);
     let files = std::fs::read_dir(stage.state()).expect("the ledger");
     let is_lock = |path: &PathBuf| path.extension().is_some_and(|x| x == "lock");
-    let lock = { files.flatten().map(|f| f.path()) }.find(is_lock);
+    let lock = files.flatten().map(|f| f.path()).find(is_lock);
     let lock = std::fs::File::open(lock.expect("a lock")).expect("it opens");
     flock(&lock, FlockOperation::LockExclusive).expect("nobody has it");
     let (entry, _) = entry_of(&stage);
@@ -319,9 +319,7 @@ fn a_dead_session_whose_ledger_is_not_there_is_not_cleared_away() {
     // Nor where it has gone back in time, as by a snapshot of a btrfs subvolume.
     let is_entry = |p: &PathBuf| p.extension().is_some_and(|x| x == "json");
     let files = std::fs::read_dir(&ledger).expect("a ledger").flatten();
-    let entry = { files.map(|f| f.path()) }
-        .find(is_entry)
-        .expect("an entry");
+    let entry = files.map(|f| f.path()).find(is_entry).expect("an entry");
     std::fs::rename(&entry, stage.file("later")).expect("another name");
     for verb in ["settle", "ps"] {
         is_told(&stage.ask(&[verb]), &ledger);
@@ -465,7 +463,8 @@ fn what_a_killed_writer_left_is_removed_and_what_is_being_written_is_not() {
     let mut scribe = scribe(&stage, &[]);
     assert!(living.exists() && !dead.exists() && !lock.exists());
     ends_well(&stage, &mut scribe);
-    let mut left: Vec<_> = { std::fs::read_dir(stage.state()).expect("the ledger") }
+    let mut left: Vec<_> = std::fs::read_dir(stage.state())
+        .expect("the ledger")
         .map(|e| e.expect("an entry").path())
         .collect();
     left.sort();

@@ -290,9 +290,7 @@ impl Model {
             let _ = std::fs::create_dir(&at);
             mount_copy(device.kind, &copy, &at);
             let names: Vec<&str> = device.kept.iter().filter_map(|p| p.to_str()).collect();
-            let lost: Vec<&&str> = { names.iter() }
-                .filter(|n| !is_whole(&at.join(n)))
-                .collect();
+            let lost: Vec<&&str> = names.iter().filter(|n| !is_whole(&at.join(n))).collect();
             let kind = device.kind;
             umount(&at);
             assert!(

@@ -104,8 +104,8 @@ fn take_over(
         warm(stage, scribe, &from);
         let number = number_of(&from);
         subvolume("delete", &from);
-        let made = (round * TRIES..(round + 1) * TRIES).map(&make);
-        { made }.find(|at| number_of(at) == number)
+        let mut made = (round * TRIES..(round + 1) * TRIES).map(&make);
+        made.find(|at| number_of(at) == number)
     };
     let taken = (0..10).find_map(&mut again);
     taken.expect("the number is not used again")
@@ -458,10 +458,10 @@ fn a_keeper_that_is_killed_during_an_umount_stands_in_nobodys_way() {
     let supervisor = scribe.pid();
     let holds = || {
         let fds = std::fs::read_dir(format!("/proc/{supervisor}/fd")).expect("its files");
-        let links = fds
+        let mut links = fds
             .flatten()
             .filter_map(|fd| std::fs::read_link(fd.path()).ok());
-        { links }.any(|to| to.starts_with(disk.path()))
+        links.any(|to| to.starts_with(disk.path()))
     };
     assert!(until(LIMIT, || !holds()), "it does not let go");
     kill_process(keeper, Signal::KILL).expect("it lives");
@@ -502,7 +502,9 @@ fn threads_that_unmount_at_the_same_moment_are_both_made_room_for() {
     let [one, other] = disks.each_ref().map(Disk::path);
     let line = format!("both {} {}", one.display(), other.display());
     assert_eq!(does(&mut scribe, &line), 0);
-    { disks.iter() }.for_each(|disk| are_whole(disk.cut().path(), &["a"]));
+    disks
+        .iter()
+        .for_each(|disk| are_whole(disk.cut().path(), &["a"]));
     ends_well(&stage, &mut scribe);
 }
 
@@ -527,7 +529,9 @@ fn threads_that_unmount_at_once_take_turns() {
     let outcome = run(&mut command).must_succeed();
     assert_eq!(outcome.stdout.trim(), "0", "{outcome}");
     let calls = crate::harness::trace::calls_in(&log);
-    let asked = { calls.iter() }.filter(|call| call.arguments.contains("NO_AUTOMOUNT"));
+    let asked = calls
+        .iter()
+        .filter(|call| call.arguments.contains("NO_AUTOMOUNT"));
     assert_eq!(asked.count(), THREADS);
 }
 

@@ -65,7 +65,7 @@ fn what_was_lost_on_another_that_had_the_name_of_its_device_is_not_its_own() {
     let told = settle();
     assert_eq!(told.status.code(), Some(125), "{told}");
     let all = entry["filesystems"].as_array_mut().expect("some");
-    let its = { all.iter_mut() }.find(|fs| fs["source"] == *disk.device());
+    let its = all.iter_mut().find(|fs| fs["source"] == *disk.device());
     let its = its.expect("it owes there");
     assert!(its["uuid"].is_string(), "{its}");
     its["uuid"] = "11111111-1111-1111-1111-111111111111".into();

@@ -33,7 +33,7 @@ fn owing_by(stage: &Stage, disk: &Path, with: impl Fn(&mut Command)) -> Running 
     let skipped = || -> u64 {
         let all = stage.sessions();
         let of = |key| move |value: &serde_json::Value| value[key].as_u64();
-        let rows = { all.iter() }.filter_map(|s| s["processes"].as_array());
+        let rows = all.iter().filter_map(|s| s["processes"].as_array());
         rows.flatten().filter_map(of("skipped")).sum()
     };
     let mut command = blind(stage, &["run", "--quiet", "--until", "exit", "--"]);
@@ -256,7 +256,7 @@ fn a_sync_of_the_ledger_that_is_killed_is_known_of_who_owes_on_its_disk() {
     let mut writer = None;
     let waits = until(LIMIT, || {
         let waiting = waiting_for_disk(first.pid());
-        writer = { stage.marked().into_iter() }.find(|pid| waiting.contains(pid));
+        writer = stage.marked().into_iter().find(|pid| waiting.contains(pid));
         writer.is_some()
     });
     assert!(waits, "no entry is written");
@@ -393,7 +393,9 @@ fn in_namespace(script: &str, named: &Path) -> Vec<String> {
         script,
     ];
     let named = named.display().to_string();
-    { words.map(str::to_owned).into_iter() }
+    words
+        .map(str::to_owned)
+        .into_iter()
         .chain([named])
         .collect()
 }

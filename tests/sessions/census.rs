@@ -56,9 +56,7 @@ fn a_stranger_with_the_number_of_one_that_has_ended_is_not_named() {
     mother.end().must_succeed();
     let report = stage.report();
     let escaped = report["escaped"].as_array().expect("a list");
-    let exes: Vec<&str> = { escaped.iter() }
-        .filter_map(|e| e["exe"].as_str())
-        .collect();
+    let exes: Vec<&str> = escaped.iter().filter_map(|e| e["exe"].as_str()).collect();
     assert!(
         exes.iter().all(|exe| exe.ends_with("/child-exe")),
         "{report:#}"

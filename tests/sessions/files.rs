@@ -20,7 +20,7 @@ fn walk(path: &Path, found: &mut Vec<PathBuf>) {
 /// The session's folder of shared memory, as its own folder names it.
 fn memory_of(session: &Path) -> Option<PathBuf> {
     let text = std::fs::read_to_string(session.join("lock")).ok()?;
-    { text.lines().next() }.map(|memory| session.join(memory))
+    text.lines().next().map(|memory| session.join(memory))
 }
 
 #[test]

@@ -99,9 +99,7 @@ fn imports(files: &BTreeMap<Module, String>) -> BTreeMap<&Module, BTreeSet<Modul
         led.filter(|other| !other.starts_with(module) && !module.starts_with(other))
             .collect()
     };
-    { files.iter() }
-        .map(|file| (file.0, of_one(file)))
-        .collect()
+    files.iter().map(|file| (file.0, of_one(file))).collect()
 }
 
 /// Whether imports lead from a file to another one.
@@ -147,7 +145,8 @@ fn no_file_but_a_test_imports_all_of_another() {
         .into_iter()
         .filter(|s| s.is_rust() && !of_tests(&s.name));
     let imports_all = |text: &str| { text.lines() }.any(|line| line == "use super::*;");
-    let found: Vec<String> = { all.filter(|s| imports_all(&s.text)) }
+    let found: Vec<String> = all
+        .filter(|s| imports_all(&s.text))
         .map(|s| s.name)
         .collect();
     refuse("files that import all of another", &found);

@@ -23,8 +23,7 @@ fn named_closures(code: &str) -> Vec<usize> {
     let lines: Vec<&str> = code.lines().collect();
     let has_one = |k: &usize| {
         let line = lines[*k].trim_start();
-        let Some((name, value)) = { line.strip_prefix("let ") }.and_then(|l| l.split_once('='))
-        else {
+        let Some((name, value)) = line.strip_prefix("let ").and_then(|l| l.split_once('=')) else {
             return false;
         };
         let is_name = name

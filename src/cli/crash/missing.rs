@@ -233,8 +233,8 @@ const NO_SYNC_HELPS: &str = "no sync before the acknowledgement helps, not even 
 
 fn missing(closing: &Closing, states: u64) -> String {
     format!(
-        "{} before it was acknowledged: in other runs, with that made, none of {} behind an \
-         acknowledgement is bad",
+        "{} before the acknowledgement. Runs that make this call have no bad state behind an \
+         acknowledgement ({} looked at)",
         closing.words(),
         counted(states, "state")
     )

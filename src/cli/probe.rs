@@ -17,7 +17,7 @@ use synclater_sys::signal;
 use synclater_sys::signal::Signals;
 use synclater_text::message::Trouble;
 
-/// Measures what syncs cost on the disk of a folder, and how even they are.
+/// Measures what syncs cost on the disk of a folder, and how much that varies.
 ///
 /// Each kind of sync is made by 1, 2, 4... threads at once, each after 4 KiB appended to a file of
 /// its own. What is written is removed in the end; Ctrl-C ends it early and removes it too. For a

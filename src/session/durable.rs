@@ -347,8 +347,8 @@ pub fn settle_by(fds: &[impl AsFd], past: Past) -> i32 {
 }
 
 /// Makes everything so far durable on the file system of `fd`, with a `file` of ours there where
-/// one is needed; 0 or an errno. Where the disk has counted no flush meanwhile, or counts none, it
-/// is flushed once more, as root.
+/// one is needed; 0 or an errno. Where the disk has counted no flush meanwhile, it is flushed
+/// once more, as root.
 fn settle(fd: BorrowedFd<'_>, file: Option<BorrowedFd<'_>>, past: Past) -> i32 {
     let disk = Disk::below(fd);
     let before = disk.as_ref().and_then(Disk::flushes);

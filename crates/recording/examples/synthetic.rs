@@ -48,6 +48,17 @@ struct Disk {
     parents: Name,
 }
 
+impl Disk {
+    fn new<W: Write>(w: &mut Writer<W>, mount: &str, device: &str, parents: &str) -> Disk {
+        Disk {
+            fstype: w.names.name("ext4"),
+            mount: w.names.name(mount),
+            device: w.names.name(device),
+            parents: w.names.name(parents),
+        }
+    }
+}
+
 struct Scene {
     dice: Dice,
     threads: Vec<Thread>,
@@ -61,7 +72,6 @@ struct Scene {
 
 impl Scene {
     fn new<W: Write>(w: &mut Writer<W>) -> Scene {
-        let mut name = |text: &str| w.names.name(text);
         let threads = (0..40u32).map(|k| {
             let is_postgres = k % 4 == 3;
             let (exe, command) = match is_postgres {
@@ -75,26 +85,20 @@ impl Scene {
                 pid: 1000 + k / 4 * 2 + u32::from(is_postgres),
                 tid: 1000 + k,
                 uid: 100 + k / 4 % 7,
-                exe: name(exe),
-                command: name(command),
+                exe: w.names.name(exe),
+                command: w.names.name(command),
                 is_postgres,
                 time_ns: BEGIN_NS + i64::from(k) * 1_000_000,
                 step: 0,
             }
         });
         let threads = threads.collect();
-        let mut disk = |mount, device, parents| Disk {
-            fstype: name("ext4"),
-            mount: name(mount),
-            device: name(device),
-            parents: name(parents),
-        };
         Scene {
             dice: Dice(Random::new(7)),
             threads,
             disks: [
-                disk("/srv/a", "/dev/sda1", "sda1 < sda"),
-                disk("/srv/b", "/dev/sdb1", "sdb1 < sdb"),
+                Disk::new(w, "/srv/a", "/dev/sda1", "sda1 < sda"),
+                Disk::new(w, "/srv/b", "/dev/sdb1", "sdb1 < sdb"),
             ],
             kinds: [kind::FSYNC, kind::FDATASYNC, kind::SYNC_FILE_RANGE].map(|k| w.names.name(k)),
             request: w.names.name(event::REQUEST),
@@ -214,7 +218,8 @@ fn main() -> std::io::Result<()> {
         // The thread that is furthest behind goes on for a while: rows are drained from one ring
         // after the other, and so nearly, but not quite, in order.
         if row % 24 == 0 {
-            let least = { scene.threads.iter().enumerate() }.min_by_key(|(_, t)| t.time_ns);
+            let threads = scene.threads.iter().enumerate();
+            let least = threads.min_by_key(|(_, t)| t.time_ns);
             k = least.map_or(0, |(k, _)| k);
         }
         let (mut row, path) = scene.request(k);
@@ -225,12 +230,10 @@ fn main() -> std::io::Result<()> {
         }
         w.push(row)?;
     }
+    let last = scene.threads.iter().map(|t| t.time_ns).max();
     let end = Row {
         event: w.names.name(event::END),
-        time_ns: { scene.threads.iter() }
-            .map(|t| t.time_ns)
-            .max()
-            .unwrap_or(BEGIN_NS),
+        time_ns: last.unwrap_or(BEGIN_NS),
         ..Row::default()
     };
     w.push(end)?;

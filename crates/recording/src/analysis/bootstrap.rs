@@ -108,11 +108,15 @@ fn autocovariances(values: &[f64], lags: usize) -> Vec<f64> {
     let n = values.len();
     let mean = values.iter().sum::<f64>() / n as f64;
     let off: Vec<f64> = values.iter().map(|v| v - mean).collect();
-    let at = |lag: usize| {
-        let products = off.iter().zip(&off[lag..]).map(|(a, b)| a * b);
-        products.sum::<f64>() / n as f64
-    };
-    (0..=lags.min(n - 1)).map(at).collect()
+    (0..=lags.min(n - 1))
+        .map(|lag| autocovariance(&off, lag))
+        .collect()
+}
+
+/// The autocovariance at one lag of values that are `off` their mean by so much.
+fn autocovariance(off: &[f64], lag: usize) -> f64 {
+    let products = off.iter().zip(&off[lag..]).map(|(a, b)| a * b);
+    products.sum::<f64>() / off.len() as f64
 }
 
 /// The block length, in cells, that makes the error of a circular block bootstrap of the mean of
@@ -135,22 +139,25 @@ pub fn block_length(values: &[f64]) -> usize {
         return least as usize;
     }
     let negligible = 2.0 * (size.log10() / size).sqrt() * r[0];
-    let is_calm = |m: &usize| {
-        let after = r.iter().skip(m + 1).take(calm);
-        after.clone().count() > 0 && after.clone().all(|c| c.abs() < negligible)
-    };
-    let alike = (0..r.len()).find(is_calm).unwrap_or(r.len());
+    let alike = (0..r.len())
+        .find(|m| is_negligible(r[m + 1..].iter().take(calm), negligible))
+        .unwrap_or(r.len());
     let window = (2 * alike).clamp(1, r.len() - 1);
-    let flat_top = |k: usize| (2.0 * (1.0 - k as f64 / window as f64)).clamp(0.0, 1.0);
     let (mut spectrum, mut slope) = (r[0], 0.0);
     for (k, c) in r.iter().enumerate().take(window + 1).skip(1) {
-        spectrum += 2.0 * flat_top(k) * c;
-        slope += 2.0 * flat_top(k) * k as f64 * c;
+        let flat_top = (2.0 * (1.0 - k as f64 / window as f64)).clamp(0.0, 1.0);
+        spectrum += 2.0 * flat_top * c;
+        slope += 2.0 * flat_top * k as f64 * c;
     }
     let best = (1.5 * (slope / spectrum).powi(2)).cbrt() * size.cbrt();
     // Not above 0 where slow and fast take turns: then any length makes the interval too wide.
     let best = if spectrum > 0.0 { best } else { least };
     best.ceil().clamp(least, most) as usize
+}
+
+/// Whether there are autocovariances, and all of them are closer to 0 than `limit`.
+fn is_negligible<'a>(mut values: impl ExactSizeIterator<Item = &'a f64>, limit: f64) -> bool {
+    values.len() > 0 && values.all(|c| c.abs() < limit)
 }
 
 #[cfg(test)]

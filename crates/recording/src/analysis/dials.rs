@@ -50,6 +50,14 @@ struct Waiting {
     seconds: u64,
 }
 
+impl Waiting {
+    /// What a dial saves that settles so often.
+    fn saved_ns(&self, settles: u64) -> u64 {
+        let settling = self.settle_ns.saturating_mul(settles);
+        self.movable_ns.saturating_sub(settling)
+    }
+}
+
 /// What dials can do about a recording.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Savings {
@@ -72,19 +80,14 @@ impl Savings {
     pub fn of(order: &Order, by_time: &ByTime) -> Savings {
         let (requests, table) = (order.requests, order.requests.table);
         let place = RowPlaces::of(table);
-        let movable = |i: usize| place.of_row(requests, i).is_some_and(|f| place.movable[f]);
-        let kept = |i: usize| requests.rows.reason[i] != 0;
         let n = table.filesystems.len();
         let sums = sums(requests, n, |i| {
-            match (kept(i), place.of_row(requests, i)) {
-                (false, Some(f)) if place.movable[f] => f as u32,
-                _ => u32::MAX,
-            }
+            place.of_movable(requests, i).map_or(u32::MAX, |f| f as u32)
         });
         let mut next = vec![i64::MIN; n];
         let mut filesystems = vec![Waiting::default(); n];
-        for i in by_time.iter().filter(|i| movable(*i) && !kept(*i)) {
-            if let (Some(_), Some(f)) = (requests.waited_ns(i), place.of_row(requests, i)) {
+        for i in by_time.iter() {
+            if let (Some(f), Some(_)) = (place.of_movable(requests, i), requests.waited_ns(i)) {
                 let time = requests.rows.time_ns[i];
                 if time >= next[f] {
                     filesystems[f].seconds += 1;
@@ -119,25 +122,21 @@ impl Savings {
     #[must_use]
     pub fn dials(&self, waiting_ns: u64) -> Vec<Dial> {
         // What is settled each second, and what is settled once.
-        let less = |w: &Waiting, times: u64| {
-            let settles = w.settle_ns.saturating_mul(times);
-            w.movable_ns.saturating_sub(settles)
-        };
+        let each_second = self.total(|w| w.saved_ns(w.seconds));
+        let once = self.total(|w| w.saved_ns(1));
         let saved = [
-            ("1s", self.total(|w| less(w, w.seconds)), AT_STAKE_SECOND),
-            ("exit", self.total(|w| less(w, 1)), AT_STAKE_EXIT),
+            ("1s", each_second, AT_STAKE_SECOND),
+            ("exit", once, AT_STAKE_EXIT),
             ("never", self.movable_ns(), AT_STAKE_NEVER),
         ];
         // Where nothing was made for real, nothing tells what it would have cost.
         let known = self.all_ns > 0;
-        let part = |saved_ns: u64| {
-            let part = share(seconds(saved_ns), seconds(self.all_ns));
-            seconds(waiting_ns) * part
-        };
-        { saved.into_iter() }
+        let (waiting_s, all_s) = (seconds(waiting_ns), seconds(self.all_ns));
+        saved
+            .into_iter()
             .map(|(until, saved_ns, at_stake)| Dial {
                 until,
-                saved_s: known.then(|| part(saved_ns)),
+                saved_s: known.then(|| waiting_s * share(seconds(saved_ns), all_s)),
                 at_stake,
             })
             .collect()
@@ -162,6 +161,13 @@ impl RowPlaces {
         let filesystem = *self.filesystem.get(requests.rows.file[row] as usize)? as usize;
         (filesystem < self.movable.len()).then_some(filesystem)
     }
+
+    /// As [`RowPlaces::of_row`], of a request that may be put off and was not kept real.
+    fn of_movable(&self, requests: &Requests, row: usize) -> Option<usize> {
+        let filesystem = self.of_row(requests, row)?;
+        let is_kept = requests.rows.reason[row] != 0;
+        (!is_kept && self.movable[filesystem]).then_some(filesystem)
+    }
 }
 
 /// What a settle of each file system costs: as those in the recording, else as the 90th percentile
@@ -183,13 +189,18 @@ fn settles_ns(order: &Order, place: &RowPlaces) -> Vec<u64> {
             took[f].push(ns);
         }
     }
-    let of_one = |((count, total), mut took): ((u64, u64), Vec<u64>)| {
-        total.checked_div(count).unwrap_or_else(|| {
-            took.sort_unstable();
-            percentile(&took, 9_000).unwrap_or(0)
-        })
-    };
-    made.into_iter().zip(took).map(of_one).collect()
+    made.into_iter()
+        .zip(took)
+        .map(|((count, total), took)| settle_ns(count, total, took))
+        .collect()
+}
+
+/// What one settle costs where `count` took so long in `total`, or from what requests `took`.
+fn settle_ns(count: u64, total: u64, mut took: Vec<u64>) -> u64 {
+    total.checked_div(count).unwrap_or_else(|| {
+        took.sort_unstable();
+        percentile(&took, 9_000).unwrap_or(0)
+    })
 }
 
 const AT_STAKE_SECOND: &str = "When: a power cut takes at most the last second and the time that \

@@ -100,6 +100,14 @@ pub struct Estimate {
 }
 
 impl Estimate {
+    /// A value without an interval.
+    fn of(value: f64) -> Estimate {
+        Estimate {
+            value,
+            interval: None,
+        }
+    }
+
     /// Whether `no_change` is not within the interval.
     #[must_use]
     pub fn excludes(&self, no_change: f64) -> bool {
@@ -187,6 +195,15 @@ fn differs(a: f64, b: f64) -> f64 {
     (a - b).abs() / a.max(b)
 }
 
+/// `a` over `b`; no number where `b` is not above 0.
+fn over(a: f64, b: f64) -> f64 {
+    if b > 0.0 {
+        a / b
+    } else {
+        f64::NAN
+    }
+}
+
 fn alike(a: &Side, b: &Side) -> Alike {
     // Nothing is unlike nothing: both are NaN then, and no number is below any.
     if differs(a.requests as f64, b.requests as f64) <= SAME_WORK {
@@ -208,12 +225,11 @@ struct Measure {
 impl Measure {
     /// The seconds of one side, from sums that belong to so many requests and so much time.
     fn of(self, side: &Side, took_s: f64, requests: f64, wall_s: f64) -> f64 {
-        let per = |by: f64| if by > 0.0 { took_s / by } else { f64::NAN };
         match (self.per, self.alike) {
-            (Per::Run, Alike::Time) => per(wall_s) * side.wall_s,
-            (Per::Run, _) => per(requests) * side.requests as f64,
-            (Per::Second, _) => per(wall_s),
-            (Per::Request, _) => per(requests),
+            (Per::Run, Alike::Time) => over(took_s, wall_s) * side.wall_s,
+            (Per::Run, _) => over(took_s, requests) * side.requests as f64,
+            (Per::Second, _) => over(took_s, wall_s),
+            (Per::Request, _) => over(took_s, requests),
         }
     }
 
@@ -244,17 +260,24 @@ struct Drawn<'a> {
 /// The length of blocks for the ratio of two figures of each cell, by what is left when its mean is
 /// taken away.
 fn length_of(cells: &[[f64; 5]], value: usize, weight: usize) -> usize {
-    let sum = |k: usize| cells.iter().map(|c| c[k]).sum::<f64>();
-    let mean = sum(value) / sum(weight);
+    let mean = sum(cells, value) / sum(cells, weight);
     let off: Vec<f64> = cells.iter().map(|c| c[value] - mean * c[weight]).collect();
     block_length(&off)
+}
+
+/// The sum of one figure of all cells.
+fn sum(cells: &[[f64; 5]], figure: usize) -> f64 {
+    cells.iter().map(|c| c[figure]).sum()
 }
 
 impl<'a> Drawn<'a> {
     fn new(side: &'a Side, group: &'a Group, measure: Measure) -> Option<Drawn<'a>> {
         let detail = group.detail.as_deref()?;
-        let cell = |(requests, wall_s): &(f64, f64)| [0.0, 0.0, 0.0, *requests, *wall_s];
-        let mut cells: Vec<[f64; 5]> = side.cells.iter().map(cell).collect();
+        let mut cells: Vec<[f64; 5]> = side
+            .cells
+            .iter()
+            .map(|(requests, wall_s)| [0.0, 0.0, 0.0, *requests, *wall_s])
+            .collect();
         for piece in &detail.pieces {
             let cell = &mut cells[usize::from(piece.cell)];
             cell[0] = piece.took_s;
@@ -280,9 +303,8 @@ impl<'a> Drawn<'a> {
     fn draw(&self, measure: Measure, random: &mut Random) -> (f64, f64) {
         let [took_s, timed, below, requests, wall_s] = self.blocks.draw(random);
         let cost = measure.of(self.side, took_s, requests, wall_s);
-        let drawn = if timed > 0.0 { below / timed } else { f64::NAN };
-        let share = 0.5 + self.below - drawn;
-        let median = { share.is_finite() }.then(|| self.detail.quantile(share));
+        let share = 0.5 + self.below - over(below, timed);
+        let median = share.is_finite().then(|| self.detail.quantile(share));
         (cost, median.flatten().map_or(f64::NAN, |m| m as f64))
     }
 }
@@ -304,13 +326,15 @@ fn figures(group: Option<&Group>) -> Figures {
 /// long as they are the fewer. The interval is `wider` times as wide, and holds the value.
 fn estimate(value: f64, mut draws: Vec<f64>, wider: f64) -> Estimate {
     draws.retain(|d| d.is_finite());
-    let ends = { draws.len() > DRAWS / 2 }
-        .then(|| interval(draws))
-        .flatten();
-    let widened = |end: f64| value + (end - value) * wider;
+    let are_enough = draws.len() > DRAWS / 2;
+    let ends = are_enough.then(|| interval(draws)).flatten();
     Estimate {
         value,
-        interval: ends.map(|(low, high)| (widened(low.min(value)), widened(high.max(value)))),
+        interval: ends.map(|(low, high)| {
+            let below = (low.min(value) - value) * wider;
+            let above = (high.max(value) - value) * wider;
+            (value + below, value + above)
+        }),
     }
 }
 
@@ -349,17 +373,13 @@ impl Pair<'_> {
             (Some(a), Some(b)) if a > 0 && b > 0 => Some(b as f64 / a as f64),
             _ => None,
         };
-        let measured = |value| Estimate {
-            value,
-            interval: None,
-        };
         let mut change = Change {
             by,
             name: name.to_owned(),
             a: fa,
             b: fb,
-            change_s: measured(self.value(a, b)),
-            p50_ratio: medians.map(measured),
+            change_s: Estimate::of(self.value(a, b)),
+            p50_ratio: medians.map(Estimate::of),
             within_noise: true,
         };
         if !change.is_few() {
@@ -377,12 +397,12 @@ impl Pair<'_> {
         let drawn_b = b.and_then(|g| Drawn::new(self.b, g, measure));
         let by = change.by.map_or("all", By::word);
         let mut random = Random::of(&format!("{by} {}", change.name));
-        let mut draw = |side: &Option<Drawn>| {
-            { side.as_ref() }.map_or((0.0, f64::NAN), |s| s.draw(measure, &mut random))
-        };
-        let pairs: Vec<_> = { 0..DRAWS }
-            .map(|_| (draw(&drawn_a), draw(&drawn_b)))
-            .collect();
+        let mut pairs = Vec::with_capacity(DRAWS);
+        for _ in 0..DRAWS {
+            let a = draw(drawn_a.as_ref(), measure, &mut random);
+            let b = draw(drawn_b.as_ref(), measure, &mut random);
+            pairs.push((a, b));
+        }
         let sides = [&drawn_a, &drawn_b].into_iter().flatten();
         let wider = sides.map(|s| s.blocks.widening()).fold(1.0, f64::max);
         let costs = pairs.iter().map(|(a, b)| b.0 - a.0).collect();
@@ -402,12 +422,16 @@ impl Pair<'_> {
             return (Vec::new(), None);
         };
         let names: BTreeSet<&String> = a.named.keys().chain(b.named.keys()).collect();
-        let cost = |name: &&String| self.value(a.get(name), b.get(name));
-        let mut costs: Vec<(f64, &String)> = names.iter().map(|n| (cost(n), *n)).collect();
+        let mut costs: Vec<(f64, &String)> = names
+            .iter()
+            .map(|name| (self.value(a.get(name), b.get(name)), *name))
+            .collect();
         costs.sort_by(|x, y| y.0.abs().total_cmp(&x.0.abs()).then(x.1.cmp(y.1)));
         costs.truncate(GROUPS_MAX);
-        let change = |name: &String| self.change(Some(by), name, a.get(name), b.get(name));
-        let changes: Vec<Change> = costs.iter().map(|(_, name)| change(name)).collect();
+        let changes: Vec<Change> = costs
+            .iter()
+            .map(|(_, name)| self.change(Some(by), name, a.get(name), b.get(name)))
+            .collect();
         let mut every: Vec<u64> = a.hashes().chain(b.hashes()).collect();
         every.sort_unstable();
         every.dedup();
@@ -423,6 +447,11 @@ impl Pair<'_> {
     }
 }
 
+/// The cost and the median of a side in one draw; of a side without requests nothing, and none.
+fn draw(side: Option<&Drawn>, measure: Measure, random: &mut Random) -> (f64, f64) {
+    side.map_or((0.0, f64::NAN), |s| s.draw(measure, random))
+}
+
 /// Compares two recordings that were reduced for the same `by`; `per` is chosen where it is `None`.
 #[must_use]
 pub fn diff(a: &Side, b: &Side, by: &[By], per: Option<Per>) -> Diff {
@@ -436,8 +465,8 @@ pub fn diff(a: &Side, b: &Side, by: &[By], per: Option<Per>) -> Diff {
     let per = per.unwrap_or(chosen);
     let measure = Measure { per, alike };
     let pair = Pair { a, b, measure };
-    let some = |side: &'_ Side| side.requests > 0;
-    let (all_a, all_b) = (some(a).then_some(&a.all), some(b).then_some(&b.all));
+    let all_a = (a.requests > 0).then_some(&a.all);
+    let all_b = (b.requests > 0).then_some(&b.all);
     let mut found = Diff {
         per,
         alike,

@@ -11,6 +11,7 @@ use super::histogram::Histogram;
 use super::requests::Requests;
 use super::stats::{rank, WHOLE};
 use crate::record::table::UNKNOWN;
+use std::cmp::Reverse;
 
 /// The percentiles of a group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -110,24 +111,21 @@ pub fn sums(requests: &Requests, values: usize, key: impl Fn(usize) -> u32) -> V
 #[must_use]
 pub fn by(requests: &Requests, values: usize, most: usize, key: impl Fn(usize) -> u32) -> Groups {
     let all = sums(requests, values, &key);
-    let mut keys: Vec<u32> = { 0u32.. }
+    let mut keys: Vec<u32> = (0u32..)
         .zip(&all)
         .filter(|(_, g)| g.requests > 0)
         .map(|(k, _)| k)
         .collect();
     let total = keys.len();
-    let cost = |k: &u32| {
-        let g = &all[*k as usize];
-        (std::cmp::Reverse((g.sync_ns, g.requests)), *k)
-    };
     // Slots are numbers of 16 bits; nobody looks at more groups than that.
     let most = most.min(usize::from(u16::MAX));
     if keys.len() > most && most > 0 {
-        keys.select_nth_unstable_by_key(most - 1, cost);
+        keys.select_nth_unstable_by_key(most - 1, |k| costliest_first(&all, *k));
     }
     keys.truncate(most);
-    keys.sort_unstable_by_key(cost);
-    let top = { keys.iter() }
+    keys.sort_unstable_by_key(|k| costliest_first(&all, *k));
+    let top = keys
+        .iter()
         .map(|k| Group {
             key: *k,
             sums: all[*k as usize],
@@ -139,6 +137,12 @@ pub fn by(requests: &Requests, values: usize, most: usize, key: impl Fn(usize) -
     drop(all);
     detail(&mut groups.top, requests, values, key);
     groups
+}
+
+/// What sorts a group before those that cost less; of the same cost the first number comes first.
+fn costliest_first(all: &[Sums], key: u32) -> (Reverse<(u64, u64)>, u32) {
+    let group = &all[key as usize];
+    (Reverse((group.sync_ns, group.requests)), key)
 }
 
 /// Parts of an octave, for finding percentiles.
@@ -215,11 +219,10 @@ fn detail(top: &mut [Group], requests: &Requests, values: usize, key: impl Fn(us
         counts[slot * NARROW + narrow(took)] += 1;
         top[slot].histogram.add(took);
     }
-    let wanted = |(slot, group): (usize, &Group)| {
-        let counts = &counts[slot * NARROW..(slot + 1) * NARROW];
-        SHARES.map(|share| Wanted::of(counts, group.sums.timed, share))
-    };
-    let mut wanted: Vec<[Wanted; 4]> = top.iter().enumerate().map(wanted).collect();
+    let counted = counts.chunks(NARROW).zip(top.iter());
+    let mut wanted: Vec<[Wanted; 4]> = counted
+        .map(|(counts, group)| SHARES.map(|s| Wanted::of(counts, group.sums.timed, s)))
+        .collect();
     for (slot, took) in rows() {
         let bucket = narrow(took);
         for one in wanted[slot].iter_mut().filter(|w| w.bucket == bucket) {

@@ -35,8 +35,8 @@ impl Heatmap {
         if order.is_empty() {
             return Heatmap::default();
         }
-        let bucket = |place: usize| bucket_of(order.sorted[place]);
-        let (first, last) = (bucket(0), bucket(order.len() - 1));
+        let first = bucket_of(order.sorted[0]);
+        let last = bucket_of(order.sorted[order.len() - 1]);
         let each = (last - first + 1).div_ceil(ROWS_MAX);
         let rows = (last - first + 1).div_ceil(each);
         let edges_ns = (0..=rows).map(|r| from_of(first + r * each)).collect();
@@ -54,14 +54,14 @@ impl Heatmap {
             let row = (bucket_of(took) - first) / each;
             counts[column.min(columns - 1) * rows + row] += 1;
         }
-        let cell = |(k, n): (usize, &u64)| [(k / rows) as u64, (k % rows) as u64, *n];
         let full = counts.iter().enumerate().filter(|(_, n)| **n > 0);
+        let cells = full.map(|(k, n)| [(k / rows) as u64, (k % rows) as u64, *n]);
         Heatmap {
             from_ns: span.0,
             step_ns,
             columns,
             edges_ns,
-            cells: full.map(cell).collect(),
+            cells: cells.collect(),
         }
     }
 

@@ -101,7 +101,8 @@ impl Histogram {
     /// How many values.
     #[must_use]
     pub fn total(&self) -> u64 {
-        { self.counts.iter() }.fold(0, |sum, n| sum.saturating_add(*n))
+        let counts = self.counts.iter();
+        counts.fold(0, |sum, n| sum.saturating_add(*n))
     }
 
     /// First and last bucket that hold anything.
@@ -118,12 +119,12 @@ impl Histogram {
         let Some((first, last)) = self.span() else {
             return Vec::new();
         };
-        let bin = |b: usize| Bin {
+        let bins = (first..=last).map(|b| Bin {
             from_ns: from_of(b),
             to_ns: from_of(b + 1),
             n: self.counts[b],
-        };
-        (first..=last).map(bin).collect()
+        });
+        bins.collect()
     }
 }
 

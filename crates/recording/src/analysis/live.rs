@@ -7,7 +7,7 @@
 //! What it does not do: it has no clock; the caller says what time it is ([`Live::advance`]). Hints
 //! (sync_file_range) are no sync requests and are not counted. Percentiles come from bins of 6 %.
 
-use crate::record::table::{Done, Table, UNKNOWN};
+use crate::record::table::{Done, Rows, Table, UNKNOWN};
 use std::collections::{HashMap, VecDeque};
 use std::str::FromStr;
 
@@ -78,6 +78,17 @@ pub struct Key {
     pub name: String,
     /// Command line of a process, mount point of a file, what a device is made of; else empty.
     pub detail: String,
+}
+
+impl Key {
+    /// Of no process.
+    fn new(name: &str, detail: &str) -> Key {
+        Key {
+            pid: None,
+            name: name.to_owned(),
+            detail: detail.to_owned(),
+        }
+    }
 }
 
 /// Durations, in bins of equal ratio.
@@ -170,13 +181,15 @@ pub struct Sums {
 }
 
 impl Sums {
-    fn add(&mut self, took_ns: u64, done: Done, dirty: Option<bool>) {
+    /// Adds the request of a row.
+    fn add(&mut self, rows: &Rows, row: usize) {
+        let (took_ns, dirty) = (rows.took_ns[row], rows.dirty[row]);
         self.requests = self.requests.saturating_add(1);
         let known = took_ns != UNKNOWN;
         if known {
             self.took_ns = self.took_ns.saturating_add(took_ns);
         }
-        match done {
+        match rows.done[row] {
             Done::Real | Done::Unknown => {
                 self.real = self.real.saturating_add(1);
                 self.known = self.known.saturating_add(dirty.is_some().into());
@@ -193,14 +206,18 @@ impl Sums {
 
     /// Adds those of `other`.
     pub fn merge(&mut self, other: &Sums) {
-        let plus = |a: &mut u64, b: u64| *a = a.saturating_add(b);
-        plus(&mut self.requests, other.requests);
-        plus(&mut self.real, other.real);
-        plus(&mut self.skipped, other.skipped);
-        plus(&mut self.took_ns, other.took_ns);
-        plus(&mut self.known, other.known);
-        plus(&mut self.needless, other.needless);
+        self.requests = self.requests.saturating_add(other.requests);
+        self.real = self.real.saturating_add(other.real);
+        self.skipped = self.skipped.saturating_add(other.skipped);
+        self.took_ns = self.took_ns.saturating_add(other.took_ns);
+        self.known = self.known.saturating_add(other.known);
+        self.needless = self.needless.saturating_add(other.needless);
         self.times.merge(&other.times);
+    }
+
+    /// What groups are compared by: how long programs waited, then how often.
+    fn weight(&self) -> (u64, u64) {
+        (self.took_ns, self.requests)
     }
 }
 
@@ -226,8 +243,8 @@ impl Groups {
         }
         let mut all: Vec<(Key, Sums)> = self.members.drain().collect();
         all.sort_by(|(a, x), (b, y)| {
-            let weight = |s: &Sums| (s.took_ns, s.requests);
-            weight(y).cmp(&weight(x)).then_with(|| a.cmp(b))
+            let heavier = y.weight().cmp(&x.weight());
+            heavier.then_with(|| a.cmp(b))
         });
         for (_, light) in all.drain(KEPT..) {
             self.others.merge(&light);
@@ -432,13 +449,12 @@ impl Live {
             }
         }
         let [first, ..] = sum.groups;
+        let members = members.into_iter().map(|(k, s)| (k.clone(), s));
         Some(Window {
             seconds: self.interval_s() * self.closed.len() as f64,
             total: sum.total,
             lost: sum.lost,
-            members: { members.into_iter() }
-                .map(|(k, s)| (k.clone(), s))
-                .collect(),
+            members: members.collect(),
             others: first.others,
         })
     }
@@ -453,8 +469,7 @@ impl Interval {
     /// Adds the requests with the numbers `chosen`.
     fn add(&mut self, batch: &Table, chosen: &[usize]) {
         let rows = &batch.rows;
-        let take = |to: &mut Sums, i: usize| to.add(rows.took_ns[i], rows.done[i], rows.dirty[i]);
-        chosen.iter().for_each(|i| take(&mut self.total, *i));
+        chosen.iter().for_each(|i| self.total.add(rows, *i));
         for (by, groups) in By::ALL.into_iter().zip(&mut self.groups) {
             // By number in the batch first: texts are looked at once a batch.
             let mut sums: HashMap<u32, Sums> = HashMap::new();
@@ -463,12 +478,13 @@ impl Interval {
                     By::Process => rows.process[*i],
                     By::File => rows.file[*i],
                     By::Device => {
-                        { batch.files.get(rows.file[*i] as usize) }.map_or(0, |f| f.filesystem)
+                        let file = batch.files.get(rows.file[*i] as usize);
+                        file.map_or(0, |f| f.filesystem)
                     }
                     By::Kind => rows.kind[*i].into(),
                     By::Caller => rows.caller[*i],
                 };
-                take(sums.entry(number).or_default(), *i);
+                sums.entry(number).or_default().add(rows, *i);
             }
             let mut sums: Vec<(u32, Sums)> = sums.into_iter().collect();
             sums.sort_unstable_by_key(|(number, _)| *number);
@@ -480,11 +496,6 @@ impl Interval {
 }
 
 fn key_of(batch: &Table, by: By, number: usize) -> Key {
-    let key = |name: &str, detail: &str| Key {
-        pid: None,
-        name: name.to_owned(),
-        detail: detail.to_owned(),
-    };
     // Numbers of a table are in its lists, but for kinds beyond the 65,535th.
     match by {
         By::Process => batch
@@ -492,16 +503,18 @@ fn key_of(batch: &Table, by: By, number: usize) -> Key {
             .get(number)
             .map_or_else(Key::default, |p| Key {
                 pid: p.pid,
-                ..key(&p.exe, &p.command)
+                ..Key::new(&p.exe, &p.command)
             }),
         By::File => batch.files.get(number).map_or_else(Key::default, |f| {
             let place = batch.filesystems.get(f.filesystem as usize);
-            key(&f.path, place.map_or("", |p| &p.mount))
+            Key::new(&f.path, place.map_or("", |p| &p.mount))
         }),
-        By::Device => { batch.filesystems.get(number) }
-            .map_or_else(Key::default, |f| key(&f.device, &f.parents)),
-        By::Kind => key(batch.kinds.get(number).map_or("", |k| k), ""),
-        By::Caller => key(batch.callers.get(number).map_or("", |c| c), ""),
+        By::Device => batch
+            .filesystems
+            .get(number)
+            .map_or_else(Key::default, |f| Key::new(&f.device, &f.parents)),
+        By::Kind => Key::new(batch.kinds.get(number).map_or("", |k| k), ""),
+        By::Caller => Key::new(batch.callers.get(number).map_or("", |c| c), ""),
     }
 }
 

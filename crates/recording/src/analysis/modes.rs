@@ -66,6 +66,22 @@ impl<F: Fn(usize) -> u64> Sorted<F> {
         }
         low
     }
+
+    /// The median of those at the places from `low` to before `high`.
+    fn median(&self, low: usize, high: usize) -> u64 {
+        (self.at)(low + rank(high - low, 5_000))
+    }
+
+    /// The mode of those at these places; `valley` is the one above it, where there is one.
+    fn mode(&self, low: usize, high: usize, valley: Option<u64>) -> Mode {
+        Mode {
+            share: (high - low) as f64 / self.n as f64,
+            near_ns: self.median(low, high),
+            from_ns: (self.at)(low),
+            to_ns: valley.unwrap_or_else(|| (self.at)(self.n - 1)),
+            n: (high - low) as u64,
+        }
+    }
 }
 
 /// The bound at a step of the scale; the first is 0.
@@ -92,19 +108,10 @@ pub fn find(n: usize, at: impl Fn(usize) -> u64) -> Vec<Mode> {
     let mut edges = vec![0];
     edges.extend(valleys.iter().map(|v| sorted.below(*v)));
     edges.push(n);
-    let part = |k: usize, w: &[usize]| Mode {
-        share: (w[1] - w[0]) as f64 / n as f64,
-        near_ns: (sorted.at)(w[0] + rank(w[1] - w[0], 5_000)),
-        from_ns: (sorted.at)(w[0]),
-        to_ns: match valleys.get(k) {
-            Some(valley) => *valley,
-            None => (sorted.at)(n - 1),
-        },
-        n: (w[1] - w[0]) as u64,
-    };
-    { edges.windows(2).enumerate() }
+    let parts = edges.windows(2).enumerate();
+    parts
         .filter(|(_, w)| w[1] > w[0])
-        .map(|(k, w)| part(k, w))
+        .map(|(k, w)| sorted.mode(w[0], w[1], valleys.get(k).copied()))
         .collect()
 }
 
@@ -160,11 +167,8 @@ fn clearest<F: Fn(usize) -> u64>(
         }
     }
     let middle = best?.1;
-    let median = |low: usize, high: usize| (sorted.at)(low + rank(high - low, 5_000)) as f64;
-    let (low, high) = (
-        median(counts[from], counts[middle]),
-        median(counts[middle], counts[to]),
-    );
+    let low = sorted.median(counts[from], counts[middle]) as f64;
+    let high = sorted.median(counts[middle], counts[to]) as f64;
     (high >= APART_MIN * low).then_some(middle)
 }
 
@@ -198,14 +202,23 @@ fn chance_ln(valley: (usize, usize), beside: (usize, usize)) -> f64 {
     if beside.0 == 0 {
         return 0.0;
     }
-    let density = |(count, width): (usize, usize)| count as f64 / width as f64;
-    if density(valley) > DEPTH_MAX * density(beside) {
+    let density = valley.0 as f64 / valley.1 as f64;
+    let density_beside = beside.0 as f64 / beside.1 as f64;
+    if density > DEPTH_MAX * density_beside {
         return 0.0;
     }
     let p = valley.0 as f64 / n;
     let q = valley.1 as f64 / (valley.1 + beside.1) as f64;
-    let part = |p: f64, q: f64| if p > 0.0 { p * (p / q).ln() } else { 0.0 };
-    -n * (part(p, q) + part(1.0 - p, 1.0 - q))
+    -n * (divergence(p, q) + divergence(1.0 - p, 1.0 - q))
+}
+
+/// What one outcome adds to the divergence of Kullback and Leibler; `p` and `q` are its shares.
+fn divergence(p: f64, q: f64) -> f64 {
+    if p > 0.0 {
+        p * (p / q).ln()
+    } else {
+        0.0
+    }
 }
 
 #[cfg(test)]
@@ -298,7 +311,7 @@ mod tests {
         ) {
             let mut random = Random::new(seed);
             let slow = (n as f64 * share) as usize;
-            let mut values: Vec<u64> = { 0..n - slow }
+            let mut values: Vec<u64> = (0..n - slow)
                 .map(|_| log_normal(&mut random, 2e5, spread))
                 .collect();
             values.extend((0..slow).map(|_| log_normal(&mut random, 2e5 * apart, spread)));

@@ -55,10 +55,10 @@ impl<'a> Order<'a> {
 }
 
 fn sorted(requests: &Requests, is: impl Fn(usize) -> bool) -> Vec<u64> {
-    let rows = || requests.all().map(|i| i as usize).filter(|i| is(*i));
-    let took = || rows().filter_map(|i| requests.waited_ns(i));
-    let mut all = Vec::with_capacity(took().count());
-    all.extend(took());
+    let rows = requests.all().map(|i| i as usize).filter(|i| is(*i));
+    let took = rows.filter_map(|i| requests.waited_ns(i));
+    let mut all = Vec::with_capacity(took.clone().count());
+    all.extend(took);
     all.sort_unstable();
     all
 }

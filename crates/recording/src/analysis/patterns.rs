@@ -152,7 +152,8 @@ impl Patterns {
     /// The pattern of path `index`.
     #[must_use]
     pub fn text(&self, index: u32) -> &str {
-        { self.of.get(index as usize) }.map_or("", |p| self.texts[*p as usize].as_str())
+        let pattern = self.of.get(index as usize);
+        pattern.map_or("", |p| self.texts[*p as usize].as_str())
     }
 }
 

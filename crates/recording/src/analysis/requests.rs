@@ -19,9 +19,12 @@ pub struct Requests<'a> {
 
 impl<'a> Requests<'a> {
     fn new(table: &'a Table, rows: &'a Rows, is: impl Fn(u16) -> bool) -> Requests<'a> {
-        let kind = |k: usize| u16::try_from(k).is_ok_and(&is);
-        let kinds = (0..table.kinds.len()).map(kind).collect();
-        Requests { table, rows, kinds }
+        let kinds = (0..table.kinds.len()).map(|k| u16::try_from(k).is_ok_and(&is));
+        Requests {
+            table,
+            rows,
+            kinds: kinds.collect(),
+        }
     }
 
     /// Those that asked for durability.
@@ -45,7 +48,8 @@ impl<'a> Requests<'a> {
     /// Whether row `i` is one of them.
     #[must_use]
     pub fn has(&self, i: usize) -> bool {
-        { self.kinds.get(usize::from(self.rows.kind[i])) }.is_some_and(|k| *k)
+        let kind = self.kinds.get(usize::from(self.rows.kind[i]));
+        kind.is_some_and(|k| *k)
     }
 
     /// Whether row `i` is one of them and was made for real.

@@ -98,8 +98,7 @@ fn of_title(title: &str) -> String {
     // The cluster's name, where one is set, stands in front with a colon.
     let after = title.split_once(": ").map(|(_, rest)| rest);
     for text in [Some(title), after].into_iter().flatten() {
-        let starts = |known: &&&str| text.starts_with(**known);
-        if let Some(known) = POSTGRES.iter().find(starts) {
+        if let Some(known) = POSTGRES.iter().find(|known| text.starts_with(**known)) {
             return (*known).to_owned();
         }
         if text.starts_with("bgworker") || text.starts_with("background worker") {

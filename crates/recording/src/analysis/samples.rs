@@ -66,8 +66,36 @@ struct Means(Vec<(f64, u32)>);
 
 impl Means {
     fn line(&self) -> Line {
-        let mean = |(sum, n): &(f64, u32)| (*n > 0).then(|| sum / f64::from(*n));
-        self.0.iter().map(mean).collect()
+        let sums = self.0.iter();
+        sums.map(|(sum, n)| (*n > 0).then(|| sum / f64::from(*n)))
+            .collect()
+    }
+}
+
+/// What there is of each device (empty: of the machine) and metric, in so many points.
+struct Lines<'a> {
+    means: BTreeMap<(&'a str, &'a str), Means>,
+    points: usize,
+}
+
+impl Lines<'_> {
+    /// The line of a metric; one without figures where there is none.
+    fn line(&self, device: &str, metric: &str) -> Line {
+        match self.means.get(&(device, metric)) {
+            Some(means) => means.line(),
+            None => vec![None; self.points],
+        }
+    }
+
+    fn device(&self, device: &str) -> DeviceSamples {
+        DeviceSamples {
+            device: device.to_owned(),
+            requests: 0,
+            utilisation: self.line(device, "utilisation"),
+            flushes_per_s: self.line(device, "flushes_per_s"),
+            write_wait_ms: self.line(device, "write_wait_ms"),
+            flush_wait_ms: self.line(device, "flush_wait_ms"),
+        }
     }
 }
 
@@ -79,35 +107,25 @@ impl Samples {
         let seconds = span.1.abs_diff(span.0) / SECOND_NS + 1;
         let each_s = seconds.div_ceil(POINTS_MAX);
         let points = seconds.div_ceil(each_s) as usize;
-        let mut lines: BTreeMap<(&str, &str), Means> = BTreeMap::new();
+        let mut means: BTreeMap<(&str, &str), Means> = BTreeMap::new();
         let known = table.samples.iter().filter(|s| s.value.is_finite());
         for s in known {
             let after_s = s.time_ns.max(span.0).abs_diff(span.0) / SECOND_NS;
             let point = ((after_s / each_s) as usize).min(points - 1);
-            let line = { lines.entry((&s.device, &s.metric)) }
-                .or_insert_with(|| Means(vec![(0.0, 0); points]));
+            let line = means.entry((&s.device, &s.metric));
+            let line = line.or_insert_with(|| Means(vec![(0.0, 0); points]));
             let (sum, n) = &mut line.0[point];
             *sum += s.value;
             *n = n.saturating_add(1);
         }
-        if lines.is_empty() {
+        if means.is_empty() {
             return Samples::default();
         }
-        let none = Means(vec![(0.0, 0); points]);
-        let line =
-            |device: &str, metric: &str| lines.get(&(device, metric)).unwrap_or(&none).line();
-        let mut names: Vec<&str> = lines.keys().map(|(d, _)| *d).collect();
+        let mut names: Vec<&str> = means.keys().map(|(d, _)| *d).collect();
         names.dedup();
         names.retain(|d| !d.is_empty());
-        let device = |d: &&str| DeviceSamples {
-            device: (*d).to_owned(),
-            requests: 0,
-            utilisation: line(d, "utilisation"),
-            flushes_per_s: line(d, "flushes_per_s"),
-            write_wait_ms: line(d, "write_wait_ms"),
-            flush_wait_ms: line(d, "flush_wait_ms"),
-        };
-        let mut devices: Vec<DeviceSamples> = names.iter().map(device).collect();
+        let lines = Lines { means, points };
+        let mut devices: Vec<DeviceSamples> = names.iter().map(|d| lines.device(d)).collect();
         devices.sort_by(|a, b| b.busy().total_cmp(&a.busy()));
         let requests = requests_of(table);
         for d in &mut devices {
@@ -123,9 +141,9 @@ impl Samples {
             seconds: (0..points as u64).map(|p| (p * each_s) as f64).collect(),
             devices,
             machine: MachineSamples {
-                psi_io_some: line("", "psi_io_some"),
-                dirty_bytes: line("", "dirty_bytes"),
-                iowait: line("", "iowait"),
+                psi_io_some: lines.line("", "psi_io_some"),
+                dirty_bytes: lines.line("", "dirty_bytes"),
+                iowait: lines.line("", "iowait"),
             },
         }
     }

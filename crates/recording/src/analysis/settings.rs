@@ -35,6 +35,25 @@ struct ProgramSetting {
     setting: Setting,
 }
 
+impl ProgramSetting {
+    /// Whether one of the processes has it, and syncs such a file; `programs` are their names.
+    fn is_used(&self, requests: &Requests, programs: &[String]) -> bool {
+        let processes = requests.table.processes.iter().zip(programs);
+        let processes: Vec<bool> = processes
+            .map(|(p, name)| self.is_of(&p.exe, name))
+            .collect();
+        let any = processes.contains(&true);
+        any && (self.files.is_empty() || syncs_one(requests, &processes, self.files))
+    }
+
+    /// Whether it is one of an executable, or of the program of this name.
+    fn is_of(&self, exe: &str, program: &str) -> bool {
+        let by_name = self.programs.contains(&program);
+        let anybody = self.programs.is_empty() && self.folders.is_empty();
+        anybody || by_name || self.folders.iter().any(|folder| exe.contains(folder))
+    }
+}
+
 const fn known(
     programs: &'static [&'static str],
     files: &'static [&'static str],
@@ -319,21 +338,10 @@ const ALL: [ProgramSetting; 21] = [
 /// The settings of the programs that made requests.
 #[must_use]
 pub fn of(requests: &Requests) -> Vec<Setting> {
-    let table = requests.table;
-    let programs: Vec<String> = table.processes.iter().map(program).collect();
-    let about = |known: &&ProgramSetting| {
-        let is = |p: usize| {
-            let exe = &table.processes[p].exe;
-            let by_name = known.programs.contains(&programs[p].as_str());
-            let anybody = known.programs.is_empty() && known.folders.is_empty();
-            anybody || by_name || known.folders.iter().any(|folder| exe.contains(folder))
-        };
-        let processes: Vec<bool> = (0..programs.len()).map(is).collect();
-        let any = processes.iter().any(|is| *is);
-        any && (known.files.is_empty() || syncs_one(requests, &processes, known.files))
-    };
+    let processes = requests.table.processes.iter();
+    let programs: Vec<String> = processes.map(program).collect();
     ALL.iter()
-        .filter(about)
+        .filter(|known| known.is_used(requests, &programs))
         .map(|known| known.setting)
         .collect()
 }
@@ -341,19 +349,17 @@ pub fn of(requests: &Requests) -> Vec<Setting> {
 /// Whether one of `processes` asked for a sync of a file with one of `parts` in its path.
 fn syncs_one(requests: &Requests, processes: &[bool], parts: &[&str]) -> bool {
     let files = requests.table.files.iter().enumerate();
-    let named = |path: &str| parts.iter().any(|part| path.contains(part));
-    let files: HashSet<usize> = { files.filter(|(_, f)| named(&f.path)) }
+    let files: HashSet<usize> = files
+        .filter(|(_, f)| parts.iter().any(|part| f.path.contains(part)))
         .map(|(k, _)| k)
         .collect();
     let rows = requests.rows;
-    let is = |i: usize| {
-        processes
-            .get(rows.process[i] as usize)
-            .is_some_and(|is| *is)
-    };
-    !files.is_empty() && { requests.all() }
-        .map(|i| i as usize)
-        .any(|i| is(i) && files.contains(&(rows.file[i] as usize)))
+    let mut all = requests.all().map(|i| i as usize);
+    !files.is_empty()
+        && all.any(|i| {
+            let is_one = processes.get(rows.process[i] as usize) == Some(&true);
+            is_one && files.contains(&(rows.file[i] as usize))
+        })
 }
 
 #[cfg(test)]

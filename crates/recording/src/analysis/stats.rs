@@ -67,14 +67,13 @@ impl Quantiles {
         if n == 0 {
             return None;
         }
-        let p = |share| at(rank(n, share));
         Some(Quantiles {
             min_ns: at(0),
-            p50_ns: p(5_000),
-            p90_ns: p(9_000),
-            p99_ns: p(9_900),
-            p999_ns: p(9_990),
-            p9999_ns: p(9_999),
+            p50_ns: at(rank(n, 5_000)),
+            p90_ns: at(rank(n, 9_000)),
+            p99_ns: at(rank(n, 9_900)),
+            p999_ns: at(rank(n, 9_990)),
+            p9999_ns: at(rank(n, 9_999)),
             max_ns: at(n - 1),
             mean_ns: sum / n as u64,
         })

@@ -130,8 +130,10 @@ pub fn of(order: &Order) -> Vec<Measured> {
 impl Threshold {
     /// What was measured; `None` where it is about none of `programs`, those of the processes.
     fn measure(&self, order: &Order, programs: &[String]) -> Option<Measured> {
-        let is = |name: &String| self.program.contains(&name.as_str());
-        let processes: Vec<bool> = programs.iter().map(is).collect();
+        let processes: Vec<bool> = programs
+            .iter()
+            .map(|name| self.program.contains(&name.as_str()))
+            .collect();
         if !processes.contains(&true) {
             return None;
         }

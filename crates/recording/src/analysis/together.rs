@@ -41,6 +41,13 @@ pub struct Together {
     pub saves_ns: u64,
 }
 
+impl Together {
+    /// What groups are compared by: what they would save, then how many requests they are.
+    fn weight(&self) -> (u64, u64) {
+        (self.saves_ns, self.times * self.parts.len() as u64)
+    }
+}
+
 #[derive(Default)]
 struct Tally {
     times: u64,
@@ -100,19 +107,15 @@ pub fn find(requests: &Requests, by_time: &ByTime) -> Vec<Together> {
     for thread in threads.values_mut() {
         look_at(thread, true, &mut tallies);
     }
-    let name = |token: &u32| {
-        let (kind, pattern) = parts[*token as usize];
-        let kind = table.kinds.get(usize::from(kind)).cloned();
-        (
-            kind.unwrap_or_default(),
-            patterns.texts[pattern as usize].clone(),
-        )
-    };
-    let mut found: Vec<Together> = { tallies.into_iter() }
+    let mut found: Vec<Together> = tallies
+        .into_iter()
         .filter(|(_, tally)| tally.times >= TIMES_MIN)
         .map(|((program, tokens), tally)| Together {
             program: programs.names[program as usize].clone(),
-            parts: tokens.iter().map(name).collect(),
+            parts: tokens
+                .iter()
+                .map(|token| in_words(&table.kinds, &patterns, parts[*token as usize]))
+                .collect(),
             times: tally.times,
             timed: tally.timed,
             took_ns: tally.took_ns,
@@ -120,12 +123,18 @@ pub fn find(requests: &Requests, by_time: &ByTime) -> Vec<Together> {
         })
         .collect();
     found.sort_by(|a, b| {
-        let key = |t: &Together| (t.saves_ns, t.times * t.parts.len() as u64);
-        key(b)
-            .cmp(&key(a))
-            .then_with(|| (&a.program, &a.parts).cmp(&(&b.program, &b.parts)))
+        let weightier = b.weight().cmp(&a.weight());
+        weightier.then_with(|| (&a.program, &a.parts).cmp(&(&b.program, &b.parts)))
     });
     found
+}
+
+/// The names of a part: its kind, and the pattern of its file.
+fn in_words(kinds: &[String], patterns: &Patterns, part: (u16, u32)) -> (String, String) {
+    let (kind, pattern) = part;
+    let kind = kinds.get(usize::from(kind)).cloned();
+    let pattern = patterns.texts[pattern as usize].clone();
+    (kind.unwrap_or_default(), pattern)
 }
 
 /// Programs by number: processes of one name are the same program here.
@@ -138,14 +147,15 @@ impl Programs {
     fn of(requests: &Requests) -> Programs {
         let mut ids: HashMap<String, u32> = HashMap::new();
         let mut names = Vec::new();
-        let mut id = |name: String| {
-            *ids.entry(name).or_insert_with_key(|name| {
+        let processes = &requests.table.processes;
+        let mut of = Vec::with_capacity(processes.len());
+        for process in processes {
+            let id = ids.entry(roles::name(process)).or_insert_with_key(|name| {
                 names.push(name.clone());
                 u32::try_from(names.len() - 1).unwrap_or(u32::MAX)
-            })
-        };
-        let of = requests.table.processes.iter().map(|p| id(roles::name(p)));
-        let of = of.collect();
+            });
+            of.push(*id);
+        }
         Programs { of, names }
     }
 
@@ -203,8 +213,9 @@ fn is_group(tokens: &[u32]) -> bool {
 fn period(tokens: &[u32]) -> Option<(usize, usize)> {
     let mut best: Option<(usize, usize)> = None;
     for length in 1..=LENGTH_MAX.min(tokens.len() / 2) {
-        let same = { tokens[length..].iter().zip(tokens) }.take_while(|(a, b)| a == b);
-        let times = 1 + same.count() / length;
+        let pairs = tokens[length..].iter().zip(tokens);
+        let same = pairs.take_while(|(a, b)| a == b).count();
+        let times = 1 + same / length;
         let explains = length * times;
         if times > 1 && best.is_none_or(|(l, t)| explains > l * t) {
             best = Some((length, times));
@@ -232,8 +243,8 @@ fn count(thread: &Thread, range: std::ops::Range<usize>, tallies: &mut Tallies) 
 
 /// The rotation that begins with what was seen first: where a repetition begins is chance.
 fn least_rotation(tokens: &[u32]) -> Vec<u32> {
-    let rotation = |k: usize| [&tokens[k..], &tokens[..k]].concat();
-    (0..tokens.len()).map(rotation).min().unwrap_or_default()
+    let rotations = (0..tokens.len()).map(|k| [&tokens[k..], &tokens[..k]].concat());
+    rotations.min().unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -277,8 +288,10 @@ mod tests {
         let t = table(requests);
         let requests = Requests::durability(&t);
         let groups = find(&requests, &ByTime::of(&requests));
-        let names = |g: &Together| { g.parts.iter() }.map(|p| p.1.clone()).collect::<Vec<_>>();
-        let row = |g: &Together| (names(g).join(" "), g.times, g.saves_ns);
+        let row = |g: &Together| {
+            let names: Vec<&str> = g.parts.iter().map(|p| p.1.as_str()).collect();
+            (names.join(" "), g.times, g.saves_ns)
+        };
         groups.iter().map(row).collect()
     }
 

@@ -147,31 +147,24 @@ struct TextColumn {
 
 impl TextColumn {
     fn of(batch: &RecordBatch, name: &str, texts: &mut Texts) -> TextColumn {
-        let column = { batch.column_by_name(name) }
-            .and_then(|c| c.as_dictionary_opt::<Int32Type>().cloned());
+        let column = batch.column_by_name(name);
+        let column = column.and_then(|c| c.as_dictionary_opt::<Int32Type>().cloned());
         let Some(column) = column else {
             return TextColumn {
                 ids: vec![0; batch.num_rows()],
             };
         };
         let values = column.values().as_string::<i32>();
-        let known: Vec<u32> = { 0..values.len() }
-            .map(|i| {
-                if values.is_valid(i) {
-                    texts.id(values.value(i))
-                } else {
-                    0
-                }
-            })
+        let known: Vec<u32> = values
+            .iter()
+            .map(|text| text.map_or(0, |text| texts.id(text)))
             .collect();
         let keys = column.keys();
-        let look_up = |i: usize| {
+        let ids = (0..keys.len()).map(|i| {
             let at = keys.is_valid(i).then(|| usize_of(keys.value(i)));
             at.and_then(|at| known.get(at)).copied().unwrap_or(0)
-        };
-        TextColumn {
-            ids: (0..keys.len()).map(look_up).collect(),
-        }
+        });
+        TextColumn { ids: ids.collect() }
     }
 }
 
@@ -224,21 +217,21 @@ struct Columns {
 
 impl Columns {
     fn of(batch: &RecordBatch, texts: &mut Texts) -> Columns {
-        let mut text = |name| TextColumn::of(batch, name, texts);
+        let dirty = batch.column_by_name("dirty");
         Columns {
-            event: text("event"),
-            kind: text("kind"),
-            exe: text("exe"),
-            command: text("command"),
-            path: text("path"),
-            fstype: text("fstype"),
-            mount: text("mount"),
-            device: text("device"),
-            parents: text("parents"),
-            done: text("done"),
-            reason: text("reason"),
-            caller: text("caller"),
-            metric: text("metric"),
+            event: TextColumn::of(batch, "event", texts),
+            kind: TextColumn::of(batch, "kind", texts),
+            exe: TextColumn::of(batch, "exe", texts),
+            command: TextColumn::of(batch, "command", texts),
+            path: TextColumn::of(batch, "path", texts),
+            fstype: TextColumn::of(batch, "fstype", texts),
+            mount: TextColumn::of(batch, "mount", texts),
+            device: TextColumn::of(batch, "device", texts),
+            parents: TextColumn::of(batch, "parents", texts),
+            done: TextColumn::of(batch, "done", texts),
+            reason: TextColumn::of(batch, "reason", texts),
+            caller: TextColumn::of(batch, "caller", texts),
+            metric: TextColumn::of(batch, "metric", texts),
             time: Numbers::of(batch, "time"),
             duration: Numbers::of(batch, "duration_ns"),
             pid: Numbers::of(batch, "pid"),
@@ -249,7 +242,7 @@ impl Columns {
             debt: Numbers::of(batch, "debt"),
             bytes: Numbers::of(batch, "bytes"),
             value: Numbers::of(batch, "value"),
-            dirty: { batch.column_by_name("dirty") }.and_then(|c| c.as_boolean_opt().cloned()),
+            dirty: dirty.and_then(|c| c.as_boolean_opt().cloned()),
         }
     }
 

@@ -6,7 +6,7 @@
 //!
 //! What it does not do: it looks at no values; Arrow's reader checks these by itself.
 
-use arrow_ipc::{root_as_message, Message, RecordBatch};
+use arrow_ipc::{root_as_message, Buffer, Message, RecordBatch};
 use std::io::{self, Read};
 
 /// The longest description of a message; what it describes may be longer.
@@ -152,18 +152,20 @@ fn check_batch<'a>(batch: &RecordBatch, body: &'a [u8]) -> Result<Vec<&'a [u8]>,
     }
     let mut buffers = Vec::new();
     for buffer in batch.buffers().iter().flatten() {
-        let range = || {
-            let from = usize::try_from(buffer.offset()).ok()?;
-            let length = usize::try_from(buffer.length()).ok()?;
-            body.get(from..from.checked_add(length)?)
-        };
-        let bytes = range().ok_or("a column lies outside of it")?;
+        let bytes = bytes_of(buffer, body).ok_or("a column lies outside of it")?;
         if batch.compression().is_some() && !bytes.is_empty() {
             unpacked(bytes)?;
         }
         buffers.push(bytes);
     }
     Ok(buffers)
+}
+
+/// The bytes of a buffer; `None` where they are not within `body`.
+fn bytes_of<'a>(buffer: &Buffer, body: &'a [u8]) -> Option<&'a [u8]> {
+    let from = usize::try_from(buffer.offset()).ok()?;
+    let length = usize::try_from(buffer.length()).ok()?;
+    body.get(from..from.checked_add(length)?)
 }
 
 /// Checks that a buffer holds whole numbers of 4 bytes. What it unpacks to has to be seen for that:

@@ -60,7 +60,8 @@ impl Header {
                 self.slower_ns.map_or_else(String::new, |ns| ns.to_string()),
             ),
         ];
-        { pairs.into_iter() }
+        pairs
+            .into_iter()
             .map(|(key, value)| (format!("{PREFIX}{key}"), value))
             .collect()
     }
@@ -94,24 +95,31 @@ impl Header {
     /// From the metadata of a schema; `None` where it has no version, and so is no recording.
     #[must_use]
     pub fn from_metadata(metadata: &Metadata) -> Option<Header> {
-        let get = |key: &str| metadata.get(format!("{PREFIX}{key}").as_str());
-        let text = |key| get(key).cloned().unwrap_or_default();
         Some(Header {
-            version: get("version")?.parse().ok()?,
-            tool: text("tool"),
-            host: text("host"),
-            kernel: text("kernel"),
-            boot_id: text("boot_id"),
-            started: text("started"),
-            session: text("session"),
-            command: serde_json::from_str(&text("command")).unwrap_or_default(),
-            until: text("until"),
-            engine: text("engine"),
-            processors: text("processors").parse().unwrap_or_default(),
-            whose: text("whose"),
-            slower_ns: text("slower_ns").parse().ok(),
+            version: value(metadata, "version")?.parse().ok()?,
+            tool: text(metadata, "tool"),
+            host: text(metadata, "host"),
+            kernel: text(metadata, "kernel"),
+            boot_id: text(metadata, "boot_id"),
+            started: text(metadata, "started"),
+            session: text(metadata, "session"),
+            command: serde_json::from_str(&text(metadata, "command")).unwrap_or_default(),
+            until: text(metadata, "until"),
+            engine: text(metadata, "engine"),
+            processors: text(metadata, "processors").parse().unwrap_or_default(),
+            whose: text(metadata, "whose"),
+            slower_ns: text(metadata, "slower_ns").parse().ok(),
         })
     }
+}
+
+fn value<'m>(metadata: &'m Metadata, key: &str) -> Option<&'m String> {
+    metadata.get(format!("{PREFIX}{key}").as_str())
+}
+
+/// A value; empty where there is none.
+fn text(metadata: &Metadata, key: &str) -> String {
+    value(metadata, key).cloned().unwrap_or_default()
 }
 
 #[cfg(test)]

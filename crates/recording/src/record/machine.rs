@@ -87,25 +87,27 @@ pub fn parse_diskstats(text: &str) -> Vec<Disk> {
 
 fn parse_disk(line: &str) -> Option<Disk> {
     let mut words = line.split_ascii_whitespace();
-    let mut small = || words.next()?.parse::<u32>().ok();
-    let dev = (small()?, small()?);
+    let major = words.next()?.parse().ok()?;
+    let minor = words.next()?.parse().ok()?;
     let name = words.next()?.to_owned();
     let n: Vec<u64> = words.map_while(|w| w.parse().ok()).collect();
-    let done = |requests: usize, sectors: Option<usize>, ms: usize| {
-        Some(Done {
-            requests: *n.get(requests)?,
-            sectors: sectors.map_or(Some(0), |at| n.get(at).copied())?,
-            took_ms: *n.get(ms)? as u32,
-        })
-    };
     Some(Disk {
-        dev,
+        dev: (major, minor),
         name,
-        reads: done(0, Some(2), 3)?,
-        writes: done(4, Some(6), 7)?,
-        flushes: done(15, None, 16),
+        reads: done(&n, 0, Some(2), 3)?,
+        writes: done(&n, 4, Some(6), 7)?,
+        flushes: done(&n, 15, None, 16),
         in_flight: *n.get(8)?,
         busy_ms: *n.get(9)? as u32,
+    })
+}
+
+/// What was done, from the numbers of a line at these places.
+fn done(n: &[u64], requests: usize, sectors: Option<usize>, ms: usize) -> Option<Done> {
+    Some(Done {
+        requests: *n.get(requests)?,
+        sectors: sectors.map_or(Some(0), |at| n.get(at).copied())?,
+        took_ms: *n.get(ms)? as u32,
     })
 }
 
@@ -149,30 +151,22 @@ impl Disk {
         if quiet && self.in_flight == 0 && busy_ms == 0 {
             return Some(Vec::new());
         }
+        let names = [
+            (m::READS_PER_S, Some(m::READ_BYTES), m::READ_WAIT_MS),
+            (m::WRITES_PER_S, Some(m::WRITE_BYTES), m::WRITE_WAIT_MS),
+            (m::FLUSHES_PER_S, None, m::FLUSH_WAIT_MS),
+        ];
         let mut figures = Vec::new();
-        let mut of = |done: Option<Done>, rate, size: Option<&'static str>, wait| {
-            let Some(done) = done else { return };
+        for (done, (rate, size, wait)) in all.into_iter().zip(names) {
+            let Some(done) = done else { continue };
             let requests = done.requests as f64;
             figures.push((rate, requests / elapsed_s));
             if done.requests == 0 {
-                return;
+                continue;
             }
             figures.extend(size.map(|size| (size, done.sectors as f64 * SECTOR / requests)));
             figures.push((wait, f64::from(done.took_ms) / requests));
-        };
-        of(
-            Some(reads),
-            m::READS_PER_S,
-            Some(m::READ_BYTES),
-            m::READ_WAIT_MS,
-        );
-        of(
-            Some(writes),
-            m::WRITES_PER_S,
-            Some(m::WRITE_BYTES),
-            m::WRITE_WAIT_MS,
-        );
-        of(flushes, m::FLUSHES_PER_S, None, m::FLUSH_WAIT_MS);
+        }
         figures.push((m::IN_FLIGHT, self.in_flight as f64));
         figures.push((m::UTILISATION, share(f64::from(busy_ms) / 1e3, elapsed_s)));
         Some(figures)
@@ -215,38 +209,43 @@ pub struct Pressure {
 /// Reads the text of /proc/pressure/io; what is not there is `None`.
 #[must_use]
 pub fn parse_pressure(text: &str) -> Pressure {
-    let total = |kind: &str| {
-        let mut rests = text
-            .lines()
-            .filter_map(|line| line.strip_prefix(kind)?.strip_prefix(' '));
-        let mut words = rests.next()?.split_ascii_whitespace();
-        words.find_map(|word| word.strip_prefix("total=")?.parse().ok())
-    };
     Pressure {
-        some_us: total("some"),
-        full_us: total("full"),
+        some_us: total_us(text, "some"),
+        full_us: total_us(text, "full"),
     }
+}
+
+fn total_us(text: &str, kind: &str) -> Option<u64> {
+    let mut rests = text
+        .lines()
+        .filter_map(|line| line.strip_prefix(kind)?.strip_prefix(' '));
+    let mut words = rests.next()?.split_ascii_whitespace();
+    words.find_map(|word| word.strip_prefix("total=")?.parse().ok())
 }
 
 impl Pressure {
     /// The shares of the time from `old` to `self`.
     #[must_use]
     pub fn since(&self, old: &Pressure, elapsed_s: f64) -> Vec<Figure> {
-        let step = |old: Option<u64>, new: Option<u64>| Some(new?.saturating_sub(old?));
-        let some = step(old.some_us, self.some_us).map(|us| (metric::PSI_IO_SOME, us));
-        let full = step(old.full_us, self.full_us).map(|us| (metric::PSI_IO_FULL, us));
-        let figure = |(name, us)| (name, share(us as f64 / 1e6, elapsed_s));
-        some.into_iter().chain(full).map(figure).collect()
+        let some = us_since(old.some_us, self.some_us).map(|us| (metric::PSI_IO_SOME, us));
+        let full = us_since(old.full_us, self.full_us).map(|us| (metric::PSI_IO_FULL, us));
+        let both = some.into_iter().chain(full);
+        both.map(|(name, us)| (name, share(us as f64 / 1e6, elapsed_s)))
+            .collect()
     }
+}
+
+/// Microseconds between two looks at a total.
+fn us_since(old: Option<u64>, new: Option<u64>) -> Option<u64> {
+    Some(new?.saturating_sub(old?))
 }
 
 /// A figure of /proc/meminfo, in KiB.
 fn meminfo_kib(text: &str, key: &str) -> Option<u64> {
-    let value = |line: &str| {
+    text.lines().find_map(|line| {
         let rest = line.strip_prefix(key)?.strip_prefix(':')?;
         rest.split_ascii_whitespace().next()?.parse().ok()
-    };
-    text.lines().find_map(value)
+    })
 }
 
 /// Bytes that programs can still have without swapping, from the text of /proc/meminfo
@@ -263,7 +262,8 @@ pub fn parse_meminfo(text: &str) -> Vec<Figure> {
         (metric::DIRTY_BYTES, "Dirty"),
         (metric::WRITEBACK_BYTES, "Writeback"),
     ];
-    { wanted.into_iter() }
+    wanted
+        .into_iter()
         .filter_map(|(name, key)| Some((name, meminfo_kib(text, key)? as f64 * 1024.0)))
         .collect()
 }

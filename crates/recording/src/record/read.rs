@@ -8,7 +8,7 @@ use super::header::Header;
 use super::schema::{Type, COLUMNS, VERSION};
 use arrow_array::RecordBatch;
 use arrow_ipc::reader::StreamReader;
-use arrow_schema::{ArrowError, FieldRef, Schema};
+use arrow_schema::{ArrowError, Schema};
 use std::io::{self, Read};
 
 /// Why a file cannot be read as a recording.
@@ -136,7 +136,7 @@ fn head(input: &mut impl Read) -> Result<Vec<u8>, Unreadable> {
         ));
     }
     let mut rest = Counted(input, 0);
-    { &mut rest }.take(length.into()).read_to_end(&mut bytes)?;
+    rest.by_ref().take(length.into()).read_to_end(&mut bytes)?;
     if rest.1 < length.into() {
         return Err(Unreadable::NoHead(bytes.len() as u64));
     }
@@ -169,15 +169,15 @@ impl<R: Read> Stream<R> {
             .map_err(|e| head_error(e, length))?;
         let schema = reader.schema();
         let header = check(&schema)?;
-        let is_key = |field: &FieldRef| *field.data_type() == Type::Text.arrow();
-        reader
-            .get_mut()
-            .expect(schema.fields().iter().map(is_key).collect());
-        let is_absent = |name: &&str| schema.field_with_name(name).is_err();
+        let fields = schema.fields().iter();
+        let are_keys = fields.map(|field| *field.data_type() == Type::Text.arrow());
+        reader.get_mut().expect(are_keys.collect());
+        let names = COLUMNS.iter().map(|c| c.name);
+        let absent = names.filter(|name| schema.field_with_name(name).is_err());
         Ok(Stream {
             reader,
             header,
-            absent: COLUMNS.iter().map(|c| c.name).filter(is_absent).collect(),
+            absent: absent.collect(),
             cut: None,
         })
     }

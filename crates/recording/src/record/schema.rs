@@ -122,9 +122,9 @@ pub const COLUMNS: [Column; 28] = [
 /// The schema of a recording without its metadata.
 #[must_use]
 pub fn fields() -> Schema {
-    let field = |c: &Column| {
-        // `time` is the only one that every row has, whatever it is about.
-        Field::new(c.name, c.holds.arrow(), c.name != "time")
-    };
-    Schema::new(COLUMNS.iter().map(field).collect::<Vec<_>>())
+    // `time` is the only one that every row has, whatever it is about.
+    let fields = COLUMNS
+        .iter()
+        .map(|c| Field::new(c.name, c.holds.arrow(), c.name != "time"));
+    Schema::new(fields.collect::<Vec<_>>())
 }

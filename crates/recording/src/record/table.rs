@@ -224,14 +224,14 @@ impl Table {
     #[must_use]
     pub fn span_ns(&self) -> Option<(i64, i64)> {
         let rows = &self.rows;
-        let ends = { rows.time_ns.iter().zip(&rows.took_ns) }.map(|(time, took)| {
+        let timed = rows.time_ns.iter().zip(&rows.took_ns);
+        let ends = timed.map(|(time, took)| {
             let took = if *took == UNKNOWN { 0 } else { *took };
             time.saturating_add(i64::try_from(took).unwrap_or(i64::MAX))
         });
         let others = self.samples.iter().map(|s| s.time_ns).chain(self.end_ns);
-        let first = { rows.time_ns.iter().copied() }
-            .chain(others.clone())
-            .min()?;
+        let begins = rows.time_ns.iter().copied();
+        let first = begins.chain(others.clone()).min()?;
         let last = ends.chain(others).max()?;
         // There is a sample each second: a begin that lies further back is of another clock.
         let began = self.header.started_ns().filter(|began| {

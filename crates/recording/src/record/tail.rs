@@ -62,7 +62,6 @@ pub fn tail(input: &mut (impl BufRead + Seek)) -> io::Result<Tail> {
 /// The message at the place where `input` stands, of which `left` bytes are there: what it is and
 /// its length. `None` where it is not whole, and at the end of the stream.
 fn message(input: &mut (impl BufRead + Seek), left: u64) -> io::Result<Option<(What, u64)>> {
-    let invalid = |what: &str| io::Error::new(ErrorKind::InvalidData, what.to_owned());
     if left < 8 {
         return Ok(None);
     }
@@ -94,6 +93,10 @@ fn message(input: &mut (impl BufRead + Seek), left: u64) -> io::Result<Option<(W
     // Not larger than a file.
     input.seek_relative(i64::try_from(body).unwrap_or(i64::MAX))?;
     Ok(Some((what, 8 + u64::from(length) + body)))
+}
+
+fn invalid(what: &str) -> io::Error {
+    io::Error::new(ErrorKind::InvalidData, what.to_owned())
 }
 
 #[cfg(test)]

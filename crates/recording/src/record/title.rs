@@ -53,18 +53,7 @@ pub fn role(command: &str) -> String {
 }
 
 fn postgres_role(rest: &str) -> String {
-    let known = |text: &str| {
-        let fits = |(role, database): &(&str, bool)| {
-            let after = text.strip_prefix(role)?;
-            let ends = after.is_empty() || after.starts_with([' ', ':']);
-            ends.then(|| match after.split_whitespace().next() {
-                Some(name) if *database => format!("{role} {name}"),
-                _ => (*role).to_owned(),
-            })
-        };
-        ROLES.iter().find_map(fits)
-    };
-    if let Some(role) = known(rest) {
+    if let Some(role) = known_role(rest) {
         return role;
     }
     if let Some((cluster, after)) = rest.split_once(": ") {
@@ -72,11 +61,29 @@ fn postgres_role(rest: &str) -> String {
         if host_in(cluster).is_none() {
             return format!(
                 "{cluster}: {}",
-                known(after).unwrap_or_else(|| client(after))
+                known_role(after).unwrap_or_else(|| client(after))
             );
         }
     }
     client(rest)
+}
+
+/// The one of [`ROLES`] with which a text begins.
+fn known_role(text: &str) -> Option<String> {
+    ROLES
+        .iter()
+        .find_map(|(role, database)| with_role(text, role, *database))
+}
+
+/// What is kept of a text that begins with a role: that, and the next word where it is a
+/// `database`.
+fn with_role(text: &str, role: &str, database: bool) -> Option<String> {
+    let after = text.strip_prefix(role)?;
+    let ends = after.is_empty() || after.starts_with([' ', ':']);
+    ends.then(|| match after.split_whitespace().next() {
+        Some(name) if database => format!("{role} {name}"),
+        _ => role.to_owned(),
+    })
 }
 
 /// User, database and host without its port, which is another one for each connection.
@@ -103,19 +110,21 @@ fn is_number(word: &str) -> bool {
 
 /// The first word that is a client's host, `[local]` or `HOST(PORT)`, and its place.
 fn host_in(text: &str) -> Option<(usize, &str)> {
-    let host = |word: &'_ str| {
-        let (name, port) = word.strip_suffix(')')?.rsplit_once('(')?;
-        let port = !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit());
-        (port && !name.is_empty() && !is_number(name)).then_some(name.len())
-    };
     text.split_whitespace().enumerate().find_map(|(at, word)| {
-        let length = if word == "[local]" {
-            Some(word.len())
+        let host = if word == "[local]" {
+            Some(word)
         } else {
-            host(word)
+            without_port(word)
         };
-        length.map(|length| (at, &word[..length]))
+        host.map(|host| (at, host))
     })
+}
+
+/// The host of `HOST(PORT)`.
+fn without_port(word: &str) -> Option<&str> {
+    let (name, port) = word.strip_suffix(')')?.rsplit_once('(')?;
+    let port = !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit());
+    (port && !name.is_empty() && !is_number(name)).then_some(name)
 }
 
 /// The words with which both begin: what stays of a title that a program changes again and again.

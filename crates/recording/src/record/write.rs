@@ -151,7 +151,8 @@ impl<W: Write> Writer<W> {
     }
 
     fn batch(&mut self) -> Result<RecordBatch, ArrowError> {
-        let columns = { COLUMNS.iter() }
+        let columns = COLUMNS
+            .iter()
             .map(|c| self.column(c.name, c.holds))
             .collect::<Result<Vec<_>, _>>()?;
         RecordBatch::try_new(self.schema.clone(), columns)

@@ -46,13 +46,6 @@ impl By {
     /// The groups of `table`, by number.
     pub(super) fn names(self, table: &Table) -> Named<'_> {
         let files = table.files.iter();
-        let place = |get: fn(&Filesystem) -> &String| {
-            let of = move |file: &File| {
-                let at = table.filesystems.get(file.filesystem as usize);
-                Cow::Borrowed(or(at.map_or("", |fs| get(fs)), "(unknown)"))
-            };
-            Named::new(self, table, table.files.iter().map(of))
-        };
         match self {
             By::Kind => {
                 let kinds = table.kinds.iter();
@@ -63,8 +56,14 @@ impl By {
                 Named::new(self, table, processes.map(|p| process(p).into()))
             }
             By::File => Named::new(self, table, files.map(|f| or(&f.path, "(no file)").into())),
-            By::Filesystem => place(|fs| &fs.mount),
-            By::Device => place(|fs| &fs.device),
+            By::Filesystem => {
+                let mounts = files.map(|f| filesystem(table, f).map_or("", |fs| &fs.mount));
+                Named::new(self, table, mounts.map(|m| or(m, "(unknown)").into()))
+            }
+            By::Device => {
+                let devices = files.map(|f| filesystem(table, f).map_or("", |fs| &fs.device));
+                Named::new(self, table, devices.map(|d| or(d, "(unknown)").into()))
+            }
         }
     }
 }
@@ -92,6 +91,11 @@ fn or<'a>(text: &'a str, unknown: &'a str) -> &'a str {
     }
 }
 
+/// The file system that a file lies on.
+fn filesystem<'a>(table: &'a Table, file: &File) -> Option<&'a Filesystem> {
+    table.filesystems.get(file.filesystem as usize)
+}
+
 /// The program, and of PostgreSQL's processes the role. Other programs' titles hold users and
 /// addresses, which two recordings need not have in common.
 fn process(process: &Process) -> String {
@@ -116,14 +120,9 @@ impl<'a> Named<'a> {
     fn new(by: By, table: &'a Table, name: impl Iterator<Item = Cow<'a, str>>) -> Named<'a> {
         let mut known: HashMap<Cow<'a, str>, u32> = HashMap::new();
         let mut names = Vec::new();
-        let mut number = |name: Cow<'a, str>| {
-            let next = u32::try_from(names.len()).unwrap_or(u32::MAX);
-            *known.entry(name).or_insert_with_key(|name| {
-                names.push(name.clone());
-                next
-            })
-        };
-        let group = name.map(&mut number).collect();
+        let group = name
+            .map(|name| number(name, &mut known, &mut names))
+            .collect();
         Named {
             by,
             table,
@@ -142,6 +141,19 @@ impl<'a> Named<'a> {
         };
         self.group[part] as usize
     }
+}
+
+/// The number of a name; one that is not known yet is the next of `names`.
+fn number<'a>(
+    name: Cow<'a, str>,
+    known: &mut HashMap<Cow<'a, str>, u32>,
+    names: &mut Vec<Cow<'a, str>>,
+) -> u32 {
+    let next = u32::try_from(names.len()).unwrap_or(u32::MAX);
+    *known.entry(name).or_insert_with_key(|name| {
+        names.push(name.clone());
+        next
+    })
 }
 
 #[cfg(test)]

@@ -125,21 +125,19 @@ fn seconds(ns: u128) -> f64 {
 impl Group {
     /// From the requests at `ranks` of `order`; cells are `size` requests each.
     fn of(rows: &Rows, order: &[u32], ranks: &[u32], size: usize) -> Group {
-        let took = |rank: &u32| rows.took_ns[order[*rank as usize] as usize];
-        let mut known: Vec<u64> = ranks.iter().map(took).collect();
+        let mut known: Vec<u64> = ranks.iter().map(|r| took_ns(rows, order, *r)).collect();
         known.retain(|t| *t != UNKNOWN);
         known.sort_unstable();
-        let at = |share: f64| known.get(rank(known.len(), share)).copied();
         let mut group = Group {
             requests: ranks.len() as u64,
             timed: known.len() as u64,
             sync_s: seconds(known.iter().map(|t| u128::from(*t)).sum()),
-            p50_ns: at(0.5),
-            p99_ns: at(0.99),
+            p50_ns: quantile(&known, 0.5),
+            p99_ns: quantile(&known, 0.99),
             detail: None,
         };
         if group.timed >= ENOUGH {
-            let timed = ranks.iter().map(|r| (*r, took(r)));
+            let timed = ranks.iter().map(|r| (*r, took_ns(rows, order, *r)));
             let pieces = pieces(timed, group.p50_ns.unwrap_or(0), size);
             group.detail = Some(Box::new(Detail {
                 pieces,
@@ -149,6 +147,16 @@ impl Group {
         }
         group
     }
+}
+
+/// How long the request at `rank` of `order` took.
+fn took_ns(rows: &Rows, order: &[u32], rank: u32) -> u64 {
+    rows.took_ns[order[rank as usize] as usize]
+}
+
+/// The value of rank `share` among sorted ones.
+fn quantile(sorted: &[u64], share: f64) -> Option<u64> {
+    sorted.get(rank(sorted.len(), share)).copied()
 }
 
 /// The requests of each cell summed up: those whose duration is known.
@@ -176,10 +184,7 @@ impl Detail {
     /// The value below which `share` of the durations lie.
     pub fn quantile(&self, share: f64) -> Option<u64> {
         if self.all {
-            return self
-                .quantiles
-                .get(rank(self.quantiles.len(), share))
-                .copied();
+            return quantile(&self.quantiles, share);
         }
         let step = (share * STEPS as f64).ceil().clamp(0.0, STEPS as f64);
         self.quantiles.get(step as usize).copied()
@@ -191,8 +196,9 @@ fn thinned(values: Vec<u64>) -> Vec<u64> {
     if values.len() <= STEPS + 1 {
         return values;
     }
-    let at = |step: usize| values[rank(values.len(), step as f64 / STEPS as f64)];
-    (0..=STEPS).map(at).collect()
+    (0..=STEPS)
+        .map(|step| values[rank(values.len(), step as f64 / STEPS as f64)])
+        .collect()
 }
 
 impl Side {
@@ -200,22 +206,22 @@ impl Side {
     #[must_use]
     pub fn of(table: &Table, by: &[By]) -> Side {
         let rows = &table.rows;
-        let asks = |row: &usize| table.is_durability(rows.kind[*row]);
         let order = in_order_of_time(table);
         let size = order.len().div_ceil(CELLS_MAX).max(1);
         let every: Vec<u32> = (0..order.len()).map(|r| r as u32).collect();
-        let group = |by: &By| {
-            let named = by.names(table);
-            (*by, groups(rows, &order, size, &named))
-        };
-        let asked = (0..rows.len()).filter(asks).count();
+        let asked = (0..rows.len())
+            .filter(|row| table.is_durability(rows.kind[*row]))
+            .count();
         Side {
             requests: order.len() as u64,
             others: (asked - order.len()) as u64,
             lost: table.lost.values().fold(0, |sum, n| sum.saturating_add(*n)),
             wall_s: table.span_ns().map_or(0.0, |(a, b)| between(a, b)),
             all: Group::of(rows, &order, &every, size),
-            groups: by.iter().map(group).collect(),
+            groups: by
+                .iter()
+                .map(|by| (*by, groups(rows, &order, size, &by.names(table))))
+                .collect(),
             cells: cells(table, &order, size),
         }
     }
@@ -234,31 +240,34 @@ fn between(from: i64, to: i64) -> f64 {
 /// The places of the requests that are compared, by the time at which they began.
 fn in_order_of_time(table: &Table) -> Vec<u32> {
     let rows = &table.rows;
-    let real = |row: &u32| {
-        let row = *row as usize;
-        // What does not say what became of it was put off by nobody.
-        let real = matches!(rows.done[row], Done::Real | Done::Unknown);
-        real && table.is_durability(rows.kind[row])
-    };
     let end = u32::try_from(rows.len()).unwrap_or(u32::MAX);
-    let mut order: Vec<u32> = (0..end).filter(real).collect();
+    let mut order: Vec<u32> = (0..end)
+        .filter(|row| is_compared(table, *row as usize))
+        .collect();
     // Stable, and quick for what is nearly in order.
     order.sort_by_key(|row| rows.time_ns[*row as usize]);
     order
 }
 
+/// Whether the request of a row is for durability, and was made for real.
+fn is_compared(table: &Table, row: usize) -> bool {
+    // What does not say what became of it was put off by nobody.
+    let is_real = matches!(table.rows.done[row], Done::Real | Done::Unknown);
+    is_real && table.is_durability(table.rows.kind[row])
+}
+
 /// Requests and time of each cell; the first begins and the last ends with the recording.
 fn cells(table: &Table, order: &[u32], size: usize) -> Vec<(f64, f64)> {
     let (first, last) = table.span_ns().unwrap_or_default();
-    let start = |rank: usize| order.get(rank).map(|r| table.rows.time_ns[*r as usize]);
-    let count = order.len().div_ceil(size);
-    let cell = |k: usize| {
-        let from = if k == 0 { Some(first) } else { start(k * size) };
-        let to = start((k + 1) * size).unwrap_or(last);
-        let requests = order.len().min((k + 1) * size) - k * size;
-        (requests as f64, between(from.unwrap_or(to), to).max(0.0))
-    };
-    (0..count).map(cell).collect()
+    let mut from = first;
+    let mut cells = Vec::with_capacity(order.len().div_ceil(size));
+    for (k, cell) in order.chunks(size).enumerate() {
+        let next = order.get((k + 1) * size);
+        let to = next.map_or(last, |row| table.rows.time_ns[*row as usize]);
+        cells.push((cell.len() as f64, between(from, to).max(0.0)));
+        from = to;
+    }
+    cells
 }
 
 /// Divides the requests into groups, each in the order of time.
@@ -277,28 +286,27 @@ fn groups(rows: &Rows, order: &[u32], size: usize, named: &Named) -> Groups {
         ranks[*place] = rank as u32;
         *place += 1;
     }
-    let of = |(g, name)| {
+    let all = named.names.iter().enumerate().filter_map(|(g, name)| {
         let ranks = &ranks[ends[g]..ends[g + 1]];
         (!ranks.is_empty()).then(|| (name, Group::of(rows, order, ranks, size)))
-    };
-    with_names(named.names.iter().enumerate().filter_map(of))
+    });
+    with_names(all)
 }
 
 /// Gives names to the groups that can be judged, and to the costliest of the others.
 fn with_names<'a>(all: impl Iterator<Item = (&'a Cow<'a, str>, Group)>) -> Groups {
     let (mut large, mut small): (Vec<_>, Vec<_>) = all.partition(|(_, g)| g.detail.is_some());
     if small.len() > SMALL_NAMED {
-        let cost = |g: &Group| g.sync_s;
         small.select_nth_unstable_by(SMALL_NAMED, |x, y| {
-            cost(&y.1).total_cmp(&cost(&x.1)).then(x.0.cmp(y.0))
+            let costlier = y.1.sync_s.total_cmp(&x.1.sync_s);
+            costlier.then(x.0.cmp(y.0))
         });
     }
     let unnamed = small.split_off(small.len().min(SMALL_NAMED));
     large.append(&mut small);
     let named = large.into_iter().map(|(name, g)| (name.to_string(), g));
-    let mut unnamed: Vec<_> = { unnamed.into_iter() }
-        .map(|(name, g)| (hash(name), g))
-        .collect();
+    let hashed = unnamed.into_iter().map(|(name, g)| (hash(name), g));
+    let mut unnamed: Vec<_> = hashed.collect();
     unnamed.sort_unstable_by_key(|(hash, _)| *hash);
     Groups {
         named: named.collect(),

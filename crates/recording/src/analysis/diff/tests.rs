@@ -211,9 +211,8 @@ fn the_device_that_became_slower_comes_first_and_the_others_are_noise() {
     let a = [("/a", 0.001, 500), ("/b", 0.001, 500), ("/c", 0.020, 500)];
     let b = [("/a", 0.001, 500), ("/b", 0.003, 500), ("/c", 0.020, 500)];
     let found = compare(&on_devices(&a, 1), &on_devices(&b, 2));
-    let of_devices: Vec<_> = { found.groups.iter() }
-        .filter(|c| c.by == Some(By::Device))
-        .collect();
+    let of_devices = found.groups.iter().filter(|c| c.by == Some(By::Device));
+    let of_devices: Vec<_> = of_devices.collect();
     assert_eq!(of_devices[0].name, "/b");
     let b = of_devices[0];
     assert!((0.9..1.1).contains(&b.change_s.value), "{b:?}");
@@ -292,7 +291,8 @@ fn many_files_are_summed_up_and_nothing_is_lost() {
     let names: Vec<String> = (0..500).map(|n| format!("/{n}")).collect();
     let devices = |median_s: f64| -> Vec<(&str, f64, usize)> {
         let scaled = |n: usize| median_s * (n + 1) as f64;
-        { names.iter().enumerate() }
+        let numbered = names.iter().enumerate();
+        numbered
             .map(|(n, name)| (name.as_str(), scaled(n), 2))
             .collect()
     };
@@ -321,7 +321,8 @@ fn a_file_among_thousands_that_became_costly_is_compared_with_itself() {
     let names: Vec<String> = (0..3000).map(|n| format!("/{n}")).collect();
     let devices = |slow: f64| -> Vec<(&str, f64, usize)> {
         let median_s = |n: usize| if n == 7 { slow } else { 1e-3 };
-        { names.iter().enumerate() }
+        let numbered = names.iter().enumerate();
+        numbered
             .map(|(n, name)| (name.as_str(), median_s(n), 2))
             .collect()
     };
@@ -360,10 +361,8 @@ proptest! {
             t.rows.kind[last] = *kind;
         }
         let found = compare(&t, &t);
-        let mut took: Vec<u64> = { rows.iter() }
-            .filter(|r| r.3 == 0 && r.1 != UNKNOWN)
-            .map(|r| r.1)
-            .collect();
+        let timed = rows.iter().filter(|r| r.3 == 0 && r.1 != UNKNOWN);
+        let mut took: Vec<u64> = timed.map(|r| r.1).collect();
         took.sort_unstable();
         let rank = |share: f64| took.get(((took.len() as f64 * share).ceil() as usize).max(1) - 1);
         prop_assert_eq!(found.all.a.p50_ns, rank(0.5).copied());

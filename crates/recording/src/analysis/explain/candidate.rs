@@ -44,6 +44,13 @@ pub struct Candidate {
     pub bound: f64,
 }
 
+impl Candidate {
+    /// Whether a name of it is a value of this dimension.
+    pub fn has_key(&self, key: &str) -> bool {
+        self.parts.iter().flatten().any(|name| name.key == key)
+    }
+}
+
 /// How many requests lie inside of how many, and how many are slow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Figures {
@@ -70,7 +77,6 @@ impl Figures {
 
     /// The share of slow ones inside and outside, and inside over overall.
     pub fn shares(&self) -> (f64, f64, f64) {
-        let share = |a: u64, b: u64| a as f64 / b.max(1) as f64;
         let inside = share(self.slow_inside, self.inside);
         let (slow, total) = (self.slow - self.slow_inside, self.total - self.inside);
         let overall = share(self.slow, self.total).max(f64::MIN_POSITIVE);
@@ -88,6 +94,11 @@ impl Figures {
         let [a, i, s, t] = [self.slow_inside, self.inside, self.slow, self.total];
         information(a as f64, i as f64, s as f64, t as f64)
     }
+}
+
+/// The share of `part` in `whole`; 0 of nothing.
+fn share(part: u64, whole: u64) -> f64 {
+    part as f64 / whole.max(1) as f64
 }
 
 /// The order in which names of the same thing are told.

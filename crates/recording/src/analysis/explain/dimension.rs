@@ -210,10 +210,11 @@ impl<K: Hash + Eq + Clone> Numbered<K> {
 /// Numbers for texts; none for an empty one.
 pub fn numbered<'a>(texts: impl Iterator<Item = &'a str>) -> (Vec<u32>, Vec<&'a str>) {
     let mut known = Numbered::new();
-    let id = |text: &'a str| match text {
-        "" => NONE,
-        some => known.id(some),
-    };
-    let numbers = texts.map(id).collect();
+    let numbers = texts
+        .map(|text| match text {
+            "" => NONE,
+            some => known.id(some),
+        })
+        .collect();
     (numbers, known.keys)
 }

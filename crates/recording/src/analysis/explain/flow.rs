@@ -6,7 +6,7 @@
 //! flight at all: or each stall would be explained by the queue that it causes, and by what is
 //! common in queues (whoever had been thinking for long when the stall came).
 
-use super::dimension::{Family, Numbered, Tier, NONE};
+use super::dimension::{numbered, Family, Numbered, Tier, NONE};
 use super::place::folder_of;
 use super::set::Set;
 use super::slow::Requests;
@@ -29,18 +29,13 @@ const RESTS: [(i64, &str); 5] = [
 /// The device of each request, as a number; none where it is not known.
 pub fn devices(requests: &Requests) -> (Vec<u32>, usize) {
     let table = requests.table;
-    let mut known: Numbered<&str> = Numbered::new();
-    let by_filesystem: Vec<u32> = { table.filesystems.iter() }
-        .map(|f| match f.device.as_str() {
-            "" => NONE,
-            device => known.id(device),
-        })
-        .collect();
-    let of = |row: &u32| {
+    let names = table.filesystems.iter().map(|f| f.device.as_str());
+    let (by_filesystem, devices) = numbered(names);
+    let by_request = requests.rows.iter().map(|row| {
         let file = &table.files[table.rows.file[*row as usize] as usize];
         by_filesystem[file.filesystem as usize]
-    };
-    (requests.rows.iter().map(of).collect(), known.keys.len())
+    });
+    (by_request.collect(), devices.len())
 }
 
 /// Requests that began while a slow one was in flight.
@@ -96,46 +91,50 @@ pub fn in_flight<'a>(requests: &Requests<'a>) -> [Family<'a>; 2] {
     let (devices, count) = devices(requests);
     // The last queue is for all of them.
     let mut queues: Vec<BinaryHeap<Reverse<i64>>> = vec![BinaryHeap::new(); count + 1];
-    let mut enter = |queue: usize, at: usize| {
-        let ends = &mut queues[queue];
-        while ends.peek().is_some_and(|end| end.0 <= requests.began(at)) {
-            ends.pop();
-        }
-        let n = reached(ends.len());
-        ends.push(Reverse(requests.ended(at)));
-        n
-    };
     let all = requests.rows.len();
-    let overall = (0..all).map(|at| enter(count, at)).collect();
+    let overall = (0..all)
+        .map(|at| enter(&mut queues[count], requests, at))
+        .collect();
     let own = (0..all)
         .map(|at| match devices[at] {
             NONE => NONE,
-            device => enter(device as usize, at),
+            device => enter(&mut queues[device as usize], requests, at),
         })
         .collect();
-    let labels = || IN_FLIGHT.map(|n| format!("at least {n}")).to_vec();
+    let labels = IN_FLIGHT.map(|n| format!("at least {n}")).to_vec();
     [
-        Family::steps("in_flight", Tier::State, overall, labels()),
-        Family::steps("in_flight_on_device", Tier::State, own, labels()),
+        Family::steps("in_flight", Tier::State, overall, labels.clone()),
+        Family::steps("in_flight_on_device", Tier::State, own, labels),
     ]
+}
+
+/// How many of the numbers in flight a queue of ends has reached when a request begins, which
+/// joins it then.
+fn enter(ends: &mut BinaryHeap<Reverse<i64>>, requests: &Requests, at: usize) -> u32 {
+    while ends.peek().is_some_and(|end| end.0 <= requests.began(at)) {
+        ends.pop();
+    }
+    let n = reached(ends.len());
+    ends.push(Reverse(requests.ended(at)));
+    n
 }
 
 /// How long its device had had nothing to do.
 pub fn device_rest<'a>(requests: &Requests<'a>) -> Family<'a> {
     let (devices, count) = devices(requests);
     let mut ended: Vec<Option<i64>> = vec![None; count];
-    let mut rest = |at: usize| {
-        let Some(last) = ended.get_mut(devices[at] as usize) else {
-            return NONE;
+    let mut numbers = Vec::with_capacity(devices.len());
+    for (at, device) in devices.iter().enumerate() {
+        let Some(last) = ended.get_mut(*device as usize) else {
+            numbers.push(NONE);
+            continue;
         };
-        let n = last.map_or(NONE, |last| {
+        numbers.push(last.map_or(NONE, |last| {
             let gap = requests.began(at).saturating_sub(last);
             RESTS.partition_point(|r| r.0 <= gap) as u32
-        });
+        }));
         *last = (*last).max(Some(requests.ended(at)));
-        n
-    };
-    let numbers = (0..requests.rows.len()).map(&mut rest).collect();
+    }
     let labels = RESTS.map(|r| format!("at least {}", r.1)).to_vec();
     Family::steps("device_rest", Tier::State, numbers, labels)
 }
@@ -152,31 +151,41 @@ pub fn before_on_device<'a>(requests: &Requests<'a>) -> Family<'a> {
             numbers.push(NONE);
             continue;
         };
-        let process = |row: u32| &table.processes[table.rows.process[row as usize] as usize];
         numbers.push(last.map_or(NONE, |before| {
             let kind = table.rows.kind[before as usize];
-            known.id((kind, process(before).pid == process(*row).pid))
+            known.id((kind, pid(requests, before) == pid(requests, *row)))
         }));
         *last = Some(*row);
     }
-    let label = |(kind, same): &(u16, bool)| {
+    let labels = known.keys.iter().map(|(kind, same)| {
         let who = if *same { "the same" } else { "another" };
-        let kind = table.kinds.get(usize::from(*kind));
-        format!("{} of {who} process", kind.map_or("", |k| k.as_str()))
-    };
-    let labels: Vec<String> = known.keys.iter().map(label).collect();
+        format!("{} of {who} process", kind_name(requests, *kind))
+    });
+    let labels: Vec<String> = labels.collect();
     Family::simple("before_on_device", Tier::State, numbers, labels)
 }
 
+/// The process that made the request of a row.
+fn pid(requests: &Requests, row: u32) -> Option<u32> {
+    let table = requests.table;
+    table.processes[table.rows.process[row as usize] as usize].pid
+}
+
+/// What a kind is called; empty where it is not known.
+fn kind_name<'a>(requests: &Requests<'a>, kind: u16) -> &'a str {
+    let name = requests.table.kinds.get(usize::from(kind));
+    name.map_or("", |k| k.as_str())
+}
+
+/// The folder of a request of the same file.
+const SAME: u32 = NONE;
+
 /// What its thread asked for just before: kind, and of which file.
 pub fn before<'a>(requests: &Requests<'a>) -> Family<'a> {
-    const SAME: u32 = NONE;
-    let table = requests.table;
-    let rows = &table.rows;
+    let rows = &requests.table.rows;
     let mut folders: Numbered<&str> = Numbered::new();
-    let folder: Vec<u32> = { table.files.iter() }
-        .map(|f| folders.id(folder_of(f)))
-        .collect();
+    let files = requests.table.files.iter();
+    let folder: Vec<u32> = files.map(|f| folders.id(folder_of(f))).collect();
     let mut known: Numbered<Option<(u16, u32)>> = Numbered::new();
     let mut last: HashMap<(u32, u32), usize> = HashMap::new();
     let mut numbers = Vec::with_capacity(requests.rows.len());
@@ -197,20 +206,19 @@ pub fn before<'a>(requests: &Requests<'a>) -> Family<'a> {
         });
         numbers.push(known.id(soon));
     }
-    let label = |key: &Option<(u16, u32)>| {
-        let Some((kind, folder)) = key else {
-            return "nothing for 10 ms".to_owned();
-        };
-        let kind = table
-            .kinds
-            .get(usize::from(*kind))
-            .map_or("", |k| k.as_str());
-        match folders.keys.get(*folder as usize) {
-            _ if *folder == SAME => format!("{kind} of the same file"),
-            Some(&"") | None => format!("{kind} of another file"),
-            Some(name) => format!("{kind} of another file in a folder \"{name}\""),
-        }
-    };
-    let labels: Vec<String> = known.keys.iter().map(label).collect();
+    let labels = known.keys.iter().map(|key| match key {
+        Some((kind, folder)) => before_in_words(kind_name(requests, *kind), *folder, &folders.keys),
+        None => "nothing for 10 ms".to_owned(),
+    });
+    let labels: Vec<String> = labels.collect();
     Family::simple("before", Tier::Cause, numbers, labels)
+}
+
+/// A request of this kind, of a file in this one of the `folders`, in words.
+fn before_in_words(kind: &str, folder: u32, folders: &[&str]) -> String {
+    match folders.get(folder as usize) {
+        _ if folder == SAME => format!("{kind} of the same file"),
+        Some(&"") | None => format!("{kind} of another file"),
+        Some(name) => format!("{kind} of another file in a folder \"{name}\""),
+    }
 }

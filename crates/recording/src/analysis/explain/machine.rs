@@ -21,13 +21,15 @@ struct Metric {
 }
 
 fn powers(from: u32, to: u32, name: fn(u64) -> String) -> Vec<(f64, String)> {
-    let step = |k: u32| ((1u64 << k) as f64, format!("at least {}", name(1 << k)));
-    (from..to).map(step).collect()
+    (from..to)
+        .map(|k| ((1u64 << k) as f64, format!("at least {}", name(1 << k))))
+        .collect()
 }
 
 fn shares() -> Vec<(f64, String)> {
-    let step = |share: f64| (share, format!("at least {:.0} %", share * 100.0));
-    [0.05, 0.1, 0.25, 0.5, 0.8, 0.95].map(step).to_vec()
+    [0.05, 0.1, 0.25, 0.5, 0.8, 0.95]
+        .map(|share: f64| (share, format!("at least {:.0} %", share * 100.0)))
+        .to_vec()
 }
 
 const METRICS: [Metric; 8] = [
@@ -113,35 +115,39 @@ pub fn family<'a>(requests: &Requests<'a>, which: usize) -> Option<Family<'a>> {
     if series.is_empty() {
         return None;
     }
-    let place = |name: &str| names.iter().position(|n| *n == name);
-    let machine = if metric.of_device { None } else { place("") };
-    let by_filesystem: Vec<Option<usize>> = { table.filesystems.iter() }
-        .map(|f| match metric.of_device {
-            true => place(short(&f.device)).filter(|_| !f.device.is_empty()),
-            false => machine,
-        })
-        .collect();
+    let devices = table.filesystems.iter().map(|f| f.device.as_str());
+    let by_filesystem: Vec<Option<usize>> = devices.map(|d| place(metric, d, &names)).collect();
     let steps = (metric.steps)();
     let mut cursors = vec![0usize; series.len()];
-    let mut number = |at: usize| {
-        let file = table.rows.file[requests.rows[at] as usize];
+    let mut numbers = Vec::with_capacity(requests.rows.len());
+    for (at, row) in requests.rows.iter().enumerate() {
+        let file = table.rows.file[*row as usize];
         let filesystem = table.files[file as usize].filesystem;
         let Some(s) = by_filesystem[filesystem as usize] else {
-            return NONE;
+            numbers.push(NONE);
+            continue;
         };
         // Requests come in the order of time.
         let (figures, began) = (&series[s], requests.began(at));
         while figures.get(cursors[s]).is_some_and(|f| f.0 < began) {
             cursors[s] += 1;
         }
-        match figures.get(cursors[s]) {
+        numbers.push(match figures.get(cursors[s]) {
             Some((time, value)) if time.saturating_sub(began) <= COVERS_NS => {
                 steps.partition_point(|step| step.0 <= *value) as u32
             }
             _ => NONE,
-        }
-    };
-    let numbers = (0..requests.rows.len()).map(&mut number).collect();
+        });
+    }
     let labels = steps.iter().map(|s| s.1.clone()).collect();
     Some(Family::steps(metric.name, metric.tier, numbers, labels))
+}
+
+/// Which of the `names` has a metric's figures for what lies on a device.
+fn place(metric: &Metric, device: &str, names: &[&str]) -> Option<usize> {
+    if metric.of_device && device.is_empty() {
+        return None;
+    }
+    let wanted = if metric.of_device { short(device) } else { "" };
+    names.iter().position(|n| *n == wanted)
 }

@@ -70,6 +70,13 @@ const TOGETHER_MAX: f64 = 0.2;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Dimensions(pub Vec<(String, String)>);
 
+impl Dimensions {
+    fn of(names: &[Name]) -> Dimensions {
+        let pairs = names.iter().map(|n| (n.key.to_owned(), n.value.clone()));
+        Dimensions(pairs.collect())
+    }
+}
+
 impl Serialize for Dimensions {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(Some(self.0.len()))?;
@@ -222,7 +229,7 @@ fn unexplained(requests: &Requests) -> Explanation {
         total,
         median_ns: requests.median_ns,
         left_out: (table.rows.len() as u64).saturating_sub(total),
-        lost: { table.lost.values() }.fold(0, |sum, n| sum.saturating_add(*n)),
+        lost: table.lost.values().fold(0, |sum, n| sum.saturating_add(*n)),
         incomplete: None,
         causes: Vec::new(),
         explained: Vec::new(),
@@ -245,9 +252,8 @@ fn tell_all(
     known: &[Candidate],
 ) -> Vec<Candidate> {
     let found = search(requests, looks, known, Among::All);
-    let tell = |c: &Candidate| tell(c, requests.over_ns);
-    all.explained = found.explained.iter().map(tell).collect();
-    all.signs = found.signs.iter().map(tell).collect();
+    all.explained = tell_each(&found.explained, requests.over_ns);
+    all.signs = tell_each(&found.signs, requests.over_ns);
     all.behind_another = found.followers;
     all.together = together(requests, all.slow);
     all.tried_values = found.values;
@@ -259,7 +265,7 @@ fn tell_all(
     if !causes.is_empty() && !requests.how.is_wider() {
         causes = search(requests, looks, &causes, Among::TheRest).causes;
     }
-    all.causes = causes[known.len()..].iter().map(tell).collect();
+    all.causes = tell_each(&causes[known.len()..], requests.over_ns);
     causes
 }
 
@@ -306,6 +312,10 @@ fn nothing(found: &Found, slow: u64) -> Option<String> {
     })
 }
 
+fn tell_each(candidates: &[Candidate], over_ns: u64) -> Vec<Cause> {
+    candidates.iter().map(|c| tell(c, over_ns)).collect()
+}
+
 fn tell(c: &Candidate, over_ns: u64) -> Cause {
     let f = &c.figures;
     let coverage = f.slow_inside as f64 / f.slow.max(1) as f64;
@@ -324,12 +334,10 @@ fn tell(c: &Candidate, over_ns: u64) -> Cause {
         percent(elsewhere_share),
         words::not_told_apart(&c.parts),
     );
-    let name = |n: &Name| (n.key.to_owned(), n.value.clone());
-    let names = |part: &[Name]| Dimensions(part.iter().map(name).collect());
     Cause {
-        dimensions: names(&c.parts.concat()),
+        dimensions: Dimensions::of(&c.parts.concat()),
         pair: match &c.parts[..] {
-            [a, b] => vec![names(a), names(b)],
+            [a, b] => vec![Dimensions::of(a), Dimensions::of(b)],
             _ => Vec::new(),
         },
         coverage,
@@ -352,17 +360,16 @@ fn together(requests: &Requests, slow: u64) -> Option<Together> {
     let total = requests.rows.len();
     let places: Vec<usize> = (0..total).filter(|at| requests.is_slow(*at)).collect();
     let most = ((slow as f64 * TOGETHER).ceil() as usize).clamp(1, places.len());
-    let run = { places.windows(most) }.min_by_key(|w| w[most - 1] - w[0])?;
+    let run = places.windows(most).min_by_key(|w| w[most - 1] - w[0])?;
     let (first, last) = (run[0], run[most - 1]);
     let length = last - first + 1;
     let short = length as f64 <= total as f64 * TOGETHER_MAX;
     let (from_ns, to_ns) = (requests.began(first), requests.began(last));
-    let seconds = |from: i64, to: i64| to.saturating_sub(from) as f64 / 1e9;
     short.then(|| Together {
         from_ns,
         to_ns,
-        after_s: seconds(requests.began(0), from_ns),
-        for_s: seconds(from_ns, to_ns),
+        after_s: from_ns.saturating_sub(requests.began(0)) as f64 / 1e9,
+        for_s: to_ns.saturating_sub(from_ns) as f64 / 1e9,
         slow: most as u64,
         requests: length as u64,
     })

@@ -24,34 +24,43 @@ fn ln_gamma(x: f64) -> f64 {
     }
     let x = x - 1.0;
     let t = x + 7.5;
-    let sum = { C.iter().enumerate().skip(1) }.fold(C[0], |sum, (i, c)| sum + c / (x + i as f64));
+    let others = C.iter().enumerate().skip(1);
+    let sum = others.fold(C[0], |sum, (i, c)| sum + c / (x + i as f64));
     0.5 * (2.0 * PI).ln() + (x + 0.5) * t.ln() - t + sum.ln()
 }
 
 /// The continued fraction of the incomplete beta function (Lentz).
 fn fraction(a: f64, b: f64, x: f64) -> f64 {
-    const TINY: f64 = 1e-300;
     /// It takes about the square root of the counts; this is enough for 1e9.
     const STEPS: u32 = 40_000;
-    let safe = |v: f64| if v.abs() < TINY { TINY } else { v };
     let mut c = 1.0;
-    let mut d = 1.0 / safe(1.0 - (a + b) * x / (a + 1.0));
+    let mut d = 1.0 / not_zero(1.0 - (a + b) * x / (a + 1.0));
     let mut h = d;
     for m in 1..STEPS {
         let m = f64::from(m);
         let even = m * (b - m) * x / ((a + 2.0 * m - 1.0) * (a + 2.0 * m));
-        d = 1.0 / safe(1.0 + even * d);
-        c = safe(1.0 + even / c);
+        d = 1.0 / not_zero(1.0 + even * d);
+        c = not_zero(1.0 + even / c);
         h *= d * c;
         let odd = -(a + m) * (a + b + m) * x / ((a + 2.0 * m) * (a + 2.0 * m + 1.0));
-        d = 1.0 / safe(1.0 + odd * d);
-        c = safe(1.0 + odd / c);
+        d = 1.0 / not_zero(1.0 + odd * d);
+        c = not_zero(1.0 + odd / c);
         h *= d * c;
         if (d * c - 1.0).abs() < 1e-12 {
             break;
         }
     }
     h
+}
+
+/// A number that can be divided by: one that is about 0 becomes a tiny one.
+fn not_zero(v: f64) -> f64 {
+    const TINY: f64 = 1e-300;
+    if v.abs() < TINY {
+        TINY
+    } else {
+        v
+    }
 }
 
 /// Logarithm of the regularized incomplete beta function.
@@ -101,22 +110,24 @@ pub fn lower_bound(hits: f64, draws: f64, ln_level: f64) -> f64 {
 /// How much a division into inside and outside tells about which requests are slow: the G statistic
 /// of the table, in nats, positive where the inside has more slow ones than its share.
 pub fn information(slow_inside: f64, inside: f64, slow: f64, total: f64) -> f64 {
-    let cell = |seen: f64, row: f64, column: f64| {
-        if seen <= 0.0 {
-            0.0
-        } else {
-            seen * (seen * total / (row * column)).ln()
-        }
-    };
     let (outside, fast) = (total - inside, total - slow);
-    let g = cell(slow_inside, inside, slow)
-        + cell(slow - slow_inside, outside, slow)
-        + cell(inside - slow_inside, inside, fast)
-        + cell(outside - (slow - slow_inside), outside, fast);
+    let g = of_cell(slow_inside, inside * slow, total)
+        + of_cell(slow - slow_inside, outside * slow, total)
+        + of_cell(inside - slow_inside, inside * fast, total)
+        + of_cell(outside - (slow - slow_inside), outside * fast, total);
     if slow_inside * total >= slow * inside {
         g.max(0.0)
     } else {
         -g.max(0.0)
+    }
+}
+
+/// What a cell of the table tells, where the sums of its row and its column have this product.
+fn of_cell(seen: f64, product: f64, total: f64) -> f64 {
+    if seen <= 0.0 {
+        0.0
+    } else {
+        seen * (seen * total / product).ln()
     }
 }
 

@@ -63,13 +63,17 @@ impl Stretch {
 
     /// A time in words, as [`super::words::did`] says it.
     fn label(&self) -> String {
-        let of_period = |share: f64| seconds(self.period_s * share);
         format!(
             "{} for {}, first after {}",
-            of_period(1.0),
-            of_period(self.share),
-            of_period(self.from),
+            self.part(1.0),
+            self.part(self.share),
+            self.part(self.from),
         )
+    }
+
+    /// How long a share of the period is, in words.
+    fn part(&self, share: f64) -> String {
+        seconds(self.period_s * share)
     }
 
     /// How many stretches of its share, of any period, can be told apart in a recording: each
@@ -111,8 +115,8 @@ fn best_stretch(period_s: f64, slow: &[f64], all: &[f64]) -> Stretch {
     let mut best = (0, 1, 0.0);
     for width in WIDTHS.into_iter().filter(|width| 2 * width <= parts) {
         for first in 0..parts {
-            let of = |sums: &[f64]| sums[first + width] - sums[first];
-            let (inside, slow_inside) = (of(&all), of(&slow));
+            let inside = all[first + width] - all[first];
+            let slow_inside = slow[first + width] - slow[first];
             // What can tell something is rare.
             if slow_inside * total <= 1.2 * inside * slow_total {
                 continue;
@@ -123,12 +127,12 @@ fn best_stretch(period_s: f64, slow: &[f64], all: &[f64]) -> Stretch {
             }
         }
     }
-    let share = |n: usize| n as f64 / parts as f64;
+    let (first, width, tells) = best;
     Stretch {
         period_s,
-        from: share(best.0),
-        share: share(best.1),
-        tells: best.2,
+        from: first as f64 / parts as f64,
+        share: width as f64 / parts as f64,
+        tells,
     }
 }
 
@@ -140,7 +144,6 @@ impl Moments {
             slow: Vec::new(),
             all: Vec::new(),
         };
-        let is_new = |list: &[f64], at_s: f64| list.last().is_none_or(|l| at_s - l >= MOMENT_S);
         for at in set.members(&requests.layout) {
             let at_s = requests.began(at).saturating_sub(begin) as f64 / 1e9;
             if is_new(&moments.all, at_s) {
@@ -162,14 +165,18 @@ impl Moments {
 
     /// Those of the part, as long as that, in which most slow ones lie.
     fn richest(&self, length_s: f64) -> Moments {
-        let part = |at_s: &f64| (at_s / length_s).floor();
-        let parts = self.slow.chunk_by(|a, b| part(a) == part(b));
+        let parts = self
+            .slow
+            .chunk_by(|a, b| (a / length_s).floor() == (b / length_s).floor());
         let richest = parts.max_by_key(|slow| slow.len()).unwrap_or(&[]);
-        let from_s = richest.first().map_or(0.0, part) * length_s;
-        let at = |end_s: f64| self.all.partition_point(|t| *t < end_s);
+        let part = richest.first().map_or(0.0, |a| (a / length_s).floor());
+        let from_s = part * length_s;
+        let to_s = from_s + length_s * 1.000_001;
+        let first = self.all.partition_point(|t| *t < from_s);
+        let end = self.all.partition_point(|t| *t < to_s);
         Moments {
             slow: richest.to_vec(),
-            all: self.all[at(from_s)..at(from_s + length_s * 1.000_001)].to_vec(),
+            all: self.all[first..end].to_vec(),
         }
     }
 
@@ -182,20 +189,28 @@ impl Moments {
 
     /// The same, among requests as they came.
     fn closely(&self, frequency: f64) -> Stretch {
-        let of = |list: &[f64]| fold(list, frequency, FINE);
-        best_stretch(1.0 / frequency, &of(&self.slow), &of(&self.all))
+        let slow = fold(&self.slow, frequency, FINE);
+        let all = fold(&self.all, frequency, FINE);
+        best_stretch(1.0 / frequency, &slow, &all)
     }
 
     /// The best of those near a period that is known from a recording as long as that: first to
     /// a quarter of the step by which it was found, then to what tells the shortest stretch.
     fn near(&self, period_s: f64, length_s: f64) -> Option<Stretch> {
-        let around = |period_s: f64, step: f64| {
-            let frequency = move |k: i32| 1.0 / period_s + f64::from(k) * step;
-            best_of((-4..=4).map(|k| self.closely(frequency(k))))
-        };
         let step = 0.25 / (FINENESS * length_s);
-        around(around(period_s, step)?.period_s, step / 8.0)
+        let found = self.around(period_s, step)?;
+        self.around(found.period_s, step / 8.0)
     }
+
+    /// The best of those whose frequency is up to four steps from that of a period.
+    fn around(&self, period_s: f64, step: f64) -> Option<Stretch> {
+        best_of((-4..=4).map(|k| self.closely(1.0 / period_s + f64::from(k) * step)))
+    }
+}
+
+/// Whether it is another moment than the last of these.
+fn is_new(moments: &[f64], at_s: f64) -> bool {
+    moments.last().is_none_or(|last| at_s - last >= MOMENT_S)
 }
 
 fn best_of(all: impl Iterator<Item = Stretch>) -> Option<Stretch> {
@@ -213,14 +228,14 @@ fn best(moments: &Moments) -> Option<(Stretch, f64)> {
     let part = moments.richest(length_s);
     let step = 1.0 / (FINENESS * length_s);
     let steps = ((1.0 / SHORTEST_S - 1.0 / longest_s) / step).ceil() as usize;
-    let roughly = |k: usize| part.roughly(1.0 / longest_s + k as f64 * step);
-    let mut rough: Vec<Stretch> = (0..=steps).map(roughly).collect();
+    let mut rough: Vec<Stretch> = (0..=steps)
+        .map(|k| part.roughly(1.0 / longest_s + k as f64 * step))
+        .collect();
     rough.sort_by(|a, b| b.tells.total_cmp(&a.tells));
     rough.truncate(CLOSELY);
     let periods = rough.iter().flat_map(|s| MULTIPLES.map(|m| m * s.period_s));
-    let fits = |period_s: &f64| *period_s <= longest_s * 1.1;
-    let near = periods.filter(fits).filter_map(|p| part.near(p, length_s));
-    let mut best = best_of(near)?;
+    let periods = periods.filter(|period_s| *period_s <= longest_s * 1.1);
+    let mut best = best_of(periods.filter_map(|p| part.near(p, length_s)))?;
     // The longer the recording, the better is it known.
     while length_s < span_s {
         length_s = (2.0 * length_s).min(span_s);
@@ -238,19 +253,19 @@ pub fn period<'a>(requests: &Requests<'a>, set: &Set) -> Option<Family<'a>> {
     }
     let (stretch, chosen_from) = best(&Moments::of(requests, set))?;
     let begin = requests.began(0);
-    let number = |at: usize| {
+    let numbers = (0..requests.rows.len()).map(|at| {
         let at_s = requests.began(at).saturating_sub(begin) as f64 / 1e9;
         if stretch.has(at_s) {
             0
         } else {
             NONE
         }
-    };
+    });
     let labels = vec![stretch.label()];
     let mut dimension = Dimension::new("period", Tier::Time, Members::Same, labels);
     dimension.chosen_from = chosen_from;
     Some(Family {
-        numbers: (0..requests.rows.len()).map(number).collect(),
+        numbers: numbers.collect(),
         count: 1,
         dimensions: vec![dimension],
     })

@@ -11,7 +11,7 @@
 use super::candidate::{other_names, rank, sort, Candidate, Figures, Name, SAME};
 use super::dimension::{Dimension, Family, Tier};
 use super::flow::Followers;
-use super::odds::{information, ln_tail, lower_bound};
+use super::odds::{ln_tail, lower_bound};
 use super::set::Set;
 use super::slow::Requests;
 use super::trial::{is_large, trial, trial_of_times, Evidence};
@@ -166,7 +166,7 @@ pub fn search<'r>(
     let signs = std::mem::take(&mut search.signs);
     for sign in signs.into_iter().filter(is_certain) {
         let key = sign.parts[0][0].key;
-        let known = { found.signs.iter() }.any(|s: &Candidate| s.parts[0][0].key == key);
+        let known = found.signs.iter().any(|s| s.parts[0][0].key == key);
         if !known && found.signs.len() < BESIDE {
             found.signs.push(sign);
         }
@@ -209,24 +209,30 @@ fn is_usual(d: &Dimension) -> bool {
 /// Whether a value of this dimension may be the edge of a cause that is known: a stretch of time,
 /// or of sizes, does not end just where it is cut.
 fn begins_where_one_ends(d: &Dimension, known: &[Candidate]) -> bool {
-    let is_edge = |c: &Candidate| match d.tier {
-        Tier::Time => c.is_time,
-        _ => c.parts.iter().flatten().any(|name| name.key == d.key),
-    };
-    (d.tier != Tier::Cause || d.key == "bytes") && known.iter().any(is_edge)
+    let is_cut = d.tier != Tier::Cause || d.key == "bytes";
+    is_cut
+        && known.iter().any(|c| match d.tier {
+            Tier::Time => c.is_time,
+            _ => c.has_key(d.key),
+        })
 }
 
 /// Requests that are witnesses. Where those that begin while a slow one is in flight on their
 /// device are much oftener slow than others, they wait behind it, and witness nothing else.
 fn leaders(requests: &Requests, all: &Set, followers: &Set) -> Set {
     let leaders = all.without(followers);
-    let share = |s: &Set| s.common(&requests.slow) as f64 / s.count().max(1) as f64;
-    let queues = share(followers) > QUEUE_RATIO * share(&leaders);
-    if queues && leaders.common(&requests.slow) >= LEADERS_MIN {
+    let slow = &requests.slow;
+    let queues = slow_share(followers, slow) > QUEUE_RATIO * slow_share(&leaders, slow);
+    if queues && leaders.common(slow) >= LEADERS_MIN {
         leaders
     } else {
         all.clone()
     }
+}
+
+/// The share of a set that is slow; 0 of an empty one.
+fn slow_share(set: &Set, slow: &Set) -> f64 {
+    set.common(slow) as f64 / set.count().max(1) as f64
 }
 
 fn is_certain(c: &Candidate) -> bool {
@@ -271,21 +277,25 @@ impl Search<'_, '_> {
 
     fn family(&mut self, family: &Family) {
         for tier in [Tier::Cause, Tier::Time, Tier::State, Tier::Sign] {
-            let wider = self.requests.how.is_wider();
-            let (among, known) = (self.among, self.known);
-            let fits = |d: &&Dimension| {
-                let is_edge = among == Among::TheRest && begins_where_one_ends(d, known);
-                d.tier == tier && !(wider && is_usual(d)) && !is_edge
-            };
-            let dimensions = || family.dimensions.iter().filter(fits);
-            if dimensions().next().is_none() {
+            if !family.dimensions.iter().any(|d| self.tries(d, tier)) {
                 continue;
             }
             let (requests, slow) = self.count(family, tier);
-            dimensions().for_each(|d| self.dimension(family, d, &requests, &slow));
+            for d in &family.dimensions {
+                if self.tries(d, tier) {
+                    self.dimension(family, d, &requests, &slow);
+                }
+            }
         }
         keep(&mut self.singles, CLOSELY);
         keep(&mut self.signs, SIGNS);
+    }
+
+    /// Whether a dimension is of this tier, and its values are tried.
+    fn tries(&self, d: &Dimension, tier: Tier) -> bool {
+        let wider = self.requests.how.is_wider();
+        let is_edge = self.among == Among::TheRest && begins_where_one_ends(d, self.known);
+        d.tier == tier && !(wider && is_usual(d)) && !is_edge
     }
 
     /// Requests and slow ones for each number.
@@ -476,29 +486,25 @@ impl Search<'_, '_> {
         let step = self.requests.rows.len().div_ceil(64).div_ceil(PAIR_WORDS);
         let universe = &self.leaders;
         let slow = &slow.and(universe);
-        let (n, s) = universe.common_of_some(universe, slow, step);
-        let tells = |inside: u64, slow_inside: u64| {
-            information(slow_inside as f64, inside as f64, s as f64, n as f64)
-        };
-        let least = ((s as f64 * COVERAGE_MIN) as u64).max(REQUESTS_MIN / step as u64);
+        let all = universe.common_of_some(universe, slow, step);
+        let least = ((all.1 as f64 * COVERAGE_MIN) as u64).max(REQUESTS_MIN / step as u64);
         let judged: Vec<Set> = pool.iter().map(|c| c.set.and(universe)).collect();
-        let alone: Vec<(u64, f64)> = { judged.iter() }
-            .map(|set| {
-                let (inside, slow_inside) = set.common_of_some(universe, slow, step);
-                (inside, tells(inside, slow_inside))
-            })
-            .collect();
+        let alone = judged.iter().map(|set| {
+            let inside = set.common_of_some(universe, slow, step);
+            (inside.0, tells(inside, all))
+        });
+        let alone: Vec<(u64, f64)> = alone.collect();
         let mut best = Vec::new();
         for (i, a) in pool.iter().enumerate() {
             for (j, b) in pool.iter().enumerate().skip(i + 1) {
                 if a.parts[0][0].key == b.parts[0][0].key {
                     continue;
                 }
-                let (inside, slow_inside) = judged[i].common_of_some(&judged[j], slow, step);
-                let part = inside < alone[i].0.min(alone[j].0);
+                let inside = judged[i].common_of_some(&judged[j], slow, step);
+                let part = inside.0 < alone[i].0.min(alone[j].0);
                 let more = PAIR_GAIN * alone[i].1.max(alone[j].1);
-                let told = tells(inside, slow_inside);
-                if part && inside >= least && told > more.max(5.0) {
+                let told = tells(inside, all);
+                if part && inside.0 >= least && told > more.max(5.0) {
                     best.push((told, i, j));
                 }
             }
@@ -511,8 +517,8 @@ impl Search<'_, '_> {
         for c in candidates {
             let single = c.parts.len() == 1;
             // Another name of the same requests.
-            let same = |k: &Candidate| k.parts.len() == 1 && k.set.overlap(&c.set) >= SAME;
-            if single && found.causes.iter().any(same) {
+            let mut others = found.causes.iter().filter(|k| k.parts.len() == 1);
+            if single && others.any(|k| k.set.overlap(&c.set) >= SAME) {
                 continue;
             }
             if !found.causes.is_empty() {
@@ -535,13 +541,25 @@ impl Search<'_, '_> {
     fn cells(&self, tier: Tier, causes: &[Candidate]) -> Vec<Set> {
         let mut cells = vec![self.universe(tier).clone()];
         for cause in causes {
-            let divided = { cells.iter() }
+            let divided = cells
+                .iter()
                 .flat_map(|cell| [cell.and(&cause.set), cell.without(&cause.set)])
                 .filter(|cell| cell.count() > 0);
             cells = divided.collect();
         }
         cells
     }
+}
+
+/// How much a set tells, where it has so many requests and slow ones `inside` out of `all`.
+fn tells(inside: (u64, u64), all: (u64, u64)) -> f64 {
+    let figures = Figures {
+        inside: inside.0,
+        slow_inside: inside.1,
+        total: all.0,
+        slow: all.1,
+    };
+    figures.tell()
 }
 
 /// Whether a set has more slow ones than chance puts there, if each were a witness of its own.
@@ -570,6 +588,6 @@ fn keep(candidates: &mut Vec<Candidate>, most: usize) {
 /// Whether nothing of the same dimension is told already.
 fn is_new(c: &Candidate, found: &Found) -> bool {
     let key = c.parts[0][0].key;
-    let of = |k: &Candidate| k.parts.iter().flatten().any(|n| n.key == key);
-    !found.causes.iter().chain(&found.explained).any(of)
+    let mut told = found.causes.iter().chain(&found.explained);
+    !told.any(|k| k.has_key(key))
 }

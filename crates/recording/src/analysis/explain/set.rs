@@ -85,8 +85,8 @@ impl Set {
     pub fn members<'s>(&'s self, layout: &'s Layout) -> impl Iterator<Item = usize> + 's {
         (0..layout.blocks()).flat_map(move |block| {
             let (first, words) = (layout.first(block), self.words(layout, block));
-            let has = move |at: &usize| words[(at - first) / 64] >> ((at - first) % 64) & 1 == 1;
-            (first..layout.first(block + 1)).filter(has)
+            (first..layout.first(block + 1))
+                .filter(move |at| words[(at - first) / 64] >> ((at - first) % 64) & 1 == 1)
         })
     }
 
@@ -97,14 +97,14 @@ impl Set {
 
     /// How many are in both.
     pub fn common(&self, other: &Set) -> u64 {
-        { self.0.iter().zip(&other.0) }
-            .map(|(a, b)| u64::from((a & b).count_ones()))
-            .sum()
+        let words = self.0.iter().zip(&other.0);
+        words.map(|(a, b)| u64::from((a & b).count_ones())).sum()
     }
 
     /// How many are in all three.
     pub fn common_of_three(&self, b: &Set, c: &Set) -> u64 {
-        { self.0.iter().zip(&b.0).zip(&c.0) }
+        let words = self.0.iter().zip(&b.0).zip(&c.0);
+        words
             .map(|((a, b), c)| u64::from((a & b & c).count_ones()))
             .sum()
     }

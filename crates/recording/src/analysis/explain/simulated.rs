@@ -333,31 +333,40 @@ fn samples(table: &mut Table) {
     let seconds = ((last - START_NS) / 1_000_000_000 + 1) as usize;
     for second in 0..seconds {
         let time_ns = START_NS + (second as i64 + 1) * 1_000_000_000;
-        let mut add = |device: &str, metric: &str, value: f64| {
-            table.samples.push(Sample {
-                time_ns,
-                device: device.into(),
-                metric: metric.into(),
-                value,
-            });
-        };
-        add("", "dirty_bytes", dirty_bytes(second as u64));
+        let dirty = dirty_bytes(second as u64);
+        table
+            .samples
+            .push(sample(time_ns, "", "dirty_bytes", dirty));
         for filesystem in 1..table.filesystems.len() {
-            let own = |row: &usize| {
-                let file = &table.files[rows.file[*row] as usize];
-                let at = (rows.time_ns[*row] - START_NS) / 1_000_000_000;
-                at == second as i64 && file.filesystem as usize == filesystem
-            };
             // Requests are in the order of time, a second's are neighbours.
             let first = rows
                 .time_ns
                 .partition_point(|t| *t < time_ns - 1_000_000_000);
             let end = rows.time_ns.partition_point(|t| *t < time_ns);
-            let count = (first..end).filter(own).count();
-            let busy: u64 = (first..end).filter(own).map(|r| rows.took_ns[r]).sum();
+            let own = (first..end).filter(|row| {
+                let file = &table.files[rows.file[*row] as usize];
+                let at = (rows.time_ns[*row] - START_NS) / 1_000_000_000;
+                at == second as i64 && file.filesystem as usize == filesystem
+            });
+            let writes = 2.0 * own.clone().count() as f64;
+            let busy: u64 = own.map(|r| rows.took_ns[r]).sum();
+            let busy = (busy as f64 / 1e9).min(1.0);
             let name = format!("loop{}", filesystem - 1);
-            add(&name, "writes_per_s", 2.0 * count as f64);
-            add(&name, "utilisation", (busy as f64 / 1e9).min(1.0));
+            table
+                .samples
+                .push(sample(time_ns, &name, "writes_per_s", writes));
+            table
+                .samples
+                .push(sample(time_ns, &name, "utilisation", busy));
         }
+    }
+}
+
+fn sample(time_ns: i64, device: &str, metric: &str, value: f64) -> Sample {
+    Sample {
+        time_ns,
+        device: device.into(),
+        metric: metric.into(),
+        value,
     }
 }

@@ -7,7 +7,7 @@
 use super::set::{Layout, Set};
 use super::SLOW_MIN;
 use crate::analysis::modes;
-use crate::record::table::{Done, Table, UNKNOWN};
+use crate::record::table::{Done, Rows, Table, UNKNOWN};
 use serde::Serialize;
 
 /// Why a request counts as slow.
@@ -65,17 +65,12 @@ impl<'a> Requests<'a> {
     /// Chooses them; `slower` is the duration that was asked for.
     pub fn of(table: &'a Table, slower: Option<u64>) -> Requests<'a> {
         let r = &table.rows;
-        let durable: Vec<bool> = { 0..=u16::MAX }
-            .take(table.kinds.len())
-            .map(|k| table.is_durability(k))
-            .collect();
-        let counts = |row: usize| {
-            let kind = durable.get(usize::from(r.kind[row]));
-            let real = matches!(r.done[row], Done::Real | Done::Unknown);
-            real && r.took_ns[row] != UNKNOWN && *kind.unwrap_or(&true)
-        };
+        let kinds = (0..=u16::MAX).take(table.kinds.len());
+        let durable: Vec<bool> = kinds.map(|k| table.is_durability(k)).collect();
         let count = u32::try_from(r.len()).unwrap_or(u32::MAX);
-        let mut rows: Vec<u32> = (0..count).filter(|row| counts(*row as usize)).collect();
+        let mut rows: Vec<u32> = (0..count)
+            .filter(|row| is_looked_at(r, *row as usize, &durable))
+            .collect();
         // Nearly sorted already, which makes a stable sort fast.
         rows.sort_by_key(|row| r.time_ns[*row as usize]);
         let mut sorted: Vec<u64> = rows.iter().map(|row| r.took_ns[*row as usize]).collect();
@@ -113,7 +108,8 @@ impl<'a> Requests<'a> {
     /// When it ended.
     pub fn ended(&self, at: usize) -> i64 {
         let took = self.table.rows.took_ns[self.rows[at] as usize];
-        { self.began(at) }.saturating_add(i64::try_from(took).unwrap_or(i64::MAX))
+        self.began(at)
+            .saturating_add(i64::try_from(took).unwrap_or(i64::MAX))
     }
 
     /// Whether it is slow.
@@ -122,22 +118,32 @@ impl<'a> Requests<'a> {
     }
 }
 
+/// Whether a row is looked at, where these of the kinds are `durable`.
+fn is_looked_at(rows: &Rows, row: usize, durable: &[bool]) -> bool {
+    let kind = durable.get(usize::from(rows.kind[row]));
+    let real = matches!(rows.done[row], Done::Real | Done::Unknown);
+    real && rows.took_ns[row] != UNKNOWN && *kind.unwrap_or(&true)
+}
+
 /// What to look at: the bounds above which requests are slow, the first one first; the wider ones
 /// are for where the others show nothing.
 fn looks(sorted: &[u64], slower: Option<u64>) -> Vec<(u64, How)> {
     if let Some(given) = slower {
         return vec![(given, How::OverTheGivenTime)];
     }
-    let above = |from: u64, how| (from.saturating_sub(1), how);
     let modes = modes::find(sorted.len(), |at| sorted[at]);
     let mut looks: Vec<(u64, How)> = upper_modes(&modes)
-        .map(|from| above(from, How::UpperMode))
+        .map(|from| (from.saturating_sub(1), How::UpperMode))
         .collect();
     let has_modes = !looks.is_empty();
-    // A mode that lies far above all others is the same.
-    let far = far_above(sorted).map(|from| above(from, How::FarAbove));
-    let count = |over_ns: u64| sorted.len() - sorted.partition_point(|ns| *ns <= over_ns);
-    looks.extend(far.filter(|far| looks.iter().all(|l| count(l.0) != count(far.0))));
+    if let Some(from) = far_above(sorted) {
+        let far = (from.saturating_sub(1), How::FarAbove);
+        // A mode that lies far above all others is the same.
+        let count = count_over(sorted, far.0);
+        if looks.iter().all(|l| count_over(sorted, l.0) != count) {
+            looks.push(far);
+        }
+    }
     if has_modes {
         return looks;
     }
@@ -147,6 +153,11 @@ fn looks(sorted: &[u64], slower: Option<u64>) -> Vec<(u64, How)> {
         looks.push((percentile(sorted, 90), How::AboveP90));
     }
     looks
+}
+
+/// How many are greater.
+fn count_over(sorted: &[u64], over_ns: u64) -> usize {
+    sorted.len() - sorted.partition_point(|ns| *ns <= over_ns)
 }
 
 /// The value below which so many of a hundred lie (nearest rank); 0 without any.
@@ -164,19 +175,17 @@ const UPPER_MIN: u64 = 12;
 
 /// Where modes begin, the uppermost first, as `report` names them; without what is usual here.
 fn upper_modes(modes: &[modes::Mode]) -> impl Iterator<Item = u64> + '_ {
-    let above = |k: usize| -> (f64, u64) {
-        let above = &modes[k + 1..];
-        (
-            above.iter().map(|m| m.share).sum(),
-            above.iter().map(|m| m.n).sum(),
-        )
-    };
     let below = (0..modes.len().saturating_sub(1)).rev();
-    let fits = move |k: &usize| {
-        let (share, n) = above(*k);
-        share <= UPPER_MAX && n >= UPPER_MIN
-    };
-    below.filter(fits).map(|k| modes[k].to_ns)
+    below
+        .filter(|k| are_upper(&modes[k + 1..]))
+        .map(|k| modes[k].to_ns)
+}
+
+/// Whether what is in these modes is neither usual nor too little.
+fn are_upper(modes: &[modes::Mode]) -> bool {
+    let share: f64 = modes.iter().map(|m| m.share).sum();
+    let n: u64 = modes.iter().map(|m| m.n).sum();
+    share <= UPPER_MAX && n >= UPPER_MIN
 }
 
 /// How many times as long as any other those take that lie far above them.
@@ -188,9 +197,13 @@ fn far_above(sorted: &[u64]) -> Option<u64> {
     let few = sorted.len().div_ceil(100).max(SLOW_MIN as usize);
     let first = sorted.len().checked_sub(few)?.max(1);
     let last = sorted.len() - SLOW_MIN as usize;
-    let times = |at: usize| sorted[at] as f64 / sorted[at - 1].max(1) as f64;
-    let widest = (first..=last).max_by(|a, b| times(*a).total_cmp(&times(*b)))?;
-    (times(widest) >= FAR).then(|| sorted[widest])
+    let widest = (first..=last).max_by(|a, b| gap(sorted, *a).total_cmp(&gap(sorted, *b)))?;
+    (gap(sorted, widest) >= FAR).then(|| sorted[widest])
+}
+
+/// How many times as long as the one before it this one is.
+fn gap(sorted: &[u64], at: usize) -> f64 {
+    sorted[at] as f64 / sorted[at - 1].max(1) as f64
 }
 
 #[cfg(test)]

@@ -72,6 +72,12 @@ impl Counts {
         }
     }
 
+    /// Those of one block of a cell.
+    fn of_block(layout: &Layout, block: usize, cell: &Set, set: &Set, slow: &Set) -> Counts {
+        let (inside, slow) = (set.words(layout, block), slow.words(layout, block));
+        Counts::of(cell.words(layout, block), inside, slow)
+    }
+
     fn add(&mut self, other: &Counts) {
         self.total += other.total;
         self.slow += other.slow;
@@ -179,6 +185,12 @@ pub fn is_large(lift: f64, ratio: f64) -> bool {
 /// Surplus and variance of a block.
 type Block = (f64, f64);
 
+fn sum(blocks: &[Block]) -> Block {
+    blocks
+        .iter()
+        .fold((0.0, 0.0), |s, b| (s.0 + b.0, s.1 + b.1))
+}
+
 /// The design effect if the blocks are what is independent.
 fn effect_of(blocks: &[Block]) -> f64 {
     let variance: f64 = blocks.iter().map(|b| b.1).sum();
@@ -197,25 +209,30 @@ fn dispersion(blocks: &[Rate]) -> f64 {
     if expected <= 0.0 {
         return 1.0;
     }
-    let of = |stretches: usize| {
-        let (mut one, mut before) = ((0.0, 0.0), 0.0);
-        let (mut sum, mut count) = (0.0, 0u32);
-        for (seen, e) in blocks {
-            one.0 += seen;
-            one.1 += e;
-            before += e;
-            let ends = before >= expected * f64::from(count + 1) / stretches as f64;
-            if ends && one.1 > 0.0 {
-                sum += (one.0 - one.1).powi(2) / one.1;
-                count += 1;
-                one = (0.0, 0.0);
-            }
+    STRETCHES
+        .map(|stretches| dispersion_between(stretches, blocks, expected))
+        .into_iter()
+        .fold(1.0, f64::max)
+}
+
+/// How many slow ones come together, from how they vary between so many stretches.
+fn dispersion_between(stretches: usize, blocks: &[Rate], expected: f64) -> f64 {
+    let (mut one, mut before) = ((0.0, 0.0), 0.0);
+    let (mut sum, mut count) = (0.0, 0u32);
+    for (seen, e) in blocks {
+        one.0 += seen;
+        one.1 += e;
+        before += e;
+        let ends = before >= expected * f64::from(count + 1) / stretches as f64;
+        if ends && one.1 > 0.0 {
+            sum += (one.0 - one.1).powi(2) / one.1;
+            count += 1;
+            one = (0.0, 0.0);
         }
-        // What chance alone makes of it counts for nothing: one and a half standard deviations.
-        let free = f64::from(count.max(2) - 1);
-        sum / free / (1.0 + 1.5 * (2.0 / free).sqrt())
-    };
-    STRETCHES.map(of).into_iter().fold(1.0, f64::max)
+    }
+    // What chance alone makes of it counts for nothing: one and a half standard deviations.
+    let free = f64::from(count.max(2) - 1);
+    sum / free / (1.0 + 1.5 * (2.0 / free).sqrt())
 }
 
 /// The slow ones inside and outside, block by block.
@@ -232,19 +249,17 @@ impl Rates {
             outside: vec![(0.0, 0.0); blocks],
         };
         for cell in cells {
-            let count = |block: usize| {
-                let (inside, slow) = (set.words(layout, block), slow.words(layout, block));
-                Counts::of(cell.words(layout, block), inside, slow)
-            };
             let mut all = Counts::default();
-            (0..blocks).for_each(|block| all.add(&count(block)));
+            for block in 0..blocks {
+                all.add(&Counts::of_block(layout, block, cell, set, slow));
+            }
             if !all.tells() {
                 continue;
             }
             let inside = all.slow_inside / all.inside;
             let outside = (all.slow - all.slow_inside) / (all.total - all.inside);
             for block in 0..blocks {
-                let c = count(block);
+                let c = Counts::of_block(layout, block, cell, set, slow);
                 rates.inside[block].0 += c.slow_inside;
                 rates.inside[block].1 += inside * c.inside;
                 rates.outside[block].0 += c.slow - c.slow_inside;
@@ -257,9 +272,10 @@ impl Rates {
     /// The design effect of clusters of any length on the surplus, where chance puts `share` of the
     /// slow ones inside.
     fn effect(&self, share: f64) -> f64 {
-        let seen = |rates: &[Rate]| rates.iter().map(|b| b.0).sum::<f64>();
-        let inside = seen(&self.inside) * (1.0 - share).powi(2);
-        let outside = seen(&self.outside) * share.powi(2);
+        let slow_inside: f64 = self.inside.iter().map(|b| b.0).sum();
+        let slow_outside: f64 = self.outside.iter().map(|b| b.0).sum();
+        let inside = slow_inside * (1.0 - share).powi(2);
+        let outside = slow_outside * share.powi(2);
         if inside + outside <= 0.0 {
             return 1.0;
         }
@@ -301,10 +317,8 @@ fn across_time(
         for window in 0..WINDOWS {
             let (first, last) = (all * window / WINDOWS, all * (window + 1) / WINDOWS);
             counts.clear();
-            counts.extend((first..last).map(|block| {
-                let (inside, slow) = (set.words(layout, block), slow.words(layout, block));
-                Counts::of(cell.words(layout, block), inside, slow)
-            }));
+            let blocks = first..last;
+            counts.extend(blocks.map(|b| Counts::of_block(layout, b, cell, set, slow)));
             let mut rates = Counts::default();
             counts.iter().for_each(|c| rates.add(c));
             if !rates.tells() {
@@ -319,13 +333,9 @@ fn across_time(
             expected += rates.expected();
         }
     }
-    let period = |k: usize| {
-        let blocks = &fine[all * k / PERIODS..all * (k + 1) / PERIODS];
-        blocks
-            .iter()
-            .fold((0.0, 0.0), |s, b| (s.0 + b.0, s.1 + b.1))
-    };
-    let periods: Vec<Block> = (0..PERIODS).map(period).collect();
+    let periods: Vec<Block> = (0..PERIODS)
+        .map(|k| sum(&fine[all * k / PERIODS..all * (k + 1) / PERIODS]))
+        .collect();
     let effect = effect_of(&periods).max(clusters.effect(expected / draws));
     Evidence::new(hits, draws, expected, effect)
 }

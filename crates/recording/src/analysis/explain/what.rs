@@ -17,69 +17,70 @@ pub fn processes<'a>(requests: &Requests<'a>) -> Family<'a> {
     let all = &table.processes;
     let rows = requests.rows.iter();
     let numbers = rows.map(|row| table.rows.process[*row as usize]).collect();
-    let text = |key, get: fn(&Process) -> &str| {
-        let (ids, labels) = numbered(all.iter().map(get));
-        Dimension::new(key, Tier::Cause, Members::One(ids), labels)
-    };
-    let number = |key, get: fn(&Process) -> Option<u32>| {
-        let mut known = Numbered::new();
-        let ids = { all.iter() }
-            .map(|p| get(p).map_or(NONE, |n| known.id(n)))
-            .collect();
-        let labels: Vec<String> = known.keys.iter().map(u32::to_string).collect();
-        Dimension::new(key, Tier::Cause, Members::One(ids), labels)
-    };
     Family {
         numbers,
         count: all.len(),
         dimensions: vec![
-            text("exe", |p| &p.exe),
-            number("pid", |p| p.pid),
-            number("user", |p| p.uid),
-            text("command", |p| &p.command),
+            text("exe", all, |p| &p.exe),
+            number("pid", all, |p| p.pid),
+            number("user", all, |p| p.uid),
+            text("command", all, |p| &p.command),
         ],
     }
+}
+
+/// A dimension of processes whose values are texts.
+fn text<'a>(key: &'static str, all: &'a [Process], get: fn(&Process) -> &str) -> Dimension<'a> {
+    let (ids, labels) = numbered(all.iter().map(get));
+    Dimension::new(key, Tier::Cause, Members::One(ids), labels)
+}
+
+/// A dimension of processes whose values are numbers.
+fn number<'a>(
+    key: &'static str,
+    all: &[Process],
+    get: fn(&Process) -> Option<u32>,
+) -> Dimension<'a> {
+    let mut known = Numbered::new();
+    let ids = all
+        .iter()
+        .map(|p| get(p).map_or(NONE, |n| known.id(n)))
+        .collect();
+    let labels: Vec<String> = known.keys.iter().map(u32::to_string).collect();
+    Dimension::new(key, Tier::Cause, Members::One(ids), labels)
 }
 
 /// The call or flag by which durability was asked for.
 pub fn kinds<'a>(requests: &Requests<'a>) -> Family<'a> {
     let rows = requests.rows.iter();
-    let kind = |row: &u32| u32::from(requests.table.rows.kind[*row as usize]);
+    let kinds = rows.map(|row| u32::from(requests.table.rows.kind[*row as usize]));
     let labels: Vec<&String> = requests.table.kinds.iter().collect();
-    Family::simple("kind", Tier::Cause, rows.map(kind).collect(), labels)
+    Family::simple("kind", Tier::Cause, kinds.collect(), labels)
 }
 
 /// The code that asked.
 pub fn callers<'a>(requests: &Requests<'a>) -> Family<'a> {
     let rows = requests.rows.iter();
-    let caller = |row: &u32| match requests.table.rows.caller[*row as usize] {
+    let callers = rows.map(|row| match requests.table.rows.caller[*row as usize] {
         0 => NONE,
         known => known,
-    };
+    });
     let labels: Vec<&String> = requests.table.callers.iter().collect();
-    Family::simple("caller", Tier::Cause, rows.map(caller).collect(), labels)
+    Family::simple("caller", Tier::Cause, callers.collect(), labels)
 }
 
 /// Bytes since the last sync: from one power of two to the next, and at least that.
 pub fn sizes<'a>(requests: &Requests<'a>) -> Family<'a> {
-    let class = |row: &u32| match requests.table.rows.bytes[*row as usize] {
-        UNKNOWN => NONE,
-        n => 64 - n.leading_zeros(),
-    };
+    let rows = requests.rows.iter();
+    let classes = rows.map(|row| class(requests.table.rows.bytes[*row as usize]));
     let mut labels = vec!["none".to_owned()];
     labels.extend((0..64u32).map(|k| match 1u64 << k {
         1 => "1 B".to_owned(),
         least => format!("{} to {}", bytes(least), bytes(least.saturating_mul(2) - 1)),
     }));
     labels.extend((0..64u32).map(|k| format!("at least {}", bytes(1 << k))));
-    // Class 0 is nothing; class k + 1 begins with 2^k, and has reached all steps up to k.
-    let reached = |class: u32| {
-        let mut values = vec![class];
-        values.extend((0..class).map(|k| 65 + k));
-        values
-    };
     Family {
-        numbers: requests.rows.iter().map(class).collect(),
+        numbers: classes.collect(),
         count: 65,
         dimensions: vec![Dimension::new(
             "bytes",
@@ -90,22 +91,39 @@ pub fn sizes<'a>(requests: &Requests<'a>) -> Family<'a> {
     }
 }
 
+/// Class 0 is nothing; class k + 1 begins with 2^k.
+fn class(bytes: u64) -> u32 {
+    match bytes {
+        UNKNOWN => NONE,
+        n => 64 - n.leading_zeros(),
+    }
+}
+
+/// The values of a class: it has reached all steps up to its own.
+fn reached(class: u32) -> Vec<u32> {
+    let mut values = vec![class];
+    values.extend((0..class).map(|k| 65 + k));
+    values
+}
+
 /// Whether anything was dirty.
 pub fn dirty<'a>(requests: &Requests<'a>) -> Family<'a> {
     let rows = requests.rows.iter();
-    let value = |row: &u32| requests.table.rows.dirty[*row as usize].map_or(NONE, u32::from);
+    let values = rows.map(|row| requests.table.rows.dirty[*row as usize].map_or(NONE, u32::from));
     let labels = vec!["no", "yes"];
-    Family::simple("dirty", Tier::Cause, rows.map(value).collect(), labels)
+    Family::simple("dirty", Tier::Cause, values.collect(), labels)
 }
 
 /// The error that it ended with.
 pub fn errors<'a>(requests: &Requests<'a>) -> Family<'a> {
     let mut known = Numbered::new();
-    let mut value = |row: &u32| match requests.table.rows.errno[*row as usize] {
-        0 => NONE,
-        errno => known.id(errno),
-    };
-    let numbers = requests.rows.iter().map(&mut value).collect();
+    let rows = requests.rows.iter();
+    let numbers = rows
+        .map(|row| match requests.table.rows.errno[*row as usize] {
+            0 => NONE,
+            errno => known.id(errno),
+        })
+        .collect();
     let labels: Vec<String> = known.keys.iter().map(u16::to_string).collect();
     Family::simple("errno", Tier::Sign, numbers, labels)
 }
@@ -130,8 +148,11 @@ fn of_sixty<'a>(key: &'static str, numbers: Vec<u32>) -> Family<'a> {
             _ => format!("{} to {}", k * width, k * width + width - 1),
         }));
     }
-    let of = |n: u32| { first.iter().zip(WIDTHS) }.map(move |(f, width)| f + n / width);
-    let members = Members::Many((0..60).map(|n| of(n).collect()).collect());
+    let of_each = (0..60).map(|n| {
+        let stretches = first.iter().zip(WIDTHS);
+        stretches.map(|(f, width)| f + n / width).collect()
+    });
+    let members = Members::Many(of_each.collect());
     Family {
         numbers,
         count: 60,
@@ -140,8 +161,9 @@ fn of_sixty<'a>(key: &'static str, numbers: Vec<u32>) -> Family<'a> {
 }
 
 fn sixtieth(requests: &Requests, unit: i64) -> Vec<u32> {
-    let at = |k| requests.began(k).div_euclid(unit).rem_euclid(60);
-    (0..requests.rows.len()).map(|k| at(k) as u32).collect()
+    (0..requests.rows.len())
+        .map(|k| requests.began(k).div_euclid(unit).rem_euclid(60) as u32)
+        .collect()
 }
 
 /// The second of the minute in which it began, where minutes repeat.

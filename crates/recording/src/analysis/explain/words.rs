@@ -17,10 +17,10 @@ pub fn percent(share: f64) -> String {
     }
 }
 
-/// The value of another name of the same requests.
-fn beside<'n>(names: &'n [Name], key: &str) -> Option<&'n str> {
-    let found = names.iter().find(|n| n.key == key);
-    found.map(|n| n.value.as_str())
+/// Another name of the same requests, in brackets after the first; nothing where there is none.
+fn also(names: &[Name], key: &str, form: &str) -> String {
+    let found = names.iter().skip(1).find(|n| n.key == key);
+    found.map_or(String::new(), |n| format!(" ({form}{})", shown(&n.value)))
 }
 
 /// What requests did: "went to /dev/sdb (mounted on /srv)".
@@ -29,12 +29,8 @@ pub fn did(names: &[Name]) -> String {
         return String::new();
     };
     let value = shown(&first.value);
-    let also = |key: &str, form: &str| {
-        let other = beside(&names[1..], key);
-        other.map_or(String::new(), |v| format!(" ({form}{})", shown(v)))
-    };
     match first.key {
-        "device" => format!("went to {value}{}", also("mount", "mounted on ")),
+        "device" => format!("went to {value}{}", also(names, "mount", "mounted on ")),
         "mount" => format!("went to the file system on {value}"),
         "server" => format!("went to the server {value}"),
         "parent" => format!("went to devices that are part of {value}"),
@@ -43,7 +39,7 @@ pub fn did(names: &[Name]) -> String {
         "file" => format!("were of the file {value}"),
         "name" => format!("were of files with names like \"{value}\""),
         "fstype" => format!("went to {value} file systems"),
-        "exe" => format!("were made by {value}{}", also("pid", "process ")),
+        "exe" => format!("were made by {value}{}", also(names, "pid", "process ")),
         "pid" => format!("were made by process {value}"),
         "command" => format!("were made by \"{value}\""),
         "user" => format!("were made as user {value}"),

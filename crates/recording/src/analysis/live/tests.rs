@@ -213,7 +213,7 @@ fn the_heaviest_files_are_kept_and_all_others_are_one() {
     let count = 5 * KEPT as u32;
     for first in 0..5u32 {
         let chunk = (0..count / 5).map(|n| n * 5 + first);
-        let some: Vec<Request> = { chunk }
+        let some: Vec<Request> = chunk
             .map(|n| request(100 * SECOND, u64::from(n) + 1, n))
             .collect();
         live.add(&batch(&some), 100 * SECOND);

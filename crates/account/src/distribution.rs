@@ -54,12 +54,14 @@ pub fn bins(times_s: &[f64]) -> Vec<Bin> {
         }
         *counts.entry(at).or_insert(0) += 1;
     }
-    let bin = |(at, n)| Bin {
-        from_s: edge(at),
-        to_s: edge(at + 1),
-        n,
-    };
-    counts.into_iter().map(bin).collect()
+    counts
+        .into_iter()
+        .map(|(at, n)| Bin {
+            from_s: edge(at),
+            to_s: edge(at + 1),
+            n,
+        })
+        .collect()
 }
 
 /// A logarithmic axis of whole decades.
@@ -114,8 +116,9 @@ impl Axis {
             counts[self.column(*time_s)] += 1;
         }
         let most = counts.iter().copied().max().unwrap_or(0).max(1);
-        let block = |n: &usize| BLOCKS[(n * (BLOCKS.len() - 1)).div_ceil(most)];
-        let line: String = counts.iter().map(block).collect();
+        let highest = BLOCKS.len() - 1;
+        let blocks = counts.iter().map(|n| BLOCKS[(n * highest).div_ceil(most)]);
+        let line: String = blocks.collect();
         line.trim_end().to_owned()
     }
 

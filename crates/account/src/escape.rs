@@ -89,6 +89,14 @@ impl Alike<'_> {
         };
         format!("escaped: {exe} ({pid}{more}), {requests}: {}", shown(why))
     }
+
+    /// The first, with the requests of all.
+    fn as_one(&self) -> Escape {
+        Escape {
+            requests: self.requests,
+            ..self.first.clone()
+        }
+    }
 }
 
 /// In the order of the first of each.
@@ -142,11 +150,7 @@ pub fn told(escapes: &[Escape], lead: &str) -> String {
 /// One for all that execute one file and escaped for one reason: the first, with the requests of
 /// all.
 pub fn alike(escapes: &[Escape]) -> Vec<Escape> {
-    let one = |group: Alike| Escape {
-        requests: group.requests,
-        ..group.first.clone()
-    };
-    groups(escapes).into_iter().map(one).collect()
+    groups(escapes).iter().map(Alike::as_one).collect()
 }
 
 /// The way into a program by a tracer, as it is asked for.
@@ -159,32 +163,39 @@ pub const NET: &str = "--net";
 const KEEP_LIBRARY: &str =
     "to keep the library: --follow, or hand on LD_PRELOAD, SYNCLATER_PAGE and SYNCLATER_UNTIL";
 
+/// Reasons of escapes that [`NET`] puts an end to.
+const REACHED_BY_NET: &[&str] = &[
+    CLEARED_ENVIRONMENT,
+    OTHER_ROOT,
+    LOST_SOMEHOW,
+    STATIC_PROGRAM,
+    OWN_CALLS,
+    OWN_CALLS_OR_HIDDEN,
+];
+
 /// What to do about the escapes, one sentence for each cause that has a remedy, of a session that
 /// has the ways `used` already.
 pub fn remedies(escapes: &[Escape], used: &[String]) -> Vec<&'static str> {
-    let any = |whys: &[&str]| escapes.iter().any(|e| whys.contains(&e.why.as_str()));
-    let has = |way: &str| used.iter().any(|u| u == way);
     let mut all = Vec::new();
-    if has(NET) {
+    if used.iter().any(|way| way == NET) {
         return all;
     }
-    if any(&[CLEARED_ENVIRONMENT]) && !has(FOLLOW) {
+    let follows = used.iter().any(|way| way == FOLLOW);
+    if has_any(escapes, &[CLEARED_ENVIRONMENT]) && !follows {
         all.push(KEEP_LIBRARY);
-    } else if any(&[OTHER_ROOT, LOST_SOMEHOW]) && !has(FOLLOW) {
+    } else if has_any(escapes, &[OTHER_ROOT, LOST_SOMEHOW]) && !follows {
         all.push("to reach programs in another root: --follow");
-    } else if any(&[STATIC_PROGRAM, OWN_CALLS]) && !has(FOLLOW) {
+    } else if has_any(escapes, &[STATIC_PROGRAM, OWN_CALLS]) && !follows {
         all.push("to reach static programs and Go: --follow; whatever it is: run --net");
-    } else if any(&[
-        CLEARED_ENVIRONMENT,
-        OTHER_ROOT,
-        LOST_SOMEHOW,
-        STATIC_PROGRAM,
-        OWN_CALLS,
-        OWN_CALLS_OR_HIDDEN,
-    ]) {
+    } else if has_any(escapes, REACHED_BY_NET) {
         all.push("to reach whatever it is: run --net");
     }
     all
+}
+
+/// Whether one of the escapes has one of these reasons.
+fn has_any(escapes: &[Escape], whys: &[&str]) -> bool {
+    escapes.iter().any(|e| whys.contains(&e.why.as_str()))
 }
 
 #[cfg(test)]

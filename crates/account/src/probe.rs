@@ -95,6 +95,21 @@ impl Measured {
             took_s,
         })
     }
+
+    /// Syncs a second, as a table shows them.
+    fn rate(&self) -> String {
+        count(self.per_second.round() as u64)
+    }
+
+    /// Shortest, median, 90th and 99th percentile, longest, in seconds.
+    fn times_s(&self) -> [f64; 5] {
+        [self.min_s, self.p50_s, self.p90_s, self.p99_s, self.max_s]
+    }
+
+    /// How much slow syncs weigh: their share times their median.
+    fn slow_weight(&self) -> f64 {
+        self.slow_share.unwrap_or(0.0) * self.slow_s.unwrap_or(0.0)
+    }
 }
 
 /// All that was measured on one file system.
@@ -129,17 +144,20 @@ impl Probe {
     /// where a file is written over.
     #[must_use]
     pub fn costs(&self) -> Vec<(usize, Cost)> {
-        let of = |kind: &'static str| self.syncs.iter().filter(move |m| m.kind == kind);
-        let cost = |m: &Measured| {
-            let least = of(IN_PLACE).find(|other| other.threads == m.threads);
-            Cost {
-                count: m.count,
-                low_s: least.map_or(m.p25_s, |least| least.p25_s.min(m.p25_s)),
-                p50_s: m.p50_s,
-                high_s: m.p75_s,
-            }
-        };
-        of("fsync").map(|m| (m.threads, cost(m))).collect()
+        let appended = self.syncs.iter().filter(|m| m.kind == "fsync");
+        appended.map(|m| (m.threads, self.cost(m))).collect()
+    }
+
+    /// What one kind costs, or less where a file is written over by as many threads.
+    fn cost(&self, m: &Measured) -> Cost {
+        let mut in_place = self.syncs.iter().filter(|other| other.kind == IN_PLACE);
+        let least = in_place.find(|other| other.threads == m.threads);
+        Cost {
+            count: m.count,
+            low_s: least.map_or(m.p25_s, |least| least.p25_s.min(m.p25_s)),
+            p50_s: m.p50_s,
+            high_s: m.p75_s,
+        }
     }
 
     /// As a table for a terminal.
@@ -149,21 +167,18 @@ impl Probe {
             "{} on {} ({}), each after 4 KiB appended to a file, or written over (in place):",
             self.fstype, self.device, self.mount
         );
-        let times = |m: &Measured| [m.min_s, m.p50_s, m.p90_s, m.p99_s, m.max_s];
         let units: [Unit; 5] =
-            std::array::from_fn(|k| Unit::of(self.syncs.iter().map(|m| times(m)[k])));
+            std::array::from_fn(|k| Unit::of(self.syncs.iter().map(|m| m.times_s()[k])));
         let mut out = wrapped("", &head);
-        let rate = |m: &Measured| count(m.per_second.round() as u64);
-        let wide = 2 + { self.syncs.iter() }
-            .map(|m| rate(m).len())
-            .fold(7, usize::max);
+        let widths = self.syncs.iter().map(|m| m.rate().len());
+        let wide = 2 + widths.fold(7, usize::max);
         let _ = write!(out, "\n{:<18}{:>8}{:>wide$}", "", "threads", "syncs/s");
         for (name, unit) in ["min", "p50", "p90", "p99", "max"].iter().zip(units) {
             let _ = write!(out, "{:>9}", format!("{name} {}", unit.name));
         }
         for m in &self.syncs {
-            let _ = write!(out, "\n{:<18}{:>8}{:>wide$}", m.kind, m.threads, rate(m));
-            for (time_s, unit) in times(m).into_iter().zip(units) {
+            let _ = write!(out, "\n{:<18}{:>8}{:>wide$}", m.kind, m.threads, m.rate());
+            for (time_s, unit) in m.times_s().into_iter().zip(units) {
                 let _ = write!(out, "{:>9}", unit.show(time_s));
             }
         }
@@ -188,9 +203,11 @@ impl Probe {
         let axis = Axis::over(shortest, longest, (columns() - 1 - LEAD).max(AXIS_MIN));
         let fewest = self.syncs.iter().map(|m| m.threads).min();
         let most = self.syncs.iter().map(|m| m.threads).max();
-        let wanted = |m: &&Measured| [fewest, most].contains(&Some(m.threads));
         let mut out = String::from("How many took how long:\n");
-        for m in self.syncs.iter().filter(wanted) {
+        for m in &self.syncs {
+            if ![fewest, most].contains(&Some(m.threads)) {
+                continue;
+            }
             let line = format!("{:<18}{:>7} {}", m.kind, m.threads, axis.line(&m.took_s));
             let _ = writeln!(out, "{}", line.trim_end());
         }
@@ -202,10 +219,7 @@ impl Probe {
             return "In memory: there is nothing to make durable.\n".into();
         }
         let erratic = self.syncs.iter().filter(|m| m.slow_share.is_some());
-        let worst = erratic.max_by(|a, b| {
-            let weight = |m: &Measured| m.slow_share.unwrap_or(0.0) * m.slow_s.unwrap_or(0.0);
-            weight(a).total_cmp(&weight(b))
-        });
+        let worst = erratic.max_by(|a, b| a.slow_weight().total_cmp(&b.slow_weight()));
         match worst {
             None => "Even: next to no sync took over four times the median of its kind.\n".into(),
             Some(m) => format!(

@@ -31,23 +31,27 @@ impl Cost {
         let count = took
             .clone()
             .fold(0, |sum: u64, (_, n)| sum.saturating_add(n));
-        let at = |share: f64| {
-            let rank = ((count as f64 * share).ceil() as u64).max(1);
-            let mut below = 0u64;
-            let reaches = |(_, n): &(f64, u64)| {
-                below = below.saturating_add(*n);
-                below >= rank
-            };
-            took.clone().find(reaches).map(|(s, _)| s)
-        };
         (count >= ENOUGH).then_some(())?;
         Some(Cost {
             count,
-            low_s: at(0.25)?,
-            p50_s: at(0.5)?,
-            high_s: at(0.75)?,
+            low_s: percentile(took.clone(), count, 0.25)?,
+            p50_s: percentile(took.clone(), count, 0.5)?,
+            high_s: percentile(took, count, 0.75)?,
         })
     }
+}
+
+/// The seconds that `share` of the `count` syncs do not exceed (nearest rank).
+fn percentile(took: impl Iterator<Item = (f64, u64)>, count: u64, share: f64) -> Option<f64> {
+    let rank = ((count as f64 * share).ceil() as u64).max(1);
+    let mut passed = 0u64;
+    for (time_s, n) in took {
+        passed = passed.saturating_add(n);
+        if passed >= rank {
+            return Some(time_s);
+        }
+    }
+    None
 }
 
 /// The requests of one file system that were answered at once.
@@ -100,15 +104,18 @@ pub fn saving(parts: &[Part], in_sequence: f64, settle_s: f64) -> Option<Saving>
         .iter()
         .max_by(|a, b| a.all_s(|c| c.p50_s).total_cmp(&b.all_s(|c| c.p50_s)))?;
     let (cost, basis) = most.cost.clone()?;
-    let sum = |of: fn(&Cost) -> f64| parts.iter().map(|p| p.all_s(of)).sum::<f64>();
-    let less = |would_have_taken_s: f64| (would_have_taken_s - settle_s).max(0.0);
     Some(Saving {
-        about_s: less(sum(|c| c.p50_s) * share),
-        from_s: less(sum(|c| c.low_s) * share),
-        to_s: less(sum(|c| c.high_s)),
+        about_s: (sum_s(parts, |c| c.p50_s) * share - settle_s).max(0.0),
+        from_s: (sum_s(parts, |c| c.low_s) * share - settle_s).max(0.0),
+        to_s: (sum_s(parts, |c| c.high_s) - settle_s).max(0.0),
         basis,
         each_s: cost.p50_s,
     })
+}
+
+/// Seconds that all requests would have taken one after the other, each `of` its cost.
+fn sum_s(parts: &[Part], of: fn(&Cost) -> f64) -> f64 {
+    parts.iter().map(|p| p.all_s(of)).sum()
 }
 
 #[cfg(test)]

@@ -84,7 +84,7 @@ impl OpenSession {
             started: entry.started.clone(),
             boot_id: entry.boot_id.clone(),
             until: entry.until.clone(),
-            filesystems: { entry.filesystems.iter() }.map(after_reboot).collect(),
+            filesystems: entry.filesystems.iter().map(after_reboot).collect(),
             advice: advice(entry, outcome),
         }
     }
@@ -188,8 +188,10 @@ fn lost_by(entry: &Entry) -> String {
 
 fn advice_of_cut(entry: &Entry, check: &str, forget: &str) -> String {
     let order = order(entry);
-    let lost = |name: &String| format!("A write was lost before the cut: {}. ", shown(name));
-    let lost = entry.error.as_ref().map(lost).unwrap_or_default();
+    let lost = match &entry.error {
+        Some(name) => format!("A write was lost before the cut: {}. ", shown(name)),
+        None => String::new(),
+    };
     let when = format!("{lost}{}", when(entry));
     if entry.until.parse() == Ok(Until::Now) {
         return format!(

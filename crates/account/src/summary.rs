@@ -21,13 +21,12 @@ const SAVED_MIN: u64 = 10;
 /// Writes the summary: lines of at most 80 columns, the last one with its newline.
 pub fn summary(report: &RunReport) -> String {
     let mut text = wrapped_clauses(LEAD, &outcome(report));
-    let mut line = |clauses: Vec<String>| text.push_str(&wrapped_clauses(MARGIN, &clauses));
     if let Some(error) = &report.error {
-        line(lost(error));
+        text.push_str(&wrapped_clauses(MARGIN, &lost(error)));
     }
-    report.doubts.iter().flatten().for_each(|doubt| {
-        line(vec![format!("warning: {}", shown(doubt))]);
-    });
+    for doubt in report.doubts.iter().flatten() {
+        text.push_str(&warning(MARGIN, doubt));
+    }
     for clauses in [
         never(report),
         saved(report),
@@ -38,7 +37,7 @@ pub fn summary(report: &RunReport) -> String {
         recorded(report),
     ] {
         if !clauses.is_empty() {
-            line(clauses);
+            text.push_str(&wrapped_clauses(MARGIN, &clauses));
         }
     }
     text.push_str(&escaped(report));
@@ -48,8 +47,12 @@ pub fn summary(report: &RunReport) -> String {
 /// What may be wrong though the command's status says nothing of it: a line each, or nothing.
 pub fn warnings(report: &RunReport) -> String {
     let doubts = report.doubts.iter().flatten();
-    let line = |doubt: &String| wrapped_clauses(LEAD, &[format!("warning: {}", shown(doubt))]);
-    doubts.map(line).collect()
+    doubts.map(|doubt| warning(LEAD, doubt)).collect()
+}
+
+/// The lines of one doubt, of which the first begins with `lead`.
+fn warning(lead: &str, doubt: &str) -> String {
+    wrapped_clauses(lead, &[format!("warning: {}", shown(doubt))])
 }
 
 /// The first line: what was asked for, what was done, what is durable.
@@ -88,7 +91,7 @@ fn unmatched(report: &RunReport) -> Vec<String> {
         return Vec::new();
     }
     let rules = counted(all.len() as u64, "rule");
-    let mut named: Vec<String> = { all.iter().take(SHOWN) }.map(|rule| shown(rule)).collect();
+    let mut named: Vec<String> = all.iter().take(SHOWN).map(|rule| shown(rule)).collect();
     if all.len() > SHOWN {
         named.push(format!("{} more", all.len() - SHOWN));
     }
@@ -208,10 +211,10 @@ fn saved(report: &RunReport) -> Vec<String> {
 }
 
 fn how_to_know_what_was_saved(report: &RunReport) -> Vec<String> {
-    let requests = |fs: &&RunFilesystem| fs.requests.unwrap_or(0);
-    let most = report.filesystems.iter().max_by_key(requests);
+    let filesystems = report.filesystems.iter();
+    let most = filesystems.max_by_key(|fs| requests_known(fs));
     let is_worth_it = report.skipped >= SAVED_MIN && report.error.is_none();
-    let Some(most) = most.filter(|most| is_worth_it && requests(most) > 0) else {
+    let Some(most) = most.filter(|most| is_worth_it && requests_known(most) > 0) else {
         return Vec::new();
     };
     let mount = shown(&most.mount);
@@ -226,6 +229,11 @@ fn how_to_know_what_was_saved(report: &RunReport) -> Vec<String> {
         probe,
         "`synclater run -u now` what all of them do".to_owned(),
     ]
+}
+
+/// The requests of a file system, 0 where they are not known.
+fn requests_known(filesystem: &RunFilesystem) -> u64 {
+    filesystem.requests.unwrap_or(0)
 }
 
 /// A bound. Where the dial is nearly all of it, a settle would make another minute of an hour.

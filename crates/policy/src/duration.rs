@@ -116,13 +116,14 @@ const WRITTEN: &[(&str, u128)] = &[
 /// # Errors
 /// One variant of [`DurationError`] for each way to be wrong; the text is always quoted.
 pub fn parse_duration(text: &str) -> Result<Duration, DurationError> {
-    let seen = || text.to_owned();
     let mut rest = text.trim();
     if rest.is_empty() {
         return Err(DurationError::Empty);
     }
     if is_negative(rest) {
-        return Err(DurationError::Negative { seen: seen() });
+        return Err(DurationError::Negative {
+            seen: text.to_owned(),
+        });
     }
     let mut total_ns = 0u128;
     while !rest.is_empty() {
@@ -131,10 +132,14 @@ pub fn parse_duration(text: &str) -> Result<Duration, DurationError> {
         total_ns = total_ns.saturating_add(part_ns);
     }
     if total_ns == 0 {
-        return Err(DurationError::Zero { seen: seen() });
+        return Err(DurationError::Zero {
+            seen: text.to_owned(),
+        });
     }
     if total_ns > LONGEST.as_nanos() {
-        return Err(DurationError::TooLong { seen: seen() });
+        return Err(DurationError::TooLong {
+            seen: text.to_owned(),
+        });
     }
     Ok(from_ns(total_ns))
 }

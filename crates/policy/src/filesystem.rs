@@ -74,12 +74,11 @@ const NETWORK: &[&str] = &[
 
 /// Says what a type of file system means for a request.
 pub fn kind(fstype: &str) -> FsKind {
-    let one_of = |list: &[&str]| list.contains(&fstype);
-    if one_of(TESTED) {
+    if TESTED.contains(&fstype) {
         FsKind::Tested
-    } else if one_of(MEMORY) {
+    } else if MEMORY.contains(&fstype) {
         FsKind::Memory
-    } else if one_of(PSEUDO) {
+    } else if PSEUDO.contains(&fstype) {
         FsKind::Pseudo
     } else {
         FsKind::Untested(why_untested(fstype))

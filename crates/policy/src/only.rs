@@ -108,17 +108,20 @@ fn of_key<'a>(globs: &'a [(GlobKey, &'a str)], key: GlobKey) -> impl Iterator<It
 }
 
 fn check_count(globs: &[(GlobKey, &str)]) -> Result<(), OnlyError> {
-    let count = |key| match key {
-        GlobKey::Path => of_key(globs, key).map(|glob| path_globs(glob).len()).sum(),
-        GlobKey::Exe | GlobKey::User => of_key(globs, key).count(),
-    };
-    let rules = { GlobKey::ALL.into_iter() }
-        .map(|key| count(key).max(1))
-        .fold(1, usize::saturating_mul);
+    let counts = GlobKey::ALL.map(|key| count_of_key(globs, key).max(1));
+    let rules = counts.into_iter().fold(1, usize::saturating_mul);
     if rules > RULES_MAX {
         return Err(OnlyError::TooMany { rules });
     }
     Ok(())
+}
+
+/// How many globs of this key a rule set has to hold; one for a folder counts twice.
+fn count_of_key(globs: &[(GlobKey, &str)], key: GlobKey) -> usize {
+    match key {
+        GlobKey::Path => of_key(globs, key).map(|glob| path_globs(glob).len()).sum(),
+        GlobKey::Exe | GlobKey::User => of_key(globs, key).count(),
+    }
 }
 
 fn combine(rules: &[Rule], key: GlobKey, globs: &[&str]) -> Vec<Rule> {

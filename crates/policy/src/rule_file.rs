@@ -100,8 +100,8 @@ impl RuleSet {
     /// # Errors
     /// [`RuleError`] with the position of the first thing that is not understood.
     pub fn from_toml(text: &str) -> Result<RuleSet, RuleError> {
-        let read = || read_table(parse(text)?.get_ref());
-        read().map_err(|(at, fault)| {
+        let set = parse(text).and_then(|table| read_table(table.get_ref()));
+        set.map_err(|(at, fault)| {
             let (line, column) = position(text, at);
             RuleError {
                 line,

@@ -122,9 +122,9 @@ impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let until = self.until.map(|until| until.to_string());
         let keys = [&self.exe, &self.user, &self.path, &until];
-        let said =
-            { KEYS.iter().zip(keys) }.filter_map(|(key, value)| Some((key, value.as_ref()?)));
-        let said: Vec<String> = said.map(|(key, value)| format!("{key}={value}")).collect();
+        let all = KEYS.iter().zip(keys);
+        let said = all.filter_map(|(key, value)| Some(format!("{key}={}", value.as_ref()?)));
+        let said: Vec<String> = said.collect();
         match said.is_empty() {
             true => f.write_str("one about everything"),
             false => f.write_str(&said.join(" ")),
@@ -146,22 +146,24 @@ impl Rule {
     }
 
     fn fits_exe(&self, exe: &[u8]) -> bool {
-        let fits = |glob: &str| Glob::for_exe(glob).is_ok_and(|glob| glob.matches_exe(exe));
-        self.exe.as_deref().is_none_or(fits)
+        match &self.exe {
+            Some(glob) => Glob::for_exe(glob).is_ok_and(|glob| glob.matches_exe(exe)),
+            None => true,
+        }
     }
 }
 
 fn fits_path(glob: &str, path: &[u8]) -> bool {
-    let fits = |glob: &String| Glob::new(glob, Mode::Path).is_ok_and(|glob| glob.matches(path));
-    path_globs(glob).iter().any(fits)
+    path_globs(glob)
+        .iter()
+        .filter_map(|glob| Glob::new(glob, Mode::Path).ok())
+        .any(|glob| glob.matches(path))
 }
 
 /// The globs for what a user means by one for paths: a path without a wildcard in its last part
 /// means also all that is below it, and what ends with `/**` also the folder itself. A program that
 /// syncs a file it has made syncs its folder, too.
 pub fn path_globs(glob: &str) -> Vec<String> {
-    let is_plain = |part: &str| !part.is_empty() && !part.contains(['*', '?', '[', '\\']);
-    let below = |folder: &str| format!("{folder}/**");
     let folder = glob.strip_suffix("/**").or_else(|| glob.strip_suffix('/'));
     match folder {
         Some("") => vec!["/".to_owned(), below("")],
@@ -171,6 +173,16 @@ pub fn path_globs(glob: &str) -> Vec<String> {
         }
         None => vec![glob.to_owned()],
     }
+}
+
+/// Whether a part of a path is a name without a wildcard.
+fn is_plain(part: &str) -> bool {
+    !part.is_empty() && !part.contains(['*', '?', '[', '\\'])
+}
+
+/// The glob for all that is below a folder.
+fn below(folder: &str) -> String {
+    format!("{folder}/**")
 }
 
 /// Why a glob is refused under its key.

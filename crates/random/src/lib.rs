@@ -35,8 +35,11 @@ impl Random {
     /// which groups stand before it.
     #[must_use]
     pub fn of(text: &str) -> Random {
-        let mix = |h: u64, b: u8| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3);
-        Random(text.bytes().fold(0xcbf2_9ce4_8422_2325, mix))
+        let mut hash = 0xcbf2_9ce4_8422_2325u64;
+        for byte in text.bytes() {
+            hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+        Random(hash)
     }
 
     /// The next number.

@@ -68,12 +68,16 @@ pub fn command_line(command: &[String]) -> String {
 }
 
 fn quoted(word: &str) -> String {
-    let plain = |c: char| c.is_alphanumeric() || "-_./=:,+@%".contains(c);
-    if !word.is_empty() && word.chars().all(plain) {
+    if !word.is_empty() && word.chars().all(is_plain) {
         word.to_owned()
     } else {
         format!("'{}'", word.replace('\'', "'\\''"))
     }
+}
+
+/// Whether a shell takes a character as it is, wherever in a word.
+fn is_plain(c: char) -> bool {
+    c.is_alphanumeric() || "-_./=:,+@%".contains(c)
 }
 
 /// Cuts a text to `columns`, the last of which is `…` where something was cut off.

@@ -47,17 +47,21 @@ fn time(time_s: f64, round: fn(f64) -> f64) -> String {
     if !time_s.is_finite() || time_s < 0.0 {
         return "an unknown time".to_owned();
     }
-    let small = |scaled: f64, unit: &str| format!("{} {unit}", two_digits(scaled, round));
     match time_s {
         0.0 => "0 s".to_owned(),
         t if t < 1e-9 => "less than 1 ns".to_owned(),
-        t if t < 0.999e-6 => small(t * 1e9, "ns"),
-        t if t < 0.999e-3 => small(t * 1e6, "µs"),
-        t if t < 0.099 => small(t * 1e3, "ms"),
-        t if t < 119.0 => small(t, "s"),
+        t if t < 0.999e-6 => in_unit(t * 1e9, "ns", round),
+        t if t < 0.999e-3 => in_unit(t * 1e6, "µs", round),
+        t if t < 0.099 => in_unit(t * 1e3, "ms", round),
+        t if t < 119.0 => in_unit(t, "s", round),
         t if t < 3_540.0 => parts(round(t), "min", "s"),
         t => parts(round(t / 60.0), "h", "min"),
     }
+}
+
+/// A time in one unit.
+fn in_unit(scaled: f64, unit: &str, round: fn(f64) -> f64) -> String {
+    format!("{} {unit}", two_digits(scaled, round))
 }
 
 /// The one unit of the times in a column of a table.

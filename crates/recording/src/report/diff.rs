@@ -293,26 +293,28 @@ impl Report {
         out
     }
 
+    /// The groups of one kind, within noise or not.
+    fn groups_by(&self, by: By, noise: bool) -> impl Iterator<Item = &Change> {
+        let groups = self.diff.groups.iter();
+        groups.filter(move |c| c.by == Some(by) && c.within_noise == noise)
+    }
+
     fn table(&self, by: By) -> String {
-        let of = |noise: bool| {
-            let groups = self.diff.groups.iter().filter(move |c| c.by == Some(by));
-            groups.filter(move |c| c.within_noise == noise)
-        };
         let mut out = format!("\nBy {}\n", by.word());
-        for c in of(false).take(SHOWN.0) {
+        for c in self.groups_by(by, false).take(SHOWN.0) {
             let cost = signed(c.change_s.value);
             let is_cost = c.change_s.excludes(0.0);
             self.line(&mut out, if is_cost { &cost } else { "median only" }, c);
         }
-        let more = of(false).count().saturating_sub(SHOWN.0);
+        let more = self.groups_by(by, false).count().saturating_sub(SHOWN.0);
         if more > 0 {
             let _ = writeln!(out, "{:>16}  {} more changed", "", count(more as u64));
         }
-        for c in of(true).take(SHOWN.1) {
+        for c in self.groups_by(by, true).take(SHOWN.1) {
             let word = if c.is_few() { "too few" } else { "noise" };
             self.line(&mut out, word, c);
         }
-        let more = of(true).count().saturating_sub(SHOWN.1);
+        let more = self.groups_by(by, true).count().saturating_sub(SHOWN.1);
         if more > 0 {
             let _ = writeln!(
                 out,
@@ -342,10 +344,11 @@ impl Report {
 
 /// Clauses with the semicolons between them.
 fn joined(clauses: &[String]) -> Vec<String> {
-    let last = clauses.len().saturating_sub(1);
-    let end = |i: usize| if i < last { ";" } else { "" };
-    let each = clauses.iter().enumerate();
-    each.map(|(i, c)| format!("{c}{}", end(i))).collect()
+    let mut joined = clauses.to_vec();
+    if let Some((_, before)) = joined.split_last_mut() {
+        before.iter_mut().for_each(|clause| clause.push(';'));
+    }
+    joined
 }
 
 fn only_in(c: &Change) -> Option<&'static str> {

@@ -65,25 +65,20 @@ impl Explanation {
     /// What else is to be said, a paragraph each.
     fn notes(&self) -> String {
         let mut out = String::new();
-        let mut note = |lead: &str, text: String| out.push_str(&wrapped(lead, &text));
         for cause in &self.explained {
-            let share = percent(cause.coverage);
-            note(
-                "Not a cause:  ",
-                format!("{} ({share}); one above explains it.", name(cause)),
-            );
+            let (name, share) = (name(cause), percent(cause.coverage));
+            let text = format!("{name} ({share}); one above explains it.");
+            out += &wrapped("Not a cause:  ", &text);
         }
         for sign in &self.signs {
             let (name, share) = (name(sign), percent(sign.coverage));
-            note(
-                "A sign:       ",
-                format!("{name} ({share}); slow requests bring it about."),
-            );
+            let text = format!("{name} ({share}); slow requests bring it about.");
+            out += &wrapped("A sign:       ", &text);
         }
         if self.behind_another > 0 {
             let n = counted(self.behind_another, "slow sync");
             let text = format!("{n} began while another one was in flight on the same device.");
-            note("In a queue:   ", text);
+            out += &wrapped("In a queue:   ", &text);
         }
         if let Some(t) = &self.together {
             let (slow, all) = (count(t.slow), counted(t.requests, "sync"));
@@ -92,7 +87,7 @@ impl Explanation {
                 "{slow} of the slow ones are among {all} in a row, within {length}, {after} after \
                  the first sync. What else went on then?"
             );
-            note("Together:     ", text);
+            out += &wrapped("Together:     ", &text);
         }
         if self.tried > 0 {
             let (values, dimensions) = (count(self.tried_values), count(self.tried_dimensions));
@@ -108,22 +103,20 @@ impl Explanation {
                 "{values} values of {dimensions} dimensions{times}, and their {pairs}; p and what \
                  is named are corrected for all of them."
             );
-            note("Tried:        ", text);
+            out += &wrapped("Tried:        ", &text);
         }
         if self.left_out > 0 {
             let n = counted(self.left_out, "request");
             let text = format!("{n}: not made for real, of unknown duration, or a mere hint.");
-            note("Left out:     ", text);
+            out += &wrapped("Left out:     ", &text);
         }
         if self.lost > 0 {
             let n = counted(self.lost, "request");
-            note(
-                "Lost:         ",
-                format!("{n}, which the recorder had no room for."),
-            );
+            let text = format!("{n}, which the recorder had no room for.");
+            out += &wrapped("Lost:         ", &text);
         }
         if let Some(why) = &self.incomplete {
-            note("Incomplete:   ", format!("{}.", shown(why)));
+            out += &wrapped("Incomplete:   ", &format!("{}.", shown(why)));
         }
         out
     }

@@ -152,18 +152,21 @@ fn in_seconds(ns: Option<u64>) -> Option<f64> {
 }
 
 fn figures(sums: &Sums, seconds: f64, all_ns: u64) -> Figures {
-    let rate = |n: u64| n as f64 / seconds;
-    let share = |part: u64, of: u64| (of > 0).then(|| part as f64 / of as f64);
     Figures {
-        requests_per_s: rate(sums.requests),
-        real_per_s: rate(sums.real),
-        skipped_per_s: rate(sums.skipped),
+        requests_per_s: sums.requests as f64 / seconds,
+        real_per_s: sums.real as f64 / seconds,
+        skipped_per_s: sums.skipped as f64 / seconds,
         time_share: share(sums.took_ns, all_ns),
         p50_s: in_seconds(sums.times.percentile_ns(0.5)),
         p99_s: in_seconds(sums.times.percentile_ns(0.99)),
         max_s: in_seconds(sums.times.max_ns()),
         needless_share: share(sums.needless, sums.known),
     }
+}
+
+/// A part of a whole that is not 0.
+fn share(part: u64, of: u64) -> Option<f64> {
+    (of > 0).then(|| part as f64 / of as f64)
 }
 
 impl Line {
@@ -184,12 +187,10 @@ impl Line {
         let words = [&pid, &self.name, &self.detail];
         words.iter().any(|w| w.to_lowercase().contains(&text))
     }
-}
 
-/// Puts the greatest first; of equal ones, and of those that have no value, the first name.
-pub fn sort(lines: &mut [Line], by: Sort) {
-    let value = |line: &Line| {
-        let f = &line.figures;
+    /// What a table is sorted by; less than any figure where there is none.
+    fn value(&self, by: Sort) -> f64 {
+        let f = &self.figures;
         let value = match by {
             Sort::Requests => Some(f.requests_per_s),
             Sort::Real => Some(f.real_per_s),
@@ -201,10 +202,19 @@ pub fn sort(lines: &mut [Line], by: Sort) {
             Sort::Name => None,
         };
         value.unwrap_or(-1.0)
-    };
+    }
+
+    /// Its name, with what tells it from others of the same name.
+    fn full_name(&self) -> (&str, &str, Option<u32>) {
+        (&self.name, &self.detail, self.pid)
+    }
+}
+
+/// Puts the greatest first; of equal ones, and of those that have no value, the first name.
+pub fn sort(lines: &mut [Line], by: Sort) {
     lines.sort_by(|a, b| {
-        let name = |line: &'_ Line| (line.name.clone(), line.detail.clone(), line.pid);
-        { value(b).total_cmp(&value(a)) }.then_with(|| name(a).cmp(&name(b)))
+        let greatest_first = b.value(by).total_cmp(&a.value(by));
+        greatest_first.then_with(|| a.full_name().cmp(&b.full_name()))
     });
 }
 
@@ -238,7 +248,6 @@ impl Top {
         let seconds = window.seconds;
         let all_ns = window.total.took_ns;
         let mut members = window.members;
-        let weight = |s: &Sums| (s.took_ns, s.requests);
         members.sort_by(|(a, x), (b, y)| weight(y).cmp(&weight(x)).then_with(|| a.cmp(b)));
         let mut others = window.others;
         for (_, light) in members.drain(lines.min(members.len())..) {
@@ -247,7 +256,8 @@ impl Top {
         let mut total = figures(&window.total, seconds, 0);
         let lost_per_s = window.lost as f64 / seconds;
         total.requests_per_s += lost_per_s;
-        let line = |(key, sums): (Key, Sums)| Line::new(key, &sums, seconds, all_ns);
+        let told = members.into_iter();
+        let told = told.map(|(key, sums)| Line::new(key, &sums, seconds, all_ns));
         Top {
             version: 1,
             time,
@@ -256,7 +266,7 @@ impl Top {
             figures: total,
             lost_per_s,
             by: by.name().to_owned(),
-            lines: members.into_iter().map(line).collect(),
+            lines: told.collect(),
             others: (others.requests > 0).then(|| figures(&others, seconds, all_ns)),
         }
     }
@@ -268,6 +278,11 @@ impl Top {
         text.push('\n');
         text
     }
+}
+
+/// What a member of a grouping weighs: waiting first, then requests.
+fn weight(sums: &Sums) -> (u64, u64) {
+    (sums.took_ns, sums.requests)
 }
 
 #[cfg(test)]

@@ -103,8 +103,9 @@ fn rows(
     all_ns: u64,
     finish: impl Fn(usize, GroupRow) -> GroupRow,
 ) -> (Vec<GroupRow>, usize) {
-    let one = |g: &Group| finish(g.key as usize, row(String::new(), g, all_ns));
-    (groups.top.iter().map(one).collect(), groups.total)
+    let top = groups.top.iter();
+    let rows = top.map(|g| finish(g.key as usize, row(String::new(), g, all_ns)));
+    (rows.collect(), groups.total)
 }
 
 /// Makes groups of one recording by its dimensions.
@@ -289,17 +290,15 @@ impl RecordingReport {
         self.real = all.real;
         self.untimed = all.real - all.timed;
         self.hints = table.rows.len() as u64 - all.requests;
-        let failed = |i: &u32| {
-            let i = *i as usize;
-            requests.has(i) && table.rows.errno[i] != 0
-        };
-        self.failed = requests.all().filter(failed).count() as u64;
+        let all_rows = requests.all().map(|i| i as usize);
+        let failed = all_rows.filter(|i| requests.has(*i) && table.rows.errno[*i] != 0);
+        self.failed = failed.count() as u64;
         self.needless = (all.dirty_known > 0).then_some(all.needless);
         self.needless_known_of = all.dirty_known;
         self.sync_s = known_seconds(&all);
         self.escaped.clone_from(&table.escaped);
         self.escapes_unknown.clone_from(&table.escapes_unknown);
-        self.lost = { table.lost.values() }.fold(0, |sum, n| sum.saturating_add(*n));
+        self.lost = table.lost.values().fold(0, |sum, n| sum.saturating_add(*n));
         let losers = table.processes.iter().filter_map(|p| {
             let pid = p.pid.filter(|pid| table.lost.contains_key(pid))?;
             Some((pid, some(&p.exe)?))
@@ -311,8 +310,8 @@ impl RecordingReport {
             lost: *lost,
         });
         self.lost_by_process = by.collect();
-        let most = |l: &LostBy| (std::cmp::Reverse(l.lost), l.pid);
-        self.lost_by_process.sort_by_key(most);
+        self.lost_by_process
+            .sort_by_key(|l| (std::cmp::Reverse(l.lost), l.pid));
     }
 
     fn times(&mut self, order: &Order, in_time: &InTime, span: Option<(i64, i64)>) {
@@ -383,20 +382,22 @@ fn modes_sentence(modes: &[modes::Mode]) -> Option<String> {
     if modes.len() < 2 {
         return None;
     }
-    let near = |m: &modes::Mode| {
-        let percent = m.share * 100.0;
-        let digits = usize::from(!(2.0..=98.0).contains(&percent));
-        format!("{percent:.digits$} % near {}", time(m.near_ns))
-    };
     Some(modes.iter().map(near).collect::<Vec<_>>().join(", "))
 }
 
+/// Where a mode lies, and its share.
+fn near(mode: &modes::Mode) -> String {
+    let percent = mode.share * 100.0;
+    let digits = usize::from(!(2.0..=98.0).contains(&percent));
+    format!("{percent:.digits$} % near {}", time(mode.near_ns))
+}
+
 fn together_row(t: &Together) -> TogetherRow {
-    let part = |(kind, file): &(String, String)| match file.as_str() {
+    let parts = t.parts.iter().map(|(kind, file)| match file.as_str() {
         "" => kind.clone(),
         file => format!("{kind} {file}"),
-    };
-    let parts: Vec<String> = t.parts.iter().map(part).collect();
+    });
+    let parts: Vec<String> = parts.collect();
     let parts = parts.join(" + ");
     let saves_s = (t.timed > 0).then(|| seconds(t.saves_ns));
     let each = t.parts.len();
@@ -469,17 +470,15 @@ fn dial_row(dial: &Dial) -> DialRow {
 }
 
 fn settles(table: &Table) -> Vec<SettleRow> {
-    let mount = |f: u32| { table.filesystems.get(f as usize) }.map_or("", |f| f.mount.as_str());
-    let mounts = Numbered::of(table.settles.iter().map(|s| mount(s.filesystem).to_owned()));
-    let mut rows: Vec<SettleRow> = { mounts.names.iter() }
-        .map(|mount| SettleRow {
-            mount: or(mount, NOT_KNOWN),
-            n: 0,
-            sync_s: None,
-            max_ns: None,
-            failed: 0,
-        })
-        .collect();
+    let mounts = Numbered::of(table.settles.iter().map(|s| mount(table, s.filesystem)));
+    let rows = mounts.names.iter().map(|mount| SettleRow {
+        mount: or(mount, NOT_KNOWN),
+        n: 0,
+        sync_s: None,
+        max_ns: None,
+        failed: 0,
+    });
+    let mut rows: Vec<SettleRow> = rows.collect();
     for (settle, row) in table.settles.iter().zip(&mounts.of) {
         let row = &mut rows[*row as usize];
         row.n += 1;
@@ -492,6 +491,12 @@ fn settles(table: &Table) -> Vec<SettleRow> {
     rows
 }
 
+/// Where a file system is mounted; empty where that is not known.
+fn mount(table: &Table, filesystem: u32) -> String {
+    let filesystem = table.filesystems.get(filesystem as usize);
+    filesystem.map_or(String::new(), |f| f.mount.clone())
+}
+
 fn by_hint(table: &Table) -> Vec<GroupRow> {
     let hints = Requests::hints(table);
     if !hints.all().any(|i| hints.has(i as usize)) {
@@ -502,12 +507,12 @@ fn by_hint(table: &Table) -> Vec<GroupRow> {
     let groups = groups::by(&hints, kinds, RecordingReport::GROUPS_MAX, |i| {
         rows_.kind[i].into()
     });
-    let name = |key: usize, row| GroupRow {
+    let all = groups::sums(&hints, 1, |_| 0)[0];
+    let (rows, _) = rows(&groups, all.sync_ns, |key, row| GroupRow {
         name: or(&table.kinds[key], NOT_KNOWN),
         ..row
-    };
-    let all = groups::sums(&hints, 1, |_| 0)[0];
-    rows(&groups, all.sync_ns, name).0
+    });
+    rows
 }
 
 /// Other calls by kind: the slow ones, and the counts of the faster ones.
@@ -525,8 +530,7 @@ fn io(table: &Table) -> Vec<GroupRow> {
         let rest = table.io_rest.iter().filter(|rest| rest.kind == kind);
         // A value, and how often it came: the faster ones count as their upper bound.
         let most = table.header.slower_ns.unwrap_or(u64::MAX);
-        let upper = |below_ns: u64| below_ns.min(most);
-        let mut values: Vec<(u64, u64)> = rest.map(|r| (upper(r.below_ns), r.count)).collect();
+        let mut values: Vec<(u64, u64)> = rest.map(|r| (r.below_ns.min(most), r.count)).collect();
         let mut histogram = Histogram::default();
         for (below, n) in &values {
             histogram.add_many(below / 2, *n);
@@ -550,12 +554,16 @@ fn io(table: &Table) -> Vec<GroupRow> {
         all.push(row(or(name, NOT_KNOWN), &group, order.sum_ns));
     }
     all.sort_by(|a, b| {
-        let cost = |row: &GroupRow| (row.sync_s.unwrap_or(0.0), row.requests as f64);
         cost(b)
             .partial_cmp(&cost(a))
             .unwrap_or(std::cmp::Ordering::Equal)
     });
     all
+}
+
+/// Seconds of waiting, and how many requests.
+fn cost(row: &GroupRow) -> (f64, f64) {
+    (row.sync_s.unwrap_or(0.0), row.requests as f64)
 }
 
 /// Percentiles of values that came so many times, least first.
@@ -564,19 +572,22 @@ fn marks(values: &[(u64, u64)]) -> Option<Marks> {
         .iter()
         .fold(0u64, |sum, (_, n)| sum.saturating_add(*n));
     let n = usize::try_from(n).unwrap_or(usize::MAX);
-    let at = |share| {
-        let place = rank(n, share) as u64;
-        let mut passed = 0u64;
-        let found = values.iter().find(|(_, n)| {
-            passed = passed.saturating_add(*n);
-            passed > place
-        });
-        found.map(|(value, _)| *value)
-    };
     Some(Marks {
-        p50_ns: at(5_000)?,
-        p90_ns: at(9_000)?,
-        p99_ns: at(9_900)?,
-        max_ns: at(10_000)?,
+        p50_ns: value_at(values, rank(n, 5_000))?,
+        p90_ns: value_at(values, rank(n, 9_000))?,
+        p99_ns: value_at(values, rank(n, 9_900))?,
+        max_ns: value_at(values, rank(n, 10_000))?,
     })
+}
+
+/// The value at a place (from 0) of such values.
+fn value_at(values: &[(u64, u64)], place: usize) -> Option<u64> {
+    let mut passed = 0u64;
+    for (value, times) in values {
+        passed = passed.saturating_add(*times);
+        if passed > place as u64 {
+            return Some(*value);
+        }
+    }
+    None
 }

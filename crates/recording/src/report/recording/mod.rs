@@ -378,7 +378,8 @@ mod tests {
             small in any::<bool>()
         ) {
             let calm = |r: Sketch| (r.0, r.1 >> 30, r.2.map(|t| t >> 30), r.3, r.4);
-            let rows: Vec<Sketch> = { rows.into_iter() }
+            let rows: Vec<Sketch> = rows
+                .into_iter()
                 .map(|r| if small { calm(r) } else { r })
                 .collect();
             let t = table(&rows);

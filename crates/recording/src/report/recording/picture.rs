@@ -36,7 +36,8 @@ fn bar(n: u64, most: u64) -> String {
 /// Durations with a bar each, on one screen: buckets are taken together where there are many.
 pub fn histogram(bins: &[Bin]) -> String {
     let each = bins.len().div_ceil(LINES_MAX).max(1);
-    let lines: Vec<(u64, u64)> = { bins.chunks(each) }
+    let lines: Vec<(u64, u64)> = bins
+        .chunks(each)
         .map(|part| {
             (
                 part[0].from_ns,

@@ -3,7 +3,7 @@
 //! Names come from whoever was recorded: each is shown without control characters.
 
 use super::picture::{heat, histogram};
-use super::{GroupRow, RecordingReport};
+use super::{GroupRow, LostBy, RecordingReport};
 use crate::analysis::stats::seconds as of_ns;
 use std::fmt::Write as _;
 use synclater_account::escape::told;
@@ -130,15 +130,47 @@ fn percent(share: f64) -> String {
     }
 }
 
+/// How much was lost of one process.
+fn lost_by(l: &LostBy) -> String {
+    let exe = l.exe.as_deref().unwrap_or("a process");
+    let pid = l.pid.map_or(String::new(), |pid| format!(" ({pid})"));
+    format!("{} of {}{pid}", count(l.lost), shown(exe))
+}
+
 /// The units of total, p50, p99 and longest in a table of these rows.
 fn units(rows: &[GroupRow]) -> [Unit; 4] {
-    let of = |ns: fn(&GroupRow) -> Option<u64>| Unit::of(rows.iter().filter_map(ns).map(of_ns));
     [
         Unit::of(rows.iter().filter_map(|row| row.sync_s)),
-        of(|row| row.p50_ns),
-        of(|row| row.p99_ns),
-        of(|row| row.max_ns),
+        unit(rows, |row| row.p50_ns),
+        unit(rows, |row| row.p99_ns),
+        unit(rows, |row| row.max_ns),
     ]
+}
+
+fn unit(rows: &[GroupRow], ns: fn(&GroupRow) -> Option<u64>) -> Unit {
+    Unit::of(rows.iter().filter_map(ns).map(of_ns))
+}
+
+/// A field of a table, where its time is known.
+fn field(unit: Unit, time_s: Option<f64>) -> String {
+    time_s.map_or("-".to_owned(), |s| unit.show(s))
+}
+
+/// The field of real requests, in a table that has it.
+fn field_of_real(text: &str, has_it: bool) -> String {
+    if has_it {
+        format!("{text:>9}")
+    } else {
+        String::new()
+    }
+}
+
+fn time(ns: u64) -> String {
+    seconds(of_ns(ns))
+}
+
+fn time_or_dash(ns: Option<u64>) -> String {
+    ns.map_or("-".to_owned(), time)
 }
 
 impl RecordingReport {
@@ -195,11 +227,7 @@ impl RecordingReport {
             out.push_str(&wrapped("synclater: ", &words));
         }
         if self.lost > 0 {
-            let by = { self.lost_by_process.iter().take(3) }.map(|l| {
-                let exe = l.exe.as_deref().unwrap_or("a process");
-                let pid = l.pid.map_or(String::new(), |pid| format!(" ({pid})"));
-                format!("{} of {}{pid}", count(l.lost), shown(exe))
-            });
+            let by = self.lost_by_process.iter().take(3).map(lost_by);
             let by = by.collect::<Vec<_>>().join(", ");
             let words =
                 format!(
@@ -299,13 +327,6 @@ impl RecordingReport {
         let room = longest
             .unwrap_or(0)
             .clamp(COLUMNS - figures, (columns().max(COLUMNS)) - figures);
-        let real = |text: String| {
-            if relaxed {
-                format!("{text:>9}")
-            } else {
-                String::new()
-            }
-        };
         let (one, many) = by.nouns();
         let [total_in, p50_in, p99_in, max_in] = units(&rows[..rows.len().min(top)]);
         let _ = writeln!(
@@ -313,7 +334,7 @@ impl RecordingReport {
             "\n{:<room$}{:>10}{}{:>10}{:>6}{:>9}{:>9}{:>8}",
             format!("by {one}"),
             "requests",
-            real("real".into()),
+            field_of_real("real", relaxed),
             format!("total {}", total_in.name),
             "share",
             format!("p50 {}", p50_in.name),
@@ -326,18 +347,16 @@ impl RecordingReport {
                 let _ = writeln!(out, "{}", tail(&name, columns()));
                 name.clear();
             }
-            let ns =
-                |unit: Unit, ns: Option<u64>| ns.map_or("-".to_owned(), |ns| unit.show(of_ns(ns)));
             let line = format!(
                 "{}{:>10}{}{:>10}{:>6}{:>9}{:>9}{:>8}",
                 padded(&name, room),
                 count(row.requests),
-                real(count(row.real)),
-                { row.sync_s }.map_or("-".to_owned(), |s| total_in.show(s)),
+                field_of_real(&count(row.real), relaxed),
+                field(total_in, row.sync_s),
                 row.share.map_or("-".to_owned(), percent),
-                ns(p50_in, row.p50_ns),
-                ns(p99_in, row.p99_ns),
-                ns(max_in, row.max_ns)
+                field(p50_in, row.p50_ns.map(of_ns)),
+                field(p99_in, row.p99_ns.map(of_ns)),
+                field(max_in, row.max_ns.map(of_ns))
             );
             let _ = writeln!(out, "{line}");
         }
@@ -350,14 +369,13 @@ impl RecordingReport {
 
     fn pictures(&self, out: &mut String) {
         let Some(q) = &self.quantiles else { return };
-        let ns = |ns: u64| seconds(of_ns(ns));
         let line = format!(
             "How long a sync took: p50 {}, p90 {}, p99 {}, p99.9 {}, longest {}",
-            ns(q.p50_ns),
-            ns(q.p90_ns),
-            ns(q.p99_ns),
-            ns(q.p999_ns),
-            ns(q.max_ns)
+            time(q.p50_ns),
+            time(q.p90_ns),
+            time(q.p99_ns),
+            time(q.p999_ns),
+            time(q.max_ns)
         );
         let _ = write!(out, "\n{}", wrapped("", &line));
         out.push_str(&histogram(&self.histogram));
@@ -449,7 +467,7 @@ impl RecordingReport {
         for row in self.settles.iter().take(top) {
             let mut words = format!("{}: {}", shown(&row.mount), counted(row.n, "settle"));
             if let (Some(sum), Some(max)) = (row.sync_s, row.max_ns) {
-                let max = seconds(of_ns(max));
+                let max = time(max);
                 let _ = write!(words, ", {} in all, the longest {max}", seconds(sum));
             }
             if row.failed > 0 {
@@ -458,21 +476,22 @@ impl RecordingReport {
             out.push_str(&wrapped("  ", &words));
         }
         if !self.io.is_empty() {
-            let from = { self.recording.slower_ns }.map(|ns| {
-                let slow = seconds(of_ns(ns));
-                format!(" (slow: {slow} or more; times of the others are upper bounds)")
-            });
-            let _ = writeln!(out, "\nOther calls{}", from.unwrap_or_default());
+            let from = match self.recording.slower_ns.map(time) {
+                Some(slow) => {
+                    format!(" (slow: {slow} or more; times of the others are upper bounds)")
+                }
+                None => String::new(),
+            };
+            let _ = writeln!(out, "\nOther calls{from}");
         }
         for row in self.io.iter().take(top) {
-            let ns = |ns: Option<u64>| ns.map_or("-".to_owned(), |ns| seconds(of_ns(ns)));
             let mut words = format!(
                 "{}: {}, p50 {}, p99 {}, longest {}",
                 shown(&row.name),
                 count(row.requests),
-                ns(row.p50_ns),
-                ns(row.p99_ns),
-                ns(row.max_ns)
+                time_or_dash(row.p50_ns),
+                time_or_dash(row.p99_ns),
+                time_or_dash(row.max_ns)
             );
             if let Some(n) = row.bytes {
                 let _ = write!(words, ", {}", bytes(n));

@@ -17,13 +17,15 @@ use synclater_sys::mount::forbids_exec;
 /// Entries of a value of `LD_PRELOAD`.
 fn entries(value: Option<&OsStr>) -> impl Iterator<Item = &[u8]> {
     let value = value.unwrap_or_default().as_bytes();
-    { value.split(|b| *b == b':' || *b == b' ') }.filter(|e| !e.is_empty())
+    let all = value.split(|b| *b == b':' || *b == b' ');
+    all.filter(|e| !e.is_empty())
 }
 
 /// Which of our libraries an entry is.
 fn ours(entry: &[u8]) -> Option<Variant> {
     let name = entry.rsplit(|b| *b == b'/').next()?;
-    { [Variant::Ordinary, Variant::Io].into_iter() }.find(|v| v.name().as_bytes() == name)
+    let mut all = [Variant::Ordinary, Variant::Io].into_iter();
+    all.find(|v| v.name().as_bytes() == name)
 }
 
 /// Whether `LD_PRELOAD` has a library of ours.
@@ -65,7 +67,7 @@ pub fn preload(library: &Path, before: Option<&OsStr>) -> OsString {
 /// of a session around this one, or within.
 #[must_use]
 pub fn with_one_of_ours(library: &Path, before: Option<&OsStr>) -> OsString {
-    let has = { entries(before) }.any(|e| match (ours(e), ours(library.as_os_str().as_bytes())) {
+    let has = entries(before).any(|e| match (ours(e), ours(library.as_os_str().as_bytes())) {
         (Some(Variant::Io), _) => true,
         (Some(Variant::Ordinary), asked) => asked == Some(Variant::Ordinary),
         (None, _) => false,

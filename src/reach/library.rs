@@ -32,6 +32,15 @@ impl Variant {
         NAMES[usize::from(self == Variant::Io)]
     }
 
+    /// What is in it, for this machine's programs or for 32-bit ones.
+    fn bytes(self, is_native: bool) -> Option<&'static [u8]> {
+        if is_native {
+            Some(self.native())
+        } else {
+            self.small()
+        }
+    }
+
     fn native(self) -> &'static [u8] {
         match self {
             Variant::Ordinary => LIBRARY,
@@ -62,15 +71,13 @@ fn files(variant: Variant) -> Vec<(PathBuf, &'static [u8])> {
         ("lib/i386-linux-gnu", false),
         ("lib", plain_is_64),
     ];
-    let file = |(folder, native): (&str, bool)| {
-        let bytes = if native {
-            Some(variant.native())
-        } else {
-            variant.small()
-        };
-        Some((Path::new(folder).join(variant.name()), bytes?))
-    };
-    folders.into_iter().filter_map(file).collect()
+    folders
+        .into_iter()
+        .filter_map(|(folder, is_native)| {
+            let bytes = variant.bytes(is_native)?;
+            Some((Path::new(folder).join(variant.name()), bytes))
+        })
+        .collect()
 }
 
 /// Writes the libraries for every value of `$LIB` below `dir`, each class once and its other names
@@ -132,11 +139,6 @@ fn is_trusted(seen: &std::fs::Metadata) -> bool {
 /// (cleaned up, a reboot). What outlived a session goes on naming the library there, and ld.so
 /// tells the name on that program's standard error.
 fn caches() -> Vec<PathBuf> {
-    let variable = |name| {
-        std::env::var_os(name)
-            .filter(|v| !v.is_empty())
-            .map(PathBuf::from)
-    };
     let named = variable("XDG_CACHE_HOME").map(|d| d.join("synclater"));
     if process::effective_user() == 0 {
         let of_root = [
@@ -152,17 +154,26 @@ fn caches() -> Vec<PathBuf> {
             .chain(named)
             .collect();
     }
-    let home = || variable("HOME").map(|h| h.join(".cache/synclater"));
     let run = variable("XDG_RUNTIME_DIR").map(|d| d.join("synclater-lib"));
-    named.or_else(home).into_iter().chain(run).collect()
+    named
+        .or_else(|| variable("HOME").map(|h| h.join(".cache/synclater")))
+        .into_iter()
+        .chain(run)
+        .collect()
+}
+
+/// The path that a variable of our environment has.
+fn variable(name: &str) -> Option<PathBuf> {
+    std::env::var_os(name)
+        .filter(|v| !v.is_empty())
+        .map(PathBuf::from)
 }
 
 /// The folder `dir`, made where it is missing: programs of any user of the session can map a file
 /// below it.
 fn usable(dir: &Path) -> Result<PathBuf, String> {
-    let at = |why: &dyn std::fmt::Display| format!("{}: {why}", dir.display());
     if dir.is_relative() {
-        return Err(at(&"not an absolute path"));
+        return Err(at(dir, &"not an absolute path"));
     }
     // Nothing is made where somebody else leads us to.
     if let Some(there) = dir.ancestors().find(|above| above.exists()) {
@@ -172,29 +183,31 @@ fn usable(dir: &Path) -> Result<PathBuf, String> {
         .recursive(true)
         .mode(0o755)
         .create(dir);
-    made.map_err(|e| at(&e))?;
-    let seen = dir.symlink_metadata().map_err(|e| at(&e))?;
+    made.map_err(|e| at(dir, &e))?;
+    let seen = dir.symlink_metadata().map_err(|e| at(dir, &e))?;
     if let Some(why) = dirs::distrust(&seen) {
-        return Err(at(&why));
+        return Err(at(dir, &why));
     }
     let real = safe(dir)?;
     if mount::forbids_exec(&real) == Some(true) {
-        return Err(at(&"mounted noexec"));
+        return Err(at(dir, &"mounted noexec"));
     }
     Ok(real)
+}
+
+/// Why a folder is not used, behind its path.
+fn at(path: &Path, why: &dyn std::fmt::Display) -> String {
+    format!("{}: {why}", path.display())
 }
 
 /// The same folder by a path without links, where nobody else can put another one: what is there
 /// now is not all, since programs are executed as long as the session lasts, and behind it.
 fn safe(dir: &Path) -> Result<PathBuf, String> {
     use std::os::unix::ffi::OsStrExt;
-    let at = |path: &Path, why: &dyn std::fmt::Display| format!("{}: {why}", path.display());
     let real = dir.canonicalize().map_err(|e| at(dir, &e))?;
     // ld.so(8): what stands between two names, and what begins one of its own.
-    if { real.as_os_str().as_bytes() }
-        .iter()
-        .any(|b| b" :$".contains(b))
-    {
+    let bytes = real.as_os_str().as_bytes();
+    if bytes.iter().any(|b| b" :$".contains(b)) {
         return Err(at(
             &real,
             &"LD_PRELOAD holds no name with a blank, a colon or a $",

@@ -5,12 +5,11 @@ use synclater_sys::process;
 /// What it executes; where that may not be told, the name that it bears.
 #[must_use]
 pub fn exe_of(pid: u32) -> String {
-    let link = std::fs::read_link(format!("/proc/{pid}/exe"));
-    let name = || process::text(format!("/proc/{pid}/comm")).unwrap_or_default();
-    link.map_or_else(
-        |_| name().trim_end().to_owned(),
-        |l| without_mark(&l.to_string_lossy()),
-    )
+    if let Ok(link) = std::fs::read_link(format!("/proc/{pid}/exe")) {
+        return without_mark(&link.to_string_lossy());
+    }
+    let name = process::text(format!("/proc/{pid}/comm")).unwrap_or_default();
+    name.trim_end().to_owned()
 }
 
 /// A file's name, without what the kernel puts behind that of a deleted one.
@@ -41,8 +40,14 @@ const HIDDEN: u64 = 1;
 /// does as long as it is our user's: whoever gains rights executes something else.
 #[must_use]
 pub fn executes(pid: u32, program: Incarnation) -> bool {
-    let ours = || process::effective_user_of(pid) == Some(process::effective_user());
-    incarnation(pid).is_some_and(|now| now == program || (may_be_same(now, program) && ours()))
+    let Some(now) = incarnation(pid) else {
+        return false;
+    };
+    now == program || (may_be_same(now, program) && is_of_our_user(pid))
+}
+
+fn is_of_our_user(pid: u32) -> bool {
+    process::effective_user_of(pid) == Some(process::effective_user())
 }
 
 /// Whether `now` is `program`, or hides what it is.

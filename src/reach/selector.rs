@@ -69,7 +69,9 @@ impl ProcessSelector {
     #[must_use]
     pub fn members(&self) -> Members {
         let mut all = BTreeSet::new();
-        { self.groups.folders.iter() }.for_each(|group| members(group, &mut all));
+        for group in &self.groups.folders {
+            members(group, &mut all);
+        }
         Members(all)
     }
 
@@ -182,11 +184,6 @@ pub fn is_inside(pid: u32, supervisor: u32) -> bool {
 fn inside_by_parents(pid: u32, supervisor: u32) -> Option<bool> {
     // Whoever has many would keep the others waiting that are answered behind.
     const MOST: usize = 64;
-    // As each takes it: its file may be called anything.
-    let has_its_name = |pid: u32| {
-        let name = process::text(format!("/proc/{pid}/comm"));
-        name.is_ok_and(|name| name.trim_end() == "synclater")
-    };
     let mut at = pid;
     for _ in 0..MOST {
         match process::parent_of(at)? {
@@ -201,17 +198,25 @@ fn inside_by_parents(pid: u32, supervisor: u32) -> Option<bool> {
     Some(true)
 }
 
+/// Whether a process has the name that each synclater takes: its file may be called anything.
+fn has_its_name(pid: u32) -> bool {
+    let name = process::text(format!("/proc/{pid}/comm"));
+    name.is_ok_and(|name| name.trim_end() == "synclater")
+}
+
 /// Whether a thread executes the program that this process executes.
 #[must_use]
 pub fn is_of_this_program(tid: u32) -> bool {
+    id_of_exe(&tid.to_string()).is_some_and(|its| Some(its) == id_of_exe("self"))
+}
+
+/// The device and the number of the file that a process executes.
+fn id_of_exe(of: &str) -> Option<(u32, u32, u64)> {
     use rustix::fs::{statx, AtFlags, StatxFlags, CWD};
+    let exe = format!("/proc/{of}/exe");
     // A file system in user space is not asked: its server may wait for us.
-    let id = |of: &str| {
-        let exe = format!("/proc/{of}/exe");
-        let file = statx(CWD, exe, AtFlags::STATX_DONT_SYNC, StatxFlags::INO).ok()?;
-        Some((file.stx_dev_major, file.stx_dev_minor, file.stx_ino))
-    };
-    id(&tid.to_string()).is_some_and(|its| Some(its) == id("self"))
+    let file = statx(CWD, exe, AtFlags::STATX_DONT_SYNC, StatxFlags::INO).ok()?;
+    Some((file.stx_dev_major, file.stx_dev_minor, file.stx_ino))
 }
 
 /// Whether a process is one of this program that does something for a session, or for us: a job.
@@ -232,8 +237,10 @@ pub fn is_fork_of_ours(pid: u32) -> bool {
 
 /// What a process executes; `None` also of one that is just executing something else.
 fn exe(pid: u32) -> Option<PathBuf> {
-    let link = || std::fs::read_link(format!("/proc/{pid}/exe")).ok();
-    sharing::has_code(pid).then(link).flatten()
+    if !sharing::has_code(pid) {
+        return None;
+    }
+    std::fs::read_link(format!("/proc/{pid}/exe")).ok()
 }
 
 /// Adds the processes of a control group and of those below it.
@@ -266,8 +273,9 @@ pub struct Seen {
 #[must_use]
 pub fn in_session(page: &Path) -> Seen {
     let folder = page.parent().and_then(Path::file_name);
-    let is_it = |name: &str| folder.is_some() && folder_of(name) == folder;
-    with_page(Duration::from_secs(1), Looks::Two, is_it)
+    with_page(Duration::from_secs(1), Looks::Two, |name| {
+        folder.is_some() && folder_of(name) == folder
+    })
 }
 
 /// What the folder of a page is called.
@@ -298,32 +306,16 @@ pub fn outside(folders: &[PathBuf]) -> Vec<u32> {
     seen.found
 }
 
+/// What a look at one process has told.
+const NOT: u8 = 0;
+const FOUND: u8 = 1;
+const CLOSED: u8 = 2;
+
 /// Of the whole machine.
 fn with_page(patience: Duration, looks: Looks, is_it: impl Fn(&str) -> bool) -> Seen {
-    const NOT: u8 = 0;
-    const FOUND: u8 = 1;
-    const CLOSED: u8 = 2;
-    let look = |pid: u32| {
-        let Ok(maps) = process::text(format!("/proc/{pid}/maps")) else {
-            // One that has ended has nothing any more.
-            return if process::began(pid).is_some() {
-                CLOSED
-            } else {
-                NOT
-            };
-        };
-        // Mapped by the gate: otherwise the process was started with the library.
-        let has = maps.contains("/memfd:synclater")
-            && maps::read(&maps).iter().any(|m| is_it(m.name_of_file()));
-        if has {
-            FOUND
-        } else {
-            NOT
-        }
-    };
     let me = std::process::id();
     let all: Vec<u32> = process::all().filter(|pid| *pid != me).collect();
-    let told = of_each(&all, patience, looks, look);
+    let told = of_each(&all, patience, looks, |pid| look_at(pid, &is_it));
     let mut seen = Seen::default();
     for (pid, told) in all.into_iter().zip(told) {
         match told {
@@ -334,4 +326,24 @@ fn with_page(patience: Duration, looks: Looks, is_it: impl Fn(&str) -> bool) -> 
         }
     }
     seen
+}
+
+/// Whether a process has a page mapped that is meant.
+fn look_at(pid: u32, is_it: impl Fn(&str) -> bool) -> u8 {
+    let Ok(maps) = process::text(format!("/proc/{pid}/maps")) else {
+        // One that has ended has nothing any more.
+        return if process::began(pid).is_some() {
+            CLOSED
+        } else {
+            NOT
+        };
+    };
+    // Mapped by the gate: otherwise the process was started with the library.
+    let has = maps.contains("/memfd:synclater")
+        && maps::read(&maps).iter().any(|m| is_it(m.name_of_file()));
+    if has {
+        FOUND
+    } else {
+        NOT
+    }
 }

@@ -106,12 +106,11 @@ fn put_in_first(
     let open = target::open(pid);
     let errand = errand(&target, open, &found, image, payload, memory)?;
     let library = bring(tracer, &found, &errand, payload, memory)?;
-    let at = |offset: u32| image + u64::from(offset);
     let arrival = synclater_shim::gate::arrival(entry.at, entry.told);
     memory
-        .write(at(library.head.arrival), &arrival)
+        .write(image + u64::from(library.head.arrival), &arrival)
         .map_err(lost)?;
-    let arrive = at(library.head.arrive);
+    let arrive = image + u64::from(library.head.arrive);
     let told = arrive.to_le_bytes();
     let len = match class {
         Class::Long => 8,
@@ -135,7 +134,9 @@ fn put_in_late(
         // Put on by what runs in front of its entry.
         Filters::new(class).look_at_all(tracer)?;
     }
-    let library = { found.library.clone() }
+    let library = found
+        .library
+        .clone()
         .ok_or_else(|| Refusal::new("the library is gone from its memory", "start it anew"))?;
     let (_, sites) = found.place_library(code::heap(pid, &found.mappings))?;
     let changes = fill_places(&library, found.class, &sites, &memory)?;

@@ -41,6 +41,17 @@ impl Change {
     fn range(&self) -> Range<u64> {
         self.at..self.at + self.before.len() as u64
     }
+
+    /// The pages that it begins and ends in.
+    fn pages(&self) -> (u64, u64) {
+        (self.at / 4096, (self.range().end - 1) / 4096)
+    }
+
+    /// Whether it lies in one page together with another one.
+    fn shares_page_with(&self, other: &Change) -> bool {
+        let (first, last) = other.pages();
+        first == last && self.pages() == (first, last)
+    }
 }
 
 /// Makes the places that the sites are to lead to; returns what has to be changed at the sites.
@@ -62,8 +73,8 @@ pub(super) fn fill_places(
             continue;
         }
         let place = site.place();
-        let k = { places.iter().position(|p| p.as_ref() == Some(&place)) }
-            .or_else(|| places.iter().position(Option::is_none));
+        let known = places.iter().position(|p| p.as_ref() == Some(&place));
+        let k = known.or_else(|| places.iter().position(Option::is_none));
         let k = k.ok_or_else(|| Refusal::new("it has too many system-call sites", "name them"))?;
         let gate = match (site.address, site.function) {
             (Some(_), _) => library.head.gate_go,
@@ -72,9 +83,10 @@ pub(super) fn fill_places(
         };
         let at = library.place(k);
         let gate = library.image + u64::from(gate);
-        let to_gate = || place.bytes(at, gate).zip(redirect(site, at));
-        let (bytes, redirected) =
-            to_gate().ok_or_else(|| Refusal::new("a site is out of reach", "start it anew"))?;
+        let (bytes, redirected) = place
+            .bytes(at, gate)
+            .zip(redirect(site, at))
+            .ok_or_else(|| Refusal::new("a site is out of reach", "start it anew"))?;
         written.push((at, bytes.to_vec()));
         places[k] = Some(place);
         changes.extend(redirected);
@@ -167,7 +179,7 @@ pub(super) fn boot_left(
     let at = found.slack(memory, &before)?;
     let is_there = memory.bytes(at, before.len()).ok()? == before;
     let after = is_there.then(|| found.in_file(pid, at, before.len()))?;
-    let image = { found.library.as_ref() }.map(|library| library.image);
+    let image = found.library.as_ref().map(|library| library.image);
     let (from, to) = image.map_or((0, 0), |at| (at, at + u64::from(head.whole)));
     let what = What::Boot { from, to, was_left };
     Some(Change {
@@ -182,24 +194,28 @@ pub(super) fn boot_left(
 /// instruction that was there (uprobes), or the one that it put back when that was over. What is
 /// behind it is put back too, so that the instruction is what it was.
 pub(super) fn spoiled(library: &Library, memory: &Memory) -> Vec<Change> {
+    own_jumps(library)
+        .filter_map(|own| put_right(own, memory))
+        .collect()
+}
+
+/// What puts back what is behind the first byte of a jump; `None` where that byte is the jump's
+/// own, or something else has changed.
+fn put_right(own: OwnJump, memory: &Memory) -> Option<Change> {
     const BREAKPOINT: u8 = 0xcc;
-    let one = |own: OwnJump| {
-        let before = memory.bytes(own.at, own.jump.len()).ok()?;
-        let mut after = own.was;
-        let is_watched = before[0] == BREAKPOINT;
-        if before[1..] != own.jump[1..] || !(is_watched || before[0] == after[0]) || before == after
-        {
-            return None;
-        }
-        after[0] = before[0];
-        Some(Change {
-            what: What::Site,
-            at: own.at,
-            before,
-            after,
-        })
-    };
-    own_jumps(library).filter_map(one).collect()
+    let before = memory.bytes(own.at, own.jump.len()).ok()?;
+    let mut after = own.was;
+    let is_watched = before[0] == BREAKPOINT;
+    if before[1..] != own.jump[1..] || !(is_watched || before[0] == after[0]) || before == after {
+        return None;
+    }
+    after[0] = before[0];
+    Some(Change {
+        what: What::Site,
+        at: own.at,
+        before,
+        after,
+    })
 }
 
 /// What takes addresses back that nobody reads.
@@ -221,9 +237,9 @@ pub(super) fn moved(
     memory: &Memory,
 ) -> Result<Vec<Change>, Refusal> {
     let mappings = code::mappings(pid)?;
-    let is_known = |own: &OwnJump| found.redirected().any(|site| site.at == own.at);
     Ok(own_jumps(library)
-        .filter(|own| !is_known(own) && own.is_there(memory) && own.is_its_own(&mappings))
+        .filter(|own| !found.redirected().any(|site| site.at == own.at))
+        .filter(|own| own.is_there(memory) && own.is_its_own(&mappings))
         .map(|own| Change {
             what: What::Site,
             at: own.at,
@@ -255,16 +271,19 @@ impl OwnJump {
 }
 
 fn own_jumps(library: &Library) -> impl Iterator<Item = OwnJump> + '_ {
-    let one = |(k, place): (usize, &Option<Detour>)| {
-        let Some(Detour::Call { was, entry }) = place else {
-            return None;
-        };
-        let at = entry.checked_sub(was.len() as u64)?;
-        let jump = jump(at, library.place(k))?;
-        let was = was.get(..jump.len())?.to_vec();
-        Some(OwnJump { at, jump, was })
+    let places = library.places.iter().enumerate();
+    places.filter_map(|(k, place)| own_jump(place.as_ref()?, library.place(k)))
+}
+
+/// The jump to a place that lies at `to`; `None` where a call of a function leads there.
+fn own_jump(place: &Detour, to: u64) -> Option<OwnJump> {
+    let Detour::Call { was, entry } = place else {
+        return None;
     };
-    library.places.iter().enumerate().filter_map(one)
+    let at = entry.checked_sub(was.len() as u64)?;
+    let jump = jump(at, to)?;
+    let was = was.get(..jump.len())?.to_vec();
+    Some(OwnJump { at, jump, was })
 }
 
 /// Exchanges the bytes of all sites while nothing of the process runs.
@@ -296,35 +315,28 @@ pub(super) fn exchange_if(
     let mut done = Vec::new();
     let mut failed = None;
     // Of a site none can be in the middle where it is one instruction, and nobody is in an address.
-    let is_any = |fits: fn(&What) -> bool| changes.iter().any(|c| fits(&c.what));
-    let stand_at = match is_any(|what| matches!(what, What::Pair | What::Boot { .. })) {
-        true => tracer.stand_at(),
-        false => Vec::new(),
+    let some_stand = changes
+        .iter()
+        .any(|c| matches!(c.what, What::Pair | What::Boot { .. }));
+    let stand_at = if some_stand {
+        tracer.stand_at()
+    } else {
+        Vec::new()
     };
-    let some_return = is_any(|what| match what {
+    let some_return = changes.iter().any(|c| match c.what {
         What::Site | What::Address => false,
         What::Pair => true,
-        What::Boot { was_left, .. } => *was_left,
+        What::Boot { was_left, .. } => was_left,
     });
-    let return_to = match some_return {
-        true => tracer.return_to(memory),
-        false => Vec::new(),
+    let return_to = if some_return {
+        tracer.return_to(memory)
+    } else {
+        Vec::new()
     };
-    let is_in_use = |c: &&Change| match c.what {
-        What::Site | What::Address => false,
-        What::Pair => {
-            let inside = c.at + 1..c.range().end;
-            is_in(&stand_at, &inside) || is_in(&return_to, &inside)
-        }
-        What::Boot { from, to, .. } => {
-            tracer.is_errand_out()
-                || !tracer.all_stand()
-                || is_in(&stand_at, &c.range())
-                || is_in(&return_to, &c.range())
-                || is_in(&stand_at, &(from..to))
-        }
-    };
-    let in_use: Vec<&Change> = changes.iter().filter(is_in_use).collect();
+    let in_use: Vec<&Change> = changes
+        .iter()
+        .filter(|c| is_in_use(c, tracer, &stand_at, &return_to))
+        .collect();
     if in_use.iter().any(|c| c.what == What::Pair) {
         tracer.release();
         let why =
@@ -350,6 +362,25 @@ pub(super) fn exchange_if(
     failed.map_or(Ok(()), |e| Err(Failure::Busy(e.to_string())))
 }
 
+/// Whether a thread of a process that stands still may be in the middle of what is to be changed,
+/// or come back there.
+fn is_in_use(change: &Change, tracer: &Tracer, stand_at: &[u64], return_to: &[u64]) -> bool {
+    match change.what {
+        What::Site | What::Address => false,
+        What::Pair => {
+            let inside = change.at + 1..change.range().end;
+            is_in(stand_at, &inside) || is_in(return_to, &inside)
+        }
+        What::Boot { from, to, .. } => {
+            tracer.is_errand_out()
+                || !tracer.all_stand()
+                || is_in(stand_at, &change.range())
+                || is_in(return_to, &change.range())
+                || is_in(stand_at, &(from..to))
+        }
+    }
+}
+
 /// Those that lie in one page together; whatever goes beyond its page is alone. Where some lead by
 /// way of others each is alone, in their order: we may be killed between two of them.
 fn by_page(mut changes: Vec<&Change>) -> Vec<Vec<&Change>> {
@@ -358,13 +389,9 @@ fn by_page(mut changes: Vec<&Change>) -> Vec<Vec<&Change>> {
     }
     changes.sort_by_key(|c| c.at);
     let mut pages: Vec<Vec<&Change>> = Vec::new();
-    let page_of = |c: &Change| (c.at / 4096, (c.range().end - 1) / 4096);
     for change in changes {
-        let is_with = |page: &&mut Vec<&Change>| {
-            let (first, last) = page_of(page[0]);
-            first == last && page_of(change) == (first, last)
-        };
-        match pages.last_mut().filter(is_with) {
+        let before = pages.last_mut();
+        match before.filter(|page| change.shares_page_with(page[0])) {
             Some(page) => page.push(change),
             None => pages.push(vec![change]),
         }
@@ -406,16 +433,16 @@ mod tests {
     fn changes_are_made_page_by_page() {
         let all = [0x2004, 0x1000, 0x1ff0, 0x1ffd, 0x2ffb, 0x3000].map(at);
         let pages = by_page(all.iter().collect());
-        let pages: Vec<Vec<u64>> = { pages.iter() }
+        let pages: Vec<Vec<u64>> = pages
+            .iter()
             .map(|page| page.iter().map(|c| c.at).collect())
             .collect();
         let expected: [&[u64]; 4] = [&[0x1000, 0x1ff0], &[0x1ffd], &[0x2004, 0x2ffb], &[0x3000]];
         assert_eq!(pages, expected);
         let mut all = [0x1010, 0x1000].map(at);
         all[0].what = What::Address;
-        let order: Vec<u64> = { by_page(all.iter().collect()).iter() }
-            .map(|page| page[0].at)
-            .collect();
+        let pages = by_page(all.iter().collect());
+        let order: Vec<u64> = pages.iter().map(|page| page[0].at).collect();
         assert_eq!(order, [0x1010, 0x1000]);
     }
 

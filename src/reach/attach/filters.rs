@@ -111,12 +111,16 @@ fn put_on() -> Failure {
 /// Whether no thread of a process that had no filter has one.
 fn has_none(tracer: &Tracer) -> Result<(), Failure> {
     let pid = tracer.pid();
-    let counted = |tid| filters_of(pid, tid).is_some_and(|n| n > 0);
-    let has_one = |thread: &Thread| thread.has_filter().unwrap_or_else(|| counted(thread.tid()));
-    if tracer.standing().any(has_one) {
+    if tracer.standing().any(|thread| has_one(pid, thread)) {
         return Err(put_on());
     }
     Ok(())
+}
+
+/// Whether a thread that stands still has a filter.
+fn has_one(pid: u32, thread: &Thread) -> bool {
+    let told = thread.has_filter();
+    told.unwrap_or_else(|| filters_of(pid, thread.tid()).is_some_and(|n| n > 0))
 }
 
 fn unreadable(pid: u32, e: &io::Error) -> Failure {

@@ -130,8 +130,12 @@ fn no_memory(e: &io::Error) -> Refusal {
 /// Why not.
 pub fn can_bring_image() -> Result<(), Refusal> {
     let (image, _) = class::image(Class::Long).ok_or_else(|| code::no_gate(Class::Long))?;
-    let file = remote::executable_memory(code::NAME, image);
-    file.map(|_| ()).map_err(|e| no_memory(&e))
+    in_memory(image).map(|_| ())
+}
+
+/// A file of memory that may be executed, and has this image.
+fn in_memory(image: &[u8]) -> Result<File, Refusal> {
+    remote::executable_memory(code::NAME, image).map_err(|e| no_memory(&e))
 }
 
 impl Payload {
@@ -142,12 +146,11 @@ impl Payload {
     /// Why processes cannot be attached at all: no gate for this machine, no memory to execute.
     pub fn pack(shared: &'static Shared, followed: bool) -> Result<Payload, Refusal> {
         let (image, _) = class::image(Class::Long).ok_or_else(|| code::no_gate(Class::Long))?;
-        let open = |e: &io::Error| Refusal::new(e.to_string(), "free a descriptor, and try again");
-        let memory = |image| remote::executable_memory(code::NAME, image);
-        let library = memory(image).map_err(|e| no_memory(&e))?;
-        let small = class::image(Class::Small).map(|(image, _)| memory(image));
-        let small = small.transpose().map_err(|e| no_memory(&e))?;
-        let page = File::open(&shared.path).map_err(|e| open(&e))?;
+        let library = in_memory(image)?;
+        let small = class::image(Class::Small).map(|(image, _)| in_memory(image));
+        let small = small.transpose()?;
+        let page = File::open(&shared.path)
+            .map_err(|e| Refusal::new(e.to_string(), "free a descriptor, and try again"))?;
         let page_size = shared.page().size.load(SeqCst);
         if u64::from(page_size) > code::PAGE_ROOM {
             let why = format!(
@@ -232,18 +235,14 @@ impl From<Refusal> for Failure {
 fn left_by(pid: u32, clock: LeaseClock) -> Option<String> {
     let memory = Memory::open(pid).ok()?;
     let class = class::class_of(pid)?;
-    let look = || {
-        let found = survey(pid, class, &memory).ok()?;
-        let id = owner::session_of(found.library.as_ref()?, &found)?;
-        let is_left = found.redirected().any(|s| !s.may_write());
-        is_left.then_some((id, found))
-    };
-    let (id, found) = look()?;
+    let found = survey(pid, class, &memory).ok()?;
+    let id = owner::led_to(&found)?;
     let library = found.library.as_ref()?;
     owner::is_free(library, &found, &memory, clock).ok()?;
     // One that has ended between the two may have let go of it before; and another one may attach
     // to it while it is looked at.
-    let (still, found) = look()?;
+    let found = survey(pid, class, &memory).ok()?;
+    let still = owner::led_to(&found)?;
     (still == id && owner::is_as_it_was(pid, &found)).then_some(id)
 }
 
@@ -389,25 +388,34 @@ impl Plan<'_> {
             // One that begins is still in it.
             changes.extend(boot_left(pid, found, memory, was_left));
         }
-        let (filters, alone) = (&mut self.filters, &mut self.alone);
-        // One that begins has stood still since they were read.
-        let still = |tracer: &Tracer| {
-            if begins {
-                return Ok(());
-            }
-            alone.still()?;
-            alone.has_its_own_table()?;
-            tracer.standing().try_for_each(sandbox::check_dispatch)?;
-            { tracer.standing() }.try_for_each(filters::restricts_nothing)?;
-            filters.recheck(tracer)
-        };
-        exchange_if(tracer, memory, &changes, still)?;
+        if begins {
+            // It has stood still since they were read.
+            exchange(tracer, memory, &changes)?;
+        } else {
+            let (filters, alone) = (&mut self.filters, &mut self.alone);
+            exchange_if(tracer, memory, &changes, |tracer| {
+                recheck(tracer, filters, alone)
+            })?;
+        }
         Ok(AttachOutcome::Attached {
             sites: self.sites.len() as u64,
             far: self.far,
             open: self.open,
         })
     }
+}
+
+/// Whether a process may be changed still, whose threads stand still.
+///
+/// # Errors
+/// Why not.
+fn recheck(tracer: &Tracer, filters: &mut Filters, alone: &mut Alone<'_>) -> Result<(), Failure> {
+    alone.still()?;
+    alone.has_its_own_table()?;
+    tracer.standing().try_for_each(sandbox::check_dispatch)?;
+    let mut standing = tracer.standing();
+    standing.try_for_each(filters::restricts_nothing)?;
+    filters.recheck(tracer)
 }
 
 /// What a thread of the process is to do.
@@ -421,7 +429,7 @@ fn errand(
 ) -> Result<Errand, Refusal> {
     let (_, head) = class::image(found.class).ok_or_else(|| code::no_gate(found.class))?;
     let (slots, page) = code::shared(image, &head);
-    let marks = { found.library.as_ref() }.map(|library| marks(library, memory));
+    let marks = found.library.as_ref().map(|library| marks(library, memory));
     Ok(Errand {
         image,
         room: if found.library.is_some() {
@@ -455,7 +463,6 @@ fn bring(
     let (bytes, head) = class::image(found.class).ok_or_else(|| code::no_gate(found.class))?;
     // A program that has just begun has the whole of its stack.
     let begins = tracer.is_at_start();
-    let room = |stack: &code::Stack| begins || found.has_room_on(stack);
     let fds = payload.fds_for(found.class, tracer.pid())?;
     let code = head.boot_code(bytes);
     let (library, at, to_be_written) = match &found.library {
@@ -475,7 +482,9 @@ fn bring(
         to_be_written,
         also,
     };
-    tracer.run(memory, &boot, &head, errand, fds, room)?;
+    tracer.run(memory, &boot, &head, errand, fds, |stack| {
+        begins || found.has_room_on(stack)
+    })?;
     Ok(library)
 }
 
@@ -514,9 +523,8 @@ fn take_out(
         tracer.stop_all()?;
         marked = target::marked(pid) + u64::from(marks(library, &memory).lost);
     }
-    let leaves = |s: &&Site| marked == 0 || !s.may_write();
-    let sites = found.redirected().filter(leaves).count() as u64;
-    let of_sites = found.redirected().filter(leaves).filter_map(|s| {
+    let sites = found.given_back(marked).count() as u64;
+    let of_sites = found.given_back(marked).filter_map(|s| {
         Some(taken_back(match found.class {
             Class::Long => redirect(s, s.leads_to?)?,
             Class::Small => vec![call_gate(s, s.leads_to?)],
@@ -534,19 +542,31 @@ fn take_out(
     if changes.is_empty() {
         tracer.release();
     } else {
-        let is_its_still = |_: &Tracer| {
-            if !owner::is_as_it_was(pid, &found) {
-                return Err(Failure::Busy("another session attaches to it".into()));
-            }
-            alone.still()?;
-            if let Some(library) = &found.library {
-                rings::put_back(pid, &memory, library)?;
-            }
-            Ok(())
-        };
-        exchange_if(&mut tracer, &memory, &changes, is_its_still)?;
+        exchange_if(&mut tracer, &memory, &changes, |_| {
+            let_go_of_rings(pid, &found, &mut alone, &memory)
+        })?;
     }
     Ok(AttachOutcome::Detached { sites, marked })
+}
+
+/// Puts back what was put off in the rings of a process that stands still.
+///
+/// # Errors
+/// Why nothing of it may be changed any more.
+fn let_go_of_rings(
+    pid: u32,
+    found: &Survey,
+    alone: &mut Alone<'_>,
+    memory: &Memory,
+) -> Result<(), Failure> {
+    if !owner::is_as_it_was(pid, found) {
+        return Err(Failure::Busy("another session attaches to it".into()));
+    }
+    alone.still()?;
+    if let Some(library) = &found.library {
+        rings::put_back(pid, memory, library)?;
+    }
+    Ok(())
 }
 
 /// Whether any process of the session has taken `O_SYNC` off, as far as that can be told.

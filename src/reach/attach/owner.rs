@@ -60,9 +60,13 @@ pub fn is_as_it_was(pid: u32, found: &Survey) -> bool {
     };
     let (_, page) = library.shared();
     let text = process::text(format!("/proc/{pid}/maps")).unwrap_or_default();
-    let is_it = |m: &&Mapping| m.range.start == page;
-    let of = |all: &[Mapping]| all.iter().find(is_it).map(|m| (m.device, m.inode));
-    of(&maps::read(&text)) == of(&found.mappings)
+    file_at(page, &maps::read(&text)) == file_at(page, &found.mappings)
+}
+
+/// The file that is mapped from an address on.
+fn file_at(address: u64, mappings: &[Mapping]) -> Option<PageFile> {
+    let mapping = mappings.iter().find(|m| m.range.start == address)?;
+    Some((mapping.device, mapping.inode))
 }
 
 /// How many sites lead into this very session already; `None` where none does.
@@ -73,9 +77,17 @@ pub fn is_ours(library: &Library, found: &Survey, page: Option<PageFile>) -> Opt
 }
 
 /// The name of the session that a process is, or was, in.
-pub fn session_of(library: &Library, found: &Survey) -> Option<String> {
+fn session_of(library: &Library, found: &Survey) -> Option<String> {
     let name = program::without_mark(&page_of(library, found)?.name);
     Some(session_in(Path::new(&name).parent()?))
+}
+
+/// The session whose gate a process leads through, with more than what descriptors need that lost
+/// their `O_SYNC`.
+pub fn led_to(found: &Survey) -> Option<String> {
+    let id = session_of(found.library.as_ref()?, found)?;
+    let is_left = found.redirected().any(|s| !s.may_write());
+    is_left.then_some(id)
 }
 
 /// The name of the session that keeps, or kept, its page in this folder.
@@ -103,7 +115,7 @@ pub fn is_free(
     let folder = Path::new(&path).parent().unwrap_or(Path::new("/"));
     let id = session_in(folder);
     // Its folder may be another session's by now, or another one as we see it.
-    let is_there = { std::fs::metadata(&page.name) }.is_ok_and(|seen| seen.ino() == page.inode);
+    let is_there = std::fs::metadata(&page.name).is_ok_and(|seen| seen.ino() == page.inode);
     if let Listens::Supervisor { pid, uid } = asked(is_there, folder) {
         let why = format!("{ATTACHED_TO}{id} of user {uid}, which lives (supervisor {pid})");
         let try_ = format!(
@@ -130,10 +142,11 @@ fn asked(is_there: bool, folder: &Path) -> Listens {
 
 /// What has to be done first to reach a session of user `uid`.
 fn in_whose_place(memory: &Path, pid: u32, uid: u32) -> String {
-    let is_it = |s: &control::Living| memory_of(&s.dir) == memory;
     if uid != process::effective_user() {
-        format!("as user {uid}: ")
-    } else if control::sessions().iter().any(is_it) {
+        return format!("as user {uid}: ");
+    }
+    let sessions = control::sessions();
+    if sessions.iter().any(|s| memory_of(&s.dir) == memory) {
         String::new()
     } else {
         format!("with the SYNCLATER_RUN_DIR of process {pid} (/proc/{pid}/environ): ")
@@ -143,13 +156,17 @@ fn in_whose_place(memory: &Path, pid: u32, uid: u32) -> String {
 /// Whether the lease in the page that the process has mapped still runs.
 fn lease_runs(library: &Library, memory: &Memory, clock: LeaseClock) -> bool {
     let (_, page) = library.shared();
-    let long = |at: usize| -> Option<u64> {
-        let bytes = memory.bytes(page + at as u64, 8).ok()?;
-        Some(u64::from_le_bytes(bytes.try_into().ok()?))
-    };
-    let lease = long(std::mem::offset_of!(Page, lease_until));
-    let span = long(std::mem::offset_of!(Page, lease_span));
+    let until = std::mem::offset_of!(Page, lease_until) as u64;
+    let span = std::mem::offset_of!(Page, lease_span) as u64;
+    let lease = number_at(memory, page + until);
+    let span = number_at(memory, page + span);
     lease
         .zip(span)
         .is_some_and(|(lease, span)| lease.wrapping_sub(clock.now()) <= span)
+}
+
+/// Eight bytes of a process's memory.
+fn number_at(memory: &Memory, at: u64) -> Option<u64> {
+    let bytes = memory.bytes(at, 8).ok()?;
+    Some(u64::from_le_bytes(bytes.try_into().ok()?))
 }

@@ -19,12 +19,11 @@ use synclater_sys::remote::Memory;
 /// # Errors
 /// Where its mappings cannot be read: it has ended.
 pub(super) fn put_back(pid: u32, memory: &Memory, library: &Library) -> Result<(), Refusal> {
-    let is_of_rings = |place: &Option<Detour>| matches!(place, Some(Detour::Function { .. }));
-    if !library.places.iter().any(is_of_rings) {
+    let mut places = library.places.iter().flatten();
+    if !places.any(|place| matches!(place, Detour::Function { .. })) {
         return Ok(());
     }
     let _ = memory.write(marks_at(library) + Marks::LET_GO, &1u32.to_le_bytes());
-    let is_ring = |m: &Mapping| m.shared && m.offset == OFFSET && m.name == "anon_inode:[io_uring]";
     for ring in code::mappings(pid)?.into_iter().filter(is_ring) {
         let len = usize::try_from(ring.range.end - ring.range.start).unwrap_or(0);
         let bytes = memory.bytes(ring.range.start, len).unwrap_or_default();
@@ -39,4 +38,9 @@ pub(super) fn put_back(pid: u32, memory: &Memory, library: &Library) -> Result<(
         }
     }
     Ok(())
+}
+
+/// Whether a mapping has the entries of a ring.
+fn is_ring(m: &Mapping) -> bool {
+    m.shared && m.offset == OFFSET && m.name == "anon_inode:[io_uring]"
 }

@@ -21,26 +21,27 @@ use synclater_sys::registers::Registers;
 /// # Errors
 /// That it does not, or may not.
 pub(super) fn check_dispatch(thread: &Thread) -> Result<(), Refusal> {
-    let refused = |why: &str| {
-        let try_ = "it stays as it is: every request of its own is real";
-        Err(Refusal::new(why, try_))
-    };
     match thread.dispatches() {
         Ok(false) => Ok(()),
-        Ok(true) => refused(
+        Ok(true) => Err(left_alone(
             "it dispatches its system calls itself (PR_SET_SYSCALL_USER_DISPATCH, as Wine does), \
              and would those that are made for attaching it",
-        ),
+        )),
         // Gone, or on its way.
         Err(e) if e.kind() != io::ErrorKind::InvalidInput && e.raw_os_error() != Some(EIO) => {
             Ok(())
         }
-        Err(_) if handles(thread.tid(), SIGSYS) => refused(
+        Err(_) if handles(thread.tid(), SIGSYS) => Err(left_alone(
             "it handles SIGSYS, and whether it dispatches its system calls itself \
              (PR_SET_SYSCALL_USER_DISPATCH, as Wine does) is told from Linux 6.4 on",
-        ),
+        )),
         Err(_) => Ok(()),
     }
+}
+
+/// What is said of a program that nothing is to be done about.
+fn left_alone(why: &str) -> Refusal {
+    Refusal::new(why, "it stays as it is: every request of its own is real")
 }
 
 const EIO: i32 = 5;

@@ -10,6 +10,7 @@ use crate::reach::{selector, status};
 use crate::session::mounts::mounts_of;
 use rustix::fs::{statx, AtFlags, FileType, StatxFlags, CWD};
 use serde::{Deserialize, Serialize};
+use std::fs::DirEntry;
 use std::os::fd::AsFd;
 use std::path::Path;
 use synclater_policy::filesystem::{self, FsKind};
@@ -39,13 +40,10 @@ pub struct Target {
 /// # Errors
 /// Why not.
 pub fn look(pid: u32) -> Result<Target, Refusal> {
-    let gone = || {
-        Refusal::new(
-            format!("there is no process {pid}"),
-            "look for it: pgrep NAME",
-        )
-    };
-    let status = process::status(pid).map_err(|_| gone())?;
+    let status = process::status(pid).map_err(|_| {
+        let why = format!("there is no process {pid}");
+        Refusal::new(why, "look for it: pgrep NAME")
+    })?;
     who_it_is(pid, &status)?;
     let exe = executable(pid, &status)?;
     who_has_it(&status)?;
@@ -93,11 +91,9 @@ fn number(status: &Status, name: &str) -> u64 {
 
 fn described(pid: u32, status: &Status, exe: String, class: Class) -> Target {
     let own_pid = status.own_pid().unwrap_or(pid);
-    let ns = |pid: &str, kind| mount::namespace_number(&Path::new("/proc").join(pid).join(kind));
-    let of = pid.to_string();
     Target {
         own_pid,
-        pid_ns: ns(&of, "ns/pid"),
+        pid_ns: mount::namespace_number(Path::new(&format!("/proc/{pid}/ns/pid"))),
         exe,
         class,
         is_filtered: false,
@@ -162,24 +158,25 @@ fn who_has_it(status: &Status) -> Result<(), Refusal> {
 
 /// Code of this machine for which there is a gate.
 fn what_it_runs(pid: u32) -> Result<Class, Refusal> {
-    let read = head_of(pid);
-    let foreign = |what: &str| -> Result<Class, Refusal> {
-        let why = format!("it is {what}");
-        Err(Refusal::new(
-            why,
-            "start it under synclater: synclater run -- COMMAND",
-        ))
-    };
-    let head = read.map_err(|e| {
+    let head = head_of(pid).map_err(|e| {
         let why = format!("its program cannot be read: {e}");
         Refusal::new(why, "try as root")
     })?;
     match (head[4], u16::from_le_bytes([head[18], head[19]])) {
         (2, 62) => Ok(Class::Long),
         (1, 3) if image(Class::Small).is_some() => Ok(Class::Small),
-        (1, _) => foreign("a 32-bit program"),
-        (_, machine) => foreign(&format!("a program for another machine (ELF {machine})")),
+        (1, _) => Err(foreign("a 32-bit program")),
+        (_, machine) => {
+            let what = format!("a program for another machine (ELF {machine})");
+            Err(foreign(&what))
+        }
     }
+}
+
+/// What is said of a program that there is no gate for.
+fn foreign(what: &str) -> Refusal {
+    let why = format!("it is {what}");
+    Refusal::new(why, "start it under synclater: synclater run -- COMMAND")
 }
 
 /// Whether a thread has a seccomp filter, which root can read.
@@ -238,15 +235,11 @@ impl Open {
         let entries = std::fs::read_dir(format!("{task}/fd"));
         for entry in entries.into_iter().flatten().flatten() {
             let path = entry.path();
-            let is_ring = || {
-                let target = std::fs::read_link(&path).unwrap_or_default();
-                target == Path::new("anon_inode:[io_uring]")
-            };
             let Some(kind) = kind_of(&path) else {
-                self.rings += u64::from(is_ring());
+                self.rings += u64::from(is_ring(&path));
                 continue;
             };
-            if !is_usual(kind) && is_ring() {
+            if !is_usual(kind) && is_ring(&path) {
                 self.rings += 1;
                 continue;
             }
@@ -256,6 +249,12 @@ impl Open {
             }
         }
     }
+}
+
+/// Whether a descriptor's link in `/proc` leads to a ring.
+fn is_ring(path: &Path) -> bool {
+    let target = std::fs::read_link(path).unwrap_or_default();
+    target == Path::new("anon_inode:[io_uring]")
 }
 
 /// Whether a file is one of those that lie in folders and cannot be a ring.
@@ -301,10 +300,14 @@ fn opened(task: &str, fd: &str) -> Option<(u32, Option<u64>)> {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Some((0, None)),
         info => info.ok()?,
     };
-    let field = |name: &str| info.lines().find_map(|l| l.strip_prefix(name));
-    let flags = field("flags:").and_then(|f| u32::from_str_radix(f.trim(), 8).ok());
-    let mount = field("mnt_id:").and_then(|id| id.trim().parse().ok());
+    let flags = field(&info, "flags:").and_then(|f| u32::from_str_radix(f.trim(), 8).ok());
+    let mount = field(&info, "mnt_id:").and_then(|id| id.trim().parse().ok());
     Some((flags?, mount))
+}
+
+/// What stands behind a name at the begin of a line.
+fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
+    info.lines().find_map(|l| l.strip_prefix(name))
 }
 
 /// How many descriptors of a process have lost their `O_SYNC` to a session: those that bear the
@@ -313,9 +316,7 @@ fn opened(task: &str, fd: &str) -> Option<(u32, Option<u64>)> {
 pub fn marked(pid: u32) -> u64 {
     let mounts = mounts_of(&pid.to_string());
     match threads::with_files(pid) {
-        Ok(tasks) => { tasks.iter() }
-            .map(|tid| marked_of(pid, *tid, &mounts))
-            .sum(),
+        Ok(tasks) => tasks.iter().map(|tid| marked_of(pid, *tid, &mounts)).sum(),
         Err(_) => 1,
     }
 }
@@ -326,30 +327,33 @@ fn marked_of(pid: u32, tid: u32, mounts: &[Mount]) -> u64 {
     let Ok(entries) = std::fs::read_dir(format!("{task}/fd")) else {
         return u64::from(!process::is_ended(tid));
     };
+    let marked = entries.filter(|entry| match entry {
+        Ok(entry) => is_marked(pid, tid, &task, entry, mounts),
+        Err(_) => true,
+    });
+    marked.count() as u64
+}
+
+/// Whether a descriptor of thread `tid`, whose folder is `task`, bears the mark, or may.
+fn is_marked(pid: u32, tid: u32, task: &str, entry: &DirEntry, mounts: &[Mount]) -> bool {
+    let name = entry.file_name().to_string_lossy().into_owned();
+    let Some((flags, mount)) = opened(task, &name) else {
+        return true;
+    };
+    if flags & WRITES == 0 || flags & O_DSYNC != 0 {
+        return false;
+    }
+    let Some((FileType::RegularFile, is_on_disk)) = kind_and_place_of(&entry.path()) else {
+        return false;
+    };
     // A copy of a descriptor is closed, too: that asks whoever serves the file, and he may take his
     // time. On such a file system there is no mark.
-    let is_marked = |entry: &std::io::Result<std::fs::DirEntry>| {
-        let Ok(entry) = entry else {
-            return true;
-        };
-        let name = entry.file_name().to_string_lossy().into_owned();
-        let Some((flags, mount)) = opened(&task, &name) else {
-            return true;
-        };
-        if flags & WRITES == 0 || flags & O_DSYNC != 0 {
-            return false;
-        }
-        let Some((FileType::RegularFile, is_on_disk)) = kind_and_place_of(&entry.path()) else {
-            return false;
-        };
-        match mounts.iter().find(|m| Some(m.id) == mount) {
-            Some(m) if filesystem::kind(&m.fstype) != FsKind::Tested => false,
-            Some(_) => bears_mark(pid, tid, &name),
-            // Unmounted, but for what is open there: a disk's file system is the kernel's own.
-            None => !is_on_disk || bears_mark(pid, tid, &name),
-        }
-    };
-    entries.filter(is_marked).count() as u64
+    match mounts.iter().find(|m| Some(m.id) == mount) {
+        Some(m) if filesystem::kind(&m.fstype) != FsKind::Tested => false,
+        Some(_) => bears_mark(pid, tid, &name),
+        // Unmounted, but for what is open there: a disk's file system is the kernel's own.
+        None => !is_on_disk || bears_mark(pid, tid, &name),
+    }
 }
 
 fn bears_mark(pid: u32, tid: u32, fd: &str) -> bool {

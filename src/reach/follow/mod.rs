@@ -156,7 +156,7 @@ impl Follower {
         let parent = std::process::id();
         let job = Job::start(move || {
             let mut all = vec![to.as_fd(), behind.as_fd()];
-            all.extend({ plan.payload.iter() }.flat_map(Payload::fds));
+            all.extend(plan.payload.iter().flat_map(Payload::fds));
             // What was kept stays open under the numbers that it has.
             std::mem::forget(job::keep_only(&all));
             Tracees::new(plan, to, behind).tend(parent)

@@ -2,8 +2,10 @@
 
 use crate::reach::attach::Entry;
 use crate::reach::program::exe_of;
-use rustix::fs::{openat2, statx, AtFlags, Mode, OFlags, ResolveFlags, Statx, StatxFlags, CWD};
+use rustix::fs::{openat2, statx, AtFlags, Mode, OFlags, ResolveFlags, StatxFlags, CWD};
+use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use synclater_patching::notes;
 use synclater_patching::start::{aux, Start as Stack, Word};
@@ -57,27 +59,24 @@ impl Program {
 
     /// Whether it has a file under the name that we have it by, where its root is not ours.
     pub(super) fn sees(&self, file: &Path) -> bool {
-        let id = |seen: Statx| (seen.stx_dev_major, seen.stx_dev_minor, seen.stx_ino);
-        let look = |dir: BorrowedFd<'_>, path: &Path, how| {
-            let flags = OFlags::PATH | OFlags::CLOEXEC;
-            let file = openat2(dir, path, flags, Mode::empty(), how).ok()?;
-            statx(&file, "", AtFlags::EMPTY_PATH, StatxFlags::INO)
-                .ok()
-                .map(id)
-        };
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::open(format!("/proc/{}/root", self.pid), flags, Mode::empty());
         let inside = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-        let its = root.ok().and_then(|root| look(root.as_fd(), file, inside));
-        its.is_some() && its == look(CWD, file, ResolveFlags::empty())
+        let its = root.ok().and_then(|root| id_of(root.as_fd(), file, inside));
+        its.is_some() && its == id_of(CWD, file, ResolveFlags::empty())
+    }
+
+    /// The value of a variable in its environment.
+    pub(super) fn variable(&self, name: &str) -> Option<&OsStr> {
+        self.stack.variable(name).map(OsStr::from_bytes)
     }
 
     /// Where a file is that has this name for it.
     pub(super) fn as_seen(&self, file: &Path) -> PathBuf {
-        let of = |what| PathBuf::from(format!("/proc/{}/{what}", self.pid));
+        let own = PathBuf::from(format!("/proc/{}", self.pid));
         match file.strip_prefix("/") {
-            Ok(below) => of("root").join(below),
-            Err(_) => of("cwd").join(file),
+            Ok(below) => own.join("root").join(below),
+            Err(_) => own.join("cwd").join(file),
         }
     }
 
@@ -91,8 +90,8 @@ impl Program {
         } else {
             (32, 8, 16)
         };
-        let number = |k| self.stack.aux(k).and_then(|n| usize::try_from(n).ok());
-        let (Some(at), Some(count)) = (self.stack.aux(aux::PHDR), number(aux::PHNUM)) else {
+        let count = self.stack.aux(aux::PHNUM).map(usize::try_from);
+        let (Some(at), Some(Ok(count))) = (self.stack.aux(aux::PHDR), count) else {
             return false;
         };
         // The notes lie right behind the headers, mostly.
@@ -104,22 +103,24 @@ impl Program {
         let Some(headers) = begin.get(..len_of_all) else {
             return false;
         };
-        let word = |h: &[u8], at: usize| word_of(&h[at..], self.is_64);
         let mut all = headers.chunks_exact(len);
         // Where the file says that its headers are, and where they are.
-        let moved = { all.clone() }
-            .find(|h| kind_of(h) == PT_PHDR)
-            .map_or(0, |h| at.wrapping_sub(word(h, address)));
+        let own = all.clone().find(|h| kind_of(h) == PT_PHDR);
+        let moved = own.map_or(0, |h| at.wrapping_sub(word_of(&h[address..], self.is_64)));
         all.any(|h| {
-            let from = word(h, address).wrapping_add(moved);
-            let len = usize::try_from(word(h, size).min(1 << 16)).unwrap_or(0);
+            let from = word_of(&h[address..], self.is_64).wrapping_add(moved);
+            let len = word_of(&h[size..], self.is_64).min(1 << 16);
+            let len = usize::try_from(len).unwrap_or(0);
             let behind = usize::try_from(from.wrapping_sub(at)).unwrap_or(usize::MAX);
             if kind_of(h) != PT_NOTE {
                 return false;
             }
             match begin.get(behind..behind.saturating_add(len)) {
                 Some(bytes) => notes::are_of(whose, bytes),
-                None => { self.memory.bytes(from, len) }.is_ok_and(|b| notes::are_of(whose, &b)),
+                None => {
+                    let bytes = self.memory.bytes(from, len);
+                    bytes.is_ok_and(|bytes| notes::are_of(whose, &bytes))
+                }
             }
         })
     }
@@ -130,6 +131,14 @@ impl Program {
         let name = exe.rsplit('/').next().unwrap_or_default();
         name.starts_with("ld-") || name.starts_with("ld.so")
     }
+}
+
+/// The device and the number of the file at `path`, as it is found from `dir`.
+fn id_of(dir: BorrowedFd<'_>, path: &Path, how: ResolveFlags) -> Option<(u32, u32, u64)> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let file = openat2(dir, path, flags, Mode::empty(), how).ok()?;
+    let seen = statx(&file, "", AtFlags::EMPTY_PATH, StatxFlags::INO).ok()?;
+    Some((seen.stx_dev_major, seen.stx_dev_minor, seen.stx_ino))
 }
 
 /// What lies on the stack that begins at `sp`.

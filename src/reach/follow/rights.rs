@@ -7,7 +7,7 @@
 use super::begun::FollowOutcome;
 use super::program::Program;
 use crate::reach::program::exe_of;
-use rustix::fs::{getxattr, statvfs, statx, AtFlags, StatVfs, StatVfsMountFlags, StatxFlags, CWD};
+use rustix::fs::{getxattr, statvfs, statx, AtFlags, StatVfsMountFlags, StatxFlags, CWD};
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -32,8 +32,7 @@ pub fn would_be_gained(pid: u32) -> bool {
 /// Whether nobody gains rights by this process, or on this mount.
 fn is_forbidden(pid: u32, exe: &str) -> bool {
     let by_process = process::status(pid).is_ok_and(|s| s.number("NoNewPrivs") == Some(1));
-    let nosuid = |fs: StatVfs| fs.f_flag.contains(StatVfsMountFlags::NOSUID);
-    by_process || statvfs(exe).is_ok_and(nosuid)
+    by_process || statvfs(exe).is_ok_and(|fs| fs.f_flag.contains(StatVfsMountFlags::NOSUID))
 }
 
 /// Has a program executed again, with nobody tracing it: once it is let go of.
@@ -57,9 +56,11 @@ pub fn give_back(mut thread: Thread, program: &Program) -> (Thread, FollowOutcom
 fn again(thread: &mut Thread, program: &Program) -> io::Result<()> {
     leave_call(thread)?;
     let registers = thread.registers()?;
-    let vdso = { program.stack.aux(aux::VDSO) }.ok_or(io::ErrorKind::Unsupported)?;
+    let vdso = program.stack.aux(aux::VDSO);
+    let vdso = vdso.ok_or(io::ErrorKind::Unsupported)?;
     let code = program.memory.up_to(vdso, 4096)?;
-    let enter = { code.windows(2) }
+    let enter = code
+        .windows(2)
         .position(|two| two == registers.entry())
         .ok_or(io::ErrorKind::Unsupported)?;
     let (args, env) = program.stack.lists();
@@ -98,8 +99,13 @@ fn executed_as(program: &Program) -> Option<u64> {
 
 fn is_it(program: &Program, file: &Path) -> bool {
     let exe = PathBuf::from(format!("/proc/{}/exe", program.pid));
-    let id = |path: &Path| std::fs::metadata(path).ok().map(|m| (m.dev(), m.ino()));
-    id(file).is_some_and(|found| Some(found) == id(&exe))
+    id_of(file).is_some_and(|found| Some(found) == id_of(&exe))
+}
+
+/// The device and the number of a file.
+fn id_of(path: &Path) -> Option<(u64, u64)> {
+    let seen = std::fs::metadata(path).ok()?;
+    Some((seen.dev(), seen.ino()))
 }
 
 /// Writes the kernel's own link to the program below the stack, and says where.

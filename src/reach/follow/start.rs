@@ -154,10 +154,11 @@ impl Start {
             return Err(GAINED_RIGHTS.into());
         }
         // Behind `$LIB` there are as many folders as classes of libraries.
-        let library = { wanted.library.ancestors() }.find(|p| p.ends_with("$LIB"));
+        let library = wanted.library.ancestors().find(|p| p.ends_with("$LIB"));
         let library = library.and_then(Path::parent).unwrap_or(&wanted.library);
-        let sees_both = || program.sees(&wanted.page) && program.sees(library);
-        if !self.is_our_root(program) && !sees_both() {
+        let sees_both =
+            self.is_our_root(program) || program.sees(&wanted.page) && program.sees(library);
+        if !sees_both {
             return Err("its root folder hides the library".into());
         }
         write(thread, program, &variables(program, wanted))
@@ -168,9 +169,9 @@ impl Start {
     /// is real.
     fn join_library(&self, thread: &Thread, program: &Program) -> Result<How, String> {
         let payload = self.plan.payload.as_ref()?;
-        let value = |name| program.stack.variable(name).map(OsStr::from_bytes);
-        let is_inside = launch::has_one_of_ours(value("LD_PRELOAD"));
-        let Some(pages) = value("SYNCLATER_PAGE").filter(|p| is_inside && !p.is_empty()) else {
+        let is_inside = launch::has_one_of_ours(program.variable("LD_PRELOAD"));
+        let pages = program.variable("SYNCLATER_PAGE");
+        let Some(pages) = pages.filter(|p| is_inside && !p.is_empty()) else {
             return Err("it is to be let go of again".into());
         };
         if program.stack.aux(aux::SECURE).unwrap_or(0) != 0 {
@@ -211,12 +212,17 @@ fn write(thread: &Thread, program: &Program, variables: &[Variable]) -> Result<H
     if variables.is_empty() {
         return Ok(How::Launch);
     }
-    let cannot = |e: std::io::Error| format!("its stack cannot be written: {e}");
     let (sp, bytes) = program.stack.with(variables);
-    program.memory.write(sp, &bytes).map_err(cannot)?;
-    let registers = thread.registers().map_err(cannot)?;
-    thread.send(&registers.with_stack(sp)).map_err(cannot)?;
+    program.memory.write(sp, &bytes).map_err(cannot_write)?;
+    let registers = thread.registers().map_err(cannot_write)?;
+    thread
+        .send(&registers.with_stack(sp))
+        .map_err(cannot_write)?;
     Ok(How::Follow)
+}
+
+fn cannot_write(e: std::io::Error) -> String {
+    format!("its stack cannot be written: {e}")
 }
 
 /// Name and value.
@@ -224,32 +230,36 @@ type Variable = (&'static str, Vec<u8>);
 
 /// Variables that the program lacks, or that have other values.
 fn variables(program: &Program, wanted: &Environment) -> Vec<Variable> {
-    let mut all = Vec::new();
-    let value = |name| program.stack.variable(name).map(OsStr::from_bytes);
-    let mut lacks = |name, value_wanted: &OsStr| {
-        if value(name) != Some(value_wanted) {
-            all.push((name, value_wanted.as_bytes().to_vec()));
-        }
-    };
-    let before = value("LD_PRELOAD");
+    let before = program.variable("LD_PRELOAD");
     let preload = launch::with_one_of_ours(&wanted.library, before);
-    lacks("LD_PRELOAD", &preload);
-    lacks("ASAN_OPTIONS", &launch::asan_options(value("ASAN_OPTIONS")));
-    let pages = value("SYNCLATER_PAGE").unwrap_or_default();
-    lacks("SYNCLATER_PAGE", &with_ours(pages, &wanted.pages));
-    all
+    let asan_options = launch::asan_options(program.variable("ASAN_OPTIONS"));
+    let pages = program.variable("SYNCLATER_PAGE").unwrap_or_default();
+    let all = [
+        ("LD_PRELOAD", preload),
+        ("ASAN_OPTIONS", asan_options),
+        ("SYNCLATER_PAGE", with_ours(pages, &wanted.pages)),
+    ];
+    all.into_iter()
+        .filter(|(name, value)| program.variable(name) != Some(value))
+        .map(|(name, value)| (name, value.into_vec()))
+        .collect()
 }
 
 /// The pages that a program names, and behind them those of ours that it does not: a session inside
 /// of this one has some, and does not know of it where its environment was cleared.
 fn with_ours(pages: &OsStr, ours: &OsStr) -> OsString {
-    let names = |page: &[u8]| pages.as_bytes().split(is_colon).any(|p| p == page);
     let mut all: Vec<&[u8]> = Vec::new();
     if !pages.is_empty() {
         all.push(pages.as_bytes());
     }
-    all.extend({ ours.as_bytes().split(is_colon) }.filter(|page| !names(page)));
+    let ours = ours.as_bytes().split(is_colon);
+    all.extend(ours.filter(|page| !names(pages, page)));
     OsString::from_vec(all.join(&b':'))
+}
+
+/// Whether a page is one of these.
+fn names(pages: &OsStr, page: &[u8]) -> bool {
+    pages.as_bytes().split(is_colon).any(|p| p == page)
 }
 
 fn is_colon(byte: &u8) -> bool {

@@ -14,7 +14,6 @@ use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 use synclater_sys::ptrace::{Next, Stop, Thread};
-use synclater_sys::registers::Registers;
 use synclater_sys::wait::{self, For};
 use synclater_sys::{process, signal, socket};
 
@@ -159,11 +158,10 @@ impl Tracees {
     /// Traces every thread of the process from now on that has this number and began then; why not,
     /// in no words where it is gone.
     fn take(&mut self, pid: u32, began: u64, only_watched: bool) -> Result<(), String> {
-        let is_it = || process::began(pid) == Some(began);
         loop {
             let mut fresh = 0;
             let threads = tracer::threads_of(pid);
-            if !is_it() {
+            if process::began(pid) != Some(began) {
                 return Err(String::new());
             }
             for &tid in &threads {
@@ -177,10 +175,11 @@ impl Tracees {
                 self.known.entry(tid).or_default().watched = only_watched;
             }
             self.has_some |= fresh > 0;
-            if !is_it() {
+            if process::began(pid) != Some(began) {
                 // Another has its number, since a moment ago: what that executes is looked at.
-                { threads.iter() }
-                    .for_each(|tid| self.known.entry(*tid).or_default().watched = true);
+                for tid in threads {
+                    self.known.entry(tid).or_default().watched = true;
+                }
                 return Err(String::new());
             }
             if fresh == 0 {
@@ -277,9 +276,8 @@ impl Tracees {
         let Some(range) = &known.ahead else {
             return false;
         };
-        let is_there = |r: &Registers| range.contains(&r.ip());
         let is_it = thread.stop() == Some(Stop::Signal(SIGURG))
-            && thread.registers().is_ok_and(|r| is_there(&r));
+            && thread.registers().is_ok_and(|r| range.contains(&r.ip()));
         if is_it {
             known.ahead = None;
         }

@@ -139,8 +139,7 @@ fn rescue(terms: &Terms, seats: &Seats, listener: &Listener) {
     for (block, owner) in seats.taken() {
         // Who else looks may take it over first.
         let own = std::process::id();
-        let is_ours = |owner| process::is_ended(owner) && seats.pass_on(block, owner, own);
-        if owner == own || !is_ours(owner) {
+        if owner == own || !process::is_ended(owner) || !seats.pass_on(block, owner, own) {
             continue;
         }
         let desk = Desk::new(terms.clone());
@@ -159,8 +158,10 @@ fn rescue(terms: &Terms, seats: &Seats, listener: &Listener) {
 /// Whether something that was received waits for one that has ended.
 #[must_use]
 pub fn has_orphans(seats: &Seats) -> bool {
-    let waits = |block| seats.seats(block).any(|seat| seat.call().is_some());
-    { seats.taken() }.any(|(block, owner)| waits(block) && process::is_ended(owner))
+    let mut taken = seats.taken();
+    taken.any(|(block, owner)| {
+        seats.seats(block).any(|seat| seat.call().is_some()) && process::is_ended(owner)
+    })
 }
 
 /// Another process that watches this one.

@@ -203,19 +203,23 @@ impl Threads {
 
     /// The receiver changes with the pool locked only: who is idle is in it once.
     fn wait_for_turn(&self, number: usize) {
-        let is_it = || self.receiver.load(SeqCst) == number;
-        if is_it() {
+        if self.has_turn(number) {
             return;
         }
         let mut pool = lock(&self.pool);
-        if is_it() {
+        if self.has_turn(number) {
             return;
         }
         pool.idle.push(number);
         drop(pool);
-        while !is_it() {
+        while !self.has_turn(number) {
             thread::park();
         }
+    }
+
+    /// Whether it is a thread's turn to receive.
+    fn has_turn(&self, number: usize) -> bool {
+        self.receiver.load(SeqCst) == number
     }
 
     fn work(&'static self, number: usize) {
@@ -242,16 +246,16 @@ impl Threads {
                 self.end(seat, &call, answer);
                 continue;
             }
-            let counted = || seat.set_stage(COUNTED);
-            let verdict = self.desk.decide(&call, &mut visitors, counted);
+            let verdict = self
+                .desk
+                .decide(&call, &mut visitors, || seat.set_stage(COUNTED));
             seat.set_stage(ALL_COUNTED);
             match verdict {
                 Verdict::Answered(answer) => self.end(seat, &call, answer),
                 Verdict::Made(making) => self.end(seat, &call, self.make(making)),
-                Verdict::Unmounts(unmounting) => {
-                    let made = || self.end(seat, &call, Answer::Itself);
-                    self.desk.unmount(&unmounting, made);
-                }
+                Verdict::Unmounts(unmounting) => self.desk.unmount(&unmounting, || {
+                    self.end(seat, &call, Answer::Itself);
+                }),
             }
         }
     }

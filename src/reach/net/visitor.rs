@@ -66,7 +66,8 @@ impl Visitors {
     pub fn meet(&mut self, tid: u32, slots: &Slots) -> io::Result<&Visitor> {
         make_room(&mut self.0, self.1, tid);
         let mut met = Visitor::look_at(tid, slots);
-        if { met.as_ref().err().and_then(Errno::from_io_error) } == Some(Errno::MFILE) {
+        let failed = met.as_ref().err().and_then(Errno::from_io_error);
+        if failed == Some(Errno::MFILE) {
             // What is remembered is what can be done without.
             self.0.clear();
             met = Visitor::look_at(tid, slots);
@@ -95,8 +96,6 @@ const PIDFD_THREAD: PidfdFlags = PidfdFlags::from_bits_retain(0x80);
 
 impl Visitor {
     fn look_at(tid: u32, slots: &Slots) -> io::Result<Visitor> {
-        let gone = || io::Error::from(Errno::SRCH);
-        let number = |n: u32| Pid::from_raw(n.cast_signed()).ok_or_else(gone);
         let thread = pidfd_open(number(tid)?, PIDFD_THREAD);
         let status = process::status(tid)?;
         let (pidfd, stays) = match thread {
@@ -198,8 +197,9 @@ impl Visitor {
     /// first: who starts a program is not changed by what that executes.
     #[must_use]
     pub fn is_inside(&self, supervisor: u32) -> bool {
-        let look = || selector::is_inside(self.tid, supervisor);
-        *self.is_inside.get_or_init(look)
+        *self
+            .is_inside
+            .get_or_init(|| selector::is_inside(self.tid, supervisor))
     }
 
     /// Its executable, as it is now.
@@ -213,6 +213,14 @@ impl Visitor {
     pub fn user(&self) -> Option<u32> {
         effective_user_of(self.tid)
     }
+}
+
+fn number(n: u32) -> io::Result<Pid> {
+    Pid::from_raw(n.cast_signed()).ok_or_else(gone)
+}
+
+fn gone() -> io::Error {
+    Errno::SRCH.into()
 }
 
 #[cfg(test)]

@@ -11,8 +11,13 @@ use synclater_sys::remote::Memory;
 /// Whether a call leads to the gate: a request, or what changes what requests stand on, or what is
 /// looked at for the descriptors whose `O_SYNC` was taken off. In a process that has such
 /// descriptors the sites of these last ones stay when the rest is taken out.
-fn is_wanted(machine: Machine, number: u32) -> bool {
-    calls::is_of(Kind::Gate, machine, number) || calls::is_of(Kind::Marks, machine, number)
+fn is_wanted(machine: Machine, call: sites::Call) -> bool {
+    match call {
+        sites::Call::Number(number) => {
+            calls::is_of(Kind::Gate, machine, number) || calls::is_of(Kind::Marks, machine, number)
+        }
+        sites::Call::Any => true,
+    }
 }
 
 /// Without a site of either there is nothing to attach.
@@ -65,6 +70,12 @@ impl Site {
         self
     }
 
+    /// Whether it leads to our library, or has what stands there when nobody is attached.
+    pub(super) fn is_as_it_was(&self, memory: &Memory) -> bool {
+        let there = memory.bytes(self.at, self.was.len());
+        self.leads_to.is_some() || there.is_ok_and(|bytes| bytes == self.was)
+    }
+
     fn is_small(&self) -> bool {
         self.was == sites::WAS_32
     }
@@ -109,12 +120,8 @@ fn called(was: &[u8]) -> Option<sites::Call> {
 }
 
 pub(super) fn sites_in(code: &[u8], start: u64, library: Option<&Library>) -> Vec<Site> {
-    let wanted = |call| match call {
-        sites::Call::Number(number) => is_wanted(Machine::X86_64, number),
-        sites::Call::Any => true,
-    };
     let plain = sites::x86_64(code)
-        .filter(|s| wanted(s.call))
+        .filter(|s| is_wanted(Machine::X86_64, s.call))
         .map(|s| Site {
             at: start + s.at as u64,
             was: code[s.at..s.at + s.len].to_vec(),
@@ -145,26 +152,26 @@ pub(super) fn sites_in(code: &[u8], start: u64, library: Option<&Library>) -> Ve
 
 /// The calls of i386 code into the kernel, which lead to the gate itself.
 pub(super) fn small_sites_in(code: &[u8], start: u64, library: Option<&Library>) -> Vec<Site> {
-    let wanted = |call| match call {
-        sites::Call::Number(number) => is_wanted(Machine::I386, number),
-        sites::Call::Any => true,
-    };
-    let site = |s: sites::Site, leads_to| Site {
+    let plain = sites::i386(code).filter(|s| is_wanted(Machine::I386, s.call));
+    let mut all: Vec<Site> = plain.map(|s| small_site(s, start, None)).collect();
+    if let Some(library) = library {
+        let gate = library.image + u64::from(library.head.gate);
+        let calls = sites::i386_calls_to(code, start, gate);
+        all.extend(calls.map(|s| small_site(s, start, Some(gate))));
+    }
+    all
+}
+
+/// A site of i386 code that begins at `start`.
+fn small_site(s: sites::Site, start: u64, leads_to: Option<u64>) -> Site {
+    Site {
         at: start + s.at as u64,
         was: sites::WAS_32.to_vec(),
         address: None,
         function: None,
         leads_to,
         call: Some(s.call),
-    };
-    let plain = sites::i386(code).filter(|s| wanted(s.call));
-    let mut all: Vec<Site> = plain.map(|s| site(s, None)).collect();
-    if let Some(library) = library {
-        let gate = library.image + u64::from(library.head.gate);
-        let calls = sites::i386_calls_to(code, start, gate);
-        all.extend(calls.map(|s| site(s, Some(gate))));
     }
-    all
 }
 
 pub(super) fn go_sites_in(code: &[u8], start: u64, library: Option<&Library>) -> Vec<Site> {
@@ -200,13 +207,14 @@ pub(super) fn go_sites_in(code: &[u8], start: u64, library: Option<&Library>) ->
 /// it is.
 pub(super) fn addresses_in(code: &[u8], start: u64, library: &Library) -> Vec<(u64, u64)> {
     let (words, _) = code.as_chunks::<{ sites::ADDRESS_LEN }>();
-    let is_place = |(k, word): (usize, &[u8; sites::ADDRESS_LEN])| {
-        let (at, to) = (k * sites::ADDRESS_LEN, u64::from_le_bytes(*word));
-        library.place_at(to)?;
-        let is_between = code.get(at + sites::ADDRESS_LEN) == Some(&0xcc);
-        is_between.then_some((start + at as u64, to))
-    };
-    words.iter().enumerate().filter_map(is_place).collect()
+    words
+        .iter()
+        .enumerate()
+        .map(|(k, word)| (k * sites::ADDRESS_LEN, u64::from_le_bytes(*word)))
+        .filter(|(_, to)| library.place_at(*to).is_some())
+        .filter(|(at, _)| code.get(at + sites::ADDRESS_LEN) == Some(&0xcc))
+        .map(|(at, to)| (start + at as u64, to))
+        .collect()
 }
 
 /// Where liburing calls the function that hands entries over; none where it has another form than
@@ -238,24 +246,37 @@ fn calls_of_submit(
     });
     let function = place.map_or(first, |(_, entry)| entry);
     m.range.contains(&function).then_some(())?;
-    let site = |at: usize, leads_to| {
-        let here = start + at as u64;
-        let was = gate::jump(here, function)?;
-        Some(Site {
-            at: here,
-            was: [&code[at..=at], &was[1..]].concat(),
-            address: None,
-            function: Some(function),
-            leads_to,
-            call: None,
-        })
-    };
-    let near = |at: u64| uring::near_ones(&code, at.wrapping_sub(start).cast_signed());
-    let mut all: Vec<Site> = near(function).filter_map(|at| site(at, None)).collect();
+    let mut all: Vec<Site> = calls_in(&code, start, function, None).collect();
     if let Some((to, _)) = place {
-        all.extend(near(to).filter_map(|at| site(at, Some(to))));
+        all.extend(calls_in(&code, start, function, Some(to)));
     }
     Some(all)
+}
+
+/// The sites of code that begins at `start` where `function` is called, or the place is that stands
+/// for it.
+fn calls_in(
+    code: &[u8],
+    start: u64,
+    function: u64,
+    place: Option<u64>,
+) -> impl Iterator<Item = Site> + '_ {
+    let to = place.unwrap_or(function).wrapping_sub(start).cast_signed();
+    let near = uring::near_ones(code, to);
+    near.filter_map(move |at| submit_site(code[at], start + at as u64, function, place))
+}
+
+/// The call of `function` that lies at `at` and begins with `opcode`.
+fn submit_site(opcode: u8, at: u64, function: u64, leads_to: Option<u64>) -> Option<Site> {
+    let was = gate::jump(at, function)?;
+    Some(Site {
+        at,
+        was: [&[opcode], &was[1..]].concat(),
+        address: None,
+        function: Some(function),
+        leads_to,
+        call: None,
+    })
 }
 
 /// The bytes in front of an entry with the entry, and some in front of both.

@@ -69,7 +69,7 @@ pub struct Survey {
 /// Where its memory cannot be read: it has ended, or executed another program.
 pub fn survey(pid: u32, class: Class, memory: &Memory) -> Result<Survey, Refusal> {
     let mapped = mappings(pid)?;
-    let library = { mapped.iter() }.find_map(|m| find_library(m, class, memory));
+    let library = mapped.iter().find_map(|m| find_library(m, class, memory));
     let (mut sites, mut left) = (Vec::new(), Vec::new());
     if class == Class::Long {
         for m in mapped.iter().filter(|m| is_named(m, &["liburing."])) {
@@ -94,8 +94,7 @@ pub fn survey(pid: u32, class: Class, memory: &Memory) -> Result<Survey, Refusal
         }
     }
     sites.sort_unstable_by_key(|s| s.at);
-    let is_read = |at: u64| { sites.iter() }.any(|s| s.leads_to.is_some() && s.address == Some(at));
-    left.retain(|(at, _)| !is_read(*at));
+    left.retain(|(at, _)| !is_read(*at, &sites));
     Ok(Survey {
         class,
         mappings: mapped,
@@ -103,6 +102,12 @@ pub fn survey(pid: u32, class: Class, memory: &Memory) -> Result<Survey, Refusal
         sites,
         left,
     })
+}
+
+/// Whether a jump of one of the sites reads the address that lies at `at`.
+fn is_read(at: u64, sites: &[Site]) -> bool {
+    let mut jumps = sites.iter().filter(|s| s.leads_to.is_some());
+    jumps.any(|s| s.address == Some(at))
 }
 
 /// The same of a process that has just executed a program: nothing of ours is there, and its code
@@ -121,8 +126,9 @@ pub fn survey_at_start(
     let mut sites = Vec::new();
     for (m, kind) in within_bounds(code_with_calls(pid, &mappings))? {
         let file = executed.filter(|_| kind != Kind::Libc);
-        let look = || Ok(search(&bytes_of(m, memory)?, kind, 0, class, None));
-        let found = remembered.sites(file, m, kind, look)?;
+        let found = remembered.sites(file, m, kind, || {
+            Ok(search(&bytes_of(m, memory)?, kind, 0, class, None))
+        })?;
         sites.extend(found.into_iter().map(|s| s.moved_by(m.range.start)));
     }
     sites.sort_unstable_by_key(|s| s.at);
@@ -222,33 +228,38 @@ fn is_named(m: &Mapping, files: &[&str]) -> bool {
 fn code_with_calls(pid: u32, mappings: &[Mapping]) -> Vec<(&Mapping, Kind)> {
     const FILES: [&str; 5] = ["libc.", "libc-", "libpthread", "libaio", "ld-"];
     let exe = program::exe_of(pid);
-    let is_exe = |m: &Mapping| may_change(m) && program::without_mark(&m.name) == exe;
     // A static program that loads a libc beside its own (dlopen(3)) makes its calls by its own.
     // What is executed by the name of the dynamic linker has one, too.
-    let is_linker = |m: &Mapping| is_exe(m) && is_named(m, &["ld-"]);
-    let is_static = is_static(pid) && !mappings.iter().any(is_linker);
+    let mut linkers = mappings.iter().filter(|m| is_named(m, &["ld-"]));
+    let is_static = is_static(pid) && !linkers.any(|m| is_of_exe(m, &exe));
     let (named, others): (Vec<_>, Vec<_>) = mappings.iter().partition(|m| is_named(m, &FILES));
-    let libc = named.into_iter().filter(|m| is_exe(m) || !is_static);
+    let libc = named
+        .into_iter()
+        .filter(|m| is_of_exe(m, &exe) || !is_static);
     let mut all: Vec<(&Mapping, Kind)> = libc.map(|m| (m, Kind::Libc)).collect();
     let kind = if all.is_empty() {
         Kind::Whole
     } else {
         Kind::Program
     };
-    let of_exe = others.into_iter().filter(|m| is_exe(m));
+    let of_exe = others.into_iter().filter(|m| is_of_exe(m, &exe));
     all.extend(of_exe.map(|m| (m, kind)));
     all
+}
+
+/// Whether a mapping is of the code of the program `exe`.
+fn is_of_exe(m: &Mapping, exe: &str) -> bool {
+    may_change(m) && program::without_mark(&m.name) == exe
 }
 
 /// Whether a program was executed without a dynamic linker; not where that is not told.
 fn is_static(pid: u32) -> bool {
     const AT_BASE: u64 = 7;
     let auxv = std::fs::read(format!("/proc/{pid}/auxv")).unwrap_or_default();
-    let word = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_le_bytes);
     let base = auxv
         .chunks_exact(16)
-        .find(|pair| word(&pair[..8]) == AT_BASE);
-    base.is_some_and(|pair| word(&pair[8..]) == 0)
+        .find(|pair| pair[..8] == AT_BASE.to_le_bytes());
+    base.is_some_and(|pair| pair[8..] == [0; 8])
 }
 
 /// Code of a file, and not ours.
@@ -289,28 +300,41 @@ impl Survey {
     pub fn unseen(&self, pid: u32, memory: &Memory) -> u64 {
         /// Of more code than that only the begin is looked at.
         const MOST: u64 = 256 << 20;
-        let looked: Vec<&Mapping> = { code_with_calls(pid, &self.mappings).into_iter() }
+        let looked: Vec<&Mapping> = code_with_calls(pid, &self.mappings)
+            .into_iter()
             .filter(|(_, kind)| *kind != Kind::Program)
             .map(|(m, _)| m)
             .collect();
         let submits = self.sites.iter().find_map(|s| s.function);
-        let is_seen = |m: &&Mapping| {
-            looked.contains(m) || submits.is_some_and(|function| m.range.contains(&function))
-        };
+        let others = self
+            .mappings
+            .iter()
+            .filter(|m| is_code(m) && !looked.contains(m))
+            .filter(|m| submits.is_none_or(|function| !m.range.contains(&function)));
         let mut left = if self.class == Class::Long { MOST } else { 0 };
-        let others = self.mappings.iter().filter(|m| is_code(m) && !is_seen(m));
-        let in_one = |m: &Mapping| {
+        let mut unseen = 0;
+        for m in others {
             let len = (m.range.end - m.range.start).min(left);
             left -= len;
-            let code = memory.bytes(m.range.start, usize::try_from(len).ok()?);
-            Some(unseen_in(&code.ok()?))
-        };
-        others.filter_map(in_one).sum()
+            let Ok(len) = usize::try_from(len) else {
+                continue;
+            };
+            let code = memory.bytes(m.range.start, len);
+            unseen += code.map_or(0, |code| unseen_in(&code));
+        }
+        unseen
     }
 
     /// Sites that lead to our library.
     pub fn redirected(&self) -> impl Iterator<Item = &Site> {
         self.sites.iter().filter(|s| s.leads_to.is_some())
+    }
+
+    /// Those of them that go back to what they were, where so many descriptors are `marked`: not
+    /// those that these need.
+    pub fn given_back(&self, marked: u64) -> impl Iterator<Item = &Site> {
+        let all = self.redirected();
+        all.filter(move |s| marked == 0 || !s.may_write())
     }
 
     /// Whether a request could be answered at all: the dynamic linker has no such site.
@@ -320,13 +344,15 @@ impl Survey {
     }
 
     fn has_libc(&self) -> bool {
-        // That of i386's glibc makes calls of any number; musl's, which is its libc, has no sites.
-        let of_linker = |s: &Site| {
-            let mut linkers = self.mappings.iter().filter(|m| is_named(m, &["ld-linux"]));
-            self.class == Class::Small && linkers.any(|m| m.range.contains(&s.at))
-        };
         let mut requests = self.sites.iter().filter(|s| s.makes_request());
-        requests.any(|s| !of_linker(s))
+        requests.any(|s| !self.is_of_small_linker(s))
+    }
+
+    /// Whether a site lies in the dynamic linker of an i386 program.
+    fn is_of_small_linker(&self, site: &Site) -> bool {
+        // That of glibc makes calls of any number; musl's, which is its libc, has no sites.
+        let mut linkers = self.mappings.iter().filter(|m| is_named(m, &["ld-linux"]));
+        self.class == Class::Small && linkers.any(|m| m.range.contains(&site.at))
     }
 
     /// Whether the dynamic linker has mapped libc, if there is one.
@@ -359,8 +385,8 @@ impl Survey {
             return Ok((library.image, self.sites_near(library.image, &head)));
         }
         let taken = self.taken(heap);
-        let at = { self.groups().into_iter() }
-            .find_map(|code| room::near(&code, whole_room(&head), &taken));
+        let mut groups = self.groups().into_iter();
+        let at = groups.find_map(|code| room::near(&code, whole_room(&head), &taken));
         let at = at.ok_or_else(|| {
             Refusal::new(
                 "there is no free address near its libc",
@@ -377,7 +403,7 @@ impl Survey {
     /// Where there is no room.
     pub fn place_ahead(&self, base: u64, heap: Range<u64>) -> Result<u64, Refusal> {
         let (_, head) = image(self.class).ok_or_else(|| no_gate(self.class))?;
-        let linker = { self.mappings.iter() }.find(|m| m.range.contains(&base));
+        let linker = self.mappings.iter().find(|m| m.range.contains(&base));
         let linker = linker.map_or(base..base + 1, |m| m.range.clone());
         room::near(&linker, whole_room(&head), &self.taken(heap)).ok_or_else(|| {
             Refusal::new("there is no free address near its linker", "start it anew")
@@ -386,8 +412,11 @@ impl Survey {
 
     fn sites_near(&self, image: u64, head: &Head) -> Vec<Site> {
         let reach = (1u64 << 31) - whole_room(head);
-        let near = |s: &&Site| s.address.is_some() || s.at.abs_diff(image) < reach;
-        self.sites.iter().filter(near).cloned().collect()
+        self.sites
+            .iter()
+            .filter(|s| s.address.is_some() || s.at.abs_diff(image) < reach)
+            .cloned()
+            .collect()
     }
 
     /// Ranges of sites that one library can serve, the richest first.
@@ -417,10 +446,6 @@ impl Survey {
     }
 
     fn taken(&self, heap: Range<u64>) -> Vec<Range<u64>> {
-        let grown = |m: &Mapping| match m.name.as_str() {
-            "[stack]" => m.range.start.saturating_sub(room::STACK)..m.range.end,
-            _ => m.range.clone(),
-        };
         let mut all: Vec<_> = self.mappings.iter().map(grown).collect();
         all.push(heap.start..heap.end + room::HEAP);
         if self.class == Class::Small {
@@ -436,10 +461,8 @@ impl Survey {
         let len = code.len() as u64 + 16;
         let files = self.mappings.iter().filter(|m| may_change(m));
         let ends = files.filter_map(|m| Some((m, self.end_of_code(m, memory)?)));
-        let fits = |(m, end): &(&Mapping, u64)| {
-            m.range.contains(end) && m.range.end - end >= len && m.range.end - end < 4096
-        };
-        ends.filter(fits)
+        ends.filter(|(m, end)| m.range.contains(end))
+            .filter(|(m, end)| (len..4096).contains(&(m.range.end - end)))
             .map(|(_, end)| end.next_multiple_of(16))
             .find(|at| at % 4096 != 0)
             .or_else(|| self.slack_of_kernel(memory, code))
@@ -458,11 +481,7 @@ impl Survey {
     pub fn still_holds(&self, pid: u32, memory: &Memory) -> bool {
         let maps = process::text(format!("/proc/{pid}/maps")).unwrap_or_default();
         let has_library = maps.contains(MAPPED_AS);
-        let as_it_was = |s: &Site| {
-            let there = memory.bytes(s.at, s.was.len());
-            s.leads_to.is_some() || there.is_ok_and(|bytes| bytes == s.was)
-        };
-        has_library == self.library.is_some() && self.sites.iter().all(as_it_was)
+        has_library == self.library.is_some() && self.sites.iter().all(|s| s.is_as_it_was(memory))
     }
 
     /// Whether an errand may lie on this stack. Go's goroutines have stacks that are hardly larger
@@ -473,14 +492,14 @@ impl Survey {
         let sp = stack.pointer;
         let is_go = self.sites.iter().any(|s| s.address.is_some());
         let of = self.mappings.iter().find(|m| m.range.contains(&sp));
-        let grows = |m: &Mapping| m.name == "[stack]" || sp - m.range.start >= ROOM;
+        let has_room = of.is_some_and(|m| m.name == "[stack]" || sp - m.range.start >= ROOM);
         // Where Go's heap lies (mallocinit, runtime/malloc.go).
         let is_in_heap = sp >> 32 & 0xff == 0xc0;
-        let of_go = || match &stack.of_goroutine {
+        let has_room_of_go = match &stack.of_goroutine {
             Some(whole) => sp - whole.start >= ROOM,
             None => !is_in_heap,
         };
-        of.is_some_and(grows) && (!is_go || stack.waits_in_runtime && of_go())
+        has_room && (!is_go || stack.waits_in_runtime && has_room_of_go)
     }
 
     /// What the file has that is mapped at `at`; zeros where that cannot be read.
@@ -499,12 +518,22 @@ impl Survey {
 
     /// Where the code of the file that `m` maps ends, as the program headers have it.
     fn end_of_code(&self, m: &Mapping, memory: &Memory) -> Option<u64> {
-        let of_file = |o: &&Mapping| o.inode == m.inode && o.name == m.name && o.offset == 0;
-        let base = self.mappings.iter().find(of_file)?.range.start;
-        let segments = elf::segments(&memory.bytes(base, elf::HEAD).ok()?);
+        let first = self
+            .mappings
+            .iter()
+            .find(|o| o.inode == m.inode && o.name == m.name && o.offset == 0)?;
+        let segments = elf::segments(&memory.bytes(first.range.start, elf::HEAD).ok()?);
         let mapped = m.offset..m.offset + (m.range.end - m.range.start);
         let end = elf::end_of_code(&segments, &mapped)?;
         Some(m.range.start + end.checked_sub(m.offset)?)
+    }
+}
+
+/// What a mapping takes, or may take when it has grown.
+fn grown(m: &Mapping) -> Range<u64> {
+    match m.name.as_str() {
+        "[stack]" => m.range.start.saturating_sub(room::STACK)..m.range.end,
+        _ => m.range.clone(),
     }
 }
 

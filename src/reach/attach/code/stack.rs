@@ -21,12 +21,20 @@ impl Stack {
         let pointer = registers.sp();
         // The first two words that Go has of a goroutine (`g.stack`).
         let bounds = memory.bytes(registers.goroutine(), 16).ok();
-        let word = |bytes: &[u8]| bytes.try_into().map(u64::from_le_bytes);
-        let whole = bounds.and_then(|b| Some(word(&b[..8]).ok()?..word(&b[8..]).ok()?));
+        let whole = bounds.and_then(|bounds| range_of(&bounds));
         Stack {
             pointer,
             waits_in_runtime: registers.waits_in_runtime(),
             of_goroutine: whole.filter(|whole| whole.contains(&pointer)),
         }
     }
+}
+
+/// The range from one word to the next one.
+fn range_of(words: &[u8]) -> Option<Range<u64>> {
+    let (words, _) = words.as_chunks();
+    let [start, end] = words else {
+        return None;
+    };
+    Some(u64::from_le_bytes(*start)..u64::from_le_bytes(*end))
 }

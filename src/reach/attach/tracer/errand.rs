@@ -5,7 +5,7 @@ use super::super::class::Class;
 use super::super::code::Stack;
 use super::super::refusal::Refusal;
 use super::super::sandbox;
-use super::{as_it_may_go_on, gone, is_stopped, state, Failure, Tracer, NAP};
+use super::{as_it_may_go_on, gone, ip_of, is_stopped, state, Failure, Tracer, NAP};
 use crate::reach::status;
 use rustix::io::Errno;
 use std::cell::Cell;
@@ -133,8 +133,7 @@ impl Errands {
         let (Errands::On(sent) | Errands::Leaving(sent) | Errands::Over(sent)) = self else {
             return;
         };
-        let ip = || thread.registers().map_or(0, |r| r.ip());
-        if thread.tid() != sent.tid || !sent.code.contains(&ip()) {
+        if thread.tid() != sent.tid || !sent.code.contains(&ip_of(thread)) {
             return;
         }
         let signal = match thread.stop() {
@@ -200,28 +199,28 @@ impl Tracer {
         let class = self.class;
         let (pid, keeps, filters) = (self.pid, self.keeps, self.filters.clone());
         let tid = self.catch_one(|thread| {
-            let fits = |r: &Registers| {
-                let in_section = r.is_in_program() && is_in_sequence(thread, memory);
-                let is_its = r.is_64() == (class == Class::Long);
-                is_its
-                    && !in_section
-                    && !boot.covers(r.ip(), head)
-                    && has_room(&Stack::of(r, memory))
+            let Ok(registers) = thread.registers() else {
+                return false;
             };
-            if !thread.registers().is_ok_and(|r| fits(&r)) {
+            if !is_between(thread, &registers, class, memory)
+                || boot.covers(registers.ip(), head)
+                || !has_room(&Stack::of(&registers, memory))
+            {
                 return false;
             }
             // What puts a filter on itself at this moment is not sent: nobody has read that.
             let known = filters.get(&thread.tid()).copied().unwrap_or(0);
             keeps || status::filters_of(pid, thread.tid()) == Some(known)
         })?;
-        let lost = |e: io::Error| Failure::Busy(format!("thread {tid} could not be sent: {e}"));
         self.is_stopped = matches!(self.stop_of(tid), Some(Stop::Group(_)));
         sandbox::check_dispatch(&self.threads[&tid])?;
         // Not before: what is there while no thread stands still may not be taken away.
-        { boot.to_be_written }.map_or(Ok(()), |code| memory.write(boot.at, code).map_err(lost))?;
+        if let Some(code) = boot.to_be_written {
+            let written = memory.write(boot.at, code);
+            written.map_err(|e| not_sent(tid, &e))?;
+        }
         let (sent, at) = send(&self.threads[&tid], memory, boot.at, head, errand)
-            .map_err(lost)?
+            .map_err(|e| not_sent(tid, &e))?
             .ok_or_else(|| Failure::Busy("a thread has no stack".into()))?;
         self.errands = Errands::On(sent);
         self.threads.get_mut(&tid).map(Thread::go);
@@ -261,7 +260,7 @@ impl Tracer {
         while thread.look().is_none() && begun.elapsed() < LEAVING {
             sleep(NAP);
         }
-        let is_new = { thread.registers() }.is_ok_and(|r| r.ip() == sent.first.ip());
+        let is_new = thread.registers().is_ok_and(|r| r.ip() == sent.first.ip());
         is_new && thread.send(&sent.registers).is_ok()
     }
 
@@ -274,11 +273,10 @@ impl Tracer {
         fds: &[std::os::fd::BorrowedFd<'_>],
         exe: &[u8],
     ) -> Result<(i64, Peer), Failure> {
-        let lost = |e: io::Error| Failure::Busy(format!("thread {tid} was lost: {e}"));
         let peer = self.socket(memory, at, tid)?;
-        socket::send_now(&peer.socket, b"s", fds).map_err(lost)?;
+        socket::send_now(&peer.socket, b"s", fds).map_err(|e| lost(tid, &e))?;
         if !exe.is_empty() {
-            socket::send_now(&peer.socket, exe, &[]).map_err(lost)?;
+            socket::send_now(&peer.socket, exe, &[]).map_err(|e| lost(tid, &e))?;
         }
         let result = self.answer(&peer.socket, tid)?;
         Ok((result, peer))
@@ -286,11 +284,10 @@ impl Tracer {
 
     /// Lets the thread on the errand at `at` go back to what it did before.
     fn let_come_back(&mut self, tid: u32, peer: &Peer, memory: &Memory, at: u64) {
-        let is_back = |back: Vec<u8>, sent: &Sent| back == sent.back.to_le_bytes();
         if let Errands::Leaving(sent) = std::mem::take(&mut self.errands) {
             // Where a handler ran before it began, it comes back with EINTR: that is all there is.
             let back = memory.bytes(at + Errand::BACK, 8);
-            self.errands = if back.is_ok_and(|back| is_back(back, &sent)) {
+            self.errands = if back.is_ok_and(|back| back == sent.back.to_le_bytes()) {
                 Errands::Leaving(sent)
             } else {
                 Errands::Ended(sent)
@@ -327,10 +324,10 @@ impl Tracer {
     /// The other end of the socket that the helper of the thread on the errand at `at` makes.
     fn socket(&mut self, memory: &Memory, at: u64, tid: u32) -> Result<Peer, Failure> {
         let begun = Instant::now();
-        let lost = |e: io::Error| Failure::Busy(format!("thread {tid} was lost: {e}"));
         loop {
             // The lower half says it all, and is written at once.
-            let state = memory.bytes(at + Errand::STATE, 4).map_err(lost)?;
+            let state = memory.bytes(at + Errand::STATE, 4);
+            let state = state.map_err(|e| lost(tid, &e))?;
             match i32::from_le_bytes(state.try_into().unwrap_or_default()) {
                 0 => {}
                 1 => break,
@@ -355,11 +352,11 @@ impl Tracer {
             }
             sleep(NAP);
         }
-        let told = memory.bytes(at + Errand::HELPER, 8).map_err(lost)?;
-        let number = |at: usize| told[at..at + 4].try_into().map_or(-1, i32::from_le_bytes);
-        let helper = helper_of(self.pid, tid, number(0))
+        let told = memory.bytes(at + Errand::HELPER, 8);
+        let told = told.map_err(|e| lost(tid, &e))?;
+        let helper = helper_of(self.pid, tid, number_in(&told, 0))
             .ok_or_else(|| Failure::Busy(format!("the helper of thread {tid} is not seen")))?;
-        let socket = remote::descriptor(helper, helper, number(4))
+        let socket = remote::descriptor(helper, helper, number_in(&told, 4))
             .map_err(|e| Failure::Busy(format!("its socket could not be taken: {e}")))?;
         Ok(Peer { socket, helper })
     }
@@ -390,6 +387,19 @@ impl Tracer {
     }
 }
 
+/// The number that stands at `at`.
+fn number_in(bytes: &[u8], at: usize) -> i32 {
+    bytes[at..at + 4].try_into().map_or(-1, i32::from_le_bytes)
+}
+
+fn not_sent(tid: u32, e: &io::Error) -> Failure {
+    Failure::Busy(format!("thread {tid} could not be sent: {e}"))
+}
+
+fn lost(tid: u32, e: &io::Error) -> Failure {
+    Failure::Busy(format!("thread {tid} was lost: {e}"))
+}
+
 /// The child of a thread that is `own` for itself. The kernel's list of children may miss one while
 /// another one ends, and need not be there (CONFIG_PROC_CHILDREN).
 fn helper_of(pid: u32, tid: u32, own: i32) -> Option<u32> {
@@ -397,11 +407,15 @@ fn helper_of(pid: u32, tid: u32, own: i32) -> Option<u32> {
     let mut listed = list
         .split_whitespace()
         .filter_map(|child| child.parse().ok());
-    let is_it = |child: &u32| {
-        process::parent_of(*child) == Some(pid)
-            && status::own_number_of(*child).map(u32::cast_signed) == Some(own)
-    };
-    { listed.find(is_it) }.or_else(|| process::all().find(is_it))
+    listed
+        .find(|child| is_helper(*child, pid, own))
+        .or_else(|| process::all().find(|child| is_helper(*child, pid, own)))
+}
+
+/// Whether a process is the child of `pid` that is `own` for itself.
+fn is_helper(child: u32, pid: u32, own: i32) -> bool {
+    process::parent_of(child) == Some(pid)
+        && status::own_number_of(child).map(u32::cast_signed) == Some(own)
 }
 
 /// What is said of a process that can have no helper.
@@ -489,10 +503,20 @@ fn send(
     Ok(Some((sent, at)))
 }
 
+/// Whether a thread stands in code of this class, and in no restartable sequence.
+fn is_between(thread: &Thread, registers: &Registers, class: Class, memory: &Memory) -> bool {
+    let in_section = registers.is_in_program() && is_in_sequence(thread, memory);
+    let is_its = registers.is_64() == (class == Class::Long);
+    is_its && !in_section
+}
+
 /// Whether a thread is inside of a restartable sequence: sent away it would not be started again.
 fn is_in_sequence(thread: &Thread, memory: &Memory) -> bool {
     const RSEQ_CS: u64 = 8;
     let area = thread.rseq_area();
-    let current = || memory.bytes(area + RSEQ_CS, 8);
-    area != 0 && current().is_ok_and(|bytes| bytes != [0; 8])
+    if area == 0 {
+        return false;
+    }
+    let current = memory.bytes(area + RSEQ_CS, 8);
+    current.is_ok_and(|bytes| bytes != [0; 8])
 }

@@ -76,7 +76,8 @@ fn is_root() -> bool {
 pub fn traces_for_a_moment(tracer: u64) -> bool {
     let name = process::text(format!("/proc/{tracer}/comm")).unwrap_or_default();
     let name = name.trim().as_bytes();
-    { [job::WORKS, ENDS_WAITS].iter() }.any(|ours| ours.to_bytes() == name)
+    let ours = [job::WORKS, ENDS_WAITS].map(|name| name.to_bytes());
+    ours.contains(&name)
 }
 
 /// What is said of a process that is traced by another one.

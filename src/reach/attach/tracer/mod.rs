@@ -21,6 +21,7 @@ pub use state::threads_of;
 use state::{deep, seize, state, Deep};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::ops::Range;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 pub use still::Still;
@@ -169,14 +170,16 @@ impl Tracer {
         let mut seen = BTreeSet::new();
         loop {
             let all = threads_of(self.pid);
-            let unseen = |tid: &u32| !seen.contains(tid);
-            let left: Vec<u32> = all.iter().copied().filter(unseen).collect();
+            let left: Vec<u32> = all
+                .iter()
+                .copied()
+                .filter(|tid| !seen.contains(tid))
+                .collect();
             if left.is_empty() {
                 return if all.is_empty() { Err(gone()) } else { Ok(()) };
             }
             for tid in left {
-                let is_asked = |t: &Thread| t.is_asked() || t.stop().is_some();
-                if !self.threads.get(&tid).is_some_and(is_asked) {
+                if self.is_due(tid) {
                     self.ask(tid)?;
                 }
             }
@@ -254,17 +257,16 @@ impl Tracer {
         running.for_each(Thread::interrupt);
         let mut naps = 0;
         loop {
-            let all = threads_of(self.pid);
-            let fresh: Vec<u32> = { all.iter().copied() }
-                .filter(|tid| !self.threads.contains_key(tid))
-                .collect();
+            let mut fresh = threads_of(self.pid);
+            fresh.retain(|tid| !self.threads.contains_key(tid));
             for &tid in &fresh {
                 self.take(tid)?;
             }
             self.forget_gone();
-            let runs = |t: &mut Thread| t.look().is_none();
-            let running: Vec<u32> = { self.threads.iter_mut() }
-                .filter_map(|(tid, t)| runs(t).then_some(*tid))
+            let running: Vec<u32> = self
+                .threads
+                .iter_mut()
+                .filter_map(|(tid, t)| t.look().is_none().then_some(*tid))
                 .collect();
             let fresh_ones_run = fresh.iter().any(|tid| self.threads.contains_key(tid));
             if running.is_empty() && !fresh_ones_run {
@@ -296,14 +298,15 @@ impl Tracer {
     /// # Errors
     /// `Busy` where they are, and one waits for its child of vfork(2).
     fn may_stay(&self, running: &[u32]) -> Result<bool, Failure> {
-        let one = |tid: &u32| Some((*tid, deep(self.pid, *tid, self.class)?));
-        let Some(all) = running.iter().map(one).collect::<Option<Vec<_>>>() else {
+        let all = running
+            .iter()
+            .map(|tid| Some((*tid, deep(self.pid, *tid, self.class)?)));
+        let Some(all) = all.collect::<Option<Vec<_>>>() else {
             return Ok(false);
         };
         let mut clones = all.iter().filter(|(_, deep)| *deep == Deep::Clone);
         // Who is on an errand still waits for its helper's end.
-        let is_helped = |(tid, _): &(u32, Deep)| self.errands.is_of(*tid);
-        if !clones.clone().all(is_helped) {
+        if !clones.clone().all(|(tid, _)| self.errands.is_of(*tid)) {
             let why = "a child of vfork runs in its memory";
             return Err(Failure::Busy(why.into()));
         }
@@ -351,17 +354,16 @@ impl Tracer {
         let begun = Instant::now();
         while !asked.is_empty() && begun.elapsed() < CATCHING {
             let mut all_in_kernel = true;
-            asked = { asked.into_iter() }
-                .filter_map(|mut thread| {
-                    if thread.look().is_some() {
-                        self.prepare(&thread);
-                        thread.release();
-                        return None;
-                    }
-                    all_in_kernel &= matches!(state(self.pid, thread.tid()), 'D' | '?');
-                    Some(thread)
-                })
-                .collect();
+            let left = asked.into_iter().filter_map(|mut thread| {
+                if thread.look().is_some() {
+                    self.prepare(&thread);
+                    thread.release();
+                    return None;
+                }
+                all_in_kernel &= matches!(state(self.pid, thread.tid()), 'D' | '?');
+                Some(thread)
+            });
+            asked = left.collect();
             if all_in_kernel {
                 return;
             }
@@ -404,15 +406,8 @@ impl Tracer {
         let mut pause = PATIENCE;
         loop {
             self.forget_gone();
-            let stands = |t: &mut Thread| {
-                let stop = t.look();
-                matches!(
-                    stop,
-                    Some(Stop::Interrupted | Stop::Group(_) | Stop::Executed(_))
-                )
-            };
             for (tid, thread) in &mut self.threads {
-                if stands(thread) && fits(thread) {
+                if stands_for_us(thread) && fits(thread) {
                     return Ok(*tid);
                 }
             }
@@ -453,10 +448,15 @@ impl Tracer {
     /// Notes until when a thread waits that is about to be interrupted. Those of a program that is
     /// followed are not: they are told of by signals, and nobody looks before.
     fn note(&mut self, tid: u32) {
-        let is_due = |t: &Thread| t.stop().is_none() && !t.is_asked();
-        if !self.keeps && self.threads.get(&tid).is_none_or(is_due) {
+        if !self.keeps && self.is_due(tid) {
             self.waits.note(tid);
         }
+    }
+
+    /// Whether a thread runs, and was not asked to stop.
+    fn is_due(&self, tid: u32) -> bool {
+        let thread = self.threads.get(&tid);
+        thread.is_none_or(|t| t.stop().is_none() && !t.is_asked())
     }
 
     fn note_all(&mut self) {
@@ -473,8 +473,7 @@ impl Tracer {
     /// Where its threads stand.
     #[must_use]
     pub fn stand_at(&self) -> Vec<u64> {
-        let ip = |t: &Thread| t.registers().map_or(0, |r| r.ip());
-        self.threads.values().map(ip).collect()
+        self.threads.values().map(ip_of).collect()
     }
 
     /// Where the handlers of signals return to that its threads are in. Nothing is read but memory
@@ -486,26 +485,22 @@ impl Tracer {
         const OF_ALL: usize = 64 << 20;
         let mappings = super::code::mappings(self.pid).unwrap_or_default();
         let stacks = maps::memory(&mappings, device_of_memory().unwrap_or(0));
-        let end = |at: u64| {
-            let it = stacks.partition_point(|range| range.end <= at);
-            let range = stacks.get(it).filter(|range| range.contains(&at));
-            range.map(|range| range.end)
-        };
         let most = DEEPEST.min(OF_ALL / self.threads.len().max(1));
-        let of_one = |(tid, thread): (&u32, &Thread)| {
+        let is_64 = self.class == Class::Long;
+        let mut all = Vec::new();
+        for (tid, thread) in &self.threads {
             let sp = match thread.registers() {
-                Ok(registers) => registers.sp(),
-                Err(_) => waits::stack_pointer(self.pid, *tid)?,
+                Ok(registers) => Some(registers.sp()),
+                Err(_) => waits::stack_pointer(self.pid, *tid),
             };
-            Some(frames::returns(
-                memory,
-                self.class == Class::Long,
-                sp,
-                most,
-                end,
-            ))
-        };
-        self.threads.iter().filter_map(of_one).flatten().collect()
+            let Some(sp) = sp else {
+                continue;
+            };
+            all.extend(frames::returns(memory, is_64, sp, most, |at| {
+                end_of(&stacks, at)
+            }));
+        }
+        all
     }
 
     /// Whether a thread may still need the code of its errand.
@@ -522,6 +517,27 @@ impl Drop for Tracer {
     fn drop(&mut self) {
         self.release();
     }
+}
+
+/// Where the range ends that `at` lies in.
+fn end_of(ranges: &[Range<u64>], at: u64) -> Option<u64> {
+    let it = ranges.partition_point(|range| range.end <= at);
+    let range = ranges.get(it).filter(|range| range.contains(&at));
+    range.map(|range| range.end)
+}
+
+/// Where a thread stands; 0 where that cannot be read.
+fn ip_of(thread: &Thread) -> u64 {
+    thread.registers().map_or(0, |r| r.ip())
+}
+
+/// Whether a thread stands still where no signal comes first.
+fn stands_for_us(thread: &mut Thread) -> bool {
+    let stop = thread.look();
+    matches!(
+        stop,
+        Some(Stop::Interrupted | Stop::Group(_) | Stop::Executed(_))
+    )
 }
 
 /// Has a thread that stands still go on later as if it had not been disturbed.
@@ -554,6 +570,8 @@ fn is_stopped(thread: &Thread) -> bool {
 
 /// The thread about to begin its call anew, where it may not restart it.
 fn as_it_may_go_on(thread: &Thread, registers: &Registers, by_kernel: bool) -> Option<Registers> {
-    let may = || sandbox::may_restart(thread, registers).unwrap_or(by_kernel);
-    (registers.restarts() && !may()).then(|| registers.begun_anew())
+    if !registers.restarts() || sandbox::may_restart(thread, registers).unwrap_or(by_kernel) {
+        return None;
+    }
+    Some(registers.begun_anew())
 }

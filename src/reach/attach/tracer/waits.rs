@@ -100,12 +100,12 @@ impl Call {
         let text = process::text(format!("/proc/{task}/syscall")).ok()?;
         let mut words = text.split_whitespace();
         let number = words.next()?.parse().ok()?;
-        let mut next = || u64::from_str_radix(words.next()?.strip_prefix("0x")?, 16).ok();
+        let mut numbers = words.map_while(hexadecimal);
         let mut arguments = [0; 6];
         for argument in &mut arguments {
-            *argument = next()?;
+            *argument = numbers.next()?;
         }
-        let (sp, behind) = (next()?, next()?);
+        let (sp, behind) = (numbers.next()?, numbers.next()?);
         Some(Call {
             number,
             arguments,
@@ -113,6 +113,16 @@ impl Call {
             behind,
         })
     }
+
+    /// Whether a thread sleeps in it at this moment.
+    fn is_of(&self, task: &str) -> bool {
+        Call::of(task).as_ref() == Some(self)
+    }
+}
+
+/// What a word says that is a number with 0x in front of it.
+fn hexadecimal(word: &str) -> Option<u64> {
+    u64::from_str_radix(word.strip_prefix("0x")?, 16).ok()
 }
 
 /// The stack pointer of a thread that does not run, as far as the kernel tells.
@@ -164,11 +174,10 @@ impl Waits {
         let watch = InCall::watch(tid, call.behind, signals?).ok()?;
         // From here on it is one call, whose limit that is. Asleep in it, when it was that, and in
         // the same call still: that was no sleep in front of the call.
-        let is_asleep = || Call::of(&task).as_ref() == Some(&call);
         let connects = matches!(limited.limit, Limit::Connecting(_));
-        let slept = is_asleep().then(|| asleep_since(&task, connects))??;
+        let slept = call.is_of(&task).then(|| asleep_since(&task, connects))??;
         let (limit, result) = self.limit(tid, limited, &memory)?;
-        if !is_asleep() || watch.has_left() {
+        if !call.is_of(&task) || watch.has_left() {
             return None;
         }
         let began = self.by_our_clock(&slept)?;
@@ -204,13 +213,6 @@ impl Waits {
 
     /// How long a call may wait, and what it returns then.
     fn limit(&self, tid: u32, call: Limited, memory: &Memory) -> Option<(Nanoseconds, i64)> {
-        let socket = |number: i32| {
-            // Anything else may have to be flushed when a copy is closed (FUSE).
-            let link = format!("/proc/{}/task/{tid}/fd/{number}", self.pid);
-            let name = std::fs::read_link(link).ok()?;
-            let is_socket = name.to_string_lossy().starts_with("socket:");
-            is_socket.then(|| remote::descriptor(self.pid, tid, number).ok())?
-        };
         let time = match call.limit {
             Limit::Milliseconds(all) => Duration::from_millis(all.into()),
             Limit::At(at, word) => time_at(memory, at, word)?,
@@ -221,16 +223,16 @@ impl Waits {
                 let has_one = time != 0 && argument[12..16] == [0; 4];
                 time_at(memory, Some(time).filter(|_| has_one)?, 8)?
             }
-            Limit::Receiving(number) => of_socket(&socket(number)?, Timeout::Recv)?,
+            Limit::Receiving(number) => of_socket(&self.socket(tid, number)?, Timeout::Recv)?,
             Limit::Sending(number, bytes) => {
-                let socket = socket(number)?;
+                let socket = self.socket(tid, number)?;
                 // What goes in several pieces may wait as long for each.
-                let in_one =
+                let waits_once = !is_local(&socket)
                     || bytes <= ONE_PIECE && socket_type(&socket) == Ok(SocketType::STREAM);
-                (!is_local(&socket) || in_one()).then(|| of_socket(&socket, Timeout::Send))??
+                waits_once.then(|| of_socket(&socket, Timeout::Send))??
             }
             Limit::Connecting(number) => {
-                let socket = socket(number)?;
+                let socket = self.socket(tid, number)?;
                 let time = of_socket(&socket, Timeout::Send)?;
                 let result = if is_local(&socket) {
                     EAGAIN
@@ -247,6 +249,15 @@ impl Waits {
             }
         };
         Some((nanoseconds(time)?, call.result))
+    }
+
+    /// The socket that a thread has open under a number.
+    fn socket(&self, tid: u32, number: i32) -> Option<OwnedFd> {
+        // Anything else may have to be flushed when a copy is closed (FUSE).
+        let link = format!("/proc/{}/task/{tid}/fd/{number}", self.pid);
+        let name = std::fs::read_link(link).ok()?;
+        let is_socket = name.to_string_lossy().starts_with("socket:");
+        is_socket.then(|| remote::descriptor(self.pid, tid, number).ok())?
     }
 
     /// Leaves those that are still going on to a process that ends them when their time is over.
@@ -283,11 +294,8 @@ fn end_in_time(mut all: BTreeMap<u32, Wait>) {
         }
         let now = now();
         let next = all.values().map(|w| w.until - now).min().unwrap_or(0);
-        let is_near = |s: &Stopping| s.since.elapsed() < SOON * 5;
-        let is_stopping = all
-            .values()
-            .filter_map(|w| w.stopping.as_ref())
-            .any(is_near);
+        let mut stopping = all.values().filter_map(|w| w.stopping.as_ref());
+        let is_stopping = stopping.any(|s| s.since.elapsed() < SOON * 5);
         let soonest = if is_stopping { NAP } else { SOON };
         let next = Duration::from_nanos(next.max(0).unsigned_abs()).max(soonest);
         sleep(next.min(LOOK.max(LOOK_FOR_EACH * u32::try_from(all.len()).unwrap_or(0))));
@@ -342,20 +350,20 @@ impl Wait {
             // is tried again.
             let ends = is_it && stop == Stop::Interrupted;
             is_done = !is_it || ends && r.ip() == self.behind;
-            // No signal that is blocked behind the call comes in it any more (epoll_pwait).
-            let closes = || {
-                { thread.mask() }
-                    .and_then(|mask| thread.set_mask(mask))
-                    .is_ok()
-            };
             match r.ended(self.call, self.behind, self.result) {
-                Some(ended) if ends && closes() => drop(thread.send(&ended)),
+                Some(ended) if ends && closes(&thread) => drop(thread.send(&ended)),
                 _ => drop(undisturb(&thread, false)),
             }
         }
         thread.release();
         is_done
     }
+}
+
+/// Has no signal that is blocked behind a call come in it any more (epoll_pwait); whether it could.
+fn closes(thread: &Thread) -> bool {
+    let mask = thread.mask();
+    mask.and_then(|mask| thread.set_mask(mask)).is_ok()
 }
 
 fn nanoseconds(time: Duration) -> Option<Nanoseconds> {
@@ -491,14 +499,16 @@ fn time_at(memory: &Memory, at: u64, word: usize) -> Option<Duration> {
 
 /// Seconds and nanoseconds of `word` bytes each; `None` where they are no time.
 fn time(bytes: &[u8], word: usize) -> Option<Duration> {
-    let number = |at: usize| -> Option<u64> {
-        let mut all = [0; 8];
-        all[..word].copy_from_slice(bytes.get(at..at + word)?);
-        let shift = 64 - 8 * u32::try_from(word).ok()?;
-        let number = (i64::from_le_bytes(all) << shift) >> shift;
-        u64::try_from(number).ok()
-    };
-    let nanoseconds = u32::try_from(number(word)?).ok()?;
+    let nanoseconds = u32::try_from(number(bytes.get(word..2 * word)?)?).ok()?;
     (nanoseconds < 1_000_000_000).then_some(())?;
-    Some(Duration::new(number(0)?, nanoseconds))
+    Some(Duration::new(number(bytes.get(..word)?)?, nanoseconds))
+}
+
+/// The number that a word is; `None` where it is less than 0.
+fn number(word: &[u8]) -> Option<u64> {
+    let mut all = [0; 8];
+    all[..word.len()].copy_from_slice(word);
+    let shift = 64 - 8 * u32::try_from(word.len()).ok()?;
+    let number = (i64::from_le_bytes(all) << shift) >> shift;
+    u64::try_from(number).ok()
 }

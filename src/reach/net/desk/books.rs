@@ -54,9 +54,12 @@ impl Desk {
     }
 
     pub(super) fn class(&self, subject: &Subject<'_>) -> Result<usize, Kept> {
-        let is_now = |class: usize| self.page().now_mask.load(SeqCst) >> class & 1 == 1;
         let Some(rules) = &self.terms.rules else {
-            return if is_now(0) { Err(Kept::Now) } else { Ok(0) };
+            return if self.is_now(0) {
+                Err(Kept::Now)
+            } else {
+                Ok(0)
+            };
         };
         let exe = subject.visitor.exe().ok_or(Kept::Rule)?;
         let path = rules.asks_for_path().then(|| path_of(subject)).flatten();
@@ -65,17 +68,27 @@ impl Desk {
             .then(|| subject.visitor.user())
             .flatten();
         let users = &self.terms.users;
-        let is_user = |glob: &str| user.is_some_and(|uid| users.fit(glob, uid));
         let path = path.as_ref().map(|p| p.as_os_str().as_bytes());
         let exe = exe.as_os_str().as_bytes();
-        let at = { rules.first_match_at(exe, is_user, path) }.ok_or(Kept::Rule)?;
+        let at = rules
+            .first_match_at(
+                exe,
+                |glob| user.is_some_and(|uid| users.fit(glob, uid)),
+                path,
+            )
+            .ok_or(Kept::Rule)?;
         self.terms.shared.has_decided(self.terms.places[at].start);
         let class = self.class_of(rules.rules[at].until);
-        if is_now(class) {
+        if self.is_now(class) {
             Err(Kept::Rule)
         } else {
             Ok(class)
         }
+    }
+
+    /// Whether requests of a class are real.
+    fn is_now(&self, class: usize) -> bool {
+        self.page().now_mask.load(SeqCst) >> class & 1 == 1
     }
 
     pub(super) fn class_of(&self, until: Option<Until>) -> usize {
@@ -159,12 +172,13 @@ impl Desk {
         let debt = &slots.debt[fs][class];
         slots.owed[fs / 32].fetch_or(1 << (fs % 32), SeqCst);
         let now = self.terms.shared.clock.now() | 1;
-        let is_first = || debt.compare_exchange(0, now, SeqCst, SeqCst).is_ok();
         let is_sync = fs == page::ALL_FS;
         if is_sync {
             slots.want_sync.fetch_or(page::SYNC_LATER, SeqCst);
         }
-        if (debt.load(SeqCst) == 0 && is_first()) || is_sync {
+        let is_first =
+            debt.load(SeqCst) == 0 && debt.compare_exchange(0, now, SeqCst, SeqCst).is_ok();
+        if is_first || is_sync {
             self.ring();
         }
     }

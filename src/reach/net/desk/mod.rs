@@ -253,33 +253,28 @@ impl Desk {
         let [start, length, flags, ..] = call.arguments;
         self.count(visitor, Asked::Msync);
         counted();
-        let kept = |why| {
-            self.keep(visitor, why);
-            itself()
-        };
         if !self.relaxes() {
-            return kept(Kept::Now);
+            return self.kept(visitor, Kept::Now);
         }
-        let bad = |e| self.failed(visitor, Asked::Msync, e);
         // Every page size is a multiple of it; where that is greater, the kernel says so.
         let page_bytes = 4096;
         if !start.is_multiple_of(page_bytes) || flags as u32 & !MS_INVALIDATE != MS_SYNC {
-            return bad(Errno::INVAL);
+            return self.failed(visitor, Asked::Msync, Errno::INVAL);
         }
         // As the kernel computes it: the greatest length is none.
         let length = length.wrapping_add(page_bytes - 1) & !(page_bytes - 1);
         let end = start.wrapping_add(length);
         if end < start {
-            return bad(Errno::NOMEM);
+            return self.failed(visitor, Asked::Msync, Errno::NOMEM);
         }
         // Locked pages say EBUSY; and nothing is put off that has nothing to write.
         if flags as u32 != MS_SYNC || start == end {
-            return kept(Kept::Unknown);
+            return self.kept(visitor, Kept::Unknown);
         }
         match self.of_range(visitor, start..end) {
             Ok(Ok(())) => Verdict::Answered(Answer::Value(0)),
-            Ok(Err(e)) => bad(e),
-            Err(why) => kept(why),
+            Ok(Err(e)) => self.failed(visitor, Asked::Msync, e),
+            Err(why) => self.kept(visitor, why),
         }
     }
 
@@ -287,9 +282,11 @@ impl Desk {
     fn of_range(&self, visitor: &Visitor, range: Range<u64>) -> Result<Result<(), Errno>, Kept> {
         let text = std::fs::read(format!("/proc/{}/maps", visitor.tid)).or(Err(Kept::Unknown))?;
         let all = maps::read(&String::from_utf8_lossy(&text));
-        let within = |m: &&Mapping| m.range.end > range.start && m.range.start < range.end;
+        let within = all
+            .iter()
+            .filter(|m| m.range.end > range.start && m.range.start < range.end);
         let (mut at, mut has_gap, mut debts) = (range.start, false, Vec::new());
-        for mapping in all.iter().filter(within) {
+        for mapping in within {
             has_gap |= mapping.range.start > at;
             at = mapping.range.end;
             if mapping.inode == 0 {
@@ -313,7 +310,9 @@ impl Desk {
         if debts.is_empty() && !has_gap {
             return Err(Kept::Unknown);
         }
-        { debts.into_iter() }.for_each(|(fs, class)| self.owe(fs, class));
+        for (fs, class) in debts {
+            self.owe(fs, class);
+        }
         Ok(if has_gap { Err(Errno::NOMEM) } else { Ok(()) })
     }
 
@@ -344,6 +343,12 @@ impl Desk {
             }
             _ => {}
         }
+        itself()
+    }
+
+    /// A call that the program makes by itself, and why it is real.
+    fn kept(&self, visitor: &Visitor, why: Kept) -> Verdict {
+        self.keep(visitor, why);
         itself()
     }
 

@@ -30,6 +30,11 @@ impl Folder {
         std::fs::create_dir(&path).expect("a folder");
         Folder(path)
     }
+
+    /// The path of a file in it.
+    fn inside(&self, name: &str) -> String {
+        self.0.join(name).display().to_string()
+    }
 }
 
 impl Drop for Folder {
@@ -45,10 +50,6 @@ fn decider(folder: &Path, is_gate: bool) -> PathBuf {
     std::fs::write(folder.join("numbers.h"), header(Machine::X86_64, "NR_")).expect("numbers.h");
     let program = folder.join(if is_gate { "gate" } else { "library" });
     let files = std::fs::read_dir(core).expect("core").flatten();
-    let is_used = |p: &PathBuf| {
-        let is_join = p.ends_with("join.c");
-        p.extension().is_some_and(|e| e == "c") && !(is_gate && is_join)
-    };
     let mut command = Command::new("gcc");
     command.args([
         "-std=gnu11",
@@ -65,12 +66,19 @@ fn decider(folder: &Path, is_gate: bool) -> PathBuf {
     if is_gate {
         command.args(["-DSL_GATE=1", "-mgeneral-regs-only"]);
     }
-    command.args(files.map(|e| e.path()).filter(is_used));
+    let files = files.map(|e| e.path());
+    command.args(files.filter(|file| is_used(file, is_gate)));
     let own = ["glue.c", "main.c"].map(|name| shim.join("tests/decide").join(name));
     // The core exports fsync and its kin: the program's own calls go past them.
     command.args(own).arg("-o").arg(&program);
     assert!(command.status().expect("gcc").success());
     program
+}
+
+/// Whether a file of the core is part of the library, or of the gate.
+fn is_used(file: &Path, is_gate: bool) -> bool {
+    let is_join = file.ends_with("join.c");
+    file.extension().is_some_and(|e| e == "c") && !(is_gate && is_join)
 }
 
 /// What one of them said of each subject.
@@ -88,30 +96,34 @@ fn said_by(program: &Path, shared: &Shared, subjects: &[String]) -> Vec<String> 
 /// The same of the net.
 fn said_by_net(desk: &Desk, subjects: &[String]) -> Vec<String> {
     let mut visitors = Visitors::new(1);
-    let one = |what: &String| {
-        let is_ref = what.starts_with("ref:");
-        let flags = if is_ref {
-            OFlags::PATH | OFlags::NOFOLLOW
-        } else {
-            OFlags::RDONLY | OFlags::NONBLOCK
-        };
-        let name = what.trim_start_matches("ref:");
-        let file = (what != "-").then(|| rustix::fs::open(name, flags, Mode::empty()));
-        let file = file.map(|opened| opened.expect("a file"));
-        let visitor = visitors.meet(std::process::id(), desk.slots()).expect("us");
-        let subject = Subject {
-            visitor,
-            file: file.as_ref(),
-            descriptor: -1,
-            mapped: None,
-        };
-        match desk.later(&subject) {
-            Ok(Ok((fs, class))) => format!("-1 0 {} {class}", fs.min(255)),
-            Ok(Err(e)) => format!("-1 {} . .", e.raw_os_error()),
-            Err(why) => format!("{} 0 . .", why as usize),
-        }
+    subjects
+        .iter()
+        .map(|what| said_of(what, desk, &mut visitors))
+        .collect()
+}
+
+fn said_of(what: &str, desk: &Desk, visitors: &mut Visitors) -> String {
+    let is_ref = what.starts_with("ref:");
+    let flags = if is_ref {
+        OFlags::PATH | OFlags::NOFOLLOW
+    } else {
+        OFlags::RDONLY | OFlags::NONBLOCK
     };
-    subjects.iter().map(one).collect()
+    let name = what.trim_start_matches("ref:");
+    let file = (what != "-").then(|| rustix::fs::open(name, flags, Mode::empty()));
+    let file = file.map(|opened| opened.expect("a file"));
+    let visitor = visitors.meet(std::process::id(), desk.slots()).expect("us");
+    let subject = Subject {
+        visitor,
+        file: file.as_ref(),
+        descriptor: -1,
+        mapped: None,
+    };
+    match desk.later(&subject) {
+        Ok(Ok((fs, class))) => format!("-1 0 {} {class}", fs.min(255)),
+        Ok(Err(e)) => format!("-1 {} . .", e.raw_os_error()),
+        Err(why) => format!("{} 0 . .", why as usize),
+    }
 }
 
 /// A verdict without what counts for nothing in it: who would owe what is kept, or an error.
@@ -128,8 +140,10 @@ fn plain(verdict: &str) -> String {
 fn name(page: &Page, path: &str, fs: u32, of_mount: bool) {
     let file = rustix::fs::open(path, OFlags::PATH, Mode::empty()).expect(path);
     let place = place_of_fd(&file).expect("a place");
-    let is_it = |n: &&page::Name| [0, place.dev].contains(&n.dev.load(SeqCst));
-    let entry = page.places(place.dev).find(is_it).expect("room");
+    let entry = page
+        .places(place.dev)
+        .find(|n| [0, place.dev].contains(&n.dev.load(SeqCst)))
+        .expect("room");
     entry.fs.store(fs, SeqCst);
     entry
         .mount
@@ -183,11 +197,10 @@ fn library_gate_and_net_decide_the_same_on_the_same_page() {
     let file = folder.0.join("file");
     std::fs::write(&file, b"x").expect("a file");
     std::os::unix::fs::symlink("file", folder.0.join("link")).expect("a link");
-    let inside = |name: &str| folder.0.join(name).display().to_string();
     let subjects = [
-        inside("file"),
+        folder.inside("file"),
         folder.0.display().to_string(),
-        format!("ref:{}", inside("link")),
+        format!("ref:{}", folder.inside("link")),
         "/dev/null".into(),
         "/proc/self/status".into(),
         "/sys/kernel".into(),
@@ -209,7 +222,7 @@ fn library_gate_and_net_decide_the_same_on_the_same_page() {
                 std::fs::create_dir(&session).expect("a folder");
                 let desk = desk(&session, rules);
                 let shared = desk.terms.shared;
-                name(shared.page(), &inside("file"), fs, true);
+                name(shared.page(), &folder.inside("file"), fs, true);
                 name(shared.page(), "/dev/shm", page::NAME_MEMORY, false);
                 name(shared.page(), "/proc/self/status", page::NAME_AWAY, false);
                 shared.page().fs[OWES as usize]

@@ -146,11 +146,11 @@ impl Desk {
     /// way.
     pub fn unmount(&self, of: &Unmounting, made: impl FnOnce()) {
         let turn = self.take_turn(of);
-        let has_turn = || turn.as_ref().is_none_or(Turn::is_ours);
-        self.get_out_of_the_way(of, has_turn);
+        let turn = turn.as_ref();
+        self.get_out_of_the_way(of, turn);
         made();
-        self.see_it_made(of, has_turn);
-        if has_turn() {
+        self.see_it_made(of, turn);
+        if turn.is_none_or(Turn::is_ours) {
             let word = &self.slots().slot[of.slot].umount;
             word.store(page::UMOUNT_OVER, SeqCst);
             self.ring();
@@ -170,19 +170,18 @@ impl Desk {
     }
 
     /// Where others have the same slot, another one's answer says nothing of this.
-    fn get_out_of_the_way(&self, of: &Unmounting, has_turn: impl Fn() -> bool) {
+    fn get_out_of_the_way(&self, of: &Unmounting, turn: Option<&Turn<'_>>) {
         const TIMES: u32 = 64; // that it is asked, at most
         let at = &self.slots().slot[of.slot];
-        let goes_on = || has_turn() && !self.terms.shared.lease_is_over();
         for _ in 0..TIMES {
-            if !goes_on() {
+            if !self.goes_on(turn) {
                 return;
             }
             at.umount_dev.store(of.what.0, SeqCst);
             at.umount_mount.store(of.what.1, SeqCst);
             at.umount.store(page::UMOUNT_ASKED, SeqCst);
             self.ring();
-            while at.umount.load(SeqCst) == page::UMOUNT_ASKED && goes_on() {
+            while at.umount.load(SeqCst) == page::UMOUNT_ASKED && self.goes_on(turn) {
                 wait::sleep_on(&at.umount, page::UMOUNT_ASKED, LOOK_EVERY);
             }
             let is_told = at.umount.load(SeqCst) == page::UMOUNT_READY;
@@ -192,11 +191,16 @@ impl Desk {
         }
     }
 
+    /// Whether it is still the turn of this umount, and the supervisor lives.
+    fn goes_on(&self, turn: Option<&Turn<'_>>) -> bool {
+        turn.is_none_or(Turn::is_ours) && !self.terms.shared.lease_is_over()
+    }
+
     /// Waits until the call was made.
-    fn see_it_made(&self, of: &Unmounting, has_turn: impl Fn() -> bool) {
+    fn see_it_made(&self, of: &Unmounting, turn: Option<&Turn<'_>>) {
         let number = of.number.to_string();
         let (mut runs, mut looks) = (0, 0);
-        while runs < RUNS && has_turn() && !self.terms.shared.lease_is_over() {
+        while runs < RUNS && self.goes_on(turn) {
             let text = std::fs::read_to_string(format!("/proc/{}/syscall", of.tid));
             match text.unwrap_or_default().split_whitespace().next() {
                 // On its way there, or back.

@@ -19,6 +19,8 @@ use synclater_account::probe::IN_PLACE;
 /// A measurement ends here also where time is left: the disk is not to be filled.
 const COUNT_MAX: usize = 5000;
 const PREFIX: &str = ".synclater-probe-";
+/// What is written each time.
+const BLOCK: [u8; 4096] = [0x5a; 4096];
 
 /// A way to ask for durability.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,8 +127,9 @@ pub fn measure(
     let begin = Instant::now();
     let end = begin + patience;
     let all = std::thread::scope(|scope| {
-        let one = |k| scope.spawn(move || hammer(place, kind, k, end, stop));
-        let running: Vec<_> = (0..threads).map(one).collect();
+        let running: Vec<_> = (0..threads)
+            .map(|k| scope.spawn(move || hammer(place, kind, k, end, stop)))
+            .collect();
         let ends = running
             .into_iter()
             .map(|t| t.join().expect("it does not panic"));
@@ -173,10 +176,8 @@ fn sync_once(
     name: &str,
     at: u64,
 ) -> io::Result<Duration> {
-    const BLOCK: [u8; 4096] = [0x5a; 4096];
     let in_place = kind == Kind::InPlace;
     let offset = if in_place { 0 } else { at * BLOCK.len() as u64 };
-    let write = |flags| rustix::io::pwritev2(file, &[IoSlice::new(&BLOCK)], offset, flags);
     match kind {
         Kind::Dsync | Kind::RwfDsync => {
             let rwf = kind == Kind::RwfDsync;
@@ -186,7 +187,7 @@ fn sync_once(
                 ReadWriteFlags::empty()
             };
             let begin = Instant::now();
-            write(flags)?;
+            write_at(file, offset, flags)?;
             Ok(begin.elapsed())
         }
         Kind::Rename => {
@@ -199,7 +200,7 @@ fn sync_once(
             Ok(begin.elapsed())
         }
         Kind::Fsync | Kind::Fdatasync | Kind::InPlace | Kind::Syncfs => {
-            write(ReadWriteFlags::empty())?;
+            write_at(file, offset, ReadWriteFlags::empty())?;
             let begin = Instant::now();
             match kind {
                 Kind::Fsync => rustix::fs::fsync(file)?,
@@ -209,4 +210,8 @@ fn sync_once(
             Ok(begin.elapsed())
         }
     }
+}
+
+fn write_at(file: &OwnedFd, offset: u64, flags: ReadWriteFlags) -> rustix::io::Result<usize> {
+    rustix::io::pwritev2(file, &[IoSlice::new(&BLOCK)], offset, flags)
 }

@@ -13,6 +13,7 @@ use crate::session::dirs;
 use crate::session::escape::Escapes;
 use crate::session::hierarchy;
 use crate::supervisor::missed::FOR_WAS_OVER;
+use crate::supervisor::reached::Reached;
 use crate::supervisor::reaching::Reach;
 use crate::supervisor::report;
 use crate::supervisor::Supervisor;
@@ -150,7 +151,26 @@ struct RefusedProcess {
     refusal: Refusal,
 }
 
+impl AttachedProcess {
+    fn of((pid, reached): (u32, &Reached)) -> AttachedProcess {
+        AttachedProcess {
+            pid,
+            exe: reached.exe.clone(),
+            sites: reached.sites,
+            pause_s: reached.pause.max(Duration::from_nanos(1)).as_secs_f64(),
+        }
+    }
+}
+
 impl RefusedProcess {
+    fn of((pid, exe, refusal): (u32, &str, &Refusal)) -> RefusedProcess {
+        RefusedProcess {
+            pid,
+            exe: exe.to_owned(),
+            refusal: refusal.clone(),
+        }
+    }
+
     fn say(&self) {
         voice::say(&format!("{}\n", self.refusal.trouble(self.pid, &self.exe)));
     }
@@ -165,7 +185,7 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
     super::needs_proc("attach")?;
     let rules = args.dials.rules().map_err(untouched)?;
     check(args.until, args.dials.for_, "--until")?;
-    for until in { rules.iter() }.flat_map(RuleSet::dials) {
+    for until in rules.iter().flat_map(RuleSet::dials) {
         check(until, args.dials.for_, "a rule with until =")?;
     }
     if args.recorded.record.as_deref() == Some(Path::new("-")) {
@@ -232,7 +252,7 @@ fn tell(args: &Args, answer: OwnedFd, background: &Job) -> anyhow::Result<i32> {
         )
         .into());
     }
-    { begun.refused.iter() }.for_each(RefusedProcess::say);
+    begun.refused.iter().for_each(RefusedProcess::say);
     if args.json {
         voice::print(&format!("{text}\n"))?;
     } else if begun.refused.is_empty() || !begun.attached.is_empty() {
@@ -268,8 +288,7 @@ fn nobody(args: &Args) -> Trouble {
     let all = counted(all, "process");
     let to_wait = "to wait for one that begins later: --follow";
     if hidden == 0 || process::effective_user() == 0 {
-        let is_relative = |exe: &String| exe.contains('/') && !exe.starts_with('/');
-        let look = match args.exe.iter().any(is_relative) {
+        let look = match args.exe.iter().any(|exe| is_relative(exe)) {
             true => "a name without a /, or a whole path, which begins with one",
             false => "look it up with `ps -e -o pid,comm`",
         };
@@ -286,6 +305,10 @@ fn nobody(args: &Args) -> Trouble {
         format!("sudo synclater attach ...; {to_wait}"),
         UNTOUCHED,
     )
+}
+
+fn is_relative(exe: &str) -> bool {
+    exe.contains('/') && !exe.starts_with('/')
 }
 
 fn sentence(begun: &AttachReport) -> String {
@@ -310,23 +333,20 @@ fn sentence(begun: &AttachReport) -> String {
 
 /// Whether `said`, an option or a rule, may ask for this dial.
 fn check(until: Until, for_: Option<Duration>, said: &str) -> Result<(), Trouble> {
-    let wrong = |why: &str, try_: &str| {
-        let why = format!("{said} {why}");
-        Err(Trouble::new(
-            "cannot attach with these dials",
-            why,
-            try_,
-            UNTOUCHED,
-        ))
-    };
-    match until {
-        Until::Exit => wrong(
+    let (why, try_) = match until {
+        Until::Exit => (
             "exit settles once, at the end of a command; there is none that would end",
             "a duration: 1s",
         ),
-        Until::Never if for_.is_none() => wrong("never has no end here", "add one: --for 10m"),
-        _ => Ok(()),
-    }
+        Until::Never if for_.is_none() => ("never has no end here", "add one: --for 10m"),
+        _ => return Ok(()),
+    };
+    Err(Trouble::new(
+        "cannot attach with these dials",
+        format!("{said} {why}"),
+        try_,
+        UNTOUCHED,
+    ))
 }
 
 /// The processes that are named by number, or those of them that cannot be attached.
@@ -353,7 +373,7 @@ fn named(args: &Args) -> Result<Vec<(u32, Incarnation)>, Vec<RefusedProcess>> {
 
 /// Says why nobody is attached.
 fn refuse(args: &Args, refused: Vec<RefusedProcess>) -> anyhow::Result<i32> {
-    { refused.iter() }.for_each(RefusedProcess::say);
+    refused.iter().for_each(RefusedProcess::say);
     if args.json {
         let begun = AttachReport {
             version: 1,
@@ -378,7 +398,10 @@ fn whom(args: &Args) -> Result<ProcessSelector, Trouble> {
         groups.root = hierarchy::version_2();
     }
     for unit in &args.unit {
-        let folder = { groups.root.as_ref() }.and_then(|root| requesters::unit_folder(unit, root));
+        let folder = groups
+            .root
+            .as_ref()
+            .and_then(|root| requesters::unit_folder(unit, root));
         groups.folders.push(folder.ok_or_else(|| {
             let (why, try_) = requesters::no_unit();
             Trouble::new(
@@ -432,8 +455,8 @@ fn in_background(
 ) -> anyhow::Result<i32> {
     // We are in the root folder by now.
     let name = args.recorded.record.as_deref().map(dirs::from_here);
-    let over = args.recorded.force;
-    let record = { name.as_deref() }.map(|path| super::run::open_recording(path, over));
+    let path = name.as_deref();
+    let record = path.map(|path| super::run::open_recording(path, args.recorded.force));
     let record = record.transpose().map_err(untouched)?;
     // What stays holds no lock, and no pipe, of who started us.
     process::close_all(left_open);
@@ -471,7 +494,7 @@ fn in_background(
     }
     s.reach_out(reach);
     s.run_until_reached();
-    let refused = { s.reach() }.is_some_and(|r| r.has_only_refused());
+    let refused = s.reach().is_some_and(|r| r.has_only_refused());
     if s.is_over() || refused {
         // Nobody was attached; that is told once nothing is left of it.
         give_up(&mut s);
@@ -504,17 +527,6 @@ fn tell_front(s: &Supervisor, to: &OwnedFd, id: &str) -> bool {
     let Some(reach) = s.reach() else {
         return false;
     };
-    let row = |(pid, r): (u32, &crate::supervisor::reached::Reached)| AttachedProcess {
-        pid,
-        exe: r.exe.clone(),
-        sites: r.sites,
-        pause_s: r.pause.max(Duration::from_nanos(1)).as_secs_f64(),
-    };
-    let no = |(pid, exe, refusal): (u32, &str, &Refusal)| RefusedProcess {
-        pid,
-        exe: exe.to_owned(),
-        refusal: refusal.clone(),
-    };
     let mut begun = AttachReport {
         version: 1,
         id: id.to_owned(),
@@ -522,8 +534,8 @@ fn tell_front(s: &Supervisor, to: &OwnedFd, id: &str) -> bool {
         rules_until: s.rules_until().map(|until| until.to_string()),
         ends: s.session.plan.ends.is_some(),
         waits: reach.waits_for_more(),
-        attached: reach.attached().map(row).collect(),
-        refused: reach.refused().map(no).collect(),
+        attached: reach.attached().map(AttachedProcess::of).collect(),
+        refused: reach.refused().map(RefusedProcess::of).collect(),
         missed: String::new(),
     };
     if begun.id.is_empty() && begun.refused.is_empty() {

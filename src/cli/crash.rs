@@ -195,9 +195,9 @@ fn failing(text: &str) -> Result<(u64, bool), String> {
 }
 
 fn sometimes(text: &str) -> Result<(f64, Duration), String> {
-    let wrong = || "not a share and a time, as 10%:63ms".to_owned();
-    let (share, time) = text.split_once("%:").ok_or_else(wrong)?;
-    let share: f64 = share.parse().map_err(|_| wrong())?;
+    let wrong = "not a share and a time, as 10%:63ms";
+    let (share, time) = text.split_once("%:").ok_or(wrong)?;
+    let share: f64 = share.parse().map_err(|_| wrong)?;
     let time = parse_duration(time).map_err(|e| e.to_string())?;
     match (0.0..=100.0).contains(&share) {
         true => Ok((share / 100.0, time)),
@@ -252,7 +252,7 @@ fn size(text: &str) -> Result<u64, String> {
         Some(b'G' | b'g') => (&text[..text.len() - 1], 1 << 30),
         _ => return Err("not a number of mebibytes or gibibytes, as 256M or 1G".into()),
     };
-    let bytes = { digits.parse::<u64>().ok() }.and_then(|n| n.checked_mul(unit));
+    let bytes = digits.parse::<u64>().ok().and_then(|n| n.checked_mul(unit));
     let fits = bytes.filter(|bytes| (16 << 20..=16 << 30).contains(bytes));
     fits.ok_or_else(|| "not from 16M to 16G".to_owned())
 }

@@ -166,14 +166,14 @@ fn let_go_of_each(
     stuck: &[(u32, Incarnation)],
 ) -> std::io::Result<Gone> {
     let clock = LeaseClock::new(Reading::now());
-    let is_stuck = |pid: &u32| {
-        { stuck.iter() }.any(|(of, program)| of == pid && program::executes(*pid, *program))
-    };
     let (mut gone, mut known) = (Gone::default(), MemorySurvey::nobody());
     let (mut done, mut forkers) = (BTreeSet::new(), Forkers::default());
     let until = Instant::now() + STORM;
     loop {
-        let found = { left.found.iter() }.filter_map(|pid| Some((*pid, process::began(*pid)?)));
+        let found = left
+            .found
+            .iter()
+            .filter_map(|pid| Some((*pid, process::began(*pid)?)));
         let mut fresh: Vec<_> = found.collect();
         fresh.retain(|who| done.insert(*who));
         // What they have forked executes what they do.
@@ -203,12 +203,19 @@ fn let_go_of_each(
         left = selector::left_by(name);
     }
     let first = done.iter().map(|(_, began)| *began).min();
-    let hidden = |pid: &u32| is_stuck(pid) || forkers.may_have_hidden(*pid, first);
+    let hidden = |pid: &u32| is_stuck(*pid, stuck) || forkers.may_have_hidden(*pid, first);
     gone.unseen = left.silent;
     gone.unseen
         .retain(|pid| hidden(pid) || forkers.execute_the_same(*pid));
     gone.unseen.extend(left.closed.into_iter().filter(hidden));
     Ok(gone)
+}
+
+/// Whether the session itself could not let go of a process, which executes the same as then.
+fn is_stuck(pid: u32, stuck: &[(u32, Incarnation)]) -> bool {
+    stuck
+        .iter()
+        .any(|(of, program)| *of == pid && program::executes(pid, *program))
 }
 
 /// So long it is looked for what is forked meanwhile.

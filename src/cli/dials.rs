@@ -69,28 +69,21 @@ impl Dials {
     /// # Errors
     /// A [`Trouble`] where they are not valid, or cannot be read.
     pub fn rules(&self) -> Result<Option<RuleSet>, Trouble> {
-        let wrong =
-            |what: String, why: String, try_: &str| Trouble::new(what, why, try_, NOT_STARTED);
         if let Some(file) = &self.rules {
             let name = file.display();
             let text = std::fs::read_to_string(file).map_err(|e| {
-                wrong(
-                    format!("cannot read the rules {name}"),
-                    e.to_string(),
-                    match e.kind() {
-                        std::io::ErrorKind::InvalidData => "write it as UTF-8",
-                        std::io::ErrorKind::PermissionDenied => "make it readable for this user",
-                        _ => "check the file's name",
-                    },
-                )
+                let what = format!("cannot read the rules {name}");
+                let try_ = match e.kind() {
+                    std::io::ErrorKind::InvalidData => "write it as UTF-8",
+                    std::io::ErrorKind::PermissionDenied => "make it readable for this user",
+                    _ => "check the file's name",
+                };
+                Trouble::new(what, e.to_string(), try_, NOT_STARTED)
             })?;
             let set = RuleSet::from_toml(&text).map_err(|e| {
+                let what = format!("the rules in {name} are not valid");
                 let try_ = "correct it; keys are exe, user, path, until";
-                wrong(
-                    format!("the rules in {name} are not valid"),
-                    e.to_string(),
-                    try_,
-                )
+                Trouble::new(what, e.to_string(), try_, NOT_STARTED)
             })?;
             if set.rules.is_empty() {
                 voice::say(&format!(
@@ -111,17 +104,15 @@ impl Dials {
             return Ok(None);
         }
         let set = RuleSet::from_only(&self.only).map_err(|e| {
-            wrong(
-                "--only is not valid".into(),
-                e.to_string(),
-                "write exe=GLOB, user=GLOB or path=/GLOB",
-            )
+            let try_ = "write exe=GLOB, user=GLOB or path=/GLOB";
+            Trouble::new("--only is not valid", e.to_string(), try_, NOT_STARTED)
         })?;
         if let Some(user) = about_nobody(&set).first() {
-            return Err(wrong(
+            return Err(Trouble::new(
                 format!("--only user={user} is about nobody"),
-                "no user in /etc/passwd has that name, and no user can have it as number".into(),
+                "no user in /etc/passwd has that name, and no user can have it as number",
                 "a name, or a number: id -u NAME",
+                NOT_STARTED,
             ));
         }
         Ok(Some(set))
@@ -173,29 +164,30 @@ impl Wanted {
         dirs::make(&run, "the folder of running sessions", "SYNCLATER_RUN_DIR")?;
         let filters = seccomp_filters() + u32::from(self.net);
         let belongings = Belongings::make(&run, ledger.as_ref(), filters)?;
-        let cannot = |what: &str, e: std::io::Error| {
-            belongings.give_back(false);
-            let what = format!("cannot make {what}");
-            Trouble::new(what, e.to_string(), remedy_of(&e), NOT_STARTED)
-        };
         // Mostly a matter of the memory that it shares.
-        let above = { belongings.memory.parent() }.filter(|dir| *dir != belongings.dir);
+        let above = belongings
+            .memory
+            .parent()
+            .filter(|dir| *dir != belongings.dir);
         let memory = format!(
             "the session's memory in {}",
             above.unwrap_or(&run).display()
         );
         let door = door_name();
         let shared = Shared::create(&belongings.memory, &compiled, &door, start);
-        let shared = shared.map_err(|e| cannot(&memory, e))?;
-        let server =
-            Server::open(&belongings.memory).map_err(|e| cannot("its control socket", e))?;
+        let shared = shared.map_err(|e| cannot_make(&belongings, &memory, e))?;
+        let server = Server::open(&belongings.memory)
+            .map_err(|e| cannot_make(&belongings, "its control socket", e))?;
         let slots_door = socket::listen_abstract(&door)
-            .map_err(|e| cannot("the socket for other users of it", e))?;
+            .map_err(|e| cannot_make(&belongings, "the socket for other users of it", e))?;
         children::adopt_orphans();
-        let signals = Signals::take().map_err(|e| cannot("a descriptor for its signals", e))?;
+        let signals = Signals::take()
+            .map_err(|e| cannot_make(&belongings, "a descriptor for its signals", e))?;
         let doorbell = Doorbell::new(&shared.slots().doorbell);
-        let doorbell = doorbell.map_err(|e| cannot("the thread that hears its programs", e))?;
-        let mountinfo = mount_table().map_err(|e| cannot("a descriptor for its mounts", e))?;
+        let doorbell = doorbell
+            .map_err(|e| cannot_make(&belongings, "the thread that hears its programs", e))?;
+        let mountinfo = mount_table()
+            .map_err(|e| cannot_make(&belongings, "a descriptor for its mounts", e))?;
         let plan = Plan {
             id: belongings.id.clone(),
             command: self.command,
@@ -224,6 +216,13 @@ impl Wanted {
     }
 }
 
+/// Gives back what a session has of which something cannot be made, and says so.
+fn cannot_make(belongings: &Belongings, what: &str, e: std::io::Error) -> Trouble {
+    belongings.give_back(false);
+    let what = format!("cannot make {what}");
+    Trouble::new(what, e.to_string(), remedy_of(&e), NOT_STARTED)
+}
+
 /// The rules, as programs read them: what none of them matches stays at `now`.
 fn compiled(rules: Option<&RuleSet>, until: Until) -> compile::Compiled {
     let users = Users::asked_for_by(rules);
@@ -237,9 +236,11 @@ fn compiled(rules: Option<&RuleSet>, until: Until) -> compile::Compiled {
 /// Tells of changes of the mounts. Without /proc nothing is put off that would have to be settled:
 /// no mount matters.
 fn mount_table() -> std::io::Result<File> {
+    if let Ok(table) = File::open("/proc/self/mountinfo") {
+        return Ok(table);
+    }
     let flags = rustix::fs::MemfdFlags::CLOEXEC;
-    let none = || rustix::fs::memfd_create("no mounts", flags).map(File::from);
-    Ok(File::open("/proc/self/mountinfo").or_else(|_| none())?)
+    Ok(File::from(rustix::fs::memfd_create("no mounts", flags)?))
 }
 
 /// What to try where something of a session cannot be made.
@@ -264,10 +265,14 @@ fn ledger(wanted: &Wanted) -> (Option<Ledger>, Option<Trouble>) {
         Ok(ledger) => return (Some(ledger), None),
         Err(trouble) => trouble,
     };
-    let relaxes = |u: Until| u != Until::Now && u != Until::Never;
     let mut dials = wanted.rules.iter().flat_map(|r| r.dials());
-    let any = relaxes(wanted.until) || dials.any(relaxes);
+    let any = needs_ledger(wanted.until) || dials.any(needs_ledger);
     (None, any.then_some(Trouble { state, ..trouble }))
+}
+
+/// Whether something is owed at a dial that has to be settled.
+fn needs_ledger(until: Until) -> bool {
+    until != Until::Now && until != Until::Never
 }
 
 /// The dials that are possible without a ledger: nothing may owe that would have to be settled.
@@ -291,7 +296,9 @@ pub fn ring_bytes(text: &str) -> Result<usize, String> {
         Some(b'M' | b'm') => (&text[..text.len() - 1], 1 << 20),
         _ => (text, 1),
     };
-    let bytes = { digits.parse::<usize>().ok() }
+    let bytes = digits
+        .parse::<usize>()
+        .ok()
         .and_then(|n| n.checked_mul(unit))
         .filter(|n| n.is_power_of_two() && (16 << 10..=256 << 20).contains(n));
     bytes.ok_or_else(|| format!("{text} is no power of two from 16K to 256M"))

@@ -131,13 +131,18 @@ fn text(checks: &[Check]) -> String {
             out.push_str(&wrapped(INDENT, &format!("do: {}", check.do_)));
         }
     }
-    let count = |status| checks.iter().filter(|c| c.status == status).count();
-    let (ok, warn) = (count(Status::Ok), count(Status::Warn));
-    let (bad, unknown) = (count(Status::Bad), count(Status::Unknown));
+    let ok = number_of(checks, Status::Ok);
+    let warn = number_of(checks, Status::Warn);
+    let bad = number_of(checks, Status::Bad);
+    let unknown = number_of(checks, Status::Unknown);
     out.push_str(&format!(
         "\n{ok} ok, {warn} warn, {bad} bad, {unknown} unknown\n"
     ));
     out
+}
+
+fn number_of(checks: &[Check], status: Status) -> usize {
+    checks.iter().filter(|c| c.status == status).count()
 }
 
 const INDENT: &str = "        ";

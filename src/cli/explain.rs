@@ -43,7 +43,9 @@ Exit status: 0, also when something is found; 125 where FILE is no recording.";
 /// A [`synclater_text::message::Trouble`] where the file is no recording.
 pub fn run(args: &Args) -> anyhow::Result<i32> {
     let table = recording::read(&args.file, "explain")?;
-    let slower = { args.slower }.map(|t| u64::try_from(t.as_nanos()).unwrap_or(u64::MAX));
+    let slower = args
+        .slower
+        .map(|t| u64::try_from(t.as_nanos()).unwrap_or(u64::MAX));
     let mut explanation = explain(&table, slower);
     let missing = recording::what_is_missing(&table);
     explanation.incomplete = (!missing.is_empty()).then_some(missing);

@@ -55,10 +55,9 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
         return Err(cannot(args, why.into(), "--parquet FILE.parquet".into()).into());
     }
     let place = Destination::of(&args.parquet).map_err(|(why, try_)| cannot(args, why, try_))?;
-    let trouble = |e: std::io::Error| cannot(args, e.to_string(), "try again".into());
     // Before the first thread: all of them leave signals to this one.
-    let signals = Signals::take().map_err(trouble)?;
-    let (done, ended) = std::io::pipe().map_err(trouble)?;
+    let signals = Signals::take().map_err(|e| cannot_begin(args, &e))?;
+    let (done, ended) = std::io::pipe().map_err(|e| cannot_begin(args, &e))?;
     let unfinished = Unfinished::default();
     let ours = unfinished.clone();
     let work = std::thread::spawn(move || {
@@ -126,6 +125,10 @@ fn cannot(args: &Args, why: String, try_: String) -> Trouble {
     let (from, to) = (args.file.display(), args.parquet.display());
     let what = format!("cannot export {from} to {to}");
     Trouble::new(shown(&what), shown(&why), shown(&try_), NOTHING_WRITTEN)
+}
+
+fn cannot_begin(args: &Args, e: &std::io::Error) -> Trouble {
+    cannot(args, e.to_string(), "try again".into())
 }
 
 fn why_not(args: &Args, e: Cannot) -> Trouble {

@@ -31,6 +31,7 @@ use crate::voice;
 use clap::{CommandFactory, Parser, Subcommand};
 use std::ffi::OsString;
 use std::io::IsTerminal;
+use std::os::fd::BorrowedFd;
 use synclater_account::run::SettleError;
 use synclater_sys::clock::Reading;
 use synclater_text::layout::{fit, shown};
@@ -163,29 +164,33 @@ fn wrong_usage(e: &clap::Error) -> String {
         true => e.render().ansi().to_string(),
         false => e.render().to_string(),
     };
-    let plain = |line: &str| match line.contains(" is not in ") {
+    // An option that is misspelt is not to become the command.
+    text.split_inclusive('\n')
+        .filter(|line| !line.contains("as a value, use"))
+        .map(with_plain_range)
+        .collect()
+}
+
+fn with_plain_range(line: &str) -> String {
+    match line.contains(" is not in ") {
         true => line.replace("..=", " to "),
         false => line.to_owned(),
-    };
-    // An option that is misspelt is not to become the command.
-    let is_harmful = |line: &&str| line.contains("as a value, use");
-    { text.split_inclusive('\n') }
-        .filter(|line| !is_harmful(line))
-        .map(plain)
-        .collect()
+    }
 }
 
 /// What is printed is as wide as the terminal, where it goes to one.
 fn fit_terminal() {
-    let width =
-        |fd: std::os::fd::BorrowedFd<'_>| Some(rustix::termios::tcgetwinsize(fd).ok()?.ws_col);
     let (out, err) = (rustix::stdio::stdout(), rustix::stdio::stderr());
-    if let Some(columns) = width(out)
-        .or_else(|| width(err))
+    if let Some(columns) = columns_of(out)
+        .or_else(|| columns_of(err))
         .filter(|columns| *columns > 0)
     {
         fit(columns.into());
     }
+}
+
+fn columns_of(terminal: BorrowedFd<'_>) -> Option<u16> {
+    Some(rustix::termios::tcgetwinsize(terminal).ok()?.ws_col)
 }
 
 /// Prints what went wrong, once, and gives the exit status.

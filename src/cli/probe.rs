@@ -54,20 +54,15 @@ EXAMPLES
 /// # Errors
 /// A [`Trouble`] where the folder cannot be written.
 pub fn run(args: &Args) -> anyhow::Result<i32> {
-    let cannot = |e: &dyn std::fmt::Display, state: &str| {
-        let what = format!("cannot measure in {}", args.dir.display());
-        Trouble::new(
-            what,
-            e.to_string(),
-            "name a folder that you can write, with room",
-            state,
-        )
-    };
     let nothing = "nothing was written";
-    let dir = std::fs::canonicalize(&args.dir).map_err(|e| cannot(&e, nothing))?;
-    let signals = Signals::take().map_err(|e| cannot(&e, nothing))?;
-    let unmade = |e| cannot(&format!("no folder can be made there: {e}"), nothing);
-    let place = ScratchFolder::new(&dir).map_err(|e: std::io::Error| unmade(e))?;
+    let dir = std::fs::canonicalize(&args.dir);
+    let dir = dir.map_err(|e| cannot_measure(args, e.to_string(), nothing))?;
+    let signals = Signals::take();
+    let signals = signals.map_err(|e| cannot_measure(args, e.to_string(), nothing))?;
+    let place = ScratchFolder::new(&dir).map_err(|e| {
+        let why = format!("no folder can be made there: {e}");
+        cannot_measure(args, why, nothing)
+    })?;
     let until_it_is_noted = place.marked();
     let stop = AtomicBool::new(false);
     let mut probe = about(&dir);
@@ -95,7 +90,8 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
         told::note_of_ours(e, &dir);
     }
     drop(until_it_is_noted);
-    match ended_by.map_err(|e| cannot(&e, "what was written is removed"))? {
+    let removed = "what was written is removed";
+    match ended_by.map_err(|e| cannot_measure(args, e.to_string(), removed))? {
         Some(signal) => {
             signal::die_of(signal);
             Ok(OURS)
@@ -117,6 +113,12 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
             Ok(0)
         }
     }
+}
+
+fn cannot_measure(args: &Args, why: String, state: &str) -> Trouble {
+    let what = format!("cannot measure in {}", args.dir.display());
+    let try_ = "name a folder that you can write, with room";
+    Trouble::new(what, why, try_, state)
 }
 
 fn measure_all(
@@ -173,13 +175,12 @@ fn progress(done: usize, total: usize, kind: Kind, each: Duration) {
 fn about(dir: &Path) -> Probe {
     let mounts = mounts_of("self");
     let mount = mount_of(&mounts, dir);
-    let text = |f: fn(&Mount) -> String| mount.map_or("unknown".into(), f);
     Probe {
         version: 1,
         dir: dir.to_string_lossy().into_owned(),
-        mount: text(|m| m.path().to_string_lossy().into_owned()),
-        fstype: text(|m| m.fstype.clone()),
-        device: text(|m| m.source.clone()),
+        mount: known_of(mount, |m| m.path().to_string_lossy().into_owned()),
+        fstype: known_of(mount, |m| m.fstype.clone()),
+        device: known_of(mount, |m| m.source.clone()),
         kernel: rustix::system::uname()
             .release()
             .to_string_lossy()
@@ -187,4 +188,8 @@ fn about(dir: &Path) -> Probe {
         syncs: Vec::new(),
         refused: Vec::new(),
     }
+}
+
+fn known_of(mount: Option<&Mount>, what: impl Fn(&Mount) -> String) -> String {
+    mount.map_or("unknown".into(), what)
 }

@@ -41,11 +41,13 @@ pub struct Args {
 /// None of its own; a session that does not answer is named on stderr.
 pub fn run(args: &Args) -> anyhow::Result<i32> {
     let cleared = super::clear_stale();
-    let is_left = |id: &str| cleared.iter().any(|c| c.id == id && c.left.is_some());
+    let left = cleared.iter().filter(|c| c.left.is_some());
+    let left: Vec<&str> = left.map(|c| c.id.as_str()).collect();
     let mut rows = Vec::new();
     let mut living = Vec::new();
     let mut all_answer = true;
-    for session in listed()?.into_iter().filter(|s| !is_left(&s.id)) {
+    let sessions = listed()?.into_iter();
+    for session in sessions.filter(|s| !left.contains(&s.id.as_str())) {
         match asked(&session) {
             Ok(Answer::Session { session: row }) => rows.push(*row),
             Ok(_) => voice::say(&format!(
@@ -96,7 +98,6 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
 
 /// Asks it; again where it ended, or was killed, before it had answered: the next time tells which.
 fn asked(session: &Living) -> Result<Answer, Error> {
-    let is_cut = |e: &Error| has_ended(e) && e.kind() != ErrorKind::ConnectionRefused;
     let mut answer = ask(session, &Request::Ps);
     let begun = Instant::now();
     while answer.as_ref().is_err_and(is_cut) && session.dir.exists() && begun.elapsed() < ENDING {
@@ -104,6 +105,11 @@ fn asked(session: &Living) -> Result<Answer, Error> {
         answer = ask(session, &Request::Ps);
     }
     answer
+}
+
+/// Whether a session ended, or was killed, before it had answered.
+fn is_cut(e: &Error) -> bool {
+    has_ended(e) && e.kind() != ErrorKind::ConnectionRefused
 }
 
 /// Whether the folder of a session that ends is gone, too, a moment later.
@@ -137,12 +143,7 @@ fn name_left(living: &[Living]) {
         }
     }
     for (id, pids) in left {
-        let name = |pid: &u32| {
-            let exe = program::exe_of(*pid);
-            let name = Path::new(&exe).file_name().unwrap_or_default();
-            format!("{pid} ({})", name.to_string_lossy())
-        };
-        let all: Vec<String> = pids.iter().map(name).collect();
+        let all: Vec<String> = pids.iter().map(|pid| with_name(*pid)).collect();
         let trouble = Trouble::new(
             format!("session {id} ended without letting go of its processes"),
             format!(
@@ -154,4 +155,11 @@ fn name_left(living: &[Living]) {
         );
         voice::say(&format!("{trouble}\n"));
     }
+}
+
+/// A process's number with the name of what it executes.
+fn with_name(pid: u32) -> String {
+    let exe = program::exe_of(pid);
+    let name = Path::new(&exe).file_name().unwrap_or_default();
+    format!("{pid} ({})", name.to_string_lossy())
 }

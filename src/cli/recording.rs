@@ -17,20 +17,18 @@ const NOTHING_CHANGED: &str = "nothing was changed";
 /// # Errors
 /// A [`Trouble`] for a file that cannot be opened, and for a folder.
 pub fn open(path: &Path, verb: &str) -> Result<File, Trouble> {
-    let cannot = |why: String| {
-        Trouble::new(
-            shown(&format!("cannot {verb} {}", path.display())),
-            why,
-            "name a file that `synclater record` wrote",
-            NOTHING_CHANGED,
-        )
-    };
-    let file = File::open(path).map_err(|e| cannot(e.to_string()))?;
+    let file = File::open(path).map_err(|e| cannot_open(path, verb, e.to_string()))?;
     match file.metadata() {
-        Ok(m) if m.is_dir() => Err(cannot("it is a folder".into())),
-        Err(e) => Err(cannot(e.to_string())),
+        Ok(m) if m.is_dir() => Err(cannot_open(path, verb, "it is a folder".into())),
+        Err(e) => Err(cannot_open(path, verb, e.to_string())),
         Ok(_) => Ok(file),
     }
+}
+
+fn cannot_open(path: &Path, verb: &str, why: String) -> Trouble {
+    let what = shown(&format!("cannot {verb} {}", path.display()));
+    let try_ = "name a file that `synclater record` wrote";
+    Trouble::new(what, why, try_, NOTHING_CHANGED)
 }
 
 /// Reads a recording; shows progress on a terminal once it takes over two seconds.

@@ -6,9 +6,9 @@ use crate::session::mounts::mounts_of;
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use synclater_bpf::{cgroup_id, Engine, Error, Filter};
-use synclater_proc::mountinfo::{mount_of, Mount};
+use synclater_proc::mountinfo::mount_of;
 use synclater_sys::process;
 use synclater_text::message::Trouble;
 
@@ -71,14 +71,11 @@ impl RequesterFilter {
 
     /// In words.
     pub fn words(&self) -> String {
-        let text = |names: Vec<String>, one: &str| {
-            (!names.is_empty()).then(|| format!("{one} {}", names.join(", ")))
-        };
         let parts = [
-            text(self.pid.iter().map(u32::to_string).collect(), "process"),
-            text(self.unit.clone(), "unit"),
-            text(lossy(self.exe.iter().map(Path::new)), "executable"),
-            text(lossy(self.device.iter().map(PathBuf::as_path)), "device"),
+            listed("process", self.pid.iter().map(u32::to_string).collect()),
+            listed("unit", self.unit.clone()),
+            listed("executable", lossy(self.exe.iter().map(Path::new))),
+            listed("device", lossy(self.device.iter().map(PathBuf::as_path))),
         ];
         let parts: Vec<String> = parts.into_iter().flatten().collect();
         if parts.is_empty() {
@@ -111,6 +108,11 @@ impl RequesterFilter {
         }
         Ok(filter)
     }
+}
+
+/// The names behind what they are; nothing where there are none.
+fn listed(what: &str, names: Vec<String>) -> Option<String> {
+    (!names.is_empty()).then(|| format!("{what} {}", names.join(", ")))
 }
 
 fn lossy<'a>(paths: impl Iterator<Item = &'a Path>) -> Vec<String> {
@@ -154,7 +156,7 @@ pub fn no_unit() -> (&'static str, &'static str) {
 fn group_of(unit: &str, purpose: Purpose) -> Result<u64, Trouble> {
     let whom = format!("unit {unit}");
     let root = hierarchy::version_2();
-    let Some(found) = { root.as_ref() }.and_then(|root| unit_folder(unit, root)) else {
+    let Some(found) = root.as_ref().and_then(|root| unit_folder(unit, root)) else {
         let (why, try_) = no_unit();
         return Err(purpose.cannot(&whom, why, try_));
     };
@@ -168,11 +170,12 @@ fn group_of(unit: &str, purpose: Purpose) -> Result<u64, Trouble> {
 #[must_use]
 pub fn unit_folder(unit: &str, root: &OwnedFd) -> Option<PathBuf> {
     let root = hierarchy::held(root);
-    let is_it = |name: &str| name == unit || name.strip_suffix(".service") == Some(unit);
     if unit.contains('/') {
         let way = Path::new(unit.trim_matches('/'));
-        let is_plain = |c: std::path::Component| matches!(c, std::path::Component::Normal(_));
-        let is_way = way != Path::new("") && way.components().all(is_plain);
+        let is_way = way != Path::new("")
+            && way
+                .components()
+                .all(|part| matches!(part, Component::Normal(_)));
         let folder = root.join(way);
         return (is_way && folder.is_dir()).then_some(folder);
     }
@@ -185,7 +188,7 @@ pub fn unit_folder(unit: &str, root: &OwnedFd) -> Option<PathBuf> {
             }
             let name = entry.file_name();
             let name = name.to_string_lossy();
-            if is_it(&name) {
+            if name == unit || name.strip_suffix(".service") == Some(unit) {
                 return Some(entry.path());
             }
             if name.ends_with(".slice") || is_our_manager(&name) {
@@ -204,20 +207,23 @@ fn is_our_manager(name: &str) -> bool {
 
 /// Superblocks of a block device, or the one that a folder lies on.
 fn device(path: &Path, purpose: Purpose) -> Result<Vec<(u32, u32)>, Trouble> {
-    let named = |e: std::io::Error| {
-        let whom = format!("device {}", path.display());
-        purpose.cannot(&whom, e.to_string(), "name a device or a folder on it")
-    };
-    let full = std::fs::canonicalize(path).map_err(named)?;
+    let full = std::fs::canonicalize(path).map_err(|e| no_device(path, purpose, &e))?;
     let table = mounts_of("self");
-    let meta = std::fs::metadata(&full).map_err(named)?;
+    let meta = std::fs::metadata(&full).map_err(|e| no_device(path, purpose, &e))?;
     if !meta.file_type().is_block_device() {
         return Ok(mount_of(&table, &full).map(|m| m.dev).into_iter().collect());
     }
     let number = meta.rdev();
     let number = (rustix::fs::major(number), rustix::fs::minor(number));
     // btrfs has a number of its own for a file system; its mounts name the device.
-    let is_source = |m: &&Mount| std::fs::canonicalize(&m.source).is_ok_and(|s| s == full);
-    let of_mounts = table.iter().filter(is_source).map(|m| m.dev);
+    let of_mounts = table
+        .iter()
+        .filter(|m| std::fs::canonicalize(&m.source).is_ok_and(|s| s == full))
+        .map(|m| m.dev);
     Ok(of_mounts.chain([number]).collect())
+}
+
+fn no_device(path: &Path, purpose: Purpose, e: &std::io::Error) -> Trouble {
+    let whom = format!("device {}", path.display());
+    purpose.cannot(&whom, e.to_string(), "name a device or a folder on it")
 }

@@ -178,7 +178,8 @@ pub fn run(args: Args) -> anyhow::Result<i32> {
         // Nothing would be in it, which looks as if there were nothing.
         super::needs_proc("record what a command asks for")?;
     }
-    let record = { args.recorded.record.as_deref() }
+    let record = args.recorded.record.as_deref();
+    let record = record
         .map(|path| open_recording(path, args.recorded.force))
         .transpose()?;
     let library = locate_library(args.other_calls)?;
@@ -410,8 +411,8 @@ struct NewFiles(Vec<PathBuf>);
 
 impl NewFiles {
     fn of(files: [Option<&Path>; 2]) -> NewFiles {
-        let is_new = |path: &&Path| path.symlink_metadata().is_err();
-        let new = { files.into_iter().flatten() }.filter(is_new);
+        let files = files.into_iter().flatten();
+        let new = files.filter(|path| path.symlink_metadata().is_err());
         NewFiles(new.map(Path::to_owned).collect())
     }
 
@@ -446,19 +447,20 @@ fn refuse_one_file_for_both(args: &Args) -> Result<(), Trouble> {
 
 /// Whether two paths lead to one file, which may not be there yet.
 fn is_one_file(one: &Path, other: &Path) -> bool {
-    let which = |path: &Path| std::fs::metadata(path).map(|m| (m.dev(), m.ino(), m.is_file()));
-    match (which(one), which(other)) {
-        (Ok(one), Ok(other)) => one == other && one.2,
-        (Err(_), Err(_)) => {
-            let place = |path: &Path| {
-                let folder = path.parent().filter(|p| !p.as_os_str().is_empty());
-                let folder = std::fs::canonicalize(folder.unwrap_or(Path::new("."))).ok()?;
-                Some((folder, path.file_name()?.to_owned()))
-            };
-            place(one).is_some() && place(one) == place(other)
+    match (std::fs::metadata(one), std::fs::metadata(other)) {
+        (Ok(one), Ok(other)) => {
+            (one.dev(), one.ino()) == (other.dev(), other.ino()) && one.is_file()
         }
+        (Err(_), Err(_)) => place_of(one).is_some() && place_of(one) == place_of(other),
         _ => false,
     }
+}
+
+/// The folder in which a file would be made, and its name there.
+fn place_of(path: &Path) -> Option<(PathBuf, OsString)> {
+    let folder = path.parent().filter(|p| !p.as_os_str().is_empty());
+    let folder = std::fs::canonicalize(folder.unwrap_or(Path::new("."))).ok()?;
+    Some((folder, path.file_name()?.to_owned()))
 }
 
 /// Where the report goes. What is in a file stays until there is one.
@@ -524,15 +526,15 @@ fn outer_pages() -> Vec<OsString> {
         .as_bytes()
         .split(|b| *b == b':')
         .filter(|p| !p.is_empty());
-    let lives = |p: &OsString| Path::new(p).exists();
     pages
         .map(|p| OsString::from_vec(p.to_vec()))
-        .filter(lives)
+        .filter(|p| Path::new(p).exists())
         .collect()
 }
 
 fn words(command: &[OsString]) -> Vec<String> {
-    { command.iter().map(|a| a.to_string_lossy().into_owned()) }.collect()
+    let words = command.iter().map(|a| a.to_string_lossy().into_owned());
+    words.collect()
 }
 
 /// What is done first.

@@ -132,9 +132,8 @@ fn all(mut debtors: Vec<Debtor>, cleared: &[Cleared]) -> anyhow::Result<bool> {
 }
 
 fn session(name: &str) -> Result<String, Trouble> {
-    let is_file = || Path::new(name).symlink_metadata().is_ok();
     let done = ask_named(name, &Request::Settle).map_err(|mut trouble| {
-        if is_file() {
+        if Path::new(name).symlink_metadata().is_ok() {
             trouble.try_ = format!("{}; for the file of that name: ./{name}", trouble.try_);
         }
         trouble
@@ -158,19 +157,25 @@ fn is_told(name: &str, said: Result<String, Trouble>) -> anyhow::Result<bool> {
 /// until it listens; that of one that is gone says nothing any more.
 fn listed() -> Result<Vec<Debtor>, Trouble> {
     let at_once: Vec<Debtor> = control::listed()?.iter().map(Debtor::of).collect();
-    let as_it_is = |before: Debtor| match has_ended(before.id()) {
+    Ok(at_once.into_iter().map(as_it_is).collect())
+}
+
+/// A session as its folder tells of it now, or as it did `before` where that says nothing more.
+fn as_it_is(before: Debtor) -> Debtor {
+    match has_ended(before.id()) {
         true => before,
         false => Some(Debtor::named(before.id()))
             .filter(Debtor::is_told)
             .unwrap_or(before),
-    };
-    Ok(at_once.into_iter().map(as_it_is).collect())
+    }
 }
 
 /// Whether all that these sessions owed is settled, which ended meanwhile; says why not. Their
 /// keepers are at it, if they have been killed; what those leave is settled in their place.
 fn are_paid(ended: &[&Debtor]) -> bool {
-    { ended.iter() }.for_each(|debtor| paid::wait_for(debtor, PATIENCE));
+    ended
+        .iter()
+        .for_each(|debtor| paid::wait_for(debtor, PATIENCE));
     let mut is_whole = ended.is_empty() || are_settled(&clear_for(ended));
     for debtor in ended {
         is_whole &= match debtor.settle() {
@@ -190,10 +195,6 @@ fn are_paid(ended: &[&Debtor]) -> bool {
 fn clear_for(ended: &[&Debtor]) -> Vec<Cleared> {
     let begun = Instant::now();
     let mut cleared = super::clear_stale();
-    let is_missed = |debtor: &Debtor, cleared: &[Cleared]| {
-        let is_new = cleared.iter().all(|one| one.id != debtor.id());
-        is_new && debtor.is_there() && matches!(debtor.debt(), Ok(Debt::Open(_)))
-    };
     while ended.iter().any(|d| is_missed(d, &cleared)) && begun.elapsed() < PATIENCE {
         sleep(PAUSE);
         let mut more = stale::clear();
@@ -203,6 +204,12 @@ fn clear_for(ended: &[&Debtor]) -> Vec<Cleared> {
         cleared.extend(more);
     }
     cleared
+}
+
+/// Whether a session is dead and owes, and was not cleared up behind.
+fn is_missed(debtor: &Debtor, cleared: &[Cleared]) -> bool {
+    let is_new = cleared.iter().all(|one| one.id != debtor.id());
+    is_new && debtor.is_there() && matches!(debtor.debt(), Ok(Debt::Open(_)))
 }
 
 fn are_settled(cleared: &[Cleared]) -> bool {
@@ -251,7 +258,9 @@ fn settle_orphans(tried: &[Cleared]) -> bool {
         Ok(None) => true,
         Ok(Some(ledger)) => {
             let (cleared, unread) = orphans::settle_all(&ledger, tried, paid::say_that_it_waits);
-            { unread.iter() }.for_each(|u| voice::say(&format!("{}\n", u.trouble())));
+            unread
+                .iter()
+                .for_each(|u| voice::say(&format!("{}\n", u.trouble())));
             tell_of_the_cut(&ledger);
             super::tell_cleared(&cleared) && unread.is_empty()
         }
@@ -265,7 +274,7 @@ fn settle_orphans(tried: &[Cleared]) -> bool {
 /// Sessions of another boot owe nothing that could be settled.
 fn tell_of_the_cut(ledger: &Ledger) {
     let (filed, _) = ledger.entries();
-    let cut = { filed.iter() }.filter(|f| life::was_cut(&f.entry, ledger));
+    let cut = filed.iter().filter(|f| life::was_cut(&f.entry, ledger));
     let cut: Vec<&str> = cut.map(|f| f.entry.id.as_str()).collect();
     if !cut.is_empty() {
         let names = cut.join(", ");
@@ -290,6 +299,11 @@ fn lost_of(id: &str, name: &str) -> String {
 fn trouble(path: &Path, why: String, try_: &str) -> Trouble {
     let what = format!("cannot settle {}", path.display());
     Trouble::new(what, why, try_, NOT_KNOWN)
+}
+
+/// The same, of writes that were or may be lost there.
+fn lost(path: &Path, why: String) -> Trouble {
+    trouble(path, why, FOR_ERRORS)
 }
 
 fn why(errno: i32) -> String {
@@ -318,7 +332,6 @@ fn opened(path: &Path, ledger: Option<&Ledger>) -> Result<OwnedFd, Trouble> {
 /// Settles the file system that a path is on, or its device; some may have been `killed` there who
 /// did.
 fn path(path: &Path, killed: &[SyncedFs]) -> Result<String, Trouble> {
-    let lost = |why| trouble(path, why, FOR_ERRORS);
     let ledger = Ledger::existing(told::note_of_ledger).ok().flatten();
     let fd = opened(path, ledger.as_ref())?;
     let on_it = match mount::is_block_device(&fd) {
@@ -326,9 +339,9 @@ fn path(path: &Path, killed: &[SyncedFs]) -> Result<String, Trouble> {
         true => {
             let disk = SyncedFs::on_disk(fd.as_fd());
             let was_killed = killed.iter().any(|fs| fs.may_be(&disk));
-            match sync_device(&fd, ledger.as_ref()).map_err(|errno| lost(why(errno)))? {
+            match sync_device(&fd, ledger.as_ref()).map_err(|errno| lost(path, why(errno)))? {
                 Some(on_it) => on_it,
-                None if was_killed => return Err(lost(why(KILLED))),
+                None if was_killed => return Err(lost(path, why(KILLED))),
                 None => return Ok(OF_DEVICE.into()),
             }
         }
@@ -338,11 +351,13 @@ fn path(path: &Path, killed: &[SyncedFs]) -> Result<String, Trouble> {
         .as_ref()
         .map(|ledger| orphans::settle_on(ledger, on_it.as_fd(), paid::say_that_it_waits));
     let (cleared, unread) = left.unwrap_or_default();
-    { unread.iter() }.for_each(|u| voice::say(&format!("{}\n", u.trouble())));
+    unread
+        .iter()
+        .for_each(|u| voice::say(&format!("{}\n", u.trouble())));
     super::tell_cleared(&cleared);
     if let Some(unread) = unread.first() {
         // What could not be noted is not asked for.
-        return Err(lost(unread.why.clone()));
+        return Err(lost(path, unread.why.clone()));
     }
     let settled = durable::settle_at(&on_it, |errno, fd| match &ledger {
         Some(ledger) => told::note_for_others(ledger, errno, fd),
@@ -351,18 +366,23 @@ fn path(path: &Path, killed: &[SyncedFs]) -> Result<String, Trouble> {
     let killed = [killed, &underway::note_killed()].concat();
     let here = SyncedFs::of(on_it.as_fd());
     let was_killed = killed.iter().any(|fs| fs.may_be(&here));
-    let known = { ledger.as_ref() }.and_then(|ledger| told::known_on(ledger, on_it.as_fd()));
+    let known = ledger
+        .as_ref()
+        .and_then(|ledger| told::known_on(ledger, on_it.as_fd()));
     if let Some((id, name)) = known.filter(|_| settled.is_ok()) {
-        return Err(lost(lost_of(&id, &name)));
+        return Err(lost(path, lost_of(&id, &name)));
     }
     match settled {
-        Ok(_) if was_killed => Err(lost(why(KILLED))),
+        Ok(_) if was_killed => Err(lost(path, why(KILLED))),
         Ok(Settled::Durable) => Ok("file system settled".into()),
         Ok(Settled::Never(why)) => Ok(format!("nothing there can be made durable: {why}")),
         Ok(Settled::Written(why)) => Ok(format!(
             "file system written; whether it is durable is not known: {why}"
         )),
-        Err(e) => Err(lost(e.raw_os_error().map_or_else(|| e.to_string(), why))),
+        Err(e) => Err(lost(
+            path,
+            e.raw_os_error().map_or_else(|| e.to_string(), why),
+        )),
     }
 }
 
@@ -373,43 +393,52 @@ fn path(path: &Path, killed: &[SyncedFs]) -> Result<String, Trouble> {
 /// An errno, or [`KILLED`].
 fn sync_device(disk: &OwnedFd, ledger: Option<&Ledger>) -> Result<Option<OwnedFd>, i32> {
     let on_it = device::mounted_of(disk);
-    let note = |errno, disk: BorrowedFd<'_>, on_it: Option<BorrowedFd<'_>>| match (ledger, on_it) {
-        (Some(ledger), Some(on_it)) => told::note_for_others(ledger, errno, on_it),
-        (Some(ledger), None) => told::note_for_device(ledger, errno, disk),
-        (None, on_it) => told::note_without_ledger(errno, on_it),
-    };
-    let sync = |disk: BorrowedFd<'_>, on_it: Option<BorrowedFd<'_>>| {
-        let synced = on_it.map_or_else(|| SyncedFs::on_disk(disk), SyncedFs::of);
-        let _until_it_is_noted = SyncMark::of(&synced);
-        let synced = rustix::fs::fsync(disk);
-        let errno = synced.map_or_else(rustix::io::Errno::raw_os_error, |()| 0);
-        if errno != 0 {
-            note(errno, disk, on_it);
-        }
-        errno
-    };
-    let fds: Vec<BorrowedFd<'_>> = { std::iter::once(disk).chain(&on_it) }
-        .map(AsFd::as_fd)
-        .collect();
+    let fds = std::iter::once(disk).chain(&on_it).map(AsFd::as_fd);
+    let fds: Vec<BorrowedFd<'_>> = fds.collect();
     let job = Job::start(|| {
         process::leave_session();
         signal::hold_back_all();
         let kept = job::keep_only(&fds);
-        sync(kept[0].as_fd(), kept.get(1).map(AsFd::as_fd))
+        sync_marked(ledger, kept[0].as_fd(), kept.get(1).map(AsFd::as_fd))
     });
     let errno = match job {
         Ok(job) => job.ending().unwrap_or_else(|| {
-            note(KILLED, fds[0], fds.get(1).copied());
+            note(ledger, KILLED, fds[0], fds.get(1).copied());
             let _ = underway::note_killed();
             KILLED
         }),
         Err(_) => {
             let _until_it_is_noted = signal::HeldBack::all();
-            sync(fds[0], fds.get(1).copied())
+            sync_marked(ledger, fds[0], fds.get(1).copied())
         }
     };
     match errno {
         0 => Ok(on_it),
         errno => Err(errno),
+    }
+}
+
+/// Syncs a disk, and notes what that is told; an errno, or 0.
+fn sync_marked(
+    ledger: Option<&Ledger>,
+    disk: BorrowedFd<'_>,
+    on_it: Option<BorrowedFd<'_>>,
+) -> i32 {
+    let synced = on_it.map_or_else(|| SyncedFs::on_disk(disk), SyncedFs::of);
+    let _until_it_is_noted = SyncMark::of(&synced);
+    let synced = rustix::fs::fsync(disk);
+    let errno = synced.map_or_else(rustix::io::Errno::raw_os_error, |()| 0);
+    if errno != 0 {
+        note(ledger, errno, disk, on_it);
+    }
+    errno
+}
+
+/// Notes what a sync of a disk was told, of what lies on it where that is known.
+fn note(ledger: Option<&Ledger>, errno: i32, disk: BorrowedFd<'_>, on_it: Option<BorrowedFd<'_>>) {
+    match (ledger, on_it) {
+        (Some(ledger), Some(on_it)) => told::note_for_others(ledger, errno, on_it),
+        (Some(ledger), None) => told::note_for_device(ledger, errno, disk),
+        (None, on_it) => told::note_without_ledger(errno, on_it),
     }
 }

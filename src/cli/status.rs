@@ -1,9 +1,10 @@
 //! `synclater status`: what the ledger says of sessions that a power cut, or something else, ended.
 
+use crate::session::control::{self, Living};
 use crate::session::ledger::{nowhere, Filed, Ledger, Unread};
 use crate::session::life::{self, life_of, was_cut, Life};
-use crate::session::stale;
-use crate::session::{closing, control, dirs, told};
+use crate::session::stale::{self, Cleared};
+use crate::session::{closing, dirs, told};
 use crate::voice;
 use synclater_account::status::{
     render_status, status_json, Listed, OpenSession, Outcome, UnreadEntry,
@@ -49,16 +50,15 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
     let ledger = Ledger::existing(told::note_of_ledger)?;
     let (filed, mut bad) = ledger.as_ref().map(Ledger::entries).unwrap_or_default();
     let boot = dirs::boot_id();
-    let lives =
-        |f: &Filed| { ledger.as_ref() }.is_some_and(|l| life_of(&f.entry, l) == Life::Lives);
-    let not_known = { filed.iter() }.filter(|f| f.entry.boot(&boot) == Boot::NotKnown);
-    let of_no_boot = not_known.filter(|f| !lives(f));
+    let not_known = filed
+        .iter()
+        .filter(|f| f.entry.boot(&boot) == Boot::NotKnown);
+    let of_no_boot = not_known.filter(|f| {
+        let ledger = ledger.as_ref();
+        ledger.is_none_or(|ledger| !lives(&f.entry, ledger))
+    });
     bad.extend(of_no_boot.map(|f| Unread::of_no_boot(&f.path)));
-    let is_told = |u: &Unread| {
-        told.iter()
-            .any(|c| c.left.as_ref().is_some_and(|(_, l)| l == u))
-    };
-    for unread in bad.iter().filter(|u| !is_told(u)) {
+    for unread in bad.iter().filter(|u| !is_told(u, &told)) {
         voice::say(&format!("{}\n", unread.trouble()));
     }
     if let Some(id) = &args.forget {
@@ -70,7 +70,7 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
         .iter()
         .filter_map(|c| Some(&c.left.as_ref()?.1))
         .collect();
-    unread.extend(bad.iter().filter(|u| !is_told(u)));
+    unread.extend(bad.iter().filter(|u| !is_told(u, &told)));
     let is_clean = open.is_empty() && unread.is_empty();
     voice::print(&match args.json {
         true => {
@@ -83,6 +83,17 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
     Ok(i32::from(!is_clean))
 }
 
+/// Whether an entry was told of when it was cleared up.
+fn is_told(unread: &Unread, told: &[Cleared]) -> bool {
+    told.iter()
+        .any(|c| c.left.as_ref().is_some_and(|(_, left)| left == unread))
+}
+
+/// Whether the session of an entry lives, or somebody settles in its place.
+fn lives(entry: &Entry, ledger: &Ledger) -> bool {
+    life_of(entry, ledger) == Life::Lives
+}
+
 fn of_unread(unread: &Unread) -> UnreadEntry {
     UnreadEntry::new(&unread.path, &unread.why, unread.remedy())
 }
@@ -91,40 +102,47 @@ fn of_unread(unread: &Unread) -> UnreadEntry {
 fn ended(filed: &[Filed], boot: &str, ledger: &Ledger) -> Vec<OpenSession> {
     let mut living = control::sessions();
     living.retain(control::is_there);
-    let outcome = |entry: &Entry| {
-        if was_cut(entry, ledger) {
-            return Some(Outcome::Cut);
-        }
-        let lives = living.iter().any(|s| s.id == entry.id);
-        let has_ended = entry.boot(boot) == Boot::This && !lives && life::has_ended(entry, ledger);
-        let is_being_settled = || life_of(entry, ledger) == Life::Lives;
-        has_ended.then(|| Outcome::of_ended(entry, is_being_settled()))
-    };
     let entries = filed.iter().map(|filed| &filed.entry);
-    { entries.filter_map(|entry| Some((entry, outcome(entry)?))) }
-        .map(|(entry, outcome)| OpenSession::new(entry, outcome))
-        .collect()
+    let open = entries.filter_map(|entry| {
+        let outcome = outcome(entry, boot, ledger, &living)?;
+        Some(OpenSession::new(entry, outcome))
+    });
+    open.collect()
+}
+
+/// How the session of an entry has ended, which is none of the `living`; nothing where it has not.
+fn outcome(entry: &Entry, boot: &str, ledger: &Ledger, living: &[Living]) -> Option<Outcome> {
+    if was_cut(entry, ledger) {
+        return Some(Outcome::Cut);
+    }
+    let is_there = living.iter().any(|s| s.id == entry.id);
+    let has_ended = entry.boot(boot) == Boot::This && !is_there && life::has_ended(entry, ledger);
+    has_ended.then(|| {
+        let is_being_settled = lives(entry, ledger);
+        Outcome::of_ended(entry, is_being_settled)
+    })
 }
 
 fn forget(id: &str, filed: &[Filed], ledger: Option<&Ledger>) -> anyhow::Result<i32> {
-    let trouble = |why: String| {
-        let what = format!("cannot forget {}", visible(id));
-        Trouble::new(what, why, "synclater status", "the ledger is as it was")
-    };
-    let lives = control::sessions().iter().any(|s| s.id == id);
-    let is_over = |e: &Entry, ledger: &Ledger| {
-        was_cut(e, ledger) || !(lives || life_of(e, ledger) == Life::Lives)
-    };
+    let is_there = control::sessions().iter().any(|s| s.id == id);
     let known = ledger.and_then(|ledger| {
         let mut of_name = filed.iter().filter(|f| f.entry.id == id);
-        Some((ledger, of_name.find(|f| is_over(&f.entry, ledger))?))
+        let over =
+            of_name.find(|f| was_cut(&f.entry, ledger) || !(is_there || lives(&f.entry, ledger)));
+        Some((ledger, over?))
     });
     let Some((ledger, known)) = known else {
-        return Err(trouble("no session of this name has ended with an open entry".into()).into());
+        let why = "no session of this name has ended with an open entry";
+        return Err(cannot_forget(id, why.into()).into());
     };
     let closed = closing::close(known, ledger);
-    closed.map_err(|e| trouble(e.to_string()))?;
+    closed.map_err(|e| cannot_forget(id, e.to_string()))?;
     stale::forget(&known.entry);
     voice::print(&format!("{id}: forgotten\n"))?;
     Ok(0)
+}
+
+fn cannot_forget(id: &str, why: String) -> Trouble {
+    let what = format!("cannot forget {}", visible(id));
+    Trouble::new(what, why, "synclater status", "the ledger is as it was")
 }

@@ -82,16 +82,16 @@ impl Bench<'_> {
     ) -> Result<Image, Trouble> {
         let sectors = (self.plan.size / u64::from(self.plan.sector)) as usize;
         let what = "cannot make the laboratory's disk";
-        let cannot = |e: io::Error| trouble(what, &e);
-        let station = self.station("new", Image::zeros(sectors)).map_err(cannot)?;
-        let device = station.device().map_err(cannot)?;
+        let station = self.station("new", Image::zeros(sectors));
+        let station = station.map_err(|e| trouble(what, &e))?;
+        let device = station.device().map_err(|e| trouble(what, &e))?;
         self.plan.make(device.path())?;
         device.end();
         if let Some(line) = set_up {
             let mounted = station.mount().map_err(|e| self.unmountable(&e))?;
             let status = victim::set_up(line, mounted.path(), self.victim, stop);
-            let status = status.map_err(cannot)?;
-            mounted.end().map_err(cannot)?;
+            let status = status.map_err(|e| trouble(what, &e))?;
+            mounted.end().map_err(|e| trouble(what, &e))?;
             if status != Some(0) {
                 return Err(set_up_failed(status));
             }
@@ -110,19 +110,19 @@ impl Bench<'_> {
         before: &Before,
         stop: impl FnMut() -> bool,
     ) -> Result<Run, Trouble> {
-        let cannot = |e: io::Error| trouble("cannot run the program on the laboratory's disk", &e);
+        let what = "cannot run the program on the laboratory's disk";
         let name = format!("run-{number}");
-        let station = self.station(&name, base.clone()).map_err(cannot)?;
+        let station = self.station(&name, base.clone());
+        let station = station.map_err(|e| trouble(what, &e))?;
         station.disk.begin();
         let mounted = station.mount().map_err(|e| self.unmountable(&e))?;
         station.disk.misbehave(self.faults);
         let place = station.place();
-        let trees = self.attend(&station, before).map_err(cannot)?;
+        let trees = self.attend(&station, before);
+        let trees = trees.map_err(|e| trouble(what, &e))?;
         let recording = self.dir.join(format!("{name}.recording"));
-        let (ending, more) = self
-            .victim
-            .run(&station, &recording, stop)
-            .map_err(cannot)?;
+        let ended = self.victim.run(&station, &recording, stop);
+        let (ending, more) = ended.map_err(|e| trouble(what, &e))?;
         if let Some(closing) = &before.make {
             closing.make(&place);
         }
@@ -134,7 +134,7 @@ impl Bench<'_> {
             seen(trees, &place, 1);
         }
         let left = closing::left_in(&place);
-        mounted.end().map_err(cannot)?;
+        mounted.end().map_err(|e| trouble(what, &e))?;
         let after = station.disk.now();
         let trees = trees.map_or(Ok(Vec::new()), |trees| {
             std::mem::replace(&mut *lock(&trees), Ok(Vec::new()))

@@ -81,19 +81,21 @@ fn said_of(path: &Path, top: &Path, said: &str) -> String {
 fn is_database(path: &Path) -> bool {
     let mut head = [0; 16];
     let has_head = std::fs::File::open(path).is_ok_and(|mut f| f.read_exact(&mut head).is_ok());
-    let beside = |end: &str| {
-        let mut name = path.as_os_str().to_owned();
-        name.push(end);
-        Path::new(&name).exists()
-    };
     let named = path
         .extension()
         .is_some_and(|e| e == "db" || e == "sqlite" || e == "sqlite3");
     path.is_file()
         && (has_head && &head == b"SQLite format 3\0"
             || named
-            || beside("-journal")
-            || beside("-wal"))
+            || has_beside(path, "-journal")
+            || has_beside(path, "-wal"))
+}
+
+/// Whether something lies beside a file that is called as it is, with this end.
+fn has_beside(path: &Path, end: &str) -> bool {
+    let mut name = path.as_os_str().to_owned();
+    name.push(end);
+    Path::new(&name).exists()
 }
 
 /// A program that a signal has ended has judged nothing.
@@ -211,15 +213,18 @@ fn damage_of_repository(repository: &Path) -> anyhow::Result<Option<String>> {
     }
     let said = [output.stderr, output.stdout].concat();
     let said = String::from_utf8_lossy(&said).into_owned();
-    let tells = |line: &&str| {
-        let begins = |word: &&str| line.starts_with(*word);
-        ["error", "fatal", "missing", "broken"].iter().any(begins)
-    };
-    let line = said.lines().find(tells).or(said.lines().next());
-    let line = line
+    let telling = said.lines().find(|line| tells_of_damage(line));
+    let line = telling
+        .or(said.lines().next())
         .unwrap_or("git fsck failed")
         .replace(&*repository.to_string_lossy(), "");
     Ok(Some(line))
+}
+
+fn tells_of_damage(line: &str) -> bool {
+    ["error", "fatal", "missing", "broken"]
+        .iter()
+        .any(|word| line.starts_with(word))
 }
 
 fn repositories(top: &Path, lines: &str) -> anyhow::Result<Option<String>> {
@@ -233,8 +238,6 @@ fn repositories(top: &Path, lines: &str) -> anyhow::Result<Option<String>> {
             return Ok(Some(said_of(repository, top, &damage)));
         }
     }
-    let is_hex = |l: &str| l.bytes().all(|b| b.is_ascii_hexdigit());
-    let is_commit = |l: &&str| matches!(l.len(), 40 | 64) && is_hex(l);
     let mut reached = BTreeSet::new();
     for repository in &all {
         let output = git(repository, &["rev-list", "--all"])?;
@@ -245,9 +248,14 @@ fn repositories(top: &Path, lines: &str) -> anyhow::Result<Option<String>> {
         let list = String::from_utf8_lossy(&output.stdout).into_owned();
         reached.extend(list.lines().map(str::to_ascii_lowercase));
     }
-    let mut commits = lines.lines().filter(is_commit);
+    let mut commits = lines.lines().filter(|line| is_commit(line));
     let lost = commits.find(|commit| !reached.contains(&commit.to_ascii_lowercase()));
     Ok(lost.map(|commit| format!("lost: commit {commit}, which was acknowledged")))
+}
+
+/// Whether a line is the name of a commit, by SHA-1 or SHA-256.
+fn is_commit(line: &str) -> bool {
+    matches!(line.len(), 40 | 64) && line.bytes().all(|b| b.is_ascii_hexdigit())
 }
 
 fn steps(folder: &Path, lines: &str) -> anyhow::Result<Option<String>> {

@@ -176,9 +176,10 @@ impl Plan {
         };
         let output = tool(words[0]).args(&words[1..]).arg(device).output()?;
         let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
-        let lines = || said.lines().map(str::trim).filter(|l| !l.is_empty());
-        let first = lines().find(|l| tells.iter().any(|word| l.contains(word)));
-        let first = first.or(lines().next_back()).unwrap_or("it says nothing");
+        let mut lines = said.lines().map(str::trim).filter(|l| !l.is_empty());
+        let mut telling = lines.clone();
+        let first = telling.find(|l| tells.iter().any(|word| l.contains(word)));
+        let first = first.or(lines.next_back()).unwrap_or("it says nothing");
         match output.status.code() {
             Some(0) => Ok(None),
             Some(code) if damage.contains(&code) => Ok(Some(format!("{}: {first}", words[0]))),

@@ -132,20 +132,24 @@ impl Check {
         end_strays(scratch);
         said.drain();
         let words = String::from_utf8_lossy(&said.1).trim().to_owned();
-        let failed = |why: String| match words.as_str() {
-            "" => Verdict::Failed(why),
-            words => Verdict::Failed(format!("{why}: {words}")),
-        };
         Ok(match status.and_then(|s| s.code()) {
             Some(0) => Verdict::Good,
             Some(1) => Verdict::Bad(words),
-            Some(code) => failed(format!("exit status {code}")),
+            Some(code) => failed(format!("exit status {code}"), &words),
             None if status.is_none() => {
                 let seconds = conditions.patience.as_secs_f64();
-                failed(format!("it took longer than {seconds} s"))
+                failed(format!("it took longer than {seconds} s"), &words)
             }
-            None => failed("a signal ended it".to_owned()),
+            None => failed("a signal ended it".to_owned(), &words),
         })
+    }
+}
+
+/// The verdict where a check has not judged, with the words that it said.
+fn failed(why: String, words: &str) -> Verdict {
+    match words {
+        "" => Verdict::Failed(why),
+        words => Verdict::Failed(format!("{why}: {words}")),
     }
 }
 
@@ -185,16 +189,10 @@ impl Said {
 /// that is becoming another program just now is not seen: who finds the state in use asks again.
 pub fn end_strays(scratch: &Path) {
     let mark = [MARK.as_bytes(), b"=", scratch.as_os_str().as_bytes()].concat();
-    let is_stray = |pid: u32| {
-        let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-        environment
-            .split(|b| *b == 0)
-            .any(|variable| variable == mark)
-    };
     let begun = Instant::now();
     while begun.elapsed() < Duration::from_secs(5) {
-        let strays: Vec<u32> = { process::all() }
-            .filter(|pid| *pid > 1 && is_stray(*pid))
+        let strays: Vec<u32> = process::all()
+            .filter(|pid| *pid > 1 && is_stray(*pid, &mark))
             .collect();
         if strays.is_empty() {
             return;
@@ -204,4 +202,12 @@ pub fn end_strays(scratch: &Path) {
         }
         std::thread::sleep(Duration::from_millis(1));
     }
+}
+
+/// Whether a process has the variable `mark` in its environment.
+fn is_stray(pid: u32, mark: &[u8]) -> bool {
+    let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    environment
+        .split(|b| *b == 0)
+        .any(|variable| variable == mark)
 }

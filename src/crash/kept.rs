@@ -70,13 +70,12 @@ impl Shelf {
         let state = state.ok_or_else(|| io::Error::other("no folder for it is known"))?;
         dirs::make(&state, "the folder of states", "SYNCLATER_STATE_DIR")
             .map_err(|t| io::Error::other(format!("{}: {}", t.what, t.why)))?;
-        let private = |dir: &Path| DirBuilder::new().recursive(true).mode(0o700).create(dir);
         let home = state.join(HOME);
-        private(&home)?;
+        make_private(&home)?;
         remove_oldest(&home, KEPT_MAX - 1);
         let name = crate::session::folder::random_name()[..8].to_owned();
         let dir = home.join(&name);
-        private(&dir)?;
+        make_private(&dir)?;
         let shelf = Shelf {
             dir,
             name,
@@ -106,9 +105,10 @@ impl Shelf {
         store: &Store,
         acknowledged: &[u8],
     ) -> io::Result<String> {
-        let file = |end: &str| self.dir.join(format!("{}.{end}", about.id));
-        let written = write_image(&file("img"), image, store, BYTES_MAX - self.bytes)
-            .and_then(|bytes| std::fs::write(file("acknowledged"), acknowledged).map(|()| bytes));
+        let image_file = self.dir.join(format!("{}.img", about.id));
+        let acks_file = self.dir.join(format!("{}.acknowledged", about.id));
+        let written = write_image(&image_file, image, store, BYTES_MAX - self.bytes)
+            .and_then(|bytes| std::fs::write(&acks_file, acknowledged).map(|()| bytes));
         let id = format!("{}/{}", self.name, about.id);
         let mut all = self.about.clone();
         all.push(about.clone());
@@ -117,8 +117,8 @@ impl Shelf {
             Ok(bytes)
         });
         self.bytes += noted.inspect_err(|_| {
-            let _ = std::fs::remove_file(file("img"));
-            let _ = std::fs::remove_file(file("acknowledged"));
+            let _ = std::fs::remove_file(&image_file);
+            let _ = std::fs::remove_file(&acks_file);
         })?;
         self.about = all;
         Ok(format!("synclater crash --replay {id}"))
@@ -131,6 +131,10 @@ impl Drop for Shelf {
             let _ = std::fs::remove_dir_all(&self.dir);
         }
     }
+}
+
+fn make_private(dir: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(dir)
 }
 
 fn remove_oldest(home: &Path, but: usize) {
@@ -195,10 +199,8 @@ fn failed(what: &'static str) -> impl Fn(io::Error) -> NoReplay {
 /// # Errors
 /// See [`NoReplay`]; nothing is left then.
 pub fn replay(id: &str) -> Result<Replayed, NoReplay> {
-    let unknown = || NoReplay::Unknown(known());
     let (run, name) = id.split_once('/').ok_or_else(unknown)?;
-    let plain = |word: &str| !word.is_empty() && word.bytes().all(|b| b.is_ascii_alphanumeric());
-    if !plain(run) || !plain(name) {
+    if !is_plain(run) || !is_plain(name) {
         return Err(unknown());
     }
     let dir = home().ok_or_else(unknown)?.join(run);
@@ -225,6 +227,15 @@ pub fn replay(id: &str) -> Result<Replayed, NoReplay> {
         about,
         at,
     })
+}
+
+fn unknown() -> NoReplay {
+    NoReplay::Unknown(known())
+}
+
+/// Whether a word has letters and digits alone, and so stays below the folder that it is joined to.
+fn is_plain(word: &str) -> bool {
+    !word.is_empty() && word.bytes().all(|b| b.is_ascii_alphanumeric())
 }
 
 fn mount_copy(image: &Path, about: &About, kind: Kind, at: &Path) -> Result<(), NoReplay> {

@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use synclater_sys::command;
@@ -60,19 +60,21 @@ impl Ending {
 
 /// Words with the folder in place of `{}`.
 fn in_folder(words: &[OsString], folder: &Path) -> Vec<OsString> {
-    let replaced = |word: &OsString| {
-        let (word, folder) = (word.as_bytes(), folder.as_os_str().as_bytes());
-        let mut out = Vec::new();
-        let mut rest = word;
-        while let Some(at) = rest.windows(2).position(|w| w == b"{}") {
-            out.extend_from_slice(&rest[..at]);
-            out.extend_from_slice(folder);
-            rest = &rest[at + 2..];
-        }
-        out.extend_from_slice(rest);
-        OsString::from_vec(out)
-    };
-    words.iter().map(replaced).collect()
+    let folder = folder.as_os_str().as_bytes();
+    words.iter().map(|word| with_folder(word, folder)).collect()
+}
+
+/// A word with the folder in place of each `{}`.
+fn with_folder(word: &OsStr, folder: &[u8]) -> OsString {
+    let mut out = Vec::new();
+    let mut rest = word.as_bytes();
+    while let Some(at) = rest.windows(2).position(|w| w == b"{}") {
+        out.extend_from_slice(&rest[..at]);
+        out.extend_from_slice(folder);
+        rest = &rest[at + 2..];
+    }
+    out.extend_from_slice(rest);
+    OsString::from_vec(out)
 }
 
 fn status_of(status: ExitStatus) -> i32 {
@@ -85,12 +87,12 @@ fn status_of(status: ExitStatus) -> i32 {
 pub fn end_everybody() -> usize {
     let own = std::process::id();
     let exe = std::fs::read_link("/proc/self/exe").ok();
-    let is_program = |n: &u32| std::fs::read_link(format!("/proc/{n}/exe")).ok() != exe;
     let mut programs = None;
     loop {
-        let is_other = |n: &u32| *n != 1 && *n != own && process::is_running(*n);
-        let others: Vec<u32> = process::all().filter(is_other).collect();
-        let first = others.iter().filter(|n| is_program(n)).count();
+        let others: Vec<u32> = process::all()
+            .filter(|n| *n != 1 && *n != own && process::is_running(*n))
+            .collect();
+        let first = others.iter().filter(|n| exe_of(**n) != exe).count();
         let programs = *programs.get_or_insert(first);
         if others.is_empty() {
             return programs;
@@ -100,6 +102,10 @@ pub fn end_everybody() -> usize {
         }
         std::thread::sleep(Duration::from_millis(1));
     }
+}
+
+fn exe_of(pid: u32) -> Option<PathBuf> {
+    std::fs::read_link(format!("/proc/{pid}/exe")).ok()
 }
 
 impl Plan {
@@ -155,11 +161,10 @@ impl Plan {
     ) -> io::Result<(Ending, usize)> {
         let folder = station.place();
         let mut command = self.command(&folder, recording, &station.file("ack"))?;
-        let voice = |name: &str| File::options().append(true).open(station.file(name));
         command
             .stdin(Stdio::null())
-            .stdout(voice("out")?)
-            .stderr(voice("err")?);
+            .stdout(to_append(&station.file("out"))?)
+            .stderr(to_append(&station.file("err"))?);
         let mut child = command.spawn()?;
         let ending = self.end_of(&mut child, &mut stop)?;
         station.disk.hurry();
@@ -184,6 +189,10 @@ impl Plan {
             std::thread::sleep(LOOK);
         }
     }
+}
+
+fn to_append(file: &Path) -> io::Result<File> {
+    File::options().append(true).open(file)
 }
 
 /// Runs a shell command line in a folder, with its output where ours goes; its status, or `None`

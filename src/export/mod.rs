@@ -12,7 +12,7 @@ pub mod place;
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Int32Type, TimestampNanosecondType};
-use arrow_array::{new_null_array, RecordBatch, UInt32Array};
+use arrow_array::{new_null_array, ArrayRef, RecordBatch, UInt32Array};
 use arrow_schema::{ArrowError, SchemaRef};
 use arrow_select::take::take_record_batch;
 use parquet::arrow::arrow_writer::{ArrowWriter, ArrowWriterOptions};
@@ -30,7 +30,7 @@ use std::sync::Arc;
 use synclater_recording::record::event;
 use synclater_recording::record::header::Header;
 use synclater_recording::record::read::Stream;
-use synclater_recording::record::schema::{fields, COLUMNS};
+use synclater_recording::record::schema::{fields, Column, COLUMNS};
 
 /// Rows of a row group: large enough for its dictionaries to pay, small enough to be held.
 const GROUP_ROWS: usize = 1 << 20;
@@ -112,8 +112,7 @@ pub fn export<R: Read>(
 impl Export<'_> {
     fn add(&mut self, batch: &RecordBatch) -> Result<(), Failed> {
         self.count(batch);
-        let row = |e: ArrowError| Failed::Row(e.to_string());
-        let batch = with_columns(batch, &self.schema).map_err(row)?;
+        let batch = with_columns(batch, &self.schema).map_err(of_row)?;
         if batch.num_rows() == 0 {
             return Ok(());
         }
@@ -130,7 +129,7 @@ impl Export<'_> {
         let (oldest, many) = (days.keys().next().copied(), days.len() > 1);
         for (day, rows) in days {
             let part = match many {
-                true => take_record_batch(&batch, &UInt32Array::from(rows)).map_err(row)?,
+                true => take_record_batch(&batch, &UInt32Array::from(rows)).map_err(of_row)?,
                 false => batch.clone(),
             };
             self.write(day, first, &part)?;
@@ -184,8 +183,9 @@ impl Export<'_> {
                 let host = format!("host={}", place::escaped(&self.header.host));
                 let date = format!("date={}", place::date(day));
                 let header = self.header;
-                let name = || place::name(header, first_ns);
-                let name = self.name.get_or_insert_with(name);
+                let name = self
+                    .name
+                    .get_or_insert_with(|| place::name(header, first_ns));
                 dir.join(host).join(date).join(name)
             }
         }
@@ -246,13 +246,19 @@ fn of_parquet(path: &Path, e: ParquetError) -> Failed {
     }
 }
 
+fn of_row(e: ArrowError) -> Failed {
+    Failed::Row(e.to_string())
+}
+
 /// The columns that this version knows, in their order; one that the recording lacks is null.
 fn with_columns(batch: &RecordBatch, schema: &SchemaRef) -> Result<RecordBatch, ArrowError> {
-    let column = |c: &synclater_recording::record::schema::Column| {
-        let found = batch.column_by_name(c.name).cloned();
-        found.unwrap_or_else(|| new_null_array(&c.holds.arrow(), batch.num_rows()))
-    };
-    RecordBatch::try_new(schema.clone(), COLUMNS.iter().map(column).collect())
+    let columns = COLUMNS.iter().map(|column| values_of(column, batch));
+    RecordBatch::try_new(schema.clone(), columns.collect())
+}
+
+fn values_of(column: &Column, batch: &RecordBatch) -> ArrayRef {
+    let found = batch.column_by_name(column.name).cloned();
+    found.unwrap_or_else(|| new_null_array(&column.holds.arrow(), batch.num_rows()))
 }
 
 /// How columns are encoded: small, and such that every reader of these years knows it.

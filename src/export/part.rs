@@ -79,9 +79,9 @@ impl Unfinished {
     pub fn publish(&self, parts: &[Part]) -> Result<Vec<u64>, (PathBuf, io::Error)> {
         let mut sizes = Vec::new();
         for part in parts {
-            let of = |e| (part.path.clone(), e);
-            sync(&part.file, &part.path).map_err(of)?;
-            sizes.push(part.file.metadata().map_err(of)?.len());
+            sync(&part.file, &part.path).map_err(|e| (part.path.clone(), e))?;
+            let meta = part.file.metadata();
+            sizes.push(meta.map_err(|e| (part.path.clone(), e))?.len());
         }
         let mut unfinished = self.lock();
         for part in parts {
@@ -99,8 +99,8 @@ impl Unfinished {
         dirs.sort();
         dirs.dedup();
         for dir in dirs {
-            let sync_it = || sync(&File::open(&dir)?, &dir);
-            sync_it().map_err(|e| (dir.clone(), e))?;
+            let synced = File::open(&dir).and_then(|folder| sync(&folder, &dir));
+            synced.map_err(|e| (dir.clone(), e))?;
         }
         Ok(sizes)
     }
@@ -126,13 +126,12 @@ fn above(path: &Path) -> Option<&Path> {
 
 /// A new file that only we have, locked; one that a killed process left there goes.
 fn make_locked(path: &Path) -> io::Result<File> {
-    let lock = |file: &File| flock(file, FlockOperation::NonBlockingLockExclusive);
     // Each turn is lost only to another process that made or removed the file in this instant.
     for _ in 0..100 {
         let made = OpenOptions::new().write(true).create_new(true).open(path);
         match made {
             Ok(file) => {
-                if lock(&file).is_ok() && is_at(&file, path) {
+                if lock_alone(&file).is_ok() && is_at(&file, path) {
                     return Ok(file);
                 }
             }
@@ -140,7 +139,7 @@ fn make_locked(path: &Path) -> io::Result<File> {
                 let flags = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
                 let mut left = OpenOptions::new();
                 match left.write(true).custom_flags(flags).open(path) {
-                    Ok(file) if lock(&file).is_err() => break,
+                    Ok(file) if lock_alone(&file).is_err() => break,
                     Ok(_) => std::fs::remove_file(path)?,
                     Err(e) if e.kind() == io::ErrorKind::NotFound => {}
                     Err(e) => return Err(e),
@@ -152,13 +151,17 @@ fn make_locked(path: &Path) -> io::Result<File> {
     Err(io::ErrorKind::ResourceBusy.into())
 }
 
+/// Locks a file, unless somebody else has it locked.
+fn lock_alone(file: &File) -> rustix::io::Result<()> {
+    flock(file, FlockOperation::NonBlockingLockExclusive)
+}
+
 /// Whether the file is still the one of this name.
 fn is_at(file: &File, path: &Path) -> bool {
-    let same = || -> io::Result<bool> {
-        let (ours, there) = (file.metadata()?, path.symlink_metadata()?);
-        Ok(ours.ino() == there.ino() && ours.dev() == there.dev())
-    };
-    same().unwrap_or(false)
+    match (file.metadata(), path.symlink_metadata()) {
+        (Ok(ours), Ok(there)) => ours.ino() == there.ino() && ours.dev() == there.dev(),
+        _ => false,
+    }
 }
 
 /// A file that does not have its name yet.

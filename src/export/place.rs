@@ -96,7 +96,8 @@ pub fn escaped(value: &str) -> String {
 pub fn name(header: &Header, first_ns: i64) -> String {
     let began = header.started.replace([':', '-'], "");
     let parts = [&header.session, &began];
-    let known: Vec<String> = { parts.iter() }
+    let known: Vec<String> = parts
+        .iter()
         .filter(|p| !p.is_empty())
         .map(|p| escaped(p))
         .collect();

@@ -86,9 +86,8 @@ impl Found {
     /// The report without what further runs show.
     pub fn report(&self, args: &Args, run: &Run, voice: Voice) -> CrashReport {
         let log = &run.log;
-        let number = |is: fn(&Op) -> bool| log.ops.iter().filter(|op| is(op)).count() as u64;
-        let writes = number(|op| matches!(op, Op::Write { .. }));
-        let flushes = number(|op| matches!(op, Op::Flush | Op::FlushOfNothing));
+        let writes = number_of(&log.ops, |op| matches!(op, Op::Write { .. }));
+        let flushes = number_of(&log.ops, |op| matches!(op, Op::Flush | Op::FlushOfNothing));
         let lines = log.said(voice, log.ops.len());
         let kinds = self.kinds.iter().map(|(kind, (states, bad))| KindRow {
             kind: (*kind).to_owned(),
@@ -128,6 +127,10 @@ impl Found {
             notes: notes(args, run, &lines, (writes, flushes)),
         }
     }
+}
+
+fn number_of(ops: &[Op], is_meant: impl Fn(&Op) -> bool) -> u64 {
+    ops.iter().filter(|op| is_meant(op)).count() as u64
 }
 
 /// What is odd about the run.
@@ -189,12 +192,20 @@ fn notes(args: &Args, run: &Run, lines: &[u8], (writes, flushes): (u64, u64)) ->
 
 /// Whether all lines came at once behind everything that was flushed.
 fn is_buffered(log: &Log) -> bool {
-    let is_line = |op: &Op| matches!(op, Op::Mark(Mark::Line(..)));
-    let lines = log.ops.iter().filter(|op| is_line(op)).count();
+    let lines = number_of(&log.ops, is_line);
     let first = log.ops.iter().position(is_line).unwrap_or(0);
     let last = log.ops.iter().rposition(is_line).unwrap_or(0);
-    let flushes = |ops: &[Op]| ops.iter().filter(|op| matches!(op, Op::Flush)).count();
-    lines > 3 && flushes(&log.ops[first..last]) == 0 && flushes(&log.ops[..first]) > lines
+    lines > 3
+        && number_of(&log.ops[first..last], is_flush) == 0
+        && number_of(&log.ops[..first], is_flush) > lines
+}
+
+fn is_line(op: &Op) -> bool {
+    matches!(op, Op::Mark(Mark::Line(..)))
+}
+
+fn is_flush(op: &Op) -> bool {
+    matches!(op, Op::Flush)
 }
 
 /// The last lines that it said on stderr.

@@ -163,26 +163,20 @@ const EMPTY: [&str; 4] = ["/media", "/mnt", "/srv", "/opt"];
 
 /// Whether other users can reach what lies in a folder: a server's, to which the program changes.
 fn is_reached_by_others(dir: &Path) -> bool {
-    let passes = |dir: &Path| {
-        dir.metadata()
-            .is_ok_and(|m| m.permissions().mode() & 1 != 0)
-    };
-    dir.ancestors().all(passes)
+    dir.ancestors().all(lets_others_pass)
+}
+
+fn lets_others_pass(dir: &Path) -> bool {
+    dir.metadata()
+        .is_ok_and(|m| m.permissions().mode() & 1 != 0)
 }
 
 /// A folder for everything, in memory: below `dir`, unless others cannot reach that.
 fn in_memory(dir: &Path) -> std::io::Result<PathBuf> {
-    let is_empty = |dir: &PathBuf| std::fs::read_dir(dir).is_ok_and(|mut d| d.next().is_none());
-    let instead = || {
-        EMPTY
-            .map(PathBuf::from)
-            .into_iter()
-            .find(|d| is_empty(d) && is_reached_by_others(d))
-    };
     let own = dir.join("lab");
     let lab = match is_reached_by_others(dir) {
         true => own,
-        false => instead().unwrap_or(own),
+        false => empty_folder().unwrap_or(own),
     };
     if lab.starts_with(dir) {
         std::fs::create_dir(&lab)?;
@@ -190,6 +184,18 @@ fn in_memory(dir: &Path) -> std::io::Result<PathBuf> {
     let flags = rustix::mount::MountFlags::empty();
     rustix::mount::mount("synclater", &lab, "tmpfs", flags, c"mode=0711")?;
     Ok(lab)
+}
+
+/// One of [`EMPTY`] that is empty, and that others can reach.
+fn empty_folder() -> Option<PathBuf> {
+    EMPTY
+        .map(PathBuf::from)
+        .into_iter()
+        .find(|dir| is_empty(dir) && is_reached_by_others(dir))
+}
+
+fn is_empty(dir: &Path) -> bool {
+    std::fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_none())
 }
 
 /// What is done at each acknowledgement of the run that is looked at.
@@ -268,16 +274,7 @@ fn keep(
     if bad.is_empty() && found.failed.is_none() {
         return;
     }
-    let check = args.check.as_ref().map(Judge::text).unwrap_or_default();
-    let about = |id: &str, sentence: &str, said: &str| About {
-        id: id.to_owned(),
-        fs: args.fs.name().into(),
-        sector: laboratory.plan.sector,
-        options: args.options.clone(),
-        sentence: sentence.to_owned(),
-        said: said.to_owned(),
-        check: check.clone(),
-    };
+    let sector = laboratory.plan.sector;
     let kept = Shelf::new().and_then(|mut shelf| {
         let store = read(&laboratory.store);
         let mut put = |about: About, cut: &Cut| {
@@ -286,10 +283,11 @@ fn keep(
         };
         if let Some((cut, why)) = &found.failed {
             let sentence = "the check itself failed on this state";
-            report.check_failed_on = Some(put(about(OF_CHECK, sentence, why), cut)?);
+            report.check_failed_on = Some(put(about(args, sector, OF_CHECK, sentence, why), cut)?);
         }
         for (failure, bad) in report.failures.iter_mut().zip(bad) {
-            let about = about(&failure.id, &failure.sentence, &failure.said);
+            let (sentence, said) = (&failure.sentence, &failure.said);
+            let about = about(args, sector, &failure.id, sentence, said);
             failure.replay = Some(put(about, &bad.cut)?);
         }
         Ok(())
@@ -298,6 +296,19 @@ fn keep(
         report
             .notes
             .push(format!("not every failure could be kept for --replay: {e}"));
+    }
+}
+
+/// What is known of a state that is kept.
+fn about(args: &Args, sector: u32, id: &str, sentence: &str, said: &str) -> About {
+    About {
+        id: id.to_owned(),
+        fs: args.fs.name().into(),
+        sector,
+        options: args.options.clone(),
+        sentence: sentence.to_owned(),
+        said: said.to_owned(),
+        check: args.check.as_ref().map(Judge::text).unwrap_or_default(),
     }
 }
 

@@ -9,7 +9,7 @@ use crate::crash::judge::Check;
 use crate::crash::search::Laboratory;
 use std::cell::Cell;
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 use synclater_powercut::cuts::{Cut, Cuts, Moment, Reached};
 use synclater_powercut::log::{Image, Log};
@@ -186,23 +186,32 @@ impl<'a> Search<'a> {
             moment: Moment::Said,
             reached: Reached::Nothing,
         };
-        let look = |name: &str, log: &Log, cut: &Cut| {
-            self.laboratory
-                .look(&format!("look-{id}-{name}"), log, cut)
-                .ok()
-        };
-        let is = look("bad", &self.first.log, bad)?;
-        Some((is, look("good", &closed.log, &good)?))
+        let is = self.look(&format!("{id}-bad"), &self.first.log, bad)?;
+        let wanted = self.look(&format!("{id}-good"), &closed.log, &good)?;
+        Some((is, wanted))
+    }
+
+    /// What lies in a state, which is looked at in a folder of this name.
+    fn look(&self, name: &str, log: &Log, cut: &Cut) -> Option<Tree> {
+        self.laboratory.look(&format!("look-{name}"), log, cut).ok()
     }
 }
 
 /// The syncs to be tried, the most likely one last: of the folders and the files that differ, and
 /// then of all others.
 fn likely(all: &[Closing], differing: &[String]) -> Vec<Closing> {
-    let folder_of = |path: &String| Path::new(path).parent().map(Path::to_path_buf);
-    let folders: Vec<PathBuf> = differing.iter().filter_map(folder_of).collect();
-    let rank = |closing: &Closing| match closing {
-        Closing::Folder(path) if folders.contains(path) => {
+    let folders = differing.iter().filter_map(|path| Path::new(path).parent());
+    let folders: Vec<&Path> = folders.collect();
+    let mut likely: Vec<Closing> = all.to_vec();
+    likely.sort_by_key(|closing| rank(closing, &folders, differing));
+    likely.reverse();
+    likely
+}
+
+/// How early a sync is tried; the least is the most likely one.
+fn rank(closing: &Closing, folders: &[&Path], differing: &[String]) -> (u8, Option<usize>) {
+    match closing {
+        Closing::Folder(path) if folders.contains(&path.as_path()) => {
             (0, folders.iter().position(|f| f == path))
         }
         Closing::File(path) if differing.iter().any(|d| Path::new(d) == path) => (1, None),
@@ -212,11 +221,7 @@ fn likely(all: &[Closing], differing: &[String]) -> Vec<Closing> {
         Closing::File(_) => (5, None),
         // It is not among them: it was the first that was tried.
         Closing::Everything => (6, None),
-    };
-    let mut likely: Vec<Closing> = all.to_vec();
-    likely.sort_by_key(rank);
-    likely.reverse();
-    likely
+    }
 }
 
 /// Whether a cut is one behind an acknowledgement that a sync before it could have made harmless.

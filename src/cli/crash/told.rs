@@ -31,9 +31,8 @@ pub fn syncs(run: &Run) -> Vec<Sync> {
         return Vec::new();
     };
     let rows = &table.rows;
-    let durable = |row: &usize| table.is_durability(rows.kind[*row]);
     let mut syncs: Vec<Sync> = (0..rows.len())
-        .filter(durable)
+        .filter(|row| table.is_durability(rows.kind[*row]))
         .map(|row| {
             let took = Some(rows.took_ns[row])
                 .filter(|t| *t != UNKNOWN)
@@ -111,10 +110,9 @@ fn step(op: &Op) -> String {
 pub fn line(log: &Log, syncs: &[Sync], voice: Voice, sector: u32, places: &Places) -> Line {
     let first = log.times_ns.first().copied().unwrap_or(0);
     let first = syncs.iter().map(|s| s.begin_ns).fold(first, i64::min);
-    let time = |ns: i64| (ns - first) as f64 / 1e9;
     let mut line = Line::default();
     for (op, ns) in log.ops.iter().zip(&log.times_ns) {
-        let at = time(*ns);
+        let at = seconds_between(first, *ns);
         match op {
             Op::Write { contents, .. } => {
                 line.writes
@@ -129,13 +127,23 @@ pub fn line(log: &Log, syncs: &[Sync], voice: Voice, sector: u32, places: &Place
             line.seconds = at;
         }
     }
-    let sync = |s: &Sync| (time(s.begin_ns), time(s.end_ns), s.words.clone());
-    line.syncs = syncs.iter().map(sync).collect();
-    line.cuts = { places.iter() }
+    line.syncs = syncs
+        .iter()
+        .map(|s| {
+            let begin_s = seconds_between(first, s.begin_ns);
+            (begin_s, seconds_between(first, s.end_ns), s.words.clone())
+        })
+        .collect();
+    line.cuts = places
+        .iter()
         .map(|(at, (states, bad))| {
             let ns = log.times_ns[..*at].last().copied().unwrap_or(first);
-            (time(ns), *states, *bad)
+            (seconds_between(first, ns), *states, *bad)
         })
         .collect();
     line
+}
+
+fn seconds_between(begin_ns: i64, end_ns: i64) -> f64 {
+    (end_ns - begin_ns) as f64 / 1e9
 }

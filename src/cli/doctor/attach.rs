@@ -44,9 +44,14 @@ pub fn follow_check() -> Check {
     let means =
         "--follow traces a program and all that it starts, and puts the library back where \
                  it got lost.";
-    let found = |status, seen: String| Check::new("follow", status, seen, means);
+    let name = "follow";
     if !Registers::ARE_KNOWN {
-        return found(Status::Warn, "not on this machine (x86-64 only)".into());
+        return Check::new(
+            name,
+            Status::Warn,
+            "not on this machine (x86-64 only)",
+            means,
+        );
     }
     // It ends with us at the latest.
     let child = Job::start(|| {
@@ -59,17 +64,20 @@ pub fn follow_check() -> Check {
         traced
     });
     match traced {
-        Err(e) => found(Status::Warn, format!("ptrace is refused ({e})")).advise(
-            "in a container: --cap-add SYS_PTRACE; sysctl kernel.yama.ptrace_scope below 3",
-        ),
+        Err(e) => {
+            let seen = format!("ptrace is refused ({e})");
+            Check::new(name, Status::Warn, seen, means).advise(
+                "in a container: --cap-add SYS_PTRACE; sysctl kernel.yama.ptrace_scope below 3",
+            )
+        }
         Ok(()) if process::effective_user() != 0 => {
             let seen = "processes may be traced; setuid programs are left alone";
-            found(Status::Ok, seen.into())
+            Check::new(name, Status::Ok, seen, means)
         }
-        Ok(()) => found(
-            Status::Ok,
-            "processes may be traced, setuid programs too".into(),
-        ),
+        Ok(()) => {
+            let seen = "processes may be traced, setuid programs too";
+            Check::new(name, Status::Ok, seen, means)
+        }
     }
 }
 

@@ -26,18 +26,13 @@ struct Asker {
 
 impl Asker {
     fn of_this_process() -> Self {
-        let path = |name| {
-            env::var_os(name)
-                .filter(|v| !v.is_empty())
-                .map(PathBuf::from)
-        };
         Asker {
             uid: effective_user(),
-            run_dir: path("SYNCLATER_RUN_DIR"),
-            state_dir: path("SYNCLATER_STATE_DIR"),
-            runtime_dir: path("XDG_RUNTIME_DIR"),
-            state_home: path("XDG_STATE_HOME"),
-            home: path("HOME"),
+            run_dir: path_in("SYNCLATER_RUN_DIR"),
+            state_dir: path_in("SYNCLATER_STATE_DIR"),
+            runtime_dir: path_in("XDG_RUNTIME_DIR"),
+            state_home: path_in("XDG_STATE_HOME"),
+            home: path_in("HOME"),
         }
     }
 
@@ -61,6 +56,13 @@ impl Asker {
             (None, None, None) => None,
         }
     }
+}
+
+/// What a variable of the environment says, if anything.
+fn path_in(variable: &str) -> Option<PathBuf> {
+    env::var_os(variable)
+        .filter(|value| !value.is_empty())
+        .map(PathBuf::from)
 }
 
 /// Checks both directories for the user who asks.
@@ -164,35 +166,33 @@ struct Fault {
 /// Whether `dir` is, or could be made, a directory that `uid` alone writes.
 fn usable(dir: &Path, uid: u32) -> Result<(), Fault> {
     let shown = dir.display();
-    let fault = |seen: String, advice: String| Err(Fault { seen, advice });
     if let Some(why) = dirs::keeps_no_files(dir) {
-        return fault(
-            format!("{shown}: {why}"),
-            "name a directory on a disk".into(),
-        );
+        return Err(Fault {
+            seen: format!("{shown}: {why}"),
+            advice: "name a directory on a disk".into(),
+        });
     }
-    match fs::symlink_metadata(dir) {
-        Err(error) if error.kind() == ErrorKind::NotFound => can_be_made(dir, uid),
-        Err(error) => fault(
+    let (seen, advice) = match fs::symlink_metadata(dir) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return can_be_made(dir, uid),
+        Err(error) => (
             format!("{shown}: {error}"),
             format!("look at: ls -ld {shown}"),
         ),
         Ok(meta) if meta.is_symlink() => {
-            fault(format!("{shown} is a symbolic link"), format!("rm {shown}"))
+            (format!("{shown} is a symbolic link"), format!("rm {shown}"))
         }
-        Ok(meta) if !meta.is_dir() => {
-            fault(format!("{shown} is no directory"), format!("rm {shown}"))
-        }
-        Ok(meta) if meta.uid() != uid => {
-            let seen = format!("{shown} belongs to user {}, not {uid}", meta.uid());
-            fault(seen, format!("have its owner or root remove {shown}"))
-        }
-        Ok(meta) if meta.mode() & FORBIDDEN != 0 => {
-            let seen = format!("{shown} has mode {:o}", meta.mode() & 0o7777);
-            fault(seen, format!("chmod {:o} {shown}", 0o777 & !FORBIDDEN))
-        }
-        Ok(_) => Ok(()),
-    }
+        Ok(meta) if !meta.is_dir() => (format!("{shown} is no directory"), format!("rm {shown}")),
+        Ok(meta) if meta.uid() != uid => (
+            format!("{shown} belongs to user {}, not {uid}", meta.uid()),
+            format!("have its owner or root remove {shown}"),
+        ),
+        Ok(meta) if meta.mode() & FORBIDDEN != 0 => (
+            format!("{shown} has mode {:o}", meta.mode() & 0o7777),
+            format!("chmod {:o} {shown}", 0o777 & !FORBIDDEN),
+        ),
+        Ok(_) => return Ok(()),
+    };
+    Err(Fault { seen, advice })
 }
 
 /// The nearest directory above that exists must let `uid` create entries.

@@ -37,32 +37,32 @@ fn parse_version(release: &str) -> Option<(u32, u32)> {
 }
 
 fn version_check(release: &str) -> Check {
-    let check = |status, means| Check::new("kernel", status, release, means);
-    match parse_version(release) {
-        None => check(Status::Unknown, "The version could not be read."),
-        Some(version) if version < (5, 8) => check(
-            Status::Bad,
-            "Before 5.8 syncfs does not report lost writes and statx gives no mount ids: a settle \
-             could claim what it does not know.",
-        )
-        .advise("use Linux 5.8 or newer"),
-        Some(version) if version < (6, 8) => check(
+    let name = "kernel";
+    let (status, means) = match parse_version(release) {
+        None => (Status::Unknown, "The version could not be read."),
+        Some(version) if version < (5, 8) => {
+            let means = "Before 5.8 syncfs does not report lost writes and statx gives no mount \
+                         ids: a settle could claim what it does not know.";
+            return Check::new(name, Status::Bad, release, means).advise("use Linux 5.8 or newer");
+        }
+        Some(version) if version < (6, 8) => (
             Status::Warn,
             "Lost writes are reported (5.8). Mount ids may be used again after an unmount (unique \
              from 6.8), and msync finds its file systems by reading maps (PROCMAP_QUERY from \
              6.11): slower, never wrong.",
         ),
-        Some(version) if version < (6, 11) => check(
+        Some(version) if version < (6, 11) => (
             Status::Ok,
             "Lost writes are reported (5.8), mount ids are unique (6.8). msync finds its file \
              systems by reading maps (PROCMAP_QUERY from 6.11).",
         ),
-        Some(_) => check(
+        Some(_) => (
             Status::Ok,
             "Lost writes are reported (5.8), mount ids are unique (6.8), msync finds its file \
              systems by one call (6.11).",
         ),
-    }
+    };
+    Check::new(name, status, release, means)
 }
 
 /// The lease's clock in programs: the time stamp counter where it neither changes speed nor stops.
@@ -98,19 +98,20 @@ fn escapes_check(uid: u32) -> Check {
     let paranoid = read("/proc/sys/kernel/perf_event_paranoid");
     let paranoid = Some(paranoid.as_str()).filter(|p| !p.is_empty());
     let paranoid = paranoid.unwrap_or("not to be read");
-    let seen = |what: &str| format!("user {uid}, perf_event_paranoid {paranoid}, {what}");
+    let who = format!("user {uid}, perf_event_paranoid {paranoid}");
     match synclater_sys::perf::is_permitted() {
         Ok(()) => {
             let means = "Syncs that pass the library by are counted in the kernel and named by \
                          process.";
-            Check::new(name, Status::Ok, seen("trace points can be opened"), means)
+            let seen = format!("{who}, trace points can be opened");
+            Check::new(name, Status::Ok, seen, means)
         }
         Err(error) => {
             let blind = "Syncs that reach the kernel cannot be counted: ps and the summary say \
                          that they cannot know what escaped, and name programs that did not load \
                          the library.";
             let advice = "run synclater as root";
-            Check::new(name, Status::Warn, seen(&error.to_string()), blind).advise(advice)
+            Check::new(name, Status::Warn, format!("{who}, {error}"), blind).advise(advice)
         }
     }
 }
@@ -146,18 +147,18 @@ fn system_check() -> Check {
 
 fn ptrace_check(scope: &str) -> Check {
     let means = "What synclater attach needs; sessions that are started by run need none of it.";
-    let check = |status, seen: String| Check::new("ptrace", status, seen, means);
-    match scope {
-        "" => check(Status::Ok, "no Yama restriction".to_owned()),
-        "0" => check(Status::Ok, "ptrace_scope 0 (own processes)".to_owned()),
-        "1" => check(
-            Status::Ok,
-            "ptrace_scope 1 (own children; root: all)".to_owned(),
-        ),
-        "2" => check(Status::Ok, "ptrace_scope 2 (root only)".to_owned()),
-        other => check(Status::Warn, format!("ptrace_scope {other} (nobody)"))
-            .advise("start programs by synclater run; it can be lifted by a reboot only"),
-    }
+    let seen = match scope {
+        "" => "no Yama restriction",
+        "0" => "ptrace_scope 0 (own processes)",
+        "1" => "ptrace_scope 1 (own children; root: all)",
+        "2" => "ptrace_scope 2 (root only)",
+        other => {
+            let seen = format!("ptrace_scope {other} (nobody)");
+            return Check::new("ptrace", Status::Warn, seen, means)
+                .advise("start programs by synclater run; it can be lifted by a reboot only");
+        }
+    };
+    Check::new("ptrace", Status::Ok, seen, means)
 }
 
 fn seccomp_check(status: &str, actions: &str) -> Check {

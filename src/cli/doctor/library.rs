@@ -39,28 +39,30 @@ fn no_library(why: String) -> Check {
 }
 
 fn preload_check(lib: &Path, table: &[Mount]) -> Check {
-    let name = "preload";
-    let seen = |what: &str| format!("{}: {what}", lib.display());
+    let (name, shown) = ("preload", lib.display());
     if mount_of(table, &tree_of(lib)).is_some_and(is_noexec) {
         let means = "The library lies on a file system mounted noexec, so it cannot be mapped: \
                      every sync request stays real.";
         let advice = "make install, or set XDG_CACHE_HOME to a directory that allows exec";
-        return Check::new(name, Status::Bad, seen("noexec"), means).advise(advice);
+        return Check::new(name, Status::Bad, format!("{shown}: noexec"), means).advise(advice);
     }
-    let loaded = { NAMES.iter() }.try_for_each(|file| loaded_by_cat(&lib.with_file_name(file)));
+    let loaded = NAMES
+        .iter()
+        .try_for_each(|file| loaded_by_cat(&lib.with_file_name(file)));
     match loaded {
         Ok(()) => {
             let means = "Dynamic 64-bit programs of the C library here can be run under synclater.";
-            Check::new(name, Status::Ok, seen("mapped in a child process"), means)
+            let seen = format!("{shown}: mapped in a child process");
+            Check::new(name, Status::Ok, seen, means)
         }
         Err(why) if why.starts_with(NO_CAT) => {
             let means = "Whether programs load the library could not be tried.";
-            Check::new(name, Status::Unknown, seen(&why), means)
+            Check::new(name, Status::Unknown, format!("{shown}: {why}"), means)
         }
         Err(why) => {
             let means = "Programs do not load the library: every sync request stays real.";
             let advice = "look at the output of: LD_DEBUG=libs LD_PRELOAD=LIBRARY cat /dev/null";
-            Check::new(name, Status::Bad, seen(&why), means).advise(advice)
+            Check::new(name, Status::Bad, format!("{shown}: {why}"), means).advise(advice)
         }
     }
 }
@@ -134,10 +136,9 @@ fn class_32_check(lib: &Path) -> Check {
         return Check::new(name, Status::Ok, "no /lib/ld-linux.so.2", means);
     };
     let tree = tree_of(lib);
-    let has = |dir: &&&str| NAMES.iter().all(|file| tree.join(dir).join(file).exists());
     let found: Vec<String> = DIRS_32
         .iter()
-        .filter(has)
+        .filter(|dir| has_libraries(&tree.join(dir)))
         .map(|d| (*d).to_owned())
         .collect();
     if found.len() == DIRS_32.len() {
@@ -158,6 +159,11 @@ fn class_32_check(lib: &Path) -> Check {
     Check::new(name, Status::Bad, seen, means).advise(advice)
 }
 
+/// Whether a directory has every library.
+fn has_libraries(dir: &Path) -> bool {
+    NAMES.iter().all(|file| dir.join(file).exists())
+}
+
 fn musl_check(lib: &Path) -> Check {
     let name = "musl programs";
     let Some(loader) = first_existing(LOADERS_MUSL) else {
@@ -165,8 +171,7 @@ fn musl_check(lib: &Path) -> Check {
         return Check::new(name, Status::Ok, "no musl loader in /lib", means);
     };
     let dir = tree_of(lib).join("$LIB");
-    let files = NAMES.map(|name| dir.join(name));
-    if files.iter().all(|file| file.exists()) {
+    if has_libraries(&dir) {
         let means = "musl does not expand $LIB; a directory of that very name serves it.";
         return Check::new(
             name,

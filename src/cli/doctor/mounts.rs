@@ -105,8 +105,8 @@ fn clones_by_type(fstype: &str) -> &'static str {
 
 fn sync_option_check(table: &[Mount]) -> Check {
     let name = "sync mounts";
-    let syncs = |m: &&Mount| m.has("sync") || m.has("dirsync");
-    let found = points(table.iter().filter(syncs));
+    let syncing = table.iter().filter(|m| m.has("sync") || m.has("dirsync"));
+    let found = points(syncing);
     if found.is_empty() {
         let means = "No file system syncs every write by a mount option.";
         return Check::new(name, Status::Ok, "none", means);

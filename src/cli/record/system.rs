@@ -50,7 +50,9 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
     };
     let engine = requesters::engine(&filter, ring, PURPOSE)?;
     let file = out::open(&args.output, args.force).map_err(|e| cannot_write(&args.output, &e))?;
-    let command: Vec<String> = { args.command.iter() }
+    let command: Vec<String> = args
+        .command
+        .iter()
         .map(|w| w.to_string_lossy().into_owned())
         .collect();
     let mut header = sink::header("", &command, "now", "kernel");

@@ -46,13 +46,12 @@ impl Layout {
     #[must_use]
     pub fn of(columns: usize, lines: &[Line]) -> Layout {
         let mut kept = COLUMNS.to_vec();
-        let taken = |kept: &[(Sort, &str, usize, u8)]| kept.iter().map(|c| c.2).sum::<usize>();
-        while taken(&kept) + NAME_MIN > columns && !kept.is_empty() {
+        while taken_by(&kept) + NAME_MIN > columns && !kept.is_empty() {
             let least = kept.iter().map(|c| c.3).max().unwrap_or(0);
             kept.retain(|c| c.3 != least);
         }
         Layout {
-            name: columns - taken(&kept),
+            name: columns - taken_by(&kept),
             columns: kept.into_iter().map(|c| (c.0, c.1, c.2)).collect(),
             units: TIMES
                 .map(|what| Unit::of(lines.iter().filter_map(|l| time_in(what, &l.figures)))),
@@ -74,12 +73,12 @@ impl Layout {
     /// The titles; what it is sorted by is marked.
     #[must_use]
     pub fn head(&self, by: By, sort: Sort) -> String {
-        let mark = |is_it: bool| if is_it { "▼" } else { "" };
         let name = format!("{}{}", mark(sort == Sort::Name), by.name().to_uppercase());
         let name = truncated(&name, self.name);
         let mut head = padded(&name, self.name);
         for (what, title, columns) in &self.columns {
-            let unit = { self.unit(*what) }.map_or(String::new(), |unit| format!(" {}", unit.name));
+            let unit = self.unit(*what);
+            let unit = unit.map_or(String::new(), |unit| format!(" {}", unit.name));
             let title = format!("{}{title}{unit}", mark(sort == *what));
             head.push_str(&format!("{title:>columns$}"));
         }
@@ -104,16 +103,33 @@ impl Layout {
     }
 }
 
+/// The room that these columns take.
+fn taken_by(columns: &[(Sort, &str, usize, u8)]) -> usize {
+    columns.iter().map(|c| c.2).sum()
+}
+
+/// What stands before the title of a column.
+fn mark(is_sorted_by: bool) -> &'static str {
+    if is_sorted_by {
+        "▼"
+    } else {
+        ""
+    }
+}
+
 fn value(what: Sort, f: &Figures) -> String {
-    let share = |share: Option<f64>| share.map(|s| format!("{:.0}%", s * 100.0));
     let value = match what {
         Sort::Requests => Some(rate(f.requests_per_s)),
         Sort::Real => Some(rate(f.real_per_s)),
-        Sort::Time => share(f.time_share),
-        Sort::Needless => share(f.needless_share),
+        Sort::Time => f.time_share.map(percent),
+        Sort::Needless => f.needless_share.map(percent),
         Sort::P50 | Sort::P99 | Sort::Max | Sort::Name => None,
     };
     value.unwrap_or_else(|| "-".into())
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.0}%", share * 100.0)
 }
 
 /// What is shown of a member of a grouping.
@@ -170,7 +186,7 @@ fn end_of(text: &str, columns: usize) -> String {
         return text.to_owned();
     }
     let ends = text.char_indices().map(|(at, _)| &text[at..]);
-    let end = { ends.skip(1) }.find(|end| width(end) < columns);
+    let end = ends.skip(1).find(|end| width(end) < columns);
     truncated(&format!("…{}", end.unwrap_or_default()), columns)
 }
 

@@ -265,7 +265,9 @@ fn too_short(watched: &Watched) -> Trouble {
             Some(id) => format!("there are no figures of session {id}"),
             None => "there are no figures of the machine".into(),
         },
-        { watched.note().filter(|_| watched.id().is_none()) }
+        watched
+            .note()
+            .filter(|_| watched.id().is_none())
             .unwrap_or_else(|| "it ended before one interval was over".into()),
         "record it, from its begin on: synclater record",
         NOTHING_CHANGED,
@@ -324,8 +326,9 @@ impl View {
             if changed {
                 self.refresh();
                 let screen = &self.screen;
-                let draw = |f: &mut ratatui::Frame| view::draw(screen, f.area(), f.buffer_mut());
-                self.terminal.0.draw(draw)?;
+                self.terminal
+                    .0
+                    .draw(|f| view::draw(screen, f.area(), f.buffer_mut()))?;
             }
             let input = std::io::stdin();
             let fds = [(input.as_fd(), For::Input), (signals.as_fd(), For::Input)];

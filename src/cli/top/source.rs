@@ -92,24 +92,26 @@ impl Watched {
     /// # Errors
     /// A [`Trouble`] where it refuses or does not answer.
     pub fn begin(session: Living, interval: Duration, spanning: bool) -> Result<Watched, Trouble> {
-        let trouble = |why: String, try_: &str| {
-            let what = format!("cannot watch session {}", session.id);
-            Trouble::new(what, why, try_, AS_IT_WAS)
-        };
         let (source, lag) = match open(&session) {
             Ok(Source::File(file)) => (Source::File(file), LAG_OF_FILE),
             Ok(connection) => (connection, LAG),
-            Err(Closed::Refused(why)) => return Err(trouble(why, "end the other `synclater top`")),
+            Err(Closed::Refused(why)) => {
+                return Err(cannot_watch(&session, why, "end the other `synclater top`"));
+            }
             Err(Closed::Failed(e)) if e.kind() == io::ErrorKind::WouldBlock => {
                 let what = format!("cannot watch session {}", session.id);
                 return Err(stands_still(&session, what));
             }
             Err(Closed::Failed(_)) if !session.dir.exists() => {
-                return Err(trouble("it has ended".into(), "synclater ps"));
+                return Err(cannot_watch(
+                    &session,
+                    "it has ended".into(),
+                    "synclater ps",
+                ));
             }
             Err(Closed::Failed(e)) => {
                 let try_ = "synclater ps; a stopped supervisor does not answer";
-                return Err(trouble(e.to_string(), try_));
+                return Err(cannot_watch(&session, e.to_string(), try_));
             }
         };
         let (asked, read) = (session.clone(), session.clone());
@@ -132,11 +134,10 @@ impl Watched {
         spanning: bool,
     ) -> Result<Watched, Trouble> {
         let engine = requesters::engine(filter, RING_BYTES, PURPOSE)?;
-        let trouble = |e: io::Error| PURPOSE.cannot("the machine", e.to_string(), "try again");
-        let (ours, theirs) = UnixStream::pair().map_err(trouble)?;
+        let (ours, theirs) = UnixStream::pair().map_err(cannot_watch_machine)?;
         let header = sink::header("", &[], "now", "kernel");
         let file = File::from(std::os::fd::OwnedFd::from(theirs));
-        let sink = Sink::begin(file, &header, EVERY).map_err(trouble)?;
+        let sink = Sink::begin(file, &header, EVERY).map_err(cannot_watch_machine)?;
         let watched = Watched::new(Target::Machine(whose), setup(interval, spanning, LAG));
         let (recorder, reader) = (watched.0.clone(), watched.0.clone());
         std::thread::spawn(move || recorder.keep_recording(Recording::new(engine, sink)));
@@ -228,6 +229,15 @@ impl Watched {
             state.news.store(true, SeqCst);
         });
     }
+}
+
+fn cannot_watch(session: &Living, why: String, try_: &str) -> Trouble {
+    let what = format!("cannot watch session {}", session.id);
+    Trouble::new(what, why, try_, AS_IT_WAS)
+}
+
+fn cannot_watch_machine(e: io::Error) -> Trouble {
+    PURPOSE.cannot("the machine", e.to_string(), "try again")
 }
 
 /// Intervals of a length, and how many of them are looked at together.
@@ -354,7 +364,7 @@ impl State {
             match ask(session, &Request::Ps) {
                 Ok(Answer::Session { session: now }) => {
                     let mut told = lock(&self.told);
-                    let another = { told.session.as_ref() }.is_some_and(|s| s.pid != now.pid);
+                    let another = told.session.as_ref().is_some_and(|s| s.pid != now.pid);
                     if another {
                         // Names of sessions come back.
                         self.over.store(true, SeqCst);
@@ -396,14 +406,14 @@ struct Follow {
 
 impl Follow {
     fn begin(path: &str) -> io::Result<Follow> {
-        let named = |e: io::Error| io::Error::new(e.kind(), format!("{path}: {e}"));
-        if !std::fs::metadata(path).map_err(named)?.is_file() {
-            return Err(named(io::Error::other(
-                "it is no file, and can be read but once",
-            )));
+        let meta = std::fs::metadata(path).map_err(|e| named(path, e))?;
+        if !meta.is_file() {
+            let why = "it is no file, and can be read but once";
+            return Err(named(path, io::Error::other(why)));
         }
-        let mut file = BufReader::with_capacity(1 << 16, File::open(path).map_err(named)?);
-        let tail = tail(&mut file).map_err(named)?;
+        let file = File::open(path).map_err(|e| named(path, e))?;
+        let mut file = BufReader::with_capacity(1 << 16, file);
+        let tail = tail(&mut file).map_err(|e| named(path, e))?;
         Ok(Follow {
             file,
             needed: tail.needed.into(),
@@ -419,6 +429,11 @@ impl Follow {
         }
         self.file.read(&mut to[..most])
     }
+}
+
+/// The error with the name of the file that it is about.
+fn named(path: &str, e: io::Error) -> io::Error {
+    io::Error::new(e.kind(), format!("{path}: {e}"))
 }
 
 impl Read for Follow {

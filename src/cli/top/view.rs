@@ -10,7 +10,7 @@ use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
 use synclater_account::ps::by_rules;
 use synclater_recording::analysis::live::{By, Point};
-use synclater_recording::report::top::{sort, Figures, Line, Sort, Top, TopSession};
+use synclater_recording::report::top::{sort, Line, Sort, Top, TopSession};
 use synclater_text::layout::{command_line, shown, truncated};
 use synclater_text::number::{count, counted, seconds};
 
@@ -132,7 +132,7 @@ impl Screen {
         if graphs {
             head.extend(self.graphs(columns).map(|line| (line, plain)));
         }
-        let lost = { self.top.as_ref() }.filter(|top| top.lost_per_s > 0.0);
+        let lost = self.top.as_ref().filter(|top| top.lost_per_s > 0.0);
         if let Some(top) = lost {
             let n = lines::rate(top.lost_per_s);
             let line = format!("lost: {n} requests/s are counted but not seen, a ring was full");
@@ -210,15 +210,13 @@ impl Screen {
     /// Requests and 99th percentile, the last of each at the right.
     fn graphs(&self, columns: usize) -> [String; 2] {
         let room = columns.saturating_sub(WORDS);
-        let shown = || {
-            self.history
-                .iter()
-                .skip(self.history.len().saturating_sub(room))
-        };
-        let per_second: Vec<f64> = shown()
+        let shown = &self.history[self.history.len().saturating_sub(room)..];
+        let per_second: Vec<f64> = shown
+            .iter()
             .map(|p| p.requests as f64 / self.interval_s)
             .collect();
-        let p99: Vec<f64> = shown()
+        let p99: Vec<f64> = shown
+            .iter()
             .map(|p| p.p99_ns.map_or(0.0, |ns| ns as f64 / 1e9))
             .collect();
         [
@@ -287,16 +285,15 @@ impl Screen {
     }
 
     fn table(&self, layout: &lines::Layout, chosen: &[Line], room: usize) -> Vec<(String, Style)> {
-        let others = { self.top.as_ref().and_then(|top| top.others.as_ref()) }
-            .filter(|_| self.filter.is_empty());
+        let others = self.top.as_ref().and_then(|top| top.others.as_ref());
+        let others = others.filter(|_| self.filter.is_empty());
         let room = room.saturating_sub(others.iter().count());
         let skipped = self.skipped.min(chosen.len().saturating_sub(room.max(1)));
         let some = chosen.iter().skip(skipped).take(room);
         let mut table: Vec<String> = some
             .map(|line| layout.line(&lines::name(line, self.by), self.by, &line.figures))
             .collect();
-        let rest = |f: &Figures| layout.line("(others)", By::Kind, f);
-        table.extend(others.map(rest));
+        table.extend(others.map(|f| layout.line("(others)", By::Kind, f)));
         table.into_iter().map(|line| (line, Style::new())).collect()
     }
 }
@@ -338,9 +335,12 @@ fn clauses(clauses: &[String], between: &str, columns: usize) -> String {
 
 /// A column for each value; the highest fills its column.
 fn graph(values: &[f64], highest: f64) -> String {
+    values.iter().map(|v| block(*v, highest)).collect()
+}
+
+fn block(value: f64, highest: f64) -> char {
     // 0 / 0 is no number, and becomes 0.
-    let block = |v: &f64| BLOCKS[((v / highest * 8.0).ceil() as usize).min(8)];
-    values.iter().map(block).collect()
+    BLOCKS[((value / highest * 8.0).ceil() as usize).min(8)]
 }
 
 #[cfg(test)]

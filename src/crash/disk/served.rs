@@ -83,8 +83,8 @@ impl<D: Disk> Folder<D> {
         let unit = self.sector as u64;
         let end = offset.checked_add(length).filter(|end| *end <= self.size)?;
         let (first, behind) = (offset / unit, end.div_ceil(unit));
-        let number = |n: u64| u32::try_from(n).ok();
-        Some((number(first)?, number(behind - first)?))
+        let count = u32::try_from(behind - first).ok()?;
+        Some((u32::try_from(first).ok()?, count))
     }
 
     fn read_bytes(&self, offset: u64, length: u64) -> Option<Vec<u8>> {

@@ -4,6 +4,7 @@ use super::super::keys::{press, Act};
 use super::*;
 use crate::session::control::Request;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use synclater_recording::report::top::Figures;
 use synclater_text::layout::width;
 
 fn line(pid: u32, name: &str, requests_per_s: f64) -> Line {
@@ -68,7 +69,7 @@ fn shown_on(screen: &Screen, columns: u16, rows: u16) -> Vec<String> {
     let mut buffer = Buffer::empty(area);
     draw(screen, area, &mut buffer);
     let row = |y: u16| {
-        { 0..columns }
+        (0..columns)
             .map(|x| buffer[(x, y)].symbol())
             .collect::<String>()
     };

@@ -56,7 +56,7 @@ impl Owners {
     /// that has ended is whose it was when it was met, or of the first who says so.
     fn is_of(&mut self, user: Option<u32>, pid: u32) -> bool {
         let is_his = user.is_none_or(|user| match &process::users_of(pid)[..] {
-            [] => { self.0.get(&pid) }.is_none_or(|owner| *owner == Some(user)),
+            [] => self.0.get(&pid).is_none_or(|owner| *owner == Some(user)),
             users => users.contains(&user),
         });
         if is_his {
@@ -287,11 +287,11 @@ impl Drain {
         let mut numbers = Numbers::now();
         let mut past: Vec<Past> = Vec::new();
         for (index, ring, cells) in self.rings.all() {
-            let is_gone = |s: &mut Source| s.is_gone(&mut numbers, &mut self.owners);
             if held > EVENTS_MAX {
                 break;
             }
-            if !self.sources.get_mut(&index).is_some_and(is_gone) {
+            let source = self.sources.get_mut(&index);
+            if !source.is_some_and(|s| s.is_gone(&mut numbers, &mut self.owners)) {
                 continue;
             }
             let Some(mut source) = self.sources.remove(&index) else {

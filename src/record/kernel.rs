@@ -126,10 +126,6 @@ impl Recording {
         let (exe, command) = self.who(e);
         let names = self.sink.names();
         let place = place.as_deref();
-        let text = |names: &mut Names, text: Option<&str>| match text {
-            None | Some("") => Name::NONE,
-            Some(text) => names.name(text),
-        };
         let errno = e.errno();
         let queued = e.route == Route::Aio;
         Row {
@@ -145,10 +141,10 @@ impl Recording {
             fd: e.fd.filter(|fd| *fd >= 0),
             path: path_name(e, names),
             inode: e.inode,
-            fstype: text(names, place.map(|p| &*p.fstype).or(e.fstype.as_deref())),
-            mount: text(names, place.map(|p| &*p.mount)),
-            device: text(names, place.map(|p| &*p.device)),
-            parents: text(names, place.map(|p| &*p.parents)),
+            fstype: name_of(place.map(|p| &*p.fstype).or(e.fstype.as_deref()), names),
+            mount: name_of(place.map(|p| &*p.mount), names),
+            device: name_of(place.map(|p| &*p.device), names),
+            parents: name_of(place.map(|p| &*p.parents), names),
             flags: Some(e.flags).filter(|f| *f != 0),
             result: e.result.map(|r| if r < 0 { -1 } else { r }),
             errno,
@@ -186,6 +182,14 @@ impl Recording {
         let known = (process.clone(), exe, command);
         self.processes.insert(e.pid, known);
         (exe, command)
+    }
+}
+
+/// The name of a text; none of one that is empty.
+fn name_of(text: Option<&str>, names: &mut Names) -> Name {
+    match text {
+        None | Some("") => Name::NONE,
+        Some(text) => names.name(text),
     }
 }
 

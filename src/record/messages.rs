@@ -37,7 +37,9 @@ impl Before {
     pub fn now(shared: &Shared, rings: &SharedRings) -> Before {
         let slots = shared.all_slots().flat_map(|s| &s.slot);
         let mut lost = vec![0; rings.end()];
-        { rings.all() }.for_each(|(index, ring, _)| lost[index] = ring.lost.load(SeqCst));
+        for (index, ring, _) in rings.all() {
+            lost[index] = ring.lost.load(SeqCst);
+        }
         Before {
             ticks: shared.clock.now(),
             rings: lost,

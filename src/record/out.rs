@@ -126,7 +126,7 @@ impl Out {
     /// Into `file`. Where there is something in it, only once that is said to go.
     #[must_use]
     pub fn new(file: File) -> Out {
-        let holds = { file.metadata() }.is_ok_and(|m| m.is_file() && m.len() > 0);
+        let holds = file.metadata().is_ok_and(|m| m.is_file() && m.len() > 0);
         Out {
             file,
             held: holds.then(Vec::new),

@@ -73,16 +73,19 @@ impl Blocks {
         if name.split('/').any(|part| part == "..") {
             return None;
         }
-        let by_name = || {
-            let link = self.sys.join("class/block").join(name.replace('/', "!"));
-            link.canonicalize().ok().map(Part::Block)
-        };
         let number = rustix::fs::stat(path).ok().and_then(|s| {
             use rustix::fs::{major, minor, FileType};
             let is_block = FileType::from_raw_mode(s.st_mode) == FileType::BlockDevice;
             is_block.then(|| (major(s.st_rdev), minor(s.st_rdev)))
         });
-        number.and_then(|dev| self.by_number(dev)).or_else(by_name)
+        let part = number.and_then(|dev| self.by_number(dev));
+        part.or_else(|| self.by_name(name))
+    }
+
+    /// The block device with a name below /dev.
+    fn by_name(&self, name: &str) -> Option<Part> {
+        let link = self.sys.join("class/block").join(name.replace('/', "!"));
+        link.canonicalize().ok().map(Part::Block)
     }
 
     /// All devices of the btrfs of which `part` is one.
@@ -137,9 +140,12 @@ impl Blocks {
 /// The name below /dev of the device with a folder in /sys.
 fn node_of(dir: &Path) -> String {
     let uevent = line_of(&dir.join("uevent")).unwrap_or_default();
-    let told = uevent.lines().find_map(|l| l.strip_prefix("DEVNAME="));
-    let last = || dir.file_name().unwrap_or_default().to_string_lossy();
-    told.map_or_else(|| last().replace('!', "/"), str::to_owned)
+    let mut lines = uevent.lines();
+    if let Some(told) = lines.find_map(|l| l.strip_prefix("DEVNAME=")) {
+        return told.to_owned();
+    }
+    let last = dir.file_name().unwrap_or_default().to_string_lossy();
+    last.replace('!', "/")
 }
 
 fn name_of(part: &Part) -> String {

@@ -117,8 +117,8 @@ impl People {
 
     fn make_room(&mut self, now: Instant) {
         if self.known.len() >= PEOPLE_MAX {
-            let recent = |k: &CachedPerson| now.saturating_duration_since(k.looked) < FORGET;
-            self.known.retain(|_, k| recent(k));
+            self.known
+                .retain(|_, k| now.saturating_duration_since(k.looked) < FORGET);
             if self.known.len() >= PEOPLE_MAX {
                 self.known.clear();
             }
@@ -128,7 +128,6 @@ impl People {
 
 impl CachedPerson {
     fn update(&mut self, mut seen: Person) {
-        let lacks = |seen: &str, known: &str| seen.is_empty() && !known.is_empty();
         if lacks(&seen.exe, &self.person.exe) || lacks(&seen.command, &self.person.command) {
             // It was ending while we looked.
             return;
@@ -149,6 +148,11 @@ impl CachedPerson {
             self.person = Arc::new(seen);
         }
     }
+}
+
+/// Whether what was known is not seen any more.
+fn lacks(seen: &str, known: &str) -> bool {
+    seen.is_empty() && !known.is_empty()
 }
 
 /// Looks; `None` of a process that is gone or a zombie, whose files are empty.
@@ -186,8 +190,9 @@ fn read(path: &str, most: u64) -> Option<String> {
 fn text(mut bytes: Vec<u8>, most: u64) -> String {
     if bytes.len() as u64 == most {
         // A character that was cut in two is left out.
-        let cut = |k: &usize| bytes[bytes.len() - k] & 0xc0 == 0xc0;
-        let last = (1..=3).find(cut).unwrap_or(0);
+        let last = (1..=3)
+            .find(|k| bytes[bytes.len() - k] & 0xc0 == 0xc0)
+            .unwrap_or(0);
         let whole = std::str::from_utf8(&bytes[bytes.len() - last..]).is_ok();
         bytes.truncate(bytes.len() - if whole { 0 } else { last });
     }

@@ -171,13 +171,12 @@ impl Places {
         dev: (u32, u32),
         now: Instant,
     ) -> Option<Arc<Location>> {
-        let fits = |m: &&Mount| !contradicts(m.dev, dev);
         self.refresh(view, who, now, false);
-        if self.tables.get(view)?.mount(id).filter(fits).is_none() {
+        if self.tables.get(view)?.mount_with(id, dev).is_none() {
             self.refresh(view, who, now, true);
         }
         let table = self.tables.get(view)?;
-        let mount = table.mount(id).filter(fits)?;
+        let mount = table.mount_with(id, dev)?;
         let known = table.places.get(&id);
         if let Some(known) = known {
             if now.saturating_duration_since(known.made) < PLACE_AGE {
@@ -206,16 +205,12 @@ impl Places {
         if dev == (0, 0) {
             return None;
         }
-        let find = |table: &Table| {
-            let of_it = table.mounts.iter().filter(|m| m.dev == dev);
-            of_it.min_by_key(|m| m.root.len()).map(|m| m.id)
-        };
         self.refresh(view, who, now, false);
-        if let Some(id) = find(self.tables.get(view)?) {
+        if let Some(id) = self.tables.get(view)?.id_of(dev) {
             return Some(id);
         }
         self.refresh(view, who, now, true);
-        find(self.tables.get(view)?)
+        self.tables.get(view)?.id_of(dev)
     }
 
     /// Reads a table that is not known or too old; where it `lacks` something, earlier.
@@ -228,8 +223,8 @@ impl Places {
                 return;
             }
         } else if self.tables.len() >= TABLES_MAX {
-            let recent = |t: &Table| now.saturating_duration_since(t.read) < PLACE_AGE * 10;
-            self.tables.retain(|_, t| recent(t));
+            self.tables
+                .retain(|_, t| now.saturating_duration_since(t.read) < PLACE_AGE * 10);
             if self.tables.len() >= TABLES_MAX {
                 self.tables.clear();
             }
@@ -283,11 +278,10 @@ impl Places {
 
     fn chain(&self, parts: Vec<Part>) -> String {
         let own = View::default();
-        let below = |file: &Path| match self.mount_at(&own, file) {
-            Some(mount) => self.origin(mount, &own, DEPTH).1,
-            None => Vec::new(),
-        };
-        self.blocks.chain(parts, &below)
+        self.blocks.chain(parts, &|file| {
+            let mount = self.mount_at(&own, file);
+            mount.map_or(Vec::new(), |mount| self.origin(mount, &own, DEPTH).1)
+        })
     }
 
     fn mount_at(&self, view: &View, path: &Path) -> Option<&Mount> {
@@ -297,13 +291,9 @@ impl Places {
 
     /// The device of a mount and what it lies on.
     fn origin(&self, mount: &Mount, view: &View, depth: usize) -> (String, Vec<Part>) {
-        let block = |part: Part| (self.blocks.path_of(&part), vec![part]);
-        if let Some(part) = self
-            .blocks
-            .by_number(mount.dev)
-            .filter(|_| mount.dev.0 != 0)
-        {
-            return block(part);
+        let block = self.blocks.by_number(mount.dev);
+        if let Some(part) = block.filter(|_| mount.dev.0 != 0) {
+            return (self.blocks.path_of(&part), vec![part]);
         }
         if let Some(upper) = upper_of(mount).filter(|_| depth > 0) {
             let upper = Path::new(OsStr::from_bytes(&upper));
@@ -340,10 +330,20 @@ impl Table {
         self.mounts.get(*self.by_id.get(&id)?)
     }
 
+    /// The mount with an id, unless a file with device number `dev` cannot be on it.
+    fn mount_with(&self, id: u64, dev: (u32, u32)) -> Option<&Mount> {
+        self.mount(id).filter(|m| !contradicts(m.dev, dev))
+    }
+
+    /// The id of the mount of a device: that of its root folder, if there is one.
+    fn id_of(&self, dev: (u32, u32)) -> Option<u64> {
+        let of_it = self.mounts.iter().filter(|m| m.dev == dev);
+        of_it.min_by_key(|m| m.root.len()).map(|m| m.id)
+    }
+
     fn take(&mut self, mounts: Vec<Mount>) {
-        self.by_id = { mounts.iter().enumerate() }
-            .map(|(at, m)| (m.id, at))
-            .collect();
+        let numbered = mounts.iter().enumerate();
+        self.by_id = numbered.map(|(at, m)| (m.id, at)).collect();
         self.mounts = mounts;
         let mut places = std::mem::take(&mut self.places);
         places.retain(|id, known| self.mount(*id) == Some(&known.mount));

@@ -150,9 +150,9 @@ impl Recorder {
         for escape in alike(all).into_iter().take(ESCAPES_MAX).chain(rest) {
             let mut message = vec![ESCAPED];
             message.extend(serde_json::to_vec(&escape).unwrap_or_default());
-            let full = |e: io::Error| e.kind() == io::ErrorKind::WouldBlock;
             while message.len() <= MESSAGE_MAX
-                && socket::send(&self.socket, &message, &[]).is_err_and(full)
+                && socket::send(&self.socket, &message, &[])
+                    .is_err_and(|e| e.kind() == io::ErrorKind::WouldBlock)
                 && begun.elapsed() < HEARS_WITHIN
             {
                 std::thread::sleep(HEARS_WITHIN / 1000);
@@ -240,19 +240,10 @@ fn record(
     plan: &Plan,
     before: Before,
 ) -> i32 {
-    let tell = |letter: u8, errno: i32, requests: u64, lost: u64| {
-        let mut m = [0; 24];
-        m[0] = letter;
-        m[4..8].copy_from_slice(&errno.to_le_bytes());
-        m[8..16].copy_from_slice(&requests.to_le_bytes());
-        m[16..].copy_from_slice(&lost.to_le_bytes());
-        m
-    };
-    let errno = |e: &io::Error| e.raw_os_error().unwrap_or(5);
     let sink = match Sink::begin(file, &plan.header, plan.every) {
         Ok(sink) => sink,
         Err(e) => {
-            let _ = socket::send(&socket, &tell(FAILED, errno(&e), 0, 0), &[]);
+            let _ = socket::send(&socket, &answer(FAILED, errno_of(&e), 0, 0), &[]);
             return 0;
         }
     };
@@ -267,12 +258,27 @@ fn record(
         false => sink.end(),
     });
     let m = match ended {
-        Ok(()) => tell(DONE, 0, requests, lost),
+        Ok(()) => answer(DONE, 0, requests, lost),
         Err(e) => {
             shared.page().record.store(0, SeqCst);
-            tell(FAILED, errno(&e), requests, lost)
+            answer(FAILED, errno_of(&e), requests, lost)
         }
     };
     let _ = socket::send(&socket, &m, &[]);
     0
+}
+
+/// An answer of the recorder.
+fn answer(letter: u8, errno: i32, requests: u64, lost: u64) -> [u8; 24] {
+    let mut m = [0; 24];
+    m[0] = letter;
+    m[4..8].copy_from_slice(&errno.to_le_bytes());
+    m[8..16].copy_from_slice(&requests.to_le_bytes());
+    m[16..].copy_from_slice(&lost.to_le_bytes());
+    m
+}
+
+/// The number of an error; `EIO` of one that has none.
+fn errno_of(e: &io::Error) -> i32 {
+    e.raw_os_error().unwrap_or(5)
 }

@@ -90,7 +90,7 @@ impl Modules {
             self.processes.clear();
         }
         let read = now;
-        let known = { self.processes.entry(pid) }.or_insert(ProcessMaps {
+        let known = self.processes.entry(pid).or_insert(ProcessMaps {
             maps: Vec::new(),
             read,
         });
@@ -146,17 +146,18 @@ fn read_segments(pid: u32, mapping: &Mapping) -> Option<Vec<Segment>> {
 
 fn is_local(pid: u32, device: u64) -> bool {
     let dev = ((device >> 32) as u32, device as u32);
-    let local = |who: &str| {
-        let text = read(Path::new(&format!("/proc/{who}/mountinfo")), MAPS_BYTES);
-        let mounts = parse_mountinfo(text.as_bytes());
-        let of_it = |m: &synclater_proc::mountinfo::Mount| m.dev == dev;
-        let mount = mounts.into_iter().find(of_it)?;
-        Some(LOCAL.contains(&mount.fstype.as_str()))
-    };
     dev.0 != 0
-        || local(&pid.to_string())
-            .or_else(|| local("self"))
+        || is_local_to(&pid.to_string(), dev)
+            .or_else(|| is_local_to("self", dev))
             .unwrap_or(false)
+}
+
+/// Whether the file system of a device is local; `None` where process `who` sees none.
+fn is_local_to(who: &str, dev: (u32, u32)) -> Option<bool> {
+    let text = read(Path::new(&format!("/proc/{who}/mountinfo")), MAPS_BYTES);
+    let mounts = parse_mountinfo(text.as_bytes());
+    let mount = mounts.into_iter().find(|m| m.dev == dev)?;
+    Some(LOCAL.contains(&mount.fstype.as_str()))
 }
 
 #[cfg(test)]

@@ -32,18 +32,11 @@ struct Where {
 
 impl Where {
     fn of(place: &Location, names: &mut Names) -> Where {
-        let mut name = |text: &str| {
-            if text.is_empty() {
-                Name::NONE
-            } else {
-                names.name(text)
-            }
-        };
         Where {
-            fstype: name(&place.fstype),
-            mount: name(&place.mount),
-            device: name(&place.device),
-            parents: name(&place.parents),
+            fstype: name_of_text(&place.fstype, names),
+            mount: name_of_text(&place.mount, names),
+            device: name_of_text(&place.device, names),
+            parents: name_of_text(&place.parents, names),
         }
     }
 }
@@ -170,10 +163,14 @@ pub struct Rows {
 }
 
 fn name_of(bytes: &[u8], names: &mut Names) -> Name {
-    if bytes.is_empty() {
+    name_of_text(&String::from_utf8_lossy(bytes), names)
+}
+
+fn name_of_text(text: &str, names: &mut Names) -> Name {
+    if text.is_empty() {
         return Name::NONE;
     }
-    names.name(&String::from_utf8_lossy(bytes))
+    names.name(text)
 }
 
 /// Whether time stamps of files tell two changes apart that follow each other at once: since Linux
@@ -212,25 +209,18 @@ impl Rows {
         writers: impl Iterator<Item = &'a mut Writer>,
     ) {
         self.words = Words::new(names);
-        let mut again = |name: &mut Name| {
-            if *name != Name::NONE {
-                *name = names.name(old.text(*name));
-            }
-        };
         for writer in writers {
             writer.person = None;
-            writer.callers.values_mut().for_each(&mut again);
+            for caller in writer.callers.values_mut() {
+                ask_again(caller, old, names);
+            }
             for known in writer.files.values_mut() {
                 let place = &mut known.place;
-                [
-                    &mut place.fstype,
-                    &mut place.mount,
-                    &mut place.device,
-                    &mut place.parents,
-                ]
-                .into_iter()
-                .chain([&mut known.path])
-                .for_each(&mut again);
+                ask_again(&mut place.fstype, old, names);
+                ask_again(&mut place.mount, old, names);
+                ask_again(&mut place.device, old, names);
+                ask_again(&mut place.parents, old, names);
+                ask_again(&mut known.path, old, names);
             }
         }
     }
@@ -299,7 +289,8 @@ impl Rows {
     pub fn take(&mut self, from: &mut Writer, record: Record, names: &mut Names) -> Option<Row> {
         match record {
             Record::Process { exe, command, uid } => {
-                let command: Vec<String> = { command.split(|b| *b == 0) }
+                let command: Vec<String> = command
+                    .split(|b| *b == 0)
                     .filter(|w| !w.is_empty())
                     .map(|w| String::from_utf8_lossy(w).into_owned())
                     .collect();
@@ -341,8 +332,10 @@ impl Rows {
         // While it lives its file tells the address; what it told itself is an offset in the file,
         // the same but for unusual linkers.
         let seen = self.modules.module_of(pid, address);
-        let told = || format!("{}+{offset:#x}", String::from_utf8_lossy(file));
-        seen.or_else(|| (!file.is_empty()).then(told))
+        if seen.is_some() || file.is_empty() {
+            return seen;
+        }
+        Some(format!("{}+{offset:#x}", String::from_utf8_lossy(file)))
     }
 
     /// What the event's descriptor is.
@@ -483,6 +476,13 @@ impl Rows {
             rings::DONE_QUEUED => (w.queued, w.real, None),
             _ => (w.kernel, w.nothing, None),
         }
+    }
+}
+
+/// Asks `names` for a name that `old` gave.
+fn ask_again(name: &mut Name, old: &Names, names: &mut Names) {
+    if *name != Name::NONE {
+        *name = names.name(old.text(*name));
     }
 }
 

@@ -89,8 +89,8 @@ impl Samples {
     fn take_disks(&mut self, disks: Vec<Disk>, elapsed_s: Option<f64>, rows: &mut Rows) {
         let mut old = std::mem::take(&mut self.disks);
         for disk in disks {
-            let same = |seen: &Seen| seen.disk.name == disk.name;
-            let known = old.remove(&disk.dev).filter(same);
+            let known = old.remove(&disk.dev);
+            let known = known.filter(|seen| seen.disk.name == disk.name);
             let mut active = false;
             let device = match known {
                 Some(seen) => {

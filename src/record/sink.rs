@@ -38,10 +38,6 @@ pub struct Sink {
 /// What a recording says of this machine and this moment.
 #[must_use]
 pub fn header(session: &str, command: &[String], until: &str, engine: &str) -> Header {
-    let read = |path: &str| {
-        let text = std::fs::read_to_string(path).unwrap_or_default();
-        text.trim().to_owned()
-    };
     let processors = std::thread::available_parallelism().map_or(0, |n| n.get());
     Header {
         version: 0, // the writer knows
@@ -58,6 +54,12 @@ pub fn header(session: &str, command: &[String], until: &str, engine: &str) -> H
         whose: String::new(),
         slower_ns: None,
     }
+}
+
+/// What a file in /proc says, without blanks around it; nothing where it cannot be read.
+fn read(path: &str) -> String {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    text.trim().to_owned()
 }
 
 /// Now, in nanoseconds since 1970.

@@ -52,17 +52,25 @@ impl Attendants {
     /// Whether all are in the mount namespace of process 1, which they go to as they begin: in ours
     /// they would keep that, and what is mounted there alone.
     fn are_away(&self) -> bool {
-        let number = |pid: u32| namespace_number(format!("/proc/{pid}/ns/mnt").as_ref());
         let begun = Instant::now();
-        let is_away = |pid| loop {
-            let (its, of_init) = (number(pid), number(1));
-            if of_init == 0 || its == of_init || begun.elapsed() > BEGINS {
-                return of_init != 0 && its == of_init;
-            }
-            std::thread::sleep(LOOK_EVERY);
-        };
-        self.jobs.iter().all(|(job, _)| is_away(job.pid()))
+        self.jobs.iter().all(|(job, _)| is_away(job.pid(), begun))
     }
+}
+
+/// Whether process `pid` is in the mount namespace of process 1; where it is not, that is waited
+/// for, for a moment from `begun` on.
+fn is_away(pid: u32, begun: Instant) -> bool {
+    loop {
+        let (its, of_init) = (mount_namespace_of(pid), mount_namespace_of(1));
+        if of_init == 0 || its == of_init || begun.elapsed() > BEGINS {
+            return of_init != 0 && its == of_init;
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+}
+
+fn mount_namespace_of(pid: u32) -> u64 {
+    namespace_number(format!("/proc/{pid}/ns/mnt").as_ref())
 }
 
 impl Supervisor {

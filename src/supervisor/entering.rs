@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Instant;
 use synclater_policy::dial::Until;
-use synclater_policy::ledger::Entry;
+use synclater_policy::ledger::{Entry, LedgerFs};
 use synclater_shim::page;
 use synclater_sys::job::Job;
 use synclater_sys::process;
@@ -64,7 +64,8 @@ impl Supervisor {
             || (e.sync_all && !e.says_sync && !e.written.is_empty())
             || e.names_too_many;
         let due = !e.is_over && (!e.wanted.is_empty() || is_old);
-        let waits = { e.trouble.as_ref() }.is_some_and(|(_, again)| Instant::now() < *again);
+        let trouble = e.trouble.as_ref();
+        let waits = trouble.is_some_and(|(_, again)| Instant::now() < *again);
         if e.writing.is_some() || !due || waits {
             self.allow_sync();
             return;
@@ -123,7 +124,8 @@ impl Supervisor {
     }
 
     fn not_entered_until(&mut self, remedy: &str, why: &str, fresh: Vec<usize>) {
-        let path = { self.entering.ledger.as_ref() }.map(|l| l.path(&self.session.plan.id));
+        let ledger = self.entering.ledger.as_ref();
+        let path = ledger.map(|l| l.path(&self.session.plan.id));
         let entry = path.unwrap_or_default();
         let what = format!("cannot write the ledger entry {}", entry.display());
         self.nothing_is_late(what, remedy, why, fresh);
@@ -160,17 +162,19 @@ impl Supervisor {
     /// let us open any more stands in nobody's way: it stays real.
     fn hand_all_to_keeper(&mut self, fresh: Vec<usize>) -> (Vec<usize>, bool) {
         let mut held = true;
-        let goes_on = |i: &usize| match self.hand_to_keeper(*i) {
-            Err(e) if e.kind() == std::io::ErrorKind::TimedOut => {
-                self.filesystems.do_without(*i, self.session.shared);
-                false
+        let mut going_on = Vec::new();
+        for i in fresh {
+            match self.hand_to_keeper(i) {
+                Err(e) if e.kind() == std::io::ErrorKind::TimedOut => {
+                    self.filesystems.do_without(i, self.session.shared);
+                }
+                done => {
+                    held &= done.is_ok();
+                    going_on.push(i);
+                }
             }
-            done => {
-                held &= done.is_ok();
-                true
-            }
-        };
-        (fresh.into_iter().filter(goes_on).collect(), held)
+        }
+        (going_on, held)
     }
 
     fn hand_to_keeper(&mut self, index: usize) -> std::io::Result<()> {
@@ -192,9 +196,8 @@ impl Supervisor {
         if self.entering.keeper.as_ref().is_some_and(Keeper::is_whole) {
             return true;
         }
-        let has_all = { self.entered() }
-            .into_iter()
-            .all(|i| self.hand_to_keeper(i).is_ok());
+        let mut entered = self.entered().into_iter();
+        let has_all = entered.all(|i| self.hand_to_keeper(i).is_ok());
         let Some(keeper) = self.entering.keeper.as_mut().filter(|_| has_all) else {
             return false;
         };
@@ -214,10 +217,10 @@ impl Supervisor {
         if begins {
             self.settle_all();
         }
+        let rows = self.paying.schedule.rows().into_iter();
         // What was being settled already is settled once more.
-        let times = |i: &usize| 1 + u32::from(begins && before.contains(i));
-        self.entering.before_closing = { self.paying.schedule.rows().iter() }
-            .map(|i| (*i, times(i)))
+        self.entering.before_closing = rows
+            .map(|i| (i, 1 + u32::from(begins && before.contains(&i))))
             .collect();
         if self.entering.before_closing.is_empty() {
             self.entering.keeper.iter().for_each(Keeper::may_close);
@@ -242,10 +245,9 @@ impl Supervisor {
     /// Those that may owe: they are in the entry, or in the one that is being written.
     fn entered(&self) -> Vec<usize> {
         let e = &self.entering;
-        let is_written = |i: &usize| e.written.contains(i);
-        let is_coming = |i: &usize| { e.writing.as_ref() }.is_some_and(|(_, all)| all.contains(i));
+        let coming = e.writing.as_ref().map_or(&[][..], |(_, all)| all);
         let mut all = self.filesystems.owing();
-        all.retain(|i| is_written(i) || is_coming(i));
+        all.retain(|i| e.written.contains(i) || coming.contains(i));
         all
     }
 
@@ -340,10 +342,10 @@ impl Supervisor {
         if !self.entering.sync_all || page.sync_ok.load(SeqCst) != 0 {
             return;
         }
-        let is_written = |i| self.entering.written.contains(&i);
+        let written = &self.entering.written;
         if self.entering.says_sync
             && self.mounts_are_steady()
-            && self.filesystems.all_disks_are(is_written)
+            && self.filesystems.all_disks_are(|i| written.contains(&i))
         {
             if let Some(keeper) = &self.entering.keeper {
                 keeper.owe_everything();
@@ -395,11 +397,7 @@ impl Supervisor {
             return;
         };
         let ever = &mut self.entering.ever;
-        let is_it = |o: &&mut Owed| {
-            (&o.fs.mount, &o.fs.fstype, &o.fs.source) == (&fs.mount, &fs.fstype, &fs.source)
-                && o.index.is_none_or(|i| i == index)
-        };
-        match ever.iter_mut().find(is_it) {
+        match ever.iter_mut().find(|o| o.is_of(&fs, index)) {
             Some(owed) => (owed.index, owed.fs) = (Some(index), fs),
             None => ever.push(Owed {
                 index: Some(index),
@@ -415,11 +413,12 @@ impl Supervisor {
 
     /// What was counted for superblock `index` belongs to it, whoever has the index next.
     pub(super) fn count_for(&mut self, index: usize) {
-        let cells = { self.session.shared.all_slots() }.filter_map(|s| s.fs_requests.get(index));
+        let slots = self.session.shared.all_slots();
+        let cells = slots.filter_map(|s| s.fs_requests.get(index));
         let counted = cells.fold(0, |all: u64, n| all.saturating_add(n.swap(0, SeqCst)));
         let took = self.session.shared.take_took(index);
-        let its = { self.entering.ever.iter_mut() }.find(|o| o.index == Some(index));
-        if let Some(owed) = its {
+        let mut ever = self.entering.ever.iter_mut();
+        if let Some(owed) = ever.find(|o| o.index == Some(index)) {
             owed.requests = owed.requests.saturating_add(counted);
             owed.took = took
                 .iter()
@@ -441,11 +440,20 @@ impl Supervisor {
     }
 }
 
+impl Owed {
+    /// Whether it is the file system `fs`, which superblock `index` is now.
+    fn is_of(&self, fs: &LedgerFs, index: usize) -> bool {
+        let its = &self.fs;
+        (&its.mount, &its.fstype, &its.source) == (&fs.mount, &fs.fstype, &fs.source)
+            && self.index.is_none_or(|i| i == index)
+    }
+}
+
 impl Entering {
     /// What tells of the keeper, and of an entry that is being written.
     pub(super) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let writing = self.writing.iter().map(|(job, _)| job.as_fd());
-        { self.keeper.iter() }.map(AsFd::as_fd).chain(writing)
+        self.keeper.iter().map(AsFd::as_fd).chain(writing)
     }
 
     /// Superblock `index` is in the entry no more.

@@ -104,9 +104,8 @@ impl Followers {
                 News::Taken { pid, began, why } => {
                     self.asked.remove(&(pid, began));
                     self.has_some |= why.is_none();
-                    let gone = |why: &String| program::incarnation(pid).is_none() || why.is_empty();
-                    self.refused
-                        .extend(why.filter(|w| !gone(w)).map(|why| (pid, why)));
+                    let why = why.filter(|w| program::incarnation(pid).is_some() && !w.is_empty());
+                    self.refused.extend(why.map(|why| (pid, why)));
                 }
                 News::Nobody => self.has_some = false,
                 News::Refused { .. } => {}

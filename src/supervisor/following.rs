@@ -136,8 +136,8 @@ impl Supervisor {
         if self.ways.following.is_none() && filter.is_none() {
             return command::spawn(command, &inherited).map_err(|e| (e, None));
         }
-        let traced = { self.ways.following.as_ref() }
-            .and_then(|f| Some((f.follower.door()?, f.follower.pid())));
+        let following = self.ways.following.as_ref();
+        let traced = following.and_then(|f| Some((f.follower.door()?, f.follower.pid())));
         let started = command::spawn_after(command, &inherited, First { traced, filter });
         self.why_not(started)
     }
@@ -161,7 +161,8 @@ impl Supervisor {
         // It was stopped, or killed, meanwhile.
         let silent = matches!(e.raw_os_error(), Some(DOOR_SILENT | DOOR_CLOSED));
         let silent = silent.then(|| format!("the tracer does not answer ({e})"));
-        let refused = { self.ways.following.as_mut() }.and_then(|f| f.refused.take().or(silent));
+        let following = self.ways.following.as_mut();
+        let refused = following.and_then(|f| f.refused.take().or(silent));
         Err((e, refused.map(NotStarted::Follow)))
     }
 

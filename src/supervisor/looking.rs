@@ -74,10 +74,12 @@ impl Supervisor {
     /// Where sync() is put off: which file systems it is known to be about. Whoever wrote there may
     /// have ended before an error comes.
     pub(super) fn look_who_writes(&mut self) {
-        let was_made = |s: &page::Slots| s.want_sync.load(SeqCst) & page::SYNC_LATER != 0;
-        let next = match self.session.shared.all_slots().any(was_made) {
-            true => self.umounts.looks.soon,
-            false => self.umounts.looks.again,
+        let mut slots = self.session.shared.all_slots();
+        let was_made = slots.any(|s| s.want_sync.load(SeqCst) & page::SYNC_LATER != 0);
+        let next = if was_made {
+            self.umounts.looks.soon
+        } else {
+            self.umounts.looks.again
         };
         if self.is_about_sync() && next.is_none_or(|at| Instant::now() >= at) {
             self.begin_look();
@@ -166,8 +168,9 @@ impl Supervisor {
         let Some((number, seen)) = self.umounts.looks.seen.take() else {
             return;
         };
-        let (later, decided) = { std::mem::take(&mut self.umounts.looks.asked).into_iter() }
-            .partition::<BTreeMap<_, _>, _>(|(_, asked)| asked.number > number);
+        let asked = std::mem::take(&mut self.umounts.looks.asked).into_iter();
+        let (later, decided) =
+            asked.partition::<BTreeMap<_, _>, _>(|(_, asked)| asked.number > number);
         self.umounts.looks.asked = later;
         for (index, asked) in &decided {
             let moves = seen.is_none() && self.filesystems.moves(*index);

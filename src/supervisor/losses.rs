@@ -88,14 +88,9 @@ impl Supervisor {
     /// # Errors
     /// `EMFILE` and the like: it is permitted, and there is no room for it.
     pub(super) fn watch_for_lost_writes(&mut self) -> std::io::Result<()> {
-        use rustix::io::Errno;
         if self.paying.watch.watches {
             return Ok(());
         }
-        let has_no_room = |e: &std::io::Error| {
-            let errno = Errno::from_io_error(e);
-            matches!(errno, Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM))
-        };
         let (writes, flushes) = (LostWrites::watch(), FailedFlushes::watch());
         let (writes, flushes) = match (writes, flushes) {
             (Err(e), _) | (_, Err(e)) if has_no_room(&e) => return Err(e),
@@ -139,8 +134,9 @@ impl Supervisor {
 
     /// The same where row `settled` was settled a moment ago, and does not owe any more.
     pub(super) fn hear_failed_flushes_of(&mut self, settled: Option<usize>) {
-        let disks = { self.paying.watch.failed_flushes.as_mut() }.map(FailedFlushes::told);
-        for one in self.owing_on(&disks.unwrap_or_default(), settled) {
+        let flushes = self.paying.watch.failed_flushes.as_mut();
+        let disks = flushes.map(FailedFlushes::told).unwrap_or_default();
+        for one in self.owing_on(&disks, settled) {
             if !self.paying.watch.refused.contains(&one) {
                 self.paying.watch.refused.push(one);
             }
@@ -148,10 +144,11 @@ impl Supervisor {
         // What was put off at `never` may still come to be settled.
         if self.must_settle() || !self.paying.schedule.is_idle() || settled.is_some() {
             for one in std::mem::take(&mut self.paying.watch.refused) {
-                let is_it = |fs: &Filesystem| fs.dev == one.dev;
-                match self.filesystems.get(one.row).is_some_and(is_it) {
-                    true => self.lost_write(one.row, EIO),
-                    false => self.has_lost(EIO, one.mount, one.device),
+                let fs = self.filesystems.get(one.row);
+                if fs.is_some_and(|fs| fs.dev == one.dev) {
+                    self.lost_write(one.row, EIO);
+                } else {
+                    self.has_lost(EIO, one.mount, one.device);
                 }
             }
         }
@@ -163,28 +160,33 @@ impl Supervisor {
             return Vec::new();
         }
         let is_unseen = self.session.shared.any_stripped();
-        let owes = |row: &usize| {
-            let is_settling = self.paying.schedule.is_settling(*row) || settled == Some(*row);
-            let owes_unseen = is_unseen && self.session.shared.was_owed(*row);
-            is_settling || owes_unseen || !settle::debts(self.session.shared, *row).is_empty()
-        };
-        let all = owes(&page::ALL_FS);
-        let concerned = |row: usize| {
-            let fs = self.filesystems.get(row)?;
-            let held = fs.held().map(Holding::fd);
-            let is_it =
-                { disks.iter() }.any(|disk| disk.is_none_or(|d| device::may_lie(held, fs.dev, d)));
-            is_it.then(|| Refused {
-                row,
-                dev: fs.dev,
-                mount: fs.point.to_string_lossy().into_owned(),
-                device: fs.source.clone(),
-            })
-        };
-        { self.filesystems.owing().into_iter() }
-            .filter(|row| all || owes(row))
-            .filter_map(concerned)
+        let all = self.owes(page::ALL_FS, settled, is_unseen);
+        let rows = self.filesystems.owing().into_iter();
+        rows.filter(|row| all || self.owes(*row, settled, is_unseen))
+            .filter_map(|row| self.refused_on(disks, row))
             .collect()
+    }
+
+    /// Whether a row owes, or did until it was `settled` a moment ago; where writes may be unseen,
+    /// also whether it ever did.
+    fn owes(&self, row: usize, settled: Option<usize>, is_unseen: bool) -> bool {
+        let is_settling = self.paying.schedule.is_settling(row) || settled == Some(row);
+        let owes_unseen = is_unseen && self.session.shared.was_owed(row);
+        is_settling || owes_unseen || !settle::debts(self.session.shared, row).is_empty()
+    }
+
+    /// The file system of a row, where it lies on one of these disks, or may.
+    fn refused_on(&self, disks: &[Option<device::Number>], row: usize) -> Option<Refused> {
+        let fs = self.filesystems.get(row)?;
+        let held = fs.held().map(Holding::fd);
+        let mut disks = disks.iter();
+        let is_it = disks.any(|disk| disk.is_none_or(|d| device::may_lie(held, fs.dev, d)));
+        is_it.then(|| Refused {
+            row,
+            dev: fs.dev,
+            mount: fs.point.to_string_lossy().into_owned(),
+            device: fs.source.clone(),
+        })
     }
 
     /// A write-back error between two settles is not waited for: where the kernel tells of one, the
@@ -217,11 +219,13 @@ impl Supervisor {
 
     /// Whether nothing was ever put off, so that nothing that others are told concerns it.
     pub(super) fn never_owed(&self) -> bool {
-        let was_owed = |row: &usize| self.session.shared.was_owed(*row);
+        let shared = self.session.shared;
         // What it has put off may lie where nothing is held any more; and a file without its O_SYNC
         // is written uncounted.
-        let has_put_off = self.seen.census.total(self.session.shared).skipped() > 0;
-        !has_put_off && !self.session.shared.any_stripped() && !self.rows().iter().any(was_owed)
+        let has_put_off = self.seen.census.total(shared).skipped() > 0;
+        !has_put_off
+            && !shared.any_stripped()
+            && !self.rows().iter().any(|row| shared.was_owed(*row))
     }
 
     /// A file system could not be settled. Where no request of the session is known to have been
@@ -315,20 +319,17 @@ impl Supervisor {
         };
         let written = self.entering.written.iter();
         let all: Vec<&Filesystem> = written.filter_map(|i| self.filesystems.get(*i)).collect();
-        let joined = |of: &dyn Fn(&Filesystem) -> String| {
-            all.iter().map(|fs| of(fs)).collect::<Vec<_>>().join(", ")
-        };
         // Nobody has noted on which of them.
         let mount = match all.len() {
             0 => "a file system that is not known".to_owned(),
-            1 => joined(&|fs| fs.point.display().to_string()),
-            _ => format!("one of {}", joined(&|fs| fs.point.display().to_string())),
+            1 => points(&all),
+            _ => format!("one of {}", points(&all)),
         };
         self.paying.paid.error = Some(SettleError {
             mount,
             device: match all.is_empty() {
                 true => "the session has no ledger".into(),
-                false => joined(&|fs| fs.source.clone()),
+                false => sources(&all),
             },
             errno: if name == SettleError::KILLED {
                 KILLED
@@ -339,4 +340,23 @@ impl Supervisor {
         });
         true
     }
+}
+
+/// Whether an error tells that there is no room for one more descriptor.
+fn has_no_room(e: &std::io::Error) -> bool {
+    use rustix::io::Errno;
+    let errno = Errno::from_io_error(e);
+    matches!(errno, Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM))
+}
+
+/// Where these are mounted, in words.
+fn points(all: &[&Filesystem]) -> String {
+    let points = all.iter().map(|fs| fs.point.display().to_string());
+    points.collect::<Vec<_>>().join(", ")
+}
+
+/// What these are mounted from, in words.
+fn sources(all: &[&Filesystem]) -> String {
+    let sources = all.iter().map(|fs| fs.source.as_str());
+    sources.collect::<Vec<_>>().join(", ")
 }

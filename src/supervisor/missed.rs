@@ -1,7 +1,6 @@
 //! What is told of a session that has ended before anybody was attached.
 
 use super::reaching::Reach;
-use super::task::Who;
 use super::Supervisor;
 use crate::reach::program;
 use std::time::Instant;
@@ -39,13 +38,10 @@ impl Reach {
     /// Those that were named by their number and neither attached nor refused, and why, as far as
     /// that can be seen now.
     fn missed(&self) -> impl Iterator<Item = String> + '_ {
-        let is_told = |pid| {
-            let has = |who: &Who| who.0 == pid;
-            self.attached.keys().any(has) || self.refused.keys().any(has)
-        };
-        let missed = self.whom.pids.iter().filter(move |(pid, _)| !is_told(*pid));
+        let named = self.whom.pids.iter();
+        let missed = named.filter(|(pid, _)| !self.is_told(*pid));
         missed.map(|(pid, then)| {
-            let told = { self.dropped.get(pid) }.filter(|told| !told.is_empty());
+            let told = self.dropped.get(pid).filter(|told| !told.is_empty());
             match (program::incarnation(*pid), told) {
                 (None, _) => format!("{pid} has ended meanwhile"),
                 // What is noted is about the program of before.
@@ -56,5 +52,11 @@ impl Reach {
                 (Some(_), Some(told)) => format!("{pid} is there, and was not attached ({told})"),
             }
         })
+    }
+
+    /// Whether one that was named is attached, or refused.
+    fn is_told(&self, pid: u32) -> bool {
+        let mut told = self.attached.keys().chain(self.refused.keys());
+        told.any(|who| who.0 == pid)
     }
 }

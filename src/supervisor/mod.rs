@@ -194,9 +194,8 @@ struct Doors {
 impl Ways {
     fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let following = self.following.iter().filter_map(following::Following::fd);
-        { self.reach.iter() }
-            .flat_map(reaching::Reach::fds)
-            .chain(following)
+        let reach = self.reach.iter().flat_map(reaching::Reach::fds);
+        reach.chain(following)
     }
 
     /// When something is to be done although nothing happens.
@@ -423,7 +422,8 @@ impl Supervisor {
     fn wait(&mut self) {
         const MOUNTINFO: usize = 0;
         let mut fds = vec![(self.umounts.mountinfo.as_fd(), For::Change)];
-        let all = { self.doors.fds().into_iter() }
+        let doors = self.doors.fds().into_iter();
+        let all = doors
             .chain(self.entering.fds())
             .chain(self.paying.fds())
             .chain(self.umounts.looks.job().map(AsFd::as_fd))
@@ -483,8 +483,9 @@ impl Supervisor {
         self.seen.census.members.meet(self.session.shared);
         self.attend_others();
         self.filesystems_changed();
-        let wants = |s: &page::Slots| s.want_sync.load(SeqCst) & page::SYNC_WANTS != 0;
-        if self.session.shared.all_slots().any(wants) && !self.entering.sync_all {
+        let mut slots = self.session.shared.all_slots();
+        let is_wanted = slots.any(|s| s.want_sync.load(SeqCst) & page::SYNC_WANTS != 0);
+        if is_wanted && !self.entering.sync_all {
             self.enter_everything();
         }
         self.answer_questions();
@@ -527,8 +528,8 @@ impl Supervisor {
 
     /// Of settles that were not waited for.
     fn note_what_was_told_last(&self) {
-        let ended = { self.paying.schedule.under_way() }
-            .filter_map(|(_, s)| s.finished(self.session.shared));
+        let settles = self.paying.schedule.under_way();
+        let ended = settles.filter_map(|(_, s)| s.finished(self.session.shared));
         let lost = ended.map(|end| end.errno).find(|errno| *errno != 0);
         lost.into_iter().for_each(|errno| self.note(errno, None));
     }

@@ -96,7 +96,8 @@ impl Paying {
 impl Supervisor {
     pub(super) fn finish_jobs(&mut self) {
         let shared = self.session.shared;
-        let ended: Vec<(usize, Settled)> = { self.paying.schedule.under_way() }
+        let settles = self.paying.schedule.under_way();
+        let ended: Vec<(usize, Settled)> = settles
             .filter_map(|(i, s)| Some((i, s.finished(shared)?)))
             .collect();
         // In this order: what was refused before one ended concerns that, too.
@@ -163,8 +164,13 @@ impl Supervisor {
     /// A member may serve the disk of what was settled (FUSE, nbd): what it has put off meanwhile
     /// belongs to what is promised. Once for each file system that may lie on another.
     fn settles_once_more(&mut self) -> bool {
-        let owes = |row: &usize| !settle::debts(self.session.shared, *row).is_empty();
-        let more = self.paying.rounds > 0 && self.paying.relaxing && self.rows().iter().any(owes);
+        let shared = self.session.shared;
+        let more = self.paying.rounds > 0
+            && self.paying.relaxing
+            && self
+                .rows()
+                .iter()
+                .any(|row| !settle::debts(shared, *row).is_empty());
         self.paying.rounds = if more { self.paying.rounds - 1 } else { 0 };
         if more {
             self.settle_all();
@@ -239,8 +245,9 @@ impl Supervisor {
             let Some(held) = self.filesystems.get(index).and_then(|f| f.held()) else {
                 return;
             };
-            let note = |errno: i32, fd: BorrowedFd<'_>| self.note(errno, Some(fd));
-            Settle::filesystem(self.session.shared, index, held, &locks, note)
+            Settle::filesystem(self.session.shared, index, held, &locks, |errno, fd| {
+                self.note(errno, Some(fd));
+            })
         };
         match job {
             Ok(job) => {
@@ -257,7 +264,8 @@ impl Supervisor {
     /// Ages of the requests that are being settled just now.
     #[must_use]
     pub fn being_settled(&self) -> Vec<Duration> {
-        { self.paying.schedule.under_way() }
+        let settles = self.paying.schedule.under_way();
+        settles
             .filter_map(|(_, s)| s.age(self.session.shared))
             .collect()
     }
@@ -433,7 +441,8 @@ impl Supervisor {
 
     pub(super) fn progress(&self, total: u64) -> String {
         let left = settle::dirty_bytes();
-        let names: Vec<String> = { self.paying.schedule.under_way() }
+        let settles = self.paying.schedule.under_way();
+        let names: Vec<String> = settles
             .map(|(i, s)| {
                 let name = self.filesystems.get(i).map_or("everything".into(), |f| {
                     f.point.to_string_lossy().into_owned()

@@ -34,18 +34,20 @@ impl Reached {
         let synced = "descriptors had O_SYNC before it was attached";
         let ring = ["descriptors is a ring", "descriptors are rings"];
         let site = ["system-call sites is", "system-call sites are"];
-        let some = |n: u64, one_more: [&str; 2], what: &str| {
-            let of = one_more[usize::from(n > 1)];
-            (n > 0).then(|| format!("{n} of its {of}{what}"))
-        };
         let all = [
-            some(self.open.o_sync, [synced; 2], ""),
-            some(self.open.rings, ring, " of io_uring"),
-            some(self.far, site, " out of reach"),
+            some_of(self.open.o_sync, [synced; 2], ""),
+            some_of(self.open.rings, ring, " of io_uring"),
+            some_of(self.far, site, " out of reach"),
         ];
         let all: Vec<String> = all.into_iter().flatten().collect();
         (!all.is_empty()).then(|| all.join("; "))
     }
+}
+
+/// That there are `n` of what is named `one_more`, one or more of it; `None` where there are none.
+fn some_of(n: u64, one_more: [&str; 2], what: &str) -> Option<String> {
+    let of = one_more[usize::from(n > 1)];
+    (n > 0).then(|| format!("{n} of its {of}{what}"))
 }
 
 /// What is left of us in a process with so many descriptors that lost their `O_SYNC`.

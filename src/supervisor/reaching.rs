@@ -204,9 +204,10 @@ impl Reach {
     }
 
     pub(super) fn knows(&self, who: Who) -> bool {
-        let is_it = |w: &Who| w.0 == who.0 && program::may_be_same(who.1, w.1);
-        let tasked = self.tasks.iter().any(|t| is_it(&t.who));
-        tasked || self.attached.keys().any(is_it) || self.refused.keys().any(is_it)
+        let tasked = self.tasks.iter().map(|t| &t.who);
+        let done = self.attached.keys().chain(self.refused.keys());
+        let mut known = tasked.chain(done);
+        known.any(|w| w.0 == who.0 && program::may_be_same(who.1, w.1))
     }
 
     /// Whether there may be more to let go of than there was at the last look. What is forked by
@@ -239,21 +240,14 @@ impl Reach {
         // What was forked has begun after us.
         let us = process::began(std::process::id());
         let forkers = self.forkers();
-        let hidden = |pid: &u32| forkers.may_have_hidden(*pid, us);
         let mut patient = Patient::default();
-        let mut may_be_forked = |pid: &u32| {
-            let is_like_one = forkers.execute_the_same(*pid);
-            if !is_like_one && !forkers.are_called_like(*pid) {
-                return false;
-            }
-            let began = patient.began(*pid);
-            let is_young = began.is_none_or(|began| Some(began) >= us);
-            is_young && process::is_alive(*pid) && (is_like_one || (began.is_some() && hidden(pid)))
-        };
-        self.unseen = { seen.silent.into_iter() }
-            .filter(|pid| may_be_forked(pid))
+        let silent = seen.silent.into_iter();
+        self.unseen = silent
+            .filter(|pid| may_be_forked(*pid, &forkers, us, &mut patient))
             .collect();
-        self.unseen.extend(seen.closed.into_iter().filter(hidden));
+        let closed = seen.closed.into_iter();
+        self.unseen
+            .extend(closed.filter(|pid| forkers.may_have_hidden(*pid, us)));
         self.looks = if self.unseen.is_empty() {
             0
         } else {
@@ -387,7 +381,8 @@ impl Reach {
     /// Has a process that was attached be followed, and what starts its like be watched.
     fn follow_from(&mut self, (pid, (began, _)): Who) {
         // Who is to be attached as well is followed then.
-        let parent = { process::parent_of(pid).filter(|parent| *parent > 2) }
+        let parent = process::parent_of(pid)
+            .filter(|parent| *parent > 2)
             .filter(|p| !self.whom.exes.is_empty() && !selector::is_synclater(*p))
             .filter(|p| !self.whom.names(*p) && !self.whom.includes(*p, &self.whom.members()));
         let Some(followers) = self.followers.as_mut().filter(|h| !h.is_lost()) else {
@@ -572,8 +567,8 @@ impl Supervisor {
         } else if idle && lost {
             // What they have forked may live on.
             self.leave();
-            let is_more = |r: &Reach| r.is_busy() || r.looks_once_more();
-            if !self.ways.reach.as_ref().is_some_and(is_more) {
+            let reach = self.ways.reach.as_ref();
+            if !reach.is_some_and(|r| r.is_busy() || r.looks_once_more()) {
                 self.command.outcome.get_or_insert(Outcome::Exited(0));
             }
         }
@@ -623,4 +618,18 @@ impl Reach {
     pub fn let_go(&self) -> (u64, Duration) {
         (self.detached, self.pause_of_detach)
     }
+}
+
+/// Whether a process that said nothing may have been forked by one of `forkers` since `us`, in
+/// ticks.
+fn may_be_forked(pid: u32, forkers: &Forkers, us: Option<u64>, patient: &mut Patient) -> bool {
+    let is_like_one = forkers.execute_the_same(pid);
+    if !is_like_one && !forkers.are_called_like(pid) {
+        return false;
+    }
+    let began = patient.began(pid);
+    let is_young = began.is_none_or(|began| Some(began) >= us);
+    is_young
+        && process::is_alive(pid)
+        && (is_like_one || (began.is_some() && forkers.may_have_hidden(pid, us)))
 }

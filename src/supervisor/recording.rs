@@ -120,8 +120,8 @@ impl Supervisor {
             &until,
             "library",
         );
-        let ns = |slower: Duration| u64::try_from(slower.as_nanos()).unwrap_or(u64::MAX);
-        header.slower_ns = self.recordings.slower.map(ns);
+        let slower = self.recordings.slower.map(|slower| slower.as_nanos());
+        header.slower_ns = slower.map(|ns| u64::try_from(ns).unwrap_or(u64::MAX));
         let plan = recorder::Plan {
             header,
             number: self.recordings.begun,

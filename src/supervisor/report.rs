@@ -26,7 +26,8 @@ use synclater_text::number::count;
 /// of what was attached.
 #[must_use]
 pub fn exit_status(s: &Supervisor, outcome: Outcome) -> i32 {
-    let not_let_go = { s.reach() }.is_some_and(|r| !r.stuck().is_empty() || !r.unseen().is_empty());
+    let reach = s.reach();
+    let not_let_go = reach.is_some_and(|r| !r.stuck().is_empty() || !r.unseen().is_empty());
     if !is_whole(s) || not_let_go {
         return 125;
     }
@@ -97,7 +98,9 @@ pub fn run(s: &mut Supervisor, outcome: Outcome) -> RunReport {
     r.escapes_unknown = s.seen.escapes.unknown_because();
     r.recorded = s.recorded().map(|(_, r)| r.requests);
     r.recording_lost = s.recorded().map(|(_, r)| r.lost);
-    r.recording = { s.recorded() }.map(|(file, _)| file.to_string_lossy().into_owned());
+    r.recording = s
+        .recorded()
+        .map(|(file, _)| file.to_string_lossy().into_owned());
     r.exit_status = exit_status(s, outcome);
     r
 }
@@ -117,7 +120,8 @@ fn why_real(s: &Supervisor, total: &Counts) -> BTreeMap<String, u64> {
     if s.trouble().is_some() {
         rename(&mut reasons, RunReport::STARTING, RunReport::NOT_STARTED);
     }
-    if { s.session.plan.classes.iter() }.any(|until| *until != Until::Now) {
+    let mut dials = s.session.plan.classes.iter();
+    if dials.any(|until| *until != Until::Now) {
         let is_over = s.session.plan.ends.is_some_and(|end| Instant::now() >= end);
         let why = match is_over {
             true => RunReport::FOR_IS_OVER,
@@ -141,9 +145,8 @@ fn rename(reasons: &mut BTreeMap<String, u64>, from: &str, to: &str) {
 /// Rules that have decided about nothing; none where a request was real before they were asked.
 fn unmatched_rules(s: &Supervisor, total: &Counts) -> Vec<String> {
     let before = [Kept::Now, Kept::Lease].map(|why| total.kept[why as usize]);
-    let Some(set) = { s.session.plan.rules.as_ref() }
-        .filter(|_| before == [0; 2] && !s.session.shared.any_unasked())
-    else {
+    let set = s.session.plan.rules.as_ref();
+    let Some(set) = set.filter(|_| before == [0; 2] && !s.session.shared.any_unasked()) else {
         return Vec::new();
     };
     let all = set.rules.iter().zip(places(set));
@@ -163,7 +166,8 @@ fn estimate(r: &mut RunReport, s: &mut Supervisor) {
     let on_disk = r.skipped.saturating_sub(s.session.shared.in_memory());
     let in_sequence = s.seen.sequence.of(on_disk) as f64;
     let at_once = on_disk as f64 / in_sequence.max(1.0);
-    let parts: Vec<Part> = { s.owed().iter().zip(&r.filesystems) }
+    let owed = s.owed().iter().zip(&r.filesystems);
+    let parts: Vec<Part> = owed
         .map(|(owed, row)| Part {
             requests: row.requests.unwrap_or(0),
             cost: cost(s, owed, at_once),
@@ -187,10 +191,11 @@ const NOTHING_WRITTEN_S: f64 = 5e-6;
 fn cost(s: &Supervisor, owed: &Owed, at_once: f64) -> Option<(Cost, String)> {
     let took = owed.index.map(|index| s.session.shared.took(index));
     let before = owed.took.iter().copied().chain(std::iter::repeat(0));
-    let took = { took.unwrap_or(vec![0; page::TOOK_PLACES]).into_iter() }.zip(before);
-    let seconds = |place| { s.session.shared.clock.span(page::took_ticks(place)) }.as_secs_f64();
-    let took =
-        { took.enumerate() }.map(|(k, (now, before))| (seconds(k), now.saturating_add(before)));
+    let now = took.unwrap_or(vec![0; page::TOOK_PLACES]).into_iter();
+    let took = now.zip(before).enumerate().map(|(place, (now, before))| {
+        let span = s.session.shared.clock.span(page::took_ticks(place));
+        (span.as_secs_f64(), now.saturating_add(before))
+    });
     // What found nothing to write tells nothing of what others had to.
     let took = took.filter(|(took_s, _)| *took_s > NOTHING_WRITTEN_S);
     if let Some(cost) = Cost::of(took) {
@@ -226,20 +231,28 @@ fn counted_at(s: &Supervisor, index: usize) -> u64 {
 }
 
 fn filesystems(s: &Supervisor, skipped: u64) -> Vec<RunFilesystem> {
-    let counted = |o: &Owed| {
-        o.requests
-            .saturating_add(o.index.map_or(0, |i| counted_at(s, i)))
-    };
-    let looked = { s.owed().iter() }.fold(0, |a: u64, o| a.saturating_add(counted(o)));
+    let counted = s.owed().iter().map(|o| requests_of(s, o));
+    let looked = counted.fold(0, u64::saturating_add);
+    let on_disk = skipped.saturating_sub(s.session.shared.in_memory());
     // Requests from before there was a second one belong to the first.
-    let rest = { skipped.saturating_sub(s.session.shared.in_memory()) }.saturating_sub(looked);
-    let one = |(k, o): (usize, &Owed)| RunFilesystem {
-        mount: o.fs.mount.clone(),
-        fstype: o.fs.fstype.clone(),
-        device: o.fs.source.clone(),
-        requests: Some(counted(o).saturating_add(if k == 0 { rest } else { 0 })),
-    };
-    s.owed().iter().enumerate().map(one).collect()
+    let rest = on_disk.saturating_sub(looked);
+    let mut all = Vec::new();
+    for (k, o) in s.owed().iter().enumerate() {
+        let more = if k == 0 { rest } else { 0 };
+        all.push(RunFilesystem {
+            mount: o.fs.mount.clone(),
+            fstype: o.fs.fstype.clone(),
+            device: o.fs.source.clone(),
+            requests: Some(requests_of(s, o).saturating_add(more)),
+        });
+    }
+    all
+}
+
+/// How many requests were counted for a file system that owed, as yet.
+fn requests_of(s: &Supervisor, owed: &Owed) -> u64 {
+    let now = owed.index.map_or(0, |i| counted_at(s, i));
+    owed.requests.saturating_add(now)
 }
 
 /// Who the session did not reach, up to now.
@@ -262,9 +275,9 @@ fn name_attached(s: &Supervisor, processes: &BTreeMap<u32, Process>, all: &mut V
         return;
     };
     const KEPT: &str = "files that it opened with O_SYNC meanwhile keep it";
-    let flags = |pid: u32| processes.get(&pid).map_or(0, |p| p.counts.flags);
-    let keeps = |pid: u32| flags(pid) & page::SLOT_OSYNC_KEPT != 0;
-    let kept = reach.reached().filter(|(pid, _)| keeps(*pid));
+    let kept = reach
+        .reached()
+        .filter(|(pid, _)| flags_of(*pid, processes) & page::SLOT_OSYNC_KEPT != 0);
     let kept = kept.map(|(pid, reached)| Escape {
         pid,
         exe: reached.exe.clone(),
@@ -281,7 +294,8 @@ fn name_attached(s: &Supervisor, processes: &BTreeMap<u32, Process>, all: &mut V
     let unknown = page::SLOT_OSYNC_KEPT | page::SLOT_MARK_LOST;
     let reached: BTreeSet<u32> = reach.reached().map(|(pid, _)| pid).collect();
     for mut escape in named {
-        let counted = { all.iter() }.position(|e| e.pid == escape.pid && e.requests.is_some());
+        let mut known = all.iter();
+        let counted = known.position(|e| e.pid == escape.pid && e.requests.is_some());
         if let Some(at) = counted {
             let seen = all.remove(at);
             escape.requests = seen.requests;
@@ -289,11 +303,16 @@ fn name_attached(s: &Supervisor, processes: &BTreeMap<u32, Process>, all: &mut V
             if seen.why == RESTRICTED {
                 escape.why = format!("{RESTRICTED}; {}", escape.why);
             }
-        } else if reached.contains(&escape.pid) && flags(escape.pid) & unknown == 0 {
+        } else if reached.contains(&escape.pid) && flags_of(escape.pid, processes) & unknown == 0 {
             escape.requests = s.seen.escapes.knows().then_some(0);
         }
         all.push(escape);
     }
+}
+
+/// The `SLOT_*` flags that were seen in a process.
+fn flags_of(pid: u32, processes: &BTreeMap<u32, Process>) -> u32 {
+    processes.get(&pid).map_or(0, |p| p.counts.flags)
 }
 
 /// Of what escaped although it is followed, the reason; where the kernel cannot be asked who
@@ -303,8 +322,8 @@ fn name_missed(s: &Supervisor, all: &mut Vec<Escape>) {
         return;
     };
     for missed in following.missed() {
-        let is_it = |e: &&mut Escape| e.pid == missed.pid && e.exe == missed.exe;
-        match all.iter_mut().find(is_it) {
+        let mut escaped = all.iter_mut();
+        match escaped.find(|e| e.pid == missed.pid && e.exe == missed.exe) {
             Some(seen) => seen.why = missed.why,
             None if s.seen.escapes.knows() => {}
             None => all.push(missed),
@@ -362,9 +381,9 @@ pub fn ps(s: &mut Supervisor) -> PsSession {
 /// What a process of `user` executes. Another user's may keep whoever asks waiting: of that it was
 /// `known` a moment ago, or it is its name alone.
 fn exe_of(pid: u32, user: Option<u32>, known: String) -> String {
-    let link = || std::fs::read_link(format!("/proc/{pid}/exe")).ok();
     let is_ours = user == Some(process::effective_user());
-    match is_ours.then(link).flatten() {
+    let exe = is_ours.then(|| std::fs::read_link(format!("/proc/{pid}/exe")).ok());
+    match exe.flatten() {
         Some(exe) => exe.to_string_lossy().into_owned(),
         None if known.is_empty() => {
             let name = process::text(format!("/proc/{pid}/comm")).unwrap_or_default();
@@ -378,16 +397,16 @@ fn rows(counted: &BTreeMap<u32, Process>, s: &Supervisor) -> Vec<PsProcess> {
     let users = Users::of_this_machine();
     let below = descendants(std::process::id());
     let mapped: BTreeMap<u32, Mapped> = below.iter().copied().zip(mapped_in(&below)).collect();
-    let has_library = |pid: &u32| matches!(mapped.get(pid), Some(Mapped::Library | Mapped::Gate));
     let mut pids = below;
-    pids.retain(|p| has_library(p) || counted.contains_key(p));
-    let row = |pid: u32, how: &str| row(pid, how, counted.get(&pid), &users);
+    pids.retain(|p| has_library(mapped.get(p)) || counted.contains_key(p));
     let Some(reach) = s.reach() else {
         let of_launch =
             pids.into_iter()
                 .map(|pid| match s.following().map_or("launch", |f| f.how(pid)) {
-                    "launch" if s.has_net() && !has_library(&pid) => row(pid, "net"),
-                    how => row(pid, how),
+                    "launch" if s.has_net() && !has_library(mapped.get(&pid)) => {
+                        row(pid, "net", counted, &users)
+                    }
+                    how => row(pid, how, counted, &users),
                 });
         return of_launch.collect();
     };
@@ -401,13 +420,20 @@ fn rows(counted: &BTreeMap<u32, Process>, s: &Supervisor) -> Vec<PsProcess> {
             .map(|(pid, _)| *pid),
     );
     pids.into_iter()
-        .map(|pid| row(pid, how.get(&pid).copied().unwrap_or("attach")))
+        .map(|pid| {
+            let how = how.get(&pid).copied().unwrap_or("attach");
+            row(pid, how, counted, &users)
+        })
         .collect()
 }
 
-/// The row of one process, of which `counted` is what it did.
-fn row(pid: u32, how: &str, counted: Option<&Process>, users: &Users) -> PsProcess {
-    let p = counted.cloned().unwrap_or_default();
+fn has_library(mapped: Option<&Mapped>) -> bool {
+    matches!(mapped, Some(Mapped::Library | Mapped::Gate))
+}
+
+/// The row of one process; `counted` is what each did.
+fn row(pid: u32, how: &str, counted: &BTreeMap<u32, Process>, users: &Users) -> PsProcess {
+    let p = counted.get(&pid).cloned().unwrap_or_default();
     let user = effective_user_of(pid);
     PsProcess {
         pid,

@@ -91,7 +91,8 @@ impl<J> Schedule<J> {
         if self.running.contains_key(&row) {
             return false;
         }
-        let was_in_front = { self.before_sync.as_mut() }.is_some_and(|rows| rows.remove(&row));
+        let rows = self.before_sync.as_mut();
+        let was_in_front = rows.is_some_and(|rows| rows.remove(&row));
         was_in_front && self.is_sync_next()
     }
 

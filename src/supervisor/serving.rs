@@ -198,8 +198,8 @@ impl Supervisor {
             return Vec::new();
         };
         let stuck = reach.stuck().iter().map(|(pid, _)| *pid);
-        { stuck.chain(reach.unseen().iter().copied()) }
-            .filter_map(|pid| Some((pid, incarnation(pid)?)))
+        let all = stuck.chain(reach.unseen().iter().copied());
+        all.filter_map(|pid| Some((pid, incarnation(pid)?)))
             .collect()
     }
 
@@ -209,7 +209,8 @@ impl Supervisor {
             return String::new();
         };
         let id = &self.session.plan.id;
-        let stuck = { reach.stuck().iter() }.map(|(pid, why)| not_let_go(id, *pid, why));
+        let stuck = reach.stuck().iter();
+        let stuck = stuck.map(|(pid, why)| not_let_go(id, *pid, why));
         let unseen = reach.unseen().iter().map(|pid| not_seen(id, *pid));
         stuck
             .chain(unseen)

@@ -43,7 +43,7 @@ impl Reach {
 
     /// Finds what is to be looked at: what has begun, and, four times a second, all that is there.
     fn find(&mut self, now: Instant) {
-        let born = { self.finding.births.as_ref() }.map(Births::next);
+        let born = self.finding.births.as_ref().map(Births::next);
         self.finding.left = born.unwrap_or_default();
         if now < self.finding.next_sweep {
             return;
@@ -78,12 +78,13 @@ impl Reach {
                 .as_ref()
                 .is_some_and(|followers| followers.has(pid));
             let has_code = sharing::has_code(pid);
-            let may_be_meant = || self.whom.includes(pid, &members) || self.whom.has(pid);
-            let is_asked = has_code && !is_followed && may_be_meant();
+            let is_asked = has_code
+                && !is_followed
+                && (self.whom.includes(pid, &members) || self.whom.has(pid));
             let program = is_asked.then(|| program::incarnation(pid));
             let program = program.flatten();
-            let is_new = |who: &Who| !self.knows(*who) && !self.finding.passed_over.contains(who);
-            new.extend(program.map(|program| (pid, program)).filter(is_new));
+            let who = program.map(|program| (pid, program));
+            new.extend(who.filter(|w| !self.knows(*w) && !self.finding.passed_over.contains(w)));
         }
         if new.is_empty() {
             return;

@@ -32,9 +32,8 @@ struct Going {
 impl Going {
     /// With `mount`, in the sight of whoever unmounts it.
     fn with(mount: u64, table: &[Mount]) -> Going {
-        let at = |id: u64| table.iter().find(|m| m.id == id);
         let mut going = Going {
-            dev: at(mount).map(dev_of),
+            dev: mount_with(mount, table).map(dev_of),
             mounts: BTreeSet::from([mount]),
             below: BTreeSet::new(),
             copies: false,
@@ -49,14 +48,21 @@ impl Going {
                 }
             }
         }
-        let is_on_shared = |id: &u64| {
-            at(*id)
-                .and_then(|m| at(m.parent))
-                .is_none_or(|on| on.is_shared)
-        };
-        going.copies = going.mounts.iter().any(is_on_shared);
+        let mut mounts = going.mounts.iter();
+        going.copies = mounts.any(|id| is_on_shared(*id, table));
         going
     }
+}
+
+/// Whether what a mount is on is shared, or cannot be seen.
+fn is_on_shared(id: u64, table: &[Mount]) -> bool {
+    let mount = mount_with(id, table);
+    let on = mount.and_then(|m| mount_with(m.parent, table));
+    on.is_none_or(|on| on.is_shared)
+}
+
+fn mount_with(id: u64, table: &[Mount]) -> Option<&Mount> {
+    table.iter().find(|m| m.id == id)
 }
 
 /// What is mounted, and who is about to unmount something.
@@ -102,11 +108,8 @@ impl Supervisor {
     }
 
     pub(super) fn answer_questions(&mut self) {
-        let of_room = |(user, slots): (_, &'static page::Slots)| {
-            slots.slot.iter().map(move |slot| (user, slot))
-        };
         let begun = Instant::now();
-        for (user, slot) in self.session.shared.rooms().flat_map(of_room) {
+        for (user, slot) in self.session.shared.rooms().flat_map(slots_of) {
             match slot.umount.load(SeqCst) {
                 page::UMOUNT_ASKED if begun.elapsed() <= ANSWERS_FOR => {
                     let is_new = !self.is_known(slot);
@@ -116,9 +119,9 @@ impl Supervisor {
                     }
                     let later = self.begin_umount(user, slot);
                     // What is being settled need not cover what was put off behind its begin.
-                    { later.into_iter() }
-                        .filter(|_| is_new)
-                        .for_each(|i| self.settle(i));
+                    if is_new {
+                        later.into_iter().for_each(|i| self.settle(i));
+                    }
                 }
                 // The rest waits for the next turn, behind the heartbeat.
                 page::UMOUNT_ASKED => {}
@@ -130,7 +133,7 @@ impl Supervisor {
                 }
             }
         }
-        for (user, slot) in self.session.shared.rooms().flat_map(of_room) {
+        for (user, slot) in self.session.shared.rooms().flat_map(slots_of) {
             let dev = slot.ask_dev.load(SeqCst);
             if dev == 0 {
                 continue;
@@ -176,18 +179,12 @@ impl Supervisor {
     }
 
     pub(super) fn somebody_unmounts(&self) -> bool {
-        let busy = |s: &page::Slot| {
-            matches!(
-                s.umount.load(SeqCst),
-                page::UMOUNT_ASKED | page::UMOUNT_READY
-            )
-        };
         let rooms = self
             .session
             .shared
             .rooms()
             .filter(|(user, _)| may_unmount(*user));
-        rooms.flat_map(|(_, s)| &s.slot).any(busy)
+        rooms.flat_map(|(_, s)| &s.slot).any(is_unmounting)
     }
 
     /// Has superblocks leave that a member wants to unmount, but for those that were settled for
@@ -221,11 +218,13 @@ impl Supervisor {
             ours = self.filesystems.owing();
             ours.extend(self.filesystems.kept_only());
         }
-        let below = { going.iter() }.flat_map(|g| &g.below);
+        let below = going.iter().flat_map(|g| &g.below);
         ours.extend(below.flat_map(|dev| self.filesystems.ours_with(*dev)));
-        let settled = self.umounts.looks.asking.get(&key_of(slot));
-        let is_settled = |i: &usize| settled.is_some_and(|(_, all)| all.contains(i));
-        ours.retain(|i| !is_settled(i) && self.is_in_the_way(*i, going.as_ref()));
+        let asking = self.umounts.looks.asking.get(&key_of(slot));
+        let settled = asking.map(|(_, all)| all);
+        ours.retain(|i| {
+            !settled.is_some_and(|all| all.contains(i)) && self.is_in_the_way(*i, going.as_ref())
+        });
         for index in &ours {
             if !self.umounts.looks.stay.contains(index) {
                 self.leaves(*index);
@@ -348,10 +347,7 @@ impl Supervisor {
 
     /// Looks again whether those who wait to unmount something may.
     pub(super) fn go_on_with_umounts(&mut self) {
-        let of_room = |(user, slots): (_, &'static page::Slots)| {
-            slots.slot.iter().map(move |slot| (user, slot))
-        };
-        for (user, slot) in self.session.shared.rooms().flat_map(of_room) {
+        for (user, slot) in self.session.shared.rooms().flat_map(slots_of) {
             // Who has asked since is new.
             if self.is_known(slot) && slot.umount.load(SeqCst) == page::UMOUNT_ASKED {
                 self.begin_umount(user, slot);
@@ -422,6 +418,19 @@ const ANSWERS_FOR: Duration = Duration::from_millis(100);
 /// word alone, and he unmounts nothing but in a namespace of his own.
 fn may_unmount(user: Option<u32>) -> bool {
     user.is_none_or(|user| user == 0)
+}
+
+/// The slots of a room, each with whose it is.
+fn slots_of(
+    (user, slots): (Option<u32>, &page::Slots),
+) -> impl Iterator<Item = (Option<u32>, &page::Slot)> {
+    slots.slot.iter().map(move |slot| (user, slot))
+}
+
+/// Whether whoever has a slot is about to unmount something.
+fn is_unmounting(slot: &page::Slot) -> bool {
+    let state = slot.umount.load(SeqCst);
+    matches!(state, page::UMOUNT_ASKED | page::UMOUNT_READY)
 }
 
 /// What a slot is known by.

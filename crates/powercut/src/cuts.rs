@@ -65,22 +65,21 @@ impl Log {
     pub fn state(&self, cut: &Cut) -> Image {
         let mut image = self.image(self.durable(cut.at));
         let pending = self.pending(cut.at);
-        let mut all = |ops: &mut dyn Iterator<Item = &usize>| {
-            ops.for_each(|op| self.apply(&mut image, *op, |_| true));
-        };
-        let index = |n: u32| n as usize;
         match cut.reached {
             Reached::Nothing => {}
-            Reached::Everything => all(&mut pending.iter()),
-            Reached::First(n) => all(&mut pending.iter().take(index(n))),
-            Reached::Only(n) => all(&mut pending.iter().skip(index(n)).take(1)),
+            Reached::Everything => self.apply_all(&mut image, pending.iter()),
+            Reached::First(n) => self.apply_all(&mut image, pending.iter().take(n as usize)),
+            Reached::Only(n) => {
+                self.apply_all(&mut image, pending.iter().skip(n as usize).take(1));
+            }
             Reached::Without(n) => {
                 let others = pending.iter().enumerate();
-                all(&mut others.filter(|(k, _)| *k != index(n)).map(|(_, op)| op));
+                let others = others.filter(|(k, _)| *k != n as usize);
+                self.apply_all(&mut image, others.map(|(_, op)| op));
             }
             Reached::Torn(n, sectors) => {
-                all(&mut pending.iter().take(index(n)));
-                if let Some(op) = pending.get(index(n)) {
+                self.apply_all(&mut image, pending.iter().take(n as usize));
+                if let Some(op) = pending.get(n as usize) {
                     let mut left = sectors;
                     self.apply(&mut image, *op, |_| {
                         let keeps = left > 0;
@@ -92,6 +91,11 @@ impl Log {
             Reached::Some(seed) => self.apply_some(&mut image, &pending, seed),
         }
         image
+    }
+
+    /// Makes whole writes in an image, by the place of their operations.
+    fn apply_all<'a>(&self, image: &mut Image, ops: impl Iterator<Item = &'a usize>) {
+        ops.for_each(|op| self.apply(image, *op, |_| true));
     }
 
     fn apply_some(&self, image: &mut Image, pending: &[usize], seed: u64) {
@@ -118,9 +122,8 @@ impl Log {
 /// The same ones, so that the first few lie far apart: by their places, bits reversed.
 fn spread<T>(all: Vec<T>) -> Vec<T> {
     let bits = usize::BITS - all.len().leading_zeros();
-    let reversed = |n: usize| n.reverse_bits() >> (usize::BITS - bits.max(1));
     let mut placed: Vec<(usize, T)> = all.into_iter().enumerate().collect();
-    placed.sort_by_key(|(n, _)| reversed(*n));
+    placed.sort_by_key(|(n, _)| n.reverse_bits() >> (usize::BITS - bits.max(1)));
     placed.into_iter().map(|(_, one)| one).collect()
 }
 

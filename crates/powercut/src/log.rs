@@ -181,8 +181,9 @@ impl Log {
     /// The writes that may be lost then, by the place of their operations.
     #[must_use]
     pub fn pending(&self, cut: usize) -> Vec<usize> {
-        let is_write = |op: &usize| matches!(self.ops[*op], Op::Write { .. });
-        (self.durable(cut)..cut).filter(is_write).collect()
+        (self.durable(cut)..cut)
+            .filter(|op| matches!(self.ops[*op], Op::Write { .. }))
+            .collect()
     }
 
     /// Makes the write of operation `op` in an image, of the sectors for which `keeps` says so.

@@ -94,23 +94,14 @@ fn own_page(bytes: Option<&[u8]>, step: u64) -> There {
 }
 
 fn there(files: &Files, step: u64, steps: u64) -> There {
-    let slot = (step / WAYS) as usize * PAGE;
-    let in_file = |name: &str| {
-        let file = files.get(name);
-        own_page(
-            file.and_then(|f| f.get(slot..(slot + PAGE).min(f.len()))),
-            step,
-        )
-    };
     match Way::of(step) {
-        Way::Write => in_file("pwrite"),
-        Way::Map => in_file("mmap"),
-        Way::Direct => in_file("direct"),
-        Way::Dsync => in_file("dsync"),
-        Way::Syncfs => in_file("syncfs"),
+        Way::Write => in_file(files, "pwrite", step),
+        Way::Map => in_file(files, "mmap", step),
+        Way::Direct => in_file(files, "direct", step),
+        Way::Dsync => in_file(files, "dsync", step),
+        Way::Syncfs => in_file(files, "syncfs", step),
         Way::Create => own_page(files.get(&format!("file-{step}")).map(Vec::as_slice), step),
         Way::Rename => {
-            let name_of = |step: u64| step / WAYS % NAMES;
             let file = files.get(&format!("renamed-{}", name_of(step)));
             match page(file.map_or(&[][..], Vec::as_slice)) {
                 Page::Zeros if file.is_none() => There::Nothing,
@@ -130,6 +121,19 @@ fn there(files: &Files, step: u64, steps: u64) -> There {
             }
         }
     }
+}
+
+/// What is there of a step whose page is one of a file's.
+fn in_file(files: &Files, name: &str, step: u64) -> There {
+    let slot = (step / WAYS) as usize * PAGE;
+    let file = files.get(name);
+    let bytes = file.and_then(|f| f.get(slot..(slot + PAGE).min(f.len())));
+    own_page(bytes, step)
+}
+
+/// The number in the name that a step gives its file.
+fn name_of(step: u64) -> u64 {
+    step / WAYS % NAMES
 }
 
 /// Steps that were acknowledged: the last line that is a number.
@@ -161,9 +165,9 @@ pub fn judge(files: &Files, acknowledged: u64) -> Result<u64, String> {
         }
     };
     let all: Vec<There> = (1..=steps).map(|step| there(files, step, steps)).collect();
-    let whole = |step: u64| all[step as usize - 1] == There::Whole;
     let way = Way::of;
-    let prefix = (1..=steps).take_while(|step| whole(*step)).count() as u64;
+    let whole = all.iter().take_while(|there| **there == There::Whole);
+    let prefix = whole.count() as u64;
     if prefix < acknowledged {
         let lost = prefix + 1;
         let what = match all[lost as usize - 1] {
@@ -176,8 +180,10 @@ pub fn judge(files: &Files, acknowledged: u64) -> Result<u64, String> {
         ));
     }
     // The one that was under way may be there in part.
-    let begun = |step: &u64| all[*step as usize - 1] != There::Nothing;
-    match (prefix + 2..=steps).rev().find(begun) {
+    let later = (prefix + 2..=steps)
+        .rev()
+        .find(|step| all[*step as usize - 1] != There::Nothing);
+    match later {
         Some(later) => Err(format!(
             "out of order: step {later} ({}) is there, step {} ({}) is not",
             way(later),

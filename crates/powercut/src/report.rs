@@ -198,8 +198,7 @@ const HASH_MIN: usize = 16;
 #[must_use]
 pub fn likeness(said: &str) -> String {
     let mut like = String::new();
-    let is_part = |c: char| c.is_ascii_hexdigit() || c == '/';
-    for word in said.split_inclusive(|c| !is_part(c)) {
+    for word in said.split_inclusive(|c: char| !c.is_ascii_hexdigit() && c != '/') {
         let hash = word.trim_matches(|c: char| !c.is_ascii_hexdigit());
         match hash.bytes().filter(u8::is_ascii_hexdigit).count() {
             HASH_MIN.. => like.push_str(&word.replacen(hash, "#", 1)),

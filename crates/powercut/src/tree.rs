@@ -105,15 +105,8 @@ pub fn far(state: &Tree, before: &Tree, after: &Tree) -> Option<String> {
                         "{path} has {is}; it had {al} before and {bl} after"
                     ));
                 }
-                let at = |blocks: &[u64], n: usize| blocks.get(n).copied();
-                // Where it grew, nothing may have been written yet.
-                let is_near = |n: usize, is: u64| {
-                    let grew = at(a, n).is_none() && is == block(&[]);
-                    grew || [at(a, n), at(b, n)].contains(&Some(is))
-                };
-                let odd = { is.iter().enumerate() }
-                    .find(|(n, is)| !is_near(*n, **is))?
-                    .0;
+                let mut blocks = 0..is.len();
+                let odd = blocks.find(|&n| !is_near(is[n], a.get(n), b.get(n)))?;
                 let offset = odd * BLOCK;
                 Some(format!(
                     "{path} holds at byte {offset} what it held neither before nor after"
@@ -122,6 +115,14 @@ pub fn far(state: &Tree, before: &Tree, after: &Tree) -> Option<String> {
             _ => Some(format!("{path} is something else than before and after")),
         }
     })
+}
+
+/// Whether a block of a file may be there between two moments: it is the one that stands in its
+/// place before, or after.
+fn is_near(is: u64, before: Option<&u64>, after: Option<&u64>) -> bool {
+    // Where it grew, nothing may have been written yet.
+    let grew = before.is_none() && is == block(&[]);
+    grew || [before, after].contains(&Some(&is))
 }
 
 #[cfg(test)]

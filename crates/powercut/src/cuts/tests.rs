@@ -145,7 +145,7 @@ proptest! {
     ) {
         let (_, log) = log_of(&steps);
         let is_plain = |cut: &Cut| matches!(cut.reached, Reached::Nothing | Reached::Everything);
-        let only: Vec<Cut> = { Cuts::new(&log, Voice::Out, seed) }
+        let only: Vec<Cut> = Cuts::new(&log, Voice::Out, seed)
             .only(|cut| matches!(cut.reached, Reached::Nothing | Reached::Everything))
             .map(|(cut, _)| cut)
             .collect();

@@ -94,6 +94,11 @@ fn verdict(report: &CrashReport) -> String {
 /// A mark of a lane: from, to, its words, and whether it is bad.
 type Mark = (f64, f64, String, bool);
 
+/// The mark of a moment, with its words.
+fn mark_of((at, words): &(f64, String)) -> Mark {
+    (*at, *at, words.clone(), false)
+}
+
 /// The mark of a cut: when, how many states were tried, how many of them were bad.
 fn mark_of_cut((at, states, bad): &(f64, u64, u64)) -> Mark {
     let words = format!("{}, {} bad", counted(*states, "state"), count(*bad));
@@ -101,14 +106,13 @@ fn mark_of_cut((at, states, bad): &(f64, u64, u64)) -> Mark {
 }
 
 fn time_line(out: &mut String, line: &Line) {
-    let point = |(at, words): &(f64, String)| (*at, *at, words.clone(), false);
-    let said: Vec<Mark> = line.said.iter().map(point).collect();
+    let said: Vec<Mark> = line.said.iter().map(mark_of).collect();
     let syncs = line
         .syncs
         .iter()
         .map(|(a, b, words)| (*a, *b, words.clone(), false))
         .collect();
-    let writes = line.writes.iter().map(point).collect();
+    let writes = line.writes.iter().map(mark_of).collect();
     let flushes = line
         .flushes
         .iter()
@@ -130,7 +134,6 @@ fn time_line(out: &mut String, line: &Line) {
          aria-label=\"The run in time, lane by lane\">\n",
     );
     let end = line.seconds.max(1e-9);
-    let x = |at: f64| NAMES + (WIDTH - NAMES - 10.0) * (at / end).clamp(0.0, 1.0);
     for (n, (name, class, marks)) in lanes.iter().enumerate() {
         let y = LANE * n as f64;
         let _ = writeln!(
@@ -144,20 +147,25 @@ fn time_line(out: &mut String, line: &Line) {
             y + 30.0,
             y + 30.0,
         );
-        draw(out, marks, class, y, x);
+        draw(out, marks, class, y, end);
     }
-    ticks(out, end, height, x);
+    ticks(out, end, height);
     out.push_str(
         "</svg></div>\n<p><small>Where a mark is, its words come up. Cuts with a bad state \
                   are the tall ones.</small></p></section>\n",
     );
 }
 
-fn draw(out: &mut String, marks: &[Mark], class: &str, y: f64, x: impl Fn(f64) -> f64) {
+/// Where a moment lies on a line that ends with the moment `end`.
+fn x_of(at: f64, end: f64) -> f64 {
+    NAMES + (WIDTH - NAMES - 10.0) * (at / end).clamp(0.0, 1.0)
+}
+
+fn draw(out: &mut String, marks: &[Mark], class: &str, y: f64, end: f64) {
     let crowded = marks.len() > MARKS_MAX;
     let mut last = (f64::NEG_INFINITY, false);
     for (from, to, words, bad) in marks {
-        let (left, right) = (x(*from), x(*to));
+        let (left, right) = (x_of(*from, end), x_of(*to, end));
         let pixel = (left * 2.0).floor();
         if crowded && (pixel, *bad) == last {
             continue;
@@ -180,14 +188,14 @@ fn draw(out: &mut String, marks: &[Mark], class: &str, y: f64, x: impl Fn(f64) -
     }
 }
 
-fn ticks(out: &mut String, end: f64, height: f64, x: impl Fn(f64) -> f64) {
+fn ticks(out: &mut String, end: f64, height: f64) {
     for part in 0..=4 {
         let at = end * f64::from(part) / 4.0;
         let anchor = ["start", "middle", "middle", "middle", "end"][part as usize];
         let _ = writeln!(
             out,
             "<text class=\"many\" x=\"{:.1}\" y=\"{:.0}\" text-anchor=\"{anchor}\">{}</text>",
-            x(at),
+            x_of(at, end),
             height - 4.0,
             seconds(at),
         );
@@ -228,18 +236,17 @@ fn one(out: &mut String, failure: &Failure) {
         text(super::gist(&failure.said)),
         text(&failure.sentence),
     );
-    let mut row = |name: &str, words: &str| {
-        if !words.is_empty() {
-            let _ = writeln!(out, "<dt>{name}</dt><dd>{words}</dd>");
-        }
-    };
-    row("the state", &text(&failure.differences.join("; ")));
-    row("the last syncs", &text(&failure.requests.join(", ")));
-    row("missing", &text(failure.missing.as_deref().unwrap_or("")));
-    row("advice", &text(failure.advice.as_deref().unwrap_or("")));
-    row("seen", &format!("in {}", counted(failure.states, "state")));
+    row(out, "the state", &text(&failure.differences.join("; ")));
+    row(out, "the last syncs", &text(&failure.requests.join(", ")));
+    let missing = failure.missing.as_deref().unwrap_or("");
+    row(out, "missing", &text(missing));
+    let advice = failure.advice.as_deref().unwrap_or("");
+    row(out, "advice", &text(advice));
+    let seen = counted(failure.states, "state");
+    row(out, "seen", &format!("in {seen}"));
     if let Some(replay) = &failure.replay {
-        row("to look at it", &format!("<code>{}</code>", text(replay)));
+        let replay = format!("<code>{}</code>", text(replay));
+        row(out, "to look at it", &replay);
     }
     out.push_str("</dl>\n");
     if !failure.steps.is_empty() {
@@ -257,6 +264,13 @@ fn one(out: &mut String, failure: &Failure) {
         out.push_str("<li class=\"bad\">the power is cut</li></ol>\n");
     }
     out.push_str("</section>\n");
+}
+
+/// One row of a failure's list, where there is something to say.
+fn row(out: &mut String, name: &str, words: &str) {
+    if !words.is_empty() {
+        let _ = writeln!(out, "<dt>{name}</dt><dd>{words}</dd>");
+    }
 }
 
 #[cfg(test)]

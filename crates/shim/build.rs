@@ -95,7 +95,8 @@ const GATE_SOURCES: [&str; 5] = [
 /// `SL_VERSION`, as page.h has it.
 fn layout_version(dir: &Path) -> u32 {
     let text = std::fs::read_to_string(dir.join("core/page.h")).expect("page.h");
-    let defined = { text.lines() }.find_map(|l| l.strip_prefix("#define SL_VERSION "));
+    let mut lines = text.lines();
+    let defined = lines.find_map(|l| l.strip_prefix("#define SL_VERSION "));
     let number = defined.map(|l| l.trim().trim_end_matches('u').parse());
     number
         .expect("SL_VERSION in page.h")
@@ -165,10 +166,9 @@ fn compile_gate(dir: &Path, class: &[&str], image: &Path) -> bool {
 
 /// The version script of a variant, written beside the libraries.
 fn exports(dir: &Path, out: &Path, variant: &Variant) -> PathBuf {
-    let read = |name: &str| std::fs::read_to_string(dir.join(name)).unwrap();
-    let mut map = read("exports.map");
+    let mut map = std::fs::read_to_string(dir.join("exports.map")).unwrap();
     if !variant.more.is_empty() {
-        let names = read("exports-io.map");
+        let names = std::fs::read_to_string(dir.join("exports-io.map")).unwrap();
         map = map.replace("local:", &format!("{names}local:"));
     }
     let path = out.join(format!("exports{}.map", variant.name));

@@ -13,19 +13,21 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (mut seconds, mut ring, mut count) = (f64::INFINITY, 16 << 20, false);
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
-        let mut next = || arguments.next().ok_or("a value is missing");
         match argument.as_str() {
-            "--for" => seconds = next()?.parse()?,
-            "--ring" => ring = next()?.parse()?,
+            "--for" => seconds = value(&mut arguments)?.parse()?,
+            "--ring" => ring = value(&mut arguments)?.parse()?,
             "--count" => count = true,
             "--no-writes" => filter.writes = false,
             "--kernel-threads" => filter.kernel_threads = true,
             "--children" => filter.descendants = true,
-            "--pid" => drop(filter.pids.insert(next()?.parse()?)),
-            "--cgroup" => drop(filter.cgroups.insert(cgroup_id(next()?.as_ref())?)),
-            "--exe" => drop(filter.exes.insert(next()?.into())),
+            "--pid" => drop(filter.pids.insert(value(&mut arguments)?.parse()?)),
+            "--cgroup" => {
+                let dir = value(&mut arguments)?;
+                filter.cgroups.insert(cgroup_id(dir.as_ref())?);
+            }
+            "--exe" => drop(filter.exes.insert(value(&mut arguments)?.into())),
             "--device" => {
-                let text = next()?;
+                let text = value(&mut arguments)?;
                 let (major, minor) = text.split_once(':').ok_or("MAJOR:MINOR")?;
                 filter.devices.insert((major.parse()?, minor.parse()?));
             }
@@ -33,6 +35,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     }
     watch(&filter, ring, seconds, count)
+}
+
+fn value(arguments: &mut impl Iterator<Item = String>) -> Result<String, &'static str> {
+    arguments.next().ok_or("a value is missing")
 }
 
 fn watch(filter: &Filter, ring: usize, seconds: f64, count: bool) -> Result<(), Box<dyn Error>> {

@@ -20,14 +20,7 @@ impl BootClock {
     /// Compares the clocks: of several tries, the one that took the least time.
     #[must_use]
     pub fn now() -> BootClock {
-        let compare = |_| {
-            let before = nanoseconds(clock_gettime(ClockId::Boottime));
-            let day = nanoseconds(clock_gettime(ClockId::Realtime));
-            let after = nanoseconds(clock_gettime(ClockId::Boottime));
-            let took = after.saturating_sub(before);
-            (took, day.saturating_sub(before.saturating_add(took / 2)))
-        };
-        let best = (0..5).map(compare).min();
+        let best = (0..5).map(|_| compare()).min();
         BootClock {
             offset_ns: best.map_or(0, |(_, offset)| offset),
         }
@@ -40,6 +33,15 @@ impl BootClock {
             .unwrap_or(i64::MAX)
             .saturating_add(self.offset_ns)
     }
+}
+
+/// How long it took to look at the clocks, and how far one is from the other.
+fn compare() -> (i64, i64) {
+    let before = nanoseconds(clock_gettime(ClockId::Boottime));
+    let day = nanoseconds(clock_gettime(ClockId::Realtime));
+    let after = nanoseconds(clock_gettime(ClockId::Boottime));
+    let took = after.saturating_sub(before);
+    (took, day.saturating_sub(before.saturating_add(took / 2)))
 }
 
 #[cfg(test)]

@@ -188,9 +188,8 @@ impl Engine {
 
     fn remember(&mut self, process: Arc<Process>) {
         if self.processes.len() >= PROCESSES_MAX {
-            let lives =
-                |pid: &u32, _: &mut Arc<Process>| Path::new("/proc").join(pid.to_string()).exists();
-            self.processes.retain(lives);
+            self.processes
+                .retain(|pid, _| Path::new("/proc").join(pid.to_string()).exists());
         }
         self.processes.insert(process.pid, process);
     }
@@ -230,24 +229,25 @@ fn add(map: &libbpf_rs::Map<'_>, key: &[u8], value: u32) -> Result<(), Error> {
 
 /// The sets that the programs look into.
 fn fill_sets(object: &Object, filter: &Filter) -> Result<(), Error> {
-    let map = |name| map_of(object, name);
+    let follows = filter.descendants.into();
     for pid in &filter.pids {
-        add(&map("pids")?, &pid.to_ne_bytes(), filter.descendants.into())?;
+        add(&map_of(object, "pids")?, &pid.to_ne_bytes(), follows)?;
     }
     for pid in &filter.not_pids {
-        add(&map("not_pids")?, &pid.to_ne_bytes(), 1)?;
+        add(&map_of(object, "not_pids")?, &pid.to_ne_bytes(), 1)?;
     }
     for id in &filter.cgroups {
-        add(&map("cgroups")?, &id.to_ne_bytes(), 1)?;
+        add(&map_of(object, "cgroups")?, &id.to_ne_bytes(), 1)?;
     }
     for device in &filter.devices {
-        add(&map("devices")?, &device_key(*device).to_ne_bytes(), 1)?;
+        let key = device_key(*device).to_ne_bytes();
+        add(&map_of(object, "devices")?, &key, 1)?;
     }
     for exe in &filter.exes {
-        add(&map("exes")?, &exe_key(exe)?, 1)?;
+        add(&map_of(object, "exes")?, &exe_key(exe)?, 1)?;
     }
     let (rest, none) = (0u32.to_ne_bytes(), 0u64.to_ne_bytes());
-    map("lost")?
+    map_of(object, "lost")?
         .update(&rest, &none, MapFlags::ANY)
         .map_err(|e| refused("the count of what is lost", &e))
 }
@@ -310,22 +310,24 @@ fn ring_of(object: &Object) -> Result<(RingBuffer<'static>, Inbox), Error> {
             lock(&to).extend(record::read(data));
             0
         })
-        .map_err(|e| refused("the ring of the trace points", &e))?;
-    let ring = builder
-        .build()
-        .map_err(|e| refused("the ring of the trace points", &e))?;
+        .map_err(|e| refused_ring(&e))?;
+    let ring = builder.build().map_err(|e| refused_ring(&e))?;
     Ok((ring, inbox))
 }
 
 /// A descriptor that tells of the programs' wake-ups alone: by itself the ring's is ready as soon
 /// as there is anything in it.
 fn marked(object: &Object) -> Result<OwnedFd, Error> {
-    let failed = |e| refused("the ring of the trace points", &e);
-    let ready = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
+    let ready = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|e| refused_ring(&e))?;
     let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
     let ring = map_of(object, "ring")?;
-    epoll::add(&ready, ring.as_fd(), epoll::EventData::new_u64(0), flags).map_err(failed)?;
+    epoll::add(&ready, ring.as_fd(), epoll::EventData::new_u64(0), flags)
+        .map_err(|e| refused_ring(&e))?;
     Ok(ready)
+}
+
+fn refused_ring(e: &dyn std::fmt::Display) -> Error {
+    refused("the ring of the trace points", e)
 }
 
 #[cfg(test)]

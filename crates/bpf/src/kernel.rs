@@ -55,10 +55,8 @@ impl Kernel {
         let submit = trace_point(&btf, "io_uring_submit_req");
         let complete = trace_point(&btf, "io_uring_complete");
         let last_bit = btf.type_by_kind::<Enum<'_>>().find_map(|e| {
-            let named = |m: &libbpf_rs::btf::types::EnumMember<'_>| {
-                m.name.is_some_and(|n| n == "___GFP_LAST_BIT")
-            };
-            let found = e.iter().find(named);
+            let mut members = e.iter();
+            let found = members.find(|m| m.name.is_some_and(|n| n == "___GFP_LAST_BIT"));
             found.map(|m| m.value)
         });
         Ok(Kernel {
@@ -93,10 +91,9 @@ pub(crate) fn check() -> Result<(), Error> {
     const ADMIN: u32 = 21;
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let effective = Status::parse(status).set("CapEff").unwrap_or(u64::MAX);
-    let has = |bit: u32| effective >> bit & 1 != 0;
     let missing: Vec<&str> = CAPABILITIES
         .iter()
-        .filter(|(_, bit)| !has(*bit) && !has(ADMIN))
+        .filter(|(_, bit)| effective & (1 << *bit | 1 << ADMIN) == 0)
         .map(|(name, _)| *name)
         .collect();
     if !missing.is_empty() {

@@ -19,8 +19,11 @@ enum When {
     Descendants,
 }
 
-/// Beginnings of system calls: name, program, cookie (the kind, in c/record.h).
-const ENTERS: [(&str, &str, u64, When); 12] = [
+/// Name, program, cookie (the kind, in c/record.h), and when.
+type Enter = (&'static str, &'static str, u64, When);
+
+/// Beginnings of system calls.
+const ENTERS: [Enter; 12] = [
     ("fsync", "enter_fd", 1, When::Always),
     ("fdatasync", "enter_fd", 2, When::Always),
     ("sync", "enter_sync", 3, When::Always),
@@ -84,14 +87,8 @@ pub(crate) fn attach(object: &Object, filter: &Filter, kernel: &Kernel) -> Resul
         .iter()
         .filter(|e| applies(e.3, filter, kernel))
         .collect();
-    let point = |side: &str, call: &str| {
-        let name = format!("syscalls/sys_{side}_{call}");
-        tracefs.id(&name).map_err(|_| name)
-    };
-    let ids = |side: &str| -> Vec<Result<u64, String>> {
-        calls.iter().map(|c| point(side, c.0)).collect()
-    };
-    let (enters, exits) = (ids("enter"), ids("exit"));
+    let enters = ids(&tracefs, "enter", &calls);
+    let exits = ids(&tracefs, "exit", &calls);
     let lacks: Vec<&str> = enters
         .iter()
         .chain(&exits)
@@ -113,6 +110,14 @@ pub(crate) fn attach(object: &Object, filter: &Filter, kernel: &Kernel) -> Resul
         to.links.push(to_call(object, call.1, id, call.2)?);
     }
     Ok(to)
+}
+
+/// The numbers of the trace points at one side of calls, or the names of those that lack.
+fn ids(tracefs: &Tracefs, side: &str, calls: &[&Enter]) -> Vec<Result<u64, String>> {
+    let names = calls.iter().map(|c| format!("syscalls/sys_{side}_{}", c.0));
+    names
+        .map(|name| tracefs.id(&name).map_err(|_| name))
+        .collect()
 }
 
 fn attach_inside(
@@ -145,16 +150,19 @@ fn program<'a>(object: &'a Object, name: &str) -> Result<ProgramMut<'a>, Error> 
 
 fn to_call(object: &Object, name: &str, id: u64, cookie: u64) -> Result<Link, Error> {
     let program = program(object, name)?;
-    let failed = |e: &dyn std::fmt::Display| refused(&format!("attaching {name}"), e);
-    let event = event_for_program(id).map_err(|e| failed(&e))?;
+    let event = event_for_program(id).map_err(|e| not_attached(name, &e))?;
     let options = PerfEventOpts {
         cookie,
         ..PerfEventOpts::default()
     };
     let link = program
         .attach_perf_event_with_opts(event.as_raw_fd(), options)
-        .map_err(|e| failed(&e))?;
+        .map_err(|e| not_attached(name, &e))?;
     // The link closes it.
     let _ = event.into_raw_fd();
     Ok(link)
+}
+
+fn not_attached(name: &str, e: &dyn std::fmt::Display) -> Error {
+    refused(&format!("attaching {name}"), e)
 }

@@ -97,11 +97,10 @@ fn arguments(bytes: &[u8]) -> Vec<OsString> {
 
 fn request(b: &Bytes<'_>, path: Option<PathBuf>) -> Event {
     let marks = b.byte(35);
-    let has = |mark| marks & mark != 0;
     let device = b.half(64);
     Event {
         start_ns: b.word(0),
-        duration_ns: has(HAS_DURATION).then(|| b.word(8)),
+        duration_ns: has(marks, HAS_DURATION).then(|| b.word(8)),
         pid: b.half(44),
         tid: b.half(48),
         uid: b.half(52),
@@ -114,22 +113,26 @@ fn request(b: &Bytes<'_>, path: Option<PathBuf>) -> Event {
             3 => Route::Aio,
             _ => Route::FileSystem,
         },
-        fd: has(HAS_FD).then(|| b.half(56).cast_signed()),
+        fd: has(marks, HAS_FD).then(|| b.half(56).cast_signed()),
         flags: b.half(60),
-        result: has(HAS_END).then(|| b.word(24).cast_signed()),
-        device: has(HAS_FILE).then_some((device >> 20, device & 0xf_ffff)),
+        result: has(marks, HAS_END).then(|| b.word(24).cast_signed()),
+        device: has(marks, HAS_FILE).then_some((device >> 20, device & 0xf_ffff)),
         mount_id: Some(b.half(68)).filter(|id| *id != 0),
-        fstype: has(HAS_FILE).then(|| String::from_utf8_lossy(&b.tag(88)).into_owned()),
-        inode: has(HAS_FILE).then(|| b.word(16)),
+        fstype: has(marks, HAS_FILE).then(|| String::from_utf8_lossy(&b.tag(88)).into_owned()),
+        inode: has(marks, HAS_FILE).then(|| b.word(16)),
         path,
-        path_cut: has(PATH_CUT),
-        deleted: has(DELETED),
+        path_cut: has(marks, PATH_CUT),
+        deleted: has(marks, DELETED),
         dirty: match b.byte(34) {
             1 => Some(false),
             2 => Some(true),
             _ => None,
         },
     }
+}
+
+fn has(marks: u8, mark: u8) -> bool {
+    marks & mark != 0
 }
 
 #[cfg(test)]

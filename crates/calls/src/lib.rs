@@ -228,7 +228,8 @@ pub const fn numbers<const N: usize>(machine: Machine, names: [&str; N]) -> [u32
 /// Whether `number` is a call of this kind on a machine.
 #[must_use]
 pub fn is_of(kind: Kind, machine: Machine, number: u32) -> bool {
-    { CALLS.iter() }.any(|row| row.number(machine) == Some(number) && row.is(kind))
+    let mut rows = CALLS.iter();
+    rows.any(|row| row.number(machine) == Some(number) && row.is(kind))
 }
 
 /// The numbers of a machine as C: `#define NR_fsync 74`, with `prefix` in the place of `NR_`; and
@@ -237,17 +238,20 @@ pub fn is_of(kind: Kind, machine: Machine, number: u32) -> bool {
 #[must_use]
 pub fn header(machine: Machine, prefix: &str) -> String {
     let mut text = String::from("/* Made of calls.def. */\n");
-    let known = || CALLS.iter().filter(|row| row.number(machine).is_some());
-    for (row, number) in known().filter_map(|row| Some((row, row.number(machine)?))) {
-        let _ = writeln!(text, "#define {prefix}{} {number}", row.name);
+    for row in &CALLS {
+        if let Some(number) = row.number(machine) {
+            let _ = writeln!(text, "#define {prefix}{} {number}", row.name);
+        }
     }
     if prefix != "NR_" {
         return text;
     }
     for (kind, word) in Kind::ALL {
         let _ = write!(text, "#define SL_CALLS_{word}(CALL, arg)");
-        for row in known().filter(|row| row.is(kind)) {
-            let _ = write!(text, " CALL({}, arg)", row.name);
+        for row in &CALLS {
+            if row.number(machine).is_some() && row.is(kind) {
+                let _ = write!(text, " CALL({}, arg)", row.name);
+            }
         }
         text.push('\n');
     }
@@ -295,7 +299,8 @@ mod tests {
     }
 
     fn defined(text: &str, name: &str) -> Option<u32> {
-        let words = { text.lines() }.map(|line| line.split_whitespace().collect::<Vec<_>>());
+        let lines = text.lines();
+        let words = lines.map(|line| line.split_whitespace().collect::<Vec<_>>());
         let line = words.filter(|w| w.len() >= 3 && w[0] == "#define");
         let of_it = ["__NR_", "__NR3264_"].map(|prefix| format!("{prefix}{name}"));
         let mut of_name = line.filter(|w| of_it.contains(&w[1].to_owned()));

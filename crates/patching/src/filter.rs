@@ -150,7 +150,8 @@ impl Abi {
 
     /// The calls that it has, with their numbers.
     fn calls(&self) -> impl Iterator<Item = (u32, &'static Call)> + '_ {
-        { self.numbers.iter().zip(&CALLS) }.filter_map(|(number, call)| Some(((*number)?, call)))
+        let all = self.numbers.iter().zip(&CALLS);
+        all.filter_map(|(number, call)| Some(((*number)?, call)))
     }
 }
 

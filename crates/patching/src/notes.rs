@@ -14,23 +14,22 @@ pub const SYNCLATER: &[u8] = b"synclater\0";
 pub fn are_of(whose: &[u8], notes: &[u8]) -> bool {
     let mut rest = notes;
     while let Some(head) = rest.get(..HEAD) {
-        let len = |k: usize| {
-            let bytes = head[k..k + 4].try_into().unwrap_or_default();
-            u32::from_le_bytes(bytes) as usize
-        };
-        let (name, held) = (len(0), len(4));
-        let is_its = |named: &[u8]| named.strip_prefix(whose).is_some_and(is_padding);
-        if rest
-            .get(HEAD..)
-            .and_then(|r| r.get(..name))
-            .is_some_and(is_its)
-        {
+        let (name, held) = (length(head, 0), length(head, 4));
+        let named = rest.get(HEAD..).and_then(|r| r.get(..name));
+        let padding = named.and_then(|n| n.strip_prefix(whose));
+        if padding.is_some_and(is_padding) {
             return true;
         }
         let next = HEAD + name.next_multiple_of(4) + held.next_multiple_of(4);
         rest = rest.get(next..).unwrap_or_default();
     }
     false
+}
+
+/// The length that is at `at` in the head of a note.
+fn length(head: &[u8], at: usize) -> usize {
+    let bytes = head[at..at + 4].try_into().unwrap_or_default();
+    u32::from_le_bytes(bytes) as usize
 }
 
 /// Go counts what pads its name to it.

@@ -214,14 +214,16 @@ fn allows(word: Word, good: &[u32]) -> Verdict {
 /// Whether a filter says to a call the same that it says to what the program asked for.
 #[must_use]
 pub fn is_alike(filter: &[Instruction], data: &Data) -> Verdict {
-    let alike = |word: Word| {
-        if word.changed == 0 {
-            Verdict::Passes
-        } else {
-            Verdict::Looks
-        }
-    };
     follow(filter, data, alike)
+}
+
+/// The verdict on what a filter returns: whether that depends on what was changed.
+fn alike(word: Word) -> Verdict {
+    if word.changed == 0 {
+        Verdict::Passes
+    } else {
+        Verdict::Looks
+    }
 }
 
 fn follow(filter: &[Instruction], data: &Data, judge: impl Fn(Word) -> Verdict) -> Verdict {

@@ -191,9 +191,8 @@ pub fn go(code: &[u8], jumps: bool) -> Vec<GoSite> {
         if jumps {
             found.extend(read_by(code, at).map(|address| GoSite { at, address }));
         } else if code[at..entry] == GO[known..] {
-            let is_taken = |address: &usize| found.iter().any(|f| f.address == *address);
-            let behind = unused(code, at).find(|address| !is_taken(address));
-            let address = behind.or_else(|| unused(code, 0).find(|address| !is_taken(address)));
+            let behind = free(code, at, &found);
+            let address = behind.or_else(|| free(code, 0, &found));
             found.extend(address.map(|address| GoSite { at, address }));
         }
     }
@@ -206,6 +205,11 @@ fn read_by(code: &[u8], at: usize) -> Option<usize> {
     let by = i64::from(i32::from_le_bytes(by.try_into().ok()?));
     let address = usize::try_from((at + GO_LEN) as i64 + by).ok()?;
     (address.checked_add(ADDRESS_LEN)? <= code.len()).then_some(address)
+}
+
+/// The first room for an address behind `from` that none of `found` has.
+fn free(code: &[u8], from: usize, found: &[GoSite]) -> Option<usize> {
+    unused(code, from).find(|address| found.iter().all(|f| f.address != *address))
 }
 
 /// Where there is room for an address behind `from`, aligned, so that it is written at once: in
@@ -243,9 +247,10 @@ const ANY_32: [&[u8]; 2] = [
 fn called_32(code: &[u8], at: usize) -> Option<Call> {
     const BEFORE: usize = 48;
     let before = &code[at.saturating_sub(BEFORE)..at];
-    let is_any = ANY_32.iter().any(|any| before.ends_with(any));
-    let number = || before.windows(LEN).rev().find_map(number);
-    is_any.then_some(Call::Any).or_else(number)
+    if ANY_32.iter().any(|any| before.ends_with(any)) {
+        return Some(Call::Any);
+    }
+    before.windows(LEN).rev().find_map(number)
 }
 
 /// Sites in i386 code, in order. One that is taken for another is redirected in vain, since the
@@ -261,11 +266,12 @@ pub fn i386(code: &[u8]) -> impl Iterator<Item = Site> + '_ {
 pub fn i386_calls_to(code: &[u8], start: u64, to: u64) -> impl Iterator<Item = Site> + '_ {
     let ends = memmem::find_iter(code, &[0x66u8, 0x90]);
     let begins = ends.filter_map(|end| end.checked_sub(5));
-    let leads = move |at: &usize| code[*at..*at + LEN_32] == i386_call(start + *at as u64, to);
-    begins.filter(leads).map(|at| {
-        let (call, len) = (called_32(code, at).unwrap_or(Call::Any), LEN_32);
-        Site { at, len, call }
-    })
+    begins
+        .filter(move |at| code[*at..*at + LEN_32] == i386_call(start + *at as u64, to))
+        .map(|at| {
+            let (call, len) = (called_32(code, at).unwrap_or(Call::Any), LEN_32);
+            Site { at, len, call }
+        })
 }
 
 /// How many instructions may stand between the one that loads the number and the one that enters.
@@ -275,7 +281,8 @@ const BETWEEN: usize = 8;
 /// front of `svc`, which in cancellation points is not the one that loads the number.
 pub fn aarch64(code: &[u8]) -> impl Iterator<Item = Site> + '_ {
     const SVC_0: u32 = 0xd400_0001;
-    let words: Vec<u32> = { code.chunks_exact(4) }
+    let words: Vec<u32> = code
+        .chunks_exact(4)
         .map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]))
         .collect();
     let entries = (1..words.len()).filter(|k| words[*k] == SVC_0);

@@ -57,6 +57,17 @@ struct Variable {
     text: Vec<u8>,
 }
 
+impl Variable {
+    /// Reads the one at address `at` of a stack that begins at `sp`.
+    fn read(stack: &[u8], sp: u64, at: u64) -> Option<Variable> {
+        let from = usize::try_from(at.checked_sub(sp)?).ok()?;
+        let rest = stack.get(from..)?;
+        let len = rest.iter().position(|b| *b == 0)?;
+        let text = rest[..len].to_vec();
+        Some(Variable { at, text })
+    }
+}
+
 /// What a program finds.
 #[derive(Clone, Debug)]
 pub struct Start {
@@ -73,13 +84,14 @@ impl Start {
     /// memory from there on; `None` where that is not enough of it.
     #[must_use]
     pub fn read(stack: &[u8], sp: u64, word: Word) -> Option<Start> {
-        let at = |k| word.read(stack, k);
-        let count = usize::try_from(at(0)?).ok()?;
-        let args = (1..=count).map(at).collect::<Option<Vec<u64>>>()?;
+        let count = usize::try_from(word.read(stack, 0)?).ok()?;
+        let args = (1..=count)
+            .map(|k| word.read(stack, k))
+            .collect::<Option<Vec<u64>>>()?;
         let mut k = count.checked_add(2)?;
         let mut pointers = Vec::new();
         loop {
-            let pointer = at(k)?;
+            let pointer = word.read(stack, k)?;
             k += 1;
             if pointer == 0 {
                 break;
@@ -89,21 +101,17 @@ impl Start {
         let aux_at = sp.wrapping_add((k * word.len()) as u64);
         let mut aux = Vec::new();
         loop {
-            let pair = (at(k)?, at(k + 1)?);
+            let pair = (word.read(stack, k)?, word.read(stack, k + 1)?);
             k += 2;
             if pair.0 == 0 {
                 break;
             }
             aux.push(pair);
         }
-        let variable = |at: u64| {
-            let from = usize::try_from(at.checked_sub(sp)?).ok()?;
-            let rest = stack.get(from..)?;
-            let len = rest.iter().position(|b| *b == 0)?;
-            let text = rest[..len].to_vec();
-            Some(Variable { at, text })
-        };
-        let env = pointers.into_iter().map(variable).collect::<Option<_>>()?;
+        let env = pointers
+            .into_iter()
+            .map(|at| Variable::read(stack, sp, at))
+            .collect::<Option<_>>()?;
         Some(Start {
             word,
             sp,
@@ -173,7 +181,8 @@ impl Start {
         let words = self.words(&env);
         let len = (words.len() * self.word.len()) as u64;
         let sp = (strings - len) & !15;
-        let mut bytes: Vec<u8> = { words.iter() }
+        let mut bytes: Vec<u8> = words
+            .iter()
             .flat_map(|w| w.to_le_bytes().into_iter().take(self.word.len()))
             .collect();
         bytes.resize(usize::try_from(strings - sp).unwrap_or(0), 0);

@@ -41,26 +41,28 @@ fn segments_of<H: FileHeader<Endian = Endianness>>(head: &[u8]) -> Option<Vec<Se
     let header = H::parse(head).ok()?;
     let endian = header.endian().ok()?;
     let headers = header.program_headers(endian, head).ok()?;
-    let segment = |header: &H::ProgramHeader| {
-        let (offset, length) = header.file_range(endian);
-        Segment {
-            offset,
-            length,
-            address: header.p_vaddr(endian).into(),
-            is_code: header.p_flags(endian).contains(PF_X),
-        }
-    };
     let loaded = headers.iter().filter(|h| h.p_type(endian) == PT_LOAD);
-    Some(loaded.map(segment).collect())
+    Some(loaded.map(|h| segment_of(h, endian)).collect())
+}
+
+fn segment_of<P: ProgramHeader<Endian = Endianness>>(header: &P, endian: Endianness) -> Segment {
+    let (offset, length) = header.file_range(endian);
+    Segment {
+        offset,
+        length,
+        address: header.p_vaddr(endian).into(),
+        is_code: header.p_flags(endian).contains(PF_X),
+    }
 }
 
 /// What addr2line takes for an offset in the file: the address in the segment that holds it, or the
 /// offset itself where there is none.
 #[must_use]
 pub fn address_in(segments: &[Segment], offset: u64) -> u64 {
-    let holds = |s: &&Segment| offset >= s.offset && offset - s.offset < s.length;
-    let moved = |s: &Segment| s.address.wrapping_add(offset - s.offset);
-    segments.iter().find(holds).map_or(offset, moved)
+    segments
+        .iter()
+        .find(|s| offset >= s.offset && offset - s.offset < s.length)
+        .map_or(offset, |s| s.address.wrapping_add(offset - s.offset))
 }
 
 /// The offset after the last byte of the code that begins in the page-aligned part `mapped` of the
@@ -68,9 +70,10 @@ pub fn address_in(segments: &[Segment], offset: u64) -> u64 {
 #[must_use]
 pub fn end_of_code(segments: &[Segment], mapped: &Range<u64>) -> Option<u64> {
     const PAGE: u64 = 4096;
-    let begins_here = |s: &&Segment| s.is_code && mapped.contains(&(s.offset & !(PAGE - 1)));
-    let ends = |s: &Segment| s.offset.checked_add(s.length);
-    segments.iter().filter(begins_here).find_map(ends)
+    segments
+        .iter()
+        .filter(|s| s.is_code && mapped.contains(&(s.offset & !(PAGE - 1))))
+        .find_map(|s| s.offset.checked_add(s.length))
 }
 
 #[cfg(test)]

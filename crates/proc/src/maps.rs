@@ -27,17 +27,11 @@ impl Mapping {
     /// One line; `None` where it is none.
     fn read(line: &str) -> Option<Mapping> {
         let mut rest = line;
-        let mut field = || {
-            let (word, behind) = rest.split_once(' ').unwrap_or((rest, ""));
-            rest = behind.trim_start_matches(' ');
-            (!word.is_empty()).then_some(word)
-        };
-        let (start, end) = field()?.split_once('-')?;
-        let hex = |text: &str| u64::from_str_radix(text, 16).ok();
-        let rights = field()?;
-        let offset = hex(field()?)?;
-        let (major, minor) = field()?.split_once(':')?;
-        let inode = field()?.parse().ok()?;
+        let (start, end) = next_field(&mut rest)?.split_once('-')?;
+        let rights = next_field(&mut rest)?;
+        let offset = hex(next_field(&mut rest)?)?;
+        let (major, minor) = next_field(&mut rest)?.split_once(':')?;
+        let inode = next_field(&mut rest)?.parse().ok()?;
         Some(Mapping {
             range: hex(start)?..hex(end)?,
             writable: rights.as_bytes().get(1) == Some(&b'w'),
@@ -68,6 +62,22 @@ impl Mapping {
         let inside = self.range.contains(&address);
         inside.then(|| (address - self.range.start).checked_add(self.offset))?
     }
+
+    /// Whether it is a file's that lies on another device than this one.
+    fn has_file_off(&self, device: u64) -> bool {
+        (self.device != 0 || self.inode != 0) && self.device != device
+    }
+}
+
+/// The word that `rest` begins with, which is taken from it; `None` where there is none.
+fn next_field<'a>(rest: &mut &'a str) -> Option<&'a str> {
+    let (word, behind) = rest.split_once(' ').unwrap_or((rest, ""));
+    *rest = behind.trim_start_matches(' ');
+    (!word.is_empty()).then_some(word)
+}
+
+fn hex(text: &str) -> Option<u64> {
+    u64::from_str_radix(text, 16).ok()
 }
 
 /// All of them, in order.
@@ -88,9 +98,8 @@ pub fn mapping_of(all: &[Mapping], address: u64) -> Option<&Mapping> {
 /// mlock(2), there are two mappings.
 #[must_use]
 pub fn memory(all: &[Mapping], device: u64) -> Vec<Range<u64>> {
-    let is_files = |m: &Mapping| (m.device != 0 || m.inode != 0) && m.device != device;
     let mut ranges: Vec<Range<u64>> = Vec::new();
-    for m in all.iter().filter(|m| m.writable && !is_files(m)) {
+    for m in all.iter().filter(|m| m.writable && !m.has_file_off(device)) {
         match ranges.last_mut() {
             Some(before) if before.end == m.range.start => before.end = m.range.end,
             _ => ranges.push(m.range.clone()),

@@ -37,9 +37,8 @@ impl Stat {
     /// `X` ended.
     #[must_use]
     pub fn state(&self) -> char {
-        { self.field(field::STATE) }
-            .and_then(|s| s.chars().next())
-            .unwrap_or('?')
+        let state = self.field(field::STATE);
+        state.and_then(|s| s.chars().next()).unwrap_or('?')
     }
 
     /// Whether it has ended; of a process with threads the first one.

@@ -15,7 +15,8 @@ impl Status {
     #[must_use]
     pub fn field(&self, name: &str) -> Option<&str> {
         let mut fields = self.0.lines().filter_map(|line| line.split_once(':'));
-        { fields.find(|(its, _)| *its == name) }.map(|(_, value)| value.trim())
+        let (_, value) = fields.find(|(its, _)| *its == name)?;
+        Some(value.trim())
     }
 
     /// The first number of a field.

@@ -62,7 +62,6 @@ impl Counts {
 
     /// Adds what another one counted; sums saturate.
     pub fn add(&mut self, other: &Counts) {
-        let plus = |a: &mut u64, b: u64| *a = a.saturating_add(b);
         plus(&mut self.requests, other.requests);
         plus(&mut self.real, other.real);
         plus(&mut self.failed, other.failed);
@@ -83,4 +82,8 @@ impl Counts {
         let words = KEPT_WORDS.iter().zip(self.kept).filter(|(_, n)| *n > 0);
         words.map(|(w, n)| ((*w).to_owned(), n)).collect()
     }
+}
+
+fn plus(a: &mut u64, b: u64) {
+    *a = a.saturating_add(b);
 }

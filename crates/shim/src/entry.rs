@@ -26,11 +26,7 @@ const PAD: usize = 56;
 /// Nothing for another one. A NOP that names no file is the program's own (`io_uring_prep_nop`).
 #[must_use]
 pub fn as_before(entry: &[u8; SIZE]) -> Vec<(u64, Vec<u8>)> {
-    let word = |at: usize| {
-        let bytes = entry[at..at + 8].try_into().unwrap_or_default();
-        Some(u64::from_le_bytes(bytes)).filter(|word| word >> 16 == MARK)
-    };
-    let (address, pad) = (word(ADDRESS), word(PAD));
+    let (address, pad) = (marked_word(entry, ADDRESS), marked_word(entry, PAD));
     let third = &entry[ADDRESS_3..ADDRESS_3 + 8];
     let is_refused = third[6..] == (MARK as u16).to_le_bytes();
     if is_refused && matches!(entry[0], FSYNC | SYNC_FILE_RANGE) {
@@ -62,6 +58,12 @@ pub fn as_before(entry: &[u8; SIZE]) -> Vec<(u64, Vec<u8>)> {
         all.push((FLAGS as u64, flags.to_le_bytes().to_vec()));
     }
     all
+}
+
+/// The word at `at`; `None` where it has no mark.
+fn marked_word(entry: &[u8; SIZE], at: usize) -> Option<u64> {
+    let bytes = entry[at..at + 8].try_into().unwrap_or_default();
+    Some(u64::from_le_bytes(bytes)).filter(|word| word >> 16 == MARK)
 }
 
 #[cfg(test)]

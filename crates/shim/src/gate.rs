@@ -59,10 +59,14 @@ impl Marks {
     /// Reads it.
     #[must_use]
     pub fn read(bytes: &[u8]) -> Marks {
-        let is_set = |from: usize| bytes.iter().skip(from).take(4).any(|b| *b != 0);
-        let (here, lost) = (is_set(0), is_set(4));
+        let (here, lost) = (is_set(bytes, 0), is_set(bytes, 4));
         Marks { here, lost }
     }
+}
+
+/// Whether the word of four bytes at `from` is anything but 0.
+fn is_set(bytes: &[u8], from: usize) -> bool {
+    bytes.iter().skip(from).take(4).any(|b| *b != 0)
 }
 
 /// `struct sl_arrival`: a program's entry, and where its auxiliary vector names that.
@@ -83,27 +87,23 @@ impl Head {
     /// Reads the head of an image; `None` where it is none, or one of another version.
     #[must_use]
     pub fn read(image: &[u8]) -> Option<Head> {
-        let word = |k: usize| {
-            let bytes = image.get(8 + 4 * k..12 + 4 * k)?;
-            Some(u32::from_le_bytes(bytes.try_into().ok()?))
-        };
         let magic = u64::from_le_bytes(image.get(..8)?.try_into().ok()?);
         let head = Head {
-            places_at: word(1)?,
-            places_len: word(2)?,
-            data_at: word(3)?,
-            whole: word(4)?,
-            gate: word(5)?,
-            boot: word(6)?,
-            boot_len: word(7)?,
-            there: word(8)?,
-            gate_go: word(9)?,
-            arrive: word(10)?,
-            arrival: word(11)?,
-            gate_uring: word(12)?,
-            marks: word(13)?,
+            places_at: word(image, 1)?,
+            places_len: word(image, 2)?,
+            data_at: word(image, 3)?,
+            whole: word(image, 4)?,
+            gate: word(image, 5)?,
+            boot: word(image, 6)?,
+            boot_len: word(image, 7)?,
+            there: word(image, 8)?,
+            gate_go: word(image, 9)?,
+            arrive: word(image, 10)?,
+            arrival: word(image, 11)?,
+            gate_uring: word(image, 12)?,
+            marks: word(image, 13)?,
         };
-        (magic == MAGIC && word(0)? == VERSION).then_some(head)
+        (magic == MAGIC && word(image, 0)? == VERSION).then_some(head)
     }
 
     /// How many places there are.
@@ -120,6 +120,12 @@ impl Head {
             .get(from..from + self.boot_len as usize)
             .unwrap_or(&[])
     }
+}
+
+/// Word `k` behind the magic number of a head.
+fn word(image: &[u8], k: usize) -> Option<u32> {
+    let bytes = image.get(8 + 4 * k..12 + 4 * k)?;
+    Some(u32::from_le_bytes(bytes.try_into().ok()?))
 }
 
 /// `struct sl_place`: what is jumped to from a site.
@@ -311,10 +317,6 @@ impl Errand {
     #[must_use]
     pub fn bytes(&self, head: &Head, saved: &Saved) -> Vec<u8> {
         let mut b = Vec::with_capacity(Errand::SIZE);
-        let longs = |all: &[u64], b: &mut Vec<u8>| {
-            all.iter().for_each(|v| b.extend(v.to_le_bytes()));
-        };
-        let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
         let sizes = pair(head.data_at, head.whole);
         longs(&[0, 0, u64::MAX, self.image, self.room, sizes], &mut b);
         let flags = [self.marked, self.followed, self.rings];
@@ -328,6 +330,14 @@ impl Errand {
         longs(&[0, saved.flags, saved.back], &mut b);
         b
     }
+}
+
+fn longs(all: &[u64], b: &mut Vec<u8>) {
+    all.iter().for_each(|v| b.extend(v.to_le_bytes()));
+}
+
+fn pair(low: u32, high: u32) -> u64 {
+    u64::from(low) | u64::from(high) << 32
 }
 
 #[cfg(test)]

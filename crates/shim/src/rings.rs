@@ -113,6 +113,17 @@ pub struct HistShard {
     reserved: [u32; 4],
 }
 
+impl HistShard {
+    /// Takes what was counted of the kind with index `kind` at `place`.
+    fn take_one(&self, kind: usize, place: usize) -> u64 {
+        let count = &self.count[kind][place];
+        match count.load(Relaxed) {
+            0 => 0,
+            _ => u64::from(count.swap(0, Relaxed)),
+        }
+    }
+}
+
 /// How many calls of one process took how long, of those below the threshold.
 #[repr(C, align(8))]
 pub struct Hist {
@@ -124,14 +135,7 @@ pub struct Hist {
 impl Hist {
     /// Takes what was counted of the kind with index `kind` at `place`.
     fn take_one(&self, kind: usize, place: usize) -> u64 {
-        let take = |shard: &HistShard| {
-            let count = &shard.count[kind][place];
-            match count.load(Relaxed) {
-                0 => 0,
-                _ => u64::from(count.swap(0, Relaxed)),
-            }
-        };
-        self.shard.iter().map(take).sum()
+        self.shard.iter().map(|s| s.take_one(kind, place)).sum()
     }
 
     /// Takes all that was counted: `to` gets kind, place and count.
@@ -432,6 +436,14 @@ impl Reader {
         &cells[place % cells.len()]
     }
 
+    /// Whether the cell `k` places on is filled, and of this type.
+    fn is_of_type(&self, cells: &[Cell], k: usize, what: u32) -> bool {
+        let place = self.tail.wrapping_add(k as u64);
+        self.at(cells, k)
+            .state(place)
+            .is_some_and(|(t, _)| t == what)
+    }
+
     /// The record at the next place, and how many cells it takes; `None` where that is not filled.
     /// One that makes no sense takes a cell and gives nothing.
     fn read(&self, cells: &[Cell], left: usize) -> Option<(Option<Record>, usize)> {
@@ -445,21 +457,14 @@ impl Reader {
         }
         let (has, length) = first.has();
         let mut next = 1;
-        let follows = |k: usize, what: u32| {
-            let place = self.tail.wrapping_add(k as u64);
-            k < count
-                && self
-                    .at(cells, k)
-                    .state(place)
-                    .is_some_and(|(t, _)| t == what)
-        };
         let mut stat = None;
-        if kind == TYPE_EVENT && has & HAS_STAT != 0 && follows(next, TYPE_STAT) {
+        let has_stat = kind == TYPE_EVENT && has & HAS_STAT != 0;
+        if has_stat && next < count && self.is_of_type(cells, next, TYPE_STAT) {
             stat = Some(self.at(cells, next).stat());
             next += 1;
         }
         let mut text = Vec::new();
-        while text.len() < length && follows(next, TYPE_TEXT) {
+        while text.len() < length && next < count && self.is_of_type(cells, next, TYPE_TEXT) {
             let cell = self.at(cells, next);
             let want = (length - text.len()).min(TEXT_BYTES);
             let bytes = cell.0[1..]

@@ -151,7 +151,8 @@ fn values(text: &str, macros: &BTreeMap<String, BTreeSet<i64>>) -> Option<BTreeS
             Some(number) => BTreeSet::from([number]),
             None => macros.get(part)?.clone(),
         };
-        sums = { sums.iter() }
+        sums = sums
+            .iter()
             .flat_map(|sum| parts.iter().map(move |part| sum | part))
             .collect();
     }
@@ -206,13 +207,11 @@ fn every_call_of_the_c_is_listed_with_its_arguments() {
     assert_eq!(unlisted, Vec::<String>::new());
     assert!(seen > 80, "{seen}");
     for name in IN_ASSEMBLER.iter().flat_map(|file| made_in_assembler(file)) {
-        let entries: Vec<_> = { 0..MADE.len() }
-            .filter(|k| MADE[*k].name == name)
-            .collect();
+        let entries: Vec<_> = (0..MADE.len()).filter(|k| MADE[*k].name == name).collect();
         assert!(!entries.is_empty(), "{name}");
         used.extend(entries);
     }
-    let unused: Vec<_> = { 0..MADE.len() }
+    let unused: Vec<_> = (0..MADE.len())
         .filter(|k| !used.contains(k) && !["fsync", "fdatasync"].contains(&MADE[*k].name))
         .map(|k| &MADE[k])
         .collect();
@@ -237,12 +236,13 @@ fn a_call_that_is_not_listed_is_found() {
 /// The calls whose number assembler puts where the kernel expects it.
 fn made_in_assembler(file: &str) -> Vec<String> {
     let text = read(file);
-    let into_eax = { text.lines() }.filter(|l| !l.contains("cmp"));
+    let into_eax = text.lines().filter(|l| !l.contains("cmp"));
     let named = into_eax.flat_map(|line| line.split("SL_TEXT(NR_").skip(1));
     let of_operands = text
         .match_indices("\"0\"(NR_")
         .map(|(at, _)| &text[at + 7..]);
-    { named.chain(of_operands) }
+    named
+        .chain(of_operands)
         .filter_map(|rest| Some(rest.split_once(')')?.0.to_owned()))
         .collect()
 }
@@ -268,7 +268,9 @@ fn each_call_that_leads_to_the_gate_is_known_there() {
     for row in &CALLS {
         if row.is(Kind::Gate) || row.is(Kind::Marks) {
             let case = format!("NR_{}", row.name);
-            let is_known = { text.split(&case).skip(1) }
+            let is_known = text
+                .split(&case)
+                .skip(1)
                 .any(|rest| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '_'));
             assert!(is_known, "{case}");
         }

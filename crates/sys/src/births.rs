@@ -36,9 +36,6 @@ impl Births {
         let socket = socket_with(AddressFamily::NETLINK, kind, flags, Some(CONNECTOR))?;
         bind(&socket, &SocketAddrNetlink::new(0, CN_IDX_PROC))?;
         let mut message = Vec::new();
-        let words = |list: &[u32], m: &mut Vec<u8>| {
-            list.iter().for_each(|w| m.extend(w.to_ne_bytes()));
-        };
         words(&[(HEADERS + 4) as u32], &mut message);
         message.extend(NLMSG_DONE.to_ne_bytes());
         message.extend([0; 2]);
@@ -66,14 +63,20 @@ impl AsFd for Births {
     }
 }
 
+fn words(list: &[u32], message: &mut Vec<u8>) {
+    list.iter().for_each(|w| message.extend(w.to_ne_bytes()));
+}
+
 /// The process of an event, where it has executed a program.
 fn executed(message: &[u8]) -> Option<u32> {
-    let word = |at: usize| {
-        let bytes = message.get(HEADERS + at..HEADERS + at + 4)?;
-        Some(u32::from_ne_bytes(bytes.try_into().ok()?))
-    };
     // what, cpu, timestamp (8 bytes), process, thread group.
-    (word(0)? == PROC_EVENT_EXEC).then(|| word(20))?
+    (word(message, 0)? == PROC_EVENT_EXEC).then(|| word(message, 20))?
+}
+
+/// The word at `at` of an event.
+fn word(message: &[u8], at: usize) -> Option<u32> {
+    let bytes = message.get(HEADERS + at..HEADERS + at + 4)?;
+    Some(u32::from_ne_bytes(bytes.try_into().ok()?))
 }
 
 #[cfg(test)]

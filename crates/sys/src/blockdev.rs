@@ -18,14 +18,18 @@ pub fn number_in(file: &Path) -> Option<Number> {
 /// The disk with this number, or else the one with that name in sysfs, if its number (`st_rdev` of
 /// stat(2)) is one that `is_it`.
 pub fn open((major, minor): Number, name: &str, is_it: impl Fn(u64) -> bool) -> Option<File> {
-    let is_disk = |file: &File| {
-        let meta = file.metadata();
-        meta.is_ok_and(|m| m.file_type().is_block_device() && is_it(m.rdev()))
-    };
+    let by_number = PathBuf::from(format!("/dev/block/{major}:{minor}"));
+    if let Some(disk) = open_disk(by_number, &is_it) {
+        return Some(disk);
+    }
+    // A slash in a device's name is another character in /sys.
+    open_disk(Path::new("/dev").join(name.replace('!', "/")), &is_it)
+}
+
+fn open_disk(path: PathBuf, is_it: impl Fn(u64) -> bool) -> Option<File> {
     let mut how = OpenOptions::new();
     how.read(true).custom_flags(libc::O_NONBLOCK);
-    let open = |path: PathBuf| how.open(path).ok().filter(is_disk);
-    let by_number = PathBuf::from(format!("/dev/block/{major}:{minor}"));
-    // A slash in a device's name is another character in /sys.
-    open(by_number).or_else(|| open(Path::new("/dev").join(name.replace('!', "/"))))
+    let file = how.open(path).ok()?;
+    let meta = file.metadata().ok()?;
+    (meta.file_type().is_block_device() && is_it(meta.rdev())).then_some(file)
 }

@@ -41,8 +41,8 @@ pub fn next_change(first: u32) -> Option<(u32, Change)> {
         }
         if matches!(change, Change::Exited(_) | Change::Signaled(_)) {
             // It hides what has changed in others as long as nobody asks how it ended.
-            let others = children().into_iter().filter(|pid| !jobs.contains(pid));
-            return { others }.find_map(|pid| wait_info(libc::P_PID, pid, how));
+            let mut others = children().into_iter().filter(|pid| !jobs.contains(pid));
+            return others.find_map(|pid| wait_info(libc::P_PID, pid, how));
         }
         // Nobody wants to know, and it hides what has changed in others.
         wait_info(libc::P_PID, pid, stands_or_goes_on)?;

@@ -221,14 +221,15 @@ fn lags(went: Duration, took: Duration) -> bool {
 
 /// How long the machine has slept since it was started, to a few microseconds.
 fn slept() -> Duration {
-    use rustix::time::{clock_gettime, ClockId};
-    let read = |clock| {
-        let t = clock_gettime(clock);
-        Duration::new(t.tv_sec.unsigned_abs(), t.tv_nsec.unsigned_abs() as u32)
-    };
+    use rustix::time::ClockId;
     // In this order the difference is never below nothing.
-    let awake = read(ClockId::Monotonic);
-    read(ClockId::Boottime).saturating_sub(awake)
+    let awake = time_of(ClockId::Monotonic);
+    time_of(ClockId::Boottime).saturating_sub(awake)
+}
+
+fn time_of(clock: rustix::time::ClockId) -> Duration {
+    let t = rustix::time::clock_gettime(clock);
+    Duration::new(t.tv_sec.unsigned_abs(), t.tv_nsec.unsigned_abs() as u32)
 }
 
 /// Ticks of the lease clock as time of day.
@@ -303,8 +304,9 @@ fn counter_is_invariant() -> bool {
     }
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let flags = info.lines().find(|l| l.starts_with("flags")).unwrap_or("");
-    let has = |name| flags.split_whitespace().any(|f| f == name);
-    has("constant_tsc") && has("nonstop_tsc")
+    let both = ["constant_tsc", "nonstop_tsc"];
+    both.iter()
+        .all(|name| flags.split_whitespace().any(|f| f == *name))
 }
 
 #[cfg(target_arch = "x86_64")]

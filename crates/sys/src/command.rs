@@ -71,18 +71,20 @@ static BEFORE_MAIN: extern "C" fn() = before_main;
 
 /// Restores what the command is to inherit; runs between fork and exec.
 fn restore(mask: &libc::sigset_t) -> io::Result<()> {
-    let as_before = |ignored: bool| {
-        if ignored {
-            libc::SIG_IGN
-        } else {
-            libc::SIG_DFL
-        }
-    };
     for (signal, ignored) in CHANGED {
         crate::signal::set_disposition(signal, as_before(ignored.load(Ordering::Relaxed)));
     }
     crate::signal::set_mask(mask);
     Ok(())
+}
+
+/// What a signal does that was ignored when we were started, or was not.
+fn as_before(ignored: bool) -> libc::sighandler_t {
+    if ignored {
+        libc::SIG_IGN
+    } else {
+        libc::SIG_DFL
+    }
 }
 
 /// Starts `command` with the signal state of `inherited`; returns its process id.

@@ -85,8 +85,9 @@ fn in_a_child(
 ) -> io::Result<Vec<u8>> {
     let (ours, theirs) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
     let job = job::beside_us(c"synclater-look", &[theirs.as_fd()], |kept| {
-        let told = |pid: &u32| rustix::io::write(&kept[0], &[look(*pid)]).is_ok();
-        i32::from(!pids.iter().all(told))
+        let mut pids = pids.iter();
+        let all_told = pids.all(|pid| rustix::io::write(&kept[0], &[look(*pid)]).is_ok());
+        i32::from(!all_told)
     })?;
     drop(theirs);
     let told = hear(&ours, until, stuck, pids.len());

@@ -46,6 +46,36 @@ impl AsFd for Failed {
     }
 }
 
+impl Failed {
+    /// Starts watching the trace point with this number on one processor.
+    fn watch(id: u64, cpu: usize) -> io::Result<Failed> {
+        let mut how = attributes(TRACEPOINT, id, DISABLED);
+        how[3] = SAMPLE_RAW;
+        how[6] = (PAGES * PAGE / 2) as u64; // wakeup_watermark
+        let event = open_event_with_lost(&mut how, cpu)?;
+        // Without it more is told, and the ring may be full.
+        let _ = keep_only(&event, FLUSHES);
+        let ring = Ring::around(event, PAGES)?;
+        // Not before: what is counted without a ring would be missed in it.
+        ring.enable()?;
+        Ok(Failed {
+            ring,
+            taken: 0,
+            lost: 0,
+        })
+    }
+
+    /// Adds to `told` what has come since the last call; returns how many were taken in all.
+    fn take(&mut self, form: &Form, told: &mut Vec<Option<(u32, u32)>>) -> u64 {
+        let Failed { ring, taken, .. } = self;
+        ring.each(|record| {
+            *taken += u64::from(record.first() == Some(&SAMPLE));
+            told.extend(form.flush_of(record));
+        });
+        *taken
+    }
+}
+
 /// Where the fields lie that are looked at.
 struct Form {
     dev: usize,
@@ -64,31 +94,9 @@ impl FailedFlushes {
         const POINT: &str = "block/block_rq_error";
         let dir = Tracefs::open()?;
         let format = dir.format(POINT)?;
-        let place = |field: &str| place_in(&format, field).ok_or(io::ErrorKind::NotFound);
-        let form = Form {
-            dev: place("dev")?,
-            sectors: place("nr_sector")?,
-            error: place("error")?,
-            rwbs: place("rwbs")?,
-        };
+        let form = Form::of(&format).ok_or(io::ErrorKind::NotFound)?;
         let id = dir.id(POINT)?;
-        let open = move |cpu| {
-            let mut how = attributes(TRACEPOINT, id, DISABLED);
-            how[3] = SAMPLE_RAW;
-            how[6] = (PAGES * PAGE / 2) as u64; // wakeup_watermark
-            let event = open_event_with_lost(&mut how, cpu)?;
-            // Without it more is told, and the ring may be full.
-            let _ = keep_only(&event, FLUSHES);
-            let ring = Ring::around(event, PAGES)?;
-            // Not before: what is counted without a ring would be missed in it.
-            ring.enable()?;
-            Ok(Failed {
-                ring,
-                taken: 0,
-                lost: 0,
-            })
-        };
-        let rings = EachProcessor::open(open)?;
+        let rings = EachProcessor::open(move |cpu| Failed::watch(id, cpu))?;
         Ok(FailedFlushes { rings, form })
     }
 
@@ -103,24 +111,17 @@ impl FailedFlushes {
     pub fn told(&mut self) -> Vec<Option<(u32, u32)>> {
         let mut told = Vec::new();
         self.rings.look();
-        for Failed { ring, taken, lost } in self.rings.iter_mut() {
+        for failed in self.rings.iter_mut() {
             // In this order: one that comes in between is taken the next time.
-            let counted = ring.counted();
-            let mut take = || {
-                ring.each(|record| {
-                    *taken += u64::from(record.first() == Some(&SAMPLE));
-                    told.extend(self.form.flush_of(record));
-                });
-                *taken
-            };
+            let counted = failed.ring.counted();
             let is_lost = match counted.lost {
                 Some(now) => {
-                    take();
-                    std::mem::replace(lost, now) != now
+                    failed.take(&self.form, &mut told);
+                    std::mem::replace(&mut failed.lost, now) != now
                 }
                 None => {
-                    !comes_to(counted.times, take) && {
-                        *taken = counted.times;
+                    !comes_to(counted.times, || failed.take(&self.form, &mut told)) && {
+                        failed.taken = counted.times;
                         true
                     }
                 }
@@ -154,6 +155,16 @@ fn comes_to(happened: u64, mut counted: impl FnMut() -> u64) -> bool {
 const SAMPLE: u8 = 9;
 
 impl Form {
+    /// By the text that tracefs has; `None` where it lacks one of them.
+    fn of(format: &str) -> Option<Form> {
+        Some(Form {
+            dev: place_in(format, "dev")?,
+            sectors: place_in(format, "nr_sector")?,
+            error: place_in(format, "error")?,
+            rwbs: place_in(format, "rwbs")?,
+        })
+    }
+
     /// The disk that a record tells of, if that may be of a flush. A request has lost its
     /// REQ_PREFLUSH by then (blk_insert_flush, Linux 6.18): it is a write of nothing, or one of a
     /// file system's own structures, in front of which there may have been a flush.
@@ -164,33 +175,37 @@ impl Form {
         }
         // The header, and how long the rest is.
         let event = record.get(12..)?;
-        let number = |at: usize| {
-            let bytes = event.get(at..at + 4)?.try_into().ok()?;
-            Some(u32::from_ne_bytes(bytes))
-        };
         let rwbs = event.get(self.rwbs..)?.iter().take_while(|b| **b != 0);
         let rwbs: Vec<u8> = rwbs.copied().take(10).collect();
-        let is_asked = number(self.error)?.cast_signed() != EOPNOTSUPP;
+        let is_asked = number(event, self.error)?.cast_signed() != EOPNOTSUPP;
         let is_write = matches!(rwbs.first(), Some(b'W' | b'F'));
-        let is_empty = number(self.sectors)? == 0;
+        let is_empty = number(event, self.sectors)? == 0;
         let may_flush = is_empty || rwbs.iter().any(|b| matches!(b, b'F' | b'M'));
         // As the kernel has it (MAJOR and MINOR of linux/kdev_t.h).
-        let dev = number(self.dev)?;
+        let dev = number(event, self.dev)?;
         let disk = Some((dev >> 20, dev & 0xf_ffff));
         (is_asked && is_write && may_flush).then_some(disk)
     }
 }
 
+/// The number at `at` of an event.
+fn number(event: &[u8], at: usize) -> Option<u32> {
+    let bytes = event.get(at..at + 4)?.try_into().ok()?;
+    Some(u32::from_ne_bytes(bytes))
+}
+
 /// At which byte of an event a field lies, by the text that tracefs has of its form.
 fn place_in(format: &str, field: &str) -> Option<usize> {
-    let is_it = |line: &&str| {
-        let name = line.split(';').next().unwrap_or_default();
-        let name = name.rsplit(' ').next().unwrap_or_default();
-        name.split('[').next() == Some(field)
-    };
-    let line = format.lines().find(is_it)?;
+    let line = format.lines().find(|line| is_about(line, field))?;
     let (_, rest) = line.split_once("offset:")?;
     rest.split(';').next()?.parse().ok()
+}
+
+/// Whether a line of that text is about this field.
+fn is_about(line: &str, field: &str) -> bool {
+    let name = line.split(';').next().unwrap_or_default();
+    let name = name.rsplit(' ').next().unwrap_or_default();
+    name.split('[').next() == Some(field)
 }
 
 #[cfg(test)]

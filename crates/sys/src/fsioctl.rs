@@ -29,15 +29,8 @@ pub(crate) fn btrfs_uuid(fd: BorrowedFd<'_>) -> Option<String> {
 /// A UUID as people write it.
 fn as_text(uuid: &[u8]) -> String {
     let hex: Vec<String> = uuid.iter().map(|b| format!("{b:02x}")).collect();
-    let part = |r: std::ops::Range<usize>| hex[r].concat();
-    [
-        part(0..4),
-        part(4..6),
-        part(6..8),
-        part(8..10),
-        part(10..16),
-    ]
-    .join("-")
+    let parts = [0..4, 4..6, 6..8, 8..10, 10..16];
+    parts.map(|part| hex[part].concat()).join("-")
 }
 
 /// EXT4_IOC_CHECKPOINT_FLAG_DRY_RUN: nothing but whether it may be asked.

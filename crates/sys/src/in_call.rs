@@ -11,7 +11,7 @@
 //! debuggers, so that two may watch at the same time.
 
 use crate::perf::{attributes, open_event_of, TRACEPOINT};
-use crate::processors::{counted, Counted};
+use crate::processors::counted;
 use crate::tracefs::Tracefs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -47,28 +47,23 @@ impl InCall {
         const EXCLUDE_KERNEL: u64 = 1 << 5;
         const WHEN_EXECUTED: u64 = 4;
         const LENGTH: u64 = size_of::<libc::c_long>() as u64;
-        let open = |attributes: &mut [u64; 14]| {
-            // Counted, and nothing else.
-            (attributes[2], attributes[3], attributes[6]) = (0, 0, attributes[6] & !0xffff_ffff);
-            open_event_of(attributes, tid.cast_signed(), -1)
-        };
         let mut breakpoint = attributes(BREAKPOINT, 0, EXCLUDE_KERNEL);
         (breakpoint[7], breakpoint[8]) = (behind, LENGTH);
         breakpoint[6] = WHEN_EXECUTED << 32;
-        let behind = open(&mut breakpoint)?;
-        let left_to_others = [open(&mut breakpoint)?, open(&mut breakpoint)?];
+        let behind = open(&mut breakpoint, tid)?;
+        let left_to_others = [open(&mut breakpoint, tid)?, open(&mut breakpoint, tid)?];
         drop(left_to_others);
         Ok(InCall {
             behind,
-            signals: open(&mut attributes(TRACEPOINT, signals.0, 0))?,
+            signals: open(&mut attributes(TRACEPOINT, signals.0, 0), tid)?,
         })
     }
 
     /// Whether it has left the call since, or may have: for a moment, in a handler, or for good.
     #[must_use]
     pub fn has_left(&self) -> bool {
-        let is_none = |counted: Option<Counted>| counted.is_some_and(|c| c.times == 0);
-        !is_none(counted(self.behind.as_fd())) || !is_none(counted(self.signals.as_fd()))
+        let mut fds = self.fds().into_iter();
+        fds.any(|fd| counted(fd).is_none_or(|c| c.times != 0))
     }
 
     /// How long the thread has had a processor since, in nanoseconds: more, each time that it has
@@ -90,6 +85,12 @@ impl InCall {
     pub fn fds(&self) -> [BorrowedFd<'_>; 2] {
         [self.behind.as_fd(), self.signals.as_fd()]
     }
+}
+
+/// Opens an event of a thread that is counted, and nothing else.
+fn open(attributes: &mut [u64; 14], tid: u32) -> io::Result<OwnedFd> {
+    (attributes[2], attributes[3], attributes[6]) = (0, 0, attributes[6] & !0xffff_ffff);
+    open_event_of(attributes, tid.cast_signed(), -1)
 }
 
 #[cfg(test)]

@@ -318,9 +318,10 @@ pub fn keep_only(fds: &[BorrowedFd<'_>]) -> Vec<OwnedFd> {
         // SAFETY: as above.
         unsafe { libc::close(last) };
     }
-    // SAFETY: they are open, and the objects that own them in the parent are not dropped here.
-    let own = |fd: &BorrowedFd<'_>| unsafe { OwnedFd::from_raw_fd(fd.as_raw_fd()) };
-    fds.iter().map(own).collect()
+    fds.iter()
+        // SAFETY: they are open, and the objects that own them in the parent are not dropped here.
+        .map(|fd| unsafe { OwnedFd::from_raw_fd(fd.as_raw_fd()) })
+        .collect()
 }
 
 #[cfg(test)]

@@ -136,9 +136,11 @@ const LIMITED_32: [(u32, How); 0] = [];
 pub fn limited(call: u64, arguments: &[u64; 6], is_64: bool) -> Option<Limited> {
     let all: &[(u32, How)] = if is_64 { &LIMITED } else { &LIMITED_32 };
     let (_, how) = all.iter().find(|(number, _)| u64::from(*number) == call)?;
-    let number = |k: usize| (arguments[k] as u32).cast_signed();
     let (limit, result) = match *how {
-        How::Milliseconds(k) => (Limit::Milliseconds(u32::try_from(number(k)).ok()?), 0),
+        How::Milliseconds(k) => (
+            Limit::Milliseconds(u32::try_from(int(arguments[k])).ok()?),
+            0,
+        ),
         How::At(k, word, result) => (at(arguments[k], word)?, result),
         How::OfRing => {
             // IORING_ENTER_EXT_ARG; with ABS_TIMER the limit is a moment, with EXT_ARG_REG the
@@ -150,15 +152,19 @@ pub fn limited(call: u64, arguments: &[u64; 6], is_64: bool) -> Option<Limited> 
                 ETIME,
             )
         }
-        How::Receives => (Limit::Receiving(number(0)), EAGAIN),
+        How::Receives => (Limit::Receiving(int(arguments[0])), EAGAIN),
         How::Sends(bytes) => {
             let bytes = bytes.map_or(u64::MAX, |k| arguments[k]);
-            (Limit::Sending(number(0), bytes), EAGAIN)
+            (Limit::Sending(int(arguments[0]), bytes), EAGAIN)
         }
-        How::ReceivesSome if number(2) == 1 => (Limit::Receiving(number(0)), EAGAIN),
-        How::SendsSome if number(2) == 1 => (Limit::Sending(number(0), u64::MAX), EAGAIN),
+        How::ReceivesSome if int(arguments[2]) == 1 => {
+            (Limit::Receiving(int(arguments[0])), EAGAIN)
+        }
+        How::SendsSome if int(arguments[2]) == 1 => {
+            (Limit::Sending(int(arguments[0]), u64::MAX), EAGAIN)
+        }
         How::ReceivesSome | How::SendsSome => return None,
-        How::Connects => (Limit::Connecting(number(0)), EINPROGRESS),
+        How::Connects => (Limit::Connecting(int(arguments[0])), EINPROGRESS),
         How::SocketCall => (Limit::OfSocketCall(arguments[0], arguments[1]), EAGAIN),
         How::Ipc => {
             const SEMTIMEDOP: u64 = 4;
@@ -168,6 +174,11 @@ pub fn limited(call: u64, arguments: &[u64; 6], is_64: bool) -> Option<Limited> 
         }
     };
     Some(Limited { limit, result })
+}
+
+/// The lower half of an argument, as an `int` of C.
+fn int(argument: u64) -> i32 {
+    (argument as u32).cast_signed()
 }
 
 fn at(address: u64, word: usize) -> Option<Limit> {

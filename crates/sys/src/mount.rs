@@ -99,18 +99,21 @@ pub fn what_holds(fd: impl AsFd) -> Option<Holds> {
     const XFS: i64 = 0x5846_5342;
     const BTRFS: i64 = 0x9123_683e;
     let kind = rustix::fs::fstatfs(&fd).ok()?.f_type;
-    // The first of two words of 32 bits.
-    let number = || Some(rustix::fs::fstatvfs(&fd).ok()?.f_fsid & u64::from(u32::MAX));
     match kind {
         // huge_encode_dev, as those of stat(2) (xfs_fs_statfs, Linux 6.18).
         XFS => {
-            let dev = number()?;
+            let dev = number_of_file_system(&fd)?;
             let (major, minor) = (rustix::fs::major(dev), rustix::fs::minor(dev));
             Some(Holds::Xfs(u64::from(major) << 32 | u64::from(minor)))
         }
-        BTRFS => Some(Holds::Btrfs(number()?)),
+        BTRFS => Some(Holds::Btrfs(number_of_file_system(&fd)?)),
         _ => None,
     }
+}
+
+/// The number of the file system of `fd`: the first of two words of 32 bits.
+fn number_of_file_system(fd: impl AsFd) -> Option<u64> {
+    Some(rustix::fs::fstatvfs(fd).ok()?.f_fsid & u64::from(u32::MAX))
 }
 
 /// Where a descriptor lies.

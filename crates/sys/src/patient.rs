@@ -98,8 +98,7 @@ impl Patient {
 
     fn kept_waiting(&mut self, path: &Path, now: Instant) -> bool {
         let since = self.stuck.get(path).copied();
-        let is_over = |at| now.saturating_duration_since(at) > FORGET;
-        if since.is_some_and(is_over) {
+        if since.is_some_and(|at| now.saturating_duration_since(at) > FORGET) {
             self.stuck.remove(path);
             return false;
         }

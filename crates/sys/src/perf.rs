@@ -208,6 +208,14 @@ impl AsFd for Event {
     }
 }
 
+impl Event {
+    /// One of the trace point with this number.
+    fn open(id: u64, cpu: usize) -> io::Result<Event> {
+        let fd = open_event(&mut attributes(TRACEPOINT, id, 0), cpu)?;
+        Ok(Event { fd, before: 0 })
+    }
+}
+
 impl LostWrites {
     /// Starts counting.
     ///
@@ -216,11 +224,7 @@ impl LostWrites {
     pub fn watch() -> io::Result<LostWrites> {
         let dir = Tracefs::open()?;
         let id = dir.id("filemap/filemap_set_wb_err")?;
-        let open = move |cpu| {
-            let fd = open_event(&mut attributes(TRACEPOINT, id, 0), cpu)?;
-            Ok(Event { fd, before: 0 })
-        };
-        let events = EachProcessor::open(open)?;
+        let events = EachProcessor::open(move |cpu| Event::open(id, cpu))?;
         Ok(LostWrites { events })
     }
 
@@ -243,17 +247,22 @@ impl LostWrites {
 }
 
 fn point_ids(dir: &Tracefs) -> io::Result<Vec<(u64, bool)>> {
-    let id = |&(point, whole): &(&str, bool)| Some((dir.id(point).ok()?, whole));
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    let mounted = |(point, _): &&(&str, bool)| {
-        let fs = point.split('/').next().unwrap_or("");
-        mounts.lines().any(|l| l.contains(&format!(" - {fs} ")))
-    };
-    let ids: Vec<(u64, bool)> = POINTS.iter().filter(mounted).filter_map(id).collect();
+    let ids: Vec<(u64, bool)> = POINTS
+        .iter()
+        .filter(|(point, _)| is_mounted(point, &mounts))
+        .filter_map(|(point, whole)| Some((dir.id(point).ok()?, *whole)))
+        .collect();
     if ids.is_empty() {
         return Err(io::ErrorKind::NotFound.into());
     }
     Ok(ids)
+}
+
+/// Whether one of these mounts is of the file system that a trace point belongs to.
+fn is_mounted(point: &str, mounts: &str) -> bool {
+    let fs = point.split('/').next().unwrap_or("");
+    mounts.lines().any(|l| l.contains(&format!(" - {fs} ")))
 }
 
 /// struct perf_event_attr up to its fifth version (112 bytes), as words.
@@ -309,8 +318,10 @@ pub(crate) fn open_event_with_lost(how: &mut [u64; 14], cpu: usize) -> io::Resul
     const LOST: u64 = 1 << 4;
     how[4] |= LOST; // read_format
     let event = open_event(how, cpu);
-    let is_old = |e: &io::Error| e.raw_os_error() == Some(libc::EINVAL);
-    if !event.as_ref().is_err_and(is_old) {
+    let is_old = event
+        .as_ref()
+        .is_err_and(|e| e.raw_os_error() == Some(libc::EINVAL));
+    if !is_old {
         return event;
     }
     how[4] &= !LOST;

@@ -131,11 +131,10 @@ pub fn status(pid: u32) -> io::Result<Status> {
 #[must_use]
 pub fn maker(tid: u32) -> Option<u32> {
     let status = status(tid).ok()?;
-    let parent = || u32::try_from(status.number("PPid")?).ok();
     status
         .process()
         .filter(|process| *process != tid)
-        .or_else(parent)
+        .or_else(|| u32::try_from(status.number("PPid")?).ok())
 }
 
 /// Whether a process is there (not a zombie's grave: a zombie counts as there).
@@ -328,8 +327,12 @@ pub fn leads_session() -> bool {
 /// Whether process `pid` is in our process group, to which the terminal sends its signals.
 #[must_use]
 pub fn is_in_our_group(pid: u32) -> bool {
+    group_of(pid.cast_signed()) == group_of(0)
+}
+
+/// The process group of a process; 0 is this one.
+fn group_of(pid: libc::pid_t) -> libc::pid_t {
     // Not rustix: a group outside of our pid namespace has number 0, which it does not expect.
     // SAFETY: getpgid has no precondition.
-    let group = |pid| unsafe { libc::getpgid(pid) };
-    group(pid.cast_signed()) == group(0)
+    unsafe { libc::getpgid(pid) }
 }

@@ -74,14 +74,20 @@ impl<T: AsFd> EachProcessor<T> {
             let now = counted(one.it.as_fd()).map_or(u64::MAX, |c| c.on_for);
             one.has_ended = now == std::mem::replace(&mut one.on_for, now) && now != u64::MAX;
         }
-        let has_one = |cpu: usize| self.all.iter().any(|one| one.cpu == cpu && !one.has_ended);
-        let missing = online_processors().into_iter().filter(|cpu| !has_one(*cpu));
+        let online = online_processors().into_iter();
+        let missing = online.filter(|cpu| !self.has_one(*cpu));
         // Where it cannot be opened, the next look tries again.
         let opened = missing.filter_map(|cpu| Some(One::new(cpu, (self.open)(cpu).ok()?)));
         let opened: Vec<One<T>> = opened.collect();
         let is_new = !opened.is_empty();
         self.all.extend(opened);
         is_new
+    }
+
+    /// Whether there is one that goes on, on this processor.
+    fn has_one(&self, cpu: usize) -> bool {
+        let mut all = self.all.iter();
+        all.any(|one| one.cpu == cpu && !one.has_ended)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
@@ -111,15 +117,17 @@ pub(crate) struct Counted {
 pub(crate) fn counted(event: BorrowedFd<'_>) -> Option<Counted> {
     let mut all = [0u8; 24];
     let len = rustix::io::read(event, &mut all).ok()?;
-    let word = |at: usize| {
-        let bytes = all[..len].get(at..at + 8)?;
-        Some(u64::from_ne_bytes(bytes.try_into().ok()?))
-    };
+    let told = &all[..len];
     Some(Counted {
-        times: word(0)?,
-        on_for: word(8)?,
-        lost: word(16),
+        times: word(told, 0)?,
+        on_for: word(told, 8)?,
+        lost: word(told, 16),
     })
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u64> {
+    let bytes = bytes.get(at..at + 8)?;
+    Some(u64::from_ne_bytes(bytes.try_into().ok()?))
 }
 
 /// The processors of the machine, whatever this process may run on: "0-3,6".
@@ -133,11 +141,13 @@ fn online_processors() -> Vec<usize> {
             .filter_map(|l| l.strip_prefix("cpu")?.split(' ').next());
         numbers.collect::<Vec<_>>().join(",")
     });
-    let range = |part: &str| {
-        let (from, to) = part.split_once('-').unwrap_or((part, part));
-        Some(from.trim().parse().ok()?..=to.trim().parse().ok()?)
-    };
     list.split(',').filter_map(range).flatten().collect()
+}
+
+/// The range that a part of a list stands for: "0-3", or "6".
+fn range(part: &str) -> Option<std::ops::RangeInclusive<usize>> {
+    let (from, to) = part.split_once('-').unwrap_or((part, part));
+    Some(from.trim().parse().ok()?..=to.trim().parse().ok()?)
 }
 
 #[cfg(test)]

@@ -293,9 +293,11 @@ impl Thread {
     #[must_use]
     pub fn has_filter(&self) -> Option<bool> {
         static SHOWS: OnceLock<bool> = OnceLock::new();
-        let look = || std::path::Path::new("/proc/sys/kernel/ns_last_pid").exists();
-        let first = || request(PTRACE_SECCOMP_GET_FILTER, self.tid, 0, null_mut());
-        match SHOWS.get_or_init(look).then(first)? {
+        const LAST_PID: &str = "/proc/sys/kernel/ns_last_pid";
+        if !SHOWS.get_or_init(|| std::path::Path::new(LAST_PID).exists()) {
+            return None;
+        }
+        match request(PTRACE_SECCOMP_GET_FILTER, self.tid, 0, null_mut()) {
             Ok(_) => Some(true),
             Err(e) if e.raw_os_error() == Some(libc::EINVAL) => Some(false),
             Err(_) => None,

@@ -156,9 +156,11 @@ impl Registers {
     }
 
     fn says_eintr_for_us(&self) -> bool {
-        let machine = self.machine();
-        let may = |call: u64| calls::is_of(Kind::Eintr, machine, call as u32);
-        self.result() == EINTR && self.call().is_some_and(may)
+        if self.result() != EINTR {
+            return false;
+        }
+        let (machine, call) = (self.machine(), self.call());
+        call.is_some_and(|call| calls::is_of(Kind::Eintr, machine, call as u32))
     }
 
     /// Whether the thread waits where Go's runtime does so: in futex, epoll_wait, epoll_pwait or
@@ -187,8 +189,12 @@ impl Registers {
             Machine::X86_64 => self.0.rdi as u32,
             _ => self.0.rbx as u32,
         };
-        let makes = |name| self.call() == Some(calls::number(self.machine(), name).into());
-        makes("seccomp") || makes("prctl") && OPTIONS.contains(&option)
+        self.makes("seccomp") || self.makes("prctl") && OPTIONS.contains(&option)
+    }
+
+    /// Whether the thread is in the system call of this name.
+    fn makes(&self, name: &str) -> bool {
+        self.call() == Some(calls::number(self.machine(), name).into())
     }
 
     /// Whether the thread is in code of its own, in no system call.

@@ -69,18 +69,19 @@ impl Memory {
 pub fn descriptor(pid: u32, tid: u32, number: i32) -> io::Result<OwnedFd> {
     // A first thread that has ended has no descriptors any more (PIDFD_THREAD, Linux 6.9).
     const PIDFD_THREAD: libc::c_long = libc::O_EXCL as libc::c_long;
-    let open = |pid: u32, flags: libc::c_long| {
-        // SAFETY: pidfd_open takes two numbers.
-        let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, libc::c_long::from(pid), flags) };
-        owned(fd)
-    };
-    let pidfd = open(tid, PIDFD_THREAD).or_else(|_| open(pid, 0))?;
+    let pidfd = pidfd_of(tid, PIDFD_THREAD).or_else(|_| pidfd_of(pid, 0))?;
     let (of, number) = (
         libc::c_long::from(pidfd.as_raw_fd()),
         libc::c_long::from(number),
     );
     // SAFETY: pidfd_getfd takes three numbers.
     owned(unsafe { libc::syscall(libc::SYS_pidfd_getfd, of, number, 0) })
+}
+
+fn pidfd_of(pid: u32, flags: libc::c_long) -> io::Result<OwnedFd> {
+    // SAFETY: pidfd_open takes two numbers.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, libc::c_long::from(pid), flags) };
+    owned(fd)
 }
 
 /// The signal that tells of an open file, 0 for the usual one (`F_GETSIG` of fcntl(2)).

@@ -49,14 +49,8 @@ impl Filter {
         holders: usize,
         gives_up_rights: bool,
     ) -> Filter {
-        let one = |(code, jt, jf, k): &(u16, u8, u8, u32)| libc::sock_filter {
-            code: *code,
-            jt: *jt,
-            jf: *jf,
-            k: *k,
-        };
         Filter {
-            program: program.iter().map(one).collect(),
+            program: program.iter().map(instruction).collect(),
             door: door.as_raw_fd(),
             holders,
             gives_up_rights,
@@ -92,6 +86,10 @@ impl Filter {
         unsafe { libc::close(listener) };
         Ok(())
     }
+}
+
+fn instruction(&(code, jt, jf, k): &(u16, u8, u8, u32)) -> libc::sock_filter {
+    libc::sock_filter { code, jt, jf, k }
 }
 
 /// Puts a filter on the calling process; with [`NEW_LISTENER`], its listener's number.
@@ -202,8 +200,8 @@ impl Seats {
     /// A block that nobody has, for process `owner`.
     #[must_use]
     pub fn take(&self, owner: u32) -> Option<Block> {
-        let free = |b: &Block| self.pass_on(*b, 0, owner);
-        (0..self.blocks).map(Block).find(free)
+        let mut blocks = (0..self.blocks).map(Block);
+        blocks.find(|b| self.pass_on(*b, 0, owner))
     }
 
     /// Every block that somebody has, and who.
@@ -263,16 +261,18 @@ impl Seat<'_> {
         self.0[at].load(Acquire)
     }
 
+    /// The two halves of a word, in the order in which they lie.
+    fn halves(&self, at: usize) -> (u32, u32) {
+        let [a, b, c, d, e, f, g, h] = self.word(at).to_ne_bytes();
+        let (first, second) = ([a, b, c, d], [e, f, g, h]);
+        (u32::from_ne_bytes(first), u32::from_ne_bytes(second))
+    }
+
     /// The call that was received here and not answered yet, if any.
     #[must_use]
     pub fn call(&self) -> Option<Call> {
-        let halves = |at: usize| {
-            let bytes = self.word(at).to_ne_bytes();
-            let half = |from: usize| std::array::from_fn(|i| bytes[from + i]);
-            (u32::from_ne_bytes(half(0)), u32::from_ne_bytes(half(4)))
-        };
-        let (tid, _) = halves(1);
-        let (number, arch) = halves(2);
+        let (tid, _) = self.halves(1);
+        let (number, arch) = self.halves(2);
         let id = self.word(0);
         (id != 0).then(|| Call {
             id,
@@ -285,7 +285,9 @@ impl Seat<'_> {
 
     /// Forgets the call.
     pub fn clear(&self) {
-        { self.0.iter().take(STAGE_AT + 1) }.for_each(|word| word.store(0, Release));
+        for word in self.0.iter().take(STAGE_AT + 1) {
+            word.store(0, Release);
+        }
     }
 
     /// How far its answerer has come: any number, 0 at first.
@@ -330,9 +332,12 @@ const X32: u32 = 0x4000_0000;
 #[must_use]
 pub fn has_x32() -> bool {
     static HAS: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
+    cfg!(target_arch = "x86_64") && *HAS.get_or_init(answers_x32)
+}
+
+fn answers_x32() -> bool {
     // SAFETY: getpid, under x32's number where there is one.
-    let ask = || unsafe { libc::syscall((X32 | 39).into()) } > 0;
-    cfg!(target_arch = "x86_64") && *HAS.get_or_init(ask)
+    unsafe { libc::syscall((X32 | 39).into()) > 0 }
 }
 
 /// What a call is answered.

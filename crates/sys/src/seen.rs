@@ -165,8 +165,8 @@ impl Seen {
 
     fn leaves(&mut self, pid: u32) {
         // What was forked of us and has executed nothing is ours.
-        let told = |p: &Process| p.has_synced() && p.executed;
-        if let Some(ended) = self.by_pid.remove(&pid).filter(told) {
+        let ended = self.by_pid.remove(&pid);
+        if let Some(ended) = ended.filter(|p| p.has_synced() && p.executed) {
             self.was_before(pid, ended);
         }
     }
@@ -204,8 +204,10 @@ impl Process {
     }
 
     fn is_like(&self, other: &Process) -> bool {
-        let flags = |p: &Process| (p.has_library, p.has_linker, p.executed);
-        self.exe == other.exe && flags(self) == flags(other)
+        self.exe == other.exe
+            && self.has_library == other.has_library
+            && self.has_linker == other.has_linker
+            && self.executed == other.executed
     }
 
     fn maps(&mut self, file: String, inode: u64, libraries: &[&str]) {

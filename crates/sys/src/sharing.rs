@@ -129,11 +129,10 @@ impl<'a> Search<'a> {
         /// More are listed sooner than tried.
         const TRIED: u32 = 1000;
         let last = std::mem::replace(&mut self.last, last_number());
-        let is_ours = |tid: &u32| Path::new(&format!("/proc/{}/task/{tid}", self.pid)).exists();
         if let (Some(last), Some(now)) = (last, self.last) {
             if (last..=last.saturating_add(TRIED)).contains(&now) {
                 // Those of threads are among them.
-                return Ok((last + 1..=now).filter(|n| !is_ours(n)).collect());
+                return Ok((last + 1..=now).filter(|n| !self.has_thread(*n)).collect());
             }
         }
         let mut fresh = Vec::new();
@@ -142,6 +141,10 @@ impl<'a> Search<'a> {
             fresh.extend(number.filter(|n| !self.seen.contains(n)));
         }
         Ok(fresh)
+    }
+
+    fn has_thread(&self, tid: u32) -> bool {
+        Path::new(&format!("/proc/{}/task/{tid}", self.pid)).exists()
     }
 
     /// Whether another process has its memory.
@@ -167,12 +170,10 @@ impl<'a> Search<'a> {
     /// Whether a thread of each has one table of descriptors: a thread may have one of its own.
     fn has_a_table_of(&self, other: u32) -> bool {
         let theirs = threads::of(other);
-        let has_one = |tid: &u32| {
-            theirs
-                .iter()
-                .any(|other| threads::share_descriptors(*tid, *other))
-        };
-        self.tables.iter().any(has_one)
+        self.tables.iter().any(|ours| {
+            let mut theirs = theirs.iter();
+            theirs.any(|other| threads::share_descriptors(*ours, *other))
+        })
     }
 }
 
@@ -201,6 +202,16 @@ impl Program {
         })
     }
 
+    /// As it is now, or without code: such a one has its own memory, or none, and one that is gone
+    /// is met by nobody.
+    fn of_any(pid: u32) -> Program {
+        Program::of(pid).unwrap_or(Program {
+            thread: pid,
+            pages: 0,
+            users: [0; 4],
+        })
+    }
+
     /// Whether two are to be compared. A server acts as one user and the other, in turn.
     fn may_have_memory_of(&self, other: &Program) -> bool {
         self.pages == other.pages && self.users.iter().any(|u| other.users.contains(u))
@@ -224,16 +235,11 @@ impl MemorySurvey {
     /// As they are now.
     #[must_use]
     pub fn now() -> MemorySurvey {
-        // One without code has its own memory, or none; one that is gone is met by nobody.
-        let none = |pid| Program {
-            thread: pid,
-            pages: 0,
-            users: [0; 4],
-        };
-        let look = |pid| (pid, Program::of(pid).unwrap_or_else(|| none(pid)));
         MemorySurvey {
             as_of: Some(Instant::now()),
-            programs: process::all().map(look).collect(),
+            programs: process::all()
+                .map(|pid| (pid, Program::of_any(pid)))
+                .collect(),
         }
     }
 
@@ -317,8 +323,9 @@ fn differ_in_size(a: u32, b: u32) -> bool {
 /// The sizes of a process's memory, and of its parts (proc_pid_status(5)).
 fn size(pid: u32) -> Option<Vec<String>> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let is_size = |line: &&str| line.starts_with("Vm") || line.starts_with("Rss");
-    Some(text.lines().filter(is_size).map(str::to_owned).collect())
+    let lines = text.lines();
+    let sizes = lines.filter(|line| line.starts_with("Vm") || line.starts_with("Rss"));
+    Some(sizes.map(str::to_owned).collect())
 }
 
 /// Whether a process hides its memory (PR_SET_DUMPABLE): its files in /proc are root's then.

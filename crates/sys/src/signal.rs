@@ -34,7 +34,9 @@ const PASSED: [i32; 16] = [
 ];
 
 fn passed() -> impl Iterator<Item = i32> {
-    { PASSED.into_iter() }.chain(libc::SIGRTMIN()..=libc::SIGRTMAX())
+    PASSED
+        .into_iter()
+        .chain(libc::SIGRTMIN()..=libc::SIGRTMAX())
 }
 
 /// One signal that arrived.

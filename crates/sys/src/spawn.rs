@@ -3,7 +3,7 @@
 
 use crate::signal::{add, empty_set};
 use std::collections::BTreeMap;
-use std::ffi::{CStr, CString, OsString};
+use std::ffi::{CStr, CString, NulError, OsString};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -28,16 +28,21 @@ pub(crate) fn beside(
             None => variables.remove(name),
         };
     }
-    let line = |(mut name, value): (OsString, OsString)| {
-        name.push("=");
-        name.push(value);
-        CString::new(name.into_vec())
-    };
-    let envp: Vec<CString> = variables.into_iter().map(line).collect::<Result<_, _>>()?;
+    let envp: Vec<CString> = variables
+        .into_iter()
+        .map(|(name, value)| variable(name, value))
+        .collect::<Result<_, _>>()?;
     let mut set = empty_set();
     default.for_each(|s| add(&mut set, s));
     add_internal(&mut set);
     spawn(&program, &argv, &envp, mask, &set)
+}
+
+/// `NAME=VALUE`.
+fn variable(mut name: OsString, value: OsString) -> Result<CString, NulError> {
+    name.push("=");
+    name.push(value);
+    CString::new(name.into_vec())
 }
 
 /// glibc's own signals, 32 and 33, which its posix_spawn would leave ignored in the command, and
@@ -64,10 +69,6 @@ fn spawn(
     mask: &libc::sigset_t,
     default: &libc::sigset_t,
 ) -> io::Result<u32> {
-    let pointers = |list: &[CString]| -> Vec<*mut libc::c_char> {
-        let all = list.iter().map(|s| s.as_ptr().cast_mut());
-        all.chain([null_mut()]).collect()
-    };
     let (argv, envp) = (pointers(argv), pointers(envp));
     let mut attributes = MaybeUninit::uninit();
     let a: *mut libc::posix_spawnattr_t = attributes.as_mut_ptr();
@@ -93,4 +94,10 @@ fn spawn(
         0 => Ok(pid.cast_unsigned()),
         errno => Err(io::Error::from_raw_os_error(errno)),
     }
+}
+
+/// Pointers to strings, and a null behind them.
+fn pointers(list: &[CString]) -> Vec<*mut libc::c_char> {
+    let all = list.iter().map(|s| s.as_ptr().cast_mut());
+    all.chain([null_mut()]).collect()
 }

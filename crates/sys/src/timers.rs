@@ -28,8 +28,7 @@ impl Timers {
             // SAFETY: zeroed is a valid value of this structure of integers.
             unsafe { left.assume_init() }
         });
-        let runs = |t: &libc::itimerval| t.it_value.tv_sec != 0 || t.it_value.tv_usec != 0;
-        left.iter().any(runs).then_some(Timers(left))
+        left.iter().any(is_running).then_some(Timers(left))
     }
 
     /// Has the calling process have them; async-signal-safe.
@@ -48,6 +47,10 @@ impl Timers {
     }
 }
 
+fn is_running(timer: &libc::itimerval) -> bool {
+    timer.it_value.tv_sec != 0 || timer.it_value.tv_usec != 0
+}
+
 /// Whether a signal is what a timer sends in the end.
 pub(crate) fn end_with(signal: i32) -> bool {
     TIMERS.iter().any(|(_, its)| *its == signal)
@@ -62,12 +65,13 @@ pub(crate) fn run() -> bool {
 pub(crate) fn start(mut command: Command) -> io::Result<u32> {
     let timers = Timers::ours();
     if let Some(timers) = timers {
-        let set = move || {
-            timers.set();
-            Ok(())
-        };
         // SAFETY: `set` makes system calls only, all async-signal-safe.
-        unsafe { command.pre_exec(set) };
+        unsafe {
+            command.pre_exec(move || {
+                timers.set();
+                Ok(())
+            })
+        };
     }
     let pid = command.spawn()?.id();
     if timers.is_some() {

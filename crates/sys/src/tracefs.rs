@@ -47,7 +47,10 @@ impl Tracefs {
     /// Those of open(2): `ENOENT` where the kernel does not have it.
     pub fn id(&self, point: &str) -> io::Result<u64> {
         let number = self.text(point, "id")?;
-        { number.trim().parse() }.map_err(|_| io::ErrorKind::InvalidData.into())
+        number
+            .trim()
+            .parse()
+            .map_err(|_| io::ErrorKind::InvalidData.into())
     }
 
     /// What its events look like, for people.

@@ -25,13 +25,15 @@ pub fn settle_again(
     let table = mounts::mounts_of("self");
     let there = Path::new(&fs.mount);
     // The device of the very mount may have another name by now.
-    let is_alike = |m: &&Mount| m.source == fs.source || is_its_mount(fs, m);
     let of_type = table.iter().rev().filter(|m| m.fstype == fs.fstype);
-    let mut alike: Vec<&Mount> = of_type.filter(is_alike).collect();
+    let alike = of_type.filter(|m| m.source == fs.source || is_its_mount(fs, m));
+    let mut alike: Vec<&Mount> = alike.collect();
     // First what is at its point, the uppermost before others there.
     alike.sort_by_key(|m| m.path() != there);
-    let is_it = |m: &Mount| m.source.starts_with('/') || m.path() == there;
-    if alike.iter().any(|m| is_it(m) && is_found_broken(m)) {
+    let mut its = alike
+        .iter()
+        .filter(|m| m.source.starts_with('/') || m.path() == there);
+    if its.any(|m| is_found_broken(m)) {
         // It can tell nothing any more, and a repaired one has forgotten.
         return Some(rustix::io::Errno::IO.raw_os_error());
     }
@@ -58,6 +60,6 @@ fn on_its_mount(fs: &LedgerFs, alike: &[&Mount]) -> Option<find::Found> {
 /// Nor is an overlay's UUID: a copy of its upper folder has it, too.
 fn by_its_uuid(fs: &LedgerFs, alike: &[&Mount]) -> Option<find::Found> {
     fs.uuid.as_ref().filter(|_| fs.fstype != "overlay")?;
-    let found = alike.iter().filter_map(|m| find_mounted(m));
-    { found }.find(|found| filesystems::uuid_of(found) == fs.uuid)
+    let mut found = alike.iter().filter_map(|m| find_mounted(m));
+    found.find(|found| filesystems::uuid_of(found) == fs.uuid)
 }

@@ -85,15 +85,18 @@ pub fn ledger_of(dir: &Path) -> Kept {
     else {
         return Kept::NotTold;
     };
-    let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
     match ledger {
         [] => Kept::Nowhere,
         ledger => Kept::In {
             ledger: OsStr::from_bytes(ledger).into(),
-            token: text(token),
-            folder: split_at_nul(rest).map(|(folder, _)| text(folder)),
+            token: lossy(token),
+            folder: split_at_nul(rest).map(|(folder, _)| lossy(folder)),
         },
     }
+}
+
+fn lossy(text: &[u8]) -> String {
+    String::from_utf8_lossy(text).into_owned()
 }
 
 impl Kept {
@@ -164,7 +167,7 @@ fn mark_in(text: &[u8]) -> Option<Mark> {
     Some(Mark {
         at: (text.len() - rest.len()) as u64,
         has_entry,
-        boot: String::from_utf8_lossy(boot).into_owned(),
+        boot: lossy(boot),
     })
 }
 
@@ -212,17 +215,15 @@ impl Belongings {
     /// # Errors
     /// What failed, as a message for the user; nothing is left behind.
     pub fn make(run: &Path, ledger: Option<&Ledger>, filters: u32) -> Result<Belongings, Trouble> {
-        let taken = |id: &str| ledger.is_some_and(|l| l.path(id).exists());
         // Locked before it has a name: another command would take an unlocked one for a dead
         // session's. One of an earlier session may lie in a lower layer of a container's overlay,
         // which lets no folder of that be renamed (EXDEV).
-        let (id, dir, lock) = { spare(run) }
-            .and_then(|spare| with_name(run, spare, taken).ok())
-            .map_or_else(
-                || make_locked(run, UNBORN).and_then(|fresh| with_name(run, fresh, taken)),
-                Ok,
-            )
-            .map_err(|e| cannot_make(run, &e))?;
+        let kept = spare(run).and_then(|spare| with_name(run, spare, ledger).ok());
+        let named = kept.map_or_else(
+            || make_locked(run, UNBORN).and_then(|fresh| with_name(run, fresh, ledger)),
+            Ok,
+        );
+        let (id, dir, lock) = named.map_err(|e| cannot_make(run, &e))?;
         let lock = Arc::new(lock);
         shelf::REPORTS.forget(&id);
         let memory = format!("{id}.{}.{filters}", random_name());
@@ -266,7 +267,8 @@ impl Belongings {
     /// ends with NUL, as a path may hold anything else.
     fn tell(&mut self, ledger: Option<&Ledger>) -> Result<(), Trouble> {
         let mut text = Vec::new();
-        let memory = { self.memory.strip_prefix(&self.dir) }.unwrap_or(&self.memory);
+        let below = self.memory.strip_prefix(&self.dir);
+        let memory = below.unwrap_or(&self.memory);
         text.extend_from_slice(memory.as_os_str().as_bytes());
         text.push(b'\n');
         text.extend(ledger.map_or(&[][..], |l| l.dir().as_os_str().as_bytes()));
@@ -281,7 +283,8 @@ impl Belongings {
         text.extend_from_slice(dirs::boot_id().as_bytes());
         text.push(0);
         // Never shortened: on a disk mounted with `discard` that waits for the disk.
-        { self.lock.write_all_at(&text, 0) }.map_err(|e| cannot_make(&self.dir, &e))
+        let written = self.lock.write_all_at(&text, 0);
+        written.map_err(|e| cannot_make(&self.dir, &e))
     }
 
     /// The session's folder, for whoever settles in its place by its entry; `None` where its name
@@ -355,15 +358,15 @@ fn spare(run: &Path) -> Option<(PathBuf, File)> {
     is_private.then_some((dir, lock))
 }
 
-/// Gives a folder the name of a session that no other one has, nor one that is `taken`. Where that
-/// fails the folder is removed.
+/// Gives a folder the name of a session that no other one has, nor an entry of the `ledger`. Where
+/// that fails the folder is removed.
 fn with_name(
     run: &Path,
     (fresh, lock): (PathBuf, File),
-    taken: impl Fn(&str) -> bool,
+    ledger: Option<&Ledger>,
 ) -> io::Result<(String, PathBuf, File)> {
     let mut failed = io::Error::other("every session name is taken");
-    for id in ids().filter(|id| !taken(id)) {
+    for id in ids().filter(|id| !is_taken(id, ledger)) {
         let dir = run.join(&id);
         if dir.exists() {
             continue;
@@ -380,6 +383,11 @@ fn with_name(
     }
     let _ = std::fs::remove_dir_all(fresh);
     Err(failed)
+}
+
+/// Whether an entry of the ledger has this name.
+fn is_taken(id: &str, ledger: Option<&Ledger>) -> bool {
+    ledger.is_some_and(|l| l.path(id).exists())
 }
 
 fn cannot_make(dir: &Path, e: &io::Error) -> Trouble {
@@ -410,13 +418,10 @@ fn ids() -> impl Iterator<Item = String> {
         "plum", "quartz", "reef", "ridge", "river", "robin", "sage", "shore", "spruce", "stone",
         "thorn", "tulip", "willow", "wren",
     ];
-    let start = std::process::id() as usize;
-    let word = move |k: usize| WORDS[(start + k) % WORDS.len()];
-    let numbered =
-        (2..1000).flat_map(move |n| (0..WORDS.len()).map(move |k| format!("{}{n}", word(k))));
-    (0..WORDS.len())
-        .map(move |k| word(k).to_owned())
-        .chain(numbered)
+    let (before, behind) = WORDS.split_at(std::process::id() as usize % WORDS.len());
+    let words = behind.iter().chain(before);
+    let each = words.clone().map(|word| (*word).to_owned());
+    each.chain((2..1000).flat_map(move |n| words.clone().map(move |word| format!("{word}{n}"))))
 }
 
 #[cfg(test)]

@@ -34,15 +34,16 @@ pub(super) fn session_of(entry: &Entry) -> Option<Living> {
         id: entry.id.clone(),
         dir: dir.into(),
     });
-    let is_ours = |s: &Living| {
-        let seen = s.dir.symlink_metadata();
-        seen.is_ok_and(|m| dirs::distrust(&m).is_none())
-    };
     let own = control::session(&entry.id);
-    { own.into_iter() }
+    own.into_iter()
         .chain(named.filter(|s| may_be_looked_at(&s.dir)))
         .filter(is_ours)
         .find(|s| Debtor::of(s).has_written(entry))
+}
+
+fn is_ours(session: &Living) -> bool {
+    let seen = session.dir.symlink_metadata();
+    seen.is_ok_and(|m| dirs::distrust(&m).is_none())
 }
 
 /// Whether a folder lies where a look has an end: what a program serves (FUSE), or another machine,
@@ -104,12 +105,14 @@ fn beside(session: &Living) -> Option<(Ledger, String)> {
 
 /// Programs of the sessions that wrote these entries, which are dead, put nothing off any more.
 pub(super) fn relax_no_more(dead: &[Filed]) {
-    let is_told = |filed: &Filed| {
-        let page = session_of(&filed.entry).map(|session| session.page());
-        page.is_some_and(|page| page.exists() && shared::relaxes_no_more(&page).is_ok())
-    };
-    let told: Vec<bool> = dead.iter().map(is_told).collect();
+    let told: Vec<bool> = dead.iter().map(relaxes_no_more).collect();
     if told.contains(&false) {
         shared::wait_for_lease();
     }
+}
+
+/// Whether the page of an entry's session says from now on that nothing is put off.
+fn relaxes_no_more(filed: &Filed) -> bool {
+    let page = session_of(&filed.entry).map(|session| session.page());
+    page.is_some_and(|page| page.exists() && shared::relaxes_no_more(&page).is_ok())
 }

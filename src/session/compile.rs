@@ -32,11 +32,7 @@ impl Users {
     #[must_use]
     pub fn of_this_machine() -> Users {
         let text = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
-        let line = |l: &str| {
-            let mut f = l.split(':');
-            Some((f.next()?.to_owned(), f.nth(1)?.parse().ok()?))
-        };
-        Users(text.lines().filter_map(line).collect())
+        Users(text.lines().filter_map(user_of_line).collect())
     }
 
     /// The same where these rules ask for users, else none.
@@ -73,18 +69,25 @@ impl Users {
         let Ok(glob) = Glob::new(pattern, Mode::Name) else {
             return Vec::new();
         };
-        let number = |uid: &u32| glob.matches(uid.to_string().as_bytes());
         let mut uids: Vec<u32> = pattern.parse().into_iter().collect();
         uids.extend(
             self.0
                 .iter()
-                .filter(|(n, u)| glob.matches(n.as_bytes()) || number(u))
+                .filter(|(n, u)| {
+                    glob.matches(n.as_bytes()) || glob.matches(u.to_string().as_bytes())
+                })
                 .map(|(_, u)| *u),
         );
         uids.sort_unstable();
         uids.dedup();
         uids
     }
+}
+
+/// The name and the number that a line of /etc/passwd begins with.
+fn user_of_line(line: &str) -> Option<(String, u32)> {
+    let mut fields = line.split(':');
+    Some((fields.next()?.to_owned(), fields.nth(1)?.parse().ok()?))
 }
 
 /// Compiles `rules`; a rule without a dial of its own follows the session's (class 0).
@@ -95,7 +98,9 @@ pub fn compile(rules: &RuleSet, base: Until, users: &Users) -> Compiled {
         ..Compiled::default()
     };
     c.now_mask = now_mask(&c.classes);
-    let all: Vec<(&rules::Rule, Option<String>)> = { rules.rules.iter() }
+    let all: Vec<(&rules::Rule, Option<String>)> = rules
+        .rules
+        .iter()
         .flat_map(|rule| {
             for_each_path(rule)
                 .into_iter()
@@ -147,13 +152,14 @@ pub fn compile(rules: &RuleSet, base: Until, users: &Users) -> Compiled {
 /// Which of the page's rules each of these is.
 #[must_use]
 pub fn places(rules: &RuleSet) -> Vec<Range<usize>> {
+    let mut places = Vec::new();
     let mut end = 0;
-    let of = |rule: &rules::Rule| {
+    for rule in &rules.rules {
         let first = end;
         end += for_each_path(rule).len();
-        first..end
-    };
-    rules.rules.iter().map(of).collect()
+        places.push(first..end);
+    }
+    places
 }
 
 /// What a rule is about, path by path: `None` is any.
@@ -173,8 +179,9 @@ pub fn classes(rules: &RuleSet, base: Until) -> Vec<Until> {
 /// The class of a rule with a dial of its own, or without.
 #[must_use]
 pub fn class_of(classes: &[Until], until: Option<Until>) -> usize {
-    let own = |until: Until| classes[1..].iter().position(|u| *u == until).unwrap_or(0) + 1;
-    until.map_or(0, own)
+    until.map_or(0, |own| {
+        classes[1..].iter().position(|u| *u == own).unwrap_or(0) + 1
+    })
 }
 
 /// Bit c is set where class c is at `now`.

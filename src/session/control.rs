@@ -164,15 +164,11 @@ pub fn listed() -> Result<Vec<Living>, Trouble> {
 
 /// Those in the folder `run`; none where there is no such folder.
 fn list(run: &Path) -> Result<Vec<Living>, String> {
-    use io::ErrorKind::{NotADirectory, NotFound};
-    let nothing_there = |e: &io::Error| matches!(e.kind(), NotFound | NotADirectory);
     match run.symlink_metadata() {
-        Err(e) if nothing_there(&e) => return Ok(Vec::new()),
+        Err(e) if says_nothing_there(&e) => return Ok(Vec::new()),
         Err(e) => return Err(e.to_string()),
         Ok(seen) => dirs::distrust(&seen).map_or(Ok(()), Err)?,
     }
-    let has_lock =
-        |d: &Path| !(d.join("lock").symlink_metadata()).is_err_and(|e| nothing_there(&e));
     let mut found = Vec::new();
     for entry in std::fs::read_dir(run).map_err(|e| e.to_string())? {
         let entry = entry.map_err(|e| e.to_string())?;
@@ -184,6 +180,17 @@ fn list(run: &Path) -> Result<Vec<Living>, String> {
     }
     found.sort_by(|a, b| a.id.cmp(&b.id));
     Ok(found)
+}
+
+/// Whether a folder has a session's lock, or may have one.
+fn has_lock(dir: &Path) -> bool {
+    let seen = dir.join("lock").symlink_metadata();
+    !seen.is_err_and(|e| says_nothing_there(&e))
+}
+
+fn says_nothing_there(e: &io::Error) -> bool {
+    use io::ErrorKind::{NotADirectory, NotFound};
+    matches!(e.kind(), NotFound | NotADirectory)
 }
 
 /// The supervisor's end.

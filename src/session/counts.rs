@@ -5,7 +5,7 @@ use super::shared::Shared;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::Ordering::SeqCst;
 pub use synclater_shim::counts::Counts;
-use synclater_shim::page::{Slot, Slots};
+use synclater_shim::page::Slot;
 use synclater_sys::patient::Patient;
 use synclater_sys::process;
 
@@ -127,28 +127,23 @@ impl Census {
 
     /// Every process, by its number; 0 stands for those that found no slot of their own.
     #[must_use]
-    pub fn processes<'a>(&self, shared: &'a Shared) -> BTreeMap<u32, Process> {
+    pub fn processes(&self, shared: &Shared) -> BTreeMap<u32, Process> {
         let mut all = self.past.clone();
-        let of_room = |(user, slots): (_, &'a Slots)| {
-            slots
-                .slot
-                .iter()
-                .enumerate()
-                .map(move |(i, slot)| (user, i, slot))
-        };
-        for (user, i, slot) in shared.rooms().flat_map(of_room) {
-            if i > 0 && slot.pid.load(SeqCst) == 0 {
-                continue;
-            }
-            let pid = self.members.pid_of(user, slot).unwrap_or(0);
-            if pid == 0 && Counts::read(slot) == Counts::default() {
-                continue;
-            }
-            let p = all.entry(pid).or_default();
-            p.add(user, slot, pid);
-            p.alive = pid != 0 && process::is_alive(pid);
-            if let Some(exe) = self.exes.get(&pid) {
-                p.exe.clone_from(exe);
+        for (user, slots) in shared.rooms() {
+            for (i, slot) in slots.slot.iter().enumerate() {
+                if i > 0 && slot.pid.load(SeqCst) == 0 {
+                    continue;
+                }
+                let pid = self.members.pid_of(user, slot).unwrap_or(0);
+                if pid == 0 && Counts::read(slot) == Counts::default() {
+                    continue;
+                }
+                let p = all.entry(pid).or_default();
+                p.add(user, slot, pid);
+                p.alive = pid != 0 && process::is_alive(pid);
+                if let Some(exe) = self.exes.get(&pid) {
+                    p.exe.clone_from(exe);
+                }
             }
         }
         all
@@ -157,12 +152,11 @@ impl Census {
     /// All counters of the session added up.
     #[must_use]
     pub fn total(&self, shared: &Shared) -> Counts {
-        let sum = |mut sum: Counts, p: &Process| {
+        let mut sum = self.forgotten.clone();
+        for p in self.processes(shared).values() {
             sum.add(&p.counts);
-            sum
-        };
-        let all = self.processes(shared);
-        all.values().fold(self.forgotten.clone(), sum)
+        }
+        sum
     }
 
     /// Forgets who has ended where `is_told` of what it counted, but for the sum.

@@ -2,7 +2,7 @@
 
 use super::durable::has_log_elsewhere;
 use super::mounts::{dev_of, mounts_of};
-use rustix::fs::{fstat, major, makedev, minor, stat, FileType};
+use rustix::fs::{fstat, major, makedev, minor, stat, Dev, FileType};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use synclater_proc::mountinfo::Mount;
@@ -17,21 +17,24 @@ use synclater_sys::patient::Patient;
 pub fn mounted_of(device: impl AsFd) -> Option<OwnedFd> {
     let device = fstat(device).ok()?.st_rdev;
     let number = u64::from(major(device)) << 32 | u64::from(minor(device));
-    // Anybody's FUSE may say that it is a device.
-    let is_source = |m: &Mount| {
-        let is_it = |s: rustix::fs::Stat| {
-            s.st_rdev == device && FileType::from_raw_mode(s.st_mode) == FileType::BlockDevice
-        };
-        m.fstype == "btrfs" && stat(&m.source).is_ok_and(is_it)
-    };
     let table = mounts_of("self");
-    let mut its = { table.iter() }.filter(|m| dev_of(m) == number || is_source(m));
+    let all = table.iter();
+    let mut its = all.filter(|m| dev_of(m) == number || is_btrfs_of(m, device));
     its.find_map(|m| {
         let point = mount::open_for_sync(m.path()).ok()?;
         // Not what has been mounted over it.
         let id = mount::id_of_fd(&point, mount::MNT_ID).ok()?;
         (id == m.id).then_some(point)
     })
+}
+
+/// Whether a mount is that of a btrfs, with this device as its source.
+fn is_btrfs_of(m: &Mount, device: Dev) -> bool {
+    // Anybody's FUSE may say that it is a device.
+    m.fstype == "btrfs"
+        && stat(&m.source).is_ok_and(|s| {
+            s.st_rdev == device && FileType::from_raw_mode(s.st_mode) == FileType::BlockDevice
+        })
 }
 
 /// Whether the btrfs of `fd` lies on this disk, or may, in whichever namespace it is mounted: its
@@ -54,15 +57,19 @@ pub fn may_lie(held: Option<BorrowedFd<'_>>, dev: u64, disk: Number) -> bool {
 /// Whether a file system with this device number lies on this disk, or may: what is not known does.
 /// A file system of several disks may lie on any.
 fn may_lie_on(dev: u64, disk: Number) -> bool {
-    let is_it = |m: &Mount| match m.fstype.as_str() {
+    let table = mounts_of("self");
+    let at = table.iter().find(|m| dev_of(m) == dev);
+    at.map_or_else(|| lies_on(parts(dev), disk), |m| may_mount_lie_on(m, disk))
+}
+
+/// The same of the file system of a mount.
+fn may_mount_lie_on(m: &Mount, disk: Number) -> bool {
+    match m.fstype.as_str() {
         "btrfs" => disks_of_btrfs(m).is_none_or(|all| all.iter().any(|dev| lies_on(*dev, disk))),
         // Its folders are known by their paths alone, which may lead elsewhere by now.
         "overlay" => true,
         _ => has_log_elsewhere(m) || lies_on(m.dev, disk),
-    };
-    let table = mounts_of("self");
-    let at = table.iter().find(|m| dev_of(m) == dev);
-    at.map_or_else(|| lies_on(parts(dev), disk), is_it)
+    }
 }
 
 fn parts(dev: u64) -> Number {
@@ -81,9 +88,8 @@ fn disks_of_btrfs(m: &Mount) -> Option<Vec<Number>> {
 /// The disks of the btrfs with this folder in /sys.
 fn disks_in(folder: &Path) -> Option<Vec<Number>> {
     let devices = std::fs::read_dir(folder.join("devices"));
-    let numbers =
-        { devices.into_iter().flatten().flatten() }.map(|e| number_in(&e.path().join("dev")));
-    numbers.collect()
+    let devices = devices.into_iter().flatten().flatten();
+    devices.map(|e| number_in(&e.path().join("dev"))).collect()
 }
 
 /// Down through partitions, what RAID and LVM put together, and the files of loop devices.
@@ -157,10 +163,9 @@ fn below_loop(
     if number.0 != 0 {
         return Some(Some(number));
     }
-    let has_disks = |m: &Mount| {
-        matches!(m.fstype.as_str(), "btrfs" | "overlay" | "zfs") || m.source.starts_with("/dev/")
-    };
     let table = mounts_of("self");
     let at = table.iter().find(|m| m.dev == number)?;
-    (!has_disks(at)).then_some(None)
+    let has_disks =
+        matches!(at.fstype.as_str(), "btrfs" | "overlay" | "zfs") || at.source.starts_with("/dev/");
+    (!has_disks).then_some(None)
 }

@@ -4,6 +4,7 @@
 //! write it; so no other user can plant a session, a page or a library there.
 
 use super::mounts::mounts_of;
+use std::ffi::OsStr;
 use std::fs::{DirBuilder, Metadata};
 use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -58,9 +59,8 @@ pub fn state_dir() -> Option<PathBuf> {
     if process::effective_user() == 0 {
         return Some("/var/lib/synclater".into());
     }
-    let home = || variable("HOME").map(|h| h.join(".local/state"));
     variable("XDG_STATE_HOME")
-        .or_else(home)
+        .or_else(|| variable("HOME").map(|home| home.join(".local/state")))
         .map(|d| d.join("synclater"))
 }
 
@@ -73,39 +73,43 @@ pub fn memory_dir(run: &Path) -> PathBuf {
     if mount::is_tmpfs(run) || !mount::is_tmpfs(shm) {
         return run.to_path_buf();
     }
-    let is_anothers = |dir: &PathBuf| {
-        let seen = dir.symlink_metadata();
-        seen.is_ok_and(|seen| distrust(&seen).is_some())
-    };
     // Where all are others', the first is named with whose it is.
-    { in_shm() }
+    in_shm()
         .find(|dir| !is_anothers(dir))
         .or_else(|| in_shm().next())
         .unwrap_or_else(|| run.to_path_buf())
+}
+
+fn is_anothers(dir: &Path) -> bool {
+    let seen = dir.symlink_metadata();
+    seen.is_ok_and(|seen| distrust(&seen).is_some())
 }
 
 /// Each folder that may be, or may have been, the [`memory_dir`] of this run folder, and is ours:
 /// which is the first may change, as others take names and give them back.
 #[must_use]
 pub fn memory_dirs(run: &Path) -> Vec<PathBuf> {
-    let is_ours = |dir: &PathBuf| {
-        let seen = dir.symlink_metadata();
-        seen.is_ok_and(|seen| seen.is_dir() && distrust(&seen).is_none())
-    };
     let first = format!("synclater-{}", process::effective_user());
-    let is_named = |name: &str| {
-        let rest = name.strip_prefix(&first);
-        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
-    };
     let there = std::fs::read_dir("/dev/shm")
         .into_iter()
         .flatten()
         .flatten();
-    let named = there.filter(|dir| dir.file_name().to_str().is_some_and(is_named));
+    let named = there.filter(|dir| is_name_in_shm(&dir.file_name(), &first));
     std::iter::once(run.to_path_buf())
         .chain(named.map(|dir| dir.path()))
-        .filter(is_ours)
+        .filter(|dir| is_folder_of_ours(dir))
         .collect()
+}
+
+fn is_folder_of_ours(dir: &Path) -> bool {
+    let seen = dir.symlink_metadata();
+    seen.is_ok_and(|seen| seen.is_dir() && distrust(&seen).is_none())
+}
+
+/// Whether [`in_shm`] may give this name, the `first` of them or one with a number behind that.
+fn is_name_in_shm(name: &OsStr, first: &str) -> bool {
+    let rest = name.to_str().and_then(|name| name.strip_prefix(first));
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
 }
 
 fn in_shm() -> impl Iterator<Item = PathBuf> {
@@ -136,26 +140,31 @@ pub fn mode() -> u32 {
 /// What failed, as a message for the user.
 pub fn make(dir: &Path, what: &str, instead: &str) -> Result<(), Trouble> {
     let made = DirBuilder::new().recursive(true).mode(mode()).create(dir);
-    let trouble = |why: String, remedy: &str| {
-        Trouble::new(
-            format!("cannot use {} as {what}", dir.display()),
-            why,
-            format!("{remedy}, or name another one in {instead}"),
-            UNTOUCHED,
-        )
+    let (why, remedy) = match made.and_then(|()| dir.symlink_metadata()) {
+        Err(e) => why_not_made(dir, &e),
+        Ok(seen) => match distrust(&seen) {
+            Some(why) => (why, "make it a folder of yours that nobody else may write"),
+            None => return Ok(()),
+        },
     };
-    let failed = |e: std::io::Error| match (e.kind(), keeps_no_files(dir)) {
-        (ErrorKind::AlreadyExists, _) => trouble("it is no folder".into(), "move it away"),
+    Err(Trouble::new(
+        format!("cannot use {} as {what}", dir.display()),
+        why,
+        format!("{remedy}, or name another one in {instead}"),
+        UNTOUCHED,
+    ))
+}
+
+/// Why a folder cannot be made or looked at, and what helps.
+fn why_not_made(dir: &Path, e: &std::io::Error) -> (String, &'static str) {
+    match (e.kind(), keeps_no_files(dir)) {
+        (ErrorKind::AlreadyExists, _) => ("it is no folder".into(), "move it away"),
         (ErrorKind::NotADirectory, _) => {
-            trouble("what it would lie in is no folder".into(), "move that away")
+            ("what it would lie in is no folder".into(), "move that away")
         }
-        (_, Some(why)) => trouble(why, "name a folder on a disk"),
-        _ => trouble(e.to_string(), "make it writable"),
-    };
-    made.map_err(failed)?;
-    let seen = dir.symlink_metadata().map_err(failed)?;
-    let remedy = "make it a folder of yours that nobody else may write";
-    distrust(&seen).map_or(Ok(()), |why| Err(trouble(why, remedy)))
+        (_, Some(why)) => (why, "name a folder on a disk"),
+        _ => (e.to_string(), "make it writable"),
+    }
 }
 
 /// Why no files of ours can lie in a folder, or where it would be made: on one of the kernel's own

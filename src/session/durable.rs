@@ -60,8 +60,7 @@ pub fn needs_file(mount: &Mount) -> bool {
 /// a journal whoever may not have that written out is refused it by most folders.
 #[must_use]
 pub fn asks_by_file(at: &Mount, fd: &OwnedFd) -> bool {
-    let has_journal = || !has_no_journal_on(at.dev);
-    at.fstype == "ext4" && has_journal() && !mount::may_checkpoint_ext4(fd)
+    at.fstype == "ext4" && !has_no_journal_on(at.dev) && !mount::may_checkpoint_ext4(fd)
 }
 
 fn is_btrfs(fd: BorrowedFd<'_>) -> bool {
@@ -106,29 +105,35 @@ impl Past {
     /// From [`Past::to_bytes`].
     #[must_use]
     pub fn from_bytes(bytes: [u8; Past::SIZE]) -> Past {
-        let number = |at: usize| {
-            let word = bytes[at..at + 8].try_into().map(u64::from_le_bytes);
-            word.ok().filter(|n| *n != u64::MAX)
-        };
         Past {
-            errors: number(0),
-            messages: number(8),
+            errors: number_in(&bytes[..8]),
+            messages: number_in(&bytes[8..16]),
             needs_one: bytes[16] == 1,
         }
     }
 
     /// Whether it has met an error since. The kernel counts one a moment after it has told of it.
     fn has_erred(self, fd: BorrowedFd<'_>) -> bool {
-        let more = |before: Option<u64>, which| {
-            before.is_some_and(|n| count(fd, which).is_some_and(|now| now > n))
-        };
-        let erred = || more(self.errors, "errors_count");
         let until = Instant::now() + LATE;
-        while more(self.messages, "msg_count") && !erred() && Instant::now() < until {
+        while counts_more(fd, "msg_count", self.messages)
+            && !counts_more(fd, "errors_count", self.errors)
+            && Instant::now() < until
+        {
             std::thread::sleep(LATE / 20);
         }
-        erred()
+        counts_more(fd, "errors_count", self.errors)
     }
+}
+
+/// The number in these 8 bytes of [`Past::to_bytes`], if there was one.
+fn number_in(bytes: &[u8]) -> Option<u64> {
+    let word = bytes.try_into().map(u64::from_le_bytes);
+    word.ok().filter(|n| *n != u64::MAX)
+}
+
+/// Whether an ext4 counts more than it did `before`; false where it did not count then.
+fn counts_more(fd: BorrowedFd<'_>, which: &str, before: Option<u64>) -> bool {
+    before.is_some_and(|n| count(fd, which).is_some_and(|now| now > n))
 }
 
 /// What settles a superblock: descriptors on it, which keep it.
@@ -169,10 +174,10 @@ impl Holding {
     /// # Errors
     /// As [`Opening::again`].
     pub fn again(&self) -> io::Result<Holding> {
-        let again = |fd: &OwnedFd| self.opening.again(fd);
+        let (file, opening) = (self.file.as_ref(), self.opening);
         Ok(Holding {
-            fd: again(&self.fd)?,
-            file: self.file.as_ref().map(again).transpose()?,
+            fd: opening.again(&self.fd)?,
+            file: file.map(|file| opening.again(file)).transpose()?,
             past: self.past,
             opening: self.opening,
         })
@@ -262,12 +267,15 @@ pub fn distrust(mount: &Mount) -> Option<&'static str> {
     if mount.fstype == "overlay" && is_volatile {
         return Some("it is mounted volatile: it syncs nothing");
     }
+    let upper = upper_mount(mount)?;
+    (!may_lie_below(&upper)).then_some("what it writes to is not on the tested list")
+}
+
+/// Whether a file system may be what an overlay writes to.
+fn may_lie_below(upper: &Mount) -> bool {
     // None writes to another overlay (ovl_get_upper): a path that leads to one leads astray.
-    let is_fit = |upper: &Mount| {
-        let is_tested = kind(&upper.fstype) == FsKind::Tested && upper.fstype != "overlay";
-        is_tested && distrust(upper).is_none()
-    };
-    (!is_fit(&upper_mount(mount)?)).then_some("what it writes to is not on the tested list")
+    let is_tested = kind(&upper.fstype) == FsKind::Tested && upper.fstype != "overlay";
+    is_tested && distrust(upper).is_none()
 }
 
 /// Whether a file system has met an error that it does not come back from.
@@ -279,14 +287,16 @@ pub fn is_broken(mount: &Mount) -> bool {
 /// The same by a look: one that was shut down says EIO to that. What lies over it is not asked.
 #[must_use]
 pub fn is_found_broken(at: &Mount) -> bool {
+    is_broken(at) || answers_eio(at) == Some(true)
+}
+
+/// Whether a mount answers a look with EIO; `None` where it answers, or cannot be looked at.
+fn answers_eio(at: &Mount) -> Option<bool> {
     const EIO: i32 = rustix::io::Errno::IO.raw_os_error();
-    let says_so = || {
-        let there = opening::known_at(at.path(), OFlags::empty())?;
-        let error = mount::what_is(&there).err()?;
-        let is_it = mounts::mount_of_fd(there.as_fd()) == Some(at.id);
-        Some(is_it && error.raw_os_error() == Some(EIO))
-    };
-    is_broken(at) || says_so() == Some(true)
+    let there = opening::known_at(at.path(), OFlags::empty())?;
+    let error = mount::what_is(&there).err()?;
+    let is_it = mounts::mount_of_fd(there.as_fd()) == Some(at.id);
+    Some(is_it && error.raw_os_error() == Some(EIO))
 }
 
 /// Whether a part of a file system lies on another disk than it names.
@@ -357,10 +367,9 @@ fn settle(fd: BorrowedFd<'_>, file: Option<BorrowedFd<'_>>, past: Past) -> i32 {
         (0, None) if !past.needs_one => job::syncfs(fd),
         (errno, _) => errno,
     };
-    // Each flush that is counted began behind what syncfs had written, or it is none of ours.
-    let is_seen = || disk.as_ref().and_then(Disk::flushes) > before;
-    match (done, before) {
-        (0, Some(_)) if !is_seen() => disk.map_or(0, |d| d.flush()),
+    match (done, before, disk) {
+        // Each flush that is counted began behind what syncfs had written, or it is none of ours.
+        (0, Some(_), Some(disk)) if disk.flushes() <= before => disk.flush(),
         _ => done,
     }
 }
@@ -396,9 +405,14 @@ impl Disk {
     /// Flushes it; 0 where it may not be opened, as by a user without rights.
     fn flush(&self) -> i32 {
         let name = self.folder.file_name().unwrap_or_default();
-        let is_it =
-            |number| number == makedev(self.dev.0, self.dev.1) || name_is(&self.folder, number);
-        blockdev::open(self.dev, &name.to_string_lossy(), is_it).map_or(0, errno_of_fsync)
+        let name = name.to_string_lossy();
+        let opened = blockdev::open(self.dev, &name, |number| self.has_number(number));
+        opened.map_or(0, errno_of_fsync)
+    }
+
+    /// Whether it has this number, itself or the whole that it is a part of.
+    fn has_number(&self, number: u64) -> bool {
+        number == makedev(self.dev.0, self.dev.1) || name_is(&self.folder, number)
     }
 }
 
@@ -458,7 +472,7 @@ pub fn settle_at(fd: &OwnedFd, note: impl Fn(i32, BorrowedFd<'_>)) -> io::Result
         }
     };
     if !needs_file(at) {
-        let file = { asks_by_file(at, fd) }.then(|| file_below(fd.as_fd()));
+        let file = asks_by_file(at, fd).then(|| file_below(fd.as_fd()));
         settle_by_file(fd, file.flatten().as_ref(), past, &note)?;
         return Ok(doubt.map_or(Settled::Durable, Settled::Written));
     }
@@ -499,18 +513,20 @@ fn settle_by_file(
 /// ours, or that of `fd` itself.
 fn file_that_flushes(fd: &OwnedFd, at: &Mount) -> io::Result<Option<OwnedFd>> {
     let (_, what) = mount::what_is(fd)?;
-    // Where others have mounted something over it, another one's disk would be flushed.
-    let is_its = |point: &OwnedFd| mount::id_of_fd(point, mount::MNT_ID).is_ok_and(|i| i == at.id);
-    let made = file_below(fd.as_fd()).or_else(|| {
-        let point = mount::open_point(at.path()).ok().filter(is_its)?;
-        file_below(point.as_fd())
-    });
+    let made = file_below(fd.as_fd()).or_else(|| file_below(point_of(at)?.as_fd()));
     // A file of an overlay may not lie where others are written to.
     let is_one = what == FileType::RegularFile && at.fstype != "overlay";
     Ok(match made {
         None if is_one => fd.try_clone().ok(),
         made => made,
     })
+}
+
+/// The point of a mount. `None` where others have mounted something over it: another one's disk
+/// would be flushed.
+fn point_of(at: &Mount) -> Option<OwnedFd> {
+    let point = mount::open_point(at.path()).ok()?;
+    (mount::id_of_fd(&point, mount::MNT_ID).ok()? == at.id).then_some(point)
 }
 
 /// Why it is not known that the disk of a file system was flushed by this file.

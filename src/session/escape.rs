@@ -9,7 +9,7 @@ use super::counts::{Census, Process};
 use super::mapped::{mapped_in, Mapped};
 use super::mounts::mounts_of;
 use super::opening::known_at;
-use rustix::fs::OFlags;
+use rustix::fs::{OFlags, Stat};
 use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
@@ -225,8 +225,8 @@ impl Escapes {
         let seen = syncs.so_far();
         // Processes of other pid namespaces that ended before anybody asked who they are: what they
         // made is counted, and not whose it was. What another user says of them excuses nobody.
-        let of_nobody = |p: &Process| p.counts.real.saturating_sub(p.unvouched);
-        let mut nobodys = counted.get(&0).map_or(0, of_nobody);
+        let nobody = counted.get(&0);
+        let mut nobodys = nobody.map_or(0, |p| p.counts.real.saturating_sub(p.unvouched));
         let mut found = Vec::new();
         for (pid, mut those) in with_number(seen) {
             if !counted.contains_key(&pid) {
@@ -239,11 +239,13 @@ impl Escapes {
             found.extend(escaped(pid, those, counted.get(&pid), rules));
         }
         if self.are_attached {
-            { found.iter_mut() }.for_each(|e| AROUND_THE_GATE.clone_into(&mut e.why));
+            for e in &mut found {
+                AROUND_THE_GATE.clone_into(&mut e.why);
+            }
         }
-        let flags = |pid| counted.get(pid).map_or(0, |p| p.counts.flags);
         for e in &mut found {
-            if flags(&e.pid) & SLOT_RESTRICTED != 0 {
+            let flags = counted.get(&e.pid).map_or(0, |p| p.counts.flags);
+            if flags & SLOT_RESTRICTED != 0 {
                 RESTRICTED.clone_into(&mut e.why);
             }
         }
@@ -254,22 +256,31 @@ impl Escapes {
 /// A supervisor of a session inside this one: its ledger and its settles are made for real. Another
 /// file may be called by our path, in another root.
 fn is_another_of_us(p: &perf::Process) -> bool {
-    let is_ours = |exe: &Path| exe.as_os_str() == p.exe.as_str();
-    let inode = || std::fs::metadata("/proc/self/exe").map_or(0, |seen| seen.ino());
-    std::env::current_exe().is_ok_and(|exe| is_ours(&exe)) && [0, inode()].contains(&p.inode)
+    std::env::current_exe().is_ok_and(|exe| exe.as_os_str() == p.exe.as_str())
+        && [0, own_inode()].contains(&p.inode)
+}
+
+/// The inode of what we execute; 0 where it is not shown.
+fn own_inode() -> u64 {
+    std::fs::metadata("/proc/self/exe").map_or(0, |seen| seen.ino())
 }
 
 /// Whoever has a number and made syncs, and those that had it before.
 fn with_number(seen: &Seen) -> BTreeMap<u32, Vec<&perf::Process>> {
     let mut all: BTreeMap<u32, Vec<&perf::Process>> = BTreeMap::new();
-    let before = { seen.before.iter() }.flat_map(|(pid, those)| those.iter().map(|p| (*pid, p)));
+    let before = seen.before.iter();
+    let before = before.flat_map(|(pid, those)| those.iter().map(|p| (*pid, p)));
     let now = seen.by_pid.iter().map(|(pid, p)| (*pid, p));
-    // What was forked of us and has executed nothing is ours.
-    let is_meant = |p: &perf::Process| p.has_synced() && p.executed && !is_another_of_us(p);
     for (pid, process) in before.chain(now).filter(|(_, p)| is_meant(p)) {
         all.entry(pid).or_default().push(process);
     }
     all
+}
+
+/// Whether a process is one that may have escaped.
+fn is_meant(p: &perf::Process) -> bool {
+    // What was forked of us and has executed nothing is ours.
+    p.has_synced() && p.executed && !is_another_of_us(p)
 }
 
 /// How many syncs of those that had a number the shim has not counted.
@@ -304,8 +315,7 @@ fn escaped(
         let requests = made.min(left);
         left -= requests;
         let exe = if p.exe.is_empty() { &p.name } else { &p.exe }.clone();
-        let is_meant = || rules.is_none_or(|r| r.could_relax_exe(exe.as_bytes()));
-        if requests > 0 && is_meant() {
+        if requests > 0 && rules.is_none_or(|r| r.could_relax_exe(exe.as_bytes())) {
             found.push(Escape {
                 pid,
                 why: why(p, counted, &exe).to_owned(),
@@ -318,8 +328,7 @@ fn escaped(
 }
 
 fn why(seen: &perf::Process, counted: Option<&Process>, exe: &str) -> &'static str {
-    let has_ring = |p: &Process| p.counts.flags & SLOT_URING != 0;
-    if seen.has_library && counted.is_some_and(has_ring) {
+    if seen.has_library && counted.is_some_and(|p| p.counts.flags & SLOT_URING != 0) {
         OWN_RING
     } else if seen.has_library && counted.is_some() {
         OWN_CALLS
@@ -345,17 +354,21 @@ fn is_elsewhere(seen: &perf::Process) -> Option<bool> {
     if seen.inode == 0 || !path.is_absolute() || seen.exe.ends_with(" (deleted)") {
         return Some(false);
     }
-    let at = |path: &Path| rustix::fs::fstat(known_at(path, OFlags::empty())?).ok();
-    let here = at(path);
+    let here = stat_at(path);
     if here.as_ref().is_some_and(|here| here.st_ino == seen.inode) {
         return Some(false);
     }
     let changed = here
-        .or_else(|| at(path.parent()?))
+        .or_else(|| stat_at(path.parent()?))
         .map(|seen| seen.st_ctime);
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime).tv_sec;
     let is_fresh = changed.is_none_or(|at| now.saturating_sub(at) < SECONDS_OF_A_DAY);
     (!is_fresh).then_some(true)
+}
+
+/// What lies at a path, where that can be had.
+fn stat_at(path: &Path) -> Option<Stat> {
+    rustix::fs::fstat(known_at(path, OFlags::empty())?).ok()
 }
 
 const SECONDS_OF_A_DAY: i64 = 24 * 60 * 60;
@@ -387,26 +400,27 @@ fn has_capabilities(file: &OwnedFd) -> bool {
 fn unmapped(rules: Option<&RuleSet>) -> Vec<Escape> {
     let below = descendants(std::process::id());
     let mapped = mapped_in(&below);
-    let lacks = |mapped: &Mapped| matches!(mapped, Mapped::Gate | Mapped::Nothing);
     let mut patient = Patient::default();
-    let mut escape = |pid: u32| {
-        let exe = patient.exe(pid)?;
-        let exe = exe.to_string_lossy().into_owned();
-        if std::env::current_exe().is_ok_and(|own| own.as_os_str() == exe.as_str()) {
-            return None; // ours, or on its way from fork to exec
-        }
-        let about = rules.is_none_or(|r| r.could_relax_exe(exe.as_bytes()));
-        about.then(|| Escape {
-            pid,
-            exe,
-            why: NOT_KNOWN.into(),
-            requests: None,
-        })
-    };
-    { below.into_iter().zip(mapped) }
-        .filter(|(_, mapped)| lacks(mapped))
-        .filter_map(|(pid, _)| escape(pid))
+    let all = below.into_iter().zip(mapped);
+    all.filter(|(_, mapped)| matches!(mapped, Mapped::Gate | Mapped::Nothing))
+        .filter_map(|(pid, _)| not_known_of(pid, rules, &mut patient))
         .collect()
+}
+
+/// What is to be told of a process in which the library is not mapped.
+fn not_known_of(pid: u32, rules: Option<&RuleSet>, patient: &mut Patient) -> Option<Escape> {
+    let exe = patient.exe(pid)?;
+    let exe = exe.to_string_lossy().into_owned();
+    if std::env::current_exe().is_ok_and(|own| own.as_os_str() == exe.as_str()) {
+        return None; // ours, or on its way from fork to exec
+    }
+    let about = rules.is_none_or(|r| r.could_relax_exe(exe.as_bytes()));
+    about.then(|| Escape {
+        pid,
+        exe,
+        why: NOT_KNOWN.into(),
+        requests: None,
+    })
 }
 
 /// All living descendants of `root`.

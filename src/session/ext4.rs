@@ -84,8 +84,9 @@ pub(super) fn counts_errors(mount: &Mount) -> bool {
     let Some(name) = disk_name(mount.dev).filter(|_| mount.fstype == "ext4") else {
         return false;
     };
-    let number = |which| number(&name, which);
-    let of_its_disk = |which| number(which) == Some(ERR_EIO);
-    number("errors_count").is_some_and(|n| n > 0)
-        && !(of_its_disk("first_error_errcode") && of_its_disk("last_error_errcode"))
+    let errors = ["first_error_errcode", "last_error_errcode"];
+    number(&name, "errors_count").is_some_and(|n| n > 0)
+        && errors
+            .iter()
+            .any(|which| number(&name, which) != Some(ERR_EIO))
 }

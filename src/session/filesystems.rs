@@ -71,8 +71,8 @@ impl Filesystem {
             .numbers
             .iter()
             .filter_map(|(_, pin)| Some(pin.as_ref()?.as_fd()));
-        let mut ids = { held.iter().flatten().copied().chain(pins) }
-            .map(|fd| mount::id_of_fd(fd, MNT_ID).ok());
+        let fds = held.iter().flatten().copied().chain(pins);
+        let mut ids = fds.map(|fd| mount::id_of_fd(fd, MNT_ID).ok());
         held.is_none() || ids.any(|id| id.is_none_or(|id| mounts.contains(&id)))
     }
 
@@ -87,13 +87,35 @@ impl Filesystem {
             return None;
         }
         self.numbers.push((number, pin));
-        let of_one_mount = |(n, _): &(Number, _)| n.mount != 0;
-        let oldest = self.numbers.iter().position(of_one_mount)?;
+        let oldest = self.numbers.iter().position(|(n, _)| n.mount != 0)?;
         (self.numbers.len() > NUMBERS_MAX).then(|| self.numbers.remove(oldest).0)
     }
 
     fn is_at(&self, mount: &Mount) -> bool {
         self.point == mount.path() && self.source == mount.source && self.fstype == mount.fstype
+    }
+
+    /// Whether its index may be another one's.
+    fn is_free(&self) -> bool {
+        self.held.is_none() && !self.leaving
+    }
+
+    /// It does not leave any more, and has no numbers: those that it had.
+    fn forget(&mut self) -> Vec<u64> {
+        self.leaving = false;
+        let numbers = self.numbers.drain(..);
+        numbers.map(|(number, _)| number.dev).collect()
+    }
+
+    /// What the ledger says of it.
+    fn for_ledger(&self) -> LedgerFs {
+        LedgerFs {
+            mount: self.point.to_string_lossy().into_owned(),
+            fstype: self.fstype.clone(),
+            source: self.source.clone(),
+            uuid: self.uuid.clone(),
+            mount_id: self.mount_id,
+        }
     }
 }
 
@@ -135,7 +157,7 @@ fn root_mount_of_namespace() -> Option<u64> {
             let kind = Some(LinkNameSpaceType::Mount);
             move_into_link_name_space(namespace.as_fd(), kind).is_ok()
         });
-        let found = { entered.then(root_mount).flatten() }.map(u64::to_ne_bytes);
+        let found = entered.then(root_mount).flatten().map(u64::to_ne_bytes);
         let told = found.is_some_and(|id| rustix::io::write(&kept[0], &id).is_ok());
         std::mem::forget(kept);
         i32::from(!told)
@@ -156,13 +178,8 @@ fn root_mount_of_namespace() -> Option<u64> {
 #[must_use]
 pub fn uuid_of(found: &Found) -> Option<String> {
     let source = Path::new(&found.mount.source);
-    let is_on_device = found.mount.fstype != "overlay";
-    let of_device = || {
-        is_on_device
-            .then(|| mount::uuid_of_device(source))
-            .flatten()
-    };
-    mount::uuid_of_fd(&found.fd).or_else(of_device)
+    let device = (found.mount.fstype != "overlay").then_some(source);
+    mount::uuid_of_fd(&found.fd).or_else(|| mount::uuid_of_device(device?))
 }
 
 /// Whether what is held of a superblock lies on a mount that has left our sight, by our table now.
@@ -170,15 +187,17 @@ fn has_left() -> impl Fn(&Filesystem) -> bool {
     let table = mounts_of("self");
     let numbers: BTreeSet<u64> = table.iter().map(dev_of).collect();
     // Behind a chroot no line need show what our root lies on.
-    let ids: BTreeSet<u64> = { table.iter().map(|m| m.id) }.chain(root_mount()).collect();
-    let stands = move |f: &Filesystem, held: &Holding| {
-        let id = held.parts().0.first().map(|fd| mount::id_of_fd(fd, MNT_ID));
-        numbers.contains(&f.dev) && id.is_none_or(|id| id.is_ok_and(|id| ids.contains(&id)))
-    };
-    // Something is mounted always: else it is /proc that is gone, or another's.
+    let ids = table.iter().map(|m| m.id).chain(root_mount());
+    let ids: BTreeSet<u64> = ids.collect();
     move |f| {
+        // Something is mounted always: else it is /proc that is gone, or another's.
         let held = f.held.as_ref().filter(|_| f.in_sight && !table.is_empty());
-        held.is_some_and(|held| !stands(f, held))
+        let Some(held) = held else {
+            return false;
+        };
+        let id = held.parts().0.first().map(|fd| mount::id_of_fd(fd, MNT_ID));
+        let stands = id.is_none_or(|id| id.is_ok_and(|id| ids.contains(&id)));
+        !(numbers.contains(&f.dev) && stands)
     }
 }
 
@@ -195,6 +214,14 @@ fn disks() -> Vec<Mount> {
     disks.sort_by_key(dev_of);
     disks.dedup_by_key(|m| dev_of(m));
     disks
+}
+
+/// The superblock whose own number is the first of these, where it is mounted.
+fn find_again(numbers: &[u64], table: &[Mount]) -> Option<Found> {
+    let its = table.iter();
+    let mut its = its.filter(|m| numbers.first() == Some(&dev_of(m)));
+    // One may be covered by another mount.
+    its.find_map(find_mounted)
 }
 
 impl Filesystems {
@@ -243,9 +270,15 @@ impl Filesystems {
     /// The superblock that has a number now, or had it when somebody wanted to unmount it.
     #[must_use]
     pub fn by_number(&self, number: Number) -> Option<usize> {
-        let has = |f: &Filesystem| f.is_known_by(number);
-        let held = self.list.iter().position(|f| f.held.is_some() && has(f));
-        held.or_else(|| self.list.iter().position(has))
+        let mut all = self.list.iter();
+        let held = all.position(|f| f.held.is_some() && f.is_known_by(number));
+        held.or_else(|| self.list.iter().position(|f| f.is_known_by(number)))
+    }
+
+    /// Whether the superblock that has this number is held.
+    fn holds(&self, number: Number) -> bool {
+        self.by_number(number)
+            .is_some_and(|i| self.list[i].held.is_some())
     }
 
     /// Whether sync() may be put off: every writable disk in sight is held, and by `is_in` in the
@@ -278,7 +311,8 @@ impl Filesystems {
             .filter(|m| self.by_number(Number::everywhere(dev_of(m))).is_none());
         let found = fresh.filter_map(|m| find_mounted(&m)).filter(wanted);
         let found: Vec<Found> = found.collect();
-        { found.into_iter() }
+        found
+            .into_iter()
             .filter_map(|f| self.take(f, shared))
             .collect()
     }
@@ -336,11 +370,11 @@ impl Filesystems {
     /// An index for the superblock of a mount: its own of before, or a new one, or the first of
     /// those that nobody holds.
     fn room_for(&self, mount: &Mount) -> Option<usize> {
-        let is_free = |f: &Filesystem| f.held.is_none() && !f.leaving;
-        let again = self.list.iter().position(|f| is_free(f) && f.is_at(mount));
+        let mut all = self.list.iter();
+        let again = all.position(|f| f.is_free() && f.is_at(mount));
         again
             .or_else(|| (self.list.len() < page::FS_MAX).then_some(self.list.len()))
-            .or_else(|| self.list.iter().position(is_free))
+            .or_else(|| self.list.iter().position(Filesystem::is_free))
     }
 
     /// Has the page name superblock `index`: from now on it may owe.
@@ -425,24 +459,18 @@ impl Filesystems {
     /// Nobody is about to unmount any more: what was let go of may be found again. Its numbers, of
     /// each its own first.
     pub fn forget_left(&mut self) -> Vec<Vec<u64>> {
-        let has_left = |f: &&mut Filesystem| f.leaving && f.held.is_none() && !f.is_kept;
-        let forget = |f: &mut Filesystem| {
-            f.leaving = false;
-            f.numbers.drain(..).map(|(number, _)| number.dev).collect()
-        };
-        self.list.iter_mut().filter(has_left).map(forget).collect()
+        let all = self.list.iter_mut();
+        let left = all.filter(|f| f.leaving && f.held.is_none() && !f.is_kept);
+        left.map(Filesystem::forget).collect()
     }
 
     /// Holds the superblocks with these numbers that are mounted in our sight; their indexes.
     pub fn hold_again(&mut self, left: &[Vec<u64>], shared: &Shared) -> Vec<usize> {
         let table = mounts_of("self");
-        let find = |numbers: &Vec<u64>| {
-            let mut its = { table.iter() }.filter(|m| numbers.first() == Some(&dev_of(m)));
-            // One may be covered by another mount.
-            its.find_map(find_mounted)
-        };
-        let found: Vec<Found> = left.iter().filter_map(find).collect();
-        { found.into_iter() }
+        let found = left.iter().filter_map(|n| find_again(n, &table));
+        let found: Vec<Found> = found.collect();
+        found
+            .into_iter()
             .filter_map(|f| self.take(f, shared))
             .collect()
     }
@@ -451,12 +479,8 @@ impl Filesystems {
     /// `O_SYNC`, and are not held.
     #[must_use]
     pub fn unseen(&self) -> Vec<Vec<u64>> {
-        let is_held = |dev| {
-            self.by_number(Number::everywhere(dev))
-                .is_some_and(|i| self.list[i].held.is_some())
-        };
-        { self.owe_unseen.keys() }
-            .filter(|dev| !is_held(**dev))
+        let all = self.owe_unseen.keys();
+        all.filter(|dev| !self.holds(Number::everywhere(**dev)))
             .map(|dev| vec![*dev])
             .collect()
     }
@@ -466,12 +490,14 @@ impl Filesystems {
     pub fn unseen_in_sight(&self) -> Vec<Mount> {
         let left = self.unseen().concat();
         let mut there = mounts_of("self");
-        let stays = |m: &Mount| {
-            let was = { self.owe_unseen.get(&dev_of(m)) }.copied().flatten();
-            was.is_some() && unique_id_at(m) == was
-        };
-        there.retain(|m| left.contains(&dev_of(m)) && stays(m));
+        there.retain(|m| left.contains(&dev_of(m)) && self.was_held_on(m));
         there
+    }
+
+    /// Whether an unseen one was held on this very mount.
+    fn was_held_on(&self, m: &Mount) -> bool {
+        let was = self.owe_unseen.get(&dev_of(m)).copied().flatten();
+        was.is_some() && unique_id_at(m) == was
     }
 
     /// Superblock `index` is one that the session writes to.
@@ -500,8 +526,10 @@ impl Filesystems {
     /// one, or the same one again that the keeper has not let go of yet, or one that had it before.
     #[must_use]
     pub fn ours_with(&self, dev: u64) -> Vec<usize> {
-        let has = |f: &Filesystem| f.numbers.iter().any(|(n, _)| n.dev == dev);
-        self.indexes(|f| (f.held.is_some() || f.is_kept) && has(f))
+        self.indexes(|f| {
+            let is_ours = f.held.is_some() || f.is_kept;
+            is_ours && f.numbers.iter().any(|(n, _)| n.dev == dev)
+        })
     }
 
     /// Superblocks that owe, were mounted in our sight, and are not any more; and those whose mount
@@ -530,16 +558,7 @@ impl Filesystems {
     /// What the ledger says of the superblocks `indexes`.
     #[must_use]
     pub fn for_ledger(&self, indexes: &[usize]) -> Vec<LedgerFs> {
-        let entry = |f: &Filesystem| LedgerFs {
-            mount: f.point.to_string_lossy().into_owned(),
-            fstype: f.fstype.clone(),
-            source: f.source.clone(),
-            uuid: f.uuid.clone(),
-            mount_id: f.mount_id,
-        };
-        { indexes.iter() }
-            .filter_map(|&i| self.list.get(i))
-            .map(entry)
-            .collect()
+        let them = indexes.iter().filter_map(|&i| self.list.get(i));
+        them.map(Filesystem::for_ledger).collect()
     }
 }

@@ -166,14 +166,13 @@ impl Files {
     /// session's has the name by now.
     pub(super) fn write_again(&self, path: &Path, entry: &Entry) -> io::Result<()> {
         let fresh = self.fresh(path, entry.to_json().as_bytes())?;
-        let exchange = || renameat_with(CWD, &fresh.path, CWD, path, RenameFlags::EXCHANGE);
-        match exchange() {
+        match exchange(&fresh.path, path) {
             Ok(()) => {
                 let name = path.file_stem().unwrap_or_default().to_string_lossy();
                 let was = text_of(&fresh.path).ok();
                 let was = was.and_then(|text| Entry::of_file(&name, &text).ok());
                 if was.is_some_and(|was| was.token != entry.token) {
-                    exchange()?;
+                    exchange(&fresh.path, path)?;
                     return Err(Errno::EXIST.into());
                 }
             }
@@ -313,6 +312,11 @@ fn is_random(word: &str) -> bool {
     word.len() == 22 && word.bytes().all(|b| b.is_ascii_hexdigit())
 }
 
+/// Gives two files each other's name.
+fn exchange(one: &Path, other: &Path) -> rustix::io::Result<()> {
+    renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE)
+}
+
 /// Gives a file a name that no file has (`EEXIST` where one does). Whether it keeps its own, too.
 fn take_free_name(fresh: &Path, path: &Path) -> io::Result<bool> {
     match renameat_with(CWD, fresh, CWD, path, RenameFlags::NOREPLACE) {
@@ -328,9 +332,16 @@ pub(super) fn says_no_error(closed: &Path, path: &Path, token: &str) -> bool {
     if closed.symlink_metadata().is_err() {
         return false;
     }
-    let entry = { text_of(closed).ok() }.and_then(|text| Entry::from_json(&text).ok());
-    let is_noted = |kind| matches!(noted(path, token, kind), Ok(Some(_)));
-    !(entry.is_some_and(|entry| entry.error.is_some()) || is_noted(LOST) || is_noted(HEARD))
+    let text = text_of(closed).ok();
+    let entry = text.and_then(|text| Entry::from_json(&text).ok());
+    !(entry.is_some_and(|entry| entry.error.is_some())
+        || is_noted(path, token, LOST)
+        || is_noted(path, token, HEARD))
+}
+
+/// Whether a file of this kind beside an entry notes something.
+fn is_noted(path: &Path, token: &str, kind: &str) -> bool {
+    matches!(noted(path, token, kind), Ok(Some(_)))
 }
 
 /// Whether what was an entry of session `id` is one of another boot, and no container's that names
@@ -348,7 +359,8 @@ pub(super) fn is_of_another_boot(closed: &Path, id: &str) -> bool {
 /// When this boot began, proc_stat(5).
 fn booted() -> Option<i64> {
     let stat = std::fs::read_to_string("/proc/stat").ok()?;
-    { stat.lines() }.find_map(|line| line.strip_prefix("btime ")?.trim().parse().ok())
+    let mut lines = stat.lines();
+    lines.find_map(|line| line.strip_prefix("btime ")?.trim().parse().ok())
 }
 
 fn folder_of(path: &Path) -> &Path {

@@ -84,14 +84,24 @@ impl Seen {
     }
 
     fn is_on_ours(&self, fd: &OwnedFd) -> bool {
-        id_of_fd(fd, MNT_ID).is_ok_and(|id| self.ours.contains(&id))
+        lies_on(fd, &self.ours)
     }
+}
+
+/// Whether a descriptor lies on a mount with one of these ids.
+fn lies_on(fd: &OwnedFd, ids: &[u64]) -> bool {
+    id_of_fd(fd, MNT_ID).is_ok_and(|id| ids.contains(&id))
 }
 
 /// Whether a process is in our mount namespace; behind another root it may see other mounts.
 fn shares_mounts(pid: u32) -> bool {
-    let of = |pid| mount::namespace_number(format!("/proc/{pid}/ns/mnt").as_ref());
-    pid == std::process::id() || (of(pid) != 0 && of(pid) == of(std::process::id()))
+    let ours = std::process::id();
+    pid == ours || (mount_namespace(pid) != 0 && mount_namespace(pid) == mount_namespace(ours))
+}
+
+/// The number of a process's mount namespace; 0 where it is not known.
+fn mount_namespace(pid: u32) -> u64 {
+    mount::namespace_number(format!("/proc/{pid}/ns/mnt").as_ref())
 }
 
 /// The mount that our root folder lies on, where that has one of these numbers: behind a chroot no
@@ -139,16 +149,11 @@ pub fn find(question: &Question) -> Finding {
             Err(Unseen::Hidden) => None,
         };
         let own = asked.as_ref().and_then(Asked::mount_id);
-        let of_asker = { mounts.iter().skip(1) }.find(|m| Some(m.id) == own);
-        let with_file = |mount: &Mount, mut found: Found| {
-            let folder = asked.as_ref().and_then(|asked| asked.folder_on(mount));
-            found.file = file_to_ask_by(mount, &[mount.id], [None, folder.as_ref()]);
-            found
-        };
-        found = with_file(&mounts[0], found);
+        let of_asker = mounts.iter().skip(1).find(|m| Some(m.id) == own);
+        found = with_file(found, &mounts[0], asked.as_ref());
         if let Some(mount) = of_asker.filter(|_| lacks_file(&found)) {
             let own = find_mounted(mount).map(|own| match lacks_file(&own) {
-                true => with_file(mount, own),
+                true => with_file(own, mount, asked.as_ref()),
                 false => own,
             });
             found = own.unwrap_or(found);
@@ -160,6 +165,13 @@ pub fn find(question: &Question) -> Finding {
     }
 }
 
+/// What was found on a mount, with a file to ask by, which whoever asked may have a folder for.
+fn with_file(mut found: Found, mount: &Mount, asked: Option<&Asked>) -> Found {
+    let folder = asked.and_then(|asked| asked.folder_on(mount));
+    found.file = file_to_ask_by(mount, &[mount.id], [None, folder.as_ref()]);
+    found
+}
+
 /// Whether nothing would tell of a commit that failed there: then nothing may be put off.
 #[must_use]
 pub fn lacks_file(found: &Found) -> bool {
@@ -167,8 +179,6 @@ pub fn lacks_file(found: &Found) -> bool {
 }
 
 fn find_by_descriptor(question: &Question) -> Finding {
-    let is_file =
-        |p: &DescriptorPlace| matches!(p.kind, FileType::RegularFile | FileType::Directory);
     let asked = question.fd.map(|fd| Asked::by(question, fd));
     let theirs = match asked {
         Some(Err(Unseen::Closed)) => return Finding::Gone,
@@ -197,20 +207,27 @@ fn find_by_descriptor(question: &Question) -> Finding {
     }
 }
 
+fn is_file(place: &DescriptorPlace) -> bool {
+    matches!(place.kind, FileType::RegularFile | FileType::Directory)
+}
+
 /// What process `pid` has open on superblocks with these numbers: a question for each number.
 #[must_use]
 pub fn open_on(pid: u32, left: &[Vec<u64>]) -> Vec<Question> {
     let files = std::fs::read_dir(format!("/proc/{pid}/fd"));
     let files = files.into_iter().flatten().flatten();
-    let question = |fd: i32| {
-        let dev = place_of_fd(&place_of(pid, fd).ok()?).ok()?.dev;
-        let is_left = left.iter().flatten().any(|n| *n == dev);
-        let fd = Some(fd);
-        is_left.then_some((dev, Question { pid, fd, dev }))
-    };
     let numbers = files.filter_map(|f| f.file_name().to_str()?.parse().ok());
-    let each: BTreeMap<u64, Question> = numbers.filter_map(question).collect();
+    let questions = numbers.filter_map(|fd| question_of(pid, fd, left));
+    let each: BTreeMap<u64, Question> = questions.map(|asked| (asked.dev, asked)).collect();
     each.into_values().collect()
+}
+
+/// What asks for the number of a process's descriptor, where that is one of these.
+fn question_of(pid: u32, fd: i32, left: &[Vec<u64>]) -> Option<Question> {
+    let dev = place_of_fd(&place_of(pid, fd).ok()?).ok()?.dev;
+    let is_left = left.iter().flatten().any(|n| *n == dev);
+    let fd = Some(fd);
+    is_left.then_some(Question { pid, fd, dev })
 }
 
 /// Folders in which whoever started us may mostly make a file.
@@ -237,15 +254,19 @@ fn file_among(
     dirs: [Option<&OwnedFd>; 2],
     is_good: impl Fn(&OwnedFd) -> bool,
 ) -> Option<OwnedFd> {
-    let is_there = |fd: &OwnedFd| id_of_fd(fd, MNT_ID).is_ok_and(|id| ids.contains(&id));
-    let below = |dir: &OwnedFd| durable::file_below(dir.as_fd()).filter(|file| is_good(file));
-    let mut given = { dirs.into_iter().flatten() }.filter(|dir| is_there(dir) && may_write(dir));
+    let given = dirs.into_iter().flatten();
+    let mut given = given.filter(|dir| lies_on(dir, ids) && may_write(dir));
     let found = places_of_ours().filter_map(|dir| found_at(&dir, OFlags::DIRECTORY));
     let mut ours = found
-        .filter(is_there)
+        .filter(|dir| lies_on(dir, ids))
         .filter_map(|dir| Opening::of(mount).again(dir).ok())
         .filter(may_write);
-    { given.find_map(below) }.or_else(|| ours.find_map(|dir| below(&dir)))
+    let made = given.find_map(|dir| file_below_if(&is_good, dir));
+    made.or_else(|| ours.find_map(|dir| file_below_if(&is_good, &dir)))
+}
+
+fn file_below_if(is_good: impl Fn(&OwnedFd) -> bool, dir: &OwnedFd) -> Option<OwnedFd> {
+    durable::file_below(dir.as_fd()).filter(is_good)
 }
 
 /// Whether it is worth a process to try.
@@ -301,9 +322,9 @@ impl Asked {
     /// Where what is asked about lies; of a mapping, what else the asker has open there.
     fn of(question: &Question) -> Result<Asked, Unseen> {
         let (pid, dev) = (question.pid, question.dev);
-        let others = || open_on(pid, &[vec![dev]]).first().and_then(|q| q.fd);
-        let fd = question.fd.or_else(others).ok_or(Unseen::Hidden)?;
-        Asked::by(question, fd)
+        let fd = question.fd;
+        let fd = fd.or_else(|| open_on(pid, &[vec![dev]]).first()?.fd);
+        Asked::by(question, fd.ok_or(Unseen::Hidden)?)
     }
 
     /// Where the asker's descriptor `fd` leads to. One look tells that and whether it is still the
@@ -336,21 +357,21 @@ impl Asked {
         let id = self.mount_id();
         let theirs = first_mounts_of(self.question.pid);
         let tables = [mounts_of("self"), theirs, mounts_of("1")];
-        let all = || tables.iter().flatten();
-        let mount = { all() }
-            .find(|m| id == Some(m.id))
-            .or_else(|| all().find(|m| dev_of(m) == self.dev))?;
-        let of_it = |m: &&Mount| dev_of(m) == dev_of(mount);
-        let in_sight: Vec<Mount> = tables[0].iter().filter(of_it).cloned().collect();
+        let mut all = tables.iter().flatten();
+        let its = all.clone().find(|m| id == Some(m.id));
+        let mount = its.or_else(|| all.find(|m| dev_of(m) == self.dev))?;
+        let dev = dev_of(mount);
+        let in_sight = tables[0].iter().filter(|m| dev_of(m) == dev);
+        let in_sight: Vec<Mount> = in_sight.cloned().collect();
         let whose = [std::process::id(), self.question.pid, 1];
-        let ours = { tables.iter().zip(whose) }
-            .filter(|(table, pid)| table.iter().any(|m| of_it(&m)) && shares_mounts(*pid))
-            .flat_map(|(table, _)| table.iter().filter(of_it))
+        let ours = tables
+            .iter()
+            .zip(whose)
+            .filter(|(table, pid)| table.iter().any(|m| dev_of(m) == dev) && shares_mounts(*pid))
+            .flat_map(|(table, _)| table.iter().filter(|m| dev_of(m) == dev))
             .map(|m| m.id);
         Some(Seen {
-            ours: ours
-                .chain(at_our_root(&[self.dev, dev_of(mount)]))
-                .collect(),
+            ours: ours.chain(at_our_root(&[self.dev, dev])).collect(),
             // Rather our own: theirs may be unmounted any moment, and nobody tells us.
             mount: in_sight.first().unwrap_or(mount).clone(),
             in_sight,
@@ -376,9 +397,9 @@ impl Asked {
     /// that may be deleted.
     fn pin(&self, dirs: [Option<&OwnedFd>; 2]) -> Option<OwnedFd> {
         let (theirs, place) = self.theirs.as_ref()?;
-        let is_there = |fd: &&OwnedFd| place_of_fd(fd).is_ok_and(|p| p.mount == place.mount);
-        let fd = dirs.into_iter().flatten().find(is_there).unwrap_or(theirs);
-        fd.try_clone().ok()
+        let mut dirs = dirs.into_iter().flatten();
+        let there = dirs.find(|fd| place_of_fd(fd).is_ok_and(|p| p.mount == place.mount));
+        there.unwrap_or(theirs).try_clone().ok()
     }
 
     /// A descriptor of our own on a superblock; else what the page is to say of it.
@@ -397,27 +418,33 @@ impl Asked {
 
     fn taken_by(&self, seen: &Seen) -> Option<Found> {
         // One may be covered by another mount.
-        let opened = { seen.in_sight.iter() }.find_map(|m| Some((m, at_point(m)?)));
+        let mut in_sight = seen.in_sight.iter();
+        let opened = in_sight.find_map(|m| Some((m, at_point(m)?)));
         let (mount, at_point) = match opened {
             Some((mount, fd)) => (mount.clone(), Some(fd)),
             None => (seen.mount.clone(), None),
         };
         let there = [dev_of(&mount), self.dev];
         let opening = Opening::of(&mount);
-        let is_on_ours = |fd: &OwnedFd| seen.is_on_ours(fd);
-        let folder = self.folder(there, opening).filter(is_on_ours);
+        let folder = self.folder(there, opening);
+        let folder = folder.filter(|fd| seen.is_on_ours(fd));
         let dirs = [at_point.as_ref(), folder.as_ref()];
         let number = self.number(&mount)?;
-        let is_unique = { self.theirs.as_ref() }.is_some_and(|(_, place)| place.is_unique);
+        let theirs = self.theirs.as_ref();
+        let is_unique = theirs.is_some_and(|(_, place)| place.is_unique);
         let pin = match number.mount == 0 || is_unique {
             true => None,
             false => Some(self.pin(dirs)?),
         };
         let file_alone = match (&at_point, &folder) {
-            (None, None) => Some(self.file_again(opening).filter(is_on_ours)?),
+            (None, None) => {
+                let file = self.file_again(opening);
+                Some(file.filter(|fd| seen.is_on_ours(fd))?)
+            }
             _ => None,
         };
-        let on_it = { dirs.into_iter().flatten().next() }.or(file_alone.as_ref())?;
+        let folders = dirs.into_iter().flatten();
+        let on_it = folders.chain(file_alone.as_ref()).next()?;
         let ids = [mount.id, self.mount_id().unwrap_or(mount.id)];
         let file = if durable::asks_by_file(&mount, on_it) {
             // Whoever finds that there is none has it real.
@@ -425,7 +452,7 @@ impl Asked {
         } else if durable::needs_file(&mount) {
             let mut folders = dirs.into_iter().flatten();
             let made = folders.find_map(|d| durable::file_below(d.as_fd()));
-            let theirs = made.or_else(|| self.own_file(opening).filter(is_on_ours));
+            let theirs = made.or_else(|| self.own_file(opening).filter(|fd| seen.is_on_ours(fd)));
             Some(theirs.or_else(|| file_among(&mount, &ids, [None; 2], |_| true))?)
         } else {
             None
@@ -456,7 +483,8 @@ impl Asked {
     }
 
     fn is_folder(&self) -> bool {
-        { self.theirs.as_ref() }.is_some_and(|(_, place)| place.kind == FileType::Directory)
+        let theirs = self.theirs.as_ref();
+        theirs.is_some_and(|(_, place)| place.kind == FileType::Directory)
     }
 
     /// The folder that it is, or lies in, with one of these numbers.
@@ -484,8 +512,7 @@ fn at_point(mount: &Mount) -> Option<OwnedFd> {
     let file_opens = kind == FileType::RegularFile && opening == Opening::Direct;
     let opens = kind == FileType::Directory || file_opens;
     // The line was read before it was held: all of it may have been another's.
-    let still = || mounts_of("self").contains(mount);
-    (is_it && opens && still())
+    (is_it && opens && mounts_of("self").contains(mount))
         .then(|| opening.again(&there).ok())
         .flatten()
 }

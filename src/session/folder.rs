@@ -26,19 +26,22 @@ pub fn random_name() -> String {
 pub fn make_locked(above: &Path, prefix: &str) -> io::Result<(PathBuf, File)> {
     let dir = above.join(format!("{prefix}{}", random_name()));
     DirBuilder::new().mode(dirs::mode()).create(&dir)?;
-    let locked = || {
-        // Whoever can open it can lock it.
-        let lock = { File::options().mode(0o600) }
-            .create_new(true)
-            .write(true)
-            .open(dir.join("lock"))?;
-        rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive)?;
-        Ok(lock)
-    };
-    let lock = locked().inspect_err(|_: &io::Error| {
+    let lock = new_lock(&dir).inspect_err(|_| {
         let _ = std::fs::remove_dir_all(&dir);
     })?;
     Ok((dir, lock))
+}
+
+/// The lock of a new folder, locked.
+fn new_lock(dir: &Path) -> io::Result<File> {
+    // Whoever can open it can lock it.
+    let lock = File::options()
+        .mode(0o600)
+        .create_new(true)
+        .write(true)
+        .open(dir.join("lock"))?;
+    rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive)?;
+    Ok(lock)
 }
 
 /// Takes the lock of the folder `dir`, if nobody holds it, for as long as the file is open.

@@ -63,18 +63,14 @@ pub fn ails(fd: BorrowedFd<'_>, file: Option<BorrowedFd<'_>>) -> i32 {
 /// Asks in a process of its own; 0 where that takes too long. Where no process can be had it takes
 /// as long as it does.
 fn in_time(fd: BorrowedFd<'_>, ask: impl Fn(BorrowedFd<'_>) -> i32) -> i32 {
-    let known = |fd: BorrowedFd<'_>| match ask(fd) {
-        CANNOT_TELL => 0,
-        told => told,
-    };
     let job = Job::start(|| {
         let kept = job::keep_only(&[fd]);
-        let told = known(kept[0].as_fd());
+        let told = if_known(ask(kept[0].as_fd()));
         std::mem::forget(kept);
         told
     });
     let Ok(job) = job else {
-        return known(fd);
+        return if_known(ask(fd));
     };
     let _ = wait::any(&[(job.as_fd(), wait::For::Input)], PATIENCE);
     // What one that somebody else kills was told is gone with it.
@@ -82,6 +78,14 @@ fn in_time(fd: BorrowedFd<'_>, ask: impl Fn(BorrowedFd<'_>) -> i32) -> i32 {
         job.kill();
         0
     })
+}
+
+/// What was told; 0 where nothing could be.
+fn if_known(told: i32) -> i32 {
+    match told {
+        CANNOT_TELL => 0,
+        told => told,
+    }
 }
 
 /// Whether a file takes the question, by asking: a mode, an ACL or an option of the mount may

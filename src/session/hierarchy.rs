@@ -26,16 +26,22 @@ fn is_v2(m: &Mount) -> bool {
 /// The root of cgroup2, and of the one of cgroup v1 that freezes, where it is mounted to be written
 /// and nobody else's.
 pub fn to_write() -> impl Iterator<Item = OwnedFd> {
-    let is_ours = |seen: &Metadata| dirs::distrust(seen).is_none();
-    let found = [outermost(freezes, is_ours), outermost(is_v2, is_ours)];
+    let found = [outermost(freezes, is_own), outermost(is_v2, is_own)];
     found.into_iter().flatten()
+}
+
+/// Whether a folder is nobody else's.
+fn is_own(seen: &Metadata) -> bool {
+    dirs::distrust(seen).is_none()
 }
 
 /// The root of cgroup2, where it is ours or root's.
 #[must_use]
 pub fn version_2() -> Option<OwnedFd> {
-    let is_trusted = |seen: &Metadata| dirs::distrust_above(seen).is_none();
-    outermost(|m| m.fstype == "cgroup2", is_trusted)
+    outermost(
+        |m| m.fstype == "cgroup2",
+        |seen| dirs::distrust_above(seen).is_none(),
+    )
 }
 
 /// The way to a folder that is held open, for as long as it is: nobody can have it lead elsewhere.
@@ -49,19 +55,21 @@ fn outermost(
     is_one: impl Fn(&Mount) -> bool,
     is_ours: impl Fn(&Metadata) -> bool,
 ) -> Option<OwnedFd> {
-    let opened = |one: &Mount| {
-        let root = mount::open_point(one.path()).ok()?;
-        let is_it = mount::id_of_fd(&root, mount::MNT_ID).is_ok_and(|id| id == one.id);
-        let root = File::from(root);
-        let is_ours = root.metadata().is_ok_and(|seen| is_ours(&seen));
-        (is_it && is_ours).then(|| OwnedFd::from(root))
-    };
     let mut all = mounts_of("self");
     all.retain(is_one);
     if all.iter().any(|m| m.root == b"/") {
         all.retain(|m| m.root == b"/");
     }
-    all.iter().find_map(opened)
+    all.iter().find_map(|one| root_of(one, &is_ours))
+}
+
+/// The root of a mount that is not covered by another, open.
+fn root_of(one: &Mount, is_ours: impl Fn(&Metadata) -> bool) -> Option<OwnedFd> {
+    let root = mount::open_point(one.path()).ok()?;
+    let is_it = mount::id_of_fd(&root, mount::MNT_ID).is_ok_and(|id| id == one.id);
+    let root = File::from(root);
+    let is_ours = root.metadata().is_ok_and(|seen| is_ours(&seen));
+    (is_it && is_ours).then(|| OwnedFd::from(root))
 }
 
 /// Leaves the victims' cgroups, where such hierarchies can be written: that of cgroup2, and the one

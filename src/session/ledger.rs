@@ -363,7 +363,8 @@ impl Ledger {
     /// Those of rename(2) and fsync(2).
     pub fn close_and_say_so(&self, filed: &Filed) -> io::Result<()> {
         let (entry, path) = (&filed.entry, &filed.path);
-        let closed = { entry.token.as_deref() }.and_then(|t| filing::beside(path, t, CLOSED));
+        let token = entry.token.as_deref();
+        let closed = token.and_then(|t| filing::beside(path, t, CLOSED));
         match closed {
             Some(closed) => self.files.put_aside(path, &closed)?,
             None => self.files.remove(path)?,
@@ -404,10 +405,10 @@ impl Ledger {
 
     /// Nobody will ask that any more.
     pub fn forget_closed(&self, id: &str, token: &str) {
-        let remove = |kind| filing::beside(&self.path(id), token, kind).map(std::fs::remove_file);
+        let path = self.path(id);
         // Without it they may tell of an entry that is open.
-        if matches!(remove(CLOSED), Some(Ok(()))) {
-            let _ = [LOST, HEARD].map(remove);
+        if matches!(remove_kind(&path, token, CLOSED), Some(Ok(()))) {
+            let _ = [LOST, HEARD].map(|kind| remove_kind(&path, token, kind));
         }
     }
 
@@ -416,7 +417,7 @@ impl Ledger {
         let token = entry.token.as_deref().unwrap_or_default();
         self.remove_lock(&entry.id, token);
         for kind in [LOST, HEARD] {
-            let _ = filing::beside(&filed.path, token, kind).map(std::fs::remove_file);
+            let _ = remove_kind(&filed.path, token, kind);
         }
     }
 
@@ -506,7 +507,8 @@ impl Ledger {
 
     fn note_in(&self, path: &Path, errno: i32, kind: &str) -> io::Result<()> {
         let mut entry = read(path)?;
-        let there = { entry.token.as_deref() }.map(|token| filing::noted(path, token, kind));
+        let token = entry.token.as_deref();
+        let there = token.map(|token| filing::noted(path, token, kind));
         if there.transpose()?.flatten().is_some() {
             // Whoever noted that may have been killed before its name was durable.
             return self.files.sync_folder_of(path);
@@ -558,9 +560,7 @@ impl Ledger {
     /// cannot be listed.
     #[must_use]
     pub fn entries(&self) -> (Vec<Filed>, Vec<Unread>) {
-        let files = std::fs::read_dir(&self.dir);
-        let paths = |files: std::fs::ReadDir| files.map(|e| Ok(e?.path())).collect();
-        let mut files: Vec<PathBuf> = match files.and_then(paths) {
+        let mut files = match paths_in(&self.dir) {
             Ok(files) => files,
             Err(e) => return (Vec::new(), vec![Unread::ledger(&self.dir, e)]),
         };
@@ -577,6 +577,16 @@ impl Ledger {
         }
         (good, bad)
     }
+}
+
+/// Removes the file of this kind beside an entry, where there can be one.
+fn remove_kind(path: &Path, token: &str, kind: &str) -> Option<io::Result<()>> {
+    filing::beside(path, token, kind).map(std::fs::remove_file)
+}
+
+fn paths_in(dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let files = std::fs::read_dir(dir)?;
+    files.map(|e| Ok(e?.path())).collect()
 }
 
 /// Room for the note that a write was lost, in an entry.
@@ -600,8 +610,8 @@ impl Note {
     /// # Errors
     /// Those of rename(2) and fsync(2).
     pub fn write(&self, errno: i32) -> io::Result<()> {
-        let is_known = |there: Entry| there.error.is_some_and(|e| e != SettleError::KILLED);
-        if read(&self.path).is_ok_and(is_known) {
+        let there = read(&self.path).ok().and_then(|there| there.error);
+        if there.is_some_and(|e| e != SettleError::KILLED) {
             return Ok(());
         }
         let noted = self.ledger.note_error(&self.path, errno);

@@ -85,15 +85,18 @@ fn life_of_process(pid: u32, entry: &Entry) -> Life {
     let is_ours = process::effective_user_of(pid) == Some(process::effective_user());
     let started = entry.pid_started;
     let is_as_old = started.is_none() || started == process::began(pid);
-    let number = |of: &str, kind| {
-        let link = format!("/proc/{of}/ns/{kind}");
-        mount::namespace_number(Path::new(&link))
-    };
+    let theirs = pid.to_string();
     let numbers_are_ours =
-        ["user", "time"].map(|kind| number("self", kind) == number(&pid.to_string(), kind));
+        ["user", "time"].map(|kind| namespace("self", kind) == namespace(&theirs, kind));
     match is_as_old && is_ours {
         true => Life::Lives,
         false if numbers_are_ours == [true; 2] => Life::Ended,
         false => Life::NotKnown,
     }
+}
+
+/// The number of a process's namespace of this kind.
+fn namespace(process: &str, kind: &str) -> u64 {
+    let link = format!("/proc/{process}/ns/{kind}");
+    mount::namespace_number(Path::new(&link))
 }

@@ -49,10 +49,9 @@ impl Look {
     #[must_use]
     pub fn begin(about: About, held: &BTreeSet<u64>, members: impl Fn() -> BTreeSet<u32>) -> Look {
         let begun = Instant::now();
-        let look = |most| look(about, held, &members, most);
-        let way = match in_a_child(|| look(DESCRIPTORS_MAX)) {
+        let way = match in_a_child(|| look(about, held, &members, DESCRIPTORS_MAX)) {
             Ok((job, answer)) => Way::Child(job, answer),
-            Err(_) => Way::Here(look(DESCRIPTORS_MAX_HERE)),
+            Err(_) => Way::Here(look(about, held, &members, DESCRIPTORS_MAX_HERE)),
         };
         Look { way, begun }
     }

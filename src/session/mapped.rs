@@ -42,10 +42,14 @@ pub fn mapped_in(pids: &[u32]) -> Vec<Mapped> {
     if told.contains(&None) {
         *not_before = Some(Instant::now() + begun.elapsed() * SHARE);
     }
+    told.into_iter().map(meant_by).collect()
+}
+
+/// What a look means by the byte that it told, if it told one.
+fn meant_by(told: Option<u8>) -> Mapped {
     let said = [Mapped::Library, Mapped::Gate, Mapped::Nothing];
-    let meant = |byte: u8| said.into_iter().find(|m| *m as u8 == byte);
-    let known = |told: Option<u8>| told.and_then(meant).unwrap_or(Mapped::NotKnown);
-    told.into_iter().map(known).collect()
+    let meant = said.into_iter().find(|m| Some(*m as u8) == told);
+    meant.unwrap_or(Mapped::NotKnown)
 }
 
 fn look(pid: u32) -> Mapped {

@@ -41,13 +41,8 @@ impl SyncedFs {
     pub fn of(fd: BorrowedFd<'_>) -> SyncedFs {
         let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
         let mounts = mounts::beside(fd, parse_mountinfo(&table));
-        let is_its = |line: &&[u8]| {
-            let id = parse_mountinfo(line).first().map(|m| m.id);
-            mounts.iter().any(|m| Some(m.id) == id)
-        };
-        let lines: Vec<&[u8]> = { table.split_inclusive(|b| *b == b'\n') }
-            .filter(is_its)
-            .collect();
+        let lines = table.split_inclusive(|b| *b == b'\n');
+        let lines: Vec<&[u8]> = lines.filter(|line| is_line_of(&mounts, line)).collect();
         SyncedFs {
             lines: lines.concat(),
             uuid: mount::uuid_of_fd(fd),
@@ -78,9 +73,8 @@ impl SyncedFs {
         if self.mount_id.is_some() && fs.mount_id == self.mount_id {
             return true;
         }
-        let number = || rustix::fs::stat(&fs.source).map(|s| s.st_rdev).ok();
         match (self.disk, self.mounts.is_empty()) {
-            (Some(disk), _) => number() == Some(disk),
+            (Some(disk), _) => rustix::fs::stat(&fs.source).is_ok_and(|s| s.st_rdev == disk),
             // It was mounted where nobody sees it. A copy of an overlay has its UUID.
             (None, true) => fs.fstype != "overlay" && self.uuid.is_some() && fs.uuid == self.uuid,
             (None, false) => self.mounts.iter().any(|m| mounts::is_of(fs, m)),
@@ -90,15 +84,27 @@ impl SyncedFs {
     /// Whether it may be this one.
     #[must_use]
     pub fn may_be(&self, other: &SyncedFs) -> bool {
-        let name = |m: &Mount| {
-            let point = Some(m.point.clone()).filter(|_| !m.source.starts_with('/'));
-            (m.fstype.clone(), m.source.clone(), point)
-        };
-        let is_named = |m: &Mount| other.mounts.iter().any(|o| name(o) == name(m));
         let is_its_disk = self.disk.is_some() && self.disk == other.disk;
         let is_its_mount = self.mount_id.is_some() && self.mount_id == other.mount_id;
-        is_its_disk || is_its_mount || self.mounts.iter().any(is_named)
+        is_its_disk || is_its_mount || self.mounts.iter().any(|m| other.has_named(m))
     }
+
+    /// Whether one of its mounts is named as this one is.
+    fn has_named(&self, m: &Mount) -> bool {
+        self.mounts.iter().any(|own| name_of(own) == name_of(m))
+    }
+}
+
+/// Whether a line of mountinfo is that of one of these mounts.
+fn is_line_of(mounts: &[Mount], line: &[u8]) -> bool {
+    let id = parse_mountinfo(line).first().map(|m| m.id);
+    mounts.iter().any(|m| Some(m.id) == id)
+}
+
+/// The type and the source of a mount; its point, too, where the source is no path.
+fn name_of(m: &Mount) -> (&str, &str, Option<&[u8]>) {
+    let point = Some(&m.point[..]).filter(|_| !m.source.starts_with('/'));
+    (&m.fstype, &m.source, point)
 }
 
 /// The mark of a sync under way; it goes with this.
@@ -213,7 +219,8 @@ pub(super) fn left() -> Vec<Left> {
     let files = dirs.flat_map(|dir| std::fs::read_dir(dir).into_iter().flatten().flatten());
     let marks = files.filter(|f| f.file_name().to_string_lossy().starts_with(&prefix));
     let born = birth_of(&run);
-    { marks.map(|f| f.path()) }
+    marks
+        .map(|f| f.path())
         .filter_map(|path| {
             let (lock, fs) = left_at(&path, born)?;
             Some(Left { path, lock, fs })
@@ -247,8 +254,8 @@ fn left_at(path: &Path, born: Option<u128>) -> Option<(Option<File>, SyncedFs)> 
     if file.metadata().ok()?.nlink() == 0 {
         return None;
     }
-    let is_of_another = |birth: u128| born.is_some_and(|born| born != birth);
-    if its_birth.parse().is_ok_and(is_of_another) {
+    let its_birth = its_birth.parse::<u128>().ok();
+    if its_birth.zip(born).is_some_and(|(its, born)| its != born) {
         return None;
     }
     // What lies in memory is of this boot, whatever a container calls its own.

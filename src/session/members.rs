@@ -109,7 +109,8 @@ impl Members {
         let mut numbers = Numbers::in_namespace(self.own_ns);
         for (user, slots) in shared.rooms() {
             for slot in &slots.slot {
-                let unknown = { self.claim(user, slot) }.filter(|c| self.known(c).is_none());
+                let claim = self.claim(user, slot);
+                let unknown = claim.filter(|c| self.known(c).is_none());
                 if let Some(claim) = unknown.filter(|c| !self.vain.contains(c)) {
                     self.look_for(claim, &mut numbers);
                 }
@@ -155,11 +156,9 @@ impl Members {
     /// Those met that have ended.
     #[must_use]
     pub fn ended(&self) -> HashSet<Met> {
-        let has_ended = |((_, pid), it): &(&Met, &u64)| process::identity(*pid) != Some(**it);
-        { self.met.iter() }
-            .filter(has_ended)
-            .map(|(m, _)| *m)
-            .collect()
+        let all = self.met.iter();
+        let ended = all.filter(|((_, pid), it)| process::identity(*pid) != Some(**it));
+        ended.map(|(met, _)| *met).collect()
     }
 
     /// Forgets `ended`, and of other pid namespaces whom no slot names any more.
@@ -171,7 +170,7 @@ impl Members {
             .map(|c| (c.namespace, c.pid))
             .collect();
         let gone: HashSet<u32> = ended.iter().map(|(_, pid)| *pid).collect();
-        let stays = |of: &(u64, u32), pid: &mut u32| named.contains(of) && !gone.contains(pid);
-        self.elsewhere.retain(stays);
+        self.elsewhere
+            .retain(|of, pid| named.contains(of) && !gone.contains(pid));
     }
 }

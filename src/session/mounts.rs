@@ -47,8 +47,9 @@ pub fn first_mounts_of(pid: u32) -> Vec<Mount> {
 /// many.
 #[must_use]
 pub fn is_of(fs: &LedgerFs, m: &Mount) -> bool {
-    let is_there = || m.source.starts_with('/') || m.path() == Path::new(&fs.mount);
-    m.fstype == fs.fstype && m.source == fs.source && is_there()
+    m.fstype == fs.fstype
+        && m.source == fs.source
+        && (m.source.starts_with('/') || m.path() == Path::new(&fs.mount))
 }
 
 /// The number of the mount of `fd`, also of a file system that was shut down: it answers nothing
@@ -79,14 +80,16 @@ pub(super) fn beside(fd: BorrowedFd<'_>, mut table: Vec<Mount>) -> Vec<Mount> {
         Some(Holds::Xfs(dev)) => Some(dev),
         _ => mount::what_is(fd).ok().map(|(dev, _)| dev),
     };
-    let is_same = |m: &Mount| {
-        let there = known_at(m.path(), OFlags::empty());
-        let there = there.filter(|fd| mount_of_fd(fd.as_fd()) == Some(m.id));
-        m.fstype == "btrfs" && there.is_some_and(|fd| mount::what_holds(fd) == kind)
-    };
     let is_btrfs = matches!(kind, Some(Holds::Btrfs(_)));
-    table.retain(|m| dev == Some(dev_of(m)) || is_btrfs && is_same(m));
+    table.retain(|m| dev == Some(dev_of(m)) || is_btrfs && is_btrfs_of(m, kind));
     table
+}
+
+/// Whether a mount is one of the btrfs that is held by this.
+fn is_btrfs_of(m: &Mount, kind: Option<Holds>) -> bool {
+    let there = known_at(m.path(), OFlags::empty());
+    let there = there.filter(|fd| mount_of_fd(fd.as_fd()) == Some(m.id));
+    m.fstype == "btrfs" && there.is_some_and(|fd| mount::what_holds(fd) == kind)
 }
 
 /// Tells whether an entry means the file system of `fd`: what is no path is the source of many, and

@@ -38,31 +38,43 @@ impl Number {
 
 /// Has a number stand for `fs`, an index or `NAME_*`; false where there is no room.
 pub fn put(page: &Page, number: Number, fs: u32) -> bool {
-    let places = || page.places(number.dev);
-    let place = { places().find(|place| number.stands_at(place)) }
-        .or_else(|| places().find(|place| matches!(place.dev.load(SeqCst), 0 | NAME_GONE)))
+    let place = place_of(page, number)
+        .or_else(|| free_place(page, number.dev))
         // A subvolume's is asked about again when it is wanted.
-        .or_else(|| places().find(|place| place.mount.load(SeqCst) != 0));
+        .or_else(|| {
+            page.places(number.dev)
+                .find(|place| place.mount.load(SeqCst) != 0)
+        });
     place.is_some_and(|place| {
         change(place, number, fs);
         true
     })
 }
 
+/// The place where a number stands.
+fn place_of(page: &Page, number: Number) -> Option<&Name> {
+    let mut its = page.places(number.dev);
+    its.find(|place| number.stands_at(place))
+}
+
+/// A place where no number stands, of those where this one may.
+fn free_place(page: &Page, dev: u64) -> Option<&Name> {
+    let mut all = page.places(dev);
+    all.find(|place| matches!(place.dev.load(SeqCst), 0 | NAME_GONE))
+}
+
 /// Has a number stand for nothing.
 pub fn remove(page: &Page, number: Number) {
-    let place = { page.places(number.dev) }.find(|place| number.stands_at(place));
-    if let Some(place) = place {
+    if let Some(place) = place_of(page, number) {
         change(place, Number::everywhere(NAME_GONE), 0);
     }
 }
 
 /// Removes every number that does not stand for an index.
 pub fn forget_refused(page: &Page) {
-    let is_index = |fs: u32| (fs as usize) < page.fs.len();
     for place in &page.names {
         let dev = place.dev.load(SeqCst);
-        if dev != 0 && dev != NAME_GONE && !is_index(place.fs.load(SeqCst)) {
+        if dev != 0 && dev != NAME_GONE && place.fs.load(SeqCst) as usize >= page.fs.len() {
             change(place, Number::everywhere(NAME_GONE), 0);
         }
     }

@@ -21,15 +21,16 @@ use synclater_policy::ledger::Boot;
 /// whose sessions cannot be asked from here. Without those that were `tried` just now.
 #[must_use]
 pub fn settle_all(ledger: &Ledger, tried: &[Cleared], waits: Waits) -> (Vec<Cleared>, Vec<Unread>) {
-    let of_ours = || control::sessions().into_iter().map(|s| Debtor::of(&s));
-    let mut known: Vec<Debtor> = of_ours().collect();
+    let mut known = debtors();
     let (mut entries, mut unread) = ledger.entries();
     entries.retain(|filed| tried.iter().all(|one| one.entry != filed.path));
     // One may have begun meanwhile, another ended.
-    known.extend(of_ours());
+    known.extend(debtors());
     // What a session of ours has written there it answers for itself.
-    let is_of = |u: &Unread, d: &Debtor| u.path == ledger.path(d.id()) && d.has_ledger(ledger);
-    unread.retain(|u| !known.iter().any(|d| is_of(u, d)));
+    unread.retain(|u| {
+        let mut known = known.iter();
+        !known.any(|d| u.path == ledger.path(d.id()) && d.has_ledger(ledger))
+    });
     let mut dead = Vec::new();
     let until = Instant::now() + PATIENCE;
     for filed in entries.into_iter().filter(|f| is_orphan(f, ledger, &known)) {
@@ -44,6 +45,11 @@ pub fn settle_all(ledger: &Ledger, tried: &[Cleared], waits: Waits) -> (Vec<Clea
         }
     }
     (settle_each(&dead, ledger, &mut unread), unread)
+}
+
+/// The sessions of our run folder.
+fn debtors() -> Vec<Debtor> {
+    control::sessions().iter().map(Debtor::of).collect()
 }
 
 /// Settles what entries of dead sessions name.
@@ -63,7 +69,7 @@ fn settle_each(dead: &[Filed], ledger: &Ledger, unread: &mut Vec<Unread>) -> Vec
 /// is told what they would have been.
 #[must_use]
 pub fn settle_on(ledger: &Ledger, fd: BorrowedFd<'_>, waits: Waits) -> (Vec<Cleared>, Vec<Unread>) {
-    let known: Vec<Debtor> = { control::sessions().iter() }.map(Debtor::of).collect();
+    let known = debtors();
     let until = Instant::now() + PATIENCE;
     let mut dead = told::owing_on(ledger, fd);
     dead.retain(|filed| {

@@ -39,8 +39,9 @@ impl Numbers {
 
     /// Our pid namespace, looked for once; 0 where /proc does not tell.
     fn own_ns(&mut self) -> u64 {
-        let look = || mount::namespace_number(Path::new("/proc/self/ns/pid"));
-        *self.own_ns.get_or_insert_with(look)
+        *self
+            .own_ns
+            .get_or_insert_with(|| mount::namespace_number(Path::new("/proc/self/ns/pid")))
     }
 
     /// Whether /proc tells who is who.

@@ -82,24 +82,26 @@ impl Probed {
     #[must_use]
     pub fn last_on(fs: &LedgerFs) -> Option<Probed> {
         let (boot_id, now) = (dirs::boot_id(), since_boot_s());
-        let is_it = |p: &Probed| {
-            let is_recent = now.checked_sub(p.at_s);
-            let is_recent = is_recent.is_some_and(|age| age <= RECENT.as_secs());
-            !boot_id.is_empty() && p.boot_id == boot_id && is_recent && is_same(&p.fs, fs)
-        };
-        { PROBES.all() }
+        PROBES
+            .all()
             .filter_map(|text| serde_json::from_slice(&text).ok())
-            .filter(is_it)
-            .max_by_key(|p: &Probed| p.at_s)
+            .filter(|p: &Probed| p.is_recent(&boot_id, now) && is_same(&p.fs, fs))
+            .max_by_key(|p| p.at_s)
+    }
+
+    /// Whether it was measured a short time ago, in this boot.
+    fn is_recent(&self, boot_id: &str, now: u64) -> bool {
+        let age = now.checked_sub(self.at_s);
+        let is_recent = age.is_some_and(|age| age <= RECENT.as_secs());
+        !boot_id.is_empty() && self.boot_id == boot_id && is_recent
     }
 
     /// What a sync costs where so many threads sync at once, and where that was measured, in words.
     #[must_use]
     pub fn cost(&self, threads: f64) -> Option<(Cost, String)> {
-        let is_fewer = |(n, _): &&(usize, Cost)| *n as f64 <= threads.max(1.0);
-        let (_, cost) = { self.costs.iter() }
-            .filter(is_fewer)
-            .max_by_key(|(n, _)| *n)?;
+        let all = self.costs.iter();
+        let fewer = all.filter(|(n, _)| *n as f64 <= threads.max(1.0));
+        let (_, cost) = fewer.max_by_key(|(n, _)| *n)?;
         let ago = since_boot_s().saturating_sub(self.at_s);
         let ago = match ago {
             0..60 => "just now".to_owned(),

@@ -49,8 +49,11 @@ fn oldest(shared: &Shared, ticks: impl Iterator<Item = u64>) -> Option<u64> {
 /// Takes the debt of row `fs` that the classes in `mask` owe.
 pub fn take_classes(shared: &Shared, fs: usize, mask: u32) {
     for row in rows(shared, fs) {
-        let chosen = { row.iter().enumerate() }.filter(|(class, _)| mask >> class & 1 == 1);
-        chosen.for_each(|(_, cell)| cell.store(0, SeqCst));
+        for (class, cell) in row.iter().enumerate() {
+            if mask >> class & 1 == 1 {
+                cell.store(0, SeqCst);
+            }
+        }
     }
 }
 
@@ -77,15 +80,16 @@ fn put_back(shared: &Shared, fs: usize, taken: &[u64]) {
 /// The oldest request owed in row `fs` for each class that owes.
 #[must_use]
 pub fn debts(shared: &Shared, fs: usize) -> Vec<(usize, u64)> {
-    let of_class = |class: usize| {
-        let cells = shared
-            .all_slots()
-            .filter_map(|s| s.debt.get(fs)?.get(class));
-        oldest(shared, cells.map(|t| t.load(SeqCst)))
-    };
     (0..page::CLASS_MAX)
-        .filter_map(|class| Some((class, of_class(class)?)))
+        .filter_map(|class| Some((class, debt_of_class(shared, fs, class)?)))
         .collect()
+}
+
+fn debt_of_class(shared: &Shared, fs: usize, class: usize) -> Option<u64> {
+    let cells = shared
+        .all_slots()
+        .filter_map(|s| s.debt.get(fs)?.get(class));
+    oldest(shared, cells.map(|t| t.load(SeqCst)))
 }
 
 impl Settle {
@@ -110,8 +114,9 @@ impl Settle {
     /// # Errors
     /// As [`Settle::filesystem`].
     pub fn everything(shared: &Shared, locks: &[BorrowedFd<'_>]) -> io::Result<Settle> {
-        let sync = || everything::sync_in_job(locks);
-        Self::start(shared, page::ALL_FS, || Job::start(sync))
+        Self::start(shared, page::ALL_FS, || {
+            Job::start(|| everything::sync_in_job(locks))
+        })
     }
 
     fn start(
@@ -166,11 +171,13 @@ impl AsFd for Settle {
 #[must_use]
 pub fn dirty_bytes() -> u64 {
     let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let field = |name: &str| {
-        let line = info.lines().find_map(|l| l.strip_prefix(name));
-        line.and_then(|l| l.split_whitespace().next()?.parse::<u64>().ok())
-            .unwrap_or(0)
-            * 1024
-    };
-    field("Dirty:") + field("Writeback:")
+    bytes_in(&info, "Dirty:") + bytes_in(&info, "Writeback:")
+}
+
+/// What /proc/meminfo says under a name, in bytes.
+fn bytes_in(info: &str, name: &str) -> u64 {
+    let line = info.lines().find_map(|l| l.strip_prefix(name));
+    line.and_then(|l| l.split_whitespace().next()?.parse::<u64>().ok())
+        .unwrap_or(0)
+        * 1024
 }

@@ -146,8 +146,8 @@ impl Shared {
     /// Whether a request was ever put off in row `fs` of the debts, by whoever it was.
     #[must_use]
     pub fn was_owed(&self, fs: usize) -> bool {
-        let has = |s: &Slots| s.owed[fs / 32 % 3].load(SeqCst) >> (fs % 32) & 1 == 1;
-        self.all_slots().any(has)
+        self.all_slots()
+            .any(|s| s.owed[fs / 32 % 3].load(SeqCst) >> (fs % 32) & 1 == 1)
     }
 
     /// Row `fs` owes, whatever requests are seen.
@@ -177,8 +177,10 @@ impl Shared {
     /// Whether rule `place` of the page has decided about anything.
     #[must_use]
     pub fn has_matched(&self, place: usize) -> bool {
-        let word = |s: &Slots| s.matched.get(place / 32).map_or(0, |w| w.load(SeqCst));
-        self.all_slots().any(|s| word(s) >> (place % 32) & 1 == 1)
+        self.all_slots().any(|s| {
+            let word = s.matched.get(place / 32);
+            word.map_or(0, |w| w.load(SeqCst)) >> (place % 32) & 1 == 1
+        })
     }
 
     /// How many syncs of file system `fs` were made for real, by the places of [`Slots::took`]:
@@ -329,21 +331,21 @@ impl Left {
 #[must_use]
 pub fn error_in(path: &Path) -> Option<i32> {
     let left = Left::read(path)?;
-    let errno = |at| left.word(at).filter(|errno| *errno != 0);
-    let mut all = [
+    let all = [
         offset_of!(Page, error),
         offset_of!(Page, told),
         offset_of!(Page, heard),
-    ]
-    .into_iter();
-    i32::try_from(all.find_map(errno)?).ok()
+    ];
+    let mut errnos = all.into_iter().filter_map(|at| left.word(at));
+    i32::try_from(errnos.find(|errno| *errno != 0)?).ok()
 }
 
 /// Tells the session whose page this is what somebody else was told who settled where it owes, as
 /// well as can be.
 pub fn tell(path: &Path, errno: i32) {
     let flags = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
-    let page = { OpenOptions::new().write(true) }
+    let page = OpenOptions::new()
+        .write(true)
         .custom_flags(flags)
         .open(path);
     let told = errno.unsigned_abs().to_ne_bytes();

@@ -43,7 +43,7 @@ impl Shelf {
         let path = dir.join(format!("{name}.json"));
         let fresh = path.with_extension("new");
         // What it names is nobody else's business.
-        let mut file = { std::fs::OpenOptions::new() }
+        let mut file = std::fs::OpenOptions::new()
             .write(true)
             .create(true)
             .truncate(true)
@@ -74,10 +74,9 @@ impl Shelf {
     /// All that are kept.
     pub fn all(self) -> impl Iterator<Item = Vec<u8>> {
         let dir = self.trusted().and_then(|dir| std::fs::read_dir(dir).ok());
-        let is_kept = |path: &PathBuf| path.extension().is_some_and(|e| e == "json");
         let files = dir.into_iter().flatten().flatten().map(|e| e.path());
         files
-            .filter(is_kept)
+            .filter(|path| path.extension().is_some_and(|e| e == "json"))
             .filter_map(|path| std::fs::read(path).ok())
     }
 }
@@ -85,10 +84,8 @@ impl Shelf {
 /// Makes room for one more.
 fn forget_the_oldest(dir: &Path) {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
-    let age = |e: &std::fs::DirEntry| e.metadata().and_then(|m| m.modified());
-    let mut all: Vec<(SystemTime, PathBuf)> = { entries }
-        .filter_map(|e| Some((age(&e).ok()?, e.path())))
-        .collect();
+    let all = entries.filter_map(|e| Some((e.metadata().ok()?.modified().ok()?, e.path())));
+    let mut all: Vec<(SystemTime, PathBuf)> = all.collect();
     all.sort_unstable();
     let more = (all.len() + 1).saturating_sub(MOST);
     for (_, path) in all.drain(..more) {

@@ -20,7 +20,7 @@ use super::losses::errno_name;
 use super::{closing, dirs, shared, told, underway};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use synclater_account::run::SettleError;
 use synclater_policy::ledger::{Boot, Entry};
 use synclater_sys::everything;
@@ -74,17 +74,16 @@ fn clear_if_dead(session: &Living) -> Option<Cleared> {
         shared::wait_for_lease();
         lock = take_lock(&session.dir)?;
     }
-    let nothing = || Cleared::nothing(&session.id);
     match pay(session, lock.as_fd()) {
         Ok((out, true)) => {
             remove_files(session);
-            Some(out.unwrap_or_else(nothing))
+            Some(out.unwrap_or_else(|| Cleared::nothing(&session.id)))
         }
         Ok((out, false)) => out,
-        Err(unread) => {
-            let left = Some((session.dir.clone(), unread));
-            Some(Cleared { left, ..nothing() })
-        }
+        Err(unread) => Some(Cleared {
+            left: Some((session.dir.clone(), unread)),
+            ..Cleared::nothing(&session.id)
+        }),
     }
 }
 
@@ -135,12 +134,8 @@ fn entry_of(session: &Living) -> Result<Option<(Filed, Ledger)>, Unread> {
             return Ok(None);
         }
         // A mount over it, or a link: its own one may say more.
-        let now = || folder_id(ledger.dir());
-        let is_another = || {
-            kept.folder()
-                .is_some_and(|told| now().as_ref() != Some(told))
-        };
-        return match was_entered(session).unwrap_or_else(is_another) {
+        let was_entered = was_entered(session).unwrap_or_else(|| is_another(&ledger, &kept));
+        return match was_entered {
             true => Err(Unread::ledger(
                 ledger.dir(),
                 "the session has had an entry, and it is not there",
@@ -160,15 +155,21 @@ fn entry_of(session: &Living) -> Result<Option<(Filed, Ledger)>, Unread> {
     }
 }
 
+/// Whether the folder of a ledger is another one than a session's lock file says.
+fn is_another(ledger: &Ledger, kept: &Kept) -> bool {
+    kept.folder()
+        .is_some_and(|told| folder_id(ledger.dir()).as_ref() != Some(told))
+}
+
 /// Whether a session has had an entry, as its page says. One that lies on a disk may be of another
 /// boot, which the lock file knows.
 fn was_entered(session: &Living) -> Option<bool> {
     let page = session.page();
-    let by_page = || shared::was_entered(&page);
-    let in_memory = shared::is_in_memory(&page).then(by_page).flatten();
+    let in_memory = shared::is_in_memory(&page).then(|| shared::was_entered(&page));
     in_memory
+        .flatten()
         .or_else(|| belongings::was_entered(&session.dir))
-        .or_else(by_page)
+        .or_else(|| shared::was_entered(&page))
 }
 
 /// The ledger of a session, where `kept` says, and what it has under the name `id`, whosever it is.
@@ -243,9 +244,8 @@ pub(super) fn settle_alone(
         now.entry.error = now.entry.error.take().or(filed.entry.error.clone());
     }
     let session = folder.map(|(session, _)| session);
-    let locks: Vec<BorrowedFd<'_>> = { lock.iter().map(AsFd::as_fd) }
-        .chain(folder.map(|(_, lock)| lock))
-        .collect();
+    let locks = lock.iter().map(AsFd::as_fd);
+    let locks: Vec<BorrowedFd<'_>> = locks.chain(folder.map(|(_, lock)| lock)).collect();
     now.map(|now| settle_filed(&now, ledger, session, &locks))
         .transpose()
 }
@@ -330,16 +330,19 @@ impl Debtor {
         };
         let filed = filed.filter(|f| f.entry.token.as_ref() == Some(token));
         // Something lies over the folder that would say it: not in another mount namespace alone.
-        let is_it = |told: &String| {
-            let now = folder_id(ledger.dir());
-            now.is_some_and(|now| without_mount(&now) == without_mount(told))
-        };
-        if filed.is_none() && self.kept.folder().is_some_and(|told| !is_it(told)) {
+        let told = self.kept.folder();
+        if filed.is_none() && told.is_some_and(|told| !is_that(ledger.dir(), told)) {
             let why = "it is not the folder that it was";
             return Err(Unread::ledger(ledger.dir(), why));
         }
         Ok(filed.map(|f| (f, ledger)))
     }
+}
+
+/// Whether a folder is the one of which this was told, by way of whatever mount.
+fn is_that(dir: &Path, told: &str) -> bool {
+    let now = folder_id(dir);
+    now.is_some_and(|now| without_mount(&now) == without_mount(told))
 }
 
 /// Settles what an entry names, in place of its session, and closes it where all was.
@@ -362,12 +365,11 @@ fn settle_filed(
     let now = ledger.entry(&filed.entry.id)?;
     let now = now.filter(|now| now.entry.token == filed.entry.token);
     out.error = out.error.or(now.and_then(|now| now.entry.error));
-    let of_page = || {
-        let by_entry = || closing::session_of(&filed.entry);
-        let session = session.cloned().or_else(by_entry)?;
-        shared::error_in(&session.page())
+    let of_page = match out.error {
+        None => error_in_page(session, &filed.entry),
+        Some(_) => None,
     };
-    if let Some(errno) = { out.error.is_none() }.then(of_page).flatten() {
+    if let Some(errno) = of_page {
         let noted = ledger.note_error(&filed.path, errno);
         noted.map_err(|e| Unread::full(&filed.path, e))?;
         out.error = Some(errno_name(errno));
@@ -376,6 +378,12 @@ fn settle_filed(
         let _ = closing::close(filed, ledger);
     }
     Ok(out)
+}
+
+/// The error that the page of a session says, or of who has written the entry.
+fn error_in_page(session: Option<&Living>, entry: &Entry) -> Option<i32> {
+    let session = session.cloned().or_else(|| closing::session_of(entry))?;
+    shared::error_in(&session.page())
 }
 
 /// Fails where it could not be noted that a write was lost: the next one that asks is not told.
@@ -413,11 +421,10 @@ fn settle_each(
     out: &mut Cleared,
 ) -> io::Result<()> {
     for fs in &entry.filesystems {
-        let noted = |errno, fd: BorrowedFd<'_>| {
+        let answer = settle_again(fs, locks, |errno, fd| {
             let _ = note.write(errno);
             told::note_for_others(ledger, errno, fd);
-        };
-        let answer = settle_again(fs, locks, noted);
+        });
         out.settled.retain(|mount| *mount != fs.mount);
         match answer {
             Some(0) if !out.failed.contains(&fs.mount) => out.settled.push(fs.mount.clone()),

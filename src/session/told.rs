@@ -57,9 +57,8 @@ pub fn note_for_others_at(ledger: &Ledger, errno: i32, path: &Path) {
 /// sessions owe. Nothing is lost where a disk is only full.
 pub fn note_of_ours(e: &std::io::Error, place: &Path) {
     // A folder that was made for it is gone by now, and one of our own folder's names none.
-    let is_gone = |e: std::io::Error| e.kind() == std::io::ErrorKind::NotFound;
-    let is_there = |p: &&Path| !p.symlink_metadata().is_err_and(is_gone);
-    let place = place.ancestors().find(is_there).unwrap_or(Path::new("."));
+    let there = place.ancestors().find(|p| !is_gone(p));
+    let place = there.unwrap_or(Path::new("."));
     let ledger = Ledger::existing(note_of_ledger).ok().flatten();
     match (loss(e), ledger) {
         (Some(errno), Some(ledger)) => note_for_others_at(&ledger, errno, place),
@@ -69,6 +68,11 @@ pub fn note_of_ours(e: &std::io::Error, place: &Path) {
         }
         (None, _) => {}
     }
+}
+
+fn is_gone(path: &Path) -> bool {
+    let seen = path.symlink_metadata();
+    seen.is_err_and(|e| e.kind() == ErrorKind::NotFound)
 }
 
 fn note_heard(ledger: &Ledger, errno: i32, entries: &[Filed]) {
@@ -84,8 +88,7 @@ fn note_heard(ledger: &Ledger, errno: i32, entries: &[Filed]) {
 fn tell_living(errno: i32, entries: &[Filed]) {
     for session in control::sessions() {
         let debtor = Debtor::of(&session);
-        let owes = |one: &Filed| debtor.has_written(&one.entry);
-        if debtor.has_no_ledger() || entries.iter().any(owes) {
+        if debtor.has_no_ledger() || entries.iter().any(|one| debtor.has_written(&one.entry)) {
             shared::tell(&session.page(), errno);
         }
     }
@@ -106,9 +109,8 @@ pub fn note_without_ledger(errno: i32, fd: Option<BorrowedFd<'_>>) {
 
 /// The folders of the ledgers that sessions have.
 fn ledgers_of(sessions: &[Living]) -> BTreeSet<PathBuf> {
-    { sessions.iter() }
-        .filter_map(|s| Debtor::of(s).ledger())
-        .collect()
+    let all = sessions.iter();
+    all.filter_map(|s| Debtor::of(s).ledger()).collect()
 }
 
 /// Notes that somebody was killed who synced a file system, in the entries of all sessions that owe
@@ -129,14 +131,18 @@ pub fn note_killed_on(killed_on: &SyncedFs) -> bool {
         let (owing, unread) = owing_where(&ledger, killed_on.boot(), |fs| killed_on.is(fs));
         is_noted &= !unread.iter().any(|unread| is_out_of_reach(&unread.path));
         tell_living(KILLED, &owing);
-        let note = |one: &Filed| match ledger.note_heard(&one.path, KILLED) {
-            // It has closed its entry meanwhile.
-            Err(e) => e.kind() == ErrorKind::NotFound,
-            Ok(()) => true,
-        };
-        is_noted &= owing.iter().all(note);
+        is_noted &= owing.iter().all(|one| note_killed(&ledger, one));
     }
     is_noted
+}
+
+/// Notes in an entry that somebody was killed. Whether that could be done.
+fn note_killed(ledger: &Ledger, one: &Filed) -> bool {
+    match ledger.note_heard(&one.path, KILLED) {
+        // It has closed its entry meanwhile.
+        Err(e) => e.kind() == ErrorKind::NotFound,
+        Ok(()) => true,
+    }
 }
 
 /// Whether what could not be read may be, by another process: a whole ledger, or where too much is
@@ -152,13 +158,15 @@ fn is_out_of_reach(path: &Path) -> bool {
 /// Notes it for whoever owes on a file system of this device that is mounted nowhere in sight.
 pub fn note_for_device(ledger: &Ledger, errno: i32, device: BorrowedFd<'_>) {
     let number = rustix::fs::fstat(device).map(|s| s.st_rdev).ok();
-    let is_it = |fs: &LedgerFs| {
-        let source = rustix::fs::stat(&fs.source).ok();
-        number.is_some() && source.map(|s| s.st_rdev) == number
-    };
     let (mut filed, _) = ledger.entries();
-    filed.retain(|f| f.entry.filesystems.iter().any(is_it));
+    filed.retain(|f| f.entry.filesystems.iter().any(|fs| is_from(fs, number)));
     note_heard(ledger, errno, &filed);
+}
+
+/// Whether the source of a file system is the device with this number, if it is known.
+fn is_from(fs: &LedgerFs, number: Option<u64>) -> bool {
+    let source = rustix::fs::stat(&fs.source).ok();
+    number.is_some() && source.map(|s| s.st_rdev) == number
 }
 
 /// Notes that a sync of a file of the ledger in folder `dir` was told of a lost write: sessions may
@@ -184,8 +192,8 @@ pub fn owing_on(ledger: &Ledger, fd: BorrowedFd<'_>) -> Vec<Filed> {
 
 /// Sessions that owe on a file system that is mounted so.
 fn owing(ledger: &Ledger, mounts: &[Mount]) -> Vec<Filed> {
-    let is_it = |fs: &LedgerFs| mounts.iter().any(|m| is_of(fs, m));
-    owing_where(ledger, &dirs::boot_id(), is_it).0
+    let boot = dirs::boot_id();
+    owing_where(ledger, &boot, |fs| mounts.iter().any(|m| is_of(fs, m))).0
 }
 
 /// Sessions that owe, in this boot, on a file system that is meant, and what cannot be read.
@@ -194,14 +202,16 @@ fn owing_where(
     boot: &str,
     is_meant: impl Fn(&LedgerFs) -> bool,
 ) -> (Vec<Filed>, Vec<Unread>) {
-    let owes = |e: &Entry| {
-        // What lives does, whatever a container calls its boot.
-        let is_now = || e.boot(boot) == Boot::This || life_of(e, ledger) == Life::Lives;
-        e.filesystems.iter().any(&is_meant) && is_now()
-    };
     let (mut filed, unread) = ledger.entries();
-    filed.retain(|f| owes(&f.entry));
+    filed.retain(|Filed { entry, .. }| {
+        entry.filesystems.iter().any(&is_meant) && is_of_boot(entry, boot, ledger)
+    });
     (filed, unread)
+}
+
+fn is_of_boot(entry: &Entry, boot: &str, ledger: &Ledger) -> bool {
+    // What lives is, whatever a container calls its boot.
+    entry.boot(boot) == Boot::This || life_of(entry, ledger) == Life::Lives
 }
 
 /// A session of which it is known that it has lost a write on the file system of `fd`, and the name
@@ -209,16 +219,20 @@ fn owing_where(
 #[must_use]
 pub fn known_on(ledger: &Ledger, fd: BorrowedFd<'_>) -> Option<(String, String)> {
     let (is_it, uuid) = (names_file_system_of(fd), mount::uuid_of_fd(fd));
+    let owing = owing_on(ledger, fd).into_iter();
+    let mut owing = owing.map(|f| f.entry).filter(|e| {
+        let mut all = e.filesystems.iter();
+        !e.is_never
+            && (all.any(|fs| !is_another(fs, uuid.as_ref()) && is_it(fs))
+                || life_of(e, ledger) == Life::Lives)
+    });
+    owing.find_map(|e| Some((e.id, e.error?)))
+}
+
+/// Whether the file system of an entry is another one than that with this UUID.
+fn is_another(fs: &LedgerFs, uuid: Option<&String>) -> bool {
     // A device has its name from another one that is gone. What is mounted keeps it; an overlay's
     // UUID says nothing (stale.rs).
-    let is_another = |fs: &LedgerFs| {
-        let differs = fs.uuid.is_some() && uuid.is_some() && fs.uuid != uuid;
-        differs && fs.fstype != "overlay"
-    };
-    let means = |e: &Entry| {
-        { e.filesystems.iter() }.any(|fs| !is_another(fs) && is_it(fs))
-            || life_of(e, ledger) == Life::Lives
-    };
-    let all = { owing_on(ledger, fd).into_iter() }.map(|f| f.entry);
-    { all.filter(|e| !e.is_never && means(e)) }.find_map(|e| Some((e.id, e.error?)))
+    let differs = fs.uuid.is_some() && uuid.is_some() && fs.uuid.as_ref() != uuid;
+    differs && fs.fstype != "overlay"
 }

@@ -10,8 +10,9 @@ use rustix::fs::{memfd_create, MemfdFlags};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::OnceLock;
 use synclater_proc::maps;
 use synclater_proc::mountinfo::Mount;
@@ -37,11 +38,14 @@ pub fn written_by(
     how: (About, usize),
 ) -> Option<BTreeSet<u64>> {
     let seen = seen_of(pid, ours, how);
-    let has_files = || threads::with_files(pid).is_ok_and(|all| !all.is_empty());
-    match process::is_ended(pid) && !has_files() {
+    match process::is_ended(pid) && !has_files(pid) {
         true => Some(seen.unwrap_or_default()),
         false => seen,
     }
+}
+
+fn has_files(pid: u32) -> bool {
+    threads::with_files(pid).is_ok_and(|all| !all.is_empty())
 }
 
 /// Whether /proc may hide a member from us (`hidepid`, proc(5)): one of our own user that may be
@@ -49,16 +53,18 @@ pub fn written_by(
 /// namespace's.
 #[must_use]
 pub fn may_be_hidden() -> bool {
-    let hides = |m: &Mount| {
-        let mut options = m.super_options.split(',');
-        options.any(|o| o.starts_with("hidepid=") && o != "hidepid=0" && o != "hidepid=off")
-    };
     if !process::proc_is_ours() {
         return true;
     }
     let table = mounts_of("self");
     let of_proc = table.iter().rfind(|m| m.path() == Path::new("/proc"));
     process::effective_user() != 0 && of_proc.is_some_and(hides)
+}
+
+/// Whether a mount of /proc hides processes.
+fn hides(m: &Mount) -> bool {
+    let mut options = m.super_options.split(',');
+    options.any(|o| o.starts_with("hidepid=") && o != "hidepid=0" && o != "hidepid=off")
 }
 
 fn seen_of(
@@ -68,16 +74,7 @@ fn seen_of(
 ) -> Option<BTreeSet<u64>> {
     // Where it has changed its root, or its namespace, it does not see all that it has open.
     let theirs = mounts_of(&pid.to_string());
-    let number = |id: u64| {
-        let mut all = theirs.iter().chain(ours);
-        all.find(|m| m.id == id).map(dev_of)
-    };
-    // On a mount that neither sees: what shows the number of a superblock lies there. What lies on
-    // a btrfs, and some files of an overlay, show one that no superblock has.
-    let is_own = |dev: &u64| {
-        let mut all = theirs.iter().chain(ours);
-        held.contains(dev) || all.any(|m| dev_of(m) == *dev)
-    };
+    let tables = [&theirs, ours];
     let mut seen = BTreeSet::new();
     let mut looked_at = 0;
     for task in threads::with_files(pid).ok()? {
@@ -97,7 +94,12 @@ fn seen_of(
                 continue;
             };
             let path = Path::new(&task).join("fd").join(file.file_name());
-            let dev = number(id).or_else(|| mount::dev_of_path(&path).ok().filter(is_own));
+            // On a mount that neither sees: what shows the number of a superblock lies there. What
+            // lies on a btrfs, and some files of an overlay, show one that no superblock has.
+            let dev = number(id, tables).or_else(|| {
+                let dev = mount::dev_of_path(&path).ok();
+                dev.filter(|dev| held.contains(dev) || is_shown(*dev, tables))
+            });
             match dev {
                 Some(dev) => seen.extend([dev]),
                 None if is_no_file(&task, &file.file_name(), id) => {}
@@ -110,7 +112,7 @@ fn seen_of(
         let cwd = mount::id_of_path(Path::new(&format!("{task}/cwd")), MNT_ID);
         match cwd {
             Err(e) if e.kind() != io::ErrorKind::NotFound => return None,
-            cwd => seen.extend(cwd.ok().and_then(number)),
+            cwd => seen.extend(cwd.ok().and_then(|id| number(id, tables))),
         }
         let maps = process::text(format!("{task}/maps")).ok()?;
         seen.extend(mapped_shared(&maps));
@@ -118,13 +120,24 @@ fn seen_of(
     Some(seen)
 }
 
+/// The number of the superblock of mount `id`.
+fn number(id: u64, tables: [&[Mount]; 2]) -> Option<u64> {
+    let mut all = tables.into_iter().flatten();
+    all.find(|m| m.id == id).map(dev_of)
+}
+
+/// Whether a superblock with this number is mounted.
+fn is_shown(dev: u64, tables: [&[Mount]; 2]) -> bool {
+    tables.into_iter().flatten().any(|m| dev_of(m) == dev)
+}
+
 /// Whether a descriptor is a socket, a pipe, or something else that lies on no mount, or one that
 /// only the kernel sees: `mount` is its number.
 fn is_no_file(task: &str, fd: &OsStr, mount: u64) -> bool {
     let link = std::fs::read_link(Path::new(task).join("fd").join(fd));
     // A file on a mount that was unmounted lazily may have the name of any memfd.
-    let has_path = |to: PathBuf| to.as_os_str().as_bytes().first() == Some(&b'/');
-    !link.is_ok_and(has_path) || mounts_of_memfds().contains(&mount)
+    let has_path = link.is_ok_and(|to| to.as_os_str().as_bytes().first() == Some(&b'/'));
+    !has_path || mounts_of_memfds().contains(&mount)
 }
 
 /// The kernel's own mounts that memfds lie on: they last.
@@ -134,29 +147,32 @@ fn mounts_of_memfds() -> &'static [u64] {
         let plain = MemfdFlags::CLOEXEC;
         let huge = huge_pages().map(|size| plain | MemfdFlags::HUGETLB | size);
         let kinds = std::iter::once(plain).chain(huge);
-        let made = |how| {
-            // Without, it may be forbidden (vm.memfd_noexec); with, it is unknown before Linux 6.3.
-            let strict = memfd_create(c"synclater", how | MemfdFlags::NOEXEC_SEAL);
-            strict.or_else(|_| memfd_create(c"synclater", how)).ok()
-        };
-        let ours = kinds.filter_map(made);
+        let ours = kinds.filter_map(new_memfd);
         ours.filter_map(|fd| mount::id_of_fd(&fd, MNT_ID).ok())
             .collect()
     })
 }
 
+fn new_memfd(how: MemfdFlags) -> Option<OwnedFd> {
+    // Without, it may be forbidden (vm.memfd_noexec); with, it is unknown before Linux 6.3.
+    let strict = memfd_create(c"synclater", how | MemfdFlags::NOEXEC_SEAL);
+    strict.or_else(|_| memfd_create(c"synclater", how)).ok()
+}
+
 /// The sizes of huge pages that there are, as memfd_create(2) takes them: each has a mount.
 fn huge_pages() -> impl Iterator<Item = MemfdFlags> {
-    const SHIFT: u32 = 26; // MFD_HUGE_SHIFT
-    let size = |entry: io::Result<std::fs::DirEntry>| {
-        let name = entry.ok()?.file_name().into_string().ok()?;
-        let kib = name.strip_prefix("hugepages-")?.strip_suffix("kB")?;
-        let bytes = kib.parse::<u64>().ok()?.checked_mul(1024)?;
-        let flag = bytes.checked_ilog2()? << SHIFT;
-        Some(MemfdFlags::from_bits_retain(flag))
-    };
     let all = std::fs::read_dir("/sys/kernel/mm/hugepages");
-    all.into_iter().flatten().filter_map(size)
+    all.into_iter().flatten().filter_map(size_of_pages)
+}
+
+/// The size that a folder of /sys/kernel/mm/hugepages is about.
+fn size_of_pages(entry: io::Result<std::fs::DirEntry>) -> Option<MemfdFlags> {
+    const SHIFT: u32 = 26; // MFD_HUGE_SHIFT
+    let name = entry.ok()?.file_name().into_string().ok()?;
+    let kib = name.strip_prefix("hugepages-")?.strip_suffix("kB")?;
+    let bytes = kib.parse::<u64>().ok()?.checked_mul(1024)?;
+    let flag = bytes.checked_ilog2()? << SHIFT;
+    Some(MemfdFlags::from_bits_retain(flag))
 }
 
 /// The superblocks of the files that a process maps shared, from its maps (proc(5)). They may have
@@ -168,15 +184,17 @@ fn mapped_shared(maps: &str) -> Vec<u64> {
 
 /// The mount of a descriptor that is open for writing, from its fdinfo (proc(5)).
 fn mount_written_to(fdinfo: &str) -> Option<u64> {
-    let field = |name: &str| {
-        let line = fdinfo.lines().find_map(|l| l.strip_prefix(name));
-        line.map(str::trim)
-    };
-    let flags = u32::from_str_radix(field("flags:")?, 8).ok()?;
+    let flags = u32::from_str_radix(field(fdinfo, "flags:")?, 8).ok()?;
     const ACCESS: u32 = 3;
     (flags & ACCESS != 0)
-        .then(|| field("mnt_id:")?.parse().ok())
+        .then(|| field(fdinfo, "mnt_id:")?.parse().ok())
         .flatten()
+}
+
+/// What a line of fdinfo says that begins with this name.
+fn field<'a>(fdinfo: &'a str, name: &str) -> Option<&'a str> {
+    let line = fdinfo.lines().find_map(|l| l.strip_prefix(name));
+    line.map(str::trim)
 }
 
 #[cfg(test)]
@@ -220,7 +238,7 @@ mod tests {
         let file = std::fs::File::create(&dir).expect("a file");
         // Not ourselves: other tests open and close here meanwhile.
         let mut cat = std::process::Command::new("cat");
-        let cat = { cat.stdin(std::process::Stdio::piped()) }.stdout(file);
+        cat.stdin(std::process::Stdio::piped()).stdout(file);
         let mut cat = cat.spawn().expect("cat");
         let dev = mounts_of("self")
             .iter()

@@ -114,8 +114,8 @@ impl Keeper {
         let own = held.again()?;
         let (fds, past) = own.parts();
         let mut message = [0; HOLD_SIZE];
-        let byte = |n| u8::try_from(n).unwrap_or(0);
-        message[..3].copy_from_slice(&[HOLD, byte(index), byte(fds.len())]);
+        let [index, count] = [index, fds.len()].map(|n| u8::try_from(n).unwrap_or(0));
+        message[..3].copy_from_slice(&[HOLD, index, count]);
         message[3..].copy_from_slice(&past.to_bytes());
         self.tell(&message, &fds)
     }

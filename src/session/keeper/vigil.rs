@@ -114,8 +114,7 @@ impl Vigil {
             }
             self.take_ends();
             self.hear_failed_flushes();
-            let may_tell = |v: &Vigil| v.asked > 0 && !v.settles.contains_key(&ALL_FS);
-            while may_tell(&self) && socket::send(&self.socket, &[NO_SYNC], &[]).is_ok() {
+            while self.may_tell() && socket::send(&self.socket, &[NO_SYNC], &[]).is_ok() {
                 self.asked -= 1;
             }
             if let Some(since) = self.alone_since {
@@ -139,6 +138,11 @@ impl Vigil {
                 self.settle_all();
             }
         }
+    }
+
+    /// Whether the supervisor has asked for what it may be told now: that no sync(2) is being made.
+    fn may_tell(&self) -> bool {
+        self.asked > 0 && !self.settles.contains_key(&ALL_FS)
     }
 
     /// Whoever unmounts a file system behind us must not find it busy. One that does not end by
@@ -234,7 +238,8 @@ impl Vigil {
 
     fn hold(&mut self, index: usize, fds: Vec<OwnedFd>, past: Past) {
         let mut fds = fds.into_iter();
-        let held = { fds.next() }.map(|fd| Holding::received(fd, fds.next(), past));
+        let first = fds.next();
+        let held = first.map(|fd| Holding::received(fd, fds.next(), past));
         self.held.extend(held.map(|held| (index, held)));
     }
 
@@ -313,7 +318,7 @@ impl Vigil {
     fn hear_failed_flushes(&mut self) {
         const JUDGED: Duration = Duration::from_secs(2);
         let now = Instant::now();
-        let told = { self.flushes.as_mut() }.map(FailedFlushes::told);
+        let told = self.flushes.as_mut().map(FailedFlushes::told);
         let told = told.unwrap_or_default().into_iter();
         self.refusals.extend(told.map(|disk| (now, disk)));
         if self.alone_since.is_none() {
@@ -327,18 +332,9 @@ impl Vigil {
             return;
         }
         let disks = std::mem::take(&mut self.refusals);
-        let lies = |held: &Holding, disk: Option<Number>| {
-            let fd = held.fd();
-            let at = mounts_beside(fd);
-            // 0 is no disk's: what is not known may lie on any.
-            let first = at.first().map_or(0, dev_of);
-            disk.is_none_or(|disk| device::may_lie(Some(fd), first, disk))
-        };
-        let is_lost = |held: &Holding| disks.iter().any(|(_, disk)| lies(held, *disk));
-        let lost: Vec<usize> = { self.held.iter() }
-            .filter(|(_, held)| is_lost(held))
-            .map(|(index, _)| *index)
-            .collect();
+        let all = self.held.iter();
+        let lost = all.filter(|(_, held)| disks.iter().any(|(_, disk)| may_lie_on(held, *disk)));
+        let lost: Vec<usize> = lost.map(|(index, _)| *index).collect();
         for index in lost {
             self.lost(index, rustix::io::Errno::IO.raw_os_error());
         }
@@ -370,17 +366,16 @@ impl Vigil {
             }
             None => self.note_in_session(errno),
         }
-        let byte = |n: usize| u8::try_from(n).unwrap_or(u8::MAX);
+        let index = u8::try_from(index).unwrap_or(u8::MAX);
         let errno = u8::try_from(errno).unwrap_or(5);
-        let _ = socket::send(&self.socket, &[LOST, byte(index), errno], &[]);
+        let _ = socket::send(&self.socket, &[LOST, index, errno], &[]);
     }
 
     /// The session's lock, and that beside its entry: as long as one has them, nobody else closes
     /// that.
     fn locks(&self) -> Vec<BorrowedFd<'_>> {
-        { self.proof.iter().chain([&self.lock]) }
-            .map(AsFd::as_fd)
-            .collect()
+        let all = self.proof.iter().chain([&self.lock]);
+        all.map(AsFd::as_fd).collect()
     }
 
     /// Notes that somebody was told of a lost write on the file system of `fd`.
@@ -434,4 +429,13 @@ impl Vigil {
             Err(_) => false,
         }
     }
+}
+
+/// Whether what is held lies on this disk, or may; `None` is any disk.
+fn may_lie_on(held: &Holding, disk: Option<Number>) -> bool {
+    let fd = held.fd();
+    let at = mounts_beside(fd);
+    // 0 is no disk's: what is not known may lie on any.
+    let first = at.first().map_or(0, dev_of);
+    disk.is_none_or(|disk| device::may_lie(Some(fd), first, disk))
 }
